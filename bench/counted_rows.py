@@ -38,15 +38,22 @@ def syscalls(bench):
         "syscalls_daemon": "system calls a 4K frame, daemon (strace)",
     }
     if not shutil.which("strace"):
-        return [Row(n, None, "", m, ("<=", 0), reason="strace is not installed")
-                for n, m in names.items()]
+        return [
+            Row(n, None, "", m, ("<=", 0), reason="strace is not installed")
+            for n, m in names.items()
+        ]
     n = 100 if bench.quick else 300
     with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
         traces = {role: f"{folder}/{role}" for role in ("publisher", "subscriber", "daemon")}
         daemon = Daemon(bench.build, folder, strace_output=traces["daemon"])
         try:
-            run_frames(bench, n, 200, socket=daemon.socket,
-                       traces={k: traces[k] for k in ("publisher", "subscriber")})
+            run_frames(
+                bench,
+                n,
+                200,
+                socket=daemon.socket,
+                traces={k: traces[k] for k in ("publisher", "subscriber")},
+            )
         finally:
             daemon.stop()
         calls = {role: parse_trace(path) for role, path in traces.items()}
@@ -59,19 +66,32 @@ def syscalls(bench):
     count["daemon"] = sum(1 for stamp, _ in calls["daemon"] if begin < stamp < end)
     roles = ("publisher", "subscriber", "daemon")
     # A subscriber that spins looks for new publishers now and then: no bar for it.
-    out = [Row(name, [count[role] / n], "", meaning, None if role == "subscriber" else ("<=", 0))
-           for (name, meaning), role in zip(names.items(), roles)]
+    out = [
+        Row(name, [count[role] / n], "", meaning, None if role == "subscriber" else ("<=", 0))
+        for (name, meaning), role in zip(names.items(), roles)
+    ]
     # That strace saw what there was to see: calls outside of the window.
-    out.append(Row("syscalls_seen_outside", [min(len(calls[r]) - count[r] for r in roles)], "",
-                   "system calls that the same traces show outside of the steady state, fewest"))
+    out.append(
+        Row(
+            "syscalls_seen_outside",
+            [min(len(calls[r]) - count[r] for r in roles)],
+            "",
+            "system calls that the same traces show outside of the steady state, fewest",
+        )
+    )
     return out
 
 
 def syscalls_sleep(bench):
-    """Counted by strace between the getppid() of the subscriber; takes are told apart by what all of them do."""
-    name, meaning = "syscalls_take_sleep", "system calls of a take that sleeps, spinning off, median (strace)"
+    """strace counts the system calls between two getppid() of the subscriber, which mark a take."""
+    name, meaning = (
+        "syscalls_take_sleep",
+        "system calls of a take that sleeps, spinning off, median (strace)",
+    )
     if not shutil.which("strace"):
-        return [Row(name, None, "", meaning, ("<=", 2), reason="strace is not installed", skipped=True)]
+        return [
+            Row(name, None, "", meaning, ("<=", 2), reason="strace is not installed", skipped=True)
+        ]
     n = 100 if bench.quick else 500
     trace = os.path.join(bench.folder, "sleep.strace")
     r = bench.finish(bench.start("sleep", n=n, prefix=("strace", "-f", "-ttt", "-o", trace)))
@@ -79,13 +99,23 @@ def syscalls_sleep(bench):
         who = next(line.split(None, 1)[0] for line in lines if "getppid(" in line)
     calls = parse_trace(trace, who)
     first, last = window(calls, "subscriber")
-    names = [call for _, call in calls[first + 1:last]]
+    names = [call for _, call in calls[first + 1 : last]]
     commonest = max(set(names), key=names.count)  # once a take
     at = [i for i, call in enumerate(names) if call == commonest]
     return [
         Row(name, [median(b - a for a, b in zip(at, at[1:]))], "", meaning, ("<=", 2)),
-        Row("syscalls_take_sleep_mean", [len(names) / n], "", "the mean: now and then it looks for news of the daemon"),
-        Row("syscalls_take_sleeps", [r["sleeps_per_take"]], "", "times that it slept for each of those takes"),
+        Row(
+            "syscalls_take_sleep_mean",
+            [len(names) / n],
+            "",
+            "the mean: now and then it looks for news of the daemon",
+        ),
+        Row(
+            "syscalls_take_sleeps",
+            [r["sleeps_per_take"]],
+            "",
+            "times that it slept for each of those takes",
+        ),
     ]
 
 
@@ -98,35 +128,53 @@ INSTRUCTIONS = {
     "dlx_message_unref": "unref",
     "cycle_release": "release",
 }
-INSTRUCTIONS_BATCH = [name + "_n" if name in ("dlx_publish", "dlx_take") else name for name in INSTRUCTIONS]
+INSTRUCTIONS_BATCH = [
+    name + "_n" if name in ("dlx_publish", "dlx_take") else name for name in INSTRUCTIONS
+]
 
 
 def instructions(bench):
-    """Counted by callgrind over bench_cycle, so that they are the same on a machine that does other things."""
+    """callgrind counts the instructions of bench_cycle: the count does not depend on the load."""
     where = "a message of 64 B, one subscriber, nobody asleep (callgrind)"
     bars = {"instructions_message": ("<=", 690), f"instructions_message_batch{BATCH}": ("<=", 640)}
     single, batch = bars
     meanings = {
         single: f"instructions from dlx_alloc to the deleter, {where}",
-        batch: f"likewise, {BATCH} messages at a time by dlx_publish_n and dlx_take_n, depth {2 * BATCH}",
+        batch: f"likewise, {BATCH} messages at a time by dlx_publish_n and dlx_take_n, "
+        f"depth {2 * BATCH}",
     }
     if not shutil.which("valgrind"):
-        return [Row(name, None, "", meanings[name], bar, skipped=True, reason="valgrind is not installed")
-                for name, bar in bars.items()]
+        return [
+            Row(
+                name,
+                None,
+                "",
+                meanings[name],
+                bar,
+                skipped=True,
+                reason="valgrind is not installed",
+            )
+            for name, bar in bars.items()
+        ]
     each = counted(bench, INSTRUCTIONS, 1)
     batched = counted(bench, INSTRUCTIONS_BATCH, BATCH)
     return [
         Row(single, [sum(each.values())], "", meanings[single], bars[single]),
         Row(batch, [sum(batched.values())], "", meanings[batch], bars[batch]),
     ] + [
-        Row(f"instructions_{name}", [each[function]], "",
-            f"of that {'the deleter' if function == 'cycle_release' else function}")
+        Row(
+            f"instructions_{name}",
+            [each[function]],
+            "",
+            f"of that {'the deleter' if function == 'cycle_release' else function}",
+        )
         for function, name in INSTRUCTIONS.items()
     ]
 
 
 def counted(bench, functions, batch):
-    """{function: instructions a message, with those of what it calls}: a difference, without beginning and end."""
+    """{function: instructions a message, with those of what it calls}. The difference of two runs
+    leaves out their beginning and end."""
     few, many = 2_048, 10_240  # multiples of the batch
     a, b = (callgrind(bench, functions, n=n, batch=batch) for n in (few, many))
     return {function: (b[function] - a[function]) / (many - few) for function in functions}
@@ -135,12 +183,23 @@ def counted(bench, functions, batch):
 def callgrind(bench, functions, **options):
     """{function: instructions of a run of bench_cycle}"""
     out = os.path.join(bench.folder, "callgrind.out")
-    bench.finish(bench.start("cycle", **options, prefix=(
-        "valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}")))
-    text = subprocess.run(["callgrind_annotate", "--inclusive=yes", "--threshold=100", "--auto=no", out],
-                          capture_output=True, text=True, check=True, cwd="/").stdout
+    bench.finish(
+        bench.start(
+            "cycle",
+            **options,
+            prefix=("valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}"),
+        )
+    )
+    text = subprocess.run(
+        ["callgrind_annotate", "--inclusive=yes", "--threshold=100", "--auto=no", out],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd="/",
+    ).stdout
     found = {}
-    # "1,023,415 (15.89%)  client/publish.c:dlx_alloc"; what is inlined from another file has a smaller line besides.
+    # "1,023,415 (15.89%)  client/publish.c:dlx_alloc"; a function that is inlined from another file
+    # has a smaller line besides.
     for count, function in re.findall(r"^ *([\d,]+) \([^)]*\)  [^:\n]*:(\w+)", text, re.MULTILINE):
         found[function] = max(found.get(function, 0), int(count.replace(",", "")))
     missing = [function for function in functions if function not in found]
@@ -149,8 +208,4 @@ def callgrind(bench, functions, **options):
     return found
 
 
-GROUPS = {
-    "syscalls": syscalls,
-    "syscalls_sleep": syscalls_sleep,
-    "instructions": instructions,
-}
+GROUPS = {"syscalls": syscalls, "syscalls_sleep": syscalls_sleep, "instructions": instructions}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon takes: joins, its memory and its loop with many topics, patterns, retained messages, restarts."""
+"""Rows about the daemon: joins; its memory and its loop with many topics, patterns and retained
+messages; restarts."""
 
 import contextlib
 import json
@@ -24,8 +25,15 @@ def attach(bench):
             out.append(Row(f"attach_p99_us{suffix}", None, "us", meaning, bar, reason=str(e)))
             continue
         for key in ("p99", "p50"):
-            out.append(Row(f"attach_{key}_us{suffix}", values(r, f"{key}_ns", 1e-3), "us",
-                           f"{meaning}, {key}", bar if key == "p99" else None))
+            out.append(
+                Row(
+                    f"attach_{key}_us{suffix}",
+                    values(r, f"{key}_ns", 1e-3),
+                    "us",
+                    f"{meaning}, {key}",
+                    bar if key == "p99" else None,
+                )
+            )
     return out
 
 
@@ -44,15 +52,22 @@ def daemon_memory(bench):
     with own_daemon(bench) as daemon:
         time.sleep(0.3)
         idle = daemon.rss_mib()
-    return [Row("daemon_rss_idle_mib", [idle], "MiB", "resident memory of a daemon without clients",
-                ("<=", 5))]
+    return [
+        Row(
+            "daemon_rss_idle_mib",
+            [idle],
+            "MiB",
+            "resident memory of a daemon without clients",
+            ("<=", 5),
+        )
+    ]
 
 
 TOPICS, TOPICS_LESS, TOPIC_LINKS = 10_000, 5_000, 1_000
 
 
 def topics(bench):
-    """With 10,000 topics; where the daemon may not have the file descriptors for that, with 5,000."""
+    """With 10,000 topics, or 5,000 where the daemon may not have enough file descriptors."""
     try:
         return quiet_topics(bench, TOPICS)
     except Failure as e:
@@ -67,8 +82,12 @@ def topics(bench):
 
 def longest_turn_ms(bench, daemon):
     """Of its loop, in CPU time of its thread."""
-    info = subprocess.run([str(bench.build / "dlxctl"), "info", "--json"], check=True,
-                          capture_output=True, env=dict(os.environ, DLX_SOCKET=daemon.socket))
+    info = subprocess.run(
+        [str(bench.build / "dlxctl"), "info", "--json"],
+        check=True,
+        capture_output=True,
+        env=dict(os.environ, DLX_SOCKET=daemon.socket),
+    )
     return json.loads(info.stdout)["longest_turn_ns"] / 1e6
 
 
@@ -86,20 +105,44 @@ def quiet_topics(bench, n):
         turn = longest_turn_ms(bench, daemon)  # with the end of all publishers
     full = n == TOPICS  # the bars are about that
     return [
-        Row(f"daemon_rss_{k}_topics_mib", [rss], "MiB", f"resident memory of the daemon, {there}",
-            ("<=", 64) if full else None),
-        Row("topic_shared_kib", [held["shared_bytes_a_topic"] / 1024], "KiB",
-            "shared memory of such a topic: control block and arena"),
-        Row(f"attach_{k}_p99_us", values(r, "p99_ns", 1e-3), "us",
-            f"connect and subscribe to a live topic, {there}, p99", ("<=", 1000) if full else None),
+        Row(
+            f"daemon_rss_{k}_topics_mib",
+            [rss],
+            "MiB",
+            f"resident memory of the daemon, {there}",
+            ("<=", 64) if full else None,
+        ),
+        Row(
+            "topic_shared_kib",
+            [held["shared_bytes_a_topic"] / 1024],
+            "KiB",
+            "shared memory of such a topic: control block and arena",
+        ),
+        Row(
+            f"attach_{k}_p99_us",
+            values(r, "p99_ns", 1e-3),
+            "us",
+            f"connect and subscribe to a live topic, {there}, p99",
+            ("<=", 1000) if full else None,
+        ),
         Row(f"attach_{k}_p50_us", values(r, "p50_ns", 1e-3), "us", "likewise, p50"),
-        Row(f"daemon_turn_{k}_ms", [turn], "ms",
-            f"longest turn of the daemon's loop in CPU time, {there}, and their end", ("<=", 5)),
-        Row(f"announce_{k}_p99_us", [held["p99_ns"] / 1e3], "us",
-            f"dlx_publisher_new, {there}, p99"),
+        Row(
+            f"daemon_turn_{k}_ms",
+            [turn],
+            "ms",
+            f"longest turn of the daemon's loop in CPU time, {there}, and their end",
+            ("<=", 5),
+        ),
+        Row(
+            f"announce_{k}_p99_us", [held["p99_ns"] / 1e3], "us", f"dlx_publisher_new, {there}, p99"
+        ),
         Row(f"announce_{k}_p50_us", [held["p50_ns"] / 1e3], "us", "likewise, p50"),
-        Row(f"announce_{k}_all_ms", [held["all_ns"] / 1e6], "ms",
-            "all of these topics, announced by several processes at once, with their messages"),
+        Row(
+            f"announce_{k}_all_ms",
+            [held["all_ns"] / 1e6],
+            "ms",
+            "all of these topics, announced by several processes at once, with their messages",
+        ),
     ]
 
 
@@ -117,19 +160,44 @@ def pattern(bench):
     }
     with own_daemon(bench) as daemon:
         r = bench.alternate(
-            {name: lambda o=options: bench.run("pattern", n=n, socket=daemon.socket, **o)
-             for name, options in contestants.items()},
+            {
+                name: lambda o=options: bench.run("pattern", n=n, socket=daemon.socket, **o)
+                for name, options in contestants.items()
+            },
             3 if bench.quick else 5,
         )
     return [
-        Row("pattern_4k_take", ratios(r["4k"], r["1"]), "", f"{what}, one of which publishes / one topic matches",
-            ("<=", 1.2)),
-        Row("pattern_4k_take_all", ratios(r["4k_all"], r["1"]), "",
-            f"{what}, all publish in turn / one topic matches: what each take touches is in no cache"),
-        Row("pattern_1_take_ns", values(r["1"], "p50_ns"), "ns", "a take and its release, one topic matches, p50"),
-        Row("pattern_4k_take_ns", values(r["4k"], "p50_ns"), "ns",
-            f"likewise, {PATTERN_TOPICS:,} match, one publishes"),
-        Row("pattern_4k_take_all_ns", values(r["4k_all"], "p50_ns"), "ns", "likewise, all publish in turn"),
+        Row(
+            "pattern_4k_take",
+            ratios(r["4k"], r["1"]),
+            "",
+            f"{what}, one of which publishes / one topic matches",
+            ("<=", 1.2),
+        ),
+        Row(
+            "pattern_4k_take_all",
+            ratios(r["4k_all"], r["1"]),
+            "",
+            f"{what}, all publish in turn / one topic matches: nothing that a take touches is cached",
+        ),
+        Row(
+            "pattern_1_take_ns",
+            values(r["1"], "p50_ns"),
+            "ns",
+            "a take and its release, one topic matches, p50",
+        ),
+        Row(
+            "pattern_4k_take_ns",
+            values(r["4k"], "p50_ns"),
+            "ns",
+            f"likewise, {PATTERN_TOPICS:,} match, one publishes",
+        ),
+        Row(
+            "pattern_4k_take_all_ns",
+            values(r["4k_all"], "p50_ns"),
+            "ns",
+            "likewise, all publish in turn",
+        ),
     ]
 
 
@@ -153,11 +221,20 @@ def retained(bench):
             r.append(held)
             ratios_.append(used * 1024 / published["payload_bytes"])
     return [
-        Row(f"retained_{name}_attach_ms", values(r, "ns", 1e-6), "ms",
-            f"connect, get {what}, find one, read a byte of it; its publisher has ended", ("<=", 10)),
+        Row(
+            f"retained_{name}_attach_ms",
+            values(r, "ns", 1e-6),
+            "ms",
+            f"connect, get {what}, find one, read a byte of it; its publisher has ended",
+            ("<=", 10),
+        ),
         Row(f"retained_{name}_get_ms", values(r, "get_ns", 1e-6), "ms", "of that dlx_get"),
-        Row("retained_memory_ratio", ratios_, "",
-            "shared memory, and own memory of subscriber and daemon / payload"),
+        Row(
+            "retained_memory_ratio",
+            ratios_,
+            "",
+            "shared memory, and own memory of subscriber and daemon / payload",
+        ),
     ]
 
 
@@ -180,7 +257,12 @@ def restart(bench):
     what = f"a reliable stream, a message a millisecond, through {n} kills of its daemon"
     return [
         Row("restart_lost", values(r, "missing"), "messages", what, ("<=", 0)),
-        Row("restart_pause_ms", values(r, "pause_ns", 1e-6), "ms", "the longest time between two of its messages"),
+        Row(
+            "restart_pause_ms",
+            values(r, "pause_ns", 1e-6),
+            "ms",
+            "the longest time between two of its messages",
+        ),
     ]
 
 

@@ -15,7 +15,6 @@ import subprocess
 import tempfile
 import time
 
-
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -110,7 +109,10 @@ def waiting(pid):
     words = []
     for task in pathlib.Path("/proc", str(pid), "task").glob("*"):
         with contextlib.suppress(OSError):
-            words.append(f"{pid} {(task / 'comm').read_text().strip()}: {(task / 'wchan').read_text() or 'runs'}")
+            words.append(
+                f"{pid} {(task / 'comm').read_text().strip()}: "
+                f"{(task / 'wchan').read_text() or 'runs'}"
+            )
             words += [waiting(child) for child in (task / "children").read_text().split()]
     return ", ".join(words)
 
@@ -140,7 +142,9 @@ class Roudi:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        if self.process.returncode:  # it aborts when a process that it served was killed, and leaves a GiB behind
+        if (
+            self.process.returncode
+        ):  # it aborts when a process that it served was killed, and leaves a GiB behind
             for path in ("/dev/shm/iceoryx_mgmt", f"/dev/shm/{grp.getgrgid(os.getgid()).gr_name}"):
                 with contextlib.suppress(OSError):
                     os.unlink(path)
@@ -152,7 +156,9 @@ class Bench:
 
     def __init__(self, build, quick, former=None):
         self.build = pathlib.Path(build)
-        self.former = former and pathlib.Path(former)  # build folder of the commit that rows are held against
+        self.former = former and pathlib.Path(
+            former
+        )  # build folder of the commit that rows are held against
         self.quick = quick
         self.cpus = pick_cpus()
         self.share_core = self.cpus[1] in siblings(self.cpus[0])
@@ -179,7 +185,9 @@ class Bench:
         program = self.build / "bench" / "peers" / name
         if not program.exists():
             reason = program.with_name(f"{name}.reason")
-            return reason.read_text(encoding="utf-8").strip() if reason.exists() else "not installed"
+            return (
+                reason.read_text(encoding="utf-8").strip() if reason.exists() else "not installed"
+            )
         if name == "iceoryx" and not shutil.which("iox-roudi"):
             return "its daemon iox-roudi is not installed"
         return None
@@ -200,12 +208,16 @@ class Bench:
                 self.roudi = None
             raise
         finally:
-            # What iceoryx2 keeps for the next process of its kind, and iceoryx of one that was killed.
-            for path in glob.glob(f"/dev/shm/bench-{process.pid}_*") + glob.glob(f"/tmp/bench-{process.pid}-*"):
+            # What iceoryx2 keeps for the next process of its kind, and iceoryx of one that was
+            # killed.
+            for path in glob.glob(f"/dev/shm/bench-{process.pid}_*") + glob.glob(
+                f"/tmp/bench-{process.pid}-*"
+            ):
                 os.unlink(path)
 
     def start(self, program, prefix=(), socket=None, stdin=None, build=None, **options):
-        """Start bench/bench_<program>, or bench/peers/<peer>, perhaps of another build; options become --name value."""
+        """Start bench/bench_<program>, or bench/peers/<peer>, perhaps of another build; options
+        become --name value."""
         name = program if "/" in program else f"bench_{program}"
         command = [*prefix, str((build or self.build) / "bench" / name)]
         command += ["--cpus", f"{self.cpus[0]},{self.cpus[1]}"]
@@ -213,7 +225,11 @@ class Bench:
             command += [f"--{name}", str(value)]
         environment = dict(os.environ, DLX_SOCKET=socket or self.daemon.socket)
         return subprocess.Popen(
-            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            command,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
             env=environment,
         )
 

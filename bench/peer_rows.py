@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows that hold ours against other libraries: bench/peers, all of them measured by its pattern.c.
+"""The rows that hold ours against other libraries: bench/peers, all of them measured by its
+pattern.c.
 
 Ours and theirs take turns. A peer that is not installed, or fails, keeps its rows, with the reason.
 """
@@ -11,16 +12,25 @@ OURS = "dlx"
 
 
 class Duel:
-    """Ours against one peer at one thing; the ratio, of `key` unless the group's, is formed in each round."""
+    """Ours against one peer at one thing; the ratio, of `key` unless the group's, is formed in each
+    round."""
 
     def __init__(self, row, peer, case, meaning, bar=None, key=None):
-        self.row, self.peer, self.case, self.meaning, self.bar, self.key = row, peer, case, meaning, bar, key
+        self.row, self.peer, self.case, self.meaning, self.bar, self.key = (
+            row,
+            peer,
+            case,
+            meaning,
+            bar,
+            key,
+        )
 
 
 def measure(bench, cases, duels, n_rounds):
     """{(case, who): [result, ...]} and {(case, who): why there is none}.
 
-    cases: {name: options of bench/peers/*}. In each round, case by case, ours comes first and then its peers.
+    cases: {name: options of bench/peers/*}. In each round, case by case, ours comes first and then
+    its peers.
     """
     results, reasons = {}, {}
     for _ in range(n_rounds):
@@ -47,16 +57,29 @@ def rows_of(bench, duels, results, reasons, key):
         if not reason:
             ours, theirs = results[d.case, OURS], results[d.case, d.peer]
             ratios = [a[d.key or key] / b[d.key or key] for a, b in zip(ours, theirs)]
-        out.append(Row(d.row, ratios, "", d.meaning, d.bar, reason=reason,
-                       skipped=bool(reason) and not bench.has_peer(d.peer)))
+        out.append(
+            Row(
+                d.row,
+                ratios,
+                "",
+                d.meaning,
+                d.bar,
+                reason=reason,
+                skipped=bool(reason) and not bench.has_peer(d.peer),
+            )
+        )
     return out
 
 
 def plain(results, name, unit, key, meaning, scale=1.0):
     """The figures themselves, of ours and of the peers."""
     return [
-        Row(name.format(who=who, case=case), values(r, key, scale), unit,
-            meaning.format(who="ours" if who == OURS else r[0]["peer"], case=case))
+        Row(
+            name.format(who=who, case=case),
+            values(r, key, scale),
+            unit,
+            meaning.format(who="ours" if who == OURS else r[0]["peer"], case=case),
+        )
         for (case, who), r in results.items()
     ]
 
@@ -69,13 +92,18 @@ def busy(bench):
     n = fair(bench, 100_000, 15_000)
     cases = {name: {"what": "latency", "size": size, "n": n} for name, size in SIZES.items()}
     what = "one-way p50, {}, busy, 64 bytes of it written and read, ours / {}"
-    duels = [Duel(f"lat_busy_vs_iceoryx_{c}", "iceoryx", c, what.format(c, "iceoryx"), ("<=", 0.15))
-             for c in SIZES]
-    duels += [Duel(f"lat_busy_vs_iceoryx2_{c}", "iceoryx2", c, what.format(c, "iceoryx2"), ("<=", bar))
-              for c, bar in (("64B", 0.45), ("1MiB", 0.7))]
+    duels = [
+        Duel(f"lat_busy_vs_iceoryx_{c}", "iceoryx", c, what.format(c, "iceoryx"), ("<=", 0.15))
+        for c in SIZES
+    ]
+    duels += [
+        Duel(f"lat_busy_vs_iceoryx2_{c}", "iceoryx2", c, what.format(c, "iceoryx2"), ("<=", bar))
+        for c, bar in (("64B", 0.45), ("1MiB", 0.7))
+    ]
     r, why = measure(bench, cases, duels, rounds(bench))
     return rows_of(bench, duels, r, why, "p50_ns") + plain(
-        r, "{who}_busy_{case}_p50_ns", "ns", "p50_ns", "that of {who}, {case}")
+        r, "{who}_busy_{case}_p50_ns", "ns", "p50_ns", "that of {who}, {case}"
+    )
 
 
 def rate(bench):
@@ -85,12 +113,23 @@ def rate(bench):
     cases = {"64B": options, f"64B_batch{BATCH}": {**options, "batch": BATCH}}
     single, batch = cases
     what = "messages a second, 64 B, one to one, all delivered, ours with a depth of {}{} / {}"
-    duels = [Duel(f"rate_vs_{peer}", peer, single, what.format(DEPTH, "", peer), bar) for peer, bar in bars.items()]
-    duels.append(Duel("rate_batch_vs_zmq", "zmq", batch,
-                      what.format(DEPTH, f", up to {BATCH} by dlx_publish_n and dlx_take_n", "zmq"), (">=", 4.5)))
+    duels = [
+        Duel(f"rate_vs_{peer}", peer, single, what.format(DEPTH, "", peer), bar)
+        for peer, bar in bars.items()
+    ]
+    duels.append(
+        Duel(
+            "rate_batch_vs_zmq",
+            "zmq",
+            batch,
+            what.format(DEPTH, f", up to {BATCH} by dlx_publish_n and dlx_take_n", "zmq"),
+            (">=", 4.5),
+        )
+    )
     r, why = measure(bench, cases, duels, rounds(bench))
     return rows_of(bench, duels, r, why, "per_s") + plain(
-        r, "{who}_rate_{case}_per_s", "/s", "per_s", "that of {who}, {case}")
+        r, "{who}_rate_{case}_per_s", "/s", "per_s", "that of {who}, {case}"
+    )
 
 
 def block(bench):
@@ -101,26 +140,54 @@ def block(bench):
     }
     what = "blocking one-way p50, {}, 64 bytes of it written and read, ours / {}"
     duels = [
-        Duel("wake_vs_iceoryx2", "iceoryx2", "1KiB",
-             what.format("1 KiB", "iceoryx2 with its event service and wait set"), ("<=", 1.0)),
-        Duel("wake_vs_iceoryx", "iceoryx", "1KiB", what.format("1 KiB", "iceoryx with its wait set")),
-        Duel("lat_block_vs_zmq_1MiB", "zmq", "1MiB", what.format("1 MiB", "ZeroMQ ipc"), ("<=", 0.2)),
+        Duel(
+            "wake_vs_iceoryx2",
+            "iceoryx2",
+            "1KiB",
+            what.format("1 KiB", "iceoryx2 with its event service and wait set"),
+            ("<=", 1.0),
+        ),
+        Duel(
+            "wake_vs_iceoryx", "iceoryx", "1KiB", what.format("1 KiB", "iceoryx with its wait set")
+        ),
+        Duel(
+            "lat_block_vs_zmq_1MiB", "zmq", "1MiB", what.format("1 MiB", "ZeroMQ ipc"), ("<=", 0.2)
+        ),
         Duel("lat_block_vs_socket_1MiB", "socket", "1MiB", what.format("1 MiB", "a Unix socket")),
     ]
     r, why = measure(bench, cases, duels, rounds(bench))
     out = rows_of(bench, duels, r, why, "p50_ns")
     out += plain(r, "{who}_block_{case}_p50_ns", "ns", "p50_ns", "that of {who}, {case}")
-    return out + plain(r, "{who}_block_{case}_sleeps", "", "sleeps_per_take",
-                       "times that {who} slept for a message, its threads included")
+    return out + plain(
+        r,
+        "{who}_block_{case}_sleeps",
+        "",
+        "sleeps_per_take",
+        "times that {who} slept for a message, its threads included",
+    )
 
 
 def tail(bench):
     n, n_rounds = fair(bench, 15_000, 2_500), fair(bench, 10, 5)
     cases = {"10kHz": {"what": "tail", "mode": "block", "size": 64, "n": n, "hz": 10_000}}
-    duels = [Duel("tail_open_vs_iceoryx", "iceoryx", "10kHz",
-                  "p99.9 one-way, open loop at 10 kHz from the intended send time, blocking, ours / iceoryx",
-                  ("<=", 1.0)),
-             Duel("tail_open_p50_vs_iceoryx", "iceoryx", "10kHz", "p50 of the same", ("<=", 1.0), key="p50_ns")]
+    duels = [
+        Duel(
+            "tail_open_vs_iceoryx",
+            "iceoryx",
+            "10kHz",
+            "p99.9 one-way, open loop at 10 kHz from the intended send time, blocking, ours / "
+            "iceoryx",
+            ("<=", 1.0),
+        ),
+        Duel(
+            "tail_open_p50_vs_iceoryx",
+            "iceoryx",
+            "10kHz",
+            "p50 of the same",
+            ("<=", 1.0),
+            key="p50_ns",
+        ),
+    ]
     r, why = measure(bench, cases, duels, n_rounds)
     out = rows_of(bench, duels, r, why, "p999_ns")
     for key in ("p50_ns", "p999_ns"):
@@ -131,13 +198,22 @@ def tail(bench):
 def cold(bench):
     n = fair(bench, 500, 150)
     cases = {"cold": {"what": "cold", "size": 64, "n": n, "warmup": 10}}
-    duels = [Duel("cold_vs_iceoryx", "iceoryx", "cold",
-                  "one-way p50, closed loop, busy, 8 MiB streamed through the cache of each side before each "
-                  "message, ours / iceoryx", ("<=", 0.5)),
-             Duel("cold_vs_iceoryx2", "iceoryx2", "cold", "likewise, ours / iceoryx2", ("<=", 0.8))]
+    duels = [
+        Duel(
+            "cold_vs_iceoryx",
+            "iceoryx",
+            "cold",
+            "one-way p50, closed loop, busy, 8 MiB streamed through the cache of each side "
+            "before each "
+            "message, ours / iceoryx",
+            ("<=", 0.5),
+        ),
+        Duel("cold_vs_iceoryx2", "iceoryx2", "cold", "likewise, ours / iceoryx2", ("<=", 0.8)),
+    ]
     r, why = measure(bench, cases, duels, rounds(bench))
     return rows_of(bench, duels, r, why, "p50_ns") + plain(
-        r, "{who}_{case}_p50_ns", "ns", "p50_ns", "that of {who}")
+        r, "{who}_{case}_p50_ns", "ns", "p50_ns", "that of {who}"
+    )
 
 
 GROUPS = {

@@ -8,7 +8,7 @@ and one more ratio.
 
 import counted_rows
 import daemon_rows
-from harness import SOURCE, Row, median, proc_kib
+from harness import SOURCE, Row, proc_kib
 from row_tools import BATCH, DEPTH, FRAME_RATE, SIZES, ratios, rounds, run_frames, values
 
 FLOOR_JUDGED_NS = 50  # below it a message cannot be what two cache lines are: its instructions alone take as long

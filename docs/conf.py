@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sphinx makes the HTML site with this; tools/docs, which `make docs` runs, prepares what it reads."""
+"""Sphinx makes the HTML site with this. tools/docs, which `make docs` runs, prepares its input."""
+
 import importlib.machinery
 import importlib.util
 import os
@@ -50,7 +51,9 @@ autodoc_class_signature = "separated"
 
 
 def compiler_includes():
-    said = subprocess.run(["gcc", "-print-file-name=include"], capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        ["gcc", "-print-file-name=include"], capture_output=True, text=True, check=True
+    )
     return said.stdout.strip()
 
 
@@ -75,17 +78,22 @@ def line_to_rst(line):
             parts[i] = f"``{part}``"
         else:
             words = NAME.split(part)
-            parts[i] = "".join(f":c:func:`{word}`" if k % 2 else text_without_names(word) for k, word in enumerate(words))
+            parts[i] = "".join(
+                f":c:func:`{word}`" if k % 2 else text_without_names(word)
+                for k, word in enumerate(words)
+            )
     return "".join(parts)
 
 
 def text_without_names(text):
-    return "".join(f"``{word}``" if k % 2 else escape(word) for k, word in enumerate(CONSTANT.split(text)))
+    return "".join(
+        f"``{word}``" if k % 2 else escape(word) for k, word in enumerate(CONSTANT.split(text))
+    )
 
 
 def text_to_rst(lines):
-    """Paragraphs, lists with `-`, code that is indented by four or more after an empty line, and tables
-    of arguments: a name, two blanks or more, and what it means."""
+    """Paragraphs, lists with `-`, code that is indented by four or more after an empty line, and
+    tables of arguments: a name, two blanks or more, and what it means."""
     out, code, field = [], False, False
     for line in lines:
         before = out[-1] if out else ""
@@ -111,14 +119,23 @@ def text_to_rst(lines):
 
 
 def header_comment(app, lines, transform, options):
-    if lines and any(re.match(" {5,}", line) for line in lines[1:]) and not lines[0].startswith(" "):
+    if (
+        lines
+        and any(re.match(" {5,}", line) for line in lines[1:])
+        and not lines[0].startswith(" ")
+    ):
         # Of a member: the lines after the first are further to the right, perhaps after a star.
         lines[:] = [re.sub(r"^\s*(\*\s+)?", "", line).rstrip() for line in lines]
     text, lead, codes, tail = man.returns_of("\n".join(lines))
     if not codes:
         lines[:] = text_to_rst(lines)
         return
-    lines[:] = [*text_to_rst(text.split("\n")), "", line_to_rst(lead.rstrip(".")) + (", and:" if lead.startswith("Returns as") else ", or:"), ""]
+    lines[:] = [
+        *text_to_rst(text.split("\n")),
+        "",
+        line_to_rst(lead.rstrip(".")) + (", and:" if lead.startswith("Returns as") else ", or:"),
+        "",
+    ]
     for code, why in codes:
         lines += [f"- `{code} <#{code}>`__: {line_to_rst(why or ERRORS[code][1])}"]
     lines += ["", line_to_rst("And " + tail)] if tail else []

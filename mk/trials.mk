@@ -12,8 +12,9 @@ lint: ## check the tree's rules, formatting and static analysers
 lint-analyzer: $(BUILD)/proto/dlx.pb-c.h ## gcc -fanalyzer, which lint leaves out
 	@CC='$(CC)' GPU_CPPFLAGS='$(GPU_CPPFLAGS)' $(PYTHON) tools/lint/analyzer '$(BUILD)'
 
-format: ## format all C and C++ files
+format: ## format all C, C++ and Python files
 	@tools/lint/format --fix
+	@tools/lint/run format_python
 
 model: ## verify models of the protocol, and that broken ones fail (QUICK=1: 120 s)
 	@tools/setup.sh --model

@@ -182,6 +182,7 @@ venv_package cuda13 'nvidia-cuda-runtime>=13,<14' 'for cuda.h' --no-deps --targe
 venv_package safetensors 'safetensors>=0.8,<1' 'to read the files that dlxctl writes'
 if [ -n "$types" ]; then
     venv_package mypy 'mypy>=1.15,<3' 'to check the types of the Python package (make lint)'
+    venv_package ruff 'ruff>=0.15,<1' 'to check and format Python (make lint)'
 fi
 if [ -n "$audit" ]; then
     venv_package build 'build>=1.2,<2' 'to build the wheel (make wheel)'

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What greedy clients do to the daemon. Each attack is run by several processes of each greedy user, again and again until
-they are killed. What it returns, if anything, is kept until then."""
+"""What greedy clients do to the daemon. Each attack is run by several processes of each greedy
+user, again and again until they are killed. What it returns, if anything, is kept until then."""
 
 import array
 import ctypes
@@ -48,11 +48,16 @@ def run(name, me):
     while True:
         try:
             kept.append(ATTACKS[name](me))
-        except (OSError, ValueError, LookupError):  # also: a reply that is an error has no descriptor
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+        ):  # also: a reply that is an error has no descriptor
             pass
 
 
-# ---- connections and packets ---------------------------------------------------------------------------
+# ---- connections and packets
+# ---------------------------------------------------------------------------
 
 
 @attack
@@ -94,7 +99,9 @@ def descriptors(me):
     rights = array.array("i", [0] * 253)
     with wire.connect(me.path) as s:
         for _ in range(20):
-            s.sendmsg([wire.packet(1, "daemon_info")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            s.sendmsg(
+                [wire.packet(1, "daemon_info")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
+            )
 
 
 @attack
@@ -105,7 +112,8 @@ def flood(me):
         c.send("daemon_info")
 
 
-# ---- lists and patterns --------------------------------------------------------------------------------
+# ---- lists and patterns
+# --------------------------------------------------------------------------------
 
 
 def pump(connections, request, depth):
@@ -151,7 +159,8 @@ def subscribe_patterns(me):
 
 @attack
 def list_links(me):
-    """A publisher with 40 links of 4,096 hold words, and 12 connections that list them, 60 times each in advance."""
+    """A publisher with 40 links of 4,096 hold words, and 12 connections that list them, 60 times
+    each in advance."""
     c = wire.Connection(me.path)
     publisher = c.publisher(me.topic("links"))
     kept = [publisher]
@@ -164,12 +173,14 @@ def list_links(me):
     return kept
 
 
-# ---- links ---------------------------------------------------------------------------------------------
+# ---- links
+# ---------------------------------------------------------------------------------------------
 
 
 @attack
 def failed_links(me):
-    """Subscriptions that nobody reads and that may have no link, and publishers that come and go."""
+    """Subscriptions that nobody reads and that may have no link, and publishers that come and
+    go."""
     c = wire.Connection(me.path, max_links=0)
     kept = [c.subscribe(me.shared("failed")) for _ in range(me.some(300))]
     while True:
@@ -180,7 +191,8 @@ def failed_links(me):
 
 @attack
 def ready_fan_out(me):
-    """2,500 subscriptions of each process, and a publisher that becomes ready for all of them, over and over."""
+    """2,500 subscriptions of each process, and a publisher that becomes ready for all of them, over
+    and over."""
     c = wire.Connection(me.path)
     kept = [c.subscribe(me.shared("fan")) for _ in range(me.some(2500))]
     while True:
@@ -191,8 +203,8 @@ def ready_fan_out(me):
 
 @attack
 def unread_descriptors(me):
-    """Links whose subscribers read nothing: four descriptors of arenas are on their way to each. The link sockets of the
-    publishers are not read either."""
+    """Links whose subscribers read nothing: four descriptors of arenas are on their way to each.
+    The link sockets of the publishers are not read either."""
     c = wire.Connection(me.path)
     kept = [c.publisher(me.topic(i)) for i in range(4)]
     for publisher in kept:
@@ -246,7 +258,8 @@ def half_joins(me):
     return kept
 
 
-# ---- memory --------------------------------------------------------------------------------------------
+# ---- memory
+# --------------------------------------------------------------------------------------------
 
 
 @attack
@@ -289,8 +302,8 @@ def close_arenas(me):
 
 @attack
 def fallocate(me):
-    """One process of each user allocates an arena of an eighth of the RAM (6 GiB at most), says that it is ready before it
-    is, and drops it; the others keep asking for one."""
+    """One process of each user allocates an arena of an eighth of the RAM (6 GiB at most), says
+    that it is ready before it is, and drops it; the others keep asking for one."""
     ram = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     size = min(6 << 30, ram // (32 if me.quick else 8)) >> 12 << 12
     c = wire.Connection(me.path)
@@ -307,8 +320,9 @@ def fallocate(me):
 
 
 def blocking_page():
-    """A page that is never there: whoever reads it stands still. As a file of a FUSE file system that does not answer, but by
-    userfaultfd(2), which only root may have for reads by the kernel."""
+    """A page that is never there: whoever reads it stands still. As a file of a FUSE file system
+    that does not answer, but by userfaultfd(2), which only root may have for reads by the
+    kernel."""
     libc = ctypes.CDLL(None, use_errno=True)
     fd = libc.syscall(323, os.O_CLOEXEC) if os.uname().machine == "x86_64" else -1
     if fd < 0:
@@ -316,7 +330,9 @@ def blocking_page():
     page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     address = ctypes.addressof(ctypes.c_char.from_buffer(page))
     fcntl.ioctl(fd, 0xC018AA3F, bytearray(struct.pack("QQQ", 0xAA, 0, 0)))  # UFFDIO_API
-    fcntl.ioctl(fd, 0xC020AA00, bytearray(struct.pack("QQQQ", address, mmap.PAGESIZE, 1, 0)))  # UFFDIO_REGISTER
+    fcntl.ioctl(
+        fd, 0xC020AA00, bytearray(struct.pack("QQQQ", address, mmap.PAGESIZE, 1, 0))
+    )  # UFFDIO_REGISTER
     return libc, address, fd, page
 
 
@@ -347,12 +363,14 @@ def stuck_writes(me):
         time.sleep(1)  # lint-allow: sleep: all of it stays as it is
 
 
-# ---- what is retained ----------------------------------------------------------------------------------
+# ---- what is retained
+# ----------------------------------------------------------------------------------
 
 
 @attack
 def retain_flood(me):
-    """Publishers that retain a message for a second, and close at once: the service manager is to keep each."""
+    """Publishers that retain a message for a second, and close at once: the service manager is to
+    keep each."""
     c = wire.Connection(me.path)
     for i in range(10**9):
         publisher = c.publisher(me.topic(i), retain=1, retain_for_ns=10**9, published=1).close()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control protocol without the library: packets by the numbers of proto/dlx.proto, and what a client does first."""
+"""The control protocol without the library: packets by the numbers of proto/dlx.proto, and what a
+client does first."""
 
 import array
 import fcntl
@@ -7,12 +8,13 @@ import os
 import socket
 
 BODY = {
-    "error": 2, "ok": 3, "hello": 10, "hello_reply": 11, "publisher_new": 12, "publisher_new_reply": 13,
-    "publisher_ready": 14, "publisher_close": 15, "arena_new": 16, "arena_new_reply": 17, "arena_ready": 18,
-    "arena_drop": 19, "subscribe": 20, "subscribe_reply": 21, "subscription_close": 22, "list_publishers": 23,
-    "publisher_list": 24, "list_links": 25, "link_list": 26, "daemon_info": 27, "daemon_info_reply": 28,
-    "disconnect": 29, "publisher_retains": 30, "link_added": 40, "link_offer": 50, "link_ready": 51,
-    "link_open": 52, "arena_added": 53, "arena_dropped": 54, "publisher_gone": 55, "link_failed": 56, "ack": 57,
+    "error": 2, "ok": 3, "hello": 10, "hello_reply": 11, "publisher_new": 12,
+    "publisher_new_reply": 13, "publisher_ready": 14, "publisher_close": 15, "arena_new": 16,
+    "arena_new_reply": 17, "arena_ready": 18, "arena_drop": 19, "subscribe": 20,
+    "subscribe_reply": 21, "subscription_close": 22, "list_publishers": 23, "publisher_list": 24,
+    "list_links": 25, "link_list": 26, "daemon_info": 27, "daemon_info_reply": 28, "disconnect": 29,
+    "publisher_retains": 30, "link_added": 40, "link_offer": 50, "link_ready": 51, "link_open": 52,
+    "arena_added": 53, "arena_dropped": 54, "publisher_gone": 55, "link_failed": 56, "ack": 57,
     "link_close": 58, "spare_sealed": 59,
 }  # fmt: skip
 NAME = {number: name for name, number in BODY.items()}
@@ -100,7 +102,8 @@ def connect(path):
 
 
 def make_ready(fd, size, words=None):
-    """Step 2 of common/memory.h: touch every page, write some words, seal it against further writing."""
+    """Step 2 of common/memory.h: touch every page, write some words, seal it against further
+    writing."""
     os.pwrite(fd, bytes(size), 0)
     for offset, word in (words or {}).items():
         os.pwrite(fd, word.to_bytes(8, "little"), offset)
@@ -127,7 +130,9 @@ class Connection:
 
     def publisher(self, topic, retain=0, retain_for_ns=0, published=0):
         """Announced. The reply of PublisherNew, with its descriptors, or the error."""
-        reply = self.call("publisher_new", {1: topic, 2: 1, 3: 256, 5: retain, 7: retain_for_ns, 10: 16})
+        reply = self.call(
+            "publisher_new", {1: topic, 2: 1, 3: 256, 5: retain, 7: retain_for_ns, 10: 16}
+        )
         if reply.name != "publisher_new_reply":
             return reply
         # head and `published` of ring/layout.h
@@ -142,14 +147,16 @@ class Connection:
 
 
 def join(sock, reader, holds=False):
-    """Answer the next offer on a subscription socket, and wait for LinkOpen. Returns whether there is a link. `holds`: its
-    page says for ever that it holds a message."""
+    """Answer the next offer on a subscription socket, and wait for LinkOpen. Returns whether there
+    is a link. `holds`: its page says for ever that it holds a message."""
     sock.settimeout(5)
     offer = receive(sock)
     if offer.name != "link_offer":
         offer.close()
         return False
-    make_ready(offer.fds[0], offer.get(4), {2112: 1, 2120: 1} if holds else {})  # n_used, and the first hold word
+    make_ready(
+        offer.fds[0], offer.get(4), {2112: 1, 2120: 1} if holds else {}
+    )  # n_used, and the first hold word
     offer.close()
     sock.send(packet(0, "link_ready", {1: offer.get(1), 2: reader}))
     sock.send(packet(0, "ack", {1: 1}))

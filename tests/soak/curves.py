@@ -37,24 +37,36 @@ def panel(out, top, title, lines, x, seconds, marks):
         return top + PANEL - value / ceiling * PANEL
 
     for t, colour in marks:
-        out.append(f'<line x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{top}" y2="{top + PANEL}" stroke="{colour}" '
-                   'stroke-width="1"/>')
+        out.append(
+            f'<line x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{top}" y2="{top + PANEL}" '
+            f'stroke="{colour}" '
+            'stroke-width="1"/>'
+        )
     for i in range(round(ceiling / step) + 1):
         at = y(i * step)
-        out.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}" stroke="#ddd"/>')
+        out.append(
+            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}" stroke="#ddd"/>'
+        )
         out.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{i * step:g}</text>')
     step = nice_step(seconds / 60, 10)
     for i in range(int(seconds / 60 / step) + 1):
-        out.append(f'<text x="{x(i * step * 60):.1f}" y="{top + PANEL + 14}" text-anchor="middle">{i * step:g}'
-                   f'{" min" if i == 0 else ""}</text>')
+        out.append(
+            f'<text x="{x(i * step * 60):.1f}" y="{top + PANEL + 14}" '
+            f'text-anchor="middle">{i * step:g}'
+            f"{' min' if i == 0 else ''}</text>"
+        )
     legend = LEFT
     out.append(f'<text x="{legend}" y="{top - 6}" font-weight="bold">{html.escape(title)}</text>')
     legend += 8 * len(title) + 20
     for (name, points), colour in zip(lines, COLOURS):
         for line in polylines(points, x, y):
-            out.append(f'<polyline fill="none" stroke="{colour}" stroke-width="1.2" points="{line}"/>')
+            out.append(
+                f'<polyline fill="none" stroke="{colour}" stroke-width="1.2" points="{line}"/>'
+            )
         if len(lines) > 1:
-            out.append(f'<text x="{legend}" y="{top - 6}" fill="{colour}">{html.escape(name)}</text>')
+            out.append(
+                f'<text x="{legend}" y="{top - 6}" fill="{colour}">{html.escape(name)}</text>'
+            )
             legend += 8 * len(name) + 20
     return top + PANEL + GAP + 14
 
@@ -63,9 +75,12 @@ def draw(title, panels, marks, seconds):
     """`panels`: [(title, lines)]; `marks`: [(t, colour)]. Returns the text of the file."""
     seconds = max(seconds, 1)
     height = TOP + 22 + len(panels) * (PANEL + GAP + 14)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-           'font-family="sans-serif" font-size="12">', f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-           f'<text x="{LEFT}" y="20" font-size="14">{html.escape(title)}</text>']
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        f'<text x="{LEFT}" y="20" font-size="14">{html.escape(title)}</text>',
+    ]
     top = TOP
 
     def x(t):

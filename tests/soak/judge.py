@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds up what actors wrote into their ledgers (ledger.h, whose layout this repeats): sent = received + reported.
+"""Adds up the ledgers of actors (ledger.h has their layout): sent = received + reported.
 
 A message that a subscription should have got and did not, and that nobody reported, is a fault.
 """
@@ -71,9 +71,29 @@ def read(path):
         begun, done, size, taken, skipped, lost, held_max, flags, n_keys = o[7:16]
         keys = [Key(*KEY.unpack_from(data, at + OBJECT.size + k * KEY.size)) for k in range(n_keys)]
         if kind and state != UNUSED:
-            objects.append(Object(pid, seed, kind, state, topic.rstrip(b"\0").decode(), key, begun_ns, ready_ns,
-                                  ended_ns, begun, done, size, taken, skipped, lost, held_max, flags, o[16:],
-                                  [k for k in keys if k.taken]))
+            objects.append(
+                Object(
+                    pid,
+                    seed,
+                    kind,
+                    state,
+                    topic.rstrip(b"\0").decode(),
+                    key,
+                    begun_ns,
+                    ready_ns,
+                    ended_ns,
+                    begun,
+                    done,
+                    size,
+                    taken,
+                    skipped,
+                    lost,
+                    held_max,
+                    flags,
+                    o[16:],
+                    [k for k in keys if k.taken],
+                )
+            )
     return objects
 
 
@@ -109,9 +129,13 @@ def judge(objects, restarts, totals):
 
 
 def has_met_all_daemons(p, restarts):
-    """Was it there to copy for the next daemon what one that ended had not sent? Not if it was killed, or closed soon after."""
-    return p is not None and p.state >= CLOSED and not any(
-        begin < p.ended_ns < end + ANNOUNCED_NS for begin, end in restarts)
+    """Was it there to copy for the next daemon what one that ended had not sent? Not if it was
+    killed, or closed soon after."""
+    return (
+        p is not None
+        and p.state >= CLOSED
+        and not any(begin < p.ended_ns < end + ANNOUNCED_NS for begin, end in restarts)
+    )
 
 
 def judge_subscription(s, publishers, restarts, totals):
@@ -133,11 +157,17 @@ def judge_subscription(s, publishers, restarts, totals):
         elif k.last > p.begun:
             fault(0, f"took message {k.last} of key {k.key}, which published {p.begun}")
         elif k.prev_ns > s.ready_ns > 0 and not was_unannounced(k, p, restarts):
-            fault(k.start, f"began with message {k.start + 1} of key {k.key}, but the one before was published "
-                  f"{(k.prev_ns - s.ready_ns) / 1e6:.3f} ms after the subscription was made, and the first was taken "
-                  f"after {(k.first_ns - s.ready_ns) / 1e6:.3f} ms; the publisher was announced at "
-                  f"{(p.ready_ns - s.ready_ns) / 1e6:.1f} ms, its state is {p.state}; the daemon was away at "
-                  f"{[round((x - s.ready_ns) / 1e6, 1) for r in restarts for x in r]} ms")
+            fault(
+                k.start,
+                f"began with message {k.start + 1} of key {k.key}, but the one before was "
+                "published "
+                f"{(k.prev_ns - s.ready_ns) / 1e6:.3f} ms after the subscription was made, and "
+                "the first was taken "
+                f"after {(k.first_ns - s.ready_ns) / 1e6:.3f} ms; the publisher was announced at "
+                f"{(p.ready_ns - s.ready_ns) / 1e6:.1f} ms, its state is {p.state}; the daemon "
+                "was away at "
+                f"{[round((x - s.ready_ns) / 1e6, 1) for r in restarts for x in r]} ms",
+            )
     if s.state < CLOSED:
         return  # it was killed
     totals.lost += s.lost
@@ -146,16 +176,24 @@ def judge_subscription(s, publishers, restarts, totals):
     if s.taken != taken:
         fault(abs(s.taken - taken), f"took {taken} messages and counts {s.taken}")
     if unattributed < 0:
-        fault(-unattributed, f"{gaps} messages are missing in between, {s.lost} + {s.skipped} are reported")
-    # It cannot be waited for before it is attached: the first messages of a new publisher may be lost, and are counted.
+        fault(
+            -unattributed,
+            f"{gaps} messages are missing in between, {s.lost} + {s.skipped} are reported",
+        )
+    # It cannot be waited for before it is attached: the first messages of a new publisher may be
+    # lost, and are counted.
     lost = s.lost - sum(k.first_gap for k in s.keys)
     if s.flags & RELIABLE and lost > 0:
         if any(begin < s.ended_ns and end > s.begun_ns for begin, end in restarts):
             totals.reliable_lost += lost  # see docs/PROTOCOL.md, "Another daemon"
             for k in s.keys:
                 if k.gaps > k.first_gap and has_met_all_daemons(publishers.get(k.key), restarts):
-                    fault(0, f"is reliable, and {k.gaps - k.first_gap} messages of key {k.key} are lost after the first, "
-                          "whose publisher has met all daemons")
+                    fault(
+                        0,
+                        f"is reliable, and {k.gaps - k.first_gap} messages of key {k.key} are "
+                        "lost after the first, "
+                        "whose publisher has met all daemons",
+                    )
         else:
             fault(0, f"is reliable, and {lost} messages are lost after the first")
     if s.state != DRAINED:
@@ -164,12 +202,19 @@ def judge_subscription(s, publishers, restarts, totals):
     missing = {k.key: publishers[k.key].done - k.last for k in s.keys if k.key in publishers}
     missing = {key: n for key, n in missing.items() if n > 0}
     if sum(missing.values()) > max(0, unattributed):
-        what = ", ".join(f"{n} of {publishers[key].done} of key {key} (state {publishers[key].state})"
-                         for key, n in missing.items())
-        fault(sum(missing.values()) - max(0, unattributed),
-              f"drained, and the last ones are missing: {what}; {max(0, unattributed)} reported")
+        what = ", ".join(
+            f"{n} of {publishers[key].done} of key {key} (state {publishers[key].state})"
+            for key, n in missing.items()
+        )
+        fault(
+            sum(missing.values()) - max(0, unattributed),
+            f"drained, and the last ones are missing: {what}; {max(0, unattributed)} reported",
+        )
 
 
 def was_unannounced(k, p, restarts):
-    """Was the publisher, before message `start`, one that the new daemon did not know yet? It looks once a second."""
-    return any(p.ready_ns < end < k.first_ns and k.prev_ns < end + ANNOUNCED_NS for _, end in restarts)
+    """Was the publisher, before message `start`, one that the new daemon did not know yet? It looks
+    once a second."""
+    return any(
+        p.ready_ns < end < k.first_ns and k.prev_ns < end + ANNOUNCED_NS for _, end in restarts
+    )

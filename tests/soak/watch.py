@@ -8,7 +8,9 @@ import threading
 import time
 
 REGION = re.compile(r"/memfd:dlx|/memfd:dlpackd|/dev/shm/dlpackd\.")
-REGIONS_IN_MAPS = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ (\S+) (\d+) +(/memfd:\S+|/dev/shm/dlpackd\.\S+)", re.M)
+REGIONS_IN_MAPS = re.compile(
+    rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ (\S+) (\d+) +(/memfd:\S+|/dev/shm/dlpackd\.\S+)", re.M
+)
 
 
 def status(pid, *names):
@@ -72,7 +74,9 @@ def region_bytes(pids):
         except OSError:
             continue
         for begin, end, device, inode, _ in REGIONS_IN_MAPS.findall(text):
-            regions[(device, inode)] = max(regions.get((device, inode), 0), int(end, 16) - int(begin, 16))
+            regions[(device, inode)] = max(
+                regions.get((device, inode), 0), int(end, 16) - int(begin, 16)
+            )
     return sum(regions.values())
 
 
@@ -105,14 +109,17 @@ class Watcher(threading.Thread):
         while not self.ended.wait(self.period_s):
             pid, pids = self.daemon_pid, children(os.getpid())
             memory = status(pid, "VmRSS", "RssAnon") if pid else None
-            self.samples.append(Sample(
-                time.monotonic() - self.start_s,
-                memory[0] / 1024 if memory else None,
-                memory[1] / 1024 if memory else None,
-                n_fds(pid) if pid else None,
-                len(pids),
-                sum(n_fds(p) or 0 for p in pids),
-                region_bytes(pids) / (1 << 20)))
+            self.samples.append(
+                Sample(
+                    time.monotonic() - self.start_s,
+                    memory[0] / 1024 if memory else None,
+                    memory[1] / 1024 if memory else None,
+                    n_fds(pid) if pid else None,
+                    len(pids),
+                    sum(n_fds(p) or 0 for p in pids),
+                    region_bytes(pids) / (1 << 20),
+                )
+            )
 
     def stop(self):
         self.ended.set()

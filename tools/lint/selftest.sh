@@ -314,5 +314,17 @@ if clang-format --version 2>/dev/null | grep 'version 14' >/dev/null; then
     expect 1 'bad format' clang-format --style=file:"$here/../../.clang-format" --dry-run -Werror "$tmp/f.c"
 fi
 
+# -- python --------------------------------------------------------------------------------------
+ruff=$here/../../build/venv/bin/ruff
+if [ -x "$ruff" ]; then
+    python() { expect "$1" "$2" "$ruff" check -q --no-cache --config "$here/../../pyproject.toml" \
+        --stdin-filename "tools/x.py" -; }
+    python 0 'good Python' <<<$'import os\nimport sys\n\nprint(os, sys)'
+    python 1 'imports out of order' <<<$'import sys\nimport os\n\nprint(os, sys)'
+    python 1 'an import that is not used' <<<'import sys'
+    python 1 'a name that is not there' <<<'print(nothing)'
+    python 1 'a line of more than 100 columns' <<<"print('$(printf 'x %.0s' {1..60})')"
+fi
+
 echo "selftest: $n cases, $n_bad wrong"
 [ "$n_bad" = 0 ]

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Write the ledger of version 2 that tests/daemon/test_daemon_ledger.c reads: header, entry, free, entry."""
+"""Write the ledger of version 2 that tests/daemon/test_daemon_ledger.c reads: header, entry, free,
+entry."""
 
 import pathlib
 import struct

@@ -4,12 +4,15 @@
 
 Item i of an array in row-major order has the value i, except where noted.
 """
+
 import numpy as np
 
 np.save("f4.npy", np.arange(24, dtype="<f4").reshape(2, 3, 4))
 np.save("f4_fortran.npy", np.asfortranarray(np.arange(24, dtype="<f4").reshape(2, 3, 4)))
 np.save("i4_big.npy", np.arange(6, dtype=">i4").reshape(3, 2))
-np.save("c16_big_fortran.npy", np.asfortranarray(np.array([[0, 1 + 10j], [2, 3 - 30j]], dtype=">c16")))
+np.save(
+    "c16_big_fortran.npy", np.asfortranarray(np.array([[0, 1 + 10j], [2, 3 - 30j]], dtype=">c16"))
+)
 np.save("bool.npy", np.array([False, True, True]))
 np.save("f2.npy", np.arange(5, dtype="<f2"))
 np.save("scalar.npy", np.array(42, dtype="<i8"))  # no dimension

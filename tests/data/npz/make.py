@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes reference.npz anew; with a file that dlxctl saved out of it, checks that NumPy reads the same."""
+"""Makes reference.npz anew; with a file that dlxctl saved out of it, checks that NumPy reads the
+same."""
+
 import os
 import sys
 

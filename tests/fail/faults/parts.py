@@ -16,8 +16,8 @@ PLAIN = dict.fromkeys(ROLES, 0)  # blocks of memory at the end: none
 
 # Fixed samples: one of so many.
 QUICK = {"kill": 40, "stop": 80, "errno": 120, "malloc": 12}
-# The first call of the daemon with these arguments always fails, in a sample too: its reserve descriptor is opened again
-# later; that it is ready is said again.
+# The first call of the daemon with these arguments always fails, in a sample too: its reserve
+# descriptor is opened again later; that it is ready is said again.
 NAMED = {("openat", "EMFILE"): "/dev/null", ("write", "EINTR"): "READY=1"}
 # Calls that repeat without end: of those after the 30th one in seven fails.
 ENDLESS = {"sendto", "recvfrom", "poll", "epoll_wait", "recvmsg"}
@@ -25,8 +25,16 @@ ENDLESS = {"sendto", "recvfrom", "poll", "epoll_wait", "recvmsg"}
 
 def series_of(name, quick, sample):
     every = sample or (QUICK.get(name, 1) if quick else 1)
-    return {"plain": plain, "kill": syscalls, "stop": syscalls, "errno": syscalls, "malloc": malloc, "kernel": kernel,
-            "words": words, "steps": steps}[name](name, every, quick)
+    return {
+        "plain": plain,
+        "kill": syscalls,
+        "stop": syscalls,
+        "errno": syscalls,
+        "malloc": malloc,
+        "kernel": kernel,
+        "words": words,
+        "steps": steps,
+    }[name](name, every, quick)
 
 
 def thinned(entries, every):
@@ -38,7 +46,8 @@ def thinned(entries, every):
     return [series for series in chosen if series]
 
 
-# -- without faults: the story is what it should be ---------------------------------------------------------
+# -- without faults: the story is what it should be
+# ---------------------------------------------------------
 
 
 def run_plain(memory):
@@ -55,11 +64,14 @@ def run_plain(memory):
 
 
 def plain(_name, _every, _quick):
-    return [[(f"--only plain ({memory})", lambda m=memory: run_plain(m)) for _ in range(3)]
-            for memory in ("memfd", "posix")]
+    return [
+        [(f"--only plain ({memory})", lambda m=memory: run_plain(m)) for _ in range(3)]
+        for memory in ("memfd", "posix")
+    ]
 
 
-# -- system calls -------------------------------------------------------------------------------------------
+# -- system calls
+# -------------------------------------------------------------------------------------------
 
 
 def wanted(name, point):
@@ -78,21 +90,33 @@ def syscalls(name, every, quick):
     chosen.sort(key=lambda p: (p[0], p[1], p[2], p[4], p[3]))
     named = []
     if name == "errno":
-        named = [p for p in all_points if p[0] == "daemon" and p[2:5:2] in NAMED
-                 and NAMED[p[2:5:2]] in points.ARGUMENTS.get(p[:4], "")]
+        named = [
+            p
+            for p in all_points
+            if p[0] == "daemon"
+            and p[2:5:2] in NAMED
+            and NAMED[p[2:5:2]] in points.ARGUMENTS.get(p[:4], "")
+        ]
         named = list({p[2]: p for p in reversed(named)}.values())
     groups = itertools.groupby(chosen, key=lambda p: (p[0], p[1], p[2], p[4]))
-    return thinned([[(points.repeat(p), lambda p=p: points.run_syscall(p, PLAIN)) for p in group]
-                    for _, group in groups], every) + [[(points.repeat(p), lambda p=p: points.run_syscall(p, PLAIN))]
-                                                       for p in named]
+    return thinned(
+        [
+            [(points.repeat(p), lambda p=p: points.run_syscall(p, PLAIN)) for p in group]
+            for _, group in groups
+        ],
+        every,
+    ) + [[(points.repeat(p), lambda p=p: points.run_syscall(p, PLAIN))] for p in named]
 
 
-# -- allocations --------------------------------------------------------------------------------------------
+# -- allocations
+# --------------------------------------------------------------------------------------------
 
 
 def repeat_malloc(point):
     role, n, count = point[:3]
-    return f"--victim {role} --malloc {n}:{count}" + (f":{CTL.index(point[3])}" if role == "dlxctl" else "")
+    return f"--victim {role} --malloc {n}:{count}" + (
+        f":{CTL.index(point[3])}" if role == "dlxctl" else ""
+    )
 
 
 def run_malloc(point):
@@ -104,12 +128,24 @@ def run_malloc(point):
 
 
 RAW = ("--dtype", "float32", "--shape", "4")
-CTL = (("ls", "--json"), ("info",), ("info", "ctl/a"), ("holds", "--json"), ("echo", "--count", "1", "--history", "1", "ctl/a"),
-       ("get", "ctl/a"), ("pub", "ctl/b", "raw", *RAW))
+CTL = (
+    ("ls", "--json"),
+    ("info",),
+    ("info", "ctl/a"),
+    ("holds", "--json"),
+    ("echo", "--count", "1", "--history", "1", "ctl/a"),
+    ("get", "ctl/a"),
+    ("pub", "ctl/b", "raw", *RAW),
+)
 
 
 def run_ctl(stage, args, fail=(0, 0)):
-    p = stage.start("dlxctl", [os.path.join(BUILD, "dlxctl"), *args], fail=fail, env={"DLX_SOCKET": stage.socket})
+    p = stage.start(
+        "dlxctl",
+        [os.path.join(BUILD, "dlxctl"), *args],
+        fail=fail,
+        env={"DLX_SOCKET": stage.socket},
+    )
     if p.wait(15) is None:
         raise Failed(f"dlxctl {' '.join(args)} hangs")
     return p
@@ -123,14 +159,21 @@ def run_malloc_ctl(n, count, args):
             daemon = stage.daemon()
             with open(os.path.join(stage.folder, "raw"), "wb") as raw:
                 raw.write(bytes(16))
-            publisher = stage.start("dlxctl", [os.path.join(BUILD, "dlxctl"), "pub", "ctl/a", "raw", *RAW,
-                                               "--retain", "1"], env={"DLX_SOCKET": stage.socket})
+            publisher = stage.start(
+                "dlxctl",
+                [os.path.join(BUILD, "dlxctl"), "pub", "ctl/a", "raw", *RAW, "--retain", "1"],
+                env={"DLX_SOCKET": stage.socket},
+            )
             if publisher.wait(15) != 0:
                 raise Failed("dlxctl pub")
             good = run_ctl(stage, args)
             p = run_ctl(stage, args, (n, count))
             reached = p.page.failed > 0
-            if p.poll() not in (0, 1) or (p.poll() == 1 and not p.said().strip()) or good.poll() != 0:
+            if (
+                p.poll() not in (0, 1)
+                or (p.poll() == 1 and not p.said().strip())
+                or good.poll() != 0
+            ):
                 raise Failed(f"dlxctl {' '.join(args)} ended with {p.poll()}, {good.poll()} before")
             stage.ctl("rm", "ctl/a")
             until = time.monotonic() + 5
@@ -152,19 +195,39 @@ def malloc(_name, every, _quick):
         _, _, told = story.tell()
         n_all = told.allocations[role]
         for count in (1, 5):
-            entries.append([(repeat_malloc((role, n, count)), lambda p=(role, n, count): run_malloc(p))
-                            for n in range(1, n_all + 20)])
+            entries.append(
+                [
+                    (repeat_malloc((role, n, count)), lambda p=(role, n, count): run_malloc(p))
+                    for n in range(1, n_all + 20)
+                ]
+            )
     for args in CTL:
-        entries.append([(repeat_malloc(("dlxctl", n, 1, args)), lambda p=("dlxctl", n, 1, args): run_malloc(p))
-                        for n in range(1, 600)])
+        entries.append(
+            [
+                (
+                    repeat_malloc(("dlxctl", n, 1, args)),
+                    lambda p=("dlxctl", n, 1, args): run_malloc(p),
+                )
+                for n in range(1, 600)
+            ]
+        )
     return thinned(entries, every)
 
 
-# -- older kernels ------------------------------------------------------------------------------------------
+# -- older kernels
+# ------------------------------------------------------------------------------------------
 
 OLD_KERNEL = os.path.join(PROGRAMS, "old_kernel")
 # The story goes well without each of them, and without all of them.
-DISPENSABLE = ("peerpidfd", "passrights", "noexec-seal", "populate", "clone3", "close-range", "getrandom")
+DISPENSABLE = (
+    "peerpidfd",
+    "passrights",
+    "noexec-seal",
+    "populate",
+    "clone3",
+    "close-range",
+    "getrandom",
+)
 
 
 def run_kernel(features, memory="memfd"):
@@ -186,16 +249,30 @@ def run_refusal(features, memory, words):
 def kernel(_name, _every, _quick):
     all_of_them = ",".join(DISPENSABLE)
     entries = [(f"--kernel {f}", lambda f=f: run_kernel(f)) for f in (*DISPENSABLE, all_of_them)]
-    older = ",".join(("memfd", "future-write", *(f for f in DISPENSABLE if f not in ("getrandom", "noexec-seal"))))
+    older = ",".join(
+        (
+            "memfd",
+            "future-write",
+            *(f for f in DISPENSABLE if f not in ("getrandom", "noexec-seal")),
+        )
+    )
     entries.append((f"--kernel {older} --memory posix", lambda: run_kernel(older, "posix")))
-    for features, memory, words in (("future-write", "memfd", "F_SEAL_FUTURE_WRITE"), ("memfd", "memfd", "memfd_create"),
-                                    ("peerpidfd,pidfd-open", "memfd", "pidfd")):
-        entries.append((f"--kernel {features} (it is to refuse)",
-                        lambda a=(features, memory, words): run_refusal(*a)))
+    for features, memory, words in (
+        ("future-write", "memfd", "F_SEAL_FUTURE_WRITE"),
+        ("memfd", "memfd", "memfd_create"),
+        ("peerpidfd,pidfd-open", "memfd", "pidfd"),
+    ):
+        entries.append(
+            (
+                f"--kernel {features} (it is to refuse)",
+                lambda a=(features, memory, words): run_refusal(*a),
+            )
+        )
     return [[e] for e in entries]
 
 
-# -- single steps -------------------------------------------------------------------------------------------
+# -- single steps
+# -------------------------------------------------------------------------------------------
 
 
 N_PHASES = 11  # steps.c: joining, nine messages, leaving
@@ -208,26 +285,39 @@ def run_steps(arguments, program="steps"):
     """ROLE kill|stop PHASE FIRST STRIDE COUNT. Returns (failure, points, what was said)."""
     with Stage() as stage:
         daemon = stage.daemon()
-        done = subprocess.run([os.path.join(PROGRAMS, program), stage.socket, *arguments.split()], capture_output=True,
-                              text=True, check=False)
+        done = subprocess.run(
+            [os.path.join(PROGRAMS, program), stage.socket, *arguments.split()],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         said = done.stdout + done.stderr
         if done.returncode != 0:
             return f"{program} ended with {done.returncode}: {said.strip()}", 1, stage.story()
         daemon.popen.terminate()
         if daemon.wait(10) != 0 or daemon.page.live > 0:
-            return f"the daemon ended with {daemon.poll()} and {daemon.page.live} blocks", 1, stage.story()
+            return (
+                f"the daemon ended with {daemon.poll()} and {daemon.page.live} blocks",
+                1,
+                stage.story(),
+            )
         return None, int(said.split()[0]), said
 
 
 def words(_name, _every, _quick):
     """All accesses to shared words of all phases: that takes seconds."""
-    chosen = [f"{role} {mode} {phase} 0 1 {LONGEST}"
-              for role in ("publisher", "subscriber") for mode in ("kill", "stop") for phase in range(N_PHASES)]
+    chosen = [
+        f"{role} {mode} {phase} 0 1 {LONGEST}"
+        for role in ("publisher", "subscriber")
+        for mode in ("kill", "stop")
+        for phase in range(N_PHASES)
+    ]
     return [[(f"--words '{c}'", lambda c=c: run_steps(c, "words"))] for c in chosen]
 
 
 def steps(_name, every, quick):
-    """quick: some steps of each phase. Else every STRIDE-th one, or with --sample N every N-th one."""
+    """quick: some steps of each phase. Else every STRIDE-th one, or with --sample N every N-th
+    one."""
     stride = 4001 if quick else every if every > 1 else STRIDE
     count = 2 if quick else CHUNK
     series = []

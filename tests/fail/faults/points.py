@@ -9,9 +9,10 @@ from stage import ROLES
 
 LINE = re.compile(r"^(\d+) +(\w+)\((.*)$")
 
-# How a call of ours can fail, after the kernel's manual pages and sources. What is not listed cannot, in the way that we
-# call it (munmap() of a whole mapping; F_GET_SEALS; brk(), which returns no error; EPIPE and ECONNRESET while the peer is
-# there), or it is the C library's own affair (futex). ENOMEM is there also where this kernel does not return it.
+# How a call of ours can fail, after the kernel's manual pages and sources. What is not listed
+# cannot, in the way that we call it (munmap() of a whole mapping; F_GET_SEALS; brk(), which returns
+# no error; EPIPE and ECONNRESET while the peer is there), or it is the C library's own affair
+# (futex). ENOMEM is there also where this kernel does not return it.
 MEMORY = ("ENOMEM",)
 FILES = ("EMFILE", "ENFILE", "ENOMEM")
 ERRNOS = {
@@ -57,24 +58,29 @@ ERRNOS = {
     "timerfd_create": FILES,
     "unlink": ("ENOENT", "EACCES", "EROFS"),
 }
-# By what the arguments are, first match. close() is not here: the kernel closes the file whatever it returns, which a
-# call that is not made cannot do.
+# By what the arguments are, first match. close() is not here: the kernel closes the file whatever
+# it returns, which a call that is not made cannot do.
 BY_ARGUMENT = {
     "epoll_ctl": (("EPOLL_CTL_ADD", ("ENOMEM", "ENOSPC")),),
     "fcntl": (("F_DUPFD", ("EMFILE", "ENOMEM")), ("F_ADD_SEALS", ("EBUSY", "EPERM"))),
-    "getsockopt": (("SO_PEERCRED", MEMORY), ("0x4d", (*FILES, "ESRCH", "EINVAL", "ENODATA", "ENOPROTOOPT"))),
+    "getsockopt": (
+        ("SO_PEERCRED", MEMORY),
+        ("0x4d", (*FILES, "ESRCH", "EINVAL", "ENODATA", "ENOPROTOOPT")),
+    ),
     "newfstatat": (("AT_FDCWD", MEMORY),),
-    # The log; others are libuv's pipes, which have room, and the ready fd, which this harness needs.
+    # The log; others are libuv's pipes, which have room, and the ready fd, which this harness
+    # needs.
     "write": (("2, ", ("EAGAIN", "EINTR", "EPIPE", "ENOSPC", "EIO")), ("", ("EINTR",))),
     "prctl": (("PR_GET_NAME", ("EFAULT",)),),
 }
 
 
 def calls_of(trace, page_fd=True):
-    """[(name, n, arguments)] of the part between the marks of actor.c, or after the allocator's mmap (alloc.c).
+    """[(name, n, arguments)] of the part between the marks of actor.c, or after the allocator's
+    mmap (alloc.c).
 
-    strace counts the calls of each thread for itself. What another thread does as its n-th is no point if the first one has
-    done its own n-th before that part."""
+    strace counts the calls of each thread for itself. What another thread does as its n-th is no
+    point if the first one has done its own n-th before that part."""
     counts, calls, inside, marks = collections.Counter(), [], False, 0
     first, before = None, collections.Counter()
     for line in trace.split("\n"):
@@ -85,12 +91,21 @@ def calls_of(trace, page_fd=True):
         counts[pid, name] += 1
         first = first or pid
         n = counts[pid, name]
-        if name == "mmap" and "MAP_SHARED, " in rest and "4096, PROT_READ|PROT_WRITE" in rest and not marks:
+        if (
+            name == "mmap"
+            and "MAP_SHARED, " in rest
+            and "4096, PROT_READ|PROT_WRITE" in rest
+            and not marks
+        ):
             inside, marks = page_fd, -1
             before = collections.Counter({call: k for (p, call), k in counts.items() if p == first})
         elif name == "getppid":
             inside = not inside
-        elif inside and name not in ("exit_group", "exit", "rt_sigreturn") and (pid == first or n > before[name]):
+        elif (
+            inside
+            and name not in ("exit_group", "exit", "rt_sigreturn")
+            and (pid == first or n > before[name])
+        ):
             calls.append((name, n, rest))
     return calls
 
@@ -149,8 +164,21 @@ def run_syscall(point, plain):
     signal = action if action.startswith("SIG") else None
     how = f"signal={action}" if signal else f"error={action}"
     # strace 6.1 injects no signals where seccomp chose the calls.
-    inject = [*([] if signal else ["--seccomp-bpf"]), "-e", f"trace={name}", "-e", f"inject={name}:{how}:when={n}"]
-    failure, said, told = story.tell(victim=role, memory=memory, prefix=strace(role, inject), plain=plain,
-                                     kill=action == "SIGKILL", stop=action == "SIGSTOP", residue=name in ("unlink", "newfstatat"))
+    inject = [
+        *([] if signal else ["--seccomp-bpf"]),
+        "-e",
+        f"trace={name}",
+        "-e",
+        f"inject={name}:{how}:when={n}",
+    ]
+    failure, said, told = story.tell(
+        victim=role,
+        memory=memory,
+        prefix=strace(role, inject),
+        plain=plain,
+        kill=action == "SIGKILL",
+        stop=action == "SIGSTOP",
+        residue=name in ("unlink", "newfstatat"),
+    )
     reached = told.struck if signal else "(INJECTED)" in told.trace.get(role, "")
     return failure, reached, said

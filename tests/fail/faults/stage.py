@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of one point, in a private folder: a daemon, a publisher, the subscribers a and b."""
+"""The processes of one point, in a private folder: a daemon, a publisher, the subscribers a and
+b."""
 
 import json
 import mmap
 import os
 import select
 import shutil
-import signal
 import struct
 import subprocess
 import tempfile
@@ -32,7 +32,17 @@ class Failed(Exception):
 class Page:
     """page.h"""
 
-    FIELDS = ("fail_from", "fail_count", "wanted", "allocations", "live", "failed", "began", "done", "state")
+    FIELDS = (
+        "fail_from",
+        "fail_count",
+        "wanted",
+        "allocations",
+        "live",
+        "failed",
+        "began",
+        "done",
+        "state",
+    )
 
     def __init__(self, **values):
         self.fd = os.memfd_create("fault-page")
@@ -53,16 +63,34 @@ class Page:
 
 
 class Process:
-    """One that runs, with what it said in a file. `prefix`: strace or another launcher before it."""
+    """One that runs, with what it said in a file. `prefix`: strace or another launcher before
+    it."""
 
-    def __init__(self, stage, role, argv, prefix=(), stdin=subprocess.DEVNULL, pass_fds=(), fail=(0, 0), env=None):
+    def __init__(
+        self,
+        stage,
+        role,
+        argv,
+        prefix=(),
+        stdin=subprocess.DEVNULL,
+        pass_fds=(),
+        fail=(0, 0),
+        env=None,
+    ):
         stage.n_started += 1
         self.role = role
         self.log = os.path.join(stage.folder, f"{stage.n_started}-{role}.log")
         self.page = Page(fail_from=fail[0], fail_count=fail[1], wanted=2)
         self.status = None
-        env = {**os.environ, "DLX_AUTOSPAWN": "no", "FAULT_PAGE_FD": str(self.page.fd), **(env or {})}
-        if fail[1] and os.path.isdir(PROFILE):  # a runtime that has no memory keeps the lock on everybody's file
+        env = {
+            **os.environ,
+            "DLX_AUTOSPAWN": "no",
+            "FAULT_PAGE_FD": str(self.page.fd),
+            **(env or {}),
+        }
+        if fail[1] and os.path.isdir(
+            PROFILE
+        ):  # a runtime that has no memory keeps the lock on everybody's file
             env["LLVM_PROFILE_FILE"] = os.path.join(PROFILE, "%p-%m%c.profraw")
         preload = os.path.join(PROGRAMS, "libfaultalloc.so")
         if prefix and os.path.basename(prefix[0]) == "strace":
@@ -70,8 +98,15 @@ class Process:
         else:
             env["LD_PRELOAD"] = preload
         with open(self.log, "wb") as log:
-            self.popen = subprocess.Popen([*prefix, *argv], stdin=stdin, stdout=log, stderr=log, env=env,
-                                          pass_fds=(self.page.fd, *pass_fds), cwd=stage.folder)
+            self.popen = subprocess.Popen(
+                [*prefix, *argv],
+                stdin=stdin,
+                stdout=log,
+                stderr=log,
+                env=env,
+                pass_fds=(self.page.fd, *pass_fds),
+                cwd=stage.folder,
+            )
         self.pid = self.popen.pid
         self.pidfd = os.pidfd_open(self.pid)
         stage.processes.append(self)
@@ -154,11 +189,23 @@ class Stage:
         return self.start(role, [os.path.join(PROGRAMS, "actor"), role, self.socket], stdin=stdin)
 
     def daemon(self, closed=False):
-        """Returns it listening, or ended: then it has to say why. closed: and it has closed the ready fd (which under
-        strace others have, too)."""
+        """Returns it listening, or ended: then it has to say why. closed: and it has closed the
+        ready fd (which under strace others have, too)."""
         ready, theirs = os.pipe()
-        daemon = self.start("daemon", [os.path.join(BUILD, "dlpackd"), "--foreground", "--socket", self.socket,
-                                       "--memory", self.memory, "--ready-fd", str(theirs)], pass_fds=(theirs,))
+        daemon = self.start(
+            "daemon",
+            [
+                os.path.join(BUILD, "dlpackd"),
+                "--foreground",
+                "--socket",
+                self.socket,
+                "--memory",
+                self.memory,
+                "--ready-fd",
+                str(theirs),
+            ],
+            pass_fds=(theirs,),
+        )
         os.close(theirs)
         waiting = select.poll()
         waiting.register(ready, select.POLLIN)
@@ -178,8 +225,14 @@ class Stage:
         return daemon
 
     def ctl(self, *args):
-        return subprocess.run([os.path.join(BUILD, "dlxctl"), *args], capture_output=True, text=True, timeout=20,
-                              env={**os.environ, "DLX_SOCKET": self.socket, "DLX_AUTOSPAWN": "no"}, check=False)
+        return subprocess.run(
+            [os.path.join(BUILD, "dlxctl"), *args],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            env={**os.environ, "DLX_SOCKET": self.socket, "DLX_AUTOSPAWN": "no"},
+            check=False,
+        )
 
     def info(self):
         """The fault may hit this one: it asks again."""
@@ -198,7 +251,10 @@ class Stage:
             said = process.said().strip().split("\n")
             if len(said) > 30:
                 said = said[:10] + [f"... {len(said) - 25} lines ..."] + said[-15:]
-            text += f"  -- {os.path.basename(process.log)[:-4]} (status {process.poll()}, " \
-                    f"state {process.page.state}, {process.page.began} began, {process.page.done} done)\n"
+            text += (
+                f"  -- {os.path.basename(process.log)[:-4]} (status {process.poll()}, "
+                f"state {process.page.state}, {process.page.began} began, {process.page.done} "
+                "done)\n"
+            )
             text += "".join(f"     {line}\n" for line in said if line)
         return text

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One telling of the story with one fault, and the judgement: survivors' data, accounts, and everything given back."""
+"""One telling of the story with one fault, and the judgement: survivors' data, accounts, and
+everything given back."""
 
 import json
 import os
@@ -23,11 +24,18 @@ def shm_names():
 
 
 class Story:
-    """kill: the victim is expected to be killed. stop_log: to be stopped, as that file tells. plain: blocks of memory
-    that are alive at the end without faults. residue: a file may stay, as its removal failed."""
+    """kill: the victim is expected to be killed. stop_log: to be stopped, as that file tells.
+    plain: blocks of memory that are alive at the end without faults. residue: a file may stay, as
+    its removal failed."""
 
     def __init__(self, stage, kill, stop_log, plain, residue):
-        self.stage, self.kill, self.stop_log, self.plain, self.residue = stage, kill, stop_log, plain, residue
+        self.stage, self.kill, self.stop_log, self.plain, self.residue = (
+            stage,
+            kill,
+            stop_log,
+            plain,
+            residue,
+        )
         self.struck = False  # the victim was killed, or stopped
         self.killed_page = None
         self.daemon = self.publisher = None
@@ -56,8 +64,12 @@ class Story:
         self.daemon = daemon
 
     def is_planned(self, process):
-        return (self.kill and process is self.stage.first[process.role] and process.role == self.stage.victim
-                and process.poll() == -signal.SIGKILL)
+        return (
+            self.kill
+            and process is self.stage.first[process.role]
+            and process.role == self.stage.victim
+            and process.poll() == -signal.SIGKILL
+        )
 
     def on_exit(self, process):
         """Somebody has ended: as planned, or at the end of its story."""
@@ -81,7 +93,8 @@ class Story:
             self.subscribers[role] = self.stage.actor(role)
             self.replaced.append(role)
 
-    # -- the stopped ---------------------------------------------------------------------------------
+    # -- the stopped
+    # ---------------------------------------------------------------------------------
 
     def watch_for_stopped(self):
         """In a thread of its own: the victim may be stopped as it starts, or as it ends."""
@@ -114,14 +127,20 @@ class Story:
             self.stage.info()
         last, since = None, time.monotonic()
         while time.monotonic() - since < QUIET_S and time.monotonic() < self.stage.until:
-            now = [(p.page.done, p.page.state) for p in list(self.stage.processes) if p is not victim]
+            now = [
+                (p.page.done, p.page.state) for p in list(self.stage.processes) if p is not victim
+            ]
             if now != last:
                 last, since = now, time.monotonic()
             select.select([], [], [], 0.005)
         if victim.role == "b" and self.publisher and self.publisher.page.state == STREAMING:
-            raise Failed(f"b was stopped, and the publisher did not go on: {self.publisher.page.done} messages")
+            raise Failed(
+                f"b was stopped, and the publisher did not go on: {self.publisher.page.done} "
+                "messages"
+            )
 
-    # -- the story -----------------------------------------------------------------------------------
+    # -- the story
+    # -----------------------------------------------------------------------------------
 
     def tell(self):
         watcher = threading.Thread(target=self.watch_for_stopped)
@@ -145,7 +164,11 @@ class Story:
         self.publisher = self.stage.actor("publisher")
         ended = set()
         while True:
-            running = [p for p in (self.daemon, self.publisher, *self.subscribers.values()) if p not in ended]
+            running = [
+                p
+                for p in (self.daemon, self.publisher, *self.subscribers.values())
+                if p not in ended
+            ]
             # One that has ended may be replaced below, and needs the publisher then.
             n = sum(p not in ended for p in self.subscribers.values())
             self.publisher.page.set("wanted", n)
@@ -164,7 +187,8 @@ class Story:
                     ended.add(p)
                     self.on_exit(p)
 
-    # -- the judgement -------------------------------------------------------------------------------
+    # -- the judgement
+    # -------------------------------------------------------------------------------
 
     def judge(self):
         self.judge_daemon()
@@ -181,15 +205,23 @@ class Story:
                 continue
             result = self.result_of(p)
             if result["fds"] != 0 or result["maps"] != 0:
-                raise Failed(f"{p.role} has {result['fds']:+d} open files and {result['maps']:+d} maps at its end")
+                raise Failed(
+                    f"{p.role} has {result['fds']:+d} open files and {result['maps']:+d} maps at "
+                    "its end"
+                )
             if result["errors"] > 0 and p is not victim and self.stage.victim != "daemon":
-                raise Failed(f"{p.role} met {result['errors']} errors, though only {self.stage.victim} was hurt")
+                raise Failed(
+                    f"{p.role} met {result['errors']} errors, though only {self.stage.victim} "
+                    "was hurt"
+                )
             self.judge_heap(p)
 
     def judge_heap(self, p):
         if self.plain and p.page.live > self.plain[p.role]:
-            raise Failed(f"{p.role} ended with {p.page.live} blocks of memory, without faults with "
-                         f"{self.plain[p.role]}")
+            raise Failed(
+                f"{p.role} ended with {p.page.live} blocks of memory, without faults with "
+                f"{self.plain[p.role]}"
+            )
 
     def result_of(self, p):
         lines = [x for x in p.said().split("\n") if x.startswith("{")]
@@ -222,8 +254,12 @@ class Story:
             done, began = victim.page.done, victim.page.began
             theirs = [s for s in streams if int(s["stream"]) // 100 == victim.pid]
             last = sum(s["last"] for s in theirs)
-            if not min(done, LAST + LAST_SIDE) <= last <= began:  # a leaves then, whatever more is published
-                raise Failed(f"the publisher was killed after {done} of {began} messages, a saw {last}")
+            if (
+                not min(done, LAST + LAST_SIDE) <= last <= began
+            ):  # a leaves then, whatever more is published
+                raise Failed(
+                    f"the publisher was killed after {done} of {began} messages, a saw {last}"
+                )
 
     def judge_daemon(self):
         """It is as it was before the first client came, and ends when asked."""
@@ -238,13 +274,19 @@ class Story:
                 if self.end_if_killed():
                     return
                 raise Failed(f"the daemon does not answer: {e}") from e
-            left = {k: info.get(k) for k in ("n_publishers", "n_links", "n_topics", "shared_bytes") if info.get(k)}
+            left = {
+                k: info.get(k)
+                for k in ("n_publishers", "n_links", "n_topics", "shared_bytes")
+                if info.get(k)
+            }
             if n_fds == baseline and not left:
                 break
             if self.end_if_killed():
                 return
             if time.monotonic() > until:
-                raise Failed(f"the daemon has {n_fds} open files, {baseline} at first; left: {left}")
+                raise Failed(
+                    f"the daemon has {n_fds} open files, {baseline} at first; left: {left}"
+                )
             select.select([], [], [], 0.002)
         daemon.popen.terminate()
         if daemon.wait(10) is None:
@@ -257,8 +299,11 @@ class Story:
         if left and not self.residue:
             raise Failed(f"the daemon left {left}")
         self.judge_heap(daemon)
-        mine = {n for n in shm_names() - self.names_before
-                if any(re.search(rf"\b{p.pid}\b", n) for p in self.stage.processes)}
+        mine = {
+            n
+            for n in shm_names() - self.names_before
+            if any(re.search(rf"\b{p.pid}\b", n) for p in self.stage.processes)
+        }
         for name in mine if self.residue else ():
             os.unlink(os.path.join("/dev/shm", name))
         if mine and not self.residue:
@@ -274,18 +319,34 @@ class Story:
         return False
 
 
-def tell(victim=None, prefix=(), fail=(0, 0), memory="memfd", everywhere=(), kill=False, stop=False, plain=None,
-         residue=False):
+def tell(
+    victim=None,
+    prefix=(),
+    fail=(0, 0),
+    memory="memfd",
+    everywhere=(),
+    kill=False,
+    stop=False,
+    plain=None,
+    residue=False,
+):
     """Returns (failure or None, what was said, the story)."""
     with Stage(victim, prefix, fail, memory, everywhere) as stage:
         stage.prefix = [x.replace("@FOLDER@", stage.folder) for x in stage.prefix]
-        story = Story(stage, kill, os.path.join(stage.folder, f"{victim}.trace") if stop else None, plain,
-                      residue)
+        story = Story(
+            stage,
+            kill,
+            os.path.join(stage.folder, f"{victim}.trace") if stop else None,
+            plain,
+            residue,
+        )
         failure = None
         story.publisher_was = None
         try:
             story.tell()
-            story.publisher_was = story.result_of(story.publisher) if story.publisher.status == 0 else None
+            story.publisher_was = (
+                story.result_of(story.publisher) if story.publisher.status == 0 else None
+            )
         except Failed as e:
             failure = str(e)
         except (OSError, ValueError, KeyError) as e:
