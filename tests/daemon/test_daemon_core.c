@@ -109,117 +109,128 @@ START_TEST(many_topics)
 }
 END_TEST
 
-/* ---- charges ------------------------------------------------------------------------------- */
+/* ---- users --------------------------------------------------------------------------------- */
+
+enum { USERS_MAX = 4 };
+
+static struct dlxd_users users;
+static struct dlxd_user *user[USERS_MAX]; /* by uid */
+
+static void set_up_users(void)
+{
+    dlxd_users_init(&users, UINT64_C(1) << 40);
+    for (uid_t i = 0; i < USERS_MAX; i++) {
+        const struct dlxd_principal who = {.uid = i, .socket = DLXD_SOCKET_MAIN};
+        ck_assert_int_eq(dlxd_users_get(&users, &who, &user[i]), 0);
+    }
+}
+
+/* Every charge has been returned. */
+static void tear_down_users(void)
+{
+    for (uid_t i = 0; i < USERS_MAX; i++) {
+        for (int k = 0; k < DLXD_N_RESOURCES; k++)
+            ck_assert_msg(user[i]->used[k] == 0, "uid %u, resource %d", (unsigned)i, k);
+        ck_assert_ptr_null(dlxd_user_unref(user[i]));
+    }
+    ck_assert_uint_eq(users.all_bytes, 0);
+    ck_assert_uint_eq(users.all_descriptors, 0);
+    ck_assert(dlxd_list_empty(&users.users));
+    dlxd_users_deinit(&users);
+}
+
+/* As if the machine had so much memory. */
+static void set_ram(uint64_t bytes)
+{
+    dlxd_users_set_quotas(&users, &(struct dlxd_quotas){.n = 0}, bytes);
+}
 
 START_TEST(charges_are_limited_and_come_back)
 {
-    struct dlxd_users users;
-    struct dlxd_user *user;
     struct dlxd_user *same;
-    struct dlxd_charge a = {.user = NULL};
-    struct dlxd_charge b = {.user = NULL};
-    dlxd_users_init(&users, 1000);
+    struct dlxd_charge a = {.user = NULL}, b = {.user = NULL};
+    set_ram(1000);
     ck_assert_int_eq(dlxd_users_get(&users,
-                                    &(struct dlxd_principal){.uid = 7, .socket = DLXD_SOCKET_MAIN},
-                                    &user),
-                     0);
-    ck_assert_int_eq(dlxd_users_get(&users,
-                                    &(struct dlxd_principal){.uid = 7, .socket = DLXD_SOCKET_MAIN},
+                                    &(struct dlxd_principal){.uid = 3, .socket = DLXD_SOCKET_MAIN},
                                     &same),
                      0);
-    ck_assert_ptr_eq(user, same);
-    ck_assert_int_eq(dlxd_charge_init(&a, user, DLXD_BYTES, 400), 0);
-    ck_assert_int_eq(dlxd_charge_init(&b, user, DLXD_BYTES, 101), DLX_E_LIMIT);
-    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "uid 7 asks for 101 B of shared memory"));
+    ck_assert_ptr_eq(user[3], same);
+    ck_assert_int_eq(dlxd_charge_init(&a, same, DLXD_BYTES, 400), 0);
+    ck_assert_int_eq(dlxd_charge_init(&b, same, DLXD_BYTES, 101), DLX_E_LIMIT);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "uid 3 asks for 101 B of shared memory"));
     ck_assert_ptr_nonnull(
         strstr(dlx__error_message(), "uses 400 B and may have 500 B (quota bytes)"));
-    ck_assert_int_eq(dlxd_charge_init(&b, user, DLXD_BYTES, UINT64_MAX), DLX_E_LIMIT);
-    ck_assert_int_eq(dlxd_charge_init(&b, user, DLXD_BYTES, 100), 0);
+    ck_assert_int_eq(dlxd_charge_init(&b, same, DLXD_BYTES, UINT64_MAX), DLX_E_LIMIT);
+    ck_assert_int_eq(dlxd_charge_init(&b, same, DLXD_BYTES, 100), 0);
     dlxd_charge_deinit(&b);
     dlxd_charge_deinit(&b); /* nothing is charged: nothing happens */
-    ck_assert_uint_eq(user->used[DLXD_BYTES], 400);
+    ck_assert_uint_eq(same->used[DLXD_BYTES], 400);
     dlxd_charge_deinit(&a);
-    ck_assert_uint_eq(users.all_bytes, 0);
     dlxd_user_unref(same);
-    ck_assert_ptr_null(dlxd_user_unref(user));
     ck_assert_ptr_null(dlxd_user_unref(NULL));
-    dlxd_users_deinit(&users);
 }
 END_TEST
 
+static size_t n_users(void)
+{
+    size_t n = 0;
+    dlx_for_each (it, &users.users)
+        n++;
+    return n;
+}
+
 START_TEST(charge_keeps_its_user)
 {
-    struct dlxd_users users;
-    struct dlxd_user *user;
+    struct dlxd_user *other;
     struct dlxd_charge charge = {.user = NULL};
-    dlxd_users_init(&users, 1 << 20);
-    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &user), 0);
-    ck_assert_int_eq(dlxd_charge_init(&charge, user, DLXD_LINKS, 1), 0);
-    dlxd_user_unref(user);
-    ck_assert(!dlxd_list_empty(&users.users));
+    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &other), 0);
+    ck_assert_int_eq(dlxd_charge_init(&charge, other, DLXD_LINKS, 1), 0);
+    dlxd_user_unref(other);
+    ck_assert_uint_eq(n_users(), USERS_MAX + 1);
     dlxd_charge_deinit(&charge);
-    ck_assert(dlxd_list_empty(&users.users));
-    dlxd_users_deinit(&users);
+    ck_assert_uint_eq(n_users(), USERS_MAX);
 }
 END_TEST
 
 START_TEST(all_users_together_have_a_limit)
 {
-    struct dlxd_users users;
-    struct dlxd_user *user[2];
     struct dlxd_charge charge[2] = {{.user = NULL}, {.user = NULL}};
-    dlxd_users_init(&users, 1000);
-    for (unsigned i = 0; i < 2; i++)
-        ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = i}, &user[i]), 0);
+    set_ram(1000);
     ck_assert_int_eq(dlxd_charge_init(&charge[0], user[0], DLXD_BYTES, 500), 0);
     ck_assert_int_eq(dlxd_charge_init(&charge[1], user[1], DLXD_BYTES, 251), DLX_E_LIMIT);
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "all users together"));
     ck_assert_int_eq(dlxd_charge_init(&charge[1], user[1], DLXD_BYTES, 166), 0);
-    for (unsigned i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         dlxd_charge_deinit(&charge[i]);
-        dlxd_user_unref(user[i]);
-    }
-    dlxd_users_deinit(&users);
 }
 END_TEST
 
 /* Each takes all that it may; the next one gets a third of what is left. */
 START_TEST(a_user_may_have_a_share_of_the_bytes_that_are_left)
 {
-    enum { N = 4 };
-    static const uint64_t may[N] = {54000, 18000, 6000, 2000};
-    struct dlxd_users users;
-    struct dlxd_user *user[N];
-    struct dlxd_charge charge[N] = {{.user = NULL}};
-    dlxd_users_init(&users, 108000); /* of which all may have 81,000 */
-    for (unsigned i = 0; i < N; i++) {
+    static const uint64_t may[USERS_MAX] = {54000, 18000, 6000, 2000};
+    struct dlxd_charge charge[USERS_MAX] = {{.user = NULL}};
+    set_ram(108000); /* of which all may have 81,000 */
+    for (int i = 0; i < USERS_MAX; i++) {
         struct dlxd_charge more = {.user = NULL};
-        ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = i}, &user[i]), 0);
         ck_assert_int_eq(dlxd_charge_init(&charge[i], user[i], DLXD_BYTES, may[i]), 0);
         ck_assert_int_eq(dlxd_charge_init(&more, user[i], DLXD_BYTES, 2), DLX_E_LIMIT);
     }
-    for (unsigned i = 0; i < N; i++) {
+    for (int i = 0; i < USERS_MAX; i++)
         dlxd_charge_deinit(&charge[i]);
-        dlxd_user_unref(user[i]);
-    }
-    dlxd_users_deinit(&users);
 }
 END_TEST
 
 /* However many take what they may: the next one gets some, too. */
 START_TEST(a_user_may_have_a_share_of_the_descriptors_that_are_left)
 {
-    enum { USERS = 4, MAX = 4000 };
-    static struct dlxd_charge charges[USERS][MAX];
-    static const uint64_t least[USERS] = {3870, 120, 3, 0};
-    struct dlxd_users users;
-    struct dlxd_user *user[USERS];
-    uint64_t n[USERS] = {0};
+    enum { MAX = 4000 };
+    static struct dlxd_charge charges[USERS_MAX][MAX];
+    static const uint64_t least[USERS_MAX] = {3870, 120, 3, 0};
+    uint64_t n[USERS_MAX] = {0};
     memset(charges, 0, sizeof charges);
-    dlxd_users_init(&users, UINT64_C(1) << 40);
     users.all_descriptors_max = MAX;
-    for (uint32_t i = 0; i < USERS; i++) {
-        ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = i}, &user[i]), 0);
+    for (int i = 0; i < USERS_MAX; i++) {
         while (dlxd_charge_init(&charges[i][n[i]], user[i], DLXD_BYTES, 4096) == 0)
             n[i]++;
         ck_assert_ptr_nonnull(strstr(dlx__error_message(), "file descriptors of the daemon"));
@@ -230,13 +241,9 @@ START_TEST(a_user_may_have_a_share_of_the_descriptors_that_are_left)
             dlxd_charge_deinit(&charges[i][n[i]]);
         }
     }
-    for (uint32_t i = 0; i < USERS; i++) {
+    for (int i = 0; i < USERS_MAX; i++)
         while (n[i] > 0)
             dlxd_charge_deinit(&charges[i][--n[i]]);
-        ck_assert_uint_eq(user[i]->used[DLXD_DESCRIPTORS], 0);
-        dlxd_user_unref(user[i]);
-    }
-    dlxd_users_deinit(&users);
 }
 END_TEST
 
@@ -319,15 +326,11 @@ START_TEST(lines_are_given_out_zeroed_and_taken_back)
 {
     enum { N = 130 };
     static struct dlxd_membership_line lines[N];
-    struct dlxd_users users;
-    struct dlxd_user *user;
-    dlxd_users_init(&users, 1 << 20);
-    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &user), 0);
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < N; i++) {
             const void *map;
             int fd;
-            ck_assert_int_eq(dlxd_membership_line_init(&lines[i], user, &dlx__memory_memfd), 0);
+            ck_assert_int_eq(dlxd_membership_line_init(&lines[i], user[1], &dlx__memory_memfd), 0);
             ck_assert_uint_eq(lines[i].index, (unsigned)i % 64);
             ck_assert_int_eq(dlxd_membership_reopen(&lines[i], &fd), 0);
             ck_assert_int_eq(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
@@ -350,10 +353,8 @@ START_TEST(lines_are_given_out_zeroed_and_taken_back)
             dlxd_membership_line_deinit(&lines[i]);
         dlxd_membership_line_deinit(&lines[0]);
         dlxd_membership_joined(&lines[0]); /* no line: nothing happens */
-        ck_assert(dlxd_list_empty(&user->membership_pages));
+        ck_assert(dlxd_list_empty(&user[1]->membership_pages));
     }
-    dlxd_user_unref(user);
-    dlxd_users_deinit(&users);
 }
 END_TEST
 
@@ -361,14 +362,10 @@ END_TEST
 START_TEST(a_line_that_is_given_to_another_never_goes_back)
 {
     struct dlxd_membership_line lines[2] = {{0}};
-    struct dlxd_users users;
-    struct dlxd_user *user;
     const void *map;
     int fd;
-    dlxd_users_init(&users, 1 << 20);
-    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &user), 0);
     for (int i = 0; i < 2; i++)
-        ck_assert_int_eq(dlxd_membership_line_init(&lines[i], user, &dlx__memory_memfd), 0);
+        ck_assert_int_eq(dlxd_membership_line_init(&lines[i], user[1], &dlx__memory_memfd), 0);
     ck_assert_int_eq(dlxd_membership_reopen(&lines[1], &fd), 0);
     ck_assert_int_eq(dlx__region_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map), 0);
     struct dlx_shm_membership *line = (struct dlx_shm_membership *)(uintptr_t)map + lines[1].index;
@@ -380,15 +377,13 @@ START_TEST(a_line_that_is_given_to_another_never_goes_back)
         seen = dlx_load64_sc(&line->joins);
         dlxd_membership_line_deinit(&lines[1]);
         ck_assert_uint_eq(dlx_load64_sc(&line->joins), seen); /* streams go on as they are */
-        ck_assert_int_eq(dlxd_membership_line_init(&lines[1], user, &dlx__memory_memfd), 0);
+        ck_assert_int_eq(dlxd_membership_line_init(&lines[1], user[1], &dlx__memory_memfd), 0);
         ck_assert_uint_gt(dlx_load64_sc(&line->joins), seen);
         ck_assert_uint_eq(dlx_load64_sc(&line->joins) & DLX_SHM_JOINS_MASK, 0);
     }
     dlx__region_unmap(map, dlxd_membership_size());
     for (int i = 0; i < 2; i++)
         dlxd_membership_line_deinit(&lines[i]);
-    dlxd_user_unref(user);
-    dlxd_users_deinit(&users);
 }
 END_TEST
 
@@ -425,13 +420,9 @@ static void nothing_writes_through(int fd)
 START_TEST(a_membership_page_has_no_writer_but_the_daemon)
 {
     struct dlxd_membership_line line = {0};
-    struct dlxd_users users;
-    struct dlxd_user *user;
     char path[64];
     int fd;
-    dlxd_users_init(&users, 1 << 20);
-    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &user), 0);
-    ck_assert_int_eq(dlxd_membership_line_init(&line, user, &dlx__memory_memfd), 0);
+    ck_assert_int_eq(dlxd_membership_line_init(&line, user[1], &dlx__memory_memfd), 0);
     ck_assert_int_eq(dlxd_membership_reopen(&line, &fd), 0);
     nothing_writes_through(fd);
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
@@ -445,8 +436,6 @@ START_TEST(a_membership_page_has_no_writer_but_the_daemon)
     ck_assert_uint_eq(dlx_load64_sc((dlx_atomic_u64 *)(uintptr_t)&seen->joins), 1);
     detach(seen);
     dlxd_membership_line_deinit(&line);
-    dlxd_user_unref(user);
-    dlxd_users_deinit(&users);
 }
 END_TEST
 
@@ -488,12 +477,10 @@ static void *run_loop(void *userdata)
 START_TEST(nobody_is_vouched_for_by_a_loop_that_has_ended)
 {
     static struct loop loop;
-    struct dlxd_users users;
     pthread_t thread;
     void *fault = NULL;
     uint32_t n = 0;
-    dlxd_users_init(&users, 1 << 20);
-    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &loop.user), 0);
+    loop.user = user[1];
     ck_assert_int_eq(pthread_create(&thread, NULL, run_loop, &loop), 0);
     ck_assert_int_eq(pthread_join(thread, &fault), 0);
     ck_assert_msg(!fault, "%s", (const char *)fault);
@@ -504,6 +491,8 @@ START_TEST(nobody_is_vouched_for_by_a_loop_that_has_ended)
         detach(loop.seen[i]);
     }
     ck_assert_uint_gt(n, 1000);
+    for (uint32_t i = 0; i < DLX_ARRAY_SIZE(loop.lines); i++)
+        dlxd_membership_line_deinit(&loop.lines[i]);
 }
 END_TEST
 
@@ -514,14 +503,17 @@ int main(void)
     tcase_add_test(tcase, objects_are_found_by_id_until_removed);
     tcase_add_test(tcase, topics_are_sorted_found_and_go_with_their_last_user);
     tcase_add_test(tcase, many_topics);
+    tcase_add_test(tcase, acknowledging_more_than_was_sent_is_refused);
+    tcase_add_test(tcase, own_user_and_root_may_come_in);
+    tcase_add_test(tcase, allowed_users_may_do_everything_and_others_nothing);
+    suite_add_tcase(suite, tcase);
+    tcase = tcase_create("users");
+    tcase_add_checked_fixture(tcase, set_up_users, tear_down_users);
     tcase_add_test(tcase, charges_are_limited_and_come_back);
     tcase_add_test(tcase, charge_keeps_its_user);
     tcase_add_test(tcase, all_users_together_have_a_limit);
     tcase_add_test(tcase, a_user_may_have_a_share_of_the_bytes_that_are_left);
     tcase_add_test(tcase, a_user_may_have_a_share_of_the_descriptors_that_are_left);
-    tcase_add_test(tcase, acknowledging_more_than_was_sent_is_refused);
-    tcase_add_test(tcase, own_user_and_root_may_come_in);
-    tcase_add_test(tcase, allowed_users_may_do_everything_and_others_nothing);
     tcase_add_test(tcase, lines_are_given_out_zeroed_and_taken_back);
     tcase_add_test(tcase, a_line_that_is_given_to_another_never_goes_back);
     tcase_add_test(tcase, a_membership_page_has_no_writer_but_the_daemon);

@@ -5,21 +5,16 @@
  * the subscriber must know in the end.
  */
 #include "common/error.h"
-#include "common/memory.h"
 #include "ring/layout.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/subscription.h"
 #include "daemon/users/outbox.h"
-#include "tests/harness/broker.h"
-#include "tests/harness/run.h"
+#include "tests/daemon/harness_scene.h"
+#include "tests/harness/random.h"
 #include <check.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-
-#define BODY(name) DLX__WIRE__PACKET__BODY_##name
 
 enum { N_PUBLISHERS = 3, N_SUBSCRIBERS = 3, N_LINKS = 64, N_ARENAS = 256, N_STEPS = 400 };
 
@@ -29,20 +24,12 @@ enum { N_SEEDS = 40 };
 enum { N_SEEDS = 200 };
 #endif
 
-static struct dlx_test_broker test;
 static struct dlxd_client *client;
-static int control;
-static struct dlx_packet rx;
-static struct dlx_proto_arena unpacked;
-
 static uint64_t random_state;
 
 static unsigned pick(unsigned n)
 {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 7;
-    random_state ^= random_state << 17;
-    return (unsigned)(random_state % n);
+    return (unsigned)((dlx_test_random(&random_state) >> 20) % n);
 }
 
 /* ---- what a subscriber has heard of one link ----------------------------------------------- */
@@ -90,10 +77,7 @@ static struct heard_link *find(struct subscriber *s, uint64_t id)
 
 static void send_packet(struct subscriber *s, Dlx__Wire__Packet__BodyCase body, void *message)
 {
-    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
-    packet.body_case = body;
-    packet.ok = message;
-    (void)dlx__proto_send(s->fd, &packet, NULL, 0);
+    dlx_scene_send(s->fd, body, message, 0);
 }
 
 static void on_offer(struct subscriber *s, const Dlx__Wire__LinkOffer *offer)
@@ -102,7 +86,7 @@ static void on_offer(struct subscriber *s, const Dlx__Wire__LinkOffer *offer)
     ck_assert_uint_lt(s->n_links, N_LINKS);
     struct heard_link *link = &s->links[s->n_links++];
     *link = (struct heard_link){.id = offer->link, .publisher = offer->publisher};
-    link->page_fd = dlx__packet_steal_fd(&rx, 0);
+    link->page_fd = dlx_scene_take_fd(0);
     ck_assert_int_ge(link->page_fd, 0);
 }
 
@@ -126,7 +110,7 @@ static bool is_about_an_ended_link(struct subscriber *s, const Dlx__Wire__Packet
 static void on_packet(struct subscriber *s, const Dlx__Wire__Packet *packet)
 {
     struct heard_link *link;
-    size_t n_fds = rx.n_fds;
+    size_t n_fds = dlx_scene_n_fds();
     ck_assert_uint_eq(packet->serial, 0);
     if (n_fds > 0)
         s->n_fds++;
@@ -176,15 +160,10 @@ static void on_packet(struct subscriber *s, const Dlx__Wire__Packet *packet)
 /* Returns false when nothing was there. */
 static bool receive(struct subscriber *s)
 {
-    const Dlx__Wire__Packet *packet;
-    dlx__packet_deinit(&rx);
-    int r = dlx__packet_recv_fds(s->fd, &rx);
-    if (r == DLX_E_EMPTY)
-        return false;
-    ck_assert_int_eq(r, 0);
-    ck_assert_int_eq(dlx__proto_unpack(&unpacked, rx.data, rx.size, &packet), 0);
-    on_packet(s, packet);
-    return true;
+    const Dlx__Wire__Packet *packet = dlx_scene_receive(s->fd);
+    if (packet)
+        on_packet(s, packet);
+    return packet != NULL;
 }
 
 static void acknowledge(struct subscriber *s)
@@ -199,13 +178,10 @@ static void acknowledge(struct subscriber *s)
 static void get_ready(struct subscriber *s, struct heard_link *link)
 {
     Dlx__Wire__LinkReady ready = DLX__WIRE__LINK_READY__INIT;
-    void *map;
-    uint64_t size = dlx_shm_link_size(s->subscription->config.max_held);
     if (link->page_fd < 0)
         return;
-    ck_assert_int_eq(
-        dlx__region_populate(&dlx__memory_memfd, dlx__steal_fd(&link->page_fd), size, &map), 0);
-    dlx__region_unmap(map, size);
+    dlx_scene_allocate(dlx__steal_fd(&link->page_fd),
+                       dlx_shm_link_size(s->subscription->config.max_held));
     ready.link = link->id;
     send_packet(s, BODY(LINK_READY), &ready);
 }
@@ -221,29 +197,13 @@ static void close_link(struct subscriber *s, struct heard_link *link)
 
 /* ---- the publishers ------------------------------------------------------------------------ */
 
-static void allocate(int take_fd, uint64_t size)
-{
-    void *map;
-    ck_assert_int_eq(dlx__region_populate(&dlx__memory_memfd, take_fd, size, &map), 0);
-    dlx__region_unmap(map, size);
-}
-
 static void new_publisher(void)
 {
-    static const struct dlxd_publisher_config config = {
-        .history = 1, .depth = 16, .n_entries = 256, .on_full = 0};
-    struct dlxd_publisher_fds fds;
     if (n_publishers == DLX_ARRAY_SIZE(publishers))
         return;
     struct publisher *p = &publishers[n_publishers++];
-    ck_assert_int_eq(dlxd_publisher_new(&p->publisher, client, "t", &config, &fds), 0);
-    close(fds.membership_fd);
-    p->link_sock = fds.link_sock;
+    p->publisher = dlx_scene_publisher_linked(client, "t", &p->link_sock);
     p->id = dlxd_publisher_id(p->publisher);
-    allocate(fds.control_fd, p->publisher->control->size);
-    dlx_test_broker_ready(&test, p->publisher);
-    while (dlxd_offering_step(p->publisher))
-        ;
 }
 
 static void end_publisher(struct publisher *p)
@@ -252,7 +212,7 @@ static void end_publisher(struct publisher *p)
         return;
     dlxd_publisher_end(p->publisher);
     p->publisher = NULL;
-    close(p->link_sock);
+    dlx_scene_close(p->link_sock);
 }
 
 static void new_arena(struct publisher *p)
@@ -267,9 +227,9 @@ static void new_arena(struct publisher *p)
         close(writer);
         return;
     }
-    allocate(writer, DLX_PAGE);
+    dlx_scene_allocate(writer, DLX_PAGE);
     p->live[arena->id] = true;
-    dlx_test_broker_arena_ready(&test, p->publisher, arena->id);
+    dlx_test_broker_arena_ready(&dlx_scene, p->publisher, arena->id);
 }
 
 static void drop_arena(struct publisher *p)
@@ -342,9 +302,9 @@ static void step(void)
         (void)receive(s);
         break;
     }
-    dlxd_broker_settle(&test.broker);
+    dlxd_broker_settle(&dlx_scene.broker);
     if (pick(3) == 0)
-        dlx_test_broker_run(&test);
+        dlx_test_broker_run(&dlx_scene);
 }
 
 /* Nothing more happens, and everybody reads and acknowledges. */
@@ -353,12 +313,11 @@ static void quiesce(void)
     for (int idle = 0; idle < 3;) {
         idle++;
         for (size_t i = 0; i < n_publishers; i++)
-            while (publishers[i].publisher &&
-                   dlx__packet_recv_fds(publishers[i].link_sock, &rx) == 0)
-                dlx__packet_deinit(&rx);
-        client->user->next_look_ns = 0;
-        dlxd_broker_unstick(&test.broker);
-        dlx_test_broker_run(&test);
+            if (publishers[i].publisher)
+                (void)dlx_scene_receive_all(publishers[i].link_sock);
+        dlx_scene_look();
+        dlxd_broker_unstick(&dlx_scene.broker);
+        dlx_test_broker_run(&dlx_scene);
         for (size_t i = 0; i < N_SUBSCRIBERS; i++) {
             struct subscriber *s = &subscribers[i];
             while (receive(s))
@@ -371,21 +330,19 @@ static void quiesce(void)
     }
 }
 
-/* Nobody but one client is there. */
-static struct subscriber *begin(void)
+static void set_up(void)
 {
     n_publishers = 0;
     memset(publishers, 0, sizeof publishers);
-    memset(&subscribers[0], 0, sizeof subscribers[0]);
-    dlx_test_broker_init(&test, UINT64_C(1) << 30);
-    client = dlx_test_broker_client(&test, 1000, &control);
-    return &subscribers[0];
+    memset(subscribers, 0, sizeof subscribers);
+    client = dlx_scene_client(0, 1000);
 }
 
 static void subscribe(struct subscriber *s, struct dlxd_client *whose)
 {
     static const struct dlxd_subscription_config config = {.max_held = 2};
     ck_assert_int_eq(dlxd_subscription_new(&s->subscription, whose, "t", &config, &s->fd), 0);
+    dlx_scene_keep(s->fd);
 }
 
 /* There is a publisher; then the subscriber's LinkReady is on its way. */
@@ -394,33 +351,21 @@ static void begin_joining(struct subscriber *s, struct dlxd_client *whose)
     uint32_t n;
     subscribe(s, whose);
     ck_assert_int_eq(dlx_test_broker_offer_all(s->subscription, &n), 0);
-    dlxd_broker_settle(&test.broker);
+    dlxd_broker_settle(&dlx_scene.broker);
     ck_assert(receive(s));
     get_ready(s, &s->links[0]);
     acknowledge(s);
 }
 
-static void finish(struct subscriber *s)
-{
-    for (size_t i = 0; i < n_publishers; i++)
-        end_publisher(&publishers[i]);
-    close(s->fd);
-    dlx_test_broker_deinit(&test);
-    dlx__packet_deinit(&rx);
-    close(control);
-}
-
 START_TEST(subscribers_are_told_everything_once_and_in_order)
 {
     random_state = (uint64_t)_i * UINT64_C(0x9e3779b97f4a7c15) + 1;
-    (void)begin();
     if (pick(2)) /* a handful are on their way, and the next one waits */
-        test.broker.users.all_in_flight_max = 8 + pick(16);
+        dlx_scene.broker.users.all_in_flight_max = 8 + pick(16);
     for (size_t i = 0; i < N_SUBSCRIBERS; i++) {
         struct subscriber *s = &subscribers[i];
         uint32_t n;
         int small = 1; /* a handful of packets: the socket is full every now and then */
-        memset(s, 0, sizeof *s);
         if (pick(2))
             new_publisher();
         subscribe(s, client);
@@ -433,21 +378,13 @@ START_TEST(subscribers_are_told_everything_once_and_in_order)
     for (int i = 0; i < N_STEPS; i++)
         step();
     quiesce();
-    for (size_t i = 0; i < N_SUBSCRIBERS; i++) {
+    for (size_t i = 0; i < N_SUBSCRIBERS; i++)
         for (size_t k = 0; k < subscribers[i].n_links; k++)
             if (!subscribers[i].links[k].ended)
                 check_link(&subscribers[i].links[k]);
-        close(subscribers[i].fd);
-    }
-    for (size_t i = 0; i < n_publishers; i++) {
-        /* Nobody is behind: no dropped arena is remembered. */
+    for (size_t i = 0; i < n_publishers; i++) /* nobody is behind: no dropped arena is remembered */
         if (publishers[i].publisher)
             ck_assert_uint_eq(publishers[i].publisher->dropped.n, 0);
-        end_publisher(&publishers[i]);
-    }
-    dlx_test_broker_deinit(&test);
-    dlx__packet_deinit(&rx);
-    close(control);
 }
 END_TEST
 
@@ -455,93 +392,75 @@ END_TEST
  * sent, not by what happens meanwhile. */
 START_TEST(subscriber_that_stands_still_costs_nothing_more)
 {
-    struct subscriber *s = begin();
-    struct dlxd_arena *arena;
-    int writer;
+    struct subscriber *s = &subscribers[0];
     new_publisher();
     begin_joining(s, client);
-    dlx_test_broker_run(&test);
+    dlx_test_broker_run(&dlx_scene);
     ck_assert(receive(s));
     ck_assert(s->links[0].open);
     struct dlxd_publisher *p = publishers[0].publisher;
     for (int i = 0; i < 10000; i++) {
-        ck_assert_int_eq(dlxd_publisher_arena_new(p, DLX_PAGE, &arena, &writer), 0);
-        allocate(writer, DLX_PAGE);
-        dlx_test_broker_arena_ready(&test, p, arena->id);
-        dlxd_broker_settle(&test.broker);
+        const struct dlxd_arena *arena = dlx_scene_arena(p, DLX_PAGE);
+        dlxd_broker_settle(&dlx_scene.broker);
         ck_assert_int_eq(dlxd_publisher_arena_drop(p, arena->id), 0);
-        dlxd_broker_settle(&test.broker);
+        dlxd_broker_settle(&dlx_scene.broker);
         ck_assert_uint_le(p->dropped.n + p->ready.n, DLXD_CREDIT);
     }
-    finish(s);
 }
 END_TEST
 
 START_TEST(a_link_waits_while_its_user_has_too_many_descriptors_in_flight)
 {
-    struct subscriber *s = begin();
+    struct subscriber *s = &subscribers[0];
     new_publisher();
     begin_joining(s, client);
-    test.broker.users.all_in_flight_max = 3; /* LinkAdded has three, and something must be left */
-    dlx_test_broker_run(&test);
-    ck_assert_int_eq(dlx__packet_recv_fds(publishers[0].link_sock, &rx), DLX_E_EMPTY);
+    dlx_scene.broker.users.all_in_flight_max =
+        3; /* LinkAdded has three, and something must be left */
+    dlx_test_broker_run(&dlx_scene);
+    ck_assert_ptr_null(dlx_scene_receive(publishers[0].link_sock));
     ck_assert_int_eq(s->subscription->state, DLXD_SUBSCRIPTION_STUCK);
-    test.broker.users.all_in_flight_max = 8;
-    dlxd_broker_unstick(&test.broker);
-    dlx_test_broker_run(&test);
+    dlx_scene.broker.users.all_in_flight_max = 8;
+    dlxd_broker_unstick(&dlx_scene.broker);
+    dlx_test_broker_run(&dlx_scene);
     ck_assert(receive(s));
     ck_assert(s->links[0].open);
-    finish(s);
 }
 END_TEST
 
 /* Others would pay for what it does not read. */
 START_TEST(nobody_joins_a_publisher_whose_user_has_too_many_descriptors_in_flight)
 {
-    struct subscriber *s = begin();
+    struct subscriber *s = &subscribers[0];
     struct dlxd_charge unread = {.user = NULL};
-    int second_control;
     new_publisher();
-    begin_joining(s, dlx_test_broker_client_by(&test, 1, 1000, &second_control));
-    test.broker.users.all_in_flight_max = 20;
+    begin_joining(s, dlx_scene_client(1, 1000));
+    dlx_scene.broker.users.all_in_flight_max = 20;
     ck_assert_int_eq(dlxd_charge_init(&unread, client->user, DLXD_IN_FLIGHT, 14), 0);
-    dlx_test_broker_run(&test);
-    ck_assert_int_eq(dlx__packet_recv_fds(publishers[0].link_sock, &rx), DLX_E_EMPTY);
+    dlx_test_broker_run(&dlx_scene);
+    ck_assert_ptr_null(dlx_scene_receive(publishers[0].link_sock));
     dlxd_charge_deinit(&unread);
-    dlxd_broker_unstick(&test.broker);
-    dlx_test_broker_run(&test);
+    dlxd_broker_unstick(&dlx_scene.broker);
+    dlx_test_broker_run(&dlx_scene);
     ck_assert(receive(s));
     ck_assert(s->links[0].open);
-    finish(s);
-    close(second_control);
 }
 END_TEST
 
 /* The subscriber counts its offers from the first number that it hears. */
 START_TEST(the_first_packet_is_about_the_first_offer)
 {
-    struct subscriber *s = begin();
-    const Dlx__Wire__Packet *packet;
+    struct subscriber *s = &subscribers[0];
     uint32_t n_offers;
-    int second_control;
-    struct dlxd_client *second = dlx_test_broker_client(&test, 1, &second_control);
+    struct dlxd_client *second = dlx_scene_client(0, 1);
     new_publisher();
     new_publisher();
     subscribe(s, second);
     ck_assert_int_eq(dlx_test_broker_offer_all(s->subscription, &n_offers), 0);
     ck_assert_uint_eq(n_offers, 2);
-    dlxd_broker_settle(&test.broker);
-    ck_assert_int_eq(dlx__packet_recv_fds(s->fd, &rx), 0);
-    ck_assert_int_eq(dlx__proto_unpack(&unpacked, rx.data, rx.size, &packet), 0);
-    ck_assert_msg(packet->body_case == BODY(LINK_OFFER), "%s", dlx__proto_name(packet));
-    uint64_t first = packet->link_offer->link;
-    dlx__packet_deinit(&rx);
-    ck_assert_int_eq(dlx__packet_recv_fds(s->fd, &rx), 0);
-    ck_assert_int_eq(dlx__proto_unpack(&unpacked, rx.data, rx.size, &packet), 0);
-    ck_assert_int_eq(packet->body_case, BODY(LINK_FAILED)); /* the second does not fit */
-    ck_assert_uint_eq(packet->link_failed->link, first + 1);
-    finish(s);
-    close(second_control);
+    dlxd_broker_settle(&dlx_scene.broker);
+    uint64_t first = dlx_scene_expect(s->fd, BODY(LINK_OFFER))->link_offer->link;
+    /* The second does not fit. */
+    ck_assert_uint_eq(dlx_scene_expect(s->fd, BODY(LINK_FAILED))->link_failed->link, first + 1);
 }
 END_TEST
 
@@ -558,23 +477,20 @@ void *calloc(size_t n, size_t size)
 
 START_TEST(a_subscriber_hears_of_a_publisher_that_there_was_no_memory_for)
 {
-    struct subscriber *s = begin();
-    const Dlx__Wire__Packet *packet;
+    struct subscriber *s = &subscribers[0];
     subscribe(s, client);
     dlxd_subscription_open(s->subscription);
     no_memory_for_links = true;
     new_publisher();
     no_memory_for_links = false;
-    ck_assert_int_eq(dlx__packet_recv_fds(s->fd, &rx), 0);
-    ck_assert_int_eq(dlx__proto_unpack(&unpacked, rx.data, rx.size, &packet), 0);
-    ck_assert_int_eq(packet->body_case, BODY(LINK_FAILED));
+    const Dlx__Wire__Packet *packet = dlx_scene_expect(s->fd, BODY(LINK_FAILED));
     ck_assert_int_eq(packet->link_failed->code, DLX_E_NO_MEMORY);
     ck_assert_uint_ne(packet->link_failed->link, 0);
     new_publisher(); /* the next one is offered */
-    dlxd_broker_settle(&test.broker);
+    dlxd_broker_settle(&dlx_scene.broker);
     ck_assert(receive(s));
     ck_assert_uint_eq(s->n_links, 1);
-    finish(s);
+    get_ready(s, &s->links[0]);
 }
 END_TEST
 #endif
@@ -582,8 +498,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("daemon_link");
-    TCase *tcase = tcase_create("links");
-    tcase_set_timeout(tcase, 60);
+    TCase *tcase = dlx_scene_case("links", set_up);
     tcase_add_loop_test(tcase, subscribers_are_told_everything_once_and_in_order, 0, N_SEEDS);
     tcase_add_test(tcase, subscriber_that_stands_still_costs_nothing_more);
     tcase_add_test(tcase, a_link_waits_while_its_user_has_too_many_descriptors_in_flight);

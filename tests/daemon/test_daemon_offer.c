@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Publishers and subscriptions meet once, in steps that do a bounded amount of work, whatever comes and goes between two of them. */
+/* Publishers and subscriptions meet once, in steps that do a bounded amount of work, whatever comes
+ * and goes between two of them. */
 #include "common/error.h"
 #include "daemon/objects/delivery.h"
 #include "daemon/objects/drain.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
-#include "tests/harness/broker.h"
+#include "tests/daemon/harness_scene.h"
 #include "tests/harness/random.h"
-#include "tests/harness/run.h"
 #include <check.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <stdio.h>
@@ -25,9 +24,7 @@ struct reader {
     int fd;
 };
 
-static struct dlx_test_broker test;
 static struct dlxd_client *client;
-static int control;
 static uint64_t seed;
 static struct dlxd_publisher *publishers[N];
 static struct reader readers[N];
@@ -39,24 +36,14 @@ static uint32_t pick(uint32_t n)
 
 static void set_up(void)
 {
-    dlx_test_broker_init(&test, UINT64_C(1) << 30);
-    client = dlx_test_broker_client(&test, 100000, &control);
+    client = dlx_scene_client(0, 100000);
     (void)memset(publishers, 0, sizeof publishers);
     (void)memset(readers, 0, sizeof readers);
 }
 
-static void tear_down(void)
-{
-    dlx_test_broker_deinit(&test);
-    close(control);
-}
-
-static const struct dlxd_publisher_config publisher_config = {
-    .history = 1, .depth = 16, .n_entries = 256};
-
 static struct dlxd_publisher *publish_some(const char *topic, uint64_t n)
 {
-    return dlx_test_broker_publisher(client, topic, &publisher_config, n);
+    return dlx_test_broker_publisher(client, topic, &dlx_scene_plain, n);
 }
 
 static struct dlxd_publisher *publish(const char *topic)
@@ -151,8 +138,8 @@ START_TEST(each_pair_meets_once_however_steps_interleave)
     for (int i = 0; i < STEPS; i++)
         random_step();
     for (int i = 0; i < N; i++)
-        while (publishers[i] && dlxd_offering_step(publishers[i]))
-            ;
+        if (publishers[i])
+            dlx_scene_offer(publishers[i]);
     for (int i = 0; i < N; i++)
         while (readers[i].is_asking)
             ask(&readers[i]);
@@ -188,10 +175,10 @@ START_TEST(a_subscription_to_many_topics_is_answered_step_by_step)
     }
     subscribe(&reader, "t/*");
     while (reader.is_asking) {
-        size_t n_links = test.broker.registry.links.n;
+        size_t n_links = dlx_scene.broker.registry.links.n;
         size_t n_found = reader.offers.n_publishers;
         ask(&reader);
-        ck_assert_uint_le(test.broker.registry.links.n - n_links, MOST);
+        ck_assert_uint_le(dlx_scene.broker.registry.links.n - n_links, MOST);
         ck_assert_uint_le(reader.offers.n_publishers - n_found, MOST);
         steps++;
     }
@@ -230,8 +217,7 @@ END_TEST
 /* As if its subscriber had taken it, and were asleep since. */
 static void make_spare_ready(const struct reader *reader)
 {
-    struct dlxd_link *link =
-        dlxd_container_of(reader->subscription->links.next, struct dlxd_link, by_subscription);
+    struct dlxd_link *link = dlx_scene_link(reader->subscription);
     ck_assert(link->spare);
     link->drain->page_fd = memfd_create("page", MFD_CLOEXEC);
     ck_assert_int_ge(link->drain->page_fd, 0);
@@ -241,8 +227,7 @@ static void make_spare_ready(const struct reader *reader)
 START_TEST(a_publisher_joins_many_spare_links_step_by_step)
 {
     enum { MOST = 16 };
-    struct dlxd_publisher *publisher;
-    struct dlxd_publisher_fds made;
+    int link_sock;
     uint32_t n = 0;
     for (int i = 0; i < N; i++) {
         subscribe_as(&readers[i], "t",
@@ -251,10 +236,7 @@ START_TEST(a_publisher_joins_many_spare_links_step_by_step)
         make_spare_ready(&readers[i]);
         readers[i].subscription->state = DLXD_SUBSCRIPTION_FULL; /* nothing else can be sent */
     }
-    ck_assert_int_eq(dlxd_publisher_new(&publisher, client, "t", &publisher_config, &made), 0);
-    dlxd_offering_begin(publisher, true);
-    while (dlxd_offering_step(publisher))
-        ;
+    struct dlxd_publisher *publisher = dlx_scene_publisher_linked(client, "t", &link_sock);
     ck_assert_uint_eq(publisher->n_links, N);
     dlxd_publisher_deliver_begin(publisher);
     for (bool more = true; more;) {
@@ -268,9 +250,6 @@ START_TEST(a_publisher_joins_many_spare_links_step_by_step)
     ck_assert_uint_eq(n, N);
     for (int i = 0; i < N; i++)
         leave(&readers[i]);
-    close(made.control_fd);
-    close(made.membership_fd);
-    close(made.link_sock);
 }
 END_TEST
 
@@ -280,8 +259,7 @@ START_TEST(a_publisher_with_many_links_ends_step_by_step)
     enum { LINKS = 500, MOST = 64 };
     static struct reader many[LINKS];
     struct dlxd_publisher *publisher = publish("t");
-    while (dlxd_offering_step(publisher))
-        ;
+    dlx_scene_offer(publisher);
     for (int i = 0; i < LINKS; i++) {
         subscribe(&many[i], "t");
         while (many[i].is_asking)
@@ -291,7 +269,7 @@ START_TEST(a_publisher_with_many_links_ends_step_by_step)
     ck_assert_uint_eq(publisher->n_links, LINKS);
     (void)dlxd_publisher_end(publisher);
     ck_assert_uint_ge(publisher->n_links, LINKS - MOST);
-    dlxd_broker_settle(&test.broker);
+    dlxd_broker_settle(&dlx_scene.broker);
     for (int i = 0; i < LINKS; i++) {
         const struct dlxd_link *link =
             dlxd_container_of(many[i].subscription->links.next, struct dlxd_link, by_subscription);
@@ -305,12 +283,9 @@ START_TEST(a_client_with_many_links_ends_step_by_step)
 {
     enum { LINKS = 300, MOST = 64 };
     static struct reader many[LINKS];
-    int fd;
-    struct dlxd_client *first = client;
     struct dlxd_publisher *publisher = publish("t");
-    while (dlxd_offering_step(publisher))
-        ;
-    client = dlx_test_broker_client(&test, 100000, &fd);
+    dlx_scene_offer(publisher);
+    client = dlx_scene_client(0, 100000);
     for (int i = 0; i < LINKS; i++) {
         subscribe(&many[i], "t");
         while (many[i].is_asking)
@@ -324,9 +299,7 @@ START_TEST(a_client_with_many_links_ends_step_by_step)
         ck_assert_uint_le(n - publisher->n_links, MOST);
         ck_assert(more || publisher->n_links == 0);
     }
-    dlxd_broker_settle(&test.broker);
-    client = first;
-    close(fd);
+    dlxd_broker_settle(&dlx_scene.broker);
 }
 END_TEST
 
@@ -342,8 +315,7 @@ static void stop_reading(struct reader *reader)
 static void come_and_go(const char *topic, uint64_t head)
 {
     struct dlxd_publisher *publisher = publish_some(topic, head);
-    while (dlxd_offering_step(publisher))
-        ;
+    dlx_scene_offer(publisher);
     (void)dlxd_publisher_end(publisher);
 }
 
@@ -358,7 +330,7 @@ START_TEST(failed_links_that_nobody_reads_are_bounded_and_what_was_missed_is_exa
     stop_reading(&reader);
     for (int i = 0; i < GONE; i++) {
         come_and_go("t/a", 3);
-        ck_assert_uint_le(test.broker.registry.links.n, MOST);
+        ck_assert_uint_le(dlx_scene.broker.registry.links.n, MOST);
     }
     dlx_for_each (it, &reader.subscription->links) {
         const struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_subscription);
@@ -389,15 +361,13 @@ START_TEST(what_was_missed_is_exact_when_other_failures_came_first)
     stop_reading(&reader);
     for (int i = 0; i < REFUSED; i++) { /* those that drop messages cannot serve it */
         struct dlxd_publisher *publisher = publish("t/a");
-        while (dlxd_offering_step(publisher))
-            ;
+        dlx_scene_offer(publisher);
     }
     ck_assert_ptr_nonnull(reader.subscription->failed);
     ck_assert_int_eq(reader.subscription->failed->fail_code, DLX_E_QOS);
     for (int i = 0; i < GONE; i++) {
         struct dlxd_publisher *publisher = dlx_test_broker_publisher(client, "t/b", &blocks, 3);
-        while (dlxd_offering_step(publisher))
-            ;
+        dlx_scene_offer(publisher);
         (void)dlxd_publisher_end(publisher);
     }
     dlx_for_each (it, &reader.subscription->links) {
@@ -416,7 +386,7 @@ END_TEST
 START_TEST(failed_links_of_all_subscriptions_of_a_user_have_a_limit)
 {
     enum { MOST = 100 };
-    test.broker.users.max[DLXD_FAILED] = MOST;
+    dlx_scene.broker.users.max[DLXD_FAILED] = MOST;
     for (int i = 0; i < N; i++) {
         subscribe(&readers[i], "t/*");
         ask(&readers[i]);
@@ -424,7 +394,7 @@ START_TEST(failed_links_of_all_subscriptions_of_a_user_have_a_limit)
     }
     for (int i = 0; i < 100; i++) {
         come_and_go("t/a", 1);
-        ck_assert_uint_le(test.broker.registry.links.n, MOST + N);
+        ck_assert_uint_le(dlx_scene.broker.registry.links.n, MOST + N);
     }
     ck_assert(!dlxd_client_is_doomed(client));
     for (int i = 0; i < N; i++) {
@@ -445,10 +415,9 @@ START_TEST(who_does_not_read_what_it_was_promised_is_disconnected_at_the_limit)
     struct dlxd_publisher *first[MOST + 2];
     for (int i = 0; i < MOST + 2; i++) {
         first[i] = publish("t/a");
-        while (dlxd_offering_step(first[i]))
-            ;
+        dlx_scene_offer(first[i]);
     }
-    test.broker.users.max[DLXD_FAILED] = MOST;
+    dlx_scene.broker.users.max[DLXD_FAILED] = MOST;
     subscribe(&reader, "t/*");
     while (reader.is_asking)
         ask(&reader);
@@ -466,9 +435,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("offer");
-    TCase *tcase = tcase_create("offer");
-    tcase_set_timeout(tcase, 60);
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    TCase *tcase = dlx_scene_case("offer", set_up);
     tcase_add_loop_test(tcase, each_pair_meets_once_however_steps_interleave, 1, 21);
     tcase_add_test(tcase, a_subscription_to_many_topics_is_answered_step_by_step);
     tcase_add_test(tcase, a_publisher_for_many_subscriptions_is_offered_step_by_step);

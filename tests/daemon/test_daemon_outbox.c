@@ -3,11 +3,8 @@
  * a packet was. */
 #include "daemon/users/outbox.h"
 #include "common/error.h"
-#include "common/packet.h"
-#include "daemon/objects/publisher.h"
 #include "daemon/users/user.h"
-#include "tests/harness/broker.h"
-#include "tests/harness/run.h"
+#include "tests/daemon/harness_scene.h"
 #include <check.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -15,13 +12,11 @@
 
 enum { A, B, N_USERS };
 
-static struct dlx_test_broker test;
 static struct dlxd_client *clients[N_USERS];
-static int control[N_USERS];
 static struct dlxd_outbox *outbox; /* on which A is sent things */
 static int theirs;
 static size_t n_fds;
-static struct dlx_packet rx;
+static unsigned n_landed;
 
 static struct dlxd_user *user(int i)
 {
@@ -36,36 +31,20 @@ static uint64_t in_flight(int i)
 static void set_up(void)
 {
     int pair[2];
-    dlx_test_broker_init(&test, UINT64_C(1) << 30);
     for (uint32_t i = 0; i < N_USERS; i++)
-        clients[i] = dlx_test_broker_client_by(&test, i, 100, &control[i]);
-    n_fds = dlx_test_broker_n_fds(&test);
+        clients[i] = dlx_scene_client(i, 100);
+    n_fds = dlx_test_broker_n_fds(&dlx_scene);
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair),
                      0);
-    outbox = dlxd_outbox_new(test.broker.workers, pair[0]);
+    outbox = dlxd_outbox_new(dlx_scene.broker.workers, pair[0]);
     ck_assert_ptr_nonnull(outbox);
-    theirs = pair[1];
-}
-
-static void look(void)
-{
-    for (int i = 0; i < N_USERS; i++)
-        user(i)->next_look_ns = 0;
-    dlxd_flights_look_all(&test.broker.users);
+    theirs = dlx_scene_keep(pair[1]);
+    n_landed = 0;
 }
 
 static void tear_down(void)
 {
     outbox = dlxd_outbox_close(outbox, user(A));
-    if (theirs >= 0)
-        close(theirs);
-    look();
-    ck_assert_uint_eq(test.broker.users.all_in_flight, 0);
-    ck_assert_uint_eq(dlx_test_broker_n_fds(&test), n_fds);
-    dlx_test_broker_deinit(&test);
-    for (int i = 0; i < N_USERS; i++)
-        close(control[i]);
-    dlx__packet_deinit(&rx);
 }
 
 static int send_tracked(int payer, size_t n, struct dlxd_flight **ret)
@@ -90,10 +69,9 @@ static void must_send(int payer, size_t n)
 
 static void receive(int n)
 {
-    for (int i = 0; i < n; i++) {
-        ck_assert_int_eq(dlx__packet_recv_fds(theirs, &rx), 0);
-        dlx__packet_deinit(&rx);
-    }
+    for (int i = 0; i < n; i++)
+        (void)dlx_scene_expect(theirs, BODY(OK));
+    dlx_scene_close_received();
 }
 
 START_TEST(descriptors_are_charged_until_the_whole_queue_is_read)
@@ -101,12 +79,12 @@ START_TEST(descriptors_are_charged_until_the_whole_queue_is_read)
     must_send(A, 3);
     must_send(A, 2);
     ck_assert_uint_eq(in_flight(A), 5);
-    ck_assert_uint_eq(test.broker.users.all_in_flight, 5);
+    ck_assert_uint_eq(dlx_scene.broker.users.all_in_flight, 5);
     receive(1);
-    look();
+    dlx_scene_look();
     ck_assert_uint_eq(in_flight(A), 5);
     receive(1);
-    look();
+    dlx_scene_look();
     ck_assert_uint_eq(in_flight(A), 0);
 }
 END_TEST
@@ -119,7 +97,7 @@ START_TEST(of_many_packets_the_oldest_have_landed_when_few_are_unread)
         must_send(A, 1);
     for (uint64_t n_left = N; n_left-- > 0;) {
         receive(1);
-        look();
+        dlx_scene_look();
         ck_assert_uint_ge(in_flight(A), n_left);
         ck_assert_uint_le(in_flight(A), 6 * n_left);
     }
@@ -152,7 +130,7 @@ END_TEST
 /* Whoever does not read takes nothing from who does. */
 START_TEST(a_user_that_does_not_read_leaves_some_to_others)
 {
-    test.broker.users.all_in_flight_max = 100;
+    dlx_scene.broker.users.all_in_flight_max = 100;
     for (int i = 0; i < 25; i++)
         must_send(A, 3);
     ck_assert_int_eq(send_fds(A, 1), DLX_E_LIMIT);
@@ -182,14 +160,14 @@ START_TEST(a_closed_socket_is_kept_until_it_is_read)
     outbox = dlxd_outbox_close(outbox, user(A));
     ck_assert_uint_eq(in_flight(A), 3);
     ck_assert_uint_eq(user(A)->used[DLXD_DESCRIPTORS], held + 1);
-    look();
-    ck_assert_uint_eq(dlx_test_broker_n_fds(&test), n_fds + 2); /* both ends */
+    dlx_scene_look();
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds + 2); /* both ends */
     receive(1);
     ck_assert_int_eq(recv(theirs, &byte, 1, 0), 0); /* it has hung up */
-    look();
+    dlx_scene_look();
     ck_assert_uint_eq(in_flight(A), 0);
     ck_assert_uint_eq(user(A)->used[DLXD_DESCRIPTORS], held);
-    ck_assert_uint_eq(dlx_test_broker_n_fds(&test), n_fds + 1);
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds + 1);
 }
 END_TEST
 
@@ -198,11 +176,10 @@ START_TEST(a_closed_socket_goes_when_its_client_closes_it)
     must_send(A, 3);
     must_send(B, 1);
     outbox = dlxd_outbox_close(outbox, user(A));
-    close(theirs);
-    theirs = -1;
-    look();
-    ck_assert_uint_eq(test.broker.users.all_in_flight, 0);
-    ck_assert_uint_eq(dlx_test_broker_n_fds(&test), n_fds);
+    dlx_scene_close(theirs);
+    dlx_scene_look();
+    ck_assert_uint_eq(dlx_scene.broker.users.all_in_flight, 0);
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds);
 }
 END_TEST
 
@@ -212,7 +189,7 @@ START_TEST(a_socket_that_was_read_is_closed_at_once)
     receive(1);
     outbox = dlxd_outbox_close(outbox, user(A));
     ck_assert_uint_eq(in_flight(A), 0);
-    ck_assert_uint_eq(dlx_test_broker_n_fds(&test), n_fds + 1);
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds + 1);
 }
 END_TEST
 
@@ -248,10 +225,9 @@ START_TEST(a_client_that_sends_its_own_end_over_itself_keeps_nothing)
     ck_assert_int_eq(sendmsg(theirs, &msg, 0), 1);
     must_send(A, 3);
     outbox = dlxd_outbox_close(outbox, user(A));
-    close(theirs);
-    theirs = -1;
-    dlx_test_broker_run(&test); /* a worker empties our queue */
-    look();
+    dlx_scene_close(theirs);
+    dlx_test_broker_run(&dlx_scene); /* a worker empties our queue */
+    dlx_scene_look();
     ck_assert_uint_eq(in_flight(A), 0);
 }
 END_TEST
@@ -260,10 +236,11 @@ END_TEST
 START_TEST(beyond_the_limit_nothing_is_left)
 {
     struct dlxd_charge charge = {.user = NULL};
-    test.broker.users.all_descriptors_max = test.broker.users.all_descriptors;
+    dlx_scene.broker.users.all_descriptors_max = dlx_scene.broker.users.all_descriptors;
     must_send(A, 1);
     outbox = dlxd_outbox_close(outbox, user(A));
-    ck_assert_uint_gt(test.broker.users.all_descriptors, test.broker.users.all_descriptors_max);
+    ck_assert_uint_gt(dlx_scene.broker.users.all_descriptors,
+                      dlx_scene.broker.users.all_descriptors_max);
     ck_assert_int_eq(dlxd_charge_init(&charge, user(B), DLXD_OBJECTS, 1), DLX_E_LIMIT);
 }
 END_TEST
@@ -275,19 +252,16 @@ START_TEST(a_user_that_has_left_goes_when_its_descriptors_have_landed)
     must_send(A, 1);
     must_send(B, 1);
     dlxd_client_free(clients[B]);
-    n_fds -= 2; /* its socket and its pidfd */
     receive(3);
-    user(A)->next_look_ns = 0;
-    dlxd_flights_look_all(&test.broker.users);
-    ck_assert_uint_eq(test.broker.users.all_in_flight, 0);
-    clients[B] = clients[A];
+    user(A)->next_look_ns = 0; /* the user that has left has no other look */
+    dlxd_flights_look_all(&dlx_scene.broker.users);
+    ck_assert_uint_eq(dlx_scene.broker.users.all_in_flight, 0);
 }
 END_TEST
 
 /* ---- packets without descriptors ----------------------------------------------------------- */
 
 static unsigned landed[4]; /* by number, 1 and up: in this order */
-static unsigned n_landed;
 static struct dlxd_flight *tracked[4];
 
 static void on_landed(struct dlxd_flight *flight)
@@ -313,26 +287,20 @@ static void give_back(struct dlxd_flight *flight)
     dlxd_charge_deinit(given_back);
 }
 
-static void set_up_tracked(void)
-{
-    set_up();
-    n_landed = 0;
-}
-
 START_TEST(a_packet_without_descriptors_lands_when_the_queue_is_read)
 {
     must_track(1);
     must_track(2);
     ck_assert_uint_eq(in_flight(A), 0);
-    ck_assert(dlxd_flights_are_left(&test.broker.users));
+    ck_assert(dlxd_flights_are_left(&dlx_scene.broker.users));
     receive(1);
-    look();
+    dlx_scene_look();
     ck_assert_uint_eq(n_landed, 0);
     receive(1);
-    look();
+    dlx_scene_look();
     ck_assert_uint_eq(n_landed, 2);
     ck_assert(landed[1] == 1 && landed[2] == 2);
-    ck_assert(!dlxd_flights_are_left(&test.broker.users));
+    ck_assert(!dlxd_flights_are_left(&dlx_scene.broker.users));
 }
 END_TEST
 
@@ -344,7 +312,7 @@ START_TEST(a_flight_that_is_given_up_does_not_land)
     tracked[1] = dlxd_flight_free(tracked[1]); /* the one that stood for all of them */
     tracked[2] = dlxd_flight_free(tracked[2]);
     receive(3);
-    look();
+    dlx_scene_look();
     ck_assert_uint_eq(n_landed, 1);
     ck_assert_uint_eq(landed[1], 3);
 }
@@ -354,15 +322,15 @@ START_TEST(a_packet_without_descriptors_keeps_no_closed_socket)
 {
     ck_assert_int_eq(send_fds(A, 0), 0);
     outbox = dlxd_outbox_close(outbox, user(A));
-    ck_assert_uint_eq(dlx_test_broker_n_fds(&test), n_fds + 1);
-    ck_assert(!dlxd_flights_are_left(&test.broker.users));
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds + 1);
+    ck_assert(!dlxd_flights_are_left(&dlx_scene.broker.users));
 }
 END_TEST
 
 /* Whoever uses up what may be in flight still hears of drops. */
 START_TEST(a_packet_without_descriptors_meets_no_limit)
 {
-    test.broker.users.all_in_flight_max = 100;
+    dlx_scene.broker.users.all_in_flight_max = 100;
     for (int i = 0; i < 25; i++)
         must_send(A, 3);
     for (int i = 0; i < 8; i++)
@@ -382,10 +350,10 @@ START_TEST(one_look_finds_a_socket_that_was_read_behind_many_packets)
         ck_assert_int_eq(send_fds(A, 0), 0);
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair),
                      0);
-    outbox = dlxd_outbox_new(test.broker.workers, pair[0]);
+    outbox = dlxd_outbox_new(dlx_scene.broker.workers, pair[0]);
     must_track(1);
     close(pair[1]);
-    look();
+    dlx_scene_look();
     ck_assert_uint_eq(n_landed, 1);
     dlxd_outbox_close(outbox, user(A));
     outbox = full;
@@ -412,7 +380,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("outbox");
-    TCase *tcase = tcase_create("outbox");
+    TCase *tcase = dlx_scene_case("outbox", NULL);
     tcase_add_checked_fixture(tcase, set_up, tear_down);
     tcase_add_test(tcase, descriptors_are_charged_until_the_whole_queue_is_read);
     tcase_add_test(tcase, of_many_packets_the_oldest_have_landed_when_few_are_unread);
@@ -426,9 +394,6 @@ int main(void)
     tcase_add_test(tcase, a_client_that_sends_its_own_end_over_itself_keeps_nothing);
     tcase_add_test(tcase, beyond_the_limit_nothing_is_left);
     tcase_add_test(tcase, a_user_that_has_left_goes_when_its_descriptors_have_landed);
-    suite_add_tcase(suite, tcase);
-    tcase = tcase_create("without descriptors");
-    tcase_add_checked_fixture(tcase, set_up_tracked, tear_down);
     tcase_add_test(tcase, a_packet_without_descriptors_lands_when_the_queue_is_read);
     tcase_add_test(tcase, a_flight_that_is_given_up_does_not_land);
     tcase_add_test(tcase, a_packet_without_descriptors_keeps_no_closed_socket);

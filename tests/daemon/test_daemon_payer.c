@@ -2,16 +2,12 @@
 /* Memory that its owner has let go of is on the subscribers who still have it, one after the
  * other. */
 #include "common/error.h"
-#include "common/memory.h"
-#include "common/packet.h"
 #include "daemon/objects/delivery.h"
 #include "daemon/objects/drain.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
-#include "daemon/users/outbox.h"
 #include "ring/layout.h"
-#include "tests/harness/broker.h"
-#include "tests/harness/run.h"
+#include "tests/daemon/harness_scene.h"
 #include <check.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,10 +15,7 @@
 enum { WRITER, FIRST, SECOND, N_USERS };
 #define ARENA_SIZE (UINT64_C(1) << 20)
 
-static struct dlx_test_broker test;
 static struct dlxd_client *clients[N_USERS];
-static int control[N_USERS];
-static int link_sock;
 static struct dlxd_publisher *publisher;
 static struct dlxd_arena *arena;
 static struct dlxd_subscription *subscriptions[N_USERS];
@@ -31,7 +24,7 @@ static uint64_t used_before[N_USERS]; /* bytes */
 
 static struct dlxd_link *link_of(int user)
 {
-    return dlxd_container_of(subscriptions[user]->links.next, struct dlxd_link, by_subscription);
+    return dlx_scene_link(subscriptions[user]);
 }
 
 /* As after all that subscriber, daemon and publisher say to each other. The page says that it
@@ -43,6 +36,7 @@ static void open_link(int user)
     uint32_t n_offers;
     ck_assert_int_eq(
         dlxd_subscription_new(&subscriptions[user], clients[user], "t", &config, &theirs[user]), 0);
+    dlx_scene_keep(theirs[user]);
     ck_assert_int_eq(dlx_test_broker_offer_all(subscriptions[user], &n_offers), 0);
     dlxd_task_stop(&subscriptions[user]->task); /* it is told what the tests say */
     struct dlxd_link *link = link_of(user);
@@ -55,16 +49,6 @@ static void open_link(int user)
     dlxd_membership_joined(&publisher->line);
 }
 
-static void make_arena(void)
-{
-    void *map;
-    int fd;
-    ck_assert_int_eq(dlxd_publisher_arena_new(publisher, ARENA_SIZE, &arena, &fd), 0);
-    ck_assert_int_eq(dlx__region_populate(&dlx__memory_memfd, fd, ARENA_SIZE, &map), 0);
-    dlx__region_unmap(map, ARENA_SIZE);
-    dlx_test_broker_arena_ready(&test, publisher, arena->id);
-}
-
 static uint64_t bytes_of(int user)
 {
     return clients[user]->user->used[DLXD_BYTES] - used_before[user];
@@ -72,57 +56,21 @@ static uint64_t bytes_of(int user)
 
 static void set_up(void)
 {
-    static const struct dlxd_publisher_config config = {
-        .history = 1, .depth = 16, .n_entries = 256};
-    struct dlxd_publisher_fds made;
-    void *map;
-    dlx_test_broker_init(&test, UINT64_C(1) << 30);
+    int link_sock;
     for (uint32_t i = 0; i < N_USERS; i++)
-        clients[i] = dlx_test_broker_client_by(&test, i, 100, &control[i]);
-    ck_assert_int_eq(dlxd_publisher_new(&publisher, clients[WRITER], "t", &config, &made), 0);
-    close(made.membership_fd);
-    link_sock = made.link_sock;
-    uint64_t size = publisher->control->size;
-    ck_assert_int_eq(dlx__region_populate(&dlx__memory_memfd, made.control_fd, size, &map), 0);
-    dlx__region_unmap(map, size);
-    dlx_test_broker_ready(&test, publisher);
-    while (dlxd_offering_step(publisher))
-        ;
-    make_arena();
+        clients[i] = dlx_scene_client(i, 100);
+    publisher = dlx_scene_publisher_linked(clients[WRITER], "t", &link_sock);
+    arena = dlx_scene_arena(publisher, ARENA_SIZE);
     open_link(FIRST);
     open_link(SECOND);
     for (int i = 0; i < N_USERS; i++)
         used_before[i] = clients[i]->user->used[DLXD_BYTES];
 }
 
-static void tear_down(void)
-{
-    dlx_test_broker_deinit(&test);
-    for (int i = 0; i < N_USERS; i++)
-        close(control[i]);
-    close(theirs[FIRST]);
-    close(theirs[SECOND]);
-    close(link_sock);
-}
-
 /* The next packet that is due is in its socket. */
 static void tell(int user)
 {
     ck_assert(dlxd_delivery_step(subscriptions[user]));
-}
-
-static void read_all(int user)
-{
-    struct dlx_packet rx;
-    while (dlx__packet_recv_fds(theirs[user], &rx) == 0)
-        dlx__packet_deinit(&rx);
-}
-
-static void look(void)
-{
-    for (int i = 0; i < N_USERS; i++)
-        clients[i]->user->next_look_ns = 0;
-    dlxd_flights_look_all(&test.broker.users);
 }
 
 static void is_charged_to(int user)
@@ -134,24 +82,24 @@ static void is_charged_to(int user)
 
 START_TEST(a_dropped_arena_is_on_who_has_yet_to_be_told_and_then_on_who_has_yet_to_read)
 {
-    uint64_t all = test.broker.users.all_bytes;
+    uint64_t all = dlx_scene.broker.users.all_bytes;
     ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
     is_charged_to(FIRST);
     tell(FIRST);
     is_charged_to(SECOND);
     tell(SECOND);
     is_charged_to(FIRST);
-    look();
+    dlx_scene_look();
     is_charged_to(FIRST); /* it has not read it */
-    ck_assert_uint_eq(test.broker.users.all_bytes, all);
-    read_all(FIRST);
-    look();
+    ck_assert_uint_eq(dlx_scene.broker.users.all_bytes, all);
+    dlx_scene_receive_all(theirs[FIRST]);
+    dlx_scene_look();
     is_charged_to(SECOND);
-    ck_assert_uint_eq(test.broker.users.all_bytes, all);
-    read_all(SECOND);
-    look();
+    ck_assert_uint_eq(dlx_scene.broker.users.all_bytes, all);
+    dlx_scene_receive_all(theirs[SECOND]);
+    dlx_scene_look();
     is_charged_to(WRITER);
-    ck_assert_uint_eq(test.broker.users.all_bytes, all - ARENA_SIZE);
+    ck_assert_uint_eq(dlx_scene.broker.users.all_bytes, all - ARENA_SIZE);
     ck_assert_uint_eq(publisher->dropped.n, 0);
 }
 END_TEST
@@ -161,14 +109,14 @@ START_TEST(who_reads_a_drop_early_leaves_it_to_who_does_not)
 {
     ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
     tell(SECOND);
-    read_all(SECOND);
-    look();
+    dlx_scene_receive_all(theirs[SECOND]);
+    dlx_scene_look();
     is_charged_to(FIRST);
     tell(FIRST);
-    look();
+    dlx_scene_look();
     is_charged_to(FIRST);
-    read_all(FIRST);
-    look();
+    dlx_scene_receive_all(theirs[FIRST]);
+    dlx_scene_look();
     is_charged_to(WRITER);
 }
 END_TEST
@@ -180,7 +128,7 @@ START_TEST(an_acknowledgement_is_believed_once_the_packets_were_read)
     for (int user = FIRST; user <= SECOND; user++)
         tell(user);
     used_before[WRITER] += ARENA_SIZE;
-    make_arena(); /* ArenaAdded is sent, or to be sent */
+    arena = dlx_scene_arena(publisher, ARENA_SIZE); /* ArenaAdded is sent, or to be sent */
     for (int user = FIRST; user <= SECOND; user++) {
         struct dlxd_subscription *subscription = subscriptions[user];
         dlxd_delivery_step(subscription);
@@ -188,7 +136,7 @@ START_TEST(an_acknowledgement_is_believed_once_the_packets_were_read)
         ck_assert_int_eq(dlxd_subscription_ack(subscription, subscription->n_fds_sent), 0);
         is_charged_to(user);
         ck_assert_uint_eq(clients[user]->user->used[DLXD_IN_FLIGHT], 1);
-        read_all(user);
+        dlx_scene_receive_all(theirs[user]);
         ck_assert_int_eq(dlxd_subscription_ack(subscription, subscription->n_fds_sent), 0);
         ck_assert_uint_eq(clients[user]->user->used[DLXD_IN_FLIGHT], 0);
     }
@@ -208,9 +156,9 @@ START_TEST(what_was_told_and_not_read_is_on_the_next_when_a_link_ends)
     dlxd_link_end(link_of(SECOND));
     is_charged_to(WRITER);
     ck_assert_uint_eq(publisher->dropped.n, 0);
-    read_all(FIRST);
-    read_all(SECOND);
-    look(); /* nobody wants to know any more */
+    dlx_scene_receive_all(theirs[FIRST]);
+    dlx_scene_receive_all(theirs[SECOND]);
+    dlx_scene_look(); /* nobody wants to know any more */
 }
 END_TEST
 
@@ -218,7 +166,7 @@ static int ask_for_arena(struct dlxd_user *user)
 {
     struct dlxd_arena *wanted;
     user->next_look_ns = 0;
-    int r = dlxd_arena_new(&wanted, test.broker.workers, user, 1, ARENA_SIZE, false);
+    int r = dlxd_arena_new(&wanted, dlx_scene.broker.workers, user, 1, ARENA_SIZE, false);
     if (r == 0)
         dlxd_arena_free(wanted);
     return r;
@@ -227,7 +175,7 @@ static int ask_for_arena(struct dlxd_user *user)
 static int ask_for_link(struct dlxd_user *user)
 {
     user->next_look_ns = 0;
-    return dlxd_link_new_spare(subscriptions[FIRST], ++test.broker.registry.last_link);
+    return dlxd_link_new_spare(subscriptions[FIRST], ++dlx_scene.broker.registry.last_link);
 }
 
 /* Whoever reads what he is told is refused nothing since the daemon has yet to see it. */
@@ -237,10 +185,10 @@ START_TEST(who_meets_the_limit_of_bytes_gets_what_he_has_read)
     struct dlxd_user *user = clients[FIRST]->user;
     dlxd_link_end(link_of(SECOND));
     ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
-    test.broker.users.max[DLXD_BYTES] = user->used[DLXD_BYTES];
+    dlx_scene.broker.users.max[DLXD_BYTES] = user->used[DLXD_BYTES];
     tell(FIRST);
     ck_assert_int_eq(ask[_i](user), DLX_E_LIMIT);
-    read_all(FIRST);
+    dlx_scene_receive_all(theirs[FIRST]);
     ck_assert_int_eq(ask[_i](user), 0);
 }
 END_TEST
@@ -268,7 +216,7 @@ START_TEST(what_a_publisher_that_has_gone_leaves_is_on_its_subscribers)
     ck_assert_uint_eq(bytes_of(FIRST), 0 - page);
     ck_assert_uint_eq(bytes_of(SECOND), left);
     dlxd_subscription_free(subscriptions[SECOND]);
-    ck_assert_uint_eq(test.broker.users.all_bytes, 0);
+    ck_assert_uint_eq(dlx_scene.broker.users.all_bytes, 0);
 }
 END_TEST
 
@@ -277,7 +225,7 @@ START_TEST(who_is_beyond_his_limit_gets_nothing_until_he_lets_go)
 {
     struct dlxd_charge charge = {.user = NULL};
     struct dlxd_user *user = clients[FIRST]->user;
-    test.broker.users.max[DLXD_BYTES] = ARENA_SIZE;
+    dlx_scene.broker.users.max[DLXD_BYTES] = ARENA_SIZE;
     ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
     ck_assert_uint_gt(user->used[DLXD_BYTES], ARENA_SIZE);
     ck_assert_int_eq(dlxd_charge_init(&charge, user, DLXD_BYTES, 1), DLX_E_LIMIT);
@@ -294,16 +242,15 @@ START_TEST(an_owner_who_has_left_is_forgotten_when_his_publisher_is)
     ck_assert_uint_eq(bytes_of(FIRST), ARENA_SIZE + publisher->control->size);
     dlxd_subscription_free(subscriptions[FIRST]);
     dlxd_subscription_free(subscriptions[SECOND]);
-    dlxd_broker_settle(&test.broker);
-    ck_assert_uint_eq(test.broker.users.all_bytes, 0);
+    dlxd_broker_settle(&dlx_scene.broker);
+    ck_assert_uint_eq(dlx_scene.broker.users.all_bytes, 0);
 }
 END_TEST
 
 int main(void)
 {
     Suite *suite = suite_create("payer");
-    TCase *tcase = tcase_create("payer");
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    TCase *tcase = dlx_scene_case("payer", set_up);
     tcase_add_test(tcase,
                    a_dropped_arena_is_on_who_has_yet_to_be_told_and_then_on_who_has_yet_to_read);
     tcase_add_test(tcase, who_reads_a_drop_early_leaves_it_to_who_does_not);

@@ -2,42 +2,24 @@
 /* Who a client is, who pays for it, and that the policy is asked wherever something is made, offered, listed or dropped. */
 #include "common/error.h"
 #include "daemon/gpu/origin.h"
-#include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/retained.h"
-#include "daemon/objects/subscription.h"
 #include "daemon/persist/ledger.h"
 #include "daemon/persist/record.h"
-#include "tests/harness/broker.h"
+#include "tests/daemon/harness_scene.h"
 #include "tests/harness/fork.h"
-#include "tests/harness/run.h"
 #include <check.h>
-#include <fcntl.h>
 #include <grp.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define BODY(name) DLX__WIRE__PACKET__BODY_##name
-
-static struct dlx_test_broker test;
 static struct dlxd_client *client;
-static int fd;
-static struct dlx_packet rx;
-static struct dlx_proto_arena arena;
 
 static void set_up(void)
 {
-    dlx_test_broker_init(&test, UINT64_C(1) << 30);
-    client = dlx_test_broker_client(&test, 100, &fd);
-}
-
-static void tear_down(void)
-{
-    dlx_test_broker_deinit(&test);
-    dlx__packet_deinit(&rx);
-    close(fd);
+    client = dlx_scene_client(0, 100);
 }
 
 /* ---- who ----------------------------------------------------------------------------------- */
@@ -97,7 +79,7 @@ START_TEST(neither_a_group_nor_a_version_buys_a_quota_but_a_socket_does)
     const struct dlxd_principal *const who[] = {&a, &b, &c, &d};
     struct dlxd_user *users[4];
     for (unsigned i = 0; i < 4; i++)
-        ck_assert_int_eq(dlxd_users_get(&test.broker.users, who[i], &users[i]), 0);
+        ck_assert_int_eq(dlxd_users_get(&dlx_scene.broker.users, who[i], &users[i]), 0);
     ck_assert_ptr_eq(users[0], users[1]);
     ck_assert_ptr_ne(users[0], users[2]);
     ck_assert_ptr_ne(users[0], users[3]);
@@ -113,8 +95,7 @@ START_TEST(the_socket_of_a_publisher_is_in_the_ledger)
     const struct dlxd_publisher_config config = {.history = 4, .depth = 16, .n_entries = 256};
     struct dlxd_publisher_former former;
     struct dlxd_ledger_entry entry;
-    int other_fd;
-    struct dlxd_client *other = dlx_test_broker_client_by(&test, 1, 100, &other_fd);
+    struct dlxd_client *other = dlx_scene_client(1, 100);
     for (int i = 0; i < 2; i++) {
         dlxd_record_write(dlx_test_broker_publisher(i ? other : client, "a", &config, 1), &entry);
         ck_assert_str_eq(entry.socket, i ? "socket-1" : ""); /* as older daemons read and write */
@@ -122,7 +103,6 @@ START_TEST(the_socket_of_a_publisher_is_in_the_ledger)
         ck_assert_str_eq(former.socket, i ? "socket-1" : DLXD_SOCKET_MAIN);
         ck_assert_uint_eq(former.uid, (i ? other : client)->principal->uid);
     }
-    close(other_fd);
 }
 END_TEST
 
@@ -167,28 +147,7 @@ static void deny_only(enum dlxd_verb verb, const char *topic)
 {
     denied_verb = verb;
     denied_topic = topic;
-    test.broker.policy.may = deny;
-}
-
-static const Dlx__Wire__Packet *request(Dlx__Wire__Packet__BodyCase body, void *message)
-{
-    const Dlx__Wire__Packet *packet;
-    dlx_test_broker_request(client, body, message, 42);
-    dlxd_broker_settle(&test.broker);
-    dlx__packet_deinit(&rx);
-    ck_assert_int_eq(dlx__packet_recv_fds(fd, &rx), 0);
-    ck_assert_int_eq(dlx__proto_unpack(&arena, rx.data, rx.size, &packet), 0);
-    return packet;
-}
-
-static void expect_refusal(Dlx__Wire__Packet__BodyCase body, void *message, int code,
-                           const char *words)
-{
-    const Dlx__Wire__Packet *packet = request(body, message);
-    ck_assert_msg(packet->body_case == BODY(ERROR), "%s", dlx__proto_name(packet));
-    ck_assert_int_eq(packet->error->code, code);
-    ck_assert_msg(strstr(packet->error->text, words), "'%s' is not in '%s'", words,
-                  packet->error->text);
+    dlx_scene.broker.policy.may = deny;
 }
 
 static struct dlxd_publisher *publish(const char *topic, uint32_t on_full, uint32_t retain)
@@ -198,33 +157,23 @@ static struct dlxd_publisher *publish(const char *topic, uint32_t on_full, uint3
     return dlx_test_broker_publisher(client, topic, &config, 5);
 }
 
-static void offer(struct dlxd_publisher *publisher)
-{
-    while (dlxd_offering_step(publisher))
-        ;
-}
-
 static Dlx__Wire__Subscribe to(const char *topic, bool reliable)
 {
-    Dlx__Wire__Subscribe body = DLX__WIRE__SUBSCRIBE__INIT;
-    body.topic = (char *)(uintptr_t)topic;
-    body.max_held = 1;
+    Dlx__Wire__Subscribe body = dlx_scene_subscribe_request(topic);
     body.reliable = reliable;
     return body;
 }
 
 START_TEST(who_may_not_publish_is_refused)
 {
-    Dlx__Wire__PublisherNew body = DLX__WIRE__PUBLISHER_NEW__INIT;
-    body.topic = (char *)(uintptr_t) "a/b";
-    body.history = 1;
-    body.depth = 16;
-    body.n_entries = 256;
+    Dlx__Wire__PublisherNew body = dlx_scene_publisher_new("a/b");
     deny_only(DLXD_MAY_PUBLISH, "a/b");
-    expect_refusal(BODY(PUBLISHER_NEW), &body, DLX_E_ACCESS, "may not publish on a/b");
-    ck_assert_uint_eq(test.broker.registry.publishers.n, 0);
+    dlx_scene_call_fails(client, BODY(PUBLISHER_NEW), &body, DLX_E_ACCESS,
+                         "may not publish on a/b");
+    ck_assert_uint_eq(dlx_scene.broker.registry.publishers.n, 0);
     body.topic = (char *)(uintptr_t) "a/c";
-    ck_assert_int_eq(request(BODY(PUBLISHER_NEW), &body)->body_case, BODY(PUBLISHER_NEW_REPLY));
+    ck_assert_int_eq(dlx_scene_call(client, BODY(PUBLISHER_NEW), &body)->body_case,
+                     BODY(PUBLISHER_NEW_REPLY));
 }
 END_TEST
 
@@ -232,10 +181,11 @@ START_TEST(who_may_not_subscribe_is_refused)
 {
     Dlx__Wire__Subscribe body = to("a/b", false);
     deny_only(DLXD_MAY_SUBSCRIBE, "a/b");
-    expect_refusal(BODY(SUBSCRIBE), &body, DLX_E_ACCESS, "may not subscribe to a/b");
-    ck_assert_uint_eq(test.broker.registry.subscriptions.n, 0);
+    dlx_scene_call_fails(client, BODY(SUBSCRIBE), &body, DLX_E_ACCESS, "may not subscribe to a/b");
+    ck_assert_uint_eq(dlx_scene.broker.registry.subscriptions.n, 0);
     body = to("a/c", false);
-    ck_assert_int_eq(request(BODY(SUBSCRIBE), &body)->body_case, BODY(SUBSCRIBE_REPLY));
+    ck_assert_int_eq(dlx_scene_call(client, BODY(SUBSCRIBE), &body)->body_case,
+                     BODY(SUBSCRIBE_REPLY));
 }
 END_TEST
 
@@ -246,14 +196,14 @@ START_TEST(a_pattern_is_offered_only_what_its_subscriber_may_subscribe_to)
     publish("a/b", 0, 0);
     publish("a/c", 0, 0);
     Dlx__Wire__Subscribe body = to("a/*", false);
-    const Dlx__Wire__Packet *packet = request(BODY(SUBSCRIBE), &body);
+    const Dlx__Wire__Packet *packet = dlx_scene_call(client, BODY(SUBSCRIBE), &body);
     ck_assert_int_eq(packet->body_case, BODY(SUBSCRIBE_REPLY));
     ck_assert_uint_eq(packet->subscribe_reply->n_offers, 1);
-    ck_assert_uint_eq(test.broker.registry.links.n, 1);
-    offer(publish("a/b", 0, 0));
-    ck_assert_uint_eq(test.broker.registry.links.n, 1);
-    offer(publish("a/c", 0, 0));
-    ck_assert_uint_eq(test.broker.registry.links.n, 2);
+    ck_assert_uint_eq(dlx_scene.broker.registry.links.n, 1);
+    dlx_scene_offer(publish("a/b", 0, 0));
+    ck_assert_uint_eq(dlx_scene.broker.registry.links.n, 1);
+    dlx_scene_offer(publish("a/c", 0, 0));
+    ck_assert_uint_eq(dlx_scene.broker.registry.links.n, 2);
 }
 END_TEST
 
@@ -261,13 +211,16 @@ START_TEST(who_may_not_make_publishers_wait_is_refused)
 {
     deny_only(DLXD_MAY_BLOCK, "a/b");
     Dlx__Wire__Subscribe body = to("a/b", true);
-    expect_refusal(BODY(SUBSCRIBE), &body, DLX_E_ACCESS, "may not make publishers wait on a/b");
+    dlx_scene_call_fails(client, BODY(SUBSCRIBE), &body, DLX_E_ACCESS,
+                         "may not make publishers wait on a/b");
     publish("a/b", 1, 0);
     body = to("a/*", true);
-    expect_refusal(BODY(SUBSCRIBE), &body, DLX_E_ACCESS, "may not make publishers wait on a/b");
+    dlx_scene_call_fails(client, BODY(SUBSCRIBE), &body, DLX_E_ACCESS,
+                         "may not make publishers wait on a/b");
     body = to("a/*", false);
-    ck_assert_int_eq(request(BODY(SUBSCRIBE), &body)->body_case, BODY(SUBSCRIBE_REPLY));
-    ck_assert_uint_eq(test.broker.registry.links.n, 1);
+    ck_assert_int_eq(dlx_scene_call(client, BODY(SUBSCRIBE), &body)->body_case,
+                     BODY(SUBSCRIBE_REPLY));
+    ck_assert_uint_eq(dlx_scene.broker.registry.links.n, 1);
 }
 END_TEST
 
@@ -275,9 +228,10 @@ START_TEST(a_publisher_that_may_not_be_made_to_wait_fails_the_link_of_who_was_th
 {
     deny_only(DLXD_MAY_BLOCK, "a/b");
     Dlx__Wire__Subscribe body = to("a/*", true);
-    ck_assert_int_eq(request(BODY(SUBSCRIBE), &body)->body_case, BODY(SUBSCRIBE_REPLY));
+    ck_assert_int_eq(dlx_scene_call(client, BODY(SUBSCRIBE), &body)->body_case,
+                     BODY(SUBSCRIBE_REPLY));
     struct dlxd_publisher *publisher = publish("a/b", 1, 0);
-    offer(publisher);
+    dlx_scene_offer(publisher);
     ck_assert_uint_eq(publisher->n_links, 0);
     ck_assert_int_eq(dlxd_publisher_check_awaited(publisher), 0);
 }
@@ -290,11 +244,12 @@ START_TEST(lists_show_only_what_may_be_observed)
     deny_only(DLXD_MAY_OBSERVE, "a/b");
     links.publisher = dlxd_publisher_id(publish("a/b", 0, 0));
     publish("a/c", 0, 0);
-    const Dlx__Wire__Packet *packet = request(BODY(LIST_PUBLISHERS), &list);
+    const Dlx__Wire__Packet *packet = dlx_scene_call(client, BODY(LIST_PUBLISHERS), &list);
     ck_assert_int_eq(packet->body_case, BODY(PUBLISHER_LIST));
     ck_assert_uint_eq(packet->publisher_list->n_entries, 1);
     ck_assert_str_eq(packet->publisher_list->entries[0]->topic, "a/c");
-    expect_refusal(BODY(LIST_LINKS), &links, DLX_E_NOT_FOUND, "there is no publisher");
+    dlx_scene_call_fails(client, BODY(LIST_LINKS), &links, DLX_E_NOT_FOUND,
+                         "there is no publisher");
 }
 END_TEST
 
@@ -311,12 +266,13 @@ START_TEST(who_may_not_drop_is_refused_but_for_what_is_its_own)
                          0);
         deny_only(DLXD_MAY_DROP, "a/b");
         if (own)
-            ck_assert_int_eq(request(BODY(RETAINED_DROP), &drop)->body_case,
+            ck_assert_int_eq(dlx_scene_call(client, BODY(RETAINED_DROP), &drop)->body_case,
                              BODY(RETAINED_DROP_REPLY));
         else
-            expect_refusal(BODY(RETAINED_DROP), &drop, DLX_E_ACCESS, "is retained on a/b");
-        test.broker.policy.may = NULL;
-        dlxd_retained_clear(&test.broker);
+            dlx_scene_call_fails(client, BODY(RETAINED_DROP), &drop, DLX_E_ACCESS,
+                                 "is retained on a/b");
+        dlx_scene.broker.policy.may = NULL;
+        dlxd_retained_clear(&dlx_scene.broker);
     }
 }
 END_TEST
@@ -368,8 +324,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("policy");
-    TCase *tcase = tcase_create("policy");
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    TCase *tcase = dlx_scene_case("policy", set_up);
     tcase_add_test(tcase, a_principal_is_what_the_kernel_says);
     tcase_add_test(tcase, a_principal_may_have_many_groups);
     tcase_add_test(tcase, neither_a_group_nor_a_version_buys_a_quota_but_a_socket_does);

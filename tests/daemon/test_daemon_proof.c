@@ -7,29 +7,19 @@
  */
 
 #include "common/error.h"
-#include "common/memory.h"
 #include "daemon/base/worker.h"
-#include "tests/harness/broker.h"
+#include "tests/daemon/harness_scene.h"
 #include "tests/harness/fds.h"
-#include "tests/harness/run.h"
 #include <check.h>
 #include <fcntl.h>
-#include <string.h>
-
-#define BODY(name) DLX__WIRE__PACKET__BODY_##name
 
 /* A client with a publisher. */
 struct actor {
     struct dlxd_client *client;
     int fd;
     uint64_t publisher;
-    int n_fds; /* that it was sent with it */
-    int fds[3];
 };
 
-static struct dlx_test_broker test;
-static struct dlx_packet rx;
-static struct dlx_proto_arena unpacked;
 static struct actor actors[2]; /* of two users */
 
 /* ---- the worker that has something else to do ------------------------------------------------ */
@@ -52,13 +42,14 @@ static void keep_busy(const struct actor *a)
 {
     ck_assert_int_eq(pipe2(busy, O_CLOEXEC), 0);
     ck_assert_int_eq(
-        dlxd_workers_run(test.broker.workers, a->client->user, wait_for_end, nothing, NULL), 0);
+        dlxd_workers_run(dlx_scene.broker.workers, a->client->user, wait_for_end, nothing, NULL),
+        0);
 }
 
 static void let_go(void)
 {
     busy[1] = dlx__close(busy[1]);
-    dlx_test_broker_run(&test);
+    dlx_test_broker_run(&dlx_scene);
     busy[0] = dlx__close(busy[0]);
 }
 
@@ -66,8 +57,8 @@ static void let_go(void)
 static void run(void)
 {
     for (int i = 0; i < 5; i++) {
-        (void)uv_run(&test.loop, UV_RUN_NOWAIT);
-        dlxd_broker_settle(&test.broker);
+        (void)uv_run(&dlx_scene.loop, UV_RUN_NOWAIT);
+        dlxd_broker_settle(&dlx_scene.broker);
     }
 }
 
@@ -76,11 +67,7 @@ static void run(void)
 static void ask(const struct actor *a, Dlx__Wire__Packet__BodyCase body, void *message,
                 uint32_t serial)
 {
-    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
-    packet.serial = serial;
-    packet.body_case = body;
-    packet.ok = message;
-    ck_assert_int_eq(dlx__proto_send(a->fd, &packet, NULL, 0), 0);
+    dlx_scene_send(a->fd, body, message, serial);
     run();
 }
 
@@ -92,21 +79,9 @@ static bool is_answered(const struct actor *a)
 static const Dlx__Wire__Packet *answer(const struct actor *a, Dlx__Wire__Packet__BodyCase body,
                                        uint32_t serial)
 {
-    const Dlx__Wire__Packet *packet;
-    dlx__packet_deinit(&rx);
-    ck_assert_int_eq(dlx__packet_recv_fds(a->fd, &rx), 0);
-    ck_assert_int_eq(dlx__proto_unpack(&unpacked, rx.data, rx.size, &packet), 0);
-    ck_assert_msg(packet->body_case == body, "%s: %s", dlx__proto_name(packet),
-                  packet->body_case == BODY(ERROR) ? packet->error->text : "");
+    const Dlx__Wire__Packet *packet = dlx_scene_expect(a->fd, body);
     ck_assert_uint_eq(packet->serial, serial);
     return packet;
-}
-
-static void make_ready(int take_fd, uint64_t size)
-{
-    void *map;
-    ck_assert_int_eq(dlx__region_populate(&dlx__memory_memfd, take_fd, size, &map), 0);
-    dlx__region_unmap(map, size);
 }
 
 /* Its number. Not ready yet; allocated if it says so. */
@@ -118,8 +93,8 @@ static uint32_t new_arena(const struct actor *a, uint64_t size, bool allocated)
     ask(a, BODY(ARENA_NEW), &request, 90);
     uint32_t id = answer(a, BODY(ARENA_NEW_REPLY), 90)->arena_new_reply->arena;
     if (allocated)
-        make_ready(dlx__packet_steal_fd(&rx, 0), size);
-    dlx__packet_deinit(&rx);
+        dlx_scene_allocate(dlx_scene_take_fd(0), size);
+    dlx_scene_close_received();
     return id;
 }
 
@@ -131,42 +106,16 @@ static void say_ready(const struct actor *a, uint32_t arena, uint32_t serial)
     ask(a, BODY(ARENA_READY), &request, serial);
 }
 
-static void new_actor(struct actor *a, uint32_t socket)
+static void set_up(void)
 {
-    Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
-    Dlx__Wire__PublisherReady ready = DLX__WIRE__PUBLISHER_READY__INIT;
-    static char topic[] = "t";
-    a->client = dlx_test_broker_client_by(&test, socket, 10, &a->fd);
-    request.topic = topic;
-    request.history = 1;
-    request.depth = 16;
-    request.n_entries = 256;
-    ask(a, BODY(PUBLISHER_NEW), &request, 1);
-    const Dlx__Wire__PublisherNewReply *reply =
-        answer(a, BODY(PUBLISHER_NEW_REPLY), 1)->publisher_new_reply;
-    a->publisher = ready.publisher = reply->publisher;
-    make_ready(dlx__packet_steal_fd(&rx, 0), reply->control_size);
-    a->fds[0] = dlx__packet_steal_fd(&rx, 2);
-    dlx__packet_deinit(&rx);
-    ask(a, BODY(PUBLISHER_READY), &ready, 2);
-    dlx_test_broker_run(&test);
-    (void)answer(a, BODY(OK), 2);
-}
-
-static void setup(void)
-{
-    dlx_test_broker_init(&test, UINT64_C(1) << 36);
-    for (uint32_t i = 0; i < 2; i++)
-        new_actor(&actors[i], i);
-}
-
-static void teardown(void)
-{
-    dlx_test_broker_deinit(&test);
-    dlx__packet_deinit(&rx);
-    for (int i = 0; i < 2; i++) {
-        dlx__close(actors[i].fd);
-        dlx__close(actors[i].fds[0]);
+    int link_sock;
+    dlxd_users_set_quotas(&dlx_scene.broker.users, &(struct dlxd_quotas){.n = 0},
+                          UINT64_C(1) << 36);
+    for (uint32_t i = 0; i < 2; i++) {
+        actors[i].client = dlx_scene_client(i, 10);
+        actors[i].fd = dlx_scene_fd(actors[i].client);
+        actors[i].publisher =
+            dlxd_publisher_id(dlx_scene_publisher_linked(actors[i].client, "t", &link_sock));
     }
 }
 
@@ -197,7 +146,7 @@ START_TEST(requests_that_follow_wait_for_the_answer)
     ck_assert(!is_answered(a));
     is_served(&actors[1], 3);
     let_go();
-    dlx_test_broker_run(&test);
+    dlx_test_broker_run(&dlx_scene);
     (void)answer(a, BODY(OK), 3);
     (void)answer(a, BODY(DAEMON_INFO_REPLY), 4);
     (void)answer(a, BODY(OK), 5);
@@ -215,7 +164,7 @@ START_TEST(others_regions_are_looked_at_meanwhile)
     for (int i = 0; i < 2; i++)
         say_ready(&actors[i], arenas[i], 3);
     while (!is_answered(&actors[1]))
-        (void)uv_run(&test.loop, UV_RUN_ONCE);
+        (void)uv_run(&dlx_scene.loop, UV_RUN_ONCE);
     (void)answer(&actors[1], BODY(OK), 3);
     ck_assert(!is_answered(&actors[0]));
     let_go();
@@ -230,15 +179,14 @@ START_TEST(a_client_that_goes_while_its_region_is_looked_at_leaves_nothing)
     uint32_t arena = new_arena(a, DLX_PAGE, _i == 0);
     struct dlxd_user *user = dlxd_user_ref(a->client->user);
     /* Its socket, pidfd, link socket, membership page, control block and arena go. */
-    size_t n_fds = dlx_test_broker_n_fds(&test) - 6;
+    size_t n_fds = dlx_test_broker_n_fds(&dlx_scene) - 6;
     keep_busy(a);
     say_ready(a, arena, 3);
     ck_assert_uint_gt(user->used[DLXD_BYTES], 0);
     dlxd_client_doom(a->client);
-    dlxd_broker_settle(&test.broker);
+    dlxd_broker_settle(&dlx_scene.broker);
     ck_assert_uint_eq(user->used[DLXD_BYTES], 0);
     ck_assert_ptr_null(dlxd_user_unref(user));
-    a->client = NULL;
     is_served(&actors[1], 3);
     let_go();
     ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
@@ -256,7 +204,7 @@ START_TEST(regions_are_closed_beside_the_loop)
     drop.publisher = a->publisher;
     for (int i = 0; i < N; i++)
         arenas[i] = new_arena(a, sizes[_i], false);
-    size_t n_fds = dlx_test_broker_n_fds(&test);
+    size_t n_fds = dlx_test_broker_n_fds(&dlx_scene);
     keep_busy(a);
     for (uint32_t i = 0; i < N; i++) {
         drop.arena = arenas[i];
@@ -273,8 +221,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("daemon_proof");
-    TCase *tcase = tcase_create("proof");
-    tcase_add_checked_fixture(tcase, setup, teardown);
+    TCase *tcase = dlx_scene_case("proof", set_up);
     tcase_add_test(tcase, requests_that_follow_wait_for_the_answer);
     tcase_add_test(tcase, others_regions_are_looked_at_meanwhile);
     tcase_add_loop_test(tcase, a_client_that_goes_while_its_region_is_looked_at_leaves_nothing, 0,

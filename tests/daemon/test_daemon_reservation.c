@@ -2,11 +2,9 @@
 /* Memory that is charged, and that nobody populates, is returned; what grows, or is there, is
  * not. */
 #include "common/error.h"
-#include "common/memory.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/reclaim.h"
-#include "tests/harness/broker.h"
-#include "tests/harness/run.h"
+#include "tests/daemon/harness_scene.h"
 #include <check.h>
 #include <fcntl.h>
 #include <string.h>
@@ -16,9 +14,7 @@
 /* Just over the time that a region may not grow. */
 #define LONG (DLXD_RECLAIM_AFTER_NS + 1)
 
-static struct dlx_test_broker test;
 static struct dlxd_client *client;
-static int control;
 static struct dlxd_publisher *publisher;
 static struct dlxd_arena *arena;
 static int fd;
@@ -32,30 +28,21 @@ static uint64_t bytes(void)
 static void reserve(void)
 {
     ck_assert_int_eq(dlxd_publisher_arena_new(publisher, ARENA_SIZE, &arena, &fd), 0);
+    dlx_scene_keep(fd);
 }
 
 static void set_up(void)
 {
-    static const struct dlxd_publisher_config config = {
-        .history = 1, .depth = 16, .n_entries = 256};
-    dlx_test_broker_init(&test, UINT64_C(1) << 30);
-    client = dlx_test_broker_client(&test, 100, &control);
-    publisher = dlx_test_broker_publisher(client, "t", &config, 0);
-    ck_assert(dlxd_list_empty(&test.broker.reservations)); /* its control block is ready */
+    client = dlx_scene_client(0, 100);
+    publisher = dlx_scene_publisher(client, "t");
+    ck_assert(dlxd_list_empty(&dlx_scene.broker.reservations)); /* its control block is ready */
     used = bytes();
     reserve();
 }
 
-static void tear_down(void)
-{
-    dlx_test_broker_deinit(&test);
-    close(control);
-    close(fd);
-}
-
 static void look_in(uint64_t ns)
 {
-    dlxd_reclaim(&test.broker, dlx__now_ns() + ns);
+    dlxd_reclaim(&dlx_scene.broker, dlx__now_ns() + ns);
 }
 
 static void on_proved(void *owner, int code, const char *text, int take_fd)
@@ -72,22 +59,20 @@ START_TEST(an_arena_that_is_not_populated_is_returned)
     ck_assert_uint_eq(bytes(), used);
     ck_assert_int_eq(dlxd_publisher_arena_prove(publisher, id, on_proved), DLX_E_NOT_FOUND);
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "its pages did not grow"));
-    ck_assert(dlxd_list_empty(&test.broker.reservations));
+    ck_assert(dlxd_list_empty(&dlx_scene.broker.reservations));
 }
 END_TEST
 
 START_TEST(a_publisher_that_is_not_made_ready_is_closed)
 {
-    static const struct dlxd_publisher_config config = {
-        .history = 1, .depth = 16, .n_entries = 256};
     struct dlxd_publisher_fds made;
     struct dlxd_publisher *idle;
     ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
-    ck_assert_int_eq(dlxd_publisher_new(&idle, client, "idle", &config, &made), 0);
+    ck_assert_int_eq(dlxd_publisher_new(&idle, client, "idle", &dlx_scene_plain, &made), 0);
     ck_assert_uint_gt(bytes(), used);
     look_in(LONG);
     ck_assert_uint_eq(bytes(), used);
-    ck_assert_uint_eq(test.broker.registry.publishers.n, 1);
+    ck_assert_uint_eq(dlx_scene.broker.registry.publishers.n, 1);
     close(made.control_fd);
     close(made.membership_fd);
     close(made.link_sock);
@@ -100,26 +85,24 @@ START_TEST(an_arena_that_grows_is_left_alone)
     for (uint64_t i = 0; i < 10; i++) {
         ck_assert_int_eq(fallocate(fd, 0, (off_t)(i * DLX_PAGE), DLX_PAGE), 0);
         now += LONG;
-        dlxd_reclaim(&test.broker, now);
+        dlxd_reclaim(&dlx_scene.broker, now);
         ck_assert_uint_eq(bytes(), used + ARENA_SIZE);
     }
-    dlxd_reclaim(&test.broker, now + LONG);
+    dlxd_reclaim(&dlx_scene.broker, now + LONG);
     ck_assert_uint_eq(bytes(), used);
 }
 END_TEST
 
 START_TEST(an_arena_that_is_being_proved_or_is_ready_is_left_alone)
 {
-    void *map;
-    ck_assert_int_eq(dlx__region_populate(&dlx__memory_memfd, fd, ARENA_SIZE, &map), 0);
-    dlx__region_unmap(map, ARENA_SIZE);
+    dlx_scene_allocate(dup(fd), ARENA_SIZE);
     look_in(0);
     ck_assert_int_eq(dlxd_publisher_arena_prove(publisher, arena->id, on_proved), 0);
     look_in(LONG);
     ck_assert_uint_eq(bytes(), used + ARENA_SIZE);
-    dlx_test_broker_run(&test);
+    dlx_test_broker_run(&dlx_scene);
     ck_assert_uint_eq(publisher->ready.n, 1);
-    ck_assert(dlxd_list_empty(&test.broker.reservations));
+    ck_assert(dlxd_list_empty(&dlx_scene.broker.reservations));
     look_in(10 * LONG);
     ck_assert_uint_eq(bytes(), used + ARENA_SIZE);
 }
@@ -143,9 +126,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("reservation");
-    TCase *tcase = tcase_create("reservation");
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_set_timeout(tcase, 60);
+    TCase *tcase = dlx_scene_case("reservation", set_up);
     tcase_add_test(tcase, an_arena_that_is_not_populated_is_returned);
     tcase_add_test(tcase, a_publisher_that_is_not_made_ready_is_closed);
     tcase_add_test(tcase, an_arena_that_grows_is_left_alone);

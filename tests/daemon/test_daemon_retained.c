@@ -7,35 +7,25 @@
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/retained.h"
-#include "tests/harness/broker.h"
-#include "tests/harness/run.h"
+#include "tests/daemon/harness_scene.h"
 #include <check.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
-static struct dlx_test_broker test;
-static int fds[3];
+static int life[2]; /* a former daemon's process lives until its end is closed; -1: it is dead */
 
-static struct dlxd_client *new_client(int i, uid_t uid)
+static struct dlxd_client *new_client(uid_t uid)
 {
-    struct dlxd_client *client = dlx_test_broker_client(&test, 10, &fds[i]);
+    struct dlxd_client *client = dlx_scene_client(0, 10);
     client->principal->uid = uid; /* the broker asks for nothing else */
     return client;
 }
 
 static void set_up(void)
 {
-    dlx_test_broker_init(&test, UINT64_C(1) << 30);
-    test.broker.policy.uid = 500;
-}
-
-static void tear_down(void)
-{
-    dlx_test_broker_deinit(&test);
-    for (int i = 0; i < 3; i++)
-        if (fds[i] > 0)
-            close(fds[i]);
+    dlx_scene.broker.policy.uid = 500;
+    life[1] = 0;
 }
 
 /* One that is ready and has published so many messages. */
@@ -49,13 +39,13 @@ static struct dlxd_publisher *new_publisher(struct dlxd_client *client, uint64_t
 
 static size_t n_publishers(void)
 {
-    return test.broker.registry.publishers.n;
+    return dlx_scene.broker.registry.publishers.n;
 }
 
 START_TEST(another_user_neither_evicts_nor_drops)
 {
     uint32_t n = 0;
-    struct dlxd_client *a = new_client(0, 1000), *b = new_client(1, 1001);
+    struct dlxd_client *a = new_client(1000), *b = new_client(1001);
     dlxd_publisher_end(new_publisher(a, 5, 0));
     ck_assert_uint_eq(n_publishers(), 1);
     struct dlxd_publisher *other = new_publisher(b, 9, 0);
@@ -86,7 +76,7 @@ END_TEST
 
 START_TEST(a_counter_that_lies_low_replaces_nothing)
 {
-    struct dlxd_client *a = new_client(0, 1000);
+    struct dlxd_client *a = new_client(1000);
     dlxd_publisher_end(new_publisher(a, 5, 0));
     struct dlxd_publisher *successor = new_publisher(a, 1, 0); /* retains 2 */
     dlxd_retained_succeed(successor);
@@ -99,25 +89,25 @@ END_TEST
 
 START_TEST(the_first_to_expire_comes_first)
 {
-    struct dlxd_client *a = new_client(0, 1000);
+    struct dlxd_client *a = new_client(1000);
     static const uint64_t times[] = {3000000, 1000000, 0, 2000000, UINT64_MAX, 4000000};
     uint64_t begin = dlx__now_ns();
-    ck_assert_uint_eq(dlxd_retained_next_ns(&test.broker), UINT64_MAX);
+    ck_assert_uint_eq(dlxd_retained_next_ns(&dlx_scene.broker), UINT64_MAX);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(times); i++) {
         struct dlxd_publisher *publisher = new_publisher(a, 1, times[i]);
         dlxd_publisher_end(publisher);
     }
     /* 2 of retain, but 1 published each: none replaces another. */
     ck_assert_uint_eq(n_publishers(), 6);
-    ck_assert_uint_ge(dlxd_retained_next_ns(&test.broker), begin + 1000000);
+    ck_assert_uint_ge(dlxd_retained_next_ns(&dlx_scene.broker), begin + 1000000);
     for (size_t left = 6; left > 2; left--) {
-        uint64_t next = dlxd_retained_next_ns(&test.broker);
-        dlxd_retained_expire(&test.broker, next - 1);
+        uint64_t next = dlxd_retained_next_ns(&dlx_scene.broker);
+        dlxd_retained_expire(&dlx_scene.broker, next - 1);
         ck_assert_uint_eq(n_publishers(), left);
-        dlxd_retained_expire(&test.broker, next);
+        dlxd_retained_expire(&dlx_scene.broker, next);
         ck_assert_uint_eq(n_publishers(), left - 1);
     }
-    ck_assert_uint_eq(dlxd_retained_next_ns(&test.broker), UINT64_MAX);
+    ck_assert_uint_eq(dlxd_retained_next_ns(&dlx_scene.broker), UINT64_MAX);
 }
 END_TEST
 
@@ -125,24 +115,24 @@ END_TEST
 START_TEST(while_anything_is_retained_the_daemon_is_not_idle)
 {
     uint32_t n;
-    ck_assert(dlxd_broker_is_idle(&test.broker));
-    struct dlxd_client *a = new_client(0, 1000);
+    ck_assert(dlxd_broker_is_idle(&dlx_scene.broker));
+    struct dlxd_client *a = new_client(1000);
     dlxd_publisher_end(new_publisher(a, 1, _i == 0 ? 0 : UINT64_C(3600) * 1000000000));
     dlxd_client_free(a);
-    dlxd_broker_settle(&test.broker);
-    ck_assert(!dlxd_broker_is_idle(&test.broker));
+    dlxd_broker_settle(&dlx_scene.broker);
+    ck_assert(!dlxd_broker_is_idle(&dlx_scene.broker));
     if (_i == 0) {
-        a = new_client(1, 1000);
+        a = new_client(1000);
         ck_assert_int_eq(dlxd_retained_drop(a, "t", &n), 0);
         dlxd_client_free(a);
-        dlxd_broker_settle(&test.broker);
+        dlxd_broker_settle(&dlx_scene.broker);
     } else {
-        uint64_t end = dlxd_retained_next_ns(&test.broker);
-        dlxd_retained_expire(&test.broker, end - 1);
-        ck_assert(!dlxd_broker_is_idle(&test.broker));
-        dlxd_retained_expire(&test.broker, end);
+        uint64_t end = dlxd_retained_next_ns(&dlx_scene.broker);
+        dlxd_retained_expire(&dlx_scene.broker, end - 1);
+        ck_assert(!dlxd_broker_is_idle(&dlx_scene.broker));
+        dlxd_retained_expire(&dlx_scene.broker, end);
     }
-    ck_assert(dlxd_broker_is_idle(&test.broker));
+    ck_assert(dlxd_broker_is_idle(&dlx_scene.broker));
 }
 END_TEST
 
@@ -150,15 +140,15 @@ END_TEST
 START_TEST(what_stays_for_ever_has_no_end_after_a_late_death)
 {
     int pidfd[2]; /* readable: dead */
-    struct dlxd_client *a = new_client(0, 1000);
+    struct dlxd_client *a = new_client(1000);
     struct dlxd_publisher *publisher = new_publisher(a, 5, 0);
     ck_assert_int_eq(pipe2(pidfd, O_CLOEXEC), 0);
     dlxd_publisher_die(publisher, pidfd[0]);
-    ck_assert_uint_ne(dlxd_retained_next_ns(&test.broker), UINT64_MAX);
+    ck_assert_uint_ne(dlxd_retained_next_ns(&dlx_scene.broker), UINT64_MAX);
     close(pidfd[1]);
-    dlx_test_broker_run(&test);
-    dlx_test_broker_run(&test);
-    ck_assert_uint_eq(dlxd_retained_next_ns(&test.broker), UINT64_MAX);
+    dlx_test_broker_run(&dlx_scene);
+    dlx_test_broker_run(&dlx_scene);
+    ck_assert_uint_eq(dlxd_retained_next_ns(&dlx_scene.broker), UINT64_MAX);
     ck_assert_uint_eq(publisher->expires_ns, 0);
     ck_assert_uint_eq(n_publishers(), 1);
     close(pidfd[0]);
@@ -179,10 +169,14 @@ static int region_of(uint64_t size, uint64_t head, bool heeds_locks)
     return fd;
 }
 
-static int region(uint64_t size)
-{
-    return region_of(size, 0, false);
-}
+/* A publisher of a former daemon, of uid 1000. */
+static const struct dlxd_publisher_former former_publisher = {
+    .id = 100,
+    .uid = 1000,
+    .socket = DLXD_SOCKET_MAIN,
+    .client_name = "former",
+    .topic = "t",
+    .config = {.history = 4, .depth = 16, .n_entries = 256, .retain = 2}};
 
 /* What the service manager kept, and the ledger says. */
 START_TEST(what_cannot_be_a_publisher_is_not_restored)
@@ -214,23 +208,21 @@ START_TEST(what_cannot_be_a_publisher_is_not_restored)
     for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
         struct dlxd_publisher *publisher;
         struct dlxd_publisher_region regions[N];
-        const struct dlxd_publisher_former former = {
-            .id = 100 + i,
-            .socket = DLXD_SOCKET_MAIN,
-            .client_name = "former",
-            .topic = "t",
-            .config = {.history = 4, .depth = 16, .n_entries = cases[i].n_entries, .retain = 1}};
+        struct dlxd_publisher_former former = former_publisher;
+        former.id += i;
+        former.config.n_entries = cases[i].n_entries;
         memcpy(regions, cases[i].regions, sizeof regions);
         for (uint32_t k = 0; k < N; k++)
-            regions[k].fd = region(regions[k].id == 0 ? dlx_shm_control_size(256) : DLX_PAGE);
-        int r = dlxd_publisher_restore(&publisher, &test.broker, &former, regions + cases[i].first,
-                                       cases[i].n);
+            regions[k].fd =
+                region_of(regions[k].id == 0 ? dlx_shm_control_size(256) : DLX_PAGE, 0, false);
+        int r = dlxd_publisher_restore(&publisher, &dlx_scene.broker, &former,
+                                       regions + cases[i].first, cases[i].n);
         ck_assert_msg(r == cases[i].code, "case %zu: %d, %s", i, r, dlx__error_message());
         for (uint32_t k = 0; k < N; k++)
             if (r < 0 || k < cases[i].first || k >= cases[i].first + cases[i].n)
                 close(regions[k].fd); /* nobody took it */
         if (r < 0) {
-            ck_assert_uint_eq(test.broker.users.all_bytes, 0);
+            ck_assert_uint_eq(dlx_scene.broker.users.all_bytes, 0);
             continue;
         }
         ck_assert_uint_eq(publisher->ready.n, cases[i].n - 1);
@@ -248,35 +240,22 @@ static uint64_t retained_bytes(const struct dlxd_user *user)
     return user->used[DLXD_RETAINED_BYTES];
 }
 
-static int add_arena(struct dlxd_publisher *publisher, struct dlxd_arena **ret)
-{
-    void *map;
-    int writer, r = dlxd_publisher_arena_new(publisher, DLX_PAGE, ret, &writer);
-    if (r < 0)
-        return r;
-    ck_assert_int_eq(dlx__region_populate(&dlx__memory_memfd, writer, DLX_PAGE, &map), 0);
-    dlx__region_unmap(map, DLX_PAGE);
-    dlx_test_broker_arena_ready(&test, publisher, (*ret)->id);
-    return 0;
-}
-
 /* From the start on, so that there is room at the end; until nobody can get it any more. */
 START_TEST(memory_that_stays_is_counted_until_it_goes)
 {
     struct dlxd_publisher_config latched = {
         .history = 4, .depth = 16, .n_entries = 256, .retain = 2, .latched = true};
-    const struct dlxd_publisher_config plain = {.history = 4, .depth = 16, .n_entries = 256};
-    struct dlxd_client *client = new_client(0, 1000);
+    struct dlxd_client *client = new_client(1000);
     struct dlxd_user *user = dlxd_user_ref(client->user);
-    struct dlxd_arena *arena, *dropped;
+    struct dlxd_arena *dropped;
     uint64_t size = dlx_shm_control_size(256);
     (void)dlx_test_broker_publisher(client, "l", &latched, 1);
-    (void)dlx_test_broker_publisher(client, "p", &plain, 1);
+    (void)dlx_test_broker_publisher(client, "p", &dlx_scene_plain, 1);
     ck_assert_uint_eq(retained_bytes(user), 0);
     struct dlxd_publisher *publisher = new_publisher(client, 5, 0);
     ck_assert_uint_eq(retained_bytes(user), size);
-    ck_assert_int_eq(add_arena(publisher, &arena), 0);
-    ck_assert_int_eq(add_arena(publisher, &dropped), 0);
+    (void)dlx_scene_arena(publisher, DLX_PAGE);
+    dropped = dlx_scene_arena(publisher, DLX_PAGE);
     ck_assert_uint_eq(retained_bytes(user), size + 2 * DLX_PAGE);
     ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, dropped->id), 0);
     ck_assert_uint_eq(retained_bytes(user), size + DLX_PAGE);
@@ -293,19 +272,19 @@ END_TEST
 START_TEST(what_a_subscriber_still_has_is_not_retained)
 {
     uint32_t n;
+    int fd;
     struct dlxd_subscription *subscription;
     const struct dlxd_subscription_config config = {.max_held = 4};
-    struct dlxd_client *client = new_client(0, 500), *reader = new_client(1, 500);
+    struct dlxd_client *client = new_client(500), *reader = new_client(500);
     struct dlxd_user *user = client->user;
     struct dlxd_publisher *publisher = new_publisher(client, 5, 0);
-    ck_assert_int_eq(dlxd_subscription_new(&subscription, reader, "t", &config, &fds[2]), 0);
+    ck_assert_int_eq(dlxd_subscription_new(&subscription, reader, "t", &config, &fd), 0);
+    dlx_scene_keep(fd);
     ck_assert_int_eq(dlx_test_broker_offer_all(subscription, &n), 0);
     ck_assert_uint_eq(publisher->n_links, 1);
     const struct dlxd_arena *control = publisher->control;
-    struct dlxd_link *link =
-        dlxd_container_of(publisher->links.next, struct dlxd_link, by_publisher);
-    struct dlxd_arena *arena;
-    ck_assert_int_eq(add_arena(publisher, &arena), 0);
+    struct dlxd_link *link = dlx_scene_link(subscription);
+    struct dlxd_arena *arena = dlx_scene_arena(publisher, DLX_PAGE);
     link->state = DLXD_LINK_OPEN; /* as after LinkReady */
     link->open_seq = link->arena_seq = publisher->last_ready_seq;
     dlxd_membership_joined(&publisher->line);
@@ -321,22 +300,20 @@ END_TEST
 
 START_TEST(what_would_stay_beyond_the_limit_is_refused_from_the_start)
 {
-    const struct dlxd_publisher_config plain = {.history = 4, .depth = 16, .n_entries = 256},
-                                       retains = {.history = 4,
-                                                  .depth = 16,
-                                                  .n_entries = 256,
-                                                  .retain = 2};
+    const struct dlxd_publisher_config retains = {
+        .history = 4, .depth = 16, .n_entries = 256, .retain = 2};
     struct dlxd_publisher_fds made;
     struct dlxd_publisher *another;
     struct dlxd_arena *arena;
     char words[200];
+    int writer;
     uint64_t size = dlx_shm_control_size(256);
-    struct dlxd_client *client = new_client(0, 1000);
-    test.broker.users.max[DLXD_RETAINED_BYTES] = size + DLX_PAGE;
+    struct dlxd_client *client = new_client(1000);
+    dlx_scene.broker.users.max[DLXD_RETAINED_BYTES] = size + DLX_PAGE;
     struct dlxd_publisher *publisher = new_publisher(client, 5, 0);
-    ck_assert_int_eq(add_arena(publisher, &arena), 0);
+    (void)dlx_scene_arena(publisher, DLX_PAGE);
     uint64_t bytes = client->user->used[DLXD_BYTES];
-    ck_assert_int_eq(add_arena(publisher, &arena), DLX_E_LIMIT);
+    ck_assert_int_eq(dlxd_publisher_arena_new(publisher, DLX_PAGE, &arena, &writer), DLX_E_LIMIT);
     (void)snprintf(words, sizeof words,
                    "asks for 4.0 KiB of memory that stays when its publisher has gone, uses %.1f "
                    "KiB and may have %.1f KiB (quota retained-bytes)",
@@ -344,7 +321,7 @@ START_TEST(what_would_stay_beyond_the_limit_is_refused_from_the_start)
     ck_assert_msg(strstr(dlx__error_message(), words), "%s", dlx__error_message());
     ck_assert_uint_eq(client->user->used[DLXD_BYTES], bytes); /* and nothing else is charged */
     ck_assert_int_eq(dlxd_publisher_new(&another, client, "t", &retains, &made), DLX_E_LIMIT);
-    (void)dlx_test_broker_publisher(client, "p", &plain, 1);
+    (void)dlx_test_broker_publisher(client, "p", &dlx_scene_plain, 1);
 }
 END_TEST
 
@@ -352,18 +329,12 @@ END_TEST
 START_TEST(what_a_former_daemon_retained_is_back_beyond_the_limits)
 {
     struct dlxd_publisher *publisher;
-    const struct dlxd_publisher_former former = {
-        .id = 100,
-        .uid = 1000,
-        .socket = DLXD_SOCKET_MAIN,
-        .client_name = "former",
-        .topic = "t",
-        .config = {.history = 4, .depth = 16, .n_entries = 256, .retain = 2}};
     const struct dlxd_publisher_region control = {
         .fd = region_of(dlx_shm_control_size(256), 3, false)};
     for (int i = 0; i < DLXD_N_RESOURCES; i++)
-        test.broker.users.max[i] = 0;
-    ck_assert_int_eq(dlxd_publisher_restore(&publisher, &test.broker, &former, &control, 1), 0);
+        dlx_scene.broker.users.max[i] = 0;
+    ck_assert_int_eq(
+        dlxd_publisher_restore(&publisher, &dlx_scene.broker, &former_publisher, &control, 1), 0);
     ck_assert_uint_eq(retained_bytes(publisher->user), dlx_shm_control_size(256));
     ck_assert_uint_eq(publisher->user->used[DLXD_BYTES], dlx_shm_control_size(256));
     ck_assert_uint_eq(publisher->user->used[DLXD_OBJECTS], 1);
@@ -374,26 +345,18 @@ END_TEST
 
 /* ---- one that lives, and has yet to announce itself to this daemon ------------------------- */
 
-static int life[2]; /* the process lives until its end is closed; -1: it is dead */
-
 static struct dlxd_publisher *restore_after(uint64_t id, uint64_t resumes, uint64_t after_seq,
                                             uint64_t head, bool heeds)
 {
     struct dlxd_publisher *publisher;
     const struct dlxd_publisher_region control = {
         .fd = region_of(dlx_shm_control_size(256), head, heeds)};
-    const struct dlxd_publisher_former former = {.id = id,
-                                                 .uid = 1000,
-                                                 .socket = DLXD_SOCKET_MAIN,
-                                                 .client_name = "former",
-                                                 .topic = "t",
-                                                 .config = {.history = 4,
-                                                            .depth = 16,
-                                                            .n_entries = 256,
-                                                            .retain = 2,
-                                                            .resumes = resumes,
-                                                            .after_seq = after_seq}};
-    ck_assert_int_eq(dlxd_publisher_restore(&publisher, &test.broker, &former, &control, 1), 0);
+    struct dlxd_publisher_former former = former_publisher;
+    former.id = id;
+    former.config.resumes = resumes;
+    former.config.after_seq = after_seq;
+    ck_assert_int_eq(dlxd_publisher_restore(&publisher, &dlx_scene.broker, &former, &control, 1),
+                     0);
     if (life[1] == 0)
         ck_assert_int_eq(pipe2(life, O_CLOEXEC), 0);
     int pidfd = life[0] < 0 ? -1 : fcntl(life[0], F_DUPFD_CLOEXEC, 0);
@@ -410,23 +373,25 @@ static struct dlxd_publisher *restore(uint64_t id, uint64_t resumes, uint64_t he
 static void die(void)
 {
     close(life[1]);
-    dlx_test_broker_run(&test);
-    dlx_test_broker_run(&test);
+    dlx_test_broker_run(&dlx_scene);
+    dlx_test_broker_run(&dlx_scene);
     close(life[0]);
     life[0] = -1; /* of one that is restored later there is none */
 }
 
 /* Returns how many links it is offered. */
-static uint32_t subscribe(struct dlxd_client *client, bool reliable, int *ret_fd)
+static uint32_t subscribe(struct dlxd_client *client, bool reliable)
 {
     struct dlxd_subscription *subscription;
     const struct dlxd_subscription_config config = {.max_held = 1, .reliable = reliable};
     static struct dlxd_rules rules;
     uint32_t n = 0;
+    int fd;
     if (rules.n == 0)
         ck_assert_int_eq(dlxd_rules_add_user(&rules, "test", 1000), 0);
-    test.broker.policy.rules_borrow = &rules;
-    ck_assert_int_eq(dlxd_subscription_new(&subscription, client, "t", &config, ret_fd), 0);
+    dlx_scene.broker.policy.rules_borrow = &rules;
+    ck_assert_int_eq(dlxd_subscription_new(&subscription, client, "t", &config, &fd), 0);
+    dlx_scene_keep(fd);
     ck_assert_int_eq(dlx_test_broker_offer_all(subscription, &n), 0);
     return n;
 }
@@ -445,43 +410,37 @@ END_TEST
 
 START_TEST(what_is_shown_is_offered_to_those_that_can_join_it_and_to_others_later)
 {
-    int socks[3];
-    struct dlxd_client *client = new_client(0, 1000), *old = new_client(1, 1000);
+    struct dlxd_client *client = new_client(1000), *old = new_client(1000);
     struct dlxd_publisher *publisher = restore(100, 0, 5, true);
     client->principal->minor = 2;
     old->principal->minor = 1;
-    ck_assert_uint_eq(subscribe(client, false, &socks[0]), 1);
-    ck_assert_uint_eq(subscribe(client, true, &socks[1]), 0); /* it would not be waited for */
-    ck_assert_uint_eq(subscribe(old, false, &socks[2]), 0);   /* it does not know what that is */
+    ck_assert_uint_eq(subscribe(client, false), 1);
+    ck_assert_uint_eq(subscribe(client, true), 0); /* it would not be waited for */
+    ck_assert_uint_eq(subscribe(old, false), 0);   /* it does not know what that is */
     ck_assert_uint_eq(publisher->n_links, 1);
     die();
     ck_assert_uint_eq(publisher->n_links, 3);
-    for (int i = 0; i < 3; i++)
-        close(socks[i]);
 }
 END_TEST
 
 START_TEST(who_has_announced_itself_again_is_not_shown_twice)
 {
-    int socks[2];
-    struct dlxd_client *client = new_client(0, 1000), *other = new_client(1, 1001);
+    struct dlxd_client *client = new_client(1000), *other = new_client(1001);
     struct dlxd_publisher *publisher = restore(100, 0, 5, true);
     struct dlxd_publisher_config config = {
         .history = 4, .depth = 16, .n_entries = 256, .retain = 2, .resumes = 100, .after_seq = 5};
     client->principal->minor = 2;
     dlx_test_broker_publisher(other, "t", &config, 5); /* of another user: it only says so */
-    ck_assert_uint_eq(subscribe(client, false, &socks[0]), 2);
+    ck_assert_uint_eq(subscribe(client, false), 2);
     if (_i == 0)
         dlx_test_broker_publisher(client, "t", &config, 5);
     else /* it had, and that daemon ended, too */
         ck_assert_int_eq(restore_after(101, 100, 5, 6, true)->state, DLXD_PUBLISHER_SHOWN);
     ck_assert_int_eq(publisher->state, DLXD_PUBLISHER_SHOWN);
-    ck_assert_uint_eq(subscribe(client, false, &socks[1]), 2);
+    ck_assert_uint_eq(subscribe(client, false), 2);
     ck_assert_uint_eq(publisher->n_links, 1);
     die(); /* without as many messages in the new block as would replace these */
     ck_assert_uint_eq(n_publishers(), 3);
-    for (int i = 0; i < 2; i++)
-        close(socks[i]);
 }
 END_TEST
 
@@ -498,7 +457,7 @@ START_TEST(who_had_announced_itself_again_replaces_itself_when_it_is_restored)
     ck_assert_uint_eq(n_publishers(), 2);
     struct dlxd_publisher *newest = restore_after(102, 100, 3, 5, heeds);
     ck_assert_uint_eq(n_publishers(), 1);
-    ck_assert_ptr_nonnull(dlxd_idmap_find(&test.broker.registry.publishers, 102));
+    ck_assert_ptr_nonnull(dlxd_idmap_find(&dlx_scene.broker.registry.publishers, 102));
     ck_assert_int_eq(newest->state, is_dead ? DLXD_PUBLISHER_RETAINED
                                     : heeds ? DLXD_PUBLISHER_SHOWN
                                             : DLXD_PUBLISHER_HIDDEN);
@@ -512,7 +471,7 @@ END_TEST
 START_TEST(who_lives_is_replaced_by_itself_only)
 {
     bool heeds = _i % 2, dies = _i / 2;
-    struct dlxd_client *client = new_client(0, 1000);
+    struct dlxd_client *client = new_client(1000);
     struct dlxd_publisher *publisher = restore(100, 0, 5, heeds);
     struct dlxd_publisher_config config = {
         .history = 4, .depth = 16, .n_entries = 256, .retain = 1, .resumes = 77};
@@ -537,8 +496,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("daemon_retained");
-    TCase *tcase = tcase_create("retained");
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    TCase *tcase = dlx_scene_case("retained", set_up);
     tcase_add_test(tcase, another_user_neither_evicts_nor_drops);
     tcase_add_test(tcase, a_counter_that_lies_low_replaces_nothing);
     tcase_add_test(tcase, the_first_to_expire_comes_first);

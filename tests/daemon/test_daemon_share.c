@@ -4,8 +4,7 @@
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/users/share.h"
-#include "tests/harness/broker.h"
-#include "tests/harness/run.h"
+#include "tests/daemon/harness_scene.h"
 #include <check.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,9 +12,7 @@
 enum { WRITER, GREEDY, HONEST, N_USERS };
 enum { MAX_LINKS = 64, FAIR = 48, MANY = 200 };
 
-static struct dlx_test_broker test;
 static struct dlxd_client *clients[N_USERS];
-static int control[N_USERS];
 static struct dlxd_publisher *publisher;
 static struct dlxd_subscription *subscriptions[MANY];
 static uint32_t n_subscriptions;
@@ -23,23 +20,10 @@ static uint32_t n_subscriptions;
 /* Each of another user. Only the writer's process can bear few links. */
 static void set_up(void)
 {
-    static const struct dlxd_publisher_config config = {
-        .history = 1, .depth = 16, .n_entries = 256};
-    dlx_test_broker_init(&test, UINT64_C(1) << 30);
     for (uint32_t i = 0; i < N_USERS; i++)
-        clients[i] =
-            dlx_test_broker_client_by(&test, i, i == WRITER ? MAX_LINKS : 100000, &control[i]);
-    publisher = dlx_test_broker_publisher(clients[WRITER], "t", &config, 0);
-    while (dlxd_offering_step(publisher))
-        ;
+        clients[i] = dlx_scene_client(i, i == WRITER ? MAX_LINKS : 100000);
+    publisher = dlx_scene_publisher(clients[WRITER], "t");
     n_subscriptions = 0;
-}
-
-static void tear_down(void)
-{
-    dlx_test_broker_deinit(&test);
-    for (int i = 0; i < N_USERS; i++)
-        close(control[i]);
 }
 
 /* Returns 0, or why the link failed. */
@@ -54,8 +38,7 @@ static int subscribe(int user)
     close(fd);
     ck_assert_int_eq(dlx_test_broker_offer_all(subscription, &n_offers), 0);
     dlxd_task_stop(&subscription->task); /* it would see that nobody reads */
-    const struct dlxd_link *link =
-        dlxd_container_of(subscription->links.next, struct dlxd_link, by_subscription);
+    const struct dlxd_link *link = dlx_scene_link(subscription);
     int r = link->state == DLXD_LINK_FAILED ? link->fail_code : 0;
     if (r < 0)
         ck_assert_msg(strstr(link->fail_text, "3 times what is left") ||
@@ -122,8 +105,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("share");
-    TCase *tcase = tcase_create("share");
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    TCase *tcase = dlx_scene_case("share", set_up);
     tcase_add_test(tcase, a_user_leaves_links_of_anothers_publisher_for_the_next);
     tcase_add_test(tcase, a_user_may_have_all_links_of_its_own_publisher);
     tcase_add_test(tcase, links_that_end_are_given_back_to_the_share);

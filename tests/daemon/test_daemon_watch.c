@@ -5,8 +5,7 @@
 #include "common/error.h"
 #include "common/util.h"
 #include "daemon/base/watch.h"
-#include "tests/harness/broker.h"
-#include "tests/harness/run.h"
+#include "tests/daemon/harness_scene.h"
 #include <check.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -14,7 +13,8 @@
 #include <sys/syscall.h>
 #include <uv.h>
 
-/* Instead of the C library's, for the daemon and libuv alike: fs.epoll.max_user_watches is of the whole machine. */
+/* Replaces the C library's, for the daemon and libuv alike: the limit fs.epoll.max_user_watches is the
+ * whole machine's. */
 static int adds_left = INT32_MAX;
 
 int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
@@ -128,74 +128,43 @@ START_TEST(a_kernel_that_watches_no_more_refuses_one_fd)
 }
 END_TEST
 
-static const Dlx__Wire__Packet *receive(int fd, struct dlx_packet *packet,
-                                        struct dlx_proto_arena *arena)
-{
-    const Dlx__Wire__Packet *ret;
-    dlx__packet_deinit(packet);
-    ck_assert_int_eq(dlx__packet_recv_fds(fd, packet), 0);
-    ck_assert_int_eq(dlx__proto_unpack(arena, packet->data, packet->size, &ret), 0);
-    return ret;
-}
-
 START_TEST(a_client_that_cannot_be_watched_is_refused_alone)
 {
-    struct dlx_test_broker test;
     struct dlxd_client *client;
-    struct dlx_packet rx = {0};
-    static struct dlx_proto_arena arena;
-    int first, pair[2];
-    dlx_test_broker_init(&test, UINT64_C(1) << 30);
-    (void)dlx_test_broker_client(&test, 8, &first);
+    int pair[2];
+    (void)dlx_scene_client(0, 8);
     for (int left = 0; left < 2; left++) { /* the socket, the pidfd */
         ck_assert_int_eq(
             socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
-        /* As every client does: what waits unread turns the end into a reset, which must not hide why. */
+        dlx_scene_keep(pair[1]);
+        /* Every client sends something. Unread, it turns the end into a reset, which must not hide
+         * the reason. */
         ck_assert_int_eq(send(pair[1], "hello", 5, 0), 5);
         adds_left = left;
-        ck_assert_int_eq(dlxd_client_new(&client, &test.broker, pair[0], DLXD_SOCKET_MAIN),
+        ck_assert_int_eq(dlxd_client_new(&client, &dlx_scene.broker, pair[0], DLXD_SOCKET_MAIN),
                          DLX_E_NO_MEMORY);
         adds_left = INT32_MAX;
-        const Dlx__Wire__Packet *packet = receive(pair[1], &rx, &arena);
-        ck_assert_int_eq(packet->body_case, DLX__WIRE__PACKET__BODY_DISCONNECT);
+        const Dlx__Wire__Packet *packet = dlx_scene_expect(pair[1], BODY(DISCONNECT));
         ck_assert_int_eq(packet->disconnect->code, DLX_E_NO_MEMORY);
         ck_assert_ptr_nonnull(strstr(packet->disconnect->text, "max_user_watches"));
-        dlx_test_broker_run(&test); /* a worker closes it */
-        ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &rx), DLX_E_DISCONNECTED);
-        dlx__close(pair[1]);
+        dlx_test_broker_run(&dlx_scene); /* a worker closes it */
+        dlx_scene_expect_end(pair[1]);
     }
-    ck_assert_uint_eq(test.broker.n_clients, 1);
-    dlx__packet_deinit(&rx);
-    dlx_test_broker_deinit(&test);
-    dlx__close(first);
+    ck_assert_uint_eq(dlx_scene.broker.n_clients, 1);
 }
 END_TEST
 
 START_TEST(a_subscription_that_cannot_be_watched_fails_alone)
 {
-    struct dlx_test_broker test;
-    struct dlx_packet rx = {0};
-    static struct dlx_proto_arena arena;
-    Dlx__Wire__Subscribe request = DLX__WIRE__SUBSCRIBE__INIT;
-    int fd;
-    dlx_test_broker_init(&test, UINT64_C(1) << 30);
-    struct dlxd_client *client = dlx_test_broker_client(&test, 8, &fd);
-    request.topic = (char *)(uintptr_t) "t";
-    request.max_held = 1;
+    Dlx__Wire__Subscribe request = dlx_scene_subscribe_request("t");
+    struct dlxd_client *client = dlx_scene_client(0, 8);
     adds_left = 0;
-    dlx_test_broker_request(client, DLX__WIRE__PACKET__BODY_SUBSCRIBE, &request, 7);
+    dlx_scene_call_fails(client, BODY(SUBSCRIBE), &request, DLX_E_NO_MEMORY, "max_user_watches");
     adds_left = INT32_MAX;
-    const Dlx__Wire__Packet *packet = receive(fd, &rx, &arena);
-    ck_assert_int_eq(packet->body_case, DLX__WIRE__PACKET__BODY_ERROR);
-    ck_assert_uint_eq(packet->serial, 7);
-    ck_assert_int_eq(packet->error->code, DLX_E_NO_MEMORY);
-    ck_assert_ptr_nonnull(strstr(packet->error->text, "max_user_watches"));
-    ck_assert_uint_eq(test.broker.registry.n_topics, 0);
-    dlx_test_broker_request(client, DLX__WIRE__PACKET__BODY_SUBSCRIBE, &request, 8);
-    ck_assert_int_eq(receive(fd, &rx, &arena)->body_case, DLX__WIRE__PACKET__BODY_SUBSCRIBE_REPLY);
-    dlx__packet_deinit(&rx);
-    dlx_test_broker_deinit(&test);
-    dlx__close(fd);
+    ck_assert_uint_eq(dlx_scene.broker.registry.n_topics, 0);
+    ck_assert_uint_eq(client->user->used[DLXD_OBJECTS], 0);
+    ck_assert_int_eq(dlx_scene_call(client, BODY(SUBSCRIBE), &request)->body_case,
+                     BODY(SUBSCRIBE_REPLY));
 }
 END_TEST
 
@@ -207,6 +176,8 @@ int main(void)
     tcase_add_test(tcase, what_holds_is_told_until_it_is_paused);
     tcase_add_test(tcase, a_watch_that_an_event_before_it_freed_is_silent);
     tcase_add_test(tcase, a_kernel_that_watches_no_more_refuses_one_fd);
+    suite_add_tcase(suite, tcase);
+    tcase = dlx_scene_case("objects that are watched", NULL);
     tcase_add_test(tcase, a_client_that_cannot_be_watched_is_refused_alone);
     tcase_add_test(tcase, a_subscription_that_cannot_be_watched_fails_alone);
     suite_add_tcase(suite, tcase);

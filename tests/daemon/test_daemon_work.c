@@ -1,65 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How users share the daemon's time: counted in steps, so that no clock decides. */
-#include "common/error.h"
-#include "daemon/protocol/dispatch.h"
-#include "tests/harness/broker.h"
-#include "tests/harness/run.h"
+#include "tests/daemon/harness_scene.h"
 #include <check.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/socket.h>
-
-#define BODY(name) DLX__WIRE__PACKET__BODY_##name
-
-static struct dlx_test_broker test;
-static struct dlx_packet rx;
-static struct dlx_proto_arena arena;
-
-static void set_up(void)
-{
-    dlx_test_broker_init(&test, UINT64_C(1) << 30);
-}
-
-static void tear_down(void)
-{
-    dlx_test_broker_deinit(&test);
-    dlx__packet_deinit(&rx);
-}
 
 static void send_info_requests(int to, uint32_t first, uint32_t n)
 {
     Dlx__Wire__DaemonInfo body = DLX__WIRE__DAEMON_INFO__INIT;
-    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
-    packet.body_case = BODY(DAEMON_INFO);
-    packet.daemon_info = &body;
-    for (uint32_t i = 0; i < n; i++) {
-        packet.serial = first + i;
-        ck_assert_int_eq(dlx__proto_send(to, &packet, NULL, 0), 0);
-    }
+    for (uint32_t i = 0; i < n; i++)
+        dlx_scene_send(to, BODY(DAEMON_INFO), &body, first + i);
 }
 
 /* Serials from `first` on, as many as there are. */
 static uint32_t read_replies(int from, uint32_t first)
 {
-    const Dlx__Wire__Packet *packet;
     uint32_t n = 0;
-    while (dlx__packet_recv_fds(from, &rx) == 0) {
-        ck_assert_int_eq(dlx__proto_unpack(&arena, rx.data, rx.size, &packet), 0);
+    for (const Dlx__Wire__Packet *packet; (packet = dlx_scene_receive(from));)
         ck_assert_uint_eq(packet->serial, first + n++);
-    }
     return n;
+}
+
+/* A client of this user; returns its own end. */
+static int connect_by(uint32_t socket)
+{
+    return dlx_scene_fd(dlx_scene_client(socket, 10));
 }
 
 /* See what is readable, and do nothing yet. */
 static void look(void)
 {
-    (void)uv_run(&test.loop, UV_RUN_NOWAIT);
+    (void)uv_run(&dlx_scene.loop, UV_RUN_NOWAIT);
 }
 
 /* One step of one task. */
 static void run_step(void)
 {
-    dlxd_work_run(&test.broker.users, 1);
+    dlxd_work_run(&dlx_scene.broker.users, 1);
 }
 
 /* ---- tasks --------------------------------------------------------------------------------- */
@@ -83,7 +60,7 @@ START_TEST(users_take_turns_and_so_do_the_tasks_of_one)
     struct count greedy[GREEDY] = {0}, honest = {.most = STEPS};
     struct dlxd_user *users[2];
     for (int i = 0; i < 2; i++)
-        ck_assert_int_eq(dlxd_users_get(&test.broker.users, &who[i], &users[i]), 0);
+        ck_assert_int_eq(dlxd_users_get(&dlx_scene.broker.users, &who[i], &users[i]), 0);
     for (int i = 0; i < GREEDY; i++) {
         greedy[i].most = STEPS;
         dlxd_task_init(&greedy[i].task, count_step);
@@ -103,10 +80,10 @@ START_TEST(users_take_turns_and_so_do_the_tasks_of_one)
     for (int k = 0; k < GREEDY; k++)
         ck_assert_uint_le(greedy[k].n, STEPS / GREEDY + 1);
     dlxd_task_stop(&greedy[0].task);
-    dlxd_broker_settle(&test.broker);
+    dlxd_broker_settle(&dlx_scene.broker);
     ck_assert_uint_lt(greedy[0].n, STEPS);
     ck_assert_uint_eq(greedy[1].n + greedy[2].n + honest.n, 3 * STEPS);
-    ck_assert(!dlxd_work_is_left(&test.broker.users));
+    ck_assert(!dlxd_work_is_left(&dlx_scene.broker.users));
     for (int i = 0; i < 2; i++)
         dlxd_user_unref(users[i]);
 }
@@ -118,12 +95,13 @@ START_TEST(a_task_that_is_stopped_leaves_nothing)
     struct count count = {.most = 5};
     struct dlxd_user *user;
     ck_assert_int_eq(
-        dlxd_users_get(&test.broker.users, &(const struct dlxd_principal){.uid = 1}, &user), 0);
+        dlxd_users_get(&dlx_scene.broker.users, &(const struct dlxd_principal){.uid = 1}, &user),
+        0);
     dlxd_task_init(&count.task, count_step);
     dlxd_task_start(&count.task, user);
     dlxd_task_stop(&count.task);
     dlxd_user_unref(user);
-    dlxd_broker_settle(&test.broker);
+    dlxd_broker_settle(&dlx_scene.broker);
     ck_assert_uint_eq(count.n, 0);
 }
 END_TEST
@@ -135,10 +113,10 @@ START_TEST(many_connections_of_one_user_delay_another_by_a_step)
     enum { GREEDY = 50, EACH = 10 };
     int greedy[GREEDY], honest;
     for (int i = 0; i < GREEDY; i++) {
-        (void)dlx_test_broker_client_by(&test, 1, 10, &greedy[i]);
+        greedy[i] = connect_by(1);
         send_info_requests(greedy[i], 1, EACH);
     }
-    (void)dlx_test_broker_client_by(&test, 2, 10, &honest);
+    honest = connect_by(2);
     look();
     for (uint32_t i = 1; i <= 20; i++) {
         send_info_requests(honest, i, 1);
@@ -149,31 +127,28 @@ START_TEST(many_connections_of_one_user_delay_another_by_a_step)
         run_step(); /* it finds nothing more */
         run_step();
     }
-    dlxd_broker_settle(&test.broker);
+    dlxd_broker_settle(&dlx_scene.broker);
     for (int i = 0; i < GREEDY; i++) {
         ck_assert_uint_eq(read_replies(greedy[i], 1), EACH); /* all of them, in order */
-        close(greedy[i]);
     }
-    close(honest);
 }
 END_TEST
 
 /* It is looked at again when it has been read to the end. */
 START_TEST(a_socket_that_waits_for_its_turn_is_not_looked_at_again)
 {
-    int fd;
-    struct dlxd_client *client = dlx_test_broker_client(&test, 10, &fd);
+    struct dlxd_client *client = dlx_scene_client(0, 10);
+    int fd = dlx_scene_fd(client);
     for (uint32_t round = 0; round < 3; round++) {
         send_info_requests(fd, 1, 3);
         look();
         ck_assert_int_eq(client->input, DLXD_INPUT_READY);
         look();
         ck_assert_int_eq(client->input, DLXD_INPUT_PAUSED);
-        dlxd_broker_settle(&test.broker);
+        dlxd_broker_settle(&dlx_scene.broker);
         ck_assert_int_eq(client->input, DLXD_INPUT_NONE);
         ck_assert_uint_eq(read_replies(fd, 1), 3);
     }
-    close(fd);
 }
 END_TEST
 
@@ -183,9 +158,9 @@ END_TEST
 static uint64_t run_and_wake(void)
 {
     look();
-    dlxd_work_wake(&test.broker.users, dlx__now_ns());
-    dlxd_broker_settle(&test.broker);
-    uint64_t now = dlx__now_ns(), next = dlxd_work_next_ns(&test.broker.users, now);
+    dlxd_work_wake(&dlx_scene.broker.users, dlx__now_ns());
+    dlxd_broker_settle(&dlx_scene.broker);
+    uint64_t now = dlx__now_ns(), next = dlxd_work_next_ns(&dlx_scene.broker.users, now);
     return next == UINT64_MAX ? next : next - now;
 }
 
@@ -197,16 +172,16 @@ START_TEST(requests_above_the_pace_wait_and_others_do_not)
     uint32_t n = 0, n_each[CONNECTIONS] = {0};
     int fds[CONNECTIONS], honest;
     struct dlxd_quota *slow = dlxd_quotas_add(&quotas, "slow");
-    memcpy(slow->max, test.broker.users.max, sizeof slow->max);
+    memcpy(slow->max, dlx_scene.broker.users.max, sizeof slow->max);
     slow->max[DLXD_REQUESTS] = PACE;
     ck_assert_int_eq(dlxd_quota_add_socket(slow, "socket-1"), 0);
-    dlxd_users_set_quotas(&test.broker.users, &quotas, UINT64_C(1) << 30);
+    dlxd_users_set_quotas(&dlx_scene.broker.users, &quotas, UINT64_C(1) << 30);
     uint64_t begin = dlx__now_ns();
     for (int i = 0; i < CONNECTIONS; i++) {
-        (void)dlx_test_broker_client_by(&test, 1, 10, &fds[i]);
+        fds[i] = connect_by(1);
         send_info_requests(fds[i], 1, EACH);
     }
-    (void)dlx_test_broker_client_by(&test, 2, 10, &honest);
+    honest = connect_by(2);
     send_info_requests(honest, 1, 2 * PACE);
     for (uint64_t left = 0; n < CONNECTIONS * EACH;) {
         left = run_and_wake();
@@ -225,11 +200,9 @@ START_TEST(requests_above_the_pace_wait_and_others_do_not)
     for (uint64_t left;
          (left = run_and_wake()) != UINT64_MAX;) /* and nothing is left to wait for */
         (void)poll(NULL, 0, (int)(left / 1000000) + 1);
-    for (int i = 0; i < CONNECTIONS; i++)
-        close(fds[i]);
-    close(honest);
-    dlx_test_broker_run(&test);
-    dlxd_users_set_quotas(&test.broker.users, &(struct dlxd_quotas){.n = 0}, UINT64_C(1) << 30);
+    dlx_test_broker_run(&dlx_scene);
+    dlxd_users_set_quotas(&dlx_scene.broker.users, &(struct dlxd_quotas){.n = 0},
+                          UINT64_C(1) << 30);
     dlxd_quotas_deinit(&quotas);
 }
 END_TEST
@@ -238,9 +211,10 @@ END_TEST
 START_TEST(who_waits_for_its_pace_can_be_ended_and_let_go)
 {
     int fds[2];
-    struct dlxd_client *first = dlx_test_broker_client_by(&test, 1, 10, &fds[0]);
-    (void)dlx_test_broker_client_by(&test, 1, 10, &fds[1]);
-    test.broker.users.max[DLXD_REQUESTS] = 1;
+    struct dlxd_client *first = dlx_scene_client(1, 10);
+    fds[0] = dlx_scene_fd(first);
+    fds[1] = connect_by(1);
+    dlx_scene.broker.users.max[DLXD_REQUESTS] = 1;
     for (int i = 0; i < 2; i++)
         send_info_requests(fds[i], 1, 5);
     uint64_t left = run_and_wake();
@@ -249,14 +223,12 @@ START_TEST(who_waits_for_its_pace_can_be_ended_and_let_go)
     dlxd_client_doom(first);
     ck_assert(!first->task.is_paced);
     (void)run_and_wake();
-    ck_assert_uint_eq(test.broker.n_clients, 1);
+    ck_assert_uint_eq(dlx_scene.broker.n_clients, 1);
     uint32_t n = read_replies(fds[1], 1);
     ck_assert_uint_lt(n, 5);
-    test.broker.users.max[DLXD_REQUESTS] = DLXD_UNLIMITED;
+    dlx_scene.broker.users.max[DLXD_REQUESTS] = DLXD_UNLIMITED;
     ck_assert_uint_eq(run_and_wake(), UINT64_MAX);
     ck_assert_uint_eq(read_replies(fds[1], n + 1), 5 - n);
-    for (int i = 0; i < 2; i++)
-        close(fds[i]);
 }
 END_TEST
 
@@ -265,30 +237,24 @@ END_TEST
 START_TEST(who_is_silent_for_longest_makes_way_for_its_own_user_only)
 {
     enum { N = DLXD_GREETING_MAX + 20 };
-    static int fds[N];
-    int other;
-    struct dlxd_client *first = NULL, *honest = dlx_test_broker_client_by(&test, 2, 0, &other);
+    struct dlxd_client *first = NULL, *honest = dlx_scene_client(2, 0);
     for (int i = 0; i < N; i++) {
-        struct dlxd_client *client = dlx_test_broker_client_by(&test, 1, 0, &fds[i]);
+        struct dlxd_client *client = dlx_scene_client(1, 0);
         first = first ? first : client;
         ck_assert(!dlxd_client_is_doomed(client)); /* the newest never does */
         ck_assert_uint_le(client->user->n_greeting, DLXD_GREETING_MAX);
         ck_assert(i < (int)DLXD_GREETING_MAX || dlxd_client_is_doomed(first));
     }
     ck_assert_int_eq(honest->state, DLXD_CLIENT_GREETING);
-    dlxd_broker_settle(&test.broker);
-    ck_assert_uint_eq(test.broker.n_greeting, DLXD_GREETING_MAX + 1);
-    for (int i = 0; i < N; i++)
-        close(fds[i]);
-    close(other);
+    dlxd_broker_settle(&dlx_scene.broker);
+    ck_assert_uint_eq(dlx_scene.broker.n_greeting, DLXD_GREETING_MAX + 1);
 }
 END_TEST
 
 int main(void)
 {
     Suite *suite = suite_create("work");
-    TCase *tcase = tcase_create("work");
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    TCase *tcase = dlx_scene_case("work", NULL);
     tcase_add_test(tcase, users_take_turns_and_so_do_the_tasks_of_one);
     tcase_add_test(tcase, a_task_that_is_stopped_leaves_nothing);
     tcase_add_test(tcase, many_connections_of_one_user_delay_another_by_a_step);

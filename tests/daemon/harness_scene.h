@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_TESTS_DAEMON_HARNESS_SCENE_H
+#define DLX_TESTS_DAEMON_HARNESS_SCENE_H
+
+/*
+ * What the tests of the daemon's objects share: a broker in the test's own process, its clients,
+ * and the packets between them. All of it ends with the test, in a teardown that fails unless
+ * nothing is charged to anybody and the process has as many descriptors as before the test. One
+ * thread; a failure ends the test.
+ */
+
+#include "daemon/objects/publisher.h"
+#include "tests/harness/broker.h"
+#include "tests/harness/run.h"
+#include <check.h>
+
+/* The broker of the running test. */
+extern struct dlx_test_broker dlx_scene;
+
+/* A test case whose tests have a scene each. `prepare` makes what they begin with, or is NULL. */
+TCase *dlx_scene_case(const char *name, void (*prepare)(void));
+/* The same for a test that ends its scene, and begins another, itself. */
+void dlx_scene_begin(void);
+void dlx_scene_end(void);
+
+/* The test closes this descriptor when it ends; or now. Returns it. */
+int dlx_scene_keep(int take_fd);
+void dlx_scene_close(int fd);
+
+/* A client of the user that comes by this listening socket (0: the main one). It has said Hello
+ * unless max_links is 0. */
+struct dlxd_client *dlx_scene_client(uint32_t socket, uint32_t max_links);
+/* The test's end of its control socket. */
+int dlx_scene_fd(const struct dlxd_client *client);
+
+/* ---- packets ------------------------------------------------------------------------------- */
+
+#define BODY(name) DLX__WIRE__PACKET__BODY_##name
+
+/* Send a packet to the broker, which does nothing with it yet. */
+void dlx_scene_send(int fd, Dlx__Wire__Packet__BodyCase body, void *message, uint32_t serial);
+/* The next packet, which is there already; valid until the next call. NULL: there is none. */
+const Dlx__Wire__Packet *dlx_scene_receive(int fd);
+/* The same; it has this body. */
+const Dlx__Wire__Packet *dlx_scene_expect(int fd, Dlx__Wire__Packet__BodyCase body);
+/* Descriptors of the last packet. Those that are not taken are closed. */
+size_t dlx_scene_n_fds(void);
+void dlx_scene_close_received(void);
+int dlx_scene_take_fd(size_t i);
+/* The daemon has closed its end, and nothing is left to receive. */
+void dlx_scene_expect_end(int fd);
+/* Receive all that is there. Returns how many packets that was. */
+size_t dlx_scene_receive_all(int fd);
+
+/* The client's request without a socket, and the reply to it. */
+const Dlx__Wire__Packet *dlx_scene_call(struct dlxd_client *client,
+                                        Dlx__Wire__Packet__BodyCase body, void *message);
+/* The same; the reply is an Error with this code, and with these words in its text. */
+void dlx_scene_call_fails(struct dlxd_client *client, Dlx__Wire__Packet__BodyCase body,
+                          void *message, int code, const char *words);
+Dlx__Wire__PublisherNew dlx_scene_publisher_new(const char *topic);
+Dlx__Wire__Subscribe dlx_scene_subscribe_request(const char *topic);
+
+/* ---- objects ------------------------------------------------------------------------------- */
+
+/* Of a publisher that does not block and retains nothing: the rest of its fields are 0. */
+extern const struct dlxd_publisher_config dlx_scene_plain;
+
+/* A ready publisher that is offered to all subscriptions. */
+struct dlxd_publisher *dlx_scene_publisher(struct dlxd_client *client, const char *topic);
+/* The same; the test has its end of the link socket, which stays open until the test ends. */
+struct dlxd_publisher *dlx_scene_publisher_linked(struct dlxd_client *client, const char *topic,
+                                                  int *ret_link_sock);
+void dlx_scene_offer(struct dlxd_publisher *publisher);
+/* Allocate a region through its writer's descriptor. */
+void dlx_scene_allocate(int take_fd, uint64_t size);
+/* An arena that is ready. */
+struct dlxd_arena *dlx_scene_arena(struct dlxd_publisher *publisher, uint64_t size);
+/* The oldest link of a subscription that has one. */
+struct dlxd_link *dlx_scene_link(const struct dlxd_subscription *subscription);
+/* The daemon looks now what users have received of what it sent them. */
+void dlx_scene_look(void);
+
+#endif
