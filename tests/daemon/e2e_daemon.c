@@ -2,7 +2,7 @@
 /* The daemon as a program, its handshake, and clients that break the protocol. */
 #include "common/error.h"
 #include "daemon/objects/client.h"
-#include "tests/harness/daemon.h"
+#include "tests/daemon/harness_served.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
 #include <check.h>
@@ -19,58 +19,25 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#define BODY(name) DLX__WIRE__PACKET__BODY_##name
-
-static struct dlx_test_daemon daemon_;
-static int witness; /* another client, which is not to notice anything */
-static size_t n_fds_at_start;
-
-static void start(void)
-{
-    dlx_test_daemon_start(&daemon_, NULL);
-    witness = dlx_test_hello(&daemon_, 10);
-    n_fds_at_start = dlx_test_daemon_n_fds(&daemon_);
-}
-
-static void check_witness(void)
-{
-    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
-    const Dlx__Wire__Packet *reply = dlx_test_call(witness, BODY(DAEMON_INFO), &info);
-    ck_assert_int_eq(reply->body_case, BODY(DAEMON_INFO_REPLY));
-    ck_assert_uint_eq(reply->daemon_info_reply->pid, (uint32_t)daemon_.pid);
-    ck_assert_str_eq(reply->daemon_info_reply->socket, daemon_.path);
-}
-
-static void stop(void)
-{
-    check_witness();
-    dlx_test_recv_done();
-    dlx_test_daemon_wait_n_fds(&daemon_, n_fds_at_start);
-    close(witness);
-    ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
-    ck_assert_int_ne(access(daemon_.path, F_OK), 0); /* nothing is left behind */
-}
-
 /* ---- the program --------------------------------------------------------------------------- */
 
 START_TEST(second_daemon_on_a_socket_names_the_first)
 {
     char log[1024];
     char pid[32];
-    (void)snprintf(pid, sizeof pid, "(pid %d)", (int)daemon_.pid);
-    ck_assert_int_eq(dlx_test_daemon_fail(daemon_.path, log, sizeof log), 1);
-    ck_assert_msg(strstr(log, daemon_.path) && strstr(log, pid), "%s", log);
-    close(dlx_test_hello(&daemon_, 1)); /* the first goes on */
+    (void)snprintf(pid, sizeof pid, "(pid %d)", (int)dlx_served.pid);
+    ck_assert_int_eq(dlx_test_daemon_fail(dlx_served.path, log, sizeof log), 1);
+    ck_assert_msg(strstr(log, dlx_served.path) && strstr(log, pid), "%s", log);
+    close(dlx_test_hello(&dlx_served, 1)); /* the first goes on */
 }
 END_TEST
 
 START_TEST(stale_socket_is_replaced)
 {
-    close(witness);
-    dlx_test_daemon_kill(&daemon_);
-    ck_assert_int_eq(access(daemon_.path, F_OK), 0);
-    dlx_test_daemon_start(&daemon_, NULL);
-    witness = dlx_test_hello(&daemon_, 10);
+    close(dlx_served_client);
+    dlx_test_daemon_kill(&dlx_served);
+    ck_assert_int_eq(access(dlx_served.path, F_OK), 0);
+    dlx_served_start(NULL);
 }
 END_TEST
 
@@ -80,7 +47,7 @@ START_TEST(path_that_is_no_socket_is_left_alone)
     char lock[310];
     char log[1024];
     char text[8] = "";
-    (void)snprintf(path, sizeof path, "%s/file", daemon_.dir);
+    (void)snprintf(path, sizeof path, "%s/file", dlx_served.dir);
     (void)snprintf(lock, sizeof lock, "%s.lock", path);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     ck_assert_int_eq(write(fd, "mine", 4), 4);
@@ -98,7 +65,7 @@ START_TEST(socket_of_another_program_is_left_alone)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     char log[1024];
-    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.90s/other", daemon_.dir);
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.90s/other", dlx_served.dir);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
     ck_assert_int_eq(listen(fd, 1), 0);
@@ -128,13 +95,13 @@ END_TEST
 /* The path comes from the environment; a folder that is missing is made. */
 START_TEST(default_path_and_readiness)
 {
-    struct dlx_test_daemon other = daemon_;
+    struct dlx_test_daemon other = dlx_served;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     char env[300];
     char state[64] = "";
-    (void)snprintf(other.path, sizeof other.path, "%s/new/s", daemon_.dir);
+    (void)snprintf(other.path, sizeof other.path, "%s/new/s", dlx_served.dir);
     (void)snprintf(env, sizeof env, "DLX_SOCKET=%s", other.path);
-    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.90s/notify", daemon_.dir);
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.90s/notify", dlx_served.dir);
     int notify = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     ck_assert_int_eq(bind(notify, (struct sockaddr *)&address, sizeof address), 0);
     ck_assert_int_eq(setenv("NOTIFY_SOCKET", address.sun_path, 1), 0);
@@ -144,14 +111,14 @@ START_TEST(default_path_and_readiness)
     ck_assert_msg(strncmp(state, "READY=1\n", 8) == 0, "%s", state);
     close(dlx_test_hello(&other, 1));
     ck_assert_int_eq(dlx_test_daemon_stop(&other), 0);
-    (void)snprintf(other.path, sizeof other.path, "%s/new/dlpackd.sock", daemon_.dir);
-    (void)snprintf(env, sizeof env, "XDG_RUNTIME_DIR=%s/new", daemon_.dir);
+    (void)snprintf(other.path, sizeof other.path, "%s/new/dlpackd.sock", dlx_served.dir);
+    (void)snprintf(env, sizeof env, "XDG_RUNTIME_DIR=%s/new", dlx_served.dir);
     unsetenv("NOTIFY_SOCKET");
     unsetenv("DLX_SOCKET");
     dlx_test_daemon_start_default(&other, env);
     close(dlx_test_hello(&other, 1));
     ck_assert_int_eq(dlx_test_daemon_stop(&other), 0);
-    (void)snprintf(env, sizeof env, "%s/new", daemon_.dir);
+    (void)snprintf(env, sizeof env, "%s/new", dlx_served.dir);
     ck_assert_int_eq(rmdir(env), 0);
     unlink(address.sun_path);
     close(notify);
@@ -160,14 +127,13 @@ END_TEST
 
 START_TEST(shutdown_tells_the_clients)
 {
-    int fd = dlx_test_hello(&daemon_, 1);
-    int silent = dlx_test_connect(&daemon_);
-    ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
+    int fd = dlx_test_hello(&dlx_served, 1);
+    int silent = dlx_test_connect(&dlx_served);
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_served), 0);
     (void)dlx_test_disconnected(fd, DLX_E_DISCONNECTED);
-    (void)dlx_test_disconnected(witness, DLX_E_DISCONNECTED);
+    (void)dlx_test_disconnected(dlx_served_client, DLX_E_DISCONNECTED);
     close(silent);
-    dlx_test_daemon_start(&daemon_, NULL);
-    witness = dlx_test_hello(&daemon_, 10);
+    dlx_served_start(NULL);
 }
 END_TEST
 
@@ -176,7 +142,7 @@ END_TEST
 START_TEST(unknown_version_hears_which_are_known)
 {
     Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
-    int fd = dlx_test_connect(&daemon_);
+    int fd = dlx_test_connect(&dlx_served);
     hello.major = 99;
     const char *text = dlx_test_call_error(fd, BODY(HELLO), &hello, DLX_E_VERSION);
     ck_assert_msg(strstr(text, "99.0") && strstr(text, "knows 2.0"), "%s", text);
@@ -190,7 +156,7 @@ END_TEST
 START_TEST(newer_minor_version_is_answered_with_ours)
 {
     Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
-    int fd = dlx_test_connect(&daemon_);
+    int fd = dlx_test_connect(&dlx_served);
     hello.major = DLX_PROTO_MAJOR;
     hello.minor = 1000;
     const Dlx__Wire__Packet *reply = dlx_test_call(fd, BODY(HELLO), &hello);
@@ -205,11 +171,11 @@ START_TEST(nothing_goes_before_hello_and_hello_once)
 {
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
     Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
-    int fd = dlx_test_connect(&daemon_);
+    int fd = dlx_test_connect(&dlx_served);
     dlx_test_send(fd, BODY(DAEMON_INFO), &info, 1);
     (void)dlx_test_disconnected(fd, DLX_E_PROTOCOL);
     hello.major = DLX_PROTO_MAJOR;
-    fd = dlx_test_hello(&daemon_, 1);
+    fd = dlx_test_hello(&dlx_served, 1);
     dlx_test_send(fd, BODY(HELLO), &hello, 1);
     (void)dlx_test_disconnected(fd, DLX_E_PROTOCOL);
 }
@@ -226,10 +192,10 @@ START_TEST(long_name_is_refused_and_odd_names_are_cleaned)
     hello.major = DLX_PROTO_MAJOR;
     hello.minor = DLX_PROTO_MINOR;
     hello.name = name;
-    int fd = dlx_test_connect(&daemon_);
+    int fd = dlx_test_connect(&dlx_served);
     (void)dlx_test_call_error(fd, BODY(HELLO), &hello, DLX_E_INVALID);
     close(fd);
-    fd = dlx_test_connect(&daemon_);
+    fd = dlx_test_connect(&dlx_served);
     (void)snprintf(name, sizeof name, "a\n\x1b[31m\xff");
     ck_assert_int_eq(dlx_test_call(fd, BODY(HELLO), &hello)->body_case, BODY(HELLO_REPLY));
     dlx_test_publisher_new(&pub, fd, "t", 0);
@@ -244,7 +210,7 @@ END_TEST
 
 START_TEST(silent_client_is_disconnected_after_two_seconds)
 {
-    int fd = dlx_test_connect(&daemon_);
+    int fd = dlx_test_connect(&dlx_served);
     uint64_t before = dlx__now_ns();
     const char *text = dlx_test_disconnected(fd, DLX_E_TIMEOUT);
     ck_assert_msg(strstr(text, "Hello"), "%s", text);
@@ -257,9 +223,9 @@ START_TEST(silent_crowd_does_not_keep_others_out)
     enum { N = 100 };
     int crowd[N];
     for (int i = 0; i < N; i++)
-        crowd[i] = dlx_test_connect(&daemon_);
+        crowd[i] = dlx_test_connect(&dlx_served);
     uint64_t before = dlx__now_ns();
-    int fd = dlx_test_hello(&daemon_, 1);
+    int fd = dlx_test_hello(&dlx_served, 1);
     ck_assert_uint_lt(dlx__now_ns() - before, UINT64_C(5000000000));
     for (int i = 0; i < N; i++)
         close(crowd[i]);
@@ -276,9 +242,9 @@ static int connect_as(uid_t uid)
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         /* From inside its folder: the other user need not be able to search $TMPDIR. */
-        struct dlx_test_daemon here = daemon_;
+        struct dlx_test_daemon here = dlx_served;
         (void)snprintf(here.path, sizeof here.path, "s");
-        if (chdir(daemon_.dir) < 0 || setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 ||
+        if (chdir(dlx_served.dir) < 0 || setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 ||
             setresuid(uid, uid, uid) < 0)
             _exit(10);
         int fd = dlx_test_connect(&here);
@@ -318,9 +284,9 @@ START_TEST(others_who_say_nothing_are_told_and_keep_nobody_out)
     pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
-        struct dlx_test_daemon here = daemon_;
+        struct dlx_test_daemon here = dlx_served;
         (void)snprintf(here.path, sizeof here.path, "s");
-        if (chdir(daemon_.dir) < 0 || setgroups(0, NULL) < 0 || setresuid(1000, 1000, 1000) < 0)
+        if (chdir(dlx_served.dir) < 0 || setgroups(0, NULL) < 0 || setresuid(1000, 1000, 1000) < 0)
             _exit(10);
         for (int i = 0; i < N; i++)
             crowd[i] = dlx_test_connect(&here);
@@ -331,7 +297,7 @@ START_TEST(others_who_say_nothing_are_told_and_keep_nobody_out)
         _exit(0);
     }
     do
-        check_witness();
+        dlx_served_barrier();
     while (waitpid(pid, &status, WNOHANG) == 0);
     ck_assert_int_eq(status, 0);
 }
@@ -361,10 +327,10 @@ START_TEST(garbage_disconnects)
                {unknown_field, sizeof unknown_field},
                {"GET / HTTP/1.1\r\n\r\n", 18}};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(bad); i++) {
-        int fd = dlx_test_connect(&daemon_);
+        int fd = dlx_test_connect(&dlx_served);
         send_raw(fd, bad[i].data, bad[i].size);
         (void)dlx_test_disconnected(fd, DLX_E_PROTOCOL);
-        fd = dlx_test_hello(&daemon_, 1);
+        fd = dlx_test_hello(&dlx_served, 1);
         send_raw(fd, bad[i].data, bad[i].size);
         (void)dlx_test_disconnected(fd, DLX_E_PROTOCOL);
     }
@@ -376,7 +342,7 @@ START_TEST(oversized_and_empty_packets_disconnect)
     static uint8_t big[65536];
     const size_t sizes[] = {DLX_PACKET_SIZE_MAX, DLX_PACKET_SIZE_MAX + 1, sizeof big, 0};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++) {
-        int fd = dlx_test_hello(&daemon_, 1);
+        int fd = dlx_test_hello(&dlx_served, 1);
         send_raw(fd, big, sizes[i]);
         (void)dlx_test_disconnected(fd, DLX_E_PROTOCOL);
     }
@@ -388,7 +354,7 @@ START_TEST(clients_that_send_fds_are_refused_or_disconnected)
     for (size_t n = 1; n <= 253; n += 84) {
         int fds[253];
         uint8_t data[] = {0x08, 0x01, 0xda, 0x01, 0x00}; /* DaemonInfo */
-        int fd = dlx_test_hello(&daemon_, 1);
+        int fd = dlx_test_hello(&dlx_served, 1);
         for (size_t i = 0; i < n; i++)
             fds[i] = STDIN_FILENO;
         if (dlx__packet_send(fd, data, sizeof data, fds, n) == 0) { /* before Linux 6.16 */
@@ -416,7 +382,7 @@ START_TEST(replies_and_serial_0_are_no_requests)
                {BODY(ACK), &ack, 0},
                {BODY(DAEMON_INFO), &info, 0}};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(bad); i++) {
-        int fd = dlx_test_hello(&daemon_, 1);
+        int fd = dlx_test_hello(&dlx_served, 1);
         dlx_test_send(fd, bad[i].body, bad[i].message, bad[i].serial);
         (void)dlx_test_disconnected(fd, DLX_E_PROTOCOL);
     }
@@ -431,7 +397,7 @@ START_TEST(violations_on_a_subscription_socket_disconnect)
         Dlx__Wire__Ok ok = DLX__WIRE__OK__INIT;
         const int stdin_fd = STDIN_FILENO;
         uint8_t one = 0;
-        int fd = dlx_test_hello(&daemon_, 1);
+        int fd = dlx_test_hello(&dlx_served, 1);
         dlx_test_subscribe(&sub, fd, "t", false);
         ack.n = 1;
         if (i == 0)
@@ -456,7 +422,7 @@ START_TEST(client_that_floods_and_never_reads_is_disconnected)
 {
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
-    int fd = dlx_test_hello(&daemon_, 1);
+    int fd = dlx_test_hello(&dlx_served, 1);
     int r;
     packet.serial = 1;
     packet.body_case = BODY(DAEMON_INFO);
@@ -470,7 +436,7 @@ START_TEST(client_that_floods_and_never_reads_is_disconnected)
             break;
         }
         if (i % 1000 == 0)
-            check_witness();
+            dlx_served_barrier();
     }
     ck_assert_int_eq(r, DLX_E_DISCONNECTED);
     close(fd);
@@ -480,7 +446,7 @@ END_TEST
 START_TEST(thousand_connections_leak_nothing)
 {
     for (int i = 0; i < 1000; i++) {
-        int fd = i % 2 ? dlx_test_connect(&daemon_) : dlx_test_hello(&daemon_, 1);
+        int fd = i % 2 ? dlx_test_connect(&dlx_served) : dlx_test_hello(&dlx_served, 1);
         close(fd);
     }
 }
@@ -499,34 +465,35 @@ START_TEST(daemon_out_of_fds_goes_on)
     request.history = 1;
     request.depth = 16;
     request.n_entries = 256;
-    ck_assert_int_eq(prlimit(daemon_.pid, RLIMIT_NOFILE, &low, NULL), 0);
+    ck_assert_int_eq(prlimit(dlx_served.pid, RLIMIT_NOFILE, &low, NULL), 0);
     /* A request that does not fit fails alone. */
     int code = 0;
     for (int i = 0; i < N && code == 0; i++) {
-        const Dlx__Wire__Packet *reply = dlx_test_call(witness, BODY(PUBLISHER_NEW), &request);
+        const Dlx__Wire__Packet *reply =
+            dlx_test_call(dlx_served_client, BODY(PUBLISHER_NEW), &request);
         if (reply->body_case == BODY(ERROR))
             code = reply->error->code;
     }
     ck_assert_int_eq(code, DLX_E_FD_LIMIT);
-    check_witness();
+    dlx_served_barrier();
     /* Connections that do not fit are told and closed, and the loop does not spin on them. */
     for (n = 0; n < N; n++)
-        fds[n] = dlx_test_connect(&daemon_);
+        fds[n] = dlx_test_connect(&dlx_served);
     for (int i = N - 20; i < N; i++) {
         (void)dlx_test_disconnected(fds[i], DLX_E_FD_LIMIT);
     }
-    check_witness();
+    dlx_served_barrier();
     for (int i = 0; i < N - 20; i++)
         close(fds[i]);
-    close(witness);
+    close(dlx_served_client);
     dlx_test_recv_done();
     low.rlim_cur = 20000;
-    ck_assert_int_eq(prlimit(daemon_.pid, RLIMIT_NOFILE, &low, NULL), 0);
-    witness = dlx_test_hello(&daemon_, 10);
-    dlx_test_publisher_new(&pub, witness, "t", 0);
+    ck_assert_int_eq(prlimit(dlx_served.pid, RLIMIT_NOFILE, &low, NULL), 0);
+    dlx_served_client = dlx_test_hello(&dlx_served, 10);
+    dlx_test_publisher_new(&pub, dlx_served_client, "t", 0);
     dlx_test_publisher_deinit(&pub);
-    close(witness);
-    witness = dlx_test_hello(&daemon_, 10);
+    close(dlx_served_client);
+    dlx_served_client = dlx_test_hello(&dlx_served, 10);
 }
 END_TEST
 
@@ -538,13 +505,12 @@ START_TEST(pidfd_by_number_works_as_well)
         return;
     }
     close(pidfd);
-    close(witness);
-    ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
-    dlx_test_daemon_start(&daemon_, "DLX_TEST_NO_PEERPIDFD=1");
-    witness = dlx_test_hello(&daemon_, 10);
+    close(dlx_served_client);
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_served), 0);
+    dlx_served_start("DLX_TEST_NO_PEERPIDFD=1");
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
-        (void)dlx_test_hello(&daemon_, 1);
+        (void)dlx_test_hello(&dlx_served, 1);
         _exit(0);
     }
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
@@ -554,10 +520,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("daemon");
-    TCase *tcase = tcase_create("daemon");
-    dlx_test_dir_fixture(tcase, &daemon_);
-    tcase_add_checked_fixture(tcase, start, stop);
-    tcase_set_timeout(tcase, 30);
+    TCase *tcase = dlx_served_case("daemon");
     tcase_add_test(tcase, second_daemon_on_a_socket_names_the_first);
     tcase_add_test(tcase, stale_socket_is_replaced);
     tcase_add_test(tcase, path_that_is_no_socket_is_left_alone);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who dies, or leaves early, takes what it had along and nothing else. */
 #include "common/error.h"
-#include "tests/harness/daemon.h"
+#include "tests/daemon/harness_served.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
 #include <check.h>
@@ -10,49 +10,13 @@
 #include <stdio.h>
 #include <sys/wait.h>
 
-#define BODY(name) DLX__WIRE__PACKET__BODY_##name
-
-static struct dlx_test_daemon daemon_;
-static int control; /* a client that has said Hello */
-static size_t n_fds_at_start;
-
-static void start(void)
-{
-    dlx_test_daemon_start(&daemon_, NULL);
-    n_fds_at_start = dlx_test_daemon_n_fds(&daemon_);
-    control = dlx_test_hello(&daemon_, 1000);
-}
-
-static void stop(void)
-{
-    dlx_test_recv_done();
-    close(control);
-    dlx_test_daemon_wait_n_fds(&daemon_, n_fds_at_start);
-    ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
-}
-
-/* Everything the control socket said before has been handled, and everything that follows from it. */
-static void barrier(void)
-{
-    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
-    const Dlx__Wire__Packet *reply = dlx_test_call(control, BODY(DAEMON_INFO), &info);
-    ck_assert_int_eq(reply->body_case, BODY(DAEMON_INFO_REPLY));
-}
-
-static void close_publisher(const struct dlx_test_publisher *publisher)
-{
-    Dlx__Wire__PublisherClose request = DLX__WIRE__PUBLISHER_CLOSE__INIT;
-    request.publisher = publisher->id;
-    dlx_test_call_ok(publisher->control, BODY(PUBLISHER_CLOSE), &request);
-}
-
 /* A client process that does its part of a story up to `stage` and is killed there. */
 static void play(int stage, int ready_fd)
 {
     struct dlx_test_publisher pub;
     struct dlx_test_subscription sub;
     Dlx__Wire__ArenaNew arena_new = DLX__WIRE__ARENA_NEW__INIT;
-    int fd = stage == 0 ? dlx_test_connect(&daemon_) : dlx_test_hello(&daemon_, 100);
+    int fd = stage == 0 ? dlx_test_connect(&dlx_served) : dlx_test_hello(&dlx_served, 100);
     if (stage >= 2)
         dlx_test_publisher_new(&pub, fd, "mine", 0);
     if (stage >= 3)
@@ -83,11 +47,10 @@ START_TEST(death_at_any_stage_leaves_nothing)
     struct dlx_test_subscription sub;
     int ready[2];
     char byte;
-    dlx_test_publisher_new(&pub, control, "theirs", 0);
-    dlx_test_publisher_ready(&pub);
-    dlx_test_subscribe(&sub, control, "mine", false);
-    barrier();
-    size_t n = dlx_test_daemon_n_fds(&daemon_);
+    dlx_served_publisher(&pub, "theirs");
+    dlx_test_subscribe(&sub, dlx_served_client, "mine", false);
+    dlx_served_barrier();
+    size_t n = dlx_test_daemon_n_fds(&dlx_served);
     ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
     pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
@@ -113,10 +76,10 @@ START_TEST(death_at_any_stage_leaves_nothing)
         ck_assert_int_eq(kill(pid, SIGKILL), 0);
     }
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
-    dlx_test_daemon_wait_n_fds(&daemon_, n);
+    dlx_test_daemon_wait_n_fds(&dlx_served, n);
     if (_i >= 8) {
         while (dlx_test_leaves(&pub) == 0)
-            barrier();
+            dlx_served_barrier();
         ck_assert_uint_eq(dlx_test_joins(&pub), 1);
     }
     dlx_test_publisher_deinit(&pub);
@@ -129,16 +92,15 @@ START_TEST(publisher_that_leaves_before_the_link_is_open)
     struct dlx_test_publisher pub;
     struct dlx_test_subscription sub;
     Dlx__Wire__LinkReady ready = DLX__WIRE__LINK_READY__INIT;
-    dlx_test_publisher_new(&pub, control, "t", 0);
-    dlx_test_publisher_ready(&pub);
-    dlx_test_subscribe(&sub, control, "t", false);
+    dlx_served_publisher(&pub, "t");
+    dlx_test_subscribe(&sub, dlx_served_client, "t", false);
     ready.link = dlx_test_expect(sub.fd, BODY(LINK_OFFER))->link_offer->link;
-    close_publisher(&pub);
+    dlx_served_publisher_close(&pub);
     const Dlx__Wire__Packet *p = dlx_test_expect(sub.fd, BODY(LINK_FAILED));
     ck_assert_uint_eq(p->link_failed->link, ready.link);
     ck_assert_int_eq(p->link_failed->code, DLX_E_PUBLISHER_GONE);
     dlx_test_send(sub.fd, BODY(LINK_READY), &ready, 0); /* crossed: no violation */
-    barrier();
+    dlx_served_barrier();
     ck_assert(dlx_test_is_silent(sub.fd));
     dlx_test_publisher_deinit(&pub);
     dlx_test_subscription_deinit(&sub);
@@ -151,15 +113,15 @@ START_TEST(child_that_inherits_the_sockets_does_not_keep_its_parent_alive)
     struct dlx_test_subscription sub;
     int ready[2];
     pid_t grandchild;
-    dlx_test_subscribe(&sub, control, "mine", false);
-    barrier(); /* it has closed the end of the socket that it sent */
-    size_t n = dlx_test_daemon_n_fds(&daemon_);
+    dlx_test_subscribe(&sub, dlx_served_client, "mine", false);
+    dlx_served_barrier(); /* it has closed the end of the socket that it sent */
+    size_t n = dlx_test_daemon_n_fds(&dlx_served);
     ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
     pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_test_publisher pub;
-        int fd = dlx_test_hello(&daemon_, 100);
+        int fd = dlx_test_hello(&dlx_served, 100);
         dlx_test_publisher_new(&pub, fd, "mine", 0);
         dlx_test_publisher_ready(&pub);
         grandchild = dlx_test_fork();
@@ -180,9 +142,9 @@ START_TEST(child_that_inherits_the_sockets_does_not_keep_its_parent_alive)
     Dlx__Wire__LinkClose leave = DLX__WIRE__LINK_CLOSE__INIT;
     leave.link = link;
     dlx_test_send(sub.fd, BODY(LINK_CLOSE), &leave, 0);
-    dlx_test_daemon_wait_n_fds(&daemon_, n + 1); /* the link socket, which it has not read */
+    dlx_test_daemon_wait_n_fds(&dlx_served, n + 1); /* the link socket, which it has not read */
     ck_assert_int_eq(kill(grandchild, SIGKILL), 0);
-    dlx_test_daemon_wait_n_fds(&daemon_, n);
+    dlx_test_daemon_wait_n_fds(&dlx_served, n);
     dlx_test_subscription_deinit(&sub);
 }
 END_TEST
@@ -195,24 +157,23 @@ START_TEST(a_publisher_that_resumes_gets_a_page_of_the_next_daemon)
     struct dlx_test_subscription sub;
     Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
     char topic[] = "t";
-    dlx_test_publisher_new(&before, control, topic, 0);
-    dlx_test_publisher_ready(&before);
-    dlx_test_subscribe(&sub, control, topic, false);
+    dlx_served_publisher(&before, topic);
+    dlx_test_subscribe(&sub, dlx_served_client, topic, false);
     (void)dlx_test_join(&sub);
     ck_assert_uint_eq(dlx_test_joins(&before), 1);
-    dlx_test_daemon_kill(&daemon_);
-    close(control);
+    dlx_test_daemon_kill(&dlx_served);
+    close(dlx_served_client);
     dlx_test_subscription_deinit(&sub);
-    start();
+    dlx_served_start(NULL);
     request.topic = topic;
     request.history = 1;
     request.depth = 16;
     request.n_entries = 256;
     request.resumes = before.id;
-    dlx_test_publisher_new_from(&after, control, &request);
+    dlx_test_publisher_new_from(&after, dlx_served_client, &request);
     dlx_test_publisher_ready(&after);
     ck_assert_uint_eq(dlx_test_joins(&after), 0);
-    dlx_test_subscribe(&sub, control, topic, false);
+    dlx_test_subscribe(&sub, dlx_served_client, topic, false);
     (void)dlx_test_join(&sub);
     ck_assert_uint_eq(dlx_test_joins(&after), 1);
     ck_assert_uint_eq(dlx_test_joins(&before), 1);
@@ -225,10 +186,7 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("daemon_death");
-    TCase *tcase = tcase_create("death");
-    dlx_test_dir_fixture(tcase, &daemon_);
-    tcase_add_checked_fixture(tcase, start, stop);
-    tcase_set_timeout(tcase, 30);
+    TCase *tcase = dlx_served_case("death");
     tcase_add_loop_test(tcase, death_at_any_stage_leaves_nothing, 0, 10);
     tcase_add_test(tcase, publisher_that_leaves_before_the_link_is_open);
     tcase_add_test(tcase, child_that_inherits_the_sockets_does_not_keep_its_parent_alive);

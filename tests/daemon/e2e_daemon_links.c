@@ -3,7 +3,7 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "ring/layout.h"
-#include "tests/harness/daemon.h"
+#include "tests/daemon/harness_served.h"
 #include "tests/harness/run.h"
 #include "tests/harness/seccomp.h"
 #include <check.h>
@@ -12,58 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define BODY(name) DLX__WIRE__PACKET__BODY_##name
-
-static struct dlx_test_daemon daemon_;
-static int control; /* a client that has said Hello */
-static size_t n_fds_at_start;
-
-static bool on_an_older_kernel; /* which does not keep descriptors from the daemon's sockets */
-
+/* Such a kernel lets clients send descriptors to the daemon's sockets. */
 static void choose_older_kernel(void)
 {
-    on_an_older_kernel = true;
-}
-
-static void start(void)
-{
-    if (on_an_older_kernel)
-        dlx_test_daemon_start_prepared(&daemon_, dlx_test_seccomp_on_an_older_kernel, NULL);
-    else
-        dlx_test_daemon_start(&daemon_, NULL);
-    n_fds_at_start = dlx_test_daemon_n_fds(&daemon_);
-    control = dlx_test_hello(&daemon_, 1000);
-}
-
-static void stop(void)
-{
-    dlx_test_recv_done();
-    close(control);
-    dlx_test_daemon_wait_n_fds(&daemon_, n_fds_at_start);
-    ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
-}
-
-/* Everything the control socket said before has been handled, and everything that follows from it. */
-static void barrier(void)
-{
-    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
-    const Dlx__Wire__Packet *reply = dlx_test_call(control, BODY(DAEMON_INFO), &info);
-    ck_assert_int_eq(reply->body_case, BODY(DAEMON_INFO_REPLY));
-}
-
-static void close_publisher(const struct dlx_test_publisher *publisher)
-{
-    Dlx__Wire__PublisherClose request = DLX__WIRE__PUBLISHER_CLOSE__INIT;
-    request.publisher = publisher->id;
-    dlx_test_call_ok(publisher->control, BODY(PUBLISHER_CLOSE), &request);
-}
-
-static void drop_arena(const struct dlx_test_publisher *publisher, uint32_t arena)
-{
-    Dlx__Wire__ArenaDrop request = DLX__WIRE__ARENA_DROP__INIT;
-    request.publisher = publisher->id;
-    request.arena = arena;
-    dlx_test_call_ok(publisher->control, BODY(ARENA_DROP), &request);
+    dlx_served_prepare = dlx_test_seccomp_on_an_older_kernel;
 }
 
 START_TEST(subscriber_joins_a_publisher_that_is_there)
@@ -71,10 +23,9 @@ START_TEST(subscriber_joins_a_publisher_that_is_there)
     struct dlx_test_publisher pub;
     struct dlx_test_subscription sub;
     const void *map;
-    dlx_test_publisher_new(&pub, control, "cam/front", 0);
-    dlx_test_publisher_ready(&pub);
+    dlx_served_publisher(&pub, "cam/front");
     ck_assert_uint_eq(dlx_test_arena(&pub, 8192), 1);
-    dlx_test_subscribe(&sub, control, "cam/front", false);
+    dlx_test_subscribe(&sub, dlx_served_client, "cam/front", false);
     ck_assert_uint_eq(sub.n_offers, 1);
     uint64_t link = dlx_test_accept_offer(&sub);
     const Dlx__Wire__Packet *p = dlx_test_expect(sub.fd, BODY(LINK_OPEN));
@@ -127,7 +78,7 @@ START_TEST(subscriber_joins_a_publisher_that_is_there)
     close(bell);
     ck_assert_int_eq(poll(&hangup, 1, PATIENCE_MS), 1);
     while (dlx_test_leaves(&pub) == 0)
-        barrier();
+        dlx_served_barrier();
     close(other_bell);
     close(pidfd);
     dlx_test_publisher_deinit(&pub);
@@ -138,11 +89,11 @@ START_TEST(publisher_that_comes_later_is_offered_from_its_start)
 {
     struct dlx_test_publisher pub[3];
     struct dlx_test_subscription sub;
-    dlx_test_subscribe(&sub, control, "t", false);
+    dlx_test_subscribe(&sub, dlx_served_client, "t", false);
     ck_assert_uint_eq(sub.n_offers, 0);
     for (int i = 0; i < 3; i++) {
-        dlx_test_publisher_new(&pub[i], control, "t", 0);
-        barrier();
+        dlx_test_publisher_new(&pub[i], dlx_served_client, "t", 0);
+        dlx_served_barrier();
         ck_assert(dlx_test_is_silent(sub.fd)); /* not before it is ready */
         dlx_test_publisher_ready(&pub[i]);
         uint64_t link = dlx_test_accept_offer(&sub);
@@ -162,9 +113,8 @@ START_TEST(arenas_follow_one_another_and_drops_come_in_order)
 {
     struct dlx_test_publisher pub;
     struct dlx_test_subscription sub;
-    dlx_test_publisher_new(&pub, control, "t", 0);
-    dlx_test_publisher_ready(&pub);
-    dlx_test_subscribe(&sub, control, "t", false);
+    dlx_served_publisher(&pub, "t");
+    dlx_test_subscribe(&sub, dlx_served_client, "t", false);
     (void)dlx_test_join(&sub);
     for (uint32_t i = 1; i <= 3; i++) {
         ck_assert_uint_eq(dlx_test_arena(&pub, 4096 * i), i);
@@ -175,8 +125,8 @@ START_TEST(arenas_follow_one_another_and_drops_come_in_order)
         ck_assert_uint_eq(p->arena_added->arena_size, 4096 * i);
         dlx_test_ack(&sub);
     }
-    drop_arena(&pub, 2);
-    drop_arena(&pub, 1);
+    dlx_served_arena_drop(&pub, 2);
+    dlx_served_arena_drop(&pub, 1);
     ck_assert_uint_eq(dlx_test_expect(sub.fd, BODY(ARENA_DROPPED))->arena_dropped->arena, 2);
     ck_assert_uint_eq(dlx_test_expect(sub.fd, BODY(ARENA_DROPPED))->arena_dropped->arena, 1);
 
@@ -184,11 +134,12 @@ START_TEST(arenas_follow_one_another_and_drops_come_in_order)
     Dlx__Wire__ArenaDrop request = DLX__WIRE__ARENA_DROP__INIT;
     request.publisher = pub.id;
     request.arena = 3;
-    dlx_test_send(control, BODY(ARENA_DROP), &request, 0);
-    dlx_test_send(control, BODY(ARENA_DROP), &request, 0); /* not there any more: no reply either */
+    dlx_test_send(dlx_served_client, BODY(ARENA_DROP), &request, 0);
+    dlx_test_send(dlx_served_client, BODY(ARENA_DROP), &request,
+                  0); /* not there any more: no reply either */
     ck_assert_uint_eq(dlx_test_expect(sub.fd, BODY(ARENA_DROPPED))->arena_dropped->arena, 3);
-    barrier();
-    dlx_test_call_error(control, BODY(ARENA_DROP), &request, DLX_E_NOT_FOUND);
+    dlx_served_barrier();
+    dlx_test_call_error(dlx_served_client, BODY(ARENA_DROP), &request, DLX_E_NOT_FOUND);
     ck_assert_uint_eq(dlx_test_arena(&pub, 4096), 4); /* ids are not used again */
     dlx_test_publisher_deinit(&pub);
     dlx_test_subscription_deinit(&sub);
@@ -200,10 +151,9 @@ START_TEST(subscriber_that_never_acknowledges_gets_four_packets_with_fds)
     struct dlx_test_publisher pub;
     struct dlx_test_subscription sub;
     struct dlx_test_subscription other;
-    dlx_test_publisher_new(&pub, control, "t", 0);
-    dlx_test_publisher_ready(&pub);
-    dlx_test_subscribe(&sub, control, "t", false);
-    dlx_test_subscribe(&other, control, "t", false);
+    dlx_served_publisher(&pub, "t");
+    dlx_test_subscribe(&sub, dlx_served_client, "t", false);
+    dlx_test_subscribe(&other, dlx_served_client, "t", false);
     (void)dlx_test_join(&other);
     /* An offer and LinkOpen, both acknowledged, and then eight arenas. */
     (void)dlx_test_join(&sub);
@@ -214,17 +164,17 @@ START_TEST(subscriber_that_never_acknowledges_gets_four_packets_with_fds)
     }
     for (uint32_t i = 1; i <= 4; i++)
         ck_assert_uint_eq(dlx_test_expect(sub.fd, BODY(ARENA_ADDED))->arena_added->arena, i);
-    barrier();
+    dlx_served_barrier();
     ck_assert(dlx_test_is_silent(sub.fd));
     /* News without fds does not wait, news about an arena that was not sent is not sent. */
-    drop_arena(&pub, 3);
-    drop_arena(&pub, 6);
+    dlx_served_arena_drop(&pub, 3);
+    dlx_served_arena_drop(&pub, 6);
     ck_assert_uint_eq(dlx_test_expect(sub.fd, BODY(ARENA_DROPPED))->arena_dropped->arena, 3);
-    barrier();
+    dlx_served_barrier();
     ck_assert(dlx_test_is_silent(sub.fd));
     /* One more for each that is acknowledged; the publisher may have left meanwhile. */
-    close_publisher(&pub);
-    barrier();
+    dlx_served_publisher_close(&pub);
+    dlx_served_barrier();
     ck_assert(dlx_test_is_silent(sub.fd));
     const uint32_t rest[] = {5, 7, 8};
     for (size_t i = 0; i < 3; i++) {
@@ -244,10 +194,9 @@ START_TEST(publisher_that_does_not_respond_refuses_the_641st)
     enum { N = 642, MOST = 640 };
     struct dlx_test_publisher pub;
     static struct dlx_test_subscription sub[N];
-    int n_open = 0, reader = dlx_test_hello(&daemon_, N);
-    dlx_test_publisher_new(&pub, control, "t", 0);
-    dlx_test_publisher_ready(&pub);
-    size_t n_fds = dlx_test_daemon_n_fds(&daemon_);
+    int n_open = 0, reader = dlx_test_hello(&dlx_served, N);
+    dlx_served_publisher(&pub, "t");
+    size_t n_fds = dlx_test_daemon_n_fds(&dlx_served);
     for (int i = 0; i < N; i++) {
         dlx_test_subscribe(&sub[i], reader, "t", false);
         (void)dlx_test_accept_offer(&sub[i]);
@@ -268,12 +217,12 @@ START_TEST(publisher_that_does_not_respond_refuses_the_641st)
         ck_assert_uint_eq(dlx_test_expect(pub.link_sock, BODY(LINK_ADDED))->link_added->link_index,
                           i);
     struct dlx_test_subscription late;
-    dlx_test_subscribe(&late, control, "t", false);
+    dlx_test_subscribe(&late, dlx_served_client, "t", false);
     (void)dlx_test_join(&late);
     for (int i = 0; i < N; i++)
         dlx_test_subscription_deinit(&sub[i]);
     dlx_test_subscription_deinit(&late);
-    dlx_test_daemon_wait_n_fds(&daemon_, n_fds);
+    dlx_test_daemon_wait_n_fds(&dlx_served, n_fds);
     dlx_test_publisher_deinit(&pub);
     close(reader);
 }
@@ -285,12 +234,12 @@ START_TEST(who_waits_for_a_publisher_that_ends_is_told_so)
     enum { N = 140 };
     struct dlx_test_publisher pub;
     static struct dlx_test_subscription sub[N];
-    int writer = dlx_test_hello(&daemon_, 1000);
-    size_t n_fds = dlx_test_daemon_n_fds(&daemon_);
+    int writer = dlx_test_hello(&dlx_served, 1000);
+    size_t n_fds = dlx_test_daemon_n_fds(&dlx_served);
     dlx_test_publisher_new(&pub, writer, "t", 0);
     dlx_test_publisher_ready(&pub);
     for (int i = 0; i < N; i++) {
-        dlx_test_subscribe(&sub[i], control, "t", false);
+        dlx_test_subscribe(&sub[i], dlx_served_client, "t", false);
         (void)dlx_test_join(&sub[i]);
     }
     if (_i == 0) {
@@ -305,7 +254,7 @@ START_TEST(who_waits_for_a_publisher_that_ends_is_told_so)
         dlx_test_subscription_deinit(&sub[i]);
     }
     dlx_test_publisher_deinit(&pub); /* until then the daemon keeps its end: it was not read */
-    dlx_test_daemon_wait_n_fds(&daemon_, n_fds - (_i == 0 ? 0 : 2));
+    dlx_test_daemon_wait_n_fds(&dlx_served, n_fds - (_i == 0 ? 0 : 2));
     if (_i == 0)
         close(writer);
 }
@@ -319,14 +268,13 @@ START_TEST(links_that_wait_for_their_publishers_end_keep_no_other_waiting)
     struct dlx_test_subscription sub;
     uint64_t last = 0;
     for (int i = 0; i < 3; i++) {
-        dlx_test_publisher_new(&pub[i], control, topics[i], 0);
-        dlx_test_publisher_ready(&pub[i]);
+        dlx_served_publisher(&pub[i], topics[i]);
         if (i < 2) {
             close(pub[i].link_sock);
             pub[i].link_sock = -1;
         }
     }
-    dlx_test_subscribe(&sub, control, "a/*", false);
+    dlx_test_subscribe(&sub, dlx_served_client, "a/*", false);
     for (int i = 0; i < 3; i++)
         last = dlx_test_accept_offer(&sub);
     ck_assert_uint_eq(dlx_test_expect(sub.fd, BODY(LINK_OPEN))->link_open->link, last);
@@ -346,25 +294,23 @@ START_TEST(reliable_needs_a_publisher_that_blocks)
     struct dlx_test_subscription sub;
     Dlx__Wire__Subscribe request = DLX__WIRE__SUBSCRIBE__INIT;
     char topic[] = "t";
-    dlx_test_publisher_new(&drop, control, "t", 0);
-    dlx_test_publisher_ready(&drop);
+    dlx_served_publisher(&drop, "t");
     request.topic = topic;
     request.max_held = 1;
     request.reliable = true;
-    const char *text = dlx_test_call_error(control, BODY(SUBSCRIBE), &request, DLX_E_QOS);
+    const char *text = dlx_test_call_error(dlx_served_client, BODY(SUBSCRIBE), &request, DLX_E_QOS);
     ck_assert_ptr_nonnull(strstr(text, "reliable"));
     ck_assert_ptr_nonnull(strstr(text, "publisher test (pid"));
-    close_publisher(&drop);
+    dlx_served_publisher_close(&drop);
     dlx_test_publisher_deinit(&drop);
 
-    dlx_test_publisher_new(&block, control, "t", 1);
+    dlx_test_publisher_new(&block, dlx_served_client, "t", 1);
     dlx_test_publisher_ready(&block);
-    dlx_test_subscribe(&sub, control, "t", true);
+    dlx_test_subscribe(&sub, dlx_served_client, "t", true);
     (void)dlx_test_join(&sub);
     ck_assert(dlx_test_expect(block.link_sock, BODY(LINK_ADDED))->link_added->reliable);
     /* One that does not fit and comes later: the subscriber hears why. */
-    dlx_test_publisher_new(&drop, control, "t", 0);
-    dlx_test_publisher_ready(&drop);
+    dlx_served_publisher(&drop, "t");
     const Dlx__Wire__Packet *p = dlx_test_expect(sub.fd, BODY(LINK_FAILED));
     ck_assert_int_eq(p->link_failed->code, DLX_E_QOS);
     dlx_test_publisher_deinit(&drop);
@@ -377,10 +323,9 @@ START_TEST(links_beyond_what_a_client_can_bear_fail_alone)
 {
     struct dlx_test_publisher pub[3];
     struct dlx_test_subscription sub;
-    int small = dlx_test_hello(&daemon_, 2);
+    int small = dlx_test_hello(&dlx_served, 2);
     for (int i = 0; i < 3; i++) {
-        dlx_test_publisher_new(&pub[i], control, "t", 0);
-        dlx_test_publisher_ready(&pub[i]);
+        dlx_served_publisher(&pub[i], "t");
     }
     dlx_test_subscribe(&sub, small, "t", false);
     ck_assert_uint_eq(sub.n_offers, 3);
@@ -415,21 +360,21 @@ START_TEST(regions_that_were_not_allocated_are_refused)
     new.depth = 16;
     new.n_entries = 256;
     ready.publisher =
-        dlx_test_call(control, BODY(PUBLISHER_NEW), &new)->publisher_new_reply->publisher;
-    dlx_test_call_error(control, BODY(PUBLISHER_READY), &ready, DLX_E_BAD_PEER);
-    dlx_test_call_error(control, BODY(PUBLISHER_READY), &ready, DLX_E_NOT_FOUND);
+        dlx_test_call(dlx_served_client, BODY(PUBLISHER_NEW), &new)->publisher_new_reply->publisher;
+    dlx_test_call_error(dlx_served_client, BODY(PUBLISHER_READY), &ready, DLX_E_BAD_PEER);
+    dlx_test_call_error(dlx_served_client, BODY(PUBLISHER_READY), &ready, DLX_E_NOT_FOUND);
 
-    dlx_test_publisher_new(&pub, control, "t", 0);
-    dlx_test_publisher_ready(&pub);
+    dlx_served_publisher(&pub, "t");
     ready.publisher = pub.id;
-    dlx_test_call_error(control, BODY(PUBLISHER_READY), &ready, DLX_E_IN_USE);
+    dlx_test_call_error(dlx_served_client, BODY(PUBLISHER_READY), &ready, DLX_E_IN_USE);
     arena_new.publisher = arena_ready.publisher = pub.id;
     arena_new.arena_size = 1 << 20;
-    arena_ready.arena = dlx_test_call(control, BODY(ARENA_NEW), &arena_new)->arena_new_reply->arena;
-    dlx_test_call_error(control, BODY(ARENA_READY), &arena_ready, DLX_E_BAD_PEER);
-    dlx_test_call_error(control, BODY(ARENA_READY), &arena_ready, DLX_E_NOT_FOUND);
+    arena_ready.arena =
+        dlx_test_call(dlx_served_client, BODY(ARENA_NEW), &arena_new)->arena_new_reply->arena;
+    dlx_test_call_error(dlx_served_client, BODY(ARENA_READY), &arena_ready, DLX_E_BAD_PEER);
+    dlx_test_call_error(dlx_served_client, BODY(ARENA_READY), &arena_ready, DLX_E_NOT_FOUND);
 
-    dlx_test_subscribe(&sub, control, "t", false);
+    dlx_test_subscribe(&sub, dlx_served_client, "t", false);
     Dlx__Wire__LinkReady link_ready = DLX__WIRE__LINK_READY__INIT;
     link_ready.link = dlx_test_expect(sub.fd, BODY(LINK_OFFER))->link_offer->link;
     dlx_test_send(sub.fd, BODY(LINK_READY), &link_ready, 0);
@@ -446,21 +391,22 @@ START_TEST(more_memory_than_there_is_is_refused_with_numbers)
 {
     struct dlx_test_publisher pub;
     Dlx__Wire__ArenaNew request = DLX__WIRE__ARENA_NEW__INIT;
-    dlx_test_publisher_new(&pub, control, "t", 0);
+    dlx_test_publisher_new(&pub, dlx_served_client, "t", 0);
     request.publisher = pub.id;
     request.arena_size = UINT64_C(1) << 45;
-    const char *text = dlx_test_call_error(control, BODY(ARENA_NEW), &request, DLX_E_LIMIT);
+    const char *text =
+        dlx_test_call_error(dlx_served_client, BODY(ARENA_NEW), &request, DLX_E_LIMIT);
     ck_assert_ptr_nonnull(strstr(text, "asks for 32.0 TiB"));
     ck_assert_ptr_nonnull(strstr(text, "may have"));
     ck_assert_ptr_nonnull(strstr(text, "uses"));
     request.arena_size = UINT64_C(1) << 47;
-    dlx_test_call_error(control, BODY(ARENA_NEW), &request, DLX_E_LIMIT);
+    dlx_test_call_error(dlx_served_client, BODY(ARENA_NEW), &request, DLX_E_LIMIT);
     request.arena_size = 4097;
-    dlx_test_call_error(control, BODY(ARENA_NEW), &request, DLX_E_INVALID);
+    dlx_test_call_error(dlx_served_client, BODY(ARENA_NEW), &request, DLX_E_INVALID);
     request.arena_size = 0;
-    dlx_test_call_error(control, BODY(ARENA_NEW), &request, DLX_E_INVALID);
+    dlx_test_call_error(dlx_served_client, BODY(ARENA_NEW), &request, DLX_E_INVALID);
     request.arena_size = UINT64_MAX;
-    dlx_test_call_error(control, BODY(ARENA_NEW), &request, DLX_E_INVALID);
+    dlx_test_call_error(dlx_served_client, BODY(ARENA_NEW), &request, DLX_E_INVALID);
     dlx_test_publisher_deinit(&pub);
 }
 END_TEST
@@ -474,10 +420,9 @@ START_TEST(lists_report_what_the_pages_say)
     Dlx__Wire__LinkReady ready = DLX__WIRE__LINK_READY__INIT;
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
     void *map;
-    dlx_test_publisher_new(&pub, control, "t", 0);
-    dlx_test_publisher_ready(&pub);
+    dlx_served_publisher(&pub, "t");
     (void)dlx_test_arena(&pub, 8192);
-    dlx_test_subscribe(&sub, control, "t", false);
+    dlx_test_subscribe(&sub, dlx_served_client, "t", false);
     const Dlx__Wire__Packet *p = dlx_test_expect(sub.fd, BODY(LINK_OFFER));
     uint64_t size = p->link_offer->page_size;
     ready.link = p->link_offer->link;
@@ -495,7 +440,7 @@ START_TEST(lists_report_what_the_pages_say)
     dlx_store64_relaxed(&page->hold[0], 4);
     dlx_store64_relaxed(&page->hold[15], UINT64_MAX);
     const Dlx__Wire__PublisherList *pubs =
-        dlx_test_call(control, BODY(LIST_PUBLISHERS), &list)->publisher_list;
+        dlx_test_call(dlx_served_client, BODY(LIST_PUBLISHERS), &list)->publisher_list;
     ck_assert_uint_eq(pubs->n_entries, 1);
     ck_assert(!pubs->more);
     ck_assert_uint_eq(pubs->entries[0]->published, 5);
@@ -506,7 +451,8 @@ START_TEST(lists_report_what_the_pages_say)
     ck_assert_uint_eq(pubs->entries[0]->arena_bytes, 8192);
     ck_assert_uint_eq(pubs->entries[0]->control_bytes, pub.block_size);
     links.publisher = pub.id;
-    const Dlx__Wire__LinkList *got = dlx_test_call(control, BODY(LIST_LINKS), &links)->link_list;
+    const Dlx__Wire__LinkList *got =
+        dlx_test_call(dlx_served_client, BODY(LIST_LINKS), &links)->link_list;
     ck_assert_uint_eq(got->n_entries, 1);
     ck_assert_uint_eq(got->entries[0]->link, ready.link);
     ck_assert_uint_eq(got->entries[0]->taken, 3);
@@ -514,7 +460,7 @@ START_TEST(lists_report_what_the_pages_say)
     ck_assert_uint_eq(got->entries[0]->lost, 2);
     ck_assert_uint_eq(got->entries[0]->n_held, 2);
     ck_assert_uint_eq(got->entries[0]->max_held, 16);
-    p = dlx_test_call(control, BODY(DAEMON_INFO), &info);
+    p = dlx_test_call(dlx_served_client, BODY(DAEMON_INFO), &info);
     ck_assert_uint_eq(p->daemon_info_reply->n_publishers, 1);
     ck_assert_uint_eq(p->daemon_info_reply->n_links, 1);
     ck_assert_uint_eq(p->daemon_info_reply->n_topics, 1);
@@ -537,9 +483,9 @@ START_TEST(other_clients_objects_are_not_found)
     Dlx__Wire__ArenaDrop arena_drop = DLX__WIRE__ARENA_DROP__INIT;
     Dlx__Wire__SubscriptionClose close_sub = DLX__WIRE__SUBSCRIPTION_CLOSE__INIT;
     Dlx__Wire__ListLinks list = DLX__WIRE__LIST_LINKS__INIT;
-    int other = dlx_test_hello(&daemon_, 10);
-    dlx_test_publisher_new(&pub, control, "t", 0);
-    dlx_test_subscribe(&sub, control, "t", false);
+    int other = dlx_test_hello(&dlx_served, 10);
+    dlx_test_publisher_new(&pub, dlx_served_client, "t", 0);
+    dlx_test_subscribe(&sub, dlx_served_client, "t", false);
     ready.publisher = close_pub.publisher = arena_new.publisher = pub.id;
     arena_ready.publisher = arena_drop.publisher = pub.id;
     arena_new.arena_size = 4096;
@@ -552,8 +498,8 @@ START_TEST(other_clients_objects_are_not_found)
     dlx_test_call_error(other, BODY(ARENA_DROP), &arena_drop, DLX_E_NOT_FOUND);
     dlx_test_call_error(other, BODY(SUBSCRIPTION_CLOSE), &close_sub, DLX_E_NOT_FOUND);
     dlx_test_call_error(other, BODY(LIST_LINKS), &list, DLX_E_NOT_FOUND);
-    dlx_test_call_ok(control, BODY(SUBSCRIPTION_CLOSE), &close_sub);
-    dlx_test_call_error(control, BODY(SUBSCRIPTION_CLOSE), &close_sub, DLX_E_NOT_FOUND);
+    dlx_test_call_ok(dlx_served_client, BODY(SUBSCRIPTION_CLOSE), &close_sub);
+    dlx_test_call_error(dlx_served_client, BODY(SUBSCRIPTION_CLOSE), &close_sub, DLX_E_NOT_FOUND);
     dlx_test_publisher_deinit(&pub);
     dlx_test_subscription_deinit(&sub);
     close(other);
@@ -562,9 +508,7 @@ END_TEST
 
 static TCase *make_case(const char *name)
 {
-    TCase *tcase = tcase_create(name);
-    dlx_test_dir_fixture(tcase, &daemon_);
-    tcase_add_checked_fixture(tcase, start, stop);
+    TCase *tcase = dlx_served_case(name);
     tcase_add_test(tcase, subscriber_joins_a_publisher_that_is_there);
     tcase_add_test(tcase, publisher_that_comes_later_is_offered_from_its_start);
     tcase_add_test(tcase, arenas_follow_one_another_and_drops_come_in_order);

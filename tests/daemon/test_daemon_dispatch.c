@@ -60,34 +60,36 @@ END_TEST
 START_TEST(a_publisher_out_of_range_is_refused)
 {
     static const struct {
-        uint32_t history, depth, n_entries, on_full, max_held;
+        uint32_t history, depth, n_entries, on_full, max_held, retain;
         uint64_t after_seq;
         const char *words;
     } rows[] = {
-        {0, 16, 256, 0, 0, 0, "from 1 to 1024"},
-        {DLX_SHM_HISTORY_MAX + 1, 16, 256, 0, 0, 0, "from 1 to 1024"},
-        {UINT32_MAX, 16, 256, 0, 0, 0, "from 1 to 1024"},
-        {1, 0, 256, 0, 0, 0, "from 1 to 4096"},
-        {1, DLX_SHM_DEPTH_MAX + 1, 256, 0, 0, 0, "from 1 to 4096"},
-        {1, UINT32_MAX, 256, 0, 0, 0, "from 1 to 4096"},
-        {1, 1, 0, 0, 0, 0, "to 8192 is possible"},
-        {1, 1, 1, 0, 0, 0, "to 8192 is possible"},
-        {1, 1, 128, 0, 0, 0, "to 8192 is possible"},
-        {1, 1, 300, 0, 0, 0, "to 8192 is possible"},
-        {1, 1, 16384, 0, 0, 0, "to 8192 is possible"},
-        {1, 1, UINT32_MAX, 0, 0, 0, "to 8192 is possible"},
-        {1, 129, 256, 0, 0, 0, "to 8192 is possible"},
-        {129, 1, 256, 0, 0, 0, "to 8192 is possible"},
-        {DLX_SHM_HISTORY_MAX, 1, 1024, 0, 0, 0, "to 8192 is possible"},
-        {1, 2049, 4096, 0, 0, 0, "to 8192 is possible"},
-        {1, DLX_SHM_DEPTH_MAX, 4096, 0, 0, 0, "to 8192 is possible"},
-        {1, 16, 256, 2, 0, 0, "on_full is 2"},
-        {1, 16, 256, 0, DLX_SHM_HELD_MAX + 1, 0, "max_held 4097, at most 4096"},
-        {1, 16, 256, 0, 0, DLX_SHM_MOVED, "2305843009213693952"},
-        {1, 1, 256, 1, DLX_SHM_HELD_MAX, DLX_SHM_MOVED - 1, NULL},
-        {DLX_SHM_HISTORY_MAX, DLX_SHM_DEPTH_MAX, 8192, 0, 0, 0, NULL},
-        {1, 128, 256, 0, 0, 0, NULL},
-        {128, 1, 256, 0, 0, 0, NULL},
+        {0, 16, 256, 0, 0, 0, 0, "from 1 to 1024"},
+        {DLX_SHM_HISTORY_MAX + 1, 16, 256, 0, 0, 0, 0, "from 1 to 1024"},
+        {UINT32_MAX, 16, 256, 0, 0, 0, 0, "from 1 to 1024"},
+        {1, 0, 256, 0, 0, 0, 0, "from 1 to 4096"},
+        {1, DLX_SHM_DEPTH_MAX + 1, 256, 0, 0, 0, 0, "from 1 to 4096"},
+        {1, UINT32_MAX, 256, 0, 0, 0, 0, "from 1 to 4096"},
+        {1, 1, 0, 0, 0, 0, 0, "to 8192 is possible"},
+        {1, 1, 1, 0, 0, 0, 0, "to 8192 is possible"},
+        {1, 1, 128, 0, 0, 0, 0, "to 8192 is possible"},
+        {1, 1, 300, 0, 0, 0, 0, "to 8192 is possible"},
+        {1, 1, 16384, 0, 0, 0, 0, "to 8192 is possible"},
+        {1, 1, UINT32_MAX, 0, 0, 0, 0, "to 8192 is possible"},
+        {1, 129, 256, 0, 0, 0, 0, "to 8192 is possible"},
+        {129, 1, 256, 0, 0, 0, 0, "to 8192 is possible"},
+        {DLX_SHM_HISTORY_MAX, 1, 1024, 0, 0, 0, 0, "to 8192 is possible"},
+        {1, 2049, 4096, 0, 0, 0, 0, "to 8192 is possible"},
+        {1, DLX_SHM_DEPTH_MAX, 4096, 0, 0, 0, 0, "to 8192 is possible"},
+        {1, 16, 256, 2, 0, 0, 0, "on_full is 2"},
+        {1, 16, 256, 0, DLX_SHM_HELD_MAX + 1, 0, 0, "max_held 4097, at most 4096"},
+        {1, 16, 256, 0, 0, 0, DLX_SHM_MOVED, "2305843009213693952"},
+        {4, 16, 256, 0, 0, 5, 0, "retains 5 messages of a history of 4"},
+        {4, 16, 256, 0, 0, 4, 0, NULL},
+        {1, 1, 256, 1, DLX_SHM_HELD_MAX, 0, DLX_SHM_MOVED - 1, NULL},
+        {DLX_SHM_HISTORY_MAX, DLX_SHM_DEPTH_MAX, 8192, 0, 0, 0, 0, NULL},
+        {1, 128, 256, 0, 0, 0, 0, NULL},
+        {128, 1, 256, 0, 0, 0, 0, NULL},
     };
     for (size_t i = 0; i < DLX_ARRAY_SIZE(rows); i++) {
         Dlx__Wire__PublisherNew request = dlx_scene_publisher_new("t");
@@ -96,6 +98,7 @@ START_TEST(a_publisher_out_of_range_is_refused)
         request.n_entries = rows[i].n_entries;
         request.on_full = rows[i].on_full;
         request.max_held = rows[i].max_held;
+        request.retain = rows[i].retain;
         request.after_seq = rows[i].after_seq;
         if (rows[i].words)
             expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_INVALID, rows[i].words);
@@ -110,23 +113,25 @@ END_TEST
 START_TEST(a_subscription_out_of_range_is_refused)
 {
     static const struct {
-        uint32_t mode, history, max_held;
+        uint32_t mode, history, max_held, n_spares;
         bool reliable;
         const char *words;
     } rows[] = {
-        {2, 0, 1, false, "mode is 2"},
-        {1, 0, 1, true, "cannot be reliable"},
-        {0, DLX_SHM_HISTORY_MAX + 1, 1, false, "at most 1024"},
-        {0, 0, 0, false, "from 1 to 4096"},
-        {0, 0, DLX_SHM_HELD_MAX + 1, false, "from 1 to 4096"},
-        {0, 0, UINT32_MAX, false, "from 1 to 4096"},
-        {1, DLX_SHM_HISTORY_MAX, DLX_SHM_HELD_MAX, false, NULL},
+        {2, 0, 1, 0, false, "mode is 2"},
+        {1, 0, 1, 0, true, "cannot be reliable"},
+        {0, DLX_SHM_HISTORY_MAX + 1, 1, 0, false, "at most 1024"},
+        {0, 0, 0, 0, false, "from 1 to 4096"},
+        {0, 0, DLX_SHM_HELD_MAX + 1, 0, false, "from 1 to 4096"},
+        {0, 0, UINT32_MAX, 0, false, "from 1 to 4096"},
+        {0, 0, 1, 65, false, "65 spare links, at most 64 are possible"},
+        {1, DLX_SHM_HISTORY_MAX, DLX_SHM_HELD_MAX, 64, false, NULL},
     };
     for (size_t i = 0; i < DLX_ARRAY_SIZE(rows); i++) {
         Dlx__Wire__Subscribe request = dlx_scene_subscribe_request("t");
         request.mode = rows[i].mode;
         request.history = rows[i].history;
         request.max_held = rows[i].max_held;
+        request.n_spares = rows[i].n_spares;
         request.reliable = rows[i].reliable;
         if (rows[i].words)
             expect_error(BODY(SUBSCRIBE), &request, DLX_E_INVALID, rows[i].words);
