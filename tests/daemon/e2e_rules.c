@@ -7,9 +7,8 @@
 
 #include "common/util.h"
 #include "tests/harness/fork.h"
-#include "tests/harness/stream.h"
+#include "tests/daemon/harness_config.h"
 #include <grp.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,63 +17,12 @@
 #define ALICE 64001
 #define BOB   64002
 
-static char config_path[300], log_text[8192];
-
 static bool may_be_another(void)
 {
     if (geteuid() == 0)
         return true;
     puts("SKIP: needs root to become another user");
     return false;
-}
-
-static void write_config(const char *text)
-{
-    (void)snprintf(config_path, sizeof config_path, "%s/dlpackd.conf", dlx_test_stream_daemon.dir);
-    FILE *f = fopen(config_path, "we");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_int_ge(fputs(text, f), 0);
-    ck_assert_int_eq(fclose(f), 0);
-}
-
-static void serve(void *userdata)
-{
-    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
-    char program[512];
-    (void)userdata;
-    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
-    (void)execl(program, "dlpackd", "--foreground", "--socket", dlx_test_stream_daemon.path,
-                "--config", config_path, (char *)NULL);
-    _exit(127);
-}
-
-static void begin(const char *config)
-{
-    write_config(config);
-    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
-    dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, serve, NULL);
-    log_text[0] = '\0';
-}
-
-/* Read the daemon's log until it says this. */
-static void wait_for_log(const char *words)
-{
-    size_t n = strlen(log_text);
-    while (!strstr(log_text, words)) {
-        struct pollfd p = {.fd = dlx_test_stream_daemon.log_fd, .events = POLLIN};
-        ck_assert_msg(poll(&p, 1, PATIENCE_S * 1000) == 1, "never said '%s': %s", words, log_text);
-        ssize_t got = read(p.fd, log_text + n, sizeof log_text - 1 - n);
-        ck_assert_int_gt(got, 0);
-        n += (size_t)got;
-        log_text[n] = '\0';
-    }
-}
-
-static void reload(const char *config, const char *words)
-{
-    write_config(config);
-    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGHUP), 0);
-    wait_for_log(words);
 }
 
 /* Whoever may not look into the folders above the socket's gets there from within. */
@@ -102,10 +50,8 @@ static int subscribe(const char *topic)
 static int connect_only(const char *topic)
 {
     struct dlx_client *c = NULL;
-    const struct dlx_connect_args args = {
-        .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = PATIENCE};
     (void)topic;
-    return dlx_connect(&c, &args);
+    return dlx_configured_connect(dlx_test_stream_daemon.path, &c);
 }
 
 /* The code that the call has in a process of that user. */
@@ -131,17 +77,19 @@ START_TEST(a_rule_decides_by_user_topic_and_verb)
 {
     if (!may_be_another())
         return;
-    begin(cameras);
+    dlx_configured_start(cameras);
     ck_assert_int_eq(call_as(ALICE, publish, "cam/front"), 0);
     ck_assert_int_eq(call_as(ALICE, publish, "mic"), DLX_E_ACCESS);
     ck_assert_int_eq(call_as(BOB, publish, "cam/front"), DLX_E_ACCESS);
     ck_assert_int_eq(call_as(BOB, subscribe, "cam/front"), 0);
     ck_assert_int_eq(call_as(BOB, subscribe, "cam/rear"), DLX_E_ACCESS);
     ck_assert_int_eq(call_as(0, publish, "mic"), 0);
-    wait_for_log("uid 64001 may not publish on mic: no rule allows it \"publish\"");
-    wait_for_log("uid 64002 may not subscribe to cam/rear: no rule allows it \"subscribe\"");
+    (void)dlx_configured_log("uid 64001 may not publish on mic: no rule allows it \"publish\"");
+    (void)dlx_configured_log(
+        "uid 64002 may not subscribe to cam/rear: no rule allows it \"subscribe\"");
     ck_assert_int_eq(call_as(64003, connect_only, ""), DLX_E_ACCESS);
-    wait_for_log("refused: uid 64003 may not use this daemon: no rule allows it anything");
+    (void)dlx_configured_log(
+        "refused: uid 64003 may not use this daemon: no rule allows it anything");
 }
 END_TEST
 
@@ -149,12 +97,12 @@ START_TEST(a_denial_names_its_rule_in_the_log)
 {
     if (!may_be_another())
         return;
-    begin("[rule secret]\nusers = *\ntopics = cam/secret\ndeny = all\n"
-          "[rule rest]\nusers = *\ntopics = **\nallow = all\n");
+    dlx_configured_start("[rule secret]\nusers = *\ntopics = cam/secret\ndeny = all\n"
+                         "[rule rest]\nusers = *\ntopics = **\nallow = all\n");
     ck_assert_int_eq(call_as(ALICE, publish, "cam/secret"), DLX_E_ACCESS);
     ck_assert_int_eq(call_as(ALICE, publish, "cam/front"), 0);
-    wait_for_log("dlpackd.conf:2) denies \"publish\"");
-    ck_assert_msg(strstr(log_text, "rule \"secret\" ("), "%s", log_text);
+    const char *log = dlx_configured_log("dlpackd.conf:2) denies \"publish\"");
+    ck_assert_msg(strstr(log, "rule \"secret\" ("), "%s", log);
 }
 END_TEST
 
@@ -168,12 +116,10 @@ static pid_t take_as(uid_t uid, const char *topic, int *ret_said)
     if (pid == 0) {
         struct dlx_subscription *s = NULL;
         struct dlx_message *m = NULL;
-        const struct dlx_connect_args args = {
-            .size = sizeof args, .socket = "s", .timeout_ns = PATIENCE};
         struct dlx_client *c = NULL;
         int r;
         become(uid);
-        if (dlx_connect(&c, &args) < 0 || dlx_subscribe(c, topic, NULL, &s) < 0 ||
+        if (dlx_configured_connect("s", &c) < 0 || dlx_subscribe(c, topic, NULL, &s) < 0 ||
             write(fds[1], "s", 1) != 1)
             _exit(101);
         /* The connection is lost first, and made again. */
@@ -211,14 +157,14 @@ START_TEST(a_subscriber_whose_right_was_taken_is_told_and_gets_it_back)
     int said;
     if (!may_be_another())
         return;
-    begin(cameras);
+    dlx_configured_start(cameras);
     pid_t bob = take_as(BOB, "cam/front", &said);
     expect(said, 's');
-    reload("[rule bob]\nusers = 64002\ntopics = cam/rear\nallow = subscribe\n",
-           "uid 64002 may not subscribe to cam/front: no rule allows it");
+    dlx_configured_reload("[rule bob]\nusers = 64002\ntopics = cam/rear\nallow = subscribe\n",
+                          "uid 64002 may not subscribe to cam/front: no rule allows it");
     ck_assert_int_eq(end_of(bob), DLX_E_ACCESS);
     ck_assert_int_eq(call_as(BOB, subscribe, "cam/front"), DLX_E_ACCESS);
-    reload(cameras, "read the configuration again: 2 rules");
+    dlx_configured_reload(cameras, "read the configuration again: 2 rules");
     ck_assert_int_eq(call_as(BOB, subscribe, "cam/front"), 0);
     close(said);
 }
@@ -230,7 +176,7 @@ START_TEST(sighup_ends_links_that_are_not_allowed_any_more)
     struct dlx_publisher *p = NULL;
     if (!may_be_another())
         return;
-    begin(cameras);
+    dlx_configured_start(cameras);
     struct dlx_client *c = dlx_test_stream_connect();
     ok(dlx_publisher_new(c, "cam/front", NULL, &p));
     pid_t alice = take_as(ALICE, "cam/front", &alice_said), bob = take_as(BOB, "cam/*", &bob_said);
@@ -241,13 +187,14 @@ START_TEST(sighup_ends_links_that_are_not_allowed_any_more)
     expect(alice_said, 'm');
     expect(bob_said, 'm');
     /* A bad file changes nothing. */
-    reload("[rule alice]\nusers = 64001\nnonsense\n", "the configuration stays as it was: ");
-    ck_assert_msg(strstr(log_text, "dlpackd.conf:3: neither"), "%s", log_text);
+    dlx_configured_reload("[rule alice]\nusers = 64001\nnonsense\n",
+                          "the configuration stays as it was: ");
+    (void)dlx_configured_log("dlpackd.conf:3: neither");
     dlx_test_stream_publish(p, 10, 1);
     expect(bob_said, 'm');
     expect(alice_said, 'm');
-    reload("[rule alice]\nusers = 64001\ntopics = cam/**\nallow = subscribe\n",
-           "read the configuration again: 1 rules");
+    dlx_configured_reload("[rule alice]\nusers = 64001\ntopics = cam/**\nallow = subscribe\n",
+                          "read the configuration again: 1 rules");
     ck_assert_int_eq(end_of(bob), DLX_E_ACCESS);
     dlx_test_stream_publish(p, 10, 1);
     expect(alice_said, 'm');
@@ -331,13 +278,13 @@ START_TEST(a_publisher_whose_right_was_taken_is_told_and_gets_it_back)
     struct dlx_message *m = NULL;
     if (!may_be_another())
         return;
-    begin(cameras);
+    dlx_configured_start(cameras);
     pid_t alice = publish_on("cam/front", &said);
     expect(said, 's');
-    reload("[rule alice]\nusers = 64001\ntopics = cam/rear\nallow = publish\n",
-           "uid 64001 may not publish on cam/front: no rule allows it");
+    dlx_configured_reload("[rule alice]\nusers = 64001\ntopics = cam/rear\nallow = publish\n",
+                          "uid 64001 may not publish on cam/front: no rule allows it");
     expect(said, 'r');
-    reload(cameras, "read the configuration again: 2 rules");
+    dlx_configured_reload(cameras, "read the configuration again: 2 rules");
     expect(said, 'a');
     struct dlx_client *c = dlx_test_stream_connect();
     ok(dlx_subscribe(c, "cam/front", NULL, &s));
@@ -350,16 +297,11 @@ START_TEST(a_publisher_whose_right_was_taken_is_told_and_gets_it_back)
 }
 END_TEST
 
-static void tear_down(void)
-{
-    (void)unlink(config_path);
-}
-
 int main(void)
 {
     Suite *suite = suite_create("e2e_rules");
     TCase *tcase = dlx_test_stream_case("rules");
-    tcase_add_checked_fixture(tcase, NULL, tear_down);
+    dlx_configured_fixture(tcase);
     tcase_add_test(tcase, a_rule_decides_by_user_topic_and_verb);
     tcase_add_test(tcase, a_denial_names_its_rule_in_the_log);
     tcase_add_test(tcase, a_subscriber_whose_right_was_taken_is_told_and_gets_it_back);

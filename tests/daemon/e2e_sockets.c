@@ -7,7 +7,7 @@
 
 #include "common/util.h"
 #include "tests/harness/fork.h"
-#include "tests/harness/stream.h"
+#include "tests/daemon/harness_config.h"
 #include "tests/harness/upgrade.h"
 #include <fcntl.h>
 #include <poll.h>
@@ -25,15 +25,7 @@
 #include <unistd.h>
 
 static struct dlx_test_daemon *const daemon_ = &dlx_test_stream_daemon;
-static char config_path[300], pods_path[300];
-
-static void write_config(const char *text)
-{
-    FILE *f = fopen(config_path, "we");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_int_ge(fprintf(f, "%s", text), 0);
-    ck_assert_int_eq(fclose(f), 0);
-}
+static char pods_path[300];
 
 /* What the service manager passes: descriptors from 3 on, and their names. */
 static struct {
@@ -46,6 +38,8 @@ static void pass(void)
 {
     char text[20];
     int copies[2];
+    if (passed.n == 0)
+        return;
     for (int i = 0; i < passed.n; i++)
         copies[i] = fcntl(passed.fds[i], F_DUPFD, 10);
     for (int i = 0; i < passed.n; i++)
@@ -58,41 +52,20 @@ static void pass(void)
     (void)setenv("LISTEN_FDNAMES", passed.names, 1);
 }
 
-static void serve(void *userdata)
-{
-    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
-    char program[512];
-    (void)userdata;
-    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
-    if (passed.n > 0)
-        pass();
-    (void)execl(program, "dlpackd", "--foreground", "--socket", daemon_->path, "--config",
-                config_path, (char *)NULL);
-    _exit(127);
-}
-
-static void begin(const char *config)
-{
-    write_config(config);
-    if (daemon_->pid > 0)
-        ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
-    dlx_test_daemon_start_prepared(daemon_, serve, NULL);
-}
-
 /* It ends before it listens: returns what it said. */
 static const char *refuses(const char *config)
 {
     static char said[4096];
     int pipe_fds[2], status;
     ssize_t n, size = 0;
-    write_config(config);
+    dlx_configured_write(config);
     ck_assert_int_eq(pipe(pipe_fds), 0);
     pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         (void)snprintf(daemon_->path, sizeof daemon_->path, "%s/other", daemon_->dir);
         (void)dup2(pipe_fds[1], STDERR_FILENO);
-        serve(NULL);
+        dlx_configured_exec(NULL);
     }
     close(pipe_fds[1]);
     while ((n = read(pipe_fds[0], said + size, sizeof said - 1 - (size_t)size)) > 0)
@@ -114,13 +87,6 @@ static int listen_at(const char *path)
     return fd;
 }
 
-static int connect_by(const char *path, struct dlx_client **ret)
-{
-    const struct dlx_connect_args args = {
-        .size = sizeof args, .socket = path, .timeout_ns = PATIENCE};
-    return dlx_connect(ret, &args);
-}
-
 static const char *config_of(const char *rest)
 {
     static char text[2048];
@@ -132,6 +98,28 @@ static const char subscribe_only[] =
     "[rule pods]\nusers = *\nsockets = pods\ntopics = cam/**\nallow = subscribe\n"
     "[rule main]\nusers = *\nsockets = dlpackd\ntopics = **\nallow = all\n";
 
+/* The service manager passes both sockets, with these names, to a daemon that starts then. */
+static void begin_with_passed(const char *names)
+{
+    ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
+    passed.fds[0] = listen_at(pods_path);
+    passed.fds[1] = listen_at(daemon_->path);
+    passed.n = 2;
+    passed.names = names;
+    dlx_configured_start(config_of(subscribe_only));
+}
+
+/* The files are the manager's: the daemon has left them where they are. */
+static void end_passed(void)
+{
+    ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
+    ck_assert_int_eq(unlink(daemon_->path), 0);
+    for (int i = 0; i < passed.n; i++)
+        close(passed.fds[i]);
+    passed.n = 0;
+    dlx_test_daemon_start(daemon_, NULL);
+}
+
 /* The user who runs this test, root if it is root, may do everything by the main socket. */
 START_TEST(each_socket_has_rules_of_its_own)
 {
@@ -141,11 +129,11 @@ START_TEST(each_socket_has_rules_of_its_own)
     struct dlx_message *m = NULL;
     struct dlx_daemon_info info = {.size = sizeof info};
     struct stat st;
-    begin(config_of(subscribe_only));
+    dlx_configured_start(config_of(subscribe_only));
     ck_assert_int_eq(stat(pods_path, &st), 0);
     ck_assert_uint_eq(st.st_mode & 07777U, 0640);
-    ok(connect_by(daemon_->path, &c));
-    ok(connect_by(pods_path, &pods));
+    ok(dlx_configured_connect(daemon_->path, &c));
+    ok(dlx_configured_connect(pods_path, &pods));
     ok(dlx_publisher_new(c, "cam/front", NULL, &p));
     fails(dlx_publisher_new(pods, "cam/rear", NULL, &q), DLX_E_ACCESS,
           "by socket pods may not publish on cam/rear");
@@ -174,9 +162,11 @@ END_TEST
 START_TEST(nobody_is_a_superuser_by_another_socket)
 {
     struct dlx_client *c = NULL;
-    begin(config_of("[rule main]\nusers = *\nsockets = dlpackd\ntopics = **\nallow = all\n"));
-    fails(connect_by(pods_path, &c), DLX_E_ACCESS, "may not use this daemon by its socket pods");
-    ok(connect_by(daemon_->path, &c));
+    dlx_configured_start(
+        config_of("[rule main]\nusers = *\nsockets = dlpackd\ntopics = **\nallow = all\n"));
+    fails(dlx_configured_connect(pods_path, &c), DLX_E_ACCESS,
+          "may not use this daemon by its socket pods");
+    ok(dlx_configured_connect(daemon_->path, &c));
     dlx_client_unref(c);
 }
 END_TEST
@@ -184,13 +174,13 @@ END_TEST
 START_TEST(a_class_of_quotas_holds_for_its_socket)
 {
     struct dlx_client *c = NULL, *pods = NULL, *second = NULL;
-    begin(config_of("quota = small\n[quota small]\nconnections = 1\n"
-                    "[rule all]\nusers = *\ntopics = **\nallow = all\n"));
-    ok(connect_by(pods_path, &pods));
-    fails(connect_by(pods_path, &second), DLX_E_LIMIT,
+    dlx_configured_start(config_of("quota = small\n[quota small]\nconnections = 1\n"
+                                   "[rule all]\nusers = *\ntopics = **\nallow = all\n"));
+    ok(dlx_configured_connect(pods_path, &pods));
+    fails(dlx_configured_connect(pods_path, &second), DLX_E_LIMIT,
           "asks for 1 connections, uses 1 and may have 1 (quota connections of class small)");
-    ok(connect_by(daemon_->path, &c));
-    ok(connect_by(daemon_->path, &second));
+    ok(dlx_configured_connect(daemon_->path, &c));
+    ok(dlx_configured_connect(daemon_->path, &second));
     dlx_client_unref(c);
     dlx_client_unref(second);
     dlx_client_unref(pods);
@@ -228,10 +218,10 @@ START_TEST(requests_above_the_rate_of_a_class_wait)
     struct dlx_quota_info pace = {.max = 0};
     pthread_t thread;
     (void)snprintf(text, sizeof text, rest, "40");
-    begin(config_of(text));
-    ok(connect_by(daemon_->path, &c));
+    dlx_configured_start(config_of(text));
+    ok(dlx_configured_connect(daemon_->path, &c));
     uint64_t start = dlx__now_ns();
-    ok(connect_by(pods_path, &pods));
+    ok(dlx_configured_connect(pods_path, &pods));
     ask(c, 4 * RATE);
     ask(pods, RATE + 1); /* Hello was one, too */
     ck_assert_uint_ge(dlx__now_ns() - start, 1000000000);
@@ -246,7 +236,7 @@ START_TEST(requests_above_the_rate_of_a_class_wait)
         ck_assert_uint_lt(dlx__now_ns() - start, PATIENCE);
     } while (pace.used < RATE);
     (void)snprintf(text, sizeof text, rest, "infinity");
-    write_config(config_of(text));
+    dlx_configured_write(config_of(text));
     ck_assert_int_eq(kill(daemon_->pid, SIGHUP), 0);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_uint_lt(dlx__now_ns() - start, UINT64_C(1000) / RATE * 1000000000 / 2);
@@ -261,7 +251,7 @@ START_TEST(memory_that_would_stay_beyond_its_quota_is_refused)
     const struct dlx_publisher_args retains = {.size = sizeof retains, .retain = 1};
     struct dlx_client *c = NULL;
     struct dlx_publisher *p = NULL;
-    begin("[quota default]\nretained-bytes = 4Ki\n");
+    dlx_configured_start("[quota default]\nretained-bytes = 4Ki\n");
     c = dlx_test_stream_connect();
     fails(dlx_publisher_new(c, "a", &retains, &p), DLX_E_LIMIT,
           "uses 0 B and may have 4.0 KiB (quota retained-bytes)");
@@ -277,11 +267,11 @@ START_TEST(sighup_lowers_a_limit_for_what_is_new)
     struct dlx_client *c = NULL, *more = NULL;
     struct dlx_publisher *p = NULL, *q = NULL;
     int r = 0;
-    begin("[quota default]\nobjects = 3\n");
+    dlx_configured_start("[quota default]\nobjects = 3\n");
     c = dlx_test_stream_connect();
     ok(dlx_publisher_new(c, "a", NULL, &p));
     ok(dlx_publisher_new(c, "b", NULL, &q));
-    write_config("[quota default]\nobjects = 1\n");
+    dlx_configured_write("[quota default]\nobjects = 1\n");
     ck_assert_int_eq(kill(daemon_->pid, SIGHUP), 0);
     for (uint64_t end = dlx__now_ns() + PATIENCE; r == 0 && dlx__now_ns() < end;) {
         struct dlx_publisher *third = NULL;
@@ -307,26 +297,16 @@ START_TEST(sockets_of_the_service_manager_are_known_by_their_names)
 {
     struct dlx_client *c = NULL, *pods = NULL;
     struct dlx_publisher *p = NULL;
-    ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
-    passed.fds[0] = listen_at(pods_path);
-    passed.fds[1] = listen_at(daemon_->path);
-    passed.n = 2;
-    passed.names = _i == 0 ? "pods:dlpackd" : "pods.socket:dlpackd.socket";
-    begin(config_of(subscribe_only));
-    ok(connect_by(pods_path, &pods));
+    begin_with_passed(_i == 0 ? "pods:dlpackd" : "pods.socket:dlpackd.socket");
+    ok(dlx_configured_connect(pods_path, &pods));
     fails(dlx_publisher_new(pods, "cam/rear", NULL, &p), DLX_E_ACCESS, "by socket pods");
-    ok(connect_by(daemon_->path, &c));
+    ok(dlx_configured_connect(daemon_->path, &c));
     ok(dlx_publisher_new(c, "cam/rear", NULL, &p));
     dlx_publisher_unref(p);
     dlx_client_unref(pods);
     dlx_client_unref(c);
-    ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
+    end_passed();
     ck_assert_int_eq(unlink(pods_path), 0); /* it is the manager's */
-    ck_assert_int_eq(unlink(daemon_->path), 0);
-    close(passed.fds[0]);
-    close(passed.fds[1]);
-    passed.n = 0;
-    dlx_test_daemon_start(daemon_, NULL);
 }
 END_TEST
 
@@ -364,7 +344,7 @@ static void hear(int fd)
 {
     char byte;
     struct pollfd p = {.fd = fd, .events = POLLIN};
-    ck_assert_int_eq(poll(&p, 1, PATIENCE_S * 1000), 1);
+    ck_assert_int_eq(poll(&p, 1, PATIENCE_MS), 1);
     ck_assert_int_eq(read(fd, &byte, 1), 1);
 }
 
@@ -376,7 +356,7 @@ static void live_in_container(const char *file, int sock)
     if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
         mount(daemon_->path, file, NULL, MS_BIND, NULL) < 0)
         _exit(77);
-    ok(connect_by(file, &c));
+    ok(dlx_configured_connect(file, &c));
     ok(dlx_publisher_new(c, "t", NULL, &p));
     say(sock);
     hear(sock);
@@ -384,7 +364,7 @@ static void live_in_container(const char *file, int sock)
     dlx_test_stream_publish(p, 10, 1);
     say(sock);
     hear(sock); /* there is another daemon now */
-    ok(connect_by(file, &later));
+    ok(dlx_configured_connect(file, &later));
     dlx_client_unref(later);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_test_stream_publish(p, 10, 2);
@@ -418,7 +398,7 @@ START_TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
     passed.fds[0] = listen_at(daemon_->path);
     passed.n = 1;
     passed.names = "dlpackd.socket";
-    begin("");
+    dlx_configured_start("");
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
@@ -432,7 +412,7 @@ START_TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
     hear(pair[0]);
     take(s, 1);
     dlx_test_daemon_kill(daemon_);
-    begin("");
+    dlx_configured_start("");
     say(pair[0]);
     take(s, 2);
     say(pair[0]);
@@ -441,12 +421,8 @@ START_TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
     close(pair[0]);
-    ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
-    close(passed.fds[0]);
-    passed.n = 0;
-    ck_assert_int_eq(unlink(daemon_->path), 0);
+    end_passed();
     ck_assert_int_eq(unlink(file), 0);
-    dlx_test_daemon_start(daemon_, NULL);
 }
 END_TEST
 
@@ -478,12 +454,12 @@ START_TEST(a_program_that_takes_over_listens_on_each_socket)
     struct dlx_client *c = NULL, *pods = NULL;
     struct dlx_publisher *p = NULL;
     struct stat before, after;
-    begin(config_of(subscribe_only));
+    dlx_configured_start(config_of(subscribe_only));
     ck_assert_int_eq(stat(pods_path, &before), 0);
     for (int i = 0; i < 3; i++) {
         take_over();
-        ok(connect_by(daemon_->path, &c));
-        ok(connect_by(pods_path, &pods));
+        ok(dlx_configured_connect(daemon_->path, &c));
+        ok(dlx_configured_connect(pods_path, &pods));
         fails(dlx_publisher_new(pods, "cam/rear", NULL, &p), DLX_E_ACCESS,
               "by socket pods may not publish on cam/rear");
         dlx_client_unref(pods);
@@ -491,17 +467,17 @@ START_TEST(a_program_that_takes_over_listens_on_each_socket)
         ck_assert_int_eq(stat(pods_path, &after), 0);
         ck_assert_uint_eq(after.st_ino, before.st_ino);
     }
-    write_config("");
+    dlx_configured_write("");
     take_over();
-    ok(connect_by(daemon_->path, &c));
+    ok(dlx_configured_connect(daemon_->path, &c));
     dlx_client_unref(c);
-    fails(connect_by(pods_path, &pods), DLX_E_NO_DAEMON, pods_path);
+    fails(dlx_configured_connect(pods_path, &pods), DLX_E_NO_DAEMON, pods_path);
     ck_assert(!is_there(pods_path));
     ck_assert(!is_there(lock_of(pods_path)));
     take_over(); /* and the one after it knows of nothing */
-    write_config(config_of(subscribe_only));
+    dlx_configured_write(config_of(subscribe_only));
     take_over();
-    ok(connect_by(pods_path, &pods));
+    ok(dlx_configured_connect(pods_path, &pods));
     dlx_client_unref(pods);
 }
 END_TEST
@@ -511,54 +487,40 @@ START_TEST(a_file_that_the_daemon_did_not_make_is_left_where_it_is)
 {
     struct dlx_client *c = NULL, *pods = NULL;
     bool is_passed = _i == 0;
-    if (is_passed) {
-        ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
-        passed.fds[0] = listen_at(pods_path);
-        passed.fds[1] = listen_at(daemon_->path);
-        passed.n = 2;
-        passed.names = "pods:dlpackd";
-    }
-    begin(config_of(subscribe_only));
-    ok(connect_by(pods_path, &pods));
+    if (is_passed)
+        begin_with_passed("pods:dlpackd");
+    else
+        dlx_configured_start(config_of(subscribe_only));
+    ok(dlx_configured_connect(pods_path, &pods));
     dlx_client_unref(pods);
     if (!is_passed) {
         ck_assert_int_eq(unlink(pods_path), 0);
         close(listen_at(pods_path));
     }
-    write_config("");
+    dlx_configured_write("");
     take_over();
-    ok(connect_by(daemon_->path, &c));
+    ok(dlx_configured_connect(daemon_->path, &c));
     dlx_client_unref(c);
     ck_assert(is_there(pods_path));
     ck_assert(!is_there(lock_of(pods_path)));
     ck_assert_int_eq(unlink(pods_path), 0);
-    if (!is_passed)
-        return;
-    ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
-    ck_assert_int_eq(unlink(daemon_->path), 0);
-    close(passed.fds[0]);
-    close(passed.fds[1]);
-    passed.n = 0;
-    dlx_test_daemon_start(daemon_, NULL);
+    if (is_passed)
+        end_passed();
 }
 END_TEST
 
 static void set_up(void)
 {
-    (void)snprintf(config_path, sizeof config_path, "%s/dlpackd.conf", daemon_->dir);
     (void)snprintf(pods_path, sizeof pods_path, "%s/pods", daemon_->dir);
-}
-
-static void tear_down(void)
-{
-    (void)unlink(config_path);
+    dlx_configured_pass = pass;
 }
 
 int main(void)
 {
     Suite *suite = suite_create("e2e_sockets");
     TCase *tcase = dlx_test_stream_case("sockets");
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    dlx_configured_fixture(tcase);
+    tcase_add_checked_fixture(tcase, set_up, NULL);
     tcase_add_test(tcase, each_socket_has_rules_of_its_own);
     tcase_add_test(tcase, nobody_is_a_superuser_by_another_socket);
     tcase_add_test(tcase, a_class_of_quotas_holds_for_its_socket);

@@ -448,36 +448,37 @@ static void start_stand_in(struct stand_in *x, uint32_t greets, uint32_t minor, 
     ck_assert_int_eq(pthread_create(&x->thread, NULL, run_stand_in, x), 0);
 }
 
-static int connect_library(struct dlx_client **ret)
+/* Connects to a stand-in, and makes the call if that succeeds. Returns what failed, or 0. */
+static int ask_stand_in(uint32_t greets, uint32_t minor, bool says_more,
+                        int (*call)(struct dlx_client *c, void *userdata), void *userdata)
 {
-    struct dlx_connect_args args = {
+    struct stand_in x;
+    struct dlx_client *c = NULL;
+    start_stand_in(&x, greets, minor, says_more);
+    const struct dlx_connect_args args = {
         .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = PATIENCE};
-    return dlx_connect(ret, &args);
+    int r = dlx_connect(&c, &args);
+    if (r == 0)
+        r = call(c, userdata);
+    dlx_client_unref(c);
+    ck_assert_int_eq(pthread_join(x.thread, NULL), 0);
+    ck_assert_uint_eq(x.heard_major, DLX_PROTO_MAJOR);
+    ck_assert_uint_eq(x.heard_minor, DLX_PROTO_MINOR);
+    close(x.listener);
+    unlink(x.address.sun_path);
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    return r;
 }
 
-/* The client has left. */
-static void end_stand_in(struct stand_in *x)
+static int get_info(struct dlx_client *c, void *info)
 {
-    ck_assert_int_eq(pthread_join(x->thread, NULL), 0);
-    ck_assert_uint_eq(x->heard_major, DLX_PROTO_MAJOR);
-    ck_assert_uint_eq(x->heard_minor, DLX_PROTO_MINOR);
-    close(x->listener);
-    unlink(x->address.sun_path);
-    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    return dlx_client_get_daemon_info(c, info);
 }
 
 START_TEST(the_library_goes_with_a_daemon_of_another_minor_version)
 {
-    struct stand_in x;
-    struct dlx_client *c = NULL;
     struct dlx_daemon_info info = {.size = sizeof info};
-    start_stand_in(&x, DLX_MIN(minors[_i], DLX_PROTO_MINOR), minors[_i], false);
-    int r = connect_library(&c);
-    if (r == 0)
-        r = dlx_client_get_daemon_info(c, &info);
-    dlx_client_unref(c);
-    end_stand_in(&x);
-    ck_assert_msg(r == 0, "%s", dlx_client_errmsg(NULL));
+    ok(ask_stand_in(DLX_MIN(minors[_i], DLX_PROTO_MINOR), minors[_i], false, get_info, &info));
     ck_assert_uint_eq(info.protocol_minor, minors[_i]);
     ck_assert_uint_eq(info.longest_turn_ns, minors[_i] >= 1 ? 7 : 0);
 }
@@ -490,22 +491,17 @@ static int count_quota(const struct dlx_quota_info *info, void *userdata)
     return 0;
 }
 
+static int list_quotas(struct dlx_client *c, void *n)
+{
+    return dlx_list_quotas(c, count_quota, n);
+}
+
 START_TEST(an_older_daemon_is_not_asked_for_quotas)
 {
-    struct stand_in x;
-    struct dlx_client *c = NULL;
-    int called = 0, n = 0;
-    start_stand_in(&x, 4, 4, false);
-    int r = connect_library(&c);
-    if (r == 0)
-        called = dlx_list_quotas(c, count_quota, &n);
-    dlx_client_unref(c);
-    end_stand_in(&x);
-    ck_assert_int_eq(r, 0);
-    ck_assert_int_eq(called, DLX_E_VERSION);
+    int n = 0;
+    fails(ask_stand_in(4, 4, false, list_quotas, &n), DLX_E_VERSION,
+          "speaks protocol 2.4; quotas are told since 2.5");
     ck_assert_int_eq(n, 0);
-    ck_assert_msg(strstr(dlx_client_errmsg(NULL), "speaks protocol 2.4; quotas are told since 2.5"),
-                  "%s", dlx_client_errmsg(NULL));
 }
 END_TEST
 
@@ -515,19 +511,16 @@ static int keep_link(const struct dlx_link_info *info, void *userdata)
     return 0;
 }
 
+static int list_links(struct dlx_client *c, void *link)
+{
+    return dlx_list_links(c, 1, keep_link, link);
+}
+
 START_TEST(an_older_daemon_does_not_tell_how_far_a_subscriber_is_behind)
 {
-    struct stand_in x;
-    struct dlx_client *c = NULL;
     struct dlx_link_info link = {.behind = 1};
     uint32_t minor = _i == 0 ? 5 : DLX_PROTO_MINOR;
-    start_stand_in(&x, minor, minor, false);
-    int r = connect_library(&c);
-    if (r == 0)
-        r = dlx_list_links(c, 1, keep_link, &link);
-    dlx_client_unref(c);
-    end_stand_in(&x);
-    ck_assert_msg(r == 0, "%s", dlx_client_errmsg(NULL));
+    ok(ask_stand_in(minor, minor, false, list_links, &link));
     ck_assert_uint_eq(link.link, 7);
     ck_assert_uint_eq(link.lost, 3);
     ck_assert_uint_eq(link.behind, _i == 0 ? DLX_BEHIND_UNKNOWN : 0);
@@ -535,72 +528,54 @@ START_TEST(an_older_daemon_does_not_tell_how_far_a_subscriber_is_behind)
 }
 END_TEST
 
+static int list_publishers(struct dlx_client *c, void *info)
+{
+    return dlx_list_publishers(c, NULL, keep_publisher, info);
+}
+
 START_TEST(an_older_daemon_does_not_tell_what_could_not_be_published)
 {
-    struct stand_in x;
-    struct dlx_client *c = NULL;
     struct dlx_publisher_info info = {.refused = 1};
     uint32_t minor = _i == 0 ? 6 : DLX_PROTO_MINOR;
-    start_stand_in(&x, minor, minor, false);
-    int r = connect_library(&c);
-    if (r == 0)
-        r = dlx_list_publishers(c, NULL, keep_publisher, &info);
-    dlx_client_unref(c);
-    end_stand_in(&x);
-    ck_assert_msg(r == 0, "%s", dlx_client_errmsg(NULL));
+    ok(ask_stand_in(minor, minor, false, list_publishers, &info));
     ck_assert_uint_eq(info.publisher, 7);
     ck_assert_uint_eq(info.published, 3);
     ck_assert_uint_eq(info.refused, _i == 0 ? DLX_REFUSED_UNKNOWN : 0);
 }
 END_TEST
 
+static int list_gone(struct dlx_client *c, void *info)
+{
+    return dlx_list_gone_publishers(c, NULL, keep_publisher, info);
+}
+
 START_TEST(an_older_daemon_is_not_asked_for_publishers_that_have_gone)
 {
-    struct stand_in x;
-    struct dlx_client *c = NULL;
     struct dlx_publisher_info info;
-    start_stand_in(&x, 6, 6, false);
-    int r = connect_library(&c);
-    if (r == 0)
-        r = dlx_list_gone_publishers(c, NULL, keep_publisher, &info);
-    dlx_client_unref(c);
-    end_stand_in(&x);
-    ck_assert_int_eq(r, DLX_E_VERSION);
-    ck_assert_msg(strstr(dlx_client_errmsg(NULL),
-                         "speaks protocol 2.6; publishers that have gone are told since 2.7"),
-                  "%s", dlx_client_errmsg(NULL));
+    fails(ask_stand_in(6, 6, false, list_gone, &info), DLX_E_VERSION,
+          "speaks protocol 2.6; publishers that have gone are told since 2.7");
 }
 END_TEST
 
+static int must_not_be_called(struct dlx_client *c, void *userdata)
+{
+    (void)c;
+    (void)userdata;
+    ck_abort_msg("it is connected");
+}
+
 START_TEST(a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused)
 {
-    struct stand_in x;
-    struct dlx_client *c = NULL;
-    start_stand_in(&x, DLX_PROTO_MINOR + 1, DLX_PROTO_MINOR + 1, false);
-    int r = connect_library(&c);
-    dlx_client_unref(c);
-    end_stand_in(&x);
-    ck_assert_int_eq(r, DLX_E_PROTOCOL);
-    ck_assert_msg(strstr(dlx_client_errmsg(NULL), "answers a client of protocol 2.7 with 2.8"),
-                  "%s", dlx_client_errmsg(NULL));
+    fails(ask_stand_in(DLX_PROTO_MINOR + 1, DLX_PROTO_MINOR + 1, false, must_not_be_called, NULL),
+          DLX_E_PROTOCOL, "answers a client of protocol 2.7 with 2.8");
 }
 END_TEST
 
 START_TEST(a_field_of_a_daemon_that_the_library_does_not_know_is_a_violation)
 {
-    struct stand_in x;
-    struct dlx_client *c = NULL;
     struct dlx_daemon_info info = {.size = sizeof info};
-    start_stand_in(&x, DLX_PROTO_MINOR, DLX_PROTO_MINOR + 1, true);
-    int r = connect_library(&c), called = 0;
-    if (r == 0)
-        called = dlx_client_get_daemon_info(c, &info);
-    dlx_client_unref(c);
-    end_stand_in(&x);
-    ck_assert_int_eq(r, 0);
-    ck_assert_int_eq(called, DLX_E_PROTOCOL);
-    ck_assert_msg(strstr(dlx_client_errmsg(NULL), "DaemonInfoReply with unknown fields"), "%s",
-                  dlx_client_errmsg(NULL));
+    fails(ask_stand_in(DLX_PROTO_MINOR, DLX_PROTO_MINOR + 1, true, get_info, &info), DLX_E_PROTOCOL,
+          "DaemonInfoReply with unknown fields");
 }
 END_TEST
 

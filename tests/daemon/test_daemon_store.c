@@ -9,9 +9,8 @@
 #include "daemon/objects/publisher.h"
 #include "daemon/persist/store.h"
 #include "daemon/persist/store_queue.h"
-#include "tests/harness/broker.h"
+#include "tests/daemon/harness_scene.h"
 #include "tests/harness/fds.h"
-#include "tests/harness/run.h"
 #include <check.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -216,22 +215,33 @@ END_TEST
 
 /* ---- shares --------------------------------------------------------------------------------- */
 
-static struct dlx_test_broker test;
-static int client_fds[4];
+static const struct dlxd_publisher_config retains = {
+    .history = 1, .depth = 16, .n_entries = 256, .retain = 1};
+
+/* The daemon runs as this uid, and the manager keeps so many descriptors. */
+static void begin_store(uid_t own, uint32_t max)
+{
+    struct dlxd_inherited none = {.n = 0};
+    dlx_scene.broker.policy.uid = own;
+    ck_assert_int_eq(dlxd_store_init(&dlx_scene.broker, max, &none), 0);
+}
+
+static void end_store(void)
+{
+    dlxd_store_deinit(&dlx_scene.broker);
+}
 
 /* Publishers that retain messages, until one does not fit. Returns how many do; each has a control
  * block and a pidfd there. */
-static uint32_t fill(int i, uid_t uid)
+static uint32_t fill(uid_t uid)
 {
-    const struct dlxd_publisher_config config = {
-        .history = 1, .depth = 16, .n_entries = 256, .retain = 1};
-    struct dlxd_client *client = dlx_test_broker_client(&test, 10, &client_fds[i]);
+    struct dlxd_client *client = dlx_scene_client(0, 10);
     client->principal->uid = uid;
     dlxd_user_unref(client->user);
-    ck_assert_int_eq(dlxd_users_get(&test.broker.users, client->principal, &client->user), 0);
+    ck_assert_int_eq(dlxd_users_get(&dlx_scene.broker.users, client->principal, &client->user), 0);
     for (uint32_t n = 0;; n++) {
         dlx__error_clear();
-        struct dlxd_publisher *publisher = dlx_test_broker_publisher(client, "t", &config, 1);
+        struct dlxd_publisher *publisher = dlx_test_broker_publisher(client, "t", &retains, 1);
         ck_assert_uint_eq(publisher->principal->uid, uid);
         ck_assert_int_eq(publisher->not_kept, publisher->ledger_index == 0);
         if (publisher->not_kept)
@@ -242,72 +252,49 @@ static uint32_t fill(int i, uid_t uid)
 /* A uid by another socket is another user: it has a share of its own. */
 START_TEST(a_share_belongs_to_a_user_by_one_socket)
 {
-    const struct dlxd_publisher_config config = {
-        .history = 1, .depth = 16, .n_entries = 256, .retain = 1};
-    struct dlxd_inherited none = {.n = 0};
-    dlx_test_broker_init(&test, UINT64_C(1) << 30);
-    test.broker.policy.uid = geteuid() + 1;
-    ck_assert_int_eq(dlxd_store_init(&test.broker, 65, &none), 0);
-    struct dlxd_client *pods = dlx_test_broker_client_by(&test, 1, 10, &client_fds[1]);
-    uint32_t n = fill(0, geteuid());
+    begin_store(geteuid() + 1, 65);
+    struct dlxd_client *pods = dlx_scene_client(1, 10);
+    uint32_t n = fill(geteuid());
     ck_assert_uint_eq(n, 65 / 4);
-    ck_assert(!dlx_test_broker_publisher(pods, "t", &config, 1)->not_kept);
-    dlxd_store_deinit(&test.broker);
-    dlx_test_broker_deinit(&test);
-    close(client_fds[0]);
-    close(client_fds[1]);
+    ck_assert(!dlx_test_broker_publisher(pods, "t", &retains, 1)->not_kept);
 }
 END_TEST
 
 START_TEST(nobody_can_take_all_that_the_manager_keeps)
 {
     enum { MAX = 65 };
-    struct dlxd_inherited none = {.n = 0};
-    dlx_test_broker_init(&test, UINT64_C(1) << 30);
-    test.broker.policy.uid = OWN;
-    ck_assert_int_eq(dlxd_store_init(&test.broker, MAX, &none), 0);
-    uint32_t greedy = fill(0, GREEDY);
+    begin_store(OWN, MAX);
+    uint32_t greedy = fill(GREEDY);
     ck_assert_str_eq(dlx__error_message(),
                      "uid 1000 asks for 1 file descriptors that the service manager keeps, uses 32 "
                      "and may have at most 1 times what is left: all users together use 33 and may "
                      "have 65 (quota store-entries); raise dlpackd's --fd-store and "
                      "FileDescriptorStoreMax= of its unit");
-    uint32_t other = fill(1, OTHER), honest = fill(2, HONEST);
+    uint32_t other = fill(OTHER), honest = fill(HONEST);
     ck_assert_uint_eq(greedy, MAX / 4);
     ck_assert_uint_eq(other, MAX / 8);
     ck_assert_uint_eq(honest, MAX / 16);
     /* The daemon's own may have the rest. */
-    ck_assert_uint_ge(fill(3, OWN), MAX / 16 - 1);
+    ck_assert_uint_ge(fill(OWN), MAX / 16 - 1);
     ck_assert_msg(strstr(dlx__error_message(), "may have at most what is left: all users together "
                                                "use 65 and may have 65"),
                   "%s", dlx__error_message());
-    dlxd_store_deinit(&test.broker);
-    dlx_test_broker_deinit(&test);
-    for (size_t i = 0; i < DLX_ARRAY_SIZE(client_fds); i++)
-        close(client_fds[i]);
 }
 END_TEST
 
 /* Its class, too, says how much the manager keeps for a user; the daemon's own one is no exception. */
 START_TEST(a_class_limits_what_the_manager_keeps)
 {
-    struct dlxd_inherited none = {.n = 0};
-    dlx_test_broker_init(&test, UINT64_C(1) << 30);
-    test.broker.policy.uid = OWN;
-    test.broker.users.max[DLXD_STORE_ENTRIES] = 6;
-    ck_assert_int_eq(dlxd_store_init(&test.broker, 100, &none), 0);
-    ck_assert_uint_eq(fill(0, GREEDY), 3);
+    dlx_scene.broker.users.max[DLXD_STORE_ENTRIES] = 6;
+    begin_store(OWN, 100);
+    ck_assert_uint_eq(fill(GREEDY), 3);
     ck_assert_str_eq(dlx__error_message(),
                      "uid 1000 asks for 1 file descriptors that the service manager keeps, uses 6 "
                      "and may have 6 (quota store-entries); raise it in [quota default] of "
                      "dlpackd.conf");
-    ck_assert_uint_eq(fill(1, OTHER), 3);
-    ck_assert_uint_eq(fill(2, OWN), 2); /* the ledger is one */
-    ck_assert_uint_eq(test.broker.users.all_stored, 6 + 6 + 5);
-    dlxd_store_deinit(&test.broker);
-    dlx_test_broker_deinit(&test);
-    for (size_t i = 0; i < 3; i++)
-        close(client_fds[i]);
+    ck_assert_uint_eq(fill(OTHER), 3);
+    ck_assert_uint_eq(fill(OWN), 2); /* the ledger is one */
+    ck_assert_uint_eq(dlx_scene.broker.users.all_stored, 6 + 6 + 5);
 }
 END_TEST
 
@@ -321,6 +308,10 @@ int main(void)
     tcase_add_test(tcase, what_is_dropped_before_it_was_sent_is_never_sent);
     tcase_add_test(tcase, what_is_removed_is_counted_until_that_was_sent);
     tcase_add_test(tcase, what_cannot_be_sent_stays);
+    suite_add_tcase(suite, tcase);
+    tcase = dlx_scene_case("shares", NULL);
+    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    tcase_add_checked_fixture(tcase, NULL, end_store);
     tcase_add_test(tcase, a_share_belongs_to_a_user_by_one_socket);
     tcase_add_test(tcase, nobody_can_take_all_that_the_manager_keeps);
     tcase_add_test(tcase, a_class_limits_what_the_manager_keeps);

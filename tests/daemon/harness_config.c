@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/daemon/harness_config.h"
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+char dlx_configured_path[300];
+void (*dlx_configured_pass)(void);
+
+static struct dlx_test_daemon *const served = &dlx_test_stream_daemon;
+static char log_text[8192];
+
+static void set_up(void)
+{
+    (void)snprintf(dlx_configured_path, sizeof dlx_configured_path, "%s/dlpackd.conf", served->dir);
+}
+
+static void tear_down(void)
+{
+    (void)unlink(dlx_configured_path);
+}
+
+void dlx_configured_fixture(TCase *tcase)
+{
+    tcase_add_checked_fixture(tcase, set_up, tear_down);
+}
+
+void dlx_configured_write(const char *text)
+{
+    FILE *f = fopen(dlx_configured_path, "we");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fputs(text, f), 0);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+void dlx_configured_exec(void *userdata)
+{
+    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
+    char program[512];
+    (void)userdata;
+    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
+    if (dlx_configured_pass)
+        dlx_configured_pass();
+    (void)execl(program, "dlpackd", "--foreground", "--socket", served->path, "--config",
+                dlx_configured_path, (char *)NULL);
+    _exit(127);
+}
+
+void dlx_configured_start(const char *text)
+{
+    dlx_configured_write(text);
+    if (served->pid > 0)
+        ck_assert_int_eq(dlx_test_daemon_stop(served), 0);
+    dlx_test_daemon_start_prepared(served, dlx_configured_exec, NULL);
+    log_text[0] = '\0';
+}
+
+const char *dlx_configured_log(const char *words)
+{
+    size_t n = strlen(log_text);
+    while (!strstr(log_text, words)) {
+        struct pollfd p = {.fd = served->log_fd, .events = POLLIN};
+        ck_assert_msg(poll(&p, 1, PATIENCE_MS) == 1, "never said '%s': %s", words, log_text);
+        ssize_t got = read(p.fd, log_text + n, sizeof log_text - 1 - n);
+        ck_assert_int_gt(got, 0);
+        n += (size_t)got;
+        log_text[n] = '\0';
+    }
+    return log_text;
+}
+
+void dlx_configured_reload(const char *text, const char *words)
+{
+    dlx_configured_write(text);
+    ck_assert_int_eq(kill(served->pid, SIGHUP), 0);
+    (void)dlx_configured_log(words);
+}
+
+int dlx_configured_connect(const char *path, struct dlx_client **ret)
+{
+    const struct dlx_connect_args args = {
+        .size = sizeof args, .socket = path, .timeout_ns = PATIENCE};
+    return dlx_connect(ret, &args);
+}
