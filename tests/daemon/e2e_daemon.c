@@ -7,7 +7,6 @@
 #include "tests/harness/run.h"
 #include <check.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -63,17 +62,14 @@ END_TEST
 
 START_TEST(socket_of_another_program_is_left_alone)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    char log[1024];
-    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.90s/other", dlx_served.dir);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    ck_assert_int_eq(listen(fd, 1), 0);
-    ck_assert_int_eq(dlx_test_daemon_fail(address.sun_path, log, sizeof log), 1);
+    char path[300], log[1024];
+    (void)snprintf(path, sizeof path, "%s/other", dlx_served.dir);
+    int fd = dlx_test_listen(path, SOCK_STREAM);
+    ck_assert_int_eq(dlx_test_daemon_fail(path, log, sizeof log), 1);
     ck_assert_msg(strstr(log, "another program"), "%s", log);
-    ck_assert_int_eq(access(address.sun_path, F_OK), 0);
+    ck_assert_int_eq(access(path, F_OK), 0);
     close(fd);
-    unlink(address.sun_path);
+    unlink(path);
 }
 END_TEST
 
@@ -241,12 +237,9 @@ static int connect_as(uid_t uid)
     pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
-        /* From inside its folder: the other user need not be able to search $TMPDIR. */
         struct dlx_test_daemon here = dlx_served;
         (void)snprintf(here.path, sizeof here.path, "s");
-        if (chdir(dlx_served.dir) < 0 || setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 ||
-            setresuid(uid, uid, uid) < 0)
-            _exit(10);
+        dlx_test_become(&dlx_served, uid);
         int fd = dlx_test_connect(&here);
         hello.major = DLX_PROTO_MAJOR;
         const char *text = dlx_test_call_error(fd, BODY(HELLO), &hello, DLX_E_ACCESS);
@@ -286,8 +279,7 @@ START_TEST(others_who_say_nothing_are_told_and_keep_nobody_out)
     if (pid == 0) {
         struct dlx_test_daemon here = dlx_served;
         (void)snprintf(here.path, sizeof here.path, "s");
-        if (chdir(dlx_served.dir) < 0 || setgroups(0, NULL) < 0 || setresuid(1000, 1000, 1000) < 0)
-            _exit(10);
+        dlx_test_become(&dlx_served, 1000);
         for (int i = 0; i < N; i++)
             crowd[i] = dlx_test_connect(&here);
         for (int i = 0; i < N; i++)

@@ -3,13 +3,12 @@
 /* The daemon's command line and environment: what cannot be is refused with words and status 2, and nothing is listened on. */
 
 #include "common/util.h"
-#include "tests/harness/daemon.h"
+#include "tests/daemon/harness_served.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
 #include "tests/harness/seccomp.h"
 #include <check.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +28,19 @@ static rlim_t fd_limit;
 static unsigned failing_call;
 static bool is_journal; /* what reads its stderr */
 
+/* Become the daemon of this build with these arguments, after the program's name. */
+static void become_daemon(const char *const *args)
+{
+    const char *build = getenv("BUILD") ? getenv("BUILD") : "build", *argv[12] = {"dlpackd"};
+    char program[512];
+    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
+    for (size_t i = 0; args[i]; i++)
+        argv[i + 1] = args[i];
+    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    execv(program, (char *const *)(uintptr_t)argv);
+    _exit(127);
+}
+
 /* As the service manager does where stderr goes to the journal. */
 static void name_journal(void)
 {
@@ -44,19 +56,12 @@ static void name_journal(void)
 static int run(const char *const *args, const char *env)
 {
     int fds[2], status;
-    char program[512];
-    const char *argv[8] = {"dlpackd"};
     size_t n = 0;
     ssize_t got;
-    (void)snprintf(program, sizeof program, "%s/dlpackd",
-                   getenv("BUILD") ? getenv("BUILD") : "build");
-    for (size_t i = 0; args[i]; i++)
-        argv[i + 1] = args[i];
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
     pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
-        (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
         (void)setenv("DLX_SOCKET", place.path, 1);
         if (env)
             (void)putenv(strdup(env));
@@ -67,8 +72,7 @@ static int run(const char *const *args, const char *env)
             (void)setrlimit(RLIMIT_NOFILE, &(struct rlimit){fd_limit, fd_limit});
         if (failing_call > 0 && !dlx_test_seccomp_fail(failing_call, ENOMEM))
             _exit(126);
-        execv(program, (char *const *)(uintptr_t)argv);
-        _exit(127);
+        become_daemon(args);
     }
     close(fds[1]);
     while (n < sizeof log_text - 1 &&
@@ -148,10 +152,7 @@ static int hello_as(uid_t uid, const char *path)
         Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
         hello.major = DLX_PROTO_MAJOR;
         (void)snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
-        /* From inside its folder: the other user need not be able to search $TMPDIR. */
-        if (chdir(place.dir) < 0 || setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 ||
-            setresuid(uid, uid, uid) < 0)
-            _exit(10);
+        dlx_test_become(&place, uid);
         int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         if (connect(fd, (const struct sockaddr *)&address, sizeof address) < 0)
             _exit(2);
@@ -181,16 +182,19 @@ START_TEST(allowed_users_reach_the_socket_and_others_are_refused)
     ck_assert_int_eq(pipe2(said, O_CLOEXEC), 0);
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
-        char program[512];
-        (void)snprintf(program, sizeof program, "%s/dlpackd",
-                       getenv("BUILD") ? getenv("BUILD") : "build");
-        (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+        const char *const args[] = {"--socket",
+                                    socket_path,
+                                    "--allow-user",
+                                    "64001",
+                                    "--allow-user",
+                                    "daemon",
+                                    "--ready-fd",
+                                    "1",
+                                    NULL};
         (void)umask(077);
         (void)dup2(said[1], STDERR_FILENO);
         (void)dup2(ready[1], STDOUT_FILENO);
-        execl(program, "dlpackd", "--socket", socket_path, "--allow-user", "64001", "--allow-user",
-              "daemon", "--ready-fd", "1", (char *)NULL);
-        _exit(127);
+        become_daemon(args);
     }
     close(ready[1]);
     close(said[1]);
@@ -257,21 +261,19 @@ START_TEST(a_configuration_is_checked_without_a_daemon)
 }
 END_TEST
 
-START_TEST(the_kind_of_memory_may_be_given_both_ways)
+/* An empty variable is as good as none. */
+START_TEST(an_option_wins_over_its_variable)
 {
-    static const char *const args[] = {"--idle-exit", "0.01", "--memory", "memfd", NULL};
+    static const struct {
+        const char *option, *value, *wrong, *empty;
+    } all[] = {{"--memory", "memfd", "DLX_MEMORY=disk", "DLX_MEMORY="},
+               {"--memory-limit", "1GiB", "DLX_MEMORY_LIMIT=much", "DLX_MEMORY_LIMIT="}};
     static const char *const none[] = {"--idle-exit", "0.01", NULL};
-    ck_assert_int_eq(run(args, "DLX_MEMORY=disk"), 0); /* the option wins */
-    ck_assert_int_eq(run(none, "DLX_MEMORY="), 0);
-}
-END_TEST
-
-START_TEST(an_option_wins_over_the_memory_limit_of_the_environment)
-{
-    static const char *const args[] = {"--idle-exit", "0.01", "--memory-limit", "1GiB", NULL};
-    static const char *const none[] = {"--idle-exit", "0.01", NULL};
-    ck_assert_int_eq(run(args, "DLX_MEMORY_LIMIT=much"), 0);
-    ck_assert_int_eq(run(none, "DLX_MEMORY_LIMIT="), 0);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
+        const char *const args[] = {"--idle-exit", "0.01", all[i].option, all[i].value, NULL};
+        ck_assert_msg(run(args, all[i].wrong) == 0, "%s: %s", all[i].option, log_text);
+        ck_assert_msg(run(none, all[i].empty) == 0, "%s: %s", all[i].empty, log_text);
+    }
 }
 END_TEST
 
@@ -356,25 +358,22 @@ static void check_is_null(pid_t pid, int fd)
 START_TEST(closed_standard_descriptors_are_filled)
 {
     int ready[2], status;
-    char program[512], line[9] = "", number[16];
+    char line[9] = "", number[16];
     if (dlx_test_valgrind()) {
         puts("SKIP: what is closed is valgrind's own file there");
         return;
     }
-    (void)snprintf(program, sizeof program, "%s/dlpackd",
-                   getenv("BUILD") ? getenv("BUILD") : "build");
     ck_assert_int_eq(pipe(ready), 0);
     (void)snprintf(number, sizeof number, "%d", ready[1]);
     pid_t pid = dlx_test_fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
-        (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+        const char *const args[] = {"--foreground", "--socket", place.path,
+                                    "--ready-fd",   number,     NULL};
         for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
             if (_i & 1 << fd)
                 close(fd);
-        execl(program, "dlpackd", "--foreground", "--socket", place.path, "--ready-fd", number,
-              (char *)NULL);
-        _exit(127);
+        become_daemon(args);
     }
     close(ready[1]);
     ck_assert_int_eq(read(ready[0], line, sizeof line - 1), 8);
@@ -400,8 +399,7 @@ int main(void)
     tcase_add_loop_test(tcase, allowed_users_reach_the_socket_and_others_are_refused, 0, 2);
     tcase_add_test(tcase, lines_for_the_journal_have_a_level);
     tcase_add_test(tcase, a_configuration_is_checked_without_a_daemon);
-    tcase_add_test(tcase, the_kind_of_memory_may_be_given_both_ways);
-    tcase_add_test(tcase, an_option_wins_over_the_memory_limit_of_the_environment);
+    tcase_add_test(tcase, an_option_wins_over_its_variable);
     tcase_add_test(tcase, a_store_without_a_service_manager_is_said);
     tcase_add_test(tcase, too_few_file_descriptors_are_said);
     tcase_add_test(tcase, what_libuv_cannot_have_is_said);

@@ -4,13 +4,12 @@
 
 #include "common/error.h"
 #include "common/util.h"
-#include "tests/harness/daemon.h"
+#include "tests/daemon/harness_served.h"
 #include "tests/harness/run.h"
 #include "tests/harness/seccomp.h"
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,11 +17,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/un.h>
-
-#define BODY(name)    DLX__WIRE__PACKET__BODY_##name
-#define SO_PASSRIGHTS 83
 
 static struct dlx_test_daemon place;
 
@@ -43,18 +37,13 @@ static void lock_path_of(char ret[300])
 /* Somebody has the lock: a daemon that has just begun, or one that hangs. Odd: another kind of socket answers there. */
 START_TEST(who_holds_the_lock_is_named_though_nobody_answers)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
     char lock_path[300], log[1024];
     lock_path_of(lock_path);
     int lock = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600), other = -1;
     ck_assert_int_eq(write(lock, "4711\n", 5), 5);
     ck_assert_int_eq(flock(lock, LOCK_EX), 0);
-    if (_i % 2) {
-        (void)snprintf(address.sun_path, sizeof address.sun_path, "%.100s", place.path);
-        other = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        ck_assert_int_eq(bind(other, (struct sockaddr *)&address, sizeof address), 0);
-        ck_assert_int_eq(listen(other, 1), 0);
-    }
+    if (_i % 2)
+        other = dlx_test_listen(place.path, SOCK_STREAM);
     uint64_t before = dlx__now_ns();
     ck_assert_int_eq(dlx_test_daemon_fail(place.path, log, sizeof log), 1);
     ck_assert_msg(strstr(log, "another dlpackd (pid 4711) is listening on"), "%s", log);
@@ -155,16 +144,6 @@ END_TEST
 
 /* ---- a socket of the service manager -------------------------------------------------------- */
 
-static int bind_and_listen(void)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.100s", place.path);
-    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    ck_assert_int_eq(listen(fd, 8), 0);
-    return fd;
-}
-
 /* As systemd does. */
 static void pass_socket(void *userdata)
 {
@@ -182,7 +161,7 @@ START_TEST(a_socket_of_the_service_manager_is_used)
 {
     char lock_path[300];
     lock_path_of(lock_path);
-    int listener = bind_and_listen();
+    int listener = dlx_test_listen(place.path, SOCK_SEQPACKET);
     for (int i = 0; i < 3; i++) {
         int early = dlx_test_connect(&place);
         dlx_test_daemon_start_prepared(&place, pass_socket, &listener);

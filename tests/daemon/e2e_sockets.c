@@ -8,6 +8,7 @@
 #include "common/util.h"
 #include "tests/harness/fork.h"
 #include "tests/daemon/harness_config.h"
+#include "tests/daemon/harness_served.h"
 #include "tests/harness/upgrade.h"
 #include <fcntl.h>
 #include <poll.h>
@@ -15,12 +16,10 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -77,16 +76,6 @@ static const char *refuses(const char *config)
     return said;
 }
 
-static int listen_at(const char *path)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.100s", path);
-    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    ck_assert_int_eq(listen(fd, 64), 0);
-    return fd;
-}
-
 static const char *config_of(const char *rest)
 {
     static char text[2048];
@@ -102,8 +91,8 @@ static const char subscribe_only[] =
 static void begin_with_passed(const char *names)
 {
     ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
-    passed.fds[0] = listen_at(pods_path);
-    passed.fds[1] = listen_at(daemon_->path);
+    passed.fds[0] = dlx_test_listen(pods_path, SOCK_SEQPACKET);
+    passed.fds[1] = dlx_test_listen(daemon_->path, SOCK_SEQPACKET);
     passed.n = 2;
     passed.names = names;
     dlx_configured_start(config_of(subscribe_only));
@@ -315,7 +304,7 @@ START_TEST(a_socket_that_nobody_describes_is_refused)
     const char *said;
     char path[300];
     (void)snprintf(path, sizeof path, "%s/podz", daemon_->dir);
-    passed.fds[0] = listen_at(path);
+    passed.fds[0] = dlx_test_listen(path, SOCK_SEQPACKET);
     passed.n = 1;
     passed.names = "podz";
     said = refuses(config_of(""));
@@ -395,7 +384,7 @@ START_TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
     (void)snprintf(file, sizeof file, "%s/mounted", daemon_->dir);
     close(open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
     ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
-    passed.fds[0] = listen_at(daemon_->path);
+    passed.fds[0] = dlx_test_listen(daemon_->path, SOCK_SEQPACKET);
     passed.n = 1;
     passed.names = "dlpackd.socket";
     dlx_configured_start("");
@@ -495,7 +484,7 @@ START_TEST(a_file_that_the_daemon_did_not_make_is_left_where_it_is)
     dlx_client_unref(pods);
     if (!is_passed) {
         ck_assert_int_eq(unlink(pods_path), 0);
-        close(listen_at(pods_path));
+        close(dlx_test_listen(pods_path, SOCK_SEQPACKET));
     }
     dlx_configured_write("");
     take_over();

@@ -8,15 +8,13 @@
 #include "client/publisher.h"
 #include "common/error.h"
 #include "common/memory.h"
+#include "tests/daemon/harness_served.h"
 #include "tests/harness/stream.h"
 #include <poll.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
-
-#define BODY(name) DLX__WIRE__PACKET__BODY_##name
 
 /* ---- which version has what ------------------------------------------------------------------ */
 
@@ -352,7 +350,6 @@ END_TEST
 
 /* Answers one client's Hello, and its requests for DaemonInfo, publishers and links. */
 struct stand_in {
-    struct sockaddr_un address;
     int listener;
     uint32_t greets; /* the minor version of its HelloReply */
     uint32_t minor;  /* its own */
@@ -432,19 +429,10 @@ static void *run_stand_in(void *userdata)
 
 static void start_stand_in(struct stand_in *x, uint32_t greets, uint32_t minor, bool says_more)
 {
-    *x = (struct stand_in){.address = {.sun_family = AF_UNIX},
-                           .greets = greets,
-                           .minor = minor,
-                           .says_more = says_more};
+    *x = (struct stand_in){.greets = greets, .minor = minor, .says_more = says_more};
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    const char *path = dlx_test_stream_daemon.path;
-    ck_assert_uint_lt(strlen(path), sizeof x->address.sun_path);
-    memcpy(x->address.sun_path, path, strlen(path) + 1);
-    unlink(path);
-    x->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    ck_assert_int_ge(x->listener, 0);
-    ck_assert_int_eq(bind(x->listener, (struct sockaddr *)&x->address, sizeof x->address), 0);
-    ck_assert_int_eq(listen(x->listener, 4), 0);
+    unlink(dlx_test_stream_daemon.path);
+    x->listener = dlx_test_listen(dlx_test_stream_daemon.path, SOCK_SEQPACKET);
     ck_assert_int_eq(pthread_create(&x->thread, NULL, run_stand_in, x), 0);
 }
 
@@ -465,7 +453,7 @@ static int ask_stand_in(uint32_t greets, uint32_t minor, bool says_more,
     ck_assert_uint_eq(x.heard_major, DLX_PROTO_MAJOR);
     ck_assert_uint_eq(x.heard_minor, DLX_PROTO_MINOR);
     close(x.listener);
-    unlink(x.address.sun_path);
+    unlink(dlx_test_stream_daemon.path);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     return r;
 }

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/daemon/harness_served.h"
+#include <grp.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 struct dlx_test_daemon dlx_served;
@@ -70,4 +74,21 @@ void dlx_served_publisher(struct dlx_test_publisher *ret, const char *topic)
 {
     dlx_test_publisher_new(ret, dlx_served_client, topic, 0);
     dlx_test_publisher_ready(ret);
+}
+
+int dlx_test_listen(const char *path, int type)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.107s", path);
+    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(listen(fd, 64), 0);
+    return fd;
+}
+
+void dlx_test_become(const struct dlx_test_daemon *daemon, uid_t uid)
+{
+    if (chdir(daemon->dir) < 0 || setgroups(0, NULL) < 0 || setresgid(uid, uid, uid) < 0 ||
+        setresuid(uid, uid, uid) < 0)
+        _exit(10);
 }

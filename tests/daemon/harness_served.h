@@ -10,6 +10,12 @@
 
 #include "tests/harness/daemon.h"
 
+/* Listen at a path that nobody has, with a socket of this type. */
+int dlx_test_listen(const char *path, int type);
+/* The child becomes this user, without groups, in the folder of the daemon's socket: the user need
+ * not be able to search the folders above. Ends with status 10 if that fails. */
+void dlx_test_become(const struct dlx_test_daemon *daemon, uid_t uid);
+
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
 
 extern struct dlx_test_daemon dlx_served;

@@ -259,7 +259,9 @@ START_TEST(memory_that_stays_is_counted_until_it_goes)
     ck_assert_uint_eq(retained_bytes(user), size + 2 * DLX_PAGE);
     ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, dropped->id), 0);
     ck_assert_uint_eq(retained_bytes(user), size + DLX_PAGE);
+    uint64_t n_descriptors = user->used[DLXD_DESCRIPTORS];
     ck_assert(dlxd_publisher_end(publisher));
+    ck_assert_uint_eq(user->used[DLXD_DESCRIPTORS], n_descriptors - 1); /* the link socket */
     ck_assert_uint_eq(retained_bytes(user), size + DLX_PAGE);
     dlxd_publisher_vanish(publisher);
     ck_assert_uint_eq(retained_bytes(user), 0);
