@@ -148,6 +148,7 @@ START_TEST(objects_that_do_not_exist_are_not_found)
     static const uint64_t ids[] = {0, 1, UINT64_MAX};
     Dlx__Wire__PublisherReady ready = DLX__WIRE__PUBLISHER_READY__INIT;
     Dlx__Wire__PublisherClose close_publisher = DLX__WIRE__PUBLISHER_CLOSE__INIT;
+    Dlx__Wire__PublisherRetains retains = DLX__WIRE__PUBLISHER_RETAINS__INIT;
     Dlx__Wire__ArenaNew arena_new = DLX__WIRE__ARENA_NEW__INIT;
     Dlx__Wire__ArenaReady arena_ready = DLX__WIRE__ARENA_READY__INIT;
     Dlx__Wire__ArenaDrop arena_drop = DLX__WIRE__ARENA_DROP__INIT;
@@ -164,6 +165,7 @@ START_TEST(objects_that_do_not_exist_are_not_found)
         {BODY(ARENA_NEW), &arena_new, &arena_new.publisher, "publisher"},
         {BODY(ARENA_READY), &arena_ready, &arena_ready.publisher, "publisher"},
         {BODY(ARENA_DROP), &arena_drop, &arena_drop.publisher, "publisher"},
+        {BODY(PUBLISHER_RETAINS), &retains, &retains.publisher, "publisher"},
         {BODY(LIST_LINKS), &links, &links.publisher, "publisher"},
         {BODY(SUBSCRIPTION_CLOSE), &close_subscription, &close_subscription.subscription,
          "subscription"},
