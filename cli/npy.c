@@ -213,7 +213,7 @@ static int read_dict(struct reader *r, struct npy_header *h)
 
 /* ---- data types ------------------------------------------------------------------------------ */
 
-static const char *cannot_carry(char kind)
+static const char *cannot_copy_retained(char kind)
 {
     switch (kind) {
     case 'O':
@@ -269,7 +269,7 @@ static int parse_descr(struct npy_header *h, struct cli_error *e)
     if (*p == '<' || *p == '>' || *p == '|' || *p == '=')
         p++;
     char kind = *p;
-    const char *why = cannot_carry(kind);
+    const char *why = cannot_copy_retained(kind);
     if (why)
         return cli_fail(e, DLX_E_SHAPE, "data type '%s': %s", h->descr, why);
     if (kind == '?') {

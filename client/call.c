@@ -153,10 +153,10 @@ static int send_request(struct dlx_client *c, const Dlx__Wire__Packet *request,
 /* Each call looks for a daemon at the same place, and finds one that was started meanwhile. */
 static int fail_lost(const struct dlx_client *c)
 {
-    bool is_named = c->place == DLX_DAEMON_NAMED;
-    const char *remedy = is_named                        ? "run dlpackd --socket="
-                         : c->place == DLX_DAEMON_SYSTEM ? "start the machine's again"
-                                                         : "dlx_connect() may start one";
+    bool is_named = c->path_kind == DLX_DAEMON_NAMED;
+    const char *remedy = is_named                            ? "run dlpackd --socket="
+                         : c->path_kind == DLX_DAEMON_SYSTEM ? "start the machine's again"
+                                                             : "dlx_connect() may start one";
     return dlx__fail(DLX_E_DISCONNECTED,
                      "the connection to dlpackd at %s is lost, and no daemon took its place: %s%s",
                      c->path, remedy, is_named ? c->path : "");

@@ -75,21 +75,21 @@ int dlx__call_gpu_keep(struct dlx_client *c, uint64_t publisher, int *ret_sock);
 int dlx__call_gpu_get(struct dlx_client *c, uint64_t link, uint64_t origin, uint64_t allocation,
                       int *ret_sock);
 
-/* ---- news: packets of the link socket and of the subscription socket ------------------------ */
+/* ---- notifications: packets of the link socket and of the subscription socket ------------------------ */
 
 enum dlx_news_kind {
-    DLX_NEWS_LINK_ADDED,  /* [page, bell, pidfd] */
-    DLX_NEWS_LINK_OFFER,  /* [page] */
-    DLX_NEWS_LINK_OPEN,   /* [control, bell] */
-    DLX_NEWS_ARENA_ADDED, /* [arena] */
-    DLX_NEWS_ARENA_DROPPED,
-    DLX_NEWS_PUBLISHER_GONE,
-    DLX_NEWS_LINK_FAILED,
-    DLX_NEWS_SPARE_SEALED,
+    DLX_NOTIFICATION_LINK_ADDED,  /* [page, bell, pidfd] */
+    DLX_NOTIFICATION_LINK_OFFER,  /* [page] */
+    DLX_NOTIFICATION_LINK_OPEN,   /* [control, bell] */
+    DLX_NOTIFICATION_ARENA_ADDED, /* [arena] */
+    DLX_NOTIFICATION_ARENA_DROPPED,
+    DLX_NOTIFICATION_PUBLISHER_GONE,
+    DLX_NOTIFICATION_LINK_FAILED,
+    DLX_NOTIFICATION_SPARE_SEALED,
 };
 
 /* One packet, copied out of the wire's structs. Owns `fds`. */
-struct dlx_news {
+struct dlx_notification {
     enum dlx_news_kind kind;
     uint64_t link;
     uint64_t publisher; /* 0: of an offer of a spare */
@@ -123,17 +123,17 @@ struct dlx_news {
 };
 
 /* NULL is fine. */
-void dlx__news_deinit(struct dlx_news *news);
+void dlx__notification_deinit(struct dlx_notification *notification);
 
 /*
  * Read one packet of a link or subscription socket, without waiting. Returns 0; DLX_E_EMPTY,
  * DLX_E_DISCONNECTED, DLX_E_PROTOCOL, DLX_E_FD_LIMIT, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
  */
-int dlx__news_read(int sock_borrow_fd, struct dlx_news *ret);
+int dlx__notification_read(int borrow_sock, struct dlx_notification *ret);
 
 /* Answers on the subscription socket, without waiting: 0, DLX_E_FULL, DLX_E_DISCONNECTED. */
-int dlx__news_link_ready(int sock_borrow_fd, uint64_t link, uint64_t reader);
-int dlx__news_link_close(int sock_borrow_fd, uint64_t link);
-int dlx__news_ack(int sock_borrow_fd, uint32_t n);
+int dlx__notification_link_ready(int borrow_sock, uint64_t link, uint64_t reader);
+int dlx__notification_link_close(int borrow_sock, uint64_t link);
+int dlx__notification_ack(int borrow_sock, uint32_t n);
 
 #endif

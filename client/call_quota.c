@@ -4,7 +4,7 @@
 
 #include "client/call.h"
 #include "client/call_wire.h"
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include <stdio.h>
 #include <string.h>
 

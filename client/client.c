@@ -143,7 +143,7 @@ int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *user_arg
 
 enum dlx_daemon_place dlx_client_place(const struct dlx_client *c)
 {
-    return (enum dlx_daemon_place)c->place;
+    return (enum dlx_daemon_place)c->path_kind;
 }
 
 const char *dlx_client_passed_over(const struct dlx_client *c)

@@ -43,7 +43,7 @@ struct dlx_client {
     const struct dlx_memory *memory; /* backend, as the daemon said */
     struct dlx_peers peers;
     char path[108];
-    uint32_t place;        /* enum dlx_daemon_place */
+    uint32_t path_kind;    /* enum dlx_daemon_place */
     char passed_over[512]; /* which daemons refused us, and why; "": none */
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/connect.h"
 #include "client/call.h"
-#include "client/place.h"
+#include "client/socket_path.h"
 #include "client/spawn.h"
 #include "client/wait.h"
 #include <assert.h>
@@ -42,12 +42,12 @@ static int64_t time_left(uint64_t deadline)
     return deadline > now ? (int64_t)(deadline - now) : 0;
 }
 
-static int open_place(struct dlx_client *c, const struct dlx_place_env *env, enum dlx_place place,
-                      uint64_t deadline)
+static int open_socket_path(struct dlx_client *c, const struct dlx_socket_path_env *env,
+                            enum dlx_socket_path path_kind, uint64_t deadline)
 {
-    c->place = DLX_DAEMON_USER + (uint32_t)place;
+    c->path_kind = DLX_DAEMON_USER + (uint32_t)path_kind;
     int r = dlx__call_open_within(c, time_left(deadline));
-    if (r == 0 && !dlx__place_is_trusted(env, place, c->sock)) {
+    if (r == 0 && !dlx__socket_path_is_trusted(env, path_kind, c->sock)) {
         c->sock = dlx__close(c->sock);
         return dlx__fail(DLX_E_ACCESS, "%s belongs to a process of another user: it is not used",
                          c->path);
@@ -57,9 +57,10 @@ static int open_place(struct dlx_client *c, const struct dlx_place_env *env, enu
 
 /*
  * The machine's daemon is restarting: its socket is there, and nobody listens. Whoever started a
- * private daemon now would not see the topics of those who wait. Returns as open_place() does.
+ * private daemon now would not see the topics of those who wait. Returns as open_socket_path() does.
  */
-static int await_restart(struct dlx_client *c, const struct dlx_place_env *env, uint64_t deadline)
+static int await_restart(struct dlx_client *c, const struct dlx_socket_path_env *env,
+                         uint64_t deadline)
 {
     int64_t timeout_ns = c->timeout_ns;
     if (c->wait_ns < 0 || c->wait_ns > timeout_ns) {
@@ -68,8 +69,8 @@ static int await_restart(struct dlx_client *c, const struct dlx_place_env *env, 
     }
     for (;;) {
         uint64_t now = dlx__now_ns();
-        int r = open_place(c, env, DLX_PLACE_SYSTEM, deadline);
-        if (r != DLX_E_NO_DAEMON || !dlx__place_has_socket(c->path))
+        int r = open_socket_path(c, env, DLX_SOCKET_PATH_SYSTEM, deadline);
+        if (r != DLX_E_NO_DAEMON || !dlx__socket_path_has_socket(c->path))
             return r;
         if (now >= deadline)
             return dlx__fail(DLX_E_TIMEOUT,
@@ -89,17 +90,18 @@ static int greet(struct dlx_client *c, uint64_t deadline)
     return dlx__call_greet_within(c, c->name, time_left(deadline));
 }
 
-static int try_place(struct dlx_client *c, const struct dlx_place_env *env, enum dlx_place place,
-                     uint64_t deadline)
+static int try_socket_path(struct dlx_client *c, const struct dlx_socket_path_env *env,
+                           enum dlx_socket_path path_kind, uint64_t deadline)
 {
-    int r = open_place(c, env, place, deadline);
-    if (r == DLX_E_NO_DAEMON && place == DLX_PLACE_SYSTEM && dlx__place_has_socket(c->path)) {
+    int r = open_socket_path(c, env, path_kind, deadline);
+    if (r == DLX_E_NO_DAEMON && path_kind == DLX_SOCKET_PATH_SYSTEM &&
+        dlx__socket_path_has_socket(c->path)) {
         r = await_restart(c, env, deadline);
         if (c->wait_ns != 0)
             deadline = dlx__deadline(c->timeout_ns); /* to answer */
     }
     /* A runtime folder that we may not look into is somebody else's: left over from su. */
-    if (r == DLX_E_ACCESS && place == DLX_PLACE_RUNTIME)
+    if (r == DLX_E_ACCESS && path_kind == DLX_SOCKET_PATH_RUNTIME)
         return DLX_E_NO_DAEMON;
     return r == 0 ? greet(c, deadline) : r;
 }
@@ -114,15 +116,15 @@ static void pass_over(struct dlx_client *c)
 }
 
 /* Greet whoever answers first. */
-static int look(struct dlx_client *c, const struct dlx_place_env *env, uint64_t deadline)
+static int look(struct dlx_client *c, const struct dlx_socket_path_env *env, uint64_t deadline)
 {
     c->passed_over[0] = '\0';
-    for (int i = 0; i < DLX_N_PLACES; i++) {
-        enum dlx_place place = (enum dlx_place)i;
-        if (!dlx__place_path(env, place, c->path))
+    for (int i = 0; i < DLX_N_SOCKET_PATHS; i++) {
+        enum dlx_socket_path path_kind = (enum dlx_socket_path)i;
+        if (!dlx__socket_path_of(env, path_kind, c->path))
             continue;
-        int r = try_place(c, env, place, deadline);
-        if (r == DLX_E_ACCESS && place != DLX_PLACE_TMP)
+        int r = try_socket_path(c, env, path_kind, deadline);
+        if (r == DLX_E_ACCESS && path_kind != DLX_SOCKET_PATH_TMP)
             pass_over(c);
         else if (r != DLX_E_NO_DAEMON)
             return r;
@@ -131,11 +133,11 @@ static int look(struct dlx_client *c, const struct dlx_place_env *env, uint64_t 
 }
 
 /* Those who come here at the same time do so one after the other, and all but the first find a daemon. */
-static int start_locked(struct dlx_client *c, const struct dlx_place_env *env, enum dlx_place place,
-                        const char *program, uint64_t deadline)
+static int start_locked(struct dlx_client *c, const struct dlx_socket_path_env *env,
+                        enum dlx_socket_path path_kind, const char *program, uint64_t deadline)
 {
     char words[DLX_ERROR_TEXT_SIZE];
-    int r = open_place(c, env, place, deadline);
+    int r = open_socket_path(c, env, path_kind, deadline);
     if (r != DLX_E_NO_DAEMON)
         return r;
     int failure = dlx__spawn(c, program, deadline);
@@ -143,7 +145,7 @@ static int start_locked(struct dlx_client *c, const struct dlx_place_env *env, e
         return failure;
     (void)snprintf(words, sizeof words, "%s", dlx__error_message());
     /* Also when it failed: it may have met another that got ready. */
-    r = open_place(c, env, place, deadline);
+    r = open_socket_path(c, env, path_kind, deadline);
     if (r != DLX_E_NO_DAEMON)
         return r;
     if (failure < 0)
@@ -151,12 +153,12 @@ static int start_locked(struct dlx_client *c, const struct dlx_place_env *env, e
     return dlx__fail(DLX_E_DISCONNECTED, "%s, started for %s, ended at once", program, c->path);
 }
 
-/* While another process starts a daemon for the same place. */
-static int lock_place(const struct dlx_client *c, int dir_fd, uint64_t deadline)
+/* While another process starts a daemon on the same path. */
+static int lock_socket_path(const struct dlx_client *c, int dir_fd, uint64_t deadline)
 {
     struct dlx_wait wait = {.deadline = deadline};
     for (;;) {
-        int r = dlx__place_lock(dir_fd, c->path, dlx__wait_part(&wait, c, dlx__now_ns()));
+        int r = dlx__socket_path_lock(dir_fd, c->path, dlx__wait_part(&wait, c, dlx__now_ns()));
         if (r != DLX_E_TIMEOUT || dlx__now_ns() >= deadline)
             return r;
         if (dlx__wait_ask(&wait, c, NULL, false) < 0)
@@ -165,36 +167,36 @@ static int lock_place(const struct dlx_client *c, int dir_fd, uint64_t deadline)
 }
 
 /* `ret_tried`: there is a program, which may be started. */
-static int start(struct dlx_client *c, const struct dlx_place_env *env, uint32_t autospawn,
+static int start(struct dlx_client *c, const struct dlx_socket_path_env *env, uint32_t autospawn,
                  uint64_t deadline, bool *ret_tried)
 {
     char program[DLX_PROGRAM_PATH_SIZE];
-    char places[DLX_ERROR_TEXT_SIZE - 128];
+    char paths[DLX_ERROR_TEXT_SIZE - 128];
     dlx_cleanup(dlx__closep) int dir_fd = -1;
-    enum dlx_place place;
-    dlx__place_list(env, places, sizeof places);
+    enum dlx_socket_path path_kind;
+    dlx__socket_path_list(env, paths, sizeof paths);
     const char *refusal =
         dlx__spawn_refusal(autospawn, getenv("DLX_AUTOSPAWN"), dlx__spawn_is_secure());
     if (refusal)
-        return dlx__fail(DLX_E_NO_DAEMON, "no dlpackd at %s, and none is started: %s", places,
+        return dlx__fail(DLX_E_NO_DAEMON, "no dlpackd at %s, and none is started: %s", paths,
                          refusal);
     int r = dlx__spawn_find(program);
     if (r < 0)
-        return dlx__fail_prefix(r, "no dlpackd at %s", places);
+        return dlx__fail_prefix(r, "no dlpackd at %s", paths);
     *ret_tried = true;
-    r = dlx__place_private(env, &place, c->path, &dir_fd);
+    r = dlx__socket_path_private(env, &path_kind, c->path, &dir_fd);
     if (r < 0)
         return r;
-    r = lock_place(c, dir_fd, deadline);
+    r = lock_socket_path(c, dir_fd, deadline);
     if (r < 0)
         return r;
-    r = start_locked(c, env, place, program, deadline);
-    dlx__place_unlock(dir_fd);
+    r = start_locked(c, env, path_kind, program, deadline);
+    dlx__socket_path_unlock(dir_fd);
     return r;
 }
 
 /* Where nobody is, or only daemons that refuse us. */
-static int start_and_greet(struct dlx_client *c, const struct dlx_place_env *env,
+static int start_and_greet(struct dlx_client *c, const struct dlx_socket_path_env *env,
                            uint32_t autospawn, uint64_t deadline, bool *ret_tried)
 {
     int r = start(c, env, autospawn, deadline, ret_tried);
@@ -204,7 +206,7 @@ static int start_and_greet(struct dlx_client *c, const struct dlx_place_env *env
 }
 
 /* `env` is NULL where somebody named a socket. */
-static int try_all(struct dlx_client *c, const struct dlx_place_env *env, uint32_t autospawn,
+static int try_all(struct dlx_client *c, const struct dlx_socket_path_env *env, uint32_t autospawn,
                    bool *ret_tried)
 {
     const uint64_t deadline = dlx__deadline(c->timeout_ns);
@@ -219,7 +221,7 @@ static int try_all(struct dlx_client *c, const struct dlx_place_env *env, uint32
                 r = start_and_greet(c, env, autospawn, deadline, ret_tried);
         }
         if (r == 0)
-            dlx__error_clear(); /* of the places where nobody was */
+            dlx__error_clear(); /* of the paths where nobody was */
         /* Lost before it greeted back: a daemon that was just ending, or we stood still for longer than it waits. Nothing
          * has happened yet. */
         if (r != DLX_E_DISCONNECTED || i == TRIES_MAX || time_left(deadline) == 0)
@@ -238,7 +240,7 @@ static bool may_come(const struct dlx_client *c, int r, bool has_tried, uint32_t
     return r == DLX_E_NO_DAEMON || (r == DLX_E_ACCESS && (*c->passed_over || n_refused <= 1));
 }
 
-static int await(struct dlx_client *c, const struct dlx_place_env *env, uint32_t autospawn)
+static int await(struct dlx_client *c, const struct dlx_socket_path_env *env, uint32_t autospawn)
 {
     const uint64_t wait_until = dlx__deadline(c->wait_ns);
     uint64_t pause = WAIT_FIRST_NS;
@@ -275,14 +277,14 @@ int dlx__connect(struct dlx_client *c, const char *socket, uint32_t autospawn)
 {
     const char *path = socket ? socket : getenv("DLX_SOCKET");
     const bool is_named = path && path[0];
-    struct dlx_place_env env = {0};
+    struct dlx_socket_path_env env = {0};
     bool has_tried = false;
     int r = is_named ? name_socket(c, path) : 0;
     if (r < 0)
         return r;
     if (!is_named)
-        env = dlx__place_env();
-    const struct dlx_place_env *places = is_named ? NULL : &env;
-    r = c->wait_ns == 0 ? try_all(c, places, autospawn, &has_tried) : await(c, places, autospawn);
+        env = dlx__socket_path_env();
+    const struct dlx_socket_path_env *paths = is_named ? NULL : &env;
+    r = c->wait_ns == 0 ? try_all(c, paths, autospawn, &has_tried) : await(c, paths, autospawn);
     return r == DLX_E_NO_DAEMON && is_named && !socket ? fail_where_variable_says(path) : r;
 }

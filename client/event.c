@@ -5,7 +5,7 @@
 #include "client/event.h"
 #include "client/gpu_threads.h"
 #include "client/publisher.h"
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include "client/subscription.h"
 #include <string.h>
 #include <sys/eventfd.h>
@@ -89,13 +89,13 @@ int dlx_publisher_next_event(struct dlx_publisher *p, struct dlx_event *ret)
 }
 
 /* Once for each link, after the event that it is there: more of them would push others out. */
-void dlx__subscription_tell(struct dlx_subscription *s, struct dlx_inlet *inlet)
+void dlx__subscription_tell(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
-    if (inlet->unpinned[0] == '\0' || inlet->told_unpinned || inlet->state != DLX_INLET_OPEN)
+    if (link->unpinned[0] == '\0' || link->told_unpinned || link->state != DLX_SUBSCRIBER_LINK_OPEN)
         return;
-    inlet->told_unpinned = true;
-    dlx__events_push(&s->events, DLX_EVENT_UNPINNED, inlet->id, inlet->publisher, inlet->pid,
-                     inlet->topic, inlet->unpinned);
+    link->told_unpinned = true;
+    dlx__events_push(&s->events, DLX_EVENT_UNPINNED, link->id, link->publisher, link->pid,
+                     link->topic, link->unpinned);
 }
 
 static void tell_late(struct dlx_subscription *s)
@@ -116,9 +116,9 @@ int dlx_subscription_next_event(struct dlx_subscription *s, struct dlx_event *re
         return r;
     tell_late(s);
     if (s->events.n == 0)
-        dlx__subscription_read_news(s);
-    /* Who polls is to take, as if the news were still there. */
-    if (s->nudge >= 0 && dlx__subscription_has_unused_news(s))
+        dlx__subscription_read_notifications(s);
+    /* Who polls is to take, as if the notifications were still there. */
+    if (s->nudge >= 0 && dlx__subscription_has_unused_notifications(s))
         (void)eventfd_write(s->nudge, 1);
     r = dlx__events_pop(&s->events, ret);
     dlx__subscription_leave(s);

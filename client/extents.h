@@ -33,7 +33,7 @@ struct dlx_arena {
     uint64_t free_bytes; /* in extents */
     uint32_t id;         /* 0: frozen */
     enum dlx_arena_state state;
-    bool has_large;    /* the first block that came in when it was empty: client/fit.h */
+    bool has_large;    /* the first block that came in when it was empty: client/arena_policy.h */
     uint32_t n_blocks; /* with memory in it, those of the payload cache included */
     uint32_t n_extents;
     uint32_t extents_room;

@@ -3,7 +3,7 @@
 /* dlx_get() and dlx_retained_drop(): what is there, also when nobody publishes it any more. */
 
 #include "client/call.h"
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include "client/subscription.h"
 #include "common/topic.h"
 
@@ -18,7 +18,7 @@ static bool is_newer(const struct dlx_message *a, const struct dlx_message *b)
 static int take_newest(struct dlx_subscription *s, uint64_t deadline, struct dlx_message **ret)
 {
     struct dlx_message *newest = NULL;
-    uint32_t left = DLX_MAX(s->n_inlets - s->n_spares, 1U);
+    uint32_t left = DLX_MAX(s->n_links - s->n_spares, 1U);
     do {
         struct dlx_message *m;
         uint64_t now = dlx__now_ns();
@@ -62,7 +62,7 @@ int dlx_get(struct dlx_client *c, const char *topic, int64_t timeout_ns, struct 
         r = timeout_ns == 0 ? DLX_E_EMPTY : DLX_E_TIMEOUT;
         dlx__fail(r, "topic %s has no message%s%s", topic,
                   r == DLX_E_TIMEOUT ? ", and none came" : "",
-                  s->n_inlets > s->n_spares ? "" : ": nobody publishes it");
+                  s->n_links > s->n_spares ? "" : ": nobody publishes it");
     }
     char why[DLX_ERROR_TEXT_SIZE];
     memcpy(why, dlx__error_message(), sizeof why);

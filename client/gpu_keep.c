@@ -218,13 +218,13 @@ static int receive_parts(struct patience *patience, int sock, struct dlx_gpu_han
     return r;
 }
 
-static int get(struct dlx_client *c, const struct dlx_inlet *inlet, uint64_t allocation,
+static int get(struct dlx_client *c, const struct dlx_subscriber_link *link, uint64_t allocation,
                struct dlx_gpu_handle *ret, uint32_t *ret_n)
 {
     struct patience patience = patience_of(c);
     int fd = -1;
     *ret_n = 1;
-    int r = dlx__call_gpu_get(c, inlet->id, inlet->origin, allocation, &fd);
+    int r = dlx__call_gpu_get(c, link->id, link->origin, allocation, &fd);
     dlx_cleanup(dlx__closep) int sock = fd;
     if (r == 0)
         r = receive_parts(&patience, sock, ret, ret_n);
@@ -235,16 +235,15 @@ static int get(struct dlx_client *c, const struct dlx_inlet *inlet, uint64_t all
     return r;
 }
 
-int dlx__gpu_keep_get(struct dlx_client *c, const struct dlx_inlet *inlet, uint64_t allocation,
-                      struct dlx_gpu_handle *ret)
+int dlx__gpu_keep_get(struct dlx_client *c, const struct dlx_subscriber_link *link,
+                      uint64_t allocation, struct dlx_gpu_handle *ret)
 {
     uint32_t n_packets = 0;
     int r = DLX_E_DISCONNECTED;
-    if (dlx__forked(inlet->generation))
+    if (dlx__forked(link->generation))
         return dlx__fail_forked();
     assert(ret->id == 0);
     for (int i = 0; i < TRIES_MAX && r == DLX_E_DISCONNECTED && n_packets == 0; i++)
-        r = get(c, inlet, allocation, ret, &n_packets);
-    return r < 0 ? dlx__fail_prefix(r, "GPU memory %" PRIu64 " of %s", allocation, inlet->topic)
-                 : 0;
+        r = get(c, link, allocation, ret, &n_packets);
+    return r < 0 ? dlx__fail_prefix(r, "GPU memory %" PRIu64 " of %s", allocation, link->topic) : 0;
 }

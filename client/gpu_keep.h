@@ -12,7 +12,7 @@
  * In a forked child these fail with DLX_E_FORKED; dlx__gpu_keep_free() closes the child's copy only.
  */
 
-#include "client/inlet.h"
+#include "client/subscriber_link.h"
 #include "client/publisher.h"
 #include "gpu/handle.h"
 
@@ -40,12 +40,12 @@ void dlx__gpu_keep_drop(struct dlx_gpu_keep *keep, uint64_t allocation);
 struct dlx_gpu_keep *dlx__gpu_keep_free(struct dlx_gpu_keep *keep);
 
 /*
- * Fetch an allocation of the inlet's publisher, by the connection `c` of its subscription. `ret` is
- * all zero before, and after a failure. Any thread that holds a message of the inlet. Returns 0;
+ * Fetch an allocation of the link's publisher, by the connection `c` of its subscription. `ret` is
+ * all zero before, and after a failure. Any thread that holds a message of the link. Returns 0;
  * DLX_E_NOT_FOUND (not with the keeper), DLX_E_ACCESS (of another user), DLX_E_FD_LIMIT,
  * DLX_E_LIMIT, DLX_E_PROTOCOL, and as above.
  */
-int dlx__gpu_keep_get(struct dlx_client *c, const struct dlx_inlet *inlet, uint64_t allocation,
-                      struct dlx_gpu_handle *ret);
+int dlx__gpu_keep_get(struct dlx_client *c, const struct dlx_subscriber_link *link,
+                      uint64_t allocation, struct dlx_gpu_handle *ret);
 
 #endif

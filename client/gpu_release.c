@@ -66,7 +66,7 @@ static void count(_Atomic uint64_t *counter)
 static bool find_device(const struct dlx_export *e, DLDevice *ret)
 {
     const struct dlx_gpu_import *import = dlx__message_gpu_import(e);
-    const struct dlx_pin *pin = e->message->inlet->pin;
+    const struct dlx_pin *pin = e->message->link->pin;
     DLDevice device = e->message->tensors[e->i].device;
     if (import)
         *ret = (DLDevice){device.device_type, dlx__gpu_import_device(import)};
@@ -81,12 +81,12 @@ static bool find_device(const struct dlx_export *e, DLDevice *ret)
  * cannot be waited for by its streams is a reason to wait for everything. */
 static void finish(struct dlx_export *e, int result)
 {
-    struct dlx_inlet *inlet = e->message->inlet;
+    struct dlx_subscriber_link *link = e->message->link;
     DLDevice device;
     if (result < 0 && find_device(e, &device))
         result = dlx__gpu_wait_device((int32_t)device.device_type, device.device_id);
     if (result < 0)
-        count(&inlet->n_gpu_errors);
+        count(&link->n_gpu_errors);
     if (e->wait)
         dlx__gpu_wait_settle(e->wait);
     e->wait = dlx__gpu_wait_unref(e->wait);
@@ -154,7 +154,7 @@ static int record(struct dlx_export *e, DLDevice device, const struct dlx_gpu_st
     if (r >= 0 && release->job.n_events > 0) {
         release->job.events = release->events;
         release->job.done = release_done;
-        release->threads = e->message->inlet->gpu_threads;
+        release->threads = e->message->link->gpu_threads;
         release->export = e;
         release->stream = s->n == 1 ? (uintptr_t)s->streams[0] + 1 : 0;
         if (release->threads && leave_to_thread(release->threads, release))
@@ -171,11 +171,11 @@ static int record(struct dlx_export *e, DLDevice device, const struct dlx_gpu_st
 bool dlx__gpu_release_tensor(struct dlx_export *e)
 {
     struct dlx_gpu_streams *s = e->streams;
-    struct dlx_inlet *inlet = e->message->inlet;
+    struct dlx_subscriber_link *link = e->message->link;
     DLDevice device;
     bool waited = !s;
     int r = 0;
-    if (dlx__forked(inlet->generation))
+    if (dlx__forked(link->generation))
         return false;
     e->streams = NULL;
     if ((s || dlx__message_gpu_import(e)) && find_device(e, &device)) {
@@ -183,7 +183,7 @@ bool dlx__gpu_release_tensor(struct dlx_export *e)
         if (r < 0)
             waited = true;
         if (waited)
-            count(&inlet->n_gpu_waits);
+            count(&link->n_gpu_waits);
         if (r < 1)
             finish(e, r);
     }
@@ -214,7 +214,7 @@ static int check_received(const DLManagedTensorVersioned *tensor, const char *ca
     dlx__error_clear();
     if (!tensor || !dlx__message_of(tensor))
         return dlx__fail(DLX_E_INVALID, "%s: the tensor is not one of dlx_message_tensor()", call);
-    return dlx__forked(dlx__message_of(tensor)->inlet->generation) ? dlx__fail_forked() : 0;
+    return dlx__forked(dlx__message_of(tensor)->link->generation) ? dlx__fail_forked() : 0;
 }
 
 int dlx_tensor_used_on(DLManagedTensorVersioned *tensor, void *stream)

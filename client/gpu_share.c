@@ -2,7 +2,7 @@
 #include "client/gpu_share.h"
 #include "client/gpu_heap.h"
 #include "client/gpu_keep.h"
-#include "client/inlet.h"
+#include "client/subscriber_link.h"
 #include "client/publish.h"
 #include "gpu/gpu.h"
 #include "ring/tensor.h"
@@ -133,7 +133,7 @@ void dlx__gpu_share_collect(struct dlx_publisher *p)
 /* Also who died unnoticed, since the daemon that would tell may be gone. */
 static void collect_of_dead(struct dlx_publisher *p)
 {
-    dlx__outlet_env.look_for_dead(p);
+    dlx__publisher_link_env.look_for_dead(p);
     dlx__gpu_share_collect(p);
 }
 

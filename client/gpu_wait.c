@@ -97,15 +97,15 @@ void dlx__gpu_wait_settle(struct dlx_gpu_wait *wait)
 
 static void note_late(struct dlx_gpu_threads *threads, const struct dlx_gpu_wait *wait)
 {
-    const struct dlx_inlet *inlet = wait->args.m->inlet;
+    const struct dlx_subscriber_link *link = wait->args.m->link;
     struct dlx_gpu_late *late = &threads->late;
     (void)pthread_mutex_lock(&threads->lock);
     late->n++;
     late->code = wait->over;
-    late->pid = inlet->pid;
-    late->link = inlet->id;
-    late->publisher = inlet->publisher;
-    memcpy(late->topic, inlet->topic, sizeof late->topic);
+    late->pid = link->pid;
+    late->link = link->id;
+    late->publisher = link->publisher;
+    memcpy(late->topic, link->topic, sizeof late->topic);
     (void)pthread_mutex_unlock(&threads->lock);
 }
 

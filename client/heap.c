@@ -21,7 +21,7 @@ int dlx__heap_new(struct dlx_heap **ret, uint64_t generation, bool is_guarded)
         .align = align,
         /* In the debug mode small blocks are larger, but not fewer: what a stream does without
          * more memory it does there, too. */
-        .least = DLX_FIT_ARENA_MIN / DLX_SHM_ALIGN * align,
+        .least = DLX_ARENA_SIZE_MIN / DLX_SHM_ALIGN * align,
         .free_arena = unmap_arena,
     };
     int r = dlx__heap_new_of(ret, generation, &kind);
@@ -35,7 +35,7 @@ int dlx__heap_new_of(struct dlx_heap **ret, uint64_t generation, const struct dl
     struct dlx_heap *heap = calloc(1, sizeof *heap);
     if (!heap)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a publisher's memory");
-    heap->hints.last = &heap->spares.all[0];
+    heap->hints.last = &heap->cache.all[0];
     heap->generation = generation;
     heap->kind = *kind;
     *ret = heap;
@@ -67,8 +67,8 @@ static void heap_free(struct dlx_heap *heap)
 {
     free_blocks(heap->pool);
     free_blocks(heap->stuck);
-    for (uint32_t i = 0; i < DLX_N_SPARES; i++)
-        free_blocks(heap->spares.all[i].first);
+    for (uint32_t i = 0; i < DLX_PAYLOAD_CACHE_SLOTS; i++)
+        free_blocks(heap->cache.all[i].first);
     dlx__heap_free_arenas(heap, heap->arenas);
     dlx__heap_free_arenas(heap, heap->frozen);
     free(heap);
@@ -147,7 +147,7 @@ bool dlx__heap_round(const struct dlx_heap *heap, uint64_t size, uint64_t *ret)
 static int carve_from(struct dlx_heap *heap, struct dlx_arena *arena, uint32_t i, uint64_t size,
                       struct dlx_block **ret)
 {
-    struct dlx_fit fit = dlx__heap_fit(heap);
+    struct dlx_arena_policy fit = dlx__heap_fit(heap);
     /* n blocks leave at most n + 1 extents between them: with room for those, giving a block
      * back never needs memory. */
     if (arena && !dlx__extents_reserve(arena, arena->n_blocks + 2))
@@ -165,7 +165,7 @@ static int carve_from(struct dlx_heap *heap, struct dlx_arena *arena, uint32_t i
         dlx__extents_remove(arena, i);
     arena->free_bytes -= size;
     if (arena->n_blocks++ == 0)
-        arena->has_large = dlx__fit_is_large(&fit, size);
+        arena->has_large = dlx__arena_policy_is_large(&fit, size);
     return 0;
 }
 
@@ -173,17 +173,17 @@ static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
 {
     uint32_t i = 0;
     struct dlx_arena *arena = NULL;
-    struct dlx_fit fit = dlx__heap_fit(heap);
+    struct dlx_arena_policy fit = dlx__heap_fit(heap);
     if (size > 0) {
-        arena = dlx__fit_find(&fit, size, &i);
+        arena = dlx__arena_policy_find(&fit, size, &i);
         if (!arena) {
             dlx__heap_retry_stuck(heap);
-            if (dlx__heap_give_up_spares(heap))
-                arena = dlx__fit_find(&fit, size, &i);
+            if (dlx__heap_empty_payload_cache(heap))
+                arena = dlx__arena_policy_find(&fit, size, &i);
         }
         if (!arena && heap->is_leaving && dlx__heap_growth(heap, size) > heap->leave_for) {
             dlx__heap_stay(heap);
-            arena = dlx__fit_find(&fit, size, &i);
+            arena = dlx__arena_policy_find(&fit, size, &i);
         }
         if (!arena)
             return DLX_E_FULL;
@@ -197,7 +197,7 @@ int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
     dlx__heap_collect(heap);
     if (!dlx__heap_round(heap, size, &rounded))
         return DLX_E_FULL;
-    struct dlx_block *block = dlx__spares_take(&heap->spares, rounded, &heap->hints.last);
+    struct dlx_block *block = dlx__payload_cache_take(&heap->cache, rounded, &heap->hints.last);
     if (dlx_unlikely(!block))
         return carve(heap, rounded, ret);
     block->next = NULL;
@@ -209,13 +209,13 @@ int dlx__heap_take_beside(struct dlx_heap *heap, const struct dlx_block *other, 
                           struct dlx_block **ret)
 {
     struct dlx_arena *arena = other ? other->arena : NULL;
-    struct dlx_spare *of_those; /* tensors are what is taken next: the hint stays */
+    struct dlx_cache_slot *of_those; /* tensors are what is taken next: the hint stays */
     uint64_t rounded;
     if (!arena || arena->state != DLX_ARENA_USED || !dlx__heap_round(heap, size, &rounded) ||
         rounded == 0)
         return DLX_E_FULL;
-    if (dlx__spares_first(&heap->spares, rounded, arena)) {
-        *ret = dlx__spares_take(&heap->spares, rounded, &of_those);
+    if (dlx__payload_cache_first(&heap->cache, rounded, arena)) {
+        *ret = dlx__payload_cache_take(&heap->cache, rounded, &of_those);
         (*ret)->next = NULL;
         return 0;
     }
@@ -228,13 +228,13 @@ int dlx__heap_take_beside(struct dlx_heap *heap, const struct dlx_block *other, 
 void dlx__heap_want_none(struct dlx_heap *heap)
 {
     dlx__heap_collect(heap);
-    dlx__spares_want_none(&heap->spares);
+    dlx__payload_cache_want_none(&heap->cache);
 }
 
 bool dlx__heap_want(struct dlx_heap *heap, uint64_t size)
 {
     uint64_t rounded;
-    return dlx__heap_round(heap, size, &rounded) && dlx__spares_want(&heap->spares, rounded);
+    return dlx__heap_round(heap, size, &rounded) && dlx__payload_cache_want(&heap->cache, rounded);
 }
 
 /* The last block of a frozen arena takes it along. */
@@ -284,15 +284,15 @@ static void __attribute__((noinline)) give_slowly(struct dlx_heap *heap, struct 
         return;
     }
     if (block->arena->state == DLX_ARENA_LEAVING)
-        dlx__spares_give_up_one(block, &heap->pool);
+        dlx__payload_cache_give_up_one(block, &heap->pool);
     else
-        dlx__spares_give(&heap->spares, block, &heap->pool);
+        dlx__payload_cache_give(&heap->cache, block, &heap->pool);
 }
 
 void dlx__heap_give_elsewhere(struct dlx_heap *heap, struct dlx_block *block)
 {
     if (block && dlx__block_is_reusable(block))
-        dlx__spares_give(&heap->spares, block, &heap->pool);
+        dlx__payload_cache_give(&heap->cache, block, &heap->pool);
     else
         give_slowly(heap, block);
 }

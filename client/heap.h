@@ -25,19 +25,19 @@
 struct dlx_heap;
 struct dlx_gpu_parcel; /* client/gpu_share.h */
 
-/* Blocks of one size that were given back: client/spares.h. */
-struct dlx_spare {
+/* Blocks of one size that were given back: client/payload_cache.h. */
+struct dlx_cache_slot {
     uint64_t size;           /* of those in it, or of the last that were */
     struct dlx_block *first; /* a queue: structs are used again as late as possible */
     struct dlx_block *last;
     uint64_t n;
-    uint64_t n_least;  /* since the last dlx__spares_trim() */
-    uint64_t n_wanted; /* see dlx__spares_want() */
+    uint64_t n_least;  /* since the last dlx__payload_cache_trim() */
+    uint64_t n_wanted; /* see dlx__payload_cache_want() */
 };
 
 /* The first member of a heap. */
 struct dlx_heap_hints {
-    struct dlx_spare *last; /* where a block was taken last; at first, any */
+    struct dlx_cache_slot *last; /* where a block was taken last; at first, any */
     /* Local blocks whose deleter was called; `closed_stack` once the publisher has gone. */
     struct dlx_block *_Atomic returned;
     uint64_t n_local; /* exported, neither published nor seen coming back */
@@ -122,12 +122,12 @@ int dlx__heap_take_beside(struct dlx_heap *heap, const struct dlx_block *other, 
                           struct dlx_block **ret);
 
 /*
- * From now on a block is taken wherever it fits, or again where client/fit.h wants it: for blocks that come and go
+ * From now on a block is taken wherever it fits, or again where client/arena_policy.h wants it: for blocks that come and go
  * together, in an arena made for all of them, and when no more arenas can be had. Returns what was so before.
  */
 bool dlx__heap_put_anywhere(struct dlx_heap *heap, bool anywhere);
 
-/* Does a block of `size` bytes have an arena of its own? See client/fit.h. */
+/* Does a block of `size` bytes have an arena of its own? See client/arena_policy.h. */
 bool dlx__heap_is_large(const struct dlx_heap *heap, uint64_t size);
 
 /* What a block of `size` bytes takes. False: there is no such number. */
@@ -306,26 +306,26 @@ static inline void dlx__block_hand_out(struct dlx_block *block)
 }
 
 /* Take the one that came first of those in there. */
-static inline struct dlx_block *dlx__spare_pop(struct dlx_spare *spare)
+static inline struct dlx_block *dlx__cache_slot_pop(struct dlx_cache_slot *slot)
 {
-    struct dlx_block *block = spare->first;
-    spare->first = block->next;
-    spare->n--;
-    if (spare->n < spare->n_least)
-        spare->n_least = spare->n;
+    struct dlx_block *block = slot->first;
+    slot->first = block->next;
+    slot->n--;
+    if (slot->n < slot->n_least)
+        slot->n_least = slot->n;
     return block;
 }
 
 /* Put it behind those in there. */
-static inline void dlx__spare_push(struct dlx_spare *spare, struct dlx_block *block)
+static inline void dlx__cache_slot_push(struct dlx_cache_slot *slot, struct dlx_block *block)
 {
     block->next = NULL;
-    if (dlx_likely(spare->first))
-        spare->last->next = block;
+    if (dlx_likely(slot->first))
+        slot->last->next = block;
     else
-        spare->first = block;
-    spare->last = block;
-    spare->n++;
+        slot->first = block;
+    slot->last = block;
+    slot->n++;
 }
 
 /*
@@ -338,8 +338,8 @@ static inline struct dlx_block *dlx__heap_export_again(struct dlx_heap *heap, DL
     const struct dlx_heap_hints *hints = (const struct dlx_heap_hints *)heap;
     if (dlx_unlikely(atomic_load_explicit(&hints->returned, memory_order_relaxed)))
         dlx__heap_collect(heap);
-    struct dlx_spare *spare = hints->last;
-    struct dlx_block *block = spare->first;
+    struct dlx_cache_slot *slot = hints->last;
+    struct dlx_block *block = slot->first;
     if (dlx_unlikely(!block || block->made.ndim != ndim || ndim <= 0 || !shape ||
                      !dlx__dtype_is(block->made.dtype, dtype)))
         return NULL;
@@ -349,7 +349,7 @@ static inline struct dlx_block *dlx__heap_export_again(struct dlx_heap *heap, DL
         differs |= shape[i] ^ made[i];
     if (dlx_unlikely(differs != 0))
         return NULL;
-    (void)dlx__spare_pop(spare);
+    (void)dlx__cache_slot_pop(slot);
     block->next = NULL;
     dlx__block_hand_out(block);
     return block;
@@ -364,9 +364,9 @@ static inline bool dlx__block_is_reusable(const struct dlx_block *block)
 /* Give a block that is not local back, or a reference, on the publisher's thread. NULL is fine. */
 static inline void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block)
 {
-    struct dlx_spare *last = ((struct dlx_heap_hints *)heap)->last;
+    struct dlx_cache_slot *last = ((struct dlx_heap_hints *)heap)->last;
     if (dlx_likely(block && last->size == block->size && dlx__block_is_reusable(block)))
-        dlx__spare_push(last, block);
+        dlx__cache_slot_push(last, block);
     else
         dlx__heap_give_elsewhere(heap, block);
 }

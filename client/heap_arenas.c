@@ -36,17 +36,17 @@ bool dlx__heap_put_anywhere(struct dlx_heap *heap, bool anywhere)
 
 bool dlx__heap_is_large(const struct dlx_heap *heap, uint64_t size)
 {
-    struct dlx_fit fit = dlx__heap_fit(heap);
+    struct dlx_arena_policy fit = dlx__heap_fit(heap);
     uint64_t rounded;
-    return dlx__heap_round(heap, size, &rounded) && dlx__fit_is_large(&fit, rounded);
+    return dlx__heap_round(heap, size, &rounded) && dlx__arena_policy_is_large(&fit, rounded);
 }
 
 uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size)
 {
-    struct dlx_fit fit = dlx__heap_fit(heap);
+    struct dlx_arena_policy fit = dlx__heap_fit(heap);
     uint64_t rounded;
     if (!dlx__heap_round(heap, size, &rounded) || /* as it will be taken */
-        !dlx__align_up(dlx__fit_growth(&fit, rounded), DLX_MAX(heap->kind.align, DLX_PAGE),
+        !dlx__align_up(dlx__arena_policy_growth(&fit, rounded), DLX_MAX(heap->kind.align, DLX_PAGE),
                        &rounded) ||
         rounded > DLX_SHM_ARENA_MAX)
         return UINT64_MAX;
@@ -80,7 +80,7 @@ int dlx__heap_add_of(struct dlx_heap *heap, uint32_t id, void *map, uint64_t siz
 void dlx__heap_set_aside(struct dlx_heap *heap, struct dlx_heap_aside *ret)
 {
     dlx__heap_collect(heap);
-    (void)dlx__heap_give_up_spares(heap);
+    (void)dlx__heap_empty_payload_cache(heap);
     heap->is_leaving = false;
     *ret = (struct dlx_heap_aside){heap->arenas, heap->n_arenas, heap->bytes};
     for (struct dlx_arena *arena = ret->arenas; arena; arena = arena->next)
@@ -92,7 +92,7 @@ void dlx__heap_set_aside(struct dlx_heap *heap, struct dlx_heap_aside *ret)
 
 void dlx__heap_bring_back(struct dlx_heap *heap, struct dlx_heap_aside *aside)
 {
-    (void)dlx__heap_give_up_spares(heap);
+    (void)dlx__heap_empty_payload_cache(heap);
     dlx__heap_free_arenas(heap, heap->arenas);
     heap->arenas = aside->arenas;
     heap->n_arenas = aside->n_arenas;
@@ -138,7 +138,7 @@ static uint32_t drop(struct dlx_heap *heap, struct dlx_arena **at)
 
 uint64_t dlx__heap_trim(struct dlx_heap *heap, bool all)
 {
-    dlx__spares_trim(&heap->spares, &heap->pool, all ? 0 : TRIM_LEAST);
+    dlx__payload_cache_trim(&heap->cache, &heap->pool, all ? 0 : TRIM_LEAST);
     return dlx__heap_excess(heap, all);
 }
 
@@ -153,15 +153,15 @@ uint64_t dlx__heap_excess(const struct dlx_heap *heap, bool all)
 
 uint32_t dlx__heap_drop_excess(struct dlx_heap *heap, uint64_t size, uint64_t now, uint64_t window)
 {
-    struct dlx_fit fit = dlx__heap_fit(heap);
-    if (!dlx__fit_is_excess(&fit, size, &heap->peak, now, window))
+    struct dlx_arena_policy fit = dlx__heap_fit(heap);
+    if (!dlx__arena_policy_is_excess(&fit, size, &heap->peak, now, window))
         return 0;
     return dlx__heap_drop_empty(heap);
 }
 
 uint32_t dlx__heap_drop_empty(struct dlx_heap *heap)
 {
-    (void)dlx__heap_give_up_spares(heap);
+    (void)dlx__heap_empty_payload_cache(heap);
     for (struct dlx_arena **at = &heap->arenas; *at; at = &(*at)->next)
         if ((*at)->n_blocks == 0)
             return drop(heap, at);
@@ -201,7 +201,7 @@ void dlx__heap_vacate(struct dlx_heap *heap)
             heap->leave_for += arena->free_bytes / LEAVE_NEW;
         }
     if (heap->is_leaving)
-        (void)dlx__heap_give_up_spares(heap);
+        (void)dlx__heap_empty_payload_cache(heap);
 }
 
 void dlx__heap_drop(struct dlx_heap *heap, uint32_t id)

@@ -4,9 +4,9 @@
 
 /* What heap.c (blocks) and heap_arenas.c (arenas) share, and nobody else sees. */
 
-#include "client/fit.h"
+#include "client/arena_policy.h"
 #include "client/heap.h"
-#include "client/spares.h"
+#include "client/payload_cache.h"
 
 struct dlx_heap {
     struct dlx_heap_hints hints;
@@ -21,18 +21,18 @@ struct dlx_heap {
     bool is_leaving;        /* arenas are */
     uint64_t leave_for;     /* bytes of new arenas that this is still worth */
     struct dlx_block *pool; /* block structs without memory */
-    struct dlx_spares spares;
+    struct dlx_payload_cache cache;
     struct dlx_block *stuck; /* came back, but cannot be used yet */
-    struct dlx_fit_peak peak;
+    struct dlx_arena_policy_peak peak;
 
     /* Once the publisher has gone: local blocks that are left. */
     _Atomic uint64_t n_orphans;
     _Atomic uint64_t n_deleted_again;
 };
 
-static inline struct dlx_fit dlx__heap_fit(const struct dlx_heap *heap)
+static inline struct dlx_arena_policy dlx__heap_fit(const struct dlx_heap *heap)
 {
-    return (struct dlx_fit){
+    return (struct dlx_arena_policy){
         .arenas = heap->arenas,
         .n_arenas = heap->n_arenas,
         .bytes = heap->bytes,
@@ -42,9 +42,9 @@ static inline struct dlx_fit dlx__heap_fit(const struct dlx_heap *heap)
 }
 
 /* Blocks that keep their memory give it up: their structs go into the pool. Were there any? */
-static inline bool dlx__heap_give_up_spares(struct dlx_heap *heap)
+static inline bool dlx__heap_empty_payload_cache(struct dlx_heap *heap)
 {
-    return dlx__spares_give_up(&heap->spares, &heap->pool);
+    return dlx__payload_cache_give_up(&heap->cache, &heap->pool);
 }
 
 /* Blocks that could not be used again when they came back may be now. */

@@ -42,7 +42,7 @@ static uint64_t export_flags(const struct dlx_shm_record *record)
     return flags;
 }
 
-int dlx__message_no_arena(const struct dlx_inlet_arena *arena, uint64_t n, uint32_t id)
+int dlx__message_no_arena(const struct dlx_subscriber_link_arena *arena, uint64_t n, uint32_t id)
 {
     if (!arena)
         return dlx__fail(DLX_E_NOT_FOUND, "arena %u has not been announced", id);
@@ -50,7 +50,8 @@ int dlx__message_no_arena(const struct dlx_inlet_arena *arena, uint64_t n, uint3
                      id);
 }
 
-int dlx__message_bad_place(uint64_t offset, uint64_t size, const struct dlx_inlet_arena *arena)
+int dlx__message_bad_place(uint64_t offset, uint64_t size,
+                           const struct dlx_subscriber_link_arena *arena)
 {
     return dlx__fail(DLX_E_BAD_PEER,
                      "tensor at offset %" PRIu64 " of %" PRIu64 " bytes is not inside arena %u of "
@@ -74,12 +75,13 @@ static void fill_tensor(const struct dlx_shm_record *record, const void *data, i
 }
 
 /* Check a record and make a DLTensor of it. shape and strides point to memory that stays. */
-static int build_tensor(struct dlx_inlet *inlet, uint64_t n, const struct dlx_shm_record *record,
-                        int64_t *shape, int64_t *strides, DLTensor *ret)
+static int build_tensor(struct dlx_subscriber_link *link, uint64_t n,
+                        const struct dlx_shm_record *record, int64_t *shape, int64_t *strides,
+                        DLTensor *ret)
 {
-    const struct dlx_inlet_arena *arena = NULL;
+    const struct dlx_subscriber_link_arena *arena = NULL;
     if (record->size > 0) {
-        int found = dlx__message_arena(inlet, n, record->arena, &arena);
+        int found = dlx__message_arena(link, n, record->arena, &arena);
         if (dlx_unlikely(found < 0))
             return found;
     }
@@ -101,16 +103,16 @@ static int build_on_gpu(struct dlx_message *m, uint32_t i, const struct dlx_mani
 }
 
 /* Of its size, nothing is believed that could not be. */
-int dlx__message_open_manifest(struct dlx_inlet *inlet, const struct dlx_taken *taken,
+int dlx__message_open_manifest(struct dlx_subscriber_link *link, const struct dlx_taken *taken,
                                struct dlx_manifest *ret)
 {
-    const struct dlx_inlet_arena *arena = NULL;
+    const struct dlx_subscriber_link_arena *arena = NULL;
     uint32_t n_tensors = (uint32_t)taken->words[5];
     uint64_t end, offset = dlx__entry_offset(taken->words), size = taken->words[4];
     if (taken->words[5] == 0 || taken->words[5] > DLX_SHM_TENSORS_MAX)
         return dlx__fail(DLX_E_BAD_PEER, "message %" PRIu64 " claims %" PRIu64 " tensors", taken->n,
                          taken->words[5]);
-    int r = dlx__message_arena(inlet, taken->n, dlx__entry_arena(taken->words), &arena);
+    int r = dlx__message_arena(link, taken->n, dlx__entry_arena(taken->words), &arena);
     if (r < 0)
         return r;
     if (size >
@@ -165,8 +167,8 @@ static int new_table(struct dlx_message *m, const struct dlx_shm_manifest *heade
 }
 
 /* Tensor i, from what a peer may still write: each number and each byte is loaded once. */
-static int build_item(struct dlx_inlet *inlet, const struct dlx_manifest *manifest, uint32_t i,
-                      struct dlx_message *m, struct room *room)
+static int build_item(struct dlx_subscriber_link *link, const struct dlx_manifest *manifest,
+                      uint32_t i, struct dlx_message *m, struct room *room)
 {
     struct dlx_message_table *table = m->table;
     struct dlx_manifest_item item;
@@ -185,7 +187,7 @@ static int build_item(struct dlx_inlet *inlet, const struct dlx_manifest *manife
     if (dlx_unlikely(on_gpu))
         r = build_on_gpu(m, i, &item, dims, dims + ndim);
     else
-        r = build_tensor(inlet, m->seq, &item.record, dims, dims + ndim, &m->tensors[i]);
+        r = build_tensor(link, m->seq, &item.record, dims, dims + ndim, &m->tensors[i]);
     if (dlx_unlikely(r < 0))
         return r == DLX_E_NOT_FOUND ? r : dlx__fail_prefix(r, "tensor %u", i);
     m->flags[i] = export_flags(&item.record);
@@ -208,12 +210,12 @@ static int build_item(struct dlx_inlet *inlet, const struct dlx_manifest *manife
     return 0;
 }
 
-static int build_from_manifest(struct dlx_inlet *inlet, const struct dlx_taken *taken,
+static int build_from_manifest(struct dlx_subscriber_link *link, const struct dlx_taken *taken,
                                struct dlx_message *m)
 {
     struct dlx_manifest manifest;
     struct room room = {0};
-    int r = dlx__message_open_manifest(inlet, taken, &manifest);
+    int r = dlx__message_open_manifest(link, taken, &manifest);
     if (r < 0)
         return r;
     m->n_tensors = manifest.header.n_tensors;
@@ -229,14 +231,15 @@ static int build_from_manifest(struct dlx_inlet *inlet, const struct dlx_taken *
     if (dlx_unlikely(manifest.n_allocations > 0)) {
         /* Its manifest says when it is ready. */
         m->first_arena = m->last_arena = dlx__entry_arena(taken->words);
-        r = dlx__message_gpu_new(inlet, &manifest, &m->gpu);
+        r = dlx__message_gpu_new(link, &manifest, &m->gpu);
     }
     for (uint32_t i = 0; r == 0 && i < m->n_tensors; i++)
-        r = build_item(inlet, &manifest, i, m, &room);
+        r = build_item(link, &manifest, i, m, &room);
     return r;
 }
 
-static int build_anew(struct dlx_inlet *inlet, const struct dlx_taken *taken, struct dlx_message *m)
+static int build_anew(struct dlx_subscriber_link *link, const struct dlx_taken *taken,
+                      struct dlx_message *m)
 {
     DLDataType dtype;
     bool padded;
@@ -258,7 +261,7 @@ static int build_anew(struct dlx_inlet *inlet, const struct dlx_taken *taken, st
     record.dtype_lanes = dtype.lanes;
     record.ndim = (uint32_t)ndim;
     record.flags = DLX_SHM_RECORD_ROW_MAJOR | (padded ? DLX_SHM_RECORD_PADDED : 0U);
-    r = build_tensor(inlet, taken->n, &record, dims, dims + ndim, &m->inline_tensor);
+    r = build_tensor(link, taken->n, &record, dims, dims + ndim, &m->inline_tensor);
     if (r < 0)
         return r;
     memcpy(dims + 2 * DLX_SHM_NDIM_ENTRY, dims, 2 * (size_t)ndim * sizeof *dims);
@@ -272,31 +275,32 @@ static int build_anew(struct dlx_inlet *inlet, const struct dlx_taken *taken, st
     return 0;
 }
 
-static int new_message(struct dlx_inlet *inlet, uint32_t hold)
+static int new_message(struct dlx_subscriber_link *link, uint32_t hold)
 {
     struct dlx_message *m = calloc(1, sizeof *m);
     if (!m)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a message");
-    m->inlet = inlet;
+    m->link = link;
     m->hold = hold;
     m->form.is_none = 1;
-    inlet->messages[hold] = m;
+    link->messages[hold] = m;
     return 0;
 }
 
-static int build(struct dlx_inlet *inlet, const struct dlx_taken *taken, struct dlx_message *m)
+static int build(struct dlx_subscriber_link *link, const struct dlx_taken *taken,
+                 struct dlx_message *m)
 {
     int r;
     m->seq = taken->n;
     if (dlx__entry_is_like(taken->words, &m->form))
-        return dlx__message_build_again(inlet, taken->n, dlx__entry_arena(taken->words),
+        return dlx__message_build_again(link, taken->n, dlx__entry_arena(taken->words),
                                         dlx__entry_offset(taken->words), m);
     switch (dlx__entry_kind(taken->words)) {
     case DLX_SHM_KIND_TENSOR:
-        return build_anew(inlet, taken, m);
+        return build_anew(link, taken, m);
     case DLX_SHM_KIND_MANIFEST:
     case DLX_SHM_KIND_MANIFEST_GPU:
-        r = build_from_manifest(inlet, taken, m);
+        r = build_from_manifest(link, taken, m);
         if (r < 0) {
             m->table = table_free(m->table);
             m->gpu = dlx__message_gpu_free(m->gpu);
@@ -308,20 +312,21 @@ static int build(struct dlx_inlet *inlet, const struct dlx_taken *taken, struct 
     }
 }
 
-int dlx__message_build(struct dlx_inlet *inlet, const struct dlx_taken *taken,
+int dlx__message_build(struct dlx_subscriber_link *link, const struct dlx_taken *taken,
                        struct dlx_message **ret)
 {
-    int r = inlet->messages[taken->hold] ? 0 : new_message(inlet, taken->hold);
+    int r = link->messages[taken->hold] ? 0 : new_message(link, taken->hold);
     if (r == 0)
-        r = build(inlet, taken, inlet->messages[taken->hold]);
+        r = build(link, taken, link->messages[taken->hold]);
     if (r < 0)
         return r;
-    *ret = inlet->messages[taken->hold];
-    dlx__message_hand_out(inlet, *ret, taken->n, taken->gap, taken->words[0]);
+    *ret = link->messages[taken->hold];
+    dlx__message_hand_out(link, *ret, taken->n, taken->gap, taken->words[0]);
     return 0;
 }
 
-bool dlx__message_may_lie_in(const struct dlx_message *m, const struct dlx_inlet_arena *arena)
+bool dlx__message_may_lie_in(const struct dlx_message *m,
+                             const struct dlx_subscriber_link_arena *arena)
 {
     /* Nothing here is written by a release, which may run now: so not `table`. */
     if (m->tensors != &m->inline_tensor)
@@ -335,7 +340,7 @@ bool dlx__message_may_lie_in(const struct dlx_message *m, const struct dlx_inlet
 
 struct dlx_message *dlx_message_ref(struct dlx_message *m)
 {
-    if (m && !dlx__forked(m->inlet->generation))
+    if (m && !dlx__forked(m->link->generation))
         atomic_fetch_add_explicit(&m->refs, 1, memory_order_relaxed);
     return m;
 }
@@ -343,16 +348,16 @@ struct dlx_message *dlx_message_ref(struct dlx_message *m)
 /* Nobody refers to it any more: from here on it may be taken anew by another thread. */
 static void __attribute__((noinline)) let_go_slowly(struct dlx_message *m)
 {
-    struct dlx_inlet *inlet = m->inlet;
-    if (dlx__forked(inlet->generation))
+    struct dlx_subscriber_link *link = m->link;
+    if (dlx__forked(link->generation))
         return; /* the parent's to release */
     uint64_t bytes = m->bytes;
     m->table = table_free(m->table);
     m->gpu = dlx__message_gpu_free(m->gpu);
-    dlx__reader_release(&inlet->core, m->hold);
-    if (inlet->core.is_bounded)
-        dlx__inlet_uncount(inlet, bytes);
-    dlx__inlet_released(inlet);
+    dlx__reader_release(&link->core, m->hold);
+    if (link->core.is_bounded)
+        dlx__subscriber_link_uncount(link, bytes);
+    dlx__subscriber_link_released(link);
 }
 
 static inline void unref(struct dlx_message *m)
@@ -361,13 +366,13 @@ static inline void unref(struct dlx_message *m)
     if ((atomic_load_explicit(&m->refs, memory_order_acquire) & ~FIRST_USED) != 1 &&
         (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) & ~FIRST_USED) != 1)
         return;
-    struct dlx_inlet *inlet = m->inlet;
-    if (dlx_unlikely(m->table || inlet->core.is_told || dlx__forked(inlet->generation))) {
+    struct dlx_subscriber_link *link = m->link;
+    if (dlx_unlikely(m->table || link->core.is_told || dlx__forked(link->generation))) {
         let_go_slowly(m);
         return;
     }
-    dlx__reader_release_quietly(&inlet->core, m->hold);
-    dlx__inlet_released(inlet);
+    dlx__reader_release_quietly(&link->core, m->hold);
+    dlx__subscriber_link_released(link);
 }
 
 struct dlx_message *dlx_message_unref(struct dlx_message *m)
@@ -459,7 +464,7 @@ static int new_export(struct dlx_message *m, uint32_t i, struct dlx_export **ret
     dlx__error_clear();
     if (dlx_unlikely(!m || !ret))
         return DLX_NAME_NULL(0, "tensor of a message", {"message", m}, {"ret", ret});
-    if (dlx_unlikely(dlx__forked(m->inlet->generation)))
+    if (dlx_unlikely(dlx__forked(m->link->generation)))
         return dlx__fail_forked();
     if (dlx_unlikely(i >= m->n_tensors))
         return dlx__fail(DLX_E_INVALID, "tensor %u of a message of %u", i, m->n_tensors);
@@ -527,7 +532,7 @@ tensor_slowly(struct dlx_message *m, uint32_t i, void *const *stream,
 int dlx_message_tensor(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret)
 {
     dlx__error_clear();
-    if (dlx_unlikely(!m || i != 0 || !ret || m->table || dlx__forked(m->inlet->generation) ||
+    if (dlx_unlikely(!m || i != 0 || !ret || m->table || dlx__forked(m->link->generation) ||
                      !take_first(m)))
         return tensor_slowly(m, i, NULL, ret);
     fill(&m->first, m, m->inline_flags, &m->inline_tensor);
@@ -572,9 +577,9 @@ const struct dlx_message *dlx__message_of_legacy(const DLManagedTensor *tensor)
     return ((const struct dlx_export *)tensor->manager_ctx)->message;
 }
 
-struct dlx_inlet *dlx__message_inlet(const struct dlx_message *m)
+struct dlx_subscriber_link *dlx__message_link(const struct dlx_message *m)
 {
-    return m->inlet;
+    return m->link;
 }
 
 const DLTensor *dlx_message_peek(const struct dlx_message *m, uint32_t i)

@@ -7,7 +7,7 @@
  * the last release clears is also what makes the struct free.
  */
 
-#include "client/inlet.h"
+#include "client/subscriber_link.h"
 #include "ring/entry.h"
 #include "ring/manifest.h"
 #include <stdatomic.h>
@@ -33,7 +33,7 @@ struct dlx_export {
 struct dlx_message {
     atomic_uint refs; /* the message, and each tensor of it; and FIRST_USED */
     uint32_t n_tensors;
-    struct dlx_inlet *inlet;
+    struct dlx_subscriber_link *link;
     uint64_t seq;
     uint64_t gap;
     uint64_t monotonic_ns;
@@ -55,19 +55,20 @@ struct dlx_message {
 
 /* The manifest of a message, where it lies. Returns 0; DLX_E_NOT_FOUND: its arena is not here;
  * DLX_E_BAD_PEER. */
-int dlx__message_open_manifest(struct dlx_inlet *inlet, const struct dlx_taken *taken,
+int dlx__message_open_manifest(struct dlx_subscriber_link *link, const struct dlx_taken *taken,
                                struct dlx_manifest *ret);
 
 /* Why there is no arena for message n. */
-int dlx__message_no_arena(const struct dlx_inlet_arena *arena, uint64_t n, uint32_t id);
+int dlx__message_no_arena(const struct dlx_subscriber_link_arena *arena, uint64_t n, uint32_t id);
 /* DLX_E_BAD_PEER. */
-int dlx__message_bad_place(uint64_t offset, uint64_t size, const struct dlx_inlet_arena *arena);
+int dlx__message_bad_place(uint64_t offset, uint64_t size,
+                           const struct dlx_subscriber_link_arena *arena);
 
 /* The arena `id`, for message n. Returns 0; DLX_E_NOT_FOUND; DLX_E_BAD_PEER. */
-static inline int dlx__message_arena(struct dlx_inlet *inlet, uint64_t n, uint32_t id,
-                                     const struct dlx_inlet_arena **ret)
+static inline int dlx__message_arena(struct dlx_subscriber_link *link, uint64_t n, uint32_t id,
+                                     const struct dlx_subscriber_link_arena **ret)
 {
-    const struct dlx_inlet_arena *arena = dlx__inlet_arena(inlet, id);
+    const struct dlx_subscriber_link_arena *arena = dlx__subscriber_link_arena(link, id);
     /* A dropped one stays mapped for what was taken before, and no longer. */
     if (dlx_unlikely(!arena || (arena->dropped_after && n >= arena->dropped_after)))
         return dlx__message_no_arena(arena, n, id);
@@ -76,14 +77,15 @@ static inline int dlx__message_arena(struct dlx_inlet *inlet, uint64_t n, uint32
 }
 
 /* Message n, in a struct whose last tensor was like it, and was checked then: only its place is new. */
-static inline int dlx__message_build_again(struct dlx_inlet *inlet, uint64_t n, uint32_t arena_id,
-                                           uint64_t offset, struct dlx_message *m)
+static inline int dlx__message_build_again(struct dlx_subscriber_link *link, uint64_t n,
+                                           uint32_t arena_id, uint64_t offset,
+                                           struct dlx_message *m)
 {
     uint64_t room;
     const uint8_t *data = NULL;
     if (dlx_likely(m->bytes > 0)) {
-        const struct dlx_inlet_arena *arena = NULL;
-        int r = dlx__message_arena(inlet, n, arena_id, &arena);
+        const struct dlx_subscriber_link_arena *arena = NULL;
+        int r = dlx__message_arena(link, n, arena_id, &arena);
         if (dlx_unlikely(r < 0))
             return r;
         if (dlx_unlikely(offset % DLX_SHM_ALIGN != 0 ||
@@ -103,15 +105,15 @@ static inline int dlx__message_build_again(struct dlx_inlet *inlet, uint64_t n, 
 }
 
 /* The struct is built: it is the caller's. */
-static inline void dlx__message_hand_out(struct dlx_inlet *inlet, struct dlx_message *m, uint64_t n,
-                                         uint64_t gap, uint64_t monotonic_ns)
+static inline void dlx__message_hand_out(struct dlx_subscriber_link *link, struct dlx_message *m,
+                                         uint64_t n, uint64_t gap, uint64_t monotonic_ns)
 {
     m->seq = n;
     m->gap = gap;
     m->monotonic_ns = monotonic_ns;
-    dlx__reader_count(&inlet->core, m->bytes);
+    dlx__reader_count(&link->core, m->bytes);
     atomic_store_explicit(&m->refs, 1, memory_order_relaxed);
-    inlet->n_given++;
+    link->n_given++;
 }
 
 /* What to stamp on a tensor: the first DLPack that has its flags, since some consumers refuse
@@ -132,7 +134,7 @@ void dlx__message_abandon(struct dlx_export *e);
  * Build the message of `taken`, whose hold word is set: checks every number. Returns 0; DLX_E_NOT_FOUND (an
  * arena is missing), DLX_E_BAD_PEER, DLX_E_NO_MEMORY. The hold word stays set on failure.
  */
-int dlx__message_build(struct dlx_inlet *inlet, const struct dlx_taken *taken,
+int dlx__message_build(struct dlx_subscriber_link *link, const struct dlx_taken *taken,
                        struct dlx_message **ret);
 
 #endif

@@ -41,7 +41,7 @@ static int decode(struct allocation *a)
     return dlx__gpu_handle_decode_outline(&a->handle, a->bytes);
 }
 
-int dlx__message_gpu_new(struct dlx_inlet *inlet, const struct dlx_manifest *manifest,
+int dlx__message_gpu_new(struct dlx_subscriber_link *link, const struct dlx_manifest *manifest,
                          struct dlx_message_gpu **ret)
 {
     uint32_t n = manifest->n_allocations;
@@ -54,10 +54,10 @@ int dlx__message_gpu_new(struct dlx_inlet *inlet, const struct dlx_manifest *man
     }
     (void)pthread_mutex_init(&gpu->lock, NULL);
     uint64_t number = *(const volatile uint64_t *)&manifest->gpu->publisher;
-    gpu->publisher = (struct dlx_gpu_publisher){number, inlet->publisher};
+    gpu->publisher = (struct dlx_gpu_publisher){number, link->publisher};
     gpu->ready = (dlx_atomic_u32 *)(uintptr_t)&manifest->gpu->ready; /* to be read */
-    gpu->timeout_ns = inlet->client->timeout_ns;
-    atomic_store_explicit(&inlet->gpu_publisher, number, memory_order_relaxed);
+    gpu->timeout_ns = link->client->timeout_ns;
+    atomic_store_explicit(&link->gpu_publisher, number, memory_order_relaxed);
     gpu->places = places;
     gpu->n_allocations = n;
     for (uint32_t i = 0; i < n; i++) {
@@ -70,7 +70,7 @@ int dlx__message_gpu_new(struct dlx_inlet *inlet, const struct dlx_manifest *man
             return dlx__fail_prefix(DLX_E_BAD_PEER, "allocation %u", i + 1);
         }
         if (a->handle.n_chunks > 0 && !gpu->client)
-            gpu->client = dlx__client_ref(inlet->client);
+            gpu->client = dlx__client_ref(link->client);
     }
     *ret = gpu;
     return 0;
@@ -92,11 +92,11 @@ struct dlx_message_gpu *dlx__message_gpu_free(struct dlx_message_gpu *gpu)
     return NULL;
 }
 
-void dlx__message_gpu_leave(const struct dlx_inlet *inlet)
+void dlx__message_gpu_leave(const struct dlx_subscriber_link *link)
 {
-    uint64_t number = atomic_load_explicit(&inlet->gpu_publisher, memory_order_relaxed);
+    uint64_t number = atomic_load_explicit(&link->gpu_publisher, memory_order_relaxed);
     if (number != 0)
-        dlx__gpu_imports_gone((struct dlx_gpu_publisher){number, inlet->publisher}, 0);
+        dlx__gpu_imports_gone((struct dlx_gpu_publisher){number, link->publisher}, 0);
 }
 
 static int32_t device_type_of(enum dlx_gpu_kind kind)
@@ -125,7 +125,7 @@ int dlx__message_gpu_place(struct dlx_message_gpu *gpu, uint32_t i,
 static int fetch_parts(void *userdata, uint64_t id, struct dlx_gpu_handle *ret)
 {
     const struct dlx_message *m = userdata;
-    return dlx__gpu_keep_get(m->gpu->client, m->inlet, id, ret);
+    return dlx__gpu_keep_get(m->gpu->client, m->link, id, ret);
 }
 
 /* Locked. What the driver says of memory of a process that has ended is one of many codes. */
@@ -139,7 +139,7 @@ static int open_allocation(struct dlx_message *m, struct allocation *a)
     int r = dlx__gpu_import(m->gpu->publisher, &a->handle, DLX_GPU_HOME, DLX_GPU_READ, &fetch,
                             &a->import);
     bool is_of_driver = r == DLX_E_SYSTEM || r == DLX_E_NOT_FOUND || r == DLX_E_ACCESS;
-    return is_of_driver && dlx__packet_hung_up(m->inlet->bell)
+    return is_of_driver && dlx__packet_hung_up(m->link->bell)
                ? dlx__fail_prefix(DLX_E_PUBLISHER_GONE,
                                   "the publisher is gone, and its GPU memory with it")
                : r;
@@ -148,13 +148,13 @@ static int open_allocation(struct dlx_message *m, struct allocation *a)
 static bool is_publisher_gone(const void *userdata)
 {
     const struct dlx_message *m = userdata;
-    return dlx__packet_hung_up(m->inlet->bell);
+    return dlx__packet_hung_up(m->link->bell);
 }
 
 static int fail_tensor(const struct dlx_message *m, uint32_t i, int r)
 {
     return dlx__fail_prefix(r, "topic %s, publisher %" PRIu64 " (pid %u), tensor %u",
-                            m->inlet->topic, m->inlet->publisher, m->inlet->pid, i);
+                            m->link->topic, m->link->publisher, m->link->pid, i);
 }
 
 int dlx__message_gpu_open(struct dlx_message *m, uint32_t i, DLTensor *tensor)
@@ -209,7 +209,7 @@ static int let_stream_wait(struct dlx_export *e, void *stream)
     int r = 0;
     (void)pthread_mutex_lock(&gpu->lock);
     if (!share_wait(gpu, e, stream)) {
-        r = dlx__gpu_wait_add(e->message->inlet->gpu_threads, &args, &e->wait);
+        r = dlx__gpu_wait_add(e->message->link->gpu_threads, &args, &e->wait);
         if (r == 0) {
             (void)dlx__gpu_wait_unref(gpu->wait);
             gpu->wait = dlx__gpu_wait_ref(e->wait);
@@ -234,7 +234,7 @@ int dlx__message_gpu_await(struct dlx_export *e, void *const *stream)
         if (r == 0)
             return 0;
         if (r != DLX_E_INVALID) /* it is being captured */
-            atomic_fetch_add_explicit(&m->inlet->n_gpu_waits, 1, memory_order_relaxed);
+            atomic_fetch_add_explicit(&m->link->n_gpu_waits, 1, memory_order_relaxed);
     }
     if (r != DLX_E_INVALID) {
         dlx__error_clear();
@@ -259,7 +259,7 @@ int dlx_message_status(const struct dlx_message *m)
     dlx__error_clear();
     if (!m)
         return dlx__fail(DLX_E_INVALID, "dlx_message_status: message is NULL");
-    if (dlx__forked(m->inlet->generation))
+    if (dlx__forked(m->link->generation))
         return dlx__fail_forked();
     if (!m->gpu)
         return 0;

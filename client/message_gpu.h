@@ -15,13 +15,13 @@
 #include "client/message.h"
 
 /* For a manifest with allocations. Returns 0; DLX_E_NO_MEMORY, DLX_E_BAD_PEER. */
-int dlx__message_gpu_new(struct dlx_inlet *inlet, const struct dlx_manifest *manifest,
+int dlx__message_gpu_new(struct dlx_subscriber_link *link, const struct dlx_manifest *manifest,
                          struct dlx_message_gpu **ret);
 /* Close what is open: nothing uses it any more. NULL is fine; returns NULL. */
 struct dlx_message_gpu *dlx__message_gpu_free(struct dlx_message_gpu *gpu);
 
 /* A link ends: nothing of its publisher needs to stay open while no message is held. */
-void dlx__message_gpu_leave(const struct dlx_inlet *inlet);
+void dlx__message_gpu_leave(const struct dlx_subscriber_link *link);
 
 /* Note where tensor `i` is, and check that. `gpu` NULL: the message has no allocations. Returns 0;
  * DLX_E_BAD_PEER. */

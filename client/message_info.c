@@ -61,7 +61,7 @@ static int fail_name(const struct dlx_message *m, const char *name)
         (void)snprintf(all, sizeof all, "it has %s%s", names,
                        i < m->n_tensors ? " and others" : "");
     return dlx__fail(DLX_E_NOT_FOUND, "topic %s, message %" PRIu64 " has no tensor \"%.200s\": %s",
-                     m->inlet->topic, m->seq, name, all);
+                     m->link->topic, m->seq, name, all);
 }
 
 int dlx_message_find(struct dlx_message *m, const char *name, uint32_t *ret_i)
@@ -70,7 +70,7 @@ int dlx_message_find(struct dlx_message *m, const char *name, uint32_t *ret_i)
     if (!m || !name || !ret_i)
         return DLX_NAME_NULL(0, "dlx_message_find", {"message", m}, {"name", name},
                              {"ret_i", ret_i});
-    if (dlx__forked(m->inlet->generation))
+    if (dlx__forked(m->link->generation))
         return dlx__fail_forked();
     uint32_t found = DLX_NAMETABLE_NONE;
     size_t size = strnlen(name, DLX_SHM_NAME_MAX + 1);
@@ -119,12 +119,12 @@ const void *dlx_message_meta(const struct dlx_message *m, size_t *ret_size)
 
 const char *dlx_message_topic(const struct dlx_message *m)
 {
-    return m->inlet->topic;
+    return m->link->topic;
 }
 
 uint64_t dlx_message_publisher(const struct dlx_message *m)
 {
-    return m->inlet->publisher;
+    return m->link->publisher;
 }
 
 int dlx_message_describe(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned *ret)
@@ -132,7 +132,7 @@ int dlx_message_describe(struct dlx_message *m, uint32_t i, DLManagedTensorVersi
     dlx__error_clear();
     if (!m || !ret)
         return DLX_NAME_NULL(0, "dlx_message_describe", {"message", m}, {"ret", ret});
-    if (dlx__forked(m->inlet->generation))
+    if (dlx__forked(m->link->generation))
         return dlx__fail_forked();
     if (i >= m->n_tensors)
         return dlx__fail(DLX_E_INVALID, "tensor %u of a message of %u", i, m->n_tensors);

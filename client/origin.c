@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/origin.h"
 
-bool dlx__origin_may_resume(const struct dlx_inlet *inlet, uint64_t origin)
+bool dlx__origin_may_resume(const struct dlx_subscriber_link *link, uint64_t origin)
 {
-    return inlet->state == DLX_INLET_OPEN && (inlet->foreign || inlet->told || inlet->former) &&
-           inlet->origin == origin;
+    return link->state == DLX_SUBSCRIBER_LINK_OPEN &&
+           (link->foreign || link->told || link->former) && link->origin == origin;
 }
 
 bool dlx__origin_is_anothers(const struct dlx_subscription *s, uint64_t publisher, uint64_t origin)
 {
     if (origin == publisher)
         return false;
-    for (uint32_t i = 0; i < s->n_inlets; i++) {
-        const struct dlx_inlet *other = s->inlets[i];
-        if (other->state == DLX_INLET_OPEN && other->origin == origin &&
+    for (uint32_t i = 0; i < s->n_links; i++) {
+        const struct dlx_subscriber_link *other = s->links[i];
+        if (other->state == DLX_SUBSCRIBER_LINK_OPEN && other->origin == origin &&
             other->publisher != publisher && !dlx__origin_may_resume(other, origin))
             return true;
     }
@@ -22,30 +22,31 @@ bool dlx__origin_is_anothers(const struct dlx_subscription *s, uint64_t publishe
 
 bool dlx__origin_is_joined(const struct dlx_subscription *s, uint64_t origin)
 {
-    for (uint32_t i = 0; i < s->n_inlets; i++) {
-        const struct dlx_inlet *inlet = s->inlets[i];
-        if (inlet->state == DLX_INLET_OPEN && inlet->origin == origin && !inlet->former)
+    for (uint32_t i = 0; i < s->n_links; i++) {
+        const struct dlx_subscriber_link *link = s->links[i];
+        if (link->state == DLX_SUBSCRIBER_LINK_OPEN && link->origin == origin && !link->former)
             return true;
     }
     return false;
 }
 
-void dlx__origin_gone_before(struct dlx_subscription *s, const struct dlx_news *news)
+void dlx__origin_gone_before(struct dlx_subscription *s,
+                             const struct dlx_notification *notification)
 {
-    uint64_t origin = news->resumes, last_seq = news->base;
-    for (uint32_t i = 0; i < s->n_inlets; i++) {
-        struct dlx_inlet *inlet = s->inlets[i];
-        if (dlx__origin_may_resume(inlet, origin)) {
-            inlet->ended_at =
-                DLX_MAX(inlet->ended_at, last_seq); /* the rest of it is taken first */
+    uint64_t origin = notification->resumes, last_seq = notification->base;
+    for (uint32_t i = 0; i < s->n_links; i++) {
+        struct dlx_subscriber_link *link = s->links[i];
+        if (dlx__origin_may_resume(link, origin)) {
+            link->ended_at = DLX_MAX(link->ended_at, last_seq); /* the rest of it is taken first */
             return;
         }
     }
     bool is_own = !dlx__origin_is_anothers(s, 0, origin);
-    struct dlx_passed_entry passed = {0};
+    struct dlx_resume_position passed = {0};
     if (is_own)
-        passed = dlx__passed_find(&s->passed, origin);
-    uint64_t since = passed.origin == 0 ? last_seq - DLX_MIN(last_seq, news->missed) : passed.seq;
+        passed = dlx__resume_positions_find(&s->resume_positions, origin);
+    uint64_t since =
+        passed.origin == 0 ? last_seq - DLX_MIN(last_seq, notification->missed) : passed.seq;
     if (since >= last_seq)
         return;
     uint64_t n_missed = last_seq - since;
@@ -53,29 +54,30 @@ void dlx__origin_gone_before(struct dlx_subscription *s, const struct dlx_news *
     *(is_latest ? &s->stats.skipped : &s->stats.lost) += n_missed;
     if (!is_own)
         return;
-    const struct dlx_passed_counts counts = {.skipped = is_latest ? n_missed : 0,
+    const struct dlx_resume_counts counts = {.skipped = is_latest ? n_missed : 0,
                                              .lost = is_latest ? 0 : n_missed};
-    dlx__passed_add(&s->passed, origin, last_seq, passed.untold + n_missed);
-    dlx__passed_count(&s->passed, origin, &counts);
+    dlx__resume_positions_add(&s->resume_positions, origin, last_seq, passed.untold + n_missed);
+    dlx__resume_positions_count(&s->resume_positions, origin, &counts);
 }
 
-void dlx__origin_remember(struct dlx_subscription *s, const struct dlx_inlet *inlet,
+void dlx__origin_remember(struct dlx_subscription *s, const struct dlx_subscriber_link *link,
                           uint64_t n_missed)
 {
-    const struct dlx_passed_counts counts = {inlet->core.taken, inlet->core.taken_bytes,
-                                             inlet->core.skipped, inlet->core.lost};
-    dlx__passed_add(&s->passed, inlet->origin, inlet->core.cursor + n_missed,
-                    dlx__reader_untold(&inlet->core) + n_missed);
-    dlx__passed_count(&s->passed, inlet->origin, &counts);
+    const struct dlx_resume_counts counts = {link->core.taken, link->core.taken_bytes,
+                                             link->core.skipped, link->core.lost};
+    dlx__resume_positions_add(&s->resume_positions, link->origin, link->core.cursor + n_missed,
+                              dlx__reader_untold(&link->core) + n_missed);
+    dlx__resume_positions_count(&s->resume_positions, link->origin, &counts);
 }
 
-void dlx__origin_resume_counters(struct dlx_subscription *s, struct dlx_inlet *inlet)
+void dlx__origin_resume_counters(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
-    struct dlx_passed_counts counts = dlx__passed_take_counts(&s->passed, inlet->origin);
+    struct dlx_resume_counts counts =
+        dlx__resume_positions_take_counts(&s->resume_positions, link->origin);
     s->stats.taken -= counts.taken;
     s->stats.taken_bytes -= counts.taken_bytes;
     s->stats.skipped -= counts.skipped;
     s->stats.lost -= counts.lost;
-    dlx__reader_add_counters(&inlet->core, counts.taken, counts.taken_bytes, counts.skipped,
+    dlx__reader_add_counters(&link->core, counts.taken, counts.taken_bytes, counts.skipped,
                              counts.lost);
 }

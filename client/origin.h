@@ -12,7 +12,7 @@
 
 /* Can a publisher that resumes `origin` be the publisher of this link? One that
  * our daemon knows, and has not told us to be gone, is another's. */
-bool dlx__origin_may_resume(const struct dlx_inlet *inlet, uint64_t origin);
+bool dlx__origin_may_resume(const struct dlx_subscriber_link *link, uint64_t origin);
 
 /* Does it say that it goes on with a stream whose publisher is there? That one's numbers are not
  * its own. */
@@ -25,15 +25,16 @@ bool dlx__origin_is_joined(const struct dlx_subscription *s, uint64_t origin);
 /* A publisher left before our link to it was open. Of one that we know by an earlier link we
  * missed what it published since; of another what the daemon says: all of it, if we were there
  * first. */
-void dlx__origin_gone_before(struct dlx_subscription *s, const struct dlx_news *news);
+void dlx__origin_gone_before(struct dlx_subscription *s,
+                             const struct dlx_notification *notification);
 
 /* A link ends, and its publisher may be seen again: remember how far it got, and what it counted.
  * `n_missed`: messages after the last one that it passed, which it counts as lost, too. */
-void dlx__origin_remember(struct dlx_subscription *s, const struct dlx_inlet *inlet,
+void dlx__origin_remember(struct dlx_subscription *s, const struct dlx_subscriber_link *link,
                           uint64_t n_missed);
 
 /* The publisher is known from a link that has ended: the new one goes on with its counters, as whoever
  * lists links sees. The subscription's total stays the same. */
-void dlx__origin_resume_counters(struct dlx_subscription *s, struct dlx_inlet *inlet);
+void dlx__origin_resume_counters(struct dlx_subscription *s, struct dlx_subscriber_link *link);
 
 #endif

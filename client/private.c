@@ -6,7 +6,7 @@
  * copy, which holds nothing.
  */
 
-#include "client/inlet.h"
+#include "client/subscriber_link.h"
 #include "common/amount.h"
 #include "common/device.h"
 #include "common/memory.h"
@@ -53,7 +53,8 @@ static int copy(struct private *p, const DLTensor *from)
 }
 
 /* Takes `received` over, on success. */
-static int make(struct dlx_inlet *inlet, DLManagedTensorVersioned *received, struct private **ret)
+static int make(struct dlx_subscriber_link *link, DLManagedTensorVersioned *received,
+                struct private **ret)
 {
     const DLTensor *t = &received->dl_tensor;
     uint64_t flags = received->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, size = 0;
@@ -70,7 +71,7 @@ static int make(struct dlx_inlet *inlet, DLManagedTensorVersioned *received, str
                    .deleter = delete_private,
                    .flags = flags,
                    .dl_tensor = *t},
-        .generation = inlet->generation,
+        .generation = link->generation,
         .size = size,
     };
     for (size_t i = 0; i < ndim; i++) {
@@ -79,7 +80,7 @@ static int make(struct dlx_inlet *inlet, DLManagedTensorVersioned *received, str
     }
     p->tensor.dl_tensor.shape = p->dims;
     p->tensor.dl_tensor.strides = p->dims + ndim;
-    void *view = dlx__inlet_view(inlet, t->data, size);
+    void *view = dlx__subscriber_link_view(link, t->data, size);
     if (view) {
         p->tensor.dl_tensor.data = view;
         p->received = received;
@@ -110,7 +111,7 @@ int dlx_message_private(struct dlx_message *m, uint32_t i, DLManagedTensorVersio
     int r = dlx_message_tensor(m, i, ret ? &received : NULL);
     if (r < 0)
         return r;
-    r = make(dlx__message_inlet(m), received, &p);
+    r = make(dlx__message_link(m), received, &p);
     if (r < 0)
         received->deleter(received);
     else

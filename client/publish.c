@@ -4,9 +4,9 @@
 
 #include "client/debug.h"
 #include "client/gpu_heap.h"
-#include "client/inlet.h"
+#include "client/subscriber_link.h"
 #include "client/publish.h"
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include "common/device.h"
 #include "ring/manifest.h"
 #include "ring/tensor.h"
@@ -343,7 +343,7 @@ void dlx__publish_report(const struct dlx_publisher *p, const struct dlx_publish
                                         .seq = p->core.head,
                                         .copied_bytes = copied_bytes,
                                         .n_copied = n_copied,
-                                        .n_subscribers = dlx__outlet_n_reached(p)};
+                                        .n_subscribers = dlx__publisher_link_n_reached(p)};
     (void)dlx__args_return(args->report, sizeof report, &report, sizeof report);
 }
 

@@ -3,7 +3,7 @@
 /* What a message waits for: room, reliable subscribers, the subscribers that its publisher requires. */
 
 #include "client/publish.h"
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include "client/wait.h"
 
 /* It may have been taken again. */
@@ -24,9 +24,9 @@ static int wait_for_room(struct dlx_publisher *p, struct dlx_wait *wait)
         r = dlx__writer_make_room(&p->core);
     if (r != DLX_E_FULL)
         return r;
-    r = dlx__outlet_wait(p, wait);
+    r = dlx__publisher_link_wait(p, wait);
     if (r == 0 && (p->detours & DLX_DETOUR_REJOIN))
-        r = dlx__outlet_rejoin(p, wait);
+        r = dlx__publisher_link_rejoin(p, wait);
     return r < 0 ? r : 1;
 }
 
@@ -51,7 +51,7 @@ static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)
 {
     int r = check_refused(p);
     if (r == 0 && (p->detours & DLX_DETOUR_REJOIN))
-        r = dlx__outlet_rejoin(p, wait);
+        r = dlx__publisher_link_rejoin(p, wait);
     if (r == 0 && (p->detours & DLX_DETOUR_REQUIRE))
         r = require_subscribers(p, wait);
     if (r < 0)
@@ -70,11 +70,11 @@ static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)
         do
             r = wait_for_room(p, wait);
         while (r > 0);
-        dlx__outlet_unblock(p);
+        dlx__publisher_link_unblock(p);
         if (r == 0)
             return 0;
     } else if (p->link_sock < 0) { /* no daemon tells who died */
-        dlx__outlet_env.look_for_dead(p);
+        dlx__publisher_link_env.look_for_dead(p);
         r = dlx__writer_make_room(&p->core);
         if (r == 0)
             return 0;
@@ -82,13 +82,13 @@ static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)
     if (r != DLX_E_FULL && r != DLX_E_TIMEOUT)
         return r;
     p->stats.full++;
-    return dlx__outlet_blame(p, r);
+    return dlx__publisher_link_blame(p, r);
 }
 
 int dlx__publish_room_slowly(struct dlx_publisher *p, struct dlx_wait *wait)
 {
-    dlx__outlet_arm_begin(p);
-    int r = dlx__outlet_arm_end(p, find_room(p, wait));
+    dlx__publisher_link_arm_begin(p);
+    int r = dlx__publisher_link_arm_end(p, find_room(p, wait));
     dlx_store64_relaxed(&p->core.block->control->refused, p->stats.full);
     return r;
 }

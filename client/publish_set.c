@@ -4,10 +4,10 @@
 
 #include "client/gpu_heap.h"
 #include "client/gpu_share.h"
-#include "client/inlet.h"
+#include "client/subscriber_link.h"
 #include "client/nametable.h"
 #include "client/publish.h"
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include "ring/manifest.h"
 #include "ring/tensor.h"
 #include <inttypes.h>

@@ -4,7 +4,7 @@
 #include "client/debug.h"
 #include "client/gpu_heap.h"
 #include "client/gpu_share.h"
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include "client/wait.h"
 #include "common/amount.h"
 #include "common/memory.h"
@@ -106,7 +106,7 @@ static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args
             (const struct dlx_shm_membership *)p->membership + made->membership_line;
         r = dlx__writer_init(&p->core, control, dlx__publisher_n_entries(args),
                              DLX_MAX(args->depth, args->history), args->history,
-                             args->on_full == DLX_ON_FULL_BLOCK, line, &dlx__outlet_env, p);
+                             args->on_full == DLX_ON_FULL_BLOCK, line, &dlx__publisher_link_env, p);
     }
     if (r < 0) {
         dlx__region_unmap(control, made->control_size);
@@ -132,7 +132,7 @@ static void publisher_free(struct dlx_publisher *p)
     dlx__close(p->timer);
     dlx__close(p->sources);
     dlx__close(p->ready);
-    dlx__news_deinit(&p->due);
+    dlx__notification_deinit(&p->due);
     dlx_client_unref(p->client);
     free(p);
 }
@@ -288,9 +288,9 @@ struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
 {
     if (!p || dlx__forked(p->generation))
         return NULL;
-    dlx__outlet_linger(p, p->linger_ns);
+    dlx__publisher_link_drain(p, p->linger_ns);
     dlx__writer_close(&p->core);
-    dlx__outlet_tell_end(p);
+    dlx__publisher_link_tell_end(p);
     dlx__gpu_share_end(p);
     if (p->retain > 0)
         keep_only_retained(p);
@@ -388,8 +388,8 @@ int dlx__publisher_reclaim(struct dlx_publisher *p, struct dlx_heap *heap, uint6
             return DLX_E_FULL;
         /* Before taking more memory: who holds, and is dead? And who holds more than it may? */
         if (!looked)
-            dlx__outlet_env.look_for_dead(p);
-        else if (!dlx__outlet_cut(p))
+            dlx__publisher_link_env.look_for_dead(p);
+        else if (!dlx__publisher_link_cut(p))
             return DLX_E_FULL;
         cut = looked;
         looked = true;
@@ -489,8 +489,8 @@ static uint32_t count_subscribers(struct dlx_publisher *p)
 {
     dlx__writer_read_membership(&p->core);
     if (p->n_ended < p->core.leaves_seen)
-        dlx__outlet_env.look_for_dead(p);
-    return dlx__outlet_n_started(p);
+        dlx__publisher_link_env.look_for_dead(p);
+    return dlx__publisher_link_n_started(p);
 }
 
 int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, struct dlx_wait *wait)
@@ -501,19 +501,19 @@ int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, struct
     /* A subscription that stores its first cursor rings if somebody waits. */
     for (;;) {
         dlx__writer_set_blocked(&p->core, true); /* again, as it may have moved */
-        dlx__outlet_env.pick_up(p);
+        dlx__publisher_link_env.pick_up(p);
         uint32_t n = count_subscribers(p);
         if (p->detours & DLX_DETOUR_REFUSED)
             r = dlx__publisher_fail_refused(p);
         if (r < 0 || n >= n_subscribers)
             break;
-        r = dlx__outlet_wait(p, wait);
+        r = dlx__publisher_link_wait(p, wait);
         if (r == DLX_E_TIMEOUT)
             r = dlx__fail(r, "topic %s has %u of %u subscribers", p->topic, n, n_subscribers);
         if (r < 0)
             break;
     }
-    dlx__outlet_unblock(p);
+    dlx__publisher_link_unblock(p);
     return r;
 }
 
@@ -523,10 +523,10 @@ int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t 
     if (r < 0)
         return r;
     dlx__publisher_look(p, dlx__now_ns()); /* whoever has enough subscribers looks nowhere else */
-    dlx__outlet_arm_begin(p);
+    dlx__publisher_link_arm_begin(p);
     struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
     r = dlx__publisher_await(p, n_subscribers, &wait);
-    r = dlx__outlet_arm_end(p, r);
+    r = dlx__publisher_link_arm_end(p, r);
     dlx__gpu_share_collect(p);
     dlx__publisher_leave(p);
     return r;
@@ -540,12 +540,12 @@ int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats 
     dlx__publisher_look(p, dlx__now_ns()); /* a program that only polls this is to be found, too */
     dlx__writer_read_membership(&p->core);
     if (p->n_ended < p->core.leaves_seen) /* whose end was not to be seen when the daemon told it */
-        dlx__outlet_env.look_for_dead(p);
+        dlx__publisher_link_env.look_for_dead(p);
     p->stats.published = p->core.head;
     p->stats.arena_bytes = dlx__heap_bytes(p->heap);
     p->stats.n_arenas = dlx__heap_n_arenas(p->heap);
     p->stats.gpu_arena_bytes = dlx__gpu_heap_bytes(p);
-    p->stats.n_subscribers = dlx__outlet_n_attached(p);
+    p->stats.n_subscribers = dlx__publisher_link_n_attached(p);
     p->stats.deleted_again = dlx__heap_n_deleted_again(p->heap);
     r = dlx__args_return(stats, offsetof(struct dlx_publisher_stats, gpu_waits), &p->stats,
                          sizeof p->stats);

@@ -14,7 +14,7 @@
 #include <stdatomic.h>
 
 /* A link, from the publisher's side. */
-struct dlx_outlet {
+struct dlx_publisher_link {
     struct dlx_writer_link core;
     struct dlx_peer *peer;
     uint64_t id;
@@ -59,10 +59,10 @@ struct dlx_publisher {
     int control_fd;
     const void *membership;
     uint64_t membership_size;
-    uint64_t n_ended;    /* links of this daemon that are known to have ended */
-    int link_sock;       /* -1 once the daemon is gone */
-    struct dlx_news due; /* with fds: a new link that there was no memory for */
-    uint64_t next_trim;  /* message number */
+    uint64_t n_ended;            /* links of this daemon that are known to have ended */
+    int link_sock;               /* -1 once the daemon is gone */
+    struct dlx_notification due; /* with fds: a new link that there was no memory for */
+    uint64_t next_trim;          /* message number */
     uint32_t n_trims;
     uint32_t trim_step;     /* arenas that go back with each message; 0: none */
     uint64_t crowded_until; /* no arena could be had: until then what fits anywhere will do */
@@ -75,7 +75,7 @@ struct dlx_publisher {
     char refusal[DLX_ERROR_TEXT_SIZE]; /* what the daemon said: DLX_DETOUR_REFUSED */
     uint64_t next_look_ns;             /* whether the daemon is still there */
     bool is_guarded;                   /* its heap is in the debug mode */
-    bool vouched;                      /* it was when we looked last, by its own word */
+    bool had_daemon_tid;               /* it was when we looked last, by its own word */
     int64_t linger_ns;     /* how long its end waits for subscribers on their way to a new daemon */
     uint64_t n_sets;       /* that were looked at; the number of each marks its blocks */
     bool starved;          /* no room for the descriptors of a link: it waits in the link socket */
@@ -123,58 +123,58 @@ static inline void dlx__publisher_leave(struct dlx_publisher *p)
 
 struct dlx_wait; /* client/wait.h */
 
-/* The environment of the ring writer: client/outlet.c. */
-extern const struct dlx_writer_env dlx__outlet_env;
+/* The environment of the ring writer: client/publisher_link.c. */
+extern const struct dlx_writer_env dlx__publisher_link_env;
 
 /*
  * Wait until something may have changed: a bell, a join, a death; or until a part of the wait is over
  * and the program lets it go on. Bells are drained. Returns 0; DLX_E_TIMEOUT, DLX_E_INTERRUPTED,
  * DLX_E_NO_MEMORY, DLX_E_SYSTEM.
  */
-int dlx__outlet_wait(struct dlx_publisher *p, struct dlx_wait *wait);
+int dlx__publisher_link_wait(struct dlx_publisher *p, struct dlx_wait *wait);
 
 /*
  * After a new daemon: wait until every reliable subscriber has a link by it, so that what is published is not lost if that
- * daemon ends, too. Returns 0; DLX_E_FULL, DLX_E_TIMEOUT, and as dlx__outlet_wait().
+ * daemon ends, too. Returns 0; DLX_E_FULL, DLX_E_TIMEOUT, and as dlx__publisher_link_wait().
  */
-int dlx__outlet_rejoin(struct dlx_publisher *p, struct dlx_wait *wait);
+int dlx__publisher_link_rejoin(struct dlx_publisher *p, struct dlx_wait *wait);
 /* Before it leaves: wait so long for subscribers who have yet to come to the new daemon, where the newest messages are. */
-void dlx__outlet_linger(struct dlx_publisher *p, int64_t timeout_ns);
+void dlx__publisher_link_drain(struct dlx_publisher *p, int64_t timeout_ns);
 /* It has published its last message: tell every link how far its stream came, less what the daemon keeps. Who sees all of its
  * control blocks knows it from these; who has not come to the new daemon does not. */
-void dlx__outlet_tell_end(struct dlx_publisher *p);
+void dlx__publisher_link_tell_end(struct dlx_publisher *p);
 /* The daemon that made the links has ended. */
-void dlx__outlet_set_foreign(struct dlx_publisher *p);
+void dlx__publisher_link_set_foreign(struct dlx_publisher *p);
 
 /* Cut the links whose pages say that they hold more than this publisher allows: they hold nothing from the next
  * dlx__writer_reclaim() on. Returns whether there were any. */
-bool dlx__outlet_cut(struct dlx_publisher *p);
+bool dlx__publisher_link_cut(struct dlx_publisher *p);
 
 /* Links whose subscriber receives what is published from now on. */
-uint32_t dlx__outlet_n_started(const struct dlx_publisher *p);
+uint32_t dlx__publisher_link_n_started(const struct dlx_publisher *p);
 /* Links whose subscribers have not closed them and live, as far as was seen: one that holds messages
  * is a link for longer. */
-uint32_t dlx__outlet_n_attached(const struct dlx_publisher *p);
+uint32_t dlx__publisher_link_n_attached(const struct dlx_publisher *p);
 /* Links that a message reaches that is published now. */
-uint32_t dlx__outlet_n_reached(const struct dlx_publisher *p);
+uint32_t dlx__publisher_link_n_reached(const struct dlx_publisher *p);
 
 /* Write into `fds`, which has room for 2 * n_links + 1, the descriptors that become readable when
  * there may be room, or a subscriber; -1 where there is none. Returns true if either may also come
- * without any of them: then look again after DLX_REVIVE_NS. That a new daemon is there is not told either. */
+ * without any of them: then look again after DLX_RECONNECT_NS. That a new daemon is there is not told either. */
 struct pollfd;
-bool dlx__outlet_list_sources(const struct dlx_publisher *p, struct pollfd *fds);
+bool dlx__publisher_link_list_sources(const struct dlx_publisher *p, struct pollfd *fds);
 
 /* client/publisher_fd.c, where somebody has asked for dlx_publisher_fd(): before a call looks for
  * room or subscribers, ask subscribers to ring, and forget what they rang before. */
-void dlx__outlet_arm_begin(struct dlx_publisher *p);
+void dlx__publisher_link_arm_begin(struct dlx_publisher *p);
 /* After the call, which returns `r`: if it has to be made again, the descriptor becomes readable
  * when that is worth it. Returns `r`, or why the descriptor could not be prepared. */
-int dlx__outlet_arm_end(struct dlx_publisher *p, int r);
+int dlx__publisher_link_arm_end(struct dlx_publisher *p, int r);
 /* A call waits no more. Subscribers go on ringing for dlx_publisher_fd(). */
-void dlx__outlet_unblock(struct dlx_publisher *p);
+void dlx__publisher_link_unblock(struct dlx_publisher *p);
 
 /* Set the thread's message to who keeps the publisher from publishing, and return `code`. */
-int dlx__outlet_blame(const struct dlx_publisher *p, int code);
+int dlx__publisher_link_blame(const struct dlx_publisher *p, int code);
 
 /* Another descriptor of a control block that its daemon keeps beyond its own end, to be kept as
  * p->control_fd; else -1. */
@@ -205,7 +205,7 @@ int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory
                         uint64_t size);
 
 /* Wait until so many subscribers are attached. Returns 0; DLX_E_TIMEOUT, which tells how many are;
- * DLX_E_ACCESS, and as dlx__outlet_wait(). */
+ * DLX_E_ACCESS, and as dlx__publisher_link_wait(). */
 int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, struct dlx_wait *wait);
 
 /* It has as many messages as it retains: what predecessors left may go. */

@@ -8,20 +8,20 @@
  */
 
 #include "client/publisher.h"
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include "client/wait.h"
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
 
-void dlx__outlet_unblock(struct dlx_publisher *p)
+void dlx__publisher_link_unblock(struct dlx_publisher *p)
 {
     if (!(p->detours & DLX_DETOUR_ARMED))
         dlx__writer_set_blocked(&p->core, false);
 }
 
-void dlx__outlet_arm_begin(struct dlx_publisher *p)
+void dlx__publisher_link_arm_begin(struct dlx_publisher *p)
 {
     struct dlx_wait once = {.deadline = 0};
     if (p->ready < 0)
@@ -29,7 +29,7 @@ void dlx__outlet_arm_begin(struct dlx_publisher *p)
     dlx__publisher_detour(p, DLX_DETOUR_ARMED, true);
     p->armed_block = p->core.block;
     dlx__writer_set_blocked(&p->core, true);
-    (void)dlx__outlet_wait(p, &once);
+    (void)dlx__publisher_link_wait(p, &once);
     dlx__error_clear();
 }
 
@@ -52,10 +52,10 @@ static uint64_t look_after(struct dlx_publisher *p, int r, bool looks_again)
     bool needs_daemon = p->link_sock < 0 && (r == DLX_E_TIMEOUT || looks_again);
     if (!needs_daemon) {
         p->fd_pause_ns = 0;
-        return looks_again ? DLX_REVIVE_NS : 0;
+        return looks_again ? DLX_RECONNECT_NS : 0;
     }
     p->fd_pause_ns =
-        p->fd_pause_ns == 0 ? DLX_REVIVE_NS : DLX_MIN(2 * p->fd_pause_ns, DLX_LOOK_NS - 1);
+        p->fd_pause_ns == 0 ? DLX_RECONNECT_NS : DLX_MIN(2 * p->fd_pause_ns, DLX_LOOK_NS - 1);
     return p->fd_pause_ns;
 }
 
@@ -67,7 +67,7 @@ static int replace_sources(struct dlx_publisher *p, int code)
     if (!fds)
         return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", p->core.n_links);
     bool looks_again = p->core.block != p->armed_block; /* its subscribers were not asked to ring */
-    looks_again |= dlx__outlet_list_sources(p, fds);
+    looks_again |= dlx__publisher_link_list_sources(p, fds);
     dlx_cleanup(dlx__closep) int sources = epoll_create1(EPOLL_CLOEXEC);
     int r = sources < 0 ? dlx__fail_errno("epoll_create1") : 0;
     for (uint32_t i = 0; r == 0 && i < n; i++)
@@ -89,7 +89,7 @@ static int replace_sources(struct dlx_publisher *p, int code)
     return 0;
 }
 
-int dlx__outlet_arm_end(struct dlx_publisher *p, int r)
+int dlx__publisher_link_arm_end(struct dlx_publisher *p, int r)
 {
     if (p->ready < 0)
         return r;

@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 
 #define SPIN_MIN_NS UINT64_C(500)
-/* How often a caller that never waits looks for news, beside DLX_NEWS_EVERY_NS. */
+/* How often a caller that never waits looks for notifications, beside DLX_NOTIFICATION_EVERY_NS. */
 #define NEWS_EVERY_TAKES 1024U
 /* How often a caller that never waits looks again because something came meanwhile. */
 #define ROUNDS_MAX 16
@@ -24,7 +24,7 @@ static int check_ends(struct dlx_subscription *s)
         s->failure = 0;
         return dlx__fail(code, "topic %s: %s", s->topic, s->failure_text);
     }
-    if (dlx_unlikely(s->n_inlets == s->n_spares)) {
+    if (dlx_unlikely(s->n_links == s->n_spares)) {
         if (s->was_attached && s->n_left >= s->args.n_publishers) {
             s->was_attached = false;
             s->n_left = 0;
@@ -43,62 +43,62 @@ static int check_ends(struct dlx_subscription *s)
 }
 
 /* What it needs is not here. */
-static int wait_for_news(struct dlx_subscription *s, struct dlx_inlet *inlet)
+static int wait_for_news(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
-    bool no_more = inlet->told || dlx__subscription_is_cut_off(s, inlet);
-    if (inlet->n_pending ==
+    bool no_more = link->told || dlx__subscription_is_cut_off(s, link);
+    if (link->n_pending ==
         0) /* the publisher went on with another daemon: so do we, when its link comes */
-        return dlx__subscription_successor(s, inlet) || (inlet->gone && no_more)
+        return dlx__subscription_successor(s, link) || (link->gone && no_more)
                    ? DLX_E_PUBLISHER_GONE
                    : DLX_E_EMPTY;
-    if (dlx__subscription_is_cut_off(s, inlet) || !inlet->told)
+    if (dlx__subscription_is_cut_off(s, link) || !link->told)
         return DLX_E_EMPTY; /* on its way, also if its publisher hung up: the message is held until then */
     return dlx__fail(DLX_E_BAD_PEER,
                      "its memory was never announced"); /* and will not be any more */
 }
 
 /* Of mode latest: what the link goes on with has something newer already. */
-static bool is_outdated(const struct dlx_subscription *s, const struct dlx_inlet *inlet)
+static bool is_outdated(const struct dlx_subscription *s, const struct dlx_subscriber_link *link)
 {
-    const struct dlx_inlet *next = dlx__subscription_successor(s, inlet);
-    return s->args.mode == DLX_MODE_LATEST && next && next->state == DLX_INLET_OPEN &&
-           dlx__reader_is_past(&next->core, &inlet->core);
+    const struct dlx_subscriber_link *next = dlx__subscription_successor(s, link);
+    return s->args.mode == DLX_MODE_LATEST && next && next->state == DLX_SUBSCRIBER_LINK_OPEN &&
+           dlx__reader_is_past(&next->core, &link->core);
 }
 
-/* What the link cannot read may be here after further news, or come by the link that it goes on
+/* What the link cannot read may be here after further notifications, or come by the link that it goes on
  * with. */
-static bool may_come(const struct dlx_subscription *s, const struct dlx_inlet *inlet)
+static bool may_come(const struct dlx_subscription *s, const struct dlx_subscriber_link *link)
 {
-    const struct dlx_inlet *next = dlx__subscription_successor(s, inlet);
+    const struct dlx_subscriber_link *next = dlx__subscription_successor(s, link);
     if (next)
-        return next->core.last <= inlet->core.cursor;
-    return !inlet->gone || !(inlet->told || dlx__subscription_is_cut_off(s, inlet));
+        return next->core.last <= link->core.cursor;
+    return !link->gone || !(link->told || dlx__subscription_is_cut_off(s, link));
 }
 
-/* The link's message lies in an arena that is not here yet, or its publisher went on with another daemon: read news. EMPTY also
+/* The link's message lies in an arena that is not here yet, or its publisher went on with another daemon: read notifications. EMPTY also
  * if the link has gone meanwhile. */
 static int __attribute__((noinline))
-read_news_for(struct dlx_subscription *s, struct dlx_inlet *inlet, uint32_t n,
+read_news_for(struct dlx_subscription *s, struct dlx_subscriber_link *link, uint32_t n,
               struct dlx_message **ret)
 {
     uint32_t n_changes = s->n_changes;
-    dlx__subscription_read_news(s);
+    dlx__subscription_read_notifications(s);
     if (s->n_changes != n_changes)
         return DLX_E_EMPTY; /* the link may have gone: the caller begins again */
-    int r = dlx__inlet_take(inlet, n, ret);
-    if (r == DLX_E_NOT_FOUND && inlet->n_pending == 0 && !may_come(s, inlet)) {
-        inlet->is_final = true;
-        r = dlx__inlet_take(inlet, n, ret);
+    int r = dlx__subscriber_link_take(link, n, ret);
+    if (r == DLX_E_NOT_FOUND && link->n_pending == 0 && !may_come(s, link)) {
+        link->is_final = true;
+        r = dlx__subscriber_link_take(link, n, ret);
     }
     /* An arena that was never announced, and will not be any more. What is behind its message may be here, and a publisher
      * that has gone is not asked again. */
-    for (uint32_t k = 0; r == DLX_E_NOT_FOUND && inlet->n_pending > 0 &&
-                         dlx__subscription_is_cut_off(s, inlet) && k < DLX_SHM_ENTRIES_MAX;
+    for (uint32_t k = 0; r == DLX_E_NOT_FOUND && link->n_pending > 0 &&
+                         dlx__subscription_is_cut_off(s, link) && k < DLX_SHM_ENTRIES_MAX;
          k++) {
-        dlx__inlet_lose_first(inlet);
-        r = dlx__inlet_take(inlet, n, ret);
+        dlx__subscriber_link_lose_first(link);
+        r = dlx__subscriber_link_take(link, n, ret);
     }
-    return r == DLX_E_NOT_FOUND ? wait_for_news(s, inlet) : r;
+    return r == DLX_E_NOT_FOUND ? wait_for_news(s, link) : r;
 }
 
 /* ---- links that are looked at: client/parking.c ---------------------------------------------- */
@@ -117,35 +117,34 @@ read_news_for(struct dlx_subscription *s, struct dlx_inlet *inlet, uint32_t n,
 
 /* Everything was taken. When it is the last publisher, another one may count on a spare link
  * already: of that the daemon tells before it tells of this one's end. */
-static void end(struct dlx_subscription *s, struct dlx_inlet *inlet)
+static void end(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
-    inlet->stuck = s->n_spares > 0 && s->n_inlets - s->n_spares == 1 && !inlet->told &&
-                   inlet->holder != DLX_BELL_NOBODY && !dlx__subscription_is_cut_off(s, inlet);
-    if (!inlet->stuck)
-        dlx__subscription_detach(s, inlet);
+    link->stuck = s->n_spares > 0 && s->n_links - s->n_spares == 1 && !link->told &&
+                  link->holder != DLX_BELL_NOBODY && !dlx__subscription_is_cut_off(s, link);
+    if (!link->stuck)
+        dlx__subscription_detach(s, link);
 }
 
 /* A link had no message: why? Returns EMPTY, and the search goes on, or what dlx_take() returns. */
 static int __attribute__((noinline))
-have_nothing(struct dlx_subscription *s, struct dlx_inlet *inlet, int r)
+have_nothing(struct dlx_subscription *s, struct dlx_subscriber_link *link, int r)
 {
     switch (r) {
     case DLX_E_EMPTY:
-        if (inlet->gone &&
-            !(inlet->stuck && !inlet->told && !dlx__subscription_is_cut_off(s, inlet)))
-            end(s, inlet);
-        else if (++inlet->n_idle > IDLE_TAKES && s->n_active > ACTIVE_FEW &&
-                 dlx__inlet_listens(inlet))
-            (void)dlx__subscription_park(s, inlet);
+        if (link->gone && !(link->stuck && !link->told && !dlx__subscription_is_cut_off(s, link)))
+            end(s, link);
+        else if (++link->n_idle > IDLE_TAKES && s->n_active > ACTIVE_FEW &&
+                 dlx__subscriber_link_listens(link))
+            (void)dlx__subscription_park(s, link);
         return DLX_E_EMPTY;
     case DLX_E_PUBLISHER_GONE:
-        end(s, inlet);
+        end(s, link);
         return DLX_E_EMPTY;
     case DLX_E_BAD_PEER:
         s->stats.rejected++;
-        dlx__fail_prefix(r, "topic %s, publisher %" PRIu64 " (pid %u)", s->topic, inlet->publisher,
-                         inlet->pid);
-        dlx__subscription_detach(s, inlet);
+        dlx__fail_prefix(r, "topic %s, publisher %" PRIu64 " (pid %u)", s->topic, link->publisher,
+                         link->pid);
+        dlx__subscription_detach(s, link);
         return r;
     case DLX_E_TOO_MANY_HELD:
         return dlx__fail_prefix(r, "topic %s", s->topic);
@@ -157,31 +156,31 @@ have_nothing(struct dlx_subscription *s, struct dlx_inlet *inlet, int r)
 /* One look at every active link. EMPTY: nothing anywhere. */
 static int try_take(struct dlx_subscription *s, uint32_t n, struct dlx_message **ret)
 {
-    s->news_known = s->n_news;
+    s->notification_known = s->n_notifications;
     for (uint32_t k = 0; k < s->n_active; k++) {
         uint32_t i = s->next < s->n_active ? s->next : 0;
-        struct dlx_inlet *inlet = s->active[i];
+        struct dlx_subscriber_link *link = s->active[i];
         s->next = i + 1 < s->n_active ? i + 1 : 0;
-        int r = dlx_unlikely(inlet->foreign && is_outdated(s, inlet))
+        int r = dlx_unlikely(link->foreign && is_outdated(s, link))
                     ? DLX_E_PUBLISHER_GONE
-                    : dlx__inlet_take(inlet, n, ret);
+                    : dlx__subscriber_link_take(link, n, ret);
         uint32_t n_changes = s->n_changes;
         if (dlx_unlikely(r == DLX_E_NOT_FOUND))
-            r = read_news_for(s, inlet, n, ret);
+            r = read_news_for(s, link, n, ret);
         if (dlx_likely(r == 0)) {
-            inlet->n_idle = 0;
+            link->n_idle = 0;
             s->n_alone = k + 1 >= s->n_active ? ALONE_TAKES : 0;
-            if (inlet->n_pending > 0 || s->n_alone > 0)
+            if (link->n_pending > 0 || s->n_alone > 0)
                 s->next = i; /* a batch is handed out before others have their turn */
             return 0;
         }
         if (s->n_changes == n_changes)
-            r = have_nothing(s, inlet, r);
+            r = have_nothing(s, link, r);
         if (r != DLX_E_EMPTY)
             return r;
         if (s->n_changes != n_changes) {
-            k = UINT32_MAX;             /* links came or went: begin again */
-        } else if (!inlet->is_active) { /* another one has its place */
+            k = UINT32_MAX;            /* links came or went: begin again */
+        } else if (!link->is_active) { /* another one has its place */
             s->next = i;
             k--;
         }
@@ -196,32 +195,32 @@ static inline __attribute__((always_inline)) bool take_next(struct dlx_subscript
     struct dlx_taken_plain taken;
     if (dlx_unlikely(s->takes >= s->look_at || s->next >= s->n_active))
         return false;
-    struct dlx_inlet *inlet = s->active[s->next];
-    struct dlx_message *m = inlet->messages[0];
-    if (dlx_unlikely(inlet->n_pending > 0 || inlet->foreign || !m ||
-                     !dlx__reader_take_plain(&inlet->core, &m->form, &taken)))
+    struct dlx_subscriber_link *link = s->active[s->next];
+    struct dlx_message *m = link->messages[0];
+    if (dlx_unlikely(link->n_pending > 0 || link->foreign || !m ||
+                     !dlx__reader_take_plain(&link->core, &m->form, &taken)))
         return false;
-    if (dlx_unlikely(dlx__message_build_again(inlet, taken.n, taken.arena, taken.offset, m) < 0)) {
+    if (dlx_unlikely(dlx__message_build_again(link, taken.n, taken.arena, taken.offset, m) < 0)) {
         /* It is held, and built by whoever asks, who says why it cannot be. */
-        struct dlx_taken *pending = &inlet->pending[0];
+        struct dlx_taken *pending = &link->pending[0];
         *pending = (struct dlx_taken){.n = taken.n, .gap = taken.gap, .hold = 0};
         memcpy(&pending->words[2], m->form.words, sizeof m->form.words);
         pending->words[0] = taken.monotonic_ns;
         dlx__entry_set_place(pending->words, taken.arena, taken.offset);
-        inlet->first_pending = 0;
-        inlet->n_pending = 1;
+        link->first_pending = 0;
+        link->n_pending = 1;
         return false;
     }
     if (s->n_alone > 0)
         s->n_alone--;
     else
         s->next = s->next + 1 < s->n_active ? s->next + 1 : 0;
-    inlet->n_idle = 0;
+    link->n_idle = 0;
     if (dlx_unlikely(taken.monotonic_ns >= s->look_stamp)) {
         s->look_stamp = taken.monotonic_ns + BELLS_EVERY_NS;
         s->look_at = s->takes + 1;
     }
-    dlx__message_hand_out(inlet, m, taken.n, taken.gap, taken.monotonic_ns);
+    dlx__message_hand_out(link, m, taken.n, taken.gap, taken.monotonic_ns);
     *ret = m;
     return true;
 }
@@ -231,7 +230,7 @@ static int dont_wait(struct dlx_subscription *s, uint32_t n, struct dlx_message 
 {
     if (!s->fd_given) {
         if (dlx__subscription_waits_for_news(s) ||
-            dlx__now_ns() - s->last_look_ns > DLX_NEWS_EVERY_NS)
+            dlx__now_ns() - s->last_look_ns > DLX_NOTIFICATION_EVERY_NS)
             dlx__subscription_look(s);
         else if (s->n_active < s->n_open)
             (void)dlx__subscription_handle_events(s, 0); /* the bells of parked links */
@@ -251,7 +250,7 @@ static int dont_wait(struct dlx_subscription *s, uint32_t n, struct dlx_message 
             r = check_ends(s);
         if (r != DLX_E_EMPTY)
             return r;
-        if (s->n_changes != n_changes || dlx__subscription_has_unused_news(s))
+        if (s->n_changes != n_changes || dlx__subscription_has_unused_notifications(s))
             round = 0; /* a link has begun, or has got its turn, that was not asked to ring */
         else if (nothing || round == ROUNDS_MAX)
             return r;
@@ -262,7 +261,7 @@ static int dont_wait(struct dlx_subscription *s, uint32_t n, struct dlx_message 
 static int fail_late(const struct dlx_subscription *s)
 {
     const char *passed_over = s->client->passed_over;
-    if (s->n_inlets > s->n_spares)
+    if (s->n_links > s->n_spares)
         return dlx__fail(DLX_E_TIMEOUT, "topic %s: no message in time", s->topic);
     if (s->sock < 0)
         return dlx__fail(DLX_E_TIMEOUT, "topic %s: no message in time, since no dlpackd is at %s",
@@ -277,7 +276,7 @@ static int sleep_until(struct dlx_subscription *s, struct dlx_wait *wait, uint32
                        struct dlx_message **ret)
 {
     for (;;) {
-        if (!dlx__subscription_has_unused_news(s) && dlx__subscription_arm(s)) {
+        if (!dlx__subscription_has_unused_notifications(s) && dlx__subscription_arm(s)) {
             int r = dlx__subscription_sleep(s, wait);
             if (r < 0)
                 return r;
@@ -344,14 +343,14 @@ static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
  * its arenas, of which only so many are sent before the first are acknowledged. */
 static void __attribute__((noinline)) look_around(struct dlx_subscription *s)
 {
-    if (s->takes >= s->news_at) {
-        s->news_step = DLX_MIN(s->news_step * 2, NEWS_EVERY_TAKES);
-        s->news_at = s->takes + s->news_step;
-        dlx__subscription_read_news(s);
+    if (s->takes >= s->notification_at) {
+        s->notification_step = DLX_MIN(s->notification_step * 2, NEWS_EVERY_TAKES);
+        s->notification_at = s->takes + s->notification_step;
+        dlx__subscription_read_notifications(s);
     }
     if (s->n_active < s->n_open && s->n_active > 0)
         (void)dlx__subscription_handle_events(s, 0);
-    s->look_at = DLX_MIN(s->news_at, s->takes + BELLS_EVERY);
+    s->look_at = DLX_MIN(s->notification_at, s->takes + BELLS_EVERY);
 }
 
 static int take_once(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
@@ -450,19 +449,19 @@ static uint32_t take_pending(struct dlx_subscription *s, struct dlx_message **re
     uint32_t got = 0;
     if (s->next >= s->n_active)
         return 0;
-    struct dlx_inlet *inlet = s->active[s->next];
-    if (inlet->core.is_bounded) /* whose bytes dlx__inlet_take() counts */
+    struct dlx_subscriber_link *link = s->active[s->next];
+    if (link->core.is_bounded) /* whose bytes dlx__subscriber_link_take() counts */
         return 0;
-    for (; got < n && inlet->n_pending > 0; got++) {
-        const struct dlx_taken *taken = &inlet->pending[inlet->first_pending];
-        struct dlx_message *m = inlet->messages[taken->hold];
+    for (; got < n && link->n_pending > 0; got++) {
+        const struct dlx_taken *taken = &link->pending[link->first_pending];
+        struct dlx_message *m = link->messages[taken->hold];
         if (dlx_unlikely(!m || !dlx__entry_is_like(taken->words, &m->form) ||
-                         dlx__message_build_again(inlet, taken->n, dlx__entry_arena(taken->words),
+                         dlx__message_build_again(link, taken->n, dlx__entry_arena(taken->words),
                                                   dlx__entry_offset(taken->words), m) < 0))
             break; /* who takes it next says why */
-        dlx__message_hand_out(inlet, m, taken->n, taken->gap, taken->words[0]);
-        inlet->first_pending++;
-        inlet->n_pending--;
+        dlx__message_hand_out(link, m, taken->n, taken->gap, taken->words[0]);
+        link->first_pending++;
+        link->n_pending--;
         ret[got] = m;
     }
     return got;
@@ -472,13 +471,14 @@ static int take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_mes
                   uint32_t n, uint32_t *ret_n)
 {
     s->takes++;
-    int r = take(s, timeout_ns, DLX_MIN(n, DLX_INLET_BATCH), &ret[0]);
+    int r = take(s, timeout_ns, DLX_MIN(n, DLX_SUBSCRIBER_LINK_BATCH), &ret[0]);
     if (r < 0)
         return r;
     uint32_t got = 1;
     for (;;) {
         got += take_pending(s, &ret[got], n - got);
-        if (got == n || (r = try_take(s, DLX_MIN(n - got, DLX_INLET_BATCH), &ret[got])) < 0)
+        if (got == n ||
+            (r = try_take(s, DLX_MIN(n - got, DLX_SUBSCRIBER_LINK_BATCH), &ret[got])) < 0)
             break;
         got++;
     }

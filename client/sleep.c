@@ -6,7 +6,7 @@
 static bool pending(const struct dlx_subscription *s)
 {
     for (uint32_t i = 0; i < s->n_active; i++)
-        if (dlx__inlet_listens(s->active[i]) && dlx__reader_pending(&s->active[i]->core))
+        if (dlx__subscriber_link_listens(s->active[i]) && dlx__reader_pending(&s->active[i]->core))
             return true;
     return false;
 }
@@ -15,7 +15,7 @@ static void on_timer(struct dlx_subscription *s)
 {
     uint64_t n;
     (void)!read(s->timer, &n, sizeof n);
-    dlx__subscription_read_news(s);
+    dlx__subscription_read_notifications(s);
 }
 
 static void forget_nudge(struct dlx_subscription *s)
@@ -27,7 +27,7 @@ static void forget_nudge(struct dlx_subscription *s)
 int dlx__subscription_handle_events(struct dlx_subscription *s, int timeout_ms)
 {
     struct epoll_event events[16];
-    bool news = false, timer = false;
+    bool notification = false, timer = false;
     /* poll() sleeps, because SIGSTOP and SIGCONT end epoll_wait() although no handler ran: signal(7). */
     struct pollfd pfd = {.fd = s->epoll, .events = POLLIN};
     int n = timeout_ms == 0 ? 1 : poll(&pfd, 1, timeout_ms);
@@ -36,7 +36,7 @@ int dlx__subscription_handle_events(struct dlx_subscription *s, int timeout_ms)
         return errno == EINTR ? DLX_E_INTERRUPTED : dlx__fail_errno("epoll_wait");
     for (int i = 0; i < n; i++) {
         if (!events[i].data.ptr)
-            news = true;
+            notification = true;
         else if (events[i].data.ptr == &s->timer)
             timer = true;
         else if (events[i].data.ptr == &s->nudge)
@@ -47,8 +47,8 @@ int dlx__subscription_handle_events(struct dlx_subscription *s, int timeout_ms)
     /* Last: it may free links that the events name. */
     if (timer)
         on_timer(s);
-    if (news)
-        dlx__subscription_read_news(s);
+    if (notification)
+        dlx__subscription_read_notifications(s);
     return n;
 }
 
@@ -78,10 +78,11 @@ int dlx__subscription_sleep(struct dlx_subscription *s, struct dlx_wait *wait)
 void dlx__subscription_look(struct dlx_subscription *s)
 {
     bool cut_off = false;
-    s->last_look_ns = dlx__now_ns(); /* news are read by takes, too: that is no look at the bells */
-    dlx__subscription_read_news(s);
-    for (uint32_t i = 0; i < s->n_inlets; i++)
-        cut_off |= !s->inlets[i]->gone && dlx__subscription_is_cut_off(s, s->inlets[i]);
+    s->last_look_ns =
+        dlx__now_ns(); /* notifications are read by takes, too: that is no look at the bells */
+    dlx__subscription_read_notifications(s);
+    for (uint32_t i = 0; i < s->n_links; i++)
+        cut_off |= !s->links[i]->gone && dlx__subscription_is_cut_off(s, s->links[i]);
     if (cut_off || s->n_active < s->n_open)
         (void)dlx__subscription_handle_events(s, 0);
 }
@@ -100,13 +101,13 @@ static bool spin(struct dlx_subscription *s, uint64_t until)
             return false;
         if (s->n_active < s->n_open)
             (void)dlx__subscription_handle_events(s, 0); /* the bells of parked links */
-        if (now - s->last_look_ns > DLX_NEWS_EVERY_NS) {
-            uint32_t n_inlets = s->n_inlets;
+        if (now - s->last_look_ns > DLX_NOTIFICATION_EVERY_NS) {
+            uint32_t n_links = s->n_links;
             dlx__subscription_look(s);
-            for (uint32_t i = 0; i < s->n_inlets; i++)
-                if (s->inlets[i]->gone || s->inlets[i]->stuck)
+            for (uint32_t i = 0; i < s->n_links; i++)
+                if (s->links[i]->gone || s->links[i]->stuck)
                     return true;
-            if (s->n_inlets != n_inlets || s->failure < 0 || (s->sock < 0 && !s->told_lost))
+            if (s->n_links != n_links || s->failure < 0 || (s->sock < 0 && !s->told_lost))
                 return true;
         }
     }
@@ -116,16 +117,16 @@ bool dlx__subscription_arm(struct dlx_subscription *s)
 {
     bool nothing = true;
     for (uint32_t i = s->n_active; i-- > 0;)
-        if (dlx__inlet_listens(s->active[i]))
+        if (dlx__subscriber_link_listens(s->active[i]))
             nothing &= dlx__subscription_park(s, s->active[i]);
     return nothing;
 }
 
 bool dlx__subscription_waits_for_news(const struct dlx_subscription *s)
 {
-    bool waits = s->n_open < s->n_inlets - s->n_spares; /* for its arenas */
+    bool waits = s->n_open < s->n_links - s->n_spares; /* for its arenas */
     for (uint32_t i = 0; i < s->n_active; i++)
-        waits |= !dlx__inlet_listens(s->active[i]);
+        waits |= !dlx__subscriber_link_listens(s->active[i]);
     return waits;
 }
 

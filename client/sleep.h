@@ -7,24 +7,24 @@
 #include "client/subscription.h"
 #include "client/wait.h"
 
-/* How often a caller that never waits looks for news. */
-#define DLX_NEWS_EVERY_NS UINT64_C(1000000)
+/* How often a caller that never waits looks for notifications. */
+#define DLX_NOTIFICATION_EVERY_NS UINT64_C(1000000)
 
-/* No news will come about this link: its daemon has ended. */
+/* No notifications will come about this link: its daemon has ended. */
 static inline bool dlx__subscription_is_cut_off(const struct dlx_subscription *s,
-                                                const struct dlx_inlet *inlet)
+                                                const struct dlx_subscriber_link *link)
 {
-    return s->sock < 0 || inlet->foreign;
+    return s->sock < 0 || link->foreign;
 }
 
-/* A link that is stuck waits for news, not for its publisher: whatever else that published is no
+/* A link that is stuck waits for notifications, not for its publisher: whatever else that published is no
  * reason to look again. */
-static inline bool dlx__inlet_listens(const struct dlx_inlet *inlet)
+static inline bool dlx__subscriber_link_listens(const struct dlx_subscriber_link *link)
 {
-    return !inlet->stuck;
+    return !link->stuck;
 }
 
-/* Does a link wait for news: one that has yet to begin, or that is stuck? */
+/* Does a link wait for notifications: one that has yet to begin, or that is stuck? */
 bool dlx__subscription_waits_for_news(const struct dlx_subscription *s);
 
 /* Ask every publisher for a bell that was not asked. Returns false if something is there already. */
@@ -34,7 +34,7 @@ bool dlx__subscription_arm(struct dlx_subscription *s);
  * DLX_E_INTERRUPTED, without a message: a signal came; DLX_E_SYSTEM. */
 int dlx__subscription_handle_events(struct dlx_subscription *s, int timeout_ms);
 
-/* For a caller that never sleeps. Nobody brings news of a link whose daemon has ended: its bell tells
+/* For a caller that never sleeps. Nobody brings notifications of a link whose daemon has ended: its bell tells
  * that the publisher has gone. */
 void dlx__subscription_look(struct dlx_subscription *s);
 

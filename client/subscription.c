@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* dlx_subscribe(): a subscription, its links and their news. client/receive.c takes from it. */
+/* dlx_subscribe(): a subscription, its links and their notifications. client/receive.c takes from it. */
 
 #include "client/subscription.h"
 #include "client/call.h"
 #include "client/gpu_threads.h"
 #include "client/origin.h"
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include "client/wait.h"
 #include "common/topic.h"
 #include <inttypes.h>
@@ -38,11 +38,11 @@ static int epoll_close(struct dlx_subscription *s, int fd)
     return dlx__close(fd);
 }
 
-static struct dlx_inlet *find_inlet(const struct dlx_subscription *s, uint64_t link)
+static struct dlx_subscriber_link *find_link(const struct dlx_subscription *s, uint64_t link)
 {
-    for (uint32_t i = 0; i < s->n_inlets; i++)
-        if (s->inlets[i]->id == link)
-            return s->inlets[i];
+    for (uint32_t i = 0; i < s->n_links; i++)
+        if (s->links[i]->id == link)
+            return s->links[i];
     return NULL;
 }
 
@@ -54,82 +54,83 @@ static void settle(struct dlx_subscription *s, uint64_t link)
         s->n_settled++;
 }
 
-static void settle_inlet(struct dlx_subscription *s, struct dlx_inlet *inlet)
+static void settle_link(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
-    if (!inlet->settled)
-        settle(s, inlet->id);
-    inlet->settled = true;
+    if (!link->settled)
+        settle(s, link->id);
+    link->settled = true;
 }
 
-struct dlx_inlet *dlx__subscription_successor(const struct dlx_subscription *s,
-                                              const struct dlx_inlet *inlet)
+struct dlx_subscriber_link *dlx__subscription_successor(const struct dlx_subscription *s,
+                                                        const struct dlx_subscriber_link *link)
 {
-    for (uint32_t i = 0; i < s->n_inlets; i++)
-        if (s->inlets[i]->after == inlet)
-            return s->inlets[i];
+    for (uint32_t i = 0; i < s->n_links; i++)
+        if (s->links[i]->after == link)
+            return s->links[i];
     return NULL;
 }
 
-void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_inlet *inlet)
+void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
     uint32_t i = 0;
-    while (s->inlets[i] != inlet)
+    while (s->links[i] != link)
         i++;
-    s->inlets[i] = s->inlets[--s->n_inlets];
-    s->n_spares -= inlet->publisher == 0;
-    dlx__subscription_deactivate(s, inlet);
+    s->links[i] = s->links[--s->n_links];
+    s->n_spares -= link->publisher == 0;
+    dlx__subscription_deactivate(s, link);
     s->n_changes++;
     s->next = 0;
-    settle_inlet(s, inlet);
-    if (inlet->bell >= 0)
-        (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, inlet->bell, NULL);
-    if (inlet->state == DLX_INLET_OPEN) {
-        dlx__inlet_lose_pending(inlet);
+    settle_link(s, link);
+    if (link->bell >= 0)
+        (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, link->bell, NULL);
+    if (link->state == DLX_SUBSCRIBER_LINK_OPEN) {
+        dlx__subscriber_link_lose_pending(link);
         /* Where there is another link after all, that one counts what was before it. */
-        struct dlx_inlet *next = dlx__subscription_successor(s, inlet);
-        uint64_t n_missed =
-            next ? 0 : inlet->ended_at - DLX_MIN(inlet->ended_at, inlet->core.cursor);
-        dlx__reader_miss(&inlet->core, n_missed);
+        struct dlx_subscriber_link *next = dlx__subscription_successor(s, link);
+        uint64_t n_missed = next ? 0 : link->ended_at - DLX_MIN(link->ended_at, link->core.cursor);
+        dlx__reader_miss(&link->core, n_missed);
         s->n_open--;
         if (next)
-            dlx__reader_carry_counters(&next->core, &inlet->core);
-        dlx__subscription_count(&s->stats, inlet);
-        if (inlet->retain > 0 || inlet->foreign || !dlx__reader_is_closed(&inlet->core))
-            dlx__origin_remember(s, inlet, n_missed);
-        bool closed = dlx__reader_is_closed(&inlet->core) || inlet->end > 0;
+            dlx__reader_move_counters(&next->core, &link->core);
+        dlx__subscription_count(&s->stats, link);
+        if (link->retain > 0 || link->foreign || !dlx__reader_is_closed(&link->core))
+            dlx__origin_remember(s, link, n_missed);
+        bool closed = dlx__reader_is_closed(&link->core) || link->end > 0;
         s->n_left += !next;
         if (!next)
-            dlx__events_push(&s->events, closed ? DLX_EVENT_LEFT : DLX_EVENT_LOST, inlet->id,
-                             inlet->publisher, inlet->pid, inlet->topic, "");
+            dlx__events_push(&s->events, closed ? DLX_EVENT_LEFT : DLX_EVENT_LOST, link->id,
+                             link->publisher, link->pid, link->topic, "");
     }
-    dlx__inlet_close(inlet);
-    for (uint32_t k = 0; k < s->n_inlets; k++)
-        if (s->inlets[k]->after == inlet) {
-            s->inlets[k]->after = NULL; /* its turn */
-            dlx__reader_follow(&s->inlets[k]->core, inlet->core.cursor,
-                               dlx__reader_untold(&inlet->core));
-            dlx__subscription_activate(s, s->inlets[k]);
+    dlx__subscriber_link_close(link);
+    for (uint32_t k = 0; k < s->n_links; k++)
+        if (s->links[k]->after == link) {
+            s->links[k]->after = NULL; /* its turn */
+            dlx__reader_follow(&s->links[k]->core, link->core.cursor,
+                               dlx__reader_untold(&link->core));
+            dlx__subscription_activate(s, s->links[k]);
         }
     if (s->sock >= 0)
-        (void)dlx__news_link_close(s->sock, inlet->id); /* else the daemon sees us leave */
-    dlx__inlet_unref(inlet);
+        (void)dlx__notification_link_close(s->sock, link->id); /* else the daemon sees us leave */
+    dlx__subscriber_link_unref(link);
 }
 
-static int add_inlet(struct dlx_subscription *s, struct dlx_inlet *inlet)
+static int add_link(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
-    if (s->n_inlets == s->inlets_room) {
-        uint32_t room = s->inlets_room ? s->inlets_room * 2 : 2;
-        struct dlx_inlet **inlets = realloc(s->inlets, room * sizeof(struct dlx_inlet *));
-        if (!inlets)
+    if (s->n_links == s->links_room) {
+        uint32_t room = s->links_room ? s->links_room * 2 : 2;
+        struct dlx_subscriber_link **links =
+            realloc(s->links, room * sizeof(struct dlx_subscriber_link *));
+        if (!links)
             return dlx__fail(DLX_E_NO_MEMORY, "table of %u links", room);
-        s->inlets = inlets;
-        struct dlx_inlet **active = realloc(s->active, room * sizeof(struct dlx_inlet *));
+        s->links = links;
+        struct dlx_subscriber_link **active =
+            realloc(s->active, room * sizeof(struct dlx_subscriber_link *));
         if (!active)
             return dlx__fail(DLX_E_NO_MEMORY, "table of %u links", room);
         s->active = active;
-        s->inlets_room = room;
+        s->links_room = room;
     }
-    s->inlets[s->n_inlets++] = inlet;
+    s->links[s->n_links++] = link;
     return 0;
 }
 
@@ -141,193 +142,198 @@ void dlx__subscription_fail(struct dlx_subscription *s, int code)
     }
 }
 
-/* ---- news ---------------------------------------------------------------------------------- */
+/* ---- notifications ---------------------------------------------------------------------------------- */
 
-static void on_offer(struct dlx_subscription *s, struct dlx_news *news)
+static void on_offer(struct dlx_subscription *s, struct dlx_notification *notification)
 {
-    struct dlx_inlet *inlet = NULL;
-    uint64_t origin = news->resumes ? news->resumes : news->publisher;
-    if (news->former && dlx__origin_is_joined(s, origin)) {
-        settle(s, news->link);
-        (void)dlx__news_link_close(s->sock, news->link);
+    struct dlx_subscriber_link *link = NULL;
+    uint64_t origin = notification->resumes ? notification->resumes : notification->publisher;
+    if (notification->former && dlx__origin_is_joined(s, origin)) {
+        settle(s, notification->link);
+        (void)dlx__notification_link_close(s->sock, notification->link);
         return;
     }
-    int r =
-        dlx__inlet_new(&inlet, s->memory, s->generation, news->link, news->publisher, news->text,
-                       dlx__steal_fd(&news->fds[0]), news->size, news->link_index, news->max_held);
+    int r = dlx__subscriber_link_new(&link, s->memory, s->generation, notification->link,
+                                     notification->publisher, notification->text,
+                                     dlx__steal_fd(&notification->fds[0]), notification->size,
+                                     notification->link_index, notification->max_held);
     if (r == 0) {
-        inlet->client = s->client;
-        inlet->pin = dlx__pin_ref(s->pin);
-        inlet->gpu_threads = dlx__gpu_threads_ref(s->gpu_threads);
-        inlet->origin = origin;
-        inlet->former = news->former;
-        r = add_inlet(s, inlet);
+        link->client = s->client;
+        link->pin = dlx__pin_ref(s->pin);
+        link->gpu_threads = dlx__gpu_threads_ref(s->gpu_threads);
+        link->origin = origin;
+        link->former = notification->former;
+        r = add_link(s, link);
     }
     if (r == 0) {
-        r = dlx__news_link_ready(s->sock, news->link, s->reader);
+        r = dlx__notification_link_ready(s->sock, notification->link, s->reader);
         if (r < 0)
-            s->n_inlets--;
+            s->n_links--;
         else
-            s->n_spares += news->publisher == 0;
+            s->n_spares += notification->publisher == 0;
     }
     if (r < 0) {
-        dlx__inlet_unref(inlet);
+        dlx__subscriber_link_unref(link);
         if (r != DLX_E_DISCONNECTED) /* the daemon has ended: that is noticed elsewhere */
             dlx__subscription_fail(s, r);
-        (void)dlx__news_link_close(s->sock, news->link);
+        (void)dlx__notification_link_close(s->sock, notification->link);
     }
 }
 
 /* All that was there is here: from now on the publisher waits for us, if we are reliable. */
-static void start(struct dlx_subscription *s, struct dlx_inlet *inlet)
+static void start(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
-    uint32_t history = DLX_MIN(DLX_MAX(s->args.history, inlet->retain), inlet->history);
-    if (inlet->former &&
-        dlx__origin_is_joined(s, inlet->origin)) { /* its publisher came meanwhile */
-        dlx__subscription_detach(s, inlet);
+    uint32_t history = DLX_MIN(DLX_MAX(s->args.history, link->retain), link->history);
+    if (link->former && dlx__origin_is_joined(s, link->origin)) { /* its publisher came meanwhile */
+        dlx__subscription_detach(s, link);
         return;
     }
-    if (dlx__origin_is_anothers(s, inlet->publisher, inlet->origin))
-        inlet->origin = inlet->publisher;
+    if (dlx__origin_is_anothers(s, link->publisher, link->origin))
+        link->origin = link->publisher;
     /* The publisher announced itself again, to another daemon, or to this one, which had disconnected it: it goes on here
      * where it ended there. One that we do not know came while we were away. */
-    for (uint32_t i = 0; i < s->n_inlets; i++) {
-        struct dlx_inlet *other = s->inlets[i];
-        if (dlx__origin_may_resume(other, inlet->origin) &&
-            (!inlet->after || inlet->after->id < other->id))
-            inlet->after = other;
+    for (uint32_t i = 0; i < s->n_links; i++) {
+        struct dlx_subscriber_link *other = s->links[i];
+        if (dlx__origin_may_resume(other, link->origin) &&
+            (!link->after || link->after->id < other->id))
+            link->after = other;
     }
     /* To the same control block, since the publisher is one of a former daemon, or only we were
      * disconnected. The old link is left as soon as it has nothing new: from then on the new one, which
      * the daemon knows, counts. */
-    if (inlet->after && inlet->after->publisher == inlet->publisher &&
-        (inlet->former || s->sock >= 0)) {
-        inlet->after->gone = true;
-        dlx__subscription_activate(s, inlet->after);
+    if (link->after && link->after->publisher == link->publisher &&
+        (link->former || s->sock >= 0)) {
+        link->after->gone = true;
+        dlx__subscription_activate(s, link->after);
     }
-    dlx__inlet_start(inlet, s->args.history == DLX_HISTORY_NONE ? 0 : history,
-                     inlet->from_start || s->made_again, s->args.mode == DLX_MODE_LATEST,
-                     s->args.reliable);
-    if (inlet->after) /* not only when it ends: whoever lists links sees this one alone */
-        dlx__reader_carry_counters(&inlet->core, &inlet->after->core);
-    struct dlx_passed_entry passed = dlx__passed_find(&s->passed, inlet->origin);
-    if (!inlet->after && passed.origin != 0) {
-        dlx__reader_follow(&inlet->core, passed.seq, passed.untold);
-        dlx__origin_resume_counters(s, inlet);
+    dlx__subscriber_link_start(link, s->args.history == DLX_HISTORY_NONE ? 0 : history,
+                               link->from_start || s->made_again, s->args.mode == DLX_MODE_LATEST,
+                               s->args.reliable);
+    if (link->after) /* not only when it ends: whoever lists links sees this one alone */
+        dlx__reader_move_counters(&link->core, &link->after->core);
+    struct dlx_resume_position passed =
+        dlx__resume_positions_find(&s->resume_positions, link->origin);
+    if (!link->after && passed.origin != 0) {
+        dlx__reader_follow(&link->core, passed.seq, passed.untold);
+        dlx__origin_resume_counters(s, link);
         s->n_left -= s->n_left > 0; /* it left another daemon, and is here again */
     }
-    settle_inlet(s, inlet);
+    settle_link(s, link);
     s->n_open++;
     s->was_attached = true;
-    s->news_step = 1;
-    s->news_at = s->look_at = s->takes + 1;
+    s->notification_step = 1;
+    s->notification_at = s->look_at = s->takes + 1;
     s->n_changes++;
-    dlx__subscription_activate(s, inlet);
-    if (!inlet->after)
-        dlx__events_push(&s->events, DLX_EVENT_JOINED, inlet->id, inlet->publisher, inlet->pid,
-                         inlet->topic, "");
-    dlx__subscription_tell(s, inlet);
+    dlx__subscription_activate(s, link);
+    if (!link->after)
+        dlx__events_push(&s->events, DLX_EVENT_JOINED, link->id, link->publisher, link->pid,
+                         link->topic, "");
+    dlx__subscription_tell(s, link);
 }
 
-static void on_open(struct dlx_subscription *s, struct dlx_news *news)
+static void on_open(struct dlx_subscription *s, struct dlx_notification *notification)
 {
-    struct dlx_inlet *inlet = find_inlet(s, news->link);
-    if (!inlet)
+    struct dlx_subscriber_link *link = find_link(s, notification->link);
+    if (!link)
         return; /* we closed it meanwhile */
     int r = 0;
-    if (inlet->publisher == 0) {
-        r = dlx__inlet_assign(inlet, news->publisher, news->text, news->link_index);
-        s->n_spares -= inlet->publisher != 0;
-        inlet->origin = news->resumes ? news->resumes : news->publisher;
+    if (link->publisher == 0) {
+        r = dlx__subscriber_link_assign(link, notification->publisher, notification->text,
+                                        notification->link_index);
+        s->n_spares -= link->publisher != 0;
+        link->origin = notification->resumes ? notification->resumes : notification->publisher;
     }
     if (r == 0)
-        r = dlx__inlet_open(inlet, dlx__steal_fd(&news->fds[1]), dlx__steal_fd(&news->fds[0]),
-                            news->size, news->n_entries, news->base, news->n_arenas);
+        r = dlx__subscriber_link_open(link, dlx__steal_fd(&notification->fds[1]),
+                                      dlx__steal_fd(&notification->fds[0]), notification->size,
+                                      notification->n_entries, notification->base,
+                                      notification->n_arenas);
     if (r == 0)
-        r = epoll_add(s, inlet->bell, DLX_BELL_EVENTS, inlet);
+        r = epoll_add(s, link->bell, DLX_BELL_EVENTS, link);
     if (r < 0) {
         dlx__subscription_fail(s, r);
-        dlx__subscription_detach(s, inlet);
+        dlx__subscription_detach(s, link);
         return;
     }
-    inlet->pid = news->pid;
-    inlet->history = news->history;
-    inlet->retain = news->retain;
-    inlet->on_full = news->on_full;
-    inlet->from_start = news->from_start;
-    inlet->most_held = news->max_held;
-    inlet->most_held_bytes = news->max_held_bytes;
-    if (inlet->arenas_due == 0)
-        start(s, inlet);
+    link->pid = notification->pid;
+    link->history = notification->history;
+    link->retain = notification->retain;
+    link->on_full = notification->on_full;
+    link->from_start = notification->from_start;
+    link->most_held = notification->max_held;
+    link->most_held_bytes = notification->max_held_bytes;
+    if (link->arenas_due == 0)
+        start(s, link);
 }
 
-static void on_arena(struct dlx_subscription *s, struct dlx_news *news)
+static void on_arena(struct dlx_subscription *s, struct dlx_notification *notification)
 {
-    struct dlx_inlet *inlet = find_inlet(s, news->link);
-    bool added = news->kind == DLX_NEWS_ARENA_ADDED;
-    if (!inlet || inlet->state == DLX_INLET_OFFERED)
+    struct dlx_subscriber_link *link = find_link(s, notification->link);
+    bool added = notification->kind == DLX_NOTIFICATION_ARENA_ADDED;
+    if (!link || link->state == DLX_SUBSCRIBER_LINK_OFFERED)
         return; /* we closed it meanwhile */
-    int r = added
-                ? dlx__inlet_arena_add(inlet, news->arena, dlx__steal_fd(&news->fds[0]), news->size)
-                : 0;
+    int r = added ? dlx__subscriber_link_arena_add(link, notification->arena,
+                                                   dlx__steal_fd(&notification->fds[0]),
+                                                   notification->size)
+                  : 0;
     if (r < 0) { /* its messages cannot be read: better no link than one that hangs */
         dlx__subscription_fail(s, r);
-        dlx__subscription_detach(s, inlet);
+        dlx__subscription_detach(s, link);
         return;
     }
     if (!added)
-        dlx__inlet_arena_dropped(inlet, news->arena);
-    dlx__subscription_tell(s, inlet);
-    dlx__subscription_activate(s, inlet); /* it may have waited for this */
+        dlx__subscriber_link_arena_dropped(link, notification->arena);
+    dlx__subscription_tell(s, link);
+    dlx__subscription_activate(s, link); /* it may have waited for this */
     /* A drop stands in for one that was never added. */
-    if (inlet->arenas_due > 0 && --inlet->arenas_due == 0)
-        start(s, inlet);
+    if (link->arenas_due > 0 && --link->arenas_due == 0)
+        start(s, link);
 }
 
-static void on_news(struct dlx_subscription *s, struct dlx_news *news)
+static void on_notifications(struct dlx_subscription *s, struct dlx_notification *notification)
 {
-    struct dlx_inlet *inlet;
+    struct dlx_subscriber_link *link;
     if (s->first_link == 0)
-        s->first_link = news->link;
-    switch (news->kind) {
-    case DLX_NEWS_LINK_OFFER:
-        on_offer(s, news);
+        s->first_link = notification->link;
+    switch (notification->kind) {
+    case DLX_NOTIFICATION_LINK_OFFER:
+        on_offer(s, notification);
         return;
-    case DLX_NEWS_LINK_OPEN:
-        on_open(s, news);
+    case DLX_NOTIFICATION_LINK_OPEN:
+        on_open(s, notification);
         return;
-    case DLX_NEWS_LINK_FAILED:
-        if (news->code != DLX_E_PUBLISHER_GONE) {
-            dlx__fail(news->code, "%s", news->text);
-            dlx__subscription_fail(s, news->code);
-        } else if (news->resumes != 0) {
-            dlx__origin_gone_before(s, news);
+    case DLX_NOTIFICATION_LINK_FAILED:
+        if (notification->code != DLX_E_PUBLISHER_GONE) {
+            dlx__fail(notification->code, "%s", notification->text);
+            dlx__subscription_fail(s, notification->code);
+        } else if (notification->resumes != 0) {
+            dlx__origin_gone_before(s, notification);
         }
-        inlet = find_inlet(s, news->link);
-        if (inlet)
-            dlx__subscription_detach(s, inlet);
+        link = find_link(s, notification->link);
+        if (link)
+            dlx__subscription_detach(s, link);
         else
-            settle(s, news->link); /* it was never offered */
+            settle(s, notification->link); /* it was never offered */
         return;
-    case DLX_NEWS_ARENA_ADDED:
-    case DLX_NEWS_ARENA_DROPPED:
-        on_arena(s, news);
+    case DLX_NOTIFICATION_ARENA_ADDED:
+    case DLX_NOTIFICATION_ARENA_DROPPED:
+        on_arena(s, notification);
         return;
-    case DLX_NEWS_PUBLISHER_GONE:
-        inlet = find_inlet(s, news->link);
-        if (inlet && inlet->state == DLX_INLET_OPEN) {
-            inlet->gone = inlet->told = true;
-            dlx__subscription_activate(s, inlet);
-        } else if (inlet) {
-            dlx__subscription_detach(s, inlet);
+    case DLX_NOTIFICATION_PUBLISHER_GONE:
+        link = find_link(s, notification->link);
+        if (link && link->state == DLX_SUBSCRIBER_LINK_OPEN) {
+            link->gone = link->told = true;
+            dlx__subscription_activate(s, link);
+        } else if (link) {
+            dlx__subscription_detach(s, link);
         }
         return;
-    case DLX_NEWS_SPARE_SEALED:
-        inlet = find_inlet(s, news->link);
-        if (inlet)
-            settle_inlet(s, inlet);
+    case DLX_NOTIFICATION_SPARE_SEALED:
+        link = find_link(s, notification->link);
+        if (link)
+            settle_link(s, link);
         return;
-    case DLX_NEWS_LINK_ADDED:
+    case DLX_NOTIFICATION_LINK_ADDED:
         return; /* a publisher's: not ours to understand */
     }
 }
@@ -337,8 +343,8 @@ static void start_timer(struct dlx_subscription *s)
 {
     if (s->timer >= 0)
         return;
-    const struct itimerspec often = {.it_interval = {.tv_nsec = (long)DLX_REVIVE_NS},
-                                     .it_value = {.tv_nsec = (long)DLX_REVIVE_NS}};
+    const struct itimerspec often = {.it_interval = {.tv_nsec = (long)DLX_RECONNECT_NS},
+                                     .it_value = {.tv_nsec = (long)DLX_RECONNECT_NS}};
     dlx_cleanup(dlx__closep) int timer =
         timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (timer >= 0 && timerfd_settime(timer, 0, &often, NULL) == 0 &&
@@ -351,46 +357,46 @@ static void lose_daemon(struct dlx_subscription *s)
     s->sock = epoll_close(s, s->sock);
     s->told_lost = false;
     start_timer(s);
-    for (uint32_t i = s->n_inlets; i-- > 0;) {
-        struct dlx_inlet *inlet = s->inlets[i];
-        if (inlet->state == DLX_INLET_OPENING && inlet->from_start)
-            start(s, inlet); /* though it will not get all arenas */
-        if (inlet->state != DLX_INLET_OPEN)
-            dlx__subscription_detach(s, inlet); /* nobody will open it */
+    for (uint32_t i = s->n_links; i-- > 0;) {
+        struct dlx_subscriber_link *link = s->links[i];
+        if (link->state == DLX_SUBSCRIBER_LINK_OPENING && link->from_start)
+            start(s, link); /* though it will not get all arenas */
+        if (link->state != DLX_SUBSCRIBER_LINK_OPEN)
+            dlx__subscription_detach(s, link); /* nobody will open it */
         else
-            dlx__subscription_activate(s, inlet);
+            dlx__subscription_activate(s, link);
     }
 }
 
 /* Once the daemon has no credit left, nothing comes before it has this. */
 static void acknowledge(struct dlx_subscription *s)
 {
-    if (dlx__news_ack(s->sock, s->fd_news) < 0) {
+    if (dlx__notification_ack(s->sock, s->fd_notifications) < 0) {
         start_timer(s);
         return;
     }
-    s->acked = s->fd_news;
+    s->acked = s->fd_notifications;
 }
 
 /* To look for a new daemon, to send what the kernel did not take, or since a publisher that only a
  * former daemon knew may go on in its old block, and cannot ring. */
 static bool needs_timer(const struct dlx_subscription *s)
 {
-    bool needs = s->sock < 0 || s->fd_news != s->acked;
-    for (uint32_t i = 0; !needs && i < s->n_inlets; i++)
-        needs =
-            s->inlets[i]->former && s->inlets[i]->state == DLX_INLET_OPEN && !s->inlets[i]->told;
+    bool needs = s->sock < 0 || s->fd_notifications != s->acked;
+    for (uint32_t i = 0; !needs && i < s->n_links; i++)
+        needs = s->links[i]->former && s->links[i]->state == DLX_SUBSCRIBER_LINK_OPEN &&
+                !s->links[i]->told;
     return needs;
 }
 
 /* Read what the daemon has sent. */
-void dlx__subscription_read_news(struct dlx_subscription *s)
+void dlx__subscription_read_notifications(struct dlx_subscription *s)
 {
     if (s->sock < 0)
-        dlx__subscription_revive(s);
+        dlx__subscription_reconnect(s);
     while (s->sock >= 0) {
-        struct dlx_news news;
-        int r = dlx__news_read(s->sock, &news);
+        struct dlx_notification notification;
+        int r = dlx__notification_read(s->sock, &notification);
         if (r == DLX_E_EMPTY)
             break;
         if (r == DLX_E_DISCONNECTED || r == DLX_E_PROTOCOL) {
@@ -402,12 +408,12 @@ void dlx__subscription_read_news(struct dlx_subscription *s)
                 dlx__subscription_fail(s, r);
             break;
         }
-        s->n_news++;
-        s->fd_news += news.n_fds > 0;
-        on_news(s, &news);
-        dlx__news_deinit(&news);
+        s->n_notifications++;
+        s->fd_notifications += notification.n_fds > 0;
+        on_notifications(s, &notification);
+        dlx__notification_deinit(&notification);
     }
-    if (s->sock >= 0 && s->fd_news != s->acked)
+    if (s->sock >= 0 && s->fd_notifications != s->acked)
         acknowledge(s);
     if (needs_timer(s))
         start_timer(s);
@@ -419,8 +425,8 @@ static int wait_news(struct dlx_subscription *s, struct dlx_wait *wait)
 {
     struct pollfd pfd = {.fd = s->sock, .events = POLLIN};
     uint64_t now = dlx__now_ns(), until = dlx__wait_part(wait, s->client, now);
-    if (s->acked != s->fd_news) /* it is sent again */
-        until = DLX_MIN(until, now + DLX_REVIVE_NS);
+    if (s->acked != s->fd_notifications) /* it is sent again */
+        until = DLX_MIN(until, now + DLX_RECONNECT_NS);
     int n = poll(&pfd, 1, dlx__deadline_ms(until, now));
     if (n < 0 && errno != EINTR)
         return dlx__fail_errno("poll");
@@ -464,7 +470,7 @@ static int attach_all(struct dlx_subscription *s)
 {
     struct dlx_wait wait = {.deadline = dlx__deadline(s->client->timeout_ns)};
     for (;;) {
-        dlx__subscription_read_news(s);
+        dlx__subscription_read_notifications(s);
         if (s->failure < 0)
             return dlx__fail(s->failure, "%s", s->failure_text);
         if (s->n_settled >= s->n_offers)
@@ -482,11 +488,11 @@ static int attach_all(struct dlx_subscription *s)
 static void subscription_free(struct dlx_subscription *s)
 {
     dlx__gpu_threads_stop(s->gpu_threads); /* a closed link does not tell when a message is ready */
-    while (s->n_inlets > 0)
-        dlx__subscription_detach(s, s->inlets[s->n_inlets - 1]);
-    free(s->inlets);
+    while (s->n_links > 0)
+        dlx__subscription_detach(s, s->links[s->n_links - 1]);
+    free(s->links);
     free(s->active);
-    dlx__passed_deinit(&s->passed);
+    dlx__resume_positions_deinit(&s->resume_positions);
     dlx__events_deinit(&s->events);
     if (s->sock >= 0)
         shutdown(s->sock, SHUT_RDWR); /* a forked child may have inherited it */
@@ -510,10 +516,10 @@ int dlx__subscription_adopt(struct dlx_subscription *s, const struct dlx_new_sub
     s->id = made->id;
     s->memory = made->memory;
     s->sock = made->sock;
-    s->fd_news = s->acked = 0;
+    s->fd_notifications = s->acked = 0;
     s->made_again = true;
-    for (uint32_t i = 0; i < s->n_inlets; i++)
-        s->inlets[i]->foreign = true;
+    for (uint32_t i = 0; i < s->n_links; i++)
+        s->links[i]->foreign = true;
     s->timer = epoll_close(s, s->timer);
     dlx__events_push(&s->events, DLX_EVENT_RECONNECTED, 0, 0, 0, s->topic, "");
     return 0;
@@ -549,7 +555,7 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
                  : args.spin_ns > 0 ? (uint64_t)args.spin_ns
                                     : 0;
     s->sock = s->nudge = s->timer = -1;
-    s->news_step = 1;
+    s->notification_step = 1;
     if (getrandom(&s->reader, sizeof s->reader, GRND_NONBLOCK) < 0) /* early after boot */
         s->reader = dlx__now_ns() ^ (uint64_t)(uintptr_t)s;
     s->epoch = atomic_load_explicit(&c->epoch, memory_order_acquire);

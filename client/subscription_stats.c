@@ -14,12 +14,12 @@ int dlx_subscription_get_stats(struct dlx_subscription *s, struct dlx_subscripti
     sum.n_held = 0;
     sum.n_publishers = s->n_open;
     sum.has_daemon = s->sock >= 0;
-    for (uint32_t i = 0; i < s->n_inlets; i++) {
-        struct dlx_inlet *inlet = s->inlets[i];
-        if (inlet->state != DLX_INLET_OPEN)
+    for (uint32_t i = 0; i < s->n_links; i++) {
+        struct dlx_subscriber_link *link = s->links[i];
+        if (link->state != DLX_SUBSCRIBER_LINK_OPEN)
             continue;
-        dlx__subscription_count(&sum, inlet);
-        sum.n_held += dlx__reader_n_held(&inlet->core) - inlet->n_pending;
+        dlx__subscription_count(&sum, link);
+        sum.n_held += dlx__reader_n_held(&link->core) - link->n_pending;
     }
     dlx__pin_count(s->pin, &sum);
     sum.gpu_late = dlx__gpu_threads_late(s->gpu_threads).n;

@@ -189,10 +189,10 @@ int dlx__region_attach(const struct dlx_memory *memory, int take_fd, uint64_t si
                        const void **ret_map)
 {
     dlx_cleanup(dlx__closep) int fd = take_fd;
-    return dlx__region_attach_borrow(memory, fd, size, ret_map);
+    return borrow_dlx__region_attach(memory, fd, size, ret_map);
 }
 
-int dlx__region_attach_borrow(const struct dlx_memory *memory, int borrow_fd, uint64_t size,
+int borrow_dlx__region_attach(const struct dlx_memory *memory, int borrow_fd, uint64_t size,
                               const void **ret_map)
 {
     void *map;

@@ -33,9 +33,9 @@ int dlx__packet_steal_fd(struct dlx_packet *packet, size_t i);
  * such descriptors, or a socket with some in its queue, can take as long as their sender likes:
  * sockets with SO_LINGER, files of FUSE.
  */
-void dlx__packet_refuse_fds(int sock_borrow_fd);
+void dlx__packet_refuse_fds(int borrow_sock);
 /* Does the kernel refuse them? If not, the queue of the socket may contain some. */
-bool dlx__packet_refuses_fds(int sock_borrow_fd);
+bool dlx__packet_refuses_fds(int borrow_sock);
 
 /*
  * Receives one packet, without waiting, from a peer that may not send descriptors. Returns 0;
@@ -46,7 +46,7 @@ bool dlx__packet_refuses_fds(int sock_borrow_fd);
  * closed, which the caller does on a thread that may block. Costs one extra call, which peeks at
  * the packet.
  */
-int dlx__packet_recv(int sock_borrow_fd, struct dlx_packet *packet);
+int dlx__packet_recv(int borrow_sock, struct dlx_packet *packet);
 
 /*
  * Receives one packet with its descriptors, like dlx__packet_recv(), with these differences.
@@ -55,17 +55,17 @@ int dlx__packet_recv(int sock_borrow_fd, struct dlx_packet *packet);
  * loses nothing: the packet stays in the socket, to be received again or dropped, and `data` and
  * `size` show its content. No other thread may receive from the socket meanwhile.
  */
-int dlx__packet_recv_fds(int sock_borrow_fd, struct dlx_packet *packet);
+int dlx__packet_recv_fds(int borrow_sock, struct dlx_packet *packet);
 /* Discards the next packet. Returns false if it is still there. */
-bool dlx__packet_drop(int sock_borrow_fd);
+bool dlx__packet_drop(int borrow_sock);
 
 /* Has the peer closed its end? Packets that it sent before may still be unread. */
-bool dlx__packet_hung_up(int sock_borrow_fd);
+bool dlx__packet_hung_up(int borrow_sock);
 
 /* Sends one packet without waiting; the caller keeps `fds`. Returns 0; DLX_E_FULL (errno EAGAIN:
  * the receiver does not read; ETOOMANYREFS: our user has too many fds in flight; ENOBUFS: no
  * memory; try again later), DLX_E_DISCONNECTED, DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
-int dlx__packet_send(int sock_borrow_fd, const void *data, size_t size, const int *fds_borrow,
+int dlx__packet_send(int borrow_sock, const void *data, size_t size, const int *borrow_fds,
                      size_t n_fds);
 
 #endif

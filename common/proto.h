@@ -31,7 +31,7 @@ int dlx__proto_unpack(struct dlx_proto_arena *arena, const uint8_t *data, size_t
 
 /* Packs and sends. The caller keeps the fds. Returns 0; DLX_E_LIMIT (larger than a packet may be),
  * or what dlx__packet_send() returns. */
-int dlx__proto_send(int sock_borrow_fd, const Dlx__Wire__Packet *packet, const int *fds_borrow,
+int dlx__proto_send(int borrow_sock, const Dlx__Wire__Packet *packet, const int *borrow_fds,
                     size_t n_fds);
 
 /* The name of a body ("Subscribe") for messages; "nothing" for an empty packet. The string is

@@ -115,11 +115,11 @@ void dlx__cuda_drop_context(const struct dlx_cuda *cu, struct dlx_gpu_memory *me
     memory->has_context = false;
 }
 
-void dlx__cuda_cloexec(int fd_borrow)
+void dlx__cuda_cloexec(int borrow_fd)
 {
-    int flags = fcntl(fd_borrow, F_GETFD);
+    int flags = fcntl(borrow_fd, F_GETFD);
     if (flags >= 0)
-        (void)fcntl(fd_borrow, F_SETFD, flags | FD_CLOEXEC);
+        (void)fcntl(borrow_fd, F_SETFD, flags | FD_CLOEXEC);
 }
 
 int dlx__cuda_check_size(const struct dlx_cuda *cu, CUdeviceptr at, uint64_t size)

@@ -106,7 +106,7 @@ static inline CUdeviceptr dlx__cuda_ptr(const void *address)
 }
 
 /* Close-on-exec: the driver does not promise that. */
-void dlx__cuda_cloexec(int fd_borrow);
+void dlx__cuda_cloexec(int borrow_fd);
 
 /*
  * Whether memory that was opened has the size that its publisher says, as far as the driver knows:

@@ -13,9 +13,9 @@ struct dlxk_listen {
     char *lock_path;  /* PATH.lock; NULL: the service manager made the socket */
 };
 
-/* Listens on `path_borrow`, mode 0600, with a lock on PATH.lock. Returns 0; 1 if another keeper
+/* Listens on `borrow_path`, mode 0600, with a lock on PATH.lock. Returns 0; 1 if another keeper
  * serves there; DLX_E_INVALID, DLX_E_IN_USE, DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
-int dlxk_listen_init(struct dlxk_listen *listen, const char *path_borrow);
+int dlxk_listen_init(struct dlxk_listen *listen, const char *borrow_path);
 /* Takes the service manager's socket ($LISTEN_FDS). Returns 1, or 0 if there is none;
  * DLX_E_INVALID. */
 int dlxk_listen_inherit(struct dlxk_listen *listen);

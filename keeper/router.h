@@ -44,6 +44,6 @@ struct dlxk_router_options {
 
 /* Runs the router until it has nothing to do any more. The caller keeps the listener. Returns 0 or
  * an error. */
-int dlxk_router_run(int listener_borrow_fd, const struct dlxk_router_options *options);
+int dlxk_router_run(int borrow_listener, const struct dlxk_router_options *options);
 
 #endif

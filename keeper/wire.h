@@ -98,10 +98,10 @@ static inline uint64_t dlx__keeper_user(const struct dlx_keeper_packet *packet)
 }
 
 /* Sends without waiting, like dlx__packet_send(). */
-int dlx__keeper_send(int sock_borrow_fd, const struct dlx_keeper_packet *packet,
-                     const int *fds_borrow, size_t n_fds);
+int dlx__keeper_send(int borrow_sock, const struct dlx_keeper_packet *packet, const int *borrow_fds,
+                     size_t n_fds);
 /* Sends OWNED or ANSWER with a text. */
-int dlx__keeper_send_code(int sock_borrow_fd, enum dlx_keeper_kind kind, uint32_t serial, int code,
+int dlx__keeper_send_code(int borrow_sock, enum dlx_keeper_kind kind, uint32_t serial, int code,
                           const char *text);
 /* Sets the thread's error to the code and text of a received packet, and returns the code; 0 is
  * success. */
@@ -109,6 +109,6 @@ int dlx__keeper_fail(const struct dlx_keeper_packet *packet);
 
 /* The bytes that were sent on this socket and not received yet; 0 if nobody can receive them any
  * more. */
-size_t dlx__keeper_unread(int sock_borrow_fd);
+size_t dlx__keeper_unread(int borrow_sock);
 
 #endif

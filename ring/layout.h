@@ -43,7 +43,7 @@
  *
  * Membership page        writer: daemon               readers: the publishers of one user
  *
- *           | joins, leaves, vouched |  one cache line a publisher
+ *           | joins, leaves, daemon_tid |  one cache line a publisher
  *
  * Arena                  writer: publisher            readers: its subscribers
  *
@@ -179,14 +179,14 @@ struct dlx_shm_manifest_entry {
 
 /* ---- link page ----------------------------------------------------------------------------- */
 
-#define DLX_SHM_TICKET_LINES 32U
+#define DLX_SHM_WAKEUP_LINES 32U
 
 #define DLX_SHM_CURSOR_CLOSED UINT64_MAX /* the subscription left: it has passed everything */
 
 struct dlx_shm_link {
     /* Wake-up lines: see dlx_shm_ticket(). The subscriber raises its ticket before it sleeps, and
      * the publisher rings once for each value. */
-    _Alignas(64) uint8_t tickets[DLX_SHM_TICKET_LINES * DLX_CACHELINE];
+    _Alignas(64) uint8_t wakeup_lines[DLX_SHM_WAKEUP_LINES * DLX_CACHELINE];
 
     /* Every message up to here is passed: taken, skipped or lost. A message that is held has a
      * hold, which was stored before the cursor. 0 before the start. The daemon reads it for
@@ -221,7 +221,7 @@ struct dlx_shm_membership {
     /* The thread id of the daemon's loop while that runs and knows this publisher. The word is in
      * the thread's list of robust futexes (set_robust_list(2)), so the kernel clears the id when
      * the thread ends for whatever reason. 0: only the link socket can tell. */
-    dlx_atomic_u32 vouched;
+    dlx_atomic_u32 daemon_tid;
 };
 
 /* ---- sizes and places ---------------------------------------------------------------------- */
@@ -258,8 +258,8 @@ static inline uint64_t dlx_shm_link_size(uint32_t max_held)
 
 static inline dlx_atomic_u64 *dlx_shm_ticket(const struct dlx_shm_link *link, uint32_t link_index)
 {
-    return (dlx_atomic_u64 *)((uintptr_t)link->tickets +
-                              (size_t)(link_index % DLX_SHM_TICKET_LINES) * DLX_CACHELINE);
+    return (dlx_atomic_u64 *)((uintptr_t)link->wakeup_lines +
+                              (size_t)(link_index % DLX_SHM_WAKEUP_LINES) * DLX_CACHELINE);
 }
 
 #define DLX_SHM_MEMBERSHIP_LINES (DLX_PAGE / DLX_CACHELINE)
@@ -304,7 +304,7 @@ DLX_SHM_AT(dlx_shm_link, lost, 2088);
 DLX_SHM_AT(dlx_shm_link, n_used, 2112);
 DLX_SHM_AT(dlx_shm_link, hold, 2120);
 DLX_SHM_AT(dlx_shm_membership, leaves, 8);
-DLX_SHM_AT(dlx_shm_membership, vouched, 16);
+DLX_SHM_AT(dlx_shm_membership, daemon_tid, 16);
 _Static_assert(sizeof(struct dlx_shm_membership) == 64, "membership line");
 
 #endif

@@ -158,7 +158,7 @@ void dlx__reader_add_counters(struct dlx_reader *r, uint64_t taken, uint64_t tak
     show_counters(r);
 }
 
-void dlx__reader_carry_counters(struct dlx_reader *to, struct dlx_reader *from)
+void dlx__reader_move_counters(struct dlx_reader *to, struct dlx_reader *from)
 {
     dlx__reader_add_counters(to, from->taken, from->taken_bytes, from->skipped, from->lost);
     from->taken = from->taken_bytes = from->skipped = from->lost = 0;

@@ -192,7 +192,7 @@ void dlx__reader_add_counters(struct dlx_reader *r, uint64_t taken, uint64_t tak
                               uint64_t skipped, uint64_t lost);
 
 /* Moves the counters of `from` to `to`, which continues the stream of `from`. */
-void dlx__reader_carry_counters(struct dlx_reader *to, struct dlx_reader *from);
+void dlx__reader_move_counters(struct dlx_reader *to, struct dlx_reader *from);
 
 /* The publisher had `n` more messages, on a link that this subscription will not get. */
 void dlx__reader_miss(struct dlx_reader *r, uint64_t n);

@@ -289,7 +289,7 @@ void dlx__writer_set_membership(struct dlx_writer *w, const struct dlx_shm_membe
 
 void dlx__writer_heed_locks(struct dlx_writer *w)
 {
-    w->heeds_locks = dlx__writer_is_vouched(w);
+    w->heeds_locks = dlx__writer_has_daemon(w);
     dlx_store32_release(&w->block->control->heeds_locks, w->heeds_locks);
 }
 
@@ -347,7 +347,7 @@ uint64_t dlx__writer_passed(struct dlx_writer *w)
  * lock, later readers see every GONE that it has stored. */
 static bool has_unknown_readers(const struct dlx_writer *w)
 {
-    return dlx_unlikely(w->heeds_locks && !dlx__writer_is_vouched(w)) &&
+    return dlx_unlikely(w->heeds_locks && !dlx__writer_has_daemon(w)) &&
            w->env->has_unknown_readers(w->userdata);
 }
 
@@ -475,7 +475,7 @@ int dlx__writer_block_new(struct dlx_writer *w, struct dlx_shm_control *control,
     if (r < 0)
         return r;
     (*ret)->base = w->head - n;
-    (*ret)->n_carried = n;
+    (*ret)->n_copied = n;
     /* No reader sees the control block yet. A reader that starts in it has passed all earlier
      * messages. */
     dlx_store64_relaxed(&control->head, w->head);
@@ -483,11 +483,11 @@ int dlx__writer_block_new(struct dlx_writer *w, struct dlx_shm_control *control,
     return 0;
 }
 
-void dlx__writer_carry(struct dlx_writer_block *block, uint64_t n, const uint64_t *words,
-                       void *payload)
+void dlx__writer_copy_retained(struct dlx_writer_block *block, uint64_t n, const uint64_t *words,
+                               void *payload)
 {
     struct dlx_shm_entry *entry = dlx__writer_entry(block, n);
-    assert(n > block->base && n <= block->base + block->n_carried);
+    assert(n > block->base && n <= block->base + block->n_copied);
     for (uint32_t i = 0; i < DLX_SHM_ENTRY_WORDS; i++)
         dlx_store64_relaxed(&entry->words[i], words[i]);
     block->payloads[n & block->mask] = payload;
@@ -497,7 +497,7 @@ void dlx__writer_carry(struct dlx_writer_block *block, uint64_t n, const uint64_
 void dlx__writer_move(struct dlx_writer *w, struct dlx_writer_block *block)
 {
     struct dlx_writer_block *old = w->block;
-    assert(block->base + block->n_carried == w->head && w->announced == w->head);
+    assert(block->base + block->n_copied == w->head && w->announced == w->head);
     /* No copied message was retired meanwhile, or it would stay LIVE in the new control block. */
     assert(w->oldest <= block->base + 1);
     /* `blocked` is not updated here any more, but a subscriber may still take from this control
@@ -508,7 +508,7 @@ void dlx__writer_move(struct dlx_writer *w, struct dlx_writer_block *block)
     old->last = w->head;
     old->next = block;
     w->block = block;
-    w->n_payloads += block->n_carried;
+    w->n_payloads += block->n_copied;
     while (w->oldest > w->oldest_block->last) /* it has no LIVE message */
         forget_oldest_block(w);
     set_limit(w);

@@ -77,11 +77,11 @@ struct dlx_writer_env {
 struct dlx_writer_block {
     struct dlx_writer_block *next; /* the next newer one */
     struct dlx_shm_control *control;
-    uint32_t mask;      /* entries - 1 */
-    uint32_t n_carried; /* messages copied from an older control block: the first ones */
-    uint64_t base;      /* the last message before this control block */
-    uint64_t last;      /* the last message in it; UINT64_MAX for the newest control block */
-    void *payloads[];   /* [mask + 1]: the payload of LIVE message n is at n & mask */
+    uint32_t mask;     /* entries - 1 */
+    uint32_t n_copied; /* messages copied from an older control block: the first ones */
+    uint64_t base;     /* the last message before this control block */
+    uint64_t last;     /* the last message in it; UINT64_MAX for the newest control block */
+    void *payloads[];  /* [mask + 1]: the payload of LIVE message n is at n & mask */
 };
 
 struct dlx_writer_retired {
@@ -215,10 +215,10 @@ void dlx__writer_heed_locks(struct dlx_writer *w);
 
 /* Does the daemon run, and has it not disconnected this publisher? Also false if the daemon cannot
  * say so in shared memory. */
-static inline bool dlx__writer_is_vouched(const struct dlx_writer *w)
+static inline bool dlx__writer_has_daemon(const struct dlx_writer *w)
 {
-    dlx_atomic_u32 *vouched = (dlx_atomic_u32 *)(uintptr_t)&w->membership->vouched;
-    return dlx_load32_relaxed(vouched) & FUTEX_TID_MASK;
+    dlx_atomic_u32 *daemon_tid = (dlx_atomic_u32 *)(uintptr_t)&w->membership->daemon_tid;
+    return dlx_load32_relaxed(daemon_tid) & FUTEX_TID_MASK;
 }
 
 /* Has the subscription left? It may still hold messages. */
@@ -248,8 +248,8 @@ int dlx__writer_block_new(struct dlx_writer *w, struct dlx_shm_control *control,
                           uint32_t n, struct dlx_writer_block **ret);
 /* Adds one of the `n` messages: copies its words, and records its payload for the new control
  * block. */
-void dlx__writer_carry(struct dlx_writer_block *block, uint64_t n, const uint64_t *words,
-                       void *payload);
+void dlx__writer_copy_retained(struct dlx_writer_block *block, uint64_t n, const uint64_t *words,
+                               void *payload);
 /* Accepts NULL. The caller keeps the control block and payloads. */
 void dlx__writer_block_free(struct dlx_writer_block *block);
 /* Continues in this control block. */

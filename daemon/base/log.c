@@ -38,10 +38,10 @@ bool dlxd_log_is_journal(void)
     return strcmp(stream, name) == 0;
 }
 
-void dlxd_log_init(enum dlxd_log_level level, const char *journal_borrow)
+void dlxd_log_init(enum dlxd_log_level level, const char *borrow_journal)
 {
     state.level = level;
-    state.journal = journal_borrow;
+    state.journal = borrow_journal;
 }
 
 /* ---- stderr -------------------------------------------------------------------------------- */

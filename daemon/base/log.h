@@ -32,10 +32,10 @@ struct dlxd_log_field {
 
 /* Is stderr connected to the journal ($JOURNAL_STREAM)? */
 bool dlxd_log_is_journal(void);
-/* Enables lines up to `level`; before this call, no line is written. `journal_borrow` is the socket
+/* Enables lines up to `level`; before this call, no line is written. `borrow_journal` is the socket
  * path of the journal, and selects lines "<4>text" instead of "dlpackd: text". NULL: stderr is not
  * the journal's. */
-void dlxd_log_init(enum dlxd_log_level level, const char *journal_borrow);
+void dlxd_log_init(enum dlxd_log_level level, const char *borrow_journal);
 void dlxd_log(enum dlxd_log_level level, const char *fmt, ...) dlx_printf(2, 3);
 /* Logs as a notice that a user was refused something. */
 void dlxd_log_refusal(const struct dlxd_log_field *fields, size_t n_fields, const char *fmt, ...)

@@ -129,9 +129,9 @@ static void lose(struct dlxd_gpu_keeper *keeper, const char *why)
 
 /* Returns false if there is no room or the keeper is lost. */
 static bool send_packet(struct dlxd_gpu_keeper *keeper, const struct dlx_keeper_packet *packet,
-                        const int *fd_borrow)
+                        const int *borrow_fd)
 {
-    int r = dlx__keeper_send(keeper->fd, packet, fd_borrow, fd_borrow ? 1 : 0);
+    int r = dlx__keeper_send(keeper->fd, packet, borrow_fd, borrow_fd ? 1 : 0);
     if (r == 0)
         return true;
     if (r != DLX_E_FULL && r != DLX_E_NO_MEMORY)

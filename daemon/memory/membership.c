@@ -34,58 +34,58 @@ _Static_assert(sizeof(struct entry) == sizeof(struct dlx_shm_membership), "an en
 
 /* The kernel follows at most this many entries (ROBUST_LIST_LIMIT). A publisher without daemon_tid
  * asks its socket. */
-#define VOUCHED_MAX 2048U
+#define DAEMON_TIDS_MAX 2048U
 
 static _Thread_local struct {
     struct robust_list_head head;
     uint32_t n;
     uint32_t tid; /* 0: the kernel does not know the list */
-} vouched;
+} tid_list;
 
-static void vouch_begin(void)
+static void tid_list_begin(void)
 {
-    if (vouched.head.list.next)
+    if (tid_list.head.list.next)
         return;
-    vouched.head.list.next = &vouched.head.list;
-    vouched.head.futex_offset = (long)(DLX_PAGE + offsetof(struct dlx_shm_membership, vouched));
+    tid_list.head.list.next = &tid_list.head.list;
+    tid_list.head.futex_offset = (long)(DLX_PAGE + offsetof(struct dlx_shm_membership, daemon_tid));
     /* Replaces the list of libc, which has an entry for each robust mutex that the thread holds:
      * none. */
-    if (syscall(SYS_set_robust_list, &vouched.head, sizeof vouched.head) == 0)
-        vouched.tid = (uint32_t)syscall(SYS_gettid);
+    if (syscall(SYS_set_robust_list, &tid_list.head, sizeof tid_list.head) == 0)
+        tid_list.tid = (uint32_t)syscall(SYS_gettid);
 }
 
-static void vouch(struct dlxd_membership_page *page, uint32_t index)
+static void set_daemon_tid(struct dlxd_membership_page *page, uint32_t index)
 {
     struct entry *entry = &page->entries[index];
-    vouch_begin();
-    if (vouched.tid == 0 || vouched.n == VOUCHED_MAX)
+    tid_list_begin();
+    if (tid_list.tid == 0 || tid_list.n == DAEMON_TIDS_MAX)
         return;
-    vouched.n++;
+    tid_list.n++;
     entry->previous = NULL;
-    entry->robust.next = vouched.head.list.next;
-    if (entry->robust.next != &vouched.head.list)
+    entry->robust.next = tid_list.head.list.next;
+    if (entry->robust.next != &tid_list.head.list)
         ((struct entry *)entry->robust.next)->previous = entry;
     /* The kernel may read the list after any of these stores. */
     atomic_signal_fence(memory_order_seq_cst);
-    vouched.head.list.next = &entry->robust;
+    tid_list.head.list.next = &entry->robust;
     atomic_signal_fence(memory_order_seq_cst);
-    dlx_store32_sc(&page->lines[index].vouched, vouched.tid);
+    dlx_store32_sc(&page->lines[index].daemon_tid, tid_list.tid);
 }
 
-static void unvouch(struct dlxd_membership_page *page, uint32_t index)
+static void clear_daemon_tid(struct dlxd_membership_page *page, uint32_t index)
 {
     struct entry *entry = &page->entries[index];
     if (!entry->robust.next)
         return;
-    dlx_store32_sc(&page->lines[index].vouched, 0);
-    if (entry->robust.next != &vouched.head.list)
+    dlx_store32_sc(&page->lines[index].daemon_tid, 0);
+    if (entry->robust.next != &tid_list.head.list)
         ((struct entry *)entry->robust.next)->previous = entry->previous;
     if (entry->previous)
         entry->previous->robust.next = entry->robust.next;
     else
-        vouched.head.list.next = entry->robust.next;
+        tid_list.head.list.next = entry->robust.next;
     entry->robust.next = NULL;
-    vouched.n--;
+    tid_list.n--;
 }
 
 /* ---- pages --------------------------------------------------------------------------------- */
@@ -177,7 +177,7 @@ int dlxd_membership_line_init(struct dlxd_membership_line *line, struct dlxd_use
         dlx_store64_sc(joins, (dlx_load64_relaxed(joins) | DLX_SHM_JOINS_MASK) + 1);
     page->ever_used |= bit;
     dlx_store64_sc(&page->lines[line->index].leaves, 0);
-    vouch(page, line->index);
+    set_daemon_tid(page, line->index);
     return 0;
 }
 
@@ -185,7 +185,7 @@ void dlxd_membership_line_deinit(struct dlxd_membership_line *line)
 {
     if (!line->page)
         return;
-    unvouch(line->page, line->index);
+    clear_daemon_tid(line->page, line->index);
     line->page->used &= ~(UINT64_C(1) << line->index);
     if (line->page->used == 0)
         page_free(line->page);

@@ -6,7 +6,7 @@
 #include "daemon/objects/retained.h"
 #include "daemon/objects/subscription.h"
 #include "daemon/users/outbox.h"
-#include "daemon/objects/waiting.h"
+#include "daemon/objects/pending_join.h"
 #include "daemon/base/watch.h"
 #include "daemon/base/worker.h"
 #include <sys/resource.h>
@@ -69,5 +69,5 @@ void dlxd_broker_unstick(struct dlxd_broker *broker)
         subscription->state = DLXD_SUBSCRIPTION_OPEN;
         dlxd_subscription_mark(subscription);
     }
-    dlxd_waiting_retry(broker);
+    dlxd_pending_joins_retry(broker);
 }

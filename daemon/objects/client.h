@@ -131,7 +131,7 @@ void dlxd_client_refuse(struct dlxd_client *client);
  * DLX_E_LIMIT if they cannot be sent now. */
 void dlxd_client_send(struct dlxd_client *client, const struct Dlx__Wire__Packet *packet);
 int dlxd_client_send_fds(struct dlxd_client *client, const struct Dlx__Wire__Packet *packet,
-                         const int *fds_borrow, size_t n_fds);
+                         const int *borrow_fds, size_t n_fds);
 void dlxd_client_send_ok(struct dlxd_client *client, uint32_t serial);
 void dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, int code,
                             const char *text);

@@ -166,7 +166,7 @@ static int send_added(struct dlxd_link *link, int bell)
     body.reader = link->reader;
     body.latest = subscription->config.mode == 1;
     body.early = link->early;
-    int r = dlxd_waiting_send(link, &body, fds);
+    int r = dlxd_pending_join_send(link, &body, fds);
     if (r == DLX_E_DISCONNECTED)
         return dlx__fail(r, "publisher of %s (pid %d) has closed its link socket",
                          publisher->topic_name, (int)publisher->pid);

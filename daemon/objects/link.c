@@ -183,7 +183,7 @@ static void detach(struct dlxd_link *link)
         dlxd_membership_left(&publisher->line);
         dlx__region_unlock(publisher->control->fd);
     }
-    dlxd_waiting_link_ended(link);
+    dlxd_pending_join_link_ended(link);
     dlxd_publisher_index_put(publisher, link->index);
     dlxd_publisher_link_leaves(publisher, link);
     dlxd_list_remove(&link->by_publisher);

@@ -28,7 +28,7 @@ struct dlxd_flight;
 struct dlxd_proof;
 struct dlxd_publisher;
 struct dlxd_subscription;
-struct dlxd_waiter;
+struct dlxd_pending_join;
 struct dlxd_workers;
 
 enum dlxd_link_state {
@@ -63,7 +63,7 @@ struct dlxd_link {
     struct dlxd_list pending;         /* in subscription->pending when there is a step to take */
     struct dlxd_publisher *publisher; /* NULL: FAILED, or a spare link */
     struct dlxd_subscription *subscription;
-    struct dlxd_waiter *waiter; /* not NULL: LinkAdded waits (pending_join.h) */
+    struct dlxd_pending_join *pending_join; /* not NULL: LinkAdded waits (pending_join.h) */
     enum dlxd_link_state state;
     uint32_t index;  /* among the publisher's links */
     uint64_t reader; /* sent by the subscriber for the publisher */

@@ -45,7 +45,7 @@ static void publisher_free(struct dlxd_publisher *publisher)
     dlxd_arenas_deinit(&publisher->unready);
     dlxd_arenas_deinit(&publisher->ready);
     dlxd_arenas_deinit(&publisher->dropped);
-    dlxd_waiting_deinit(&publisher->waiting);
+    dlxd_pending_joins_deinit(&publisher->pending_joins);
     close_link_sock(publisher);
     dlxd_membership_line_deinit(&publisher->line);
     dlxd_charge_deinit(&publisher->object_charge);
@@ -123,7 +123,7 @@ static struct dlxd_publisher *publisher_alloc(struct dlxd_broker *broker, const 
     }
     publisher->broker = broker;
     publisher->dying_pidfd = -1;
-    dlxd_waiting_init(&publisher->waiting);
+    dlxd_pending_joins_init(&publisher->pending_joins);
     dlxd_list_init(&publisher->by_client);
     dlxd_list_init(&publisher->links);
     publisher->cursor = &publisher->links;
@@ -284,7 +284,7 @@ static void leave_client(struct dlxd_publisher *publisher)
     publisher->client->n_links -= publisher->n_links;
     publisher->client = NULL;
     dlxd_list_remove(&publisher->by_client);
-    dlxd_waiting_deinit(&publisher->waiting);
+    dlxd_pending_joins_deinit(&publisher->pending_joins);
     close_link_sock(publisher);
     dlxd_membership_line_deinit(&publisher->line);
     dlxd_arenas_deinit(&publisher->unready);

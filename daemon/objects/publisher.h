@@ -20,7 +20,7 @@
 #include "daemon/objects/offer.h"
 #include "daemon/memory/proof.h"
 #include "daemon/users/work.h"
-#include "daemon/objects/waiting.h"
+#include "daemon/objects/pending_join.h"
 #include <sys/types.h>
 
 #define DLXD_NAME_SIZE 64
@@ -82,7 +82,7 @@ struct dlxd_publisher {
     char topic_name[DLX_TOPIC_SIZE_MAX + 1];
 
     struct dlxd_outbox *link_sock; /* the daemon's end */
-    struct dlxd_waiting waiting;
+    struct dlxd_pending_joins pending_joins;
     struct dlxd_membership_line line;
 
     bool is_awaited;    /* its PublisherReady could not be answered with Ok yet */
@@ -185,7 +185,7 @@ int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *brok
 bool dlxd_publisher_end(struct dlxd_publisher *publisher);
 /* The same, but its process, which seems to be dead, may write until the pidfd reports its
  * death. */
-void dlxd_publisher_die(struct dlxd_publisher *publisher, int pidfd_borrow_fd);
+void dlxd_publisher_die(struct dlxd_publisher *publisher, int borrow_pidfd);
 /* Makes it GONE; it is freed with its last link. */
 void dlxd_publisher_vanish(struct dlxd_publisher *publisher);
 

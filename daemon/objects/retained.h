@@ -28,7 +28,7 @@ bool dlxd_retained_is_wanted(const struct dlxd_publisher *publisher);
 /* Makes it RETAINED. With a pidfd (-1: none), it is first DYING, and no subscription joins, until
  * that process is dead, because the process may be writing. If it is not dead soon, the publisher
  * vanishes. */
-void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd_borrow_fd);
+void dlxd_retained_add(struct dlxd_publisher *publisher, int borrow_pidfd);
 
 /*
  * Restores a publisher from the store. If the process of the pidfd (-1: none) is alive, it may

@@ -100,7 +100,7 @@ int dlxd_handover_add(struct dlxd_handover *handover, int fd, const char *name, 
 }
 
 int dlxd_handover_add_lock(struct dlxd_handover *handover, int fd, const char *name,
-                           const struct dlxd_inherited_lock *lock)
+                           const struct dlxd_listen_lock *lock)
 {
     struct dlxd_handover_item *item = add(handover, fd, name);
     if (!item)
@@ -226,27 +226,27 @@ static int own(int fd, int *ret)
     return 0;
 }
 
-static int take_item(struct dlxd_inherited *inherited, const struct dlxd_handover_item *item)
+static int take_item(struct dlxd_manager_fds *manager_fds, const struct dlxd_handover_item *item)
 {
-    struct dlxd_inherited_fd *to = &inherited->fds[inherited->n];
-    *to = (struct dlxd_inherited_fd){.fd = -1,
-                                     .not_stored = item->flags & ITEM_NOT_STORED,
-                                     .lock = {.dev = item->socket_dev,
-                                              .ino = item->socket_ino,
-                                              .is_bound = item->flags & ITEM_BOUND,
-                                              .made_folder = item->flags & ITEM_MADE_FOLDER}};
+    struct dlxd_manager_fd *to = &manager_fds->fds[manager_fds->n];
+    *to = (struct dlxd_manager_fd){.fd = -1,
+                                   .not_stored = item->flags & ITEM_NOT_STORED,
+                                   .lock = {.dev = item->socket_dev,
+                                            .ino = item->socket_ino,
+                                            .is_bound = item->flags & ITEM_BOUND,
+                                            .made_folder = item->flags & ITEM_MADE_FOLDER}};
     to->name = strdup(item->name);
     if (!to->name)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for %s", item->name);
-    inherited->n++;
+    manager_fds->n++;
     return item->fd < 0 ? 0 : own(item->fd, &to->fd);
 }
 
-static int take_all(struct dlxd_inherited *inherited, const struct header *header, int fd)
+static int take_all(struct dlxd_manager_fds *manager_fds, const struct header *header, int fd)
 {
     struct dlxd_handover_item item;
-    inherited->fds = calloc((size_t)header->n_items + 1, sizeof *inherited->fds);
-    if (!inherited->fds)
+    manager_fds->fds = calloc((size_t)header->n_items + 1, sizeof *manager_fds->fds);
+    if (!manager_fds->fds)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for %u descriptors", header->n_items);
     for (uint32_t i = 0; i < header->n_items; i++) {
         off_t at = (off_t)(sizeof *header + (size_t)i * sizeof item);
@@ -254,15 +254,15 @@ static int take_all(struct dlxd_inherited *inherited, const struct header *heade
                     ? check_item(&item, fd)
                     : dlx__fail_errno("reading its table");
         if (r == 0)
-            r = take_item(inherited, &item);
+            r = take_item(manager_fds, &item);
         if (r < 0)
             return r;
     }
-    inherited->is_handed_over = true;
+    manager_fds->is_handed_over = true;
     return 0;
 }
 
-int dlxd_handover_take(struct dlxd_inherited *inherited)
+int dlxd_handover_take(struct dlxd_manager_fds *manager_fds)
 {
     const char *text = getenv(DLXD_HANDOVER_VARIABLE);
     struct header header;
@@ -275,7 +275,7 @@ int dlxd_handover_take(struct dlxd_inherited *inherited)
     if (r == 0)
         r = check_header(fd, &header);
     if (r == 0)
-        r = take_all(inherited, &header, fd);
+        r = take_all(manager_fds, &header, fd);
     if (fd >= FIRST_FD)
         dlx__close(fd);
     return r < 0 ? dlx__fail_prefix(r, "what " DLXD_HANDOVER_VARIABLE " hands over") : 0;

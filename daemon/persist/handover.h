@@ -14,7 +14,7 @@
  * bytes, where 0 stands for the former behaviour.
  */
 
-#include "daemon/persist/inherited.h"
+#include "daemon/persist/manager_fds.h"
 #include "daemon/persist/ledger.h"
 
 #define DLXD_HANDOVER_VARIABLE "DLX_HANDOVER"
@@ -35,11 +35,11 @@ void dlxd_handover_deinit(struct dlxd_handover *handover);
 /* Adds a descriptor, which stays open and the caller's; it may be added under several names.
  * `not_stored`: the service manager does not keep it under this name. -1 as the descriptor: the
  * manager keeps something under this name that it must forget. Returns 0; DLX_E_NO_MEMORY. */
-int dlxd_handover_add(struct dlxd_handover *handover, int fd_borrow, const char *name,
+int dlxd_handover_add(struct dlxd_handover *handover, int borrow_fd, const char *name,
                       bool not_stored);
 /* The same for the lock file of a listening socket, with what is known of the socket. */
-int dlxd_handover_add_lock(struct dlxd_handover *handover, int fd_borrow, const char *name,
-                           const struct dlxd_inherited_lock *lock);
+int dlxd_handover_add_lock(struct dlxd_handover *handover, int borrow_fd, const char *name,
+                           const struct dlxd_listen_lock *lock);
 /* Writes and seals the table, and clears close-on-exec for all descriptors. Returns 0;
  * DLX_E_FD_LIMIT, DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
 int dlxd_handover_write(struct dlxd_handover *handover);
@@ -49,7 +49,7 @@ void dlxd_handover_undo(struct dlxd_handover *handover);
 /* Takes what the variable names, and removes the variable. For dlxd_manager_fds_init(). Returns 0,
  * also if there is no variable or one for another process; DLX_E_INVALID or DLX_E_VERSION if the
  * table is not valid; DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
-int dlxd_handover_take(struct dlxd_inherited *inherited);
+int dlxd_handover_take(struct dlxd_manager_fds *manager_fds);
 
 /* "1.2": the versions of the table and of the ledger. The string is static. */
 const char *dlxd_handover_version(void);

@@ -46,7 +46,7 @@ uint64_t dlxd_notify_watchdog_us(void)
     return dlxd_notify_is_possible() ? parse(getenv("WATCHDOG_USEC")) : 0;
 }
 
-int dlxd_notify(const char *state, int fd_borrow)
+int dlxd_notify(const char *state, int borrow_fd)
 {
     struct sockaddr_un address;
     struct iovec text = {.iov_base = (char *)(uintptr_t)state, .iov_len = strlen(state)};
@@ -59,12 +59,12 @@ int dlxd_notify(const char *state, int fd_borrow)
     message.msg_namelen = find_socket(&address);
     if (message.msg_namelen == 0)
         return dlx__fail(DLX_E_NOT_FOUND, "NOTIFY_SOCKET names no socket");
-    if (fd_borrow >= 0) {
+    if (borrow_fd >= 0) {
         message.msg_control = &control;
         message.msg_controllen = sizeof control;
         control.header = (struct cmsghdr){
             .cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-        memcpy(CMSG_DATA(&control.header), &fd_borrow, sizeof(int));
+        memcpy(CMSG_DATA(&control.header), &borrow_fd, sizeof(int));
     }
     dlx_cleanup(dlx__closep) int sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (sock < 0)

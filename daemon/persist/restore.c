@@ -3,7 +3,7 @@
 #include "common/error.h"
 #include "daemon/gpu/keeper.h"
 #include "daemon/objects/broker.h"
-#include "daemon/persist/inherited.h"
+#include "daemon/persist/manager_fds.h"
 #include "daemon/base/log.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/persist/record.h"
@@ -16,7 +16,7 @@
 /* A descriptor of a publisher, with its parsed name. */
 struct found {
     struct dlxd_record_name name;
-    struct dlxd_inherited_fd *from;
+    struct dlxd_manager_fd *from;
 };
 
 struct found_list {
@@ -44,28 +44,28 @@ static int compare_found(const void *a, const void *b)
 
 /* Finds the descriptors with our names, sorted by publisher, its pidfd first, then its control
  * block. */
-static int find_all(struct dlxd_inherited *inherited, struct found_list *ret)
+static int find_all(struct dlxd_manager_fds *manager_fds, struct found_list *ret)
 {
-    *ret = (struct found_list){.items = calloc(inherited->n + 1, sizeof *ret->items)};
+    *ret = (struct found_list){.items = calloc(manager_fds->n + 1, sizeof *ret->items)};
     if (!ret->items)
-        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for %zu descriptors", inherited->n);
-    for (size_t i = 0; i < inherited->n; i++) {
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for %zu descriptors", manager_fds->n);
+    for (size_t i = 0; i < manager_fds->n; i++) {
         struct found *found = &ret->items[ret->n];
-        if (inherited->fds[i].taken || inherited->fds[i].fd < 0 ||
-            !dlxd_record_parse(inherited->fds[i].name, &found->name))
+        if (manager_fds->fds[i].taken || manager_fds->fds[i].fd < 0 ||
+            !dlxd_record_parse(manager_fds->fds[i].name, &found->name))
             continue;
-        found->from = &inherited->fds[i];
+        found->from = &manager_fds->fds[i];
         ret->n++;
     }
     qsort(ret->items, ret->n, sizeof *ret->items, compare_found);
     return 0;
 }
 
-struct dlxd_inherited_fd *dlxd_restore_ledger(struct dlxd_inherited *inherited,
-                                              struct dlxd_ledger *ret)
+struct dlxd_manager_fd *dlxd_restore_ledger(struct dlxd_manager_fds *manager_fds,
+                                            struct dlxd_ledger *ret)
 {
-    for (size_t i = 0; i < inherited->n; i++) {
-        struct dlxd_inherited_fd *from = &inherited->fds[i];
+    for (size_t i = 0; i < manager_fds->n; i++) {
+        struct dlxd_manager_fd *from = &manager_fds->fds[i];
         if (from->fd < 0 || !begins_with(from->name, DLXD_RECORD_LEDGER))
             continue;
         int fd = fcntl(from->fd, F_DUPFD_CLOEXEC, 0);
@@ -175,7 +175,7 @@ static int find_entries(const struct dlxd_ledger *ledger, struct place **ret, ui
     return 0;
 }
 
-void dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherited *inherited,
+void dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_manager_fds *manager_fds,
                              struct dlxd_ledger *ledger, struct dlxd_store_queue *queue)
 {
     struct found_list found = {.n = 0};
@@ -185,7 +185,7 @@ void dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherited *
     int r = find_entries(ledger, &places, &n_places);
     for (uint32_t i = 1; r < 0 && i <= ledger->n; i++)
         dlxd_ledger_remove(ledger, i);
-    if (r < 0 || find_all(inherited, &found) < 0)
+    if (r < 0 || find_all(manager_fds, &found) < 0)
         dlxd_log(DLXD_LOG_ERROR, "%s", dlx__error_message());
     for (uint32_t i = 0; i < n_places; i++) {
         struct dlxd_ledger_entry entry;
@@ -212,22 +212,22 @@ void dlxd_restore_publishers(struct dlxd_broker *broker, struct dlxd_inherited *
             n_publishers, n_hidden);
 }
 
-void dlxd_restore_handed_over(struct dlxd_broker *broker, struct dlxd_inherited *inherited)
+void dlxd_restore_handed_over(struct dlxd_broker *broker, struct dlxd_manager_fds *manager_fds)
 {
     struct dlxd_ledger ledger;
-    if (!dlxd_restore_ledger(inherited, &ledger))
+    if (!dlxd_restore_ledger(manager_fds, &ledger))
         return;
-    dlxd_restore_publishers(broker, inherited, &ledger, NULL);
+    dlxd_restore_publishers(broker, manager_fds, &ledger, NULL);
     dlxd_ledger_deinit(&ledger);
     dlxd_gpu_keeper_claim(broker->gpu);
 }
 
-void dlxd_restore_remove_rest(const struct dlxd_inherited *inherited, struct dlxd_user *own,
+void dlxd_restore_remove_rest(const struct dlxd_manager_fds *manager_fds, struct dlxd_user *own,
                               struct dlxd_store_queue *queue)
 {
     uint32_t n_regions = 0;
-    for (size_t i = 0; i < inherited->n; i++) {
-        const struct dlxd_inherited_fd *from = &inherited->fds[i];
+    for (size_t i = 0; i < manager_fds->n; i++) {
+        const struct dlxd_manager_fd *from = &manager_fds->fds[i];
         if (from->taken || from->not_stored || !begins_with(from->name, DLXD_RECORD_OURS))
             continue;
         n_regions += from->fd >= 0 && begins_with(from->name, DLXD_RECORD_REGION);

@@ -7,7 +7,7 @@
 #include "daemon/objects/keeper.h"
 #include "daemon/base/log.h"
 #include "daemon/persist/handover.h"
-#include "daemon/persist/inherited.h"
+#include "daemon/persist/manager_fds.h"
 #include "daemon/persist/notify.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/persist/record.h"
@@ -132,7 +132,7 @@ static int begin_ledger(struct dlxd_store *store)
     return keep_ledger(store);
 }
 
-static int go_on_with_ledger(struct dlxd_store *store, const struct dlxd_inherited_fd *from)
+static int go_on_with_ledger(struct dlxd_store *store, const struct dlxd_manager_fd *from)
 {
     (void)snprintf(store->ledger_name, sizeof store->ledger_name, "%s", from->name);
     return from->not_stored ? keep_ledger(store)
@@ -149,7 +149,8 @@ static int find_own_user(struct dlxd_store *store)
     return r;
 }
 
-int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_inherited *inherited)
+int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds,
+                    struct dlxd_manager_fds *manager_fds)
 {
     int r;
     if (!dlxd_notify_is_possible())
@@ -167,7 +168,7 @@ int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_in
     broker->users.all_stored_max = max_fds;
     dlxd_store_queue_init(&store->queue);
     dlxd_list_init(&store->barriers);
-    struct dlxd_inherited_fd *from = dlxd_restore_ledger(inherited, &store->ledger);
+    struct dlxd_manager_fd *from = dlxd_restore_ledger(manager_fds, &store->ledger);
     r = from ? go_on_with_ledger(store, from) : begin_ledger(store);
     if (r < 0) {
         store_free(store);
@@ -179,11 +180,11 @@ int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_in
     }
     broker->store = store;
     broker->keeper = &keeper;
-    dlxd_restore_publishers(broker, inherited, &store->ledger, &store->queue);
-    if (inherited->is_handed_over)
+    dlxd_restore_publishers(broker, manager_fds, &store->ledger, &store->queue);
+    if (manager_fds->is_handed_over)
         keep_what_came(store);
     dlxd_gpu_keeper_claim(broker->gpu);
-    dlxd_restore_remove_rest(inherited, store->own, &store->queue);
+    dlxd_restore_remove_rest(manager_fds, store->own, &store->queue);
     flush(store);
     return 0;
 }

@@ -21,7 +21,7 @@ struct dlxd_arena;
 struct dlxd_broker;
 struct dlxd_client;
 struct dlxd_handover;
-struct dlxd_inherited;
+struct dlxd_manager_fds;
 struct dlxd_publisher;
 struct dlxd_store;
 
@@ -31,7 +31,8 @@ struct dlxd_store;
  * is room. On failure, nothing of that is taken. Returns 0; DLX_E_NOT_FOUND (no service manager),
  * DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
  */
-int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds, struct dlxd_inherited *inherited);
+int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds,
+                    struct dlxd_manager_fds *manager_fds);
 /* The daemon ends; what is stored stays stored. */
 void dlxd_store_deinit(struct dlxd_broker *broker);
 

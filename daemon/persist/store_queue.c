@@ -120,15 +120,15 @@ int dlxd_store_queue_count(struct dlxd_store_queue *queue, struct dlxd_user *who
 /* ---- posting ------------------------------------------------------------------------------- */
 
 static int post(struct dlxd_store_queue *queue, struct user *user, enum note_kind kind,
-                int fd_borrow, const char *name)
+                int borrow_fd, const char *name)
 {
     size_t size = strlen(name) + 1;
     struct note *note = malloc(sizeof *note + size);
     if (!note)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a message to the service manager");
     note->kind = kind;
-    note->fd = fd_borrow < 0 ? -1 : fcntl(fd_borrow, F_DUPFD_CLOEXEC, 0);
-    if (fd_borrow >= 0 && note->fd < 0) {
+    note->fd = borrow_fd < 0 ? -1 : fcntl(borrow_fd, F_DUPFD_CLOEXEC, 0);
+    if (borrow_fd >= 0 && note->fd < 0) {
         free(note);
         return dlx__fail_errno("descriptor for the service manager");
     }
@@ -140,13 +140,13 @@ static int post(struct dlxd_store_queue *queue, struct user *user, enum note_kin
     return 0;
 }
 
-int dlxd_store_queue_keep(struct dlxd_store_queue *queue, struct dlxd_user *whose, int fd_borrow,
+int dlxd_store_queue_keep(struct dlxd_store_queue *queue, struct dlxd_user *whose, int borrow_fd,
                           const char *name)
 {
     struct user *user = get_user(queue, whose);
     if (!user)
         return DLX_E_NO_MEMORY;
-    int r = post(queue, user, NOTE_KEEP, fd_borrow, name);
+    int r = post(queue, user, NOTE_KEEP, borrow_fd, name);
     if (r == 0)
         count(queue, user, 1);
     put_user(user);
@@ -183,12 +183,12 @@ int dlxd_store_queue_drop(struct dlxd_store_queue *queue, struct dlxd_user *whos
     return r;
 }
 
-int dlxd_store_queue_barrier(struct dlxd_store_queue *queue, struct dlxd_user *whose, int fd_borrow)
+int dlxd_store_queue_barrier(struct dlxd_store_queue *queue, struct dlxd_user *whose, int borrow_fd)
 {
     struct user *user = get_user(queue, whose);
     if (!user)
         return DLX_E_NO_MEMORY;
-    int r = post(queue, user, NOTE_BARRIER, fd_borrow, "");
+    int r = post(queue, user, NOTE_BARRIER, borrow_fd, "");
     put_user(user);
     return r;
 }

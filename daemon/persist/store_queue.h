@@ -38,7 +38,7 @@ void dlxd_store_queue_deinit(struct dlxd_store_queue *queue);
 int dlxd_store_queue_count(struct dlxd_store_queue *queue, struct dlxd_user *whose, int32_t n);
 
 /* Makes the manager store a copy of the descriptor. Returns 0; DLX_E_NO_MEMORY, DLX_E_FD_LIMIT. */
-int dlxd_store_queue_keep(struct dlxd_store_queue *queue, struct dlxd_user *whose, int fd_borrow,
+int dlxd_store_queue_keep(struct dlxd_store_queue *queue, struct dlxd_user *whose, int borrow_fd,
                           const char *name);
 /* Makes the manager forget the user's descriptors of this name. Returns 0; DLX_E_NO_MEMORY: it
  * stays stored and counted. */
@@ -47,7 +47,7 @@ int dlxd_store_queue_drop(struct dlxd_store_queue *queue, struct dlxd_user *whos
 /* Makes the manager close a copy of the descriptor after everything that was posted for this user.
  * Returns as dlxd_store_queue_keep() does. */
 int dlxd_store_queue_barrier(struct dlxd_store_queue *queue, struct dlxd_user *whose,
-                             int fd_borrow);
+                             int borrow_fd);
 
 /* Is this user's descriptor of this name still unsent? */
 bool dlxd_store_queue_is_unsent(const struct dlxd_store_queue *queue, const struct dlxd_user *whose,

@@ -15,7 +15,8 @@
  * continues (request.h); or a code for an Error. */
 typedef int request_fn(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 /* Handles a notification on a subscription socket. Returns 0, or DLX_E_PROTOCOL. */
-typedef int news_fn(struct dlxd_subscription *subscription, const Dlx__Wire__Packet *packet);
+typedef int notification_fn(struct dlxd_subscription *subscription,
+                            const Dlx__Wire__Packet *packet);
 
 struct request {
     Dlx__Wire__Packet__BodyCase body;
@@ -48,8 +49,8 @@ static const struct request requests[] = {
 
 static const struct {
     Dlx__Wire__Packet__BodyCase body;
-    news_fn *handle;
-} news[] = {
+    notification_fn *handle;
+} notifications[] = {
     {BODY(LINK_READY), dlxd_handle_link_ready},
     {BODY(ACK), dlxd_handle_ack},
     {BODY(LINK_CLOSE), dlxd_handle_link_close},
@@ -213,14 +214,15 @@ bool dlxd_dispatch_client(struct dlxd_client *client)
     return true;
 }
 
-static int handle_news(struct dlxd_subscription *subscription, const Dlx__Wire__Packet *packet)
+static int handle_notification(struct dlxd_subscription *subscription,
+                               const Dlx__Wire__Packet *packet)
 {
     if (packet->serial != 0)
         return dlx__fail(DLX_E_PROTOCOL, "%s with serial %u", dlx__proto_name(packet),
                          packet->serial);
-    for (size_t i = 0; i < DLX_ARRAY_SIZE(news); i++)
-        if (news[i].body == packet->body_case)
-            return news[i].handle(subscription, packet);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(notifications); i++)
+        if (notifications[i].body == packet->body_case)
+            return notifications[i].handle(subscription, packet);
     return dlx__fail(DLX_E_PROTOCOL, "%s is not for a subscription socket",
                      dlx__proto_name(packet));
 }
@@ -231,7 +233,7 @@ void dlxd_dispatch_subscription_bytes(struct dlxd_subscription *subscription, co
     const Dlx__Wire__Packet *packet;
     int r = dlx__proto_unpack(&arena, data, size, &packet);
     if (r == 0)
-        r = handle_news(subscription, packet);
+        r = handle_notification(subscription, packet);
     if (r < 0) {
         dlxd_client_disconnect(subscription->client, r, "subscription to %s: %s",
                                subscription->topic_name, dlx__error_message());

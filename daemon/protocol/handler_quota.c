@@ -37,7 +37,7 @@ static void fill(Dlx__Wire__QuotaList *body, struct entries *entries, const stru
     body->uid = user->uid;
     body->socket = (char *)(uintptr_t)user->socket;
     body->quota_class =
-        user->quota_borrow ? user->quota_borrow->name : (char *)(uintptr_t)DLXD_QUOTA_DEFAULT;
+        user->borrow_quota ? user->borrow_quota->name : (char *)(uintptr_t)DLXD_QUOTA_DEFAULT;
     uint64_t now = dlx__now_ns();
     body->n_entries = DLXD_N_RESOURCES;
     body->entries = entries->pointers;

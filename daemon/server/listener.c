@@ -288,7 +288,7 @@ static int adopt(struct dlxd_listener *listener)
 static int own(struct dlxd_listener *listener, const struct dlxd_listen *how)
 {
     dlx_cleanup(dlx__closep) int fd = how->take_lock_fd;
-    const struct dlxd_inherited_lock *lock = how->lock_borrow;
+    const struct dlxd_listen_lock *lock = how->borrow_lock;
     char *lock_path;
     /* The fd is the same open file description, so this checks whether the lock is still held. */
     if (flock(fd, LOCK_EX | LOCK_NB) < 0)
@@ -310,9 +310,9 @@ int dlxd_listener_init(struct dlxd_listener *listener, const struct dlxd_listen 
     (void)snprintf(listener->name, sizeof listener->name, "%s",
                    how->name ? how->name : DLXD_SOCKET_MAIN);
     int r = how->take_fd < 0 ? start(listener, how) : adopt(listener);
-    if (r == 0 && how->lock_borrow)
+    if (r == 0 && how->borrow_lock)
         r = own(listener, how);
-    else if (how->lock_borrow)
+    else if (how->borrow_lock)
         dlx__close(how->take_lock_fd);
     if (r < 0)
         dlxd_listener_deinit(listener);
@@ -322,10 +322,10 @@ int dlxd_listener_init(struct dlxd_listener *listener, const struct dlxd_listen 
 int dlxd_listener_hand_over(const struct dlxd_listener *listener, struct dlxd_handover *handover)
 {
     char lock_name[DLXD_SOCKET_NAME_SIZE + sizeof DLXD_HANDOVER_LOCK_SUFFIX];
-    const struct dlxd_inherited_lock lock = {.dev = listener->dev,
-                                             .ino = listener->ino,
-                                             .is_bound = listener->bound,
-                                             .made_folder = listener->made_folder};
+    const struct dlxd_listen_lock lock = {.dev = listener->dev,
+                                          .ino = listener->ino,
+                                          .is_bound = listener->bound,
+                                          .made_folder = listener->made_folder};
     (void)snprintf(lock_name, sizeof lock_name, "%s" DLXD_HANDOVER_LOCK_SUFFIX, listener->name);
     int r = dlxd_handover_add(handover, listener->fd, listener->name, true);
     if (r == 0 && listener->lock_fd >= 0)

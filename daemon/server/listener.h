@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 
 struct dlxd_handover;
-struct dlxd_inherited_lock;
+struct dlxd_listen_lock;
 
 /* Describes a socket to listen on. */
 struct dlxd_listen {
@@ -23,7 +23,7 @@ struct dlxd_listen {
     gid_t gid;
     /* What the former daemon in this process knew of a socket that it had bound itself; NULL:
      * nothing. The lock file, which is still locked, then comes with it. */
-    const struct dlxd_inherited_lock *lock_borrow;
+    const struct dlxd_listen_lock *borrow_lock;
     int take_lock_fd;
 };
 

@@ -3,12 +3,12 @@
 #include "common/memory.h"
 #include "daemon/objects/client.h"
 #include "daemon/persist/handover.h"
-#include "daemon/persist/inherited.h"
+#include "daemon/persist/manager_fds.h"
 #include "daemon/persist/notify.h"
 #include "daemon/server/listener.h"
 #include "daemon/base/log.h"
 #include "daemon/server/config.h"
-#include "daemon/memory/residue.h"
+#include "daemon/memory/stale_shm.h"
 #include "daemon/server/server.h"
 #include <argp.h>
 #include <errno.h>
@@ -375,38 +375,39 @@ static int reload(void *data)
 /* ---- sockets ------------------------------------------------------------------------------- */
 
 /* The socket was passed to this process or is to be made. */
-static int take_socket(struct dlxd_inherited *inherited, const char *name, struct dlxd_listen *how,
-                       struct dlxd_inherited_lock *lock)
+static int take_socket(struct dlxd_manager_fds *manager_fds, const char *name,
+                       struct dlxd_listen *how, struct dlxd_listen_lock *lock)
 {
-    int r = dlxd_inherited_take_listener(inherited, name, &how->take_fd);
+    int r = dlxd_manager_fds_take_listen_fd(manager_fds, name, &how->take_fd);
     if (r < 0 || how->take_fd < 0)
         return r;
-    how->take_lock_fd = dlxd_inherited_take_lock(inherited, name ? name : DLXD_SOCKET_MAIN, lock);
-    how->lock_borrow = how->take_lock_fd < 0 ? NULL : lock;
+    how->take_lock_fd =
+        dlxd_manager_fds_take_lock(manager_fds, name ? name : DLXD_SOCKET_MAIN, lock);
+    how->borrow_lock = how->take_lock_fd < 0 ? NULL : lock;
     return 0;
 }
 
 /* Makes the main socket. If the configuration has no other socket, the main one is the socket that
  * the service manager passed, whatever its name. */
 static int start_server(struct dlxd_server **ret, const struct arguments *arguments,
-                        const struct dlxd_config *config, struct dlxd_inherited *inherited)
+                        const struct dlxd_config *config, struct dlxd_manager_fds *manager_fds)
 {
     const struct dlxd_config_socket *section = dlxd_config_find_socket(config, DLXD_SOCKET_MAIN);
     struct dlxd_listen how = {.path = arguments->socket, .take_fd = -1};
-    struct dlxd_inherited_lock lock;
+    struct dlxd_listen_lock lock;
     /* Each socket that is handed over has its own name. */
-    bool is_only = config->n_sockets == (section ? 1 : 0) && !inherited->is_handed_over;
+    bool is_only = config->n_sockets == (section ? 1 : 0) && !manager_fds->is_handed_over;
     if (section) {
         how.mode = section->mode;
         how.has_group = section->has_group;
         how.gid = section->gid;
     }
-    int r = take_socket(inherited, is_only ? NULL : DLXD_SOCKET_MAIN, &how, &lock);
+    int r = take_socket(manager_fds, is_only ? NULL : DLXD_SOCKET_MAIN, &how, &lock);
     return r < 0 ? r : dlxd_server_new(ret, &how, arguments->memory);
 }
 
 static int listen_on(struct dlxd_server *server, const struct dlxd_config_socket *socket,
-                     struct dlxd_inherited *inherited)
+                     struct dlxd_manager_fds *manager_fds)
 {
     struct dlxd_listen how = {.name = socket->name,
                               .path = socket->path,
@@ -414,8 +415,8 @@ static int listen_on(struct dlxd_server *server, const struct dlxd_config_socket
                               .mode = socket->mode,
                               .has_group = socket->has_group,
                               .gid = socket->gid};
-    struct dlxd_inherited_lock lock;
-    int r = take_socket(inherited, socket->name, &how, &lock);
+    struct dlxd_listen_lock lock;
+    int r = take_socket(manager_fds, socket->name, &how, &lock);
     if (r == 0 && how.take_fd < 0 && !how.path)
         r = dlx__fail(DLX_E_INVALID, "no path, and the service manager passed no socket %s",
                       socket->name);
@@ -426,12 +427,12 @@ static int listen_on(struct dlxd_server *server, const struct dlxd_config_socket
 
 /* The configuration does not have this socket any more. Its file is removed if the former daemon
  * made it. */
-static int let_go_of(struct dlxd_inherited *inherited, const char *name)
+static int let_go_of(struct dlxd_manager_fds *manager_fds, const char *name)
 {
     struct dlxd_listen how = {.name = name, .take_fd = -1};
-    struct dlxd_inherited_lock lock;
+    struct dlxd_listen_lock lock;
     struct dlxd_listener listener;
-    int r = take_socket(inherited, name, &how, &lock);
+    int r = take_socket(manager_fds, name, &how, &lock);
     if (r == 0)
         r = dlxd_listener_init(&listener, &how);
     if (r < 0)
@@ -443,11 +444,11 @@ static int let_go_of(struct dlxd_inherited *inherited, const char *name)
 }
 
 /* A file that cannot be removed is no reason to end. */
-static void let_go_of_the_rest(struct dlxd_inherited *inherited)
+static void let_go_of_the_rest(struct dlxd_manager_fds *manager_fds)
 {
     const char *name;
-    while ((name = dlxd_inherited_dropped_listener(inherited)))
-        if (let_go_of(inherited, name) < 0) {
+    while ((name = dlxd_manager_fds_dropped_listen_fd(manager_fds)))
+        if (let_go_of(manager_fds, name) < 0) {
             dlxd_log(DLXD_LOG_WARNING, "%s", dlx__error_message());
             return;
         }
@@ -455,22 +456,22 @@ static void let_go_of_the_rest(struct dlxd_inherited *inherited)
 
 /* Makes the other sockets. */
 static int listen_on_all(struct dlxd_server *server, const struct dlxd_config *config,
-                         struct dlxd_inherited *inherited)
+                         struct dlxd_manager_fds *manager_fds)
 {
     int r = 0;
     for (size_t i = 0; i < config->n_sockets && r == 0; i++)
         if (!dlxd_socket_is_main(config->sockets[i].name))
-            r = listen_on(server, &config->sockets[i], inherited);
+            r = listen_on(server, &config->sockets[i], manager_fds);
     if (r == 0)
-        let_go_of_the_rest(inherited);
-    return r < 0 ? r : dlxd_inherited_check_listeners(inherited);
+        let_go_of_the_rest(manager_fds);
+    return r < 0 ? r : dlxd_manager_fds_check_listen_fds(manager_fds);
 }
 
 /* Sets rules, quotas and further sockets. */
 static int configure(struct dlxd_server *server, const struct dlxd_config *config,
-                     struct dlxd_inherited *inherited)
+                     struct dlxd_manager_fds *manager_fds)
 {
-    int r = listen_on_all(server, config, inherited);
+    int r = listen_on_all(server, config, manager_fds);
     if (r == 0)
         dlxd_server_set_quotas(server, &config->quotas, config->shared_bytes);
     if (r == 0 && config->rules.n > 0)
@@ -507,7 +508,7 @@ int main(int argc, char **argv)
     dlx_cleanup(configuration_deinit) struct configuration configuration = {.arguments =
                                                                                 &arguments};
     dlx_cleanup(dlx__freep) char *default_path = NULL;
-    dlx_cleanup(dlxd_inherited_deinit) struct dlxd_inherited inherited = {.n = 0};
+    dlx_cleanup(dlxd_manager_fds_deinit) struct dlxd_manager_fds manager_fds = {.n = 0};
 
     /* A lost reader or a file at its size limit fails one call; the daemon continues. */
     (void)signal(SIGPIPE, SIG_IGN);
@@ -531,7 +532,7 @@ int main(int argc, char **argv)
     if (arguments.checks_handover)
         return dlxd_handover_check_version(arguments.checks_handover) < 0 ? fail() : EXIT_SUCCESS;
     use_settings(&arguments, &configuration.config);
-    if (dlxd_inherited_init(&inherited) < 0)
+    if (dlxd_manager_fds_init(&manager_fds) < 0)
         return fail();
     if (!arguments.socket) {
         default_path = dlxd_listener_default_path();
@@ -544,22 +545,22 @@ int main(int argc, char **argv)
     if (dlx__memory_supported(arguments.memory) < 0 || dlxd_client_supported() < 0)
         return fail();
     if (arguments.memory == &dlx__memory_posix)
-        dlxd_residue_clean(DLXD_RESIDUE_DIR);
+        dlxd_stale_shm_clean(DLXD_STALE_SHM_DIR);
     struct dlxd_server *server;
-    if (start_server(&server, &arguments, &configuration.config, &inherited) < 0)
+    if (start_server(&server, &arguments, &configuration.config, &manager_fds) < 0)
         return fail();
     configuration.server = server;
-    if (configure(server, &configuration.config, &inherited) < 0) {
+    if (configure(server, &configuration.config, &manager_fds) < 0) {
         (void)fail();
         dlxd_server_free(server);
         return EXIT_FAILURE;
     }
     handle_signals(server, &configuration, arguments_again);
     dlxd_server_set_idle_exit(server, arguments.idle_ms);
-    if (dlxd_server_keep(server, (uint32_t)arguments.fd_store, &inherited) < 0)
+    if (dlxd_server_keep(server, (uint32_t)arguments.fd_store, &manager_fds) < 0)
         dlxd_log(DLXD_LOG_WARNING, "retained messages end with this daemon: %s",
                  dlx__error_message());
-    dlxd_inherited_deinit(&inherited);
+    dlxd_manager_fds_deinit(&manager_fds);
     tell_ready(arguments.ready_fd);
     dlxd_server_run(server);
     dlxd_server_free(server);

@@ -34,10 +34,10 @@ static void on_ping(uv_timer_t *timer)
 }
 
 void dlxd_manager_init(struct dlxd_manager *manager, uv_loop_t *loop,
-                       const struct dlxd_broker *broker_borrow)
+                       const struct dlxd_broker *borrow_broker)
 {
     uint64_t watchdog_us = dlxd_notify_watchdog_us();
-    *manager = (struct dlxd_manager){.broker = broker_borrow};
+    *manager = (struct dlxd_manager){.broker = borrow_broker};
     if (watchdog_us > 0)
         manager->ping_ms = DLX_MAX(watchdog_us / 2000, UINT64_C(1));
     (void)uv_timer_init(loop, &manager->ping);

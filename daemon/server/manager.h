@@ -19,7 +19,7 @@ struct dlxd_manager {
 
 /* The timer belongs to the loop: close it before the loop. */
 void dlxd_manager_init(struct dlxd_manager *manager, uv_loop_t *loop,
-                       const struct dlxd_broker *broker_borrow);
+                       const struct dlxd_broker *borrow_broker);
 /* The daemon listens. From now on, the manager is told that the loop runs, twice in each interval
  * that it allows. */
 void dlxd_manager_tell_ready(struct dlxd_manager *manager);

@@ -11,7 +11,7 @@
 #include "daemon/server/upgrade.h"
 #include "daemon/users/outbox.h"
 #include "daemon/base/log.h"
-#include "daemon/persist/inherited.h"
+#include "daemon/persist/manager_fds.h"
 #include "daemon/objects/reclaim.h"
 #include "daemon/objects/retained.h"
 #include "daemon/persist/restore.h"
@@ -404,7 +404,7 @@ int dlxd_server_new(struct dlxd_server **ret, const struct dlxd_listen *main_soc
 {
     dlx_cleanup(dlx__closep) int listen_fd = main_socket->take_fd;
     dlx_cleanup(dlx__closep) int lock_fd =
-        main_socket->lock_borrow ? main_socket->take_lock_fd : -1;
+        main_socket->borrow_lock ? main_socket->take_lock_fd : -1;
     struct dlxd_listen how = *main_socket;
     struct dlxd_server *server = calloc(1, sizeof *server);
     if (!server)
@@ -447,18 +447,18 @@ int dlxd_server_new(struct dlxd_server **ret, const struct dlxd_listen *main_soc
     return 0;
 }
 
-int dlxd_server_set_rules(struct dlxd_server *server, const struct dlxd_rules *rules_borrow)
+int dlxd_server_set_rules(struct dlxd_server *server, const struct dlxd_rules *borrow_rules)
 {
-    server->broker.policy.rules_borrow = rules_borrow;
+    server->broker.policy.borrow_rules = borrow_rules;
     dlx_for_each (it, &server->broker.clients)
         dlxd_client_review(dlxd_container_of(it, struct dlxd_client, node));
-    return rules_borrow->n > 0 ? dlxd_sockets_share(&server->sockets) : 0;
+    return borrow_rules->n > 0 ? dlxd_sockets_share(&server->sockets) : 0;
 }
 
-void dlxd_server_set_quotas(struct dlxd_server *server, const struct dlxd_quotas *quotas_borrow,
+void dlxd_server_set_quotas(struct dlxd_server *server, const struct dlxd_quotas *borrow_quotas,
                             uint64_t shared_bytes)
 {
-    dlxd_users_set_quotas(&server->broker.users, quotas_borrow, shared_bytes);
+    dlxd_users_set_quotas(&server->broker.users, borrow_quotas, shared_bytes);
 }
 
 static int hand_over_sockets(void *data, struct dlxd_handover *handover)
@@ -485,12 +485,13 @@ void dlxd_server_set_idle_exit(struct dlxd_server *server, uint64_t idle_ms)
     server->idle_ms = idle_ms;
 }
 
-int dlxd_server_keep(struct dlxd_server *server, uint32_t max_fds, struct dlxd_inherited *inherited)
+int dlxd_server_keep(struct dlxd_server *server, uint32_t max_fds,
+                     struct dlxd_manager_fds *manager_fds)
 {
-    server->is_successor = inherited->is_handed_over;
-    int r = max_fds > 0 ? dlxd_store_init(&server->broker, max_fds, inherited) : 0;
-    if (!server->broker.store && inherited->is_handed_over)
-        dlxd_restore_handed_over(&server->broker, inherited);
+    server->is_successor = manager_fds->is_handed_over;
+    int r = max_fds > 0 ? dlxd_store_init(&server->broker, max_fds, manager_fds) : 0;
+    if (!server->broker.store && manager_fds->is_handed_over)
+        dlxd_restore_handed_over(&server->broker, manager_fds);
     return r;
 }
 

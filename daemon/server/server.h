@@ -10,7 +10,7 @@
 #include <sys/types.h>
 
 struct dlx_memory;
-struct dlxd_inherited;
+struct dlxd_manager_fds;
 struct dlxd_listen;
 struct dlxd_quotas;
 struct dlxd_rules;
@@ -25,9 +25,9 @@ int dlxd_server_listen(struct dlxd_server *server, const struct dlxd_listen *lis
 /* Sets what users other than the daemon's user and root may do: policy.h. Disconnects clients with
  * objects that the rules do not allow. The rules of the previous call are not used any more.
  * Returns 0, or what dlxd_listener_share() returns; the rules apply even then. */
-int dlxd_server_set_rules(struct dlxd_server *server, const struct dlxd_rules *rules_borrow);
+int dlxd_server_set_rules(struct dlxd_server *server, const struct dlxd_rules *borrow_rules);
 /* Sets what each user may have: as dlxd_users_set_quotas(). */
-void dlxd_server_set_quotas(struct dlxd_server *server, const struct dlxd_quotas *quotas_borrow,
+void dlxd_server_set_quotas(struct dlxd_server *server, const struct dlxd_quotas *borrow_quotas,
                             uint64_t shared_bytes);
 /* Makes SIGUSR2 replace this program with the one at its path, with these arguments, which the
  * caller keeps; without this call, SIGUSR2 ends the process. SIGHUP does the same if the file at
@@ -42,7 +42,7 @@ void dlxd_server_set_idle_exit(struct dlxd_server *server, uint64_t idle_ms);
 /* Makes retained messages outlive the daemon, and restores those of the former one: as
  * dlxd_store_init(). `max_fds` 0: without a store, only restores what was handed over. */
 int dlxd_server_keep(struct dlxd_server *server, uint32_t max_fds,
-                     struct dlxd_inherited *inherited);
+                     struct dlxd_manager_fds *manager_fds);
 /* Runs until SIGTERM or SIGINT, or until the idle time is over; then disconnects every client. */
 void dlxd_server_run(struct dlxd_server *server);
 /* Returns NULL; accepts NULL. */

@@ -107,7 +107,7 @@ int dlxd_sockets_add(struct dlxd_sockets *sockets, const struct dlxd_listen *how
     struct socket *socket = calloc(1, sizeof *socket);
     if (!socket) {
         dlx__close(how->take_fd);
-        dlx__close(how->lock_borrow ? how->take_lock_fd : -1);
+        dlx__close(how->borrow_lock ? how->take_lock_fd : -1);
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a socket");
     }
     socket->sockets = sockets;

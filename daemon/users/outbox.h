@@ -78,10 +78,10 @@ struct dlxd_flight *dlxd_flight_free(struct dlxd_flight *flight);
 /* Sends a packet with the descriptors that `flight` was charged for; the caller keeps them. Returns
  * what dlx__proto_send() does. On success, the outbox owns the flight. */
 int dlxd_outbox_send_flight(struct dlxd_outbox *outbox, struct dlxd_flight *flight,
-                            const Dlx__Wire__Packet *packet, const int *fds_borrow);
+                            const Dlx__Wire__Packet *packet, const int *borrow_fds);
 /* The same with a new flight of this user. Also returns DLX_E_LIMIT. `ret_flight` may be NULL. */
 int dlxd_outbox_send(struct dlxd_outbox *outbox, struct dlxd_user *user,
-                     const Dlx__Wire__Packet *packet, const int *fds_borrow, size_t n_fds,
+                     const Dlx__Wire__Packet *packet, const int *borrow_fds, size_t n_fds,
                      struct dlxd_flight **ret_flight);
 /* Lands the flights that were read, and returns their number. */
 uint32_t dlxd_outbox_look(struct dlxd_outbox *outbox);

@@ -25,7 +25,7 @@ static bool is_allowed(const struct dlxd_policy *policy, const struct dlxd_princ
 {
     if (who->uid == DLXD_OVERFLOW_UID || dlxd_policy_is_superuser(policy, who))
         return who->uid != DLXD_OVERFLOW_UID;
-    const struct dlxd_rule *rule = dlxd_rules_find(policy->rules_borrow, who, verb, topic);
+    const struct dlxd_rule *rule = dlxd_rules_find(policy->borrow_rules, who, verb, topic);
     return rule && rule->allow & DLXD_VERB(verb);
 }
 
@@ -65,7 +65,7 @@ static void log_stranger(const struct dlxd_principal *who)
 int dlxd_policy_admit(const struct dlxd_policy *policy, const struct dlxd_principal *who)
 {
     if (who->uid != DLXD_OVERFLOW_UID && (policy->may || dlxd_policy_is_superuser(policy, who) ||
-                                          dlxd_rules_allow_something(policy->rules_borrow, who)))
+                                          dlxd_rules_allow_something(policy->borrow_rules, who)))
         return 0;
     log_stranger(who);
     if (who->uid == DLXD_OVERFLOW_UID)
@@ -81,7 +81,7 @@ int dlxd_policy_admit(const struct dlxd_policy *policy, const struct dlxd_princi
             "uid %u may not use this daemon by its socket %s, where only those may whom a rule of "
             "its configuration names: add one to dlpackd.conf, with sockets = %s",
             (unsigned)who->uid, who->socket, who->socket);
-    if (policy->rules_borrow)
+    if (policy->borrow_rules)
         return dlx__fail(DLX_E_ACCESS,
                          "uid %u may not use this daemon, which serves uid %u, root and those whom "
                          "its configuration names: add a rule to dlpackd.conf, or join a group "
@@ -103,7 +103,7 @@ bool dlxd_policy_may(const struct dlxd_policy *policy, const struct dlxd_princip
 static void log_refusal(const struct dlxd_policy *policy, const struct dlxd_principal *who,
                         enum dlxd_verb verb, const char *topic)
 {
-    const struct dlxd_rule *rule = dlxd_rules_find(policy->rules_borrow, who, verb, topic);
+    const struct dlxd_rule *rule = dlxd_rules_find(policy->borrow_rules, who, verb, topic);
     struct refusal refusal;
     refusal_init(&refusal, who, dlxd_verb_name(verb), topic, rule);
     if (rule)
@@ -136,7 +136,7 @@ int dlxd_policy_check(const struct dlxd_policy *policy, const struct dlxd_princi
 static bool trusts_others(const struct dlxd_policy *policy, const struct dlxd_principal *who,
                           const char *topic)
 {
-    const struct dlxd_rule *rule = dlxd_rules_find(policy->rules_borrow, who, DLXD_MAY_GPU, topic);
+    const struct dlxd_rule *rule = dlxd_rules_find(policy->borrow_rules, who, DLXD_MAY_GPU, topic);
     if (rule && rule->allow & DLXD_VERB(DLXD_MAY_GPU))
         return true;
     log_refusal(policy, who, DLXD_MAY_GPU, topic);

@@ -14,7 +14,7 @@ struct dlxd_policy {
     bool (*may)(const struct dlxd_policy *policy, const struct dlxd_principal *who,
                 enum dlxd_verb verb, const char *topic);
     uid_t uid;                             /* the daemon's user */
-    const struct dlxd_rules *rules_borrow; /* NULL: no rules */
+    const struct dlxd_rules *borrow_rules; /* NULL: no rules */
 };
 
 /* The uid of every user that the kernel cannot name in our namespace. It has no rights, whatever

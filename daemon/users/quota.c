@@ -14,7 +14,7 @@ static const char *const keys[DLXD_N_RESOURCES] = {
     [DLXD_OBJECTS] = "objects",
     [DLXD_LINKS] = "links",
     [DLXD_PATTERNS] = "patterns",
-    [DLXD_WAITING] = "pending-links",
+    [DLXD_PENDING_JOINS] = "pending-links",
     [DLXD_FAILED] = "failed-links",
     [DLXD_GPU_CALLS] = "gpu-calls",
     [DLXD_IN_FLIGHT] = "descriptors-in-flight",
@@ -45,7 +45,7 @@ void dlxd_quota_defaults(uint64_t max[DLXD_N_RESOURCES], uint64_t memory_bytes)
     max[DLXD_OBJECTS] = 65536;
     max[DLXD_LINKS] = 65536;
     max[DLXD_PATTERNS] = 1024;
-    max[DLXD_WAITING] = 2048;
+    max[DLXD_PENDING_JOINS] = 2048;
     max[DLXD_FAILED] = 16384;
     max[DLXD_GPU_CALLS] = 1024;
     max[DLXD_IN_FLIGHT] = DLXD_UNLIMITED;

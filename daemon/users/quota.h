@@ -19,9 +19,9 @@ enum dlxd_resource {
     DLXD_REQUESTS, /* per second on control sockets; requests above the limit wait: pace.h */
     DLXD_OBJECTS,  /* publishers and subscriptions */
     DLXD_LINKS,
-    DLXD_PATTERNS, /* subscriptions to patterns: each is checked for every new publisher */
-    DLXD_WAITING,  /* pending joins: links not yet delivered to their publishers (pending_join.h) */
-    DLXD_FAILED,   /* failed links whose subscribers have yet to be told */
+    DLXD_PATTERNS,      /* subscriptions to patterns: each is checked for every new publisher */
+    DLXD_PENDING_JOINS, /* pending joins: links not yet delivered to their publishers (pending_join.h) */
+    DLXD_FAILED,        /* failed links whose subscribers have yet to be told */
     DLXD_GPU_CALLS, /* calls that wait for the GPU keeper: daemon/gpu/keeper.h */
     DLXD_IN_FLIGHT, /* descriptors that were sent and not yet received: outbox.h */
     /* Descriptors that the daemon holds for the user, limited to a share (share.h). No charge names

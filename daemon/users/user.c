@@ -17,7 +17,7 @@ static const char *const resource_names[DLXD_N_RESOURCES] = {
     [DLXD_OBJECTS] = "publishers and subscriptions",
     [DLXD_LINKS] = "links",
     [DLXD_PATTERNS] = "subscriptions to patterns",
-    [DLXD_WAITING] = "links that wait for their publishers",
+    [DLXD_PENDING_JOINS] = "links that wait for their publishers",
     [DLXD_FAILED] = "failed links that it was not told of",
     [DLXD_GPU_CALLS] = "calls that wait for the GPU keeper",
     [DLXD_IN_FLIGHT] = "file descriptors on their way",
@@ -26,11 +26,11 @@ static const char *const resource_names[DLXD_N_RESOURCES] = {
 
 /* The descriptors that one unit costs; for shared memory, one region. */
 static const uint64_t descriptors[DLXD_N_RESOURCES] = {
-    [DLXD_BYTES] = 1,       /* the region */
-    [DLXD_CONNECTIONS] = 2, /* socket and pidfd */
-    [DLXD_OBJECTS] = 1,     /* link socket, or subscription socket */
-    [DLXD_WAITING] = 3,     /* page, bell and pidfd */
-    [DLXD_GPU_CALLS] = 2,   /* both ends of a socket */
+    [DLXD_BYTES] = 1,         /* the region */
+    [DLXD_CONNECTIONS] = 2,   /* socket and pidfd */
+    [DLXD_OBJECTS] = 1,       /* link socket, or subscription socket */
+    [DLXD_PENDING_JOINS] = 3, /* page, bell and pidfd */
+    [DLXD_GPU_CALLS] = 2,     /* both ends of a socket */
 };
 
 void dlxd_users_init(struct dlxd_users *users, uint64_t shared_bytes)
@@ -41,7 +41,7 @@ void dlxd_users_init(struct dlxd_users *users, uint64_t shared_bytes)
     users->all_bytes = 0;
     users->all_bytes_max = shared_bytes / 4 * 3;
     dlxd_quota_defaults(users->max, shared_bytes);
-    users->quotas_borrow = NULL;
+    users->borrow_quotas = NULL;
     users->all_descriptors = 0;
     users->all_descriptors_max = UINT64_MAX;
     users->all_in_flight = 0;
@@ -58,10 +58,10 @@ void dlxd_users_set_quotas(struct dlxd_users *users, const struct dlxd_quotas *q
     dlxd_quota_defaults(users->max, shared_bytes);
     if (first)
         memcpy(users->max, first->max, sizeof users->max);
-    users->quotas_borrow = quotas;
+    users->borrow_quotas = quotas;
     dlx_for_each (it, &users->users) {
         struct dlxd_user *user = dlxd_container_of(it, struct dlxd_user, node);
-        user->quota_borrow = dlxd_quotas_of_socket(quotas, user->socket);
+        user->borrow_quota = dlxd_quotas_of_socket(quotas, user->socket);
     }
 }
 
@@ -90,7 +90,7 @@ int dlxd_users_get(struct dlxd_users *users, const struct dlxd_principal *princi
     user->n_refs = 1;
     user->uid = principal->uid;
     memcpy(user->socket, principal->socket, sizeof user->socket);
-    user->quota_borrow = dlxd_quotas_of_socket(users->quotas_borrow, user->socket);
+    user->borrow_quota = dlxd_quotas_of_socket(users->borrow_quotas, user->socket);
     dlxd_list_init(&user->tasks);
     dlxd_list_init(&user->working);
     dlxd_list_init(&user->paced);
@@ -135,7 +135,7 @@ static uint64_t left_of(uint64_t all, uint64_t max)
 
 static uint64_t max_of(const struct dlxd_user *user, enum dlxd_resource resource)
 {
-    return user->quota_borrow ? user->quota_borrow->max[resource] : user->users->max[resource];
+    return user->borrow_quota ? user->borrow_quota->max[resource] : user->users->max[resource];
 }
 
 /* What all users together use and may have, and how many times the rest one of them may have. */
@@ -205,7 +205,7 @@ static const char *pool_remedy(enum dlxd_resource resource)
 static const char *key_text(const struct dlxd_user *user, enum dlxd_resource resource, bool is_pool,
                             char text[KEY_SIZE])
 {
-    const struct dlxd_quota *quota = user->quota_borrow;
+    const struct dlxd_quota *quota = user->borrow_quota;
     const char *class = quota ? quota->name : DLXD_QUOTA_DEFAULT;
     int n = snprintf(text, KEY_SIZE, " (quota %s%s%.200s); ", dlxd_quota_key(resource),
                      quota ? " of class " : "", quota ? class : "");

@@ -32,7 +32,7 @@ struct dlxd_users {
     struct dlxd_list working;                /* users with tasks, the next one first: work.h */
     struct dlxd_list pacing;                 /* users with tasks that wait for their pace */
     uint64_t max[DLXD_N_RESOURCES];          /* limits of the default class */
-    const struct dlxd_quotas *quotas_borrow; /* other classes; NULL: none */
+    const struct dlxd_quotas *borrow_quotas; /* other classes; NULL: none */
     uint64_t all_bytes;                      /* used by all users together */
     uint64_t all_bytes_max;
     uint64_t all_descriptors;     /* likewise */
@@ -49,7 +49,7 @@ struct dlxd_user {
     size_t n_refs;
     uid_t uid;
     char socket[DLXD_SOCKET_NAME_SIZE];
-    const struct dlxd_quota *quota_borrow; /* its class; NULL: the default class */
+    const struct dlxd_quota *borrow_quota; /* its class; NULL: the default class */
     uint64_t used[DLXD_N_RESOURCES];
     uint32_t n_greeting; /* clients that have not said Hello */
     bool is_own;         /* the daemon's own user: see DLXD_SHARE_ALL */
@@ -78,7 +78,7 @@ struct dlxd_charge {
 void dlxd_users_init(struct dlxd_users *users, uint64_t shared_bytes);
 /* Sets other limits, and three quarters of `shared_bytes` for all. A user above a limit keeps what
  * it has and gets nothing new. The classes of the previous call are not used any more. */
-void dlxd_users_set_quotas(struct dlxd_users *users, const struct dlxd_quotas *quotas_borrow,
+void dlxd_users_set_quotas(struct dlxd_users *users, const struct dlxd_quotas *borrow_quotas,
                            uint64_t shared_bytes);
 /* No user may be left. */
 void dlxd_users_deinit(struct dlxd_users *users);

@@ -27,9 +27,9 @@ static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
 static uint64_t mapped_bytes(const struct dlx_subscription *s)
 {
     uint64_t bytes = 0;
-    const struct dlx_inlet *inlet = s->inlets[0];
-    for (uint32_t i = 0; i < inlet->n_arenas; i++)
-        bytes += inlet->arenas[i].size;
+    const struct dlx_subscriber_link *subscriber_link = s->links[0];
+    for (uint32_t i = 0; i < subscriber_link->n_arenas; i++)
+        bytes += subscriber_link->arenas[i].size;
     return bytes;
 }
 
@@ -37,9 +37,9 @@ static uint64_t mapped_bytes(const struct dlx_subscription *s)
 static void settle(struct dlx_test_pair *x, uint32_t n_arenas)
 {
     uint64_t until = dlx__deadline(PATIENCE);
-    while (x->s->inlets[0]->n_arenas != n_arenas) {
+    while (x->s->links[0]->n_arenas != n_arenas) {
         ck_assert_uint_lt(dlx__now_ns(), until);
-        dlx__subscription_read_news(x->s);
+        dlx__subscription_read_notifications(x->s);
     }
 }
 
@@ -123,11 +123,11 @@ START_TEST(a_steady_stream_keeps_its_arenas)
         dlx_message_unref(*at);
         *at = pass(&x, 1 + i % 3, i);
         dlx_test_stream_check(*at, N(1 + i % 3), i);
-        const struct dlx_inlet *inlet = x.s->inlets[0];
+        const struct dlx_subscriber_link *subscriber_link = x.s->links[0];
         if (i == 20)
-            last = inlet->arenas[inlet->n_arenas - 1].id;
+            last = subscriber_link->arenas[subscriber_link->n_arenas - 1].id;
         if (i > 20) /* ids are never used again */
-            ck_assert_uint_eq(inlet->arenas[inlet->n_arenas - 1].id, last);
+            ck_assert_uint_eq(subscriber_link->arenas[subscriber_link->n_arenas - 1].id, last);
     }
     for (int i = 0; i < 3; i++)
         dlx_message_unref(held[i]);
@@ -234,7 +234,7 @@ static uint32_t arena_of(struct dlx_publisher *p)
 
 static bool has_arena(struct dlx_subscription *s, uint32_t id)
 {
-    return dlx__inlet_arena(s->inlets[0], id) != NULL;
+    return dlx__subscriber_link_arena(s->links[0], id) != NULL;
 }
 
 /* It is unmapped although others are held, and not while it is held itself, whatever the publisher says. */
@@ -252,17 +252,17 @@ START_TEST(a_dropped_arena_stays_mapped_for_what_lies_in_it_alone)
     for (int i = 0; i < 2; i++) { /* lies */
         ck_assert_int_eq(dlx__call_arena_drop(x.c, x.p->id, arenas[i]), 0);
         dlx_test_wait_readable(x.s->sock);
-        dlx__subscription_read_news(x.s);
+        dlx__subscription_read_notifications(x.s);
     }
     dlx_test_stream_check(m[0], N(2), 0);
     dlx_test_stream_check(m[1], N(2), 1);
     dlx_message_unref(m[0]);
-    dlx__inlet_sweep_arenas(x.s->inlets[0]);
+    dlx__subscriber_link_sweep_arenas(x.s->links[0]);
     ck_assert(!has_arena(x.s, arenas[0]));
     ck_assert(has_arena(x.s, arenas[1]) && has_arena(x.s, arenas[2]));
     dlx_test_stream_check(m[1], N(2), 1);
     dlx_message_unref(m[1]);
-    dlx__inlet_sweep_arenas(x.s->inlets[0]);
+    dlx__subscriber_link_sweep_arenas(x.s->links[0]);
     ck_assert(!has_arena(x.s, arenas[1]));
     ck_assert(has_arena(x.s, arenas[2]));
     dlx_test_stream_check(m[2], N(2), 2);
@@ -311,10 +311,10 @@ START_TEST(an_arena_stays_mapped_for_a_set_with_a_tensor_in_it)
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(dlx__call_arena_drop(x.c, x.p->id, dropped[i]), 0);
         dlx_test_wait_readable(x.s->sock);
-        dlx__subscription_read_news(x.s);
+        dlx__subscription_read_notifications(x.s);
     }
     dlx_message_unref(single);
-    dlx__inlet_sweep_arenas(x.s->inlets[0]);
+    dlx__subscriber_link_sweep_arenas(x.s->links[0]);
     ck_assert(!has_arena(x.s, other));
     for (uint32_t i = 0; i < 2; i++) {
         const DLTensor *t = dlx_message_peek(set, i);
@@ -323,7 +323,7 @@ START_TEST(an_arena_stays_mapped_for_a_set_with_a_tensor_in_it)
             ck_assert_int_eq(((const int64_t *)t->data)[k], 10 + 10 * i + k);
     }
     dlx_message_unref(set);
-    dlx__inlet_sweep_arenas(x.s->inlets[0]);
+    dlx__subscriber_link_sweep_arenas(x.s->links[0]);
     ck_assert(!has_arena(x.s, arenas[0]) && !has_arena(x.s, arenas[1]));
     dlx_test_pair_end(&x);
 }

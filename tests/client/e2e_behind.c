@@ -2,7 +2,7 @@
 
 /* What dlx_list_links() tells: how far a subscriber is behind, and whether its publisher waits for it. */
 
-#include "client/inlet.h"
+#include "client/subscriber_link.h"
 #include "client/publisher.h"
 #include "client/subscription.h"
 #include "tests/harness/fork.h"
@@ -233,7 +233,7 @@ END_TEST
 START_TEST(a_subscriber_that_has_not_started_is_not_behind)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocking[0], &reliable);
-    struct dlx_shm_link *page = x.s->inlets[0]->page;
+    struct dlx_shm_link *page = x.s->links[0]->page;
     struct dlx_shm_control *control = x.p->core.block->control;
     dlx_store32_relaxed(&page->started, 0);
     for (int i = 1; i <= DEPTH; i++)
@@ -268,7 +268,7 @@ START_TEST(a_head_and_a_cursor_that_lie_give_numbers_that_can_be)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocking[0], &reliable);
     struct dlx_shm_control *control = x.p->core.block->control;
-    struct dlx_shm_link *page = x.s->inlets[0]->page;
+    struct dlx_shm_link *page = x.s->links[0]->page;
     dlx_store32_relaxed(&control->blocked, UINT32_MAX);
     dlx_store64_sc(&control->head, lies[_i].head);
     dlx_store64_sc(&page->cursor, lies[_i].cursor);

@@ -2,9 +2,9 @@
 
 /* A publisher that waits sleeps, whatever its subscribers do: each poll() that may sleep is counted. */
 
-#include "client/inlet.h"
+#include "client/subscriber_link.h"
 #include "client/publisher.h"
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include "client/subscription.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
@@ -56,7 +56,7 @@ START_TEST(a_bell_that_says_nothing_more_does_not_keep_it_awake)
     struct dlx_message *m = NULL;
     dlx_test_stream_publish(x.p, 10, 1);
     dlx_test_stream_take(x.s, 1);
-    ck_assert_int_eq(shutdown(x.s->inlets[0]->bell, SHUT_WR), 0);
+    ck_assert_int_eq(shutdown(x.s->links[0]->bell, SHUT_WR), 0);
     publish_until_blocked(x.p);
     for (int i = 0; i < 4; i++) { /* it is a subscriber as before, but for its bell */
         ok(dlx_take(x.s, PATIENCE, &m));

@@ -168,7 +168,7 @@ START_TEST(a_message_that_waited_counts_when_a_batch_takes_it)
                 s->n_alone = 0;
                 s->next = (s->next + 1) % 2;
             }
-            struct dlx_inlet *waits = s->active[(s->next + 1) % 2];
+            struct dlx_subscriber_link *waits = s->active[(s->next + 1) % 2];
             ck_assert_int_eq(dlx__reader_take(&waits->core, waits->pending, 1), 1);
             waits->first_pending = 0;
             waits->n_pending = 1;
@@ -176,13 +176,14 @@ START_TEST(a_message_that_waited_counts_when_a_batch_takes_it)
         for (n = 0; n < 2; n += got)
             ok(dlx_take_n(s, PATIENCE, &m[n], 2 - n, &got));
         for (int i = 0; i < 2; i++) {
-            const struct dlx_inlet *inlet = s->inlets[i];
-            ck_assert_uint_eq(atomic_load(&inlet->held_bytes), inlet->core.is_bounded ? BYTES : 0);
+            const struct dlx_subscriber_link *subscriber_link = s->links[i];
+            ck_assert_uint_eq(atomic_load(&subscriber_link->held_bytes),
+                              subscriber_link->core.is_bounded ? BYTES : 0);
         }
         for (int i = 0; i < 2; i++)
             dlx_message_unref(m[i]);
         for (int i = 0; i < 2; i++)
-            ck_assert_uint_eq(atomic_load(&s->inlets[i]->held_bytes), 0);
+            ck_assert_uint_eq(atomic_load(&s->links[i]->held_bytes), 0);
     }
     dlx_subscription_unref(s);
     dlx_publisher_unref(p[0]);
@@ -215,7 +216,7 @@ START_TEST(bytes_count_until_the_last_tensor_is_deleted_on_another_thread)
         ok(dlx_take(x.s, 0, &other));
         dlx_test_stream_check(other, N, 3);
         dlx_message_unref(other);
-        ck_assert_uint_eq(x.s->inlets[0]->held_bytes, 0);
+        ck_assert_uint_eq(x.s->links[0]->held_bytes, 0);
     }
     dlx_test_pair_end(&x);
 }
@@ -271,11 +272,11 @@ END_TEST
 /* The bounds are unknown to its library. */
 static void make_liar(struct dlx_subscription *s)
 {
-    struct dlx_inlet *inlet = s->inlets[0];
-    while (inlet->state != DLX_INLET_OPEN)
-        dlx__subscription_read_news(s);
-    inlet->core.max_held = inlet->max_held;
-    inlet->most_held_bytes = UINT64_MAX;
+    struct dlx_subscriber_link *subscriber_link = s->links[0];
+    while (subscriber_link->state != DLX_SUBSCRIBER_LINK_OPEN)
+        dlx__subscription_read_notifications(s);
+    subscriber_link->core.max_held = subscriber_link->max_held;
+    subscriber_link->most_held_bytes = UINT64_MAX;
 }
 
 struct cast {
@@ -296,7 +297,7 @@ static struct cast make_cast(const struct dlx_publisher_args *pa, bool is_reliab
     ok(dlx_subscribe(x.c, "test/a", &sa, &x.honest));
     ok(dlx_subscribe(x.c, "test/a", &sa, &x.liar));
     make_liar(x.liar);
-    x.page = x.liar->inlets[0]->page;
+    x.page = x.liar->links[0]->page;
     return x;
 }
 
@@ -345,7 +346,7 @@ START_TEST(a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on)
     struct cast x = make_cast(&pa, _i & 2);
     struct dlx_event event = {.size = sizeof event};
     struct dlx_message *m = NULL;
-    uint64_t link = x.liar->inlets[0]->id;
+    uint64_t link = x.liar->links[0]->id;
     /* One message more than it may hold, and, of bytes, the one that may exceed them. */
     while (stats_of(x.p).cut == 0) {
         publish_and_hold(&x, 3, _i & 1 ? 5 : 4);
@@ -387,10 +388,10 @@ START_TEST(an_honest_link_is_not_cut_while_memory_is_short)
     const struct dlx_publisher_args pa = bounded(_i);
     struct cast x = make_cast(&pa, _i & 2);
     const uint32_t n = _i & 1 ? 4 : 3;
-    x.liar->inlets[0]->core.max_held = n; /* no liar here */
+    x.liar->links[0]->core.max_held = n; /* no liar here */
     for (int i = 0; i < 100; i++) {
         publish_and_hold(&x, 3, n);
-        ck_assert(!dlx__outlet_cut(x.p));
+        ck_assert(!dlx__publisher_link_cut(x.p));
     }
     for (uint32_t i = 0; i < n; i++)
         dlx_test_stream_check(x.taken[i], LARGE_N, i + 1);
@@ -415,7 +416,7 @@ START_TEST(parts_of_a_tensor_count_their_own_bytes)
             ok(dlx_take(x.s, PATIENCE, &held[i]));
         else
             fails(dlx_take(x.s, PATIENCE, &held[i]), DLX_E_TOO_MANY_HELD, "56 B are held");
-        ck_assert(!dlx__outlet_cut(x.p));
+        ck_assert(!dlx__publisher_link_cut(x.p));
     }
     ck_assert_uint_eq(dlx__writer_link_bytes(&x.p->core, x.p->core.links[0]), 6 * 8);
     for (int i = 0; i < 7; i++)
@@ -488,14 +489,14 @@ START_TEST(an_honest_link_that_takes_and_releases_meanwhile_is_not_cut)
     for (int i = 0; i < MESSAGES; i++) {
         dlx_test_stream_publish(pair.p, 1 + i % 125, i);
         for (int k = 0; k < 4; k++)
-            ck_assert(!dlx__outlet_cut(pair.p));
+            ck_assert(!dlx__publisher_link_cut(pair.p));
     }
     atomic_store(&x.stop, true);
     ck_assert_int_eq(pthread_join(taker, NULL), 0);
     atomic_store(&x.releaser.stop, true);
     ck_assert_int_eq(pthread_join(releaser, NULL), 0);
     ck_assert_uint_gt(x.n_taken, 0);
-    ck_assert_uint_eq(pair.s->inlets[0]->held_bytes, 0);
+    ck_assert_uint_eq(pair.s->links[0]->held_bytes, 0);
     ck_assert_uint_eq(stats_of(pair.p).cut, 0);
     dlx_test_pair_end(&pair);
 }

@@ -2,7 +2,7 @@
 
 /* libdlx between processes: death of each side and of the daemon, reliable streams, fork. */
 
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include "client/subscription.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
@@ -374,7 +374,7 @@ START_TEST(a_timer_that_a_forked_child_has_does_not_keep_the_fd_readable)
     ck_assert_uint_eq(n_watched(fd), 2); /* its socket, and what made the first poll look */
     /* What the daemon still has to say is over at some time; a timer would not be. */
     for (time_t end = time(NULL) + PATIENCE_S;
-         is_readable(fd, 5 * (int)(DLX_REVIVE_NS / 1000000));) {
+         is_readable(fd, 5 * (int)(DLX_RECONNECT_NS / 1000000));) {
         ck_assert_int_lt(time(NULL), end);
         ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where a daemon may be, and who may start one: the decisions, without a daemon. */
-#include "client/place.h"
+#include "client/socket_path.h"
 #include "client/spawn.h"
 #include "common/error.h"
 #include "tests/harness/run.h"
@@ -14,14 +14,14 @@
 
 static char base[200];
 static char folder[300];
-static struct dlx_place_env env;
+static struct dlx_socket_path_env env;
 
 static void start(void)
 {
     const char *tmp = getenv("TMPDIR");
     (void)snprintf(base, sizeof base, "%s/place-XXXXXX", tmp ? tmp : "/tmp");
     ck_assert_ptr_nonnull(mkdtemp(base));
-    env = (struct dlx_place_env){
+    env = (struct dlx_socket_path_env){
         .system_path = "/nonexistent/dlpackd.sock", .tmp_dir = base, .uid = geteuid()};
     (void)snprintf(folder, sizeof folder, "%s/dlpackd-%u", base, (unsigned)geteuid());
 }
@@ -49,21 +49,21 @@ END_TEST
 START_TEST(places_in_order)
 {
     char path[DLX_SOCKET_PATH_SIZE], list[400], expected[600];
-    ck_assert(!dlx__place_path(&env, DLX_PLACE_RUNTIME, path));
+    ck_assert(!dlx__socket_path_of(&env, DLX_SOCKET_PATH_RUNTIME, path));
     env.runtime_dir = "relative";
-    ck_assert(!dlx__place_path(&env, DLX_PLACE_RUNTIME, path));
+    ck_assert(!dlx__socket_path_of(&env, DLX_SOCKET_PATH_RUNTIME, path));
     env.runtime_dir = "/run/user/7";
-    ck_assert(dlx__place_path(&env, DLX_PLACE_RUNTIME, path));
+    ck_assert(dlx__socket_path_of(&env, DLX_SOCKET_PATH_RUNTIME, path));
     ck_assert_str_eq(path, "/run/user/7/dlpackd.sock");
-    ck_assert(dlx__place_path(&env, DLX_PLACE_SYSTEM, path));
+    ck_assert(dlx__socket_path_of(&env, DLX_SOCKET_PATH_SYSTEM, path));
     ck_assert_str_eq(path, "/nonexistent/dlpackd.sock");
-    ck_assert(!dlx__place_path(&env, DLX_PLACE_TMP, path)); /* no folder */
-    dlx__place_list(&env, list, sizeof list);
+    ck_assert(!dlx__socket_path_of(&env, DLX_SOCKET_PATH_TMP, path)); /* no folder */
+    dlx__socket_path_list(&env, list, sizeof list);
     (void)snprintf(expected, sizeof expected,
                    "/run/user/7/dlpackd.sock, /nonexistent/dlpackd.sock or %s/dlpackd.sock",
                    folder);
     ck_assert_str_eq(list, expected);
-    dlx__place_list(&env, list, 30); /* cut, not overrun */
+    dlx__socket_path_list(&env, list, 30); /* cut, not overrun */
     ck_assert_uint_lt(strlen(list), 30);
 }
 END_TEST
@@ -78,11 +78,11 @@ START_TEST(a_place_that_is_too_long)
     dir[0] = '/';
     dir[longest] = '\0';
     env.runtime_dir = dir;
-    ck_assert(dlx__place_path(&env, DLX_PLACE_RUNTIME, path));
+    ck_assert(dlx__socket_path_of(&env, DLX_SOCKET_PATH_RUNTIME, path));
     ck_assert_uint_eq(strlen(path), DLX_SOCKET_PATH_SIZE - 1);
     dir[longest] = 'x';
     dir[longest + 1] = '\0';
-    ck_assert(!dlx__place_path(&env, DLX_PLACE_RUNTIME, path));
+    ck_assert(!dlx__socket_path_of(&env, DLX_SOCKET_PATH_RUNTIME, path));
     env.runtime_dir = NULL;
 }
 END_TEST
@@ -90,19 +90,19 @@ END_TEST
 static void refused(const char *word)
 {
     char path[DLX_SOCKET_PATH_SIZE];
-    enum dlx_place place;
+    enum dlx_socket_path place;
     int fd = -1;
-    ck_assert_int_eq(dlx__place_private(&env, &place, path, &fd), DLX_E_ACCESS);
+    ck_assert_int_eq(dlx__socket_path_private(&env, &place, path, &fd), DLX_E_ACCESS);
     ck_assert_int_eq(fd, -1);
     ck_assert_msg(strstr(dlx__error_message(), folder) && strstr(dlx__error_message(), word), "%s",
                   dlx__error_message());
-    ck_assert(!dlx__place_path(&env, DLX_PLACE_TMP, path)); /* nor is it looked into */
+    ck_assert(!dlx__socket_path_of(&env, DLX_SOCKET_PATH_TMP, path)); /* nor is it looked into */
 }
 
 START_TEST(a_folder_that_is_not_ours_alone)
 {
     char path[DLX_SOCKET_PATH_SIZE], other[300];
-    enum dlx_place place;
+    enum dlx_socket_path place;
     int fd = -1;
     static const mode_t open_modes[] = {0701, 0710, 0770, 0777, 01700, 02700};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(open_modes); i++) {
@@ -131,9 +131,9 @@ START_TEST(a_folder_that_is_not_ours_alone)
     ck_assert_int_eq(rmdir(folder), 0);
     (void)snprintf(folder, sizeof folder, "%s/dlpackd-%u", base, (unsigned)env.uid);
 
-    ck_assert_int_eq(dlx__place_private(&env, &place, path, &fd), 0);
-    ck_assert_int_eq(place, DLX_PLACE_TMP);
-    ck_assert(dlx__place_path(&env, DLX_PLACE_TMP, path));
+    ck_assert_int_eq(dlx__socket_path_private(&env, &place, path, &fd), 0);
+    ck_assert_int_eq(place, DLX_SOCKET_PATH_TMP);
+    ck_assert(dlx__socket_path_of(&env, DLX_SOCKET_PATH_TMP, path));
     close(fd);
 }
 END_TEST
@@ -143,26 +143,27 @@ START_TEST(a_runtime_folder_that_others_can_write_to)
 {
     static char run[300];
     char path[DLX_SOCKET_PATH_SIZE];
-    enum dlx_place place;
+    enum dlx_socket_path place;
     int fd = -1;
     (void)snprintf(run, sizeof run, "%s/run", base);
     ck_assert_int_eq(mkdir(run, 0700), 0);
     env.runtime_dir = run;
     static const struct {
         mode_t mode;
-        enum dlx_place place;
-    } cases[] = {{0700, DLX_PLACE_RUNTIME}, {0711, DLX_PLACE_RUNTIME}, {0755, DLX_PLACE_TMP},
-                 {0740, DLX_PLACE_TMP},     {0770, DLX_PLACE_TMP},     {0702, DLX_PLACE_TMP},
-                 {01777, DLX_PLACE_TMP}};
+        enum dlx_socket_path place;
+    } cases[] = {{0700, DLX_SOCKET_PATH_RUNTIME}, {0711, DLX_SOCKET_PATH_RUNTIME},
+                 {0755, DLX_SOCKET_PATH_TMP},     {0740, DLX_SOCKET_PATH_TMP},
+                 {0770, DLX_SOCKET_PATH_TMP},     {0702, DLX_SOCKET_PATH_TMP},
+                 {01777, DLX_SOCKET_PATH_TMP}};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
         ck_assert_int_eq(chmod(run, cases[i].mode), 0);
-        ck_assert_int_eq(dlx__place_private(&env, &place, path, &fd), 0);
+        ck_assert_int_eq(dlx__socket_path_private(&env, &place, path, &fd), 0);
         ck_assert_msg(place == cases[i].place, "mode %o", (unsigned)cases[i].mode);
         close(fd);
     }
     ck_assert_int_eq(rmdir(run), 0);
-    ck_assert_int_eq(dlx__place_private(&env, &place, path, &fd), 0);
-    ck_assert_int_eq(place, DLX_PLACE_TMP);
+    ck_assert_int_eq(dlx__socket_path_private(&env, &place, path, &fd), 0);
+    ck_assert_int_eq(place, DLX_SOCKET_PATH_TMP);
     close(fd);
 }
 END_TEST
@@ -171,10 +172,10 @@ START_TEST(who_may_listen_where)
 {
     int fds[2];
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
-    ck_assert(dlx__place_is_trusted(&env, DLX_PLACE_TMP, fds[0]));
+    ck_assert(dlx__socket_path_is_trusted(&env, DLX_SOCKET_PATH_TMP, fds[0]));
     env.uid++;
-    ck_assert(!dlx__place_is_trusted(&env, DLX_PLACE_TMP, fds[0]));
-    ck_assert(dlx__place_is_trusted(&env, DLX_PLACE_SYSTEM, fds[0])); /* its own user */
+    ck_assert(!dlx__socket_path_is_trusted(&env, DLX_SOCKET_PATH_TMP, fds[0]));
+    ck_assert(dlx__socket_path_is_trusted(&env, DLX_SOCKET_PATH_SYSTEM, fds[0])); /* its own user */
     env.uid--;
     close(fds[0]);
     close(fds[1]);
@@ -186,16 +187,16 @@ START_TEST(one_holds_the_folder)
     int a = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int b = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     uint64_t now = dlx__now_ns();
-    ck_assert_int_eq(dlx__place_lock(a, base, now), 0);
-    ck_assert_int_eq(dlx__place_lock(b, base, now + 20000000), DLX_E_TIMEOUT);
+    ck_assert_int_eq(dlx__socket_path_lock(a, base, now), 0);
+    ck_assert_int_eq(dlx__socket_path_lock(b, base, now + 20000000), DLX_E_TIMEOUT);
     ck_assert_uint_ge(dlx__now_ns(), now + 20000000);
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), base));
-    int inherited = fcntl(a, F_DUPFD_CLOEXEC, 0); /* as a child would have it */
-    dlx__place_unlock(a);
-    ck_assert_int_eq(dlx__place_lock(b, base, now), 0);
+    int manager_fds = fcntl(a, F_DUPFD_CLOEXEC, 0); /* as a child would have it */
+    dlx__socket_path_unlock(a);
+    ck_assert_int_eq(dlx__socket_path_lock(b, base, now), 0);
     close(a);
     close(b);
-    close(inherited);
+    close(manager_fds);
 }
 END_TEST
 

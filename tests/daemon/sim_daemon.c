@@ -90,7 +90,7 @@ static void run_seed(uint64_t seed)
     w.max[DLXD_OBJECTS] = one_in(8) ? 2 + rnd(8) : 1000;
     w.max[DLXD_LINKS] = one_in(8) ? 1 + rnd(10) : 1000;
     w.max[DLXD_PATTERNS] = one_in(8) ? rnd(3) : 100;
-    w.max[DLXD_WAITING] = one_in(8) ? rnd(3) : 1000;
+    w.max[DLXD_PENDING_JOINS] = one_in(8) ? rnd(3) : 1000;
     w.max[DLXD_FAILED] = 1000;
     w.max[DLXD_IN_FLIGHT] = UINT64_MAX;
     w.max[DLXD_STORE_ENTRIES] = w.max[DLXD_REQUESTS] = UINT64_MAX;

@@ -299,7 +299,7 @@ START_TEST(allowed_users_may_do_everything_and_others_nothing)
 {
     static const uid_t allowed[] = {1001, 1003, 65534};
     struct dlxd_rules rules = {.n = 0};
-    const struct dlxd_policy policy = {.uid = 1000, .rules_borrow = &rules};
+    const struct dlxd_policy policy = {.uid = 1000, .borrow_rules = &rules};
     for (int i = 0; i < 3; i++)
         ck_assert_int_eq(dlxd_rules_add_user(&rules, "--allow-user", allowed[i]), 0);
     for (uid_t uid = 1000; uid < 1005; uid++) {
@@ -404,7 +404,7 @@ static void detach(const struct dlx_shm_membership *line)
 
 static uint32_t vouched(const struct dlx_shm_membership *line)
 {
-    return dlx_load32_sc((dlx_atomic_u32 *)(uintptr_t)&line->vouched);
+    return dlx_load32_sc((dlx_atomic_u32 *)(uintptr_t)&line->daemon_tid);
 }
 
 /* Not by what the publisher was given, nor by what a process of the same user makes of it. */

@@ -4,7 +4,7 @@
 
 #include "common/error.h"
 #include "common/util.h"
-#include "daemon/persist/inherited.h"
+#include "daemon/persist/manager_fds.h"
 #include "daemon/persist/ledger.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
@@ -220,7 +220,7 @@ static int inherit(const char *n, const char *pid, const char *names)
     pid_t child = dlx_test_fork();
     ck_assert_int_ge(child, 0);
     if (child == 0) {
-        struct dlxd_inherited inherited;
+        struct dlxd_manager_fds manager_fds;
         char text[32];
         (void)snprintf(text, sizeof text, "%d", (int)getpid());
         for (int fd = 3; fd < 6; fd++)
@@ -231,19 +231,19 @@ static int inherit(const char *n, const char *pid, const char *names)
             setenv("LISTEN_FDNAMES", names, 1);
         else
             unsetenv("LISTEN_FDNAMES");
-        int r = dlxd_inherited_init(&inherited);
+        int r = dlxd_manager_fds_init(&manager_fds);
         if (r == 0)
-            r = (int)inherited.n;
+            r = (int)manager_fds.n;
         bool good = true;
         for (int i = 0; i < r; i++) {
             (void)snprintf(text, sizeof text, "n%d", i);
-            good = good && strcmp(inherited.fds[i].name, names ? text : "unknown") == 0 &&
-                   inherited.fds[i].fd == 3 + i && fcntl(3 + i, F_GETFD) == FD_CLOEXEC;
+            good = good && strcmp(manager_fds.fds[i].name, names ? text : "unknown") == 0 &&
+                   manager_fds.fds[i].fd == 3 + i && fcntl(3 + i, F_GETFD) == FD_CLOEXEC;
         }
         if (r > 0) {
-            inherited.fds[0].taken = true;
+            manager_fds.fds[0].taken = true;
             good = good && !getenv("LISTEN_FDS");
-            dlxd_inherited_deinit(&inherited);
+            dlxd_manager_fds_deinit(&manager_fds);
             good = good && fcntl(3, F_GETFD) >= 0 && (r == 1 || fcntl(4, F_GETFD) < 0);
         }
         _exit(good ? (r < 0 ? 100 - r : r) : 99);

@@ -309,7 +309,7 @@ START_TEST(gpu_memory_is_exchanged_by_users_whom_rules_let_and_by_nobody_else)
     ck_assert_int_eq(dlxd_rule_add_topic(rule, "gpu/*"), 0);
     ck_assert_int_eq(dlxd_rule_add_socket(rule, DLXD_SOCKET_MAIN), 0);
     ck_assert_int_eq(dlxd_rules_add_user(&rules, "--allow-user", CAROL), 0);
-    const struct dlxd_policy policy = {.uid = DAEMON, .rules_borrow = &rules};
+    const struct dlxd_policy policy = {.uid = DAEMON, .borrow_rules = &rules};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(rows); i++) {
         struct dlxd_principal reader = {.uid = rows[i].reader};
         const struct dlxd_principal whose = {.uid = rows[i].whose, .socket = DLXD_SOCKET_MAIN};

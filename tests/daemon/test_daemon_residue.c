@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names that killed daemons left are removed; nobody else's. */
 #include "common/shm_name.h"
-#include "daemon/memory/residue.h"
+#include "daemon/memory/stale_shm.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
 #include <check.h>
@@ -204,14 +204,14 @@ START_TEST(what_dead_daemons_left_is_removed_and_nothing_else)
     (void)snprintf(kept[n++], sizeof kept[0], "unrelated");
     for (size_t i = 0; i < n; i++)
         make_file(kept[i]);
-    ck_assert_uint_eq(dlxd_residue_clean(dir), 3);
+    ck_assert_uint_eq(dlxd_stale_shm_clean(dir), 3);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(gone); i++)
         ck_assert_msg(!is_there(gone[i]), "%s", gone[i]);
     for (size_t i = 0; i < n; i++)
         ck_assert_msg(is_there(kept[i]), "%s", kept[i]);
     end_process(alive, true);
-    ck_assert_uint_eq(dlxd_residue_clean(dir), 1);
-    ck_assert_uint_eq(dlxd_residue_clean(dir), 0);
+    ck_assert_uint_eq(dlxd_stale_shm_clean(dir), 1);
+    ck_assert_uint_eq(dlxd_stale_shm_clean(dir), 0);
     end_process(alive, false);
     end_process(zombie, false);
 }
@@ -227,7 +227,7 @@ START_TEST(links_folders_and_pipes_stay)
     ck_assert_int_eq(symlink("nowhere", path_of(name_of(uid, dead, 2))), 0);
     ck_assert_int_eq(mkdir(path_of(name_of(uid, dead, 3)), 0700), 0);
     ck_assert_int_eq(mkfifo(path_of(name_of(uid, dead, 4)), 0600), 0); /* opening it would block */
-    ck_assert_uint_eq(dlxd_residue_clean(dir), 0);
+    ck_assert_uint_eq(dlxd_stale_shm_clean(dir), 0);
     ck_assert(is_there("target"));
     for (uint64_t start = 1; start <= 4; start++)
         ck_assert(is_there(name_of(uid, dead, start)));
@@ -244,10 +244,10 @@ START_TEST(files_of_others_stay)
         puts("SKIP: needs root to make a file of somebody else");
         return;
     }
-    ck_assert_uint_eq(dlxd_residue_clean(dir), 0);
+    ck_assert_uint_eq(dlxd_stale_shm_clean(dir), 0);
     ck_assert(is_there(name));
     ck_assert_int_eq(chown(path_of(name), geteuid(), getegid()), 0);
-    ck_assert_uint_eq(dlxd_residue_clean(dir), 1);
+    ck_assert_uint_eq(dlxd_stale_shm_clean(dir), 1);
 }
 END_TEST
 
@@ -268,7 +268,7 @@ START_TEST(what_cannot_be_removed_stays_and_is_no_failure)
     pid_t pid = dlx_test_fork();
     if (pid == 0) /* from inside: he need not be able to search $TMPDIR */
         _exit(fchdir(folder) < 0 || setresuid(65534, 65534, 65534) < 0 ||
-              dlxd_residue_clean(".") != 0);
+              dlxd_stale_shm_clean(".") != 0);
     close(folder);
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert_int_eq(status, 0);
@@ -278,7 +278,7 @@ END_TEST
 
 START_TEST(no_folder_is_no_failure)
 {
-    ck_assert_uint_eq(dlxd_residue_clean(path_of("nowhere")), 0);
+    ck_assert_uint_eq(dlxd_stale_shm_clean(path_of("nowhere")), 0);
 }
 END_TEST
 

@@ -391,7 +391,7 @@ static uint32_t subscribe(struct dlxd_client *client, bool reliable)
     int fd;
     if (rules.n == 0)
         ck_assert_int_eq(dlxd_rules_add_user(&rules, "test", 1000), 0);
-    dlx_scene.broker.policy.rules_borrow = &rules;
+    dlx_scene.broker.policy.borrow_rules = &rules;
     ck_assert_int_eq(dlxd_subscription_new(&subscription, client, "t", &config, &fd), 0);
     dlx_scene_keep(fd);
     ck_assert_int_eq(dlx_test_broker_offer_all(subscription, &n), 0);

@@ -5,7 +5,7 @@
 
 #include "common/error.h"
 #include "common/util.h"
-#include "daemon/persist/inherited.h"
+#include "daemon/persist/manager_fds.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/persist/store.h"
 #include "daemon/persist/store_queue.h"
@@ -221,7 +221,7 @@ static const struct dlxd_publisher_config retains = {
 /* The daemon runs as this uid, and the manager keeps so many descriptors. */
 static void begin_store(uid_t own, uint32_t max)
 {
-    struct dlxd_inherited none = {.n = 0};
+    struct dlxd_manager_fds none = {.n = 0};
     dlx_scene.broker.policy.uid = own;
     ck_assert_int_eq(dlxd_store_init(&dlx_scene.broker, max, &none), 0);
 }

@@ -7,7 +7,7 @@
  */
 
 #include "client/publisher.h"
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include "client/subscription.h"
 #include "tests/fail/harness_fail.h"
 #include "tests/harness/fds.h"
@@ -44,7 +44,7 @@ static bool subscription_goes_on(struct dlx_subscription *s, const struct dlx_te
 {
     for (uint64_t until = dlx__deadline(PATIENCE);
          (s->sock < 0 || s->n_open < 2) && !(fail && fail->call) && dlx__now_ns() < until;) {
-        dlx__subscription_read_news(s);
+        dlx__subscription_read_notifications(s);
         if (s->sock < 0 || s->n_open < 2)
             (void)poll(NULL, 0, 1);
     }
@@ -68,7 +68,7 @@ static void tell(struct dlx_test_fail *fail, bool publisher_fails)
         dlx_test_stream_publish(p, 10, ++n);
     dlx_test_stream_take(s, 1);
     dlx_test_server_stop();
-    dlx__subscription_read_news(s); /* it has ended */
+    dlx__subscription_read_notifications(s); /* it has ended */
     dlx_test_server_start(place.path, NULL);
     uint64_t epoch = p->epoch;
     if (publisher_fails) {

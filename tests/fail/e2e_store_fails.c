@@ -7,7 +7,7 @@
  */
 
 #include "common/memory.h"
-#include "daemon/persist/inherited.h"
+#include "daemon/persist/manager_fds.h"
 #include "daemon/server/listener.h"
 #include "daemon/server/server.h"
 #include "tests/fail/harness_fail.h"
@@ -25,7 +25,7 @@ enum { N = 50, LAST = 7 };
 static struct dlx_test_daemon place;
 static struct dlx_test_manager manager;
 static struct dlxd_server *server;
-static struct dlxd_inherited inherited;
+static struct dlxd_manager_fds manager_fds;
 static pthread_t thread;
 
 /* ---- daemons ------------------------------------------------------------------------------- */
@@ -33,8 +33,8 @@ static pthread_t thread;
 static void *run_server(void *fail)
 {
     dlx_test_fail(fail);
-    (void)dlxd_server_keep(server, 100, &inherited);
-    dlxd_inherited_deinit(&inherited);
+    (void)dlxd_server_keep(server, 100, &manager_fds);
+    dlxd_manager_fds_deinit(&manager_fds);
     dlxd_server_run(server);
     dlx_test_fail(NULL);
     return NULL;
@@ -48,12 +48,12 @@ static void start_server(struct dlx_test_fail *fail)
     while (poll(&p, 1, 0) == 1)
         (void)poll(NULL, 0, 1);
     pthread_mutex_lock(&manager.lock);
-    inherited = (struct dlxd_inherited){.fds = calloc(manager.n + 1, sizeof *inherited.fds)};
-    ck_assert_ptr_nonnull(inherited.fds);
+    manager_fds = (struct dlxd_manager_fds){.fds = calloc(manager.n + 1, sizeof *manager_fds.fds)};
+    ck_assert_ptr_nonnull(manager_fds.fds);
     for (size_t i = 0; i < manager.n; i++)
-        inherited.fds[inherited.n++] =
-            (struct dlxd_inherited_fd){.fd = fcntl(manager.kept[i].fd, F_DUPFD_CLOEXEC, 0),
-                                       .name = strdup(manager.kept[i].name)};
+        manager_fds.fds[manager_fds.n++] =
+            (struct dlxd_manager_fd){.fd = fcntl(manager.kept[i].fd, F_DUPFD_CLOEXEC, 0),
+                                     .name = strdup(manager.kept[i].name)};
     pthread_mutex_unlock(&manager.lock);
     ck_assert_int_eq(dlxd_server_new(&server,
                                      &(struct dlxd_listen){.path = place.path, .take_fd = -1},

@@ -38,9 +38,9 @@ static bool is_cloexec(int fd)
 START_TEST(what_is_handed_over_is_taken_over)
 {
     struct dlxd_handover handover;
-    struct dlxd_inherited inherited;
+    struct dlxd_manager_fds manager_fds;
     size_t n_before = dlx_test_fds_count();
-    const struct dlxd_inherited_lock lock = {
+    const struct dlxd_listen_lock lock = {
         .dev = 5, .ino = UINT64_MAX, .is_bound = _i != 1, .made_folder = _i != 2};
     int one = dlx_test_fds_dup(STDIN_FILENO), two = dlx_test_fds_dup(STDIN_FILENO);
     dlxd_handover_init(&handover);
@@ -53,29 +53,29 @@ START_TEST(what_is_handed_over_is_taken_over)
     ck_assert_int_eq(dlxd_handover_write(&handover), 0);
     ck_assert(!is_cloexec(one) && !is_cloexec(two) && !is_cloexec(handover.fd));
     name_it(dlx__steal_fd(&handover.fd)); /* as across execve(2) */
-    ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
+    ck_assert_int_eq(dlxd_manager_fds_init(&manager_fds), 0);
     ck_assert(!getenv(DLXD_HANDOVER_VARIABLE));
-    ck_assert(inherited.is_handed_over);
-    ck_assert_uint_eq(inherited.n, 5);
+    ck_assert(manager_fds.is_handed_over);
+    ck_assert_uint_eq(manager_fds.n, 5);
     static const char *const names[] = {"one", "two", "one again", "forget me", "main:lock"};
     static const bool not_stored[] = {false, true, true, false, true};
-    for (size_t i = 0; i < inherited.n; i++) {
-        ck_assert_str_eq(inherited.fds[i].name, names[i]);
-        ck_assert_int_eq(inherited.fds[i].not_stored, not_stored[i]);
-        ck_assert_int_eq(is_cloexec(inherited.fds[i].fd), i != 3);
+    for (size_t i = 0; i < manager_fds.n; i++) {
+        ck_assert_str_eq(manager_fds.fds[i].name, names[i]);
+        ck_assert_int_eq(manager_fds.fds[i].not_stored, not_stored[i]);
+        ck_assert_int_eq(is_cloexec(manager_fds.fds[i].fd), i != 3);
     }
-    ck_assert_int_eq(inherited.fds[0].fd, one);
-    ck_assert_int_eq(inherited.fds[1].fd, two);
-    ck_assert_int_ne(inherited.fds[2].fd, one); /* its own */
-    ck_assert_int_eq(inherited.fds[3].fd, -1);
-    struct dlxd_inherited_lock found;
-    int lock_fd = dlxd_inherited_take_lock(&inherited, "main", &found);
-    ck_assert_int_eq(lock_fd, inherited.fds[4].fd);
+    ck_assert_int_eq(manager_fds.fds[0].fd, one);
+    ck_assert_int_eq(manager_fds.fds[1].fd, two);
+    ck_assert_int_ne(manager_fds.fds[2].fd, one); /* its own */
+    ck_assert_int_eq(manager_fds.fds[3].fd, -1);
+    struct dlxd_listen_lock found;
+    int lock_fd = dlxd_manager_fds_take_lock(&manager_fds, "main", &found);
+    ck_assert_int_eq(lock_fd, manager_fds.fds[4].fd);
     ck_assert_int_ne(lock_fd, two); /* its own */
     ck_assert(found.dev == lock.dev && found.ino == lock.ino);
     ck_assert(found.is_bound == (_i != 1) && found.made_folder == (_i != 2));
     close(lock_fd);
-    dlxd_inherited_deinit(&inherited);
+    dlxd_manager_fds_deinit(&manager_fds);
     dlxd_handover_deinit(&handover);
     ck_assert_uint_eq(dlx_test_fds_count(), n_before);
 }
@@ -143,14 +143,14 @@ static int write_table(size_t size, unsigned seals)
 /* All that was listed is open still: the process ends by this. */
 static void refused(int fd, const char *words)
 {
-    struct dlxd_inherited inherited;
+    struct dlxd_manager_fds manager_fds;
     name_it(fd);
-    int r = dlxd_inherited_init(&inherited);
+    int r = dlxd_manager_fds_init(&manager_fds);
     ck_assert_msg(r == DLX_E_INVALID || r == DLX_E_VERSION || r == DLX_E_SYSTEM, "%d", r);
     ck_assert_msg(strstr(dlx__error_message(), words), "'%s' is not in '%s'", words,
                   dlx__error_message());
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "what DLX_HANDOVER hands over"));
-    ck_assert(!inherited.is_handed_over || inherited.n == 0);
+    ck_assert(!manager_fds.is_handed_over || manager_fds.n == 0);
     ck_assert(!getenv(DLXD_HANDOVER_VARIABLE));
 }
 
@@ -219,11 +219,11 @@ START_TEST(what_is_for_another_process_is_left_alone)
 {
     static const char *const texts[] = {
         "", "1:3", ":3", "x", "99999", "-1:3", "99999999999999999999:3"};
-    struct dlxd_inherited inherited;
+    struct dlxd_manager_fds manager_fds;
     for (size_t i = 0; i < DLX_ARRAY_SIZE(texts); i++) {
         ck_assert_int_eq(setenv(DLXD_HANDOVER_VARIABLE, texts[i], 1), 0);
-        ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
-        ck_assert(!inherited.is_handed_over && inherited.n == 0);
+        ck_assert_int_eq(dlxd_manager_fds_init(&manager_fds), 0);
+        ck_assert(!manager_fds.is_handed_over && manager_fds.n == 0);
         ck_assert(!getenv(DLXD_HANDOVER_VARIABLE));
     }
 }
@@ -247,7 +247,7 @@ START_TEST(a_call_that_fails_is_an_error_and_leaves_nothing)
     size_t n_before = dlx_test_fds_count(), n_failed = 0;
     while (dlx_test_fail_next(&fail)) {
         struct dlxd_handover handover;
-        struct dlxd_inherited inherited = {.n = 0};
+        struct dlxd_manager_fds manager_fds = {.n = 0};
         int one = dlx_test_fds_dup(STDIN_FILENO), two = dlx_test_fds_dup(STDIN_FILENO);
         dlxd_handover_init(&handover);
         dlx_test_fail(&fail);
@@ -257,7 +257,7 @@ START_TEST(a_call_that_fails_is_an_error_and_leaves_nothing)
         if (is_written) {
             name_it(dlx__steal_fd(&handover.fd));
             dlx_test_fail(&fail);
-            r = dlxd_inherited_init(&inherited);
+            r = dlxd_manager_fds_init(&manager_fds);
             dlx_test_fail(NULL);
         } else {
             dlxd_handover_undo(&handover);
@@ -266,8 +266,8 @@ START_TEST(a_call_that_fails_is_an_error_and_leaves_nothing)
         ck_assert_msg(r == 0 || (fail.call && *dlx__error_message()), "%d: %s", r,
                       dlx__error_message());
         n_failed += r < 0;
-        ck_assert_uint_eq(inherited.n, r == 0 ? 3 : 0);
-        dlxd_inherited_deinit(&inherited);
+        ck_assert_uint_eq(manager_fds.n, r == 0 ? 3 : 0);
+        dlxd_manager_fds_deinit(&manager_fds);
         (void)close(one); /* unless it was taken */
         (void)close(two);
         ck_assert_msg(dlx_test_fds_count() == n_before, "%s: %zu descriptors, %zu before",

@@ -2,7 +2,7 @@
 /* Descriptors of the service manager: each has its name; what is not told as it should be is told in words, or is for others. */
 #include "common/error.h"
 #include "common/util.h"
-#include "daemon/persist/inherited.h"
+#include "daemon/persist/manager_fds.h"
 #include "tests/fail/harness_fail.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
@@ -51,26 +51,26 @@ static void run(void (*story)(void))
 
 static void names_and_descriptors(void)
 {
-    struct dlxd_inherited inherited;
+    struct dlxd_manager_fds manager_fds;
     tell("3", NULL, "one::a name");
-    ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
-    ck_assert_uint_eq(inherited.n, 3);
+    ck_assert_int_eq(dlxd_manager_fds_init(&manager_fds), 0);
+    ck_assert_uint_eq(manager_fds.n, 3);
     static const char *const names[N] = {"one", "", "a name"};
     for (int i = 0; i < N; i++) {
-        ck_assert_int_eq(inherited.fds[i].fd, FIRST + i);
-        ck_assert_str_eq(inherited.fds[i].name, names[i]);
+        ck_assert_int_eq(manager_fds.fds[i].fd, FIRST + i);
+        ck_assert_str_eq(manager_fds.fds[i].name, names[i]);
         ck_assert_int_eq(fcntl(FIRST + i, F_GETFD), FD_CLOEXEC);
     }
     /* A child does not take them for its own. */
     ck_assert(!getenv("LISTEN_FDS") && !getenv("LISTEN_PID") && !getenv("LISTEN_FDNAMES"));
-    inherited.fds[1].taken = true;
-    dlxd_inherited_deinit(&inherited);
+    manager_fds.fds[1].taken = true;
+    dlxd_manager_fds_deinit(&manager_fds);
     ck_assert(!is_open(FIRST) && is_open(FIRST + 1) && !is_open(FIRST + 2));
     tell("2", NULL, NULL);
-    ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
-    ck_assert_uint_eq(inherited.n, 2);
-    ck_assert_str_eq(inherited.fds[1].name, "unknown");
-    dlxd_inherited_deinit(&inherited);
+    ck_assert_int_eq(dlxd_manager_fds_init(&manager_fds), 0);
+    ck_assert_uint_eq(manager_fds.n, 2);
+    ck_assert_str_eq(manager_fds.fds[1].name, "unknown");
+    dlxd_manager_fds_deinit(&manager_fds);
 }
 
 START_TEST(each_descriptor_has_its_name)
@@ -83,18 +83,18 @@ static void not_for_us(void)
 {
     static const char *const numbers[] = {"",   "0",  "-1", "+1",
                                           " 1", "1x", "x",  "99999999999999999999"};
-    struct dlxd_inherited inherited;
+    struct dlxd_manager_fds manager_fds;
     for (size_t i = 0; i < DLX_ARRAY_SIZE(numbers); i++) {
         tell(numbers[i], NULL, "a:b:c");
-        ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
-        ck_assert_uint_eq(inherited.n, 0);
+        ck_assert_int_eq(dlxd_manager_fds_init(&manager_fds), 0);
+        ck_assert_uint_eq(manager_fds.n, 0);
         tell("3", numbers[i], "a:b:c");
-        ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
-        ck_assert_uint_eq(inherited.n, 0);
+        ck_assert_int_eq(dlxd_manager_fds_init(&manager_fds), 0);
+        ck_assert_uint_eq(manager_fds.n, 0);
     }
     (void)unsetenv("LISTEN_PID");
-    ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
-    ck_assert_uint_eq(inherited.n, 0);
+    ck_assert_int_eq(dlxd_manager_fds_init(&manager_fds), 0);
+    ck_assert_uint_eq(manager_fds.n, 0);
     ck_assert(is_open(FIRST) && is_open(FIRST + N - 1));
 }
 
@@ -106,14 +106,14 @@ END_TEST
 
 static void refused(const char *n, const char *names, const char *words)
 {
-    struct dlxd_inherited inherited;
+    struct dlxd_manager_fds manager_fds;
     tell(n, NULL, names);
     (void)close(FIRST + N - 1);
-    ck_assert_int_lt(dlxd_inherited_init(&inherited), 0);
+    ck_assert_int_lt(dlxd_manager_fds_init(&manager_fds), 0);
     ck_assert_msg(strstr(dlx__error_message(), words), "'%s' is not in '%s'", words,
                   dlx__error_message());
-    ck_assert_uint_eq(inherited.n, 0);
-    ck_assert(!inherited.fds);
+    ck_assert_uint_eq(manager_fds.n, 0);
+    ck_assert(!manager_fds.fds);
 }
 
 static void impossible(void)
@@ -133,22 +133,22 @@ END_TEST
 static void each_failure(void)
 {
     struct dlx_test_fail fail = {.at = 0};
-    struct dlxd_inherited inherited;
+    struct dlxd_manager_fds manager_fds;
     size_t n_failed = 0;
     while (dlx_test_fail_next(&fail)) {
         tell("3", NULL, "a:b:c");
         dlx_test_fail(&fail);
-        int r = dlxd_inherited_init(&inherited);
+        int r = dlxd_manager_fds_init(&manager_fds);
         dlx_test_fail(NULL);
         if (r == 0) {
             ck_assert_ptr_null(fail.call);
-            dlxd_inherited_deinit(&inherited);
+            dlxd_manager_fds_deinit(&manager_fds);
             continue;
         }
         n_failed++;
         ck_assert_int_eq(r, DLX_E_NO_MEMORY);
         ck_assert_ptr_nonnull(strstr(dlx__error_message(), "3 inherited descriptors"));
-        ck_assert_uint_eq(inherited.n, 0);
+        ck_assert_uint_eq(manager_fds.n, 0);
     }
     ck_assert_uint_eq(n_failed, 4); /* the table and the names */
 }
@@ -190,15 +190,15 @@ static void put(int fd, enum kind kind)
 
 static int take(enum kind first, enum kind second, int *ret_fd)
 {
-    struct dlxd_inherited inherited;
+    struct dlxd_manager_fds manager_fds;
     tell("3", NULL, "a:b:c");
     put(FIRST, first);
     put(FIRST + 1, FILE_);
     put(FIRST + 2, second);
-    ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
+    ck_assert_int_eq(dlxd_manager_fds_init(&manager_fds), 0);
     *ret_fd = -1;
-    int r = dlxd_inherited_take_listener(&inherited, NULL, ret_fd);
-    dlxd_inherited_deinit(&inherited);
+    int r = dlxd_manager_fds_take_listen_fd(&manager_fds, NULL, ret_fd);
+    dlxd_manager_fds_deinit(&manager_fds);
     for (int fd = FIRST; fd < FIRST + N; fd++)
         ck_assert_int_eq(is_open(fd), fd == *ret_fd);
     return r;
@@ -237,20 +237,21 @@ static void sockets_by_name(void)
         {"a:b:a.socket", "a", -1, DLX_E_INVALID},
     };
     for (size_t i = 0; i < DLX_ARRAY_SIZE(rows); i++) {
-        struct dlxd_inherited inherited;
+        struct dlxd_manager_fds manager_fds;
         int fd = -1;
         tell("3", NULL, rows[i].names);
         put(FIRST, SEQPACKET);
         put(FIRST + 1, FILE_);
         put(FIRST + 2, SEQPACKET);
-        ck_assert_int_eq(dlxd_inherited_init(&inherited), 0);
-        ck_assert_int_eq(dlxd_inherited_take_listener(&inherited, rows[i].name, &fd), rows[i].r);
+        ck_assert_int_eq(dlxd_manager_fds_init(&manager_fds), 0);
+        ck_assert_int_eq(dlxd_manager_fds_take_listen_fd(&manager_fds, rows[i].name, &fd),
+                         rows[i].r);
         ck_assert_msg(fd == rows[i].fd, "row %zu: %d", i, fd);
-        ck_assert_int_eq(dlxd_inherited_check_listeners(&inherited), DLX_E_INVALID);
+        ck_assert_int_eq(dlxd_manager_fds_check_listen_fds(&manager_fds), DLX_E_INVALID);
         ck_assert_msg(strstr(dlx__error_message(), "inherited descriptor ") &&
                           strstr(dlx__error_message(), "it has no [socket "),
                       "%s", dlx__error_message());
-        dlxd_inherited_deinit(&inherited);
+        dlxd_manager_fds_deinit(&manager_fds);
         if (fd >= 0)
             close(fd);
     }

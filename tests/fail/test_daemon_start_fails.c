@@ -8,7 +8,7 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "daemon/objects/client.h"
-#include "daemon/persist/inherited.h"
+#include "daemon/persist/manager_fds.h"
 #include "daemon/server/listener.h"
 #include "daemon/server/server.h"
 #include "tests/harness/daemon.h"
@@ -59,7 +59,7 @@ static int pass(void)
 /* As main() does. */
 static int start(struct dlxd_server **ret, int take_listen_fd, const struct dlx_memory *memory)
 {
-    struct dlxd_inherited inherited = {.n = 0};
+    struct dlxd_manager_fds manager_fds = {.n = 0};
     dlx_cleanup(dlx__closep) int fd = take_listen_fd;
     int r = dlx__memory_supported(memory);
     if (r == 0)
@@ -68,7 +68,7 @@ static int start(struct dlxd_server **ret, int take_listen_fd, const struct dlx_
         r = dlxd_server_new(
             ret, &(struct dlxd_listen){.path = place.path, .take_fd = dlx__steal_fd(&fd)}, memory);
     if (r == 0)
-        (void)dlxd_server_keep(*ret, 100, &inherited); /* without it, it only says so */
+        (void)dlxd_server_keep(*ret, 100, &manager_fds); /* without it, it only says so */
     return r;
 }
 

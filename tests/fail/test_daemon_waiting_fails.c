@@ -27,7 +27,7 @@
             ck_abort_msg(__VA_ARGS__);                                                             \
     } while (0)
 
-enum { MAX_HELD = 70, IN_SOCKET = 128, N_LINKS = 4096, N = DLXD_WAITING_MAX };
+enum { MAX_HELD = 70, IN_SOCKET = 128, N_LINKS = 4096, N = DLXD_PENDING_JOINS_MAX };
 
 /* What has become of a subscriber. */
 enum kind { THERE, OVER, HOLDS, DEAD, N_KINDS };
@@ -148,7 +148,7 @@ static int join(enum kind kind, int *ret_bell)
     body.link = number;
     body.max_held = MAX_HELD;
     body.page_size = dlx_shm_link_size(MAX_HELD);
-    int r = dlxd_waiting_send(link, &body, fds);
+    int r = dlxd_pending_join_send(link, &body, fds);
     close(bell[0]);
     if (r == 0 && ret_bell)
         *ret_bell = bell[1];
@@ -170,7 +170,7 @@ static void join_many(enum kind kind, uint32_t n)
 
 static void end(uint32_t number)
 {
-    dlxd_waiting_link_ended(link_at(number));
+    dlxd_pending_join_link_ended(link_at(number));
 }
 
 /* ---- what the publisher finds --------------------------------------------------------------- */
@@ -212,9 +212,9 @@ static void read_all(void)
     REQUIRE(joins() == w.n_found, "%u joins, %u found", (unsigned)joins(), w.n_found);
     for (uint32_t i = 1; i <= w.n; i++)
         REQUIRE(w.found[i] || !needs(w.kinds[i]), "link %u of %u is lost", i, w.n);
-    ck_assert_uint_eq(w.publisher->waiting.n, 0);
-    ck_assert_uint_eq(w.publisher->waiting.n_ended, 0);
-    ck_assert_uint_eq(w.client->user->used[DLXD_WAITING], 0);
+    ck_assert_uint_eq(w.publisher->pending_joins.n, 0);
+    ck_assert_uint_eq(w.publisher->pending_joins.n_ended, 0);
+    ck_assert_uint_eq(w.client->user->used[DLXD_PENDING_JOINS], 0);
 }
 
 /* ---- the tests ----------------------------------------------------------------------------- */
@@ -224,10 +224,10 @@ START_TEST(who_waits_is_sent_in_the_order_of_joining)
     setup();
     size_t n_fds = dlx_test_broker_n_fds(&w.test);
     join_many(THERE, IN_SOCKET);
-    ck_assert_uint_eq(w.publisher->waiting.n, 0);
+    ck_assert_uint_eq(w.publisher->pending_joins.n, 0);
     join_many(THERE, N);
-    ck_assert_uint_eq(w.publisher->waiting.n, N);
-    ck_assert_uint_eq(w.client->user->used[DLXD_WAITING], N);
+    ck_assert_uint_eq(w.publisher->pending_joins.n, N);
+    ck_assert_uint_eq(w.client->user->used[DLXD_PENDING_JOINS], N);
     ck_assert_uint_eq(joins(), IN_SOCKET + N);
     ck_assert_int_eq(join(THERE, NULL), DLX_E_PUBLISHER_NOT_RESPONDING);
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "512 more wait"));
@@ -236,7 +236,7 @@ START_TEST(who_waits_is_sent_in_the_order_of_joining)
     ck_assert_uint_eq(w.n_found, IN_SOCKET + N);
     ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test), n_fds);
     join_many(THERE, IN_SOCKET + 1); /* and it may happen again */
-    ck_assert_uint_eq(w.publisher->waiting.n, 1);
+    ck_assert_uint_eq(w.publisher->pending_joins.n, 1);
     read_all();
     teardown();
 }
@@ -251,20 +251,20 @@ START_TEST(who_has_left_for_good_makes_room_and_nobody_else_does)
         join_many(i % 2 ? OVER : DEAD, 1);
         end(w.n);
     }
-    ck_assert_uint_eq(w.publisher->waiting.n, 0);
+    ck_assert_uint_eq(w.publisher->pending_joins.n, 0);
     ck_assert_uint_eq(joins(), IN_SOCKET);
     ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test), n_fds);
     join_many(HOLDS, N / 2);
     for (uint32_t i = w.n - N / 2 + 1; i <= w.n; i++)
         end(i);
     join_many(THERE, N / 2);
-    ck_assert_uint_eq(w.publisher->waiting.n, N);
+    ck_assert_uint_eq(w.publisher->pending_joins.n, N);
     ck_assert_int_eq(join(THERE, NULL), DLX_E_PUBLISHER_NOT_RESPONDING);
     /* What they held they hold no more, and nobody says so. */
     hold(HOLDS, 0);
     while (join(THERE, NULL) == DLX_E_PUBLISHER_NOT_RESPONDING) /* the last look was just now */
         continue;
-    ck_assert_uint_eq(w.publisher->waiting.n, N / 2 + 1);
+    ck_assert_uint_eq(w.publisher->pending_joins.n, N / 2 + 1);
     ck_assert_uint_eq(joins(), IN_SOCKET + N / 2 + 1);
     for (uint32_t i = 1; i <= w.n; i++)
         w.kinds[i] = w.kinds[i] == HOLDS ? OVER : w.kinds[i];
@@ -281,12 +281,12 @@ START_TEST(the_ended_are_looked_at_when_they_have_doubled)
     join_many(HOLDS, 7);
     for (uint32_t i = 0; i < 7; i++)
         end(w.n - i);
-    ck_assert_uint_eq(w.publisher->waiting.n, 7);
+    ck_assert_uint_eq(w.publisher->pending_joins.n, 7);
     hold(HOLDS, 0);
     join_many(THERE, 1);
     end(w.n); /* the eighth, which is there */
-    ck_assert_uint_eq(w.publisher->waiting.n, 1);
-    ck_assert_uint_eq(w.publisher->waiting.n_ended, 1);
+    ck_assert_uint_eq(w.publisher->pending_joins.n, 1);
+    ck_assert_uint_eq(w.publisher->pending_joins.n_ended, 1);
     ck_assert_uint_eq(joins(), IN_SOCKET + 1);
     uint64_t left = leaves();
     for (uint32_t i = 1; i < w.n; i++)
@@ -336,7 +336,7 @@ END_TEST
 START_TEST(a_user_may_have_so_many_that_wait)
 {
     setup();
-    w.test.broker.users.max[DLXD_WAITING] = 3;
+    w.test.broker.users.max[DLXD_PENDING_JOINS] = 3;
     join_many(THERE, IN_SOCKET + 3);
     size_t n_fds = dlx_test_broker_n_fds(&w.test);
     ck_assert_int_eq(join(THERE, NULL), DLX_E_LIMIT);
@@ -362,9 +362,9 @@ START_TEST(a_user_leaves_places_of_anothers_publisher_for_the_next)
     join_many(THERE, HONEST);
     w.subscription.client = w.client;
     join_many(THERE, N - GREEDY - HONEST);
-    ck_assert_uint_eq(w.publisher->waiting.n, N);
+    ck_assert_uint_eq(w.publisher->pending_joins.n, N);
     read_all();
-    ck_assert_uint_eq(greedy->user->used[DLXD_WAITING], 0);
+    ck_assert_uint_eq(greedy->user->used[DLXD_PENDING_JOINS], 0);
     teardown();
     close(fds[0]);
     close(fds[1]);
@@ -378,14 +378,14 @@ START_TEST(a_publisher_that_has_closed_its_link_socket_is_not_waited_for)
     close(w.link_sock);
     dlx_test_broker_run(&w.test);
     ck_assert_int_eq(join(THERE, NULL), DLX_E_DISCONNECTED);
-    ck_assert_uint_eq(w.publisher->waiting.n, 3);
+    ck_assert_uint_eq(w.publisher->pending_joins.n, 3);
     ck_assert_uint_eq(joins(), IN_SOCKET + 3); /* nobody was taken back */
     w.link_sock = memfd_create("none", MFD_CLOEXEC);
     end(w.n); /* may come before or after the publisher's end */
     ck_assert(dlxd_publisher_end(w.publisher) == false);
     for (uint32_t i = 1; i < w.n; i++)
         end(i);
-    ck_assert_uint_eq(w.client->user->used[DLXD_WAITING], 0);
+    ck_assert_uint_eq(w.client->user->used[DLXD_PENDING_JOINS], 0);
     teardown();
 }
 END_TEST
@@ -402,7 +402,7 @@ START_TEST(a_call_that_fails_loses_nobody)
         int r = join(THERE, NULL); /* the first that waits */
         dlx_test_fail(NULL);
         uint32_t waits = r == 0;
-        ck_assert_uint_eq(w.publisher->waiting.n, waits);
+        ck_assert_uint_eq(w.publisher->pending_joins.n, waits);
         ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test), n_fds + 3 * (size_t)waits);
         dlx_test_fail(&fail);
         if (!fail.call)

@@ -7,7 +7,7 @@
  */
 #include "client/call.h"
 #include "client/publisher.h"
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include "client/subscription.h"
 #include "common/memory.h"
 #include "ring/entry.h"
@@ -66,7 +66,7 @@ struct state {
     struct dlx_publisher *p;
     struct dlx_subscription *s;
     struct dlx_message *messages[MESSAGES];
-    int control, news, links; /* the daemon's ends; -1: closed */
+    int control, notification, links; /* the daemon's ends; -1: closed */
     int bells[8];
     uint32_t n_bells;
     uint32_t ahead; /* replies that are queued */
@@ -111,7 +111,7 @@ static size_t right_fds(struct state *s, Dlx__Wire__Packet__BodyCase body, uint3
         fds[n++] = region_fd(PUB_ARENA);
         break;
     case BODY(SUBSCRIBE_REPLY):
-        fds[n++] = make_pair(&s->news);
+        fds[n++] = make_pair(&s->notification);
         break;
     case BODY(LINK_OFFER):
         fds[n++] = region_fd(PAGE);
@@ -252,11 +252,12 @@ static void queue_reply(struct state *s)
 
 static void queue_news(struct state *s)
 {
-    static const Dlx__Wire__Packet__BodyCase news[] = {
+    static const Dlx__Wire__Packet__BodyCase notification[] = {
         BODY(LINK_OFFER),    BODY(LINK_OPEN),      BODY(ARENA_ADDED), BODY(ARENA_ADDED),
         BODY(ARENA_DROPPED), BODY(PUBLISHER_GONE), BODY(LINK_FAILED), BODY(LINK_ADDED),
     };
-    queue(s, s->news, news[dlx_fuzz_choose(&s->f, DLX_ARRAY_SIZE(news))], 0);
+    queue(s, s->notification, notification[dlx_fuzz_choose(&s->f, DLX_ARRAY_SIZE(notification))],
+          0);
 }
 
 static void scribble(struct state *s)
@@ -448,7 +449,7 @@ static void ask(struct state *s)
 
 static void hang_up(struct state *s)
 {
-    int *const ends[] = {&s->control, &s->news, &s->links, &s->bells[0], &s->bells[1]};
+    int *const ends[] = {&s->control, &s->notification, &s->links, &s->bells[0], &s->bells[1]};
     int *end = ends[dlx_fuzz_choose(&s->f, DLX_ARRAY_SIZE(ends))];
     *end = dlx__close(*end);
 }
@@ -531,7 +532,7 @@ static void begin(struct state *s)
     struct dlx_client *c = calloc(1, sizeof *c);
     REQUIRE(c);
     s->c = c;
-    s->news = s->links = -1;
+    s->notification = s->links = -1;
     for (size_t i = 0; i < DLX_ARRAY_SIZE(s->bells); i++)
         s->bells[i] = -1;
     for (int i = 0; i < N_REGIONS; i++)
@@ -571,7 +572,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         dlx_message_unref(s.messages[i]);
     dlx_client_unref(s.c);
     dlx__close(s.control);
-    dlx__close(s.news);
+    dlx__close(s.notification);
     dlx__close(s.links);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(s.bells); i++)
         dlx__close(s.bells[i]);

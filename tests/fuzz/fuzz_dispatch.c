@@ -182,7 +182,7 @@ static void read_replies(struct state *s, uint32_t k)
     }
 }
 
-static void on_news(struct state *s, struct sock *sock, const Dlx__Wire__Packet *packet)
+static void on_notifications(struct state *s, struct sock *sock, const Dlx__Wire__Packet *packet)
 {
     REQUIRE(packet->serial == 0);
     sock->fds_read += rx.n_fds > 0;
@@ -213,13 +213,13 @@ static void on_news(struct state *s, struct sock *sock, const Dlx__Wire__Packet 
     }
 }
 
-static void read_news(struct state *s, struct sock *sock)
+static void read_notifications(struct state *s, struct sock *sock)
 {
     const Dlx__Wire__Packet *packet;
     while (sock->fd >= 0 && dlx__packet_recv_fds(sock->fd, &rx) == 0) {
         REQUIRE(dlx__proto_unpack(&arena, rx.data, rx.size, &packet) == 0);
         check_n_fds(packet);
-        on_news(s, sock, packet);
+        on_notifications(s, sock, packet);
         dlx__packet_deinit(&rx);
     }
 }
@@ -413,7 +413,7 @@ static void step(struct state *s)
         break;
     case 7:
     case 8:
-        read_news(s, &s->socks[dlx_fuzz_choose(f, SOCKS_MAX)]);
+        read_notifications(s, &s->socks[dlx_fuzz_choose(f, SOCKS_MAX)]);
         break;
     case 9:
     case 10:
@@ -432,7 +432,7 @@ static void end(struct state *s)
 {
     for (uint32_t i = 0; i < SOCKS_MAX; i++)
         if (s->socks[i].fd >= 0)
-            read_news(s, &s->socks[i]);
+            read_notifications(s, &s->socks[i]);
     dlx_for_each (it, &broker.clients)
         dlxd_client_free(dlxd_container_of(it, struct dlxd_client, node));
     dlxd_broker_settle(&broker);

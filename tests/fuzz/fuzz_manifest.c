@@ -43,11 +43,11 @@ static void require_same(const struct dlx_manifest_item *a, const struct dlx_man
 static void read_gpu(const struct dlx_manifest *manifest, const struct dlx_manifest_item *items)
 {
     static struct dlx_client client = {.refs = 1};
-    static struct dlx_inlet inlet = {.pid = 1, .bell = -1, .client = &client};
+    static struct dlx_subscriber_link subscriber_link = {.pid = 1, .bell = -1, .client = &client};
     struct dlx_message_gpu *gpu = NULL;
     if (client.generation == 0)
         REQUIRE(dlx__fork_init(&client.generation) == 0);
-    if (dlx__message_gpu_new(&inlet, manifest, &gpu) < 0) {
+    if (dlx__message_gpu_new(&subscriber_link, manifest, &gpu) < 0) {
         REQUIRE(*dlx__error_message());
         return;
     }

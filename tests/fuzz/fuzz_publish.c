@@ -241,7 +241,7 @@ static void move(struct state *s)
     }
     for (uint64_t i = w->head - n + 1; i <= w->head; i++) {
         REQUIRE(*(uint64_t *)dlx__writer_payload(w, i, words) == i && dlx_test_is_of(words, i));
-        dlx__writer_carry(block, i, words, new_payload(s, i));
+        dlx__writer_copy_retained(block, i, words, new_payload(s, i));
     }
     s->n_blocks++;
     dlx__writer_move(w, block);

@@ -6,9 +6,9 @@
  * it was published, and again when it is released; every byte of the arena comes back.
  */
 #include "client/call.h"
-#include "client/inlet.h"
+#include "client/subscriber_link.h"
 #include "client/publisher.h"
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include "tests/fuzz/harness_fuzz.h"
 #include <string.h>
 
@@ -53,9 +53,9 @@ struct state {
     struct dlx_client *c;
     struct dlx_publisher p;
     struct dlx_shm_membership membership;
-    struct dlx_outlet outlet;
+    struct dlx_publisher_link publisher_link;
     struct dlx_peer peer;
-    struct dlx_inlet *inlet;
+    struct dlx_subscriber_link *subscriber_link;
     struct local locals[LOCALS];
     struct sent sent[SENT_MAX]; /* by number */
     uint64_t n_sent;
@@ -417,10 +417,10 @@ static void take(struct state *s, uint32_t n)
     while (at < HELD && s->held[at])
         at++;
     struct dlx_message *m;
-    int r = dlx__inlet_take(s->inlet, n, &m);
+    int r = dlx__subscriber_link_take(s->subscriber_link, n, &m);
     REQUIRE(r == 0 || r == DLX_E_EMPTY || (r == DLX_E_TOO_MANY_HELD && at == HELD));
     if (r < 0) {
-        REQUIRE(r != DLX_E_EMPTY || s->inlet->core.cursor == s->n_sent);
+        REQUIRE(r != DLX_E_EMPTY || s->subscriber_link->core.cursor == s->n_sent);
         return;
     }
     REQUIRE(at < HELD && dlx_message_seq(m) == s->n_taken + dlx_message_gap(m) + 1);
@@ -443,9 +443,10 @@ static void release(struct state *s, uint32_t at)
 static void begin(struct state *s)
 {
     struct dlx_client *c = s->c = calloc(1, sizeof *c);
-    struct dlx_inlet *inlet = s->inlet = calloc(1, sizeof *inlet);
+    struct dlx_subscriber_link *subscriber_link = s->subscriber_link =
+        calloc(1, sizeof *subscriber_link);
     struct dlx_publisher *p = &s->p;
-    REQUIRE(c && inlet);
+    REQUIRE(c && subscriber_link);
     atomic_init(&c->refs, 1);
     c->generation = generation;
     c->sock = -1;
@@ -470,28 +471,31 @@ static void begin(struct state *s)
     REQUIRE(dlx__heap_new(&p->heap, generation, false) == 0 &&
             dlx__heap_add(p->heap, 1, arena, ARENA_SIZE) == 0);
     REQUIRE(dlx__writer_init(&p->core, control, ENTRIES, DEPTH, HISTORY, false, &s->membership,
-                             &dlx__outlet_env, p) == 0);
+                             &dlx__publisher_link_env, p) == 0);
 
-    atomic_init(&inlet->refs, DLX_INLET_ALIVE);
-    inlet->generation = generation;
-    inlet->bell = -1;
-    inlet->max_held = HELD;
-    inlet->messages = calloc(HELD, sizeof(struct dlx_message *));
-    inlet->page_size = dlx_shm_link_size(HELD);
-    inlet->page = dlx_fuzz_map(inlet->page_size);
-    inlet->arenas = calloc(1, sizeof *inlet->arenas);
-    REQUIRE(inlet->messages && inlet->arenas);
-    inlet->control = control;
-    inlet->control_size = dlx_shm_control_size(ENTRIES);
-    inlet->n_entries = ENTRIES;
-    inlet->arenas[0] = (struct dlx_inlet_arena){.id = 1, .map = arena, .size = ARENA_SIZE};
-    inlet->n_arenas = 1;
-    dlx__inlet_start(inlet, 0, true, false, false);
-    s->outlet.bell = s->peer.pidfd = -1;
-    s->outlet.peer = &s->peer;
-    s->outlet.core = (struct dlx_writer_link){
-        .page = inlet->page, .ticket = dlx_shm_ticket(inlet->page, 0), .max_held = HELD};
-    REQUIRE(dlx__writer_link_add(&p->core, &s->outlet.core) == 0);
+    atomic_init(&subscriber_link->refs, DLX_SUBSCRIBER_LINK_ALIVE);
+    subscriber_link->generation = generation;
+    subscriber_link->bell = -1;
+    subscriber_link->max_held = HELD;
+    subscriber_link->messages = calloc(HELD, sizeof(struct dlx_message *));
+    subscriber_link->page_size = dlx_shm_link_size(HELD);
+    subscriber_link->page = dlx_fuzz_map(subscriber_link->page_size);
+    subscriber_link->arenas = calloc(1, sizeof *subscriber_link->arenas);
+    REQUIRE(subscriber_link->messages && subscriber_link->arenas);
+    subscriber_link->control = control;
+    subscriber_link->control_size = dlx_shm_control_size(ENTRIES);
+    subscriber_link->n_entries = ENTRIES;
+    subscriber_link->arenas[0] =
+        (struct dlx_subscriber_link_arena){.id = 1, .map = arena, .size = ARENA_SIZE};
+    subscriber_link->n_arenas = 1;
+    dlx__subscriber_link_start(subscriber_link, 0, true, false, false);
+    s->publisher_link.bell = s->peer.pidfd = -1;
+    s->publisher_link.peer = &s->peer;
+    s->publisher_link.core =
+        (struct dlx_writer_link){.page = subscriber_link->page,
+                                 .ticket = dlx_shm_ticket(subscriber_link->page, 0),
+                                 .max_held = HELD};
+    REQUIRE(dlx__writer_link_add(&p->core, &s->publisher_link.core) == 0);
 }
 
 static void delete_local(struct local *local)
@@ -511,9 +515,9 @@ static void end(struct state *s)
     for (uint32_t i = 0; i < LOCALS; i++)
         delete_local(&s->locals[i]);
     /* All of it comes back. */
-    dlx__inlet_close(s->inlet);
+    dlx__subscriber_link_close(s->subscriber_link);
     writer->kept = 0;
-    writer->n_links = 0; /* the outlet is ours */
+    writer->n_links = 0; /* the link is ours */
     while (dlx__writer_reclaim(writer, false) > 0)
         ;
     dlx__heap_collect(s->p.heap);
@@ -523,9 +527,9 @@ static void end(struct state *s)
     REQUIRE(r == 0);
     dlx__heap_give(s->p.heap, whole);
 
-    s->inlet->n_arenas = 0; /* the publisher unmaps them */
-    s->inlet->control = NULL;
-    dlx__inlet_unref(s->inlet);
+    s->subscriber_link->n_arenas = 0; /* the publisher unmaps them */
+    s->subscriber_link->control = NULL;
+    dlx__subscriber_link_unref(s->subscriber_link);
     s->p.closed = true;
     dlx__writer_deinit(writer);
     dlx__events_deinit(&s->p.events);

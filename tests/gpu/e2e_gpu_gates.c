@@ -17,14 +17,14 @@ static struct dlx_test_gpu_gate gate;
  * since it has not waited. */
 struct opener {
     pthread_t thread;
-    struct dlx_inlet *inlet;
+    struct dlx_subscriber_link *subscriber_link;
     uint64_t n_waits; /* before */
     atomic_bool is_over;
 };
 
 static bool has_waited(const struct opener *opener)
 {
-    return atomic_load(&opener->inlet->n_gpu_waits) > opener->n_waits;
+    return atomic_load(&opener->subscriber_link->n_gpu_waits) > opener->n_waits;
 }
 
 static void *open_gate(void *arg)
@@ -39,8 +39,8 @@ static void *open_gate(void *arg)
 
 static void opener_begin(struct opener *opener, const struct dlx_test_gpu_pair *pair)
 {
-    opener->inlet = pair->x.s->inlets[0];
-    opener->n_waits = atomic_load(&opener->inlet->n_gpu_waits);
+    opener->subscriber_link = pair->x.s->links[0];
+    opener->n_waits = atomic_load(&opener->subscriber_link->n_gpu_waits);
     atomic_init(&opener->is_over, false);
     ck_assert_int_eq(pthread_create(&opener->thread, NULL, open_gate, opener), 0);
 }

@@ -51,12 +51,12 @@ static void handle(uint64_t id, uint32_t n_chunks)
 }
 
 /* The link to the only publisher that there is. */
-static struct dlx_inlet *inlet_of(struct dlx_subscription *s)
+static struct dlx_subscriber_link *link_of(struct dlx_subscription *s)
 {
-    struct dlx_inlet *found = NULL;
-    for (uint32_t i = 0; i < s->n_inlets; i++)
-        if (s->inlets[i]->publisher != 0)
-            found = s->inlets[i];
+    struct dlx_subscriber_link *found = NULL;
+    for (uint32_t i = 0; i < s->n_links; i++)
+        if (s->links[i]->publisher != 0)
+            found = s->links[i];
     ck_assert_ptr_nonnull(found);
     return found;
 }
@@ -64,7 +64,7 @@ static struct dlx_inlet *inlet_of(struct dlx_subscription *s)
 static int fetch(struct dlx_client *c, struct dlx_subscription *s, uint64_t id)
 {
     dlx__gpu_handle_deinit(&got);
-    return dlx__gpu_keep_get(c, inlet_of(s), id, &got);
+    return dlx__gpu_keep_get(c, link_of(s), id, &got);
 }
 
 /* A newcomer of a connection of its own gets the memory. */
@@ -242,7 +242,7 @@ START_TEST(a_publisher_goes_on_with_another_daemon)
     put(x.p, &keep, 1);
     dlx_test_stream_publish(x.p, 10, 1);
     dlx_test_stream_take(x.s, 1);
-    const struct dlx_inlet *old = inlet_of(x.s);
+    const struct dlx_subscriber_link *old = link_of(x.s);
     pid_t before = keeper_pid();
     dlx_test_stream_restart();
     for (uint64_t id = x.p->id; x.p->id == id;) /* it announces itself */
@@ -419,8 +419,8 @@ START_TEST(another_publisher_or_link_is_refused)
     dlx_test_stream_publish(x.p, 10, 1);
     dlx_test_stream_take(x.s, 1);
     fails(dlx__call_gpu_keep(other, x.p->id, &sock), DLX_E_NOT_FOUND, "publisher");
-    fails(dlx__call_gpu_get(other, inlet_of(x.s)->id, 0, 7, &sock), DLX_E_NOT_FOUND, "link");
-    fails(dlx__call_gpu_get(x.c, inlet_of(x.s)->id, 0, 0, &sock), DLX_E_INVALID, "allocation 0");
+    fails(dlx__call_gpu_get(other, link_of(x.s)->id, 0, 7, &sock), DLX_E_NOT_FOUND, "link");
+    fails(dlx__call_gpu_get(x.c, link_of(x.s)->id, 0, 0, &sock), DLX_E_INVALID, "allocation 0");
     ck_assert_int_eq(keeper_pid(), 0); /* nobody needed it */
     dlx_client_unref(other);
     dlx_test_pair_end(&x);
@@ -457,7 +457,7 @@ START_TEST(readers_that_never_read_keep_nobody_out)
     dlx_test_stream_publish(x.p, 10, 1);
     dlx_test_stream_take(x.s, 1);
     for (int i = 0; i < N; i++)
-        ok(dlx__call_gpu_get(x.c, inlet_of(x.s)->id, 0, 7, &socks[i]));
+        ok(dlx__call_gpu_get(x.c, link_of(x.s)->id, 0, 7, &socks[i]));
     /* Publishers, subscriptions and links need descriptors from the daemon. */
     for (int i = 0; i < 50; i++) {
         struct dlx_test_pair y = dlx_test_pair_make(NULL, NULL);

@@ -134,9 +134,9 @@ static int fetch_as(uid_t uid, const char *topic)
         ok(dlx_subscribe(c, topic, &args, &s));
         ok(dlx_take(s, PATIENCE, &m));
         int r = 1;
-        for (uint32_t i = 0; i < s->n_inlets; i++)
-            if (s->inlets[i]->publisher != 0)
-                r = dlx__gpu_keep_get(c, s->inlets[i], 7, &got);
+        for (uint32_t i = 0; i < s->n_links; i++)
+            if (s->links[i]->publisher != 0)
+                r = dlx__gpu_keep_get(c, s->links[i], 7, &got);
         _exit(-r);
     }
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);

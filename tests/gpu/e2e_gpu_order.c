@@ -6,7 +6,7 @@
 
 #if DLX_TEST_HAS_GPU
 #include "client/call.h"
-#include "client/inlet.h"
+#include "client/subscriber_link.h"
 #include "client/publisher.h"
 #include "client/subscription.h"
 #include "tests/gpu/harness_gpu_stream.h"
@@ -104,10 +104,10 @@ START_TEST(the_arena_of_a_message_that_is_not_ready_stays_though_its_publisher_d
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
     CUstream stream = publish_early(x.p, WORK_NS, 7);
     m = dlx_test_gpu_take(&x);
-    const struct dlx_inlet *inlet = x.s->inlets[0];
+    const struct dlx_subscriber_link *subscriber_link = x.s->links[0];
     ok(dlx__call_arena_drop(x.c, x.p->id, 1));
     for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
-         inlet->n_arenas > 0 && inlet->arenas[0].dropped_after == 0;) {
+         subscriber_link->n_arenas > 0 && subscriber_link->arenas[0].dropped_after == 0;) {
         ck_assert_int_eq(dlx_take(x.s, SECOND / 1000, &none), DLX_E_TIMEOUT);
         ck_assert_uint_lt(dlx__now_ns(), end);
     }

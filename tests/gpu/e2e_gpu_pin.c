@@ -55,9 +55,9 @@ static void check_pinned(struct dlx_test_pair *x)
 {
     struct dlx_publisher_stats p = publisher_stats_of(x->p);
     uint64_t until = dlx__deadline(PATIENCE);
-    while (x->s->inlets[0]->n_arenas != p.n_arenas) {
+    while (x->s->links[0]->n_arenas != p.n_arenas) {
         ck_assert_uint_lt(dlx__now_ns(), until);
-        dlx__subscription_read_news(x->s);
+        dlx__subscription_read_notifications(x->s);
     }
     ck_assert_uint_eq(stats_of(x->s).pinned_bytes, p.arena_bytes);
     ck_assert_uint_eq(stats_of(x->s).pin_failures, 0);
@@ -378,7 +378,7 @@ START_TEST(an_arena_that_is_not_registered_any_more_is_unmapped)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     dlx_message_unref(pass(&x, N(1), 5));
-    const struct dlx_inlet_arena *arena = &x.s->inlets[0]->arenas[0];
+    const struct dlx_subscriber_link_arena *arena = &x.s->links[0]->arenas[0];
     void *map = (void *)(uintptr_t)arena->map;
     (void)dlx_test_gpu_context(0);
     CU_OK(cu.cuMemHostUnregister(map));

@@ -79,12 +79,12 @@ static void put(struct dlx_client *c, const char *topic, uint32_t n_chunks)
 }
 
 /* The link to the only publisher that there is. */
-static struct dlx_inlet *only_inlet(const struct dlx_subscription *s)
+static struct dlx_subscriber_link *only_link(const struct dlx_subscription *s)
 {
     uint32_t i = 0;
-    while (i + 1 < s->n_inlets && s->inlets[i]->publisher == 0)
+    while (i + 1 < s->n_links && s->links[i]->publisher == 0)
         i++;
-    return s->inlets[i];
+    return s->links[i];
 }
 
 static void get(struct dlx_client *c, const char *topic)
@@ -95,7 +95,7 @@ static void get(struct dlx_client *c, const char *topic)
     struct dlx_message *m = NULL;
     require(dlx_subscribe(c, topic, &args, &s));
     require(dlx_take(s, INT64_C(10000000000), &m));
-    require(dlx__gpu_keep_get(c, only_inlet(s), ALLOCATION, &handle));
+    require(dlx__gpu_keep_get(c, only_link(s), ALLOCATION, &handle));
     print(&handle);
     dlx__gpu_handle_deinit(&handle);
     dlx_message_unref(m);

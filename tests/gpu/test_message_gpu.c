@@ -10,7 +10,7 @@
 static uint8_t bytes[DLX_SHM_ALLOCATION_SIZE];
 static const struct dlx_shm_manifest_gpu gpu_part = {.publisher = 77, .ready = DLX_GPU_READY};
 static struct dlx_client client = {.refs = 1};
-static struct dlx_inlet inlet = {
+static struct dlx_subscriber_link subscriber_link = {
     .topic = "cam/front", .publisher = 7, .pid = 42, .bell = -1, .client = &client};
 
 /* An honest one of 4096 bytes. */
@@ -28,7 +28,7 @@ static int make(struct dlx_message_gpu **ret)
 {
     const struct dlx_manifest manifest = {
         .header = {.n_tensors = 1}, .gpu = &gpu_part, .n_allocations = 1, .allocations = bytes};
-    return dlx__message_gpu_new(&inlet, &manifest, ret);
+    return dlx__message_gpu_new(&subscriber_link, &manifest, ret);
 }
 
 static const int64_t shape[] = {256};
@@ -75,7 +75,7 @@ START_TEST(a_kind_of_a_later_version_is_told_when_it_is_opened)
     bytes[_i] = 99;
     ck_assert_int_eq(make(&gpu), 0);
     ck_assert_int_eq(place(gpu, kDLCUDA, 1 << 20), 0);
-    struct dlx_message m = {.inlet = &inlet, .n_tensors = 1, .gpu = gpu};
+    struct dlx_message m = {.link = &subscriber_link, .n_tensors = 1, .gpu = gpu};
     ck_assert_int_eq(dlx__message_gpu_open(&m, 0, &tensor), DLX_E_VERSION);
     ck_assert_ptr_null(tensor.data);
     ck_assert(strstr(dlx__error_message(), "99"));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/spawn.h"
-#include "client/place.h"
+#include "client/socket_path.h"
 #include "common/util.h"
 #include "tests/harness/fds.h"
 #include <dirent.h>
@@ -66,11 +66,11 @@ static void make_dir(void)
 /* One that answers where everybody looks would be found instead of the test's own. */
 static void expect_no_other_daemon(void)
 {
-    struct dlx_place_env env = dlx__place_env();
-    for (int place = DLX_PLACE_SYSTEM; place < DLX_N_PLACES; place++) {
+    struct dlx_socket_path_env env = dlx__socket_path_env();
+    for (int place = DLX_SOCKET_PATH_SYSTEM; place < DLX_N_SOCKET_PATHS; place++) {
         struct sockaddr_un at = {.sun_family = AF_UNIX};
         char path[DLX_SOCKET_PATH_SIZE];
-        if (!dlx__place_path(&env, (enum dlx_place)place, path))
+        if (!dlx__socket_path_of(&env, (enum dlx_socket_path)place, path))
             continue;
         int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         (void)snprintf(at.sun_path, sizeof at.sun_path, "%s", path);

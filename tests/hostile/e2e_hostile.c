@@ -283,7 +283,7 @@ START_TEST(a_dropped_arena_is_of_no_use_to_later_messages)
     uint32_t first = arena_of(x.liar, 1);
     ck_assert_int_eq(dlx__call_arena_drop(x.c, x.liar->id, first), 0);
     dlx_test_wait_readable(x.s->sock);
-    dlx__subscription_read_news(x.s);
+    dlx__subscription_read_notifications(x.s);
     dlx_test_stream_publish(x.liar, 4, 2); /* there all the same */
     ck_assert_uint_eq(arena_of(x.liar, 2), first);
     fails(dlx_test_scene_take(&x, SECOND, &m), DLX_E_BAD_PEER, "dropped");
@@ -340,7 +340,7 @@ START_TEST(who_says_he_is_another_harms_nobody)
     uint64_t until = dlx__deadline(PATIENCE);
     do { /* of the liar: that it is there, or how much is lost */
         ck_assert_uint_lt(dlx__now_ns(), until);
-        dlx__subscription_read_news(x.s);
+        dlx__subscription_read_notifications(x.s);
         ok(dlx_subscription_get_stats(x.s, &stats));
     } while (_i == GOES_UNSEEN ? stats.lost == 0 : x.s->n_open < 2);
     for (int64_t i = 2; i < 6; i++) {
@@ -355,7 +355,7 @@ START_TEST(who_says_he_is_another_harms_nobody)
         ck_assert(r == DLX_E_EMPTY || r == DLX_E_BAD_PEER);
     }
     /* If the other one comes again, it is not believed to be where the liar was. */
-    ck_assert_uint_eq(dlx__passed_find(&x.s->passed, origin).seq, 0);
+    ck_assert_uint_eq(dlx__resume_positions_find(&x.s->resume_positions, origin).seq, 0);
     dlx_publisher_unref(x.p);
     int r;
     do /* a control block without messages is all that the liar has */

@@ -167,7 +167,7 @@ static void receives_into_it(void)
     (void)recv(fd, map, 1000, 0);
 }
 
-static struct dlx_inlet *join(void)
+static struct dlx_subscriber_link *join(void)
 {
     struct dlx_subscription *s;
     struct dlx_message *m = NULL;
@@ -175,36 +175,36 @@ static struct dlx_inlet *join(void)
     ok(dlx_subscribe(c, "test/a", NULL, &s));
     ok(dlx_take(s, PATIENCE, &m));
     dlx_message_unref(m);
-    return s->inlets[0];
+    return s->links[0];
 }
 
 /* A new ticket for each message. */
 static void *ask_for_bells(void *userdata)
 {
-    struct dlx_inlet *inlet = userdata;
+    struct dlx_subscriber_link *subscriber_link = userdata;
     for (;;)
-        (void)dlx__reader_arm(&inlet->core);
+        (void)dlx__reader_arm(&subscriber_link->core);
     return NULL;
 }
 
 static void hears_its_bell_there(void)
 {
     pthread_t thread;
-    struct dlx_inlet *inlet = join();
+    struct dlx_subscriber_link *subscriber_link = join();
     void *map = map_file();
     wait_for_go();
-    if (pthread_create(&thread, NULL, ask_for_bells, inlet) != 0)
+    if (pthread_create(&thread, NULL, ask_for_bells, subscriber_link) != 0)
         return;
-    dlx_test_wait_readable(inlet->bell);
-    (void)recv(inlet->bell, map, 1, 0);
+    dlx_test_wait_readable(subscriber_link->bell);
+    (void)recv(subscriber_link->bell, map, 1, 0);
 }
 
 static void rings_from_there(void)
 {
-    struct dlx_inlet *inlet = join();
+    struct dlx_subscriber_link *subscriber_link = join();
     void *map = map_file();
     wait_for_go();
-    (void)send(inlet->bell, map, 1, 0);
+    (void)send(subscriber_link->bell, map, 1, 0);
 }
 
 static void (*const stands_still[])(void) = {sends_from_it, receives_into_it, hears_its_bell_there,

@@ -5,7 +5,7 @@
  * a limit; whoever gives the messages back later is charged for nothing any more.
  */
 
-#include "client/inlet.h"
+#include "client/subscriber_link.h"
 #include "client/subscription.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
@@ -59,7 +59,7 @@ static void hoard(unsigned bears, int tell)
         struct dlx_subscription *s = NULL;
         int r = join(c, &s);
         if (r == 0) {
-            dlx_store64_sc(&s->inlets[0]->page->hold[0], 1);
+            dlx_store64_sc(&s->links[0]->page->hold[0], 1);
             outcome.attached++;
         } else {
             ck_assert_msg(r == DLX_E_LIMIT, "%d: %s", r, dlx_client_errmsg(NULL));

@@ -168,10 +168,11 @@ static void blocked_always(struct dlx_publisher *p, int tell)
 
 static void rings_always(struct dlx_publisher *p, int tell)
 {
-    const struct dlx_outlet *outlet =
-        (const struct dlx_outlet *)(const void *)((const char *)p->core.links[0] -
-                                                  offsetof(struct dlx_outlet, core));
-    dlx_test_liar_storm(outlet->bell, tell);
+    const struct dlx_publisher_link *publisher_link =
+        (const struct dlx_publisher_link *)(const void *)((const char *)p->core.links[0] -
+                                                          offsetof(struct dlx_publisher_link,
+                                                                   core));
+    dlx_test_liar_storm(publisher_link->bell, tell);
 }
 
 /* More dimensions than fit in an entry: the message has a manifest, which changes while it is read. */

@@ -7,50 +7,52 @@
 #include <string.h>
 #include <sys/socket.h>
 
-static void sleeps(struct dlx_inlet *inlet, int tell)
+static void sleeps(struct dlx_subscriber_link *subscriber_link, int tell)
 {
-    (void)inlet;
+    (void)subscriber_link;
     dlx_test_liar_rest(tell);
 }
 
-static void rings_publisher(struct dlx_inlet *inlet, int tell)
+static void rings_publisher(struct dlx_subscriber_link *subscriber_link, int tell)
 {
-    dlx_test_liar_storm(inlet->bell, tell);
+    dlx_test_liar_storm(subscriber_link->bell, tell);
 }
 
-static void holds_what_it_likes(struct dlx_inlet *inlet, int tell)
+static void holds_what_it_likes(struct dlx_subscriber_link *subscriber_link, int tell)
 {
     dlx_test_liar_say(tell);
     for (uint64_t i = 0;; i++)
-        dlx_store64_sc(&inlet->page->hold[i % inlet->max_held], dlx_test_liar_random() % 64);
+        dlx_store64_sc(&subscriber_link->page->hold[i % subscriber_link->max_held],
+                       dlx_test_liar_random() % 64);
 }
 
-static void raises_its_ticket(struct dlx_inlet *inlet, int tell)
+static void raises_its_ticket(struct dlx_subscriber_link *subscriber_link, int tell)
 {
     dlx_test_liar_say(tell);
     for (;;)
-        dlx_store64_sc(inlet->core.ticket, dlx_test_liar_random());
+        dlx_store64_sc(subscriber_link->core.ticket, dlx_test_liar_random());
 }
 
-static void uses_more_than_there_are(struct dlx_inlet *inlet, int tell)
+static void uses_more_than_there_are(struct dlx_subscriber_link *subscriber_link, int tell)
 {
     dlx_test_liar_say(tell);
     for (uint64_t i = 0;; i++) {
-        dlx_store64_sc(&inlet->page->n_used, dlx_test_liar_random());
-        dlx_store64_sc(&inlet->page->hold[i % inlet->max_held], dlx_test_liar_random());
+        dlx_store64_sc(&subscriber_link->page->n_used, dlx_test_liar_random());
+        dlx_store64_sc(&subscriber_link->page->hold[i % subscriber_link->max_held],
+                       dlx_test_liar_random());
     }
 }
 
 /* Every value is a good one, and none is true. */
-static void hangs_up_but_stays(struct dlx_inlet *inlet, int tell)
+static void hangs_up_but_stays(struct dlx_subscriber_link *subscriber_link, int tell)
 {
-    shutdown(inlet->bell, SHUT_RDWR);
+    shutdown(subscriber_link->bell, SHUT_RDWR);
     dlx_test_liar_rest(tell);
 }
 
 static const struct {
     const char *name;
-    void (*lie)(struct dlx_inlet *inlet, int tell);
+    void (*lie)(struct dlx_subscriber_link *subscriber_link, int tell);
 } sub_lies[] = {
     {"never takes", sleeps},
     {"always ringing", rings_publisher},
@@ -65,7 +67,7 @@ static void lying_subscriber(struct dlx_client *c, int tell, int arg)
     struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true};
     struct dlx_subscription *s = NULL;
     ok(dlx_subscribe(c, "test/a", &sa, &s));
-    sub_lies[arg].lie(s->inlets[0], tell);
+    sub_lies[arg].lie(s->links[0], tell);
 }
 
 START_TEST(a_subscriber_that_lies_holds_a_publisher_no_longer_than_asked)

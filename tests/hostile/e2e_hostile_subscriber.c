@@ -25,7 +25,7 @@ static struct cast make_cast(void)
     ok(dlx_publisher_new(x.c, "test/a", &pa, &x.p));
     ok(dlx_subscribe(x.c, "test/a", &sa, &x.honest));
     ok(dlx_subscribe(x.c, "test/a", &sa, &x.liar));
-    x.page = x.liar->inlets[0]->page;
+    x.page = x.liar->links[0]->page;
     return x;
 }
 
@@ -153,7 +153,7 @@ END_TEST
 START_TEST(a_ticket_that_changes_all_the_time_costs_a_byte_each)
 {
     struct cast x = make_cast();
-    dlx_atomic_u64 *ticket = dlx_shm_ticket(x.page, x.liar->inlets[0]->link_index);
+    dlx_atomic_u64 *ticket = dlx_shm_ticket(x.page, x.liar->links[0]->link_index);
     for (uint64_t round = 0; round < 3000; round++) { /* more than its socket has room for */
         dlx_store64_sc(&x.page->cursor, UINT64_C(1) << 62);
         dlx_store64_sc(ticket, round * 7);

@@ -229,7 +229,7 @@ inline grow() {
 #else
 #define DEATH false
 #endif
-/* dlx__outlet_wait() */
+/* dlx__publisher_link_wait() */
 inline wait() {
   atomic { bellP || NEWS_P || HUNG_UP || DEATH -> bellP = false; noted = dead[0]; PICK(b); bellP = false };
   if :: HUNG_UP -> check() :: else -> skip fi
@@ -246,7 +246,7 @@ proctype publisher() {
      if :: gen != bgen[b] -> check() :: skip fi;
      if :: !arena[b] -> if :: grow() :: gen != bgen[b] -> check() fi :: skip fi;
 again:
-     do                                       /* dlx__outlet_rejoin() */
+     do                                       /* dlx__publisher_link_rejoin() */
      :: rejoin -> blk[b] = true;
         d_step { membership(); have_rejoined() };
         if :: !rejoin -> blk[b] = false :: else -> wait() fi
@@ -332,7 +332,7 @@ inline start(b) {
   rs[b] = 3
 }
 
-inline read_news(b) {
+inline read_notifications(b) {
   if
   :: rs[b] == 0 -> atomic { if :: gen == subgen[me] && ls[L(b)] == OFFERED -> rs[b] = 1; ls[L(b)] = READY :: gen != subgen[me] -> rs[b] = 4 :: gen == subgen[me] && ls[L(b)] == FAILED -> rs[b] = 4 fi }
   :: rs[b] == 1 && ls[L(b)] == FAILED -> cursor[L(b)] = CLOSED; rs[b] = 4
@@ -413,12 +413,12 @@ proctype subscription(byte me) {
 #ifdef DIE
   :: me == 0 -> dead[me] = true; break
 #endif
-  :: N(1) -> read_news(1)
+  :: N(1) -> read_notifications(1)
 #if NB > 2
-  :: N(2) -> read_news(2)
+  :: N(2) -> read_notifications(2)
 #endif
 #if NB > 3
-  :: N(3) -> read_news(3)
+  :: N(3) -> read_notifications(3)
 #endif
 #ifdef GIVEUP
   :: BELL_ENDS -> d_step { i = 0; do :: i == NB -> break :: i < NB -> if :: shut[i] && (rs[i] == 2 || rs[i] == 3) -> hung[i] = true :: else -> skip fi; i++ od; i = 0 }
@@ -432,7 +432,7 @@ proctype subscription(byte me) {
      lose(3);
 #endif
      lost = true
-  :: lost -> atomic { subgen[me] = gen; lost = false }     /* dlx__subscription_revive() */
+  :: lost -> atomic { subgen[me] = gen; lost = false }     /* dlx__subscription_reconnect() */
   :: d < LAST ->                                           /* try_take() */
      if
      :: rs[0] == 3 && after[0] == NONE -> c = 0

@@ -65,7 +65,7 @@ proctype daemon() {
 end:
   do
   :: ddead -> break
-  :: !ddead && next < NL ->                                         /* dlxd_waiting_send, step_done, send_open */
+  :: !ddead && next < NL ->                                         /* dlxd_pending_join_send, step_done, send_open */
      STEP(if :: MAY_SEND -> sock!next :: else -> queue!next; waits[next] = true fi);
 #ifdef OPENFIRST
      STEP(opened[next] = true); STEP(joins++);

@@ -415,10 +415,10 @@ START_TEST(nobody_vouches_for_a_publisher_that_was_disconnected)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, 10, 1);
-    ck_assert(dlx__writer_is_vouched(&x.p->core));
+    ck_assert(dlx__writer_has_daemon(&x.p->core));
     uint64_t id = x.p->id;
     shutdown(x.c->sock, SHUT_RDWR);
-    for (uint64_t until = dlx__deadline(PATIENCE); dlx__writer_is_vouched(&x.p->core);) {
+    for (uint64_t until = dlx__deadline(PATIENCE); dlx__writer_has_daemon(&x.p->core);) {
         ck_assert_uint_lt(dlx__now_ns(), until);
         sched_yield();
     }
@@ -427,7 +427,7 @@ START_TEST(nobody_vouches_for_a_publisher_that_was_disconnected)
         x.p->next_look_ns = 0;
         dlx_test_stream_publish(x.p, 10, 2);
     }
-    ck_assert(dlx__writer_is_vouched(&x.p->core));
+    ck_assert(dlx__writer_has_daemon(&x.p->core));
     dlx_test_pair_end(&x);
 }
 END_TEST

@@ -137,8 +137,8 @@ static void wait_until_announced(struct stream *stream, uint64_t epoch)
 static uint32_t n_sealed_spares(const struct dlx_subscription *s)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < s->n_inlets; i++)
-        n += s->inlets[i]->publisher == 0 && s->inlets[i]->settled;
+    for (uint32_t i = 0; i < s->n_links; i++)
+        n += s->links[i]->publisher == 0 && s->links[i]->settled;
     return n;
 }
 
@@ -146,8 +146,8 @@ static uint32_t n_sealed_spares(const struct dlx_subscription *s)
 static void await_spares(struct dlx_subscription *s, uint32_t n_links)
 {
     time_t end = time(NULL) + PATIENCE_S;
-    while (n_sealed_spares(s) < N_SPARES || s->n_inlets - s->n_spares < n_links) {
-        dlx__subscription_read_news(s);
+    while (n_sealed_spares(s) < N_SPARES || s->n_links - s->n_spares < n_links) {
+        dlx__subscription_read_notifications(s);
         ck_assert_int_lt(time(NULL), end);
         sched_yield();
     }

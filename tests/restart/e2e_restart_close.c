@@ -6,7 +6,7 @@
  */
 
 #include "client/publisher.h"
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include "client/subscription.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
@@ -250,9 +250,11 @@ START_TEST(what_a_liar_says_over_its_bell_costs_no_other_stream)
     take_to(&r, 3);
     for (size_t i = 0; i < sizeof bytes; i++)
         bytes[i] = (uint8_t)(_i == 0 ? UINT8_MAX : i * 37);
-    const struct dlx_outlet *outlet = (const void *)p[1]->core.links[0]; /* its first field */
-    ck_assert_int_eq(send(outlet->bell, bytes, sizeof bytes, MSG_NOSIGNAL), (int)sizeof bytes);
-    ck_assert_int_eq(shutdown(outlet->bell, SHUT_RDWR), 0);
+    const struct dlx_publisher_link *publisher_link =
+        (const void *)p[1]->core.links[0]; /* its first field */
+    ck_assert_int_eq(send(publisher_link->bell, bytes, sizeof bytes, MSG_NOSIGNAL),
+                     (int)sizeof bytes);
+    ck_assert_int_eq(shutdown(publisher_link->bell, SHUT_RDWR), 0);
     time_t end = time(NULL) + PATIENCE_S;
     while (stats_of(&r).n_publishers > 1) {
         ck_assert_int_eq(take_one(&r, SECOND / 100), DLX_E_TIMEOUT);
@@ -318,9 +320,9 @@ START_TEST(who_is_killed_before_we_are_back_is_lost)
     say(fds[0]);
     hear(fds[0]);
     time_t end = time(NULL) + PATIENCE_S;
-    dlx__subscription_read_news(r.s);
+    dlx__subscription_read_notifications(r.s);
     while (_i && r.s->sock < 0) {
-        dlx__subscription_revive(r.s);
+        dlx__subscription_reconnect(r.s);
         ck_assert_int_lt(time(NULL), end);
     }
     if (_i)

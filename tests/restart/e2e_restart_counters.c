@@ -93,10 +93,10 @@ static uint32_t n_reconnected(struct dlx_publisher *p, struct dlx_subscription *
 static bool has_moved(const struct dlx_subscription *s)
 {
     uint32_t n_open = 0;
-    for (uint32_t i = 0; i < s->n_inlets; i++) {
-        if (s->inlets[i]->state != DLX_INLET_OPEN)
+    for (uint32_t i = 0; i < s->n_links; i++) {
+        if (s->links[i]->state != DLX_SUBSCRIBER_LINK_OPEN)
             continue;
-        if (s->inlets[i]->foreign)
+        if (s->links[i]->foreign)
             return false;
         n_open++;
     }

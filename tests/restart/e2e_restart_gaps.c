@@ -3,7 +3,7 @@
 /* Daemons end while streams are read that may lose messages: what is missing is counted, every message of it. */
 
 #include "client/publisher.h"
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include "client/subscription.h"
 #include "tests/harness/stream.h"
 #include <poll.h>
@@ -194,11 +194,11 @@ START_TEST(what_came_before_our_new_link_is_counted)
         for (int64_t i = 4; i <= 9; i++)
             dlx_test_stream_publish(p, 10, i);
         /* The subscription subscribes again, and its publisher leaves before it has read the offer. */
-        dlx__subscription_read_news(s);
+        dlx__subscription_read_notifications(s);
         ck_assert_int_lt(s->sock, 0);
         time_t end = time(NULL) + PATIENCE_S;
         while (s->sock < 0) {
-            dlx__subscription_revive(s);
+            dlx__subscription_reconnect(s);
             ck_assert_int_lt(time(NULL), end);
         }
         p->base = p->core.head; /* it does not wait for us */
@@ -238,10 +238,10 @@ START_TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
     for (int64_t i = 4; i <= 9; i++)
         dlx_test_stream_publish(p, 10, i);
     /* The subscription subscribes again, and has not read the offer. */
-    dlx__subscription_read_news(s);
+    dlx__subscription_read_notifications(s);
     time_t end = time(NULL) + PATIENCE_S;
     while (s->sock < 0) {
-        dlx__subscription_revive(s);
+        dlx__subscription_reconnect(s);
         ck_assert_int_lt(time(NULL), end);
     }
     ck_assert_int_eq(shutdown(c[0]->sock, SHUT_RDWR), 0);
@@ -337,7 +337,7 @@ START_TEST(a_publisher_that_was_disconnected_comes_back_with_a_gap)
     while (r.taken < (_i % 2 ? 5 : 2))
         ck_assert(take_one(&r));
     p->next_look_ns = UINT64_MAX;
-    p->vouched = false;
+    p->had_daemon_tid = false;
     ck_assert_int_eq(send(c->sock, "?", 1, MSG_NOSIGNAL), 1);
     if (_i % 2)
         fails(dlx_take(r.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "test/a");
@@ -347,7 +347,7 @@ START_TEST(a_publisher_that_was_disconnected_comes_back_with_a_gap)
         (void)dlx_publisher_wait(p, 1000, SECOND / 50);
     time_t end = time(NULL) + PATIENCE_S;
     while (r.s->n_open < (_i % 2 ? 1 : 2)) {
-        dlx__subscription_read_news(r.s);
+        dlx__subscription_read_notifications(r.s);
         ck_assert_int_lt(time(NULL), end);
     }
     while (n < 12)

@@ -3,7 +3,7 @@
 /* The daemon ends, and the next one answers so late that the publisher does not wait for it. */
 
 #include "client/publisher.h"
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include "client/subscription.h"
 #include "common/memory.h"
 #include "common/proto.h"
@@ -122,10 +122,10 @@ static void end_proxy(struct proxy *x)
 /* Its one link that is no spare is open, and by the daemon that is there. */
 static bool has_one_link(const struct dlx_subscription *s)
 {
-    for (uint32_t i = 0; i < s->n_inlets; i++)
-        if (s->inlets[i]->foreign)
+    for (uint32_t i = 0; i < s->n_links; i++)
+        if (s->links[i]->foreign)
             return false;
-    return s->n_open == 1 && s->n_inlets == s->n_spares + 1;
+    return s->n_open == 1 && s->n_links == s->n_spares + 1;
 }
 
 /* Takes message 2, the last on the old link, and goes on to the new one. */

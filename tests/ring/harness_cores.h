@@ -156,16 +156,16 @@ static inline void reclaim_all(void)
 }
 
 /* Go on in another block with the newest messages. */
-static inline struct dlx_shm_control *move(uint32_t n_carried)
+static inline struct dlx_shm_control *move(uint32_t n_copied)
 {
     struct dlx_writer_block *block;
     uint64_t words[DLX_SHM_ENTRY_WORDS];
     struct dlx_shm_control *control = new_control();
-    ck_assert_int_eq(dlx__writer_block_new(&f.w, control, ENTRIES, n_carried, &block), 0);
-    for (uint64_t n = f.w.head - n_carried + 1; n <= f.w.head; n++) {
+    ck_assert_int_eq(dlx__writer_block_new(&f.w, control, ENTRIES, n_copied, &block), 0);
+    for (uint64_t n = f.w.head - n_copied + 1; n <= f.w.head; n++) {
         ck_assert_ptr_eq(dlx__writer_payload(&f.w, n, words), &payload);
         ck_assert(dlx_test_is_of(words, n));
-        dlx__writer_carry(block, n, words, &payload);
+        dlx__writer_copy_retained(block, n, words, &payload);
     }
     dlx__writer_move(&f.w, block);
     ck_assert(dlx_test_blocks_are_right(&f.w));

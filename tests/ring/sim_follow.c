@@ -2,7 +2,7 @@
 
 /*
  * A publisher goes from daemon to daemon, a subscriber follows it from link to link
- * (dlx__writer_carry(), dlx__reader_follow()), under a seeded scheduler that stops each at any
+ * (dlx__writer_copy_retained(), dlx__reader_follow()), under a seeded scheduler that stops each at any
  * access to a shared word. Some messages cannot be read (dlx__reader_lose()). The publisher
  * closes in the time of any daemon, and may do so before its subscriber has come to that one.
  * Checked: what is held never changes, in the old block and in the new one; the gap of each
@@ -132,7 +132,7 @@ static void new_daemon(struct world *w)
     d->page = dlx_test_link(&d->link, 0, MAX_HELD, w->reliable, false);
 }
 
-/* As client/revive.c: subscribers are told before the publisher goes there. */
+/* As client/reconnect.c: subscribers are told before the publisher goes there. */
 static void resume(struct world *w)
 {
     struct daemon *d = &w->daemons[w->n];
@@ -148,7 +148,7 @@ static void resume(struct world *w)
         const uint64_t *from = dlx__writer_payload(&w->writer, i, words);
         sim_check(w, *from == i && dlx_test_is_of(words, i), "message %llu is not to be had",
                   (unsigned long long)i);
-        dlx__writer_carry(block, i, words, new_cell(w, d, i));
+        dlx__writer_copy_retained(block, i, words, new_cell(w, d, i));
     }
     d->base = head - n;
     d->announced = true;
@@ -219,7 +219,8 @@ static bool join(struct world *w, uint32_t i)
         sim_yield();
     }
     if (d->ended) {
-        dlx_store64_sc(&d->page->cursor, DLX_SHM_CURSOR_CLOSED); /* as dlx__inlet_close() */
+        dlx_store64_sc(&d->page->cursor,
+                       DLX_SHM_CURSOR_CLOSED); /* as dlx__subscriber_link_close() */
         return false;
     }
     sim_yield();

@@ -112,7 +112,7 @@ static void *new_cell(struct daemon *d, uint64_t n)
     return &d->cells[n];
 }
 
-/* As client/revive.c. Returns false if there is no daemon to go on with. */
+/* As client/reconnect.c. Returns false if there is no daemon to go on with. */
 static bool resume(struct world *w)
 {
     struct dlx_writer_block *block;
@@ -127,7 +127,7 @@ static bool resume(struct world *w)
     d->base = w->writer.head - n;
     for (uint64_t i = d->base + 1; i <= w->writer.head; i++) {
         (void)dlx__writer_payload(&w->writer, i, words);
-        dlx__writer_carry(block, i, words, new_cell(d, i));
+        dlx__writer_copy_retained(block, i, words, new_cell(d, i));
     }
     sim_yield();
     dlx__writer_move(&w->writer, block);
@@ -172,7 +172,7 @@ static void daemons_main(void *userdata)
         for (uint32_t i = sim_random(300); i > 0; i--)
             sim_yield();
         /* The kernel does this before anybody hears that the daemon has ended. */
-        dlx_store32_sc(&w->daemons[w->n].membership->vouched, 0);
+        dlx_store32_sc(&w->daemons[w->n].membership->daemon_tid, 0);
         w->is_up = false;
         if (w->n + 1 == N_DAEMONS)
             return;
@@ -270,7 +270,7 @@ static void run_seed(uint64_t seed)
     for (uint32_t i = 0; i < N_DAEMONS; i++) {
         w.daemons[i].control = dlx_test_control(N_ENTRIES);
         w.daemons[i].membership = dlx_test_pages(DLX_PAGE);
-        w.daemons[i].membership->vouched = 1;
+        w.daemons[i].membership->daemon_tid = 1;
     }
     ck_assert_int_eq(dlx__writer_init(&w.writer, w.daemons[0].control, N_ENTRIES, WINDOW, KEPT,
                                       false, w.daemons[0].membership, &writer_env, &w),

@@ -2,7 +2,7 @@
 
 /* In which arena blocks are put, and when empty arenas go: memory comes back by whole arenas alone. */
 
-#include "client/fit.h"
+#include "client/arena_policy.h"
 #include "client/heap.h"
 #include "tests/harness/run.h"
 #include <check.h>

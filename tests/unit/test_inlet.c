@@ -2,7 +2,7 @@
 
 /* A link from the subscriber's side, without a daemon. */
 
-#include "client/inlet.h"
+#include "client/subscriber_link.h"
 #include "common/error.h"
 #include "common/memory.h"
 #include "ring/entry.h"
@@ -19,17 +19,19 @@ START_TEST(a_link_that_was_never_opened_lets_its_publisher_go)
 {
     const struct dlx_memory *memory = dlx__memory_by_tag(0);
     uint64_t size = dlx_shm_link_size(HELD);
-    struct dlx_inlet *inlet = NULL;
+    struct dlx_subscriber_link *subscriber_link = NULL;
     int fd, writer_fd;
     ck_assert_ptr_nonnull(memory);
     ck_assert_int_eq(dlx__region_new(memory, "dlx-link", size, &fd, &writer_fd), 0);
-    ck_assert_int_eq(dlx__inlet_new(&inlet, memory, 1, 7, 8, "t", writer_fd, size, 0, HELD), 0);
+    ck_assert_int_eq(
+        dlx__subscriber_link_new(&subscriber_link, memory, 1, 7, 8, "t", writer_fd, size, 0, HELD),
+        0);
     struct dlx_shm_link *page = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
     ck_assert(page != MAP_FAILED);
     ck_assert_uint_eq(*(const uint64_t *)&page->cursor, 0);
-    dlx__inlet_close(inlet);
+    dlx__subscriber_link_close(subscriber_link);
     ck_assert_uint_eq(*(const uint64_t *)&page->cursor, DLX_SHM_CURSOR_CLOSED);
-    dlx__inlet_unref(inlet);
+    dlx__subscriber_link_unref(subscriber_link);
     munmap(page, size);
     close(fd);
 }
@@ -46,7 +48,7 @@ static int make_block(const struct dlx_memory *memory, uint64_t size, struct dlx
 
 /* An open link to a publisher of which there is only the control block. */
 struct link {
-    struct dlx_inlet *inlet;
+    struct dlx_subscriber_link *subscriber_link;
     struct dlx_shm_control *control;
     const struct dlx_shm_link *page;
     uint64_t size;
@@ -64,16 +66,18 @@ static struct link make_link(uint32_t n_entries)
     ck_assert(x.page != MAP_FAILED);
     close(fd);
     ck_assert_int_eq(dlx__fork_init(&generation), 0);
-    ck_assert_int_eq(
-        dlx__inlet_new(&x.inlet, memory, generation, 7, 8, "t", writer_fd, link_size, 0, HELD), 0);
+    ck_assert_int_eq(dlx__subscriber_link_new(&x.subscriber_link, memory, generation, 7, 8, "t",
+                                              writer_fd, link_size, 0, HELD),
+                     0);
     int control_fd = make_block(memory, x.size, &x.control);
-    ck_assert_int_eq(dlx__inlet_open(x.inlet, -1, control_fd, x.size, n_entries, 0, 0), 0);
+    ck_assert_int_eq(
+        dlx__subscriber_link_open(x.subscriber_link, -1, control_fd, x.size, n_entries, 0, 0), 0);
     return x;
 }
 
 static void free_link(struct link *x)
 {
-    dlx__inlet_unref(x->inlet);
+    dlx__subscriber_link_unref(x->subscriber_link);
     dlx__region_unmap(x->control, x->size);
     munmap((void *)(uintptr_t)x->page, dlx_shm_link_size(HELD));
 }
@@ -94,12 +98,12 @@ START_TEST(a_closed_link_holds_nothing_that_was_not_handed_out)
         dlx_store64_release(&x.control->entries[n].gen, n);
     }
     dlx_store64_release(&x.control->head, N_BATCH);
-    dlx__inlet_start(x.inlet, N_BATCH, false, false, false);
-    ck_assert_int_eq(dlx__inlet_take(x.inlet, N_BATCH, &message), 0);
+    dlx__subscriber_link_start(x.subscriber_link, N_BATCH, false, false, false);
+    ck_assert_int_eq(dlx__subscriber_link_take(x.subscriber_link, N_BATCH, &message), 0);
     ck_assert_uint_eq(dlx_message_seq(message), 1);
-    ck_assert_uint_eq(dlx__reader_n_held(&x.inlet->core), N_BATCH);
-    dlx__inlet_close(x.inlet);
-    ck_assert_uint_eq(dlx__reader_n_held(&x.inlet->core), 1);
+    ck_assert_uint_eq(dlx__reader_n_held(&x.subscriber_link->core), N_BATCH);
+    dlx__subscriber_link_close(x.subscriber_link);
+    ck_assert_uint_eq(dlx__reader_n_held(&x.subscriber_link->core), 1);
     ck_assert_uint_eq(*(const uint64_t *)&x.page->hold[0], 1); /* the one that was */
     dlx_message_unref(message);
     ck_assert_uint_eq(*(const uint64_t *)&x.page->hold[0], 0);
@@ -115,10 +119,10 @@ START_TEST(a_message_of_zeros_is_refused_by_a_link_that_has_taken_nothing)
     struct dlx_message *message;
     dlx_store64_release(&x.control->entries[1].gen, 1);
     dlx_store64_release(&x.control->head, 1);
-    dlx__inlet_start(x.inlet, 1, false, false, false);
-    ck_assert_int_eq(dlx__inlet_take(x.inlet, 1, &message), DLX_E_BAD_PEER);
+    dlx__subscriber_link_start(x.subscriber_link, 1, false, false, false);
+    ck_assert_int_eq(dlx__subscriber_link_take(x.subscriber_link, 1, &message), DLX_E_BAD_PEER);
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "unknown kind 0"));
-    dlx__inlet_close(x.inlet);
+    dlx__subscriber_link_close(x.subscriber_link);
     free_link(&x);
 }
 END_TEST

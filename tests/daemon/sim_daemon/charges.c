@@ -136,7 +136,7 @@ uint64_t used(int user, enum dlxd_resource resource)
         n += resource == DLXD_CONNECTIONS && w.procs[i].connected && !w.procs[i].refused &&
              w.procs[i].user == user;
     for (int i = 0; i < w.n_waiters; i++)
-        n += resource == DLXD_WAITING && w.waiters[i].user == user;
+        n += resource == DLXD_PENDING_JOINS && w.waiters[i].user == user;
     for (int i = 0; i < w.n_drains; i++)
         if (w.drains[i].user == user)
             n += used_by_drain(&w.drains[i], resource);

@@ -8,7 +8,7 @@
 #include "daemon/users/outbox.h"
 #include "daemon/memory/membership.h"
 #include "daemon/memory/report.h"
-#include "daemon/objects/waiting.h"
+#include "daemon/objects/pending_join.h"
 #include "tests/daemon/sim_daemon/sim.h"
 #include <fcntl.h>
 #include <poll.h>
@@ -395,7 +395,7 @@ ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags)
     return n;
 }
 
-bool __wrap_dlx__packet_refuses_fds(int sock_borrow_fd);
+bool __wrap_dlx__packet_refuses_fds(int borrow_sock);
 
 /* As the newest kernels do: nothing has to be discarded beside the loop. */
 bool __wrap_dlx__packet_refuses_fds(int sock)
@@ -454,29 +454,29 @@ ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags)
         if (info.kind == FD_CLIENT)
             on_request(info.index, packet);
         else
-            on_news(info.index, packet);
+            on_notifications(info.index, packet);
     }
     return n;
 }
 
 /* ---- what waits for a publisher -------------------------------------------------------------- */
 
-int __real_dlxd_waiting_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body,
-                             const int *fds);
-int __wrap_dlxd_waiting_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body,
-                             const int *fds);
+int __real_dlxd_pending_join_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body,
+                                  const int *fds);
+int __wrap_dlxd_pending_join_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body,
+                                  const int *fds);
 bool __real_dlxd_report_has_left(int fd, uint32_t max_held);
 bool __wrap_dlxd_report_has_left(int fd, uint32_t max_held);
 void __real_dlxd_membership_withdrawn(const struct dlxd_membership_line *line);
 void __wrap_dlxd_membership_withdrawn(const struct dlxd_membership_line *line);
 
-int __wrap_dlxd_waiting_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body,
-                             const int *fds)
+int __wrap_dlxd_pending_join_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body,
+                                  const int *fds)
 {
-    int r = __real_dlxd_waiting_send(link, body, fds);
+    int r = __real_dlxd_pending_join_send(link, body, fds);
     if (r < 0)
         on_not_added(body->link, r);
-    else if (link->waiter)
+    else if (link->pending_join)
         on_waits(body->link, fds);
     return r;
 }

@@ -7,7 +7,7 @@
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/protocol/dispatch.h"
-#include "daemon/persist/inherited.h"
+#include "daemon/persist/manager_fds.h"
 #include "daemon/objects/retained.h"
 #include "daemon/persist/store.h"
 #include "ring/layout.h"
@@ -52,7 +52,7 @@ void life_begin(void)
         peer_start(i);
     start_broker();
     if (w.store) {
-        struct dlxd_inherited none = {.n = 0};
+        struct dlxd_manager_fds none = {.n = 0};
         MUST(dlxd_store_init(&w.broker, w.max_fds, &none) == 0, "%s", dlx__error_message());
     }
     w.inside = w.calm = false;
@@ -189,20 +189,20 @@ static bool restore(struct pub *p)
 }
 
 /* As the service manager hands them over. */
-static void inherit(struct dlxd_inherited *inherited)
+static void inherit(struct dlxd_manager_fds *manager_fds)
 {
-    *inherited = (struct dlxd_inherited){.n = (size_t)w.n_kept};
-    inherited->fds = calloc((size_t)w.n_kept + 1, sizeof *inherited->fds);
-    MUST(inherited->fds, "memory");
+    *manager_fds = (struct dlxd_manager_fds){.n = (size_t)w.n_kept};
+    manager_fds->fds = calloc((size_t)w.n_kept + 1, sizeof *manager_fds->fds);
+    MUST(manager_fds->fds, "memory");
     for (int i = 0; i < w.n_kept; i++) {
-        inherited->fds[i].fd = sim_dup(w.kept[i].fd);
-        inherited->fds[i].name = strdup(w.kept[i].name);
+        manager_fds->fds[i].fd = sim_dup(w.kept[i].fd);
+        manager_fds->fds[i].name = strdup(w.kept[i].name);
     }
 }
 
 void life_new_daemon(void)
 {
-    struct dlxd_inherited inherited;
+    struct dlxd_manager_fds manager_fds;
     MUST(w.open_fds == check_fds_of_peers() - 0, "the daemon left %lld descriptors open",
          (long long)(w.open_fds - check_fds_of_peers()));
     MUST(w.live == 0, "the daemon left %lld pieces of memory", (long long)w.live);
@@ -223,10 +223,10 @@ void life_new_daemon(void)
     start_broker();
     if (w.store) {
         w.inside = false;
-        inherit(&inherited);
+        inherit(&manager_fds);
         w.inside = true;
-        MUST(dlxd_store_init(&w.broker, w.max_fds, &inherited) == 0, "%s", dlx__error_message());
-        dlxd_inherited_deinit(&inherited);
+        MUST(dlxd_store_init(&w.broker, w.max_fds, &manager_fds) == 0, "%s", dlx__error_message());
+        dlxd_manager_fds_deinit(&manager_fds);
     }
     w.inside = w.calm = false;
     w.counts[8]++;
@@ -244,7 +244,7 @@ static void read_all(void)
             peer_read_links(&w.pubs[i]);
     for (int i = 0; i < SUBS; i++) {
         struct sub *s = &w.subs[i];
-        while (s->used && peer_read_news(s))
+        while (s->used && peer_read_notifications(s))
             continue;
         if (s->used && s->ack != s->read)
             peer_ack(s, s->read);

@@ -37,7 +37,7 @@ static void must_be_locked(int fd)
 
 /* ---- what a subscriber says ------------------------------------------------------------------ */
 
-void on_news(int sub, const Dlx__Wire__Packet *packet)
+void on_notifications(int sub, const Dlx__Wire__Packet *packet)
 {
     struct sub *s = &w.subs[sub];
     struct link *l;
@@ -501,7 +501,7 @@ void on_not_added(uint64_t id, int code)
         link_fail(l, code);
         return;
     case DLX_E_LIMIT:
-        MUST(used(user, DLXD_WAITING) >= w.max[DLXD_WAITING], "there is no such limit");
+        MUST(used(user, DLXD_PENDING_JOINS) >= w.max[DLXD_PENDING_JOINS], "there is no such limit");
         link_fail(l, code);
         return;
     case DLX_E_DISCONNECTED:

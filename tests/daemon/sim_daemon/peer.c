@@ -284,7 +284,7 @@ void peer_read_replies(int proc)
     }
 }
 
-bool peer_read_news(struct sub *s)
+bool peer_read_notifications(struct sub *s)
 {
     int r;
     if (s->sock < 0)

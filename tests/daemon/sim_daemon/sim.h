@@ -347,7 +347,7 @@ void request_goes_on(int proc);
 void request_shows(void);
 
 /* news.c */
-void on_news(int sub, const Dlx__Wire__Packet *packet);
+void on_notifications(int sub, const Dlx__Wire__Packet *packet);
 void on_told(int sub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
 void on_not_told(int sub, const Dlx__Wire__Packet *packet, const int *fds);
 void on_added(int pub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
@@ -379,7 +379,7 @@ void peer_die(int proc);
 void peer_send(int proc, Dlx__Wire__Packet__BodyCase body, void *message, uint32_t serial);
 void peer_tell(struct sub *s, Dlx__Wire__Packet__BodyCase body, void *message);
 void peer_read_replies(int proc);
-bool peer_read_news(struct sub *s);
+bool peer_read_notifications(struct sub *s);
 void peer_answer(struct link *l);
 void peer_ack(struct sub *s, uint32_t n);
 void peer_read_links(struct pub *p);

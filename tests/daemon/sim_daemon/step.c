@@ -295,7 +295,7 @@ static void publish(void)
 static void listen_to(struct sub *s)
 {
     uint32_t n = rnd(6);
-    for (uint32_t i = 0; i < n && peer_read_news(s); i++)
+    for (uint32_t i = 0; i < n && peer_read_notifications(s); i++)
         continue;
     for (int i = 0; i < LINKS; i++)
         if (w.links[i].used && &w.subs[w.links[i].sub] == s && !one_in(4))

@@ -5,7 +5,7 @@
 #include "client/call.h"
 #include "client/gpu_heap.h"
 #include "client/publisher.h"
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include "client/wait.h"
 #include "common/amount.h"
 #include "common/bell.h"
@@ -19,67 +19,70 @@
 /* So long a publisher waits for the next link that the daemon has not sent yet. */
 #define MORE_MS 20
 
-static struct dlx_outlet *outlet_of(const struct dlx_writer_link *link)
+static struct dlx_publisher_link *publisher_link_of(const struct dlx_writer_link *link)
 {
-    return (struct dlx_outlet *)(uintptr_t)((const char *)link - offsetof(struct dlx_outlet, core));
+    return (struct dlx_publisher_link *)(uintptr_t)((const char *)link -
+                                                    offsetof(struct dlx_publisher_link, core));
 }
 
-static void outlet_free(struct dlx_publisher *p, struct dlx_outlet *outlet)
+static void publisher_link_free(struct dlx_publisher *p, struct dlx_publisher_link *link)
 {
-    if (!outlet)
+    if (!link)
         return;
-    if (outlet->bell >= 0)
-        shutdown(outlet->bell, SHUT_RDWR); /* a forked child may have inherited it */
-    dlx__close(outlet->bell);
-    dlx__region_unmap(outlet->core.page, outlet->page_size);
-    dlx__peers_put(&p->client->peers, outlet->peer);
-    free(outlet);
+    if (link->bell >= 0)
+        shutdown(link->bell, SHUT_RDWR); /* a forked child may have inherited it */
+    dlx__close(link->bell);
+    dlx__region_unmap(link->core.page, link->page_size);
+    dlx__peers_put(&p->client->peers, link->peer);
+    free(link);
 }
 
-static void tell_left(struct dlx_publisher *p, struct dlx_outlet *outlet, const char *reason)
+static void tell_left(struct dlx_publisher *p, struct dlx_publisher_link *link, const char *reason)
 {
-    if (!outlet->left)
-        dlx__events_push(&p->events, outlet->core.dead ? DLX_EVENT_LOST : DLX_EVENT_LEFT,
-                         outlet->id, p->id, outlet->peer->pid, p->topic, reason);
-    outlet->left = true;
+    if (!link->left)
+        dlx__events_push(&p->events, link->core.dead ? DLX_EVENT_LOST : DLX_EVENT_LEFT, link->id,
+                         p->id, link->peer->pid, p->topic, reason);
+    link->left = true;
 }
 
-/* On failure the news is as it was. */
-static int outlet_new(struct dlx_publisher *p, struct dlx_news *news, struct dlx_outlet **ret)
+/* On failure the notifications is as it was. */
+static int publisher_link_new(struct dlx_publisher *p, struct dlx_notification *notification,
+                              struct dlx_publisher_link **ret)
 {
     const void *page;
-    if (news->max_held == 0 || news->max_held > DLX_SHM_HELD_MAX ||
-        news->size != dlx_shm_link_size(news->max_held))
+    if (notification->max_held == 0 || notification->max_held > DLX_SHM_HELD_MAX ||
+        notification->size != dlx_shm_link_size(notification->max_held))
         return dlx__fail(DLX_E_PROTOCOL, "link page of %" PRIu64 " bytes for %u hold words",
-                         news->size, news->max_held);
-    struct dlx_outlet *outlet = calloc(1, sizeof *outlet);
-    if (!outlet)
+                         notification->size, notification->max_held);
+    struct dlx_publisher_link *link = calloc(1, sizeof *link);
+    if (!link)
         return dlx__fail(DLX_E_NO_MEMORY, "state of a link");
-    outlet->bell = -1;
-    int r = dlx__peers_get(&p->client->peers, news->client, news->pid, news->fds[2], &outlet->peer);
+    link->bell = -1;
+    int r = dlx__peers_get(&p->client->peers, notification->client, notification->pid,
+                           notification->fds[2], &link->peer);
     if (r == 0)
-        r = dlx__region_attach_borrow(p->memory, news->fds[0], news->size, &page);
+        r = borrow_dlx__region_attach(p->memory, notification->fds[0], notification->size, &page);
     if (r < 0) {
-        outlet_free(p, outlet);
+        publisher_link_free(p, link);
         return r;
     }
-    outlet->id = news->link;
-    outlet->reader = news->reader;
-    outlet->early = news->early;
-    outlet->page_size = news->size;
-    outlet->core = (struct dlx_writer_link){.page = page,
-                                            .ticket = dlx_shm_ticket(page, news->link_index),
-                                            .base = news->early ? p->base : 0,
-                                            .max_held = news->max_held,
-                                            .reliable = news->reliable,
-                                            .latest = news->latest};
-    r = dlx__writer_link_add(&p->core, &outlet->core);
+    link->id = notification->link;
+    link->reader = notification->reader;
+    link->early = notification->early;
+    link->page_size = notification->size;
+    link->core = (struct dlx_writer_link){.page = page,
+                                          .ticket = dlx_shm_ticket(page, notification->link_index),
+                                          .base = notification->early ? p->base : 0,
+                                          .max_held = notification->max_held,
+                                          .reliable = notification->reliable,
+                                          .latest = notification->latest};
+    r = dlx__writer_link_add(&p->core, &link->core);
     if (r < 0) {
-        outlet_free(p, outlet);
+        publisher_link_free(p, link);
         return r;
     }
-    outlet->bell = dlx__steal_fd(&news->fds[1]);
-    *ret = outlet;
+    link->bell = dlx__steal_fd(&notification->fds[1]);
+    *ret = link;
     return 0;
 }
 
@@ -87,18 +90,18 @@ static int outlet_new(struct dlx_publisher *p, struct dlx_news *news, struct dlx
 
 /* Returns false when there is not enough memory, or open files, for it now: then it is kept. The packet does not come
  * again, and without its link nothing could ever be freed. */
-static bool add_link(struct dlx_publisher *p, struct dlx_news *news)
+static bool add_link(struct dlx_publisher *p, struct dlx_notification *notification)
 {
-    struct dlx_outlet *outlet = NULL;
-    int r = outlet_new(p, news, &outlet);
+    struct dlx_publisher_link *link = NULL;
+    int r = publisher_link_new(p, notification, &link);
     if (r < 0 && r != DLX_E_PROTOCOL) {
-        p->due = *news;
+        p->due = *notification;
         return false;
     }
     if (r == 0)
-        dlx__events_push(&p->events, DLX_EVENT_JOINED, outlet->id, p->id, outlet->peer->pid,
-                         p->topic, "");
-    dlx__news_deinit(news);
+        dlx__events_push(&p->events, DLX_EVENT_JOINED, link->id, p->id, link->peer->pid, p->topic,
+                         "");
+    dlx__notification_deinit(notification);
     return true;
 }
 
@@ -120,14 +123,14 @@ static void env_pick_up(void *userdata)
     struct dlx_publisher *p = userdata;
     uint64_t picked = UINT64_MAX; /* when more was waited for */
     if (p->due.n_fds > 0) {
-        struct dlx_news due = p->due;
+        struct dlx_notification due = p->due;
         p->due.n_fds = 0;
         if (!add_link(p, &due))
             return;
     }
     while (p->link_sock >= 0) {
-        struct dlx_news news;
-        int r = dlx__news_read(p->link_sock, &news);
+        struct dlx_notification notification;
+        int r = dlx__notification_read(p->link_sock, &notification);
         p->starved = r == DLX_E_FD_LIMIT; /* it stays there until there is room */
         if (r == DLX_E_DISCONNECTED) {
             p->link_sock = dlx__close(p->link_sock); /* no joins until the daemon is back */
@@ -139,9 +142,9 @@ static void env_pick_up(void *userdata)
         }
         if (r < 0)
             return; /* a link that is not picked up counts as one that holds everything */
-        if (news.kind != DLX_NEWS_LINK_ADDED)
-            dlx__news_deinit(&news);
-        else if (!add_link(p, &news))
+        if (notification.kind != DLX_NOTIFICATION_LINK_ADDED)
+            dlx__notification_deinit(&notification);
+        else if (!add_link(p, &notification))
             return;
     }
 }
@@ -150,20 +153,20 @@ static void env_ring(void *userdata, struct dlx_writer_link *link)
 {
     struct dlx_publisher *p = userdata;
     p->stats.bells++;
-    if (!dlx__ring_bell(outlet_of(link)->bell))
+    if (!dlx__ring_bell(publisher_link_of(link)->bell))
         link->rung--; /* the next message tries again */
 }
 
-static bool is_over(const struct dlx_outlet *outlet)
+static bool is_over(const struct dlx_publisher_link *link)
 {
-    return outlet->core.dead || outlet->core.left || dlx__writer_link_is_closed(&outlet->core);
+    return link->core.dead || link->core.left || dlx__writer_link_is_closed(&link->core);
 }
 
 /* Of the links that the daemon has ended this one is known. */
-static void count_ended(struct dlx_publisher *p, struct dlx_outlet *outlet)
+static void count_ended(struct dlx_publisher *p, struct dlx_publisher_link *link)
 {
-    p->n_ended += !outlet->ended && !outlet->foreign;
-    outlet->ended = true;
+    p->n_ended += !link->ended && !link->foreign;
+    link->ended = true;
 }
 
 /*
@@ -174,33 +177,32 @@ static void env_look_for_dead(void *userdata)
 {
     struct dlx_publisher *p = userdata;
     for (uint32_t i = 0; i < p->core.n_links; i++) {
-        struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
-        struct pollfd pfd = {.fd = outlet->peer->pidfd, .events = POLLIN};
-        if (!outlet->core.dead && poll(&pfd, 1, 0) == 1 && pfd.revents)
-            outlet->core.dead = true;
-        if (outlet->core.dead || dlx__writer_link_is_closed(&outlet->core)) {
-            tell_left(p, outlet, "");
-            count_ended(p, outlet);
+        struct dlx_publisher_link *link = publisher_link_of(p->core.links[i]);
+        struct pollfd pfd = {.fd = link->peer->pidfd, .events = POLLIN};
+        if (!link->core.dead && poll(&pfd, 1, 0) == 1 && pfd.revents)
+            link->core.dead = true;
+        if (link->core.dead || dlx__writer_link_is_closed(&link->core)) {
+            tell_left(p, link, "");
+            count_ended(p, link);
         }
     }
     for (uint32_t i = 0; i < p->core.n_links && p->n_ended < p->core.leaves_seen; i++) {
-        struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
-        struct pollfd pfd = {.fd = outlet->bell};
-        if (!outlet->ended && !outlet->foreign && poll(&pfd, 1, 0) == 1 &&
-            (pfd.revents & POLLHUP)) {
-            outlet->core.left = true;
-            count_ended(p, outlet);
+        struct dlx_publisher_link *link = publisher_link_of(p->core.links[i]);
+        struct pollfd pfd = {.fd = link->bell};
+        if (!link->ended && !link->foreign && poll(&pfd, 1, 0) == 1 && (pfd.revents & POLLHUP)) {
+            link->core.left = true;
+            count_ended(p, link);
         }
     }
 }
 
 static void env_link_gone(void *userdata, struct dlx_writer_link *link)
 {
-    tell_left(userdata, outlet_of(link), "");
-    count_ended(userdata, outlet_of(link));
+    tell_left(userdata, publisher_link_of(link), "");
+    count_ended(userdata, publisher_link_of(link));
     if (link->dead)
         dlx__gpu_heap_reader_died(userdata);
-    outlet_free(userdata, outlet_of(link));
+    publisher_link_free(userdata, publisher_link_of(link));
 }
 
 static void env_payload_freed(void *userdata, void *payload)
@@ -238,7 +240,7 @@ static void env_block_gone(void *userdata, const struct dlx_writer_block *block)
     dlx__region_unmap(block->control, dlx_shm_control_size(block->mask + 1));
 }
 
-const struct dlx_writer_env dlx__outlet_env = {
+const struct dlx_writer_env dlx__publisher_link_env = {
     .pick_up = env_pick_up,
     .ring = env_ring,
     .look_for_dead = env_look_for_dead,
@@ -270,21 +272,21 @@ static bool exceeds_bounds(const struct dlx_publisher *p, const struct dlx_write
     return bytes > most_bytes;
 }
 
-bool dlx__outlet_cut(struct dlx_publisher *p)
+bool dlx__publisher_link_cut(struct dlx_publisher *p)
 {
     char reason[DLX_EVENT_REASON_SIZE];
     bool any = false;
     if (p->args.max_held == 0 && p->args.max_held_bytes == 0)
         return false;
     for (uint32_t i = 0; i < p->core.n_links; i++) {
-        struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
-        if (outlet->core.dead || !exceeds_bounds(p, &outlet->core, reason))
+        struct dlx_publisher_link *link = publisher_link_of(p->core.links[i]);
+        if (link->core.dead || !exceeds_bounds(p, &link->core, reason))
             continue;
-        outlet->core.dead = true;
-        outlet->ended = true; /* and is not counted: the daemon has not ended it */
-        (void)!send(outlet->bell, &(uint8_t){DLX_BELL_CUT}, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        link->core.dead = true;
+        link->ended = true; /* and is not counted: the daemon has not ended it */
+        (void)!send(link->bell, &(uint8_t){DLX_BELL_CUT}, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
         p->stats.cut++;
-        tell_left(p, outlet, reason);
+        tell_left(p, link, reason);
         any = true;
     }
     return any;
@@ -298,33 +300,33 @@ static bool is_started(const struct dlx_writer_link *link)
 }
 
 /* Whether it is in the library or not: the subscriber of an early link is waited for, or counts what it misses. */
-static bool receives(const struct dlx_outlet *outlet)
+static bool receives(const struct dlx_publisher_link *link)
 {
-    return (is_started(&outlet->core) || outlet->early) && !outlet->foreign && !is_over(outlet);
+    return (is_started(&link->core) || link->early) && !link->foreign && !is_over(link);
 }
 
-uint32_t dlx__outlet_n_started(const struct dlx_publisher *p)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < p->core.n_links; i++)
-        n += receives(outlet_of(p->core.links[i]));
-    return n;
-}
-
-uint32_t dlx__outlet_n_attached(const struct dlx_publisher *p)
+uint32_t dlx__publisher_link_n_started(const struct dlx_publisher *p)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->core.n_links; i++)
-        n += !outlet_of(p->core.links[i])->ended;
+        n += receives(publisher_link_of(p->core.links[i]));
     return n;
 }
 
-uint32_t dlx__outlet_n_reached(const struct dlx_publisher *p)
+uint32_t dlx__publisher_link_n_attached(const struct dlx_publisher *p)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->core.n_links; i++)
+        n += !publisher_link_of(p->core.links[i])->ended;
+    return n;
+}
+
+uint32_t dlx__publisher_link_n_reached(const struct dlx_publisher *p)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->core.n_links; i++) {
-        const struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
-        n += !outlet->foreign && !is_over(outlet);
+        const struct dlx_publisher_link *link = publisher_link_of(p->core.links[i]);
+        n += !link->foreign && !is_over(link);
     }
     return n;
 }
@@ -336,39 +338,38 @@ static bool drain(int fd)
     return recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) != 0;
 }
 
-bool dlx__outlet_list_sources(const struct dlx_publisher *p, struct pollfd *fds)
+bool dlx__publisher_link_list_sources(const struct dlx_publisher *p, struct pollfd *fds)
 {
     uint32_t n_links = p->core.n_links;
     bool deaf =
         p->starved || p->due.n_fds > 0; /* what cannot be added now is no reason to wake up */
     fds[0] = (struct pollfd){.fd = deaf ? -1 : p->link_sock, .events = POLLIN};
     for (uint32_t i = 0; i < n_links; i++) {
-        const struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
-        fds[1 + 2 * i] =
-            (struct pollfd){.fd = outlet->hung_up ? -1 : outlet->bell, .events = POLLIN};
+        const struct dlx_publisher_link *link = publisher_link_of(p->core.links[i]);
+        fds[1 + 2 * i] = (struct pollfd){.fd = link->hung_up ? -1 : link->bell, .events = POLLIN};
         /* Of the dead nothing more is to be heard. */
         fds[2 + 2 * i] =
-            (struct pollfd){.fd = outlet->core.dead ? -1 : outlet->peer->pidfd, .events = POLLIN};
+            (struct pollfd){.fd = link->core.dead ? -1 : link->peer->pidfd, .events = POLLIN};
     }
     /* Whoever is missing may leave before the daemon has told of it: no packet comes then, but `joins` is lowered. */
     bool looks_again = deaf || p->core.joins_picked < p->core.joins_seen;
     /* Nothing else tells that the daemon has ended the link of who hung up. */
     for (uint32_t i = 0; i < n_links; i++)
-        looks_again |=
-            outlet_of(p->core.links[i])->hung_up && !is_over(outlet_of(p->core.links[i]));
+        looks_again |= publisher_link_of(p->core.links[i])->hung_up &&
+                       !is_over(publisher_link_of(p->core.links[i]));
     return looks_again;
 }
 
-int dlx__outlet_wait(struct dlx_publisher *p, struct dlx_wait *wait)
+int dlx__publisher_link_wait(struct dlx_publisher *p, struct dlx_wait *wait)
 {
     uint32_t n_links = p->core.n_links;
     dlx_cleanup(dlx__freep) struct pollfd *fds = calloc(2 * (size_t)n_links + 1, sizeof *fds);
     if (!fds)
         return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", n_links);
-    bool looks_again = dlx__outlet_list_sources(p, fds) || p->link_sock < 0;
+    bool looks_again = dlx__publisher_link_list_sources(p, fds) || p->link_sock < 0;
     uint64_t now = dlx__now_ns(), until = dlx__wait_part(wait, p->client, now);
     if (looks_again)
-        until = DLX_MIN(until, now + DLX_REVIVE_NS);
+        until = DLX_MIN(until, now + DLX_RECONNECT_NS);
     int n = poll(fds, 2 * (nfds_t)n_links + 1, dlx__deadline_ms(until, now));
     if (n < 0 && errno != EINTR)
         return dlx__fail_errno("poll of %u links", n_links);
@@ -378,14 +379,14 @@ int dlx__outlet_wait(struct dlx_publisher *p, struct dlx_wait *wait)
     if (r < 0)
         return r;
     for (uint32_t i = 0; n > 0 && i < n_links; i++) {
-        struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
+        struct dlx_publisher_link *link = publisher_link_of(p->core.links[i]);
         short bell = fds[1 + 2 * i].revents;
         /* It will ring no more. What it holds still counts until its page says CLOSED and holds
          * nothing, or until its process is dead. */
-        if ((bell & (POLLHUP | POLLERR)) || ((bell & POLLIN) && !drain(outlet->bell)))
-            outlet->hung_up = true;
+        if ((bell & (POLLHUP | POLLERR)) || ((bell & POLLIN) && !drain(link->bell)))
+            link->hung_up = true;
         if (fds[2 + 2 * i].revents)
-            outlet->core.dead = true;
+            link->core.dead = true;
     }
     /* These last: links come, and go. */
     if (p->link_sock < 0)
@@ -401,11 +402,11 @@ int dlx__outlet_wait(struct dlx_publisher *p, struct dlx_wait *wait)
 /* ---- after a new daemon --------------------------------------------------------------------- */
 
 /* Has its subscription a link by the new daemon? */
-static bool is_replaced(const struct dlx_publisher *p, const struct dlx_outlet *outlet)
+static bool is_replaced(const struct dlx_publisher *p, const struct dlx_publisher_link *link)
 {
     for (uint32_t i = 0; i < p->core.n_links; i++) {
-        const struct dlx_outlet *other = outlet_of(p->core.links[i]);
-        if (!other->foreign && other->reader == outlet->reader && is_started(&other->core))
+        const struct dlx_publisher_link *other = publisher_link_of(p->core.links[i]);
+        if (!other->foreign && other->reader == link->reader && is_started(&other->core))
             return true;
     }
     return false;
@@ -415,23 +416,23 @@ static bool is_replaced(const struct dlx_publisher *p, const struct dlx_outlet *
 static bool have_rejoined(const struct dlx_publisher *p, bool all)
 {
     for (uint32_t i = 0; i < p->core.n_links; i++) {
-        const struct dlx_outlet *outlet = outlet_of(p->core.links[i]);
-        if (outlet->foreign && (all || outlet->core.reliable) && !is_over(outlet) &&
-            !is_replaced(p, outlet))
+        const struct dlx_publisher_link *link = publisher_link_of(p->core.links[i]);
+        if (link->foreign && (all || link->core.reliable) && !is_over(link) &&
+            !is_replaced(p, link))
             return false;
     }
     return true;
 }
 
-void dlx__outlet_set_foreign(struct dlx_publisher *p)
+void dlx__publisher_link_set_foreign(struct dlx_publisher *p)
 {
     for (uint32_t i = 0; i < p->core.n_links; i++)
-        outlet_of(p->core.links[i])->foreign = true;
+        publisher_link_of(p->core.links[i])->foreign = true;
     p->n_ended = 0; /* as far as the new daemon knows */
     dlx__publisher_detour(p, DLX_DETOUR_REJOIN, !have_rejoined(p, false));
 }
 
-int dlx__outlet_rejoin(struct dlx_publisher *p, struct dlx_wait *wait)
+int dlx__publisher_link_rejoin(struct dlx_publisher *p, struct dlx_wait *wait)
 {
     int r = 0;
     /* That daemon may have ended, too, and a caller who never waits looks nowhere else. */
@@ -443,11 +444,11 @@ int dlx__outlet_rejoin(struct dlx_publisher *p, struct dlx_wait *wait)
         dlx__publisher_detour(p, DLX_DETOUR_REJOIN, !have_rejoined(p, false));
         if (!(p->detours & DLX_DETOUR_REJOIN))
             break;
-        r = wait->deadline == 0 ? DLX_E_FULL : dlx__outlet_wait(p, wait);
+        r = wait->deadline == 0 ? DLX_E_FULL : dlx__publisher_link_wait(p, wait);
         if (r < 0)
             break;
     }
-    dlx__outlet_unblock(p);
+    dlx__publisher_link_unblock(p);
     if (r != DLX_E_FULL && r != DLX_E_TIMEOUT)
         return r;
     p->stats.full++;
@@ -455,7 +456,7 @@ int dlx__outlet_rejoin(struct dlx_publisher *p, struct dlx_wait *wait)
                      p->topic);
 }
 
-void dlx__outlet_linger(struct dlx_publisher *p, int64_t timeout_ns)
+void dlx__publisher_link_drain(struct dlx_publisher *p, int64_t timeout_ns)
 {
     struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)}, once = {.deadline = 0};
     if (p->core.head > dlx__writer_passed(&p->core))
@@ -468,7 +469,8 @@ void dlx__outlet_linger(struct dlx_publisher *p, int64_t timeout_ns)
         dlx__writer_set_blocked(&p->core, true);
         dlx__writer_read_membership(&p->core);
         env_look_for_dead(p);
-    } while (p->link_sock >= 0 && !have_rejoined(p, true) && dlx__outlet_wait(p, &wait) == 0);
+    } while (p->link_sock >= 0 && !have_rejoined(p, true) &&
+             dlx__publisher_link_wait(p, &wait) == 0);
     dlx__writer_set_blocked(&p->core, false);
 }
 
@@ -481,12 +483,12 @@ static uint64_t n_left_behind(const struct dlx_publisher *p)
     return latched ? 0 : DLX_MIN(p->retain, p->core.head - p->base);
 }
 
-void dlx__outlet_tell_end(struct dlx_publisher *p)
+void dlx__publisher_link_tell_end(struct dlx_publisher *p)
 {
     uint8_t bytes[DLX_BELL_END_SIZE];
     dlx__bell_pack(p->core.head - n_left_behind(p) + 1, bytes);
     for (uint32_t i = 0; i < p->core.n_links; i++)
-        (void)!send(outlet_of(p->core.links[i])->bell, bytes, sizeof bytes,
+        (void)!send(publisher_link_of(p->core.links[i])->bell, bytes, sizeof bytes,
                     MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -519,7 +521,7 @@ static void list_blocking(const struct dlx_publisher *p, char *ret, size_t size)
         uint64_t behind = lag_that_blocks(p, link);
         if (behind == 0)
             continue;
-        struct dlx_peer *peer = outlet_of(link)->peer;
+        struct dlx_peer *peer = publisher_link_of(link)->peer;
         const char *name = dlx__peers_name(&p->client->peers, peer);
         int n =
             snprintf(ret + used, size - used, "%s%s%spid %u%s holds %u and is %" PRIu64 " behind",
@@ -529,7 +531,7 @@ static void list_blocking(const struct dlx_publisher *p, char *ret, size_t size)
     }
 }
 
-int dlx__outlet_blame(const struct dlx_publisher *p, int code)
+int dlx__publisher_link_blame(const struct dlx_publisher *p, int code)
 {
     char who[DLX_ERROR_TEXT_SIZE];
     if (p->core.joins_picked < p->core.joins_seen)

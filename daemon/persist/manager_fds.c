@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/persist/inherited.h"
+#include "daemon/persist/manager_fds.h"
 #include "common/error.h"
 #include "common/util.h"
 #include "daemon/persist/handover.h"
@@ -23,26 +23,26 @@ static long parse(const char *text)
     return *end || errno ? -1 : value;
 }
 
-static int add(struct dlxd_inherited *inherited, int fd, const char *name, size_t name_size)
+static int add(struct dlxd_manager_fds *manager_fds, int fd, const char *name, size_t name_size)
 {
-    struct dlxd_inherited_fd *to = &inherited->fds[inherited->n];
+    struct dlxd_manager_fd *to = &manager_fds->fds[manager_fds->n];
     to->name = strndup(name, name_size);
     if (!to->name)
         return DLX_E_NO_MEMORY;
     to->fd = fd;
-    inherited->n++;
+    manager_fds->n++;
     return fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 ? dlx__fail_errno("inherited descriptor %d", fd) : 0;
 }
 
-static int fill(struct dlxd_inherited *inherited, size_t n, const char *names)
+static int fill(struct dlxd_manager_fds *manager_fds, size_t n, const char *names)
 {
-    inherited->fds = calloc(n, sizeof *inherited->fds);
-    if (!inherited->fds)
+    manager_fds->fds = calloc(n, sizeof *manager_fds->fds);
+    if (!manager_fds->fds)
         return DLX_E_NO_MEMORY;
     for (size_t i = 0; i < n; i++) {
         size_t size = names ? strcspn(names, ":") : 0;
-        int r = names ? add(inherited, FIRST_FD + (int)i, names, size)
-                      : add(inherited, FIRST_FD + (int)i, "unknown", sizeof "unknown" - 1);
+        int r = names ? add(manager_fds, FIRST_FD + (int)i, names, size)
+                      : add(manager_fds, FIRST_FD + (int)i, "unknown", sizeof "unknown" - 1);
         if (r < 0)
             return r;
         if (!names)
@@ -55,26 +55,26 @@ static int fill(struct dlxd_inherited *inherited, size_t n, const char *names)
     return 0;
 }
 
-int dlxd_inherited_init(struct dlxd_inherited *inherited)
+int dlxd_manager_fds_init(struct dlxd_manager_fds *manager_fds)
 {
-    *inherited = (struct dlxd_inherited){.n = 0};
-    int r = dlxd_handover_take(inherited);
+    *manager_fds = (struct dlxd_manager_fds){.n = 0};
+    int r = dlxd_handover_take(manager_fds);
     if (r < 0)
-        dlxd_inherited_deinit(inherited);
-    if (r < 0 || inherited->is_handed_over)
+        dlxd_manager_fds_deinit(manager_fds);
+    if (r < 0 || manager_fds->is_handed_over)
         return r;
     long n = parse(getenv("LISTEN_FDS"));
     if (n <= 0 || parse(getenv("LISTEN_PID")) != (long)getpid())
         return 0;
     r = n > INT_MAX / 2 ? dlx__fail(DLX_E_INVALID, "LISTEN_FDS=%ld", n)
-                        : fill(inherited, (size_t)n, getenv("LISTEN_FDNAMES"));
+                        : fill(manager_fds, (size_t)n, getenv("LISTEN_FDNAMES"));
     (void)unsetenv("LISTEN_PID");
     (void)unsetenv("LISTEN_FDS");
     (void)unsetenv("LISTEN_FDNAMES");
     if (r == DLX_E_NO_MEMORY)
         r = dlx__fail(r, "out of memory for %ld inherited descriptors", n);
     if (r < 0)
-        dlxd_inherited_deinit(inherited);
+        dlxd_manager_fds_deinit(manager_fds);
     return r;
 }
 
@@ -91,7 +91,7 @@ static bool has_option(int fd, int option, int value)
     return getsockopt(fd, SOL_SOCKET, option, &have, &size) == 0 && have == value;
 }
 
-static int check_listener(const struct dlxd_inherited_fd *it)
+static int check_listener(const struct dlxd_manager_fd *it)
 {
     if (has_option(it->fd, SO_DOMAIN, AF_UNIX) && has_option(it->fd, SO_TYPE, SOCK_SEQPACKET) &&
         has_option(it->fd, SO_ACCEPTCONN, 1))
@@ -105,24 +105,25 @@ static int check_listener(const struct dlxd_inherited_fd *it)
 #define UNIT_SUFFIX ".socket"
 
 /* The size of the name without the suffix of a unit. */
-static size_t name_size(const struct dlxd_inherited_fd *it)
+static size_t name_size(const struct dlxd_manager_fd *it)
 {
     size_t size = strlen(it->name), suffix = strlen(UNIT_SUFFIX);
     bool is_unit = size > suffix && strcmp(it->name + size - suffix, UNIT_SUFFIX) == 0;
     return is_unit ? size - suffix : size;
 }
 
-static bool has_name(const struct dlxd_inherited_fd *it, const char *name)
+static bool has_name(const struct dlxd_manager_fd *it, const char *name)
 {
     size_t size = name_size(it);
     return strlen(name) == size && strncmp(it->name, name, size) == 0;
 }
 
-int dlxd_inherited_take_listener(struct dlxd_inherited *inherited, const char *name, int *ret_fd)
+int dlxd_manager_fds_take_listen_fd(struct dlxd_manager_fds *manager_fds, const char *name,
+                                    int *ret_fd)
 {
-    struct dlxd_inherited_fd *found = NULL;
-    for (size_t i = 0; i < inherited->n; i++) {
-        struct dlxd_inherited_fd *it = &inherited->fds[i];
+    struct dlxd_manager_fd *found = NULL;
+    for (size_t i = 0; i < manager_fds->n; i++) {
+        struct dlxd_manager_fd *it = &manager_fds->fds[i];
         if (it->taken || !is_socket(it->fd) || (name && !has_name(it, name)))
             continue;
         int r = check_listener(it);
@@ -146,25 +147,25 @@ int dlxd_inherited_take_listener(struct dlxd_inherited *inherited, const char *n
     return 0;
 }
 
-static const struct dlxd_inherited_fd *find_left_listener(const struct dlxd_inherited *inherited)
+static const struct dlxd_manager_fd *find_left_listener(const struct dlxd_manager_fds *manager_fds)
 {
-    for (size_t i = 0; i < inherited->n; i++)
-        if (!inherited->fds[i].taken && is_socket(inherited->fds[i].fd))
-            return &inherited->fds[i];
+    for (size_t i = 0; i < manager_fds->n; i++)
+        if (!manager_fds->fds[i].taken && is_socket(manager_fds->fds[i].fd))
+            return &manager_fds->fds[i];
     return NULL;
 }
 
-const char *dlxd_inherited_dropped_listener(const struct dlxd_inherited *inherited)
+const char *dlxd_manager_fds_dropped_listen_fd(const struct dlxd_manager_fds *manager_fds)
 {
-    const struct dlxd_inherited_fd *it =
-        inherited->is_handed_over ? find_left_listener(inherited) : NULL;
+    const struct dlxd_manager_fd *it =
+        manager_fds->is_handed_over ? find_left_listener(manager_fds) : NULL;
     return it ? it->name : NULL;
 }
 
-int dlxd_inherited_check_listeners(const struct dlxd_inherited *inherited)
+int dlxd_manager_fds_check_listen_fds(const struct dlxd_manager_fds *manager_fds)
 {
-    const struct dlxd_inherited_fd *it =
-        inherited->is_handed_over ? NULL : find_left_listener(inherited);
+    const struct dlxd_manager_fd *it =
+        manager_fds->is_handed_over ? NULL : find_left_listener(manager_fds);
     return it ? dlx__fail(DLX_E_INVALID,
                           "inherited descriptor %d (%s) is a socket that the configuration does "
                           "not describe: it has no [socket %.*s]",
@@ -172,12 +173,12 @@ int dlxd_inherited_check_listeners(const struct dlxd_inherited *inherited)
               : 0;
 }
 
-int dlxd_inherited_take_lock(struct dlxd_inherited *inherited, const char *name,
-                             struct dlxd_inherited_lock *ret)
+int dlxd_manager_fds_take_lock(struct dlxd_manager_fds *manager_fds, const char *name,
+                               struct dlxd_listen_lock *ret)
 {
     size_t size = strlen(name);
-    for (size_t i = 0; inherited->is_handed_over && i < inherited->n; i++) {
-        struct dlxd_inherited_fd *it = &inherited->fds[i];
+    for (size_t i = 0; manager_fds->is_handed_over && i < manager_fds->n; i++) {
+        struct dlxd_manager_fd *it = &manager_fds->fds[i];
         if (strncmp(it->name, name, size) != 0 ||
             strcmp(it->name + size, DLXD_HANDOVER_LOCK_SUFFIX) != 0)
             continue;
@@ -188,13 +189,13 @@ int dlxd_inherited_take_lock(struct dlxd_inherited *inherited, const char *name,
     return -1;
 }
 
-void dlxd_inherited_deinit(struct dlxd_inherited *inherited)
+void dlxd_manager_fds_deinit(struct dlxd_manager_fds *manager_fds)
 {
-    for (size_t i = 0; i < inherited->n; i++) {
-        if (!inherited->fds[i].taken)
-            dlx__close(inherited->fds[i].fd);
-        free(inherited->fds[i].name);
+    for (size_t i = 0; i < manager_fds->n; i++) {
+        if (!manager_fds->fds[i].taken)
+            dlx__close(manager_fds->fds[i].fd);
+        free(manager_fds->fds[i].name);
     }
-    free(inherited->fds);
-    *inherited = (struct dlxd_inherited){.n = 0};
+    free(manager_fds->fds);
+    *manager_fds = (struct dlxd_manager_fds){.n = 0};
 }

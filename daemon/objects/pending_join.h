@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DLXD_WAITING_H
-#define DLXD_WAITING_H
+#ifndef DLXD_PENDING_JOIN_H
+#define DLXD_PENDING_JOIN_H
 
 /*
  * Pending joins: links whose LinkAdded does not fit into the link socket of their publisher, which
@@ -14,17 +14,17 @@
 #include "daemon/base/list.h"
 
 /* The limit for one publisher. Each pending join costs three descriptors. */
-#define DLXD_WAITING_MAX 512U
+#define DLXD_PENDING_JOINS_MAX 512U
 
 struct dlxd_broker;
 struct dlxd_link;
 struct dlxd_publisher;
-struct dlxd_waiter;
+struct dlxd_pending_join;
 struct dlxd_watch;
 
 /* The pending joins of one publisher. */
-struct dlxd_waiting {
-    struct dlxd_list waiters;
+struct dlxd_pending_joins {
+    struct dlxd_list list;
     struct dlxd_list slow; /* in broker->slow when its socket takes nothing, but is not full */
     size_t n;
     size_t n_ended;     /* pending joins whose links have ended and that may still hold messages */
@@ -33,9 +33,9 @@ struct dlxd_waiting {
     struct dlxd_watch *watch; /* of the link socket; NULL until the first pending join */
 };
 
-void dlxd_waiting_init(struct dlxd_waiting *waiting);
+void dlxd_pending_joins_init(struct dlxd_pending_joins *pending_joins);
 /* The publisher has left its client, and will get no LinkAdded any more. */
-void dlxd_waiting_deinit(struct dlxd_waiting *waiting);
+void dlxd_pending_joins_deinit(struct dlxd_pending_joins *pending_joins);
 
 /*
  * Sends the LinkAdded of a link with [page, bell, pidfd], or makes it pending. The caller keeps the
@@ -43,12 +43,13 @@ void dlxd_waiting_deinit(struct dlxd_waiting *waiting);
  * subscriber's user), DLX_E_FULL (the kernel takes no descriptors now: try again),
  * DLX_E_DISCONNECTED, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
  */
-int dlxd_waiting_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body, const int *fds);
+int dlxd_pending_join_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body,
+                           const int *fds);
 
 /* The link ends. Drops its pending join if the subscriber holds nothing. */
-void dlxd_waiting_link_ended(struct dlxd_link *link);
+void dlxd_pending_join_link_ended(struct dlxd_link *link);
 
 /* Lets the publishers in broker->slow try again. */
-void dlxd_waiting_retry(struct dlxd_broker *broker);
+void dlxd_pending_joins_retry(struct dlxd_broker *broker);
 
 #endif

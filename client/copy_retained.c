@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/carry.h"
+#include "client/copy_retained.h"
 #include "client/debug.h"
 #include <string.h>
 
-uint32_t dlx__carry_count(struct dlx_publisher *p)
+uint32_t dlx__copy_retained_count(struct dlx_publisher *p)
 {
     uint64_t n_live = p->core.head + 1 - p->core.oldest;
     uint64_t n_retained = DLX_MIN(p->core.head - p->base, p->retain);
@@ -129,14 +129,14 @@ static int copy_message(struct dlx_publisher *p, uint64_t seq, struct dlx_writer
     if (copies->is_guarded)
         p->stats.unprotected += !dlx__debug_protect(copies);
     dlx__block_count_message(copies, dlx__block_message_bytes(blocks));
-    dlx__writer_carry(to, seq, words, copies);
+    dlx__writer_copy_retained(to, seq, words, copies);
     return 0;
 }
 
-int dlx__carry(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
-               struct dlx_writer_block *block)
+int dlx__copy_retained(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
+                       struct dlx_writer_block *block)
 {
-    uint32_t n = block->n_carried;
+    uint32_t n = block->n_copied;
     uint64_t size = total_size(p, n);
     int r = size > 0 ? dlx__publisher_grow(p, memory, id, size) : 0;
     if (r < 0)
@@ -149,9 +149,9 @@ int dlx__carry(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_
     return r;
 }
 
-void dlx__carry_undo(struct dlx_publisher *p, struct dlx_writer_block *block)
+void dlx__copy_retained_undo(struct dlx_publisher *p, struct dlx_writer_block *block)
 {
-    for (uint32_t i = 0; i < block->n_carried; i++)
+    for (uint32_t i = 0; i < block->n_copied; i++)
         give_all(p, block->payloads[(block->base + 1 + i) & block->mask]);
-    block->n_carried = 0;
+    block->n_copied = 0;
 }

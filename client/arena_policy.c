@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/fit.h"
+#include "client/arena_policy.h"
 
 /* Arenas of small blocks: twice as much as there is while that is little, then a quarter more. */
 #define DOUBLING_MAX (UINT64_C(512) << 10)
@@ -20,30 +20,30 @@
 #define SLACK_SHARE 32U
 #define SLACK_MIN   (UINT64_C(32) << 20)
 
-static uint64_t large_from(const struct dlx_fit *fit)
+static uint64_t large_from(const struct dlx_arena_policy *policy)
 {
-    return fit->n_arenas >= LARGE_ARENAS_MAX ? UINT64_MAX
-                                             : DLX_MAX(LARGE_MIN, fit->bytes / LARGE_SHARE);
+    return policy->n_arenas >= LARGE_ARENAS_MAX ? UINT64_MAX
+                                                : DLX_MAX(LARGE_MIN, policy->bytes / LARGE_SHARE);
 }
 
-bool dlx__fit_is_large(const struct dlx_fit *fit, uint64_t size)
+bool dlx__arena_policy_is_large(const struct dlx_arena_policy *policy, uint64_t size)
 {
-    return !fit->anywhere && size >= large_from(fit);
+    return !policy->anywhere && size >= large_from(policy);
 }
 
-static uint64_t step_for_small(const struct dlx_fit *fit)
+static uint64_t step_for_small(const struct dlx_arena_policy *policy)
 {
     uint64_t bytes = 0;
-    for (const struct dlx_arena *arena = fit->arenas; arena; arena = arena->next)
+    for (const struct dlx_arena *arena = policy->arenas; arena; arena = arena->next)
         if (arena->n_blocks == 0 || !arena->has_large)
             bytes += arena->size;
     return bytes < DOUBLING_MAX ? bytes : DLX_MIN(bytes / GROWTH_SHARE, GROWTH_MAX);
 }
 
-uint64_t dlx__fit_growth(const struct dlx_fit *fit, uint64_t size)
+uint64_t dlx__arena_policy_growth(const struct dlx_arena_policy *policy, uint64_t size)
 {
-    uint64_t step = dlx__fit_is_large(fit, size) ? 0 : step_for_small(fit);
-    return DLX_MAX(DLX_MAX(size, step), fit->least);
+    uint64_t step = dlx__arena_policy_is_large(policy, size) ? 0 : step_for_small(policy);
+    return DLX_MAX(DLX_MAX(size, step), policy->least);
 }
 
 /* `most`: of an empty arena that small blocks may begin to share. */
@@ -55,17 +55,18 @@ static bool suits(const struct dlx_arena *arena, uint64_t size, bool large, uint
 }
 
 /* The smallest piece that fits: what is left over is small, or stays large. */
-struct dlx_arena *dlx__fit_find(const struct dlx_fit *fit, uint64_t size, uint32_t *ret_extent)
+struct dlx_arena *dlx__arena_policy_find(const struct dlx_arena_policy *policy, uint64_t size,
+                                         uint32_t *ret_extent)
 {
     struct dlx_arena *best = NULL;
     uint64_t best_size = UINT64_MAX;
-    bool large = dlx__fit_is_large(fit, size);
+    bool large = dlx__arena_policy_is_large(policy, size);
     /* An arena that was made for small blocks is one when it is empty, too. */
-    uint64_t shared = DLX_MAX(DLX_MAX(large_from(fit), step_for_small(fit)), fit->least);
+    uint64_t shared = DLX_MAX(DLX_MAX(large_from(policy), step_for_small(policy)), policy->least);
     uint64_t most = large ? 0 : shared;
-    for (struct dlx_arena *arena = fit->arenas; arena; arena = arena->next) {
-        if (arena->free_bytes < size || (!fit->anywhere && (arena->state == DLX_ARENA_LEAVING ||
-                                                            !suits(arena, size, large, most))))
+    for (struct dlx_arena *arena = policy->arenas; arena; arena = arena->next) {
+        if (arena->free_bytes < size || (!policy->anywhere && (arena->state == DLX_ARENA_LEAVING ||
+                                                               !suits(arena, size, large, most))))
             continue;
         for (uint32_t i = 0; i < arena->n_extents; i++) {
             uint64_t have = arena->extents[i].size;
@@ -81,11 +82,11 @@ struct dlx_arena *dlx__fit_find(const struct dlx_fit *fit, uint64_t size, uint32
     return best;
 }
 
-bool dlx__fit_is_excess(const struct dlx_fit *fit, uint64_t size, struct dlx_fit_peak *peak,
-                        uint64_t now, uint64_t window)
+bool dlx__arena_policy_is_excess(const struct dlx_arena_policy *policy, uint64_t size,
+                                 struct dlx_arena_policy_peak *peak, uint64_t now, uint64_t window)
 {
     uint64_t needed = size;
-    for (const struct dlx_arena *arena = fit->arenas; arena; arena = arena->next)
+    for (const struct dlx_arena *arena = policy->arenas; arena; arena = arena->next)
         needed += arena->size - arena->free_bytes;
     if (now - peak->since >= window) {
         bool just_before = now - peak->since < 2 * window;
@@ -95,5 +96,5 @@ bool dlx__fit_is_excess(const struct dlx_fit *fit, uint64_t size, struct dlx_fit
     }
     peak->bytes = DLX_MAX(peak->bytes, needed);
     uint64_t most = DLX_MAX(peak->bytes, peak->bytes_before);
-    return fit->bytes + size > most + DLX_MAX(most / SLACK_SHARE, SLACK_MIN);
+    return policy->bytes + size > most + DLX_MAX(most / SLACK_SHARE, SLACK_MIN);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/place.h"
+#include "client/socket_path.h"
 #include "common/error.h"
 #include <fcntl.h>
 #include <poll.h>
@@ -12,9 +12,9 @@
 #define SOCKET_NAME  "dlpackd.sock"
 #define LOCK_POLL_MS 2
 
-struct dlx_place_env dlx__place_env(void)
+struct dlx_socket_path_env dlx__socket_path_env(void)
 {
-    return (struct dlx_place_env){
+    return (struct dlx_socket_path_env){
         .runtime_dir = getenv("XDG_RUNTIME_DIR"),
         .system_path = "/run/dlpackd/" SOCKET_NAME,
         .tmp_dir = "/tmp",
@@ -28,28 +28,28 @@ static bool fits(int n, size_t size)
 }
 
 /* Only the name. */
-static bool path_of(const struct dlx_place_env *env, enum dlx_place place,
+static bool path_of(const struct dlx_socket_path_env *env, enum dlx_socket_path path_kind,
                     char ret[DLX_SOCKET_PATH_SIZE])
 {
     int n = -1;
-    if (place == DLX_PLACE_RUNTIME && env->runtime_dir && env->runtime_dir[0] == '/')
+    if (path_kind == DLX_SOCKET_PATH_RUNTIME && env->runtime_dir && env->runtime_dir[0] == '/')
         n = snprintf(ret, DLX_SOCKET_PATH_SIZE, "%s/" SOCKET_NAME, env->runtime_dir);
-    else if (place == DLX_PLACE_SYSTEM)
+    else if (path_kind == DLX_SOCKET_PATH_SYSTEM)
         n = snprintf(ret, DLX_SOCKET_PATH_SIZE, "%s", env->system_path);
-    else if (place == DLX_PLACE_TMP)
+    else if (path_kind == DLX_SOCKET_PATH_TMP)
         n = snprintf(ret, DLX_SOCKET_PATH_SIZE, "%s/dlpackd-%u/" SOCKET_NAME, env->tmp_dir,
                      (unsigned)env->uid);
     return fits(n, DLX_SOCKET_PATH_SIZE);
 }
 
 /* The folder of the last place. */
-static void tmp_folder(const struct dlx_place_env *env, char ret[DLX_SOCKET_PATH_SIZE])
+static void tmp_folder(const struct dlx_socket_path_env *env, char ret[DLX_SOCKET_PATH_SIZE])
 {
     (void)snprintf(ret, DLX_SOCKET_PATH_SIZE, "%s/dlpackd-%u", env->tmp_dir, (unsigned)env->uid);
 }
 
 /* Why the folder of the last place is not one to use. O_NOFOLLOW: a link leads to where somebody else wants us. */
-static int open_tmp_folder(const struct dlx_place_env *env, const char *folder, int *ret_fd)
+static int open_tmp_folder(const struct dlx_socket_path_env *env, const char *folder, int *ret_fd)
 {
     struct stat st;
     dlx_cleanup(dlx__closep) int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -69,34 +69,34 @@ static int open_tmp_folder(const struct dlx_place_env *env, const char *folder, 
     return 0;
 }
 
-bool dlx__place_path(const struct dlx_place_env *env, enum dlx_place place,
-                     char ret[DLX_SOCKET_PATH_SIZE])
+bool dlx__socket_path_of(const struct dlx_socket_path_env *env, enum dlx_socket_path path_kind,
+                         char ret[DLX_SOCKET_PATH_SIZE])
 {
     char folder[DLX_SOCKET_PATH_SIZE];
     dlx_cleanup(dlx__closep) int fd = -1;
-    if (!path_of(env, place, ret))
+    if (!path_of(env, path_kind, ret))
         return false;
-    if (place != DLX_PLACE_TMP)
+    if (path_kind != DLX_SOCKET_PATH_TMP)
         return true;
     tmp_folder(env, folder);
     return open_tmp_folder(env, folder, &fd) == 0;
 }
 
-bool dlx__place_has_socket(const char *path)
+bool dlx__socket_path_has_socket(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 && S_ISSOCK(st.st_mode);
 }
 
-void dlx__place_list(const struct dlx_place_env *env, char *ret, size_t ret_size)
+void dlx__socket_path_list(const struct dlx_socket_path_env *env, char *ret, size_t ret_size)
 {
     char path[DLX_SOCKET_PATH_SIZE];
     size_t used = 0;
     ret[0] = '\0';
-    for (int place = 0; place < DLX_N_PLACES; place++) {
-        if (!path_of(env, (enum dlx_place)place, path))
+    for (int path_kind = 0; path_kind < DLX_N_SOCKET_PATHS; path_kind++) {
+        if (!path_of(env, (enum dlx_socket_path)path_kind, path))
             continue;
-        const char *comma = used == 0 ? "" : place == DLX_N_PLACES - 1 ? " or " : ", ";
+        const char *comma = used == 0 ? "" : path_kind == DLX_N_SOCKET_PATHS - 1 ? " or " : ", ";
         int n = snprintf(ret + used, ret_size - used, "%s%s", comma, path);
         if (!fits(n, ret_size - used))
             return;
@@ -104,18 +104,19 @@ void dlx__place_list(const struct dlx_place_env *env, char *ret, size_t ret_size
     }
 }
 
-bool dlx__place_is_trusted(const struct dlx_place_env *env, enum dlx_place place, int fd)
+bool dlx__socket_path_is_trusted(const struct dlx_socket_path_env *env,
+                                 enum dlx_socket_path path_kind, int fd)
 {
     struct ucred peer;
     socklen_t size = sizeof peer;
-    if (place != DLX_PLACE_TMP)
+    if (path_kind != DLX_SOCKET_PATH_TMP)
         return true;
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == env->uid;
 }
 
 /* A folder of ours that others can neither write to nor open: whoever can open it can hold its
  * lock. */
-static int open_runtime_dir(const struct dlx_place_env *env)
+static int open_runtime_dir(const struct dlx_socket_path_env *env)
 {
     struct stat st;
     int fd = open(env->runtime_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -124,28 +125,29 @@ static int open_runtime_dir(const struct dlx_place_env *env)
     return dlx__close(fd);
 }
 
-int dlx__place_private(const struct dlx_place_env *env, enum dlx_place *ret_place,
-                       char ret_path[DLX_SOCKET_PATH_SIZE], int *ret_dir_fd)
+int dlx__socket_path_private(const struct dlx_socket_path_env *env,
+                             enum dlx_socket_path *ret_path_kind,
+                             char ret_path[DLX_SOCKET_PATH_SIZE], int *ret_dir_fd)
 {
     char folder[DLX_SOCKET_PATH_SIZE];
-    if (path_of(env, DLX_PLACE_RUNTIME, ret_path)) {
+    if (path_of(env, DLX_SOCKET_PATH_RUNTIME, ret_path)) {
         int fd = open_runtime_dir(env);
         if (fd >= 0) {
-            *ret_place = DLX_PLACE_RUNTIME;
+            *ret_path_kind = DLX_SOCKET_PATH_RUNTIME;
             *ret_dir_fd = fd;
             return 0;
         }
     }
-    if (!path_of(env, DLX_PLACE_TMP, ret_path))
+    if (!path_of(env, DLX_SOCKET_PATH_TMP, ret_path))
         return dlx__fail(DLX_E_INVALID, "%s is too long for a socket", env->tmp_dir);
     tmp_folder(env, folder);
     if (mkdir(folder, 0700) < 0 && errno != EEXIST)
         return dlx__fail_errno("making %s for a private dlpackd", folder);
-    *ret_place = DLX_PLACE_TMP;
+    *ret_path_kind = DLX_SOCKET_PATH_TMP;
     return open_tmp_folder(env, folder, ret_dir_fd);
 }
 
-int dlx__place_lock(int fd, const char *path, uint64_t deadline)
+int dlx__socket_path_lock(int fd, const char *path, uint64_t deadline)
 {
     /* flock() has no time-out of its own, and the library neither starts threads nor uses signals. */
     while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
@@ -160,7 +162,7 @@ int dlx__place_lock(int fd, const char *path, uint64_t deadline)
     return 0;
 }
 
-void dlx__place_unlock(int fd)
+void dlx__socket_path_unlock(int fd)
 {
     (void)flock(fd, LOCK_UN);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/memory/residue.h"
+#include "daemon/memory/stale_shm.h"
 #include "common/shm_name.h"
 #include "daemon/base/log.h"
 #include <dirent.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static bool is_residue(int dir_fd, const char *file)
+static bool is_stale(int dir_fd, const char *file)
 {
     struct dlx_shm_name name;
     struct stat st;
@@ -19,7 +19,7 @@ static bool is_residue(int dir_fd, const char *file)
            st.st_uid == uid;
 }
 
-size_t dlxd_residue_clean(const char *dir)
+size_t dlxd_stale_shm_clean(const char *dir)
 {
     size_t n = 0;
     DIR *files = opendir(dir);
@@ -29,7 +29,7 @@ size_t dlxd_residue_clean(const char *dir)
         return 0;
     }
     for (const struct dirent *entry; (entry = readdir(files));) {
-        if (!is_residue(dirfd(files), entry->d_name))
+        if (!is_stale(dirfd(files), entry->d_name))
             continue;
         if (unlinkat(dirfd(files), entry->d_name, 0) == 0)
             n++;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DLX_CLIENT_CARRY_H
-#define DLX_CLIENT_CARRY_H
+#ifndef DLX_CLIENT_COPY_RETAINED_H
+#define DLX_CLIENT_COPY_RETAINED_H
 
 /*
  * A publisher that announces itself to another daemon takes along what it retains, and what a
@@ -11,15 +11,15 @@
 #include "client/publisher.h"
 
 /* How many messages that is. */
-uint32_t dlx__carry_count(struct dlx_publisher *p);
+uint32_t dlx__copy_retained_count(struct dlx_publisher *p);
 
 /*
  * Copy the messages that are to be carried into `block`. The new daemon knows the publisher by `id`, and has this kind of
- * memory; the heap was set aside. Returns 0; what a call to the daemon returns, DLX_E_NO_MEMORY: then dlx__carry_undo().
+ * memory; the heap was set aside. Returns 0; what a call to the daemon returns, DLX_E_NO_MEMORY: then dlx__copy_retained_undo().
  */
-int dlx__carry(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
-               struct dlx_writer_block *block);
+int dlx__copy_retained(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
+                       struct dlx_writer_block *block);
 /* The block is not used after all: give the copies back. */
-void dlx__carry_undo(struct dlx_publisher *p, struct dlx_writer_block *block);
+void dlx__copy_retained_undo(struct dlx_publisher *p, struct dlx_writer_block *block);
 
 #endif

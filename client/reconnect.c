@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/revive.h"
+#include "client/reconnect.h"
 #include "client/call.h"
 #include "client/call_wire.h"
-#include "client/carry.h"
+#include "client/copy_retained.h"
 #include "client/gpu_share.h"
 #include "client/publish.h"
 #include "client/wait.h"
@@ -27,7 +27,7 @@ enum hurry {
 
 static int connect_again(struct dlx_client *c, enum hurry hurry)
 {
-    c->next_try_ns = dlx__now_ns() + DLX_REVIVE_NS;
+    c->next_try_ns = dlx__now_ns() + DLX_RECONNECT_NS;
     int r = dlx__call_open_within(c, hurry == AT_ONCE ? c->timeout_ns : DLX_CALL_HURRY_NS);
     if (r == 0) {
         r = dlx__call_greet_within(c, c->name, hurry == AT_ONCE ? c->timeout_ns : PATIENCE_NS);
@@ -78,7 +78,7 @@ int dlx__client_ensure(struct dlx_client *c)
 static bool drain(struct dlx_publisher *p)
 {
     dlx__writer_read_membership(&p->core);
-    dlx__outlet_env.pick_up(p);
+    dlx__publisher_link_env.pick_up(p);
     return p->link_sock < 0 || p->core.joins_picked >= p->core.joins_seen;
 }
 
@@ -107,7 +107,7 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
     if (r == 0)
         r = dlx__writer_block_new(&p->core, control, n_entries, n, &block);
     if (r == 0)
-        r = dlx__carry(p, made->memory, made->id, block);
+        r = dlx__copy_retained(p, made->memory, made->id, block);
     if (r == 0)
         dlx__publish_show_counters(p, control);
     if (r == 0)
@@ -119,7 +119,7 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
      * no way back: if they were not, the link socket hangs up, or will (tests/model/restart.pml, GIVEUP). */
     if (r < 0 && !unanswered) {
         if (block)
-            dlx__carry_undo(p, block);
+            dlx__copy_retained_undo(p, block);
         dlx__writer_block_free(block);
         dlx__region_unmap(control, made->control_size);
         return r;
@@ -134,7 +134,7 @@ static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made,
                   struct dlx_writer_block *block, const void *membership, int take_kept_fd,
                   struct dlx_heap_aside *aside)
 {
-    dlx__outlet_set_foreign(p);
+    dlx__publisher_link_set_foreign(p);
     dlx__writer_move(&p->core, block);
     dlx__writer_set_membership(&p->core, (const struct dlx_shm_membership *)membership +
                                              made->membership_line);
@@ -154,9 +154,9 @@ static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made,
     p->memory = made->memory;
     p->base = block->base;
     p->has_succeeded = p->retain == 0;
-    if (p->retain > 0 && block->n_carried > 0) { /* what the daemon may have kept is not needed */
+    if (p->retain > 0 && block->n_copied > 0) { /* what the daemon may have kept is not needed */
         dlx__publisher_succeed(p);
-        p->has_succeeded = p->has_succeeded && block->n_carried >= p->retain;
+        p->has_succeeded = p->has_succeeded && block->n_copied >= p->retain;
     }
 }
 
@@ -190,7 +190,7 @@ static int resume(struct dlx_publisher *p)
     uint64_t epoch = atomic_load_explicit(&p->client->epoch, memory_order_acquire);
     if (!drain(p))
         return DLX_E_NO_MEMORY; /* a link that is told of is to be waited for */
-    uint32_t n = dlx__carry_count(p);
+    uint32_t n = dlx__copy_retained_count(p);
     int r = resume_with(p, n);
     while (n > 0 && (r == DLX_E_NO_MEMORY || r == DLX_E_LIMIT))
         r = resume_with(p, n /= 2); /* the stream goes on, in any case with what will come */
@@ -203,7 +203,7 @@ static int resume(struct dlx_publisher *p)
 
 static bool has_daemon(const struct dlx_publisher *p)
 {
-    return p->link_sock >= 0 && (p->vouched || !hung_up(p->link_sock));
+    return p->link_sock >= 0 && (p->had_daemon_tid || !hung_up(p->link_sock));
 }
 
 /* What a daemon answered when it was asked to take the publisher. One that refused is asked again once
@@ -224,10 +224,10 @@ static void check(struct dlx_publisher *p, uint64_t now, enum hurry hurry)
     if ((p->detours & DLX_DETOUR_REFUSED) && now < p->next_look_ns)
         return;
     p->next_look_ns = now + DLX_LOOK_NS;
-    p->vouched = dlx__writer_is_vouched(&p->core);
+    p->had_daemon_tid = dlx__writer_has_daemon(&p->core);
     if (has_daemon(p))
         return;
-    p->next_look_ns = now + DLX_REVIVE_NS;
+    p->next_look_ns = now + DLX_RECONNECT_NS;
     if (p->client->interrupt) /* it runs while this call waits for the daemon */
         dlx__turn_disown(&p->turn);
     int r = revive(p->client, p->epoch, hurry);
@@ -246,7 +246,7 @@ void dlx__publisher_check(struct dlx_publisher *p, uint64_t now)
 /* Until it is time to look again. Returns 0; DLX_E_INTERRUPTED. */
 static int pause_between_looks(struct dlx_publisher *p, struct dlx_wait *wait, uint64_t now)
 {
-    uint64_t until = DLX_MIN(dlx__wait_part(wait, p->client, now), now + DLX_REVIVE_NS);
+    uint64_t until = DLX_MIN(dlx__wait_part(wait, p->client, now), now + DLX_RECONNECT_NS);
     int n = poll(NULL, 0, dlx__deadline_ms(until, now));
     return dlx__wait_ask(wait, p->client, &p->turn, n < 0);
 }
@@ -264,7 +264,7 @@ void dlx__publisher_await_daemon(struct dlx_publisher *p, struct dlx_wait *wait)
 /* A later daemon has shown this block to subscribers, so the publisher frees nothing. */
 static bool is_shown(const struct dlx_publisher *p)
 {
-    return p->core.heeds_locks && !dlx__writer_is_vouched(&p->core) &&
+    return p->core.heeds_locks && !dlx__writer_has_daemon(&p->core) &&
            dlx__region_is_locked(p->control_fd);
 }
 
@@ -296,13 +296,13 @@ bool dlx__publisher_has_resumed(struct dlx_publisher *p, int *code, int64_t time
 
 /* ---- subscription -------------------------------------------------------------------------- */
 
-void dlx__subscription_revive(struct dlx_subscription *s)
+void dlx__subscription_reconnect(struct dlx_subscription *s)
 {
     struct dlx_new_subscription made;
     uint64_t now = dlx__now_ns();
     if (now < s->next_try_ns)
         return;
-    s->next_try_ns = now + DLX_REVIVE_NS;
+    s->next_try_ns = now + DLX_RECONNECT_NS;
     if (s->client->interrupt) /* it runs while this call waits for the daemon */
         dlx__turn_disown(&s->turn);
     int r = revive(s->client, s->epoch, NOW_AND_THEN);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DLX_CLIENT_REVIVE_H
-#define DLX_CLIENT_REVIVE_H
+#ifndef DLX_CLIENT_RECONNECT_H
+#define DLX_CLIENT_RECONNECT_H
 
 /*
  * The daemon may end and another one may take its place. Streams go on meanwhile. The library has no thread of its
@@ -21,8 +21,8 @@
 #include "client/subscription.h"
 
 /* How often to look whether the daemon is there, and, once it is known to be gone, whether another one is. */
-#define DLX_LOOK_NS   UINT64_C(1000000000)
-#define DLX_REVIVE_NS UINT64_C(20000000)
+#define DLX_LOOK_NS      UINT64_C(1000000000)
+#define DLX_RECONNECT_NS UINT64_C(20000000)
 
 /* For calls that need a daemon and no object of an earlier one: if the connection is lost, try to make a new one.
  * Returns 0, also where there is none; DLX_E_INTERRUPTED. */
@@ -35,7 +35,7 @@ void dlx__publisher_check(struct dlx_publisher *p, uint64_t now_ns);
 static inline void dlx__publisher_look(struct dlx_publisher *p, uint64_t now_ns)
 {
     if (dlx_unlikely(now_ns >= p->next_look_ns ||
-                     (p->vouched && !dlx__writer_is_vouched(&p->core))))
+                     (p->had_daemon_tid && !dlx__writer_has_daemon(&p->core))))
         dlx__publisher_check(p, now_ns);
 }
 
@@ -51,6 +51,6 @@ void dlx__publisher_await_daemon(struct dlx_publisher *p, struct dlx_wait *wait)
 bool dlx__publisher_has_resumed(struct dlx_publisher *p, int *code, int64_t timeout_ns);
 
 /* The subscription's daemon is gone: try to subscribe with another one. */
-void dlx__subscription_revive(struct dlx_subscription *s);
+void dlx__subscription_reconnect(struct dlx_subscription *s);
 
 #endif
