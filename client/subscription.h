@@ -96,6 +96,12 @@ static inline void dlx__subscription_count(struct dlx_subscription_stats *stats,
     stats->gpu_errors += atomic_load_explicit(&link->n_gpu_errors, memory_order_relaxed);
 }
 
+/* Adds a descriptor to the epoll of the subscription. Returns 0; DLX_E_SYSTEM. */
+int dlx__subscription_epoll_add(struct dlx_subscription *s, int fd, uint32_t events, void *data);
+/* Removes a descriptor (-1: none) from the epoll and closes it. Returns -1. Closing alone does not
+ * remove it while a forked child has it, too: the epoll would name it for ever. */
+int dlx__subscription_epoll_close(struct dlx_subscription *s, int take_fd);
+
 /* It was made again: notifications come on the new socket, which is taken, also on failure. */
 struct dlx_new_subscription;
 int dlx__subscription_adopt(struct dlx_subscription *s, const struct dlx_new_subscription *made);
