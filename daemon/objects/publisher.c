@@ -574,29 +574,3 @@ void dlxd_publisher_drop_acknowledged(struct dlxd_link *link, struct dlxd_arena 
         dlxd_payer_may_change(link, arena);
     }
 }
-
-int dlxd_publisher_index_get(struct dlxd_publisher *publisher, uint32_t *ret)
-{
-    size_t i = 0;
-    while (i < publisher->n_index_words && publisher->index_bits[i] == UINT64_MAX)
-        i++;
-    if (i == publisher->n_index_words) {
-        size_t n = i ? i * 2 : 1;
-        uint64_t *bits = reallocarray(publisher->index_bits, n, sizeof *bits);
-        if (!bits)
-            return dlx__fail(DLX_E_NO_MEMORY, "out of memory for link indices");
-        for (size_t k = i; k < n; k++)
-            bits[k] = 0;
-        publisher->index_bits = bits;
-        publisher->n_index_words = n;
-    }
-    unsigned bit = (unsigned)__builtin_ctzll(~publisher->index_bits[i]);
-    publisher->index_bits[i] |= UINT64_C(1) << bit;
-    *ret = (uint32_t)(i * 64 + bit);
-    return 0;
-}
-
-void dlxd_publisher_index_put(struct dlxd_publisher *publisher, uint32_t index)
-{
-    publisher->index_bits[index / 64] &= ~(UINT64_C(1) << (index % 64));
-}

@@ -268,7 +268,7 @@ int dlxd_handle_list_links(struct dlxd_client *client, const Dlx__Wire__Packet *
     struct link_page page = {.n = 0};
     struct dlxd_idmap_node *node =
         dlxd_idmap_find(&client->broker->registry.publishers, request->publisher);
-    if (!node)
+    if (!node && client->principal->minor >= 7)
         node = dlxd_idmap_find(&client->broker->registry.gone_publishers, request->publisher);
     const struct dlxd_publisher *publisher =
         node ? dlxd_container_of(node, struct dlxd_publisher, by_id) : NULL;
