@@ -83,6 +83,8 @@ class Methods:
         """
         if stay is not None and publishers is not None:
             raise ValueError("stay and publishers exclude each other: a loop for a number of publishers ends when they have left")
+        if isinstance(stay, (str, bytes)):  # "no" is true to Python
+            raise TypeError(f"stay is True, False or None, not {stay!r}")
         if publishers is None:
             stays = _is_pattern(topic) if stay is None else stay
             publishers = None if stays else 1

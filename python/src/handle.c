@@ -211,17 +211,17 @@ PyObject *dlxpy_handle_events(struct dlxpy_handle *h,
     if (dlxpy_handle_enter(h) < 0)
         return NULL;
     PyObject *ret = PyList_New(0);
+    struct dlxpy_wait wait; /* it may reconnect to a restarted daemon */
     int r = 0;
+    dlxpy_wait_begin(&wait, h, false);
     while (ret && (r = next(h->of.any, &event)) == 0) {
         PyObject *item = make_event(&event);
         if (!item || PyList_Append(ret, item) < 0)
             Py_CLEAR(ret);
         Py_XDECREF(item);
     }
-    if (ret && r != DLX_E_EMPTY) {
+    if (dlxpy_wait_end(&wait, r == DLX_E_EMPTY ? 0 : r) < 0)
         Py_CLEAR(ret);
-        (void)dlxpy_raise(r);
-    }
     dlxpy_handle_leave(h);
     return ret;
 }

@@ -119,10 +119,12 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     (void)unused;
     if (dlxpy_handle_enter(&p->handle) < 0)
         return NULL;
-    int r = dlx_publisher_get_stats(p->handle.of.publisher, &s);
+    struct dlxpy_wait wait; /* it may reconnect to a restarted daemon */
+    dlxpy_wait_begin(&wait, &p->handle, false);
+    int r = dlxpy_wait_end(&wait, dlx_publisher_get_stats(p->handle.of.publisher, &s));
     dlxpy_handle_leave(&p->handle);
     if (r < 0)
-        return dlxpy_raise(r);
+        return NULL;
     return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K,s:K,s:K,s:K,s:K}",
                          "published", s.published, "published_bytes", s.published_bytes, "copied",
                          s.copied, "copied_bytes", s.copied_bytes, "full", s.full, "blocked",
@@ -137,12 +139,14 @@ static int next_event(void *p, struct dlx_event *ret)
     return dlx_publisher_next_event(p, ret);
 }
 
-PyDoc_STRVAR(events_doc, "events($self, /)\n"
-                         "--\n"
-                         "\n"
-                         "Returns the events since the last call, as a list of dlx.Event: "
-                         "subscribers that came or left, and\n"
-                         "\"reconnected\" after the daemon was replaced. Never waits.");
+PyDoc_STRVAR(events_doc,
+             "events($self, /)\n"
+             "--\n"
+             "\n"
+             "Returns the events since the last call, as a list of dlx.Event: "
+             "subscribers that came or left, and\n"
+             "\"reconnected\" after the daemon was replaced. Waits only to reconnect to a "
+             "restarted daemon.");
 static PyObject *events(PyObject *self, PyObject *unused)
 {
     (void)unused;

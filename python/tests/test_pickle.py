@@ -39,10 +39,10 @@ def address(buffer):
     return np.frombuffer(buffer, np.uint8).ctypes.data
 
 
-def test_what_is_of_its_process_is_neither_copied_nor_pickled(pair, c, received):
+def test_handles_are_neither_copied_nor_pickled(pair, c, received):
     for handle in (c, *pair):
         for use in (pickle.dumps, copy.copy):
-            with pytest.raises(TypeError, match=f"dlx.{type(handle).__name__} is of its process, .*: let the other process call dlx.connect"):
+            with pytest.raises(TypeError, match=f"dlx.{type(handle).__name__} belongs to its process and cannot be copied or pickled: call dlx.connect"):
                 use(handle)
     with pytest.raises(TypeError, match="not copied or pickled: pickle its tensors"):
         copy.copy(received)
