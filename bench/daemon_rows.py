@@ -178,7 +178,7 @@ def pattern(bench):
             "pattern_4k_take_all",
             ratios(r["4k_all"], r["1"]),
             "",
-            f"{what}, all publish in turn / one topic matches: nothing that a take touches is cached",
+            f"{what}, all publish in turn / one topic matches: what a take touches is not cached",
         ),
         Row(
             "pattern_1_take_ns",

@@ -7,13 +7,6 @@ from ._dlx import Connection
 from ._tensor import add
 
 
-class _Unsaid(int):
-    """A default that can be told from the same number when somebody gives it."""
-
-
-_NOW = _Unsaid(0)
-
-
 def _is_pattern(topic):
     try:
         return "*" in os.fsdecode(topic)
@@ -96,7 +89,7 @@ class Methods:
             busy = () if spin is None else (spin,)
         return self._subscribe(topic, latest, history, reliable, max_held, timeout, publishers, pin, private, *busy)
 
-    def get(self, topic, timeout=_NOW, *, stream=None):
+    def get(self, topic, timeout=0, *, stream=None):
         """Returns the newest complete message of a topic, from any live publisher or from retained messages.
 
         timeout  seconds to wait for the first message; None: without a limit; 0, or left out: do not wait
@@ -107,7 +100,7 @@ class Methods:
         try:
             return self._get(topic, timeout, stream)
         except _errors.Timeout as e:
-            if timeout is not _NOW or e.name != "EMPTY":
+            if e.name != "EMPTY":
                 raise
             raise _errors.make(e.code, e.name, f"{e}; get(topic, timeout=None), or with seconds, waits for one") from None
 

@@ -133,9 +133,8 @@ def test_get_without_a_timeout_gives_what_is_there_and_with_none_waits(pair, c, 
     assert np.array_equal(np.asarray(c.get("cam/front")), DATA)
     waiter = peer("say('waits'); say(c.get('cam/late', timeout=None).topic)")
     assert waiter.hear() == "waits"
-    with pytest.raises(dlx.Timeout) as e:
+    with pytest.raises(dlx.Timeout, match="nobody publishes it; .*waits for one$"):
         c.get("cam/late", timeout=0)
-    assert str(e.value) == "topic cam/late has no message: nobody publishes it"
     with c.publisher("cam/late") as late:
         late.wait(1)
         late.publish(DATA)

@@ -72,7 +72,7 @@ static void account(const struct dlx_message *m, uint64_t id)
     s->seen = seq;
     if (seq <= s->last)
         return; /* history: it was taken before */
-    *(before ? &s->reported : &s->resume_positions) += seq - s->last - 1;
+    *(before ? &s->reported : &s->passed) += seq - s->last - 1;
     s->last = seq;
     s->taken++;
     atomic_fetch_add(&page->done, 1);
@@ -166,7 +166,7 @@ static void say_stream(const struct stream *s)
     actor_print("stream {\"stream\": \"%" PRIu64 "\", \"side\": %d, \"first\": %" PRIu64
                 ", \"last\": %" PRIu64 ", \"taken\": %" PRIu64 ", \"reported\": %" PRIu64
                 ", \"passed\": %" PRIu64 "}",
-                s->id, s->is_side, s->first, s->last, s->taken, s->reported, s->resume_positions);
+                s->id, s->is_side, s->first, s->last, s->taken, s->reported, s->passed);
 }
 
 int actor_subscribe(const char *socket, bool reliable)
