@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlxctl bw and dlxctl holds. */
+#include "client/publisher.h"
+#include "common/util.h"
 #include "tests/cli/harness_cli_case.h"
 #include "tests/harness/run.h"
 #include <check.h>
 #include <dlx/dlx.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,6 +97,16 @@ START_TEST(bw_and_hz_fail_without_messages)
 }
 END_TEST
 
+/* Waits until the only subscriber sleeps in a take: it has asked for a bell. */
+static void wait_until_asleep(const struct dlx_publisher *p)
+{
+    uint64_t end = dlx__deadline(INT64_C(30000000000));
+    while (dlx_load64_relaxed(p->core.links[0]->ticket) == 0) {
+        ck_assert_uint_lt(dlx__now_ns(), end);
+        sched_yield();
+    }
+}
+
 /* What has no end of its own ends well by Ctrl-C; but not if nothing came, and never without a word. */
 START_TEST(ctrl_c_before_the_first_message_is_a_failure)
 {
@@ -107,6 +120,7 @@ START_TEST(ctrl_c_before_the_first_message_is_a_failure)
         ck_assert_int_eq(dlx_publisher_new(c, "a", NULL, &p), 0);
         dlx_test_cli_start(&cli, dlx_test_cli_daemon.path, -1, DLX_TEST_WORDS(commands[i], "a"));
         ck_assert_int_eq(dlx_publisher_wait(p, 1, INT64_C(30000000000)), 0);
+        wait_until_asleep(p);
         ck_assert_int_eq(kill(cli.pid, SIGINT), 0);
         dlx_test_cli_finish(&cli, 1);
         ck_assert_ptr_eq(strstr(cli.out, "a: 0 messages"), cli.out);

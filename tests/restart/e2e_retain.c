@@ -224,7 +224,8 @@ START_TEST(arguments_that_cannot_be_are_refused)
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = NULL;
     struct dlx_publisher_args args = {.size = sizeof args, .history = 4, .retain = 5};
-    fails(dlx_publisher_new(c, "test/a", &args, &p), DLX_E_INVALID, "retains 5 messages");
+    fails(dlx_publisher_new(c, "test/a", &args, &p), DLX_E_INVALID,
+          "retain 5 must be at most the history, 4");
     args.retain = 4;
     args.retain_for_ns = -3;
     fails(dlx_publisher_new(c, "test/a", &args, &p), DLX_E_INVALID, "-3");
