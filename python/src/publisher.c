@@ -99,19 +99,22 @@ static PyObject *get_timeout(PyObject *self, void *closure)
 
 PyDoc_STRVAR(
     stats_doc,
-    "stats($self, /)\n--\n\nReturns the counters since it was made, as a dict:\n\n"
-    "published, published_bytes  messages, and bytes of their tensors\n"
-    "copied, copied_bytes        messages with a tensor that was copied, and bytes\n"
-    "full, blocked               publishes that failed for want of room or subscribers, or "
-    "waited for them\n"
-    "bells                       sleeping subscribers that were woken, a system call each\n"
-    "n_subscribers               attached when this publisher last looked\n"
-    "n_arenas, arena_bytes       shared memory for tensors now; gpu_arena_bytes: memory of GPUs\n"
-    "cut                         links that were cut, over max_held or max_held_bytes\n"
-    "gpu_waits                   publishes that waited for work on a GPU themselves\n"
-    "deleted_again               C: deleters called for tensors that had been published\n"
-    "unprotected                 dlx.debug(): messages, not all of whose memory could be "
-    "protected");
+    "stats($self, /)\n"
+    "--\n"
+    "\n"
+    "Returns the counters since the publisher was made, as a dict:\n"
+    "\n"
+    "- published, published_bytes: messages, and bytes of their tensors\n"
+    "- copied, copied_bytes: messages with a tensor that was copied, and bytes\n"
+    "- full, blocked: publishes that failed for want of room or subscribers, or that waited for "
+    "them\n"
+    "- bells: sleeping subscribers that were woken, a system call each\n"
+    "- n_subscribers: attached when this publisher last looked\n"
+    "- n_arenas, arena_bytes, gpu_arena_bytes: shared memory for tensors now, and memory of GPUs\n"
+    "- cut: links that were cut because they exceeded max_held or max_held_bytes\n"
+    "- gpu_waits: publishes that waited for work on a GPU\n"
+    "- deleted_again: deleters called for tensors that had been published (by C code)\n"
+    "- unprotected: messages that dlx.debug() could not protect completely");
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
     struct dlxpy_publisher *p = cast(self);

@@ -409,23 +409,27 @@ static PyObject *get_fileno(PyObject *self, PyObject *unused)
     return fd < 0 ? dlxpy_raise(fd) : PyLong_FromLong(fd);
 }
 
-PyDoc_STRVAR(
-    stats_doc,
-    "stats($self, /)\n--\n\nReturns the counters since it was made, as a dict:\n\n"
-    "taken, taken_bytes   messages, and bytes of their tensors\n"
-    "lost                 messages that could not be taken: overwritten, or of a daemon that this "
-    "did not\n"
-    "                     reach in time\n"
-    "skipped              messages that latest=True passed over\n"
-    "n_held               messages held now\n"
-    "n_publishers         attached now\n"
-    "has_daemon           False: the daemon has ended, and no other one was joined yet\n"
-    "sleeps               times that a take slept, a system call or more each\n"
-    "rejected             links cut since their publisher wrote invalid values\n"
-    "pinned_bytes, pin_failures  memory that is pinned now; arenas that could not be (pin=)\n"
-    "gpu_waits, gpu_errors, gpu_late  releases and tensors that waited for a GPU; releases that "
-    "found it\n"
-    "                     lost; streams that went on before the tensor was ready");
+PyDoc_STRVAR(stats_doc,
+             "stats($self, /)\n"
+             "--\n"
+             "\n"
+             "Returns the counters since the subscription was made, as a dict:\n"
+             "\n"
+             "- taken, taken_bytes: messages, and bytes of their tensors\n"
+             "- lost: messages that could not be taken: overwritten, or published through a daemon "
+             "that this\n"
+             "  subscription did not reach in time\n"
+             "- skipped: messages that latest=True passed over\n"
+             "- n_held: messages held now\n"
+             "- n_publishers: publishers attached now\n"
+             "- has_daemon: False if the daemon has ended and no other one was joined yet\n"
+             "- sleeps: sleeps of take(), one or more system calls each\n"
+             "- rejected: links cut because their publisher wrote invalid values\n"
+             "- pinned_bytes, pin_failures: memory that is pinned now; arenas that could not be "
+             "pinned (pin=)\n"
+             "- gpu_waits, gpu_errors, gpu_late: releases and tensors that waited for a GPU; "
+             "releases that found\n"
+             "  it lost; streams that continued before the tensor was ready");
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
     struct dlx_subscription_stats s = {.size = sizeof s};
