@@ -200,14 +200,14 @@ static int tell_daemon(struct cli *cli)
     printf("daemon         dlpackd %s, pid %u%s, up %s\n", version, d.pid,
            is_elsewhere ? " of another pid namespace" : "", uptime);
     printf("socket         %s%s\n", socket, is_elsewhere ? " (the path that the daemon has)" : "");
-    printf("chosen         %s\n", describe_place(cli->client));
+    printf("found          %s\n", describe_place(cli->client));
     printf("protocol       %u.%u\n", d.protocol_major, d.protocol_minor);
     printf("clients        %u (this one included)\n", d.n_clients);
     printf("topics         %u\n", d.n_topics);
     printf("publishers     %u\n", d.n_publishers);
     printf("links          %u\n", d.n_links);
     if (d.longest_turn_ns > 0)
-        printf("longest turn   %s of CPU time\n", turn);
+        printf("longest turn   %s of CPU time in one turn of the loop\n", turn);
     printf("shared memory  %s, %s\n", memory,
            strcmp(d.memory, "memfd") == 0 ? "memfd: sealed"
                                           : "posix: not sealed (see dlpackd --help)");

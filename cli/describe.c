@@ -55,8 +55,8 @@ const char *describe_pid(uint32_t pid, char text[DESCRIBE_PID_SIZE])
 
 const char *describe_place(const struct dlx_client *client)
 {
-    static const char *const places[] = {"named by --socket or DLX_SOCKET", "this user's",
-                                         "the machine's", "a private one in /tmp"};
+    static const char *const places[] = {"by --socket or DLX_SOCKET", "in $XDG_RUNTIME_DIR",
+                                         "in /run/dlpackd", "in /tmp"};
     return places[dlx_client_place(client)];
 }
 

@@ -178,11 +178,13 @@ static int start(struct dlx_client *c, const struct dlx_socket_path_env *env, ui
     const char *refusal =
         dlx__spawn_refusal(autospawn, getenv("DLX_AUTOSPAWN"), dlx__spawn_is_secure());
     if (refusal)
-        return dlx__fail(DLX_E_NO_DAEMON, "no dlpackd at %s, and none is started: %s", paths,
-                         refusal);
+        return *c->passed_over
+                   ? dlx__fail(DLX_E_NO_DAEMON, "%s", refusal)
+                   : dlx__fail(DLX_E_NO_DAEMON, "no dlpackd at %s, and none is started: %s", paths,
+                               refusal);
     int r = dlx__spawn_find(program);
     if (r < 0)
-        return dlx__fail_prefix(r, "no dlpackd at %s", paths);
+        return *c->passed_over ? r : dlx__fail_prefix(r, "no dlpackd at %s", paths);
     *ret_tried = true;
     r = dlx__socket_path_private(env, &path_kind, c->path, &dir_fd);
     if (r < 0)

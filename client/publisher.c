@@ -148,8 +148,10 @@ int dlx__publisher_refuse(const struct dlx_publisher *p, const char *what)
         return dlx__fail(DLX_E_INVALID, "%s: publisher is NULL", what);
     if (dlx__forked(p->generation))
         return dlx__fail_forked();
-    return dlx__fail(DLX_E_IN_USE, "%s: the publisher on %s is in use by another thread", what,
-                     p->topic);
+    return dlx__fail(
+        DLX_E_IN_USE,
+        "%s: the publisher on %s is in use by another thread: use one for each thread, or a lock",
+        what, p->topic);
 }
 
 /* Announce it. A reliable subscription that was there first, and has no link for it, is waited for. */

@@ -189,8 +189,10 @@ int dlx__subscription_refuse(const struct dlx_subscription *s, const char *what)
         return dlx__fail(DLX_E_INVALID, "%s: subscription is NULL", what);
     if (dlx__forked(s->generation))
         return dlx__fail_forked();
-    return dlx__fail(DLX_E_IN_USE, "%s: the subscription to %s is in use by another thread", what,
-                     s->topic);
+    return dlx__fail(
+        DLX_E_IN_USE,
+        "%s: the subscription to %s is in use by another thread: use one for each thread", what,
+        s->topic);
 }
 
 struct dlx_subscription *dlx_subscription_unref(struct dlx_subscription *s)

@@ -258,7 +258,7 @@ START_TEST(ls_and_info_show_what_is_there)
     dlx_test_cli_deinit(&cli);
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("info"));
     ck_assert_ptr_nonnull(strstr(cli.out, "daemon "));
-    ck_assert_ptr_nonnull(strstr(cli.out, "chosen         named by --socket or DLX_SOCKET\n"));
+    ck_assert_ptr_nonnull(strstr(cli.out, "found          by --socket or DLX_SOCKET\n"));
     dlx_test_cli_deinit(&cli);
 
     ck_assert_int_eq(kill(echo.pid, SIGINT), 0);

@@ -165,7 +165,8 @@ START_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
         ck_assert_uint_lt(dlx__now_ns(), until);
         (void)poll(NULL, 0, 1);
     }
-    fails(dlx_publish(x.p, t, NULL), DLX_E_IN_USE, "another thread");
+    fails(dlx_publish(x.p, t, NULL), DLX_E_IN_USE,
+          "another thread: use one for each thread, or a lock");
     fails(dlx_publish_n(x.p, &t, 1, NULL, &published), DLX_E_IN_USE, "dlx_publish_n");
     ck_assert_uint_eq(published, 0);
     fails(dlx_publish_set(x.p, &item, 1, NULL, NULL), DLX_E_IN_USE, "another thread");

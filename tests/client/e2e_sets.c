@@ -144,6 +144,8 @@ START_TEST(what_is_refused_changes_nothing)
     c->dl_tensor.device.device_type = kDLCPU;
     c->dl_tensor.shape[0] = INT64_MAX;
     fails(dlx_publish_set(x.p, items, 3, NULL, NULL), DLX_E_SHAPE, "tensor 2 (\"c\")");
+    fails(dlx_publish_set(x.p, &(struct dlx_item){.tensor = c}, 1, NULL, NULL), DLX_E_SHAPE,
+          "tensor 0: ");                      /* without a name there is none to show */
     c->dl_tensor.shape[0] = INT64_C(1) << 40; /* more than there is, and nothing is read */
     int r = dlx_publish_set(x.p, items, 3, NULL, NULL);
     ck_assert_msg(r == DLX_E_NO_MEMORY || r == DLX_E_LIMIT, "%s", dlx_client_errmsg(NULL));
