@@ -54,7 +54,7 @@ if pid == 0:
     env = {{**os.environ, "LD_LIBRARY_PATH": "/run"}}
     lines = subprocess.run(["/run/dlxctl", "info"], env=env, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
     assert lines[0] == "passed over    " + info["passed_over"], lines
-    assert "chosen         the machine's" in lines, lines
+    assert "found          in /run/dlpackd" in lines, lines
     os._exit(0)
 status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 for process in daemons:
