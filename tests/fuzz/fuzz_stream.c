@@ -5,10 +5,10 @@
  * and sets with names and metadata, one by one and in batches, takes and releases. Every message taken is compared with a copy that was made bit by bit when
  * it was published, and again when it is released; every byte of the arena comes back.
  */
-#include "client/call.h"
-#include "client/subscriber_link.h"
-#include "client/publisher.h"
-#include "client/reconnect.h"
+#include "client/control/call.h"
+#include "client/message/subscriber_link.h"
+#include "client/publish/publisher.h"
+#include "client/control/reconnect.h"
 #include "tests/fuzz/harness_fuzz.h"
 #include <string.h>
 

@@ -2,7 +2,7 @@
 
 /* The daemon ends and another one takes its place: streams go on, and everybody is there again. */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/seccomp.h"
 #include "tests/harness/stream.h"

@@ -4,8 +4,8 @@
  * it all that its publishers count on: links, and arenas. It gets every message all the same,
  * once and in order. */
 
-#include "client/publisher.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
 #include <inttypes.h>
 #include <poll.h>

@@ -5,9 +5,10 @@
  * meanwhile is counted when its link ends.
  */
 
-#include "client/publisher.h"
-#include "client/reconnect.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/publish/publisher_reconnect.h"
+#include "client/subscribe/subscription.h"
+#include "client/subscribe/subscription_reconnect.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include <signal.h>

@@ -2,8 +2,8 @@
 
 /* After a restart of the daemon counters go on, as the library and as `dlxctl` show them, and an event tells of it. */
 
-#include "client/publisher.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "common/util.h"
 #include "tests/harness/stream.h"
 #include <sched.h>

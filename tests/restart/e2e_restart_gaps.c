@@ -2,9 +2,10 @@
 
 /* Daemons end while streams are read that may lose messages: what is missing is counted, every message of it. */
 
-#include "client/publisher.h"
-#include "client/reconnect.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/publish/publisher_reconnect.h"
+#include "client/subscribe/subscription.h"
+#include "client/subscribe/subscription_reconnect.h"
 #include "tests/harness/stream.h"
 #include <poll.h>
 #include <pthread.h>

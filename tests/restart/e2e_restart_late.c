@@ -2,9 +2,9 @@
 
 /* The daemon ends, and the next one answers so late that the publisher does not wait for it. */
 
-#include "client/publisher.h"
-#include "client/reconnect.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/publish/publisher_reconnect.h"
+#include "client/subscribe/subscription.h"
 #include "common/memory.h"
 #include "common/proto.h"
 #include "tests/harness/stream.h"

@@ -5,7 +5,7 @@
  * at once, and hold it whatever the publisher does then. docs/decisions/0023.
  */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "common/shm_name.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/store.h"
