@@ -7,7 +7,7 @@
 uint32_t dlx__copy_retained_count(struct dlx_publisher *p)
 {
     uint64_t n_live = p->core.head + 1 - p->core.oldest;
-    uint64_t n_retained = DLX_MIN(p->core.head - p->base, p->retain);
+    uint64_t n_retained = DLX_MIN(p->core.head - p->daemon.base, p->retain);
     uint64_t n_behind = p->core.head - dlx__writer_passed(&p->core);
     return (uint32_t)DLX_MIN(n_live, DLX_MAX(n_retained, n_behind));
 }

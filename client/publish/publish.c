@@ -63,17 +63,17 @@ static inline void note_next(struct dlx_publisher *p)
 {
     const struct dlx_block *next = dlx__heap_next(p->heap);
     if (dlx_likely(next != NULL)) {
-        p->next_block = next;
-        p->next_data = next->made.data;
+        p->memory.next_block = next;
+        p->memory.next_data = next->made.data;
     }
 }
 
 static inline void prefetch_next(const struct dlx_publisher *p)
 {
-    dlx__prefetch_write(p->next_data);
+    dlx__prefetch_write(p->memory.next_data);
 #pragma GCC unroll 5
     for (size_t i = 0; i < DLX_BLOCK_LINES; i++)
-        dlx__prefetch_write((const char *)p->next_block + i * DLX_CACHELINE);
+        dlx__prefetch_write((const char *)p->memory.next_block + i * DLX_CACHELINE);
 }
 
 int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
@@ -85,7 +85,7 @@ int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
     prefetch_next(p);
     struct dlx_block *block = NULL;
     if (dlx_likely(user_spec->size == sizeof *user_spec && is_on_cpu(user_spec) &&
-                   p->core.head < p->next_trim))
+                   p->core.head < p->memory.next_trim))
         block =
             dlx__heap_export_again(p->heap, user_spec->dtype, user_spec->ndim, user_spec->shape);
     if (dlx_likely(block != NULL))

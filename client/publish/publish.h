@@ -132,9 +132,9 @@ static inline __attribute__((always_inline)) void dlx__publish_announce(struct d
     dlx__writer_announce(&p->core);
     dlx_store64_relaxed(&control->published, p->core.head);
     dlx_store64_relaxed(&control->published_bytes, p->stats.published_bytes);
-    if (dlx_unlikely(p->room_size != 0 && !dlx__heap_next(p->heap)))
+    if (dlx_unlikely(p->memory.room_size != 0 && !dlx__heap_next(p->heap)))
         dlx__publisher_look_ahead(p);
-    if (dlx_unlikely(!p->has_succeeded && p->core.head >= p->base + p->retain))
+    if (dlx_unlikely(!p->daemon.has_succeeded && p->core.head >= p->daemon.base + p->retain))
         dlx__publisher_succeed(p);
 }
 

@@ -59,7 +59,8 @@ static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)
     r = dlx__writer_make_room(&p->core);
     if (r != DLX_E_FULL)
         return r;
-    if (p->link_sock < 0) { /* a daemon that has ended may be why: with another one there is room */
+    if (p->daemon.link_sock <
+        0) { /* a daemon that has ended may be why: with another one there is room */
         uint64_t epoch = p->epoch;
         dlx__publisher_look(p, dlx__now_ns());
         if (p->epoch != epoch)
@@ -73,7 +74,7 @@ static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)
         dlx__publisher_link_unblock(p);
         if (r == 0)
             return 0;
-    } else if (p->link_sock < 0) { /* no daemon tells who died */
+    } else if (p->daemon.link_sock < 0) { /* no daemon tells who died */
         dlx__publisher_link_env.look_for_dead(p);
         r = dlx__writer_make_room(&p->core);
         if (r == 0)

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/*
- * dlx_publisher_fd(): an epoll that stays the same. Its one member is an epoll of all that tells of
- * room or of subscribers. Each call that fails for want of these makes that one anew, since links
- * come and go. Subscribers ring while the publisher says that it is blocked. It says so before the
- * call looks, so that it misses nothing that comes later, and until a call succeeds.
- */
-
+#include "client/publish/publisher_fd.h"
 #include "client/control/wait.h"
 #include "client/publish/publisher.h"
 #include "client/publish/publisher_reconnect.h"
@@ -24,10 +18,10 @@ void dlx__publisher_link_unblock(struct dlx_publisher *p)
 void dlx__publisher_link_arm_begin(struct dlx_publisher *p)
 {
     struct dlx_wait once = {.deadline = 0};
-    if (p->ready < 0)
+    if (p->ready.fd < 0)
         return;
     dlx__publisher_detour(p, DLX_DETOUR_ARMED, true);
-    p->armed_block = p->core.block;
+    p->ready.armed_block = p->core.block;
     dlx__writer_set_blocked(&p->core, true);
     (void)dlx__publisher_link_wait(p, &once);
     dlx__error_clear();
@@ -43,30 +37,32 @@ static int add_source(int epoll, int fd)
 }
 
 /*
- * When to call again although nothing that can be polled says so; 0: never. Without a daemon there is room when a subscriber
- * rings, as with one. But subscribers come by the next daemon, of which nothing tells: it is looked for less and less
- * often, up to once in DLX_LOOK_NS.
+ * When to call again although nothing that can be polled says so; 0: never. Without a daemon there
+ * is room when a subscriber rings, as with one. But subscribers come by the next daemon, of which
+ * nothing tells: it is looked for less and less often, up to once in DLX_LOOK_NS.
  */
 static uint64_t look_after(struct dlx_publisher *p, int r, bool looks_again)
 {
-    bool needs_daemon = p->link_sock < 0 && (r == DLX_E_TIMEOUT || looks_again);
+    bool needs_daemon = p->daemon.link_sock < 0 && (r == DLX_E_TIMEOUT || looks_again);
     if (!needs_daemon) {
-        p->fd_pause_ns = 0;
+        p->ready.pause_ns = 0;
         return looks_again ? DLX_RECONNECT_NS : 0;
     }
-    p->fd_pause_ns =
-        p->fd_pause_ns == 0 ? DLX_RECONNECT_NS : DLX_MIN(2 * p->fd_pause_ns, DLX_LOOK_NS - 1);
-    return p->fd_pause_ns;
+    p->ready.pause_ns =
+        p->ready.pause_ns == 0 ? DLX_RECONNECT_NS : DLX_MIN(2 * p->ready.pause_ns, DLX_LOOK_NS - 1);
+    return p->ready.pause_ns;
 }
 
-/* Put what may make room where the eventfd, or what might have made it before, was. The call failed with `code`. */
+/* Put what may make room where the eventfd, or what might have made it before, was. The call
+ * failed with `code`. */
 static int replace_sources(struct dlx_publisher *p, int code)
 {
     uint32_t n = 2 * p->core.n_links + 1;
     dlx_cleanup(dlx__freep) struct pollfd *fds = calloc(n, sizeof *fds);
     if (!fds)
         return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", p->core.n_links);
-    bool looks_again = p->core.block != p->armed_block; /* its subscribers were not asked to ring */
+    bool looks_again =
+        p->core.block != p->ready.armed_block; /* its subscribers were not asked to ring */
     looks_again |= dlx__publisher_link_list_sources(p, fds);
     dlx_cleanup(dlx__closep) int sources = epoll_create1(EPOLL_CLOEXEC);
     int r = sources < 0 ? dlx__fail_errno("epoll_create1") : 0;
@@ -74,28 +70,28 @@ static int replace_sources(struct dlx_publisher *p, int code)
         r = add_source(sources, fds[i].fd);
     const struct itimerspec again = {
         .it_value = {.tv_nsec = (long)look_after(p, code, looks_again)}};
-    if (r == 0 && timerfd_settime(p->timer, 0, &again, NULL) < 0)
+    if (r == 0 && timerfd_settime(p->ready.timer, 0, &again, NULL) < 0)
         r = dlx__fail_errno("timerfd_settime");
     if (r == 0)
-        r = add_source(sources, p->timer);
+        r = add_source(sources, p->ready.timer);
     if (r == 0)
-        r = add_source(p->ready, sources);
+        r = add_source(p->ready.fd, sources);
     if (r < 0)
         return r;
     /* Closing alone does not take it out: a forked child may have inherited it. */
-    (void)epoll_ctl(p->ready, EPOLL_CTL_DEL, p->sources, NULL);
-    dlx__close(p->sources);
-    p->sources = dlx__steal_fd(&sources);
+    (void)epoll_ctl(p->ready.fd, EPOLL_CTL_DEL, p->ready.sources, NULL);
+    dlx__close(p->ready.sources);
+    p->ready.sources = dlx__steal_fd(&sources);
     return 0;
 }
 
 int dlx__publisher_link_arm_end(struct dlx_publisher *p, int r)
 {
-    if (p->ready < 0)
+    if (p->ready.fd < 0)
         return r;
     if (r != DLX_E_FULL && r != DLX_E_TIMEOUT) {
         dlx__publisher_detour(p, DLX_DETOUR_ARMED, false);
-        p->fd_pause_ns = 0;
+        p->ready.pause_ns = 0;
         dlx__writer_set_blocked(&p->core, false);
         return r;
     }
@@ -109,7 +105,7 @@ int dlx_publisher_fd(struct dlx_publisher *p)
     int r = dlx__publisher_begin(p, "dlx_publisher_fd");
     if (r < 0)
         return r;
-    if (p->ready < 0) {
+    if (p->ready.fd < 0) {
         dlx_cleanup(dlx__closep) int ready = epoll_create1(EPOLL_CLOEXEC),
                                      first = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK),
                                      timer = timerfd_create(CLOCK_MONOTONIC,
@@ -117,12 +113,12 @@ int dlx_publisher_fd(struct dlx_publisher *p)
         r = ready < 0 || first < 0 || timer < 0 ? dlx__fail_errno("dlx_publisher_fd")
                                                 : add_source(ready, first);
         if (r == 0) {
-            p->ready = dlx__steal_fd(&ready);
-            p->sources = dlx__steal_fd(&first);
-            p->timer = dlx__steal_fd(&timer);
+            p->ready.fd = dlx__steal_fd(&ready);
+            p->ready.sources = dlx__steal_fd(&first);
+            p->ready.timer = dlx__steal_fd(&timer);
         }
     }
-    r = r < 0 ? r : p->ready;
+    r = r < 0 ? r : p->ready.fd;
     dlx__publisher_leave(p);
     return r;
 }

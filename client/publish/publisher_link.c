@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The publisher's links: picked up from the link socket, rung, and let go when their process died. */
+/* The publisher's links: picked up from the link socket, rung, and let go when their process
+ * died. */
 
 #include "client/control/call.h"
 #include "client/control/wait.h"
@@ -39,10 +40,10 @@ static void publisher_link_free(struct dlx_publisher *p, struct dlx_publisher_li
 
 static void tell_left(struct dlx_publisher *p, struct dlx_publisher_link *link, const char *reason)
 {
-    if (!link->left)
+    if (link->state != DLX_PUBLISHER_LINK_TOLD)
         dlx__events_push(&p->events, link->core.dead ? DLX_EVENT_LOST : DLX_EVENT_LEFT, link->id,
                          p->id, link->peer->pid, p->topic, reason);
-    link->left = true;
+    link->state = DLX_PUBLISHER_LINK_TOLD;
 }
 
 /* On failure the notifications is as it was. */
@@ -61,7 +62,8 @@ static int publisher_link_new(struct dlx_publisher *p, struct dlx_notification *
     int r = dlx__peers_get(&p->client->peers, notification->client, notification->pid,
                            notification->fds[2], &link->peer);
     if (r == 0)
-        r = borrow_dlx__region_attach(p->memory, notification->fds[0], notification->size, &page);
+        r = borrow_dlx__region_attach(p->daemon.memory, notification->fds[0], notification->size,
+                                      &page);
     if (r < 0) {
         publisher_link_free(p, link);
         return r;
@@ -72,7 +74,7 @@ static int publisher_link_new(struct dlx_publisher *p, struct dlx_notification *
     link->page_size = notification->size;
     link->core = (struct dlx_writer_link){.page = page,
                                           .ticket = dlx_shm_ticket(page, notification->link_index),
-                                          .base = notification->early ? p->base : 0,
+                                          .base = notification->early ? p->daemon.base : 0,
                                           .max_held = notification->max_held,
                                           .reliable = notification->reliable,
                                           .latest = notification->latest};
@@ -86,16 +88,18 @@ static int publisher_link_new(struct dlx_publisher *p, struct dlx_notification *
     return 0;
 }
 
-/* ---- environment of the ring writer ----------------------------------------------------------- */
+/* ---- environment of the ring writer
+ * ----------------------------------------------------------- */
 
-/* Returns false when there is not enough memory, or open files, for it now: then it is kept. The packet does not come
- * again, and without its link nothing could ever be freed. */
+/* Returns false when there is not enough memory, or open files, for it now: then it is kept. The
+ * packet does not come again, and without its link nothing could ever be freed. */
 static bool add_link(struct dlx_publisher *p, struct dlx_notification *notification)
 {
     struct dlx_publisher_link *link = NULL;
     int r = publisher_link_new(p, notification, &link);
     if (r < 0 && r != DLX_E_PROTOCOL) {
-        p->due = *notification;
+        p->joins.due = *notification;
+        p->joins.state = DLX_PUBLISHER_JOINS_DUE;
         return false;
     }
     if (r == 0)
@@ -105,16 +109,17 @@ static bool add_link(struct dlx_publisher *p, struct dlx_notification *notificat
     return true;
 }
 
-/* The daemon sends what did not fit into the link socket as soon as there is room. Until then nothing can be freed: so a publisher
- * that wakes up waits for it, and does not fail, or take more memory, for that. Not often for a daemon that stands still. */
+/* The daemon sends what did not fit into the link socket as soon as there is room. Until then
+ * nothing can be freed: so a publisher that wakes up waits for it, and does not fail, or take
+ * more memory, for that. Not often for a daemon that stands still. */
 static bool more_comes(struct dlx_publisher *p)
 {
-    struct pollfd pfd = {.fd = p->link_sock, .events = POLLIN};
-    if (p->core.joins_picked >= p->core.joins_seen || dlx__now_ns() < p->next_more_ns)
+    struct pollfd pfd = {.fd = p->daemon.link_sock, .events = POLLIN};
+    if (p->core.joins_picked >= p->core.joins_seen || dlx__now_ns() < p->joins.next_more_ns)
         return false;
     int n = poll(&pfd, 1, MORE_MS);
     if (n == 0)
-        p->next_more_ns = dlx__now_ns() + DLX_LOOK_NS;
+        p->joins.next_more_ns = dlx__now_ns() + DLX_LOOK_NS;
     return n > 0;
 }
 
@@ -122,18 +127,21 @@ static void env_pick_up(void *userdata)
 {
     struct dlx_publisher *p = userdata;
     uint64_t picked = UINT64_MAX; /* when more was waited for */
-    if (p->due.n_fds > 0) {
-        struct dlx_notification due = p->due;
-        p->due.n_fds = 0;
+    if (p->joins.state == DLX_PUBLISHER_JOINS_DUE) {
+        struct dlx_notification due = p->joins.due;
+        p->joins.due.n_fds = 0;
+        p->joins.state = DLX_PUBLISHER_JOINS_PICKED_UP;
         if (!add_link(p, &due))
             return;
     }
-    while (p->link_sock >= 0) {
+    while (p->daemon.link_sock >= 0) {
         struct dlx_notification notification;
-        int r = dlx__notification_read(p->link_sock, &notification);
-        p->starved = r == DLX_E_FD_LIMIT; /* it stays there until there is room */
+        int r = dlx__notification_read(p->daemon.link_sock, &notification);
+        p->joins.state =
+            r == DLX_E_FD_LIMIT ? DLX_PUBLISHER_JOINS_STARVED : DLX_PUBLISHER_JOINS_PICKED_UP;
         if (r == DLX_E_DISCONNECTED) {
-            p->link_sock = dlx__close(p->link_sock); /* no joins until the daemon is back */
+            p->daemon.link_sock =
+                dlx__close(p->daemon.link_sock); /* no joins until the daemon is back */
             return;
         }
         if (r == DLX_E_EMPTY && p->core.joins_picked != picked && more_comes(p)) {
@@ -165,13 +173,16 @@ static bool is_over(const struct dlx_publisher_link *link)
 /* Of the links that the daemon has ended this one is known. */
 static void count_ended(struct dlx_publisher *p, struct dlx_publisher_link *link)
 {
-    p->n_ended += !link->ended && !link->foreign;
-    link->ended = true;
+    if (link->state != DLX_PUBLISHER_LINK_ATTACHED)
+        return;
+    p->joins.n_ended += !link->foreign;
+    link->state = DLX_PUBLISHER_LINK_ENDED;
 }
 
 /*
- * A process is dead when its pidfd says so, never by a time-out or a hang-up. One that executes another program lives on, and
- * its page does not say CLOSED: the daemon has ended a link more than have closed or died, and it hung up.
+ * A process is dead when its pidfd says so, never by a time-out or a hang-up. One that executes
+ * another program lives on, and its page does not say CLOSED: the daemon has ended a link more
+ * than have closed or died, and it hung up.
  */
 static void env_look_for_dead(void *userdata)
 {
@@ -182,14 +193,15 @@ static void env_look_for_dead(void *userdata)
         if (!link->core.dead && poll(&pfd, 1, 0) == 1 && pfd.revents)
             link->core.dead = true;
         if (link->core.dead || dlx__writer_link_is_closed(&link->core)) {
-            tell_left(p, link, "");
             count_ended(p, link);
+            tell_left(p, link, "");
         }
     }
-    for (uint32_t i = 0; i < p->core.n_links && p->n_ended < p->core.leaves_seen; i++) {
+    for (uint32_t i = 0; i < p->core.n_links && p->joins.n_ended < p->core.leaves_seen; i++) {
         struct dlx_publisher_link *link = publisher_link_of(p->core.links[i]);
         struct pollfd pfd = {.fd = link->bell};
-        if (!link->ended && !link->foreign && poll(&pfd, 1, 0) == 1 && (pfd.revents & POLLHUP)) {
+        if (link->state == DLX_PUBLISHER_LINK_ATTACHED && !link->foreign && poll(&pfd, 1, 0) == 1 &&
+            (pfd.revents & POLLHUP)) {
             link->core.left = true;
             count_ended(p, link);
         }
@@ -198,8 +210,8 @@ static void env_look_for_dead(void *userdata)
 
 static void env_link_gone(void *userdata, struct dlx_writer_link *link)
 {
-    tell_left(userdata, publisher_link_of(link), "");
     count_ended(userdata, publisher_link_of(link));
+    tell_left(userdata, publisher_link_of(link), "");
     if (link->dead)
         dlx__gpu_heap_reader_died(userdata);
     publisher_link_free(userdata, publisher_link_of(link));
@@ -231,7 +243,7 @@ static uint64_t env_payload_bytes(void *userdata, const void *payload)
 static bool env_has_unknown_readers(void *userdata)
 {
     const struct dlx_publisher *p = userdata;
-    return dlx__region_is_locked(p->control_fd);
+    return dlx__region_is_locked(p->daemon.control_fd);
 }
 
 static void env_block_gone(void *userdata, const struct dlx_writer_block *block)
@@ -253,7 +265,8 @@ const struct dlx_writer_env dlx__publisher_link_env = {
 
 /* ---- bounds ---------------------------------------------------------------------------------- */
 
-/* The library of a subscriber keeps to the bounds: a page that exceeds them was written by something else. */
+/* The library of a subscriber keeps to the bounds: a page that exceeds them was written by
+ * something else. */
 static bool exceeds_bounds(const struct dlx_publisher *p, const struct dlx_writer_link *link,
                            char reason[static DLX_EVENT_REASON_SIZE])
 {
@@ -283,10 +296,9 @@ bool dlx__publisher_link_cut(struct dlx_publisher *p)
         if (link->core.dead || !exceeds_bounds(p, &link->core, reason))
             continue;
         link->core.dead = true;
-        link->ended = true; /* and is not counted: the daemon has not ended it */
         (void)!send(link->bell, &(uint8_t){DLX_BELL_CUT}, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
         p->stats.cut++;
-        tell_left(p, link, reason);
+        tell_left(p, link, reason); /* and is not counted: the daemon has not ended it */
         any = true;
     }
     return any;
@@ -299,7 +311,8 @@ static bool is_started(const struct dlx_writer_link *link)
     return dlx_load32_sc((dlx_atomic_u32 *)(uintptr_t)&link->page->started) != 0;
 }
 
-/* Whether it is in the library or not: the subscriber of an early link is waited for, or counts what it misses. */
+/* Whether it is in the library or not: the subscriber of an early link is waited for, or counts
+ * what it misses. */
 static bool receives(const struct dlx_publisher_link *link)
 {
     return (is_started(&link->core) || link->early) && !link->foreign && !is_over(link);
@@ -317,7 +330,7 @@ uint32_t dlx__publisher_link_n_attached(const struct dlx_publisher *p)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->core.n_links; i++)
-        n += !publisher_link_of(p->core.links[i])->ended;
+        n += publisher_link_of(p->core.links[i])->state == DLX_PUBLISHER_LINK_ATTACHED;
     return n;
 }
 
@@ -331,7 +344,8 @@ uint32_t dlx__publisher_link_n_reached(const struct dlx_publisher *p)
     return n;
 }
 
-/* Not to the end: a peer that writes as fast as we read does not keep us here. Returns false when it writes no more. */
+/* Not to the end: a peer that writes as fast as we read does not keep us here. Returns false
+ * when it writes no more. */
 static bool drain(int fd)
 {
     char bytes[4096];
@@ -341,9 +355,9 @@ static bool drain(int fd)
 bool dlx__publisher_link_list_sources(const struct dlx_publisher *p, struct pollfd *fds)
 {
     uint32_t n_links = p->core.n_links;
-    bool deaf =
-        p->starved || p->due.n_fds > 0; /* what cannot be added now is no reason to wake up */
-    fds[0] = (struct pollfd){.fd = deaf ? -1 : p->link_sock, .events = POLLIN};
+    /* What cannot be added now is no reason to wake up. */
+    bool deaf = p->joins.state != DLX_PUBLISHER_JOINS_PICKED_UP;
+    fds[0] = (struct pollfd){.fd = deaf ? -1 : p->daemon.link_sock, .events = POLLIN};
     for (uint32_t i = 0; i < n_links; i++) {
         const struct dlx_publisher_link *link = publisher_link_of(p->core.links[i]);
         fds[1 + 2 * i] = (struct pollfd){.fd = link->hung_up ? -1 : link->bell, .events = POLLIN};
@@ -351,7 +365,8 @@ bool dlx__publisher_link_list_sources(const struct dlx_publisher *p, struct poll
         fds[2 + 2 * i] =
             (struct pollfd){.fd = link->core.dead ? -1 : link->peer->pidfd, .events = POLLIN};
     }
-    /* Whoever is missing may leave before the daemon has told of it: no packet comes then, but `joins` is lowered. */
+    /* Whoever is missing may leave before the daemon has told of it: no packet comes then, but
+     * `joins` is lowered. */
     bool looks_again = deaf || p->core.joins_picked < p->core.joins_seen;
     /* Nothing else tells that the daemon has ended the link of who hung up. */
     for (uint32_t i = 0; i < n_links; i++)
@@ -366,7 +381,7 @@ int dlx__publisher_link_wait(struct dlx_publisher *p, struct dlx_wait *wait)
     dlx_cleanup(dlx__freep) struct pollfd *fds = calloc(2 * (size_t)n_links + 1, sizeof *fds);
     if (!fds)
         return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", n_links);
-    bool looks_again = dlx__publisher_link_list_sources(p, fds) || p->link_sock < 0;
+    bool looks_again = dlx__publisher_link_list_sources(p, fds) || p->daemon.link_sock < 0;
     uint64_t now = dlx__now_ns(), until = dlx__wait_part(wait, p->client, now);
     if (looks_again)
         until = DLX_MIN(until, now + DLX_RECONNECT_NS);
@@ -389,7 +404,7 @@ int dlx__publisher_link_wait(struct dlx_publisher *p, struct dlx_wait *wait)
             link->core.dead = true;
     }
     /* These last: links come, and go. */
-    if (p->link_sock < 0)
+    if (p->daemon.link_sock < 0)
         dlx__publisher_check(p, dlx__now_ns());
     else if (fds[0].revents)
         env_pick_up(p);
@@ -428,7 +443,7 @@ void dlx__publisher_link_set_foreign(struct dlx_publisher *p)
 {
     for (uint32_t i = 0; i < p->core.n_links; i++)
         publisher_link_of(p->core.links[i])->foreign = true;
-    p->n_ended = 0; /* as far as the new daemon knows */
+    p->joins.n_ended = 0; /* as far as the new daemon knows */
     dlx__publisher_detour(p, DLX_DETOUR_REJOIN, !have_rejoined(p, false));
 }
 
@@ -463,13 +478,13 @@ void dlx__publisher_link_drain(struct dlx_publisher *p, int64_t timeout_ns)
         dlx__publisher_await_daemon(p, &wait);
     else if (p->core.heeds_locks) /* a daemon that shows it has yet to hear that it ends */
         dlx__publisher_await_daemon(p, &once);
-    if (p->core.head <= p->base || have_rejoined(p, true))
+    if (p->core.head <= p->daemon.base || have_rejoined(p, true))
         return;
     do {
         dlx__writer_set_blocked(&p->core, true);
         dlx__writer_read_membership(&p->core);
         env_look_for_dead(p);
-    } while (p->link_sock >= 0 && !have_rejoined(p, true) &&
+    } while (p->daemon.link_sock >= 0 && !have_rejoined(p, true) &&
              dlx__publisher_link_wait(p, &wait) == 0);
     dlx__writer_set_blocked(&p->core, false);
 }
@@ -480,7 +495,7 @@ void dlx__publisher_link_drain(struct dlx_publisher *p, int64_t timeout_ns)
 static uint64_t n_left_behind(const struct dlx_publisher *p)
 {
     bool latched = p->args.retain_for_ns == DLX_RETAIN_LATCHED;
-    return latched ? 0 : DLX_MIN(p->retain, p->core.head - p->base);
+    return latched ? 0 : DLX_MIN(p->retain, p->core.head - p->daemon.base);
 }
 
 void dlx__publisher_link_tell_end(struct dlx_publisher *p)
@@ -496,13 +511,14 @@ void dlx__publisher_link_tell_end(struct dlx_publisher *p)
 
 static const char *why_not_attached(const struct dlx_publisher *p)
 {
-    if (p->starved || p->due.n_fds > 0)
+    if (p->joins.state != DLX_PUBLISHER_JOINS_PICKED_UP)
         return "open files or memory of this process";
-    return p->link_sock < 0 ? "dlpackd ended before it told of them"
-                            : "dlpackd has yet to tell of them";
+    return p->daemon.link_sock < 0 ? "dlpackd ended before it told of them"
+                                   : "dlpackd has yet to tell of them";
 }
 
-/* How far a reliable subscriber is behind that keeps messages from being dropped; 0: it does not. */
+/* How far a reliable subscriber is behind that keeps messages from being dropped; 0: it does
+ * not. */
 static uint64_t lag_that_blocks(const struct dlx_publisher *p, const struct dlx_writer_link *link)
 {
     uint64_t cursor = dlx_load64_relaxed((dlx_atomic_u64 *)(uintptr_t)&link->page->cursor);

@@ -15,7 +15,7 @@ static bool drain(struct dlx_publisher *p)
 {
     dlx__writer_read_membership(&p->core);
     dlx__publisher_link_env.pick_up(p);
-    return p->link_sock < 0 || p->core.joins_picked >= p->core.joins_seen;
+    return p->daemon.link_sock < 0 || p->core.joins_picked >= p->core.joins_seen;
 }
 
 /* Everything that can fail, for a publisher that the new daemon does not show yet. `n` messages
@@ -49,8 +49,9 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
         dlx__publish_show_counters(p, control);
     if (r == 0)
         r = dlx__call_publisher_ready(p->client, made->id, DLX_RECONNECT_PATIENCE_NS, &unanswered);
-    if (r ==
-        DLX_E_FULL) /* it is announced, and whoever it should wait for may not come in time: it counts what it misses */
+    /* It is announced, and whoever it should wait for may not come in time: it counts what it
+     * misses. */
+    if (r == DLX_E_FULL)
         r = 0;
     /* Without an answer, subscribers may have been told all the same, and left their old links
      * for the new ones. There is no way back: if they were not, the link socket hangs up, or
@@ -76,25 +77,26 @@ static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made,
     dlx__writer_move(&p->core, block);
     dlx__writer_set_membership(&p->core, (const struct dlx_shm_membership *)membership +
                                              made->membership_line);
-    dlx__close(p->control_fd);
-    p->control_fd = take_kept_fd;
-    if (p->control_fd >= 0)
+    dlx__close(p->daemon.control_fd);
+    p->daemon.control_fd = take_kept_fd;
+    if (p->daemon.control_fd >= 0)
         dlx__writer_heed_locks(&p->core);
-    dlx__region_unmap(p->membership, p->membership_size);
-    p->membership = membership;
-    p->membership_size = made->membership_size;
-    dlx__close(p->link_sock);
-    p->link_sock = made->link_sock;
-    p->starved = false;
+    dlx__region_unmap(p->daemon.membership, p->daemon.membership_size);
+    p->daemon.membership = membership;
+    p->daemon.membership_size = made->membership_size;
+    dlx__close(p->daemon.link_sock);
+    p->daemon.link_sock = made->link_sock;
+    if (p->joins.state == DLX_PUBLISHER_JOINS_STARVED)
+        p->joins.state = DLX_PUBLISHER_JOINS_PICKED_UP;
     dlx__heap_freeze(p->heap, aside);
-    p->room_size = 0;
+    p->memory.room_size = 0;
     p->id = made->id;
-    p->memory = made->memory;
-    p->base = block->base;
-    p->has_succeeded = p->retain == 0;
+    p->daemon.memory = made->memory;
+    p->daemon.base = block->base;
+    p->daemon.has_succeeded = p->retain == 0;
     if (p->retain > 0 && block->n_copied > 0) { /* what the daemon may have kept is not needed */
         dlx__publisher_succeed(p);
-        p->has_succeeded = p->has_succeeded && block->n_copied >= p->retain;
+        p->daemon.has_succeeded = p->daemon.has_succeeded && block->n_copied >= p->retain;
     }
 }
 
@@ -105,9 +107,9 @@ static int resume_with(struct dlx_publisher *p, uint32_t n)
     struct dlx_heap_aside aside;
     const void *membership = NULL;
     int kept_fd = -1;
-    int r =
-        dlx__call_publisher_new(p->client, p->topic, &p->args, dlx__publisher_n_entries(&p->args),
-                                p->origin, p->core.head - n, DLX_RECONNECT_PATIENCE_NS, &made);
+    int r = dlx__call_publisher_new(p->client, p->topic, &p->args,
+                                    dlx__publisher_n_entries(&p->args), p->daemon.origin,
+                                    p->core.head - n, DLX_RECONNECT_PATIENCE_NS, &made);
     if (r < 0)
         return r;
     dlx__heap_set_aside(p->heap, &aside);
@@ -141,7 +143,8 @@ static int resume(struct dlx_publisher *p)
 
 static bool has_daemon(const struct dlx_publisher *p)
 {
-    return p->link_sock >= 0 && (p->had_daemon_tid || !dlx__socket_is_lost(p->link_sock));
+    return p->daemon.link_sock >= 0 &&
+           (p->watch.had_daemon_tid || !dlx__socket_is_lost(p->daemon.link_sock));
 }
 
 /* What a daemon answered when it was asked to take the publisher. One that refused is asked
@@ -153,19 +156,19 @@ static void note_answer(struct dlx_publisher *p, uint64_t now, int code)
     if (code != DLX_E_ACCESS)
         return;
     dlx__publisher_detour(p, DLX_DETOUR_REFUSED, true);
-    (void)snprintf(p->refusal, sizeof p->refusal, "%s", dlx__error_message());
-    p->next_look_ns = now + DLX_LOOK_NS;
+    (void)snprintf(p->watch.refusal, sizeof p->watch.refusal, "%s", dlx__error_message());
+    p->watch.next_look_ns = now + DLX_LOOK_NS;
 }
 
 static void check(struct dlx_publisher *p, uint64_t now, enum dlx_hurry hurry)
 {
-    if ((p->detours & DLX_DETOUR_REFUSED) && now < p->next_look_ns)
+    if ((p->detours & DLX_DETOUR_REFUSED) && now < p->watch.next_look_ns)
         return;
-    p->next_look_ns = now + DLX_LOOK_NS;
-    p->had_daemon_tid = dlx__writer_has_daemon(&p->core);
+    p->watch.next_look_ns = now + DLX_LOOK_NS;
+    p->watch.had_daemon_tid = dlx__writer_has_daemon(&p->core);
     if (has_daemon(p))
         return;
-    p->next_look_ns = now + DLX_RECONNECT_NS;
+    p->watch.next_look_ns = now + DLX_RECONNECT_NS;
     if (p->client->interrupt) /* it runs while this call waits for the daemon */
         dlx__turn_disown(&p->turn);
     int r = dlx__client_reconnect(p->client, p->epoch, hurry);
@@ -203,7 +206,7 @@ void dlx__publisher_await_daemon(struct dlx_publisher *p, struct dlx_wait *wait)
 static bool is_shown(const struct dlx_publisher *p)
 {
     return p->core.heeds_locks && !dlx__writer_has_daemon(&p->core) &&
-           dlx__region_is_locked(p->control_fd);
+           dlx__region_is_locked(p->daemon.control_fd);
 }
 
 bool dlx__publisher_has_resumed(struct dlx_publisher *p, int *code, int64_t timeout_ns)

@@ -15,8 +15,8 @@ void dlx__publisher_check(struct dlx_publisher *p, uint64_t now_ns);
 /* Part of every publish: look when it is time, and at once when the daemon's word has gone. */
 static inline void dlx__publisher_look(struct dlx_publisher *p, uint64_t now_ns)
 {
-    if (dlx_unlikely(now_ns >= p->next_look_ns ||
-                     (p->had_daemon_tid && !dlx__writer_has_daemon(&p->core))))
+    if (dlx_unlikely(now_ns >= p->watch.next_look_ns ||
+                     (p->watch.had_daemon_tid && !dlx__writer_has_daemon(&p->core))))
         dlx__publisher_check(p, now_ns);
 }
 

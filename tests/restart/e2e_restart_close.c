@@ -43,7 +43,7 @@ static void publish_to(struct dlx_publisher *p, uint64_t last)
 /* It does not wait for who has yet to come. */
 static void close_at_once(struct dlx_publisher *p)
 {
-    p->linger_ns = 0;
+    p->watch.linger_ns = 0;
     dlx_publisher_unref(p);
 }
 
