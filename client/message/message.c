@@ -355,7 +355,7 @@ static void __attribute__((noinline)) let_go_slowly(struct dlx_message *m)
     m->table = table_free(m->table);
     m->gpu = dlx__message_gpu_free(m->gpu);
     dlx__reader_release(&link->core, m->hold);
-    if (link->core.is_bounded)
+    if (dlx__reader_is_bounded(&link->core))
         dlx__subscriber_link_uncount(link, bytes);
     dlx__subscriber_link_released(link);
 }
@@ -367,7 +367,8 @@ static inline void unref(struct dlx_message *m)
         (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) & ~FIRST_USED) != 1)
         return;
     struct dlx_subscriber_link *link = m->link;
-    if (dlx_unlikely(m->table || link->core.is_told || dlx__forked(link->generation))) {
+    if (dlx_unlikely(m->table || dlx__reader_is_told(&link->core) ||
+                     dlx__forked(link->generation))) {
         let_go_slowly(m);
         return;
     }

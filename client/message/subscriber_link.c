@@ -284,7 +284,7 @@ void dlx__subscriber_link_arena_dropped(struct dlx_subscriber_link *link, uint32
 {
     uint32_t i = find_arena(link, id);
     if (i < link->n_arenas && link->arenas[i].id == id)
-        link->arenas[i].dropped_after = link->core.cursor + 1;
+        link->arenas[i].dropped_after = dlx__reader_cursor(&link->core) + 1;
     dlx__subscriber_link_sweep_arenas(link);
 }
 
@@ -302,7 +302,7 @@ static bool is_held(const struct dlx_subscriber_link *link,
     for (uint32_t i = 0; i < link->n_pending; i++)
         if (may_lie_in(&link->pending[link->first_pending + i], arena))
             return true;
-    for (uint32_t i = 0; i < link->core.n_used; i++)
+    for (uint32_t i = 0; i < dlx__reader_n_used(&link->core); i++)
         if (dlx_load64_acquire(&link->page->hold[i]) != 0 && link->messages[i] &&
             dlx__message_may_lie_in(link->messages[i], arena))
             return true;
@@ -343,22 +343,22 @@ static int fail_too_many_held(const struct dlx_subscriber_link *link, uint32_t n
                          "some first, or raise it there",
                          DLX_AMOUNT(atomic_load_explicit(&link->held_bytes, memory_order_relaxed)),
                          DLX_AMOUNT(link->most_held_bytes));
-    if (link->core.max_held < link->max_held)
+    if (dlx__reader_max_held(&link->core) < link->max_held)
         return dlx__fail(DLX_E_TOO_MANY_HELD,
                          "%u messages are held, the limit of the publisher (its max_held): release "
                          "some first, or raise it there",
-                         link->core.max_held);
+                         dlx__reader_max_held(&link->core));
     return dlx__fail(DLX_E_TOO_MANY_HELD,
                      "%u messages are held, the limit of this subscription (max_held): release "
                      "some first, or subscribe with a larger max_held",
-                     link->core.max_held);
+                     dlx__reader_max_held(&link->core));
 }
 
 int dlx__subscriber_link_take(struct dlx_subscriber_link *link, uint32_t n,
                               struct dlx_message **ret)
 {
     if (link->n_pending == 0) {
-        if (dlx_unlikely(link->core.is_bounded))
+        if (dlx_unlikely(dlx__reader_is_bounded(&link->core)))
             n = room_within_bound(link);
         int got = dlx__reader_take(&link->core, link->pending, n);
         link->stuck = got == DLX_E_NOT_FOUND;
@@ -378,7 +378,7 @@ int dlx__subscriber_link_take(struct dlx_subscriber_link *link, uint32_t n,
     link->n_pending--;
     if (dlx_unlikely(r < 0))
         dlx__reader_release(&link->core, taken->hold);
-    else if (dlx_unlikely(link->core.is_bounded))
+    else if (dlx_unlikely(dlx__reader_is_bounded(&link->core)))
         atomic_fetch_add_explicit(&link->held_bytes, (*ret)->bytes, memory_order_relaxed);
     return r;
 }

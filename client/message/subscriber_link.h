@@ -33,10 +33,32 @@ struct dlx_subscriber_link_arena {
 
 #define DLX_SUBSCRIBER_LINK_ALIVE (UINT64_C(1) << 62)
 
+/*
+ * How a link comes to be. It may fail, or be left, in each state (dlx__subscription_detach()).
+ *
+ *     LinkOffer --> OFFERED --- LinkOpen ---> OPENING --- its arenas are here, or ---> OPEN
+ *                                                         the daemon has ended
+ */
 enum dlx_subscriber_link_state {
     DLX_SUBSCRIBER_LINK_OFFERED, /* its page is mapped; waiting for LinkOpen */
     DLX_SUBSCRIBER_LINK_OPENING, /* waiting for the arenas that were there at the join */
     DLX_SUBSCRIBER_LINK_OPEN,
+};
+
+/*
+ * What may still come by it:
+ *
+ *     MESSAGES --- its bell hung up, or a new link reads the same block ---> NOTIFICATIONS
+ *        |                                                                        |
+ *        +--------------------------- PublisherGone -------------------> NOTHING <+
+ *
+ * A link without new messages is drained, then left. NOTIFICATIONS: arenas of messages that are
+ * there may be on their way.
+ */
+enum dlx_subscriber_link_to_come {
+    DLX_TO_COME_MESSAGES,
+    DLX_TO_COME_NOTIFICATIONS,
+    DLX_TO_COME_NOTHING,
 };
 
 /* Messages taken at once from a link, at most. */
@@ -70,12 +92,11 @@ struct dlx_subscriber_link {
     bool from_start;
     int bell;                    /* -1 before LinkOpen */
     enum dlx_bell_holder holder; /* of its other end */
-    bool gone;                   /* nothing new will come: drain it, then detach */
-    bool foreign;                /* made by a daemon that has ended */
+    enum dlx_subscriber_link_to_come to_come;
+    bool foreign;      /* made by a daemon that has ended */
     bool former;       /* to a publisher of a former daemon, which may announce itself to ours */
     uint64_t ended_at; /* 0, or the last message of a publisher that no other link will come to */
     uint64_t end;      /* likewise, plus 1, as it said itself when it closed */
-    bool told;         /* the daemon said so: no notifications will follow either */
     bool is_final;   /* what cannot be read here will not come by another link either: it is lost */
     bool is_active;  /* every take looks at it: client/subscribe/parking.c */
     bool is_deaf;    /* its bell hung up */
@@ -151,6 +172,13 @@ static inline void dlx__subscriber_link_released(struct dlx_subscriber_link *lin
 {
     if (dlx_unlikely(atomic_fetch_sub_explicit(&link->refs, 1, memory_order_acq_rel) == 1))
         dlx__subscriber_link_free(link);
+}
+
+/* No new message will come by it. */
+static inline void dlx__subscriber_link_no_more_messages(struct dlx_subscriber_link *link)
+{
+    if (link->to_come == DLX_TO_COME_MESSAGES)
+        link->to_come = DLX_TO_COME_NOTIFICATIONS;
 }
 
 /* The subscription takes no more from it. */

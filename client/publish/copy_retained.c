@@ -6,9 +6,9 @@
 
 uint32_t dlx__copy_retained_count(struct dlx_publisher *p)
 {
-    uint64_t n_live = p->core.head + 1 - p->core.oldest;
-    uint64_t n_retained = DLX_MIN(p->core.head - p->daemon.base, p->retain);
-    uint64_t n_behind = p->core.head - dlx__writer_passed(&p->core);
+    uint64_t n_live = dlx__writer_n_live(&p->core);
+    uint64_t n_retained = DLX_MIN(dlx__writer_head(&p->core) - p->daemon.base, p->retain);
+    uint64_t n_behind = dlx__writer_head(&p->core) - dlx__writer_passed(&p->core);
     return (uint32_t)DLX_MIN(n_live, DLX_MAX(n_retained, n_behind));
 }
 
@@ -23,7 +23,8 @@ static uint64_t total_size(const struct dlx_publisher *p, uint32_t n)
 {
     uint64_t words[DLX_SHM_ENTRY_WORDS], total = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const struct dlx_block *block = dlx__writer_payload(&p->core, p->core.head - i, words);
+        const struct dlx_block *block =
+            dlx__writer_payload(&p->core, dlx__writer_head(&p->core) - i, words);
         for (; block; block = block->next)
             if (__builtin_add_overflow(total, memory_of(block)->size, &total))
                 return UINT64_MAX;
@@ -137,7 +138,7 @@ static int copy_message(struct dlx_publisher *p, uint64_t seq, struct dlx_writer
 int dlx__copy_retained(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
                        struct dlx_writer_block *block)
 {
-    uint32_t n = block->n_copied;
+    uint32_t n = dlx__writer_block_n_copied(block);
     uint64_t size = total_size(p, n);
     int r = size > 0 ? dlx__publisher_grow(p, memory, id, size) : 0;
     if (r < 0)
@@ -145,14 +146,14 @@ int dlx__copy_retained(struct dlx_publisher *p, const struct dlx_memory *memory,
     bool before =
         dlx__heap_put_anywhere(p->heap, true); /* that is the arena that was made for all of it */
     for (uint32_t i = 0; r == 0 && i < n; i++)
-        r = copy_message(p, p->core.head - n + 1 + i, block);
+        r = copy_message(p, dlx__writer_head(&p->core) - n + 1 + i, block);
     (void)dlx__heap_put_anywhere(p->heap, before);
     return r;
 }
 
 void dlx__copy_retained_undo(struct dlx_publisher *p, struct dlx_writer_block *block)
 {
-    for (uint32_t i = 0; i < block->n_copied; i++)
-        give_all(p, block->payloads[(block->base + 1 + i) & block->mask]);
-    block->n_copied = 0;
+    for (uint32_t i = 0; i < dlx__writer_block_n_copied(block); i++)
+        give_all(p, dlx__writer_block_copied(block, i));
+    dlx__writer_block_forget_copied(block);
 }

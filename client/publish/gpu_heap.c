@@ -127,7 +127,7 @@ static int grow(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size)
         return dlx__fail(DLX_E_NO_MEMORY, "a tensor or a set may have at most %s",
                          DLX_AMOUNT(DLX_SHM_ARENA_MAX));
     uint64_t window = (uint64_t)DLX_TRIM_EVERY * p->args.depth;
-    while (dlx__heap_drop_excess(heap, bytes, p->core.head, window))
+    while (dlx__heap_drop_excess(heap, bytes, dlx__writer_head(&p->core), window))
         ;
     int r = dlx__gpu_exports_allocate(p->gpu->exports, (int32_t)device.device_type,
                                       device.device_id, bytes, &export);
@@ -193,14 +193,14 @@ static void trim(struct dlx_publisher *p, struct dlx_heap *heap)
     struct dlx_gpu_heap *of = find(p, dlx__heap_kind(heap)->device);
     uint64_t size, bytes;
     uint32_t id;
-    if (p->core.head < of->next_trim)
+    if (dlx__writer_head(&p->core) < of->next_trim)
         return;
     bytes = dlx__heap_trim(heap, of->next_trim > 0);
     while ((id = dlx__heap_find_empty(heap, bytes, &size))) {
         dlx__heap_drop(heap, id);
         bytes -= DLX_MIN(bytes, size);
     }
-    of->next_trim = p->core.head + (uint64_t)DLX_TRIM_EVERY * p->args.depth;
+    of->next_trim = dlx__writer_head(&p->core) + (uint64_t)DLX_TRIM_EVERY * p->args.depth;
 }
 
 int dlx__publisher_block_of(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,

@@ -146,7 +146,7 @@ void dlx__gpu_share_end(struct dlx_publisher *p)
     if (p->gpu->n_mortal == 0)
         return;
     uint64_t deadline = dlx__now_ns() + END_NS;
-    p->core.kept = 0;
+    dlx__writer_set_kept(&p->core, 0);
     collect_of_dead(p);
     for (int pause_ms = 1; p->gpu->n_mortal > 0 && dlx__now_ns() < deadline;
          pause_ms = DLX_MIN(2 * pause_ms, PAUSE_MOST_MS)) {

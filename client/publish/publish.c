@@ -85,7 +85,7 @@ int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
     prefetch_next(p);
     struct dlx_block *block = NULL;
     if (dlx_likely(user_spec->size == sizeof *user_spec && is_on_cpu(user_spec) &&
-                   p->core.head < p->memory.next_trim))
+                   dlx__writer_head(&p->core) < p->memory.next_trim))
         block =
             dlx__heap_export_again(p->heap, user_spec->dtype, user_spec->ndim, user_spec->shape);
     if (dlx_likely(block != NULL))
@@ -321,13 +321,13 @@ void dlx__publish_put(struct dlx_publisher *p, const struct dlx_parcel *parcel,
     p->stats.published_bytes += parcel->bytes;
     p->stats.copied_bytes += parcel->copied_bytes;
     p->stats.copied += parcel->n_copied > 0;
-    dlx_store64_relaxed(&p->core.block->control->copied, p->stats.copied);
-    dlx_store64_relaxed(&p->core.block->control->copied_bytes, p->stats.copied_bytes);
+    dlx_store64_relaxed(&dlx__writer_control(&p->core)->copied, p->stats.copied);
+    dlx_store64_relaxed(&dlx__writer_control(&p->core)->copied_bytes, p->stats.copied_bytes);
 }
 
 void dlx__publish_show_counters(const struct dlx_publisher *p, struct dlx_shm_control *control)
 {
-    dlx_store64_relaxed(&control->published, p->core.head);
+    dlx_store64_relaxed(&control->published, dlx__writer_head(&p->core));
     dlx_store64_relaxed(&control->published_bytes, p->stats.published_bytes);
     dlx_store64_relaxed(&control->copied, p->stats.copied);
     dlx_store64_relaxed(&control->copied_bytes, p->stats.copied_bytes);
@@ -340,7 +340,7 @@ void dlx__publish_report(const struct dlx_publisher *p, const struct dlx_publish
     if (!args->report)
         return;
     struct dlx_publish_report report = {.size = sizeof report,
-                                        .seq = p->core.head,
+                                        .seq = dlx__writer_head(&p->core),
                                         .copied_bytes = copied_bytes,
                                         .n_copied = n_copied,
                                         .n_subscribers = dlx__publisher_link_n_reached(p)};
@@ -389,7 +389,7 @@ static void begin_batch(struct dlx_publisher *p, struct batch *batch,
 
 static void announce_rest(struct dlx_publisher *p)
 {
-    if (p->core.announced != p->core.head)
+    if (!dlx__writer_has_announced(&p->core))
         dlx__publish_announce(p);
 }
 

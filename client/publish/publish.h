@@ -128,13 +128,14 @@ void dlx__publish_show_counters(const struct dlx_publisher *p, struct dlx_shm_co
 /* Wake who sleeps, count, and make room for what comes next. */
 static inline __attribute__((always_inline)) void dlx__publish_announce(struct dlx_publisher *p)
 {
-    struct dlx_shm_control *control = p->core.block->control;
+    struct dlx_shm_control *control = dlx__writer_control(&p->core);
     dlx__writer_announce(&p->core);
-    dlx_store64_relaxed(&control->published, p->core.head);
+    dlx_store64_relaxed(&control->published, dlx__writer_head(&p->core));
     dlx_store64_relaxed(&control->published_bytes, p->stats.published_bytes);
     if (dlx_unlikely(p->memory.room_size != 0 && !dlx__heap_next(p->heap)))
         dlx__publisher_look_ahead(p);
-    if (dlx_unlikely(!p->daemon.has_succeeded && p->core.head >= p->daemon.base + p->retain))
+    if (dlx_unlikely(!p->daemon.has_succeeded &&
+                     dlx__writer_head(&p->core) >= p->daemon.base + p->retain))
         dlx__publisher_succeed(p);
 }
 

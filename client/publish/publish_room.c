@@ -90,6 +90,6 @@ int dlx__publish_room_slowly(struct dlx_publisher *p, struct dlx_wait *wait)
 {
     dlx__publisher_link_arm_begin(p);
     int r = dlx__publisher_link_arm_end(p, find_room(p, wait));
-    dlx_store64_relaxed(&p->core.block->control->refused, p->stats.full);
+    dlx_store64_relaxed(&dlx__writer_control(&p->core)->refused, p->stats.full);
     return r;
 }

@@ -237,7 +237,7 @@ void dlx__publisher_succeed(struct dlx_publisher *p)
  * subscribers have yet to take. */
 static void keep_only_retained(struct dlx_publisher *p)
 {
-    p->core.kept = p->retain;
+    dlx__writer_set_kept(&p->core, p->retain);
     while (dlx__writer_reclaim(&p->core, false) > 0)
         ;
     (void)dlx__publisher_drop_empty(p);
@@ -264,7 +264,7 @@ struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
 static uint32_t count_subscribers(struct dlx_publisher *p)
 {
     dlx__writer_read_membership(&p->core);
-    if (p->joins.n_ended < p->core.leaves_seen)
+    if (p->joins.n_ended < dlx__writer_n_ended(&p->core))
         dlx__publisher_link_env.look_for_dead(p);
     return dlx__publisher_link_n_started(p);
 }
@@ -316,9 +316,9 @@ int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats 
     dlx__publisher_look(p, dlx__now_ns()); /* a program that only polls this is to be found, too */
     dlx__writer_read_membership(&p->core);
     if (p->joins.n_ended <
-        p->core.leaves_seen) /* whose end was not to be seen when the daemon told it */
+        dlx__writer_n_ended(&p->core)) /* whose end was not to be seen when the daemon told it */
         dlx__publisher_link_env.look_for_dead(p);
-    p->stats.published = p->core.head;
+    p->stats.published = dlx__writer_head(&p->core);
     p->stats.arena_bytes = dlx__heap_bytes(p->heap);
     p->stats.n_arenas = dlx__heap_n_arenas(p->heap);
     p->stats.gpu_arena_bytes = dlx__gpu_heap_bytes(p);

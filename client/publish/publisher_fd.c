@@ -21,7 +21,7 @@ void dlx__publisher_link_arm_begin(struct dlx_publisher *p)
     if (p->ready.fd < 0)
         return;
     dlx__publisher_detour(p, DLX_DETOUR_ARMED, true);
-    p->ready.armed_block = p->core.block;
+    p->ready.armed_block = dlx__writer_control(&p->core);
     dlx__writer_set_blocked(&p->core, true);
     (void)dlx__publisher_link_wait(p, &once);
     dlx__error_clear();
@@ -57,12 +57,12 @@ static uint64_t look_after(struct dlx_publisher *p, int r, bool looks_again)
  * failed with `code`. */
 static int replace_sources(struct dlx_publisher *p, int code)
 {
-    uint32_t n = 2 * p->core.n_links + 1;
+    uint32_t n = 2 * dlx__writer_n_links(&p->core) + 1;
     dlx_cleanup(dlx__freep) struct pollfd *fds = calloc(n, sizeof *fds);
     if (!fds)
-        return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", p->core.n_links);
-    bool looks_again =
-        p->core.block != p->ready.armed_block; /* its subscribers were not asked to ring */
+        return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", dlx__writer_n_links(&p->core));
+    bool looks_again = dlx__writer_control(&p->core) !=
+                       p->ready.armed_block; /* its subscribers were not asked to ring */
     looks_again |= dlx__publisher_link_list_sources(p, fds);
     dlx_cleanup(dlx__closep) int sources = epoll_create1(EPOLL_CLOEXEC);
     int r = sources < 0 ? dlx__fail_errno("epoll_create1") : 0;

@@ -33,7 +33,7 @@ static void publisher_link_free(struct dlx_publisher *p, struct dlx_publisher_li
     if (link->bell >= 0)
         shutdown(link->bell, SHUT_RDWR); /* a forked child may have inherited it */
     dlx__close(link->bell);
-    dlx__region_unmap(link->core.page, link->page_size);
+    dlx__region_unmap(link->page, link->page_size);
     dlx__peers_put(&p->client->peers, link->peer);
     free(link);
 }
@@ -41,8 +41,9 @@ static void publisher_link_free(struct dlx_publisher *p, struct dlx_publisher_li
 static void tell_left(struct dlx_publisher *p, struct dlx_publisher_link *link, const char *reason)
 {
     if (link->state != DLX_PUBLISHER_LINK_TOLD)
-        dlx__events_push(&p->events, link->core.dead ? DLX_EVENT_LOST : DLX_EVENT_LEFT, link->id,
-                         p->id, link->peer->pid, p->topic, reason);
+        dlx__events_push(&p->events,
+                         dlx__writer_link_is_dead(&link->core) ? DLX_EVENT_LOST : DLX_EVENT_LEFT,
+                         link->id, p->id, link->peer->pid, p->topic, reason);
     link->state = DLX_PUBLISHER_LINK_TOLD;
 }
 
@@ -71,6 +72,7 @@ static int publisher_link_new(struct dlx_publisher *p, struct dlx_notification *
     link->id = notification->link;
     link->reader = notification->reader;
     link->early = notification->early;
+    link->page = page;
     link->page_size = notification->size;
     link->core = (struct dlx_writer_link){.page = page,
                                           .ticket = dlx_shm_ticket(page, notification->link_index),
@@ -115,7 +117,7 @@ static bool add_link(struct dlx_publisher *p, struct dlx_notification *notificat
 static bool more_comes(struct dlx_publisher *p)
 {
     struct pollfd pfd = {.fd = p->daemon.link_sock, .events = POLLIN};
-    if (p->core.joins_picked >= p->core.joins_seen || dlx__now_ns() < p->joins.next_more_ns)
+    if (!dlx__writer_misses_link(&p->core) || dlx__now_ns() < p->joins.next_more_ns)
         return false;
     int n = poll(&pfd, 1, MORE_MS);
     if (n == 0)
@@ -144,8 +146,8 @@ static void env_pick_up(void *userdata)
                 dlx__close(p->daemon.link_sock); /* no joins until the daemon is back */
             return;
         }
-        if (r == DLX_E_EMPTY && p->core.joins_picked != picked && more_comes(p)) {
-            picked = p->core.joins_picked;
+        if (r == DLX_E_EMPTY && dlx__writer_n_picked(&p->core) != picked && more_comes(p)) {
+            picked = dlx__writer_n_picked(&p->core);
             continue;
         }
         if (r < 0)
@@ -162,12 +164,7 @@ static void env_ring(void *userdata, struct dlx_writer_link *link)
     struct dlx_publisher *p = userdata;
     p->stats.bells++;
     if (!dlx__ring_bell(publisher_link_of(link)->bell))
-        link->rung--; /* the next message tries again */
-}
-
-static bool is_over(const struct dlx_publisher_link *link)
-{
-    return link->core.dead || link->core.left || dlx__writer_link_is_closed(&link->core);
+        dlx__writer_link_ring_again(link);
 }
 
 /* Of the links that the daemon has ended this one is known. */
@@ -187,22 +184,24 @@ static void count_ended(struct dlx_publisher *p, struct dlx_publisher_link *link
 static void env_look_for_dead(void *userdata)
 {
     struct dlx_publisher *p = userdata;
-    for (uint32_t i = 0; i < p->core.n_links; i++) {
-        struct dlx_publisher_link *link = publisher_link_of(p->core.links[i]);
+    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
+        struct dlx_publisher_link *link = publisher_link_of(dlx__writer_link_at(&p->core, i));
         struct pollfd pfd = {.fd = link->peer->pidfd, .events = POLLIN};
-        if (!link->core.dead && poll(&pfd, 1, 0) == 1 && pfd.revents)
-            link->core.dead = true;
-        if (link->core.dead || dlx__writer_link_is_closed(&link->core)) {
+        if (!dlx__writer_link_is_dead(&link->core) && poll(&pfd, 1, 0) == 1 && pfd.revents)
+            dlx__writer_link_set_dead(&link->core);
+        if (dlx__writer_link_is_dead(&link->core) || dlx__writer_link_is_closed(&link->core)) {
             count_ended(p, link);
             tell_left(p, link, "");
         }
     }
-    for (uint32_t i = 0; i < p->core.n_links && p->joins.n_ended < p->core.leaves_seen; i++) {
-        struct dlx_publisher_link *link = publisher_link_of(p->core.links[i]);
+    for (uint32_t i = 0;
+         i < dlx__writer_n_links(&p->core) && p->joins.n_ended < dlx__writer_n_ended(&p->core);
+         i++) {
+        struct dlx_publisher_link *link = publisher_link_of(dlx__writer_link_at(&p->core, i));
         struct pollfd pfd = {.fd = link->bell};
         if (link->state == DLX_PUBLISHER_LINK_ATTACHED && !link->foreign && poll(&pfd, 1, 0) == 1 &&
             (pfd.revents & POLLHUP)) {
-            link->core.left = true;
+            dlx__writer_link_set_left(&link->core);
             count_ended(p, link);
         }
     }
@@ -212,7 +211,7 @@ static void env_link_gone(void *userdata, struct dlx_writer_link *link)
 {
     count_ended(userdata, publisher_link_of(link));
     tell_left(userdata, publisher_link_of(link), "");
-    if (link->dead)
+    if (dlx__writer_link_is_dead(link))
         dlx__gpu_heap_reader_died(userdata);
     publisher_link_free(userdata, publisher_link_of(link));
 }
@@ -249,7 +248,8 @@ static bool env_has_unknown_readers(void *userdata)
 static void env_block_gone(void *userdata, const struct dlx_writer_block *block)
 {
     (void)userdata;
-    dlx__region_unmap(block->control, dlx_shm_control_size(block->mask + 1));
+    dlx__region_unmap(dlx__writer_block_control(block),
+                      dlx_shm_control_size(dlx__writer_block_n_entries(block)));
 }
 
 const struct dlx_writer_env dlx__publisher_link_env = {
@@ -291,11 +291,11 @@ bool dlx__publisher_link_cut(struct dlx_publisher *p)
     bool any = false;
     if (p->args.max_held == 0 && p->args.max_held_bytes == 0)
         return false;
-    for (uint32_t i = 0; i < p->core.n_links; i++) {
-        struct dlx_publisher_link *link = publisher_link_of(p->core.links[i]);
-        if (link->core.dead || !exceeds_bounds(p, &link->core, reason))
+    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
+        struct dlx_publisher_link *link = publisher_link_of(dlx__writer_link_at(&p->core, i));
+        if (dlx__writer_link_is_dead(&link->core) || !exceeds_bounds(p, &link->core, reason))
             continue;
-        link->core.dead = true;
+        dlx__writer_link_set_dead(&link->core);
         (void)!send(link->bell, &(uint8_t){DLX_BELL_CUT}, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
         p->stats.cut++;
         tell_left(p, link, reason); /* and is not counted: the daemon has not ended it */
@@ -306,40 +306,37 @@ bool dlx__publisher_link_cut(struct dlx_publisher *p)
 
 /* ---- waiting ------------------------------------------------------------------------------- */
 
-static bool is_started(const struct dlx_writer_link *link)
-{
-    return dlx_load32_sc((dlx_atomic_u32 *)(uintptr_t)&link->page->started) != 0;
-}
-
 /* Whether it is in the library or not: the subscriber of an early link is waited for, or counts
  * what it misses. */
 static bool receives(const struct dlx_publisher_link *link)
 {
-    return (is_started(&link->core) || link->early) && !link->foreign && !is_over(link);
+    return (dlx__writer_link_is_started(&link->core) || link->early) && !link->foreign &&
+           !dlx__writer_link_is_over(&link->core);
 }
 
 uint32_t dlx__publisher_link_n_started(const struct dlx_publisher *p)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < p->core.n_links; i++)
-        n += receives(publisher_link_of(p->core.links[i]));
+    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++)
+        n += receives(publisher_link_of(dlx__writer_link_at(&p->core, i)));
     return n;
 }
 
 uint32_t dlx__publisher_link_n_attached(const struct dlx_publisher *p)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < p->core.n_links; i++)
-        n += publisher_link_of(p->core.links[i])->state == DLX_PUBLISHER_LINK_ATTACHED;
+    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++)
+        n += publisher_link_of(dlx__writer_link_at(&p->core, i))->state ==
+             DLX_PUBLISHER_LINK_ATTACHED;
     return n;
 }
 
 uint32_t dlx__publisher_link_n_reached(const struct dlx_publisher *p)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < p->core.n_links; i++) {
-        const struct dlx_publisher_link *link = publisher_link_of(p->core.links[i]);
-        n += !link->foreign && !is_over(link);
+    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
+        const struct dlx_publisher_link *link = publisher_link_of(dlx__writer_link_at(&p->core, i));
+        n += !link->foreign && !dlx__writer_link_is_over(&link->core);
     }
     return n;
 }
@@ -354,30 +351,30 @@ static bool drain(int fd)
 
 bool dlx__publisher_link_list_sources(const struct dlx_publisher *p, struct pollfd *fds)
 {
-    uint32_t n_links = p->core.n_links;
+    uint32_t n_links = dlx__writer_n_links(&p->core);
     /* What cannot be added now is no reason to wake up. */
     bool deaf = p->joins.state != DLX_PUBLISHER_JOINS_PICKED_UP;
     fds[0] = (struct pollfd){.fd = deaf ? -1 : p->daemon.link_sock, .events = POLLIN};
     for (uint32_t i = 0; i < n_links; i++) {
-        const struct dlx_publisher_link *link = publisher_link_of(p->core.links[i]);
+        const struct dlx_publisher_link *link = publisher_link_of(dlx__writer_link_at(&p->core, i));
         fds[1 + 2 * i] = (struct pollfd){.fd = link->hung_up ? -1 : link->bell, .events = POLLIN};
         /* Of the dead nothing more is to be heard. */
-        fds[2 + 2 * i] =
-            (struct pollfd){.fd = link->core.dead ? -1 : link->peer->pidfd, .events = POLLIN};
+        fds[2 + 2 * i] = (struct pollfd){
+            .fd = dlx__writer_link_is_dead(&link->core) ? -1 : link->peer->pidfd, .events = POLLIN};
     }
     /* Whoever is missing may leave before the daemon has told of it: no packet comes then, but
      * `joins` is lowered. */
-    bool looks_again = deaf || p->core.joins_picked < p->core.joins_seen;
+    bool looks_again = deaf || dlx__writer_misses_link(&p->core);
     /* Nothing else tells that the daemon has ended the link of who hung up. */
     for (uint32_t i = 0; i < n_links; i++)
-        looks_again |= publisher_link_of(p->core.links[i])->hung_up &&
-                       !is_over(publisher_link_of(p->core.links[i]));
+        looks_again |= publisher_link_of(dlx__writer_link_at(&p->core, i))->hung_up &&
+                       !dlx__writer_link_is_over(dlx__writer_link_at(&p->core, i));
     return looks_again;
 }
 
 int dlx__publisher_link_wait(struct dlx_publisher *p, struct dlx_wait *wait)
 {
-    uint32_t n_links = p->core.n_links;
+    uint32_t n_links = dlx__writer_n_links(&p->core);
     dlx_cleanup(dlx__freep) struct pollfd *fds = calloc(2 * (size_t)n_links + 1, sizeof *fds);
     if (!fds)
         return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", n_links);
@@ -394,14 +391,14 @@ int dlx__publisher_link_wait(struct dlx_publisher *p, struct dlx_wait *wait)
     if (r < 0)
         return r;
     for (uint32_t i = 0; n > 0 && i < n_links; i++) {
-        struct dlx_publisher_link *link = publisher_link_of(p->core.links[i]);
+        struct dlx_publisher_link *link = publisher_link_of(dlx__writer_link_at(&p->core, i));
         short bell = fds[1 + 2 * i].revents;
         /* It will ring no more. What it holds still counts until its page says CLOSED and holds
          * nothing, or until its process is dead. */
         if ((bell & (POLLHUP | POLLERR)) || ((bell & POLLIN) && !drain(link->bell)))
             link->hung_up = true;
         if (fds[2 + 2 * i].revents)
-            link->core.dead = true;
+            dlx__writer_link_set_dead(&link->core);
     }
     /* These last: links come, and go. */
     if (p->daemon.link_sock < 0)
@@ -419,9 +416,11 @@ int dlx__publisher_link_wait(struct dlx_publisher *p, struct dlx_wait *wait)
 /* Has its subscription a link by the new daemon? */
 static bool is_replaced(const struct dlx_publisher *p, const struct dlx_publisher_link *link)
 {
-    for (uint32_t i = 0; i < p->core.n_links; i++) {
-        const struct dlx_publisher_link *other = publisher_link_of(p->core.links[i]);
-        if (!other->foreign && other->reader == link->reader && is_started(&other->core))
+    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
+        const struct dlx_publisher_link *other =
+            publisher_link_of(dlx__writer_link_at(&p->core, i));
+        if (!other->foreign && other->reader == link->reader &&
+            dlx__writer_link_is_started(&other->core))
             return true;
     }
     return false;
@@ -430,10 +429,10 @@ static bool is_replaced(const struct dlx_publisher *p, const struct dlx_publishe
 /* Have all of them, or all that are reliable? */
 static bool have_rejoined(const struct dlx_publisher *p, bool all)
 {
-    for (uint32_t i = 0; i < p->core.n_links; i++) {
-        const struct dlx_publisher_link *link = publisher_link_of(p->core.links[i]);
-        if (link->foreign && (all || link->core.reliable) && !is_over(link) &&
-            !is_replaced(p, link))
+    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
+        const struct dlx_publisher_link *link = publisher_link_of(dlx__writer_link_at(&p->core, i));
+        if (link->foreign && (all || dlx__writer_link_is_reliable(&link->core)) &&
+            !dlx__writer_link_is_over(&link->core) && !is_replaced(p, link))
             return false;
     }
     return true;
@@ -441,8 +440,8 @@ static bool have_rejoined(const struct dlx_publisher *p, bool all)
 
 void dlx__publisher_link_set_foreign(struct dlx_publisher *p)
 {
-    for (uint32_t i = 0; i < p->core.n_links; i++)
-        publisher_link_of(p->core.links[i])->foreign = true;
+    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++)
+        publisher_link_of(dlx__writer_link_at(&p->core, i))->foreign = true;
     p->joins.n_ended = 0; /* as far as the new daemon knows */
     dlx__publisher_detour(p, DLX_DETOUR_REJOIN, !have_rejoined(p, false));
 }
@@ -474,11 +473,12 @@ int dlx__publisher_link_rejoin(struct dlx_publisher *p, struct dlx_wait *wait)
 void dlx__publisher_link_drain(struct dlx_publisher *p, int64_t timeout_ns)
 {
     struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)}, once = {.deadline = 0};
-    if (p->core.head > dlx__writer_passed(&p->core))
+    if (dlx__writer_head(&p->core) > dlx__writer_passed(&p->core))
         dlx__publisher_await_daemon(p, &wait);
-    else if (p->core.heeds_locks) /* a daemon that shows it has yet to hear that it ends */
+    else if (dlx__writer_heeds_locks(
+                 &p->core)) /* a daemon that shows it has yet to hear that it ends */
         dlx__publisher_await_daemon(p, &once);
-    if (p->core.head <= p->daemon.base || have_rejoined(p, true))
+    if (dlx__writer_head(&p->core) <= p->daemon.base || have_rejoined(p, true))
         return;
     do {
         dlx__writer_set_blocked(&p->core, true);
@@ -495,15 +495,15 @@ void dlx__publisher_link_drain(struct dlx_publisher *p, int64_t timeout_ns)
 static uint64_t n_left_behind(const struct dlx_publisher *p)
 {
     bool latched = p->args.retain_for_ns == DLX_RETAIN_LATCHED;
-    return latched ? 0 : DLX_MIN(p->retain, p->core.head - p->daemon.base);
+    return latched ? 0 : DLX_MIN(p->retain, dlx__writer_head(&p->core) - p->daemon.base);
 }
 
 void dlx__publisher_link_tell_end(struct dlx_publisher *p)
 {
     uint8_t bytes[DLX_BELL_END_SIZE];
-    dlx__bell_pack(p->core.head - n_left_behind(p) + 1, bytes);
-    for (uint32_t i = 0; i < p->core.n_links; i++)
-        (void)!send(publisher_link_of(p->core.links[i])->bell, bytes, sizeof bytes,
+    dlx__bell_pack(dlx__writer_head(&p->core) - n_left_behind(p) + 1, bytes);
+    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++)
+        (void)!send(publisher_link_of(dlx__writer_link_at(&p->core, i))->bell, bytes, sizeof bytes,
                     MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -517,24 +517,14 @@ static const char *why_not_attached(const struct dlx_publisher *p)
                                    : "dlpackd has yet to tell of them";
 }
 
-/* How far a reliable subscriber is behind that keeps messages from being dropped; 0: it does
- * not. */
-static uint64_t lag_that_blocks(const struct dlx_publisher *p, const struct dlx_writer_link *link)
-{
-    uint64_t cursor = dlx_load64_relaxed((dlx_atomic_u64 *)(uintptr_t)&link->page->cursor);
-    cursor = DLX_MAX(cursor, link->base);
-    bool blocks = link->reliable && !link->left && cursor + p->core.window <= p->core.head;
-    return blocks ? p->core.head - cursor : 0;
-}
-
 /* Others hold memory, and stop nobody. Nothing, if they have gone on meanwhile. */
 static void list_blocking(const struct dlx_publisher *p, char *ret, size_t size)
 {
     size_t used = 0;
     ret[0] = '\0';
-    for (uint32_t i = 0; i < p->core.n_links && used < size - 80; i++) {
-        const struct dlx_writer_link *link = p->core.links[i];
-        uint64_t behind = lag_that_blocks(p, link);
+    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core) && used < size - 80; i++) {
+        const struct dlx_writer_link *link = dlx__writer_link_at(&p->core, i);
+        uint64_t behind = dlx__writer_link_lag(&p->core, link);
         if (behind == 0)
             continue;
         struct dlx_peer *peer = publisher_link_of(link)->peer;
@@ -550,13 +540,12 @@ static void list_blocking(const struct dlx_publisher *p, char *ret, size_t size)
 int dlx__publisher_link_blame(const struct dlx_publisher *p, int code)
 {
     char who[DLX_ERROR_TEXT_SIZE];
-    if (p->core.joins_picked < p->core.joins_seen)
-        return dlx__fail(code,
-                         "topic %s: %" PRIu64
-                         " subscribers could not be attached (%s), so nothing can "
-                         "be dropped (depth %u)",
-                         p->topic, p->core.joins_seen - p->core.joins_picked, why_not_attached(p),
-                         p->args.depth);
+    if (dlx__writer_misses_link(&p->core))
+        return dlx__fail(
+            code,
+            "topic %s: %" PRIu64 " subscribers could not be attached (%s), so nothing can "
+            "be dropped (depth %u)",
+            p->topic, dlx__writer_n_missing(&p->core), why_not_attached(p), p->args.depth);
     list_blocking(p, who, sizeof who);
     return dlx__fail(
         code,

@@ -34,7 +34,8 @@ struct dlx_publisher_link {
     enum dlx_publisher_link_state state;
     struct dlx_peer *peer;
     uint64_t id;
-    uint64_t reader; /* the same for all links of a subscription */
+    uint64_t reader;  /* the same for all links of a subscription */
+    const void *page; /* the link page, which `core` reads */
     uint64_t page_size;
     int bell;
     bool hung_up; /* the other end of the bell is closed: nothing is read from it any more */

@@ -58,7 +58,7 @@ static void drop_excess(struct dlx_publisher *p, uint64_t id, uint64_t bytes)
 {
     uint32_t arena;
     uint64_t window = (uint64_t)DLX_TRIM_EVERY * p->args.depth;
-    while ((arena = dlx__heap_drop_excess(p->heap, bytes, p->core.head, window)))
+    while ((arena = dlx__heap_drop_excess(p->heap, bytes, dlx__writer_head(&p->core), window)))
         (void)dlx__call_arena_drop(p->client, id, arena);
 }
 
@@ -87,7 +87,8 @@ static int grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64
     if (r == 0)
         r = dlx__heap_add(p->heap, arena, map, bytes);
     if (r == 0 && dlx__heap_bytes(p->heap) > TRIM_MUCH)
-        p->memory.next_trim = DLX_MIN(p->memory.next_trim, p->core.head + p->args.depth);
+        p->memory.next_trim =
+            DLX_MIN(p->memory.next_trim, dlx__writer_head(&p->core) + p->args.depth);
     if (r < 0) {
         dlx__region_unmap(map, bytes);
         (void)dlx__call_arena_drop(p->client, id, arena);
@@ -122,7 +123,7 @@ static void __attribute__((noinline)) trim(struct dlx_publisher *p)
     bool done = drop_arenas(p, bytes, p->memory.trim_step);
     if (done)
         dlx__heap_vacate(p->heap);
-    p->memory.next_trim = p->core.head + (done ? (uint64_t)p->args.depth * every : 1);
+    p->memory.next_trim = dlx__writer_head(&p->core) + (done ? (uint64_t)p->args.depth * every : 1);
     if (done)
         p->memory.trim_step = 0;
 }
@@ -138,7 +139,7 @@ int dlx__publisher_reclaim(struct dlx_publisher *p, struct dlx_heap *heap, uint6
             return r;
         if (n > 0)
             continue;
-        if (cut || p->core.n_retired == 0)
+        if (cut || dlx__writer_n_retired(&p->core) == 0)
             return DLX_E_FULL;
         /* Before taking more memory: who holds, and is dead? And who holds more than it may? */
         if (!looked)
@@ -223,7 +224,7 @@ find_room(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
 
 int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
 {
-    if (dlx_unlikely(p->core.head >= p->memory.next_trim))
+    if (dlx_unlikely(dlx__writer_head(&p->core) >= p->memory.next_trim))
         trim(p);
     int r = dlx__heap_take(p->heap, size, ret);
     return dlx_likely(r != DLX_E_FULL) ? r : find_room(p, size, ret);

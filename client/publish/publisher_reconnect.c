@@ -15,7 +15,7 @@ static bool drain(struct dlx_publisher *p)
 {
     dlx__writer_read_membership(&p->core);
     dlx__publisher_link_env.pick_up(p);
-    return p->daemon.link_sock < 0 || p->core.joins_picked >= p->core.joins_seen;
+    return p->daemon.link_sock < 0 || !dlx__writer_misses_link(&p->core);
 }
 
 /* Everything that can fail, for a publisher that the new daemon does not show yet. `n` messages
@@ -92,11 +92,13 @@ static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made,
     p->memory.room_size = 0;
     p->id = made->id;
     p->daemon.memory = made->memory;
-    p->daemon.base = block->base;
+    p->daemon.base = dlx__writer_block_base(block);
     p->daemon.has_succeeded = p->retain == 0;
-    if (p->retain > 0 && block->n_copied > 0) { /* what the daemon may have kept is not needed */
+    if (p->retain > 0 &&
+        dlx__writer_block_n_copied(block) > 0) { /* what the daemon may have kept is not needed */
         dlx__publisher_succeed(p);
-        p->daemon.has_succeeded = p->daemon.has_succeeded && block->n_copied >= p->retain;
+        p->daemon.has_succeeded =
+            p->daemon.has_succeeded && dlx__writer_block_n_copied(block) >= p->retain;
     }
 }
 
@@ -107,9 +109,9 @@ static int resume_with(struct dlx_publisher *p, uint32_t n)
     struct dlx_heap_aside aside;
     const void *membership = NULL;
     int kept_fd = -1;
-    int r = dlx__call_publisher_new(p->client, p->topic, &p->args,
-                                    dlx__publisher_n_entries(&p->args), p->daemon.origin,
-                                    p->core.head - n, DLX_RECONNECT_PATIENCE_NS, &made);
+    int r = dlx__call_publisher_new(
+        p->client, p->topic, &p->args, dlx__publisher_n_entries(&p->args), p->daemon.origin,
+        dlx__writer_head(&p->core) - n, DLX_RECONNECT_PATIENCE_NS, &made);
     if (r < 0)
         return r;
     dlx__heap_set_aside(p->heap, &aside);
@@ -205,7 +207,7 @@ void dlx__publisher_await_daemon(struct dlx_publisher *p, struct dlx_wait *wait)
 /* A later daemon has shown this block to subscribers, so the publisher frees nothing. */
 static bool is_shown(const struct dlx_publisher *p)
 {
-    return p->core.heeds_locks && !dlx__writer_has_daemon(&p->core) &&
+    return dlx__writer_heeds_locks(&p->core) && !dlx__writer_has_daemon(&p->core) &&
            dlx__region_is_locked(p->daemon.control_fd);
 }
 

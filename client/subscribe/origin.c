@@ -4,7 +4,8 @@
 bool dlx__origin_may_resume(const struct dlx_subscriber_link *link, uint64_t origin)
 {
     return link->state == DLX_SUBSCRIBER_LINK_OPEN &&
-           (link->foreign || link->told || link->former) && link->origin == origin;
+           (link->foreign || link->to_come == DLX_TO_COME_NOTHING || link->former) &&
+           link->origin == origin;
 }
 
 bool dlx__origin_is_anothers(const struct dlx_subscription *s, uint64_t publisher, uint64_t origin)
@@ -63,9 +64,11 @@ void dlx__origin_gone_before(struct dlx_subscription *s,
 void dlx__origin_remember(struct dlx_subscription *s, const struct dlx_subscriber_link *link,
                           uint64_t n_missed)
 {
-    const struct dlx_resume_counts counts = {link->core.taken, link->core.taken_bytes,
-                                             link->core.skipped, link->core.lost};
-    dlx__resume_positions_add(&s->resume_positions, link->origin, link->core.cursor + n_missed,
+    const struct dlx_reader_counters counted = dlx__reader_counters(&link->core);
+    const struct dlx_resume_counts counts = {counted.taken, counted.taken_bytes, counted.skipped,
+                                             counted.lost};
+    dlx__resume_positions_add(&s->resume_positions, link->origin,
+                              dlx__reader_cursor(&link->core) + n_missed,
                               dlx__reader_untold(&link->core) + n_missed);
     dlx__resume_positions_count(&s->resume_positions, link->origin, &counts);
 }

@@ -71,7 +71,8 @@ static void hang_up(struct dlx_subscription *s, struct dlx_subscriber_link *link
     }
     (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, link->bell, NULL);
     link->is_deaf = true;
-    link->gone = link->gone || link->holder != DLX_BELL_DAEMON;
+    if (link->holder != DLX_BELL_DAEMON)
+        dlx__subscriber_link_no_more_messages(link);
     if (link->end > 0)
         link->ended_at = DLX_MAX(link->ended_at, link->end - 1);
 }
@@ -89,7 +90,7 @@ bool dlx__subscription_park(struct dlx_subscription *s, struct dlx_subscriber_li
     if (++link->n_rings > RINGS_MAX)
         (void)hear(link);
     if (link->is_deaf) /* nobody will name it: it stays active */
-        return !link->gone && !dlx__reader_pending(&link->core);
+        return link->to_come == DLX_TO_COME_MESSAGES && !dlx__reader_pending(&link->core);
     if (!dlx__reader_arm(&link->core))
         return false;
     dlx__subscription_deactivate(s, link);

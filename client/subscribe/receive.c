@@ -45,13 +45,14 @@ static int check_ends(struct dlx_subscription *s)
 /* What it needs is not here. */
 static int wait_for_news(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
-    bool no_more = link->told || dlx__subscription_is_cut_off(s, link);
+    bool no_more = link->to_come == DLX_TO_COME_NOTHING || dlx__subscription_is_cut_off(s, link);
     if (link->n_pending ==
         0) /* the publisher went on with another daemon: so do we, when its link comes */
-        return dlx__subscription_successor(s, link) || (link->gone && no_more)
+        return dlx__subscription_successor(s, link) ||
+                       (link->to_come != DLX_TO_COME_MESSAGES && no_more)
                    ? DLX_E_PUBLISHER_GONE
                    : DLX_E_EMPTY;
-    if (dlx__subscription_is_cut_off(s, link) || !link->told)
+    if (dlx__subscription_is_cut_off(s, link) || link->to_come != DLX_TO_COME_NOTHING)
         return DLX_E_EMPTY; /* on its way, also if its publisher hung up: the message is held until then */
     return dlx__fail(DLX_E_BAD_PEER,
                      "its memory was never announced"); /* and will not be any more */
@@ -71,8 +72,9 @@ static bool may_come(const struct dlx_subscription *s, const struct dlx_subscrib
 {
     const struct dlx_subscriber_link *next = dlx__subscription_successor(s, link);
     if (next)
-        return next->core.last <= link->core.cursor;
-    return !link->gone || !(link->told || dlx__subscription_is_cut_off(s, link));
+        return dlx__reader_begins_by(&next->core, &link->core);
+    return link->to_come == DLX_TO_COME_MESSAGES ||
+           !(link->to_come == DLX_TO_COME_NOTHING || dlx__subscription_is_cut_off(s, link));
 }
 
 /* The link's message lies in an arena that is not here yet, or its publisher went on with another daemon: read notifications. EMPTY also
@@ -119,8 +121,9 @@ read_news_for(struct dlx_subscription *s, struct dlx_subscriber_link *link, uint
  * already: of that the daemon tells before it tells of this one's end. */
 static void end(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
-    link->stuck = s->n_spares > 0 && s->n_links - s->n_spares == 1 && !link->told &&
-                  link->holder != DLX_BELL_NOBODY && !dlx__subscription_is_cut_off(s, link);
+    link->stuck = s->n_spares > 0 && s->n_links - s->n_spares == 1 &&
+                  link->to_come != DLX_TO_COME_NOTHING && link->holder != DLX_BELL_NOBODY &&
+                  !dlx__subscription_is_cut_off(s, link);
     if (!link->stuck)
         dlx__subscription_detach(s, link);
 }
@@ -131,7 +134,9 @@ have_nothing(struct dlx_subscription *s, struct dlx_subscriber_link *link, int r
 {
     switch (r) {
     case DLX_E_EMPTY:
-        if (link->gone && !(link->stuck && !link->told && !dlx__subscription_is_cut_off(s, link)))
+        if (link->to_come != DLX_TO_COME_MESSAGES &&
+            !(link->stuck && link->to_come != DLX_TO_COME_NOTHING &&
+              !dlx__subscription_is_cut_off(s, link)))
             end(s, link);
         else if (++link->n_idle > IDLE_TAKES && s->n_active > ACTIVE_FEW &&
                  dlx__subscriber_link_listens(link))
@@ -450,7 +455,7 @@ static uint32_t take_pending(struct dlx_subscription *s, struct dlx_message **re
     if (s->next >= s->n_active)
         return 0;
     struct dlx_subscriber_link *link = s->active[s->next];
-    if (link->core.is_bounded) /* whose bytes dlx__subscriber_link_take() counts */
+    if (dlx__reader_is_bounded(&link->core)) /* whose bytes dlx__subscriber_link_take() counts */
         return 0;
     for (; got < n && link->n_pending > 0; got++) {
         const struct dlx_taken *taken = &link->pending[link->first_pending];

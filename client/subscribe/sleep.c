@@ -82,7 +82,8 @@ void dlx__subscription_look(struct dlx_subscription *s)
         dlx__now_ns(); /* notifications are read by takes, too: that is no look at the bells */
     dlx__subscription_read_notifications(s);
     for (uint32_t i = 0; i < s->n_links; i++)
-        cut_off |= !s->links[i]->gone && dlx__subscription_is_cut_off(s, s->links[i]);
+        cut_off |= s->links[i]->to_come == DLX_TO_COME_MESSAGES &&
+                   dlx__subscription_is_cut_off(s, s->links[i]);
     if (cut_off || s->n_active < s->n_open)
         (void)dlx__subscription_handle_events(s, 0);
 }
@@ -105,7 +106,7 @@ static bool spin(struct dlx_subscription *s, uint64_t until)
             uint32_t n_links = s->n_links;
             dlx__subscription_look(s);
             for (uint32_t i = 0; i < s->n_links; i++)
-                if (s->links[i]->gone || s->links[i]->stuck)
+                if (s->links[i]->to_come != DLX_TO_COME_MESSAGES || s->links[i]->stuck)
                     return true;
             if (s->n_links != n_links || s->failure < 0 || (s->sock < 0 && !s->told_lost))
                 return true;

@@ -79,7 +79,8 @@ void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_subscriber_
         dlx__subscriber_link_lose_pending(link);
         /* Where there is another link after all, that one counts what was before it. */
         struct dlx_subscriber_link *next = dlx__subscription_successor(s, link);
-        uint64_t n_missed = next ? 0 : link->ended_at - DLX_MIN(link->ended_at, link->core.cursor);
+        uint64_t n_missed =
+            next ? 0 : link->ended_at - DLX_MIN(link->ended_at, dlx__reader_cursor(&link->core));
         dlx__reader_miss(&link->core, n_missed);
         s->n_open--;
         if (next)
@@ -97,7 +98,7 @@ void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_subscriber_
     for (uint32_t k = 0; k < s->n_links; k++)
         if (s->links[k]->after == link) {
             s->links[k]->after = NULL; /* its turn */
-            dlx__reader_follow(&s->links[k]->core, link->core.cursor,
+            dlx__reader_follow(&s->links[k]->core, dlx__reader_cursor(&link->core),
                                dlx__reader_untold(&link->core));
             dlx__subscription_activate(s, s->links[k]);
         }
@@ -195,7 +196,7 @@ static void start(struct dlx_subscription *s, struct dlx_subscriber_link *link)
      * the daemon knows, counts. */
     if (link->after && link->after->publisher == link->publisher &&
         (link->former || s->sock >= 0)) {
-        link->after->gone = true;
+        dlx__subscriber_link_no_more_messages(link->after);
         dlx__subscription_activate(s, link->after);
     }
     dlx__subscriber_link_start(link, s->args.history == DLX_HISTORY_NONE ? 0 : history,
@@ -314,7 +315,7 @@ static void on_notifications(struct dlx_subscription *s, struct dlx_notification
     case DLX_NOTIFICATION_PUBLISHER_GONE:
         link = find_link(s, notification->link);
         if (link && link->state == DLX_SUBSCRIBER_LINK_OPEN) {
-            link->gone = link->told = true;
+            link->to_come = DLX_TO_COME_NOTHING;
             dlx__subscription_activate(s, link);
         } else if (link) {
             dlx__subscription_detach(s, link);
@@ -377,7 +378,7 @@ static bool needs_timer(const struct dlx_subscription *s)
     bool needs = s->sock < 0 || s->fd_notifications != s->acked;
     for (uint32_t i = 0; !needs && i < s->n_links; i++)
         needs = s->links[i]->former && s->links[i]->state == DLX_SUBSCRIBER_LINK_OPEN &&
-                !s->links[i]->told;
+                s->links[i]->to_come != DLX_TO_COME_NOTHING;
     return needs;
 }
 

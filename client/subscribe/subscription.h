@@ -88,10 +88,11 @@ static inline void dlx__subscription_leave(struct dlx_subscription *s)
 static inline void dlx__subscription_count(struct dlx_subscription_stats *stats,
                                            const struct dlx_subscriber_link *link)
 {
-    stats->taken += link->core.taken;
-    stats->taken_bytes += link->core.taken_bytes;
-    stats->skipped += link->core.skipped;
-    stats->lost += link->core.lost;
+    const struct dlx_reader_counters counters = dlx__reader_counters(&link->core);
+    stats->taken += counters.taken;
+    stats->taken_bytes += counters.taken_bytes;
+    stats->skipped += counters.skipped;
+    stats->lost += counters.lost;
     stats->gpu_waits += atomic_load_explicit(&link->n_gpu_waits, memory_order_relaxed);
     stats->gpu_errors += atomic_load_explicit(&link->n_gpu_errors, memory_order_relaxed);
 }
