@@ -19,22 +19,22 @@
 /* Something that is not a message: a failed link, the end of the last publisher. */
 static int check_ends(struct dlx_subscription *s)
 {
-    if (dlx_unlikely(s->failure < 0)) {
-        int code = s->failure;
-        s->failure = 0;
-        return dlx__fail(code, "topic %s: %s", s->topic, s->failure_text);
+    if (dlx_unlikely(s->untold.failure < 0)) {
+        int code = s->untold.failure;
+        s->untold.failure = 0;
+        return dlx__fail(code, "topic %s: %s", s->topic, s->untold.failure_text);
     }
     if (dlx_unlikely(s->n_links == s->n_spares)) {
-        if (s->was_attached && s->n_left >= s->args.n_publishers) {
-            s->was_attached = false;
-            s->n_left = 0;
+        if (s->untold.was_attached && s->untold.n_left >= s->args.n_publishers) {
+            s->untold.was_attached = false;
+            s->untold.n_left = 0;
             return dlx__fail(DLX_E_PUBLISHER_GONE,
                              "topic %s: the last publisher left, and "
                              "everything it published was taken",
                              s->topic);
         }
-        if (s->sock < 0 && !s->told_lost) {
-            s->told_lost = true;
+        if (s->sock < 0 && !s->untold.told_lost) {
+            s->untold.told_lost = true;
             return dlx__fail(DLX_E_DISCONNECTED,
                              "topic %s: no publisher is attached and dlpackd is gone", s->topic);
         }
@@ -161,7 +161,7 @@ have_nothing(struct dlx_subscription *s, struct dlx_subscriber_link *link, int r
 /* One look at every active link. EMPTY: nothing anywhere. */
 static int try_take(struct dlx_subscription *s, uint32_t n, struct dlx_message **ret)
 {
-    s->notification_known = s->n_notifications;
+    s->notifications.n_known = s->notifications.n_read;
     for (uint32_t k = 0; k < s->n_active; k++) {
         uint32_t i = s->next < s->n_active ? s->next : 0;
         struct dlx_subscriber_link *link = s->active[i];
@@ -198,7 +198,7 @@ static inline __attribute__((always_inline)) bool take_next(struct dlx_subscript
                                                             struct dlx_message **ret)
 {
     struct dlx_taken_plain taken;
-    if (dlx_unlikely(s->takes >= s->look_at || s->next >= s->n_active))
+    if (dlx_unlikely(s->looks.takes >= s->looks.at || s->next >= s->n_active))
         return false;
     struct dlx_subscriber_link *link = s->active[s->next];
     struct dlx_message *m = link->messages[0];
@@ -221,9 +221,9 @@ static inline __attribute__((always_inline)) bool take_next(struct dlx_subscript
     else
         s->next = s->next + 1 < s->n_active ? s->next + 1 : 0;
     link->n_idle = 0;
-    if (dlx_unlikely(taken.monotonic_ns >= s->look_stamp)) {
-        s->look_stamp = taken.monotonic_ns + BELLS_EVERY_NS;
-        s->look_at = s->takes + 1;
+    if (dlx_unlikely(taken.monotonic_ns >= s->looks.stamp)) {
+        s->looks.stamp = taken.monotonic_ns + BELLS_EVERY_NS;
+        s->looks.at = s->looks.takes + 1;
     }
     dlx__message_hand_out(link, m, taken.n, taken.gap, taken.monotonic_ns);
     *ret = m;
@@ -235,7 +235,7 @@ static int dont_wait(struct dlx_subscription *s, uint32_t n, struct dlx_message 
 {
     if (!s->fd_given) {
         if (dlx__subscription_waits_for_news(s) ||
-            dlx__now_ns() - s->last_look_ns > DLX_NOTIFICATION_EVERY_NS)
+            dlx__now_ns() - s->looks.last_ns > DLX_NOTIFICATION_EVERY_NS)
             dlx__subscription_look(s);
         else if (s->n_active < s->n_open)
             (void)dlx__subscription_handle_events(s, 0); /* the bells of parked links */
@@ -327,14 +327,15 @@ static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
                 return fail_late(s);
         }
     }
-    if (s->spin_ns > 0 && s->n_active > 0) {
-        uint64_t until = DLX_MIN(wait.deadline, dlx__now_ns() + s->spin_ns);
+    if (s->looks.spin_ns > 0 && s->n_active > 0) {
+        uint64_t until = DLX_MIN(wait.deadline, dlx__now_ns() + s->looks.spin_ns);
         uint64_t most = s->args.spin_ns > 0 ? (uint64_t)s->args.spin_ns : DLX_SPIN_DEFAULT_NS;
         /* Spinning that pays is done longer; spinning that does not, shorter. */
         int paid = dlx__subscription_spin(s, &wait, until);
         if (paid < 0)
             return paid;
-        s->spin_ns = paid ? DLX_MIN(s->spin_ns * 2, most) : DLX_MAX(s->spin_ns / 2, SPIN_MIN_NS);
+        s->looks.spin_ns =
+            paid ? DLX_MIN(s->looks.spin_ns * 2, most) : DLX_MAX(s->looks.spin_ns / 2, SPIN_MIN_NS);
         int r = paid ? take_found(s, n, ret) : DLX_E_EMPTY;
         if (r == DLX_E_EMPTY && paid)
             r = check_ends(s);
@@ -348,22 +349,22 @@ static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
  * its arenas, of which only so many are sent before the first are acknowledged. */
 static void __attribute__((noinline)) look_around(struct dlx_subscription *s)
 {
-    if (s->takes >= s->notification_at) {
-        s->notification_step = DLX_MIN(s->notification_step * 2, NEWS_EVERY_TAKES);
-        s->notification_at = s->takes + s->notification_step;
+    if (s->looks.takes >= s->looks.notification_at) {
+        s->looks.notification_step = DLX_MIN(s->looks.notification_step * 2, NEWS_EVERY_TAKES);
+        s->looks.notification_at = s->looks.takes + s->looks.notification_step;
         dlx__subscription_read_notifications(s);
     }
     if (s->n_active < s->n_open && s->n_active > 0)
         (void)dlx__subscription_handle_events(s, 0);
-    s->look_at = DLX_MIN(s->notification_at, s->takes + BELLS_EVERY);
+    s->looks.at = DLX_MIN(s->looks.notification_at, s->looks.takes + BELLS_EVERY);
 }
 
 static int take_once(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
                      struct dlx_message **ret)
 {
-    if (s->takes >= s->look_at) {
+    if (s->looks.takes >= s->looks.at) {
         look_around(s);
-        if (s->failure == DLX_E_BAD_PEER)
+        if (s->untold.failure == DLX_E_BAD_PEER)
             return check_ends(s);
     }
     int r = try_take(s, n, ret);
@@ -441,7 +442,7 @@ int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message 
     int r = dlx__subscription_begin(s, "dlx_take");
     if (dlx_unlikely(r < 0))
         return r;
-    s->takes++;
+    s->looks.takes++;
     if (dlx_unlikely(!take_next(s, ret)))
         return take_and_leave(s, timeout_ns, ret);
     dlx__subscription_leave(s);
@@ -475,7 +476,7 @@ static uint32_t take_pending(struct dlx_subscription *s, struct dlx_message **re
 static int take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret,
                   uint32_t n, uint32_t *ret_n)
 {
-    s->takes++;
+    s->looks.takes++;
     int r = take(s, timeout_ns, DLX_MIN(n, DLX_SUBSCRIBER_LINK_BATCH), &ret[0]);
     if (r < 0)
         return r;
@@ -490,7 +491,7 @@ static int take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_mes
     /* An error is for the next call, where others than this one come again. */
     if (r == DLX_E_BAD_PEER) {
         dlx__subscription_fail(s, r);
-        s->look_at = s->takes + 1;
+        s->looks.at = s->looks.takes + 1;
     }
     dlx__error_clear();
     *ret_n = got;

@@ -78,7 +78,7 @@ int dlx__subscription_sleep(struct dlx_subscription *s, struct dlx_wait *wait)
 void dlx__subscription_look(struct dlx_subscription *s)
 {
     bool cut_off = false;
-    s->last_look_ns =
+    s->looks.last_ns =
         dlx__now_ns(); /* notifications are read by takes, too: that is no look at the bells */
     dlx__subscription_read_notifications(s);
     for (uint32_t i = 0; i < s->n_links; i++)
@@ -102,13 +102,14 @@ static bool spin(struct dlx_subscription *s, uint64_t until)
             return false;
         if (s->n_active < s->n_open)
             (void)dlx__subscription_handle_events(s, 0); /* the bells of parked links */
-        if (now - s->last_look_ns > DLX_NOTIFICATION_EVERY_NS) {
+        if (now - s->looks.last_ns > DLX_NOTIFICATION_EVERY_NS) {
             uint32_t n_links = s->n_links;
             dlx__subscription_look(s);
             for (uint32_t i = 0; i < s->n_links; i++)
                 if (s->links[i]->to_come != DLX_TO_COME_MESSAGES || s->links[i]->stuck)
                     return true;
-            if (s->n_links != n_links || s->failure < 0 || (s->sock < 0 && !s->told_lost))
+            if (s->n_links != n_links || s->untold.failure < 0 ||
+                (s->sock < 0 && !s->untold.told_lost))
                 return true;
         }
     }

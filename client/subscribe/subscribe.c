@@ -23,7 +23,7 @@ static int wait_for_notifications(struct dlx_subscription *s, struct dlx_wait *w
 {
     struct pollfd pfd = {.fd = s->sock, .events = POLLIN};
     uint64_t now = dlx__now_ns(), until = dlx__wait_part(wait, s->client, now);
-    if (s->acked != s->fd_notifications) /* it is sent again */
+    if (s->notifications.n_acked != s->notifications.n_with_fds) /* it is sent again */
         until = DLX_MIN(until, now + DLX_RECONNECT_NS);
     int n = poll(&pfd, 1, dlx__deadline_ms(until, now));
     if (n < 0 && errno != EINTR)
@@ -68,15 +68,16 @@ static int attach_all(struct dlx_subscription *s)
     struct dlx_wait wait = {.deadline = dlx__deadline(s->client->timeout_ns)};
     for (;;) {
         dlx__subscription_read_notifications(s);
-        if (s->failure < 0)
-            return dlx__fail(s->failure, "%s", s->failure_text);
-        if (s->n_settled >= s->n_offers)
+        if (s->untold.failure < 0)
+            return dlx__fail(s->untold.failure, "%s", s->untold.failure_text);
+        if (s->notifications.n_settled >= s->notifications.n_offers)
             return 0;
         if (s->sock < 0)
             return dlx__fail(DLX_E_DISCONNECTED, "dlpackd closed the subscription");
         int r = wait_for_notifications(s, &wait);
         if (r == DLX_E_TIMEOUT)
-            return dlx__fail(r, "%u of %u links were made in time", s->n_settled, s->n_offers);
+            return dlx__fail(r, "%u of %u links were made in time", s->notifications.n_settled,
+                             s->notifications.n_offers);
         if (r < 0)
             return r;
     }
@@ -113,7 +114,7 @@ int dlx__subscription_adopt(struct dlx_subscription *s, const struct dlx_new_sub
     s->id = made->id;
     s->memory = made->memory;
     s->sock = made->sock;
-    s->fd_notifications = s->acked = 0;
+    s->notifications.n_with_fds = s->notifications.n_acked = 0;
     s->made_again = true;
     for (uint32_t i = 0; i < s->n_links; i++)
         s->links[i]->foreign = true;
@@ -148,11 +149,11 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
     s->client = dlx__client_ref(c);
     s->generation = c->generation;
     s->args = args;
-    s->spin_ns = args.spin_ns == 0  ? DLX_SPIN_DEFAULT_NS
-                 : args.spin_ns > 0 ? (uint64_t)args.spin_ns
-                                    : 0;
+    s->looks.spin_ns = args.spin_ns == 0  ? DLX_SPIN_DEFAULT_NS
+                       : args.spin_ns > 0 ? (uint64_t)args.spin_ns
+                                          : 0;
     s->sock = s->nudge = s->timer = -1;
-    s->notification_step = 1;
+    s->looks.notification_step = 1;
     if (getrandom(&s->reader, sizeof s->reader, GRND_NONBLOCK) < 0) /* early after boot */
         s->reader = dlx__now_ns() ^ (uint64_t)(uintptr_t)s;
     s->epoch = atomic_load_explicit(&c->epoch, memory_order_acquire);
@@ -169,7 +170,7 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
         s->id = made.id;
         s->memory = made.memory;
         s->sock = made.sock;
-        s->n_offers = made.n_offers;
+        s->notifications.n_offers = made.n_offers;
         r = dlx__subscription_epoll_add(s, s->sock, EPOLLIN, NULL);
     }
     if (r == 0)

@@ -42,8 +42,8 @@ static struct dlx_subscriber_link *find_link(const struct dlx_subscription *s, u
  * meanwhile it never did; the others have the first numbers. */
 static void settle(struct dlx_subscription *s, uint64_t link)
 {
-    if (link - s->first_link < s->n_offers)
-        s->n_settled++;
+    if (link - s->notifications.first_link < s->notifications.n_offers)
+        s->notifications.n_settled++;
 }
 
 static void settle_link(struct dlx_subscription *s, struct dlx_subscriber_link *link)
@@ -89,7 +89,7 @@ void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_subscriber_
         if (link->retain > 0 || link->foreign || !dlx__reader_is_closed(&link->core))
             dlx__origin_remember(s, link, n_missed);
         bool closed = dlx__reader_is_closed(&link->core) || link->end > 0;
-        s->n_left += !next;
+        s->untold.n_left += !next;
         if (!next)
             dlx__events_push(&s->events, closed ? DLX_EVENT_LEFT : DLX_EVENT_LOST, link->id,
                              link->publisher, link->pid, link->topic, "");
@@ -129,9 +129,9 @@ static int add_link(struct dlx_subscription *s, struct dlx_subscriber_link *link
 
 void dlx__subscription_fail(struct dlx_subscription *s, int code)
 {
-    if (s->failure == 0) {
-        s->failure = code;
-        memcpy(s->failure_text, dlx__error_message(), sizeof s->failure_text);
+    if (s->untold.failure == 0) {
+        s->untold.failure = code;
+        memcpy(s->untold.failure_text, dlx__error_message(), sizeof s->untold.failure_text);
     }
 }
 
@@ -209,13 +209,13 @@ static void start(struct dlx_subscription *s, struct dlx_subscriber_link *link)
     if (!link->after && passed.origin != 0) {
         dlx__reader_follow(&link->core, passed.seq, passed.untold);
         dlx__origin_resume_counters(s, link);
-        s->n_left -= s->n_left > 0; /* it left another daemon, and is here again */
+        s->untold.n_left -= s->untold.n_left > 0; /* it left another daemon, and is here again */
     }
     settle_link(s, link);
     s->n_open++;
-    s->was_attached = true;
-    s->notification_step = 1;
-    s->notification_at = s->look_at = s->takes + 1;
+    s->untold.was_attached = true;
+    s->looks.notification_step = 1;
+    s->looks.notification_at = s->looks.at = s->looks.takes + 1;
     s->n_changes++;
     dlx__subscription_activate(s, link);
     if (!link->after)
@@ -286,8 +286,8 @@ static void on_arena(struct dlx_subscription *s, struct dlx_notification *notifi
 static void on_notifications(struct dlx_subscription *s, struct dlx_notification *notification)
 {
     struct dlx_subscriber_link *link;
-    if (s->first_link == 0)
-        s->first_link = notification->link;
+    if (s->notifications.first_link == 0)
+        s->notifications.first_link = notification->link;
     switch (notification->kind) {
     case DLX_NOTIFICATION_LINK_OFFER:
         on_offer(s, notification);
@@ -348,7 +348,7 @@ static void start_timer(struct dlx_subscription *s)
 static void lose_daemon(struct dlx_subscription *s)
 {
     s->sock = dlx__subscription_epoll_close(s, s->sock);
-    s->told_lost = false;
+    s->untold.told_lost = false;
     start_timer(s);
     for (uint32_t i = s->n_links; i-- > 0;) {
         struct dlx_subscriber_link *link = s->links[i];
@@ -364,18 +364,18 @@ static void lose_daemon(struct dlx_subscription *s)
 /* Once the daemon has no credit left, nothing comes before it has this. */
 static void acknowledge(struct dlx_subscription *s)
 {
-    if (dlx__notification_ack(s->sock, s->fd_notifications) < 0) {
+    if (dlx__notification_ack(s->sock, s->notifications.n_with_fds) < 0) {
         start_timer(s);
         return;
     }
-    s->acked = s->fd_notifications;
+    s->notifications.n_acked = s->notifications.n_with_fds;
 }
 
 /* To look for a new daemon, to send what the kernel did not take, or since a publisher that only a
  * former daemon knew may go on in its old block, and cannot ring. */
 static bool needs_timer(const struct dlx_subscription *s)
 {
-    bool needs = s->sock < 0 || s->fd_notifications != s->acked;
+    bool needs = s->sock < 0 || s->notifications.n_with_fds != s->notifications.n_acked;
     for (uint32_t i = 0; !needs && i < s->n_links; i++)
         needs = s->links[i]->former && s->links[i]->state == DLX_SUBSCRIBER_LINK_OPEN &&
                 s->links[i]->to_come != DLX_TO_COME_NOTHING;
@@ -397,16 +397,16 @@ void dlx__subscription_read_notifications(struct dlx_subscription *s)
             break;
         }
         if (r < 0) {
-            if (s->failure == 0)
+            if (s->untold.failure == 0)
                 dlx__subscription_fail(s, r);
             break;
         }
-        s->n_notifications++;
-        s->fd_notifications += notification.n_fds > 0;
+        s->notifications.n_read++;
+        s->notifications.n_with_fds += notification.n_fds > 0;
         on_notifications(s, &notification);
         dlx__notification_deinit(&notification);
     }
-    if (s->sock >= 0 && s->fd_notifications != s->acked)
+    if (s->sock >= 0 && s->notifications.n_with_fds != s->notifications.n_acked)
         acknowledge(s);
     if (needs_timer(s))
         start_timer(s);

@@ -12,6 +12,47 @@
 /* Longest busy wait unless the caller chose one. */
 #define DLX_SPIN_DEFAULT_NS UINT64_C(20000)
 
+/* What its socket brought. */
+struct dlx_subscription_notifications {
+    uint64_t n_read;     /* packets */
+    uint64_t n_known;    /* of them, those that were read before the last look at all links began */
+    uint32_t n_with_fds; /* of them, those with fds: for Ack */
+    uint32_t n_acked;
+    uint32_t n_offers;   /* links to publishers that were there, and spares */
+    uint32_t n_settled;  /* of them, those that ended in a link, a sealed spare or a failure */
+    uint64_t first_link; /* the number of the first of them; the others' follow */
+};
+
+/* When a take looks at more than the ring, and how long it spins. */
+struct dlx_subscription_looks {
+    uint64_t takes;
+    uint64_t at;                /* when `takes` is this: look for notifications, or bells */
+    uint64_t stamp;             /* likewise when a message has a later time */
+    uint64_t notification_at;   /* likewise for notifications */
+    uint32_t notification_step; /* and then again after so many */
+    uint64_t last_ns;
+    uint64_t spin_ns; /* adaptive */
+};
+
+/*
+ * What a take has yet to tell, each once.
+ *
+ *     publishers   NONE --- a link opens ---> ATTACHED --- no link is left, and args.n_publishers
+ *                   ^                            |         have left
+ *                   +---- PUBLISHER_GONE is told +
+ *
+ *     the daemon   there --- it ends ---> lost --- no link is left: DISCONNECTED is told ---> told
+ *                    ^                     |                                                   |
+ *                    +---- another one ----+---------------------------------------------------+
+ */
+struct dlx_subscription_untold {
+    int failure; /* of a link, or to subscribe again */
+    char failure_text[DLX_ERROR_TEXT_SIZE];
+    bool was_attached; /* ATTACHED */
+    uint32_t n_left;   /* publishers that have left since PUBLISHER_GONE was told last */
+    bool told_lost;    /* of a daemon that is lost (sock is -1): the caller knows it */
+};
+
 struct dlx_subscription {
     struct dlx_client *client;
     const struct dlx_memory *memory; /* of its daemon: another object may have met the next one */
@@ -26,7 +67,6 @@ struct dlx_subscription {
     uint64_t next_try_ns; /* to make it again */
     uint64_t reader;      /* names it to publishers, whichever daemon makes the link */
     bool made_again;      /* with another daemon */
-    bool told_lost;       /* the caller knows that the daemon is gone */
     int epoll;            /* every bell, and sock */
     bool fd_given;
     int nudge; /* an eventfd that makes the epoll readable, once its fd was given away; else -1 */
@@ -37,28 +77,12 @@ struct dlx_subscription {
     uint32_t n_spares; /* of them: links that have no publisher yet */
     uint32_t links_room;
     uint32_t n_open;
-    uint32_t next;            /* whose turn it is, of the active ones */
-    uint32_t n_alone;         /* takes for which it stays that one's turn */
-    uint32_t n_changes;       /* of the links: when it changes, a pointer to one may be stale */
-    uint64_t n_notifications; /* packets read */
-    uint64_t
-        notification_known; /* of them, those that were read before the last look at all links began */
-    uint32_t n_offers;      /* links to publishers that were there, and spares */
-    uint32_t n_settled;     /* of them, those that ended in a link, a sealed spare or a failure */
-    uint64_t first_link;    /* the number of the first of them; the others' follow */
-    uint32_t fd_notifications; /* packets with fds received, for Ack */
-    uint32_t acked;
-    uint64_t takes;
-    uint64_t look_stamp;        /* likewise when a message has a later time */
-    uint64_t look_at;           /* when `takes` is this: look for notifications, or bells */
-    uint64_t notification_at;   /* likewise for notifications */
-    uint32_t notification_step; /* and then again after so many */
-    uint64_t last_look_ns;
-    uint64_t spin_ns; /* adaptive */
-    int failure;      /* of a link, or to subscribe again: to be told once */
-    char failure_text[DLX_ERROR_TEXT_SIZE];
-    bool was_attached; /* tell when the last publisher leaves */
-    uint32_t n_left;   /* publishers that have left since that was told last: args.n_publishers */
+    uint32_t next;      /* whose turn it is, of the active ones */
+    uint32_t n_alone;   /* takes for which it stays that one's turn */
+    uint32_t n_changes; /* of the links: when it changes, a pointer to one may be stale */
+    struct dlx_subscription_notifications notifications;
+    struct dlx_subscription_looks looks;
+    struct dlx_subscription_untold untold;
     struct dlx_resume_positions resume_positions;
     struct dlx_events events;
     struct dlx_pin *pin; /* NULL: nothing is pinned */
@@ -115,7 +139,7 @@ void dlx__subscription_fail(struct dlx_subscription *s, int code);
  * that was not asked to ring. Nothing else will tell of those. */
 static inline bool dlx__subscription_has_unused_notifications(const struct dlx_subscription *s)
 {
-    return s->notification_known != s->n_notifications;
+    return s->notifications.n_known != s->notifications.n_read;
 }
 
 /* What a bell is in the epoll for. */

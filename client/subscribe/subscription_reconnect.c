@@ -22,9 +22,10 @@ void dlx__subscription_reconnect(struct dlx_subscription *s)
     }
     if (r == DLX_E_ACCESS) { /* the rules have changed: the next take says so */
         s->next_try_ns = now + DLX_LOOK_NS;
-        if (s->failure == 0) { /* one that was not told yet is told first */
-            s->failure = r;
-            (void)snprintf(s->failure_text, sizeof s->failure_text, "%s", dlx__error_message());
+        if (s->untold.failure == 0) { /* one that was not told yet is told first */
+            s->untold.failure = r;
+            (void)snprintf(s->untold.failure_text, sizeof s->untold.failure_text, "%s",
+                           dlx__error_message());
         }
     }
     dlx__error_clear();
