@@ -5,7 +5,7 @@
  * that. Here all kinds follow each other in every order, and nothing of one is seen in another.
  */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "tests/harness/stream.h"
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  * asked is told in words, or does not notice; values are right, nothing is left, and the same publisher goes on.
  */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "tests/fail/harness_fail.h"
 #include "tests/harness/stream.h"
 #include <poll.h>

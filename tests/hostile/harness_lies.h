@@ -7,8 +7,8 @@
  * is a publisher or subscription of this process, whose pages are written behind the library's back.
  */
 
-#include "client/publish.h"
-#include "client/subscription.h"
+#include "client/publish/publish.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
 #include <pthread.h>
 
