@@ -51,18 +51,18 @@ expect() { # expect STATUS PATTERN ARGUMENT...
         exit 1
     fi
 }
-mistake tested_one 'return n < 3;' 'return n <= 3;' >set
-expect 0 '^tested_one: caught by test_limit$' --set set
-mistake hangs 'return n < 3;' 'for (volatile int i = 0; i < 1; i *= 1) {} return n < 3;' >set
-expect 0 '^hangs: caught by test_limit$' --set set --limit 1
-mistake untested_one 'return n < 7;' 'return n <= 7;' >set
-expect 1 '^untested_one: SURVIVED: common/limit.c:8: ' --set set
-mistake same_code 'return n < 7;' 'return 7 > n;' >set
-expect 1 '^same_code: discarded: ' --set set
-mistake does_not_compile 'return n < 7;' 'return m;' >set
-expect 1 '^does_not_compile: discarded: ' --set set
-mistake stale 'return n < 8;' 'return n;' >set
-expect 1 'stale: the text to replace is 0 times' --set set
+mistake tested_one 'return n < 3;' 'return n <= 3;' >mistakes
+expect 0 '^tested_one: caught by test_limit$' --set mistakes
+mistake hangs 'return n < 3;' 'for (volatile int i = 0; i < 1; i *= 1) {} return n < 3;' >mistakes
+expect 0 '^hangs: caught by test_limit$' --set mistakes --limit 1
+mistake untested_one 'return n < 7;' 'return n <= 7;' >mistakes
+expect 1 '^untested_one: SURVIVED: common/limit.c:8: ' --set mistakes
+mistake same_code 'return n < 7;' 'return 7 > n;' >mistakes
+expect 1 '^same_code: discarded: ' --set mistakes
+mistake does_not_compile 'return n < 7;' 'return m;' >mistakes
+expect 1 '^does_not_compile: discarded: ' --set mistakes
+mistake stale 'return n < 8;' 'return n;' >mistakes
+expect 1 'stale: the text to replace is 0 times' --set mistakes
 sed -i 's/return n < 3/return n < 4/' common/limit.c
-mistake any 'return n < 7;' 'return n;' >set
-expect 1 'test_limit fails without any mistake' --set set
+mistake any 'return n < 7;' 'return n;' >mistakes
+expect 1 'test_limit fails without any mistake' --set mistakes
