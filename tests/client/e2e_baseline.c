@@ -205,6 +205,62 @@ START_TEST(a_tensor_that_reaches_into_the_next_block_is_copied)
 }
 END_TEST
 
+/* ---- counters -------------------------------------------------------------------------------- */
+
+START_TEST(each_refused_message_counts_once)
+{
+    const struct dlx_publisher_args blocks = {
+        .size = sizeof blocks, .on_full = DLX_ON_FULL_BLOCK, .depth = 2};
+    const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
+    const struct dlx_publish_args waits = {.size = sizeof waits, .timeout_ns = SECOND / 100};
+    struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_test_stream_publish(x.p, 10, 2);
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 3);
+    for (uint64_t i = 1; i <= 3; i++) {
+        fails(dlx_publish(x.p, t, NULL), DLX_E_FULL, "");
+        ck_assert_uint_eq(stats_of(x.p).full, 2 * i - 1);
+        fails(dlx_publish(x.p, t, &waits), DLX_E_TIMEOUT, "");
+        ck_assert_uint_eq(stats_of(x.p).full, 2 * i);
+        ck_assert_uint_eq(stats_of(x.p).blocked, i);
+    }
+    t->deleter(t);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* Its spare links end with each daemon: it knows after many of them how many publishers it has. */
+START_TEST(a_subscription_of_many_daemons_knows_its_publishers)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    for (int i = 0; i < 3; i++) {
+        int r;
+        dlx_test_stream_restart();
+        do /* until it has come to the new daemon */
+            r = dlx_take(s, SECOND / 20, &m);
+        while (r == DLX_E_DISCONNECTED || strstr(dlx_client_errmsg(NULL), "no dlpackd"));
+        fails(r, DLX_E_TIMEOUT, "nobody publishes it");
+        struct dlx_client *other = dlx_test_stream_connect();
+        struct dlx_publisher *p;
+        ok(dlx_publisher_new(other, "test/a", NULL, &p));
+        dlx_test_stream_publish(p, 10, 7);
+        ok(dlx_take(s, 10 * SECOND, &m));
+        dlx_test_stream_check(m, 10, 7);
+        dlx_message_unref(m);
+        fails(dlx_take(s, SECOND / 20, &m), DLX_E_TIMEOUT, "no message in time");
+        ck_assert(!strstr(dlx_client_errmsg(NULL), "nobody"));
+        dlx_publisher_unref(p);
+        dlx_client_unref(other);
+        fails(dlx_take(s, 10 * SECOND, &m), DLX_E_PUBLISHER_GONE, "the last publisher left");
+    }
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("baseline");
@@ -212,6 +268,8 @@ int main(void)
     tcase_add_loop_test(tcase, what_fails_leaves_nothing_behind, 0, N_FAILURES);
     tcase_add_test(tcase, a_tensor_that_does_not_lie_in_its_block_is_copied);
     tcase_add_test(tcase, a_tensor_that_reaches_into_the_next_block_is_copied);
+    tcase_add_test(tcase, each_refused_message_counts_once);
+    tcase_add_test(tcase, a_subscription_of_many_daemons_knows_its_publishers);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
