@@ -41,6 +41,19 @@ static int alloc_set(struct dlx_publisher *p)
     return 0;
 }
 
+/* The second one fails: the first one is given back. */
+static int alloc_set_of_two_kinds(struct dlx_publisher *p)
+{
+    struct dlx_tensor_spec specs[] = {spec, spec};
+    DLManagedTensorVersioned *t[2] = {NULL};
+    specs[0].ndim = 1;
+    specs[0].shape = &shape[N_DIMS - 1];
+    DLX_TEST_TRY(dlx_alloc_set(p, specs, 2, t));
+    for (size_t i = 0; i < 2; i++)
+        t[i]->deleter(t[i]);
+    return 0;
+}
+
 static DLManagedTensorVersioned callers(void)
 {
     return (DLManagedTensorVersioned){
@@ -80,8 +93,8 @@ static const struct {
     int (*tell)(struct dlx_publisher *p);
     bool can_fail;
 } stories[] = {
-    {alloc, true},       {alloc_set, true},      {publish_copy, false},
-    {publish_set, true}, {publish_shared, true},
+    {alloc, true},         {alloc_set, true},   {alloc_set_of_two_kinds, true},
+    {publish_copy, false}, {publish_set, true}, {publish_shared, true},
 };
 
 static uint64_t arena_bytes(struct dlx_publisher *p)
