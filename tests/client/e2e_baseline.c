@@ -7,6 +7,7 @@
 
 #include "tests/harness/fds.h"
 #include "tests/harness/stream.h"
+#include <pthread.h>
 #include <string.h>
 
 /* Each failure is repeated so often that one block kept each time needs another arena. */
@@ -205,6 +206,51 @@ START_TEST(a_tensor_that_reaches_into_the_next_block_is_copied)
 }
 END_TEST
 
+/* ---- one thread at a time --------------------------------------------------------------------- */
+
+struct use {
+    struct dlx_test_pair pair;
+    int publisher, subscription;
+};
+
+static void *use_both(void *userdata)
+{
+    struct use *use = userdata;
+    struct dlx_publisher_stats published = {.size = sizeof published};
+    struct dlx_subscription_stats taken = {.size = sizeof taken};
+    use->publisher = dlx_publisher_get_stats(use->pair.p, &published);
+    use->subscription = dlx_subscription_get_stats(use->pair.s, &taken);
+    return NULL;
+}
+
+/* A call, good or bad, is over when it returns: another thread may make the next one. */
+START_TEST(a_call_that_has_returned_is_over)
+{
+    struct use use = {.pair = dlx_test_pair_make(NULL, NULL)};
+    struct dlx_subscription_stats small = {.size = 1};
+    struct dlx_publisher_stats tiny = {.size = 1};
+    struct dlx_message *m = NULL;
+    for (int i = 0; i < 2 + N_FAILURES; i++) {
+        pthread_t thread;
+        if (i == 1) {
+            ck_assert_int_lt(dlx_subscription_get_stats(use.pair.s, &small), 0);
+            ck_assert_int_lt(dlx_publisher_get_stats(use.pair.p, &tiny), 0);
+            fails(dlx_take(use.pair.s, 0, &m), DLX_E_EMPTY, "");
+        } else if (i >= 2) {
+            failures[i - 2](use.pair.p);
+        }
+        ck_assert_int_eq(pthread_create(&thread, NULL, use_both, &use), 0);
+        ck_assert_int_eq(pthread_join(thread, NULL), 0);
+        ck_assert_msg(use.publisher == 0 && use.subscription == 0, "call %d: %s, %s", i,
+                      dlx_strerror(use.publisher), dlx_strerror(use.subscription));
+        (void)use_both(&use);
+        ck_assert_msg(use.publisher == 0 && use.subscription == 0, "call %d: %s, %s", i,
+                      dlx_strerror(use.publisher), dlx_strerror(use.subscription));
+    }
+    dlx_test_pair_end(&use.pair);
+}
+END_TEST
+
 /* ---- counters -------------------------------------------------------------------------------- */
 
 START_TEST(each_refused_message_counts_once)
@@ -268,6 +314,7 @@ int main(void)
     tcase_add_loop_test(tcase, what_fails_leaves_nothing_behind, 0, N_FAILURES);
     tcase_add_test(tcase, a_tensor_that_does_not_lie_in_its_block_is_copied);
     tcase_add_test(tcase, a_tensor_that_reaches_into_the_next_block_is_copied);
+    tcase_add_test(tcase, a_call_that_has_returned_is_over);
     tcase_add_test(tcase, each_refused_message_counts_once);
     tcase_add_test(tcase, a_subscription_of_many_daemons_knows_its_publishers);
     suite_add_tcase(suite, tcase);
