@@ -207,3 +207,33 @@ def test_what_is_conjugated_only_when_it_is_read_is_refused(pair):
             return True
     with pytest.raises(BufferError, match="resolve_conj"):
         send(pair, Lazy())
+
+
+@pytest.mark.parametrize("ndim", [7, 8, 9, 12, 16, 17, 64])
+def test_buffers_of_many_dimensions(pair, ndim):
+    thing = memoryview(b"\1\2").cast("B", (1,) * (ndim - 1) + (2,))
+    t = send(pair, thing)
+    assert t.shape == thing.shape and t.tobytes() == b"\1\2"
+    a = np.frombuffer(thing, "uint8")
+    shape = (1,) * (ndim - 1) + (2,)
+    strides = (1,) * ndim
+    t = send(pair, Interface(shape=shape, typestr="|u1", data=(a.ctypes.data, False), strides=strides))
+    assert t.shape == shape and t.tobytes() == b"\1\2"
+
+
+def test_more_dimensions_than_are_carried_are_refused(pair):
+    a = np.zeros(1, "uint8")
+    with pytest.raises((ValueError, dlx.Error), match="dimensions"):
+        send(pair, Interface(shape=(1,) * 65, typestr="|u1", data=(a.ctypes.data, False)))
+    with pytest.raises((ValueError, dlx.Error), match="dimensions"):
+        pair[0].empty((1,) * 65, "uint8")
+    assert pair[0].empty((1,) * 64, "uint8").shape == (1,) * 64
+
+
+def test_a_refused_buffer_is_released(pair):
+    refused = [memoryview(np.zeros(2, ">i4")), memoryview(np.zeros(2, [("a", "i2"), ("b", "i4")]))]
+    for thing in refused:
+        for _ in range(3):
+            with pytest.raises(BufferError):
+                pair[0].publish(thing)
+        thing.release()  # fails while somebody has the buffer

@@ -349,6 +349,29 @@ START_TEST(the_largest_header_fits)
 }
 END_TEST
 
+/* A key has room for 23 characters. */
+START_TEST(the_longest_key_is_read_and_a_longer_one_is_not)
+{
+    refuse("{'aaaaaaaaaaaaaaaaaaaaaaa': 1}", DLX_E_INVALID, "a key that is none of");
+    refuse("{'aaaaaaaaaaaaaaaaaaaaaaaa': 1}", DLX_E_INVALID, "a string that is too long");
+}
+END_TEST
+
+START_TEST(a_header_of_the_limit_is_read_and_a_larger_one_is_not)
+{
+    struct cli_error e;
+    size_t size = 0;
+    for (uint32_t over = 0; over < 2; over++) {
+        const uint32_t n = NPY_HEADER_SIZE_MAX - 12 + over;
+        make(2, "{}");
+        for (uint32_t i = 0; i < 4; i++)
+            buffer[8 + i] = (uint8_t)(n >> (8 * i));
+        ck_assert_int_eq(npy_header_size(buffer, sizeof buffer, &size, &e), over ? DLX_E_LIMIT : 0);
+        ck_assert_uint_eq(size, NPY_HEADER_SIZE_MAX);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cli_npy");
@@ -366,6 +389,8 @@ int main(void)
     tcase_add_test(tcase, headers_are_written_byte_for_byte_as_numpy_does);
     tcase_add_test(tcase, types_that_npy_cannot_name_are_stored_by_size);
     tcase_add_test(tcase, the_largest_header_fits);
+    tcase_add_test(tcase, the_longest_key_is_read_and_a_longer_one_is_not);
+    tcase_add_test(tcase, a_header_of_the_limit_is_read_and_a_larger_one_is_not);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

@@ -303,6 +303,22 @@ START_TEST(a_hostile_link_page_hurts_only_its_own_link)
 }
 END_TEST
 
+/* An entry is at most one batch ahead of head, which the ring bounds. */
+START_TEST(an_entry_one_ring_ahead_of_head_is_believed_and_the_next_is_not)
+{
+    struct dlx_reader r;
+    struct dlx_taken taken;
+    begin(&r, f.page, f.control, 0);
+    publish(1);
+    dlx_store64_relaxed(&f.control->entries[1].gen, 1 + ENTRIES + 1);
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), DLX_E_BAD_PEER);
+    ck_assert_uint_eq(r.lost, 0);
+    dlx_store64_relaxed(&f.control->entries[1].gen, 1 + ENTRIES);
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), DLX_E_EMPTY);
+    ck_assert_uint_eq(r.lost, 1);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cores");
@@ -325,6 +341,7 @@ int main(void)
     tcase_add_loop_test(tcase, a_hostile_control_block_does_not_keep_a_reader, 0, 4);
     tcase_add_test(tcase, an_entry_far_ahead_of_head_is_a_lie);
     tcase_add_test(tcase, a_hostile_link_page_hurts_only_its_own_link);
+    tcase_add_test(tcase, an_entry_one_ring_ahead_of_head_is_believed_and_the_next_is_not);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }

@@ -468,6 +468,20 @@ START_TEST(impossible_compactions_are_refused)
 }
 END_TEST
 
+/* The index of the last element is the greatest number that 64 bits have, or one less. */
+START_TEST(an_extent_whose_last_index_is_the_greatest_number_is_refused)
+{
+    const DLDataType byte = {kDLUInt, 8, 1};
+    const int64_t shape[] = {2, 2, 2};
+    for (int64_t last = 0; last < 3; last++) {
+        const int64_t strides[] = {INT64_MAX, INT64_MAX, last};
+        uint64_t size = 77;
+        ck_assert_int_eq(dlx__tensor_extent(byte, false, 3, shape, strides, &size), DLX_E_SHAPE);
+        ck_assert_uint_eq(size, 77);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("tensor");
@@ -484,6 +498,7 @@ int main(void)
     tcase_add_test(tcase, compaction_agrees_with_the_reference);
     tcase_add_test(tcase, compaction_of_known_views);
     tcase_add_test(tcase, impossible_compactions_are_refused);
+    tcase_add_test(tcase, an_extent_whose_last_index_is_the_greatest_number_is_refused);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
