@@ -1,15 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exceptions, one for each group of error codes of libdlx, with the text of the library."""
 
-__all__ = ["Error", "Timeout", "AccessError", "DaemonError", "NoMemory", "LimitError", "InvalidError", "NotFound",
-           "PublisherGone", "Full", "TooManyHeld", "WouldCopy", "DeviceError", "Forked", "InUse", "Closed", "PeerError"]
+__all__ = [
+    "Error",
+    "Timeout",
+    "AccessError",
+    "DaemonError",
+    "NoMemory",
+    "LimitError",
+    "InvalidError",
+    "NotFound",
+    "PublisherGone",
+    "Full",
+    "TooManyHeld",
+    "WouldCopy",
+    "DeviceError",
+    "Forked",
+    "InUse",
+    "Closed",
+    "PeerError",
+]
 
 
 class Error(Exception):
     """A failure of dlx, and the base of its exceptions.
 
-    `code` is the number of enum dlx_error, negative, and `name` its name. `n_published` is the number of
-    messages that publish_many() had published.
+    `code` is the number of enum dlx_error, negative, and `name` its name. `n_published` is the
+    number of messages that publish_many() had published.
     """
 
     code = 0
@@ -41,7 +58,9 @@ class LimitError(Error):
 
 
 class InvalidError(Error, ValueError):
-    """An argument is not valid: a topic, a shape, or a quality of service that the publisher does not offer."""
+    """An argument is not valid: a topic, a shape, or a quality of service that the publisher does
+    not offer.
+    """
 
 
 class NotFound(Error, KeyError):
@@ -49,15 +68,19 @@ class NotFound(Error, KeyError):
 
 
 class PublisherGone(Error):
-    """The last publisher has left and everything it published was taken; or GPU memory ended with its process."""
+    """The last publisher has left and everything it published was taken; or GPU memory ended with
+    its process.
+    """
 
 
 class Full(Error):
-    """A reliable subscriber is `depth` messages behind and publish() does not wait; the text names it."""
+    """A reliable subscriber is `depth` messages behind and publish() does not wait; the text names
+    it.
+    """
 
 
 class TooManyHeld(Error):
-    """The subscription holds max_held messages: release some, or subscribe with a greater max_held."""
+    """The subscription holds max_held messages: release some, or subscribe with a larger one."""
 
 
 class WouldCopy(Error, BufferError):
@@ -65,7 +88,9 @@ class WouldCopy(Error, BufferError):
 
 
 class DeviceError(Error, BufferError):
-    """The memory of a tensor cannot be used here: another device, or a GPU that this process does not see."""
+    """The memory of a tensor cannot be used here: another device, or a GPU that this process does
+    not see.
+    """
 
 
 class Forked(Error):
@@ -85,12 +110,29 @@ class PeerError(Error):
 
 
 _OF_NAME = {
-    "TIMEOUT": Timeout, "EMPTY": Timeout, "ACCESS": AccessError, "NO_DAEMON": DaemonError,
-    "DISCONNECTED": DaemonError, "PROTOCOL": DaemonError, "VERSION": DaemonError, "NO_MEMORY": NoMemory,
-    "LIMIT": LimitError, "FD_LIMIT": LimitError, "INVALID": InvalidError, "TOPIC": InvalidError,
-    "SHAPE": InvalidError, "QOS": InvalidError, "NOT_FOUND": NotFound, "PUBLISHER_GONE": PublisherGone,
-    "FULL": Full, "TOO_MANY_HELD": TooManyHeld, "WOULD_COPY": WouldCopy, "DEVICE": DeviceError,
-    "FORKED": Forked, "IN_USE": InUse, "BAD_PEER": PeerError,
+    "TIMEOUT": Timeout,
+    "EMPTY": Timeout,
+    "ACCESS": AccessError,
+    "NO_DAEMON": DaemonError,
+    "DISCONNECTED": DaemonError,
+    "PROTOCOL": DaemonError,
+    "VERSION": DaemonError,
+    "NO_MEMORY": NoMemory,
+    "LIMIT": LimitError,
+    "FD_LIMIT": LimitError,
+    "INVALID": InvalidError,
+    "TOPIC": InvalidError,
+    "SHAPE": InvalidError,
+    "QOS": InvalidError,
+    "NOT_FOUND": NotFound,
+    "PUBLISHER_GONE": PublisherGone,
+    "FULL": Full,
+    "TOO_MANY_HELD": TooManyHeld,
+    "WOULD_COPY": WouldCopy,
+    "DEVICE": DeviceError,
+    "FORKED": Forked,
+    "IN_USE": InUse,
+    "BAD_PEER": PeerError,
 }
 
 
@@ -102,7 +144,9 @@ def make(code, name, text):
 
 
 def name_place(error, place):
-    """Prefixes the text of an exception with the place it is about. An exception of another class gets a note."""
+    """Prefixes the text of an exception with the place it is about. An exception of another class
+    gets a note.
+    """
     is_plain = type(error) in (TypeError, ValueError, BufferError) or isinstance(error, Error)
     if is_plain and len(error.args) == 1 and isinstance(error.args[0], str):
         error.args = (f"{place}: {error.args[0]}",)
