@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods of dlx.Connection that translate their arguments for the extension."""
+"""connect(), and the methods of a Connection that translate their arguments for the extension."""
 
 import os
 
-from . import _errors
+from . import _dlx, _errors
 from ._dlx import Connection
 from ._tensor import add
 
@@ -13,6 +13,32 @@ def _is_pattern(topic):
         return "*" in os.fsdecode(topic)
     except TypeError:  # the extension says what a topic is
         return False
+
+
+def connect(socket=None, *, name=None, timeout=None, autospawn=True):
+    """Connects to dlpackd. If no socket is given and no daemon answers, starts a private daemon for
+    this user, which ends when nobody has been connected for 10 seconds.
+
+    socket     path of the daemon's socket; None: $DLX_SOCKET, else the default paths. With a path,
+               or with $DLX_SOCKET, no daemon is started
+    name       name of this program in `dlxctl ls`, at most 63 bytes
+    timeout    limit in seconds of this and every later request, more than 0; None: 5. If it is
+               given, this call also waits that long for a daemon that is not there yet, unless it
+               starts one
+    autospawn  False: never start a daemon (as DLX_AUTOSPAWN=no)
+
+    Ctrl-C interrupts it. Raises dlx.DaemonError (no daemon, none in time, or none could be
+    started), dlx.Timeout (no answer), dlx.AccessError, dlx.LimitError.
+    """
+    try:
+        return _dlx._connect(socket, name, timeout, autospawn)
+    except _errors.DaemonError as e:
+        if socket and os.fsdecode(socket)[:1] not in ("/", "."):
+            e.add_note(
+                "connect() takes the path of a daemon's socket, or nothing: topics are named in "
+                "publisher(), subscribe() and get()"
+            )
+        raise
 
 
 class Methods:
@@ -162,3 +188,5 @@ class Methods:
 
 
 add(Methods, Connection)
+connect.__module__ = "dlx"
+_dlx.connect = connect  # where the rest of the package is

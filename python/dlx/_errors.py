@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exceptions, one for each group of error codes of libdlx, with the text of the library."""
 
+import re
+
 __all__ = [
     "Error",
     "Timeout",
@@ -136,14 +138,39 @@ _OF_NAME = {
 }
 
 
+# What libdlx calls its functions and arguments, and what they are called here. Of two that begin
+# alike, the longer one is first.
+_NAMES = {
+    "the time of dlx_connect_args": "the timeout of dlx.connect()",
+    "dlx_connect()": "dlx.connect()",
+    "is not from dlx_alloc() of this publisher": "is not the dlx.Tensor that empty() of this "
+    "publisher returned, but perhaps an array made of it",
+    "dlx_alloc()": "empty()",
+    "dlx_message_tensor()": "a message",
+    "dlx_tensor_used_on": "used_on",
+    "DLManagedTensorVersioned": "a capsule of DLPack 1.0",
+    "`strict`": "strict=True",
+    "`share`": "share=True",
+    "`stage`": "stage=True",
+    "min_subscribers is": "require is",
+    "retain_for_ns": "retain_for",
+    "mode LATEST passes": "latest=True passes",
+    "this program only connects": "autospawn=False",
+    "`reliable`": "reliable=True",
+    "on_full)": 'on_full="block")',
+}
+_ANY_NAME = re.compile("|".join(map(re.escape, _NAMES)))
+
+
 def make(code, name, text):
     """Returns the exception for a code; code 0 is a handle that was closed."""
+    text = _ANY_NAME.sub(lambda found: _NAMES[found[0]], text)
     error = (_OF_NAME.get(name, Error) if code else Closed)(text)
     error.code, error.name = code, name if code else "CLOSED"
     return error
 
 
-def name_place(error, place):
+def _name_place(error, place):
     """Prefixes the text of an exception with the place it is about. An exception of another class
     gets a note.
     """
@@ -152,6 +179,33 @@ def name_place(error, place):
         error.args = (f"{place}: {error.args[0]}",)
     else:
         error.add_note(f"at {place}")
+
+
+def name_item(error, what, key):
+    """Prefixes the text with an item, as "tensors['rgb']"."""
+    _name_place(error, f"{what}[{key!r}]")
+
+
+def name_leaf(error, tree, name):
+    """Prefixes the text with the place of a tensor in a nested set."""
+    from . import _tree  # which needs this module
+
+    _name_place(error, _tree.place(tree, name))
+
+
+def count(error, n):
+    """Says how many messages publish_many() published before the error."""
+    error.n_published = n
+
+
+def refusal(error, object):
+    """Returns a BufferError for a ValueError or RuntimeError by which another library refuses
+    `object`, with the first line of its text: C++ adds where it was thrown.
+    """
+    if isinstance(error, BufferError) or not isinstance(error, (ValueError, RuntimeError)):
+        return None
+    lines = str(error).splitlines()
+    return BufferError(f"{type(object)!r}: {lines[0]}" if lines else f"{type(object)!r} refuses it")
 
 
 for _name in __all__:  # the module that users import

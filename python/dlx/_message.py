@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 
-from . import _html, _tree
+from . import _html, _meta, _tree
 from ._dlx import Message, NamedMessage, Tensor, TreeMessage
 from ._errors import NotFound
 from ._tensor import add
@@ -60,6 +60,19 @@ def _title(message):
 
 class Methods:
     """Methods of every Message."""
+
+    @property
+    def meta(self):
+        """The metadata as publish() got them: a dict, bytes, or None. JSON of other programs is a
+        dict.
+        """
+        return _meta.decode(self.meta_bytes)
+
+    def __reduce__(self):
+        raise TypeError(
+            "a message is not copied or pickled: pickle its tensors, which copies them, or "
+            "publish it"
+        )
 
     def __iter__(self):
         return iter(self.tensors)

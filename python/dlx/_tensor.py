@@ -5,7 +5,7 @@ import math
 import operator
 
 from . import _html
-from ._dlx import Tensor
+from ._dlx import Tensor, tensor_from_bytes
 from ._dtype import DType
 
 _SHOWN = 6  # elements in repr()
@@ -50,6 +50,26 @@ class Methods:
         from . import _numpy
 
         return _numpy.dtype(self.dtype)
+
+    def tobytes(self):
+        """Its elements as bytes, row-major, in native byte order."""
+        return bytes(self._as_bytes())
+
+    def __reduce__(self):
+        """Pickled by value: what is unpickled is a private, writable copy."""
+        return self.__reduce_ex__(4)
+
+    def __reduce_ex__(self, protocol, /):
+        """As __reduce__(). From protocol 5 on its memory is a pickle.PickleBuffer: nothing is
+        copied for it, and with a buffer_callback nothing at all.
+        """
+        if protocol < 5:
+            data = self.tobytes()
+        else:
+            from pickle import PickleBuffer
+
+            data = PickleBuffer(self._as_bytes())
+        return tensor_from_bytes, (data, self.shape, _name.__get__(self), self._is_padded)
 
     def numpy(self):
         """Returns a numpy.ndarray of the same memory, read-only if the tensor is.
