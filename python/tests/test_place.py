@@ -17,7 +17,7 @@ SOMEBODY = 61234
 # In a mount namespace: the runtime folder has a daemon that serves root only, /run/dlpackd one that
 # serves everybody named.
 STORY = f"""
-import os, shutil, subprocess, warnings
+import atexit, os, shutil, subprocess, warnings
 import dlx
 os.mkdir("/run/user", 0o755)
 os.mkdir("/run/dlpackd", 0o755)
@@ -26,6 +26,7 @@ def start(socket, *options):
     ready, theirs = os.pipe()
     process = subprocess.Popen([{DAEMON!r}, "--socket", socket, "--ready-fd", str(theirs),
                                 *options], pass_fds=[theirs])
+    atexit.register(process.kill)  # also when something below fails
     os.close(theirs)
     while not (said := os.read(ready, 100)).endswith(b"READY=1\\n"):
         assert said

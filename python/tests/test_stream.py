@@ -551,6 +551,12 @@ def test_arguments_that_are_none_are_refused(c, call):
         call(c)
 
 
+@pytest.mark.parametrize("method", ["publisher", "subscribe", "get", "drop_retained"])
+def test_a_topic_that_is_none_is_refused_with_an_example(c, method):
+    with pytest.raises(TypeError, match='a topic is a str such as "cam/front", not None'):
+        getattr(c, method)(None)
+
+
 def test_no_daemon_is_a_connection_error(tmp_path, nobody_else):
     with pytest.raises(dlx.DaemonError, match="nothing") as e:
         dlx.connect(tmp_path / "nothing")
