@@ -128,10 +128,8 @@ def overhead(n):
         c.publisher("bench/overhead") as pub,
         c.subscribe("bench/overhead") as sub,
     ):
-        x, batch = (
-            pub.zeros(256, "uint8"),
-            500,
-        )  # short, for some to be undisturbed on a machine that does other things
+        # short, for some to be undisturbed on a machine that does other things
+        x, batch = (pub.zeros(256, "uint8"), 500)
         for _ in range(5 * n // batch):
             start = now()
             for _ in range(batch):

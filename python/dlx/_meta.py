@@ -47,9 +47,8 @@ def _tag(value, path):
         return {"dlx.bytes": base64.b64encode(value).decode()}
     if isinstance(value, complex):
         return {"dlx.complex": [value.real, value.imag]}
-    if getattr(value, "size", 1) == 1 and callable(
-        getattr(value, "item", None)
-    ):  # numbers of NumPy and others
+    if getattr(value, "size", 1) == 1 and callable(getattr(value, "item", None)):
+        # numbers of NumPy and others
         return _tag(value.item(), path)
     if hasattr(value, "shape"):
         raise TypeError(
@@ -136,10 +135,6 @@ def decode(data):
         return data[: -len(_MARK)]
     try:
         return untag(value.get("meta")) if "dlx.tree" in value else untag(value)
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ):  # another program's, which looks like ours
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        # another program's, which looks like ours
         return value

@@ -90,9 +90,8 @@ def select(
             poll = _select.poll()
             for each in subscriptions:
                 poll.register(each.fileno(), _select.POLLIN)
-        poll.poll(
-            None if timeout is None else math.ceil(left * 1000)
-        )  # close() of another thread wakes it, too: the daemon answers
+        # close() of another thread wakes it, too: the daemon answers
+        poll.poll(None if timeout is None else math.ceil(left * 1000))
 
 
 select.__module__ = "dlx"

@@ -95,9 +95,8 @@ def folders(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(run))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("DLX_AUTOSPAWN", "no")
-    monkeypatch.setenv(
-        "DLX_KEEPER_GRACE", "0.2"
-    )  # a keeper of GPU memory ends soon after its daemon
+    # a keeper of GPU memory ends soon after its daemon
+    monkeypatch.setenv("DLX_KEEPER_GRACE", "0.2")
     monkeypatch.delenv("DLX_SOCKET", raising=False)
     monkeypatch.delenv("DLX_DEBUG", raising=False)
     return run

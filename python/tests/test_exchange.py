@@ -66,9 +66,8 @@ def test_deleters_run_without_the_exception_that_drops_a_tensor(make):
     sys.unraisablehook, hook = unraisable.append, sys.unraisablehook
     try:
         with pytest.raises(ZeroDivisionError):
-            print(
-                make(memory), 1 / 0
-            )  # what is on the stack is dropped while the exception is there
+            # what is on the stack is dropped while the exception is there
+            print(make(memory), 1 / 0)
     finally:
         sys.unraisablehook = hook
     assert len(memory.deleted) == 1 and not unraisable

@@ -157,9 +157,8 @@ def test_what_another_thread_closes_waits_no_longer(daemon, name):
             except dlx.Closed as e:
                 said.append(str(e))
 
-        threads = [
-            threading.Thread(target=wait) for _ in range(3 if handle is c else 1)
-        ]  # several may wait by a connection
+        # several may wait by a connection
+        threads = [threading.Thread(target=wait) for _ in range(3 if handle is c else 1)]
         for thread in threads:
             thread.start()
         if handle is c:

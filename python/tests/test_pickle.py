@@ -99,12 +99,8 @@ def test_out_of_band_nothing_is_copied(received, pair):
             and address(memoryview(again).cast("B")) != address(buffers[0])
         )
         assert pickle.loads(data, buffers=[bytearray(buffers[0].raw())]).tobytes() == t.tobytes()
-    for dtype in (
-        "bfloat16",
-        "int4",
-        "float32x4",
-        "77:8:1",
-    ):  # the buffer protocol has no name for them
+    for dtype in ("bfloat16", "int4", "float32x4", "77:8:1"):
+        # the buffer protocol has no name for them
         x, buffers = pair[0].zeros((2, 3), dtype), []
         data = pickle.dumps(x, 5, buffer_callback=buffers.append)
         assert (pickle.loads(data, buffers=buffers).dtype, buffers[0].raw().nbytes) == (

@@ -155,10 +155,8 @@ def test_a_framework_may_have_a_python_of_its_own(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "ran").read_text().split() == [
-        "memoryview",
-        "memoryview",
-    ]  # one publishes, one takes
+    # one publishes, one takes
+    assert (tmp_path / "ran").read_text().split() == ["memoryview", "memoryview"]
     done = subprocess.run(
         [sys.executable, "-m", "dlx.selftest", "--python", f"dlx={tmp_path}/none"],
         capture_output=True,

@@ -247,9 +247,8 @@ def test_a_handler_may_drop_what_it_likes_while_its_thread_waits(daemon, c, peer
 
 def test_what_leaves_after_a_wait_does_not_change_its_error(daemon, peer):
     try:
-        p, said = handles_while_it_waits(
-            peer, daemon, "b.close()", timeout=5
-        )  # the other thread queues for 1 s
+        # the other thread queues for 1 s
+        p, said = handles_while_it_waits(peer, daemon, "b.close()", timeout=5)
         assert len(said) == 1 and said[0].endswith("did not answer within 5 s")
         daemon.send_signal(signal.SIGCONT)
         p.say("go")

@@ -122,9 +122,8 @@ def test_sets_have_names_metadata_and_an_order(pair):
     )
     assert report.n_copied == 2
     msg = sub.take()
-    assert not any(
-        t.copied for t in msg.values()
-    )  # the report says so, and the receiver need not know
+    # the report says so, and the receiver need not know
+    assert not any(t.copied for t in msg.values())
     assert (
         list(msg.keys()) == list(msg) == msg.names == ["rgb", "boxes"]
         and "rgb" in msg

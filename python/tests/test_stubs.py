@@ -40,9 +40,8 @@ def test_stubs_and_docstrings_are_complete(cls):
     }
     stub = stub_names()[cls]
     assert {k for k in real if not k.startswith("_as")} <= stub
-    assert {k for k in stub if not k.startswith("__")} <= set(
-        dir(getattr(_dlx, cls))
-    )  # or of a base class
+    # or of a base class
+    assert {k for k in stub if not k.startswith("__")} <= set(dir(getattr(_dlx, cls)))
     for name in real:
         assert name.startswith("_") or getattr(_dlx, cls).__dict__[name].__doc__, (
             f"{cls}.{name} has no docstring"

@@ -52,15 +52,15 @@ def run_suite(python, folder, files):
     """How each test ended, as in through.py. The daemon is that of the test."""
     report = pathlib.Path(os.environ["TMPDIR"]) / "report"
     path = [os.path.dirname(os.path.dirname(dlx.__file__)), os.path.dirname(__file__)]
+    # tvm-ffi keeps what it compiles there
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path),
         "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": os.environ["TMPDIR"],
-    }  # tvm-ffi keeps what it compiles there
-    if "asan" in env.get(
-        "LD_PRELOAD", ""
-    ):  # which looks for what throws C++ exceptions when the process starts
+    }
+    if "asan" in env.get("LD_PRELOAD", ""):
+        # which looks for what throws C++ exceptions when the process starts
         env["LD_PRELOAD"] += " libstdc++.so.6"
     done = subprocess.run(
         [
