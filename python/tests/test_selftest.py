@@ -183,3 +183,14 @@ def test_wrong_values_are_seen(c, pair):
             selftest.take(_frameworks.Dlx(), sub, "float32", "plain", "float32")["outcome"]
             == outcome
         )
+
+
+def test_a_table_that_is_too_wide_is_cut_and_keeps_its_first_column():
+    head = ["types", *(f"framework {i}" for i in range(12))]
+    rows = [[name, *("view" for _ in range(12))] for name in ("bool", "int8")]
+    parts = _interop.table(head, rows).split("\n\n")
+    lines = [[x.strip() for x in line.split("|")[1:-1]] for p in parts for line in p.splitlines()]
+    assert len(parts) > 1 and max(map(len, _interop.table(head, rows).splitlines())) <= 100
+    assert [x for line in lines if line[0] == "types" for x in line[1:]] == head[1:]
+    assert [x[0] for x in lines] == ["types", "---", "bool", "int8"] * len(parts)
+    assert _interop.table(head[:3], [row[:3] for row in rows]).count("types") == 1
