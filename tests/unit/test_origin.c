@@ -2,7 +2,7 @@
 
 /* What a subscription remembers of publishers that left, and counts on, without a daemon. */
 
-#include "client/origin.h"
+#include "client/subscribe/origin.h"
 #include "tests/harness/run.h"
 #include <check.h>
 
