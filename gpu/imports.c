@@ -140,8 +140,8 @@ static int fetch_and_open(const struct dlx_gpu_ops *ops, const struct dlx_gpu_ha
     return r;
 }
 
-/* Drivers open handles without descriptors in one pid namespace, in processes of different pids, and
- * do not say that this is why they refuse one. */
+/* Drivers open handles without descriptors in one pid namespace, in processes of different pids,
+ * and do not say that this is why they refuse one. */
 static int fail_open(int r, enum dlx_gpu_kind kind)
 {
     char why[DLX_ERROR_TEXT_SIZE];

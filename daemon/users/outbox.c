@@ -267,8 +267,8 @@ bool dlxd_flights_have_room(struct dlxd_user *user, size_t n_fds)
     return r == 0;
 }
 
-/* Starts with the users checked the longest ago. outbox_look() may land flights of other users, and free
- * those users. */
+/* Starts with the users checked the longest ago. outbox_look() may land flights of other users, and
+ * free those users. */
 void dlxd_flights_look_all(struct dlxd_users *users)
 {
     uint64_t until = dlx__now_ns() + LOOK_ALL_NS;

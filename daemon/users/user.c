@@ -168,7 +168,8 @@ uint64_t dlxd_user_limit(const struct dlxd_user *user, enum dlxd_resource resour
     struct pool pool = pool_of(user, resource);
     if (pool.max == UINT64_MAX)
         return max;
-    /* The largest amount n for which at least n / share remain for others, as in user_check_share(). */
+    /* The largest amount n for which at least n / share remain for others, as in
+     * user_check_share(). */
     uint64_t all = left_of(pool.used, pool.max) + used;
     uint64_t fair =
         all / (pool.share + 1) * pool.share + DLX_MIN(all % (pool.share + 1), pool.share - 1);
