@@ -81,7 +81,8 @@ all: $(DAEMON_BIN) $(LIB_BIN) $(BUILD)/dlxctl $(EXAMPLE_BIN) ## build programs, 
 help: ## list the targets
 	@echo 'Targets:'
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile mk/*.mk | \
-	    sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | awk -F'\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
+	    sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | \
+	    awk -F'\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
 	@echo 'Variables:'
 	@sed -nE 's/^#   ([A-Z].*)$$/  \1/p' Makefile
 

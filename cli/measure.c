@@ -149,7 +149,7 @@ static void print_topics(const struct run *h)
     }
 }
 
-static int print_summary(struct run *h, const struct stream *s, int64_t elapsed_ns)
+static int measure_print_summary(struct run *h, const struct stream *s, int64_t elapsed_ns)
 {
     struct cli *cli = h->stream.cli;
     struct rate_summary r = rate_summarize(h->rate, RATE_WINDOW);
@@ -217,7 +217,7 @@ static int receive(struct run *h, struct stream *s)
     progress_clear();
     if (code < 0 && n == 0)
         return CLI_FAILURE;
-    int status = print_summary(h, s, wait_now() - start);
+    int status = measure_print_summary(h, s, wait_now() - start);
     if (code < 0)
         return CLI_FAILURE;
     if (n == 0)

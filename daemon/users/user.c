@@ -168,7 +168,8 @@ uint64_t dlxd_user_limit(const struct dlxd_user *user, enum dlxd_resource resour
     struct pool pool = pool_of(user, resource);
     if (pool.max == UINT64_MAX)
         return max;
-    /* The largest amount n for which at least n / share remain for others, as in check_share(). */
+    /* The largest amount n for which at least n / share remain for others, as in
+     * user_check_share(). */
     uint64_t all = left_of(pool.used, pool.max) + used;
     uint64_t fair =
         all / (pool.share + 1) * pool.share + DLX_MIN(all % (pool.share + 1), pool.share - 1);
@@ -247,8 +248,8 @@ static int check_max(const struct dlxd_user *user, enum dlxd_resource resource, 
 }
 
 /* Users share what all of them together may have. */
-static int check_share(const struct dlxd_user *user, enum dlxd_resource resource, uint64_t amount,
-                       uint64_t least_left)
+static int user_check_share(const struct dlxd_user *user, enum dlxd_resource resource,
+                            uint64_t amount, uint64_t least_left)
 {
     struct pool pool = pool_of(user, resource);
     uint64_t left = left_of(pool.used, pool.max);
@@ -274,7 +275,7 @@ static int check_descriptors(const struct dlxd_user *user, enum dlxd_resource fo
     if (for_what == DLXD_CONNECTIONS)
         least = DLX_MIN(least, user->users->all_descriptors_max / 64);
     int r = check_max(user, DLXD_DESCRIPTORS, n);
-    return r < 0 ? r : check_share(user, DLXD_DESCRIPTORS, n, least);
+    return r < 0 ? r : user_check_share(user, DLXD_DESCRIPTORS, n, least);
 }
 
 static void charge_to(struct dlxd_charge *charge, struct dlxd_user *user)
@@ -298,7 +299,7 @@ static int check_shares(const struct dlxd_user *user, enum dlxd_resource resourc
     uint64_t share = pool_of(user, resource).share;
     if (amount == 0 || share == 0)
         return 0;
-    return check_share(user, resource, amount, (user->used[resource] + amount) / share);
+    return user_check_share(user, resource, amount, (user->used[resource] + amount) / share);
 }
 
 /* The descriptors that `amount` of a resource costs. */

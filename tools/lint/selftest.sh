@@ -148,6 +148,22 @@ c blank common/x.c 'int x; '
 printf '%s\nint x;' "$spdx" >"$tmp/tree/common/x.c"
 expect 1 'no newline at the end' "$here/rules" "$tmp/tree"
 
+# -- columns, names of static functions ------------------------------------------------------------
+printf -v wide '%0101d' 0
+c columns common/x.c "/* a comment ${wide:6} */"
+rule columns docs/x.md "a text ${wide:6}"
+rule columns mk/x.mk '# SPDX-License-Identifier: Apache-2.0' "	x: ${wide:10}"
+c '' common/x.c "/* ${wide:6} */"
+c '' common/x.c "/* ${wide} */"
+rule '' docs/x.txt "a text ${wide:6}"
+c '' common/x.c 'static int look(void)'
+printf '%s\n' "$spdx" 'static int look(void)' >"$tmp/tree/common/y.c"
+expect 1 'two static functions of one name' "$here/rules" "$tmp/tree"
+rm "$tmp/tree/common/y.c"
+mkdir -p "$tmp/tree/cli"
+printf '%s\n' "$spdx" 'static int look(void)' >"$tmp/tree/cli/y.c"
+expect 0 'static functions of one name in two programs' "$here/rules" "$tmp/tree"
+
 # -- pipes -------------------------------------------------------------------------------------------------
 rule pipe tools/x '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'set -euo pipefail' 'ldd x |'' grep -q libdlx'
 rule pipe tools/x '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'set -uo pipefail' 'ldd x |'' grep -E -qx libdlx'
