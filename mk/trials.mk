@@ -68,8 +68,8 @@ coverage: ## which branches the tests take, by file (T); build/clang-cov/coverag
 SINCE ?= HEAD~1
 mutants: ## which mistakes the tests catch: a set, or N=20 (SEED, FILES, SINCE); build/mutants
 	@tools/setup.sh $(if $(N),--mutants)
-	@tools/mutants $(if $(N),--sample '$(N)' --seed '$(or $(SEED),1)' --since '$(SINCE)' --bar 80 \
-	    $(FILES),--set tests/mutants/set)
+	@tools/mutants $(if $(N),--sample '$(N)' --seed '$(or $(SEED),1)' --since '$(SINCE)' \
+	    --bar 80 $(FILES),--set tests/mutants/set)
 
 skew-check: all ## exchange tensors with the former and the next version of the protocol
 	@tools/skew-check $(BUILD_ROOT)/skew $(BUILD)

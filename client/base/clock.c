@@ -6,24 +6,27 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-/* The rate is measured over at least so long, and at most over what dlx__clock_learn() can multiply. */
+/* The rate is measured over at least so long, and at most over what dlx__clock_learn() can
+ * multiply. */
 #define MEASURE_NS     UINT64_C(10000000)
 #define MEASURE_NS_MAX (UINT64_C(1) << 32)
-/* Of that time, in parts, the looks at the system's clock at both ends may have taken: we may have been interrupted between
- * it and the counter. */
+/* Of that time, in parts, the looks at the system's clock at both ends may have taken: we may have
+ * been interrupted between it and the counter. */
 #define LOOK_PART 4096U
 /* A look that takes longer is tried again, so often at most. */
 #define LOOK_NS   UINT64_C(250)
 #define LOOKS_MAX 3
 /* One that takes longer does not tell when in it the time was that. */
 #define LOOK_NS_MAX UINT64_C(2500)
-/* A rate that changes by more than this part is that of another counter: a virtual machine has moved. */
+/* A rate that changes by more than this part is that of another counter: a virtual machine has
+ * moved. */
 #define CHANGE_PART 64U
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool counter_is_clock;
 
-/* Does the system's clock go by the counter? Then the kernel has seen that it goes steadily, and alike on all processors. */
+/* Does the system's clock go by the counter? Then the kernel has seen that it goes steadily, and
+ * alike on all processors. */
 static void find_out(void)
 {
 #if defined __x86_64__ && defined PR_GET_TSC

@@ -3,9 +3,9 @@
 #define DLX_CLIENT_FORK_H
 
 /*
- * Handles do not survive fork(): the child has neither the mappings (MADV_DONTFORK) nor the right to
- * release what its parent holds. Every handle remembers the generation that it was made in; a page that
- * the kernel wipes in children (MADV_WIPEONFORK) tells the generation that is current.
+ * Handles do not survive fork(): the child has neither the mappings (MADV_DONTFORK) nor the right
+ * to release what its parent holds. Every handle remembers the generation that it was made in; a
+ * page that the kernel wipes in children (MADV_WIPEONFORK) tells the generation that is current.
  */
 
 #include <stdbool.h>
@@ -13,7 +13,8 @@
 
 extern volatile uint64_t *dlx__fork_page;
 
-/* Before the first handle of a process. Returns 0 and the generation; DLX_E_NO_MEMORY, DLX_E_KERNEL. */
+/* Before the first handle of a process. Returns 0 and the generation; DLX_E_NO_MEMORY,
+ * DLX_E_KERNEL. */
 int dlx__fork_init(uint64_t *ret_generation);
 
 /* Was the handle made by a parent? One load; no lock, no system call. */

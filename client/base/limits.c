@@ -12,7 +12,8 @@
 #define MAPS_PER_LINK 8U
 #define MAPS_DEFAULT  65530U
 
-/* Without stdio: short of memory it reads a part of the number, which would be a limit of few links for ever. */
+/* Without stdio: short of memory it reads a part of the number, which would be a limit of few links
+ * for ever. */
 static uint64_t max_map_count(void)
 {
     char text[32];

@@ -3,8 +3,8 @@
 #define DLX_CLIENT_NAMETABLE_H
 
 /*
- * Which index has this key? A hash table of keys that the caller keeps. Its seed is a secret of the process, so
- * nobody can choose keys that make it slow.
+ * Which index has this key? A hash table of keys that the caller keeps. Its seed is a secret of the
+ * process, so nobody can choose keys that make it slow.
  */
 
 #include <stdint.h>
@@ -17,11 +17,12 @@ struct dlx_nametable;
 int dlx__nametable_new(struct dlx_nametable **ret, uint32_t n_keys);
 struct dlx_nametable *dlx__nametable_free(struct dlx_nametable *table);
 
-/* What add takes: keys of a large set are hashed ahead, and the caches asked for their places in the table. */
+/* What add takes: keys of a large set are hashed ahead, and the caches asked for their places in
+ * the table. */
 uint32_t dlx__nametable_hash(const struct dlx_nametable *table, const void *key, uint32_t key_size);
 
-/* Add a key of at most 65,535 bytes, borrowed, with its hash and an index up to 65,535. Returns NONE; or the index that
- * has the same key, and nothing was added. */
+/* Add a key of at most 65,535 bytes, borrowed, with its hash and an index up to 65,535. Returns
+ * NONE; or the index that has the same key, and nothing was added. */
 uint32_t dlx__nametable_add(struct dlx_nametable *table, const void *key, uint32_t key_size,
                             uint32_t hash, uint32_t index);
 

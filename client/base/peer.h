@@ -2,7 +2,8 @@
 #ifndef DLX_CLIENT_PEER_H
 #define DLX_CLIENT_PEER_H
 
-/* Subscribers' processes as their publishers know them: one pidfd a process, shared by its links. */
+/* Subscribers' processes as their publishers know them: one pidfd a process, shared by its
+ * links. */
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -27,13 +28,13 @@ struct dlx_peers {
 void dlx__peers_init(struct dlx_peers *peers);
 void dlx__peers_deinit(struct dlx_peers *peers);
 
-/* The peer of this client id: a known one or a new one, with a pidfd of its own. Returns 0; DLX_E_NO_MEMORY,
- * DLX_E_FD_LIMIT. */
+/* The peer of this client id: a known one or a new one, with a pidfd of its own. Returns 0;
+ * DLX_E_NO_MEMORY, DLX_E_FD_LIMIT. */
 int dlx__peers_get(struct dlx_peers *peers, uint64_t client, uint32_t pid, int borrow_pidfd,
                    struct dlx_peer **ret);
 
-/* The name of its program, as ps(1) shows it; "" if this process cannot see that. It stays as long as
- * the peer. */
+/* The name of its program, as ps(1) shows it; "" if this process cannot see that. It stays as long
+ * as the peer. */
 const char *dlx__peers_name(struct dlx_peers *peers, struct dlx_peer *peer);
 
 /* NULL is fine. */

@@ -3,9 +3,10 @@
 #define DLX_CLIENT_TURN_H
 
 /*
- * One thread at a time is in a call on an object; another one is refused, not made to wait. A thread that is always the same
- * one pays no locked instruction for that: it owns the turn. Whoever else comes takes that away first, by
- * membarrier(2), which is as if the owner had executed a fence.
+ * One thread at a time is in a call on an object; another one is refused, not made to wait. A
+ * thread that is always the same one pays no locked instruction for that: it owns the turn. Whoever
+ * else comes takes that away first, by membarrier(2), which is as if the owner had executed a
+ * fence.
  *
  *     FREE --- the same thread, OWN_AFTER calls in a row --> OWNED --- another thread --> FREE
  */
@@ -47,8 +48,8 @@ static inline bool dlx__turn_begin(struct dlx_turn *turn)
     return dlx__turn_begin_slowly(turn);
 }
 
-/* Whoever is in a call gives up owning the turn: until the call ends, this thread's further calls are
- * refused as those of others are. */
+/* Whoever is in a call gives up owning the turn: until the call ends, this thread's further calls
+ * are refused as those of others are. */
 static inline void dlx__turn_disown(struct dlx_turn *turn)
 {
     atomic_store_explicit(&turn->owner, NULL, memory_order_relaxed);
@@ -56,7 +57,8 @@ static inline void dlx__turn_disown(struct dlx_turn *turn)
 
 static inline void dlx__turn_end(struct dlx_turn *turn)
 {
-    /* Looked at first: with the store, the next one may be in a call, and say that it is foreign. */
+    /* Looked at first: with the store, the next one may be in a call, and say that it is
+     * foreign. */
     if (dlx_unlikely(turn->is_foreign)) {
         turn->is_foreign = false;
         atomic_store_explicit(&turn->busy, 0, memory_order_release);

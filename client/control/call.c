@@ -14,7 +14,8 @@
 #include <sys/un.h>
 #include <time.h>
 
-/* Links for publishers that come while the caller of dlx_subscribe() is not in the library: so many may. */
+/* Links for publishers that come while the caller of dlx_subscribe() is not in the library: so many
+ * may. */
 #define SPARES         2U
 #define SPARES_PATTERN 8U
 
@@ -86,7 +87,8 @@ static int wait_for(struct dlx_client *c, short events, struct dlx_wait *wait, i
     }
 }
 
-/* Nobody waits for this reply, or can use it: what the daemon made is not wanted. A subscription ends with its socket. */
+/* Nobody waits for this reply, or can use it: what the daemon made is not wanted. A subscription
+ * ends with its socket. */
 static void give_back(struct dlx_client *c, const Dlx__Wire__Packet *reply)
 {
     Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT; /* serial 0: no answer */
@@ -107,7 +109,8 @@ static void give_back(struct dlx_client *c, const Dlx__Wire__Packet *reply)
     (void)dlx__proto_send(c->sock, &request, NULL, 0); /* else it ends with the connection */
 }
 
-/* `ret_bare`: a reply without its descriptors, for which there was no room; the thread's message says so. */
+/* `ret_bare`: a reply without its descriptors, for which there was no room; the thread's message
+ * says so. */
 static int receive(struct dlx_client *c, struct dlx_wait *wait, int64_t timeout_ns,
                    const Dlx__Wire__Packet **ret, bool *ret_bare)
 {
@@ -450,7 +453,8 @@ int dlx__call_retained_drop(struct dlx_client *c, const char *topic)
     return r;
 }
 
-/* Not told, the daemon would show it until this process ends: so this one waits for the lock as long as it takes. */
+/* Not told, the daemon would show it until this process ends: so this one waits for the lock as
+ * long as it takes. */
 static int close_publisher(struct dlx_client *c, uint64_t publisher)
 {
     Dlx__Wire__PublisherClose body = DLX__WIRE__PUBLISHER_CLOSE__INIT;
@@ -460,7 +464,8 @@ static int close_publisher(struct dlx_client *c, uint64_t publisher)
     request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_CLOSE;
     request.publisher_close = &body;
     int r = dlx__call_lock_within(c, DLX_FOREVER);
-    /* Without the lock, and so without an answer. If it is not sent, the publisher ends with the connection. */
+    /* Without the lock, and so without an answer. If it is not sent, the publisher ends with the
+     * connection. */
     if (r == DLX_E_IN_USE)
         (void)dlx__proto_send(c->sock, &request, NULL, 0);
     if (r < 0)

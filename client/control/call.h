@@ -3,10 +3,12 @@
 #define DLX_CLIENT_CALL_H
 
 /*
- * The control protocol as functions: one a request. Only client/control/call*.c see the wire's structs.
+ * The control protocol as functions: one a request. Only client/control/call*.c see the wire's
+ * structs.
  *
- * Every function may return, beside what is written at it: DLX_E_DISCONNECTED, DLX_E_TIMEOUT, DLX_E_INTERRUPTED,
- * DLX_E_PROTOCOL, DLX_E_FD_LIMIT, DLX_E_SYSTEM, and whatever code the daemon answered, with the daemon's words.
+ * Every function may return, beside what is written at it: DLX_E_DISCONNECTED, DLX_E_TIMEOUT,
+ * DLX_E_INTERRUPTED, DLX_E_PROTOCOL, DLX_E_FD_LIMIT, DLX_E_SYSTEM, and whatever code the daemon
+ * answered, with the daemon's words.
  */
 
 #include "client/control/client.h"
@@ -17,13 +19,14 @@
 
 struct dlx_call *dlx__call_free(struct dlx_call *call);
 
-/* For waits of less than 50 ms that are made again and again: may it go on? Returns 0; DLX_E_INTERRUPTED. */
+/* For waits of less than 50 ms that are made again and again: may it go on? Returns 0;
+ * DLX_E_INTERRUPTED. */
 int dlx__call_check_interrupt(const struct dlx_client *c);
 /* The program's `interrupt` has ended a wait for the daemon: DLX_E_INTERRUPTED. */
 int dlx__call_interrupted(const struct dlx_client *c);
 
-/* Connect to c->path. Sets c->sock. Returns 0; DLX_E_NO_DAEMON, DLX_E_ACCESS, DLX_E_TIMEOUT (it is there, and accepts nobody),
- * DLX_E_INTERRUPTED, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
+/* Connect to c->path. Sets c->sock. Returns 0; DLX_E_NO_DAEMON, DLX_E_ACCESS, DLX_E_TIMEOUT (it is
+ * there, and accepts nobody), DLX_E_INTERRUPTED, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
 int dlx__call_open_within(struct dlx_client *c, int64_t timeout_ns);
 /* Greet, within c->timeout_ns. Sets c->call and id. */
 int dlx__call_greet(struct dlx_client *c, const char *name);
@@ -43,11 +46,12 @@ int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
                             const struct dlx_publisher_args *args, uint32_t n_entries,
                             uint64_t resumes, uint64_t after_seq, int64_t timeout_ns,
                             struct dlx_new_publisher *ret);
-/* `ret_unanswered`: it failed, but the daemon may have done it all the same. DLX_E_FULL: it has, and a reliable subscription that
- * was there first has yet to attach; call again. */
+/* `ret_unanswered`: it failed, but the daemon may have done it all the same. DLX_E_FULL: it has,
+ * and a reliable subscription that was there first has yet to attach; call again. */
 int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher, int64_t timeout_ns,
                               bool *ret_unanswered);
-/* It has published what it retains. Tells, does not wait: DLX_E_FULL when the socket has no room. */
+/* It has published what it retains. Tells, does not wait: DLX_E_FULL when the socket has no
+ * room. */
 int dlx__call_publisher_retains(struct dlx_client *c, uint64_t publisher);
 int dlx__call_retained_drop(struct dlx_client *c, const char *topic);
 int dlx__call_publisher_close(struct dlx_client *c, uint64_t publisher);
@@ -69,13 +73,14 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
                         const struct dlx_subscribe_args *args, int64_t timeout_ns,
                         struct dlx_new_subscription *ret);
 
-/* A socket to the GPU keeper: client/gpu/gpu_keep.h. The caller owns it. DLX_E_VERSION: the daemon is
- * older. */
+/* A socket to the GPU keeper: client/gpu/gpu_keep.h. The caller owns it. DLX_E_VERSION: the daemon
+ * is older. */
 int dlx__call_gpu_keep(struct dlx_client *c, uint64_t publisher, int *ret_sock);
 int dlx__call_gpu_get(struct dlx_client *c, uint64_t link, uint64_t origin, uint64_t allocation,
                       int *ret_sock);
 
-/* ---- notifications: packets of the link socket and of the subscription socket ------------------------ */
+/* ---- notifications: packets of the link socket and of the subscription socket
+ * ------------------------ */
 
 enum dlx_news_kind {
     DLX_NOTIFICATION_LINK_ADDED,  /* [page, bell, pidfd] */
@@ -104,7 +109,8 @@ struct dlx_notification {
     uint32_t history;
     uint32_t retain;
     uint32_t n_arenas;
-    /* The last message before the control block; of a failed link: the publisher's newest message. */
+    /* The last message before the control block; of a failed link: the publisher's newest
+     * message. */
     uint64_t base;
     uint64_t resumes; /* the id of the publisher with its first daemon, or 0 */
     /* Of a failed link: messages that a subscription misses that does not know the publisher. */

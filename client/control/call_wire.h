@@ -13,8 +13,8 @@ struct dlx_call {
 };
 
 /*
- * Send a request and wait for its reply, which must be `expected` with `n_fds` fds. The caller holds
- * c->lock; `ret` and c->call->packet are valid until it lets go.
+ * Send a request and wait for its reply, which must be `expected` with `n_fds` fds. The caller
+ * holds c->lock; `ret` and c->call->packet are valid until it lets go.
  */
 int dlx__call_round_trip(struct dlx_client *c, Dlx__Wire__Packet *request,
                          Dlx__Wire__Packet__BodyCase expected, size_t n_fds,

@@ -24,12 +24,12 @@ struct dlx_memory; /* common/memory.h */
 struct dlx_client {
     atomic_uint refs;
     uint64_t generation;
-    struct dlx_lock lock; /* for sock, serial, call */
-    int sock;             /* control socket; -1 once it is lost */
-    _Atomic uint64_t
-        epoch; /* counts connections: what was made with an earlier one is not known to the daemon */
-    uint64_t next_try_ns; /* streams neither connect again nor ask for anything before that */
-    uint64_t pause_ns;    /* how long that was put off when the daemon last did not answer */
+    struct dlx_lock lock;   /* for sock, serial, call */
+    int sock;               /* control socket; -1 once it is lost */
+    _Atomic uint64_t epoch; /* counts connections: what was made with an earlier one is not known to
+                               the daemon */
+    uint64_t next_try_ns;   /* streams neither connect again nor ask for anything before that */
+    uint64_t pause_ns;      /* how long that was put off when the daemon last did not answer */
     char name[64];
     uint32_t serial;
     bool unanswered; /* the last request was sent, and what came of it is not known */

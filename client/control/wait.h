@@ -4,10 +4,10 @@
 
 /*
  * Every wait of the library has parts. At the end of a part the library asks the program's
- * `interrupt` (struct dlx_connect_args) whether the wait may go on. The first part takes 50 ms, each
- * later one twice as long, up to 200 ms: a wait that is short is never asked about, and one that is
- * long costs five wake-ups a second. A signal handler that ran in the waiting thread ends a part at
- * once. Without an `interrupt` a wait has one part.
+ * `interrupt` (struct dlx_connect_args) whether the wait may go on. The first part takes 50 ms,
+ * each later one twice as long, up to 200 ms: a wait that is short is never asked about, and one
+ * that is long costs five wake-ups a second. A signal handler that ran in the waiting thread ends a
+ * part at once. Without an `interrupt` a wait has one part.
  *
  *     struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
  *     while (nothing is there) {
@@ -31,8 +31,8 @@ struct dlx_wait {
 uint64_t dlx__wait_part(struct dlx_wait *wait, const struct dlx_client *c, uint64_t now);
 
 /*
- * Ask, if the part is over or a signal ended it. `turn`: of the object whose call waits, so that the
- * program's own calls on that object are refused; NULL: there is none. Returns 0;
+ * Ask, if the part is over or a signal ended it. `turn`: of the object whose call waits, so that
+ * the program's own calls on that object are refused; NULL: there is none. Returns 0;
  * DLX_E_INTERRUPTED: the wait is over. The caller finds words for it.
  */
 int dlx__wait_ask(struct dlx_wait *wait, const struct dlx_client *c, struct dlx_turn *turn,

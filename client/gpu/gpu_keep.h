@@ -9,7 +9,8 @@
  * A publisher's connection is not bound to the daemon that made it: it goes on while daemons come
  * and go. If it breaks, what the keeper had of this publisher is lost, and the next put says so.
  *
- * In a forked child these fail with DLX_E_FORKED; dlx__gpu_keep_free() closes the child's copy only.
+ * In a forked child these fail with DLX_E_FORKED; dlx__gpu_keep_free() closes the child's copy
+ * only.
  */
 
 #include "client/control/client.h"
@@ -19,9 +20,9 @@
 struct dlx_gpu_keep;
 
 /*
- * Hand over a handle that is complete; its descriptors stay the caller's. `*keep` is NULL before the
- * first one, and after a failure of the connection. Waits for the answer, as long as calls to the
- * daemon may take. Returns
+ * Hand over a handle that is complete; its descriptors stay the caller's. `*keep` is NULL before
+ * the first one, and after a failure of the connection. Waits for the answer, as long as calls to
+ * the daemon may take. Returns
  *
  *   0   it is kept;
  *   1   likewise, by a connection that is new: everything else that is still shared has to be put
@@ -41,8 +42,9 @@ struct dlx_gpu_keep *dlx__gpu_keep_free(struct dlx_gpu_keep *keep);
 /*
  * Fetch an allocation of the publisher at the other end of a link, by the connection `c` of its
  * subscription. `origin` is the publisher's id with its first daemon. `ret` is all zero before, and
- * after a failure. Any thread that holds a message of the link. Returns 0; DLX_E_NOT_FOUND (not with
- * the keeper), DLX_E_ACCESS (of another user), DLX_E_FD_LIMIT, DLX_E_LIMIT, DLX_E_PROTOCOL, and as above.
+ * after a failure. Any thread that holds a message of the link. Returns 0; DLX_E_NOT_FOUND (not
+ * with the keeper), DLX_E_ACCESS (of another user), DLX_E_FD_LIMIT, DLX_E_LIMIT, DLX_E_PROTOCOL,
+ * and as above.
  */
 int dlx__gpu_keep_get(struct dlx_client *c, uint64_t link, uint64_t origin, uint64_t allocation,
                       struct dlx_gpu_handle *ret);

@@ -29,8 +29,8 @@ struct dlx_gpu_job {
     struct dlx_gpu_event *events; /* [n_events], which it ends; the array is its owner's */
     uint32_t n_events;
     bool is_queued; /* guarded by the lock */
-    /* The work is done, or an error of the GPU has ended it (`result` < 0). NULL: `word` is set. May
-     * free the job, if nobody settles it. */
+    /* The work is done, or an error of the GPU has ended it (`result` < 0). NULL: `word` is set.
+     * May free the job, if nobody settles it. */
     void (*done)(struct dlx_gpu_job *job, int result);
     dlx_atomic_u32 *word;
 };
@@ -46,8 +46,8 @@ struct dlx_gpu_order {
     bool is_ending;
 };
 
-/* Leave the job to the thread. The job stays where it is until it is done, or settled. Returns false
- * if no thread can be had: nothing was done. */
+/* Leave the job to the thread. The job stays where it is until it is done, or settled. Returns
+ * false if no thread can be had: nothing was done. */
 bool dlx__gpu_order_try(struct dlx_gpu_order *order, struct dlx_gpu_job *job);
 /* The same, but without a thread it is waited for here. Returns whether that was so. */
 bool dlx__gpu_order_add(struct dlx_gpu_order *order, struct dlx_gpu_job *job);

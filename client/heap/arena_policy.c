@@ -6,11 +6,12 @@
 #define GROWTH_SHARE 4U
 #define GROWTH_MAX   (UINT64_C(64) << 20)
 
-/* A block is large if there can be so many of its size, and a call to the daemon, a descriptor there and a mapping in
- * each reader are little beside it. */
+/* A block is large if there can be so many of its size, and a call to the daemon, a descriptor
+ * there and a mapping in each reader are little beside it. */
 #define LARGE_SHARE 512U
 #define LARGE_MIN   (UINT64_C(1) << 20)
-/* With so many arenas no block is: each of them costs the daemon a descriptor, and every reader a mapping and a packet. */
+/* With so many arenas no block is: each of them costs the daemon a descriptor, and every reader a
+ * mapping and a packet. */
 #define LARGE_ARENAS_MAX 256U
 
 /* A large block may leave so much of its arena unused. */

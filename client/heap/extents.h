@@ -13,8 +13,9 @@ struct dlx_extent {
 };
 
 /*
- *   USED <--> LEAVING      almost empty, while there is too much memory: blocks that come back stay in it
- *   USED <--> ASIDE --> FROZEN      its daemon has ended: dlx__heap_set_aside(), dlx__heap_freeze()
+ *   USED <--> LEAVING      almost empty, while there is too much memory: blocks that come back stay
+ * in it USED <--> ASIDE --> FROZEN      its daemon has ended: dlx__heap_set_aside(),
+ * dlx__heap_freeze()
  *
  * New blocks are put into USED ones, and into LEAVING ones when no more arenas can be had.
  */
@@ -44,7 +45,8 @@ struct dlx_arena {
 bool dlx__extents_reserve(struct dlx_arena *arena, uint32_t n);
 /* Piece `i` is used up. */
 void dlx__extents_remove(struct dlx_arena *arena, uint32_t i);
-/* Bytes come back, and join their neighbours. There is room: it was reserved when they were taken. */
+/* Bytes come back, and join their neighbours. There is room: it was reserved when they were
+ * taken. */
 void dlx__extents_give(struct dlx_arena *arena, uint64_t offset, uint64_t size);
 
 #endif

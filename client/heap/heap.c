@@ -251,8 +251,8 @@ static void leave_frozen(struct dlx_heap *heap, struct dlx_block *block)
     dlx__heap_free_arena(heap, arena);
 }
 
-/* The struct of a block without memory. Returns the block whose last reference it was, if that is to be given
- * back now. */
+/* The struct of a block without memory. Returns the block whose last reference it was, if that is
+ * to be given back now. */
 static struct dlx_block *give_struct(struct dlx_heap *heap, struct dlx_block *block)
 {
     struct dlx_block *of = block->of;

@@ -3,15 +3,16 @@
 #define DLX_CLIENT_HEAP_H
 
 /*
- * A publisher's payload memory: arenas, and blocks inside them. A block is either LOCAL (a tensor that
- * the caller has from dlx_alloc()), or the payload of a message, or spare: given back, and kept whole because the
- * next message is probably of the same size. Blocks of local tensors come back from any thread, over a
- * lock-free stack; everything else is the publisher's thread's, and needs no atomic operation.
+ * A publisher's payload memory: arenas, and blocks inside them. A block is either LOCAL (a tensor
+ * that the caller has from dlx_alloc()), or the payload of a message, or spare: given back, and
+ * kept whole because the next message is probably of the same size. Blocks of local tensors come
+ * back from any thread, over a lock-free stack; everything else is the publisher's thread's, and
+ * needs no atomic operation.
  *
- * A block may also be LOCAL and in messages (published with `share`), in any number of them. Each message then has
- * a reference: a block without memory of its own. References are counted on the publisher's thread, which
- * publishes and frees messages and empties the stack, so the count is a plain number. The block comes back with
- * the last of its references and its local tensor.
+ * A block may also be LOCAL and in messages (published with `share`), in any number of them. Each
+ * message then has a reference: a block without memory of its own. References are counted on the
+ * publisher's thread, which publishes and frees messages and empties the stack, so the count is a
+ * plain number. The block comes back with the last of its references and its local tensor.
  *
  * The heap outlives its publisher as long as a local tensor does.
  */
@@ -57,7 +58,8 @@ struct dlx_block {
     _Alignas(DLX_CACHELINE) DLManagedTensorVersioned tensor;
     DLTensor made;         /* as it was exported; ndim -1: it was not, since it has this memory */
     uint64_t payload_size; /* bytes of the tensor that was exported */
-    /* The caller has its tensor: not yet published nor deleted. Cleared by the deleter, on any thread. */
+    /* The caller has its tensor: not yet published nor deleted. Cleared by the deleter, on any
+     * thread. */
     atomic_bool at_caller;
     bool is_dirty;     /* `tensor`, or the shape that it points to, may not be as it was exported */
     bool is_local;     /* while there are references: the caller has its tensor */
@@ -84,7 +86,8 @@ struct dlx_block {
     uint64_t set;           /* number of the last one that it was seen in */
     struct dlx_block *of;   /* what it refers to; NULL: it is no reference */
     uint64_t message_bytes; /* see dlx__block_message_bytes() */
-    /* Shape and strides of `tensor`, and the same again as they were made: inline_dims unless there are many. */
+    /* Shape and strides of `tensor`, and the same again as they were made: inline_dims unless there
+     * are many. */
     int64_t *dims;
     int64_t inline_dims[4 * DLX_SHM_NDIM_ENTRY];
 };
@@ -113,8 +116,8 @@ int dlx__heap_new(struct dlx_heap **ret, uint64_t generation, bool is_guarded);
 int dlx__heap_new_of(struct dlx_heap **ret, uint64_t generation, const struct dlx_heap_kind *kind);
 const struct dlx_heap_kind *dlx__heap_kind(const struct dlx_heap *heap);
 
-/* The publisher is gone, all its messages were freed: what is local stays, and the heap goes with the
- * last of it. NULL is fine. */
+/* The publisher is gone, all its messages were freed: what is local stays, and the heap goes with
+ * the last of it. NULL is fine. */
 void dlx__heap_close(struct dlx_heap *heap);
 
 /*
@@ -124,15 +127,16 @@ void dlx__heap_close(struct dlx_heap *heap);
 int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret);
 
 /*
- * Likewise, but from the arena of `other`, which comes back when that does: a block elsewhere would keep another arena
- * from becoming empty. NULL: there is none.
+ * Likewise, but from the arena of `other`, which comes back when that does: a block elsewhere would
+ * keep another arena from becoming empty. NULL: there is none.
  */
 int dlx__heap_take_beside(struct dlx_heap *heap, const struct dlx_block *other, uint64_t size,
                           struct dlx_block **ret);
 
 /*
- * From now on a block is taken wherever it fits, or again where client/heap/arena_policy.h wants it: for blocks that come and go
- * together, in an arena made for all of them, and when no more arenas can be had. Returns what was so before.
+ * From now on a block is taken wherever it fits, or again where client/heap/arena_policy.h wants
+ * it: for blocks that come and go together, in an arena made for all of them, and when no more
+ * arenas can be had. Returns what was so before.
  */
 bool dlx__heap_put_anywhere(struct dlx_heap *heap, bool anywhere);
 
@@ -142,15 +146,17 @@ bool dlx__heap_is_large(const struct dlx_heap *heap, uint64_t size);
 /* What a block of `size` bytes takes. False: there is no such number. */
 bool dlx__heap_round(const struct dlx_heap *heap, uint64_t size, uint64_t *ret);
 
-/* The next block of the size that was taken last, which dlx__heap_export_again() would take. NULL: none is left. */
+/* The next block of the size that was taken last, which dlx__heap_export_again() would take. NULL:
+ * none is left. */
 static inline const struct dlx_block *dlx__heap_next(const struct dlx_heap *heap)
 {
     return ((const struct dlx_heap_hints *)heap)->last->first;
 }
 
 /*
- * Are there blocks, given back, for all parts of a set? After dlx__heap_want_none(), dlx__heap_want() says so of one
- * part after the other; as long as it does, dlx__heap_take() will find them.
+ * Are there blocks, given back, for all parts of a set? After dlx__heap_want_none(),
+ * dlx__heap_want() says so of one part after the other; as long as it does, dlx__heap_take() will
+ * find them.
  */
 void dlx__heap_want_none(struct dlx_heap *heap);
 bool dlx__heap_want(struct dlx_heap *heap, uint64_t size);
@@ -173,35 +179,37 @@ static inline int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, u
 }
 
 /*
- * Now and then: blocks of the cache that no message needed since the last call go back to their arenas, unless they are few
- * bytes and not `all`. Returns how many bytes there are beyond what is in use and, unless `all`, some slack.
+ * Now and then: blocks of the cache that no message needed since the last call go back to their
+ * arenas, unless they are few bytes and not `all`. Returns how many bytes there are beyond what is
+ * in use and, unless `all`, some slack.
  */
 uint64_t dlx__heap_trim(struct dlx_heap *heap, bool all);
 /* That number alone. */
 uint64_t dlx__heap_excess(const struct dlx_heap *heap, bool all);
-/* The id of an empty arena, not the only one, where there are `excess` bytes too many: one of at most so many bytes, or
- * else the smallest. 0: there is none. */
+/* The id of an empty arena, not the only one, where there are `excess` bytes too many: one of at
+ * most so many bytes, or else the smallest. 0: there is none. */
 uint32_t dlx__heap_find_empty(const struct dlx_heap *heap, uint64_t excess, uint64_t *ret_size);
 /*
- * Is there still too much? Then arenas that are almost empty become empty when their blocks come back, unless the stream
- * needs much more memory before that. If not, they are used again.
+ * Is there still too much? Then arenas that are almost empty become empty when their blocks come
+ * back, unless the stream needs much more memory before that. If not, they are used again.
  */
 void dlx__heap_vacate(struct dlx_heap *heap);
 /* Unmap this arena, which is empty. */
 void dlx__heap_drop(struct dlx_heap *heap, uint32_t id);
 
 /*
- * An arena of `size` bytes is about to be added: if that makes more than what was used lately and some slack, unmap an
- * empty one and return its id. 0: nothing is to go. `now` is the current message number, `window` how many messages
- * "lately" is.
+ * An arena of `size` bytes is about to be added: if that makes more than what was used lately and
+ * some slack, unmap an empty one and return its id. 0: nothing is to go. `now` is the current
+ * message number, `window` how many messages "lately" is.
  */
 uint32_t dlx__heap_drop_excess(struct dlx_heap *heap, uint64_t size, uint64_t now, uint64_t window);
 /* Unmap an empty arena and return its id; 0 if there is none. */
 uint32_t dlx__heap_drop_empty(struct dlx_heap *heap);
 
 /*
- * The daemon that knew the arenas has ended. Set aside, they are as they were, but nothing is put into them, and blocks in them that are
- * given back wait; the heap begins anew. What follows is one of the other two.
+ * The daemon that knew the arenas has ended. Set aside, they are as they were, but nothing is put
+ * into them, and blocks in them that are given back wait; the heap begins anew. What follows is one
+ * of the other two.
  */
 struct dlx_heap_aside {
     struct dlx_arena *arenas;
@@ -211,7 +219,8 @@ struct dlx_heap_aside {
 void dlx__heap_set_aside(struct dlx_heap *heap, struct dlx_heap_aside *ret);
 /* As it was: what was added since goes. No block is in that. */
 void dlx__heap_bring_back(struct dlx_heap *heap, struct dlx_heap_aside *aside);
-/* They are of no use any more: each goes with its last block. The number of a block's arena is 0 then. */
+/* They are of no use any more: each goes with its last block. The number of a block's arena is 0
+ * then. */
 void dlx__heap_freeze(struct dlx_heap *heap, struct dlx_heap_aside *aside);
 
 uint64_t dlx__heap_bytes(const struct dlx_heap *heap);
@@ -231,8 +240,8 @@ static inline bool dlx__block_is_frozen(const struct dlx_block *block)
     return block->arena && block->arena->state == DLX_ARENA_FROZEN;
 }
 
-/* Bytes of the tensors of the message whose first block this is. As a rule that is a tensor as it was exported, so the
- * path of every message sets nothing. */
+/* Bytes of the tensors of the message whose first block this is. As a rule that is a tensor as it
+ * was exported, so the path of every message sets nothing. */
 static inline uint64_t dlx__block_message_bytes(const struct dlx_block *block)
 {
     return block->is_counted ? block->message_bytes : block->payload_size;
@@ -253,8 +262,8 @@ static inline void *dlx__block_data(const struct dlx_block *block)
 }
 
 /*
- * Make the block a local tensor: its deleter gives it back. Fills dtype, shape and row-major strides.
- * `payload_size` is what dlx__tensor_size() says of them. Returns 0; DLX_E_NO_MEMORY.
+ * Make the block a local tensor: its deleter gives it back. Fills dtype, shape and row-major
+ * strides. `payload_size` is what dlx__tensor_size() says of them. Returns 0; DLX_E_NO_MEMORY.
  */
 int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, const int64_t *shape,
                       uint64_t payload_size);
@@ -267,7 +276,8 @@ static inline bool dlx__dtype_is(DLDataType a, DLDataType b)
     return x == y;
 }
 
-/* Is the local tensor as it was exported, so that its payload has the size known then, row-major? */
+/* Is the local tensor as it was exported, so that its payload has the size known then,
+ * row-major? */
 static inline bool dlx__block_is_unchanged(const struct dlx_block *block)
 {
     _Static_assert(sizeof block->made == 48 && sizeof(int64_t) == 8, "pairs of words");
@@ -285,7 +295,8 @@ static inline bool dlx__block_is_unchanged(const struct dlx_block *block)
 /* The deleter of local tensors. */
 void dlx__block_delete(DLManagedTensorVersioned *tensor);
 
-/* The block of a tensor that dlx__block_export() of this heap made, else NULL, as for what a caller made from a copy of it. */
+/* The block of a tensor that dlx__block_export() of this heap made, else NULL, as for what a caller
+ * made from a copy of it. */
 static inline struct dlx_block *dlx__block_of(const struct dlx_heap *heap,
                                               const DLManagedTensorVersioned *tensor)
 {
@@ -295,7 +306,8 @@ static inline struct dlx_block *dlx__block_of(const struct dlx_heap *heap,
     return dlx_likely(block->heap == heap && &block->tensor == tensor) ? block : NULL;
 }
 
-/* The local tensor was published and does not stay local: its deleter will not be called, and does nothing. */
+/* The local tensor was published and does not stay local: its deleter will not be called, and does
+ * nothing. */
 static inline void dlx__block_published(struct dlx_block *block)
 {
     atomic_store_explicit(&block->at_caller, false, memory_order_relaxed);
@@ -338,8 +350,9 @@ static inline void dlx__cache_slot_push(struct dlx_cache_slot *slot, struct dlx_
 }
 
 /*
- * Take and export in one: the block that would be taken, if it was last exported with this very dtype and shape. NULL: not so, or
- * there are not 1 to DLX_SHM_NDIM_MAX dimensions; nothing was done.
+ * Take and export in one: the block that would be taken, if it was last exported with this very
+ * dtype and shape. NULL: not so, or there are not 1 to DLX_SHM_NDIM_MAX dimensions; nothing was
+ * done.
  */
 static inline struct dlx_block *dlx__heap_export_again(struct dlx_heap *heap, DLDataType dtype,
                                                        int32_t ndim, const int64_t *shape)
@@ -380,7 +393,8 @@ static inline void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block
         dlx__heap_give_elsewhere(heap, block);
 }
 
-/* A reference to a block whose tensor is local, for a message: to be given back. Returns 0; DLX_E_NO_MEMORY. */
+/* A reference to a block whose tensor is local, for a message: to be given back. Returns 0;
+ * DLX_E_NO_MEMORY. */
 int dlx__block_share(struct dlx_block *block, struct dlx_block **ret);
 
 #endif

@@ -183,7 +183,8 @@ uint32_t dlx__heap_find_empty(const struct dlx_heap *heap, uint64_t excess, uint
     return least->id;
 }
 
-/* An arena leaves if at most this share of it is used, for at most that share of what is free in new arenas. */
+/* An arena leaves if at most this share of it is used, for at most that share of what is free in
+ * new arenas. */
 #define LEAVE_USED 4U
 #define LEAVE_NEW  2U
 

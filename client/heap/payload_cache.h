@@ -3,8 +3,9 @@
 #define DLX_CLIENT_PAYLOAD_CACHE_H
 
 /*
- * Blocks of a heap that were given back and keep their memory, by size: the next message is probably of the same
- * size. Two sizes for each hash: those of a state dict and its manifest are not to drive each other out.
+ * Blocks of a heap that were given back and keep their memory, by size: the next message is
+ * probably of the same size. Two sizes for each hash: those of a state dict and its manifest are
+ * not to drive each other out.
  */
 
 #include "client/heap/heap.h"
@@ -52,7 +53,8 @@ static inline struct dlx_block *dlx__payload_cache_take(struct dlx_payload_cache
     return dlx__cache_slot_pop(slot);
 }
 
-/* May drive another size out: memory of those goes back to their arenas, and their structs into the pool. */
+/* May drive another size out: memory of those goes back to their arenas, and their structs into the
+ * pool. */
 struct dlx_cache_slot *dlx__payload_cache_make(struct dlx_payload_cache *cache, uint64_t size,
                                                struct dlx_block **pool);
 static inline void dlx__payload_cache_give(struct dlx_payload_cache *cache, struct dlx_block *block,
@@ -64,10 +66,12 @@ static inline void dlx__payload_cache_give(struct dlx_payload_cache *cache, stru
     dlx__cache_slot_push(slot, block);
 }
 
-/* The memory of a block that is in no queue goes back to its arena, and its struct into the pool. */
+/* The memory of a block that is in no queue goes back to its arena, and its struct into the
+ * pool. */
 void dlx__payload_cache_give_up_one(struct dlx_block *block, struct dlx_block **pool);
 
-/* Those that nobody took since the last call go likewise, unless they have fewer than `least` bytes together. */
+/* Those that nobody took since the last call go likewise, unless they have fewer than `least` bytes
+ * together. */
 void dlx__payload_cache_trim(struct dlx_payload_cache *cache, struct dlx_block **pool,
                              uint64_t least);
 

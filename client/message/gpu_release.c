@@ -105,8 +105,8 @@ static void release_done(struct dlx_gpu_job *job, int result)
     (void)syscall(SYS_futex, &threads->n_done, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* Locked. The one that waits for this stream, else one that has nothing to do: so a release waits for
- * other streams only if more are busy than there are threads. */
+/* Locked. The one that waits for this stream, else one that has nothing to do: so a release waits
+ * for other streams only if more are busy than there are threads. */
 static struct dlx_gpu_order *find_releaser(struct dlx_gpu_threads *threads, uintptr_t stream)
 {
     struct dlx_gpu_releaser *found = NULL;

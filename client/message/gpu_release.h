@@ -6,15 +6,15 @@
  * Releases of received tensors that are on GPUs. The work that uses a tensor has to end before its
  * memory is given back. The deleter records an event on each stream of dlx_tensor_used_on() and
  * returns; a thread of the subscription waits for the events and then releases the tensor. Until
- * then its message is held, and counted as such. Releases on one stream are waited for by one thread,
- * in their order; those on other streams by others.
+ * then its message is held, and counted as such. Releases on one stream are waited for by one
+ * thread, in their order; those on other streams by others.
  *
- * The deleter waits itself if no stream was named, if there are no events or no thread, and once the
- * subscription has ended.
+ * The deleter waits itself if no stream was named, if there are no events or no thread, and once
+ * the subscription has ended.
  *
  * Tensors on the CPU are released in the same way if a stream was named and the memory is pinned
- * (client/message/pin): a copy from there may be queued. The first dlx_tensor_used_on() gives them another
- * deleter for that, so that those of other tensors need not look.
+ * (client/message/pin): a copy from there may be queued. The first dlx_tensor_used_on() gives them
+ * another deleter for that, so that those of other tensors need not look.
  */
 
 #include "client/message/gpu_threads.h"

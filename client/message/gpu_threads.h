@@ -6,11 +6,12 @@
  * What a subscription leaves to threads of its own, so that nobody's CPU waits for a GPU:
  *
  *   releases   wait for the streams that use a tensor; client/message/gpu_release
- *   waits      wait for publishers while streams of this process wait for us; client/message/gpu_wait
+ *   waits      wait for publishers while streams of this process wait for us;
+ * client/message/gpu_wait
  *
- * Each thread is made when it is first needed. Waits have one of their own, since a stream for which
- * a release waits may itself wait for a publisher. Releases have as many as streams are busy, up to
- * a limit, since a release is to wait for its own streams alone.
+ * Each thread is made when it is first needed. Waits have one of their own, since a stream for
+ * which a release waits may itself wait for a publisher. Releases have as many as streams are busy,
+ * up to a limit, since a release is to wait for its own streams alone.
  */
 
 #include "client/control/client.h"

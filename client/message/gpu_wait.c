@@ -16,8 +16,8 @@
 
 /* ---- one word ------------------------------------------------------------------------------ */
 
-/* 0, DLX_GPU_WAITING, or an error code. `gone` was asked before: the publisher may have set the word
- * last. */
+/* 0, DLX_GPU_WAITING, or an error code. `gone` was asked before: the publisher may have set the
+ * word last. */
 static int judge(dlx_atomic_u32 *word, bool gone, uint64_t now, uint64_t deadline)
 {
     switch (dlx_load32_acquire(word)) {

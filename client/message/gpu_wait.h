@@ -7,8 +7,9 @@
  * client/gpu/gpu_order.h, for a certain time, and for the death of the publisher.
  *
  * On the CPU of whoever wants a tensor; or a stream waits for a word of this process (a gate,
- * gpu/gpu.h), and a thread of the subscription waits for the publisher and opens the gate. It always
- * does: no stream waits for another process. What came of it is known before the stream goes on.
+ * gpu/gpu.h), and a thread of the subscription waits for the publisher and opens the gate. It
+ * always does: no stream waits for another process. What came of it is known before the stream goes
+ * on.
  */
 
 #include "client/message/gpu_threads.h"
@@ -35,8 +36,9 @@ struct dlx_gpu_wait_args {
     void *stream;
 };
 /*
- * Let a stream wait. Returns 0 and the wait, for dlx__gpu_wait_result(); DLX_E_INVALID: the stream is
- * being captured. Any other error: neither the stream nor a thread can wait, and nothing was done.
+ * Let a stream wait. Returns 0 and the wait, for dlx__gpu_wait_result(); DLX_E_INVALID: the stream
+ * is being captured. Any other error: neither the stream nor a thread can wait, and nothing was
+ * done.
  */
 int dlx__gpu_wait_add(struct dlx_gpu_threads *threads, const struct dlx_gpu_wait_args *args,
                       struct dlx_gpu_wait **ret);

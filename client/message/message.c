@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Messages: tensors rebuilt from records, and the count that gives the memory back. One message struct
- * belongs to each hold word of a link, so taking allocates nothing: the hold word that the last release
- * clears is also what makes the struct free.
+ * Messages: tensors rebuilt from records, and the count that gives the memory back. One message
+ * struct belongs to each hold word of a link, so taking allocates nothing: the hold word that the
+ * last release clears is also what makes the struct free.
  */
 
 #include "client/message/message.h"
@@ -137,8 +137,8 @@ struct room {
     uint64_t text;
 };
 
-/* Lay the table out: what is aligned most comes first. An honest manifest shares no bytes between its entries, so what
- * they need together is not more than the manifest has. */
+/* Lay the table out: what is aligned most comes first. An honest manifest shares no bytes between
+ * its entries, so what they need together is not more than the manifest has. */
 static int new_table(struct dlx_message *m, const struct dlx_shm_manifest *header,
                      struct room *ret_room)
 {
@@ -388,7 +388,8 @@ struct dlx_message *dlx_message_unref(struct dlx_message *m)
 void dlx__message_abandon(struct dlx_export *e)
 {
     struct dlx_message *m = e->message;
-    /* One of the message's own stays used: the message is about to end, or has other tensors out. */
+    /* One of the message's own stays used: the message is about to end, or has other tensors
+     * out. */
     bool own = e == &m->first ||
                (m->table && e >= m->table->exports && e < m->table->exports + m->n_tensors);
     if (!own)
@@ -439,8 +440,8 @@ void dlx__message_release_on_streams(DLManagedTensorVersioned *tensor)
     tensor->deleter = delete_on_streams;
 }
 
-/* The one inside the message, with a reference; NULL if it is handed out. The one reference that there is is
- * the caller's, as a rule: both are taken in one step. */
+/* The one inside the message, with a reference; NULL if it is handed out. The one reference that
+ * there is is the caller's, as a rule: both are taken in one step. */
 static struct dlx_export *take_first(struct dlx_message *m)
 {
     unsigned refs = 1;
@@ -492,7 +493,8 @@ static inline void fill(struct dlx_export *e, struct dlx_message *m, uint64_t fl
     e->as.versioned.dl_tensor = *tensor;
 }
 
-/* An export of tensor i, which is open, and ready for the CPU or, if there is one, for the stream. */
+/* An export of tensor i, which is open, and ready for the CPU or, if there is one, for the
+ * stream. */
 static int open_export(struct dlx_message *m, uint32_t i, void *const *stream, DLTensor *ret_tensor,
                        struct dlx_export **ret)
 {

@@ -3,8 +3,8 @@
 #define DLX_CLIENT_MESSAGE_H
 
 /*
- * A received message. One struct belongs to each hold word of a link, so taking allocates nothing: the hold word that
- * the last release clears is also what makes the struct free.
+ * A received message. One struct belongs to each hold word of a link, so taking allocates nothing:
+ * the hold word that the last release clears is also what makes the struct free.
  */
 
 #include "client/message/subscriber_link.h"
@@ -76,7 +76,8 @@ static inline int dlx__message_arena(struct dlx_subscriber_link *link, uint64_t 
     return 0;
 }
 
-/* Message n, in a struct whose last tensor was like it, and was checked then: only its place is new. */
+/* Message n, in a struct whose last tensor was like it, and was checked then: only its place is
+ * new. */
 static inline int dlx__message_build_again(struct dlx_subscriber_link *link, uint64_t n,
                                            uint32_t arena_id, uint64_t offset,
                                            struct dlx_message *m)
@@ -131,8 +132,9 @@ void dlx__message_release_on_streams(DLManagedTensorVersioned *tensor);
 void dlx__message_abandon(struct dlx_export *e);
 
 /*
- * Build the message of `taken`, whose hold word is set: checks every number. Returns 0; DLX_E_NOT_FOUND (an
- * arena is missing), DLX_E_BAD_PEER, DLX_E_NO_MEMORY. The hold word stays set on failure.
+ * Build the message of `taken`, whose hold word is set: checks every number. Returns 0;
+ * DLX_E_NOT_FOUND (an arena is missing), DLX_E_BAD_PEER, DLX_E_NO_MEMORY. The hold word stays set
+ * on failure.
  */
 int dlx__message_build(struct dlx_subscriber_link *link, const struct dlx_taken *taken,
                        struct dlx_message **ret);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * dlx_message_private(): a tensor that its owner may write to. A large one is a copy-on-write view of the arena, which holds the message
- * for as long as it is there: pages that were not written to are the publisher's, who must not use them again. A small one is a
- * copy, which holds nothing.
+ * dlx_message_private(): a tensor that its owner may write to. A large one is a copy-on-write view
+ * of the arena, which holds the message for as long as it is there: pages that were not written to
+ * are the publisher's, who must not use them again. A small one is a copy, which holds nothing.
  */
 
 #include "client/message/subscriber_link.h"

@@ -315,8 +315,8 @@ void dlx__subscriber_link_sweep_arenas(struct dlx_subscriber_link *link)
     pthread_mutex_lock(&link->arenas_lock);
     for (uint32_t i = 0; i < link->n_arenas; i++) {
         struct dlx_subscriber_link_arena *arena = &link->arenas[i];
-        /* An honest publisher drops an arena when nothing in it is held; a hostile one must not make
-         * us unmap what our own user still reads. */
+        /* An honest publisher drops an arena when nothing in it is held; a hostile one must not
+         * make us unmap what our own user still reads. */
         if (arena->dropped_after && !is_held(link, arena))
             unmap_arena(link, arena);
         else
@@ -328,7 +328,8 @@ void dlx__subscriber_link_sweep_arenas(struct dlx_subscriber_link *link)
 
 /* ---- take ----------------------------------------------------------------------------------- */
 
-/* How many messages a bounded link may take now. One at a time: their bytes are known when they are built. */
+/* How many messages a bounded link may take now. One at a time: their bytes are known when they are
+ * built. */
 static uint32_t room_within_bound(const struct dlx_subscriber_link *link)
 {
     uint64_t held = atomic_load_explicit(&link->held_bytes, memory_order_acquire);

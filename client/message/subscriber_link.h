@@ -28,7 +28,8 @@ struct dlx_subscriber_link_arena {
     uint64_t dropped_after; /* 0: in use; else the cursor when the publisher dropped it, plus 1 */
 };
 
-/* A stream of large blocks goes round as many arenas as it has blocks, and their ids follow each other. */
+/* A stream of large blocks goes round as many arenas as it has blocks, and their ids follow each
+ * other. */
 #define DLX_SUBSCRIBER_LINK_HINTS 16U
 
 #define DLX_SUBSCRIBER_LINK_ALIVE (UINT64_C(1) << 62)
@@ -65,8 +66,8 @@ enum dlx_subscriber_link_to_come {
 #define DLX_SUBSCRIBER_LINK_BATCH 32U
 
 struct dlx_subscriber_link {
-    /* DLX_SUBSCRIBER_LINK_ALIVE less the messages released; once the subscription has left, the messages that
-     * are still out. So taking a message costs no atomic operation. */
+    /* DLX_SUBSCRIBER_LINK_ALIVE less the messages released; once the subscription has left, the
+     * messages that are still out. So taking a message costs no atomic operation. */
     _Atomic uint64_t refs;
     uint64_t n_given; /* messages handed out */
     uint64_t generation;
@@ -102,10 +103,11 @@ struct dlx_subscriber_link {
     bool is_deaf;    /* its bell hung up */
     uint32_t n_idle; /* takes in a row that found nothing */
     uint32_t n_rings; /* bells that were asked for and may not have been read */
-    /* Waits for notifications: an arena for a pending message, a link to go on with, or its publisher's
-     * end. */
+    /* Waits for notifications: an arena for a pending message, a link to go on with, or its
+     * publisher's end. */
     bool stuck;
-    /* Taken, held, and not handed out yet: the arena of the first has not come, or it was taken in a batch. */
+    /* Taken, held, and not handed out yet: the arena of the first has not come, or it was taken in
+     * a batch. */
     struct dlx_taken pending[DLX_SUBSCRIBER_LINK_BATCH];
     uint32_t first_pending;
     uint32_t n_pending;
@@ -115,7 +117,8 @@ struct dlx_subscriber_link {
     uint64_t control_size;
     uint32_t n_entries;
     uint64_t base; /* the last message that is not in the control block */
-    /* The subscription's thread alone changes the table, and locks it for that; others, who have messages, lock it to read. */
+    /* The subscription's thread alone changes the table, and locks it for that; others, who have
+     * messages, lock it to read. */
     pthread_mutex_t arenas_lock;
     struct dlx_subscriber_link_arena *arenas; /* ascending id */
     uint32_t n_arenas;
@@ -145,7 +148,8 @@ int dlx__subscriber_link_new(struct dlx_subscriber_link **ret, const struct dlx_
 int dlx__subscriber_link_assign(struct dlx_subscriber_link *link, uint64_t publisher,
                                 const char *topic, uint32_t link_index);
 
-/* LinkOpen, with the control block, and so many arenas to follow: OPENING. Takes the fds, also on failure. */
+/* LinkOpen, with the control block, and so many arenas to follow: OPENING. Takes the fds, also on
+ * failure. */
 int dlx__subscriber_link_open(struct dlx_subscriber_link *link, int take_bell, int take_control_fd,
                               uint64_t control_size, uint32_t n_entries, uint64_t base,
                               uint32_t n_arenas);
@@ -204,8 +208,9 @@ dlx__subscriber_link_arena(struct dlx_subscriber_link *link, uint32_t id)
 }
 
 /*
- * A copy-on-write view (common/memory.h) of `size` bytes of an arena, for who holds a message that has them. Any thread. NULL where
- * there can be none: the arena or `size` is smaller than DLX_VIEW_MIN, or the system does not do it.
+ * A copy-on-write view (common/memory.h) of `size` bytes of an arena, for who holds a message that
+ * has them. Any thread. NULL where there can be none: the arena or `size` is smaller than
+ * DLX_VIEW_MIN, or the system does not do it.
  */
 void *dlx__subscriber_link_view(struct dlx_subscriber_link *link, const void *data, uint64_t size);
 /* Less is copied in the time that a view takes to make and to write to. */
@@ -221,13 +226,14 @@ void dlx__subscriber_link_lose_pending(struct dlx_subscriber_link *link);
 void dlx__message_free(struct dlx_message *m);
 
 /*
- * May a tensor of the message that has this struct now, or had it last, lie in this arena, which was dropped? For whoever takes; others may
- * release it meanwhile.
+ * May a tensor of the message that has this struct now, or had it last, lie in this arena, which
+ * was dropped? For whoever takes; others may release it meanwhile.
  */
 bool dlx__message_may_lie_in(const struct dlx_message *m,
                              const struct dlx_subscriber_link_arena *arena);
 
-/* The message that a tensor is of; NULL if it was not made by dlx_message_tensor(), or _legacy(). */
+/* The message that a tensor is of; NULL if it was not made by dlx_message_tensor(), or
+ * _legacy(). */
 const struct dlx_message *dlx__message_of(const DLManagedTensorVersioned *tensor);
 const struct dlx_message *dlx__message_of_legacy(const DLManagedTensor *tensor);
 
@@ -235,9 +241,10 @@ const struct dlx_message *dlx__message_of_legacy(const DLManagedTensor *tensor);
 struct dlx_subscriber_link *dlx__message_link(const struct dlx_message *m);
 
 /*
- * Take the next message, and, if nothing is pending, up to `n` from the ring. Returns 0; DLX_E_EMPTY,
- * DLX_E_TOO_MANY_HELD, DLX_E_PUBLISHER_GONE, DLX_E_BAD_PEER, DLX_E_NO_MEMORY, and DLX_E_NOT_FOUND: an arena has
- * not arrived, or the publisher has gone on with another daemon; call again after reading notifications.
+ * Take the next message, and, if nothing is pending, up to `n` from the ring. Returns 0;
+ * DLX_E_EMPTY, DLX_E_TOO_MANY_HELD, DLX_E_PUBLISHER_GONE, DLX_E_BAD_PEER, DLX_E_NO_MEMORY, and
+ * DLX_E_NOT_FOUND: an arena has not arrived, or the publisher has gone on with another daemon; call
+ * again after reading notifications.
  */
 int dlx__subscriber_link_take(struct dlx_subscriber_link *link, uint32_t n,
                               struct dlx_message **ret);

@@ -78,8 +78,8 @@ static bool has(const struct dlx_block *block, uint32_t arena, uint64_t offset)
            offset - source->offset < source->size;
 }
 
-/* What lay at `offset` of `arena` is in the copy that is returned. Records name blocks in their order: the search goes on where
- * the last one ended. NULL: it has no memory. */
+/* What lay at `offset` of `arena` is in the copy that is returned. Records name blocks in their
+ * order: the search goes on where the last one ended. NULL: it has no memory. */
 static const struct dlx_block *relocate(struct copied *copied, uint32_t *arena, uint64_t *offset)
 {
     if (*arena == 0)

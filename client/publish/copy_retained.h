@@ -14,8 +14,9 @@
 uint32_t dlx__copy_retained_count(struct dlx_publisher *p);
 
 /*
- * Copy the messages that are to be carried into `block`. The new daemon knows the publisher by `id`, and has this kind of
- * memory; the heap was set aside. Returns 0; what a call to the daemon returns, DLX_E_NO_MEMORY: then dlx__copy_retained_undo().
+ * Copy the messages that are to be carried into `block`. The new daemon knows the publisher by
+ * `id`, and has this kind of memory; the heap was set aside. Returns 0; what a call to the daemon
+ * returns, DLX_E_NO_MEMORY: then dlx__copy_retained_undo().
  */
 int dlx__copy_retained(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
                        struct dlx_writer_block *block);

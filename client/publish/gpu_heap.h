@@ -3,8 +3,8 @@
 #define DLX_CLIENT_GPU_HEAP_H
 
 /*
- * Memory of GPUs that a publisher allocates for tensors of dlx_alloc(): a heap (client/heap/heap.h) for
- * each device, whose arenas are exports (gpu/exports.h) that the keeper has, too. So what was
+ * Memory of GPUs that a publisher allocates for tensors of dlx_alloc(): a heap (client/heap/heap.h)
+ * for each device, whose arenas are exports (gpu/exports.h) that the keeper has, too. So what was
  * published can be opened as long as the daemon keeps the message, whatever becomes of the
  * publisher.
  *

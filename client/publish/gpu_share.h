@@ -10,8 +10,8 @@
  *
  *     NEW --> PUBLISHED --> its tensors' deleters are called, and it is freed
  *      |          |
- *      |          +--> LEFT    its publisher ended, and somebody still holds the message: to free the
- *      |                       memory would be undefined, so it stays until the process ends
+ *      |          +--> LEFT    its publisher ended, and somebody still holds the message: to free
+ * the |                       memory would be undefined, so it stays until the process ends
  *      +--> freed; the tensors stay the caller's
  *
  * Memory of dlx_alloc() is no tensor to be deleted: its blocks come back to their heap. A parcel
@@ -56,8 +56,8 @@ void dlx__gpu_share_tell_gone(struct dlx_publisher *p);
  * Add a tensor to `*parcel`, which is made for up to `n` tensors if it is NULL. Fills the item of
  * the manifest but for its name. The message is ready when the work that is on the stream now is
  * done. Returns 0; 1: it was copied, as `stage` of the arguments asks, and stays the caller's to
- * delete; DLX_E_DEVICE, DLX_E_WOULD_COPY (`strict`), DLX_E_SHAPE, DLX_E_INVALID (the stream is being
- * captured), DLX_E_NO_MEMORY and what drivers fail with.
+ * delete; DLX_E_DEVICE, DLX_E_WOULD_COPY (`strict`), DLX_E_SHAPE, DLX_E_INVALID (the stream is
+ * being captured), DLX_E_NO_MEMORY and what drivers fail with.
  */
 int dlx__gpu_parcel_add(struct dlx_publisher *p, struct dlx_gpu_parcel **parcel, uint32_t n,
                         const DLManagedTensorVersioned *tensor, const struct dlx_publish_args *args,

@@ -55,9 +55,10 @@ static inline bool is_on_cpu(const struct dlx_tensor_spec *spec)
 }
 
 /*
- * The next block was last used many messages ago, so its lines may be in no cache. While a message is on its way, its
- * publisher notes where the next block and its payload lie. dlx_alloc() then prefetches all of these lines at once; it would
- * otherwise find the payload only after the block has arrived.
+ * The next block was last used many messages ago, so its lines may be in no cache. While a message
+ * is on its way, its publisher notes where the next block and its payload lie. dlx_alloc() then
+ * prefetches all of these lines at once; it would otherwise find the payload only after the block
+ * has arrived.
  */
 static inline void note_next(struct dlx_publisher *p)
 {
@@ -106,8 +107,8 @@ static bool overlaps(const DLTensor *t)
     return false;
 }
 
-/* Can this tensor be read where it lies, in its own block? The user may have changed the shape, the strides
- * or the start of what dlx_alloc() gave. */
+/* Can this tensor be read where it lies, in its own block? The user may have changed the shape, the
+ * strides or the start of what dlx_alloc() gave. */
 static bool fits_block(const struct dlx_block *block, const DLTensor *t, bool padded,
                        uint64_t *ret_offset, uint64_t *ret_size, bool *ret_row_major)
 {

@@ -37,8 +37,9 @@ int dlx__publish_place_slowly(const DLTensor *t, const struct dlx_block *own, bo
                               struct dlx_shm_record *ret);
 
 /*
- * Fill the record of a tensor. Returns 0: it can be read where it lies, in its block `own` (NULL: it has
- * none). Returns 1: it is to be copied; arena and offset are not known yet. DLX_E_DEVICE, DLX_E_SHAPE.
+ * Fill the record of a tensor. Returns 0: it can be read where it lies, in its block `own` (NULL:
+ * it has none). Returns 1: it is to be copied; arena and offset are not known yet. DLX_E_DEVICE,
+ * DLX_E_SHAPE.
  */
 static inline int dlx__publish_place(const DLTensor *t, struct dlx_block *own, bool padded,
                                      struct dlx_shm_record *ret)
@@ -66,8 +67,8 @@ static inline int dlx__publish_place(const DLTensor *t, struct dlx_block *own, b
 int dlx__publish_copy(const struct dlx_block *block, uint64_t at, const DLTensor *t,
                       struct dlx_shm_record *record);
 
-/* DLX_E_WOULD_COPY, with why: it was received with the message (NULL: it was not), or its block. `what` names the
- * tensor. */
+/* DLX_E_WOULD_COPY, with why: it was received with the message (NULL: it was not), or its block.
+ * `what` names the tensor. */
 int dlx__publish_fail_would_copy(const struct dlx_publisher *p, const char *what,
                                  const struct dlx_block *own, const struct dlx_message *received);
 
@@ -88,21 +89,21 @@ static inline bool dlx__publish_has_room(const struct dlx_publisher *p)
     return dlx_likely(dlx__writer_has_room(&p->core) && p->detours == 0);
 }
 
-/* Room for a message, waiting for it if the publisher blocks, unless the deadline is 0. Returns 0; DLX_E_FULL,
- * DLX_E_TIMEOUT, DLX_E_INTERRUPTED, DLX_E_NO_MEMORY, DLX_E_ACCESS. */
+/* Room for a message, waiting for it if the publisher blocks, unless the deadline is 0. Returns 0;
+ * DLX_E_FULL, DLX_E_TIMEOUT, DLX_E_INTERRUPTED, DLX_E_NO_MEMORY, DLX_E_ACCESS. */
 static inline int dlx__publish_room(struct dlx_publisher *p, struct dlx_wait *wait)
 {
     return dlx__publish_has_room(p) ? 0 : dlx__publish_room_slowly(p, wait);
 }
 
-/* A block with a manifest, where `tensors`, the message's first block, lies if there is room. `tensors` and `meta`
- * may be NULL. Errors as of dlx__publisher_block(). */
+/* A block with a manifest, where `tensors`, the message's first block, lies if there is room.
+ * `tensors` and `meta` may be NULL. Errors as of dlx__publisher_block(). */
 int dlx__publish_manifest(struct dlx_publisher *p, const struct dlx_manifest_item *items,
                           uint32_t n_items, const struct dlx_bytes *meta,
                           const struct dlx_block *tensors, struct dlx_block **ret);
 
-/* Is this tensor, which is not copied, to be in the message by a reference? Either it stays the caller's, or other
- * messages refer to it. */
+/* Is this tensor, which is not copied, to be in the message by a reference? Either it stays the
+ * caller's, or other messages refer to it. */
 bool dlx__publish_shares(const struct dlx_block *own, const struct dlx_publish_args *args);
 
 /* Its message is out: whose is the tensor now? */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What a message waits for: room, reliable subscribers, the subscribers that its publisher requires. */
+/* What a message waits for: room, reliable subscribers, the subscribers that its publisher
+ * requires. */
 
 #include "client/control/wait.h"
 #include "client/publish/publish.h"

@@ -14,7 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How many items ahead the caches are asked for what is looked at: a large set does not fit into one. */
+/* How many items ahead the caches are asked for what is looked at: a large set does not fit into
+ * one. */
 #define AHEAD 8U
 
 struct set {
@@ -142,7 +143,8 @@ static int check_name(const struct dlx_publisher *p, const struct set *set, uint
     return 0;
 }
 
-/* It is read where it lies. Back to front, so that blocks that come back and are taken again keep their order. */
+/* It is read where it lies. Back to front, so that blocks that come back and are taken again keep
+ * their order. */
 static void add_own(struct set *set, struct dlx_block *own, const struct dlx_publish_args *args)
 {
     if (dlx__publish_shares(own, args)) {
@@ -215,7 +217,8 @@ static int place_item(struct dlx_publisher *p, struct set *set, uint32_t i,
     return 0;
 }
 
-/* Of ours: the lines of its block that are looked at. The address is the caller's, and none is wrong here. */
+/* Of ours: the lines of its block that are looked at. The address is the caller's, and none is
+ * wrong here. */
 static void prefetch_tensor(const DLManagedTensorVersioned *t)
 {
     for (size_t line = 0; line <= offsetof(struct dlx_block, inline_dims) + 72; line += 64)

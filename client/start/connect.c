@@ -20,9 +20,10 @@
 /* How often it is looked whether a daemon that restarts listens again. */
 #define RESTART_POLL_NS UINT64_C(10000000)
 /*
- * How often a caller who waits (`wait_ns`) looks for a daemon: first after so long, then twice as long each time. Nothing
- * that could be slept on tells of it: inotify(7) reports the file of a socket before anybody listens on it, needs a folder
- * that is there, and a user has 128 instances of it. A look takes some microseconds.
+ * How often a caller who waits (`wait_ns`) looks for a daemon: first after so long, then twice as
+ * long each time. Nothing that could be slept on tells of it: inotify(7) reports the file of a
+ * socket before anybody listens on it, needs a folder that is there, and a user has 128 instances
+ * of it. A look takes some microseconds.
  */
 #define WAIT_FIRST_NS UINT64_C(1000000)
 #define WAIT_MOST_NS  UINT64_C(50000000)
@@ -63,7 +64,8 @@ static int open_socket_path(struct dlx_client *c, const struct dlx_socket_path_e
 
 /*
  * The machine's daemon is restarting: its socket is there, and nobody listens. Whoever started a
- * private daemon now would not see the topics of those who wait. Returns as open_socket_path() does.
+ * private daemon now would not see the topics of those who wait. Returns as open_socket_path()
+ * does.
  */
 static int await_restart(struct dlx_client *c, const struct dlx_socket_path_env *env,
                          uint64_t deadline)
@@ -138,7 +140,8 @@ static int look(struct dlx_client *c, const struct dlx_socket_path_env *env, uin
     return DLX_E_NO_DAEMON;
 }
 
-/* Those who come here at the same time do so one after the other, and all but the first find a daemon. */
+/* Those who come here at the same time do so one after the other, and all but the first find a
+ * daemon. */
 static int start_locked(struct dlx_client *c, const struct dlx_socket_path_env *env,
                         enum dlx_socket_path path_kind, const char *program, uint64_t deadline)
 {
@@ -230,8 +233,8 @@ static int try_all(struct dlx_client *c, const struct dlx_socket_path_env *env, 
         }
         if (r == 0)
             dlx__error_clear(); /* of the paths where nobody was */
-        /* Lost before it greeted back: a daemon that was just ending, or we stood still for longer than it waits. Nothing
-         * has happened yet. */
+        /* Lost before it greeted back: a daemon that was just ending, or we stood still for longer
+         * than it waits. Nothing has happened yet. */
         if (r != DLX_E_DISCONNECTED || i == TRIES_MAX || time_left(deadline) == 0)
             return r;
     }
@@ -239,8 +242,8 @@ static int try_all(struct dlx_client *c, const struct dlx_socket_path_env *env, 
 
 /* ---- waiting for one that is not there yet --------------------------------------------------- */
 
-/* Can a daemon still come? A socket has its name a moment before it has its mode, and one that refuses us is not the one that
- * is waited for where others may come. */
+/* Can a daemon still come? A socket has its name a moment before it has its mode, and one that
+ * refuses us is not the one that is waited for where others may come. */
 static bool may_come(const struct dlx_client *c, int r, bool has_tried, uint32_t n_refused)
 {
     if (has_tried) /* to start one: that it failed is no reason to start it again and again */

@@ -48,7 +48,8 @@ static void tmp_folder(const struct dlx_socket_path_env *env, char ret[DLX_SOCKE
     (void)snprintf(ret, DLX_SOCKET_PATH_SIZE, "%s/dlpackd-%u", env->tmp_dir, (unsigned)env->uid);
 }
 
-/* Why the folder of the last place is not one to use. O_NOFOLLOW: a link leads to where somebody else wants us. */
+/* Why the folder of the last place is not one to use. O_NOFOLLOW: a link leads to where somebody
+ * else wants us. */
 static int open_tmp_folder(const struct dlx_socket_path_env *env, const char *folder, int *ret_fd)
 {
     struct stat st;
@@ -149,7 +150,8 @@ int dlx__socket_path_private(const struct dlx_socket_path_env *env,
 
 int dlx__socket_path_lock(int fd, const char *path, uint64_t deadline)
 {
-    /* flock() has no time-out of its own, and the library neither starts threads nor uses signals. */
+    /* flock() has no time-out of its own, and the library neither starts threads nor uses
+     * signals. */
     while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
         if (errno != EWOULDBLOCK && errno != EINTR)
             return dlx__fail_errno("locking the folder of %s", path);

@@ -10,9 +10,9 @@
  *     /tmp/dlpackd-UID/dlpackd.sock     a private one where there is no XDG_RUNTIME_DIR
  *
  * Anybody can make the last folder before we do, so it counts only when it is a folder, not a link,
- * that belongs to us and has mode 0700: then nobody else can have put a socket into it. (In a sticky
- * /tmp nobody else can rename it either; where /tmp is not sticky the credentials of the socket tell,
- * see dlx__socket_path_is_trusted().)
+ * that belongs to us and has mode 0700: then nobody else can have put a socket into it. (In a
+ * sticky /tmp nobody else can rename it either; where /tmp is not sticky the credentials of the
+ * socket tell, see dlx__socket_path_is_trusted().)
  */
 
 #include "common/util.h"
@@ -38,7 +38,8 @@ struct dlx_socket_path_env {
 /* Of this process. Borrows from its environment. */
 struct dlx_socket_path_env dlx__socket_path_env(void);
 
-/* The path of a place; false when there is none: not set, too long, or a folder that is not ours. */
+/* The path of a place; false when there is none: not set, too long, or a folder that is not
+ * ours. */
 bool dlx__socket_path_of(const struct dlx_socket_path_env *env, enum dlx_socket_path path_kind,
                          char ret[DLX_SOCKET_PATH_SIZE]);
 
@@ -53,16 +54,17 @@ bool dlx__socket_path_is_trusted(const struct dlx_socket_path_env *env,
                                  enum dlx_socket_path path_kind, int borrow_fd);
 
 /*
- * The place where a private daemon of this user is to listen; its folder is made. Returns 0, the place, the path and
- * the folder, opened, which the caller owns; DLX_E_ACCESS (the folder is somebody else's, a link, or open to
- * others: the message names it), DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM.
+ * The place where a private daemon of this user is to listen; its folder is made. Returns 0, the
+ * place, the path and the folder, opened, which the caller owns; DLX_E_ACCESS (the folder is
+ * somebody else's, a link, or open to others: the message names it), DLX_E_NO_MEMORY,
+ * DLX_E_FD_LIMIT, DLX_E_SYSTEM.
  */
 int dlx__socket_path_private(const struct dlx_socket_path_env *env,
                              enum dlx_socket_path *ret_path_kind,
                              char ret_path[DLX_SOCKET_PATH_SIZE], int *ret_dir_fd);
 
-/* Wait until no other process holds the folder. Closing the fd lets go, and so does the end of the process.
- * Returns 0; DLX_E_TIMEOUT, DLX_E_SYSTEM. */
+/* Wait until no other process holds the folder. Closing the fd lets go, and so does the end of the
+ * process. Returns 0; DLX_E_TIMEOUT, DLX_E_SYSTEM. */
 int dlx__socket_path_lock(int borrow_dir_fd, const char *path, uint64_t deadline);
 /* Also what a process holds that was forked meanwhile. */
 void dlx__socket_path_unlock(int borrow_dir_fd);

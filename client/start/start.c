@@ -23,10 +23,10 @@
 #define FALLBACK_FD 65536
 
 /*
- * What the starter and the program-to-be run, between clone() and execve(), makes system calls only, by syscall(): the
- * functions of libc take locks that another thread may hold, and those of sanitizers keep books that belong to the
- * caller. `errno` is the calling thread's, which looks at it again when the starter is WATCHING: from then on the starter
- * makes no call that fails.
+ * What the starter and the program-to-be run, between clone() and execve(), makes system calls
+ * only, by syscall(): the functions of libc take locks that another thread may hold, and those of
+ * sanitizers keep books that belong to the caller. `errno` is the calling thread's, which looks at
+ * it again when the starter is WATCHING: from then on the starter makes no call that fails.
  */
 #if defined(__clang__)
 #define BARE __attribute__((no_sanitize("address", "thread", "undefined")))
@@ -260,8 +260,8 @@ static unsigned fd_limit(void)
     return (unsigned)limit.rlim_cur;
 }
 
-/* The starter uses this thread's memory: it is gone when this returns. The program is asked once the
- * starter watches, and only then do handlers of signals run. */
+/* The starter uses this thread's memory: it is gone when this returns. The program is asked once
+ * the starter watches, and only then do handlers of signals run. */
 static void await_starter(struct shared *s, pid_t pid, struct dlx_start *start, const sigset_t *old)
 {
     const struct dlx_client *c = start->client;
@@ -306,8 +306,8 @@ int dlx__start(struct dlx_start *start)
     s->caller = getpid();
     s->n_fds = fd_limit();
 
-    /* No handler of the caller may run in the other process, whose signals stay blocked, and no cancellation leave it
-     * running. */
+    /* No handler of the caller may run in the other process, whose signals stay blocked, and no
+     * cancellation leave it running. */
     (void)sigfillset(&all);
     (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
     (void)pthread_sigmask(SIG_SETMASK, &all, &old);

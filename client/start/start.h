@@ -3,18 +3,20 @@
 #define DLX_CLIENT_START_H
 
 /*
- * Running a program that is to outlive us and is no child of ours, and waiting until it says that it is ready.
+ * Running a program that is to outlive us and is no child of ours, and waiting until it says that
+ * it is ready.
  *
  *     caller                  starter                     program
  *     clone, suspended  --->  setsid, pipe, clone   --->  signals reset, fds closed, exec
  *        :                    reads what it says    <---  "READY=1" on its stderr
  *     reaps the starter <---  exits                       (goes to init, or to a subreaper)
  *
- * The starter is made by clone() without an exit signal, so the calling process sees no SIGCHLD and its wait(-1)
- * does not find it; it never executes a program, since execve() gives the signal back. It shares the caller's
- * memory, like a child of vfork(): nothing is copied, however large the caller is, and nothing can fail for lack of
- * memory. Only the calling thread waits. Its signals are blocked for as long as the start takes; where
- * the client has an `interrupt`, only until the program is executed.
+ * The starter is made by clone() without an exit signal, so the calling process sees no SIGCHLD and
+ * its wait(-1) does not find it; it never executes a program, since execve() gives the signal back.
+ * It shares the caller's memory, like a child of vfork(): nothing is copied, however large the
+ * caller is, and nothing can fail for lack of memory. Only the calling thread waits. Its signals
+ * are blocked for as long as the start takes; where the client has an `interrupt`, only until the
+ * program is executed.
  */
 
 #include "client/control/client.h"
@@ -34,7 +36,8 @@ struct dlx_start {
     const char *what; /* that, in words */
     bool ready;
     bool ended; /* before it was ready, with `status`, as wait(2) gives it */
-    int status; /* neither ready, ended nor error: it was late, or not wanted any more, and was killed */
+    int status; /* neither ready, ended nor error: it was late, or not wanted any more, and was
+                   killed */
     bool interrupted;                 /* by the client's `interrupt` */
     char words[DLX_START_WORDS_SIZE]; /* the end of what it said, printable */
 };

@@ -33,8 +33,8 @@ void dlx__origin_gone_before(struct dlx_subscription *s,
 void dlx__origin_remember(struct dlx_subscription *s, const struct dlx_subscriber_link *link,
                           uint64_t n_missed);
 
-/* The publisher is known from a link that has ended: the new one goes on with its counters, as whoever
- * lists links sees. The subscription's total stays the same. */
+/* The publisher is known from a link that has ended: the new one goes on with its counters, as
+ * whoever lists links sees. The subscription's total stays the same. */
 void dlx__origin_resume_counters(struct dlx_subscription *s, struct dlx_subscriber_link *link);
 
 #endif

@@ -53,7 +53,8 @@ static int wait_for_news(struct dlx_subscription *s, struct dlx_subscriber_link 
                    ? DLX_E_PUBLISHER_GONE
                    : DLX_E_EMPTY;
     if (dlx__subscription_is_cut_off(s, link) || link->to_come != DLX_TO_COME_NOTHING)
-        return DLX_E_EMPTY; /* on its way, also if its publisher hung up: the message is held until then */
+        return DLX_E_EMPTY; /* on its way, also if its publisher hung up: the message is held until
+                               then */
     return dlx__fail(DLX_E_BAD_PEER,
                      "its memory was never announced"); /* and will not be any more */
 }
@@ -66,8 +67,8 @@ static bool is_outdated(const struct dlx_subscription *s, const struct dlx_subsc
            dlx__reader_is_past(&next->core, &link->core);
 }
 
-/* What the link cannot read may be here after further notifications, or come by the link that it goes on
- * with. */
+/* What the link cannot read may be here after further notifications, or come by the link that it
+ * goes on with. */
 static bool may_come(const struct dlx_subscription *s, const struct dlx_subscriber_link *link)
 {
     const struct dlx_subscriber_link *next = dlx__subscription_successor(s, link);
@@ -77,8 +78,8 @@ static bool may_come(const struct dlx_subscription *s, const struct dlx_subscrib
            !(link->to_come == DLX_TO_COME_NOTHING || dlx__subscription_is_cut_off(s, link));
 }
 
-/* The link's message lies in an arena that is not here yet, or its publisher went on with another daemon: read notifications. EMPTY also
- * if the link has gone meanwhile. */
+/* The link's message lies in an arena that is not here yet, or its publisher went on with another
+ * daemon: read notifications. EMPTY also if the link has gone meanwhile. */
 static int __attribute__((noinline))
 read_news_for(struct dlx_subscription *s, struct dlx_subscriber_link *link, uint32_t n,
               struct dlx_message **ret)
@@ -92,8 +93,8 @@ read_news_for(struct dlx_subscription *s, struct dlx_subscriber_link *link, uint
         link->is_final = true;
         r = dlx__subscriber_link_take(link, n, ret);
     }
-    /* An arena that was never announced, and will not be any more. What is behind its message may be here, and a publisher
-     * that has gone is not asked again. */
+    /* An arena that was never announced, and will not be any more. What is behind its message may
+     * be here, and a publisher that has gone is not asked again. */
     for (uint32_t k = 0; r == DLX_E_NOT_FOUND && link->n_pending > 0 &&
                          dlx__subscription_is_cut_off(s, link) && k < DLX_SHM_ENTRIES_MAX;
          k++) {
@@ -103,15 +104,17 @@ read_news_for(struct dlx_subscription *s, struct dlx_subscriber_link *link, uint
     return r == DLX_E_NOT_FOUND ? wait_for_news(s, link) : r;
 }
 
-/* ---- links that are looked at: client/subscribe/parking.c ---------------------------------------------- */
+/* ---- links that are looked at: client/subscribe/parking.c
+ * ---------------------------------------------- */
 
 /* Of more active links than these, those that had nothing for so many takes are parked. */
 #define ACTIVE_FEW 8U
 #define IDLE_TAKES 16U
 /* When no other active link had anything, the others are looked at again after so many takes. */
 #define ALONE_TAKES 64U
-/* A caller that always finds messages looks for the bells of parked links once in so many takes, and when so much time has
- * passed by the stamps of the messages, which cost no look at the clock. */
+/* A caller that always finds messages looks for the bells of parked links once in so many takes,
+ * and when so much time has passed by the stamps of the messages, which cost no look at the
+ * clock. */
 #define BELLS_EVERY    256U
 #define BELLS_EVERY_NS UINT64_C(1000000)
 
@@ -242,8 +245,9 @@ static int dont_wait(struct dlx_subscription *s, uint32_t n, struct dlx_message 
         int r = try_take(s, n, ret);
         return r == DLX_E_EMPTY ? check_ends(s) : r;
     }
-    /* What made the fd readable is read here, before the caller polls it again. Again if something came
-     * meanwhile, but a publisher that always says so does not keep us here: it was asked to ring. */
+    /* What made the fd readable is read here, before the caller polls it again. Again if something
+     * came meanwhile, but a publisher that always says so does not keep us here: it was asked to
+     * ring. */
     for (int round = 1;; round++) {
         int r = dlx__subscription_handle_events(s, 0);
         if (r < 0 && r != DLX_E_INTERRUPTED)
@@ -303,7 +307,8 @@ take_next_found(struct dlx_subscription *s, struct dlx_message **ret)
     return take_next(s, ret);
 }
 
-/* Spinning ended: probably with a message on the link whose turn it is, and the caller has waited for it long enough. */
+/* Spinning ended: probably with a message on the link whose turn it is, and the caller has waited
+ * for it long enough. */
 static int take_found(struct dlx_subscription *s, uint32_t n, struct dlx_message **ret)
 {
     return n == 1 && take_next_found(s, ret) ? 0 : try_take(s, n, ret);
@@ -345,8 +350,9 @@ static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
     return sleep_until(s, &wait, n, ret);
 }
 
-/* A caller that always finds messages still hears of new publishers, of parked links, and, soon after a link was made, of
- * its arenas, of which only so many are sent before the first are acknowledged. */
+/* A caller that always finds messages still hears of new publishers, of parked links, and, soon
+ * after a link was made, of its arenas, of which only so many are sent before the first are
+ * acknowledged. */
 static void __attribute__((noinline)) look_around(struct dlx_subscription *s)
 {
     if (s->looks.takes >= s->looks.notification_at) {
@@ -379,7 +385,8 @@ static int take_once(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
     return r;
 }
 
-/* Until a release is over. Returns 0; DLX_E_EMPTY (there is none), DLX_E_TIMEOUT, DLX_E_INTERRUPTED. */
+/* Until a release is over. Returns 0; DLX_E_EMPTY (there is none), DLX_E_TIMEOUT,
+ * DLX_E_INTERRUPTED. */
 static int wait_for_release(struct dlx_subscription *s, uint32_t n_done, struct dlx_wait *wait)
 {
     for (;;) {

@@ -3,9 +3,10 @@
 #define DLX_CLIENT_RESUME_POSITIONS_H
 
 /*
- * How far a subscription got with publishers that have gone and may be seen again: they retain messages, have gone on with
- * another daemon, or did not say that they close, as one that the daemon disconnected. No message is to come twice, and what
- * is missing is counted. The newest DLX_RESUME_POSITIONS_MAX of them are remembered.
+ * How far a subscription got with publishers that have gone and may be seen again: they retain
+ * messages, have gone on with another daemon, or did not say that they close, as one that the
+ * daemon disconnected. No message is to come twice, and what is missing is counted. The newest
+ * DLX_RESUME_POSITIONS_MAX of them are remembered.
  */
 
 #include <stdint.h>
@@ -34,8 +35,8 @@ void dlx__resume_positions_deinit(struct dlx_resume_positions *positions);
 /* For lack of memory it is forgotten. */
 void dlx__resume_positions_add(struct dlx_resume_positions *positions, uint64_t origin,
                                uint64_t seq, uint64_t untold);
-/* Counted on a link that has ended, to the publisher with this origin. One that is not remembered has
- * no counts. */
+/* Counted on a link that has ended, to the publisher with this origin. One that is not remembered
+ * has no counts. */
 void dlx__resume_positions_count(struct dlx_resume_positions *positions, uint64_t origin,
                                  const struct dlx_resume_counts *counts);
 /* The counts of this publisher, whose next link goes on with them. They are zero from then on. */

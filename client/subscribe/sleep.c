@@ -28,7 +28,8 @@ int dlx__subscription_handle_events(struct dlx_subscription *s, int timeout_ms)
 {
     struct epoll_event events[16];
     bool notification = false, timer = false;
-    /* poll() sleeps, because SIGSTOP and SIGCONT end epoll_wait() although no handler ran: signal(7). */
+    /* poll() sleeps, because SIGSTOP and SIGCONT end epoll_wait() although no handler ran:
+     * signal(7). */
     struct pollfd pfd = {.fd = s->epoll, .events = POLLIN};
     int n = timeout_ms == 0 ? 1 : poll(&pfd, 1, timeout_ms);
     n = n > 0 ? epoll_wait(s->epoll, events, (int)DLX_ARRAY_SIZE(events), 0) : n;

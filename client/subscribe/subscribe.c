@@ -61,8 +61,8 @@ static int check_args(const char *topic, struct dlx_subscribe_args *args)
     return 0;
 }
 
-/* Waits until every publisher that was there is attached and the next ones find spare links. Returns
- * 0, or why that cannot be. */
+/* Waits until every publisher that was there is attached and the next ones find spare links.
+ * Returns 0, or why that cannot be. */
 static int attach_all(struct dlx_subscription *s)
 {
     struct dlx_wait wait = {.deadline = dlx__deadline(s->client->timeout_ns)};

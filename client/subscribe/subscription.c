@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The links of a subscription, and the daemon's notifications about them. client/subscribe/subscribe.c makes
- * and ends subscriptions, client/subscribe/receive.c takes from them. */
+/* The links of a subscription, and the daemon's notifications about them.
+ * client/subscribe/subscribe.c makes and ends subscriptions, client/subscribe/receive.c takes from
+ * them. */
 
 #include "client/subscribe/subscription.h"
 #include "client/control/call.h"
@@ -38,8 +39,8 @@ static struct dlx_subscriber_link *find_link(const struct dlx_subscription *s, u
     return NULL;
 }
 
-/* The link is complete, or will never be: dlx_subscribe() does not wait for it any more. For those of publishers that came
- * meanwhile it never did; the others have the first numbers. */
+/* The link is complete, or will never be: dlx_subscribe() does not wait for it any more. For those
+ * of publishers that came meanwhile it never did; the others have the first numbers. */
 static void settle(struct dlx_subscription *s, uint64_t link)
 {
     if (link - s->notifications.first_link < s->notifications.n_offers)
@@ -135,7 +136,8 @@ void dlx__subscription_fail(struct dlx_subscription *s, int code)
     }
 }
 
-/* ---- notifications ---------------------------------------------------------------------------------- */
+/* ---- notifications
+ * ---------------------------------------------------------------------------------- */
 
 static void on_offer(struct dlx_subscription *s, struct dlx_notification *notification)
 {
@@ -183,8 +185,9 @@ static void start(struct dlx_subscription *s, struct dlx_subscriber_link *link)
     }
     if (dlx__origin_is_anothers(s, link->publisher, link->origin))
         link->origin = link->publisher;
-    /* The publisher announced itself again, to another daemon, or to this one, which had disconnected it: it goes on here
-     * where it ended there. One that we do not know came while we were away. */
+    /* The publisher announced itself again, to another daemon, or to this one, which had
+     * disconnected it: it goes on here where it ended there. One that we do not know came while we
+     * were away. */
     for (uint32_t i = 0; i < s->n_links; i++) {
         struct dlx_subscriber_link *other = s->links[i];
         if (dlx__origin_may_resume(other, link->origin) &&
@@ -192,8 +195,8 @@ static void start(struct dlx_subscription *s, struct dlx_subscriber_link *link)
             link->after = other;
     }
     /* To the same control block, since the publisher is one of a former daemon, or only we were
-     * disconnected. The old link is left as soon as it has nothing new: from then on the new one, which
-     * the daemon knows, counts. */
+     * disconnected. The old link is left as soon as it has nothing new: from then on the new one,
+     * which the daemon knows, counts. */
     if (link->after && link->after->publisher == link->publisher &&
         (link->former || s->sock >= 0)) {
         dlx__subscriber_link_no_more_messages(link->after);

@@ -2,7 +2,8 @@
 #ifndef DLX_CLIENT_SUBSCRIPTION_H
 #define DLX_CLIENT_SUBSCRIPTION_H
 
-/* A subscription: its links, the socket that brings their notifications, and the epoll that it sleeps on. */
+/* A subscription: its links, the socket that brings their notifications, and the epoll that it
+ * sleeps on. */
 
 #include "client/base/event.h"
 #include "client/base/turn.h"
@@ -93,8 +94,9 @@ struct dlx_subscription {
 /* Why dlx__subscription_begin() refuses. */
 int dlx__subscription_refuse(const struct dlx_subscription *s, const char *what);
 
-/* A call on the subscription begins. Returns 0, then dlx__subscription_leave() ends it; DLX_E_INVALID (s is
- * NULL), DLX_E_FORKED, DLX_E_IN_USE (another thread is in a call). `what` is the name of the call. */
+/* A call on the subscription begins. Returns 0, then dlx__subscription_leave() ends it;
+ * DLX_E_INVALID (s is NULL), DLX_E_FORKED, DLX_E_IN_USE (another thread is in a call). `what` is
+ * the name of the call. */
 static inline int dlx__subscription_begin(struct dlx_subscription *s, const char *what)
 {
     dlx__error_clear();
@@ -131,12 +133,12 @@ int dlx__subscription_epoll_close(struct dlx_subscription *s, int take_fd);
 struct dlx_new_subscription;
 int dlx__subscription_adopt(struct dlx_subscription *s, const struct dlx_new_subscription *made);
 
-/* What the thread's message says happened to a link: remembered, and told by a later take, or by dlx_subscribe(). The
- * first one counts. */
+/* What the thread's message says happened to a link: remembered, and told by a later take, or by
+ * dlx_subscribe(). The first one counts. */
 void dlx__subscription_fail(struct dlx_subscription *s, int code);
 
-/* News were read, by whoever spins, for another link or for an event, after the last look at a link that may wait for them, or
- * that was not asked to ring. Nothing else will tell of those. */
+/* News were read, by whoever spins, for another link or for an event, after the last look at a link
+ * that may wait for them, or that was not asked to ring. Nothing else will tell of those. */
 static inline bool dlx__subscription_has_unused_notifications(const struct dlx_subscription *s)
 {
     return s->notifications.n_known != s->notifications.n_read;
@@ -151,8 +153,8 @@ void dlx__subscription_tell(struct dlx_subscription *s, struct dlx_subscriber_li
 /* Leave a link: what is held stays held. */
 void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_subscriber_link *link);
 
-/* client/subscribe/parking.c: something may be there. Links that are not open, or whose turn has not come,
- * stay as they are. */
+/* client/subscribe/parking.c: something may be there. Links that are not open, or whose turn has
+ * not come, stay as they are. */
 void dlx__subscription_activate(struct dlx_subscription *s, struct dlx_subscriber_link *link);
 void dlx__subscription_deactivate(struct dlx_subscription *s, struct dlx_subscriber_link *link);
 /* Ask its publisher for a bell. Returns false if something is there already. */
@@ -165,7 +167,8 @@ void dlx__subscription_on_bell(struct dlx_subscription *s, struct dlx_subscriber
 struct dlx_subscriber_link *dlx__subscription_successor(const struct dlx_subscription *s,
                                                         const struct dlx_subscriber_link *link);
 
-/* Read what the daemon has sent, without waiting. May attach and detach links, and set `failure`. */
+/* Read what the daemon has sent, without waiting. May attach and detach links, and set
+ * `failure`. */
 void dlx__subscription_read_notifications(struct dlx_subscription *s);
 
 #endif

@@ -3,8 +3,8 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
-/* No publisher was asked to ring yet, and there may be something already: the first poll says "look", and the EMPTY that follows is
- * the one that arms. */
+/* No publisher was asked to ring yet, and there may be something already: the first poll says
+ * "look", and the EMPTY that follows is the one that arms. */
 static int add_nudge(struct dlx_subscription *s)
 {
     struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = &s->nudge}};

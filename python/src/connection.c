@@ -53,7 +53,8 @@ static int check_number(const char *function, Py_ssize_t n_args, Py_ssize_t leas
     return -1;
 }
 
-/* 0 is the default of libdlx, and no answer comes at once. Who gives a time also waits for a daemon that is not there. */
+/* 0 is the default of libdlx, and no answer comes at once. Who gives a time also waits for a daemon
+ * that is not there. */
 static int parse_timeout(PyObject *object, struct dlx_connect_args *args)
 {
     if (object == Py_None)

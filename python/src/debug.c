@@ -10,7 +10,8 @@
 
 #define N_REGIONS 4096
 
-/* Written under the GIL, read by the handler of a fault of any thread: `end` is cleared first and set last. */
+/* Written under the GIL, read by the handler of a fault of any thread: `end` is cleared first and
+ * set last. */
 struct region {
     atomic_uintptr_t end; /* 0: nothing */
     uintptr_t start;
@@ -144,7 +145,8 @@ static int install(void)
     return 0;
 }
 
-/* faulthandler's handler is the one before ours: it has the process end, and says first where Python was. */
+/* faulthandler's handler is the one before ours: it has the process end, and says first where
+ * Python was. */
 static int set_traceback(bool on)
 {
     static bool is_ours;

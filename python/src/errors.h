@@ -2,7 +2,8 @@
 #ifndef DLXPY_ERRORS_H
 #define DLXPY_ERRORS_H
 
-/* Codes of libdlx as exceptions of dlx._errors. Each sets the exception and returns NULL. The GIL is held. */
+/* Codes of libdlx as exceptions of dlx._errors. Each sets the exception and returns NULL. The GIL
+ * is held. */
 
 #include "state.h"
 
@@ -23,8 +24,8 @@ void dlxpy_amend(const char *function, const char *format, ...);
  * KeyboardInterrupt is. */
 int dlxpy_pass_over(void);
 
-/* How often this process was forked off, seen from the one that loaded the module. What refers to shared memory
- * remembers it: touching that memory in a child faults. */
+/* How often this process was forked off, seen from the one that loaded the module. What refers to
+ * shared memory remembers it: touching that memory in a child faults. */
 unsigned dlxpy_fork_generation(void);
 
 /* DLX_E_FORKED if `generation` is not this process's; 0 is that of every process. Returns 0 or

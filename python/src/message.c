@@ -30,7 +30,8 @@ static PyTypeObject *type_of(const struct dlx_message *m)
         i++;
     if (i == n)
         return dlxpy_message_type;
-    /* As _tree.py begins the metadata of what was nested; the same as bytes of a user ends otherwise. */
+    /* As _tree.py begins the metadata of what was nested; the same as bytes of a user ends
+     * otherwise. */
     static const char begin[] = "{\"dlx.tree\":";
     size_t size;
     const char *meta = dlx_message_meta(m, &size);
@@ -140,7 +141,8 @@ struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_
     return t;
 }
 
-/* Names are bytes to libdlx; those that are no UTF-8 are in a str as os.fsdecode() has them. Returns a code, or 1 with an exception. */
+/* Names are bytes to libdlx; those that are no UTF-8 are in a str as os.fsdecode() has them.
+ * Returns a code, or 1 with an exception. */
 static int find_name(struct dlx_message *m, PyObject *key, uint32_t *ret)
 {
     PyObject *bytes = PyUnicode_AsEncodedString(key, "utf-8", "surrogateescape");
@@ -153,7 +155,8 @@ static int find_name(struct dlx_message *m, PyObject *key, uint32_t *ret)
     return r;
 }
 
-/* A tensor by its number (from the end, if negative) or its name. The message, which is there now, or NULL with an exception. */
+/* A tensor by its number (from the end, if negative) or its name. The message, which is there now,
+ * or NULL with an exception. */
 static struct dlx_message *find(PyObject *self, PyObject *key, uint32_t *ret)
 {
     bool by_name = PyUnicode_Check(key);
@@ -242,7 +245,8 @@ static PyObject *spec_of(PyObject *self, const struct dlx_message *m, uint32_t i
     return NULL;
 }
 
-/* A list of what `make` makes of each tensor. The collection of garbage may release the message meanwhile. */
+/* A list of what `make` makes of each tensor. The collection of garbage may release the message
+ * meanwhile. */
 static PyObject *list(PyObject *self,
                       PyObject *(*make)(PyObject *self, const struct dlx_message *m, uint32_t i))
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Publisher.publish(): one tensor, a set, or a message that was received; Publisher.publish_many(): several of these. */
+/* Publisher.publish(): one tensor, a set, or a message that was received; Publisher.publish_many():
+ * several of these. */
 
 #include "debug.h"
 #include "errors.h"
@@ -9,7 +10,8 @@
 #include "wait.h"
 #include <stdlib.h>
 
-/* Bytes to copy, and tensors to publish, from which on it pays to let other threads run meanwhile. */
+/* Bytes to copy, and tensors to publish, from which on it pays to let other threads run
+ * meanwhile. */
 #define COPY_ALONE    (32U * 1024)
 #define PUBLISH_ALONE 64
 
@@ -19,7 +21,8 @@ static PyTypeObject *report_type;
 struct batch {
     struct dlxpy_publisher *p;
     const struct dlxpy_parcel *parcels;
-    /* The tensor of each message that is nothing but that, and NULL for others; NULL: there is only one message. */
+    /* The tensor of each message that is nothing but that, and NULL for others; NULL: there is only
+     * one message. */
     DLManagedTensorVersioned **tensors;
     uint32_t n;
     uint32_t n_done; /* published */
@@ -107,7 +110,8 @@ static struct dlx_publisher_stats stats_of(const struct dlxpy_publisher *p)
     return stats;
 }
 
-/* Returns 0; -1 with an exception, which may be that of a signal's handler though everything was published. */
+/* Returns 0; -1 with an exception, which may be that of a signal's handler though everything was
+ * published. */
 static int publish_batch(struct batch *b, struct wishes *w)
 {
     bool waits = w->timeout_ns != 0, alone = !waits && !takes_long(b);
@@ -127,8 +131,8 @@ static int publish_batch(struct batch *b, struct wishes *w)
     return 0;
 }
 
-/* libdlx does not know what was made of its tensors: those are copied, which `strict` refuses, and which is told once
- * otherwise. Returns 0, or -1 with an exception. */
+/* libdlx does not know what was made of its tensors: those are copied, which `strict` refuses, and
+ * which is told once otherwise. Returns 0, or -1 with an exception. */
 static int check_copies(const struct dlxpy_parcel *parcel, struct dlxpy_publisher *p, bool strict)
 {
     const char *topic = PyUnicode_AsUTF8AndSize(p->handle.topic, NULL);
@@ -186,8 +190,8 @@ static int parse_stream(PyObject *object, struct wishes *w)
     return -1;
 }
 
-/* `value`: timeout, strict, share, monotonic_ns, stream, stage, NULL where nothing was given. Returns 0, or -1 with an
- * exception. */
+/* `value`: timeout, strict, share, monotonic_ns, stream, stage, NULL where nothing was given.
+ * Returns 0, or -1 with an exception. */
 static int parse_wishes(const struct dlxpy_publisher *p, PyObject *const *value, struct wishes *w)
 {
     *w = (struct wishes){.report = {.size = sizeof w->report},
@@ -297,7 +301,8 @@ PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args
 
 /* ---- several messages ---------------------------------------------------------------------- */
 
-/* libdlx may use the memory of a message again before it comes to the next one: it cannot tell that it had that tensor before. */
+/* libdlx may use the memory of a message again before it comes to the next one: it cannot tell that
+ * it had that tensor before. */
 static int check_once(const struct dlxpy_parcel *parcel)
 {
     for (uint32_t i = 0; i < parcel->n; i++)
@@ -327,7 +332,8 @@ static int pack_one(struct dlxpy_parcel *parcel, PyObject *messages, Py_ssize_t 
     return r;
 }
 
-/* The publisher is entered, and there is room for all in `parcels` and b->tensors. Returns 0, or -1 with an exception. */
+/* The publisher is entered, and there is room for all in `parcels` and b->tensors. Returns 0, or -1
+ * with an exception. */
 static int publish_all(struct batch *b, struct dlxpy_parcel *parcels, PyObject *messages,
                        struct wishes *w)
 {

@@ -123,8 +123,8 @@ static const DLPackExchangeAPI *exchange_api(PyObject *capsule)
     return (const DLPackExchangeAPI *)header;
 }
 
-/* PyTorch gives the memory of a tensor that is conjugated or negated only when it is read as it is, without a word
- * (its __dlpack__ refuses). */
+/* PyTorch gives the memory of a tensor that is conjugated or negated only when it is read as it is,
+ * without a word (its __dlpack__ refuses). */
 static int check_is_plain(PyObject *object, const char *question, const char *answer)
 {
     bool failed = false;
@@ -226,7 +226,8 @@ static PyObject *call_dlpack(PyObject *method, PyObject *stream)
     return capsule;
 }
 
-/* TensorFlow ends the process when it is asked for the memory of what has none that could be copied. */
+/* TensorFlow ends the process when it is asked for the memory of what has none that could be
+ * copied. */
 static int check_has_memory(PyObject *object)
 {
     static const char *const without[] = {"string", "resource", "variant"};
@@ -351,11 +352,12 @@ static int use_own(struct dlxpy_source *s, struct dlxpy_tensor *t,
 
 /* ---- what no protocol tells ----------------------------------------------------------------- */
 
-/* numpy.ma gives its data by all of them, and its mask by none. A method of this name is something else (pandas). */
+/* numpy.ma gives its data by all of them, and its mask by none. A method of this name is something
+ * else (pandas). */
 static int check_is_not_masked(PyObject *object)
 {
-    static PyTypeObject *
-        without; /* the last one, kept: an attribute that is not there takes as long as half a publish() */
+    static PyTypeObject *without; /* the last one, kept: an attribute that is not there takes as
+                                     long as half a publish() */
     bool failed = false;
     if (Py_IS_TYPE(object, without))
         return 0;
@@ -388,8 +390,9 @@ static int refuse(PyObject *object)
     return -1;
 }
 
-/* NumPy has types for which neither its buffers nor its __dlpack__ have names, as bfloat16: the last protocol may
- * serve where the others fail. If none does, the first failure is the one to tell. */
+/* NumPy has types for which neither its buffers nor its __dlpack__ have names, as bfloat16: the
+ * last protocol may serve where the others fail. If none does, the first failure is the one to
+ * tell. */
 static int try_in_turn(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender)
 {
     PyObject *type = NULL, *value = NULL, *trace = NULL;

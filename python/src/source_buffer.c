@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Memory that is described by the buffer protocol or by __array_interface__: steps in bytes, types by a text. */
+/* Memory that is described by the buffer protocol or by __array_interface__: steps in bytes, types
+ * by a text. */
 
 #include "dtype.h"
 #include "source.h"

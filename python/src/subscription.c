@@ -119,8 +119,8 @@ static int raise_ended(const struct dlxpy_subscription *self)
     return DLX_E_PUBLISHER_GONE;
 }
 
-/* Into `taken`, which has room and is empty. Returns 0; DLX_E_EMPTY or DLX_E_TIMEOUT, without an exception; another
- * code of libdlx, or 1, with one. */
+/* Into `taken`, which has room and is empty. Returns 0; DLX_E_EMPTY or DLX_E_TIMEOUT, without an
+ * exception; another code of libdlx, or 1, with one. */
 static int take_from_libdlx(struct dlxpy_subscription *self, int64_t timeout_ns,
                             struct dlxpy_taken *taken)
 {
@@ -143,8 +143,8 @@ static int take_from_libdlx(struct dlxpy_subscription *self, int64_t timeout_ns,
     return r;
 }
 
-/* What is there, without waiting; but it may find a new daemon, which takes time to answer. Returns as
- * take_from_libdlx(). */
+/* What is there, without waiting; but it may find a new daemon, which takes time to answer. Returns
+ * as take_from_libdlx(). */
 static int look(struct dlxpy_subscription *self, struct dlxpy_taken *taken)
 {
     int r = self->kept_code;
@@ -188,7 +188,8 @@ static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxp
     return r;
 }
 
-/* What was taken, for Python: a message, or a list of them. What it cannot be made of is dropped. NULL with an exception. */
+/* What was taken, for Python: a message, or a list of them. What it cannot be made of is dropped.
+ * NULL with an exception. */
 static PyObject *make_result(struct dlxpy_taken *taken, const struct dlxpy_stream *stream,
                              bool is_private)
 {

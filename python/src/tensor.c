@@ -242,7 +242,8 @@ static PyObject *as_bits(PyObject *self, PyObject *unused)
     return (PyObject *)bits;
 }
 
-/* _view(offset, shape, strides) in elements, for indexing; the caller keeps to the tensor's memory. */
+/* _view(offset, shape, strides) in elements, for indexing; the caller keeps to the tensor's
+ * memory. */
 static PyObject *make_view(PyObject *self, PyObject *args)
 {
     PyObject *shape, *strides;
