@@ -85,7 +85,7 @@ static uint64_t charged_bytes(struct dlx_client *c)
     return bytes;
 }
 
-START_TEST(memory_goes_back_and_comes_again_while_others_hold_theirs)
+TEST(memory_goes_back_and_comes_again_while_others_hold_theirs)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_message *held[2];
@@ -110,10 +110,9 @@ START_TEST(memory_goes_back_and_comes_again_while_others_hold_theirs)
     dlx_message_unref(held[1]);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Of several sizes in turn, each held for a while: after the first messages no arena comes or goes. */
-START_TEST(a_steady_stream_keeps_its_arenas)
+TEST(a_steady_stream_keeps_its_arenas)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_message *held[3] = {NULL};
@@ -133,10 +132,9 @@ START_TEST(a_steady_stream_keeps_its_arenas)
         dlx_message_unref(held[i]);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Its parts are small and its manifest is large: dlx_alloc_set() has made room for all of it. */
-START_TEST(a_set_lies_in_one_arena_with_its_manifest)
+TEST(a_set_lies_in_one_arena_with_its_manifest)
 {
     enum { N_TENSORS = 20000 };
     static struct dlx_tensor_spec specs[N_TENSORS];
@@ -164,7 +162,6 @@ START_TEST(a_set_lies_in_one_arena_with_its_manifest)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* ---- no arena can be had -------------------------------------------------------------------- */
 
@@ -181,7 +178,7 @@ static struct dlx_publisher *make_empty_arenas(struct dlx_client *c, int64_t mib
     return p;
 }
 
-START_TEST(without_a_daemon_a_large_tensor_goes_where_it_fits)
+TEST(without_a_daemon_a_large_tensor_goes_where_it_fits)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = make_empty_arenas(c, 9);
@@ -196,10 +193,9 @@ START_TEST(without_a_daemon_a_large_tensor_goes_where_it_fits)
     dlx_client_unref(c);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
 }
-END_TEST
 
 /* It is waited for once, not for each message. */
-START_TEST(a_daemon_that_does_not_answer_is_not_asked_each_time)
+TEST(a_daemon_that_does_not_answer_is_not_asked_each_time)
 {
     const struct dlx_connect_args args = {
         .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = SECOND};
@@ -222,7 +218,6 @@ START_TEST(a_daemon_that_does_not_answer_is_not_asked_each_time)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- readers -------------------------------------------------------------------------------- */
 
@@ -238,7 +233,7 @@ static bool has_arena(struct dlx_subscription *s, uint32_t id)
 }
 
 /* It is unmapped although others are held, and not while it is held itself, whatever the publisher says. */
-START_TEST(a_dropped_arena_stays_mapped_for_what_lies_in_it_alone)
+TEST(a_dropped_arena_stays_mapped_for_what_lies_in_it_alone)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_message *m[3];
@@ -269,9 +264,8 @@ START_TEST(a_dropped_arena_stays_mapped_for_what_lies_in_it_alone)
     dlx_message_unref(m[2]);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(what_is_impossible_costs_no_arena)
+TEST(what_is_impossible_costs_no_arena)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_publisher_stats before = {.size = sizeof before}, after = {.size = sizeof after};
@@ -288,10 +282,9 @@ START_TEST(what_is_impossible_costs_no_arena)
     ck_assert_uint_eq(after.n_arenas, before.n_arenas);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* A set may lie in several. */
-START_TEST(an_arena_stays_mapped_for_a_set_with_a_tensor_in_it)
+TEST(an_arena_stays_mapped_for_a_set_with_a_tensor_in_it)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_message *single = pass(&x, 2, 1), *set = NULL;
@@ -327,21 +320,10 @@ START_TEST(an_arena_stays_mapped_for_a_set_with_a_tensor_in_it)
     ck_assert(!has_arena(x.s, arenas[0]) && !has_arena(x.s, arenas[1]));
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("arenas");
     TCase *tcase = dlx_test_stream_case("arenas");
     tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, memory_goes_back_and_comes_again_while_others_hold_theirs);
-    tcase_add_test(tcase, a_steady_stream_keeps_its_arenas);
-    tcase_add_test(tcase, a_set_lies_in_one_arena_with_its_manifest);
-    tcase_add_test(tcase, without_a_daemon_a_large_tensor_goes_where_it_fits);
-    tcase_add_test(tcase, a_daemon_that_does_not_answer_is_not_asked_each_time);
-    tcase_add_test(tcase, a_dropped_arena_stays_mapped_for_what_lies_in_it_alone);
-    tcase_add_test(tcase, an_arena_stays_mapped_for_a_set_with_a_tensor_in_it);
-    tcase_add_test(tcase, what_is_impossible_costs_no_arena);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -46,7 +46,7 @@ static pid_t spawn_reader(int *ret_fd)
     return pid;
 }
 
-START_TEST(a_hundred_come_and_go_while_the_publisher_sleeps)
+TEST(a_hundred_come_and_go_while_the_publisher_sleeps)
 {
     size_t fds_before = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
@@ -118,7 +118,6 @@ START_TEST(a_hundred_come_and_go_while_the_publisher_sleeps)
     dlx_client_unref(other);
     dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, fds_before);
 }
-END_TEST
 
 /* What they hold, and who stays, among the many who come and go. */
 enum { MANY = 1000, N_HELD = MANY / 50, N_STAY = MANY * 3 / 10 };
@@ -141,7 +140,7 @@ static void publish_many(struct dlx_publisher *p, int64_t first)
         dlx_test_stream_publish(p, 100, i);
 }
 
-START_TEST(a_thousand_come_and_go_while_the_publisher_sleeps)
+TEST(a_thousand_come_and_go_while_the_publisher_sleeps)
 {
     size_t fds_before = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
@@ -211,7 +210,6 @@ START_TEST(a_thousand_come_and_go_while_the_publisher_sleeps)
     dlx_client_unref(other);
     dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, fds_before);
 }
-END_TEST
 
 /* 400 come, of whom every 40th stays, and every 40th holds a message longer. */
 enum { SOME = 400, N_LEFT = SOME / 40 };
@@ -266,7 +264,7 @@ static void guests_leave(struct guests *g)
 }
 
 /* Those that are left were told of by nobody: the publisher goes on where they hold nothing, and they go on with it. */
-START_TEST(a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleeps)
+LOOP_TEST(a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleeps, 0, 2)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct guests guests = {.c = dlx_test_stream_connect()};
@@ -311,10 +309,9 @@ START_TEST(a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleep
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* A reliable one that the publisher was not told of is not waited for: what it loses by that has a number. */
-START_TEST(what_a_reliable_subscriber_loses_with_its_daemon_is_counted)
+TEST(what_a_reliable_subscriber_loses_with_its_daemon_is_counted)
 {
     static const struct dlx_publisher_args blocks = {
         .size = sizeof blocks, .on_full = DLX_ON_FULL_BLOCK, .depth = 16};
@@ -363,10 +360,9 @@ START_TEST(what_a_reliable_subscriber_loses_with_its_daemon_is_counted)
     dlx_client_unref(c);
     dlx_client_unref(other);
 }
-END_TEST
 
 /* It wakes up for one message, and sleeps on. */
-START_TEST(all_who_sleep_are_woken_for_a_single_message)
+TEST(all_who_sleep_are_woken_for_a_single_message)
 {
     enum { N_SLEEP = 500 };
     static struct dlx_subscription *s[N_SLEEP];
@@ -397,9 +393,8 @@ START_TEST(all_who_sleep_are_woken_for_a_single_message)
     dlx_client_unref(c);
     dlx_client_unref(other);
 }
-END_TEST
 
-START_TEST(it_may_wait_for_hundreds_who_came_while_it_slept)
+TEST(it_may_wait_for_hundreds_who_came_while_it_slept)
 {
     enum { N_SLEEP = 500 };
     static struct dlx_subscription *s[N_SLEEP];
@@ -420,10 +415,9 @@ START_TEST(it_may_wait_for_hundreds_who_came_while_it_slept)
     dlx_client_unref(c);
     dlx_client_unref(other);
 }
-END_TEST
 
 /* With all that it retains, and nothing of who waited. */
-START_TEST(it_may_end_while_hundreds_wait)
+TEST(it_may_end_while_hundreds_wait)
 {
     size_t fds_before = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     struct dlx_client *c = dlx_test_stream_connect();
@@ -444,7 +438,6 @@ START_TEST(it_may_end_while_hundreds_wait)
     dlx_client_unref(c);
     dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, fds_before);
 }
-END_TEST
 
 /* Publishes 1 to 4, tells, and goes on when it is told to. */
 static pid_t spawn_publisher(int *ret_sock)
@@ -479,7 +472,7 @@ static pid_t spawn_publisher(int *ret_sock)
     return pid;
 }
 
-START_TEST(hundreds_come_and_go_while_the_publisher_is_stopped)
+TEST(hundreds_come_and_go_while_the_publisher_is_stopped)
 {
     size_t fds_before = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     struct guests guests = {.c = dlx_test_stream_connect()};
@@ -504,10 +497,9 @@ START_TEST(hundreds_come_and_go_while_the_publisher_is_stopped)
     guests_leave(&guests);
     dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, fds_before);
 }
-END_TEST
 
 /* The publisher wakes up at moments that have nothing to do with what happens to those who wait. */
-START_TEST(it_may_wake_up_at_any_moment)
+TEST(it_may_wake_up_at_any_moment)
 {
     enum { N_ROUNDS = 4 };
     struct dlx_client *c = dlx_test_stream_connect();
@@ -568,22 +560,8 @@ START_TEST(it_may_wake_up_at_any_moment)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("asleep");
-    TCase *tcase = dlx_test_stream_case("asleep");
-    tcase_add_test(tcase, a_hundred_come_and_go_while_the_publisher_sleeps);
-    tcase_add_test(tcase, a_thousand_come_and_go_while_the_publisher_sleeps);
-    tcase_add_test(tcase, it_may_wake_up_at_any_moment);
-    tcase_add_test(tcase, hundreds_come_and_go_while_the_publisher_is_stopped);
-    tcase_add_test(tcase, all_who_sleep_are_woken_for_a_single_message);
-    tcase_add_test(tcase, it_may_wait_for_hundreds_who_came_while_it_slept);
-    tcase_add_test(tcase, it_may_end_while_hundreds_wait);
-    tcase_add_loop_test(
-        tcase, a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleeps, 0, 2);
-    tcase_add_test(tcase, what_a_reliable_subscriber_loses_with_its_daemon_is_counted);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("asleep"));
 }

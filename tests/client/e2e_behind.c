@@ -68,7 +68,7 @@ static struct links wait_until_it_blocks(struct dlx_client *c, bool blocks)
 
 /* ---- a publisher and subscribers --------------------------------------------------------------- */
 
-START_TEST(it_is_told_how_many_messages_a_subscriber_has_yet_to_take)
+TEST(it_is_told_how_many_messages_a_subscriber_has_yet_to_take)
 {
     const struct dlx_publisher_args drops = {.size = sizeof drops, .depth = DEPTH};
     struct dlx_test_pair x = dlx_test_pair_make(&drops, NULL);
@@ -94,7 +94,6 @@ START_TEST(it_is_told_how_many_messages_a_subscriber_has_yet_to_take)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 static void *publish_one(void *p)
 {
@@ -112,7 +111,8 @@ static const struct dlx_publisher_args blocking[] = {
 static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
 
 /* It holds one message of the 16 that it may hold: holding is not what the publisher waits for. */
-START_TEST(a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher)
+LOOP_TEST(a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher, 0,
+          DLX_ARRAY_SIZE(blocking))
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocking[_i], &reliable);
     uint64_t window = _i == 0 ? DEPTH : 6;
@@ -152,10 +152,9 @@ START_TEST(a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher)
     dlx_subscription_unref(keeps_up);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Such a one waits between its calls. */
-START_TEST(a_publisher_that_waits_by_its_descriptor_is_blocked)
+TEST(a_publisher_that_waits_by_its_descriptor_is_blocked)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocking[0], &reliable);
     struct dlx_message *m = NULL;
@@ -172,7 +171,6 @@ START_TEST(a_publisher_that_waits_by_its_descriptor_is_blocked)
     ck_assert(!look_at_one(x.c).blocks);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* ---- what the pages say ------------------------------------------------------------------------ */
 
@@ -212,7 +210,7 @@ static void end_raw(struct raw *x)
 }
 
 /* The subscriber makes no call, so it has stored no cursor. */
-START_TEST(a_subscriber_that_was_there_first_is_behind_from_the_first_message)
+LOOP_TEST(a_subscriber_that_was_there_first_is_behind_from_the_first_message, 0, 2)
 {
     static const uint64_t after[] = {0, 10};
     struct raw x = make_raw(after[_i], 0);
@@ -227,10 +225,9 @@ START_TEST(a_subscriber_that_was_there_first_is_behind_from_the_first_message)
     ck_assert(!look_at_one(x.c).blocks);
     end_raw(&x);
 }
-END_TEST
 
 /* One that joins later has yet to say where it begins; until then a publisher waits for it all the same. */
-START_TEST(a_subscriber_that_has_not_started_is_not_behind)
+TEST(a_subscriber_that_has_not_started_is_not_behind)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocking[0], &reliable);
     struct dlx_shm_link *page = x.s->links[0]->page;
@@ -247,7 +244,6 @@ START_TEST(a_subscriber_that_has_not_started_is_not_behind)
     ck_assert_uint_eq(look_at_one(x.c).behind, DEPTH);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 #define HEAD_MAX ((UINT64_C(1) << 61) - 1)
 
@@ -264,7 +260,7 @@ static const struct {
     {UINT64_MAX, HEAD_MAX + 1, 0},
 };
 
-START_TEST(a_head_and_a_cursor_that_lie_give_numbers_that_can_be)
+LOOP_TEST(a_head_and_a_cursor_that_lie_give_numbers_that_can_be, 0, DLX_ARRAY_SIZE(lies))
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocking[0], &reliable);
     struct dlx_shm_control *control = x.p->core.block->control;
@@ -279,10 +275,9 @@ START_TEST(a_head_and_a_cursor_that_lie_give_numbers_that_can_be)
     dlx_store64_sc(&control->head, 0);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Its control block says that it waits, for ever. */
-START_TEST(a_publisher_that_was_killed_waits_for_nobody)
+TEST(a_publisher_that_was_killed_waits_for_nobody)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = NULL;
@@ -314,22 +309,8 @@ START_TEST(a_publisher_that_was_killed_waits_for_nobody)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("behind");
-    TCase *tcase = dlx_test_stream_case("behind");
-    tcase_add_test(tcase, it_is_told_how_many_messages_a_subscriber_has_yet_to_take);
-    tcase_add_loop_test(tcase, a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher, 0,
-                        DLX_ARRAY_SIZE(blocking));
-    tcase_add_test(tcase, a_publisher_that_waits_by_its_descriptor_is_blocked);
-    tcase_add_loop_test(tcase, a_subscriber_that_was_there_first_is_behind_from_the_first_message,
-                        0, 2);
-    tcase_add_test(tcase, a_subscriber_that_has_not_started_is_not_behind);
-    tcase_add_loop_test(tcase, a_head_and_a_cursor_that_lie_give_numbers_that_can_be, 0,
-                        DLX_ARRAY_SIZE(lies));
-    tcase_add_test(tcase, a_publisher_that_was_killed_waits_for_nobody);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("behind"));
 }

@@ -50,7 +50,7 @@ static void publish_until_blocked(struct dlx_publisher *p)
     ck_assert_int_le(n_polls, POLLS_MAX);
 }
 
-START_TEST(a_bell_that_says_nothing_more_does_not_keep_it_awake)
+TEST(a_bell_that_says_nothing_more_does_not_keep_it_awake)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
     struct dlx_message *m = NULL;
@@ -65,7 +65,6 @@ START_TEST(a_bell_that_says_nothing_more_does_not_keep_it_awake)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 static pid_t spawn_subscriber(int *ret_fd)
 {
@@ -94,7 +93,7 @@ static void end_subscriber(pid_t pid, int fd)
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
 }
 
-START_TEST(a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake)
+TEST(a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
     int fd;
@@ -110,9 +109,8 @@ START_TEST(a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake)
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "have yet to join the new dlpackd"));
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(who_waits_for_subscribers_sleeps_when_daemon_and_subscriber_died)
+TEST(who_waits_for_subscribers_sleeps_when_daemon_and_subscriber_died)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
     int fd;
@@ -127,15 +125,8 @@ START_TEST(who_waits_for_subscribers_sleeps_when_daemon_and_subscriber_died)
     dlx_test_pair_end(&x);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL); /* as the fixture left it */
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("blocked");
-    TCase *tcase = dlx_test_stream_case("blocked");
-    tcase_add_test(tcase, a_bell_that_says_nothing_more_does_not_keep_it_awake);
-    tcase_add_test(tcase, a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake);
-    tcase_add_test(tcase, who_waits_for_subscribers_sleeps_when_daemon_and_subscriber_died);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("blocked"));
 }

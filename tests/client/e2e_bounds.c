@@ -61,7 +61,7 @@ static void check_limit(struct dlx_test_pair *x, uint32_t n, const char *word, b
     ck_assert_int_eq(dlx_take(x->s, 0, &m), DLX_E_EMPTY);
 }
 
-START_TEST(a_take_beyond_the_publishers_count_fails_until_one_is_released)
+LOOP_TEST(a_take_beyond_the_publishers_count_fails_until_one_is_released, 0, 2)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK, .max_held = 2};
@@ -69,9 +69,8 @@ START_TEST(a_take_beyond_the_publishers_count_fails_until_one_is_released)
     check_limit(&x, 2, "2 messages are held, the limit of the publisher", _i);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(the_lower_count_is_the_limit)
+LOOP_TEST(the_lower_count_is_the_limit, 0, 2)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK, .max_held = 9};
@@ -81,10 +80,9 @@ START_TEST(the_lower_count_is_the_limit)
     check_limit(&x, 3, "3 messages are held, the limit of this subscription", _i);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* The last one may be larger than what is left. */
-START_TEST(a_take_beyond_the_publishers_bytes_fails_until_some_are_released)
+LOOP_TEST(a_take_beyond_the_publishers_bytes_fails_until_some_are_released, 0, 4)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK, .max_held_bytes = 2 * BYTES + (_i & 2)};
@@ -95,9 +93,8 @@ START_TEST(a_take_beyond_the_publishers_bytes_fails_until_some_are_released)
         check_limit(&x, 2, "160 B are held, and the publisher allows 160 B", _i & 1);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_subscriber_of_the_newest_message_is_bounded_too)
+TEST(a_subscriber_of_the_newest_message_is_bounded_too)
 {
     const struct dlx_publisher_args pa = {.size = sizeof pa, .max_held_bytes = 1};
     const struct dlx_subscribe_args sa = {.size = sizeof sa, .mode = DLX_MODE_LATEST};
@@ -119,10 +116,9 @@ START_TEST(a_subscriber_of_the_newest_message_is_bounded_too)
     ck_assert_uint_eq(stats.skipped, 3);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* What fails is a take of a message that is there. */
-START_TEST(who_holds_all_that_it_may_is_told_what_else_there_is)
+TEST(who_holds_all_that_it_may_is_told_what_else_there_is)
 {
     const struct dlx_publisher_args pa = {.size = sizeof pa, .max_held_bytes = BYTES};
     struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
@@ -137,7 +133,6 @@ START_TEST(who_holds_all_that_it_may_is_told_what_else_there_is)
     dlx_message_unref(held);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 static void *delete_tensor(void *userdata)
 {
@@ -148,7 +143,7 @@ static void *delete_tensor(void *userdata)
 
 /* Of a set, all tensors count, as long as one of them is held. */
 /* One that was taken, and waited for its arena, while a batch comes from another link. */
-START_TEST(a_message_that_waited_counts_when_a_batch_takes_it)
+TEST(a_message_that_waited_counts_when_a_batch_takes_it)
 {
     const struct dlx_publisher_args bounded = {.size = sizeof bounded, .max_held_bytes = LARGE};
     struct dlx_client *c = dlx_test_stream_connect();
@@ -190,9 +185,8 @@ START_TEST(a_message_that_waited_counts_when_a_batch_takes_it)
     dlx_publisher_unref(p[1]);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(bytes_count_until_the_last_tensor_is_deleted_on_another_thread)
+TEST(bytes_count_until_the_last_tensor_is_deleted_on_another_thread)
 {
     const struct dlx_publisher_args pa = {.size = sizeof pa, .max_held_bytes = BYTES + 1};
     struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
@@ -220,7 +214,6 @@ START_TEST(bytes_count_until_the_last_tensor_is_deleted_on_another_thread)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 static void expect_one_at_a_time(struct dlx_subscription *s)
 {
@@ -248,7 +241,7 @@ static void publish_on_a_new_link(struct dlx_test_pair *x)
     dlx_test_stream_publish(x->p, N, 5);
 }
 
-START_TEST(bounds_outlive_the_daemon_and_the_publisher)
+LOOP_TEST(bounds_outlive_the_daemon_and_the_publisher, 0, 2)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .retain = 2, .max_held = _i ? 0 : 1, .max_held_bytes = _i ? BYTES : 0};
@@ -265,7 +258,6 @@ START_TEST(bounds_outlive_the_daemon_and_the_publisher)
     expect_one_at_a_time(x.s);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* ---- links that are cut ------------------------------------------------------------------------ */
 
@@ -340,7 +332,7 @@ static struct dlx_publisher_args bounded(int i)
                                        .max_held_bytes = i & 1 ? 3 * LARGE : 0};
 }
 
-START_TEST(a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on)
+LOOP_TEST(a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on, 0, 4)
 {
     const struct dlx_publisher_args pa = bounded(_i);
     struct cast x = make_cast(&pa, _i & 2);
@@ -380,10 +372,9 @@ START_TEST(a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on)
     ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);
     end_cast(&x);
 }
-END_TEST
 
 /* Both hold exactly what they may, and one more if bytes are counted. */
-START_TEST(an_honest_link_is_not_cut_while_memory_is_short)
+LOOP_TEST(an_honest_link_is_not_cut_while_memory_is_short, 0, 4)
 {
     const struct dlx_publisher_args pa = bounded(_i);
     struct cast x = make_cast(&pa, _i & 2);
@@ -399,10 +390,9 @@ START_TEST(an_honest_link_is_not_cut_while_memory_is_short)
     ck_assert_uint_eq(stats_of(x.p).n_subscribers, 2);
     end_cast(&x);
 }
-END_TEST
 
 /* A message counts what its subscriber reads, not the memory that it lies in. */
-START_TEST(parts_of_a_tensor_count_their_own_bytes)
+TEST(parts_of_a_tensor_count_their_own_bytes)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .depth = 2, .max_held = 8, .max_held_bytes = 7 * 8};
@@ -433,7 +423,6 @@ START_TEST(parts_of_a_tensor_count_their_own_bytes)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* ---- on two threads ---------------------------------------------------------------------------- */
 
@@ -475,7 +464,7 @@ static void *take_all(void *userdata)
 }
 
 /* It is looked at with each message, which a publisher does only when memory is wanted. */
-START_TEST(an_honest_link_that_takes_and_releases_meanwhile_is_not_cut)
+TEST(an_honest_link_that_takes_and_releases_meanwhile_is_not_cut)
 {
     enum { MESSAGES = 20000 };
     const struct dlx_publisher_args pa = {
@@ -500,27 +489,8 @@ START_TEST(an_honest_link_that_takes_and_releases_meanwhile_is_not_cut)
     ck_assert_uint_eq(stats_of(pair.p).cut, 0);
     dlx_test_pair_end(&pair);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("bounds");
-    TCase *tcase = dlx_test_stream_case("bounds");
-    tcase_add_loop_test(tcase, a_take_beyond_the_publishers_count_fails_until_one_is_released, 0,
-                        2);
-    tcase_add_loop_test(tcase, the_lower_count_is_the_limit, 0, 2);
-    tcase_add_loop_test(tcase, a_take_beyond_the_publishers_bytes_fails_until_some_are_released, 0,
-                        4);
-    tcase_add_test(tcase, a_subscriber_of_the_newest_message_is_bounded_too);
-    tcase_add_test(tcase, who_holds_all_that_it_may_is_told_what_else_there_is);
-    tcase_add_test(tcase, a_message_that_waited_counts_when_a_batch_takes_it);
-    tcase_add_test(tcase, bytes_count_until_the_last_tensor_is_deleted_on_another_thread);
-    tcase_add_loop_test(tcase, bounds_outlive_the_daemon_and_the_publisher, 0, 2);
-    tcase_add_loop_test(tcase, a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on, 0,
-                        4);
-    tcase_add_loop_test(tcase, an_honest_link_is_not_cut_while_memory_is_short, 0, 4);
-    tcase_add_test(tcase, parts_of_a_tensor_count_their_own_bytes);
-    tcase_add_test(tcase, an_honest_link_that_takes_and_releases_meanwhile_is_not_cut);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("bounds"));
 }

@@ -67,7 +67,7 @@ static int status_of_writer(const char *env, int set)
     return status;
 }
 
-START_TEST(a_publisher_that_writes_to_what_it_published_dies)
+TEST(a_publisher_that_writes_to_what_it_published_dies)
 {
     static const struct {
         const char *env;
@@ -86,10 +86,9 @@ START_TEST(a_publisher_that_writes_to_what_it_published_dies)
                           (unsigned)status);
     }
 }
-END_TEST
 
 /* A publisher is in the mode or not from its beginning to its end, and the environment is looked at once. */
-START_TEST(the_mode_is_that_of_when_the_publisher_was_made)
+TEST(the_mode_is_that_of_when_the_publisher_was_made)
 {
     static const bool on[] = {true, true, false, true};
     setenv("DLX_DEBUG", "1", 1);
@@ -111,11 +110,10 @@ START_TEST(the_mode_is_that_of_when_the_publisher_was_made)
     }
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- what is protected, and how long ------------------------------------------------------- */
 
-START_TEST(small_neighbours_are_not_affected)
+TEST(small_neighbours_are_not_affected)
 {
     dlx_set_debug(true);
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
@@ -139,10 +137,9 @@ START_TEST(small_neighbours_are_not_affected)
     ck_assert_uint_eq(stats_of(x.p).unprotected, 0);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Each is filled, published and read, again and again from the same memory. */
-START_TEST(memory_is_writable_when_it_is_used_again)
+TEST(memory_is_writable_when_it_is_used_again)
 {
     struct dlx_publisher_args pa = {.size = sizeof pa, .history = 1};
     dlx_set_debug(true);
@@ -162,9 +159,8 @@ START_TEST(memory_is_writable_when_it_is_used_again)
     ck_assert_uint_eq(stats_of(x.p).unprotected, 0);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_shared_tensor_stays_protected_when_its_message_is_gone)
+TEST(a_shared_tensor_stays_protected_when_its_message_is_gone)
 {
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 2};
     dlx_set_debug(true);
@@ -196,11 +192,10 @@ START_TEST(a_shared_tensor_stays_protected_when_its_message_is_gone)
     again->deleter(again);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Every part of a message: its tensors, what was copied, and the manifest. No subscriber is here, so what is
  * mapped read-only is what was protected. */
-START_TEST(all_of_a_message_is_protected)
+TEST(all_of_a_message_is_protected)
 {
     dlx_set_debug(true);
     struct dlx_client *c = dlx_test_stream_connect();
@@ -246,11 +241,10 @@ START_TEST(all_of_a_message_is_protected)
     ck_assert_uint_eq(dlx_test_protected_bytes("dlx-arena"), 0);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* The size in the ring entry is that of the manifest, not of its pages: or one that is as large as can be would seem larger
  * than that to a subscriber. */
-START_TEST(the_largest_manifest_arrives)
+TEST(the_largest_manifest_arrives)
 {
     static char meta[DLX_META_MAX], name[DLX_NAME_MAX + 1];
     struct dlx_bytes bytes = {meta, sizeof meta};
@@ -279,7 +273,6 @@ START_TEST(the_largest_manifest_arrives)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 START_TEST(what_cannot_be_protected_is_published_and_counted)
 {
@@ -309,17 +302,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("debug");
     TCase *tcase = dlx_test_stream_case("debug");
-    tcase_add_test(tcase, a_publisher_that_writes_to_what_it_published_dies);
-    tcase_add_test(tcase, the_mode_is_that_of_when_the_publisher_was_made);
-    tcase_add_test(tcase, small_neighbours_are_not_affected);
-    tcase_add_test(tcase, memory_is_writable_when_it_is_used_again);
-    tcase_add_test(tcase, a_shared_tensor_stays_protected_when_its_message_is_gone);
-    tcase_add_test(tcase, all_of_a_message_is_protected);
-    tcase_add_test(tcase, the_largest_manifest_arrives);
     if (dlx_test_maps_can_exhaust())
         tcase_add_test(tcase, what_cannot_be_protected_is_published_and_counted);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

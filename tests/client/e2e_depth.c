@@ -62,7 +62,7 @@ static void check_cheaply(struct dlx_message *m, int64_t n, int64_t value)
 
 /* ---- how far ------------------------------------------------------------------------------- */
 
-START_TEST(an_idle_subscriber_gets_the_last_messages)
+LOOP_TEST(an_idle_subscriber_gets_the_last_messages, 0, 2)
 {
     enum { N = 40, DEPTH = 16 }; /* the default */
     const int64_t n = _i == 0 ? SMALL_N : LARGE_N;
@@ -84,10 +84,9 @@ START_TEST(an_idle_subscriber_gets_the_last_messages)
     ck_assert_uint_eq(stats.taken, DEPTH);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* What it takes makes room, whether it is held or not. */
-START_TEST(a_publisher_waits_for_a_reliable_subscriber_at_its_depth)
+LOOP_TEST(a_publisher_waits_for_a_reliable_subscriber_at_its_depth, 0, 4)
 {
     enum { DEPTH = 5 };
     const int64_t n = _i & 1 ? LARGE_N : SMALL_N;
@@ -120,11 +119,10 @@ START_TEST(a_publisher_waits_for_a_reliable_subscriber_at_its_depth)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-START_TEST(a_publisher_of_one_large_set_needs_memory_for_two)
+TEST(a_publisher_of_one_large_set_needs_memory_for_two)
 {
     enum { N_TENSORS = 4 };
     const struct dlx_publisher_args pa = {
@@ -150,10 +148,9 @@ START_TEST(a_publisher_of_one_large_set_needs_memory_for_two)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* Memory is for max(depth, history) + held + 1 payloads at most. */
-START_TEST(messages_behind_and_held_take_no_more_memory_than_they_need)
+LOOP_TEST(messages_behind_and_held_take_no_more_memory_than_they_need, 0, 3)
 {
     enum { N_HELD = 5 };
     static const struct dlx_publisher_args cases[] = {
@@ -179,7 +176,6 @@ START_TEST(messages_behind_and_held_take_no_more_memory_than_they_need)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Takes `n` messages and sleeps with them. */
 static pid_t spawn_hoarder(uint32_t n, int *ret_fd)
@@ -205,7 +201,7 @@ static pid_t spawn_hoarder(uint32_t n, int *ret_fd)
     return pid;
 }
 
-START_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream)
+LOOP_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream, 0, 2)
 {
     enum { DEPTH = 16 };
     const int64_t n_held = _i == 0 ? 200 : 512; /* from 256 arenas on, messages share larger ones */
@@ -241,11 +237,10 @@ START_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream)
     ck_assert_uint_le(arena_bytes(x.p), most);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* ---- who holds all that it may -------------------------------------------------------------- */
 
-START_TEST(a_subscriber_that_holds_max_held_stops_nobody)
+LOOP_TEST(a_subscriber_that_holds_max_held_stops_nobody, 0, 2)
 {
     enum { MAX_HELD = 4, DEPTH = 4, N = 300 };
     const struct dlx_publisher_args pa = {
@@ -276,19 +271,8 @@ START_TEST(a_subscriber_that_holds_max_held_stops_nobody)
     dlx_subscription_unref(s);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("depth");
-    TCase *tcase = dlx_test_stream_case("depth");
-    tcase_add_loop_test(tcase, an_idle_subscriber_gets_the_last_messages, 0, 2);
-    tcase_add_loop_test(tcase, a_publisher_waits_for_a_reliable_subscriber_at_its_depth, 0, 4);
-    tcase_add_test(tcase, a_publisher_of_one_large_set_needs_memory_for_two);
-    tcase_add_loop_test(tcase, messages_behind_and_held_take_no_more_memory_than_they_need, 0, 3);
-    tcase_add_loop_test(tcase, memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream,
-                        0, 2);
-    tcase_add_loop_test(tcase, a_subscriber_that_holds_max_held_stops_nobody, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("depth"));
 }

@@ -100,7 +100,7 @@ static void publish_elsewhere(const struct dlx_publisher_args *args, int64_t n, 
     close(pair[0]);
 }
 
-START_TEST(a_reliable_subscriber_that_sleeps_elsewhere_gets_all_of_a_publisher_that_ends)
+LOOP_TEST(a_reliable_subscriber_that_sleeps_elsewhere_gets_all_of_a_publisher_that_ends, 0, 3)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = subscribe(c, "test/a", &reliable);
@@ -111,9 +111,8 @@ START_TEST(a_reliable_subscriber_that_sleeps_elsewhere_gets_all_of_a_publisher_t
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_publisher_waits_at_its_depth_for_a_subscriber_that_sleeps_elsewhere)
+TEST(a_publisher_waits_at_its_depth_for_a_subscriber_that_sleeps_elsewhere)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = subscribe(c, "test/a", &reliable);
@@ -131,9 +130,8 @@ START_TEST(a_publisher_waits_at_its_depth_for_a_subscriber_that_sleeps_elsewhere
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(what_an_unreliable_subscriber_does_not_get_counts_as_lost)
+LOOP_TEST(what_an_unreliable_subscriber_does_not_get_counts_as_lost, 0, 3)
 {
     const uint64_t n_published = 1000;
     struct dlx_client *c = dlx_test_stream_connect();
@@ -145,10 +143,9 @@ START_TEST(what_an_unreliable_subscriber_does_not_get_counts_as_lost)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* More publishers than there are spare links: of those that got none, and have left, every message is counted. */
-START_TEST(messages_of_publishers_that_found_no_spare_link_count_as_lost)
+LOOP_TEST(messages_of_publishers_that_found_no_spare_link_count_as_lost, 0, 3)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = subscribe(c, "test/a", NULL);
@@ -167,10 +164,9 @@ START_TEST(messages_of_publishers_that_found_no_spare_link_count_as_lost)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* So many that one LinkFailed tells of most of them: the number is exact. */
-START_TEST(messages_of_many_short_lived_publishers_are_counted_one_by_one)
+TEST(messages_of_many_short_lived_publishers_are_counted_one_by_one)
 {
     enum { N_PUBLISHERS = 300 };
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
@@ -196,9 +192,8 @@ START_TEST(messages_of_many_short_lived_publishers_are_counted_one_by_one)
     dlx_client_unref(other);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_subscriber_that_leaves_without_a_look_lets_the_publisher_go_on)
+TEST(a_subscriber_that_leaves_without_a_look_lets_the_publisher_go_on)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = subscribe(c, "test/a", &reliable);
@@ -213,9 +208,8 @@ START_TEST(a_subscriber_that_leaves_without_a_look_lets_the_publisher_go_on)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_subscriber_that_is_killed_without_a_look_lets_the_publisher_go_on)
+TEST(a_subscriber_that_is_killed_without_a_look_lets_the_publisher_go_on)
 {
     int pair[2];
     char byte;
@@ -245,7 +239,6 @@ START_TEST(a_subscriber_that_is_killed_without_a_look_lets_the_publisher_go_on)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* Each subscribes to the other, and then waits for it in the library. */
 static void talk(int sock, const char *mine, const char *other)
@@ -266,7 +259,7 @@ static void talk(int sock, const char *mine, const char *other)
     dlx_client_unref(c);
 }
 
-START_TEST(two_programs_that_subscribe_first_and_then_wait_for_each_other_get_through)
+TEST(two_programs_that_subscribe_first_and_then_wait_for_each_other_get_through)
 {
     int pair[2], status;
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
@@ -282,11 +275,10 @@ START_TEST(two_programs_that_subscribe_first_and_then_wait_for_each_other_get_th
     close(pair[0]);
     close(pair[1]);
 }
-END_TEST
 
 #define SPARES 8
 
-START_TEST(a_pattern_counts_for_as_many_publishers_as_it_has_spare_links_and_then_again)
+TEST(a_pattern_counts_for_as_many_publishers_as_it_has_spare_links_and_then_again)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = subscribe(c, "test/*", &reliable);
@@ -313,7 +305,6 @@ START_TEST(a_pattern_counts_for_as_many_publishers_as_it_has_spare_links_and_the
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 static struct dlx_client *connect_for(int64_t timeout_ns, const char *name)
 {
@@ -326,7 +317,7 @@ static struct dlx_client *connect_for(int64_t timeout_ns, const char *name)
     return c;
 }
 
-START_TEST(a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription)
+TEST(a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription)
 {
     struct dlx_client *c = connect_for(SECOND / 5, "sleeper");
     struct dlx_subscription *s = subscribe(c, "test/*", &reliable);
@@ -358,7 +349,6 @@ START_TEST(a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 static int count(const struct dlx_publisher_info *info, void *userdata)
 {
@@ -377,7 +367,7 @@ static void await_publishers(struct dlx_client *c, uint32_t n)
 }
 
 /* The subscriber reads its socket while the publisher waits. */
-START_TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks)
+TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = subscribe(c, "test/a", &reliable);
@@ -404,10 +394,9 @@ START_TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_look
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* The daemon that gave the link ends before the subscriber looks. */
-START_TEST(a_subscriber_that_sleeps_through_the_end_of_the_daemon_gets_all)
+TEST(a_subscriber_that_sleeps_through_the_end_of_the_daemon_gets_all)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = subscribe(c, "test/a", &reliable);
@@ -428,10 +417,9 @@ START_TEST(a_subscriber_that_sleeps_through_the_end_of_the_daemon_gets_all)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* A publisher that was there announces itself to the next daemon, and finds a subscription that was made there first. */
-START_TEST(a_subscription_made_with_the_next_daemon_counts_from_then_on)
+TEST(a_subscription_made_with_the_next_daemon_counts_from_then_on)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     struct dlx_publisher *p = publisher(c, "test/a", &block);
@@ -447,28 +435,8 @@ START_TEST(a_subscription_made_with_the_next_daemon_counts_from_then_on)
     dlx_client_unref(c);
     dlx_client_unref(other);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_early");
-    TCase *tcase = dlx_test_stream_case("early");
-    tcase_add_loop_test(
-        tcase, a_reliable_subscriber_that_sleeps_elsewhere_gets_all_of_a_publisher_that_ends, 0, 3);
-    tcase_add_test(tcase, a_publisher_waits_at_its_depth_for_a_subscriber_that_sleeps_elsewhere);
-    tcase_add_loop_test(tcase, what_an_unreliable_subscriber_does_not_get_counts_as_lost, 0, 3);
-    tcase_add_loop_test(tcase, messages_of_publishers_that_found_no_spare_link_count_as_lost, 0, 3);
-    tcase_add_test(tcase, messages_of_many_short_lived_publishers_are_counted_one_by_one);
-    tcase_add_test(tcase, a_subscriber_that_leaves_without_a_look_lets_the_publisher_go_on);
-    tcase_add_test(tcase, a_subscriber_that_is_killed_without_a_look_lets_the_publisher_go_on);
-    tcase_add_test(tcase,
-                   two_programs_that_subscribe_first_and_then_wait_for_each_other_get_through);
-    tcase_add_test(tcase,
-                   a_pattern_counts_for_as_many_publishers_as_it_has_spare_links_and_then_again);
-    tcase_add_test(tcase, a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription);
-    tcase_add_test(tcase, a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks);
-    tcase_add_test(tcase, a_subscriber_that_sleeps_through_the_end_of_the_daemon_gets_all);
-    tcase_add_test(tcase, a_subscription_made_with_the_next_daemon_counts_from_then_on);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("early"));
 }

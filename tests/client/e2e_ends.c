@@ -38,7 +38,7 @@ static void wait_until_alone(struct dlx_subscription *s)
     }
 }
 
-START_TEST(a_subscription_ends_when_so_many_publishers_have_left)
+TEST(a_subscription_ends_when_so_many_publishers_have_left)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = subscribe(c, 2);
@@ -53,9 +53,8 @@ START_TEST(a_subscription_ends_when_so_many_publishers_have_left)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_subscription_does_not_end_while_a_publisher_is_attached)
+TEST(a_subscription_does_not_end_while_a_publisher_is_attached)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = subscribe(c, 2);
@@ -70,9 +69,8 @@ START_TEST(a_subscription_does_not_end_while_a_publisher_is_attached)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_subscription_to_any_publishers_never_ends)
+TEST(a_subscription_to_any_publishers_never_ends)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = subscribe(c, DLX_PUBLISHERS_ANY);
@@ -83,10 +81,9 @@ START_TEST(a_subscription_to_any_publishers_never_ends)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* A restart of the daemon: the first publisher is there all the time, whatever daemon it is attached by. */
-START_TEST(a_publisher_that_reconnects_has_not_left)
+TEST(a_publisher_that_reconnects_has_not_left)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = subscribe(c, 2);
@@ -110,7 +107,6 @@ START_TEST(a_publisher_that_reconnects_has_not_left)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- publishers that have gone ---------------------------------------------------------------- */
 
@@ -157,7 +153,7 @@ static int n_gone(struct dlx_client *c, const char *topic, struct seen_gone *ret
 }
 
 /* The last of them goes first. */
-START_TEST(publishers_that_have_gone_are_listed_until_their_links_end)
+TEST(publishers_that_have_gone_are_listed_until_their_links_end)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p[N_GONE];
@@ -189,17 +185,8 @@ START_TEST(publishers_that_have_gone_are_listed_until_their_links_end)
         ck_assert_uint_lt(dlx__now_ns(), end);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ends");
-    TCase *tcase = dlx_test_stream_case("ends");
-    tcase_add_test(tcase, a_subscription_ends_when_so_many_publishers_have_left);
-    tcase_add_test(tcase, a_subscription_does_not_end_while_a_publisher_is_attached);
-    tcase_add_test(tcase, a_subscription_to_any_publishers_never_ends);
-    tcase_add_test(tcase, a_publisher_that_reconnects_has_not_left);
-    tcase_add_test(tcase, publishers_that_have_gone_are_listed_until_their_links_end);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("ends"));
 }

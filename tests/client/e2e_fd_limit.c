@@ -96,7 +96,7 @@ START_TEST(calls_without_room_fail_and_leave_nothing)
 END_TEST
 
 /* The daemon stands still until the call has given up. */
-START_TEST(replies_that_come_too_late_leave_nothing)
+TEST(replies_that_come_too_late_leave_nothing)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_connect_args args = {
@@ -130,7 +130,6 @@ START_TEST(replies_that_come_too_late_leave_nothing)
     dlx_client_unref(c);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /*
  * Its links wait in their socket until it has room, and hold everything until then. A publisher that blocks waits for
@@ -247,7 +246,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("fd_limit");
     TCase *tcase = dlx_test_stream_case("fd_limit");
     if (dlx_test_valgrind()) {
         puts("SKIP: valgrind keeps RLIMIT_NOFILE to itself");
@@ -256,7 +254,5 @@ int main(void)
         tcase_add_loop_test(tcase, a_publisher_without_room_attaches_subscribers_later, 0, 2);
         tcase_add_test(tcase, a_subscriber_without_room_attaches_later);
     }
-    tcase_add_test(tcase, replies_that_come_too_late_leave_nothing);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -81,7 +81,7 @@ static void is_ended(int r, const char *what)
     asked.n = 0;
 }
 
-START_TEST(it_ends_every_wait_for_the_daemon)
+TEST(it_ends_every_wait_for_the_daemon)
 {
     struct dlx_client *c = connect_with(DLX_FOREVER);
     struct dlx_publisher *p = NULL, *other = NULL;
@@ -117,9 +117,8 @@ START_TEST(it_ends_every_wait_for_the_daemon)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(it_is_asked_as_long_as_the_daemon_stands_still)
+TEST(it_is_asked_as_long_as_the_daemon_stands_still)
 {
     struct dlx_client *c = connect_with(DLX_FOREVER);
     struct dlx_daemon_info info = {.size = sizeof info};
@@ -129,10 +128,9 @@ START_TEST(it_is_asked_as_long_as_the_daemon_stands_still)
     ck_assert_int_ge(asked.n, 3);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* A daemon that has ended is waited for, too; and so is the answer of one in its place that is deaf. */
-START_TEST(it_ends_the_wait_for_another_daemon)
+TEST(it_ends_the_wait_for_another_daemon)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct dlx_client *c = connect_with(DLX_FOREVER);
@@ -164,7 +162,6 @@ START_TEST(it_ends_the_wait_for_another_daemon)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 struct act {
     struct dlx_client *c;
@@ -183,7 +180,7 @@ static void *ask(void *userdata)
 }
 
 /* Who comes second waits for the first, or is the first: both end in the same way. */
-START_TEST(it_ends_the_wait_for_another_thread)
+TEST(it_ends_the_wait_for_another_thread)
 {
     struct act act = {.c = connect_with(PATIENCE), .result = -1};
     struct dlx_publisher *p = NULL;
@@ -206,10 +203,9 @@ START_TEST(it_ends_the_wait_for_another_thread)
     dlx_publisher_unref(p);
     dlx_client_unref(act.c);
 }
-END_TEST
 
 /* A program that was interrupted can end. */
-START_TEST(who_closes_does_not_wait_for_a_daemon_that_is_known_to_stand_still)
+TEST(who_closes_does_not_wait_for_a_daemon_that_is_known_to_stand_still)
 {
     struct dlx_client *c = connect_with(DLX_FOREVER);
     struct dlx_publisher *p[8] = {NULL};
@@ -229,7 +225,6 @@ START_TEST(who_closes_does_not_wait_for_a_daemon_that_is_known_to_stand_still)
     ck_assert_uint_eq(info.n_publishers, 0);
     dlx_client_unref(c);
 }
-END_TEST
 
 static struct {
     struct dlx_client *c;
@@ -248,7 +243,7 @@ static int close_one(void *unused)
     return 0;
 }
 
-START_TEST(it_may_close_a_publisher_and_ask_nothing)
+LOOP_TEST(it_may_close_a_publisher_and_ask_nothing, 0, 2)
 {
     struct dlx_connect_args args = {.size = sizeof args,
                                     .socket = dlx_test_stream_daemon.path,
@@ -264,10 +259,9 @@ START_TEST(it_may_close_a_publisher_and_ask_nothing)
     ck_assert_uint_eq(info.n_publishers, 0); /* the daemon heard of it */
     dlx_client_unref(inner.c);
 }
-END_TEST
 
 /* As a daemon that stands still has when many come. */
-START_TEST(who_finds_no_place_in_the_listen_queue_waits_no_longer_than_asked)
+TEST(who_finds_no_place_in_the_listen_queue_waits_no_longer_than_asked)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -296,19 +290,8 @@ START_TEST(who_finds_no_place_in_the_listen_queue_waits_no_longer_than_asked)
     close(listener);
     unlink(address.sun_path);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("interrupt");
-    TCase *tcase = dlx_test_stream_case("interrupt");
-    tcase_add_test(tcase, it_ends_every_wait_for_the_daemon);
-    tcase_add_test(tcase, it_ends_the_wait_for_another_daemon);
-    tcase_add_loop_test(tcase, it_may_close_a_publisher_and_ask_nothing, 0, 2);
-    tcase_add_test(tcase, who_finds_no_place_in_the_listen_queue_waits_no_longer_than_asked);
-    tcase_add_test(tcase, it_is_asked_as_long_as_the_daemon_stands_still);
-    tcase_add_test(tcase, it_ends_the_wait_for_another_thread);
-    tcase_add_test(tcase, who_closes_does_not_wait_for_a_daemon_that_is_known_to_stand_still);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("interrupt"));
 }

@@ -26,7 +26,7 @@ static void interrupt_every(long us)
     ck_assert_int_eq(setitimer(ITIMER_REAL, &every, NULL), 0);
 }
 
-START_TEST(a_take_that_waits)
+LOOP_TEST(a_take_that_waits, 0, 2)
 {
     struct dlx_test_pair pair = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
@@ -40,9 +40,8 @@ START_TEST(a_take_that_waits)
     dlx_test_stream_take(pair.s, 1);
     dlx_test_pair_end(&pair);
 }
-END_TEST
 
-START_TEST(a_publisher_that_waits_for_subscribers)
+TEST(a_publisher_that_waits_for_subscribers)
 {
     struct dlx_test_pair pair = dlx_test_pair_make(NULL, NULL);
     interrupt_every(20000);
@@ -52,10 +51,9 @@ START_TEST(a_publisher_that_waits_for_subscribers)
     ok(dlx_publisher_wait(pair.p, 1, PATIENCE));
     dlx_test_pair_end(&pair);
 }
-END_TEST
 
 /* The tensor stays the caller's. */
-START_TEST(a_publisher_that_waits_for_a_reliable_subscriber)
+TEST(a_publisher_that_waits_for_a_reliable_subscriber)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .depth = 3, .on_full = DLX_ON_FULL_BLOCK};
@@ -75,7 +73,6 @@ START_TEST(a_publisher_that_waits_for_a_reliable_subscriber)
     dlx_test_stream_take(pair.s, 4);
     dlx_test_pair_end(&pair);
 }
-END_TEST
 
 /* ---- stopped and continued ------------------------------------------------------------------ */
 
@@ -166,7 +163,7 @@ static void take_one_by_fd(int ready)
     take_one(ready, true);
 }
 
-START_TEST(a_take_that_waits_is_stopped_and_continued)
+LOOP_TEST(a_take_that_waits_is_stopped_and_continued, 0, 2)
 {
     struct child child = spawn(_i == 0 ? take_one_here : take_one_by_fd);
     struct dlx_client *c = dlx_test_stream_connect();
@@ -179,7 +176,6 @@ START_TEST(a_take_that_waits_is_stopped_and_continued)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* First for a subscriber, then for room. */
 static void publish_four(int ready)
@@ -200,7 +196,7 @@ static void publish_four(int ready)
     dlx_publisher_unref(p);
 }
 
-START_TEST(a_publisher_that_waits_is_stopped_and_continued)
+TEST(a_publisher_that_waits_is_stopped_and_continued)
 {
     const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
     struct child child = spawn(publish_four);
@@ -215,17 +211,8 @@ START_TEST(a_publisher_that_waits_is_stopped_and_continued)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("interrupted");
-    TCase *tcase = dlx_test_stream_case("interrupted");
-    tcase_add_loop_test(tcase, a_take_that_waits, 0, 2);
-    tcase_add_test(tcase, a_publisher_that_waits_for_subscribers);
-    tcase_add_test(tcase, a_publisher_that_waits_for_a_reliable_subscriber);
-    tcase_add_loop_test(tcase, a_take_that_waits_is_stopped_and_continued, 0, 2);
-    tcase_add_test(tcase, a_publisher_that_waits_is_stopped_and_continued);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("interrupted"));
 }

@@ -29,7 +29,7 @@ static int publish(struct dlx_publisher *p, int way, DLManagedTensorVersioned *t
                          : dlx_publish_n(p, &t, 1, NULL, &n);
 }
 
-START_TEST(a_tensor_is_not_published_twice)
+LOOP_TEST(a_tensor_is_not_published_twice, 0, N_WAYS *N_WAYS)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
@@ -48,9 +48,8 @@ START_TEST(a_tensor_is_not_published_twice)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_tensor_is_not_in_a_message_or_batch_twice)
+TEST(a_tensor_is_not_in_a_message_or_batch_twice)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
@@ -66,9 +65,8 @@ START_TEST(a_tensor_is_not_in_a_message_or_batch_twice)
     ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_deleted_tensor_is_not_published)
+LOOP_TEST(a_deleted_tensor_is_not_published, 0, N_WAYS)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5);
@@ -77,9 +75,8 @@ START_TEST(a_deleted_tensor_is_not_published)
     ck_assert_uint_eq(stats_of(x.p).published, 0);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(deleting_a_published_tensor_does_nothing_but_count)
+LOOP_TEST(deleting_a_published_tensor_does_nothing_but_count, 0, N_WAYS)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL, *other = NULL;
@@ -101,10 +98,9 @@ START_TEST(deleting_a_published_tensor_does_nothing_but_count)
     ck_assert_uint_eq(stats_of(x.p).deleted_again, 2);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* The memory comes back once, so it is handed out once. */
-START_TEST(a_tensor_that_is_deleted_twice_comes_back_once)
+TEST(a_tensor_that_is_deleted_twice_comes_back_once)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5), *again[2];
@@ -118,7 +114,6 @@ START_TEST(a_tensor_that_is_deleted_twice_comes_back_once)
         again[i]->deleter(again[i]);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* ---- two threads ----------------------------------------------------------------------------- */
 
@@ -142,7 +137,7 @@ static bool is_blocked(const struct dlx_publisher *p)
     return dlx_load32_sc(blocked) != 0;
 }
 
-START_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
+TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .depth = 1, .on_full = DLX_ON_FULL_BLOCK};
@@ -185,7 +180,6 @@ START_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
     dlx_test_stream_take(x.s, 3);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* ---- two threads on one subscription ---------------------------------------------------------- */
 
@@ -225,7 +219,7 @@ static void *take_messages(void *userdata)
 }
 
 /* The one thread has the turn for its own, from many calls before, or it has not. */
-START_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_subscription)
+LOOP_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_subscription, 0, 2)
 {
     const int64_t n_before = _i == 0 ? 0 : 1000;
     struct dlx_publisher_args args = {.size = sizeof args, .depth = 4096};
@@ -259,10 +253,9 @@ START_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_subscription)
     ck_assert_uint_eq(stats.taken, (uint64_t)n_before + 1);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* One takes one by one, the other batches; the main thread publishes. */
-START_TEST(threads_that_take_from_one_subscription_get_no_message_twice)
+TEST(threads_that_take_from_one_subscription_get_no_message_twice)
 {
     struct dlx_publisher_args args = {
         .size = sizeof args, .depth = 64, .on_full = DLX_ON_FULL_BLOCK};
@@ -287,20 +280,8 @@ START_TEST(threads_that_take_from_one_subscription_get_no_message_twice)
         ck_assert_uint_eq(atomic_load(&n_times[i]), 1);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("misuse");
-    TCase *tcase = dlx_test_stream_case("misuse");
-    tcase_add_loop_test(tcase, a_tensor_is_not_published_twice, 0, N_WAYS * N_WAYS);
-    tcase_add_test(tcase, a_tensor_is_not_in_a_message_or_batch_twice);
-    tcase_add_loop_test(tcase, a_deleted_tensor_is_not_published, 0, N_WAYS);
-    tcase_add_loop_test(tcase, deleting_a_published_tensor_does_nothing_but_count, 0, N_WAYS);
-    tcase_add_test(tcase, a_tensor_that_is_deleted_twice_comes_back_once);
-    tcase_add_test(tcase, only_one_thread_at_a_time_is_in_a_call_on_a_publisher);
-    tcase_add_loop_test(tcase, only_one_thread_at_a_time_is_in_a_call_on_a_subscription, 0, 2);
-    tcase_add_test(tcase, threads_that_take_from_one_subscription_get_no_message_twice);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("misuse"));
 }

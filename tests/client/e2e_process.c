@@ -62,7 +62,7 @@ static void publish_for_ever(struct dlx_client *c, int ready)
         dlx_test_stream_publish(p, 64, i);
 }
 
-START_TEST(a_killed_publisher_leaves_what_it_published)
+TEST(a_killed_publisher_leaves_what_it_published)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = NULL;
@@ -96,7 +96,6 @@ START_TEST(a_killed_publisher_leaves_what_it_published)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 enum { N_HELD = 16, ELEMENTS = 1 << 17 }; /* 1 MiB */
 
@@ -112,7 +111,7 @@ static void take_and_hold(struct dlx_client *c, int ready)
     pause();
 }
 
-START_TEST(a_killed_subscriber_gives_its_memory_back)
+TEST(a_killed_subscriber_gives_its_memory_back)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = N_HELD};
@@ -142,7 +141,6 @@ START_TEST(a_killed_subscriber_gives_its_memory_back)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 static void take_reliably(struct dlx_client *c, int ready)
 {
@@ -164,7 +162,7 @@ static void take_reliably(struct dlx_client *c, int ready)
     dlx_client_unref(c);
 }
 
-START_TEST(a_blocking_publisher_loses_nothing_for_reliable_subscribers)
+TEST(a_blocking_publisher_loses_nothing_for_reliable_subscribers)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 8, .on_full = DLX_ON_FULL_BLOCK};
@@ -185,7 +183,6 @@ START_TEST(a_blocking_publisher_loses_nothing_for_reliable_subscribers)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* Another program in the same process: nobody reads any more, and nobody is dead. */
 static void execute_cat(void)
@@ -247,19 +244,17 @@ static void publish_beside(void (*other)(struct dlx_client *c, int ready))
     dlx_client_unref(c);
 }
 
-START_TEST(a_reliable_subscriber_that_executes_another_program_is_not_waited_for)
+TEST(a_reliable_subscriber_that_executes_another_program_is_not_waited_for)
 {
     publish_beside(take_one_and_execute);
 }
-END_TEST
 
-START_TEST(a_reliable_subscriber_that_executes_before_its_first_take_is_not_waited_for)
+TEST(a_reliable_subscriber_that_executes_before_its_first_take_is_not_waited_for)
 {
     publish_beside(execute_at_once);
 }
-END_TEST
 
-START_TEST(a_stream_goes_on_while_the_daemon_is_dead)
+TEST(a_stream_goes_on_while_the_daemon_is_dead)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
@@ -279,9 +274,8 @@ START_TEST(a_stream_goes_on_while_the_daemon_is_dead)
     dlx_test_pair_end(&x);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL); /* over the stale socket file */
 }
-END_TEST
 
-START_TEST(a_forked_child_gets_an_error_and_breaks_nothing)
+TEST(a_forked_child_gets_an_error_and_breaks_nothing)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL, *m2 = NULL;
@@ -312,7 +306,6 @@ START_TEST(a_forked_child_gets_an_error_and_breaks_nothing)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Descriptors that an epoll watches, also those that this process has closed. */
 static size_t n_watched(int epoll)
@@ -353,7 +346,7 @@ static void end_sleeper(pid_t pid)
     ck_assert(WIFSIGNALED(reap(pid)));
 }
 
-START_TEST(a_timer_that_a_forked_child_has_does_not_keep_the_fd_readable)
+TEST(a_timer_that_a_forked_child_has_does_not_keep_the_fd_readable)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = NULL;
@@ -382,9 +375,8 @@ START_TEST(a_timer_that_a_forked_child_has_does_not_keep_the_fd_readable)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_closed_subscription_whose_descriptors_a_forked_child_has_is_not_readable)
+TEST(a_closed_subscription_whose_descriptors_a_forked_child_has_is_not_readable)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     int fd = dlx_subscription_fd(x.s);
@@ -399,23 +391,8 @@ START_TEST(a_closed_subscription_whose_descriptors_a_forked_child_has_is_not_rea
     close(fd);
     end_sleeper(pid);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_process");
-    TCase *tcase = dlx_test_stream_case("stream");
-    tcase_add_test(tcase, a_killed_publisher_leaves_what_it_published);
-    tcase_add_test(tcase, a_killed_subscriber_gives_its_memory_back);
-    tcase_add_test(tcase, a_blocking_publisher_loses_nothing_for_reliable_subscribers);
-    tcase_add_test(tcase, a_reliable_subscriber_that_executes_another_program_is_not_waited_for);
-    tcase_add_test(tcase,
-                   a_reliable_subscriber_that_executes_before_its_first_take_is_not_waited_for);
-    tcase_add_test(tcase, a_stream_goes_on_while_the_daemon_is_dead);
-    tcase_add_test(tcase, a_forked_child_gets_an_error_and_breaks_nothing);
-    tcase_add_test(tcase, a_timer_that_a_forked_child_has_does_not_keep_the_fd_readable);
-    tcase_add_test(tcase,
-                   a_closed_subscription_whose_descriptors_a_forked_child_has_is_not_readable);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("stream"));
 }

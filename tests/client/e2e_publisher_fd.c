@@ -39,7 +39,7 @@ static void publish_until_full(struct dlx_publisher *p, int64_t *n)
     ck_assert_int_eq(r, DLX_E_FULL);
 }
 
-START_TEST(it_is_readable_when_there_is_room_again)
+TEST(it_is_readable_when_there_is_room_again)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
     int fd = dlx_publisher_fd(x.p);
@@ -56,7 +56,6 @@ START_TEST(it_is_readable_when_there_is_room_again)
     ck_assert_int_eq(n, taken + 3);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 enum { MANY = 20000 };
 
@@ -73,7 +72,7 @@ static void *take_all(void *userdata)
 }
 
 /* Also through restarts of the daemon: nothing rings while there is none. */
-START_TEST(no_room_is_missed)
+LOOP_TEST(no_room_is_missed, 0, 2)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
     struct dlx_publisher_stats stats = {.size = sizeof stats};
@@ -94,9 +93,8 @@ START_TEST(no_room_is_missed)
     ck_assert_uint_eq(stats.published, MANY);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(it_is_readable_when_a_subscriber_comes)
+TEST(it_is_readable_when_a_subscriber_comes)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = NULL;
@@ -115,9 +113,8 @@ START_TEST(it_is_readable_when_a_subscriber_comes)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(it_is_readable_when_a_subscriber_dies)
+TEST(it_is_readable_when_a_subscriber_dies)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = NULL;
@@ -145,18 +142,16 @@ START_TEST(it_is_readable_when_a_subscriber_dies)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(it_is_refused_without_a_publisher)
+TEST(it_is_refused_without_a_publisher)
 {
     fails(dlx_publisher_fd(NULL), DLX_E_INVALID, "dlx_publisher_fd");
 }
-END_TEST
 
 /* ---- without a daemon ------------------------------------------------------------------------ */
 
 /* The daemon's end is told; then nothing is, until there is room. */
-START_TEST(without_a_daemon_it_is_readable_only_when_there_is_room)
+TEST(without_a_daemon_it_is_readable_only_when_there_is_room)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
     int fd = dlx_publisher_fd(x.p), n_told = 0;
@@ -184,10 +179,9 @@ START_TEST(without_a_daemon_it_is_readable_only_when_there_is_room)
     dlx_test_stream_publish_once_joined(x.p, dlx_test_stream_alloc(x.p, 10, n + 1), x.s);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Nothing tells of a new daemon, so the descriptor does now and then: after 20 ms, 40, and so on. */
-START_TEST(without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often)
+TEST(without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *later;
     struct dlx_publisher *p = NULL;
@@ -217,19 +211,8 @@ START_TEST(without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often)
     dlx_client_unref(later);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("publisher_fd");
-    TCase *tcase = dlx_test_stream_case("publisher_fd");
-    tcase_add_test(tcase, it_is_readable_when_there_is_room_again);
-    tcase_add_loop_test(tcase, no_room_is_missed, 0, 2);
-    tcase_add_test(tcase, it_is_readable_when_a_subscriber_comes);
-    tcase_add_test(tcase, it_is_readable_when_a_subscriber_dies);
-    tcase_add_test(tcase, it_is_refused_without_a_publisher);
-    tcase_add_test(tcase, without_a_daemon_it_is_readable_only_when_there_is_room);
-    tcase_add_test(tcase, without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("publisher_fd"));
 }

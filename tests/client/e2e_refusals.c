@@ -271,7 +271,7 @@ static bool nothing_written(void)
     return memcmp(out.bytes, zero, sizeof zero) == 0;
 }
 
-START_TEST(every_call_needs_its_arguments)
+LOOP_TEST(every_call_needs_its_arguments, 0, (int)DLX_ARRAY_SIZE(calls))
 {
     make_all();
     for (int without = 0; calls[_i].needed[without]; without++) {
@@ -285,9 +285,8 @@ START_TEST(every_call_needs_its_arguments)
     }
     end_all();
 }
-END_TEST
 
-START_TEST(who_finds_nothing_is_told_so)
+TEST(who_finds_nothing_is_told_so)
 {
     struct dlx_message *m;
     struct dlx_event e = {.size = sizeof e};
@@ -306,9 +305,8 @@ START_TEST(who_finds_nothing_is_told_so)
     ck_assert_str_eq(dlx_client_errmsg(NULL), ""); /* the next call has its own words */
     end_all();
 }
-END_TEST
 
-START_TEST(no_call_takes_a_handle_of_the_parent)
+TEST(no_call_takes_a_handle_of_the_parent)
 {
     int status;
     make_all();
@@ -338,11 +336,10 @@ START_TEST(no_call_takes_a_handle_of_the_parent)
     dlx_test_stream_take(x.s, 2);
     end_all();
 }
-END_TEST
 
 /* ---- what is no socket --------------------------------------------------------------------------- */
 
-START_TEST(a_path_that_is_no_socket)
+LOOP_TEST(a_path_that_is_no_socket, 0, 2)
 {
     char words[300];
     const char *paths[] = {dlx_test_stream_daemon.dir, "/proc/self/cmdline"};
@@ -351,11 +348,10 @@ START_TEST(a_path_that_is_no_socket)
     (void)snprintf(words, sizeof words, "no dlpackd at %s: it is not a socket", paths[_i]);
     fails(dlx_connect(&c, &args), DLX_E_NO_DAEMON, words);
 }
-END_TEST
 
 /* ---- numbers ----------------------------------------------------------------------------------- */
 
-START_TEST(a_publisher_that_cannot_be)
+TEST(a_publisher_that_cannot_be)
 {
     static const struct {
         struct dlx_publisher_args args;
@@ -380,9 +376,8 @@ START_TEST(a_publisher_that_cannot_be)
     }
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_subscription_that_cannot_be)
+TEST(a_subscription_that_cannot_be)
 {
     static const struct {
         struct dlx_subscribe_args args;
@@ -403,9 +398,8 @@ START_TEST(a_subscription_that_cannot_be)
     }
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_socket_path_that_is_no_socket_path)
+TEST(a_socket_path_that_is_no_socket_path)
 {
     char path[200];
     struct dlx_client *c = NULL;
@@ -416,10 +410,9 @@ START_TEST(a_socket_path_that_is_no_socket_path)
     fails(dlx_connect(&c, &args), DLX_E_INVALID, "is longer than 107 bytes");
     ck_assert_ptr_null(c);
 }
-END_TEST
 
 /* Nothing is allocated for what can never be, or of what cannot be carried. */
-START_TEST(tensors_that_cannot_be)
+TEST(tensors_that_cannot_be)
 {
     int64_t most[] = {INT64_MAX, 2}, large[] = {INT64_MAX / 16};
     const struct dlx_tensor_spec two[] = {
@@ -459,10 +452,9 @@ START_TEST(tensors_that_cannot_be)
     }
     dlx_test_pair_end(&pair);
 }
-END_TEST
 
 /* What is asked of a message, and is not there. */
-START_TEST(messages_have_no_more_than_they_have)
+TEST(messages_have_no_more_than_they_have)
 {
     struct dlx_test_pair pair = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m;
@@ -502,21 +494,8 @@ START_TEST(messages_have_no_more_than_they_have)
     dlx_message_unref(m);
     dlx_test_pair_end(&pair);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("refusals");
-    TCase *tcase = dlx_test_stream_case("refusals");
-    tcase_add_loop_test(tcase, every_call_needs_its_arguments, 0, (int)DLX_ARRAY_SIZE(calls));
-    tcase_add_test(tcase, who_finds_nothing_is_told_so);
-    tcase_add_test(tcase, no_call_takes_a_handle_of_the_parent);
-    tcase_add_loop_test(tcase, a_path_that_is_no_socket, 0, 2);
-    tcase_add_test(tcase, a_publisher_that_cannot_be);
-    tcase_add_test(tcase, a_subscription_that_cannot_be);
-    tcase_add_test(tcase, a_socket_path_that_is_no_socket_path);
-    tcase_add_test(tcase, tensors_that_cannot_be);
-    tcase_add_test(tcase, messages_have_no_more_than_they_have);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("refusals"));
 }

@@ -74,7 +74,7 @@ static int publish_by(int way, struct dlx_publisher *p, DLManagedTensorVersioned
     return way == 1 ? dlx_publish_n(p, &t, 1, args, &n) : dlx_publish_set(p, &item, 1, NULL, args);
 }
 
-START_TEST(a_message_for_nobody_is_not_published)
+LOOP_TEST(a_message_for_nobody_is_not_published, 0, 3)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c);
@@ -102,9 +102,8 @@ START_TEST(a_message_for_nobody_is_not_published)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(who_has_left_and_holds_messages_is_no_subscriber)
+TEST(who_has_left_and_holds_messages_is_no_subscriber)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_message *m = NULL;
@@ -118,9 +117,8 @@ START_TEST(who_has_left_and_holds_messages_is_no_subscriber)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_message_waits_for_the_first_subscriber)
+TEST(a_message_waits_for_the_first_subscriber)
 {
     const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     struct dlx_client *c = dlx_test_stream_connect();
@@ -132,10 +130,9 @@ START_TEST(a_message_waits_for_the_first_subscriber)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* It is noticed, and the next message waits for another one. */
-START_TEST(a_subscriber_that_was_killed_is_none)
+TEST(a_subscriber_that_was_killed_is_none)
 {
     const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     struct dlx_client *c = dlx_test_stream_connect();
@@ -156,9 +153,8 @@ START_TEST(a_subscriber_that_was_killed_is_none)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(subscribers_are_waited_for_with_a_new_daemon)
+TEST(subscribers_are_waited_for_with_a_new_daemon)
 {
     const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     struct dlx_client *c = dlx_test_stream_connect();
@@ -179,17 +175,8 @@ START_TEST(subscribers_are_waited_for_with_a_new_daemon)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("require");
-    TCase *tcase = dlx_test_stream_case("require");
-    tcase_add_loop_test(tcase, a_message_for_nobody_is_not_published, 0, 3);
-    tcase_add_test(tcase, who_has_left_and_holds_messages_is_no_subscriber);
-    tcase_add_test(tcase, a_message_waits_for_the_first_subscriber);
-    tcase_add_test(tcase, a_subscriber_that_was_killed_is_none);
-    tcase_add_test(tcase, subscribers_are_waited_for_with_a_new_daemon);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("require"));
 }

@@ -53,7 +53,7 @@ static uint32_t n_publishers(struct dlx_subscription *s)
     return stats.n_publishers;
 }
 
-START_TEST(a_pattern_follows_publishers_as_they_come_and_go)
+TEST(a_pattern_follows_publishers_as_they_come_and_go)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *front = new_publisher(c, "cam/front"),
@@ -92,7 +92,6 @@ START_TEST(a_pattern_follows_publishers_as_they_come_and_go)
     dlx_publisher_unref(deep);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* News of what one link waits for may be read while a take looks at another link, or spins. */
 enum { N_FIRST = 256, AT_ONCE = 16 };
@@ -137,26 +136,23 @@ static void take_first_messages(int64_t spin_ns, bool polls)
     dlx_client_unref(c);
 }
 
-START_TEST(first_messages_of_many_publishers_arrive_when_a_take_spins)
+TEST(first_messages_of_many_publishers_arrive_when_a_take_spins)
 {
     take_first_messages(0, false);
 }
-END_TEST
 
-START_TEST(first_messages_of_many_publishers_arrive_when_a_take_sleeps)
+TEST(first_messages_of_many_publishers_arrive_when_a_take_sleeps)
 {
     take_first_messages(DLX_SPIN_NEVER, false);
 }
-END_TEST
 
-START_TEST(first_messages_of_many_publishers_arrive_when_the_caller_polls)
+TEST(first_messages_of_many_publishers_arrive_when_the_caller_polls)
 {
     take_first_messages(0, true);
 }
-END_TEST
 
 /* Its publisher was not asked to ring: nobody else reads what the daemon tells of it. */
-START_TEST(news_that_an_event_was_made_of_wake_who_polls)
+TEST(news_that_an_event_was_made_of_wake_who_polls)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *other = new_publisher(c, "cam/other");
@@ -189,9 +185,8 @@ START_TEST(news_that_an_event_was_made_of_wake_who_polls)
     dlx_publisher_unref(other);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_pattern_gets_what_is_retained)
+TEST(a_pattern_gets_what_is_retained)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
@@ -219,7 +214,6 @@ START_TEST(a_pattern_gets_what_is_retained)
     fails(dlx_retained_drop(c, "weights/*"), DLX_E_TOPIC, "'*'");
     dlx_client_unref(c);
 }
-END_TEST
 
 static int note(const struct dlx_publisher_info *info, void *userdata)
 {
@@ -228,7 +222,7 @@ static int note(const struct dlx_publisher_info *info, void *userdata)
     return 0;
 }
 
-START_TEST(publishers_are_listed_by_pattern)
+TEST(publishers_are_listed_by_pattern)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     static const char *const topics[] = {"b/x", "a", "a/x", "a/y", "a-b", "ab/x", "a/x/z"};
@@ -258,7 +252,6 @@ START_TEST(publishers_are_listed_by_pattern)
         dlx_publisher_unref(p[i]);
     dlx_client_unref(c);
 }
-END_TEST
 
 static int add(const struct dlx_publisher_info *info, void *userdata)
 {
@@ -269,7 +262,7 @@ static int add(const struct dlx_publisher_info *info, void *userdata)
 }
 
 /* More than fit into one packet, two on each topic. */
-START_TEST(long_lists_by_pattern_are_complete)
+TEST(long_lists_by_pattern_are_complete)
 {
     enum { N = 60 };
     struct dlx_client *c = dlx_test_stream_connect();
@@ -287,7 +280,6 @@ START_TEST(long_lists_by_pattern_are_complete)
     dlx_publisher_unref(other);
     dlx_client_unref(c);
 }
-END_TEST
 
 static int keep_info(const struct dlx_publisher_info *info, void *userdata)
 {
@@ -304,7 +296,7 @@ static int on_link(const struct dlx_link_info *info, void *userdata)
 }
 
 /* They come 32 a packet. */
-START_TEST(links_of_a_publisher_are_listed_once_each)
+TEST(links_of_a_publisher_are_listed_once_each)
 {
     enum { N = 70 };
     struct dlx_client *c = dlx_test_stream_connect();
@@ -324,9 +316,8 @@ START_TEST(links_of_a_publisher_are_listed_once_each)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(bad_patterns_are_refused)
+TEST(bad_patterns_are_refused)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = NULL;
@@ -345,9 +336,8 @@ START_TEST(bad_patterns_are_refused)
     close(control);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_reliable_pattern_names_the_publisher_that_drops)
+TEST(a_reliable_pattern_names_the_publisher_that_drops)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
@@ -357,9 +347,8 @@ START_TEST(a_reliable_pattern_names_the_publisher_that_drops)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(patterns_of_a_user_have_a_limit)
+TEST(patterns_of_a_user_have_a_limit)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s[1025] = {0};
@@ -374,7 +363,6 @@ START_TEST(patterns_of_a_user_have_a_limit)
         dlx_subscription_unref(s[i]);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- events -------------------------------------------------------------------------------- */
 
@@ -388,7 +376,7 @@ static struct dlx_event wait_event(struct dlx_publisher *p, struct dlx_subscript
     return e;
 }
 
-START_TEST(events_tell_who_came_and_left)
+TEST(events_tell_who_came_and_left)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *c2 = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c, "cam/front");
@@ -434,7 +422,6 @@ START_TEST(events_tell_who_came_and_left)
     dlx_client_unref(c);
     dlx_client_unref(c2);
 }
-END_TEST
 
 static pid_t spawn(bool publish)
 {
@@ -459,7 +446,7 @@ static pid_t spawn(bool publish)
     return pid;
 }
 
-START_TEST(events_tell_who_died)
+TEST(events_tell_who_died)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c, "t/parent");
@@ -483,9 +470,8 @@ START_TEST(events_tell_who_died)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(events_that_nobody_fetches_are_counted)
+TEST(events_that_nobody_fetches_are_counted)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c, "t");
@@ -505,7 +491,6 @@ START_TEST(events_that_nobody_fetches_are_counted)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- joining while others come and go ------------------------------------------------------ */
 
@@ -528,7 +513,7 @@ static void *come_and_go(void *userdata)
 }
 
 /* Links of publishers that come meanwhile are not those that dlx_subscribe() waits for. */
-START_TEST(what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes)
+TEST(what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes)
 {
     enum { N = 6, ROUNDS = 150 };
     struct dlx_client *c = dlx_test_stream_connect();
@@ -567,28 +552,8 @@ START_TEST(what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes
         dlx_publisher_unref(p[i]);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("topics");
-    TCase *tcase = dlx_test_stream_case("topics");
-    tcase_add_test(tcase, a_pattern_follows_publishers_as_they_come_and_go);
-    tcase_add_test(tcase, a_pattern_gets_what_is_retained);
-    tcase_add_test(tcase, news_that_an_event_was_made_of_wake_who_polls);
-    tcase_add_test(tcase, first_messages_of_many_publishers_arrive_when_a_take_spins);
-    tcase_add_test(tcase, first_messages_of_many_publishers_arrive_when_a_take_sleeps);
-    tcase_add_test(tcase, first_messages_of_many_publishers_arrive_when_the_caller_polls);
-    tcase_add_test(tcase, publishers_are_listed_by_pattern);
-    tcase_add_test(tcase, long_lists_by_pattern_are_complete);
-    tcase_add_test(tcase, links_of_a_publisher_are_listed_once_each);
-    tcase_add_test(tcase, bad_patterns_are_refused);
-    tcase_add_test(tcase, a_reliable_pattern_names_the_publisher_that_drops);
-    tcase_add_test(tcase, patterns_of_a_user_have_a_limit);
-    tcase_add_test(tcase, events_tell_who_came_and_left);
-    tcase_add_test(tcase, events_tell_who_died);
-    tcase_add_test(tcase, events_that_nobody_fetches_are_counted);
-    tcase_add_test(tcase, what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("topics"));
 }

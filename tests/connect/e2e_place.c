@@ -107,11 +107,10 @@ static void is_refused_by_the_machine(void)
 }
 
 /* The daemon of root stays: its end is that of this process, which is not root any more. */
-START_TEST(who_is_refused_by_the_machines_daemon_gets_a_private_one_and_is_told)
+TEST(who_is_refused_by_the_machines_daemon_gets_a_private_one_and_is_told)
 {
     alone(is_refused_by_the_machine);
 }
-END_TEST
 
 static unsigned n_looks;
 
@@ -160,17 +159,15 @@ static void waits_longer_for_the_machine(void)
     waits_for_the_machine_so_long(20 * SECOND, DLX_FOREVER);
 }
 
-START_TEST(who_waits_for_a_daemon_waits_so_long_for_the_machines)
+TEST(who_waits_for_a_daemon_waits_so_long_for_the_machines)
 {
     alone(waits_longer_for_the_machine);
 }
-END_TEST
 
-START_TEST(while_the_machines_daemon_restarts_clients_wait_for_it)
+TEST(while_the_machines_daemon_restarts_clients_wait_for_it)
 {
     alone(waits_for_the_machine);
 }
-END_TEST
 
 static void waits_in_vain(void)
 {
@@ -187,11 +184,10 @@ static void waits_in_vain(void)
     end_private_daemon(c);
 }
 
-START_TEST(no_private_daemon_is_started_while_the_machines_socket_is_there)
+TEST(no_private_daemon_is_started_while_the_machines_socket_is_there)
 {
     alone(waits_in_vain);
 }
-END_TEST
 
 static void finds_the_first(void)
 {
@@ -219,21 +215,12 @@ static void finds_the_first(void)
     end_machine_daemon(SIGTERM);
 }
 
-START_TEST(a_named_daemon_comes_before_the_users_and_that_before_the_machines)
+TEST(a_named_daemon_comes_before_the_users_and_that_before_the_machines)
 {
     alone(finds_the_first);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_place");
-    TCase *tcase = dlx_test_spawn_case("place");
-    tcase_add_test(tcase, who_is_refused_by_the_machines_daemon_gets_a_private_one_and_is_told);
-    tcase_add_test(tcase, while_the_machines_daemon_restarts_clients_wait_for_it);
-    tcase_add_test(tcase, who_waits_for_a_daemon_waits_so_long_for_the_machines);
-    tcase_add_test(tcase, no_private_daemon_is_started_while_the_machines_socket_is_there);
-    tcase_add_test(tcase, a_named_daemon_comes_before_the_users_and_that_before_the_machines);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_spawn_case("place"));
 }

@@ -84,7 +84,7 @@ static int run(const char *const *args, const char *env)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
 }
 
-START_TEST(options_that_cannot_be_are_refused)
+TEST(options_that_cannot_be_are_refused)
 {
     static const struct {
         const char *args[3];
@@ -136,7 +136,6 @@ START_TEST(options_that_cannot_be_are_refused)
         ck_assert_int_lt(access(place.path, F_OK), 0);
     }
 }
-END_TEST
 
 /* ---- users --------------------------------------------------------------------------------- */
 
@@ -165,7 +164,7 @@ static int hello_as(uid_t uid, const char *path)
 
 /* A daemon whose umask lets nobody in, with its socket in a folder that it makes, or (_i) in one
  * that keeps others out. */
-START_TEST(allowed_users_reach_the_socket_and_others_are_refused)
+LOOP_TEST(allowed_users_reach_the_socket_and_others_are_refused, 0, 2)
 {
     char folder[300], socket_path[320];
     int ready[2], said[2], status;
@@ -212,10 +211,9 @@ START_TEST(allowed_users_reach_the_socket_and_others_are_refused)
     close(said[0]);
     ck_assert_int_eq(rmdir(folder), 0);
 }
-END_TEST
 
 /* It ends by itself, so all that it said is there. */
-START_TEST(lines_for_the_journal_have_a_level)
+TEST(lines_for_the_journal_have_a_level)
 {
     static const char *const args[] = {"--idle-exit", "0.01", NULL};
     static const char *const more[] = {"--idle-exit", "0.01", "--foreground", NULL};
@@ -230,9 +228,8 @@ START_TEST(lines_for_the_journal_have_a_level)
     ck_assert_int_eq(run(args, "JOURNAL_STREAM=1:2"), 0); /* of another one: stderr is ours */
     ck_assert_msg(strncmp(log_text, "dlpackd: listening on ", 22) == 0, "%s", log_text);
 }
-END_TEST
 
-START_TEST(a_configuration_is_checked_without_a_daemon)
+TEST(a_configuration_is_checked_without_a_daemon)
 {
     static const struct {
         const char *text, *words;
@@ -259,10 +256,9 @@ START_TEST(a_configuration_is_checked_without_a_daemon)
     ck_assert_int_lt(access(place.path, F_OK), 0);
     ck_assert_int_eq(unlink(path), 0);
 }
-END_TEST
 
 /* An empty variable is as good as none. */
-START_TEST(an_option_wins_over_its_variable)
+TEST(an_option_wins_over_its_variable)
 {
     static const struct {
         const char *option, *value, *wrong, *empty;
@@ -275,19 +271,17 @@ START_TEST(an_option_wins_over_its_variable)
         ck_assert_msg(run(none, all[i].empty) == 0, "%s: %s", all[i].empty, log_text);
     }
 }
-END_TEST
 
 /* It runs as well; it only says that nothing will outlive it. */
-START_TEST(a_store_without_a_service_manager_is_said)
+TEST(a_store_without_a_service_manager_is_said)
 {
     static const char *const args[] = {"--idle-exit", "0.01", "--fd-store", "10", NULL};
     ck_assert_int_eq(run(args, "NOTIFY_SOCKET="), 0);
     ck_assert_msg(strstr(log_text, "retained messages end with this daemon: "), "%s", log_text);
     ck_assert_ptr_nonnull(strstr(log_text, "NOTIFY_SOCKET"));
 }
-END_TEST
 
-START_TEST(too_few_file_descriptors_are_said)
+TEST(too_few_file_descriptors_are_said)
 {
     static const char *const args[] = {"--idle-exit", "0.01", NULL};
     size_t n_failed = 0;
@@ -317,10 +311,9 @@ START_TEST(too_few_file_descriptors_are_said)
     ck_assert_int_eq(run(args, NULL), 0);
     ck_assert_msg(!strstr(log_text, "file descriptors"), "%s", log_text);
 }
-END_TEST
 
 /* On its first pipes, and on what it registers in its first turn, libuv aborts. */
-START_TEST(what_libuv_cannot_have_is_said)
+TEST(what_libuv_cannot_have_is_said)
 {
     static const char *const args[] = {"--idle-exit", "0.01", NULL};
     static const unsigned calls[] = {SYS_pipe2, SYS_epoll_ctl, SYS_epoll_create1, SYS_eventfd2};
@@ -334,7 +327,6 @@ START_TEST(what_libuv_cannot_have_is_said)
         ck_assert_int_lt(access(place.path, F_OK), 0);
     }
 }
-END_TEST
 
 /* Where it points, and how it was opened. */
 static void check_is_null(pid_t pid, int fd)
@@ -355,7 +347,7 @@ static void check_is_null(pid_t pid, int fd)
 }
 
 /* Started with some of 0, 1 and 2 closed: no socket of its own gets such a number, and with it what is printed. */
-START_TEST(closed_standard_descriptors_are_filled)
+LOOP_TEST(closed_standard_descriptors_are_filled, 1, 8)
 {
     int ready[2], status;
     char line[9] = "", number[16];
@@ -387,23 +379,11 @@ START_TEST(closed_standard_descriptors_are_filled)
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert_int_eq(status, 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_options");
     TCase *tcase = tcase_create("options");
     tcase_set_timeout(tcase, PATIENCE_S);
     dlx_test_dir_fixture(tcase, &place);
-    tcase_add_test(tcase, options_that_cannot_be_are_refused);
-    tcase_add_loop_test(tcase, allowed_users_reach_the_socket_and_others_are_refused, 0, 2);
-    tcase_add_test(tcase, lines_for_the_journal_have_a_level);
-    tcase_add_test(tcase, a_configuration_is_checked_without_a_daemon);
-    tcase_add_test(tcase, an_option_wins_over_its_variable);
-    tcase_add_test(tcase, a_store_without_a_service_manager_is_said);
-    tcase_add_test(tcase, too_few_file_descriptors_are_said);
-    tcase_add_test(tcase, what_libuv_cannot_have_is_said);
-    tcase_add_loop_test(tcase, closed_standard_descriptors_are_filled, 1, 8);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -86,7 +86,7 @@ static void start_with(struct dlx_test_daemon *daemon, const char *memory)
 
 /* ---- both at once -------------------------------------------------------------------------- */
 
-START_TEST(one_process_uses_daemons_of_both_kinds)
+TEST(one_process_uses_daemons_of_both_kinds)
 {
     struct dlx_publisher *p[2] = {NULL};
     struct dlx_subscription *s[2] = {NULL};
@@ -111,9 +111,8 @@ START_TEST(one_process_uses_daemons_of_both_kinds)
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
     ck_assert_int_eq(dlx_test_daemon_stop(&other), 0);
 }
-END_TEST
 
-START_TEST(dlxctl_info_tells_which)
+TEST(dlxctl_info_tells_which)
 {
     static const struct {
         const char *env, *name, *promise;
@@ -132,9 +131,8 @@ START_TEST(dlxctl_info_tells_which)
         ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
     }
 }
-END_TEST
 
-START_TEST(memory_that_there_is_not_is_refused)
+TEST(memory_that_there_is_not_is_refused)
 {
     char log[2048];
     ck_assert_int_eq(setenv("DLX_MEMORY", "sealed", 1), 0);
@@ -147,7 +145,6 @@ START_TEST(memory_that_there_is_not_is_refused)
     dlx_client_unref(c);
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
 }
-END_TEST
 
 /* ---- another kernel ------------------------------------------------------------------------ */
 
@@ -169,7 +166,7 @@ static void forbid_future_write(void)
     ck_assert(dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter)));
 }
 
-START_TEST(without_seals_the_way_out_is_named_and_works)
+TEST(without_seals_the_way_out_is_named_and_works)
 {
     char log[2048];
     if (dlx_test_valgrind()) {
@@ -184,11 +181,10 @@ START_TEST(without_seals_the_way_out_is_named_and_works)
     stream(&daemon_);
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
 }
-END_TEST
 
 /* ---- /dev/shm ------------------------------------------------------------------------------ */
 
-START_TEST(full_dev_shm_fails_the_alloc_and_nothing_else)
+TEST(full_dev_shm_fails_the_alloc_and_nothing_else)
 {
     struct dlx_tensor_spec spec = {
         .size = sizeof spec, .dtype = {kDLUInt, 8, 1}, .ndim = 1, .shape = (int64_t[]){4 << 20}};
@@ -211,10 +207,9 @@ START_TEST(full_dev_shm_fails_the_alloc_and_nothing_else)
     dlx_client_unref(c);
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
 }
-END_TEST
 
 /* Memory that a publisher has and does not use is not why it gets none. */
-START_TEST(when_there_is_no_more_what_is_empty_makes_way)
+TEST(when_there_is_no_more_what_is_empty_makes_way)
 {
     int64_t n = 5 << 20;
     struct dlx_tensor_spec spec = {
@@ -249,9 +244,8 @@ START_TEST(when_there_is_no_more_what_is_empty_makes_way)
     dlx_client_unref(c);
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
 }
-END_TEST
 
-START_TEST(no_name_is_there_while_everything_runs)
+TEST(no_name_is_there_while_everything_runs)
 {
     struct dlx_publisher *p = NULL;
     struct dlx_subscription *s = NULL;
@@ -273,7 +267,6 @@ START_TEST(no_name_is_there_while_everything_runs)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* Do valgrind, or thread sanitizer's run-time, remove files of their own? */
 static bool unlinks_itself(void)
@@ -305,7 +298,7 @@ static bool take_proc_away(void)
     return true;
 }
 
-START_TEST(without_seals_no_proc_is_needed)
+TEST(without_seals_no_proc_is_needed)
 {
     char name[DLX_SHM_NAME_SIZE];
     struct dlx_shm_name own;
@@ -320,10 +313,9 @@ START_TEST(without_seals_no_proc_is_needed)
     ck_assert_uint_eq(dlx_test_shm_count(), 0);
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
 }
-END_TEST
 
 /* It says so before it says that it listens. */
-START_TEST(sealed_memory_without_proc_is_refused_at_the_start)
+TEST(sealed_memory_without_proc_is_refused_at_the_start)
 {
     char log[2048];
     if (!take_proc_away())
@@ -334,7 +326,6 @@ START_TEST(sealed_memory_without_proc_is_refused_at_the_start)
     ck_assert_msg(!strstr(log, "listening"), "%s", log);
     ck_assert_int_lt(access(daemon_.path, F_OK), 0);
 }
-END_TEST
 
 /* Whoever asks to remove a name is killed by the kernel. */
 static void kill_at_unlink(void)
@@ -379,7 +370,7 @@ static void clean(char *log, size_t size)
     ck_assert_int_eq(dlx_test_daemon_fail(other.path, log, size), 1);
 }
 
-START_TEST(names_of_killed_daemons_are_removed_and_counted)
+TEST(names_of_killed_daemons_are_removed_and_counted)
 {
     char log[4096], name[DLX_SHM_NAME_SIZE];
     if (!dlx_test_shm_private("size=16m"))
@@ -404,7 +395,6 @@ START_TEST(names_of_killed_daemons_are_removed_and_counted)
     stream(&other); /* it has noticed nothing */
     ck_assert_int_eq(dlx_test_daemon_stop(&other), 0);
 }
-END_TEST
 
 /* ---- the weaker promise -------------------------------------------------------------------- */
 
@@ -432,7 +422,7 @@ static void end_taker(pid_t pid)
 
 /* A publisher and a subscriber keep their descriptors and take pages away: the daemon, which looks at their
  * counters for lists, does not fault. */
-START_TEST(pages_that_a_writer_takes_away_do_not_end_the_daemon)
+TEST(pages_that_a_writer_takes_away_do_not_end_the_daemon)
 {
     Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
     Dlx__Wire__PublisherReady ready = DLX__WIRE__PUBLISHER_READY__INIT;
@@ -487,25 +477,11 @@ START_TEST(pages_that_a_writer_takes_away_do_not_end_the_daemon)
     stream(&daemon_);
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("memory");
     TCase *tcase = tcase_create("memory");
     tcase_set_timeout(tcase, 120);
     tcase_add_unchecked_fixture(tcase, make_dirs, remove_dirs);
-    tcase_add_test(tcase, one_process_uses_daemons_of_both_kinds);
-    tcase_add_test(tcase, dlxctl_info_tells_which);
-    tcase_add_test(tcase, memory_that_there_is_not_is_refused);
-    tcase_add_test(tcase, without_seals_the_way_out_is_named_and_works);
-    tcase_add_test(tcase, full_dev_shm_fails_the_alloc_and_nothing_else);
-    tcase_add_test(tcase, when_there_is_no_more_what_is_empty_makes_way);
-    tcase_add_test(tcase, no_name_is_there_while_everything_runs);
-    tcase_add_test(tcase, without_seals_no_proc_is_needed);
-    tcase_add_test(tcase, sealed_memory_without_proc_is_refused_at_the_start);
-    tcase_add_test(tcase, names_of_killed_daemons_are_removed_and_counted);
-    tcase_add_test(tcase, pages_that_a_writer_takes_away_do_not_end_the_daemon);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

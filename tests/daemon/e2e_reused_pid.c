@@ -147,7 +147,7 @@ static void expect_event(struct dlx_publisher *p, uint32_t kind, pid_t pid)
 
 /* While the daemon stands still, a publisher has but a pidfd to know by. Odd: the second one subscribes, too, and is not taken for
  * the first. */
-START_TEST(a_publisher_does_without_a_dead_subscriber)
+LOOP_TEST(a_publisher_does_without_a_dead_subscriber, 0, 2)
 {
     struct dlx_publisher_args args = {
         .size = sizeof args, .history = 1, .on_full = DLX_ON_FULL_BLOCK};
@@ -187,7 +187,6 @@ START_TEST(a_publisher_does_without_a_dead_subscriber)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- a client of the daemon ---------------------------------------------------------------- */
 
@@ -252,7 +251,7 @@ static void check_is_over(int fd)
     ck_assert_int_lt(send(fd, &byte, 1, MSG_NOSIGNAL), 0);
 }
 
-START_TEST(the_daemon_gives_nothing_of_a_dead_client_to_the_second)
+TEST(the_daemon_gives_nothing_of_a_dead_client_to_the_second)
 {
     static struct dlx_packet packet;
     struct dlx_test_publisher pub;
@@ -294,7 +293,6 @@ START_TEST(the_daemon_gives_nothing_of_a_dead_client_to_the_second)
     dlx_test_recv_done();
     close(control);
 }
-END_TEST
 
 /* ---- a client that the daemon has not seen yet --------------------------------------------- */
 
@@ -307,7 +305,7 @@ static void connect_and_hand_over(int sock, void *userdata)
 }
 
 /* Before Linux 6.5 there is but its number: daemon/objects/client.c tells what that means. */
-START_TEST(a_connection_of_a_dead_process_is_not_taken_for_the_seconds)
+TEST(a_connection_of_a_dead_process_is_not_taken_for_the_seconds)
 {
     static struct dlx_packet packet;
     int pair[2], pidfd;
@@ -337,7 +335,6 @@ START_TEST(a_connection_of_a_dead_process_is_not_taken_for_the_seconds)
     kill_and_reap(&second);
     close(fd);
 }
-END_TEST
 
 /* ---- who wrote what is retained ------------------------------------------------------------ */
 
@@ -351,7 +348,7 @@ static void leave_a_message(int sock, void *userdata)
 }
 
 /* While it lives it may write, and nobody joins what it left; the service manager keeps a pidfd of it, not its number. */
-START_TEST(the_next_daemon_knows_that_the_publisher_is_dead)
+TEST(the_next_daemon_knows_that_the_publisher_is_dead)
 {
     static struct dlx_test_manager manager;
     struct dlx_message *m = NULL;
@@ -378,16 +375,8 @@ START_TEST(the_next_daemon_knows_that_the_publisher_is_dead)
     dlx_test_manager_wait_n_kept(&manager, "", 1); /* the ledger */
     dlx_test_manager_stop(&manager);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("reused_pid");
-    TCase *tcase = dlx_test_stream_case("reused_pid");
-    tcase_add_loop_test(tcase, a_publisher_does_without_a_dead_subscriber, 0, 2);
-    tcase_add_test(tcase, the_daemon_gives_nothing_of_a_dead_client_to_the_second);
-    tcase_add_test(tcase, a_connection_of_a_dead_process_is_not_taken_for_the_seconds);
-    tcase_add_test(tcase, the_next_daemon_knows_that_the_publisher_is_dead);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("reused_pid"));
 }

@@ -73,7 +73,7 @@ static const char cameras[] = "[rule alice]\nusers = 64001\ntopics = cam/**\n"
                               "allow = publish subscribe observe\n"
                               "[rule bob]\nusers = 64002\ntopics = cam/front\nallow = subscribe\n";
 
-START_TEST(a_rule_decides_by_user_topic_and_verb)
+TEST(a_rule_decides_by_user_topic_and_verb)
 {
     if (!may_be_another())
         return;
@@ -91,9 +91,8 @@ START_TEST(a_rule_decides_by_user_topic_and_verb)
     (void)dlx_configured_log(
         "refused: uid 64003 may not use this daemon: no rule allows it anything");
 }
-END_TEST
 
-START_TEST(a_denial_names_its_rule_in_the_log)
+TEST(a_denial_names_its_rule_in_the_log)
 {
     if (!may_be_another())
         return;
@@ -104,7 +103,6 @@ START_TEST(a_denial_names_its_rule_in_the_log)
     const char *log = dlx_configured_log("dlpackd.conf:2) denies \"publish\"");
     ck_assert_msg(strstr(log, "rule \"secret\" ("), "%s", log);
 }
-END_TEST
 
 /* In a process of that user: takes what comes, and says so; what ends it is its exit status. */
 static pid_t take_as(uid_t uid, const char *topic, int *ret_said)
@@ -152,7 +150,7 @@ static int end_of(pid_t pid)
 }
 
 /* Bob may still use the daemon, but not this topic. */
-START_TEST(a_subscriber_whose_right_was_taken_is_told_and_gets_it_back)
+TEST(a_subscriber_whose_right_was_taken_is_told_and_gets_it_back)
 {
     int said;
     if (!may_be_another())
@@ -168,9 +166,8 @@ START_TEST(a_subscriber_whose_right_was_taken_is_told_and_gets_it_back)
     ck_assert_int_eq(call_as(BOB, subscribe, "cam/front"), 0);
     close(said);
 }
-END_TEST
 
-START_TEST(sighup_ends_links_that_are_not_allowed_any_more)
+TEST(sighup_ends_links_that_are_not_allowed_any_more)
 {
     int alice_said, bob_said;
     struct dlx_publisher *p = NULL;
@@ -209,7 +206,6 @@ START_TEST(sighup_ends_links_that_are_not_allowed_any_more)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* What the call has that publishes, or waits for a subscriber. */
 static int publish_once(struct dlx_publisher *p)
@@ -271,7 +267,7 @@ static pid_t publish_on(const char *topic, int *ret_said)
 }
 
 /* Alice may still use the daemon, but not this topic. */
-START_TEST(a_publisher_whose_right_was_taken_is_told_and_gets_it_back)
+TEST(a_publisher_whose_right_was_taken_is_told_and_gets_it_back)
 {
     int said;
     struct dlx_subscription *s = NULL;
@@ -295,18 +291,10 @@ START_TEST(a_publisher_whose_right_was_taken_is_told_and_gets_it_back)
     dlx_client_unref(c);
     close(said);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_rules");
     TCase *tcase = dlx_test_stream_case("rules");
     dlx_configured_fixture(tcase);
-    tcase_add_test(tcase, a_rule_decides_by_user_topic_and_verb);
-    tcase_add_test(tcase, a_denial_names_its_rule_in_the_log);
-    tcase_add_test(tcase, a_subscriber_whose_right_was_taken_is_told_and_gets_it_back);
-    tcase_add_test(tcase, sighup_ends_links_that_are_not_allowed_any_more);
-    tcase_add_test(tcase, a_publisher_whose_right_was_taken_is_told_and_gets_it_back);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -110,7 +110,7 @@ static void end_passed(void)
 }
 
 /* The user who runs this test, root if it is root, may do everything by the main socket. */
-START_TEST(each_socket_has_rules_of_its_own)
+TEST(each_socket_has_rules_of_its_own)
 {
     struct dlx_client *c = NULL, *pods = NULL;
     struct dlx_publisher *p = NULL, *q = NULL;
@@ -145,10 +145,9 @@ START_TEST(each_socket_has_rules_of_its_own)
     ck_assert_int_lt(access(pods_path, F_OK), 0); /* it was the daemon's */
     dlx_test_daemon_start(daemon_, NULL);
 }
-END_TEST
 
 /* Root of a container is uid 0 as well. */
-START_TEST(nobody_is_a_superuser_by_another_socket)
+TEST(nobody_is_a_superuser_by_another_socket)
 {
     struct dlx_client *c = NULL;
     dlx_configured_start(
@@ -158,9 +157,8 @@ START_TEST(nobody_is_a_superuser_by_another_socket)
     ok(dlx_configured_connect(daemon_->path, &c));
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_class_of_quotas_holds_for_its_socket)
+TEST(a_class_of_quotas_holds_for_its_socket)
 {
     struct dlx_client *c = NULL, *pods = NULL, *second = NULL;
     dlx_configured_start(config_of("quota = small\n[quota small]\nconnections = 1\n"
@@ -174,7 +172,6 @@ START_TEST(a_class_of_quotas_holds_for_its_socket)
     dlx_client_unref(second);
     dlx_client_unref(pods);
 }
-END_TEST
 
 static int read_pace(const struct dlx_quota_info *info, void *ret)
 {
@@ -197,7 +194,7 @@ static void *ask_much(void *c)
 }
 
 /* They are answered, later. Those by another socket are not delayed; what waits goes on as soon as it may. */
-START_TEST(requests_above_the_rate_of_a_class_wait)
+TEST(requests_above_the_rate_of_a_class_wait)
 {
     enum { RATE = 40 };
     static const char rest[] = "quota = slow\n[rule all]\nusers = *\ntopics = **\nallow = all\n"
@@ -232,10 +229,9 @@ START_TEST(requests_above_the_rate_of_a_class_wait)
     dlx_client_unref(pods);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* The publisher hears it when it is made: nobody could be told at its end. */
-START_TEST(memory_that_would_stay_beyond_its_quota_is_refused)
+TEST(memory_that_would_stay_beyond_its_quota_is_refused)
 {
     const struct dlx_publisher_args retains = {.size = sizeof retains, .retain = 1};
     struct dlx_client *c = NULL;
@@ -248,10 +244,9 @@ START_TEST(memory_that_would_stay_beyond_its_quota_is_refused)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* The new limit holds as soon as SIGHUP was handled; who is there stays. */
-START_TEST(sighup_lowers_a_limit_for_what_is_new)
+TEST(sighup_lowers_a_limit_for_what_is_new)
 {
     struct dlx_client *c = NULL, *more = NULL;
     struct dlx_publisher *p = NULL, *q = NULL;
@@ -279,10 +274,9 @@ START_TEST(sighup_lowers_a_limit_for_what_is_new)
     dlx_publisher_unref(q);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* By FileDescriptorName=, or by the name of its unit; a path in the configuration makes no other one. */
-START_TEST(sockets_of_the_service_manager_are_known_by_their_names)
+LOOP_TEST(sockets_of_the_service_manager_are_known_by_their_names, 0, 2)
 {
     struct dlx_client *c = NULL, *pods = NULL;
     struct dlx_publisher *p = NULL;
@@ -297,9 +291,8 @@ START_TEST(sockets_of_the_service_manager_are_known_by_their_names)
     end_passed();
     ck_assert_int_eq(unlink(pods_path), 0); /* it is the manager's */
 }
-END_TEST
 
-START_TEST(a_socket_that_nobody_describes_is_refused)
+TEST(a_socket_that_nobody_describes_is_refused)
 {
     const char *said;
     char path[300];
@@ -320,7 +313,6 @@ START_TEST(a_socket_that_nobody_describes_is_refused)
     close(passed.fds[0]);
     ck_assert_int_eq(unlink(path), 0);
 }
-END_TEST
 
 /* ---- a mounted file -------------------------------------------------------------------------- */
 
@@ -372,7 +364,7 @@ static void take(struct dlx_subscription *s, int64_t value)
 }
 
 /* The socket unit keeps the listening descriptor, so the inode that was mounted stays the daemon's. */
-START_TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
+TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
 {
     char file[300];
     int pair[2], status;
@@ -413,7 +405,6 @@ START_TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
     end_passed();
     ck_assert_int_eq(unlink(file), 0);
 }
-END_TEST
 
 /* The daemons before it have said where they listen, too. */
 static void take_over(void)
@@ -438,7 +429,7 @@ static const char *lock_of(const char *path)
 
 /* It has each socket from the daemon whose place it takes, and lets go of one that the configuration
  * does not describe any more: nothing of that is left. */
-START_TEST(a_program_that_takes_over_listens_on_each_socket)
+TEST(a_program_that_takes_over_listens_on_each_socket)
 {
     struct dlx_client *c = NULL, *pods = NULL;
     struct dlx_publisher *p = NULL;
@@ -469,10 +460,9 @@ START_TEST(a_program_that_takes_over_listens_on_each_socket)
     ok(dlx_configured_connect(pods_path, &pods));
     dlx_client_unref(pods);
 }
-END_TEST
 
 /* Nor is it a file that has taken the place of the daemon's. */
-START_TEST(a_file_that_the_daemon_did_not_make_is_left_where_it_is)
+LOOP_TEST(a_file_that_the_daemon_did_not_make_is_left_where_it_is, 0, 2)
 {
     struct dlx_client *c = NULL, *pods = NULL;
     bool is_passed = _i == 0;
@@ -496,7 +486,6 @@ START_TEST(a_file_that_the_daemon_did_not_make_is_left_where_it_is)
     if (is_passed)
         end_passed();
 }
-END_TEST
 
 static void set_up(void)
 {
@@ -506,21 +495,8 @@ static void set_up(void)
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_sockets");
     TCase *tcase = dlx_test_stream_case("sockets");
     dlx_configured_fixture(tcase);
     tcase_add_checked_fixture(tcase, set_up, NULL);
-    tcase_add_test(tcase, each_socket_has_rules_of_its_own);
-    tcase_add_test(tcase, nobody_is_a_superuser_by_another_socket);
-    tcase_add_test(tcase, a_class_of_quotas_holds_for_its_socket);
-    tcase_add_test(tcase, requests_above_the_rate_of_a_class_wait);
-    tcase_add_test(tcase, memory_that_would_stay_beyond_its_quota_is_refused);
-    tcase_add_test(tcase, sighup_lowers_a_limit_for_what_is_new);
-    tcase_add_loop_test(tcase, sockets_of_the_service_manager_are_known_by_their_names, 0, 2);
-    tcase_add_test(tcase, a_socket_that_nobody_describes_is_refused);
-    tcase_add_test(tcase, a_program_that_takes_over_listens_on_each_socket);
-    tcase_add_loop_test(tcase, a_file_that_the_daemon_did_not_make_is_left_where_it_is, 0, 2);
-    tcase_add_test(tcase, a_container_that_mounted_the_file_goes_on_with_the_next_daemon);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

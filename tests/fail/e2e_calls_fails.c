@@ -253,17 +253,15 @@ static void tell_with_each_failure(bool daemon_fails)
     ck_assert_uint_gt(n_failed, 20);
 }
 
-START_TEST(a_call_of_the_daemon_fails)
+TEST(a_call_of_the_daemon_fails)
 {
     tell_with_each_failure(true);
 }
-END_TEST
 
-START_TEST(a_call_of_the_library_fails)
+TEST(a_call_of_the_library_fails)
 {
     tell_with_each_failure(false);
 }
-END_TEST
 
 /* ---- what the daemon has to know before it sends more --------------------------------------- */
 
@@ -301,7 +299,7 @@ static size_t subscribe_when_full(struct dlx_client *c)
 }
 
 /* A pattern has more spare links than the daemon offers without an Ack. Which packet is one depends on how fast it is. */
-START_TEST(a_subscriber_that_could_not_acknowledge_tries_again)
+TEST(a_subscriber_that_could_not_acknowledge_tries_again)
 {
     dlx_test_server_start(place.path, NULL);
     struct dlx_client *c = connect_soon();
@@ -310,10 +308,9 @@ START_TEST(a_subscriber_that_could_not_acknowledge_tries_again)
     dlx_client_unref(c);
     dlx_test_server_stop();
 }
-END_TEST
 
 /* Likewise of one that sleeps: 0 in dlx_take(), 1 on the descriptor; and there are more arenas than come without an Ack. */
-START_TEST(a_subscriber_that_sleeps_and_could_not_acknowledge_tries_again)
+LOOP_TEST(a_subscriber_that_sleeps_and_could_not_acknowledge_tries_again, 0, 2)
 {
     enum { N_MESSAGES = 7 };
     bool failed = true;
@@ -348,19 +345,11 @@ START_TEST(a_subscriber_that_sleeps_and_could_not_acknowledge_tries_again)
     dlx_client_unref(c);
     dlx_test_server_stop();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("calls_fails");
     TCase *tcase = tcase_create("calls");
     tcase_set_timeout(tcase, 5 * PATIENCE_S);
     dlx_test_dir_fixture(tcase, &place);
-    tcase_add_test(tcase, a_call_of_the_daemon_fails);
-    tcase_add_test(tcase, a_call_of_the_library_fails);
-    tcase_add_test(tcase, a_subscriber_that_could_not_acknowledge_tries_again);
-    tcase_add_loop_test(tcase, a_subscriber_that_sleeps_and_could_not_acknowledge_tries_again, 0,
-                        2);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

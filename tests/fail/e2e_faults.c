@@ -82,7 +82,7 @@ static void take_and_check(struct dlx_subscription *s, int64_t n, int64_t value)
     dlx_message_unref(m);
 }
 
-START_TEST(a_link_that_there_is_no_memory_for_is_picked_up_later)
+TEST(a_link_that_there_is_no_memory_for_is_picked_up_later)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 3};
@@ -102,9 +102,8 @@ START_TEST(a_link_that_there_is_no_memory_for_is_picked_up_later)
     dlx_client_unref(other);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_publisher_may_end_with_a_link_that_it_had_no_memory_for)
+TEST(a_publisher_may_end_with_a_link_that_it_had_no_memory_for)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     struct dlx_publisher *p = NULL;
@@ -119,10 +118,9 @@ START_TEST(a_publisher_may_end_with_a_link_that_it_had_no_memory_for)
     dlx_client_unref(other);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* The packet is still in the socket: a connection is not given up, nor what depends on it. */
-START_TEST(a_packet_that_the_kernel_had_no_memory_for_is_read_later)
+TEST(a_packet_that_the_kernel_had_no_memory_for_is_read_later)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_daemon_info info = {.size = sizeof info};
@@ -131,9 +129,8 @@ START_TEST(a_packet_that_the_kernel_had_no_memory_for_is_read_later)
     ck_assert_int_eq(recvmsg_fails, 0);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_bell_that_could_not_be_read_is_read_later)
+TEST(a_bell_that_could_not_be_read_is_read_later)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
@@ -149,7 +146,6 @@ START_TEST(a_bell_that_could_not_be_read_is_read_later)
     ck_assert_int_eq(recv_fails, 0);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 #ifndef DLX_SANITIZE
 /* Then what is above is not called. */
@@ -198,16 +194,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_faults");
     TCase *tcase = dlx_test_stream_case("faults");
-    tcase_add_test(tcase, a_link_that_there_is_no_memory_for_is_picked_up_later);
-    tcase_add_test(tcase, a_publisher_may_end_with_a_link_that_it_had_no_memory_for);
-    tcase_add_test(tcase, a_packet_that_the_kernel_had_no_memory_for_is_read_later);
-    tcase_add_test(tcase, a_bell_that_could_not_be_read_is_read_later);
 #ifndef DLX_SANITIZE
     tcase_add_test(tcase, a_message_that_there_is_no_memory_for_is_taken_later);
     tcase_add_test(tcase, without_memory_a_client_can_bear_as_many_links);
 #endif
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

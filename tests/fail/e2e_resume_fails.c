@@ -110,7 +110,7 @@ static void tell(struct dlx_test_fail *fail, bool publisher_fails)
     dlx_test_server_stop();
 }
 
-START_TEST(who_goes_on_does_so_though_a_call_fails)
+LOOP_TEST(who_goes_on_does_so_though_a_call_fails, 0, 2)
 {
     struct dlx_test_fail fail = {.at = 0};
     size_t n_failed = 0, n_fds = 0;
@@ -124,15 +124,11 @@ START_TEST(who_goes_on_does_so_though_a_call_fails)
     }
     ck_assert_uint_gt(n_failed, 20);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("resume_fails");
     TCase *tcase = tcase_create("resume");
     tcase_set_timeout(tcase, 5 * PATIENCE_S);
     dlx_test_dir_fixture(tcase, &place);
-    tcase_add_loop_test(tcase, who_goes_on_does_so_though_a_call_fails, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -73,11 +73,10 @@ static void names_and_descriptors(void)
     dlxd_manager_fds_deinit(&manager_fds);
 }
 
-START_TEST(each_descriptor_has_its_name)
+TEST(each_descriptor_has_its_name)
 {
     run(names_and_descriptors);
 }
-END_TEST
 
 static void not_for_us(void)
 {
@@ -98,11 +97,10 @@ static void not_for_us(void)
     ck_assert(is_open(FIRST) && is_open(FIRST + N - 1));
 }
 
-START_TEST(what_is_for_another_process_is_left_alone)
+TEST(what_is_for_another_process_is_left_alone)
 {
     run(not_for_us);
 }
-END_TEST
 
 static void refused(const char *n, const char *names, const char *words)
 {
@@ -124,11 +122,10 @@ static void impossible(void)
     refused("2147483647", "a", "LISTEN_FDS=2147483647");
 }
 
-START_TEST(what_cannot_be_is_said)
+TEST(what_cannot_be_is_said)
 {
     run(impossible);
 }
-END_TEST
 
 static void each_failure(void)
 {
@@ -153,11 +150,10 @@ static void each_failure(void)
     ck_assert_uint_eq(n_failed, 4); /* the table and the names */
 }
 
-START_TEST(lack_of_memory_is_said)
+TEST(lack_of_memory_is_said)
 {
     run(each_failure);
 }
-END_TEST
 
 /* ---- the socket among them ------------------------------------------------------------------- */
 
@@ -257,28 +253,17 @@ static void sockets_by_name(void)
     }
 }
 
-START_TEST(a_socket_among_them_is_found_by_its_name)
+TEST(a_socket_among_them_is_found_by_its_name)
 {
     run(sockets_by_name);
 }
-END_TEST
 
-START_TEST(the_socket_among_them_is_found)
+TEST(the_socket_among_them_is_found)
 {
     run(sockets);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_inherited_fails");
-    TCase *tcase = tcase_create("inherited");
-    tcase_add_test(tcase, each_descriptor_has_its_name);
-    tcase_add_test(tcase, what_is_for_another_process_is_left_alone);
-    tcase_add_test(tcase, what_cannot_be_is_said);
-    tcase_add_test(tcase, lack_of_memory_is_said);
-    tcase_add_test(tcase, the_socket_among_them_is_found);
-    tcase_add_test(tcase, a_socket_among_them_is_found_by_its_name);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("inherited"));
 }

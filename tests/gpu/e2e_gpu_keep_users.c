@@ -144,7 +144,7 @@ static int fetch_as(uid_t uid, const char *topic)
     return -WEXITSTATUS(status);
 }
 
-START_TEST(memory_is_handed_over_within_one_user)
+TEST(memory_is_handed_over_within_one_user)
 {
     if (!may_be_another())
         return;
@@ -160,10 +160,9 @@ START_TEST(memory_is_handed_over_within_one_user)
     end(root);
     dlx__gpu_handle_deinit(&sent);
 }
-END_TEST
 
 /* Bob may exchange it on one topic, Carol on none, and Alice on both. */
-START_TEST(memory_is_handed_over_between_users_whom_a_rule_lets)
+TEST(memory_is_handed_over_between_users_whom_a_rule_lets)
 {
     if (!may_be_another())
         return;
@@ -181,11 +180,10 @@ START_TEST(memory_is_handed_over_between_users_whom_a_rule_lets)
     dlx__gpu_handle_deinit(&sent);
     ck_assert_int_eq(unlink(config_path), 0);
 }
-END_TEST
 
 /* Its file system answers nobody. The daemon never has its descriptor, and the keeper's other
  * holders, and its router, have nothing to do with it. */
-START_TEST(a_file_that_blocks_holds_up_nobody_else)
+TEST(a_file_that_blocks_holds_up_nobody_else)
 {
     struct dlx_test_fuse fuse;
     struct dlx_gpu_handle honest;
@@ -219,15 +217,8 @@ START_TEST(a_file_that_blocks_holds_up_nobody_else)
     dlx__gpu_handle_deinit(&honest);
     dlx_test_keeper_wait_children(keeper, 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_gpu_keep_users");
-    TCase *tcase = dlx_test_stream_case("gpu_keep_users");
-    tcase_add_test(tcase, memory_is_handed_over_within_one_user);
-    tcase_add_test(tcase, memory_is_handed_over_between_users_whom_a_rule_lets);
-    tcase_add_test(tcase, a_file_that_blocks_holds_up_nobody_else);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("gpu_keep_users"));
 }

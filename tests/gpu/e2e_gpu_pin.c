@@ -92,7 +92,9 @@ static void check_no_event(struct dlx_subscription *s)
 
 /* ---- what is pinned ------------------------------------------------------------------------ */
 
-START_TEST(each_arena_is_registered_once_and_unregistered_at_the_end)
+#define PIN_TEST(name) GPU_TEST(name, DLX_TEST_GPU_COUNTS | DLX_TEST_GPU_CHOICE)
+
+PIN_TEST(each_arena_is_registered_once_and_unregistered_at_the_end)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     for (int64_t i = 0; i < 20; i++) {
@@ -111,10 +113,9 @@ START_TEST(each_arena_is_registered_once_and_unregistered_at_the_end)
     ck_assert_uint_eq(standin.standin_calls("cuMemHostUnregister"), n_arenas);
     check_nothing_left();
 }
-END_TEST
 
 /* 20 MiB, 22 MiB, ...: each needs an arena of its own, and the ones before go back. */
-START_TEST(arenas_that_come_and_go_while_streaming_are_registered_and_unregistered)
+PIN_TEST(arenas_that_come_and_go_while_streaming_are_registered_and_unregistered)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     for (int64_t mib = 10; mib < 24; mib += 2)
@@ -126,10 +127,9 @@ START_TEST(arenas_that_come_and_go_while_streaming_are_registered_and_unregister
                       standin.standin_calls("cuMemHostRegister"));
     check_nothing_left();
 }
-END_TEST
 
 /* Each subscription has mappings of its own. */
-START_TEST(two_subscriptions_of_a_process_register_what_each_has_mapped)
+PIN_TEST(two_subscriptions_of_a_process_register_what_each_has_mapped)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     struct dlx_subscription *other;
@@ -146,10 +146,9 @@ START_TEST(two_subscriptions_of_a_process_register_what_each_has_mapped)
     dlx_test_pair_end(&x);
     check_nothing_left();
 }
-END_TEST
 
 /* The copy is queued, and the stream gets to it when all else is gone but the message. */
-START_TEST(a_message_that_is_held_stays_pinned_when_its_subscription_has_left)
+PIN_TEST(a_message_that_is_held_stays_pinned_when_its_subscription_has_left)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     struct dlx_message *m = pass(&x, N(1), 7);
@@ -172,10 +171,9 @@ START_TEST(a_message_that_is_held_stays_pinned_when_its_subscription_has_left)
     CU_OK(cu.cuStreamDestroy(stream));
     CU_OK(cu.cuMemFree(copy));
 }
-END_TEST
 
 /* On any driver: what it pins it knows, and what it does not pin has a reason. */
-START_TEST(a_received_tensor_is_copied_to_the_gpu_pinned_or_with_a_reason)
+GPU_TEST(a_received_tensor_is_copied_to_the_gpu_pinned_or_with_a_reason, 0)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     CUdeviceptr copy, on_device;
@@ -207,9 +205,8 @@ START_TEST(a_received_tensor_is_copied_to_the_gpu_pinned_or_with_a_reason)
     dlx_test_pair_end(&x);
     CU_OK(cu.cuMemFree(copy));
 }
-END_TEST
 
-START_TEST(links_of_a_later_daemon_are_pinned_too)
+PIN_TEST(links_of_a_later_daemon_are_pinned_too)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     dlx_message_unref(pass(&x, 10, 1));
@@ -227,9 +224,8 @@ START_TEST(links_of_a_later_daemon_are_pinned_too)
     dlx_test_pair_end(&x);
     check_nothing_left();
 }
-END_TEST
 
-START_TEST(nothing_is_registered_unasked)
+PIN_TEST(nothing_is_registered_unasked)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_subscribe_args old = {.size = offsetof(struct dlx_subscribe_args, pin),
@@ -242,9 +238,8 @@ START_TEST(nothing_is_registered_unasked)
     dlx_test_pair_end(&x);
     ck_assert_uint_eq(standin.standin_calls("cuInit"), 0);
 }
-END_TEST
 
-START_TEST(only_the_named_device_gets_a_context)
+PIN_TEST(only_the_named_device_gets_a_context)
 {
     struct dlx_subscribe_args args = {.size = sizeof args, .pin = {kDLCUDA, 1}};
     struct dlx_test_pair x = dlx_test_pair_make(&one, &args);
@@ -256,9 +251,8 @@ START_TEST(only_the_named_device_gets_a_context)
     ck_assert_uint_eq(standin.standin_contexts_made(1), 1);
     check_nothing_left();
 }
-END_TEST
 
-START_TEST(an_arena_is_registered_while_a_stream_is_captured)
+PIN_TEST(an_arena_is_registered_while_a_stream_is_captured)
 {
     CUstream stream;
     CUgraph graph;
@@ -279,11 +273,10 @@ START_TEST(an_arena_is_registered_while_a_stream_is_captured)
     CU_OK(cu.cuStreamDestroy(stream));
     ck_assert_uint_eq(standin.standin_count(STANDIN_REGISTERED), 0);
 }
-END_TEST
 
 /* ---- what cannot be ------------------------------------------------------------------------ */
 
-START_TEST(without_read_only_registration_messages_come_unpinned_and_that_is_said_once)
+PIN_TEST(without_read_only_registration_messages_come_unpinned_and_that_is_said_once)
 {
     allow(false);
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
@@ -303,9 +296,8 @@ START_TEST(without_read_only_registration_messages_come_unpinned_and_that_is_sai
     dlx_test_pair_end(&x);
     check_nothing_left();
 }
-END_TEST
 
-START_TEST(that_memory_is_unpinned_is_said_after_its_publisher_has_joined)
+PIN_TEST(that_memory_is_unpinned_is_said_after_its_publisher_has_joined)
 {
     allow(false);
     struct dlx_test_pair x = {.c = dlx_test_stream_connect()};
@@ -320,9 +312,8 @@ START_TEST(that_memory_is_unpinned_is_said_after_its_publisher_has_joined)
     ck_assert_uint_eq(e.publisher, joined.publisher);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_device_with_the_page_tables_of_the_cpu_needs_no_flag)
+PIN_TEST(a_device_with_the_page_tables_of_the_cpu_needs_no_flag)
 {
     allow(false);
     standin.standin_set_attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
@@ -333,9 +324,8 @@ START_TEST(a_device_with_the_page_tables_of_the_cpu_needs_no_flag)
     dlx_test_pair_end(&x);
     check_nothing_left();
 }
-END_TEST
 
-START_TEST(an_arena_that_cannot_be_registered_is_read_and_the_others_are_registered)
+PIN_TEST(an_arena_that_cannot_be_registered_is_read_and_the_others_are_registered)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     dlx_message_unref(pass(&x, N(1), 1));
@@ -356,10 +346,9 @@ START_TEST(an_arena_that_cannot_be_registered_is_read_and_the_others_are_registe
     dlx_test_pair_end(&x);
     check_nothing_left();
 }
-END_TEST
 
 /* The driver would take for it what is mapped there next. */
-START_TEST(an_arena_that_cannot_be_unregistered_stays_mapped)
+PIN_TEST(an_arena_that_cannot_be_unregistered_stays_mapped)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     struct dlx_message *m = pass(&x, N(1), 5);
@@ -371,10 +360,9 @@ START_TEST(an_arena_that_cannot_be_unregistered_stays_mapped)
     ck_assert_uint_eq(standin.standin_count(STANDIN_REGISTERED), 1);
     ck_assert_int_eq(data[N(1) - 1], 5 + N(1) - 1);
 }
-END_TEST
 
 /* Somebody has reset the device, or unregistered it: that is as good. */
-START_TEST(an_arena_that_is_not_registered_any_more_is_unmapped)
+PIN_TEST(an_arena_that_is_not_registered_any_more_is_unmapped)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     dlx_message_unref(pass(&x, N(1), 5));
@@ -386,7 +374,6 @@ START_TEST(an_arena_that_is_not_registered_any_more_is_unmapped)
     ck_assert_uint_eq(standin.standin_count(STANDIN_REGISTERED), 0);
     ck_assert_int_eq(madvise(map, 4096, MADV_NORMAL), -1);
 }
-END_TEST
 
 /* Of these names: what fails to undo something leaves it. */
 static const char *const makers[] = {"cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent",
@@ -417,7 +404,7 @@ static bool try_failing(const char *name, uint64_t k, uint64_t *n_refused, uint6
     return has_failed;
 }
 
-START_TEST(no_failing_call_of_the_driver_costs_a_message)
+PIN_TEST(no_failing_call_of_the_driver_costs_a_message)
 {
     uint64_t n_refused = 0, n_failures = 0, n_tries = 0;
     for (size_t i = 0; i < DLX_ARRAY_SIZE(makers); i++)
@@ -427,9 +414,8 @@ START_TEST(no_failing_call_of_the_driver_costs_a_message)
     ck_assert_uint_ge(n_failures, 5);
     ck_assert_uint_eq(n_refused + n_failures, n_tries);
 }
-END_TEST
 
-START_TEST(a_device_that_cannot_be_had_is_refused)
+PIN_TEST(a_device_that_cannot_be_had_is_refused)
 {
     struct dlx_subscribe_args args = {.size = sizeof args, .pin = {kDLCUDA, 99}};
     struct dlx_subscription *s = NULL;
@@ -442,11 +428,10 @@ START_TEST(a_device_that_cannot_be_had_is_refused)
     dlx_test_pair_end(&x);
     check_nothing_left();
 }
-END_TEST
 
 /* ---- fork ---------------------------------------------------------------------------------- */
 
-START_TEST(a_forked_child_unregisters_nothing)
+PIN_TEST(a_forked_child_unregisters_nothing)
 {
     int status = -1;
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
@@ -471,7 +456,6 @@ START_TEST(a_forked_child_unregisters_nothing)
     dlx_test_pair_end(&x);
     check_nothing_left();
 }
-END_TEST
 
 static void setup(void)
 {
@@ -480,30 +464,9 @@ static void setup(void)
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_pin");
     TCase *tc = dlx_test_gpu_stream_case("pin");
     tcase_add_checked_fixture(tc, setup, NULL);
-    dlx_test_gpu_add(tc, a_received_tensor_is_copied_to_the_gpu_pinned_or_with_a_reason, 0);
-#define ADD(test) dlx_test_gpu_add(tc, test, DLX_TEST_GPU_COUNTS | DLX_TEST_GPU_CHOICE)
-    ADD(each_arena_is_registered_once_and_unregistered_at_the_end);
-    ADD(arenas_that_come_and_go_while_streaming_are_registered_and_unregistered);
-    ADD(two_subscriptions_of_a_process_register_what_each_has_mapped);
-    ADD(a_message_that_is_held_stays_pinned_when_its_subscription_has_left);
-    ADD(links_of_a_later_daemon_are_pinned_too);
-    ADD(nothing_is_registered_unasked);
-    ADD(only_the_named_device_gets_a_context);
-    ADD(an_arena_is_registered_while_a_stream_is_captured);
-    ADD(without_read_only_registration_messages_come_unpinned_and_that_is_said_once);
-    ADD(that_memory_is_unpinned_is_said_after_its_publisher_has_joined);
-    ADD(a_device_with_the_page_tables_of_the_cpu_needs_no_flag);
-    ADD(an_arena_that_cannot_be_registered_is_read_and_the_others_are_registered);
-    ADD(an_arena_that_cannot_be_unregistered_stays_mapped);
-    ADD(an_arena_that_is_not_registered_any_more_is_unmapped);
-    ADD(no_failing_call_of_the_driver_costs_a_message);
-    ADD(a_device_that_cannot_be_had_is_refused);
-    ADD(a_forked_child_unregisters_nothing);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tc);
 }
 
 #else

@@ -71,7 +71,7 @@ static uint64_t n_waits(const struct dlx_test_gpu_end *x)
     return stats.gpu_waits;
 }
 
-START_TEST(a_deleter_returns_while_work_on_its_streams_goes_on)
+GPU_TEST(a_deleter_returns_while_work_on_its_streams_goes_on, 0)
 {
     dlx_test_gpu_variant = 1;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_some);
@@ -99,9 +99,8 @@ START_TEST(a_deleter_returns_while_work_on_its_streams_goes_on)
     CU_OK(cu.cuStreamDestroy(idle));
     end(&x, &peer);
 }
-END_TEST
 
-START_TEST(a_tensor_whose_work_is_done_is_released_at_once)
+GPU_TEST(a_tensor_whose_work_is_done_is_released_at_once, 0)
 {
     dlx_test_gpu_variant = 1;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_some);
@@ -117,10 +116,9 @@ START_TEST(a_tensor_whose_work_is_done_is_released_at_once)
     CU_OK(cu.cuStreamDestroy(stream));
     end(&x, &peer);
 }
-END_TEST
 
 /* The memory is its publisher's again when the stream is done with it, and not before. */
-START_TEST(memory_is_not_used_again_while_a_stream_uses_it)
+GPU_TEST(memory_is_not_used_again_while_a_stream_uses_it, 0)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
@@ -145,10 +143,9 @@ START_TEST(memory_is_not_used_again_while_a_stream_uses_it)
     CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* A subscriber that runs ahead of its GPU waits in dlx_take(), if it may. */
-START_TEST(a_take_waits_for_room_that_a_stream_will_make)
+GPU_TEST(a_take_waits_for_room_that_a_stream_will_make, 0)
 {
     const struct dlx_subscribe_args one = {.size = sizeof one, .max_held = 1};
     dlx_test_gpu_variant = 2;
@@ -171,10 +168,9 @@ START_TEST(a_take_waits_for_room_that_a_stream_will_make)
     CU_OK(cu.cuStreamDestroy(stream));
     end(&x, &peer);
 }
-END_TEST
 
 /* 0: it has deleted the tensor before; 1: it does so afterwards. */
-START_TEST(a_subscription_ends_when_the_work_is_done)
+GPU_LOOP_TEST(a_subscription_ends_when_the_work_is_done, 0, 2, 0)
 {
     dlx_test_gpu_variant = 1;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_some);
@@ -194,10 +190,9 @@ START_TEST(a_subscription_ends_when_the_work_is_done)
     CU_OK(cu.cuStreamDestroy(stream));
     end(&x, &peer);
 }
-END_TEST
 
 /* The publisher has left: the release is the last that refers to the link. */
-START_TEST(a_release_ends_the_link_of_a_publisher_that_has_left)
+GPU_TEST(a_release_ends_the_link_of_a_publisher_that_has_left, 0)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     struct dlx_message *m;
@@ -215,7 +210,6 @@ START_TEST(a_release_ends_the_link_of_a_publisher_that_has_left)
     CU_OK(cu.cuStreamQuery(stream));
     CU_OK(cu.cuStreamDestroy(stream));
 }
-END_TEST
 
 /* ---- several streams ----------------------------------------------------------------------- */
 
@@ -233,7 +227,7 @@ static struct dlx_test_gpu_end take_many(DLManagedTensorVersioned **ret, int n)
     return x;
 }
 
-START_TEST(a_release_does_not_wait_for_the_streams_of_others)
+GPU_TEST(a_release_does_not_wait_for_the_streams_of_others, 0)
 {
     DLManagedTensorVersioned *t[4];
     struct dlx_test_gpu_end x = take_many(t, 4);
@@ -255,10 +249,9 @@ START_TEST(a_release_does_not_wait_for_the_streams_of_others)
     CU_OK(cu.cuStreamDestroy(quick));
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* Some share a thread. They end last first. */
-START_TEST(releases_on_more_streams_than_there_are_threads_all_end)
+GPU_TEST(releases_on_more_streams_than_there_are_threads_all_end, 0)
 {
     enum { N_STREAMS = 12 };
     static struct dlx_test_gpu_gate gates[N_STREAMS];
@@ -280,7 +273,6 @@ START_TEST(releases_on_more_streams_than_there_are_threads_all_end)
         CU_OK(cu.cuStreamDestroy(streams[i]));
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- pinned memory ------------------------------------------------------------------------- */
 
@@ -319,7 +311,7 @@ static const void *pass_another(struct dlx_test_pair *x)
     return data;
 }
 
-START_TEST(pinned_memory_is_not_written_again_before_a_copy_from_it_is_done)
+GPU_TEST(pinned_memory_is_not_written_again_before_a_copy_from_it_is_done, 0)
 {
     struct dlx_message *m;
     DLManagedTensorVersioned *t;
@@ -357,10 +349,9 @@ START_TEST(pinned_memory_is_not_written_again_before_a_copy_from_it_is_done)
     dlx_test_pair_end(&x);
     dlx_test_gpu_check_count(STANDIN_EVENTS, 0);
 }
-END_TEST
 
 /* A set on the CPU; two streams use its first tensor, none its second. */
-START_TEST(a_set_in_pinned_memory_is_released_when_all_its_streams_are_done)
+GPU_TEST(a_set_in_pinned_memory_is_released_when_all_its_streams_are_done, 0)
 {
     struct dlx_message *m;
     struct dlx_test_pair x = pinned_pair(5, &m);
@@ -388,9 +379,8 @@ START_TEST(a_set_in_pinned_memory_is_released_when_all_its_streams_are_done)
         CU_OK(cu.cuStreamDestroy(streams[i]));
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(memory_that_is_not_pinned_is_used_on_no_stream)
+GPU_TEST(memory_that_is_not_pinned_is_used_on_no_stream, 0)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m;
@@ -403,12 +393,11 @@ START_TEST(memory_that_is_not_pinned_is_used_on_no_stream)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* ---- fork ---------------------------------------------------------------------------------- */
 
 /* One release is under way, and another one would be: the child leaves both to its parent. */
-START_TEST(a_forked_child_releases_nothing_and_its_parent_still_does)
+GPU_TEST(a_forked_child_releases_nothing_and_its_parent_still_does, 0)
 {
     int status = -1;
     DLManagedTensorVersioned *t[2];
@@ -440,7 +429,6 @@ START_TEST(a_forked_child_releases_nothing_and_its_parent_still_does)
     CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- failures ------------------------------------------------------------------------------ */
 
@@ -463,7 +451,7 @@ static int use_and_release(void)
 }
 
 /* The release of memory of this process needs no call but those for its events. */
-START_TEST(a_release_that_gets_no_event_waits_and_is_counted)
+GPU_TEST(a_release_that_gets_no_event_waits_and_is_counted, DLX_TEST_GPU_FAILURES)
 {
     static const char *const calls[] = {"cuEventCreate", "cuEventRecord",
                                         "cuDevicePrimaryCtxRetain", "cuStreamIsCapturing",
@@ -502,7 +490,6 @@ START_TEST(a_release_that_gets_no_event_waits_and_is_counted)
     dlx_test_gpu_end(&own);
     dlx_test_gpu_check_count(STANDIN_EVENTS, 0);
 }
-END_TEST
 
 static void lose_context_while_releasing(int sock)
 {
@@ -527,35 +514,17 @@ static void lose_context_while_releasing(int sock)
     (void)dlx_test_gpu_receive(sock, &byte, 1);
 }
 
-START_TEST(an_error_of_the_gpu_releases_and_is_counted)
+GPU_TEST(an_error_of_the_gpu_releases_and_is_counted, DLX_TEST_GPU_FAILURES)
 {
     char byte;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(lose_context_while_releasing);
     (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
     dlx_test_gpu_kill(&peer); /* what its context lost is not to be looked for */
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_release");
-    TCase *tc = dlx_test_gpu_stream_case("release");
-    dlx_test_gpu_add(tc, a_deleter_returns_while_work_on_its_streams_goes_on, 0);
-    dlx_test_gpu_add(tc, a_tensor_whose_work_is_done_is_released_at_once, 0);
-    dlx_test_gpu_add(tc, memory_is_not_used_again_while_a_stream_uses_it, 0);
-    dlx_test_gpu_add(tc, a_take_waits_for_room_that_a_stream_will_make, 0);
-    dlx_test_gpu_add_loop(tc, a_subscription_ends_when_the_work_is_done, 0, 2, 0);
-    dlx_test_gpu_add(tc, a_release_ends_the_link_of_a_publisher_that_has_left, 0);
-    dlx_test_gpu_add(tc, a_release_does_not_wait_for_the_streams_of_others, 0);
-    dlx_test_gpu_add(tc, releases_on_more_streams_than_there_are_threads_all_end, 0);
-    dlx_test_gpu_add(tc, pinned_memory_is_not_written_again_before_a_copy_from_it_is_done, 0);
-    dlx_test_gpu_add(tc, a_set_in_pinned_memory_is_released_when_all_its_streams_are_done, 0);
-    dlx_test_gpu_add(tc, memory_that_is_not_pinned_is_used_on_no_stream, 0);
-    dlx_test_gpu_add(tc, a_forked_child_releases_nothing_and_its_parent_still_does, 0);
-    dlx_test_gpu_add(tc, a_release_that_gets_no_event_waits_and_is_counted, DLX_TEST_GPU_FAILURES);
-    dlx_test_gpu_add(tc, an_error_of_the_gpu_releases_and_is_counted, DLX_TEST_GPU_FAILURES);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_gpu_stream_case("release"));
 }
 
 #else

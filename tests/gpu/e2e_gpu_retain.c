@@ -64,7 +64,7 @@ static void have_published(const struct dlx_test_gpu_peer *peer)
 
 enum end { ENDS, IS_KILLED, IS_STOPPED };
 
-START_TEST(retained_tensors_are_there_whatever_their_publisher_does)
+GPU_LOOP_TEST(retained_tensors_are_there_whatever_their_publisher_does, ENDS, IS_STOPPED + 1, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_two);
     have_published(&peer);
@@ -88,7 +88,6 @@ START_TEST(retained_tensors_are_there_whatever_their_publisher_does)
         dlx_test_gpu_join(&peer);
     }
 }
-END_TEST
 
 static void publish_one_and_end(int sock)
 {
@@ -100,7 +99,7 @@ static void publish_one_and_end(int sock)
     dlx_test_gpu_end(&x);
 }
 
-START_TEST(what_was_not_taken_when_the_publisher_ended_can_still_be)
+GPU_TEST(what_was_not_taken_when_the_publisher_ended_can_still_be, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_one_and_end);
     struct dlx_message *m;
@@ -111,10 +110,9 @@ START_TEST(what_was_not_taken_when_the_publisher_ended_can_still_be)
     ck_assert_int_eq(dlx_take(x.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* Memory of others ends with its process, and its messages with it. */
-START_TEST(a_message_that_also_has_memory_of_others_is_not_retained)
+GPU_TEST(a_message_that_also_has_memory_of_others_is_not_retained, 0)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain_2);
     struct dlx_message *m = NULL;
@@ -126,7 +124,6 @@ START_TEST(a_message_that_also_has_memory_of_others_is_not_retained)
     ck_assert_int_eq(dlx_get(x.c, "gpu/a", 0, &m), DLX_E_EMPTY);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- subscribers --------------------------------------------------------------------------- */
 
@@ -154,7 +151,7 @@ static void take_and_hold(int sock)
 
 /* Its kernels may still run: what it could see is freed, and never used again. 0: it has the tensor;
  * 1: it has deleted it, and a stream uses it. */
-START_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again)
+GPU_LOOP_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2, 0)
 {
     char byte;
     struct dlx_publisher_stats stats = {.size = sizeof stats};
@@ -186,7 +183,6 @@ START_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again)
     ok(dlx_publish(x.p, kept, NULL)); /* what the caller has of it is good */
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- daemons ------------------------------------------------------------------------------- */
 
@@ -205,7 +201,7 @@ static void publish_after_restart(int sock)
 }
 
 /* The publisher goes along to the next daemon, which did not hear of its memory. */
-START_TEST(a_subscriber_of_the_next_daemon_gets_what_was_published_before_and_after)
+GPU_TEST(a_subscriber_of_the_next_daemon_gets_what_was_published_before_and_after, 0)
 {
     char byte;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_after_restart);
@@ -221,11 +217,10 @@ START_TEST(a_subscriber_of_the_next_daemon_gets_what_was_published_before_and_af
     dlx_test_gpu_send(peer.sock, "", 1, -1);
     dlx_test_gpu_join(&peer);
 }
-END_TEST
 
 /* Neither publisher nor daemon is left, but what a manager keeps of messages, and the keeper of
  * memory. */
-START_TEST(retained_tensors_outlive_their_publisher_and_the_daemon)
+GPU_LOOP_TEST(retained_tensors_outlive_their_publisher_and_the_daemon, ENDS, IS_KILLED + 1, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_two); /* before there are threads */
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
@@ -244,24 +239,10 @@ START_TEST(retained_tensors_outlive_their_publisher_and_the_daemon)
     dlx_test_store_drop("gpu/a");
     dlx_test_store_end();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_retain");
-    TCase *tc = dlx_test_gpu_stream_case("retain");
-    dlx_test_gpu_add_loop(tc, retained_tensors_are_there_whatever_their_publisher_does, ENDS,
-                          IS_STOPPED + 1, 0);
-    dlx_test_gpu_add(tc, what_was_not_taken_when_the_publisher_ended_can_still_be, 0);
-    dlx_test_gpu_add(tc, a_message_that_also_has_memory_of_others_is_not_retained, 0);
-    dlx_test_gpu_add_loop(tc, memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2,
-                          0);
-    dlx_test_gpu_add(tc, a_subscriber_of_the_next_daemon_gets_what_was_published_before_and_after,
-                     0);
-    dlx_test_gpu_add_loop(tc, retained_tensors_outlive_their_publisher_and_the_daemon, ENDS,
-                          IS_KILLED + 1, 0);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_gpu_stream_case("retain"));
 }
 
 #else

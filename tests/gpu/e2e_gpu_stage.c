@@ -88,7 +88,7 @@ static void take_seven(int sock)
     dlx_test_gpu_end(&x);
 }
 
-START_TEST(memory_that_cannot_be_shared_is_copied_when_that_is_asked_for)
+GPU_LOOP_TEST(memory_that_cannot_be_shared_is_copied_when_that_is_asked_for, 0, N_MEMORY, 0)
 {
     begin();
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_seven);
@@ -109,9 +109,8 @@ START_TEST(memory_that_cannot_be_shared_is_copied_when_that_is_asked_for)
     dlx_test_gpu_join(&peer);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(a_view_is_copied_with_its_strides)
+GPU_TEST(a_view_is_copied_with_its_strides, 0)
 {
     struct dlx_test_gpu_end x = both();
     CUdeviceptr at = make(MANAGED);
@@ -126,10 +125,9 @@ START_TEST(a_view_is_copied_with_its_strides)
     take(&x, 0, 7);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* Its own process gets the copy, too: the original is the caller's. */
-START_TEST(a_shared_tensor_stays_the_caller_s_to_write)
+GPU_TEST(a_shared_tensor_stays_the_caller_s_to_write, 0)
 {
     struct dlx_test_gpu_end x = both();
     struct dlx_publish_args args = stage;
@@ -147,9 +145,8 @@ START_TEST(a_shared_tensor_stays_the_caller_s_to_write)
     take(&x, 0, 8);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(what_can_be_shared_is_not_copied)
+GPU_TEST(what_can_be_shared_is_not_copied, 0)
 {
     struct dlx_test_gpu_end x = both();
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor(0, 1, N, 7);
@@ -163,9 +160,8 @@ START_TEST(what_can_be_shared_is_not_copied)
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(of_a_set_only_what_has_to_be_is_copied)
+GPU_TEST(of_a_set_only_what_has_to_be_is_copied, 0)
 {
     struct dlx_test_gpu_end x = both();
     CUdeviceptr at = make(POOL);
@@ -192,7 +188,6 @@ START_TEST(of_a_set_only_what_has_to_be_is_copied)
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 2);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- received tensors ---------------------------------------------------------------------- */
 
@@ -210,7 +205,7 @@ static void publish_seven(int sock)
 }
 
 /* Memory of dlx_alloc(), and of cudaMalloc. The copy stays when the original is gone. */
-START_TEST(a_received_tensor_is_passed_on_as_a_copy)
+GPU_TEST(a_received_tensor_is_passed_on_as_a_copy, 0)
 {
     char byte;
     DLManagedTensorVersioned *t;
@@ -245,11 +240,10 @@ START_TEST(a_received_tensor_is_passed_on_as_a_copy)
     CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- order --------------------------------------------------------------------------------- */
 
-START_TEST(what_the_stream_still_writes_is_in_the_copy)
+GPU_TEST(what_the_stream_still_writes_is_in_the_copy, 0)
 {
     struct dlx_test_gpu_end x = both();
     CUdeviceptr at = make(POOL);
@@ -265,9 +259,8 @@ START_TEST(what_the_stream_still_writes_is_in_the_copy)
     end_memory(POOL, at);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(a_stream_that_is_captured_is_refused_untouched)
+GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
 {
     struct dlx_test_gpu_end x = both();
     CUdeviceptr at = make(POOL);
@@ -286,12 +279,11 @@ START_TEST(a_stream_that_is_captured_is_refused_untouched)
     end_memory(POOL, at);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- what cannot be copied ----------------------------------------------------------------- */
 
 /* To try would be an error of the GPU, which ends all its work. */
-START_TEST(what_the_gpu_cannot_read_is_refused_with_the_reason)
+GPU_TEST(what_the_gpu_cannot_read_is_refused_with_the_reason, 0)
 {
     static uint32_t ordinary[N];
     struct dlx_test_gpu_end x = both();
@@ -313,9 +305,8 @@ START_TEST(what_the_gpu_cannot_read_is_refused_with_the_reason)
     end_memory(VIRTUAL, at);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(a_tensor_without_elements_needs_no_copy)
+GPU_TEST(a_tensor_without_elements_needs_no_copy, 0)
 {
     struct dlx_test_gpu_end x = both();
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(0, 0, N);
@@ -328,7 +319,6 @@ START_TEST(a_tensor_without_elements_needs_no_copy)
     ok(dlx_publish(x.p, t, &stage)); /* a received one */
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 static struct dlx_test_gpu_end own;
 static CUdeviceptr memory_;
@@ -351,7 +341,7 @@ static void publish_other(void)
     ok(dlx_publisher_wait(own.p, 0, 0));
 }
 
-START_TEST(a_copy_that_fails_leaves_nothing)
+GPU_TEST(a_copy_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
 {
     own = dlx_test_gpu_publisher(NULL);
     memory_ = make(MANAGED);
@@ -361,26 +351,10 @@ START_TEST(a_copy_that_fails_leaves_nothing)
     end_memory(MANAGED, memory_);
     dlx_test_gpu_end(&own);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_stage");
-    TCase *tc = dlx_test_gpu_stream_case("stage");
-    dlx_test_gpu_add_loop(tc, memory_that_cannot_be_shared_is_copied_when_that_is_asked_for, 0,
-                          N_MEMORY, 0);
-    dlx_test_gpu_add(tc, a_view_is_copied_with_its_strides, 0);
-    dlx_test_gpu_add(tc, a_shared_tensor_stays_the_caller_s_to_write, 0);
-    dlx_test_gpu_add(tc, what_can_be_shared_is_not_copied, 0);
-    dlx_test_gpu_add(tc, of_a_set_only_what_has_to_be_is_copied, 0);
-    dlx_test_gpu_add(tc, a_received_tensor_is_passed_on_as_a_copy, 0);
-    dlx_test_gpu_add(tc, what_the_stream_still_writes_is_in_the_copy, 0);
-    dlx_test_gpu_add(tc, a_stream_that_is_captured_is_refused_untouched, 0);
-    dlx_test_gpu_add(tc, what_the_gpu_cannot_read_is_refused_with_the_reason, 0);
-    dlx_test_gpu_add(tc, a_tensor_without_elements_needs_no_copy, 0);
-    dlx_test_gpu_add(tc, a_copy_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_gpu_stream_case("stage"));
 }
 
 #else

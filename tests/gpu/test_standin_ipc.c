@@ -90,7 +90,7 @@ static CUmemGenericAllocationHandle vmm_take(int take_fd)
     return handle;
 }
 
-START_TEST(vmm_memory_outlives_its_exporter)
+TEST(vmm_memory_outlives_its_exporter)
 {
     char byte;
     struct dlx_test_gpu_peer exporter = dlx_test_gpu_start(vmm_exporter);
@@ -106,9 +106,8 @@ START_TEST(vmm_memory_outlives_its_exporter)
     vmm_drop(handle, p);
     dlx_test_gpu_clean();
 }
-END_TEST
 
-START_TEST(vmm_of_a_device_that_is_not_visible)
+TEST(vmm_of_a_device_that_is_not_visible)
 {
     char byte;
     CUmemGenericAllocationHandle handle;
@@ -123,10 +122,9 @@ START_TEST(vmm_of_a_device_that_is_not_visible)
     dlx_test_gpu_join(&exporter);
     dlx_test_gpu_clean();
 }
-END_TEST
 
 /* Ordinals differ between processes: the memory is on the device of that UUID. */
-START_TEST(vmm_of_a_device_with_another_ordinal)
+TEST(vmm_of_a_device_with_another_ordinal)
 {
     char byte;
     CUmemAllocationProp prop;
@@ -142,9 +140,8 @@ START_TEST(vmm_of_a_device_with_another_ordinal)
     dlx_test_gpu_join(&exporter);
     dlx_test_gpu_clean();
 }
-END_TEST
 
-START_TEST(descriptors_that_stay_open_are_counted)
+TEST(descriptors_that_stay_open_are_counted)
 {
     int fd;
     CU_OK(cu.cuInit(0));
@@ -156,7 +153,6 @@ START_TEST(descriptors_that_stay_open_are_counted)
     ck_assert_uint_eq(standin.standin_count(STANDIN_FDS_EXPORTED), 1);
     dlx_test_gpu_clean();
 }
-END_TEST
 
 /* -- legacy ------------------------------------------------------------------------------------ */
 
@@ -199,7 +195,7 @@ static uint64_t legacy_freed(struct dlx_test_gpu_peer *exporter)
     return too_early;
 }
 
-START_TEST(legacy_opens_are_counted)
+TEST(legacy_opens_are_counted)
 {
     struct dlx_test_gpu_peer exporter;
     CUipcMemHandle handle;
@@ -226,9 +222,8 @@ START_TEST(legacy_opens_are_counted)
     dlx_test_gpu_join(&exporter);
     end_context();
 }
-END_TEST
 
-START_TEST(legacy_memory_freed_too_early)
+TEST(legacy_memory_freed_too_early)
 {
     struct dlx_test_gpu_peer exporter;
     CUipcMemHandle handle;
@@ -244,9 +239,8 @@ START_TEST(legacy_memory_freed_too_early)
     dlx_test_gpu_join(&exporter);
     end_context();
 }
-END_TEST
 
-START_TEST(legacy_memory_of_a_dead_exporter)
+TEST(legacy_memory_of_a_dead_exporter)
 {
     struct dlx_test_gpu_peer exporter;
     CUipcMemHandle handle;
@@ -261,9 +255,8 @@ START_TEST(legacy_memory_of_a_dead_exporter)
     ck_assert_uint_eq(standin.standin_count_of(pid, STANDIN_ALLOCATIONS), 1); /* as it died */
     end_context();
 }
-END_TEST
 
-START_TEST(legacy_in_the_own_process)
+TEST(legacy_in_the_own_process)
 {
     CUdeviceptr p, opened;
     CUipcMemHandle handle;
@@ -284,7 +277,6 @@ START_TEST(legacy_in_the_own_process)
     CU_OK(cu.cuMemFree(p));
     end_context();
 }
-END_TEST
 
 /* -- fork -------------------------------------------------------------------------------------- */
 
@@ -298,7 +290,7 @@ static void child_of_a_user(int sock)
     tell(sock);
 }
 
-START_TEST(the_driver_is_unusable_after_fork)
+TEST(the_driver_is_unusable_after_fork)
 {
     (void)dlx_test_gpu_context(0);
     struct dlx_test_gpu_peer child = dlx_test_gpu_start(child_of_a_user);
@@ -307,7 +299,6 @@ START_TEST(the_driver_is_unusable_after_fork)
     ck_assert_uint_eq(standin.standin_count(STANDIN_CALLS_AFTER_FORK), 2); /* cuInit may be tried */
     end_context();
 }
-END_TEST
 
 /* -- events ------------------------------------------------------------------------------------ */
 
@@ -338,7 +329,7 @@ static void event_exporter(int sock)
     end_context();
 }
 
-START_TEST(events_between_processes)
+TEST(events_between_processes)
 {
     CUipcEventHandle handle;
     CUevent event, late;
@@ -365,7 +356,6 @@ START_TEST(events_between_processes)
     CU_OK(cu.cuStreamDestroy(stream));
     end_context();
 }
-END_TEST
 
 static void event_victim(int sock)
 {
@@ -383,7 +373,7 @@ static void event_victim(int sock)
     await(sock);
 }
 
-START_TEST(an_event_of_a_dead_process)
+TEST(an_event_of_a_dead_process)
 {
     CUipcEventHandle handle;
     CUevent event;
@@ -397,9 +387,8 @@ START_TEST(an_event_of_a_dead_process)
     CU_OK(cu.cuEventDestroy(event));
     end_context();
 }
-END_TEST
 
-START_TEST(events_between_processes_are_limited)
+TEST(events_between_processes_are_limited)
 {
     CUevent events[64], more;
     (void)dlx_test_gpu_context(0);
@@ -414,7 +403,6 @@ START_TEST(events_between_processes_are_limited)
         CU_OK(cu.cuEventDestroy(events[i]));
     end_context();
 }
-END_TEST
 
 /* -- pools ------------------------------------------------------------------------------------- */
 
@@ -453,7 +441,7 @@ static void pool_exporter(int sock)
     end_context();
 }
 
-START_TEST(pools_between_processes)
+TEST(pools_between_processes)
 {
     CUmemPoolPtrExportData data;
     CUmemoryPool pool, other;
@@ -486,28 +474,12 @@ START_TEST(pools_between_processes)
     dlx_test_gpu_join(&exporter);
     end_context();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("standin_ipc");
     TCase *tests = tcase_create("processes");
     tcase_add_checked_fixture(tests, start, stop);
-    tcase_add_test(tests, vmm_memory_outlives_its_exporter);
-    tcase_add_test(tests, vmm_of_a_device_that_is_not_visible);
-    tcase_add_test(tests, vmm_of_a_device_with_another_ordinal);
-    tcase_add_test(tests, descriptors_that_stay_open_are_counted);
-    tcase_add_test(tests, legacy_opens_are_counted);
-    tcase_add_test(tests, legacy_memory_freed_too_early);
-    tcase_add_test(tests, legacy_memory_of_a_dead_exporter);
-    tcase_add_test(tests, legacy_in_the_own_process);
-    tcase_add_test(tests, the_driver_is_unusable_after_fork);
-    tcase_add_test(tests, events_between_processes);
-    tcase_add_test(tests, an_event_of_a_dead_process);
-    tcase_add_test(tests, events_between_processes_are_limited);
-    tcase_add_test(tests, pools_between_processes);
-    suite_add_tcase(suite, tests);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tests);
 }
 
 #else

@@ -53,14 +53,13 @@ static void check_that_it_waits(void)
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
 }
 
-START_TEST(what_is_a_trap_for_close_is_one_here)
+TEST(what_is_a_trap_for_close_is_one_here)
 {
     if (!dlx_test_fuse_start(&fuse))
         return;
     dlx_test_fuse_mute(&fuse);
     check_that_it_waits();
 }
-END_TEST
 
 enum way { READ_BY_THE_DAEMON, LEFT_IN_THE_SOCKET, BEFORE_IT_ACCEPTS, ON_A_SUBSCRIPTION, N_WAYS };
 
@@ -108,20 +107,18 @@ static void try_way(enum way way, bool refuses)
     dlx_test_fuse_end(&fuse);
 }
 
-START_TEST(a_file_is_refused_by_the_kernel)
+LOOP_TEST(a_file_is_refused_by_the_kernel, 0, N_WAYS)
 {
     try_way((enum way)_i, true);
 }
-END_TEST
 
-START_TEST(a_file_does_not_hold_the_daemon_up_where_the_kernel_lets_it_pass)
+LOOP_TEST(a_file_does_not_hold_the_daemon_up_where_the_kernel_lets_it_pass, 0, N_WAYS)
 {
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
     dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, dlx_test_seccomp_on_an_older_kernel,
                                    NULL);
     try_way((enum way)_i, false);
 }
-END_TEST
 
 /* ---- memory ------------------------------------------------------------------------------------ */
 
@@ -232,7 +229,7 @@ static void await_alone(struct dlx_client *c, struct dlx_publisher *p)
     } while (info.n_clients != 1 || info.n_links != 0);
 }
 
-START_TEST(who_stands_still_in_a_call_holds_nobody_up)
+LOOP_TEST(who_stands_still_in_a_call_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(stands_still))
 {
     struct dlx_publisher *p;
     int64_t value = 1;
@@ -280,18 +277,8 @@ START_TEST(who_stands_still_in_a_call_holds_nobody_up)
     dlx_client_unref(c);
     munmap(stage, sizeof *stage);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hostile_fuse");
-    TCase *tcase = dlx_test_stream_case("hostile_fuse");
-    tcase_add_test(tcase, what_is_a_trap_for_close_is_one_here);
-    tcase_add_loop_test(tcase, a_file_is_refused_by_the_kernel, 0, N_WAYS);
-    tcase_add_loop_test(tcase, a_file_does_not_hold_the_daemon_up_where_the_kernel_lets_it_pass, 0,
-                        N_WAYS);
-    tcase_add_loop_test(tcase, who_stands_still_in_a_call_holds_nobody_up, 0,
-                        (int)DLX_ARRAY_SIZE(stands_still));
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("hostile_fuse"));
 }

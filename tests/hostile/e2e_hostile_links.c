@@ -160,7 +160,7 @@ static struct dlx_daemon_info info_of(struct dlx_client *c)
     return info;
 }
 
-START_TEST(messages_given_back_after_their_subscriptions_are_charged_no_more)
+TEST(messages_given_back_after_their_subscriptions_are_charged_no_more)
 {
     enum { N = 20 };
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
@@ -190,10 +190,9 @@ START_TEST(messages_given_back_after_their_subscriptions_are_charged_no_more)
     dlx_client_unref(c);
     dlx_client_unref(other);
 }
-END_TEST
 
 /* Also when nobody asks. */
-START_TEST(messages_given_back_leave_no_descriptor_with_the_daemon)
+TEST(messages_given_back_leave_no_descriptor_with_the_daemon)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = NULL;
@@ -211,11 +210,9 @@ START_TEST(messages_given_back_leave_no_descriptor_with_the_daemon)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hostile_links");
     TCase *tcase = dlx_test_stream_case("hostile_links");
     tcase_set_timeout(tcase, 60);
     if (dlx_test_valgrind())
@@ -223,8 +220,5 @@ int main(void)
     else
         tcase_add_loop_test(tcase, closed_subscriptions_that_hold_messages_meet_a_limit, 0,
                             N_HOARDERS);
-    tcase_add_test(tcase, messages_given_back_after_their_subscriptions_are_charged_no_more);
-    tcase_add_test(tcase, messages_given_back_leave_no_descriptor_with_the_daemon);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

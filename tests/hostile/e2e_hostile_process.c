@@ -399,7 +399,7 @@ static struct scene make_scene(enum way way)
     return x;
 }
 
-START_TEST(a_publisher_that_lies_holds_nobody_up)
+LOOP_TEST(a_publisher_that_lies_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(lies) * N_WAYS)
 {
     int lie = _i / N_WAYS;
     struct scene x = make_scene((enum way)(_i % N_WAYS));
@@ -448,15 +448,10 @@ START_TEST(a_publisher_that_lies_holds_nobody_up)
     dlx_publisher_unref(x.honest);
     dlx_client_unref(x.c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hostile_process");
     TCase *tcase = dlx_test_stream_case("hostile_process");
     tcase_set_timeout(tcase, 12);
-    tcase_add_loop_test(tcase, a_publisher_that_lies_holds_nobody_up, 0,
-                        (int)DLX_ARRAY_SIZE(lies) * N_WAYS);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

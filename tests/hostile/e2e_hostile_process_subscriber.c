@@ -70,7 +70,8 @@ static void lying_subscriber(struct dlx_client *c, int tell, int arg)
     sub_lies[arg].lie(s->links[0], tell);
 }
 
-START_TEST(a_subscriber_that_lies_holds_a_publisher_no_longer_than_asked)
+LOOP_TEST(a_subscriber_that_lies_holds_a_publisher_no_longer_than_asked, 0,
+          (int)DLX_ARRAY_SIZE(sub_lies))
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args pa = {
@@ -123,15 +124,10 @@ START_TEST(a_subscriber_that_lies_holds_a_publisher_no_longer_than_asked)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hostile_process_subscriber");
     TCase *tcase = dlx_test_stream_case("hostile_process_subscriber");
     tcase_set_timeout(tcase, 12);
-    tcase_add_loop_test(tcase, a_subscriber_that_lies_holds_a_publisher_no_longer_than_asked, 0,
-                        (int)DLX_ARRAY_SIZE(sub_lies));
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

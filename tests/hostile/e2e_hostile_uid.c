@@ -250,7 +250,7 @@ static void check_region(const struct region *region)
     munmap((void *)(uintptr_t)map, region->size);
 }
 
-START_TEST(kept_descriptors_of_regions_write_nothing)
+LOOP_TEST(kept_descriptors_of_regions_write_nothing, 0, 2)
 {
     if (_i == 1 && !may_be_another())
         return;
@@ -262,7 +262,6 @@ START_TEST(kept_descriptors_of_regions_write_nothing)
     }
     end_scene(&x);
 }
-END_TEST
 
 /* ---- processes ----------------------------------------------------------------------------- */
 
@@ -296,7 +295,7 @@ static int attack_process(void *userdata)
     return 0;
 }
 
-START_TEST(another_user_gets_nothing_out_of_the_processes)
+TEST(another_user_gets_nothing_out_of_the_processes)
 {
     if (!may_be_another())
         return;
@@ -306,7 +305,6 @@ START_TEST(another_user_gets_nothing_out_of_the_processes)
         attack_as(NOBODY, attack_process, &pids[i]);
     end_scene(&x);
 }
-END_TEST
 
 /* ---- identity ------------------------------------------------------------------------------ */
 
@@ -318,7 +316,7 @@ static bool answers(int fd)
 
 /* The rights of a connection are those of the process that made it, when it made it; and they end with that process, not
  * with the socket, which somebody else may have got. */
-START_TEST(a_passed_connection_ends_with_who_made_it)
+TEST(a_passed_connection_ends_with_who_made_it)
 {
     int pair[2], go[2], connection;
     struct dlx_packet packet;
@@ -348,7 +346,6 @@ START_TEST(a_passed_connection_ends_with_who_made_it)
     }
     close(connection);
 }
-END_TEST
 
 struct guess {
     int fd;
@@ -379,7 +376,7 @@ static int use_after_setuid(void *userdata)
     return 0;
 }
 
-START_TEST(guessed_handles_are_of_no_use_before_and_after_setuid)
+LOOP_TEST(guessed_handles_are_of_no_use_before_and_after_setuid, 0, 2)
 {
     if (_i == 1 && !may_be_another())
         return;
@@ -395,16 +392,8 @@ START_TEST(guessed_handles_are_of_no_use_before_and_after_setuid)
     close(guess.fd);
     end_scene(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hostile_uid");
-    TCase *tcase = dlx_test_stream_case("hostile_uid");
-    tcase_add_loop_test(tcase, kept_descriptors_of_regions_write_nothing, 0, 2);
-    tcase_add_test(tcase, another_user_gets_nothing_out_of_the_processes);
-    tcase_add_test(tcase, a_passed_connection_ends_with_who_made_it);
-    tcase_add_loop_test(tcase, guessed_handles_are_of_no_use_before_and_after_setuid, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("hostile_uid"));
 }

@@ -71,7 +71,7 @@ static uint64_t n_lost(struct dlx_subscription *s)
     return stats.lost;
 }
 
-START_TEST(newcomers_find_what_is_retained_after_each_restart)
+TEST(newcomers_find_what_is_retained_after_each_restart)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *c2 = NULL;
     struct dlx_publisher *p = new_publisher(c, &retain_3);
@@ -92,9 +92,8 @@ START_TEST(newcomers_find_what_is_retained_after_each_restart)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(who_was_there_gets_nothing_twice)
+TEST(who_was_there_gets_nothing_twice)
 {
     for (int reliable = 0; reliable < 2; reliable++) {
         struct dlx_publisher_args args = retain_3;
@@ -134,10 +133,9 @@ START_TEST(who_was_there_gets_nothing_twice)
         dlx_client_unref(c2);
     }
 }
-END_TEST
 
 /* It gets the newest of each control block at most, while it holds one of an older block. */
-START_TEST(latest_skips_to_what_came_after_the_new_daemon)
+TEST(latest_skips_to_what_came_after_the_new_daemon)
 {
     const struct dlx_subscribe_args args = {.size = sizeof args, .mode = DLX_MODE_LATEST};
     struct dlx_client *c = dlx_test_stream_connect();
@@ -178,10 +176,9 @@ START_TEST(latest_skips_to_what_came_after_the_new_daemon)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* Messages stay held through it, in the old memory and in the new one, and the ring goes round many times. */
-START_TEST(copies_are_given_back)
+TEST(copies_are_given_back)
 {
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 3, .depth = 8};
     dlx_set_debug(false); /* its arenas are larger */
@@ -218,7 +215,6 @@ START_TEST(copies_are_given_back)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 #define SET 200
 
@@ -278,7 +274,7 @@ static void check_set(struct dlx_message *m, int64_t value)
     ck_assert_int_eq(memcmp(meta, "meta data", 9), 0);
 }
 
-START_TEST(sets_are_carried_whole)
+TEST(sets_are_carried_whole)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 2};
@@ -301,9 +297,8 @@ START_TEST(sets_are_carried_whole)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(what_was_shared_is_carried_and_stays_the_callers)
+TEST(what_was_shared_is_carried_and_stays_the_callers)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c, &retain_3);
@@ -326,10 +321,9 @@ START_TEST(what_was_shared_is_carried_and_stays_the_callers)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* Its former self, which the service manager kept, goes; what it leaves at its end is kept. */
-START_TEST(a_publisher_replaces_what_was_kept_of_it)
+TEST(a_publisher_replaces_what_was_kept_of_it)
 {
     static struct dlx_test_manager manager;
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
@@ -360,19 +354,8 @@ START_TEST(a_publisher_replaces_what_was_kept_of_it)
     dlx_test_manager_wait_n_kept(&manager, "", 1);
     dlx_test_manager_stop(&manager);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("carry");
-    TCase *tcase = dlx_test_stream_case("carry");
-    tcase_add_test(tcase, newcomers_find_what_is_retained_after_each_restart);
-    tcase_add_test(tcase, who_was_there_gets_nothing_twice);
-    tcase_add_test(tcase, latest_skips_to_what_came_after_the_new_daemon);
-    tcase_add_test(tcase, copies_are_given_back);
-    tcase_add_test(tcase, sets_are_carried_whole);
-    tcase_add_test(tcase, what_was_shared_is_carried_and_stays_the_callers);
-    tcase_add_test(tcase, a_publisher_replaces_what_was_kept_of_it);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("carry"));
 }

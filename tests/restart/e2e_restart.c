@@ -129,7 +129,7 @@ static bool have_read(void *userdata)
     return true;
 }
 
-START_TEST(a_reliable_stream_loses_nothing_through_restarts)
+TEST(a_reliable_stream_loses_nothing_through_restarts)
 {
     enum { RESTARTS = 12 };
     struct dlx_publisher_args args = {.size = sizeof args, .on_full = DLX_ON_FULL_BLOCK};
@@ -161,7 +161,6 @@ START_TEST(a_reliable_stream_loses_nothing_through_restarts)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 struct writer {
     struct dlx_publisher *p;
@@ -182,7 +181,7 @@ static void *publish_all(void *userdata)
 }
 
 /* Daemons that end while publishers and subscribers are on their way to them. */
-START_TEST(restarts_at_any_moment_lose_nothing)
+TEST(restarts_at_any_moment_lose_nothing)
 {
     /* So few messages need one arena: of many that come at once, the daemon may not have sent all when it ends. */
     struct dlx_publisher_args args = {
@@ -214,14 +213,13 @@ START_TEST(restarts_at_any_moment_lose_nothing)
     dlx_publisher_unref(writer.p);
     dlx_client_unref(c);
 }
-END_TEST
 
 static bool is_announced(void *userdata)
 {
     return ((struct dlx_publisher *)userdata)->epoch > 0;
 }
 
-START_TEST(what_was_allocated_before_is_copied_and_said_so)
+TEST(what_was_allocated_before_is_copied_and_said_so)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
@@ -248,9 +246,8 @@ START_TEST(what_was_allocated_before_is_copied_and_said_so)
     never->deleter(never); /* also after its arena was given up */
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(what_is_held_stays_valid)
+TEST(what_is_held_stays_valid)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *held[3] = {NULL}, *m = NULL;
@@ -272,9 +269,8 @@ START_TEST(what_is_held_stays_valid)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(who_needs_memory_finds_the_new_daemon_at_once)
+TEST(who_needs_memory_finds_the_new_daemon_at_once)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
@@ -307,10 +303,9 @@ START_TEST(who_needs_memory_finds_the_new_daemon_at_once)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Whatever it is that needs memory first. */
-START_TEST(each_kind_of_publishing_finds_the_new_daemon)
+LOOP_TEST(each_kind_of_publishing_finds_the_new_daemon, 0, 4)
 {
     enum { N = 1 << 18 };
     static int64_t values[N], shape = N;
@@ -355,9 +350,8 @@ START_TEST(each_kind_of_publishing_finds_the_new_daemon)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_publisher_that_never_waits_finds_the_second_daemon)
+TEST(a_publisher_that_never_waits_finds_the_second_daemon)
 {
     const struct dlx_publisher_args block = {.size = sizeof block, .on_full = DLX_ON_FULL_BLOCK};
     const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
@@ -376,7 +370,6 @@ START_TEST(a_publisher_that_never_waits_finds_the_second_daemon)
     dlx_test_stream_take(x.s, 3);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* In a process that may not poll(). */
 static int look_without_a_system_call(void)
@@ -398,7 +391,7 @@ static int look_without_a_system_call(void)
 }
 
 /* Whose word says that it is there. */
-START_TEST(a_publisher_hears_of_its_daemon_without_a_system_call)
+TEST(a_publisher_hears_of_its_daemon_without_a_system_call)
 {
     int status;
     pid_t pid = dlx_test_fork();
@@ -408,10 +401,9 @@ START_TEST(a_publisher_hears_of_its_daemon_without_a_system_call)
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert_int_eq(status, 7 << 8);
 }
-END_TEST
 
 /* A publisher that the daemon does not know any more asks its socket, although the daemon is there. */
-START_TEST(nobody_vouches_for_a_publisher_that_was_disconnected)
+TEST(nobody_vouches_for_a_publisher_that_was_disconnected)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, 10, 1);
@@ -430,10 +422,9 @@ START_TEST(nobody_vouches_for_a_publisher_that_was_disconnected)
     ck_assert(dlx__writer_has_daemon(&x.p->core));
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Who publishes once and then sleeps is known to the daemon that was there then. */
-START_TEST(one_message_is_enough_to_find_the_new_daemon)
+TEST(one_message_is_enough_to_find_the_new_daemon)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, 10, 1); /* looks; next time in a second */
@@ -442,7 +433,6 @@ START_TEST(one_message_is_enough_to_find_the_new_daemon)
     ck_assert_uint_eq(x.p->epoch, 1);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 static int count(const struct dlx_publisher_info *info, void *userdata)
 {
@@ -452,7 +442,7 @@ static int count(const struct dlx_publisher_info *info, void *userdata)
 }
 
 /* The set needs memory of the new daemon, so it is tried twice; a tensor may be in it twice both times. */
-START_TEST(a_shared_set_is_shared_with_the_new_daemon_too)
+TEST(a_shared_set_is_shared_with_the_new_daemon_too)
 {
     enum { N = 1 << 18 };
     static int64_t values[N];
@@ -472,9 +462,8 @@ START_TEST(a_shared_set_is_shared_with_the_new_daemon_too)
     ck_assert_uint_eq(x.p->epoch, 1);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(an_old_connection_serves_new_calls)
+TEST(an_old_connection_serves_new_calls)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = NULL;
@@ -495,9 +484,8 @@ START_TEST(an_old_connection_serves_new_calls)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone)
+TEST(who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = NULL;
@@ -526,10 +514,9 @@ START_TEST(who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone)
     dlx_client_unref(c);
     dlx_client_unref(c2);
 }
-END_TEST
 
 /* A publisher that waits announces itself, too. */
-START_TEST(a_publisher_that_waits_for_subscribers_is_announced_again)
+TEST(a_publisher_that_waits_for_subscribers_is_announced_again)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = NULL;
@@ -554,26 +541,8 @@ START_TEST(a_publisher_that_waits_for_subscribers_is_announced_again)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("restart");
-    TCase *tcase = dlx_test_stream_case("restart");
-    tcase_add_test(tcase, a_reliable_stream_loses_nothing_through_restarts);
-    tcase_add_test(tcase, restarts_at_any_moment_lose_nothing);
-    tcase_add_test(tcase, what_was_allocated_before_is_copied_and_said_so);
-    tcase_add_test(tcase, what_is_held_stays_valid);
-    tcase_add_test(tcase, who_needs_memory_finds_the_new_daemon_at_once);
-    tcase_add_loop_test(tcase, each_kind_of_publishing_finds_the_new_daemon, 0, 4);
-    tcase_add_test(tcase, a_shared_set_is_shared_with_the_new_daemon_too);
-    tcase_add_test(tcase, a_publisher_hears_of_its_daemon_without_a_system_call);
-    tcase_add_test(tcase, nobody_vouches_for_a_publisher_that_was_disconnected);
-    tcase_add_test(tcase, one_message_is_enough_to_find_the_new_daemon);
-    tcase_add_test(tcase, a_publisher_that_never_waits_finds_the_second_daemon);
-    tcase_add_test(tcase, an_old_connection_serves_new_calls);
-    tcase_add_test(tcase, who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone);
-    tcase_add_test(tcase, a_publisher_that_waits_for_subscribers_is_announced_again);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("restart"));
 }

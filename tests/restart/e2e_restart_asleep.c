@@ -157,7 +157,7 @@ static void await_spares(struct dlx_subscription *s, uint32_t n_links)
  * went on with that; that was killed, too, and a third one is there. */
 enum wakes_up { WITHOUT_DAEMON, WITH_DAEMON, WITH_PUBLISHERS, WITH_THIRD_DAEMON };
 
-START_TEST(a_pattern_that_sleeps_through_the_end_of_daemons_gets_all)
+LOOP_TEST(a_pattern_that_sleeps_through_the_end_of_daemons_gets_all, 0, 4)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = NULL;
@@ -185,7 +185,6 @@ START_TEST(a_pattern_that_sleeps_through_the_end_of_daemons_gets_all)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 struct reader {
     struct dlx_subscription *s;
@@ -206,7 +205,7 @@ static void *take_all(void *userdata)
 }
 
 /* They publish nothing more, so they have not met the next daemon when they close. */
-START_TEST(publishers_that_close_show_the_next_daemon_what_was_not_sent)
+TEST(publishers_that_close_show_the_next_daemon_what_was_not_sent)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription_stats stats = {.size = sizeof stats};
@@ -234,7 +233,6 @@ START_TEST(publishers_that_close_show_the_next_daemon_what_was_not_sent)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* Writers of all sizes until they are told to stop. */
 struct writer {
@@ -250,7 +248,7 @@ static void *publish_until_told(void *userdata)
     return NULL;
 }
 
-START_TEST(a_pattern_loses_nothing_when_daemons_end_at_any_moment)
+TEST(a_pattern_loses_nothing_when_daemons_end_at_any_moment)
 {
     enum { RESTARTS = 12 };
     struct dlx_client *c = dlx_test_stream_connect();
@@ -291,15 +289,8 @@ START_TEST(a_pattern_loses_nothing_when_daemons_end_at_any_moment)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("restart_asleep");
-    TCase *tcase = dlx_test_stream_case("restart_asleep");
-    tcase_add_loop_test(tcase, a_pattern_that_sleeps_through_the_end_of_daemons_gets_all, 0, 4);
-    tcase_add_test(tcase, publishers_that_close_show_the_next_daemon_what_was_not_sent);
-    tcase_add_test(tcase, a_pattern_loses_nothing_when_daemons_end_at_any_moment);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("restart_asleep"));
 }

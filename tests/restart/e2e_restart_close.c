@@ -135,7 +135,7 @@ static const struct way {
     {.mode = DLX_MODE_LATEST, .timeout_ns = SECOND, .n_before = 3, .n_daemons = 2},
 };
 
-START_TEST(who_closes_before_we_are_back_leaves_its_last_number)
+LOOP_TEST(who_closes_before_we_are_back_leaves_its_last_number, 0, (int)DLX_ARRAY_SIZE(ways))
 {
     const struct way *way = &ways[_i];
     struct dlx_subscribe_args sa = {.size = sizeof sa, .mode = way->mode, .spin_ns = way->spin_ns};
@@ -165,10 +165,9 @@ START_TEST(who_closes_before_we_are_back_leaves_its_last_number)
     end_reader(&r);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* Odd: it keeps them only while it is there. */
-START_TEST(what_it_leaves_with_the_new_daemon_is_not_lost)
+LOOP_TEST(what_it_leaves_with_the_new_daemon_is_not_lost, 0, 2)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .retain = 2, .retain_for_ns = _i ? DLX_RETAIN_LATCHED : 0};
@@ -196,11 +195,10 @@ START_TEST(what_it_leaves_with_the_new_daemon_is_not_lost)
     end_reader(&r);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* A subscriber that does not look is sent four arenas, and then its daemon ends. Its publisher goes on without a daemon,
  * or (odd) with the next one. */
-START_TEST(who_was_not_sent_every_arena_hears_how_many_it_misses)
+LOOP_TEST(who_was_not_sent_every_arena_hears_how_many_it_misses, 0, 2)
 {
     static const int64_t sizes[] = {10, 3000, 9000, 30000, 70000};
     struct dlx_client *c = dlx_test_stream_connect();
@@ -233,10 +231,9 @@ START_TEST(who_was_not_sent_every_arena_hears_how_many_it_misses)
     end_reader(&r);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* A publisher says anything over its bell, and hangs up: only its own messages seem to be lost. */
-START_TEST(what_a_liar_says_over_its_bell_costs_no_other_stream)
+LOOP_TEST(what_a_liar_says_over_its_bell_costs_no_other_stream, 0, 2)
 {
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
     struct dlx_publisher *p[2] = {NULL, NULL};
@@ -270,7 +267,6 @@ START_TEST(what_a_liar_says_over_its_bell_costs_no_other_stream)
         dlx_client_unref(c[i]);
     }
 }
-END_TEST
 
 static void say(int fd)
 {
@@ -302,7 +298,7 @@ static _Noreturn void publish_until_killed(int fd)
 }
 
 /* Odd: we were on our way to the new daemon, which tells its last number. Else nobody does. */
-START_TEST(who_is_killed_before_we_are_back_is_lost)
+LOOP_TEST(who_is_killed_before_we_are_back_is_lost, 0, 2)
 {
     int fds[2], status;
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
@@ -337,18 +333,8 @@ START_TEST(who_is_killed_before_we_are_back_is_lost)
     close(fds[0]);
     end_reader(&r);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("restart_close");
-    TCase *tcase = dlx_test_stream_case("restart_close");
-    tcase_add_loop_test(tcase, who_closes_before_we_are_back_leaves_its_last_number, 0,
-                        (int)DLX_ARRAY_SIZE(ways));
-    tcase_add_loop_test(tcase, who_is_killed_before_we_are_back_is_lost, 0, 2);
-    tcase_add_loop_test(tcase, what_it_leaves_with_the_new_daemon_is_not_lost, 0, 2);
-    tcase_add_loop_test(tcase, who_was_not_sent_every_arena_hears_how_many_it_misses, 0, 2);
-    tcase_add_loop_test(tcase, what_a_liar_says_over_its_bell_costs_no_other_stream, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("restart_close"));
 }

@@ -53,7 +53,7 @@ static bool take_one(struct reader *r)
     return true;
 }
 
-START_TEST(every_gap_has_a_number_through_restarts)
+TEST(every_gap_has_a_number_through_restarts)
 {
     struct dlx_publisher_args args = {.size = sizeof args, .depth = 16};
     struct dlx_client *c = dlx_test_stream_connect();
@@ -98,10 +98,9 @@ START_TEST(every_gap_has_a_number_through_restarts)
     }
     dlx_client_unref(c);
 }
-END_TEST
 
 /* It frees publishers and subscriptions in some order, but the publishers go on. */
-START_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone)
+LOOP_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2)
 {
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
     struct dlx_publisher *p = NULL;
@@ -128,12 +127,11 @@ START_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone)
     dlx_client_unref(c[0]);
     dlx_client_unref(c[1]);
 }
-END_TEST
 
 /* The publisher went on in a block that a daemon in between knew, and has gone: what it left behind does not say so,
  * nobody brings news, and who never sleeps does not hear the bell. Odd: it spins; from 2: there is nothing to be taken, so that
  * each look is for the next block. */
-START_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon)
+LOOP_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0, 4)
 {
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
     struct dlx_subscribe_args sa = {.size = sizeof sa, .spin_ns = _i % 2 ? DLX_SPIN_ALWAYS : 0};
@@ -168,10 +166,9 @@ START_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon)
     dlx_client_unref(c[0]);
     dlx_client_unref(c[1]);
 }
-END_TEST
 
 /* It published to the new daemon and left before we had a link there: as many are lost as we did not get. */
-START_TEST(what_came_before_our_new_link_is_counted)
+TEST(what_came_before_our_new_link_is_counted)
 {
     for (int n_taken = 2; n_taken <= 3;
          n_taken++) { /* not all, or all of what is on the old link */
@@ -216,10 +213,9 @@ START_TEST(what_came_before_our_new_link_is_counted)
         dlx_client_unref(c[1]);
     }
 }
-END_TEST
 
 /* It lost its connection to the new daemon before we had a link there, and came back: it has gone, and has not. */
-START_TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
+TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
 {
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
     struct dlx_publisher *p = NULL;
@@ -263,11 +259,10 @@ START_TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
     dlx_client_unref(c[0]);
     dlx_client_unref(c[1]);
 }
-END_TEST
 
 /* Of many new arenas a subscriber that does not look was not sent the last ones when its daemon ended, and then its publisher
  * left: what lies in them is lost, what came after is not. */
-START_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone)
+LOOP_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3)
 {
     static const int64_t sizes[] = {10, 3000, 9000, 30000, 70000, 150000, 300000, 10};
     const int64_t n = (int64_t)DLX_ARRAY_SIZE(sizes);
@@ -316,11 +311,10 @@ START_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone)
     dlx_client_unref(c[0]);
     dlx_client_unref(c[1]);
 }
-END_TEST
 
 /* The daemon ends its connection for a reason, and says that it has gone; it notices later, and comes back. Odd: by then
  * everything was taken, so its link has ended; from 2: the subscription is reliable. */
-START_TEST(a_publisher_that_was_disconnected_comes_back_with_a_gap)
+LOOP_TEST(a_publisher_that_was_disconnected_comes_back_with_a_gap, 0, 4)
 {
     struct dlx_publisher_args pa = {.size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK};
     struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = _i >= 2};
@@ -366,7 +360,6 @@ START_TEST(a_publisher_that_was_disconnected_comes_back_with_a_gap)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 static void *take_four(void *userdata)
 {
@@ -376,7 +369,7 @@ static void *take_four(void *userdata)
     return NULL;
 }
 
-START_TEST(who_closes_waits_for_subscribers_on_their_way)
+TEST(who_closes_waits_for_subscribers_on_their_way)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = NULL;
@@ -401,21 +394,8 @@ START_TEST(who_closes_waits_for_subscribers_on_their_way)
     dlx_client_unref(r.c);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("restart_gaps");
-    TCase *tcase = dlx_test_stream_case("restart_gaps");
-    tcase_add_test(tcase, every_gap_has_a_number_through_restarts);
-    tcase_add_loop_test(tcase, a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2);
-    tcase_add_loop_test(tcase, who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0,
-                        4);
-    tcase_add_test(tcase, what_came_before_our_new_link_is_counted);
-    tcase_add_test(tcase, what_a_publisher_that_came_back_had_published_is_counted_once);
-    tcase_add_loop_test(tcase, what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3);
-    tcase_add_loop_test(tcase, a_publisher_that_was_disconnected_comes_back_with_a_gap, 0, 4);
-    tcase_add_test(tcase, who_closes_waits_for_subscribers_on_their_way);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("restart_gaps"));
 }

@@ -142,7 +142,7 @@ static void *follow(void *userdata)
 }
 
 /* Subscribers were told of the publisher, and some have left their old link, before it knows that. */
-START_TEST(an_announcement_whose_answer_is_late_counts)
+TEST(an_announcement_whose_answer_is_late_counts)
 {
     const struct dlx_publisher_args block = {.size = sizeof block, .on_full = DLX_ON_FULL_BLOCK};
     const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
@@ -182,7 +182,6 @@ START_TEST(an_announcement_whose_answer_is_late_counts)
     dlx_client_unref(c2);
     end_proxy(&proxy);
 }
-END_TEST
 
 static int ignore(const struct dlx_publisher_info *info, void *userdata)
 {
@@ -192,7 +191,7 @@ static int ignore(const struct dlx_publisher_info *info, void *userdata)
 }
 
 /* Another object of the client has met the next daemon, which has another kind of memory, before it is read. */
-START_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory)
+LOOP_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory, 0, 2)
 {
     static const char *const kinds[] = {"DLX_MEMORY=posix", "DLX_MEMORY=memfd"};
     struct dlx_subscription *s = NULL, *s2 = NULL;
@@ -235,7 +234,6 @@ START_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory)
     dlx_client_unref(c);
     dlx_client_unref(c2);
 }
-END_TEST
 
 static void *let_it_go_on_later(void *userdata)
 {
@@ -244,7 +242,7 @@ static void *let_it_go_on_later(void *userdata)
 }
 
 /* It is there, and stands still for longer than a stream would wait: a call waits as long as its caller allows. */
-START_TEST(a_call_waits_for_a_new_daemon_that_is_slow)
+TEST(a_call_waits_for_a_new_daemon_that_is_slow)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     pthread_t thread;
@@ -258,7 +256,6 @@ START_TEST(a_call_waits_for_a_new_daemon_that_is_slow)
     ck_assert_ptr_null(fault);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- a daemon that does not answer ---------------------------------------------------------- */
 
@@ -360,7 +357,7 @@ static void look_for_one(struct dlx_test_pair *x)
 }
 
 /* Nearly all calls of a stream find that it is too early to ask a daemon that does not answer. */
-START_TEST(a_daemon_that_does_not_answer_is_asked_now_and_then)
+LOOP_TEST(a_daemon_that_does_not_answer_is_asked_now_and_then, 0, 2 * N_MUTES)
 {
     static void (*const calls[])(struct dlx_test_pair *) = {publish_one, look_for_one};
     static struct mute mute;
@@ -386,7 +383,6 @@ START_TEST(a_daemon_that_does_not_answer_is_asked_now_and_then)
     dlx_test_pair_end(&x);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
 }
-END_TEST
 
 struct holder {
     struct dlx_client *c;
@@ -405,7 +401,7 @@ static void *hold_lock(void *userdata)
     return NULL;
 }
 
-START_TEST(a_stream_does_not_wait_for_a_thread_that_waits_for_the_daemon)
+TEST(a_stream_does_not_wait_for_a_thread_that_waits_for_the_daemon)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct holder holder = {.c = x.c};
@@ -425,10 +421,9 @@ START_TEST(a_stream_does_not_wait_for_a_thread_that_waits_for_the_daemon)
     dlx_test_pair_end(&x);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
 }
-END_TEST
 
 /* Its caller would wait in any case: for a daemon that is there by now. */
-START_TEST(a_call_that_needs_the_daemon_does_not_wait_until_a_pause_ends)
+TEST(a_call_that_needs_the_daemon_does_not_wait_until_a_pause_ends)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_restart();
@@ -443,18 +438,8 @@ START_TEST(a_call_that_needs_the_daemon_does_not_wait_until_a_pause_ends)
     t->deleter(t);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("late");
-    TCase *tcase = dlx_test_stream_case("late");
-    tcase_add_test(tcase, an_announcement_whose_answer_is_late_counts);
-    tcase_add_loop_test(tcase, what_the_former_daemon_said_is_of_its_kind_of_memory, 0, 2);
-    tcase_add_test(tcase, a_call_waits_for_a_new_daemon_that_is_slow);
-    tcase_add_loop_test(tcase, a_daemon_that_does_not_answer_is_asked_now_and_then, 0, 2 * N_MUTES);
-    tcase_add_test(tcase, a_stream_does_not_wait_for_a_thread_that_waits_for_the_daemon);
-    tcase_add_test(tcase, a_call_that_needs_the_daemon_does_not_wait_until_a_pause_ends);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("late"));
 }

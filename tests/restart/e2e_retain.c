@@ -66,7 +66,7 @@ static uint64_t shared_bytes(struct dlx_client *c)
     return info.shared_bytes;
 }
 
-START_TEST(who_comes_late_gets_what_is_retained_unasked)
+TEST(who_comes_late_gets_what_is_retained_unasked)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args latched = retain_2;
@@ -86,9 +86,8 @@ START_TEST(who_comes_late_gets_what_is_retained_unasked)
     ck_assert_uint_eq(list(c).n, 0);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(retained_messages_outlive_their_publisher)
+TEST(retained_messages_outlive_their_publisher)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     struct dlx_message *m = NULL, *n = NULL;
@@ -116,9 +115,8 @@ START_TEST(retained_messages_outlive_their_publisher)
     dlx_message_unref(m);
     dlx_client_unref(other);
 }
-END_TEST
 
-START_TEST(a_reliable_subscription_gets_what_is_retained)
+TEST(a_reliable_subscription_gets_what_is_retained)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
@@ -135,9 +133,8 @@ START_TEST(a_reliable_subscription_gets_what_is_retained)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_clean_end_gives_back_memory_that_retains_nothing)
+TEST(a_clean_end_gives_back_memory_that_retains_nothing)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args args = {.size = sizeof args, .history = 8, .retain = 1};
@@ -154,9 +151,8 @@ START_TEST(a_clean_end_gives_back_memory_that_retains_nothing)
     dlx_message_unref(m);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_successor_replaces_once_it_has_as_many)
+TEST(a_successor_replaces_once_it_has_as_many)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *first = new_publisher(c, &retain_2), *second;
@@ -190,9 +186,8 @@ START_TEST(a_successor_replaces_once_it_has_as_many)
     ck_assert_uint_eq(list(c).n, 0);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(retained_messages_expire)
+TEST(retained_messages_expire)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
@@ -217,9 +212,8 @@ START_TEST(retained_messages_expire)
     dlx_message_unref(m);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(arguments_that_cannot_be_are_refused)
+TEST(arguments_that_cannot_be_are_refused)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = NULL;
@@ -240,7 +234,6 @@ START_TEST(arguments_that_cannot_be_are_refused)
     fails(dlx_retained_drop(NULL, "a"), DLX_E_INVALID, "NULL");
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- killed publishers --------------------------------------------------------------------- */
 
@@ -286,7 +279,7 @@ static void check_set(struct dlx_message *m, int64_t value)
 }
 
 /* From the first set on, there is always one: while its publisher lives, dies, and is succeeded. */
-START_TEST(a_killed_publisher_leaves_its_set_without_a_gap)
+TEST(a_killed_publisher_leaves_its_set_without_a_gap)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_message *m = NULL;
@@ -305,12 +298,11 @@ START_TEST(a_killed_publisher_leaves_its_set_without_a_gap)
     ck_assert_uint_eq(shared_bytes(c), 0);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- a publisher that only seems to have gone ------------------------------------------------ */
 
 /* Its control socket is closed, but its process lives, and could write. */
-START_TEST(nobody_joins_what_may_still_be_written)
+TEST(nobody_joins_what_may_still_be_written)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_test_publisher p;
@@ -335,10 +327,9 @@ START_TEST(nobody_joins_what_may_still_be_written)
     dlx_test_publisher_deinit(&p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* One that the daemon put out leaves nothing. */
-START_TEST(who_is_disconnected_retains_nothing)
+TEST(who_is_disconnected_retains_nothing)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_test_publisher p;
@@ -363,22 +354,8 @@ START_TEST(who_is_disconnected_retains_nothing)
     dlx_test_publisher_deinit(&p);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("retain");
-    TCase *tcase = dlx_test_stream_case("retain");
-    tcase_add_test(tcase, who_comes_late_gets_what_is_retained_unasked);
-    tcase_add_test(tcase, retained_messages_outlive_their_publisher);
-    tcase_add_test(tcase, a_reliable_subscription_gets_what_is_retained);
-    tcase_add_test(tcase, a_clean_end_gives_back_memory_that_retains_nothing);
-    tcase_add_test(tcase, a_successor_replaces_once_it_has_as_many);
-    tcase_add_test(tcase, retained_messages_expire);
-    tcase_add_test(tcase, arguments_that_cannot_be_are_refused);
-    tcase_add_test(tcase, a_killed_publisher_leaves_its_set_without_a_gap);
-    tcase_add_test(tcase, nobody_joins_what_may_still_be_written);
-    tcase_add_test(tcase, who_is_disconnected_retains_nothing);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("retain"));
 }

@@ -128,7 +128,7 @@ static int publish_until_full(void)
     return NEVER_FULL;
 }
 
-START_TEST(a_publisher_whose_group_is_full_is_told)
+TEST(a_publisher_whose_group_is_full_is_told)
 {
     struct dlx_message *held[100];
     const struct dlx_subscribe_args args = {.size = sizeof args, .max_held = 100, .history = 100};
@@ -162,7 +162,6 @@ START_TEST(a_publisher_whose_group_is_full_is_told)
     dlx_client_unref(c);
     remove_group();
 }
-END_TEST
 
 /* ---- who reads ------------------------------------------------------------------------------------- */
 
@@ -191,7 +190,7 @@ static int read_all(int ready)
     return 0;
 }
 
-START_TEST(who_reads_in_a_small_group_pays_nothing)
+TEST(who_reads_in_a_small_group_pays_nothing)
 {
     struct dlx_publisher *p;
     int status, ready[2];
@@ -221,14 +220,8 @@ START_TEST(who_reads_in_a_small_group_pays_nothing)
     dlx_client_unref(c);
     remove_group();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cgroup");
-    TCase *tcase = dlx_test_stream_case("cgroup");
-    tcase_add_test(tcase, a_publisher_whose_group_is_full_is_told);
-    tcase_add_test(tcase, who_reads_in_a_small_group_pays_nothing);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("cgroup"));
 }

@@ -121,12 +121,11 @@ static void check_stream(const struct pair *pair)
     dlx_test_container_join(&p);
 }
 
-START_TEST(messages_pass_between_containers)
+LOOP_TEST(messages_pass_between_containers, 0, N_PAIRS)
 {
     if (begin(serve_users))
         check_stream(&pairs[_i]);
 }
-END_TEST
 
 /* ---- sets ---------------------------------------------------------------------------------- */
 
@@ -154,7 +153,7 @@ static void take_set(int sock)
     dlx_subscription_unref(s);
 }
 
-START_TEST(sets_pass_between_containers)
+LOOP_TEST(sets_pass_between_containers, 0, N_PAIRS)
 {
     if (!begin(serve_users))
         return;
@@ -165,7 +164,6 @@ START_TEST(sets_pass_between_containers)
     dlx_test_container_join(&s);
     dlx_test_container_join(&p);
 }
-END_TEST
 
 /* ---- what is retained ---------------------------------------------------------------------- */
 
@@ -191,7 +189,7 @@ static void take_two(int sock)
 
 enum end { LIVES, ENDS, IS_KILLED };
 
-START_TEST(a_container_that_comes_late_gets_what_is_retained)
+LOOP_TEST(a_container_that_comes_late_gets_what_is_retained, LIVES, IS_KILLED + 1)
 {
     if (!begin(serve_users))
         return;
@@ -215,7 +213,6 @@ START_TEST(a_container_that_comes_late_gets_what_is_retained)
     ok(dlx_retained_drop(c, "test/a"));
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- deaths -------------------------------------------------------------------------------- */
 
@@ -264,12 +261,11 @@ static void check_death_of_publisher(const struct pair *pair)
     dlx_client_unref(c);
 }
 
-START_TEST(a_subscriber_notices_the_death_of_a_publisher_in_another_container)
+LOOP_TEST(a_subscriber_notices_the_death_of_a_publisher_in_another_container, 0, N_PAIRS)
 {
     if (begin(serve_users))
         check_death_of_publisher(&pairs[_i]);
 }
-END_TEST
 
 static void fill_and_go_on(int sock)
 {
@@ -316,12 +312,11 @@ static void check_death_of_subscriber(const struct pair *pair, bool is_paused)
     dlx_test_container_join(&p);
 }
 
-START_TEST(a_publisher_goes_on_without_a_dead_subscriber_in_another_container)
+LOOP_TEST(a_publisher_goes_on_without_a_dead_subscriber_in_another_container, 0, N_PAIRS)
 {
     if (begin(serve_users))
         check_death_of_subscriber(&pairs[_i], true);
 }
-END_TEST
 
 /* ---- restarts ------------------------------------------------------------------------------ */
 
@@ -385,17 +380,16 @@ static void check_restart(const struct pair *pair, bool is_contained)
     dlx_test_container_join(&p);
 }
 
-START_TEST(containers_go_on_with_the_next_daemon)
+LOOP_TEST(containers_go_on_with_the_next_daemon, 0, N_PAIRS)
 {
     if (begin(serve_users))
         check_restart(&pairs[_i], false);
 }
-END_TEST
 
 /* ---- a daemon in namespaces of its own ----------------------------------------------------- */
 
 /* It sees none of its clients: all of them have pid 0 for it. */
-START_TEST(a_daemon_in_a_container_serves_others)
+TEST(a_daemon_in_a_container_serves_others)
 {
     if (!begin(dlx_test_container_enter))
         return;
@@ -404,7 +398,6 @@ START_TEST(a_daemon_in_a_container_serves_others)
     check_death_of_subscriber(&pairs[0], false);
     check_restart(&pairs[0], true);
 }
-END_TEST
 
 static int connect_library(void)
 {
@@ -422,14 +415,13 @@ static void be_nobody(int sock)
     fails(connect_library(), DLX_E_ACCESS, "dlpackd's user namespace");
 }
 
-START_TEST(a_daemon_in_a_container_refuses_users_without_a_name_and_says_so)
+TEST(a_daemon_in_a_container_refuses_users_without_a_name_and_says_so)
 {
     if (!begin(dlx_test_container_enter))
         return;
     struct dlx_test_container c = run(DLX_TEST_ALICE, be_nobody);
     dlx_test_container_join(&c);
 }
-END_TEST
 
 static void enter_with_an_older_kernel(void *userdata)
 {
@@ -438,12 +430,11 @@ static void enter_with_an_older_kernel(void *userdata)
 }
 
 /* Nothing names a process that it does not see, so nobody could say that the process is dead. */
-START_TEST(a_daemon_in_a_container_needs_pidfds_of_its_peers_and_says_so)
+TEST(a_daemon_in_a_container_needs_pidfds_of_its_peers_and_says_so)
 {
     if (begin(enter_with_an_older_kernel))
         fails(connect_library(), DLX_E_DISCONNECTED, "SO_PEERPIDFD");
 }
-END_TEST
 
 /* ---- which daemon answers ------------------------------------------------------------------ */
 
@@ -471,7 +462,7 @@ static void ask_which(int sock)
     ck_assert_uint_eq(pid_scope(), DLX_PID_ELSEWHERE);
 }
 
-START_TEST(dlxctl_in_a_container_says_that_the_daemon_is_elsewhere)
+TEST(dlxctl_in_a_container_says_that_the_daemon_is_elsewhere)
 {
     if (!begin(serve_users))
         return;
@@ -490,9 +481,8 @@ START_TEST(dlxctl_in_a_container_says_that_the_daemon_is_elsewhere)
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert_int_eq(status, 0);
 }
-END_TEST
 
-START_TEST(dlxctl_says_that_the_daemon_is_in_a_container)
+TEST(dlxctl_says_that_the_daemon_is_in_a_container)
 {
     if (!begin(dlx_test_container_enter))
         return;
@@ -501,26 +491,8 @@ START_TEST(dlxctl_says_that_the_daemon_is_in_a_container)
     check_says("ls", " ? "); /* it does not know who publishes */
     dlx_publisher_unref(p);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("containers");
-    TCase *tcase = dlx_test_stream_case("containers");
-    tcase_add_loop_test(tcase, messages_pass_between_containers, 0, N_PAIRS);
-    tcase_add_loop_test(tcase, sets_pass_between_containers, 0, N_PAIRS);
-    tcase_add_loop_test(tcase, a_container_that_comes_late_gets_what_is_retained, LIVES,
-                        IS_KILLED + 1);
-    tcase_add_loop_test(tcase, a_subscriber_notices_the_death_of_a_publisher_in_another_container,
-                        0, N_PAIRS);
-    tcase_add_loop_test(tcase, a_publisher_goes_on_without_a_dead_subscriber_in_another_container,
-                        0, N_PAIRS);
-    tcase_add_loop_test(tcase, containers_go_on_with_the_next_daemon, 0, N_PAIRS);
-    tcase_add_test(tcase, a_daemon_in_a_container_serves_others);
-    tcase_add_test(tcase, a_daemon_in_a_container_refuses_users_without_a_name_and_says_so);
-    tcase_add_test(tcase, a_daemon_in_a_container_needs_pidfds_of_its_peers_and_says_so);
-    tcase_add_test(tcase, dlxctl_in_a_container_says_that_the_daemon_is_elsewhere);
-    tcase_add_test(tcase, dlxctl_says_that_the_daemon_is_in_a_container);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("containers"));
 }
