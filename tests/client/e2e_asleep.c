@@ -31,7 +31,6 @@ static pid_t spawn_reader(int *ret_fd)
     int fds[2];
     ck_assert_int_eq(pipe(fds), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_client *c = dlx_test_stream_connect();
         struct dlx_subscription *s = NULL;
@@ -77,8 +76,7 @@ TEST(a_hundred_come_and_go_while_the_publisher_sleeps)
         char byte;
         ck_assert_int_eq(read(fds[i], &byte, 1), 1);
         close(fds[i]);
-        ck_assert_int_eq(kill(pids[i], SIGKILL), 0);
-        ck_assert_int_eq(waitpid(pids[i], NULL, 0), pids[i]);
+        dlx_test_fork_kill(pids[i]);
         pids[i] = spawn_reader(&fds[i]); /* and another one, who lives */
     }
     for (int i = 0; i < N / 4; i++) {
@@ -96,8 +94,7 @@ TEST(a_hundred_come_and_go_while_the_publisher_sleeps)
         dlx_message_unref(m);
         dlx_subscription_unref(stay[i]);
         close(fds[i]);
-        ck_assert_int_eq(kill(pids[i], SIGKILL), 0);
-        ck_assert_int_eq(waitpid(pids[i], NULL, 0), pids[i]);
+        dlx_test_fork_kill(pids[i]);
     }
     for (int i = 0; i < N / 4; i++) {
         dlx_test_stream_check(held[i], 100, 4);
@@ -163,8 +160,7 @@ TEST(a_thousand_come_and_go_while_the_publisher_sleeps)
             pid_t pid = spawn_reader(&fd);
             ck_assert_int_eq(read(fd, &byte, 1), 1);
             close(fd);
-            ck_assert_int_eq(kill(pid, SIGKILL), 0);
-            ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+            dlx_test_fork_kill(pid);
         } else if (i % 50 == 2) { /* holds one longer than its subscription is there */
             ok(dlx_subscribe(other, "test/a", NULL, &s));
             held[i / 50] = read_four(s);
@@ -446,7 +442,6 @@ static pid_t spawn_publisher(int *ret_sock)
     char byte;
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_client *c = dlx_test_stream_connect();
         struct dlx_publisher *p = NULL;
@@ -488,8 +483,7 @@ TEST(hundreds_come_and_go_while_the_publisher_is_stopped)
     ck_assert_int_eq(recv(sock, &byte, 1, 0), 1);
     check_guests(&guests, 2, 5);
     ck_assert_int_eq(send(sock, "", 1, 0), 1);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
     close(sock);
     struct dlx_client *c = dlx_test_stream_connect();
     ok(dlx_retained_drop(c, "test/a"));
@@ -510,11 +504,10 @@ TEST(it_may_wake_up_at_any_moment)
     for (int64_t i = 1; i <= value; i++)
         dlx_test_stream_publish(p, 100, i);
     for (int round = 0; round < N_ROUNDS; round++) {
-        int pair[2], status;
+        int pair[2];
         char byte;
         ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
         pid_t pid = dlx_test_fork();
-        ck_assert_int_ge(pid, 0);
         if (pid == 0) { /* 40 stay: each must get what comes after all have joined */
             struct dlx_subscription *stay[SOME / 10];
             struct dlx_client *other = dlx_test_stream_connect();
@@ -549,8 +542,7 @@ TEST(it_may_wake_up_at_any_moment)
             if (byte == 'w' && ++n % (8 << round) == 0)
                 dlx_test_stream_publish(p, 100, ++value);
         dlx_test_stream_publish(p, 100, -1 - round);
-        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-        ck_assert_int_eq(status, 0);
+        dlx_test_fork_join(pid);
         close(pair[0]);
     }
     publish_many(p, 1000);

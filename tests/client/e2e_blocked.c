@@ -72,7 +72,6 @@ static pid_t spawn_subscriber(int *ret_fd)
     char byte;
     ck_assert_int_eq(pipe(fds), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_subscription *s = NULL;
         ok(dlx_subscribe(dlx_test_stream_connect(), "test/a", &reliable, &s));
@@ -89,8 +88,7 @@ static pid_t spawn_subscriber(int *ret_fd)
 static void end_subscriber(pid_t pid, int fd)
 {
     close(fd);
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    dlx_test_fork_kill(pid);
 }
 
 TEST(a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake)

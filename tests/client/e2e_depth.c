@@ -6,7 +6,6 @@
 #include "tests/harness/stream.h"
 #include <signal.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -183,7 +182,6 @@ static pid_t spawn_hoarder(uint32_t n, int *ret_fd)
     int fds[2];
     ck_assert_int_eq(pipe(fds), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         const struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true, .max_held = n};
         struct dlx_subscription *s = NULL;
@@ -224,8 +222,7 @@ LOOP_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream, 
     ck_assert_int_eq(read(fd, &byte, 1), 1);
     close(fd);
     ck_assert_uint_ge(arena_bytes(x.p), (uint64_t)n_held * MIB);
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    dlx_test_fork_kill(pid);
     for (time_t end = time(NULL) + PATIENCE_S; stats_of(x.p).n_subscribers > 1;)
         ck_assert_int_lt(time(NULL), end); /* until the daemon has told */
     for (int64_t i = 1; i <= 4 * DEPTH; i++) {

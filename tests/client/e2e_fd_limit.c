@@ -147,7 +147,6 @@ START_TEST(a_publisher_without_room_attaches_subscribers_later)
     ck_assert_int_eq(pipe(begin), 0);
     ck_assert_int_eq(pipe(attached), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = blocks};
         struct dlx_message *m = NULL;
@@ -191,9 +190,7 @@ START_TEST(a_publisher_without_room_attaches_subscribers_later)
     ck_assert_int_eq(waited, DLX_E_TIMEOUT);
     for (; n < N; n++)
         ok(dlx_publish(p, t[n], &wait));
-    int status;
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
     dlx_publisher_unref(p);
     dlx_client_unref(c);
     for (int i = 0; i < 2; i++) {
@@ -214,7 +211,6 @@ START_TEST(a_subscriber_without_room_attaches_later)
     ok(dlx_subscribe(c, "test/a", NULL, &s));
     ck_assert_int_eq(pipe(begin), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         close(begin[1]);
         struct dlx_client *other = dlx_test_stream_connect();
@@ -235,9 +231,7 @@ START_TEST(a_subscriber_without_room_attaches_later)
     dlx_test_stream_check(m, 10, 1);
     dlx_message_unref(m);
     close(begin[1]);
-    int status;
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
     close(begin[0]);
     dlx_subscription_unref(s);
     dlx_client_unref(c);

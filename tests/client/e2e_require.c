@@ -6,7 +6,6 @@
 #include "tests/harness/stream.h"
 #include <signal.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static const struct dlx_publisher_args one = {.size = sizeof one, .min_subscribers = 1};
@@ -52,9 +51,7 @@ static void go_on(struct child *child)
 
 static void expect_success(struct child *child)
 {
-    int status;
-    ck_assert_int_eq(waitpid(child->pid, &status, 0), child->pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(child->pid);
 }
 
 static struct dlx_publisher *new_publisher(struct dlx_client *c)
@@ -140,8 +137,7 @@ TEST(a_subscriber_that_was_killed_is_none)
     struct child first = spawn_subscriber(UINT64_MAX), second = spawn_subscriber(3);
     go_on(&first);
     ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, 1), &wait));
-    ck_assert_int_eq(kill(first.pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(first.pid, NULL, 0), first.pid);
+    dlx_test_fork_kill(first.pid);
     for (struct dlx_event event = {.size = sizeof event}; event.kind != DLX_EVENT_LOST;)
         (void)dlx_publisher_next_event(p, &event);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 2);

@@ -222,7 +222,6 @@ static int connect_as(uid_t uid)
     Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
     int status;
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_test_daemon here = dlx_served;
         (void)snprintf(here.path, sizeof here.path, "s");
@@ -261,7 +260,6 @@ TEST(others_who_say_nothing_are_told_and_keep_nobody_out)
         return;
     }
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_test_daemon here = dlx_served;
         (void)snprintf(here.path, sizeof here.path, "s");

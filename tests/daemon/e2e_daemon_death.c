@@ -53,7 +53,6 @@ LOOP_TEST(death_at_any_stage_leaves_nothing, 0, 10)
     size_t n = dlx_test_daemon_n_fds(&dlx_served);
     ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0)
         play(_i, ready[1]);
     close(ready[1]);
@@ -116,7 +115,6 @@ TEST(child_that_inherits_the_sockets_does_not_keep_its_parent_alive)
     size_t n = dlx_test_daemon_n_fds(&dlx_served);
     ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_test_publisher pub;
         int fd = dlx_test_hello(&dlx_served, 100);
@@ -134,8 +132,7 @@ TEST(child_that_inherits_the_sockets_does_not_keep_its_parent_alive)
     ck_assert_int_eq(read(ready[0], &grandchild, sizeof grandchild), sizeof grandchild);
     close(ready[0]);
     uint64_t link = dlx_test_join(&sub);
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    dlx_test_fork_kill(pid);
     ck_assert_uint_eq(dlx_test_expect(sub.fd, BODY(PUBLISHER_GONE))->publisher_gone->link, link);
     Dlx__Wire__LinkClose leave = DLX__WIRE__LINK_CLOSE__INIT;
     leave.link = link;

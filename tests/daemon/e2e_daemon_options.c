@@ -60,7 +60,6 @@ static int run(const char *const *args, const char *env)
     ssize_t got;
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         (void)setenv("DLX_SOCKET", place.path, 1);
         if (env)
@@ -145,7 +144,6 @@ static int hello_as(uid_t uid, const char *path)
 {
     int status;
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct sockaddr_un address = {.sun_family = AF_UNIX};
         Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
@@ -167,7 +165,7 @@ static int hello_as(uid_t uid, const char *path)
 LOOP_TEST(allowed_users_reach_the_socket_and_others_are_refused, 0, 2)
 {
     char folder[300], socket_path[320];
-    int ready[2], said[2], status;
+    int ready[2], said[2];
     char byte;
     if (geteuid() != 0) {
         puts("SKIP: needs root to become another user");
@@ -202,8 +200,7 @@ LOOP_TEST(allowed_users_reach_the_socket_and_others_are_refused, 0, 2)
     ck_assert_int_eq(hello_as(1, "made/s"), _i ? 2 : 0); /* "daemon" */
     ck_assert_int_eq(hello_as(64002, "made/s"), _i ? 2 : 1);
     ck_assert_int_eq(kill(pid, SIGTERM), 0);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
     ssize_t n = read(said[0], log_text, sizeof log_text - 1);
     log_text[DLX_MAX(n, 0)] = '\0';
     ck_assert_msg(!strstr(log_text, "other users cannot reach") == !_i, "%s", log_text);
@@ -349,7 +346,7 @@ static void check_is_null(pid_t pid, int fd)
 /* Started with some of 0, 1 and 2 closed: no socket of its own gets such a number, and with it what is printed. */
 LOOP_TEST(closed_standard_descriptors_are_filled, 1, 8)
 {
-    int ready[2], status;
+    int ready[2];
     char line[9] = "", number[16];
     if (dlx_test_valgrind()) {
         puts("SKIP: what is closed is valgrind's own file there");
@@ -358,7 +355,6 @@ LOOP_TEST(closed_standard_descriptors_are_filled, 1, 8)
     ck_assert_int_eq(pipe(ready), 0);
     (void)snprintf(number, sizeof number, "%d", ready[1]);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         const char *const args[] = {"--foreground", "--socket", place.path,
                                     "--ready-fd",   number,     NULL};
@@ -376,8 +372,7 @@ LOOP_TEST(closed_standard_descriptors_are_filled, 1, 8)
         if (_i & 1 << fd)
             check_is_null(pid, fd);
     ck_assert_int_eq(kill(pid, SIGTERM), 0);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
 }
 
 int main(void)

@@ -87,9 +87,7 @@ static void kill_and_reap(struct process *process)
 /* It has done its part, and found nothing that should not be. */
 static void join(struct process *process)
 {
-    int status;
-    ck_assert_int_eq(waitpid(process->pid, &status, 0), process->pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(process->pid);
     close(process->sock);
 }
 

@@ -12,7 +12,6 @@
 #include <grp.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static struct dlxd_client *client;
@@ -63,9 +62,7 @@ TEST(a_principal_may_have_many_groups)
                   ? 0
                   : 1);
     }
-    int status;
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
 }
 
 TEST(neither_a_group_nor_a_version_buys_a_quota_but_a_socket_does)

@@ -144,7 +144,6 @@ static pid_t spawn_publisher(const char *topic)
     char byte;
     ck_assert_int_eq(pipe(fds), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_gpu_keep *keep = NULL;
         struct dlx_publisher *p =
@@ -163,8 +162,7 @@ static pid_t spawn_publisher(const char *topic)
 
 static void kill_publisher(pid_t pid)
 {
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    dlx_test_fork_kill(pid);
 }
 
 TEST(memory_of_retained_messages_outlives_a_publisher_that_was_killed)
@@ -378,7 +376,6 @@ TEST(an_older_daemon_is_not_asked)
 TEST(a_forked_child_may_not_use_it)
 {
     struct dlx_gpu_keep *keep = NULL;
-    int status;
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     handle(7, 1);
     put(x.p, &keep, 1);
@@ -390,8 +387,7 @@ TEST(a_forked_child_may_not_use_it)
                       fetch(x.c, x.s, 7) == DLX_E_FORKED
                   ? 0
                   : 1);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
     ok(fetch(x.c, x.s, 7));
     keep = dlx__gpu_keep_free(keep);
     dlx_test_pair_end(&x);

@@ -91,7 +91,6 @@ static pid_t publish_as(uid_t uid, const char *topic)
     char byte;
     ck_assert_int_eq(pipe(fds), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_gpu_keep *keep = NULL;
         struct dlx_publisher *p = NULL;
@@ -113,8 +112,7 @@ static pid_t publish_as(uid_t uid, const char *topic)
 
 static void end(pid_t pid)
 {
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    dlx_test_fork_kill(pid);
 }
 
 /* A process of that user that joins, and fetches allocation 7: the code, in a child's exit status. */
@@ -123,7 +121,6 @@ static int fetch_as(uid_t uid, const char *topic)
     const struct dlx_subscribe_args args = {.size = sizeof args, .history = 4};
     int status;
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_gpu_handle got = {0};
         struct dlx_client *c;

@@ -12,7 +12,6 @@
 #include "tests/harness/fork.h"
 #include <dlpack/dlpack.h>
 #include <string.h>
-#include <sys/wait.h>
 
 #define FD_TYPE  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 #define MIB      DLX_TEST_GPU_MIB
@@ -78,9 +77,7 @@ static void ordinals(const char *visible, const struct dlx_gpu_uuid uuids[2], co
         ck_assert_uint_eq(standin.standin_count(STANDIN_CONTEXTS_MADE), 0);
         _exit(0);
     }
-    int status;
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
 }
 
 /* The processes that look come before the one that asks a driver: it can have no children. */
@@ -428,14 +425,12 @@ GPU_TEST(memory_that_cannot_be_exported_leaves_nothing, DLX_TEST_GPU_FAILURES)
 
 static void in_child(void (*fn)(void))
 {
-    int status;
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         fn();
         _exit(0);
     }
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
 }
 
 static void child_of_dlx(void)

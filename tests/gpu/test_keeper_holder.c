@@ -29,7 +29,6 @@ static void start(void)
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, controls), 0);
     pid_t parent = getpid();
     pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0)
         _exit(dlxk_holder_main(owners[1], controls[1], parent, &options));
     close(owners[1]);
@@ -50,8 +49,7 @@ static void teardown(void)
     owner = dlx__close(owner);
     control = dlx__close(control);
     if (pid > 0) {
-        (void)kill(pid, SIGKILL);
-        ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+        dlx_test_fork_kill(pid);
     }
     pid = 0;
 }

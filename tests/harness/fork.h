@@ -5,14 +5,20 @@
 #include <sys/types.h>
 
 /*
- * fork(), for a child that runs parts of a test. Check's assertions write each step to a file that parent and child share:
- * a child killed inside write() would leave half a line there, on which Check ends ("Bad message type"). So the child's go
- * nowhere: one that fails ends it with status 1. No other thread may be in an assertion of Check, not even in one that
- * holds: each takes a lock, for which the child's first would wait for ever.
+ * fork(), for a child that runs parts of a test. Check's assertions write each step to a file that
+ * parent and child share: a child killed inside write() would leave half a line there, on which Check
+ * ends ("Bad message type"). So the child's assertions write nowhere; one that fails ends the child
+ * with status 1. No other thread may be in an assertion of Check, not even in one that holds: each
+ * takes a lock, for which the child's first assertion would wait for ever.
  */
 pid_t dlx_test_fork(void);
 
-/* What makes it one, in a child that was made otherwise. */
+/* The child ends with status 0. */
+void dlx_test_fork_join(pid_t pid);
+/* The child is killed and reaped. */
+void dlx_test_fork_kill(pid_t pid);
+
+/* Let the assertions of a child that was made otherwise write nowhere. */
 void dlx_test_fork_silence(void);
 
 #endif

@@ -228,8 +228,7 @@ void dlx_test_fuse_wait(const atomic_int *asked)
 void dlx_test_fuse_end(struct dlx_test_fuse *fuse)
 {
     close(fuse->watch);
-    (void)kill(fuse->server, SIGKILL);
-    ck_assert_int_eq(waitpid(fuse->server, NULL, 0), fuse->server);
+    dlx_test_fork_kill(fuse->server);
     dlx__close(fuse->fd);
     munmap(fuse->asked, sizeof *fuse->asked);
 }

@@ -181,14 +181,12 @@ TEST(an_allocation_that_has_not_ended_is_no_memory)
     ck_assert_int_eq(fallocate(r.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, DLX_PAGE), 0);
     dlx_test_memory_seal(r.fd);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0)
         _exit(fallocate(r.fd, 0, 0, (off_t)r.size) != 0);
     while (!has_all_blocks(r.fd, r.size))
         continue;
     is_refused(&r, ARENA, "page at 0 of");
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    dlx_test_fork_kill(pid);
     forget(&r);
 }
 
@@ -252,25 +250,22 @@ static bool stop_while_it_populates(pid_t pid, int control, struct dlx_client *c
 
 TEST(a_publisher_that_was_stopped_while_it_populated_memory_asks_again)
 {
-    int control = dlx_test_hello(&dlx_test_stream_daemon, 4), status;
+    int control = dlx_test_hello(&dlx_test_stream_daemon, 4);
     struct dlx_client *c = dlx_test_stream_connect();
     pid_t pid;
     for (bool stopped = false; !stopped;) {
         pid = dlx_test_fork();
-        ck_assert_int_ge(pid, 0);
         if (pid == 0)
             allocate();
         stopped = stop_while_it_populates(pid, control, c);
         if (!stopped) {
-            ck_assert_int_eq(kill(pid, SIGKILL), 0);
-            ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+            dlx_test_fork_kill(pid);
         }
     }
     while (shared_bytes(control) > MESSAGE)
         continue;
     ck_assert_int_eq(kill(pid, SIGCONT), 0);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
     dlx_client_unref(c);
     dlx_test_recv_done();
     close(control);

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <time.h>
 
 TEST(what_is_retained_outlives_daemons)
@@ -58,7 +57,6 @@ static pid_t spawn_publisher(int64_t n)
     char byte;
     ck_assert_int_eq(pipe(fds), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_publisher *p =
             dlx_test_store_publisher(dlx_test_stream_connect(), "test/a", &dlx_test_retain_2);
@@ -76,8 +74,7 @@ static pid_t spawn_publisher(int64_t n)
 
 static void kill_publisher(pid_t pid)
 {
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    dlx_test_fork_kill(pid);
 }
 
 TEST(a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages)
@@ -327,7 +324,6 @@ TEST(a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever)
                                  4); /* ledger, pidfd, control block, arena */
     atomic_store(&dlx_test_store_manager.stalled, true);
     pid_t other = dlx_test_fork();
-    ck_assert_int_ge(other, 0);
     if (other == 0) { /* meanwhile, others are served */
         uint64_t before = dlx__now_ns();
         for (int i = 0; i < 100; i++) {
@@ -338,9 +334,7 @@ TEST(a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever)
         _exit(dlx__now_ns() - before < 2 * (uint64_t)SECOND ? 0 : 1);
     }
     dlx_publisher_unref(p); /* seconds */
-    int status;
-    ck_assert_int_eq(waitpid(other, &status, 0), other);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(other);
     ok(dlx_client_get_daemon_info(c, &info));
     dlx_client_unref(c);
     atomic_store(&dlx_test_store_manager.stalled, false); /* it reads what waited */
