@@ -45,10 +45,8 @@ static void settle(struct dlx_test_pair *x, uint32_t n_arenas)
 
 static struct dlx_message *pass(struct dlx_test_pair *x, int64_t mib, int64_t value)
 {
-    struct dlx_message *m = NULL;
     dlx_test_stream_publish(x->p, N(mib), value);
-    ok(dlx_take(x->s, PATIENCE, &m));
-    return m;
+    return dlx_test_stream_next(x->s);
 }
 
 /* The same with a message of which only the ends are written: the first and the last element are `mib`. */
@@ -58,12 +56,11 @@ static void pass_large(struct dlx_test_pair *x, int64_t mib)
     const struct dlx_tensor_spec spec = {
         .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
     DLManagedTensorVersioned *t = NULL;
-    struct dlx_message *m = NULL;
     ok(dlx_alloc(x->p, &spec, &t));
     int64_t *data = t->dl_tensor.data;
     data[0] = data[n - 1] = mib;
     ok(dlx_publish(x->p, t, NULL));
-    ok(dlx_take(x->s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x->s);
     const int64_t *got = dlx_message_peek(m, 0)->data;
     ck_assert_ptr_ne(got, data);
     ck_assert_int_eq(got[0], mib);
@@ -146,7 +143,6 @@ TEST(a_set_lies_in_one_arena_with_its_manifest)
         specs[i] = (struct dlx_tensor_spec){
             .size = sizeof specs[i], .dtype = {kDLUInt, 8, 1}, .ndim = 1, .shape = &shape};
     for (int round = 1; round <= 3; round++) {
-        struct dlx_message *m = NULL;
         ok(dlx_alloc_set(x.p, specs, N_TENSORS, tensors));
         for (int i = 0; i < N_TENSORS; i++) {
             *(uint8_t *)tensors[i]->dl_tensor.data = (uint8_t)(i + round);
@@ -154,7 +150,7 @@ TEST(a_set_lies_in_one_arena_with_its_manifest)
         }
         ok(dlx_publish_set(x.p, items, N_TENSORS, NULL, NULL));
         ck_assert_uint_le(stats_of(x.p).n_arenas, (uint32_t)round);
-        ok(dlx_take(x.s, PATIENCE, &m));
+        struct dlx_message *m = dlx_test_stream_next(x.s);
         for (uint32_t i = 0; i < N_TENSORS; i++)
             ck_assert_uint_eq(*(const uint8_t *)dlx_message_peek(m, i)->data,
                               (uint8_t)(i + (uint32_t)round));
@@ -168,8 +164,7 @@ TEST(a_set_lies_in_one_arena_with_its_manifest)
 /* One of 2 MiB and one of `mib` MiB are there, and nothing is in them. */
 static struct dlx_publisher *make_empty_arenas(struct dlx_client *c, int64_t mib)
 {
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/a", &one, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &one);
     DLManagedTensorVersioned *t[] = {dlx_test_stream_alloc(p, N(2), 1),
                                      dlx_test_stream_alloc(p, N(mib), 2)};
     for (int i = 0; i < 2; i++)

@@ -33,8 +33,7 @@ static pid_t spawn_reader(int *ret_fd)
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         struct dlx_client *c = dlx_test_stream_connect();
-        struct dlx_subscription *s = NULL;
-        ok(dlx_subscribe(c, "test/a", NULL, &s));
+        struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
         (void)read_four(s); /* killed with one that it holds */
         ck_assert_int_eq(write(fds[1], "", 1), 1);
         for (;;)
@@ -49,13 +48,12 @@ TEST(a_hundred_come_and_go_while_the_publisher_sleeps)
 {
     size_t fds_before = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_subscription *stay[N / 4];
     struct dlx_message *held[N / 4];
     pid_t pids[N / 4];
     int fds[N / 4];
-    ok(dlx_publisher_new(c, "test/a", &retain_4, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &retain_4);
     for (int64_t i = 1; i <= 4; i++)
         dlx_test_stream_publish(p, 100, i);
     size_t fds_asleep = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
@@ -63,8 +61,7 @@ TEST(a_hundred_come_and_go_while_the_publisher_sleeps)
     for (int i = 0; i < N / 4; i++)
         pids[i] = spawn_reader(&fds[i]);
     for (int i = 0; i < N / 2; i++) {
-        struct dlx_subscription *s = NULL;
-        ok(dlx_subscribe(other, "test/a", NULL, &s));
+        struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/a", NULL);
         if (i % 2 == 0) {
             stay[i / 2] = s;
             continue;
@@ -88,10 +85,7 @@ TEST(a_hundred_come_and_go_while_the_publisher_sleeps)
     ok(dlx_publisher_get_stats(p, &stats));
     dlx_test_stream_publish(p, 100, 5);
     for (int i = 0; i < N / 4; i++) {
-        struct dlx_message *m = NULL;
-        ok(dlx_take(stay[i], PATIENCE, &m));
-        dlx_test_stream_check(m, 100, 5);
-        dlx_message_unref(m);
+        dlx_test_stream_expect(stay[i], 100, 5);
         dlx_subscription_unref(stay[i]);
         close(fds[i]);
         dlx_test_fork_kill(pids[i]);
@@ -141,11 +135,10 @@ TEST(a_thousand_come_and_go_while_the_publisher_sleeps)
 {
     size_t fds_before = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_subscription *stay[N_STAY];
     struct dlx_message *held[N_HELD];
-    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
     publish_many(p, -300);
     for (int64_t i = 1; i <= 4; i++)
         dlx_test_stream_publish(p, 100, i);
@@ -178,10 +171,7 @@ TEST(a_thousand_come_and_go_while_the_publisher_sleeps)
     ok(dlx_publisher_get_stats(p, &stats));
     for (int i = 0; i < N_STAY; i++) {
         for (int64_t value = 2; value <= 5; value++) {
-            struct dlx_message *m = NULL;
-            ok(dlx_take(stay[i], PATIENCE, &m));
-            dlx_test_stream_check(m, 100, value);
-            dlx_message_unref(m);
+            dlx_test_stream_expect(stay[i], 100, value);
         }
         dlx_subscription_unref(stay[i]);
     }
@@ -239,8 +229,7 @@ static void check_guests(struct guests *g, int64_t first, int64_t last)
 {
     for (int i = 0; i < N_LEFT; i++) {
         for (int64_t value = first; value <= last; value++) {
-            struct dlx_message *m = NULL;
-            ok(dlx_take(g->stay[i], PATIENCE, &m));
+            struct dlx_message *m = dlx_test_stream_next(g->stay[i]);
             dlx_test_stream_check(m, 100, value);
             ck_assert_uint_eq(dlx_message_gap(m), 0);
             dlx_message_unref(m);
@@ -264,9 +253,8 @@ LOOP_TEST(a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleeps
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct guests guests = {.c = dlx_test_stream_connect()};
-    struct dlx_publisher *p = NULL;
     struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
     for (int64_t i = 1; i <= 4; i++)
         dlx_test_stream_publish(p, 100, i);
     come_and_go(&guests);
@@ -289,8 +277,7 @@ LOOP_TEST(a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleeps
         uint64_t seq = 5;
         dlx_test_stream_check(guests.held[i], 100, 4);
         while (seq < 305) {
-            struct dlx_message *m = NULL;
-            ok(dlx_take(guests.stay[i], PATIENCE, &m));
+            struct dlx_message *m = dlx_test_stream_next(guests.stay[i]);
             ck_assert_uint_eq(dlx_message_seq(m), seq + dlx_message_gap(m) + 1);
             seq = dlx_message_seq(m);
             dlx_test_stream_check(m, 100, (int64_t)seq);
@@ -315,16 +302,14 @@ TEST(what_a_reliable_subscriber_loses_with_its_daemon_is_counted)
         .size = sizeof reliable, .history = 1, .reliable = true};
     enum { N_JOIN = 200, LAST = 60 };
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     struct dlx_subscription *s = NULL;
-    struct dlx_message *m = NULL;
-    ok(dlx_publisher_new(c, "test/a", &blocks, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &blocks);
     dlx_test_stream_publish(p, 10, 1);
     for (int i = 0; i < N_JOIN; i++) {
         dlx_subscription_unref(s);
         ok(dlx_subscribe(other, "test/a", i < N_JOIN - 1 ? NULL : &reliable, &s));
     }
-    ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(s);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     /* The window can be filled; what is in it cannot be dropped. */
     int64_t n = 1;
@@ -363,9 +348,8 @@ TEST(all_who_sleep_are_woken_for_a_single_message)
     enum { N_SLEEP = 500 };
     static struct dlx_subscription *s[N_SLEEP];
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     struct dlx_message *m = NULL;
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     for (int i = 0; i < N_SLEEP; i++) {
         ok(dlx_subscribe(other, "test/a", NULL, &s[i]));
         ck_assert_int_ge(dlx_subscription_fd(s[i]), 0);
@@ -395,10 +379,9 @@ TEST(it_may_wait_for_hundreds_who_came_while_it_slept)
     enum { N_SLEEP = 500 };
     static struct dlx_subscription *s[N_SLEEP];
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     struct dlx_event event = {.size = sizeof event};
     int n = 0;
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     for (int i = 0; i < N_SLEEP; i++)
         ok(dlx_subscribe(other, "test/a", NULL, &s[i]));
     ok(dlx_publisher_wait(p, N_SLEEP, PATIENCE));
@@ -418,8 +401,7 @@ TEST(it_may_end_while_hundreds_wait)
     size_t fds_before = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     struct dlx_client *c = dlx_test_stream_connect();
     struct guests guests = {.c = dlx_test_stream_connect()};
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
     for (int64_t i = 1; i <= 4; i++)
         dlx_test_stream_publish(p, 100, i);
     come_and_go(&guests);
@@ -444,9 +426,8 @@ static pid_t spawn_publisher(int *ret_sock)
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         struct dlx_client *c = dlx_test_stream_connect();
-        struct dlx_publisher *p = NULL;
         struct dlx_publisher_stats stats = {.size = sizeof stats};
-        ok(dlx_publisher_new(c, "test/a", &shallow, &p));
+        struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
         for (int64_t i = 1; i <= 4; i++)
             dlx_test_stream_publish(p, 100, i);
         ck_assert_int_eq(send(pair[1], "", 1, 0), 1);
@@ -497,10 +478,9 @@ TEST(it_may_wake_up_at_any_moment)
 {
     enum { N_ROUNDS = 4 };
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     struct dlx_publisher_stats stats = {.size = sizeof stats};
     int64_t value = 4;
-    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
     for (int64_t i = 1; i <= value; i++)
         dlx_test_stream_publish(p, 100, i);
     for (int round = 0; round < N_ROUNDS; round++) {

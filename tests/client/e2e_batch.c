@@ -72,8 +72,7 @@ TEST(a_batch_arrives_in_order)
     alloc_all(x.p, 6, 2);
     ok(dlx_publish_n(x.p, tensors, 2, NULL, NULL));
     for (int64_t i = 1; i <= 7; i++) {
-        struct dlx_message *m = NULL;
-        ok(dlx_take(x.s, PATIENCE, &m));
+        struct dlx_message *m = dlx_test_stream_next(x.s);
         ck_assert(i > 5 || dlx_message_monotonic_ns(m) == 12345);
         check_and_release(m, i, 0);
     }
@@ -116,12 +115,11 @@ TEST(a_batch_that_finds_no_room_is_published_in_part)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocks_3, &reliable);
     const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = SECOND / 100};
-    struct dlx_message *m = NULL;
     uint32_t done = 0;
     alloc_all(x.p, 1, 6);
     fails(dlx_publish_n(x.p, tensors, 6, NULL, &done), DLX_E_FULL, "3 behind");
     ck_assert_uint_eq(done, 3);
-    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     check_and_release(m, 1, 0);
     fails(dlx_publish_n(x.p, tensors + 3, 3, &wait, &done), DLX_E_TIMEOUT, "3 behind");
     ck_assert_uint_eq(done, 1);
@@ -355,10 +353,9 @@ TEST(batches_of_several_publishers_lose_nothing)
     enum { N = 20 };
     struct dlx_test_pair x = dlx_test_pair_make(&deep, &greedy);
     struct dlx_subscription_stats stats = {.size = sizeof stats};
-    struct dlx_publisher *other = NULL;
     uint64_t last[2] = {0, 0}, first = 0;
     uint32_t n = 0, got = 0;
-    ok(dlx_publisher_new(x.c, "test/a", &deep, &other));
+    struct dlx_publisher *other = dlx_test_stream_publisher(x.c, "test/a", &deep);
     publish_n(x.p, 1, N);
     publish_n(other, 1, N);
     while (n < 2 * N) {

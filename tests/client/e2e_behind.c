@@ -71,13 +71,12 @@ TEST(it_is_told_how_many_messages_a_subscriber_has_yet_to_take)
 {
     const struct dlx_publisher_args drops = {.size = sizeof drops, .depth = DEPTH};
     struct dlx_test_pair x = dlx_test_pair_make(&drops, NULL);
-    struct dlx_message *m = NULL;
     ck_assert_uint_eq(look_at_one(x.c).behind, 0);
     for (int i = 1; i <= 3; i++) {
         dlx_test_stream_publish(x.p, 10, i);
         ck_assert_uint_eq(look_at_one(x.c).behind, (uint64_t)i);
     }
-    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     ck_assert_uint_eq(look_at_one(x.c).behind, 2); /* it holds the first one, and has passed it */
     m = dlx_message_unref(m);
     for (int i = 4; i <= 10;
@@ -115,10 +114,9 @@ LOOP_TEST(a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher, 0,
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocking[_i], &reliable);
     uint64_t window = _i == 0 ? DEPTH : 6;
-    struct dlx_subscription *keeps_up = NULL;
     struct dlx_message *held = NULL, *m = NULL;
     pthread_t thread;
-    ok(dlx_subscribe(x.c, "test/a", &reliable, &keeps_up));
+    struct dlx_subscription *keeps_up = dlx_test_stream_subscribe(x.c, "test/a", &reliable);
     for (uint64_t i = 0; i <= window; i++) {
         dlx_test_stream_publish(x.p, 10, (int64_t)i);
         ok(dlx_take(keeps_up, PATIENCE, &m));
@@ -279,10 +277,9 @@ LOOP_TEST(a_head_and_a_cursor_that_lie_give_numbers_that_can_be, 0, DLX_ARRAY_SI
 TEST(a_publisher_that_was_killed_waits_for_nobody)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
     struct dlx_publisher_info info = {.retained = false};
     struct dlx_link_info link;
-    ok(dlx_subscribe(c, "test/a", &reliable, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         struct raw x = make_raw(0, 1);

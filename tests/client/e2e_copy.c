@@ -446,10 +446,8 @@ TEST(a_received_tensor_is_copied_to_another_topic)
 {
     struct source source = source_make();
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p;
-    struct dlx_subscription *s;
-    ok(dlx_publisher_new(c, "test/b", NULL, &p));
-    ok(dlx_subscribe(c, "test/b", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/b", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/b", NULL);
     publish_received(&source, p, s);
     dlx_publisher_unref(p);
     dlx_subscription_unref(s);
@@ -493,8 +491,7 @@ TEST(a_received_tensor_of_a_publisher_that_left_is_copied)
 TEST(a_tensor_of_another_publisher_is_copied)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_publisher *other;
-    ok(dlx_publisher_new(x.c, "test/b", NULL, &other));
+    struct dlx_publisher *other = dlx_test_stream_publisher(x.c, "test/b", NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(other, 3, 70);
     fails(dlx_publish(x.p, t, &strict), DLX_E_WOULD_COPY, "not from dlx_alloc() of this publisher");
     ok(dlx_publish(x.p, t, NULL));

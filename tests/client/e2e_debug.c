@@ -51,8 +51,7 @@ static int status_of_writer(const char *env, int set)
         if (set != AS_IT_IS)
             dlx_set_debug(set == SET_ON);
         struct dlx_client *c = dlx_test_stream_connect();
-        struct dlx_publisher *p;
-        ok(dlx_publisher_new(c, "test/a", NULL, &p));
+        struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
         volatile int64_t *data = t->dl_tensor.data;
         ok(dlx_publish(p, t, NULL));
@@ -198,7 +197,6 @@ TEST(all_of_a_message_is_protected)
 {
     dlx_set_debug(true);
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p;
     int64_t number = 5, shape[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
     DLManagedTensorVersioned foreign = {
         .version = {DLPACK_MAJOR_VERSION, 0},
@@ -209,7 +207,7 @@ TEST(all_of_a_message_is_protected)
         {.size = sizeof specs[0], .dtype = {kDLInt, 64, 1}, .ndim = 9, .shape = shape},
         {.size = sizeof specs[0], .dtype = {kDLInt, 64, 1}, .ndim = 0}};
     DLManagedTensorVersioned *t[3];
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     struct dlx_item items[] = {{"a", NULL}, {"b", NULL}, {"c", NULL}, {"copied", &foreign}};
     uint64_t pages = 0;
     ck_assert_uint_eq(dlx_test_protected_bytes("dlx-arena"), 0);

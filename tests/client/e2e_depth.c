@@ -28,9 +28,7 @@ static uint64_t arena_bytes(struct dlx_publisher *p)
 
 static struct dlx_message *take(struct dlx_subscription *s)
 {
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
-    return m;
+    return dlx_test_stream_next(s);
 }
 
 static void take_and_release(struct dlx_subscription *s, int64_t n, int64_t value)
@@ -127,13 +125,12 @@ TEST(a_publisher_of_one_large_set_needs_memory_for_two)
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .retain = 1, .retain_for_ns = DLX_RETAIN_LATCHED};
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     int64_t n = 4 * MIB_N;
     struct dlx_tensor_spec specs[N_TENSORS];
     DLManagedTensorVersioned *t[N_TENSORS];
     struct dlx_item items[N_TENSORS];
     dlx_set_debug(false); /* its blocks are larger */
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
     for (int i = 0; i < N_TENSORS; i++)
         specs[i] = (struct dlx_tensor_spec){
             .size = sizeof specs[i], .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
@@ -184,9 +181,9 @@ static pid_t spawn_hoarder(uint32_t n, int *ret_fd)
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         const struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true, .max_held = n};
-        struct dlx_subscription *s = NULL;
         struct dlx_message *m = NULL;
-        ok(dlx_subscribe(dlx_test_stream_connect(), "test/a", &sa, &s));
+        struct dlx_subscription *s =
+            dlx_test_stream_subscribe(dlx_test_stream_connect(), "test/a", &sa);
         ck_assert_int_eq(write(fds[1], "", 1), 1);
         for (uint32_t i = 0; i < n; i++)
             ok(dlx_take(s, PATIENCE, &m));
@@ -246,9 +243,8 @@ LOOP_TEST(a_subscriber_that_holds_max_held_stops_nobody, 0, 2)
                                     other = {.size = sizeof other,
                                              .reliable = _i == DLX_ON_FULL_BLOCK};
     struct dlx_test_pair x = dlx_test_pair_make(&pa, &holder);
-    struct dlx_subscription *s = NULL;
     struct dlx_message *held[MAX_HELD], *m = NULL;
-    ok(dlx_subscribe(x.c, "test/a", &other, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(x.c, "test/a", &other);
     for (int64_t i = 1; i <= N; i++) {
         dlx_test_stream_publish(x.p, SMALL_N, i);
         take_and_release(s, SMALL_N, i);

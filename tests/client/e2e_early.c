@@ -20,22 +20,6 @@ static const struct dlx_publisher_args block = {
 static const struct dlx_publisher_args drop = {.size = sizeof drop, .depth = DEPTH};
 static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
 
-static struct dlx_subscription *subscribe(struct dlx_client *c, const char *topic,
-                                          const struct dlx_subscribe_args *args)
-{
-    struct dlx_subscription *s = NULL;
-    ok(dlx_subscribe(c, topic, args, &s));
-    return s;
-}
-
-static struct dlx_publisher *publisher(struct dlx_client *c, const char *topic,
-                                       const struct dlx_publisher_args *args)
-{
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, topic, args, &p));
-    return p;
-}
-
 static void publish(struct dlx_publisher *p, int64_t from, int64_t to)
 {
     for (int64_t i = from; i <= to; i++)
@@ -79,7 +63,7 @@ static void publish_elsewhere(const struct dlx_publisher_args *args, int64_t n, 
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         struct dlx_client *c = dlx_test_stream_connect();
-        struct dlx_publisher *p = publisher(c, "test/a", args);
+        struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", args);
         publish(p, 1, n);
         if (end == CLOSES) {
             dlx_publisher_unref(p);
@@ -102,7 +86,7 @@ static void publish_elsewhere(const struct dlx_publisher_args *args, int64_t n, 
 LOOP_TEST(a_reliable_subscriber_that_sleeps_elsewhere_gets_all_of_a_publisher_that_ends, 0, 3)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, "test/a", &reliable);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
     publish_elsewhere(&block, DEPTH, (enum end)_i);
     take(s, 1, DEPTH);
     ck_assert_uint_eq(drain(s), 0);
@@ -114,8 +98,8 @@ LOOP_TEST(a_reliable_subscriber_that_sleeps_elsewhere_gets_all_of_a_publisher_th
 TEST(a_publisher_waits_at_its_depth_for_a_subscriber_that_sleeps_elsewhere)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, "test/a", &reliable);
-    struct dlx_publisher *p = publisher(c, "test/a", &block);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     publish(p, 1, DEPTH);
     DLManagedTensorVersioned *next = dlx_test_stream_alloc(p, 10, DEPTH + 1);
     fails(dlx_publish(p, next, NULL), DLX_E_FULL, "depth");
@@ -134,7 +118,7 @@ LOOP_TEST(what_an_unreliable_subscriber_does_not_get_counts_as_lost, 0, 3)
 {
     const uint64_t n_published = 1000;
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, "test/a", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     publish_elsewhere(&drop, (int64_t)n_published, (enum end)_i);
     uint64_t n = drain(s);
     ck_assert_uint_ge(n, 1);
@@ -147,7 +131,7 @@ LOOP_TEST(what_an_unreliable_subscriber_does_not_get_counts_as_lost, 0, 3)
 LOOP_TEST(messages_of_publishers_that_found_no_spare_link_count_as_lost, 0, 3)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, "test/a", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     for (int i = 0; i < 4; i++)
         publish_elsewhere(&drop, DEPTH, (enum end)_i);
     uint64_t n = drain(s);
@@ -169,11 +153,11 @@ TEST(messages_of_many_short_lived_publishers_are_counted_one_by_one)
 {
     enum { N_PUBLISHERS = 300 };
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, "test/*", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", NULL);
     struct dlx_message *m = NULL;
     uint64_t n = 0;
     for (int i = 0; i < N_PUBLISHERS; i++) {
-        struct dlx_publisher *p = publisher(other, "test/a", &drop);
+        struct dlx_publisher *p = dlx_test_stream_publisher(other, "test/a", &drop);
         publish(p, 1, DEPTH);
         dlx_publisher_unref(p);
     }
@@ -195,8 +179,8 @@ TEST(messages_of_many_short_lived_publishers_are_counted_one_by_one)
 TEST(a_subscriber_that_leaves_without_a_look_lets_the_publisher_go_on)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, "test/a", &reliable);
-    struct dlx_publisher *p = publisher(c, "test/a", &block);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     publish(p, 1, DEPTH);
     DLManagedTensorVersioned *next = dlx_test_stream_alloc(p, 10, DEPTH + 1);
     fails(dlx_publish(p, next, NULL), DLX_E_FULL, "depth");
@@ -215,7 +199,7 @@ TEST(a_subscriber_that_is_killed_without_a_look_lets_the_publisher_go_on)
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
-        (void)subscribe(dlx_test_stream_connect(), "test/a", &reliable);
+        (void)dlx_test_stream_subscribe(dlx_test_stream_connect(), "test/a", &reliable);
         ck_assert_int_eq(send(pair[1], "", 1, 0), 1);
         (void)recv(pair[1], &byte, 1, 0);
         _exit(0);
@@ -223,7 +207,7 @@ TEST(a_subscriber_that_is_killed_without_a_look_lets_the_publisher_go_on)
     close(pair[1]);
     ck_assert_int_eq(recv(pair[0], &byte, 1, 0), 1);
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = publisher(c, "test/a", &block);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     ok(dlx_publisher_wait(p, 1, 0));
     publish(p, 1, DEPTH);
     DLManagedTensorVersioned *next = dlx_test_stream_alloc(p, 10, DEPTH + 1);
@@ -243,10 +227,10 @@ static void talk(int sock, const char *mine, const char *other)
 {
     char byte;
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, other, &reliable);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, other, &reliable);
     ck_assert_int_eq(send(sock, "", 1, 0), 1);
     ck_assert_int_eq(recv(sock, &byte, 1, 0), 1);
-    struct dlx_publisher *p = publisher(c, mine, &block);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, mine, &block);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     publish(p, 1, DEPTH);
     take(s, 1, DEPTH);
@@ -277,14 +261,14 @@ TEST(two_programs_that_subscribe_first_and_then_wait_for_each_other_get_through)
 TEST(a_pattern_counts_for_as_many_publishers_as_it_has_spare_links_and_then_again)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, "test/*", &reliable);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     struct dlx_publisher *p[SPARES];
     struct dlx_message *m = NULL;
     char topic[16];
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < SPARES; i++) {
             (void)snprintf(topic, sizeof topic, "test/%d", i);
-            p[i] = publisher(c, topic, &block);
+            p[i] = dlx_test_stream_publisher(c, topic, &block);
             ok(dlx_publisher_wait(p[i], 1, 0));
             publish(p[i], 1, DEPTH);
         }
@@ -316,20 +300,20 @@ static struct dlx_client *connect_for(int64_t timeout_ns, const char *name)
 TEST(a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription)
 {
     struct dlx_client *c = connect_for(SECOND / 5, "sleeper");
-    struct dlx_subscription *s = subscribe(c, "test/*", &reliable);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     struct dlx_publisher *p[SPARES], *late = NULL;
     struct dlx_message *m = NULL;
     char topic[16], pid[32];
     for (int i = 0; i < SPARES; i++) {
         (void)snprintf(topic, sizeof topic, "test/%d", i);
-        p[i] = publisher(c, topic, &block);
+        p[i] = dlx_test_stream_publisher(c, topic, &block);
     }
     fails(dlx_publisher_new(c, "test/late", &block, &late), DLX_E_TIMEOUT, "test/*");
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "sleeper"));
     (void)snprintf(pid, sizeof pid, "pid %d", (int)getpid());
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), pid));
     /* One that drops its oldest messages waits for nobody: it cannot serve a reliable subscription. */
-    dlx_publisher_unref(publisher(c, "test/drop", &drop));
+    dlx_publisher_unref(dlx_test_stream_publisher(c, "test/drop", &drop));
     int r;
     /* Each look may prepare more spare links, which the daemon may not have seen at once. */
     do
@@ -366,13 +350,14 @@ static void await_publishers(struct dlx_client *c, uint32_t n)
 TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, "test/a", &reliable);
-    struct dlx_publisher *p[2] = {publisher(c, "test/a", &block), publisher(c, "test/a", &block)};
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
+    struct dlx_publisher *p[2] = {dlx_test_stream_publisher(c, "test/a", &block),
+                                  dlx_test_stream_publisher(c, "test/a", &block)};
     struct dlx_message *m = NULL;
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         struct dlx_client *other = dlx_test_stream_connect();
-        struct dlx_publisher *late = publisher(other, "test/a", &block);
+        struct dlx_publisher *late = dlx_test_stream_publisher(other, "test/a", &block);
         publish(late, 1, DEPTH);
         dlx_publisher_unref(late);
         _exit(0);
@@ -392,8 +377,8 @@ TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks)
 TEST(a_subscriber_that_sleeps_through_the_end_of_the_daemon_gets_all)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, "test/a", &reliable);
-    struct dlx_publisher *p = publisher(c, "test/a", &block);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     publish(p, 1, DEPTH);
     dlx_test_stream_restart();
     take(s, 1, DEPTH);
@@ -415,10 +400,10 @@ TEST(a_subscriber_that_sleeps_through_the_end_of_the_daemon_gets_all)
 TEST(a_subscription_made_with_the_next_daemon_counts_from_then_on)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_publisher *p = publisher(c, "test/a", &block);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     publish(p, 1, 3 * DEPTH);
     dlx_test_stream_restart();
-    struct dlx_subscription *s = subscribe(other, "test/a", &reliable);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/a", &reliable);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     publish(p, 3 * DEPTH + 1, 4 * DEPTH);
     take(s, 3 * DEPTH + 1, 4 * DEPTH);

@@ -9,20 +9,16 @@
 static struct dlx_subscription *subscribe(struct dlx_client *c, uint32_t n_publishers)
 {
     const struct dlx_subscribe_args args = {.size = sizeof args, .n_publishers = n_publishers};
-    struct dlx_subscription *s = NULL;
-    ok(dlx_subscribe(c, "b/*", &args, &s));
-    return s;
+    return dlx_test_stream_subscribe(c, "b/*", &args);
 }
 
 /* A publisher that comes, publishes one message, and leaves. */
 static void come_and_go(struct dlx_client *c, struct dlx_subscription *s, const char *topic)
 {
-    struct dlx_publisher *p = NULL;
-    struct dlx_message *m = NULL;
-    ok(dlx_publisher_new(c, topic, NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, topic, NULL);
     dlx_test_stream_publish(p, 10, 1);
     dlx_publisher_unref(p);
-    ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(s);
     ck_assert_str_eq(dlx_message_topic(m), topic);
     dlx_message_unref(m);
 }
@@ -58,9 +54,8 @@ TEST(a_subscription_does_not_end_while_a_publisher_is_attached)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = subscribe(c, 2);
-    struct dlx_publisher *p = NULL;
     struct dlx_message *m = NULL;
-    ok(dlx_publisher_new(c, "b/third", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "b/third", NULL);
     for (int i = 0; i < 3; i++)
         come_and_go(c, s, "b/0");
     fails(dlx_take(s, SECOND / 100, &m), DLX_E_TIMEOUT, "b/*");
@@ -87,9 +82,8 @@ TEST(a_publisher_that_reconnects_has_not_left)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = subscribe(c, 2);
-    struct dlx_publisher *p = NULL;
     struct dlx_message *m = NULL;
-    ok(dlx_publisher_new(c, "b/0", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "b/0", NULL);
     for (int64_t value = 1; value <= 4; value++) {
         dlx_test_stream_publish(p, 10, value);
         dlx_test_stream_take(s, value);
@@ -157,11 +151,10 @@ TEST(publishers_that_have_gone_are_listed_until_their_links_end)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p[N_GONE];
-    struct dlx_subscription *s = NULL;
     struct dlx_event event = {.size = sizeof event};
     struct seen_gone seen;
     char topic[16];
-    ok(dlx_subscribe(c, "gone/**", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "gone/**", NULL);
     for (int i = 0; i < N_GONE; i++) {
         (void)snprintf(topic, sizeof topic, "gone/%02d", i);
         ok(dlx_publisher_new(c, topic, NULL, &p[i]));

@@ -86,8 +86,7 @@ START_TEST(calls_without_room_fail_and_leave_nothing)
     /* The connection is as it was. */
     dlx_test_stream_publish(x.p, 1 << 20, 2);
     for (int64_t i = 1; i <= 2; i++) {
-        struct dlx_message *m = NULL;
-        ok(dlx_take(x.s, PATIENCE, &m));
+        struct dlx_message *m = dlx_test_stream_next(x.s);
         ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 0)->data)[0], i);
         dlx_message_unref(m);
     }
@@ -150,10 +149,9 @@ START_TEST(a_publisher_without_room_attaches_subscribers_later)
     if (pid == 0) {
         struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = blocks};
         struct dlx_message *m = NULL;
-        struct dlx_subscription *s = NULL;
         ck_assert_int_eq(read(begin[0], &byte, 1), 1);
         struct dlx_client *c = dlx_test_stream_connect();
-        ok(dlx_subscribe(c, "test/a", &sa, &s));
+        struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &sa);
         ck_assert_int_eq(write(attached[1], "", 1), 1);
         do { /* one that is not reliable may have been overtaken */
             dlx_message_unref(m);
@@ -167,8 +165,7 @@ START_TEST(a_publisher_without_room_attaches_subscribers_later)
         _exit(0);
     }
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
     DLManagedTensorVersioned *t[N]; /* their arenas need room, too */
     for (int i = 0; i < N; i++)
         t[i] = dlx_test_stream_alloc(p, 10, i + 1);
@@ -204,18 +201,16 @@ END_TEST
 START_TEST(a_subscriber_without_room_attaches_later)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     int begin[2];
     char byte;
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     ck_assert_int_eq(pipe(begin), 0);
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         close(begin[1]);
         struct dlx_client *other = dlx_test_stream_connect();
-        struct dlx_publisher *p = NULL;
-        ok(dlx_publisher_new(other, "test/a", NULL, &p));
+        struct dlx_publisher *p = dlx_test_stream_publisher(other, "test/a", NULL);
         dlx_test_stream_publish(p, 10, 1);
         ck_assert_int_eq(read(begin[0], &byte, 1), 0); /* until it is told, or its parent is gone */
         dlx_publisher_unref(p);
@@ -227,9 +222,7 @@ START_TEST(a_subscriber_without_room_attaches_later)
     give_room();
     ck_assert_int_eq(r, DLX_E_FD_LIMIT);
     ck_assert_int_eq(again, DLX_E_FD_LIMIT);
-    ok(dlx_take(s, PATIENCE, &m));
-    dlx_test_stream_check(m, 10, 1);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(s, 10, 1);
     close(begin[1]);
     dlx_test_fork_join(pid);
     close(begin[0]);

@@ -84,13 +84,13 @@ static void is_ended(int r, const char *what)
 TEST(it_ends_every_wait_for_the_daemon)
 {
     struct dlx_client *c = connect_with(DLX_FOREVER);
-    struct dlx_publisher *p = NULL, *other = NULL;
+    struct dlx_publisher *other = NULL;
     struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     DLManagedTensorVersioned *t = NULL;
     struct dlx_daemon_info before = {.size = sizeof before}, after = before;
     int n = 0;
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     ok(dlx_client_get_daemon_info(c, &before));
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
     asked = (struct asked){.stop_at = 2};
@@ -134,12 +134,12 @@ TEST(it_ends_the_wait_for_another_daemon)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct dlx_client *c = connect_with(DLX_FOREVER);
-    struct dlx_publisher *p = NULL, *other = NULL;
+    struct dlx_publisher *other = NULL;
     struct dlx_subscription *s = NULL;
     DLManagedTensorVersioned *t = NULL;
     struct dlx_daemon_info info = {.size = sizeof info};
     int n = 0;
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     asked = (struct asked){.stop_at = 3};
     is_ended(alloc(p, &t), "dlx_alloc");
@@ -183,10 +183,9 @@ static void *ask(void *userdata)
 TEST(it_ends_the_wait_for_another_thread)
 {
     struct act act = {.c = connect_with(PATIENCE), .result = -1};
-    struct dlx_publisher *p = NULL;
     DLManagedTensorVersioned *t = NULL;
     pthread_t thread;
-    ok(dlx_publisher_new(act.c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(act.c, "test/a", NULL);
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
     ck_assert_int_eq(pthread_create(&thread, NULL, ask, &act), 0);
     while (!atomic_load(&act.has_begun))

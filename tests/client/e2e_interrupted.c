@@ -143,8 +143,7 @@ static void ends_well(const struct child *child)
 static void take_one(int ready, bool by_fd)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     if (by_fd)
         ck_assert_int_ge(dlx_subscription_fd(s), 0);
     say_ready(ready);
@@ -165,9 +164,8 @@ LOOP_TEST(a_take_that_waits_is_stopped_and_continued, 0, 2)
 {
     struct child child = spawn(_i == 0 ? take_one_here : take_one_by_fd);
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     stop_and_continue(&child);
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_test_stream_publish(p, 10, 1);
     ends_well(&child);
@@ -182,8 +180,7 @@ static void publish_four(int ready)
         .size = sizeof args, .depth = 3, .on_full = DLX_ON_FULL_BLOCK};
     const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
     say_ready(ready);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t n = 1; n <= 3; n++)
@@ -199,9 +196,8 @@ TEST(a_publisher_that_waits_is_stopped_and_continued)
     const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
     struct child child = spawn(publish_four);
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
     stop_and_continue(&child);
-    ok(dlx_subscribe(c, "test/a", &args, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &args);
     stop_and_continue(&child);
     for (int64_t n = 1; n <= 4; n++)
         dlx_test_stream_take(s, n);

@@ -32,20 +32,17 @@ static int publish(struct dlx_publisher *p, int way, DLManagedTensorVersioned *t
 LOOP_TEST(a_tensor_is_not_published_twice, 0, N_WAYS *N_WAYS)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m = NULL;
     const int first = _i / N_WAYS, second = _i % N_WAYS;
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5);
     ok(publish(x.p, first, t));
     fails(publish(x.p, second, t), DLX_E_INVALID, "published or deleted before");
-    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     fails(publish(x.p, second, t), DLX_E_INVALID, "published or deleted before");
     dlx_test_stream_check(m, 10, 5);
     dlx_message_unref(m);
     ck_assert_uint_eq(stats_of(x.p).published, 1);
     dlx_test_stream_publish(x.p, 10, 6);
-    ok(dlx_take(x.s, PATIENCE, &m));
-    dlx_test_stream_check(m, 10, 6);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(x.s, 10, 6);
     dlx_test_pair_end(&x);
 }
 
@@ -59,9 +56,7 @@ TEST(a_tensor_is_not_in_a_message_or_batch_twice)
     fails(dlx_publish_set(x.p, items, 2, NULL, NULL), DLX_E_INVALID, "twice");
     fails(dlx_publish_n(x.p, two, 2, NULL, &n), DLX_E_INVALID, "published or deleted before");
     ck_assert_uint_eq(n, 1);
-    ok(dlx_take(x.s, PATIENCE, &m));
-    dlx_test_stream_check(m, 10, 5);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(x.s, 10, 5);
     ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
     dlx_test_pair_end(&x);
 }
@@ -79,19 +74,16 @@ LOOP_TEST(a_deleted_tensor_is_not_published, 0, N_WAYS)
 LOOP_TEST(deleting_a_published_tensor_does_nothing_but_count, 0, N_WAYS)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m = NULL, *other = NULL;
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5);
     ok(publish(x.p, _i, t));
     ck_assert_uint_eq(stats_of(x.p).deleted_again, 0);
     t->deleter(t);
     t->deleter(t);
     ck_assert_uint_eq(stats_of(x.p).deleted_again, 2);
-    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     for (int64_t i = 0; i < 300; i++) { /* whose memory is not that one */
         dlx_test_stream_publish(x.p, 10, 1000 * i);
-        ok(dlx_take(x.s, PATIENCE, &other));
-        dlx_test_stream_check(other, 10, 1000 * i);
-        dlx_message_unref(other);
+        dlx_test_stream_expect(x.s, 10, 1000 * i);
     }
     dlx_test_stream_check(m, 10, 5);
     dlx_message_unref(m);

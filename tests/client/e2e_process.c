@@ -53,8 +53,7 @@ static int reap(pid_t pid)
 
 static void publish_for_ever(struct dlx_client *c, int ready)
 {
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/stream", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/stream", NULL);
     say_ready(ready);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 1;; i++)
@@ -64,19 +63,18 @@ static void publish_for_ever(struct dlx_client *c, int ready)
 TEST(a_killed_publisher_leaves_what_it_published)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
     struct dlx_message *held[4] = {0}, *m = NULL;
     int64_t value[4];
     int ready, r;
     pid_t pid = spawn(publish_for_ever, &ready);
     wait_ready(ready);
-    ok(dlx_subscribe(c, "test/stream", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/stream", NULL);
     for (int i = 0; i < 4; i++) {
         ok(dlx_take(s, PATIENCE, &held[i]));
         value[i] = (int64_t)dlx_message_seq(held[i]);
     }
     for (int i = 0; i < 10000; i++) {
-        ok(dlx_take(s, PATIENCE, &m));
+        m = dlx_test_stream_next(s);
         dlx_test_stream_check(m, 64, (int64_t)dlx_message_seq(m));
         dlx_message_unref(m);
     }
@@ -100,9 +98,8 @@ enum { N_HELD = 16, ELEMENTS = 1 << 17 }; /* 1 MiB */
 
 static void take_and_hold(struct dlx_client *c, int ready)
 {
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     say_ready(ready);
     for (int i = 0; i < N_HELD; i++)
         ok(dlx_take(s, PATIENCE, &m));
@@ -115,10 +112,9 @@ TEST(a_killed_subscriber_gives_its_memory_back)
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = N_HELD};
     struct dlx_publisher_stats held = {.size = sizeof held}, stats = {.size = sizeof stats};
-    struct dlx_publisher *p = NULL;
     char byte;
     int ready;
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
     pid_t pid = spawn(take_and_hold, &ready);
     ck_assert_int_eq(read(ready, &byte, 1), 1);
     for (int64_t i = 0; i < N_HELD; i++)
@@ -145,9 +141,8 @@ static void take_reliably(struct dlx_client *c, int ready)
 {
     struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true};
     struct dlx_subscription_stats stats = {.size = sizeof stats};
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
-    ok(dlx_subscribe(c, "test/a", &sa, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &sa);
     say_ready(ready);
     for (int64_t i = 1; i <= 20000; i++) {
         ok(dlx_take(s, PATIENCE, &m));
@@ -166,10 +161,9 @@ TEST(a_blocking_publisher_loses_nothing_for_reliable_subscribers)
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 8, .on_full = DLX_ON_FULL_BLOCK};
     struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = PATIENCE};
-    struct dlx_publisher *p = NULL;
     int ready[2];
     pid_t pid[2];
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
     for (int i = 0; i < 2; i++)
         pid[i] = spawn(take_reliably, &ready[i]);
     for (int i = 0; i < 2; i++)
@@ -196,17 +190,14 @@ static void execute_cat(void)
 static struct dlx_subscription *subscribe_reliably(struct dlx_client *c)
 {
     const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
-    struct dlx_subscription *s = NULL;
-    ok(dlx_subscribe(c, "test/a", &args, &s));
-    return s;
+    return dlx_test_stream_subscribe(c, "test/a", &args);
 }
 
 static void take_one_and_execute(struct dlx_client *c, int ready)
 {
     struct dlx_subscription *s = subscribe_reliably(c);
-    struct dlx_message *m = NULL;
     say_ready(ready);
-    ok(dlx_take(s, PATIENCE, &m));
+    (void)dlx_test_stream_next(s);
     execute_cat();
 }
 
@@ -222,9 +213,8 @@ static void publish_beside(void (*other)(struct dlx_client *c, int ready))
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 8, .on_full = DLX_ON_FULL_BLOCK};
     struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = PATIENCE};
-    struct dlx_publisher *p = NULL;
     int ready;
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
     struct dlx_subscription *s = subscribe_reliably(c);
     pid_t pid = spawn(other, &ready);
     wait_ready(ready);
@@ -347,9 +337,8 @@ static void end_sleeper(pid_t pid)
 TEST(a_timer_that_a_forked_child_has_does_not_keep_the_fd_readable)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     int fd = dlx_subscription_fd(s);
     ck_assert_int_ge(fd, 0);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);

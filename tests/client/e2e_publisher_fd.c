@@ -63,8 +63,7 @@ static void *take_all(void *userdata)
 {
     struct dlx_test_pair *x = userdata;
     for (int64_t i = 1; i <= MANY; i++) {
-        struct dlx_message *m = NULL;
-        ok(dlx_take(x->s, PATIENCE, &m));
+        struct dlx_message *m = dlx_test_stream_next(x->s);
         ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)i);
         dlx_message_unref(m);
     }
@@ -97,9 +96,8 @@ LOOP_TEST(no_room_is_missed, 0, 2)
 TEST(it_is_readable_when_a_subscriber_comes)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     struct dlx_subscription *s[2] = {NULL};
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     int fd = dlx_publisher_fd(p);
     for (uint32_t i = 0; i < 2; i++) {
         fails(dlx_publisher_wait(p, i + 1, 0), DLX_E_TIMEOUT, "subscribers");
@@ -117,14 +115,12 @@ TEST(it_is_readable_when_a_subscriber_comes)
 TEST(it_is_readable_when_a_subscriber_dies)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     int64_t n = 0;
-    ok(dlx_publisher_new(c, "test/a", &blocks, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &blocks);
     int fd = dlx_publisher_fd(p);
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
-        struct dlx_subscription *s = NULL;
-        ok(dlx_subscribe(dlx_test_stream_connect(), "test/a", &reliable, &s));
+        (void)dlx_test_stream_subscribe(dlx_test_stream_connect(), "test/a", &reliable);
         for (;;)
             pause();
     }
@@ -182,9 +178,7 @@ TEST(without_a_daemon_it_is_readable_only_when_there_is_room)
 TEST(without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *later;
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     int fd = dlx_publisher_fd(p);
     ck_assert_int_eq(dlx_publisher_wait(p, 1, 0), DLX_E_TIMEOUT);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
@@ -196,7 +190,7 @@ TEST(without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often)
     ck_assert_uint_ge(dlx__now_ns() - began, UINT64_C(1000000) * (20 + 40 + 80 + 160));
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     later = dlx_test_stream_connect();
-    ok(dlx_subscribe(later, "test/a", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(later, "test/a", NULL);
     for (int r = DLX_E_TIMEOUT; r != 0;) {
         struct dlx_message *m;
         ck_assert(is_readable(fd, PATIENCE_MS));

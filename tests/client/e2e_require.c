@@ -25,13 +25,12 @@ static struct child spawn_subscriber(uint64_t last)
     ck_assert_int_ge(child.pid, 0);
     if (child.pid == 0) {
         struct dlx_client *c = NULL;
-        struct dlx_subscription *s = NULL;
         struct dlx_message *m = NULL;
         char byte;
         close(fds[1]);
         ck_assert_int_eq(read(fds[0], &byte, 1), 1);
         c = dlx_test_stream_connect();
-        ok(dlx_subscribe(c, "test/a", NULL, &s));
+        struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
         for (uint64_t seq = 0; seq < last; dlx_message_unref(m)) {
             ok(dlx_take(s, PATIENCE, &m));
             seq = dlx_message_seq(m);
@@ -56,9 +55,7 @@ static void expect_success(struct child *child)
 
 static struct dlx_publisher *new_publisher(struct dlx_client *c)
 {
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/a", &one, &p));
-    return p;
+    return dlx_test_stream_publisher(c, "test/a", &one);
 }
 
 static int publish_by(int way, struct dlx_publisher *p, DLManagedTensorVersioned *t,
@@ -75,7 +72,6 @@ LOOP_TEST(a_message_for_nobody_is_not_published, 0, 3)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c);
-    struct dlx_subscription *s = NULL;
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args args = {.size = sizeof args, .report = &report};
     struct dlx_publisher_stats stats = {.size = sizeof stats};
@@ -87,7 +83,7 @@ LOOP_TEST(a_message_for_nobody_is_not_published, 0, 3)
     ck_assert_uint_eq(stats.published, 0);
     ck_assert_uint_eq(stats.full, 2);
     ck_assert_uint_eq(stats.blocked, 1);
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     args.timeout_ns = 0;
     ok(publish_by(_i, p, t, &args)); /* it stayed the caller's */
     ck_assert_uint_eq(report.n_subscribers, 1);
@@ -103,9 +99,8 @@ LOOP_TEST(a_message_for_nobody_is_not_published, 0, 3)
 TEST(who_has_left_and_holds_messages_is_no_subscriber)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
-    struct dlx_message *m = NULL;
     dlx_test_stream_publish(x.p, 10, 1);
-    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     x.s = dlx_subscription_unref(x.s);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 2);
     fails(dlx_publish(x.p, t, NULL), DLX_E_TIMEOUT, "0 of 1 subscribers");

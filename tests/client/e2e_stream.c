@@ -229,13 +229,11 @@ TEST(a_late_subscriber_gets_the_history_it_asks_for)
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args pa = {.size = sizeof pa, .history = 6};
     struct dlx_subscribe_args sa = {.size = sizeof sa, .history = 3};
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
     for (int64_t i = 1; i <= 10; i++)
         dlx_test_stream_publish(p, 4, i);
-    ok(dlx_subscribe(c, "test/a", &sa, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &sa);
     for (int64_t i = 8; i <= 10; i++) {
         ok(dlx_take(s, SECOND, &m));
         dlx_test_stream_check(m, 4, i);
@@ -250,11 +248,9 @@ TEST(a_late_subscriber_gets_the_history_it_asks_for)
 TEST(a_publisher_that_comes_later_is_heard_from_its_first_message)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
-    ok(dlx_subscribe(c, "test/late", NULL, &s));
-    ok(dlx_publisher_new(c, "test/late", NULL, &p));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/late", NULL);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/late", NULL);
     dlx_test_stream_publish(p, 4, 1);
     dlx_test_stream_publish(p, 4, 2);
     ok(dlx_take(s, SECOND, &m));
@@ -325,10 +321,9 @@ TEST(a_full_publisher_names_no_subscriber_that_does_not_block)
     const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
     const struct dlx_subscribe_args latest = {.size = sizeof latest, .mode = DLX_MODE_LATEST};
     struct dlx_test_pair x = dlx_test_pair_make(&pa, &reliable);
-    struct dlx_subscription *loses = NULL, *follows = NULL;
     struct dlx_message *held[2] = {NULL};
-    ok(dlx_subscribe(x.c, "test/a", &latest, &loses));
-    ok(dlx_subscribe(x.c, "test/a", &reliable, &follows));
+    struct dlx_subscription *loses = dlx_test_stream_subscribe(x.c, "test/a", &latest);
+    struct dlx_subscription *follows = dlx_test_stream_subscribe(x.c, "test/a", &reliable);
     dlx_test_stream_publish(x.p, 10, 1);
     ok(dlx_take(loses, PATIENCE, &held[0]));
     dlx_test_stream_take(x.s, 1);
@@ -371,7 +366,7 @@ LOOP_TEST(held_messages_do_not_stop_a_publisher, 0, 2)
 TEST(bad_arguments_are_refused_in_words)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *none = NULL;
-    struct dlx_publisher *p = NULL, *p2 = NULL;
+    struct dlx_publisher *p = NULL;
     struct dlx_subscription *s = NULL;
     DLManagedTensorVersioned *t = NULL;
     char long_topic[300];
@@ -419,7 +414,7 @@ TEST(bad_arguments_are_refused_in_words)
     fails(dlx_connect(&none, &ca), DLX_E_NO_DAEMON, "/nonexistent/dlx.sock");
     fails(dlx_take(NULL, 0, NULL), DLX_E_INVALID, "NULL");
     /* Nothing of all that disturbed the publisher. */
-    ok(dlx_publisher_new(c, "a", NULL, &p2));
+    struct dlx_publisher *p2 = dlx_test_stream_publisher(c, "a", NULL);
     dlx_test_stream_publish(p, 4, 1);
     dlx_publisher_unref(p);
     dlx_publisher_unref(p2);
@@ -513,9 +508,7 @@ TEST(what_a_publisher_left_that_has_gone_is_waited_for)
     ck_assert_int_eq(r, DLX_E_TIMEOUT);
     ck_assert_int_lt(n, N);
     while (n < N) {
-        ok(dlx_take(x.s, PATIENCE, &m));
-        dlx_test_stream_check(m, ELEMENTS, n++);
-        dlx_message_unref(m);
+        dlx_test_stream_expect(x.s, ELEMENTS, n++);
     }
     dlx_test_pair_end(&x);
 }
@@ -525,9 +518,8 @@ TEST(who_has_unsubscribed_is_not_counted_although_it_holds_a_message)
 {
     struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m = NULL;
     dlx_test_stream_publish(x.p, 10, 1);
-    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     x.s = dlx_subscription_unref(x.s);
     for (uint64_t end = dlx__deadline(PATIENCE);;) {
         ok(dlx_publisher_get_stats(x.p, &stats));

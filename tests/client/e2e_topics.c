@@ -18,23 +18,18 @@
 
 static struct dlx_publisher *new_publisher(struct dlx_client *c, const char *topic)
 {
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, topic, NULL, &p));
-    return p;
+    return dlx_test_stream_publisher(c, topic, NULL);
 }
 
 static struct dlx_subscription *new_subscription(struct dlx_client *c, const char *pattern)
 {
-    struct dlx_subscription *s = NULL;
-    ok(dlx_subscribe(c, pattern, NULL, &s));
-    return s;
+    return dlx_test_stream_subscribe(c, pattern, NULL);
 }
 
 /* The next message is from this topic, with this value. */
 static void expect(struct dlx_subscription *s, const char *topic, int64_t value)
 {
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(s);
     ck_assert_str_eq(dlx_message_topic(m), topic);
     dlx_test_stream_check(m, 10, value);
     dlx_message_unref(m);
@@ -108,13 +103,12 @@ static void take_first_messages(int64_t spin_ns, bool polls)
     const struct dlx_subscribe_args args = {.size = sizeof args, .spin_ns = spin_ns};
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p[N_FIRST];
-    struct dlx_subscription *s = NULL;
     char topic[32];
     for (int i = 0; i < N_FIRST; i++) {
         (void)snprintf(topic, sizeof topic, "cam/%d", i);
         p[i] = new_publisher(c, topic);
     }
-    ok(dlx_subscribe(c, "cam/*", &args, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "cam/*", &args);
     uint64_t began = dlx__now_ns();
     for (int i = 0; i < N_FIRST; i++) {
         dlx_test_stream_publish(p[i], 10, i);
@@ -192,8 +186,7 @@ TEST(a_pattern_gets_what_is_retained)
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
     static const char *const topics[] = {"weights/a", "weights/b", "weights/b/bias", "weights-c"};
     for (int i = 0; i < 4; i++) {
-        struct dlx_publisher *p = NULL;
-        ok(dlx_publisher_new(c, topics[i], &args, &p));
+        struct dlx_publisher *p = dlx_test_stream_publisher(c, topics[i], &args);
         dlx_test_stream_publish(p, 10, i);
         dlx_publisher_unref(p);
     }
@@ -503,8 +496,8 @@ static void *come_and_go(void *userdata)
     struct crowd *x = userdata;
     struct dlx_client *c = dlx_test_stream_connect();
     while (!atomic_load(&x->stop)) {
-        struct dlx_publisher *p = NULL;
-        ok(dlx_publisher_new(c, x->topic ? "test/other" : "test/another", NULL, &p));
+        struct dlx_publisher *p =
+            dlx_test_stream_publisher(c, x->topic ? "test/other" : "test/another", NULL);
         dlx_publisher_unref(p);
     }
     dlx_client_unref(c);
@@ -526,10 +519,9 @@ TEST(what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes)
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, come_and_go, &crowds[i]), 0);
     for (int round = 1; round <= ROUNDS; round++) {
-        struct dlx_subscription *s = NULL;
         struct dlx_message *m = NULL;
         int n = 0;
-        ok(dlx_subscribe(c, "test/*", NULL, &s));
+        struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", NULL);
         for (int i = 0; i < N; i++)
             dlx_test_stream_publish(p[i], 10, round);
         while (n < N) {

@@ -55,20 +55,15 @@ static void is_memory(struct dlx_client *c, const char *name)
 
 static void take_and_check(struct dlx_subscription *s, int64_t n, int64_t value)
 {
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
-    dlx_test_stream_check(m, n, value);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(s, n, value);
 }
 
 /* A publisher and a subscription, each in a connection of its own, and messages. */
 static void stream(const struct dlx_test_daemon *daemon)
 {
     struct dlx_client *a = connect_to(daemon), *b = connect_to(daemon);
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
-    ok(dlx_publisher_new(a, "t", NULL, &p));
-    ok(dlx_subscribe(b, "t", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(a, "t", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(b, "t", NULL);
     for (int64_t i = 0; i < 20; i++) {
         dlx_test_stream_publish(p, 100000, i);
         take_and_check(s, 100000, i);
@@ -193,10 +188,8 @@ TEST(full_dev_shm_fails_the_alloc_and_nothing_else)
         return;
     start_with(&daemon_, POSIX);
     struct dlx_client *c = connect_to(&daemon_);
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
-    ok(dlx_publisher_new(c, "t", NULL, &p));
-    ok(dlx_subscribe(c, "t", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "t", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "t", NULL);
     for (int64_t i = 0; i < 20; i++) {
         fails(dlx_alloc(p, &spec, &t), DLX_E_NO_MEMORY, "/dev/shm");
         dlx_test_stream_publish(p, 1000, i);
@@ -219,8 +212,7 @@ TEST(when_there_is_no_more_what_is_empty_makes_way)
         return;
     start_with(&daemon_, POSIX);
     struct dlx_client *c = connect_to(&daemon_);
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "t", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "t", NULL);
     ok(dlx_alloc(p, &spec, &t));
     n = 8 << 20;
     DLManagedTensorVersioned *more = NULL;
@@ -247,14 +239,12 @@ TEST(when_there_is_no_more_what_is_empty_makes_way)
 
 TEST(no_name_is_there_while_everything_runs)
 {
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     if (!dlx_test_shm_private("size=64m"))
         return;
     start_with(&daemon_, POSIX);
     struct dlx_client *c = connect_to(&daemon_);
-    ok(dlx_publisher_new(c, "t", NULL, &p));
-    ok(dlx_subscribe(c, "t", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "t", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "t", NULL);
     dlx_test_stream_publish(p, 100000, 1);
     take_and_check(s, 100000, 1);
     ck_assert_uint_eq(dlx_test_shm_count(), 0);

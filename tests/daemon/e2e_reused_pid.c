@@ -101,24 +101,20 @@ static void resume_daemon(void)
 static struct dlx_subscription *subscribe_reliably(void)
 {
     struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
-    struct dlx_subscription *s = NULL;
-    ok(dlx_subscribe(dlx_test_stream_connect(), "test/a", &args, &s));
-    return s;
+    return dlx_test_stream_subscribe(dlx_test_stream_connect(), "test/a", &args);
 }
 
 static void hold_the_first(int sock, void *userdata)
 {
     struct dlx_subscription *s = subscribe_reliably();
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
+    (void)dlx_test_stream_next(s);
     wait_to_be_killed(sock, userdata);
 }
 
 static void take_one(int sock, void *userdata)
 {
     struct dlx_subscription *s = subscribe_reliably();
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(s);
     dlx_test_stream_check(m, 10, 100);
     wait_to_be_killed(sock, userdata);
 }
@@ -149,11 +145,10 @@ LOOP_TEST(a_publisher_does_without_a_dead_subscriber, 0, 2)
 {
     struct dlx_publisher_args args = {
         .size = sizeof args, .history = 1, .on_full = DLX_ON_FULL_BLOCK};
-    struct dlx_publisher *p = NULL;
     if (!dlx_test_pid_may_choose())
         return;
     struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
     struct process first = spawn(0, hold_the_first, NULL);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_test_stream_publish(p, 10, 0);
@@ -339,8 +334,7 @@ TEST(a_connection_of_a_dead_process_is_not_taken_for_the_seconds)
 static void leave_a_message(int sock, void *userdata)
 {
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(dlx_test_stream_connect(), "test/a", &args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(dlx_test_stream_connect(), "test/a", &args);
     dlx_test_stream_publish(p, 10, 5);
     wait_to_be_killed(sock, userdata);
 }

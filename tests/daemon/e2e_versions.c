@@ -256,11 +256,10 @@ LOOP_TEST(what_a_publisher_could_not_publish_is_told_to_those_who_know_it, 0,
     enum { SINCE = 7 };
     const struct dlx_publisher_args nobody = {.size = sizeof nobody, .min_subscribers = 1};
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     struct dlx_publisher_info info = {.refused = 0};
     Dlx__Wire__ListPublishers list = DLX__WIRE__LIST_PUBLISHERS__INIT;
     Dlx__Wire__Hello hello = hello_of(DLX_PROTO_MAJOR, minors[_i]);
-    ok(dlx_publisher_new(c, "test/a", &nobody, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &nobody);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(dlx_publish(p, t, NULL), DLX_E_TIMEOUT);

@@ -75,8 +75,7 @@ __attribute__((visibility("default"))) void *calloc(size_t n, size_t size)
 
 static void take_and_check(struct dlx_subscription *s, int64_t n, int64_t value)
 {
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(s);
     dlx_test_stream_check(m, n, value);
     ck_assert_uint_eq(dlx_message_gap(m), 0);
     dlx_message_unref(m);
@@ -86,10 +85,8 @@ TEST(a_link_that_there_is_no_memory_for_is_picked_up_later)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 3};
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
-    ok(dlx_subscribe(other, "test/a", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/a", NULL);
     madvise_fails = 2; /* the page of the link; it is looked for twice */
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     ck_assert_int_eq(madvise_fails, 0);
@@ -106,10 +103,8 @@ TEST(a_link_that_there_is_no_memory_for_is_picked_up_later)
 TEST(a_publisher_may_end_with_a_link_that_it_had_no_memory_for)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
-    ok(dlx_subscribe(other, "test/a", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/a", NULL);
     madvise_fails = 1000;
     fails(dlx_publisher_wait(p, 1, SECOND / 20), DLX_E_TIMEOUT, "0 of 1");
     dlx_publisher_unref(p);

@@ -55,15 +55,13 @@ static void tell(struct dlx_test_fail *fail, bool publisher_fails)
 {
     struct dlx_publisher_args pa = {.size = sizeof pa, .history = 3, .retain = 2};
     struct dlx_client *c[2];
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     int64_t n = 0;
     dlx_test_server_start(place.path, NULL);
     c[0] = connect_to();
     c[1] = connect_to();
-    ok(dlx_publisher_new(c[0], "test/a", &pa, &p));
-    ok(dlx_subscribe(c[1], "test/a", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c[0], "test/a", &pa);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c[1], "test/a", NULL);
     while (n < 4)
         dlx_test_stream_publish(p, 10, ++n);
     dlx_test_stream_take(s, 1);

@@ -225,14 +225,10 @@ TEST(a_call_fails_once_the_stream_runs)
         ck_assert_msg(!x.wrong, "call %zu (%s), way %zu: %s", at, fail.call, fail.way, x.wrong);
         n_failed += r < 0;
         /* The same publisher goes on. */
-        struct dlx_subscription *s;
-        struct dlx_message *m;
-        ok(dlx_subscribe(x.pair.c, "test/a", NULL, &s));
+        struct dlx_subscription *s = dlx_test_stream_subscribe(x.pair.c, "test/a", NULL);
         x.pair.s = dlx_subscription_unref(x.pair.s); /* what it has not taken would be waited for */
         dlx_test_stream_publish(x.pair.p, 10, (int64_t)at);
-        ok(dlx_take(s, PATIENCE, &m));
-        dlx_test_stream_check(m, 10, (int64_t)at);
-        dlx_message_unref(m);
+        dlx_test_stream_expect(s, 10, (int64_t)at);
         dlx_subscription_unref(s);
         dlx_test_pair_end(&x.pair);
         atomic_store(&fail.at, at);

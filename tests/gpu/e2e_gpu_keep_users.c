@@ -93,9 +93,9 @@ static pid_t publish_as(uid_t uid, const char *topic)
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         struct dlx_gpu_keep *keep = NULL;
-        struct dlx_publisher *p = NULL;
         become(uid);
-        ok(dlx_publisher_new(dlx_test_stream_connect(), topic, &args, &p));
+        struct dlx_publisher *p =
+            dlx_test_stream_publisher(dlx_test_stream_connect(), topic, &args);
         if (dlx__gpu_keep_put(p, &keep, &sent) != 1)
             _exit(1);
         dlx_test_stream_publish(p, 10, 1);
@@ -124,12 +124,10 @@ static int fetch_as(uid_t uid, const char *topic)
     if (pid == 0) {
         struct dlx_gpu_handle got = {0};
         struct dlx_client *c;
-        struct dlx_subscription *s = NULL;
-        struct dlx_message *m = NULL;
         become(uid);
         c = dlx_test_stream_connect();
-        ok(dlx_subscribe(c, topic, &args, &s));
-        ok(dlx_take(s, PATIENCE, &m));
+        struct dlx_subscription *s = dlx_test_stream_subscribe(c, topic, &args);
+        (void)dlx_test_stream_next(s);
         int r = 1;
         for (uint32_t i = 0; i < s->n_links; i++)
             if (s->links[i]->publisher != 0)

@@ -42,9 +42,8 @@ static struct dlx_publisher_stats publisher_stats_of(struct dlx_publisher *p)
 
 static struct dlx_message *pass(struct dlx_test_pair *x, int64_t n, int64_t value)
 {
-    struct dlx_message *m = NULL;
     dlx_test_stream_publish(x->p, n, value);
-    ok(dlx_take(x->s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x->s);
     dlx_test_stream_check(m, n, value);
     return m;
 }
@@ -131,11 +130,9 @@ PIN_TEST(arenas_that_come_and_go_while_streaming_are_registered_and_unregistered
 PIN_TEST(two_subscriptions_of_a_process_register_what_each_has_mapped)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
-    struct dlx_subscription *other;
-    ok(dlx_subscribe(x.c, "test/a", &pinned, &other));
+    struct dlx_subscription *other = dlx_test_stream_subscribe(x.c, "test/a", &pinned);
     dlx_message_unref(pass(&x, N(1), 1));
-    struct dlx_message *m;
-    ok(dlx_take(other, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(other);
     dlx_message_unref(m);
     ck_assert_uint_eq(stats_of(other).pinned_bytes, stats_of(x.s).pinned_bytes);
     ck_assert_uint_eq(standin.standin_count(STANDIN_REGISTERED),
@@ -229,8 +226,7 @@ PIN_TEST(nothing_is_registered_unasked)
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_subscribe_args old = {.size = offsetof(struct dlx_subscribe_args, pin),
                                      .pin = {kDLCUDA, 0}}; /* a caller of before */
-    struct dlx_subscription *s;
-    ok(dlx_subscribe(x.c, "test/a", &old, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(x.c, "test/a", &old);
     dlx_message_unref(pass(&x, N(1), 1));
     ck_assert_uint_eq(stats_of(x.s).pinned_bytes + stats_of(s).pinned_bytes, 0);
     dlx_subscription_unref(s);

@@ -215,9 +215,8 @@ GPU_TEST(a_received_tensor_is_passed_on_as_a_copy, 0)
     struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
     (void)dlx_test_gpu_context(0);
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
-    struct dlx_subscription *s;
     ok(dlx_publisher_new(x.c, "gpu/b", NULL, &x.p));
-    ok(dlx_subscribe(x.c, "gpu/b", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(x.c, "gpu/b", NULL);
     CUstream stream = dlx_test_gpu_stream();
     struct dlx_publish_args args = stage;
     args.stream = stream;

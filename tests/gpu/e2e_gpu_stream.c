@@ -188,9 +188,8 @@ static struct end_of_cycle cycle_begin(const char *to, const char *from)
 static void cycle_pass_on(struct end_of_cycle *end, uint32_t first, CUdeviceptr keep)
 {
     struct dlx_publish_args args = {.size = sizeof args, .stream = end->stream};
-    struct dlx_message *m;
     DLManagedTensorVersioned *got, *next = dlx_test_gpu_alloc_empty(end->p, N);
-    ok(dlx_take(end->s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(end->s);
     ok(dlx_message_tensor_on(m, 0, end->stream, &got));
     dlx_message_unref(m);
     CU_OK(cu.cuMemsetD32Async(dlx_test_gpu_address(next), first, 1, end->stream));

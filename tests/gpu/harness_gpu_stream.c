@@ -75,9 +75,7 @@ struct dlx_test_gpu_end dlx_test_gpu_subscribe(int sock, const struct dlx_subscr
 
 struct dlx_message *dlx_test_gpu_take(struct dlx_test_gpu_end *end)
 {
-    struct dlx_message *m = NULL;
-    ok(dlx_take(end->s, PATIENCE, &m));
-    return m;
+    return dlx_test_stream_next(end->s);
 }
 
 void dlx_test_gpu_end(struct dlx_test_gpu_end *end)
@@ -257,10 +255,9 @@ void dlx_test_gpu_check(const DLManagedTensorVersioned *tensor, int64_t n, uint3
 
 void dlx_test_gpu_wait_ready(const struct dlx_test_gpu_end *x, int n)
 {
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m;
     DLManagedTensorVersioned *t;
-    ok(dlx_subscribe(x->c, "gpu/a", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(x->c, "gpu/a", NULL);
     for (int i = 0; i < n; i++) {
         ok(dlx_take(s, PATIENCE, &m));
         ok(dlx_message_tensor(m, 0, &t));

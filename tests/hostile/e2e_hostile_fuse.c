@@ -165,11 +165,9 @@ static void receives_into_it(void)
 
 static struct dlx_subscriber_link *join(void)
 {
-    struct dlx_subscription *s;
-    struct dlx_message *m = NULL;
     struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
-    ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
+    struct dlx_message *m = dlx_test_stream_next(s);
     dlx_message_unref(m);
     return s->links[0];
 }
@@ -229,7 +227,6 @@ static void await_alone(struct dlx_client *c, struct dlx_publisher *p)
 
 LOOP_TEST(who_stands_still_in_a_call_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(stands_still))
 {
-    struct dlx_publisher *p;
     int64_t value = 1;
     if (!dlx_test_fuse_start(&fuse))
         return;
@@ -237,7 +234,7 @@ LOOP_TEST(who_stands_still_in_a_call_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(sta
     ck_assert_ptr_ne(stage, MAP_FAILED);
     struct dlx_client *c = dlx_test_stream_connect();
     const struct dlx_publisher_args args = {.size = sizeof args, .history = 1};
-    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
     pid_t pid = start_who_stands_still(_i);
     fuse.fd = dlx__close(fuse.fd);
     for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; atomic_load(&stage->ready) == 0;) {
@@ -255,13 +252,9 @@ LOOP_TEST(who_stands_still_in_a_call_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(sta
     for (int i = 0; i < 5000; i++)
         dlx_test_stream_publish(p, 10, value++);
     daemon_answers();
-    struct dlx_subscription *s;
-    struct dlx_message *m;
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     dlx_test_stream_publish(p, 10, value);
-    ok(dlx_take(s, PATIENCE, &m));
-    dlx_test_stream_check(m, 10, value);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(s, 10, value);
     dlx_subscription_unref(s);
     /* Not even SIGKILL ends it before the file system does: a peer that cannot die. */
     ck_assert_int_eq(kill(pid, SIGKILL), 0);

@@ -76,9 +76,8 @@ static void hoard(unsigned bears, int tell)
 static void stream(struct dlx_publisher *p, struct dlx_subscription *s, int64_t *value, int n)
 {
     while (n-- > 0) {
-        struct dlx_message *m = NULL;
         dlx_test_stream_publish(p, 10, ++*value);
-        ok(dlx_take(s, PATIENCE, &m));
+        struct dlx_message *m = dlx_test_stream_next(s);
         dlx_test_stream_check(m, 10, *value);
         ck_assert_uint_eq(dlx_message_gap(m), 0);
         dlx_message_unref(m);
@@ -90,8 +89,7 @@ enum { LOW_LIMIT, NO_LIMIT, N_HOARDERS };
 START_TEST(closed_subscriptions_that_hold_messages_meet_a_limit)
 {
     struct outcome outcome = {.attached = 0};
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL, *newcomer = NULL;
+    struct dlx_subscription *newcomer = NULL;
     int64_t value = 0;
     int fds[2];
     ck_assert_int_eq(pipe(fds), 0);
@@ -99,8 +97,8 @@ START_TEST(closed_subscriptions_that_hold_messages_meet_a_limit)
     ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
     bear(PUBLISHER_BEARS);
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
-    ok(dlx_subscribe(other, "test/a", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/a", NULL);
     stream(p, s, &value, 20);
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
@@ -131,10 +129,7 @@ START_TEST(closed_subscriptions_that_hold_messages_meet_a_limit)
         ck_assert(dlx__now_ns() < deadline);
     ok(r);
     stream(p, s, &value, 1);
-    struct dlx_message *m = NULL;
-    ok(dlx_take(newcomer, PATIENCE, &m));
-    dlx_test_stream_check(m, 10, value);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(newcomer, 10, value);
     if (_i == LOW_LIMIT) {
         dlx_test_fork_kill(pid);
     }
@@ -160,15 +155,13 @@ TEST(messages_given_back_after_their_subscriptions_are_charged_no_more)
 {
     enum { N = 20 };
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     struct dlx_message *held[N];
-    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
     dlx_test_stream_publish(p, 10, 1);
     struct dlx_daemon_info before = info_of(c);
     ck_assert_uint_eq(before.n_links, 0);
     for (int i = 0; i < N; i++) {
-        struct dlx_subscription *s = NULL;
-        ok(dlx_subscribe(other, "test/a", &newest, &s));
+        struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/a", &newest);
         ok(dlx_take(s, PATIENCE, &held[i]));
         dlx_subscription_unref(s);
     }
@@ -191,14 +184,11 @@ TEST(messages_given_back_after_their_subscriptions_are_charged_no_more)
 TEST(messages_given_back_leave_no_descriptor_with_the_daemon)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
-    struct dlx_message *m = NULL;
-    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
     dlx_test_stream_publish(p, 10, 1);
     size_t n_fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
-    ok(dlx_subscribe(c, "test/a", &newest, &s));
-    ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &newest);
+    struct dlx_message *m = dlx_test_stream_next(s);
     dlx_subscription_unref(s);
     dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, n_fds + 1); /* its page */
     dlx_message_unref(m);

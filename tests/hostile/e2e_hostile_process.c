@@ -280,9 +280,8 @@ static void lying_publisher(struct dlx_client *c, int tell, int arg)
 {
     struct dlx_publisher_args pa = {.size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK};
     struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = PATIENCE};
-    struct dlx_publisher *p = NULL;
     dlx_set_debug(false); /* it writes where that forbids it */
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 0; i < 3; i++)
         ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), &args));

@@ -15,9 +15,7 @@ static const struct dlx_publisher_args retain_3 = {.size = sizeof retain_3, .ret
 static struct dlx_publisher *new_publisher(struct dlx_client *c,
                                            const struct dlx_publisher_args *args)
 {
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/a", args, &p));
-    return p;
+    return dlx_test_stream_publisher(c, "test/a", args);
 }
 
 /* A new daemon, and the publisher looks for it. */
@@ -32,9 +30,7 @@ static struct dlx_subscription *subscribe(struct dlx_client *c, uint32_t history
 {
     struct dlx_subscribe_args args = {
         .size = sizeof args, .history = history, .reliable = reliable};
-    struct dlx_subscription *s = NULL;
-    ok(dlx_subscribe(c, "test/a", &args, &s));
-    return s;
+    return dlx_test_stream_subscribe(c, "test/a", &args);
 }
 
 /* Through news that the daemon is gone. */
@@ -141,10 +137,9 @@ TEST(latest_skips_to_what_came_after_the_new_daemon)
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c, &retain_3);
     struct dlx_subscription_stats stats = {.size = sizeof stats};
-    struct dlx_subscription *s = NULL;
     struct dlx_message *held = NULL, *m = NULL;
     int64_t n = 0, last = 0;
-    ok(dlx_subscribe(c, "test/a", &args, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &args);
     for (int round = 0; round < 4; round++) {
         for (int k = 0; k < 3; k++)
             dlx_test_stream_publish(p, 100, ++n);

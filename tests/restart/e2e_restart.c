@@ -134,13 +134,12 @@ TEST(a_reliable_stream_loses_nothing_through_restarts)
     enum { RESTARTS = 12 };
     struct dlx_publisher_args args = {.size = sizeof args, .on_full = DLX_ON_FULL_BLOCK};
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     static struct reader readers[2];
     pthread_t threads[2];
     int64_t n = 0;
     memset(readers, 0, sizeof readers);
     readers[1].polls = true;
-    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
     for (int i = 0; i < 2; i++)
         start_reader(&readers[i], &threads[i]);
     for (int round = 0; round < RESTARTS; round++) {
@@ -149,8 +148,7 @@ TEST(a_reliable_stream_loses_nothing_through_restarts)
         dlx_test_stream_restart();
         /* A newcomer is let in, once the publisher has announced itself. */
         struct dlx_client *c2 = dlx_test_stream_connect();
-        struct dlx_subscription *s = NULL;
-        ok(dlx_subscribe(c2, "test/a", NULL, &s));
+        struct dlx_subscription *s = dlx_test_stream_subscribe(c2, "test/a", NULL);
         publish_until(p, &n, has_n_publishers, s);
         dlx_subscription_unref(s);
         dlx_client_unref(c2);
@@ -235,8 +233,7 @@ TEST(what_was_allocated_before_is_copied_and_said_so)
     ck_assert_uint_eq(report.n_copied, 1);
     ck_assert_uint_eq(report.copied_bytes, 80);
     ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 10, 1), &strict));
-    struct dlx_message *m = NULL;
-    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     while (((const int64_t *)dlx_message_peek(m, 0)->data)[0] != 7777) {
         dlx_message_unref(m);
         ok(dlx_take(x.s, PATIENCE, &m));
@@ -321,7 +318,6 @@ LOOP_TEST(each_kind_of_publishing_finds_the_new_daemon, 0, 4)
     DLManagedTensor legacy = {.dl_tensor = foreign.dl_tensor};
     struct dlx_item item = {.tensor = &foreign};
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m = NULL;
     values[N - 1] = 9;
     dlx_test_stream_publish(x.p, 10, 1);
     dlx_test_stream_take(x.s, 1);
@@ -343,7 +339,7 @@ LOOP_TEST(each_kind_of_publishing_finds_the_new_daemon, 0, 4)
         break;
     }
     ck_assert_uint_eq(x.p->epoch, 1);
-    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     ck_assert_uint_eq(dlx_message_seq(m), 2);
     ck_assert_uint_eq(dlx_message_gap(m), 0);
     ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 0)->data)[N - 1], 9);
@@ -381,8 +377,7 @@ static int look_without_a_system_call(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/b", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/b", NULL);
     dlx_test_stream_publish(p, 10, 1);
     ck_assert(dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter)));
     p->next_look_ns = 0;
@@ -465,16 +460,14 @@ TEST(a_shared_set_is_shared_with_the_new_daemon_too)
 TEST(an_old_connection_serves_new_calls)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     int n = 0;
     dlx_test_stream_restart();
     ok(dlx_list_publishers(c, NULL, count, &n));
     ck_assert_int_eq(n, 0);
     dlx_test_stream_restart();
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     dlx_test_stream_publish(p, 10, 1);
     ok(dlx_take(s, SECOND, &m));
     dlx_test_stream_check(m, 10, 1);
@@ -487,11 +480,10 @@ TEST(an_old_connection_serves_new_calls)
 TEST(who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
     struct dlx_publisher *p = NULL;
     struct dlx_message *m = NULL;
     struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     ok(dlx_subscription_get_stats(s, &stats));
     ck_assert_uint_eq(stats.has_daemon, 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);

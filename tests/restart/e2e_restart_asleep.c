@@ -160,10 +160,9 @@ enum wakes_up { WITHOUT_DAEMON, WITH_DAEMON, WITH_PUBLISHERS, WITH_THIRD_DAEMON 
 LOOP_TEST(a_pattern_that_sleeps_through_the_end_of_daemons_gets_all, 0, 4)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
     static struct stream streams[N_PUBLISHERS];
     dlx_set_debug(false); /* arenas have other sizes in it */
-    ok(dlx_subscribe(c, "test/*", &reliable, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     for (unsigned i = 0; i < N_PUBLISHERS; i++) {
         stream_begin(&streams[i], i);
         publish_all_sizes(&streams[i]);
@@ -209,11 +208,10 @@ TEST(publishers_that_close_show_the_next_daemon_what_was_not_sent)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription_stats stats = {.size = sizeof stats};
-    struct dlx_subscription *s = NULL;
     static struct stream streams[N_SPARES];
     pthread_t thread;
     dlx_set_debug(false);
-    ok(dlx_subscribe(c, "test/*", &reliable, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     for (unsigned i = 0; i < N_SPARES; i++) {
         stream_begin(&streams[i], i);
         publish_all_sizes(&streams[i]);
@@ -252,7 +250,6 @@ TEST(a_pattern_loses_nothing_when_daemons_end_at_any_moment)
 {
     enum { RESTARTS = 12 };
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
     static struct stream streams[N_PUBLISHERS];
     struct writer writers[N_PUBLISHERS];
     pthread_t threads[N_PUBLISHERS];
@@ -262,7 +259,7 @@ TEST(a_pattern_loses_nothing_when_daemons_end_at_any_moment)
     sigaddset(&set, SIGCHLD); /* a daemon that ends is no signal for the threads that publish */
     ck_assert_int_eq(pthread_sigmask(SIG_BLOCK, &set, NULL), 0);
     dlx_set_debug(false);
-    ok(dlx_subscribe(c, "test/*", &reliable, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     for (unsigned i = 0; i < N_PUBLISHERS; i++) {
         stream_begin(&streams[i], i);
         await_spares(s, i + 1);

@@ -140,8 +140,7 @@ LOOP_TEST(who_closes_before_we_are_back_leaves_its_last_number, 0, (int)DLX_ARRA
     const struct way *way = &ways[_i];
     struct dlx_subscribe_args sa = {.size = sizeof sa, .mode = way->mode, .spin_ns = way->spin_ns};
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     struct reader r = subscribe(&sa);
     for (uint64_t n = 1; n <= 3; n++) {
         publish_to(p, n);
@@ -172,8 +171,7 @@ LOOP_TEST(what_it_leaves_with_the_new_daemon_is_not_lost, 0, 2)
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .retain = 2, .retain_for_ns = _i ? DLX_RETAIN_LATCHED : 0};
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
     struct reader r = subscribe(NULL);
     publish_to(p, 3);
     take_to(&r, 3);
@@ -202,12 +200,11 @@ LOOP_TEST(who_was_not_sent_every_arena_hears_how_many_it_misses, 0, 2)
 {
     static const int64_t sizes[] = {10, 3000, 9000, 30000, 70000};
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     struct dlx_message *m = NULL;
     int code;
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 32};
     dlx_set_debug(false); /* arenas have other sizes in it */
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
     struct reader r = subscribe(NULL);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++)
         dlx_test_stream_publish(p, sizes[i], 1);
@@ -282,9 +279,8 @@ static void hear(int fd)
 /* A publisher in a process of its own: three messages, and six more when the daemon was replaced. */
 static _Noreturn void publish_until_killed(int fd)
 {
-    struct dlx_publisher *p = NULL;
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ok(dlx_publisher_new(dlx_test_stream_connect(), "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(dlx_test_stream_connect(), "test/a", NULL);
     say(fd);
     hear(fd);
     publish_to(p, 3);

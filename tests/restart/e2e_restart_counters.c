@@ -250,10 +250,9 @@ END_TEST
 START_TEST(an_event_tells_each_side_once_that_the_daemon_was_replaced)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     struct dlx_subscription *s[3] = {NULL};
     uint32_t n_told[4] = {0};
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     for (int i = 0; i < 3; i++)
         ok(dlx_subscribe(c, "test/*", NULL, &s[i]));
     for (uint32_t n = 1; n <= 3; n++) {

@@ -103,12 +103,10 @@ TEST(every_gap_has_a_number_through_restarts)
 LOOP_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2)
 {
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_message *m = NULL;
-    ok(dlx_publisher_new(c[_i], "test/a", NULL, &p));
-    ok(dlx_subscribe(c[!_i], "test/a", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c[_i], "test/a", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c[!_i], "test/a", NULL);
     dlx_test_stream_publish(p, 10, 1);
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
     for (int64_t i = 1; i < 10; i++) {
@@ -135,14 +133,12 @@ LOOP_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0, 
 {
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
     struct dlx_subscribe_args sa = {.size = sizeof sa, .spin_ns = _i % 2 ? DLX_SPIN_ALWAYS : 0};
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     time_t end = time(NULL) + PATIENCE_S;
     int64_t n = 0;
     int r;
-    ok(dlx_publisher_new(c[0], "test/a", NULL, &p));
-    ok(dlx_subscribe(c[1], "test/a", &sa, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c[0], "test/a", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c[1], "test/a", &sa);
     dlx_test_stream_restart();
     while (p->epoch == 0) {
         if (_i < 2)
@@ -173,12 +169,10 @@ TEST(what_came_before_our_new_link_is_counted)
     for (int n_taken = 2; n_taken <= 3;
          n_taken++) { /* not all, or all of what is on the old link */
         struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
-        struct dlx_publisher *p = NULL;
-        struct dlx_subscription *s = NULL;
         struct dlx_message *m = NULL;
         struct dlx_subscription_stats stats = {.size = sizeof stats};
-        ok(dlx_publisher_new(c[0], "test/a", NULL, &p));
-        ok(dlx_subscribe(c[1], "test/a", NULL, &s));
+        struct dlx_publisher *p = dlx_test_stream_publisher(c[0], "test/a", NULL);
+        struct dlx_subscription *s = dlx_test_stream_subscribe(c[1], "test/a", NULL);
         for (int64_t i = 1; i <= 3; i++)
             dlx_test_stream_publish(p, 10, i);
         for (int i = 0; i < n_taken; i++) {
@@ -218,12 +212,10 @@ TEST(what_came_before_our_new_link_is_counted)
 TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
 {
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_new(c[0], "test/a", NULL, &p));
-    ok(dlx_subscribe(c[1], "test/a", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c[0], "test/a", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c[1], "test/a", NULL);
     for (int64_t i = 1; i <= 3; i++)
         dlx_test_stream_publish(p, 10, i);
     for (int64_t i = 1; i <= 3; i++)
@@ -269,14 +261,12 @@ LOOP_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3)
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 16};
     struct dlx_subscription_stats stats = {.size = sizeof stats};
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     uint64_t last = 0, gaps = 0;
     int r = 0;
     dlx_set_debug(false); /* arenas have other sizes in it */
-    ok(dlx_publisher_new(c[0], "test/a", &pa, &p));
-    ok(dlx_subscribe(c[1], "test/a", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c[0], "test/a", &pa);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c[1], "test/a", NULL);
     if (_i == 1)
         ck_assert_int_ge(dlx_subscription_fd(s), 0);
     DLManagedTensorVersioned *first = dlx_test_stream_alloc(p, sizes[0], 1);
@@ -321,10 +311,9 @@ LOOP_TEST(a_publisher_that_was_disconnected_comes_back_with_a_gap, 0, 4)
     struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_client *c = dlx_test_stream_connect();
     struct reader r = {.c = dlx_test_stream_connect()};
-    struct dlx_publisher *p = NULL;
     struct dlx_message *m = NULL;
     int64_t n = 0;
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
     ok(dlx_subscribe(r.c, "test/a", &sa, &r.s));
     while (n < 5)
         dlx_test_stream_publish(p, 10, ++n);
@@ -372,12 +361,11 @@ static void *take_four(void *userdata)
 TEST(who_closes_waits_for_subscribers_on_their_way)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     static struct reader r;
     pthread_t thread;
     memset(&r, 0, sizeof r);
     r.c = dlx_test_stream_connect();
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     ok(dlx_subscribe(r.c, "test/a", NULL, &r.s));
     dlx_test_stream_publish(p, 10, 1);
     dlx_test_stream_restart();

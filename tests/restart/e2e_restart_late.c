@@ -148,14 +148,12 @@ TEST(an_announcement_whose_answer_is_late_counts)
     const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
     static struct proxy proxy;
     struct dlx_client *c = NULL, *c2 = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     pthread_t thread;
     start_proxy(&proxy);
     ok(dlx_connect(&c, &(struct dlx_connect_args){.size = sizeof(struct dlx_connect_args),
                                                   .socket = proxy.address.sun_path}));
-    ok(dlx_publisher_new(c, "test/a", &block, &p));
-    ok(dlx_subscribe(c2, "test/a", &reliable, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c2, "test/a", &reliable);
     dlx_test_stream_publish(p, 10, 1);
     dlx_test_stream_take(s, 1);
     dlx_test_stream_restart();
@@ -194,16 +192,14 @@ static int ignore(const struct dlx_publisher_info *info, void *userdata)
 LOOP_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory, 0, 2)
 {
     static const char *const kinds[] = {"DLX_MEMORY=posix", "DLX_MEMORY=memfd"};
-    struct dlx_subscription *s = NULL, *s2 = NULL;
-    struct dlx_publisher *p = NULL, *p2 = NULL;
     struct dlx_message *m = NULL;
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     dlx_test_daemon_start(&dlx_test_stream_daemon, kinds[_i]);
     struct dlx_client *c = dlx_test_stream_connect(), *c2 = dlx_test_stream_connect();
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
-    ok(dlx_publisher_new(c, "test/b", NULL, &p));
-    ok(dlx_publisher_new(c2, "test/a", NULL, &p2));
-    ok(dlx_subscribe(c2, "test/b", NULL, &s2));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/b", NULL);
+    struct dlx_publisher *p2 = dlx_test_stream_publisher(c2, "test/a", NULL);
+    struct dlx_subscription *s2 = dlx_test_stream_subscribe(c2, "test/b", NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
     /* The offer of p2 is in s's socket, and the link of s2 in p's. */
     struct pollfd waiting[] = {{.fd = s->sock, .events = POLLIN},
@@ -214,9 +210,7 @@ LOOP_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory, 0, 2)
     dlx_test_daemon_start(&dlx_test_stream_daemon, kinds[!_i]);
     ok(dlx_list_publishers(c, NULL, ignore, NULL));
     ok(dlx_publish(p, t, NULL));
-    ok(dlx_take(s2, PATIENCE, &m));
-    dlx_test_stream_check(m, 10, 1);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(s2, 10, 1);
     int r = DLX_E_EMPTY;
     for (time_t end = time(NULL) + PATIENCE_S; r == DLX_E_EMPTY && time(NULL) < end;) {
         dlx_test_stream_publish(p2, 10, 2);

@@ -17,9 +17,7 @@ static const struct dlx_publisher_args retain_2 = {.size = sizeof retain_2, .ret
 static struct dlx_publisher *new_publisher(struct dlx_client *c,
                                            const struct dlx_publisher_args *args)
 {
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/a", args, &p));
-    return p;
+    return dlx_test_stream_publisher(c, "test/a", args);
 }
 
 /* Messages of n_values values that begin with `value`, one after the other, and then this end,
@@ -28,9 +26,8 @@ static void check_stream(struct dlx_client *c, uint32_t history, int64_t first, 
                          int end)
 {
     struct dlx_subscribe_args args = {.size = sizeof args, .history = history};
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
-    ok(dlx_subscribe(c, "test/a", &args, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &args);
     for (int64_t i = first; i <= last; i++) {
         ok(dlx_take(s, SECOND, &m));
         dlx_test_stream_check(m, 100, i);
@@ -194,10 +191,9 @@ TEST(retained_messages_expire)
     static const int64_t times[] = {40000000, 20000000, 60 * SECOND, DLX_FOREVER};
     for (int i = 0; i < 4; i++) {
         args.retain_for_ns = times[i];
-        struct dlx_publisher *p = NULL;
         char topic[16];
         (void)snprintf(topic, sizeof topic, "t/%d", i);
-        ok(dlx_publisher_new(c, topic, &args, &p));
+        struct dlx_publisher *p = dlx_test_stream_publisher(c, topic, &args);
         dlx_test_stream_publish(p, 100, 1);
         dlx_publisher_unref(p);
     }

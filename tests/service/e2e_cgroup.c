@@ -101,11 +101,10 @@ static int publish_until_full(void)
 {
     const struct dlx_publisher_args args = {.size = sizeof args, .history = 100};
     const struct dlx_publish_args now = {.size = sizeof now};
-    struct dlx_publisher *p;
     if (!enter_group())
         return CANNOT_ENTER;
     struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 0; i < 100; i++) {
         int64_t n = WORDS;
@@ -132,12 +131,11 @@ TEST(a_publisher_whose_group_is_full_is_told)
 {
     struct dlx_message *held[100];
     const struct dlx_subscribe_args args = {.size = sizeof args, .max_held = 100, .history = 100};
-    struct dlx_subscription *s;
     int status, n = 0, r;
     if (!make_group("32M"))
         return;
     struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_subscribe(c, "test/a", &args, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &args);
     pid_t pid = dlx_test_fork();
     if (pid == 0)
         _exit(publish_until_full());
@@ -170,12 +168,11 @@ static int read_all(int ready)
 {
     const struct dlx_subscribe_args args = {
         .size = sizeof args, .reliable = true, .max_held = N_MESSAGES};
-    struct dlx_subscription *s;
     struct dlx_message *held[N_MESSAGES];
     if (!enter_group())
         return CANNOT_ENTER;
     struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_subscribe(c, "test/a", &args, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &args);
     if (write(ready, "", 1) != 1)
         return 1;
     for (int i = 0; i < N_MESSAGES; i++)
@@ -191,7 +188,6 @@ static int read_all(int ready)
 
 TEST(who_reads_in_a_small_group_pays_nothing)
 {
-    struct dlx_publisher *p;
     int status, ready[2];
     char byte;
     if (!make_group("8M"))
@@ -199,7 +195,7 @@ TEST(who_reads_in_a_small_group_pays_nothing)
     struct dlx_client *c = dlx_test_stream_connect();
     const struct dlx_publisher_args args = {
         .size = sizeof args, .history = N_MESSAGES, .on_full = DLX_ON_FULL_BLOCK};
-    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
     ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
     pid_t pid = dlx_test_fork();
     if (pid == 0)
