@@ -16,13 +16,6 @@
 
 static const struct dlx_publisher_args one = {.size = sizeof one, .history = HISTORY};
 
-static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
-{
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(p, &stats));
-    return stats;
-}
-
 /* What the subscription has mapped of its publisher's arenas. */
 static uint64_t mapped_bytes(const struct dlx_subscription *s)
 {
@@ -92,9 +85,9 @@ TEST(memory_goes_back_and_comes_again_while_others_hold_theirs)
         uint64_t most = 0;
         for (int64_t mib = 20; mib <= (round == 0 ? 38 : 28); mib += 2) {
             pass_large(&x, mib);
-            most = DLX_MAX(most, stats_of(x.p).arena_bytes);
+            most = DLX_MAX(most, dlx_test_stream_stats(x.p).arena_bytes);
         }
-        struct dlx_publisher_stats stats = stats_of(x.p);
+        struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
         /* Of 295 MiB: five times the largest is there before the publisher looks what was released. */
         ck_assert_uint_le(most, 5 * 38 * MIB);
         settle(&x, stats.n_arenas);
@@ -149,7 +142,7 @@ TEST(a_set_lies_in_one_arena_with_its_manifest)
             items[i] = (struct dlx_item){.tensor = tensors[i]};
         }
         ok(dlx_publish_set(x.p, items, N_TENSORS, NULL, NULL));
-        ck_assert_uint_le(stats_of(x.p).n_arenas, (uint32_t)round);
+        ck_assert_uint_le(dlx_test_stream_stats(x.p).n_arenas, (uint32_t)round);
         struct dlx_message *m = dlx_test_stream_next(x.s);
         for (uint32_t i = 0; i < N_TENSORS; i++)
             ck_assert_uint_eq(*(const uint8_t *)dlx_message_peek(m, i)->data,
@@ -169,7 +162,7 @@ static struct dlx_publisher *make_empty_arenas(struct dlx_client *c, int64_t mib
                                      dlx_test_stream_alloc(p, N(mib), 2)};
     for (int i = 0; i < 2; i++)
         t[i]->deleter(t[i]);
-    ck_assert_uint_eq(stats_of(p).n_arenas, 2);
+    ck_assert_uint_eq(dlx_test_stream_stats(p).n_arenas, 2);
     return p;
 }
 
@@ -181,7 +174,7 @@ TEST(without_a_daemon_a_large_tensor_goes_where_it_fits)
     DLManagedTensorVersioned *t[] = {dlx_test_stream_alloc(p, N(3), 1),
                                      dlx_test_stream_alloc(p, N(3), 2),
                                      dlx_test_stream_alloc(p, N(3), 3)};
-    ck_assert_uint_eq(stats_of(p).n_arenas, 2);
+    ck_assert_uint_eq(dlx_test_stream_stats(p).n_arenas, 2);
     for (int i = 0; i < 3; i++)
         t[i]->deleter(t[i]);
     dlx_publisher_unref(p);

@@ -48,7 +48,6 @@ TEST(a_hundred_come_and_go_while_the_publisher_sleeps)
 {
     size_t fds_before = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_subscription *stay[N / 4];
     struct dlx_message *held[N / 4];
     pid_t pids[N / 4];
@@ -82,7 +81,7 @@ TEST(a_hundred_come_and_go_while_the_publisher_sleeps)
         ck_assert_int_eq(read(fds[i], &byte, 1), 1);
     }
     /* It wakes up: half of them are there, and get what comes. */
-    ok(dlx_publisher_get_stats(p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
     dlx_test_stream_publish(p, 100, 5);
     for (int i = 0; i < N / 4; i++) {
         dlx_test_stream_expect(stay[i], 100, 5);
@@ -101,8 +100,7 @@ TEST(a_hundred_come_and_go_while_the_publisher_sleeps)
     ck_assert_uint_eq(stats.n_subscribers, 0);
     dlx_publisher_unref(p);
     ok(dlx_retained_drop(other, "test/a"));
-    struct dlx_daemon_info info = {.size = sizeof info};
-    ok(dlx_client_get_daemon_info(other, &info));
+    struct dlx_daemon_info info = dlx_test_stream_daemon_info(other);
     ck_assert_uint_eq(info.shared_bytes, 0);
     ck_assert_uint_eq(info.n_links, 0);
     dlx_client_unref(c);
@@ -135,7 +133,6 @@ TEST(a_thousand_come_and_go_while_the_publisher_sleeps)
 {
     size_t fds_before = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_subscription *stay[N_STAY];
     struct dlx_message *held[N_HELD];
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
@@ -168,7 +165,7 @@ TEST(a_thousand_come_and_go_while_the_publisher_sleeps)
     }
     /* It wakes up. */
     dlx_test_stream_publish(p, 100, 5);
-    ok(dlx_publisher_get_stats(p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
     for (int i = 0; i < N_STAY; i++) {
         for (int64_t value = 2; value <= 5; value++) {
             dlx_test_stream_expect(stay[i], 100, value);
@@ -188,8 +185,7 @@ TEST(a_thousand_come_and_go_while_the_publisher_sleeps)
     ck_assert_uint_eq(stats.full, 0);
     dlx_publisher_unref(p);
     ok(dlx_retained_drop(other, "test/a"));
-    struct dlx_daemon_info info = {.size = sizeof info};
-    ok(dlx_client_get_daemon_info(other, &info));
+    struct dlx_daemon_info info = dlx_test_stream_daemon_info(other);
     ck_assert_uint_eq(info.shared_bytes, 0);
     ck_assert_uint_eq(info.n_links, 0);
     dlx_client_unref(c);
@@ -253,7 +249,6 @@ LOOP_TEST(a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleeps
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct guests guests = {.c = dlx_test_stream_connect()};
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
     for (int64_t i = 1; i <= 4; i++)
         dlx_test_stream_publish(p, 100, i);
@@ -286,7 +281,7 @@ LOOP_TEST(a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleeps
     }
     guests_leave(&guests);
     publish_many(p, 1000);
-    ok(dlx_publisher_get_stats(p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
     ck_assert_uint_eq(stats.full, 0);
     ck_assert_uint_eq(stats.n_subscribers, 0);
     dlx_publisher_unref(p);
@@ -333,8 +328,7 @@ TEST(what_a_reliable_subscriber_loses_with_its_daemon_is_counted)
     }
     dlx_test_stream_check(m, 10, 1);
     dlx_message_unref(m);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.taken + stats.lost, LAST);
     dlx_subscription_unref(s);
     dlx_publisher_unref(p);
@@ -426,7 +420,6 @@ static pid_t spawn_publisher(int *ret_sock)
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         struct dlx_client *c = dlx_test_stream_connect();
-        struct dlx_publisher_stats stats = {.size = sizeof stats};
         struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
         for (int64_t i = 1; i <= 4; i++)
             dlx_test_stream_publish(p, 100, i);
@@ -436,7 +429,7 @@ static pid_t spawn_publisher(int *ret_sock)
         ck_assert_int_eq(send(pair[1], "", 1, 0), 1);
         ck_assert_int_eq(recv(pair[1], &byte, 1, 0), 1);
         publish_many(p, 6);
-        ok(dlx_publisher_get_stats(p, &stats));
+        struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
         ck_assert_uint_eq(stats.full, 0);
         dlx_publisher_unref(p);
         dlx_client_unref(c);
@@ -478,7 +471,6 @@ TEST(it_may_wake_up_at_any_moment)
 {
     enum { N_ROUNDS = 4 };
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
     int64_t value = 4;
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
     for (int64_t i = 1; i <= value; i++)
@@ -526,7 +518,7 @@ TEST(it_may_wake_up_at_any_moment)
         close(pair[0]);
     }
     publish_many(p, 1000);
-    ok(dlx_publisher_get_stats(p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
     ck_assert_uint_eq(stats.full, 0);
     ck_assert_uint_eq(stats.n_subscribers, 0);
     dlx_publisher_unref(p);

@@ -326,7 +326,6 @@ TEST(of_the_latest_there_is_one)
 TEST(a_batch_ends_before_a_bad_message)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_block *block;
     uint64_t words[DLX_SHM_ENTRY_WORDS] = {0};
     uint32_t got = 0;
@@ -342,7 +341,7 @@ TEST(a_batch_ends_before_a_bad_message)
     for (int i = 0; i < 2; i++)
         check_and_release(msgs[i], i + 1, 0);
     fails(dlx_take_n(x.s, PATIENCE, msgs, 8, &got), DLX_E_BAD_PEER, "offset 8");
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.rejected, 1);
     dlx_test_pair_end(&x);
 }

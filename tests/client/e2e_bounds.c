@@ -16,13 +16,6 @@
 static const struct dlx_subscribe_args reliable = {
     .size = sizeof reliable, .reliable = true, .max_held = 8};
 
-static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
-{
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(p, &stats));
-    return stats;
-}
-
 /* ---- takes ----------------------------------------------------------------------------------- */
 
 /* By one call for each message, or by one for all that may be taken. */
@@ -99,7 +92,6 @@ TEST(a_subscriber_of_the_newest_message_is_bounded_too)
     const struct dlx_publisher_args pa = {.size = sizeof pa, .max_held_bytes = 1};
     const struct dlx_subscribe_args sa = {.size = sizeof sa, .mode = DLX_MODE_LATEST};
     struct dlx_test_pair x = dlx_test_pair_make(&pa, &sa);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_message *other = NULL;
     dlx_test_stream_publish(x.p, N, 1);
     struct dlx_message *m = dlx_test_stream_next(x.s);
@@ -111,7 +103,7 @@ TEST(a_subscriber_of_the_newest_message_is_bounded_too)
     ok(dlx_take(x.s, 0, &m));
     dlx_test_stream_check(m, N, 5);
     dlx_message_unref(m);
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.taken, 2);
     ck_assert_uint_eq(stats.skipped, 3);
     dlx_test_pair_end(&x);
@@ -339,7 +331,7 @@ LOOP_TEST(a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on, 0, 4)
     struct dlx_message *m = NULL;
     uint64_t link = x.liar->links[0]->id;
     /* One message more than it may hold, and, of bytes, the one that may exceed them. */
-    while (stats_of(x.p).cut == 0) {
+    while (dlx_test_stream_stats(x.p).cut == 0) {
         publish_and_hold(&x, 3, _i & 1 ? 5 : 4);
         ck_assert_int_le(x.published, 50);
     }
@@ -356,12 +348,12 @@ LOOP_TEST(a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on, 0, 4)
                                               : "4 hold words (max_held 3)"),
                   "%s", event.reason);
     ck_assert_int_eq(dlx_publisher_next_event(x.p, &event), DLX_E_EMPTY);
-    uint32_t n_arenas = stats_of(x.p).n_arenas;
+    uint32_t n_arenas = dlx_test_stream_stats(x.p).n_arenas;
     for (int i = 0; i < 100; i++)
         publish_and_hold(&x, 3, 0);
-    ck_assert_uint_eq(stats_of(x.p).cut, 1);
-    ck_assert_uint_eq(stats_of(x.p).n_subscribers, 1);
-    ck_assert_uint_le(stats_of(x.p).n_arenas, n_arenas);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).cut, 1);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).n_subscribers, 1);
+    ck_assert_uint_le(dlx_test_stream_stats(x.p).n_arenas, n_arenas);
     int r = 0;
     for (int i = 0; r == 0 && i < 4; i++) { /* of what was published before, at most `depth` */
         r = dlx_take(x.liar, PATIENCE, &m);
@@ -385,8 +377,8 @@ LOOP_TEST(an_honest_link_is_not_cut_while_memory_is_short, 0, 4)
     }
     for (uint32_t i = 0; i < n; i++)
         dlx_test_stream_check(x.taken[i], LARGE_N, i + 1);
-    ck_assert_uint_eq(stats_of(x.p).cut, 0);
-    ck_assert_uint_eq(stats_of(x.p).n_subscribers, 2);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).cut, 0);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).n_subscribers, 2);
     end_cast(&x);
 }
 
@@ -485,7 +477,7 @@ TEST(an_honest_link_that_takes_and_releases_meanwhile_is_not_cut)
     ck_assert_int_eq(pthread_join(releaser, NULL), 0);
     ck_assert_uint_gt(x.n_taken, 0);
     ck_assert_uint_eq(pair.s->links[0]->held_bytes, 0);
-    ck_assert_uint_eq(stats_of(pair.p).cut, 0);
+    ck_assert_uint_eq(dlx_test_stream_stats(pair.p).cut, 0);
     dlx_test_pair_end(&pair);
 }
 

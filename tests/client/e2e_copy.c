@@ -36,13 +36,6 @@ static DLManagedTensorVersioned *private_tensor(int64_t value)
     return t;
 }
 
-static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
-{
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(p, &stats));
-    return stats;
-}
-
 static struct dlx_message *take(struct dlx_subscription *s)
 {
     struct dlx_message *m = NULL;
@@ -118,7 +111,7 @@ TEST(a_shared_tensor_is_published_again_without_a_copy)
     ck_assert_ptr_eq(lies_at[0], lies_at[2]);
     for (int i = 0; i < 3; i++)
         dlx_message_unref(m[i]);
-    struct dlx_publisher_stats stats = stats_of(x.p);
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.copied, 0);
     ck_assert_uint_eq(stats.published, 3);
     ck_assert_uint_eq(stats.published_bytes, 3 * 800);
@@ -183,7 +176,8 @@ TEST(sharing_needs_no_more_memory_however_long)
             dlx_message_unref(m);
         }
     }
-    ck_assert_uint_lt(stats_of(x.p).arena_bytes, 4 << 20); /* of 64 MB that were published */
+    ck_assert_uint_lt(dlx_test_stream_stats(x.p).arena_bytes,
+                      4 << 20); /* of 64 MB that were published */
     dlx_test_pair_end(&x);
 }
 
@@ -378,9 +372,7 @@ static struct source source_make(void)
 
 static uint32_t n_held(struct dlx_subscription *s)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(s, &stats));
-    return stats.n_held;
+    return dlx_test_stream_subscription_stats(s).n_held;
 }
 
 static void source_end(struct source *source)
@@ -396,7 +388,7 @@ static void publish_received(struct source *source, struct dlx_publisher *p,
 {
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args args = {.size = sizeof args, .report = &report};
-    struct dlx_publisher_stats before = stats_of(p), after;
+    struct dlx_publisher_stats before = dlx_test_stream_stats(p), after;
     DLManagedTensorVersioned *t, *u;
     DLManagedTensor *legacy, peeked = {.dl_tensor = *dlx_message_peek(source->m, 0)};
 
@@ -426,7 +418,7 @@ static void publish_received(struct source *source, struct dlx_publisher *p,
     ck_assert_uint_eq(report.copied_bytes, 48);
     ok(dlx_message_tensor(source->m, 0, &t));
     ok(dlx_publish(p, t, NULL));
-    after = stats_of(p);
+    after = dlx_test_stream_stats(p);
     ck_assert_uint_eq(after.copied - before.copied, 5);
     ck_assert_uint_eq(after.copied_bytes - before.copied_bytes, 6 * 24);
 

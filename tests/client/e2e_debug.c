@@ -15,13 +15,6 @@
 static const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
 static const struct dlx_publish_args share = {.size = sizeof share, .share = true, .strict = true};
 
-static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
-{
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(p, &stats));
-    return stats;
-}
-
 static void release_next(struct dlx_subscription *s, int64_t n, int64_t value)
 {
     struct dlx_message *m = NULL;
@@ -118,7 +111,7 @@ TEST(small_neighbours_are_not_affected)
     DLManagedTensorVersioned *t[20];
     for (int i = 0; i < 20; i++)
         t[i] = dlx_test_stream_alloc(x.p, 1, i);
-    ck_assert_uint_le(stats_of(x.p).n_arenas, 8); /* several share one */
+    ck_assert_uint_le(dlx_test_stream_stats(x.p).n_arenas, 8); /* several share one */
     for (int i = 0; i < 20; i += 2)
         ok(dlx_publish(x.p, t[i], &share));
     for (int i = 0; i < 20; i++) {
@@ -132,7 +125,7 @@ TEST(small_neighbours_are_not_affected)
             release_next(x.s, 1, i);
         t[i]->deleter(t[i]);
     }
-    ck_assert_uint_eq(stats_of(x.p).unprotected, 0);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).unprotected, 0);
     dlx_test_pair_end(&x);
 }
 
@@ -153,8 +146,8 @@ TEST(memory_is_writable_when_it_is_used_again)
         ok(dlx_publish(x.p, t, &strict));
         release_next(x.s, n, i);
     }
-    ck_assert_uint_lt(stats_of(x.p).arena_bytes, 4 << 20); /* of 20 MB that it took */
-    ck_assert_uint_eq(stats_of(x.p).unprotected, 0);
+    ck_assert_uint_lt(dlx_test_stream_stats(x.p).arena_bytes, 4 << 20); /* of 20 MB that it took */
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).unprotected, 0);
     dlx_test_pair_end(&x);
 }
 
@@ -217,7 +210,7 @@ TEST(all_of_a_message_is_protected)
     ok(dlx_publish(p, &foreign, NULL));
     ck_assert_uint_eq(dlx_test_protected_bytes("dlx-arena"), (pages += 2) * PAGE);
     ok(dlx_alloc_set(p, specs, 3, t));
-    ck_assert_uint_eq(stats_of(p).n_arenas,
+    ck_assert_uint_eq(dlx_test_stream_stats(p).n_arenas,
                       1); /* it has as many small blocks as without the debug mode */
     for (int i = 0; i < 3; i++)
         items[i].tensor = t[i];
@@ -233,7 +226,7 @@ TEST(all_of_a_message_is_protected)
     ck_assert(!dlx_test_faults(&number)); /* private memory is the caller's */
     for (int i = 0; i < 3; i++)
         t[i]->deleter(t[i]);
-    ck_assert_uint_eq(stats_of(p).unprotected, 0);
+    ck_assert_uint_eq(dlx_test_stream_stats(p).unprotected, 0);
     dlx_publisher_unref(p);
     ck_assert_uint_eq(dlx_test_protected_bytes("dlx-arena"), 0);
     dlx_client_unref(c);
@@ -284,12 +277,12 @@ START_TEST(what_cannot_be_protected_is_published_and_counted)
     int r = dlx_publish(x.p, t[1], &share);
     dlx_test_maps_give_back(&maps);
     ck_assert_int_eq(r, 0);
-    ck_assert_uint_eq(stats_of(x.p).unprotected, 1);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).unprotected, 1);
     ck_assert(!is_protected(t[1]));
     release_next(x.s, 1, 1);
     ok(dlx_publish(x.p, t[1], &share)); /* tries again */
     ck_assert(is_protected(t[1]));
-    ck_assert_uint_eq(stats_of(x.p).unprotected, 1);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).unprotected, 1);
     release_next(x.s, 1, 1);
     for (int i = 0; i < 3; i++)
         t[i]->deleter(t[i]);

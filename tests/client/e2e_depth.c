@@ -14,16 +14,9 @@
 #define LARGE_N (INT64_C(6) << 17)
 #define SMALL_N INT64_C(8)
 
-static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
-{
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(p, &stats));
-    return stats;
-}
-
 static uint64_t arena_bytes(struct dlx_publisher *p)
 {
-    return stats_of(p).arena_bytes;
+    return dlx_test_stream_stats(p).arena_bytes;
 }
 
 static struct dlx_message *take(struct dlx_subscription *s)
@@ -64,7 +57,6 @@ LOOP_TEST(an_idle_subscriber_gets_the_last_messages, 0, 2)
     enum { N = 40, DEPTH = 16 }; /* the default */
     const int64_t n = _i == 0 ? SMALL_N : LARGE_N;
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_message *m = NULL;
     for (int64_t i = 1; i <= N; i++)
         dlx_test_stream_publish(x.p, n, i);
@@ -76,7 +68,7 @@ LOOP_TEST(an_idle_subscriber_gets_the_last_messages, 0, 2)
         dlx_message_unref(m);
     }
     ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.lost, N - DEPTH);
     ck_assert_uint_eq(stats.taken, DEPTH);
     dlx_test_pair_end(&x);
@@ -220,7 +212,7 @@ LOOP_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream, 
     close(fd);
     ck_assert_uint_ge(arena_bytes(x.p), (uint64_t)n_held * MIB);
     dlx_test_fork_kill(pid);
-    for (time_t end = time(NULL) + PATIENCE_S; stats_of(x.p).n_subscribers > 1;)
+    for (time_t end = time(NULL) + PATIENCE_S; dlx_test_stream_stats(x.p).n_subscribers > 1;)
         ck_assert_int_lt(time(NULL), end); /* until the daemon has told */
     for (int64_t i = 1; i <= 4 * DEPTH; i++) {
         ok(dlx_publish(x.p, alloc_cheaply(x.p, MIB_N, -i), &wait));

@@ -32,13 +32,6 @@ static void take(struct dlx_subscription *s, int64_t from, int64_t to)
         dlx_test_stream_take(s, i);
 }
 
-static struct dlx_subscription_stats stats_of(struct dlx_subscription *s)
-{
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(s, &stats));
-    return stats;
-}
-
 /* Takes until the last publisher has left. Returns how many came. */
 static uint64_t drain(struct dlx_subscription *s)
 {
@@ -90,7 +83,7 @@ LOOP_TEST(a_reliable_subscriber_that_sleeps_elsewhere_gets_all_of_a_publisher_th
     publish_elsewhere(&block, DEPTH, (enum end)_i);
     take(s, 1, DEPTH);
     ck_assert_uint_eq(drain(s), 0);
-    ck_assert_uint_eq(stats_of(s).lost, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
@@ -109,7 +102,7 @@ TEST(a_publisher_waits_at_its_depth_for_a_subscriber_that_sleeps_elsewhere)
     take(s, 2, DEPTH + 1);
     dlx_publisher_unref(p);
     ck_assert_uint_eq(drain(s), 0);
-    ck_assert_uint_eq(stats_of(s).lost, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
@@ -122,7 +115,7 @@ LOOP_TEST(what_an_unreliable_subscriber_does_not_get_counts_as_lost, 0, 3)
     publish_elsewhere(&drop, (int64_t)n_published, (enum end)_i);
     uint64_t n = drain(s);
     ck_assert_uint_ge(n, 1);
-    ck_assert_uint_eq(n + stats_of(s).lost, n_published);
+    ck_assert_uint_eq(n + dlx_test_stream_subscription_stats(s).lost, n_published);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
@@ -135,7 +128,7 @@ LOOP_TEST(messages_of_publishers_that_found_no_spare_link_count_as_lost, 0, 3)
     for (int i = 0; i < 4; i++)
         publish_elsewhere(&drop, DEPTH, (enum end)_i);
     uint64_t n = drain(s);
-    while (n + stats_of(s).lost < 4 * DEPTH) {
+    while (n + dlx_test_stream_subscription_stats(s).lost < 4 * DEPTH) {
         struct dlx_message *m = NULL;
         int r = dlx_take(s, PATIENCE, &m);
         ck_assert_int_eq(r, 0);
@@ -143,7 +136,7 @@ LOOP_TEST(messages_of_publishers_that_found_no_spare_link_count_as_lost, 0, 3)
         n++;
     }
     ck_assert_uint_ge(n, 2 * DEPTH);
-    ck_assert_uint_eq(n + stats_of(s).lost, 4 * DEPTH);
+    ck_assert_uint_eq(n + dlx_test_stream_subscription_stats(s).lost, 4 * DEPTH);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
@@ -161,16 +154,17 @@ TEST(messages_of_many_short_lived_publishers_are_counted_one_by_one)
         publish(p, 1, DEPTH);
         dlx_publisher_unref(p);
     }
-    while (n + stats_of(s).lost < (uint64_t)N_PUBLISHERS * DEPTH) {
+    while (n + dlx_test_stream_subscription_stats(s).lost < (uint64_t)N_PUBLISHERS * DEPTH) {
         int r = dlx_take(s, PATIENCE, &m);
         ck_assert_msg(r == 0 || r == DLX_E_PUBLISHER_GONE, "%s: %llu taken, %llu lost",
                       dlx_error_name(r), (unsigned long long)n,
-                      (unsigned long long)stats_of(s).lost);
+                      (unsigned long long)dlx_test_stream_subscription_stats(s).lost);
         n += r == 0;
         m = dlx_message_unref(m);
     }
     ck_assert_uint_ge(n, 2 * DEPTH);
-    ck_assert_uint_eq(n + stats_of(s).lost, (uint64_t)N_PUBLISHERS * DEPTH);
+    ck_assert_uint_eq(n + dlx_test_stream_subscription_stats(s).lost,
+                      (uint64_t)N_PUBLISHERS * DEPTH);
     dlx_subscription_unref(s);
     dlx_client_unref(other);
     dlx_client_unref(c);
@@ -281,7 +275,7 @@ TEST(a_pattern_counts_for_as_many_publishers_as_it_has_spare_links_and_then_agai
         }
         ck_assert_uint_eq(drain(s), 0);
     }
-    ck_assert_uint_eq(stats_of(s).lost, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
@@ -366,7 +360,7 @@ TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks)
     take(s, 1, DEPTH);
     ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
     dlx_test_fork_join(pid);
-    ck_assert_uint_eq(stats_of(s).lost, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
     dlx_publisher_unref(p[0]);
     dlx_publisher_unref(p[1]);
     dlx_subscription_unref(s);
@@ -390,7 +384,7 @@ TEST(a_subscriber_that_sleeps_through_the_end_of_the_daemon_gets_all)
             ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
         take(s, i, i);
     }
-    ck_assert_uint_eq(stats_of(s).lost, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
     dlx_publisher_unref(p);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
@@ -407,7 +401,7 @@ TEST(a_subscription_made_with_the_next_daemon_counts_from_then_on)
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     publish(p, 3 * DEPTH + 1, 4 * DEPTH);
     take(s, 3 * DEPTH + 1, 4 * DEPTH);
-    ck_assert_uint_eq(stats_of(s).lost, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
     dlx_publisher_unref(p);
     dlx_subscription_unref(s);
     dlx_client_unref(c);

@@ -32,18 +32,11 @@ static void give_room(void)
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-static struct dlx_daemon_info info_of(struct dlx_client *c)
-{
-    struct dlx_daemon_info info = {.size = sizeof info};
-    ok(dlx_client_get_daemon_info(c, &info));
-    return info;
-}
-
 /* Until the daemon has nothing more than it had. */
 static void wait_for_baseline(struct dlx_client *c, const struct dlx_daemon_info *before)
 {
     for (time_t end = time(NULL) + PATIENCE_S;;) {
-        struct dlx_daemon_info now = info_of(c);
+        struct dlx_daemon_info now = dlx_test_stream_daemon_info(c);
         if (now.n_publishers == before->n_publishers && now.n_links == before->n_links &&
             now.shared_bytes == before->shared_bytes)
             return;
@@ -61,7 +54,7 @@ START_TEST(calls_without_room_fail_and_leave_nothing)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, 10, 1);
-    const struct dlx_daemon_info before = info_of(x.c);
+    const struct dlx_daemon_info before = dlx_test_stream_daemon_info(x.c);
     size_t fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     const int64_t shape = 1 << 20;
     const struct dlx_tensor_spec spec = {
@@ -111,7 +104,7 @@ TEST(replies_that_come_too_late_leave_nothing)
         ck_assert_int_lt(time(NULL), end);
     for (time_t end = time(NULL) + PATIENCE_S; publisher_new(c, &p) < 0;)
         ck_assert_int_lt(time(NULL), end);
-    const struct dlx_daemon_info before = info_of(x.c);
+    const struct dlx_daemon_info before = dlx_test_stream_daemon_info(x.c);
     for (int i = 0; i < 3; i++) {
         dlx_test_daemon_pause(&dlx_test_stream_daemon);
         int r = i == 0   ? publisher_new(c, &late)

@@ -9,13 +9,6 @@
 #include <stdatomic.h>
 #include <string.h>
 
-static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
-{
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(p, &stats));
-    return stats;
-}
-
 /* ---- whose tensor it is --------------------------------------------------------------------- */
 
 enum { SINGLE, SET, BATCH, N_WAYS };
@@ -40,7 +33,7 @@ LOOP_TEST(a_tensor_is_not_published_twice, 0, N_WAYS *N_WAYS)
     fails(publish(x.p, second, t), DLX_E_INVALID, "published or deleted before");
     dlx_test_stream_check(m, 10, 5);
     dlx_message_unref(m);
-    ck_assert_uint_eq(stats_of(x.p).published, 1);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).published, 1);
     dlx_test_stream_publish(x.p, 10, 6);
     dlx_test_stream_expect(x.s, 10, 6);
     dlx_test_pair_end(&x);
@@ -67,7 +60,7 @@ LOOP_TEST(a_deleted_tensor_is_not_published, 0, N_WAYS)
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5);
     t->deleter(t);
     fails(publish(x.p, _i, t), DLX_E_INVALID, "published or deleted before");
-    ck_assert_uint_eq(stats_of(x.p).published, 0);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).published, 0);
     dlx_test_pair_end(&x);
 }
 
@@ -76,10 +69,10 @@ LOOP_TEST(deleting_a_published_tensor_does_nothing_but_count, 0, N_WAYS)
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5);
     ok(publish(x.p, _i, t));
-    ck_assert_uint_eq(stats_of(x.p).deleted_again, 0);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).deleted_again, 0);
     t->deleter(t);
     t->deleter(t);
-    ck_assert_uint_eq(stats_of(x.p).deleted_again, 2);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).deleted_again, 2);
     struct dlx_message *m = dlx_test_stream_next(x.s);
     for (int64_t i = 0; i < 300; i++) { /* whose memory is not that one */
         dlx_test_stream_publish(x.p, 10, 1000 * i);
@@ -87,7 +80,7 @@ LOOP_TEST(deleting_a_published_tensor_does_nothing_but_count, 0, N_WAYS)
     }
     dlx_test_stream_check(m, 10, 5);
     dlx_message_unref(m);
-    ck_assert_uint_eq(stats_of(x.p).deleted_again, 2);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).deleted_again, 2);
     dlx_test_pair_end(&x);
 }
 
@@ -101,7 +94,7 @@ TEST(a_tensor_that_is_deleted_twice_comes_back_once)
     for (int i = 0; i < 2; i++)
         again[i] = dlx_test_stream_alloc(x.p, 10, 100 * i);
     ck_assert_ptr_ne(again[0]->dl_tensor.data, again[1]->dl_tensor.data);
-    ck_assert_uint_eq(stats_of(x.p).deleted_again, 1);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).deleted_again, 1);
     for (int i = 0; i < 2; i++)
         again[i]->deleter(again[i]);
     dlx_test_pair_end(&x);

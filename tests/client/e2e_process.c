@@ -140,7 +140,6 @@ TEST(a_killed_subscriber_gives_its_memory_back)
 static void take_reliably(struct dlx_client *c, int ready)
 {
     struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true};
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_message *m = NULL;
     struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &sa);
     say_ready(ready);
@@ -150,7 +149,7 @@ static void take_reliably(struct dlx_client *c, int ready)
         dlx_test_stream_check(m, 4, i);
         dlx_message_unref(m);
     }
-    ok(dlx_subscription_get_stats(s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.lost + stats.skipped, 0);
     dlx_subscription_unref(s);
     dlx_client_unref(c);

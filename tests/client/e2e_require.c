@@ -74,12 +74,11 @@ LOOP_TEST(a_message_for_nobody_is_not_published, 0, 3)
     struct dlx_publisher *p = new_publisher(c);
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args args = {.size = sizeof args, .report = &report};
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
     fails(publish_by(_i, p, t, &args), DLX_E_TIMEOUT, "0 of 1 subscribers");
     args.timeout_ns = SECOND / 100;
     fails(publish_by(_i, p, t, &args), DLX_E_TIMEOUT, "min_subscribers is 1");
-    ok(dlx_publisher_get_stats(p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
     ck_assert_uint_eq(stats.published, 0);
     ck_assert_uint_eq(stats.full, 2);
     ck_assert_uint_eq(stats.blocked, 1);

@@ -84,8 +84,7 @@ TEST(own_and_foreign_tensors_arrive_as_one)
     dlx_message_unref(m);
     for (uint32_t i = 0; i < 5; i++) /* each keeps the message */
         t[i]->deleter(t[i]);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.n_held, 0);
     ck_assert_uint_eq(stats.taken_bytes, (100 + 12 + 5 + 10) * 8);
     /* One tensor may have a name and metadata, too; or none of it. */
@@ -200,11 +199,10 @@ static void free_large(struct dlx_item *items, uint32_t n)
 TEST(as_many_tensors_as_there_may_be_in_one_arena)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_message *m = NULL;
     uint32_t n = DLX_TENSORS_MAX, found;
     struct dlx_item *items = make_large(x.p, n);
-    ok(dlx_publisher_get_stats(x.p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.n_arenas, 1);
     ok(dlx_publish_set(x.p, items, n, NULL, NULL));
     ok(dlx_publisher_get_stats(x.p, &stats));

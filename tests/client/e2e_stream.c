@@ -14,9 +14,8 @@
 TEST(memory_is_of_the_kind_that_was_asked_for)
 {
     const char *asked = getenv("DLX_MEMORY");
-    struct dlx_daemon_info info = {.size = sizeof info};
     struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_client_get_daemon_info(c, &info));
+    struct dlx_daemon_info info = dlx_test_stream_daemon_info(c);
     ck_assert_str_eq(info.memory, asked ? asked : "memfd");
     dlx_client_unref(c);
 }
@@ -24,7 +23,6 @@ TEST(memory_is_of_the_kind_that_was_asked_for)
 TEST(a_tensor_arrives_without_a_copy)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_message *m = NULL;
     for (int64_t i = 0; i < 1000; i++) {
         dlx_test_stream_publish(x.p, 16, i * 100);
@@ -35,7 +33,7 @@ TEST(a_tensor_arrives_without_a_copy)
         dlx_test_stream_check(m, 16, i * 100);
         dlx_message_unref(m);
     }
-    ok(dlx_publisher_get_stats(x.p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.published, 1000);
     ck_assert_uint_eq(stats.copied_bytes, 0);
     ck_assert_uint_eq(stats.n_subscribers, 1);
@@ -187,7 +185,6 @@ TEST(latest_sees_the_newest_and_counts_the_rest)
 {
     struct dlx_subscribe_args sa = {.size = sizeof sa, .mode = DLX_MODE_LATEST};
     struct dlx_test_pair x = dlx_test_pair_make(NULL, &sa);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_message *m = NULL;
     for (int64_t i = 1; i <= 500; i++)
         dlx_test_stream_publish(x.p, 4, i);
@@ -195,7 +192,7 @@ TEST(latest_sees_the_newest_and_counts_the_rest)
     dlx_test_stream_check(m, 4, 500);
     ck_assert_uint_eq(dlx_message_gap(m), 499);
     dlx_message_unref(m);
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.taken + stats.skipped, 500);
     ck_assert_uint_eq(stats.lost, 0);
     dlx_test_pair_end(&x);
@@ -204,7 +201,6 @@ TEST(latest_sees_the_newest_and_counts_the_rest)
 TEST(every_lost_message_is_counted)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_message *m = NULL;
     uint64_t gaps = 0, taken = 0;
     for (int64_t i = 1; i <= 1000; i++)
@@ -216,7 +212,7 @@ TEST(every_lost_message_is_counted)
         dlx_test_stream_check(m, 4, (int64_t)dlx_message_seq(m));
         dlx_message_unref(m);
     }
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_gt(stats.lost, 0);
     ck_assert_uint_eq(taken + gaps, 1000);
     ck_assert_uint_eq(stats.taken, taken);

@@ -43,9 +43,7 @@ static void expect_nothing(struct dlx_subscription *s)
 
 static uint32_t n_publishers(struct dlx_subscription *s)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(s, &stats));
-    return stats.n_publishers;
+    return dlx_test_stream_subscription_stats(s).n_publishers;
 }
 
 TEST(a_pattern_follows_publishers_as_they_come_and_go)
@@ -418,24 +416,16 @@ TEST(events_tell_who_came_and_left)
 
 static pid_t spawn(bool publish)
 {
-    int fds[2];
-    char byte;
-    ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
+    struct dlx_test_child child = dlx_test_fork_child();
+    if (child.pid == 0) {
         struct dlx_client *c = dlx_test_stream_connect();
         if (publish)
             (void)new_publisher(c, "t/child");
         else
             (void)new_subscription(c, "t/parent");
-        ck_assert_int_eq(write(fds[1], "", 1), 1);
-        for (;;)
-            pause();
+        dlx_test_fork_ready(&child);
     }
-    close(fds[1]);
-    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
-    close(fds[0]);
-    return pid;
+    return dlx_test_fork_wait_ready(&child);
 }
 
 TEST(events_tell_who_died)

@@ -48,8 +48,7 @@ static struct dlx_client *connect_to(const struct dlx_test_daemon *daemon)
 
 static void is_memory(struct dlx_client *c, const char *name)
 {
-    struct dlx_daemon_info info = {.size = sizeof info};
-    ok(dlx_client_get_daemon_info(c, &info));
+    struct dlx_daemon_info info = dlx_test_stream_daemon_info(c);
     ck_assert_str_eq(info.memory, name);
 }
 

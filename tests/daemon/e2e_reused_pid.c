@@ -121,9 +121,7 @@ static void take_one(int sock, void *userdata)
 
 static uint32_t n_subscribers(struct dlx_publisher *p)
 {
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(p, &stats));
-    return stats.n_subscribers;
+    return dlx_test_stream_stats(p).n_subscribers;
 }
 
 static void expect_event(struct dlx_publisher *p, uint32_t kind, pid_t pid)

@@ -8,6 +8,7 @@
 #include "common/util.h"
 #include "tests/harness/fork.h"
 #include "tests/daemon/harness_config.h"
+#include "tests/harness/user.h"
 #include <grp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,24 +17,6 @@
 
 #define ALICE 64001
 #define BOB   64002
-
-static bool may_be_another(void)
-{
-    if (geteuid() == 0)
-        return true;
-    puts("SKIP: needs root to become another user");
-    return false;
-}
-
-/* Whoever may not look into the folders above the socket's gets there from within. */
-static void become(uid_t uid)
-{
-    if (chdir(dlx_test_stream_daemon.dir) < 0)
-        _exit(100);
-    (void)snprintf(dlx_test_stream_daemon.path, sizeof dlx_test_stream_daemon.path, "s");
-    if (uid != 0 && (setgroups(0, NULL) < 0 || setgid(uid) < 0 || setuid(uid) < 0))
-        _exit(100);
-}
 
 static int publish(const char *topic)
 {
@@ -60,7 +43,7 @@ static int call_as(uid_t uid, int (*call)(const char *topic), const char *topic)
     int status;
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
-        become(uid);
+        dlx_test_user_become(uid);
         _exit(-call(topic));
     }
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
@@ -74,7 +57,7 @@ static const char cameras[] = "[rule alice]\nusers = 64001\ntopics = cam/**\n"
 
 TEST(a_rule_decides_by_user_topic_and_verb)
 {
-    if (!may_be_another())
+    if (!dlx_test_user_may())
         return;
     dlx_configured_start(cameras);
     ck_assert_int_eq(call_as(ALICE, publish, "cam/front"), 0);
@@ -93,7 +76,7 @@ TEST(a_rule_decides_by_user_topic_and_verb)
 
 TEST(a_denial_names_its_rule_in_the_log)
 {
-    if (!may_be_another())
+    if (!dlx_test_user_may())
         return;
     dlx_configured_start("[rule secret]\nusers = *\ntopics = cam/secret\ndeny = all\n"
                          "[rule rest]\nusers = *\ntopics = **\nallow = all\n");
@@ -114,7 +97,7 @@ static pid_t take_as(uid_t uid, const char *topic, int *ret_said)
         struct dlx_message *m = NULL;
         struct dlx_client *c = NULL;
         int r;
-        become(uid);
+        dlx_test_user_become(uid);
         if (dlx_configured_connect("s", &c) < 0 || dlx_subscribe(c, topic, NULL, &s) < 0 ||
             write(fds[1], "s", 1) != 1)
             _exit(101);
@@ -151,7 +134,7 @@ static int end_of(pid_t pid)
 TEST(a_subscriber_whose_right_was_taken_is_told_and_gets_it_back)
 {
     int said;
-    if (!may_be_another())
+    if (!dlx_test_user_may())
         return;
     dlx_configured_start(cameras);
     pid_t bob = take_as(BOB, "cam/front", &said);
@@ -169,7 +152,7 @@ TEST(sighup_ends_links_that_are_not_allowed_any_more)
 {
     int alice_said, bob_said;
     struct dlx_publisher *p = NULL;
-    if (!may_be_another())
+    if (!dlx_test_user_may())
         return;
     dlx_configured_start(cameras);
     struct dlx_client *c = dlx_test_stream_connect();
@@ -239,7 +222,7 @@ static pid_t publish_on(const char *topic, int *ret_said)
     if (pid == 0) {
         struct dlx_publisher *p = NULL;
         int r;
-        become(ALICE);
+        dlx_test_user_become(ALICE);
         ok(dlx_publisher_new(dlx_test_stream_connect(), topic, NULL, &p));
         if (write(fds[1], "s", 1) != 1)
             _exit(101);
@@ -268,7 +251,7 @@ TEST(a_publisher_whose_right_was_taken_is_told_and_gets_it_back)
     int said;
     struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
-    if (!may_be_another())
+    if (!dlx_test_user_may())
         return;
     dlx_configured_start(cameras);
     pid_t alice = publish_on("cam/front", &said);

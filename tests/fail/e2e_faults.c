@@ -118,9 +118,8 @@ TEST(a_publisher_may_end_with_a_link_that_it_had_no_memory_for)
 TEST(a_packet_that_the_kernel_had_no_memory_for_is_read_later)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_daemon_info info = {.size = sizeof info};
     recvmsg_fails = 3;
-    ok(dlx_client_get_daemon_info(c, &info));
+    (void)dlx_test_stream_daemon_info(c);
     ck_assert_int_eq(recvmsg_fails, 0);
     dlx_client_unref(c);
 }

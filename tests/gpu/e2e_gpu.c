@@ -43,8 +43,7 @@ static void take_one(int sock)
     dlx_message_unref(m);
     t->deleter(t);
     dlx_test_gpu_check_count(STANDIN_IPC_MAPPINGS, 0);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.gpu_waits, 2);
     ck_assert_uint_eq(stats.gpu_errors, 0);
     ck_assert_uint_eq(stats.n_held, 0);
@@ -55,7 +54,6 @@ GPU_TEST(a_tensor_is_taken_by_another_process_and_deleted_when_it_is_done, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_one);
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_publish_args args = {.size = sizeof args, .strict = true};
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(4096, 2, N, values[0]), &args));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
@@ -65,7 +63,7 @@ GPU_TEST(a_tensor_is_taken_by_another_process_and_deleted_when_it_is_done, 0)
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[1]), NULL));
     ok(dlx_publisher_wait(x.p, 0, 0));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
-    ok(dlx_publisher_get_stats(x.p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.gpu_waits, 0);
     ck_assert_uint_eq(stats.copied, 0);
     ck_assert_uint_eq(stats.published_bytes, 3 * N * sizeof(uint32_t));
@@ -392,10 +390,6 @@ int main(void)
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

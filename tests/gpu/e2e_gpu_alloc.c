@@ -54,8 +54,7 @@ GPU_LOOP_TEST(a_tensor_is_on_the_device_aligned_and_cleared_at_first, 0, 2, DLX_
     dlx_test_gpu_check_calls("cuMemCreate", 1); /* they share an arena */
     if (_i == 0)
         dlx_test_gpu_check_no_context(1, 1);
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(x.p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.gpu_arena_bytes, DLX_TEST_GPU_CHUNK);
     ck_assert_uint_eq(stats.arena_bytes, 0);
     for (int i = 0; i < 2; i++)
@@ -189,8 +188,7 @@ GPU_TEST(a_tensor_is_taken_by_another_process_without_a_copy, 0)
     (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
     publish(x.p, N, 2);
     dlx_test_gpu_join(&peer);
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(x.p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.copied, 0);
     ck_assert_uint_eq(stats.published_bytes, 2 * N * sizeof(uint32_t));
     dlx_test_gpu_end(&x);
@@ -377,10 +375,6 @@ int main(void)
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

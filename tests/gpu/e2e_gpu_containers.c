@@ -21,13 +21,9 @@
 
 static void serve_users(void *userdata)
 {
-    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
-    char program[512];
     (void)userdata;
-    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
-    (void)execl(program, "dlpackd", "--foreground", "--socket", dlx_test_stream_daemon.path,
-                "--allow-user", "64001", "--allow-user", "64002", (char *)NULL);
-    _exit(127);
+    dlx_test_daemon_exec(&dlx_test_stream_daemon,
+                         DLX_TEST_WORDS("--allow-user", "64001", "--allow-user", "64002"));
 }
 
 /* Everybody may use the GPU. */
@@ -69,16 +65,6 @@ static struct dlx_test_gpu_end subscriber(void)
     return x;
 }
 
-static void take(struct dlx_test_gpu_end *x, uint32_t value)
-{
-    DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(x);
-    ok(dlx_message_tensor(m, 0, &t));
-    dlx_message_unref(m);
-    dlx_test_gpu_check(t, N, value);
-    t->deleter(t);
-}
-
 /* They are ready when the word is said: whoever dies then leaves them whole. */
 static void publish_two(int sock)
 {
@@ -95,8 +81,8 @@ static void take_two(int sock)
 {
     (void)sock;
     struct dlx_test_gpu_end x = subscriber();
-    take(&x, 1);
-    take(&x, 2);
+    dlx_test_gpu_expect(&x, 0, N, 1);
+    dlx_test_gpu_expect(&x, 0, N, 2);
     dlx_test_gpu_end(&x);
 }
 
@@ -303,10 +289,6 @@ int main(void)
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

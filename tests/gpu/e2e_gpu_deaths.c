@@ -107,14 +107,13 @@ GPU_TEST(a_publisher_that_ends_leaves_no_tensor_on_a_gpu_retained, 0)
 static void lose_context(int sock)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     DLManagedTensorVersioned *t;
     struct dlx_message *m = dlx_test_gpu_take(&x);
     ok(dlx_message_tensor(m, 0, &t));
     dlx_test_gpu_lose_context();
     dlx_message_unref(m);
     t->deleter(t);
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.gpu_errors, 1);
     ck_assert_uint_eq(stats.n_held, 0);
     dlx_test_gpu_send(sock, "", 1, -1);
@@ -305,10 +304,6 @@ int main(void)
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

@@ -140,24 +140,16 @@ TEST(a_late_joiner_needs_nothing_of_an_idle_publisher)
 /* Puts and publishes one message to be retained, and waits to be killed. */
 static pid_t spawn_publisher(const char *topic)
 {
-    int fds[2];
-    char byte;
-    ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
+    struct dlx_test_child child = dlx_test_fork_child();
+    if (child.pid == 0) {
         struct dlx_gpu_keep *keep = NULL;
         struct dlx_publisher *p =
             dlx_test_store_publisher(dlx_test_stream_connect(), topic, &dlx_test_retain_1);
         ck_assert_int_eq(dlx__gpu_keep_put(p, &keep, &sent), 1);
         dlx_test_stream_publish(p, 10, 1);
-        ck_assert_int_eq(write(fds[1], "", 1), 1);
-        for (;;)
-            pause();
+        dlx_test_fork_ready(&child);
     }
-    close(fds[1]);
-    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
-    close(fds[0]);
-    return pid;
+    return dlx_test_fork_wait_ready(&child);
 }
 
 static void kill_publisher(pid_t pid)

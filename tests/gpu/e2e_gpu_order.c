@@ -36,20 +36,10 @@ static CUstream publish_early(struct dlx_publisher *p, uint64_t work_ns, uint32_
     return stream;
 }
 
-static void take(struct dlx_test_gpu_end *x, uint32_t value)
-{
-    DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(x);
-    ok(dlx_message_tensor(m, 0, &t));
-    dlx_message_unref(m);
-    dlx_test_gpu_check(t, N, value);
-    t->deleter(t);
-}
-
 static void take_seven(int sock)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    take(&x, 7);
+    dlx_test_gpu_expect(&x, 0, N, 7);
     dlx_test_gpu_end(&x);
 }
 
@@ -57,10 +47,9 @@ GPU_TEST(publish_does_not_wait_and_a_reader_does, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_seven);
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
     CUstream stream = publish_early(x.p, WORK_NS, 7);
     ck_assert_int_eq(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
-    ok(dlx_publisher_get_stats(x.p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.published, 1);
     ck_assert_uint_eq(stats.gpu_waits, 0);
     dlx_test_gpu_join(&peer);
@@ -141,7 +130,7 @@ GPU_TEST(a_publisher_ends_when_its_work_is_done_and_what_it_left_is_ready, 0)
     CU_OK(cu.cuStreamQuery(stream));
     CU_OK(cu.cuStreamDestroy(stream));
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
-    take(&x, 7);
+    dlx_test_gpu_expect(&x, 0, N, 7);
     dlx_test_gpu_end(&x);
 }
 
@@ -238,10 +227,6 @@ int main(void)
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

@@ -26,20 +26,6 @@ static void allow(bool may)
     standin.standin_set_attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, may);
 }
 
-static struct dlx_subscription_stats stats_of(struct dlx_subscription *s)
-{
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(s, &stats));
-    return stats;
-}
-
-static struct dlx_publisher_stats publisher_stats_of(struct dlx_publisher *p)
-{
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(p, &stats));
-    return stats;
-}
-
 static struct dlx_message *pass(struct dlx_test_pair *x, int64_t n, int64_t value)
 {
     dlx_test_stream_publish(x->p, n, value);
@@ -51,14 +37,14 @@ static struct dlx_message *pass(struct dlx_test_pair *x, int64_t n, int64_t valu
 /* The subscription has heard of all that its publisher has added and dropped, and has pinned it. */
 static void check_pinned(struct dlx_test_pair *x)
 {
-    struct dlx_publisher_stats p = publisher_stats_of(x->p);
+    struct dlx_publisher_stats p = dlx_test_stream_stats(x->p);
     uint64_t until = dlx__deadline(PATIENCE);
     while (x->s->links[0]->n_arenas != p.n_arenas) {
         ck_assert_uint_lt(dlx__now_ns(), until);
         dlx__subscription_read_notifications(x->s);
     }
-    ck_assert_uint_eq(stats_of(x->s).pinned_bytes, p.arena_bytes);
-    ck_assert_uint_eq(stats_of(x->s).pin_failures, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x->s).pinned_bytes, p.arena_bytes);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x->s).pin_failures, 0);
     ck_assert_uint_eq(standin.standin_count(STANDIN_REGISTERED), p.n_arenas);
 }
 
@@ -100,7 +86,7 @@ PIN_TEST(each_arena_is_registered_once_and_unregistered_at_the_end)
         ck_assert_int_eq(dlx_message_peek(m, 0)->device.device_type, kDLCPU);
         dlx_message_unref(m);
     }
-    uint32_t n_arenas = publisher_stats_of(x.p).n_arenas;
+    uint32_t n_arenas = dlx_test_stream_stats(x.p).n_arenas;
     ck_assert_uint_gt(n_arenas, 0);
     check_pinned(&x);
     ck_assert_uint_eq(standin.standin_calls("cuMemHostRegister"), n_arenas);
@@ -134,9 +120,10 @@ PIN_TEST(two_subscriptions_of_a_process_register_what_each_has_mapped)
     dlx_message_unref(pass(&x, N(1), 1));
     struct dlx_message *m = dlx_test_stream_next(other);
     dlx_message_unref(m);
-    ck_assert_uint_eq(stats_of(other).pinned_bytes, stats_of(x.s).pinned_bytes);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(other).pinned_bytes,
+                      dlx_test_stream_subscription_stats(x.s).pinned_bytes);
     ck_assert_uint_eq(standin.standin_count(STANDIN_REGISTERED),
-                      2 * publisher_stats_of(x.p).n_arenas);
+                      2 * dlx_test_stream_stats(x.p).n_arenas);
     dlx_subscription_unref(other);
     check_pinned(&x);
     dlx_test_pair_end(&x);
@@ -180,7 +167,7 @@ GPU_TEST(a_received_tensor_is_copied_to_the_gpu_pinned_or_with_a_reason, 0)
         struct dlx_message *m = pass(&x, N(mib), mib);
         const void *data = dlx_message_peek(m, 0)->data;
         size_t size = (size_t)(mib * MIB);
-        if (stats_of(x.s).pin_failures == 0)
+        if (dlx_test_stream_subscription_stats(x.s).pin_failures == 0)
             CU_OK(cu.cuMemHostGetDevicePointer(&on_device, (void *)(uintptr_t)data, 0));
         CU_OK(cu.cuMemcpyHtoD(copy, data, size));
         CU_OK(cu.cuMemcpyDtoH(got, copy + size - sizeof got, sizeof got));
@@ -188,14 +175,14 @@ GPU_TEST(a_received_tensor_is_copied_to_the_gpu_pinned_or_with_a_reason, 0)
         dlx_message_unref(m);
     }
     ck_assert_uint_eq(next_event(x.s).kind, DLX_EVENT_JOINED);
-    if (stats_of(x.s).pin_failures > 0) {
+    if (dlx_test_stream_subscription_stats(x.s).pin_failures > 0) {
         ck_assert(!dlx_test_gpu_is_standin());
         struct dlx_event e = next_event(x.s);
         ck_assert_uint_eq(e.kind, DLX_EVENT_UNPINNED);
         ck_assert_str_ne(e.reason, "");
         dlx_test_gpu_unchecked(e.reason);
     } else {
-        ck_assert_uint_gt(stats_of(x.s).pinned_bytes, 0);
+        ck_assert_uint_gt(dlx_test_stream_subscription_stats(x.s).pinned_bytes, 0);
     }
     check_no_event(x.s);
     dlx_test_pair_end(&x);
@@ -215,8 +202,8 @@ PIN_TEST(links_of_a_later_daemon_are_pinned_too)
         while (dlx_take(x.s, 0, &m) == 0)
             dlx_message_unref(m);
     }
-    ck_assert_uint_gt(stats_of(x.s).pinned_bytes, 0);
-    ck_assert_uint_eq(stats_of(x.s).pin_failures, 0);
+    ck_assert_uint_gt(dlx_test_stream_subscription_stats(x.s).pinned_bytes, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pin_failures, 0);
     dlx_test_pair_end(&x);
     check_nothing_left();
 }
@@ -228,7 +215,9 @@ PIN_TEST(nothing_is_registered_unasked)
                                      .pin = {kDLCUDA, 0}}; /* a caller of before */
     struct dlx_subscription *s = dlx_test_stream_subscribe(x.c, "test/a", &old);
     dlx_message_unref(pass(&x, N(1), 1));
-    ck_assert_uint_eq(stats_of(x.s).pinned_bytes + stats_of(s).pinned_bytes, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pinned_bytes +
+                          dlx_test_stream_subscription_stats(s).pinned_bytes,
+                      0);
     dlx_subscription_unref(s);
     dlx_test_pair_end(&x);
     ck_assert_uint_eq(standin.standin_calls("cuInit"), 0);
@@ -277,9 +266,9 @@ PIN_TEST(without_read_only_registration_messages_come_unpinned_and_that_is_said_
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     for (int64_t mib = 10; mib < 24; mib += 2)
         dlx_message_unref(pass(&x, N(mib), mib));
-    ck_assert_uint_eq(stats_of(x.s).pinned_bytes, 0);
-    ck_assert_uint_gt(stats_of(x.s).pin_failures, 1);
-    ck_assert_uint_eq(stats_of(x.s).lost, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pinned_bytes, 0);
+    ck_assert_uint_gt(dlx_test_stream_subscription_stats(x.s).pin_failures, 1);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).lost, 0);
     ck_assert_uint_eq(standin.standin_calls("cuMemHostRegister"), 0);
     ck_assert_uint_eq(next_event(x.s).kind, DLX_EVENT_JOINED);
     struct dlx_event e = next_event(x.s);
@@ -299,7 +288,7 @@ PIN_TEST(that_memory_is_unpinned_is_said_after_its_publisher_has_joined)
     ok(dlx_publisher_new(x.c, "test/a", &one, &x.p));
     dlx_test_stream_publish(x.p, N(1), 1);
     ok(dlx_subscribe(x.c, "test/a", &pinned, &x.s));
-    ck_assert_uint_eq(stats_of(x.s).pin_failures, 1);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pin_failures, 1);
     struct dlx_event joined = next_event(x.s), e = next_event(x.s);
     ck_assert_uint_eq(joined.kind, DLX_EVENT_JOINED);
     ck_assert_uint_eq(e.kind, DLX_EVENT_UNPINNED);
@@ -324,14 +313,14 @@ PIN_TEST(an_arena_that_cannot_be_registered_is_read_and_the_others_are_registere
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     dlx_message_unref(pass(&x, N(1), 1));
-    uint64_t before = stats_of(x.s).pinned_bytes;
+    uint64_t before = dlx_test_stream_subscription_stats(x.s).pinned_bytes;
     ck_assert(standin.standin_fail("cuMemHostRegister", 1, 1, CUDA_ERROR_OUT_OF_MEMORY));
     struct dlx_message *m = pass(&x, N(12), 2);
-    ck_assert_uint_eq(stats_of(x.s).pinned_bytes, before);
-    ck_assert_uint_eq(stats_of(x.s).pin_failures, 1);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pinned_bytes, before);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pin_failures, 1);
     struct dlx_message *later = pass(&x, N(14), 3);
-    ck_assert_uint_gt(stats_of(x.s).pinned_bytes, before);
-    ck_assert_uint_eq(stats_of(x.s).pin_failures, 1);
+    ck_assert_uint_gt(dlx_test_stream_subscription_stats(x.s).pinned_bytes, before);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pin_failures, 1);
     ck_assert_uint_eq(next_event(x.s).kind, DLX_EVENT_JOINED);
     struct dlx_event e = next_event(x.s);
     ck_assert_uint_eq(e.kind, DLX_EVENT_UNPINNED);
@@ -386,9 +375,9 @@ static bool try_failing(const char *name, uint64_t k, uint64_t *n_refused, uint6
     if (r == 0) {
         for (int64_t i = 0; i < 5; i++)
             dlx_message_unref(pass(&x, N(1), i));
-        ck_assert_uint_eq(stats_of(x.s).lost, 0);
-        ck_assert_uint_le(stats_of(x.s).pin_failures, 1);
-        *n_failures += stats_of(x.s).pin_failures;
+        ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).lost, 0);
+        ck_assert_uint_le(dlx_test_stream_subscription_stats(x.s).pin_failures, 1);
+        *n_failures += dlx_test_stream_subscription_stats(x.s).pin_failures;
     } else {
         ck_assert_msg(r == DLX_E_NO_MEMORY, "%d: %s", r, dlx_client_errmsg(NULL));
         (*n_refused)++;
@@ -463,10 +452,6 @@ int main(void)
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

@@ -65,8 +65,7 @@ static DLManagedTensorVersioned *take_tensor(struct dlx_test_gpu_end *x)
 
 static uint64_t n_waits(const struct dlx_test_gpu_end *x)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(x->s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x->s);
     ck_assert_uint_eq(stats.gpu_errors, 0);
     return stats.gpu_waits;
 }
@@ -107,10 +106,9 @@ GPU_TEST(a_tensor_whose_work_is_done_is_released_at_once, 0)
     struct dlx_test_gpu_end x = subscribe_to(&peer, NULL);
     CUstream stream = dlx_test_gpu_stream();
     DLManagedTensorVersioned *t = take_tensor(&x);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     ok(dlx_tensor_used_on(t, stream));
     t->deleter(t);
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.n_held, 0);
     ck_assert_uint_eq(stats.gpu_waits, 0);
     CU_OK(cu.cuStreamDestroy(stream));
@@ -295,9 +293,7 @@ static struct dlx_test_pair pinned_pair(int64_t value, struct dlx_message **ret)
 
 static struct dlx_subscription_stats pinned_stats(const struct dlx_test_pair *x)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(x->s, &stats));
-    return stats;
+    return dlx_test_stream_subscription_stats(x->s);
 }
 
 /* Publish and take another message; where it lies. */
@@ -490,7 +486,6 @@ static void lose_context_while_releasing(int sock)
 {
     char byte;
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
     CUstream stream = dlx_test_gpu_stream();
     ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL));
@@ -502,7 +497,7 @@ static void lose_context_while_releasing(int sock)
     CU_OK(standin.standin_poison(CUDA_ERROR_LAUNCH_FAILED));
     dlx_test_gpu_gate_open(&gate);
     dlx_test_gpu_wait_held(x.s, 0);
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.gpu_errors, 1);
     ck_assert_uint_eq(stats.gpu_waits, 0);
     dlx_test_gpu_send(sock, "", 1, -1);
@@ -524,10 +519,6 @@ int main(void)
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

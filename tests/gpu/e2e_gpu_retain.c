@@ -18,16 +18,6 @@ static void publish(struct dlx_publisher *p, uint32_t value)
     ok(dlx_publish(p, dlx_test_gpu_alloc(p, N, value), &args));
 }
 
-static void take(struct dlx_test_gpu_end *x, uint32_t value)
-{
-    DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(x);
-    ok(dlx_message_tensor(m, 0, &t));
-    dlx_message_unref(m);
-    dlx_test_gpu_check(t, N, value);
-    t->deleter(t);
-}
-
 /* What is not taken is there for who comes later. */
 static struct dlx_test_gpu_end subscribe(void)
 {
@@ -78,8 +68,8 @@ GPU_LOOP_TEST(retained_tensors_are_there_whatever_their_publisher_does, ENDS, IS
     }
     for (int i = 0; i < 2; i++) { /* one newcomer after the other */
         struct dlx_test_gpu_end x = subscribe();
-        take(&x, 1);
-        take(&x, 2);
+        dlx_test_gpu_expect(&x, 0, N, 1);
+        dlx_test_gpu_expect(&x, 0, N, 2);
         dlx_test_gpu_end(&x);
     }
     if (_i == IS_STOPPED) {
@@ -106,7 +96,7 @@ GPU_TEST(what_was_not_taken_when_the_publisher_ended_can_still_be, 0)
     struct dlx_test_gpu_end x = subscribe();
     dlx_test_gpu_send(peer.sock, "", 1, -1);
     dlx_test_gpu_join(&peer);
-    take(&x, 3);
+    dlx_test_gpu_expect(&x, 0, N, 3);
     ck_assert_int_eq(dlx_take(x.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
     dlx_test_gpu_end(&x);
 }
@@ -211,8 +201,8 @@ GPU_TEST(a_subscriber_of_the_next_daemon_gets_what_was_published_before_and_afte
     dlx_test_gpu_send(peer.sock, "", 1, -1);
     (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
     struct dlx_test_gpu_end x = subscribe();
-    take(&x, 1);
-    take(&x, 2);
+    dlx_test_gpu_expect(&x, 0, N, 1);
+    dlx_test_gpu_expect(&x, 0, N, 2);
     dlx_test_gpu_end(&x);
     dlx_test_gpu_send(peer.sock, "", 1, -1);
     dlx_test_gpu_join(&peer);
@@ -233,8 +223,8 @@ GPU_LOOP_TEST(retained_tensors_outlive_their_publisher_and_the_daemon, ENDS, IS_
         dlx_test_gpu_join(&peer);
     dlx_test_store_restart();
     struct dlx_test_gpu_end x = subscribe();
-    take(&x, 1);
-    take(&x, 2);
+    dlx_test_gpu_expect(&x, 0, N, 1);
+    dlx_test_gpu_expect(&x, 0, N, 2);
     dlx_test_gpu_end(&x);
     dlx_test_store_drop("gpu/a");
     dlx_test_store_end();
@@ -247,10 +237,6 @@ int main(void)
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

@@ -24,19 +24,7 @@ static void begin(void)
 
 static uint64_t n_waits(const struct dlx_test_gpu_end *x)
 {
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(x->p, &stats));
-    return stats.gpu_waits;
-}
-
-static void take(struct dlx_test_gpu_end *x, uint32_t i, uint32_t value)
-{
-    DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(x);
-    ok(dlx_message_tensor(m, i, &t));
-    dlx_message_unref(m);
-    dlx_test_gpu_check(t, N, value);
-    t->deleter(t);
+    return dlx_test_stream_stats(x->p).gpu_waits;
 }
 
 /* A publisher, and a subscriber of the same topic in the same process. */
@@ -84,7 +72,7 @@ static void end_memory(enum memory memory, CUdeviceptr at)
 static void take_seven(int sock)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    take(&x, 0, 7);
+    dlx_test_gpu_expect(&x, 0, N, 7);
     dlx_test_gpu_end(&x);
 }
 
@@ -122,7 +110,7 @@ GPU_TEST(a_view_is_copied_with_its_strides, 0)
     ck_assert_uint_eq(report.copied_bytes, (2 * N - 1) * sizeof(uint32_t));
     all->deleter(all);
     end_memory(MANAGED, at);
-    take(&x, 0, 7);
+    dlx_test_gpu_expect(&x, 0, N, 7);
     dlx_test_gpu_end(&x);
 }
 
@@ -141,8 +129,8 @@ GPU_TEST(a_shared_tensor_stays_the_caller_s_to_write, 0)
     ck_assert_uint_eq(t->flags & DLPACK_FLAG_BITMASK_READ_ONLY, 0);
     t->deleter(t);
     end_memory(MANAGED, at);
-    take(&x, 0, 7);
-    take(&x, 0, 8);
+    dlx_test_gpu_expect(&x, 0, N, 7);
+    dlx_test_gpu_expect(&x, 0, N, 8);
     dlx_test_gpu_end(&x);
 }
 
@@ -154,8 +142,8 @@ GPU_TEST(what_can_be_shared_is_not_copied, 0)
     ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 8), &stage));
     ck_assert_uint_eq(report.n_copied, 0);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
-    take(&x, 0, 7);
-    take(&x, 0, 8);
+    dlx_test_gpu_expect(&x, 0, N, 7);
+    dlx_test_gpu_expect(&x, 0, N, 8);
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
     dlx_test_gpu_end(&x);
@@ -233,8 +221,8 @@ GPU_TEST(a_received_tensor_is_passed_on_as_a_copy, 0)
     dlx_test_gpu_send(peer.sock, "", 1, -1);
     dlx_test_gpu_join(&peer);
     struct dlx_test_gpu_end to = {.c = x.c, .s = s};
-    take(&to, 0, 7);
-    take(&to, 0, 8);
+    dlx_test_gpu_expect(&to, 0, N, 7);
+    dlx_test_gpu_expect(&to, 0, N, 8);
     dlx_subscription_unref(s);
     CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
@@ -253,7 +241,7 @@ GPU_TEST(what_the_stream_still_writes_is_in_the_copy, 0)
     CU_OK(cu.cuMemsetD32Async(at, 9, N, stream));
     ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, 1, N), &args));
     CU_OK(cu.cuStreamQuery(stream)); /* it was waited for */
-    take(&x, 0, 9);
+    dlx_test_gpu_expect(&x, 0, N, 9);
     CU_OK(cu.cuStreamDestroy(stream));
     end_memory(POOL, at);
     dlx_test_gpu_end(&x);
@@ -273,7 +261,7 @@ GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
     CU_OK(cu.cuStreamEndCapture(stream, &graph));
     CU_OK(cu.cuGraphDestroy(graph));
     ok(dlx_publish(x.p, t, &args));
-    take(&x, 0, 7);
+    dlx_test_gpu_expect(&x, 0, N, 7);
     CU_OK(cu.cuStreamDestroy(stream));
     end_memory(POOL, at);
     dlx_test_gpu_end(&x);
@@ -299,7 +287,7 @@ GPU_TEST(what_the_gpu_cannot_read_is_refused_with_the_reason, 0)
     fails(dlx_publish(x.p, t, &stage), DLX_E_DEVICE, "99");
     t->deleter(t);
     ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, 1, N), &stage));
-    take(&x, 0, 7);
+    dlx_test_gpu_expect(&x, 0, N, 7);
     end_memory(MANAGED, managed);
     end_memory(VIRTUAL, at);
     dlx_test_gpu_end(&x);
@@ -358,10 +346,6 @@ int main(void)
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

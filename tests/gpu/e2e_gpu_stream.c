@@ -202,9 +202,8 @@ static void cycle_pass_on(struct end_of_cycle *end, uint32_t first, CUdeviceptr 
 
 static void cycle_end(struct end_of_cycle *end)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     dlx_test_gpu_wait_held(end->s, 0);
-    ok(dlx_subscription_get_stats(end->s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(end->s);
     ck_assert_uint_eq(stats.gpu_waits, 0);
     ck_assert_uint_eq(stats.gpu_late, 0);
     CU_OK(cu.cuStreamDestroy(end->stream));
@@ -363,10 +362,6 @@ int main(void)
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

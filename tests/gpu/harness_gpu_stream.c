@@ -78,6 +78,16 @@ struct dlx_message *dlx_test_gpu_take(struct dlx_test_gpu_end *end)
     return dlx_test_stream_next(end->s);
 }
 
+void dlx_test_gpu_expect(struct dlx_test_gpu_end *end, uint32_t i, int64_t n, uint32_t value)
+{
+    DLManagedTensorVersioned *t;
+    struct dlx_message *m = dlx_test_gpu_take(end);
+    ok(dlx_message_tensor(m, i, &t));
+    dlx_message_unref(m);
+    dlx_test_gpu_check(t, n, value);
+    t->deleter(t);
+}
+
 void dlx_test_gpu_end(struct dlx_test_gpu_end *end)
 {
     dlx_subscription_unref(end->s);
@@ -219,9 +229,7 @@ void dlx_test_gpu_sync(CUstream stream)
 
 struct dlx_subscription_stats dlx_test_gpu_stats(const struct dlx_test_gpu_end *end)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(end->s, &stats));
-    return stats;
+    return dlx_test_stream_subscription_stats(end->s);
 }
 
 void dlx_test_gpu_wait_held(struct dlx_subscription *s, uint32_t n)

@@ -8,6 +8,7 @@
  */
 
 #include "tests/harness/patience.h"
+#include "tests/harness/daemon.h"
 #include <jansson.h>
 #include <stddef.h>
 #include <sys/types.h>
@@ -45,8 +46,6 @@ void dlx_test_cli_run_on_terminal(struct dlx_test_cli *cli, const char *socket, 
 /* With a terminal of so many columns as its stdout. */
 void dlx_test_cli_run_on_screen(struct dlx_test_cli *cli, const char *socket,
                                 unsigned short columns, int status, const char *const *words);
-
-#define DLX_TEST_WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 /* What it printed, as JSON; the caller drops the reference. Line `n` from 0 of several. */
 json_t *dlx_test_cli_json(const struct dlx_test_cli *cli);

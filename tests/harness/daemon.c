@@ -169,6 +169,15 @@ void dlx_test_daemon_start_prepared(struct dlx_test_daemon *daemon, void (*prepa
     wait_until_it_listens(daemon);
 }
 
+_Noreturn void dlx_test_daemon_exec(const struct dlx_test_daemon *daemon, const char *const *args)
+{
+    const char *argv[16] = {"dlpackd", "--foreground", "--socket", daemon->path};
+    for (size_t i = 0; args[i] && i < 11; i++)
+        argv[4 + i] = args[i];
+    (void)execv(program(daemon), (char **)(uintptr_t)argv);
+    _exit(127);
+}
+
 void dlx_test_daemon_start_default(struct dlx_test_daemon *daemon, const char *env)
 {
     daemon->pid = spawn(daemon, NULL, env, NULL, NULL, &daemon->log_fd);

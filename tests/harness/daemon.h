@@ -43,6 +43,11 @@ void dlx_test_daemon_start(struct dlx_test_daemon *daemon, const char *env);
 /* The same; `prepare` is called in the child before the program is. */
 void dlx_test_daemon_start_prepared(struct dlx_test_daemon *daemon, void (*prepare)(void *userdata),
                                     void *userdata);
+#define DLX_TEST_WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+/* For `prepare`: become the daemon of this build, on this socket, with these further arguments, of
+ * which the last is NULL. */
+_Noreturn void dlx_test_daemon_exec(const struct dlx_test_daemon *daemon, const char *const *args);
 /* The same without --socket: it is to find daemon->path by `env`. */
 void dlx_test_daemon_start_default(struct dlx_test_daemon *daemon, const char *env);
 /* Run it where it is to fail: returns its exit status; `ret_log` is what it said. */

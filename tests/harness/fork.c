@@ -47,6 +47,31 @@ pid_t dlx_test_fork(void)
     return pid;
 }
 
+struct dlx_test_child dlx_test_fork_child(void)
+{
+    struct dlx_test_child child;
+    ck_assert_int_eq(pipe(child.ready), 0);
+    child.pid = dlx_test_fork();
+    return child;
+}
+
+_Noreturn void dlx_test_fork_ready(const struct dlx_test_child *child)
+{
+    if (write(child->ready[1], "", 1) != 1)
+        _exit(1);
+    for (;;)
+        pause();
+}
+
+pid_t dlx_test_fork_wait_ready(const struct dlx_test_child *child)
+{
+    char byte;
+    close(child->ready[1]);
+    ck_assert_int_eq(read(child->ready[0], &byte, 1), 1);
+    close(child->ready[0]);
+    return child->pid;
+}
+
 void dlx_test_fork_join(pid_t pid)
 {
     int status = -1;

@@ -13,6 +13,16 @@
  */
 pid_t dlx_test_fork(void);
 
+/* A child that says when it is ready, and waits to be killed: dlx_test_fork_ready() does both, and
+ * dlx_test_fork_wait_ready() returns the child's id when it is ready. */
+struct dlx_test_child {
+    pid_t pid;
+    int ready[2];
+};
+struct dlx_test_child dlx_test_fork_child(void);
+_Noreturn void dlx_test_fork_ready(const struct dlx_test_child *child);
+pid_t dlx_test_fork_wait_ready(const struct dlx_test_child *child);
+
 /* The child ends with status 0. */
 void dlx_test_fork_join(pid_t pid);
 /* The child is killed and reaped. */

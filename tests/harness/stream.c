@@ -86,6 +86,27 @@ struct dlx_message *dlx_test_stream_next(struct dlx_subscription *s)
     return m;
 }
 
+struct dlx_publisher_stats dlx_test_stream_stats(struct dlx_publisher *p)
+{
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    ok(dlx_publisher_get_stats(p, &stats));
+    return stats;
+}
+
+struct dlx_subscription_stats dlx_test_stream_subscription_stats(struct dlx_subscription *s)
+{
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    ok(dlx_subscription_get_stats(s, &stats));
+    return stats;
+}
+
+struct dlx_daemon_info dlx_test_stream_daemon_info(struct dlx_client *c)
+{
+    struct dlx_daemon_info info = {.size = sizeof info};
+    ok(dlx_client_get_daemon_info(c, &info));
+    return info;
+}
+
 void dlx_test_stream_expect(struct dlx_subscription *s, int64_t n, int64_t value)
 {
     struct dlx_message *m = dlx_test_stream_next(s);

@@ -46,6 +46,9 @@ struct dlx_publisher *dlx_test_stream_publisher(struct dlx_client *c, const char
 struct dlx_subscription *dlx_test_stream_subscribe(struct dlx_client *c, const char *pattern,
                                                    const struct dlx_subscribe_args *args);
 struct dlx_message *dlx_test_stream_next(struct dlx_subscription *s);
+struct dlx_publisher_stats dlx_test_stream_stats(struct dlx_publisher *p);
+struct dlx_subscription_stats dlx_test_stream_subscription_stats(struct dlx_subscription *s);
+struct dlx_daemon_info dlx_test_stream_daemon_info(struct dlx_client *c);
 /* The next message has `n` elements that count up from `value`. */
 void dlx_test_stream_expect(struct dlx_subscription *s, int64_t n, int64_t value);
 

@@ -144,13 +144,6 @@ END_TEST
 
 /* ---- honest ones --------------------------------------------------------------------------- */
 
-static struct dlx_daemon_info info_of(struct dlx_client *c)
-{
-    struct dlx_daemon_info info = {.size = sizeof info};
-    ok(dlx_client_get_daemon_info(c, &info));
-    return info;
-}
-
 TEST(messages_given_back_after_their_subscriptions_are_charged_no_more)
 {
     enum { N = 20 };
@@ -158,23 +151,24 @@ TEST(messages_given_back_after_their_subscriptions_are_charged_no_more)
     struct dlx_message *held[N];
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
     dlx_test_stream_publish(p, 10, 1);
-    struct dlx_daemon_info before = info_of(c);
+    struct dlx_daemon_info before = dlx_test_stream_daemon_info(c);
     ck_assert_uint_eq(before.n_links, 0);
     for (int i = 0; i < N; i++) {
         struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/a", &newest);
         ok(dlx_take(s, PATIENCE, &held[i]));
         dlx_subscription_unref(s);
     }
-    ck_assert_uint_eq(info_of(c).n_links, N);
-    ck_assert_uint_gt(info_of(c).shared_bytes, before.shared_bytes);
+    ck_assert_uint_eq(dlx_test_stream_daemon_info(c).n_links, N);
+    ck_assert_uint_gt(dlx_test_stream_daemon_info(c).shared_bytes, before.shared_bytes);
     for (int i = 0; i < N; i++) {
         dlx_test_stream_check(held[i], 10, 1);
         dlx_message_unref(held[i]);
     }
     uint64_t deadline = dlx__deadline(PATIENCE);
-    while (info_of(c).n_links > 0) /* nobody has told, and who looked just now does not again */
+    while (dlx_test_stream_daemon_info(c).n_links >
+           0) /* nobody has told, and who looked just now does not again */
         ck_assert(dlx__now_ns() < deadline);
-    ck_assert_uint_eq(info_of(c).shared_bytes, before.shared_bytes);
+    ck_assert_uint_eq(dlx_test_stream_daemon_info(c).shared_bytes, before.shared_bytes);
     dlx_publisher_unref(p);
     dlx_client_unref(c);
     dlx_client_unref(other);

@@ -10,6 +10,7 @@
 #include "common/memory.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
+#include "tests/harness/user.h"
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <signal.h>
@@ -53,14 +54,6 @@ static void attack_as(uid_t uid, int (*attack)(void *userdata), void *userdata)
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert_msg(line == 0, "line %d was possible as uid %d", line, (int)uid);
     ck_assert_int_eq(status, 0);
-}
-
-static bool may_be_another(void)
-{
-    if (geteuid() == 0)
-        return true;
-    puts("SKIP: needs root to become another user");
-    return false;
 }
 
 /* ---- regions ------------------------------------------------------------------------------- */
@@ -251,7 +244,7 @@ static void check_region(const struct region *region)
 
 LOOP_TEST(kept_descriptors_of_regions_write_nothing, 0, 2)
 {
-    if (_i == 1 && !may_be_another())
+    if (_i == 1 && !dlx_test_user_may())
         return;
     struct scene x = make_scene();
     ck_assert_int_eq(x.n, 6);
@@ -296,7 +289,7 @@ static int attack_process(void *userdata)
 
 TEST(another_user_gets_nothing_out_of_the_processes)
 {
-    if (!may_be_another())
+    if (!dlx_test_user_may())
         return;
     struct scene x = make_scene();
     pid_t pids[] = {dlx_test_stream_daemon.pid, getpid()};
@@ -376,7 +369,7 @@ static int use_after_setuid(void *userdata)
 
 LOOP_TEST(guessed_handles_are_of_no_use_before_and_after_setuid, 0, 2)
 {
-    if (_i == 1 && !may_be_another())
+    if (_i == 1 && !dlx_test_user_may())
         return;
     struct scene x = make_scene();
     struct guess guess = {.fd = dlx_test_hello(&dlx_test_stream_daemon, 4),

@@ -62,9 +62,7 @@ static void check_nothing(struct dlx_subscription *s)
 
 static uint64_t n_lost(struct dlx_subscription *s)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(s, &stats));
-    return stats.lost;
+    return dlx_test_stream_subscription_stats(s).lost;
 }
 
 TEST(newcomers_find_what_is_retained_after_each_restart)
@@ -136,7 +134,6 @@ TEST(latest_skips_to_what_came_after_the_new_daemon)
     const struct dlx_subscribe_args args = {.size = sizeof args, .mode = DLX_MODE_LATEST};
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c, &retain_3);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_message *held = NULL, *m = NULL;
     int64_t n = 0, last = 0;
     struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &args);
@@ -162,7 +159,7 @@ TEST(latest_skips_to_what_came_after_the_new_daemon)
         }
         check_nothing(s);
     }
-    ok(dlx_subscription_get_stats(s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.taken + stats.skipped, (uint64_t)n);
     ck_assert_uint_eq(stats.lost, 0);
     dlx_test_stream_check(held, 100, 3);
@@ -180,7 +177,6 @@ TEST(copies_are_given_back)
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c, &args);
     struct dlx_subscription *s = subscribe(c, 0, false);
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_message *held[2] = {NULL}, *m = NULL;
     int64_t n = 0;
     for (int i = 0; i < 2; i++) {
@@ -203,7 +199,7 @@ TEST(copies_are_given_back)
     dlx_message_unref(m);
     for (int i = 0; i < 100; i++)
         dlx_test_stream_publish(p, 100, ++n);
-    ok(dlx_publisher_get_stats(p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
     ck_assert_uint_le(stats.arena_bytes, 64 << 10);
     dlx_subscription_unref(late);
     dlx_subscription_unref(s);

@@ -33,8 +33,7 @@ static void publish_until(struct dlx_publisher *p, int64_t *n, bool (*done)(void
 
 static bool has_n_publishers(void *userdata)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(userdata, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(userdata);
     struct dlx_message *m = NULL;
     (void)dlx_take(userdata, 0, &m);
     dlx_message_unref(m);
@@ -105,9 +104,8 @@ static void end_readers(struct reader readers[2], pthread_t threads[2], struct d
         atomic_store(&readers[i].to, (uint64_t)n);
     ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, n), &wait));
     for (int i = 0; i < 2; i++) {
-        struct dlx_subscription_stats stats = {.size = sizeof stats};
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
-        ok(dlx_subscription_get_stats(readers[i].s, &stats));
+        struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(readers[i].s);
         ck_assert_uint_eq(stats.lost, 0);
         ck_assert_uint_eq(stats.n_publishers, 1);
         dlx_subscription_unref(readers[i].s);
@@ -482,9 +480,8 @@ TEST(who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone)
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = NULL;
     struct dlx_message *m = NULL;
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
-    ok(dlx_subscription_get_stats(s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.has_daemon, 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     fails(dlx_take(s, PATIENCE, &m), DLX_E_DISCONNECTED, "dlpackd is gone");

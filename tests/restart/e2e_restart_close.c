@@ -112,8 +112,7 @@ static void check_event(struct reader *r, uint32_t kind)
 
 static struct dlx_subscription_stats stats_of(const struct reader *r)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(r->s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(r->s);
     ck_assert_uint_eq(stats.taken, r->taken);
     return stats;
 }

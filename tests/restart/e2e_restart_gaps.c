@@ -103,7 +103,6 @@ TEST(every_gap_has_a_number_through_restarts)
 LOOP_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2)
 {
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_message *m = NULL;
     struct dlx_publisher *p = dlx_test_stream_publisher(c[_i], "test/a", NULL);
     struct dlx_subscription *s = dlx_test_stream_subscribe(c[!_i], "test/a", NULL);
@@ -117,7 +116,7 @@ LOOP_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2)
         fails(dlx_take(s, 1000000, &m), DLX_E_TIMEOUT, "test/a");
         dlx_test_stream_publish(p, 10, i + 1);
     }
-    ok(dlx_subscription_get_stats(s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.n_publishers, 1);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     dlx_subscription_unref(s);
@@ -213,7 +212,6 @@ TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
 {
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
     struct dlx_message *m = NULL;
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_publisher *p = dlx_test_stream_publisher(c[0], "test/a", NULL);
     struct dlx_subscription *s = dlx_test_stream_subscribe(c[1], "test/a", NULL);
     for (int64_t i = 1; i <= 3; i++)
@@ -243,7 +241,7 @@ TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
     } while (r == DLX_E_TIMEOUT);
     ok(r);
     ck_assert_uint_eq(dlx_message_gap(m), dlx_message_seq(m) - 4);
-    ok(dlx_subscription_get_stats(s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.lost, dlx_message_gap(m));
     dlx_message_unref(m);
     dlx_subscription_unref(s);
@@ -260,7 +258,6 @@ LOOP_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3)
     const int64_t n = (int64_t)DLX_ARRAY_SIZE(sizes);
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 16};
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_message *m = NULL;
     uint64_t last = 0, gaps = 0;
     int r = 0;
@@ -292,7 +289,7 @@ LOOP_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3)
         dlx_message_unref(m);
         (void)poll(NULL, 0, 2);
     }
-    ok(dlx_subscription_get_stats(s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_int_eq((int64_t)last, n);
     ck_assert_uint_ge(gaps, 2); /* it was sent four arenas */
     ck_assert_uint_eq(stats.lost, gaps);
@@ -308,7 +305,6 @@ LOOP_TEST(a_publisher_that_was_disconnected_comes_back_with_a_gap, 0, 4)
 {
     struct dlx_publisher_args pa = {.size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK};
     struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = _i >= 2};
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_client *c = dlx_test_stream_connect();
     struct reader r = {.c = dlx_test_stream_connect()};
     struct dlx_message *m = NULL;
@@ -339,7 +335,7 @@ LOOP_TEST(a_publisher_that_was_disconnected_comes_back_with_a_gap, 0, 4)
         (void)take_one(&r);
         ck_assert_int_lt(time(NULL), end);
     }
-    ok(dlx_subscription_get_stats(r.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(r.s);
     ck_assert_uint_eq(r.gaps, _i % 2 ? 4 : 0);
     ck_assert_uint_eq(stats.lost, r.gaps);
     ck_assert_uint_eq(r.taken, 12 - r.gaps);

@@ -58,9 +58,7 @@ static struct listing list(struct dlx_client *c)
 
 static uint64_t shared_bytes(struct dlx_client *c)
 {
-    struct dlx_daemon_info info = {.size = sizeof info};
-    ok(dlx_client_get_daemon_info(c, &info));
-    return info.shared_bytes;
+    return dlx_test_stream_daemon_info(c).shared_bytes;
 }
 
 TEST(who_comes_late_gets_what_is_retained_unasked)
@@ -238,11 +236,8 @@ TEST(arguments_that_cannot_be_are_refused)
 /* Publish a set whose tensors all begin with `value`, and wait to be killed. */
 static pid_t spawn_trainer(int64_t value)
 {
-    int fds[2];
-    char byte;
-    ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
+    struct dlx_test_child child = dlx_test_fork_child();
+    if (child.pid == 0) {
         struct dlx_publisher *p = new_publisher(dlx_test_stream_connect(), &retain_1);
         struct dlx_item items[SET];
         char names[SET][16];
@@ -251,14 +246,9 @@ static pid_t spawn_trainer(int64_t value)
             items[i] = (struct dlx_item){names[i], dlx_test_stream_alloc(p, 1000, value)};
         }
         ok(dlx_publish_set(p, items, SET, NULL, NULL));
-        ck_assert_int_eq(write(fds[1], "", 1), 1);
-        for (;;)
-            pause();
+        dlx_test_fork_ready(&child);
     }
-    close(fds[1]);
-    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
-    close(fds[0]);
-    return pid;
+    return dlx_test_fork_wait_ready(&child);
 }
 
 static void check_set(struct dlx_message *m, int64_t value)

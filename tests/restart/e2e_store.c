@@ -53,23 +53,15 @@ TEST(a_daemon_that_is_killed_at_once_loses_nothing)
 /* Publish 1 to n and wait to be killed. */
 static pid_t spawn_publisher(int64_t n)
 {
-    int fds[2];
-    char byte;
-    ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
+    struct dlx_test_child child = dlx_test_fork_child();
+    if (child.pid == 0) {
         struct dlx_publisher *p =
             dlx_test_store_publisher(dlx_test_stream_connect(), "test/a", &dlx_test_retain_2);
         for (int64_t i = 1; i <= n; i++)
             dlx_test_stream_publish(p, 100, i);
-        ck_assert_int_eq(write(fds[1], "", 1), 1);
-        for (;;)
-            pause();
+        dlx_test_fork_ready(&child);
     }
-    close(fds[1]);
-    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
-    close(fds[0]);
-    return pid;
+    return dlx_test_fork_wait_ready(&child);
 }
 
 static void kill_publisher(pid_t pid)

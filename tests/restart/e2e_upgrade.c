@@ -218,23 +218,15 @@ TEST(what_idle_live_publishers_retain_is_there_at_once)
 /* A publisher that waits to be killed. */
 static pid_t spawn_publisher(const struct dlx_publisher_args *args)
 {
-    int fds[2];
-    char byte;
-    ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
+    struct dlx_test_child child = dlx_test_fork_child();
+    if (child.pid == 0) {
         struct dlx_publisher *p =
             dlx_test_store_publisher(dlx_test_stream_connect(), "test/a", args);
         for (int64_t i = 1; i <= 5; i++)
             dlx_test_stream_publish(p, 100, i);
-        ck_assert_int_eq(write(fds[1], "", 1), 1);
-        for (;;)
-            pause();
+        dlx_test_fork_ready(&child);
     }
-    close(fds[1]);
-    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
-    close(fds[0]);
-    return pid;
+    return dlx_test_fork_wait_ready(&child);
 }
 
 LOOP_TEST(a_publisher_that_dies_after_an_upgrade_leaves_what_it_should, 0, 2)

@@ -31,13 +31,9 @@ static const struct pair {
 
 static void serve_users(void *userdata)
 {
-    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
-    char program[512];
     (void)userdata;
-    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
-    (void)execl(program, "dlpackd", "--foreground", "--socket", dlx_test_stream_daemon.path,
-                "--allow-user", "64001", "--allow-user", "64002", (char *)NULL);
-    _exit(127);
+    dlx_test_daemon_exec(&dlx_test_stream_daemon,
+                         DLX_TEST_WORDS("--allow-user", "64001", "--allow-user", "64002"));
 }
 
 /* The fixture's daemon serves nobody else. */
@@ -215,9 +211,7 @@ LOOP_TEST(a_container_that_comes_late_gets_what_is_retained, LIVES, IS_KILLED + 
 
 static uint64_t shared_bytes(struct dlx_client *c)
 {
-    struct dlx_daemon_info info = {.size = sizeof info};
-    ok(dlx_client_get_daemon_info(c, &info));
-    return info.shared_bytes;
+    return dlx_test_stream_daemon_info(c).shared_bytes;
 }
 
 static void publish_one_and_wait(int sock)
@@ -441,9 +435,8 @@ static void check_says(const char *command, const char *text)
 
 static uint32_t pid_scope(void)
 {
-    struct dlx_daemon_info info = {.size = sizeof info};
     struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_client_get_daemon_info(c, &info));
+    struct dlx_daemon_info info = dlx_test_stream_daemon_info(c);
     ck_assert_uint_ne(info.pid, 0);
     dlx_client_unref(c);
     return info.pid_scope;

@@ -52,17 +52,13 @@ static void close_manager(void)
 /* In the child; `userdata` is WATCHDOG_USEC, or NULL. */
 static void serve(void *userdata)
 {
-    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
-    char program[512], pid[16];
-    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
+    char pid[16];
     (void)snprintf(pid, sizeof pid, "%d", (int)getpid());
     (void)setenv("NOTIFY_SOCKET", notify_path, 1);
     (void)setenv("WATCHDOG_PID", pid, 1);
     if (userdata)
         (void)setenv("WATCHDOG_USEC", userdata, 1);
-    (void)execl(program, "dlpackd", "--foreground", "--socket", daemon_.path, "--config",
-                config_path, (char *)NULL);
-    _exit(127);
+    dlx_test_daemon_exec(&daemon_, DLX_TEST_WORDS("--config", config_path));
 }
 
 static void start(const char *watchdog_us)

@@ -5,6 +5,7 @@
 #include "client/arena_policy.h"
 #include "client/heap.h"
 #include "tests/harness/run.h"
+#include "tests/harness/random.h"
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -240,14 +241,6 @@ static const struct load loads[] = {
 
 static uint64_t state;
 
-static uint64_t random64(void)
-{
-    uint64_t z = state += UINT64_C(0x9e3779b97f4a7c15); /* splitmix64 */
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
 LOOP_TEST(random_sizes_take_little_more_than_they_need, 0, (int)DLX_ARRAY_SIZE(loads))
 {
     const struct load *l = &loads[_i];
@@ -259,11 +252,11 @@ LOOP_TEST(random_sizes_take_little_more_than_they_need, 0, (int)DLX_ARRAY_SIZE(l
     double span = l->log2_of_largest - l->log2_of_smallest;
     state = 7;
     for (int i = 0; i < 8000; i++) {
-        uint64_t size =
-            (uint64_t)exp2(l->log2_of_smallest + span * ((double)(random64() >> 11) * 0x1p-53));
+        uint64_t size = (uint64_t)exp2(
+            l->log2_of_smallest + span * ((double)(dlx_test_splitmix64(&state) >> 11) * 0x1p-53));
         uint64_t dropped, grown;
         while (n_held > 0 && live + size > l->live) {
-            size_t k = random64() % n_held;
+            size_t k = dlx_test_splitmix64(&state) % n_held;
             dlx__heap_give(heap, held[k]);
             live -= sizes[k];
             held[k] = held[--n_held];
