@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* -- .npy ------------------------------------------------------------------------------------------------ */
+/* -- .npy -------------------------------------------------------------------------------------- */
 
 TEST(npy_files_come_back_byte_for_byte)
 {
@@ -150,7 +150,7 @@ TEST(one_dlxctl_feeds_another)
     dlx_test_cli_deinit(&echo);
 }
 
-/* -- video -------------------------------------------------------------------------------------------------- */
+/* -- video ------------------------------------------------------------------------------------- */
 
 static bool have_ffmpeg(void)
 {
@@ -189,7 +189,7 @@ TEST(video_of_ffmpeg_is_published)
     dlx_test_cli_deinit(&echo);
 }
 
-/* -- looking and measuring ------------------------------------------------------------------------------- */
+/* -- looking and measuring --------------------------------------------------------------------- */
 
 TEST(ls_and_info_show_what_is_there)
 {
@@ -305,7 +305,8 @@ TEST(a_reliable_subscriber_gets_everything)
     dlx_test_cli_deinit(&pub);
 }
 
-/* A set of `n` scalars named t0, t1, ... The names are a stranger's: they may hold an escape sequence. */
+/* A set of `n` scalars named t0, t1, ... The names are a stranger's: they may hold an escape
+ * sequence. */
 static struct dlx_publisher *publish_set(struct dlx_client *c, uint32_t n)
 {
     struct dlx_item items[32];

@@ -437,7 +437,8 @@ TEST(a_full_disk_is_noticed)
     dlx_test_cli_deinit(&pub);
 }
 
-/* Nothing else may get their numbers: what is printed would go to the daemon, or what it says be read. */
+/* Nothing else may get their numbers: what is printed would go to the daemon, or what it says be
+ * read. */
 TEST(closed_standard_descriptors_are_noticed)
 {
     expect(1, "dlxctl ls: writing to standard output: Bad file descriptor", DLX_TEST_CLOSED,

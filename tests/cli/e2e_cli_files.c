@@ -94,7 +94,8 @@ LOOP_TEST(a_file_may_have_the_longest_name_that_there_is, 0, 2)
 
 /* ---- pipes ----------------------------------------------------------------------------------- */
 
-/* Wait until it sleeps in this system call, or opens something. Returns false if the kernel does not tell. */
+/* Wait until it sleeps in this system call, or opens something. Returns false if the kernel does
+ * not tell. */
 static bool wait_in_call(pid_t pid, long number)
 {
     char text[256];

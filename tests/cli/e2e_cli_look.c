@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dlxctl ls and info: what they note of subscribers, the rates of a watch, and that they only look. */
+/* dlxctl ls and info: what they note of subscribers, the rates of a watch, and that they only
+ * look. */
 #include "tests/cli/harness_cli_case.h"
 #include "tests/harness/run.h"
 #include <check.h>
@@ -68,7 +69,7 @@ static void check_golden(const char *name, const char *const *words)
     dlx_test_cli_deinit(&cli);
 }
 
-/* -- BLOCKED, FULL, LOST, BEHIND --------------------------------------------------------------------- */
+/* -- BLOCKED, FULL, LOST, BEHIND --------------------------------------------------------------- */
 
 /* Until somebody takes a message. */
 static void *publish_once_there_is_room(void *p)
@@ -113,9 +114,9 @@ static void check_noted(const json_t *row, const struct noted *expected)
 }
 
 /*
- * Of cam/front, one subscriber keeps up, one has lost messages, and one has and is full. The reliable
- * one of lidar holds one message of two, and is slow: its publisher waits. That of quiet is full, but
- * there is room for what follows.
+ * Of cam/front, one subscriber keeps up, one has lost messages, and one has and is full. The
+ * reliable one of lidar holds one message of two, and is slow: its publisher waits. That of quiet
+ * is full, but there is room for what follows.
  */
 TEST(ls_and_info_note_who_is_in_the_way)
 {
@@ -201,7 +202,7 @@ TEST(ls_and_info_tell_how_many_messages_could_not_be_published)
     dlx_publisher_unref(p);
 }
 
-/* -- looking only ------------------------------------------------------------------------------------- */
+/* -- looking only ------------------------------------------------------------------------------ */
 
 /* Else it would end the wait of a publisher for its first subscriber. */
 /* It makes no call, so it does not answer the daemon's offer. */
@@ -291,7 +292,7 @@ TEST(looking_subscribes_only_where_it_says_so)
     dlx_publisher_unref(p);
 }
 
-/* -- ls --watch --------------------------------------------------------------------------------------- */
+/* -- ls --watch -------------------------------------------------------------------------------- */
 
 /* Three lists: between the first two, two messages of 96 bytes are published, and then none. */
 TEST(a_watch_tells_rates)

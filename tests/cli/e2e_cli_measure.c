@@ -13,9 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* -- bw --------------------------------------------------------------------------------------------------- */
+/* -- bw ---------------------------------------------------------------------------------------- */
 
-/* What bw says of 6 messages: f4.npy (96 bytes) and two.npy, which holds two arrays (4 and 24 bytes), twice. */
+/* What bw says of 6 messages: f4.npy (96 bytes) and two.npy, which holds two arrays (4 and 24
+ * bytes), twice. */
 static void run_bw(struct dlx_test_cli *bw, const char *option, const char *value)
 {
     struct dlx_test_cli pub;
@@ -103,7 +104,8 @@ static void wait_until_asleep(const struct dlx_publisher *p)
     }
 }
 
-/* What has no end of its own ends well by Ctrl-C; but not if nothing came, and never without a word. */
+/* What has no end of its own ends well by Ctrl-C; but not if nothing came, and never without a
+ * word. */
 TEST(ctrl_c_before_the_first_message_is_a_failure)
 {
     static const char *const commands[] = {"bw", "hz"};
@@ -127,11 +129,12 @@ TEST(ctrl_c_before_the_first_message_is_a_failure)
     dlx_client_unref(c);
 }
 
-/* -- holds ------------------------------------------------------------------------------------------------ */
+/* -- holds ------------------------------------------------------------------------------------- */
 
 enum { N_SUBSCRIPTIONS = 4, N_MESSAGES = 3 };
 
-/* A publisher of topic "a" and one of "b", and subscribers that hold 1, 3 and 0 messages of "a" and 2 of "b". */
+/* A publisher of topic "a" and one of "b", and subscribers that hold 1, 3 and 0 messages of "a" and
+ * 2 of "b". */
 struct story {
     struct dlx_client *c;
     struct dlx_publisher *p[2];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dlxctl and .npz files: those of NumPy are published, NumPy reads what is saved, and what lies is refused. */
+/* dlxctl and .npz files: those of NumPy are published, NumPy reads what is saved, and what lies is
+ * refused. */
 #include "tests/cli/harness_cli_case.h"
 #include "tests/harness/run.h"
 #include <check.h>
@@ -64,7 +65,8 @@ TEST(a_saved_file_comes_back_byte_for_byte)
     free(data);
 }
 
-/* A tensor without a name gets NumPy's; strides are followed; types and metadata that it cannot say are told. */
+/* A tensor without a name gets NumPy's; strides are followed; types and metadata that it cannot say
+ * are told. */
 TEST(what_the_format_cannot_say_is_told)
 {
     int64_t strides[] = {1, 3};

@@ -244,8 +244,8 @@ TEST(get_waits_for_the_first_message)
     dlx_test_cli_deinit(&get);
 }
 
-/* Each look at the newest message is a subscriber, which the publisher hears of when it makes a call. Any number may look, but
- * not all of them may keep what they got. */
+/* Each look at the newest message is a subscriber, which the publisher hears of when it makes a
+ * call. Any number may look, but not all of them may keep what they got. */
 TEST(a_message_that_cannot_be_looked_at_is_not_none)
 {
     struct dlx_connect_args args = {.size = sizeof args, .socket = dlx_test_cli_daemon.path};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dlxctl and .safetensors files: what one publishes, another saves, and what the reference implementation makes of it. */
+/* dlxctl and .safetensors files: what one publishes, another saves, and what the reference
+ * implementation makes of it. */
 #include "tests/cli/harness_cli_case.h"
 #include "tests/harness/run.h"
 #include <check.h>
@@ -244,7 +245,7 @@ TEST(a_file_that_lies_publishes_nothing)
     dlx_test_cli_deinit(&pub);
 }
 
-/* -- sets of several files, and metadata of the command line ----------------------------------------- */
+/* -- sets of several files, and metadata of the command line ----------------------------------- */
 
 static void fails(int status, const char *why, const char *const *words)
 {
@@ -269,7 +270,8 @@ TEST(several_files_are_one_set)
     dlx_test_cli_deinit(&get);
 }
 
-/* The first of each, then the second of each: two.npy has two arrays, the raw bytes one of its own type. */
+/* The first of each, then the second of each: two.npy has two arrays, the raw bytes one of its own
+ * type. */
 TEST(files_of_a_set_go_on_together)
 {
     struct dlx_test_cli pub, save;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What people read: numbers, tables, text of others, rates; and the names and contents of saved files. */
+/* What people read: numbers, tables, text of others, rates; and the names and contents of saved
+ * files. */
 #include "cli/npy.h"
 #include "cli/output.h"
 #include "cli/progress.h"
@@ -393,7 +394,8 @@ TEST(a_large_window_grows)
     rate_free(r);
 }
 
-/* The line of each second looks at few of a large window: the last ones, also where the ring begins. */
+/* The line of each second looks at few of a large window: the last ones, also where the ring
+ * begins. */
 TEST(a_summary_may_look_at_the_last_messages_alone)
 {
     struct rate *r = NULL;

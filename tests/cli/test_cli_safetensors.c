@@ -36,7 +36,7 @@ static void refuse(const char *header, uint64_t data_size, int code, const char 
     refuse_bytes(header, strlen(header), data_size, code, words);
 }
 
-/* -- the prefix ---------------------------------------------------------------------------------------- */
+/* -- the prefix -------------------------------------------------------------------------------- */
 
 TEST(the_size_of_the_header_has_limits)
 {
@@ -83,7 +83,7 @@ TEST(a_file_is_recognised_by_its_first_bytes)
     ck_assert(!safetensors_is((const uint8_t *)"YUV4MPEG{", 9));
 }
 
-/* -- what a header says --------------------------------------------------------------------------------- */
+/* -- what a header says ------------------------------------------------------------------------ */
 
 TEST(every_data_type_of_whole_bytes_is_carried)
 {
@@ -156,7 +156,7 @@ TEST(tensors_come_in_the_order_of_their_data)
     safetensors_free(s);
 }
 
-/* -- what is refused ------------------------------------------------------------------------------------ */
+/* -- what is refused --------------------------------------------------------------------------- */
 
 #define T(dtype, shape, offsets)                                                                   \
     "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
@@ -376,7 +376,7 @@ TEST(dimensions_and_values_are_limited)
     refuse(deep, 1, DLX_E_INVALID, "maximum parsing depth");
 }
 
-/* -- what is written ------------------------------------------------------------------------------------ */
+/* -- what is written --------------------------------------------------------------------------- */
 
 static const int64_t shape23[] = {2, 3};
 

@@ -31,7 +31,7 @@ static void data_path(const char *name, char path[512])
     (void)snprintf(path, 512, "%s/tests/data/npy/%s", top ? top : ".", name);
 }
 
-/* -- one tensor after the other out of one file -------------------------------------------------------- */
+/* -- one tensor after the other out of one file ------------------------------------------------ */
 
 struct reading {
     struct source *source;
@@ -95,7 +95,7 @@ static void expect_failure_of(struct source_args args, const void *data, size_t 
     (void)unlink(path);
 }
 
-/* -- .npy ------------------------------------------------------------------------------------------------ */
+/* -- .npy -------------------------------------------------------------------------------------- */
 
 TEST(files_of_numpy_are_read)
 {
@@ -212,7 +212,7 @@ TEST(files_that_cannot_be_read_are_named)
     expect_failure(args, folder, DLX_E_SYSTEM, "/: Is a directory");
 }
 
-/* -- raw bytes --------------------------------------------------------------------------------------------- */
+/* -- raw bytes --------------------------------------------------------------------------------- */
 
 static struct source_args raw_args(uint8_t code, uint8_t bits, int32_t ndim, int64_t a, int64_t b)
 {
@@ -237,7 +237,7 @@ TEST(raw_bytes_are_whole_tensors)
     remove_dir();
 }
 
-/* -- pipes --------------------------------------------------------------------------------------------------- */
+/* -- pipes ------------------------------------------------------------------------------------- */
 
 struct feed {
     int fd;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sets out of .safetensors files and pipes: what comes out, and what is said about files that lie. */
+/* Sets out of .safetensors files and pipes: what comes out, and what is said about files that
+ * lie. */
 #include "cli/source.h"
 #include "tests/harness/cli.h"
 #include "tests/harness/run.h"

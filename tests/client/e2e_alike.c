@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Most messages of a stream have the type and shape of the one before, and both sides reuse what they found out about
- * that. Here all kinds follow each other in every order, and nothing of one is seen in another.
+ * Most messages of a stream have the type and shape of the one before, and both sides reuse what
+ * they found out about that. Here all kinds follow each other in every order, and nothing of one is
+ * seen in another.
  */
 
 #include "client/publisher.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Memory of publishers whose messages change their size: it goes back while other messages are held, whose data stays, and
- * comes again. */
+/* Memory of publishers whose messages change their size: it goes back while other messages are
+ * held, whose data stays, and comes again. */
 
 #include "client/call.h"
 #include "client/publisher.h"
@@ -42,7 +42,8 @@ static struct dlx_message *pass(struct dlx_test_pair *x, int64_t mib, int64_t va
     return dlx_test_stream_next(x->s);
 }
 
-/* The same with a message of which only the ends are written: the first and the last element are `mib`. */
+/* The same with a message of which only the ends are written: the first and the last element are
+ * `mib`. */
 static void pass_large(struct dlx_test_pair *x, int64_t mib)
 {
     const int64_t n = N(mib);
@@ -88,7 +89,8 @@ TEST(memory_goes_back_and_comes_again_while_others_hold_theirs)
             most = DLX_MAX(most, dlx_test_stream_stats(x.p).arena_bytes);
         }
         struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
-        /* Of 295 MiB: five times the largest is there before the publisher looks what was released. */
+        /* Of 295 MiB: five times the largest is there before the publisher looks what was
+         * released. */
         ck_assert_uint_le(most, 5 * 38 * MIB);
         settle(&x, stats.n_arenas);
         ck_assert_uint_eq(mapped_bytes(x.s), stats.arena_bytes);
@@ -101,7 +103,8 @@ TEST(memory_goes_back_and_comes_again_while_others_hold_theirs)
     dlx_test_pair_end(&x);
 }
 
-/* Of several sizes in turn, each held for a while: after the first messages no arena comes or goes. */
+/* Of several sizes in turn, each held for a while: after the first messages no arena comes or
+ * goes. */
 TEST(a_steady_stream_keeps_its_arenas)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
@@ -220,7 +223,8 @@ static bool has_arena(struct dlx_subscription *s, uint32_t id)
     return dlx__subscriber_link_arena(s->links[0], id) != NULL;
 }
 
-/* It is unmapped although others are held, and not while it is held itself, whatever the publisher says. */
+/* It is unmapped although others are held, and not while it is held itself, whatever the publisher
+ * says. */
 TEST(a_dropped_arena_stays_mapped_for_what_lies_in_it_alone)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);

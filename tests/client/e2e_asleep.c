@@ -244,7 +244,8 @@ static void guests_leave(struct guests *g)
     dlx_client_unref(g->c);
 }
 
-/* Those that are left were told of by nobody: the publisher goes on where they hold nothing, and they go on with it. */
+/* Those that are left were told of by nobody: the publisher goes on where they hold nothing, and
+ * they go on with it. */
 LOOP_TEST(a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleeps, 0, 2)
 {
     struct dlx_client *c = dlx_test_stream_connect();
@@ -288,7 +289,8 @@ LOOP_TEST(a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleeps
     dlx_client_unref(c);
 }
 
-/* A reliable one that the publisher was not told of is not waited for: what it loses by that has a number. */
+/* A reliable one that the publisher was not told of is not waited for: what it loses by that has a
+ * number. */
 TEST(what_a_reliable_subscriber_loses_with_its_daemon_is_counted)
 {
     static const struct dlx_publisher_args blocks = {

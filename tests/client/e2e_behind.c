@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What dlx_list_links() tells: how far a subscriber is behind, and whether its publisher waits for it. */
+/* What dlx_list_links() tells: how far a subscriber is behind, and whether its publisher waits for
+ * it. */
 
 #include "client/subscriber_link.h"
 #include "client/publisher.h"
@@ -14,7 +15,7 @@
 
 enum { DEPTH = 4, LINKS_MAX = 8 };
 
-/* ---- looking ---------------------------------------------------------------------------------- */
+/* ---- looking --------------------------------------------------------------------------------- */
 
 struct links {
     struct dlx_link_info of[LINKS_MAX];
@@ -65,7 +66,7 @@ static struct links wait_until_it_blocks(struct dlx_client *c, bool blocks)
     }
 }
 
-/* ---- a publisher and subscribers --------------------------------------------------------------- */
+/* ---- a publisher and subscribers ------------------------------------------------------------- */
 
 TEST(it_is_told_how_many_messages_a_subscriber_has_yet_to_take)
 {
@@ -169,7 +170,7 @@ TEST(a_publisher_that_waits_by_its_descriptor_is_blocked)
     dlx_test_pair_end(&x);
 }
 
-/* ---- what the pages say ------------------------------------------------------------------------ */
+/* ---- what the pages say ---------------------------------------------------------------------- */
 
 /* A publisher that speaks the protocol itself, so that a test writes its control block. */
 struct raw {
@@ -223,7 +224,8 @@ LOOP_TEST(a_subscriber_that_was_there_first_is_behind_from_the_first_message, 0,
     end_raw(&x);
 }
 
-/* One that joins later has yet to say where it begins; until then a publisher waits for it all the same. */
+/* One that joins later has yet to say where it begins; until then a publisher waits for it all the
+ * same. */
 TEST(a_subscriber_that_has_not_started_is_not_behind)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocking[0], &reliable);

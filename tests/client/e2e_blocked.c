@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A publisher that waits sleeps, whatever its subscribers do: each poll() that may sleep is counted. */
+/* A publisher that waits sleeps, whatever its subscribers do: each poll() that may sleep is
+ * counted. */
 
 #include "client/subscriber_link.h"
 #include "client/publisher.h"
@@ -16,7 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* One that does not sleep asks some thousand times in the time of these tests, one that does once in 20 ms. */
+/* One that does not sleep asks some thousand times in the time of these tests, one that does once
+ * in 20 ms. */
 enum { WAIT_MS = 200, POLLS_MAX = 40 };
 
 static int n_polls;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What a publisher lets one subscriber hold: takes beyond that fail, and a link that holds more is cut. */
+/* What a publisher lets one subscriber hold: takes beyond that fail, and a link that holds more is
+ * cut. */
 
 #include "client/publisher.h"
 #include "client/subscription.h"
@@ -216,7 +217,8 @@ static void expect_one_at_a_time(struct dlx_subscription *s)
     dlx_message_unref(m);
 }
 
-/* After a restart each link has its own bounds: until nothing comes on the old one, and then two more. */
+/* After a restart each link has its own bounds: until nothing comes on the old one, and then two
+ * more. */
 static void publish_on_a_new_link(struct dlx_test_pair *x)
 {
     struct dlx_message *m = NULL;
@@ -250,7 +252,7 @@ LOOP_TEST(bounds_outlive_the_daemon_and_the_publisher, 0, 2)
     dlx_test_pair_end(&x);
 }
 
-/* ---- links that are cut ------------------------------------------------------------------------ */
+/* ---- links that are cut ---------------------------------------------------------------------- */
 
 /* The bounds are unknown to its library. */
 static void make_liar(struct dlx_subscription *s)
@@ -415,7 +417,7 @@ TEST(parts_of_a_tensor_count_their_own_bytes)
     dlx_test_pair_end(&x);
 }
 
-/* ---- on two threads ---------------------------------------------------------------------------- */
+/* ---- on two threads -------------------------------------------------------------------------- */
 
 struct releaser {
     struct dlx_message *_Atomic next[16];

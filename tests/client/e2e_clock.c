@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Time-outs do not follow the clock of the day, which somebody may set. It is not set here: a filter lets every wait that
- * follows it end at once, as after a jump.
+ * Time-outs do not follow the clock of the day, which somebody may set. It is not set here: a
+ * filter lets every wait that follows it end at once, as after a jump.
  */
 
 #include "client/publisher.h"
@@ -106,7 +106,8 @@ LOOP_TEST(who_waits_for_another_thread_waits_as_long_as_it_may, 0, 2)
     dlx_client_unref(asker.c);
 }
 
-/* What is only told the daemon, or can be done later, does not wait for another thread's call: a stream goes on. */
+/* What is only told the daemon, or can be done later, does not wait for another thread's call: a
+ * stream goes on. */
 TEST(a_stream_does_not_wait_for_another_thread)
 {
     const struct dlx_publisher_args pa = {.size = sizeof pa, .history = 2, .retain = 1};

@@ -119,8 +119,8 @@ TEST(a_shared_tensor_is_published_again_without_a_copy)
     dlx_test_pair_end(&x);
 }
 
-/* However often the ring goes round: while the caller has it, or a subscriber holds its message, its memory is not
- * used for anything else. Then it is. */
+/* However often the ring goes round: while the caller has it, or a subscriber holds its message,
+ * its memory is not used for anything else. Then it is. */
 TEST(shared_memory_comes_back_after_its_deleter_and_its_messages)
 {
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 16};
@@ -328,7 +328,8 @@ static void *delete_it(void *tensor)
     return NULL;
 }
 
-/* The deleter on another thread, before or after the publisher has gone; the subscriber holds the message. */
+/* The deleter on another thread, before or after the publisher has gone; the subscriber holds the
+ * message. */
 TEST(a_shared_tensor_outlives_its_publisher)
 {
     for (int after = 0; after < 2; after++) {
@@ -382,7 +383,8 @@ static void source_end(struct source *source)
     dlx_test_pair_end(&source->pair);
 }
 
-/* Publish what was received from `source` on `p`, in every form that it can have; `s` receives it. */
+/* Publish what was received from `source` on `p`, in every form that it can have; `s` receives
+ * it. */
 static void publish_received(struct source *source, struct dlx_publisher *p,
                              struct dlx_subscription *s)
 {

@@ -78,7 +78,8 @@ TEST(a_publisher_that_writes_to_what_it_published_dies)
     }
 }
 
-/* A publisher is in the mode or not from its beginning to its end, and the environment is looked at once. */
+/* A publisher is in the mode or not from its beginning to its end, and the environment is looked at
+ * once. */
 TEST(the_mode_is_that_of_when_the_publisher_was_made)
 {
     static const bool on[] = {true, true, false, true};
@@ -184,8 +185,8 @@ TEST(a_shared_tensor_stays_protected_when_its_message_is_gone)
     dlx_test_pair_end(&x);
 }
 
-/* Every part of a message: its tensors, what was copied, and the manifest. No subscriber is here, so what is
- * mapped read-only is what was protected. */
+/* Every part of a message: its tensors, what was copied, and the manifest. No subscriber is here,
+ * so what is mapped read-only is what was protected. */
 TEST(all_of_a_message_is_protected)
 {
     dlx_set_debug(true);
@@ -232,8 +233,8 @@ TEST(all_of_a_message_is_protected)
     dlx_client_unref(c);
 }
 
-/* The size in the ring entry is that of the manifest, not of its pages: or one that is as large as can be would seem larger
- * than that to a subscriber. */
+/* The size in the ring entry is that of the manifest, not of its pages: or one that is as large as
+ * can be would seem larger than that to a subscriber. */
 TEST(the_largest_manifest_arrives)
 {
     static char meta[DLX_META_MAX], name[DLX_NAME_MAX + 1];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A subscription counts from the moment dlx_subscribe() returned, also for publishers that come later and while the
- * subscriber makes no call of the library. */
+/* A subscription counts from the moment dlx_subscribe() returned, also for publishers that come
+ * later and while the subscriber makes no call of the library. */
 
 #include "tests/harness/fork.h"
 #include "tests/harness/patience.h"
@@ -120,7 +120,8 @@ LOOP_TEST(what_an_unreliable_subscriber_does_not_get_counts_as_lost, 0, 3)
     dlx_client_unref(c);
 }
 
-/* More publishers than there are spare links: of those that got none, and have left, every message is counted. */
+/* More publishers than there are spare links: of those that got none, and have left, every message
+ * is counted. */
 LOOP_TEST(messages_of_publishers_that_found_no_spare_link_count_as_lost, 0, 3)
 {
     struct dlx_client *c = dlx_test_stream_connect();
@@ -306,7 +307,8 @@ TEST(a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription)
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "sleeper"));
     (void)snprintf(pid, sizeof pid, "pid %d", (int)getpid());
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), pid));
-    /* One that drops its oldest messages waits for nobody: it cannot serve a reliable subscription. */
+    /* One that drops its oldest messages waits for nobody: it cannot serve a reliable
+     * subscription. */
     dlx_publisher_unref(dlx_test_stream_publisher(c, "test/drop", &drop));
     int r;
     /* Each look may prepare more spare links, which the daemon may not have seen at once. */
@@ -390,7 +392,8 @@ TEST(a_subscriber_that_sleeps_through_the_end_of_the_daemon_gets_all)
     dlx_client_unref(c);
 }
 
-/* A publisher that was there announces itself to the next daemon, and finds a subscription that was made there first. */
+/* A publisher that was there announces itself to the next daemon, and finds a subscription that was
+ * made there first. */
 TEST(a_subscription_made_with_the_next_daemon_counts_from_then_on)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* When a subscription says that its publishers have left: n_publishers of struct dlx_subscribe_args. */
+/* When a subscription says that its publishers have left: n_publishers of struct
+ * dlx_subscribe_args. */
 
 #include "tests/harness/stream.h"
 #include <stdio.h>
@@ -77,7 +78,8 @@ TEST(a_subscription_to_any_publishers_never_ends)
     dlx_client_unref(c);
 }
 
-/* A restart of the daemon: the first publisher is there all the time, whatever daemon it is attached by. */
+/* A restart of the daemon: the first publisher is there all the time, whatever daemon it is
+ * attached by. */
 TEST(a_publisher_that_reconnects_has_not_left)
 {
     struct dlx_client *c = dlx_test_stream_connect();
@@ -102,7 +104,7 @@ TEST(a_publisher_that_reconnects_has_not_left)
     dlx_client_unref(c);
 }
 
-/* ---- publishers that have gone ---------------------------------------------------------------- */
+/* ---- publishers that have gone --------------------------------------------------------------- */
 
 enum { N_GONE = 40 }; /* several pages */
 

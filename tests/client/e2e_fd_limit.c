@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Processes at their limit of open files, and replies that come too late: nothing is lost, and nothing stays with the daemon. */
+/* Processes at their limit of open files, and replies that come too late: nothing is lost, and
+ * nothing stays with the daemon. */
 
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
@@ -124,8 +125,8 @@ TEST(replies_that_come_too_late_leave_nothing)
 }
 
 /*
- * Its links wait in their socket until it has room, and hold everything until then. A publisher that blocks waits for
- * them when it is `depth` ahead, and says so.
+ * Its links wait in their socket until it has room, and hold everything until then. A publisher
+ * that blocks waits for them when it is `depth` ahead, and says so.
  */
 START_TEST(a_publisher_without_room_attaches_subscribers_later)
 {

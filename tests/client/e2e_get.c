@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* dlx_get(): one message, the newest, now or when it comes; and structs of callers that were compiled with another version. */
+/* dlx_get(): one message, the newest, now or when it comes; and structs of callers that were
+ * compiled with another version. */
 
 #include "tests/harness/stream.h"
 #include <pthread.h>

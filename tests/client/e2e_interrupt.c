@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* dlx_connect_args.interrupt: what waits for a daemon that stands still is ended by it, and nothing of it is left. */
+/* dlx_connect_args.interrupt: what waits for a daemon that stands still is ended by it, and nothing
+ * of it is left. */
 
 #include "tests/harness/stream.h"
 #include <pthread.h>
@@ -104,7 +105,8 @@ TEST(it_ends_every_wait_for_the_daemon)
     is_ended(dlx_client_get_daemon_info(c, &after), "dlx_client_get_daemon_info");
     asked.stop_at = 0;
     ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
-    /* All of that was done, and is given back; a subscription is when the daemon sees that its socket is closed. */
+    /* All of that was done, and is given back; a subscription is when the daemon sees that its
+     * socket is closed. */
     for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;;) {
         ok(dlx_client_get_daemon_info(c, &after));
         if (after.n_publishers == 1 && after.shared_bytes == before.shared_bytes)
@@ -128,7 +130,8 @@ TEST(it_is_asked_as_long_as_the_daemon_stands_still)
     dlx_client_unref(c);
 }
 
-/* A daemon that has ended is waited for, too; and so is the answer of one in its place that is deaf. */
+/* A daemon that has ended is waited for, too; and so is the answer of one in its place that is
+ * deaf. */
 TEST(it_ends_the_wait_for_another_daemon)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};

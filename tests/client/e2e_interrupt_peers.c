@@ -43,8 +43,8 @@ static struct dlx_client *connect_asking(void)
 
 /* ---- the waits ----------------------------------------------------------------------------- */
 
-/* The client that is asked has a publisher and a subscription on test/a, and one on test/none; `other`
- * has the same, and asks nobody. */
+/* The client that is asked has a publisher and a subscription on test/a, and one on test/none;
+ * `other` has the same, and asks nobody. */
 static struct {
     struct dlx_client *c, *other;
     struct dlx_publisher *p, *other_p;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A signal handler runs while a call waits: the call says so, nothing is lost, and the next one goes
- * on. A program that is stopped and continued runs no handler: its call goes on waiting. */
+/* A signal handler runs while a call waits: the call says so, nothing is lost, and the next one
+ * goes on. A program that is stopped and continued runs no handler: its call goes on waiting. */
 
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"

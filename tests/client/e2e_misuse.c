@@ -166,7 +166,7 @@ TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
     dlx_test_pair_end(&x);
 }
 
-/* ---- two threads on one subscription ---------------------------------------------------------- */
+/* ---- two threads on one subscription --------------------------------------------------------- */
 
 enum { N_TAKEN = 20000 };
 

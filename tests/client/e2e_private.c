@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* dlx_message_private(): what is written to is the caller's alone; what is not, is not copied, and not used again. */
+/* dlx_message_private(): what is written to is the caller's alone; what is not, is not copied, and
+ * not used again. */
 
 #include "tests/harness/fork.h"
 #include "tests/harness/maps.h"
@@ -30,7 +31,8 @@ static struct dlx_message *take(struct dlx_subscription *s)
     return dlx_test_stream_next(s);
 }
 
-/* Can this kernel do it? Then the library is to do it. Not before Linux 5.13, not under valgrind. */
+/* Can this kernel do it? Then the library is to do it. Not before Linux 5.13, not under
+ * valgrind. */
 static bool kernel_has_views(void)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -199,7 +201,8 @@ TEST(scalars_and_empty_tensors_are_copied)
 
 /* ---- how long ------------------------------------------------------------------------------ */
 
-/* Pages that were not written to are the publisher's: it must not use them while the view is there. */
+/* Pages that were not written to are the publisher's: it must not use them while the view is
+ * there. */
 TEST(a_view_holds_its_message_and_a_copy_does_not)
 {
     struct dlx_publisher_args few = {.size = sizeof few, .depth = 2};

@@ -173,7 +173,8 @@ TEST(without_a_daemon_it_is_readable_only_when_there_is_room)
     dlx_test_pair_end(&x);
 }
 
-/* Nothing tells of a new daemon, so the descriptor does now and then: after 20 ms, 40, and so on. */
+/* Nothing tells of a new daemon, so the descriptor does now and then: after 20 ms, 40, and so
+ * on. */
 TEST(without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *later;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * What the public calls refuse, as the header says: arguments that are NULL, numbers that cannot be, handles of a parent
- * process. Each with its code and with words, and nothing has changed by it.
+ * What the public calls refuse, as the header says: arguments that are NULL, numbers that cannot
+ * be, handles of a parent process. Each with its code and with words, and nothing has changed by
+ * it.
  */
 
 #include "tests/harness/fork.h"
@@ -80,7 +81,8 @@ static const struct dlx_tensor_spec spec = {
     .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = shape};
 static struct dlx_item item;
 
-/* Each call with one argument less than it needs: `without` counts them, past the last one all are there. */
+/* Each call with one argument less than it needs: `without` counts them, past the last one all are
+ * there. */
 #define ARG(i, value) (without == (i) ? NULL : (value))
 #define RET(type)     ((type)(void *)ARG(1, &out))
 
@@ -334,7 +336,7 @@ TEST(no_call_takes_a_handle_of_the_parent)
     end_all();
 }
 
-/* ---- what is no socket --------------------------------------------------------------------------- */
+/* ---- what is no socket ----------------------------------------------------------------------- */
 
 LOOP_TEST(a_path_that_is_no_socket, 0, 2)
 {
@@ -346,7 +348,7 @@ LOOP_TEST(a_path_that_is_no_socket, 0, 2)
     fails(dlx_connect(&c, &args), DLX_E_NO_DAEMON, words);
 }
 
-/* ---- numbers ----------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 TEST(a_publisher_that_cannot_be)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* min_subscribers of struct dlx_publisher_args: a message that would reach too few is not published. */
+/* min_subscribers of struct dlx_publisher_args: a message that would reach too few is not
+ * published. */
 
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
@@ -10,7 +11,8 @@
 
 static const struct dlx_publisher_args one = {.size = sizeof one, .min_subscribers = 1};
 
-/* A process that subscribes when it is told to, and takes until it has the message of this number. */
+/* A process that subscribes when it is told to, and takes until it has the message of this
+ * number. */
 struct child {
     pid_t pid;
     int fd; /* a byte: go on */

@@ -17,7 +17,8 @@ static void delete_private(DLManagedTensorVersioned *t)
     free(t);
 }
 
-/* A tensor in private memory: `rows` x `columns` of int64 that count up, every second column if `gaps`. */
+/* A tensor in private memory: `rows` x `columns` of int64 that count up, every second column if
+ * `gaps`. */
 static DLManagedTensorVersioned *private_tensor(int64_t rows, int64_t columns, bool gaps)
 {
     DLManagedTensorVersioned *t = calloc(1, sizeof *t);

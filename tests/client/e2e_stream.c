@@ -478,12 +478,14 @@ TEST(frames_of_one_size_need_no_more_memory_after_a_while)
     }
     ok(dlx_publisher_get_stats(x.p, &after));
     ck_assert_uint_le(after.arena_bytes, before.arena_bytes);
-    /* History 4, one filled, at most 8 so that readers are disturbed less; arenas grow by a quarter. */
+    /* History 4, one filled, at most 8 so that readers are disturbed less; arenas grow by a
+     * quarter. */
     ck_assert_uint_le(after.arena_bytes, 8 * 100000 * 13 * 5 / 4);
     dlx_test_pair_end(&x);
 }
 
-/* Its last messages lie in arenas that the daemon sends when the ones before are acknowledged: it is slow. */
+/* Its last messages lie in arenas that the daemon sends when the ones before are acknowledged: it
+ * is slow. */
 TEST(what_a_publisher_left_that_has_gone_is_waited_for)
 {
     enum { N = 24, ELEMENTS = 1 << 17 };

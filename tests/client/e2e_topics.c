@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Patterns that follow publishers as they come and go, several publishers of a topic, and the events that tell
- * of both sides. */
+/* Patterns that follow publishers as they come and go, several publishers of a topic, and the
+ * events that tell of both sides. */
 
 #include "common/util.h"
 #include "tests/harness/fork.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which daemon is found where there are several, where one refuses, and where the machine's is being
- * restarted. Each story has a /run and a /tmp of its own, so it needs root.
+ * Which daemon is found where there are several, where one refuses, and where the machine's is
+ * being restarted. Each story has a /run and a /tmp of its own, so it needs root.
  */
 #include "common/util.h"
 #include "tests/harness/fork.h"

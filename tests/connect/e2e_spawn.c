@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* dlx_connect(&c, NULL) where nobody set anything up: a private daemon, shared by all, that ends by itself. */
+/* dlx_connect(&c, NULL) where nobody set anything up: a private daemon, shared by all, that ends by
+ * itself. */
 
 #include "tests/harness/cli.h"
 #include "tests/harness/fork.h"
@@ -309,7 +310,8 @@ START_TEST(processes_share_one_daemon)
 }
 END_TEST
 
-/* The daemon ends as soon as it is alone: clients keep coming while it does, until the test has seen enough. */
+/* The daemon ends as soon as it is alone: clients keep coming while it does, until the test has
+ * seen enough. */
 static void come_and_go(int told, int enough)
 {
     struct pollfd stop = {.fd = enough, .events = POLLIN};
@@ -345,7 +347,8 @@ TEST(clients_that_come_while_the_daemon_goes)
     }
     close(told[1]);
     close(enough[0]);
-    /* How often the daemon is alone depends on the machine: the clients go on until it has gone a few times. */
+    /* How often the daemon is alone depends on the machine: the clients go on until it has gone a
+     * few times. */
     while (read(told[0], &pid, sizeof pid) == sizeof pid) {
         n++;
         n_daemons += pid != last;

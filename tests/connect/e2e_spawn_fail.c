@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A private daemon that cannot be started: the caller learns why, within its time, and nothing is left. */
+/* A private daemon that cannot be started: the caller learns why, within its time, and nothing is
+ * left. */
 
 #include "tests/harness/fork.h"
 #include "tests/harness/spawn.h"
@@ -129,7 +130,8 @@ TEST(daemon_of_another_version_says_what_it_does_not_know)
     dlx_test_spawn_remove("script");
 }
 
-/* At each number of descriptors that are left: it works, or says so; nothing is left open or running. */
+/* At each number of descriptors that are left: it works, or says so; nothing is left open or
+ * running. */
 TEST(few_descriptors)
 {
     struct rlimit limit, old;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A private daemon where the kernel refuses a call that starting it needs: the caller learns which, and nothing is left. And
- * what the daemon has not of the process that happened to start it. */
+/* A private daemon where the kernel refuses a call that starting it needs: the caller learns which,
+ * and nothing is left. And what the daemon has not of the process that happened to start it. */
 
 #include "tests/harness/seccomp.h"
 #include "tests/harness/spawn.h"

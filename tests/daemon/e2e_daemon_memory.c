@@ -16,8 +16,8 @@
 #define N_TOPICS     5000
 #define N_PUBLISHERS 1000
 #define N_ROUNDS     3
-#define SLACK_KIB                                                                                  \
-    384 /* tables that grew with the largest descriptor, pages that an object shares with what is free */
+/* Tables that grew with the largest descriptor, pages that an object shares with what is free. */
+#define SLACK_KIB 384
 
 static struct dlx_test_daemon place;
 

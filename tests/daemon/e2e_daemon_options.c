@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The daemon's command line and environment: what cannot be is refused with words and status 2, and nothing is listened on. */
+/* The daemon's command line and environment: what cannot be is refused with words and status 2, and
+ * nothing is listened on. */
 
 #include "common/util.h"
 #include "tests/daemon/harness_served.h"
@@ -52,7 +53,8 @@ static void name_journal(void)
     (void)setenv("JOURNAL_STREAM", name, 1);
 }
 
-/* Run it with these arguments, and with NAME=value of `env` if that is not NULL; returns the exit status. */
+/* Run it with these arguments, and with NAME=value of `env` if that is not NULL; returns the exit
+ * status. */
 static int run(const char *const *args, const char *env)
 {
     int fds[2], status;
@@ -343,7 +345,8 @@ static void check_is_null(pid_t pid, int fd)
     ck_assert_uint_eq(flags & O_ACCMODE, fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
-/* Started with some of 0, 1 and 2 closed: no socket of its own gets such a number, and with it what is printed. */
+/* Started with some of 0, 1 and 2 closed: no socket of its own gets such a number, and with it what
+ * is printed. */
 LOOP_TEST(closed_standard_descriptors_are_filled, 1, 8)
 {
     int ready[2];

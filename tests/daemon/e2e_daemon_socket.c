@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The file of the daemon's socket and its lock, and what may come through it where the kernel refuses nothing. */
+/* The file of the daemon's socket and its lock, and what may come through it where the kernel
+ * refuses nothing. */
 
 #include "common/error.h"
 #include "common/util.h"
@@ -34,7 +35,8 @@ static void lock_path_of(char ret[300])
     (void)snprintf(ret, 300, "%s.lock", place.path);
 }
 
-/* Somebody has the lock: a daemon that has just begun, or one that hangs. Odd: another kind of socket answers there. */
+/* Somebody has the lock: a daemon that has just begun, or one that hangs. Odd: another kind of
+ * socket answers there. */
 LOOP_TEST(who_holds_the_lock_is_named_though_nobody_answers, 0, 2)
 {
     char lock_path[300], log[1024];
@@ -226,7 +228,8 @@ static void forget_passrights(void *userdata)
     (void)userdata;
 }
 
-/* A daemon that is sent some takes none, and closes the connection: on the control socket, and on that of a subscription. */
+/* A daemon that is sent some takes none, and closes the connection: on the control socket, and on
+ * that of a subscription. */
 TEST(descriptors_are_not_taken_where_the_kernel_does_not_refuse_them)
 {
     uint8_t data[] = {0x08, 0x01, 0xda, 0x01, 0x00}; /* DaemonInfo */

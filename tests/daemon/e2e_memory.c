@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's choice of memory: a kernel without seals, a full /dev/shm, names that killed daemons left, and a
- * writer that takes pages away. Daemons here say themselves which memory they use. */
+/* The daemon's choice of memory: a kernel without seals, a full /dev/shm, names that killed daemons
+ * left, and a writer that takes pages away. Daemons here say themselves which memory they use. */
 #include "common/memory.h"
 #include "common/shm_name.h"
 #include "tests/harness/cli.h"
@@ -349,7 +349,8 @@ static void leave_residue(void)
     dlx_test_fork_join(pid);
 }
 
-/* The daemon's log until it listens is read by the harness: so one that fails, as its socket is taken. */
+/* The daemon's log until it listens is read by the harness: so one that fails, as its socket is
+ * taken. */
 static void clean(char *log, size_t size)
 {
     ck_assert_int_eq(setenv("DLX_MEMORY", "posix", 1), 0);
@@ -405,8 +406,8 @@ static void end_taker(pid_t pid)
     ck_assert(WIFSIGNALED(status)); /* it has done it until now */
 }
 
-/* A publisher and a subscriber keep their descriptors and take pages away: the daemon, which looks at their
- * counters for lists, does not fault. */
+/* A publisher and a subscriber keep their descriptors and take pages away: the daemon, which looks
+ * at their counters for lists, does not fault. */
 TEST(pages_that_a_writer_takes_away_do_not_end_the_daemon)
 {
     Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;

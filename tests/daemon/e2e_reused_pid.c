@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A process dies, and another one gets its number before anybody has looked: for daemon and publishers the first one is
- * dead all the same, what it held comes back, and the second one has nothing of it, not even with its sockets.
+ * A process dies, and another one gets its number before anybody has looked: for daemon and
+ * publishers the first one is dead all the same, what it held comes back, and the second one has
+ * nothing of it, not even with its sockets.
  */
 
 #include "common/error.h"
@@ -74,7 +75,8 @@ static void wait_to_be_killed(int sock, void *userdata)
     rest();
 }
 
-/* Nobody knows by what it has said since: the daemon stands still meanwhile, and a publisher makes no call. */
+/* Nobody knows by what it has said since: the daemon stands still meanwhile, and a publisher makes
+ * no call. */
 static void kill_and_reap(struct process *process)
 {
     int status;
@@ -137,8 +139,8 @@ static void expect_event(struct dlx_publisher *p, uint32_t kind, pid_t pid)
     ck_assert_int_eq((pid_t)event.pid, pid);
 }
 
-/* While the daemon stands still, a publisher has but a pidfd to know by. Odd: the second one subscribes, too, and is not taken for
- * the first. */
+/* While the daemon stands still, a publisher has but a pidfd to know by. Odd: the second one
+ * subscribes, too, and is not taken for the first. */
 LOOP_TEST(a_publisher_does_without_a_dead_subscriber, 0, 2)
 {
     struct dlx_publisher_args args = {
@@ -337,7 +339,8 @@ static void leave_a_message(int sock, void *userdata)
     wait_to_be_killed(sock, userdata);
 }
 
-/* While it lives it may write, and nobody joins what it left; the service manager keeps a pidfd of it, not its number. */
+/* While it lives it may write, and nobody joins what it left; the service manager keeps a pidfd of
+ * it, not its number. */
 TEST(the_next_daemon_knows_that_the_publisher_is_dead)
 {
     static struct dlx_test_manager manager;

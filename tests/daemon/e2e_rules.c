@@ -213,7 +213,8 @@ static int publish_while(struct dlx_publisher *p, int code)
     return r;
 }
 
-/* In a process of Alice: publishes as fast as it can, and says when that is refused, and when it may again. */
+/* In a process of Alice: publishes as fast as it can, and says when that is refused, and when it
+ * may again. */
 static pid_t publish_on(const char *topic, int *ret_said)
 {
     int fds[2];

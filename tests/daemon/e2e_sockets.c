@@ -192,7 +192,8 @@ static void *ask_much(void *c)
     return NULL;
 }
 
-/* They are answered, later. Those by another socket are not delayed; what waits goes on as soon as it may. */
+/* They are answered, later. Those by another socket are not delayed; what waits goes on as soon as
+ * it may. */
 TEST(requests_above_the_rate_of_a_class_wait)
 {
     enum { RATE = 40 };
@@ -274,7 +275,8 @@ TEST(sighup_lowers_a_limit_for_what_is_new)
     dlx_client_unref(c);
 }
 
-/* By FileDescriptorName=, or by the name of its unit; a path in the configuration makes no other one. */
+/* By FileDescriptorName=, or by the name of its unit; a path in the configuration makes no other
+ * one. */
 LOOP_TEST(sockets_of_the_service_manager_are_known_by_their_names, 0, 2)
 {
     struct dlx_client *c = NULL, *pods = NULL;
@@ -328,7 +330,8 @@ static void hear(int fd)
     ck_assert_int_eq(read(fd, &byte, 1), 1);
 }
 
-/* In a mount namespace of its own, where the socket is a mounted file. Publishes, and goes on with the next daemon. */
+/* In a mount namespace of its own, where the socket is a mounted file. Publishes, and goes on with
+ * the next daemon. */
 static void live_in_container(const char *file, int sock)
 {
     struct dlx_client *c = NULL, *later = NULL;
@@ -362,7 +365,8 @@ static void take(struct dlx_subscription *s, int64_t value)
     dlx_message_unref(m);
 }
 
-/* The socket unit keeps the listening descriptor, so the inode that was mounted stays the daemon's. */
+/* The socket unit keeps the listening descriptor, so the inode that was mounted stays the
+ * daemon's. */
 TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
 {
     char file[300];
@@ -424,8 +428,8 @@ static const char *lock_of(const char *path)
     return lock;
 }
 
-/* It has each socket from the daemon whose place it takes, and lets go of one that the configuration
- * does not describe any more: nothing of that is left. */
+/* It has each socket from the daemon whose place it takes, and lets go of one that the
+ * configuration does not describe any more: nothing of that is left. */
 TEST(a_program_that_takes_over_listens_on_each_socket)
 {
     struct dlx_client *c = NULL, *pods = NULL;

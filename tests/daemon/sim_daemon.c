@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The daemon's core and its clients in one process, in an order that a seed decides, beside a model of what must hold:
- * tests/daemon/sim_daemon/README.md.
+ * The daemon's core and its clients in one process, in an order that a seed decides, beside a model
+ * of what must hold: tests/daemon/sim_daemon/README.md.
  *
  * SIM_SEEDS=n runs so many seeds, SIM_SEED=s only that one.
  */

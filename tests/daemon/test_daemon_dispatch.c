@@ -213,7 +213,8 @@ TEST(arenas_of_a_publisher_are_limited_in_number)
     }
 }
 
-/* Fds cannot be queued: when the client does not read, the request fails and nothing stays behind. */
+/* Fds cannot be queued: when the client does not read, the request fails and nothing stays
+ * behind. */
 TEST(reply_with_fds_that_does_not_fit_undoes_the_request)
 {
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;

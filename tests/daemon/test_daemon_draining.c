@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Links that have ended and whose subscribers hold messages: who is charged for them, and until when. */
+/* Links that have ended and whose subscribers hold messages: who is charged for them, and until
+ * when. */
 
 #include "common/error.h"
 #include "common/memory.h"

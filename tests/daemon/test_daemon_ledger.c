@@ -206,7 +206,8 @@ TEST(an_entry_beyond_the_limit_is_refused_in_words)
     dlx_test_fork_join(child);
 }
 
-/* Init in a child whose descriptors 3 to 3 + n - 1 are passed. Returns what it returned, or the number of them. */
+/* Init in a child whose descriptors 3 to 3 + n - 1 are passed. Returns what it returned, or the
+ * number of them. */
 static int inherit(const char *n, const char *pid, const char *names)
 {
     pid_t child = dlx_test_fork();

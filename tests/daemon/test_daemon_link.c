@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a subscriber is told of links and arenas, whatever the order of events: random histories of
- * publishers, arenas, drops, slow subscribers, acknowledgements and departures, against a model of what
- * the subscriber must know in the end.
+ * publishers, arenas, drops, slow subscribers, acknowledgements and departures, against a model of
+ * what the subscriber must know in the end.
  */
 #include "common/error.h"
 #include "ring/layout.h"
@@ -100,7 +100,8 @@ static void on_failed(struct subscriber *s, const Dlx__Wire__LinkFailed *failed)
     }
 }
 
-/* News that crossed with our LinkClose is to be ignored. Every body here starts with the link's id. */
+/* News that crossed with our LinkClose is to be ignored. Every body here starts with the link's
+ * id. */
 static bool is_about_an_ended_link(struct subscriber *s, const Dlx__Wire__Packet *packet)
 {
     const struct heard_link *link = find(s, packet->link_ready->link);
@@ -387,8 +388,8 @@ LOOP_TEST(subscribers_are_told_everything_once_and_in_order, 0, N_SEEDS)
             ck_assert_uint_eq(publishers[i].publisher->dropped.n, 0);
 }
 
-/* A subscriber that stands still is remembered by positions: what piles up is bounded by what it was
- * sent, not by what happens meanwhile. */
+/* A subscriber that stands still is remembered by positions: what piles up is bounded by what it
+ * was sent, not by what happens meanwhile. */
 TEST(subscriber_that_stands_still_costs_nothing_more)
 {
     struct subscriber *s = &subscribers[0];

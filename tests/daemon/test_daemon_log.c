@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's log: refusals as entries of the journal, and how many lines there are in a second. */
+/* The daemon's log: refusals as entries of the journal, and how many lines there are in a
+ * second. */
 #include "common/util.h"
 #include "daemon/base/log.h"
 #include "tests/harness/daemon.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who a client is, who pays for it, and that the policy is asked wherever something is made, offered, listed or dropped. */
+/* Who a client is, who pays for it, and that the policy is asked wherever something is made,
+ * offered, listed or dropped. */
 #include "common/error.h"
 #include "daemon/gpu/origin.h"
 #include "daemon/objects/publisher.h"
@@ -99,8 +100,8 @@ TEST(the_socket_of_a_publisher_is_in_the_ledger)
     }
 }
 
-/* One of the same uid by another socket says that the origin is its own: it neither gets what the other
- * one shared, nor takes its place. */
+/* One of the same uid by another socket says that the origin is its own: it neither gets what the
+ * other one shared, nor takes its place. */
 TEST(an_origin_belongs_to_a_user_by_one_socket)
 {
     static const char *const sockets[] = {DLXD_SOCKET_MAIN, "pods", "lab"};

@@ -132,7 +132,8 @@ LOOP_TEST(while_anything_is_retained_the_daemon_is_not_idle, 0, 2)
     ck_assert(dlxd_broker_is_idle(&dlx_scene.broker));
 }
 
-/* The second in which its process is awaited is not its end: the ledger would say so to the next daemon. */
+/* The second in which its process is awaited is not its end: the ledger would say so to the next
+ * daemon. */
 TEST(what_stays_for_ever_has_no_end_after_a_late_death)
 {
     int pidfd[2]; /* readable: dead */

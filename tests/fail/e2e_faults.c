@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Calls that fail once: what tests/fail/faults found. The functions of the C library that are to fail are those of this
- * program, which the library and the daemon's code in it call, too.
+ * Calls that fail once: what tests/fail/faults found. The functions of the C library that are to
+ * fail are those of this program, which the library and the daemon's code in it call, too.
  */
 
 #include "client/limits.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A publisher, or a subscription, goes on with another daemon, again and again, each time with one call of the C library
- * that fails meanwhile. It goes on all the same, a little later: what is retained is there, nothing is missed in silence,
- * and nothing is left.
+ * A publisher, or a subscription, goes on with another daemon, again and again, each time with one
+ * call of the C library that fails meanwhile. It goes on all the same, a little later: what is
+ * retained is there, nothing is missed in silence, and nothing is left.
  */
 
 #include "client/publisher.h"
@@ -27,7 +27,8 @@ static struct dlx_client *connect_to(void)
     return c;
 }
 
-/* Until it has gone on with this daemon, or, if a call is to fail, until one has. Returns the former. */
+/* Until it has gone on with this daemon, or, if a call is to fail, until one has. Returns the
+ * former. */
 static bool publisher_goes_on(struct dlx_publisher *p, uint64_t epoch,
                               const struct dlx_test_fail *fail)
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * What is done with messages once a stream runs, each time with one call of the C library that fails: sets with tensors of
- * many dimensions, others' tensors, names to be found, tensors of several kinds taken out of a message, a larger block. Who
- * asked is told in words, or does not notice; values are right, nothing is left, and the same publisher goes on.
+ * What is done with messages once a stream runs, each time with one call of the C library that
+ * fails: sets with tensors of many dimensions, others' tensors, names to be found, tensors of
+ * several kinds taken out of a message, a larger block. Who asked is told in words, or does not
+ * notice; values are right, nothing is left, and the same publisher goes on.
  */
 
 #include "client/publisher.h"
@@ -49,7 +50,8 @@ static void name_of(char ret[16], int i)
     (void)snprintf(ret, 16, "tensor.%d", i);
 }
 
-/* As many tensors as there is a table of names for, of more dimensions than lie in a ring entry, one word each; the last is large. */
+/* As many tensors as there is a table of names for, of more dimensions than lie in a ring entry,
+ * one word each; the last is large. */
 static int publish_own_set(struct cast *x)
 {
     static int64_t ones[N_DIMS] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -190,7 +192,7 @@ static int tell(struct cast *x, struct dlx_test_fail *fail, char ret_words[256])
     return r;
 }
 
-/* ---- all ----------------------------------------------------------------------------------------- */
+/* ---- all ------------------------------------------------------------------------------------- */
 
 static struct cast make(void)
 {

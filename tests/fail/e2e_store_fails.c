@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Retained messages that outlive their daemon, with each call of the C library failing once: of the daemon that gives them
- * to the service manager, or of the one that takes them back. They are there as they were, or not there; nobody waits for
- * ever, and no descriptor is left.
+ * Retained messages that outlive their daemon, with each call of the C library failing once: of the
+ * daemon that gives them to the service manager, or of the one that takes them back. They are there
+ * as they were, or not there; nobody waits for ever, and no descriptor is left.
  */
 
 #include "common/memory.h"

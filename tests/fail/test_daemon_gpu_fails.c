@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * What publishers and readers ask of the GPU keeper, with each of the daemon's calls of the C library
- * failing once: each request is answered once, nothing is left, and the next requests succeed.
+ * What publishers and readers ask of the GPU keeper, with each of the daemon's calls of the C
+ * library failing once: each request is answered once, nothing is left, and the next requests
+ * succeed.
  */
 
 #include "common/error.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptors of the service manager: each has its name; what is not told as it should be is told in words, or is for others. */
+/* Descriptors of the service manager: each has its name; what is not told as it should be is told
+ * in words, or is for others. */
 #include "common/error.h"
 #include "common/util.h"
 #include "daemon/persist/manager_fds.h"

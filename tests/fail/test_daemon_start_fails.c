@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A daemon that starts, with each of its calls of the C library failing once: it starts nevertheless, or says why not and
- * leaves nothing; and the next one starts.
+ * A daemon that starts, with each of its calls of the C library failing once: it starts
+ * nevertheless, or says why not and leaves nothing; and the next one starts.
  */
 
 #include "common/error.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Newcomers of a publisher that makes no call: what does not fit into its link socket waits in the daemon, also with one call of the C
- * library that fails. The publisher finds all who are there, once, in their order, and as many as `joins` says.
+ * Newcomers of a publisher that makes no call: what does not fit into its link socket waits in the
+ * daemon, also with one call of the C library that fails. The publisher finds all who are there,
+ * once, in their order, and as many as `joins` says.
  */
 #include "common/bell.h"
 #include "common/error.h"
@@ -20,7 +21,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-/* Of what is asked for so often that the records which Check writes of assertions would take most of the time. */
+/* Of what is asked for so often that the records which Check writes of assertions would take most
+ * of the time. */
 #define REQUIRE(condition, ...)                                                                    \
     do {                                                                                           \
         if (!(condition))                                                                          \
@@ -133,7 +135,8 @@ static struct dlxd_link *link_at(uint32_t i)
     return &w.links[i];
 }
 
-/* The next link. No ck_ in here: it may be that a call fails. `ret_bell`: the subscriber's end, or NULL. */
+/* The next link. No ck_ in here: it may be that a call fails. `ret_bell`: the subscriber's end, or
+ * NULL. */
 static int join(enum kind kind, int *ret_bell)
 {
     Dlx__Wire__LinkAdded body = DLX__WIRE__LINK_ADDED__INIT;

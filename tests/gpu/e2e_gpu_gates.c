@@ -80,8 +80,8 @@ GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
     dlx_test_gpu_pair_end(&pair);
 }
 
-/* Takes what is not ready, while the next call of that name fails, if it is not NULL. Returns whether
- * that waited. */
+/* Takes what is not ready, while the next call of that name fails, if it is not NULL. Returns
+ * whether that waited. */
 static bool take_waits(struct dlx_test_gpu_pair *pair, CUstream stream, const char *fail)
 {
     struct opener opener;

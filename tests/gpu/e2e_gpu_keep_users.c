@@ -2,7 +2,8 @@
 
 /*
  * GPU memory and several users: descriptors are handed over between processes of one user, and of
- * users whom a rule lets exchange them. What a hostile one makes holds up nobody but its own publisher.
+ * users whom a rule lets exchange them. What a hostile one makes holds up nobody but its own
+ * publisher.
  */
 
 #include "client/gpu_keep.h"
@@ -80,7 +81,8 @@ static void end(pid_t pid)
     dlx_test_fork_kill(pid);
 }
 
-/* A process of that user that joins, and fetches allocation 7: the code, in a child's exit status. */
+/* A process of that user that joins, and fetches allocation 7: the code, in a child's exit
+ * status. */
 static int fetch_as(uid_t uid, const char *topic)
 {
     const struct dlx_subscribe_args args = {.size = sizeof args, .history = 4};

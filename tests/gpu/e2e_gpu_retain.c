@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors of dlx_alloc() on GPUs when their publisher, their subscribers or the daemon have gone. */
+/* Tensors of dlx_alloc() on GPUs when their publisher, their subscribers or the daemon have
+ * gone. */
 #include "tests/gpu/harness_gpu_machine.h"
 #include "tests/harness/run.h"
 #include <stdio.h>
@@ -139,8 +140,8 @@ static void take_and_hold(int sock)
     (void)dlx_test_gpu_receive(sock, &byte, 1); /* to be killed */
 }
 
-/* Its kernels may still run: what it could see is freed, and never used again. 0: it has the tensor;
- * 1: it has deleted it, and a stream uses it. */
+/* Its kernels may still run: what it could see is freed, and never used again. 0: it has the
+ * tensor; 1: it has deleted it, and a stream uses it. */
 GPU_LOOP_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2, 0)
 {
     char byte;

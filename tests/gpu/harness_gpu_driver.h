@@ -4,8 +4,9 @@
 
 /*
  * One interface over two drivers, so that a story does not know which one runs: the stand-in counts
- * what exists and can be told to fail; of NVIDIA's driver the same is observed where it can be (free
- * memory, descriptors, contexts), and what cannot be is named in a line `NOTE: not checked: ...`.
+ * what exists and can be told to fail; of NVIDIA's driver the same is observed where it can be
+ * (free memory, descriptors, contexts), and what cannot be is named in a line `NOTE: not checked:
+ * ...`.
  */
 
 #include "tests/gpu/harness_gpu.h"

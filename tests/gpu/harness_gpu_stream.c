@@ -123,7 +123,7 @@ DLManagedTensorVersioned *dlx_test_gpu_alloc(struct dlx_publisher *p, int64_t n,
     return t;
 }
 
-/* ---- tensors of others ------------------------------------------------------------------------------- */
+/* ---- tensors of others ----------------------------------------------------------------------- */
 
 struct owner {
     DLManagedTensorVersioned tensor;

@@ -203,7 +203,8 @@ TEST(an_owner_that_breaks_the_protocol_is_cut_off_and_what_it_put_stays)
     ck_assert_int_eq(fetch(7), 0);
 }
 
-/* At most DLXK_AHEAD are on their way to one that does not read, and it is given up; others go on. */
+/* At most DLXK_AHEAD are on their way to one that does not read, and it is given up; others go
+ * on. */
 TEST(a_reader_that_does_not_read_is_given_up)
 {
     options.reader_ns = 50000000;
@@ -233,7 +234,8 @@ TEST(it_ends_with_the_router)
     ck_assert_int_eq(status, 0);
 }
 
-/* close() of a file whose server has ended fails, which valgrind takes for a file that stays open. */
+/* close() of a file whose server has ended fails, which valgrind takes for a file that stays
+ * open. */
 static void let_go(struct dlx_gpu_handle *handle)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);

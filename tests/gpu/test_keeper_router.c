@@ -290,8 +290,8 @@ static size_t unread(int *socks, size_t n, uint32_t reader)
     return n_served;
 }
 
-/* They may have so many descriptors on their way as the daemon allowed, also once they were given up
- * and when their holder has ended, and others are served beside them. */
+/* They may have so many descriptors on their way as the daemon allowed, also once they were given
+ * up and when their holder has ended, and others are served beside them. */
 TEST(readers_that_never_read_have_few_descriptors_on_their_way)
 {
     enum { N = 40, MOST = 32 };

@@ -51,8 +51,8 @@ void dlx_test_cli_run_on_screen(struct dlx_test_cli *cli, const char *socket,
 json_t *dlx_test_cli_json(const struct dlx_test_cli *cli);
 json_t *dlx_test_cli_json_line(const struct dlx_test_cli *cli, size_t n);
 
-/* A memfd with this content, at its beginning; and a pipe out of which it comes, from a process that
- * is a child of the caller (to be waited for). */
+/* A memfd with this content, at its beginning; and a pipe out of which it comes, from a process
+ * that is a child of the caller (to be waited for). */
 int dlx_test_memfd(const void *data, size_t size);
 int dlx_test_pipe(const void *data, size_t size, pid_t *ret_pid);
 

@@ -113,8 +113,9 @@ static pid_t spawn(const struct dlx_test_daemon *daemon, const char *socket, con
     const char *path = program(daemon);
     const char *const none[2] = {NULL}, *const *option = daemon ? daemon->option : none;
     pid_t pid = fork();
-    if (pid ==
-        0) { /* no ck_assert here: another thread may have been in one, whose lock is taken for ever then */
+    /* No ck_assert in the child: another thread may have been in one, whose lock is then taken for
+     * ever. */
+    if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGTERM);
         if (getppid() != parent)
             _exit(126);

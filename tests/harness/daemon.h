@@ -3,9 +3,9 @@
 #define DLX_TESTS_HARNESS_DAEMON_H
 
 /*
- * A daemon of one's own, and packets to and from it, for tests that speak the protocol themselves. A
- * failure ends the test by ck_assert. Nothing here sleeps: everything waits for an event, ten seconds
- * at most.
+ * A daemon of one's own, and packets to and from it, for tests that speak the protocol themselves.
+ * A failure ends the test by ck_assert. Nothing here sleeps: everything waits for an event, ten
+ * seconds at most.
  */
 
 #include "tests/harness/patience.h"
@@ -90,7 +90,8 @@ const Dlx__Wire__Packet *dlx_test_call(int fd, Dlx__Wire__Packet__BodyCase body,
 /* The same, and the reply is to be an Error with this code; returns its text. */
 const char *dlx_test_call_error(int fd, Dlx__Wire__Packet__BodyCase body, void *message, int code);
 void dlx_test_call_ok(int fd, Dlx__Wire__Packet__BodyCase body, void *message);
-/* The next things are to be a Disconnect with this code, and the end; closes the fd. Returns the text. */
+/* The next things are to be a Disconnect with this code, and the end; closes the fd. Returns the
+ * text. */
 const char *dlx_test_disconnected(int fd, int code);
 
 /* ---- stories ------------------------------------------------------------------------------- */
@@ -128,7 +129,8 @@ void dlx_test_subscribe(struct dlx_test_subscription *subscription, int control,
                         bool reliable);
 void dlx_test_subscription_deinit(struct dlx_test_subscription *subscription);
 void dlx_test_ack(struct dlx_test_subscription *subscription);
-/* Receive an offer, allocate the page, which says that nothing is taken, ever, answer; returns the link. Acknowledges. */
+/* Receive an offer, allocate the page, which says that nothing is taken, ever, answer; returns the
+ * link. Acknowledges. */
 uint64_t dlx_test_accept_offer(struct dlx_test_subscription *subscription);
 /* Until LinkOpen, which stays the current packet. Acknowledges. */
 uint64_t dlx_test_join(struct dlx_test_subscription *subscription);

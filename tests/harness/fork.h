@@ -6,10 +6,10 @@
 
 /*
  * fork(), for a child that runs parts of a test. Check's assertions write each step to a file that
- * parent and child share: a child killed inside write() would leave half a line there, on which Check
- * ends ("Bad message type"). So the child's assertions write nowhere; one that fails ends the child
- * with status 1. No other thread may be in an assertion of Check, not even in one that holds: each
- * takes a lock, for which the child's first assertion would wait for ever.
+ * parent and child share: a child killed inside write() would leave half a line there, on which
+ * Check ends ("Bad message type"). So the child's assertions write nowhere; one that fails ends the
+ * child with status 1. No other thread may be in an assertion of Check, not even in one that holds:
+ * each takes a lock, for which the child's first assertion would wait for ever.
  */
 pid_t dlx_test_fork(void);
 

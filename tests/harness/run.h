@@ -5,8 +5,8 @@
 #include <check.h>
 
 /* TEST(name) { ... } defines a test, and LOOP_TEST() one that runs for each _i of [from, to).
- * dlx_test_run_case() adds all tests of the program to its case, in the order of the file. A program
- * with several cases defines its tests with Check's START_TEST() and adds them itself. */
+ * dlx_test_run_case() adds all tests of the program to its case, in the order of the file. A
+ * program with several cases defines its tests with Check's START_TEST() and adds them itself. */
 #define TEST(name)                LOOP_TEST(name, 0, 1)
 #define LOOP_TEST(name, from, to) DLX_TEST_DEFINE(name, dlx_test_add(&name##_test, from, to))
 #define DLX_TEST_DEFINE(name, add)                                                                 \

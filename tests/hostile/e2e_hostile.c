@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A publisher that lies in what it publishes: the words of entries, records, arenas; or about who it is. */
+/* A publisher that lies in what it publishes: the words of entries, records, arenas; or about who
+ * it is. */
 
 #include "client/call.h"
 #include "common/memory.h"
@@ -260,8 +261,8 @@ LOOP_TEST(an_arena_that_nobody_announced_is_waited_for, 0, N_WAYS)
     dlx_test_scene_end(&x);
 }
 
-/* An arena stays mapped as long as something that was taken before its drop is held: a later message in it would
- * lose its memory under its reader, at the next sweep. */
+/* An arena stays mapped as long as something that was taken before its drop is held: a later
+ * message in it would lose its memory under its reader, at the next sweep. */
 /* The arena that a message of this publisher lies in, as its entry says. */
 static uint32_t arena_of(const struct dlx_publisher *p, uint64_t n)
 {
@@ -307,8 +308,8 @@ enum {
     N_LIARS
 };
 
-/* One that is there goes on as if nothing was said, and what the liar claims is lost of its own stream alone: what its control
- * block says to be gone, or everything when nobody saw that. */
+/* One that is there goes on as if nothing was said, and what the liar claims is lost of its own
+ * stream alone: what its control block says to be gone, or everything when nobody saw that. */
 LOOP_TEST(who_says_he_is_another_harms_nobody, 0, N_LIARS)
 {
     const struct dlx_publisher_args args = {.size = sizeof args, .history = 1, .depth = 8};

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Descriptors that hold up whoever closes them, sent to the daemon: it must not stand still. Files of a FUSE file system do so,
- * and, for every user, TCP sockets that linger: the last close() waits for a peer that does not read.
+ * Descriptors that hold up whoever closes them, sent to the daemon: it must not stand still. Files
+ * of a FUSE file system do so, and, for every user, TCP sockets that linger: the last close() waits
+ * for a peer that does not read.
  *
- * RUN_ALONE=yes: the kernel's collector of descriptors in flight closes some of them, and whoever sends descriptors as the same
- * user waits for it, as other tests do.
+ * RUN_ALONE=yes: the kernel's collector of descriptors in flight closes some of them, and whoever
+ * sends descriptors as the same user waits for it, as other tests do.
  */
 
 #include "common/error.h"
@@ -20,7 +21,8 @@
 #include <sys/socket.h>
 
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
-/* The descriptors hold up for ten seconds and more; a busy machine and a sanitizer for less than this. */
+/* The descriptors hold up for ten seconds and more; a busy machine and a sanitizer for less than
+ * this. */
 #define STALL_NS (2 * SECOND)
 
 struct trap {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A FUSE file system whose server does not answer: whoever closes a descriptor of its files, or touches their pages, waits.
- * A peer sends such descriptors to the daemon, and stands still for ever inside its own calls on sockets that it shares with
- * others: nobody else waits.
+ * A FUSE file system whose server does not answer: whoever closes a descriptor of its files, or
+ * touches their pages, waits. A peer sends such descriptors to the daemon, and stands still for
+ * ever inside its own calls on sockets that it shares with others: nobody else waits.
  */
 
 #include "client/subscription.h"
@@ -36,7 +36,7 @@ static void daemon_answers(void)
     close(fd);
 }
 
-/* ---- descriptors ------------------------------------------------------------------------------- */
+/* ---- descriptors ----------------------------------------------------------------------------- */
 
 /* The file does hold up who closes it. */
 static void check_that_it_waits(void)
@@ -62,7 +62,8 @@ TEST(what_is_a_trap_for_close_is_one_here)
 
 enum way { READ_BY_THE_DAEMON, LEFT_IN_THE_SOCKET, BEFORE_IT_ACCEPTS, ON_A_SUBSCRIPTION, N_WAYS };
 
-/* Sent so that nobody but the daemon has the file when the daemon looks. Returns false where the kernel refuses it. */
+/* Sent so that nobody but the daemon has the file when the daemon looks. Returns false where the
+ * kernel refuses it. */
 static bool send_file(enum way way)
 {
     const struct dlx_test_daemon *daemon = &dlx_test_stream_daemon;
@@ -119,7 +120,7 @@ LOOP_TEST(a_file_does_not_hold_the_daemon_up_where_the_kernel_lets_it_pass, 0, N
     try_way((enum way)_i, false);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Shared with the one who will stand still. */
 static struct {

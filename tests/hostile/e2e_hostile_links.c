@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Subscriptions that are closed, and hold messages: their publisher keeps what it has of each. Whoever does so a thousand times meets
- * a limit; whoever gives the messages back later is charged for nothing any more.
+ * Subscriptions that are closed, and hold messages: their publisher keeps what it has of each.
+ * Whoever does so a thousand times meets a limit; whoever gives the messages back later is charged
+ * for nothing any more.
  */
 
 #include "client/subscriber_link.h"

@@ -41,7 +41,8 @@ static void go_before(struct dlx_test_scene *x, int64_t n)
     }
 }
 
-/* `_i` tells the way to take, and what lies before the reader: nothing, two messages, or an entry that lapped it. */
+/* `_i` tells the way to take, and what lies before the reader: nothing, two messages, or an entry
+ * that lapped it. */
 LOOP_TEST(a_head_that_jumps_harms_only_its_link, 0, 3 * N_WAYS)
 {
     for (size_t k = 0; k < DLX_ARRAY_SIZE(heads) * DLX_ARRAY_SIZE(heads); k++) {

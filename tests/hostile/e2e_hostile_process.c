@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A lying publisher's process against libdlx: whatever it writes into its pages and sockets, and however fast, every call
- * of the honest side ends in its time, names the liar if it must, and other links go on. Each lie is tried
- * on each way to take.
+ * A lying publisher's process against libdlx: whatever it writes into its pages and sockets, and
+ * however fast, every call of the honest side ends in its time, names the liar if it must, and
+ * other links go on. Each lie is tried on each way to take.
  */
 
 #include "client/publish.h"
@@ -175,7 +175,8 @@ static void rings_always(struct dlx_publisher *p, int tell)
     dlx_test_liar_storm(publisher_link->bell, tell);
 }
 
-/* More dimensions than fit in an entry: the message has a manifest, which changes while it is read. */
+/* More dimensions than fit in an entry: the message has a manifest, which changes while it is
+ * read. */
 static void manifest_flips(struct dlx_publisher *p, int tell)
 {
     static const int64_t shape[9] = {1, 1, 1, 1, 1, 1, 2, 2, 2};
@@ -200,7 +201,8 @@ static void manifest_flips(struct dlx_publisher *p, int tell)
     }
 }
 
-/* A manifest of so many tensors of one byte that claims to have `size` bytes, in which all have one name, and one shape. */
+/* A manifest of so many tensors of one byte that claims to have `size` bytes, in which all have one
+ * name, and one shape. */
 static void publish_manifest(struct dlx_publisher *p, uint32_t n, uint32_t name_size, uint32_t ndim,
                              uint64_t size)
 {

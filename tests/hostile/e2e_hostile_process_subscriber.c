@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A lying subscriber's process: however it lies, a publisher waits for it no longer than asked, and names it. */
+/* A lying subscriber's process: however it lies, a publisher waits for it no longer than asked, and
+ * names it. */
 
 #include "client/subscription.h"
 #include "tests/hostile/harness_liar.h"
@@ -86,8 +87,8 @@ LOOP_TEST(a_subscriber_that_lies_holds_a_publisher_no_longer_than_asked, 0,
     ok(dlx_subscribe(c, "test/a", &sa, &s));
     struct dlx_test_liar liar = dlx_test_liar_spawn(lying_subscriber, _i);
     dlx_test_liar_hear(liar.sock);
-    /* It passes nothing, so that after 40 messages it is in the way: that is its right for as long as we
-     * wait, and no longer. */
+    /* It passes nothing, so that after 40 messages it is in the way: that is its right for as long
+     * as we wait, and no longer. */
     for (int round = 0; round < 60 && n_timeouts < 15; round++) {
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 4, published + 1);
         uint64_t start = dlx__now_ns();

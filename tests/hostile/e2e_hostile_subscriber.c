@@ -124,7 +124,8 @@ TEST(a_number_of_hold_words_that_lies_harms_only_itself)
     end_cast(&x);
 }
 
-/* One that says that it has started, and has passed nothing: it is in the way as any other that takes nothing. */
+/* One that says that it has started, and has passed nothing: it is in the way as any other that
+ * takes nothing. */
 LOOP_TEST(one_that_starts_without_a_cursor_is_waited_for_and_named, 0, 2)
 {
     struct cast x = make_cast();

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Nobody writes what is not theirs: regions of a real publisher and a real subscriber, attacked with the descriptors that
- * they were sent and by way of their processes, from a process of the same user and from one of another. And nobody gets
- * rights by a connection that somebody else made. Sealed memory: what POSIX shared memory promises less is in docs/SHM.md.
+ * Nobody writes what is not theirs: regions of a real publisher and a real subscriber, attacked
+ * with the descriptors that they were sent and by way of their processes, from a process of the
+ * same user and from one of another. And nobody gets rights by a connection that somebody else
+ * made. Sealed memory: what POSIX shared memory promises less is in docs/SHM.md.
  */
 
 #include "common/error.h"
@@ -28,7 +29,8 @@
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
 #define NOBODY     65534
 
-/* What an attack says: 0, or the line of what was possible and should not be. In children, where ck_assert is of no use. */
+/* What an attack says: 0, or the line of what was possible and should not be. In children, where
+ * ck_assert is of no use. */
 #define refused(x)                                                                                 \
     do {                                                                                           \
         if (x)                                                                                     \
@@ -58,7 +60,8 @@ static void attack_as(uid_t uid, int (*attack)(void *userdata), void *userdata)
 
 /* ---- regions ------------------------------------------------------------------------------- */
 
-/* A publisher's and a subscriber's memory, as it is when messages flow: all is announced and sealed. */
+/* A publisher's and a subscriber's memory, as it is when messages flow: all is announced and
+ * sealed. */
 struct scene {
     int control[2]; /* of the publisher, and of the subscriber */
     struct dlx_test_publisher publisher;
@@ -306,8 +309,8 @@ static bool answers(int fd)
     return dlx_test_call(fd, BODY(DAEMON_INFO), &info)->body_case == BODY(DAEMON_INFO_REPLY);
 }
 
-/* The rights of a connection are those of the process that made it, when it made it; and they end with that process, not
- * with the socket, which somebody else may have got. */
+/* The rights of a connection are those of the process that made it, when it made it; and they end
+ * with that process, not with the socket, which somebody else may have got. */
 TEST(a_passed_connection_ends_with_who_made_it)
 {
     int pair[2], go[2], connection;
@@ -343,7 +346,8 @@ struct guess {
     uint64_t publisher, subscription, client;
 };
 
-/* As the user that it was when it connected: what it may do is decided by that; but what is somebody else's, is not its. */
+/* As the user that it was when it connected: what it may do is decided by that; but what is
+ * somebody else's, is not its. */
 static int use_after_setuid(void *userdata)
 {
     struct guess *guess = userdata;

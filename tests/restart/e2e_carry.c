@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What a publisher retains is there with the daemon that replaces its first one, for newcomers too, and comes once. */
+/* What a publisher retains is there with the daemon that replaces its first one, for newcomers too,
+ * and comes once. */
 
 #include "client/publisher.h"
 #include "tests/harness/manager.h"
@@ -169,7 +170,8 @@ TEST(latest_skips_to_what_came_after_the_new_daemon)
     dlx_client_unref(c);
 }
 
-/* Messages stay held through it, in the old memory and in the new one, and the ring goes round many times. */
+/* Messages stay held through it, in the old memory and in the new one, and the ring goes round many
+ * times. */
 TEST(copies_are_given_back)
 {
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 3, .depth = 8};

@@ -54,7 +54,8 @@ static void wait_readable(struct dlx_subscription *s)
     ck_assert_int_eq(poll(&p, 1, PATIENCE_MS), 1);
 }
 
-/* A daemon that ends is no signal for the threads that stream: a kernel that valgrind simulates interrupts them by it. */
+/* A daemon that ends is no signal for the threads that stream: a kernel that valgrind simulates
+ * interrupts them by it. */
 static void block_sigchld(void)
 {
     sigset_t set;
@@ -95,7 +96,8 @@ static void start_reader(struct reader *r, pthread_t *thread)
     ck_assert_int_eq(pthread_create(thread, NULL, read_all, r), 0);
 }
 
-/* Publish one more, which is the last. Nobody ends before it: who stops reading stops the publisher, and so all that sleep. */
+/* Publish one more, which is the last. Nobody ends before it: who stops reading stops the
+ * publisher, and so all that sleep. */
 static void end_readers(struct reader readers[2], pthread_t threads[2], struct dlx_publisher *p,
                         int64_t n)
 {
@@ -179,7 +181,8 @@ static void *publish_all(void *userdata)
 /* Daemons that end while publishers and subscribers are on their way to them. */
 TEST(restarts_at_any_moment_lose_nothing)
 {
-    /* So few messages need one arena: of many that come at once, the daemon may not have sent all when it ends. */
+    /* So few messages need one arena: of many that come at once, the daemon may not have sent all
+     * when it ends. */
     struct dlx_publisher_args args = {
         .size = sizeof args, .on_full = DLX_ON_FULL_BLOCK, .depth = 16};
     struct dlx_client *c = dlx_test_stream_connect();
@@ -394,7 +397,8 @@ TEST(a_publisher_hears_of_its_daemon_without_a_system_call)
     ck_assert_int_eq(status, 7 << 8);
 }
 
-/* A publisher that the daemon does not know any more asks its socket, although the daemon is there. */
+/* A publisher that the daemon does not know any more asks its socket, although the daemon is
+ * there. */
 TEST(nobody_vouches_for_a_publisher_that_was_disconnected)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
@@ -433,7 +437,8 @@ static int count(const struct dlx_publisher_info *info, void *userdata)
     return 0;
 }
 
-/* The set needs memory of the new daemon, so it is tried twice; a tensor may be in it twice both times. */
+/* The set needs memory of the new daemon, so it is tried twice; a tensor may be in it twice both
+ * times. */
 TEST(a_shared_set_is_shared_with_the_new_daemon_too)
 {
     enum { N = 1 << 18 };

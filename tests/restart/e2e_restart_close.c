@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A publisher goes on with a new daemon, and closes or is killed before a subscriber has come there: what it had published
- * meanwhile is counted when its link ends.
+ * A publisher goes on with a new daemon, and closes or is killed before a subscriber has come
+ * there: what it had published meanwhile is counted when its link ends.
  */
 
 #include "client/publisher.h"
@@ -193,8 +193,8 @@ LOOP_TEST(what_it_leaves_with_the_new_daemon_is_not_lost, 0, 2)
     dlx_client_unref(c);
 }
 
-/* A subscriber that does not look is sent four arenas, and then its daemon ends. Its publisher goes on without a daemon,
- * or (odd) with the next one. */
+/* A subscriber that does not look is sent four arenas, and then its daemon ends. Its publisher goes
+ * on without a daemon, or (odd) with the next one. */
 LOOP_TEST(who_was_not_sent_every_arena_hears_how_many_it_misses, 0, 2)
 {
     static const int64_t sizes[] = {10, 3000, 9000, 30000, 70000};
@@ -275,7 +275,8 @@ static void hear(int fd)
     ck_assert_int_eq(read(fd, &byte, 1), 1);
 }
 
-/* A publisher in a process of its own: three messages, and six more when the daemon was replaced. */
+/* A publisher in a process of its own: three messages, and six more when the daemon was
+ * replaced. */
 static _Noreturn void publish_until_killed(int fd)
 {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Daemons end while streams are read that may lose messages: what is missing is counted, every message of it. */
+/* Daemons end while streams are read that may lose messages: what is missing is counted, every
+ * message of it. */
 
 #include "client/publisher.h"
 #include "client/reconnect.h"
@@ -125,9 +126,9 @@ LOOP_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2)
     dlx_client_unref(c[1]);
 }
 
-/* The publisher went on in a block that a daemon in between knew, and has gone: what it left behind does not say so,
- * nobody brings news, and who never sleeps does not hear the bell. Odd: it spins; from 2: there is nothing to be taken, so that
- * each look is for the next block. */
+/* The publisher went on in a block that a daemon in between knew, and has gone: what it left behind
+ * does not say so, nobody brings news, and who never sleeps does not hear the bell. Odd: it spins;
+ * from 2: there is nothing to be taken, so that each look is for the next block. */
 LOOP_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0, 4)
 {
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
@@ -162,7 +163,8 @@ LOOP_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0, 
     dlx_client_unref(c[1]);
 }
 
-/* It published to the new daemon and left before we had a link there: as many are lost as we did not get. */
+/* It published to the new daemon and left before we had a link there: as many are lost as we did
+ * not get. */
 TEST(what_came_before_our_new_link_is_counted)
 {
     for (int n_taken = 2; n_taken <= 3;
@@ -183,7 +185,8 @@ TEST(what_came_before_our_new_link_is_counted)
             (void)dlx_publisher_wait(p, 1000, SECOND / 50);
         for (int64_t i = 4; i <= 9; i++)
             dlx_test_stream_publish(p, 10, i);
-        /* The subscription subscribes again, and its publisher leaves before it has read the offer. */
+        /* The subscription subscribes again, and its publisher leaves before it has read the
+         * offer. */
         dlx__subscription_read_notifications(s);
         ck_assert_int_lt(s->sock, 0);
         time_t end = time(NULL) + PATIENCE_S;
@@ -207,7 +210,8 @@ TEST(what_came_before_our_new_link_is_counted)
     }
 }
 
-/* It lost its connection to the new daemon before we had a link there, and came back: it has gone, and has not. */
+/* It lost its connection to the new daemon before we had a link there, and came back: it has gone,
+ * and has not. */
 TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
 {
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
@@ -250,8 +254,8 @@ TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
     dlx_client_unref(c[1]);
 }
 
-/* Of many new arenas a subscriber that does not look was not sent the last ones when its daemon ended, and then its publisher
- * left: what lies in them is lost, what came after is not. */
+/* Of many new arenas a subscriber that does not look was not sent the last ones when its daemon
+ * ended, and then its publisher left: what lies in them is lost, what came after is not. */
 LOOP_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3)
 {
     static const int64_t sizes[] = {10, 3000, 9000, 30000, 70000, 150000, 300000, 10};
@@ -299,8 +303,9 @@ LOOP_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3)
     dlx_client_unref(c[1]);
 }
 
-/* The daemon ends its connection for a reason, and says that it has gone; it notices later, and comes back. Odd: by then
- * everything was taken, so its link has ended; from 2: the subscription is reliable. */
+/* The daemon ends its connection for a reason, and says that it has gone; it notices later, and
+ * comes back. Odd: by then everything was taken, so its link has ended; from 2: the subscription is
+ * reliable. */
 LOOP_TEST(a_publisher_that_was_disconnected_comes_back_with_a_gap, 0, 4)
 {
     struct dlx_publisher_args pa = {.size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK};

@@ -141,7 +141,8 @@ static void *follow(void *userdata)
     return NULL;
 }
 
-/* Subscribers were told of the publisher, and some have left their old link, before it knows that. */
+/* Subscribers were told of the publisher, and some have left their old link, before it knows
+ * that. */
 TEST(an_announcement_whose_answer_is_late_counts)
 {
     const struct dlx_publisher_args block = {.size = sizeof block, .on_full = DLX_ON_FULL_BLOCK};
@@ -188,7 +189,8 @@ static int ignore(const struct dlx_publisher_info *info, void *userdata)
     return 0;
 }
 
-/* Another object of the client has met the next daemon, which has another kind of memory, before it is read. */
+/* Another object of the client has met the next daemon, which has another kind of memory, before it
+ * is read. */
 LOOP_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory, 0, 2)
 {
     static const char *const kinds[] = {"DLX_MEMORY=posix", "DLX_MEMORY=memfd"};
@@ -235,7 +237,8 @@ static void *let_it_go_on_later(void *userdata)
     return kill(*(const pid_t *)userdata, SIGCONT) == 0 ? NULL : userdata;
 }
 
-/* It is there, and stands still for longer than a stream would wait: a call waits as long as its caller allows. */
+/* It is there, and stands still for longer than a stream would wait: a call waits as long as its
+ * caller allows. */
 TEST(a_call_waits_for_a_new_daemon_that_is_slow)
 {
     struct dlx_client *c = dlx_test_stream_connect();

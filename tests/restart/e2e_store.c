@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What is retained outlives the daemon, where the service manager keeps descriptors (a stand-in: tests/harness/manager.h). */
+/* What is retained outlives the daemon, where the service manager keeps descriptors (a stand-in:
+ * tests/harness/manager.h). */
 
 #include "tests/harness/fork.h"
 #include "tests/harness/store.h"

@@ -271,7 +271,8 @@ static const struct {
     {{kDLFloat, 32, 5}, true},
 };
 
-/* Memory of exactly the bytes that the strides reach, so that a sanitizer sees every step outside. */
+/* Memory of exactly the bytes that the strides reach, so that a sanitizer sees every step
+ * outside. */
 static void view_fill(struct view *view)
 {
     int64_t elements = 1;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A memory cgroup that is full. Who publishes pays, and lack of memory shows when memory is asked for: never as a SIGBUS,
- * neither there nor in whoever reads. Who reads pays nothing: one with next to no memory reads as much as it likes.
+ * A memory cgroup that is full. Who publishes pays, and lack of memory shows when memory is asked
+ * for: never as a SIGBUS, neither there nor in whoever reads. Who reads pays nothing: one with next
+ * to no memory reads as much as it likes.
  */
 
 #include "tests/harness/fork.h"
@@ -92,7 +93,7 @@ static void remove_group(void)
     }
 }
 
-/* ---- who publishes ------------------------------------------------------------------------------- */
+/* ---- who publishes --------------------------------------------------------------------------- */
 
 enum { RAN_OUT = 0, CANNOT_ENTER = 3, NEVER_FULL = 4, OTHER_CODE = 5, SMALL_FAILS = 6 };
 
@@ -160,7 +161,7 @@ TEST(a_publisher_whose_group_is_full_is_told)
     remove_group();
 }
 
-/* ---- who reads ------------------------------------------------------------------------------------- */
+/* ---- who reads ------------------------------------------------------------------------------- */
 
 enum { N_MESSAGES = 16 };
 

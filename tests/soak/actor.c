@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * actor --socket PATH --ledger FILE --seed N: plays until SIGTERM, or, in steps, SIGUSR1, SIGUSR2 and the end of its
- * subscriptions. Exit status: 0, or 3 when it found a fault, which it tells.
+ * actor --socket PATH --ledger FILE --seed N: plays until SIGTERM, or, in steps, SIGUSR1, SIGUSR2
+ * and the end of its subscriptions. Exit status: 0, or 3 when it found a fault, which it tells.
  */
 
 #include "tests/soak/actor.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The clock of publishers, with a counter and a system's clock of our own, and with the real ones. */
+/* The clock of publishers, with a counter and a system's clock of our own, and with the real
+ * ones. */
 
 #include "client/clock.h"
 #include "tests/harness/run.h"
@@ -8,7 +9,8 @@
 
 #define MS UINT64_C(1000000)
 
-/* A counter of `per_us` ticks a microsecond, which began `offset` ticks before the system's clock. */
+/* A counter of `per_us` ticks a microsecond, which began `offset` ticks before the system's
+ * clock. */
 struct counter {
     uint64_t per_us, offset;
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* In which arena blocks are put, and when empty arenas go: memory comes back by whole arenas alone. */
+/* In which arena blocks are put, and when empty arenas go: memory comes back by whole arenas
+ * alone. */
 
 #include "client/arena_policy.h"
 #include "client/heap.h"
@@ -203,7 +204,8 @@ TEST(what_was_needed_lately_stays)
     dlx__heap_close(heap);
 }
 
-/* Two sizes in turn, a few of each held: after the first messages nothing comes and nothing goes. */
+/* Two sizes in turn, a few of each held: after the first messages nothing comes and nothing
+ * goes. */
 LOOP_TEST(a_stream_that_repeats_itself_keeps_its_arenas, 0, 2)
 {
     struct dlx_heap *heap = make_heap(_i == 1);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A publisher's payload memory, against a plain model: no two blocks overlap, everything comes back. */
+/* A publisher's payload memory, against a plain model: no two blocks overlap, everything comes
+ * back. */
 
 #include "client/heap.h"
 #include "ring/tensor.h"
@@ -64,7 +65,8 @@ TEST(the_block_given_back_first_is_used_next)
     dlx__heap_close(heap);
 }
 
-/* Those of a state dict, and a manifest of any size. Otherwise each set gives up the blocks of one, and carves them anew. */
+/* Those of a state dict, and a manifest of any size. Otherwise each set gives up the blocks of one,
+ * and carves them anew. */
 TEST(a_few_sizes_do_not_drive_each_other_out)
 {
     uint64_t sizes[] = {8192, 768, 256, 0};
@@ -109,7 +111,8 @@ TEST(a_set_wants_as_many_blocks_as_it_has_parts)
     dlx__heap_close(heap);
 }
 
-/* In whatever order neighbours come back, they are one piece again, at the ends of an arena and inside. */
+/* In whatever order neighbours come back, they are one piece again, at the ends of an arena and
+ * inside. */
 TEST(neighbours_become_one_again)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
@@ -250,7 +253,8 @@ TEST(only_what_nobody_needed_since_is_trimmed)
     dlx__heap_close(heap);
 }
 
-/* Arena 1 holds the first block, and has room for 63 more, arena 2 is full with the second, and that is more than is needed. */
+/* Arena 1 holds the first block, and has room for 63 more, arena 2 is full with the second, and
+ * that is more than is needed. */
 static struct dlx_heap *make_wasteful(struct dlx_block *ret_blocks[2], uint64_t *ret_size)
 {
     struct dlx_heap *heap = dlx_test_heap_make();

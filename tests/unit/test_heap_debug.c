@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The debug mode of a publisher's memory: whole pages, protected while in use, writable again before reuse. */
+/* The debug mode of a publisher's memory: whole pages, protected while in use, writable again
+ * before reuse. */
 
 #include "client/debug.h"
 #include "tests/harness/maps.h"
@@ -122,8 +123,8 @@ TEST(a_shared_block_is_protected_to_its_last_use)
     dlx__heap_close(heap);
 }
 
-/* The kernel may refuse to split a mapping, in either direction. What it does not make writable is out of use until
- * it does. */
+/* The kernel may refuse to split a mapping, in either direction. What it does not make writable is
+ * out of use until it does. */
 START_TEST(what_cannot_be_made_writable_is_not_used)
 {
     struct dlx_heap *heap = make_heap(3);

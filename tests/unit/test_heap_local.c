@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Local tensors of a publisher's payload memory: changed, deleted on other threads, shared, and outliving their publisher. */
+/* Local tensors of a publisher's payload memory: changed, deleted on other threads, shared, and
+ * outliving their publisher. */
 
 #include "client/heap.h"
 #include "tests/unit/harness_heap.h"
@@ -58,7 +59,7 @@ TEST(an_exported_block_knows_whether_it_was_changed)
     dlx__heap_close(other);
 }
 
-/* ---- local tensors that outlive, on other threads --------------------------------------------- */
+/* ---- local tensors that outlive, on other threads -------------------------------------------- */
 
 #define N_TENSORS 2000
 
@@ -135,8 +136,8 @@ static bool is_free(struct dlx_heap *heap)
     return r == 0;
 }
 
-/* The deleter and two references, in every order, the deleter here and on another thread: it comes back with the
- * last of them, and not before. Once more, to see that a reused block starts anew. */
+/* The deleter and two references, in every order, the deleter here and on another thread: it comes
+ * back with the last of them, and not before. Once more, to see that a reused block starts anew. */
 TEST(a_shared_block_comes_back_with_the_last_use)
 {
     static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
@@ -181,7 +182,8 @@ TEST(a_shared_block_is_still_local_without_references)
     dlx__heap_close(heap);
 }
 
-/* Published for the last time without `share`: the references are all that is left, whichever is given back first. */
+/* Published for the last time without `share`: the references are all that is left, whichever is
+ * given back first. */
 TEST(ownership_of_a_shared_block_may_pass)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
@@ -240,8 +242,9 @@ TEST(a_shared_block_of_no_bytes_comes_back)
     dlx__heap_close(heap);
 }
 
-/* The publisher gives the references back and goes; a shared tensor may be deleted before that, between, after them,
- * or after the publisher, here or on another thread. Leaks and double frees are the sanitizer's to find. */
+/* The publisher gives the references back and goes; a shared tensor may be deleted before that,
+ * between, after them, or after the publisher, here or on another thread. Leaks and double frees
+ * are the sanitizer's to find. */
 TEST(a_shared_tensor_and_its_publisher_end_in_any_order)
 {
     enum { BEFORE, BETWEEN, AFTER_REFS, LAST, N_TIMES };
@@ -267,7 +270,8 @@ TEST(a_shared_tensor_and_its_publisher_end_in_any_order)
     }
 }
 
-/* Deleters on two threads while the publisher's thread gives references back and goes on sharing. */
+/* Deleters on two threads while the publisher's thread gives references back and goes on
+ * sharing. */
 TEST(shared_blocks_come_back_from_other_threads)
 {
     static DLManagedTensorVersioned *tensors[2][N_TENSORS];

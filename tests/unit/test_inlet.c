@@ -14,7 +14,8 @@
 
 #define HELD 16
 
-/* Its publisher may know it already, and would wait for its first cursor as long as the process lives. */
+/* Its publisher may know it already, and would wait for its first cursor as long as the process
+ * lives. */
 TEST(a_link_that_was_never_opened_lets_its_publisher_go)
 {
     const struct dlx_memory *memory = dlx__memory_by_tag(0);

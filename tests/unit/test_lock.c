@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The lock of a connection: one thread at a time, a time-out of the monotonic clock, and who has it already. */
+/* The lock of a connection: one thread at a time, a time-out of the monotonic clock, and who has it
+ * already. */
 
 #include "client/lock.h"
 #include "common/util.h"

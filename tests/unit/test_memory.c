@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Regions have one writer from the moment that they are sealed, and only sealed ones are attached. */
+/* Regions have one writer from the moment that they are sealed, and only sealed ones are
+ * attached. */
 #include "common/error.h"
 #include "common/memory.h"
 #include "tests/harness/fds.h"

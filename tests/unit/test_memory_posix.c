@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What POSIX shared memory promises, and that lack of it is an error. CK_FORK=yes: some tests mount. */
+/* What POSIX shared memory promises, and that lack of it is an error. CK_FORK=yes: some tests
+ * mount. */
 #include "common/error.h"
 #include "common/memory.h"
 #include "common/shm_name.h"
