@@ -128,19 +128,10 @@ static void take_first_messages(int64_t spin_ns, bool polls)
     dlx_client_unref(c);
 }
 
-TEST(first_messages_of_many_publishers_arrive_when_a_take_spins)
+/* A take that spins, one that sleeps, and a caller that polls. */
+LOOP_TEST(first_messages_of_many_publishers_arrive, 0, 3)
 {
-    take_first_messages(0, false);
-}
-
-TEST(first_messages_of_many_publishers_arrive_when_a_take_sleeps)
-{
-    take_first_messages(DLX_SPIN_NEVER, false);
-}
-
-TEST(first_messages_of_many_publishers_arrive_when_the_caller_polls)
-{
-    take_first_messages(0, true);
+    take_first_messages(_i == 1 ? DLX_SPIN_NEVER : 0, _i == 2);
 }
 
 /* Its publisher was not asked to ring: nobody else reads what the daemon tells of it. */

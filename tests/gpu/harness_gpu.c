@@ -238,4 +238,23 @@ void dlx_test_gpu_clean(void)
     ck_assert_int_eq(standin.standin_open_fds(), 0);
 }
 
+static void start_standin(void)
+{
+    dlx_test_gpu_machine(2);
+    dlx_test_gpu_load();
+}
+
+TCase *dlx_test_gpu_standin_case(const char *name)
+{
+    TCase *tcase = tcase_create(name);
+    tcase_add_checked_fixture(tcase, start_standin, dlx_test_gpu_machine_end);
+    return tcase;
+}
+
+void dlx_test_gpu_end_context(int device)
+{
+    CU_OK(cu.cuDevicePrimaryCtxRelease(device));
+    dlx_test_gpu_clean();
+}
+
 #endif

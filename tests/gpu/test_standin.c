@@ -15,23 +15,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static void start(void)
-{
-    dlx_test_gpu_machine(2);
-    dlx_test_gpu_load();
-}
-
-static void stop(void)
-{
-    dlx_test_gpu_machine_end();
-}
-
-static void end_context(int device)
-{
-    CU_OK(cu.cuDevicePrimaryCtxRelease(device));
-    dlx_test_gpu_clean();
-}
-
 /* -- loading ----------------------------------------------------------------------------------- */
 
 TEST(found_by_its_name)
@@ -142,7 +125,7 @@ TEST(a_context_where_one_is_needed)
     CU_FAILS(cu.cuCtxPopCurrent(&popped), CUDA_ERROR_INVALID_CONTEXT);
     ck_assert_uint_eq(standin.standin_contexts_made(0), 0);
     ck_assert_uint_eq(standin.standin_contexts_made(1), 1);
-    end_context(1);
+    dlx_test_gpu_end_context(1);
     CU_FAILS(cu.cuDevicePrimaryCtxRelease(1), CUDA_ERROR_INVALID_CONTEXT);
 }
 
@@ -158,7 +141,7 @@ TEST(the_end_of_a_context_frees_what_is_its)
     ck_assert_uint_eq(standin.standin_count(STANDIN_ALLOCATIONS), 1);
     ck_assert_uint_eq(standin.standin_count(STANDIN_STREAMS), 1);
     ck_assert_uint_eq(standin.standin_count(STANDIN_EVENTS), 1);
-    end_context(0);
+    dlx_test_gpu_end_context(0);
     CU_FAILS(cu.cuMemAlloc(&p, 100), CUDA_ERROR_CONTEXT_IS_DESTROYED);
     CU_FAILS(cu.cuStreamDestroy(stream), CUDA_ERROR_INVALID_HANDLE);
 }
@@ -178,7 +161,7 @@ TEST(an_illegal_address_stays)
     (void)dlx_test_gpu_context(0); /* a new context is sound */
     CU_OK(cu.cuMemAlloc(&p, 100));
     CU_OK(cu.cuMemFree(p));
-    end_context(0);
+    dlx_test_gpu_end_context(0);
 }
 
 /* -- memory ------------------------------------------------------------------------------------ */
@@ -204,7 +187,7 @@ TEST(the_cpu_cannot_use_device_memory)
     ck_assert_int_eq(sigaction(SIGSEGV, &before, NULL), 0);
     ck_assert(faulted);
     CU_OK(cu.cuMemFree(p));
-    end_context(0);
+    dlx_test_gpu_end_context(0);
 }
 
 TEST(copies_and_fills)
@@ -227,7 +210,7 @@ TEST(copies_and_fills)
     CU_FAILS(cu.cuMemcpyDtoH(out, a, 1), CUDA_ERROR_INVALID_VALUE);
     CU_FAILS(cu.cuMemFree(b + 8), CUDA_ERROR_INVALID_VALUE);
     CU_OK(cu.cuMemFree(b));
-    end_context(0);
+    dlx_test_gpu_end_context(0);
 }
 
 TEST(memory_is_limited)
@@ -246,7 +229,7 @@ TEST(memory_is_limited)
     ck_assert_uint_eq(available, 0);
     CU_OK(cu.cuMemRelease(handle));
     CU_OK(cu.cuMemFree(p));
-    end_context(0);
+    dlx_test_gpu_end_context(0);
 }
 
 TEST(registered_memory_has_an_address_of_its_own)
@@ -274,7 +257,7 @@ TEST(registered_memory_has_an_address_of_its_own)
     CU_OK(cu.cuMemHostGetDevicePointer(&p, words, 0));
     CU_OK(cu.cuStreamWriteValue64(NULL, p, 8, 0));
     CU_FAILS(cu.cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
-    end_context(0);
+    dlx_test_gpu_end_context(0);
     (void)munmap(words, 4096);
 }
 
@@ -293,7 +276,7 @@ TEST(registered_memory_is_registered_once_and_unregistered_before_it_is_unmapped
     ck_assert_int_eq(munmap(p, 16384), 0);
     CU_OK(cu.cuMemHostUnregister(p));
     ck_assert_uint_eq(standin.standin_count(STANDIN_UNMAPPED_REGISTERED), 1);
-    end_context(0);
+    dlx_test_gpu_end_context(0);
 }
 
 TEST(memory_that_the_cpu_may_only_read_is_registered_as_such)
@@ -305,7 +288,7 @@ TEST(memory_that_the_cpu_may_only_read_is_registered_as_such)
                                   1);
     CU_OK(cu.cuMemHostRegister(p, 4096, 0));
     CU_OK(cu.cuMemHostUnregister(p));
-    end_context(0);
+    dlx_test_gpu_end_context(0);
     (void)munmap(p, 4096);
 }
 
@@ -376,14 +359,12 @@ TEST(what_pointers_say)
     CU_OK(cu.cuMemRelease(handle));
     dlx_test_gpu_unmap(mapped, DLX_TEST_GPU_CHUNK);
     CU_OK(cu.cuCtxSynchronize());
-    end_context(0);
+    dlx_test_gpu_end_context(0);
 }
 
 int main(void)
 {
-    TCase *tests = tcase_create("one process");
-    tcase_add_checked_fixture(tests, start, stop);
-    return dlx_test_run_case(tests);
+    return dlx_test_run_case(dlx_test_gpu_standin_case("one process"));
 }
 
 #else

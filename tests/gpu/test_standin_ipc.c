@@ -13,17 +13,6 @@
 #define DLX_TEST_GPU_CHUNK ((size_t)2 << 20)
 #define POSIX              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
-static void start(void)
-{
-    dlx_test_gpu_machine(2);
-    dlx_test_gpu_load();
-}
-
-static void stop(void)
-{
-    dlx_test_gpu_machine_end();
-}
-
 static void tell(int sock)
 {
     dlx_test_gpu_send(sock, "", 1, -1);
@@ -33,12 +22,6 @@ static void await(int sock)
 {
     char byte;
     (void)dlx_test_gpu_receive(sock, &byte, 1);
-}
-
-static void end_context(void)
-{
-    CU_OK(cu.cuDevicePrimaryCtxRelease(0));
-    dlx_test_gpu_clean();
 }
 
 static int word_at(CUdeviceptr p)
@@ -78,7 +61,7 @@ static void vmm_exporter(int sock)
     (void)close(fd);
     await(sock);
     vmm_drop(handle, p);
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
 
 static CUmemGenericAllocationHandle vmm_take(int take_fd)
@@ -173,7 +156,7 @@ static void legacy_exporter(int sock)
     uint64_t too_early = standin.standin_count(STANDIN_FREED_WHILE_OPEN);
     dlx_test_gpu_send(sock, &too_early, sizeof too_early, -1);
     await(sock);
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
 
 /* The importer's part, to the point where it has opened the handle. */
@@ -220,7 +203,7 @@ TEST(legacy_opens_are_counted)
              CUDA_ERROR_INVALID_HANDLE);
     tell(exporter.sock);
     dlx_test_gpu_join(&exporter);
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
 
 TEST(legacy_memory_freed_too_early)
@@ -237,7 +220,7 @@ TEST(legacy_memory_freed_too_early)
     CU_OK(cu.cuIpcCloseMemHandle(p));
     tell(exporter.sock);
     dlx_test_gpu_join(&exporter);
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
 
 TEST(legacy_memory_of_a_dead_exporter)
@@ -253,7 +236,7 @@ TEST(legacy_memory_of_a_dead_exporter)
     CU_FAILS(cu.cuIpcOpenMemHandle(&p, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
              CUDA_ERROR_INVALID_HANDLE);
     ck_assert_uint_eq(standin.standin_count_of(pid, STANDIN_ALLOCATIONS), 1); /* as it died */
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
 
 TEST(legacy_in_the_own_process)
@@ -275,7 +258,7 @@ TEST(legacy_in_the_own_process)
     CU_OK(cu.cuMemAllocAsync(&p, 100, NULL));
     CU_FAILS(cu.cuIpcGetMemHandle(&handle, p), CUDA_ERROR_INVALID_VALUE);
     CU_OK(cu.cuMemFree(p));
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
 
 /* -- fork -------------------------------------------------------------------------------------- */
@@ -297,7 +280,7 @@ TEST(the_driver_is_unusable_after_fork)
     await(child.sock);
     dlx_test_gpu_join(&child);
     ck_assert_uint_eq(standin.standin_count(STANDIN_CALLS_AFTER_FORK), 2); /* cuInit may be tried */
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
 
 /* -- events ------------------------------------------------------------------------------------ */
@@ -326,7 +309,7 @@ static void event_exporter(int sock)
     CU_OK(cu.cuEventDestroy(event));
     CU_OK(cu.cuMemFree(word));
     CU_OK(cu.cuStreamDestroy(stream));
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
 
 TEST(events_between_processes)
@@ -354,7 +337,7 @@ TEST(events_between_processes)
     CU_OK(cu.cuEventDestroy(event));
     CU_FAILS(cu.cuIpcOpenEventHandle(&late, handle), CUDA_ERROR_INVALID_HANDLE);
     CU_OK(cu.cuStreamDestroy(stream));
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
 
 static void event_victim(int sock)
@@ -385,7 +368,7 @@ TEST(an_event_of_a_dead_process)
     dlx_test_gpu_kill(&victim);
     CU_OK(cu.cuEventSynchronize(event));
     CU_OK(cu.cuEventDestroy(event));
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
 
 TEST(events_between_processes_are_limited)
@@ -401,7 +384,7 @@ TEST(events_between_processes_are_limited)
     CU_OK(cu.cuEventCreate(&events[3], CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
     for (int i = 0; i < 64; i++)
         CU_OK(cu.cuEventDestroy(events[i]));
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
 
 /* -- pools ------------------------------------------------------------------------------------- */
@@ -438,7 +421,7 @@ static void pool_exporter(int sock)
     CU_OK(cu.cuCtxSynchronize());
     too_early = standin.standin_count(STANDIN_FREED_WHILE_OPEN);
     dlx_test_gpu_send(sock, &too_early, sizeof too_early, -1);
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
 
 TEST(pools_between_processes)
@@ -472,14 +455,12 @@ TEST(pools_between_processes)
     CU_FAILS(cu.cuMemPoolImportPointer(&p, pool, &data), CUDA_ERROR_INVALID_HANDLE);
     CU_OK(cu.cuMemPoolDestroy(pool));
     dlx_test_gpu_join(&exporter);
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
 
 int main(void)
 {
-    TCase *tests = tcase_create("processes");
-    tcase_add_checked_fixture(tests, start, stop);
-    return dlx_test_run_case(tests);
+    return dlx_test_run_case(dlx_test_gpu_standin_case("processes"));
 }
 
 #else

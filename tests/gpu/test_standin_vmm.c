@@ -9,23 +9,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static void start(void)
-{
-    dlx_test_gpu_machine(2);
-    dlx_test_gpu_load();
-}
-
-static void stop(void)
-{
-    dlx_test_gpu_machine_end();
-}
-
-static void end_context(int device)
-{
-    CU_OK(cu.cuDevicePrimaryCtxRelease(device));
-    dlx_test_gpu_clean();
-}
-
 TEST(vmm_needs_no_context)
 {
     CUmemGenericAllocationHandle handle, imported;
@@ -54,7 +37,7 @@ TEST(vmm_needs_no_context)
     CU_OK(cu.cuMemcpyDtoH(&value, b, 4));
     dlx_test_gpu_unmap(a, DLX_TEST_GPU_CHUNK);
     dlx_test_gpu_unmap(b, DLX_TEST_GPU_CHUNK);
-    end_context(0);
+    dlx_test_gpu_end_context(0);
 }
 
 TEST(vmm_sizes_and_offsets)
@@ -146,7 +129,7 @@ TEST(vmm_retain_by_any_address)
     CU_FAILS(cu.cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)plain),
              CUDA_ERROR_INVALID_VALUE);
     CU_OK(cu.cuMemFree(plain));
-    end_context(0);
+    dlx_test_gpu_end_context(0);
 }
 
 TEST(vmm_fds_that_are_not_memory)
@@ -271,14 +254,12 @@ TEST(peers_need_access)
     CU_OK(cu.cuMemFree(plain));
     dlx_test_gpu_unmap(mapped, DLX_TEST_GPU_CHUNK);
     CU_OK(cu.cuMemRelease(handle));
-    end_context(0);
+    dlx_test_gpu_end_context(0);
 }
 
 int main(void)
 {
-    TCase *tests = tcase_create("memory");
-    tcase_add_checked_fixture(tests, start, stop);
-    return dlx_test_run_case(tests);
+    return dlx_test_run_case(dlx_test_gpu_standin_case("memory"));
 }
 
 #else
