@@ -3,7 +3,7 @@
 # What looks at the code besides `make check`: linters, models, fuzzing, faults, soak, coverage.
 
 .PHONY: lint lint-analyzer format model fuzz fuzz-quick faults soak hostile hostile-cost coverage \
-    skew-check containers-check
+    mutants skew-check containers-check
 lint: ## check the tree's rules, formatting and static analysers
 	@tools/setup.sh --lint
 	+@$(SUBMAKE) all python
@@ -61,6 +61,13 @@ coverage: ## which branches the tests take, by file (T); build/clang-cov/coverag
 	+@$(COV_MAKE) check
 	$(if $(T),,+@$(COV_MAKE) faults QUICK=1)
 	@tools/coverage '$(BUILD_ROOT)/clang-cov'
+
+# Those of tests/mutants/set, or N of universalmutator in FILES, else in the files changed SINCE.
+SINCE ?= HEAD~1
+mutants: ## which mistakes the tests catch: a set, or N=20 (SEED, FILES, SINCE); build/mutants
+	@tools/setup.sh $(if $(N),--mutants)
+	@tools/mutants $(if $(N),--sample '$(N)' --seed '$(or $(SEED),1)' --since '$(SINCE)' --bar 80 \
+	    $(FILES),--set tests/mutants/set)
 
 skew-check: all ## exchange tensors with the former and the next version of the protocol
 	@tools/skew-check $(BUILD_ROOT)/skew $(BUILD)

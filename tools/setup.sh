@@ -5,7 +5,7 @@
 # network, when everything is there.
 #
 #   tools/setup.sh [--lint] [--model] [--bench] [--faults] [--interop] [--wheel] [--deb] [--docs]
-#                  [--containers] [--no-venv] [--dry-run]
+#                  [--containers] [--mutants] [--no-venv] [--dry-run]
 #
 # On Debian and its relatives it asks dpkg what is missing and apt for it, with sudo when not root. On
 # another system it looks for the tools and libraries themselves and names what is not found.
@@ -38,6 +38,7 @@ want=("${build[@]}")
 may=("${hip[@]}" "${shells[@]}")
 venv=yes
 interop=
+mutants=
 audit=
 types=
 site=
@@ -52,6 +53,7 @@ for arg in "$@"; do
     --wheel) want+=("${wheel[@]}") audit=yes ;;
     --deb) want+=("${deb[@]}") ;;
     --containers) want+=("${containers[@]}") ;;
+    --mutants) mutants=yes ;;
     --docs) want+=("${docs[@]}") site=yes ;;
     --no-venv) venv= ;;
     --dry-run) dry=yes ;;
@@ -60,7 +62,7 @@ for arg in "$@"; do
         exit 0
         ;;
     *)
-        echo "tools/setup.sh: unknown argument '$arg' (known: --lint --model --bench --faults --interop --wheel --deb --docs --containers --no-venv --dry-run)" >&2
+        echo "tools/setup.sh: unknown argument '$arg' (known: --lint --model --bench --faults --interop --wheel --deb --docs --containers --mutants --no-venv --dry-run)" >&2
         exit 2
         ;;
     esac
@@ -192,6 +194,9 @@ if [ -n "$audit" ]; then
     venv_package cibuildwheel 'cibuildwheel>=3' 'to look at its configuration (make wheel-check)'
     venv_package auditwheel 'auditwheel>=6,<7' 'to look at the wheel (make wheel-check)'
     venv_package abi3audit 'abi3audit<1' 'to look at the wheel (make wheel-check)'
+fi
+if [ -n "$mutants" ]; then
+    venv_package universalmutator 'universalmutator>=1.14,<2' 'to make mistakes (make mutants)'
 fi
 if [ -n "$site" ]; then
     for package in 'sphinx>=9,<10' 'myst-parser>=5,<6' 'furo>=2025,<2026' 'hawkmoth<1' 'libclang>=18,<19'; do

@@ -57,21 +57,12 @@ static int read_name(PyObject *key, const char **ret)
 /* On the exception that is there: which tensor it is about. `tree`: what was flattened, or NULL. */
 static void say_which(PyObject *key, uint32_t i, PyObject *tree)
 {
-    PyObject *type, *value, *trace, *place;
-    PyErr_Fetch(&type, &value, &trace);
-    if (tree) {
-        PyObject *function = dlxpy_import("_tree", "place");
-        place = function ? PyObject_CallFunctionObjArgs(function, tree, key, NULL) : NULL;
-        Py_XDECREF(function);
-    } else {
-        place = key && key != Py_None ? PyUnicode_FromFormat("tensors[%R]", key)
-                                      : PyUnicode_FromFormat("tensors[%u]", i);
-    }
-    PyErr_Clear();
-    PyErr_Restore(type, value, trace);
-    if (place)
-        dlxpy_name_place("%U", place);
-    Py_XDECREF(place);
+    if (tree)
+        dlxpy_amend("name_leaf", "(OO)", tree, key);
+    else if (key && key != Py_None)
+        dlxpy_amend("name_item", "(sO)", "tensors", key);
+    else
+        dlxpy_amend("name_item", "(sI)", "tensors", i);
 }
 
 /* What a list holds that is meant as one tensor, or as a nested set. */

@@ -76,14 +76,6 @@ int dlxpy_source_wrap(struct dlxpy_source *s);
 PyObject *dlxpy_source_stream(const struct dlxpy_stream *stream, int device_type);
 int dlxpy_source_check_gpu(const struct dlxpy_sender *sender, int type, int id);
 
-/* Make a BufferError of what another library raised to refuse `object`, a ValueError or
- * RuntimeError. It has the first line of its words: C++ adds where it was thrown. */
-void dlxpy_make_buffer_error(PyObject *object);
-
-/* Clear the exception that is there: it says no more than that an object has not what was looked
- * for. Returns 0; -1: it stays, since it is about something else, as KeyboardInterrupt is. */
-int dlxpy_pass_over(void);
-
 /* An attribute, or NULL without an exception when there is none; *failed is set for any other exception. */
 PyObject *dlxpy_attribute(PyObject *object, const char *name, bool *failed);
 

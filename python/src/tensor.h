@@ -65,10 +65,7 @@ PyObject *dlxpy_tensor_device(const struct dlxpy_tensor *t);
 void dlxpy_tensor_spend(struct dlxpy_tensor *t);
 
 /* pickle.c: its methods of these names. */
-extern const char dlxpy_tobytes_doc[], dlxpy_reduce_doc[], dlxpy_reduce_ex_doc[];
-PyObject *dlxpy_tensor_tobytes(PyObject *self, PyObject *unused);
-PyObject *dlxpy_tensor_reduce(PyObject *self, PyObject *unused);
-PyObject *dlxpy_tensor_reduce_ex(PyObject *self, PyObject *protocol);
+PyObject *dlxpy_tensor_as_bytes(PyObject *self, PyObject *unused);
 
 /* tensor_buffer.c: the slots and getters of other protocols. */
 int dlxpy_tensor_get_buffer(PyObject *self, Py_buffer *view, int flags);

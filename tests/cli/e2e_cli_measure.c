@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlxctl bw and dlxctl holds. */
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "common/util.h"
 #include "tests/cli/harness_cli_case.h"
 #include "tests/harness/run.h"

@@ -336,6 +336,27 @@ TEST(the_largest_header_fits)
     ck_assert(h.ndim == 64 && h.shape[0] == INT64_MAX / 16);
 }
 
+/* A key has room for 23 characters. */
+TEST(the_longest_key_is_read_and_a_longer_one_is_not)
+{
+    refuse("{'aaaaaaaaaaaaaaaaaaaaaaa': 1}", DLX_E_INVALID, "a key that is none of");
+    refuse("{'aaaaaaaaaaaaaaaaaaaaaaaa': 1}", DLX_E_INVALID, "a string that is too long");
+}
+
+TEST(a_header_of_the_limit_is_read_and_a_larger_one_is_not)
+{
+    struct cli_error e;
+    size_t size = 0;
+    for (uint32_t over = 0; over < 2; over++) {
+        const uint32_t n = NPY_HEADER_SIZE_MAX - 12 + over;
+        make(2, "{}");
+        for (uint32_t i = 0; i < 4; i++)
+            buffer[8 + i] = (uint8_t)(n >> (8 * i));
+        ck_assert_int_eq(npy_header_size(buffer, sizeof buffer, &size, &e), over ? DLX_E_LIMIT : 0);
+        ck_assert_uint_eq(size, NPY_HEADER_SIZE_MAX);
+    }
+}
+
 int main(void)
 {
     return dlx_test_run_case(tcase_create("npy"));

@@ -6,7 +6,7 @@
  * seen in another.
  */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "tests/harness/stream.h"
 #include <stdlib.h>
 #include <string.h>

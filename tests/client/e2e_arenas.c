@@ -3,9 +3,9 @@
 /* Memory of publishers whose messages change their size: it goes back while other messages are
  * held, whose data stays, and comes again. */
 
-#include "client/call.h"
-#include "client/publisher.h"
-#include "client/subscription.h"
+#include "client/control/call.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
 #include <signal.h>
 #include <string.h>

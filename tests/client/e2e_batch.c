@@ -2,7 +2,7 @@
 
 /* dlx_publish_n() and dlx_take_n(): many messages in one call, each as if it were alone. */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "tests/harness/stream.h"
 #include <pthread.h>
 #include <string.h>

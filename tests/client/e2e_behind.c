@@ -3,9 +3,9 @@
 /* What dlx_list_links() tells: how far a subscriber is behind, and whether its publisher waits for
  * it. */
 
-#include "client/subscriber_link.h"
-#include "client/publisher.h"
-#include "client/subscription.h"
+#include "client/message/subscriber_link.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include <pthread.h>

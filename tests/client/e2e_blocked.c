@@ -3,10 +3,10 @@
 /* A publisher that waits sleeps, whatever its subscribers do: each poll() that may sleep is
  * counted. */
 
-#include "client/subscriber_link.h"
-#include "client/publisher.h"
-#include "client/reconnect.h"
-#include "client/subscription.h"
+#include "client/message/subscriber_link.h"
+#include "client/publish/publisher.h"
+#include "client/publish/publisher_reconnect.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include <poll.h>

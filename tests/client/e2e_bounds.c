@@ -3,8 +3,8 @@
 /* What a publisher lets one subscriber hold: takes beyond that fail, and a link that holds more is
  * cut. */
 
-#include "client/publisher.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
 #include <pthread.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * filter lets every wait that follows it end at once, as after a jump.
  */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "tests/harness/seccomp.h"
 #include "tests/harness/stream.h"
 #include <errno.h>
@@ -143,13 +143,13 @@ TEST(a_stream_does_not_wait_for_another_thread)
 
 START_TEST(a_stream_does_not_wait_for_another_thread)
 {
-    puts("SKIP: with sanitizers the clock of the day is used: client/call.c");
+    puts("SKIP: with sanitizers the clock of the day is used: client/control/call.c");
 }
 END_TEST
 
 START_TEST(who_waits_for_another_thread_waits_as_long_as_it_may)
 {
-    puts("SKIP: with sanitizers the clock of the day is used: client/call.c");
+    puts("SKIP: with sanitizers the clock of the day is used: client/control/call.c");
 }
 END_TEST
 

@@ -2,7 +2,7 @@
 
 /* Calls that a caller must not make: each is refused or does nothing, and no message is hurt. */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "tests/harness/stream.h"
 #include <poll.h>
 #include <pthread.h>

@@ -2,8 +2,8 @@
 
 /* libdlx between processes: death of each side and of the daemon, reliable streams, fork. */
 
-#include "client/reconnect.h"
-#include "client/subscription.h"
+#include "client/control/reconnect.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where a daemon may be, and who may start one: the decisions, without a daemon. */
-#include "client/socket_path.h"
-#include "client/spawn.h"
+#include "client/start/socket_path.h"
+#include "client/start/spawn.h"
 #include "common/error.h"
 #include "tests/harness/run.h"
 #include <check.h>

@@ -5,7 +5,7 @@
  * against a stand-in for a daemon. The rules are in docs/PROTOCOL.md, "Versions".
  */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "common/error.h"
 #include "common/memory.h"
 #include "tests/daemon/harness_served.h"

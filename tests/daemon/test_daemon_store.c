@@ -244,8 +244,10 @@ static uint32_t fill(uid_t uid)
         struct dlxd_publisher *publisher = dlx_test_broker_publisher(client, "t", &retains, 1);
         ck_assert_uint_eq(publisher->principal->uid, uid);
         ck_assert_int_eq(publisher->not_kept, publisher->ledger_index == 0);
-        if (publisher->not_kept)
+        if (publisher->not_kept) { /* nor does any part of it stay */
+            ck_assert(!publisher->pidfd_kept && !publisher->control->kept);
             return n;
+        }
     }
 }
 

@@ -6,7 +6,7 @@
  * notice; nothing waits for ever, nothing is left; and the same daemon serves the next one.
  */
 
-#include "client/client.h"
+#include "client/control/client.h"
 #include "common/error.h"
 #include "common/memory.h"
 #include "tests/fail/harness_fail.h"

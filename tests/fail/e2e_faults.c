@@ -5,7 +5,7 @@
  * fail are those of this program, which the library and the daemon's code in it call, too.
  */
 
-#include "client/limits.h"
+#include "client/base/limits.h"
 #include "tests/harness/stream.h"
 #include <stdatomic.h>
 #include <stdio.h>

@@ -6,9 +6,9 @@
  * retained is there, nothing is missed in silence, and nothing is left.
  */
 
-#include "client/publisher.h"
-#include "client/reconnect.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/publish/publisher_reconnect.h"
+#include "client/subscribe/subscription.h"
 #include "tests/fail/harness_fail.h"
 #include "tests/harness/fds.h"
 #include "tests/fail/harness_server.h"

@@ -7,7 +7,7 @@
  * notice; values are right, nothing is left, and the same publisher goes on.
  */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "tests/fail/harness_fail.h"
 #include "tests/harness/stream.h"
 #include <poll.h>

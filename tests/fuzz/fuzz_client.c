@@ -6,10 +6,10 @@
  * call blocks or crashes; what it fails with has words; a tensor that it hands out can be read; at
  * the end every descriptor is closed and every map is gone.
  */
-#include "client/call.h"
-#include "client/publisher.h"
-#include "client/reconnect.h"
-#include "client/subscription.h"
+#include "client/control/call.h"
+#include "client/publish/publisher.h"
+#include "client/control/reconnect.h"
+#include "client/subscribe/subscription.h"
 #include "common/memory.h"
 #include "ring/entry.h"
 #include "tests/fuzz/harness_fuzz.h"

@@ -4,9 +4,9 @@
  * spans, order, compaction, and where a tensor that the user changed lies. Everything is worked out
  * a second time, with 128 bits and one element at a time.
  */
-#include "client/fork.h"
-#include "client/heap.h"
-#include "client/publish.h"
+#include "client/base/fork.h"
+#include "client/heap/heap.h"
+#include "client/publish/publish.h"
 #include "common/error.h"
 #include "ring/entry.h"
 #include "ring/tensor.h"

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
-#include "client/subscription.h"
+#include "client/subscribe/subscription.h"
 #include "tests/gpu/harness_gpu_pair.h"
 #include <sched.h>
 

@@ -5,9 +5,11 @@
  * starts. memfds stand for GPU memory.
  */
 
-#include "client/gpu_keep.h"
-#include "client/call.h"
-#include "client/subscription.h"
+#include "client/control/call.h"
+#include "client/gpu/gpu_keep.h"
+#include "client/message/message_gpu.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/keeper.h"
@@ -64,7 +66,7 @@ static struct dlx_subscriber_link *link_of(struct dlx_subscription *s)
 static int fetch(struct dlx_client *c, struct dlx_subscription *s, uint64_t id)
 {
     dlx__gpu_handle_deinit(&got);
-    return dlx__gpu_keep_get(c, link_of(s), id, &got);
+    return dlx__message_gpu_fetch(c, link_of(s), id, &got);
 }
 
 /* A newcomer of a connection of its own gets the memory. */
@@ -89,7 +91,7 @@ static void reaches_a_newcomer(uint64_t id)
 
 static void put(struct dlx_publisher *p, struct dlx_gpu_keep **keep, int expected)
 {
-    int r = dlx__gpu_keep_put(p, keep, &sent);
+    int r = dlx__gpu_keep_put(p->client, p->id, keep, &sent);
     ck_assert_msg(r == expected, "%d: %s", r, dlx__error_message());
 }
 
@@ -145,7 +147,7 @@ static pid_t spawn_publisher(const char *topic)
         struct dlx_gpu_keep *keep = NULL;
         struct dlx_publisher *p =
             dlx_test_store_publisher(dlx_test_stream_connect(), topic, &dlx_test_retain_1);
-        ck_assert_int_eq(dlx__gpu_keep_put(p, &keep, &sent), 1);
+        ck_assert_int_eq(dlx__gpu_keep_put(p->client, p->id, &keep, &sent), 1);
         dlx_test_stream_publish(p, 10, 1);
         dlx_test_fork_ready(&child);
     }
@@ -234,7 +236,7 @@ TEST(a_publisher_goes_on_with_another_daemon)
         dlx_test_stream_publish(x.p, 10, 2);
     dlx_test_stream_publish(x.p, 10, 2);
     ck_assert_int_eq(keeper_pid(), before);
-    ok(dlx__gpu_keep_get(x.c, old, 7, &got));
+    ok(dlx__message_gpu_fetch(x.c, old, 7, &got));
     ck_assert(dlx_test_keeper_same(&sent, &got));
     reaches_a_newcomer(7);
     handle(8, 3);
@@ -312,7 +314,7 @@ TEST(a_keeper_that_stands_still_holds_up_nobody_else)
         struct dlx_client *c = dlx_test_stream_connect();
         struct dlx_publisher *p = NULL;
         ok(dlx_publisher_new(c, "test/b", NULL, &p));
-        _exit(dlx__gpu_keep_put(p, &keep, &sent) == DLX_E_TIMEOUT ? 0 : 1);
+        _exit(dlx__gpu_keep_put(p->client, p->id, &keep, &sent) == DLX_E_TIMEOUT ? 0 : 1);
     }
     int status, n = 0;
     while (waitpid(pid, &status, WNOHANG) == 0) {
@@ -344,7 +346,8 @@ TEST(a_keeper_that_is_not_installed_is_a_clear_error)
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     handle(7, 1);
     for (int i = 0; i < 2; i++) {
-        fails(dlx__gpu_keep_put(x.p, &keep, &sent), DLX_E_NO_DAEMON, "/no/such/program");
+        fails(dlx__gpu_keep_put(x.p->client, x.p->id, &keep, &sent), DLX_E_NO_DAEMON,
+              "/no/such/program");
         ck_assert_ptr_null(keep);
     }
     dlx_test_stream_publish(x.p, 10, 1);
@@ -360,7 +363,7 @@ TEST(an_older_daemon_is_not_asked)
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     handle(7, 1);
     x.c->minor = 2;
-    fails(dlx__gpu_keep_put(x.p, &keep, &sent), DLX_E_VERSION, "2.3");
+    fails(dlx__gpu_keep_put(x.p->client, x.p->id, &keep, &sent), DLX_E_VERSION, "2.3");
     dlx_test_pair_end(&x);
     done();
 }
@@ -375,7 +378,7 @@ TEST(a_forked_child_may_not_use_it)
     dlx_test_stream_take(x.s, 1);
     pid_t pid = dlx_test_fork();
     if (pid == 0)
-        _exit(dlx__gpu_keep_put(x.p, &keep, &sent) == DLX_E_FORKED &&
+        _exit(dlx__gpu_keep_put(x.p->client, x.p->id, &keep, &sent) == DLX_E_FORKED &&
                       fetch(x.c, x.s, 7) == DLX_E_FORKED
                   ? 0
                   : 1);

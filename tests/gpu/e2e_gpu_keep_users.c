@@ -6,8 +6,10 @@
  * publisher.
  */
 
-#include "client/gpu_keep.h"
-#include "client/subscription.h"
+#include "client/gpu/gpu_keep.h"
+#include "client/message/message_gpu.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/fuse.h"
 #include "tests/harness/keeper.h"
@@ -68,7 +70,7 @@ static pid_t publish_as(uid_t uid, const char *topic)
         dlx_test_user_become(uid);
         struct dlx_publisher *p =
             dlx_test_stream_publisher(dlx_test_stream_connect(), topic, &args);
-        if (dlx__gpu_keep_put(p, &keep, &sent) != 1)
+        if (dlx__gpu_keep_put(p->client, p->id, &keep, &sent) != 1)
             _exit(1);
         dlx_test_stream_publish(p, 10, 1);
         dlx_test_fork_ready(&child);
@@ -98,7 +100,7 @@ static int fetch_as(uid_t uid, const char *topic)
         int r = 1;
         for (uint32_t i = 0; i < s->n_links; i++)
             if (s->links[i]->publisher != 0)
-                r = dlx__gpu_keep_get(c, s->links[i], 7, &got);
+                r = dlx__message_gpu_fetch(c, s->links[i], 7, &got);
         _exit(-r);
     }
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);

@@ -5,10 +5,10 @@
 #include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
-#include "client/call.h"
-#include "client/subscriber_link.h"
-#include "client/publisher.h"
-#include "client/subscription.h"
+#include "client/control/call.h"
+#include "client/message/subscriber_link.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "tests/gpu/harness_gpu_stream.h"
 #include <poll.h>
 #include <string.h>

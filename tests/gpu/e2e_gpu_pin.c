@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
-#include "client/subscription.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/fork.h"
 #include <dlpack/dlpack.h>
 #include <string.h>

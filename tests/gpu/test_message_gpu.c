@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a message believes of the allocations that a peer describes. No GPU is needed. */
-#include "client/gpu_order.h"
-#include "client/message_gpu.h"
+#include "client/gpu/gpu_order.h"
+#include "client/message/message_gpu.h"
 #include "common/error.h"
 #include "gpu/handle.h"
 #include "tests/harness/run.h"

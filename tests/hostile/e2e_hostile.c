@@ -3,7 +3,7 @@
 /* A publisher that lies in what it publishes: the words of entries, records, arenas; or about who
  * it is. */
 
-#include "client/call.h"
+#include "client/control/call.h"
 #include "common/memory.h"
 #include "ring/entry.h"
 #include "tests/hostile/harness_lies.h"

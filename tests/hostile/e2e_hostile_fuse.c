@@ -6,7 +6,7 @@
  * ever inside its own calls on sockets that it shares with others: nobody else waits.
  */
 
-#include "client/subscription.h"
+#include "client/subscribe/subscription.h"
 #include "common/error.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/fuse.h"

@@ -6,8 +6,8 @@
  * for nothing any more.
  */
 
-#include "client/subscriber_link.h"
-#include "client/subscription.h"
+#include "client/message/subscriber_link.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include <poll.h>

@@ -6,8 +6,8 @@
  * other links go on. Each lie is tried on each way to take.
  */
 
-#include "client/publish.h"
-#include "client/subscription.h"
+#include "client/publish/publish.h"
+#include "client/subscribe/subscription.h"
 #include "ring/entry.h"
 #include "tests/hostile/harness_liar.h"
 #include "tests/harness/stream.h"

@@ -3,7 +3,7 @@
 /* A lying subscriber's process: however it lies, a publisher waits for it no longer than asked, and
  * names it. */
 
-#include "client/subscription.h"
+#include "client/subscribe/subscription.h"
 #include "tests/hostile/harness_liar.h"
 #include <string.h>
 #include <sys/socket.h>

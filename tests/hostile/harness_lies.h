@@ -8,8 +8,8 @@
  * library's back.
  */
 
-#include "client/publish.h"
-#include "client/subscription.h"
+#include "client/publish/publish.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
 #include <pthread.h>
 

@@ -3,7 +3,7 @@
 /* What a publisher retains is there with the daemon that replaces its first one, for newcomers too,
  * and comes once. */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "tests/harness/manager.h"
 #include "tests/harness/stream.h"
 #include <poll.h>

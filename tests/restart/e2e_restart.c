@@ -2,7 +2,7 @@
 
 /* The daemon ends and another one takes its place: streams go on, and everybody is there again. */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/seccomp.h"
 #include "tests/harness/stream.h"
@@ -355,7 +355,7 @@ TEST(a_publisher_that_never_waits_finds_the_second_daemon)
     struct dlx_test_pair x = dlx_test_pair_make(&block, &reliable);
     dlx_test_stream_publish(x.p, 10, 1);
     dlx_test_stream_restart();
-    x.p->next_look_ns = 0;
+    x.p->watch.next_look_ns = 0;
     dlx_test_stream_publish(x.p, 10, 2); /* then it announces itself */
     ck_assert_uint_eq(x.p->epoch, 1);
     DLManagedTensorVersioned *third = dlx_test_stream_alloc(x.p, 10, 3);
@@ -381,9 +381,9 @@ static int look_without_a_system_call(void)
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/b", NULL);
     dlx_test_stream_publish(p, 10, 1);
     ck_assert(dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter)));
-    p->next_look_ns = 0;
+    p->watch.next_look_ns = 0;
     dlx_test_stream_publish(p, 10, 2);
-    return p->next_look_ns != 0;
+    return p->watch.next_look_ns != 0;
 }
 
 /* Whose word says that it is there. */
@@ -412,7 +412,7 @@ TEST(nobody_vouches_for_a_publisher_that_was_disconnected)
     }
     for (uint64_t until = dlx__deadline(PATIENCE); x.p->id == id;) {
         ck_assert_uint_lt(dlx__now_ns(), until);
-        x.p->next_look_ns = 0;
+        x.p->watch.next_look_ns = 0;
         dlx_test_stream_publish(x.p, 10, 2);
     }
     ck_assert(dlx__writer_has_daemon(&x.p->core));

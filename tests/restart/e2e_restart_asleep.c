@@ -4,8 +4,8 @@
  * it all that its publishers count on: links, and arenas. It gets every message all the same,
  * once and in order. */
 
-#include "client/publisher.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
 #include <inttypes.h>
 #include <poll.h>
@@ -219,7 +219,7 @@ TEST(publishers_that_close_show_the_next_daemon_what_was_not_sent)
     ck_assert_int_eq(pthread_create(&thread, NULL, take_all, &reader), 0);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     for (unsigned i = 0; i < N_SPARES; i++) {
-        streams[i].p->linger_ns = PATIENCE;
+        streams[i].p->watch.linger_ns = PATIENCE;
         stream_end(&streams[i]);
     }
     ck_assert_int_eq(pthread_join(thread, NULL), 0);

@@ -5,9 +5,10 @@
  * there: what it had published meanwhile is counted when its link ends.
  */
 
-#include "client/publisher.h"
-#include "client/reconnect.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/publish/publisher_reconnect.h"
+#include "client/subscribe/subscription.h"
+#include "client/subscribe/subscription_reconnect.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include <signal.h>
@@ -42,7 +43,7 @@ static void publish_to(struct dlx_publisher *p, uint64_t last)
 /* It does not wait for who has yet to come. */
 static void close_at_once(struct dlx_publisher *p)
 {
-    p->linger_ns = 0;
+    p->watch.linger_ns = 0;
     dlx_publisher_unref(p);
 }
 

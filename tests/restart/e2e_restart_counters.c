@@ -3,8 +3,8 @@
 /* After a restart of the daemon counters go on, as the library and as `dlxctl` show them, and an
  * event tells of it. */
 
-#include "client/publisher.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "common/util.h"
 #include "tests/harness/stream.h"
 #include <sched.h>
@@ -235,7 +235,7 @@ START_TEST(counters_go_on_after_the_daemon_disconnected_the_publisher)
         ck_assert_int_eq(dlx_take(pair.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
         ck_assert_uint_eq(pair.s->n_open, 0);
         while (pair.p->id == id || pair.s->n_open == 0) {
-            pair.p->next_look_ns = 0;
+            pair.p->watch.next_look_ns = 0;
             taken += publish_and_take(&pair, ++n);
             ck_assert_uint_lt(dlx__now_ns(), end);
         }

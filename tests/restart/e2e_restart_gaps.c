@@ -3,9 +3,10 @@
 /* Daemons end while streams are read that may lose messages: what is missing is counted, every
  * message of it. */
 
-#include "client/publisher.h"
-#include "client/reconnect.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/publish/publisher_reconnect.h"
+#include "client/subscribe/subscription.h"
+#include "client/subscribe/subscription_reconnect.h"
 #include "tests/harness/stream.h"
 #include <poll.h>
 #include <pthread.h>
@@ -194,7 +195,7 @@ TEST(what_came_before_our_new_link_is_counted)
             dlx__subscription_reconnect(s);
             ck_assert_int_lt(time(NULL), end);
         }
-        p->base = p->core.head; /* it does not wait for us */
+        p->daemon.base = p->core.head; /* it does not wait for us */
         dlx_publisher_unref(p);
         do {
             if (dlx_take(s, SECOND / 100, &m) == 0)
@@ -320,8 +321,8 @@ LOOP_TEST(a_publisher_that_was_disconnected_comes_back_with_a_gap, 0, 4)
         dlx_test_stream_publish(p, 10, ++n);
     while (r.taken < (_i % 2 ? 5 : 2))
         ck_assert(take_one(&r));
-    p->next_look_ns = UINT64_MAX;
-    p->had_daemon_tid = false;
+    p->watch.next_look_ns = UINT64_MAX;
+    p->watch.had_daemon_tid = false;
     ck_assert_int_eq(send(c->sock, "?", 1, MSG_NOSIGNAL), 1);
     if (_i % 2)
         fails(dlx_take(r.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "test/a");
@@ -375,7 +376,7 @@ TEST(who_closes_waits_for_subscribers_on_their_way)
     for (int64_t i = 2; i <= 4; i++)
         dlx_test_stream_publish(p, 10, i);
     ck_assert_int_eq(pthread_create(&thread, NULL, take_four, &r), 0);
-    p->linger_ns = PATIENCE;
+    p->watch.linger_ns = PATIENCE;
     dlx_publisher_unref(p);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_uint_eq(r.taken, 4);

@@ -2,9 +2,9 @@
 
 /* The daemon ends, and the next one answers so late that the publisher does not wait for it. */
 
-#include "client/publisher.h"
-#include "client/reconnect.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/publish/publisher_reconnect.h"
+#include "client/subscribe/subscription.h"
 #include "common/memory.h"
 #include "common/proto.h"
 #include "tests/harness/stream.h"
@@ -205,7 +205,7 @@ LOOP_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory, 0, 2)
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
     /* The offer of p2 is in s's socket, and the link of s2 in p's. */
     struct pollfd waiting[] = {{.fd = s->sock, .events = POLLIN},
-                               {.fd = p->link_sock, .events = POLLIN}};
+                               {.fd = p->daemon.link_sock, .events = POLLIN}};
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(poll(&waiting[i], 1, PATIENCE_MS), 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);

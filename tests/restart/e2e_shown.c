@@ -5,7 +5,7 @@
  * at once, and hold it whatever the publisher does then. docs/decisions/0023.
  */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "common/shm_name.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/store.h"
@@ -497,11 +497,11 @@ TEST(a_publisher_that_locks_its_own_block_keeps_nobody_from_subscribing)
     struct dlx_publisher *good = dlx_test_store_publisher(other, "test/good", &dlx_test_retain_1);
     dlx_test_stream_publish(good, 100, 1);
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    ck_assert_int_eq(fcntl(p->control_fd, F_OFD_SETLK, &lock), 0);
+    ck_assert_int_eq(fcntl(p->daemon.control_fd, F_OFD_SETLK, &lock), 0);
     ok(dlx_subscribe(other, "test/*", NULL, &s));
     dlx_test_store_take(s, 1, 1);
     lock.l_type = F_UNLCK;
-    ck_assert_int_eq(fcntl(p->control_fd, F_OFD_SETLK, &lock), 0);
+    ck_assert_int_eq(fcntl(p->daemon.control_fd, F_OFD_SETLK, &lock), 0);
     wake_up(); /* now it counts like any other */
     dlx_test_store_take(s, 4, 5);
     dlx_publisher_unref(good);

@@ -3,7 +3,7 @@
 /* A program that cannot take the daemon's place changes nothing: the daemon serves as before, and
  * says why. docs/decisions/0030. */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "common/util.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/store.h"

@@ -132,7 +132,7 @@ static void new_daemon(struct world *w)
     d->page = dlx_test_link(&d->link, 0, MAX_HELD, w->reliable, false);
 }
 
-/* As client/reconnect.c: subscribers are told before the publisher goes there. */
+/* As client/publish/publisher_reconnect.c: subscribers are told before the publisher goes there. */
 static void resume(struct world *w)
 {
     struct daemon *d = &w->daemons[w->n];

@@ -287,6 +287,21 @@ TEST(a_hostile_link_page_hurts_only_its_own_link)
     }
 }
 
+/* An entry is at most one batch ahead of head, which the ring bounds. */
+TEST(an_entry_one_ring_ahead_of_head_is_believed_and_the_next_is_not)
+{
+    struct dlx_reader r;
+    struct dlx_taken taken;
+    begin(&r, f.page, f.control, 0);
+    publish(1);
+    dlx_store64_relaxed(&f.control->entries[1].gen, 1 + ENTRIES + 1);
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), DLX_E_BAD_PEER);
+    ck_assert_uint_eq(r.lost, 0);
+    dlx_store64_relaxed(&f.control->entries[1].gen, 1 + ENTRIES);
+    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), DLX_E_EMPTY);
+    ck_assert_uint_eq(r.lost, 1);
+}
+
 int main(void)
 {
     TCase *tcase = tcase_create("dropping");

@@ -458,6 +458,19 @@ TEST(impossible_compactions_are_refused)
     ck_assert_int_eq(dlx__tensor_compact(dst, &tensor, false), 0);
 }
 
+/* The index of the last element is the greatest number that 64 bits have, or one less. */
+TEST(an_extent_whose_last_index_is_the_greatest_number_is_refused)
+{
+    const DLDataType byte = {kDLUInt, 8, 1};
+    const int64_t shape[] = {2, 2, 2};
+    for (int64_t last = 0; last < 3; last++) {
+        const int64_t strides[] = {INT64_MAX, INT64_MAX, last};
+        uint64_t size = 77;
+        ck_assert_int_eq(dlx__tensor_extent(byte, false, 3, shape, strides, &size), DLX_E_SHAPE);
+        ck_assert_uint_eq(size, 77);
+    }
+}
+
 int main(void)
 {
     TCase *tcase = tcase_create("tensor");

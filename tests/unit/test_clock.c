@@ -3,7 +3,7 @@
 /* The clock of publishers, with a counter and a system's clock of our own, and with the real
  * ones. */
 
-#include "client/clock.h"
+#include "client/base/clock.h"
 #include "tests/harness/run.h"
 #include <check.h>
 

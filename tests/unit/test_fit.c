@@ -3,8 +3,8 @@
 /* In which arena blocks are put, and when empty arenas go: memory comes back by whole arenas
  * alone. */
 
-#include "client/arena_policy.h"
-#include "client/heap.h"
+#include "client/heap/arena_policy.h"
+#include "client/heap/heap.h"
 #include "tests/harness/run.h"
 #include "tests/harness/random.h"
 #include <check.h>

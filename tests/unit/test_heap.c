@@ -3,7 +3,7 @@
 /* A publisher's payload memory, against a plain model: no two blocks overlap, everything comes
  * back. */
 
-#include "client/heap.h"
+#include "client/heap/heap.h"
 #include "ring/tensor.h"
 #include "tests/unit/harness_heap.h"
 #include "tests/harness/random.h"

@@ -2,7 +2,7 @@
 
 /* Blocks that are taken and exported in one, because the last ones were like them. */
 
-#include "client/heap.h"
+#include "client/heap/heap.h"
 #include "tests/unit/harness_heap.h"
 #include "tests/harness/run.h"
 #include <check.h>

@@ -3,7 +3,7 @@
 /* The debug mode of a publisher's memory: whole pages, protected while in use, writable again
  * before reuse. */
 
-#include "client/debug.h"
+#include "client/heap/debug.h"
 #include "tests/harness/maps.h"
 #include "tests/harness/run.h"
 #include <check.h>

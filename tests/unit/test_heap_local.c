@@ -3,7 +3,7 @@
 /* Local tensors of a publisher's payload memory: changed, deleted on other threads, shared, and
  * outliving their publisher. */
 
-#include "client/heap.h"
+#include "client/heap/heap.h"
 #include "tests/unit/harness_heap.h"
 #include "tests/harness/run.h"
 #include <check.h>

@@ -2,7 +2,7 @@
 
 /* A link from the subscriber's side, without a daemon. */
 
-#include "client/subscriber_link.h"
+#include "client/message/subscriber_link.h"
 #include "common/error.h"
 #include "common/memory.h"
 #include "ring/entry.h"

@@ -3,7 +3,7 @@
 /* The lock of a connection: one thread at a time, a time-out of the monotonic clock, and who has it
  * already. */
 
-#include "client/lock.h"
+#include "client/base/lock.h"
 #include "common/util.h"
 #include "tests/harness/run.h"
 #include <check.h>
