@@ -35,7 +35,7 @@ static void publish_all(void)
     publish("cam/rear/depth", "f2.npy");
 }
 
-START_TEST(echo_names_the_topics)
+TEST(echo_names_the_topics)
 {
     struct dlx_test_cli cli;
     publish_all();
@@ -56,9 +56,8 @@ START_TEST(echo_names_the_topics)
     ck_assert_int_eq(strncmp(cli.out, "#1  ", 4), 0);
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
-START_TEST(hz_and_bw_tell_of_each_topic)
+TEST(hz_and_bw_tell_of_each_topic)
 {
     struct dlx_test_cli cli;
     publish_all();
@@ -92,9 +91,8 @@ START_TEST(hz_and_bw_tell_of_each_topic)
         dlx_test_cli_deinit(&cli);
     }
 }
-END_TEST
 
-START_TEST(hz_says_which_topic_missed_messages)
+TEST(hz_says_which_topic_missed_messages)
 {
     struct dlx_test_cli cli;
     publish("a/x", "two.npy");
@@ -107,9 +105,8 @@ START_TEST(hz_says_which_topic_missed_messages)
     json_decref(json);
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
-START_TEST(save_names_files_by_topic)
+TEST(save_names_files_by_topic)
 {
     struct dlx_test_cli cli;
     publish_all();
@@ -129,9 +126,8 @@ START_TEST(save_names_files_by_topic)
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 7);
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
-START_TEST(ls_info_and_holds_list_what_matches)
+TEST(ls_info_and_holds_list_what_matches)
 {
     static const char *const topics[] = {"cam/front", "cam/rear", "lidar"};
     struct dlx_test_cli cli, pub[3], echo;
@@ -186,9 +182,8 @@ START_TEST(ls_info_and_holds_list_what_matches)
         dlx_test_cli_deinit(&pub[i]);
     }
 }
-END_TEST
 
-START_TEST(patterns_that_break_the_rules_are_named)
+TEST(patterns_that_break_the_rules_are_named)
 {
     static const char *const commands[] = {"ls", "info", "get", "echo", "hz", "bw", "holds"};
     struct dlx_test_cli cli;
@@ -206,18 +201,8 @@ START_TEST(patterns_that_break_the_rules_are_named)
     ck_assert_ptr_nonnull(strstr(cli.err, "dlxctl pub: topic name \"cam/*\" "));
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_cli_patterns");
-    TCase *tcase = dlx_test_cli_case("dlxctl");
-    tcase_add_test(tcase, echo_names_the_topics);
-    tcase_add_test(tcase, hz_and_bw_tell_of_each_topic);
-    tcase_add_test(tcase, hz_says_which_topic_missed_messages);
-    tcase_add_test(tcase, save_names_files_by_topic);
-    tcase_add_test(tcase, ls_info_and_holds_list_what_matches);
-    tcase_add_test(tcase, patterns_that_break_the_rules_are_named);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_cli_case("dlxctl"));
 }

@@ -85,8 +85,7 @@ static int publish_on_what_is_unknown(void)
 
 static int take_of_nobody(void)
 {
-    struct dlx_subscription *s;
-    ok(dlx_subscribe(x.c, "test/nobody", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(x.c, "test/nobody", NULL);
     int r = dlx_take(s, 1000000, &m);
     keep_words();
     dlx_subscription_unref(s);
@@ -161,7 +160,7 @@ static const struct {
     {publish_twice, DLX_E_INVALID, "allocate another one, or publish with `share`"},
 };
 
-START_TEST(an_error_says_what_to_do)
+LOOP_TEST(an_error_says_what_to_do, 0, sizeof rows / sizeof rows[0])
 {
     x = dlx_test_pair_make(NULL, NULL);
     m = NULL;
@@ -174,10 +173,9 @@ START_TEST(an_error_says_what_to_do)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Names that do not fit are left out, and the words stay whole. */
-START_TEST(many_names_are_cut)
+TEST(many_names_are_cut)
 {
     char names[50][24];
     struct dlx_item items[50];
@@ -195,14 +193,8 @@ START_TEST(many_names_are_cut)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_error_texts");
-    TCase *tcase = dlx_test_stream_case("texts");
-    tcase_add_loop_test(tcase, an_error_says_what_to_do, 0, sizeof rows / sizeof rows[0]);
-    tcase_add_test(tcase, many_names_are_cut);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("texts"));
 }

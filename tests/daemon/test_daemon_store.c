@@ -284,7 +284,8 @@ START_TEST(nobody_can_take_all_that_the_manager_keeps)
 }
 END_TEST
 
-/* Its class, too, says how much the manager keeps for a user; the daemon's own one is no exception. */
+/* Its class, too, says how much the manager keeps for a user; the daemon's own one is no
+ * exception. */
 START_TEST(a_class_limits_what_the_manager_keeps)
 {
     dlx_scene.broker.users.max[DLXD_STORE_ENTRIES] = 6;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Classes of quotas: who has which, lower limits, shares, words of errors; the pace of requests; and
- * the memory that they are parts of. */
+/* Classes of quotas: who has which, lower limits, shares, words of errors; the pace of requests;
+ * and the memory that they are parts of. */
 #include "common/error.h"
 #include "daemon/memory/arena.h"
 #include "daemon/server/machine.h"

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer: what is published is what is taken. A publisher and a subscriber on one control block and one arena, without a
- * daemon. The input is a program that allocates, fills and reshapes tensors, publishes them, tensors of its own with any strides,
- * and sets with names and metadata, one by one and in batches, takes and releases. Every message taken is compared with a copy that was made bit by bit when
- * it was published, and again when it is released; every byte of the arena comes back.
+ * libFuzzer: what is published is what is taken. A publisher and a subscriber on one control block
+ * and one arena, without a daemon. The input is a program that allocates, fills and reshapes
+ * tensors, publishes them, tensors of its own with any strides, and sets with names and metadata,
+ * one by one and in batches, takes and releases. Every message taken is compared with a copy that
+ * was made bit by bit when it was published, and again when it is released; every byte of the arena
+ * comes back.
  */
 #include "client/control/call.h"
 #include "client/message/subscriber_link.h"
@@ -83,7 +85,8 @@ static uint64_t element_bits(DLDataType dtype, bool padded)
     return padded ? (bits + 7) / 8 * 8 : bits;
 }
 
-/* How far from element 0 the tensor reaches, in elements; false: its elements are too many or too far. */
+/* How far from element 0 the tensor reaches, in elements; false: its elements are too many or too
+ * far. */
 static bool reach(const DLTensor *t, int64_t *ret_low, int64_t *ret_high, uint64_t *ret_n)
 {
     int64_t low = 0, high = 0;
@@ -433,7 +436,8 @@ static void release(struct state *s, uint32_t at)
 {
     if (!s->held[at])
         return;
-    /* Nobody wrote over it while it was held. Its copy is there: SENT_MAX messages are all that are published. */
+    /* Nobody wrote over it while it was held. Its copy is there: SENT_MAX messages are all that are
+     * published. */
     check_message(s, s->held[at]);
     s->held[at] = dlx_message_unref(s->held[at]);
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A publisher and a subscriber of GPU memory for tests/service/check_systemd.sh; a memfd stands for the memory.
+ * A publisher and a subscriber of GPU memory for tests/service/check_systemd.sh; a memfd stands for
+ * the memory.
  *
  *   keeper_actor put TOPIC CHUNKS    hand a new allocation to the keeper, publish a message that is
  *                                    retained, and end
  *   keeper_actor get TOPIC           take the message, and get the allocation from the keeper
  *
- * Both print the allocation: its number of chunks and the inode of the memfd. The daemon is the one of
- * $DLX_SOCKET. Exit 1: an error, which it prints.
+ * Both print the allocation: its number of chunks and the inode of the memfd. The daemon is the one
+ * of $DLX_SOCKET. Exit 1: an error, which it prints.
  */
 #include "client/control/call.h"
 #include "client/gpu/gpu_keep.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Writer and reader of a ring, step by step: what is freed, links that come and go, other blocks. */
+/* Writer and reader of a ring, step by step: what is freed, links that come and go, other
+ * blocks. */
 
 #include "tests/ring/harness_cores.h"
 #include "tests/harness/run.h"
