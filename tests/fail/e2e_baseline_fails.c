@@ -21,7 +21,8 @@ static void use_dims(int32_t n)
     spec.shape = shape + N_DIMS - n;
 }
 
-/* ---- stories: no ck_ in here, as calls fail --------------------------------------------------- */
+/* ---- stories: no ck_ in here, as calls fail
+ * --------------------------------------------------- */
 
 static int alloc(struct dlx_publisher *p)
 {

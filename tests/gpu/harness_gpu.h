@@ -92,9 +92,9 @@ void dlx_test_gpu_unmap(CUdeviceptr address, size_t size);
 /* What each test has to leave behind: nothing. */
 void dlx_test_gpu_clean(void);
 
-/* For tests of the stand-in itself: a test case whose tests have a machine with two devices each, and
- * the driver loaded. dlx_test_gpu_end_context() releases a device's context and checks that nothing
- * is left. */
+/* For tests of the stand-in itself: a test case whose tests have a machine with two devices each,
+ * and the driver loaded. dlx_test_gpu_end_context() releases a device's context and checks that
+ * nothing is left. */
 TCase *dlx_test_gpu_standin_case(const char *name);
 void dlx_test_gpu_end_context(int device);
 
