@@ -57,8 +57,9 @@ struct dlx_subscription {
     uint64_t spin_ns; /* adaptive */
     int failure;      /* of a link, or to subscribe again: to be told once */
     char failure_text[DLX_ERROR_TEXT_SIZE];
-    bool was_attached; /* tell when the last publisher leaves */
-    uint32_t n_left;   /* publishers that have left since that was told last: args.n_publishers */
+    char refusal[DLX_ERROR_TEXT_SIZE]; /* the last DLX_E_QOS that was told; "": none */
+    bool was_attached;                 /* tell when the last publisher leaves */
+    uint32_t n_left; /* publishers that have left since that was told last: args.n_publishers */
     struct dlx_resume_positions resume_positions;
     struct dlx_events events;
     struct dlx_pin *pin; /* NULL: nothing is pinned */
@@ -109,6 +110,10 @@ int dlx__subscription_adopt(struct dlx_subscription *s, const struct dlx_new_sub
 /* What the thread's message says happened to a link: remembered, and told by a later take, or by dlx_subscribe(). The
  * first one counts. */
 void dlx__subscription_fail(struct dlx_subscription *s, int code);
+
+/* Why no message came: nobody publishes it, a publisher was refused, or there is no daemon.
+ * "": there is a publisher. */
+void dlx__subscription_why_none(const struct dlx_subscription *s, char ret[DLX_ERROR_TEXT_SIZE]);
 
 /* News were read, by whoever spins, for another link or for an event, after the last look at a link that may wait for them, or
  * that was not asked to ring. Nothing else will tell of those. */
