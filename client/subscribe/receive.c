@@ -261,25 +261,25 @@ static int dont_wait(struct dlx_subscription *s, uint32_t n, struct dlx_message 
 }
 
 /* Where nobody publishes, it matters that others may use another daemon. */
-void dlx__subscription_why_none(const struct dlx_subscription *s, char ret[DLX_ERROR_TEXT_SIZE])
+void dlx__subscription_why_none(const struct dlx_subscription *s, char ret[DLX_WHY_NONE_SIZE])
 {
     const struct dlx_client *c = s->client;
     ret[0] = '\0';
     if (s->n_links > s->n_spares)
         return;
     if (s->sock < 0)
-        (void)snprintf(ret, DLX_ERROR_TEXT_SIZE, "no dlpackd is at %s", c->path);
+        (void)snprintf(ret, DLX_WHY_NONE_SIZE, "no dlpackd is at %s", c->path);
     else if (*s->refusal)
-        (void)snprintf(ret, DLX_ERROR_TEXT_SIZE, "a publisher was refused: %s", s->refusal);
+        (void)snprintf(ret, DLX_WHY_NONE_SIZE, "a publisher was refused: %s", s->refusal);
     else
-        (void)snprintf(ret, DLX_ERROR_TEXT_SIZE, "nobody publishes it at %s%s%s%s", c->path,
+        (void)snprintf(ret, DLX_WHY_NONE_SIZE, "nobody publishes it at %s%s%s%s", c->path,
                        *c->passed_over ? " (passed over: " : "", c->passed_over,
                        *c->passed_over ? ")" : "");
 }
 
 static int fail_late(const struct dlx_subscription *s)
 {
-    char why[DLX_ERROR_TEXT_SIZE];
+    char why[DLX_WHY_NONE_SIZE];
     dlx__subscription_why_none(s, why);
     return dlx__fail(DLX_E_TIMEOUT, "topic %s: no message in time%s%s", s->topic,
                      *why ? ", since " : "", why);
