@@ -27,6 +27,7 @@ static const struct {
     {"`share`", "share=True"},
     {"`stage`", "stage=True"},
     {"min_subscribers is", "require is"},
+    {" (it did not wait: timeout_ns is 0)", ""},
     {"retain_for_ns", "retain_for"},
     {"mode LATEST passes", "latest=True passes"},
     {"this program only connects", "autospawn=False"},
