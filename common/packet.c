@@ -113,8 +113,8 @@ static int packet_look(int sock, bool takes_fds, struct dlx_packet *packet)
     else if (msg.msg_flags & MSG_CTRUNC)
         r = dlx__fail(
             DLX_E_FD_LIMIT,
-            "no room for the file descriptors of a packet: %s is at its limit of open "
-            "files (raise it: ulimit -n, LimitNOFILE=), or a security module refused them",
+            "too many open files: %s has no room for the file descriptors of a packet: raise its "
+            "limit (ulimit -n, LimitNOFILE=); or a security module refused them",
             program_invocation_short_name);
     else if ((msg.msg_flags & MSG_TRUNC) || (size_t)n > DLX_PACKET_SIZE_MAX)
         r = dlx__fail(DLX_E_PROTOCOL, "packet of more than %u bytes", DLX_PACKET_SIZE_MAX);

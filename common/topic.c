@@ -30,7 +30,7 @@ static int check_stars(const char *pattern)
 static int topic_check(const char *topic, const char *what, bool pattern)
 {
     if (!topic || !topic[0])
-        return dlx__fail(DLX_E_TOPIC, "%s is empty", what);
+        return dlx__fail(DLX_E_TOPIC, "%s is %s", what, topic ? "empty" : "NULL");
     size_t start = 0;
     for (size_t i = 0;; i++) {
         if (i > DLX_TOPIC_SIZE_MAX)

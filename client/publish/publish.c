@@ -4,6 +4,7 @@
 
 #include "client/publish/publish.h"
 #include "client/heap/debug.h"
+#include "client/message/message.h"
 #include "client/message/subscriber_link.h"
 #include "client/publish/gpu_heap.h"
 #include "client/publish/publisher_reconnect.h"
@@ -175,12 +176,16 @@ int dlx__publish_fail_would_copy(const struct dlx_publisher *p, const char *what
 {
     static const char end[] = "so it would be copied, which `strict` forbids: publish without "
                               "`strict`, or write into memory of dlx_alloc()";
+    if (received && dlx_message_publisher(received) == p->id)
+        return dlx__fail(DLX_E_WOULD_COPY,
+                         "topic %s: %s was received, and lies in memory of a message of this "
+                         "publisher, %s",
+                         p->topic, what, end);
     if (received)
         return dlx__fail(DLX_E_WOULD_COPY,
-                         "topic %s: %s was received, and lies in memory of publisher %" PRIu64
-                         " on topic %s, %s",
-                         p->topic, what, dlx_message_publisher(received),
-                         dlx_message_topic(received), end);
+                         "topic %s: %s was received, and lies in memory of the publisher on topic "
+                         "%s (pid %u), %s",
+                         p->topic, what, dlx_message_topic(received), received->link->pid, end);
     return dlx__fail(DLX_E_WOULD_COPY, "topic %s: %s %s, %s", p->topic, what,
                      own ? "was moved out of what dlx_alloc() gave, overlaps itself, or predates "
                            "the dlpackd restart"

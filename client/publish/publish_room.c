@@ -43,9 +43,10 @@ static int require_subscribers(struct dlx_publisher *p, struct dlx_wait *wait)
     p->stats.blocked += wait->deadline != 0;
     r = dlx__publisher_await(p, n, wait);
     p->stats.full += r == DLX_E_TIMEOUT;
-    return r == DLX_E_TIMEOUT
-               ? dlx__fail_prefix(r, "nothing was published, since min_subscribers is %u", n)
-               : r;
+    if (r != DLX_E_TIMEOUT)
+        return r;
+    return dlx__fail_prefix(r, "nothing was published, since min_subscribers is %u%s", n,
+                            wait->deadline == 0 ? " (it did not wait: timeout_ns is 0)" : "");
 }
 
 static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)

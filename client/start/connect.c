@@ -278,6 +278,10 @@ static int fail_where_variable_says(const char *path)
 {
     char why[DLX_ERROR_TEXT_SIZE];
     (void)snprintf(why, sizeof why, "%s", dlx__error_message());
+    if (access(path, F_OK) == 0 && !dlx__socket_path_has_socket(path))
+        return dlx__fail(DLX_E_NO_DAEMON,
+                         "%s; DLX_SOCKET is set to it: name another path, or unset DLX_SOCKET",
+                         why);
     return dlx__fail(DLX_E_NO_DAEMON,
                      "%s; DLX_SOCKET is set, so none is started: run dlpackd --socket=%s, or unset "
                      "DLX_SOCKET",

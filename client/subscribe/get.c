@@ -49,6 +49,7 @@ int dlx_get(struct dlx_client *c, const char *topic, int64_t timeout_ns, struct 
 {
     const struct dlx_subscribe_args args = {
         .size = sizeof args, .mode = DLX_MODE_LATEST, .history = 1, .max_held = 2};
+    char why[DLX_ERROR_TEXT_SIZE], none[DLX_WHY_NONE_SIZE];
     uint64_t deadline = timeout_ns == 0 ? 0 : dlx__deadline(timeout_ns);
     struct dlx_subscription *s;
     dlx__error_clear();
@@ -60,11 +61,10 @@ int dlx_get(struct dlx_client *c, const char *topic, int64_t timeout_ns, struct 
     r = take_newest(s, deadline, ret);
     if (r == DLX_E_EMPTY || r == DLX_E_TIMEOUT) {
         r = timeout_ns == 0 ? DLX_E_EMPTY : DLX_E_TIMEOUT;
-        dlx__fail(r, "topic %s has no message%s%s", topic,
-                  r == DLX_E_TIMEOUT ? ", and none came" : "",
-                  s->n_links > s->n_spares ? "" : ": nobody publishes it");
+        dlx__subscription_why_none(s, none);
+        dlx__fail(r, "topic %s has no message%s%s%s", topic,
+                  r == DLX_E_TIMEOUT ? ", and none came" : "", *none ? ": " : "", none);
     }
-    char why[DLX_ERROR_TEXT_SIZE];
     memcpy(why, dlx__error_message(), sizeof why);
     dlx_subscription_unref(s);
     return r < 0 ? dlx__fail(r, "%s", why) : 0;

@@ -7,6 +7,7 @@
 #include "client/subscribe/sleep.h"
 #include "client/subscribe/subscription.h"
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -22,6 +23,8 @@ static int check_ends(struct dlx_subscription *s)
     if (dlx_unlikely(s->untold.failure < 0)) {
         int code = s->untold.failure;
         s->untold.failure = 0;
+        if (code == DLX_E_QOS)
+            memcpy(s->untold.refusal, s->untold.failure_text, sizeof s->untold.refusal);
         return dlx__fail(code, "topic %s: %s", s->topic, s->untold.failure_text);
     }
     if (dlx_unlikely(s->n_links == s->n_spares)) {
@@ -267,18 +270,28 @@ static int dont_wait(struct dlx_subscription *s, uint32_t n, struct dlx_message 
 }
 
 /* Where nobody publishes, it matters that others may use another daemon. */
+void dlx__subscription_why_none(const struct dlx_subscription *s, char ret[DLX_WHY_NONE_SIZE])
+{
+    const struct dlx_client *c = s->client;
+    ret[0] = '\0';
+    if (s->n_links > s->n_spares)
+        return;
+    if (s->sock < 0)
+        (void)snprintf(ret, DLX_WHY_NONE_SIZE, "no dlpackd is at %s", c->path);
+    else if (*s->untold.refusal)
+        (void)snprintf(ret, DLX_WHY_NONE_SIZE, "a publisher was refused: %s", s->untold.refusal);
+    else
+        (void)snprintf(ret, DLX_WHY_NONE_SIZE, "nobody publishes it at %s%s%s%s", c->path,
+                       *c->passed_over ? " (passed over: " : "", c->passed_over,
+                       *c->passed_over ? ")" : "");
+}
+
 static int fail_late(const struct dlx_subscription *s)
 {
-    const char *passed_over = s->client->passed_over;
-    if (s->n_links > s->n_spares)
-        return dlx__fail(DLX_E_TIMEOUT, "topic %s: no message in time", s->topic);
-    if (s->sock < 0)
-        return dlx__fail(DLX_E_TIMEOUT, "topic %s: no message in time, since no dlpackd is at %s",
-                         s->topic, s->client->path);
-    return dlx__fail(DLX_E_TIMEOUT,
-                     "topic %s: no message in time, since nobody publishes it at %s%s%s", s->topic,
-                     s->client->path, *passed_over ? "; another daemon refused this program: " : "",
-                     passed_over);
+    char why[DLX_WHY_NONE_SIZE];
+    dlx__subscription_why_none(s, why);
+    return dlx__fail(DLX_E_TIMEOUT, "topic %s: no message in time%s%s", s->topic,
+                     *why ? ", since " : "", why);
 }
 
 static int sleep_until(struct dlx_subscription *s, struct dlx_wait *wait, uint32_t n,

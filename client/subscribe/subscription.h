@@ -49,6 +49,7 @@ struct dlx_subscription_looks {
 struct dlx_subscription_untold {
     int failure; /* of a link, or to subscribe again */
     char failure_text[DLX_ERROR_TEXT_SIZE];
+    char refusal[DLX_ERROR_TEXT_SIZE]; /* the last DLX_E_QOS that was told; "": none */
     bool was_attached; /* ATTACHED */
     uint32_t n_left;   /* publishers that have left since PUBLISHER_GONE was told last */
     bool told_lost;    /* of a daemon that is lost (sock is -1): the caller knows it */
@@ -136,6 +137,11 @@ int dlx__subscription_adopt(struct dlx_subscription *s, const struct dlx_new_sub
 /* What the thread's message says happened to a link: remembered, and told by a later take, or by
  * dlx_subscribe(). The first one counts. */
 void dlx__subscription_fail(struct dlx_subscription *s, int code);
+
+/* Why no message came: nobody publishes it, a publisher was refused, or there is no daemon.
+ * "": there is a publisher. */
+#define DLX_WHY_NONE_SIZE 700 /* a path, and what dlx_client_passed_over() returns */
+void dlx__subscription_why_none(const struct dlx_subscription *s, char ret[DLX_WHY_NONE_SIZE]);
 
 /* News were read, by whoever spins, for another link or for an event, after the last look at a link
  * that may wait for them, or that was not asked to ring. Nothing else will tell of those. */

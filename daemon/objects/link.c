@@ -18,6 +18,11 @@
 #include <stdio.h>
 #include <string.h>
 
+/* What a process can bear comes from its Hello: client/base/limits.c computes it. */
+#define BEAR_REMEDY                                                                                \
+    " with its limit of open files (or mappings): raise it (ulimit -n, LimitNOFILE=; "             \
+    "vm.max_map_count)"
+
 /* Adds the draining links to an error about a limit. */
 static int tell_draining(int r, size_t n)
 {
@@ -33,7 +38,7 @@ static int check_client(struct dlxd_client *client, const char *role)
     }
     if (client->n_links < client->max_links)
         return 0;
-    int r = dlx__fail(DLX_E_LIMIT, "%s %s (pid %d) has %zu links and can bear %u", role,
+    int r = dlx__fail(DLX_E_LIMIT, "%s %s (pid %d) has %zu links and can bear %u" BEAR_REMEDY, role,
                       client->name, (int)client->pid, client->n_links, client->max_links);
     return tell_draining(r, reads->n + writes->n);
 }

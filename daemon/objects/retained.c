@@ -274,11 +274,10 @@ int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint3
                          "a rule allows to drop",
                          name, (unsigned)other->principal->uid, (unsigned)client->principal->uid);
     if (here)
-        return dlx__fail(
-            DLX_E_NOT_FOUND,
-            "nothing is retained on %s: its publisher %s (pid %d) is still there, end it "
-            "first",
-            name, here->client_name, (int)here->pid);
+        return dlx__fail(DLX_E_NOT_FOUND, "nothing is retained on %s: its publisher %s (pid %d) %s",
+                         name, here->client_name, (int)here->pid,
+                         here->config.retain > 0 ? "is still there, end it first"
+                                                 : "retains nothing");
     return dlx__fail(DLX_E_NOT_FOUND, "nothing is retained on %s", name);
 }
 

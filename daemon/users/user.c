@@ -191,14 +191,20 @@ uint64_t dlxd_user_used(const struct dlxd_user *user, enum dlxd_resource resourc
     return resource == DLXD_REQUESTS ? dlxd_pace_used(&user->pace, now) : user->used[resource];
 }
 
-/* Where to raise the limit of all users together. */
-static const char *pool_remedy(enum dlxd_resource resource)
+/* Where to raise the limit of all users together. A private daemon gets the variable from the
+ * program that starts it. */
+#define POOL_REMEDY_SIZE 200
+static const char *pool_remedy(enum dlxd_resource resource, char text[POOL_REMEDY_SIZE])
 {
-    if (resource == DLXD_BYTES)
-        return "start dlpackd with a larger --memory-limit or DLX_MEMORY_LIMIT";
     if (resource == DLXD_STORE_ENTRIES)
         return "raise dlpackd's --fd-store and FileDescriptorStoreMax= of its unit";
-    return "raise dlpackd's RLIMIT_NOFILE (LimitNOFILE= of its unit, ulimit -n)";
+    if (resource != DLXD_BYTES)
+        return "raise dlpackd's RLIMIT_NOFILE (LimitNOFILE= of its unit, ulimit -n)";
+    (void)snprintf(text, POOL_REMEDY_SIZE,
+                   "release some, or end this dlpackd (pid %d): the next one reads --memory-limit, "
+                   "or DLX_MEMORY_LIMIT of the program that starts it",
+                   (int)getpid());
+    return text;
 }
 
 /* Formats " (quota bytes of class pods); raise it in [quota pods] of dlpackd.conf". */
@@ -208,11 +214,11 @@ static const char *key_text(const struct dlxd_user *user, enum dlxd_resource res
 {
     const struct dlxd_quota *quota = user->borrow_quota;
     const char *class = quota ? quota->name : DLXD_QUOTA_DEFAULT;
+    char remedy[POOL_REMEDY_SIZE];
     int n = snprintf(text, KEY_SIZE, " (quota %s%s%.200s); ", dlxd_quota_key(resource),
                      quota ? " of class " : "", quota ? class : "");
     if (is_pool || (resource == DLXD_BYTES && !quota))
-        (void)snprintf(text + n, KEY_SIZE - (size_t)n, "%s%s",
-                       resource == DLXD_BYTES ? "release some, or " : "", pool_remedy(resource));
+        (void)snprintf(text + n, KEY_SIZE - (size_t)n, "%s", pool_remedy(resource, remedy));
     else
         (void)snprintf(text + n, KEY_SIZE - (size_t)n, "raise it in [quota %.200s] of dlpackd.conf",
                        class);

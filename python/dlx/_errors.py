@@ -153,6 +153,7 @@ _NAMES = {
     "`share`": "share=True",
     "`stage`": "stage=True",
     "min_subscribers is": "require is",
+    " (it did not wait: timeout_ns is 0)": "",  # publish_async() does, between its tries
     "retain_for_ns": "retain_for",
     "mode LATEST passes": "latest=True passes",
     "this program only connects": "autospawn=False",

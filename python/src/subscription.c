@@ -3,7 +3,9 @@
 #include "errors.h"
 #include "message.h"
 #include "wait.h"
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 PyTypeObject *dlxpy_subscription_type;
 
@@ -174,6 +176,9 @@ static const char *why_none(const struct dlxpy_subscription *self)
     return stats.has_daemon ? ", since nobody publishes it" : ", since no dlpackd is there";
 }
 
+/* What dlx_take() says of a wait in vain; why it was in vain follows. */
+#define LATE "no message in time"
+
 /* As look(), with an exception in any case but DLX_E_EMPTY. */
 static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxpy_taken *taken)
 {
@@ -181,10 +186,14 @@ static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxp
     if (r != DLX_E_EMPTY || timeout_ns == 0)
         return r;
     r = take_from_libdlx(self, timeout_ns, taken);
-    if (r == DLX_E_TIMEOUT)
+    if (r == DLX_E_TIMEOUT) {
+        char words[512];
+        (void)snprintf(words, sizeof words, "%s", dlx_client_errmsg(NULL));
+        const char *why = strstr(words, LATE);
         (void)dlxpy_raise_text(r, "topic %.200s: no message within %s%s",
                                PyUnicode_AsUTF8AndSize(self->handle.topic, NULL),
-                               dlxpy_seconds(timeout_ns).text, why_none(self));
+                               dlxpy_seconds(timeout_ns).text, why ? why + strlen(LATE) : "");
+    }
     return r;
 }
 

@@ -123,14 +123,13 @@ CONNECTION = [
     (
         lambda c: c.get("nobody", timeout=0),
         dlx.Timeout,
-        "topic nobody has no message: nobody publishes it",
+        "topic nobody has no message: nobody publishes it at ",
     ),
     (lambda c: c.get("nobody", timeout=0.01), dlx.Timeout, "nobody publishes it"),
     (
         lambda c: c.get("nobody"),
         dlx.Timeout,
-        "topic nobody has no message: nobody publishes it; get(topic, timeout=None), or with "
-        "seconds, waits for one",
+        "; get(topic, timeout=None), or with seconds, waits for one",
     ),
     (
         lambda c: c.get("cam/front"),
@@ -182,7 +181,8 @@ def test_a_wait_in_vain_says_that_there_is_no_daemon(daemon, c):
             sub.take(timeout=PATIENCE)
         assert sub.stats()["has_daemon"] is False
         with pytest.raises(
-            dlx.Timeout, match="^topic nobody: no message within 0.01 s, since no dlpackd is there$"
+            dlx.Timeout,
+            match="^topic nobody: no message within 0.01 s, since no dlpackd is at /.*",
         ):
             sub.take(timeout=0.01)
         with pytest.raises(
@@ -233,7 +233,7 @@ def test_get_without_a_timeout_gives_what_is_there_and_with_none_waits(pair, c, 
     assert np.array_equal(np.asarray(c.get("cam/front")), DATA)
     waiter = peer("say('waits'); say(c.get('cam/late', timeout=None).topic)")
     assert waiter.hear() == "waits"
-    with pytest.raises(dlx.Timeout, match="nobody publishes it; .*waits for one$"):
+    with pytest.raises(dlx.Timeout, match="nobody publishes it at .*; .*waits for one$"):
         c.get("cam/late", timeout=0)
     with c.publisher("cam/late") as late:
         late.wait(1)

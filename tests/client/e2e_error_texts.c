@@ -102,7 +102,29 @@ static int take_of_a_silent_one(void)
 
 static int get_of_nobody(void)
 {
-    return dlx_get(x.c, "test/nobody", 1000000, &m);
+    int r = dlx_get(x.c, "test/nobody", 1000000, &m);
+    keep_words();
+    ck_assert_msg(strstr(words_kept, dlx_test_stream_daemon.path), "%s", words_kept);
+    return r;
+}
+
+/* Told once as DLX_E_QOS, and then whenever nothing came in time. */
+static int take_of_one_that_drops(void)
+{
+    const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
+    struct dlx_publisher *p;
+    struct dlx_subscription *s;
+    ok(dlx_subscribe(x.c, "test/drops", &args, &s));
+    ok(dlx_publisher_new(x.c, "test/drops", NULL, &p));
+    fails(dlx_take(s, PATIENCE, &m), DLX_E_QOS, "drops its oldest messages");
+    int r = dlx_take(s, 1000000, &m);
+    keep_words();
+    ck_assert_msg(strstr(words_kept, "drops its oldest messages"), "%s", words_kept);
+    ck_assert_int_eq(dlx_take(s, 1000000, &m), r);
+    ck_assert_str_eq(dlx_client_errmsg(NULL), words_kept);
+    dlx_publisher_unref(p);
+    dlx_subscription_unref(s);
+    return r;
 }
 
 static int get_of_a_silent_one(void)
@@ -154,7 +176,9 @@ static const struct {
      "topic test/nobody: no message in time, since nobody publishes it at "},
     {take_of_a_silent_one, DLX_E_TIMEOUT, "topic test/a: no message in time"},
     {get_of_nobody, DLX_E_TIMEOUT,
-     "topic test/nobody has no message, and none came: nobody publishes it"},
+     "topic test/nobody has no message, and none came: nobody publishes it at "},
+    {take_of_one_that_drops, DLX_E_TIMEOUT,
+     "topic test/drops: no message in time, since a publisher was refused: subscriber "},
     {get_of_a_silent_one, DLX_E_EMPTY, "topic test/a has no message"},
     {publish_with_a_report_without_its_size, DLX_E_INVALID, "result struct of 0 bytes, at least "},
     {publish_twice, DLX_E_INVALID, "allocate another one, or publish with `share`"},

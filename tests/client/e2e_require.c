@@ -77,9 +77,11 @@ LOOP_TEST(a_message_for_nobody_is_not_published, 0, 3)
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args args = {.size = sizeof args, .report = &report};
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
-    fails(publish_by(_i, p, t, &args), DLX_E_TIMEOUT, "0 of 1 subscribers");
+    fails(publish_by(_i, p, t, &args), DLX_E_TIMEOUT,
+          "min_subscribers is 1 (it did not wait: timeout_ns is 0): topic test/a has 0 of 1 "
+          "subscribers");
     args.timeout_ns = SECOND / 100;
-    fails(publish_by(_i, p, t, &args), DLX_E_TIMEOUT, "min_subscribers is 1");
+    fails(publish_by(_i, p, t, &args), DLX_E_TIMEOUT, "min_subscribers is 1: topic test/a has ");
     struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
     ck_assert_uint_eq(stats.published, 0);
     ck_assert_uint_eq(stats.full, 2);

@@ -99,7 +99,8 @@ static void is_refused_by_the_machine(void)
                       strstr(dlx_client_passed_over(c), "uid 61234"),
                   "%s", dlx_client_passed_over(c));
     ok(dlx_subscribe(c, "a", NULL, &s));
-    fails(dlx_take(s, 1, &m), DLX_E_TIMEOUT, "another daemon refused this program: " SYSTEM_SOCKET);
+    fails(dlx_take(s, 1, &m), DLX_E_TIMEOUT, "(passed over: " SYSTEM_SOCKET);
+    fails(dlx_get(c, "a", 0, &m), DLX_E_EMPTY, "(passed over: " SYSTEM_SOCKET);
     dlx_subscription_unref(s);
     end_private_daemon(c);
 }

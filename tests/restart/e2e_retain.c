@@ -157,6 +157,10 @@ TEST(a_successor_replaces_once_it_has_as_many)
     dlx_publisher_unref(first);
     /* One that retains nothing replaces nothing. */
     struct dlx_publisher *plain = new_publisher(c, NULL);
+    struct dlx_publisher *other = NULL;
+    ok(dlx_publisher_new(c, "test/plain", NULL, &other));
+    fails(dlx_retained_drop(c, "test/plain"), DLX_E_NOT_FOUND, ") retains nothing");
+    dlx_publisher_unref(other);
     dlx_test_stream_publish(plain, 100, 50);
     dlx_publisher_unref(plain);
     ck_assert_uint_eq(list(c).n_retained, 1);

@@ -37,6 +37,7 @@ TEST(names_that_break_a_rule)
                       dlx__error_message(), bad[i].word);
     }
     ck_assert_int_eq(dlx__topic_check(NULL), DLX_E_TOPIC);
+    ck_assert_str_eq(dlx__error_message(), "topic name is NULL");
 }
 
 TEST(every_byte_is_allowed_or_not)
