@@ -77,7 +77,7 @@ int stream_open(struct stream *s, const struct stream_args *args, const char *to
     }
     s->last = wait_now();
     s->end = args->duration_ns > 0 ? wait_deadline(args->duration_ns) : WAIT_FOREVER;
-    if (stream_stats(s).n_publishers == 0 && isatty(STDERR_FILENO))
+    if (stream_stats(s).n_publishers == 0) /* a misspelt topic, for a script too */
         (void)cli_report(args->cli, topic, "no publisher yet, waiting for one");
     return 0;
 }
