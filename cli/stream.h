@@ -40,8 +40,9 @@ void stream_close(struct stream *s);
  */
 int stream_next(struct stream *s, struct dlx_message **ret_message);
 
-/** "3 publishers attached": for what is said when nothing came. Returns `text`. */
-#define STREAM_PUBLISHERS_SIZE 48
+/** "3 publishers attached", with ", BLOCKED by infer (pid 812)" if a subscriber keeps one of them
+ *  from publishing: for what is said when nothing came. Returns `text`. */
+#define STREAM_PUBLISHERS_SIZE 160
 const char *stream_publishers(const struct stream *s, char text[STREAM_PUBLISHERS_SIZE]);
 
 /** Counters; all 0 when they cannot be had. */
