@@ -6,16 +6,21 @@
 #include "cli/output.h"
 #include <stdio.h>
 
-static void bw_line(const struct rate_summary *r, char text[MEASURE_LINE_SIZE])
+/* The smallest and the largest size are dropped first, then messages a second. */
+static void bw_line(const struct rate_summary *r, unsigned n_dropped, char text[MEASURE_LINE_SIZE])
 {
-    char bytes[HUMAN_SIZE], rate[HUMAN_SIZE], min[HUMAN_SIZE], mean[HUMAN_SIZE], max[HUMAN_SIZE];
+    char bytes[HUMAN_SIZE], number[HUMAN_SIZE], min[HUMAN_SIZE], mean[HUMAN_SIZE], max[HUMAN_SIZE];
+    char limits[2 * HUMAN_SIZE + 16] = "", rate[HUMAN_SIZE + 16] = "";
     human_bytes((uint64_t)r->bytes_per_s, bytes);
-    human_number(r->mean_hz, rate);
+    human_number(r->mean_hz, number);
+    if (n_dropped < 2)
+        (void)snprintf(rate, sizeof rate, "  %s messages/s", number);
     human_bytes(r->bytes_min, min);
-    human_bytes((uint64_t)r->bytes_mean, mean);
     human_bytes(r->bytes_max, max);
-    (void)snprintf(text, MEASURE_LINE_SIZE, "%s/s  %s messages/s  size mean %s min %s max %s",
-                   bytes, rate, mean, min, max);
+    if (n_dropped < 1)
+        (void)snprintf(limits, sizeof limits, " min %s max %s", min, max);
+    human_bytes((uint64_t)r->bytes_mean, mean);
+    (void)snprintf(text, MEASURE_LINE_SIZE, "%s/s%s  size mean %s%s", bytes, rate, mean, limits);
 }
 
 static void bw_print(const struct rate_summary *r)

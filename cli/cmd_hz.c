@@ -7,16 +7,22 @@
 #include <math.h>
 #include <stdio.h>
 
-static void hz_line(const struct rate_summary *r, char text[MEASURE_LINE_SIZE])
+/* Jitter is dropped first, then bytes a second. */
+static void hz_line(const struct rate_summary *r, unsigned n_dropped, char text[MEASURE_LINE_SIZE])
 {
-    char mean[HUMAN_SIZE], jitter[HUMAN_SIZE], p50[HUMAN_SIZE], p99[HUMAN_SIZE], bytes[HUMAN_SIZE];
+    char mean[HUMAN_SIZE], p50[HUMAN_SIZE], p99[HUMAN_SIZE], number[HUMAN_SIZE];
+    char jitter[HUMAN_SIZE + 16] = "", bytes[HUMAN_SIZE + 16] = "";
     human_number(r->mean_hz, mean);
-    human_ns((int64_t)r->jitter_ns, jitter);
+    human_ns((int64_t)r->jitter_ns, number);
+    if (n_dropped < 1)
+        (void)snprintf(jitter, sizeof jitter, "  jitter %s", number);
+    human_bytes((uint64_t)r->bytes_per_s, number);
+    if (n_dropped < 2)
+        (void)snprintf(bytes, sizeof bytes, "  %s/s", number);
     human_ns(r->age_p50_ns, p50);
     human_ns(r->age_p99_ns, p99);
-    human_bytes((uint64_t)r->bytes_per_s, bytes);
-    (void)snprintf(text, MEASURE_LINE_SIZE, "%s/s  jitter %s  %s/s  age p50 %s p99 %s", mean,
-                   jitter, bytes, p50, p99);
+    (void)snprintf(text, MEASURE_LINE_SIZE, "%s/s%s%s  age p50 %s p99 %s", mean, jitter, bytes, p50,
+                   p99);
 }
 
 static void hz_print(const struct rate_summary *r)

@@ -66,7 +66,8 @@ static void show_line(struct run *h, const struct stream *s, int64_t now)
 {
     struct rate_summary r = rate_summarize(h->rate, LINE_MESSAGES);
     struct dlx_subscription_stats stats = stream_stats(s);
-    char words[MEASURE_LINE_SIZE], silence[HUMAN_SIZE], skipped[48] = "";
+    char words[MEASURE_LINE_SIZE], silence[HUMAN_SIZE], lost[80];
+    size_t room = progress_room(&h->progress);
     if (h->last_ns == 0) {
         progress_show(&h->progress, "no message yet");
         return;
@@ -76,10 +77,15 @@ static void show_line(struct run *h, const struct stream *s, int64_t now)
         progress_show(&h->progress, "no message for %s, %" PRIu64 " before", silence, r.n_messages);
         return;
     }
-    h->measure->line(&r, words);
+    int n = snprintf(lost, sizeof lost, "lost %" PRIu64 "  ", stats.lost);
     if (stats.skipped > 0)
-        (void)snprintf(skipped, sizeof skipped, "skipped %" PRIu64 "  ", stats.skipped);
-    progress_show(&h->progress, "lost %" PRIu64 "  %s%s", stats.lost, skipped, words);
+        n += snprintf(lost + n, sizeof lost - (size_t)n, "skipped %" PRIu64 "  ", stats.skipped);
+    for (unsigned n_dropped = 0; n_dropped <= MEASURE_DROPS; n_dropped++) {
+        h->measure->line(&r, n_dropped, words);
+        if ((size_t)n + output_columns(words) <= room)
+            break;
+    }
+    progress_show(&h->progress, "%s%s", lost, words);
 }
 
 /* Add what the command says of these messages. Takes `json`; returns it, or NULL when out of
