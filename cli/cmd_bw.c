@@ -26,7 +26,7 @@ static void bw_line(const struct rate_summary *r, unsigned n_dropped, char text[
 static void bw_print(const struct rate_summary *r)
 {
     char a[HUMAN_SIZE], b[HUMAN_SIZE], c[HUMAN_SIZE];
-    if (r->n_window > 1) {
+    if (r->n_timed > 1) {
         human_bytes((uint64_t)r->bytes_per_s, a);
         human_number(r->mean_hz, b);
         printf("  data  %s/s, %s messages/s\n", a, b);
@@ -41,9 +41,9 @@ static void bw_print(const struct rate_summary *r)
 
 static json_t *bw_json(const struct rate_summary *r)
 {
-    json_t *rate = r->n_window < 2 ? json_null()
-                                   : json_pack("{s:f, s:f}", "mean_hz", r->mean_hz, "bytes_per_s",
-                                               r->bytes_per_s);
+    json_t *rate = r->n_timed < 2 ? json_null()
+                                  : json_pack("{s:f, s:f}", "mean_hz", r->mean_hz, "bytes_per_s",
+                                              r->bytes_per_s);
     json_t *size = r->n_window == 0 ? json_null()
                                     : json_pack("{s:f, s:o, s:o}", "mean_bytes", r->bytes_mean,
                                                 "min_bytes", output_json_u64(r->bytes_min),
@@ -61,6 +61,7 @@ int cmd_bw(struct cli *cli, int argc, char **argv)
             "are not read: this program only looks at what the messages say. With a PATTERN "
             "the summary tells of all topics together, then of each. " CLI_PATTERN_HELP,
         .of_window = "data and size",
+        .of_time = "data",
         .line = bw_line,
         .print = bw_print,
         .json = bw_json,

@@ -15,6 +15,7 @@
 struct measure {
     const char *doc;       /**< for --help */
     const char *of_window; /**< which of the figures are about the last messages only */
+    const char *of_time;   /**< which of them leave out messages published before the start */
     /** The line that is shown meanwhile, without topic and losses. `n_dropped` of its fields are
      *  left out, the least important first: at most MEASURE_DROPS. */
     void (*line)(const struct rate_summary *r, unsigned n_dropped, char text[MEASURE_LINE_SIZE]);

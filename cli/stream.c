@@ -73,6 +73,7 @@ int stream_open(struct stream *s, const struct stream_args *args, const char *to
     int code = cli_connect(args->cli);
     if (code < 0)
         return code;
+    s->start = wait_now();
     code = dlx_subscribe(args->cli->client, topic, &s->args.subscribe, &s->subscription);
     if (code < 0) {
         (void)cli_report_dlx(args->cli, topic, code);

@@ -21,9 +21,10 @@ struct stream {
     struct stream_args args;
     const char *topic;
     struct dlx_subscription *subscription;
-    int64_t end;  /**< when duration_ns is over */
-    int64_t last; /**< when the last message came, or the stream was opened */
-    int64_t wake; /**< when stream_next() returns STREAM_WAKE; WAIT_FOREVER: never */
+    int64_t start; /**< when it was about to subscribe */
+    int64_t end;   /**< when duration_ns is over */
+    int64_t last;  /**< when the last message came, or the stream was opened */
+    int64_t wake;  /**< when stream_next() returns STREAM_WAKE; WAIT_FOREVER: never */
 };
 
 /** Connect and subscribe; reports what fails. Returns 0 or a negative code. */
