@@ -66,7 +66,8 @@ static void show_line(struct run *h, const struct stream *s, int64_t now)
 {
     struct rate_summary r = rate_summarize(h->rate, LINE_MESSAGES);
     struct dlx_subscription_stats stats = stream_stats(s);
-    char words[MEASURE_LINE_SIZE], silence[HUMAN_SIZE], skipped[48] = "";
+    char words[MEASURE_LINE_SIZE], silence[HUMAN_SIZE], lost[80];
+    size_t room = progress_room(&h->progress);
     if (h->last_ns == 0) {
         progress_show(&h->progress, "no message yet");
         return;
@@ -76,10 +77,15 @@ static void show_line(struct run *h, const struct stream *s, int64_t now)
         progress_show(&h->progress, "no message for %s, %" PRIu64 " before", silence, r.n_messages);
         return;
     }
-    h->measure->line(&r, words);
+    int n = snprintf(lost, sizeof lost, "lost %" PRIu64 "  ", stats.lost);
     if (stats.skipped > 0)
-        (void)snprintf(skipped, sizeof skipped, "skipped %" PRIu64 "  ", stats.skipped);
-    progress_show(&h->progress, "lost %" PRIu64 "  %s%s", stats.lost, skipped, words);
+        n += snprintf(lost + n, sizeof lost - (size_t)n, "skipped %" PRIu64 "  ", stats.skipped);
+    for (unsigned n_dropped = 0; n_dropped <= MEASURE_DROPS; n_dropped++) {
+        h->measure->line(&r, n_dropped, words);
+        if ((size_t)n + output_columns(words) <= room)
+            break;
+    }
+    progress_show(&h->progress, "%s%s", lost, words);
 }
 
 /* Add what the command says of these messages. Takes `json`; returns it, or NULL when out of
@@ -134,6 +140,10 @@ static void print_measured(const struct run *h, const struct rate_summary *r)
     h->measure->print(r);
     if (r->n_window < r->n_messages)
         printf("  (%s: the last %" PRIu64 " messages)\n", h->measure->of_window, r->n_window);
+    uint64_t n_early = r->n_window - r->n_timed;
+    if (n_early > 0)
+        printf("  (%s without %" PRIu64 " message%s published before the start)\n",
+               h->measure->of_time, n_early, n_early == 1 ? "" : "s");
 }
 
 static void print_topics(const struct run *h)
@@ -179,13 +189,19 @@ static uint64_t message_bytes(const struct dlx_message *m)
     return sum;
 }
 
-static int add_message(struct run *h, const struct dlx_message *m, int64_t now)
+/* What was published before the start came in a burst and is old: that tells nothing of the topic. */
+static int add_to(struct rate *rate, bool is_early, int64_t now, int64_t age, uint64_t bytes)
+{
+    return is_early ? rate_add_untimed(rate, bytes) : rate_add(rate, now, age, bytes);
+}
+
+static int add_message(struct run *h, const struct dlx_message *m, bool is_early, int64_t now)
 {
     int64_t age = (int64_t)((uint64_t)now - dlx_message_monotonic_ns(m));
     uint64_t bytes = message_bytes(m);
     struct rates_entry *e = h->rates ? rates_of(h->rates, dlx_message_topic(m)) : NULL;
-    if (rate_add(h->rate, now, age, bytes) < 0 ||
-        (h->rates && (!e || rate_add(e->rate, now, age, bytes) < 0))) {
+    if (add_to(h->rate, is_early, now, age, bytes) < 0 ||
+        (h->rates && (!e || add_to(e->rate, is_early, now, age, bytes) < 0))) {
         (void)cli_report(h->stream.cli, NULL, "out of memory");
         return DLX_E_NO_MEMORY;
     }
@@ -208,7 +224,7 @@ static int receive(struct run *h, struct stream *s)
         if (code == 1) {
             n++;
             h->last_ns = now;
-            code = add_message(h, m, now);
+            code = add_message(h, m, dlx_message_monotonic_ns(m) < (uint64_t)s->start, now);
             dlx_message_unref(m);
         }
         if (code > 0 && progress_due(&h->progress, now))

@@ -30,6 +30,15 @@ bool progress_due(struct progress *p, int64_t now_ns)
     return true;
 }
 
+size_t progress_room(const struct progress *p)
+{
+    size_t width = p->file ? output_width(p->file) : 0, n_topic = strlen(p->topic);
+    size_t used = 3 + (n_topic < TOPIC_MIN ? n_topic : TOPIC_MIN); /* ": ", and the last column */
+    if (width == 0)
+        return SIZE_MAX;
+    return width > used ? width - used : 0;
+}
+
 void progress_show(struct progress *p, const char *format, ...)
 {
     char words[1024];

@@ -5,6 +5,7 @@
 /** One line on a terminal that is written again and again. Nothing at all where there is none. */
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -23,6 +24,9 @@ void progress_init(struct progress *p, const char *topic, FILE *file, bool wante
 
 /** Whether it is time to write the line. The first time is one interval after progress_init(). */
 bool progress_due(struct progress *p, int64_t now_ns);
+
+/** Columns that words may have, if the topic is shortened for them. SIZE_MAX: any number. */
+size_t progress_room(const struct progress *p);
 
 /** Write "TOPIC: words" in place of the line before. If the terminal is too narrow, the beginning
  *  of the topic is left out, then the end of the words. */

@@ -8,9 +8,11 @@
 #include <stdlib.h>
 
 struct sample {
-    int64_t now_ns, age_ns;
+    int64_t now_ns, age_ns; /* now_ns UNTIMED: neither is known */
     uint64_t bytes;
 };
+
+#define UNTIMED INT64_MIN
 
 struct rate {
     struct sample *samples; /* a ring, which grows until it is as large as the window */
@@ -66,6 +68,11 @@ int rate_add(struct rate *r, int64_t now_ns, int64_t age_ns, uint64_t bytes)
     return 0;
 }
 
+int rate_add_untimed(struct rate *r, uint64_t bytes)
+{
+    return rate_add(r, UNTIMED, 0, bytes);
+}
+
 static int compare_numbers(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
@@ -88,33 +95,41 @@ struct rate_summary rate_summarize(struct rate *r, size_t last)
         return s;
     size_t first = (size_t)((r->n - n) % r->window);
     double shortest = INFINITY, longest = 0, mean = 0, squares = 0, bytes = 0;
+    const struct sample *before = NULL; /* the timed one */
+    size_t n_timed = 0;
     s.bytes_min = UINT64_MAX;
     for (size_t i = 0; i < n; i++) {
         const struct sample *now = &r->samples[(first + i) % r->window];
-        r->ages[i] = now->age_ns;
         s.bytes_min = now->bytes < s.bytes_min ? now->bytes : s.bytes_min;
         s.bytes_max = now->bytes > s.bytes_max ? now->bytes : s.bytes_max;
         s.bytes_mean += ((double)now->bytes - s.bytes_mean) / (double)(i + 1);
-        if (i == 0)
+        if (now->now_ns == UNTIMED)
             continue;
-        const struct sample *before = &r->samples[(first + i - 1) % r->window];
-        double interval = (double)(now->now_ns - before->now_ns), delta = interval - mean;
-        mean += delta / (double)i; /* Welford's method */
+        const struct sample *last_timed = before;
+        before = now;
+        r->ages[n_timed++] = now->age_ns;
+        if (!last_timed)
+            continue;
+        double interval = (double)(now->now_ns - last_timed->now_ns), delta = interval - mean;
+        mean += delta / (double)(n_timed - 1); /* Welford's method */
         squares += delta * (interval - mean);
         shortest = interval < shortest ? interval : shortest;
         longest = interval > longest ? interval : longest;
         bytes += (double)now->bytes;
     }
-    qsort(r->ages, n, sizeof *r->ages, compare_numbers);
-    s.age_p50_ns = percentile(r->ages, n, 50);
-    s.age_p99_ns = percentile(r->ages, n, 99);
-    s.age_max_ns = r->ages[n - 1];
-    if (n > 1 && mean > 0) {
+    s.n_timed = n_timed;
+    if (n_timed == 0)
+        return s;
+    qsort(r->ages, n_timed, sizeof *r->ages, compare_numbers);
+    s.age_p50_ns = percentile(r->ages, n_timed, 50);
+    s.age_p99_ns = percentile(r->ages, n_timed, 99);
+    s.age_max_ns = r->ages[n_timed - 1];
+    if (n_timed > 1 && mean > 0) {
         s.mean_hz = 1e9 / mean;
         s.min_hz = 1e9 / longest;
         s.max_hz = shortest > 0 ? 1e9 / shortest : INFINITY;
-        s.jitter_ns = sqrt(squares / (double)(n - 1));
-        s.bytes_per_s = bytes / (mean * (double)(n - 1)) * 1e9;
+        s.jitter_ns = sqrt(squares / (double)(n_timed - 1));
+        s.bytes_per_s = bytes / (mean * (double)(n_timed - 1)) * 1e9;
     }
     return s;
 }

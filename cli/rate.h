@@ -13,7 +13,8 @@ struct rate_summary {
     uint64_t n_messages; /**< in all */
     uint64_t n_bytes;    /**< likewise */
     uint64_t n_window;   /**< the last ones, that all below is about */
-    double mean_hz;      /**< 0 with fewer than two messages, like all of the next four */
+    uint64_t n_timed;    /**< of them: those that rates and ages are about */
+    double mean_hz;      /**< 0 with fewer than two timed ones, like all of the next four */
     double min_hz, max_hz;
     double jitter_ns; /**< standard deviation of the intervals */
     double bytes_per_s;
@@ -28,6 +29,10 @@ struct rate *rate_free(struct rate *r);
 
 /** A message of so many bytes came at `now_ns`, so old. Returns 0 or DLX_E_NO_MEMORY. */
 int rate_add(struct rate *r, int64_t now_ns, int64_t age_ns, uint64_t bytes);
+
+/** A message came that was published before anybody measured: it counts for sizes, and not for
+ *  rates and ages. Likewise. */
+int rate_add_untimed(struct rate *r, uint64_t bytes);
 
 /** Over the last `last` messages of the window; the time that it takes grows with their number. */
 struct rate_summary rate_summarize(struct rate *r, size_t last);

@@ -4,9 +4,12 @@
 
 #include "cli/stream.h"
 #include "cli/args.h"
+#include "cli/describe.h"
+#include "cli/look.h"
 #include "cli/output.h"
 #include "cli/wait.h"
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 enum {
@@ -70,6 +73,7 @@ int stream_open(struct stream *s, const struct stream_args *args, const char *to
     int code = cli_connect(args->cli);
     if (code < 0)
         return code;
+    s->start = wait_now();
     code = dlx_subscribe(args->cli->client, topic, &s->args.subscribe, &s->subscription);
     if (code < 0) {
         (void)cli_report_dlx(args->cli, topic, code);
@@ -77,7 +81,7 @@ int stream_open(struct stream *s, const struct stream_args *args, const char *to
     }
     s->last = wait_now();
     s->end = args->duration_ns > 0 ? wait_deadline(args->duration_ns) : WAIT_FOREVER;
-    if (stream_stats(s).n_publishers == 0 && isatty(STDERR_FILENO))
+    if (stream_stats(s).n_publishers == 0) /* a misspelt topic, for a script too */
         (void)cli_report(args->cli, topic, "no publisher yet, waiting for one");
     return 0;
 }
@@ -95,6 +99,26 @@ struct dlx_subscription_stats stream_stats(const struct stream *s)
     return stats;
 }
 
+/* The first subscriber that a publisher of the topic waits for; nothing if the daemon does not tell. */
+static void add_blocker(const struct stream *s, char text[STREAM_PUBLISHERS_SIZE])
+{
+    struct look look = {.cli = s->args.cli, .topic = s->topic};
+    const struct dlx_link_info *blocker = NULL;
+    size_t at = strlen(text);
+    if (look_ask(&look) == 0)
+        for (size_t i = 0; i < look.n_entries && !blocker; i++)
+            for (size_t j = 0; j < look.entries[i].n_links && !blocker; j++)
+                if (look_blocks(&look.entries[i].links[j]))
+                    blocker = &look.entries[i].links[j];
+    if (blocker) {
+        char name[sizeof blocker->client_name], pid[DESCRIBE_PID_SIZE];
+        output_printable(blocker->client_name, name, sizeof name);
+        (void)snprintf(text + at, STREAM_PUBLISHERS_SIZE - at, ", BLOCKED by %s (pid %s)", name,
+                       describe_pid(blocker->pid, pid));
+    }
+    look_clear(&look);
+}
+
 const char *stream_publishers(const struct stream *s, char text[STREAM_PUBLISHERS_SIZE])
 {
     uint32_t n = stream_stats(s).n_publishers;
@@ -103,6 +127,8 @@ const char *stream_publishers(const struct stream *s, char text[STREAM_PUBLISHER
     else
         (void)snprintf(text, STREAM_PUBLISHERS_SIZE, "%u publisher%s attached", n,
                        n == 1 ? "" : "s");
+    if (n > 0)
+        add_blocker(s, text);
     return text;
 }
 

@@ -21,9 +21,10 @@ struct stream {
     struct stream_args args;
     const char *topic;
     struct dlx_subscription *subscription;
-    int64_t end;  /**< when duration_ns is over */
-    int64_t last; /**< when the last message came, or the stream was opened */
-    int64_t wake; /**< when stream_next() returns STREAM_WAKE; WAIT_FOREVER: never */
+    int64_t start; /**< when it was about to subscribe */
+    int64_t end;   /**< when duration_ns is over */
+    int64_t last;  /**< when the last message came, or the stream was opened */
+    int64_t wake;  /**< when stream_next() returns STREAM_WAKE; WAIT_FOREVER: never */
 };
 
 /** Connect and subscribe; reports what fails. Returns 0 or a negative code. */
@@ -40,8 +41,9 @@ void stream_close(struct stream *s);
  */
 int stream_next(struct stream *s, struct dlx_message **ret_message);
 
-/** "3 publishers attached": for what is said when nothing came. Returns `text`. */
-#define STREAM_PUBLISHERS_SIZE 48
+/** "3 publishers attached", with ", BLOCKED by infer (pid 812)" if a subscriber keeps one of them
+ *  from publishing: for what is said when nothing came. Returns `text`. */
+#define STREAM_PUBLISHERS_SIZE 160
 const char *stream_publishers(const struct stream *s, char text[STREAM_PUBLISHERS_SIZE]);
 
 /** Counters; all 0 when they cannot be had. */

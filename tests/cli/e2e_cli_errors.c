@@ -176,6 +176,27 @@ TEST(no_daemon_is_said_with_the_path)
     expect(1, "/another", -1, DLX_TEST_WORDS("-jS", "/another", "ls"));
 }
 
+/* A misspelt topic looks like a quiet one otherwise. */
+TEST(a_topic_without_a_publisher_is_said_once_off_a_terminal)
+{
+    const char *const *const commands[] = {
+        DLX_TEST_WORDS("hz", "typo"), DLX_TEST_WORDS("echo", "typo", "--json"),
+        DLX_TEST_WORDS("bw", "typo"), DLX_TEST_WORDS("save", "typo", "x.npy")};
+    char said[128];
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        struct dlx_test_cli cli;
+        (void)snprintf(said, sizeof said, "dlxctl %s: typo: no publisher yet, waiting for one\n",
+                       commands[i][0]);
+        dlx_test_cli_start(&cli, dlx_test_cli_daemon.path, -1, commands[i]);
+        dlx_test_cli_wait_said(&cli, said);
+        ck_assert_int_eq(kill(cli.pid, SIGINT), 0);
+        dlx_test_cli_wait(&cli);
+        ck_assert_ptr_eq(strstr(cli.err, said), cli.err);
+        ck_assert_ptr_null(strstr(cli.err + strlen(said), "no publisher yet"));
+        dlx_test_cli_deinit(&cli);
+    }
+}
+
 static const char *waits_for(void)
 {
     static char words[400];
@@ -432,7 +453,8 @@ TEST(a_full_disk_is_noticed)
                      DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--wait", "1"));
     dlx_test_cli_wait(&save);
     ck_assert_int_eq(save.status, 1);
-    ck_assert_str_eq(save.err, "dlxctl save: a: /dev/full: write: No space left on device\n");
+    ck_assert_str_eq(dlx_test_cli_said(&save),
+                     "dlxctl save: a: /dev/full: write: No space left on device\n");
     dlx_test_cli_deinit(&save);
     dlx_test_cli_deinit(&pub);
 }

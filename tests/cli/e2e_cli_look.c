@@ -365,6 +365,29 @@ TEST(a_watch_on_a_screen_writes_it_anew_and_counts_what_has_no_room)
         dlx_publisher_unref(p[i]);
 }
 
+TEST(hz_names_the_subscriber_that_blocks_the_publisher)
+{
+    struct dlx_publisher *p = new_publisher("lidar", DLX_ON_FULL_BLOCK);
+    struct dlx_subscription *s = subscribe("lidar", true);
+    struct dlx_test_cli cli;
+    char said[128];
+    pthread_t thread;
+    publish(p, 4);
+    ck_assert_int_eq(pthread_create(&thread, NULL, publish_once_there_is_room, p), 0);
+    ck_assert_int_eq(dlx_list_publishers(c, "lidar", wait_for_blocking_link, NULL), 1);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1,
+                     DLX_TEST_WORDS("hz", "lidar", "--duration", "0.02"));
+    (void)snprintf(said, sizeof said,
+                   "no message came: 1 publisher attached, BLOCKED by camera_node (pid %d)\n",
+                   (int)getpid());
+    ck_assert_msg(strstr(cli.err, said), "'%s' lacks '%s'", cli.err, said);
+    dlx_test_cli_deinit(&cli);
+    dlx_message_unref(take(s));
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+}
+
 int main(void)
 {
     TCase *tcase = dlx_test_cli_case("look");

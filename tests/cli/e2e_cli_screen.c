@@ -4,6 +4,8 @@
 #include "tests/harness/run.h"
 #include <check.h>
 #include <dlx/dlx.h>
+#include <regex.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,6 +177,27 @@ TEST(a_terminal_gets_no_tensors)
         dlx_test_cli_deinit(&cli);
     }
     dlx_publisher_unref(p);
+}
+
+/* A figure without its value would look like a broken line. */
+TEST(the_line_of_hz_has_whole_fields_on_a_screen_of_80_columns)
+{
+    struct dlx_test_cli pub, hz;
+    regex_t whole;
+    ck_assert_int_eq(regcomp(&whole,
+                             "lost 0  [0-9.]+/s  .*age p50 [0-9.]+ [mun]?s p99 [0-9.]+ [mun]?s\033",
+                             REG_EXTENDED | REG_NOSUB),
+                     0);
+    dlx_test_cli_start(&pub, dlx_test_cli_daemon.path, -1,
+                       DLX_TEST_WORDS("pub", topics[1], dlx_test_npy("f4.npy"), "--wait", "1",
+                                      "--loop", "0", "--rate", "100"));
+    dlx_test_cli_run_on_screen(&hz, dlx_test_cli_daemon.path, 80, 0,
+                               DLX_TEST_WORDS("hz", topics[1], "--duration", "1.5"));
+    ck_assert_msg(regexec(&whole, hz.out, 0, NULL, 0) == 0, "%s", hz.out);
+    dlx_test_cli_deinit(&hz);
+    ck_assert_int_eq(kill(pub.pid, SIGINT), 0);
+    dlx_test_cli_deinit(&pub);
+    regfree(&whole);
 }
 
 int main(void)

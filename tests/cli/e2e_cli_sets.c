@@ -19,7 +19,7 @@ static void pass_on(const char *from, int in, const char *to)
     dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, in, 0,
                      DLX_TEST_WORDS("pub", "w/a", from, "--wait", "1", "--json"));
     dlx_test_cli_finish(&save, 0);
-    ck_assert_str_eq(save.err, "");
+    ck_assert_str_eq(dlx_test_cli_said(&save), "");
     json_t *json = dlx_test_cli_json(&pub);
     ck_assert_int_eq(dlx_test_cli_integer(json, "published"), 1);
     ck_assert_int_eq(dlx_test_cli_integer(json, "copied_bytes"), 0);

@@ -65,6 +65,13 @@ void dlx_test_cli_finish(struct dlx_test_cli *cli, int status)
                   cli->out, cli->err);
 }
 
+const char *dlx_test_cli_said(const struct dlx_test_cli *cli)
+{
+    static const char waits[] = "no publisher yet, waiting for one\n";
+    const char *end = strchr(cli->err, '\n'), *said = strstr(cli->err, waits);
+    return said && end == said + sizeof waits - 2 ? end + 1 : cli->err;
+}
+
 /* Replace each match of `pattern`. The caller frees. */
 static char *replace_all(char *take_text, const char *pattern, const char *by)
 {
