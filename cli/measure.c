@@ -189,7 +189,8 @@ static uint64_t message_bytes(const struct dlx_message *m)
     return sum;
 }
 
-/* What was published before the start came in a burst and is old: that tells nothing of the topic. */
+/* What was published before the start came in a burst and is old: that tells nothing of the
+ * topic. */
 static int add_to(struct rate *rate, bool is_early, int64_t now, int64_t age, uint64_t bytes)
 {
     return is_early ? rate_add_untimed(rate, bytes) : rate_add(rate, now, age, bytes);

@@ -50,9 +50,9 @@ struct dlx_subscription_untold {
     int failure; /* of a link, or to subscribe again */
     char failure_text[DLX_ERROR_TEXT_SIZE];
     char refusal[DLX_ERROR_TEXT_SIZE]; /* the last DLX_E_QOS that was told; "": none */
-    bool was_attached; /* ATTACHED */
-    uint32_t n_left;   /* publishers that have left since PUBLISHER_GONE was told last */
-    bool told_lost;    /* of a daemon that is lost (sock is -1): the caller knows it */
+    bool was_attached;                 /* ATTACHED */
+    uint32_t n_left; /* publishers that have left since PUBLISHER_GONE was told last */
+    bool told_lost;  /* of a daemon that is lost (sock is -1): the caller knows it */
 };
 
 struct dlx_subscription {

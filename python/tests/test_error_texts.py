@@ -181,8 +181,7 @@ def test_a_wait_in_vain_says_that_there_is_no_daemon(daemon, c):
             sub.take(timeout=PATIENCE)
         assert sub.stats()["has_daemon"] is False
         with pytest.raises(
-            dlx.Timeout,
-            match="^topic nobody: no message within 0.01 s, since no dlpackd is at /.*",
+            dlx.Timeout, match="^topic nobody: no message within 0.01 s, since no dlpackd is at /.*"
         ):
             sub.take(timeout=0.01)
         with pytest.raises(

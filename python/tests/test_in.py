@@ -286,9 +286,7 @@ def test_buffers_of_many_dimensions(pair, ndim):
     a = np.frombuffer(thing, "uint8")
     shape = (1,) * (ndim - 1) + (2,)
     strides = (1,) * ndim
-    interface = Interface(
-        shape=shape, typestr="|u1", data=(a.ctypes.data, False), strides=strides
-    )
+    interface = Interface(shape=shape, typestr="|u1", data=(a.ctypes.data, False), strides=strides)
     t = send(pair, interface)
     assert t.shape == shape and t.tobytes() == b"\1\2"
 

@@ -20,7 +20,8 @@ const char *dlx_test_cli_file(const char *name);
 void dlx_test_cli_same(const char *a, const char *b);
 /* Wait for its end, which is to have this status. */
 void dlx_test_cli_finish(struct dlx_test_cli *cli, int status);
-/* What a finished receiver said on stderr, without the line that tells that no publisher was there. */
+/* What a finished receiver said on stderr, without the line that tells that no publisher was
+ * there. */
 const char *dlx_test_cli_said(const struct dlx_test_cli *cli);
 /*
  * What it printed is to be tests/data/cli/<name>, but for what differs from run to run: in that
