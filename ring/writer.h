@@ -239,8 +239,7 @@ uint32_t dlx__writer_link_n_used(const struct dlx_writer_link *link);
  */
 uint64_t dlx__writer_link_bytes(const struct dlx_writer *w, const struct dlx_writer_link *link);
 
-/* ---- for the environment: what it may know
- * ---------------------------------------------------- */
+/* ---- for the environment: what it may know --------------------------------------------------- */
 
 /* The newest message. */
 static inline uint64_t dlx__writer_head(const struct dlx_writer *w)

@@ -79,8 +79,7 @@ int dlx__call_gpu_keep(struct dlx_client *c, uint64_t publisher, int *ret_sock);
 int dlx__call_gpu_get(struct dlx_client *c, uint64_t link, uint64_t origin, uint64_t allocation,
                       int *ret_sock);
 
-/* ---- notifications: packets of the link socket and of the subscription socket
- * ------------------------ */
+/* ---- notifications: packets of the link socket and of the subscription socket ---------------- */
 
 enum dlx_news_kind {
     DLX_NOTIFICATION_LINK_ADDED,  /* [page, bell, pidfd] */

@@ -90,8 +90,7 @@ static int publisher_link_new(struct dlx_publisher *p, struct dlx_notification *
     return 0;
 }
 
-/* ---- environment of the ring writer
- * ----------------------------------------------------------- */
+/* ---- environment of the ring writer ---------------------------------------------------------- */
 
 /* Returns false when there is not enough memory, or open files, for it now: then it is kept. The
  * packet does not come again, and without its link nothing could ever be freed. */

@@ -107,8 +107,7 @@ read_news_for(struct dlx_subscription *s, struct dlx_subscriber_link *link, uint
     return r == DLX_E_NOT_FOUND ? wait_for_news(s, link) : r;
 }
 
-/* ---- links that are looked at: client/subscribe/parking.c
- * ---------------------------------------------- */
+/* ---- links that are looked at: client/subscribe/parking.c ------------------------------------ */
 
 /* Of more active links than these, those that had nothing for so many takes are parked. */
 #define ACTIVE_FEW 8U

@@ -136,8 +136,7 @@ void dlx__subscription_fail(struct dlx_subscription *s, int code)
     }
 }
 
-/* ---- notifications
- * ---------------------------------------------------------------------------------- */
+/* ---- notifications --------------------------------------------------------------------------- */
 
 static void on_offer(struct dlx_subscription *s, struct dlx_notification *notification)
 {

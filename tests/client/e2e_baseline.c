@@ -151,8 +151,7 @@ START_TEST(what_fails_leaves_nothing_behind)
 }
 END_TEST
 
-/* ---- what lies in a block
- * --------------------------------------------------------------------- */
+/* ---- what lies in a block -------------------------------------------------------------------- */
 
 /* A shape or strides that the caller gave to what dlx_alloc() gave. */
 START_TEST(a_tensor_that_does_not_lie_in_its_block_is_copied)
@@ -207,8 +206,7 @@ START_TEST(a_tensor_that_reaches_into_the_next_block_is_copied)
 }
 END_TEST
 
-/* ---- one thread at a time
- * --------------------------------------------------------------------- */
+/* ---- one thread at a time -------------------------------------------------------------------- */
 
 struct use {
     struct dlx_test_pair pair;

@@ -11,9 +11,8 @@
 /* One block kept each time would need another arena. More dimensions than a block has room for. */
 enum { N_AGAIN = 40, N_DIMS = 12, N_WORDS = 8192 };
 
-static const DLDataType word = {kDLInt, 64, 1};
 static int64_t words[N_WORDS], shape[N_DIMS] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, N_WORDS};
-static struct dlx_tensor_spec spec = {.size = sizeof spec, .dtype = word};
+static struct dlx_tensor_spec spec = {.size = sizeof spec, .dtype = {kDLInt, 64, 1}};
 
 static void use_dims(int32_t n)
 {
@@ -21,8 +20,7 @@ static void use_dims(int32_t n)
     spec.shape = shape + N_DIMS - n;
 }
 
-/* ---- stories: no ck_ in here, as calls fail
- * --------------------------------------------------- */
+/* ---- stories: no ck_ in here, as calls fail -------------------------------------------------- */
 
 static int alloc(struct dlx_publisher *p)
 {
@@ -57,10 +55,12 @@ static int alloc_set_of_two_kinds(struct dlx_publisher *p)
 
 static DLManagedTensorVersioned callers(void)
 {
-    return (DLManagedTensorVersioned){
-        .version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION},
-        .dl_tensor = {
-            .data = words, .device = {kDLCPU, 0}, .ndim = N_DIMS, .dtype = word, .shape = shape}};
+    return (DLManagedTensorVersioned){.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION},
+                                      .dl_tensor = {.data = words,
+                                                    .device = {kDLCPU, 0},
+                                                    .ndim = N_DIMS,
+                                                    .dtype = {kDLInt, 64, 1},
+                                                    .shape = shape}};
 }
 
 static int publish_copy(struct dlx_publisher *p)

@@ -190,8 +190,7 @@ TEST(an_allocation_that_has_not_ended_is_no_memory)
     forget(&r);
 }
 
-/* ---- memory that nobody uses
- * ------------------------------------------------------------------- */
+/* ---- memory that nobody uses ----------------------------------------------------------------- */
 
 static uint64_t shared_bytes(int control)
 {
