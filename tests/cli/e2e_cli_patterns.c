@@ -17,7 +17,7 @@ static void check_text(const json_t *json, const char *key, const char *text)
 static void run(struct dlx_test_cli *cli, const char *const *words)
 {
     dlx_test_cli_run(cli, dlx_test_cli_daemon.path, -1, 0, words);
-    ck_assert_str_eq(cli->err, "");
+    ck_assert_str_eq(dlx_test_cli_said(cli), "");
 }
 
 static void publish(const char *topic, const char *name)

@@ -17,7 +17,7 @@ static void prints(int status, const char *out, const char *err, const char *con
     struct dlx_test_cli cli;
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, status, words);
     ck_assert_str_eq(cli.out, out);
-    ck_assert_str_eq(cli.err, err);
+    ck_assert_str_eq(dlx_test_cli_said(&cli), err);
     dlx_test_cli_deinit(&cli);
 }
 
