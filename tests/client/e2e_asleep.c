@@ -474,7 +474,8 @@ TEST(it_may_wake_up_at_any_moment)
     enum { N_ROUNDS = 4 };
     struct dlx_client *c = dlx_test_stream_connect();
     int64_t value = 4;
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
+    static struct dlx_publisher *p; /* of the children, too, which do not release it */
+    p = dlx_test_stream_publisher(c, "test/a", &shallow);
     for (int64_t i = 1; i <= value; i++)
         dlx_test_stream_publish(p, 100, i);
     for (int round = 0; round < N_ROUNDS; round++) {

@@ -44,7 +44,8 @@ static int status_of_writer(const char *env, int set)
         if (set != AS_IT_IS)
             dlx_set_debug(set == SET_ON);
         struct dlx_client *c = dlx_test_stream_connect();
-        struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+        static struct dlx_publisher *p; /* not released: the process dies */
+        p = dlx_test_stream_publisher(c, "test/a", NULL);
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
         volatile int64_t *data = t->dl_tensor.data;
         ok(dlx_publish(p, t, NULL));
