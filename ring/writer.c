@@ -229,8 +229,9 @@ uint64_t dlx__writer_link_lag(const struct dlx_writer *w, const struct dlx_write
 {
     uint64_t cursor = dlx_load64_relaxed(dlx__writer_word(&link->page->cursor));
     cursor = DLX_MAX(cursor, link->base);
-    bool blocks = link->reliable && !link->left && cursor + w->window <= w->head;
-    return blocks ? w->head - cursor : 0;
+    /* A peer wrote it: it may be closed, or lie. */
+    uint64_t lag = cursor < w->head ? w->head - cursor : 0;
+    return link->reliable && !link->left && lag >= w->window ? lag : 0;
 }
 
 uint64_t dlx__writer_link_bytes(const struct dlx_writer *w, const struct dlx_writer_link *link)

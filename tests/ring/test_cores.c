@@ -302,6 +302,22 @@ TEST(an_entry_one_ring_ahead_of_head_is_believed_and_the_next_is_not)
     ck_assert_uint_eq(r.lost, 1);
 }
 
+/* The number goes into an error text, and its cursor is the peer's. */
+TEST(only_a_reliable_link_that_is_a_window_behind_blocks)
+{
+    static const uint64_t passed[] = {1, WINDOW + 9, DLX_SHM_CURSOR_CLOSED};
+    struct dlx_reader r;
+    begin(&r, f.page, f.control, 0);
+    publish(WINDOW);
+    ck_assert_uint_eq(dlx__writer_link_lag(&f.w, &f.link), 0);
+    f.link.reliable = true;
+    ck_assert_uint_eq(dlx__writer_link_lag(&f.w, &f.link), WINDOW);
+    for (size_t i = 0; i < sizeof passed / sizeof passed[0]; i++) {
+        dlx_store64_relaxed(&f.page->cursor, passed[i]);
+        ck_assert_uint_eq(dlx__writer_link_lag(&f.w, &f.link), 0);
+    }
+}
+
 int main(void)
 {
     TCase *tcase = tcase_create("dropping");
