@@ -216,6 +216,7 @@ static void start(struct dlx_subscription *s, struct dlx_subscriber_link *link)
     settle_link(s, link);
     s->n_open++;
     s->untold.was_attached = true;
+    s->untold.refusal[0] = '\0'; /* there is a publisher that it can have */
     s->looks.notification_step = 1;
     s->looks.notification_at = s->looks.at = s->looks.takes + 1;
     s->n_changes++;

@@ -127,6 +127,27 @@ static int take_of_one_that_drops(void)
     return r;
 }
 
+/* The refusal is no reason any more once another publisher was there. */
+static int take_after_one_that_blocks(void)
+{
+    const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
+    const struct dlx_publisher_args blocks = {.size = sizeof blocks, .on_full = DLX_ON_FULL_BLOCK};
+    struct dlx_publisher *p;
+    struct dlx_subscription *s;
+    ok(dlx_subscribe(x.c, "test/drops", &args, &s));
+    ok(dlx_publisher_new(x.c, "test/drops", NULL, &p));
+    fails(dlx_take(s, PATIENCE, &m), DLX_E_QOS, "drops its oldest messages");
+    dlx_publisher_unref(p);
+    ok(dlx_publisher_new(x.c, "test/drops", &blocks, &p));
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    dlx_publisher_unref(p);
+    fails(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "the last publisher left");
+    int r = dlx_take(s, 1000000, &m);
+    keep_words();
+    dlx_subscription_unref(s);
+    return r;
+}
+
 static int get_of_a_silent_one(void)
 {
     int r = dlx_get(x.c, "test/a", 0, &m);
@@ -179,6 +200,8 @@ static const struct {
      "topic test/nobody has no message, and none came: nobody publishes it at "},
     {take_of_one_that_drops, DLX_E_TIMEOUT,
      "topic test/drops: no message in time, since a publisher was refused: subscriber "},
+    {take_after_one_that_blocks, DLX_E_TIMEOUT,
+     "topic test/drops: no message in time, since nobody publishes it at "},
     {get_of_a_silent_one, DLX_E_EMPTY, "topic test/a has no message"},
     {publish_with_a_report_without_its_size, DLX_E_INVALID, "result struct of 0 bytes, at least "},
     {publish_twice, DLX_E_INVALID, "allocate another one, or publish with `share`"},
