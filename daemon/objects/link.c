@@ -18,9 +18,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a process can bear comes from its Hello: client/base/limits.c computes it. */
-#define BEAR_REMEDY                                                                                \
-    " with its limit of open files (or mappings): raise it (ulimit -n, LimitNOFILE=; "             \
+/* The limit comes from the Hello of the process: client/base/limits.c computes it. */
+#define LIMIT_REMEDY                                                                               \
+    ", by its limits of open files and mappings): raise them (ulimit -n, LimitNOFILE=; "           \
     "vm.max_map_count)"
 
 /* Adds the draining links to an error about a limit. */
@@ -38,7 +38,7 @@ static int check_client(struct dlxd_client *client, const char *role)
     }
     if (client->n_links < client->max_links)
         return 0;
-    int r = dlx__fail(DLX_E_LIMIT, "%s %s (pid %d) has %zu links and can bear %u" BEAR_REMEDY, role,
+    int r = dlx__fail(DLX_E_LIMIT, "%s %s (pid %d) has %zu links (limit %u" LIMIT_REMEDY, role,
                       client->name, (int)client->pid, client->n_links, client->max_links);
     return tell_draining(r, reads->n + writes->n);
 }
@@ -69,7 +69,7 @@ static int link_check_share(struct dlxd_client *client, const struct dlxd_user *
         return 0;
     int r =
         dlx__fail(DLX_E_LIMIT,
-                  "publisher %s (pid %d) has %zu links and can bear %u: uid %u has %" PRIu32
+                  "publisher %s (pid %d) has %zu links (limit %u): uid %u has %" PRIu32
                   " of them, and may have at most %u times what is left",
                   client->name, (int)client->pid, client->n_links, client->max_links,
                   (unsigned)user->uid, dlxd_share_of(&client->shares, user), DLXD_SHARE_OF_LEFT);

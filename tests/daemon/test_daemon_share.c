@@ -42,7 +42,7 @@ static int subscribe(int user)
     int r = link->state == DLXD_LINK_FAILED ? link->fail_code : 0;
     if (r < 0)
         ck_assert_msg(strstr(link->fail_text, "3 times what is left") ||
-                          strstr(link->fail_text, "can bear 64"),
+                          strstr(link->fail_text, "has 64 links (limit 64, by its"),
                       "%s", link->fail_text);
     if (r < 0)
         dlxd_subscription_free(subscription);
