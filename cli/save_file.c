@@ -41,8 +41,8 @@ static int write_strided(int fd, const DLTensor *t, uint64_t n_items)
     uint8_t chunk[CHUNK_SIZE];
     size_t item_size = t->dtype.bits * t->dtype.lanes / 8U, used = 0;
     int code;
-    if (item_size >
-        sizeof chunk) { /* hundreds of lanes: rare enough to go to the file one by one */
+    /* Hundreds of lanes: rare enough to go to the file one by one. */
+    if (item_size > sizeof chunk) {
         for (uint64_t i = 0; i < n_items; i++)
             if ((code = save_bytes(fd, tensor_item(t, i), item_size)) < 0)
                 return code;

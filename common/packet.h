@@ -16,8 +16,8 @@ struct dlx_packet {
     size_t size;
     size_t n_fds;
     int fds[DLX_PACKET_FDS_MAX];
-    uint8_t
-        data[DLX_PACKET_SIZE_MAX + 1]; /* + 1: a longer packet shows as MSG_TRUNC or as too long */
+    /* + 1: a longer packet shows as MSG_TRUNC, or as too long. */
+    uint8_t data[DLX_PACKET_SIZE_MAX + 1];
 };
 
 /* Closes the fds that were not stolen. The packet can be reused. Accepts NULL. */

@@ -115,8 +115,8 @@ int dlx__message_open_manifest(struct dlx_subscriber_link *link, const struct dl
     int r = dlx__message_arena(link, taken->n, dlx__entry_arena(taken->words), &arena);
     if (r < 0)
         return r;
-    if (size >
-        dlx__manifest_size_max(n_tensors)) /* or a liar has us allocate as much as it likes */
+    /* Or a liar has us allocate as much as it likes. */
+    if (size > dlx__manifest_size_max(n_tensors))
         return dlx__fail(DLX_E_BAD_PEER,
                          "manifest of %" PRIu64 " bytes for %u tensors, at most %" PRIu64
                          " are possible",

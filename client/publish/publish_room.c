@@ -61,8 +61,8 @@ static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)
     r = dlx__writer_make_room(&p->core);
     if (r != DLX_E_FULL)
         return r;
-    if (p->daemon.link_sock <
-        0) { /* a daemon that has ended may be why: with another one there is room */
+    /* A daemon that has ended may be why: with another one there is room. */
+    if (p->daemon.link_sock < 0) {
         uint64_t epoch = p->epoch;
         dlx__publisher_look(p, dlx__now_ns());
         if (p->epoch != epoch)

@@ -315,8 +315,8 @@ int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats 
         return DLX_NAME_NULL(r, "dlx_publisher_get_stats", {"stats", stats});
     dlx__publisher_look(p, dlx__now_ns()); /* a program that only polls this is to be found, too */
     dlx__writer_read_membership(&p->core);
-    if (p->joins.n_ended <
-        dlx__writer_n_ended(&p->core)) /* whose end was not to be seen when the daemon told it */
+    /* Links whose end was not to be seen when the daemon told it. */
+    if (p->joins.n_ended < dlx__writer_n_ended(&p->core))
         dlx__publisher_link_env.look_for_dead(p);
     p->stats.published = dlx__writer_head(&p->core);
     p->stats.arena_bytes = dlx__heap_bytes(p->heap);

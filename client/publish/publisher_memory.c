@@ -112,8 +112,8 @@ static void __attribute__((noinline)) trim(struct dlx_publisher *p)
     bool much = dlx__heap_bytes(p->heap) > TRIM_MUCH, goes_on = p->memory.trim_step > 0;
     uint32_t every = much ? 1 : DLX_TRIM_EVERY;
     if (!goes_on) {
-        while (much &&
-               dlx__writer_reclaim(&p->core, false) > 0) /* or what nobody needs counts as used */
+        /* Or what nobody needs counts as used. */
+        while (much && dlx__writer_reclaim(&p->core, false) > 0)
             ;
         p->memory.n_trims += every;
         p->memory.trim_step = dlx__heap_n_arenas(p->heap) / p->args.depth + 1;

@@ -49,8 +49,8 @@ static int check_ends(struct dlx_subscription *s)
 static int wait_for_news(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
     bool no_more = link->to_come == DLX_TO_COME_NOTHING || dlx__subscription_is_cut_off(s, link);
-    if (link->n_pending ==
-        0) /* the publisher went on with another daemon: so do we, when its link comes */
+    /* The publisher went on with another daemon: so do we, when its link comes. */
+    if (link->n_pending == 0)
         return dlx__subscription_successor(s, link) ||
                        (link->to_come != DLX_TO_COME_MESSAGES && no_more)
                    ? DLX_E_PUBLISHER_GONE

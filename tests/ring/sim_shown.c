@@ -28,8 +28,8 @@ struct daemon {
     struct dlx_shm_control *control;
     struct dlx_shm_membership *membership;
     uint64_t base;
-    uint64_t
-        cells[MAX_MESSAGES + 1]; /* payloads, by number; poisoned when they may be used again */
+    /* Payloads, by number; poisoned when they may be used again. */
+    uint64_t cells[MAX_MESSAGES + 1];
     uint32_t n_used;
 };
 
