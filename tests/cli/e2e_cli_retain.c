@@ -223,7 +223,8 @@ START_TEST(get_of_a_set_as_npy_is_one_tensor)
     dlx_test_cli_deinit(&cli);
     says(0, "  22 tensors, 367 B, 36 B of metadata\n", DLX_TEST_WORDS("get", "w"));
     prints(0, "",
-           "dlxctl get: w: 36 bytes of metadata are left out: .npy has no room for them\n"
+           "dlxctl get: w: 36 bytes of metadata are left out: .npy has no room for them, "
+           ".safetensors has for a JSON object\n"
            "dlxctl get: w: message 1 has 22 tensors: tensor 6 is saved (--tensor), the others are "
            "left "
            "out; .safetensors and .npz have room for all\n",
@@ -328,6 +329,29 @@ START_TEST(wrong_usage_is_named)
 }
 END_TEST
 
+/* FILE is not the name of any of them. */
+START_TEST(save_tells_the_names_of_several_files)
+{
+    struct dlx_test_cli cli;
+    char said[1200];
+    dlx_test_cli_run(
+        &cli, dlx_test_cli_daemon.path, -1, 0,
+        DLX_TEST_WORDS("pub", "w", dlx_test_npy("f4.npy"), "--loop", "3", "--retain", "3"));
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run_on_terminal(
+        &cli, dlx_test_cli_daemon.path, 0,
+        DLX_TEST_WORDS("save", "w", dlx_test_cli_file("n.npy"), "--count", "3"));
+    (void)snprintf(said, sizeof said, "\n3 files: %s ... %s\r\n", dlx_test_cli_file("n-000001.npy"),
+                   dlx_test_cli_file("n-000003.npy"));
+    ck_assert_msg(strstr(cli.err, said), "'%s' lacks '%s'", cli.err, said);
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run_on_terminal(&cli, dlx_test_cli_daemon.path, 0,
+                                 DLX_TEST_WORDS("save", "w", dlx_test_cli_file("one.npy")));
+    ck_assert_ptr_null(strstr(cli.err, " file"));
+    dlx_test_cli_deinit(&cli);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("e2e_cli_retain");
@@ -343,6 +367,7 @@ int main(void)
     tcase_add_test(tcase, get_waits_for_the_first_message);
     tcase_add_test(tcase, a_message_that_cannot_be_looked_at_is_not_none);
     tcase_add_test(tcase, wrong_usage_is_named);
+    tcase_add_test(tcase, save_tells_the_names_of_several_files);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
