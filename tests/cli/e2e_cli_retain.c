@@ -44,7 +44,9 @@ START_TEST(what_pub_retains_stays_until_it_is_dropped)
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
     prints(0, "", "", DLX_TEST_WORDS("rm", "w/policy"));
     prints(0, "", "dlxctl ls: no publishers\n", DLX_TEST_WORDS("ls"));
-    prints(1, "", "dlxctl get: w/policy: no message (--timeout waits for one)\n",
+    prints(1, "",
+           "dlxctl get: topic w/policy has no message: nobody publishes it (--timeout waits for "
+           "one)\n",
            DLX_TEST_WORDS("get", "w/policy", dlx_test_cli_file("out.safetensors")));
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
     says(1, "dlxctl rm: nothing is retained on w/policy\n", DLX_TEST_WORDS("rm", "w/policy"));
@@ -240,8 +242,10 @@ END_TEST
 START_TEST(get_waits_for_the_first_message)
 {
     struct dlx_test_cli get, pub;
-    prints(1, "", "dlxctl get: a: no message within 20.0 ms\n",
-           DLX_TEST_WORDS("get", "a", "--timeout", "0.02"));
+    prints(
+        1, "",
+        "dlxctl get: waited 20.0 ms: topic a has no message, and none came: nobody publishes it\n",
+        DLX_TEST_WORDS("get", "a", "--timeout", "0.02"));
     dlx_test_cli_start(&get, dlx_test_cli_daemon.path, -1,
                        DLX_TEST_WORDS("get", "a", dlx_test_cli_file("out.npy"), "--timeout", "60"));
     dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, -1, 0,
@@ -352,6 +356,24 @@ START_TEST(save_tells_the_names_of_several_files)
 }
 END_TEST
 
+/* A topic that nobody publishes may be misspelt; one without a message yet is not. */
+START_TEST(get_tells_a_quiet_topic_from_one_that_nobody_publishes)
+{
+    struct dlx_connect_args args = {.size = sizeof args, .socket = dlx_test_cli_daemon.path};
+    struct dlx_client *c = NULL;
+    struct dlx_publisher *p = NULL;
+    prints(1, "",
+           "dlxctl get: topic nope has no message: nobody publishes it (--timeout waits for one)\n",
+           DLX_TEST_WORDS("get", "nope"));
+    ck_assert_int_eq(dlx_connect(&c, &args), 0);
+    ck_assert_int_eq(dlx_publisher_new(c, "quiet", NULL, &p), 0);
+    prints(1, "", "dlxctl get: topic quiet has no message (--timeout waits for one)\n",
+           DLX_TEST_WORDS("get", "quiet"));
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("e2e_cli_retain");
@@ -368,6 +390,7 @@ int main(void)
     tcase_add_test(tcase, a_message_that_cannot_be_looked_at_is_not_none);
     tcase_add_test(tcase, wrong_usage_is_named);
     tcase_add_test(tcase, save_tells_the_names_of_several_files);
+    tcase_add_test(tcase, get_tells_a_quiet_topic_from_one_that_nobody_publishes);
     suite_add_tcase(suite, tcase);
     return dlx_test_run(suite);
 }
