@@ -12,6 +12,7 @@
 #   VALGRIND=1                          `make check`: under valgrind
 #   QUICK=1                             a sample or small sizes: bench, bench-gpu, faults, model
 #   MINUTES=n SEED=n                    `make soak`
+#   N=n SEED=n FILES= SINCE=revision    `make mutants`: n mistakes in these or the changed files
 #   FUZZ_RUNS=n T='take topic'          `make fuzz`: executions of a target, and which targets
 #   BENCH_ARGS= HOSTILE_ARGS=           passed to bench/run, bench/run-gpu and tests/hostile/run
 #   PYTHON=python3                      for `make python`, `make check-python` and the tools
@@ -80,7 +81,8 @@ all: $(DAEMON_BIN) $(LIB_BIN) $(BUILD)/dlxctl $(EXAMPLE_BIN) ## build programs, 
 help: ## list the targets
 	@echo 'Targets:'
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile mk/*.mk | \
-	    sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | awk -F'\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
+	    sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | \
+	    awk -F'\t' '{ printf "  %-18s %s\n", $$1, $$2 }'
 	@echo 'Variables:'
 	@sed -nE 's/^#   ([A-Z].*)$$/  \1/p' Makefile
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Publishing a tensor that lies in private memory copies it once. How fast, next to a plain memcpy()
- * of the same bytes into a warm shared mapping: the two take turns. The publisher copies into several
- * places in turn (it keeps its history), so memcpy() is measured twice: into one place, which the cache
- * may hold, and into as many places as the publisher's arenas have.
+ * Publishing a tensor that lies in private memory copies it once. How fast, next to a plain
+ * memcpy() of the same bytes into a warm shared mapping: the two take turns. The publisher copies
+ * into several places in turn (it keeps its history), so memcpy() is measured twice: into one
+ * place, which the cache may hold, and into as many places as the publisher's arenas have.
  */
 
 #include "measure_dlx.h"

@@ -73,7 +73,8 @@ int main(int argc, char **argv)
     bm_check(dlx_publisher_new(c, topic, NULL, &p), topic);
     if (n_subscribers)
         bm_meet(&shared->meeting);
-    /* Each call picks up those who joined: so many at once would not fit into the queue for them. */
+    /* Each call picks up those who joined: so many at once would not fit into the queue for
+     * them. */
     for (uint32_t i = 1; i <= n_subscribers; i++)
         bm_check(dlx_publisher_wait(p, i, INT64_C(10000000000)), "waiting for subscribers");
     const struct dlx_tensor_spec spec = bm_bytes(shape, 64);

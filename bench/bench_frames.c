@@ -2,9 +2,9 @@
 
 /*
  * 4K frames (3840 x 2160 x 3 uint8, 24.9 MB) in the steady state: the publisher writes all of each
- * frame, the subscriber reads all of it and is always awake. Counts copied bytes and page faults; for
- * counting system calls run it under strace: getppid() is called once at the start (its code is then
- * mapped), right before and right after the steady state, and nowhere else.
+ * frame, the subscriber reads all of it and is always awake. Counts copied bytes and page faults;
+ * for counting system calls run it under strace: getppid() is called once at the start (its code is
+ * then mapped), right before and right after the steady state, and nowhere else.
  *
  *   --role publisher | subscriber    started separately
  *   --topic NAME

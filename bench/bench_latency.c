@@ -6,10 +6,11 @@
  * bytes of it are written and read. Round trips are stamped one by one, while the answer is on its
  * way.
  *
- *   --mode busy | block | default   spin for ever, never (then each take sleeps, which is counted), or as the library
- *                                   does by itself
+ *   --mode busy | block | default   spin for ever, never (then each take sleeps, which is counted),
+ *                                   or as the library does by itself
  *   --size N               bytes of payload
- *   --asleep 1             each answer waits until the other side sleeps: no figure, but whether it does
+ *   --asleep 1             each answer waits until the other side sleeps: no figure, but whether it
+ *                          does
  */
 
 #include "measure_dlx.h"

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * How much more shared memory there is than the messages need. Sizes are log-uniform from 4 KiB to 64 MiB. A
- * subscription of the same process holds messages of --live bytes in all and gives one of them back, picked at random,
- * as often as it takes for the next to fit. After --warmup messages the largest that memory and live payload became
- * over --n messages are printed. The payload is not touched. Memory is looked at after each publish and each take, in two
- * ways: `arena_bytes`, what the publisher says that its arenas have, and `resident_bytes`, the pages of all memfds of
- * dlpackd that this process maps or the daemon (of pid --daemon) has open: what the machine has to spare for it.
+ * How much more shared memory there is than the messages need. Sizes are log-uniform from 4 KiB to
+ * 64 MiB. A subscription of the same process holds messages of --live bytes in all and gives one of
+ * them back, picked at random, as often as it takes for the next to fit. After --warmup messages
+ * the largest that memory and live payload became over --n messages are printed. The payload is not
+ * touched. Memory is looked at after each publish and each take, in two ways: `arena_bytes`, what
+ * the publisher says that its arenas have, and `resident_bytes`, the pages of all memfds of dlpackd
+ * that this process maps or the daemon (of pid --daemon) has open: what the machine has to spare
+ * for it.
  */
 
 #include "measure_dlx.h"
@@ -99,7 +101,8 @@ static void count_file(struct files *f, const struct stat *st)
     f->bytes += (size_t)st->st_blocks * 512;
 }
 
-/* What this process maps: "7f01a000-7f02b000 r--s 00000000 00:01 1036 /memfd:dlx-arena (deleted)". */
+/* What this process maps: "7f01a000-7f02b000 r--s 00000000 00:01 1036 /memfd:dlx-arena
+ * (deleted)". */
 static void count_mapped(struct files *f)
 {
     static char line[4096];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * What a message of 64 bytes costs, published and taken in one process, while --publishers N publish on the topic in
- * turn: the subscription looks after a link to each of them.
+ * What a message of 64 bytes costs, published and taken in one process, while --publishers N
+ * publish on the topic in turn: the subscription looks after a link to each of them.
  */
 
 #include "measure_dlx.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A reliable stream of small messages, one a --period-us, until standard input ends; meanwhile somebody kills and
- * restarts the daemon. The child takes, sleeping, and counts what is missing and the longest time between two messages.
+ * A reliable stream of small messages, one a --period-us, until standard input ends; meanwhile
+ * somebody kills and restarts the daemon. The child takes, sleeping, and counts what is missing and
+ * the longest time between two messages.
  */
 
 #include "measure_dlx.h"

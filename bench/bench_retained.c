@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A set of --size bytes in --tensors tensors on --topic. --role publish publishes it with retain = 1 and ends.
- * --role attach, another process, connects, gets the message, finds one of the tensors by name and reads a byte of
- * it; prints how long that took and how much memory of its own that needed, then holds the message until its
- * standard input ends.
+ * A set of --size bytes in --tensors tensors on --topic. --role publish publishes it with retain =
+ * 1 and ends.
+ * --role attach, another process, connects, gets the message, finds one of the tensors by name and
+ * reads a byte of it; prints how long that took and how much memory of its own that needed, then
+ * holds the message until its standard input ends.
  */
 
 #include "measure_dlx.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A state dict as one message: publish, take, and a managed tensor of each part. The tensors lie in shared memory
- * already (dlx_alloc_set), their payload is not touched. The first set of a fresh publisher is told apart from
- * those that follow: it meets every page for the first time.
+ * A state dict as one message: publish, take, and a managed tensor of each part. The tensors lie in
+ * shared memory already (dlx_alloc_set), their payload is not touched. The first set of a fresh
+ * publisher is told apart from those that follow: it meets every page for the first time.
  */
 
 #include "measure_dlx.h"

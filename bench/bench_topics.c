@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A daemon with many quiet topics: --topics N publishers, each of which has published one small message, and --links M
- * links to the first of them. Prints what they need and how long a further publisher takes to be announced
- * (--n times), and then keeps all of it until its standard input ends, for others to measure beside it.
+ * A daemon with many quiet topics: --topics N publishers, each of which has published one small
+ * message, and --links M links to the first of them. Prints what they need and how long a further
+ * publisher takes to be announced (--n times), and then keeps all of it until its standard input
+ * ends, for others to measure beside it.
  *
- * A process holds a socket for each publisher and each subscription, so they are spread over processes of
- * --per-process N each.
+ * A process holds a socket for each publisher and each subscription, so they are spread over
+ * processes of --per-process N each.
  */
 
 #include "measure_dlx.h"

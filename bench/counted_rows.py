@@ -198,8 +198,8 @@ def callgrind(bench, functions, **options):
         cwd="/",
     ).stdout
     found = {}
-    # "1,023,415 (15.89%)  client/publish.c:dlx_alloc"; a function that is inlined from another file
-    # has a smaller line besides.
+    # "1,023,415 (15.89%)  client/publish/publish.c:dlx_alloc"; a function that is inlined from
+    # another file has a smaller line besides.
     for count, function in re.findall(r"^ *([\d,]+) \([^)]*\)  [^:\n]*:(\w+)", text, re.MULTILINE):
         found[function] = max(found.get(function, 0), int(count.replace(",", "")))
     missing = [function for function in functions if function not in found]

@@ -37,15 +37,16 @@ pid_t bm_fork(void);
 void bm_wait(pid_t pid);
 
 /**
- * A place where the two processes wait for each other, in memory of bm_shared(): before dlx_subscribe(),
- * say, for the publisher, which is then attached when it returns.
+ * A place where the two processes wait for each other, in memory of bm_shared(): before
+ * dlx_subscribe(), say, for the publisher, which is then attached when it returns.
  */
 struct bm_meeting {
     _Atomic int n_arrived;
 };
 void bm_meet(struct bm_meeting *m);
 
-/** Wait until the main thread of a process sleeps, 100 ms at most: then what it waits for cannot come before it waits. */
+/** Wait until the main thread of a process sleeps, 100 ms at most: then what it waits for cannot
+ * come before it waits. */
 void bm_await_sleep(pid_t pid);
 
 /** A zeroed page-aligned anonymous mapping that parent and children share. */

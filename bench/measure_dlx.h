@@ -2,7 +2,8 @@
 #ifndef DLX_BENCH_MEASURE_DLX_H
 #define DLX_BENCH_MEASURE_DLX_H
 
-/* What those benchmark programs share that use libdlx; the programs of bench/peers that do not stay without it. */
+/* What those benchmark programs share that use libdlx; the programs of bench/peers that do not stay
+ * without it. */
 
 #include "measure.h"
 

@@ -11,7 +11,8 @@ import daemon_rows
 from harness import SOURCE, Row, proc_kib
 from row_tools import BATCH, DEPTH, FRAME_RATE, SIZES, ratios, rounds, run_frames, values
 
-FLOOR_JUDGED_NS = 50  # below it a message cannot be what two cache lines are: its instructions alone take as long
+# Below it a message cannot be what two cache lines are: its instructions alone take as long.
+FLOOR_JUDGED_NS = 50
 
 
 def latency_busy(bench):
@@ -69,7 +70,7 @@ def former(bench):
     n = 40_000 if bench.quick else 300_000
     options = {
         "latency": {"mode": "busy", "size": 64, "n": n},
-        "rate": {"full": "spin", "n": 5 * n, "depth": DEPTH, "slots": DEPTH},  # what it was called then
+        "rate": {"full": "spin", "n": 5 * n, "depth": DEPTH, "slots": DEPTH},  # as then
     }
     with daemon_rows.own_daemon(bench, bench.former) as daemon:
         then = {"build": bench.former, "socket": daemon.socket}
@@ -80,12 +81,14 @@ def former(bench):
         }, rounds(bench))
     out = [
         Row(name, ratios(r["ours", what], r["former", what], key), "", meanings[name], bars[name])
-        for name, what, key in (("lat_busy_vs_former", "latency", "p50_ns"), ("rate_vs_former", "rate", "per_s"))
+        for name, what, key in (("lat_busy_vs_former", "latency", "p50_ns"),
+                                ("rate_vs_former", "rate", "per_s"))
     ]
     for key in ("p50_ns", "p99_ns"):
         for who in ("ours", "former"):
             out.append(Row(f"{who}_beside_former_{key}", values(r[who, "latency"], key), "ns",
-                           f"{key[:3]} of {'this build' if who == 'ours' else 'that commit'} in that row"))
+                           f"{key[:3]} of "
+                           f"{'this build' if who == 'ours' else 'that commit'} in that row"))
     return out
 
 
@@ -125,7 +128,8 @@ def rate(bench):
         "_blocking": {"full": "block", "n": n // 5},
     }
     r = bench.alternate(
-        {name: lambda o=options: bench.run("rate", **{"n": n, **o}) for name, options in contestants.items()},
+        {name: lambda o=options: bench.run("rate", **{"n": n, **o})
+         for name, options in contestants.items()},
         rounds(bench),
     )
     what = {
@@ -190,12 +194,14 @@ def frames(bench):
         Row("frames_arena_mib", values(publishers, "arena_bytes", 2**-20), "MiB",
             "arenas of that publisher"),
         Row("frames_4k_per_s", [x["publisher"]["frames_per_s"] for x in r["full"]], "/s",
-            "4K frames a second at full speed, every byte written; it drops what is not read in time"),
+            "4K frames a second at full speed, every byte written; it drops what is not read in "
+            "time"),
     ]
 
 
 def copyin(bench):
-    r = bench.alternate({"ours": lambda: bench.run("copyin", n=5 if bench.quick else 20)}, 5)["ours"]
+    r = bench.alternate({"ours": lambda: bench.run("copyin", n=5 if bench.quick else 20)},
+                        5)["ours"]
     return [
         Row("copyin_vs_memcpy", [x["copyin_gb_per_s"] / x["memcpy_gb_per_s"] for x in r], "",
             "copy-in of a 64 MiB private tensor / memcpy into a warm map", (">=", 0.95)),
@@ -212,7 +218,8 @@ def memory(bench):
     """Other sizes in each round: an allocator may be lucky with some."""
     n, warmup, rounds = (300, 300, 2) if bench.quick else (4_000, 1_000, 5)
     free = proc_kib("meminfo", "MemAvailable") << 10
-    meaning = ("peak memory of all regions / peak live payload bytes, sizes log-uniform from 4 KiB to 64 MiB, "
+    meaning = ("peak memory of all regions / peak live payload bytes, sizes log-uniform from 4 KiB "
+               "to 64 MiB, "
                "1 GiB live, after warm-up")
     if free < 4 << 30:
         return [Row("mem_overhead", None, "", meaning, ("<=", 1.15), skipped=True,
@@ -223,7 +230,8 @@ def memory(bench):
             Row("mem_overhead_arenas", values(r, "arena_ratio"), "",
                 "likewise, of the publisher's arenas alone, as dlx_publisher_get_stats() says"),
             Row("mem_message_ms", values(r, "message_ms"), "ms",
-                "what one of those messages takes, publish, take and release, 6.9 MiB untouched on average"),
+                "what one of those messages takes, publish, take and release, 6.9 MiB untouched on "
+                "average"),
             Row("mem_arenas", values(r, "arenas"), "", "arenas of that publisher, at the end")]
 
 
@@ -234,7 +242,8 @@ def sets(bench):
         Row("statedict_20k_ms", values(r, "p50_ns", 1e-6), "ms", what, ("<=", 5)),
         Row("statedict_20k_first_ms", values(r, "first_ns", 1e-6), "ms",
             "likewise, the first set of a publisher", ("<=", 5)),
-        Row("statedict_20k_arenas", values(r, "arenas_of_first"), "", "arenas that the first set takes",
+        Row("statedict_20k_arenas", values(r, "arenas_of_first"), "",
+            "arenas that the first set takes",
             ("<=", 1)),
     ]
 

@@ -43,7 +43,7 @@ struct options {
     bool latch;
 };
 
-static void parse_dtype(struct options *o, const char *arg, struct argp_state *state)
+static void cmd_pub_parse_dtype(struct options *o, const char *arg, struct argp_state *state)
 {
     if (dlx_dtype_parse(arg, &o->source.dtype) < 0)
         argp_error(state,
@@ -52,7 +52,7 @@ static void parse_dtype(struct options *o, const char *arg, struct argp_state *s
                    arg);
 }
 
-static void parse_shape(struct options *o, const char *arg, struct argp_state *state)
+static void cmd_pub_parse_shape(struct options *o, const char *arg, struct argp_state *state)
 {
     o->has_shape = args_parse_shape(arg, o->source.shape, &o->source.ndim);
     if (!o->has_shape)
@@ -63,7 +63,7 @@ static void parse_shape(struct options *o, const char *arg, struct argp_state *s
 }
 
 /* TEXT, or @FILE, whose content it is. */
-static void parse_meta(struct options *o, const char *arg, struct argp_state *state)
+static void cmd_pub_parse_meta(struct options *o, const char *arg, struct argp_state *state)
 {
     size_t size = strlen(arg);
     free(o->meta);
@@ -162,16 +162,16 @@ static error_t pub_parse(int key, char *arg, struct argp_state *state)
         state->child_inputs[0] = o->pub.cli;
         return 0;
     case OPTION_DTYPE:
-        parse_dtype(o, arg, state);
+        cmd_pub_parse_dtype(o, arg, state);
         return 0;
     case OPTION_SHAPE:
-        parse_shape(o, arg, state);
+        cmd_pub_parse_shape(o, arg, state);
         return 0;
     case OPTION_SET:
         o->source.joined = true;
         return 0;
     case OPTION_META:
-        parse_meta(o, arg, state);
+        cmd_pub_parse_meta(o, arg, state);
         return 0;
     case OPTION_RATE:
         parse_rate(o, arg, state);

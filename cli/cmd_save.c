@@ -128,7 +128,7 @@ static int save_messages(struct save *s, struct stream *stream)
     return status;
 }
 
-static void print_summary(const struct save *s, const struct stream *stream)
+static void cmd_save_print_summary(const struct save *s, const struct stream *stream)
 {
     struct dlx_subscription_stats stats = stream_stats(stream);
     char bytes[HUMAN_SIZE];
@@ -184,7 +184,7 @@ int cmd_save(struct cli *cli, int argc, char **argv)
     progress_init(&save.progress, save.to.topic, stderr, !cli->json, INTERVAL_NS);
     if (stream_open(&stream, &save.stream, save.to.topic) == 0)
         status = save_messages(&save, &stream);
-    print_summary(&save, &stream);
+    cmd_save_print_summary(&save, &stream);
     stream_close(&stream);
     return status;
 }

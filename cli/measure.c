@@ -159,7 +159,7 @@ static void print_topics(const struct run *h)
     }
 }
 
-static int print_summary(struct run *h, const struct stream *s, int64_t elapsed_ns)
+static int measure_print_summary(struct run *h, const struct stream *s, int64_t elapsed_ns)
 {
     struct cli *cli = h->stream.cli;
     struct rate_summary r = rate_summarize(h->rate, RATE_WINDOW);
@@ -189,7 +189,8 @@ static uint64_t message_bytes(const struct dlx_message *m)
     return sum;
 }
 
-/* What was published before the start came in a burst and is old: that tells nothing of the topic. */
+/* What was published before the start came in a burst and is old: that tells nothing of the
+ * topic. */
 static int add_to(struct rate *rate, bool is_early, int64_t now, int64_t age, uint64_t bytes)
 {
     return is_early ? rate_add_untimed(rate, bytes) : rate_add(rate, now, age, bytes);
@@ -233,7 +234,7 @@ static int receive(struct run *h, struct stream *s)
     progress_clear();
     if (code < 0 && n == 0)
         return CLI_FAILURE;
-    int status = print_summary(h, s, wait_now() - start);
+    int status = measure_print_summary(h, s, wait_now() - start);
     if (code < 0)
         return CLI_FAILURE;
     if (n == 0)

@@ -123,8 +123,8 @@ static int parse_json(const char *header, size_t size, json_t **ret, struct cli_
                     error.position);
 }
 
-static int parse_dtype(struct safetensors_tensor *t, const json_t *json, const char *label,
-                       struct cli_error *e)
+static int safetensors_parse_dtype(struct safetensors_tensor *t, const json_t *json,
+                                   const char *label, struct cli_error *e)
 {
     const char *name = json_string_value(json_object_get(json, "dtype"));
     char printable[64];
@@ -141,8 +141,8 @@ static int parse_dtype(struct safetensors_tensor *t, const json_t *json, const c
 }
 
 /* Into `shape`, which has room for DLX_NDIM_MAX. */
-static int parse_shape(struct safetensors_tensor *t, const json_t *json, int64_t *shape,
-                       const char *label, struct cli_error *e)
+static int safetensors_parse_shape(struct safetensors_tensor *t, const json_t *json, int64_t *shape,
+                                   const char *label, struct cli_error *e)
 {
     const json_t *array = json_object_get(json, "shape");
     size_t ndim = json_array_size(array);
@@ -206,9 +206,9 @@ static int parse_tensor(struct safetensors *s, const char *name, const json_t *j
         return cli_fail(e, DLX_E_LIMIT, "%s: a name of %zu bytes, the limit is %d", label,
                         strlen(name), DLX_NAME_MAX);
     *t = (struct safetensors_tensor){.name = name, .index = s->n_tensors};
-    int code = parse_dtype(t, json, label, e);
+    int code = safetensors_parse_dtype(t, json, label, e);
     if (code == 0)
-        code = parse_shape(t, json, shape, label, e);
+        code = safetensors_parse_shape(t, json, shape, label, e);
     if (code == 0)
         code = parse_offsets(t, json, label, e);
     if (code == 0)
@@ -241,7 +241,7 @@ static json_t *restore_values(const json_t *meta)
     return NULL;
 }
 
-static int parse_meta(struct safetensors *s, json_t *json, struct cli_error *e)
+static int safetensors_parse_meta(struct safetensors *s, json_t *json, struct cli_error *e)
 {
     const char *key;
     json_t *value;
@@ -286,7 +286,7 @@ static int parse_members(struct safetensors *s, struct cli_error *e)
     if (!s->tensors || !s->shapes)
         return cli_fail(e, DLX_E_NO_MEMORY, "out of memory");
     int64_t *shape = s->shapes;
-    int code = meta ? parse_meta(s, meta, e) : 0;
+    int code = meta ? safetensors_parse_meta(s, meta, e) : 0;
     if (code < 0)
         return code;
     json_object_foreach(s->json, name, value)

@@ -24,7 +24,8 @@
 
 /** The size of the header, before the header. */
 #define SAFETENSORS_PREFIX_SIZE 8
-/** Of "__metadata__", which holds strings only: a JSON array of the keys whose values are JSON text. */
+/** Of "__metadata__", which holds strings only: a JSON array of the keys whose values are JSON
+ * text. */
 #define SAFETENSORS_JSON_KEY "dlx.json"
 /** Longest header that is accepted, the reference implementation's limit. */
 #define SAFETENSORS_HEADER_SIZE_MAX 100000000
@@ -105,8 +106,9 @@ struct safetensors_header {
  * tensor without a name (NULL or "") is called "tensor_<index>"; that name lives as long as the
  * header.
  *
- * `meta` becomes "__metadata__" if it is the text of a JSON object, else it is left out. Values that are
- * no strings become JSON text, and SAFETENSORS_JSON_KEY names them; reading gives them back.
+ * `meta` becomes "__metadata__" if it is the text of a JSON object, else it is left out. Values
+ * that are no strings become JSON text, and SAFETENSORS_JSON_KEY names them; reading gives them
+ * back.
  *
  * Returns 0; DLX_E_INVALID (a name that is no UTF-8, is there twice, or is "__metadata__"),
  * DLX_E_SHAPE (a data type that the format has no name for, a size that overflows), DLX_E_LIMIT

@@ -190,7 +190,7 @@ int save_tensor(const DLTensor *t, const char *path, struct save_report *ret_rep
 
 /* ---- .safetensors ---------------------------------------------------------------------------- */
 
-static bool has_suffix(const char *pattern, const char *suffix)
+static bool save_has_suffix(const char *pattern, const char *suffix)
 {
     size_t size = strlen(pattern), suffix_size = strlen(suffix);
     return size >= suffix_size && strcmp(pattern + size - suffix_size, suffix) == 0;
@@ -198,18 +198,18 @@ static bool has_suffix(const char *pattern, const char *suffix)
 
 bool save_knows_suffix(const char *pattern)
 {
-    return *suffix_of(pattern) == '\0' || has_suffix(pattern, ".npy") || save_is_set(pattern) ||
-           save_is_npz(pattern);
+    return *suffix_of(pattern) == '\0' || save_has_suffix(pattern, ".npy") ||
+           save_is_set(pattern) || save_is_npz(pattern);
 }
 
 bool save_is_set(const char *pattern)
 {
-    return has_suffix(pattern, ".safetensors");
+    return save_has_suffix(pattern, ".safetensors");
 }
 
 bool save_is_npz(const char *pattern)
 {
-    return has_suffix(pattern, ".npz");
+    return save_has_suffix(pattern, ".npz");
 }
 
 struct set_content {

@@ -94,7 +94,7 @@ int source_lies(struct source *s, uint64_t expected, uint64_t found, const char 
                     what, expected, found);
 }
 
-static bool has_suffix(const char *name, const char *suffix)
+static bool source_has_suffix(const char *name, const char *suffix)
 {
     size_t size = strlen(name), suffix_size = strlen(suffix);
     return size > suffix_size && strcmp(name + size - suffix_size, suffix) == 0;
@@ -122,7 +122,8 @@ static int open_next(struct source *s, struct cli_error *e)
     if (got == 0)
         return cli_fail(e, DLX_E_INVALID, "%.255s: is empty", s->in.name);
     s->prefix_size = (size_t)got;
-    bool set = has_suffix(s->in.name, ".safetensors") || safetensors_is(s->prefix, s->prefix_size);
+    bool set =
+        source_has_suffix(s->in.name, ".safetensors") || safetensors_is(s->prefix, s->prefix_size);
     s->format = set                                 ? &source_safetensors
                 : npz_is(s->prefix, s->prefix_size) ? &source_npz
                                                     : &source_npy;

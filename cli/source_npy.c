@@ -30,7 +30,7 @@ static int check_size(struct source *s, struct cli_error *e)
 }
 
 /* Read the header; 0 at the end of the file. */
-static int read_header(struct source *s, struct cli_error *e)
+static int npy_read_header(struct source *s, struct cli_error *e)
 {
     uint8_t header[NPY_HEADER_SIZE_MAX];
     uint64_t got = 0;
@@ -64,7 +64,7 @@ static int read_header(struct source *s, struct cli_error *e)
 
 static int npy_next(struct source *s, struct source_item *item, struct cli_error *e)
 {
-    int code = read_header(s, e);
+    int code = npy_read_header(s, e);
     if (code <= 0)
         return code;
     s->n_items++;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 /* Prefix and header; the file stands at the data then. */
-static int read_header(struct source *s, struct cli_error *e)
+static int safetensors_read_header(struct source *s, struct cli_error *e)
 {
     uint8_t prefix[SAFETENSORS_PREFIX_SIZE];
     uint64_t got = 0, data_size = SAFETENSORS_SIZE_UNKNOWN;
@@ -48,7 +48,7 @@ static int safetensors_next(struct source *s, struct source_item *item, struct c
         return cli_fail(e, DLX_E_INVALID,
                         "%.255s: --dtype alone is for .npy; .safetensors says the types itself",
                         s->in.name);
-    int code = read_header(s, e);
+    int code = safetensors_read_header(s, e);
     if (code < 0)
         return code;
     s->n_items++;

@@ -99,7 +99,8 @@ struct dlx_subscription_stats stream_stats(const struct stream *s)
     return stats;
 }
 
-/* The first subscriber that a publisher of the topic waits for; nothing if the daemon does not tell. */
+/* The first subscriber that a publisher of the topic waits for; nothing if the daemon does not
+ * tell. */
 static void add_blocker(const struct stream *s, char text[STREAM_PUBLISHERS_SIZE])
 {
     struct look look = {.cli = s->args.cli, .topic = s->topic};

@@ -71,8 +71,8 @@ int dlx__region_resize(int borrow_fd, uint64_t size)
     return dlx__fail_errno("ftruncate of a region to %s", DLX_AMOUNT(size));
 }
 
-static int check(const struct dlx_memory *memory, int fd, uint64_t size,
-                 enum dlx_region_state state, bool populated)
+static int memory_check(const struct dlx_memory *memory, int fd, uint64_t size,
+                        enum dlx_region_state state, bool populated)
 {
     int r = memory->check(fd, state);
     return r < 0 ? r : check_size(fd, size, populated);
@@ -116,7 +116,7 @@ static int fail_allocate(int fd, uint64_t size)
     return dlx__fail_errno("allocating %s of shared memory", DLX_AMOUNT(size));
 }
 
-static int allocate(int fd, uint64_t size)
+static int memory_allocate(int fd, uint64_t size)
 {
     for (uint64_t done = 0; done < size;) {
         uint64_t n = DLX_MIN(size - done, POPULATE_CHUNK);
@@ -142,9 +142,9 @@ int dlx__region_populate(const struct dlx_memory *memory, int take_fd, uint64_t 
 {
     dlx_cleanup(dlx__closep) int fd = take_fd;
     void *map;
-    int r = check(memory, fd, size, DLX_REGION_NEW, false);
+    int r = memory_check(memory, fd, size, DLX_REGION_NEW, false);
     if (r == 0)
-        r = allocate(fd, size);
+        r = memory_allocate(fd, size);
     if (r == 0)
         r = map_region(fd, size, PROT_READ | PROT_WRITE, &map);
     if (r < 0)
@@ -153,7 +153,7 @@ int dlx__region_populate(const struct dlx_memory *memory, int take_fd, uint64_t 
      * The daemon's proof does not accept untouched pages. Before Linux 5.14, a second fallocate()
      * initializes them. */
     if (madvise(map, size, MADV_POPULATE_WRITE) < 0)
-        r = allocate(fd, size);
+        r = memory_allocate(fd, size);
     if (r == 0)
         r = memory->seal(fd);
     if (r < 0)
@@ -196,7 +196,7 @@ int borrow_dlx__region_attach(const struct dlx_memory *memory, int borrow_fd, ui
                               const void **ret_map)
 {
     void *map;
-    int r = check(memory, borrow_fd, size, DLX_REGION_SEALED, true);
+    int r = memory_check(memory, borrow_fd, size, DLX_REGION_SEALED, true);
     if (r == 0)
         r = map_region(borrow_fd, size, PROT_READ, &map);
     if (r == 0)
@@ -210,7 +210,7 @@ int dlx__region_inspect(const struct dlx_memory *memory, int borrow_fd, uint64_t
     if (fstat(borrow_fd, &st) < 0)
         return dlx__fail_errno("fstat of a region");
     uint64_t size = (uint64_t)st.st_size;
-    int r = check(memory, borrow_fd, size, DLX_REGION_SEALED, true);
+    int r = memory_check(memory, borrow_fd, size, DLX_REGION_SEALED, true);
     if (r == 0)
         *ret_size = size;
     return r;

@@ -65,7 +65,7 @@ static bool collect_fds(struct msghdr *msg, struct dlx_packet *packet)
 }
 
 /* Peeks: the packet and its descriptors stay in the socket. */
-static int look(int sock, bool takes_fds, struct dlx_packet *packet)
+static int packet_look(int sock, bool takes_fds, struct dlx_packet *packet)
 {
     union dlx_packet_control control;
     struct iovec iov = {.iov_base = packet->data, .iov_len = sizeof packet->data};
@@ -113,8 +113,8 @@ static int look(int sock, bool takes_fds, struct dlx_packet *packet)
     else if (msg.msg_flags & MSG_CTRUNC)
         r = dlx__fail(
             DLX_E_FD_LIMIT,
-            "no room for the file descriptors of a packet: %s is at its limit of open "
-            "files (raise it: ulimit -n, LimitNOFILE=), or a security module refused them",
+            "too many open files: %s has no room for the file descriptors of a packet: raise its "
+            "limit (ulimit -n, LimitNOFILE=); or a security module refused them",
             program_invocation_short_name);
     else if ((msg.msg_flags & MSG_TRUNC) || (size_t)n > DLX_PACKET_SIZE_MAX)
         r = dlx__fail(DLX_E_PROTOCOL, "packet of more than %u bytes", DLX_PACKET_SIZE_MAX);
@@ -136,7 +136,7 @@ bool dlx__packet_drop(int sock)
     do
         n = recv(sock, NULL, 0, MSG_DONTWAIT);
     while (n < 0 &&
-           (errno == EINTR || errno == ECONNRESET)); /* the latter comes once: see look() */
+           (errno == EINTR || errno == ECONNRESET)); /* the latter comes once: see packet_look() */
     return n == 0;
 }
 
@@ -152,7 +152,7 @@ bool dlx__packet_hung_up(int sock)
 
 int dlx__packet_recv(int sock, struct dlx_packet *packet)
 {
-    int r = look(sock, false, packet);
+    int r = packet_look(sock, false, packet);
     if (r == 0 && !dlx__packet_drop(sock)) {
         dlx__packet_deinit(packet); /* the packet is still there for the next call */
         return DLX_E_EMPTY;
@@ -162,7 +162,7 @@ int dlx__packet_recv(int sock, struct dlx_packet *packet)
 
 int dlx__packet_recv_fds(int sock, struct dlx_packet *packet)
 {
-    int r = look(sock, true, packet);
+    int r = packet_look(sock, true, packet);
     if ((r == 0 || r == DLX_E_PROTOCOL) && !dlx__packet_drop(sock)) {
         dlx__packet_deinit(packet); /* the packet is still there for the next call */
         return DLX_E_EMPTY;

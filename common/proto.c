@@ -2,7 +2,7 @@
 #include "common/proto.h"
 #include "common/error.h"
 
-static void *arena_alloc(void *data, size_t size)
+static void *proto_arena_alloc(void *data, size_t size)
 {
     struct dlx_proto_arena *arena = data;
     uint64_t rounded;
@@ -31,7 +31,7 @@ int dlx__proto_unpack(struct dlx_proto_arena *arena, const uint8_t *data, size_t
                       const Dlx__Wire__Packet **ret)
 {
     ProtobufCAllocator allocator = {
-        .alloc = arena_alloc, .free = arena_free, .allocator_data = arena};
+        .alloc = proto_arena_alloc, .free = arena_free, .allocator_data = arena};
     if (size > DLX_PACKET_SIZE_MAX)
         return dlx__fail(DLX_E_PROTOCOL, "packet of %zu bytes, at most %u are allowed", size,
                          DLX_PACKET_SIZE_MAX);

@@ -50,7 +50,7 @@ int dlx__shm_name_make(char ret[DLX_SHM_NAME_SIZE])
 }
 
 /* Parses a decimal number as printf writes it, followed by a dot. */
-static bool parse_number(const char **at, uint64_t max, uint64_t *ret)
+static bool shm_name_parse_number(const char **at, uint64_t max, uint64_t *ret)
 {
     const char *p = *at;
     uint64_t value = 0;
@@ -73,8 +73,9 @@ bool dlx__shm_name_parse(const char *name, struct dlx_shm_name *ret)
     if (strncmp(name, DLX_SHM_NAME_PREFIX, strlen(DLX_SHM_NAME_PREFIX)) != 0)
         return false;
     name += strlen(DLX_SHM_NAME_PREFIX);
-    if (!parse_number(&name, UINT32_MAX, &uid) || !parse_number(&name, INT_MAX, &pid) ||
-        !parse_number(&name, UINT64_MAX, &start) || pid == 0)
+    if (!shm_name_parse_number(&name, UINT32_MAX, &uid) ||
+        !shm_name_parse_number(&name, INT_MAX, &pid) ||
+        !shm_name_parse_number(&name, UINT64_MAX, &start) || pid == 0)
         return false;
     if (strlen(name) != (size_t)2 * RANDOM_SIZE ||
         strspn(name, "0123456789abcdef") != (size_t)2 * RANDOM_SIZE)

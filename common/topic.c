@@ -27,10 +27,10 @@ static int check_stars(const char *pattern)
 }
 
 /* `what` is "topic name" or "pattern"; only a pattern has stars. */
-static int check(const char *topic, const char *what, bool pattern)
+static int topic_check(const char *topic, const char *what, bool pattern)
 {
     if (!topic || !topic[0])
-        return dlx__fail(DLX_E_TOPIC, "%s is empty", what);
+        return dlx__fail(DLX_E_TOPIC, "%s is %s", what, topic ? "empty" : "NULL");
     size_t start = 0;
     for (size_t i = 0;; i++) {
         if (i > DLX_TOPIC_SIZE_MAX)
@@ -65,12 +65,13 @@ static int check(const char *topic, const char *what, bool pattern)
 
 int dlx__topic_check(const char *topic)
 {
-    return check(topic, "topic name", false);
+    return topic_check(topic, "topic name", false);
 }
 
 int dlx__pattern_check(const char *pattern)
 {
-    return check(pattern, pattern && dlx__is_pattern(pattern) ? "pattern" : "topic name", true);
+    return topic_check(pattern, pattern && dlx__is_pattern(pattern) ? "pattern" : "topic name",
+                       true);
 }
 
 bool dlx__is_pattern(const char *pattern)

@@ -50,11 +50,11 @@ static inline void dlx__freep(void *p)
 }
 
 /* Closes the fd and preserves errno; ignores -1. Returns -1, for `fd = dlx__close(fd)`. */
-static inline int dlx__close(int fd)
+static inline int dlx__close(int take_fd)
 {
-    if (fd >= 0) {
+    if (take_fd >= 0) {
         int saved = errno;
-        close(fd);
+        close(take_fd);
         errno = saved;
     }
     return -1;

@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The demo: a camera films photographs, a preprocessor makes batches of its frames, a consumer takes
-# the batches and draws them, and a viewer looks at the frames on its own: four processes and a daemon,
-# about ten seconds. Writes build/demo/*.png and prints rates, latencies and bytes copied.
+# the batches and draws them, and a viewer looks at the frames on its own: four processes and a
+# daemon, about ten seconds. Writes build/demo/*.png and prints rates, latencies and bytes copied.
 #
 #   BUILD          build folder with dlpackd and examples/ (build)
 #   DEMO_SECONDS   length of the film (8)
 #   PHOTOS         folder with JPEG or PNG photographs to use instead of scikit-image's
 #
-# Ends with a status other than 0 when anything is wrong: a process that failed, no frames, a payload
-# that was copied.
+# Ends with a status other than 0 when anything is wrong: a process that failed, no frames, a
+# payload that was copied.
 
 set -euo pipefail
 
@@ -44,7 +44,7 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# -- photographs: scikit-image's wheel carries some; only the pictures are taken out of it -------------
+# -- photographs: scikit-image's wheel carries some; only the pictures are taken out of it ---------
 find_pip() {
     if python3 -m pip --version >/dev/null 2>&1; then
         pip=(python3 -m pip)
@@ -147,7 +147,8 @@ report() {
     copied=$(awk -F= '$1 == "copied_bytes" { n += $2 } END { printf "%.0f", n }' \
         "$out/camera.txt" "$out/preprocess.txt")
     say
-    printf '  %-30s %8s %8s %10s %10s %6s %8s\n' 'from publish to take' messages per_s p50_us p99_us \
+    printf '  %-30s %8s %8s %10s %10s %6s %8s\n' 'from publish to take' messages per_s p50_us \
+        p99_us \
         lost skipped
     row 'camera -> preprocess' preprocess
     row 'camera -> viewer (latest only)' viewer

@@ -30,7 +30,8 @@ struct attributes {
 
 /* The driver writes 1, 4 or 8 bytes of each: the rest stays 0, and little-endian words are right.
  * */
-static int get_attributes(const struct dlx_cuda *cu, CUdeviceptr at, struct attributes *ret)
+static int cuda_classify_get_attributes(const struct dlx_cuda *cu, CUdeviceptr at,
+                                        struct attributes *ret)
 {
     CUpointer_attribute which[] = {
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE,          CU_POINTER_ATTRIBUTE_CONTEXT,
@@ -53,7 +54,7 @@ static int get_attributes(const struct dlx_cuda *cu, CUdeviceptr at, struct attr
     return 0;
 }
 
-static int refuse(const char *why)
+static int cuda_classify_refuse(const char *why)
 {
     return dlx__fail(DLX_E_DEVICE, "this memory cannot be shared between processes: %s", why);
 }
@@ -81,7 +82,7 @@ static int found_range(const struct attributes *a, uint64_t at, uint64_t size,
                        struct dlx_gpu_memory *memory)
 {
     if (!covers(a->range_start, a->range_size, at, size))
-        return refuse("it reaches beyond its allocation");
+        return cuda_classify_refuse("it reaches beyond its allocation");
     int r = dlx__gpu_memory_pieces(memory, 1);
     if (r < 0)
         return r;
@@ -129,15 +130,15 @@ static int walk(const struct dlx_cuda *cu, const struct attributes *first, uint6
         uint64_t here = start + memory->size;
         if (a.mapping_size == 0 || (memory->n_pieces > 0 && a.mapping_start != here) ||
             (memory->n_pieces == 0 && !covers(start, a.mapping_size, at, 1)))
-            return refuse("part of it is not mapped");
+            return cuda_classify_refuse("part of it is not mapped");
         if ((int32_t)a.device != memory->device)
-            return refuse("it lies on several GPUs");
+            return cuda_classify_refuse("it lies on several GPUs");
         int r = add_piece(cu, &a, memory);
         if (r < 0)
             return r;
         if (covers(start, memory->size, at, size))
             return 0;
-        r = get_attributes(cu, start + memory->size, &a);
+        r = cuda_classify_get_attributes(cu, start + memory->size, &a);
         if (r < 0)
             return r;
     }
@@ -153,15 +154,15 @@ static bool is_vmm(const struct dlx_cuda *cu, uint64_t at)
     return true;
 }
 
-static int classify(const struct dlx_cuda *cu, const struct attributes *a, uint64_t at,
-                    uint64_t size, struct dlx_gpu_memory *memory)
+static int cuda_classify_classify(const struct dlx_cuda *cu, const struct attributes *a,
+                                  uint64_t at, uint64_t size, struct dlx_gpu_memory *memory)
 {
     if (a->memory_type == 0)
-        return refuse("CUDA does not know it: it may be ordinary host memory");
+        return cuda_classify_refuse("CUDA does not know it: it may be ordinary host memory");
     if (a->is_managed)
-        return refuse("it is managed (unified) memory");
+        return cuda_classify_refuse("it is managed (unified) memory");
     if (a->memory_type == CU_MEMORYTYPE_HOST)
-        return refuse("it is host memory");
+        return cuda_classify_refuse("it is host memory");
     if ((int32_t)a->device != memory->device)
         return dlx__fail(DLX_E_INVALID,
                          "the tensor says CUDA device %d, its memory is on device %d",
@@ -179,7 +180,8 @@ static int classify(const struct dlx_cuda *cu, const struct attributes *a, uint6
     }
     if (a->handle_types != 0 || is_vmm(cu, at))
         return walk(cu, a, at, size, memory);
-    return refuse("the driver does not allow it (as under WSL, on Jetson, in protected PCIe mode)");
+    return cuda_classify_refuse(
+        "the driver does not allow it (as under WSL, on Jetson, in protected PCIe mode)");
 }
 
 /* From mapping to mapping, as walk(). */
@@ -190,7 +192,7 @@ static bool is_mapped(const struct dlx_cuda *cu, struct attributes a, uint64_t a
         mapped += a.mapping_size;
         if (covers(start, mapped, at, size))
             return true;
-        if (get_attributes(cu, start + mapped, &a) < 0)
+        if (cuda_classify_get_attributes(cu, start + mapped, &a) < 0)
             return false;
     }
     return false;
@@ -209,7 +211,7 @@ int dlx__cuda_check_range(int32_t device, const void *ptr, uint64_t size)
     CUresult result = cu->cuDeviceGet(&dev, device);
     if (result != CUDA_SUCCESS)
         return dlx__cuda_fail(cu, result, "no CUDA device %d in this process", device);
-    r = get_attributes(cu, dlx__cuda_ptr(ptr), &a);
+    r = cuda_classify_get_attributes(cu, dlx__cuda_ptr(ptr), &a);
     if (r < 0)
         return r;
     if (a.memory_type == 0 || (a.memory_type == CU_MEMORYTYPE_HOST && !a.is_managed))
@@ -228,9 +230,9 @@ int dlx__cuda_classify(int32_t device, const void *ptr, uint64_t size, struct dl
     uint64_t at = (uintptr_t)ptr;
     int r = dlx__cuda(&cu);
     if (r == 0)
-        r = get_attributes(cu, dlx__cuda_ptr(ptr), &a);
+        r = cuda_classify_get_attributes(cu, dlx__cuda_ptr(ptr), &a);
     if (r == 0)
-        r = classify(cu, &a, at, DLX_MAX(size, UINT64_C(1)), &memory);
+        r = cuda_classify_classify(cu, &a, at, DLX_MAX(size, UINT64_C(1)), &memory);
     if (r < 0)
         memory.ops->forget(&memory);
     else

@@ -6,7 +6,7 @@
 #include <fcntl.h>
 #include <string.h>
 
-static int count(int32_t *ret)
+static int cuda_device_count(int32_t *ret)
 {
     const struct dlx_cuda *cu;
     int n;
@@ -22,7 +22,7 @@ static int count(int32_t *ret)
 
 /* The UUID of a MIG instance is its own, as far as the driver's second version goes (cuda_load.c).
  * */
-static int uuid(int32_t device, struct dlx_gpu_uuid *ret)
+static int cuda_device_uuid(int32_t device, struct dlx_gpu_uuid *ret)
 {
     const struct dlx_cuda *cu;
     CUdevice dev;
@@ -44,8 +44,8 @@ const struct dlx_gpu_api dlx__cuda_api = {
     .name = "CUDA",
     .device_type = kDLCUDA,
     .own_kind = DLX_GPU_CUDA_VMM,
-    .count = count,
-    .uuid = uuid,
+    .count = cuda_device_count,
+    .uuid = cuda_device_uuid,
     .classify = dlx__cuda_classify,
     .event_record = dlx__cuda_event_record,
     .event_wait = dlx__cuda_event_wait,

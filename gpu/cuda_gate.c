@@ -2,10 +2,10 @@
 /*
  * Gates: streams that wait for a word which the CPU writes.
  *
- * The words of a device are in a page of this process, which is registered with the device's primary
- * context by the first gate, and stays so until that context ends: a stream whose gate was opened
- * may read its word much later. A word only ever rises, and the stream waits until it is at least as
- * great as after this gate: so the word serves the next gate as soon as it is written.
+ * The words of a device are in a page of this process, which is registered with the device's
+ * primary context by the first gate, and stays so until that context ends: a stream whose gate was
+ * opened may read its word much later. A word only ever rises, and the stream waits until it is at
+ * least as great as after this gate: so the word serves the next gate as soon as it is written.
  */
 #include "common/atomic.h"
 #include "common/error.h"

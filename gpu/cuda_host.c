@@ -25,8 +25,8 @@ void dlx__cuda_release(int32_t device)
         (void)cu->cuDevicePrimaryCtxRelease(dev);
 }
 
-/* What it takes to register memory that the CPU may only read: a flag where the device knows it, and
- * nothing where the device uses the page tables of the CPU. */
+/* What it takes to register memory that the CPU may only read: a flag where the device knows it,
+ * and nothing where the device uses the page tables of the CPU. */
 static int find_flags(const struct dlx_cuda *cu, int32_t device, unsigned *ret)
 {
     CUdevice dev;

@@ -74,7 +74,7 @@ static void close_handle(struct dlx_gpu_memory *memory)
     *memory = (struct dlx_gpu_memory){0};
 }
 
-static void forget(struct dlx_gpu_memory *memory)
+static void cuda_ipc_forget(struct dlx_gpu_memory *memory)
 {
     free(memory->pieces);
     *memory = (struct dlx_gpu_memory){0};
@@ -86,5 +86,5 @@ const struct dlx_gpu_ops dlx__cuda_ipc_ops = {
     .export = export_handle,
     .open = open_handle,
     .close = close_handle,
-    .forget = forget,
+    .forget = cuda_ipc_forget,
 };

@@ -35,7 +35,7 @@ struct library {
 };
 
 /* ISO C has no cast from void * to a function. */
-static void find(void *lib, const char *name, void *ret_function)
+static void cuda_load_find(void *lib, const char *name, void *ret_function)
 {
     void *p = dlsym(lib, name);
     memcpy(ret_function, &p, sizeof p);
@@ -57,13 +57,13 @@ static void *resolve(const struct library *l, const char *name)
     return p ? p : dlsym(l->lib, name);
 }
 
-static int load(void)
+static int cuda_load_load(void)
 {
     struct library l = {.lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)};
     if (!l.lib)
         return dlx__fail(DLX_E_DEVICE, "the CUDA driver is not installed: %s", dlerror());
-    find(l.lib, "cuGetProcAddress_v2", &l.get_v2);
-    find(l.lib, "cuGetProcAddress", &l.get_v1);
+    cuda_load_find(l.lib, "cuGetProcAddress_v2", &l.get_v2);
+    cuda_load_find(l.lib, "cuGetProcAddress", &l.get_v1);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(functions); i++) {
         void *p = resolve(&l, functions[i].name);
         if (!p)
@@ -81,16 +81,16 @@ static int load(void)
     return 0;
 }
 
-static void load_once(void)
+static void cuda_load_load_once(void)
 {
     dlx__gpu_watch_forks();
-    load_result = load();
+    load_result = cuda_load_load();
     memcpy(load_error, dlx__error_message(), sizeof load_error);
 }
 
 int dlx__cuda(const struct dlx_cuda **ret)
 {
-    (void)pthread_once(&once, load_once);
+    (void)pthread_once(&once, cuda_load_load_once);
     if (load_result < 0)
         return dlx__fail(load_result, "%s", load_error);
     *ret = &cuda;

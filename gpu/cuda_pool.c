@@ -63,7 +63,7 @@ static CUresult import_pointer(const struct dlx_cuda *cu, const struct dlx_gpu_h
 }
 
 /* In the device's context. */
-static void release(const struct dlx_cuda *cu, const struct dlx_gpu_memory *memory)
+static void cuda_pool_release(const struct dlx_cuda *cu, const struct dlx_gpu_memory *memory)
 {
     (void)cu->cuMemFree(dlx__cuda_ptr(memory->base));
     (void)cu->cuMemPoolDestroy(memory->pool);
@@ -89,7 +89,7 @@ static int open_pointer(const struct dlx_gpu_handle *handle, int32_t home, int32
     }
     r = dlx__cuda_check_size(cu, dlx__cuda_ptr(memory.base), handle->size);
     if (r < 0) {
-        release(cu, &memory);
+        cuda_pool_release(cu, &memory);
         dlx__cuda_leave(&scope);
         return r;
     }
@@ -103,14 +103,14 @@ static void close_pointer(struct dlx_gpu_memory *memory)
     const struct dlx_cuda *cu;
     struct dlx_cuda_scope scope;
     if (dlx__cuda(&cu) == 0 && dlx__cuda_enter(cu, memory->device, &scope) == 0) {
-        release(cu, memory);
+        cuda_pool_release(cu, memory);
         dlx__cuda_leave(&scope);
         dlx__cuda_drop_context(cu, memory);
     }
     *memory = (struct dlx_gpu_memory){0};
 }
 
-static void forget(struct dlx_gpu_memory *memory)
+static void cuda_pool_forget(struct dlx_gpu_memory *memory)
 {
     free(memory->pieces);
     *memory = (struct dlx_gpu_memory){0};
@@ -123,5 +123,5 @@ const struct dlx_gpu_ops dlx__cuda_pool_ops = {
     .export = export_pointer,
     .open = open_pointer,
     .close = close_pointer,
-    .forget = forget,
+    .forget = cuda_pool_forget,
 };

@@ -12,7 +12,8 @@
 #define FD_HANDLE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
 /* Give back what `memory` has: the first `n_mapped` pieces are mapped. */
-static void destroy(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory, uint32_t n_mapped)
+static void cuda_vmm_destroy(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory,
+                             uint32_t n_mapped)
 {
     CUdeviceptr at = dlx__cuda_ptr(memory->base);
     for (uint32_t i = 0; i < n_mapped; i++) {
@@ -52,7 +53,7 @@ static int allow(const struct dlx_cuda *cu, const struct dlx_gpu_memory *memory,
 }
 
 /* On a stream of its own: no work of the process waits for it, or is waited for. */
-static int write_zeros(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory)
+static int cuda_vmm_write_zeros(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory)
 {
     struct dlx_cuda_scope scope;
     CUstream stream;
@@ -78,7 +79,7 @@ static int write_zeros(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory)
                           (unsigned long long)memory->size, memory->device);
 }
 
-static int create(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory)
+static int cuda_vmm_create(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory)
 {
     CUmemAllocationProp prop;
     size_t granularity;
@@ -103,7 +104,7 @@ static int create(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory)
     return 0;
 }
 
-static int allocate(int32_t device, uint64_t size, struct dlx_gpu_memory *ret)
+static int cuda_vmm_allocate(int32_t device, uint64_t size, struct dlx_gpu_memory *ret)
 {
     const struct dlx_cuda *cu;
     struct dlx_gpu_memory memory = {.ops = &dlx__cuda_vmm_ops, .device = device, .size = size};
@@ -113,7 +114,7 @@ static int allocate(int32_t device, uint64_t size, struct dlx_gpu_memory *ret)
         return r;
     r = dlx__gpu_memory_pieces(&memory, 1);
     if (r == 0)
-        r = create(cu, &memory);
+        r = cuda_vmm_create(cu, &memory);
     if (r == 0)
         r = reserve(cu, &memory);
     if (r == 0) {
@@ -127,9 +128,9 @@ static int allocate(int32_t device, uint64_t size, struct dlx_gpu_memory *ret)
     if (r == 0)
         r = allow(cu, &memory, DLX_GPU_READ_WRITE);
     if (r == 0)
-        r = write_zeros(cu, &memory);
+        r = cuda_vmm_write_zeros(cu, &memory);
     if (r < 0)
-        destroy(cu, &memory, n_mapped);
+        cuda_vmm_destroy(cu, &memory, n_mapped);
     else
         *ret = memory;
     return r;
@@ -199,7 +200,7 @@ static int open_chunks(const struct dlx_gpu_handle *handle, int32_t home, int32_
     if (r == 0)
         r = allow(cu, &memory, access);
     if (r < 0)
-        destroy(cu, &memory, n_mapped);
+        cuda_vmm_destroy(cu, &memory, n_mapped);
     else
         *ret = memory;
     return r;
@@ -209,16 +210,16 @@ static void close_chunks(struct dlx_gpu_memory *memory)
 {
     const struct dlx_cuda *cu;
     if (dlx__cuda(&cu) == 0)
-        destroy(cu, memory, memory->n_pieces);
+        cuda_vmm_destroy(cu, memory, memory->n_pieces);
 }
 
 /* The mappings are their owner's: only the handles are ours. */
-static void forget(struct dlx_gpu_memory *memory)
+static void cuda_vmm_forget(struct dlx_gpu_memory *memory)
 {
     memory->base = NULL;
     const struct dlx_cuda *cu;
     if (dlx__cuda(&cu) == 0)
-        destroy(cu, memory, 0);
+        cuda_vmm_destroy(cu, memory, 0);
 }
 
 const struct dlx_gpu_ops dlx__cuda_vmm_ops = {
@@ -226,9 +227,9 @@ const struct dlx_gpu_ops dlx__cuda_vmm_ops = {
     .api = &dlx__cuda_api,
     .export_pins = true,
     .import_stays = true,
-    .allocate = allocate,
+    .allocate = cuda_vmm_allocate,
     .export = export_chunks,
     .open = open_chunks,
     .close = close_chunks,
-    .forget = forget,
+    .forget = cuda_vmm_forget,
 };

@@ -107,7 +107,7 @@ static bool is_idle(const struct dlx_cuda *cu, CUstream stream)
            cu->cuStreamQuery(stream) == CUDA_SUCCESS;
 }
 
-static int record(const struct dlx_cuda *cu, CUstream stream, CUevent *ret)
+static int cuda_wait_record(const struct dlx_cuda *cu, CUstream stream, CUevent *ret)
 {
     int r = dlx__cuda_check_stream(cu, stream);
     if (r < 0 || is_idle(cu, stream))
@@ -134,7 +134,7 @@ int dlx__cuda_event_record(int32_t device, void *stream, struct dlx_gpu_event *r
     if (r < 0)
         return r;
     /* Nothing of this process runs there without a context, which may be one of its own making. */
-    r = entered ? record(cu, stream, &event) : wait_stream(cu, stream);
+    r = entered ? cuda_wait_record(cu, stream, &event) : wait_stream(cu, stream);
     ret->event = event;
     if (entered) {
         ret->has_context = r == 0 && event && scope.is_retained;

@@ -47,7 +47,7 @@ int dlx__gpu_exports_also(struct dlx_gpu_exports *exports, uint64_t id)
 }
 
 /* Locked. */
-static bool is_of(const struct dlx_gpu_exports *exports, struct dlx_gpu_publisher publisher)
+static bool exports_is_of(const struct dlx_gpu_exports *exports, struct dlx_gpu_publisher publisher)
 {
     size_t i = 0;
     if (exports->number != publisher.number)
@@ -142,8 +142,8 @@ void dlx__gpu_exports_end(struct dlx_gpu_exports *exports)
 }
 
 /* Export the memory, which becomes the export's. On failure it is the caller's. */
-static int make(struct dlx_gpu_exports *exports, const struct dlx_gpu_memory *memory, bool is_ours,
-                struct dlx_gpu_export **ret)
+static int exports_make(struct dlx_gpu_exports *exports, const struct dlx_gpu_memory *memory,
+                        bool is_ours, struct dlx_gpu_export **ret)
 {
     struct dlx_gpu_export *export = calloc(1, sizeof *export);
     if (!export)
@@ -191,7 +191,7 @@ int dlx__gpu_exports_allocate(struct dlx_gpu_exports *exports, int32_t device_ty
     if (r < 0)
         return r;
     (void)pthread_mutex_lock(&exports->making);
-    r = make(exports, &memory, true, ret);
+    r = exports_make(exports, &memory, true, ret);
     (void)pthread_mutex_unlock(&exports->making);
     if (r < 0)
         ops->close(&memory);
@@ -242,7 +242,7 @@ int dlx__gpu_exports_share(struct dlx_gpu_exports *exports, int32_t device_type,
         uint64_t offset = (uint64_t)((uintptr_t)ptr - (uintptr_t)memory.base);
         struct dlx_gpu_export *export = reuse(exports, &memory);
         if (!export)
-            r = make(exports, &memory, false, &export);
+            r = exports_make(exports, &memory, false, &export);
         else
             memory.ops->forget(&memory);
         if (r == 0) {
@@ -373,7 +373,7 @@ int dlx__gpu_exports_find(struct dlx_gpu_publisher publisher, uint64_t id,
     struct dlx_gpu_export *export = NULL;
     (void)pthread_mutex_lock(&lock);
     struct dlx_gpu_exports *exports = all;
-    while (exports && !is_of(exports, publisher))
+    while (exports && !exports_is_of(exports, publisher))
         exports = exports->next;
     if (exports) {
         export = exports->list;

@@ -68,10 +68,10 @@ struct dlx_gpu_gate {
 
 /*
  * What is enqueued on a stream of the GPU from now on runs after dlx__gpu_gate_open(), which has to
- * follow: it makes no call of the driver, so any thread may call it, and at any time. DLX_E_INVALID:
- * the stream is being captured, and nothing was done. DLX_E_DEVICE and others: the stream cannot
- * wait, since the backend, the device (a trial with real calls decides, once for each context) or
- * this stream (the legacy default stream, for which others would wait) do not let it.
+ * follow: it makes no call of the driver, so any thread may call it, and at any time.
+ * DLX_E_INVALID: the stream is being captured, and nothing was done. DLX_E_DEVICE and others: the
+ * stream cannot wait, since the backend, the device (a trial with real calls decides, once for each
+ * context) or this stream (the legacy default stream, for which others would wait) do not let it.
  */
 int dlx__gpu_gate_shut(int32_t device_type, int32_t device, void *stream, struct dlx_gpu_gate *ret);
 void dlx__gpu_gate_open(struct dlx_gpu_gate *gate);

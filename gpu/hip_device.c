@@ -5,7 +5,7 @@
 #include <dlpack/dlpack.h>
 #include <string.h>
 
-static int count(int32_t *ret)
+static int hip_device_count(int32_t *ret)
 {
     const struct dlx_hip *hip;
     int n;
@@ -19,7 +19,7 @@ static int count(int32_t *ret)
     return 0;
 }
 
-static int uuid(int32_t device, struct dlx_gpu_uuid *ret)
+static int hip_device_uuid(int32_t device, struct dlx_gpu_uuid *ret)
 {
     const struct dlx_hip *hip;
     hipUUID id;
@@ -43,7 +43,8 @@ struct attributes {
     uint64_t range_size;
 };
 
-static int get_attributes(const struct dlx_hip *hip, const void *ptr, struct attributes *ret)
+static int hip_device_get_attributes(const struct dlx_hip *hip, const void *ptr,
+                                     struct attributes *ret)
 {
     hipPointer_attribute which[] = {
         HIP_POINTER_ATTRIBUTE_MEMORY_TYPE,      HIP_POINTER_ATTRIBUTE_IS_MANAGED,
@@ -60,7 +61,7 @@ static int get_attributes(const struct dlx_hip *hip, const void *ptr, struct att
     return 0;
 }
 
-static int refuse(const char *why)
+static int hip_device_refuse(const char *why)
 {
     return dlx__fail(DLX_E_DEVICE, "this memory cannot be shared between processes: %s", why);
 }
@@ -81,7 +82,7 @@ static int find_memory(const struct dlx_hip *hip, const struct attributes *a, ui
     hipMemGenericAllocationHandle_t handle;
     if (at < a->range_start || at - a->range_start >= a->range_size ||
         size > a->range_size - (at - a->range_start))
-        return refuse("it reaches beyond its allocation");
+        return hip_device_refuse("it reaches beyond its allocation");
     int r = dlx__gpu_memory_pieces(memory, 1);
     if (r < 0)
         return r;
@@ -95,22 +96,23 @@ static int find_memory(const struct dlx_hip *hip, const struct attributes *a, ui
     return 0;
 }
 
-static int classify(int32_t device, const void *ptr, uint64_t size, struct dlx_gpu_memory *ret)
+static int hip_device_classify(int32_t device, const void *ptr, uint64_t size,
+                               struct dlx_gpu_memory *ret)
 {
     const struct dlx_hip *hip;
     struct attributes a;
     struct dlx_gpu_memory memory = {.ops = &dlx__hip_ipc_ops, .device = device};
     int r = dlx__hip(&hip);
     if (r == 0)
-        r = get_attributes(hip, ptr, &a);
+        r = hip_device_get_attributes(hip, ptr, &a);
     if (r < 0)
         return r;
     if (a.range_size == 0)
-        return refuse("HIP does not know it: it may be ordinary host memory");
+        return hip_device_refuse("HIP does not know it: it may be ordinary host memory");
     if (a.is_managed)
-        return refuse("it is managed (unified) memory");
+        return hip_device_refuse("it is managed (unified) memory");
     if (!is_device_memory(hip, &a))
-        return refuse("it is host memory");
+        return hip_device_refuse("it is host memory");
     if ((int32_t)a.device != device)
         return dlx__fail(DLX_E_INVALID, "the tensor says HIP device %d, its memory is on device %d",
                          device, (int32_t)a.device);
@@ -127,7 +129,7 @@ static int check_range(int32_t device, const void *ptr, uint64_t size)
     (void)device;
     int r = dlx__hip(&hip);
     if (r == 0)
-        r = get_attributes(hip, ptr, &a);
+        r = hip_device_get_attributes(hip, ptr, &a);
     if (r < 0)
         return r;
     uint64_t at = (uintptr_t)ptr - a.range_start;
@@ -141,9 +143,9 @@ const struct dlx_gpu_api dlx__hip_api = {
     .name = "HIP",
     .device_type = kDLROCM,
     .own_kind = DLX_GPU_HIP_VMM,
-    .count = count,
-    .uuid = uuid,
-    .classify = classify,
+    .count = hip_device_count,
+    .uuid = hip_device_uuid,
+    .classify = hip_device_classify,
     .wait_stream = dlx__hip_wait_stream,
     .wait_device = dlx__hip_wait_device,
     .check_range = check_range,

@@ -37,7 +37,7 @@ static void *open_library(void)
     return lib;
 }
 
-static int load(void)
+static int hip_load_load(void)
 {
     void *lib = open_library();
     if (!lib)
@@ -57,16 +57,16 @@ static int load(void)
     return 0;
 }
 
-static void load_once(void)
+static void hip_load_load_once(void)
 {
     dlx__gpu_watch_forks();
-    load_result = load();
+    load_result = hip_load_load();
     memcpy(load_error, dlx__error_message(), sizeof load_error);
 }
 
 int dlx__hip(const struct dlx_hip **ret)
 {
-    (void)pthread_once(&once, load_once);
+    (void)pthread_once(&once, hip_load_load_once);
     if (load_result < 0)
         return dlx__fail(load_result, "%s", load_error);
     *ret = &hip_table;

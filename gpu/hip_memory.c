@@ -93,7 +93,8 @@ const struct dlx_gpu_ops dlx__hip_ipc_ops = {
 /* ---- hip_vmm ------------------------------------------------------------------------------- */
 
 /* Locked. Unmap it if `is_mapped`, give back the addresses and the handle. */
-static void destroy(const struct dlx_hip *hip, struct dlx_gpu_memory *memory, bool is_mapped)
+static void hip_memory_destroy(const struct dlx_hip *hip, struct dlx_gpu_memory *memory,
+                               bool is_mapped)
 {
     if (is_mapped)
         (void)hip->hipMemUnmap(memory->base, memory->size);
@@ -141,7 +142,7 @@ static int map(const struct dlx_hip *hip, struct dlx_gpu_memory *memory, enum dl
     return 0;
 }
 
-static int write_zeros(const struct dlx_hip *hip, const struct dlx_gpu_memory *memory)
+static int hip_memory_write_zeros(const struct dlx_hip *hip, const struct dlx_gpu_memory *memory)
 {
     hipStream_t stream;
     int before, r = dlx__hip_enter(hip, memory->device, &before);
@@ -161,7 +162,7 @@ static int write_zeros(const struct dlx_hip *hip, const struct dlx_gpu_memory *m
 }
 
 /* What hipMemAllocationProp is made of changed between versions. */
-static int create(const struct dlx_hip *hip, struct dlx_gpu_memory *memory)
+static int hip_memory_create(const struct dlx_hip *hip, struct dlx_gpu_memory *memory)
 {
     hipMemAllocationProp prop;
     size_t granularity;
@@ -192,7 +193,7 @@ static int create(const struct dlx_hip *hip, struct dlx_gpu_memory *memory)
     return 0;
 }
 
-static int allocate(int32_t device, uint64_t size, struct dlx_gpu_memory *ret)
+static int hip_memory_allocate(int32_t device, uint64_t size, struct dlx_gpu_memory *ret)
 {
     const struct dlx_hip *hip;
     struct dlx_gpu_memory memory = {.ops = &dlx__hip_vmm_ops, .device = device, .size = size};
@@ -203,15 +204,15 @@ static int allocate(int32_t device, uint64_t size, struct dlx_gpu_memory *ret)
     dlx__hip_lock();
     r = dlx__gpu_memory_pieces(&memory, 1);
     if (r == 0)
-        r = create(hip, &memory);
+        r = hip_memory_create(hip, &memory);
     if (r == 0)
         r = map(hip, &memory, DLX_GPU_READ_WRITE);
     if (r == 0) {
         is_mapped = true;
-        r = write_zeros(hip, &memory);
+        r = hip_memory_write_zeros(hip, &memory);
     }
     if (r < 0)
-        destroy(hip, &memory, is_mapped);
+        hip_memory_destroy(hip, &memory, is_mapped);
     else
         *ret = memory;
     dlx__hip_unlock();
@@ -267,7 +268,7 @@ static int open_vmm(const struct dlx_gpu_handle *handle, int32_t home, int32_t d
     if (r == 0)
         r = map(hip, &memory, access);
     if (r < 0)
-        destroy(hip, &memory, false);
+        hip_memory_destroy(hip, &memory, false);
     else
         *ret = memory;
     dlx__hip_unlock();
@@ -279,7 +280,7 @@ static void close_vmm(struct dlx_gpu_memory *memory)
     const struct dlx_hip *hip;
     dlx__hip_lock();
     if (dlx__hip(&hip) == 0)
-        destroy(hip, memory, true);
+        hip_memory_destroy(hip, memory, true);
     dlx__hip_unlock();
 }
 
@@ -290,7 +291,7 @@ static void forget_vmm(struct dlx_gpu_memory *memory)
     memory->base = NULL;
     dlx__hip_lock();
     if (dlx__hip(&hip) == 0)
-        destroy(hip, memory, false);
+        hip_memory_destroy(hip, memory, false);
     dlx__hip_unlock();
 }
 
@@ -299,7 +300,7 @@ const struct dlx_gpu_ops dlx__hip_vmm_ops = {
     .api = &dlx__hip_api,
     .export_pins = true,
     .import_stays = true,
-    .allocate = allocate,
+    .allocate = hip_memory_allocate,
     .export = export_vmm,
     .open = open_vmm,
     .close = close_vmm,

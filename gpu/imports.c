@@ -25,18 +25,18 @@ static pthread_cond_t opened = PTHREAD_COND_INITIALIZER; /* or not: no longer OP
 static struct dlx_gpu_import *list;
 static uint64_t n_uses_ever;
 
-static bool is_of(const struct dlx_gpu_import *import, struct dlx_gpu_publisher publisher)
+static bool imports_is_of(const struct dlx_gpu_import *import, struct dlx_gpu_publisher publisher)
 {
     return import->publisher.number == publisher.number && import->publisher.id == publisher.id;
 }
 
 /* Locked. */
-static struct dlx_gpu_import *find(const struct dlx_gpu_import *like)
+static struct dlx_gpu_import *imports_find(const struct dlx_gpu_import *like)
 {
     struct dlx_gpu_import *import = list;
     while (import && (import->state == IMPORT_LEAVING || import->id != like->id ||
                       import->device != like->device || import->access != like->access ||
-                      !is_of(import, like->publisher)))
+                      !imports_is_of(import, like->publisher)))
         import = import->next;
     return import;
 }
@@ -140,8 +140,8 @@ static int fetch_and_open(const struct dlx_gpu_ops *ops, const struct dlx_gpu_ha
     return r;
 }
 
-/* Drivers open handles without descriptors in one pid namespace, in processes of different pids, and
- * do not say that this is why they refuse one. */
+/* Drivers open handles without descriptors in one pid namespace, in processes of different pids,
+ * and do not say that this is why they refuse one. */
 static int fail_open(int r, enum dlx_gpu_kind kind)
 {
     char why[DLX_ERROR_TEXT_SIZE];
@@ -204,10 +204,10 @@ int dlx__gpu_import(struct dlx_gpu_publisher publisher, const struct dlx_gpu_han
                                      .access = access,
                                      .n_uses = 1};
     (void)pthread_mutex_lock(&lock);
-    struct dlx_gpu_import *found = find(entry);
+    struct dlx_gpu_import *found = imports_find(entry);
     while (found && found->state == IMPORT_OPENING) {
         (void)pthread_cond_wait(&opened, &lock);
-        found = find(entry); /* none, if it could not be opened: this thread says why */
+        found = imports_find(entry); /* none, if it could not be opened: this thread says why */
     }
     if (found && found->memory.size != handle->size) {
         r = fail_size(handle, found->memory.size);
@@ -273,7 +273,7 @@ void dlx__gpu_imports_gone(struct dlx_gpu_publisher publisher, uint64_t id)
     (void)pthread_mutex_lock(&lock);
     for (struct dlx_gpu_import *import = list; import; import = next) {
         next = import->next;
-        if (!is_of(import, publisher) || (id != 0 && import->id != id))
+        if (!imports_is_of(import, publisher) || (id != 0 && import->id != id))
             continue;
         if (import->state == IMPORT_OPENING) {
             (void)pthread_cond_wait(&opened, &lock);

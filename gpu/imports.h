@@ -27,7 +27,8 @@ struct dlx_gpu_import;
 /* The GPU that has the memory. */
 #define DLX_GPU_HOME (-1)
 
-/* How to get the parts of what has to be opened, if its outline is not complete. `ret` is all zero. */
+/* How to get the parts of what has to be opened, if its outline is not complete. `ret` is all
+ * zero. */
 struct dlx_gpu_fetch {
     int (*call)(void *userdata, uint64_t id, struct dlx_gpu_handle *ret);
     void *userdata;
@@ -35,8 +36,9 @@ struct dlx_gpu_fetch {
 
 /*
  * One use of the memory that the publisher described by a complete handle, whose descriptors stay
- * the caller's, or by an outline, with `fetch` for what is missing. `device` is the ordinal of the GPU whose kernels will use it. DLX_E_DEVICE: this
- * process does not see the GPU that has it, or has no such backend; DLX_E_INVALID.
+ * the caller's, or by an outline, with `fetch` for what is missing. `device` is the ordinal of the
+ * GPU whose kernels will use it. DLX_E_DEVICE: this process does not see the GPU that has it, or
+ * has no such backend; DLX_E_INVALID.
  */
 int dlx__gpu_import(struct dlx_gpu_publisher publisher, const struct dlx_gpu_handle *handle,
                     int32_t device, enum dlx_gpu_access access, const struct dlx_gpu_fetch *fetch,

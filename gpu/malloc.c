@@ -14,7 +14,8 @@ struct allocation {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation *allocations;
 
-static int allocate(int32_t device_type, int32_t device, uint64_t size, struct dlx_gpu_memory *ret)
+static int malloc_allocate(int32_t device_type, int32_t device, uint64_t size,
+                           struct dlx_gpu_memory *ret)
 {
     const struct dlx_gpu_api *api = NULL;
     const struct dlx_gpu_ops *ops = NULL;
@@ -32,7 +33,7 @@ int dlx__gpu_malloc(int32_t device_type, int32_t device, uint64_t size, void **r
     struct allocation *a = calloc(1, sizeof *a);
     if (!a)
         return dlx__fail(DLX_E_NO_MEMORY, "state of an allocation of GPU memory");
-    int r = allocate(device_type, device, size, &a->memory);
+    int r = malloc_allocate(device_type, device, size, &a->memory);
     if (r < 0) {
         free(a);
         return r;

@@ -221,7 +221,7 @@ static void read_control(struct holder *h)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static bool watch(const struct holder *h, const int *fd)
+static bool holder_watch(const struct holder *h, const int *fd)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = (void *)(uintptr_t)fd};
     return epoll_ctl(h->epoll, EPOLL_CTL_ADD, *fd, &event) == 0;
@@ -266,7 +266,7 @@ int dlxk_holder_run(int take_owner, int take_control, const struct dlxk_holder_o
     h->shelf.n_fds_most -= DLX_MIN(h->shelf.n_fds_most, DLXK_FILES_SPARE);
     if (options->n_fds_most)
         h->shelf.n_fds_most = options->n_fds_most;
-    h->is_left = h->epoll < 0 || !watch(h, &h->owner) || !watch(h, &h->control);
+    h->is_left = h->epoll < 0 || !holder_watch(h, &h->owner) || !holder_watch(h, &h->control);
     int status = h->is_left ? EXIT_FAILURE : EXIT_SUCCESS;
     while (!h->is_left)
         turn(h, &next_look_ns);

@@ -62,12 +62,12 @@ static bool is_shut(int sock)
 }
 
 /* Is the socket closed at one end with nothing left to read? */
-static bool is_over(const struct dlxk_reader *reader)
+static bool readers_is_over(const struct dlxk_reader *reader)
 {
     return is_shut(reader->sock) && dlx__keeper_unread(reader->sock) == 0;
 }
 
-static uint32_t count(const struct dlxd_list *list, uint32_t uid)
+static uint32_t readers_count(const struct dlxd_list *list, uint32_t uid)
 {
     uint32_t n = 0;
     for (struct dlxd_list *it = list->next; it != list; it = it->next)
@@ -108,7 +108,7 @@ static void admit(struct dlxk_readers *readers)
         struct dlxk_reader *reader = dlxd_container_of(it, struct dlxk_reader, node);
         if (readers->n_served == readers->n_served_max)
             return;
-        if (dlxd_share_is_fair(count(&readers->served, reader->uid) + 1,
+        if (dlxd_share_is_fair(readers_count(&readers->served, reader->uid) + 1,
                                readers->n_served_max - readers->n_served - 1))
             begin(readers, reader);
     }
@@ -116,7 +116,7 @@ static void admit(struct dlxk_readers *readers)
 
 static int check_queue(const struct dlxk_readers *readers, uint32_t uid)
 {
-    uint32_t n = count(&readers->waiting, uid) + count(&readers->served, uid);
+    uint32_t n = readers_count(&readers->waiting, uid) + readers_count(&readers->served, uid);
     if (readers->n < DLXK_WAITING_MAX &&
         dlxd_share_is_fair(n + 1, DLXK_WAITING_MAX - readers->n - 1))
         return 0;
@@ -160,7 +160,7 @@ void dlxk_readers_moved(struct dlxk_readers *readers, struct dlxk_reader *reader
 {
     if (!is_waiting(reader))
         reader->deadline_ns = dlx__now_ns() + STUCK_NS;
-    if (!is_over(reader))
+    if (!readers_is_over(reader))
         return;
     free_reader(readers, reader);
     admit(readers);
@@ -196,11 +196,11 @@ uint64_t dlxk_readers_next_ns(const struct dlxk_readers *readers, uint64_t now_n
     return DLX_MAX(readers->next_look_ns, now_ns);
 }
 
-static void look(struct dlxk_readers *readers, struct dlxd_list *list, uint64_t now_ns)
+static void readers_look(struct dlxk_readers *readers, struct dlxd_list *list, uint64_t now_ns)
 {
     dlx_for_each (it, list) {
         struct dlxk_reader *reader = dlxd_container_of(it, struct dlxk_reader, node);
-        if (is_over(reader))
+        if (readers_is_over(reader))
             free_reader(readers, reader);
         else if (now_ns >= reader->deadline_ns)
             cut(reader);
@@ -211,8 +211,8 @@ void dlxk_readers_look(struct dlxk_readers *readers, uint64_t now_ns)
 {
     if (readers->n == 0 || now_ns < readers->next_look_ns)
         return;
-    look(readers, &readers->served, now_ns);
-    look(readers, &readers->waiting, now_ns);
+    readers_look(readers, &readers->served, now_ns);
+    readers_look(readers, &readers->waiting, now_ns);
     admit(readers);
     readers->next_look_ns = now_ns + LOOK_NS;
 }

@@ -46,7 +46,7 @@ static void end_orphans(struct router *router)
 }
 
 /* Called for a holder whose publisher has closed its end: does nobody need it any more? */
-static bool is_over(const struct router *router, const struct dlxk_entry *entry)
+static bool router_is_over(const struct router *router, const struct dlxk_entry *entry)
 {
     if (entry->is_wanted)
         return false;
@@ -64,7 +64,7 @@ static void on_holder(struct router *router, struct dlxk_entry *entry)
         r = dlx__keeper_decode(&router->packet, &packet);
     if (r == 0 && packet.kind == DLX_KEEPER_OWNER_GONE) {
         entry->is_orphan = true;
-        if (is_over(router, entry))
+        if (router_is_over(router, entry))
             end_holder(router, entry);
     } else {
         end_holder(router, entry); /* the holder has died or violated the protocol */
@@ -178,7 +178,7 @@ static bool may_be_daemon(int sock)
            (peer.uid == geteuid() || peer.uid == 0);
 }
 
-static bool watch(struct router *router, int fd, struct dlxk_source *source)
+static bool router_watch(struct router *router, int fd, struct dlxk_source *source)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = source};
     return epoll_ctl(router->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
@@ -193,7 +193,7 @@ static void on_connection(struct router *router)
         return;
     if (router->daemon >= 0)
         lose_daemon(router);
-    if (watch(router, sock, &router->on_daemon))
+    if (router_watch(router, sock, &router->on_daemon))
         router->daemon = dlx__steal_fd(&sock);
 }
 
@@ -272,7 +272,7 @@ int dlxk_router_run(int listener, const struct dlxk_router_options *options)
     router->options = options;
     router->on_listener = (struct dlxk_source){DLXK_ON_LISTENER, router};
     router->on_daemon = (struct dlxk_source){DLXK_ON_DAEMON, router};
-    int r = router->epoll >= 0 && watch(router, listener, &router->on_listener)
+    int r = router->epoll >= 0 && router_watch(router, listener, &router->on_listener)
                 ? 0
                 : dlx__fail_errno("epoll");
     dlxk_readers_init(&router->readers, router->epoll);

@@ -83,7 +83,7 @@ static int insert(struct dlxk_shelf *shelf)
 }
 
 /* The first part was decoded: checks the number of descriptors. */
-static int count(struct dlxk_shelf *shelf)
+static int shelf_count(struct dlxk_shelf *shelf)
 {
     uint32_t n = shelf->incoming.n_chunks;
     uint32_t used = shelf->n_fds;
@@ -113,7 +113,7 @@ int dlxk_shelf_put(struct dlxk_shelf *shelf, uint32_t serial, const uint8_t *dat
     bool is_first = shelf->incoming.id == 0;
     int r = dlx__gpu_handle_decode(&shelf->incoming, data, size, take_fds, n_fds);
     if (r == 0 && is_first)
-        r = count(shelf);
+        r = shelf_count(shelf);
     if (r == 0 && !dlx__gpu_handle_is_complete(&shelf->incoming))
         return 1;
     if (r == 0)

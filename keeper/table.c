@@ -16,7 +16,7 @@ int dlxk_unwatch(int epoll, int take_fd)
     return dlx__close(take_fd);
 }
 
-static bool watch(const struct dlxk_table *table, int fd, struct dlxk_source *source)
+static bool table_watch(const struct dlxk_table *table, int fd, struct dlxk_source *source)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = source};
     return epoll_ctl(table->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
@@ -33,7 +33,7 @@ int dlxk_table_init(struct dlxk_table *table, int borrow_epoll, uint32_t n_max)
     (void)sigaddset(&set, SIGCHLD);
     (void)sigprocmask(SIG_BLOCK, &set, NULL);
     table->deaths = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (table->deaths < 0 || !watch(table, table->deaths, &table->on_deaths))
+    if (table->deaths < 0 || !table_watch(table, table->deaths, &table->on_deaths))
         return dlx__fail_errno("the GPU keeper cannot watch its holders");
     return 0;
 }
@@ -48,7 +48,7 @@ struct dlxk_entry *dlxk_table_find(const struct dlxk_table *table, uint64_t orig
     return NULL;
 }
 
-static uint32_t count(const struct dlxd_list *list, uint64_t user)
+static uint32_t table_count(const struct dlxd_list *list, uint64_t user)
 {
     uint32_t n = 0;
     for (struct dlxd_list *it = list->next; it != list; it = it->next)
@@ -58,7 +58,7 @@ static uint32_t count(const struct dlxd_list *list, uint64_t user)
 
 static int check_share(const struct dlxk_table *table, uint64_t user)
 {
-    uint32_t n = count(&table->live, user) + count(&table->ending, user);
+    uint32_t n = table_count(&table->live, user) + table_count(&table->ending, user);
     if (table->n < table->n_max && dlxd_share_is_fair(n + 1, table->n_max - table->n - 1))
         return 0;
     return dlx__fail(DLX_E_LIMIT,
@@ -84,7 +84,7 @@ static int start(struct dlxk_table *table, struct dlxk_entry *entry, int owner,
     if (r < 0)
         return r;
     entry->pid = pid;
-    if (!watch(table, entry->control, &entry->on_control)) {
+    if (!table_watch(table, entry->control, &entry->on_control)) {
         r = dlx__fail_errno("the GPU keeper cannot watch a holder");
         (void)kill(pid, SIGKILL);
         (void)waitpid(pid, NULL, 0); /* it has nothing yet that could block it */

@@ -70,7 +70,8 @@ install: all man $(COMPLETION)/.made ## install under PREFIX (/usr/local), below
 	printf '%s\n' "$$PC_FILE" >'$(D)$(PKGCONFIGDIR)/libdlx.pc'
 	for f in $(CMAKE_FILES); do $(fill_in_cmake) packaging/$$f.in >'$(D)$(CMAKEDIR)'/$$f; \
 	    chmod 644 '$(D)$(CMAKEDIR)'/$$f; done
-	cd $(BUILD)/man && for f in man*/*; do $(INSTALL) -D -m 644 "$$f" '$(D)$(MANDIR)'"/$$f"; done
+	cd $(BUILD)/man && for f in man*/*; do \
+	    $(INSTALL) -D -m 644 "$$f" '$(D)$(MANDIR)'"/$$f"; done
 	$(INSTALL_FILES) $(COMPLETED:%=$(COMPLETION)/bash/%) '$(D)$(BASHDIR)/'
 	$(INSTALL_FILES) $(COMPLETED:%=$(COMPLETION)/zsh/_%) '$(D)$(ZSHDIR)/'
 	$(INSTALL_FILES) $(COMPLETED:%=$(COMPLETION)/fish/%.fish) '$(D)$(FISHDIR)/'

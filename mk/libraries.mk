@@ -57,6 +57,7 @@ GPU_CPPFLAGS = $(strip $(GPU_WITH) $(CUDA_CPPFLAGS) $(if $(HIP_INCLUDE),$(HIP_CP
 no-cuda:
 	@echo 'no cuda.h (tools/setup.sh fetches it): built without support for NVIDIA GPUs'
 no-hip:
-	@echo 'no hip/hip_runtime_api.h (libamdhip64-dev has it): built without support for AMD GPUs'
+	@echo 'no hip/hip_runtime_api.h (libamdhip64-dev has it):' \
+	    'built without support for AMD GPUs'
 gpu-flags: # for tools/lint/run
 	@echo '$(GPU_CPPFLAGS)'

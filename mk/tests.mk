@@ -25,17 +25,17 @@ HONEST_BIN := $(BUILD)/tests/hostile/honest
 POSIX_TESTS := $(filter-out e2e_memory e2e_debug e2e_hostile_uid e2e_hostile_memory, \
     $(basename $(notdir $(wildcard tests/*/e2e_*.c))))
 
-.PHONY: check check-programs check-gpu check-gpu-programs check-gpu-archive fault-programs \
-    soak-programs hostile-programs fuzz-programs
+.PHONY: check check-build check-programs check-gpu check-gpu-programs check-gpu-archive \
+    fault-programs soak-programs hostile-programs fuzz-programs
 # With T only the programs that it names are built; a script may need anything.
 CHECKED = $(if $(T),$(filter $(addprefix %/,$(T)),$(TEST_BIN)) $(STANDIN_LIB),check-programs)
 check: ## set up if needed, build, and run every test
 	@tools/setup.sh
-	+@$(SUBMAKE) all $(if $(filter check_%,$(T)),check-programs python, \
-	    $(CHECKED) $(if $(T),,python))
+	+@$(SUBMAKE) check-build
 	@$(RUN_ENV) tools/run-tests $(if $(T),--only '$(T)') --posix '$(POSIX_TESTS)' \
 	    $(TEST_BIN) $(TEST_SCRIPTS)
 
+check-build: all $(if $(filter check_%,$(T)),check-programs python,$(CHECKED) $(if $(T),,python))
 check-programs: $(TEST_BIN) $(STANDIN_LIB) $(GPU_BIN)
 fault-programs: $(FAULT_BIN)
 soak-programs: $(SOAK_BIN)

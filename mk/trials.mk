@@ -2,8 +2,8 @@
 #
 # What looks at the code besides `make check`: linters, models, fuzzing, faults, soak, coverage.
 
-.PHONY: lint lint-analyzer format model fuzz fuzz-quick faults soak hostile hostile-cost coverage \
-    skew-check containers-check
+.PHONY: lint lint-analyzer format model fuzz fuzz-quick fuzz-build faults soak hostile \
+    hostile-cost coverage mutants skew-check containers-check
 lint: ## check the tree's rules, formatting and static analysers
 	@tools/setup.sh --lint
 	+@$(SUBMAKE) all python
@@ -28,9 +28,11 @@ fuzz: ## run the fuzz targets, FUZZ_RUNS executions each, and report what they c
 	+@$(COV_MAKE) fuzz-programs
 	@tools/fuzz --build '$(BUILD_ROOT)' --runs $(FUZZ_RUNS) --coverage $(T)
 
-fuzz-quick: ## run all fuzz targets for 60 s together
+fuzz-build:
 	@tools/setup.sh --lint
 	+@$(FUZZ_MAKE)
+
+fuzz-quick: fuzz-build ## run all fuzz targets for 60 s together
 	@tools/fuzz --build '$(BUILD_ROOT)' --seconds 60 $(T)
 
 faults: ## kill, stop and starve processes at each step (QUICK=1: under 90 s)
@@ -61,6 +63,13 @@ coverage: ## which branches the tests take, by file (T); build/clang-cov/coverag
 	+@$(COV_MAKE) check
 	$(if $(T),,+@$(COV_MAKE) faults QUICK=1)
 	@tools/coverage '$(BUILD_ROOT)/clang-cov'
+
+# Those of tests/mutants/set, or N of universalmutator in FILES, else in the files changed SINCE.
+SINCE ?= HEAD~1
+mutants: ## which mistakes the tests catch: a set, or N=20 (SEED, FILES, SINCE); build/mutants
+	@tools/setup.sh $(if $(N),--mutants)
+	@tools/mutants $(if $(N),--sample '$(N)' --seed '$(or $(SEED),1)' --since '$(SINCE)' \
+	    --bar 80 $(FILES),--set tests/mutants/set)
 
 skew-check: all ## exchange tensors with the former and the next version of the protocol
 	@tools/skew-check $(BUILD_ROOT)/skew $(BUILD)

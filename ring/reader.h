@@ -197,6 +197,47 @@ void dlx__reader_move_counters(struct dlx_reader *to, struct dlx_reader *from);
 /* The publisher had `n` more messages, on a link that this subscription will not get. */
 void dlx__reader_miss(struct dlx_reader *r, uint64_t n);
 
+/* The last message passed. */
+static inline uint64_t dlx__reader_cursor(const struct dlx_reader *r)
+{
+    return r->cursor;
+}
+
+/* Holds that were ever used, and that there may be. */
+static inline uint32_t dlx__reader_n_used(const struct dlx_reader *r)
+{
+    return r->n_used;
+}
+static inline uint32_t dlx__reader_max_held(const struct dlx_reader *r)
+{
+    return r->max_held;
+}
+
+/* See dlx__reader_set_bounded(). */
+static inline bool dlx__reader_is_bounded(const struct dlx_reader *r)
+{
+    return r->is_bounded;
+}
+
+/* Is each release to be reported, by dlx__reader_release()? Else dlx__reader_release_quietly() is
+ * enough. */
+static inline bool dlx__reader_is_told(const struct dlx_reader *r)
+{
+    return r->is_told;
+}
+
+struct dlx_reader_counters {
+    uint64_t taken;
+    uint64_t taken_bytes;
+    uint64_t skipped;
+    uint64_t lost;
+};
+
+static inline struct dlx_reader_counters dlx__reader_counters(const struct dlx_reader *r)
+{
+    return (struct dlx_reader_counters){r->taken, r->taken_bytes, r->skipped, r->lost};
+}
+
 /* The number of messages lost or skipped since the last one taken. */
 static inline uint64_t dlx__reader_untold(const struct dlx_reader *r)
 {
@@ -209,6 +250,12 @@ static inline bool dlx__reader_pending(const struct dlx_reader *r)
     uint64_t n = r->cursor + 1;
     dlx_atomic_u64 *gen = (dlx_atomic_u64 *)(uintptr_t)&r->control->entries[n & r->mask].gen;
     return DLX_SHM_NUMBER(dlx_load64_relaxed(gen)) >= n;
+}
+
+/* Has `next`, which goes on with the stream of `r`, taken nothing that `r` has not passed? */
+static inline bool dlx__reader_begins_by(const struct dlx_reader *next, const struct dlx_reader *r)
+{
+    return next->last <= r->cursor;
 }
 
 /* Does this link have newer messages than `other`, a link to the same publisher, has passed? */

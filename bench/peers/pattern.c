@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Measures the peer that it is linked with, between two pinned processes. Each message carries its number in all
- * the words that are touched, and the other side adds them up and checks the sum.
+ * Measures the peer that it is linked with, between two pinned processes. Each message carries its
+ * number in all the words that are touched, and the other side adds them up and checks the sum.
  *
- *   --what latency    half of a round trip, each side loans, writes, sends, takes, reads and releases
- *   --what cold       likewise, a round trip at a time; before each both sides stream --stream bytes through the cache,
- *                     and the first waits --gap ns
+ *   --what latency    half of a round trip, each side loans, writes, sends, takes, reads and
+ *                     releases
+ *   --what cold       likewise, a round trip at a time; before each both sides stream --stream
+ *                     bytes through the cache, and the first waits --gap ns
  *   --what rate       messages a second from the first to the second, every one delivered
- *   --what tail       open loop at --hz: from the time at which a message should have been sent to its arrival
+ *   --what tail       open loop at --hz: from the time at which a message should have been sent to
+ *                     its arrival
  *   --mode busy | block    the receiver spins, or sleeps
- *   --asleep 1        latency: each answer waits until the other side sleeps: no figure, but whether it does
+ *   --asleep 1        latency: each answer waits until the other side sleeps: no figure, but
+ *                     whether it does
  *   --size N          bytes of a message
  *   --touch N         bytes of it that are written and read; -1: all
  */

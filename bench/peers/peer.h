@@ -3,13 +3,14 @@
 #define DLX_BENCH_PEER_H
 
 /*
- * What a peer (libdlx is one of them) implements, in C or in another language, and nothing else. pattern.c measures
- * through these functions alone, so that every peer is measured by the same code. Each program has one pattern.c and
- * one peer. A peer uses its library as the library's own documentation recommends.
+ * What a peer (libdlx is one of them) implements, in C or in another language, and nothing else.
+ * pattern.c measures through these functions alone, so that every peer is measured by the same
+ * code. Each program has one pattern.c and one peer. A peer uses its library as the library's own
+ * documentation recommends.
  *
- * Two processes are forked; each calls prepare once before the fork, then open_out, open_in and connected, with a
- * meeting of the two after each. Channel 0 leads from the first to the second process, channel 1 back. A peer ends
- * the program (bm_fail) when something fails.
+ * Two processes are forked; each calls prepare once before the fork, then open_out, open_in and
+ * connected, with a meeting of the two after each. Channel 0 leads from the first to the second
+ * process, channel 1 back. A peer ends the program (bm_fail) when something fails.
  */
 
 #include <stdbool.h>
@@ -23,8 +24,7 @@ struct peer_setup {
     size_t size;      /* bytes of each message */
     int32_t out, in;  /* channels of this process, or PEER_NONE */
     bool is_blocking; /* peer_receive() sleeps until there is something; else it never sleeps */
-    bool
-        is_lossless; /* peer_send() waits where it would drop otherwise; else the peer's own default */
+    bool is_lossless; /* peer_send() waits where it would drop; else the peer's own default */
 };
 
 /** In the parent, before the fork and before any pinning. */
@@ -35,7 +35,8 @@ void peer_open_in(const struct peer_setup *s);
 /** Returns when what is sent from now on arrives at the other side. */
 void peer_connected(const struct peer_setup *s);
 
-/** A place for a message, aligned to 8 bytes: shared memory where the peer has it. One at a time. */
+/** A place for a message, aligned to 8 bytes: shared memory where the peer has it. One at a
+ * time. */
 void *peer_loan(void);
 
 /** Send what was loaned last. */

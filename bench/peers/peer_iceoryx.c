@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Eclipse iceoryx 2, its C binding; iox-roudi runs. As its own benchmark (iceperf) does for a round trip: a history and
- * a queue of one, a take in a loop; to sleep, a wait set that waits for data. Where nothing may be lost the publisher
- * waits for the consumer and the queue is the longest that it has.
+ * Eclipse iceoryx 2, its C binding; iox-roudi runs. As its own benchmark (iceperf) does for a round
+ * trip: a history and a queue of one, a take in a loop; to sleep, a wait set that waits for data.
+ * Where nothing may be lost the publisher waits for the consumer and the queue is the longest that
+ * it has.
  */
 
 #include "bench/measure.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A Unix stream socket that carries the bytes: what people write themselves. Both sides know the size. */
+/* A Unix stream socket that carries the bytes: what people write themselves. Both sides know the
+ * size. */
 
 #include "bench/measure.h"
 #include "bench/peers/peer.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * ZeroMQ over ipc: PUSH and PULL, as in its own throughput test (local_thr), a pair of them each way. Messages are
- * written where they are sent from (zmq_msg_init_size), so that the library does not copy them once more.
+ * ZeroMQ over ipc: PUSH and PULL, as in its own throughput test (local_thr), a pair of them each
+ * way. Messages are written where they are sent from (zmq_msg_init_size), so that the library does
+ * not copy them once more.
  */
 
 #include "bench/measure.h"
@@ -32,8 +33,9 @@ static void check(int r, const char *what)
 }
 
 /*
- * Its thread for input and output is a child of this one, which is pinned by now. With large messages it is faster by
- * half when it may run on both CPUs (1 MiB, blocking: 150 instead of 320 us), with small ones when it may not.
+ * Its thread for input and output is a child of this one, which is pinned by now. With large
+ * messages it is faster by half when it may run on both CPUs (1 MiB, blocking: 150 instead of 320
+ * us), with small ones when it may not.
  */
 static void let_thread_float(size_t message_size)
 {

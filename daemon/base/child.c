@@ -43,7 +43,7 @@ static void reset_signals(posix_spawnattr_t *attributes)
     (void)posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
 }
 
-static int await(pid_t pid, uint64_t patience_ns)
+static int child_await(pid_t pid, uint64_t patience_ns)
 {
     int status = 0;
     const uint64_t deadline = dlx__now_ns() + patience_ns;
@@ -77,7 +77,7 @@ int dlxd_child_run(const char *program, char *const argv[], char *const environm
         (void)posix_spawnattr_destroy(&attributes);
     }
     if (error == 0)
-        return await(pid, patience_ns);
+        return child_await(pid, patience_ns);
     errno = error;
     return DLXD_CHILD_ABSENT;
 }

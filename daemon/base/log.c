@@ -74,7 +74,7 @@ struct entry {
 
 /* Adds a line "NAME=value". Control characters, such as the end of a line, become question
  * marks. */
-static void add(struct entry *entry, const char *name, const char *value)
+static void log_add(struct entry *entry, const char *name, const char *value)
 {
     if (entry->size > ENTRY_SIZE)
         return;
@@ -111,19 +111,19 @@ static bool emit_entry(enum dlxd_log_level level, const struct dlxd_log_field *f
     entry.size = 0;
     if (!state.journal)
         return false;
-    add(&entry, "MESSAGE", text);
-    add(&entry, "PRIORITY", priority);
-    add(&entry, "SYSLOG_IDENTIFIER", "dlpackd");
+    log_add(&entry, "MESSAGE", text);
+    log_add(&entry, "PRIORITY", priority);
+    log_add(&entry, "SYSLOG_IDENTIFIER", "dlpackd");
     for (size_t i = 0; i < n_fields; i++)
         if (fields[i].value && *fields[i].value)
-            add(&entry, fields[i].name, fields[i].value);
+            log_add(&entry, fields[i].name, fields[i].value);
     return send_entry(&entry);
 }
 
 /* ---- lines --------------------------------------------------------------------------------- */
 
 /* May a line of this level be written now? First reports the number of dropped lines. */
-static bool begin(struct budget *budget, enum dlxd_log_level level)
+static bool log_begin(struct budget *budget, enum dlxd_log_level level)
 {
     char text[64];
     uint64_t now = dlx__now_ns();
@@ -150,7 +150,7 @@ void dlxd_log(enum dlxd_log_level level, const char *fmt, ...)
 {
     char text[TEXT_SIZE];
     va_list ap;
-    if (!begin(&state.lines, level))
+    if (!log_begin(&state.lines, level))
         return;
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
@@ -163,7 +163,7 @@ void dlxd_log_refusal(const struct dlxd_log_field *fields, size_t n_fields, cons
 {
     char text[TEXT_SIZE];
     va_list ap;
-    if (!begin(&state.refusals, DLXD_LOG_NOTICE))
+    if (!log_begin(&state.refusals, DLXD_LOG_NOTICE))
         return;
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);

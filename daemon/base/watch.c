@@ -66,7 +66,7 @@ static void on_poll(uv_poll_t *poll, int status, int uv_events)
     }
 }
 
-static void on_close(uv_handle_t *handle)
+static void watch_on_close(uv_handle_t *handle)
 {
     struct dlxd_watches *watches = handle->data;
     dlx__close(watches->epoll);
@@ -100,7 +100,7 @@ struct dlxd_watches *dlxd_watches_free(struct dlxd_watches *watches)
 {
     if (watches) {
         (void)uv_poll_stop(&watches->poll);
-        uv_close((uv_handle_t *)&watches->poll, on_close);
+        uv_close((uv_handle_t *)&watches->poll, watch_on_close);
     }
     return NULL;
 }

@@ -232,7 +232,7 @@ static void put_queue(struct queue *queue)
     free(queue);
 }
 
-static void finish(struct dlxd_workers *workers, struct job *job)
+static void worker_finish(struct dlxd_workers *workers, struct job *job)
 {
     struct queue *queue = job->queue;
     dlxd_job_fn *done = job->done;
@@ -262,7 +262,7 @@ static void on_async(uv_async_t *async)
     struct dlxd_workers *workers = async->data;
     struct job *job;
     for (int i = 0; i < DONE_MOST && (job = next_done(workers)); i++)
-        finish(workers, job);
+        worker_finish(workers, job);
     (void)pthread_mutex_lock(&workers->lock);
     if (!dlxd_list_empty(&workers->done))
         (void)uv_async_send(async);
@@ -314,7 +314,7 @@ static bool drain(struct dlxd_workers *workers)
     return error == 0;
 }
 
-static void on_close(uv_handle_t *handle)
+static void worker_on_close(uv_handle_t *handle)
 {
     struct dlxd_workers *workers = handle->data;
     if (workers->abandoned)
@@ -334,8 +334,8 @@ struct dlxd_workers *dlxd_workers_free(struct dlxd_workers *workers)
     for (size_t i = 0; !workers->abandoned && i < workers->n_threads; i++)
         join_thread(&workers->threads[i]);
     while ((job = next_done(workers)))
-        finish(workers, job);
-    uv_close((uv_handle_t *)&workers->async, on_close);
+        worker_finish(workers, job);
+    uv_close((uv_handle_t *)&workers->async, worker_on_close);
     return NULL;
 }
 

@@ -63,11 +63,11 @@ struct dlxd_gpu_call {
     void *owner;
 };
 
-static void go_on(struct dlxd_gpu_keeper *keeper);
+static void keeper_go_on(struct dlxd_gpu_keeper *keeper);
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static void finish(struct dlxd_gpu_call *call, int code, const char *text)
+static void keeper_finish(struct dlxd_gpu_call *call, int code, const char *text)
 {
     dlxd_gpu_call_fn *fn = call->fn;
     void *owner = call->owner;
@@ -86,7 +86,7 @@ static void fail_all(struct dlxd_gpu_keeper *keeper, int code, const char *text)
         dlxd_list_push_back(&failed, it);
     }
     while (!dlxd_list_empty(&failed))
-        finish(dlxd_container_of(failed.next, struct dlxd_gpu_call, node), code, text);
+        keeper_finish(dlxd_container_of(failed.next, struct dlxd_gpu_call, node), code, text);
 }
 
 struct dlxd_gpu_call *dlxd_gpu_call_free(struct dlxd_gpu_call *call)
@@ -122,9 +122,9 @@ static void lose(struct dlxd_gpu_keeper *keeper, const char *why)
         struct dlxd_gpu_call *call = dlxd_container_of(it, struct dlxd_gpu_call, node);
         call->is_sent = false;
         if (call->n_tries >= TRIES_MAX)
-            finish(call, DLX_E_DISCONNECTED, "the GPU keeper ended when it was asked");
+            keeper_finish(call, DLX_E_DISCONNECTED, "the GPU keeper ended when it was asked");
     }
-    go_on(keeper);
+    keeper_go_on(keeper);
 }
 
 /* Returns false if there is no room or the keeper is lost. */
@@ -190,7 +190,7 @@ static bool send_call(struct dlxd_gpu_call *call)
     call->is_sent = true;
     call->n_tries++;
     if (call->request.kind == DLX_KEEPER_GET)
-        finish(call, 0, "");
+        keeper_finish(call, 0, "");
     return true;
 }
 
@@ -204,7 +204,7 @@ static struct dlxd_gpu_call *next_call(const struct dlxd_gpu_keeper *keeper)
     return NULL;
 }
 
-static void flush(struct dlxd_gpu_keeper *keeper)
+static void keeper_flush(struct dlxd_gpu_keeper *keeper)
 {
     struct dlxd_gpu_call *call;
     bool has_room = send_claims(keeper) && send_forgets(keeper);
@@ -223,7 +223,7 @@ static struct dlxd_gpu_call *find_own(const struct dlxd_gpu_keeper *keeper, uint
     return NULL;
 }
 
-static void on_events(void *data, int events)
+static void keeper_on_events(void *data, int events)
 {
     static struct dlx_packet packet; /* only the loop's thread calls this */
     struct dlxd_gpu_keeper *keeper = data;
@@ -242,12 +242,12 @@ static void on_events(void *data, int events)
     if (call && (r = dlx__keeper_fail(&answer)) < 0) {
         char text[DLX_ERROR_TEXT_SIZE];
         (void)snprintf(text, sizeof text, "%s", dlx__error_message());
-        finish(call, r, text);
+        keeper_finish(call, r, text);
     } else if (call) {
-        finish(call, 0, "");
+        keeper_finish(call, 0, "");
     }
     if (keeper->state == STATE_CONNECTED)
-        flush(keeper);
+        keeper_flush(keeper);
 }
 
 static int check_peer(int sock, const char *path)
@@ -280,7 +280,8 @@ static int try_to_connect(struct dlxd_gpu_keeper *keeper)
     }
     int r = check_peer(fd, keeper->socket);
     if (r == 0)
-        r = dlxd_watch_new(&keeper->watch, keeper->watches, fd, DLXD_READABLE, on_events, keeper);
+        r = dlxd_watch_new(&keeper->watch, keeper->watches, fd, DLXD_READABLE, keeper_on_events,
+                           keeper);
     if (r < 0)
         return r;
     keeper->fd = dlx__steal_fd(&fd);
@@ -319,13 +320,13 @@ static void on_started(void *data)
         if (r < 0)
             fail_start(keeper, r, dlx__error_message());
         else
-            flush(keeper);
+            keeper_flush(keeper);
     }
     dlxd_gpu_start_deinit(&job->start);
     free(job);
 }
 
-static int start(struct dlxd_gpu_keeper *keeper)
+static int keeper_start(struct dlxd_gpu_keeper *keeper)
 {
     struct start_job *job = calloc(1, sizeof *job);
     if (!job)
@@ -345,18 +346,18 @@ static int start(struct dlxd_gpu_keeper *keeper)
 }
 
 /* A call waits for a keeper, or there is something to claim. */
-static void go_on(struct dlxd_gpu_keeper *keeper)
+static void keeper_go_on(struct dlxd_gpu_keeper *keeper)
 {
     bool is_needed = !dlxd_list_empty(&keeper->calls);
     if (keeper->state == STATE_NONE && keeper->socket[0]) {
         int r = try_to_connect(keeper);
         if (r == DLX_E_NO_DAEMON && is_needed)
-            r = start(keeper);
+            r = keeper_start(keeper);
         if (r < 0 && is_needed)
             fail_start(keeper, r, dlx__error_message());
     }
     if (keeper->state == STATE_CONNECTED)
-        flush(keeper);
+        keeper_flush(keeper);
 }
 
 /* ---- what publishers and readers want -------------------------------------------------------- */
@@ -374,7 +375,7 @@ static int new_sockets(struct dlxd_gpu_call *call)
     return 0;
 }
 
-static int check(const struct dlxd_gpu_keeper *keeper)
+static int keeper_check(const struct dlxd_gpu_keeper *keeper)
 {
     if (!keeper || keeper->state == STATE_CLOSED || !keeper->socket[0])
         return dlx__fail(DLX_E_NO_DAEMON, "this dlpackd has no GPU keeper");
@@ -383,8 +384,9 @@ static int check(const struct dlxd_gpu_keeper *keeper)
     return 0;
 }
 
-static int begin(struct dlxd_gpu_call **ret, struct dlxd_gpu_keeper *keeper, struct dlxd_user *user,
-                 const struct dlx_keeper_packet *request, dlxd_gpu_call_fn *fn, void *owner)
+static int keeper_begin(struct dlxd_gpu_call **ret, struct dlxd_gpu_keeper *keeper,
+                        struct dlxd_user *user, const struct dlx_keeper_packet *request,
+                        dlxd_gpu_call_fn *fn, void *owner)
 {
     struct dlxd_gpu_call *call = calloc(1, sizeof *call);
     if (!call)
@@ -406,7 +408,7 @@ static int begin(struct dlxd_gpu_call **ret, struct dlxd_gpu_keeper *keeper, str
     }
     dlxd_list_push_back(&keeper->calls, &call->node);
     *ret = call; /* before the call may be over */
-    go_on(keeper);
+    keeper_go_on(keeper);
     return 0;
 }
 
@@ -414,7 +416,7 @@ int dlxd_gpu_call_own(struct dlxd_gpu_call **ret, struct dlxd_gpu_keeper *keeper
                       struct dlxd_user *user, struct dlxd_gpu_member *member, uint64_t origin,
                       uint64_t whose, dlxd_gpu_call_fn *fn, void *owner)
 {
-    int r = check(keeper);
+    int r = keeper_check(keeper);
     if (r == 0)
         r = dlxd_gpu_origins_join(&keeper->origins, member, origin, whose);
     if (r < 0)
@@ -424,21 +426,21 @@ int dlxd_gpu_call_own(struct dlxd_gpu_call **ret, struct dlxd_gpu_keeper *keeper
                                           .origin = origin,
                                           .uid = (uint32_t)whose,
                                           .socket = (uint32_t)(whose >> 32)};
-    return begin(ret, keeper, user, &own, fn, owner);
+    return keeper_begin(ret, keeper, user, &own, fn, owner);
 }
 
 int dlxd_gpu_call_get(struct dlxd_gpu_call **ret, struct dlxd_gpu_keeper *keeper,
                       struct dlxd_user *user, uint64_t origin, uint64_t whose, uint64_t allocation,
                       dlxd_gpu_call_fn *fn, void *owner)
 {
-    int r = check(keeper);
+    int r = keeper_check(keeper);
     const struct dlx_keeper_packet get = {.kind = DLX_KEEPER_GET,
                                           .origin = origin,
                                           .allocation = allocation,
                                           .uid = (uint32_t)whose,
                                           .socket = (uint32_t)(whose >> 32),
                                           .reader = user->uid};
-    return r < 0 ? r : begin(ret, keeper, user, &get, fn, owner);
+    return r < 0 ? r : keeper_begin(ret, keeper, user, &get, fn, owner);
 }
 
 void dlxd_gpu_keeper_join(struct dlxd_gpu_keeper *keeper, struct dlxd_gpu_member *member,
@@ -451,7 +453,7 @@ void dlxd_gpu_keeper_join(struct dlxd_gpu_keeper *keeper, struct dlxd_gpu_member
 void dlxd_gpu_keeper_claim(struct dlxd_gpu_keeper *keeper)
 {
     if (keeper && dlxd_gpu_origins_first(&keeper->origins, DLXD_GPU_UNTOLD))
-        go_on(keeper);
+        keeper_go_on(keeper);
 }
 
 void dlxd_gpu_keeper_leave(struct dlxd_gpu_keeper *keeper, struct dlxd_gpu_member *member)
@@ -462,7 +464,7 @@ void dlxd_gpu_keeper_leave(struct dlxd_gpu_keeper *keeper, struct dlxd_gpu_membe
     if (keeper->state == STATE_CONNECTED && keeper->origins.n_leaving > LEAVING_MAX)
         (void)shutdown(keeper->fd, SHUT_RDWR);
     else if (keeper->state == STATE_CONNECTED)
-        flush(keeper);
+        keeper_flush(keeper);
 }
 
 struct dlxd_gpu_member *dlxd_gpu_keeper_find(const struct dlxd_gpu_keeper *keeper, uint64_t origin,
@@ -492,8 +494,8 @@ uint64_t dlxd_gpu_keeper_next_ns(const struct dlxd_gpu_keeper *keeper)
 void dlxd_gpu_keeper_look(struct dlxd_gpu_keeper *keeper, uint64_t now_ns)
 {
     while (dlxd_gpu_keeper_next_ns(keeper) <= now_ns)
-        finish(dlxd_container_of(keeper->calls.next, struct dlxd_gpu_call, node), DLX_E_TIMEOUT,
-               "the GPU keeper did not answer within 5 s");
+        keeper_finish(dlxd_container_of(keeper->calls.next, struct dlxd_gpu_call, node),
+                      DLX_E_TIMEOUT, "the GPU keeper did not answer within 5 s");
 }
 
 int dlxd_gpu_keeper_new(struct dlxd_gpu_keeper **ret, struct dlxd_watches *watches,

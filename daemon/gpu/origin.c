@@ -27,8 +27,8 @@ void dlxd_gpu_origins_deinit(struct dlxd_gpu_origins *origins)
     dlxd_idmap_deinit(&origins->by_origin);
 }
 
-static void set_state(struct dlxd_gpu_origins *origins, struct dlxd_gpu_origin *origin,
-                      enum dlxd_gpu_origin_state state)
+static void origin_set_state(struct dlxd_gpu_origins *origins, struct dlxd_gpu_origin *origin,
+                             enum dlxd_gpu_origin_state state)
 {
     origins->n_leaving -= origin->state == DLXD_GPU_LEAVING;
     origins->n_leaving += state == DLXD_GPU_LEAVING;
@@ -64,9 +64,9 @@ int dlxd_gpu_origins_join(struct dlxd_gpu_origins *origins, struct dlxd_gpu_memb
         dlxd_list_init(&origin->publishers);
         dlxd_list_init(&origin->node);
         dlxd_idmap_add(&origins->by_origin, &origin->by_origin, id);
-        set_state(origins, origin, DLXD_GPU_UNTOLD);
+        origin_set_state(origins, origin, DLXD_GPU_UNTOLD);
     } else if (origin->state == DLXD_GPU_LEAVING) {
-        set_state(origins, origin, DLXD_GPU_TOLD); /* the keeper was not told otherwise */
+        origin_set_state(origins, origin, DLXD_GPU_TOLD); /* the keeper was not told otherwise */
     }
     member->origin = origin;
     dlxd_list_push_back(&origin->publishers, &member->node);
@@ -83,7 +83,7 @@ void dlxd_gpu_origins_leave(struct dlxd_gpu_origins *origins, struct dlxd_gpu_me
     if (!dlxd_list_empty(&origin->publishers))
         return;
     if (origin->state == DLXD_GPU_TOLD)
-        set_state(origins, origin, DLXD_GPU_LEAVING);
+        origin_set_state(origins, origin, DLXD_GPU_LEAVING);
     else
         free_origin(origins, origin);
 }
@@ -101,7 +101,7 @@ void dlxd_gpu_origins_told(struct dlxd_gpu_origins *origins, struct dlxd_gpu_ori
     if (origin->state == DLXD_GPU_LEAVING)
         free_origin(origins, origin);
     else
-        set_state(origins, origin, DLXD_GPU_TOLD);
+        origin_set_state(origins, origin, DLXD_GPU_TOLD);
 }
 
 void dlxd_gpu_origins_reset(struct dlxd_gpu_origins *origins)
@@ -109,5 +109,6 @@ void dlxd_gpu_origins_reset(struct dlxd_gpu_origins *origins)
     dlx_for_each (it, &origins->lists[DLXD_GPU_LEAVING])
         free_origin(origins, dlxd_container_of(it, struct dlxd_gpu_origin, node));
     dlx_for_each (it, &origins->lists[DLXD_GPU_TOLD])
-        set_state(origins, dlxd_container_of(it, struct dlxd_gpu_origin, node), DLXD_GPU_UNTOLD);
+        origin_set_state(origins, dlxd_container_of(it, struct dlxd_gpu_origin, node),
+                         DLXD_GPU_UNTOLD);
 }

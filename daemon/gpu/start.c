@@ -59,7 +59,7 @@ void dlxd_gpu_start_deinit(struct dlxd_gpu_start *start)
     start->environment = NULL;
 }
 
-static void fail(struct dlxd_gpu_start *start, int code, const char *what)
+static void start_fail(struct dlxd_gpu_start *start, int code, const char *what)
 {
     start->code = code;
     (void)snprintf(start->text, sizeof start->text, "the GPU keeper, %.300s, %s", start->program,
@@ -75,12 +75,12 @@ void dlxd_gpu_start_run(struct dlxd_gpu_start *start)
     int status = dlxd_child_run(start->program, argv, start->environment, PATIENCE_NS);
     if (status == DLXD_CHILD_ABSENT) {
         int error = errno;
-        fail(start, dlx__error_from_errno(error), strerror(error));
+        start_fail(start, dlx__error_from_errno(error), strerror(error));
     } else if (status == DLXD_CHILD_LATE) {
-        fail(start, DLX_E_TIMEOUT, "was not ready in time and was ended");
+        start_fail(start, DLX_E_TIMEOUT, "was not ready in time and was ended");
     } else if (status != 0) {
         (void)snprintf(what, sizeof what, "ended with status %d", status);
-        fail(start, DLX_E_NO_DAEMON, what);
+        start_fail(start, DLX_E_NO_DAEMON, what);
     } else {
         start->code = 0;
     }

@@ -208,7 +208,7 @@ uint64_t dlxd_membership_size(void)
 
 /* The daemon is the only writer. Partner: the publisher stores gen, or retires messages, has a
  * fence, and loads the word. */
-static void add(dlx_atomic_u64 *word, uint64_t n)
+static void membership_add(dlx_atomic_u64 *word, uint64_t n)
 {
     dlx_store64_sc(word, dlx_load64_relaxed(word) + n);
 }
@@ -216,17 +216,17 @@ static void add(dlx_atomic_u64 *word, uint64_t n)
 void dlxd_membership_joined(const struct dlxd_membership_line *line)
 {
     if (line->page)
-        add(&line->page->lines[line->index].joins, 1);
+        membership_add(&line->page->lines[line->index].joins, 1);
 }
 
 void dlxd_membership_withdrawn(const struct dlxd_membership_line *line)
 {
     if (line->page)
-        add(&line->page->lines[line->index].joins, UINT64_MAX);
+        membership_add(&line->page->lines[line->index].joins, UINT64_MAX);
 }
 
 void dlxd_membership_left(const struct dlxd_membership_line *line)
 {
     if (line->page)
-        add(&line->page->lines[line->index].leaves, 1);
+        membership_add(&line->page->lines[line->index].leaves, 1);
 }

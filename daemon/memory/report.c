@@ -9,7 +9,7 @@ static bool copy(int fd, void *dst, size_t size)
 }
 
 /* Reads a word of a private copy. */
-static uint64_t look(const dlx_atomic_u64 *word)
+static uint64_t report_look(const dlx_atomic_u64 *word)
 {
     return dlx_load64_relaxed((dlx_atomic_u64 *)(uintptr_t)word);
 }
@@ -20,12 +20,12 @@ void dlxd_report_control(int fd, struct dlxd_control_report *ret)
     *ret = (struct dlxd_control_report){.published = 0};
     if (!copy(fd, &control, sizeof control))
         return;
-    ret->head = look(&control.head);
+    ret->head = report_look(&control.head);
     ret->waits = dlx_load32_relaxed(&control.blocked) != 0;
     ret->heeds_locks = dlx_load32_relaxed(&control.heeds_locks) != 0;
-    ret->published = look(&control.published);
-    ret->published_bytes = look(&control.published_bytes);
-    ret->refused = look(&control.refused);
+    ret->published = report_look(&control.published);
+    ret->published_bytes = report_look(&control.published_bytes);
+    ret->refused = report_look(&control.refused);
 }
 
 uint64_t dlxd_report_behind(const struct dlxd_control_report *control, uint64_t passed)
@@ -40,7 +40,7 @@ bool dlxd_report_has_left(int fd, uint32_t max_held)
     static uint64_t hold[DLX_SHM_HELD_MAX]; /* as in dlxd_report_link() */
     struct dlx_shm_link page;
     size_t size = max_held * sizeof *hold;
-    if (!copy(fd, &page, sizeof page) || look(&page.cursor) != DLX_SHM_CURSOR_CLOSED)
+    if (!copy(fd, &page, sizeof page) || report_look(&page.cursor) != DLX_SHM_CURSOR_CLOSED)
         return false;
     /* Read after the cursor: no hold is added any more. */
     if (pread(fd, hold, size, offsetof(struct dlx_shm_link, hold)) != (ssize_t)size)
@@ -61,12 +61,12 @@ void dlxd_report_link(int fd, uint32_t max_held, struct dlxd_link_report *ret)
     *ret = (struct dlxd_link_report){.taken = 0};
     if (!copy(fd, &page, sizeof(struct dlx_shm_link) + max_held * sizeof(uint64_t)))
         return;
-    ret->cursor = look(&page.link.cursor);
+    ret->cursor = report_look(&page.link.cursor);
     ret->started = dlx_load32_relaxed(&page.link.started) != 0;
-    ret->taken = look(&page.link.taken);
-    ret->skipped = look(&page.link.skipped);
-    ret->lost = look(&page.link.lost);
+    ret->taken = report_look(&page.link.taken);
+    ret->skipped = report_look(&page.link.skipped);
+    ret->lost = report_look(&page.link.lost);
     for (uint32_t i = 0; i < max_held; i++)
-        if (look(&page.link.hold[i]) != 0)
+        if (report_look(&page.link.hold[i]) != 0)
             ret->n_held++;
 }

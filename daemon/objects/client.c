@@ -93,7 +93,7 @@ int dlxd_client_supported(void)
     return 0;
 }
 
-static void on_death(void *data, int events)
+static void client_on_death(void *data, int events)
 {
     struct dlxd_client *client = data;
     (void)events;
@@ -114,7 +114,7 @@ void dlxd_client_rewatch(struct dlxd_client *client)
                                           (dlxd_list_empty(&client->tx) ? 0 : DLXD_WRITABLE));
 }
 
-static void flush(struct dlxd_client *client)
+static void client_flush(struct dlxd_client *client)
 {
     while (!dlxd_list_empty(&client->tx)) {
         struct tx_packet *tx = dlxd_container_of(client->tx.next, struct tx_packet, node);
@@ -133,11 +133,11 @@ static void flush(struct dlxd_client *client)
     dlxd_client_rewatch(client);
 }
 
-static void on_events(void *data, int events)
+static void client_on_events(void *data, int events)
 {
     struct dlxd_client *client = data;
     if (events & DLXD_WRITABLE)
-        flush(client);
+        client_flush(client);
     if (!(events & DLXD_READABLE) || dlxd_client_is_doomed(client))
         return;
     client->input = dlxd_input_seen(client->input);
@@ -145,7 +145,7 @@ static void on_events(void *data, int events)
     dlxd_task_start(&client->task, client->user);
 }
 
-static bool on_turn(struct dlxd_task *task)
+static bool client_on_turn(struct dlxd_task *task)
 {
     struct dlxd_client *client = dlxd_container_of(task, struct dlxd_client, task);
     return client->broker->readers->client(client);
@@ -173,11 +173,11 @@ static int set_up(struct dlxd_client *client, const char *socket)
             dlxd_charge_init(&client->connection_charge, client->user, DLXD_CONNECTIONS, 1);
     if (client->refuse_code < 0)
         client->refuse_text = strdup(dlx__error_message());
-    r = dlxd_watch_new(&client->watch, broker->watches, client->fd, DLXD_READABLE, on_events,
+    r = dlxd_watch_new(&client->watch, broker->watches, client->fd, DLXD_READABLE, client_on_events,
                        client);
     if (r == 0)
         r = dlxd_watch_new(&client->pid_watch, broker->watches, client->pidfd, DLXD_READABLE,
-                           on_death, client);
+                           client_on_death, client);
     return r;
 }
 
@@ -192,7 +192,7 @@ void dlxd_client_goodbye(int fd, int code, const char *text)
     (void)dlx__proto_send(fd, &packet, NULL, 0);
 }
 
-static void set_state(struct dlxd_client *client, enum dlxd_client_state state)
+static void client_set_state(struct dlxd_client *client, enum dlxd_client_state state)
 {
     struct dlxd_broker *broker = client->broker;
     if (client->user) {
@@ -238,7 +238,7 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
     client->accepted_ns = dlx__now_ns();
     dlxd_list_init(&client->node);
     dlxd_list_init(&client->greeting);
-    dlxd_task_init(&client->task, on_turn);
+    dlxd_task_init(&client->task, client_on_turn);
     dlxd_request_init(&client->request);
     dlxd_list_init(&client->shares);
     dlxd_drains_init(&client->drains);
@@ -257,7 +257,7 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
     client->id = ++broker->last_client;
     dlxd_list_push_back(&broker->clients, &client->node);
     dlxd_list_push_back(&broker->greeting, &client->greeting);
-    set_state(client, client->refuse_code < 0 ? DLXD_CLIENT_REFUSED : DLXD_CLIENT_GREETING);
+    client_set_state(client, client->refuse_code < 0 ? DLXD_CLIENT_REFUSED : DLXD_CLIENT_GREETING);
     make_way(broker, client->user);
     *ret = client;
     return 0;
@@ -318,7 +318,7 @@ void dlxd_client_free(struct dlxd_client *client)
 void dlxd_client_greet(struct dlxd_client *client, const char *name, uint32_t max_links)
 {
     dlxd_list_remove(&client->greeting);
-    set_state(client, DLXD_CLIENT_OPEN);
+    client_set_state(client, DLXD_CLIENT_OPEN);
     client->max_links = max_links;
     size_t n = 0;
     for (const unsigned char *c = (const unsigned char *)name; *c && n < sizeof client->name - 1;
@@ -342,7 +342,7 @@ void dlxd_client_doom(struct dlxd_client *client)
         return;
     dlxd_keeper_leave(client);
     dlxd_list_remove(&client->greeting);
-    set_state(client, DLXD_CLIENT_ENDING);
+    client_set_state(client, DLXD_CLIENT_ENDING);
     if (client->watch)
         dlxd_watch_set(client->watch, 0);
     if (client->pid_watch)
@@ -363,7 +363,7 @@ void dlxd_client_disconnect(struct dlxd_client *client, int code, const char *fm
     dlxd_log(DLXD_LOG_NOTICE, "disconnecting %s (pid %d, uid %u): %s: %s", client->name,
              (int)client->pid, (unsigned)client->principal->uid, dlx__error_name(code), text);
     client->dismissed = true;
-    flush(client);
+    client_flush(client);
     if (dlxd_list_empty(&client->tx))
         dlxd_client_goodbye(client->fd, code, text);
     dlxd_client_doom(client);
@@ -376,7 +376,7 @@ void dlxd_client_refuse(struct dlxd_client *client)
                                                : dlx__error_text(client->refuse_code));
 }
 
-static void enqueue(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+static void client_enqueue(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
     size_t size = dlx__wire__packet__get_packed_size(packet);
     if (client->n_tx >= DLXD_TX_PACKETS_MAX || size > DLXD_TX_BYTES_MAX - client->tx_size) {
@@ -405,7 +405,7 @@ void dlxd_client_send(struct dlxd_client *client, const Dlx__Wire__Packet *packe
     if (dlxd_list_empty(&client->tx))
         r = dlx__proto_send(client->fd, packet, NULL, 0);
     if (r == DLX_E_FULL || r == DLX_E_NO_MEMORY)
-        enqueue(client, packet);
+        client_enqueue(client, packet);
     else if (r < 0)
         dlxd_client_doom(client);
 }

@@ -150,7 +150,7 @@ static int make_bell(int pair[2])
     return 0;
 }
 
-static int send_added(struct dlxd_link *link, int bell)
+static int delivery_send_added(struct dlxd_link *link, int bell)
 {
     const struct dlxd_subscription *subscription = link->subscription;
     const struct dlxd_publisher *publisher = link->publisher;
@@ -217,7 +217,7 @@ static int tell_publisher(struct dlxd_link *link, int bell)
 {
     const struct dlxd_publisher *publisher = link->publisher;
     if (publisher->client)
-        return send_added(link, bell);
+        return delivery_send_added(link, bell);
     if (publisher->state != DLXD_PUBLISHER_SHOWN)
         return 0;
     (void)!send(bell, &(uint8_t){DLX_BELL_WAITS}, 1, MSG_DONTWAIT | MSG_NOSIGNAL);

@@ -16,8 +16,8 @@
 
 /* ---- lists --------------------------------------------------------------------------------- */
 
-static void enlist(struct dlxd_drain_node *node, struct dlxd_drains *drains,
-                   struct dlxd_drain *drain)
+static void draining_enlist(struct dlxd_drain_node *node, struct dlxd_drains *drains,
+                            struct dlxd_drain *drain)
 {
     node->drain = drain;
     node->drains = drains;
@@ -51,7 +51,7 @@ struct dlxd_holder *dlxd_holder_new(struct dlxd_client *client, int take_pidfd)
     return holder;
 }
 
-static void free_if_over(struct dlxd_holder *holder)
+static void draining_free_if_over(struct dlxd_holder *holder)
 {
     if (holder->client || holder->drains.n > 0)
         return;
@@ -62,7 +62,7 @@ static void free_if_over(struct dlxd_holder *holder)
 void dlxd_holder_disconnected(struct dlxd_holder *holder)
 {
     holder->client = NULL;
-    free_if_over(holder);
+    draining_free_if_over(holder);
 }
 
 /* ---- draining links ------------------------------------------------------------------------ */
@@ -82,7 +82,7 @@ static void leave_publisher(struct dlxd_drain *drain)
     drain->publisher = NULL;
 }
 
-static void end(struct dlxd_drain *drain)
+static void draining_end(struct dlxd_drain *drain)
 {
     struct dlxd_holder *holder = drain->holder;
     struct dlxd_user *user = drain->links_charge.user;
@@ -94,7 +94,7 @@ static void end(struct dlxd_drain *drain)
         dlxd_task_stop(&user->end_drains);
     if (holder->client)
         holder->client->n_links--;
-    free_if_over(holder);
+    draining_free_if_over(holder);
     dlxd_drain_free(drain);
 }
 
@@ -108,7 +108,7 @@ void dlxd_drains_look(struct dlxd_drains *drains)
         struct dlxd_drain *drain = drain_of(first);
         if (!drain->publisher ||
             dlxd_drain_has_left(drain->page_fd, drain->max_held, drain->holder->pidfd)) {
-            end(drain);
+            draining_end(drain);
         } else {
             dlxd_list_remove(first);
             dlxd_list_push_back(&drains->list, first);
@@ -129,9 +129,9 @@ bool dlxd_drain_begin(struct dlxd_drain *drain, struct dlxd_publisher *publisher
         dlxd_drains_look(of_user);
     drain->publisher = publisher;
     drain->holder = holder;
-    enlist(&drain->of_holder, &holder->drains, drain);
-    enlist(&drain->of_publishers, &publisher->client->drains, drain);
-    enlist(&drain->of_user, of_user, drain);
+    draining_enlist(&drain->of_holder, &holder->drains, drain);
+    draining_enlist(&drain->of_publishers, &publisher->client->drains, drain);
+    draining_enlist(&drain->of_user, of_user, drain);
     return true;
 }
 
@@ -146,7 +146,7 @@ static bool end_some(struct dlxd_task *task)
             return false;
         if (n == 0)
             return true;
-        end(drain);
+        draining_end(drain);
     }
     return false;
 }

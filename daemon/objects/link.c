@@ -18,6 +18,11 @@
 #include <stdio.h>
 #include <string.h>
 
+/* What a process can bear comes from its Hello: client/base/limits.c computes it. */
+#define BEAR_REMEDY                                                                                \
+    " with its limit of open files (or mappings): raise it (ulimit -n, LimitNOFILE=; "             \
+    "vm.max_map_count)"
+
 /* Adds the draining links to an error about a limit. */
 static int tell_draining(int r, size_t n)
 {
@@ -33,7 +38,7 @@ static int check_client(struct dlxd_client *client, const char *role)
     }
     if (client->n_links < client->max_links)
         return 0;
-    int r = dlx__fail(DLX_E_LIMIT, "%s %s (pid %d) has %zu links and can bear %u", role,
+    int r = dlx__fail(DLX_E_LIMIT, "%s %s (pid %d) has %zu links and can bear %u" BEAR_REMEDY, role,
                       client->name, (int)client->pid, client->n_links, client->max_links);
     return tell_draining(r, reads->n + writes->n);
 }
@@ -49,18 +54,18 @@ static int charge_user(struct dlxd_charge *charge, struct dlxd_user *user,
     return r == 0 ? 0 : tell_draining(r, user->drains.n);
 }
 
-static bool is_fair(const struct dlxd_client *client, const struct dlxd_user *user)
+static bool link_is_fair(const struct dlxd_client *client, const struct dlxd_user *user)
 {
     return user == client->user || dlxd_share_is_fair(dlxd_share_of(&client->shares, user) + 1,
                                                       client->max_links - client->n_links - 1);
 }
 
 /* No user may take all links of another user's publisher. The client has room for one link. */
-static int check_share(struct dlxd_client *client, const struct dlxd_user *user)
+static int link_check_share(struct dlxd_client *client, const struct dlxd_user *user)
 {
-    if (!is_fair(client, user))
+    if (!link_is_fair(client, user))
         dlxd_drains_look(&client->drains);
-    if (is_fair(client, user))
+    if (link_is_fair(client, user))
         return 0;
     int r =
         dlx__fail(DLX_E_LIMIT,
@@ -77,11 +82,11 @@ static int check_clients(const struct dlxd_link *link, const struct dlxd_publish
     int r = check_client(reader, "subscriber");
     if (r == 0 && writer)
         r = check_client(writer, "publisher");
-    return r == 0 && writer ? check_share(writer, reader->user) : r;
+    return r == 0 && writer ? link_check_share(writer, reader->user) : r;
 }
 
 /* Charges the subscriber's user; given back when the link becomes FAILED. */
-static int charge(struct dlxd_link *link)
+static int link_charge(struct dlxd_link *link)
 {
     struct dlxd_user *user = link->subscription->client->user;
     int r = charge_user(&link->drain->links_charge, user, DLXD_LINKS, 1);
@@ -233,7 +238,7 @@ static void link_free(struct dlxd_link *link)
 }
 
 /* Inserts by id: links with ids reserved for a subscription may be made after others. */
-static void enlist(struct dlxd_link *link, uint64_t id)
+static void link_enlist(struct dlxd_link *link, uint64_t id)
 {
     struct dlxd_list *links = &link->subscription->links, *after = links->prev;
     while (after != links &&
@@ -251,10 +256,10 @@ int dlxd_link_new(struct dlxd_subscription *subscription, struct dlxd_publisher 
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a link to publisher %s",
                          publisher->topic_name);
     link->from_start = from_start;
-    enlist(link, id);
+    link_enlist(link, id);
     int r = check_clients(link, publisher);
     if (r == 0)
-        r = charge(link);
+        r = link_charge(link);
     if (r == 0)
         r = attach(link, publisher);
     if (r < 0)
@@ -270,12 +275,12 @@ int dlxd_link_new_spare(struct dlxd_subscription *subscription, uint64_t id)
     if (!link)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a spare link to %s",
                          subscription->topic_name);
-    int r = charge(link);
+    int r = link_charge(link);
     if (r < 0) {
         link_free(link);
         return r;
     }
-    enlist(link, id);
+    link_enlist(link, id);
     link->spare = true;
     subscription->n_spares++;
     subscription->broker->registry.n_spares++;

@@ -55,7 +55,7 @@ static uint64_t announced_to(const struct dlxd_publisher *publisher,
 
 /* ---- a new subscription -------------------------------------------------------------------- */
 
-static int add(struct dlxd_offers *offers, const struct dlxd_publisher *publisher)
+static int offer_add(struct dlxd_offers *offers, const struct dlxd_publisher *publisher)
 {
     if (offers->n_publishers == offers->n_publishers_max) {
         size_t n = offers->n_publishers_max ? offers->n_publishers_max * 2 : 16;
@@ -70,7 +70,7 @@ static int add(struct dlxd_offers *offers, const struct dlxd_publisher *publishe
     return 0;
 }
 
-static int add_topic(struct dlxd_offers *offers, const struct dlxd_topic *topic)
+static int offer_add_topic(struct dlxd_offers *offers, const struct dlxd_topic *topic)
 {
     int r = 0;
     if (!may_offer(offers->subscription, topic->name))
@@ -84,7 +84,7 @@ static int add_topic(struct dlxd_offers *offers, const struct dlxd_topic *topic)
             continue;
         r = dlxd_offer_fits(offers->subscription, publisher);
         if (r == 0)
-            r = add(offers, publisher);
+            r = offer_add(offers, publisher);
     }
     return r;
 }
@@ -95,13 +95,13 @@ static int find_some(struct dlxd_offers *offers)
     const struct dlxd_subscription *subscription = offers->subscription;
     struct dlxd_registry *registry = &subscription->broker->registry;
     const struct dlxd_topic *topic = subscription->topic;
-    int r = topic ? add_topic(offers, topic) : 0;
+    int r = topic ? offer_add_topic(offers, topic) : 0;
     for (uint32_t n = LOOKS_AT_ONCE; n > 0 && r == 0 && !subscription->topic; n--) {
         topic = dlxd_registry_next(registry, subscription->topic_name, &offers->cursor);
         if (!topic)
             break;
         if (dlx__pattern_matches(subscription->topic_name, topic->name))
-            r = add_topic(offers, topic);
+            r = offer_add_topic(offers, topic);
     }
     if (r < 0)
         return r;
@@ -241,7 +241,7 @@ static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publish
     int r = 0;
     if (offers && !offers->found_all) {
         /* A link made now would precede the links that the reply to Subscribe counts. */
-        r = add(offers, publisher);
+        r = offer_add(offers, publisher);
     } else if (!from_start || !assign_spare(subscription, publisher)) {
         r = make_link(subscription, publisher, registry->last_link + 1, from_start);
         registry->last_link += r == 0;

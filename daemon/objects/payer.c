@@ -19,7 +19,7 @@ static struct dlxd_link *find_untold(struct dlxd_publisher *publisher, struct dl
     return NULL;
 }
 
-static void charge(struct dlxd_arena *arena)
+static void payer_charge(struct dlxd_arena *arena)
 {
     const struct dlxd_link *payer = arena->untold;
     if (!payer) {
@@ -33,7 +33,7 @@ static void charge_from(struct dlxd_publisher *publisher, struct dlxd_list *from
                         struct dlxd_arena *arena)
 {
     arena->untold = find_untold(publisher, from, arena);
-    charge(arena);
+    payer_charge(arena);
 }
 
 void dlxd_payer_of_dropped(struct dlxd_publisher *publisher, struct dlxd_arena *arena)
@@ -46,7 +46,7 @@ void dlxd_payer_may_change(struct dlxd_link *link, struct dlxd_arena *arena)
     if (arena->untold == link)
         charge_from(link->publisher, link->by_publisher.next, arena);
     else
-        charge(arena);
+        payer_charge(arena);
 }
 
 void dlxd_payer_of_gone(struct dlxd_publisher *publisher)

@@ -65,8 +65,9 @@ void dlxd_pending_joins_deinit(struct dlxd_pending_joins *pending_joins)
 /* ---- sending ------------------------------------------------------------------------------- */
 
 /* Takes the flight on success. */
-static int send_added(const struct dlxd_publisher *publisher, struct dlxd_flight *flight,
-                      const Dlx__Wire__LinkAdded *body, const int *fds)
+static int pending_join_send_added(const struct dlxd_publisher *publisher,
+                                   struct dlxd_flight *flight, const Dlx__Wire__LinkAdded *body,
+                                   const int *fds)
 {
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
     packet.body_case = DLX__WIRE__PACKET__BODY_LINK_ADDED;
@@ -87,7 +88,7 @@ static bool is_full(int r)
 }
 
 /* Sends pending joins in order, as far as there is room. */
-static int flush(struct dlxd_publisher *publisher)
+static int pending_join_flush(struct dlxd_publisher *publisher)
 {
     struct dlxd_pending_joins *pending_joins = &publisher->pending_joins;
     size_t n = pending_joins->n;
@@ -95,7 +96,8 @@ static int flush(struct dlxd_publisher *publisher)
     while (pending_joins->n > 0) {
         struct dlxd_pending_join *pending_join =
             dlxd_container_of(pending_joins->list.next, struct dlxd_pending_join, node);
-        r = send_added(publisher, pending_join->flight, &pending_join->body, pending_join->fds);
+        r = pending_join_send_added(publisher, pending_join->flight, &pending_join->body,
+                                    pending_join->fds);
         if (r < 0)
             break;
         pending_join->flight = NULL;
@@ -118,10 +120,10 @@ static int flush(struct dlxd_publisher *publisher)
     return r;
 }
 
-static void on_events(void *data, int events)
+static void pending_join_on_events(void *data, int events)
 {
     (void)events;
-    (void)flush(data);
+    (void)pending_join_flush(data);
 }
 
 void dlxd_pending_joins_retry(struct dlxd_broker *broker)
@@ -131,7 +133,8 @@ void dlxd_pending_joins_retry(struct dlxd_broker *broker)
         struct dlxd_list *first = broker->slow.next;
         struct dlxd_pending_joins *pending_joins =
             dlxd_container_of(first, struct dlxd_pending_joins, slow);
-        (void)flush(dlxd_container_of(pending_joins, struct dlxd_publisher, pending_joins));
+        (void)pending_join_flush(
+            dlxd_container_of(pending_joins, struct dlxd_publisher, pending_joins));
         if (first == last)
             break;
     }
@@ -153,7 +156,7 @@ static bool has_left(const struct dlxd_pending_join *pending_join)
 }
 
 /* No event reports the release of the last message that a subscriber holds. */
-static void look(struct dlxd_pending_joins *pending_joins)
+static void pending_join_look(struct dlxd_pending_joins *pending_joins)
 {
     dlx_for_each (it, &pending_joins->list) {
         struct dlxd_pending_join *pending_join =
@@ -177,13 +180,14 @@ void dlxd_pending_join_link_ended(struct dlxd_link *link)
     if (has_left(pending_join))
         withdraw(pending_join);
     else if (pending_joins->n_ended >= pending_joins->look_at)
-        look(pending_joins);
+        pending_join_look(pending_joins);
 }
 
 /* ---- waiting ------------------------------------------------------------------------------- */
 
 /* No user may take all places of another user's publisher. */
-static bool is_fair(const struct dlxd_publisher *publisher, const struct dlxd_user *user)
+static bool pending_join_is_fair(const struct dlxd_publisher *publisher,
+                                 const struct dlxd_user *user)
 {
     uint32_t n = 1;
     if (user == publisher->user)
@@ -196,7 +200,8 @@ static bool is_fair(const struct dlxd_publisher *publisher, const struct dlxd_us
 
 static bool has_room(const struct dlxd_publisher *publisher, const struct dlxd_user *user)
 {
-    return publisher->pending_joins.n < DLXD_PENDING_JOINS_MAX && is_fair(publisher, user);
+    return publisher->pending_joins.n < DLXD_PENDING_JOINS_MAX &&
+           pending_join_is_fair(publisher, user);
 }
 
 static int check_room(struct dlxd_publisher *publisher, const struct dlxd_user *user)
@@ -204,7 +209,7 @@ static int check_room(struct dlxd_publisher *publisher, const struct dlxd_user *
     struct dlxd_pending_joins *pending_joins = &publisher->pending_joins;
     if (!has_room(publisher, user) && pending_joins->n_ended > 0 &&
         dlx__now_ns() - pending_joins->looked_ns > LOOK_NS)
-        look(pending_joins);
+        pending_join_look(pending_joins);
     if (has_room(publisher, user))
         return 0;
     int r =
@@ -219,8 +224,8 @@ static int check_room(struct dlxd_publisher *publisher, const struct dlxd_user *
 }
 
 /* Takes the flight on success. */
-static int enqueue(struct dlxd_link *link, struct dlxd_flight *flight,
-                   const Dlx__Wire__LinkAdded *body, const int *fds)
+static int pending_join_enqueue(struct dlxd_link *link, struct dlxd_flight *flight,
+                                const Dlx__Wire__LinkAdded *body, const int *fds)
 {
     struct dlxd_publisher *publisher = link->publisher;
     struct dlxd_pending_joins *pending_joins = &publisher->pending_joins;
@@ -228,7 +233,8 @@ static int enqueue(struct dlxd_link *link, struct dlxd_flight *flight,
     int r = check_room(publisher, user);
     if (r == 0 && !pending_joins->watch)
         r = dlxd_watch_new(&pending_joins->watch, publisher->broker->watches,
-                           publisher->link_sock->fd, DLXD_WRITABLE, on_events, publisher);
+                           publisher->link_sock->fd, DLXD_WRITABLE, pending_join_on_events,
+                           publisher);
     if (r < 0)
         return r;
     struct dlxd_pending_join *pending_join = calloc(1, sizeof *pending_join);
@@ -264,12 +270,12 @@ int dlxd_pending_join_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *b
     int r = dlxd_flight_new(&flight, link->subscription->client->user, N_FDS);
     if (r < 0)
         return r == DLX_E_LIMIT ? DLX_E_FULL : r;
-    r = flush(publisher);
+    r = pending_join_flush(publisher);
     if (r == 0)
-        r = send_added(publisher, flight, body, fds);
+        r = pending_join_send_added(publisher, flight, body, fds);
     bool waits = publisher->pending_joins.n > 0 ? r != DLX_E_DISCONNECTED : is_full(r);
     if (waits)
-        r = enqueue(link, flight, body, fds);
+        r = pending_join_enqueue(link, flight, body, fds);
     if (r < 0)
         dlxd_flight_free(flight);
     return r;

@@ -75,8 +75,8 @@ static int new_region(struct dlxd_publisher *publisher, struct dlxd_user *user, 
 }
 
 /* The steps that can fail, before any other object knows the publisher. */
-static int allocate(struct dlxd_publisher *publisher, struct dlxd_user *user,
-                    struct dlxd_publisher_fds *ret_fds)
+static int publisher_allocate(struct dlxd_publisher *publisher, struct dlxd_user *user,
+                              struct dlxd_publisher_fds *ret_fds)
 {
     int pair[2];
     int size = LINK_SOCK_SNDBUF;
@@ -154,7 +154,7 @@ int dlxd_publisher_new(struct dlxd_publisher **ret, struct dlxd_client *client, 
     publisher->pid = client->pid;
     publisher->principal = dlxd_principal_ref(client->principal);
     memcpy(publisher->client_name, client->name, sizeof publisher->client_name);
-    int r = allocate(publisher, client->user, &fds);
+    int r = publisher_allocate(publisher, client->user, &fds);
     if (r < 0) {
         publisher_free(publisher);
         return r;
@@ -290,7 +290,7 @@ static void leave_client(struct dlxd_publisher *publisher)
     dlxd_arenas_deinit(&publisher->unready);
 }
 
-static uint64_t head_of(const struct dlxd_publisher *publisher)
+static uint64_t publisher_head_of(const struct dlxd_publisher *publisher)
 {
     struct dlxd_control_report report;
     dlxd_report_control(publisher->control->fd, &report);
@@ -321,7 +321,7 @@ void dlxd_publisher_vanish(struct dlxd_publisher *publisher)
     dlx_for_each (it, &publisher->links)
         publisher->n_undelivered +=
             !dlxd_container_of(it, struct dlxd_link, by_publisher)->gone_sent;
-    publisher->gone_head = head_of(publisher);
+    publisher->gone_head = publisher_head_of(publisher);
     publisher->n_links++; /* keeps the publisher alive here */
     dlxd_publisher_tell_links(publisher);
     publisher->n_links--;
@@ -329,7 +329,7 @@ void dlxd_publisher_vanish(struct dlxd_publisher *publisher)
     dlxd_publisher_link_left(publisher);
 }
 
-static bool end(struct dlxd_publisher *publisher, int pidfd)
+static bool publisher_end(struct dlxd_publisher *publisher, int pidfd)
 {
     if (!dlxd_retained_is_wanted(publisher)) {
         dlxd_publisher_vanish(publisher);
@@ -344,12 +344,12 @@ static bool end(struct dlxd_publisher *publisher, int pidfd)
 
 bool dlxd_publisher_end(struct dlxd_publisher *publisher)
 {
-    return publisher && end(publisher, -1);
+    return publisher && publisher_end(publisher, -1);
 }
 
 void dlxd_publisher_die(struct dlxd_publisher *publisher, int pidfd)
 {
-    (void)end(publisher, pidfd);
+    (void)publisher_end(publisher, pidfd);
 }
 
 void dlxd_publisher_delivered(struct dlxd_publisher *publisher)

@@ -14,7 +14,7 @@
 #define SENT_AT_ONCE 16U
 
 /* A link of a GONE publisher fails if its subscriber does not know the publisher yet. */
-static void tell(struct dlxd_link *link)
+static void publisher_links_tell(struct dlxd_link *link)
 {
     if (link->publisher->state != DLXD_PUBLISHER_GONE || link->state >= DLXD_LINK_ADDED) {
         dlxd_link_schedule(link);
@@ -32,7 +32,7 @@ static bool tell_some(struct dlxd_publisher *publisher)
         struct dlxd_link *link =
             dlxd_container_of(publisher->cursor, struct dlxd_link, by_publisher);
         publisher->cursor = publisher->cursor->next;
-        tell(link);
+        publisher_links_tell(link);
     }
     publisher->telling = false;
     publisher->n_links--;

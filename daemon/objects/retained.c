@@ -37,7 +37,7 @@ bool dlxd_retained_is_wanted(const struct dlxd_publisher *publisher)
 }
 
 /* Puts it into the list of publishers that stay, or by time into the list of those that expire. */
-static void enlist(struct dlxd_publisher *publisher, uint64_t for_ns)
+static void retained_enlist(struct dlxd_publisher *publisher, uint64_t for_ns)
 {
     struct dlxd_broker *broker = publisher->broker;
     dlxd_list_remove(&publisher->by_client);
@@ -62,7 +62,7 @@ static void settle(struct dlxd_publisher *publisher)
     publisher->death = dlxd_watch_free(publisher->death);
     publisher->dying_pidfd = dlx__close(publisher->dying_pidfd);
     publisher->state = DLXD_PUBLISHER_RETAINED;
-    enlist(publisher, publisher->config.retain_for_ns);
+    retained_enlist(publisher, publisher->config.retain_for_ns);
     dlxd_keeper_update(publisher);
     dlxd_log(DLXD_LOG_INFO, "%s: retaining messages of %s (pid %d, uid %u)", publisher->topic_name,
              publisher->client_name, (int)publisher->pid, (unsigned)publisher->principal->uid);
@@ -75,7 +75,7 @@ static bool leaves_nothing(const struct dlxd_publisher *publisher)
     return publisher->config.latched || n_published(publisher) == 0;
 }
 
-static void on_death(void *data, int events)
+static void retained_on_death(void *data, int events)
 {
     struct dlxd_publisher *publisher = data;
     (void)events;
@@ -111,7 +111,7 @@ static bool reopen_pidfd(struct dlxd_publisher *publisher)
 static int try_to_watch(struct dlxd_publisher *publisher)
 {
     return dlxd_watch_new(&publisher->death, publisher->broker->watches, publisher->dying_pidfd,
-                          DLXD_READABLE, on_death, publisher);
+                          DLXD_READABLE, retained_on_death, publisher);
 }
 
 /* The publishers of a client share one pidfd from the previous daemon, and Linux adds the same open
@@ -128,12 +128,12 @@ void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd)
         settle(publisher);
         return;
     }
-    enlist(publisher, DLXD_DYING_NS);
+    retained_enlist(publisher, DLXD_DYING_NS);
     publisher->dying_pidfd = fcntl(pidfd, F_DUPFD_CLOEXEC, 0);
     if (publisher->dying_pidfd >= 0 && watch_death(publisher) == 0)
         publisher->state = DLXD_PUBLISHER_DYING;
     else
-        enlist(publisher, 1); /* its death could not be seen */
+        retained_enlist(publisher, 1); /* its death could not be seen */
 }
 
 /* May new subscriptions join it although it may write? Its library must check for their locks, and
@@ -158,9 +158,9 @@ bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
     if (is_dead(pidfd)) {
         bool was_there = pidfd >= 0 && publisher->config.retain_for_ns > 0;
         if (expires_ns > 0)
-            enlist(publisher, expires_ns > now ? expires_ns - now : 1);
+            retained_enlist(publisher, expires_ns > now ? expires_ns - now : 1);
         else
-            enlist(publisher, was_there ? publisher->config.retain_for_ns : 0);
+            retained_enlist(publisher, was_there ? publisher->config.retain_for_ns : 0);
         dlxd_keeper_update(publisher);
         dlxd_retained_succeed(publisher);
         return false;
@@ -172,9 +172,9 @@ bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
     publisher->announced_late = UINT64_MAX;
     dlxd_retained_resume(publisher);
     publisher->dying_pidfd = dlx__steal_fd(&pidfd);
-    enlist(publisher, 0);
+    retained_enlist(publisher, 0);
     if (watch_death(publisher) < 0)
-        enlist(publisher, 1); /* its death could not be seen */
+        retained_enlist(publisher, 1); /* its death could not be seen */
     dlxd_retained_succeed(publisher);
     return !is_shown;
 }
@@ -274,11 +274,10 @@ int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint3
                          "a rule allows to drop",
                          name, (unsigned)other->principal->uid, (unsigned)client->principal->uid);
     if (here)
-        return dlx__fail(
-            DLX_E_NOT_FOUND,
-            "nothing is retained on %s: its publisher %s (pid %d) is still there, end it "
-            "first",
-            name, here->client_name, (int)here->pid);
+        return dlx__fail(DLX_E_NOT_FOUND, "nothing is retained on %s: its publisher %s (pid %d) %s",
+                         name, here->client_name, (int)here->pid,
+                         here->config.retain > 0 ? "is still there, end it first"
+                                                 : "retains nothing");
     return dlx__fail(DLX_E_NOT_FOUND, "nothing is retained on %s", name);
 }
 

@@ -27,12 +27,12 @@ void dlxd_subscription_rewatch(struct dlxd_subscription *subscription)
                            (subscription->state == DLXD_SUBSCRIPTION_FULL ? DLXD_WRITABLE : 0));
 }
 
-static void start(struct dlxd_subscription *subscription)
+static void subscription_start(struct dlxd_subscription *subscription)
 {
     dlxd_task_start(&subscription->task, subscription->client->user);
 }
 
-static void on_events(void *data, int events)
+static void subscription_on_events(void *data, int events)
 {
     struct dlxd_subscription *subscription = data;
     if (dlxd_subscription_is_doomed(subscription))
@@ -42,10 +42,10 @@ static void on_events(void *data, int events)
     if (events & DLXD_READABLE)
         subscription->input = dlxd_input_seen(subscription->input);
     dlxd_subscription_rewatch(subscription);
-    start(subscription);
+    subscription_start(subscription);
 }
 
-static bool on_turn(struct dlxd_task *task)
+static bool subscription_on_turn(struct dlxd_task *task)
 {
     struct dlxd_subscription *subscription =
         dlxd_container_of(task, struct dlxd_subscription, task);
@@ -87,7 +87,7 @@ int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *cl
     dlxd_list_init(&subscription->links);
     dlxd_list_init(&subscription->pending);
     dlxd_list_init(&subscription->stuck);
-    dlxd_task_init(&subscription->task, on_turn);
+    dlxd_task_init(&subscription->task, subscription_on_turn);
     (void)snprintf(subscription->topic_name, sizeof subscription->topic_name, "%s", topic);
     int r = dlxd_charge_init(&subscription->object_charge, client->user, DLXD_OBJECTS, 1);
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
@@ -103,7 +103,7 @@ int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *cl
     }
     if (r == 0) {
         r = dlxd_watch_new(&subscription->watch, client->broker->watches, pair[0], DLXD_READABLE,
-                           on_events, subscription);
+                           subscription_on_events, subscription);
     }
     bool pattern = dlx__is_pattern(topic);
     if (r == 0)
@@ -162,7 +162,7 @@ void dlxd_subscription_doom(struct dlxd_subscription *subscription)
     if (dlxd_subscription_is_doomed(subscription))
         return;
     begin_end(subscription);
-    start(subscription);
+    subscription_start(subscription);
 }
 
 struct dlxd_subscription *dlxd_subscription_find(struct dlxd_client *client, uint64_t id)
@@ -199,11 +199,11 @@ int dlxd_subscription_ack(struct dlxd_subscription *subscription, uint32_t n)
 void dlxd_subscription_mark(struct dlxd_subscription *subscription)
 {
     if (subscription->state == DLXD_SUBSCRIPTION_OPEN)
-        start(subscription);
+        subscription_start(subscription);
 }
 
 void dlxd_subscription_open(struct dlxd_subscription *subscription)
 {
     subscription->state = DLXD_SUBSCRIPTION_OPEN;
-    start(subscription);
+    subscription_start(subscription);
 }

@@ -72,7 +72,8 @@ void dlxd_handover_deinit(struct dlxd_handover *handover)
     dlxd_handover_init(handover);
 }
 
-static struct dlxd_handover_item *add(struct dlxd_handover *handover, int fd, const char *name)
+static struct dlxd_handover_item *handover_add(struct dlxd_handover *handover, int fd,
+                                               const char *name)
 {
     if (handover->n == handover->n_max) {
         size_t n = handover->n_max ? handover->n_max * 2 : 64;
@@ -92,7 +93,7 @@ static struct dlxd_handover_item *add(struct dlxd_handover *handover, int fd, co
 
 int dlxd_handover_add(struct dlxd_handover *handover, int fd, const char *name, bool not_stored)
 {
-    struct dlxd_handover_item *item = add(handover, fd, name);
+    struct dlxd_handover_item *item = handover_add(handover, fd, name);
     if (!item)
         return DLX_E_NO_MEMORY;
     item->flags = not_stored ? (uint32_t)ITEM_NOT_STORED : 0;
@@ -102,7 +103,7 @@ int dlxd_handover_add(struct dlxd_handover *handover, int fd, const char *name, 
 int dlxd_handover_add_lock(struct dlxd_handover *handover, int fd, const char *name,
                            const struct dlxd_listen_lock *lock)
 {
-    struct dlxd_handover_item *item = add(handover, fd, name);
+    struct dlxd_handover_item *item = handover_add(handover, fd, name);
     if (!item)
         return DLX_E_NO_MEMORY;
     item->flags = ITEM_NOT_STORED | (lock->is_bound ? (uint32_t)ITEM_BOUND : 0) |
@@ -175,7 +176,7 @@ static bool parse_variable(const char *text, int *ret_fd)
     return true;
 }
 
-static int check_header(int fd, struct header *ret)
+static int handover_check_header(int fd, struct header *ret)
 {
     struct stat st;
     if (fstat(fd, &st) < 0)
@@ -216,7 +217,7 @@ static int check_item(const struct dlxd_handover_item *item, int table_fd)
 
 /* Gives each name a descriptor of its own, which is close-on-exec. The first use of a number keeps
  * it. */
-static int own(int fd, int *ret)
+static int handover_own(int fd, int *ret)
 {
     int flags = fcntl(fd, F_GETFD);
     bool is_first = flags >= 0 && !(flags & FD_CLOEXEC);
@@ -239,7 +240,7 @@ static int take_item(struct dlxd_manager_fds *manager_fds, const struct dlxd_han
     if (!to->name)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for %s", item->name);
     manager_fds->n++;
-    return item->fd < 0 ? 0 : own(item->fd, &to->fd);
+    return item->fd < 0 ? 0 : handover_own(item->fd, &to->fd);
 }
 
 static int take_all(struct dlxd_manager_fds *manager_fds, const struct header *header, int fd)
@@ -273,7 +274,7 @@ int dlxd_handover_take(struct dlxd_manager_fds *manager_fds)
         return 0;
     int r = fd < FIRST_FD ? dlx__fail(DLX_E_INVALID, "it names no descriptor") : 0;
     if (r == 0)
-        r = check_header(fd, &header);
+        r = handover_check_header(fd, &header);
     if (r == 0)
         r = take_all(manager_fds, &header, fd);
     if (fd >= FIRST_FD)

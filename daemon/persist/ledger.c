@@ -46,7 +46,7 @@ int dlxd_ledger_init(struct dlxd_ledger *ledger)
     return r;
 }
 
-static int check_header(int fd)
+static int ledger_check_header(int fd)
 {
     struct header seen;
     ssize_t n = pread(fd, &seen, sizeof seen, 0);
@@ -68,7 +68,8 @@ int dlxd_ledger_open(struct dlxd_ledger *ledger, int take_fd)
     struct stat st;
     struct dlxd_ledger_entry entry;
     *ledger = (struct dlxd_ledger){.fd = take_fd};
-    int r = fstat(take_fd, &st) < 0 ? dlx__fail_errno("fstat of a ledger") : check_header(take_fd);
+    int r = fstat(take_fd, &st) < 0 ? dlx__fail_errno("fstat of a ledger")
+                                    : ledger_check_header(take_fd);
     if (r == 0)
         r = reserve(ledger, (uint32_t)DLX_MIN(DLX_MAX(st.st_size / ENTRY, 1) - 1, INT32_MAX));
     if (r < 0) {
@@ -87,8 +88,8 @@ void dlxd_ledger_deinit(struct dlxd_ledger *ledger)
     *ledger = (struct dlxd_ledger){.fd = -1};
 }
 
-static int write_entry(const struct dlxd_ledger *ledger, uint32_t index,
-                       const struct dlxd_ledger_entry *entry)
+static int ledger_write_entry(const struct dlxd_ledger *ledger, uint32_t index,
+                              const struct dlxd_ledger_entry *entry)
 {
     ssize_t n = pwrite(ledger->fd, entry, sizeof *entry, (off_t)index * ENTRY);
     if (n == ENTRY)
@@ -113,7 +114,7 @@ int dlxd_ledger_put(struct dlxd_ledger *ledger, uint32_t index,
 {
     int r = index ? 0 : free_index(ledger, &index);
     if (r == 0)
-        r = write_entry(ledger, index, entry);
+        r = ledger_write_entry(ledger, index, entry);
     if (r < 0)
         return r;
     ledger->used[index] = true;
@@ -124,7 +125,7 @@ void dlxd_ledger_remove(struct dlxd_ledger *ledger, uint32_t index)
 {
     static const struct dlxd_ledger_entry empty;
     /* If clearing fails, the entry has no regions any more, and the next daemon drops it. */
-    (void)write_entry(ledger, index, &empty);
+    (void)ledger_write_entry(ledger, index, &empty);
     ledger->used[index] = false;
 }
 

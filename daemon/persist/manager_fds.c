@@ -13,7 +13,7 @@
 #define FIRST_FD 3
 
 /* Parses a whole number that is not negative; returns -1 for anything else. */
-static long parse(const char *text)
+static long manager_fds_parse(const char *text)
 {
     char *end;
     if (!text || *text < '0' || *text > '9')
@@ -23,7 +23,8 @@ static long parse(const char *text)
     return *end || errno ? -1 : value;
 }
 
-static int add(struct dlxd_manager_fds *manager_fds, int fd, const char *name, size_t name_size)
+static int manager_fds_add(struct dlxd_manager_fds *manager_fds, int fd, const char *name,
+                           size_t name_size)
 {
     struct dlxd_manager_fd *to = &manager_fds->fds[manager_fds->n];
     to->name = strndup(name, name_size);
@@ -34,15 +35,16 @@ static int add(struct dlxd_manager_fds *manager_fds, int fd, const char *name, s
     return fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 ? dlx__fail_errno("inherited descriptor %d", fd) : 0;
 }
 
-static int fill(struct dlxd_manager_fds *manager_fds, size_t n, const char *names)
+static int manager_fds_fill(struct dlxd_manager_fds *manager_fds, size_t n, const char *names)
 {
     manager_fds->fds = calloc(n, sizeof *manager_fds->fds);
     if (!manager_fds->fds)
         return DLX_E_NO_MEMORY;
     for (size_t i = 0; i < n; i++) {
         size_t size = names ? strcspn(names, ":") : 0;
-        int r = names ? add(manager_fds, FIRST_FD + (int)i, names, size)
-                      : add(manager_fds, FIRST_FD + (int)i, "unknown", sizeof "unknown" - 1);
+        int r = names ? manager_fds_add(manager_fds, FIRST_FD + (int)i, names, size)
+                      : manager_fds_add(manager_fds, FIRST_FD + (int)i, "unknown",
+                                        sizeof "unknown" - 1);
         if (r < 0)
             return r;
         if (!names)
@@ -63,11 +65,11 @@ int dlxd_manager_fds_init(struct dlxd_manager_fds *manager_fds)
         dlxd_manager_fds_deinit(manager_fds);
     if (r < 0 || manager_fds->is_handed_over)
         return r;
-    long n = parse(getenv("LISTEN_FDS"));
-    if (n <= 0 || parse(getenv("LISTEN_PID")) != (long)getpid())
+    long n = manager_fds_parse(getenv("LISTEN_FDS"));
+    if (n <= 0 || manager_fds_parse(getenv("LISTEN_PID")) != (long)getpid())
         return 0;
     r = n > INT_MAX / 2 ? dlx__fail(DLX_E_INVALID, "LISTEN_FDS=%ld", n)
-                        : fill(manager_fds, (size_t)n, getenv("LISTEN_FDNAMES"));
+                        : manager_fds_fill(manager_fds, (size_t)n, getenv("LISTEN_FDNAMES"));
     (void)unsetenv("LISTEN_PID");
     (void)unsetenv("LISTEN_FDS");
     (void)unsetenv("LISTEN_FDNAMES");

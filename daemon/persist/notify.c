@@ -28,7 +28,7 @@ bool dlxd_notify_is_possible(void)
 }
 
 /* Parses a whole decimal number; returns 0 for anything else, and 0 has no use here. */
-static uint64_t parse(const char *text)
+static uint64_t notify_parse(const char *text)
 {
     char *end;
     if (!text || *text < '0' || *text > '9')
@@ -41,9 +41,9 @@ static uint64_t parse(const char *text)
 uint64_t dlxd_notify_watchdog_us(void)
 {
     const char *pid = getenv("WATCHDOG_PID");
-    if (pid && parse(pid) != (uint64_t)getpid())
+    if (pid && notify_parse(pid) != (uint64_t)getpid())
         return 0;
-    return dlxd_notify_is_possible() ? parse(getenv("WATCHDOG_USEC")) : 0;
+    return dlxd_notify_is_possible() ? notify_parse(getenv("WATCHDOG_USEC")) : 0;
 }
 
 int dlxd_notify(const char *state, int borrow_fd)

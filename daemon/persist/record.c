@@ -33,7 +33,7 @@ void dlxd_record_write(const struct dlxd_publisher *publisher, struct dlxd_ledge
         memcpy(ret->socket, publisher->principal->socket, sizeof ret->socket);
 }
 
-static const char *socket_of(const struct dlxd_ledger_entry *entry)
+static const char *record_socket_of(const struct dlxd_ledger_entry *entry)
 {
     return *entry->socket ? entry->socket : DLXD_SOCKET_MAIN;
 }
@@ -43,7 +43,7 @@ void dlxd_record_read(const struct dlxd_ledger_entry *entry, struct dlxd_publish
     *ret = (struct dlxd_publisher_former){
         .id = entry->id,
         .uid = entry->uid,
-        .socket = socket_of(entry),
+        .socket = record_socket_of(entry),
         .pid = (pid_t)entry->pid,
         .client_name = entry->client_name,
         .topic = entry->topic,
@@ -80,7 +80,7 @@ void dlxd_record_name_ledger(char *name)
 }
 
 /* Parses the next number of a name, and the text before it. */
-static bool parse_number(const char **at, const char *before, uint64_t max, uint64_t *ret)
+static bool record_parse_number(const char **at, const char *before, uint64_t max, uint64_t *ret)
 {
     char *end;
     if (strncmp(*at, before, strlen(before)) != 0)
@@ -98,12 +98,12 @@ bool dlxd_record_parse(const char *name, struct dlxd_record_name *ret)
 {
     uint64_t region;
     *ret = (struct dlxd_record_name){.publisher = 0};
-    ret->is_pidfd = parse_number(&name, DLXD_RECORD_PIDFD, UINT64_MAX, &ret->publisher);
+    ret->is_pidfd = record_parse_number(&name, DLXD_RECORD_PIDFD, UINT64_MAX, &ret->publisher);
     if (ret->is_pidfd)
         return *name == '\0';
-    if (!parse_number(&name, DLXD_RECORD_REGION, UINT64_MAX, &ret->publisher) ||
-        !parse_number(&name, "-", UINT32_MAX, &region) ||
-        !parse_number(&name, "-", UINT64_MAX, &ret->ready_seq))
+    if (!record_parse_number(&name, DLXD_RECORD_REGION, UINT64_MAX, &ret->publisher) ||
+        !record_parse_number(&name, "-", UINT32_MAX, &region) ||
+        !record_parse_number(&name, "-", UINT64_MAX, &ret->ready_seq))
         return false;
     ret->region = (uint32_t)region;
     return *name == '\0' && (region > 0) == (ret->ready_seq > 0);

@@ -91,13 +91,13 @@ static int fill_regions(struct dlxd_publisher_region *regions, const struct foun
     return n_stored;
 }
 
-static int count(struct dlxd_store_queue *queue, struct dlxd_user *whose, int n)
+static int restore_count(struct dlxd_store_queue *queue, struct dlxd_user *whose, int n)
 {
     return queue ? dlxd_store_queue_count(queue, whose, n) : 0;
 }
 
-static int find_user(struct dlxd_broker *broker, const struct dlxd_publisher_former *former,
-                     struct dlxd_user **ret)
+static int restore_find_user(struct dlxd_broker *broker, const struct dlxd_publisher_former *former,
+                             struct dlxd_user **ret)
 {
     struct dlxd_principal who = {.uid = former->uid};
     (void)snprintf(who.socket, sizeof who.socket, "%s", former->socket);
@@ -122,15 +122,15 @@ static bool restore_one(struct dlxd_broker *broker, struct dlxd_store_queue *que
     int r = regions ? 0 : dlx__fail(DLX_E_NO_MEMORY, "out of memory for %zu regions", n);
     dlxd_record_read(entry, &former);
     if (r == 0)
-        r = find_user(broker, &former, &user);
+        r = restore_find_user(broker, &former, &user);
     if (r == 0) {
         n_stored += fill_regions(regions, found + first, n - first);
-        r = count(queue, user, n_stored);
+        r = restore_count(queue, user, n_stored);
     }
     if (r == 0) {
         r = dlxd_publisher_restore(&publisher, broker, &former, regions, n - first);
         if (r < 0)
-            (void)count(queue, user, -n_stored);
+            (void)restore_count(queue, user, -n_stored);
     }
     dlxd_user_unref(user);
     if (r < 0) {

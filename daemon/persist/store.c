@@ -110,7 +110,7 @@ void dlxd_store_deinit(struct dlxd_broker *broker)
 }
 
 /* Sends what can be sent now; the rest stays in the queue. */
-static void flush(struct dlxd_store *store)
+static void store_flush(struct dlxd_store *store)
 {
     if (dlxd_store_queue_flush(&store->queue, dlx__now_ns()) == 0 || store->has_complained)
         return;
@@ -185,7 +185,7 @@ int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds,
         keep_what_came(store);
     dlxd_gpu_keeper_claim(broker->gpu);
     dlxd_restore_remove_rest(manager_fds, store->own, &store->queue);
-    flush(store);
+    store_flush(store);
     return 0;
 }
 
@@ -200,7 +200,7 @@ void dlxd_store_retry(struct dlxd_broker *broker, uint64_t now)
     struct dlxd_store *store = broker->store;
     if (!store)
         return;
-    flush(store);
+    store_flush(store);
     while (!dlxd_list_empty(&store->barriers)) {
         struct dlxd_barrier *oldest =
             dlxd_container_of(store->barriers.next, struct dlxd_barrier, node);
@@ -278,7 +278,7 @@ static int keep_pidfd(struct dlxd_store *store, struct dlxd_publisher *publisher
     return r;
 }
 
-static int write_entry(struct dlxd_store *store, struct dlxd_publisher *publisher)
+static int store_write_entry(struct dlxd_store *store, struct dlxd_publisher *publisher)
 {
     struct dlxd_ledger_entry entry;
     dlxd_record_write(publisher, &entry);
@@ -292,7 +292,7 @@ static int write_entry(struct dlxd_store *store, struct dlxd_publisher *publishe
 static int keep_all(struct dlxd_store *store, struct dlxd_publisher *publisher)
 {
     /* The pidfd comes first: regions without one are taken to have no writer. */
-    int r = write_entry(store, publisher);
+    int r = store_write_entry(store, publisher);
     if (r == 0)
         r = keep_pidfd(store, publisher);
     return r < 0 ? r : keep_regions(store, publisher);
@@ -315,7 +315,7 @@ void dlxd_store_update(struct dlxd_publisher *publisher)
                  dlx__error_message());
         give_up(publisher);
     }
-    flush(store);
+    store_flush(store);
 }
 
 /* Handles a restored publisher. Returns true if there was no room for it. */
@@ -351,7 +351,7 @@ void dlxd_store_forget_arena(const struct dlxd_publisher *publisher, struct dlxd
     dlxd_record_name_region(publisher, arena, name);
     drop(store, publisher->user, name);
     arena->kept = false;
-    flush(store);
+    store_flush(store);
 }
 
 void dlxd_store_forget(struct dlxd_publisher *publisher)
@@ -370,7 +370,7 @@ void dlxd_store_forget(struct dlxd_publisher *publisher)
     dlxd_record_name_pidfd(publisher, name);
     drop(store, publisher->user, name);
     publisher->pidfd_kept = false;
-    flush(store);
+    store_flush(store);
 }
 
 bool dlxd_store_answer_later(const struct dlxd_publisher *publisher, struct dlxd_client *client,
@@ -403,14 +403,15 @@ bool dlxd_store_answer_later(const struct dlxd_publisher *publisher, struct dlxd
     dlxd_list_push_back(&store->barriers, &barrier->node);
     client->barrier = barrier;
     dlxd_client_rewatch(client);
-    flush(store);
+    store_flush(store);
     return true;
 }
 
 /* ---- what is handed over --------------------------------------------------------------------- */
 
-static int hand_over(struct dlxd_broker *broker, struct dlxd_handover *handover,
-                     const struct dlxd_publisher *publisher, int fd, const char *name, bool kept)
+static int store_hand_over(struct dlxd_broker *broker, struct dlxd_handover *handover,
+                           const struct dlxd_publisher *publisher, int fd, const char *name,
+                           bool kept)
 {
     const struct dlxd_store *store = broker->store;
     bool is_stored =
@@ -423,7 +424,7 @@ static int hand_over_region(struct dlxd_broker *broker, struct dlxd_handover *ha
 {
     char name[DLXD_RECORD_NAME_SIZE];
     dlxd_record_name_region(publisher, arena, name);
-    return hand_over(broker, handover, publisher, arena->fd, name, arena->kept);
+    return store_hand_over(broker, handover, publisher, arena->fd, name, arena->kept);
 }
 
 static int hand_over_pidfd(struct dlxd_broker *broker, struct dlxd_handover *handover,
@@ -433,9 +434,9 @@ static int hand_over_pidfd(struct dlxd_broker *broker, struct dlxd_handover *han
     if (!publisher->client && !publisher->death)
         return 0; /* nobody writes */
     dlxd_record_name_pidfd(publisher, name);
-    return hand_over(broker, handover, publisher,
-                     publisher->client ? publisher->client->pidfd : publisher->dying_pidfd, name,
-                     publisher->pidfd_kept);
+    return store_hand_over(broker, handover, publisher,
+                           publisher->client ? publisher->client->pidfd : publisher->dying_pidfd,
+                           name, publisher->pidfd_kept);
 }
 
 static int hand_over_publisher(struct dlxd_broker *broker, struct dlxd_ledger *ledger,

@@ -43,7 +43,8 @@ static void note_free(struct dlxd_store_queue *queue, struct note *note)
 
 /* ---- users --------------------------------------------------------------------------------- */
 
-static struct user *find_user(const struct dlxd_store_queue *queue, const struct dlxd_user *whose)
+static struct user *store_queue_find_user(const struct dlxd_store_queue *queue,
+                                          const struct dlxd_user *whose)
 {
     dlx_for_each (it, &queue->users) {
         struct user *user = dlxd_container_of(it, struct user, node);
@@ -55,7 +56,7 @@ static struct user *find_user(const struct dlxd_store_queue *queue, const struct
 
 static struct user *get_user(struct dlxd_store_queue *queue, struct dlxd_user *whose)
 {
-    struct user *user = find_user(queue, whose);
+    struct user *user = store_queue_find_user(queue, whose);
     if (user)
         return user;
     user = calloc(1, sizeof *user);
@@ -81,7 +82,7 @@ static void put_user(struct user *user)
     free(user);
 }
 
-static void count(struct dlxd_store_queue *queue, struct user *user, int32_t n)
+static void store_queue_count(struct dlxd_store_queue *queue, struct user *user, int32_t n)
 {
     dlxd_charge_set(&user->charge, user->charge.amount + (uint64_t)(int64_t)n);
     queue->n_fds += (uint32_t)n;
@@ -102,7 +103,7 @@ void dlxd_store_queue_deinit(struct dlxd_store_queue *queue)
         struct user *user = dlxd_container_of(it, struct user, node);
         dlx_for_each (note, &user->notes)
             note_free(queue, dlxd_container_of(note, struct note, node));
-        count(queue, user, -(int32_t)user->charge.amount);
+        store_queue_count(queue, user, -(int32_t)user->charge.amount);
         put_user(user);
     }
 }
@@ -112,7 +113,7 @@ int dlxd_store_queue_count(struct dlxd_store_queue *queue, struct dlxd_user *who
     struct user *user = get_user(queue, whose);
     if (!user)
         return DLX_E_NO_MEMORY;
-    count(queue, user, n);
+    store_queue_count(queue, user, n);
     put_user(user);
     return 0;
 }
@@ -148,7 +149,7 @@ int dlxd_store_queue_keep(struct dlxd_store_queue *queue, struct dlxd_user *whos
         return DLX_E_NO_MEMORY;
     int r = post(queue, user, NOTE_KEEP, borrow_fd, name);
     if (r == 0)
-        count(queue, user, 1);
+        store_queue_count(queue, user, 1);
     put_user(user);
     return r;
 }
@@ -173,7 +174,7 @@ int dlxd_store_queue_drop(struct dlxd_store_queue *queue, struct dlxd_user *whos
     int r = 0;
     if (unsent) {
         note_free(queue, unsent);
-        count(queue, user, -1);
+        store_queue_count(queue, user, -1);
         if (dlxd_list_empty(&user->notes))
             dlxd_list_remove(&user->turn);
     } else {
@@ -196,7 +197,7 @@ int dlxd_store_queue_barrier(struct dlxd_store_queue *queue, struct dlxd_user *w
 bool dlxd_store_queue_is_unsent(const struct dlxd_store_queue *queue, const struct dlxd_user *whose,
                                 const char *name)
 {
-    const struct user *user = find_user(queue, whose);
+    const struct user *user = store_queue_find_user(queue, whose);
     return user && find_unsent(user, name);
 }
 
@@ -251,7 +252,7 @@ int dlxd_store_queue_flush(struct dlxd_store_queue *queue, uint64_t now)
             return r == DLX_E_FULL ? 0 : r;
         pay(queue, now);
         if (note->kind == NOTE_DROP)
-            count(queue, user, -1);
+            store_queue_count(queue, user, -1);
         note_free(queue, note);
         dlxd_list_remove(&user->turn);
         if (!dlxd_list_empty(&user->notes))

@@ -29,7 +29,7 @@ static void on_socket(void *owner, int code, const char *text, int take_sock)
 }
 
 /* The call may have been answered already. */
-static int await(struct dlxd_client *client)
+static int gpu_handler_await(struct dlxd_client *client)
 {
     dlxd_client_rewatch(client);
     return 0;
@@ -44,7 +44,7 @@ int dlxd_handle_gpu_keep(struct dlxd_client *client, const Dlx__Wire__Packet *pa
     int r = dlxd_gpu_call_own(&client->gpu_call, client->broker->gpu, client->user, &publisher->gpu,
                               dlxd_publisher_origin(publisher),
                               dlxd_principal_number(publisher->principal), on_socket, client);
-    return r < 0 ? r : await(client);
+    return r < 0 ? r : gpu_handler_await(client);
 }
 
 static struct dlxd_publisher *of_link(const struct dlxd_client *client, uint64_t id)
@@ -91,5 +91,5 @@ int dlxd_handle_gpu_get(struct dlxd_client *client, const Dlx__Wire__Packet *pac
     r = dlxd_gpu_call_get(
         &client->gpu_call, client->broker->gpu, client->user, dlxd_publisher_origin(publisher),
         dlxd_principal_number(publisher->principal), request->allocation, on_socket, client);
-    return r < 0 ? r : await(client);
+    return r < 0 ? r : gpu_handler_await(client);
 }

@@ -55,8 +55,8 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
 }
 
 /* Adds the announced publishers of one topic with ids above `after`. */
-static void add_topic(struct publisher_page *page, const struct dlxd_topic *topic, uint64_t after,
-                      bool tells_refused)
+static void list_add_topic(struct publisher_page *page, const struct dlxd_topic *topic,
+                           uint64_t after, bool tells_refused)
 {
     dlx_for_each (it, &topic->publishers) {
         const struct dlxd_publisher *publisher =
@@ -83,7 +83,7 @@ static void add_if_matches(struct publisher_page *page, const struct dlxd_client
 {
     if (dlx__pattern_matches(client->request.topic, topic->name) &&
         dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_OBSERVE, topic->name))
-        add_topic(page, topic, after, client->principal->minor >= 7);
+        list_add_topic(page, topic, after, client->principal->minor >= 7);
 }
 
 static void send_page(struct dlxd_client *client, struct publisher_page *page, bool more)

@@ -56,7 +56,7 @@ int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packe
 
 /* ---- regions that are ready ----------------------------------------------------------------- */
 
-static struct dlxd_publisher *find(struct dlxd_client *client)
+static struct dlxd_publisher *publisher_handler_find(struct dlxd_client *client)
 {
     return dlxd_publisher_find(client, client->request.object);
 }
@@ -64,7 +64,7 @@ static struct dlxd_publisher *find(struct dlxd_client *client)
 /* Packets for subscribers with room and credit are in their sockets before the reply. */
 static int deliver_some(struct dlxd_client *client)
 {
-    struct dlxd_publisher *publisher = find(client);
+    struct dlxd_publisher *publisher = publisher_handler_find(client);
     if (!publisher)
         return DLX_E_NOT_FOUND;
     if (dlxd_publisher_deliver_step(publisher))
@@ -77,7 +77,7 @@ static int deliver_some(struct dlxd_client *client)
  * subscribers. */
 static int ready_some(struct dlxd_client *client)
 {
-    struct dlxd_publisher *publisher = find(client);
+    struct dlxd_publisher *publisher = publisher_handler_find(client);
     if (!publisher)
         return DLX_E_NOT_FOUND;
     if (publisher->offering.active) {
@@ -107,7 +107,8 @@ static int await_proof(struct dlxd_client *client, const Dlx__Wire__Packet *pack
 }
 
 /* The proof of the region has ended: the request continues or fails. */
-static void go_on(struct dlxd_client *client, int r, int (*step)(struct dlxd_client *client))
+static void publisher_handler_go_on(struct dlxd_client *client, int r,
+                                    int (*step)(struct dlxd_client *client))
 {
     uint32_t serial = client->request.serial;
     client->awaits_proof = false;
@@ -126,13 +127,13 @@ static void on_publisher_proved(void *owner, int code, const char *text, int tak
     int r = dlxd_publisher_ready(publisher, code, text, take_fd);
     if (r == 0)
         dlxd_publisher_deliver_begin(publisher);
-    go_on(client, r, ready_some);
+    publisher_handler_go_on(client, r, ready_some);
 }
 
 int dlxd_handle_publisher_ready(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
     client->request.object = packet->publisher_ready->publisher;
-    struct dlxd_publisher *publisher = find(client);
+    struct dlxd_publisher *publisher = publisher_handler_find(client);
     if (!publisher)
         return DLX_E_NOT_FOUND;
     if (!publisher->is_awaited)
@@ -149,13 +150,13 @@ static void on_arena_proved(void *owner, int code, const char *text, int take_fd
     int r = dlxd_publisher_arena_ready(publisher, code, text, take_fd);
     if (r == 0)
         dlxd_publisher_deliver_begin(publisher);
-    go_on(publisher->client, r, deliver_some);
+    publisher_handler_go_on(publisher->client, r, deliver_some);
 }
 
 int dlxd_handle_arena_ready(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
     client->request.object = packet->arena_ready->publisher;
-    struct dlxd_publisher *publisher = find(client);
+    struct dlxd_publisher *publisher = publisher_handler_find(client);
     if (!publisher)
         return DLX_E_NOT_FOUND;
     return await_proof(

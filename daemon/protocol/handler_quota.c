@@ -32,7 +32,8 @@ struct entries {
     Dlx__Wire__QuotaEntry *pointers[DLXD_N_RESOURCES];
 };
 
-static void fill(Dlx__Wire__QuotaList *body, struct entries *entries, const struct dlxd_user *user)
+static void quota_handler_fill(Dlx__Wire__QuotaList *body, struct entries *entries,
+                               const struct dlxd_user *user)
 {
     body->uid = user->uid;
     body->socket = (char *)(uintptr_t)user->socket;
@@ -66,7 +67,7 @@ int dlxd_handle_list_quotas(struct dlxd_client *client, const Dlx__Wire__Packet 
     else if (*request->after_socket)
         user = NULL;
     if (user)
-        fill(&body, &entries, user);
+        quota_handler_fill(&body, &entries, user);
     body.more = user && sees_all;
     reply.serial = packet->serial;
     reply.body_case = DLX__WIRE__PACKET__BODY_QUOTA_LIST;

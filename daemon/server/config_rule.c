@@ -24,7 +24,7 @@ static int add_group(struct dlxd_rule *rule, const char *word)
     return r < 0 ? r : dlxd_rule_add_gid(rule, gid);
 }
 
-static int add_topic(struct dlxd_rule *rule, const char *word)
+static int rule_add_topic(struct dlxd_rule *rule, const char *word)
 {
     int r = dlx__pattern_check(word);
     return r < 0 ? r : dlxd_rule_add_topic(rule, word);
@@ -66,8 +66,8 @@ static const struct list {
     const char *key;
     int (*add)(struct dlxd_rule *rule, const char *word);
 } lists[] = {
-    {"users", add_user},   {"groups", add_group},  {"sockets", add_socket},
-    {"topics", add_topic}, {"allow", add_allowed}, {"deny", add_denied},
+    {"users", add_user},        {"groups", add_group},  {"sockets", add_socket},
+    {"topics", rule_add_topic}, {"allow", add_allowed}, {"deny", add_denied},
 };
 
 static int check_sockets(const struct dlxd_config *config, const struct dlxd_rule *rule)

@@ -241,7 +241,7 @@ static int bind_and_listen(struct dlxd_listener *listener, const struct dlxd_lis
     return 0;
 }
 
-static int start(struct dlxd_listener *listener, const struct dlxd_listen *how)
+static int listener_start(struct dlxd_listener *listener, const struct dlxd_listen *how)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     const char *path = how->path;
@@ -285,7 +285,7 @@ static int adopt(struct dlxd_listener *listener)
     return listener->path ? 0 : dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
 }
 
-static int own(struct dlxd_listener *listener, const struct dlxd_listen *how)
+static int listener_own(struct dlxd_listener *listener, const struct dlxd_listen *how)
 {
     dlx_cleanup(dlx__closep) int fd = how->take_lock_fd;
     const struct dlxd_listen_lock *lock = how->borrow_lock;
@@ -309,9 +309,9 @@ int dlxd_listener_init(struct dlxd_listener *listener, const struct dlxd_listen 
     *listener = (struct dlxd_listener){.fd = how->take_fd, .lock_fd = -1};
     (void)snprintf(listener->name, sizeof listener->name, "%s",
                    how->name ? how->name : DLXD_SOCKET_MAIN);
-    int r = how->take_fd < 0 ? start(listener, how) : adopt(listener);
+    int r = how->take_fd < 0 ? listener_start(listener, how) : adopt(listener);
     if (r == 0 && how->borrow_lock)
-        r = own(listener, how);
+        r = listener_own(listener, how);
     else if (how->borrow_lock)
         dlx__close(how->take_lock_fd);
     if (r < 0)

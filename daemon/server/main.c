@@ -163,7 +163,7 @@ static error_t allow(struct arguments *arguments, const char *text, const struct
     return 0;
 }
 
-static error_t parse(int key, char *argument, struct argp_state *state)
+static error_t main_parse(int key, char *argument, struct argp_state *state)
 {
     struct arguments *arguments = state->input;
     const char *name;
@@ -285,7 +285,7 @@ static bool fill_standard_fds(void)
     return true;
 }
 
-static int fail(void)
+static int main_fail(void)
 {
     dlxd_log(DLXD_LOG_ERROR, "%s", dlx__error_message());
     return EXIT_FAILURE;
@@ -502,7 +502,7 @@ static void handle_signals(struct dlxd_server *server, struct configuration *con
 
 int main(int argc, char **argv)
 {
-    static const struct argp argp = {options, parse, NULL, doc, NULL, NULL, NULL};
+    static const struct argp argp = {options, main_parse, NULL, doc, NULL, NULL, NULL};
     dlx_cleanup(dlx__freep) char **arguments_again = copy_arguments(argc, argv);
     struct arguments arguments = {.ready_fd = -1, .fd_store = -1};
     dlx_cleanup(configuration_deinit) struct configuration configuration = {.arguments =
@@ -524,34 +524,35 @@ int main(int argc, char **argv)
     dlxd_log_init(arguments.foreground ? DLXD_LOG_INFO : DLXD_LOG_NOTICE,
                   !arguments.foreground && dlxd_log_is_journal() ? DLXD_LOG_JOURNAL : NULL);
     if (configuration_read(&arguments, &configuration.config) < 0)
-        return fail();
+        return main_fail();
     if (arguments.checks_config) {
         (void)printf("%s: %zu rules\n", arguments.config, configuration.config.rules.n);
         return EXIT_SUCCESS;
     }
     if (arguments.checks_handover)
-        return dlxd_handover_check_version(arguments.checks_handover) < 0 ? fail() : EXIT_SUCCESS;
+        return dlxd_handover_check_version(arguments.checks_handover) < 0 ? main_fail()
+                                                                          : EXIT_SUCCESS;
     use_settings(&arguments, &configuration.config);
     if (dlxd_manager_fds_init(&manager_fds) < 0)
-        return fail();
+        return main_fail();
     if (!arguments.socket) {
         default_path = dlxd_listener_default_path();
         arguments.socket = default_path;
     }
     if (!arguments.socket)
-        return fail();
+        return main_fail();
     raise_limits();
     warn_of_few_files();
     if (dlx__memory_supported(arguments.memory) < 0 || dlxd_client_supported() < 0)
-        return fail();
+        return main_fail();
     if (arguments.memory == &dlx__memory_posix)
         dlxd_stale_shm_clean(DLXD_STALE_SHM_DIR);
     struct dlxd_server *server;
     if (start_server(&server, &arguments, &configuration.config, &manager_fds) < 0)
-        return fail();
+        return main_fail();
     configuration.server = server;
     if (configure(server, &configuration.config, &manager_fds) < 0) {
-        (void)fail();
+        (void)main_fail();
         dlxd_server_free(server);
         return EXIT_FAILURE;
     }

@@ -9,7 +9,7 @@
 /* The delay after which a manager with a full socket is told again. */
 #define RETRY_MS 20U
 
-static int tell(const struct dlxd_manager *manager, const char *state)
+static int manager_tell(const struct dlxd_manager *manager, const char *state)
 {
     const struct dlxd_broker *broker = manager->broker;
     char text[1024];
@@ -28,7 +28,7 @@ static int tell(const struct dlxd_manager *manager, const char *state)
 static void on_ping(uv_timer_t *timer)
 {
     struct dlxd_manager *manager = timer->data;
-    int r = tell(manager, "WATCHDOG=1");
+    int r = manager_tell(manager, "WATCHDOG=1");
     uint64_t next_ms = r == DLX_E_FULL ? DLX_MIN(manager->ping_ms, RETRY_MS) : manager->ping_ms;
     (void)uv_timer_start(timer, on_ping, next_ms, 0);
 }
@@ -46,14 +46,14 @@ void dlxd_manager_init(struct dlxd_manager *manager, uv_loop_t *loop,
 
 void dlxd_manager_tell_ready(struct dlxd_manager *manager)
 {
-    (void)tell(manager, "READY=1");
+    (void)manager_tell(manager, "READY=1");
     if (manager->ping_ms > 0)
         (void)uv_timer_start(&manager->ping, on_ping, manager->ping_ms, 0);
 }
 
 void dlxd_manager_tell_reloading(const struct dlxd_manager *manager)
 {
-    (void)tell(manager, "RELOADING=1");
+    (void)manager_tell(manager, "RELOADING=1");
 }
 
 void dlxd_manager_tell_reloaded(struct dlxd_manager *manager, int code)
@@ -61,7 +61,7 @@ void dlxd_manager_tell_reloaded(struct dlxd_manager *manager, int code)
     manager->refused[0] = '\0';
     if (code < 0)
         (void)snprintf(manager->refused, sizeof manager->refused, "%s", dlx__error_message());
-    (void)tell(manager, "READY=1");
+    (void)manager_tell(manager, "READY=1");
 }
 
 void dlxd_manager_tell_stopping(struct dlxd_manager *manager)

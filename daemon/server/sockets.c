@@ -19,7 +19,7 @@ struct socket {
     struct dlxd_watch *watch;
 };
 
-static struct socket *socket_of(struct dlxd_list *it)
+static struct socket *sockets_socket_of(struct dlxd_list *it)
 {
     return dlxd_container_of(it, struct socket, node);
 }
@@ -93,7 +93,7 @@ void dlxd_sockets_init(struct dlxd_sockets *sockets, struct dlxd_broker *broker)
 void dlxd_sockets_deinit(struct dlxd_sockets *sockets)
 {
     dlx_for_each (it, &sockets->list) {
-        struct socket *socket = socket_of(it);
+        struct socket *socket = sockets_socket_of(it);
         dlxd_list_remove(it);
         dlxd_watch_free(socket->watch);
         dlxd_listener_deinit(&socket->listener);
@@ -128,14 +128,14 @@ int dlxd_sockets_add(struct dlxd_sockets *sockets, const struct dlxd_listen *how
 
 const char *dlxd_sockets_main_path(const struct dlxd_sockets *sockets)
 {
-    return socket_of(sockets->list.next)->listener.path;
+    return sockets_socket_of(sockets->list.next)->listener.path;
 }
 
 int dlxd_sockets_share(const struct dlxd_sockets *sockets)
 {
     int r = 0;
     dlx_for_each (it, &sockets->list)
-        r = r == 0 ? dlxd_listener_share(&socket_of(it)->listener) : r;
+        r = r == 0 ? dlxd_listener_share(&sockets_socket_of(it)->listener) : r;
     return r;
 }
 
@@ -143,14 +143,14 @@ int dlxd_sockets_hand_over(const struct dlxd_sockets *sockets, struct dlxd_hando
 {
     int r = 0;
     dlx_for_each (it, &sockets->list)
-        r = r == 0 ? dlxd_listener_hand_over(&socket_of(it)->listener, handover) : r;
+        r = r == 0 ? dlxd_listener_hand_over(&sockets_socket_of(it)->listener, handover) : r;
     return r;
 }
 
 void dlxd_sockets_log(const struct dlxd_sockets *sockets)
 {
     dlx_for_each (it, &sockets->list)
-        dlxd_log(DLXD_LOG_NOTICE, "listening on %s", socket_of(it)->listener.path);
+        dlxd_log(DLXD_LOG_NOTICE, "listening on %s", sockets_socket_of(it)->listener.path);
 }
 
 void dlxd_sockets_restore_reserve(struct dlxd_sockets *sockets)
@@ -162,7 +162,7 @@ void dlxd_sockets_restore_reserve(struct dlxd_sockets *sockets)
 bool dlxd_sockets_somebody_waits(const struct dlxd_sockets *sockets)
 {
     dlx_for_each (it, &sockets->list) {
-        struct pollfd queue = {.fd = socket_of(it)->listener.fd, .events = POLLIN};
+        struct pollfd queue = {.fd = sockets_socket_of(it)->listener.fd, .events = POLLIN};
         if (poll(&queue, 1, 0) != 0)
             return true;
     }

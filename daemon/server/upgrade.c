@@ -93,7 +93,7 @@ void dlxd_upgrade_deinit(struct dlxd_upgrade *upgrade)
     upgrade->program = NULL;
 }
 
-static void fail(struct dlxd_upgrade *upgrade)
+static void upgrade_fail(struct dlxd_upgrade *upgrade)
 {
     upgrade->state = DLXD_UPGRADE_IDLE;
     dlxd_log(DLXD_LOG_ERROR, "this daemon goes on: %s cannot take its place: %s", upgrade->program,
@@ -103,7 +103,7 @@ static void fail(struct dlxd_upgrade *upgrade)
 
 /* ---- the new program takes over -------------------------------------------------------------- */
 
-static int hand_over(struct dlxd_upgrade *upgrade, struct dlxd_handover *handover)
+static int upgrade_hand_over(struct dlxd_upgrade *upgrade, struct dlxd_handover *handover)
 {
     int r = dlxd_store_hand_over(upgrade->broker, handover);
     if (r == 0)
@@ -138,12 +138,12 @@ static void replace(struct dlxd_upgrade *upgrade)
 {
     struct dlxd_handover handover;
     dlxd_handover_init(&handover);
-    int r = hand_over(upgrade, &handover);
+    int r = upgrade_hand_over(upgrade, &handover);
     if (r == 0)
         (void)execute(upgrade, &handover);
     dlxd_handover_undo(&handover);
     dlxd_store_take_back(upgrade->broker);
-    fail(upgrade);
+    upgrade_fail(upgrade);
     dlxd_handover_deinit(&handover);
 }
 
@@ -208,7 +208,7 @@ static void on_tried(void *data)
         return;
     upgrade->trial = NULL;
     if (r < 0) {
-        fail(upgrade);
+        upgrade_fail(upgrade);
         return;
     }
     upgrade->state = DLXD_UPGRADE_WAITING;

@@ -113,7 +113,7 @@ static void discard(void *data)
 static void on_discarded(void *data)
 {
     struct dlxd_outbox *outbox = data;
-    outbox->is_discarding = false;
+    outbox->state = DLXD_OUTBOX_CLOSING;
     if (outbox->n_flights == 0)
         free_empty(outbox, NULL);
 }
@@ -122,9 +122,9 @@ static void on_discarded(void *data)
  * then lives in our queue, together with everything sent to it, until the queue is emptied. */
 static void discard_received(struct dlxd_outbox *outbox, const struct dlxd_user *whose)
 {
-    outbox->is_discarding =
-        !dlx__packet_refuses_fds(outbox->fd) &&
-        dlxd_workers_run(outbox->workers, whose, discard, on_discarded, outbox) == 0;
+    if (!dlx__packet_refuses_fds(outbox->fd) &&
+        dlxd_workers_run(outbox->workers, whose, discard, on_discarded, outbox) == 0)
+        outbox->state = DLXD_OUTBOX_DISCARDING;
 }
 
 /* A client pays for what it leaves unread in its socket, whoever caused the packets. */
@@ -151,15 +151,15 @@ struct dlxd_outbox *dlxd_outbox_close(struct dlxd_outbox *outbox, struct dlxd_us
     charge_all_to(outbox, whose);
     dlxd_charge_add_descriptor(&first_flight(outbox)->charge);
     (void)shutdown(outbox->fd, SHUT_RDWR);
-    outbox->is_shut_down = true;
+    outbox->state = DLXD_OUTBOX_CLOSING;
     discard_received(outbox, whose);
     return NULL;
 }
 
 /* Frees an outbox that was shut down and has nothing in flight. */
-static void free_if_over(struct dlxd_outbox *outbox, const struct dlxd_user *whose)
+static void outbox_free_if_over(struct dlxd_outbox *outbox, const struct dlxd_user *whose)
 {
-    if (outbox->is_shut_down && outbox->n_flights == 0 && !outbox->is_discarding)
+    if (outbox->state == DLXD_OUTBOX_CLOSING && outbox->n_flights == 0)
         free_empty(outbox, whose);
 }
 
@@ -225,7 +225,7 @@ static struct dlxd_outbox *outbox_of(struct dlxd_list *of_user)
     return dlxd_container_of(of_user, struct dlxd_flight, of_user)->outbox;
 }
 
-static void look(struct dlxd_user *user)
+static void outbox_look(struct dlxd_user *user)
 {
     uint64_t start = dlx__now_ns();
     const struct dlxd_list *kept = NULL; /* the first outbox that still has flights */
@@ -238,7 +238,7 @@ static void look(struct dlxd_user *user)
             break;
         struct dlxd_outbox *outbox = outbox_of(first);
         n_landed += dlxd_outbox_look(outbox);
-        free_if_over(outbox, user);
+        outbox_free_if_over(outbox, user);
         if (user->flights.next == first) {
             dlxd_list_remove(first);
             dlxd_list_push_back(&user->flights, first);
@@ -253,7 +253,7 @@ int dlxd_flights_charge(struct dlxd_charge *charge, struct dlxd_user *user,
 {
     int r = dlxd_charge_init(charge, user, resource, amount);
     if (r == DLX_E_LIMIT && !dlxd_list_empty(&user->flights)) {
-        look(user);
+        outbox_look(user);
         r = dlxd_charge_init(charge, user, resource, amount);
     }
     return r;
@@ -267,8 +267,8 @@ bool dlxd_flights_have_room(struct dlxd_user *user, size_t n_fds)
     return r == 0;
 }
 
-/* Starts with the users checked the longest ago. look() may land flights of other users, and free
- * those users. */
+/* Starts with the users checked the longest ago. outbox_look() may land flights of other users, and
+ * free those users. */
 void dlxd_flights_look_all(struct dlxd_users *users)
 {
     uint64_t until = dlx__now_ns() + LOOK_ALL_NS;
@@ -280,7 +280,7 @@ void dlxd_flights_look_all(struct dlxd_users *users)
         struct dlxd_user *user = dlxd_user_ref(dlxd_container_of(first, struct dlxd_user, node));
         dlxd_list_remove(first);
         dlxd_list_push_back(&users->users, first);
-        look(user);
+        outbox_look(user);
         dlxd_user_unref(user);
     }
 }
@@ -306,6 +306,6 @@ void dlxd_flights_forget(struct dlxd_users *users)
     while ((user = find_flying(users))) {
         struct dlxd_outbox *outbox = outbox_of(user->flights.next);
         land_all(outbox);
-        free_if_over(outbox, NULL);
+        outbox_free_if_over(outbox, NULL);
     }
 }

@@ -21,7 +21,13 @@
  * reads them or closes its own end. So an outbox that is closed with descriptors in its queue is
  * shut down, which the client sees as a hang-up, and is freed once the queue is empty.
  *
- *   open --dlxd_outbox_close()--> freed, or shut down --(its queue is empty)--> freed
+ *   OPEN --dlxd_outbox_close()--+-- (no descriptors in flight) --> (freed)
+ *                               |
+ *                               +--> DISCARDING --(a worker is done)--> CLOSING
+ *                               |                                          ^
+ *                               +--(nothing to discard)--------------------+
+ *
+ *   CLOSING --(its queue is empty)--> (freed)
  */
 
 #include "common/proto.h"
@@ -34,11 +40,16 @@ struct dlxd_workers;
 
 typedef void dlxd_landed_fn(struct dlxd_flight *flight);
 
+enum dlxd_outbox_state {
+    DLXD_OUTBOX_OPEN,
+    DLXD_OUTBOX_DISCARDING, /* shut down; a worker empties the receive queue */
+    DLXD_OUTBOX_CLOSING,    /* shut down; it waits until its queue is empty */
+};
+
 struct dlxd_outbox {
     struct dlxd_workers *workers; /* close the socket */
     int fd;
-    bool is_shut_down;
-    bool is_discarding;       /* a worker empties the receive queue */
+    enum dlxd_outbox_state state;
     struct dlxd_list flights; /* in the order of their packets */
     uint32_t n_flights;
     uint32_t n_with_fds; /* flights with descriptors */

@@ -20,10 +20,10 @@ enum dlxd_resource {
     DLXD_OBJECTS,  /* publishers and subscriptions */
     DLXD_LINKS,
     DLXD_PATTERNS,      /* subscriptions to patterns: each is checked for every new publisher */
-    DLXD_PENDING_JOINS, /* pending joins: links not yet delivered to their publishers (pending_join.h) */
+    DLXD_PENDING_JOINS, /* links not yet delivered to their publishers: pending_join.h */
     DLXD_FAILED,        /* failed links whose subscribers have yet to be told */
-    DLXD_GPU_CALLS, /* calls that wait for the GPU keeper: daemon/gpu/keeper.h */
-    DLXD_IN_FLIGHT, /* descriptors that were sent and not yet received: outbox.h */
+    DLXD_GPU_CALLS,     /* calls that wait for the GPU keeper: daemon/gpu/keeper.h */
+    DLXD_IN_FLIGHT,     /* descriptors that were sent and not yet received: outbox.h */
     /* Descriptors that the daemon holds for the user, limited to a share (share.h). No charge names
      * this resource, because the others include their descriptors. */
     DLXD_DESCRIPTORS,

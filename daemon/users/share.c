@@ -3,7 +3,7 @@
 #include "common/error.h"
 #include "daemon/users/user.h"
 
-static struct dlxd_share *find(const struct dlxd_list *shares, const struct dlxd_user *user)
+static struct dlxd_share *share_find(const struct dlxd_list *shares, const struct dlxd_user *user)
 {
     for (struct dlxd_list *it = shares->next; it != shares; it = it->next) {
         struct dlxd_share *share = dlxd_container_of(it, struct dlxd_share, node);
@@ -15,13 +15,13 @@ static struct dlxd_share *find(const struct dlxd_list *shares, const struct dlxd
 
 uint32_t dlxd_share_of(const struct dlxd_list *shares, const struct dlxd_user *user)
 {
-    const struct dlxd_share *share = find(shares, user);
+    const struct dlxd_share *share = share_find(shares, user);
     return share ? share->n : 0;
 }
 
 struct dlxd_share *dlxd_share_take(struct dlxd_list *shares, struct dlxd_user *user)
 {
-    struct dlxd_share *share = find(shares, user);
+    struct dlxd_share *share = share_find(shares, user);
     if (!share) {
         share = calloc(1, sizeof *share);
         if (!share) {

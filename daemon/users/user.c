@@ -168,7 +168,8 @@ uint64_t dlxd_user_limit(const struct dlxd_user *user, enum dlxd_resource resour
     struct pool pool = pool_of(user, resource);
     if (pool.max == UINT64_MAX)
         return max;
-    /* The largest amount n for which at least n / share remain for others, as in check_share(). */
+    /* The largest amount n for which at least n / share remain for others, as in
+     * user_check_share(). */
     uint64_t all = left_of(pool.used, pool.max) + used;
     uint64_t fair =
         all / (pool.share + 1) * pool.share + DLX_MIN(all % (pool.share + 1), pool.share - 1);
@@ -190,14 +191,20 @@ uint64_t dlxd_user_used(const struct dlxd_user *user, enum dlxd_resource resourc
     return resource == DLXD_REQUESTS ? dlxd_pace_used(&user->pace, now) : user->used[resource];
 }
 
-/* Where to raise the limit of all users together. */
-static const char *pool_remedy(enum dlxd_resource resource)
+/* Where to raise the limit of all users together. A private daemon gets the variable from the
+ * program that starts it. */
+#define POOL_REMEDY_SIZE 200
+static const char *pool_remedy(enum dlxd_resource resource, char text[POOL_REMEDY_SIZE])
 {
-    if (resource == DLXD_BYTES)
-        return "start dlpackd with a larger --memory-limit or DLX_MEMORY_LIMIT";
     if (resource == DLXD_STORE_ENTRIES)
         return "raise dlpackd's --fd-store and FileDescriptorStoreMax= of its unit";
-    return "raise dlpackd's RLIMIT_NOFILE (LimitNOFILE= of its unit, ulimit -n)";
+    if (resource != DLXD_BYTES)
+        return "raise dlpackd's RLIMIT_NOFILE (LimitNOFILE= of its unit, ulimit -n)";
+    (void)snprintf(text, POOL_REMEDY_SIZE,
+                   "release some, or end this dlpackd (pid %d): the next one reads --memory-limit, "
+                   "or DLX_MEMORY_LIMIT of the program that starts it",
+                   (int)getpid());
+    return text;
 }
 
 /* Formats " (quota bytes of class pods); raise it in [quota pods] of dlpackd.conf". */
@@ -207,11 +214,11 @@ static const char *key_text(const struct dlxd_user *user, enum dlxd_resource res
 {
     const struct dlxd_quota *quota = user->borrow_quota;
     const char *class = quota ? quota->name : DLXD_QUOTA_DEFAULT;
+    char remedy[POOL_REMEDY_SIZE];
     int n = snprintf(text, KEY_SIZE, " (quota %s%s%.200s); ", dlxd_quota_key(resource),
                      quota ? " of class " : "", quota ? class : "");
     if (is_pool || (resource == DLXD_BYTES && !quota))
-        (void)snprintf(text + n, KEY_SIZE - (size_t)n, "%s%s",
-                       resource == DLXD_BYTES ? "release some, or " : "", pool_remedy(resource));
+        (void)snprintf(text + n, KEY_SIZE - (size_t)n, "%s", pool_remedy(resource, remedy));
     else
         (void)snprintf(text + n, KEY_SIZE - (size_t)n, "raise it in [quota %.200s] of dlpackd.conf",
                        class);
@@ -247,8 +254,8 @@ static int check_max(const struct dlxd_user *user, enum dlxd_resource resource, 
 }
 
 /* Users share what all of them together may have. */
-static int check_share(const struct dlxd_user *user, enum dlxd_resource resource, uint64_t amount,
-                       uint64_t least_left)
+static int user_check_share(const struct dlxd_user *user, enum dlxd_resource resource,
+                            uint64_t amount, uint64_t least_left)
 {
     struct pool pool = pool_of(user, resource);
     uint64_t left = left_of(pool.used, pool.max);
@@ -274,7 +281,7 @@ static int check_descriptors(const struct dlxd_user *user, enum dlxd_resource fo
     if (for_what == DLXD_CONNECTIONS)
         least = DLX_MIN(least, user->users->all_descriptors_max / 64);
     int r = check_max(user, DLXD_DESCRIPTORS, n);
-    return r < 0 ? r : check_share(user, DLXD_DESCRIPTORS, n, least);
+    return r < 0 ? r : user_check_share(user, DLXD_DESCRIPTORS, n, least);
 }
 
 static void charge_to(struct dlxd_charge *charge, struct dlxd_user *user)
@@ -298,7 +305,7 @@ static int check_shares(const struct dlxd_user *user, enum dlxd_resource resourc
     uint64_t share = pool_of(user, resource).share;
     if (amount == 0 || share == 0)
         return 0;
-    return check_share(user, resource, amount, (user->used[resource] + amount) / share);
+    return user_check_share(user, resource, amount, (user->used[resource] + amount) / share);
 }
 
 /* The descriptors that `amount` of a resource costs. */

@@ -11,7 +11,7 @@ void dlxd_task_init(struct dlxd_task *task, bool (*step)(struct dlxd_task *task)
 }
 
 /* Appends the user to the working users if it has tasks. */
-static void enlist(struct dlxd_user *user)
+static void work_enlist(struct dlxd_user *user)
 {
     if (!dlxd_list_empty(&user->tasks) && !dlxd_list_linked(&user->working))
         dlxd_list_push_back(&user->users->working, &user->working);
@@ -24,7 +24,7 @@ void dlxd_task_start(struct dlxd_task *task, struct dlxd_user *user)
     if (dlxd_list_linked(&task->node))
         return;
     dlxd_list_push_back(&user->tasks, &task->node);
-    enlist(user);
+    work_enlist(user);
 }
 
 void dlxd_task_wait(struct dlxd_task *task, struct dlxd_user *user)
@@ -96,7 +96,7 @@ void dlxd_work_run(struct dlxd_users *users, uint64_t ns)
         dlxd_list_remove(&user->working);
         if (!dlxd_list_empty(&user->tasks)) /* they may have been stopped */
             run_user(user, DLX_MIN(end, now + DLXD_SLICE_NS));
-        enlist(user);
+        work_enlist(user);
         dlxd_user_unref(user);
         now = dlx__now_ns();
     }

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""dlx beside what Python programs use now, between two processes, on one machine: make bench-python (QUICK=1: under 60 s).
+"""dlx beside what Python programs use now, between two processes, on one machine: make bench-python
+(QUICK=1: under 60 s).
 
-Blocking one-way latency: from just before the sender begins to send what lies ready until the receiver, which slept, has an
-array or tensor. It is sent as soon as the receiver has said that it goes to sleep, and does; in the rows named paced 3 ms
-later, when the processor sleeps, too. What is not installed keeps its row and the reason. The systems of a row take turns, so
-that whatever else the machine does meets all of them.
+Blocking one-way latency: from just before the sender begins to send what lies ready until the
+receiver, which slept, has an array or tensor. It is sent as soon as the receiver has said that it
+goes to sleep, and does; in the rows named paced 3 ms later, when the processor sleeps, too. What is
+not installed keeps its row and the reason. The systems of a row take turns, so that whatever else
+the machine does meets all of them.
 """
+
 import argparse
 import importlib
 import json
@@ -13,288 +16,31 @@ import multiprocessing
 import os
 import resource
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-import numpy as np
-
 import dlx
+import numpy as np
+from systems import (
+    FRAME,
+    Dlx,
+    DlxSmall,
+    Iceoryx2,
+    ShmPipe,
+    TorchQueue,
+    TorchShared,
+    Zenoh,
+    Zmq,
+    now,
+)
 
-FRAME = (1080, 1920, 3)
 PAUSE_S = 0.003
-now = time.monotonic_ns
 
 
-# -- systems: each has a sender in this process, and a receiver in another ------------------------------------
-
-
-class Dlx:
-    """Filled in shared memory before the clock starts, as a camera or a decoder would."""
-
-    def __init__(self, size, context):
-        self.connection = dlx.connect()
-        self.size, self.args = size, (size,)
-        self.pub = self.connection.publisher(f"bench/{size}")
-
-    def begin(self):
-        self.pub.wait(1, 60)
-
-    def prepare(self, payload):
-        self.x = self.pub.empty(self.size, "uint8")
-        memoryview(self.x)[:] = payload
-
-    def send(self, payload):
-        self.pub.publish(self.x, monotonic_ns=now())
-
-    @staticmethod
-    def receive(size, n, acknowledge):
-        with dlx.connect() as c, c.subscribe(f"bench/{size}", timeout=60, spin="never") as sub:
-            for _ in range(n):
-                msg = sub.take()
-                array = np.asarray(msg)
-                acknowledge(now() - msg.monotonic_ns, array)
-                del msg, array
-            assert sub.stats()["sleeps"] > 0.9 * n, "a blocking take sleeps"
-
-
-class DlxSmall(Dlx):
-    """Allocated and filled while the clock runs."""
-
-    def prepare(self, payload):
-        pass
-
-    def send(self, payload):
-        start = now()
-        x = self.pub.empty(self.size, "uint8")
-        memoryview(x)[:] = payload
-        self.pub.publish(x, monotonic_ns=start)
-
-
-class TorchQueue:
-    """An ordinary tensor each time, as from a model: the queue moves it to shared memory."""
-
-    def __init__(self, size, context):
-        import torch
-        import torch.multiprocessing
-        self.torch = torch
-        self.queue = torch.multiprocessing.get_context("spawn").Queue()
-        self.args = (self.queue,)
-
-    def begin(self):
-        pass
-
-    def prepare(self, payload):
-        self.x = self.torch.frombuffer(bytearray(payload), dtype=self.torch.uint8)
-
-    def send(self, payload):
-        self.queue.put((now(), self.x))
-
-    @staticmethod
-    def receive(queue, n, acknowledge):
-        for _ in range(n):
-            start, x = queue.get()
-            acknowledge(now() - start, x)
-
-
-class TorchShared(TorchQueue):
-    """A pool that was shared once."""
-
-    def __init__(self, size, context):
-        super().__init__(size, context)
-        self.pool = [self.torch.zeros(size, dtype=self.torch.uint8).share_memory_() for _ in range(4)]
-        self.turn = 0
-
-    def prepare(self, payload):
-        self.turn += 1
-        self.x = self.pool[self.turn % 4]
-        self.x.numpy()[:] = np.frombuffer(payload, np.uint8)
-
-
-class ShmPipe:
-    """multiprocessing.shared_memory and a Pipe: the sender copies in."""
-
-    def __init__(self, size, context):
-        from multiprocessing import shared_memory
-        self.shm = [shared_memory.SharedMemory(create=True, size=size) for _ in range(4)]
-        self.theirs, self.pipe = context.Pipe(duplex=False)
-        self.args = (size, [x.name for x in self.shm], self.theirs)
-        self.turn = 0
-
-    def begin(self):
-        pass
-
-    def prepare(self, payload):
-        self.turn += 1
-
-    def send(self, payload):
-        start = now()
-        self.shm[self.turn % 4].buf[:len(payload)] = payload
-        self.pipe.send((start, self.turn % 4))
-
-    def end(self):
-        for x in self.shm:
-            x.close()
-            x.unlink()
-
-    @staticmethod
-    def receive(size, names, pipe, n, acknowledge):
-        from multiprocessing import shared_memory
-        shm = [shared_memory.SharedMemory(name=x) for x in names]
-        for _ in range(n):
-            start, turn = pipe.recv()
-            array = np.frombuffer(shm[turn].buf, np.uint8, size)
-            acknowledge(now() - start, array)
-            del array
-        for x in shm:
-            x.close()
-
-
-class Zmq:
-    def __init__(self, size, context):
-        import zmq
-        self.folder = tempfile.TemporaryDirectory(prefix="dlx-bench.")
-        self.socket = zmq.Context.instance().socket(zmq.PUSH)
-        path = f"ipc://{self.folder.name}/s"
-        self.socket.bind(path)
-        self.args = (path,)
-
-    def begin(self):
-        pass
-
-    def prepare(self, payload):
-        pass
-
-    def send(self, payload):
-        self.socket.send_multipart([now().to_bytes(8, "little"), payload])
-
-    def end(self):
-        self.socket.close(0)
-        self.folder.cleanup()
-
-    @staticmethod
-    def receive(path, n, acknowledge):
-        import zmq
-        socket = zmq.Context.instance().socket(zmq.PULL)
-        socket.connect(path)
-        for _ in range(n):
-            start, payload = socket.recv_multipart()
-            array = np.frombuffer(payload, np.uint8)
-            acknowledge(now() - int.from_bytes(start, "little"), array)
-        socket.close(0)
-
-
-class Zenoh:
-    """Shared memory, filled before the clock starts. What arrives can only be copied out: the clock stops before that."""
-
-    def __init__(self, size, context):
-        import zenoh
-        import zenoh.shm
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.args = (size, f"tcp/127.0.0.1:{s.getsockname()[1]}")
-        self.size, self.shm = size, zenoh.shm
-        self.session = self.open("listen/endpoints", self.args[1])
-        # Its default drops what the network does not take at once.
-        self.pub = self.session.declare_publisher("bench", congestion_control=zenoh.CongestionControl.BLOCK)
-        self.provider = zenoh.shm.ShmProvider.default_backend(8 * size)
-
-    @staticmethod
-    def open(key, endpoint):
-        import zenoh
-        config = zenoh.Config()
-        for k, v in (("transport/shared_memory/enabled", True), ("scouting/multicast/enabled", False), ("listen/endpoints", []),
-                     (key, [endpoint])):
-            config.insert_json5(k, json.dumps(v))
-        return zenoh.open(config)
-
-    def begin(self):
-        deadline = time.monotonic() + 60
-        while not self.pub.matching_status.matching and time.monotonic() < deadline:
-            time.sleep(0.01)
-
-    def prepare(self, payload):
-        self.x = self.provider.alloc(self.size, policy=self.shm.BlockOn(self.shm.GarbageCollect()))
-        self.x[:] = bytes(payload)
-
-    def send(self, payload):
-        self.pub.put(self.x, attachment=now().to_bytes(8, "little"))
-
-    def end(self):
-        self.session.close()
-
-    @classmethod
-    def receive(cls, size, endpoint, n, acknowledge):
-        session = cls.open("connect/endpoints", endpoint)
-        sub = session.declare_subscriber("bench")
-        for _ in range(n):
-            sample = sub.recv()
-            shm = sample.payload.as_shm()
-            ns = now() - int.from_bytes(sample.attachment.to_bytes(), "little")
-            assert shm is not None
-            acknowledge(ns, np.frombuffer(bytes(shm), np.uint8))
-        session.close()
-
-
-class Iceoryx2:
-    """Loaned and filled before the clock starts; a notification wakes the receiver."""
-
-    def __init__(self, size, context):
-        self.args = (size, f"bench/{os.getpid()}/{time.monotonic_ns()}")
-        self.size, (self.node, self.service, event) = size, self.open(*self.args)
-        self.pub = self.service.publisher_builder().initial_max_slice_len(size).create()
-        self.notifier = event.notifier_builder().create()
-
-    @staticmethod
-    def open(size, name):
-        import ctypes
-
-        import iceoryx2 as iox2
-        iox2.set_log_level(iox2.LogLevel.Error)
-        node = iox2.NodeBuilder.new().create(iox2.ServiceType.Ipc)
-        frames = node.service_builder(iox2.ServiceName.new(name)).publish_subscribe(iox2.Slice[ctypes.c_uint8]).open_or_create()
-        return node, frames, node.service_builder(iox2.ServiceName.new(name)).event().open_or_create()
-
-    @staticmethod
-    def array(payload, size):
-        import ctypes
-        return np.ctypeslib.as_array(ctypes.cast(payload.as_ptr(), ctypes.POINTER(ctypes.c_uint8)), (size,))
-
-    def begin(self):
-        deadline = time.monotonic() + 60
-        while self.service.dynamic_config.number_of_subscribers < 1 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        self.pub.update_connections()
-
-    def prepare(self, payload):
-        sample = self.pub.loan_slice_uninit(self.size)
-        self.view = self.array(sample.payload(), self.size)
-        self.view[:] = np.frombuffer(payload, np.uint8)
-        self.x = sample.assume_init()
-
-    def send(self, payload):
-        self.view[:8] = np.frombuffer(now().to_bytes(8, "little"), np.uint8)
-        self.x.send()
-        self.notifier.notify()
-
-    @classmethod
-    def receive(cls, size, name, n, acknowledge):
-        node, frames, event = cls.open(size, name)
-        listener, sub = event.listener_builder().create(), frames.subscriber_builder().create()
-        for _ in range(n):
-            while (sample := sub.receive()) is None:
-                listener.blocking_wait()
-            array = cls.array(sample.payload(), size)
-            acknowledge(now() - int.from_bytes(array[:8].tobytes(), "little"), array)
-            del array
-            sample.delete()
-        del node
-
-
-# -- one-way latency ------------------------------------------------------------------------------------------
+# -- one-way latency -------------------------------------------------------------------------------
 
 
 def receiver(system, args, n, pipe):
@@ -310,6 +56,7 @@ def receiver(system, args, n, pipe):
     def rise():
         pipe.recv()  # until the next one lies ready
         pipe.send(None)
+
     pipe.send(None)
     rise()
     system.receive(*args, n, acknowledge)
@@ -329,7 +76,9 @@ class Run:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.system, self.payload = system(size, context), bytearray(size)
-        self.process = context.Process(target=receiver, args=(system, self.system.args, n, theirs), daemon=True)
+        self.process = context.Process(
+            target=receiver, args=(system, self.system.args, n, theirs), daemon=True
+        )
         self.process.start()
         theirs.close()
         self.pipe.recv()
@@ -346,14 +95,16 @@ class Run:
             time.sleep(self.pause_s)
         self.system.send(self.payload)
         if not self.pipe.poll(50):
-            raise TimeoutError(f"{type(self.system).__name__}: message {i} did not arrive within 50 s")
+            raise TimeoutError(
+                f"{type(self.system).__name__}: message {i} did not arrive within 50 s"
+            )
         self.pipe.recv()
 
     def end(self):
         taken = self.pipe.recv()
         self.process.join()
         getattr(self.system, "end", lambda: None)()
-        return statistics.median(taken[len(taken) // 10:]) / 1000
+        return statistics.median(taken[len(taken) // 10 :]) / 1000
 
 
 def one_way(systems, size, n, pause_s=0):
@@ -365,15 +116,20 @@ def one_way(systems, size, n, pause_s=0):
     return [run.end() for run in runs]
 
 
-# -- the other rows -------------------------------------------------------------------------------------------
+# -- the other rows --------------------------------------------------------------------------------
 
 
 def overhead(n):
     """us of publish, take, from_dlpack and release in one process."""
     make = np.from_dlpack if np.lib.NumpyVersion(np.__version__) >= "2.1.0" else np.asarray
     best = float("inf")
-    with dlx.connect() as c, c.publisher("bench/overhead") as pub, c.subscribe("bench/overhead") as sub:
-        x, batch = pub.zeros(256, "uint8"), 500  # short, for some to be undisturbed on a machine that does other things
+    with (
+        dlx.connect() as c,
+        c.publisher("bench/overhead") as pub,
+        c.subscribe("bench/overhead") as sub,
+    ):
+        # short, for some to be undisturbed on a machine that does other things
+        x, batch = (pub.zeros(256, "uint8"), 500)
         for _ in range(5 * n // batch):
             start = now()
             for _ in range(batch):
@@ -387,6 +143,7 @@ def overhead(n):
 
 def state_dict_receiver(queue, pipe, rounds):
     import torch
+
     with dlx.connect() as c, c.subscribe("bench/state", timeout=60) as sub:
         pipe.send(None)
         for _ in range(rounds):
@@ -408,6 +165,7 @@ def state_dict(total, rounds):
     """ms to publish and attach 1,000 tensors that lie in shared memory already: ours, torch's."""
     import torch
     import torch.multiprocessing
+
     context = torch.multiprocessing.get_context("spawn")
     queue, (ours, theirs) = context.Queue(), context.Pipe()
     process = context.Process(target=state_dict_receiver, args=(queue, theirs, rounds))
@@ -434,40 +192,54 @@ def state_dict(total, rounds):
 def ray_latency(frame, n, pause_s=0):
     """us of put and of get in an actor."""
     import ray
+
     folder = tempfile.mkdtemp(prefix="dlx-bench.")
-    ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False, _temp_dir=folder)
+    ray.init(
+        num_cpus=1,
+        include_dashboard=False,
+        logging_level="ERROR",
+        log_to_driver=False,
+        _temp_dir=folder,
+    )
     try:
+
         @ray.remote
         class Taker:
             def take(self, references, start):
                 array = ray.get(references[0])
                 return time.monotonic_ns() - start if array[-1] == 7 else None
+
         taker, payload, taken = Taker.remote(), np.full(frame, 7, np.uint8), []
         for _ in range(n):
             time.sleep(pause_s)
             start = now()
             taken.append(ray.get(taker.take.remote([ray.put(payload)], start)))
-        return statistics.median(taken[n // 10:]) / 1000
+        return statistics.median(taken[n // 10 :]) / 1000
     finally:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# -- rows -----------------------------------------------------------------------------------------------------
+# -- rows ------------------------------------------------------------------------------------------
 
 
 def ratio(name, bar, other, needs, size, n, ours=Dlx, pause_s=0):
     def measure():
         a, b = one_way([ours, other], size, n, pause_s)
         return {"value": a / b, "ours_us": a, "theirs_us": b}
+
     return name, bar, needs, measure
 
 
 def both_paces(case, bar, other, needs, size, n, ours=Dlx):
-    """The row, and without a bar what it is when the processor sleeps, too: of its time to wake both have the same."""
+    """The row, and without a bar what it is when the processor sleeps, too: of its time to wake
+    both have the same.
+    """
     first, _, peer = case.partition("_vs_")
-    return [ratio(case, bar, other, needs, size, n, ours),
-            ratio(f"{first}_paced_vs_{peer}", None, other, needs, size, n // 2, ours, PAUSE_S)]
+    return [
+        ratio(case, bar, other, needs, size, n, ours),
+        ratio(f"{first}_paced_vs_{peer}", None, other, needs, size, n // 2, ours, PAUSE_S),
+    ]
 
 
 def rows(quick):
@@ -477,9 +249,11 @@ def rows(quick):
     def state():
         a, b = state_dict(total, 3 if quick else 7)
         return {"value": a / b, "ours_ms": a, "theirs_ms": b, "bytes": total}
+
     def ray_row():
         (a,), b = one_way([Dlx], frame, n), ray_latency(frame, n)
         return {"value": a / b, "ours_us": a, "theirs_us": b}
+
     return [
         ("py_overhead_us", 1.2, "numpy", lambda: {"value": overhead(5000 if quick else 50000)}),
         *both_paces("py_1080p_vs_torch_mp", 0.02, TorchQueue, "torch", frame, n),
@@ -501,12 +275,27 @@ def main():
     o = p.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))
-    out = {"python": sys.version.split()[0], "numpy": np.__version__, "cpus": os.cpu_count(), "quick": o.quick, "rows": []}
+    out = {
+        "python": sys.version.split()[0],
+        "numpy": np.__version__,
+        "cpus": os.cpu_count(),
+        "quick": o.quick,
+        "rows": [],
+    }
     with tempfile.TemporaryDirectory(prefix="dlx-bench.") as folder:
         path = os.path.join(folder, "s")
         ready, theirs = os.pipe()
-        daemon = subprocess.Popen([os.path.join(os.path.dirname(dlx.__file__), "dlpackd"), "--socket", path, "--ready-fd", str(theirs)],
-                                  pass_fds=[theirs], stderr=subprocess.DEVNULL)
+        daemon = subprocess.Popen(
+            [
+                os.path.join(os.path.dirname(dlx.__file__), "dlpackd"),
+                "--socket",
+                path,
+                "--ready-fd",
+                str(theirs),
+            ],
+            pass_fds=[theirs],
+            stderr=subprocess.DEVNULL,
+        )
         os.close(theirs)
         assert os.read(ready, 8).startswith(b"READY=1")
         os.environ["DLX_SOCKET"] = path
@@ -525,11 +314,27 @@ def main():
                 except Exception as e:  # a peer that does not start costs its row
                     row["failed"] = f"{type(e).__name__}: {e}"
                 out["rows"].append(row)
-                rest = {k: round(v, 3) for k, v in row.items() if k not in ("name", "bar", "value") and not isinstance(v, (bool, str))}
+                rest = {
+                    k: round(v, 3)
+                    for k, v in row.items()
+                    if k not in ("name", "bar", "value") and not isinstance(v, (bool, str))
+                }
                 if "value" in row:
-                    print(f"{name:<30} {row['value']:8.4f}  {'' if bar is None else f'bar {bar}':<9}  {rest}", flush=True)
+                    print(
+                        f"{name:<30} {row['value']:8.4f}  {'' if bar is None else f'bar {bar}':<9} "
+                        f" {rest}",
+                        flush=True,
+                    )
                 else:
-                    print(f"{name:<30} " + (f"SKIP: {row['skipped']}" if "skipped" in row else f"FAILED: {row['failed']}"), flush=True)
+                    print(
+                        f"{name:<30} "
+                        + (
+                            f"SKIP: {row['skipped']}"
+                            if "skipped" in row
+                            else f"FAILED: {row['failed']}"
+                        ),
+                        flush=True,
+                    )
         finally:
             daemon.terminate()
             daemon.wait()

@@ -12,31 +12,95 @@
             y = torch.from_dlpack(msg)             # the memory stays as long as y does
 
 A received tensor is read-only, and the kernel enforces it: a library that writes to it ends the
-process. `msg.private(name)` and subscribe(..., private=True) give writable tensors. `dlx.debug()`, or
-DLX_DEBUG=1 in the environment, prints what was written to, and where.
+process. `msg.private(name)` and subscribe(..., private=True) give writable tensors. `dlx.debug()`,
+or DLX_DEBUG=1 in the environment, prints what was written to, and where.
 
-A tensor on a GPU (cudaMalloc, hipMalloc) is published without a copy, and torch.from_dlpack(msg) uses
-it there: publish(t, stream=...), take(stream=...).
+A tensor on a GPU (cudaMalloc, hipMalloc) is published without a copy, and torch.from_dlpack(msg)
+uses it there: publish(t, stream=...), take(stream=...).
 
 Errors are dlx.Error and its subclasses, which also derive from TimeoutError, PermissionError,
-ValueError and so on. Times are in seconds; None waits without a limit. A forked child cannot use the
-handles and tensors of its parent: connect again in the child.
+ValueError and so on. Times are in seconds; None waits without a limit. A forked child cannot use
+the handles and tensors of its parent: connect again in the child.
 """
+
 import os as _os
 
 from . import _connection, _message, _publisher  # add methods to what the extension has
-from ._dlx import (Connection, Event, Message, NamedMessage, Publisher, Report, Subscription, Tensor, TreeMessage,
-                   __version__, connect, debug, dlpack_info, tensor)
-from ._errors import (AccessError, Closed, DaemonError, DeviceError, Error, Forked, Full, InUse, InvalidError, LimitError,
-                      NoMemory, NotFound, PeerError, PublisherGone, Timeout, TooManyHeld, WouldCopy)
+from ._dlx import (
+    Connection,
+    Event,
+    Message,
+    NamedMessage,
+    Publisher,
+    Report,
+    Subscription,
+    Tensor,
+    TreeMessage,
+    __version__,
+    connect,
+    debug,
+    dlpack_info,
+    tensor,
+)
 from ._dtype import DType
+from ._errors import (
+    AccessError,
+    Closed,
+    DaemonError,
+    DeviceError,
+    Error,
+    Forked,
+    Full,
+    InUse,
+    InvalidError,
+    LimitError,
+    NoMemory,
+    NotFound,
+    PeerError,
+    PublisherGone,
+    Timeout,
+    TooManyHeld,
+    WouldCopy,
+)
 from ._subscription import select
 from ._torch import torch_mem_pool
 
-__all__ = ["connect", "debug", "dlpack_info", "select", "tensor", "Connection", "Publisher", "Subscription", "Message", "NamedMessage",
-           "TreeMessage", "Tensor", "DType", "Report", "Event", "Error", "Timeout", "AccessError", "DaemonError", "NoMemory", "LimitError", "InvalidError", "NotFound",
-           "PublisherGone", "Full", "TooManyHeld", "WouldCopy", "DeviceError", "Forked", "InUse", "Closed", "PeerError",
-           "torch_mem_pool", "__version__"]
+__all__ = [
+    "connect",
+    "debug",
+    "dlpack_info",
+    "select",
+    "tensor",
+    "Connection",
+    "Publisher",
+    "Subscription",
+    "Message",
+    "NamedMessage",
+    "TreeMessage",
+    "Tensor",
+    "DType",
+    "Report",
+    "Event",
+    "Error",
+    "Timeout",
+    "AccessError",
+    "DaemonError",
+    "NoMemory",
+    "LimitError",
+    "InvalidError",
+    "NotFound",
+    "PublisherGone",
+    "Full",
+    "TooManyHeld",
+    "WouldCopy",
+    "DeviceError",
+    "Forked",
+    "InUse",
+    "Closed",
+    "PeerError",
+    "torch_mem_pool",
+    "__version__",
+]
 
 if _os.environ.get("DLX_DEBUG") == "1":
     debug()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of dlpackd: `python -m dlx`, and the command `dlxctl` that the wheel installs.
 
-Both run the program dlxctl in the place of this process. A wheel brings it; where a distribution does not, as in a
-package of its own, it is looked for in $PATH.
+Both run the program dlxctl in the place of this process. A wheel brings it; where a distribution
+does not, as in a package of its own, it is looked for in $PATH.
 """
+
 import os
 import shutil
 import sys
@@ -16,7 +17,10 @@ def main():
     if not os.path.exists(program):
         program = shutil.which("dlxctl")
     if not program:
-        sys.exit(f"dlx: no program dlxctl, neither in {FOLDER} nor in $PATH: install it (on Debian: the package dlxctl)")
+        sys.exit(
+            f"dlx: no program dlxctl, neither in {FOLDER} nor in $PATH: install it (on Debian: the "
+            f"package dlxctl)"
+        )
     sys.stdout.flush()
     os.execv(program, ["dlxctl", *sys.argv[1:]])
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions and publishers in asyncio: waiting on the descriptor in the running loop, without a thread."""
+"""Subscriptions and publishers in asyncio: waiting on the descriptor in the running loop, without a
+thread.
+"""
+
 import asyncio
 import os
 
@@ -9,7 +12,9 @@ _readers: dict = {}  # by the id of a handle, until closing() names it
 
 
 class _Reader:
-    """The descriptor of a handle in an event loop, where it stays between waits: adding and removing it takes four system calls."""
+    """The descriptor of a handle in an event loop, where it stays between waits: adding and
+    removing it takes four system calls.
+    """
 
     def __init__(self, handle, loop):
         self.loop, self.future = loop, None
@@ -17,7 +22,9 @@ class _Reader:
         self.fd = os.dup(handle.fileno())  # that of a handle which is closed is soon another's
 
     def _ready(self):
-        if self.is_stale:  # the loop saw this before the task that was woken could take what there was, or will tell it again
+        # the loop saw this before the task that was woken could take what there was, or will tell
+        # it again
+        if self.is_stale:
             self.is_stale = False
         elif self.is_waited_for():
             self.is_stale = True
@@ -75,7 +82,9 @@ async def _readable(handle):
     loop = asyncio.get_running_loop()
     reader = _readers.get(id(handle))
     if reader is not None and not reader.loop.is_closed() and reader.is_waited_for():
-        raise _errors.make(-22, "IN_USE", f"another task waits for topic {handle.topic}: one at a time may")
+        raise _errors.make(
+            -22, "IN_USE", f"another task waits for topic {handle.topic}: one at a time may"
+        )
     if reader is None or reader.loop is not loop:
         closing(id(handle))
         reader = _readers[id(handle)] = _Reader(handle, loop)
@@ -110,8 +119,12 @@ async def _poll(subscription, timeout, n=0, stream=None):
     except TimeoutError as e:
         if isinstance(e, _errors.Error):
             raise
-        raise _errors.make(-3, "TIMEOUT", f"topic {subscription.topic}: no message within {timeout:g} s"
-                           f"{_why_none(subscription.stats())}") from None
+        raise _errors.make(
+            -3,
+            "TIMEOUT",
+            f"topic {subscription.topic}: no message within {timeout:g} s"
+            f"{_why_none(subscription.stats())}",
+        ) from None
 
 
 async def take(subscription, n, stream, timeout=...):
@@ -128,7 +141,9 @@ async def next_message(subscription):
 
 
 async def _attempt(publisher, call, timeout):
-    """The result of call(), which does not wait, as soon as it does not fail for want of room or subscribers."""
+    """The result of call(), which does not wait, as soon as it does not fail for want of room or
+    subscribers.
+    """
     loop = asyncio.get_running_loop()
     until = None if timeout is None else loop.time() + timeout
     publisher.fileno()  # before the first attempt, which is to make it readable
@@ -151,7 +166,9 @@ async def publish(publisher, tensors, *, timeout=..., **kwargs):
     timeout = publisher.timeout if timeout is ... else timeout
     if timeout == 0:
         return publisher.publish(tensors, timeout=0, **kwargs)
-    return await _attempt(publisher, lambda: publisher.publish(tensors, timeout=0, **kwargs), timeout)
+    return await _attempt(
+        publisher, lambda: publisher.publish(tensors, timeout=0, **kwargs), timeout
+    )
 
 
 async def wait(publisher, n=1, timeout=None):

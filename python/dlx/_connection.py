@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods of dlx.Connection that translate their arguments for the extension."""
+"""connect(), and the methods of a Connection that translate their arguments for the extension."""
+
 import os
 
-from . import _errors
+from . import _dlx, _errors
 from ._dlx import Connection
 from ._tensor import add
 
@@ -14,29 +15,68 @@ def _is_pattern(topic):
         return False
 
 
+def connect(socket=None, *, name=None, timeout=None, autospawn=True):
+    """Connects to dlpackd. If no socket is given and no daemon answers, starts a private daemon for
+    this user, which ends when nobody has been connected for 10 seconds.
+
+    socket     path of the daemon's socket; None: $DLX_SOCKET, else the default paths. With a path,
+               or with $DLX_SOCKET, no daemon is started
+    name       name of this program in `dlxctl ls`, at most 63 bytes
+    timeout    limit in seconds of this and every later request, more than 0; None: 5. If it is
+               given, this call also waits that long for a daemon that is not there yet, unless it
+               starts one
+    autospawn  False: never start a daemon (as DLX_AUTOSPAWN=no)
+
+    Ctrl-C interrupts it. Raises dlx.DaemonError (no daemon, none in time, or none could be
+    started), dlx.Timeout (no answer), dlx.AccessError, dlx.LimitError.
+    """
+    try:
+        return _dlx._connect(socket, name, timeout, autospawn)
+    except _errors.DaemonError as e:
+        if socket and os.fsdecode(socket)[:1] not in ("/", "."):
+            e.add_note(
+                "connect() takes the path of a daemon's socket, or nothing: topics are named in "
+                "publisher(), subscribe() and get()"
+            )
+        raise
+
+
 class Methods:
     """Methods of a Connection."""
 
-    def publisher(self, topic, *, history=0, on_full="drop", depth=16, retain=0, retain_for=None, timeout=None, max_held=0,
-                  max_held_bytes=0, require=0):
+    def publisher(
+        self,
+        topic,
+        *,
+        history=0,
+        on_full="drop",
+        depth=16,
+        retain=0,
+        retain_for=None,
+        timeout=None,
+        max_held=0,
+        max_held_bytes=0,
+        require=0,
+    ):
         """Announces a dlx.Publisher on a topic: segments of [A-Za-z0-9_.-], separated by '/'.
 
-        history     how many of the newest messages stay readable for subscriptions that ask for a history,
-                    at most 1024; 0: the larger of 1 and `retain`
-        on_full     "drop" a message that is `depth` behind the newest, or "block" until reliable subscribers
-                    have taken it
+        history     how many of the newest messages stay readable for subscriptions that ask for a
+                    history, at most 1024; 0: the larger of 1 and `retain`
+        on_full     "drop" a message that is `depth` behind the newest, or "block" until reliable
+                    subscribers have taken it
         depth       how many messages a subscriber may be behind, 1 to 4096, whatever their size
-        retain      how many of the newest messages (at most `history`) later subscriptions and get()
-                    receive, also when the publisher is gone
-        retain_for  seconds that the daemon keeps them then, more than 0; None: without a limit; "latched":
-                    not at all
-        timeout     seconds that publish() waits for subscribers, with on_full="block" or `require`; None:
-                    without a limit
-        max_held    how many messages one subscriber may hold at once, at most 4096; 0: as many as it asks for
+        retain      how many of the newest messages (at most `history`) later subscriptions and
+                    get() receive, also when the publisher is gone
+        retain_for  seconds that the daemon keeps them then, more than 0; None: without a limit;
+                    "latched": not at all
+        timeout     seconds that publish() waits for subscribers, with on_full="block" or `require`;
+                    None: without a limit
+        max_held    how many messages one subscriber may hold at once, at most 4096; 0: as many as
+                    it asks for
         max_held_bytes  how many bytes it may hold at once; 0: without a limit
-        require     how many subscribers, of any kind, must be attached: publish() waits for them, and raises
-                    dlx.Timeout if they are not in time; 0: a message may reach nobody, and
-                    Report.subscribers is 0
+        require     how many subscribers, of any kind, must be attached: publish() waits for them,
+                    and raises dlx.Timeout if they are not in time; 0: a message may reach nobody,
+                    and Report.subscribers is 0
 
         Raises dlx.InvalidError, dlx.AccessError, dlx.LimitError, dlx.NoMemory, dlx.DaemonError.
         """
@@ -44,38 +84,74 @@ class Methods:
             raise ValueError(f'on_full is "drop" or "block", not {on_full!r}')
         latched = isinstance(retain_for, str)
         if latched and retain_for != "latched":
-            raise ValueError(f'retain_for is a number of seconds, None or "latched", not {retain_for!r}')
-        return self._publisher(topic, history, on_full == "block", depth, retain, latched, None if latched else retain_for, timeout,
-                               max_held, max_held_bytes, require)
+            raise ValueError(
+                f'retain_for is a number of seconds, None or "latched", not {retain_for!r}'
+            )
+        return self._publisher(
+            topic,
+            history,
+            on_full == "block",
+            depth,
+            retain,
+            latched,
+            None if latched else retain_for,
+            timeout,
+            max_held,
+            max_held_bytes,
+            require,
+        )
 
-    def subscribe(self, topic, *, latest=False, history=0, reliable=False, max_held=16, timeout=None, stay=None, publishers=None,
-                  spin=None, pin=None, private=False):
-        """Makes a dlx.Subscription of a topic, or of all topics that match a pattern, now and later: '*' stands
-        for any characters in its segment ("cam/*"), and "**" as the last segment for one or more segments.
-        When this returns, it is attached to every publisher that is there.
+    def subscribe(
+        self,
+        topic,
+        *,
+        latest=False,
+        history=0,
+        reliable=False,
+        max_held=16,
+        timeout=None,
+        stay=None,
+        publishers=None,
+        spin=None,
+        pin=None,
+        private=False,
+    ):
+        """Makes a dlx.Subscription of a topic, or of all topics that match a pattern, now and
+        later: '*' stands for any characters in its segment ("cam/*"), and "**" as the last segment
+        for one or more segments. When this returns, it is attached to every publisher that is
+        there.
 
         latest    take only the newest message; messages that it passes over count as skipped
-        history   begin with up to this many earlier messages, at most the publisher's own `history`; 0: only
-                  with those that it retains; None: with none, not even retained ones
+        history   begin with up to this many earlier messages, at most the publisher's own
+                  `history`; 0: only with those that it retains; None: with none, not even retained
+                  ones
         reliable  the publisher (on_full="block") waits for this subscription while it is attached
         max_held  how many messages may be held at once, 1 to 4096
-        timeout   seconds that take() and loops wait for a message (dlx.Timeout); None: without a limit
-        stay      True: loops and take() wait for the next publisher when the last one has left; False: loops
-                  end there, and take() raises dlx.PublisherGone; None: True for a pattern, else False
-        publishers  end when at least this many have left, instead of one: for the results of N workers; not
+        timeout   seconds that take() and loops wait for a message (dlx.Timeout); None: without a
+                  limit
+        stay      True: loops and take() wait for the next publisher when the last one has left;
+                  False: loops end there, and take() raises dlx.PublisherGone; None: True for a
+                  pattern, else False
+        publishers  end when at least this many have left, instead of one: for the results of N
+                    workers; not
                   with `stay`
-        spin      longest busy wait in seconds before sleeping; "never" (or 0), "always"; None: adaptive
-        pin       a GPU ("cuda:0") that copies by itself from CPU memory of publishers: keep a tensor until a
-                  copy in a queue is done (docs/GPU.md); None: no GPU
-        private   tensors are writable, like those of msg.private(): nobody else sees what is written, not
-                  even another msg[key]. From 256 KiB on, a page is copied when it is written to; a smaller
-                  tensor is copied at once. A tensor on a GPU raises dlx.DeviceError
+        spin      longest busy wait in seconds before sleeping; "never" (or 0), "always"; None:
+                  adaptive
+        pin       a GPU ("cuda:0") that copies by itself from CPU memory of publishers: keep a
+                  tensor until a copy in a queue is done (docs/GPU.md); None: no GPU
+        private   tensors are writable, like those of msg.private(): nobody else sees what is
+                  written, not even another msg[key]. From 256 KiB on, a page is copied when it is
+                  written to; a smaller tensor is copied at once. A tensor on a GPU raises
+                  dlx.DeviceError
 
-        Raises dlx.InvalidError (the topic; reliable, and a publisher drops), dlx.AccessError, dlx.LimitError,
-        dlx.DaemonError, dlx.DeviceError (pin: no such GPU), dlx.Timeout.
+        Raises dlx.InvalidError (the topic; reliable, and a publisher drops), dlx.AccessError,
+        dlx.LimitError, dlx.DaemonError, dlx.DeviceError (pin: no such GPU), dlx.Timeout.
         """
         if stay is not None and publishers is not None:
-            raise ValueError("stay and publishers exclude each other: a loop for a number of publishers ends when they have left")
+            raise ValueError(
+                "stay and publishers exclude each other: a loop for a number of publishers ends "
+                "when they have left"
+            )
         if isinstance(stay, (str, bytes)):  # "no" is true to Python
             raise TypeError(f"stay is True, False or None, not {stay!r}")
         if publishers is None:
@@ -87,12 +163,16 @@ class Methods:
             busy = (0 if spin == "never" else None,)
         else:
             busy = () if spin is None else (spin,)
-        return self._subscribe(topic, latest, history, reliable, max_held, timeout, publishers, pin, private, *busy)
+        return self._subscribe(
+            topic, latest, history, reliable, max_held, timeout, publishers, pin, private, *busy
+        )
 
     def get(self, topic, timeout=0, *, stream=None):
-        """Returns the newest complete message of a topic, from any live publisher or from retained messages.
+        """Returns the newest complete message of a topic, from any live publisher or from retained
+        messages.
 
-        timeout  seconds to wait for the first message; None: without a limit; 0, or left out: do not wait
+        timeout  seconds to wait for the first message; None: without a limit; 0, or left out: do
+                 not wait
         stream   as for take()
 
         Raises dlx.Timeout, and what subscribe() and take() raise.
@@ -102,7 +182,11 @@ class Methods:
         except _errors.Timeout as e:
             if e.name != "EMPTY":
                 raise
-            raise _errors.make(e.code, e.name, f"{e}; get(topic, timeout=None), or with seconds, waits for one") from None
+            raise _errors.make(
+                e.code, e.name, f"{e}; get(topic, timeout=None), or with seconds, waits for one"
+            ) from None
 
 
 add(Methods, Connection)
+connect.__module__ = "dlx"
+_dlx.connect = connect  # where the rest of the package is

@@ -1,13 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 # The types of the extension module. Its docstrings are in python/src.
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from types import TracebackType
-from typing import ClassVar, Final, Literal, Protocol, Self, TypeAlias, TypedDict, TypeVar, final, overload
+from typing import (
+    ClassVar,
+    Final,
+    Literal,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    final,
+    overload,
+)
 
 import numpy as np
-from _typeshed import MaybeNone, structseq
 import torch as _torch
+from _typeshed import MaybeNone, structseq
 from typing_extensions import Buffer, CapsuleType, disjoint_base
 
 from ._dtype import DType
@@ -24,7 +46,8 @@ class _ArrayInterface(Protocol):
     @property
     def __array_interface__(self) -> Mapping[str, object]: ...
 
-# Buffer: bytes, bytearray, memoryview, array, mmap. CapsuleType: a DLPack capsule, which publish() consumes.
+# Buffer: bytes, bytearray, memoryview, array, mmap. CapsuleType: a DLPack capsule, which publish()
+# consumes.
 TensorLike: TypeAlias = Tensor | _DLPack | _ArrayInterface | Buffer | CapsuleType
 
 class _NamedDType(Protocol):
@@ -46,10 +69,21 @@ DTypeLike: TypeAlias = str | type | _NamedDType | _TorchDType
 # A mapping may be nested, with sequences and scalars in it, as an optimizer's state. Its values are
 # `object`, since that is what a checker makes of one in a variable: dict[str, object].
 MessageLike: TypeAlias = (
-    TensorLike | Mapping[str, object] | Mapping[int, object] | Sequence[TensorLike] | Message)
+    TensorLike | Mapping[str, object] | Mapping[int, object] | Sequence[TensorLike] | Message
+)
 # What a TreeMessage has in it: isinstance() or match tells which.
-TreeValue: TypeAlias = (Tensor | None | bool | int | float | complex | str
-                        | dict[str | int, TreeValue] | list[TreeValue] | tuple[TreeValue, ...])
+TreeValue: TypeAlias = (
+    Tensor
+    | None
+    | bool
+    | int
+    | float
+    | complex
+    | str
+    | dict[str | int, TreeValue]
+    | list[TreeValue]
+    | tuple[TreeValue, ...]
+)
 
 class _Device(Protocol):
     @property
@@ -57,7 +91,8 @@ class _Device(Protocol):
     @property
     def index(self) -> int: ...
 
-# "cuda:0", "rocm:0", and where memory is allocated "cpu"; or what has that text, as torch.device("cuda:0").
+# "cuda:0", "rocm:0", and where memory is allocated "cpu"; or what has that text, as
+# torch.device("cuda:0").
 Device: TypeAlias = str | _Device
 # The values are what JSON can hold, and tuples, bytes, complex and NumPy's scalars: `object`, as in
 # MessageLike.
@@ -74,7 +109,8 @@ class _CupyStream(Protocol):
 class _CudaStream(Protocol):
     def __cuda_stream__(self) -> tuple[int, int]: ...
 
-# Of a GPU: a number as in the Python array API, or an object of PyTorch, CuPy or cuda.core; None: the default stream.
+# Of a GPU: a number as in the Python array API, or an object of PyTorch, CuPy or cuda.core; None:
+# the default stream.
 Stream: TypeAlias = int | _TorchStream | _CupyStream | _CudaStream | None
 
 class PublisherStats(TypedDict):
@@ -235,8 +271,14 @@ class Tensor:
     def __array_interface__(self) -> dict[str, object]: ...
     @property
     def __cuda_array_interface__(self) -> dict[str, object]: ...
-    def __dlpack__(self, *, stream: Stream = None, max_version: tuple[int, int] | None = None,
-                   dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> CapsuleType: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Stream = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -248,6 +290,8 @@ class Tensor:
     def __int__(self) -> int: ...
     def __float__(self) -> float: ...
     def __complex__(self) -> complex: ...
+    @property
+    def _is_padded(self) -> bool: ...
     def _view(self, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], /) -> Tensor: ...
     def _repr_html_(self) -> str: ...
     def as_legacy(self) -> Tensor: ...
@@ -272,8 +316,9 @@ class Message:
     def monotonic_ns(self) -> int: ...
     @property
     def publisher(self) -> int: ...
-    # The publisher decides what it is, as with json.loads(): who knows that a dict comes need not ask
-    # whether it is one, or of what type its values are. None: no metadata; bytes, where it gave bytes.
+    # The publisher decides what it is, as with json.loads(): who knows that a dict comes need not
+    # ask whether it is one, or of what type its values are. None: no metadata; bytes, where it gave
+    # bytes.
     @property
     def meta(self) -> dict[str, MaybeNone] | MaybeNone: ...
     @property
@@ -328,10 +373,22 @@ class Message:
     def private(self, key: str | int, /) -> Tensor: ...
     def release(self) -> None: ...
     def __enter__(self) -> Self: ...
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /) -> None: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
     __dlpack_c_exchange_api__: ClassVar[CapsuleType]
-    def __dlpack__(self, *, stream: Stream = None, max_version: tuple[int, int] | None = None,
-                   dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> CapsuleType: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Stream = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -370,29 +427,75 @@ class Publisher:
     def topic(self) -> str: ...
     @property
     def closed(self) -> bool: ...
-    def empty(self, shape: int | Sequence[int], dtype: DTypeLike = "float32", *, device: Device | None = "cpu") -> Tensor: ...
-    def zeros(self, shape: int | Sequence[int], dtype: DTypeLike = "float32", *, device: Device | None = "cpu") -> Tensor: ...
+    def empty(
+        self,
+        shape: int | Sequence[int],
+        dtype: DTypeLike = "float32",
+        *,
+        device: Device | None = "cpu",
+    ) -> Tensor: ...
+    def zeros(
+        self,
+        shape: int | Sequence[int],
+        dtype: DTypeLike = "float32",
+        *,
+        device: Device | None = "cpu",
+    ) -> Tensor: ...
     @overload
     def empty_like(self, tensor: TensorLike, *, device: Device | None = "cpu") -> Tensor: ...
     @overload
-    def empty_like(self, tensor: dict[str, _T], *, device: Device | None = "cpu") -> dict[str, Tensor]: ...
-    def publish(self, tensors: MessageLike, *, meta: Meta | None = None,
-                timeout: float | None = ..., strict: bool = False, share: bool = False, monotonic_ns: int = 0,
-                stream: Stream = None, stage: bool = False) -> Report: ...
-    def publish_many(self, messages: Iterable[MessageLike], *,
-                     timeout: float | None = ..., strict: bool = False, share: bool = False, monotonic_ns: int = 0,
-                     stream: Stream = None) -> Report: ...
+    def empty_like(
+        self, tensor: dict[str, _T], *, device: Device | None = "cpu"
+    ) -> dict[str, Tensor]: ...
+    def publish(
+        self,
+        tensors: MessageLike,
+        *,
+        meta: Meta | None = None,
+        timeout: float | None = ...,
+        strict: bool = False,
+        share: bool = False,
+        monotonic_ns: int = 0,
+        stream: Stream = None,
+        stage: bool = False,
+    ) -> Report: ...
+    def publish_many(
+        self,
+        messages: Iterable[MessageLike],
+        *,
+        timeout: float | None = ...,
+        strict: bool = False,
+        share: bool = False,
+        monotonic_ns: int = 0,
+        stream: Stream = None,
+    ) -> Report: ...
     def wait(self, n: int = 1, timeout: float | None = None) -> None: ...
-    def publish_async(self, tensors: MessageLike, *, meta: Meta | None = None,
-                      timeout: float | None = ..., strict: bool = False, share: bool = False, monotonic_ns: int = 0,
-                      stream: Stream = None) -> Coroutine[object, object, Report]: ...
-    def wait_async(self, n: int = 1, timeout: float | None = None) -> Coroutine[object, object, None]: ...
+    def publish_async(
+        self,
+        tensors: MessageLike,
+        *,
+        meta: Meta | None = None,
+        timeout: float | None = ...,
+        strict: bool = False,
+        share: bool = False,
+        monotonic_ns: int = 0,
+        stream: Stream = None,
+    ) -> Coroutine[object, object, Report]: ...
+    def wait_async(
+        self, n: int = 1, timeout: float | None = None
+    ) -> Coroutine[object, object, None]: ...
     def fileno(self) -> int: ...
     def events(self) -> list[Event]: ...
     def stats(self) -> PublisherStats: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /) -> None: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
 
 @final
 class Subscription(Iterator[Message], AsyncIterator[Message]):
@@ -402,10 +505,15 @@ class Subscription(Iterator[Message], AsyncIterator[Message]):
     @property
     def closed(self) -> bool: ...
     def take(self, timeout: float | None = ..., *, stream: Stream = None) -> Message: ...
-    def take_async(self, timeout: float | None = ..., *, stream: Stream = None) -> Coroutine[object, object, Message]: ...
-    def take_many(self, n: int, timeout: float | None = ..., *, stream: Stream = None) -> list[Message]: ...
-    def take_many_async(self, n: int, timeout: float | None = ..., *,
-                        stream: Stream = None) -> Coroutine[object, object, list[Message]]: ...
+    def take_async(
+        self, timeout: float | None = ..., *, stream: Stream = None
+    ) -> Coroutine[object, object, Message]: ...
+    def take_many(
+        self, n: int, timeout: float | None = ..., *, stream: Stream = None
+    ) -> list[Message]: ...
+    def take_many_async(
+        self, n: int, timeout: float | None = ..., *, stream: Stream = None
+    ) -> Coroutine[object, object, list[Message]]: ...
     def try_take(self, *, stream: Stream = None) -> Message | None: ...
     def _ready(self) -> bool: ...
     def _check(self, n: int | None, stream: Stream, timeout: float | None = ..., /) -> None: ...
@@ -419,38 +527,111 @@ class Subscription(Iterator[Message], AsyncIterator[Message]):
     def stats(self) -> SubscriptionStats: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /) -> None: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
 
 @final
 class Connection:
     @property
     def closed(self) -> bool: ...
-    def publisher(self, topic: str, *, history: int = 0, on_full: Literal["drop", "block"] = "drop", depth: int = 16, retain: int = 0,
-                  retain_for: float | Literal["latched"] | None = None, timeout: float | None = None, max_held: int = 0,
-                  max_held_bytes: int = 0, require: int = 0) -> Publisher: ...
-    def subscribe(self, topic: str, *, latest: bool = False, history: int | None = 0, reliable: bool = False, max_held: int = 16,
-                  timeout: float | None = None, stay: bool | None = None, publishers: int | None = None,
-                  spin: float | Literal["never", "always"] | None = None, pin: Device | None = None,
-                  private: bool = False) -> Subscription: ...
+    def publisher(
+        self,
+        topic: str,
+        *,
+        history: int = 0,
+        on_full: Literal["drop", "block"] = "drop",
+        depth: int = 16,
+        retain: int = 0,
+        retain_for: float | Literal["latched"] | None = None,
+        timeout: float | None = None,
+        max_held: int = 0,
+        max_held_bytes: int = 0,
+        require: int = 0,
+    ) -> Publisher: ...
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        latest: bool = False,
+        history: int | None = 0,
+        reliable: bool = False,
+        max_held: int = 16,
+        timeout: float | None = None,
+        stay: bool | None = None,
+        publishers: int | None = None,
+        spin: float | Literal["never", "always"] | None = None,
+        pin: Device | None = None,
+        private: bool = False,
+    ) -> Subscription: ...
     def get(self, topic: str, timeout: float | None = 0, *, stream: Stream = None) -> Message: ...
     def drop_retained(self, topic: str, /) -> None: ...
     # What the methods above call:
-    def _publisher(self, topic: str, history: int, blocks: bool, depth: int, retain: int, latched: bool, retain_for: float | None,
-                   timeout: float | None, max_held: int, max_held_bytes: int, require: int, /) -> Publisher: ...
-    def _subscribe(self, topic: str, latest: bool, history: int | None, reliable: bool, max_held: int, timeout: float | None,
-                   publishers: int | None, pin: Device | None, private: bool, spin: float | None = ..., /) -> Subscription: ...
+    def _publisher(
+        self,
+        topic: str,
+        history: int,
+        blocks: bool,
+        depth: int,
+        retain: int,
+        latched: bool,
+        retain_for: float | None,
+        timeout: float | None,
+        max_held: int,
+        max_held_bytes: int,
+        require: int,
+        /,
+    ) -> Publisher: ...
+    def _subscribe(
+        self,
+        topic: str,
+        latest: bool,
+        history: int | None,
+        reliable: bool,
+        max_held: int,
+        timeout: float | None,
+        publishers: int | None,
+        pin: Device | None,
+        private: bool,
+        spin: float | None = ...,
+        /,
+    ) -> Subscription: ...
     def _get(self, topic: str, timeout: float | None, stream: Stream, /) -> Message: ...
     def publishers(self, topic: str | None = None, /) -> list[PublisherInfo]: ...
     def links(self, publisher: int, /) -> list[LinkInfo]: ...
     def daemon(self) -> DaemonInfo: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /) -> None: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
 
-def connect(socket: str | os.PathLike[str] | None = None, *, name: str | None = None, timeout: float | None = None,
-            autospawn: bool = True) -> Connection: ...
+def connect(
+    socket: str | os.PathLike[str] | None = None,
+    *,
+    name: str | None = None,
+    timeout: float | None = None,
+    autospawn: bool = True,
+) -> Connection: ...
+def _connect(
+    socket: str | os.PathLike[str] | None,
+    name: str | None,
+    timeout: float | None,
+    autospawn: bool,
+    /,
+) -> Connection: ...
 def _dtype_name(dtype: DTypeLike, /) -> str: ...
 def tensor(object: TensorLike, /) -> Tensor: ...
 def debug(on: bool = True, /) -> None: ...
 def dlpack_info() -> DLPackInfo: ...
-def tensor_from_bytes(data: bytes, shape: tuple[int, ...], dtype: DTypeLike, padded: bool = False, /) -> Tensor: ...
+def tensor_from_bytes(
+    data: bytes, shape: tuple[int, ...], dtype: DTypeLike, padded: bool = False, /
+) -> Tensor: ...

@@ -1,15 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exceptions, one for each group of error codes of libdlx, with the text of the library."""
 
-__all__ = ["Error", "Timeout", "AccessError", "DaemonError", "NoMemory", "LimitError", "InvalidError", "NotFound",
-           "PublisherGone", "Full", "TooManyHeld", "WouldCopy", "DeviceError", "Forked", "InUse", "Closed", "PeerError"]
+import re
+
+__all__ = [
+    "Error",
+    "Timeout",
+    "AccessError",
+    "DaemonError",
+    "NoMemory",
+    "LimitError",
+    "InvalidError",
+    "NotFound",
+    "PublisherGone",
+    "Full",
+    "TooManyHeld",
+    "WouldCopy",
+    "DeviceError",
+    "Forked",
+    "InUse",
+    "Closed",
+    "PeerError",
+]
 
 
 class Error(Exception):
     """A failure of dlx, and the base of its exceptions.
 
-    `code` is the number of enum dlx_error, negative, and `name` its name. `n_published` is the number of
-    messages that publish_many() had published.
+    `code` is the number of enum dlx_error, negative, and `name` its name. `n_published` is the
+    number of messages that publish_many() had published.
     """
 
     code = 0
@@ -41,7 +60,9 @@ class LimitError(Error):
 
 
 class InvalidError(Error, ValueError):
-    """An argument is not valid: a topic, a shape, or a quality of service that the publisher does not offer."""
+    """An argument is not valid: a topic, a shape, or a quality of service that the publisher does
+    not offer.
+    """
 
 
 class NotFound(Error, KeyError):
@@ -49,15 +70,19 @@ class NotFound(Error, KeyError):
 
 
 class PublisherGone(Error):
-    """The last publisher has left and everything it published was taken; or GPU memory ended with its process."""
+    """The last publisher has left and everything it published was taken; or GPU memory ended with
+    its process.
+    """
 
 
 class Full(Error):
-    """A reliable subscriber is `depth` messages behind and publish() does not wait; the text names it."""
+    """A reliable subscriber is `depth` messages behind and publish() does not wait; the text names
+    it.
+    """
 
 
 class TooManyHeld(Error):
-    """The subscription holds max_held messages: release some, or subscribe with a greater max_held."""
+    """The subscription holds max_held messages: release some, or subscribe with a larger one."""
 
 
 class WouldCopy(Error, BufferError):
@@ -65,7 +90,9 @@ class WouldCopy(Error, BufferError):
 
 
 class DeviceError(Error, BufferError):
-    """The memory of a tensor cannot be used here: another device, or a GPU that this process does not see."""
+    """The memory of a tensor cannot be used here: another device, or a GPU that this process does
+    not see.
+    """
 
 
 class Forked(Error):
@@ -85,29 +112,101 @@ class PeerError(Error):
 
 
 _OF_NAME = {
-    "TIMEOUT": Timeout, "EMPTY": Timeout, "ACCESS": AccessError, "NO_DAEMON": DaemonError,
-    "DISCONNECTED": DaemonError, "PROTOCOL": DaemonError, "VERSION": DaemonError, "NO_MEMORY": NoMemory,
-    "LIMIT": LimitError, "FD_LIMIT": LimitError, "INVALID": InvalidError, "TOPIC": InvalidError,
-    "SHAPE": InvalidError, "QOS": InvalidError, "NOT_FOUND": NotFound, "PUBLISHER_GONE": PublisherGone,
-    "FULL": Full, "TOO_MANY_HELD": TooManyHeld, "WOULD_COPY": WouldCopy, "DEVICE": DeviceError,
-    "FORKED": Forked, "IN_USE": InUse, "BAD_PEER": PeerError,
+    "TIMEOUT": Timeout,
+    "EMPTY": Timeout,
+    "ACCESS": AccessError,
+    "NO_DAEMON": DaemonError,
+    "DISCONNECTED": DaemonError,
+    "PROTOCOL": DaemonError,
+    "VERSION": DaemonError,
+    "NO_MEMORY": NoMemory,
+    "LIMIT": LimitError,
+    "FD_LIMIT": LimitError,
+    "INVALID": InvalidError,
+    "TOPIC": InvalidError,
+    "SHAPE": InvalidError,
+    "QOS": InvalidError,
+    "NOT_FOUND": NotFound,
+    "PUBLISHER_GONE": PublisherGone,
+    "FULL": Full,
+    "TOO_MANY_HELD": TooManyHeld,
+    "WOULD_COPY": WouldCopy,
+    "DEVICE": DeviceError,
+    "FORKED": Forked,
+    "IN_USE": InUse,
+    "BAD_PEER": PeerError,
 }
+
+
+# What libdlx calls its functions and arguments, and what they are called here. Of two that begin
+# alike, the longer one is first.
+_NAMES = {
+    "the time of dlx_connect_args": "the timeout of dlx.connect()",
+    "dlx_connect()": "dlx.connect()",
+    "is not from dlx_alloc() of this publisher": "is not the dlx.Tensor that empty() of this "
+    "publisher returned, but perhaps an array made of it",
+    "dlx_alloc()": "empty()",
+    "dlx_message_tensor()": "a message",
+    "dlx_tensor_used_on": "used_on",
+    "DLManagedTensorVersioned": "a capsule of DLPack 1.0",
+    "`strict`": "strict=True",
+    "`share`": "share=True",
+    "`stage`": "stage=True",
+    "min_subscribers is": "require is",
+    " (it did not wait: timeout_ns is 0)": "",  # publish_async() does, between its tries
+    "retain_for_ns": "retain_for",
+    "mode LATEST passes": "latest=True passes",
+    "this program only connects": "autospawn=False",
+    "`reliable`": "reliable=True",
+    "on_full)": 'on_full="block")',
+}
+_ANY_NAME = re.compile("|".join(map(re.escape, _NAMES)))
 
 
 def make(code, name, text):
     """Returns the exception for a code; code 0 is a handle that was closed."""
+    text = _ANY_NAME.sub(lambda found: _NAMES[found[0]], text)
     error = (_OF_NAME.get(name, Error) if code else Closed)(text)
     error.code, error.name = code, name if code else "CLOSED"
     return error
 
 
-def name_place(error, place):
-    """Prefixes the text of an exception with the place it is about. An exception of another class gets a note."""
+def _name_place(error, place):
+    """Prefixes the text of an exception with the place it is about. An exception of another class
+    gets a note.
+    """
     is_plain = type(error) in (TypeError, ValueError, BufferError) or isinstance(error, Error)
     if is_plain and len(error.args) == 1 and isinstance(error.args[0], str):
         error.args = (f"{place}: {error.args[0]}",)
     else:
         error.add_note(f"at {place}")
+
+
+def name_item(error, what, key):
+    """Prefixes the text with an item, as "tensors['rgb']"."""
+    _name_place(error, f"{what}[{key!r}]")
+
+
+def name_leaf(error, tree, name):
+    """Prefixes the text with the place of a tensor in a nested set."""
+    from . import _tree  # which needs this module
+
+    _name_place(error, _tree.place(tree, name))
+
+
+def count(error, n):
+    """Says how many messages publish_many() published before the error."""
+    error.n_published = n
+
+
+def refusal(error, object):
+    """Returns a BufferError for a ValueError or RuntimeError by which another library refuses
+    `object`, with the first line of its text: C++ adds where it was thrown.
+    """
+    if isinstance(error, BufferError) or not isinstance(error, (ValueError, RuntimeError)):
+        return None
+    lines = str(error).splitlines()
+    return BufferError(f"{type(object)!r}: {lines[0]}" if lines else f"{type(object)!r} refuses it")
 
 
 for _name in __all__:  # the module that users import

@@ -1,17 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each framework makes a tensor, takes a received one, and shows what is in it: for dlx.selftest.
+"""How each framework makes a tensor, takes a received one, and shows what is in it: for
+dlx.selftest.
 
-A framework is imported when its class is made. `make` gets the bytes of an array of SHAPE, row-major, and gives an array
-with one of LAYOUTS; `take` gets a received dlx.Tensor; `raw` gives the elements as bytes, row-major; `address` says where
-they lie, or None if the framework does not tell. `must` names the types that it has to take and to give, or selftest fails.
+A framework is imported when its class is made. `make` gets the bytes of an array of SHAPE,
+row-major, and gives an array with one of LAYOUTS; `take` gets a received dlx.Tensor; `raw` gives
+the elements as bytes, row-major; `address` says where they lie, or None if the framework does not
+tell. `must` names the types that it has to take and to give, or selftest fails.
 """
+
 from . import _dlx
 
 SHAPE = (2, 3, 4)
-BASIC = ["bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64", "complex64", "complex128"]
-DTYPES = BASIC[:6] + ["uint16", "uint32", "uint64"] + BASIC[6:9] + ["bfloat16", "complex64", "complex128", "float8_e3m4", "float8_e4m3",
-                                                                   "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz",
-                                                                   "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "int4"]
+BASIC = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
+DTYPES = (
+    BASIC[:6]
+    + ["uint16", "uint32", "uint64"]
+    + BASIC[6:9]
+    + [
+        "bfloat16",
+        "complex64",
+        "complex128",
+        "float8_e3m4",
+        "float8_e4m3",
+        "float8_e4m3b11fnuz",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+        "int4",
+    ]
+)
 LAYOUTS = ["plain", "0-d", "empty", "transposed", "sliced", "negative", "broadcast", "offset"]
 
 
@@ -46,11 +77,16 @@ class NumPy(Framework):
 
     def __init__(self):
         import numpy
+
         self.np = numpy
         self.version = numpy.__version__
         try:
             import ml_dtypes
-            self.extended, self.version = ml_dtypes, f"{self.version}, ml_dtypes {ml_dtypes.__version__}"
+
+            self.extended, self.version = (
+                ml_dtypes,
+                f"{self.version}, ml_dtypes {ml_dtypes.__version__}",
+            )
         except ImportError:
             self.extended = None
 
@@ -63,7 +99,11 @@ class NumPy(Framework):
 
     def make(self, raw, dtype, layout):
         x = self.np.frombuffer(raw, self.dtype(dtype)).reshape(SHAPE)
-        return self.np.broadcast_to(x[0, 0], (3, 4)) if layout == "broadcast" else self.layout(x, layout)
+        return (
+            self.np.broadcast_to(x[0, 0], (3, 4))
+            if layout == "broadcast"
+            else self.layout(x, layout)
+        )
 
     def take(self, tensor):
         if tensor.dtype in self.must and self.np.lib.NumpyVersion(self.np.__version__) >= "2.1.0":
@@ -84,6 +124,7 @@ class PyTorch(Framework):
 
     def __init__(self):
         import torch
+
         self.torch, self.version = torch, torch.__version__
 
     def make(self, raw, dtype, layout):
@@ -104,18 +145,24 @@ class PyTorch(Framework):
 
 class Jax(Framework):
     """Asks for the DLPack of before 1.0: it does not write to arrays, so as_legacy() is right."""
+
     package = "jax"
     must = [x for x in BASIC] + ["bfloat16", "uint16", "uint32", "uint64"]
 
     def __init__(self):
         import jax
+
         jax.config.update("jax_enable_x64", True)
         jax.config.update("jax_platforms", "cpu")
         self.jax, self.version, self.numpy = jax, jax.__version__, NumPy()
 
     def make(self, raw, dtype, layout):
         x = self.jax.numpy.asarray(self.numpy.make(raw, dtype, "plain"))
-        return self.jax.numpy.broadcast_to(x[0, 0], (3, 4)) if layout == "broadcast" else self.layout(x, layout)
+        return (
+            self.jax.numpy.broadcast_to(x[0, 0], (3, 4))
+            if layout == "broadcast"
+            else self.layout(x, layout)
+        )
 
     def take(self, tensor):
         return self.jax.dlpack.from_dlpack(tensor.as_legacy())
@@ -129,18 +176,24 @@ class Jax(Framework):
 
 class TensorFlow(Framework):
     """Takes a capsule of before 1.0."""
+
     package = "tensorflow"
     must = [x for x in BASIC if x != "bool"] + ["bfloat16"]
 
     def __init__(self):
         import tensorflow
+
         self.tf, self.version, self.numpy = tensorflow, tensorflow.__version__, NumPy()
 
     def make(self, raw, dtype, layout):
         x = self.tf.constant(self.numpy.make(raw, dtype, "plain"))
         if layout == "transposed":
             return self.tf.transpose(x)
-        return self.tf.broadcast_to(x[0, 0], (3, 4)) if layout == "broadcast" else self.layout(x, layout)
+        return (
+            self.tf.broadcast_to(x[0, 0], (3, 4))
+            if layout == "broadcast"
+            else self.layout(x, layout)
+        )
 
     def take(self, tensor):
         return self.tf.experimental.dlpack.from_dlpack(tensor.as_legacy().__dlpack__())
@@ -155,6 +208,7 @@ class Tvm(Framework):
 
     def __init__(self):
         import tvm_ffi
+
         self.tvm, self.version = tvm_ffi, tvm_ffi.__version__
 
     def make(self, raw, dtype, layout):
@@ -178,10 +232,13 @@ class OnnxRuntime(Framework):
 
     def __init__(self):
         import onnxruntime
+
         self.ort, self.version, self.numpy = onnxruntime, onnxruntime.__version__, NumPy()
 
     def make(self, raw, dtype, layout):
-        return self.ort.OrtValue.ortvalue_from_numpy(self.numpy.np.array(self.numpy.make(raw, dtype, layout), order="C"))
+        return self.ort.OrtValue.ortvalue_from_numpy(
+            self.numpy.np.array(self.numpy.make(raw, dtype, layout), order="C")
+        )
 
     def take(self, tensor):
         return self.ort.OrtValue.ortvalue_from_numpy(tensor.numpy())
@@ -197,7 +254,12 @@ class PyDLPack(Framework):
         import importlib.metadata
 
         import dlpack
-        self.dlpack, self.version, self.numpy = dlpack, importlib.metadata.version("pydlpack"), NumPy()
+
+        self.dlpack, self.version, self.numpy = (
+            dlpack,
+            importlib.metadata.version("pydlpack"),
+            NumPy(),
+        )
 
     def make(self, raw, dtype, layout):
         x = self.numpy.make(raw, dtype, layout)
@@ -212,13 +274,26 @@ class PyDLPack(Framework):
 
 class Builtin(Framework):
     """bytes, array, mmap: memoryview stands for all that have the buffer protocol."""
+
     package = "builtins"
     must = ["uint8", "int32", "float64", "bool"]
-    formats = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H", "uint32": "I",
-               "uint64": "Q", "float32": "f", "float64": "d"}
+    formats = {
+        "bool": "?",
+        "int8": "b",
+        "int16": "h",
+        "int32": "i",
+        "int64": "q",
+        "uint8": "B",
+        "uint16": "H",
+        "uint32": "I",
+        "uint64": "Q",
+        "float32": "f",
+        "float64": "d",
+    }
 
     def __init__(self):
         import platform
+
         self.version = platform.python_version()
 
     def make(self, raw, dtype, layout):
@@ -256,14 +331,22 @@ class Dlx(Framework):
 
 class Mpi(Framework):
     """Sends a tensor to itself; what it gives is memory of its own."""
+
     package = "mpi4py"
     must = ["float32", "float64", "int32", "uint8"]
 
     def __init__(self):
         import mpi4py
         from mpi4py import MPI
+
         self.mpi, self.memory = MPI, Builtin()
-        library = MPI.Get_library_version().split("\n")[0].replace("Version:", "").strip("\0").split(",")[0]
+        library = (
+            MPI.Get_library_version()
+            .split("\n")[0]
+            .replace("Version:", "")
+            .strip("\0")
+            .split(",")[0]
+        )
         self.version = f"{mpi4py.__version__}, {' '.join(library.split())}"
 
     def make(self, raw, dtype, layout):
@@ -283,18 +366,33 @@ class Mpi(Framework):
 
 
 class Nanobind(Framework):
-    """Takes and gives arrays in modules that are compiled with it: python/tests/nanobind_probe.cpp is one."""
+    """Takes and gives arrays in modules that are compiled with it: python/tests/nanobind_probe.cpp
+    is one.
+    """
+
     package = "nanobind"
     must = BASIC + ["bfloat16"]
-    codes = {"bool": (6, 8), "bfloat16": (4, 16), "complex64": (5, 64), "complex128": (5, 128),
-             **{f"{name}{bits}": (code, bits) for code, name in enumerate(("int", "uint", "float")) for bits in (8, 16, 32, 64)}}
+    codes = {
+        "bool": (6, 8),
+        "bfloat16": (4, 16),
+        "complex64": (5, 64),
+        "complex128": (5, 128),
+        **{
+            f"{name}{bits}": (code, bits)
+            for code, name in enumerate(("int", "uint", "float"))
+            for bits in (8, 16, 32, 64)
+        },
+    }
 
     def __init__(self):
         import nanobind
+
         try:
             import dlx_nanobind_probe as probe
         except ImportError:
-            raise ImportError("takes arrays in modules that are compiled with it: make check-interop compiles one") from None
+            raise ImportError(
+                "takes arrays in modules that are compiled with it: make check-interop compiles one"
+            ) from None
         self.probe, self.version = probe, nanobind.__version__
 
     def make(self, raw, dtype, layout):
@@ -315,22 +413,39 @@ class Nanobind(Framework):
 
 
 class MXNet(Framework):
-    """Takes and gives bare capsules of before 1.0. Its last release wants an older NumPy: an environment of its own."""
+    """Takes and gives bare capsules of before 1.0. Its last release wants an older NumPy: an
+    environment of its own.
+    """
+
     package = "mxnet"
     must = ["int8", "int32", "int64", "uint8", "float16", "float32", "float64"]
 
     def __init__(self):
         import warnings
+
         warnings.simplefilter("ignore")
         import mxnet
         import numpy
-        self.mx, self.np, self.version = mxnet, numpy, f"{mxnet.__version__}, NumPy {numpy.__version__}"
+
+        self.mx, self.np, self.version = (
+            mxnet,
+            numpy,
+            f"{mxnet.__version__}, NumPy {numpy.__version__}",
+        )
 
     def make(self, raw, dtype, layout):
         if layout in ("0-d", "empty", "negative"):
-            raise NotImplementedError("it has no tensors of 0 dimensions or elements, and no negative steps")
-        x = self.mx.nd.array(self.np.frombuffer(raw, self.np.dtype(dtype)).reshape(SHAPE), dtype=dtype)
-        x = self.mx.nd.broadcast_to(x[0, 0].reshape((1, 4)), (3, 4)) if layout == "broadcast" else self.layout(x, layout)
+            raise NotImplementedError(
+                "it has no tensors of 0 dimensions or elements, and no negative steps"
+            )
+        x = self.mx.nd.array(
+            self.np.frombuffer(raw, self.np.dtype(dtype)).reshape(SHAPE), dtype=dtype
+        )
+        x = (
+            self.mx.nd.broadcast_to(x[0, 0].reshape((1, 4)), (3, 4))
+            if layout == "broadcast"
+            else self.layout(x, layout)
+        )
         return x.to_dlpack_for_read()
 
     def take(self, tensor):
@@ -344,11 +459,25 @@ def _absent(package, reason):
     def refuse(self):
         __import__(package)
         raise ImportError(reason)
+
     return type(package, (Framework,), {"package": package, "__init__": refuse})
 
 
 GPU = "works on memory of GPUs only (python/tests/test_gpu_frameworks.py)"
-ALL = {"NumPy": NumPy, "PyTorch": PyTorch, "JAX": Jax, "TensorFlow": TensorFlow, "TVM (tvm-ffi)": Tvm, "ONNX Runtime": OnnxRuntime,
-       "pydlpack": PyDLPack, "memoryview": Builtin, "dlx": Dlx,
-       "mpi4py": Mpi, "nanobind": Nanobind, "MXNet": MXNet,
-       "CuPy": _absent("cupy", GPU), "cuDF": _absent("cudf", GPU), "Numba": _absent("numba", GPU)}
+ALL = {
+    "NumPy": NumPy,
+    "PyTorch": PyTorch,
+    "JAX": Jax,
+    "TensorFlow": TensorFlow,
+    "TVM (tvm-ffi)": Tvm,
+    "ONNX Runtime": OnnxRuntime,
+    "pydlpack": PyDLPack,
+    "memoryview": Builtin,
+    "dlx": Dlx,
+    "mpi4py": Mpi,
+    "nanobind": Nanobind,
+    "MXNet": MXNet,
+    "CuPy": _absent("cupy", GPU),
+    "cuDF": _absent("cudf", GPU),
+    "Numba": _absent("numba", GPU),
+}

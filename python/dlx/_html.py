@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How notebooks show messages and tensors: names, types and shapes, but no data."""
+
 from html import escape
 
 _MOST = 50  # rows of a table
@@ -21,8 +22,15 @@ def table(title, rows):
     text = f"<div>{escape(title)}</div>"
     if not rows:
         return text
-    lines = "".join(f"<tr><td>{escape(str(key))}</td><td>{escape(dtype)}</td><td>{escape(' x '.join(map(str, shape)) or 'scalar')}</td>"
-                    f"<td>{_size(n)}</td></tr>" for key, dtype, shape, n in rows[:_MOST])
+    lines = "".join(
+        f"<tr><td>{escape(str(key))}</td><td>{escape(dtype)}</td>"
+        f"<td>{escape(' x '.join(map(str, shape)) or 'scalar')}</td>"
+        f"<td>{_size(n)}</td></tr>"
+        for key, dtype, shape, n in rows[:_MOST]
+    )
     if len(rows) > _MOST:
         lines += f'<tr><td colspan="4">and {len(rows) - _MOST} more</td></tr>'
-    return f"{text}<table><tr><th>tensor</th><th>data type</th><th>shape</th><th>size</th></tr>{lines}</table>"
+    return (
+        f"{text}<table><tr><th>tensor</th><th>data "
+        f"type</th><th>shape</th><th>size</th></tr>{lines}</table>"
+    )

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The results of dlx.selftest as Markdown: docs/INTEROP.md."""
+
 import textwrap
 
 from ._frameworks import DTYPES, LAYOUTS
+
+WIDTH = 100  # of lines, in columns
 
 HEAD = """# Interoperability
 
@@ -24,9 +27,24 @@ def present(results):
     return [n for n, x in results["frameworks"].items() if "version" in x]
 
 
+def line(cells):
+    return "| " + " | ".join(cells) + " |"
+
+
 def table(head, rows):
-    out = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join(out + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
+    """One table, or several, each with the first column, where lines would be too long."""
+    parts, first = [], 1
+    while first < len(head):
+        end = first + 1
+        while end < len(head) and all(
+            len(line([row[0], *row[first : end + 1]])) <= WIDTH for row in [head, *rows]
+        ):
+            end += 1
+        out = [line([row[0], *row[first:end]]) for row in [head, *rows]]
+        out.insert(1, "|---" * (1 + end - first) + "|")
+        parts.append("\n".join(out) + "\n")
+        first = end
+    return "\n".join(parts)
 
 
 def given(results, producer, dtype, layout):
@@ -35,19 +53,28 @@ def given(results, producer, dtype, layout):
             other = {x["arrived"] for x in row["taken"].values() if "arrived" in x} - {dtype}
             if other:
                 return "as " + ", ".join(sorted(other))
-            return {"sent": "yes", "unmade": "-", "refused": "no"}.get(row["sent"]["outcome"], row["sent"]["outcome"])
+            return {"sent": "yes", "unmade": "-", "refused": "no"}.get(
+                row["sent"]["outcome"], row["sent"]["outcome"]
+            )
     return "?"
 
 
 def taken(results, consumer, dtype, layout):
     """The same from all producers, or all that there were."""
-    said = {row["taken"][consumer]["outcome"] for row in results["cases"]
-            if (row["dtype"], row["layout"]) == (dtype, layout) and consumer in row["taken"]}
+    said = {
+        row["taken"][consumer]["outcome"]
+        for row in results["cases"]
+        if (row["dtype"], row["layout"]) == (dtype, layout) and consumer in row["taken"]
+    }
     return ", ".join(sorted({"refused": "no"}.get(x, x) for x in said)) or "?"
 
 
 def cell(results, p, c):
-    outcomes = [row["taken"][c]["outcome"] for row in results["cases"] if row["producer"] == p and c in row["taken"]]
+    outcomes = [
+        row["taken"][c]["outcome"]
+        for row in results["cases"]
+        if row["producer"] == p and c in row["taken"]
+    ]
     good = sum(x in ("view", "copy", "good") for x in outcomes)
     bad = sum(x in ("WRONG", "CRASH") for x in outcomes)
     return f"{good}/{len(outcomes)}" + (f", {bad} WRONG" if bad else "")
@@ -74,23 +101,56 @@ def refused(rows):
         for name, role, whats, said in rows:
             if name == framework:
                 item = f"- {role} {', '.join(whats)}: `{said.replace('`', chr(39))}`"
-                out.append(textwrap.fill(item, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
+                out.append(
+                    textwrap.fill(
+                        item,
+                        WIDTH,
+                        subsequent_indent="  ",
+                        break_long_words=False,
+                        break_on_hyphens=False,
+                    )
+                )
         out.append("")
     return "\n".join(out)
 
 
 def tables(results):
     names = present(results)
-    parts = [HEAD.format(python=results["python"], dlpack=".".join(str(x) for x in results["dlx"]["dlpack"])),
-             table(["framework", "version, or why it is not here"],
-                   [[n, x.get("version") or f"*not run*: {x['absent']}"] for n, x in results["frameworks"].items()]),
-             "## Who takes from whom\n\nHow many tensors arrived with the right values, of how many were sent. The others were refused.\n",
-             table(["gives \\ takes", *names], [[p, *(cell(results, p, c) for c in names)] for p in names])]
-    for what, keys in (("Types", [(x, "plain") for x in DTYPES]), ("Layouts", [("float32", x) for x in LAYOUTS[1:]])):
+    parts = [
+        HEAD.format(
+            python=results["python"], dlpack=".".join(str(x) for x in results["dlx"]["dlpack"])
+        ),
+        table(
+            ["framework", "version, or why it is not here"],
+            [
+                [n, x.get("version") or f"*not run*: {x['absent']}"]
+                for n, x in results["frameworks"].items()
+            ],
+        ),
+        "## Who takes from whom\n\nHow many tensors arrived with the right values, of how many "
+        "were sent. The others were refused.\n",
+        table(
+            ["gives \\ takes", *names], [[p, *(cell(results, p, c) for c in names)] for p in names]
+        ),
+    ]
+    for what, keys in (
+        ("Types", [(x, "plain") for x in DTYPES]),
+        ("Layouts", [("float32", x) for x in LAYOUTS[1:]]),
+    ):
         name = [k[0] if what == "Types" else k[1] for k in keys]
-        parts += [f"## {what} that each takes\n", table([what.lower(), *names], [
-            [name[i], *(taken(results, c, *k) for c in names)] for i, k in enumerate(keys)])]
-        parts += [f"## {what} that each gives\n", table([what.lower(), *names], [
-            [name[i], *(given(results, p, *k) for p in names)] for i, k in enumerate(keys)])]
+        parts += [
+            f"## {what} that each takes\n",
+            table(
+                [what.lower(), *names],
+                [[name[i], *(taken(results, c, *k) for c in names)] for i, k in enumerate(keys)],
+            ),
+        ]
+        parts += [
+            f"## {what} that each gives\n",
+            table(
+                [what.lower(), *names],
+                [[name[i], *(given(results, p, *k) for p in names)] for i, k in enumerate(keys)],
+            ),
+        ]
     parts += ["## What was refused, and why\n", refused(list(refusals(results)))]
     return "\n".join(parts)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A message behaves like what was published: a tensor, a sequence, or, with names, a mapping."""
+
 from collections.abc import Mapping
 
-from . import _html, _tree
+from . import _html, _meta, _tree
 from ._dlx import Message, NamedMessage, Tensor, TreeMessage
 from ._errors import NotFound
 from ._tensor import add
@@ -26,7 +27,10 @@ class _OfTheTensor(_Borrowed):
         if type(message) is Message and len(message) == 1:
             return getattr(message[0], self.name)
         holds = "named tensors" if type(message) is not Message else f"{len(message)} tensors"
-        raise AttributeError(f"a message of {holds} has no {self.name}: take that of one of them, as msg[key].{self.name}")
+        raise AttributeError(
+            f"a message of {holds} has no {self.name}: take that of one of them, as "
+            f"msg[key].{self.name}"
+        )
 
 
 class _OfNames(_Borrowed):
@@ -35,12 +39,17 @@ class _OfNames(_Borrowed):
     def __get__(self, message, cls=None):
         if message is None:
             return self
-        raise AttributeError(f"a message without names has no {self.name}(): it is a sequence of tensors")
+        raise AttributeError(
+            f"a message without names has no {self.name}(): it is a sequence of tensors"
+        )
 
 
 def _rows(message):
     """Returns key, data type, shape and bytes of each tensor."""
-    return [(i if name is None else name, *spec) for i, (name, spec) in enumerate(zip(message.names, message._specs(), strict=True))]
+    return [
+        (i if name is None else name, *spec)
+        for i, (name, spec) in enumerate(zip(message.names, message._specs(), strict=True))
+    ]
 
 
 def _title(message):
@@ -52,20 +61,38 @@ def _title(message):
 class Methods:
     """Methods of every Message."""
 
+    @property
+    def meta(self):
+        """The metadata as publish() got them: a dict, bytes, or None. JSON of other programs is a
+        dict.
+        """
+        return _meta.decode(self.meta_bytes)
+
+    def __reduce__(self):
+        raise TypeError(
+            "a message is not copied or pickled: pickle its tensors, which copies them, or "
+            "publish it"
+        )
+
     def __iter__(self):
         return iter(self.tensors)
 
     def __array__(self, dtype=None, copy=None):
         n = len(self.names)
         if n != 1:  # without this method, NumPy would make an array of one object
-            raise BufferError(f"a message of {n} tensors: name the one that is meant, as msg[name] or msg[0]")
+            raise BufferError(
+                f"a message of {n} tensors: name the one that is meant, as msg[name] or msg[0]"
+            )
         return self.tensors[0].__array__(dtype, copy)
 
     def __repr__(self):
         if self.released:
             return f"<{_title(self)}>"
         rows = _rows(self)
-        texts = [f"{dtype} {shape}" if type(self) is Message else f"{key!r} {dtype} {shape}" for key, dtype, shape, _ in rows[:_MOST]]
+        texts = [
+            f"{dtype} {shape}" if type(self) is Message else f"{key!r} {dtype} {shape}"
+            for key, dtype, shape, _ in rows[:_MOST]
+        ]
         if len(rows) > _MOST:
             texts.append(f"and {len(rows) - _MOST} more")
         return f"<{_title(self)}: {', '.join(texts)}>"
@@ -93,8 +120,25 @@ class NamedMethods:
 
 
 add(Methods, Message)
-for _name in ("shape", "strides", "ndim", "size", "dtype", "itemsize", "nbytes", "device", "readonly", "numpy", "torch", "tolist", "item",
-              "tobytes", "as_legacy", "__numpy_dtype__", "__arrow_array__"):
+for _name in (
+    "shape",
+    "strides",
+    "ndim",
+    "size",
+    "dtype",
+    "itemsize",
+    "nbytes",
+    "device",
+    "readonly",
+    "numpy",
+    "torch",
+    "tolist",
+    "item",
+    "tobytes",
+    "as_legacy",
+    "__numpy_dtype__",
+    "__arrow_array__",
+):
     setattr(Message, _name, _OfTheTensor(_name, getattr(Tensor, _name).__doc__))
 for _name in ("get", "keys", "values", "items"):
     setattr(Message, _name, _OfNames(_name, getattr(Mapping, _name).__doc__))

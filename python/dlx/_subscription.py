@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Methods of dlx.Subscription that need no C, and select()."""
+
 import math
 import select as _select
 import time
@@ -17,8 +18,10 @@ class HandleMethods:
     """Methods of connections, publishers and subscriptions."""
 
     def __reduce__(self):
-        raise TypeError(f"a dlx.{type(self).__name__} belongs to its process and cannot be copied or pickled: "
-                        "call dlx.connect() in the other process and make one there")
+        raise TypeError(
+            f"a dlx.{type(self).__name__} belongs to its process and cannot be copied or pickled: "
+            "call dlx.connect() in the other process and make one there"
+        )
 
 
 class Methods:
@@ -29,40 +32,49 @@ class Methods:
         return self._poll(0, stream)
 
     def take_async(self, timeout=..., *, stream=None):
-        """Does as take(), for asyncio: a coroutine. It waits on the subscription's descriptor in the running loop,
-        without a thread."""
+        """Does as take(), for asyncio: a coroutine. It waits on the subscription's descriptor in
+        the running loop, without a thread."""
         from . import _aio
+
         self._check(None, stream, *_given(timeout))
         return _aio.take(self, 0, stream, timeout)
 
     def take_many_async(self, n, timeout=..., *, stream=None):
         """Does as take_many(), for asyncio: a coroutine, like take_async()."""
         from . import _aio
+
         self._check(n, stream, *_given(timeout))
         return _aio.take(self, n, stream, timeout)
 
     def __anext__(self):
         from . import _aio
+
         return _aio.next_message(self)
 
 
 def _listed(subscriptions: Iterable[Subscription]) -> list[Subscription]:
     if isinstance(subscriptions, Subscription):  # iterating over one takes its messages
-        raise TypeError("select() takes a list of subscriptions, as in select([subscription], timeout)")
+        raise TypeError(
+            "select() takes a list of subscriptions, as in select([subscription], timeout)"
+        )
     subscriptions = list(subscriptions)
     for each in subscriptions:
         if not isinstance(each, Subscription):
-            raise TypeError("select() takes a list of subscriptions, and this one has an item of type "
-                            f"{type(each).__name__}: {each!r}")
+            raise TypeError(
+                "select() takes a list of subscriptions, and this one has an item of type "
+                f"{type(each).__name__}: {each!r}"
+            )
     return subscriptions
 
 
-def select(subscriptions: Iterable[Subscription], timeout: float | None = None) -> list[Subscription]:
+def select(
+    subscriptions: Iterable[Subscription], timeout: float | None = None
+) -> list[Subscription]:
     """Waits for several subscriptions, and returns a list of those whose take() does not wait.
 
-    Such a take() returns a message, or raises, as with dlx.PublisherGone. The list is empty if `timeout`
-    seconds pass first. 0 does not wait; None waits without a limit. Ctrl-C interrupts the wait, and other
-    threads run during it.
+    Such a take() returns a message, or raises, as with dlx.PublisherGone. The list is empty if
+    `timeout` seconds pass first. 0 does not wait; None waits without a limit. Ctrl-C interrupts the
+    wait, and other threads run during it.
     """
     subscriptions = _listed(subscriptions)
     if not subscriptions and timeout is None:
@@ -78,7 +90,8 @@ def select(subscriptions: Iterable[Subscription], timeout: float | None = None) 
             poll = _select.poll()
             for each in subscriptions:
                 poll.register(each.fileno(), _select.POLLIN)
-        poll.poll(None if timeout is None else math.ceil(left * 1000))  # close() of another thread wakes it, too: the daemon answers
+        # close() of another thread wakes it, too: the daemon answers
+        poll.poll(None if timeout is None else math.ceil(left * 1000))
 
 
 select.__module__ = "dlx"

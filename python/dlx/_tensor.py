@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Methods of dlx.Tensor that need no C. A tensor is array-like, but computes nothing."""
+
 import math
 import operator
 
 from . import _html
-from ._dlx import Tensor
+from ._dlx import Tensor, tensor_from_bytes
 from ._dtype import DType
 
 _SHOWN = 6  # elements in repr()
@@ -22,7 +23,10 @@ def _pick(key, extent, axis):
     try:
         i = operator.index(key)
     except TypeError:
-        raise TypeError(f"tensors are indexed by int, slice, None and ..., not {type(key).__name__}: t.numpy()[key]") from None
+        raise TypeError(
+            f"tensors are indexed by int, slice, None and ..., not {type(key).__name__}: "
+            f"t.numpy()[key]"
+        ) from None
     if not -extent <= i < extent:
         raise IndexError(f"index {i} of axis {axis}, whose extent is {extent}")
     return i % extent, None, None
@@ -44,32 +48,57 @@ class Methods:
     @property
     def __numpy_dtype__(self):
         from . import _numpy
+
         return _numpy.dtype(self.dtype)
+
+    def tobytes(self):
+        """Its elements as bytes, row-major, in native byte order."""
+        return bytes(self._as_bytes())
+
+    def __reduce__(self):
+        """Pickled by value: what is unpickled is a private, writable copy."""
+        return self.__reduce_ex__(4)
+
+    def __reduce_ex__(self, protocol, /):
+        """As __reduce__(). From protocol 5 on its memory is a pickle.PickleBuffer: nothing is
+        copied for it, and with a buffer_callback nothing at all.
+        """
+        if protocol < 5:
+            data = self.tobytes()
+        else:
+            from pickle import PickleBuffer
+
+            data = PickleBuffer(self._as_bytes())
+        return tensor_from_bytes, (data, self.shape, _name.__get__(self), self._is_padded)
 
     def numpy(self):
         """Returns a numpy.ndarray of the same memory, read-only if the tensor is.
 
-        Types that NumPy lacks (bfloat16, float8) come from the package ml_dtypes; without it they raise
-        TypeError. A tensor on a GPU raises dlx.DeviceError.
+        Types that NumPy lacks (bfloat16, float8) come from the package ml_dtypes; without it they
+        raise TypeError. A tensor on a GPU raises dlx.DeviceError.
         """
         from . import _numpy
+
         return _numpy.view(self)
 
     def torch(self):
         """Returns torch.from_dlpack(self), which has the same memory.
 
-        PyTorch ignores that a received tensor is read-only, and a write to it ends the process. To write,
-        use msg.private(key).
+        PyTorch ignores that a received tensor is read-only, and a write to it ends the process. To
+        write, use msg.private(key).
         """
         from torch import from_dlpack
+
         return from_dlpack(self)
 
     def __array__(self, dtype=None, copy=None):
         from . import _numpy
+
         return _numpy.array(self, dtype, copy)
 
     def __arrow_array__(self, type=None):
         from pyarrow import array
+
         return array(self.numpy(), type=type)
 
     def tolist(self):
@@ -85,7 +114,9 @@ class Methods:
     def item(self):
         """Returns the only element as a Python number. ValueError if there is not exactly one."""
         if self.size != 1:
-            raise ValueError(f"item() is for a tensor of one element, and this one has the shape {self.shape}")
+            raise ValueError(
+                f"item() is for a tensor of one element, and this one has the shape {self.shape}"
+            )
         value = self.tolist()
         while isinstance(value, list):
             value = value[0]
@@ -97,9 +128,12 @@ class Methods:
         missing = len(old_shape) - sum(k is not None and k is not ... for k in keys)
         n_dots = sum(k is ... for k in keys)
         if missing < 0 or n_dots > 1:
-            raise IndexError(f"{len(keys)} indices ({n_dots} of them '...') for a tensor of {len(old_shape)} dimensions")
+            raise IndexError(
+                f"{len(keys)} indices ({n_dots} of them '...') for a tensor of {len(old_shape)} "
+                f"dimensions"
+            )
         at = next((i for i, k in enumerate(keys) if k is ...), len(keys))
-        keys[at:at + 1] = [slice(None)] * missing
+        keys[at : at + 1] = [slice(None)] * missing
         offset, shape, strides, axis = 0, [], [], 0
         for k in keys:
             if k is None:
@@ -116,8 +150,11 @@ class Methods:
 
     def __setitem__(self, key, value):
         if self.readonly:
-            raise ValueError("this tensor is read-only: one that was received may be written to as msg.private(key), "
-                             "one that was published not any more")
+            raise ValueError(
+                "this tensor is read-only: one that was received may be written to as "
+                "msg.private(key), "
+                "one that was published not any more"
+            )
         self.numpy()[key] = value  # the array is gone again, so publish() need not copy
 
     def __iter__(self):
@@ -149,7 +186,10 @@ class Methods:
 
     def _repr_html_(self):
         """Returns a table for notebooks."""
-        return _html.table(_plain_repr(self).strip("<>"), [] if self.published else [("", self.dtype, self.shape, self.nbytes)])
+        return _html.table(
+            _plain_repr(self).strip("<>"),
+            [] if self.published else [("", self.dtype, self.shape, self.nbytes)],
+        )
 
 
 def add(methods, cls):

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nested dicts, lists and tuples of tensors and scalars, as one flat set of named tensors and back.
 
-The name of a tensor is the path to it, such as "opt/m/0". As in JSON pointers, "~" in a key is written
-"~0", and "/" is "~1". The metadata have what names do not tell: {"dlx.tree": REST, "meta": ...}, where
-"meta" is the publisher's own metadata. REST is the nested object in the JSON of _meta.py, without
-tensors, and without dicts that contain only tensors. A list or tuple with tensors in it is an object
-{"dlx.list": {"1": ...}} with numbers as keys.
+The name of a tensor is the path to it, such as "opt/m/0". As in JSON pointers, "~" in a key is
+written "~0", and "/" is "~1". The metadata have what names do not tell: {"dlx.tree": REST, "meta":
+...}, where "meta" is the publisher's own metadata. REST is the nested object in the JSON of
+_meta.py, without tensors, and without dicts that contain only tensors. A list or tuple with tensors
+in it is an object {"dlx.list": {"1": ...}} with numbers as keys.
 """
+
 import contextlib
 from collections.abc import Mapping
 
@@ -68,13 +69,17 @@ def place(tree, name):
     """Where the tensor of this name was in `tree`: "tensors['opt'][0]"."""
     path = "tensors"
     for part in name.split("/"):
-        key, tree = next((key, each) for key, each in _children(tree, path)[1] if _escape(key) == part)
+        key, tree = next(
+            (key, each) for key, each in _children(tree, path)[1] if _escape(key) == part
+        )
         path += f"[{key!r}]"
     return path
 
 
 def flatten(tree, meta):
-    """Returns a flat dict of tensors, and metadata with the structure. `meta`: metadata as bytes, or None."""
+    """Returns a flat dict of tensors, and metadata with the structure. `meta`: metadata as bytes,
+    or None.
+    """
     tensors = {}
     try:
         rest = _flatten(tree, "", tensors)
@@ -110,7 +115,9 @@ def _merge(found, rest):
 
 
 def restore(message):
-    """Returns what was published, with a dlx.Tensor for each tensor; the flat dict if _join() did not make the metadata."""
+    """Returns what was published, with a dlx.Tensor for each tensor; the flat dict if _join() did
+    not make the metadata.
+    """
     flat = dict(zip(message.names, message.tensors, strict=True))
     found = {}
     try:
@@ -135,7 +142,10 @@ class Methods:
                 return _tensor_of(self, _escape(key))
         tree = restore(self)
         if key not in tree:
-            raise NotFound(f"topic {self.topic}: message {self.seq} has no {key!r}; it has {', '.join(map(repr, tree))}")
+            raise NotFound(
+                f"topic {self.topic}: message {self.seq} has no {key!r}; it has "
+                f"{', '.join(map(repr, tree))}"
+            )
         return tree[key]
 
     def __iter__(self):

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every framework that is installed gives tensors to every other one, between processes, and the values are compared.
+"""Every framework that is installed gives tensors to every other one, between processes, and the
+values are compared.
 
-usage: python -m dlx.selftest [--only NAME,...] [--python NAME=PROGRAM] [--json FILE] [--markdown FILE]
+usage: python -m dlx.selftest [--only NAME,...] [--python NAME=PROGRAM] [--json FILE] [--markdown
+FILE]
 
-Each framework has two processes, one that publishes and one that takes, on a daemon of their own. Of each type and layout
-it is told whether it arrived with the right values, as a view of the same memory or as a copy that the framework made, or
-what refused it, in which words. Exit status 1: a value was wrong, a process crashed, or a framework refused a type that it has.
+Each framework has two processes, one that publishes and one that takes, on a daemon of their own.
+Of each type and layout it is told whether it arrived with the right values, as a view of the same
+memory or as a copy that the framework made, or what refused it, in which words. Exit status 1: a
+value was wrong, a process crashed, or a framework refused a type that it has.
 """
+
 import argparse
 import json
 import os
@@ -24,7 +28,7 @@ TOPIC = "selftest"
 BYTES = {"bool": 1, "int4": 1, "complex64": 8, "complex128": 16}
 
 
-# -- what is sent and expected --------------------------------------------------------------------------------
+# -- what is sent and expected ---------------------------------------------------------------------
 
 
 def item_size(dtype):
@@ -45,25 +49,36 @@ def expected(dtype, layout):
     """What arrives, row-major: bytes and shape."""
     raw, size = pattern(dtype), item_size(dtype)
     a, b, c = SHAPE
-    ranges = {"plain": [range(a), range(b), range(c)], "empty": [range(a), range(0), range(c)],
-              "sliced": [range(a), range(0, b, 2), range(1, 3)], "offset": [range(1, a), range(b), range(c)],
-              "negative": [range(a)[::-1], range(b), range(c)[::-1]]}
+    ranges = {
+        "plain": [range(a), range(b), range(c)],
+        "empty": [range(a), range(0), range(c)],
+        "sliced": [range(a), range(0, b, 2), range(1, 3)],
+        "offset": [range(1, a), range(b), range(c)],
+        "negative": [range(a)[::-1], range(b), range(c)[::-1]],
+    }
 
     def item(i, j, k):
         at = ((i * b + j) * c + k) * size
-        return raw[at:at + size]
+        return raw[at : at + size]
+
     if layout == "0-d":
         return item(1, 2, 3), ()
     if layout == "broadcast":
         return b"".join(item(0, 0, k) for _ in range(3) for k in range(c)), (3, c)
     if layout == "transposed":
-        return b"".join(item(i, j, k) for k in range(c) for j in range(b) for i in range(a)), (c, b, a)
+        return b"".join(item(i, j, k) for k in range(c) for j in range(b) for i in range(a)), (
+            c,
+            b,
+            a,
+        )
     x, y, z = ranges[layout]
     return b"".join(item(i, j, k) for i in x for j in y for k in z), (len(x), len(y), len(z))
 
 
 def forms(raw, dtype):
-    """All bytes that say the same: elements of four bits may be packed, low bits first, or have a byte each."""
+    """All bytes that say the same: elements of four bits may be packed, low bits first, or have a
+    byte each.
+    """
     if dtype != "int4":
         return [raw]
     even = raw + bytes(len(raw) % 2)
@@ -73,7 +88,7 @@ def forms(raw, dtype):
 CASES = [(x, "plain") for x in DTYPES] + [("float32", x) for x in LAYOUTS[1:]]
 
 
-# -- inside a worker ------------------------------------------------------------------------------------------
+# -- inside a worker -------------------------------------------------------------------------------
 
 
 def words(error):
@@ -100,7 +115,11 @@ def take(framework, subscription, dtype, layout, renamed):
     raw, shape = expected(dtype, layout)
     tensor = subscription.take(timeout=TIMEOUT)[0]
     arrived = str(tensor.dtype)
-    if arrived not in (dtype, renamed) or tensor.shape != shape or tensor.tobytes() not in forms(raw, dtype):
+    if (
+        arrived not in (dtype, renamed)
+        or tensor.shape != shape
+        or tensor.tobytes() not in forms(raw, dtype)
+    ):
         return {"outcome": "WRONG", "words": f"{tensor!r} instead of {dtype} {shape}"}
     said = {"arrived": arrived}
     try:
@@ -132,7 +151,11 @@ def worker(name, role):
     try:
         framework = ALL[name]()
         with _dlx.connect() as c:
-            handle = c.publisher(TOPIC, history=8) if role == "publish" else c.subscribe(TOPIC, timeout=TIMEOUT, stay=True)
+            handle = (
+                c.publisher(TOPIC, history=8)
+                if role == "publish"
+                else c.subscribe(TOPIC, timeout=TIMEOUT, stay=True)
+            )
             if role == "take":
                 handle.fileno()  # from here on every take() looks for new publishers
     except Exception as e:
@@ -150,7 +173,7 @@ def worker(name, role):
         print(json.dumps(answer), file=out, flush=True)
 
 
-# -- around the workers ---------------------------------------------------------------------------------------
+# -- around the workers ----------------------------------------------------------------------------
 
 
 class Worker:
@@ -160,8 +183,14 @@ class Worker:
         self.start()
 
     def start(self):
-        self.process = subprocess.Popen(self.args, env=self.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL, text=True)
+        self.process = subprocess.Popen(
+            self.args,
+            env=self.env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
         self.hello = None
 
     def hear(self):
@@ -169,7 +198,10 @@ class Worker:
         if line:
             return json.loads(line)
         status = self.process.wait()
-        return {"outcome": "CRASH", "words": signal.Signals(-status).name if status < 0 else f"exit status {status}"}
+        return {
+            "outcome": "CRASH",
+            "words": signal.Signals(-status).name if status < 0 else f"exit status {status}",
+        }
 
     def greet(self):
         self.hello = self.hello or self.hear()
@@ -201,8 +233,10 @@ class Worker:
 
 def run(names, env, progress, pythons):
     """`pythons`: of the frameworks that another Python has."""
+
     def start(role):
         return {n: Worker(n, role, env, pythons.get(n, sys.executable)) for n in names}
+
     workers = {"publish": start("publish")}
     results = {"frameworks": {}, "cases": []}
     for each in workers["publish"].values():
@@ -212,7 +246,9 @@ def run(names, env, progress, pythons):
     for n in names:
         said = [workers[role][n].greet() for role in workers]
         bad = next((x for x in said if "version" not in x), None)
-        results["frameworks"][n] = {"absent": bad.get("absent") or bad.get("words")} if bad else said[0]
+        results["frameworks"][n] = (
+            {"absent": bad.get("absent") or bad.get("words")} if bad else said[0]
+        )
         if bad:
             for role in workers:
                 workers[role].pop(n).end()
@@ -246,7 +282,10 @@ def failures(results):
         for c, taken in row["taken"].items():
             must = row["layout"] == "plain" and row["dtype"] in ALL[c].must
             if taken["outcome"] in ("CRASH", "WRONG") or (must and taken["outcome"] == "refused"):
-                yield f"{c} does not take {what} of {row['producer']}: {taken['outcome']}, {taken.get('words')}"
+                yield (
+                    f"{c} does not take {what} of {row['producer']}: {taken['outcome']}, "
+                    f"{taken.get('words')}"
+                )
 
 
 def main():
@@ -254,9 +293,16 @@ def main():
         worker(*sys.argv[2:4])
         return 0
     p = argparse.ArgumentParser(prog="python -m dlx.selftest", description=__doc__.split("\n")[0])
-    p.add_argument("--only", default="", help="names of frameworks, with commas between: " + ", ".join(ALL))
-    p.add_argument("--python", action="append", default=[], metavar="NAME=PROGRAM",
-                   help="that has this framework, instead of the Python that runs; once for each")
+    p.add_argument(
+        "--only", default="", help="names of frameworks, with commas between: " + ", ".join(ALL)
+    )
+    p.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="NAME=PROGRAM",
+        help="that has this framework, instead of the Python that runs; once for each",
+    )
     p.add_argument("--json", help="write all results there")
     p.add_argument("--markdown", help="write the tables there")
     o = p.parse_args()
@@ -270,21 +316,40 @@ def main():
     with tempfile.TemporaryDirectory(prefix="dlx-selftest.") as folder:
         path = os.path.join(folder, "s")
         ready, theirs = os.pipe()
-        daemon = subprocess.Popen([os.path.join(os.path.dirname(_dlx.__file__), "dlpackd"), "--socket", path, "--ready-fd",
-                                   str(theirs), "--idle-exit", "60"], pass_fds=[theirs], stdout=subprocess.DEVNULL,
-                                  stderr=subprocess.DEVNULL)
+        daemon = subprocess.Popen(
+            [
+                os.path.join(os.path.dirname(_dlx.__file__), "dlpackd"),
+                "--socket",
+                path,
+                "--ready-fd",
+                str(theirs),
+                "--idle-exit",
+                "60",
+            ],
+            pass_fds=[theirs],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(theirs)
         if not os.read(ready, 8).startswith(b"READY=1"):
             sys.exit("dlx.selftest: the daemon does not start")
         os.close(ready)
-        env = {**os.environ, "DLX_SOCKET": path, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        env = {
+            **os.environ,
+            "DLX_SOCKET": path,
+            "CUDA_VISIBLE_DEVICES": "",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
         try:
-            results = run(names, env, lambda n: print(f"{n} gives", file=sys.stderr, flush=True), pythons)
+            results = run(
+                names, env, lambda n: print(f"{n} gives", file=sys.stderr, flush=True), pythons
+            )
         finally:
             daemon.terminate()
             daemon.wait()
     results["python"], results["dlx"] = platform.python_version(), _dlx.dlpack_info()
     from . import _interop
+
     text = _interop.tables(results)
     print(text)
     for path, content in ((o.json, json.dumps(results, indent=1)), (o.markdown, text)):
@@ -294,7 +359,10 @@ def main():
     bad = list(failures(results))
     print("\n".join(bad))
     n = sum(len(row["taken"]) for row in results["cases"])
-    print(f"{n} tensors taken between {len(_interop.present(results))} frameworks, {len(bad)} failures")
+    print(
+        f"{n} tensors taken between {len(_interop.present(results))} frameworks, {len(bad)} "
+        f"failures"
+    )
     return 1 if bad or not n else 0
 
 

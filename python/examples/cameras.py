@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An asyncio program that looks at all cameras at once: `async for` on a pattern, without a thread.
 
-    cameras.py [N]     N cameras in another process (3), 20 frames each; ends when they have left
+cameras.py [N]     N cameras in another process (3), 20 frames each; ends when they have left
 """
+
 import asyncio
 import subprocess
 import sys
@@ -49,7 +50,10 @@ async def main(n):
         process.wait()
     for i in range(n):
         assert frames[f"cam/{i}"] == [i * 20 + k for k in range(20)], frames
-    print(f"{20 * n} frames of {n} cameras, in order; {'the rest ran, too' if ticks else 'nothing else ran'}")
+    print(
+        f"{20 * n} frames of {n} cameras, in order; "
+        f"{'the rest ran, too' if ticks else 'nothing else ran'}"
+    )
 
 
 if __name__ == "__main__":

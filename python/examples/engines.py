@@ -14,6 +14,7 @@ retained.
 Each version of the model gives an answer of its own, and layers of two versions give none of these:
 each engine checks all of its answers. Needs NumPy on the CPU, and PyTorch with --device cuda:0.
 """
+
 import argparse
 import json
 import re
@@ -29,6 +30,7 @@ LAYERS = [f"layer{i}.weight" for i in range(6)]
 
 
 # ---- the model: each layer permutes its input, and scales it by a number of its version ----
+
 
 def scale(version):
     return 1 + version % 9
@@ -51,6 +53,7 @@ def is_answer(y, x, version):
 
 
 # ---- where the weights are ----
+
 
 class Cpu:
     stream = None
@@ -76,6 +79,7 @@ class Cpu:
 
         def kib(of, field):
             return sum(int(k) for m in of for k in re.findall(rf"^{field}: *(\d+) kB", m, re.M))
+
         own = [m for m in maps if m not in shared]
         return kib(own, "Private_(?:Clean|Dirty)") << 10, kib(shared, "Rss") << 10
 
@@ -83,6 +87,7 @@ class Cpu:
 class Gpu:
     def __init__(self, device):
         import torch
+
         self.torch, self.device, self.attach = torch, device, torch.from_dlpack
         self.stream = torch.cuda.current_stream(device)
 
@@ -96,8 +101,10 @@ class Gpu:
         return y.cpu().numpy()
 
     def memory(self, weights):
-        return (self.torch.cuda.memory_reserved(self.device),
-                sum(w.numel() * w.element_size() for w in weights.values()))
+        return (
+            self.torch.cuda.memory_reserved(self.device),
+            sum(w.numel() * w.element_size() for w in weights.values()),
+        )
 
 
 def library(device):
@@ -105,6 +112,7 @@ def library(device):
 
 
 # ---- an engine ----
+
 
 class Engine:
     def __init__(self, args):
@@ -161,6 +169,7 @@ def engine(args):
 
 # ---- the loader ----
 
+
 def publish(pub, lib, version, args):
     values = model(version, int((args.mib * (1 << 20) / 4 / len(LAYERS)) ** 0.5))
     weights = pub.empty_like(values, device=args.device)
@@ -182,20 +191,31 @@ def hear(engines, version, first=0):
         sys.exit(f"engine {lines.index('')} has ended")
     said = [json.loads(line) for line in lines]
     for i, e in enumerate(said, first):
-        print(f"engine {i}: version {e['version']}, {e['served']} requests served, "
-              f"{e['wrong']} with mixed weights; memory: {mib(e['own'])} of its own, "
-              f"{mib(e['shared'])} shared", flush=True)
+        print(
+            f"engine {i}: version {e['version']}, {e['served']} requests served, "
+            f"{e['wrong']} with mixed weights; memory: {mib(e['own'])} of its own, "
+            f"{mib(e['shared'])} shared",
+            flush=True,
+        )
     if any(e["version"] != version or e["wrong"] for e in said):
         sys.exit("an engine served what it should not have")
     return sum(e["served"] for e in said)
 
 
 def main(args):
-    command = [sys.executable, __file__, "--engine", "--device", args.device,
-               "--requests", str(args.requests)]
+    command = [
+        sys.executable,
+        __file__,
+        "--engine",
+        "--device",
+        args.device,
+        "--requests",
+        str(args.requests),
+    ]
 
     def start():
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
     lib = library(args.device)
     with dlx.connect(timeout=60) as c:  # the engines may have all processors
         with c.publisher(TOPIC, retain=1) as pub:
@@ -206,8 +226,10 @@ def main(args):
             stats = pub.stats()
         n = hear(engines, args.versions)
         arenas = stats["arena_bytes" if args.device == "cpu" else "gpu_arena_bytes"]
-        print(f"{args.engines} engines served {n} requests with {args.versions} versions; "
-              f"{args.versions} versions of {mib(n_bytes)} were in {mib(arenas)}")
+        print(
+            f"{args.engines} engines served {n} requests with {args.versions} versions; "
+            f"{args.versions} versions of {mib(n_bytes)} were in {mib(arenas)}"
+        )
         print("the loader has left, and one more engine starts:")
         engines.append(start())
         hear(engines[-1:], args.versions, first=args.engines)
@@ -223,8 +245,12 @@ def parse():
     p.add_argument("--engines", type=int, default=3, help="how many processes serve (3)")
     p.add_argument("--versions", type=int, default=5, help="how many the loader publishes (5)")
     p.add_argument("--mib", type=int, default=24, help="size of a version (24)")
-    p.add_argument("--requests", type=int, default=20,
-                   help="that each engine serves before the next version comes (20)")
+    p.add_argument(
+        "--requests",
+        type=int,
+        default=20,
+        help="that each engine serves before the next version comes (20)",
+    )
     p.add_argument("--engine", action="store_true", help=argparse.SUPPRESS)
     return p.parse_args()
 

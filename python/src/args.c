@@ -69,9 +69,9 @@ int dlxpy_text_of(PyObject *object, PyObject **ret_keep, const char **ret)
 
 int dlxpy_topic_of(PyObject *object, PyObject **ret_keep, const char **ret)
 {
-    if (dlxpy_text_of(object, ret_keep, ret) == 0)
+    if (dlxpy_text_of(object, ret_keep, ret) == 0 && *ret)
         return 0;
-    if (PyErr_ExceptionMatches(PyExc_TypeError))
+    if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_TypeError))
         PyErr_Format(PyExc_TypeError, "a topic is a str such as \"cam/front\", not %R", object);
     return -1;
 }

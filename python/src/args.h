@@ -15,19 +15,23 @@ struct dlxpy_params {
     int n_required;   /* the first ones must be given */
 };
 
-/* `ret` has room for n borrowed references; NULL where nothing was given. Returns 0, or -1 with TypeError. */
+/* `ret` has room for n borrowed references; NULL where nothing was given. Returns 0, or -1 with
+ * TypeError. */
 int dlxpy_parse(const struct dlxpy_params *params, PyObject *const *args, Py_ssize_t n_args,
                 PyObject *kwnames, PyObject **ret);
 
-/* A str, or a path; NULL for None. Returns 0, or -1 with an exception. *ret_keep is to be dropped by the caller. */
+/* A str, or a path; NULL for None. Returns 0, or -1 with an exception. *ret_keep is to be dropped
+ * by the caller. */
 int dlxpy_text_of(PyObject *object, PyObject **ret_keep, const char **ret);
 /* Likewise, with words for a topic. */
 int dlxpy_topic_of(PyObject *object, PyObject **ret_keep, const char **ret);
 
-/* A time-out in seconds: a number >= 0, or None for no limit, as nanoseconds; -1 with an exception. */
+/* A time-out in seconds: a number >= 0, or None for no limit, as nanoseconds; -1 with an
+ * exception. */
 int dlxpy_timeout(PyObject *object, int64_t *ret_ns);
 
-/* A number of 0 to `max`. NULL leaves *ret alone. Returns 0, or -1 with an exception that names `what`. */
+/* A number of 0 to `max`. NULL leaves *ret alone. Returns 0, or -1 with an exception that names
+ * `what`. */
 int dlxpy_uint32(PyObject *object, const char *what, uint32_t max, uint32_t *ret);
 
 /* A number from 0 on, likewise. */
@@ -36,14 +40,15 @@ int dlxpy_uint64(PyObject *object, const char *what, uint64_t *ret);
 /* Is it true? NULL leaves *ret alone. Returns 0, or -1 with an exception. */
 int dlxpy_flag(PyObject *object, bool *ret);
 
-/* A GPU: "cuda:1", "cuda" (the first one), "rocm:0"; or what has that text, as torch.device("cuda:1"). NULL and None leave
- * *ret alone. Returns 0, or -1 with an exception that names `what`. */
+/* A GPU: "cuda:1", "cuda" (the first one), "rocm:0"; or what has that text, as
+ * torch.device("cuda:1"). NULL and None leave *ret alone. Returns 0, or -1 with an exception that
+ * names `what`. */
 int dlxpy_gpu_device(PyObject *object, const char *what, DLDevice *ret);
 /* Likewise, and "cpu". */
 int dlxpy_device(PyObject *object, const char *what, DLDevice *ret);
 
-/* When a time-out that begins now is over; UINT64_MAX: never. And how much of it is left: 0 when it is over,
- * DLX_FOREVER. */
+/* When a time-out that begins now is over; UINT64_MAX: never. And how much of it is left: 0 when it
+ * is over, DLX_FOREVER. */
 uint64_t dlxpy_deadline(int64_t timeout_ns);
 int64_t dlxpy_time_left(uint64_t deadline);
 

@@ -44,10 +44,20 @@ int dlxpy_connection_leave(PyObject *self, struct dlxpy_wait *wait, int r)
 
 /* ---- connect ------------------------------------------------------------------------------- */
 
-/* 0 is the default of libdlx, and no answer comes at once. Who gives a time also waits for a daemon that is not there. */
+/* Are there so many? Returns 0, or -1 with TypeError. */
+static int check_number(const char *function, Py_ssize_t n_args, Py_ssize_t least, Py_ssize_t most)
+{
+    if (n_args >= least && n_args <= most)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "%s() of %zd arguments", function, n_args);
+    return -1;
+}
+
+/* 0 is the default of libdlx, and no answer comes at once. Who gives a time also waits for a daemon
+ * that is not there. */
 static int parse_timeout(PyObject *object, struct dlx_connect_args *args)
 {
-    if (!object || object == Py_None)
+    if (object == Py_None)
         return 0;
     if (dlxpy_timeout(object, &args->timeout_ns) < 0)
         return -1;
@@ -64,7 +74,7 @@ static int parse_timeout(PyObject *object, struct dlx_connect_args *args)
 static PyObject *connection_new(struct dlx_client *c)
 {
     const char *passed_over = dlx_client_passed_over(c);
-    if (*passed_over && PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
+    if (*passed_over && PyErr_WarnFormat(PyExc_RuntimeWarning, 2,
                                          "this program does not see the topics of a dlpackd that "
                                          "refused it: %s",
                                          passed_over) < 0) {
@@ -74,75 +84,37 @@ static PyObject *connection_new(struct dlx_client *c)
     return (PyObject *)dlxpy_handle_new(&kind, c, NULL);
 }
 
-static PyObject *connect_with(const struct dlx_connect_args *args)
+PyDoc_STRVAR(connect_doc, "_connect($module, socket, name, timeout, autospawn, /)\n"
+                          "--\n"
+                          "\n");
+static PyObject *connect_it(PyObject *module, PyObject *const *args, Py_ssize_t n_args)
 {
-    struct dlx_client *c = NULL;
-    struct dlxpy_wait wait;
-    dlxpy_wait_begin(&wait, NULL, true);
-    int r = dlx_connect(&c, args);
-    if (dlxpy_wait_end(&wait, r) == 0)
-        return connection_new(c);
-    dlx_client_unref(c);
-    if (args->socket && *args->socket != '/' && *args->socket != '.' &&
-        PyErr_ExceptionMatches(PyExc_ConnectionError))
-        dlxpy_add_note("connect() takes the path of a daemon's socket, or nothing: topics are "
-                       "named in publisher(), subscribe() and get()");
-    return NULL;
-}
-
-PyDoc_STRVAR(connect_doc,
-             "connect($module, /, socket=None, *, name=None, timeout=None, autospawn=True)\n"
-             "--\n"
-             "\n"
-             "Connects to dlpackd. If no socket is given and no daemon answers, starts a private "
-             "daemon for this\n"
-             "user, which ends when nobody has been connected for 10 seconds.\n"
-             "\n"
-             "socket     path of the daemon's socket; None: $DLX_SOCKET, else the default paths. "
-             "With a path, or\n"
-             "           with $DLX_SOCKET, no daemon is started\n"
-             "name       name of this program in `dlxctl ls`, at most 63 bytes\n"
-             "timeout    limit in seconds of this and every later request, more than 0; None: 5. "
-             "If it is given,\n"
-             "           this call also waits that long for a daemon that is not there yet, unless "
-             "it starts one\n"
-             "autospawn  False: never start a daemon (as DLX_AUTOSPAWN=no)\n"
-             "\n"
-             "Ctrl-C interrupts it. Raises dlx.DaemonError (no daemon, none in time, or none could "
-             "be started),\n"
-             "dlx.Timeout (no answer), dlx.AccessError, dlx.LimitError.");
-static PyObject *connect_it(PyObject *module, PyObject *const *args, Py_ssize_t n_args,
-                            PyObject *kwnames)
-{
-    static const char *const names[] = {"socket", "name", "timeout", "autospawn"};
-    static const struct dlxpy_params params = {"connect", names, 4, 1, 0};
     struct dlx_connect_args connect_args = {.size = sizeof connect_args,
                                             .interrupt = dlxpy_wait_interrupt};
-    PyObject *value[4], *socket, *name = NULL, *ret = NULL;
+    PyObject *socket = NULL, *name = NULL, *ret = NULL;
     bool autospawn = true;
     (void)module;
-    if (dlxpy_parse(&params, args, n_args, kwnames, value) < 0 ||
-        dlxpy_flag(value[3], &autospawn) < 0 || parse_timeout(value[2], &connect_args) < 0)
+    if (check_number("_connect", n_args, 4, 4) < 0 || dlxpy_flag(args[3], &autospawn) < 0 ||
+        parse_timeout(args[2], &connect_args) < 0)
         return NULL;
     connect_args.autospawn = autospawn ? DLX_AUTOSPAWN_DEFAULT : DLX_AUTOSPAWN_NEVER;
-    if (dlxpy_text_of(value[0], &socket, &connect_args.socket) == 0 &&
-        dlxpy_text_of(value[1], &name, &connect_args.name) == 0)
-        ret = connect_with(&connect_args);
+    if (dlxpy_text_of(args[0], &socket, &connect_args.socket) == 0 &&
+        dlxpy_text_of(args[1], &name, &connect_args.name) == 0) {
+        struct dlx_client *c = NULL;
+        struct dlxpy_wait wait;
+        dlxpy_wait_begin(&wait, NULL, true);
+        int r = dlx_connect(&c, &connect_args);
+        if (dlxpy_wait_end(&wait, r) == 0)
+            ret = connection_new(c);
+        else
+            dlx_client_unref(c);
+    }
     Py_XDECREF(socket);
     Py_XDECREF(name);
     return ret;
 }
 
 /* ---- what dlx/_connection.py calls: everything is given, by position ------------------------ */
-
-/* Are there so many? Returns 0, or -1 with TypeError. */
-static int check_number(const char *function, Py_ssize_t n_args, Py_ssize_t least, Py_ssize_t most)
-{
-    if (n_args >= least && n_args <= most)
-        return 0;
-    PyErr_Format(PyExc_TypeError, "%s() of %zd arguments", function, n_args);
-    return -1;
-}
 
 /* How long messages stay when their publisher has gone. */
 static int parse_retain_for(PyObject *object, int64_t *ret)
@@ -166,7 +138,9 @@ static void unref_publisher(void *p)
 }
 
 PyDoc_STRVAR(publisher_doc, "_publisher($self, topic, history, blocks, depth, retain, latched, "
-                            "retain_for, timeout, max_held, max_held_bytes, require, /)\n--\n\n");
+                            "retain_for, timeout, max_held, max_held_bytes, require, /)\n"
+                            "--\n"
+                            "\n");
 static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
     struct dlx_publisher_args pub = {.size = sizeof pub};
@@ -226,7 +200,9 @@ static int parse_spin(PyObject *object, int64_t *ret)
 }
 
 PyDoc_STRVAR(subscribe_doc, "_subscribe($self, topic, latest, history, reliable, max_held, "
-                            "timeout, publishers, pin, private, spin=..., /)\n--\n\n");
+                            "timeout, publishers, pin, private, spin=..., /)\n"
+                            "--\n"
+                            "\n");
 static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
     struct dlx_subscribe_args sub = {.size = sizeof sub, .history = DLX_HISTORY_NONE};
@@ -258,7 +234,9 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
     return ret;
 }
 
-PyDoc_STRVAR(get_doc, "_get($self, topic, timeout, stream, /)\n--\n\n");
+PyDoc_STRVAR(get_doc, "_get($self, topic, timeout, stream, /)\n"
+                      "--\n"
+                      "\n");
 static PyObject *get(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
     struct dlxpy_stream stream;
@@ -284,9 +262,9 @@ PyDoc_STRVAR(drop_retained_doc,
              "drop_retained($self, topic, /)\n"
              "--\n"
              "\n"
-             "Removes messages that are retained for departed publishers of a topic. Messages "
-             "already held stay\n"
-             "valid. Raises dlx.NotFound, dlx.AccessError, dlx.InvalidError, dlx.DaemonError.");
+             "Removes messages that are retained for departed publishers of a topic. Messages\n"
+             "already held stay valid. Raises dlx.NotFound, dlx.AccessError, dlx.InvalidError,\n"
+             "dlx.DaemonError.");
 static PyObject *drop_retained(PyObject *self, PyObject *object)
 {
     PyObject *keep;
@@ -304,13 +282,12 @@ static PyObject *drop_retained(PyObject *self, PyObject *object)
 
 /* ---- the rest ------------------------------------------------------------------------------ */
 
-PyDoc_STRVAR(
-    close_doc,
-    "close($self, /)\n"
-    "--\n"
-    "\n"
-    "Closes the connection. Publishers, subscriptions and messages made with it stay valid.");
-#define FAST (METH_FASTCALL | METH_KEYWORDS)
+PyDoc_STRVAR(close_doc,
+             "close($self, /)\n"
+             "--\n"
+             "\n"
+             "Closes the connection. Publishers, subscriptions and messages made with it stay\n"
+             "valid.");
 static PyMethodDef methods[] = {
     {"__enter__", dlxpy_handle_enter_context, METH_NOARGS, NULL},
     {"__exit__", dlxpy_handle_close, METH_VARARGS, NULL},
@@ -343,7 +320,7 @@ static PyType_Spec spec = {"dlx.Connection", sizeof(struct dlxpy_handle), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, slots};
 
 static PyMethodDef functions[] = {
-    {"connect", (PyCFunction)(void (*)(void))connect_it, FAST, connect_doc},
+    {"_connect", (PyCFunction)(void (*)(void))connect_it, METH_FASTCALL, connect_doc},
     {0},
 };
 

@@ -74,9 +74,9 @@ const char dlxpy_publishers_doc[] =
     "publishers($self, topic=None, /)\n"
     "--\n"
     "\n"
-    "Lists the publishers of a topic, of a pattern, or all, with departed ones whose messages are "
-    "retained.\n"
-    "Returns a list of dicts with the members of struct dlx_publisher_info.";
+    "Lists the publishers of a topic, of a pattern, or all, with departed ones whose\n"
+    "messages are retained. Returns a list of dicts with the members of struct\n"
+    "dlx_publisher_info.";
 PyObject *dlxpy_connection_publishers(PyObject *self, PyObject *args)
 {
     const char *topic = NULL;
@@ -91,12 +91,12 @@ PyObject *dlxpy_connection_publishers(PyObject *self, PyObject *args)
     return ret;
 }
 
-const char dlxpy_links_doc[] = "links($self, publisher, /)\n"
-                               "--\n"
-                               "\n"
-                               "Lists the subscribers that are attached to the publisher with that "
-                               "id. Returns a list of dicts with the\n"
-                               "members of struct dlx_link_info. Raises dlx.NotFound.";
+const char dlxpy_links_doc[] =
+    "links($self, publisher, /)\n"
+    "--\n"
+    "\n"
+    "Lists the subscribers that are attached to the publisher with that id. Returns a\n"
+    "list of dicts with the members of struct dlx_link_info. Raises dlx.NotFound.";
 PyObject *dlxpy_connection_links(PyObject *self, PyObject *publisher)
 {
     uint64_t id = PyLong_AsUnsignedLongLong(publisher);
@@ -112,7 +112,8 @@ const char dlxpy_daemon_doc[] =
     "daemon($self, /)\n"
     "--\n"
     "\n"
-    "Returns what the daemon says of itself: a dict with the members of struct dlx_daemon_info.";
+    "Returns what the daemon says of itself: a dict with the members of struct\n"
+    "dlx_daemon_info.";
 PyObject *dlxpy_connection_daemon(PyObject *self, PyObject *unused)
 {
     struct dlx_daemon_info info = {.size = sizeof info};

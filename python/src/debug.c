@@ -10,7 +10,8 @@
 
 #define N_REGIONS 4096
 
-/* Written under the GIL, read by the handler of a fault of any thread: `end` is cleared first and set last. */
+/* Written under the GIL, read by the handler of a fault of any thread: `end` is cleared first and
+ * set last. */
 struct region {
     atomic_uintptr_t end; /* 0: nothing */
     uintptr_t start;
@@ -144,7 +145,8 @@ static int install(void)
     return 0;
 }
 
-/* faulthandler's handler is the one before ours: it has the process end, and says first where Python was. */
+/* faulthandler's handler is the one before ours: it has the process end, and says first where
+ * Python was. */
 static int set_traceback(bool on)
 {
     static bool is_ours;
@@ -176,21 +178,19 @@ static int uninstall(void)
     return set_traceback(false);
 }
 
-const char dlxpy_debug_doc[] = "debug($module, on=True, /)\n"
-                               "--\n"
-                               "\n"
-                               "Finds code that writes to memory of a message.\n"
-                               "\n"
-                               "Publishers that are made from now on write-protect what they "
-                               "publish. A write to it, or to a received\n"
-                               "tensor, ends the process with SIGSEGV. Before that, the topic, "
-                               "tensor and message, how to get a\n"
-                               "writable tensor, and the Python traceback (faulthandler) are "
-                               "printed on stderr. This costs time.\n"
-                               "\n"
-                               "DLX_DEBUG=1 in the environment does the same when dlx is imported. "
-                               "Otherwise dlx installs no signal\n"
-                               "handler.";
+const char dlxpy_debug_doc[] =
+    "debug($module, on=True, /)\n"
+    "--\n"
+    "\n"
+    "Finds code that writes to memory of a message.\n"
+    "\n"
+    "Publishers that are made from now on write-protect what they publish. A write to\n"
+    "it, or to a received tensor, ends the process with SIGSEGV. Before that, the\n"
+    "topic, tensor and message, how to get a writable tensor, and the Python traceback\n"
+    "(faulthandler) are printed on stderr. This costs time.\n"
+    "\n"
+    "DLX_DEBUG=1 in the environment does the same when dlx is imported. Otherwise dlx\n"
+    "installs no signal handler.";
 PyObject *dlxpy_debug(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
     static const char *const names[] = {"on"};

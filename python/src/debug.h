@@ -3,8 +3,9 @@
 #define DLXPY_DEBUG_H
 
 /*
- * dlx.debug(): a write to memory that is a message's names the topic and the tensor, before the process ends as it does
- * without. It remembers where the tensors lie that were taken and published last.
+ * dlx.debug(): a write to memory that is a message's names the topic and the tensor, before the
+ * process ends as it does without. It remembers where the tensors lie that were taken and published
+ * last.
  */
 
 #include "state.h"

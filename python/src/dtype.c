@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dtype.h"
+#include "errors.h"
 #include "source.h"
 #include <float.h>
 #include <stdio.h>
@@ -144,7 +145,8 @@ bool dlxpy_dtype_typestr(DLDataType dtype, char ret[8])
     return true;
 }
 
-/* Has a number of this kind so many bytes? What is packed or a union says of all its bytes "B", in ctypes. */
+/* Has a number of this kind so many bytes? What is packed or a union says of all its bytes "B", in
+ * ctypes. */
 static bool has_size(char kind, Py_ssize_t size)
 {
     switch (kind) {

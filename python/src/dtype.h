@@ -2,7 +2,8 @@
 #ifndef DLXPY_DTYPE_H
 #define DLXPY_DTYPE_H
 
-/* Data types: DLPack's, and their names in Python, in the buffer protocol and in __array_interface__. */
+/* Data types: DLPack's, and their names in Python, in the buffer protocol and in
+ * __array_interface__. */
 
 #include "state.h"
 #include <stdbool.h>
@@ -22,7 +23,8 @@ const char *dlxpy_dtype_format(DLDataType dtype);
 /* Type string of __array_interface__, "<f4"; false if there is none. */
 bool dlxpy_dtype_typestr(DLDataType dtype, char ret[8]);
 
-/* From a format of the struct module and an item size: false if it is no number, or of another byte order. */
+/* From a format of the struct module and an item size: false if it is no number, or of another byte
+ * order. */
 bool dlxpy_dtype_of_format(const char *format, Py_ssize_t itemsize, DLDataType *ret);
 
 /* Bytes an element; 0 if it has not a whole number of them. */

@@ -10,54 +10,9 @@
 static PyObject *make_error; /* dlx._errors.make */
 static volatile unsigned fork_generation = 1;
 
-/* What libdlx calls its functions, and what they are called here. Longer names first. */
-static const struct {
-    const char *c, *python;
-} names[] = {
-    {"the time of dlx_connect_args", "the timeout of dlx.connect()"},
-    {"dlx_connect()", "dlx.connect()"},
-    {"is not from dlx_alloc() of this publisher",
-     "is not the dlx.Tensor that empty() of this publisher returned, but perhaps an array made of "
-     "it"},
-    {"dlx_alloc()", "empty()"},
-    {"dlx_message_tensor()", "a message"},
-    {"dlx_tensor_used_on", "used_on"},
-    {"DLManagedTensorVersioned", "a capsule of DLPack 1.0"},
-    {"`strict`", "strict=True"},
-    {"`share`", "share=True"},
-    {"`stage`", "stage=True"},
-    {"min_subscribers is", "require is"},
-    {"retain_for_ns", "retain_for"},
-    {"mode LATEST passes", "latest=True passes"},
-    {"this program only connects", "autospawn=False"},
-    {"`reliable`", "reliable=True"},
-    {"on_full)", "on_full=\"block\")"},
-};
-
-/* Replace the names, where there is room. */
-static void translate(const char *from, char *to, size_t size)
-{
-    size_t used = 0;
-    while (*from && used + 1 < size) {
-        size_t i = 0, n = sizeof names / sizeof names[0];
-        while (i < n && strncmp(from, names[i].c, strlen(names[i].c)) != 0)
-            i++;
-        if (i == n) {
-            to[used++] = *from++;
-            continue;
-        }
-        int added = snprintf(to + used, size - used, "%s", names[i].python);
-        used = used + (size_t)added < size ? used + (size_t)added : size - 1;
-        from += strlen(names[i].c);
-    }
-    to[used] = '\0';
-}
-
 /* The words may hold names of tensors, which are any bytes, and may be cut within a character. */
-static PyObject *raise(int code, const char *words)
+static PyObject *raise(int code, const char *text)
 {
-    char text[640];
-    translate(words, text, sizeof text);
     PyObject *object = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "backslashreplace");
     PyObject *error =
         object ? PyObject_CallFunction(make_error, "isO", code, dlx_error_name(code), object)
@@ -93,38 +48,41 @@ PyObject *dlxpy_raise_closed(const char *what)
     return raise(0, text);
 }
 
-void dlxpy_add_note(const char *format, ...)
+void dlxpy_amend(const char *function, const char *format, ...)
 {
     PyObject *type, *value, *trace;
-    va_list args;
+    va_list list;
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
-    va_start(args, format);
-    PyObject *note = PyUnicode_FromFormatV(format, args);
-    va_end(args);
-    PyObject *done = note && value ? PyObject_CallMethod(value, "add_note", "O", note) : NULL;
-    Py_XDECREF(done);
-    Py_XDECREF(note);
-    PyErr_Clear();
-    PyErr_Restore(type, value, trace);
+    va_start(list, format);
+    PyObject *more = Py_VaBuildValue(format, list);
+    va_end(list);
+    PyObject *first = more ? PyTuple_Pack(1, value) : NULL;
+    PyObject *args = first ? PySequence_Concat(first, more) : NULL;
+    PyObject *call = args ? dlxpy_import("_errors", function) : NULL;
+    PyObject *other = call ? PyObject_CallObject(call, args) : NULL;
+    Py_XDECREF(call);
+    Py_XDECREF(args);
+    Py_XDECREF(first);
+    Py_XDECREF(more);
+    if (other && other != Py_None)
+        PyErr_SetObject((PyObject *)Py_TYPE(other), other);
+    if (PyErr_Occurred() && (other || dlxpy_pass_over() < 0)) {
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+    } else {
+        PyErr_Restore(type, value, trace);
+    }
+    Py_XDECREF(other);
 }
 
-void dlxpy_name_place(const char *format, ...)
+int dlxpy_pass_over(void)
 {
-    PyObject *type, *value, *trace;
-    va_list args;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    va_start(args, format);
-    PyObject *place = PyUnicode_FromFormatV(format, args);
-    va_end(args);
-    PyObject *function = place && value ? dlxpy_import("_errors", "name_place") : NULL;
-    PyObject *done = function ? PyObject_CallFunctionObjArgs(function, value, place, NULL) : NULL;
-    Py_XDECREF(done);
-    Py_XDECREF(function);
-    Py_XDECREF(place);
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
     PyErr_Clear();
-    PyErr_Restore(type, value, trace);
+    return 0;
 }
 
 /* ---- fork ---------------------------------------------------------------------------------- */

@@ -2,7 +2,8 @@
 #ifndef DLXPY_ERRORS_H
 #define DLXPY_ERRORS_H
 
-/* Codes of libdlx as exceptions of dlx._errors. Each sets the exception and returns NULL. The GIL is held. */
+/* Codes of libdlx as exceptions of dlx._errors. Each sets the exception and returns NULL. The GIL
+ * is held. */
 
 #include "state.h"
 
@@ -15,14 +16,16 @@ PyObject *dlxpy_raise_text(int code, const char *format, ...) __attribute__((for
 /* A handle that was closed: dlx.Closed. `what` is "the publisher of cam/front", say. */
 PyObject *dlxpy_raise_closed(const char *what);
 
-/* Add to the exception that is there: formats of PyUnicode_FromFormat(). */
-void dlxpy_add_note(const char *format, ...);
+/* Let a function of dlx._errors add to the exception that is there, or return another one in its
+ * place. It gets the exception and a tuple of more arguments: `format` is of Py_BuildValue(). */
+void dlxpy_amend(const char *function, const char *format, ...);
 
-/* Let it begin with what it is about, as in "tensors['a']: ...": formats of PyUnicode_FromFormat(). */
-void dlxpy_name_place(const char *format, ...);
+/* Clear the exception that is there. Returns 0; -1: it stays, since it is about something else, as
+ * KeyboardInterrupt is. */
+int dlxpy_pass_over(void);
 
-/* How often this process was forked off, seen from the one that loaded the module. What refers to shared memory
- * remembers it: touching that memory in a child faults. */
+/* How often this process was forked off, seen from the one that loaded the module. What refers to
+ * shared memory remembers it: touching that memory in a child faults. */
 unsigned dlxpy_fork_generation(void);
 
 /* DLX_E_FORKED if `generation` is not this process's; 0 is that of every process. Returns 0 or

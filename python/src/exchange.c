@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The C exchange API of DLPack 1.3, on dlx.Tensor and dlx.Message: extension modules get tensors without running Python. */
+/* The C exchange API of DLPack 1.3, on dlx.Tensor and dlx.Message: extension modules get tensors
+ * without running Python. */
 
 #include "errors.h"
 #include "export.h"

@@ -27,7 +27,8 @@ int dlxpy_request_check(const struct dlxpy_request *request, DLDevice device);
 /* BufferError: a consumer from before DLPack 1.0 cannot be told that `what` is read-only. */
 PyObject *dlxpy_refuse_legacy(const char *what);
 
-/* Capsules; they take the tensor over, also when they fail. NULL: out of memory, with an exception. */
+/* Capsules; they take the tensor over, also when they fail. NULL: out of memory, with an
+ * exception. */
 PyObject *dlxpy_capsule(DLManagedTensorVersioned *tensor);
 PyObject *dlxpy_capsule_legacy(DLManagedTensor *tensor);
 

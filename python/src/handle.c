@@ -40,7 +40,8 @@ static void drop(struct dlxpy_handle *h)
     dlxpy_wait_unref(h->kind->unref, of_libdlx);
 }
 
-/* The same for a caller that can be told of a signal. Returns 0; -1 with an exception, and it is gone all the same. */
+/* The same for a caller that can be told of a signal. Returns 0; -1 with an exception, and it is
+ * gone all the same. */
 static int drop_or_raise(struct dlxpy_handle *h)
 {
     struct dlxpy_wait wait;

@@ -3,8 +3,9 @@
 #define DLXPY_HANDLE_H
 
 /*
- * What Connection, Publisher and Subscription have in common: a handle of libdlx, that is used by several threads at once
- * (a connection) or by one; what is closed while another thread is inside stays until that has left. The GIL guards it.
+ * What Connection, Publisher and Subscription have in common: a handle of libdlx, that is used by
+ * several threads at once (a connection) or by one; what is closed while another thread is inside
+ * stays until that has left. The GIL guards it.
  */
 
 #include "state.h"
@@ -39,7 +40,8 @@ struct dlxpy_handle {
     char what[DLX_TOPIC_MAX + 32]; /* "the publisher of cam/front" */
 };
 
-/* Takes `of_libdlx` over, also when it fails; what follows the handle is zero. `topic` may be NULL. NULL with an exception. */
+/* Takes `of_libdlx` over, also when it fails; what follows the handle is zero. `topic` may be NULL.
+ * NULL with an exception. */
 struct dlxpy_handle *dlxpy_handle_new(const struct dlxpy_handle_kind *kind, void *of_libdlx,
                                       const char *topic);
 
@@ -50,8 +52,8 @@ void dlxpy_handle_wake_tasks(PyObject *self);
 int dlxpy_handle_enter(struct dlxpy_handle *h);
 void dlxpy_handle_leave(struct dlxpy_handle *h);
 
-/* While a call waits: has a signal's handler, or another thread that closed it, ended that? 0, or -1 with an exception.
- * `h` may be NULL. */
+/* While a call waits: has a signal's handler, or another thread that closed it, ended that? 0, or
+ * -1 with an exception. `h` may be NULL. */
 int dlxpy_handle_go_on(const struct dlxpy_handle *h);
 
 /* A list of dlx.Event. `next` is dlx_publisher_next_event(), or the like. */

@@ -30,7 +30,8 @@ static PyTypeObject *type_of(const struct dlx_message *m)
         i++;
     if (i == n)
         return dlxpy_message_type;
-    /* As _tree.py begins the metadata of what was nested; the same as bytes of a user ends otherwise. */
+    /* As _tree.py begins the metadata of what was nested; the same as bytes of a user ends
+     * otherwise. */
     static const char begin[] = "{\"dlx.tree\":";
     size_t size;
     const char *meta = dlx_message_meta(m, &size);
@@ -140,7 +141,8 @@ struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_
     return t;
 }
 
-/* Names are bytes to libdlx; those that are no UTF-8 are in a str as os.fsdecode() has them. Returns a code, or 1 with an exception. */
+/* Names are bytes to libdlx; those that are no UTF-8 are in a str as os.fsdecode() has them.
+ * Returns a code, or 1 with an exception. */
 static int find_name(struct dlx_message *m, PyObject *key, uint32_t *ret)
 {
     PyObject *bytes = PyUnicode_AsEncodedString(key, "utf-8", "surrogateescape");
@@ -153,7 +155,8 @@ static int find_name(struct dlx_message *m, PyObject *key, uint32_t *ret)
     return r;
 }
 
-/* A tensor by its number (from the end, if negative) or its name. The message, which is there now, or NULL with an exception. */
+/* A tensor by its number (from the end, if negative) or its name. The message, which is there now,
+ * or NULL with an exception. */
 static struct dlx_message *find(PyObject *self, PyObject *key, uint32_t *ret)
 {
     bool by_name = PyUnicode_Check(key);
@@ -182,17 +185,17 @@ static PyObject *get_item(PyObject *self, PyObject *key)
     return find(self, key, &i) ? (PyObject *)dlxpy_message_tensor(cast(self), i) : NULL;
 }
 
-PyDoc_STRVAR(
-    private_doc,
-    "private($self, key, /)\n"
-    "--\n"
-    "\n"
-    "Returns a writable tensor with that name or index. Nobody else sees what is written to it.\n"
-    "\n"
-    "From 256 KiB on it is a copy-on-write view: each page is copied when it is first written to, "
-    "and the view\n"
-    "holds the message. A smaller tensor is copied (t.copied is True). A tensor on a GPU raises\n"
-    "dlx.DeviceError: use torch.from_dlpack(msg[key]).clone().");
+PyDoc_STRVAR(private_doc,
+             "private($self, key, /)\n"
+             "--\n"
+             "\n"
+             "Returns a writable tensor with that name or index. Nobody else sees what is\n"
+             "written to it.\n"
+             "\n"
+             "From 256 KiB on it is a copy-on-write view: each page is copied when it is first\n"
+             "written to, and the view holds the message. A smaller tensor is copied (t.copied\n"
+             "is True). A tensor on a GPU raises dlx.DeviceError: use\n"
+             "torch.from_dlpack(msg[key]).clone().");
 static PyObject *private(PyObject *self, PyObject *key)
 {
     DLManagedTensorVersioned *managed;
@@ -242,7 +245,8 @@ static PyObject *spec_of(PyObject *self, const struct dlx_message *m, uint32_t i
     return NULL;
 }
 
-/* A list of what `make` makes of each tensor. The collection of garbage may release the message meanwhile. */
+/* A list of what `make` makes of each tensor. The collection of garbage may release the message
+ * meanwhile. */
 static PyObject *list(PyObject *self,
                       PyObject *(*make)(PyObject *self, const struct dlx_message *m, uint32_t i))
 {
@@ -388,28 +392,18 @@ static PyObject *get_meta_bytes(PyObject *self, void *closure)
     return m ? PyBytes_FromStringAndSize(meta, (Py_ssize_t)size) : NULL;
 }
 
-static PyObject *get_meta(PyObject *self, void *closure)
-{
-    PyObject *bytes = get_meta_bytes(self, closure);
-    PyObject *decode = bytes ? dlxpy_import("_meta", "decode") : NULL;
-    PyObject *ret = decode ? PyObject_CallFunctionObjArgs(decode, bytes, NULL) : NULL;
-    Py_XDECREF(decode);
-    Py_XDECREF(bytes);
-    return ret;
-}
-
 static PyObject *get_is_released(PyObject *self, void *closure)
 {
     (void)closure;
     return PyBool_FromLong(!cast(self)->m);
 }
 
-PyDoc_STRVAR(release_doc, "release($self, /)\n"
-                          "--\n"
-                          "\n"
-                          "Releases the message now. Tensors made from it stay valid, and its "
-                          "memory is free when they are gone,\n"
-                          "too.");
+PyDoc_STRVAR(release_doc,
+             "release($self, /)\n"
+             "--\n"
+             "\n"
+             "Releases the message now. Tensors made from it stay valid, and its memory is free\n"
+             "when they are gone, too.");
 static PyObject *release(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -431,16 +425,6 @@ static PyObject *leave(PyObject *self, PyObject *args)
     return release(self, args);
 }
 
-static PyObject *reduce(PyObject *self, PyObject *unused)
-{
-    (void)self;
-    (void)unused;
-    PyErr_SetString(PyExc_TypeError,
-                    "a message is not copied or pickled: pickle its tensors, which copies "
-                    "them, or publish it");
-    return NULL;
-}
-
 /* ---- type ---------------------------------------------------------------------------------- */
 
 static PyMethodDef methods[] = {
@@ -448,7 +432,6 @@ static PyMethodDef methods[] = {
     {"__dlpack_device__", dlpack_device, METH_NOARGS, device_doc},
     {"__enter__", enter, METH_NOARGS, NULL},
     {"__exit__", leave, METH_VARARGS, NULL},
-    {"__reduce__", reduce, METH_NOARGS, NULL},
     {"_specs", specs, METH_NOARGS, NULL},
     {"private", private, METH_O, private_doc},
     {"release", release, METH_NOARGS, release_doc},
@@ -469,10 +452,6 @@ static PyGetSetDef getset[] = {
      (void *)dlx_message_monotonic_ns},
     {"publisher", get_number, NULL, "The id of the publisher; a newer one has a greater id.",
      (void *)dlx_message_publisher},
-    {"meta", get_meta, NULL,
-     "The metadata as publish() got them: a dict, bytes, or None. JSON of other programs is a "
-     "dict.",
-     NULL},
     {"meta_bytes", get_meta_bytes, NULL, "The metadata as bytes, as they were sent.", NULL},
     {"released", get_is_released, NULL, "True if released.", NULL},
     {0},

@@ -17,8 +17,8 @@ struct dlxpy_message {
     bool is_private;            /* what is made of it may be written to */
 };
 
-/* Takes `m` over, also when it fails. `stream`: that its tensors on GPUs are used on. `is_private`: its tensors are those
- * of dlx_message_private(). NULL with an exception. */
+/* Takes `m` over, also when it fails. `stream`: that its tensors on GPUs are used on. `is_private`:
+ * its tensors are those of dlx_message_private(). NULL with an exception. */
 PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *stream,
                             bool is_private);
 

@@ -50,11 +50,12 @@ PyObject *dlxpy_import(const char *module, const char *name)
 
 /* ---- functions ----------------------------------------------------------------------------- */
 
-PyDoc_STRVAR(info_doc, "dlpack_info($module, /)\n"
-                       "--\n"
-                       "\n"
-                       "Returns a dict with the versions of dlx and libdlx, of the DLPack ABI and "
-                       "of its C exchange API.");
+PyDoc_STRVAR(info_doc,
+             "dlpack_info($module, /)\n"
+             "--\n"
+             "\n"
+             "Returns a dict with the versions of dlx and libdlx, of the DLPack ABI and of its C\n"
+             "exchange API.");
 static PyObject *dlpack_info(PyObject *self, PyObject *unused)
 {
     (void)self;

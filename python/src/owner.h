@@ -3,9 +3,10 @@
 #define DLXPY_OWNER_H
 
 /*
- * Who keeps a tensor's memory: a count around a managed tensor (of libdlx, or of another library). A dlx.Tensor has one
- * reference, and each DLPack export another, so that the memory stays as long as anything made of it does. Exports
- * are deleted on any thread, with or without the GIL, also when the interpreter is gone: nothing here touches Python.
+ * Who keeps a tensor's memory: a count around a managed tensor (of libdlx, or of another library).
+ * A dlx.Tensor has one reference, and each DLPack export another, so that the memory stays as long
+ * as anything made of it does. Exports are deleted on any thread, with or without the GIL, also
+ * when the interpreter is gone: nothing here touches Python.
  */
 
 #include <dlpack/dlpack.h>
@@ -34,25 +35,27 @@ struct dlxpy_owner *dlxpy_owner_new(DLManagedTensorVersioned *tensor);
 
 void dlxpy_owner_unref(struct dlxpy_owner *owner);
 
-/* One more managed tensor of the same memory. byte_offset is 0, strides are never NULL for ndim > 0. NULL: no memory. */
+/* One more managed tensor of the same memory. byte_offset is 0, strides are never NULL for ndim >
+ * 0. NULL: no memory. */
 DLManagedTensorVersioned *dlxpy_owner_export(struct dlxpy_owner *owner);
 DLManagedTensor *dlxpy_owner_export_legacy(struct dlxpy_owner *owner);
 
 /* Likewise, of a row-major tensor, as its `size` bytes. */
 DLManagedTensorVersioned *dlxpy_owner_export_bytes(struct dlxpy_owner *owner, size_t size);
 
-/* Likewise, of a part that begins `offset` bytes on: `ndim` extents and strides are for the caller to fill in. */
+/* Likewise, of a part that begins `offset` bytes on: `ndim` extents and strides are for the caller
+ * to fill in. */
 DLManagedTensorVersioned *dlxpy_owner_view(struct dlxpy_owner *owner, int64_t offset, int32_t ndim);
 
 /* What an export says, for as long as the owner has a reference. */
 DLTensor dlxpy_owner_describe(const struct dlxpy_owner *owner);
 
-/* A tensor of private memory: row-major, writable, aligned to DLX_ALIGNMENT, its content undefined. `like` gives dtype and
- * shape. NULL: no memory, or too large for any. */
+/* A tensor of private memory: row-major, writable, aligned to DLX_ALIGNMENT, its content undefined.
+ * `like` gives dtype and shape. NULL: no memory, or too large for any. */
 DLManagedTensorVersioned *dlxpy_private_new(const DLTensor *like, bool padded);
 
-/* Copy the elements of `from`, of any strides, into row-major memory. False: it is of a type with parts of bytes, and
- * not row-major. */
+/* Copy the elements of `from`, of any strides, into row-major memory. False: it is of a type with
+ * parts of bytes, and not row-major. */
 bool dlxpy_copy_elements(void *to, const DLTensor *from, bool padded);
 
 bool dlxpy_is_row_major(const DLTensor *t);

@@ -37,7 +37,8 @@ static int make_room(struct dlxpy_parcel *parcel, Py_ssize_t n)
     return -1;
 }
 
-/* The name of a tensor: str; of what was received, as the bytes that came; None for none. Returns 0, or -1. */
+/* The name of a tensor: str; of what was received, as the bytes that came; None for none. Returns
+ * 0, or -1. */
 static int read_name(PyObject *key, const char **ret)
 {
     Py_ssize_t size = 0;
@@ -57,21 +58,12 @@ static int read_name(PyObject *key, const char **ret)
 /* On the exception that is there: which tensor it is about. `tree`: what was flattened, or NULL. */
 static void say_which(PyObject *key, uint32_t i, PyObject *tree)
 {
-    PyObject *type, *value, *trace, *place;
-    PyErr_Fetch(&type, &value, &trace);
-    if (tree) {
-        PyObject *function = dlxpy_import("_tree", "place");
-        place = function ? PyObject_CallFunctionObjArgs(function, tree, key, NULL) : NULL;
-        Py_XDECREF(function);
-    } else {
-        place = key && key != Py_None ? PyUnicode_FromFormat("tensors[%R]", key)
-                                      : PyUnicode_FromFormat("tensors[%u]", i);
-    }
-    PyErr_Clear();
-    PyErr_Restore(type, value, trace);
-    if (place)
-        dlxpy_name_place("%U", place);
-    Py_XDECREF(place);
+    if (tree)
+        dlxpy_amend("name_leaf", "(OO)", tree, key);
+    else if (key && key != Py_None)
+        dlxpy_amend("name_item", "(sO)", "tensors", key);
+    else
+        dlxpy_amend("name_item", "(sI)", "tensors", i);
 }
 
 /* What a list holds that is meant as one tensor, or as a nested set. */
@@ -104,7 +96,8 @@ static int add(struct dlxpy_parcel *parcel, PyObject *key, PyObject *object, PyO
     return 0;
 }
 
-/* `sequence`: a tuple of tensors; `names`: a tuple of as many, or NULL; `tree` as for say_which(). Takes `names` over. */
+/* `sequence`: a tuple of tensors; `names`: a tuple of as many, or NULL; `tree` as for say_which().
+ * Takes `names` over. */
 static int pack_sequence(struct dlxpy_parcel *parcel, PyObject *sequence, PyObject *names,
                          PyObject *tree, const struct dlxpy_sender *sender)
 {
@@ -117,7 +110,8 @@ static int pack_sequence(struct dlxpy_parcel *parcel, PyObject *sequence, PyObje
     return r;
 }
 
-/* What msg.keys() gives may be published: bytes that are no UTF-8 are in it as os.fsdecode() has them. A new reference, or NULL. */
+/* What msg.keys() gives may be published: bytes that are no UTF-8 are in it as os.fsdecode() has
+ * them. A new reference, or NULL. */
 static PyObject *name_object(PyObject *key)
 {
     if (PyUnicode_AsUTF8AndSize(key, NULL)) {
@@ -177,8 +171,8 @@ static int is_nested(PyObject *key, PyObject *value, PyTypeObject **flat)
     return is_mapping(value);
 }
 
-/* Call a function of _tree.py that gives metadata, which take the place of those of `parcel`, as the last or only thing.
- * What it gives, a new reference; NULL with an exception. */
+/* Call a function of _tree.py that gives metadata, which take the place of those of `parcel`, as
+ * the last or only thing. What it gives, a new reference; NULL with an exception. */
 static PyObject *call_tree(struct dlxpy_parcel *parcel, const char *name, PyObject *object)
 {
     PyObject *function = dlxpy_import("_tree", name);
@@ -194,7 +188,8 @@ static PyObject *call_tree(struct dlxpy_parcel *parcel, const char *name, PyObje
     return ret;
 }
 
-/* The pairs of a mapping, which is flattened first if it is nested; a list. NULL with an exception. */
+/* The pairs of a mapping, which is flattened first if it is nested; a list. NULL with an
+ * exception. */
 static PyObject *flat_items(struct dlxpy_parcel *parcel, PyObject *mapping, bool *ret_is_nested)
 {
     PyObject *items = PyMapping_Items(mapping), *key, *value;

@@ -19,7 +19,8 @@ struct dlxpy_parcel {
 /* An empty one, to be unpacked in any case. It is not moved. */
 void dlxpy_parcel_init(struct dlxpy_parcel *parcel);
 
-/* Give it what publish() takes as `meta`; NULL and None are none. Returns 0, or -1 with an exception. */
+/* Give it what publish() takes as `meta`; NULL and None are none. Returns 0, or -1 with an
+ * exception. */
 int dlxpy_parcel_add_meta(struct dlxpy_parcel *parcel, PyObject *meta);
 
 /* Pack what publish() takes as a message. Returns 0, or -1 with an exception. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A tensor as bytes, and its pickles: by value, with protocol 5 out of band. */
+/* A tensor as bytes, and what was pickled so: dlx/_tensor.py has the rest. */
 
 #include "dtype.h"
 #include "tensor.h"
@@ -21,15 +21,16 @@ static bool is_padded(const DLManagedTensorVersioned *managed)
 
 /* Another tensor object, whose buffer is the memory of this one as bytes, row-major: of a copy
  * if it has other strides. */
-static PyObject *as_bytes(PyObject *self)
+PyObject *dlxpy_tensor_as_bytes(PyObject *self, PyObject *unused)
 {
+    (void)unused;
     const DLTensor *t = dlxpy_tensor_cpu_data(cast(self));
     if (!t)
         return NULL;
     if (!dlxpy_is_row_major(t)) {
         DLManagedTensorVersioned *copy = dlxpy_tensor_own_copy(cast(self));
         PyObject *row_major = copy ? (PyObject *)dlxpy_tensor_new(copy) : NULL;
-        PyObject *ret = row_major ? as_bytes(row_major) : NULL;
+        PyObject *ret = row_major ? dlxpy_tensor_as_bytes(row_major, NULL) : NULL;
         Py_XDECREF(row_major);
         return ret;
     }
@@ -42,66 +43,6 @@ static PyObject *as_bytes(PyObject *self)
     if (ret)
         ret->generation = cast(self)->generation;
     return (PyObject *)ret;
-}
-
-const char dlxpy_tobytes_doc[] =
-    "tobytes($self, /)\n--\n\nIts elements as bytes, row-major, in native byte order.";
-PyObject *dlxpy_tensor_tobytes(PyObject *self, PyObject *unused)
-{
-    PyObject *bytes = as_bytes(self);
-    PyObject *ret = bytes ? PyBytes_FromObject(bytes) : NULL;
-    (void)unused;
-    Py_XDECREF(bytes);
-    return ret;
-}
-
-/* ---- pickling ------------------------------------------------------------------------------ */
-
-/* Takes `data` over; NULL with an exception. */
-static PyObject *make_reduced(PyObject *self, PyObject *data)
-{
-    const DLTensor *t = data ? dlxpy_tensor_cpu_data(cast(self)) : NULL;
-    PyObject *rebuild = t ? dlxpy_import("_dlx", "tensor_from_bytes") : NULL;
-    PyObject *shape = rebuild ? dlxpy_tuple_of(t->shape, t->ndim) : NULL;
-    PyObject *dtype = shape ? dlxpy_dtype_name(t->dtype) : NULL;
-    if (dtype)
-        return Py_BuildValue("(N(NNNO))", rebuild, data, shape, dtype,
-                             is_padded(cast(self)->owner->tensor) ? Py_True : Py_False);
-    Py_XDECREF(shape);
-    Py_XDECREF(rebuild);
-    Py_XDECREF(data);
-    return NULL;
-}
-
-const char dlxpy_reduce_doc[] = "__reduce__($self, /)\n--\n\n"
-                                "Pickled by value: what is unpickled is a private, writable copy.";
-PyObject *dlxpy_tensor_reduce(PyObject *self, PyObject *unused)
-{
-    return make_reduced(self, dlxpy_tensor_tobytes(self, unused));
-}
-
-/* Its memory, as pickle takes it out of band. */
-static PyObject *pickle_buffer(PyObject *self)
-{
-    PyObject *bytes = as_bytes(self);
-    PyObject *pickle = bytes ? PyImport_ImportModule("pickle") : NULL;
-    PyObject *ret = pickle ? PyObject_CallMethod(pickle, "PickleBuffer", "O", bytes) : NULL;
-    Py_XDECREF(pickle);
-    Py_XDECREF(bytes);
-    return ret;
-}
-
-const char dlxpy_reduce_ex_doc[] = "__reduce_ex__($self, protocol, /)\n--\n\n"
-                                   "As __reduce__(). From protocol 5 on its memory is a "
-                                   "pickle.PickleBuffer: nothing is copied for "
-                                   "it, and\n"
-                                   "with a buffer_callback nothing at all.";
-PyObject *dlxpy_tensor_reduce_ex(PyObject *self, PyObject *protocol)
-{
-    long number = PyLong_AsLong(protocol);
-    if (number == -1 && PyErr_Occurred())
-        return NULL;
-    return number < 5 ? dlxpy_tensor_reduce(self, NULL) : make_reduced(self, pickle_buffer(self));
 }
 
 /* ---- unpickling ---------------------------------------------------------------------------- */
@@ -144,9 +85,10 @@ static void copy(void *to, const Py_buffer *from)
     }
 }
 
-PyDoc_STRVAR(from_bytes_doc,
-             "tensor_from_bytes($module, data, shape, dtype, padded=False, /)\n--\n\n"
-             "A private tensor of these bytes; what a pickle holds.");
+PyDoc_STRVAR(from_bytes_doc, "tensor_from_bytes($module, data, shape, dtype, padded=False, /)\n"
+                             "--\n"
+                             "\n"
+                             "A private tensor of these bytes; what a pickle holds.");
 static PyObject *tensor_from_bytes(PyObject *self, PyObject *args)
 {
     Py_buffer data;

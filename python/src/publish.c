@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Publisher.publish(): one tensor, a set, or a message that was received; Publisher.publish_many(): several of these. */
+/* Publisher.publish(): one tensor, a set, or a message that was received; Publisher.publish_many():
+ * several of these. */
 
 #include "debug.h"
 #include "errors.h"
@@ -9,7 +10,8 @@
 #include "wait.h"
 #include <stdlib.h>
 
-/* Bytes to copy, and tensors to publish, from which on it pays to let other threads run meanwhile. */
+/* Bytes to copy, and tensors to publish, from which on it pays to let other threads run
+ * meanwhile. */
 #define COPY_ALONE    (32U * 1024)
 #define PUBLISH_ALONE 64
 
@@ -19,7 +21,8 @@ static PyTypeObject *report_type;
 struct batch {
     struct dlxpy_publisher *p;
     const struct dlxpy_parcel *parcels;
-    /* The tensor of each message that is nothing but that, and NULL for others; NULL: there is only one message. */
+    /* The tensor of each message that is nothing but that, and NULL for others; NULL: there is only
+     * one message. */
     DLManagedTensorVersioned **tensors;
     uint32_t n;
     uint32_t n_done; /* published */
@@ -107,7 +110,8 @@ static struct dlx_publisher_stats stats_of(const struct dlxpy_publisher *p)
     return stats;
 }
 
-/* Returns 0; -1 with an exception, which may be that of a signal's handler though everything was published. */
+/* Returns 0; -1 with an exception, which may be that of a signal's handler though everything was
+ * published. */
 static int publish_batch(struct batch *b, struct wishes *w)
 {
     bool waits = w->timeout_ns != 0, alone = !waits && !takes_long(b);
@@ -127,8 +131,8 @@ static int publish_batch(struct batch *b, struct wishes *w)
     return 0;
 }
 
-/* libdlx does not know what was made of its tensors: those are copied, which `strict` refuses, and which is told once
- * otherwise. Returns 0, or -1 with an exception. */
+/* libdlx does not know what was made of its tensors: those are copied, which `strict` refuses, and
+ * which is told once otherwise. Returns 0, or -1 with an exception. */
 static int check_copies(const struct dlxpy_parcel *parcel, struct dlxpy_publisher *p, bool strict)
 {
     const char *topic = PyUnicode_AsUTF8AndSize(p->handle.topic, NULL);
@@ -146,11 +150,12 @@ static int check_copies(const struct dlxpy_parcel *parcel, struct dlxpy_publishe
                                     "or publish it with share=True; further copies of this "
                                     "publisher are not told, Report.copied says which they are",
                                     topic, (unsigned long)i, n);
-        (void)dlxpy_raise_text(DLX_E_WOULD_COPY,
-                               "topic %.200s: tensor %u would be copied, since %zd array(s) made "
-                               "of it are still there, and "
-                               "`strict` is set: delete them first, or publish it with share=True",
-                               topic, i, n);
+        (void)dlxpy_raise_text(
+            DLX_E_WOULD_COPY,
+            "topic %.200s: tensor %u would be copied, since %zd array(s) made "
+            "of it are still there, and "
+            "strict=True is set: delete them first, or publish it with share=True",
+            topic, i, n);
         return -1;
     }
     return 0;
@@ -185,8 +190,8 @@ static int parse_stream(PyObject *object, struct wishes *w)
     return -1;
 }
 
-/* `value`: timeout, strict, share, monotonic_ns, stream, stage, NULL where nothing was given. Returns 0, or -1 with an
- * exception. */
+/* `value`: timeout, strict, share, monotonic_ns, stream, stage, NULL where nothing was given.
+ * Returns 0, or -1 with an exception. */
 static int parse_wishes(const struct dlxpy_publisher *p, PyObject *const *value, struct wishes *w)
 {
     *w = (struct wishes){.report = {.size = sizeof w->report},
@@ -220,57 +225,47 @@ const char dlxpy_publish_doc[] =
     "monotonic_ns=0, stream=None, stage=False)\n"
     "--\n"
     "\n"
-    "Publishes one message: a tensor of any library, a dict of named tensors (a state_dict), which "
-    "may be\n"
-    "nested and contain scalars, a list or tuple of tensors, or a received message. A subscriber "
-    "gets all of\n"
-    "it or nothing. A DLPack capsule is a tensor, too; it is consumed, even if the call fails.\n"
+    "Publishes one message: a tensor of any library, a dict of named tensors (a\n"
+    "state_dict), which may be nested and contain scalars, a list or tuple of tensors,\n"
+    "or a received message. A subscriber gets all of it or nothing. A DLPack capsule is\n"
+    "a tensor, too; it is consumed, even if the call fails.\n"
     "\n"
-    "A tensor of empty(), zeros() or empty_like() of this publisher is passed on without a copy "
-    "and is spent:\n"
-    "using it again raises ValueError. If anything made from it (an ndarray, a torch.Tensor, a "
-    "memoryview)\n"
-    "still exists, it is copied, and the first time a RuntimeWarning says so. Further copies are "
-    "not\n"
-    "reported: check Report.copied. All other tensors are copied. The dlx.Report that is returned "
-    "has\n"
-    ".copied, .n_copied and .copied_bytes, the number of the message (.seq), and how many "
-    "subscriptions it\n"
-    "was published to (.subscribers).\n"
+    "A tensor of empty(), zeros() or empty_like() of this publisher is passed on\n"
+    "without a copy and is spent: using it again raises ValueError. If anything made\n"
+    "from it (an ndarray, a torch.Tensor, a memoryview) still exists, it is copied, and\n"
+    "the first time a RuntimeWarning says so. Further copies are not reported: check\n"
+    "Report.copied. All other tensors are copied. The dlx.Report that is returned has\n"
+    ".copied, .n_copied and .copied_bytes, the number of the message (.seq), and how\n"
+    "many subscriptions it was published to (.subscribers).\n"
     "\n"
-    "A tensor on a GPU (CUDA, ROCm) is passed on without a copy if its memory is of cudaMalloc or "
-    "hipMalloc\n"
-    "or allows descriptors; with stage=True other memory is copied. It is not spent, but do not "
-    "modify it\n"
-    "until all subscribers have released it: a later call of this publisher lets go of it. "
-    "publish() waits,\n"
-    "without the GIL, until `stream` has written it; Ctrl-C does not interrupt that.\n"
+    "A tensor on a GPU (CUDA, ROCm) is passed on without a copy if its memory is of\n"
+    "cudaMalloc or hipMalloc or allows descriptors; with stage=True other memory is\n"
+    "copied. It is not spent, but do not modify it until all subscribers have released\n"
+    "it: a later call of this publisher lets go of it. publish() waits, without the\n"
+    "GIL, until `stream` has written it; Ctrl-C does not interrupt that.\n"
     "\n"
-    "meta     a dict that JSON can hold, also with tuples, bytes and int keys; or bytes: at most "
-    "65,536 bytes\n"
-    "timeout  seconds to wait for subscribers, with on_full=\"block\" or require; None: without a "
-    "limit\n"
+    "meta     a dict that JSON can hold, also with tuples, bytes and int keys; or\n"
+    "         bytes: at most 65,536 bytes\n"
+    "timeout  seconds to wait for subscribers, with on_full=\"block\" or require; None:\n"
+    "         without a limit\n"
     "strict   raise dlx.WouldCopy instead of copying\n"
-    "share    keep the tensor: it is read-only from then on, and may be published again without a "
-    "copy. The\n"
-    "         caller promises that nobody writes to what was made from it\n"
+    "share    keep the tensor: it is read-only from then on, and may be published again\n"
+    "         without a copy. The caller promises that nobody writes to what was made\n"
+    "         from it\n"
     "monotonic_ns  time of publication, of time.monotonic_ns(); 0: now\n"
-    "stream   the stream that writes the tensors on GPUs; it is passed to their __dlpack__(). A "
-    "number (1:\n"
-    "         the legacy default stream of CUDA, 2: that of the thread; 0: the default stream of "
-    "ROCm), or a\n"
-    "         stream of PyTorch, CuPy or cuda.core; None: the default stream of each GPU\n"
-    "stage    copy GPU memory that cannot be shared (managed memory, pools without descriptors), "
-    "on that GPU,\n"
-    "         and wait for the copy, instead of raising dlx.DeviceError\n"
+    "stream   the stream that writes the tensors on GPUs; it is passed to their\n"
+    "         __dlpack__(). A number (1: the legacy default stream of CUDA, 2: that of\n"
+    "         the thread; 0: the default stream of ROCm), or a stream of PyTorch, CuPy\n"
+    "         or cuda.core; None: the default stream of each GPU\n"
+    "stage    copy GPU memory that cannot be shared (managed memory, pools without\n"
+    "         descriptors), on that GPU, and wait for the copy, instead of raising\n"
+    "         dlx.DeviceError\n"
     "\n"
-    "Raises TypeError (not a tensor, not a stream), BufferError (a tensor that DLPack does not "
-    "describe),\n"
-    "dlx.DeviceError (GPU memory that cannot be shared), what __dlpack__() raises, ValueError (an "
-    "invalid\n"
-    "stream), dlx.InvalidError, dlx.Full or dlx.Timeout (the text names the subscriber), "
-    "dlx.WouldCopy,\n"
-    "dlx.NoMemory, dlx.LimitError, dlx.DaemonError, dlx.Closed.";
+    "Raises TypeError (not a tensor, not a stream), BufferError (a tensor that DLPack\n"
+    "does not describe), dlx.DeviceError (GPU memory that cannot be shared), what\n"
+    "__dlpack__() raises, ValueError (an invalid stream), dlx.InvalidError, dlx.Full or\n"
+    "dlx.Timeout (the text names the subscriber), dlx.WouldCopy, dlx.NoMemory,\n"
+    "dlx.LimitError, dlx.DaemonError, dlx.Closed.";
 PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
     static const char *const names[] = {"tensors", "meta",         "timeout", "strict",
@@ -306,7 +301,8 @@ PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args
 
 /* ---- several messages ---------------------------------------------------------------------- */
 
-/* libdlx may use the memory of a message again before it comes to the next one: it cannot tell that it had that tensor before. */
+/* libdlx may use the memory of a message again before it comes to the next one: it cannot tell that
+ * it had that tensor before. */
 static int check_once(const struct dlxpy_parcel *parcel)
 {
     for (uint32_t i = 0; i < parcel->n; i++)
@@ -332,11 +328,12 @@ static int pack_one(struct dlxpy_parcel *parcel, PyObject *messages, Py_ssize_t 
     if (r == 0)
         r = check_copies(parcel, p, w->args.strict);
     if (r < 0)
-        dlxpy_name_place("messages[%zd]", i);
+        dlxpy_amend("name_item", "(sn)", "messages", i);
     return r;
 }
 
-/* The publisher is entered, and there is room for all in `parcels` and b->tensors. Returns 0, or -1 with an exception. */
+/* The publisher is entered, and there is room for all in `parcels` and b->tensors. Returns 0, or -1
+ * with an exception. */
 static int publish_all(struct batch *b, struct dlxpy_parcel *parcels, PyObject *messages,
                        struct wishes *w)
 {
@@ -388,20 +385,6 @@ static int publish_tuple(struct dlxpy_publisher *p, PyObject *messages, struct w
     return r;
 }
 
-/* On the exception that is there. */
-static void set_n_published(uint32_t n)
-{
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    PyObject *number = PyLong_FromUnsignedLong(n);
-    if (number && value)
-        (void)PyObject_SetAttrString(value, "n_published", number);
-    Py_XDECREF(number);
-    PyErr_Clear();
-    PyErr_Restore(type, value, trace);
-}
-
 /* A tuple of the messages. NULL with an exception. */
 static PyObject *listed(PyObject *messages)
 {
@@ -418,22 +401,18 @@ const char dlxpy_publish_many_doc[] =
     "stream=None)\n"
     "--\n"
     "\n"
-    "Publishes several messages, in this order, for less than one publish() each. Each one is what "
-    "publish()\n"
-    "takes as one message: a tensor, a dict or list of tensors, a received message. Tensors cost "
-    "less here\n"
-    "than sets.\n"
+    "Publishes several messages, in this order, for less than one publish() each. Each\n"
+    "one is what publish() takes as one message: a tensor, a dict or list of tensors, a\n"
+    "received message. Tensors cost less here than sets.\n"
     "\n"
-    "Objects that are no messages, and tensors that occur twice without share=True, are found "
-    "before\n"
-    "anything is published. Any other failure ends the call at that message: `n_published` of the "
-    "exception,\n"
-    "of whatever type, is the number that was published. Their tensors are spent, the others are "
-    "not.\n"
+    "Objects that are no messages, and tensors that occur twice without share=True, are\n"
+    "found before anything is published. Any other failure ends the call at that\n"
+    "message: `n_published` of the exception, of whatever type, is the number that was\n"
+    "published. Their tensors are spent, the others are not.\n"
     "\n"
-    "The arguments are those of publish() except `stage`. `timeout` is for all messages together. "
-    "Returns the\n"
-    "dlx.Report of the last message, which counts the copies of all.";
+    "The arguments are those of publish() except `stage`. `timeout` is for all messages\n"
+    "together. Returns the dlx.Report of the last message, which counts the copies of\n"
+    "all.";
 PyObject *dlxpy_publish_many(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                              PyObject *kwnames)
 {
@@ -451,7 +430,7 @@ PyObject *dlxpy_publish_many(PyObject *self, PyObject *const *args, Py_ssize_t n
     int r = messages ? publish_tuple(p, messages, &w, &n_done) : -1;
     Py_XDECREF(messages);
     if (r < 0)
-        set_n_published(n_done);
+        dlxpy_amend("count", "(I)", n_done);
     return r == 0 ? make_report(&w.report) : NULL;
 }
 

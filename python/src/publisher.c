@@ -34,19 +34,19 @@ PyObject *dlxpy_publisher_new(struct dlx_publisher *p, const char *topic, bool w
 
 /* ---- methods ------------------------------------------------------------------------------- */
 
-PyDoc_STRVAR(close_doc, "close($self, /)\n"
-                        "--\n"
-                        "\n"
-                        "Closes the publisher. Subscribers keep what they hold, and can still take "
-                        "what was published. Its\n"
-                        "tensors stay valid.");
+PyDoc_STRVAR(close_doc,
+             "close($self, /)\n"
+             "--\n"
+             "\n"
+             "Closes the publisher. Subscribers keep what they hold, and can still take what was\n"
+             "published. Its tensors stay valid.");
 
-PyDoc_STRVAR(wait_doc, "wait($self, /, n=1, timeout=None)\n"
-                       "--\n"
-                       "\n"
-                       "Waits until at least n subscribers are attached, for `timeout` seconds; "
-                       "None: without a limit. Raises\n"
-                       "dlx.Timeout, whose text has the number that is attached.");
+PyDoc_STRVAR(wait_doc,
+             "wait($self, /, n=1, timeout=None)\n"
+             "--\n"
+             "\n"
+             "Waits until at least n subscribers are attached, for `timeout` seconds; None:\n"
+             "without a limit. Raises dlx.Timeout, whose text has the number that is attached.");
 static PyObject *wait_for(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                           PyObject *kwnames)
 {
@@ -70,14 +70,13 @@ static PyObject *wait_for(PyObject *self, PyObject *const *args, Py_ssize_t n_ar
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(fileno_doc, "fileno($self, /)\n"
-                         "--\n"
-                         "\n"
-                         "Returns a descriptor for select, selectors and asyncio. After the first "
-                         "call of this, it becomes\n"
-                         "readable when a publish() or wait() that failed with timeout=0 may "
-                         "succeed. Never read, write or close\n"
-                         "it.");
+PyDoc_STRVAR(fileno_doc,
+             "fileno($self, /)\n"
+             "--\n"
+             "\n"
+             "Returns a descriptor for select, selectors and asyncio. After the first call of\n"
+             "this, it becomes readable when a publish() or wait() that failed with timeout=0\n"
+             "may succeed. Never read, write or close it.");
 static PyObject *get_fileno(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -97,24 +96,24 @@ static PyObject *get_timeout(PyObject *self, void *closure)
     return PyFloat_FromDouble(p->waits ? (double)p->timeout_ns / 1e9 : 0);
 }
 
-PyDoc_STRVAR(
-    stats_doc,
-    "stats($self, /)\n"
-    "--\n"
-    "\n"
-    "Returns the counters since the publisher was made, as a dict:\n"
-    "\n"
-    "- published, published_bytes: messages, and bytes of their tensors\n"
-    "- copied, copied_bytes: messages with a tensor that was copied, and bytes\n"
-    "- full, blocked: publishes that failed for want of room or subscribers, or that waited for "
-    "them\n"
-    "- bells: sleeping subscribers that were woken, a system call each\n"
-    "- n_subscribers: attached when this publisher last looked\n"
-    "- n_arenas, arena_bytes, gpu_arena_bytes: shared memory for tensors now, and memory of GPUs\n"
-    "- cut: links that were cut because they exceeded max_held or max_held_bytes\n"
-    "- gpu_waits: publishes that waited for work on a GPU\n"
-    "- deleted_again: deleters called for tensors that had been published (by C code)\n"
-    "- unprotected: messages that dlx.debug() could not protect completely");
+PyDoc_STRVAR(stats_doc,
+             "stats($self, /)\n"
+             "--\n"
+             "\n"
+             "Returns the counters since the publisher was made, as a dict:\n"
+             "\n"
+             "- published, published_bytes: messages, and bytes of their tensors\n"
+             "- copied, copied_bytes: messages with a tensor that was copied, and bytes\n"
+             "- full, blocked: publishes that failed for want of room or subscribers, or that\n"
+             "  waited for them\n"
+             "- bells: sleeping subscribers that were woken, a system call each\n"
+             "- n_subscribers: attached when this publisher last looked\n"
+             "- n_arenas, arena_bytes, gpu_arena_bytes: shared memory for tensors now, and\n"
+             "  memory of GPUs\n"
+             "- cut: links that were cut because they exceeded max_held or max_held_bytes\n"
+             "- gpu_waits: publishes that waited for work on a GPU\n"
+             "- deleted_again: deleters called for tensors that had been published (by C code)\n"
+             "- unprotected: messages that dlx.debug() could not protect completely");
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
     struct dlxpy_publisher *p = cast(self);
@@ -146,10 +145,9 @@ PyDoc_STRVAR(events_doc,
              "events($self, /)\n"
              "--\n"
              "\n"
-             "Returns the events since the last call, as a list of dlx.Event: "
-             "subscribers that came or left, and\n"
-             "\"reconnected\" after the daemon was replaced. Waits only to reconnect to a "
-             "restarted daemon.");
+             "Returns the events since the last call, as a list of dlx.Event: subscribers that\n"
+             "came or left, and \"reconnected\" after the daemon was replaced. Waits only to\n"
+             "reconnect to a restarted daemon.");
 static PyObject *events(PyObject *self, PyObject *unused)
 {
     (void)unused;

@@ -148,25 +148,21 @@ const char dlxpy_empty_doc[] =
     "empty($self, /, shape, dtype=\"float32\", *, device=\"cpu\")\n"
     "--\n"
     "\n"
-    "Allocates a dlx.Tensor in memory that can be shared, so that publishing it copies nothing. It "
-    "is\n"
-    "row-major and aligned to 256 bytes. Its content is undefined: write to it through "
-    "np.asarray(t) or\n"
-    "torch.from_dlpack(t).\n"
+    "Allocates a dlx.Tensor in memory that can be shared, so that publishing it copies\n"
+    "nothing. It is row-major and aligned to 256 bytes. Its content is undefined: write\n"
+    "to it through np.asarray(t) or torch.from_dlpack(t).\n"
     "\n"
     "shape   a number, or a sequence of 0 to 64 numbers >= 0\n"
     "dtype   a name, or a dtype of NumPy, PyTorch, JAX or ml_dtypes\n"
-    "device  \"cpu\", or a GPU: \"cuda:0\", \"rocm:0\" (\"cuda\" is \"cuda:0\"), or a "
-    "torch.device\n"
+    "device  \"cpu\", or a GPU: \"cuda:0\", \"rocm:0\" (\"cuda\" is \"cuda:0\"), or a\n"
+    "        torch.device\n"
     "\n"
-    "A tensor on a GPU is written by what torch.from_dlpack(t) makes, and publish(stream=...) "
-    "names the\n"
-    "stream that did. dlx does not order one library after another one, so let only one library "
-    "use the\n"
-    "tensor until it is published.\n"
+    "A tensor on a GPU is written by what torch.from_dlpack(t) makes, and\n"
+    "publish(stream=...) names the stream that did. dlx does not order one library\n"
+    "after another one, so let only one library use the tensor until it is published.\n"
     "\n"
-    "Raises ValueError (device), dlx.InvalidError, dlx.DeviceError (no such GPU), dlx.NoMemory,\n"
-    "dlx.LimitError, dlx.DaemonError.";
+    "Raises ValueError (device), dlx.InvalidError, dlx.DeviceError (no such GPU),\n"
+    "dlx.NoMemory, dlx.LimitError, dlx.DaemonError.";
 PyObject *dlxpy_publisher_empty(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                                 PyObject *kwnames)
 {
@@ -178,7 +174,8 @@ const char dlxpy_zeros_doc[] =
     "zeros($self, /, shape, dtype=\"float32\", *, device=\"cpu\")\n"
     "--\n"
     "\n"
-    "Allocates a tensor as empty() does, with all bytes 0. On a GPU it raises dlx.DeviceError.";
+    "Allocates a tensor as empty() does, with all bytes 0. On a GPU it raises\n"
+    "dlx.DeviceError.";
 PyObject *dlxpy_publisher_zeros(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                                 PyObject *kwnames)
 {
@@ -261,14 +258,13 @@ static PyObject *like_mapping(struct dlxpy_publisher *p, PyObject *mapping, DLDe
     return ret;
 }
 
-const char dlxpy_like_doc[] = "empty_like($self, /, tensor, *, device=\"cpu\")\n"
-                              "--\n"
-                              "\n"
-                              "Allocates a tensor as empty() does, with the shape and data type of "
-                              "any tensor (of NumPy, PyTorch, ...),\n"
-                              "on any device. Of a dict of tensors, it makes a dict of new ones "
-                              "with the same keys, all on `device`, in\n"
-                              "one piece of memory.";
+const char dlxpy_like_doc[] =
+    "empty_like($self, /, tensor, *, device=\"cpu\")\n"
+    "--\n"
+    "\n"
+    "Allocates a tensor as empty() does, with the shape and data type of any tensor (of\n"
+    "NumPy, PyTorch, ...), on any device. Of a dict of tensors, it makes a dict of new\n"
+    "ones with the same keys, all on `device`, in one piece of memory.";
 PyObject *dlxpy_publisher_like(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                                PyObject *kwnames)
 {

@@ -16,36 +16,6 @@ PyObject *dlxpy_attribute(PyObject *object, const char *name, bool *failed)
     return value;
 }
 
-int dlxpy_pass_over(void)
-{
-    if (!PyErr_ExceptionMatches(PyExc_Exception))
-        return -1;
-    PyErr_Clear();
-    return 0;
-}
-
-void dlxpy_make_buffer_error(PyObject *object)
-{
-    PyObject *type, *value, *trace;
-    if (PyErr_ExceptionMatches(PyExc_BufferError) ||
-        !(PyErr_ExceptionMatches(PyExc_ValueError) || PyErr_ExceptionMatches(PyExc_RuntimeError)))
-        return;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    PyObject *text = PyObject_Str(value);
-    PyObject *lines = text ? PyUnicode_Splitlines(text, 0) : NULL;
-    PyObject *first = lines && PyList_Size(lines) > 0 ? PyList_GetItem(lines, 0) : NULL;
-    if (first)
-        PyErr_Format(PyExc_BufferError, "%R: %U", (PyObject *)Py_TYPE(object), first);
-    else if (!PyErr_Occurred())
-        PyErr_Format(PyExc_BufferError, "%R refuses it", (PyObject *)Py_TYPE(object));
-    Py_XDECREF(lines);
-    Py_XDECREF(text);
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(trace);
-}
-
 /* ---- devices ------------------------------------------------------------------------------- */
 
 static const char *device_name(int type)
@@ -103,7 +73,7 @@ static int ask_device(PyObject *object, const struct dlxpy_sender *sender, int *
         return failed ? -1 : 0;
     PyObject *device = PyObject_CallObject(method, NULL);
     if (!device)
-        dlxpy_make_buffer_error(object);
+        dlxpy_amend("refusal", "(O)", object);
     if (device && PyTuple_Check(device) && PyArg_ParseTuple(device, "ii", &type, &id))
         r = check_device(sender, type, id) < 0 ? -1 : 1;
     else if (device && !PyErr_Occurred())
@@ -153,8 +123,8 @@ static const DLPackExchangeAPI *exchange_api(PyObject *capsule)
     return (const DLPackExchangeAPI *)header;
 }
 
-/* PyTorch gives the memory of a tensor that is conjugated or negated only when it is read as it is, without a word
- * (its __dlpack__ refuses). */
+/* PyTorch gives the memory of a tensor that is conjugated or negated only when it is read as it is,
+ * without a word (its __dlpack__ refuses). */
 static int check_is_plain(PyObject *object, const char *question, const char *answer)
 {
     bool failed = false;
@@ -171,12 +141,11 @@ static int check_is_plain(PyObject *object, const char *question, const char *an
     return r == 0 ? 0 : -1;
 }
 
-/* The exception that is there, as dlxpy_make_buffer_error() has it, out of the way; NULL with an
- * exception. */
+/* The exception that is there, amended as a refusal, out of the way; NULL with an exception. */
 static PyObject *take_exception(PyObject *object)
 {
     PyObject *type, *value, *trace;
-    dlxpy_make_buffer_error(object);
+    dlxpy_amend("refusal", "(O)", object);
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
     Py_XDECREF(type);
@@ -257,7 +226,8 @@ static PyObject *call_dlpack(PyObject *method, PyObject *stream)
     return capsule;
 }
 
-/* TensorFlow ends the process when it is asked for the memory of what has none that could be copied. */
+/* TensorFlow ends the process when it is asked for the memory of what has none that could be
+ * copied. */
 static int check_has_memory(PyObject *object)
 {
     static const char *const without[] = {"string", "resource", "variant"};
@@ -382,11 +352,12 @@ static int use_own(struct dlxpy_source *s, struct dlxpy_tensor *t,
 
 /* ---- what no protocol tells ----------------------------------------------------------------- */
 
-/* numpy.ma gives its data by all of them, and its mask by none. A method of this name is something else (pandas). */
+/* numpy.ma gives its data by all of them, and its mask by none. A method of this name is something
+ * else (pandas). */
 static int check_is_not_masked(PyObject *object)
 {
-    static PyTypeObject *
-        without; /* the last one, kept: an attribute that is not there takes as long as half a publish() */
+    static PyTypeObject *without; /* the last one, kept: an attribute that is not there takes as
+                                     long as half a publish() */
     bool failed = false;
     if (Py_IS_TYPE(object, without))
         return 0;
@@ -419,8 +390,9 @@ static int refuse(PyObject *object)
     return -1;
 }
 
-/* NumPy has types for which neither its buffers nor its __dlpack__ have names, as bfloat16: the last protocol may
- * serve where the others fail. If none does, the first failure is the one to tell. */
+/* NumPy has types for which neither its buffers nor its __dlpack__ have names, as bfloat16: the
+ * last protocol may serve where the others fail. If none does, the first failure is the one to
+ * tell. */
 static int try_in_turn(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender)
 {
     PyObject *type = NULL, *value = NULL, *trace = NULL;
@@ -519,12 +491,12 @@ int dlxpy_source_begin(struct dlxpy_source *s, PyObject *object, const struct dl
 
 /* ---- module function ----------------------------------------------------------------------- */
 
-PyDoc_STRVAR(
-    tensor_doc,
-    "tensor($module, object, /)\n"
-    "--\n"
-    "\n"
-    "Makes a private, writable dlx.Tensor with the elements of any tensor that publish() accepts.");
+PyDoc_STRVAR(tensor_doc,
+             "tensor($module, object, /)\n"
+             "--\n"
+             "\n"
+             "Makes a private, writable dlx.Tensor with the elements of any tensor that\n"
+             "publish() accepts.");
 static PyObject *tensor_of(PyObject *self, PyObject *object)
 {
     static const struct dlxpy_sender sender = {.use = DLXPY_COPY};

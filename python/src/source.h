@@ -3,10 +3,11 @@
 #define DLXPY_SOURCE_H
 
 /*
- * Anything in: an object of another library (or a dlx.Tensor) as a tensor that libdlx can read. In this order:
- * a tensor of ours; a DLPack capsule; the DLPack exchange API of its type; the buffer protocol (bytes, bytearray, array,
- * mmap, memoryview, NumPy); __dlpack__; __array_interface__. What is on a GPU is asked by __dlpack__ alone, with a stream, and
- * is to be passed on; other devices are refused.
+ * Anything in: an object of another library (or a dlx.Tensor) as a tensor that libdlx can read. In
+ * this order: a tensor of ours; a DLPack capsule; the DLPack exchange API of its type; the buffer
+ * protocol (bytes, bytearray, array, mmap, memoryview, NumPy); __dlpack__; __array_interface__.
+ * What is on a GPU is asked by __dlpack__ alone, with a stream, and is to be passed on; other
+ * devices are refused.
  */
 
 #include "stream.h"
@@ -45,46 +46,40 @@ enum dlxpy_use {
 struct dlxpy_sender {
     enum dlxpy_use use;
     uint64_t publisher; /* number of the dlx.Publisher whose tensors may be passed on */
-    /* Who passes them, one for all that is packed together: one tensor may be there twice, what libdlx
-     * says to that is for it. */
+    /* Who passes them, one for all that is packed together: one tensor may be there twice, what
+     * libdlx says to that is for it. */
     const void *user;
     struct dlxpy_stream stream; /* that libdlx waits for before it passes on what is on a GPU */
 };
 
-/* Returns 0; -1 with an exception: TypeError (it is no tensor), dlx.DeviceError, BufferError, ValueError, or
- * what the object raised. */
+/* Returns 0; -1 with an exception: TypeError (it is no tensor), dlx.DeviceError, BufferError,
+ * ValueError, or what the object raised. */
 int dlxpy_source_begin(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender);
 
 /* Let go of everything. `spent`: libdlx has taken the tensor of `own`. */
 void dlxpy_source_end(struct dlxpy_source *s, bool spent);
 
-/* source_buffer.c: fill `view` and what keeps it. Return 1; 0: not that kind of object; -1 with an exception. */
+/* source_buffer.c: fill `view` and what keeps it. Return 1; 0: not that kind of object; -1 with an
+ * exception. */
 int dlxpy_source_buffer(struct dlxpy_source *s, PyObject *object);
 int dlxpy_source_array_interface(struct dlxpy_source *s, PyObject *object);
 
-/* source_capsule.c: take `managed` or `legacy` out of a capsule, which from then on is used, and which
- * must be released even if this failed; or only fill `view`, and leave the capsule as it is, kept by
- * `object`.
- * Return 0 and 1; -1 with an exception: BufferError (a used capsule, bits), TypeError, dlx.Error. */
+/* source_capsule.c: take `managed` or `legacy` out of a capsule, which from then on is used, and
+ * which must be released even if this failed; or only fill `view`, and leave the capsule as it is,
+ * kept by `object`. Return 0 and 1; -1 with an exception: BufferError (a used capsule, bits),
+ * TypeError, dlx.Error. */
 int dlxpy_source_open_capsule(struct dlxpy_source *s, PyObject *capsule);
 int dlxpy_source_look_into_capsule(struct dlxpy_source *s, PyObject *capsule);
 int dlxpy_source_check_version(const DLManagedTensorVersioned *managed);
 
-/* source_gpu.c: make `managed` of `legacy`; what to pass as __dlpack__(stream=); may a tensor on this
- * GPU be had for `sender`? */
+/* source_gpu.c: make `managed` of `legacy`; what to pass as __dlpack__(stream=); may a tensor on
+ * this GPU be had for `sender`? */
 int dlxpy_source_wrap(struct dlxpy_source *s);
 PyObject *dlxpy_source_stream(const struct dlxpy_stream *stream, int device_type);
 int dlxpy_source_check_gpu(const struct dlxpy_sender *sender, int type, int id);
 
-/* Make a BufferError of what another library raised to refuse `object`, a ValueError or
- * RuntimeError. It has the first line of its words: C++ adds where it was thrown. */
-void dlxpy_make_buffer_error(PyObject *object);
-
-/* Clear the exception that is there: it says no more than that an object has not what was looked
- * for. Returns 0; -1: it stays, since it is about something else, as KeyboardInterrupt is. */
-int dlxpy_pass_over(void);
-
-/* An attribute, or NULL without an exception when there is none; *failed is set for any other exception. */
+/* An attribute, or NULL without an exception when there is none; *failed is set for any other
+ * exception. */
 PyObject *dlxpy_attribute(PyObject *object, const char *name, bool *failed);
 
 #endif

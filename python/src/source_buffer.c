@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Memory that is described by the buffer protocol or by __array_interface__: steps in bytes, types by a text. */
+/* Memory that is described by the buffer protocol or by __array_interface__: steps in bytes, types
+ * by a text. */
 
 #include "dtype.h"
 #include "source.h"
+#include "errors.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,7 +93,7 @@ static int fail_buffer(PyObject *object)
     int kind = kind_of(object);
     if (kind == 0 || (kind > 0 && kind != 'M' && kind != 'm')) {
         PyErr_Restore(type, value, trace);
-        dlxpy_make_buffer_error(object);
+        dlxpy_amend("refusal", "(O)", object);
         return -1;
     }
     Py_XDECREF(type);

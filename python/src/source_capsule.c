@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Tensors in capsules, by the rules of DLPack: who takes the tensor out renames the capsule, and calls
- * the deleter once. A capsule that nobody renames calls it itself. */
+/* Tensors in capsules, by the rules of DLPack: who takes the tensor out renames the capsule, and
+ * calls the deleter once. A capsule that nobody renames calls it itself. */
 
 #include "errors.h"
 #include "export.h"
@@ -40,8 +40,8 @@ int dlxpy_source_check_version(const DLManagedTensorVersioned *managed)
     return -1;
 }
 
-/* MXNet names its bool uint1, and gives it a byte each. Before DLPack 1.1 nothing said whether small
- * elements are packed. */
+/* MXNet names its bool uint1, and gives it a byte each. Before DLPack 1.1 nothing said whether
+ * small elements are packed. */
 static int check_is_whole(const DLManagedTensor *legacy)
 {
     DLDataType dtype = legacy->dl_tensor.dtype;

@@ -3,8 +3,9 @@
 #define DLXPY_STATE_H
 
 /*
- * What every file of the extension begins with: Python's stable ABI of 3.11, libdlx, and what the module made
- * when it was loaded. The module is loaded once a process; all of this is written then, and only read after.
+ * What every file of the extension begins with: Python's stable ABI of 3.11, libdlx, and what the
+ * module made when it was loaded. The module is loaded once a process; all of this is written then,
+ * and only read after.
  */
 
 #define Py_LIMITED_API 0x030b0000
@@ -36,14 +37,15 @@ int dlxpy_add_source(PyObject *module);
 int dlxpy_add_pickle(PyObject *module);
 int dlxpy_add_publish(PyObject *module);
 
-/* A type from its spec, added to the module under its last name; `base` may be NULL. NULL with an exception. */
+/* A type from its spec, added to the module under its last name; `base` may be NULL. NULL with an
+ * exception. */
 PyTypeObject *dlxpy_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base);
 
 /* A structseq type, likewise. */
 PyTypeObject *dlxpy_add_record(PyObject *module, PyStructSequence_Desc *desc);
 
-/* What lets an object of `type`, which has a member `PyObject *weakrefs`, be referred to weakly: an entry of its Py_tp_members,
- * and the first step of its dealloc. */
+/* What lets an object of `type`, which has a member `PyObject *weakrefs`, be referred to weakly: an
+ * entry of its Py_tp_members, and the first step of its dealloc. */
 #define DLXPY_WEAKREFS(type)                                                                       \
     {                                                                                              \
         "__weaklistoffset__", T_PYSSIZET, offsetof(type, weakrefs), READONLY, NULL                 \
@@ -57,8 +59,8 @@ static inline void dlxpy_clear_weakrefs(PyObject *self, const PyObject *weakrefs
 /* Free an instance of one of our types and drop its type, as the last step of its dealloc. */
 void dlxpy_free_object(PyObject *self);
 
-/* An attribute of a module of this package (`module` without "dlx."), imported at the first call; a new reference.
- * NULL with an exception. */
+/* An attribute of a module of this package (`module` without "dlx."), imported at the first call; a
+ * new reference. NULL with an exception. */
 PyObject *dlxpy_import(const char *module, const char *name);
 
 #endif

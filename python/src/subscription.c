@@ -3,7 +3,9 @@
 #include "errors.h"
 #include "message.h"
 #include "wait.h"
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 PyTypeObject *dlxpy_subscription_type;
 
@@ -119,8 +121,8 @@ static int raise_ended(const struct dlxpy_subscription *self)
     return DLX_E_PUBLISHER_GONE;
 }
 
-/* Into `taken`, which has room and is empty. Returns 0; DLX_E_EMPTY or DLX_E_TIMEOUT, without an exception; another
- * code of libdlx, or 1, with one. */
+/* Into `taken`, which has room and is empty. Returns 0; DLX_E_EMPTY or DLX_E_TIMEOUT, without an
+ * exception; another code of libdlx, or 1, with one. */
 static int take_from_libdlx(struct dlxpy_subscription *self, int64_t timeout_ns,
                             struct dlxpy_taken *taken)
 {
@@ -143,8 +145,8 @@ static int take_from_libdlx(struct dlxpy_subscription *self, int64_t timeout_ns,
     return r;
 }
 
-/* What is there, without waiting; but it may find a new daemon, which takes time to answer. Returns as
- * take_from_libdlx(). */
+/* What is there, without waiting; but it may find a new daemon, which takes time to answer. Returns
+ * as take_from_libdlx(). */
 static int look(struct dlxpy_subscription *self, struct dlxpy_taken *taken)
 {
     int r = self->kept_code;
@@ -174,6 +176,9 @@ static const char *why_none(const struct dlxpy_subscription *self)
     return stats.has_daemon ? ", since nobody publishes it" : ", since no dlpackd is there";
 }
 
+/* What dlx_take() says of a wait in vain; why it was in vain follows. */
+#define LATE "no message in time"
+
 /* As look(), with an exception in any case but DLX_E_EMPTY. */
 static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxpy_taken *taken)
 {
@@ -181,14 +186,19 @@ static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxp
     if (r != DLX_E_EMPTY || timeout_ns == 0)
         return r;
     r = take_from_libdlx(self, timeout_ns, taken);
-    if (r == DLX_E_TIMEOUT)
+    if (r == DLX_E_TIMEOUT) {
+        char words[512];
+        (void)snprintf(words, sizeof words, "%s", dlx_client_errmsg(NULL));
+        const char *why = strstr(words, LATE);
         (void)dlxpy_raise_text(r, "topic %.200s: no message within %s%s",
                                PyUnicode_AsUTF8AndSize(self->handle.topic, NULL),
-                               dlxpy_seconds(timeout_ns).text, why_none(self));
+                               dlxpy_seconds(timeout_ns).text, why ? why + strlen(LATE) : "");
+    }
     return r;
 }
 
-/* What was taken, for Python: a message, or a list of them. What it cannot be made of is dropped. NULL with an exception. */
+/* What was taken, for Python: a message, or a list of them. What it cannot be made of is dropped.
+ * NULL with an exception. */
 static PyObject *make_result(struct dlxpy_taken *taken, const struct dlxpy_stream *stream,
                              bool is_private)
 {
@@ -233,27 +243,22 @@ PyDoc_STRVAR(take_doc,
              "\n"
              "Takes the next dlx.Message.\n"
              "\n"
-             "timeout  seconds; 0 does not wait, None waits without a limit; left out: that of the "
-             "subscription.\n"
-             "         Ctrl-C, and other signals with handlers, interrupt the wait; other threads "
-             "run during it\n"
-             "stream   the stream on which tensors on GPUs are used: a number, a stream of "
-             "PyTorch, CuPy or\n"
-             "         cuda.core, or -1 for any\n"
+             "timeout  seconds; 0 does not wait, None waits without a limit; left out: that of\n"
+             "         the subscription. Ctrl-C, and other signals with handlers, interrupt the\n"
+             "         wait; other threads run during it\n"
+             "stream   the stream on which tensors on GPUs are used: a number, a stream of\n"
+             "         PyTorch, CuPy or cuda.core, or -1 for any\n"
              "\n"
-             "When __dlpack__() is called, `stream` waits until the tensor is ready, and so does "
-             "the stream that the\n"
-             "library passes to it; no CPU waits. t.status tells whether the tensor was ready. "
-             "What is made from it is\n"
-             "released when the work on both streams is done, so they must exist until then. With "
-             "-1, and for the\n"
-             "default streams of CUDA, __dlpack__() itself waits.\n"
+             "When __dlpack__() is called, `stream` waits until the tensor is ready, and so does\n"
+             "the stream that the library passes to it; no CPU waits. t.status tells whether the\n"
+             "tensor was ready. What is made from it is released when the work on both streams\n"
+             "is done, so they must exist until then. With -1, and for the default streams of\n"
+             "CUDA, __dlpack__() itself waits.\n"
              "\n"
-             "Raises dlx.Timeout; dlx.PublisherGone (the publishers have left and everything they "
-             "published was taken:\n"
-             "from then on each call raises it; never with stay=True); dlx.TooManyHeld (release "
-             "some); dlx.PeerError (a\n"
-             "publisher wrote invalid values: its link is cut); dlx.DaemonError; dlx.Closed.");
+             "Raises dlx.Timeout; dlx.PublisherGone (the publishers have left and everything\n"
+             "they published was taken: from then on each call raises it; never with stay=True);\n"
+             "dlx.TooManyHeld (release some); dlx.PeerError (a publisher wrote invalid values:\n"
+             "its link is cut); dlx.DaemonError; dlx.Closed.");
 static PyObject *take_next(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                            PyObject *kwnames)
 {
@@ -285,11 +290,10 @@ PyDoc_STRVAR(take_many_doc,
              "take_many($self, /, n, timeout=..., *, stream=None)\n"
              "--\n"
              "\n"
-             "Takes a list of 1 to n messages: waits for the first as take() does, and takes the "
-             "others that are there\n"
-             "without waiting, for less than one take() each. The list is shorter if the "
-             "subscription may hold no more\n"
-             "(max_held). Raises what take() raises, but only if there is no message to return.");
+             "Takes a list of 1 to n messages: waits for the first as take() does, and takes the\n"
+             "others that are there without waiting, for less than one take() each. The list is\n"
+             "shorter if the subscription may hold no more (max_held). Raises what take()\n"
+             "raises, but only if there is no message to return.");
 static PyObject *take_many(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                            PyObject *kwnames)
 {
@@ -374,7 +378,9 @@ static PyObject *is_ready(PyObject *self, PyObject *unused)
     return r == 1 ? NULL : PyBool_FromLong(r != DLX_E_EMPTY);
 }
 
-PyDoc_STRVAR(check_doc, "_check($self, n, stream, timeout=..., /)\n--\n\n"
+PyDoc_STRVAR(check_doc, "_check($self, n, stream, timeout=..., /)\n"
+                        "--\n"
+                        "\n"
                         "Raise what take_many() would at once; n is None for take().");
 static PyObject *check(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
@@ -392,13 +398,13 @@ static PyObject *check(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 
 /* ---- the rest ------------------------------------------------------------------------------ */
 
-PyDoc_STRVAR(fileno_doc, "fileno($self, /)\n"
-                         "--\n"
-                         "\n"
-                         "Returns a descriptor for select, selectors and asyncio, which is "
-                         "readable when take() may return a\n"
-                         "message. That is certain only after take(timeout=0) raised dlx.Timeout. "
-                         "Never read, write or close it.");
+PyDoc_STRVAR(fileno_doc,
+             "fileno($self, /)\n"
+             "--\n"
+             "\n"
+             "Returns a descriptor for select, selectors and asyncio, which is readable when\n"
+             "take() may return a message. That is certain only after take(timeout=0) raised\n"
+             "dlx.Timeout. Never read, write or close it.");
 static PyObject *get_fileno(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -416,20 +422,18 @@ PyDoc_STRVAR(stats_doc,
              "Returns the counters since the subscription was made, as a dict:\n"
              "\n"
              "- taken, taken_bytes: messages, and bytes of their tensors\n"
-             "- lost: messages that could not be taken: overwritten, or published through a daemon "
-             "that this\n"
-             "  subscription did not reach in time\n"
+             "- lost: messages that could not be taken: overwritten, or published through a\n"
+             "  daemon that this subscription did not reach in time\n"
              "- skipped: messages that latest=True passed over\n"
              "- n_held: messages held now\n"
              "- n_publishers: publishers attached now\n"
              "- has_daemon: False if the daemon has ended and no other one was joined yet\n"
              "- sleeps: sleeps of take(), one or more system calls each\n"
              "- rejected: links cut because their publisher wrote invalid values\n"
-             "- pinned_bytes, pin_failures: memory that is pinned now; arenas that could not be "
-             "pinned (pin=)\n"
-             "- gpu_waits, gpu_errors, gpu_late: releases and tensors that waited for a GPU; "
-             "releases that found\n"
-             "  it lost; streams that continued before the tensor was ready");
+             "- pinned_bytes, pin_failures: memory that is pinned now; arenas that could not be\n"
+             "  pinned (pin=)\n"
+             "- gpu_waits, gpu_errors, gpu_late: releases and tensors that waited for a GPU;\n"
+             "  releases that found it lost; streams that continued before the tensor was ready");
 static PyObject *stats(PyObject *self, PyObject *unused)
 {
     struct dlx_subscription_stats s = {.size = sizeof s};
@@ -454,26 +458,25 @@ static int next_event(void *s, struct dlx_event *ret)
     return dlx_subscription_next_event(s, ret);
 }
 
-PyDoc_STRVAR(
-    events_doc,
-    "events($self, /)\n"
-    "--\n"
-    "\n"
-    "Returns the events since the last call, as a list of dlx.Event: publishers that came or left, "
-    "memory that\n"
-    "could not be pinned, and \"reconnected\" after the daemon was replaced. Never waits.");
+PyDoc_STRVAR(events_doc,
+             "events($self, /)\n"
+             "--\n"
+             "\n"
+             "Returns the events since the last call, as a list of dlx.Event: publishers that\n"
+             "came or left, memory that could not be pinned, and \"reconnected\" after the\n"
+             "daemon was replaced. Never waits.");
 static PyObject *events(PyObject *self, PyObject *unused)
 {
     (void)unused;
     return dlxpy_handle_events(&cast(self)->handle, next_event);
 }
 
-PyDoc_STRVAR(close_doc, "close($self, /)\n"
-                        "--\n"
-                        "\n"
-                        "Closes the subscription. What is held stays valid. A take() of another "
-                        "thread, or a task that waits, ends\n"
-                        "with dlx.Closed.");
+PyDoc_STRVAR(close_doc,
+             "close($self, /)\n"
+             "--\n"
+             "\n"
+             "Closes the subscription. What is held stays valid. A take() of another thread, or\n"
+             "a task that waits, ends with dlx.Closed.");
 
 static PyObject *get_timeout(PyObject *self, void *closure)
 {

@@ -157,30 +157,24 @@ DLManagedTensorVersioned *dlxpy_tensor_own_copy(struct dlxpy_tensor *t)
 
 /* ---- methods ------------------------------------------------------------------------------- */
 
-PyDoc_STRVAR(
-    dlpack_doc,
-    "__dlpack__($self, /, *, stream=None, max_version=None, dl_device=None, copy=None)\n"
-    "--\n"
-    "\n"
-    "Returns a DLPack capsule of the same memory, for `from_dlpack` of NumPy, PyTorch, JAX and so "
-    "on. The\n"
-    "memory stays as long as what is made from it. copy=True gives private, writable memory.\n"
-    "\n"
-    "Without max_version, the consumer is from before DLPack 1.0 and cannot see that a tensor is "
-    "read-only:\n"
-    "that raises BufferError, unless this is t.as_legacy().\n"
-    "\n"
-    "On a GPU, `stream` is the consumer's, by the rules of the Python array API: a number, None "
-    "for the default\n"
-    "stream, -1 for none. It waits until the data is ready, and so does that of take(stream=...). "
-    "This call\n"
-    "itself waits if there is no stream, or a default stream of CUDA. What is made from the tensor "
-    "is released\n"
-    "when the work on these streams is done; without a stream, when all work on the GPU is done. "
-    "The first call\n"
-    "opens the tensor, and raises dlx.DeviceError (the GPU is not visible here) or "
-    "dlx.PublisherGone. copy=True\n"
-    "and another dl_device are refused.");
+PyDoc_STRVAR(dlpack_doc,
+             "__dlpack__($self, /, *, stream=None, max_version=None, dl_device=None, copy=None)\n"
+             "--\n"
+             "\n"
+             "Returns a DLPack capsule of the same memory, for `from_dlpack` of NumPy, PyTorch,\n"
+             "JAX and so on. The memory stays as long as what is made from it. copy=True gives\n"
+             "private, writable memory.\n"
+             "\n"
+             "Without max_version, the consumer is from before DLPack 1.0 and cannot see that a\n"
+             "tensor is read-only: that raises BufferError, unless this is t.as_legacy().\n"
+             "\n"
+             "On a GPU, `stream` is the consumer's, by the rules of the Python array API: a\n"
+             "number, None for the default stream, -1 for none. It waits until the data is\n"
+             "ready, and so does that of take(stream=...). This call itself waits if there is no\n"
+             "stream, or a default stream of CUDA. What is made from the tensor is released when\n"
+             "the work on these streams is done; without a stream, when all work on the GPU is\n"
+             "done. The first call opens the tensor, and raises dlx.DeviceError (the GPU is not\n"
+             "visible here) or dlx.PublisherGone. copy=True and another dl_device are refused.");
 static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
     struct dlxpy_request request;
@@ -189,26 +183,26 @@ static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     return dlxpy_tensor_dlpack(cast(self), &request);
 }
 
-PyDoc_STRVAR(device_doc, "__dlpack_device__($self, /)\n"
-                         "--\n"
-                         "\n"
-                         "Returns (1, 0) for CPU memory; (2, n) or (10, n) for GPU n of CUDA or "
-                         "ROCm, as this process counts them.\n"
-                         "The first call opens the tensor, and raises what __dlpack__() raises.");
+PyDoc_STRVAR(device_doc,
+             "__dlpack_device__($self, /)\n"
+             "--\n"
+             "\n"
+             "Returns (1, 0) for CPU memory; (2, n) or (10, n) for GPU n of CUDA or ROCm, as\n"
+             "this process counts them. The first call opens the tensor, and raises what\n"
+             "__dlpack__() raises.");
 static PyObject *dlpack_device(PyObject *self, PyObject *unused)
 {
     (void)unused;
     return dlxpy_tensor_device(cast(self));
 }
 
-PyDoc_STRVAR(as_legacy_doc, "as_legacy($self, /)\n"
-                            "--\n"
-                            "\n"
-                            "Returns the same tensor for a consumer that asks for DLPack before "
-                            "1.0, which cannot say that memory is\n"
-                            "read-only. The caller guarantees that the consumer does not write: a "
-                            "write to a received tensor ends the\n"
-                            "process.");
+PyDoc_STRVAR(as_legacy_doc,
+             "as_legacy($self, /)\n"
+             "--\n"
+             "\n"
+             "Returns the same tensor for a consumer that asks for DLPack before 1.0, which\n"
+             "cannot say that memory is read-only. The caller guarantees that the consumer does\n"
+             "not write: a write to a received tensor ends the process.");
 static PyObject *as_legacy(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -248,7 +242,8 @@ static PyObject *as_bits(PyObject *self, PyObject *unused)
     return (PyObject *)bits;
 }
 
-/* _view(offset, shape, strides) in elements, for indexing; the caller keeps to the tensor's memory. */
+/* _view(offset, shape, strides) in elements, for indexing; the caller keeps to the tensor's
+ * memory. */
 static PyObject *make_view(PyObject *self, PyObject *args)
 {
     PyObject *shape, *strides;
@@ -279,16 +274,15 @@ static PyObject *make_view(PyObject *self, PyObject *args)
     return (PyObject *)view;
 }
 
-PyDoc_STRVAR(used_on_doc, "used_on($self, stream, /)\n"
-                          "--\n"
-                          "\n"
-                          "Declares that work on this GPU stream reads a received tensor in CPU "
-                          "memory, of a subscription with `pin`,\n"
-                          "such as a copy that does not wait. When the tensor and everything made "
-                          "from it are gone, it is released\n"
-                          "once the work that is then on the stream is done. Raises "
-                          "dlx.DeviceError without `pin`, and for a tensor\n"
-                          "on a GPU, whose streams take() and __dlpack__() name.");
+PyDoc_STRVAR(used_on_doc,
+             "used_on($self, stream, /)\n"
+             "--\n"
+             "\n"
+             "Declares that work on this GPU stream reads a received tensor in CPU memory, of a\n"
+             "subscription with `pin`, such as a copy that does not wait. When the tensor and\n"
+             "everything made from it are gone, it is released once the work that is then on the\n"
+             "stream is done. Raises dlx.DeviceError without `pin`, and for a tensor on a GPU,\n"
+             "whose streams take() and __dlpack__() name.");
 static PyObject *used_on(PyObject *self, PyObject *object)
 {
     struct dlxpy_stream stream;
@@ -469,13 +463,11 @@ static PyObject *dtype_name(PyObject *self, PyObject *object)
 static PyMethodDef methods[] = {
     {"__dlpack__", (PyCFunction)(void (*)(void))dlpack, FAST, dlpack_doc},
     {"__dlpack_device__", dlpack_device, METH_NOARGS, device_doc},
-    {"__reduce__", dlxpy_tensor_reduce, METH_NOARGS, dlxpy_reduce_doc},
-    {"__reduce_ex__", dlxpy_tensor_reduce_ex, METH_O, dlxpy_reduce_ex_doc},
+    {"_as_bytes", dlxpy_tensor_as_bytes, METH_NOARGS, NULL},
     {"_as_bits", as_bits, METH_NOARGS, NULL},
     {"_view", make_view, METH_VARARGS, NULL},
     {"as_legacy", as_legacy, METH_NOARGS, as_legacy_doc},
     {"copy", copy, METH_NOARGS, copy_doc},
-    {"tobytes", dlxpy_tensor_tobytes, METH_NOARGS, dlxpy_tobytes_doc},
     {"used_on", used_on, METH_O, used_on_doc},
     {0},
 };
@@ -489,6 +481,8 @@ static PyGetSetDef getset[] = {
     {"nbytes", get_nbytes, NULL, "Bytes of all elements.", NULL},
     {"readonly", get_flag, NULL, "True if read-only.",
      (void *)(uintptr_t)DLPACK_FLAG_BITMASK_READ_ONLY},
+    {"_is_padded", get_flag, NULL, NULL,
+     (void *)(uintptr_t)DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED},
     {"copied", get_flag, NULL,
      "True if it is a private copy. (The report of publish() says what that copied.)",
      (void *)(uintptr_t)DLPACK_FLAG_BITMASK_IS_COPIED},

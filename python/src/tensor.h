@@ -2,7 +2,8 @@
 #ifndef DLXPY_TENSOR_H
 #define DLXPY_TENSOR_H
 
-/* dlx.Tensor: what was received, what lies in a publisher's shared memory to be filled, or a private copy. */
+/* dlx.Tensor: what was received, what lies in a publisher's shared memory to be filled, or a
+ * private copy. */
 
 #include "export.h"
 #include "owner.h"
@@ -43,7 +44,8 @@ DLTensor *dlxpy_tensor_data(const struct dlxpy_tensor *t);
 /* Likewise; and dlx.DeviceError if it is on a GPU. */
 DLTensor *dlxpy_tensor_cpu_data(const struct dlxpy_tensor *t);
 
-/* A private, writable copy; `managed` stays the caller's. The GIL is released. NULL with an exception. */
+/* A private, writable copy; `managed` stays the caller's. The GIL is released. NULL with an
+ * exception. */
 DLManagedTensorVersioned *dlxpy_tensor_copy(const DLManagedTensorVersioned *managed);
 
 /* Likewise, of a tensor object. */
@@ -65,10 +67,7 @@ PyObject *dlxpy_tensor_device(const struct dlxpy_tensor *t);
 void dlxpy_tensor_spend(struct dlxpy_tensor *t);
 
 /* pickle.c: its methods of these names. */
-extern const char dlxpy_tobytes_doc[], dlxpy_reduce_doc[], dlxpy_reduce_ex_doc[];
-PyObject *dlxpy_tensor_tobytes(PyObject *self, PyObject *unused);
-PyObject *dlxpy_tensor_reduce(PyObject *self, PyObject *unused);
-PyObject *dlxpy_tensor_reduce_ex(PyObject *self, PyObject *protocol);
+PyObject *dlxpy_tensor_as_bytes(PyObject *self, PyObject *unused);
 
 /* tensor_buffer.c: the slots and getters of other protocols. */
 int dlxpy_tensor_get_buffer(PyObject *self, Py_buffer *view, int flags);

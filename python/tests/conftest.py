@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon of its own for each test, with a socket and folders of its own; other processes; and a look at what stays behind."""
+"""A daemon of its own for each test, with a socket and folders of its own; other processes; and a
+look at what stays behind.
+"""
+
 import contextlib
 import os
 import pathlib
@@ -11,9 +14,8 @@ import tempfile
 import textwrap
 import time
 
-import pytest
-
 import dlx
+import pytest
 
 PATIENCE = 60.0  # seconds until a test says that something does not come
 DAEMON = os.path.join(os.path.dirname(dlx.__file__), "dlpackd")
@@ -41,7 +43,9 @@ def read_line(pipe, process):
 
 
 class Peer:
-    """Another process: Python code with `dlx`, `c` (a connection) and `say` (a line to us); `hear` reads one of ours."""
+    """Another process: Python code with `dlx`, `c` (a connection) and `say` (a line to us); `hear`
+    reads one of ours.
+    """
 
     PRELUDE = """
 import os, sys, dlx
@@ -51,8 +55,12 @@ c = dlx.connect()
 """
 
     def __init__(self, code, prelude=PRELUDE):
-        self.process = subprocess.Popen([sys.executable, "-c", prelude + textwrap.dedent(code)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", prelude + textwrap.dedent(code)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def hear(self):
         return read_line(self.process.stdout, self.process)
@@ -87,7 +95,8 @@ def folders(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(run))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("DLX_AUTOSPAWN", "no")
-    monkeypatch.setenv("DLX_KEEPER_GRACE", "0.2")  # a keeper of GPU memory ends soon after its daemon
+    # a keeper of GPU memory ends soon after its daemon
+    monkeypatch.setenv("DLX_KEEPER_GRACE", "0.2")
     monkeypatch.delenv("DLX_SOCKET", raising=False)
     monkeypatch.delenv("DLX_DEBUG", raising=False)
     return run
@@ -99,16 +108,23 @@ def nobody_else(folders):
     for path in ("/run/dlpackd/dlpackd.sock", f"/tmp/dlpackd-{os.geteuid()}/dlpackd.sock"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as there:
             if there.connect_ex(path) == 0:
-                pytest.fail(f"a dlpackd answers at {path}: stop it, this test needs a machine without one", pytrace=False)
+                pytest.fail(
+                    f"a dlpackd answers at {path}: stop it, this test needs a machine without one",
+                    pytrace=False,
+                )
 
 
 def processes_of(path):
     """That have it in their command line."""
+
     def command(pid):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as f:
             return f.read()
         return b""
-    return [pid for pid in os.listdir("/proc") if pid.isdigit() and os.fsencode(path) in command(pid)]
+
+    return [
+        pid for pid in os.listdir("/proc") if pid.isdigit() and os.fsencode(path) in command(pid)
+    ]
 
 
 @contextlib.contextmanager
@@ -116,7 +132,11 @@ def run_daemon(tmp_path):
     """At tmp_path/s, until the end."""
     ready, theirs = os.pipe()
     with open(tmp_path / "log", "wb") as log:
-        process = subprocess.Popen([DAEMON, "--socket", tmp_path / "s", "--ready-fd", str(theirs)], stderr=log, pass_fds=[theirs])
+        process = subprocess.Popen(
+            [DAEMON, "--socket", tmp_path / "s", "--ready-fd", str(theirs)],
+            stderr=log,
+            pass_fds=[theirs],
+        )
     os.close(theirs)
     assert os.read(ready, 100).startswith(b"READY=1"), (tmp_path / "log").read_text()
     os.close(ready)
@@ -125,7 +145,9 @@ def run_daemon(tmp_path):
     finally:
         process.terminate()
         process.communicate(timeout=PATIENCE)
-        until(lambda: not processes_of(tmp_path / "s.keeper"), "the end of the keeper of GPU memory")
+        until(
+            lambda: not processes_of(tmp_path / "s.keeper"), "the end of the keeper of GPU memory"
+        )
 
 
 @pytest.fixture
@@ -148,6 +170,7 @@ def peer(daemon):
     def make(code, **kwargs):
         made.append(Peer(code, **kwargs))
         return made[-1]
+
     yield make
     for each in made:
         if each.process.poll() is None:
@@ -160,7 +183,10 @@ def peer(daemon):
 @pytest.fixture
 def pair(c):
     """A publisher and a subscription of the same topic."""
-    with c.publisher("cam/front", history=8) as pub, c.subscribe("cam/front", timeout=PATIENCE) as sub:
+    with (
+        c.publisher("cam/front", history=8) as pub,
+        c.subscribe("cam/front", timeout=PATIENCE) as sub,
+    ):
         yield pub, sub
 
 
@@ -172,6 +198,7 @@ def send(pair):
     def send(tensors, **kwargs):
         pub.publish(tensors, **kwargs)
         return sub.take()
+
     return send
 
 

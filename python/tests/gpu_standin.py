@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For the processes of test_gpu.py: GPUs of the stand-in driver (tests/gpu/standin) by ctypes. Memory of cudaMalloc with __dlpack__,
-streams, kernels in Python, what came by DLPack, and what the stand-in counts."""
+"""For the processes of test_gpu.py: GPUs of the stand-in driver (tests/gpu/standin) by ctypes.
+Memory of cudaMalloc with __dlpack__, streams, kernels in Python, what came by DLPack, and what the
+stand-in counts."""
+
 import ctypes as C
 import gc
 import os
@@ -9,16 +11,34 @@ import threading
 PATIENCE = 60.0
 cuda = C.CDLL(os.environ["STANDIN"], C.RTLD_GLOBAL)  # libdlx finds it by its name
 api = C.pythonapi
-api.PyCapsule_New.restype, api.PyCapsule_New.argtypes = C.py_object, [C.c_void_p, C.c_char_p, C.c_void_p]
-api.PyCapsule_GetPointer.restype, api.PyCapsule_GetPointer.argtypes = C.c_void_p, [C.c_void_p, C.c_char_p]
+api.PyCapsule_New.restype, api.PyCapsule_New.argtypes = (
+    C.py_object,
+    [C.c_void_p, C.c_char_p, C.c_void_p],
+)
+api.PyCapsule_GetPointer.restype, api.PyCapsule_GetPointer.argtypes = (
+    C.c_void_p,
+    [C.c_void_p, C.c_char_p],
+)
 api.PyCapsule_IsValid.argtypes = [C.c_void_p, C.c_char_p]
 api.PyCapsule_SetName.argtypes = [C.c_void_p, C.c_char_p]
-NAMES = {True: (b"dltensor_versioned", b"used_dltensor_versioned"), False: (b"dltensor", b"used_dltensor")}
+NAMES = {
+    True: (b"dltensor_versioned", b"used_dltensor_versioned"),
+    False: (b"dltensor", b"used_dltensor"),
+}
 
 
 class Tensor(C.Structure):
-    _fields_ = [("data", C.c_void_p), ("device", C.c_int32 * 2), ("ndim", C.c_int32), ("code", C.c_uint8), ("bits", C.c_uint8),
-                ("lanes", C.c_uint16), ("shape", C.POINTER(C.c_int64)), ("strides", C.POINTER(C.c_int64)), ("byte_offset", C.c_uint64)]
+    _fields_ = [
+        ("data", C.c_void_p),
+        ("device", C.c_int32 * 2),
+        ("ndim", C.c_int32),
+        ("code", C.c_uint8),
+        ("bits", C.c_uint8),
+        ("lanes", C.c_uint16),
+        ("shape", C.POINTER(C.c_int64)),
+        ("strides", C.POINTER(C.c_int64)),
+        ("byte_offset", C.c_uint64),
+    ]
 
 
 class Versioned(C.Structure):
@@ -29,8 +49,13 @@ class Legacy(C.Structure):
     pass
 
 
-Versioned._fields_ = [("version", C.c_uint32 * 2), ("ctx", C.c_void_p), ("deleter", C.CFUNCTYPE(None, C.c_void_p)),
-                      ("flags", C.c_uint64), ("t", Tensor)]
+Versioned._fields_ = [
+    ("version", C.c_uint32 * 2),
+    ("ctx", C.c_void_p),
+    ("deleter", C.CFUNCTYPE(None, C.c_void_p)),
+    ("flags", C.c_uint64),
+    ("t", Tensor),
+]
 Legacy._fields_ = [("t", Tensor), ("ctx", C.c_void_p), ("deleter", C.CFUNCTYPE(None, C.c_void_p))]
 
 
@@ -40,13 +65,23 @@ def ok(result):
 
 # ---- counts ----
 
-cuda.standin_count.restype = cuda.standin_calls.restype = cuda.standin_contexts_made.restype = C.c_uint64
+cuda.standin_count.restype = cuda.standin_calls.restype = cuda.standin_contexts_made.restype = (
+    C.c_uint64
+)
 cuda.standin_count_name.restype = C.c_char_p
 COUNTERS = {}
 while (name := cuda.standin_count_name(len(COUNTERS))) and name.decode() not in COUNTERS:
     COUNTERS[name.decode()] = len(COUNTERS)
-LIVE = list(COUNTERS)[:list(COUNTERS).index("CALLS_MADE")]
-BAD = ["FREED_WHILE_OPEN", "USED_AFTER_REVOKE", "UNMAPPED_IN_USE", "UNMAPPED_REGISTERED", "CALLS_IN_CALLBACK", "CALLS_AFTER_FORK", "CAPTURES_BROKEN"]
+LIVE = list(COUNTERS)[: list(COUNTERS).index("CALLS_MADE")]
+BAD = [
+    "FREED_WHILE_OPEN",
+    "USED_AFTER_REVOKE",
+    "UNMAPPED_IN_USE",
+    "UNMAPPED_REGISTERED",
+    "CALLS_IN_CALLBACK",
+    "CALLS_AFTER_FORK",
+    "CAPTURES_BROKEN",
+]
 
 
 def count(name):
@@ -62,6 +97,7 @@ def live():
 
 
 # ---- driver ----
+
 
 def start(device=0):
     """A current context, which finish() releases."""
@@ -130,6 +166,7 @@ def read(address, n):
 
 # ---- a library of GPUs ----
 
+
 class Memory:
     def __init__(self, n_bytes):
         at = C.c_uint64()
@@ -160,26 +197,49 @@ def end_capsule(capsule):
 
 
 class Array:
-    """Of uint32, all of this value. What __dlpack__ was asked for is in `asked`, how many exports have ended in `deleted`."""
+    """Of uint32, all of this value. What __dlpack__ was asked for is in `asked`, how many exports
+    have ended in `deleted`.
+    """
 
     def __init__(self, *shape, value=0, versioned=True, memory=None, offset=0, device=(2, 0)):
-        self.shape, self.versioned, self.device = (C.c_int64 * len(shape))(*shape), versioned, device
+        self.shape, self.versioned, self.device = (
+            (C.c_int64 * len(shape))(*shape),
+            versioned,
+            device,
+        )
         self.n, self.asked, self.deleted, self.offset = 1, [], 0, offset
         for extent in shape:
             self.n *= extent
         self.memory = memory or Memory(4096)
         values = (C.c_uint32 * self.n)(*[value] * self.n)
         if self.n:  # a memset would still be going on
-            ok(cuda.cuMemcpyHtoD_v2(C.c_uint64(self.memory.at + offset), values, C.c_size_t(4 * self.n)))
+            ok(
+                cuda.cuMemcpyHtoD_v2(
+                    C.c_uint64(self.memory.at + offset), values, C.c_size_t(4 * self.n)
+                )
+            )
 
     def __dlpack_device__(self):
         return self.device
 
     def managed(self):
         """The address of a managed tensor, the caller's."""
-        t = Tensor(self.memory.at if self.n else None, (C.c_int32 * 2)(*self.device), len(self.shape), 1, 32, 1, self.shape, None,
-                   self.offset)
-        made = Versioned((C.c_uint32 * 2)(1, 0), None, DELETER, 0, t) if self.versioned else Legacy(t, None, DELETER)
+        t = Tensor(
+            self.memory.at if self.n else None,
+            (C.c_int32 * 2)(*self.device),
+            len(self.shape),
+            1,
+            32,
+            1,
+            self.shape,
+            None,
+            self.offset,
+        )
+        made = (
+            Versioned((C.c_uint32 * 2)(1, 0), None, DELETER, 0, t)
+            if self.versioned
+            else Legacy(t, None, DELETER)
+        )
         exports[C.addressof(made)] = made, self
         return C.addressof(made)
 
@@ -213,7 +273,9 @@ class Taken:
 
 
 def waits(release):
-    """What has to end before what release() gives back is free: how often it waits for the device, and how many streams it looks at."""
+    """What has to end before what release() gives back is free: how often it waits for the device,
+    and how many streams it looks at.
+    """
     before = calls("cuCtxSynchronize"), calls("cuStreamIsCapturing")
     release()
     return calls("cuCtxSynchronize") - before[0], calls("cuStreamIsCapturing") - before[1]

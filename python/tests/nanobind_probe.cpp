@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What a module that is compiled with nanobind takes and gives, for dlx.selftest: `make check-interop` compiles it. */
+/* What a module that is compiled with nanobind takes and gives, for dlx.selftest: `make
+ * check-interop` compiles it. */
 
 #include <cstring>
 #include <memory>

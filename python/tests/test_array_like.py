@@ -1,30 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tensor is array-like: its data type, its elements, parts of it, and what libraries do with it unasked."""
+"""A tensor is array-like: its data type, its elements, parts of it, and what libraries do with it
+unasked.
+"""
+
 import gc
 import json
 import pickle
 import weakref
 import zlib
 
+import dlx
 import numpy as np
 import pytest
-
-import dlx
 
 VALUES = np.arange(24, dtype="f4").reshape(2, 3, 4)
 
 
 def test_a_dtype_equals_that_type_in_any_form(send):
     dtype = send(VALUES)[0].dtype
-    assert type(dtype) is dlx.DType and isinstance(dtype, str) and dtype.name == str(dtype) == f"{dtype}" == "float32"
-    for same in (np.float32, np.dtype("f4"), "float32", "f4", "<f4", dlx.DType(np.float32), "torch.float32"):
+    assert (
+        type(dtype) is dlx.DType
+        and isinstance(dtype, str)
+        and dtype.name == str(dtype) == f"{dtype}" == "float32"
+    )
+    for same in (
+        np.float32,
+        np.dtype("f4"),
+        "float32",
+        "f4",
+        "<f4",
+        dlx.DType(np.float32),
+        "torch.float32",
+    ):
         assert dtype == same and same in (dtype,) and not dtype != same
     for other in (np.float64, np.dtype("i4"), "float64", "rgb", float, int, None, 3, object()):
         assert dtype != other and not dtype == other
     assert np.float32 == dtype and np.dtype("f4") == dtype and np.float64 != dtype
-    assert {dtype: 1}["float32"] == 1 and hash(dtype) == hash("float32") and json.dumps(dtype) == '"float32"'
+    assert (
+        {dtype: 1}["float32"] == 1
+        and hash(dtype) == hash("float32")
+        and json.dumps(dtype) == '"float32"'
+    )
     assert repr(dtype) == "dlx.DType('float32')" and pickle.loads(pickle.dumps(dtype)) == dtype
-    assert np.dtype(dtype) == np.float32 and np.zeros(3, dtype).dtype == np.asarray(send(VALUES)).dtype == dtype
+    assert (
+        np.dtype(dtype) == np.float32
+        and np.zeros(3, dtype).dtype == np.asarray(send(VALUES)).dtype == dtype
+    )
     with pytest.raises(TypeError, match="no data type"):
         dlx.DType("rgb")
 
@@ -37,16 +58,25 @@ def test_numpy_is_told_the_dtype_of_a_tensor_and_of_a_message_of_one(pair, send)
         pair[0].zeros(1, "float32x4").__numpy_dtype__
 
 
-@pytest.mark.parametrize("name", ["complex64x2", "complex128x3", "float32x4", "bfloat16x2", "77:8:1", "5:64:7"])
+@pytest.mark.parametrize(
+    "name", ["complex64x2", "complex128x3", "float32x4", "bfloat16x2", "77:8:1", "5:64:7"]
+)
 def test_names_that_are_given_are_read(pair, name):
     x = pair[0].zeros((2,), name)
     again = pickle.loads(pickle.dumps(x))
-    assert again.dtype == x.dtype == dlx.DType(x.dtype) and pair[0].empty(2, x.dtype).dtype == x.dtype
+    assert (
+        again.dtype == x.dtype == dlx.DType(x.dtype) and pair[0].empty(2, x.dtype).dtype == x.dtype
+    )
     assert "x" not in name or x.dtype == name
 
 
 def test_the_names_of_complex_types_have_an_x_that_is_no_lane():
-    assert [str(dlx.DType(x)) for x in ("complex64", "complex128", np.complex64, complex)] == ["complex64", "complex128", "complex64", "complex128"]
+    assert [str(dlx.DType(x)) for x in ("complex64", "complex128", np.complex64, complex)] == [
+        "complex64",
+        "complex128",
+        "complex64",
+        "complex128",
+    ]
     for bad in ("complex64x", "complex64x0", "complex64x70000", "compleex64"):
         with pytest.raises(TypeError):
             dlx.DType(bad)
@@ -54,32 +84,75 @@ def test_the_names_of_complex_types_have_an_x_that_is_no_lane():
 
 def test_elements_are_numbers_of_python(send):
     t = send(VALUES)[0]
-    assert t.size == 24 and t.tolist() == VALUES.tolist() and t[1, 2, 3].item() == 23.0 and type(t[0, 0, 1].item()) is float
-    for x in (np.float16([1, 2]), np.array([1 + 2j]), np.array([True, False]), np.int64(-3), np.zeros((0, 2)), np.uint64([[2**63]])):
+    assert (
+        t.size == 24
+        and t.tolist() == VALUES.tolist()
+        and t[1, 2, 3].item() == 23.0
+        and type(t[0, 0, 1].item()) is float
+    )
+    for x in (
+        np.float16([1, 2]),
+        np.array([1 + 2j]),
+        np.array([True, False]),
+        np.int64(-3),
+        np.zeros((0, 2)),
+        np.uint64([[2**63]]),
+    ):
         assert send(x)[0].tolist() == x.tolist() and send(x).size == x.size
     one = send(np.array([[3.5]]))[0]
-    assert one.item() == float(one) == 3.5 and int(one) == 3 and complex(one) == 3.5 and bool(one) and not bool(send(np.zeros(1))[0])
+    assert (
+        one.item() == float(one) == 3.5
+        and int(one) == 3
+        and complex(one) == 3.5
+        and bool(one)
+        and not bool(send(np.zeros(1))[0])
+    )
     for many in (t, send(np.zeros(0))[0]):
         for use in (many.item, lambda: float(many), lambda: bool(many)):
             with pytest.raises(ValueError, match="one element"):
                 use()
 
 
-KEYS = [0, -1, slice(None), slice(1, None), slice(None, None, -1), slice(5, 1), slice(0, 0), ..., None, (0, 1), (0, 1, 2), (1, ..., 3), (..., 2),
-        (slice(None), 1), (slice(None), None, slice(None, None, 2), slice(3, 0, -2)), (None, ..., None), (0, slice(1, 3), slice(None, None, -3)),
-        (), np.int64(1), (slice(-2, None), ..., slice(-3, -1))]
+KEYS = [
+    0,
+    -1,
+    slice(None),
+    slice(1, None),
+    slice(None, None, -1),
+    slice(5, 1),
+    slice(0, 0),
+    ...,
+    None,
+    (0, 1),
+    (0, 1, 2),
+    (1, ..., 3),
+    (..., 2),
+    (slice(None), 1),
+    (slice(None), None, slice(None, None, 2), slice(3, 0, -2)),
+    (None, ..., None),
+    (0, slice(1, 3), slice(None, None, -3)),
+    (),
+    np.int64(1),
+    (slice(-2, None), ..., slice(-3, -1)),
+]
 
 
-@pytest.mark.parametrize("layout", [lambda x: x, lambda x: np.asfortranarray(x)], ids=["rows", "columns"])
+@pytest.mark.parametrize(
+    "layout", [lambda x: x, lambda x: np.asfortranarray(x)], ids=["rows", "columns"]
+)
 @pytest.mark.parametrize("key", KEYS, ids=str)
 def test_a_part_is_the_part_that_numpy_gives(send, key, layout):
     t, part = send(layout(VALUES))[0], VALUES[key]
-    assert t[key].shape == part.shape and t[key].numpy().tolist() == part.tolist() and t[key].readonly
+    assert (
+        t[key].shape == part.shape and t[key].numpy().tolist() == part.tolist() and t[key].readonly
+    )
     x = dlx.tensor(VALUES)
     assert np.shares_memory(x.numpy(), x[key].numpy()) == (part.size > 0)
 
 
-@pytest.mark.parametrize("key", [2, -3, (0, 0, 4), (0, 0, 0, 0), (..., ...), (slice(None), 3)], ids=str)
+@pytest.mark.parametrize(
+    "key", [2, -3, (0, 0, 4), (0, 0, 0, 0), (..., ...), (slice(None), 3)], ids=str
+)
 def test_what_lies_outside_is_an_index_error(send, key):
     t = send(VALUES)[0]
     with pytest.raises(IndexError):
@@ -146,7 +219,7 @@ def test_a_tensor_is_iterated_over_as_an_array(send):
 
 
 def test_plain_bytes_are_taken_of_bytes_alone(send):
-    """PyTorch's asarray() asks for a buffer without shape and type, and would read it as it likes."""
+    """PyTorch's asarray() asks for a buffer without shape and type, and would read it at will."""
     for x in (b"12345678", np.int8([1, 2]), np.uint8(3)):
         assert zlib.crc32(send(x)) == zlib.crc32(send(x)[0]) == zlib.crc32(x)
     for x in (VALUES, VALUES[0, 0], np.uint8([[1]])):
@@ -170,11 +243,18 @@ def test_messages_and_tensors_are_referred_to_weakly(send):
 
 def test_repr_shows_the_first_elements(pair, send):
     pub, _ = pair
-    assert repr(send(VALUES)[0]) == "<dlx.Tensor float32 (2, 3, 4), read-only, received: [0.0, 1.0, 2.0, 3.0, ...]>"
+    assert (
+        repr(send(VALUES)[0])
+        == "<dlx.Tensor float32 (2, 3, 4), read-only, received: [0.0, 1.0, 2.0, 3.0, ...]>"
+    )
     assert repr(send(np.int16(7))[0]) == "<dlx.Tensor int16 (), read-only, received: 7>"
     assert repr(pub.zeros(3, "uint8")) == "<dlx.Tensor uint8 (3,), in shared memory: [0, 0, 0]>"
     assert repr(pub.zeros(100, "uint8")).endswith(": [0, 0, 0, 0, 0, 0, ...]>")
     assert repr(pub.zeros(3, "bfloat16")) == "<dlx.Tensor bfloat16 (3,), in shared memory>"
     assert repr(pub.zeros((0, 3), "uint8")) == "<dlx.Tensor uint8 (0, 3), in shared memory>"
     x = pub.zeros(1)
-    assert "[0.0]" in repr(x) and not pub.publish(x, strict=True).copied and repr(x) == "<dlx.Tensor, published>"
+    assert (
+        "[0.0]" in repr(x)
+        and not pub.publish(x, strict=True).copied
+        and repr(x) == "<dlx.Tensor, published>"
+    )

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publisher.publish_async() and wait_async(): nothing else of the event loop stands still."""
+
 import asyncio
 import selectors
 
+import dlx
 import pytest
 from conftest import PATIENCE
-
-import dlx
 
 BLOCKS = {"on_full": "block", "depth": 4}
 
@@ -18,36 +18,51 @@ async def turns(n=3):
 
 def test_publish_async_waits_for_room_and_lets_others_run(c):
     async def main():
-        with c.publisher("a", **BLOCKS) as pub, c.subscribe("a", reliable=True, timeout=PATIENCE) as sub:
+        with (
+            c.publisher("a", **BLOCKS) as pub,
+            c.subscribe("a", reliable=True, timeout=PATIENCE) as sub,
+        ):
             for i in range(4):
                 assert (await pub.publish_async(bytes([i]))).seq == i + 1
             task = asyncio.create_task(pub.publish_async({"x": b"last"}, meta={"k": 1}))
             await turns()
             assert not task.done() and pub.stats()["published"] == 4
-            assert [(await sub.take_async())[0].tobytes() for _ in range(4)] == [bytes([i]) for i in range(4)]
+            assert [(await sub.take_async())[0].tobytes() for _ in range(4)] == [
+                bytes([i]) for i in range(4)
+            ]
             report = await task
             assert report.seq == 5 and report.subscribers == 1
             msg = await sub.take_async()
             assert msg["x"].tobytes() == b"last" and msg.meta == {"k": 1}
+
     asyncio.run(main())
 
 
 def test_many_messages_go_through_a_short_queue_in_one_loop(c):
     async def main():
-        with c.publisher("a", **BLOCKS) as pub, c.subscribe("a", reliable=True, timeout=PATIENCE) as sub:
+        with (
+            c.publisher("a", **BLOCKS) as pub,
+            c.subscribe("a", reliable=True, timeout=PATIENCE) as sub,
+        ):
+
             async def publish():
                 for i in range(2000):
                     await pub.publish_async(str(i).encode())
+
             task = asyncio.create_task(publish())
             for i in range(2000):
                 assert (await sub.take_async())[0].tobytes() == str(i).encode()
             await task
+
     asyncio.run(main())
 
 
 def test_publish_async_ends_in_time_and_names_who_is_in_the_way(c):
     async def main():
-        with c.publisher("a", timeout=0.01, **BLOCKS) as pub, c.subscribe("a", reliable=True) as sub:
+        with (
+            c.publisher("a", timeout=0.01, **BLOCKS) as pub,
+            c.subscribe("a", reliable=True) as sub,
+        ):
             assert pub.timeout == 0.01
             for _ in range(4):
                 await pub.publish_async(b"x")
@@ -60,6 +75,7 @@ def test_publish_async_ends_in_time_and_names_who_is_in_the_way(c):
                 await pub.publish_async(object())
             sub.take()
             assert (await pub.publish_async(b"x")).seq == 5
+
     asyncio.run(main())
 
 
@@ -80,6 +96,7 @@ def test_wait_async_sees_subscribers_come(c, peer):
             assert (await pub.publish_async(b"1")).subscribers == 1 and p.hear() == "b'1'"
             p.say("end")
             p.end()
+
     asyncio.run(main())
 
 
@@ -104,6 +121,7 @@ def test_a_cancelled_publish_publishes_nothing_and_a_closed_publisher_ends_the_w
             pub.close()
             with pytest.raises(dlx.Closed):
                 await task
+
     asyncio.run(main())
 
 

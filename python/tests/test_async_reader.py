@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The descriptor that asyncio waits on stays with the event loop between waits, and goes with the handle or the loop."""
+"""The descriptor that asyncio waits on stays with the event loop between waits, and goes with the
+handle or the loop.
+"""
+
 import asyncio
 import gc
 import os
 import threading
 
+import dlx
 import pytest
 from conftest import PATIENCE, count_fds
-
-import dlx
 
 
 class Loop(asyncio.SelectorEventLoop):
     """Counts what it adds and removes."""
+
     changes = 0
 
     def _add_reader(self, fd, callback, *args):
@@ -60,7 +63,9 @@ def test_waits_one_after_the_other_change_nothing_in_the_loop(c, peer, monkeypat
                 await asyncio.sleep(0)
                 p.say("next")
                 await waits
-            assert loop.changes - before < 10 and len(dups) == 1  # a machine that is late may have some
+            # a machine that is late may have some
+            assert loop.changes - before < 10 and len(dups) == 1
+
     run(main)
     p.say("end")
     p.end()
@@ -86,6 +91,7 @@ def test_a_loop_does_not_spin_on_what_nobody_takes(c):
             await asyncio.sleep(0)
             pub.publish(b"4")
             assert (await waits).seq == 4
+
     run(main)
 
 
@@ -103,6 +109,7 @@ def test_what_a_wait_left_goes_with_the_handle(c, end):
             thread.start()
             thread.join()
         await asyncio.sleep(0)
+
     with c.publisher("a"):
         c.subscribe("a").close()
         gc.collect()
@@ -124,6 +131,7 @@ def test_a_handle_may_go_to_another_loop(c):
         assert (await sub.take_async(PATIENCE)).seq > 0
         with pytest.raises(dlx.Timeout):
             await sub.take_async(0.001)
+
     with c.publisher("a") as pub, c.subscribe("a") as sub:
         gc.collect()
         fds = None
@@ -142,6 +150,7 @@ def test_two_loops_cannot_wait_for_one(c):
 
         async def main(loop):
             await sub.take_async(PATIENCE)
+
         with pytest.raises(dlx.InUse):
             run(main)
         pub.publish(b"x")

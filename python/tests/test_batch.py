@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """publish_many() and take_many(), and how far a subscriber may be behind."""
+
 import signal
 import threading
 
+import dlx
 import numpy as np
 import pytest
 from conftest import PATIENCE, until
-
-import dlx
 
 
 def texts(messages):
@@ -22,7 +22,7 @@ def numbers(pub, n):
     return tensors
 
 
-# -- publishing -----------------------------------------------------------------------------------------------
+# -- publishing ------------------------------------------------------------------------------------
 
 
 def test_a_batch_of_tensors_in_shared_memory_is_passed_in_order_without_a_copy(pair):
@@ -40,12 +40,36 @@ def test_a_batch_may_mix_whatever_publish_takes(pair):
     pub.publish({"a": b"from", "b": b"before"}, meta={"k": 1})
     received = sub.take()
     x, y = numbers(pub, 2)
-    report = pub.publish_many(iter([x, b"bytes", {"u": y, "v": np.zeros(3, np.int16)}, [b"p", b"q"], received, received["a"], b"end"]))
-    assert report.seq == 8 and report.copied and report.n_copied == 8 and x.published and y.published
+    report = pub.publish_many(
+        iter(
+            [
+                x,
+                b"bytes",
+                {"u": y, "v": np.zeros(3, np.int16)},
+                [b"p", b"q"],
+                received,
+                received["a"],
+                b"end",
+            ]
+        )
+    )
+    assert (
+        report.seq == 8 and report.copied and report.n_copied == 8 and x.published and y.published
+    )
     assert report.copied_bytes == 5 + 6 + 2 + 10 + 4 + 3
     messages = sub.take_many(9)
-    assert [m.names for m in messages] == [[None], [None], ["u", "v"], [None] * 2, ["a", "b"], [None], [None]]
-    assert texts(messages) == ["0", "bytes", "1", "p", "from", "from", "end"] and messages[4].meta == {"k": 1}
+    assert [m.names for m in messages] == [
+        [None],
+        [None],
+        ["u", "v"],
+        [None] * 2,
+        ["a", "b"],
+        [None],
+        [None],
+    ]
+    assert texts(messages) == ["0", "bytes", "1", "p", "from", "from", "end"] and messages[
+        4
+    ].meta == {"k": 1}
 
 
 def test_the_rows_of_an_array_are_a_batch(pair):
@@ -80,7 +104,9 @@ def test_a_large_batch_wraps_the_ring(c):
     with c.publisher("a", depth=8) as pub, c.subscribe("a") as sub:
         assert pub.publish_many(np.arange(10000, dtype=np.int64)[:, None]).seq == 10000
         messages = sub.take_many(5000)
-        assert [int(np.asarray(m)[0]) for m in messages] == list(range(9992, 10000)) and messages[0].gap == 9992
+        assert [int(np.asarray(m)[0]) for m in messages] == list(range(9992, 10000)) and messages[
+            0
+        ].gap == 9992
 
 
 def fails(pub, error, messages, n, **kwargs):
@@ -94,8 +120,12 @@ def test_what_is_no_message_is_found_before_anything_is_published(pair):
     pub, sub = pair
     x, y = numbers(pub, 2)
     assert str(fails(pub, TypeError, [x, object()], 0)).startswith("messages[1]: no tensor")
-    assert str(fails(pub, TypeError, [x, b"y", {"a": y, "b": object()}], 0)).startswith("messages[2]: tensors['b']: no tensor")
-    assert str(fails(pub, dlx.InvalidError, [x, {}], 0)).startswith("messages[1]: a set of 0 tensors")
+    assert str(fails(pub, TypeError, [x, b"y", {"a": y, "b": object()}], 0)).startswith(
+        "messages[2]: tensors['b']: no tensor"
+    )
+    assert str(fails(pub, dlx.InvalidError, [x, {}], 0)).startswith(
+        "messages[1]: a set of 0 tensors"
+    )
     for twice in ([x, y, x], [x, {"a": x}], [{"a": x, "b": x}]):
         assert "twice" in str(fails(pub, dlx.InvalidError, twice, 0))
     for bad in (7, None, object()):
@@ -106,12 +136,18 @@ def test_what_is_no_message_is_found_before_anything_is_published(pair):
     def ends_badly():
         yield x
         raise KeyError("mine")
+
     fails(pub, KeyError, ends_badly(), 0)
     view = np.asarray(y)
-    assert str(fails(pub, dlx.WouldCopy, [x, y], 0, strict=True)).startswith("messages[1]: topic cam/front: tensor 0 would")
+    assert str(fails(pub, dlx.WouldCopy, [x, y], 0, strict=True)).startswith(
+        "messages[1]: topic cam/front: tensor 0 would"
+    )
     del view
     assert pub.stats()["published"] == 0 and not x.published and not y.published
-    assert not pub.publish_many([x, y], strict=True).copied and texts(sub.take_many(2)) == ["0", "1"]
+    assert not pub.publish_many([x, y], strict=True).copied and texts(sub.take_many(2)) == [
+        "0",
+        "1",
+    ]
     with pytest.raises(ValueError, match="was published"):
         pub.publish_many([b"z", x])
 
@@ -132,12 +168,16 @@ def test_a_closed_publisher_publishes_no_batch(c):
     pub.close()
     fails(pub, dlx.Closed, [x], 0)
     assert not x.published
-    for bad in (lambda: pub.publish_many(), lambda: pub.publish_many([], 1), lambda: pub.publish_many([], meta={})):
+    for bad in (
+        lambda: pub.publish_many(),
+        lambda: pub.publish_many([], 1),
+        lambda: pub.publish_many([], meta={}),
+    ):
         with pytest.raises(TypeError):
             bad()
 
 
-# -- how far a subscriber may be behind -----------------------------------------------------------------------
+# -- how far a subscriber may be behind ------------------------------------------------------------
 
 
 def test_depth_is_how_far_a_subscriber_may_be_behind(c):
@@ -145,11 +185,16 @@ def test_depth_is_how_far_a_subscriber_may_be_behind(c):
         assert c.publishers("a")[0]["depth"] == 3
         pub.publish_many([b"0", b"1", b"2", b"3", b"4"])
         messages = sub.take_many(9)
-        assert texts(messages) == ["2", "3", "4"] and messages[0].gap == 2 and sub.stats()["lost"] == 2
+        assert (
+            texts(messages) == ["2", "3", "4"] and messages[0].gap == 2 and sub.stats()["lost"] == 2
+        )
 
 
 def test_a_batch_that_does_not_wait_is_published_as_far_as_there_is_room(c):
-    with c.publisher("a", on_full="block", depth=4, timeout=0) as pub, c.subscribe("a", reliable=True) as sub:
+    with (
+        c.publisher("a", on_full="block", depth=4, timeout=0) as pub,
+        c.subscribe("a", reliable=True) as sub,
+    ):
         tensors = numbers(pub, 6)
         e = fails(pub, dlx.Full, tensors, 4)
         assert "depth 4" in str(e) and [x.published for x in tensors] == [True] * 4 + [False] * 2
@@ -160,7 +205,10 @@ def test_a_batch_that_does_not_wait_is_published_as_far_as_there_is_room(c):
 
 def test_a_batch_waits_once_for_all_its_messages(c):
     """The waits of its parts, of 0.2 s each, count as one."""
-    with c.publisher("a", on_full="block", depth=2, timeout=0.5) as pub, c.subscribe("a", reliable=True) as sub:
+    with (
+        c.publisher("a", on_full="block", depth=2, timeout=0.5) as pub,
+        c.subscribe("a", reliable=True) as sub,
+    ):
         e = fails(pub, dlx.Timeout, [b"0", b"1", b"2", b"3"], 2)
         assert "behind" in str(e)
         assert (pub.stats()["full"], pub.stats()["blocked"]) == (1, 1)
@@ -168,12 +216,16 @@ def test_a_batch_waits_once_for_all_its_messages(c):
 
 
 def test_a_batch_that_waits_is_published_whole_when_somebody_takes(c):
-    with c.publisher("a", on_full="block", depth=2) as pub, c.subscribe("a", reliable=True, timeout=PATIENCE) as sub:
+    with (
+        c.publisher("a", on_full="block", depth=2) as pub,
+        c.subscribe("a", reliable=True, timeout=PATIENCE) as sub,
+    ):
         got = []
 
         def take():
             while len(got) < 100:
                 got.extend(texts(sub.take_many(3)))
+
         thread = threading.Thread(target=take)
         thread.start()
         tensors = [b"%d" % i if i % 7 else {"a": b"%d" % i} for i in range(100)]
@@ -192,10 +244,12 @@ def test_a_handler_that_raises_ends_a_batch_and_what_was_published_is_told(c):
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, old)
-        assert [x.published for x in tensors] == [True] * 3 + [False] * 2 and texts(sub.take_many(9)) == list("012")
+        assert [x.published for x in tensors] == [True] * 3 + [False] * 2 and texts(
+            sub.take_many(9)
+        ) == list("012")
 
 
-# -- taking ---------------------------------------------------------------------------------------------------
+# -- taking ----------------------------------------------------------------------------------------
 
 
 def test_take_many_gives_what_is_there_and_waits_only_for_the_first(pair):
@@ -208,7 +262,9 @@ def test_take_many_gives_what_is_there_and_waits_only_for_the_first(pair):
     assert texts(sub.take_many(2)) == ["a", "b"]
     only = sub.take_many(1)
     assert isinstance(only, list) and texts(only) == ["c"]
-    threading.Thread(target=lambda: (until(lambda: is_in_use(sub), "waiting"), pub.publish(b"d"))).start()
+    threading.Thread(
+        target=lambda: (until(lambda: is_in_use(sub), "waiting"), pub.publish(b"d"))
+    ).start()
     assert texts(sub.take_many(2**32 - 1)) == ["d"]
     assert sub._poll(4) is None
 
@@ -221,8 +277,18 @@ def is_in_use(sub):
     return False
 
 
-@pytest.mark.parametrize("bad, error", [((0,), ValueError), ((-1,), ValueError), ((2**32,), ValueError), (("3",), TypeError), ((), TypeError),
-                                        ((3, -1), ValueError), ((3, 0, 0), TypeError)])
+@pytest.mark.parametrize(
+    "bad, error",
+    [
+        ((0,), ValueError),
+        ((-1,), ValueError),
+        ((2**32,), ValueError),
+        (("3",), TypeError),
+        ((), TypeError),
+        ((3, -1), ValueError),
+        ((3, 0, 0), TypeError),
+    ],
+)
 def test_numbers_of_messages_that_cannot_be_are_refused(pair, bad, error):
     for take in (pair[1].take_many, pair[1].take_many_async):
         with pytest.raises(error):

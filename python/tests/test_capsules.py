@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLPack capsules as tensors: publish() consumes each once, by its new name, and calls its deleter."""
+"""DLPack capsules as tensors: publish() consumes each once, renames it, and calls its deleter."""
+
 import ctypes
 import gc
 
+import dlx
 import numpy as np
 import pytest
 from conftest import PATIENCE, count_fds
 from test_out import Tensor, Versioned, api
-
-import dlx
 
 DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 END = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # gets the capsule itself, which is being destroyed
@@ -20,12 +20,18 @@ class Legacy(ctypes.Structure):
 
 NAMES = {Versioned: b"dltensor_versioned", Legacy: b"dltensor"}
 KINDS = pytest.mark.parametrize("kind", [Versioned, Legacy], ids=["versioned", "legacy"])
-new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", api))
-is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", api))
+new_capsule = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
+)(("PyCapsule_New", api))
+is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", api)
+)
 
 
 class Library:
-    """Gives capsules of the values 0 to 5 as other libraries do, and counts how often the deleter of one is called."""
+    """Gives capsules of the values 0 to 5 as other libraries do, and counts how often the deleter
+    of one is called.
+    """
 
     def __init__(self, kind, name=None, device=(1, 0), version=(1, 0), has_deleter=True):
         self.kind, self.n_deleted = kind, 0
@@ -33,10 +39,23 @@ class Library:
         self.values = (ctypes.c_int32 * 8)(*[9, 9], *range(6))
         self.shape = (ctypes.c_int64 * 2)(2, 3)
         self.end, self.deleter = END(self.destroy), DELETER(self.delete)
-        t = Tensor(ctypes.addressof(self.values), (ctypes.c_int32 * 2)(*device), 2, 0, 32, 1, self.shape, None, 8)
+        t = Tensor(
+            ctypes.addressof(self.values),
+            (ctypes.c_int32 * 2)(*device),
+            2,
+            0,
+            32,
+            1,
+            self.shape,
+            None,
+            8,
+        )
         deleter = self.deleter if has_deleter else DELETER()
-        self.managed = (Versioned((ctypes.c_uint32 * 2)(*version), None, deleter, 0, t) if kind is Versioned
-                        else Legacy(t, None, deleter))
+        self.managed = (
+            Versioned((ctypes.c_uint32 * 2)(*version), None, deleter, 0, t)
+            if kind is Versioned
+            else Legacy(t, None, deleter)
+        )
 
     def delete(self, address):
         assert address == ctypes.addressof(self.managed)
@@ -51,7 +70,9 @@ class Library:
 
 
 def is_used(capsule):
-    return bool(is_valid(id(capsule), b"used_dltensor_versioned") or is_valid(id(capsule), b"used_dltensor"))
+    return bool(
+        is_valid(id(capsule), b"used_dltensor_versioned") or is_valid(id(capsule), b"used_dltensor")
+    )
 
 
 VALUES = np.arange(6, dtype=np.int32).reshape(2, 3)
@@ -80,7 +101,9 @@ def test_a_capsule_of_ours_is_one_too(pair, kind):
     pub, sub = pair
     pub.publish(VALUES)
     t = sub.take()[0]
-    pub.publish(t.__dlpack__(max_version=(1, 0)) if kind is Versioned else t.as_legacy().__dlpack__())
+    pub.publish(
+        t.__dlpack__(max_version=(1, 0)) if kind is Versioned else t.as_legacy().__dlpack__()
+    )
     assert np.array_equal(np.asarray(sub.take()[0]), VALUES)
     del t
     gc.collect()
@@ -92,8 +115,14 @@ def test_a_used_capsule_is_refused(pair, kind):
     library = Library(kind)
     capsule = library.capsule()
     pair[0].publish(capsule)
-    for again in (lambda: pair[0].publish(capsule), lambda: dlx.tensor(capsule), lambda: pair[0].empty_like(capsule)):
-        with pytest.raises(BufferError, match=f"taken before .*'used_{library.name.decode()}'") as e:
+    for again in (
+        lambda: pair[0].publish(capsule),
+        lambda: dlx.tensor(capsule),
+        lambda: pair[0].empty_like(capsule),
+    ):
+        with pytest.raises(
+            BufferError, match=f"taken before .*'used_{library.name.decode()}'"
+        ) as e:
             again()
         assert "\n" not in str(e.value)
     assert library.n_deleted == 1
@@ -124,7 +153,11 @@ def test_like_looks_at_a_capsule_and_leaves_it(pair, kind):
 @KINDS
 def test_an_exception_midway_releases_it_once(pair, kind):
     pub, sub = pair
-    for rest, error in (({"b": object()}, TypeError), ({"b": np.zeros(2, ">f4")}, BufferError), ({"x" * 70000: b"x"}, dlx.Error)):
+    for rest, error in (
+        ({"b": object()}, TypeError),
+        ({"b": np.zeros(2, ">f4")}, BufferError),
+        ({"x" * 70000: b"x"}, dlx.Error),
+    ):
         library = Library(kind)
         capsule = library.capsule()
         with pytest.raises(error):
@@ -143,8 +176,11 @@ def test_an_exception_midway_releases_it_once(pair, kind):
 
 
 @KINDS
-@pytest.mark.parametrize("kwargs, error", [({"device": (8, 0)}, dlx.DeviceError), ({"version": (2, 0)}, dlx.Error)],
-                         ids=["device", "version"])
+@pytest.mark.parametrize(
+    "kwargs, error",
+    [({"device": (8, 0)}, dlx.DeviceError), ({"version": (2, 0)}, dlx.Error)],
+    ids=["device", "version"],
+)
 def test_what_cannot_be_carried_is_released(pair, kind, kwargs, error):
     if kind is Legacy and "version" in kwargs:
         pytest.skip("a tensor of before 1.0 has no version")
@@ -194,6 +230,7 @@ def test_what_is_no_capsule_is_named(pair):
     class Gives:
         def __dlpack__(self, **kwargs):
             return 3
+
     with pytest.raises(TypeError, match=r"__dlpack__\(\) returned 3, which is no capsule"):
         pair[0].publish(Gives())
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """dlx.debug() beside other handlers of faults."""
+
 import signal
 
 import pytest
@@ -14,7 +15,8 @@ def handle(number): say("theirs")
 theirs = Handler(handle)
 def set_theirs(): return libc.signal(signal.SIGSEGV, ctypes.cast(theirs, ctypes.c_void_p))
 class Action(ctypes.Structure):
-    _fields_ = [("handler", ctypes.c_void_p), ("mask", ctypes.c_ubyte * 128), ("flags", ctypes.c_int), ("restorer", ctypes.c_void_p)]
+    _fields_ = [("handler", ctypes.c_void_p), ("mask", ctypes.c_ubyte * 128),
+                ("flags", ctypes.c_int), ("restorer", ctypes.c_void_p)]
 def handler():
     now = Action()
     libc.sigaction(signal.SIGSEGV, None, ctypes.byref(now))
@@ -23,7 +25,9 @@ def handler():
 
 
 def test_debug_off_leaves_a_handler_that_came_later(peer):
-    p = peer(OTHER + """
+    p = peer(
+        OTHER
+        + """
 dlx.debug()
 set_theirs()
 dlx.debug(False)
@@ -31,19 +35,23 @@ signal.raise_signal(signal.SIGSEGV)
 dlx.debug(); dlx.debug(False)  # it is below theirs, and is not installed a second time
 signal.raise_signal(signal.SIGSEGV)
 say(handler() == ctypes.cast(theirs, ctypes.c_void_p).value)
-""")
+"""
+    )
     assert [p.hear() for _ in range(3)] == ["theirs", "theirs", "True"]
     p.end()
 
 
 def test_debug_comes_again_after_its_handler_was_removed(peer):
-    p = peer(OTHER + """
+    p = peer(
+        OTHER
+        + """
 dlx.debug()
 libc.signal(signal.SIGSEGV, 0)
 dlx.debug(False); say(handler())
 dlx.debug(); say(handler() is not None)
 dlx.debug(False); say(handler())
-""")
+"""
+    )
     assert [p.hear() for _ in range(3)] == ["None", "True", "None"]
     p.end()
 
@@ -51,7 +59,9 @@ dlx.debug(False); say(handler())
 @pytest.mark.parametrize("on", [True, False])
 def test_below_another_handler_debug_speaks_only_while_it_is_on(peer, on):
     """That calls the one which was there before, as handlers of other libraries do."""
-    p = peer(OTHER + f"""
+    p = peer(
+        OTHER
+        + f"""
 Chain = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 old = Action()
 def call_old(number, info, context):
@@ -60,14 +70,18 @@ def call_old(number, info, context):
 chain = Chain(call_old)
 dlx.debug()
 SA_SIGINFO = 4
-libc.sigaction(signal.SIGSEGV, ctypes.byref(Action(handler=ctypes.cast(chain, ctypes.c_void_p).value, flags=SA_SIGINFO)), ctypes.byref(old))
+new = Action(handler=ctypes.cast(chain, ctypes.c_void_p).value, flags=SA_SIGINFO)
+libc.sigaction(signal.SIGSEGV, ctypes.byref(new), ctypes.byref(old))
 dlx.debug(False); dlx.debug(); dlx.debug({on})
 pub, sub = c.publisher("a"), c.subscribe("a")
 pub.publish(b"x")
 m = sub.take()
 view = (ctypes.c_char * 1).from_address(int(m[0].__array_interface__["data"][0]))
 view[0] = b"y"
-""")
+"""
+    )
     assert p.hear() == "theirs"
     err = p.end(status=-signal.SIGSEGV)
-    assert ("dlx: fault in a received tensor" in err) == on and "Fatal Python error: Segmentation fault" in err
+    assert (
+        "dlx: fault in a received tensor" in err
+    ) == on and "Fatal Python error: Segmentation fault" in err

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lines in README.md do what they say."""
+
 import os
 import types
 
@@ -18,7 +19,12 @@ def test_the_three_lines_of_the_readme(peer):
     p = peer(setup + "say('ready')\n" + takes + "\n    say(y.sum())\n")
     assert p.hear() == "ready"
     names = {"frame": np.ones((4, 5), np.uint8), "torch": types.SimpleNamespace()}
-    exec(sends.replace("pub.publish(frame)", f"pub.wait(1, {PATIENCE}); report = pub.publish(frame)"), names)
+    exec(
+        sends.replace(
+            "pub.publish(frame)", f"pub.wait(1, {PATIENCE}); report = pub.publish(frame)"
+        ),
+        names,
+    )
     assert names["report"].copied
     assert p.hear() == "20"
     names["pub"].close()

@@ -1,30 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """When loops and takes end: `stay` and `publishers` of Connection.subscribe()."""
+
 import asyncio
 
+import dlx
 import pytest
 from conftest import PATIENCE, run_daemon, until
-
-import dlx
 
 WAYS = ["loop", "take", "take_many", "async loop", "take_async", "take_many_async"]
 
 
 def next_text(sub, way):
     """The next message's bytes; None: the end."""
+
     async def run(coroutine):
         return await coroutine
 
     async def take_async_loop():
         async for msg in sub:
             return msg
+
     try:
         if way == "loop":
             msg = next(iter(sub), None)
         elif way == "async loop":
             msg = asyncio.run(take_async_loop())
         elif way.endswith("async"):
-            msg = asyncio.run(run(sub.take_async() if way == "take_async" else sub.take_many_async(1)))
+            msg = asyncio.run(
+                run(sub.take_async() if way == "take_async" else sub.take_many_async(1))
+            )
         else:
             msg = sub.take() if way == "take" else sub.take_many(1)
     except dlx.PublisherGone as e:
@@ -41,10 +45,12 @@ def come_and_go(c, topic, data):
 
 def wait_until_alone(sub):
     """Everything was taken, and the subscription knows that the publisher has left."""
+
     def is_alone():
         with pytest.raises(dlx.Timeout):
             sub.take(0)
         return sub.stats()["n_publishers"] == 0
+
     until(is_alone, "the end of the publisher")
 
 
@@ -60,8 +66,11 @@ def test_an_ended_subscription_stays_ended(c, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("topic,args", [("b/*", {}), ("b/*", {"stay": True}), ("b/0", {"stay": True})],
-                         ids=["pattern", "pattern, stay", "topic, stay"])
+@pytest.mark.parametrize(
+    "topic,args",
+    [("b/*", {}), ("b/*", {"stay": True}), ("b/0", {"stay": True})],
+    ids=["pattern", "pattern, stay", "topic, stay"],
+)
 def test_a_subscription_that_stays_waits_for_the_next_publisher(c, topic, args, way):
     with c.subscribe(topic, timeout=PATIENCE, **args) as sub:
         for i in range(3):
@@ -88,18 +97,25 @@ def test_a_loop_for_two_publishers_ends_when_both_have_left(c, topics, way):
         assert next_text(sub, way) == b"1"
         wait_until_alone(sub)  # nobody is there: the other one comes later
         come_and_go(c, topics[1], b"2")
-        assert next_text(sub, way) == b"2" and next_text(sub, way) is None and next_text(sub, way) is None
+        assert (
+            next_text(sub, way) == b"2"
+            and next_text(sub, way) is None
+            and next_text(sub, way) is None
+        )
 
 
 def test_all_results_of_workers_that_come_one_after_the_other(c, peer):
     with c.subscribe("b/*", timeout=PATIENCE, reliable=True, publishers=2) as sub:
-        workers = [peer(f"""
+        workers = [
+            peer(f"""
             hear()
             with c.publisher("b/{i}", on_full="block", timeout=60) as p:
                 p.wait(1, 60)
                 for k in range(10): p.publish(b"x")
             say("left")
-        """) for i in range(2)]
+        """)
+            for i in range(2)
+        ]
         workers[0].say("go")
         got = 0
         for _ in sub:
@@ -121,7 +137,7 @@ def test_contradictions_are_refused(c):
         c.subscribe("a", publishers=1 << 32)
 
 
-# -- publishers that require subscribers ------------------------------------------------------------------------
+# -- publishers that require subscribers -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("on_full", ["drop", "block"])
@@ -175,18 +191,27 @@ def test_a_dead_daemon_is_told_once_and_the_next_one_is_waited_for(tmp_path, way
         sub.timeout = 0.01
         assert [ends_with(sub, each) for each in WAYS] == [dlx.Timeout] * len(WAYS)
         sub.timeout = PATIENCE
-        with run_daemon(tmp_path) as process, dlx.connect(str(tmp_path / "s")) as c, c.publisher("a") as pub:
+        with (
+            run_daemon(tmp_path) as process,
+            dlx.connect(str(tmp_path / "s")) as c,
+            c.publisher("a") as pub,
+        ):
+
             def is_attached():
                 with pytest.raises(dlx.Timeout):
                     sub.take(0)
                 return sub.stats()["n_publishers"] == 1
+
             until(is_attached, "the link")
             pub.publish(b"1")
             assert ends_with(sub, way) == b"1"
             assert [e.kind for e in sub.events()] == ["reconnected", "joined"]
             if stay:
                 pub.close()
-                until(lambda: [e.kind for e in sub.events()] == ["left"] or sub._poll(), "the end of the publisher")
+                until(
+                    lambda: [e.kind for e in sub.events()] == ["left"] or sub._poll(),
+                    "the end of the publisher",
+                )
             else:
                 break
             process.kill()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/engines.py: engines swap the weights that they serve with, and see whole versions only."""
+"""examples/engines.py: engines swap the weights that they serve, and see whole versions only."""
+
 import os
 import re
 import subprocess
@@ -10,13 +11,16 @@ from conftest import PATIENCE, until
 from test_gpu import STANDIN
 
 ENGINES = os.path.join(os.path.dirname(__file__), "..", "examples", "engines.py")
-LINE = re.compile(r"engine (\d+): version (\d+), (\d+) requests served, (\d+) with mixed weights; "
-                  r"memory: ([\d.]+) MiB of its own, ([\d.]+) MiB shared")
+LINE = re.compile(
+    r"engine (\d+): version (\d+), (\d+) requests served, (\d+) with mixed weights; "
+    r"memory: ([\d.]+) MiB of its own, ([\d.]+) MiB shared"
+)
 
 
 def run_engines(*args):
-    done = subprocess.run([sys.executable, ENGINES, *args], capture_output=True, text=True,
-                          timeout=3 * PATIENCE)
+    done = subprocess.run(
+        [sys.executable, ENGINES, *args], capture_output=True, text=True, timeout=3 * PATIENCE
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -51,7 +55,23 @@ def test_engines_do_so_on_a_gpu_too(c, tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(value))
     path = [os.path.join(tests, "standin_torch"), tests, os.environ["PYTHONPATH"]]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
-    lines = check(run_engines("--device", "cuda:0", "--engines", "2", "--versions", "4",
-                              "--mib", "6", "--requests", "5"), 2, 4, 6.0, n_requests=5)
+    lines = check(
+        run_engines(
+            "--device",
+            "cuda:0",
+            "--engines",
+            "2",
+            "--versions",
+            "4",
+            "--mib",
+            "6",
+            "--requests",
+            "5",
+        ),
+        2,
+        4,
+        6.0,
+        n_requests=5,
+    )
     assert all((own, shared) == (0.0, 6.0) for *_, own, shared in lines), lines
     until(lambda: c.daemon()["shared_bytes"] == 0, "the end of what was retained")

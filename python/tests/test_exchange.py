@@ -1,35 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of a library that is written in Python: its C exchange API and its deleters run Python code."""
+"""Tensors of a library that is written in Python: its C exchange API and its deleters run Python
+code.
+"""
+
 import ctypes
 import sys
 
+import dlx
 import numpy as np
 import pytest
 from test_out import Api, Versioned, api
 
-import dlx
-
-api.PyCapsule_New.restype, api.PyCapsule_New.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+api.PyCapsule_New.restype, api.PyCapsule_New.argtypes = (
+    ctypes.py_object,
+    [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
+)
 
 
 class Memory:
     """Three bytes, as managed tensors; counts their deleters."""
 
     def __init__(self):
-        self.data, self.shape, self.deleted = (ctypes.c_uint8 * 3)(1, 2, 3), (ctypes.c_int64 * 1)(3), []
+        self.data, self.shape, self.deleted = (
+            (ctypes.c_uint8 * 3)(1, 2, 3),
+            (ctypes.c_int64 * 1)(3),
+            [],
+        )
         self.delete = type(Versioned().deleter)(lambda tensor: self.deleted.append(tensor))
         self.tensors = []
 
     def tensor(self, version=(1, 0), ndim=1):
         t = Versioned(version=version, deleter=self.delete)
-        t.t.data, t.t.device[0], t.t.ndim, t.t.code, t.t.bits, t.t.lanes = ctypes.addressof(self.data), 1, ndim, 1, 8, 1
+        t.t.data, t.t.device[0], t.t.ndim, t.t.code, t.t.bits, t.t.lanes = (
+            ctypes.addressof(self.data),
+            1,
+            ndim,
+            1,
+            8,
+            1,
+        )
         t.t.shape = ctypes.cast(self.shape, type(t.t.shape))
         self.tensors.append(t)
         return t
 
     def dlx_tensor(self):
         back = ctypes.py_object()
-        exchange = Api.from_address(api.PyCapsule_GetPointer(dlx.Tensor.__dlpack_c_exchange_api__, b"dlpack_exchange_api"))
+        exchange = Api.from_address(
+            api.PyCapsule_GetPointer(dlx.Tensor.__dlpack_c_exchange_api__, b"dlpack_exchange_api")
+        )
         assert exchange.to_object(ctypes.byref(self.tensor()), ctypes.byref(back)) == 0
         ret = back.value
         api.Py_DecRef(back)  # ours, beside that of ctypes
@@ -48,7 +66,8 @@ def test_deleters_run_without_the_exception_that_drops_a_tensor(make):
     sys.unraisablehook, hook = unraisable.append, sys.unraisablehook
     try:
         with pytest.raises(ZeroDivisionError):
-            print(make(memory), 1 / 0)  # what is on the stack is dropped while the exception is there
+            # what is on the stack is dropped while the exception is there
+            print(make(memory), 1 / 0)
     finally:
         sys.unraisablehook = hook
     assert len(memory.deleted) == 1 and not unraisable
@@ -98,6 +117,7 @@ def test_the_exchange_api_comes_before_anything_else(pair):
 
         def __dlpack__(self, **kwargs):
             raise AssertionError("not to be called")
+
     pub, sub = pair
     pub.publish(Thing())
     assert sub.take()[0].tobytes() == b"\1\2\3" and len(asked) == len(memory.deleted) == 1
@@ -105,6 +125,7 @@ def test_the_exchange_api_comes_before_anything_else(pair):
 
 class Throws:
     """A function in C fails as its API: PyObject_Size() returns -1 with what __len__() raises."""
+
     __dlpack_c_exchange_api__, table = exchange_api(ctypes.cast(api.PyObject_Size, Api.FROM))
 
     def __init__(self, error):
@@ -120,6 +141,7 @@ TRACE = "not strided\nException raised from f at x.cpp:3\nframe #0: g\n"
 def test_what_the_exchange_api_refuses_dlpack_may_give_or_refuse_in_better_words(pair):
     class Gives(Throws, Producer):
         pass
+
     memory, (pub, sub) = Memory(), pair
     thing = Gives(RuntimeError(TRACE))
     thing.make = memory.capsule
@@ -128,13 +150,23 @@ def test_what_the_exchange_api_refuses_dlpack_may_give_or_refuse_in_better_words
 
     def refuse():
         raise BufferError("sparse tensors have no memory of this kind")
+
     thing.make = refuse
     with pytest.raises(BufferError, match="sparse"):
         pub.publish(thing)
 
 
-@pytest.mark.parametrize("error, expected", [(RuntimeError(TRACE), BufferError), (ValueError("no\nsuch"), BufferError), (ValueError(""), BufferError),
-                                             (BufferError("a"), BufferError), (TypeError("b"), TypeError), (KeyboardInterrupt(), KeyboardInterrupt)])
+@pytest.mark.parametrize(
+    "error, expected",
+    [
+        (RuntimeError(TRACE), BufferError),
+        (ValueError("no\nsuch"), BufferError),
+        (ValueError(""), BufferError),
+        (BufferError("a"), BufferError),
+        (TypeError("b"), TypeError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
 def test_what_the_exchange_api_alone_refuses_is_told_in_one_line(pair, error, expected):
     with pytest.raises(expected) as e:
         pair[0].publish(Throws(error))
@@ -146,6 +178,7 @@ def test_a_device_that_is_refused_is_a_buffer_error(pair):
     class Meta(Producer):
         def __dlpack_device__(self):
             raise ValueError("Unknown device type meta")
+
     with pytest.raises(BufferError, match="Unknown device type meta"):
         pair[0].publish(Meta(None))
 

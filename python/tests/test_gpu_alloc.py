@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory of GPUs that a publisher allocates, pub.empty(device=) and pub.empty_like(device=), on the
 stand-in driver, as in test_gpu.py."""
+
 from test_gpu import PRELUDE, alone, machine, pytestmark, two  # noqa: F401
 
 FILL = """
@@ -16,7 +17,9 @@ def fill(t, value, stream=1):
 
 
 def test_an_allocated_tensor_is_published_without_a_copy(two):
-    two(FILL + """
+    two(
+        FILL
+        + """
 stream = Stream()
 x = pub.empty((2, 8), "uint32", device="cuda:0")
 assert (x.shape, x.dtype, x.nbytes, x.readonly, x.published) == ((2, 8), "uint32", 64, False, False)
@@ -36,7 +39,8 @@ for _ in range(100):  # of 64 KiB: the memory of what is not needed any more is 
     pub.publish(pub.empty(1 << 14, device="cuda:0"))
 assert calls("cuMemCreate") <= 2 and count("MAPPINGS") == 1, (calls("cuMemCreate"), live())
 pub.close(); c.close(); stream.close(); finish()
-""", """
+""",
+        """
 msg = s.take()
 taken = Taken(msg, stream=1)
 assert taken.device == (2, 0) and taken.values() == [7] * 16, taken.values()
@@ -44,11 +48,14 @@ assert calls("cuMemImportFromShareableHandle") == 1
 del msg
 taken.close()
 assert s.stats()["gpu_errors"] == 0
-""")
+""",
+    )
 
 
 def test_a_dict_is_allocated_on_a_gpu_in_one_piece(two):
-    two(FILL + """
+    two(
+        FILL
+        + """
 import numpy as np
 model = {"w": np.zeros((3, 5), "f4"), "b": Array(5), "n": b"12", "none": np.zeros((0, 4), "f2")}
 d = pub.empty_like(model, device="cuda:0")
@@ -64,7 +71,8 @@ assert pub.empty_like(Array(2, 3), device="cuda:0").shape == (2, 3)
 assert pub.empty_like(pub.empty(4, device="cuda:0")).device == "cpu"
 until(lambda: pub.stats()["n_subscribers"] == 0)
 pub.close(); c.close(); del model; finish()
-""", """
+""",
+        """
 msg = s.take()
 assert list(msg) == ["w", "b", "n", "none"] and msg.meta == {"version": 1}
 taken = {k: Taken(msg[k], stream=1) for k in ("w", "b")}
@@ -74,11 +82,14 @@ host = c.publisher("other").empty_like(msg["w"])
 assert (host.device, host.shape) == ("cpu", (3, 5))
 [t.close() for t in taken.values()]
 del msg, host
-""")
+""",
+    )
 
 
 def test_a_retained_set_on_a_gpu_outlives_its_killed_publisher(peer):
-    giver = peer(FILL + """
+    giver = peer(
+        FILL
+        + """
 start()
 pub = c.publisher("weights", retain=1)
 d = pub.empty_like({"a": Array(16)}, device="cuda:0")
@@ -88,21 +99,28 @@ with dlx.connect() as other:
     Taken(other.get("weights", timeout=60)["a"], stream=1).close()  # it is ready
 say("published")
 hear()
-""", prelude=PRELUDE)
+""",
+        prelude=PRELUDE,
+    )
     assert giver.hear() == "published"
     giver.kill()
-    peer("""
+    peer(
+        """
 start()
 msg = c.get("weights", timeout=60)
 taken = Taken(msg["a"], stream=1)
 assert taken.values() == [9] * 16
 taken.close(); del msg
 c.close(); finish()
-""", prelude=PRELUDE).end()
+""",
+        prelude=PRELUDE,
+    ).end()
 
 
 def test_a_tensor_on_a_gpu_that_something_was_made_of_is_not_published_unless_shared(alone):
-    alone(FILL + """
+    alone(
+        FILL
+        + """
 x = pub.empty(4, "uint32", device="cuda:0")
 view = Taken(x)
 for publish in (lambda: pub.publish(x), lambda: pub.publish({"x": x}),
@@ -142,17 +160,31 @@ assert empty.__cuda_array_interface__["data"] == (0, False) and empty.__dlpack_d
 fails(AttributeError, "on a GPU", lambda: y.__array_interface__)
 del x, y, t, msg, empty, e
 pub.close(); s.close(); c.close(); finish()
-""")
+"""
+    )
 
 
-DEVICES_THAT_ARE_NONE = ["", "cpus", "cuda:", "cuda:-1", "cuda: 1", "cuda:0x1", "cudas",
-                         "cuda:99999999999", "gpu", 0, "CUDA:0"]
+DEVICES_THAT_ARE_NONE = [
+    "",
+    "cpus",
+    "cuda:",
+    "cuda:-1",
+    "cuda: 1",
+    "cuda:0x1",
+    "cudas",
+    "cuda:99999999999",
+    "gpu",
+    0,
+    "CUDA:0",
+]
 
 
 def test_a_device_that_cannot_be_had_is_refused_by_its_name(alone):
-    alone(f"""
+    alone(
+        f"""
 for make in (lambda d: pub.empty(3, "uint8", device=d), lambda d: pub.zeros(3, device=d),
-             lambda d: pub.empty_like(b"x", device=d), lambda d: pub.empty_like({{"a": b"x"}}, device=d)):
+             lambda d: pub.empty_like(b"x", device=d),
+             lambda d: pub.empty_like({{"a": b"x"}}, device=d)):
     for wrong in {DEVICES_THAT_ARE_NONE!r}:
         e = fails(ValueError, "device is ", lambda: make(wrong))
         assert "cuda:0" in str(e) and repr(wrong) in str(e), e
@@ -160,7 +192,8 @@ for make in (lambda d: pub.empty(3, "uint8", device=d), lambda d: pub.zeros(3, d
     for cpu in ("cpu", "cpu:0", None):
         made = make(cpu)
         assert (made["a"] if isinstance(made, dict) else made).device == "cpu"
-""" + """
+"""
+        + """
 fails(dlx.DeviceError, "no CUDA device 7", lambda: pub.empty_like({"a": b"x"}, device="cuda:7"))
 fails(dlx.DeviceError, "HIP", lambda: pub.empty(3, device="rocm:0"))
 e = fails(dlx.DeviceError, "device cuda:0: zeros()", lambda: pub.zeros(3, device="cuda:0"))
@@ -170,7 +203,8 @@ class Device:  # torch.device
 assert pub.empty(3, device=Device()).device == pub.empty(3, device="cuda").device == "cuda:0"
 fails(TypeError, "devise", lambda: pub.empty_like(b"x", devise="cpu"))
 fails(dlx.Error, "-1", lambda: pub.empty((2, -1), device="cuda:0"))
-fails(dlx.NoMemory, "no memory for 16.0 GiB on CUDA device 0", lambda: pub.empty(1 << 34, "uint8", device="cuda:0"))
+fails(dlx.NoMemory, "no memory for 16.0 GiB on CUDA device 0",
+      lambda: pub.empty(1 << 34, "uint8", device="cuda:0"))
 fails(dlx.NoMemory, "no memory for 16.0 GiB on CUDA device 0",
       lambda: pub.empty_like({"a": b"1", "b": BIG}, device="cuda:0"))
 cuda.standin_fail(b"cuMemCreate", 1, 1, 2)
@@ -181,7 +215,8 @@ fails(dlx.Error, "cuMemExportToShareableHandle",
 cuda.standin_fail_clear()
 assert pub.empty(64 << 20, "uint8", device="cuda:0").device == "cuda:0"
 pub.close(); s.close(); c.close(); del e, made; finish()
-""".replace("BIG", "memoryview(__import__('mmap').mmap(-1, 1 << 34, prot=1))"))
+""".replace("BIG", "memoryview(__import__('mmap').mmap(-1, 1 << 34, prot=1))")
+    )
 
 
 def test_what_only_the_cpu_can_do_with_an_allocated_tensor_is_refused(alone):
@@ -217,7 +252,8 @@ pub.close(); s.close(); c.close(); finish()
 
 
 def test_no_other_gpu_gets_a_context(peer):
-    peer("""
+    peer(
+        """
 ok(cuda.cuInit(0))
 pub = c.publisher("gpu")
 x = pub.empty(4, "uint32", device="cuda:1")
@@ -229,7 +265,9 @@ pub.publish(x), pub.publish(d)
 assert cuda.standin_contexts_made(0) == 0 and cuda.standin_contexts_made(1) == 1
 del d, x
 pub.close(); c.close(); finish()
-""", prelude=PRELUDE).end()
+""",
+        prelude=PRELUDE,
+    ).end()
 
 
 def test_memory_of_the_cpu_touches_no_driver(c):

@@ -1,27 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of PyTorch, CuPy, JAX and Numba on a real GPU, between two processes, in both directions. Without a GPU, or a build of
-the library that has one, each test says so and is skipped."""
+"""Tensors of PyTorch, CuPy, JAX and Numba on a real GPU, between two processes, in both directions.
+Without a GPU, or a build of the library that has one, each test says so and is skipped."""
+
 import importlib
 import os
 
+import dlx
 import pytest
 from conftest import Peer
 from test_engines import check, run_engines
 
-import dlx
-
 LIBRARIES = {
     "torch": "make = lambda: torch.arange(12, dtype=torch.float32, device='cuda').reshape(3, 4)\n"
-             "take, host, sync = torch.from_dlpack, lambda y: y.cpu().numpy(), torch.cuda.synchronize",
+    "take, host, sync = torch.from_dlpack, lambda y: y.cpu().numpy(), torch.cuda.synchronize",
     "cupy": "make = lambda: cupy.arange(12, dtype=cupy.float32).reshape(3, 4)\n"
-            "take, host, sync = cupy.from_dlpack, cupy.asnumpy, lambda: cupy.cuda.Device().synchronize()",
-    "jax": "import jax.numpy as jnp\nmake = lambda: jnp.arange(12, dtype=jnp.float32).reshape(3, 4)\n"
-           "take, host, sync = lambda m: jax.dlpack.from_dlpack(m[0].as_legacy()), np.asarray, lambda: None",
-    "numba": "from numba import cuda\n"  # takes __cuda_array_interface__, and gives it to PyTorch, which says the device
-             "import torch\nmake = lambda: torch.as_tensor(cuda.to_device(np.arange(12, dtype=np.float32).reshape(3, 4)), device='cuda')\n"
-             "take, host, sync = lambda m: cuda.as_cuda_array(m[0]), lambda y: y.copy_to_host(), cuda.synchronize",
+    "take, host, sync = cupy.from_dlpack, cupy.asnumpy, lambda: cupy.cuda.Device().synchronize()",
+    "jax": "import jax.numpy as jnp\nmake = lambda: jnp.arange(12, dtype=jnp.float32).reshape(3, "
+    "4)\n"
+    "take, host, sync = lambda m: jax.dlpack.from_dlpack(m[0].as_legacy()), np.asarray, lambda: "
+    "None",
+    # takes __cuda_array_interface__, and gives it to PyTorch, which says the device
+    "numba": "from numba import cuda\n"
+    "import torch\nmake = lambda: torch.as_tensor(cuda.to_device(np.arange(12, "
+    "dtype=np.float32).reshape(3, 4)), device='cuda')\n"
+    "take, host, sync = lambda m: cuda.as_cuda_array(m[0]), lambda y: y.copy_to_host(), "
+    "cuda.synchronize",
 }
-PRELUDE = Peer.PRELUDE + "import gc, numpy as np\nexpected = np.arange(12, dtype=np.float32).reshape(3, 4)\n"
+PRELUDE = (
+    Peer.PRELUDE
+    + "import gc, numpy as np\nexpected = np.arange(12, dtype=np.float32).reshape(3, 4)\n"
+)
 GIVE = """
 {library}
 pub = c.publisher("gpu", timeout=60)
@@ -63,12 +71,17 @@ def why_not(name):
             return "PyTorch has no GPU here, or is built without one"
         if name == "cupy" and library.cuda.runtime.getDeviceCount() == 0:
             return "CuPy has no GPU here"
-        if name == "jax" and not any(d.platform in ("gpu", "cuda", "rocm") for d in library.devices()):
+        if name == "jax" and not any(
+            d.platform in ("gpu", "cuda", "rocm") for d in library.devices()
+        ):
             return "JAX has no GPU here, or is built without one"
         if name == "numba":
             if not importlib.import_module("numba.cuda").is_available():
                 return "Numba has no GPU here"
-            return why_not("torch") and "Numba's arrays do not say their device: PyTorch with a GPU is needed, too"
+            return (
+                why_not("torch")
+                and "Numba's arrays do not say their device: PyTorch with a GPU is needed, too"
+            )
     except Exception as e:  # what a library says that finds no driver is its own
         return f"{name} has no GPU here: {e}"
     return None
@@ -83,7 +96,9 @@ def need(*names):
 
 @pytest.fixture(autouse=True)
 def no_pools(monkeypatch):
-    """JAX takes most of the GPU otherwise, of which others need some; its pool is of cudaMalloc with this allocator."""
+    """JAX takes most of the GPU otherwise, of which others need some; its pool is of cudaMalloc
+    with this allocator.
+    """
     monkeypatch.setenv("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")
 
 
@@ -98,21 +113,29 @@ def test_one_library_publishes_and_another_takes(peer, gives, takes, is_set):
     need(gives, takes)
     taker = peer(TAKE.format(library=code(takes), is_set=is_set), prelude=PRELUDE)
     assert taker.hear() == "ready"
-    giver = peer(GIVE.format(library=code(gives), is_set=is_set, strict=not is_set), prelude=PRELUDE)
+    giver = peer(
+        GIVE.format(library=code(gives), is_set=is_set, strict=not is_set), prelude=PRELUDE
+    )
     assert giver.hear() == "published"
     taker.end()
     giver.say("")
     giver.end()
 
 
-@pytest.mark.parametrize("name, stream, current", [
-    ("torch", "torch.cuda.Stream()", "torch.cuda.stream(stream)"),
-    ("cupy", "cupy.cuda.Stream(non_blocking=True)", "stream"),
-])
+@pytest.mark.parametrize(
+    "name, stream, current",
+    [
+        ("torch", "torch.cuda.Stream()", "torch.cuda.stream(stream)"),
+        ("cupy", "cupy.cuda.Stream(non_blocking=True)", "stream"),
+    ],
+)
 def test_streams_of_both_sides_are_waited_for(peer, name, stream, current):
-    """What a stream writes is there when take() returns; what a stream reads is there until it has read it."""
+    """What a stream writes is there when take() returns; what a stream reads is there until it has
+    read it.
+    """
     need(name)
-    taker = peer(f"""
+    taker = peer(
+        f"""
 {code(name)}
 stream = {stream}
 s = c.subscribe("gpu", timeout=60)
@@ -125,23 +148,29 @@ for i in range(20):
         del y, msg
         assert float(total) == i * (1 << 24), (i, float(total))
 say("done")
-""", prelude=PRELUDE)
+""",
+        prelude=PRELUDE,
+    )
     assert taker.hear() == "ready"
-    giver = peer(f"""
+    giver = peer(
+        f"""
 {code(name)}
 stream = {stream}
 pub = c.publisher("gpu", history=1, on_full="block", timeout=60)
 pub.wait(1, 60)
 for i in range(20):
     with {current}:
-        x = {name}.zeros(1 << 24, dtype={name}.float32{", device='cuda'" if name == "torch" else ""})
+        where = {{"device": "cuda"}} if {name!r} == "torch" else {{}}
+        x = {name}.zeros(1 << 24, dtype={name}.float32, **where)
         for _ in range(i):
             x += 1
     pub.publish(x, stream=stream)
     del x
 hear()
 pub.close()
-""", prelude=PRELUDE)
+""",
+        prelude=PRELUDE,
+    )
     assert taker.hear() == "done"
     taker.end()
     giver.say("")
@@ -151,7 +180,8 @@ pub.close()
 def test_memory_comes_back_to_pytorch(peer):
     """What is published is PyTorch's again when nobody holds it."""
     need("torch")
-    peer("""
+    peer(
+        """
 import torch
 pub, s = c.publisher("gpu"), c.subscribe("gpu", timeout=60)
 for _ in range(50):
@@ -165,14 +195,19 @@ pub.wait(0, 0)
 gc.collect()
 assert torch.cuda.memory_allocated() < 3 * (4 << 20), torch.cuda.memory_allocated()
 pub.close()
-""", prelude=PRELUDE).end()
+""",
+        prelude=PRELUDE,
+    ).end()
 
 
-@pytest.mark.skipif(os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") != "", reason="PYTORCH_CUDA_ALLOC_CONF is set")
+@pytest.mark.skipif(
+    os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") != "", reason="PYTORCH_CUDA_ALLOC_CONF is set"
+)
 def test_expandable_segments_are_refused_in_words(peer, monkeypatch):
     need("torch")
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    peer("""
+    peer(
+        """
 import torch
 pub = c.publisher("gpu")
 try:
@@ -181,7 +216,9 @@ except dlx.DeviceError as e:
     assert "cuda_vmm" in str(e) or "handle type" in str(e) or "descriptor" in str(e), str(e)
 else:
     raise AssertionError("it was published")
-""", prelude=PRELUDE).end()
+""",
+        prelude=PRELUDE,
+    ).end()
 
 
 def test_what_a_pool_of_pytorch_holds_outlives_its_process(peer):
@@ -191,7 +228,8 @@ def test_what_a_pool_of_pytorch_holds_outlives_its_process(peer):
         dlx.torch_mem_pool()
     except RuntimeError as e:
         pytest.skip(str(e))
-    taker = peer("""
+    taker = peer(
+        """
 import torch
 s = c.subscribe("gpu", timeout=60)
 say("ready")
@@ -201,9 +239,12 @@ hear()
 assert torch.equal(y.cpu(), torch.arange(1 << 20))
 del y
 s.close()
-""", prelude=PRELUDE)
+""",
+        prelude=PRELUDE,
+    )
     assert taker.hear() == "ready"
-    giver = peer("""
+    giver = peer(
+        """
 import torch
 pub = c.publisher("gpu", timeout=60)
 pub.wait(1, 60)
@@ -214,7 +255,9 @@ with torch.cuda.use_mem_pool(pool):
 assert not pub.publish(x, strict=True).copied and not pub.publish(z, strict=True).copied
 say("published")
 hear()
-""", prelude=PRELUDE)
+""",
+        prelude=PRELUDE,
+    )
     assert giver.hear() == "published" and taker.hear() == "taken"
     giver.kill()
     taker.say("")
@@ -223,6 +266,22 @@ hear()
 
 def test_engines_serve_whole_versions_from_one_copy(c):
     need("torch")
-    lines = check(run_engines("--device", "cuda:0", "--engines", "3", "--versions", "6", "--mib",
-                              "64", "--requests", "5"), 3, 6, 64.0, n_requests=5)
+    lines = check(
+        run_engines(
+            "--device",
+            "cuda:0",
+            "--engines",
+            "3",
+            "--versions",
+            "6",
+            "--mib",
+            "64",
+            "--requests",
+            "5",
+        ),
+        3,
+        6,
+        64.0,
+        n_requests=5,
+    )
     assert all(shared <= 2 * 64.0 for *_, shared in lines), lines

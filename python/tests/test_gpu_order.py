@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams that wait until what was taken is ready, while no CPU does, on the stand-in driver, as in test_gpu.py.
+"""Streams that wait until what was taken is ready, while no CPU does, on the stand-in driver, as in
+test_gpu.py.
 
-Each story holds the publisher's stream. What would wait on the CPU fails after the time of calls to dlpackd, with dlx.Timeout."""
+Each story holds the publisher's stream. What would wait on the CPU fails after the time of calls to
+dlpackd, with dlx.Timeout.
+"""
+
 import pytest
 from test_gpu import PRELUDE, PUBLISHER, SUBSCRIBER, alone, machine, pytestmark, two  # noqa: F401
 
@@ -17,12 +21,14 @@ def publish(value):
     global gate
     arrays.append(x := Array(4))
     gate = Gate(source.handle)
-    ok(cuda.cuMemsetD32Async(C.c_uint64(x.memory.at), C.c_uint32(value), C.c_size_t(4), C.c_void_p(source.handle)))
+    ok(cuda.cuMemsetD32Async(C.c_uint64(x.memory.at), C.c_uint32(value), C.c_size_t(4),
+                             C.c_void_p(source.handle)))
     pub.publish(x, stream=source.handle)
 def copy(taken, stream):
     '''What the stream reads when it gets there.'''
     to = Memory(4096)
-    ok(cuda.cuMemcpyDtoDAsync_v2(C.c_uint64(to.at), C.c_uint64(taken.t.data), C.c_size_t(16), C.c_void_p(stream.handle)))
+    ok(cuda.cuMemcpyDtoDAsync_v2(C.c_uint64(to.at), C.c_uint64(taken.t.data), C.c_size_t(16),
+                                 C.c_void_p(stream.handle)))
     return to
 def busy(stream):
     return cuda.cuStreamQuery(C.c_void_p(stream.handle)) == 600
@@ -44,11 +50,15 @@ def end(*ends):
 
 
 def test_no_cpu_waits_for_what_take_names_a_stream_for(alone):
-    alone(HELD + """
+    alone(
+        HELD
+        + """
 publish(7)
 msg = s.take(stream=a.handle)
 t = msg[0]
-assert t.__dlpack_device__() == msg.__dlpack_device__() == (2, 0) and t.device == "cuda:0" and t.status == "ready"  # no stream waits
+# no stream waits
+assert t.__dlpack_device__() == msg.__dlpack_device__() == (2, 0) and t.device == "cuda:0"
+assert t.status == "ready"
 taken = Taken(t, stream=a.handle)
 copied = copy(taken, a)
 stay_busy(a)
@@ -64,7 +74,8 @@ stats = s.stats()
 assert (stats["gpu_waits"], stats["gpu_late"], stats["gpu_errors"]) == (0, 0, 0), stats
 del copied
 end(pub, s)
-""")
+"""
+    )
 
 
 # What take() was told and what the consumer passes, and which streams wait.
@@ -73,7 +84,9 @@ WAYS = [("a", "a", "a"), ("a", "b", "ab"), (None, "b", "b"), ("a", -1, "a")]
 
 @pytest.mark.parametrize("take, consumer, waiting", WAYS)
 def test_the_streams_of_take_and_of_the_consumer_wait(alone, take, consumer, waiting):
-    alone(HELD + f"""
+    alone(
+        HELD
+        + f"""
 take, consumer, waiting = {take!r}, {consumer!r}, {waiting!r}
 streams = {{"a": a, "b": b}}
 publish(5)
@@ -94,14 +107,19 @@ until(lambda: s.stats()["n_held"] == 0)
 assert s.stats()["gpu_waits"] == 0
 copies.clear()
 end(pub, s)
-""")
+"""
+    )
 
 
 def test_where_no_stream_can_wait_the_cpu_does(alone):
-    alone(HELD + """
+    alone(
+        HELD
+        + """
 # None is the default stream, for which others would wait; 2 is another one in each thread.
-for n, (take, consumer) in enumerate([(None, {}), (None, {"stream": 1}), (a.handle, {}), (a.handle, {"stream": 1}), (None, {"stream": -1}),
-                                      (None, {"stream": 2}), (a.handle, {"stream": 2}), (-1, {"stream": b.handle}), (2, {"stream": b.handle})]):
+for n, (take, consumer) in enumerate([(None, {}), (None, {"stream": 1}), (a.handle, {}),
+                                      (a.handle, {"stream": 1}), (None, {"stream": -1}),
+                                      (None, {"stream": 2}), (a.handle, {"stream": 2}),
+                                      (-1, {"stream": b.handle}), (2, {"stream": b.handle})]):
     publish(n + 1)
     msg = s.take(stream=take)
     timer = threading.Timer(0.1, gate.open)
@@ -115,11 +133,14 @@ for n, (take, consumer) in enumerate([(None, {}), (None, {"stream": 1}), (a.hand
 msg.release()
 until(lambda: s.stats()["n_held"] == 0)
 end(pub, s)
-""")
+"""
+    )
 
 
 def test_the_array_interface_names_the_stream_after_which_it_is_ready(alone):
-    alone(HELD + """
+    alone(
+        HELD
+        + """
 publish(3)
 msg = s.take(stream=a.handle)
 t = msg[0]
@@ -140,15 +161,19 @@ msg.release()
 until(lambda: s.stats()["n_held"] == 0)
 assert s.stats()["gpu_late"] == 0
 end(pub, s)
-""")
+"""
+    )
 
 
 # The C exchange API has no place for a stream: what it gives is ready.
 def test_the_exchange_api_gives_what_is_ready(alone):
-    alone(HELD + """
+    alone(
+        HELD
+        + """
 get = C.PYFUNCTYPE(C.c_int, C.py_object, C.POINTER(C.c_void_p))
 api.PyCapsule_GetPointer.argtypes = [C.py_object, C.c_char_p]
-table = (C.c_void_p * 8).from_address(api.PyCapsule_GetPointer(dlx.Tensor.__dlpack_c_exchange_api__, b"dlpack_exchange_api"))
+capsule = dlx.Tensor.__dlpack_c_exchange_api__
+table = (C.c_void_p * 8).from_address(api.PyCapsule_GetPointer(capsule, b"dlpack_exchange_api"))
 api.PyCapsule_GetPointer.argtypes = [C.c_void_p, C.c_char_p]
 publish(6)
 t = s.take(stream=a.handle)[0]
@@ -161,7 +186,8 @@ del t
 assert waits(lambda: managed.deleter(out.value)) == (0, 1)  # of take()
 until(lambda: s.stats()["n_held"] == 0)
 end(pub, s)
-""")
+"""
+    )
 
 
 TOO_EARLY = """
@@ -179,26 +205,37 @@ taken.close()
 
 
 def test_a_stream_whose_publisher_was_killed_goes_on_and_that_is_told(peer):
-    taker = peer(SUBSCRIBER.format(device=0) + HELD + TOO_EARLY.format(status="PUBLISHER_GONE"), prelude=PRELUDE)
+    taker = peer(
+        SUBSCRIBER.format(device=0) + HELD + TOO_EARLY.format(status="PUBLISHER_GONE"),
+        prelude=PRELUDE,
+    )
     assert taker.hear() == "ready"
-    giver = peer(PUBLISHER.format(history=1) + HELD + 'publish(7)\nhear()\n', prelude=PRELUDE)
+    giver = peer(PUBLISHER.format(history=1) + HELD + "publish(7)\nhear()\n", prelude=PRELUDE)
     assert taker.hear() == "waiting"
     giver.kill()
     taker.end()
 
 
 def test_a_stream_that_waits_too_long_goes_on_and_that_is_told(two):
-    two(HELD + """
+    two(
+        HELD
+        + """
 publish(7)
 until(lambda: pub.stats()["n_subscribers"] == 0)
 gate.open()
 end(pub)
-""", HELD + TOO_EARLY.format(status="TIMEOUT") + "\nfor stream in (a, b, source): stream.close()\ndel msg, taken",
-        environment="c.close()\nc = dlx.connect(timeout=0.2)\n")
+""",
+        HELD
+        + TOO_EARLY.format(status="TIMEOUT")
+        + "\nfor stream in (a, b, source): stream.close()\ndel msg, taken",
+        environment="c.close()\nc = dlx.connect(timeout=0.2)\n",
+    )
 
 
 def test_a_stream_that_is_captured_is_refused(alone):
-    alone(HELD + """
+    alone(
+        HELD
+        + """
 publish(7)
 msg, graph = s.take(stream=a.handle), C.c_void_p()
 ok(cuda.cuStreamBeginCapture_v2(C.c_void_p(a.handle), 0))
@@ -214,11 +251,14 @@ taken.close()
 msg.release()
 until(lambda: s.stats()["n_held"] == 0)
 end(pub, s)
-""")
+"""
+    )
 
 
 def test_pinned_memory_of_a_tensor_that_a_stream_uses_is_given_back_when_that_is_done(alone):
-    alone(HELD + """
+    alone(
+        HELD
+        + """
 import numpy as np
 READ_ONLY_HOST_REGISTER_SUPPORTED = 113
 cuda.standin_set_attribute(READ_ONLY_HOST_REGISTER_SUPPORTED, 1)
@@ -226,13 +266,15 @@ p, pinned = c.publisher("pinned"), c.subscribe("pinned", pin="cuda:0", timeout=6
 plain = c.subscribe("pinned", timeout=60)
 p.publish(np.full(4096, 9, "u4"))
 t = pinned.take()[0]
-for wrong, error, words in ((-1, ValueError, "-1 or 2"), (2, ValueError, "-1 or 2"), ("x", TypeError, "'x'")):
+for wrong, error, words in ((-1, ValueError, "-1 or 2"), (2, ValueError, "-1 or 2"),
+                            ("x", TypeError, "'x'")):
     fails(error, words, lambda: t.used_on(wrong))
 fails(dlx.DeviceError, "has no `pin`", lambda: plain.take()[0].used_on(a.handle))
 array, to = t.numpy(), Memory(16384)
 gate = Gate(a.handle)
 t.used_on(a.handle)
-ok(cuda.cuMemcpyHtoDAsync_v2(C.c_uint64(to.at), C.c_void_p(array.ctypes.data), C.c_size_t(16384), C.c_void_p(a.handle)))
+ok(cuda.cuMemcpyHtoDAsync_v2(C.c_uint64(to.at), C.c_void_p(array.ctypes.data), C.c_size_t(16384),
+                             C.c_void_p(a.handle)))
 del t, array
 for _ in range(20):
     p.publish(np.zeros(4096, "u4"))
@@ -248,4 +290,5 @@ fails(dlx.DeviceError, "take(stream=...)", lambda: s.take()[0].used_on(a.handle)
 p.close(), pinned.close(), plain.close()
 del to
 end(pub, s)
-""")
+"""
+    )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that libdlx allocates for another library's allocator, dlx_cuda_malloc(), on the stand-in
 driver, as in test_gpu.py; and torch_mem_pool() with a stand-in for PyTorch."""
+
 from test_gpu import PRELUDE, SUBSCRIBER, alone, machine, pytestmark, two  # noqa: F401
 
 POOL = """
@@ -27,7 +28,9 @@ def used():
 
 
 def test_tensors_in_it_are_published_without_a_copy(two):
-    two(POOL + """
+    two(
+        POOL
+        + """
 segment = Segment()
 assert segment.at % (2 << 20) == 0 and read(segment.at, 16) == [0] * 16
 a = Array(2, 8, value=7, memory=segment, offset=512)
@@ -42,7 +45,8 @@ assert (a.deleted, b.deleted) == (2, 1) and used() == 4 << 20
 c.close(); del a, b, segment
 assert used() == 0
 finish()
-""", """
+""",
+        """
 msg = s.take()
 taken = Taken(msg["a"], stream=1), Taken(msg["b"], stream=1)
 assert [t.values() for t in taken] == [[7] * 16, [9] * 8]
@@ -53,19 +57,27 @@ assert cuda.standin_contexts_made(1) == 0
 del msg
 [t.close() for t in (*taken, again)]
 assert s.stats()["gpu_errors"] == 0
-""", history=2)
+""",
+        history=2,
+    )
 
 
 def test_memory_that_is_freed_while_others_have_it_stays_theirs(peer):
-    taker = peer(SUBSCRIBER.format(device=0) + """
+    taker = peer(
+        SUBSCRIBER.format(device=0)
+        + """
 taken = Taken(s.take(), stream=1)
 say("taken")
 hear()
 assert taken.values() == [5] * 16
 taken.close(); s.close(); c.close(); finish()
-""", prelude=PRELUDE)
+""",
+        prelude=PRELUDE,
+    )
     assert taker.hear() == "ready"
-    giver = peer(POOL + """
+    giver = peer(
+        POOL
+        + """
 start()
 pub = c.publisher("gpu", history=1)
 pub.wait(1, 60)
@@ -89,7 +101,9 @@ assert x.deleted == 1
 until(lambda: used() == 2 << 20)
 cuda_free(other)
 pub.close(); c.close(); del x; finish()
-""", prelude=PRELUDE)
+""",
+        prelude=PRELUDE,
+    )
     assert giver.hear() == "published" and taker.hear() == "taken"
     giver.say("")
     assert giver.hear() == "freed"
@@ -100,7 +114,9 @@ pub.close(); c.close(); del x; finish()
 
 
 def test_what_cannot_be_allocated_is_null_with_a_reason(alone):
-    alone(POOL + """
+    alone(
+        POOL
+        + """
 def refused(words, *args):
     assert cuda_malloc(*args) is None
     said = lib.dlx_client_errmsg(None).decode()
@@ -127,22 +143,29 @@ assert used() == 2 << 20 and read(at, 4) == [0] * 4
 cuda_free(at), cuda_free(at)
 assert used() == 0
 pub.close(); s.close(); c.close(); finish()
-""")
+"""
+    )
 
 
 def test_only_the_gpu_that_was_named_gets_a_context(peer):
-    peer(POOL + """
+    peer(
+        POOL
+        + """
 ok(cuda.cuInit(0))
 at = cuda_malloc(1, 1)
 assert cuda.standin_contexts_made(0) == 0 and cuda.standin_contexts_made(1) == 1
 cuda_free(at)
 assert count("CONTEXTS") == 0
 c.close(); finish()
-""", prelude=PRELUDE).end()
+""",
+        prelude=PRELUDE,
+    ).end()
 
 
 def test_freeing_waits_for_the_work_that_uses_the_memory(alone):
-    alone(POOL + """
+    alone(
+        POOL
+        + """
 segment, stream = Segment(), Stream()
 gate, n, said = Gate(stream.handle), calls("cuCtxSynchronize"), []
 ok(cuda.cuMemsetD32Async(C.c_uint64(segment.at), C.c_uint32(1), C.c_size_t(4),
@@ -157,11 +180,14 @@ gate.open()
 thread.join()
 assert said == [True]
 stream.close(); pub.close(); s.close(); c.close(); finish()
-""")
+"""
+    )
 
 
 def test_torch_mem_pool_gives_pytorch_these_functions(alone):
-    alone(POOL + """
+    alone(
+        POOL
+        + """
 import types
 class CUDAPluggableAllocator:  # it finds them as that of PyTorch does
     def __init__(self, path_to_so_file, alloc_fn_name, free_fn_name):
@@ -195,4 +221,5 @@ fails(RuntimeError, "PyTorch after 2.7, built for CUDA: this is 2.7.1", dlx.torc
 del torch.cuda.MemPool, torch.cuda.MemPoolContext
 fails(RuntimeError, "PyTorch after 2.7", dlx.torch_mem_pool)
 pub.close(); s.close(); c.close(); finish()
-""")
+"""
+    )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs that docs/guide shows do what the pages say."""
+
 import errno
 import os
 import pathlib
@@ -18,13 +19,19 @@ GUIDE = os.path.join(TOP, "docs", "guide")
 
 def write_programs(page, folder):
     """The programs of a page, as files in a folder; returns their names."""
-    done = subprocess.run([sys.executable, os.path.join(TOP, "tools", "doc-code"), os.path.join(GUIDE, page), folder],
-                          capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, os.path.join(TOP, "tools", "doc-code"), os.path.join(GUIDE, page), folder],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.split()
 
 
 def start(folder, *command):
-    return subprocess.Popen([sys.executable, *command], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, *command], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 def end(process):
@@ -43,7 +50,9 @@ def test_the_detector_of_the_tutorial_finds_what_the_camera_draws(daemon, c, tmp
         first = objects.take()
         end(camera)
         lines = end(detect)
-    found = [re.fullmatch(r"frame (\d+): object at \[(\d+), 200, (\d+), 240\]", line) for line in lines]
+    found = [
+        re.fullmatch(r"frame (\d+): object at \[(\d+), 200, (\d+), 240\]", line) for line in lines
+    ]
     assert found and all(found), lines
     for frame, left, right in ([int(x) for x in match.groups()] for match in found):
         assert (left, right) == (4 * (frame - 1), 4 * (frame - 1) + 40)
@@ -51,8 +60,11 @@ def test_the_detector_of_the_tutorial_finds_what_the_camera_draws(daemon, c, tmp
 
 
 def publish_and_measure(c, topic, size, held, behind, **settings):
-    """Shared memory of a publisher after 100 messages, of which a subscriber holds the first ones."""
-    with c.subscribe(topic, max_held=64, timeout=PATIENCE) as sub, c.publisher(topic, **settings) as pub:
+    """Shared memory of a publisher after 100 messages, of which a subscriber holds the first."""
+    with (
+        c.subscribe(topic, max_held=64, timeout=PATIENCE) as sub,
+        c.publisher(topic, **settings) as pub,
+    ):
         messages = []
         for i in range(100 + held):
             assert not pub.publish(pub.empty(size, "uint8"), strict=True).copied
@@ -84,21 +96,32 @@ def test_the_table_of_concepts_follows_from_its_formula(tmp_path):
     write_programs("concepts.md", tmp_path)
     payload_memory = runpy.run_path(tmp_path / "memory.py")["payload_memory"]
     with open(os.path.join(GUIDE, "concepts.md"), encoding="utf-8") as f:
-        table = dict(re.findall(r"^\| (camera|the same|batches|weights)[^|]*\| ([^|]*\|[^|]*) \|$", f.read(), re.M))
+        table = dict(
+            re.findall(
+                r"^\| (camera|the same|batches|weights)[^|]*\| ([^|]*\|[^|]*) \|$", f.read(), re.M
+            )
+        )
     picture, batch, gib = 1080 * 1920 * 3, 32 * 3 * 608 * 608 * 4, 1 << 30
 
     def both(size, unit=1 << 20, **settings):
-        return [f"{payload_memory(size, behind=behind, **settings) / unit:.0f}" for behind in (False, True)]
+        return [
+            f"{payload_memory(size, behind=behind, **settings) / unit:.0f}"
+            for behind in (False, True)
+        ]
+
     assert re.findall(r"(\d+) MiB", table["camera"]) == both(picture)
     assert re.findall(r"(\d+) MiB", table["the same"]) == both(picture, held=4)
     assert re.findall(r"(\d+) MiB", table["batches"]) == both(batch, depth=2)
-    assert re.findall(r"(\d+) GiB", table["weights"]) == both(gib, gib) + both(gib, gib, depth=2)[1:]
+    assert (
+        re.findall(r"(\d+) GiB", table["weights"]) == both(gib, gib) + both(gib, gib, depth=2)[1:]
+    )
 
 
 @pytest.mark.parametrize("topic, of_subscription", [("small", 12 << 10), ("*", 36 << 10)])
 def test_what_a_topic_takes_besides_payloads_is_as_concepts_says(c, topic, of_subscription):
     def shared():
         return c.daemon()["shared_bytes"]
+
     before = shared()
     with c.publisher("small", depth=128) as first:
         assert shared() - before == 20 << 10 == c.publishers("small")[0]["control_bytes"]
@@ -107,18 +130,24 @@ def test_what_a_topic_takes_besides_payloads_is_as_concepts_says(c, topic, of_su
             assert shared() - before == (20 << 10) + of_subscription
             with c.publisher("small", depth=128) as second:
                 second.wait(1, PATIENCE)
-                until(lambda: shared() - before == 2 * (20 << 10) + of_subscription + (4 << 10), "a page for the link")
+                until(
+                    lambda: shared() - before == 2 * (20 << 10) + of_subscription + (4 << 10),
+                    "a page for the link",
+                )
     with c.publisher("deep", depth=129):
         assert c.publishers("deep")[0]["control_bytes"] > 20 << 10
 
 
-@pytest.mark.parametrize("name, says", [
-    ("share.py", "60 tasks done by 3 workers"),
-    ("ask.py", r"0 -> \[0, 0, 0, 0\]\n1 -> \[2, 2, 2, 2\]\n2 -> \[4, 4, 4, 4\]"),
-    ("weights.py", r"in any process: \{'version': 2\}"),
-    ("fork.py", "20 batches from 2 workers"),
-    ("notebook.py", r"after 16: .*16.*\n\[16, 17, 18, 19\]"),
-])
+@pytest.mark.parametrize(
+    "name, says",
+    [
+        ("share.py", "60 tasks done by 3 workers"),
+        ("ask.py", r"0 -> \[0, 0, 0, 0\]\n1 -> \[2, 2, 2, 2\]\n2 -> \[4, 4, 4, 4\]"),
+        ("weights.py", r"in any process: \{'version': 2\}"),
+        ("fork.py", "20 batches from 2 workers"),
+        ("notebook.py", r"after 16: .*16.*\n\[16, 17, 18, 19\]"),
+    ],
+)
 def test_a_recipe(daemon, tmp_path, name, says):
     assert name in write_programs("recipes.md", tmp_path)
     lines = end(start(tmp_path, name))
@@ -140,7 +169,9 @@ def test_what_the_recorder_of_the_recipes_writes_can_be_replayed(c, tmp_path):
         replay = start(tmp_path, "record.py", "replay", "files")
         taken = [sub.take() for _ in range(6)]
         end(replay)
-    plain, sets = ([m for m in taken if m.topic == topic] for topic in ("rec/plain", "rec/deep/set"))
+    plain, sets = (
+        [m for m in taken if m.topic == topic] for topic in ("rec/plain", "rec/deep/set")
+    )
     for i in range(3):
         assert np.array_equal(np.asarray(plain[i]), sent[0] + i) and plain[i].meta is None
         assert sets[i].meta == {"i": i} and list(sets[i]) == ["rgb", "box"]
@@ -148,7 +179,7 @@ def test_what_the_recorder_of_the_recipes_writes_can_be_replayed(c, tmp_path):
 
 
 def words_of_the_sources():
-    """All text constants of C and Python, adjacent ones joined, with `...` for what is filled in."""
+    """All string literals of C and Python, adjacent ones joined, `...` for what is filled in."""
     words = []
     for folder in ("client", "common", "daemon", "include/dlx", "python/src", "python/dlx"):
         for path in sorted(pathlib.Path(TOP, folder).rglob("*.[chp]*")):
@@ -161,7 +192,11 @@ def words_of_the_sources():
 
 def parts(text):
     """What is fixed in a text: without the places where names and numbers go."""
-    return [part.strip() for part in re.split(r"\.{3}|%[-.*0-9]*(?:l|z|h)*[a-zA-Z]", text) if len(part.strip()) > 2]
+    return [
+        part.strip()
+        for part in re.split(r"\.{3}|%[-.*0-9]*(?:l|z|h)*[a-zA-Z]", text)
+        if len(part.strip()) > 2
+    ]
 
 
 def test_the_errors_of_troubleshooting_are_those_of_the_sources():
@@ -176,22 +211,37 @@ def test_the_errors_of_troubleshooting_are_those_of_the_sources():
 
 def test_the_figures_of_the_comparison_are_those_of_the_benchmarks():
     with open(os.path.join(TOP, "docs", "BENCHMARKS.md"), encoding="utf-8") as f:
-        run = {name: float(value.replace(",", "")) for name, value in re.findall(r"^\| (\w+) \| ([\d,.]+) ", f.read(), re.M)}
+        run = {
+            name: float(value.replace(",", ""))
+            for name, value in re.findall(r"^\| (\w+) \| ([\d,.]+) ", f.read(), re.M)
+        }
     peers = ["dlx", "iceoryx", "iceoryx2", "zmq", "socket"]
-    rows = {"one way, both sides spin, 64 B": "busy_64B_p50_ns", "one way, both sides spin, 1 MiB": "busy_1MiB_p50_ns",
-            "one way, cold caches": "cold_p50_ns", "one way, the receiver sleeps, 1 KiB": "block_1KiB_p50_ns",
-            "one way, the receiver sleeps, 1 MiB": "block_1MiB_p50_ns",
-            "one way, 10 kHz, the receiver sleeps, p99.9": "tail_p999_ns", "messages of 64 B a second": "rate_64B_per_s"}
+    rows = {
+        "one way, both sides spin, 64 B": "busy_64B_p50_ns",
+        "one way, both sides spin, 1 MiB": "busy_1MiB_p50_ns",
+        "one way, cold caches": "cold_p50_ns",
+        "one way, the receiver sleeps, 1 KiB": "block_1KiB_p50_ns",
+        "one way, the receiver sleeps, 1 MiB": "block_1MiB_p50_ns",
+        "one way, 10 kHz, the receiver sleeps, p99.9": "tail_p999_ns",
+        "messages of 64 B a second": "rate_64B_per_s",
+    }
     units = {"ns": 1, "us": 1e3, "ms": 1e6, "M": 1e6}
     with open(os.path.join(GUIDE, "comparison.md"), encoding="utf-8") as f:
-        table = {what: cells.split("|") for what, cells in re.findall(r"^\| ((?:one way|messages)[^|]*) \|(.*)\|$", f.read(), re.M)}
+        table = {
+            what: cells.split("|")
+            for what, cells in re.findall(
+                r"^\| ((?:one way|messages)[^|]*) \|(.*)\|$", f.read(), re.M
+            )
+        }
     assert set(table) == set(rows)
     for what, cells in table.items():
         for peer, cell in zip(peers, cells, strict=True):
             if cell.strip():
                 value, unit = cell.split()
                 digits = len(value.partition(".")[2])
-                assert float(value.replace(",", "")) == round(run[f"{peer}_{rows[what]}"] / units[unit], digits), (what, peer)
+                assert float(value.replace(",", "")) == round(
+                    run[f"{peer}_{rows[what]}"] / units[unit], digits
+                ), (what, peer)
 
 
 def test_the_program_of_operations_tells_what_the_daemon_knows(c, tmp_path):
@@ -202,9 +252,13 @@ def test_the_program_of_operations_tells_what_the_daemon_knows(c, tmp_path):
             pub.publish(np.ones(3))
         held = sub.take()
         lines = dict(line.rsplit(" ", 1) for line in end(start(tmp_path, "watch.py")))
-        labels = f'topic="cam/front",program="{c.links(c.publishers()[0]["publisher"])[0]["client_name"]}",pid="{os.getpid()}"'
+        program = c.links(c.publishers()[0]["publisher"])[0]["client_name"]
+        labels = f'topic="cam/front",program="{program}",pid="{os.getpid()}"'
     assert lines['dlpackd_published{topic="cam/front"}'] == "40"
-    assert (lines[f"dlpackd_held{{{labels}}}"], lines[f"dlpackd_lost{{{labels}}}"]) == ("1", str(held.gap))
+    assert (lines[f"dlpackd_held{{{labels}}}"], lines[f"dlpackd_lost{{{labels}}}"]) == (
+        "1",
+        str(held.gap),
+    )
     assert held.gap > 0 and int(lines["dlpackd_shared_bytes"]) > 0
 
 
@@ -214,7 +268,10 @@ def test_every_link_of_the_documentation_leads_to_a_file(tmp_path):
     for file in [top / "README.md", top / "CHANGELOG.md", *(top / "docs").rglob("*.md")]:
         site["rewrite"](file.read_text(encoding="utf-8"), file)
     assert site["errors"] == []
-    assert site["rewrite"]("[a](PYTHON.md#x), [b](../Makefile), `[c](d)`", top / "docs/SHM.md") == "[a](PYTHON.md#x), b, `[c](d)`"
+    assert (
+        site["rewrite"]("[a](PYTHON.md#x), [b](../Makefile), `[c](d)`", top / "docs/SHM.md")
+        == "[a](PYTHON.md#x), b, `[c](d)`"
+    )
     site["rewrite"]("[a](nowhere.md)", top / "docs/SHM.md")
     assert site["errors"] == ["docs/SHM.md: no such file: nowhere.md"]
 
@@ -223,8 +280,24 @@ def build_c(page, folder, name, *libraries):
     """A C program of a page, which is to compile without a warning; returns its path."""
     assert f"{name}.c" in write_programs(page, folder)
     build = os.environ.get("DLX_BUILD", os.path.join(TOP, "build"))
-    subprocess.run(["cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{TOP}/include", "-o", folder / name, folder / f"{name}.c",
-                    f"-L{build}", "-ldlx", *libraries, f"-Wl,-rpath,{os.path.realpath(build)}"], check=True)
+    subprocess.run(
+        [
+            "cc",
+            "-std=gnu11",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            f"-I{TOP}/include",
+            "-o",
+            folder / name,
+            folder / f"{name}.c",
+            f"-L{build}",
+            "-ldlx",
+            *libraries,
+            f"-Wl,-rpath,{os.path.realpath(build)}",
+        ],
+        check=True,
+    )
     return folder / name
 
 
@@ -235,7 +308,10 @@ def run_c(program):
 
 
 def test_the_c_page_publishes_and_receives(daemon, tmp_path):
-    assert run_c(build_c("c.md", tmp_path, "frames")) == "published 1 to 1\n(2, 3) strides (3, 1), first 1.5\n"
+    assert (
+        run_c(build_c("c.md", tmp_path, "frames"))
+        == "published 1 to 1\n(2, 3) strides (3, 1), first 1.5\n"
+    )
 
 
 def test_the_c_page_forks(daemon, tmp_path):
@@ -255,6 +331,10 @@ def test_the_c_page_waits_in_a_loop_of_libuv(daemon, c, tmp_path):
 def test_a_manual_page_begins_with_what_readers_look_for(tmp_path):
     subprocess.run([sys.executable, os.path.join(TOP, "tools", "man"), tmp_path, "0"], check=True)
     names = re.findall(r"^\.Nm (\w+)", (tmp_path / "man3" / "dlx_message.3").read_text(), re.M)
-    on_gpus = [i for i, name in enumerate(names) if name in ("dlx_message_tensor_on", "dlx_message_describe", "dlx_message_status")]
+    on_gpus = [
+        i
+        for i, name in enumerate(names)
+        if name in ("dlx_message_tensor_on", "dlx_message_describe", "dlx_message_status")
+    ]
     assert names[:2] == ["dlx_message_n_tensors", "dlx_message_tensor"]
     assert len(on_gpus) == 3 and min(on_gpus) > names.index("dlx_message_tensor_legacy")

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The import of the extension, when it fails and is tried again."""
+
 import os
 import subprocess
 import sys
 
+import dlx
 import pytest
 from conftest import PATIENCE
 
-import dlx
-
-# The package without its __init__.py, which would load the extension itself. In each child one request for memory fails, and the
-# extension is loaded again if that was too much for it.
+# The package without its __init__.py, which would load the extension itself. In each child one
+# request for memory fails, and the extension is loaded again if that was too much for it.
 CODE = """
 import _imp, _testcapi, glob, os, sys, types
 from importlib.util import module_from_spec, spec_from_file_location
@@ -47,7 +47,12 @@ print(seen.count(0), seen.count(1), len(seen))
 
 def test_an_import_may_follow_one_that_failed():
     pytest.importorskip("_testcapi")
-    process = subprocess.run([sys.executable, "-c", CODE, os.path.dirname(dlx.__file__)], capture_output=True, text=True, timeout=PATIENCE)
+    process = subprocess.run(
+        [sys.executable, "-c", CODE, os.path.dirname(dlx.__file__)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
     assert process.returncode == 0, process.stderr
     n_loaded, n_failed, n = map(int, process.stdout.split())
     assert n_loaded + n_failed == n and n_failed > n / 2

@@ -1,16 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Anything in: what can be published, by which protocol, and what is refused in which words."""
+
 import array
 import ctypes
 import mmap
 
+import dlx
 import numpy as np
 import pytest
 
-import dlx
-
-DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
-          "float64", "complex64", "complex128"]
+DTYPES = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
 
 
 def send(pair, thing, **kwargs):
@@ -21,7 +35,9 @@ def send(pair, thing, **kwargs):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_type_of_numpy(pair, dtype):
-    a = (np.arange(24).reshape(2, 3, 4) % 2 if dtype == "bool" else np.arange(24).reshape(2, 3, 4)).astype(dtype)
+    a = (
+        np.arange(24).reshape(2, 3, 4) % 2 if dtype == "bool" else np.arange(24).reshape(2, 3, 4)
+    ).astype(dtype)
     t = send(pair, a)
     assert t.dtype == dtype and t.shape == a.shape and t.readonly and not t.copied
     b = np.asarray(t)
@@ -30,10 +46,17 @@ def test_every_type_of_numpy(pair, dtype):
 
 
 LAYOUTS = {
-    "scalar": np.float32(3), "0-d": np.array(2.5), "empty": np.zeros((3, 0, 2)), "transposed": np.arange(6).reshape(2, 3).T,
-    "sliced": np.arange(20)[3::4], "negative": np.arange(6).reshape(2, 3)[::-1, ::-1],
-    "broadcast": np.broadcast_to(np.arange(3), (4, 3)), "offset": np.arange(10)[3:], "ones": np.zeros((1, 1, 5, 1)),
-    "fortran": np.asfortranarray(np.arange(12).reshape(3, 4)), "read-only": np.frombuffer(b"abcd", np.uint8),
+    "scalar": np.float32(3),
+    "0-d": np.array(2.5),
+    "empty": np.zeros((3, 0, 2)),
+    "transposed": np.arange(6).reshape(2, 3).T,
+    "sliced": np.arange(20)[3::4],
+    "negative": np.arange(6).reshape(2, 3)[::-1, ::-1],
+    "broadcast": np.broadcast_to(np.arange(3), (4, 3)),
+    "offset": np.arange(10)[3:],
+    "ones": np.zeros((1, 1, 5, 1)),
+    "fortran": np.asfortranarray(np.arange(12).reshape(3, 4)),
+    "read-only": np.frombuffer(b"abcd", np.uint8),
     "many": np.zeros((1,) * 30 + (2,)),
 }
 
@@ -85,6 +108,7 @@ def test_a_subclass_of_type_error_is_not_taken_for_an_unknown_argument(pair):
         def __dlpack__(self, **kwargs):
             self.asked += 1
             raise Other("nulls are not supported")
+
     x = Fails()
     with pytest.raises(Other, match="nulls"):
         send(pair, x)
@@ -98,16 +122,19 @@ def test_a_producer_that_fails_is_heard(pair):
 
         def __dlpack__(self, **kwargs):
             raise RuntimeError("requires grad")
+
     with pytest.raises(RuntimeError, match="requires grad"):
         send(pair, Fails())
 
 
 def test_a_dtype_that_cannot_be_told_is_no_failure(pair):
     """tvm-ffi raises ValueError for the dtype of complex numbers, and its __dlpack__ works."""
+
     class Untold(DLPack):
         @property
         def dtype(self):
             raise ValueError("DLDataType contains unknown type_code=5")
+
     a = np.arange(3, dtype=np.complex64)
     assert np.array_equal(np.asarray(send(pair, Untold(dlx.tensor(a), True))), a)
 
@@ -115,18 +142,28 @@ def test_a_dtype_that_cannot_be_told_is_no_failure(pair):
         @property
         def dtype(self):
             raise KeyboardInterrupt
+
     with pytest.raises(KeyboardInterrupt):
         send(pair, Stops(dlx.tensor(a), True))
 
 
-@pytest.mark.parametrize("device, words", [((13, 1), "CUDA managed memory, device 1"), ((8, 0), "Metal"), ((99, 3), "99, 3")])
+@pytest.mark.parametrize(
+    "device, words",
+    [((13, 1), "CUDA managed memory, device 1"), ((8, 0), "Metal"), ((99, 3), "99, 3")],
+)
 def test_devices_are_refused_in_words(pair, device, words):
     with pytest.raises(dlx.DeviceError, match=words) as e:
         send(pair, DLPack(pair[0].empty(1), True, device))
     assert isinstance(e.value, BufferError) and e.value.name == "DEVICE"
 
     class Cuda:
-        __cuda_array_interface__ = {"shape": (1,), "typestr": "<f4", "data": (1, False), "version": 3}
+        __cuda_array_interface__ = {
+            "shape": (1,),
+            "typestr": "<f4",
+            "data": (1, False),
+            "version": 3,
+        }
+
     with pytest.raises(dlx.DeviceError, match="torch.as_tensor"):
         send(pair, Cuda())
 
@@ -135,9 +172,16 @@ def test_builtin_buffers(pair, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"mapped")
     with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        things = [(b"bytes", "uint8"), (bytearray(b"array"), "uint8"), (array.array("d", [1, 2]), "float64"),
-                  (array.array("q", [1, -2]), "int64"), (mapped, "uint8"), (memoryview(b"abcdef")[::2], "uint8"),
-                  ((ctypes.c_int16 * 3)(1, 2, 3), "int16"), (memoryview(b"12345678").cast("d"), "float64")]
+        things = [
+            (b"bytes", "uint8"),
+            (bytearray(b"array"), "uint8"),
+            (array.array("d", [1, 2]), "float64"),
+            (array.array("q", [1, -2]), "int64"),
+            (mapped, "uint8"),
+            (memoryview(b"abcdef")[::2], "uint8"),
+            ((ctypes.c_int16 * 3)(1, 2, 3), "int16"),
+            (memoryview(b"12345678").cast("d"), "float64"),
+        ]
         for thing, dtype in things:
             t = send(pair, thing)
             assert t.dtype == dtype and t.tobytes() == memoryview(thing).tobytes(), thing
@@ -155,15 +199,30 @@ def test_the_array_interface(pair):
     assert np.array_equal(np.asarray(t), a)
     t = send(pair, Interface(shape=(4, 3), typestr="<i4", data=(address, False), strides=(4, 16)))
     assert np.array_equal(np.asarray(t), a.T)
-    for bad in (dict(shape=(1,), typestr=">i4", data=(address, False)), dict(shape=(1,), typestr="|V4", data=(address, False)),
-                dict(shape=(1,), typestr="<i4", data=None), dict(shape=(2,), typestr="<i4", data=(address, False), strides=(3,)),
-                dict(shape=1, typestr="<i4", data=(address, False)), dict(typestr="<i4", data=(address, False)), dict(shape=(1,), data=(address, False))):
+    for bad in (
+        dict(shape=(1,), typestr=">i4", data=(address, False)),
+        dict(shape=(1,), typestr="|V4", data=(address, False)),
+        dict(shape=(1,), typestr="<i4", data=None),
+        dict(shape=(2,), typestr="<i4", data=(address, False), strides=(3,)),
+        dict(shape=1, typestr="<i4", data=(address, False)),
+        dict(typestr="<i4", data=(address, False)),
+        dict(shape=(1,), data=(address, False)),
+    ):
         with pytest.raises((TypeError, BufferError)):
             send(pair, Interface(**bad))
 
 
-@pytest.mark.parametrize("thing", [np.zeros(2, ">f4"), np.zeros(2, "U3"), np.zeros(2, "i4,f4"), np.array([object()]),
-                                   np.zeros(2, "M8[s]")], ids=["big-endian", "text", "record", "object", "date"])
+@pytest.mark.parametrize(
+    "thing",
+    [
+        np.zeros(2, ">f4"),
+        np.zeros(2, "U3"),
+        np.zeros(2, "i4,f4"),
+        np.array([object()]),
+        np.zeros(2, "M8[s]"),
+    ],
+    ids=["big-endian", "text", "record", "object", "date"],
+)
 def test_types_that_are_none_of_dlpack_are_refused(pair, thing):
     with pytest.raises((BufferError, ValueError, TypeError)):
         send(pair, thing)
@@ -187,16 +246,25 @@ def test_extended_types_by_the_name_of_their_dtype(pair):
 def test_a_tensor_of_anything(pair):
     a = np.arange(6).reshape(2, 3)[:, ::2]
     t = dlx.tensor(a)
-    assert not t.readonly and t.copied and np.array_equal(np.asarray(t), a) and dlx.tensor(b"ab").tobytes() == b"ab"
+    assert (
+        not t.readonly
+        and t.copied
+        and np.array_equal(np.asarray(t), a)
+        and dlx.tensor(b"ab").tobytes() == b"ab"
+    )
     with pytest.raises(TypeError, match="no tensor"):
         dlx.tensor(3)
     for shape in ((2**31, 2**31, 4), (2**62, 2), (2**32, 2**32), (-1,), (2**61,)):
-        thing = Interface(shape=shape, typestr="<f8", data=(a.ctypes.data, False), strides=(0,) * len(shape))
+        thing = Interface(
+            shape=shape, typestr="<f8", data=(a.ctypes.data, False), strides=(0,) * len(shape)
+        )
         with pytest.raises((MemoryError, ValueError)):
             dlx.tensor(thing)
         with pytest.raises((MemoryError, ValueError, dlx.LimitError)):
             pair[0].publish(thing)
-    assert dlx.tensor(Interface(shape=(2**40, 0, 2**40), typestr="<f8", data=(0, False))).nbytes == 0
+    assert (
+        dlx.tensor(Interface(shape=(2**40, 0, 2**40), typestr="<f8", data=(0, False))).nbytes == 0
+    )
 
 
 def test_what_is_conjugated_only_when_it_is_read_is_refused(pair):
@@ -205,5 +273,37 @@ def test_what_is_conjugated_only_when_it_is_read_is_refused(pair):
 
         def is_conj(self):
             return True
+
     with pytest.raises(BufferError, match="resolve_conj"):
         send(pair, Lazy())
+
+
+@pytest.mark.parametrize("ndim", [7, 8, 9, 12, 16, 17, 64])
+def test_buffers_of_many_dimensions(pair, ndim):
+    thing = memoryview(b"\1\2").cast("B", (1,) * (ndim - 1) + (2,))
+    t = send(pair, thing)
+    assert t.shape == thing.shape and t.tobytes() == b"\1\2"
+    a = np.frombuffer(thing, "uint8")
+    shape = (1,) * (ndim - 1) + (2,)
+    strides = (1,) * ndim
+    interface = Interface(shape=shape, typestr="|u1", data=(a.ctypes.data, False), strides=strides)
+    t = send(pair, interface)
+    assert t.shape == shape and t.tobytes() == b"\1\2"
+
+
+def test_more_dimensions_than_are_carried_are_refused(pair):
+    a = np.zeros(1, "uint8")
+    with pytest.raises((ValueError, dlx.Error), match="dimensions"):
+        send(pair, Interface(shape=(1,) * 65, typestr="|u1", data=(a.ctypes.data, False)))
+    with pytest.raises((ValueError, dlx.Error), match="dimensions"):
+        pair[0].empty((1,) * 65, "uint8")
+    assert pair[0].empty((1,) * 64, "uint8").shape == (1,) * 64
+
+
+def test_a_refused_buffer_is_released(pair):
+    refused = [memoryview(np.zeros(2, ">i4")), memoryview(np.zeros(2, [("a", "i2"), ("b", "i4")]))]
+    for thing in refused:
+        for _ in range(3):
+            with pytest.raises(BufferError):
+                pair[0].publish(thing)
+        thing.release()  # fails while somebody has the buffer

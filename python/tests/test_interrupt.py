@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What interrupts a wait: handlers of signals, and other threads that close what waits. It counts as one wait, and needs no thread."""
+"""What interrupts a wait: handlers of signals, and other threads that close what waits. It counts
+as one wait, and needs no thread.
+"""
+
 import contextlib
 import os
 import signal
 import threading
 
+import dlx
 import pytest
 from conftest import PATIENCE, until
-
-import dlx
 
 
 @contextlib.contextmanager
@@ -26,7 +28,10 @@ def alarm(handler, every=0.02):
 @pytest.fixture
 def full(c):
     """A publisher that has no room, and its subscription."""
-    with c.publisher("a", on_full="block", depth=2) as pub, c.subscribe("a", reliable=True, timeout=PATIENCE) as sub:
+    with (
+        c.publisher("a", on_full="block", depth=2) as pub,
+        c.subscribe("a", reliable=True, timeout=PATIENCE) as sub,
+    ):
         pub.publish_many([b"1", b"2"])
         yield pub, sub
 
@@ -89,6 +94,7 @@ def test_a_question_makes_no_thread(daemon):
     def look():
         seen.append(len(os.listdir("/proc/self/task")))
         daemon.send_signal(signal.SIGCONT)
+
     with dlx.connect(timeout=PATIENCE) as c:
         before = len(os.listdir("/proc/self/task"))
         daemon.send_signal(signal.SIGSTOP)
@@ -100,7 +106,9 @@ def test_a_question_makes_no_thread(daemon):
     assert seen == [before]
 
 
-def test_ctrl_c_ends_the_start_of_a_daemon_and_the_daemon(tmp_path, monkeypatch, folders, nobody_else):
+def test_ctrl_c_ends_the_start_of_a_daemon_and_the_daemon(
+    tmp_path, monkeypatch, folders, nobody_else
+):
     script = tmp_path / "script"
     script.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 1000\n")
     script.chmod(0o700)
@@ -109,9 +117,14 @@ def test_ctrl_c_ends_the_start_of_a_daemon_and_the_daemon(tmp_path, monkeypatch,
     raised = []
 
     def handler(*_):
-        if not raised and (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"):
+        if (
+            not raised
+            and (tmp_path / "pid").exists()
+            and (tmp_path / "pid").read_text().endswith("\n")
+        ):
             raised.append(True)
             raise KeyboardInterrupt
+
     with alarm(handler), pytest.raises(KeyboardInterrupt):
         dlx.connect()
     pid = (tmp_path / "pid").read_text().strip()
@@ -129,7 +142,11 @@ CLOSED = {
 
 @pytest.mark.parametrize("name", CLOSED)
 def test_what_another_thread_closes_waits_no_longer(daemon, name):
-    with dlx.connect() as c, c.publisher("a", on_full="block", depth=2) as pub, c.subscribe("a", reliable=True) as sub:
+    with (
+        dlx.connect() as c,
+        c.publisher("a", on_full="block", depth=2) as pub,
+        c.subscribe("a", reliable=True) as sub,
+    ):
         pub.publish_many([b"1", b"2"])
         handle, call = CLOSED[name](c, pub, sub)
         said = []
@@ -139,17 +156,21 @@ def test_what_another_thread_closes_waits_no_longer(daemon, name):
                 call()
             except dlx.Closed as e:
                 said.append(str(e))
-        threads = [threading.Thread(target=wait) for _ in range(3 if handle is c else 1)]  # several may wait by a connection
+
+        # several may wait by a connection
+        threads = [threading.Thread(target=wait) for _ in range(3 if handle is c else 1)]
         for thread in threads:
             thread.start()
         if handle is c:
             until(lambda: c.daemon()["n_links"] >= 1 and len(said) == 0, "waiting")
         else:
+
             def is_waiting():
                 try:
                     handle.stats()
                 except dlx.InUse:
                     return True
+
             until(is_waiting, "waiting")
         handle.close()
         for thread in threads:

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing is kept: references, memory of Python, file descriptors and maps stay as they are over many rounds."""
+"""Nothing is kept: references, memory of Python, file descriptors and maps stay as they are over
+many rounds.
+"""
+
 import ctypes
 import gc
 import sys
 
+import dlx
 import numpy as np
 import pytest
 from conftest import PATIENCE, count_fds, count_maps
-
-import dlx
 
 ROUNDS = 200
 
@@ -22,22 +24,71 @@ def round_trip(c, pub, sub):
     msg = sub.take()
     t = msg[0]
     capsule = t.__dlpack__(max_version=(1, 0))
-    np.asarray(msg), t.tobytes(), t.copy(), t.shape, t.strides, t.dtype, repr(t), t.__array_interface__, memoryview(t), capsule
-    np.from_dlpack(t.as_legacy()), t.__dlpack__(max_version=(1, 0), copy=True), t.__dlpack__(copy=True), t.__reduce__()
+    (
+        np.asarray(msg),
+        t.tobytes(),
+        t.copy(),
+        t.shape,
+        t.strides,
+        t.dtype,
+        repr(t),
+        t.__array_interface__,
+        memoryview(t),
+        capsule,
+    )
+    (
+        np.from_dlpack(t.as_legacy()),
+        t.__dlpack__(max_version=(1, 0), copy=True),
+        t.__dlpack__(copy=True),
+        t.__reduce__(),
+    )
     with sub.take() as msg:
-        list(msg), list(msg.items()), msg.tensors, msg.names, msg.meta, msg.meta_bytes, msg.private("a"), "a" in msg, dict(msg), repr(msg), msg.topic
+        (
+            list(msg),
+            list(msg.items()),
+            msg.tensors,
+            msg.names,
+            msg.meta,
+            msg.meta_bytes,
+            msg.private("a"),
+            "a" in msg,
+            dict(msg),
+            repr(msg),
+            msg.topic,
+        )
         pub.publish(msg)
-        for bad in (lambda: msg["x"], lambda: msg[9], lambda: np.from_dlpack(msg), lambda: msg.__dlpack__(stream=3),
-                    lambda: pub.publish({"a": {"b": 3}}), lambda: pub.publish(object()), lambda: pub.publish(b"x", strict=True),
-                    lambda: pub.publish(b"x", nope=1), lambda: pub.empty("x"), lambda: pub.empty(1, "x"),
-                    lambda: pub.publish(np.zeros(2, ">f4")), lambda: c.publisher("//"), lambda: c.subscribe("//"),
-                    lambda: c.get("nothing", 0), lambda: c.links(1)):
+        for bad in (
+            lambda: msg["x"],
+            lambda: msg[9],
+            lambda: np.from_dlpack(msg),
+            lambda: msg.__dlpack__(stream=3),
+            lambda: pub.publish({"a": {"b": 3}}),
+            lambda: pub.publish(object()),
+            lambda: pub.publish(b"x", strict=True),
+            lambda: pub.publish(b"x", nope=1),
+            lambda: pub.empty("x"),
+            lambda: pub.empty(1, "x"),
+            lambda: pub.publish(np.zeros(2, ">f4")),
+            lambda: c.publisher("//"),
+            lambda: c.subscribe("//"),
+            lambda: c.get("nothing", 0),
+            lambda: c.links(1),
+        ):
             with pytest.raises(Exception):
                 bad()
     sub.take(), sub.take()
     pub.publish({"x": {"y": [np.ones(3), 1]}, "n": None}, meta={"k": (b"1",)})
     msg = sub.take()
-    dict(msg), msg["x"], msg["n"], msg.get("z"), len(msg), msg.meta, pub.publish(msg, meta=b"{}"), sub.take().meta
+    (
+        dict(msg),
+        msg["x"],
+        msg["n"],
+        msg.get("z"),
+        len(msg),
+        msg.meta,
+        pub.publish(msg, meta=b"{}"),
+        sub.take().meta,
+    )
     for bad in ({"x": {1: b"1", "a": b"2"}}, {"x": {"y": object()}}, {"x": [b"1", {"": 1}]}):
         with pytest.raises(Exception):
             pub.publish(bad)
@@ -55,17 +106,28 @@ def round_trip(c, pub, sub):
 
 
 class Mallinfo(ctypes.Structure):
-    _fields_ = [(x, ctypes.c_size_t) for x in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
+    _fields_ = [
+        (x, ctypes.c_size_t)
+        for x in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks "
+        "keepcost".split()
+    ]
 
 
 def count_all(*handles):
-    """What must not grow: references, then descriptors and maps; and what may a little: blocks of Python, bytes of malloc."""
+    """What must not grow: references, then descriptors and maps; and what may a little: blocks of
+    Python, bytes of malloc.
+    """
     libc = ctypes.CDLL(None)
     libc.mallinfo2.restype = Mallinfo
     gc.collect()
     info = libc.mallinfo2()
-    return ([sys.getrefcount(x) for x in (*handles, dlx.Tensor, dlx.Message, dlx.Report)], count_fds(), count_maps(),
-            sys.getallocatedblocks(), info.uordblks + info.hblkhd)
+    return (
+        [sys.getrefcount(x) for x in (*handles, dlx.Tensor, dlx.Message, dlx.Report)],
+        count_fds(),
+        count_maps(),
+        sys.getallocatedblocks(),
+        info.uordblks + info.hblkhd,
+    )
 
 
 def test_nothing_is_kept(c):
@@ -87,9 +149,15 @@ def test_nothing_is_kept(c):
 
 def test_handles_that_come_and_go_leave_nothing(daemon):
     def use():
-        with dlx.connect() as c, c.publisher("a", retain=1, retain_for="latched") as pub, c.subscribe("a/*"), c.subscribe("a") as sub:
+        with (
+            dlx.connect() as c,
+            c.publisher("a", retain=1, retain_for="latched") as pub,
+            c.subscribe("a/*"),
+            c.subscribe("a") as sub,
+        ):
             pub.publish(b"x")
             sub.take(PATIENCE), c.get("a", PATIENCE)
+
     for _ in range(3):
         use()
     before, connection = count_fds(), sys.getrefcount(dlx.Connection)
@@ -97,5 +165,10 @@ def test_handles_that_come_and_go_leave_nothing(daemon):
     for _ in range(30):
         use()
     gc.collect()
-    # Fewer than one for each time: the C library keeps a stack or two, and heaps, of the threads that connect.
-    assert before == count_fds() and sys.getrefcount(dlx.Connection) < connection + 10 and count_maps() < maps + 20
+    # Fewer than one for each time: the C library keeps a stack or two, and heaps, of the threads
+    # that connect.
+    assert (
+        before == count_fds()
+        and sys.getrefcount(dlx.Connection) < connection + 10
+        and count_maps() < maps + 20
+    )

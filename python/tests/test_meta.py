@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metadata that JSON does not have, and metadata of publishers who write what they like."""
+
 import pytest
 
 

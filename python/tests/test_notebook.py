@@ -1,23 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a program or notebook is shown: tables of messages and tensors, warnings of copies."""
+
 import gc
 import warnings
 
+import dlx
 import numpy as np
 import pytest
 from conftest import PATIENCE
 
-import dlx
-
 
 def test_the_table_of_a_message_shows_names_types_and_shapes_and_holds_nothing(pair):
     pub, sub = pair
-    pub.publish({"rgb": np.zeros((480, 640, 3), "uint8"), "<b>": np.float64(1), "half": np.zeros((0, 2), "float16")})
+    pub.publish(
+        {
+            "rgb": np.zeros((480, 640, 3), "uint8"),
+            "<b>": np.float64(1),
+            "half": np.zeros((0, 2), "float16"),
+        }
+    )
     msg = sub.take()
     html = msg._repr_html_()
-    for words in ("dlx.NamedMessage topic=cam/front seq=1", "<td>rgb</td><td>uint8</td><td>480 x 640 x 3</td><td>900.0 KiB</td>",
-                  "<td>&lt;b&gt;</td><td>float64</td><td>scalar</td><td>8 B</td>",
-                  "<td>half</td><td>float16</td><td>0 x 2</td><td>0 B</td>"):
+    for words in (
+        "dlx.NamedMessage topic=cam/front seq=1",
+        "<td>rgb</td><td>uint8</td><td>480 x 640 x 3</td><td>900.0 KiB</td>",
+        "<td>&lt;b&gt;</td><td>float64</td><td>scalar</td><td>8 B</td>",
+        "<td>half</td><td>float16</td><td>0 x 2</td><td>0 B</td>",
+    ):
         assert words in html, html
     msg.release()
     gc.collect()
@@ -28,7 +37,9 @@ def test_the_table_of_a_message_shows_names_types_and_shapes_and_holds_nothing(p
 def test_the_table_of_a_tensor(pair):
     pub, sub = pair
     x = pub.zeros((2, 3), "int16")
-    assert "<td></td><td>int16</td><td>2 x 3</td><td>12 B</td>" in x._repr_html_() and not x.published
+    assert (
+        "<td></td><td>int16</td><td>2 x 3</td><td>12 B</td>" in x._repr_html_() and not x.published
+    )
     assert not pub.publish(x, strict=True).copied  # the table is nothing that was made of it
     assert x._repr_html_() == "<div>dlx.Tensor, published</div>"
     with sub.take() as msg:
@@ -51,7 +62,11 @@ def copies(pub, publish):
         warnings.simplefilter("always")
         for _ in range(3):
             publish(pub)
-    return [str(w.message) for w in told if issubclass(w.category, RuntimeWarning) and w.filename == __file__]
+    return [
+        str(w.message)
+        for w in told
+        if issubclass(w.category, RuntimeWarning) and w.filename == __file__
+    ]
 
 
 def publish_live(pub):
@@ -80,11 +95,19 @@ def test_a_copy_because_of_a_live_array_is_told_once_a_publisher(c, publish):
     for topic in ("a", "b"):
         with c.publisher(topic) as pub:
             told = copies(pub, publish)
-            assert len(told) == 1 and told[0].startswith(f"topic {topic}: tensor 0 is copied, since 1 array(s)") and "(del)" in told[0]
+            assert (
+                len(told) == 1
+                and told[0].startswith(f"topic {topic}: tensor 0 is copied, since 1 array(s)")
+                and "(del)" in told[0]
+            )
 
 
 def test_what_the_caller_could_not_avoid_is_not_told(c):
-    with c.publisher("a") as pub, c.publisher("b") as other, c.subscribe("b", timeout=PATIENCE) as sub:
+    with (
+        c.publisher("a") as pub,
+        c.publisher("b") as other,
+        c.subscribe("b", timeout=PATIENCE) as sub,
+    ):
         assert copies(pub, publish_dead) == []
         assert copies(pub, lambda pub: pub.publish(np.zeros(3))) == []
         assert copies(pub, lambda pub: pub.publish(other.zeros(3))) == []

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects that raise, recurse or answer nonsense where dlx asks them: an exception each, and nothing is swallowed that is not ours."""
+"""Objects that raise, recurse or answer nonsense where dlx asks them: an exception each, and
+nothing is swallowed that is not ours.
+"""
+
 import ctypes
 import os
 
-import pytest
-
 import dlx
+import pytest
 
 
 def test_errors_show_names_that_are_no_utf8(pair):
@@ -32,7 +34,9 @@ def test_a_dtype_whose_name_is_itself_is_none(pair):
 
 
 class Interrupted:
-    """A sequence, and has what `others` are; Ctrl-C comes when `name` is looked for, the first `after` times excepted."""
+    """A sequence, and has what `others` are; Ctrl-C comes when `name` is looked for, the first
+    `after` times excepted.
+    """
 
     def __init__(self, name, after=0, **others):
         self.__dict__.update(others, interrupts=name, after=after)
@@ -52,11 +56,27 @@ def interface(typestr):
     return {"shape": (1,), "typestr": typestr, "data": (0, True), "version": 3}
 
 
-@pytest.mark.parametrize("thing", [
-    Interrupted("__dlpack__"), Interrupted("items"), Interrupted("keys", items=None), Interrupted("__cuda_array_interface__"),
-    Interrupted("__array_interface__"), Interrupted("dtype", 1, __array_interface__=interface("|V2")),
-    Interrupted("", dtype=Interrupted("name", 1), __array_interface__=interface("|V2"))],
-    ids=["__dlpack__", "items", "keys", "__cuda_array_interface__", "__array_interface__", "dtype", "dtype.name"])
+@pytest.mark.parametrize(
+    "thing",
+    [
+        Interrupted("__dlpack__"),
+        Interrupted("items"),
+        Interrupted("keys", items=None),
+        Interrupted("__cuda_array_interface__"),
+        Interrupted("__array_interface__"),
+        Interrupted("dtype", 1, __array_interface__=interface("|V2")),
+        Interrupted("", dtype=Interrupted("name", 1), __array_interface__=interface("|V2")),
+    ],
+    ids=[
+        "__dlpack__",
+        "items",
+        "keys",
+        "__cuda_array_interface__",
+        "__array_interface__",
+        "dtype",
+        "dtype.name",
+    ],
+)
 def test_ctrl_c_in_what_an_object_answers_is_not_swallowed(pair, thing):
     with pytest.raises(KeyboardInterrupt):
         pair[0].publish(thing)
@@ -67,6 +87,7 @@ def test_ctrl_c_while_a_dtype_is_asked_is_not_swallowed(pair, name):
     class Type(Interrupted):
         def __str__(self):
             return self.__getattr__("__str__")
+
     with pytest.raises(KeyboardInterrupt):
         pair[0].empty(1, Type(name))
 
@@ -84,12 +105,15 @@ def test_ctrl_c_while_a_buffer_is_asked_whether_it_is_a_time_is_not_swallowed(pa
         pair[0].publish(Time())
 
 
-@pytest.mark.parametrize("item", [3, "ab", (), ("a",), ("a", b"1", b"2"), ["a", b"1"], None], ids=repr)
+@pytest.mark.parametrize(
+    "item", [3, "ab", (), ("a",), ("a", b"1", b"2"), ["a", b"1"], None], ids=repr
+)
 @pytest.mark.parametrize("use", ["publish", "empty_like"])
 def test_items_that_are_no_pairs_are_refused(pair, use, item):
     class Odd(dict):
         def items(self):
             return [("b", b"2"), item]
+
     with pytest.raises(TypeError, match="pairs"):
         getattr(pair[0], use)(Odd(a=b"1"))
 
@@ -98,6 +122,7 @@ def test_items_that_raise_are_heard(pair):
     class Odd(dict):
         def items(self):
             raise LookupError("odd")
+
     for use in (pair[0].publish, pair[0].empty_like):
         with pytest.raises(LookupError, match="odd"):
             use(Odd(a=b"1"))

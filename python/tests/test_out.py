@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Anything out: DLPack of both kinds, the C exchange API, the buffer protocol, __array_interface__, pickles."""
+"""Anything out: DLPack of both kinds, the C exchange API, the buffer protocol, __array_interface__,
+pickles.
+"""
+
 import ctypes
 import gc
 
+import dlx
 import numpy as np
 import pytest
 from conftest import PATIENCE
-
-import dlx
 from dlx._dlx import tensor_from_bytes
 
 api = ctypes.pythonapi
@@ -17,14 +19,27 @@ api.PyCapsule_GetPointer.restype = ctypes.c_void_p
 
 
 class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8),
-                ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
-                ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
 
 
 class Versioned(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint32 * 2), ("manager_ctx", ctypes.c_void_p),
-                ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)), ("flags", ctypes.c_uint64), ("t", Tensor)]
+    _fields_ = [
+        ("version", ctypes.c_uint32 * 2),
+        ("manager_ctx", ctypes.c_void_p),
+        ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
+        ("flags", ctypes.c_uint64),
+        ("t", Tensor),
+    ]
 
 
 def look(capsule):
@@ -45,7 +60,12 @@ def test_the_versioned_capsule_follows_the_rules(received):
         capsule = thing.__dlpack__(max_version=(1, 0))
         m = look(capsule)
         assert list(m.version) == [1, 0] and m.flags == flags and list(m.t.device) == [1, 0]
-        assert m.t.byte_offset == 0 and m.t.data % 256 == 0 and m.t.shape[:2] == [2, 3] and m.t.strides[:2] == [3, 1]
+        assert (
+            m.t.byte_offset == 0
+            and m.t.data % 256 == 0
+            and m.t.shape[:2] == [2, 3]
+            and m.t.strides[:2] == [3, 1]
+        )
         assert (m.t.code, m.t.bits, m.t.lanes, m.t.ndim) == (2, 32, 1, 2)
         assert thing.__dlpack_device__() == (1, 0)
 
@@ -57,26 +77,36 @@ def test_versions_are_the_first_that_has_the_flags(pair):
         pub.publish(padded)
         msg = sub.take()
         for thing in (padded, padded.copy(), msg, msg[0], msg.private(0), dlx.tensor(padded)):
-            assert list(look(capsule := thing.__dlpack__(max_version=(1, 0))).version) == [1, 1], thing
+            assert list(look(capsule := thing.__dlpack__(max_version=(1, 0))).version) == [1, 1], (
+                thing
+            )
             del capsule
 
 
 def test_copies_are_private_and_say_so(received):
     for thing in (received, received[0]):
-        first, copy = thing.__dlpack__(max_version=(1, 3)), thing.__dlpack__(max_version=(1, 3), copy=True)
+        first, copy = (
+            thing.__dlpack__(max_version=(1, 3)),
+            thing.__dlpack__(max_version=(1, 3), copy=True),
+        )
         shared = look(first)
         m = look(copy)
         assert m.flags == 2 and m.t.data != shared.t.data
         ctypes.c_float.from_address(m.t.data).value = 9
         second = thing.__dlpack__(max_version=(1, 0), copy=False)
-        assert look(second).t.data == shared.t.data and api.PyCapsule_IsValid(thing.__dlpack__(copy=True), b"dltensor")
+        assert look(second).t.data == shared.t.data and api.PyCapsule_IsValid(
+            thing.__dlpack__(copy=True), b"dltensor"
+        )
     assert np.asarray(received)[0, 0] == 0
 
 
 def test_read_only_is_not_given_to_the_dlpack_of_before(received):
     for thing in (received, received[0]):
         for version in (None, (0, 8)):
-            with pytest.raises(BufferError, match=r"asked for DLPack before 1.0, .*: pass msg.as_legacy\(\) or t.as_legacy\(\)"):
+            with pytest.raises(
+                BufferError,
+                match=r"asked for DLPack before 1.0, .*: pass msg.as_legacy\(\) or t.as_legacy\(\)",
+            ):
                 thing.__dlpack__(max_version=version)
     for thing in (received, received[0]):
         assert api.PyCapsule_IsValid(thing.as_legacy().__dlpack__(), b"dltensor")
@@ -85,9 +115,18 @@ def test_read_only_is_not_given_to_the_dlpack_of_before(received):
     assert np.array_equal(a, np.arange(6, dtype=np.float32).reshape(2, 3))
 
 
-@pytest.mark.parametrize("kwargs, error", [({"stream": 1}, BufferError), ({"dl_device": (2, 0)}, BufferError),
-                                           ({"dl_device": (1, 1)}, BufferError), ({"stream": -1}, BufferError), ({"nope": 1}, TypeError),
-                                           ({"max_version": 1}, TypeError), ({"dl_device": (1,)}, TypeError)])
+@pytest.mark.parametrize(
+    "kwargs, error",
+    [
+        ({"stream": 1}, BufferError),
+        ({"dl_device": (2, 0)}, BufferError),
+        ({"dl_device": (1, 1)}, BufferError),
+        ({"stream": -1}, BufferError),
+        ({"nope": 1}, TypeError),
+        ({"max_version": 1}, TypeError),
+        ({"dl_device": (1,)}, TypeError),
+    ],
+)
 def test_what_memory_of_the_cpu_cannot_do_is_refused(received, kwargs, error):
     for thing in (received, received[0]):
         with pytest.raises(error):
@@ -99,8 +138,13 @@ def test_a_message_of_more_tensors_asks_which(pair):
     pub, sub = pair
     pub.publish([b"a", b"b"])
     msg = sub.take()
-    for use in (lambda: msg.__dlpack__(max_version=(1, 0)), lambda: memoryview(msg), lambda: np.from_dlpack(msg),
-                lambda: np.asarray(msg), lambda: np.add(msg, 1)):
+    for use in (
+        lambda: msg.__dlpack__(max_version=(1, 0)),
+        lambda: memoryview(msg),
+        lambda: np.from_dlpack(msg),
+        lambda: np.asarray(msg),
+        lambda: np.add(msg, 1),
+    ):
         with pytest.raises(BufferError, match="2 tensors"):
             use()
     msg.release()
@@ -111,7 +155,13 @@ def test_a_message_of_more_tensors_asks_which(pair):
 def test_the_buffer_protocol_is_read_only(received):
     for thing in (received, received[0]):
         view = memoryview(thing)
-        assert view.readonly and view.format == "f" and view.shape == (2, 3) and view.strides == (12, 4) and view.nbytes == 24
+        assert (
+            view.readonly
+            and view.format == "f"
+            and view.shape == (2, 3)
+            and view.strides == (12, 4)
+            and view.nbytes == 24
+        )
         with pytest.raises(TypeError):
             view[0, 0] = 1
         with pytest.raises((BufferError, TypeError)):
@@ -132,6 +182,7 @@ def test_types_without_a_format_have_numpy_or_a_clear_no(pair):
     msg = sub.take()
     try:
         import ml_dtypes
+
         assert np.asarray(x).dtype == np.asarray(msg).dtype == ml_dtypes.bfloat16
     except ImportError:
         for thing in (x, msg):
@@ -142,7 +193,13 @@ def test_types_without_a_format_have_numpy_or_a_clear_no(pair):
 def test_the_array_interface(received):
     interface = received[0].__array_interface__
     address = np.asarray(received).ctypes.data
-    assert interface == {"typestr": "<f4", "shape": (2, 3), "strides": (12, 4), "data": (address, True), "version": 3}
+    assert interface == {
+        "typestr": "<f4",
+        "shape": (2, 3),
+        "strides": (12, 4),
+        "data": (address, True),
+        "version": 3,
+    }
 
 
 def test_numpy_conversions(received):
@@ -153,14 +210,33 @@ def test_numpy_conversions(received):
 
 
 class Api(ctypes.Structure):
-    TO = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(Versioned), ctypes.POINTER(ctypes.py_object))
-    FROM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.POINTER(Versioned)))
+    TO = ctypes.PYFUNCTYPE(
+        ctypes.c_int, ctypes.POINTER(Versioned), ctypes.POINTER(ctypes.py_object)
+    )
+    FROM = ctypes.PYFUNCTYPE(
+        ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.POINTER(Versioned))
+    )
     LOOK = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Tensor))
     SET_ERROR = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
-    ALLOC = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Tensor), ctypes.POINTER(ctypes.POINTER(Versioned)), ctypes.c_void_p, SET_ERROR)
-    STREAM = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
-    _fields_ = [("version", ctypes.c_uint32 * 2), ("prev", ctypes.c_void_p), ("alloc", ALLOC), ("from_object", FROM),
-                ("to_object", TO), ("look", LOOK), ("stream", STREAM)]
+    ALLOC = ctypes.CFUNCTYPE(
+        ctypes.c_int,
+        ctypes.POINTER(Tensor),
+        ctypes.POINTER(ctypes.POINTER(Versioned)),
+        ctypes.c_void_p,
+        SET_ERROR,
+    )
+    STREAM = ctypes.CFUNCTYPE(
+        ctypes.c_int, ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p)
+    )
+    _fields_ = [
+        ("version", ctypes.c_uint32 * 2),
+        ("prev", ctypes.c_void_p),
+        ("alloc", ALLOC),
+        ("from_object", FROM),
+        ("to_object", TO),
+        ("look", LOOK),
+        ("stream", STREAM),
+    ]
 
 
 @pytest.fixture
@@ -197,7 +273,10 @@ def test_the_exchange_api_allocates(exchange):
     assert exchange.to_object(out, ctypes.byref(back)) == 0
     assert back.value.shape == (3, 5) and back.value.dtype == "float64" and not back.value.readonly
     prototype.device[0] = 2
-    assert exchange.alloc(ctypes.byref(prototype), ctypes.byref(out), None, report) == -1 and said[0][0] == b"BufferError"
+    assert (
+        exchange.alloc(ctypes.byref(prototype), ctypes.byref(out), None, report) == -1
+        and said[0][0] == b"BufferError"
+    )
 
 
 def test_memory_stays_as_long_as_what_was_made_of_it(daemon):
@@ -208,7 +287,9 @@ def test_memory_stays_as_long_as_what_was_made_of_it(daemon):
     for i in range(12):
         pub.publish(np.full(1000, i))
         msg = sub.take()
-        arrays.append([np.asarray(msg[0]), memoryview(msg), msg[0].__dlpack__(max_version=(1, 0))][i % 3])
+        arrays.append(
+            [np.asarray(msg[0]), memoryview(msg), msg[0].__dlpack__(max_version=(1, 0))][i % 3]
+        )
         del msg
     assert sub.stats()["n_held"] == 12
     pub.close(), sub.close(), c.close()

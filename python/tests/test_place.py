@@ -1,27 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which daemon is found, where one of them refuses this user: with a /run of the test's own, so it needs root."""
+"""Which daemon is found, where one of them refuses this user: with a /run of the test's own, so it
+needs root.
+"""
+
 import os
 import pathlib
 import subprocess
 import sys
 
-import pytest
-
 import dlx
+import pytest
 from conftest import DAEMON, PATIENCE
 
 SOMEBODY = 61234
 
-# In a mount namespace: the runtime folder has a daemon that serves root only, /run/dlpackd one that serves everybody named.
+# In a mount namespace: the runtime folder has a daemon that serves root only, /run/dlpackd one that
+# serves everybody named.
 STORY = f"""
-import os, shutil, subprocess, warnings
+import atexit, os, shutil, subprocess, warnings
 import dlx
 os.mkdir("/run/user", 0o755)
 os.mkdir("/run/dlpackd", 0o755)
 
 def start(socket, *options):
     ready, theirs = os.pipe()
-    process = subprocess.Popen([{DAEMON!r}, "--socket", socket, "--ready-fd", str(theirs), *options], pass_fds=[theirs])
+    process = subprocess.Popen([{DAEMON!r}, "--socket", socket, "--ready-fd", str(theirs),
+                                *options], pass_fds=[theirs])
+    atexit.register(process.kill)  # also when something below fails
     os.close(theirs)
     while not (said := os.read(ready, 100)).endswith(b"READY=1\\n"):
         assert said
@@ -52,7 +57,8 @@ if pid == 0:
     except RuntimeWarning:
         pass
     env = {{**os.environ, "LD_LIBRARY_PATH": "/run"}}
-    lines = subprocess.run(["/run/dlxctl", "info"], env=env, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    lines = subprocess.run(["/run/dlxctl", "info"], env=env, stdout=subprocess.PIPE, text=True,
+                           check=True).stdout.splitlines()
     assert lines[0] == "passed over    " + info["passed_over"], lines
     assert "found          in /run/dlpackd" in lines, lines
     os._exit(0)
@@ -71,6 +77,18 @@ def test_a_daemon_that_refuses_is_passed_over_with_a_warning(monkeypatch):
     for name in "DLX_SOCKET", "DLX_AUTOSPAWN":
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("BUILD", str(pathlib.Path(dlx.__file__).parents[2]))
-    subprocess.run(["unshare", "--mount", "--propagation", "private", "sh", "-c",
-                    'mount -t tmpfs -o mode=755 tmpfs /run && exec "$0" -c "$1"', sys.executable, STORY],
-                   check=True, timeout=PATIENCE)
+    subprocess.run(
+        [
+            "unshare",
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            'mount -t tmpfs -o mode=755 tmpfs /run && exec "$0" -c "$1"',
+            sys.executable,
+            STORY,
+        ],
+        check=True,
+        timeout=PATIENCE,
+    )

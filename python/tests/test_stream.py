@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishers, subscriptions and messages: what docs/PYTHON.md promises, in one process and across two."""
+"""Publishers, subscriptions and messages: what docs/PYTHON.md promises, in one process and across
+two.
+"""
+
 import gc
 import os
-import pathlib
-import re
 import threading
 import time
 
+import dlx
 import numpy as np
 import pytest
 from conftest import PATIENCE, until
-
-import dlx
 
 
 def test_a_tensor_in_shared_memory_is_passed_without_a_copy(pair):
@@ -19,7 +19,12 @@ def test_a_tensor_in_shared_memory_is_passed_without_a_copy(pair):
     x = pub.empty((3, 4), "uint8")
     np.asarray(x)[:] = 7
     report = pub.publish(x)
-    assert report == (1, False, 0, 0, 1) and report.seq == 1 and not report.copied and report.subscribers == 1
+    assert (
+        report == (1, False, 0, 0, 1)
+        and report.seq == 1
+        and not report.copied
+        and report.subscribers == 1
+    )
     assert x.published and repr(x) == "<dlx.Tensor, published>"
     with pytest.raises(ValueError, match="was published"):
         x.shape
@@ -27,7 +32,14 @@ def test_a_tensor_in_shared_memory_is_passed_without_a_copy(pair):
         assert (msg.topic, msg.seq, msg.gap, len(msg), msg.meta) == ("cam/front", 1, 0, 1, None)
         assert abs(msg.monotonic_ns - time.monotonic_ns()) < PATIENCE * 1e9
         y = msg[0]
-    assert msg.released and (y.shape, y.strides, y.dtype, y.ndim, y.nbytes, y.itemsize) == ((3, 4), (4, 1), "uint8", 2, 12, 1)
+    assert msg.released and (y.shape, y.strides, y.dtype, y.ndim, y.nbytes, y.itemsize) == (
+        (3, 4),
+        (4, 1),
+        "uint8",
+        2,
+        12,
+        1,
+    )
     assert y.readonly and not y.copied and (np.asarray(y) == 7).all()
     with pytest.raises(dlx.Closed):
         msg[0]
@@ -47,7 +59,11 @@ def test_what_was_made_of_a_tensor_has_it_copied_and_strict_refuses(pair):
     del a
     assert not pub.publish(x, strict=True).copied and x.published
     assert (np.asarray(sub.take()) == 9).all()
-    with pytest.raises(dlx.WouldCopy, match=r"is not the dlx.Tensor that empty\(\) of this publisher returned.* which strict=True forbids"):
+    with pytest.raises(
+        dlx.WouldCopy,
+        match=r"is not the dlx.Tensor that empty\(\) of this publisher returned.* which "
+        r"strict=True forbids",
+    ):
         pub.publish(b"abc", strict=True)
 
 
@@ -63,7 +79,9 @@ def test_a_look_at_a_tensor_does_not_have_it_copied(pair):
     y = pub.zeros(5, "int32")
     pub.publish(y, share=True)
     assert hasattr(y, "__array_interface__")  # it is read-only
-    assert hasattr(sub.take()[0], "__array_interface__") and hasattr(dlx.tensor(b"x"), "__array_interface__")
+    assert hasattr(sub.take()[0], "__array_interface__") and hasattr(
+        dlx.tensor(b"x"), "__array_interface__"
+    )
 
 
 def test_share_keeps_the_tensor_and_publishes_it_again_without_a_copy(pair):
@@ -89,18 +107,37 @@ def test_tensors_of_another_publisher_and_received_ones_are_copied(c, pair):
         with c.subscribe("other", timeout=PATIENCE) as s:
             assert other.publish(msg).n_copied == 2 and other.publish(msg["a"]).copied
             again = s.take()
-            assert list(again) == ["a", "b"] and again.meta == {"k": [1]} and again["b"].tobytes() == b"34"
+            assert (
+                list(again) == ["a", "b"]
+                and again.meta == {"k": [1]}
+                and again["b"].tobytes() == b"34"
+            )
 
 
 def test_sets_have_names_metadata_and_an_order(pair):
     pub, sub = pair
-    report = pub.publish({"rgb": np.ones((2, 2), np.uint8), "boxes": [] or np.zeros((0, 4))}, meta={"t": np.float64(1.5)})
+    report = pub.publish(
+        {"rgb": np.ones((2, 2), np.uint8), "boxes": [] or np.zeros((0, 4))},
+        meta={"t": np.float64(1.5)},
+    )
     assert report.n_copied == 2
     msg = sub.take()
-    assert not any(t.copied for t in msg.values())  # the report says so, and the receiver need not know
-    assert list(msg.keys()) == list(msg) == msg.names == ["rgb", "boxes"] and "rgb" in msg and "x" not in msg and 0 not in msg
-    assert msg.meta == {"t": 1.5} and msg.meta_bytes == b'{"t":1.5}' and msg["boxes"].shape == (0, 4)
-    assert {k: v.shape for k, v in dict(msg).items()} == {"rgb": (2, 2), "boxes": (0, 4)} == {k: v.shape for k, v in msg.items()}
+    # the report says so, and the receiver need not know
+    assert not any(t.copied for t in msg.values())
+    assert (
+        list(msg.keys()) == list(msg) == msg.names == ["rgb", "boxes"]
+        and "rgb" in msg
+        and "x" not in msg
+        and 0 not in msg
+    )
+    assert (
+        msg.meta == {"t": 1.5} and msg.meta_bytes == b'{"t":1.5}' and msg["boxes"].shape == (0, 4)
+    )
+    assert (
+        {k: v.shape for k, v in dict(msg).items()}
+        == {"rgb": (2, 2), "boxes": (0, 4)}
+        == {k: v.shape for k, v in msg.items()}
+    )
     assert [t.dtype for t in msg.values()] == ["uint8", "float64"] and msg[-1].dtype == "float64"
     with pytest.raises(KeyError, match='has no tensor "nope"') as e:
         msg["nope"]
@@ -109,7 +146,11 @@ def test_sets_have_names_metadata_and_an_order(pair):
         msg[2]
     pub.publish([b"a", b"b"], meta=b"\x00raw")
     msg = sub.take()
-    assert msg.names == [None, None] and [t.tobytes() for t in msg] == [b"a", b"b"] and msg.meta == b"\x00raw"
+    assert (
+        msg.names == [None, None]
+        and [t.tobytes() for t in msg] == [b"a", b"b"]
+        and msg.meta == b"\x00raw"
+    )
 
 
 def test_names_go_on_as_they_came(pair):
@@ -133,7 +174,11 @@ def test_names_that_are_no_utf8_are_found_by_their_keys(pair):
     pub.publish({name: b"1", "": b"2", "b": b"3"})
     for _ in range(2):
         msg = sub.take()
-        assert list(msg) == [name, 1, "b"] and msg[name].tobytes() == b"1" and list(dict(msg)) == list(msg)
+        assert (
+            list(msg) == [name, 1, "b"]
+            and msg[name].tobytes() == b"1"
+            and list(dict(msg)) == list(msg)
+        )
         assert all(key in msg for key in msg.keys())
         assert not any(key in msg for key in (0, 2, 3, -1, 2**70, "c", "b\0", "\ud800", None, b"b"))
         pub.publish(msg)
@@ -165,17 +210,44 @@ def test_a_set_is_refused_as_a_whole_and_says_which_tensor(pair):
 
 def test_like_and_dtypes(pair):
     pub, _ = pair
-    assert (t := pub.empty_like(np.zeros((2, 3), np.complex64))).shape == (2, 3) and t.dtype == "complex64"
+    assert (t := pub.empty_like(np.zeros((2, 3), np.complex64))).shape == (
+        2,
+        3,
+    ) and t.dtype == "complex64"
     many = pub.empty_like({"a": np.zeros(3, "f2"), "b": b"xyz"})
-    assert {k: (t.shape, t.dtype) for k, t in many.items()} == {"a": ((3,), "float16"), "b": ((3,), "uint8")}
+    assert {k: (t.shape, t.dtype) for k, t in many.items()} == {
+        "a": ((3,), "float16"),
+        "b": ((3,), "uint8"),
+    }
     assert not pub.publish(many).copied and many["a"].published
-    for given, name in [("uint8", "uint8"), ("bfloat16", "bfloat16"), ("f4", "float32"), ("<f8", "float64"), (bool, "bool"),
-                        (int, "int64"), (float, "float64"), (complex, "complex128"), (np.int16, "int16"),
-                        ("float", "float64"), ("int", "int64"), ("complex", "complex128"), ("single", "float32"), ("d", "float64"),
-                        ("complex32", "complex32"), ("int1", "int1"), ("complex64x2", "complex64x2"), ("torch.float32", "float32"),
-                        ("torch.float4_e2m1fn_x2", "float4_e2m1fnx2"), (np.dtype("<i8"), "int64"), (np.dtype("|u1"), "uint8"),
-                        (np.dtype("u4"), "uint32"), ("float8_e4m3fn", "float8_e4m3fn"), ("int4", "int4"),
-                        ("float32x4", "float32x4"), ("77:8:1", "77:8:1")]:
+    for given, name in [
+        ("uint8", "uint8"),
+        ("bfloat16", "bfloat16"),
+        ("f4", "float32"),
+        ("<f8", "float64"),
+        (bool, "bool"),
+        (int, "int64"),
+        (float, "float64"),
+        (complex, "complex128"),
+        (np.int16, "int16"),
+        ("float", "float64"),
+        ("int", "int64"),
+        ("complex", "complex128"),
+        ("single", "float32"),
+        ("d", "float64"),
+        ("complex32", "complex32"),
+        ("int1", "int1"),
+        ("complex64x2", "complex64x2"),
+        ("torch.float32", "float32"),
+        ("torch.float4_e2m1fn_x2", "float4_e2m1fnx2"),
+        (np.dtype("<i8"), "int64"),
+        (np.dtype("|u1"), "uint8"),
+        (np.dtype("u4"), "uint32"),
+        ("float8_e4m3fn", "float8_e4m3fn"),
+        ("int4", "int4"),
+        ("float32x4", "float32x4"),
+        ("77:8:1", "77:8:1"),
+    ]:
         assert pub.empty((), given).dtype == name
     for bad in (">f4", "object", object, "uint7", None, "float32x0", "", "x4", "torch.float"):
         with pytest.raises(TypeError, match="no data type"):
@@ -211,7 +283,9 @@ def test_loops_end_when_the_last_publisher_leaves_or_raise_a_timeout(c, peer):
             sub.take(timeout=0)
 
 
-@pytest.mark.parametrize("use", [lambda msg, key: msg[key], lambda msg, key: msg.private(key)], ids=["item", "private"])
+@pytest.mark.parametrize(
+    "use", [lambda msg, key: msg[key], lambda msg, key: msg.private(key)], ids=["item", "private"]
+)
 def test_a_message_that_its_own_key_releases_is_closed(pair, use):
     pub, sub = pair
 
@@ -219,6 +293,7 @@ def test_a_message_that_its_own_key_releases_is_closed(pair, use):
         def __index__(self):
             msg.release()
             return 0
+
     for data in (b"small", bytes(1 << 20)):
         pub.publish([data] * 8)
         msg = sub.take()
@@ -226,8 +301,16 @@ def test_a_message_that_its_own_key_releases_is_closed(pair, use):
             use(msg, Key())
 
 
-@pytest.mark.parametrize("use", [lambda msg, pub: msg.tensors, lambda msg, pub: msg.names, lambda msg, pub: repr(msg),
-                                 lambda msg, pub: pub.publish(msg)], ids=["tensors", "names", "repr", "publish"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda msg, pub: msg.tensors,
+        lambda msg, pub: msg.names,
+        lambda msg, pub: repr(msg),
+        lambda msg, pub: pub.publish(msg),
+    ],
+    ids=["tensors", "names", "repr", "publish"],
+)
 def test_a_message_that_is_released_by_the_collection_of_garbage_is_closed_or_there(pair, use):
     """Up to Python 3.11 that comes in the midst of a call."""
     pub, sub = pair
@@ -238,6 +321,7 @@ def test_a_message_that_is_released_by_the_collection_of_garbage_is_closed_or_th
 
         def __del__(self):
             self.msg.release()
+
     threshold = gc.get_threshold()
     for _ in range(10):
         pub.publish({str(i): bytes(1) for i in range(100)})
@@ -287,63 +371,6 @@ def test_a_blocking_publisher_waits_and_names_who_is_in_the_way(c):
         c.subscribe("b", reliable=True)
 
 
-def test_a_retained_set_is_in_memory_once(c, peer):
-    """Two processes have all of it in use; together they have one of it."""
-    p = peer("""
-        import numpy as np
-        c.publisher("weights", retain=1).publish({str(i): np.full(1 << 20, i, np.uint8) for i in range(8)})
-    """)
-    p.end()
-    users = [peer("w = c.get('weights', 60); say(sum(int(memoryview(t)[k]) for t in w.values() for k in range(0, 1 << 20, 4096))); hear()")
-             for _ in range(2)]
-    assert [user.hear() for user in users] == [str(sum(range(8)) * 256)] * 2
-    used = {"Rss": [], "Pss": []}
-    for user in users:
-        maps = pathlib.Path(f"/proc/{user.process.pid}/smaps").read_text().split("/memfd:dlx-arena")[1:]
-        for what, sums in used.items():
-            sums.append(sum(int(re.search(rf"^{what}: *(\d+) kB", x, re.M)[1]) * 1024 for x in maps))
-    there = c.publishers("weights")[0]
-    assert min(used["Rss"]) >= 8 << 20 and sum(used["Pss"]) <= there["arena_bytes"], used
-    for user in users:
-        user.say("go")
-        user.end()
-
-
-def test_retained_sets_outlive_their_publisher(c, peer):
-    p = peer("""
-        pub = c.publisher("weights/policy", retain=1)
-        pub.publish({"w": b"1234", "b": b"5"}, meta={"step": 3})
-        os.kill(os.getpid(), 9)
-    """)
-    p.end(status=-9)
-    msg = c.get("weights/policy", timeout=PATIENCE)
-    assert list(msg) == ["w", "b"] and msg["w"].tobytes() == b"1234" and msg.meta == {"step": 3}
-    until(lambda: [x["retained"] for x in c.publishers("weights/*")] == [True], "that it is retained")
-    c.drop_retained("weights/policy")
-    assert msg["b"].tobytes() == b"5"
-    with pytest.raises(KeyError):
-        c.drop_retained("weights/policy")
-    with pytest.raises(TimeoutError, match="has no message"):
-        c.get("weights/policy", timeout=0)
-    with pytest.raises(TimeoutError, match="none came"):
-        c.get("weights/policy", timeout=0.01)
-
-
-def test_how_long_messages_are_retained(c):
-    """0 would be without a limit to libdlx: it is refused. What has no end is."""
-    with pytest.raises(ValueError, match='give "latched"'):
-        c.publisher("a", retain=1, retain_for=0)
-    for retain_for, stays in (("latched", False), (0.001, False), (None, True), (float("inf"), True), (3600, True)):
-        with c.publisher("a", retain=1, retain_for=retain_for) as pub:
-            pub.publish(b"x")
-        if not stays:
-            until(lambda: not c.publishers("a"), "that it is dropped")
-            continue
-        assert c.get("a", 0)[0].tobytes() == b"x"
-        c.drop_retained("a")
-    c.publisher("a", retain_for=float("inf")).close()
-
-
 def cpu_of_a_wait(sub):
     """Seconds of the processor that this thread has in a wait of 0.2 s."""
     start = time.thread_time()
@@ -354,26 +381,33 @@ def cpu_of_a_wait(sub):
 
 def test_how_long_a_take_is_busy(c):
     """0 is "never" and what has no end "always", not the reverse."""
-    for spin, busy in ((0, False), ("never", False), (float("inf"), True), (1e10, True), ("always", True)):
+    for spin, busy in (
+        (0, False),
+        ("never", False),
+        (float("inf"), True),
+        (1e10, True),
+        ("always", True),
+    ):
         with c.subscribe("a", spin=spin) as sub, c.publisher("a"):
             until(lambda: (cpu_of_a_wait(sub) > 0.02) == busy, f"spin={spin}")
-
-
-def test_get_waits_for_the_first_message(c, peer):
-    p = peer('say(c.get("late", timeout=60)[0].tobytes().decode())')
-    with c.publisher("late", history=1) as pub:
-        pub.wait(1, PATIENCE)
-        pub.publish(b"here")
-        assert p.hear() == "here"
-    p.end()
 
 
 def test_what_the_daemon_knows(c, pair):
     pub, sub = pair
     (info,) = c.publishers()
-    assert info["topic"] == "cam/front" and info["history"] == 8 and info["on_full"] == "drop" and info["depth"] == 16
+    assert (
+        info["topic"] == "cam/front"
+        and info["history"] == 8
+        and info["on_full"] == "drop"
+        and info["depth"] == 16
+    )
     (link,) = c.links(info["publisher"])
-    assert link["max_held"] == 16 and not link["latest"] and link["behind"] == 0 and link["blocks"] is False
+    assert (
+        link["max_held"] == 16
+        and not link["latest"]
+        and link["behind"] == 0
+        and link["blocks"] is False
+    )
     pub.publish(b"one")
     pub.publish(b"two")
     assert c.links(info["publisher"])[0]["behind"] == 2
@@ -428,7 +462,9 @@ def test_private_views_may_be_written_to(pair):
 
 
 def test_large_private_views_copy_what_is_written_to(c):
-    """The publisher does not use their memory again before they are gone. (Before Linux 5.13 they are copies.)"""
+    """The publisher does not use their memory again before they are gone. (Before Linux 5.13 they
+    are copies.)
+    """
     with c.publisher("a", depth=2) as pub, c.subscribe("a", max_held=1, timeout=PATIENCE) as sub:
         frame = np.arange(1 << 20, dtype=np.uint8)
         pub.publish(frame)
@@ -438,7 +474,9 @@ def test_large_private_views_copy_what_is_written_to(c):
                 pytest.skip("the kernel has no copy-on-write views of a descriptor that is closed")
             view = np.asarray(t)
             view[:4096] = 9
-            assert np.array_equal(np.asarray(other), frame) and np.array_equal(np.asarray(msg), frame)
+            assert np.array_equal(np.asarray(other), frame) and np.array_equal(
+                np.asarray(msg), frame
+            )
             del other
         del t
         for _ in range(20):
@@ -467,23 +505,55 @@ def test_closed_handles_say_so(c):
         c.publisher("b")
 
 
-@pytest.mark.parametrize("call", [
-    lambda c: c.publisher("a//b"), lambda c: c.publisher("a", history=9999), lambda c: c.publisher("a", on_full="x"),
-    lambda c: c.publisher("a", history=-1), lambda c: c.subscribe("a", timeout=-1), lambda c: c.subscribe("a", spin="x"),
-    lambda c: c.subscribe("a", max_held=5000), lambda c: c.publisher("a", retain_for="x"), lambda c: c.get("a", float("nan")),
-    lambda c: c.publisher("a", depth=4097), lambda c: c.publisher("a", depth=-1), lambda c: c.publisher("a", max_held=4097),
-    lambda c: c.publisher("a", max_held_bytes=-1), lambda c: c.publisher("a", retain=9, history=2), lambda c: c.publisher("a", retain=1, retain_for=0), lambda c: dlx.connect(timeout=0)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c: c.publisher("a//b"),
+        lambda c: c.publisher("a", history=9999),
+        lambda c: c.publisher("a", on_full="x"),
+        lambda c: c.publisher("a", history=-1),
+        lambda c: c.subscribe("a", timeout=-1),
+        lambda c: c.subscribe("a", spin="x"),
+        lambda c: c.subscribe("a", max_held=5000),
+        lambda c: c.publisher("a", retain_for="x"),
+        lambda c: c.get("a", float("nan")),
+        lambda c: c.publisher("a", depth=4097),
+        lambda c: c.publisher("a", depth=-1),
+        lambda c: c.publisher("a", max_held=4097),
+        lambda c: c.publisher("a", max_held_bytes=-1),
+        lambda c: c.publisher("a", retain=9, history=2),
+        lambda c: c.publisher("a", retain=1, retain_for=0),
+        lambda c: dlx.connect(timeout=0),
+    ],
+)
 def test_values_that_cannot_be_are_refused(c, call):
     with pytest.raises(ValueError):
         call(c)
 
 
-@pytest.mark.parametrize("call", [
-    lambda c: c.publisher(), lambda c: c.publisher("a", "b"), lambda c: c.publisher("a", histroy=1), lambda c: c.publisher("a", slots=4), lambda c: c.get(3),
-    lambda c: c.subscribe("a", topic="b"), lambda c: c.subscribe("a", timeout="1"), lambda c: dlx.Tensor(), lambda c: c.links("x")])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c: c.publisher(),
+        lambda c: c.publisher("a", "b"),
+        lambda c: c.publisher("a", histroy=1),
+        lambda c: c.publisher("a", slots=4),
+        lambda c: c.get(3),
+        lambda c: c.subscribe("a", topic="b"),
+        lambda c: c.subscribe("a", timeout="1"),
+        lambda c: dlx.Tensor(),
+        lambda c: c.links("x"),
+    ],
+)
 def test_arguments_that_are_none_are_refused(c, call):
     with pytest.raises(TypeError):
         call(c)
+
+
+@pytest.mark.parametrize("method", ["publisher", "subscribe", "get", "drop_retained"])
+def test_a_topic_that_is_none_is_refused_with_an_example(c, method):
+    with pytest.raises(TypeError, match='a topic is a str such as "cam/front", not None'):
+        getattr(c, method)(None)
 
 
 def test_no_daemon_is_a_connection_error(tmp_path, nobody_else):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stubs and docstrings say what is there."""
+
 import ast
 import os
 import re
 
-import pytest
-
 import dlx
+import pytest
 from dlx import _dlx
 
 STUBS = os.path.join(os.path.dirname(dlx.__file__), "_dlx.pyi")
@@ -18,26 +18,43 @@ def stub_names():
     names = {}
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            names[node.name] = {x.name if isinstance(x, ast.FunctionDef) else x.target.id for x in node.body
-                                if isinstance(x, (ast.FunctionDef, ast.AnnAssign))}
+            names[node.name] = {
+                x.name if isinstance(x, ast.FunctionDef) else x.target.id
+                for x in node.body
+                if isinstance(x, (ast.FunctionDef, ast.AnnAssign))
+            }
         elif isinstance(node, ast.FunctionDef):
             names[node.name] = set()
     return names
 
 
-@pytest.mark.parametrize("cls", ["Connection", "Publisher", "Subscription", "Message", "NamedMessage", "TreeMessage", "Tensor"])
+@pytest.mark.parametrize(
+    "cls",
+    ["Connection", "Publisher", "Subscription", "Message", "NamedMessage", "TreeMessage", "Tensor"],
+)
 def test_stubs_and_docstrings_are_complete(cls):
-    real = {k for k in vars(getattr(_dlx, cls)) if not k.startswith("__") or k in ("__dlpack__", "__dlpack_device__", "__iter__")}
+    real = {
+        k
+        for k in vars(getattr(_dlx, cls))
+        if not k.startswith("__") or k in ("__dlpack__", "__dlpack_device__", "__iter__")
+    }
     stub = stub_names()[cls]
     assert {k for k in real if not k.startswith("_as")} <= stub
-    assert {k for k in stub if not k.startswith("__")} <= set(dir(getattr(_dlx, cls)))  # or of a base class
+    # or of a base class
+    assert {k for k in stub if not k.startswith("__")} <= set(dir(getattr(_dlx, cls)))
     for name in real:
-        assert name.startswith("_") or getattr(_dlx, cls).__dict__[name].__doc__, f"{cls}.{name} has no docstring"
+        assert name.startswith("_") or getattr(_dlx, cls).__dict__[name].__doc__, (
+            f"{cls}.{name} has no docstring"
+        )
     assert getattr(dlx, cls).__doc__ and getattr(dlx, cls).__module__ == "dlx"
 
 
 def test_functions_are_in_the_stubs():
-    functions = {k for k in vars(_dlx) if callable(getattr(_dlx, k)) and not isinstance(getattr(_dlx, k), type)}
+    functions = {
+        k
+        for k in vars(_dlx)
+        if callable(getattr(_dlx, k)) and not isinstance(getattr(_dlx, k), type)
+    }
     assert {k for k in functions if not k.startswith("__")} <= set(stub_names())
     for name in dlx.__all__:
         assert getattr(dlx, name) and (name == "__version__" or getattr(dlx, name).__doc__)
@@ -45,5 +62,9 @@ def test_functions_are_in_the_stubs():
 
 def test_each_counter_is_explained(pair):
     for handle in pair:
-        unexplained = [key for key in handle.stats() if not re.search(rf"\b{key}\b", type(handle).stats.__doc__)]
+        unexplained = [
+            key
+            for key in handle.stats()
+            if not re.search(rf"\b{key}\b", type(handle).stats.__doc__)
+        ]
         assert unexplained == []

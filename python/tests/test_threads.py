@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several threads use the same tensor."""
+
 import threading
 
+import dlx
 import pytest
 from conftest import PATIENCE, until
-
-import dlx
 
 
 def raises(use):
@@ -18,7 +18,10 @@ def raises(use):
 
 def test_a_tensor_that_another_thread_publishes_is_not_looked_at(c):
     """libdlx may free what describes it, without the GIL."""
-    with c.publisher("a", on_full="block", depth=2, timeout=PATIENCE) as pub, c.subscribe("a", reliable=True, max_held=1) as sub:
+    with (
+        c.publisher("a", on_full="block", depth=2, timeout=PATIENCE) as pub,
+        c.subscribe("a", reliable=True, max_held=1) as sub,
+    ):
         with pytest.raises(dlx.Timeout):
             while True:
                 pub.publish(b"x", timeout=0.01)
@@ -28,7 +31,10 @@ def test_a_tensor_that_another_thread_publishes_is_not_looked_at(c):
         until(lambda: raises(lambda: x.shape), "that the other thread publishes it")
         assert repr(x) == "<dlx.Tensor, being published>"
         for name in ("device", "__array_interface__", "__cuda_array_interface__"):
-            assert raises(lambda: getattr(x, name)) == "this tensor is being published by another thread", name
+            assert (
+                raises(lambda: getattr(x, name))
+                == "this tensor is being published by another thread"
+            ), name
         for _ in range(2):
             sub.take(PATIENCE)
         thread.join()

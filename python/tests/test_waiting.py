@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """try_take(), select() of several subscriptions, and several threads on one publisher."""
+
 import re
 import select
 import threading
 import time
 
+import dlx
 import numpy as np
 import pytest
 from conftest import PATIENCE, until
-
-import dlx
 
 
 def test_try_take_gives_a_message_or_none(pair):
@@ -29,7 +29,12 @@ def test_try_take_gives_a_message_or_none(pair):
 
 @pytest.fixture
 def several(c):
-    with c.publisher("a") as a, c.publisher("b") as b, c.subscribe("a", timeout=PATIENCE) as x, c.subscribe("b", timeout=PATIENCE) as y:
+    with (
+        c.publisher("a") as a,
+        c.publisher("b") as b,
+        c.subscribe("a", timeout=PATIENCE) as x,
+        c.subscribe("b", timeout=PATIENCE) as y,
+    ):
         yield a, b, x, y
 
 
@@ -56,6 +61,7 @@ def test_select_waits_for_the_first_message(several):
     def publish():
         waits.wait(PATIENCE)
         b.publish(b"1")
+
     thread = threading.Thread(target=publish)
     thread.start()
     assert dlx.select([x, y], 0.05) == []
@@ -77,9 +83,13 @@ def test_select_keeps_its_time(several):
 def test_select_of_what_is_no_list_of_subscriptions_takes_nothing(several):
     a, _, x, _ = several
     a.publish(b"1")
-    with pytest.raises(TypeError, match=re.escape("a list of subscriptions, as in select([subscription], timeout)")):
+    with pytest.raises(
+        TypeError, match=re.escape("a list of subscriptions, as in select([subscription], timeout)")
+    ):
         dlx.select(x, 1)
-    with pytest.raises(TypeError, match=re.escape("an item of type Publisher: <dlx.Publisher of a>")):
+    with pytest.raises(
+        TypeError, match=re.escape("an item of type Publisher: <dlx.Publisher of a>")
+    ):
         dlx.select([x, a], 1)
     assert x.stats()["taken"] == 0 and x.take().tobytes() == b"1"
 
@@ -118,6 +128,7 @@ def test_closing_ends_a_select_of_another_thread(several, monkeypatch):
                 return found
             polls.set()  # and now it sleeps
             return self.poll_it.poll(ms)
+
     monkeypatch.setattr(select, "poll", Poll)
 
     def wait():
@@ -125,12 +136,14 @@ def test_closing_ends_a_select_of_another_thread(several, monkeypatch):
             dlx.select([x, y], PATIENCE)
         except dlx.Closed as e:
             said.append(str(e))
+
     thread = threading.Thread(target=wait)
     thread.start()
 
     def is_asleep():
         with open(f"/proc/self/task/{thread.native_id}/stat", encoding="ascii") as f:
             return f.read().rpartition(")")[2].split()[0] == "S"
+
     assert polls.wait(PATIENCE)
     until(is_asleep)
     y.close()
@@ -141,7 +154,10 @@ def test_closing_ends_a_select_of_another_thread(several, monkeypatch):
 def test_threads_queue_for_a_publisher(c):
     """Each copies so much that the others run meanwhile."""
     data, n, errors = np.ones(1 << 20, "u1"), 25, []
-    with c.publisher("a", depth=256) as pub, c.subscribe("a", timeout=PATIENCE, max_held=256, history=256) as sub:
+    with (
+        c.publisher("a", depth=256) as pub,
+        c.subscribe("a", timeout=PATIENCE, max_held=256, history=256) as sub,
+    ):
         together = threading.Barrier(4)
 
         def publish(k):
@@ -151,6 +167,7 @@ def test_threads_queue_for_a_publisher(c):
                     pub.publish({f"{k}": data, "i": np.int64(i)})
             except BaseException as e:
                 errors.append(e)
+
         threads = [threading.Thread(target=publish, args=(k,)) for k in range(4)]
         for t in threads:
             t.start()
@@ -172,6 +189,7 @@ def test_the_queue_ends_when_the_other_thread_waits_on(c):
             function(*args)
         except dlx.Error as e:
             said.append(type(e))
+
     with c.publisher("a") as pub:
         thread = threading.Thread(target=call, args=(pub.wait, 1, PATIENCE))
         thread.start()
@@ -181,7 +199,10 @@ def test_the_queue_ends_when_the_other_thread_waits_on(c):
             try:
                 pub.publish(b"1")
             except dlx.InUse as e:
-                return "the publisher of a" in str(e) and 0.9 < time.monotonic() - began < PATIENCE / 2
+                return (
+                    "the publisher of a" in str(e) and 0.9 < time.monotonic() - began < PATIENCE / 2
+                )
+
         until(is_used)
         queued = threading.Thread(target=call, args=(pub.publish, b"2"))
         queued.start()
@@ -207,6 +228,7 @@ def test_a_thread_does_not_wait_for_itself(c):
 
             def __dlpack_device__(self):
                 return (1, 0)
+
         with pytest.raises(BufferError, match="no"):
             pub.publish(Odd())
         assert len(said) == 1 and said[0] < 0.9

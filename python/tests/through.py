@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin of pytest: from_dlpack() of NumPy and tvm-ffi gets what another process sent back, instead of its argument.
+"""A plugin of pytest: from_dlpack() of NumPy and tvm-ffi gets what another process sent back,
+instead of its argument.
 
 usage: DLX_SOCKET=... python -m pytest -p through --through-report FILE SUITE
 
-The suite is another project's. A tensor goes to another process and comes back as a received one; what publish() refuses is
-raised where the suite called from_dlpack(). The report tells how each test ended, and how many tensors it sent.
+The suite is another project's. A tensor goes to another process and comes back as a received one;
+what publish() refuses is raised where the suite called from_dlpack(). The report tells how each
+test ended, and how many tensors it sent.
 """
+
 import json
 import subprocess
 import sys
 
-import pytest
-
 import dlx
+import pytest
 
 TIMEOUT = 60.0
 ECHO = f"""
@@ -45,6 +47,7 @@ class Through:
 
         def replacement(thing, /, **kwargs):
             return original(self.send(thing), **kwargs)
+
         setattr(module, name, replacement)
 
     @pytest.hookimpl(hookwrapper=True)

@@ -1,21 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a program uses dlx, for mypy: tools/lint/run checks it with --strict, and nothing runs it.
 
-assert_type() holds what the stub says; each `type: ignore` is a mistake that mypy has to see, since an unused one is an error.
+assert_type() holds what the stub says; each `type: ignore` is a mistake that mypy has to see, since
+an unused one is an error.
 """
+
 import array
 import mmap
 from collections.abc import ItemsView, Sequence
 from typing import assert_type
 
-import numpy as np
-
 import dlx
+import numpy as np
 
 
 def publishes(c: dlx.Connection, frame: np.ndarray, capsule: object) -> None:
     with c.publisher("cam/front", history=8, on_full="block", timeout=1.5) as pub:
-        for thing in (frame, np.float32(3), b"bytes", bytearray(3), memoryview(b"x"), array.array("d", [1.0])):
+        for thing in (
+            frame,
+            np.float32(3),
+            b"bytes",
+            bytearray(3),
+            memoryview(b"x"),
+            array.array("d", [1.0]),
+        ):
             report = pub.publish(thing, meta={"t": 1.5, "names": ["a", "b"], "none": None})
         assert_type(report, dlx.Report)
         assert_type(report.copied, bool)
@@ -27,7 +35,11 @@ def publishes(c: dlx.Connection, frame: np.ndarray, capsule: object) -> None:
         pub.publish([frame, pub.empty(3, "uint8", device="cuda:0")])
         pub.publish_many([frame, {"a": frame}], timeout=None)
         pub.publish(frame.__dlpack__())
-        pub.empty(3, dtype=frame.dtype), pub.empty(3, dtype=float), pub.empty((), dtype=np.dtype("int8"))
+        (
+            pub.empty(3, dtype=frame.dtype),
+            pub.empty(3, dtype=float),
+            pub.empty((), dtype=np.dtype("int8")),
+        )
         assert_type(pub.empty_like(frame), dlx.Tensor)
         assert_type(pub.empty_like({"a": frame}), dict[str, dlx.Tensor])
         assert_type(pub.stats()["published"], int)

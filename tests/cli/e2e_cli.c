@@ -12,9 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* -- .npy ------------------------------------------------------------------------------------------------ */
+/* -- .npy -------------------------------------------------------------------------------------- */
 
-START_TEST(npy_files_come_back_byte_for_byte)
+TEST(npy_files_come_back_byte_for_byte)
 {
     static const char *const names[][2] = {
         {"f4.npy", "f4.npy"},         {"f4_fortran.npy", "f4.npy"}, {"bool.npy", "bool.npy"},
@@ -35,9 +35,8 @@ START_TEST(npy_files_come_back_byte_for_byte)
         dlx_test_cli_deinit(&save);
     }
 }
-END_TEST
 
-START_TEST(late_subscribers_get_the_history)
+TEST(late_subscribers_get_the_history)
 {
     struct dlx_test_cli pub, echo;
     dlx_test_cli_start(&pub, dlx_test_cli_daemon.path, -1,
@@ -60,9 +59,8 @@ START_TEST(late_subscribers_get_the_history)
     json_decref(json);
     dlx_test_cli_deinit(&pub);
 }
-END_TEST
 
-START_TEST(several_messages_are_numbered_files)
+TEST(several_messages_are_numbered_files)
 {
     struct dlx_test_cli pub, save;
     size_t before = dlx_test_files_count(dlx_test_cli_files);
@@ -85,9 +83,8 @@ START_TEST(several_messages_are_numbered_files)
     dlx_test_cli_deinit(&pub);
     dlx_test_cli_deinit(&save);
 }
-END_TEST
 
-START_TEST(a_type_that_npy_cannot_name_survives_by_a_word)
+TEST(a_type_that_npy_cannot_name_survives_by_a_word)
 {
     static const uint16_t values[] = {0x3f80, 0xc000, 0x0000, 0x7f80};
     struct dlx_test_cli pub, save, echo;
@@ -113,9 +110,8 @@ START_TEST(a_type_that_npy_cannot_name_survives_by_a_word)
     dlx_test_cli_deinit(&pub);
     dlx_test_cli_deinit(&save);
 }
-END_TEST
 
-START_TEST(unknown_types_are_carried)
+TEST(unknown_types_are_carried)
 {
     struct dlx_test_cli pub, echo;
     int in = dlx_test_memfd("\x01\x02\x03\x04\x05\x06", 6);
@@ -130,9 +126,8 @@ START_TEST(unknown_types_are_carried)
     dlx_test_cli_deinit(&echo);
     dlx_test_cli_deinit(&pub);
 }
-END_TEST
 
-START_TEST(one_dlxctl_feeds_another)
+TEST(one_dlxctl_feeds_another)
 {
     struct dlx_test_cli pub, save, again, echo;
     dlx_test_cli_start(&save, dlx_test_cli_daemon.path, -1,
@@ -154,9 +149,8 @@ START_TEST(one_dlxctl_feeds_another)
     dlx_test_cli_deinit(&again);
     dlx_test_cli_deinit(&echo);
 }
-END_TEST
 
-/* -- video -------------------------------------------------------------------------------------------------- */
+/* -- video ------------------------------------------------------------------------------------- */
 
 static bool have_ffmpeg(void)
 {
@@ -165,7 +159,7 @@ static bool have_ffmpeg(void)
 }
 
 /* The command line of the man page. */
-START_TEST(video_of_ffmpeg_is_published)
+TEST(video_of_ffmpeg_is_published)
 {
     struct dlx_test_cli pub, echo;
     char command[400];
@@ -194,11 +188,10 @@ START_TEST(video_of_ffmpeg_is_published)
     dlx_test_cli_deinit(&pub);
     dlx_test_cli_deinit(&echo);
 }
-END_TEST
 
-/* -- looking and measuring ------------------------------------------------------------------------------- */
+/* -- looking and measuring --------------------------------------------------------------------- */
 
-START_TEST(ls_and_info_show_what_is_there)
+TEST(ls_and_info_show_what_is_there)
 {
     struct dlx_test_cli cli, pub, echo;
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("ls"));
@@ -268,9 +261,8 @@ START_TEST(ls_and_info_show_what_is_there)
     dlx_test_cli_deinit(&echo);
     dlx_test_cli_deinit(&pub);
 }
-END_TEST
 
-START_TEST(hz_measures)
+TEST(hz_measures)
 {
     struct dlx_test_cli hz, pub;
     dlx_test_cli_start(&hz, dlx_test_cli_daemon.path, -1,
@@ -289,9 +281,8 @@ START_TEST(hz_measures)
     dlx_test_cli_deinit(&hz);
     dlx_test_cli_deinit(&pub);
 }
-END_TEST
 
-START_TEST(a_reliable_subscriber_gets_everything)
+TEST(a_reliable_subscriber_gets_everything)
 {
     enum { N = 200 }; /* what echo prints fits into its pipe: nobody reads it until pub has ended */
     struct dlx_test_cli echo, pub;
@@ -313,9 +304,9 @@ START_TEST(a_reliable_subscriber_gets_everything)
     dlx_test_cli_deinit(&echo);
     dlx_test_cli_deinit(&pub);
 }
-END_TEST
 
-/* A set of `n` scalars named t0, t1, ... The names are a stranger's: they may hold an escape sequence. */
+/* A set of `n` scalars named t0, t1, ... The names are a stranger's: they may hold an escape
+ * sequence. */
 static struct dlx_publisher *publish_set(struct dlx_client *c, uint32_t n)
 {
     struct dlx_item items[32];
@@ -334,7 +325,7 @@ static struct dlx_publisher *publish_set(struct dlx_client *c, uint32_t n)
     return p;
 }
 
-START_TEST(sets_are_shown_with_names_and_not_without_end)
+TEST(sets_are_shown_with_names_and_not_without_end)
 {
     struct dlx_connect_args args = {.size = sizeof args, .socket = dlx_test_cli_daemon.path};
     struct dlx_client *c = NULL;
@@ -362,23 +353,8 @@ START_TEST(sets_are_shown_with_names_and_not_without_end)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_cli");
-    TCase *tcase = dlx_test_cli_case("dlxctl");
-    tcase_add_test(tcase, npy_files_come_back_byte_for_byte);
-    tcase_add_test(tcase, late_subscribers_get_the_history);
-    tcase_add_test(tcase, several_messages_are_numbered_files);
-    tcase_add_test(tcase, a_type_that_npy_cannot_name_survives_by_a_word);
-    tcase_add_test(tcase, unknown_types_are_carried);
-    tcase_add_test(tcase, one_dlxctl_feeds_another);
-    tcase_add_test(tcase, video_of_ffmpeg_is_published);
-    tcase_add_test(tcase, ls_and_info_show_what_is_there);
-    tcase_add_test(tcase, hz_measures);
-    tcase_add_test(tcase, a_reliable_subscriber_gets_everything);
-    tcase_add_test(tcase, sets_are_shown_with_names_and_not_without_end);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_cli_case("dlxctl"));
 }

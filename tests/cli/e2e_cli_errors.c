@@ -19,7 +19,7 @@ static void expect(int status, const char *words, int stdin_fd, const char *cons
     dlx_test_cli_deinit(&cli);
 }
 
-START_TEST(every_command_has_help)
+TEST(every_command_has_help)
 {
     static const char *const commands[] = {"ls",   "info", "pub", "get", "rm",
                                            "echo", "save", "hz",  "bw",  "holds"};
@@ -44,10 +44,9 @@ START_TEST(every_command_has_help)
     ck_assert_ptr_nonnull(strstr(cli.out, "dlxctl " DLX_VERSION_STRING));
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
 /* Each line "  -n, --count=N" of a command's help is ".It Fl n , Fl \\-count" in the man page. */
-START_TEST(the_man_page_has_every_option)
+TEST(the_man_page_has_every_option)
 {
     static const char *const commands[] = {"ls",   "info", "pub", "get",   "rm",   "echo",
                                            "save", "hz",   "bw",  "holds", "quota"};
@@ -82,12 +81,11 @@ START_TEST(the_man_page_has_every_option)
     ck_assert_uint_gt(n_short, 40);
     free(man);
 }
-END_TEST
 
 #define COMMANDS "Commands: ls, info, pub, echo, get, rm, save, hz, bw, holds, quota\n"
 
 /* A word that is far from all of them, or long, has none that was meant. */
-START_TEST(an_unknown_command_is_told_the_nearest_one_and_all)
+TEST(an_unknown_command_is_told_the_nearest_one_and_all)
 {
     static const char *const meant[][2] = {
         {"lss", "ls"},    {"sl", "ls"},    {"inf", "info"},   {"publish", "pub"},
@@ -107,10 +105,9 @@ START_TEST(an_unknown_command_is_told_the_nearest_one_and_all)
         expect(2, words, -1, DLX_TEST_WORDS(unknown[i]));
     }
 }
-END_TEST
 
 /* It would be .npy under another name. */
-START_TEST(a_file_of_a_kind_that_is_not_written_is_refused)
+TEST(a_file_of_a_kind_that_is_not_written_is_refused)
 {
     static const char *const refused[] = {"f.png", "f.pt", "{topic}-%06d.bin", "a.npy.tmp", "x/f."};
     static const char *const commands[] = {"get", "save"};
@@ -125,9 +122,8 @@ START_TEST(a_file_of_a_kind_that_is_not_written_is_refused)
                DLX_TEST_WORDS(commands[i], "a", "x.d/without", "--timeout", "0.02"));
     }
 }
-END_TEST
 
-START_TEST(wrong_usage_is_status_2)
+TEST(wrong_usage_is_status_2)
 {
     const char *npy = dlx_test_npy("f4.npy");
     expect(2, "a command is missing", -1, DLX_TEST_WORDS("--json"));
@@ -157,9 +153,8 @@ START_TEST(wrong_usage_is_status_2)
     expect(2, "--interval and --count need --watch", -1, DLX_TEST_WORDS("ls", "--count", "1"));
     expect(2, "--frobnicate", -1, DLX_TEST_WORDS("ls", "--frobnicate"));
 }
-END_TEST
 
-START_TEST(no_daemon_is_said_with_the_path)
+TEST(no_daemon_is_said_with_the_path)
 {
     static const char *const commands[][4] = {
         {"ls"},      {"info"},    {"echo", "a"}, {"save", "a", "x.npy"}, {"hz", "a"}, {"get", "a"},
@@ -180,10 +175,9 @@ START_TEST(no_daemon_is_said_with_the_path)
     expect(1, "/another", -1, DLX_TEST_WORDS("ls", "--socket=/another"));
     expect(1, "/another", -1, DLX_TEST_WORDS("-jS", "/another", "ls"));
 }
-END_TEST
 
 /* A misspelt topic looks like a quiet one otherwise. */
-START_TEST(a_topic_without_a_publisher_is_said_once_off_a_terminal)
+TEST(a_topic_without_a_publisher_is_said_once_off_a_terminal)
 {
     const char *const *const commands[] = {
         DLX_TEST_WORDS("hz", "typo"), DLX_TEST_WORDS("echo", "typo", "--json"),
@@ -202,7 +196,6 @@ START_TEST(a_topic_without_a_publisher_is_said_once_off_a_terminal)
         dlx_test_cli_deinit(&cli);
     }
 }
-END_TEST
 
 static const char *waits_for(void)
 {
@@ -212,7 +205,7 @@ static const char *waits_for(void)
 }
 
 /* Commands that look, publish and receive; the option stands before or after the command. */
-START_TEST(a_daemon_that_is_not_up_yet_is_waited_for)
+TEST(a_daemon_that_is_not_up_yet_is_waited_for)
 {
     const char *const *const commands[] = {
         DLX_TEST_WORDS("--wait-daemon", "ls"), DLX_TEST_WORDS("info", "--wait-daemon=10min"),
@@ -239,9 +232,8 @@ START_TEST(a_daemon_that_is_not_up_yet_is_waited_for)
     for (size_t i = 0; i < 4; i++)
         dlx_test_cli_deinit(&cli[i]);
 }
-END_TEST
 
-START_TEST(a_wait_for_a_daemon_ends_in_time_and_by_a_signal)
+TEST(a_wait_for_a_daemon_ends_in_time_and_by_a_signal)
 {
     struct dlx_test_cli cli;
     expect(1, "dlxctl echo: waited 0.02 s: no dlpackd at /no/such/socket: No such file", -1,
@@ -254,11 +246,10 @@ START_TEST(a_wait_for_a_daemon_ends_in_time_and_by_a_signal)
     dlx_test_cli_finish(&cli, 130);
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
 /* Where no socket is named, echo would start a private daemon, here by a program that does not
  * exist. */
-START_TEST(a_command_that_waits_for_a_daemon_starts_none)
+TEST(a_command_that_waits_for_a_daemon_starts_none)
 {
     struct dlx_test_cli cli;
     ck_assert_int_eq(setenv("XDG_RUNTIME_DIR", dlx_test_cli_files, 1), 0);
@@ -274,9 +265,8 @@ START_TEST(a_command_that_waits_for_a_daemon_starts_none)
     ck_assert_str_eq(cli.err, "dlxctl echo: waiting for dlpackd\n");
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
-START_TEST(topics_that_break_the_rules_are_named)
+TEST(topics_that_break_the_rules_are_named)
 {
     expect(1, "a//b", -1, DLX_TEST_WORDS("echo", "a//b"));
     expect(1, "dlxctl pub: topic name \"a b\" has", -1,
@@ -286,19 +276,17 @@ START_TEST(topics_that_break_the_rules_are_named)
            DLX_TEST_WORDS("echo", "a", "--history", "1025"));
     expect(1, "dlxctl info: nobody/here: no publisher", -1, DLX_TEST_WORDS("info", "nobody/here"));
 }
-END_TEST
 
 /* A word of the error that is part of another one is not the topic. */
-START_TEST(an_error_names_its_topic_once)
+TEST(an_error_names_its_topic_once)
 {
     expect(1, "dlxctl rm: nothing is retained on w/policy\n", -1, DLX_TEST_WORDS("rm", "w/policy"));
     expect(1, "dlxctl rm: topic name \"a//b\" has", -1, DLX_TEST_WORDS("rm", "a//b"));
     expect(1, "dlxctl pub: i: no/such: No such file", -1, DLX_TEST_WORDS("pub", "i", "no/such"));
     expect(1, "dlxctl rm: nothing is retained on i\n", -1, DLX_TEST_WORDS("rm", "i"));
 }
-END_TEST
 
-START_TEST(files_that_lie_leave_nothing_behind)
+TEST(files_that_lie_leave_nothing_behind)
 {
     static const char lie[] =
         "\x93NUMPY\x01\x00\x47\x00"
@@ -324,10 +312,9 @@ START_TEST(files_that_lie_leave_nothing_behind)
     ck_assert_str_eq(cli.err, "dlxctl ls: no publishers\n");
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
 /* On a terminal, and for programs: a summary is for what was published. */
-START_TEST(pub_says_that_nobody_was_subscribed)
+TEST(pub_says_that_nobody_was_subscribed)
 {
     struct dlx_test_cli cli;
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
@@ -342,9 +329,8 @@ START_TEST(pub_says_that_nobody_was_subscribed)
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("rm", "a"));
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
-START_TEST(pub_that_publishes_nothing_has_no_summary)
+TEST(pub_that_publishes_nothing_has_no_summary)
 {
     const char *npy = dlx_test_npy("f4.npy");
     struct dlx_test_cli cli;
@@ -365,9 +351,8 @@ START_TEST(pub_that_publishes_nothing_has_no_summary)
     ck_assert_ptr_nonnull(strstr(cli.out, "\"published\": 1,"));
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
-START_TEST(more_memory_than_there_is)
+TEST(more_memory_than_there_is)
 {
     int in = dlx_test_memfd("", 0);
     /* raw bytes of the standard input, whose size only a regular file tells */
@@ -384,9 +369,8 @@ START_TEST(more_memory_than_there_is)
            DLX_TEST_WORDS("pub", "a", "--dtype", "u1", "--shape", "4611686018427387904"));
     (void)close(in);
 }
-END_TEST
 
-START_TEST(a_reliable_subscriber_needs_a_publisher_that_blocks)
+TEST(a_reliable_subscriber_needs_a_publisher_that_blocks)
 {
     struct dlx_test_cli pub, echo;
     dlx_test_cli_start(&pub, dlx_test_cli_daemon.path, -1,
@@ -400,9 +384,8 @@ START_TEST(a_reliable_subscriber_needs_a_publisher_that_blocks)
     dlx_test_cli_deinit(&pub);
     dlx_test_cli_deinit(&echo);
 }
-END_TEST
 
-START_TEST(silence_is_a_failure_when_asked_for)
+TEST(silence_is_a_failure_when_asked_for)
 {
     char path[400];
     expect(1, "dlxctl echo: quiet: no message within 20.0 ms: no publisher", -1,
@@ -413,7 +396,6 @@ START_TEST(silence_is_a_failure_when_asked_for)
     expect(1, "dlxctl pub: a: 0 of 2 subscribers attached within 20.0 ms", -1,
            DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), "--wait", "2", "--timeout", "0.02"));
 }
-END_TEST
 
 /* Interrupt a command once it prints, or is known to the daemon. */
 static int interrupt_after_line(const char *const *words, int signal)
@@ -431,7 +413,7 @@ static int interrupt_after_line(const char *const *words, int signal)
     return status;
 }
 
-START_TEST(interrupting_is_success_only_for_what_has_no_end)
+TEST(interrupting_is_success_only_for_what_has_no_end)
 {
     char path[400];
     (void)snprintf(path, sizeof path, "%s/%%d.npy", dlx_test_cli_files);
@@ -444,9 +426,8 @@ START_TEST(interrupting_is_success_only_for_what_has_no_end)
         143);
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 1);
 }
-END_TEST
 
-START_TEST(ctrl_c_while_pub_waits_for_subscribers_is_not_an_error_of_its_own)
+TEST(ctrl_c_while_pub_waits_for_subscribers_is_not_an_error_of_its_own)
 {
     struct dlx_test_cli pub, ls;
     bool listed = false;
@@ -462,9 +443,8 @@ START_TEST(ctrl_c_while_pub_waits_for_subscribers_is_not_an_error_of_its_own)
     ck_assert_str_eq(pub.err, "");
     dlx_test_cli_deinit(&pub);
 }
-END_TEST
 
-START_TEST(a_full_disk_is_noticed)
+TEST(a_full_disk_is_noticed)
 {
     struct dlx_test_cli save, pub;
     dlx_test_cli_start(&save, dlx_test_cli_daemon.path, -1,
@@ -478,44 +458,18 @@ START_TEST(a_full_disk_is_noticed)
     dlx_test_cli_deinit(&save);
     dlx_test_cli_deinit(&pub);
 }
-END_TEST
 
-/* Nothing else may get their numbers: what is printed would go to the daemon, or what it says be read. */
-START_TEST(closed_standard_descriptors_are_noticed)
+/* Nothing else may get their numbers: what is printed would go to the daemon, or what it says be
+ * read. */
+TEST(closed_standard_descriptors_are_noticed)
 {
     expect(1, "dlxctl ls: writing to standard output: Bad file descriptor", DLX_TEST_CLOSED,
            DLX_TEST_WORDS("ls", "--json"));
     expect(1, "dlxctl pub: a: standard input: Bad file descriptor", DLX_TEST_CLOSED,
            DLX_TEST_WORDS("pub", "a"));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_cli_errors");
-    TCase *tcase = dlx_test_cli_case("dlxctl");
-    tcase_add_test(tcase, every_command_has_help);
-    tcase_add_test(tcase, the_man_page_has_every_option);
-    tcase_add_test(tcase, wrong_usage_is_status_2);
-    tcase_add_test(tcase, no_daemon_is_said_with_the_path);
-    tcase_add_test(tcase, a_daemon_that_is_not_up_yet_is_waited_for);
-    tcase_add_test(tcase, a_wait_for_a_daemon_ends_in_time_and_by_a_signal);
-    tcase_add_test(tcase, a_command_that_waits_for_a_daemon_starts_none);
-    tcase_add_test(tcase, topics_that_break_the_rules_are_named);
-    tcase_add_test(tcase, an_error_names_its_topic_once);
-    tcase_add_test(tcase, files_that_lie_leave_nothing_behind);
-    tcase_add_test(tcase, an_unknown_command_is_told_the_nearest_one_and_all);
-    tcase_add_test(tcase, a_file_of_a_kind_that_is_not_written_is_refused);
-    tcase_add_test(tcase, pub_says_that_nobody_was_subscribed);
-    tcase_add_test(tcase, pub_that_publishes_nothing_has_no_summary);
-    tcase_add_test(tcase, more_memory_than_there_is);
-    tcase_add_test(tcase, a_reliable_subscriber_needs_a_publisher_that_blocks);
-    tcase_add_test(tcase, silence_is_a_failure_when_asked_for);
-    tcase_add_test(tcase, interrupting_is_success_only_for_what_has_no_end);
-    tcase_add_test(tcase, ctrl_c_while_pub_waits_for_subscribers_is_not_an_error_of_its_own);
-    tcase_add_test(tcase, a_full_disk_is_noticed);
-    tcase_add_test(tcase, closed_standard_descriptors_are_noticed);
-    tcase_add_test(tcase, a_topic_without_a_publisher_is_said_once_off_a_terminal);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_cli_case("dlxctl"));
 }

@@ -41,7 +41,7 @@ static void retain_message(void)
 /* ---- files ----------------------------------------------------------------------------------- */
 
 /* ulimit -f: nothing stays, and the reason is told. */
-START_TEST(a_file_over_the_limit_of_its_size_is_an_error)
+LOOP_TEST(a_file_over_the_limit_of_its_size_is_an_error, 0, 4)
 {
     static const char *const commands[] = {"get", "save"}, *const names[] = {"x.npy",
                                                                              "x.safetensors"};
@@ -66,10 +66,9 @@ START_TEST(a_file_over_the_limit_of_its_size_is_an_error)
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
 /* The longest name that a file system takes, and one more. */
-START_TEST(a_file_may_have_the_longest_name_that_there_is)
+LOOP_TEST(a_file_may_have_the_longest_name_that_there_is, 0, 2)
 {
     static const char *const commands[] = {"get", "save"};
     char name[NAME_MAX + 2];
@@ -92,11 +91,11 @@ START_TEST(a_file_may_have_the_longest_name_that_there_is)
     dlx_test_cli_deinit(&cli);
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
 }
-END_TEST
 
 /* ---- pipes ----------------------------------------------------------------------------------- */
 
-/* Wait until it sleeps in this system call, or opens something. Returns false if the kernel does not tell. */
+/* Wait until it sleeps in this system call, or opens something. Returns false if the kernel does
+ * not tell. */
 static bool wait_in_call(pid_t pid, long number)
 {
     char text[256];
@@ -142,7 +141,7 @@ static const struct pipe_case {
 enum { N_PIPE_CASES = sizeof pipe_cases / sizeof pipe_cases[0] };
 
 /* Nobody reads from it, or writes to it, and nobody ever will. */
-START_TEST(one_signal_ends_what_waits_for_the_other_end_of_a_pipe)
+LOOP_TEST(one_signal_ends_what_waits_for_the_other_end_of_a_pipe, 0, 2 * N_PIPE_CASES)
 {
     const struct pipe_case *x = &pipe_cases[_i / 2];
     const int number = _i % 2 ? SIGINT : SIGTERM;
@@ -168,16 +167,8 @@ START_TEST(one_signal_ends_what_waits_for_the_other_end_of_a_pipe)
     ck_assert_int_eq(unlink(fifo), 0);
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_cli_files");
-    TCase *tcase = dlx_test_cli_case("files");
-    tcase_add_loop_test(tcase, a_file_over_the_limit_of_its_size_is_an_error, 0, 4);
-    tcase_add_loop_test(tcase, a_file_may_have_the_longest_name_that_there_is, 0, 2);
-    tcase_add_loop_test(tcase, one_signal_ends_what_waits_for_the_other_end_of_a_pipe, 0,
-                        2 * N_PIPE_CASES);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_cli_case("files"));
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dlxctl ls and info: what they note of subscribers, the rates of a watch, and that they only look. */
+/* dlxctl ls and info: what they note of subscribers, the rates of a watch, and that they only
+ * look. */
 #include "tests/cli/harness_cli_case.h"
 #include "tests/harness/run.h"
 #include <check.h>
@@ -68,7 +69,7 @@ static void check_golden(const char *name, const char *const *words)
     dlx_test_cli_deinit(&cli);
 }
 
-/* -- BLOCKED, FULL, LOST, BEHIND --------------------------------------------------------------------- */
+/* -- BLOCKED, FULL, LOST, BEHIND --------------------------------------------------------------- */
 
 /* Until somebody takes a message. */
 static void *publish_once_there_is_room(void *p)
@@ -113,11 +114,11 @@ static void check_noted(const json_t *row, const struct noted *expected)
 }
 
 /*
- * Of cam/front, one subscriber keeps up, one has lost messages, and one has and is full. The reliable
- * one of lidar holds one message of two, and is slow: its publisher waits. That of quiet is full, but
- * there is room for what follows.
+ * Of cam/front, one subscriber keeps up, one has lost messages, and one has and is full. The
+ * reliable one of lidar holds one message of two, and is slow: its publisher waits. That of quiet
+ * is full, but there is room for what follows.
  */
-START_TEST(ls_and_info_note_who_is_in_the_way)
+TEST(ls_and_info_note_who_is_in_the_way)
 {
     static const struct noted expected[] = {{false, 3, 1, 2}, {true, 4, 0, 0}, {false, 1, 1, 0}};
     struct dlx_publisher *p[3] = {new_publisher("cam/front", DLX_ON_FULL_DROP),
@@ -170,10 +171,9 @@ START_TEST(ls_and_info_note_who_is_in_the_way)
     for (int i = 0; i < 3; i++)
         dlx_publisher_unref(p[i]);
 }
-END_TEST
 
 /* No subscriber has a gap there: the publisher alone knows. */
-START_TEST(ls_and_info_tell_how_many_messages_could_not_be_published)
+TEST(ls_and_info_tell_how_many_messages_could_not_be_published)
 {
     struct dlx_publisher *p = new_publisher("lidar", DLX_ON_FULL_BLOCK);
     struct dlx_subscription *s = subscribe("lidar", true);
@@ -201,13 +201,12 @@ START_TEST(ls_and_info_tell_how_many_messages_could_not_be_published)
     dlx_subscription_unref(s);
     dlx_publisher_unref(p);
 }
-END_TEST
 
-/* -- looking only ------------------------------------------------------------------------------------- */
+/* -- looking only ------------------------------------------------------------------------------ */
 
 /* Else it would end the wait of a publisher for its first subscriber. */
 /* It makes no call, so it does not answer the daemon's offer. */
-START_TEST(a_subscriber_that_is_about_to_join_is_shown)
+TEST(a_subscriber_that_is_about_to_join_is_shown)
 {
     struct dlx_publisher *p = new_publisher("cam/front", DLX_ON_FULL_DROP);
     struct dlx_test_subscription s;
@@ -240,10 +239,9 @@ START_TEST(a_subscriber_that_is_about_to_join_is_shown)
     (void)close(fd);
     dlx_publisher_unref(p);
 }
-END_TEST
 
 /* Also in JSON, which says that there are none. */
-START_TEST(a_topic_without_a_publisher_is_a_failure_that_is_told)
+TEST(a_topic_without_a_publisher_is_a_failure_that_is_told)
 {
     static const char *const commands[][2] = {
         {"ls", "[]\n"}, {"info", "\"publishers\": []\n"}, {"holds", "[]\n"}};
@@ -263,9 +261,8 @@ START_TEST(a_topic_without_a_publisher_is_a_failure_that_is_told)
         }
     }
 }
-END_TEST
 
-START_TEST(looking_subscribes_only_where_it_says_so)
+TEST(looking_subscribes_only_where_it_says_so)
 {
     static const char *const looks[][8] = {{"info", "t"},
                                            {"info", "t", "--json"},
@@ -294,12 +291,11 @@ START_TEST(looking_subscribes_only_where_it_says_so)
     }
     dlx_publisher_unref(p);
 }
-END_TEST
 
-/* -- ls --watch --------------------------------------------------------------------------------------- */
+/* -- ls --watch -------------------------------------------------------------------------------- */
 
 /* Three lists: between the first two, two messages of 96 bytes are published, and then none. */
-START_TEST(a_watch_tells_rates)
+TEST(a_watch_tells_rates)
 {
     struct dlx_publisher *other = new_publisher("s", DLX_ON_FULL_DROP);
     struct dlx_publisher *p = new_publisher("t", DLX_ON_FULL_DROP);
@@ -339,16 +335,14 @@ START_TEST(a_watch_tells_rates)
     dlx_publisher_unref(p);
     dlx_publisher_unref(other);
 }
-END_TEST
 
-START_TEST(a_watch_begins_without_publishers)
+TEST(a_watch_begins_without_publishers)
 {
     check_golden("ls_watch_nothing.txt",
                  DLX_TEST_WORDS("ls", "nobody/*", "--watch", "--count", "2", "--interval", "0.01"));
 }
-END_TEST
 
-START_TEST(a_watch_on_a_screen_writes_it_anew_and_counts_what_has_no_room)
+TEST(a_watch_on_a_screen_writes_it_anew_and_counts_what_has_no_room)
 {
     enum { N = 30 };
     struct dlx_publisher *p[N];
@@ -370,9 +364,8 @@ START_TEST(a_watch_on_a_screen_writes_it_anew_and_counts_what_has_no_room)
     for (int i = 0; i < N; i++)
         dlx_publisher_unref(p[i]);
 }
-END_TEST
 
-START_TEST(hz_names_the_subscriber_that_blocks_the_publisher)
+TEST(hz_names_the_subscriber_that_blocks_the_publisher)
 {
     struct dlx_publisher *p = new_publisher("lidar", DLX_ON_FULL_BLOCK);
     struct dlx_subscription *s = subscribe("lidar", true);
@@ -394,22 +387,10 @@ START_TEST(hz_names_the_subscriber_that_blocks_the_publisher)
     dlx_subscription_unref(s);
     dlx_publisher_unref(p);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_cli_look");
     TCase *tcase = dlx_test_cli_case("look");
     tcase_add_checked_fixture(tcase, start, stop);
-    tcase_add_test(tcase, ls_and_info_note_who_is_in_the_way);
-    tcase_add_test(tcase, a_subscriber_that_is_about_to_join_is_shown);
-    tcase_add_test(tcase, ls_and_info_tell_how_many_messages_could_not_be_published);
-    tcase_add_test(tcase, a_topic_without_a_publisher_is_a_failure_that_is_told);
-    tcase_add_test(tcase, looking_subscribes_only_where_it_says_so);
-    tcase_add_test(tcase, a_watch_tells_rates);
-    tcase_add_test(tcase, a_watch_begins_without_publishers);
-    tcase_add_test(tcase, a_watch_on_a_screen_writes_it_anew_and_counts_what_has_no_room);
-    tcase_add_test(tcase, hz_names_the_subscriber_that_blocks_the_publisher);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlxctl bw and dlxctl holds. */
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "common/util.h"
 #include "tests/cli/harness_cli_case.h"
 #include "tests/harness/run.h"
@@ -13,9 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* -- bw --------------------------------------------------------------------------------------------------- */
+/* -- bw ---------------------------------------------------------------------------------------- */
 
-/* What bw says of 6 messages: f4.npy (96 bytes) and two.npy, which holds two arrays (4 and 24 bytes), twice. */
+/* What bw says of 6 messages: f4.npy (96 bytes) and two.npy, which holds two arrays (4 and 24
+ * bytes), twice. */
 static void run_bw(struct dlx_test_cli *bw, const char *option, const char *value)
 {
     struct dlx_test_cli pub;
@@ -28,7 +29,7 @@ static void run_bw(struct dlx_test_cli *bw, const char *option, const char *valu
     dlx_test_cli_deinit(&pub);
 }
 
-START_TEST(bw_measures)
+TEST(bw_measures)
 {
     struct dlx_test_cli bw;
     run_bw(&bw, "--json", NULL);
@@ -51,9 +52,8 @@ START_TEST(bw_measures)
     json_decref(json);
     dlx_test_cli_deinit(&bw);
 }
-END_TEST
 
-START_TEST(bw_says_what_it_measured)
+TEST(bw_says_what_it_measured)
 {
     struct dlx_test_cli bw;
     run_bw(&bw, "--window", "2");
@@ -63,10 +63,9 @@ START_TEST(bw_says_what_it_measured)
     ck_assert_ptr_nonnull(strstr(bw.out, "  (data and size: the last 2 messages)\n"));
     dlx_test_cli_deinit(&bw);
 }
-END_TEST
 
 /* The line that is shown each second is no message. */
-START_TEST(on_a_terminal_silence_ends_hz_too)
+TEST(on_a_terminal_silence_ends_hz_too)
 {
     struct dlx_test_cli cli;
     dlx_test_cli_run_on_screen(&cli, dlx_test_cli_daemon.path, 80, 1,
@@ -74,9 +73,8 @@ START_TEST(on_a_terminal_silence_ends_hz_too)
     ck_assert_ptr_nonnull(strstr(cli.err, ": a: no message within 1.1"));
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
-START_TEST(bw_and_hz_fail_without_messages)
+TEST(bw_and_hz_fail_without_messages)
 {
     static const char *const commands[] = {"bw", "hz"};
     for (size_t i = 0; i < 2; i++) {
@@ -95,7 +93,6 @@ START_TEST(bw_and_hz_fail_without_messages)
         dlx_test_cli_deinit(&cli);
     }
 }
-END_TEST
 
 /* Waits until the only subscriber sleeps in a take: it has asked for a bell. */
 static void wait_until_asleep(const struct dlx_publisher *p)
@@ -107,8 +104,9 @@ static void wait_until_asleep(const struct dlx_publisher *p)
     }
 }
 
-/* What has no end of its own ends well by Ctrl-C; but not if nothing came, and never without a word. */
-START_TEST(ctrl_c_before_the_first_message_is_a_failure)
+/* What has no end of its own ends well by Ctrl-C; but not if nothing came, and never without a
+ * word. */
+TEST(ctrl_c_before_the_first_message_is_a_failure)
 {
     static const char *const commands[] = {"bw", "hz"};
     struct dlx_connect_args args = {.size = sizeof args, .socket = dlx_test_cli_daemon.path};
@@ -130,13 +128,13 @@ START_TEST(ctrl_c_before_the_first_message_is_a_failure)
     }
     dlx_client_unref(c);
 }
-END_TEST
 
-/* -- holds ------------------------------------------------------------------------------------------------ */
+/* -- holds ------------------------------------------------------------------------------------- */
 
 enum { N_SUBSCRIPTIONS = 4, N_MESSAGES = 3 };
 
-/* A publisher of topic "a" and one of "b", and subscribers that hold 1, 3 and 0 messages of "a" and 2 of "b". */
+/* A publisher of topic "a" and one of "b", and subscribers that hold 1, 3 and 0 messages of "a" and
+ * 2 of "b". */
 struct story {
     struct dlx_client *c;
     struct dlx_publisher *p[2];
@@ -203,7 +201,7 @@ static void check_row(const json_t *row, const char *topic, int held, int max_he
     ck_assert(json_is_true(json_object_get(row, "reliable")) == reliable);
 }
 
-START_TEST(holds_lists_those_who_hold_most_first)
+TEST(holds_lists_those_who_hold_most_first)
 {
     struct story story;
     struct dlx_test_cli cli;
@@ -228,9 +226,8 @@ START_TEST(holds_lists_those_who_hold_most_first)
     dlx_test_cli_deinit(&cli);
     end(&story);
 }
-END_TEST
 
-START_TEST(holds_is_a_table_for_people)
+TEST(holds_is_a_table_for_people)
 {
     struct story story;
     struct dlx_test_cli cli;
@@ -256,10 +253,9 @@ START_TEST(holds_is_a_table_for_people)
     dlx_test_cli_deinit(&cli);
     end(&story);
 }
-END_TEST
 
 /* Its memory stays until its subscribers have taken all, also while they hold nothing. */
-START_TEST(holds_lists_who_keeps_the_memory_of_a_publisher_that_has_gone)
+TEST(holds_lists_who_keeps_the_memory_of_a_publisher_that_has_gone)
 {
     struct story story;
     struct dlx_test_cli cli;
@@ -286,9 +282,8 @@ START_TEST(holds_lists_who_keeps_the_memory_of_a_publisher_that_has_gone)
     dlx_test_cli_deinit(&cli);
     end(&story);
 }
-END_TEST
 
-START_TEST(holds_says_when_there_is_nothing)
+TEST(holds_says_when_there_is_nothing)
 {
     struct dlx_test_cli cli;
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds"));
@@ -308,21 +303,8 @@ START_TEST(holds_says_when_there_is_nothing)
     ck_assert_ptr_nonnull(strstr(cli.err, "dlxctl holds: topic name \"no//topic\" "));
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_cli_measure");
-    TCase *tcase = dlx_test_cli_case("dlxctl");
-    tcase_add_test(tcase, bw_measures);
-    tcase_add_test(tcase, bw_says_what_it_measured);
-    tcase_add_test(tcase, on_a_terminal_silence_ends_hz_too);
-    tcase_add_test(tcase, bw_and_hz_fail_without_messages);
-    tcase_add_test(tcase, ctrl_c_before_the_first_message_is_a_failure);
-    tcase_add_test(tcase, holds_lists_those_who_hold_most_first);
-    tcase_add_test(tcase, holds_is_a_table_for_people);
-    tcase_add_test(tcase, holds_lists_who_keeps_the_memory_of_a_publisher_that_has_gone);
-    tcase_add_test(tcase, holds_says_when_there_is_nothing);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_cli_case("dlxctl"));
 }

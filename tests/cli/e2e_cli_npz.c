@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dlxctl and .npz files: those of NumPy are published, NumPy reads what is saved, and what lies is refused. */
+/* dlxctl and .npz files: those of NumPy are published, NumPy reads what is saved, and what lies is
+ * refused. */
 #include "tests/cli/harness_cli_case.h"
 #include "tests/harness/run.h"
 #include <check.h>
@@ -23,7 +24,7 @@ static const char *reference(void)
     return dlx_test_data("npz/reference.npz");
 }
 
-START_TEST(a_file_of_numpy_is_one_set)
+TEST(a_file_of_numpy_is_one_set)
 {
     struct dlx_test_cli cli;
     run(0, "", DLX_TEST_WORDS("pub", "w", reference(), "--loop", "2", "--retain", "2"));
@@ -31,9 +32,8 @@ START_TEST(a_file_of_numpy_is_one_set)
     dlx_test_cli_golden(&cli, "get_npz.txt");
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
-START_TEST(numpy_reads_what_was_saved)
+TEST(numpy_reads_what_was_saved)
 {
     char command[1200];
     const char *path = dlx_test_cli_file("saved.npz");
@@ -48,10 +48,9 @@ START_TEST(numpy_reads_what_was_saved)
                    path);
     ck_assert_int_eq(system(command), 0); /* NOLINT(cert-env33-c): a test */
 }
-END_TEST
 
 /* Names, and the same bytes each time: the date of a member is 1980-01-01, as NumPy has it. */
-START_TEST(a_saved_file_comes_back_byte_for_byte)
+TEST(a_saved_file_comes_back_byte_for_byte)
 {
     const char *first = dlx_test_cli_file("first.npz"), *second = dlx_test_cli_file("second.npz");
     run(0, "", DLX_TEST_WORDS("pub", "w", reference(), "--retain", "1"));
@@ -65,10 +64,10 @@ START_TEST(a_saved_file_comes_back_byte_for_byte)
     ck_assert_mem_eq(data + 10, "\0\0\x21\0", 4);
     free(data);
 }
-END_TEST
 
-/* A tensor without a name gets NumPy's; strides are followed; types and metadata that it cannot say are told. */
-START_TEST(what_the_format_cannot_say_is_told)
+/* A tensor without a name gets NumPy's; strides are followed; types and metadata that it cannot say
+ * are told. */
+TEST(what_the_format_cannot_say_is_told)
 {
     int64_t strides[] = {1, 3};
     struct dlx_connect_args args = {.size = sizeof args, .socket = dlx_test_cli_daemon.path};
@@ -103,7 +102,6 @@ START_TEST(what_the_format_cannot_say_is_told)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 static void write_file(const char *path, const char *data, size_t size)
 {
@@ -113,7 +111,7 @@ static void write_file(const char *path, const char *data, size_t size)
     ck_assert_int_eq(fclose(file), 0);
 }
 
-START_TEST(archives_that_lie_publish_nothing)
+TEST(archives_that_lie_publish_nothing)
 {
     const char *path = dlx_test_cli_file("bad.npz");
     char words[700];
@@ -158,17 +156,8 @@ START_TEST(archives_that_lie_publish_nothing)
     run(2, "--tensor is for .npy", DLX_TEST_WORDS("get", "w", path, "-T", "1"));
     free(data);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_cli_npz");
-    TCase *tcase = dlx_test_cli_case("npz");
-    tcase_add_test(tcase, a_file_of_numpy_is_one_set);
-    tcase_add_test(tcase, numpy_reads_what_was_saved);
-    tcase_add_test(tcase, a_saved_file_comes_back_byte_for_byte);
-    tcase_add_test(tcase, what_the_format_cannot_say_is_told);
-    tcase_add_test(tcase, archives_that_lie_publish_nothing);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_cli_case("npz"));
 }

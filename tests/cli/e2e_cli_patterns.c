@@ -17,7 +17,7 @@ static void check_text(const json_t *json, const char *key, const char *text)
 static void run(struct dlx_test_cli *cli, const char *const *words)
 {
     dlx_test_cli_run(cli, dlx_test_cli_daemon.path, -1, 0, words);
-    ck_assert_str_eq(cli->err, "");
+    ck_assert_str_eq(dlx_test_cli_said(cli), "");
 }
 
 static void publish(const char *topic, const char *name)
@@ -35,7 +35,7 @@ static void publish_all(void)
     publish("cam/rear/depth", "f2.npy");
 }
 
-START_TEST(echo_names_the_topics)
+TEST(echo_names_the_topics)
 {
     struct dlx_test_cli cli;
     publish_all();
@@ -56,9 +56,8 @@ START_TEST(echo_names_the_topics)
     ck_assert_int_eq(strncmp(cli.out, "#1  ", 4), 0);
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
-START_TEST(hz_and_bw_tell_of_each_topic)
+TEST(hz_and_bw_tell_of_each_topic)
 {
     struct dlx_test_cli cli;
     publish_all();
@@ -93,9 +92,8 @@ START_TEST(hz_and_bw_tell_of_each_topic)
         dlx_test_cli_deinit(&cli);
     }
 }
-END_TEST
 
-START_TEST(hz_says_which_topic_missed_messages)
+TEST(hz_says_which_topic_missed_messages)
 {
     struct dlx_test_cli cli;
     publish("a/x", "two.npy");
@@ -108,9 +106,8 @@ START_TEST(hz_says_which_topic_missed_messages)
     json_decref(json);
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
-START_TEST(save_names_files_by_topic)
+TEST(save_names_files_by_topic)
 {
     struct dlx_test_cli cli;
     publish_all();
@@ -130,9 +127,8 @@ START_TEST(save_names_files_by_topic)
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 7);
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
-START_TEST(ls_info_and_holds_list_what_matches)
+TEST(ls_info_and_holds_list_what_matches)
 {
     static const char *const topics[] = {"cam/front", "cam/rear", "lidar"};
     struct dlx_test_cli cli, pub[3], echo;
@@ -187,9 +183,8 @@ START_TEST(ls_info_and_holds_list_what_matches)
         dlx_test_cli_deinit(&pub[i]);
     }
 }
-END_TEST
 
-START_TEST(patterns_that_break_the_rules_are_named)
+TEST(patterns_that_break_the_rules_are_named)
 {
     static const char *const commands[] = {"ls", "info", "get", "echo", "hz", "bw", "holds"};
     struct dlx_test_cli cli;
@@ -207,10 +202,9 @@ START_TEST(patterns_that_break_the_rules_are_named)
     ck_assert_ptr_nonnull(strstr(cli.err, "dlxctl pub: topic name \"cam/*\" "));
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
 /* Retained messages come in a burst, and may be hours old. */
-START_TEST(hz_leaves_what_was_published_before_the_start_out_of_rates_and_ages)
+TEST(hz_leaves_what_was_published_before_the_start_out_of_rates_and_ages)
 {
     static const char *const figures[][2] = {
         {"rate", "mean_hz"}, {"rate", "max_hz"}, {"age", "p99_ns"}, {"age", "max_ns"}};
@@ -237,19 +231,8 @@ START_TEST(hz_leaves_what_was_published_before_the_start_out_of_rates_and_ages)
     dlx_test_cli_deinit(&hz);
     dlx_test_cli_deinit(&pub);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_cli_patterns");
-    TCase *tcase = dlx_test_cli_case("dlxctl");
-    tcase_add_test(tcase, echo_names_the_topics);
-    tcase_add_test(tcase, hz_and_bw_tell_of_each_topic);
-    tcase_add_test(tcase, hz_says_which_topic_missed_messages);
-    tcase_add_test(tcase, save_names_files_by_topic);
-    tcase_add_test(tcase, ls_info_and_holds_list_what_matches);
-    tcase_add_test(tcase, patterns_that_break_the_rules_are_named);
-    tcase_add_test(tcase, hz_leaves_what_was_published_before_the_start_out_of_rates_and_ages);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_cli_case("dlxctl"));
 }

@@ -37,7 +37,7 @@ static void squeeze(char *line)
 }
 
 /* The publisher's program, and dlxctl itself. What depends on the machine is not compared. */
-START_TEST(the_table_has_a_line_for_each_quota)
+TEST(the_table_has_a_line_for_each_quota)
 {
     static const char *const lines[] = {
         "retained-bytes 0 B -", "store-entries 0 -", "connections 2 4096", "requests-per-second",
@@ -66,9 +66,8 @@ START_TEST(the_table_has_a_line_for_each_quota)
     ck_assert_uint_eq(n_lines, 14);
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
-START_TEST(json_has_an_object_for_each_user)
+TEST(json_has_an_object_for_each_user)
 {
     struct dlx_test_cli cli;
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("quota", "--json"));
@@ -90,25 +89,18 @@ START_TEST(json_has_an_object_for_each_user)
     json_decref(json);
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
-START_TEST(an_argument_is_wrong_usage)
+TEST(an_argument_is_wrong_usage)
 {
     struct dlx_test_cli cli;
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 2, DLX_TEST_WORDS("quota", "a"));
     ck_assert_msg(strstr(cli.err, "extra argument 'a'"), "%s", cli.err);
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_cli_quota");
     TCase *tcase = dlx_test_cli_case("cli_quota");
     tcase_add_checked_fixture(tcase, start, stop);
-    tcase_add_test(tcase, the_table_has_a_line_for_each_quota);
-    tcase_add_test(tcase, json_has_an_object_for_each_user);
-    tcase_add_test(tcase, an_argument_is_wrong_usage);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

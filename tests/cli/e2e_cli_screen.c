@@ -59,7 +59,7 @@ static void check_screen(const char *command, unsigned short columns, bool fits)
     dlx_test_cli_deinit(&cli);
 }
 
-START_TEST(topics_are_whole_on_a_screen_of_80_columns)
+TEST(topics_are_whole_on_a_screen_of_80_columns)
 {
     struct dlx_publisher *p[4];
     struct dlx_subscription *s[4] = {NULL};
@@ -92,7 +92,6 @@ START_TEST(topics_are_whole_on_a_screen_of_80_columns)
         dlx_publisher_unref(p[i]);
     }
 }
-END_TEST
 
 static char *run(const char *const *words)
 {
@@ -136,7 +135,7 @@ static void check_meta(const void *meta, size_t size, const char *text, const ch
     dlx_publisher_unref(p);
 }
 
-START_TEST(metadata_is_shown)
+TEST(metadata_is_shown)
 {
     static const char text[] = "{\"frame\": \"base_link\", \"name\": \"caf\xc3\xa9\"}";
     static const char escape[] = "a\x1b[2Jb\n\0c";
@@ -151,9 +150,8 @@ START_TEST(metadata_is_shown)
     check_meta(large, sizeof large, "mmm... (the first 200 of 3000 bytes)\n", "meta", large,
                sizeof large);
 }
-END_TEST
 
-START_TEST(without_metadata_there_is_none)
+TEST(without_metadata_there_is_none)
 {
     struct dlx_publisher *p = publish("t", NULL, 0);
     char *out = run(DLX_TEST_WORDS("get", "t"));
@@ -165,9 +163,8 @@ START_TEST(without_metadata_there_is_none)
     free(out);
     dlx_publisher_unref(p);
 }
-END_TEST
 
-START_TEST(a_terminal_gets_no_tensors)
+TEST(a_terminal_gets_no_tensors)
 {
     static const char *const commands[] = {"get", "save"};
     struct dlx_test_cli cli;
@@ -181,10 +178,9 @@ START_TEST(a_terminal_gets_no_tensors)
     }
     dlx_publisher_unref(p);
 }
-END_TEST
 
 /* A figure without its value would look like a broken line. */
-START_TEST(the_line_of_hz_has_whole_fields_on_a_screen_of_80_columns)
+TEST(the_line_of_hz_has_whole_fields_on_a_screen_of_80_columns)
 {
     struct dlx_test_cli pub, hz;
     regex_t whole;
@@ -203,18 +199,10 @@ START_TEST(the_line_of_hz_has_whole_fields_on_a_screen_of_80_columns)
     dlx_test_cli_deinit(&pub);
     regfree(&whole);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cli_screen");
     TCase *tcase = dlx_test_cli_case("screen");
     tcase_add_checked_fixture(tcase, start, stop);
-    tcase_add_test(tcase, topics_are_whole_on_a_screen_of_80_columns);
-    tcase_add_test(tcase, metadata_is_shown);
-    tcase_add_test(tcase, without_metadata_there_is_none);
-    tcase_add_test(tcase, a_terminal_gets_no_tensors);
-    tcase_add_test(tcase, the_line_of_hz_has_whole_fields_on_a_screen_of_80_columns);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dlxctl and .safetensors files: what one publishes, another saves, and what the reference implementation makes of it. */
+/* dlxctl and .safetensors files: what one publishes, another saves, and what the reference
+ * implementation makes of it. */
 #include "tests/cli/harness_cli_case.h"
 #include "tests/harness/run.h"
 #include <check.h>
@@ -27,7 +28,7 @@ static void pass_on(const char *from, int in, const char *to)
     dlx_test_cli_deinit(&save);
 }
 
-START_TEST(files_of_the_reference_come_back_byte_for_byte)
+TEST(files_of_the_reference_come_back_byte_for_byte)
 {
     const char *reference = dlx_test_data("safetensors/reference.safetensors");
     pass_on(reference, -1, dlx_test_cli_file("out.safetensors"));
@@ -45,9 +46,8 @@ START_TEST(files_of_the_reference_come_back_byte_for_byte)
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 1); /* no temporary file is left */
     free(data);
 }
-END_TEST
 
-START_TEST(the_reference_reads_what_was_saved)
+TEST(the_reference_reads_what_was_saved)
 {
     const char *top = getenv("SRCDIR");
     char command[2048];
@@ -78,9 +78,8 @@ START_TEST(the_reference_reads_what_was_saved)
     strcat(command, " 2>/dev/null");
     ck_assert_int_ne(system(command), 0); /* NOLINT(cert-env33-c): a test */
 }
-END_TEST
 
-START_TEST(a_set_of_a_file_has_its_names_and_metadata)
+TEST(a_set_of_a_file_has_its_names_and_metadata)
 {
     struct dlx_connect_args args = {.size = sizeof args, .socket = dlx_test_cli_daemon.path};
     struct dlx_client *c = NULL;
@@ -118,7 +117,6 @@ START_TEST(a_set_of_a_file_has_its_names_and_metadata)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* Publish two tensors of this type, the second with this name, and have dlxctl save them. */
 static void save_pair(DLDataType dtype, const char *name, const char *meta, int status,
@@ -145,7 +143,7 @@ static void save_pair(DLDataType dtype, const char *name, const char *meta, int 
     dlx_client_unref(c);
 }
 
-START_TEST(a_tensor_without_a_name_gets_one)
+TEST(a_tensor_without_a_name_gets_one)
 {
     static const char expected[] =
         "{\"a\":{\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[0,5]},"
@@ -166,9 +164,8 @@ START_TEST(a_tensor_without_a_name_gets_one)
     free(data);
     dlx_test_cli_deinit(&save);
 }
-END_TEST
 
-START_TEST(what_the_format_cannot_say_leaves_no_file)
+TEST(what_the_format_cannot_say_leaves_no_file)
 {
     struct dlx_test_cli save;
     (void)unlink(dlx_test_cli_file("pair.safetensors"));
@@ -188,9 +185,8 @@ START_TEST(what_the_format_cannot_say_leaves_no_file)
     ck_assert_ptr_nonnull(strstr(save.err, "--tensor is for .npy"));
     dlx_test_cli_deinit(&save);
 }
-END_TEST
 
-START_TEST(several_sets_are_numbered_files)
+TEST(several_sets_are_numbered_files)
 {
     struct dlx_test_cli pub, save;
     const char *reference = dlx_test_data("safetensors/reference.safetensors");
@@ -206,10 +202,9 @@ START_TEST(several_sets_are_numbered_files)
     dlx_test_cli_deinit(&pub);
     dlx_test_cli_deinit(&save);
 }
-END_TEST
 
 /* The first message has one tensor, so there is nothing to say yet. */
-START_TEST(tensors_that_a_later_message_loses_are_told)
+TEST(tensors_that_a_later_message_loses_are_told)
 {
     struct dlx_test_cli pub, save;
     dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, -1, 0,
@@ -228,9 +223,8 @@ START_TEST(tensors_that_a_later_message_loses_are_told)
     dlx_test_cli_deinit(&save);
     dlx_test_cli_deinit(&pub);
 }
-END_TEST
 
-START_TEST(a_file_that_lies_publishes_nothing)
+TEST(a_file_that_lies_publishes_nothing)
 {
     struct dlx_test_cli pub;
     size_t size = 0;
@@ -251,9 +245,8 @@ START_TEST(a_file_that_lies_publishes_nothing)
     ck_assert_str_eq(pub.out, "");
     dlx_test_cli_deinit(&pub);
 }
-END_TEST
 
-/* -- sets of several files, and metadata of the command line ----------------------------------------- */
+/* -- sets of several files, and metadata of the command line ----------------------------------- */
 
 static void fails(int status, const char *why, const char *const *words)
 {
@@ -263,7 +256,7 @@ static void fails(int status, const char *why, const char *const *words)
     dlx_test_cli_deinit(&cli);
 }
 
-START_TEST(several_files_are_one_set)
+TEST(several_files_are_one_set)
 {
     struct dlx_test_cli pub, get;
     char rgb[600], same[600];
@@ -277,10 +270,10 @@ START_TEST(several_files_are_one_set)
     dlx_test_cli_golden(&get, "get_set.txt");
     dlx_test_cli_deinit(&get);
 }
-END_TEST
 
-/* The first of each, then the second of each: two.npy has two arrays, the raw bytes one of its own type. */
-START_TEST(files_of_a_set_go_on_together)
+/* The first of each, then the second of each: two.npy has two arrays, the raw bytes one of its own
+ * type. */
+TEST(files_of_a_set_go_on_together)
 {
     struct dlx_test_cli pub, save;
     char again[600], three[600];
@@ -302,9 +295,8 @@ START_TEST(files_of_a_set_go_on_together)
     fails(1, three,
           DLX_TEST_WORDS("pub", "v", "-e", dlx_test_npy("two.npy"), dlx_test_npy("f4.npy")));
 }
-END_TEST
 
-START_TEST(sets_that_cannot_be_are_named)
+TEST(sets_that_cannot_be_are_named)
 {
     const char *npy = dlx_test_npy("f4.npy");
     fails(2, "--set: the standard input needs a name in a set: NAME=-",
@@ -318,9 +310,8 @@ START_TEST(sets_that_cannot_be_are_named)
     fails(1, "no/such: No such file or directory",
           DLX_TEST_WORDS("pub", "w", "--set", npy, "x=no/such"));
 }
-END_TEST
 
-START_TEST(metadata_may_be_given)
+TEST(metadata_may_be_given)
 {
     const char *npy = dlx_test_npy("f4.npy"), *path = dlx_test_cli_file("meta");
     char at[600], large[65537];
@@ -359,24 +350,8 @@ START_TEST(metadata_may_be_given)
     ck_assert_ptr_nonnull(strstr(cli.out, "\n    metadata  mine\n"));
     dlx_test_cli_deinit(&cli);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_cli_sets");
-    TCase *tcase = dlx_test_cli_case("dlxctl");
-    tcase_add_test(tcase, files_of_the_reference_come_back_byte_for_byte);
-    tcase_add_test(tcase, the_reference_reads_what_was_saved);
-    tcase_add_test(tcase, a_set_of_a_file_has_its_names_and_metadata);
-    tcase_add_test(tcase, a_tensor_without_a_name_gets_one);
-    tcase_add_test(tcase, what_the_format_cannot_say_leaves_no_file);
-    tcase_add_test(tcase, several_sets_are_numbered_files);
-    tcase_add_test(tcase, tensors_that_a_later_message_loses_are_told);
-    tcase_add_test(tcase, a_file_that_lies_publishes_nothing);
-    tcase_add_test(tcase, several_files_are_one_set);
-    tcase_add_test(tcase, files_of_a_set_go_on_together);
-    tcase_add_test(tcase, sets_that_cannot_be_are_named);
-    tcase_add_test(tcase, metadata_may_be_given);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_cli_case("dlxctl"));
 }

@@ -16,7 +16,7 @@ static DLDataType type(uint8_t code, uint8_t bits, uint16_t lanes)
     return (DLDataType){.code = code, .bits = bits, .lanes = lanes};
 }
 
-START_TEST(sizes_do_not_overflow)
+TEST(sizes_do_not_overflow)
 {
     uint64_t n = 7, size = 7;
     int64_t big[2] = {INT64_C(1) << 32, INT64_C(1) << 31};
@@ -38,9 +38,8 @@ START_TEST(sizes_do_not_overflow)
     ck_assert(dtype_bytes(type(kDLFloat6_e2m3fn, 6, 1), 4, &size) && size == 3);
     ck_assert(dtype_bytes(type(kDLFloat, 32, 4), 2, &size) && size == 32);
 }
-END_TEST
 
-START_TEST(shapes_are_written_as_python_does)
+TEST(shapes_are_written_as_python_does)
 {
     char name[SHAPE_NAME_SIZE];
     int64_t shape[64];
@@ -55,7 +54,6 @@ START_TEST(shapes_are_written_as_python_does)
     shape_name(shape, 64, name);
     ck_assert_uint_eq(strlen(name), 2 + 64 * 20 + 63 * 2);
 }
-END_TEST
 
 static void check_value(DLDataType t, const void *data, uint64_t index, const char *text,
                         const char *json)
@@ -70,7 +68,7 @@ static void check_value(DLDataType t, const void *data, uint64_t index, const ch
     json_decref(value);
 }
 
-START_TEST(values_of_the_usual_types)
+TEST(values_of_the_usual_types)
 {
     int8_t i8[] = {-128, 127};
     uint64_t u64[] = {UINT64_MAX, 5};
@@ -100,9 +98,8 @@ START_TEST(values_of_the_usual_types)
     check_value(type(kDLComplex, 64, 1), complex64, 0, "1.5-2j", "[1.5,-2.0]");
     check_value(type(kDLComplex, 32, 1), complex32, 1, "1-2j", "[1.0,-2.0]");
 }
-END_TEST
 
-START_TEST(values_of_packed_types_come_from_the_low_bits_first)
+TEST(values_of_packed_types_come_from_the_low_bits_first)
 {
     uint8_t nibbles[] = {0x8f, 0x01}; /* 15, 8, 1, 0 */
     check_value(type(kDLUInt, 4, 1), nibbles, 0, "15", "15");
@@ -115,10 +112,9 @@ START_TEST(values_of_packed_types_come_from_the_low_bits_first)
     uint8_t six[] = {0x40, 0x20, 0x0c}; /* 6 bits each: 0x00, 0x01, 0x02, 0x03 */
     check_value(type(kDLFloat6_e2m3fn, 6, 1), six, 3, "0.375", "0.375");
 }
-END_TEST
 
 /* All patterns of all formats were compared with ml_dtypes 0.6.0; these are the corners. */
-START_TEST(small_floats_have_their_corners)
+TEST(small_floats_have_their_corners)
 {
     static const struct {
         uint8_t code;
@@ -152,9 +148,8 @@ START_TEST(small_floats_have_their_corners)
     ck_assert(!value_minifloat(kDLFloat, 0, &d));
     ck_assert(!value_minifloat(18, 0, &d));
 }
-END_TEST
 
-START_TEST(unknown_types_are_shown_in_hexadecimal)
+TEST(unknown_types_are_shown_in_hexadecimal)
 {
     uint8_t bytes[33] = {0xde, 0xad, 0xbe, 0xef, 0x01};
     check_value(type(200, 16, 1), bytes, 1, "0xbeef", "\"0xbeef\"");
@@ -164,9 +159,8 @@ START_TEST(unknown_types_are_shown_in_hexadecimal)
     value_text(type(255, 255, 1), bytes, 0, text); /* fits */
     ck_assert_uint_eq(strlen(text), 2 + 2 * 31);
 }
-END_TEST
 
-START_TEST(tensors_with_strides_are_walked)
+TEST(tensors_with_strides_are_walked)
 {
     int64_t shape[] = {2, 3}, column_major[] = {1, 2}, row_major[] = {3, 1};
     uint16_t data[] = {0, 3, 1, 4, 2, 5};
@@ -192,9 +186,8 @@ START_TEST(tensors_with_strides_are_walked)
     t.device.device_type = kDLCUDA;
     ck_assert(!tensor_is_readable(&t));
 }
-END_TEST
 
-START_TEST(numbers_of_the_command_line)
+TEST(numbers_of_the_command_line)
 {
     uint64_t n = 0;
     ck_assert(args_parse_number("42", 1, 100, &n) && n == 42);
@@ -204,9 +197,8 @@ START_TEST(numbers_of_the_command_line)
     for (size_t i = 0; i < sizeof bad_numbers / sizeof bad_numbers[0]; i++)
         ck_assert_msg(!args_parse_number(bad_numbers[i], 1, 100, &n), "'%s'", bad_numbers[i]);
 }
-END_TEST
 
-START_TEST(times_and_rates_may_have_units)
+TEST(times_and_rates_may_have_units)
 {
     static const struct {
         const char *text;
@@ -246,9 +238,8 @@ START_TEST(times_and_rates_may_have_units)
     for (size_t i = 0; i < sizeof bad_rates / sizeof bad_rates[0]; i++)
         ck_assert_msg(!args_parse_rate(bad_rates[i], &rate), "'%s'", bad_rates[i]);
 }
-END_TEST
 
-START_TEST(shapes_of_the_command_line)
+TEST(shapes_of_the_command_line)
 {
     static const struct {
         const char *text;
@@ -285,22 +276,8 @@ START_TEST(shapes_of_the_command_line)
     strcat(long_shape, "1");
     ck_assert(!args_parse_shape(long_shape, shape, &ndim));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cli_dtype");
-    TCase *tcase = tcase_create("types");
-    tcase_add_test(tcase, sizes_do_not_overflow);
-    tcase_add_test(tcase, shapes_are_written_as_python_does);
-    tcase_add_test(tcase, values_of_the_usual_types);
-    tcase_add_test(tcase, values_of_packed_types_come_from_the_low_bits_first);
-    tcase_add_test(tcase, small_floats_have_their_corners);
-    tcase_add_test(tcase, unknown_types_are_shown_in_hexadecimal);
-    tcase_add_test(tcase, tensors_with_strides_are_walked);
-    tcase_add_test(tcase, numbers_of_the_command_line);
-    tcase_add_test(tcase, times_and_rates_may_have_units);
-    tcase_add_test(tcase, shapes_of_the_command_line);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("types"));
 }

@@ -57,7 +57,7 @@ static void refuse(const char *dict, int code, const char *words)
     ck_assert_msg(strstr(e.text, words), "%s: '%s' lacks '%s'", dict, e.text, words);
 }
 
-START_TEST(headers_as_numpy_writes_them)
+TEST(headers_as_numpy_writes_them)
 {
     accept(DICT("'<f4'", "False", "(3, 608, 608)"), kDLFloat, 32, 3, 3 * 608 * 608);
     accept(DICT("'|u1'", "False", "(5,)"), kDLUInt, 8, 1, 5);
@@ -66,9 +66,8 @@ START_TEST(headers_as_numpy_writes_them)
     accept(DICT("'<f2'", "False", "(0, 7)"), kDLFloat, 16, 2, 0);
     accept(DICT("'<i8'", "False", "(9223372036854775807, 0)"), kDLInt, 64, 2, 0);
 }
-END_TEST
 
-START_TEST(headers_as_others_write_them)
+TEST(headers_as_others_write_them)
 {
     accept("{'shape': (3L, 4L), 'fortran_order': False, 'descr': '<f8'}", kDLFloat, 64, 2, 12);
     accept("{\"descr\": \"<f8\", \"fortran_order\": False, \"shape\": (2, )}", kDLFloat, 64, 1, 2);
@@ -78,9 +77,8 @@ START_TEST(headers_as_others_write_them)
     accept(DICT("'f4'", "False", "(1,)"), kDLFloat, 32, 1, 1);
     accept(DICT("'?'", "False", "(1,)"), kDLBool, 8, 1, 1);
 }
-END_TEST
 
-START_TEST(types_that_dlpack_has_no_name_for_need_a_word)
+TEST(types_that_dlpack_has_no_name_for_need_a_word)
 {
     accept(DICT("'|V2'", "False", "(4,)"), 0, 0, 1, 4);
     accept(DICT("'<f16'", "False", "(4,)"), kDLFloat, 0, 1, 4);
@@ -93,9 +91,8 @@ START_TEST(types_that_dlpack_has_no_name_for_need_a_word)
     ck_assert_int_eq(npy_header_set_dtype(&h, (DLDataType){kDLFloat, 32, 1}, &e), DLX_E_SHAPE);
     ck_assert_str_eq(e.text, "--dtype float32 has 32 bits an item, the file's '|V2' has 16");
 }
-END_TEST
 
-START_TEST(types_that_cannot_be_carried_are_named)
+TEST(types_that_cannot_be_carried_are_named)
 {
     refuse(DICT("'|O'", "False", "(3,)"), DLX_E_SHAPE, "'|O': Python objects");
     refuse(DICT("'<U5'", "False", "(3,)"), DLX_E_SHAPE, "text cannot be carried");
@@ -109,9 +106,8 @@ START_TEST(types_that_cannot_be_carried_are_named)
     refuse(DICT("'<f0'", "False", "(3,)"), DLX_E_SHAPE, "0 bytes");
     refuse(DICT("'|V99999999999999999999'", "False", "(3,)"), DLX_E_SHAPE, "not known");
 }
-END_TEST
 
-START_TEST(absurd_shapes_are_refused)
+TEST(absurd_shapes_are_refused)
 {
     char dict[1024] = "{'descr': '<f8', 'fortran_order': False, 'shape': (";
     refuse(DICT("'<f8'", "False", "(4294967296, 4294967296)"), DLX_E_SHAPE, "2^63 - 1 bytes");
@@ -125,9 +121,8 @@ START_TEST(absurd_shapes_are_refused)
     strcat(dict, ")}");
     refuse(dict, DLX_E_SHAPE, "more than 64 dimensions");
 }
-END_TEST
 
-START_TEST(malformed_headers_are_refused)
+TEST(malformed_headers_are_refused)
 {
     static const char *const bad[] = {
         "{",
@@ -171,9 +166,8 @@ START_TEST(malformed_headers_are_refused)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         refuse(bad[i], DLX_E_INVALID, "header");
 }
-END_TEST
 
-START_TEST(prefixes_are_checked)
+TEST(prefixes_are_checked)
 {
     struct cli_error e;
     struct npy_header h;
@@ -199,9 +193,8 @@ START_TEST(prefixes_are_checked)
     ck_assert_int_eq(npy_header_size(buffer, size, &total, &e), DLX_E_INVALID);
     ck_assert_ptr_nonnull(strstr(e.text, "not a .npy file"));
 }
-END_TEST
 
-START_TEST(foreign_byte_order_is_swapped)
+TEST(foreign_byte_order_is_swapped)
 {
     struct npy_header h;
     struct cli_error e;
@@ -220,9 +213,8 @@ START_TEST(foreign_byte_order_is_swapped)
     npy_swap(bytes, 8, 0);
     npy_swap(NULL, 0, 4);
 }
-END_TEST
 
-START_TEST(column_major_becomes_row_major)
+TEST(column_major_becomes_row_major)
 {
     struct npy_header h = {.item_size = 1, .ndim = 3, .shape = {2, 3, 4}, .n_items = 24};
     static const uint32_t sizes[] = {1, 2, 4, 8, 16, 3};
@@ -242,9 +234,8 @@ START_TEST(column_major_becomes_row_major)
     h = (struct npy_header){.item_size = 8, .ndim = 2, .shape = {0, 5}};
     npy_transpose(&h, NULL, NULL);
 }
-END_TEST
 
-START_TEST(order_that_makes_no_difference_is_none)
+TEST(order_that_makes_no_difference_is_none)
 {
     struct npy_header h;
     struct cli_error e;
@@ -253,7 +244,6 @@ START_TEST(order_that_makes_no_difference_is_none)
     ck_assert(parse(DICT("'<f4'", "True", "(3, 0)"), &h, &e) == 0 && !h.fortran_order);
     ck_assert(parse(DICT("'<f4'", "True", "(3, 2)"), &h, &e) == 0 && h.fortran_order);
 }
-END_TEST
 
 static size_t read_data(const char *name)
 {
@@ -267,7 +257,7 @@ static size_t read_data(const char *name)
     return n;
 }
 
-START_TEST(headers_are_written_byte_for_byte_as_numpy_does)
+TEST(headers_are_written_byte_for_byte_as_numpy_does)
 {
     static const struct {
         const char *file;
@@ -295,7 +285,6 @@ START_TEST(headers_are_written_byte_for_byte_as_numpy_does)
         ck_assert_mem_eq(out, buffer, n);
     }
 }
-END_TEST
 
 static void check_storage(DLDataType dtype, const int64_t *shape, int32_t ndim, const char *descr,
                           const int64_t *stored, int32_t stored_ndim)
@@ -309,7 +298,7 @@ static void check_storage(DLDataType dtype, const int64_t *shape, int32_t ndim, 
     ck_assert_mem_eq(s.shape, stored, (size_t)stored_ndim * sizeof *stored);
 }
 
-START_TEST(types_that_npy_cannot_name_are_stored_by_size)
+TEST(types_that_npy_cannot_name_are_stored_by_size)
 {
     int64_t shape[] = {3, 5};
     check_storage((DLDataType){kDLBfloat, 16, 1}, shape, 2, "<u2", shape, 2);
@@ -327,9 +316,8 @@ START_TEST(types_that_npy_cannot_name_are_stored_by_size)
     ck_assert_int_eq(npy_storage_choose((DLDataType){kDLFloat, 32, 1}, shape, 65, &s, &e),
                      DLX_E_SHAPE);
 }
-END_TEST
 
-START_TEST(the_largest_header_fits)
+TEST(the_largest_header_fits)
 {
     struct npy_storage s = {.descr = "<c16", .ndim = 65};
     struct npy_header h;
@@ -347,25 +335,29 @@ START_TEST(the_largest_header_fits)
     ck_assert_int_eq(npy_header_parse(out, n, &h, &e), 0);
     ck_assert(h.ndim == 64 && h.shape[0] == INT64_MAX / 16);
 }
-END_TEST
+
+/* A key has room for 23 characters. */
+TEST(the_longest_key_is_read_and_a_longer_one_is_not)
+{
+    refuse("{'aaaaaaaaaaaaaaaaaaaaaaa': 1}", DLX_E_INVALID, "a key that is none of");
+    refuse("{'aaaaaaaaaaaaaaaaaaaaaaaa': 1}", DLX_E_INVALID, "a string that is too long");
+}
+
+TEST(a_header_of_the_limit_is_read_and_a_larger_one_is_not)
+{
+    struct cli_error e;
+    size_t size = 0;
+    for (uint32_t over = 0; over < 2; over++) {
+        const uint32_t n = NPY_HEADER_SIZE_MAX - 12 + over;
+        make(2, "{}");
+        for (uint32_t i = 0; i < 4; i++)
+            buffer[8 + i] = (uint8_t)(n >> (8 * i));
+        ck_assert_int_eq(npy_header_size(buffer, sizeof buffer, &size, &e), over ? DLX_E_LIMIT : 0);
+        ck_assert_uint_eq(size, NPY_HEADER_SIZE_MAX);
+    }
+}
 
 int main(void)
 {
-    Suite *suite = suite_create("cli_npy");
-    TCase *tcase = tcase_create("npy");
-    tcase_add_test(tcase, headers_as_numpy_writes_them);
-    tcase_add_test(tcase, headers_as_others_write_them);
-    tcase_add_test(tcase, types_that_dlpack_has_no_name_for_need_a_word);
-    tcase_add_test(tcase, types_that_cannot_be_carried_are_named);
-    tcase_add_test(tcase, absurd_shapes_are_refused);
-    tcase_add_test(tcase, malformed_headers_are_refused);
-    tcase_add_test(tcase, prefixes_are_checked);
-    tcase_add_test(tcase, foreign_byte_order_is_swapped);
-    tcase_add_test(tcase, column_major_becomes_row_major);
-    tcase_add_test(tcase, order_that_makes_no_difference_is_none);
-    tcase_add_test(tcase, headers_are_written_byte_for_byte_as_numpy_does);
-    tcase_add_test(tcase, types_that_npy_cannot_name_are_stored_by_size);
-    tcase_add_test(tcase, the_largest_header_fits);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("npy"));
 }

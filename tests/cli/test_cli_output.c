@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What people read: numbers, tables, text of others, rates; and the names and contents of saved files. */
+/* What people read: numbers, tables, text of others, rates; and the names and contents of saved
+ * files. */
 #include "cli/npy.h"
 #include "cli/output.h"
 #include "cli/progress.h"
@@ -18,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-START_TEST(sizes_have_three_digits)
+TEST(sizes_have_three_digits)
 {
     static const struct {
         uint64_t bytes;
@@ -39,10 +40,9 @@ START_TEST(sizes_have_three_digits)
         ck_assert_str_eq(text, cases[i].text);
     }
 }
-END_TEST
 
 /* Of a long topic its end is shown, and words are cut between characters. */
-START_TEST(a_line_of_progress_fits_into_the_terminal)
+TEST(a_line_of_progress_fits_into_the_terminal)
 {
     static const struct {
         unsigned short columns;
@@ -77,9 +77,8 @@ START_TEST(a_line_of_progress_fits_into_the_terminal)
     (void)fclose(file);
     (void)close(terminal);
 }
-END_TEST
 
-START_TEST(times_have_a_unit_that_fits)
+TEST(times_have_a_unit_that_fits)
 {
     static const struct {
         int64_t ns;
@@ -104,9 +103,8 @@ START_TEST(times_have_a_unit_that_fits)
         ck_assert_str_eq(text, cases[i].text);
     }
 }
-END_TEST
 
-START_TEST(numbers_have_three_digits)
+TEST(numbers_have_three_digits)
 {
     static const struct {
         double n;
@@ -119,10 +117,9 @@ START_TEST(numbers_have_three_digits)
         ck_assert_str_eq(text, cases[i].text);
     }
 }
-END_TEST
 
 /* Programs get what others wrote, whole; and nothing of it does anything to a terminal. */
-START_TEST(text_in_json_is_exact)
+TEST(text_in_json_is_exact)
 {
     static const struct {
         const char *from, *to;
@@ -154,9 +151,8 @@ START_TEST(text_in_json_is_exact)
         free(printed);
     }
 }
-END_TEST
 
-START_TEST(text_of_others_cannot_reach_the_terminal)
+TEST(text_of_others_cannot_reach_the_terminal)
 {
     static const struct {
         const char *from, *to;
@@ -184,7 +180,6 @@ START_TEST(text_of_others_cannot_reach_the_terminal)
     output_printable("ab\xc3\xa9", cut, sizeof cut); /* does not cut a character in two */
     ck_assert_str_eq(cut, "ab");
 }
-END_TEST
 
 static char *table_text(struct table *t, unsigned indent, unsigned width)
 {
@@ -196,7 +191,7 @@ static char *table_text(struct table *t, unsigned indent, unsigned width)
     return text;
 }
 
-START_TEST(tables_are_aligned)
+TEST(tables_are_aligned)
 {
     static const struct table_column columns[] = {{"TOPIC", TABLE_LEFT, true, 0},
                                                   {"PID", TABLE_RIGHT, false, 0},
@@ -216,9 +211,8 @@ START_TEST(tables_are_aligned)
     free(text);
     table_free(t);
 }
-END_TEST
 
-START_TEST(tables_fit_the_terminal)
+TEST(tables_fit_the_terminal)
 {
     static const struct table_column columns[] = {{"TOPIC", TABLE_LEFT, true, 0},
                                                   {"BYTES", TABLE_RIGHT, false, 0}};
@@ -235,9 +229,8 @@ START_TEST(tables_fit_the_terminal)
     table_free(t);
     table_free(NULL);
 }
-END_TEST
 
-START_TEST(a_column_without_content_is_left_out_and_no_line_ends_in_spaces)
+TEST(a_column_without_content_is_left_out_and_no_line_ends_in_spaces)
 {
     static const struct table_column columns[] = {{"TOPIC", TABLE_LEFT, false, 0},
                                                   {"TYPE", TABLE_LEFT, false, 1},
@@ -255,10 +248,9 @@ START_TEST(a_column_without_content_is_left_out_and_no_line_ends_in_spaces)
     free(text);
     table_free(t);
 }
-END_TEST
 
 /* What may be left out goes first, then texts are cut, and topics never. */
-START_TEST(tables_leave_out_what_matters_less_and_say_so)
+TEST(tables_leave_out_what_matters_less_and_say_so)
 {
     static const struct table_column columns[] = {{"TOPIC", TABLE_LEFT, false, 0},
                                                   {"ID", TABLE_RIGHT, false, 1},
@@ -294,9 +286,8 @@ START_TEST(tables_leave_out_what_matters_less_and_say_so)
     }
     table_free(t);
 }
-END_TEST
 
-START_TEST(bytes_of_others_are_escaped)
+TEST(bytes_of_others_are_escaped)
 {
     static const struct {
         const char *from;
@@ -320,9 +311,8 @@ START_TEST(bytes_of_others_are_escaped)
     ck_assert_uint_eq(output_escaped("ab\0c", 4, text, 6), 2); /* no half of an escape */
     ck_assert_str_eq(text, "ab");
 }
-END_TEST
 
-START_TEST(json_is_one_line_or_many)
+TEST(json_is_one_line_or_many)
 {
     char *text = NULL;
     size_t size = 0;
@@ -337,9 +327,8 @@ START_TEST(json_is_one_line_or_many)
     ck_assert(json_is_real(big));
     json_decref(big);
 }
-END_TEST
 
-START_TEST(rates_come_from_the_last_messages)
+TEST(rates_come_from_the_last_messages)
 {
     struct rate *r = NULL;
     ck_assert_int_eq(rate_new(&r, 5), 0);
@@ -368,9 +357,8 @@ START_TEST(rates_come_from_the_last_messages)
     rate_free(r);
     rate_free(NULL);
 }
-END_TEST
 
-START_TEST(rates_are_kept_for_each_topic)
+TEST(rates_are_kept_for_each_topic)
 {
     struct rates *r = NULL;
     char topic[16];
@@ -392,9 +380,8 @@ START_TEST(rates_are_kept_for_each_topic)
     rates_free(r);
     rates_free(NULL);
 }
-END_TEST
 
-START_TEST(a_large_window_grows)
+TEST(a_large_window_grows)
 {
     struct rate *r = NULL;
     ck_assert_int_eq(rate_new(&r, 1000), 0);
@@ -406,10 +393,10 @@ START_TEST(a_large_window_grows)
     ck_assert(fabs(s.mean_hz - 1e6) < 1e-3 && s.jitter_ns < 1e-3);
     rate_free(r);
 }
-END_TEST
 
-/* The line of each second looks at few of a large window: the last ones, also where the ring begins. */
-START_TEST(a_summary_may_look_at_the_last_messages_alone)
+/* The line of each second looks at few of a large window: the last ones, also where the ring
+ * begins. */
+TEST(a_summary_may_look_at_the_last_messages_alone)
 {
     struct rate *r = NULL;
     ck_assert_int_eq(rate_new(&r, 8), 0);
@@ -426,7 +413,6 @@ START_TEST(a_summary_may_look_at_the_last_messages_alone)
     ck_assert_uint_eq(rate_summarize(r, RATE_WINDOW).n_window, 8);
     rate_free(r);
 }
-END_TEST
 
 static void check_path(const char *pattern, bool several, const char *expected)
 {
@@ -437,7 +423,7 @@ static void check_path(const char *pattern, bool several, const char *expected)
     ck_assert_str_eq(path, expected);
 }
 
-START_TEST(file_names_are_numbered)
+TEST(file_names_are_numbered)
 {
     check_path("out.npy", false, "out.npy");
     check_path("out.npy", true, "out-000007.npy");
@@ -456,9 +442,8 @@ START_TEST(file_names_are_numbered)
     check_path("%%d-%d", true, "%d-7");
     check_path("-", true, "-");
 }
-END_TEST
 
-START_TEST(file_names_of_several_topics_differ)
+TEST(file_names_of_several_topics_differ)
 {
     ck_assert(save_pattern_mixes_topics("a-{seq}.npy"));
     ck_assert(save_pattern_mixes_topics("{seq}%%d"));
@@ -466,9 +451,8 @@ START_TEST(file_names_of_several_topics_differ)
     ck_assert(!save_pattern_mixes_topics("{topic}-{seq}.npy"));
     ck_assert(!save_pattern_mixes_topics("a.npy")); /* gets a number */
 }
-END_TEST
 
-START_TEST(file_names_are_no_format_strings)
+TEST(file_names_are_no_format_strings)
 {
     static const char *const bad[] = {"%s",    "%n.npy", "%6d", "%",   "out%",
                                       "%099d", "%d%d",   "%ld", "%0x", ""};
@@ -485,7 +469,6 @@ START_TEST(file_names_are_no_format_strings)
     ck_assert_int_eq(
         save_path(&(struct save_name){"abcdefg", 1, 1, "t", false}, small, sizeof small, &e), 0);
 }
-END_TEST
 
 static const char *folder(void)
 {
@@ -504,7 +487,7 @@ static size_t entries_of(const char *path)
     return n;
 }
 
-START_TEST(tensors_are_saved_whole_or_not_at_all)
+TEST(tensors_are_saved_whole_or_not_at_all)
 {
     char dir[256], path[512];
     (void)snprintf(dir, sizeof dir, "%s/save.XXXXXX", folder());
@@ -553,32 +536,8 @@ START_TEST(tensors_are_saved_whole_or_not_at_all)
     ck_assert_uint_eq(entries_of(dir), 0);
     ck_assert_int_eq(rmdir(dir), 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cli_output");
-    TCase *tcase = tcase_create("output");
-    tcase_add_test(tcase, sizes_have_three_digits);
-    tcase_add_test(tcase, a_line_of_progress_fits_into_the_terminal);
-    tcase_add_test(tcase, times_have_a_unit_that_fits);
-    tcase_add_test(tcase, numbers_have_three_digits);
-    tcase_add_test(tcase, text_in_json_is_exact);
-    tcase_add_test(tcase, text_of_others_cannot_reach_the_terminal);
-    tcase_add_test(tcase, tables_are_aligned);
-    tcase_add_test(tcase, tables_fit_the_terminal);
-    tcase_add_test(tcase, tables_leave_out_what_matters_less_and_say_so);
-    tcase_add_test(tcase, bytes_of_others_are_escaped);
-    tcase_add_test(tcase, json_is_one_line_or_many);
-    tcase_add_test(tcase, a_column_without_content_is_left_out_and_no_line_ends_in_spaces);
-    tcase_add_test(tcase, rates_come_from_the_last_messages);
-    tcase_add_test(tcase, rates_are_kept_for_each_topic);
-    tcase_add_test(tcase, a_large_window_grows);
-    tcase_add_test(tcase, a_summary_may_look_at_the_last_messages_alone);
-    tcase_add_test(tcase, file_names_are_numbered);
-    tcase_add_test(tcase, file_names_of_several_topics_differ);
-    tcase_add_test(tcase, file_names_are_no_format_strings);
-    tcase_add_test(tcase, tensors_are_saved_whole_or_not_at_all);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("output"));
 }

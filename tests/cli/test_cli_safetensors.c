@@ -36,9 +36,9 @@ static void refuse(const char *header, uint64_t data_size, int code, const char 
     refuse_bytes(header, strlen(header), data_size, code, words);
 }
 
-/* -- the prefix ---------------------------------------------------------------------------------------- */
+/* -- the prefix -------------------------------------------------------------------------------- */
 
-START_TEST(the_size_of_the_header_has_limits)
+TEST(the_size_of_the_header_has_limits)
 {
     static const struct {
         uint8_t prefix[9];
@@ -72,9 +72,8 @@ START_TEST(the_size_of_the_header_has_limits)
             ck_assert_msg(strstr(e.text, cases[i].words), "%zu: %s", i, e.text);
     }
 }
-END_TEST
 
-START_TEST(a_file_is_recognised_by_its_first_bytes)
+TEST(a_file_is_recognised_by_its_first_bytes)
 {
     ck_assert(safetensors_is((const uint8_t *)"\x10\0\0\0\0\0\0\0{\"a\"", 12));
     ck_assert(!safetensors_is((const uint8_t *)"\x10\0\0\0\0\0\0\0", 8)); /* no more than that */
@@ -83,11 +82,10 @@ START_TEST(a_file_is_recognised_by_its_first_bytes)
     ck_assert(!safetensors_is((const uint8_t *)"\x93NUMPY\x01\0v\0{'", 12));
     ck_assert(!safetensors_is((const uint8_t *)"YUV4MPEG{", 9));
 }
-END_TEST
 
-/* -- what a header says --------------------------------------------------------------------------------- */
+/* -- what a header says ------------------------------------------------------------------------ */
 
-START_TEST(every_data_type_of_whole_bytes_is_carried)
+TEST(every_data_type_of_whole_bytes_is_carried)
 {
     static const struct {
         const char *name;
@@ -134,9 +132,8 @@ START_TEST(every_data_type_of_whole_bytes_is_carried)
         safetensors_free(s);
     }
 }
-END_TEST
 
-START_TEST(tensors_come_in_the_order_of_their_data)
+TEST(tensors_come_in_the_order_of_their_data)
 {
     struct safetensors *s =
         accept_header("{\"z\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[2,6]},"
@@ -158,14 +155,13 @@ START_TEST(tensors_come_in_the_order_of_their_data)
     ck_assert_uint_eq(s->meta_size, strlen(s->meta));
     safetensors_free(s);
 }
-END_TEST
 
-/* -- what is refused ------------------------------------------------------------------------------------ */
+/* -- what is refused --------------------------------------------------------------------------- */
 
 #define T(dtype, shape, offsets)                                                                   \
     "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
-START_TEST(what_is_no_json_object_is_refused)
+TEST(what_is_no_json_object_is_refused)
 {
     static const struct {
         const char *header, *words;
@@ -187,9 +183,8 @@ START_TEST(what_is_no_json_object_is_refused)
         refuse(cases[i].header, UNKNOWN, DLX_E_INVALID, cases[i].words);
     refuse_bytes("{}\0", 3, UNKNOWN, DLX_E_INVALID, "not valid JSON");
 }
-END_TEST
 
-START_TEST(words_about_a_file_do_not_reach_the_terminal_as_they_are)
+TEST(words_about_a_file_do_not_reach_the_terminal_as_they_are)
 {
     static const char *const headers[] = {"{\"a\":\"\x1b[2J", "{\"\\u001b[2J\":1}", "{\"a\":\x1b}",
                                           "{\"a\":{\"dtype\":\"\\u001b[2J\"}}",
@@ -201,9 +196,8 @@ START_TEST(words_about_a_file_do_not_reach_the_terminal_as_they_are)
         ck_assert_ptr_null(strchr(e.text, '\x1b'));
     }
 }
-END_TEST
 
-START_TEST(what_does_not_describe_a_tensor_is_refused)
+TEST(what_does_not_describe_a_tensor_is_refused)
 {
     static const struct {
         const char *header;
@@ -248,9 +242,8 @@ START_TEST(what_does_not_describe_a_tensor_is_refused)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         refuse(cases[i].header, UNKNOWN, cases[i].code, cases[i].words);
 }
-END_TEST
 
-START_TEST(tensors_must_cover_the_data_once)
+TEST(tensors_must_cover_the_data_once)
 {
     static const struct {
         const char *header;
@@ -276,9 +269,8 @@ START_TEST(tensors_must_cover_the_data_once)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         refuse(cases[i].header, cases[i].data_size, DLX_E_INVALID, cases[i].words);
 }
-END_TEST
 
-START_TEST(metadata_is_a_map_of_strings)
+TEST(metadata_is_a_map_of_strings)
 {
     refuse("{\"__metadata__\":[],\"a\":" T("U8", "[]", "[0,1]") "}", 1, DLX_E_INVALID,
            "__metadata__ is no JSON object");
@@ -292,7 +284,6 @@ START_TEST(metadata_is_a_map_of_strings)
     ck_assert_str_eq(s->meta, "{}");
     safetensors_free(s);
 }
-END_TEST
 
 /* `count` times a character between two texts; the caller frees. */
 static char *filled(const char *before, size_t count, const char *after)
@@ -306,7 +297,7 @@ static char *filled(const char *before, size_t count, const char *after)
     return text;
 }
 
-START_TEST(limits_of_a_message_are_limits_of_a_file)
+TEST(limits_of_a_message_are_limits_of_a_file)
 {
     const char *tensor = "\":" T("U8", "[]", "[0,1]") "}";
     char *text = filled("{\"", DLX_NAME_MAX, tensor);
@@ -327,7 +318,6 @@ START_TEST(limits_of_a_message_are_limits_of_a_file)
     refuse(text, 1, DLX_E_LIMIT, "__metadata__ of 65537 bytes is over the limit of 65536");
     free(text);
 }
-END_TEST
 
 /* A header of `n` scalars. */
 static char *many_tensors(unsigned n)
@@ -340,7 +330,7 @@ static char *many_tensors(unsigned n)
     return text;
 }
 
-START_TEST(a_set_has_as_many_tensors_as_a_message)
+TEST(a_set_has_as_many_tensors_as_a_message)
 {
     char *text = many_tensors(DLX_TENSORS_MAX);
     struct safetensors *s = accept_header(text, DLX_TENSORS_MAX);
@@ -352,7 +342,6 @@ START_TEST(a_set_has_as_many_tensors_as_a_message)
     refuse(text, DLX_TENSORS_MAX + 1, DLX_E_LIMIT, "65536 tensors, a message has 1 to 65535");
     free(text);
 }
-END_TEST
 
 static char *dimensions(unsigned n, const char *size)
 {
@@ -365,7 +354,7 @@ static char *dimensions(unsigned n, const char *size)
     return text;
 }
 
-START_TEST(dimensions_and_values_are_limited)
+TEST(dimensions_and_values_are_limited)
 {
     char *text = dimensions(DLX_NDIM_MAX, "1");
     struct safetensors *s = accept_header(text, 1);
@@ -386,9 +375,8 @@ START_TEST(dimensions_and_values_are_limited)
     memset(deep + 5, '[', 4000);
     refuse(deep, 1, DLX_E_INVALID, "maximum parsing depth");
 }
-END_TEST
 
-/* -- what is written ------------------------------------------------------------------------------------ */
+/* -- what is written --------------------------------------------------------------------------- */
 
 static const int64_t shape23[] = {2, 3};
 
@@ -398,7 +386,7 @@ static struct safetensors_tensor tensor(const char *name, uint8_t code, uint8_t 
         .name = name, .dtype = {code, bits, 1}, .ndim = 2, .shape = shape23};
 }
 
-START_TEST(headers_are_written_in_the_order_of_the_reference)
+TEST(headers_are_written_in_the_order_of_the_reference)
 {
     struct safetensors_tensor t[] = {tensor("b", kDLUInt, 8), tensor("", kDLFloat, 32),
                                      tensor("a", kDLUInt, 8), tensor(NULL, kDLFloat, 64)};
@@ -423,10 +411,9 @@ START_TEST(headers_are_written_in_the_order_of_the_reference)
     ck_assert(t[3].offset == 78 && t[3].size == 6);
     safetensors_header_free(&h);
 }
-END_TEST
 
 /* The format holds strings only: what a string is and what a number was stays known. */
-START_TEST(metadata_of_any_json_values_comes_back)
+TEST(metadata_of_any_json_values_comes_back)
 {
     static const char meta[] = "{\"v\":1,\"name\":\"1\",\"lr\":0.001,\"on\":true,\"none\":null,"
                                "\"layers\":[1,{\"k\":\"\\u0007\"}]}";
@@ -446,10 +433,9 @@ START_TEST(metadata_of_any_json_values_comes_back)
     free(text);
     safetensors_header_free(&h);
 }
-END_TEST
 
 /* Of a file that dlxctl did not write: it is as it is. */
-START_TEST(metadata_that_only_looks_as_if_it_had_json_values_stays)
+TEST(metadata_that_only_looks_as_if_it_had_json_values_stays)
 {
     static const char *const metas[] = {
         "{\"k\":\"1\",\"dlx.json\":\"x\"}", "{\"k\":\"1\",\"dlx.json\":\"[\\\"other\\\"]\"}",
@@ -463,9 +449,8 @@ START_TEST(metadata_that_only_looks_as_if_it_had_json_values_stays)
         safetensors_free(s);
     }
 }
-END_TEST
 
-START_TEST(metadata_that_the_format_cannot_hold_is_left_out)
+TEST(metadata_that_the_format_cannot_hold_is_left_out)
 {
     static const char *const metas[] = {"",
                                         "x",
@@ -485,9 +470,8 @@ START_TEST(metadata_that_the_format_cannot_hold_is_left_out)
         safetensors_header_free(&h);
     }
 }
-END_TEST
 
-START_TEST(what_the_format_cannot_say_is_refused)
+TEST(what_the_format_cannot_say_is_refused)
 {
     static const int64_t huge[] = {INT64_MAX, 2};
     struct {
@@ -538,30 +522,10 @@ START_TEST(what_the_format_cannot_say_is_refused)
         ck_assert_ptr_null(h.data);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cli_safetensors");
     TCase *tcase = tcase_create("headers");
     tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, the_size_of_the_header_has_limits);
-    tcase_add_test(tcase, a_file_is_recognised_by_its_first_bytes);
-    tcase_add_test(tcase, every_data_type_of_whole_bytes_is_carried);
-    tcase_add_test(tcase, tensors_come_in_the_order_of_their_data);
-    tcase_add_test(tcase, what_is_no_json_object_is_refused);
-    tcase_add_test(tcase, words_about_a_file_do_not_reach_the_terminal_as_they_are);
-    tcase_add_test(tcase, what_does_not_describe_a_tensor_is_refused);
-    tcase_add_test(tcase, tensors_must_cover_the_data_once);
-    tcase_add_test(tcase, metadata_is_a_map_of_strings);
-    tcase_add_test(tcase, limits_of_a_message_are_limits_of_a_file);
-    tcase_add_test(tcase, a_set_has_as_many_tensors_as_a_message);
-    tcase_add_test(tcase, dimensions_and_values_are_limited);
-    tcase_add_test(tcase, headers_are_written_in_the_order_of_the_reference);
-    tcase_add_test(tcase, metadata_that_the_format_cannot_hold_is_left_out);
-    tcase_add_test(tcase, metadata_of_any_json_values_comes_back);
-    tcase_add_test(tcase, metadata_that_only_looks_as_if_it_had_json_values_stays);
-    tcase_add_test(tcase, what_the_format_cannot_say_is_refused);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -31,7 +31,7 @@ static void data_path(const char *name, char path[512])
     (void)snprintf(path, 512, "%s/tests/data/npy/%s", top ? top : ".", name);
 }
 
-/* -- one tensor after the other out of one file -------------------------------------------------------- */
+/* -- one tensor after the other out of one file ------------------------------------------------ */
 
 struct reading {
     struct source *source;
@@ -95,9 +95,9 @@ static void expect_failure_of(struct source_args args, const void *data, size_t 
     (void)unlink(path);
 }
 
-/* -- .npy ------------------------------------------------------------------------------------------------ */
+/* -- .npy -------------------------------------------------------------------------------------- */
 
-START_TEST(files_of_numpy_are_read)
+TEST(files_of_numpy_are_read)
 {
     static const struct {
         const char *name;
@@ -140,9 +140,8 @@ START_TEST(files_of_numpy_are_read)
         end(&r);
     }
 }
-END_TEST
 
-START_TEST(several_arrays_in_one_file_are_several_tensors)
+TEST(several_arrays_in_one_file_are_several_tensors)
 {
     char path[512], *p = path;
     struct source_args args = {0};
@@ -153,9 +152,8 @@ START_TEST(several_arrays_in_one_file_are_several_tensors)
     ck_assert_int_eq(next(&r), 0);
     end(&r);
 }
-END_TEST
 
-START_TEST(types_that_cannot_be_carried_are_refused)
+TEST(types_that_cannot_be_carried_are_refused)
 {
     char path[512];
     struct source_args args = {0};
@@ -172,7 +170,6 @@ START_TEST(types_that_cannot_be_carried_are_refused)
     args.dtype = (DLDataType){kDLInt, 32, 1};
     expect_failure(args, path, DLX_E_SHAPE, "--dtype int32 has 32 bits");
 }
-END_TEST
 
 static size_t load(const char *name, uint8_t data[4096])
 {
@@ -185,7 +182,7 @@ static size_t load(const char *name, uint8_t data[4096])
     return n;
 }
 
-START_TEST(npy_files_that_lie_are_refused)
+TEST(npy_files_that_lie_are_refused)
 {
     static uint8_t data[4096];
     struct source_args args = {0};
@@ -206,18 +203,16 @@ START_TEST(npy_files_that_lie_are_refused)
     expect_failure_of(args, "hello, world, this is text", 26, DLX_E_INVALID, "not a .npy file");
     remove_dir();
 }
-END_TEST
 
-START_TEST(files_that_cannot_be_read_are_named)
+TEST(files_that_cannot_be_read_are_named)
 {
     struct source_args args = {0};
     char missing[] = "no/such/file.npy", folder[] = "/";
     expect_failure(args, missing, DLX_E_SYSTEM, "no/such/file.npy: No such file");
     expect_failure(args, folder, DLX_E_SYSTEM, "/: Is a directory");
 }
-END_TEST
 
-/* -- raw bytes --------------------------------------------------------------------------------------------- */
+/* -- raw bytes --------------------------------------------------------------------------------- */
 
 static struct source_args raw_args(uint8_t code, uint8_t bits, int32_t ndim, int64_t a, int64_t b)
 {
@@ -225,7 +220,7 @@ static struct source_args raw_args(uint8_t code, uint8_t bits, int32_t ndim, int
         .raw = true, .dtype = {code, bits, 1}, .ndim = ndim, .shape = {a, b}};
 }
 
-START_TEST(raw_bytes_are_whole_tensors)
+TEST(raw_bytes_are_whole_tensors)
 {
     static const uint8_t data[64] = {1, 2, 3};
     make_dir();
@@ -241,9 +236,8 @@ START_TEST(raw_bytes_are_whole_tensors)
     expect_failure_of(raw_args(200, 24, 1, 2, 0), data, 6, 0, "");
     remove_dir();
 }
-END_TEST
 
-/* -- pipes --------------------------------------------------------------------------------------------------- */
+/* -- pipes ------------------------------------------------------------------------------------- */
 
 struct feed {
     int fd;
@@ -293,7 +287,7 @@ static int read_pipe(struct source_args args, const uint8_t *data, size_t size, 
     return code;
 }
 
-START_TEST(pipes_are_read_like_files)
+TEST(pipes_are_read_like_files)
 {
     static uint8_t data[4096];
     struct cli_error e;
@@ -316,20 +310,10 @@ START_TEST(pipes_are_read_like_files)
                      DLX_E_INVALID);
     ck_assert_int_eq(read_pipe(raw_args(kDLUInt, 16, 1, 10, 0), data, 0, 7, &n, &e), DLX_E_INVALID);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cli_source");
     TCase *tcase = tcase_create("source");
     tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, files_of_numpy_are_read);
-    tcase_add_test(tcase, several_arrays_in_one_file_are_several_tensors);
-    tcase_add_test(tcase, types_that_cannot_be_carried_are_refused);
-    tcase_add_test(tcase, npy_files_that_lie_are_refused);
-    tcase_add_test(tcase, files_that_cannot_be_read_are_named);
-    tcase_add_test(tcase, raw_bytes_are_whole_tensors);
-    tcase_add_test(tcase, pipes_are_read_like_files);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sets out of .safetensors files and pipes: what comes out, and what is said about files that lie. */
+/* Sets out of .safetensors files and pipes: what comes out, and what is said about files that
+ * lie. */
 #include "cli/source.h"
 #include "tests/harness/cli.h"
 #include "tests/harness/run.h"
@@ -90,7 +91,7 @@ static int read_pipe(const void *data, size_t size, char text[256], struct cli_e
     return code;
 }
 
-START_TEST(a_set_is_read_whole)
+TEST(a_set_is_read_whole)
 {
     char text[256];
     struct cli_error e = {{0}};
@@ -106,9 +107,8 @@ START_TEST(a_set_is_read_whole)
     ck_assert_int_eq(read_pipe(small, SMALL_SIZE, text, &e), 0);
     ck_assert_str_eq(text, "a=wxy e= b=z ");
 }
-END_TEST
 
-START_TEST(a_file_that_lies_about_its_size_is_refused)
+TEST(a_file_that_lies_about_its_size_is_refused)
 {
     char text[256], more[SMALL_SIZE + 1];
     struct source_args args = {0};
@@ -131,9 +131,8 @@ START_TEST(a_file_that_lies_about_its_size_is_refused)
         ck_assert_str_eq(text, ""); /* found before anything was read */
     }
 }
-END_TEST
 
-START_TEST(a_pipe_that_lies_about_its_size_is_refused)
+TEST(a_pipe_that_lies_about_its_size_is_refused)
 {
     static const struct {
         size_t size;
@@ -155,9 +154,8 @@ START_TEST(a_pipe_that_lies_about_its_size_is_refused)
         ck_assert_msg(strstr(e.text, cases[i].words), "%zu: %s", i, e.text);
     }
 }
-END_TEST
 
-START_TEST(a_file_that_shrinks_while_it_is_read_is_refused)
+TEST(a_file_that_shrinks_while_it_is_read_is_refused)
 {
     const char *path = write_file("x.safetensors", small, SMALL_SIZE);
     char *files[] = {(char *)(uintptr_t)path}, a[4], b[4];
@@ -173,7 +171,6 @@ START_TEST(a_file_that_shrinks_while_it_is_read_is_refused)
     ck_assert_msg(strstr(e.text, "have 4 bytes, the file ended after 2"), "%s", e.text);
     source_free(source);
 }
-END_TEST
 
 /* ---- .npz ---------------------------------------------------------------------------------- */
 
@@ -247,7 +244,7 @@ static size_t make_npz(uint8_t *zip, const char *shape, size_t size)
 }
 
 /* Its header is read again with the data, for whose memory the first one counted. */
-START_TEST(an_array_of_npz_that_changes_while_it_is_read_is_refused)
+TEST(an_array_of_npz_that_changes_while_it_is_read_is_refused)
 {
     enum { SIZE = 64 << 10 };
     static uint8_t zip[2 * SIZE + 1024], a[SIZE], b[SIZE];
@@ -269,9 +266,8 @@ START_TEST(an_array_of_npz_that_changes_while_it_is_read_is_refused)
     ck_assert_msg(strstr(e.text, "a changed while the file was read"), "%s", e.text);
     source_free(source);
 }
-END_TEST
 
-START_TEST(names_decide_before_content)
+TEST(names_decide_before_content)
 {
     static const char header[] = "\xff\xff\xff\xff\xff\xff\xff\xff{}";
     struct cli_error e = {{0}};
@@ -285,10 +281,9 @@ START_TEST(names_decide_before_content)
                      DLX_E_INVALID);
     ck_assert_ptr_nonnull(strstr(e.text, ".safetensors says the types itself"));
 }
-END_TEST
 
 /* More tensors than one readv(2) takes, of sizes that make its parts end anywhere. */
-START_TEST(many_tensors_are_read_in_pieces)
+TEST(many_tensors_are_read_in_pieces)
 {
     enum { N = 3000 };
     static char file[N * 80 + 8 + N * 20];
@@ -328,21 +323,11 @@ START_TEST(many_tensors_are_read_in_pieces)
     ck_assert_int_eq(source_next(source, &item, &e), 0);
     source_free(source);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cli_source_set");
     TCase *tcase = tcase_create("sets");
     tcase_set_timeout(tcase, 60);
     tcase_add_unchecked_fixture(tcase, make_dir, remove_dir);
-    tcase_add_test(tcase, a_set_is_read_whole);
-    tcase_add_test(tcase, a_file_that_lies_about_its_size_is_refused);
-    tcase_add_test(tcase, a_pipe_that_lies_about_its_size_is_refused);
-    tcase_add_test(tcase, a_file_that_shrinks_while_it_is_read_is_refused);
-    tcase_add_test(tcase, an_array_of_npz_that_changes_while_it_is_read_is_refused);
-    tcase_add_test(tcase, names_decide_before_content);
-    tcase_add_test(tcase, many_tensors_are_read_in_pieces);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Most messages of a stream have the type and shape of the one before, and both sides reuse what they found out about
- * that. Here all kinds follow each other in every order, and nothing of one is seen in another.
+ * Most messages of a stream have the type and shape of the one before, and both sides reuse what
+ * they found out about that. Here all kinds follow each other in every order, and nothing of one is
+ * seen in another.
  */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "tests/harness/stream.h"
 #include <stdlib.h>
 #include <string.h>
@@ -187,9 +188,8 @@ static void scribble(DLTensor *t)
 
 static struct dlx_message *take(struct dlx_subscription *s, const struct kind *kind, int64_t value)
 {
-    struct dlx_message *m = NULL;
     DLManagedTensorVersioned *t = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(s);
     ck_assert_uint_eq(dlx_message_n_tensors(m), kind->how == SET ? 2 : 1);
     for (uint32_t i = 0; i < dlx_message_n_tensors(m); i++) {
         check_tensor(dlx_message_peek(m, i), kind, value);
@@ -203,7 +203,7 @@ static struct dlx_message *take(struct dlx_subscription *s, const struct kind *k
 }
 
 /* A reader keeps up, or lags, or holds the last message. */
-START_TEST(every_kind_follows_every_other)
+LOOP_TEST(every_kind_follows_every_other, 0, 4)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .history = LAG, .depth = LAG}; /* so that blocks come back soon */
@@ -228,10 +228,9 @@ START_TEST(every_kind_follows_every_other)
     dlx_message_unref(held);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* What those before were like says nothing about the place of this one. */
-START_TEST(a_message_like_the_last_may_still_lie_where_it_cannot)
+LOOP_TEST(a_message_like_the_last_may_still_lie_where_it_cannot, 0, 4)
 {
     const bool lags = _i & 1, beyond = _i & 2;
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
@@ -256,10 +255,9 @@ START_TEST(a_message_like_the_last_may_still_lie_where_it_cannot)
     fails(dlx_take(x.s, PATIENCE, &m), DLX_E_BAD_PEER, beyond ? "arena" : "offset 8");
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* What dlx_alloc() is asked for decides, not what was there before: also when it cannot be. */
-START_TEST(a_spec_that_cannot_be_is_refused_after_one_that_can)
+TEST(a_spec_that_cannot_be_is_refused_after_one_that_can)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     const int64_t negative = -1, n = 12;
@@ -283,15 +281,8 @@ START_TEST(a_spec_that_cannot_be_is_refused_after_one_that_can)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("alike");
-    TCase *tcase = dlx_test_stream_case("alike");
-    tcase_add_loop_test(tcase, every_kind_follows_every_other, 0, 4);
-    tcase_add_loop_test(tcase, a_message_like_the_last_may_still_lie_where_it_cannot, 0, 4);
-    tcase_add_test(tcase, a_spec_that_cannot_be_is_refused_after_one_that_can);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("alike"));
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Memory of publishers whose messages change their size: it goes back while other messages are held, whose data stays, and
- * comes again. */
+/* Memory of publishers whose messages change their size: it goes back while other messages are
+ * held, whose data stays, and comes again. */
 
-#include "client/call.h"
-#include "client/publisher.h"
-#include "client/subscription.h"
+#include "client/control/call.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
 #include <signal.h>
 #include <string.h>
@@ -15,13 +15,6 @@
 #define HISTORY 1
 
 static const struct dlx_publisher_args one = {.size = sizeof one, .history = HISTORY};
-
-static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
-{
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(p, &stats));
-    return stats;
-}
 
 /* What the subscription has mapped of its publisher's arenas. */
 static uint64_t mapped_bytes(const struct dlx_subscription *s)
@@ -45,25 +38,23 @@ static void settle(struct dlx_test_pair *x, uint32_t n_arenas)
 
 static struct dlx_message *pass(struct dlx_test_pair *x, int64_t mib, int64_t value)
 {
-    struct dlx_message *m = NULL;
     dlx_test_stream_publish(x->p, N(mib), value);
-    ok(dlx_take(x->s, PATIENCE, &m));
-    return m;
+    return dlx_test_stream_next(x->s);
 }
 
-/* The same with a message of which only the ends are written: the first and the last element are `mib`. */
+/* The same with a message of which only the ends are written: the first and the last element are
+ * `mib`. */
 static void pass_large(struct dlx_test_pair *x, int64_t mib)
 {
     const int64_t n = N(mib);
     const struct dlx_tensor_spec spec = {
         .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
     DLManagedTensorVersioned *t = NULL;
-    struct dlx_message *m = NULL;
     ok(dlx_alloc(x->p, &spec, &t));
     int64_t *data = t->dl_tensor.data;
     data[0] = data[n - 1] = mib;
     ok(dlx_publish(x->p, t, NULL));
-    ok(dlx_take(x->s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x->s);
     const int64_t *got = dlx_message_peek(m, 0)->data;
     ck_assert_ptr_ne(got, data);
     ck_assert_int_eq(got[0], mib);
@@ -85,7 +76,7 @@ static uint64_t charged_bytes(struct dlx_client *c)
     return bytes;
 }
 
-START_TEST(memory_goes_back_and_comes_again_while_others_hold_theirs)
+TEST(memory_goes_back_and_comes_again_while_others_hold_theirs)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_message *held[2];
@@ -95,10 +86,11 @@ START_TEST(memory_goes_back_and_comes_again_while_others_hold_theirs)
         uint64_t most = 0;
         for (int64_t mib = 20; mib <= (round == 0 ? 38 : 28); mib += 2) {
             pass_large(&x, mib);
-            most = DLX_MAX(most, stats_of(x.p).arena_bytes);
+            most = DLX_MAX(most, dlx_test_stream_stats(x.p).arena_bytes);
         }
-        struct dlx_publisher_stats stats = stats_of(x.p);
-        /* Of 295 MiB: five times the largest is there before the publisher looks what was released. */
+        struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
+        /* Of 295 MiB: five times the largest is there before the publisher looks what was
+         * released. */
         ck_assert_uint_le(most, 5 * 38 * MIB);
         settle(&x, stats.n_arenas);
         ck_assert_uint_eq(mapped_bytes(x.s), stats.arena_bytes);
@@ -110,10 +102,10 @@ START_TEST(memory_goes_back_and_comes_again_while_others_hold_theirs)
     dlx_message_unref(held[1]);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-/* Of several sizes in turn, each held for a while: after the first messages no arena comes or goes. */
-START_TEST(a_steady_stream_keeps_its_arenas)
+/* Of several sizes in turn, each held for a while: after the first messages no arena comes or
+ * goes. */
+TEST(a_steady_stream_keeps_its_arenas)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_message *held[3] = {NULL};
@@ -133,10 +125,9 @@ START_TEST(a_steady_stream_keeps_its_arenas)
         dlx_message_unref(held[i]);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Its parts are small and its manifest is large: dlx_alloc_set() has made room for all of it. */
-START_TEST(a_set_lies_in_one_arena_with_its_manifest)
+TEST(a_set_lies_in_one_arena_with_its_manifest)
 {
     enum { N_TENSORS = 20000 };
     static struct dlx_tensor_spec specs[N_TENSORS];
@@ -148,15 +139,14 @@ START_TEST(a_set_lies_in_one_arena_with_its_manifest)
         specs[i] = (struct dlx_tensor_spec){
             .size = sizeof specs[i], .dtype = {kDLUInt, 8, 1}, .ndim = 1, .shape = &shape};
     for (int round = 1; round <= 3; round++) {
-        struct dlx_message *m = NULL;
         ok(dlx_alloc_set(x.p, specs, N_TENSORS, tensors));
         for (int i = 0; i < N_TENSORS; i++) {
             *(uint8_t *)tensors[i]->dl_tensor.data = (uint8_t)(i + round);
             items[i] = (struct dlx_item){.tensor = tensors[i]};
         }
         ok(dlx_publish_set(x.p, items, N_TENSORS, NULL, NULL));
-        ck_assert_uint_le(stats_of(x.p).n_arenas, (uint32_t)round);
-        ok(dlx_take(x.s, PATIENCE, &m));
+        ck_assert_uint_le(dlx_test_stream_stats(x.p).n_arenas, (uint32_t)round);
+        struct dlx_message *m = dlx_test_stream_next(x.s);
         for (uint32_t i = 0; i < N_TENSORS; i++)
             ck_assert_uint_eq(*(const uint8_t *)dlx_message_peek(m, i)->data,
                               (uint8_t)(i + (uint32_t)round));
@@ -164,24 +154,22 @@ START_TEST(a_set_lies_in_one_arena_with_its_manifest)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* ---- no arena can be had -------------------------------------------------------------------- */
 
 /* One of 2 MiB and one of `mib` MiB are there, and nothing is in them. */
 static struct dlx_publisher *make_empty_arenas(struct dlx_client *c, int64_t mib)
 {
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/a", &one, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &one);
     DLManagedTensorVersioned *t[] = {dlx_test_stream_alloc(p, N(2), 1),
                                      dlx_test_stream_alloc(p, N(mib), 2)};
     for (int i = 0; i < 2; i++)
         t[i]->deleter(t[i]);
-    ck_assert_uint_eq(stats_of(p).n_arenas, 2);
+    ck_assert_uint_eq(dlx_test_stream_stats(p).n_arenas, 2);
     return p;
 }
 
-START_TEST(without_a_daemon_a_large_tensor_goes_where_it_fits)
+TEST(without_a_daemon_a_large_tensor_goes_where_it_fits)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = make_empty_arenas(c, 9);
@@ -189,17 +177,16 @@ START_TEST(without_a_daemon_a_large_tensor_goes_where_it_fits)
     DLManagedTensorVersioned *t[] = {dlx_test_stream_alloc(p, N(3), 1),
                                      dlx_test_stream_alloc(p, N(3), 2),
                                      dlx_test_stream_alloc(p, N(3), 3)};
-    ck_assert_uint_eq(stats_of(p).n_arenas, 2);
+    ck_assert_uint_eq(dlx_test_stream_stats(p).n_arenas, 2);
     for (int i = 0; i < 3; i++)
         t[i]->deleter(t[i]);
     dlx_publisher_unref(p);
     dlx_client_unref(c);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
 }
-END_TEST
 
 /* It is waited for once, not for each message. */
-START_TEST(a_daemon_that_does_not_answer_is_not_asked_each_time)
+TEST(a_daemon_that_does_not_answer_is_not_asked_each_time)
 {
     const struct dlx_connect_args args = {
         .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = SECOND};
@@ -222,7 +209,6 @@ START_TEST(a_daemon_that_does_not_answer_is_not_asked_each_time)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- readers -------------------------------------------------------------------------------- */
 
@@ -237,8 +223,9 @@ static bool has_arena(struct dlx_subscription *s, uint32_t id)
     return dlx__subscriber_link_arena(s->links[0], id) != NULL;
 }
 
-/* It is unmapped although others are held, and not while it is held itself, whatever the publisher says. */
-START_TEST(a_dropped_arena_stays_mapped_for_what_lies_in_it_alone)
+/* It is unmapped although others are held, and not while it is held itself, whatever the publisher
+ * says. */
+TEST(a_dropped_arena_stays_mapped_for_what_lies_in_it_alone)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_message *m[3];
@@ -269,9 +256,8 @@ START_TEST(a_dropped_arena_stays_mapped_for_what_lies_in_it_alone)
     dlx_message_unref(m[2]);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(what_is_impossible_costs_no_arena)
+TEST(what_is_impossible_costs_no_arena)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_publisher_stats before = {.size = sizeof before}, after = {.size = sizeof after};
@@ -288,10 +274,9 @@ START_TEST(what_is_impossible_costs_no_arena)
     ck_assert_uint_eq(after.n_arenas, before.n_arenas);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* A set may lie in several. */
-START_TEST(an_arena_stays_mapped_for_a_set_with_a_tensor_in_it)
+TEST(an_arena_stays_mapped_for_a_set_with_a_tensor_in_it)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_message *single = pass(&x, 2, 1), *set = NULL;
@@ -327,21 +312,10 @@ START_TEST(an_arena_stays_mapped_for_a_set_with_a_tensor_in_it)
     ck_assert(!has_arena(x.s, arenas[0]) && !has_arena(x.s, arenas[1]));
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("arenas");
     TCase *tcase = dlx_test_stream_case("arenas");
     tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, memory_goes_back_and_comes_again_while_others_hold_theirs);
-    tcase_add_test(tcase, a_steady_stream_keeps_its_arenas);
-    tcase_add_test(tcase, a_set_lies_in_one_arena_with_its_manifest);
-    tcase_add_test(tcase, without_a_daemon_a_large_tensor_goes_where_it_fits);
-    tcase_add_test(tcase, a_daemon_that_does_not_answer_is_not_asked_each_time);
-    tcase_add_test(tcase, a_dropped_arena_stays_mapped_for_what_lies_in_it_alone);
-    tcase_add_test(tcase, an_arena_stays_mapped_for_a_set_with_a_tensor_in_it);
-    tcase_add_test(tcase, what_is_impossible_costs_no_arena);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

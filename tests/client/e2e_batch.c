@@ -2,7 +2,7 @@
 
 /* dlx_publish_n() and dlx_take_n(): many messages in one call, each as if it were alone. */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "tests/harness/stream.h"
 #include <pthread.h>
 #include <string.h>
@@ -53,7 +53,7 @@ static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .rel
 
 /* ---- publish ------------------------------------------------------------------------------- */
 
-START_TEST(a_batch_arrives_in_order)
+TEST(a_batch_arrives_in_order)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
@@ -72,16 +72,14 @@ START_TEST(a_batch_arrives_in_order)
     alloc_all(x.p, 6, 2);
     ok(dlx_publish_n(x.p, tensors, 2, NULL, NULL));
     for (int64_t i = 1; i <= 7; i++) {
-        struct dlx_message *m = NULL;
-        ok(dlx_take(x.s, PATIENCE, &m));
+        struct dlx_message *m = dlx_test_stream_next(x.s);
         ck_assert(i > 5 || dlx_message_monotonic_ns(m) == 12345);
         check_and_release(m, i, 0);
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(the_first_that_fails_ends_a_batch)
+LOOP_TEST(the_first_that_fails_ends_a_batch, 0, 2)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
@@ -112,18 +110,16 @@ START_TEST(the_first_that_fails_ends_a_batch)
         check_and_release(msgs[i], i + 1, 0);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_batch_that_finds_no_room_is_published_in_part)
+TEST(a_batch_that_finds_no_room_is_published_in_part)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocks_3, &reliable);
     const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = SECOND / 100};
-    struct dlx_message *m = NULL;
     uint32_t done = 0;
     alloc_all(x.p, 1, 6);
     fails(dlx_publish_n(x.p, tensors, 6, NULL, &done), DLX_E_FULL, "3 behind");
     ck_assert_uint_eq(done, 3);
-    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     check_and_release(m, 1, 0);
     fails(dlx_publish_n(x.p, tensors + 3, 3, &wait, &done), DLX_E_TIMEOUT, "3 behind");
     ck_assert_uint_eq(done, 1);
@@ -139,11 +135,10 @@ START_TEST(a_batch_that_finds_no_room_is_published_in_part)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 enum { MANY = 600 }; /* more than the ring has entries */
 
-START_TEST(an_idle_subscriber_gets_the_last_of_a_batch)
+TEST(an_idle_subscriber_gets_the_last_of_a_batch)
 {
     enum { DEPTH = 16 };
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
@@ -153,7 +148,6 @@ START_TEST(an_idle_subscriber_gets_the_last_of_a_batch)
         check_and_release(msgs[i], MANY - DEPTH + 1 + i, i == 0 ? MANY - DEPTH : 0);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* No assertions: another thread has those. */
 static void *take_many(void *userdata)
@@ -174,7 +168,7 @@ static void *take_many(void *userdata)
     return s;
 }
 
-START_TEST(a_batch_larger_than_the_ring_waits_for_a_reliable_subscriber)
+TEST(a_batch_larger_than_the_ring_waits_for_a_reliable_subscriber)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocks_3, &reliable);
     const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
@@ -190,7 +184,6 @@ START_TEST(a_batch_larger_than_the_ring_waits_for_a_reliable_subscriber)
     ck_assert_ptr_eq(result, x.s);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 static int n_deleted;
 
@@ -200,7 +193,7 @@ static void count_delete(DLManagedTensorVersioned *t)
     n_deleted++;
 }
 
-START_TEST(a_batch_copies_what_is_private)
+TEST(a_batch_copies_what_is_private)
 {
     enum { N = 6 };
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
@@ -234,9 +227,8 @@ START_TEST(a_batch_copies_what_is_private)
         check_and_release(msgs[i], i + 1, 0);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_shared_tensor_may_be_in_a_batch_often)
+TEST(a_shared_tensor_may_be_in_a_batch_often)
 {
     enum { N = 5 };
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
@@ -253,11 +245,10 @@ START_TEST(a_shared_tensor_may_be_in_a_batch_often)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* ---- take ---------------------------------------------------------------------------------- */
 
-START_TEST(taken_messages_are_in_order)
+TEST(taken_messages_are_in_order)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&deep, &greedy);
     static const uint32_t ways[][2] = {{4, 4}, {1, 1}, {300, 295}}; /* asked for, there */
@@ -275,9 +266,8 @@ START_TEST(taken_messages_are_in_order)
     ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(the_first_after_lost_messages_tells_the_gap)
+TEST(the_first_after_lost_messages_tells_the_gap)
 {
     const struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 4};
     struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
@@ -289,9 +279,8 @@ START_TEST(the_first_after_lost_messages_tells_the_gap)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_batch_ends_where_no_more_may_be_held)
+TEST(a_batch_ends_where_no_more_may_be_held)
 {
     const struct dlx_subscribe_args sa = {.size = sizeof sa, .max_held = 3};
     struct dlx_test_pair x = dlx_test_pair_make(NULL, &sa);
@@ -306,9 +295,8 @@ START_TEST(a_batch_ends_where_no_more_may_be_held)
         check_and_release(msgs[i], i + 4, 0);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(the_end_of_a_publisher_comes_after_its_messages)
+TEST(the_end_of_a_publisher_comes_after_its_messages)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     uint32_t got = 0;
@@ -321,9 +309,8 @@ START_TEST(the_end_of_a_publisher_comes_after_its_messages)
     ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(of_the_latest_there_is_one)
+TEST(of_the_latest_there_is_one)
 {
     const struct dlx_subscribe_args sa = {.size = sizeof sa, .mode = DLX_MODE_LATEST};
     struct dlx_test_pair x = dlx_test_pair_make(NULL, &sa);
@@ -334,13 +321,11 @@ START_TEST(of_the_latest_there_is_one)
     ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* A message that cannot be ends a batch, and is told by the next call. */
-START_TEST(a_batch_ends_before_a_bad_message)
+TEST(a_batch_ends_before_a_bad_message)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_block *block;
     uint64_t words[DLX_SHM_ENTRY_WORDS] = {0};
     uint32_t got = 0;
@@ -356,22 +341,20 @@ START_TEST(a_batch_ends_before_a_bad_message)
     for (int i = 0; i < 2; i++)
         check_and_release(msgs[i], i + 1, 0);
     fails(dlx_take_n(x.s, PATIENCE, msgs, 8, &got), DLX_E_BAD_PEER, "offset 8");
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.rejected, 1);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Each in its own order; what a batch has no room for comes with the next call. */
-START_TEST(batches_of_several_publishers_lose_nothing)
+TEST(batches_of_several_publishers_lose_nothing)
 {
     enum { N = 20 };
     struct dlx_test_pair x = dlx_test_pair_make(&deep, &greedy);
     struct dlx_subscription_stats stats = {.size = sizeof stats};
-    struct dlx_publisher *other = NULL;
     uint64_t last[2] = {0, 0}, first = 0;
     uint32_t n = 0, got = 0;
-    ok(dlx_publisher_new(x.c, "test/a", &deep, &other));
+    struct dlx_publisher *other = dlx_test_stream_publisher(x.c, "test/a", &deep);
     publish_n(x.p, 1, N);
     publish_n(other, 1, N);
     while (n < 2 * N) {
@@ -395,26 +378,8 @@ START_TEST(batches_of_several_publishers_lose_nothing)
     dlx_publisher_unref(other);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("batch");
-    TCase *tcase = dlx_test_stream_case("batch");
-    tcase_add_test(tcase, a_batch_arrives_in_order);
-    tcase_add_loop_test(tcase, the_first_that_fails_ends_a_batch, 0, 2);
-    tcase_add_test(tcase, a_batch_that_finds_no_room_is_published_in_part);
-    tcase_add_test(tcase, an_idle_subscriber_gets_the_last_of_a_batch);
-    tcase_add_test(tcase, a_batch_larger_than_the_ring_waits_for_a_reliable_subscriber);
-    tcase_add_test(tcase, a_batch_copies_what_is_private);
-    tcase_add_test(tcase, a_shared_tensor_may_be_in_a_batch_often);
-    tcase_add_test(tcase, taken_messages_are_in_order);
-    tcase_add_test(tcase, the_first_after_lost_messages_tells_the_gap);
-    tcase_add_test(tcase, a_batch_ends_where_no_more_may_be_held);
-    tcase_add_test(tcase, the_end_of_a_publisher_comes_after_its_messages);
-    tcase_add_test(tcase, of_the_latest_there_is_one);
-    tcase_add_test(tcase, a_batch_ends_before_a_bad_message);
-    tcase_add_test(tcase, batches_of_several_publishers_lose_nothing);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("batch"));
 }

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What dlx_list_links() tells: how far a subscriber is behind, and whether its publisher waits for it. */
+/* What dlx_list_links() tells: how far a subscriber is behind, and whether its publisher waits for
+ * it. */
 
-#include "client/subscriber_link.h"
-#include "client/publisher.h"
-#include "client/subscription.h"
+#include "client/message/subscriber_link.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { DEPTH = 4, LINKS_MAX = 8 };
 
-/* ---- looking ---------------------------------------------------------------------------------- */
+/* ---- looking --------------------------------------------------------------------------------- */
 
 struct links {
     struct dlx_link_info of[LINKS_MAX];
@@ -66,19 +66,18 @@ static struct links wait_until_it_blocks(struct dlx_client *c, bool blocks)
     }
 }
 
-/* ---- a publisher and subscribers --------------------------------------------------------------- */
+/* ---- a publisher and subscribers ------------------------------------------------------------- */
 
-START_TEST(it_is_told_how_many_messages_a_subscriber_has_yet_to_take)
+TEST(it_is_told_how_many_messages_a_subscriber_has_yet_to_take)
 {
     const struct dlx_publisher_args drops = {.size = sizeof drops, .depth = DEPTH};
     struct dlx_test_pair x = dlx_test_pair_make(&drops, NULL);
-    struct dlx_message *m = NULL;
     ck_assert_uint_eq(look_at_one(x.c).behind, 0);
     for (int i = 1; i <= 3; i++) {
         dlx_test_stream_publish(x.p, 10, i);
         ck_assert_uint_eq(look_at_one(x.c).behind, (uint64_t)i);
     }
-    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     ck_assert_uint_eq(look_at_one(x.c).behind, 2); /* it holds the first one, and has passed it */
     m = dlx_message_unref(m);
     for (int i = 4; i <= 10;
@@ -94,7 +93,6 @@ START_TEST(it_is_told_how_many_messages_a_subscriber_has_yet_to_take)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 static void *publish_one(void *p)
 {
@@ -112,14 +110,14 @@ static const struct dlx_publisher_args blocking[] = {
 static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
 
 /* It holds one message of the 16 that it may hold: holding is not what the publisher waits for. */
-START_TEST(a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher)
+LOOP_TEST(a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher, 0,
+          DLX_ARRAY_SIZE(blocking))
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocking[_i], &reliable);
     uint64_t window = _i == 0 ? DEPTH : 6;
-    struct dlx_subscription *keeps_up = NULL;
     struct dlx_message *held = NULL, *m = NULL;
     pthread_t thread;
-    ok(dlx_subscribe(x.c, "test/a", &reliable, &keeps_up));
+    struct dlx_subscription *keeps_up = dlx_test_stream_subscribe(x.c, "test/a", &reliable);
     for (uint64_t i = 0; i <= window; i++) {
         dlx_test_stream_publish(x.p, 10, (int64_t)i);
         ok(dlx_take(keeps_up, PATIENCE, &m));
@@ -152,10 +150,9 @@ START_TEST(a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher)
     dlx_subscription_unref(keeps_up);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Such a one waits between its calls. */
-START_TEST(a_publisher_that_waits_by_its_descriptor_is_blocked)
+TEST(a_publisher_that_waits_by_its_descriptor_is_blocked)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocking[0], &reliable);
     struct dlx_message *m = NULL;
@@ -172,9 +169,8 @@ START_TEST(a_publisher_that_waits_by_its_descriptor_is_blocked)
     ck_assert(!look_at_one(x.c).blocks);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-/* ---- what the pages say ------------------------------------------------------------------------ */
+/* ---- what the pages say ---------------------------------------------------------------------- */
 
 /* A publisher that speaks the protocol itself, so that a test writes its control block. */
 struct raw {
@@ -212,7 +208,7 @@ static void end_raw(struct raw *x)
 }
 
 /* The subscriber makes no call, so it has stored no cursor. */
-START_TEST(a_subscriber_that_was_there_first_is_behind_from_the_first_message)
+LOOP_TEST(a_subscriber_that_was_there_first_is_behind_from_the_first_message, 0, 2)
 {
     static const uint64_t after[] = {0, 10};
     struct raw x = make_raw(after[_i], 0);
@@ -227,10 +223,10 @@ START_TEST(a_subscriber_that_was_there_first_is_behind_from_the_first_message)
     ck_assert(!look_at_one(x.c).blocks);
     end_raw(&x);
 }
-END_TEST
 
-/* One that joins later has yet to say where it begins; until then a publisher waits for it all the same. */
-START_TEST(a_subscriber_that_has_not_started_is_not_behind)
+/* One that joins later has yet to say where it begins; until then a publisher waits for it all the
+ * same. */
+TEST(a_subscriber_that_has_not_started_is_not_behind)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocking[0], &reliable);
     struct dlx_shm_link *page = x.s->links[0]->page;
@@ -247,7 +243,6 @@ START_TEST(a_subscriber_that_has_not_started_is_not_behind)
     ck_assert_uint_eq(look_at_one(x.c).behind, DEPTH);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 #define HEAD_MAX ((UINT64_C(1) << 61) - 1)
 
@@ -264,7 +259,7 @@ static const struct {
     {UINT64_MAX, HEAD_MAX + 1, 0},
 };
 
-START_TEST(a_head_and_a_cursor_that_lie_give_numbers_that_can_be)
+LOOP_TEST(a_head_and_a_cursor_that_lie_give_numbers_that_can_be, 0, DLX_ARRAY_SIZE(lies))
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocking[0], &reliable);
     struct dlx_shm_control *control = x.p->core.block->control;
@@ -279,18 +274,15 @@ START_TEST(a_head_and_a_cursor_that_lie_give_numbers_that_can_be)
     dlx_store64_sc(&control->head, 0);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Its control block says that it waits, for ever. */
-START_TEST(a_publisher_that_was_killed_waits_for_nobody)
+TEST(a_publisher_that_was_killed_waits_for_nobody)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
     struct dlx_publisher_info info = {.retained = false};
     struct dlx_link_info link;
-    ok(dlx_subscribe(c, "test/a", &reliable, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct raw x = make_raw(0, 1);
         dlx_store64_sc(&x.control->published, DEPTH);
@@ -305,8 +297,7 @@ START_TEST(a_publisher_that_was_killed_waits_for_nobody)
     }
     link = wait_until_it_blocks(c, true).of[0];
     ck_assert_uint_eq(link.behind, DEPTH);
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    dlx_test_fork_kill(pid);
     link = wait_until_it_blocks(c, false).of[0];
     ck_assert_uint_eq(link.behind, DEPTH);
     ok(dlx_list_publishers(c, "test/a", keep_publisher, &info));
@@ -314,22 +305,8 @@ START_TEST(a_publisher_that_was_killed_waits_for_nobody)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("behind");
-    TCase *tcase = dlx_test_stream_case("behind");
-    tcase_add_test(tcase, it_is_told_how_many_messages_a_subscriber_has_yet_to_take);
-    tcase_add_loop_test(tcase, a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher, 0,
-                        DLX_ARRAY_SIZE(blocking));
-    tcase_add_test(tcase, a_publisher_that_waits_by_its_descriptor_is_blocked);
-    tcase_add_loop_test(tcase, a_subscriber_that_was_there_first_is_behind_from_the_first_message,
-                        0, 2);
-    tcase_add_test(tcase, a_subscriber_that_has_not_started_is_not_behind);
-    tcase_add_loop_test(tcase, a_head_and_a_cursor_that_lie_give_numbers_that_can_be, 0,
-                        DLX_ARRAY_SIZE(lies));
-    tcase_add_test(tcase, a_publisher_that_was_killed_waits_for_nobody);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("behind"));
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A publisher that waits sleeps, whatever its subscribers do: each poll() that may sleep is counted. */
+/* A publisher that waits sleeps, whatever its subscribers do: each poll() that may sleep is
+ * counted. */
 
-#include "client/subscriber_link.h"
-#include "client/publisher.h"
-#include "client/reconnect.h"
-#include "client/subscription.h"
+#include "client/message/subscriber_link.h"
+#include "client/publish/publisher.h"
+#include "client/publish/publisher_reconnect.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include <poll.h>
@@ -16,7 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* One that does not sleep asks some thousand times in the time of these tests, one that does once in 20 ms. */
+/* One that does not sleep asks some thousand times in the time of these tests, one that does once
+ * in 20 ms. */
 enum { WAIT_MS = 200, POLLS_MAX = 40 };
 
 static int n_polls;
@@ -50,7 +52,7 @@ static void publish_until_blocked(struct dlx_publisher *p)
     ck_assert_int_le(n_polls, POLLS_MAX);
 }
 
-START_TEST(a_bell_that_says_nothing_more_does_not_keep_it_awake)
+TEST(a_bell_that_says_nothing_more_does_not_keep_it_awake)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
     struct dlx_message *m = NULL;
@@ -65,7 +67,6 @@ START_TEST(a_bell_that_says_nothing_more_does_not_keep_it_awake)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 static pid_t spawn_subscriber(int *ret_fd)
 {
@@ -73,10 +74,8 @@ static pid_t spawn_subscriber(int *ret_fd)
     char byte;
     ck_assert_int_eq(pipe(fds), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
-        struct dlx_subscription *s = NULL;
-        ok(dlx_subscribe(dlx_test_stream_connect(), "test/a", &reliable, &s));
+        (void)dlx_test_stream_subscribe(dlx_test_stream_connect(), "test/a", &reliable);
         ck_assert_int_eq(write(fds[1], "", 1), 1);
         for (;;)
             pause();
@@ -90,11 +89,10 @@ static pid_t spawn_subscriber(int *ret_fd)
 static void end_subscriber(pid_t pid, int fd)
 {
     close(fd);
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    dlx_test_fork_kill(pid);
 }
 
-START_TEST(a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake)
+TEST(a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
     int fd;
@@ -110,9 +108,8 @@ START_TEST(a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake)
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "have yet to join the new dlpackd"));
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(who_waits_for_subscribers_sleeps_when_daemon_and_subscriber_died)
+TEST(who_waits_for_subscribers_sleeps_when_daemon_and_subscriber_died)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
     int fd;
@@ -127,15 +124,8 @@ START_TEST(who_waits_for_subscribers_sleeps_when_daemon_and_subscriber_died)
     dlx_test_pair_end(&x);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL); /* as the fixture left it */
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("blocked");
-    TCase *tcase = dlx_test_stream_case("blocked");
-    tcase_add_test(tcase, a_bell_that_says_nothing_more_does_not_keep_it_awake);
-    tcase_add_test(tcase, a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake);
-    tcase_add_test(tcase, who_waits_for_subscribers_sleeps_when_daemon_and_subscriber_died);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("blocked"));
 }

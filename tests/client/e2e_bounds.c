@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What a publisher lets one subscriber hold: takes beyond that fail, and a link that holds more is cut. */
+/* What a publisher lets one subscriber hold: takes beyond that fail, and a link that holds more is
+ * cut. */
 
-#include "client/publisher.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
 #include <pthread.h>
 #include <string.h>
@@ -15,13 +16,6 @@
 
 static const struct dlx_subscribe_args reliable = {
     .size = sizeof reliable, .reliable = true, .max_held = 8};
-
-static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
-{
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(p, &stats));
-    return stats;
-}
 
 /* ---- takes ----------------------------------------------------------------------------------- */
 
@@ -61,7 +55,7 @@ static void check_limit(struct dlx_test_pair *x, uint32_t n, const char *word, b
     ck_assert_int_eq(dlx_take(x->s, 0, &m), DLX_E_EMPTY);
 }
 
-START_TEST(a_take_beyond_the_publishers_count_fails_until_one_is_released)
+LOOP_TEST(a_take_beyond_the_publishers_count_fails_until_one_is_released, 0, 2)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK, .max_held = 2};
@@ -69,9 +63,8 @@ START_TEST(a_take_beyond_the_publishers_count_fails_until_one_is_released)
     check_limit(&x, 2, "2 messages are held, the limit of the publisher", _i);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(the_lower_count_is_the_limit)
+LOOP_TEST(the_lower_count_is_the_limit, 0, 2)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK, .max_held = 9};
@@ -81,10 +74,9 @@ START_TEST(the_lower_count_is_the_limit)
     check_limit(&x, 3, "3 messages are held, the limit of this subscription", _i);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* The last one may be larger than what is left. */
-START_TEST(a_take_beyond_the_publishers_bytes_fails_until_some_are_released)
+LOOP_TEST(a_take_beyond_the_publishers_bytes_fails_until_some_are_released, 0, 4)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK, .max_held_bytes = 2 * BYTES + (_i & 2)};
@@ -95,17 +87,15 @@ START_TEST(a_take_beyond_the_publishers_bytes_fails_until_some_are_released)
         check_limit(&x, 2, "160 B are held, and the publisher allows 160 B", _i & 1);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_subscriber_of_the_newest_message_is_bounded_too)
+TEST(a_subscriber_of_the_newest_message_is_bounded_too)
 {
     const struct dlx_publisher_args pa = {.size = sizeof pa, .max_held_bytes = 1};
     const struct dlx_subscribe_args sa = {.size = sizeof sa, .mode = DLX_MODE_LATEST};
     struct dlx_test_pair x = dlx_test_pair_make(&pa, &sa);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    struct dlx_message *m = NULL, *other = NULL;
+    struct dlx_message *other = NULL;
     dlx_test_stream_publish(x.p, N, 1);
-    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     for (int64_t i = 2; i <= 5; i++) {
         dlx_test_stream_publish(x.p, N, i);
         fails(dlx_take(x.s, 0, &other), DLX_E_TOO_MANY_HELD, "max_held_bytes");
@@ -114,21 +104,20 @@ START_TEST(a_subscriber_of_the_newest_message_is_bounded_too)
     ok(dlx_take(x.s, 0, &m));
     dlx_test_stream_check(m, N, 5);
     dlx_message_unref(m);
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.taken, 2);
     ck_assert_uint_eq(stats.skipped, 3);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* What fails is a take of a message that is there. */
-START_TEST(who_holds_all_that_it_may_is_told_what_else_there_is)
+TEST(who_holds_all_that_it_may_is_told_what_else_there_is)
 {
     const struct dlx_publisher_args pa = {.size = sizeof pa, .max_held_bytes = BYTES};
     struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
-    struct dlx_message *held = NULL, *m = NULL;
+    struct dlx_message *m = NULL;
     dlx_test_stream_publish(x.p, N, 1);
-    ok(dlx_take(x.s, PATIENCE, &held));
+    struct dlx_message *held = dlx_test_stream_next(x.s);
     ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
     fails(dlx_take(x.s, 1000000, &m), DLX_E_TIMEOUT, "no message in time");
     x.p = dlx_publisher_unref(x.p);
@@ -137,7 +126,6 @@ START_TEST(who_holds_all_that_it_may_is_told_what_else_there_is)
     dlx_message_unref(held);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 static void *delete_tensor(void *userdata)
 {
@@ -148,17 +136,16 @@ static void *delete_tensor(void *userdata)
 
 /* Of a set, all tensors count, as long as one of them is held. */
 /* One that was taken, and waited for its arena, while a batch comes from another link. */
-START_TEST(a_message_that_waited_counts_when_a_batch_takes_it)
+TEST(a_message_that_waited_counts_when_a_batch_takes_it)
 {
     const struct dlx_publisher_args bounded = {.size = sizeof bounded, .max_held_bytes = LARGE};
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p[2] = {NULL};
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m[2] = {NULL};
     uint32_t got = 0, n = 0;
     ok(dlx_publisher_new(c, "test/0", &bounded, &p[0]));
     ok(dlx_publisher_new(c, "test/1", NULL, &p[1]));
-    ok(dlx_subscribe(c, "test/*", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", NULL);
     for (int round = 0; round < 2; round++) { /* the first one makes what is like it a rule */
         for (int i = 0; i < 2; i++)
             dlx_test_stream_publish(p[i], N, round);
@@ -190,9 +177,8 @@ START_TEST(a_message_that_waited_counts_when_a_batch_takes_it)
     dlx_publisher_unref(p[1]);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(bytes_count_until_the_last_tensor_is_deleted_on_another_thread)
+TEST(bytes_count_until_the_last_tensor_is_deleted_on_another_thread)
 {
     const struct dlx_publisher_args pa = {.size = sizeof pa, .max_held_bytes = BYTES + 1};
     struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
@@ -220,19 +206,19 @@ START_TEST(bytes_count_until_the_last_tensor_is_deleted_on_another_thread)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 static void expect_one_at_a_time(struct dlx_subscription *s)
 {
-    struct dlx_message *m = NULL, *other = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_message *other = NULL;
+    struct dlx_message *m = dlx_test_stream_next(s);
     fails(dlx_take(s, PATIENCE, &other), DLX_E_TOO_MANY_HELD, "the publisher");
     dlx_message_unref(m);
     ok(dlx_take(s, PATIENCE, &m));
     dlx_message_unref(m);
 }
 
-/* After a restart each link has its own bounds: until nothing comes on the old one, and then two more. */
+/* After a restart each link has its own bounds: until nothing comes on the old one, and then two
+ * more. */
 static void publish_on_a_new_link(struct dlx_test_pair *x)
 {
     struct dlx_message *m = NULL;
@@ -248,7 +234,7 @@ static void publish_on_a_new_link(struct dlx_test_pair *x)
     dlx_test_stream_publish(x->p, N, 5);
 }
 
-START_TEST(bounds_outlive_the_daemon_and_the_publisher)
+LOOP_TEST(bounds_outlive_the_daemon_and_the_publisher, 0, 2)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .retain = 2, .max_held = _i ? 0 : 1, .max_held_bytes = _i ? BYTES : 0};
@@ -265,9 +251,8 @@ START_TEST(bounds_outlive_the_daemon_and_the_publisher)
     expect_one_at_a_time(x.s);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-/* ---- links that are cut ------------------------------------------------------------------------ */
+/* ---- links that are cut ---------------------------------------------------------------------- */
 
 /* The bounds are unknown to its library. */
 static void make_liar(struct dlx_subscription *s)
@@ -340,7 +325,7 @@ static struct dlx_publisher_args bounded(int i)
                                        .max_held_bytes = i & 1 ? 3 * LARGE : 0};
 }
 
-START_TEST(a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on)
+LOOP_TEST(a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on, 0, 4)
 {
     const struct dlx_publisher_args pa = bounded(_i);
     struct cast x = make_cast(&pa, _i & 2);
@@ -348,7 +333,7 @@ START_TEST(a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on)
     struct dlx_message *m = NULL;
     uint64_t link = x.liar->links[0]->id;
     /* One message more than it may hold, and, of bytes, the one that may exceed them. */
-    while (stats_of(x.p).cut == 0) {
+    while (dlx_test_stream_stats(x.p).cut == 0) {
         publish_and_hold(&x, 3, _i & 1 ? 5 : 4);
         ck_assert_int_le(x.published, 50);
     }
@@ -365,12 +350,12 @@ START_TEST(a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on)
                                               : "4 hold words (max_held 3)"),
                   "%s", event.reason);
     ck_assert_int_eq(dlx_publisher_next_event(x.p, &event), DLX_E_EMPTY);
-    uint32_t n_arenas = stats_of(x.p).n_arenas;
+    uint32_t n_arenas = dlx_test_stream_stats(x.p).n_arenas;
     for (int i = 0; i < 100; i++)
         publish_and_hold(&x, 3, 0);
-    ck_assert_uint_eq(stats_of(x.p).cut, 1);
-    ck_assert_uint_eq(stats_of(x.p).n_subscribers, 1);
-    ck_assert_uint_le(stats_of(x.p).n_arenas, n_arenas);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).cut, 1);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).n_subscribers, 1);
+    ck_assert_uint_le(dlx_test_stream_stats(x.p).n_arenas, n_arenas);
     int r = 0;
     for (int i = 0; r == 0 && i < 4; i++) { /* of what was published before, at most `depth` */
         r = dlx_take(x.liar, PATIENCE, &m);
@@ -380,10 +365,9 @@ START_TEST(a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on)
     ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);
     end_cast(&x);
 }
-END_TEST
 
 /* Both hold exactly what they may, and one more if bytes are counted. */
-START_TEST(an_honest_link_is_not_cut_while_memory_is_short)
+LOOP_TEST(an_honest_link_is_not_cut_while_memory_is_short, 0, 4)
 {
     const struct dlx_publisher_args pa = bounded(_i);
     struct cast x = make_cast(&pa, _i & 2);
@@ -395,14 +379,13 @@ START_TEST(an_honest_link_is_not_cut_while_memory_is_short)
     }
     for (uint32_t i = 0; i < n; i++)
         dlx_test_stream_check(x.taken[i], LARGE_N, i + 1);
-    ck_assert_uint_eq(stats_of(x.p).cut, 0);
-    ck_assert_uint_eq(stats_of(x.p).n_subscribers, 2);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).cut, 0);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).n_subscribers, 2);
     end_cast(&x);
 }
-END_TEST
 
 /* A message counts what its subscriber reads, not the memory that it lies in. */
-START_TEST(parts_of_a_tensor_count_their_own_bytes)
+TEST(parts_of_a_tensor_count_their_own_bytes)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .depth = 2, .max_held = 8, .max_held_bytes = 7 * 8};
@@ -433,9 +416,8 @@ START_TEST(parts_of_a_tensor_count_their_own_bytes)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-/* ---- on two threads ---------------------------------------------------------------------------- */
+/* ---- on two threads -------------------------------------------------------------------------- */
 
 struct releaser {
     struct dlx_message *_Atomic next[16];
@@ -475,7 +457,7 @@ static void *take_all(void *userdata)
 }
 
 /* It is looked at with each message, which a publisher does only when memory is wanted. */
-START_TEST(an_honest_link_that_takes_and_releases_meanwhile_is_not_cut)
+TEST(an_honest_link_that_takes_and_releases_meanwhile_is_not_cut)
 {
     enum { MESSAGES = 20000 };
     const struct dlx_publisher_args pa = {
@@ -497,30 +479,11 @@ START_TEST(an_honest_link_that_takes_and_releases_meanwhile_is_not_cut)
     ck_assert_int_eq(pthread_join(releaser, NULL), 0);
     ck_assert_uint_gt(x.n_taken, 0);
     ck_assert_uint_eq(pair.s->links[0]->held_bytes, 0);
-    ck_assert_uint_eq(stats_of(pair.p).cut, 0);
+    ck_assert_uint_eq(dlx_test_stream_stats(pair.p).cut, 0);
     dlx_test_pair_end(&pair);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("bounds");
-    TCase *tcase = dlx_test_stream_case("bounds");
-    tcase_add_loop_test(tcase, a_take_beyond_the_publishers_count_fails_until_one_is_released, 0,
-                        2);
-    tcase_add_loop_test(tcase, the_lower_count_is_the_limit, 0, 2);
-    tcase_add_loop_test(tcase, a_take_beyond_the_publishers_bytes_fails_until_some_are_released, 0,
-                        4);
-    tcase_add_test(tcase, a_subscriber_of_the_newest_message_is_bounded_too);
-    tcase_add_test(tcase, who_holds_all_that_it_may_is_told_what_else_there_is);
-    tcase_add_test(tcase, a_message_that_waited_counts_when_a_batch_takes_it);
-    tcase_add_test(tcase, bytes_count_until_the_last_tensor_is_deleted_on_another_thread);
-    tcase_add_loop_test(tcase, bounds_outlive_the_daemon_and_the_publisher, 0, 2);
-    tcase_add_loop_test(tcase, a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on, 0,
-                        4);
-    tcase_add_loop_test(tcase, an_honest_link_is_not_cut_while_memory_is_short, 0, 4);
-    tcase_add_test(tcase, parts_of_a_tensor_count_their_own_bytes);
-    tcase_add_test(tcase, an_honest_link_that_takes_and_releases_meanwhile_is_not_cut);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("bounds"));
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Time-outs do not follow the clock of the day, which somebody may set. It is not set here: a filter lets every wait that
- * follows it end at once, as after a jump.
+ * Time-outs do not follow the clock of the day, which somebody may set. It is not set here: a
+ * filter lets every wait that follows it end at once, as after a jump.
  */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "tests/harness/seccomp.h"
 #include "tests/harness/stream.h"
 #include <errno.h>
@@ -82,7 +82,7 @@ static void *wait_for_the_lock(void *userdata)
     return NULL;
 }
 
-START_TEST(who_waits_for_another_thread_waits_as_long_as_it_may)
+LOOP_TEST(who_waits_for_another_thread_waits_as_long_as_it_may, 0, 2)
 {
     const struct dlx_connect_args args = {.size = sizeof args,
                                           .socket = dlx_test_stream_daemon.path,
@@ -105,10 +105,10 @@ START_TEST(who_waits_for_another_thread_waits_as_long_as_it_may)
     dlx_publisher_unref(waiter.p);
     dlx_client_unref(asker.c);
 }
-END_TEST
 
-/* What is only told the daemon, or can be done later, does not wait for another thread's call: a stream goes on. */
-START_TEST(a_stream_does_not_wait_for_another_thread)
+/* What is only told the daemon, or can be done later, does not wait for another thread's call: a
+ * stream goes on. */
+TEST(a_stream_does_not_wait_for_another_thread)
 {
     const struct dlx_publisher_args pa = {.size = sizeof pa, .history = 2, .retain = 1};
     struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
@@ -138,30 +138,22 @@ START_TEST(a_stream_does_not_wait_for_another_thread)
     ok(dlx_retained_drop(x.c, "test/a"));
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 #else
 
-START_TEST(a_stream_does_not_wait_for_another_thread)
+TEST(a_stream_does_not_wait_for_another_thread)
 {
-    puts("SKIP: with sanitizers the clock of the day is used: client/call.c");
+    puts("SKIP: with sanitizers the clock of the day is used: client/control/call.c");
 }
-END_TEST
 
-START_TEST(who_waits_for_another_thread_waits_as_long_as_it_may)
+TEST(who_waits_for_another_thread_waits_as_long_as_it_may)
 {
-    puts("SKIP: with sanitizers the clock of the day is used: client/call.c");
+    puts("SKIP: with sanitizers the clock of the day is used: client/control/call.c");
 }
-END_TEST
 
 #endif
 
 int main(void)
 {
-    Suite *suite = suite_create("clock");
-    TCase *tcase = dlx_test_stream_case("clock");
-    tcase_add_loop_test(tcase, who_waits_for_another_thread_waits_as_long_as_it_may, 0, 2);
-    tcase_add_test(tcase, a_stream_does_not_wait_for_another_thread);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("clock"));
 }

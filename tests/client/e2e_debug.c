@@ -15,13 +15,6 @@
 static const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
 static const struct dlx_publish_args share = {.size = sizeof share, .share = true, .strict = true};
 
-static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
-{
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(p, &stats));
-    return stats;
-}
-
 static void release_next(struct dlx_subscription *s, int64_t n, int64_t value)
 {
     struct dlx_message *m = NULL;
@@ -43,7 +36,6 @@ enum { AS_IT_IS, SET_ON, SET_OFF };
 static int status_of_writer(const char *env, int set)
 {
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         if (env)
             setenv("DLX_DEBUG", env, 1);
@@ -52,8 +44,8 @@ static int status_of_writer(const char *env, int set)
         if (set != AS_IT_IS)
             dlx_set_debug(set == SET_ON);
         struct dlx_client *c = dlx_test_stream_connect();
-        struct dlx_publisher *p;
-        ok(dlx_publisher_new(c, "test/a", NULL, &p));
+        static struct dlx_publisher *p; /* not released: the process dies */
+        p = dlx_test_stream_publisher(c, "test/a", NULL);
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
         volatile int64_t *data = t->dl_tensor.data;
         ok(dlx_publish(p, t, NULL));
@@ -67,7 +59,7 @@ static int status_of_writer(const char *env, int set)
     return status;
 }
 
-START_TEST(a_publisher_that_writes_to_what_it_published_dies)
+TEST(a_publisher_that_writes_to_what_it_published_dies)
 {
     static const struct {
         const char *env;
@@ -86,10 +78,10 @@ START_TEST(a_publisher_that_writes_to_what_it_published_dies)
                           (unsigned)status);
     }
 }
-END_TEST
 
-/* A publisher is in the mode or not from its beginning to its end, and the environment is looked at once. */
-START_TEST(the_mode_is_that_of_when_the_publisher_was_made)
+/* A publisher is in the mode or not from its beginning to its end, and the environment is looked at
+ * once. */
+TEST(the_mode_is_that_of_when_the_publisher_was_made)
 {
     static const bool on[] = {true, true, false, true};
     setenv("DLX_DEBUG", "1", 1);
@@ -111,18 +103,17 @@ START_TEST(the_mode_is_that_of_when_the_publisher_was_made)
     }
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- what is protected, and how long ------------------------------------------------------- */
 
-START_TEST(small_neighbours_are_not_affected)
+TEST(small_neighbours_are_not_affected)
 {
     dlx_set_debug(true);
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t[20];
     for (int i = 0; i < 20; i++)
         t[i] = dlx_test_stream_alloc(x.p, 1, i);
-    ck_assert_uint_le(stats_of(x.p).n_arenas, 8); /* several share one */
+    ck_assert_uint_le(dlx_test_stream_stats(x.p).n_arenas, 8); /* several share one */
     for (int i = 0; i < 20; i += 2)
         ok(dlx_publish(x.p, t[i], &share));
     for (int i = 0; i < 20; i++) {
@@ -136,13 +127,12 @@ START_TEST(small_neighbours_are_not_affected)
             release_next(x.s, 1, i);
         t[i]->deleter(t[i]);
     }
-    ck_assert_uint_eq(stats_of(x.p).unprotected, 0);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).unprotected, 0);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Each is filled, published and read, again and again from the same memory. */
-START_TEST(memory_is_writable_when_it_is_used_again)
+TEST(memory_is_writable_when_it_is_used_again)
 {
     struct dlx_publisher_args pa = {.size = sizeof pa, .history = 1};
     dlx_set_debug(true);
@@ -158,13 +148,12 @@ START_TEST(memory_is_writable_when_it_is_used_again)
         ok(dlx_publish(x.p, t, &strict));
         release_next(x.s, n, i);
     }
-    ck_assert_uint_lt(stats_of(x.p).arena_bytes, 4 << 20); /* of 20 MB that it took */
-    ck_assert_uint_eq(stats_of(x.p).unprotected, 0);
+    ck_assert_uint_lt(dlx_test_stream_stats(x.p).arena_bytes, 4 << 20); /* of 20 MB that it took */
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).unprotected, 0);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_shared_tensor_stays_protected_when_its_message_is_gone)
+TEST(a_shared_tensor_stays_protected_when_its_message_is_gone)
 {
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 2};
     dlx_set_debug(true);
@@ -196,15 +185,13 @@ START_TEST(a_shared_tensor_stays_protected_when_its_message_is_gone)
     again->deleter(again);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-/* Every part of a message: its tensors, what was copied, and the manifest. No subscriber is here, so what is
- * mapped read-only is what was protected. */
-START_TEST(all_of_a_message_is_protected)
+/* Every part of a message: its tensors, what was copied, and the manifest. No subscriber is here,
+ * so what is mapped read-only is what was protected. */
+TEST(all_of_a_message_is_protected)
 {
     dlx_set_debug(true);
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p;
     int64_t number = 5, shape[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
     DLManagedTensorVersioned foreign = {
         .version = {DLPACK_MAJOR_VERSION, 0},
@@ -215,7 +202,7 @@ START_TEST(all_of_a_message_is_protected)
         {.size = sizeof specs[0], .dtype = {kDLInt, 64, 1}, .ndim = 9, .shape = shape},
         {.size = sizeof specs[0], .dtype = {kDLInt, 64, 1}, .ndim = 0}};
     DLManagedTensorVersioned *t[3];
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     struct dlx_item items[] = {{"a", NULL}, {"b", NULL}, {"c", NULL}, {"copied", &foreign}};
     uint64_t pages = 0;
     ck_assert_uint_eq(dlx_test_protected_bytes("dlx-arena"), 0);
@@ -225,7 +212,7 @@ START_TEST(all_of_a_message_is_protected)
     ok(dlx_publish(p, &foreign, NULL));
     ck_assert_uint_eq(dlx_test_protected_bytes("dlx-arena"), (pages += 2) * PAGE);
     ok(dlx_alloc_set(p, specs, 3, t));
-    ck_assert_uint_eq(stats_of(p).n_arenas,
+    ck_assert_uint_eq(dlx_test_stream_stats(p).n_arenas,
                       1); /* it has as many small blocks as without the debug mode */
     for (int i = 0; i < 3; i++)
         items[i].tensor = t[i];
@@ -241,16 +228,15 @@ START_TEST(all_of_a_message_is_protected)
     ck_assert(!dlx_test_faults(&number)); /* private memory is the caller's */
     for (int i = 0; i < 3; i++)
         t[i]->deleter(t[i]);
-    ck_assert_uint_eq(stats_of(p).unprotected, 0);
+    ck_assert_uint_eq(dlx_test_stream_stats(p).unprotected, 0);
     dlx_publisher_unref(p);
     ck_assert_uint_eq(dlx_test_protected_bytes("dlx-arena"), 0);
     dlx_client_unref(c);
 }
-END_TEST
 
-/* The size in the ring entry is that of the manifest, not of its pages: or one that is as large as can be would seem larger
- * than that to a subscriber. */
-START_TEST(the_largest_manifest_arrives)
+/* The size in the ring entry is that of the manifest, not of its pages: or one that is as large as
+ * can be would seem larger than that to a subscriber. */
+TEST(the_largest_manifest_arrives)
 {
     static char meta[DLX_META_MAX], name[DLX_NAME_MAX + 1];
     struct dlx_bytes bytes = {meta, sizeof meta};
@@ -279,7 +265,6 @@ START_TEST(the_largest_manifest_arrives)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 START_TEST(what_cannot_be_protected_is_published_and_counted)
 {
@@ -294,12 +279,12 @@ START_TEST(what_cannot_be_protected_is_published_and_counted)
     int r = dlx_publish(x.p, t[1], &share);
     dlx_test_maps_give_back(&maps);
     ck_assert_int_eq(r, 0);
-    ck_assert_uint_eq(stats_of(x.p).unprotected, 1);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).unprotected, 1);
     ck_assert(!is_protected(t[1]));
     release_next(x.s, 1, 1);
     ok(dlx_publish(x.p, t[1], &share)); /* tries again */
     ck_assert(is_protected(t[1]));
-    ck_assert_uint_eq(stats_of(x.p).unprotected, 1);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).unprotected, 1);
     release_next(x.s, 1, 1);
     for (int i = 0; i < 3; i++)
         t[i]->deleter(t[i]);
@@ -309,17 +294,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("debug");
     TCase *tcase = dlx_test_stream_case("debug");
-    tcase_add_test(tcase, a_publisher_that_writes_to_what_it_published_dies);
-    tcase_add_test(tcase, the_mode_is_that_of_when_the_publisher_was_made);
-    tcase_add_test(tcase, small_neighbours_are_not_affected);
-    tcase_add_test(tcase, memory_is_writable_when_it_is_used_again);
-    tcase_add_test(tcase, a_shared_tensor_stays_protected_when_its_message_is_gone);
-    tcase_add_test(tcase, all_of_a_message_is_protected);
-    tcase_add_test(tcase, the_largest_manifest_arrives);
     if (dlx_test_maps_can_exhaust())
         tcase_add_test(tcase, what_cannot_be_protected_is_published_and_counted);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -6,7 +6,6 @@
 #include "tests/harness/stream.h"
 #include <signal.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,23 +14,14 @@
 #define LARGE_N (INT64_C(6) << 17)
 #define SMALL_N INT64_C(8)
 
-static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
-{
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(p, &stats));
-    return stats;
-}
-
 static uint64_t arena_bytes(struct dlx_publisher *p)
 {
-    return stats_of(p).arena_bytes;
+    return dlx_test_stream_stats(p).arena_bytes;
 }
 
 static struct dlx_message *take(struct dlx_subscription *s)
 {
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
-    return m;
+    return dlx_test_stream_next(s);
 }
 
 static void take_and_release(struct dlx_subscription *s, int64_t n, int64_t value)
@@ -62,12 +52,11 @@ static void check_cheaply(struct dlx_message *m, int64_t n, int64_t value)
 
 /* ---- how far ------------------------------------------------------------------------------- */
 
-START_TEST(an_idle_subscriber_gets_the_last_messages)
+LOOP_TEST(an_idle_subscriber_gets_the_last_messages, 0, 2)
 {
     enum { N = 40, DEPTH = 16 }; /* the default */
     const int64_t n = _i == 0 ? SMALL_N : LARGE_N;
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_message *m = NULL;
     for (int64_t i = 1; i <= N; i++)
         dlx_test_stream_publish(x.p, n, i);
@@ -79,15 +68,14 @@ START_TEST(an_idle_subscriber_gets_the_last_messages)
         dlx_message_unref(m);
     }
     ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.lost, N - DEPTH);
     ck_assert_uint_eq(stats.taken, DEPTH);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* What it takes makes room, whether it is held or not. */
-START_TEST(a_publisher_waits_for_a_reliable_subscriber_at_its_depth)
+LOOP_TEST(a_publisher_waits_for_a_reliable_subscriber_at_its_depth, 0, 4)
 {
     enum { DEPTH = 5 };
     const int64_t n = _i & 1 ? LARGE_N : SMALL_N;
@@ -120,23 +108,21 @@ START_TEST(a_publisher_waits_for_a_reliable_subscriber_at_its_depth)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-START_TEST(a_publisher_of_one_large_set_needs_memory_for_two)
+TEST(a_publisher_of_one_large_set_needs_memory_for_two)
 {
     enum { N_TENSORS = 4 };
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .retain = 1, .retain_for_ns = DLX_RETAIN_LATCHED};
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     int64_t n = 4 * MIB_N;
     struct dlx_tensor_spec specs[N_TENSORS];
     DLManagedTensorVersioned *t[N_TENSORS];
     struct dlx_item items[N_TENSORS];
     dlx_set_debug(false); /* its blocks are larger */
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
     for (int i = 0; i < N_TENSORS; i++)
         specs[i] = (struct dlx_tensor_spec){
             .size = sizeof specs[i], .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
@@ -150,10 +136,9 @@ START_TEST(a_publisher_of_one_large_set_needs_memory_for_two)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* Memory is for max(depth, history) + held + 1 payloads at most. */
-START_TEST(messages_behind_and_held_take_no_more_memory_than_they_need)
+LOOP_TEST(messages_behind_and_held_take_no_more_memory_than_they_need, 0, 3)
 {
     enum { N_HELD = 5 };
     static const struct dlx_publisher_args cases[] = {
@@ -179,7 +164,6 @@ START_TEST(messages_behind_and_held_take_no_more_memory_than_they_need)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Takes `n` messages and sleeps with them. */
 static pid_t spawn_hoarder(uint32_t n, int *ret_fd)
@@ -187,12 +171,11 @@ static pid_t spawn_hoarder(uint32_t n, int *ret_fd)
     int fds[2];
     ck_assert_int_eq(pipe(fds), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         const struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true, .max_held = n};
-        struct dlx_subscription *s = NULL;
         struct dlx_message *m = NULL;
-        ok(dlx_subscribe(dlx_test_stream_connect(), "test/a", &sa, &s));
+        struct dlx_subscription *s =
+            dlx_test_stream_subscribe(dlx_test_stream_connect(), "test/a", &sa);
         ck_assert_int_eq(write(fds[1], "", 1), 1);
         for (uint32_t i = 0; i < n; i++)
             ok(dlx_take(s, PATIENCE, &m));
@@ -205,7 +188,7 @@ static pid_t spawn_hoarder(uint32_t n, int *ret_fd)
     return pid;
 }
 
-START_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream)
+LOOP_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream, 0, 2)
 {
     enum { DEPTH = 16 };
     const int64_t n_held = _i == 0 ? 200 : 512; /* from 256 arenas on, messages share larger ones */
@@ -228,9 +211,8 @@ START_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream)
     ck_assert_int_eq(read(fd, &byte, 1), 1);
     close(fd);
     ck_assert_uint_ge(arena_bytes(x.p), (uint64_t)n_held * MIB);
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
-    for (time_t end = time(NULL) + PATIENCE_S; stats_of(x.p).n_subscribers > 1;)
+    dlx_test_fork_kill(pid);
+    for (time_t end = time(NULL) + PATIENCE_S; dlx_test_stream_stats(x.p).n_subscribers > 1;)
         ck_assert_int_lt(time(NULL), end); /* until the daemon has told */
     for (int64_t i = 1; i <= 4 * DEPTH; i++) {
         ok(dlx_publish(x.p, alloc_cheaply(x.p, MIB_N, -i), &wait));
@@ -241,11 +223,10 @@ START_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream)
     ck_assert_uint_le(arena_bytes(x.p), most);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* ---- who holds all that it may -------------------------------------------------------------- */
 
-START_TEST(a_subscriber_that_holds_max_held_stops_nobody)
+LOOP_TEST(a_subscriber_that_holds_max_held_stops_nobody, 0, 2)
 {
     enum { MAX_HELD = 4, DEPTH = 4, N = 300 };
     const struct dlx_publisher_args pa = {
@@ -254,9 +235,8 @@ START_TEST(a_subscriber_that_holds_max_held_stops_nobody)
                                     other = {.size = sizeof other,
                                              .reliable = _i == DLX_ON_FULL_BLOCK};
     struct dlx_test_pair x = dlx_test_pair_make(&pa, &holder);
-    struct dlx_subscription *s = NULL;
     struct dlx_message *held[MAX_HELD], *m = NULL;
-    ok(dlx_subscribe(x.c, "test/a", &other, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(x.c, "test/a", &other);
     for (int64_t i = 1; i <= N; i++) {
         dlx_test_stream_publish(x.p, SMALL_N, i);
         take_and_release(s, SMALL_N, i);
@@ -276,19 +256,8 @@ START_TEST(a_subscriber_that_holds_max_held_stops_nobody)
     dlx_subscription_unref(s);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("depth");
-    TCase *tcase = dlx_test_stream_case("depth");
-    tcase_add_loop_test(tcase, an_idle_subscriber_gets_the_last_messages, 0, 2);
-    tcase_add_loop_test(tcase, a_publisher_waits_for_a_reliable_subscriber_at_its_depth, 0, 4);
-    tcase_add_test(tcase, a_publisher_of_one_large_set_needs_memory_for_two);
-    tcase_add_loop_test(tcase, messages_behind_and_held_take_no_more_memory_than_they_need, 0, 3);
-    tcase_add_loop_test(tcase, memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream,
-                        0, 2);
-    tcase_add_loop_test(tcase, a_subscriber_that_holds_max_held_stops_nobody, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("depth"));
 }

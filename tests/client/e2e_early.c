@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A subscription counts from the moment dlx_subscribe() returned, also for publishers that come later and while the
- * subscriber makes no call of the library. */
+/* A subscription counts from the moment dlx_subscribe() returned, also for publishers that come
+ * later and while the subscriber makes no call of the library. */
 
 #include "tests/harness/fork.h"
 #include "tests/harness/patience.h"
@@ -20,22 +20,6 @@ static const struct dlx_publisher_args block = {
 static const struct dlx_publisher_args drop = {.size = sizeof drop, .depth = DEPTH};
 static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
 
-static struct dlx_subscription *subscribe(struct dlx_client *c, const char *topic,
-                                          const struct dlx_subscribe_args *args)
-{
-    struct dlx_subscription *s = NULL;
-    ok(dlx_subscribe(c, topic, args, &s));
-    return s;
-}
-
-static struct dlx_publisher *publisher(struct dlx_client *c, const char *topic,
-                                       const struct dlx_publisher_args *args)
-{
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, topic, args, &p));
-    return p;
-}
-
 static void publish(struct dlx_publisher *p, int64_t from, int64_t to)
 {
     for (int64_t i = from; i <= to; i++)
@@ -46,13 +30,6 @@ static void take(struct dlx_subscription *s, int64_t from, int64_t to)
 {
     for (int64_t i = from; i <= to; i++)
         dlx_test_stream_take(s, i);
-}
-
-static struct dlx_subscription_stats stats_of(struct dlx_subscription *s)
-{
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(s, &stats));
-    return stats;
 }
 
 /* Takes until the last publisher has left. Returns how many came. */
@@ -77,10 +54,9 @@ static void publish_elsewhere(const struct dlx_publisher_args *args, int64_t n, 
     char byte;
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_client *c = dlx_test_stream_connect();
-        struct dlx_publisher *p = publisher(c, "test/a", args);
+        struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", args);
         publish(p, 1, n);
         if (end == CLOSES) {
             dlx_publisher_unref(p);
@@ -100,24 +76,23 @@ static void publish_elsewhere(const struct dlx_publisher_args *args, int64_t n, 
     close(pair[0]);
 }
 
-START_TEST(a_reliable_subscriber_that_sleeps_elsewhere_gets_all_of_a_publisher_that_ends)
+LOOP_TEST(a_reliable_subscriber_that_sleeps_elsewhere_gets_all_of_a_publisher_that_ends, 0, 3)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, "test/a", &reliable);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
     publish_elsewhere(&block, DEPTH, (enum end)_i);
     take(s, 1, DEPTH);
     ck_assert_uint_eq(drain(s), 0);
-    ck_assert_uint_eq(stats_of(s).lost, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_publisher_waits_at_its_depth_for_a_subscriber_that_sleeps_elsewhere)
+TEST(a_publisher_waits_at_its_depth_for_a_subscriber_that_sleeps_elsewhere)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, "test/a", &reliable);
-    struct dlx_publisher *p = publisher(c, "test/a", &block);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     publish(p, 1, DEPTH);
     DLManagedTensorVersioned *next = dlx_test_stream_alloc(p, 10, DEPTH + 1);
     fails(dlx_publish(p, next, NULL), DLX_E_FULL, "depth");
@@ -127,35 +102,34 @@ START_TEST(a_publisher_waits_at_its_depth_for_a_subscriber_that_sleeps_elsewhere
     take(s, 2, DEPTH + 1);
     dlx_publisher_unref(p);
     ck_assert_uint_eq(drain(s), 0);
-    ck_assert_uint_eq(stats_of(s).lost, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(what_an_unreliable_subscriber_does_not_get_counts_as_lost)
+LOOP_TEST(what_an_unreliable_subscriber_does_not_get_counts_as_lost, 0, 3)
 {
     const uint64_t n_published = 1000;
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, "test/a", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     publish_elsewhere(&drop, (int64_t)n_published, (enum end)_i);
     uint64_t n = drain(s);
     ck_assert_uint_ge(n, 1);
-    ck_assert_uint_eq(n + stats_of(s).lost, n_published);
+    ck_assert_uint_eq(n + dlx_test_stream_subscription_stats(s).lost, n_published);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-/* More publishers than there are spare links: of those that got none, and have left, every message is counted. */
-START_TEST(messages_of_publishers_that_found_no_spare_link_count_as_lost)
+/* More publishers than there are spare links: of those that got none, and have left, every message
+ * is counted. */
+LOOP_TEST(messages_of_publishers_that_found_no_spare_link_count_as_lost, 0, 3)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, "test/a", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     for (int i = 0; i < 4; i++)
         publish_elsewhere(&drop, DEPTH, (enum end)_i);
     uint64_t n = drain(s);
-    while (n + stats_of(s).lost < 4 * DEPTH) {
+    while (n + dlx_test_stream_subscription_stats(s).lost < 4 * DEPTH) {
         struct dlx_message *m = NULL;
         int r = dlx_take(s, PATIENCE, &m);
         ck_assert_int_eq(r, 0);
@@ -163,46 +137,45 @@ START_TEST(messages_of_publishers_that_found_no_spare_link_count_as_lost)
         n++;
     }
     ck_assert_uint_ge(n, 2 * DEPTH);
-    ck_assert_uint_eq(n + stats_of(s).lost, 4 * DEPTH);
+    ck_assert_uint_eq(n + dlx_test_stream_subscription_stats(s).lost, 4 * DEPTH);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* So many that one LinkFailed tells of most of them: the number is exact. */
-START_TEST(messages_of_many_short_lived_publishers_are_counted_one_by_one)
+TEST(messages_of_many_short_lived_publishers_are_counted_one_by_one)
 {
     enum { N_PUBLISHERS = 300 };
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, "test/*", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", NULL);
     struct dlx_message *m = NULL;
     uint64_t n = 0;
     for (int i = 0; i < N_PUBLISHERS; i++) {
-        struct dlx_publisher *p = publisher(other, "test/a", &drop);
+        struct dlx_publisher *p = dlx_test_stream_publisher(other, "test/a", &drop);
         publish(p, 1, DEPTH);
         dlx_publisher_unref(p);
     }
-    while (n + stats_of(s).lost < (uint64_t)N_PUBLISHERS * DEPTH) {
+    while (n + dlx_test_stream_subscription_stats(s).lost < (uint64_t)N_PUBLISHERS * DEPTH) {
         int r = dlx_take(s, PATIENCE, &m);
         ck_assert_msg(r == 0 || r == DLX_E_PUBLISHER_GONE, "%s: %llu taken, %llu lost",
                       dlx_error_name(r), (unsigned long long)n,
-                      (unsigned long long)stats_of(s).lost);
+                      (unsigned long long)dlx_test_stream_subscription_stats(s).lost);
         n += r == 0;
         m = dlx_message_unref(m);
     }
     ck_assert_uint_ge(n, 2 * DEPTH);
-    ck_assert_uint_eq(n + stats_of(s).lost, (uint64_t)N_PUBLISHERS * DEPTH);
+    ck_assert_uint_eq(n + dlx_test_stream_subscription_stats(s).lost,
+                      (uint64_t)N_PUBLISHERS * DEPTH);
     dlx_subscription_unref(s);
     dlx_client_unref(other);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_subscriber_that_leaves_without_a_look_lets_the_publisher_go_on)
+TEST(a_subscriber_that_leaves_without_a_look_lets_the_publisher_go_on)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, "test/a", &reliable);
-    struct dlx_publisher *p = publisher(c, "test/a", &block);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     publish(p, 1, DEPTH);
     DLManagedTensorVersioned *next = dlx_test_stream_alloc(p, 10, DEPTH + 1);
     fails(dlx_publish(p, next, NULL), DLX_E_FULL, "depth");
@@ -213,17 +186,15 @@ START_TEST(a_subscriber_that_leaves_without_a_look_lets_the_publisher_go_on)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_subscriber_that_is_killed_without_a_look_lets_the_publisher_go_on)
+TEST(a_subscriber_that_is_killed_without_a_look_lets_the_publisher_go_on)
 {
     int pair[2];
     char byte;
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
-        (void)subscribe(dlx_test_stream_connect(), "test/a", &reliable);
+        (void)dlx_test_stream_subscribe(dlx_test_stream_connect(), "test/a", &reliable);
         ck_assert_int_eq(send(pair[1], "", 1, 0), 1);
         (void)recv(pair[1], &byte, 1, 0);
         _exit(0);
@@ -231,7 +202,7 @@ START_TEST(a_subscriber_that_is_killed_without_a_look_lets_the_publisher_go_on)
     close(pair[1]);
     ck_assert_int_eq(recv(pair[0], &byte, 1, 0), 1);
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = publisher(c, "test/a", &block);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     ok(dlx_publisher_wait(p, 1, 0));
     publish(p, 1, DEPTH);
     DLManagedTensorVersioned *next = dlx_test_stream_alloc(p, 10, DEPTH + 1);
@@ -245,17 +216,16 @@ START_TEST(a_subscriber_that_is_killed_without_a_look_lets_the_publisher_go_on)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* Each subscribes to the other, and then waits for it in the library. */
 static void talk(int sock, const char *mine, const char *other)
 {
     char byte;
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, other, &reliable);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, other, &reliable);
     ck_assert_int_eq(send(sock, "", 1, 0), 1);
     ck_assert_int_eq(recv(sock, &byte, 1, 0), 1);
-    struct dlx_publisher *p = publisher(c, mine, &block);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, mine, &block);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     publish(p, 1, DEPTH);
     take(s, 1, DEPTH);
@@ -266,37 +236,34 @@ static void talk(int sock, const char *mine, const char *other)
     dlx_client_unref(c);
 }
 
-START_TEST(two_programs_that_subscribe_first_and_then_wait_for_each_other_get_through)
+TEST(two_programs_that_subscribe_first_and_then_wait_for_each_other_get_through)
 {
-    int pair[2], status;
+    int pair[2];
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         talk(pair[1], "test/a", "test/b");
         _exit(0);
     }
     talk(pair[0], "test/b", "test/a");
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
     close(pair[0]);
     close(pair[1]);
 }
-END_TEST
 
 #define SPARES 8
 
-START_TEST(a_pattern_counts_for_as_many_publishers_as_it_has_spare_links_and_then_again)
+TEST(a_pattern_counts_for_as_many_publishers_as_it_has_spare_links_and_then_again)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, "test/*", &reliable);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     struct dlx_publisher *p[SPARES];
     struct dlx_message *m = NULL;
     char topic[16];
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < SPARES; i++) {
             (void)snprintf(topic, sizeof topic, "test/%d", i);
-            p[i] = publisher(c, topic, &block);
+            p[i] = dlx_test_stream_publisher(c, topic, &block);
             ok(dlx_publisher_wait(p[i], 1, 0));
             publish(p[i], 1, DEPTH);
         }
@@ -309,11 +276,10 @@ START_TEST(a_pattern_counts_for_as_many_publishers_as_it_has_spare_links_and_the
         }
         ck_assert_uint_eq(drain(s), 0);
     }
-    ck_assert_uint_eq(stats_of(s).lost, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 static struct dlx_client *connect_for(int64_t timeout_ns, const char *name)
 {
@@ -326,23 +292,24 @@ static struct dlx_client *connect_for(int64_t timeout_ns, const char *name)
     return c;
 }
 
-START_TEST(a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription)
+TEST(a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription)
 {
     struct dlx_client *c = connect_for(SECOND / 5, "sleeper");
-    struct dlx_subscription *s = subscribe(c, "test/*", &reliable);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     struct dlx_publisher *p[SPARES], *late = NULL;
     struct dlx_message *m = NULL;
     char topic[16], pid[32];
     for (int i = 0; i < SPARES; i++) {
         (void)snprintf(topic, sizeof topic, "test/%d", i);
-        p[i] = publisher(c, topic, &block);
+        p[i] = dlx_test_stream_publisher(c, topic, &block);
     }
     fails(dlx_publisher_new(c, "test/late", &block, &late), DLX_E_TIMEOUT, "test/*");
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "sleeper"));
     (void)snprintf(pid, sizeof pid, "pid %d", (int)getpid());
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), pid));
-    /* One that drops its oldest messages waits for nobody: it cannot serve a reliable subscription. */
-    dlx_publisher_unref(publisher(c, "test/drop", &drop));
+    /* One that drops its oldest messages waits for nobody: it cannot serve a reliable
+     * subscription. */
+    dlx_publisher_unref(dlx_test_stream_publisher(c, "test/drop", &drop));
     int r;
     /* Each look may prepare more spare links, which the daemon may not have seen at once. */
     do
@@ -358,7 +325,6 @@ START_TEST(a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 static int count(const struct dlx_publisher_info *info, void *userdata)
 {
@@ -377,18 +343,17 @@ static void await_publishers(struct dlx_client *c, uint32_t n)
 }
 
 /* The subscriber reads its socket while the publisher waits. */
-START_TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks)
+TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, "test/a", &reliable);
-    struct dlx_publisher *p[2] = {publisher(c, "test/a", &block), publisher(c, "test/a", &block)};
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
+    struct dlx_publisher *p[2] = {dlx_test_stream_publisher(c, "test/a", &block),
+                                  dlx_test_stream_publisher(c, "test/a", &block)};
     struct dlx_message *m = NULL;
-    int status;
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_client *other = dlx_test_stream_connect();
-        struct dlx_publisher *late = publisher(other, "test/a", &block);
+        struct dlx_publisher *late = dlx_test_stream_publisher(other, "test/a", &block);
         publish(late, 1, DEPTH);
         dlx_publisher_unref(late);
         _exit(0);
@@ -396,22 +361,20 @@ START_TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_look
     await_publishers(c, 3);
     take(s, 1, DEPTH);
     ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
-    ck_assert_uint_eq(stats_of(s).lost, 0);
+    dlx_test_fork_join(pid);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
     dlx_publisher_unref(p[0]);
     dlx_publisher_unref(p[1]);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* The daemon that gave the link ends before the subscriber looks. */
-START_TEST(a_subscriber_that_sleeps_through_the_end_of_the_daemon_gets_all)
+TEST(a_subscriber_that_sleeps_through_the_end_of_the_daemon_gets_all)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, "test/a", &reliable);
-    struct dlx_publisher *p = publisher(c, "test/a", &block);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     publish(p, 1, DEPTH);
     dlx_test_stream_restart();
     take(s, 1, DEPTH);
@@ -423,52 +386,32 @@ START_TEST(a_subscriber_that_sleeps_through_the_end_of_the_daemon_gets_all)
             ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
         take(s, i, i);
     }
-    ck_assert_uint_eq(stats_of(s).lost, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
     dlx_publisher_unref(p);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-/* A publisher that was there announces itself to the next daemon, and finds a subscription that was made there first. */
-START_TEST(a_subscription_made_with_the_next_daemon_counts_from_then_on)
+/* A publisher that was there announces itself to the next daemon, and finds a subscription that was
+ * made there first. */
+TEST(a_subscription_made_with_the_next_daemon_counts_from_then_on)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_publisher *p = publisher(c, "test/a", &block);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     publish(p, 1, 3 * DEPTH);
     dlx_test_stream_restart();
-    struct dlx_subscription *s = subscribe(other, "test/a", &reliable);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/a", &reliable);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     publish(p, 3 * DEPTH + 1, 4 * DEPTH);
     take(s, 3 * DEPTH + 1, 4 * DEPTH);
-    ck_assert_uint_eq(stats_of(s).lost, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
     dlx_publisher_unref(p);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
     dlx_client_unref(other);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_early");
-    TCase *tcase = dlx_test_stream_case("early");
-    tcase_add_loop_test(
-        tcase, a_reliable_subscriber_that_sleeps_elsewhere_gets_all_of_a_publisher_that_ends, 0, 3);
-    tcase_add_test(tcase, a_publisher_waits_at_its_depth_for_a_subscriber_that_sleeps_elsewhere);
-    tcase_add_loop_test(tcase, what_an_unreliable_subscriber_does_not_get_counts_as_lost, 0, 3);
-    tcase_add_loop_test(tcase, messages_of_publishers_that_found_no_spare_link_count_as_lost, 0, 3);
-    tcase_add_test(tcase, messages_of_many_short_lived_publishers_are_counted_one_by_one);
-    tcase_add_test(tcase, a_subscriber_that_leaves_without_a_look_lets_the_publisher_go_on);
-    tcase_add_test(tcase, a_subscriber_that_is_killed_without_a_look_lets_the_publisher_go_on);
-    tcase_add_test(tcase,
-                   two_programs_that_subscribe_first_and_then_wait_for_each_other_get_through);
-    tcase_add_test(tcase,
-                   a_pattern_counts_for_as_many_publishers_as_it_has_spare_links_and_then_again);
-    tcase_add_test(tcase, a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription);
-    tcase_add_test(tcase, a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks);
-    tcase_add_test(tcase, a_subscriber_that_sleeps_through_the_end_of_the_daemon_gets_all);
-    tcase_add_test(tcase, a_subscription_made_with_the_next_daemon_counts_from_then_on);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("early"));
 }

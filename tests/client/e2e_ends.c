@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* When a subscription says that its publishers have left: n_publishers of struct dlx_subscribe_args. */
+/* When a subscription says that its publishers have left: n_publishers of struct
+ * dlx_subscribe_args. */
 
 #include "tests/harness/stream.h"
 #include <stdio.h>
@@ -9,20 +10,16 @@
 static struct dlx_subscription *subscribe(struct dlx_client *c, uint32_t n_publishers)
 {
     const struct dlx_subscribe_args args = {.size = sizeof args, .n_publishers = n_publishers};
-    struct dlx_subscription *s = NULL;
-    ok(dlx_subscribe(c, "b/*", &args, &s));
-    return s;
+    return dlx_test_stream_subscribe(c, "b/*", &args);
 }
 
 /* A publisher that comes, publishes one message, and leaves. */
 static void come_and_go(struct dlx_client *c, struct dlx_subscription *s, const char *topic)
 {
-    struct dlx_publisher *p = NULL;
-    struct dlx_message *m = NULL;
-    ok(dlx_publisher_new(c, topic, NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, topic, NULL);
     dlx_test_stream_publish(p, 10, 1);
     dlx_publisher_unref(p);
-    ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(s);
     ck_assert_str_eq(dlx_message_topic(m), topic);
     dlx_message_unref(m);
 }
@@ -38,7 +35,7 @@ static void wait_until_alone(struct dlx_subscription *s)
     }
 }
 
-START_TEST(a_subscription_ends_when_so_many_publishers_have_left)
+TEST(a_subscription_ends_when_so_many_publishers_have_left)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = subscribe(c, 2);
@@ -53,15 +50,13 @@ START_TEST(a_subscription_ends_when_so_many_publishers_have_left)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_subscription_does_not_end_while_a_publisher_is_attached)
+TEST(a_subscription_does_not_end_while_a_publisher_is_attached)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = subscribe(c, 2);
-    struct dlx_publisher *p = NULL;
     struct dlx_message *m = NULL;
-    ok(dlx_publisher_new(c, "b/third", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "b/third", NULL);
     for (int i = 0; i < 3; i++)
         come_and_go(c, s, "b/0");
     fails(dlx_take(s, SECOND / 100, &m), DLX_E_TIMEOUT, "b/*");
@@ -70,9 +65,8 @@ START_TEST(a_subscription_does_not_end_while_a_publisher_is_attached)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_subscription_to_any_publishers_never_ends)
+TEST(a_subscription_to_any_publishers_never_ends)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = subscribe(c, DLX_PUBLISHERS_ANY);
@@ -83,16 +77,15 @@ START_TEST(a_subscription_to_any_publishers_never_ends)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-/* A restart of the daemon: the first publisher is there all the time, whatever daemon it is attached by. */
-START_TEST(a_publisher_that_reconnects_has_not_left)
+/* A restart of the daemon: the first publisher is there all the time, whatever daemon it is
+ * attached by. */
+TEST(a_publisher_that_reconnects_has_not_left)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = subscribe(c, 2);
-    struct dlx_publisher *p = NULL;
     struct dlx_message *m = NULL;
-    ok(dlx_publisher_new(c, "b/0", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "b/0", NULL);
     for (int64_t value = 1; value <= 4; value++) {
         dlx_test_stream_publish(p, 10, value);
         dlx_test_stream_take(s, value);
@@ -110,9 +103,8 @@ START_TEST(a_publisher_that_reconnects_has_not_left)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-/* ---- publishers that have gone ---------------------------------------------------------------- */
+/* ---- publishers that have gone --------------------------------------------------------------- */
 
 enum { N_GONE = 40 }; /* several pages */
 
@@ -157,15 +149,14 @@ static int n_gone(struct dlx_client *c, const char *topic, struct seen_gone *ret
 }
 
 /* The last of them goes first. */
-START_TEST(publishers_that_have_gone_are_listed_until_their_links_end)
+TEST(publishers_that_have_gone_are_listed_until_their_links_end)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p[N_GONE];
-    struct dlx_subscription *s = NULL;
     struct dlx_event event = {.size = sizeof event};
     struct seen_gone seen;
     char topic[16];
-    ok(dlx_subscribe(c, "gone/**", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "gone/**", NULL);
     for (int i = 0; i < N_GONE; i++) {
         (void)snprintf(topic, sizeof topic, "gone/%02d", i);
         ok(dlx_publisher_new(c, topic, NULL, &p[i]));
@@ -189,17 +180,8 @@ START_TEST(publishers_that_have_gone_are_listed_until_their_links_end)
         ck_assert_uint_lt(dlx__now_ns(), end);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ends");
-    TCase *tcase = dlx_test_stream_case("ends");
-    tcase_add_test(tcase, a_subscription_ends_when_so_many_publishers_have_left);
-    tcase_add_test(tcase, a_subscription_does_not_end_while_a_publisher_is_attached);
-    tcase_add_test(tcase, a_subscription_to_any_publishers_never_ends);
-    tcase_add_test(tcase, a_publisher_that_reconnects_has_not_left);
-    tcase_add_test(tcase, publishers_that_have_gone_are_listed_until_their_links_end);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("ends"));
 }

@@ -85,8 +85,7 @@ static int publish_on_what_is_unknown(void)
 
 static int take_of_nobody(void)
 {
-    struct dlx_subscription *s;
-    ok(dlx_subscribe(x.c, "test/nobody", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(x.c, "test/nobody", NULL);
     int r = dlx_take(s, 1000000, &m);
     keep_words();
     dlx_subscription_unref(s);
@@ -103,7 +102,29 @@ static int take_of_a_silent_one(void)
 
 static int get_of_nobody(void)
 {
-    return dlx_get(x.c, "test/nobody", 1000000, &m);
+    int r = dlx_get(x.c, "test/nobody", 1000000, &m);
+    keep_words();
+    ck_assert_msg(strstr(words_kept, dlx_test_stream_daemon.path), "%s", words_kept);
+    return r;
+}
+
+/* Told once as DLX_E_QOS, and then whenever nothing came in time. */
+static int take_of_one_that_drops(void)
+{
+    const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
+    struct dlx_publisher *p;
+    struct dlx_subscription *s;
+    ok(dlx_subscribe(x.c, "test/drops", &args, &s));
+    ok(dlx_publisher_new(x.c, "test/drops", NULL, &p));
+    fails(dlx_take(s, PATIENCE, &m), DLX_E_QOS, "drops its oldest messages");
+    int r = dlx_take(s, 1000000, &m);
+    keep_words();
+    ck_assert_msg(strstr(words_kept, "drops its oldest messages"), "%s", words_kept);
+    ck_assert_int_eq(dlx_take(s, 1000000, &m), r);
+    ck_assert_str_eq(dlx_client_errmsg(NULL), words_kept);
+    dlx_publisher_unref(p);
+    dlx_subscription_unref(s);
+    return r;
 }
 
 static int get_of_a_silent_one(void)
@@ -155,13 +176,15 @@ static const struct {
      "topic test/nobody: no message in time, since nobody publishes it at "},
     {take_of_a_silent_one, DLX_E_TIMEOUT, "topic test/a: no message in time"},
     {get_of_nobody, DLX_E_TIMEOUT,
-     "topic test/nobody has no message, and none came: nobody publishes it"},
+     "topic test/nobody has no message, and none came: nobody publishes it at "},
+    {take_of_one_that_drops, DLX_E_TIMEOUT,
+     "topic test/drops: no message in time, since a publisher was refused: subscriber "},
     {get_of_a_silent_one, DLX_E_EMPTY, "topic test/a has no message"},
     {publish_with_a_report_without_its_size, DLX_E_INVALID, "result struct of 0 bytes, at least "},
     {publish_twice, DLX_E_INVALID, "allocate another one, or publish with `share`"},
 };
 
-START_TEST(an_error_says_what_to_do)
+LOOP_TEST(an_error_says_what_to_do, 0, sizeof rows / sizeof rows[0])
 {
     x = dlx_test_pair_make(NULL, NULL);
     m = NULL;
@@ -174,10 +197,9 @@ START_TEST(an_error_says_what_to_do)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Names that do not fit are left out, and the words stay whole. */
-START_TEST(many_names_are_cut)
+TEST(many_names_are_cut)
 {
     char names[50][24];
     struct dlx_item items[50];
@@ -195,14 +217,8 @@ START_TEST(many_names_are_cut)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_error_texts");
-    TCase *tcase = dlx_test_stream_case("texts");
-    tcase_add_loop_test(tcase, an_error_says_what_to_do, 0, sizeof rows / sizeof rows[0]);
-    tcase_add_test(tcase, many_names_are_cut);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("texts"));
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Processes at their limit of open files, and replies that come too late: nothing is lost, and nothing stays with the daemon. */
+/* Processes at their limit of open files, and replies that come too late: nothing is lost, and
+ * nothing stays with the daemon. */
 
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
@@ -32,18 +33,11 @@ static void give_room(void)
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-static struct dlx_daemon_info info_of(struct dlx_client *c)
-{
-    struct dlx_daemon_info info = {.size = sizeof info};
-    ok(dlx_client_get_daemon_info(c, &info));
-    return info;
-}
-
 /* Until the daemon has nothing more than it had. */
 static void wait_for_baseline(struct dlx_client *c, const struct dlx_daemon_info *before)
 {
     for (time_t end = time(NULL) + PATIENCE_S;;) {
-        struct dlx_daemon_info now = info_of(c);
+        struct dlx_daemon_info now = dlx_test_stream_daemon_info(c);
         if (now.n_publishers == before->n_publishers && now.n_links == before->n_links &&
             now.shared_bytes == before->shared_bytes)
             return;
@@ -61,7 +55,7 @@ START_TEST(calls_without_room_fail_and_leave_nothing)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, 10, 1);
-    const struct dlx_daemon_info before = info_of(x.c);
+    const struct dlx_daemon_info before = dlx_test_stream_daemon_info(x.c);
     size_t fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     const int64_t shape = 1 << 20;
     const struct dlx_tensor_spec spec = {
@@ -86,8 +80,7 @@ START_TEST(calls_without_room_fail_and_leave_nothing)
     /* The connection is as it was. */
     dlx_test_stream_publish(x.p, 1 << 20, 2);
     for (int64_t i = 1; i <= 2; i++) {
-        struct dlx_message *m = NULL;
-        ok(dlx_take(x.s, PATIENCE, &m));
+        struct dlx_message *m = dlx_test_stream_next(x.s);
         ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 0)->data)[0], i);
         dlx_message_unref(m);
     }
@@ -96,7 +89,7 @@ START_TEST(calls_without_room_fail_and_leave_nothing)
 END_TEST
 
 /* The daemon stands still until the call has given up. */
-START_TEST(replies_that_come_too_late_leave_nothing)
+TEST(replies_that_come_too_late_leave_nothing)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_connect_args args = {
@@ -112,7 +105,7 @@ START_TEST(replies_that_come_too_late_leave_nothing)
         ck_assert_int_lt(time(NULL), end);
     for (time_t end = time(NULL) + PATIENCE_S; publisher_new(c, &p) < 0;)
         ck_assert_int_lt(time(NULL), end);
-    const struct dlx_daemon_info before = info_of(x.c);
+    const struct dlx_daemon_info before = dlx_test_stream_daemon_info(x.c);
     for (int i = 0; i < 3; i++) {
         dlx_test_daemon_pause(&dlx_test_stream_daemon);
         int r = i == 0   ? publisher_new(c, &late)
@@ -130,11 +123,10 @@ START_TEST(replies_that_come_too_late_leave_nothing)
     dlx_client_unref(c);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /*
- * Its links wait in their socket until it has room, and hold everything until then. A publisher that blocks waits for
- * them when it is `depth` ahead, and says so.
+ * Its links wait in their socket until it has room, and hold everything until then. A publisher
+ * that blocks waits for them when it is `depth` ahead, and says so.
  */
 START_TEST(a_publisher_without_room_attaches_subscribers_later)
 {
@@ -148,14 +140,12 @@ START_TEST(a_publisher_without_room_attaches_subscribers_later)
     ck_assert_int_eq(pipe(begin), 0);
     ck_assert_int_eq(pipe(attached), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = blocks};
         struct dlx_message *m = NULL;
-        struct dlx_subscription *s = NULL;
         ck_assert_int_eq(read(begin[0], &byte, 1), 1);
         struct dlx_client *c = dlx_test_stream_connect();
-        ok(dlx_subscribe(c, "test/a", &sa, &s));
+        struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &sa);
         ck_assert_int_eq(write(attached[1], "", 1), 1);
         do { /* one that is not reliable may have been overtaken */
             dlx_message_unref(m);
@@ -169,8 +159,7 @@ START_TEST(a_publisher_without_room_attaches_subscribers_later)
         _exit(0);
     }
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
     DLManagedTensorVersioned *t[N]; /* their arenas need room, too */
     for (int i = 0; i < N; i++)
         t[i] = dlx_test_stream_alloc(p, 10, i + 1);
@@ -192,9 +181,7 @@ START_TEST(a_publisher_without_room_attaches_subscribers_later)
     ck_assert_int_eq(waited, DLX_E_TIMEOUT);
     for (; n < N; n++)
         ok(dlx_publish(p, t[n], &wait));
-    int status;
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
     dlx_publisher_unref(p);
     dlx_client_unref(c);
     for (int i = 0; i < 2; i++) {
@@ -208,19 +195,16 @@ END_TEST
 START_TEST(a_subscriber_without_room_attaches_later)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     int begin[2];
     char byte;
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     ck_assert_int_eq(pipe(begin), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         close(begin[1]);
         struct dlx_client *other = dlx_test_stream_connect();
-        struct dlx_publisher *p = NULL;
-        ok(dlx_publisher_new(other, "test/a", NULL, &p));
+        struct dlx_publisher *p = dlx_test_stream_publisher(other, "test/a", NULL);
         dlx_test_stream_publish(p, 10, 1);
         ck_assert_int_eq(read(begin[0], &byte, 1), 0); /* until it is told, or its parent is gone */
         dlx_publisher_unref(p);
@@ -232,13 +216,9 @@ START_TEST(a_subscriber_without_room_attaches_later)
     give_room();
     ck_assert_int_eq(r, DLX_E_FD_LIMIT);
     ck_assert_int_eq(again, DLX_E_FD_LIMIT);
-    ok(dlx_take(s, PATIENCE, &m));
-    dlx_test_stream_check(m, 10, 1);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(s, 10, 1);
     close(begin[1]);
-    int status;
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
     close(begin[0]);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
@@ -247,7 +227,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("fd_limit");
     TCase *tcase = dlx_test_stream_case("fd_limit");
     if (dlx_test_valgrind()) {
         puts("SKIP: valgrind keeps RLIMIT_NOFILE to itself");
@@ -256,7 +235,5 @@ int main(void)
         tcase_add_loop_test(tcase, a_publisher_without_room_attaches_subscribers_later, 0, 2);
         tcase_add_test(tcase, a_subscriber_without_room_attaches_later);
     }
-    tcase_add_test(tcase, replies_that_come_too_late_leave_nothing);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

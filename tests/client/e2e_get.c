@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* dlx_get(): one message, the newest, now or when it comes; and structs of callers that were compiled with another version. */
+/* dlx_get(): one message, the newest, now or when it comes; and structs of callers that were
+ * compiled with another version. */
 
 #include "tests/harness/stream.h"
 #include <pthread.h>
@@ -15,7 +16,7 @@ static int64_t get(struct dlx_client *c, const char *topic)
     return value;
 }
 
-START_TEST(the_newest_of_several_publishers_is_got)
+TEST(the_newest_of_several_publishers_is_got)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p[3];
@@ -32,7 +33,6 @@ START_TEST(the_newest_of_several_publishers_is_got)
         dlx_publisher_unref(p[i]);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* One that leaves nothing, and then one that publishes, each when somebody is there. */
 static void *come_and_go(void *userdata)
@@ -49,7 +49,7 @@ static void *come_and_go(void *userdata)
     return NULL;
 }
 
-START_TEST(get_waits_for_the_first_message_whoever_leaves_without_one)
+LOOP_TEST(get_waits_for_the_first_message_whoever_leaves_without_one, 0, 2)
 {
     static const int64_t timeouts[] = {DLX_FOREVER, PATIENCE};
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
@@ -65,11 +65,10 @@ START_TEST(get_waits_for_the_first_message_whoever_leaves_without_one)
     dlx_client_unref(c[0]);
     dlx_client_unref(c[1]);
 }
-END_TEST
 
 /* ---- structs of other versions --------------------------------------------------------------- */
 
-START_TEST(fields_that_are_not_known_must_be_zero)
+TEST(fields_that_are_not_known_must_be_zero)
 {
     struct {
         struct dlx_connect_args args;
@@ -86,9 +85,8 @@ START_TEST(fields_that_are_not_known_must_be_zero)
     newer.args.size = sizeof newer.args - 1;
     fails(dlx_connect(&c, &newer.args), DLX_E_INVALID, "are needed");
 }
-END_TEST
 
-START_TEST(results_are_as_long_as_the_caller_knows_them)
+TEST(results_are_as_long_as_the_caller_knows_them)
 {
     struct {
         struct dlx_publisher_stats stats;
@@ -104,9 +102,8 @@ START_TEST(results_are_as_long_as_the_caller_knows_them)
     fails(dlx_publisher_get_stats(x.p, &newer.stats), DLX_E_INVALID, "is `size` set?");
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(what_cannot_be_connected_with_is_said)
+TEST(what_cannot_be_connected_with_is_said)
 {
     char name[300];
     struct dlx_connect_args args = {
@@ -123,17 +120,8 @@ START_TEST(what_cannot_be_connected_with_is_said)
     fails(dlx_get(NULL, "test/a", 0, NULL), DLX_E_INVALID, "ret is NULL");
     fails(dlx_retained_drop(NULL, "test/a"), DLX_E_INVALID, "client is NULL");
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("get");
-    TCase *tcase = dlx_test_stream_case("get");
-    tcase_add_test(tcase, the_newest_of_several_publishers_is_got);
-    tcase_add_loop_test(tcase, get_waits_for_the_first_message_whoever_leaves_without_one, 0, 2);
-    tcase_add_test(tcase, fields_that_are_not_known_must_be_zero);
-    tcase_add_test(tcase, results_are_as_long_as_the_caller_knows_them);
-    tcase_add_test(tcase, what_cannot_be_connected_with_is_said);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("get"));
 }

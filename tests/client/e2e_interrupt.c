@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* dlx_connect_args.interrupt: what waits for a daemon that stands still is ended by it, and nothing of it is left. */
+/* dlx_connect_args.interrupt: what waits for a daemon that stands still is ended by it, and nothing
+ * of it is left. */
 
 #include "tests/harness/stream.h"
 #include <pthread.h>
@@ -81,16 +82,16 @@ static void is_ended(int r, const char *what)
     asked.n = 0;
 }
 
-START_TEST(it_ends_every_wait_for_the_daemon)
+TEST(it_ends_every_wait_for_the_daemon)
 {
     struct dlx_client *c = connect_with(DLX_FOREVER);
-    struct dlx_publisher *p = NULL, *other = NULL;
+    struct dlx_publisher *other = NULL;
     struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     DLManagedTensorVersioned *t = NULL;
     struct dlx_daemon_info before = {.size = sizeof before}, after = before;
     int n = 0;
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     ok(dlx_client_get_daemon_info(c, &before));
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
     asked = (struct asked){.stop_at = 2};
@@ -104,7 +105,8 @@ START_TEST(it_ends_every_wait_for_the_daemon)
     is_ended(dlx_client_get_daemon_info(c, &after), "dlx_client_get_daemon_info");
     asked.stop_at = 0;
     ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
-    /* All of that was done, and is given back; a subscription is when the daemon sees that its socket is closed. */
+    /* All of that was done, and is given back; a subscription is when the daemon sees that its
+     * socket is closed. */
     for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;;) {
         ok(dlx_client_get_daemon_info(c, &after));
         if (after.n_publishers == 1 && after.shared_bytes == before.shared_bytes)
@@ -117,31 +119,29 @@ START_TEST(it_ends_every_wait_for_the_daemon)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(it_is_asked_as_long_as_the_daemon_stands_still)
+TEST(it_is_asked_as_long_as_the_daemon_stands_still)
 {
     struct dlx_client *c = connect_with(DLX_FOREVER);
-    struct dlx_daemon_info info = {.size = sizeof info};
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
     asked = (struct asked){.continue_at = 3};
-    ok(dlx_client_get_daemon_info(c, &info));
+    (void)dlx_test_stream_daemon_info(c);
     ck_assert_int_ge(asked.n, 3);
     dlx_client_unref(c);
 }
-END_TEST
 
-/* A daemon that has ended is waited for, too; and so is the answer of one in its place that is deaf. */
-START_TEST(it_ends_the_wait_for_another_daemon)
+/* A daemon that has ended is waited for, too; and so is the answer of one in its place that is
+ * deaf. */
+TEST(it_ends_the_wait_for_another_daemon)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct dlx_client *c = connect_with(DLX_FOREVER);
-    struct dlx_publisher *p = NULL, *other = NULL;
+    struct dlx_publisher *other = NULL;
     struct dlx_subscription *s = NULL;
     DLManagedTensorVersioned *t = NULL;
     struct dlx_daemon_info info = {.size = sizeof info};
     int n = 0;
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     asked = (struct asked){.stop_at = 3};
     is_ended(alloc(p, &t), "dlx_alloc");
@@ -164,7 +164,6 @@ START_TEST(it_ends_the_wait_for_another_daemon)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 struct act {
     struct dlx_client *c;
@@ -183,13 +182,12 @@ static void *ask(void *userdata)
 }
 
 /* Who comes second waits for the first, or is the first: both end in the same way. */
-START_TEST(it_ends_the_wait_for_another_thread)
+TEST(it_ends_the_wait_for_another_thread)
 {
     struct act act = {.c = connect_with(PATIENCE), .result = -1};
-    struct dlx_publisher *p = NULL;
     DLManagedTensorVersioned *t = NULL;
     pthread_t thread;
-    ok(dlx_publisher_new(act.c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(act.c, "test/a", NULL);
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
     ck_assert_int_eq(pthread_create(&thread, NULL, ask, &act), 0);
     while (!atomic_load(&act.has_begun))
@@ -206,10 +204,9 @@ START_TEST(it_ends_the_wait_for_another_thread)
     dlx_publisher_unref(p);
     dlx_client_unref(act.c);
 }
-END_TEST
 
 /* A program that was interrupted can end. */
-START_TEST(who_closes_does_not_wait_for_a_daemon_that_is_known_to_stand_still)
+TEST(who_closes_does_not_wait_for_a_daemon_that_is_known_to_stand_still)
 {
     struct dlx_client *c = connect_with(DLX_FOREVER);
     struct dlx_publisher *p[8] = {NULL};
@@ -229,7 +226,6 @@ START_TEST(who_closes_does_not_wait_for_a_daemon_that_is_known_to_stand_still)
     ck_assert_uint_eq(info.n_publishers, 0);
     dlx_client_unref(c);
 }
-END_TEST
 
 static struct {
     struct dlx_client *c;
@@ -248,26 +244,24 @@ static int close_one(void *unused)
     return 0;
 }
 
-START_TEST(it_may_close_a_publisher_and_ask_nothing)
+LOOP_TEST(it_may_close_a_publisher_and_ask_nothing, 0, 2)
 {
     struct dlx_connect_args args = {.size = sizeof args,
                                     .socket = dlx_test_stream_daemon.path,
                                     .timeout_ns = _i == 0 ? PATIENCE : DLX_FOREVER,
                                     .interrupt = close_one};
-    struct dlx_daemon_info info = {.size = sizeof info};
     ok(dlx_connect(&inner.c, &args));
     ok(dlx_publisher_new(inner.c, "test/a", NULL, &inner.p));
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
-    ok(dlx_client_get_daemon_info(inner.c, &info));
+    struct dlx_daemon_info info = dlx_test_stream_daemon_info(inner.c);
     ck_assert_int_eq(inner.result, DLX_E_IN_USE);
     ok(dlx_client_get_daemon_info(inner.c, &info));
     ck_assert_uint_eq(info.n_publishers, 0); /* the daemon heard of it */
     dlx_client_unref(inner.c);
 }
-END_TEST
 
 /* As a daemon that stands still has when many come. */
-START_TEST(who_finds_no_place_in_the_listen_queue_waits_no_longer_than_asked)
+TEST(who_finds_no_place_in_the_listen_queue_waits_no_longer_than_asked)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -296,19 +290,8 @@ START_TEST(who_finds_no_place_in_the_listen_queue_waits_no_longer_than_asked)
     close(listener);
     unlink(address.sun_path);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("interrupt");
-    TCase *tcase = dlx_test_stream_case("interrupt");
-    tcase_add_test(tcase, it_ends_every_wait_for_the_daemon);
-    tcase_add_test(tcase, it_ends_the_wait_for_another_daemon);
-    tcase_add_loop_test(tcase, it_may_close_a_publisher_and_ask_nothing, 0, 2);
-    tcase_add_test(tcase, who_finds_no_place_in_the_listen_queue_waits_no_longer_than_asked);
-    tcase_add_test(tcase, it_is_asked_as_long_as_the_daemon_stands_still);
-    tcase_add_test(tcase, it_ends_the_wait_for_another_thread);
-    tcase_add_test(tcase, who_closes_does_not_wait_for_a_daemon_that_is_known_to_stand_still);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("interrupt"));
 }

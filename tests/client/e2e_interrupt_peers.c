@@ -43,8 +43,8 @@ static struct dlx_client *connect_asking(void)
 
 /* ---- the waits ----------------------------------------------------------------------------- */
 
-/* The client that is asked has a publisher and a subscription on test/a, and one on test/none; `other`
- * has the same, and asks nobody. */
+/* The client that is asked has a publisher and a subscription on test/a, and one on test/none;
+ * `other` has the same, and asks nobody. */
 static struct {
     struct dlx_client *c, *other;
     struct dlx_publisher *p, *other_p;
@@ -234,16 +234,12 @@ static void tear_down(void)
 
 static struct dlx_publisher_stats publisher_stats(void)
 {
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(now.p, &stats));
-    return stats;
+    return dlx_test_stream_stats(now.p);
 }
 
 static struct dlx_subscription_stats subscription_stats(void)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(now.s, &stats));
-    return stats;
+    return dlx_test_stream_subscription_stats(now.s);
 }
 
 static bool sleeps(const struct wait *w)

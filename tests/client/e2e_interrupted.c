@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A signal handler runs while a call waits: the call says so, nothing is lost, and the next one goes
- * on. A program that is stopped and continued runs no handler: its call goes on waiting. */
+/* A signal handler runs while a call waits: the call says so, nothing is lost, and the next one
+ * goes on. A program that is stopped and continued runs no handler: its call goes on waiting. */
 
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
@@ -26,7 +26,7 @@ static void interrupt_every(long us)
     ck_assert_int_eq(setitimer(ITIMER_REAL, &every, NULL), 0);
 }
 
-START_TEST(a_take_that_waits)
+LOOP_TEST(a_take_that_waits, 0, 2)
 {
     struct dlx_test_pair pair = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
@@ -40,9 +40,8 @@ START_TEST(a_take_that_waits)
     dlx_test_stream_take(pair.s, 1);
     dlx_test_pair_end(&pair);
 }
-END_TEST
 
-START_TEST(a_publisher_that_waits_for_subscribers)
+TEST(a_publisher_that_waits_for_subscribers)
 {
     struct dlx_test_pair pair = dlx_test_pair_make(NULL, NULL);
     interrupt_every(20000);
@@ -52,10 +51,9 @@ START_TEST(a_publisher_that_waits_for_subscribers)
     ok(dlx_publisher_wait(pair.p, 1, PATIENCE));
     dlx_test_pair_end(&pair);
 }
-END_TEST
 
 /* The tensor stays the caller's. */
-START_TEST(a_publisher_that_waits_for_a_reliable_subscriber)
+TEST(a_publisher_that_waits_for_a_reliable_subscriber)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .depth = 3, .on_full = DLX_ON_FULL_BLOCK};
@@ -75,7 +73,6 @@ START_TEST(a_publisher_that_waits_for_a_reliable_subscriber)
     dlx_test_stream_take(pair.s, 4);
     dlx_test_pair_end(&pair);
 }
-END_TEST
 
 /* ---- stopped and continued ------------------------------------------------------------------ */
 
@@ -139,17 +136,14 @@ static void stop_and_continue(const struct child *child)
 
 static void ends_well(const struct child *child)
 {
-    int status = -1;
-    ck_assert_int_eq(waitpid(child->pid, &status, 0), child->pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(child->pid);
     close(child->ready);
 }
 
 static void take_one(int ready, bool by_fd)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     if (by_fd)
         ck_assert_int_ge(dlx_subscription_fd(s), 0);
     say_ready(ready);
@@ -166,20 +160,18 @@ static void take_one_by_fd(int ready)
     take_one(ready, true);
 }
 
-START_TEST(a_take_that_waits_is_stopped_and_continued)
+LOOP_TEST(a_take_that_waits_is_stopped_and_continued, 0, 2)
 {
     struct child child = spawn(_i == 0 ? take_one_here : take_one_by_fd);
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     stop_and_continue(&child);
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_test_stream_publish(p, 10, 1);
     ends_well(&child);
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* First for a subscriber, then for room. */
 static void publish_four(int ready)
@@ -188,8 +180,7 @@ static void publish_four(int ready)
         .size = sizeof args, .depth = 3, .on_full = DLX_ON_FULL_BLOCK};
     const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
     say_ready(ready);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t n = 1; n <= 3; n++)
@@ -200,14 +191,13 @@ static void publish_four(int ready)
     dlx_publisher_unref(p);
 }
 
-START_TEST(a_publisher_that_waits_is_stopped_and_continued)
+TEST(a_publisher_that_waits_is_stopped_and_continued)
 {
     const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
     struct child child = spawn(publish_four);
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
     stop_and_continue(&child);
-    ok(dlx_subscribe(c, "test/a", &args, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &args);
     stop_and_continue(&child);
     for (int64_t n = 1; n <= 4; n++)
         dlx_test_stream_take(s, n);
@@ -215,17 +205,8 @@ START_TEST(a_publisher_that_waits_is_stopped_and_continued)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("interrupted");
-    TCase *tcase = dlx_test_stream_case("interrupted");
-    tcase_add_loop_test(tcase, a_take_that_waits, 0, 2);
-    tcase_add_test(tcase, a_publisher_that_waits_for_subscribers);
-    tcase_add_test(tcase, a_publisher_that_waits_for_a_reliable_subscriber);
-    tcase_add_loop_test(tcase, a_take_that_waits_is_stopped_and_continued, 0, 2);
-    tcase_add_test(tcase, a_publisher_that_waits_is_stopped_and_continued);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("interrupted"));
 }

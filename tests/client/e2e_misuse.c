@@ -2,19 +2,12 @@
 
 /* Calls that a caller must not make: each is refused or does nothing, and no message is hurt. */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "tests/harness/stream.h"
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
-
-static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
-{
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(p, &stats));
-    return stats;
-}
 
 /* ---- whose tensor it is --------------------------------------------------------------------- */
 
@@ -29,28 +22,24 @@ static int publish(struct dlx_publisher *p, int way, DLManagedTensorVersioned *t
                          : dlx_publish_n(p, &t, 1, NULL, &n);
 }
 
-START_TEST(a_tensor_is_not_published_twice)
+LOOP_TEST(a_tensor_is_not_published_twice, 0, N_WAYS *N_WAYS)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m = NULL;
     const int first = _i / N_WAYS, second = _i % N_WAYS;
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5);
     ok(publish(x.p, first, t));
     fails(publish(x.p, second, t), DLX_E_INVALID, "published or deleted before");
-    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     fails(publish(x.p, second, t), DLX_E_INVALID, "published or deleted before");
     dlx_test_stream_check(m, 10, 5);
     dlx_message_unref(m);
-    ck_assert_uint_eq(stats_of(x.p).published, 1);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).published, 1);
     dlx_test_stream_publish(x.p, 10, 6);
-    ok(dlx_take(x.s, PATIENCE, &m));
-    dlx_test_stream_check(m, 10, 6);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(x.s, 10, 6);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_tensor_is_not_in_a_message_or_batch_twice)
+TEST(a_tensor_is_not_in_a_message_or_batch_twice)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
@@ -60,51 +49,43 @@ START_TEST(a_tensor_is_not_in_a_message_or_batch_twice)
     fails(dlx_publish_set(x.p, items, 2, NULL, NULL), DLX_E_INVALID, "twice");
     fails(dlx_publish_n(x.p, two, 2, NULL, &n), DLX_E_INVALID, "published or deleted before");
     ck_assert_uint_eq(n, 1);
-    ok(dlx_take(x.s, PATIENCE, &m));
-    dlx_test_stream_check(m, 10, 5);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(x.s, 10, 5);
     ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_deleted_tensor_is_not_published)
+LOOP_TEST(a_deleted_tensor_is_not_published, 0, N_WAYS)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5);
     t->deleter(t);
     fails(publish(x.p, _i, t), DLX_E_INVALID, "published or deleted before");
-    ck_assert_uint_eq(stats_of(x.p).published, 0);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).published, 0);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(deleting_a_published_tensor_does_nothing_but_count)
+LOOP_TEST(deleting_a_published_tensor_does_nothing_but_count, 0, N_WAYS)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m = NULL, *other = NULL;
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5);
     ok(publish(x.p, _i, t));
-    ck_assert_uint_eq(stats_of(x.p).deleted_again, 0);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).deleted_again, 0);
     t->deleter(t);
     t->deleter(t);
-    ck_assert_uint_eq(stats_of(x.p).deleted_again, 2);
-    ok(dlx_take(x.s, PATIENCE, &m));
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).deleted_again, 2);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     for (int64_t i = 0; i < 300; i++) { /* whose memory is not that one */
         dlx_test_stream_publish(x.p, 10, 1000 * i);
-        ok(dlx_take(x.s, PATIENCE, &other));
-        dlx_test_stream_check(other, 10, 1000 * i);
-        dlx_message_unref(other);
+        dlx_test_stream_expect(x.s, 10, 1000 * i);
     }
     dlx_test_stream_check(m, 10, 5);
     dlx_message_unref(m);
-    ck_assert_uint_eq(stats_of(x.p).deleted_again, 2);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).deleted_again, 2);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* The memory comes back once, so it is handed out once. */
-START_TEST(a_tensor_that_is_deleted_twice_comes_back_once)
+TEST(a_tensor_that_is_deleted_twice_comes_back_once)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5), *again[2];
@@ -113,12 +94,11 @@ START_TEST(a_tensor_that_is_deleted_twice_comes_back_once)
     for (int i = 0; i < 2; i++)
         again[i] = dlx_test_stream_alloc(x.p, 10, 100 * i);
     ck_assert_ptr_ne(again[0]->dl_tensor.data, again[1]->dl_tensor.data);
-    ck_assert_uint_eq(stats_of(x.p).deleted_again, 1);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).deleted_again, 1);
     for (int i = 0; i < 2; i++)
         again[i]->deleter(again[i]);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* ---- two threads ----------------------------------------------------------------------------- */
 
@@ -142,7 +122,7 @@ static bool is_blocked(const struct dlx_publisher *p)
     return dlx_load32_sc(blocked) != 0;
 }
 
-START_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
+TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .depth = 1, .on_full = DLX_ON_FULL_BLOCK};
@@ -185,9 +165,8 @@ START_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
     dlx_test_stream_take(x.s, 3);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-/* ---- two threads on one subscription ---------------------------------------------------------- */
+/* ---- two threads on one subscription --------------------------------------------------------- */
 
 enum { N_TAKEN = 20000 };
 
@@ -225,7 +204,7 @@ static void *take_messages(void *userdata)
 }
 
 /* The one thread has the turn for its own, from many calls before, or it has not. */
-START_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_subscription)
+LOOP_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_subscription, 0, 2)
 {
     const int64_t n_before = _i == 0 ? 0 : 1000;
     struct dlx_publisher_args args = {.size = sizeof args, .depth = 4096};
@@ -259,10 +238,9 @@ START_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_subscription)
     ck_assert_uint_eq(stats.taken, (uint64_t)n_before + 1);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* One takes one by one, the other batches; the main thread publishes. */
-START_TEST(threads_that_take_from_one_subscription_get_no_message_twice)
+TEST(threads_that_take_from_one_subscription_get_no_message_twice)
 {
     struct dlx_publisher_args args = {
         .size = sizeof args, .depth = 64, .on_full = DLX_ON_FULL_BLOCK};
@@ -287,20 +265,8 @@ START_TEST(threads_that_take_from_one_subscription_get_no_message_twice)
         ck_assert_uint_eq(atomic_load(&n_times[i]), 1);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("misuse");
-    TCase *tcase = dlx_test_stream_case("misuse");
-    tcase_add_loop_test(tcase, a_tensor_is_not_published_twice, 0, N_WAYS * N_WAYS);
-    tcase_add_test(tcase, a_tensor_is_not_in_a_message_or_batch_twice);
-    tcase_add_loop_test(tcase, a_deleted_tensor_is_not_published, 0, N_WAYS);
-    tcase_add_loop_test(tcase, deleting_a_published_tensor_does_nothing_but_count, 0, N_WAYS);
-    tcase_add_test(tcase, a_tensor_that_is_deleted_twice_comes_back_once);
-    tcase_add_test(tcase, only_one_thread_at_a_time_is_in_a_call_on_a_publisher);
-    tcase_add_loop_test(tcase, only_one_thread_at_a_time_is_in_a_call_on_a_subscription, 0, 2);
-    tcase_add_test(tcase, threads_that_take_from_one_subscription_get_no_message_twice);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("misuse"));
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* dlx_message_private(): what is written to is the caller's alone; what is not, is not copied, and not used again. */
+/* dlx_message_private(): what is written to is the caller's alone; what is not, is not copied, and
+ * not used again. */
 
 #include "tests/harness/fork.h"
 #include "tests/harness/maps.h"
@@ -27,12 +28,11 @@ static int64_t *data(const DLManagedTensorVersioned *t)
 
 static struct dlx_message *take(struct dlx_subscription *s)
 {
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
-    return m;
+    return dlx_test_stream_next(s);
 }
 
-/* Can this kernel do it? Then the library is to do it. Not before Linux 5.13, not under valgrind. */
+/* Can this kernel do it? Then the library is to do it. Not before Linux 5.13, not under
+ * valgrind. */
 static bool kernel_has_views(void)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -99,13 +99,12 @@ static uint64_t own_bytes(const void *at)
 
 /* ---- who sees what ------------------------------------------------------------------------- */
 
-START_TEST(what_is_written_is_seen_by_nobody_else)
+TEST(what_is_written_is_seen_by_nobody_else)
 {
     static const int64_t sizes[] = {LARGE, SMALL};
     struct dlx_publish_args share = {.size = sizeof share, .share = true, .strict = true};
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_subscription *other = NULL;
-    ok(dlx_subscribe(x.c, "test/a", NULL, &other));
+    struct dlx_subscription *other = dlx_test_stream_subscribe(x.c, "test/a", NULL);
     for (int i = 0; i < 2; i++) {
         int64_t n = sizes[i];
         DLManagedTensorVersioned *published = dlx_test_stream_alloc(x.p, n, 5);
@@ -132,9 +131,8 @@ START_TEST(what_is_written_is_seen_by_nobody_else)
     dlx_subscription_unref(other);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(only_pages_that_are_written_to_are_copied)
+TEST(only_pages_that_are_written_to_are_copied)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, LARGE, 1);
@@ -149,10 +147,9 @@ START_TEST(only_pages_that_are_written_to_are_copied)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Tensors of a set begin anywhere in a page. */
-START_TEST(tensors_of_a_set_are_apart)
+TEST(tensors_of_a_set_are_apart)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_item items[5] = {{NULL, NULL}};
@@ -175,9 +172,8 @@ START_TEST(tensors_of_a_set_are_apart)
         t[i]->deleter(t[i]);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(scalars_and_empty_tensors_are_copied)
+TEST(scalars_and_empty_tensors_are_copied)
 {
     static const int64_t none[] = {3, 0};
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
@@ -202,12 +198,12 @@ START_TEST(scalars_and_empty_tensors_are_copied)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* ---- how long ------------------------------------------------------------------------------ */
 
-/* Pages that were not written to are the publisher's: it must not use them while the view is there. */
-START_TEST(a_view_holds_its_message_and_a_copy_does_not)
+/* Pages that were not written to are the publisher's: it must not use them while the view is
+ * there. */
+TEST(a_view_holds_its_message_and_a_copy_does_not)
 {
     struct dlx_publisher_args few = {.size = sizeof few, .depth = 2};
     struct dlx_subscribe_args one = {.size = sizeof one, .max_held = 1};
@@ -244,7 +240,6 @@ START_TEST(a_view_holds_its_message_and_a_copy_does_not)
     t->deleter(t);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 static void *delete_elsewhere(void *arg)
 {
@@ -253,7 +248,7 @@ static void *delete_elsewhere(void *arg)
     return NULL;
 }
 
-START_TEST(it_outlives_everything_else)
+TEST(it_outlives_everything_else)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     pthread_t thread;
@@ -268,7 +263,6 @@ START_TEST(it_outlives_everything_else)
     ck_assert_int_eq(pthread_create(&thread, NULL, delete_elsewhere, t), 0);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
 }
-END_TEST
 
 struct viewer {
     struct dlx_message *m;
@@ -293,7 +287,7 @@ static void *make_views(void *arg)
     return v;
 }
 
-START_TEST(another_thread_makes_views_while_arenas_come_and_go)
+TEST(another_thread_makes_views_while_arenas_come_and_go)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct viewer v = {.n = 0};
@@ -312,11 +306,10 @@ START_TEST(another_thread_makes_views_while_arenas_come_and_go)
     dlx_message_unref(v.m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* ---- where it cannot be -------------------------------------------------------------------- */
 
-START_TEST(a_child_has_the_copy_and_not_the_view)
+TEST(a_child_has_the_copy_and_not_the_view)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     int status = 0;
@@ -325,7 +318,6 @@ START_TEST(a_child_has_the_copy_and_not_the_view)
     struct dlx_message *m = take(x.s), *small = take(x.s);
     DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1), *u = private_of(small, 0, SMALL, 1);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         DLManagedTensorVersioned *none = NULL;
         fails(dlx_message_private(m, 0, &none), DLX_E_FORKED, "fork");
@@ -345,16 +337,14 @@ START_TEST(a_child_has_the_copy_and_not_the_view)
     dlx_message_unref(small);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* An old kernel, a sandbox, no mappings left. */
-START_TEST(where_the_kernel_has_no_views_it_is_copied)
+TEST(where_the_kernel_has_no_views_it_is_copied)
 {
     static const unsigned calls[] = {__NR_mremap, __NR_mprotect};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(calls); i++) {
         int status = 0;
         pid_t pid = dlx_test_fork();
-        ck_assert_int_ge(pid, 0);
         if (pid == 0) {
             struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
             DLManagedTensorVersioned *t = NULL;
@@ -377,9 +367,8 @@ START_TEST(where_the_kernel_has_no_views_it_is_copied)
             ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 42, "%x", (unsigned)status);
     }
 }
-END_TEST
 
-START_TEST(publishing_one_on_copies_it)
+TEST(publishing_one_on_copies_it)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
@@ -398,9 +387,8 @@ START_TEST(publishing_one_on_copies_it)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(wrong_arguments_are_refused)
+TEST(wrong_arguments_are_refused)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t = NULL;
@@ -413,23 +401,8 @@ START_TEST(wrong_arguments_are_refused)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("private");
-    TCase *tcase = dlx_test_stream_case("private");
-    tcase_add_test(tcase, what_is_written_is_seen_by_nobody_else);
-    tcase_add_test(tcase, only_pages_that_are_written_to_are_copied);
-    tcase_add_test(tcase, tensors_of_a_set_are_apart);
-    tcase_add_test(tcase, scalars_and_empty_tensors_are_copied);
-    tcase_add_test(tcase, a_view_holds_its_message_and_a_copy_does_not);
-    tcase_add_test(tcase, it_outlives_everything_else);
-    tcase_add_test(tcase, another_thread_makes_views_while_arenas_come_and_go);
-    tcase_add_test(tcase, a_child_has_the_copy_and_not_the_view);
-    tcase_add_test(tcase, where_the_kernel_has_no_views_it_is_copied);
-    tcase_add_test(tcase, publishing_one_on_copies_it);
-    tcase_add_test(tcase, wrong_arguments_are_refused);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("private"));
 }

@@ -2,8 +2,8 @@
 
 /* libdlx between processes: death of each side and of the daemon, reliable streams, fork. */
 
-#include "client/reconnect.h"
-#include "client/subscription.h"
+#include "client/control/reconnect.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
@@ -22,7 +22,6 @@ static pid_t spawn(void (*fn)(struct dlx_client *c, int ready), int *ret_ready)
     int fds[2];
     ck_assert_int_eq(pipe(fds), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         close(fds[0]);
         fn(dlx_test_stream_connect(), fds[1]);
@@ -54,30 +53,28 @@ static int reap(pid_t pid)
 
 static void publish_for_ever(struct dlx_client *c, int ready)
 {
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/stream", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/stream", NULL);
     say_ready(ready);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 1;; i++)
         dlx_test_stream_publish(p, 64, i);
 }
 
-START_TEST(a_killed_publisher_leaves_what_it_published)
+TEST(a_killed_publisher_leaves_what_it_published)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
     struct dlx_message *held[4] = {0}, *m = NULL;
     int64_t value[4];
     int ready, r;
     pid_t pid = spawn(publish_for_ever, &ready);
     wait_ready(ready);
-    ok(dlx_subscribe(c, "test/stream", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/stream", NULL);
     for (int i = 0; i < 4; i++) {
         ok(dlx_take(s, PATIENCE, &held[i]));
         value[i] = (int64_t)dlx_message_seq(held[i]);
     }
     for (int i = 0; i < 10000; i++) {
-        ok(dlx_take(s, PATIENCE, &m));
+        m = dlx_test_stream_next(s);
         dlx_test_stream_check(m, 64, (int64_t)dlx_message_seq(m));
         dlx_message_unref(m);
     }
@@ -96,15 +93,13 @@ START_TEST(a_killed_publisher_leaves_what_it_published)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 enum { N_HELD = 16, ELEMENTS = 1 << 17 }; /* 1 MiB */
 
 static void take_and_hold(struct dlx_client *c, int ready)
 {
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     say_ready(ready);
     for (int i = 0; i < N_HELD; i++)
         ok(dlx_take(s, PATIENCE, &m));
@@ -112,15 +107,14 @@ static void take_and_hold(struct dlx_client *c, int ready)
     pause();
 }
 
-START_TEST(a_killed_subscriber_gives_its_memory_back)
+TEST(a_killed_subscriber_gives_its_memory_back)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = N_HELD};
     struct dlx_publisher_stats held = {.size = sizeof held}, stats = {.size = sizeof stats};
-    struct dlx_publisher *p = NULL;
     char byte;
     int ready;
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
     pid_t pid = spawn(take_and_hold, &ready);
     ck_assert_int_eq(read(ready, &byte, 1), 1);
     for (int64_t i = 0; i < N_HELD; i++)
@@ -142,15 +136,12 @@ START_TEST(a_killed_subscriber_gives_its_memory_back)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 static void take_reliably(struct dlx_client *c, int ready)
 {
     struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true};
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
-    ok(dlx_subscribe(c, "test/a", &sa, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &sa);
     say_ready(ready);
     for (int64_t i = 1; i <= 20000; i++) {
         ok(dlx_take(s, PATIENCE, &m));
@@ -158,21 +149,20 @@ static void take_reliably(struct dlx_client *c, int ready)
         dlx_test_stream_check(m, 4, i);
         dlx_message_unref(m);
     }
-    ok(dlx_subscription_get_stats(s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.lost + stats.skipped, 0);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
 
-START_TEST(a_blocking_publisher_loses_nothing_for_reliable_subscribers)
+TEST(a_blocking_publisher_loses_nothing_for_reliable_subscribers)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 8, .on_full = DLX_ON_FULL_BLOCK};
     struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = PATIENCE};
-    struct dlx_publisher *p = NULL;
     int ready[2];
     pid_t pid[2];
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
     for (int i = 0; i < 2; i++)
         pid[i] = spawn(take_reliably, &ready[i]);
     for (int i = 0; i < 2; i++)
@@ -185,7 +175,6 @@ START_TEST(a_blocking_publisher_loses_nothing_for_reliable_subscribers)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* Another program in the same process: nobody reads any more, and nobody is dead. */
 static void execute_cat(void)
@@ -200,17 +189,14 @@ static void execute_cat(void)
 static struct dlx_subscription *subscribe_reliably(struct dlx_client *c)
 {
     const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
-    struct dlx_subscription *s = NULL;
-    ok(dlx_subscribe(c, "test/a", &args, &s));
-    return s;
+    return dlx_test_stream_subscribe(c, "test/a", &args);
 }
 
 static void take_one_and_execute(struct dlx_client *c, int ready)
 {
     struct dlx_subscription *s = subscribe_reliably(c);
-    struct dlx_message *m = NULL;
     say_ready(ready);
-    ok(dlx_take(s, PATIENCE, &m));
+    (void)dlx_test_stream_next(s);
     execute_cat();
 }
 
@@ -226,9 +212,8 @@ static void publish_beside(void (*other)(struct dlx_client *c, int ready))
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 8, .on_full = DLX_ON_FULL_BLOCK};
     struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = PATIENCE};
-    struct dlx_publisher *p = NULL;
     int ready;
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
     struct dlx_subscription *s = subscribe_reliably(c);
     pid_t pid = spawn(other, &ready);
     wait_ready(ready);
@@ -247,19 +232,17 @@ static void publish_beside(void (*other)(struct dlx_client *c, int ready))
     dlx_client_unref(c);
 }
 
-START_TEST(a_reliable_subscriber_that_executes_another_program_is_not_waited_for)
+TEST(a_reliable_subscriber_that_executes_another_program_is_not_waited_for)
 {
     publish_beside(take_one_and_execute);
 }
-END_TEST
 
-START_TEST(a_reliable_subscriber_that_executes_before_its_first_take_is_not_waited_for)
+TEST(a_reliable_subscriber_that_executes_before_its_first_take_is_not_waited_for)
 {
     publish_beside(execute_at_once);
 }
-END_TEST
 
-START_TEST(a_stream_goes_on_while_the_daemon_is_dead)
+TEST(a_stream_goes_on_while_the_daemon_is_dead)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
@@ -279,9 +262,8 @@ START_TEST(a_stream_goes_on_while_the_daemon_is_dead)
     dlx_test_pair_end(&x);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL); /* over the stale socket file */
 }
-END_TEST
 
-START_TEST(a_forked_child_gets_an_error_and_breaks_nothing)
+TEST(a_forked_child_gets_an_error_and_breaks_nothing)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL, *m2 = NULL;
@@ -312,7 +294,6 @@ START_TEST(a_forked_child_gets_an_error_and_breaks_nothing)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Descriptors that an epoll watches, also those that this process has closed. */
 static size_t n_watched(int epoll)
@@ -340,7 +321,6 @@ static bool is_readable(int fd, int timeout_ms)
 static pid_t fork_sleeper(void)
 {
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0)
         for (;;)
             pause();
@@ -353,12 +333,11 @@ static void end_sleeper(pid_t pid)
     ck_assert(WIFSIGNALED(reap(pid)));
 }
 
-START_TEST(a_timer_that_a_forked_child_has_does_not_keep_the_fd_readable)
+TEST(a_timer_that_a_forked_child_has_does_not_keep_the_fd_readable)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     int fd = dlx_subscription_fd(s);
     ck_assert_int_ge(fd, 0);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
@@ -382,9 +361,8 @@ START_TEST(a_timer_that_a_forked_child_has_does_not_keep_the_fd_readable)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_closed_subscription_whose_descriptors_a_forked_child_has_is_not_readable)
+TEST(a_closed_subscription_whose_descriptors_a_forked_child_has_is_not_readable)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     int fd = dlx_subscription_fd(x.s);
@@ -399,23 +377,8 @@ START_TEST(a_closed_subscription_whose_descriptors_a_forked_child_has_is_not_rea
     close(fd);
     end_sleeper(pid);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_process");
-    TCase *tcase = dlx_test_stream_case("stream");
-    tcase_add_test(tcase, a_killed_publisher_leaves_what_it_published);
-    tcase_add_test(tcase, a_killed_subscriber_gives_its_memory_back);
-    tcase_add_test(tcase, a_blocking_publisher_loses_nothing_for_reliable_subscribers);
-    tcase_add_test(tcase, a_reliable_subscriber_that_executes_another_program_is_not_waited_for);
-    tcase_add_test(tcase,
-                   a_reliable_subscriber_that_executes_before_its_first_take_is_not_waited_for);
-    tcase_add_test(tcase, a_stream_goes_on_while_the_daemon_is_dead);
-    tcase_add_test(tcase, a_forked_child_gets_an_error_and_breaks_nothing);
-    tcase_add_test(tcase, a_timer_that_a_forked_child_has_does_not_keep_the_fd_readable);
-    tcase_add_test(tcase,
-                   a_closed_subscription_whose_descriptors_a_forked_child_has_is_not_readable);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("stream"));
 }

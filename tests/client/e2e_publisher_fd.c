@@ -39,7 +39,7 @@ static void publish_until_full(struct dlx_publisher *p, int64_t *n)
     ck_assert_int_eq(r, DLX_E_FULL);
 }
 
-START_TEST(it_is_readable_when_there_is_room_again)
+TEST(it_is_readable_when_there_is_room_again)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
     int fd = dlx_publisher_fd(x.p);
@@ -56,7 +56,6 @@ START_TEST(it_is_readable_when_there_is_room_again)
     ck_assert_int_eq(n, taken + 3);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 enum { MANY = 20000 };
 
@@ -64,8 +63,7 @@ static void *take_all(void *userdata)
 {
     struct dlx_test_pair *x = userdata;
     for (int64_t i = 1; i <= MANY; i++) {
-        struct dlx_message *m = NULL;
-        ok(dlx_take(x->s, PATIENCE, &m));
+        struct dlx_message *m = dlx_test_stream_next(x->s);
         ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)i);
         dlx_message_unref(m);
     }
@@ -73,10 +71,9 @@ static void *take_all(void *userdata)
 }
 
 /* Also through restarts of the daemon: nothing rings while there is none. */
-START_TEST(no_room_is_missed)
+LOOP_TEST(no_room_is_missed, 0, 2)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
     pthread_t thread;
     int fd = dlx_publisher_fd(x.p);
     ck_assert_int_eq(pthread_create(&thread, NULL, take_all, &x), 0);
@@ -90,18 +87,16 @@ START_TEST(no_room_is_missed)
         }
     }
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
-    ok(dlx_publisher_get_stats(x.p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.published, MANY);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(it_is_readable_when_a_subscriber_comes)
+TEST(it_is_readable_when_a_subscriber_comes)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     struct dlx_subscription *s[2] = {NULL};
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     int fd = dlx_publisher_fd(p);
     for (uint32_t i = 0; i < 2; i++) {
         fails(dlx_publisher_wait(p, i + 1, 0), DLX_E_TIMEOUT, "subscribers");
@@ -115,20 +110,16 @@ START_TEST(it_is_readable_when_a_subscriber_comes)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(it_is_readable_when_a_subscriber_dies)
+TEST(it_is_readable_when_a_subscriber_dies)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     int64_t n = 0;
-    ok(dlx_publisher_new(c, "test/a", &blocks, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &blocks);
     int fd = dlx_publisher_fd(p);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
-        struct dlx_subscription *s = NULL;
-        ok(dlx_subscribe(dlx_test_stream_connect(), "test/a", &reliable, &s));
+        (void)dlx_test_stream_subscribe(dlx_test_stream_connect(), "test/a", &reliable);
         for (;;)
             pause();
     }
@@ -137,26 +128,23 @@ START_TEST(it_is_readable_when_a_subscriber_dies)
     do /* it may be readable for nothing, but not for ever */
         publish_until_full(p, &n);
     while (is_readable(fd, 0));
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    dlx_test_fork_kill(pid);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, n + 1);
     while (dlx_publish(p, t, NULL) != 0)
         ck_assert(is_readable(fd, PATIENCE_MS));
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(it_is_refused_without_a_publisher)
+TEST(it_is_refused_without_a_publisher)
 {
     fails(dlx_publisher_fd(NULL), DLX_E_INVALID, "dlx_publisher_fd");
 }
-END_TEST
 
 /* ---- without a daemon ------------------------------------------------------------------------ */
 
 /* The daemon's end is told; then nothing is, until there is room. */
-START_TEST(without_a_daemon_it_is_readable_only_when_there_is_room)
+TEST(without_a_daemon_it_is_readable_only_when_there_is_room)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
     int fd = dlx_publisher_fd(x.p), n_told = 0;
@@ -184,15 +172,13 @@ START_TEST(without_a_daemon_it_is_readable_only_when_there_is_room)
     dlx_test_stream_publish_once_joined(x.p, dlx_test_stream_alloc(x.p, 10, n + 1), x.s);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-/* Nothing tells of a new daemon, so the descriptor does now and then: after 20 ms, 40, and so on. */
-START_TEST(without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often)
+/* Nothing tells of a new daemon, so the descriptor does now and then: after 20 ms, 40, and so
+ * on. */
+TEST(without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *later;
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     int fd = dlx_publisher_fd(p);
     ck_assert_int_eq(dlx_publisher_wait(p, 1, 0), DLX_E_TIMEOUT);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
@@ -204,7 +190,7 @@ START_TEST(without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often)
     ck_assert_uint_ge(dlx__now_ns() - began, UINT64_C(1000000) * (20 + 40 + 80 + 160));
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     later = dlx_test_stream_connect();
-    ok(dlx_subscribe(later, "test/a", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(later, "test/a", NULL);
     for (int r = DLX_E_TIMEOUT; r != 0;) {
         struct dlx_message *m;
         ck_assert(is_readable(fd, PATIENCE_MS));
@@ -217,19 +203,8 @@ START_TEST(without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often)
     dlx_client_unref(later);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("publisher_fd");
-    TCase *tcase = dlx_test_stream_case("publisher_fd");
-    tcase_add_test(tcase, it_is_readable_when_there_is_room_again);
-    tcase_add_loop_test(tcase, no_room_is_missed, 0, 2);
-    tcase_add_test(tcase, it_is_readable_when_a_subscriber_comes);
-    tcase_add_test(tcase, it_is_readable_when_a_subscriber_dies);
-    tcase_add_test(tcase, it_is_refused_without_a_publisher);
-    tcase_add_test(tcase, without_a_daemon_it_is_readable_only_when_there_is_room);
-    tcase_add_test(tcase, without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("publisher_fd"));
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * What the public calls refuse, as the header says: arguments that are NULL, numbers that cannot be, handles of a parent
- * process. Each with its code and with words, and nothing has changed by it.
+ * What the public calls refuse, as the header says: arguments that are NULL, numbers that cannot
+ * be, handles of a parent process. Each with its code and with words, and nothing has changed by
+ * it.
  */
 
 #include "tests/harness/fork.h"
@@ -80,7 +81,8 @@ static const struct dlx_tensor_spec spec = {
     .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = shape};
 static struct dlx_item item;
 
-/* Each call with one argument less than it needs: `without` counts them, past the last one all are there. */
+/* Each call with one argument less than it needs: `without` counts them, past the last one all are
+ * there. */
 #define ARG(i, value) (without == (i) ? NULL : (value))
 #define RET(type)     ((type)(void *)ARG(1, &out))
 
@@ -271,7 +273,7 @@ static bool nothing_written(void)
     return memcmp(out.bytes, zero, sizeof zero) == 0;
 }
 
-START_TEST(every_call_needs_its_arguments)
+LOOP_TEST(every_call_needs_its_arguments, 0, (int)DLX_ARRAY_SIZE(calls))
 {
     make_all();
     for (int without = 0; calls[_i].needed[without]; without++) {
@@ -285,9 +287,8 @@ START_TEST(every_call_needs_its_arguments)
     }
     end_all();
 }
-END_TEST
 
-START_TEST(who_finds_nothing_is_told_so)
+TEST(who_finds_nothing_is_told_so)
 {
     struct dlx_message *m;
     struct dlx_event e = {.size = sizeof e};
@@ -306,14 +307,11 @@ START_TEST(who_finds_nothing_is_told_so)
     ck_assert_str_eq(dlx_client_errmsg(NULL), ""); /* the next call has its own words */
     end_all();
 }
-END_TEST
 
-START_TEST(no_call_takes_a_handle_of_the_parent)
+TEST(no_call_takes_a_handle_of_the_parent)
 {
-    int status;
     make_all();
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         for (size_t i = 0; i < DLX_ARRAY_SIZE(calls); i++) {
             int r = calls[i].call(-1);
@@ -331,18 +329,16 @@ START_TEST(no_call_takes_a_handle_of_the_parent)
         (void)dlx_client_unref(x.c);
         _exit(0);
     }
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
     dlx_test_stream_check(x.m, 10, 1);
     dlx_test_stream_publish(x.p, 10, 2);
     dlx_test_stream_take(x.s, 2);
     end_all();
 }
-END_TEST
 
-/* ---- what is no socket --------------------------------------------------------------------------- */
+/* ---- what is no socket ----------------------------------------------------------------------- */
 
-START_TEST(a_path_that_is_no_socket)
+LOOP_TEST(a_path_that_is_no_socket, 0, 2)
 {
     char words[300];
     const char *paths[] = {dlx_test_stream_daemon.dir, "/proc/self/cmdline"};
@@ -351,11 +347,10 @@ START_TEST(a_path_that_is_no_socket)
     (void)snprintf(words, sizeof words, "no dlpackd at %s: it is not a socket", paths[_i]);
     fails(dlx_connect(&c, &args), DLX_E_NO_DAEMON, words);
 }
-END_TEST
 
-/* ---- numbers ----------------------------------------------------------------------------------- */
+/* ---- numbers --------------------------------------------------------------------------------- */
 
-START_TEST(a_publisher_that_cannot_be)
+TEST(a_publisher_that_cannot_be)
 {
     static const struct {
         struct dlx_publisher_args args;
@@ -380,9 +375,8 @@ START_TEST(a_publisher_that_cannot_be)
     }
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_subscription_that_cannot_be)
+TEST(a_subscription_that_cannot_be)
 {
     static const struct {
         struct dlx_subscribe_args args;
@@ -403,9 +397,8 @@ START_TEST(a_subscription_that_cannot_be)
     }
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_socket_path_that_is_no_socket_path)
+TEST(a_socket_path_that_is_no_socket_path)
 {
     char path[200];
     struct dlx_client *c = NULL;
@@ -416,10 +409,9 @@ START_TEST(a_socket_path_that_is_no_socket_path)
     fails(dlx_connect(&c, &args), DLX_E_INVALID, "is longer than 107 bytes");
     ck_assert_ptr_null(c);
 }
-END_TEST
 
 /* Nothing is allocated for what can never be, or of what cannot be carried. */
-START_TEST(tensors_that_cannot_be)
+TEST(tensors_that_cannot_be)
 {
     int64_t most[] = {INT64_MAX, 2}, large[] = {INT64_MAX / 16};
     const struct dlx_tensor_spec two[] = {
@@ -446,10 +438,9 @@ START_TEST(tensors_that_cannot_be)
     static const DLDeviceType pinned[] = {kDLCUDAHost, kDLROCMHost};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(pinned); i++) {
         struct dlx_publish_args args = {.size = sizeof args, .share = true};
-        struct dlx_message *m;
         own->dl_tensor.device.device_type = pinned[i];
         ok(dlx_publish(pair.p, own, &args));
-        ok(dlx_take(pair.s, PATIENCE, &m));
+        struct dlx_message *m = dlx_test_stream_next(pair.s);
         dlx_test_stream_check(m, 10, 1);
         ck_assert_int_eq(dlx_message_peek(m, 0)->device.device_type, kDLCPU);
         dlx_message_unref(m);
@@ -459,13 +450,11 @@ START_TEST(tensors_that_cannot_be)
     }
     dlx_test_pair_end(&pair);
 }
-END_TEST
 
 /* What is asked of a message, and is not there. */
-START_TEST(messages_have_no_more_than_they_have)
+TEST(messages_have_no_more_than_they_have)
 {
     struct dlx_test_pair pair = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m;
     DLManagedTensorVersioned *none = NULL;
     DLManagedTensor *legacy = NULL;
     char name[DLX_NAME_MAX + 2];
@@ -476,7 +465,7 @@ START_TEST(messages_have_no_more_than_they_have)
     struct dlx_item items[] = {{.name = "one", .tensor = dlx_test_stream_alloc(pair.p, 10, 1)},
                                {.tensor = dlx_test_stream_alloc(pair.p, 10, 2)}};
     ok(dlx_publish_set(pair.p, items, 2, NULL, NULL));
-    ok(dlx_take(pair.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(pair.s);
     ck_assert_ptr_nonnull(dlx_message_peek(m, 1));
     ck_assert_ptr_null(dlx_message_peek(m, 2));
     ck_assert_ptr_null(dlx_message_peek(NULL, 0));
@@ -502,21 +491,8 @@ START_TEST(messages_have_no_more_than_they_have)
     dlx_message_unref(m);
     dlx_test_pair_end(&pair);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("refusals");
-    TCase *tcase = dlx_test_stream_case("refusals");
-    tcase_add_loop_test(tcase, every_call_needs_its_arguments, 0, (int)DLX_ARRAY_SIZE(calls));
-    tcase_add_test(tcase, who_finds_nothing_is_told_so);
-    tcase_add_test(tcase, no_call_takes_a_handle_of_the_parent);
-    tcase_add_loop_test(tcase, a_path_that_is_no_socket, 0, 2);
-    tcase_add_test(tcase, a_publisher_that_cannot_be);
-    tcase_add_test(tcase, a_subscription_that_cannot_be);
-    tcase_add_test(tcase, a_socket_path_that_is_no_socket_path);
-    tcase_add_test(tcase, tensors_that_cannot_be);
-    tcase_add_test(tcase, messages_have_no_more_than_they_have);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("refusals"));
 }

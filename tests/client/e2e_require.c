@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* min_subscribers of struct dlx_publisher_args: a message that would reach too few is not published. */
+/* min_subscribers of struct dlx_publisher_args: a message that would reach too few is not
+ * published. */
 
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include <signal.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static const struct dlx_publisher_args one = {.size = sizeof one, .min_subscribers = 1};
 
-/* A process that subscribes when it is told to, and takes until it has the message of this number. */
+/* A process that subscribes when it is told to, and takes until it has the message of this
+ * number. */
 struct child {
     pid_t pid;
     int fd; /* a byte: go on */
@@ -26,13 +27,12 @@ static struct child spawn_subscriber(uint64_t last)
     ck_assert_int_ge(child.pid, 0);
     if (child.pid == 0) {
         struct dlx_client *c = NULL;
-        struct dlx_subscription *s = NULL;
         struct dlx_message *m = NULL;
         char byte;
         close(fds[1]);
         ck_assert_int_eq(read(fds[0], &byte, 1), 1);
         c = dlx_test_stream_connect();
-        ok(dlx_subscribe(c, "test/a", NULL, &s));
+        struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
         for (uint64_t seq = 0; seq < last; dlx_message_unref(m)) {
             ok(dlx_take(s, PATIENCE, &m));
             seq = dlx_message_seq(m);
@@ -52,16 +52,12 @@ static void go_on(struct child *child)
 
 static void expect_success(struct child *child)
 {
-    int status;
-    ck_assert_int_eq(waitpid(child->pid, &status, 0), child->pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(child->pid);
 }
 
 static struct dlx_publisher *new_publisher(struct dlx_client *c)
 {
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/a", &one, &p));
-    return p;
+    return dlx_test_stream_publisher(c, "test/a", &one);
 }
 
 static int publish_by(int way, struct dlx_publisher *p, DLManagedTensorVersioned *t,
@@ -74,23 +70,23 @@ static int publish_by(int way, struct dlx_publisher *p, DLManagedTensorVersioned
     return way == 1 ? dlx_publish_n(p, &t, 1, args, &n) : dlx_publish_set(p, &item, 1, NULL, args);
 }
 
-START_TEST(a_message_for_nobody_is_not_published)
+LOOP_TEST(a_message_for_nobody_is_not_published, 0, 3)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c);
-    struct dlx_subscription *s = NULL;
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args args = {.size = sizeof args, .report = &report};
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
-    fails(publish_by(_i, p, t, &args), DLX_E_TIMEOUT, "0 of 1 subscribers");
+    fails(publish_by(_i, p, t, &args), DLX_E_TIMEOUT,
+          "min_subscribers is 1 (it did not wait: timeout_ns is 0): topic test/a has 0 of 1 "
+          "subscribers");
     args.timeout_ns = SECOND / 100;
-    fails(publish_by(_i, p, t, &args), DLX_E_TIMEOUT, "min_subscribers is 1");
-    ok(dlx_publisher_get_stats(p, &stats));
+    fails(publish_by(_i, p, t, &args), DLX_E_TIMEOUT, "min_subscribers is 1: topic test/a has ");
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
     ck_assert_uint_eq(stats.published, 0);
     ck_assert_uint_eq(stats.full, 2);
     ck_assert_uint_eq(stats.blocked, 1);
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     args.timeout_ns = 0;
     ok(publish_by(_i, p, t, &args)); /* it stayed the caller's */
     ck_assert_uint_eq(report.n_subscribers, 1);
@@ -102,14 +98,12 @@ START_TEST(a_message_for_nobody_is_not_published)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(who_has_left_and_holds_messages_is_no_subscriber)
+TEST(who_has_left_and_holds_messages_is_no_subscriber)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
-    struct dlx_message *m = NULL;
     dlx_test_stream_publish(x.p, 10, 1);
-    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     x.s = dlx_subscription_unref(x.s);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 2);
     fails(dlx_publish(x.p, t, NULL), DLX_E_TIMEOUT, "0 of 1 subscribers");
@@ -118,9 +112,8 @@ START_TEST(who_has_left_and_holds_messages_is_no_subscriber)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_message_waits_for_the_first_subscriber)
+TEST(a_message_waits_for_the_first_subscriber)
 {
     const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     struct dlx_client *c = dlx_test_stream_connect();
@@ -132,10 +125,9 @@ START_TEST(a_message_waits_for_the_first_subscriber)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* It is noticed, and the next message waits for another one. */
-START_TEST(a_subscriber_that_was_killed_is_none)
+TEST(a_subscriber_that_was_killed_is_none)
 {
     const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     struct dlx_client *c = dlx_test_stream_connect();
@@ -143,8 +135,7 @@ START_TEST(a_subscriber_that_was_killed_is_none)
     struct child first = spawn_subscriber(UINT64_MAX), second = spawn_subscriber(3);
     go_on(&first);
     ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, 1), &wait));
-    ck_assert_int_eq(kill(first.pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(first.pid, NULL, 0), first.pid);
+    dlx_test_fork_kill(first.pid);
     for (struct dlx_event event = {.size = sizeof event}; event.kind != DLX_EVENT_LOST;)
         (void)dlx_publisher_next_event(p, &event);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 2);
@@ -156,9 +147,8 @@ START_TEST(a_subscriber_that_was_killed_is_none)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(subscribers_are_waited_for_with_a_new_daemon)
+TEST(subscribers_are_waited_for_with_a_new_daemon)
 {
     const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     struct dlx_client *c = dlx_test_stream_connect();
@@ -179,17 +169,8 @@ START_TEST(subscribers_are_waited_for_with_a_new_daemon)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("require");
-    TCase *tcase = dlx_test_stream_case("require");
-    tcase_add_loop_test(tcase, a_message_for_nobody_is_not_published, 0, 3);
-    tcase_add_test(tcase, who_has_left_and_holds_messages_is_no_subscriber);
-    tcase_add_test(tcase, a_message_waits_for_the_first_subscriber);
-    tcase_add_test(tcase, a_subscriber_that_was_killed_is_none);
-    tcase_add_test(tcase, subscribers_are_waited_for_with_a_new_daemon);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("require"));
 }

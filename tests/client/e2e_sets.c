@@ -17,7 +17,8 @@ static void delete_private(DLManagedTensorVersioned *t)
     free(t);
 }
 
-/* A tensor in private memory: `rows` x `columns` of int64 that count up, every second column if `gaps`. */
+/* A tensor in private memory: `rows` x `columns` of int64 that count up, every second column if
+ * `gaps`. */
 static DLManagedTensorVersioned *private_tensor(int64_t rows, int64_t columns, bool gaps)
 {
     DLManagedTensorVersioned *t = calloc(1, sizeof *t);
@@ -44,7 +45,7 @@ static DLManagedTensorVersioned *private_tensor(int64_t rows, int64_t columns, b
 
 static const struct dlx_bytes hello = {.data = "hello", .size = 6};
 
-START_TEST(own_and_foreign_tensors_arrive_as_one)
+TEST(own_and_foreign_tensors_arrive_as_one)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
@@ -84,8 +85,7 @@ START_TEST(own_and_foreign_tensors_arrive_as_one)
     dlx_message_unref(m);
     for (uint32_t i = 0; i < 5; i++) /* each keeps the message */
         t[i]->deleter(t[i]);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.n_held, 0);
     ck_assert_uint_eq(stats.taken_bytes, (100 + 12 + 5 + 10) * 8);
     /* One tensor may have a name and metadata, too; or none of it. */
@@ -103,9 +103,8 @@ START_TEST(own_and_foreign_tensors_arrive_as_one)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(what_is_refused_changes_nothing)
+TEST(what_is_refused_changes_nothing)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     static char meta[DLX_META_MAX + 1], name[DLX_NAME_MAX + 2];
@@ -168,7 +167,6 @@ START_TEST(what_is_refused_changes_nothing)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 static struct dlx_item *make_large(struct dlx_publisher *p, uint32_t n)
 {
@@ -199,14 +197,13 @@ static void free_large(struct dlx_item *items, uint32_t n)
     free(items);
 }
 
-START_TEST(as_many_tensors_as_there_may_be_in_one_arena)
+TEST(as_many_tensors_as_there_may_be_in_one_arena)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_message *m = NULL;
     uint32_t n = DLX_TENSORS_MAX, found;
     struct dlx_item *items = make_large(x.p, n);
-    ok(dlx_publisher_get_stats(x.p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.n_arenas, 1);
     ok(dlx_publish_set(x.p, items, n, NULL, NULL));
     ok(dlx_publisher_get_stats(x.p, &stats));
@@ -222,7 +219,6 @@ START_TEST(as_many_tensors_as_there_may_be_in_one_arena)
     free_large(items, n);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 static void *use_all(void *userdata)
 {
@@ -240,7 +236,7 @@ static void *use_all(void *userdata)
     return NULL;
 }
 
-START_TEST(threads_share_a_message)
+TEST(threads_share_a_message)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     for (int round = 0; round < 20; round++) {
@@ -258,9 +254,8 @@ START_TEST(threads_share_a_message)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(sets_of_one_size_need_no_more_memory_after_a_while)
+TEST(sets_of_one_size_need_no_more_memory_after_a_while)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publisher_stats before = {.size = sizeof before}, after = {.size = sizeof after};
@@ -279,9 +274,8 @@ START_TEST(sets_of_one_size_need_no_more_memory_after_a_while)
     ck_assert_uint_le(after.arena_bytes, before.arena_bytes);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_set_that_cannot_be_allocated_leaves_nothing)
+TEST(a_set_that_cannot_be_allocated_leaves_nothing)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     int64_t small = 10, large = INT64_C(1) << 50, negative = -1;
@@ -302,19 +296,10 @@ START_TEST(a_set_that_cannot_be_allocated_leaves_nothing)
         t[i]->deleter(t[i]);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("sets");
     TCase *tcase = dlx_test_stream_case("sets");
     tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, own_and_foreign_tensors_arrive_as_one);
-    tcase_add_test(tcase, what_is_refused_changes_nothing);
-    tcase_add_test(tcase, as_many_tensors_as_there_may_be_in_one_arena);
-    tcase_add_test(tcase, threads_share_a_message);
-    tcase_add_test(tcase, sets_of_one_size_need_no_more_memory_after_a_while);
-    tcase_add_test(tcase, a_set_that_cannot_be_allocated_leaves_nothing);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -11,21 +11,18 @@
 #include <sys/prctl.h>
 
 /* The whole suite runs on both. */
-START_TEST(memory_is_of_the_kind_that_was_asked_for)
+TEST(memory_is_of_the_kind_that_was_asked_for)
 {
     const char *asked = getenv("DLX_MEMORY");
-    struct dlx_daemon_info info = {.size = sizeof info};
     struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_client_get_daemon_info(c, &info));
+    struct dlx_daemon_info info = dlx_test_stream_daemon_info(c);
     ck_assert_str_eq(info.memory, asked ? asked : "memfd");
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_tensor_arrives_without_a_copy)
+TEST(a_tensor_arrives_without_a_copy)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_message *m = NULL;
     for (int64_t i = 0; i < 1000; i++) {
         dlx_test_stream_publish(x.p, 16, i * 100);
@@ -36,7 +33,7 @@ START_TEST(a_tensor_arrives_without_a_copy)
         dlx_test_stream_check(m, 16, i * 100);
         dlx_message_unref(m);
     }
-    ok(dlx_publisher_get_stats(x.p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.published, 1000);
     ck_assert_uint_eq(stats.copied_bytes, 0);
     ck_assert_uint_eq(stats.n_subscribers, 1);
@@ -44,9 +41,8 @@ START_TEST(a_tensor_arrives_without_a_copy)
     fails(dlx_take(x.s, 1000000, &m), DLX_E_TIMEOUT, "test/a");
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_tensor_outlives_message_subscription_publisher_and_client)
+TEST(a_tensor_outlives_message_subscription_publisher_and_client)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
@@ -73,7 +69,6 @@ START_TEST(a_tensor_outlives_message_subscription_publisher_and_client)
     ck_assert_int_eq(((int64_t *)local->dl_tensor.data)[7], 8);
     local->deleter(local);
 }
-END_TEST
 
 static atomic_int n_deleted;
 
@@ -83,7 +78,7 @@ static void count_delete(DLManagedTensorVersioned *t)
     n_deleted++;
 }
 
-START_TEST(private_memory_is_copied_once_and_compacted_and_reported)
+TEST(private_memory_is_copied_once_and_compacted_and_reported)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     float data[3][4];
@@ -125,9 +120,8 @@ START_TEST(private_memory_is_copied_once_and_compacted_and_reported)
     r->deleter(r);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(shapes_of_all_kinds_arrive)
+TEST(shapes_of_all_kinds_arrive)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
@@ -165,9 +159,8 @@ START_TEST(shapes_of_all_kinds_arrive)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_view_of_an_allocated_tensor_is_not_copied)
+TEST(a_view_of_an_allocated_tensor_is_not_copied)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_args args = {.size = sizeof args, .strict = true};
@@ -187,13 +180,11 @@ START_TEST(a_view_of_an_allocated_tensor_is_not_copied)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(latest_sees_the_newest_and_counts_the_rest)
+TEST(latest_sees_the_newest_and_counts_the_rest)
 {
     struct dlx_subscribe_args sa = {.size = sizeof sa, .mode = DLX_MODE_LATEST};
     struct dlx_test_pair x = dlx_test_pair_make(NULL, &sa);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_message *m = NULL;
     for (int64_t i = 1; i <= 500; i++)
         dlx_test_stream_publish(x.p, 4, i);
@@ -201,17 +192,15 @@ START_TEST(latest_sees_the_newest_and_counts_the_rest)
     dlx_test_stream_check(m, 4, 500);
     ck_assert_uint_eq(dlx_message_gap(m), 499);
     dlx_message_unref(m);
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.taken + stats.skipped, 500);
     ck_assert_uint_eq(stats.lost, 0);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(every_lost_message_is_counted)
+TEST(every_lost_message_is_counted)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_message *m = NULL;
     uint64_t gaps = 0, taken = 0;
     for (int64_t i = 1; i <= 1000; i++)
@@ -223,27 +212,24 @@ START_TEST(every_lost_message_is_counted)
         dlx_test_stream_check(m, 4, (int64_t)dlx_message_seq(m));
         dlx_message_unref(m);
     }
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_gt(stats.lost, 0);
     ck_assert_uint_eq(taken + gaps, 1000);
     ck_assert_uint_eq(stats.taken, taken);
     ck_assert_uint_eq(stats.lost, gaps);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_late_subscriber_gets_the_history_it_asks_for)
+TEST(a_late_subscriber_gets_the_history_it_asks_for)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args pa = {.size = sizeof pa, .history = 6};
     struct dlx_subscribe_args sa = {.size = sizeof sa, .history = 3};
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
     for (int64_t i = 1; i <= 10; i++)
         dlx_test_stream_publish(p, 4, i);
-    ok(dlx_subscribe(c, "test/a", &sa, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &sa);
     for (int64_t i = 8; i <= 10; i++) {
         ok(dlx_take(s, SECOND, &m));
         dlx_test_stream_check(m, 4, i);
@@ -254,16 +240,13 @@ START_TEST(a_late_subscriber_gets_the_history_it_asks_for)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_publisher_that_comes_later_is_heard_from_its_first_message)
+TEST(a_publisher_that_comes_later_is_heard_from_its_first_message)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
-    ok(dlx_subscribe(c, "test/late", NULL, &s));
-    ok(dlx_publisher_new(c, "test/late", NULL, &p));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/late", NULL);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/late", NULL);
     dlx_test_stream_publish(p, 4, 1);
     dlx_test_stream_publish(p, 4, 2);
     ok(dlx_take(s, SECOND, &m));
@@ -278,9 +261,8 @@ START_TEST(a_publisher_that_comes_later_is_heard_from_its_first_message)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(holding_too_many_is_an_error_that_names_the_limit)
+TEST(holding_too_many_is_an_error_that_names_the_limit)
 {
     struct dlx_subscribe_args sa = {.size = sizeof sa, .max_held = 3};
     struct dlx_test_pair x = dlx_test_pair_make(NULL, &sa);
@@ -299,9 +281,8 @@ START_TEST(holding_too_many_is_an_error_that_names_the_limit)
     dlx_message_unref(m[3]);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_full_publisher_names_who_is_behind)
+TEST(a_full_publisher_names_who_is_behind)
 {
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 4, .on_full = DLX_ON_FULL_BLOCK};
     struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true};
@@ -328,19 +309,17 @@ START_TEST(a_full_publisher_names_who_is_behind)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_full_publisher_names_no_subscriber_that_does_not_block)
+TEST(a_full_publisher_names_no_subscriber_that_does_not_block)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .depth = 4, .on_full = DLX_ON_FULL_BLOCK};
     const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
     const struct dlx_subscribe_args latest = {.size = sizeof latest, .mode = DLX_MODE_LATEST};
     struct dlx_test_pair x = dlx_test_pair_make(&pa, &reliable);
-    struct dlx_subscription *loses = NULL, *follows = NULL;
     struct dlx_message *held[2] = {NULL};
-    ok(dlx_subscribe(x.c, "test/a", &latest, &loses));
-    ok(dlx_subscribe(x.c, "test/a", &reliable, &follows));
+    struct dlx_subscription *loses = dlx_test_stream_subscribe(x.c, "test/a", &latest);
+    struct dlx_subscription *follows = dlx_test_stream_subscribe(x.c, "test/a", &reliable);
     dlx_test_stream_publish(x.p, 10, 1);
     ok(dlx_take(loses, PATIENCE, &held[0]));
     dlx_test_stream_take(x.s, 1);
@@ -360,10 +339,9 @@ START_TEST(a_full_publisher_names_no_subscriber_that_does_not_block)
     dlx_subscription_unref(follows);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* What is held only takes memory. */
-START_TEST(held_messages_do_not_stop_a_publisher)
+LOOP_TEST(held_messages_do_not_stop_a_publisher, 0, 2)
 {
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 2, .on_full = (uint32_t)_i};
     struct dlx_subscribe_args sa = {
@@ -380,12 +358,11 @@ START_TEST(held_messages_do_not_stop_a_publisher)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(bad_arguments_are_refused_in_words)
+TEST(bad_arguments_are_refused_in_words)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *none = NULL;
-    struct dlx_publisher *p = NULL, *p2 = NULL;
+    struct dlx_publisher *p = NULL;
     struct dlx_subscription *s = NULL;
     DLManagedTensorVersioned *t = NULL;
     char long_topic[300];
@@ -433,15 +410,14 @@ START_TEST(bad_arguments_are_refused_in_words)
     fails(dlx_connect(&none, &ca), DLX_E_NO_DAEMON, "/nonexistent/dlx.sock");
     fails(dlx_take(NULL, 0, NULL), DLX_E_INVALID, "NULL");
     /* Nothing of all that disturbed the publisher. */
-    ok(dlx_publisher_new(c, "a", NULL, &p2));
+    struct dlx_publisher *p2 = dlx_test_stream_publisher(c, "a", NULL);
     dlx_test_stream_publish(p, 4, 1);
     dlx_publisher_unref(p);
     dlx_publisher_unref(p2);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(the_fd_is_readable_when_there_is_something)
+TEST(the_fd_is_readable_when_there_is_something)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
@@ -466,10 +442,9 @@ START_TEST(the_fd_is_readable_when_there_is_something)
     ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* dlxctl echo slept for ever now and then: it asked for the fd after it had looked. */
-START_TEST(the_fd_is_readable_when_it_is_first_given)
+TEST(the_fd_is_readable_when_it_is_first_given)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
@@ -488,9 +463,8 @@ START_TEST(the_fd_is_readable_when_it_is_first_given)
     ck_assert_int_eq(poll(&pfd, 1, 0), 0);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(frames_of_one_size_need_no_more_memory_after_a_while)
+TEST(frames_of_one_size_need_no_more_memory_after_a_while)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publisher_stats before = {.size = sizeof before}, after = {.size = sizeof after};
@@ -504,14 +478,15 @@ START_TEST(frames_of_one_size_need_no_more_memory_after_a_while)
     }
     ok(dlx_publisher_get_stats(x.p, &after));
     ck_assert_uint_le(after.arena_bytes, before.arena_bytes);
-    /* History 4, one filled, at most 8 so that readers are disturbed less; arenas grow by a quarter. */
+    /* History 4, one filled, at most 8 so that readers are disturbed less; arenas grow by a
+     * quarter. */
     ck_assert_uint_le(after.arena_bytes, 8 * 100000 * 13 * 5 / 4);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-/* Its last messages lie in arenas that the daemon sends when the ones before are acknowledged: it is slow. */
-START_TEST(what_a_publisher_left_that_has_gone_is_waited_for)
+/* Its last messages lie in arenas that the daemon sends when the ones before are acknowledged: it
+ * is slow. */
+TEST(what_a_publisher_left_that_has_gone_is_waited_for)
 {
     enum { N = 24, ELEMENTS = 1 << 17 };
     struct dlx_publisher_args args = {.size = sizeof args, .history = N};
@@ -531,22 +506,18 @@ START_TEST(what_a_publisher_left_that_has_gone_is_waited_for)
     ck_assert_int_eq(r, DLX_E_TIMEOUT);
     ck_assert_int_lt(n, N);
     while (n < N) {
-        ok(dlx_take(x.s, PATIENCE, &m));
-        dlx_test_stream_check(m, ELEMENTS, n++);
-        dlx_message_unref(m);
+        dlx_test_stream_expect(x.s, ELEMENTS, n++);
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Its link stays for the message; a publisher that only asks for its counters hears of the end. */
-START_TEST(who_has_unsubscribed_is_not_counted_although_it_holds_a_message)
+TEST(who_has_unsubscribed_is_not_counted_although_it_holds_a_message)
 {
     struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m = NULL;
     dlx_test_stream_publish(x.p, 10, 1);
-    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     x.s = dlx_subscription_unref(x.s);
     for (uint64_t end = dlx__deadline(PATIENCE);;) {
         ok(dlx_publisher_get_stats(x.p, &stats));
@@ -557,32 +528,8 @@ START_TEST(who_has_unsubscribed_is_not_counted_although_it_holds_a_message)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_stream");
-    TCase *tcase = dlx_test_stream_case("stream");
-    tcase_add_test(tcase, memory_is_of_the_kind_that_was_asked_for);
-    tcase_add_test(tcase, a_tensor_arrives_without_a_copy);
-    tcase_add_test(tcase, a_tensor_outlives_message_subscription_publisher_and_client);
-    tcase_add_test(tcase, private_memory_is_copied_once_and_compacted_and_reported);
-    tcase_add_test(tcase, shapes_of_all_kinds_arrive);
-    tcase_add_test(tcase, a_view_of_an_allocated_tensor_is_not_copied);
-    tcase_add_test(tcase, latest_sees_the_newest_and_counts_the_rest);
-    tcase_add_test(tcase, every_lost_message_is_counted);
-    tcase_add_test(tcase, a_late_subscriber_gets_the_history_it_asks_for);
-    tcase_add_test(tcase, a_publisher_that_comes_later_is_heard_from_its_first_message);
-    tcase_add_test(tcase, holding_too_many_is_an_error_that_names_the_limit);
-    tcase_add_test(tcase, a_full_publisher_names_who_is_behind);
-    tcase_add_test(tcase, a_full_publisher_names_no_subscriber_that_does_not_block);
-    tcase_add_loop_test(tcase, held_messages_do_not_stop_a_publisher, 0, 2);
-    tcase_add_test(tcase, bad_arguments_are_refused_in_words);
-    tcase_add_test(tcase, the_fd_is_readable_when_there_is_something);
-    tcase_add_test(tcase, the_fd_is_readable_when_it_is_first_given);
-    tcase_add_test(tcase, frames_of_one_size_need_no_more_memory_after_a_while);
-    tcase_add_test(tcase, what_a_publisher_left_that_has_gone_is_waited_for);
-    tcase_add_test(tcase, who_has_unsubscribed_is_not_counted_although_it_holds_a_message);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("stream"));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Patterns that follow publishers as they come and go, several publishers of a topic, and the events that tell
- * of both sides. */
+/* Patterns that follow publishers as they come and go, several publishers of a topic, and the
+ * events that tell of both sides. */
 
 #include "common/util.h"
 #include "tests/harness/fork.h"
@@ -18,23 +18,18 @@
 
 static struct dlx_publisher *new_publisher(struct dlx_client *c, const char *topic)
 {
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, topic, NULL, &p));
-    return p;
+    return dlx_test_stream_publisher(c, topic, NULL);
 }
 
 static struct dlx_subscription *new_subscription(struct dlx_client *c, const char *pattern)
 {
-    struct dlx_subscription *s = NULL;
-    ok(dlx_subscribe(c, pattern, NULL, &s));
-    return s;
+    return dlx_test_stream_subscribe(c, pattern, NULL);
 }
 
 /* The next message is from this topic, with this value. */
 static void expect(struct dlx_subscription *s, const char *topic, int64_t value)
 {
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(s);
     ck_assert_str_eq(dlx_message_topic(m), topic);
     dlx_test_stream_check(m, 10, value);
     dlx_message_unref(m);
@@ -48,12 +43,10 @@ static void expect_nothing(struct dlx_subscription *s)
 
 static uint32_t n_publishers(struct dlx_subscription *s)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(s, &stats));
-    return stats.n_publishers;
+    return dlx_test_stream_subscription_stats(s).n_publishers;
 }
 
-START_TEST(a_pattern_follows_publishers_as_they_come_and_go)
+TEST(a_pattern_follows_publishers_as_they_come_and_go)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *front = new_publisher(c, "cam/front"),
@@ -92,7 +85,6 @@ START_TEST(a_pattern_follows_publishers_as_they_come_and_go)
     dlx_publisher_unref(deep);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* News of what one link waits for may be read while a take looks at another link, or spins. */
 enum { N_FIRST = 256, AT_ONCE = 16 };
@@ -109,13 +101,12 @@ static void take_first_messages(int64_t spin_ns, bool polls)
     const struct dlx_subscribe_args args = {.size = sizeof args, .spin_ns = spin_ns};
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p[N_FIRST];
-    struct dlx_subscription *s = NULL;
     char topic[32];
     for (int i = 0; i < N_FIRST; i++) {
         (void)snprintf(topic, sizeof topic, "cam/%d", i);
         p[i] = new_publisher(c, topic);
     }
-    ok(dlx_subscribe(c, "cam/*", &args, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "cam/*", &args);
     uint64_t began = dlx__now_ns();
     for (int i = 0; i < N_FIRST; i++) {
         dlx_test_stream_publish(p[i], 10, i);
@@ -137,26 +128,14 @@ static void take_first_messages(int64_t spin_ns, bool polls)
     dlx_client_unref(c);
 }
 
-START_TEST(first_messages_of_many_publishers_arrive_when_a_take_spins)
+/* A take that spins, one that sleeps, and a caller that polls. */
+LOOP_TEST(first_messages_of_many_publishers_arrive, 0, 3)
 {
-    take_first_messages(0, false);
+    take_first_messages(_i == 1 ? DLX_SPIN_NEVER : 0, _i == 2);
 }
-END_TEST
-
-START_TEST(first_messages_of_many_publishers_arrive_when_a_take_sleeps)
-{
-    take_first_messages(DLX_SPIN_NEVER, false);
-}
-END_TEST
-
-START_TEST(first_messages_of_many_publishers_arrive_when_the_caller_polls)
-{
-    take_first_messages(0, true);
-}
-END_TEST
 
 /* Its publisher was not asked to ring: nobody else reads what the daemon tells of it. */
-START_TEST(news_that_an_event_was_made_of_wake_who_polls)
+TEST(news_that_an_event_was_made_of_wake_who_polls)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *other = new_publisher(c, "cam/other");
@@ -189,16 +168,14 @@ START_TEST(news_that_an_event_was_made_of_wake_who_polls)
     dlx_publisher_unref(other);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_pattern_gets_what_is_retained)
+TEST(a_pattern_gets_what_is_retained)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
     static const char *const topics[] = {"weights/a", "weights/b", "weights/b/bias", "weights-c"};
     for (int i = 0; i < 4; i++) {
-        struct dlx_publisher *p = NULL;
-        ok(dlx_publisher_new(c, topics[i], &args, &p));
+        struct dlx_publisher *p = dlx_test_stream_publisher(c, topics[i], &args);
         dlx_test_stream_publish(p, 10, i);
         dlx_publisher_unref(p);
     }
@@ -219,7 +196,6 @@ START_TEST(a_pattern_gets_what_is_retained)
     fails(dlx_retained_drop(c, "weights/*"), DLX_E_TOPIC, "'*'");
     dlx_client_unref(c);
 }
-END_TEST
 
 static int note(const struct dlx_publisher_info *info, void *userdata)
 {
@@ -228,7 +204,7 @@ static int note(const struct dlx_publisher_info *info, void *userdata)
     return 0;
 }
 
-START_TEST(publishers_are_listed_by_pattern)
+TEST(publishers_are_listed_by_pattern)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     static const char *const topics[] = {"b/x", "a", "a/x", "a/y", "a-b", "ab/x", "a/x/z"};
@@ -258,7 +234,6 @@ START_TEST(publishers_are_listed_by_pattern)
         dlx_publisher_unref(p[i]);
     dlx_client_unref(c);
 }
-END_TEST
 
 static int add(const struct dlx_publisher_info *info, void *userdata)
 {
@@ -269,7 +244,7 @@ static int add(const struct dlx_publisher_info *info, void *userdata)
 }
 
 /* More than fit into one packet, two on each topic. */
-START_TEST(long_lists_by_pattern_are_complete)
+TEST(long_lists_by_pattern_are_complete)
 {
     enum { N = 60 };
     struct dlx_client *c = dlx_test_stream_connect();
@@ -287,7 +262,6 @@ START_TEST(long_lists_by_pattern_are_complete)
     dlx_publisher_unref(other);
     dlx_client_unref(c);
 }
-END_TEST
 
 static int keep_info(const struct dlx_publisher_info *info, void *userdata)
 {
@@ -304,7 +278,7 @@ static int on_link(const struct dlx_link_info *info, void *userdata)
 }
 
 /* They come 32 a packet. */
-START_TEST(links_of_a_publisher_are_listed_once_each)
+TEST(links_of_a_publisher_are_listed_once_each)
 {
     enum { N = 70 };
     struct dlx_client *c = dlx_test_stream_connect();
@@ -324,9 +298,8 @@ START_TEST(links_of_a_publisher_are_listed_once_each)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(bad_patterns_are_refused)
+TEST(bad_patterns_are_refused)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = NULL;
@@ -345,9 +318,8 @@ START_TEST(bad_patterns_are_refused)
     close(control);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_reliable_pattern_names_the_publisher_that_drops)
+TEST(a_reliable_pattern_names_the_publisher_that_drops)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
@@ -357,9 +329,8 @@ START_TEST(a_reliable_pattern_names_the_publisher_that_drops)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(patterns_of_a_user_have_a_limit)
+TEST(patterns_of_a_user_have_a_limit)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s[1025] = {0};
@@ -374,7 +345,6 @@ START_TEST(patterns_of_a_user_have_a_limit)
         dlx_subscription_unref(s[i]);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- events -------------------------------------------------------------------------------- */
 
@@ -388,7 +358,7 @@ static struct dlx_event wait_event(struct dlx_publisher *p, struct dlx_subscript
     return e;
 }
 
-START_TEST(events_tell_who_came_and_left)
+TEST(events_tell_who_came_and_left)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *c2 = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c, "cam/front");
@@ -434,32 +404,22 @@ START_TEST(events_tell_who_came_and_left)
     dlx_client_unref(c);
     dlx_client_unref(c2);
 }
-END_TEST
 
 static pid_t spawn(bool publish)
 {
-    int fds[2];
-    char byte;
-    ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0) {
+    struct dlx_test_child child = dlx_test_fork_child();
+    if (child.pid == 0) {
         struct dlx_client *c = dlx_test_stream_connect();
         if (publish)
             (void)new_publisher(c, "t/child");
         else
             (void)new_subscription(c, "t/parent");
-        ck_assert_int_eq(write(fds[1], "", 1), 1);
-        for (;;)
-            pause();
+        dlx_test_fork_ready(&child);
     }
-    close(fds[1]);
-    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
-    close(fds[0]);
-    return pid;
+    return dlx_test_fork_wait_ready(&child);
 }
 
-START_TEST(events_tell_who_died)
+TEST(events_tell_who_died)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c, "t/parent");
@@ -483,9 +443,8 @@ START_TEST(events_tell_who_died)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(events_that_nobody_fetches_are_counted)
+TEST(events_that_nobody_fetches_are_counted)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c, "t");
@@ -505,7 +464,6 @@ START_TEST(events_that_nobody_fetches_are_counted)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- joining while others come and go ------------------------------------------------------ */
 
@@ -519,8 +477,8 @@ static void *come_and_go(void *userdata)
     struct crowd *x = userdata;
     struct dlx_client *c = dlx_test_stream_connect();
     while (!atomic_load(&x->stop)) {
-        struct dlx_publisher *p = NULL;
-        ok(dlx_publisher_new(c, x->topic ? "test/other" : "test/another", NULL, &p));
+        struct dlx_publisher *p =
+            dlx_test_stream_publisher(c, x->topic ? "test/other" : "test/another", NULL);
         dlx_publisher_unref(p);
     }
     dlx_client_unref(c);
@@ -528,7 +486,7 @@ static void *come_and_go(void *userdata)
 }
 
 /* Links of publishers that come meanwhile are not those that dlx_subscribe() waits for. */
-START_TEST(what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes)
+TEST(what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes)
 {
     enum { N = 6, ROUNDS = 150 };
     struct dlx_client *c = dlx_test_stream_connect();
@@ -542,10 +500,9 @@ START_TEST(what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, come_and_go, &crowds[i]), 0);
     for (int round = 1; round <= ROUNDS; round++) {
-        struct dlx_subscription *s = NULL;
         struct dlx_message *m = NULL;
         int n = 0;
-        ok(dlx_subscribe(c, "test/*", NULL, &s));
+        struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", NULL);
         for (int i = 0; i < N; i++)
             dlx_test_stream_publish(p[i], 10, round);
         while (n < N) {
@@ -567,28 +524,8 @@ START_TEST(what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes
         dlx_publisher_unref(p[i]);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("topics");
-    TCase *tcase = dlx_test_stream_case("topics");
-    tcase_add_test(tcase, a_pattern_follows_publishers_as_they_come_and_go);
-    tcase_add_test(tcase, a_pattern_gets_what_is_retained);
-    tcase_add_test(tcase, news_that_an_event_was_made_of_wake_who_polls);
-    tcase_add_test(tcase, first_messages_of_many_publishers_arrive_when_a_take_spins);
-    tcase_add_test(tcase, first_messages_of_many_publishers_arrive_when_a_take_sleeps);
-    tcase_add_test(tcase, first_messages_of_many_publishers_arrive_when_the_caller_polls);
-    tcase_add_test(tcase, publishers_are_listed_by_pattern);
-    tcase_add_test(tcase, long_lists_by_pattern_are_complete);
-    tcase_add_test(tcase, links_of_a_publisher_are_listed_once_each);
-    tcase_add_test(tcase, bad_patterns_are_refused);
-    tcase_add_test(tcase, a_reliable_pattern_names_the_publisher_that_drops);
-    tcase_add_test(tcase, patterns_of_a_user_have_a_limit);
-    tcase_add_test(tcase, events_tell_who_came_and_left);
-    tcase_add_test(tcase, events_tell_who_died);
-    tcase_add_test(tcase, events_that_nobody_fetches_are_counted);
-    tcase_add_test(tcase, what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("topics"));
 }

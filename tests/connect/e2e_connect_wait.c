@@ -59,8 +59,7 @@ START_TEST(a_daemon_that_comes_later_is_waited_for)
     ok(dlx_connect(&c, &args));
     ck_assert_int_eq(asked.n, 3);
     ck_assert_str_eq(dlx_client_errmsg(c), "");
-    struct dlx_daemon_info info = {.size = sizeof info};
-    ok(dlx_client_get_daemon_info(c, &info));
+    struct dlx_daemon_info info = dlx_test_stream_daemon_info(c);
     ck_assert_int_eq((pid_t)info.pid, dlx_test_stream_daemon.pid);
     dlx_client_unref(c);
 }

@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-START_TEST(what_is_retained_keeps_the_daemon)
+LOOP_TEST(what_is_retained_keeps_the_daemon, 0, 2)
 {
     struct dlx_publisher_args args = {
         .size = sizeof args, .history = 1, .retain = 1, .retain_for_ns = _i * 3600 * SECOND};
@@ -30,9 +30,8 @@ START_TEST(what_is_retained_keeps_the_daemon)
     ck_assert_int_eq(poll(&gone, 1, PATIENCE_MS), 1);
     close(gone.fd);
 }
-END_TEST
 
-START_TEST(the_daemon_goes_when_what_was_retained_has_expired)
+TEST(the_daemon_goes_when_what_was_retained_has_expired)
 {
     struct dlx_publisher_args args = {
         .size = sizeof args, .history = 1, .retain = 1, .retain_for_ns = SECOND / 10};
@@ -45,7 +44,6 @@ START_TEST(the_daemon_goes_when_what_was_retained_has_expired)
     dlx_client_unref(c);
     dlx_test_spawn_wait_end(pid);
 }
-END_TEST
 
 int main(void)
 {
@@ -53,10 +51,5 @@ int main(void)
         printf("SKIP: valgrind has no pidfds, and its own way with clone()\n");
         return 77;
     }
-    Suite *suite = suite_create("e2e_idle_exit");
-    TCase *tcase = dlx_test_spawn_case("idle");
-    tcase_add_loop_test(tcase, what_is_retained_keeps_the_daemon, 0, 2);
-    tcase_add_test(tcase, the_daemon_goes_when_what_was_retained_has_expired);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_spawn_case("idle"));
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A private daemon that cannot be started: the caller learns why, within its time, and nothing is left. */
+/* A private daemon that cannot be started: the caller learns why, within its time, and nothing is
+ * left. */
 
 #include "tests/harness/fork.h"
 #include "tests/harness/spawn.h"
@@ -28,7 +29,7 @@ static void fails_with(int code, const char *word)
 
 /* ---- the program --------------------------------------------------------------------------- */
 
-START_TEST(no_program)
+TEST(no_program)
 {
     setenv("DLX_DAEMON", "/nonexistent/dlpackd", 1);
     fails_with(DLX_E_NO_DAEMON, "DLX_DAEMON=/nonexistent/dlpackd");
@@ -39,9 +40,8 @@ START_TEST(no_program)
     ck_assert_int_eq(chdir(dlx_test_spawn_program("")), 0); /* `.` is no place for a program */
     fails_with(DLX_E_NO_DAEMON, "or on PATH");
 }
-END_TEST
 
-START_TEST(program_on_the_path)
+TEST(program_on_the_path)
 {
     char path[600];
     unsetenv("DLX_DAEMON");
@@ -49,9 +49,8 @@ START_TEST(program_on_the_path)
     setenv("PATH", path, 1);
     dlx_client_unref(dlx_test_spawn_connect());
 }
-END_TEST
 
-START_TEST(program_that_cannot_be_executed)
+TEST(program_that_cannot_be_executed)
 {
     dlx_test_spawn_script("#!/nonexistent/interpreter");
     fails_with(DLX_E_NO_DAEMON, "No such file");
@@ -60,9 +59,8 @@ START_TEST(program_that_cannot_be_executed)
     fails_with(DLX_E_NO_DAEMON, "Exec format error");
     dlx_test_spawn_remove("script");
 }
-END_TEST
 
-START_TEST(program_that_ends_at_once)
+TEST(program_that_ends_at_once)
 {
     dlx_test_spawn_script("echo out of luck >&2; exit 3");
     fails_with(DLX_E_NO_DAEMON, "exited with status 3 before it was ready; it said: out of luck");
@@ -79,10 +77,9 @@ START_TEST(program_that_ends_at_once)
     fails_with(DLX_E_NO_DAEMON, "; line 8998; line 8999");
     dlx_test_spawn_remove("script");
 }
-END_TEST
 
 /* Who leaves something running holds the pipe, but the program's end is noticed. */
-START_TEST(program_that_ends_and_leaves_another)
+TEST(program_that_ends_and_leaves_another)
 {
     char pid[32];
     dlx_test_spawn_script("sleep 1000 & echo $! >$DIR/pid; exit 4");
@@ -93,10 +90,9 @@ START_TEST(program_that_ends_and_leaves_another)
     dlx_test_spawn_remove("script");
     dlx_test_spawn_remove("pid");
 }
-END_TEST
 
 /* Late is late, whatever it does; it is ended, with what it started. */
-START_TEST(program_that_hangs)
+LOOP_TEST(program_that_hangs, 0, 4)
 {
     static const char *const scripts[] = {
         "echo $$ >$DIR/pid; exec sleep 1000",
@@ -115,18 +111,16 @@ START_TEST(program_that_hangs)
     dlx_test_spawn_remove("script");
     dlx_test_spawn_remove("pid");
 }
-END_TEST
 
 /* It says that it is ready, and is not there: not for ever. */
-START_TEST(program_that_lies)
+TEST(program_that_lies)
 {
     dlx_test_spawn_script("echo READY=1 >&2");
     dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, 2 * SECOND, DLX_E_DISCONNECTED, "ended at once");
     dlx_test_spawn_remove("script");
 }
-END_TEST
 
-START_TEST(daemon_of_another_version_says_what_it_does_not_know)
+TEST(daemon_of_another_version_says_what_it_does_not_know)
 {
     dlx_test_spawn_script("exec $REAL --no-such-option \"$@\"");
     fails_with(DLX_E_NO_DAEMON, "no-such-option");
@@ -135,10 +129,10 @@ START_TEST(daemon_of_another_version_says_what_it_does_not_know)
     fails_with(DLX_E_NO_DAEMON, "--idle-exit soon");
     dlx_test_spawn_remove("script");
 }
-END_TEST
 
-/* At each number of descriptors that are left: it works, or says so; nothing is left open or running. */
-START_TEST(few_descriptors)
+/* At each number of descriptors that are left: it works, or says so; nothing is left open or
+ * running. */
+TEST(few_descriptors)
 {
     struct rlimit limit, old;
     bool worked = false, failed = false;
@@ -160,7 +154,6 @@ START_TEST(few_descriptors)
     }
     ck_assert(worked && failed);
 }
-END_TEST
 
 /* ---- rights -------------------------------------------------------------------------------- */
 
@@ -174,7 +167,7 @@ static int connect_and_tell(void)
     return 0;
 }
 
-START_TEST(program_with_rights_of_its_file_starts_none)
+TEST(program_with_rights_of_its_file_starts_none)
 {
 #ifdef DLX_SANITIZE
     printf("SKIP: sanitizers do not run with rights of a file\n");
@@ -199,7 +192,6 @@ START_TEST(program_with_rights_of_its_file_starts_none)
     ck_assert_msg(strstr(text, "has rights that its caller does not have"), "%s", text);
     dlx_test_spawn_remove("copy");
 }
-END_TEST
 
 /* ---- /tmp ---------------------------------------------------------------------------------- */
 
@@ -257,7 +249,7 @@ static void check_tmp(void)
 }
 
 /* The fixtures look at the folder in the old /tmp: so this has a process of its own. */
-START_TEST(without_a_runtime_folder)
+TEST(without_a_runtime_folder)
 {
     int status;
     if (geteuid() != 0) {
@@ -265,7 +257,6 @@ START_TEST(without_a_runtime_folder)
         return;
     }
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         unsetenv("XDG_RUNTIME_DIR");
         if (!dlx_test_spawn_hide_places())
@@ -279,7 +270,6 @@ START_TEST(without_a_runtime_folder)
     else
         ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
 }
-END_TEST
 
 /* ---- the daemon's options ------------------------------------------------------------------ */
 
@@ -291,7 +281,6 @@ static int run_daemon(const char *const *words, char *ret, size_t size)
     ssize_t got;
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         dup2(fds[1], STDERR_FILENO);
         execv(dlx_test_spawn_program("dlpackd"), (char *const *)(uintptr_t)words);
@@ -307,7 +296,7 @@ static int run_daemon(const char *const *words, char *ret, size_t size)
     return WEXITSTATUS(status);
 }
 
-START_TEST(options_of_the_daemon)
+TEST(options_of_the_daemon)
 {
     char text[4096];
     const char *words[] = {"dlpackd",    "--socket", dlx_test_spawn_socket,
@@ -326,7 +315,6 @@ START_TEST(options_of_the_daemon)
         ck_assert_ptr_nonnull(strstr(text, "--idle-exit"));
     }
 }
-END_TEST
 
 int main(int argc, char **argv)
 {
@@ -338,20 +326,5 @@ int main(int argc, char **argv)
         printf("SKIP: valgrind has no pidfds, and its own way with clone()\n");
         return 77;
     }
-    Suite *suite = suite_create("e2e_spawn_fail");
-    TCase *tcase = dlx_test_spawn_case("fail");
-    tcase_add_test(tcase, no_program);
-    tcase_add_test(tcase, program_on_the_path);
-    tcase_add_test(tcase, program_that_cannot_be_executed);
-    tcase_add_test(tcase, program_that_ends_at_once);
-    tcase_add_test(tcase, program_that_ends_and_leaves_another);
-    tcase_add_loop_test(tcase, program_that_hangs, 0, 4);
-    tcase_add_test(tcase, program_that_lies);
-    tcase_add_test(tcase, daemon_of_another_version_says_what_it_does_not_know);
-    tcase_add_test(tcase, few_descriptors);
-    tcase_add_test(tcase, program_with_rights_of_its_file_starts_none);
-    tcase_add_test(tcase, without_a_runtime_folder);
-    tcase_add_test(tcase, options_of_the_daemon);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_spawn_case("fail"));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A private daemon where the kernel refuses a call that starting it needs: the caller learns which, and nothing is left. And
- * what the daemon has not of the process that happened to start it. */
+/* A private daemon where the kernel refuses a call that starting it needs: the caller learns which,
+ * and nothing is left. And what the daemon has not of the process that happened to start it. */
 
 #include "tests/harness/seccomp.h"
 #include "tests/harness/spawn.h"
@@ -42,17 +42,16 @@ static const struct {
     {SYS_dup3, 1, 2, EBUSY, "executing it: Device or resource busy"},
 };
 
-START_TEST(a_call_that_is_refused_is_named)
+LOOP_TEST(a_call_that_is_refused_is_named, 0, (int)DLX_ARRAY_SIZE(refusals))
 {
     if (!refuse(refusals[_i].nr, refusals[_i].arg, refusals[_i].value, refusals[_i].error))
         return;
     dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, PATIENCE, DLX_E_NO_DAEMON, refusals[_i].words);
     dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, PATIENCE, DLX_E_NO_DAEMON, "dlpackd: ");
 }
-END_TEST
 
 /* Before Linux 5.9 it closes one by one. */
-START_TEST(without_close_range_it_has_none_of_our_descriptors)
+TEST(without_close_range_it_has_none_of_our_descriptors)
 {
     int pair[2];
     char byte;
@@ -65,11 +64,10 @@ START_TEST(without_close_range_it_has_none_of_our_descriptors)
     close(pair[0]);
     dlx_client_unref(c);
 }
-END_TEST
 
 static const int policies[] = {SCHED_FIFO, SCHED_RR};
 
-START_TEST(a_daemon_that_a_real_time_thread_starts_is_not_one)
+LOOP_TEST(a_daemon_that_a_real_time_thread_starts_is_not_one, 0, (int)DLX_ARRAY_SIZE(policies))
 {
     const struct sched_param one = {.sched_priority = 1}, none = {.sched_priority = 0};
     if (sched_setscheduler(0, policies[_i], &one) < 0) {
@@ -84,9 +82,8 @@ START_TEST(a_daemon_that_a_real_time_thread_starts_is_not_one)
     ck_assert_int_eq(own, policies[_i]);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(its_environment_may_be_empty)
+TEST(its_environment_may_be_empty)
 {
     char daemon[4096], dir[300];
     (void)snprintf(daemon, sizeof daemon, "%s", getenv("DLX_DAEMON"));
@@ -102,10 +99,9 @@ START_TEST(its_environment_may_be_empty)
     ck_assert_int_eq(kill(pid, SIGTERM), 0); /* by default it would stay for seconds */
     dlx_test_spawn_wait_end(pid);
 }
-END_TEST
 
 /* Neither the calls nor the one who starts it have an end then. */
-START_TEST(who_may_wait_for_ever_starts_one_too)
+TEST(who_may_wait_for_ever_starts_one_too)
 {
     const struct dlx_connect_args args = {.size = sizeof args, .timeout_ns = DLX_FOREVER};
     struct dlx_daemon_info info = {.size = sizeof info};
@@ -115,7 +111,6 @@ START_TEST(who_may_wait_for_ever_starts_one_too)
     ck_assert_uint_eq(info.n_clients, 1);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
@@ -123,14 +118,5 @@ int main(void)
         puts("SKIP: valgrind has no pidfds, and its own way with clone()");
         return 77;
     }
-    Suite *suite = suite_create("spawn_kernel");
-    TCase *tcase = dlx_test_spawn_case("kernel");
-    tcase_add_loop_test(tcase, a_call_that_is_refused_is_named, 0, (int)DLX_ARRAY_SIZE(refusals));
-    tcase_add_test(tcase, without_close_range_it_has_none_of_our_descriptors);
-    tcase_add_loop_test(tcase, a_daemon_that_a_real_time_thread_starts_is_not_one, 0,
-                        (int)DLX_ARRAY_SIZE(policies));
-    tcase_add_test(tcase, its_environment_may_be_empty);
-    tcase_add_test(tcase, who_may_wait_for_ever_starts_one_too);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_spawn_case("kernel"));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where a daemon may be, and who may start one: the decisions, without a daemon. */
-#include "client/socket_path.h"
-#include "client/spawn.h"
+#include "client/start/socket_path.h"
+#include "client/start/spawn.h"
 #include "common/error.h"
 #include "tests/harness/run.h"
 #include <check.h>
@@ -32,7 +32,7 @@ static void stop(void)
     ck_assert_int_eq(rmdir(base), 0);
 }
 
-START_TEST(who_may_start_one)
+TEST(who_may_start_one)
 {
     ck_assert_ptr_null(dlx__spawn_refusal(DLX_AUTOSPAWN_DEFAULT, NULL, false));
     ck_assert_ptr_null(dlx__spawn_refusal(DLX_AUTOSPAWN_DEFAULT, "", false));
@@ -44,9 +44,8 @@ START_TEST(who_may_start_one)
     ck_assert_ptr_nonnull(dlx__spawn_refusal(DLX_AUTOSPAWN_NEVER, "yes", false));
     ck_assert(!dlx__spawn_is_secure());
 }
-END_TEST
 
-START_TEST(places_in_order)
+TEST(places_in_order)
 {
     char path[DLX_SOCKET_PATH_SIZE], list[400], expected[600];
     ck_assert(!dlx__socket_path_of(&env, DLX_SOCKET_PATH_RUNTIME, path));
@@ -66,10 +65,9 @@ START_TEST(places_in_order)
     dlx__socket_path_list(&env, list, 30); /* cut, not overrun */
     ck_assert_uint_lt(strlen(list), 30);
 }
-END_TEST
 
 /* One byte more than a socket address holds. */
-START_TEST(a_place_that_is_too_long)
+TEST(a_place_that_is_too_long)
 {
     static char dir[DLX_SOCKET_PATH_SIZE + 1];
     char path[DLX_SOCKET_PATH_SIZE];
@@ -85,7 +83,6 @@ START_TEST(a_place_that_is_too_long)
     ck_assert(!dlx__socket_path_of(&env, DLX_SOCKET_PATH_RUNTIME, path));
     env.runtime_dir = NULL;
 }
-END_TEST
 
 static void refused(const char *word)
 {
@@ -99,7 +96,7 @@ static void refused(const char *word)
     ck_assert(!dlx__socket_path_of(&env, DLX_SOCKET_PATH_TMP, path)); /* nor is it looked into */
 }
 
-START_TEST(a_folder_that_is_not_ours_alone)
+TEST(a_folder_that_is_not_ours_alone)
 {
     char path[DLX_SOCKET_PATH_SIZE], other[300];
     enum dlx_socket_path place;
@@ -136,10 +133,9 @@ START_TEST(a_folder_that_is_not_ours_alone)
     ck_assert(dlx__socket_path_of(&env, DLX_SOCKET_PATH_TMP, path));
     close(fd);
 }
-END_TEST
 
 /* Or read, and so open and lock. */
-START_TEST(a_runtime_folder_that_others_can_write_to)
+TEST(a_runtime_folder_that_others_can_write_to)
 {
     static char run[300];
     char path[DLX_SOCKET_PATH_SIZE];
@@ -166,9 +162,8 @@ START_TEST(a_runtime_folder_that_others_can_write_to)
     ck_assert_int_eq(place, DLX_SOCKET_PATH_TMP);
     close(fd);
 }
-END_TEST
 
-START_TEST(who_may_listen_where)
+TEST(who_may_listen_where)
 {
     int fds[2];
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
@@ -180,9 +175,8 @@ START_TEST(who_may_listen_where)
     close(fds[0]);
     close(fds[1]);
 }
-END_TEST
 
-START_TEST(one_holds_the_folder)
+TEST(one_holds_the_folder)
 {
     int a = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int b = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -198,20 +192,10 @@ START_TEST(one_holds_the_folder)
     close(b);
     close(manager_fds);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("spawn");
     TCase *tcase = tcase_create("spawn");
     tcase_add_checked_fixture(tcase, start, stop);
-    tcase_add_test(tcase, who_may_start_one);
-    tcase_add_test(tcase, places_in_order);
-    tcase_add_test(tcase, a_place_that_is_too_long);
-    tcase_add_test(tcase, a_folder_that_is_not_ours_alone);
-    tcase_add_test(tcase, a_runtime_folder_that_others_can_write_to);
-    tcase_add_test(tcase, who_may_listen_where);
-    tcase_add_test(tcase, one_holds_the_folder);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -20,7 +20,7 @@
 
 /* ---- the program --------------------------------------------------------------------------- */
 
-START_TEST(second_daemon_on_a_socket_names_the_first)
+TEST(second_daemon_on_a_socket_names_the_first)
 {
     char log[1024];
     char pid[32];
@@ -29,18 +29,16 @@ START_TEST(second_daemon_on_a_socket_names_the_first)
     ck_assert_msg(strstr(log, dlx_served.path) && strstr(log, pid), "%s", log);
     close(dlx_test_hello(&dlx_served, 1)); /* the first goes on */
 }
-END_TEST
 
-START_TEST(stale_socket_is_replaced)
+TEST(stale_socket_is_replaced)
 {
     close(dlx_served_client);
     dlx_test_daemon_kill(&dlx_served);
     ck_assert_int_eq(access(dlx_served.path, F_OK), 0);
     dlx_served_start(NULL);
 }
-END_TEST
 
-START_TEST(path_that_is_no_socket_is_left_alone)
+TEST(path_that_is_no_socket_is_left_alone)
 {
     char path[300];
     char lock[310];
@@ -58,9 +56,8 @@ START_TEST(path_that_is_no_socket_is_left_alone)
     close(fd);
     unlink(path);
 }
-END_TEST
 
-START_TEST(socket_of_another_program_is_left_alone)
+TEST(socket_of_another_program_is_left_alone)
 {
     char path[300], log[1024];
     (void)snprintf(path, sizeof path, "%s/other", dlx_served.dir);
@@ -71,9 +68,8 @@ START_TEST(socket_of_another_program_is_left_alone)
     close(fd);
     unlink(path);
 }
-END_TEST
 
-START_TEST(bad_socket_paths_are_errors)
+TEST(bad_socket_paths_are_errors)
 {
     char log[1024];
     char path[512];
@@ -86,10 +82,9 @@ START_TEST(bad_socket_paths_are_errors)
     ck_assert_msg(strstr(log, "/nonexistent/dir"), "%s", log);
     ck_assert_int_eq(dlx_test_daemon_fail("", log, sizeof log), 1);
 }
-END_TEST
 
 /* The path comes from the environment; a folder that is missing is made. */
-START_TEST(default_path_and_readiness)
+TEST(default_path_and_readiness)
 {
     struct dlx_test_daemon other = dlx_served;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -119,9 +114,8 @@ START_TEST(default_path_and_readiness)
     unlink(address.sun_path);
     close(notify);
 }
-END_TEST
 
-START_TEST(shutdown_tells_the_clients)
+TEST(shutdown_tells_the_clients)
 {
     int fd = dlx_test_hello(&dlx_served, 1);
     int silent = dlx_test_connect(&dlx_served);
@@ -131,11 +125,10 @@ START_TEST(shutdown_tells_the_clients)
     close(silent);
     dlx_served_start(NULL);
 }
-END_TEST
 
 /* ---- handshake ----------------------------------------------------------------------------- */
 
-START_TEST(unknown_version_hears_which_are_known)
+TEST(unknown_version_hears_which_are_known)
 {
     Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
     int fd = dlx_test_connect(&dlx_served);
@@ -147,9 +140,8 @@ START_TEST(unknown_version_hears_which_are_known)
     ck_assert_int_eq(dlx__packet_recv_fds(fd, &packet), DLX_E_DISCONNECTED);
     close(fd);
 }
-END_TEST
 
-START_TEST(newer_minor_version_is_answered_with_ours)
+TEST(newer_minor_version_is_answered_with_ours)
 {
     Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
     int fd = dlx_test_connect(&dlx_served);
@@ -161,9 +153,8 @@ START_TEST(newer_minor_version_is_answered_with_ours)
     ck_assert_uint_gt(reply->hello_reply->client, 0);
     close(fd);
 }
-END_TEST
 
-START_TEST(nothing_goes_before_hello_and_hello_once)
+TEST(nothing_goes_before_hello_and_hello_once)
 {
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
     Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
@@ -175,9 +166,8 @@ START_TEST(nothing_goes_before_hello_and_hello_once)
     dlx_test_send(fd, BODY(HELLO), &hello, 1);
     (void)dlx_test_disconnected(fd, DLX_E_PROTOCOL);
 }
-END_TEST
 
-START_TEST(long_name_is_refused_and_odd_names_are_cleaned)
+TEST(long_name_is_refused_and_odd_names_are_cleaned)
 {
     Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
     Dlx__Wire__ListPublishers list = DLX__WIRE__LIST_PUBLISHERS__INIT;
@@ -202,9 +192,8 @@ START_TEST(long_name_is_refused_and_odd_names_are_cleaned)
     dlx_test_publisher_deinit(&pub);
     close(fd);
 }
-END_TEST
 
-START_TEST(silent_client_is_disconnected_after_two_seconds)
+TEST(silent_client_is_disconnected_after_two_seconds)
 {
     int fd = dlx_test_connect(&dlx_served);
     uint64_t before = dlx__now_ns();
@@ -212,9 +201,8 @@ START_TEST(silent_client_is_disconnected_after_two_seconds)
     ck_assert_msg(strstr(text, "Hello"), "%s", text);
     ck_assert_uint_ge(dlx__now_ns() - before, UINT64_C(1900000000));
 }
-END_TEST
 
-START_TEST(silent_crowd_does_not_keep_others_out)
+TEST(silent_crowd_does_not_keep_others_out)
 {
     enum { N = 100 };
     int crowd[N];
@@ -227,7 +215,6 @@ START_TEST(silent_crowd_does_not_keep_others_out)
         close(crowd[i]);
     close(fd);
 }
-END_TEST
 
 /* Become another user and connect: the exit status tells what came. */
 static int connect_as(uid_t uid)
@@ -235,7 +222,6 @@ static int connect_as(uid_t uid)
     Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
     int status;
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_test_daemon here = dlx_served;
         (void)snprintf(here.path, sizeof here.path, "s");
@@ -253,7 +239,7 @@ static int connect_as(uid_t uid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 256;
 }
 
-START_TEST(other_users_are_refused_by_name)
+TEST(other_users_are_refused_by_name)
 {
     if (geteuid() != 0) {
         puts("SKIP: needs root to become another user");
@@ -262,11 +248,10 @@ START_TEST(other_users_are_refused_by_name)
     ck_assert_int_eq(connect_as(65534), 0);
     ck_assert_int_eq(connect_as(1000), 0);
 }
-END_TEST
 
-/* A crowd of those who may not come in, and who say nothing: beyond a number the first are told at once, the others when
- * their time is over; nobody else notices. */
-START_TEST(others_who_say_nothing_are_told_and_keep_nobody_out)
+/* A crowd of those who may not come in, and who say nothing: beyond a number the first are told at
+ * once, the others when their time is over; nobody else notices. */
+TEST(others_who_say_nothing_are_told_and_keep_nobody_out)
 {
     enum { N = 2 * DLXD_REFUSED_MAX };
     int crowd[N], status;
@@ -275,7 +260,6 @@ START_TEST(others_who_say_nothing_are_told_and_keep_nobody_out)
         return;
     }
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_test_daemon here = dlx_served;
         (void)snprintf(here.path, sizeof here.path, "s");
@@ -293,7 +277,6 @@ START_TEST(others_who_say_nothing_are_told_and_keep_nobody_out)
     while (waitpid(pid, &status, WNOHANG) == 0);
     ck_assert_int_eq(status, 0);
 }
-END_TEST
 
 /* ---- violations ---------------------------------------------------------------------------- */
 
@@ -302,7 +285,7 @@ static void send_raw(int fd, const void *data, size_t size)
     ck_assert_int_eq(send(fd, data, size, MSG_NOSIGNAL), (ssize_t)size);
 }
 
-START_TEST(garbage_disconnects)
+TEST(garbage_disconnects)
 {
     static const uint8_t zeros[64];
     static const uint8_t noise[] = {0xff, 0xff, 0xff, 0xff, 0x0f, 0x80, 0x80, 0x80, 0x01};
@@ -327,9 +310,8 @@ START_TEST(garbage_disconnects)
         (void)dlx_test_disconnected(fd, DLX_E_PROTOCOL);
     }
 }
-END_TEST
 
-START_TEST(oversized_and_empty_packets_disconnect)
+TEST(oversized_and_empty_packets_disconnect)
 {
     static uint8_t big[65536];
     const size_t sizes[] = {DLX_PACKET_SIZE_MAX, DLX_PACKET_SIZE_MAX + 1, sizeof big, 0};
@@ -339,9 +321,8 @@ START_TEST(oversized_and_empty_packets_disconnect)
         (void)dlx_test_disconnected(fd, DLX_E_PROTOCOL);
     }
 }
-END_TEST
 
-START_TEST(clients_that_send_fds_are_refused_or_disconnected)
+TEST(clients_that_send_fds_are_refused_or_disconnected)
 {
     for (size_t n = 1; n <= 253; n += 84) {
         int fds[253];
@@ -357,9 +338,8 @@ START_TEST(clients_that_send_fds_are_refused_or_disconnected)
         }
     }
 }
-END_TEST
 
-START_TEST(replies_and_serial_0_are_no_requests)
+TEST(replies_and_serial_0_are_no_requests)
 {
     Dlx__Wire__Ok ok = DLX__WIRE__OK__INIT;
     Dlx__Wire__Error error = DLX__WIRE__ERROR__INIT;
@@ -379,9 +359,8 @@ START_TEST(replies_and_serial_0_are_no_requests)
         (void)dlx_test_disconnected(fd, DLX_E_PROTOCOL);
     }
 }
-END_TEST
 
-START_TEST(violations_on_a_subscription_socket_disconnect)
+TEST(violations_on_a_subscription_socket_disconnect)
 {
     for (int i = 0; i < 5; i++) {
         struct dlx_test_subscription sub;
@@ -408,9 +387,8 @@ START_TEST(violations_on_a_subscription_socket_disconnect)
         dlx_test_subscription_deinit(&sub);
     }
 }
-END_TEST
 
-START_TEST(client_that_floods_and_never_reads_is_disconnected)
+TEST(client_that_floods_and_never_reads_is_disconnected)
 {
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
@@ -433,18 +411,16 @@ START_TEST(client_that_floods_and_never_reads_is_disconnected)
     ck_assert_int_eq(r, DLX_E_DISCONNECTED);
     close(fd);
 }
-END_TEST
 
-START_TEST(thousand_connections_leak_nothing)
+TEST(thousand_connections_leak_nothing)
 {
     for (int i = 0; i < 1000; i++) {
         int fd = i % 2 ? dlx_test_connect(&dlx_served) : dlx_test_hello(&dlx_served, 1);
         close(fd);
     }
 }
-END_TEST
 
-START_TEST(daemon_out_of_fds_goes_on)
+TEST(daemon_out_of_fds_goes_on)
 {
     enum { N = 60 };
     struct dlx_test_publisher pub;
@@ -487,9 +463,8 @@ START_TEST(daemon_out_of_fds_goes_on)
     close(dlx_served_client);
     dlx_served_client = dlx_test_hello(&dlx_served, 10);
 }
-END_TEST
 
-START_TEST(pidfd_by_number_works_as_well)
+TEST(pidfd_by_number_works_as_well)
 {
     int pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
     if (pidfd < 0) {
@@ -507,36 +482,8 @@ START_TEST(pidfd_by_number_works_as_well)
     }
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon");
-    TCase *tcase = dlx_served_case("daemon");
-    tcase_add_test(tcase, second_daemon_on_a_socket_names_the_first);
-    tcase_add_test(tcase, stale_socket_is_replaced);
-    tcase_add_test(tcase, path_that_is_no_socket_is_left_alone);
-    tcase_add_test(tcase, socket_of_another_program_is_left_alone);
-    tcase_add_test(tcase, bad_socket_paths_are_errors);
-    tcase_add_test(tcase, default_path_and_readiness);
-    tcase_add_test(tcase, shutdown_tells_the_clients);
-    tcase_add_test(tcase, unknown_version_hears_which_are_known);
-    tcase_add_test(tcase, newer_minor_version_is_answered_with_ours);
-    tcase_add_test(tcase, nothing_goes_before_hello_and_hello_once);
-    tcase_add_test(tcase, long_name_is_refused_and_odd_names_are_cleaned);
-    tcase_add_test(tcase, silent_client_is_disconnected_after_two_seconds);
-    tcase_add_test(tcase, silent_crowd_does_not_keep_others_out);
-    tcase_add_test(tcase, other_users_are_refused_by_name);
-    tcase_add_test(tcase, others_who_say_nothing_are_told_and_keep_nobody_out);
-    tcase_add_test(tcase, garbage_disconnects);
-    tcase_add_test(tcase, oversized_and_empty_packets_disconnect);
-    tcase_add_test(tcase, clients_that_send_fds_are_refused_or_disconnected);
-    tcase_add_test(tcase, replies_and_serial_0_are_no_requests);
-    tcase_add_test(tcase, violations_on_a_subscription_socket_disconnect);
-    tcase_add_test(tcase, client_that_floods_and_never_reads_is_disconnected);
-    tcase_add_test(tcase, thousand_connections_leak_nothing);
-    tcase_add_test(tcase, daemon_out_of_fds_goes_on);
-    tcase_add_test(tcase, pidfd_by_number_works_as_well);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_served_case("daemon"));
 }

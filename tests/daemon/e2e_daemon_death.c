@@ -41,7 +41,7 @@ static void play(int stage, int ready_fd)
         pause();
 }
 
-START_TEST(death_at_any_stage_leaves_nothing)
+LOOP_TEST(death_at_any_stage_leaves_nothing, 0, 10)
 {
     struct dlx_test_publisher pub;
     struct dlx_test_subscription sub;
@@ -53,7 +53,6 @@ START_TEST(death_at_any_stage_leaves_nothing)
     size_t n = dlx_test_daemon_n_fds(&dlx_served);
     ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0)
         play(_i, ready[1]);
     close(ready[1]);
@@ -85,9 +84,8 @@ START_TEST(death_at_any_stage_leaves_nothing)
     dlx_test_publisher_deinit(&pub);
     dlx_test_subscription_deinit(&sub);
 }
-END_TEST
 
-START_TEST(publisher_that_leaves_before_the_link_is_open)
+TEST(publisher_that_leaves_before_the_link_is_open)
 {
     struct dlx_test_publisher pub;
     struct dlx_test_subscription sub;
@@ -105,10 +103,9 @@ START_TEST(publisher_that_leaves_before_the_link_is_open)
     dlx_test_publisher_deinit(&pub);
     dlx_test_subscription_deinit(&sub);
 }
-END_TEST
 
 /* Hang-up does not tell: the child holds every socket. The pidfd does. */
-START_TEST(child_that_inherits_the_sockets_does_not_keep_its_parent_alive)
+TEST(child_that_inherits_the_sockets_does_not_keep_its_parent_alive)
 {
     struct dlx_test_subscription sub;
     int ready[2];
@@ -118,7 +115,6 @@ START_TEST(child_that_inherits_the_sockets_does_not_keep_its_parent_alive)
     size_t n = dlx_test_daemon_n_fds(&dlx_served);
     ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_test_publisher pub;
         int fd = dlx_test_hello(&dlx_served, 100);
@@ -136,8 +132,7 @@ START_TEST(child_that_inherits_the_sockets_does_not_keep_its_parent_alive)
     ck_assert_int_eq(read(ready[0], &grandchild, sizeof grandchild), sizeof grandchild);
     close(ready[0]);
     uint64_t link = dlx_test_join(&sub);
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    dlx_test_fork_kill(pid);
     ck_assert_uint_eq(dlx_test_expect(sub.fd, BODY(PUBLISHER_GONE))->publisher_gone->link, link);
     Dlx__Wire__LinkClose leave = DLX__WIRE__LINK_CLOSE__INIT;
     leave.link = link;
@@ -147,11 +142,10 @@ START_TEST(child_that_inherits_the_sockets_does_not_keep_its_parent_alive)
     dlx_test_daemon_wait_n_fds(&dlx_served, n);
     dlx_test_subscription_deinit(&sub);
 }
-END_TEST
 
 /* Nobody else can write the page that the daemon which has ended wrote: neither can the next
  * one. */
-START_TEST(a_publisher_that_resumes_gets_a_page_of_the_next_daemon)
+TEST(a_publisher_that_resumes_gets_a_page_of_the_next_daemon)
 {
     struct dlx_test_publisher before, after;
     struct dlx_test_subscription sub;
@@ -181,16 +175,8 @@ START_TEST(a_publisher_that_resumes_gets_a_page_of_the_next_daemon)
     dlx_test_publisher_deinit(&before);
     dlx_test_publisher_deinit(&after);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_death");
-    TCase *tcase = dlx_served_case("death");
-    tcase_add_loop_test(tcase, death_at_any_stage_leaves_nothing, 0, 10);
-    tcase_add_test(tcase, publisher_that_leaves_before_the_link_is_open);
-    tcase_add_test(tcase, child_that_inherits_the_sockets_does_not_keep_its_parent_alive);
-    tcase_add_test(tcase, a_publisher_that_resumes_gets_a_page_of_the_next_daemon);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_served_case("death"));
 }

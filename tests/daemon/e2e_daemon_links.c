@@ -333,7 +333,8 @@ START_TEST(links_beyond_what_a_client_can_bear_fail_alone)
     const Dlx__Wire__Packet *p = dlx_test_expect(sub.fd, BODY(LINK_FAILED));
     ck_assert_int_eq(p->link_failed->code, DLX_E_LIMIT);
     ck_assert_ptr_nonnull(strstr(p->link_failed->text, "subscriber test"));
-    ck_assert_ptr_nonnull(strstr(p->link_failed->text, "can bear 2"));
+    ck_assert_ptr_nonnull(strstr(p->link_failed->text, "can bear 2 with its limit of open files"));
+    ck_assert_ptr_nonnull(strstr(p->link_failed->text, "ulimit -n"));
     uint64_t second = dlx_test_accept_offer(&sub);
     ck_assert_uint_eq(dlx_test_expect(sub.fd, BODY(LINK_OPEN))->link_open->link, first);
     dlx_test_ack(&sub);

@@ -16,8 +16,8 @@
 #define N_TOPICS     5000
 #define N_PUBLISHERS 1000
 #define N_ROUNDS     3
-#define SLACK_KIB                                                                                  \
-    384 /* tables that grew with the largest descriptor, pages that an object shares with what is free */
+/* Tables that grew with the largest descriptor, pages that an object shares with what is free. */
+#define SLACK_KIB 384
 
 static struct dlx_test_daemon place;
 
@@ -64,7 +64,7 @@ static size_t come_and_go(struct dlx_test_subscription *stays, int control_that_
     return most;
 }
 
-START_TEST(memory_of_a_burst_goes_back)
+TEST(memory_of_a_burst_goes_back)
 {
     struct dlx_test_subscription stay[N_ROUNDS + 1];
 #ifdef DLX_SANITIZE
@@ -94,15 +94,11 @@ START_TEST(memory_of_a_burst_goes_back)
     dlx_test_recv_done();
     ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_memory");
     TCase *tcase = tcase_create("memory");
     tcase_set_timeout(tcase, 2 * PATIENCE_S);
     dlx_test_dir_fixture(tcase, &place);
-    tcase_add_test(tcase, memory_of_a_burst_goes_back);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

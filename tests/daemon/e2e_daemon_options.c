@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The daemon's command line and environment: what cannot be is refused with words and status 2, and nothing is listened on. */
+/* The daemon's command line and environment: what cannot be is refused with words and status 2, and
+ * nothing is listened on. */
 
 #include "common/util.h"
 #include "tests/daemon/harness_served.h"
@@ -52,7 +53,8 @@ static void name_journal(void)
     (void)setenv("JOURNAL_STREAM", name, 1);
 }
 
-/* Run it with these arguments, and with NAME=value of `env` if that is not NULL; returns the exit status. */
+/* Run it with these arguments, and with NAME=value of `env` if that is not NULL; returns the exit
+ * status. */
 static int run(const char *const *args, const char *env)
 {
     int fds[2], status;
@@ -60,7 +62,6 @@ static int run(const char *const *args, const char *env)
     ssize_t got;
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         (void)setenv("DLX_SOCKET", place.path, 1);
         if (env)
@@ -84,7 +85,7 @@ static int run(const char *const *args, const char *env)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
 }
 
-START_TEST(options_that_cannot_be_are_refused)
+TEST(options_that_cannot_be_are_refused)
 {
     static const struct {
         const char *args[3];
@@ -136,7 +137,6 @@ START_TEST(options_that_cannot_be_are_refused)
         ck_assert_int_lt(access(place.path, F_OK), 0);
     }
 }
-END_TEST
 
 /* ---- users --------------------------------------------------------------------------------- */
 
@@ -146,7 +146,6 @@ static int hello_as(uid_t uid, const char *path)
 {
     int status;
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct sockaddr_un address = {.sun_family = AF_UNIX};
         Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
@@ -165,10 +164,10 @@ static int hello_as(uid_t uid, const char *path)
 
 /* A daemon whose umask lets nobody in, with its socket in a folder that it makes, or (_i) in one
  * that keeps others out. */
-START_TEST(allowed_users_reach_the_socket_and_others_are_refused)
+LOOP_TEST(allowed_users_reach_the_socket_and_others_are_refused, 0, 2)
 {
     char folder[300], socket_path[320];
-    int ready[2], said[2], status;
+    int ready[2], said[2];
     char byte;
     if (geteuid() != 0) {
         puts("SKIP: needs root to become another user");
@@ -203,8 +202,7 @@ START_TEST(allowed_users_reach_the_socket_and_others_are_refused)
     ck_assert_int_eq(hello_as(1, "made/s"), _i ? 2 : 0); /* "daemon" */
     ck_assert_int_eq(hello_as(64002, "made/s"), _i ? 2 : 1);
     ck_assert_int_eq(kill(pid, SIGTERM), 0);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
     ssize_t n = read(said[0], log_text, sizeof log_text - 1);
     log_text[DLX_MAX(n, 0)] = '\0';
     ck_assert_msg(!strstr(log_text, "other users cannot reach") == !_i, "%s", log_text);
@@ -212,10 +210,9 @@ START_TEST(allowed_users_reach_the_socket_and_others_are_refused)
     close(said[0]);
     ck_assert_int_eq(rmdir(folder), 0);
 }
-END_TEST
 
 /* It ends by itself, so all that it said is there. */
-START_TEST(lines_for_the_journal_have_a_level)
+TEST(lines_for_the_journal_have_a_level)
 {
     static const char *const args[] = {"--idle-exit", "0.01", NULL};
     static const char *const more[] = {"--idle-exit", "0.01", "--foreground", NULL};
@@ -230,9 +227,8 @@ START_TEST(lines_for_the_journal_have_a_level)
     ck_assert_int_eq(run(args, "JOURNAL_STREAM=1:2"), 0); /* of another one: stderr is ours */
     ck_assert_msg(strncmp(log_text, "dlpackd: listening on ", 22) == 0, "%s", log_text);
 }
-END_TEST
 
-START_TEST(a_configuration_is_checked_without_a_daemon)
+TEST(a_configuration_is_checked_without_a_daemon)
 {
     static const struct {
         const char *text, *words;
@@ -259,10 +255,9 @@ START_TEST(a_configuration_is_checked_without_a_daemon)
     ck_assert_int_lt(access(place.path, F_OK), 0);
     ck_assert_int_eq(unlink(path), 0);
 }
-END_TEST
 
 /* An empty variable is as good as none. */
-START_TEST(an_option_wins_over_its_variable)
+TEST(an_option_wins_over_its_variable)
 {
     static const struct {
         const char *option, *value, *wrong, *empty;
@@ -275,19 +270,17 @@ START_TEST(an_option_wins_over_its_variable)
         ck_assert_msg(run(none, all[i].empty) == 0, "%s: %s", all[i].empty, log_text);
     }
 }
-END_TEST
 
 /* It runs as well; it only says that nothing will outlive it. */
-START_TEST(a_store_without_a_service_manager_is_said)
+TEST(a_store_without_a_service_manager_is_said)
 {
     static const char *const args[] = {"--idle-exit", "0.01", "--fd-store", "10", NULL};
     ck_assert_int_eq(run(args, "NOTIFY_SOCKET="), 0);
     ck_assert_msg(strstr(log_text, "retained messages end with this daemon: "), "%s", log_text);
     ck_assert_ptr_nonnull(strstr(log_text, "NOTIFY_SOCKET"));
 }
-END_TEST
 
-START_TEST(too_few_file_descriptors_are_said)
+TEST(too_few_file_descriptors_are_said)
 {
     static const char *const args[] = {"--idle-exit", "0.01", NULL};
     size_t n_failed = 0;
@@ -317,10 +310,9 @@ START_TEST(too_few_file_descriptors_are_said)
     ck_assert_int_eq(run(args, NULL), 0);
     ck_assert_msg(!strstr(log_text, "file descriptors"), "%s", log_text);
 }
-END_TEST
 
 /* On its first pipes, and on what it registers in its first turn, libuv aborts. */
-START_TEST(what_libuv_cannot_have_is_said)
+TEST(what_libuv_cannot_have_is_said)
 {
     static const char *const args[] = {"--idle-exit", "0.01", NULL};
     static const unsigned calls[] = {SYS_pipe2, SYS_epoll_ctl, SYS_epoll_create1, SYS_eventfd2};
@@ -334,7 +326,6 @@ START_TEST(what_libuv_cannot_have_is_said)
         ck_assert_int_lt(access(place.path, F_OK), 0);
     }
 }
-END_TEST
 
 /* Where it points, and how it was opened. */
 static void check_is_null(pid_t pid, int fd)
@@ -354,10 +345,11 @@ static void check_is_null(pid_t pid, int fd)
     ck_assert_uint_eq(flags & O_ACCMODE, fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
-/* Started with some of 0, 1 and 2 closed: no socket of its own gets such a number, and with it what is printed. */
-START_TEST(closed_standard_descriptors_are_filled)
+/* Started with some of 0, 1 and 2 closed: no socket of its own gets such a number, and with it what
+ * is printed. */
+LOOP_TEST(closed_standard_descriptors_are_filled, 1, 8)
 {
-    int ready[2], status;
+    int ready[2];
     char line[9] = "", number[16];
     if (dlx_test_valgrind()) {
         puts("SKIP: what is closed is valgrind's own file there");
@@ -366,7 +358,6 @@ START_TEST(closed_standard_descriptors_are_filled)
     ck_assert_int_eq(pipe(ready), 0);
     (void)snprintf(number, sizeof number, "%d", ready[1]);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         const char *const args[] = {"--foreground", "--socket", place.path,
                                     "--ready-fd",   number,     NULL};
@@ -384,26 +375,13 @@ START_TEST(closed_standard_descriptors_are_filled)
         if (_i & 1 << fd)
             check_is_null(pid, fd);
     ck_assert_int_eq(kill(pid, SIGTERM), 0);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_options");
     TCase *tcase = tcase_create("options");
     tcase_set_timeout(tcase, PATIENCE_S);
     dlx_test_dir_fixture(tcase, &place);
-    tcase_add_test(tcase, options_that_cannot_be_are_refused);
-    tcase_add_loop_test(tcase, allowed_users_reach_the_socket_and_others_are_refused, 0, 2);
-    tcase_add_test(tcase, lines_for_the_journal_have_a_level);
-    tcase_add_test(tcase, a_configuration_is_checked_without_a_daemon);
-    tcase_add_test(tcase, an_option_wins_over_its_variable);
-    tcase_add_test(tcase, a_store_without_a_service_manager_is_said);
-    tcase_add_test(tcase, too_few_file_descriptors_are_said);
-    tcase_add_test(tcase, what_libuv_cannot_have_is_said);
-    tcase_add_loop_test(tcase, closed_standard_descriptors_are_filled, 1, 8);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

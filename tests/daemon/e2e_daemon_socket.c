@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The file of the daemon's socket and its lock, and what may come through it where the kernel refuses nothing. */
+/* The file of the daemon's socket and its lock, and what may come through it where the kernel
+ * refuses nothing. */
 
 #include "common/error.h"
 #include "common/util.h"
@@ -34,8 +35,9 @@ static void lock_path_of(char ret[300])
     (void)snprintf(ret, 300, "%s.lock", place.path);
 }
 
-/* Somebody has the lock: a daemon that has just begun, or one that hangs. Odd: another kind of socket answers there. */
-START_TEST(who_holds_the_lock_is_named_though_nobody_answers)
+/* Somebody has the lock: a daemon that has just begun, or one that hangs. Odd: another kind of
+ * socket answers there. */
+LOOP_TEST(who_holds_the_lock_is_named_though_nobody_answers, 0, 2)
 {
     char lock_path[300], log[1024];
     lock_path_of(lock_path);
@@ -56,7 +58,6 @@ START_TEST(who_holds_the_lock_is_named_though_nobody_answers)
     dlx__close(other);
     close(lock);
 }
-END_TEST
 
 static void clear_umask(void *userdata)
 {
@@ -65,7 +66,7 @@ static void clear_umask(void *userdata)
 }
 
 /* Whoever can open it can hold the lock, and no daemon would ever start again. */
-START_TEST(nobody_else_can_open_the_lock)
+TEST(nobody_else_can_open_the_lock)
 {
     char lock_path[300];
     lock_path_of(lock_path);
@@ -73,11 +74,10 @@ START_TEST(nobody_else_can_open_the_lock)
     ck_assert_uint_eq(stat_of(lock_path).st_mode, S_IFREG | 0600);
     ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
 }
-END_TEST
 
 /* One that a former version, or a user, made for others to open. Even: somebody holds it; odd: he
  * comes when a daemon was killed. */
-START_TEST(a_lock_that_others_can_open_is_replaced)
+LOOP_TEST(a_lock_that_others_can_open_is_replaced, 0, 2)
 {
     char lock_path[300];
     lock_path_of(lock_path);
@@ -95,10 +95,9 @@ START_TEST(a_lock_that_others_can_open_is_replaced)
     close(theirs);
     ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
 }
-END_TEST
 
 /* Anybody may put something in its place where he may write. */
-START_TEST(a_lock_file_of_another_kind_is_left_alone)
+TEST(a_lock_file_of_another_kind_is_left_alone)
 {
     enum { LINK, HARD_LINK, FIFO, FOREIGN, N };
     char lock_path[300], victim[300], log[1024], text[16] = "";
@@ -128,10 +127,9 @@ START_TEST(a_lock_file_of_another_kind_is_left_alone)
     close(fd);
     ck_assert_int_eq(unlink(victim), 0);
 }
-END_TEST
 
 /* Even: it is gone; odd: there is something else. */
-START_TEST(what_others_put_in_place_of_its_socket_stays)
+LOOP_TEST(what_others_put_in_place_of_its_socket_stays, 0, 2)
 {
     dlx_test_daemon_start(&place, NULL);
     ck_assert_int_eq(unlink(place.path), 0);
@@ -140,7 +138,6 @@ START_TEST(what_others_put_in_place_of_its_socket_stays)
     ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
     ck_assert_int_eq(unlink(place.path), _i % 2 ? 0 : -1);
 }
-END_TEST
 
 /* ---- a socket of the service manager -------------------------------------------------------- */
 
@@ -157,7 +154,7 @@ static void pass_socket(void *userdata)
 
 /* It is neither locked, nor looked at who answers there, nor removed, whoever ends the daemon; a
  * client that came before the daemon is served. */
-START_TEST(a_socket_of_the_service_manager_is_used)
+TEST(a_socket_of_the_service_manager_is_used)
 {
     char lock_path[300];
     lock_path_of(lock_path);
@@ -179,7 +176,6 @@ START_TEST(a_socket_of_the_service_manager_is_used)
     close(listener);
     ck_assert_int_eq(unlink(place.path), 0);
 }
-END_TEST
 
 /* ---- descriptors ----------------------------------------------------------------------------- */
 
@@ -203,7 +199,7 @@ static void fill_up(pid_t pid)
     ck_assert_int_eq(prlimit(pid, RLIMIT_NOFILE, &limit, NULL), 0);
 }
 
-START_TEST(lack_of_descriptors_is_logged_once)
+TEST(lack_of_descriptors_is_logged_once)
 {
     static const char words[] = "out of file descriptors";
     char log[4096];
@@ -224,7 +220,6 @@ START_TEST(lack_of_descriptors_is_logged_once)
     ck_assert_msg(first && !strstr(first + 1, words), "%s", log);
     ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
 }
-END_TEST
 
 static void forget_passrights(void *userdata)
 {
@@ -233,8 +228,9 @@ static void forget_passrights(void *userdata)
     (void)userdata;
 }
 
-/* A daemon that is sent some takes none, and closes the connection: on the control socket, and on that of a subscription. */
-START_TEST(descriptors_are_not_taken_where_the_kernel_does_not_refuse_them)
+/* A daemon that is sent some takes none, and closes the connection: on the control socket, and on
+ * that of a subscription. */
+TEST(descriptors_are_not_taken_where_the_kernel_does_not_refuse_them)
 {
     uint8_t data[] = {0x08, 0x01, 0xda, 0x01, 0x00}; /* DaemonInfo */
     int fds[253], path = open("/", O_PATH | O_CLOEXEC);
@@ -262,22 +258,11 @@ START_TEST(descriptors_are_not_taken_where_the_kernel_does_not_refuse_them)
     close(witness);
     ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_socket");
     TCase *tcase = tcase_create("socket");
     tcase_set_timeout(tcase, PATIENCE_S);
     dlx_test_dir_fixture(tcase, &place);
-    tcase_add_loop_test(tcase, who_holds_the_lock_is_named_though_nobody_answers, 0, 2);
-    tcase_add_test(tcase, nobody_else_can_open_the_lock);
-    tcase_add_loop_test(tcase, a_lock_that_others_can_open_is_replaced, 0, 2);
-    tcase_add_test(tcase, a_lock_file_of_another_kind_is_left_alone);
-    tcase_add_loop_test(tcase, what_others_put_in_place_of_its_socket_stays, 0, 2);
-    tcase_add_test(tcase, a_socket_of_the_service_manager_is_used);
-    tcase_add_test(tcase, lack_of_descriptors_is_logged_once);
-    tcase_add_test(tcase, descriptors_are_not_taken_where_the_kernel_does_not_refuse_them);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's choice of memory: a kernel without seals, a full /dev/shm, names that killed daemons left, and a
- * writer that takes pages away. Daemons here say themselves which memory they use. */
+/* The daemon's choice of memory: a kernel without seals, a full /dev/shm, names that killed daemons
+ * left, and a writer that takes pages away. Daemons here say themselves which memory they use. */
 #include "common/memory.h"
 #include "common/shm_name.h"
 #include "tests/harness/cli.h"
@@ -48,27 +48,21 @@ static struct dlx_client *connect_to(const struct dlx_test_daemon *daemon)
 
 static void is_memory(struct dlx_client *c, const char *name)
 {
-    struct dlx_daemon_info info = {.size = sizeof info};
-    ok(dlx_client_get_daemon_info(c, &info));
+    struct dlx_daemon_info info = dlx_test_stream_daemon_info(c);
     ck_assert_str_eq(info.memory, name);
 }
 
 static void take_and_check(struct dlx_subscription *s, int64_t n, int64_t value)
 {
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
-    dlx_test_stream_check(m, n, value);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(s, n, value);
 }
 
 /* A publisher and a subscription, each in a connection of its own, and messages. */
 static void stream(const struct dlx_test_daemon *daemon)
 {
     struct dlx_client *a = connect_to(daemon), *b = connect_to(daemon);
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
-    ok(dlx_publisher_new(a, "t", NULL, &p));
-    ok(dlx_subscribe(b, "t", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(a, "t", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(b, "t", NULL);
     for (int64_t i = 0; i < 20; i++) {
         dlx_test_stream_publish(p, 100000, i);
         take_and_check(s, 100000, i);
@@ -86,7 +80,7 @@ static void start_with(struct dlx_test_daemon *daemon, const char *memory)
 
 /* ---- both at once -------------------------------------------------------------------------- */
 
-START_TEST(one_process_uses_daemons_of_both_kinds)
+TEST(one_process_uses_daemons_of_both_kinds)
 {
     struct dlx_publisher *p[2] = {NULL};
     struct dlx_subscription *s[2] = {NULL};
@@ -111,9 +105,8 @@ START_TEST(one_process_uses_daemons_of_both_kinds)
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
     ck_assert_int_eq(dlx_test_daemon_stop(&other), 0);
 }
-END_TEST
 
-START_TEST(dlxctl_info_tells_which)
+TEST(dlxctl_info_tells_which)
 {
     static const struct {
         const char *env, *name, *promise;
@@ -132,9 +125,8 @@ START_TEST(dlxctl_info_tells_which)
         ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
     }
 }
-END_TEST
 
-START_TEST(memory_that_there_is_not_is_refused)
+TEST(memory_that_there_is_not_is_refused)
 {
     char log[2048];
     ck_assert_int_eq(setenv("DLX_MEMORY", "sealed", 1), 0);
@@ -147,7 +139,6 @@ START_TEST(memory_that_there_is_not_is_refused)
     dlx_client_unref(c);
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
 }
-END_TEST
 
 /* ---- another kernel ------------------------------------------------------------------------ */
 
@@ -169,7 +160,7 @@ static void forbid_future_write(void)
     ck_assert(dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter)));
 }
 
-START_TEST(without_seals_the_way_out_is_named_and_works)
+TEST(without_seals_the_way_out_is_named_and_works)
 {
     char log[2048];
     if (dlx_test_valgrind()) {
@@ -184,11 +175,10 @@ START_TEST(without_seals_the_way_out_is_named_and_works)
     stream(&daemon_);
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
 }
-END_TEST
 
 /* ---- /dev/shm ------------------------------------------------------------------------------ */
 
-START_TEST(full_dev_shm_fails_the_alloc_and_nothing_else)
+TEST(full_dev_shm_fails_the_alloc_and_nothing_else)
 {
     struct dlx_tensor_spec spec = {
         .size = sizeof spec, .dtype = {kDLUInt, 8, 1}, .ndim = 1, .shape = (int64_t[]){4 << 20}};
@@ -197,10 +187,8 @@ START_TEST(full_dev_shm_fails_the_alloc_and_nothing_else)
         return;
     start_with(&daemon_, POSIX);
     struct dlx_client *c = connect_to(&daemon_);
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
-    ok(dlx_publisher_new(c, "t", NULL, &p));
-    ok(dlx_subscribe(c, "t", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "t", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "t", NULL);
     for (int64_t i = 0; i < 20; i++) {
         fails(dlx_alloc(p, &spec, &t), DLX_E_NO_MEMORY, "/dev/shm");
         dlx_test_stream_publish(p, 1000, i);
@@ -211,10 +199,9 @@ START_TEST(full_dev_shm_fails_the_alloc_and_nothing_else)
     dlx_client_unref(c);
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
 }
-END_TEST
 
 /* Memory that a publisher has and does not use is not why it gets none. */
-START_TEST(when_there_is_no_more_what_is_empty_makes_way)
+TEST(when_there_is_no_more_what_is_empty_makes_way)
 {
     int64_t n = 5 << 20;
     struct dlx_tensor_spec spec = {
@@ -224,8 +211,7 @@ START_TEST(when_there_is_no_more_what_is_empty_makes_way)
         return;
     start_with(&daemon_, POSIX);
     struct dlx_client *c = connect_to(&daemon_);
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "t", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "t", NULL);
     ok(dlx_alloc(p, &spec, &t));
     n = 8 << 20;
     DLManagedTensorVersioned *more = NULL;
@@ -249,18 +235,15 @@ START_TEST(when_there_is_no_more_what_is_empty_makes_way)
     dlx_client_unref(c);
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
 }
-END_TEST
 
-START_TEST(no_name_is_there_while_everything_runs)
+TEST(no_name_is_there_while_everything_runs)
 {
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     if (!dlx_test_shm_private("size=64m"))
         return;
     start_with(&daemon_, POSIX);
     struct dlx_client *c = connect_to(&daemon_);
-    ok(dlx_publisher_new(c, "t", NULL, &p));
-    ok(dlx_subscribe(c, "t", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "t", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "t", NULL);
     dlx_test_stream_publish(p, 100000, 1);
     take_and_check(s, 100000, 1);
     ck_assert_uint_eq(dlx_test_shm_count(), 0);
@@ -273,7 +256,6 @@ START_TEST(no_name_is_there_while_everything_runs)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* Do valgrind, or thread sanitizer's run-time, remove files of their own? */
 static bool unlinks_itself(void)
@@ -305,7 +287,7 @@ static bool take_proc_away(void)
     return true;
 }
 
-START_TEST(without_seals_no_proc_is_needed)
+TEST(without_seals_no_proc_is_needed)
 {
     char name[DLX_SHM_NAME_SIZE];
     struct dlx_shm_name own;
@@ -320,10 +302,9 @@ START_TEST(without_seals_no_proc_is_needed)
     ck_assert_uint_eq(dlx_test_shm_count(), 0);
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
 }
-END_TEST
 
 /* It says so before it says that it listens. */
-START_TEST(sealed_memory_without_proc_is_refused_at_the_start)
+TEST(sealed_memory_without_proc_is_refused_at_the_start)
 {
     char log[2048];
     if (!take_proc_away())
@@ -334,7 +315,6 @@ START_TEST(sealed_memory_without_proc_is_refused_at_the_start)
     ck_assert_msg(!strstr(log, "listening"), "%s", log);
     ck_assert_int_lt(access(daemon_.path, F_OK), 0);
 }
-END_TEST
 
 /* Whoever asks to remove a name is killed by the kernel. */
 static void kill_at_unlink(void)
@@ -355,7 +335,6 @@ static void kill_at_unlink(void)
 static void leave_residue(void)
 {
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         char log[512], name[DLX_SHM_NAME_SIZE];
         if (unlinks_itself())
@@ -367,19 +346,18 @@ static void leave_residue(void)
         (void)setenv("DLX_MEMORY", "posix", 1);
         _exit(dlx_test_daemon_fail(daemon_.path, log, sizeof log) == 256 + SIGSYS ? 0 : 1);
     }
-    int status = 0;
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
 }
 
-/* The daemon's log until it listens is read by the harness: so one that fails, as its socket is taken. */
+/* The daemon's log until it listens is read by the harness: so one that fails, as its socket is
+ * taken. */
 static void clean(char *log, size_t size)
 {
     ck_assert_int_eq(setenv("DLX_MEMORY", "posix", 1), 0);
     ck_assert_int_eq(dlx_test_daemon_fail(other.path, log, size), 1);
 }
 
-START_TEST(names_of_killed_daemons_are_removed_and_counted)
+TEST(names_of_killed_daemons_are_removed_and_counted)
 {
     char log[4096], name[DLX_SHM_NAME_SIZE];
     if (!dlx_test_shm_private("size=16m"))
@@ -404,7 +382,6 @@ START_TEST(names_of_killed_daemons_are_removed_and_counted)
     stream(&other); /* it has noticed nothing */
     ck_assert_int_eq(dlx_test_daemon_stop(&other), 0);
 }
-END_TEST
 
 /* ---- the weaker promise -------------------------------------------------------------------- */
 
@@ -412,7 +389,6 @@ END_TEST
 static pid_t start_taker(int fd, off_t size)
 {
     pid_t parent = getpid(), pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid != 0)
         return pid;
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -430,9 +406,9 @@ static void end_taker(pid_t pid)
     ck_assert(WIFSIGNALED(status)); /* it has done it until now */
 }
 
-/* A publisher and a subscriber keep their descriptors and take pages away: the daemon, which looks at their
- * counters for lists, does not fault. */
-START_TEST(pages_that_a_writer_takes_away_do_not_end_the_daemon)
+/* A publisher and a subscriber keep their descriptors and take pages away: the daemon, which looks
+ * at their counters for lists, does not fault. */
+TEST(pages_that_a_writer_takes_away_do_not_end_the_daemon)
 {
     Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
     Dlx__Wire__PublisherReady ready = DLX__WIRE__PUBLISHER_READY__INIT;
@@ -487,25 +463,11 @@ START_TEST(pages_that_a_writer_takes_away_do_not_end_the_daemon)
     stream(&daemon_);
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("memory");
     TCase *tcase = tcase_create("memory");
     tcase_set_timeout(tcase, 120);
     tcase_add_unchecked_fixture(tcase, make_dirs, remove_dirs);
-    tcase_add_test(tcase, one_process_uses_daemons_of_both_kinds);
-    tcase_add_test(tcase, dlxctl_info_tells_which);
-    tcase_add_test(tcase, memory_that_there_is_not_is_refused);
-    tcase_add_test(tcase, without_seals_the_way_out_is_named_and_works);
-    tcase_add_test(tcase, full_dev_shm_fails_the_alloc_and_nothing_else);
-    tcase_add_test(tcase, when_there_is_no_more_what_is_empty_makes_way);
-    tcase_add_test(tcase, no_name_is_there_while_everything_runs);
-    tcase_add_test(tcase, without_seals_no_proc_is_needed);
-    tcase_add_test(tcase, sealed_memory_without_proc_is_refused_at_the_start);
-    tcase_add_test(tcase, names_of_killed_daemons_are_removed_and_counted);
-    tcase_add_test(tcase, pages_that_a_writer_takes_away_do_not_end_the_daemon);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A process dies, and another one gets its number before anybody has looked: for daemon and publishers the first one is
- * dead all the same, what it held comes back, and the second one has nothing of it, not even with its sockets.
+ * A process dies, and another one gets its number before anybody has looked: for daemon and
+ * publishers the first one is dead all the same, what it held comes back, and the second one has
+ * nothing of it, not even with its sockets.
  */
 
 #include "common/error.h"
@@ -74,7 +75,8 @@ static void wait_to_be_killed(int sock, void *userdata)
     rest();
 }
 
-/* Nobody knows by what it has said since: the daemon stands still meanwhile, and a publisher makes no call. */
+/* Nobody knows by what it has said since: the daemon stands still meanwhile, and a publisher makes
+ * no call. */
 static void kill_and_reap(struct process *process)
 {
     int status;
@@ -87,9 +89,7 @@ static void kill_and_reap(struct process *process)
 /* It has done its part, and found nothing that should not be. */
 static void join(struct process *process)
 {
-    int status;
-    ck_assert_int_eq(waitpid(process->pid, &status, 0), process->pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(process->pid);
     close(process->sock);
 }
 
@@ -103,33 +103,27 @@ static void resume_daemon(void)
 static struct dlx_subscription *subscribe_reliably(void)
 {
     struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
-    struct dlx_subscription *s = NULL;
-    ok(dlx_subscribe(dlx_test_stream_connect(), "test/a", &args, &s));
-    return s;
+    return dlx_test_stream_subscribe(dlx_test_stream_connect(), "test/a", &args);
 }
 
 static void hold_the_first(int sock, void *userdata)
 {
     struct dlx_subscription *s = subscribe_reliably();
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
+    (void)dlx_test_stream_next(s);
     wait_to_be_killed(sock, userdata);
 }
 
 static void take_one(int sock, void *userdata)
 {
     struct dlx_subscription *s = subscribe_reliably();
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(s);
     dlx_test_stream_check(m, 10, 100);
     wait_to_be_killed(sock, userdata);
 }
 
 static uint32_t n_subscribers(struct dlx_publisher *p)
 {
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(p, &stats));
-    return stats.n_subscribers;
+    return dlx_test_stream_stats(p).n_subscribers;
 }
 
 static void expect_event(struct dlx_publisher *p, uint32_t kind, pid_t pid)
@@ -145,17 +139,16 @@ static void expect_event(struct dlx_publisher *p, uint32_t kind, pid_t pid)
     ck_assert_int_eq((pid_t)event.pid, pid);
 }
 
-/* While the daemon stands still, a publisher has but a pidfd to know by. Odd: the second one subscribes, too, and is not taken for
- * the first. */
-START_TEST(a_publisher_does_without_a_dead_subscriber)
+/* While the daemon stands still, a publisher has but a pidfd to know by. Odd: the second one
+ * subscribes, too, and is not taken for the first. */
+LOOP_TEST(a_publisher_does_without_a_dead_subscriber, 0, 2)
 {
     struct dlx_publisher_args args = {
         .size = sizeof args, .history = 1, .on_full = DLX_ON_FULL_BLOCK};
-    struct dlx_publisher *p = NULL;
     if (!dlx_test_pid_may_choose())
         return;
     struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
     struct process first = spawn(0, hold_the_first, NULL);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_test_stream_publish(p, 10, 0);
@@ -187,7 +180,6 @@ START_TEST(a_publisher_does_without_a_dead_subscriber)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- a client of the daemon ---------------------------------------------------------------- */
 
@@ -252,7 +244,7 @@ static void check_is_over(int fd)
     ck_assert_int_lt(send(fd, &byte, 1, MSG_NOSIGNAL), 0);
 }
 
-START_TEST(the_daemon_gives_nothing_of_a_dead_client_to_the_second)
+TEST(the_daemon_gives_nothing_of_a_dead_client_to_the_second)
 {
     static struct dlx_packet packet;
     struct dlx_test_publisher pub;
@@ -294,7 +286,6 @@ START_TEST(the_daemon_gives_nothing_of_a_dead_client_to_the_second)
     dlx_test_recv_done();
     close(control);
 }
-END_TEST
 
 /* ---- a client that the daemon has not seen yet --------------------------------------------- */
 
@@ -307,7 +298,7 @@ static void connect_and_hand_over(int sock, void *userdata)
 }
 
 /* Before Linux 6.5 there is but its number: daemon/objects/client.c tells what that means. */
-START_TEST(a_connection_of_a_dead_process_is_not_taken_for_the_seconds)
+TEST(a_connection_of_a_dead_process_is_not_taken_for_the_seconds)
 {
     static struct dlx_packet packet;
     int pair[2], pidfd;
@@ -337,21 +328,20 @@ START_TEST(a_connection_of_a_dead_process_is_not_taken_for_the_seconds)
     kill_and_reap(&second);
     close(fd);
 }
-END_TEST
 
 /* ---- who wrote what is retained ------------------------------------------------------------ */
 
 static void leave_a_message(int sock, void *userdata)
 {
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(dlx_test_stream_connect(), "test/a", &args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(dlx_test_stream_connect(), "test/a", &args);
     dlx_test_stream_publish(p, 10, 5);
     wait_to_be_killed(sock, userdata);
 }
 
-/* While it lives it may write, and nobody joins what it left; the service manager keeps a pidfd of it, not its number. */
-START_TEST(the_next_daemon_knows_that_the_publisher_is_dead)
+/* While it lives it may write, and nobody joins what it left; the service manager keeps a pidfd of
+ * it, not its number. */
+TEST(the_next_daemon_knows_that_the_publisher_is_dead)
 {
     static struct dlx_test_manager manager;
     struct dlx_message *m = NULL;
@@ -378,16 +368,8 @@ START_TEST(the_next_daemon_knows_that_the_publisher_is_dead)
     dlx_test_manager_wait_n_kept(&manager, "", 1); /* the ledger */
     dlx_test_manager_stop(&manager);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("reused_pid");
-    TCase *tcase = dlx_test_stream_case("reused_pid");
-    tcase_add_loop_test(tcase, a_publisher_does_without_a_dead_subscriber, 0, 2);
-    tcase_add_test(tcase, the_daemon_gives_nothing_of_a_dead_client_to_the_second);
-    tcase_add_test(tcase, a_connection_of_a_dead_process_is_not_taken_for_the_seconds);
-    tcase_add_test(tcase, the_next_daemon_knows_that_the_publisher_is_dead);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("reused_pid"));
 }

@@ -8,6 +8,7 @@
 #include "common/util.h"
 #include "tests/harness/fork.h"
 #include "tests/daemon/harness_config.h"
+#include "tests/harness/user.h"
 #include <grp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,24 +17,6 @@
 
 #define ALICE 64001
 #define BOB   64002
-
-static bool may_be_another(void)
-{
-    if (geteuid() == 0)
-        return true;
-    puts("SKIP: needs root to become another user");
-    return false;
-}
-
-/* Whoever may not look into the folders above the socket's gets there from within. */
-static void become(uid_t uid)
-{
-    if (chdir(dlx_test_stream_daemon.dir) < 0)
-        _exit(100);
-    (void)snprintf(dlx_test_stream_daemon.path, sizeof dlx_test_stream_daemon.path, "s");
-    if (uid != 0 && (setgroups(0, NULL) < 0 || setgid(uid) < 0 || setuid(uid) < 0))
-        _exit(100);
-}
 
 static int publish(const char *topic)
 {
@@ -59,9 +42,8 @@ static int call_as(uid_t uid, int (*call)(const char *topic), const char *topic)
 {
     int status;
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
-        become(uid);
+        dlx_test_user_become(uid);
         _exit(-call(topic));
     }
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
@@ -73,9 +55,9 @@ static const char cameras[] = "[rule alice]\nusers = 64001\ntopics = cam/**\n"
                               "allow = publish subscribe observe\n"
                               "[rule bob]\nusers = 64002\ntopics = cam/front\nallow = subscribe\n";
 
-START_TEST(a_rule_decides_by_user_topic_and_verb)
+TEST(a_rule_decides_by_user_topic_and_verb)
 {
-    if (!may_be_another())
+    if (!dlx_test_user_may())
         return;
     dlx_configured_start(cameras);
     ck_assert_int_eq(call_as(ALICE, publish, "cam/front"), 0);
@@ -91,11 +73,10 @@ START_TEST(a_rule_decides_by_user_topic_and_verb)
     (void)dlx_configured_log(
         "refused: uid 64003 may not use this daemon: no rule allows it anything");
 }
-END_TEST
 
-START_TEST(a_denial_names_its_rule_in_the_log)
+TEST(a_denial_names_its_rule_in_the_log)
 {
-    if (!may_be_another())
+    if (!dlx_test_user_may())
         return;
     dlx_configured_start("[rule secret]\nusers = *\ntopics = cam/secret\ndeny = all\n"
                          "[rule rest]\nusers = *\ntopics = **\nallow = all\n");
@@ -104,7 +85,6 @@ START_TEST(a_denial_names_its_rule_in_the_log)
     const char *log = dlx_configured_log("dlpackd.conf:2) denies \"publish\"");
     ck_assert_msg(strstr(log, "rule \"secret\" ("), "%s", log);
 }
-END_TEST
 
 /* In a process of that user: takes what comes, and says so; what ends it is its exit status. */
 static pid_t take_as(uid_t uid, const char *topic, int *ret_said)
@@ -112,13 +92,12 @@ static pid_t take_as(uid_t uid, const char *topic, int *ret_said)
     int fds[2];
     ck_assert_int_eq(pipe(fds), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_subscription *s = NULL;
         struct dlx_message *m = NULL;
         struct dlx_client *c = NULL;
         int r;
-        become(uid);
+        dlx_test_user_become(uid);
         if (dlx_configured_connect("s", &c) < 0 || dlx_subscribe(c, topic, NULL, &s) < 0 ||
             write(fds[1], "s", 1) != 1)
             _exit(101);
@@ -152,10 +131,10 @@ static int end_of(pid_t pid)
 }
 
 /* Bob may still use the daemon, but not this topic. */
-START_TEST(a_subscriber_whose_right_was_taken_is_told_and_gets_it_back)
+TEST(a_subscriber_whose_right_was_taken_is_told_and_gets_it_back)
 {
     int said;
-    if (!may_be_another())
+    if (!dlx_test_user_may())
         return;
     dlx_configured_start(cameras);
     pid_t bob = take_as(BOB, "cam/front", &said);
@@ -168,13 +147,12 @@ START_TEST(a_subscriber_whose_right_was_taken_is_told_and_gets_it_back)
     ck_assert_int_eq(call_as(BOB, subscribe, "cam/front"), 0);
     close(said);
 }
-END_TEST
 
-START_TEST(sighup_ends_links_that_are_not_allowed_any_more)
+TEST(sighup_ends_links_that_are_not_allowed_any_more)
 {
     int alice_said, bob_said;
     struct dlx_publisher *p = NULL;
-    if (!may_be_another())
+    if (!dlx_test_user_may())
         return;
     dlx_configured_start(cameras);
     struct dlx_client *c = dlx_test_stream_connect();
@@ -202,14 +180,12 @@ START_TEST(sighup_ends_links_that_are_not_allowed_any_more)
     ok(dlx_publisher_wait(p, 0, 0));
     ok(dlx_publisher_get_stats(p, &stats));
     ck_assert_uint_eq(stats.n_subscribers, 1);
-    ck_assert_int_eq(kill(alice, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(alice, NULL, 0), alice);
+    dlx_test_fork_kill(alice);
     close(alice_said);
     close(bob_said);
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* What the call has that publishes, or waits for a subscriber. */
 static int publish_once(struct dlx_publisher *p)
@@ -237,17 +213,17 @@ static int publish_while(struct dlx_publisher *p, int code)
     return r;
 }
 
-/* In a process of Alice: publishes as fast as it can, and says when that is refused, and when it may again. */
+/* In a process of Alice: publishes as fast as it can, and says when that is refused, and when it
+ * may again. */
 static pid_t publish_on(const char *topic, int *ret_said)
 {
     int fds[2];
     ck_assert_int_eq(pipe(fds), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_publisher *p = NULL;
         int r;
-        become(ALICE);
+        dlx_test_user_become(ALICE);
         ok(dlx_publisher_new(dlx_test_stream_connect(), topic, NULL, &p));
         if (write(fds[1], "s", 1) != 1)
             _exit(101);
@@ -271,12 +247,12 @@ static pid_t publish_on(const char *topic, int *ret_said)
 }
 
 /* Alice may still use the daemon, but not this topic. */
-START_TEST(a_publisher_whose_right_was_taken_is_told_and_gets_it_back)
+TEST(a_publisher_whose_right_was_taken_is_told_and_gets_it_back)
 {
     int said;
     struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
-    if (!may_be_another())
+    if (!dlx_test_user_may())
         return;
     dlx_configured_start(cameras);
     pid_t alice = publish_on("cam/front", &said);
@@ -295,18 +271,10 @@ START_TEST(a_publisher_whose_right_was_taken_is_told_and_gets_it_back)
     dlx_client_unref(c);
     close(said);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_rules");
     TCase *tcase = dlx_test_stream_case("rules");
     dlx_configured_fixture(tcase);
-    tcase_add_test(tcase, a_rule_decides_by_user_topic_and_verb);
-    tcase_add_test(tcase, a_denial_names_its_rule_in_the_log);
-    tcase_add_test(tcase, a_subscriber_whose_right_was_taken_is_told_and_gets_it_back);
-    tcase_add_test(tcase, sighup_ends_links_that_are_not_allowed_any_more);
-    tcase_add_test(tcase, a_publisher_whose_right_was_taken_is_told_and_gets_it_back);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -60,7 +60,6 @@ static const char *refuses(const char *config)
     dlx_configured_write(config);
     ck_assert_int_eq(pipe(pipe_fds), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         (void)snprintf(daemon_->path, sizeof daemon_->path, "%s/other", daemon_->dir);
         (void)dup2(pipe_fds[1], STDERR_FILENO);
@@ -110,7 +109,7 @@ static void end_passed(void)
 }
 
 /* The user who runs this test, root if it is root, may do everything by the main socket. */
-START_TEST(each_socket_has_rules_of_its_own)
+TEST(each_socket_has_rules_of_its_own)
 {
     struct dlx_client *c = NULL, *pods = NULL;
     struct dlx_publisher *p = NULL, *q = NULL;
@@ -145,10 +144,9 @@ START_TEST(each_socket_has_rules_of_its_own)
     ck_assert_int_lt(access(pods_path, F_OK), 0); /* it was the daemon's */
     dlx_test_daemon_start(daemon_, NULL);
 }
-END_TEST
 
 /* Root of a container is uid 0 as well. */
-START_TEST(nobody_is_a_superuser_by_another_socket)
+TEST(nobody_is_a_superuser_by_another_socket)
 {
     struct dlx_client *c = NULL;
     dlx_configured_start(
@@ -158,9 +156,8 @@ START_TEST(nobody_is_a_superuser_by_another_socket)
     ok(dlx_configured_connect(daemon_->path, &c));
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_class_of_quotas_holds_for_its_socket)
+TEST(a_class_of_quotas_holds_for_its_socket)
 {
     struct dlx_client *c = NULL, *pods = NULL, *second = NULL;
     dlx_configured_start(config_of("quota = small\n[quota small]\nconnections = 1\n"
@@ -174,7 +171,6 @@ START_TEST(a_class_of_quotas_holds_for_its_socket)
     dlx_client_unref(second);
     dlx_client_unref(pods);
 }
-END_TEST
 
 static int read_pace(const struct dlx_quota_info *info, void *ret)
 {
@@ -196,8 +192,9 @@ static void *ask_much(void *c)
     return NULL;
 }
 
-/* They are answered, later. Those by another socket are not delayed; what waits goes on as soon as it may. */
-START_TEST(requests_above_the_rate_of_a_class_wait)
+/* They are answered, later. Those by another socket are not delayed; what waits goes on as soon as
+ * it may. */
+TEST(requests_above_the_rate_of_a_class_wait)
 {
     enum { RATE = 40 };
     static const char rest[] = "quota = slow\n[rule all]\nusers = *\ntopics = **\nallow = all\n"
@@ -232,10 +229,9 @@ START_TEST(requests_above_the_rate_of_a_class_wait)
     dlx_client_unref(pods);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* The publisher hears it when it is made: nobody could be told at its end. */
-START_TEST(memory_that_would_stay_beyond_its_quota_is_refused)
+TEST(memory_that_would_stay_beyond_its_quota_is_refused)
 {
     const struct dlx_publisher_args retains = {.size = sizeof retains, .retain = 1};
     struct dlx_client *c = NULL;
@@ -248,10 +244,9 @@ START_TEST(memory_that_would_stay_beyond_its_quota_is_refused)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* The new limit holds as soon as SIGHUP was handled; who is there stays. */
-START_TEST(sighup_lowers_a_limit_for_what_is_new)
+TEST(sighup_lowers_a_limit_for_what_is_new)
 {
     struct dlx_client *c = NULL, *more = NULL;
     struct dlx_publisher *p = NULL, *q = NULL;
@@ -279,10 +274,10 @@ START_TEST(sighup_lowers_a_limit_for_what_is_new)
     dlx_publisher_unref(q);
     dlx_client_unref(c);
 }
-END_TEST
 
-/* By FileDescriptorName=, or by the name of its unit; a path in the configuration makes no other one. */
-START_TEST(sockets_of_the_service_manager_are_known_by_their_names)
+/* By FileDescriptorName=, or by the name of its unit; a path in the configuration makes no other
+ * one. */
+LOOP_TEST(sockets_of_the_service_manager_are_known_by_their_names, 0, 2)
 {
     struct dlx_client *c = NULL, *pods = NULL;
     struct dlx_publisher *p = NULL;
@@ -297,9 +292,8 @@ START_TEST(sockets_of_the_service_manager_are_known_by_their_names)
     end_passed();
     ck_assert_int_eq(unlink(pods_path), 0); /* it is the manager's */
 }
-END_TEST
 
-START_TEST(a_socket_that_nobody_describes_is_refused)
+TEST(a_socket_that_nobody_describes_is_refused)
 {
     const char *said;
     char path[300];
@@ -320,7 +314,6 @@ START_TEST(a_socket_that_nobody_describes_is_refused)
     close(passed.fds[0]);
     ck_assert_int_eq(unlink(path), 0);
 }
-END_TEST
 
 /* ---- a mounted file -------------------------------------------------------------------------- */
 
@@ -337,7 +330,8 @@ static void hear(int fd)
     ck_assert_int_eq(read(fd, &byte, 1), 1);
 }
 
-/* In a mount namespace of its own, where the socket is a mounted file. Publishes, and goes on with the next daemon. */
+/* In a mount namespace of its own, where the socket is a mounted file. Publishes, and goes on with
+ * the next daemon. */
 static void live_in_container(const char *file, int sock)
 {
     struct dlx_client *c = NULL, *later = NULL;
@@ -371,11 +365,12 @@ static void take(struct dlx_subscription *s, int64_t value)
     dlx_message_unref(m);
 }
 
-/* The socket unit keeps the listening descriptor, so the inode that was mounted stays the daemon's. */
-START_TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
+/* The socket unit keeps the listening descriptor, so the inode that was mounted stays the
+ * daemon's. */
+TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
 {
     char file[300];
-    int pair[2], status;
+    int pair[2];
     struct dlx_subscription *s = NULL;
     if (geteuid() != 0) {
         puts("SKIP: needs root to mount a file");
@@ -390,7 +385,6 @@ START_TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
     dlx_configured_start("");
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0)
         live_in_container(file, pair[1]);
     close(pair[1]);
@@ -405,15 +399,13 @@ START_TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
     say(pair[0]);
     take(s, 2);
     say(pair[0]);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
     close(pair[0]);
     end_passed();
     ck_assert_int_eq(unlink(file), 0);
 }
-END_TEST
 
 /* The daemons before it have said where they listen, too. */
 static void take_over(void)
@@ -436,9 +428,9 @@ static const char *lock_of(const char *path)
     return lock;
 }
 
-/* It has each socket from the daemon whose place it takes, and lets go of one that the configuration
- * does not describe any more: nothing of that is left. */
-START_TEST(a_program_that_takes_over_listens_on_each_socket)
+/* It has each socket from the daemon whose place it takes, and lets go of one that the
+ * configuration does not describe any more: nothing of that is left. */
+TEST(a_program_that_takes_over_listens_on_each_socket)
 {
     struct dlx_client *c = NULL, *pods = NULL;
     struct dlx_publisher *p = NULL;
@@ -469,10 +461,9 @@ START_TEST(a_program_that_takes_over_listens_on_each_socket)
     ok(dlx_configured_connect(pods_path, &pods));
     dlx_client_unref(pods);
 }
-END_TEST
 
 /* Nor is it a file that has taken the place of the daemon's. */
-START_TEST(a_file_that_the_daemon_did_not_make_is_left_where_it_is)
+LOOP_TEST(a_file_that_the_daemon_did_not_make_is_left_where_it_is, 0, 2)
 {
     struct dlx_client *c = NULL, *pods = NULL;
     bool is_passed = _i == 0;
@@ -496,7 +487,6 @@ START_TEST(a_file_that_the_daemon_did_not_make_is_left_where_it_is)
     if (is_passed)
         end_passed();
 }
-END_TEST
 
 static void set_up(void)
 {
@@ -506,21 +496,8 @@ static void set_up(void)
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_sockets");
     TCase *tcase = dlx_test_stream_case("sockets");
     dlx_configured_fixture(tcase);
     tcase_add_checked_fixture(tcase, set_up, NULL);
-    tcase_add_test(tcase, each_socket_has_rules_of_its_own);
-    tcase_add_test(tcase, nobody_is_a_superuser_by_another_socket);
-    tcase_add_test(tcase, a_class_of_quotas_holds_for_its_socket);
-    tcase_add_test(tcase, requests_above_the_rate_of_a_class_wait);
-    tcase_add_test(tcase, memory_that_would_stay_beyond_its_quota_is_refused);
-    tcase_add_test(tcase, sighup_lowers_a_limit_for_what_is_new);
-    tcase_add_loop_test(tcase, sockets_of_the_service_manager_are_known_by_their_names, 0, 2);
-    tcase_add_test(tcase, a_socket_that_nobody_describes_is_refused);
-    tcase_add_test(tcase, a_program_that_takes_over_listens_on_each_socket);
-    tcase_add_loop_test(tcase, a_file_that_the_daemon_did_not_make_is_left_where_it_is, 0, 2);
-    tcase_add_test(tcase, a_container_that_mounted_the_file_goes_on_with_the_next_daemon);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

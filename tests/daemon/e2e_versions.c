@@ -5,7 +5,7 @@
  * against a stand-in for a daemon. The rules are in docs/PROTOCOL.md, "Versions".
  */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "common/error.h"
 #include "common/memory.h"
 #include "tests/daemon/harness_served.h"
@@ -104,7 +104,7 @@ static size_t check_message(const ProtobufCMessageDescriptor *message, size_t ro
     return row;
 }
 
-START_TEST(each_field_belongs_to_a_minor_version)
+TEST(each_field_belongs_to_a_minor_version)
 {
     const ProtobufCMessageDescriptor *packet = &dlx__wire__packet__descriptor;
     size_t row = 0;
@@ -115,7 +115,6 @@ START_TEST(each_field_belongs_to_a_minor_version)
         row = check_message(packet->fields[i].descriptor, row);
     ck_assert_uint_eq(row, DLX_ARRAY_SIZE(messages));
 }
-END_TEST
 
 /* ---- clients --------------------------------------------------------------------------------- */
 
@@ -171,7 +170,7 @@ static uint64_t number_of(const Dlx__Wire__Packet *packet, unsigned id)
     return value;
 }
 
-START_TEST(a_reply_has_no_field_that_is_newer_than_its_client)
+LOOP_TEST(a_reply_has_no_field_that_is_newer_than_its_client, 0, (int)DLX_ARRAY_SIZE(minors))
 {
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
     Dlx__Wire__Hello hello = hello_of(DLX_PROTO_MAJOR, minors[_i]);
@@ -187,10 +186,10 @@ START_TEST(a_reply_has_no_field_that_is_newer_than_its_client)
     }
     close(fd);
 }
-END_TEST
 
 /* Fields 13 and 14 of LinkEntry. */
-START_TEST(how_far_a_subscriber_is_behind_is_told_to_those_who_know_it)
+LOOP_TEST(how_far_a_subscriber_is_behind_is_told_to_those_who_know_it, 0,
+          (int)DLX_ARRAY_SIZE(minors))
 {
     enum { DEPTH = 3, SINCE = 6 };
     const struct dlx_publisher_args blocks = {
@@ -213,10 +212,9 @@ START_TEST(how_far_a_subscriber_is_behind_is_told_to_those_who_know_it)
     close(fd);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* A subscriber that has yet to answer LinkOffer, as one that makes no call. */
-START_TEST(a_link_that_is_being_made_is_told_to_those_who_know_it)
+LOOP_TEST(a_link_that_is_being_made_is_told_to_those_who_know_it, 0, (int)DLX_ARRAY_SIZE(minors))
 {
     enum { SINCE = 7 };
     struct dlx_test_subscription s;
@@ -244,7 +242,6 @@ START_TEST(a_link_that_is_being_made_is_told_to_those_who_know_it)
     close(fd);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 static int keep_publisher(const struct dlx_publisher_info *info, void *userdata)
 {
@@ -253,16 +250,16 @@ static int keep_publisher(const struct dlx_publisher_info *info, void *userdata)
 }
 
 /* Field 17 of PublisherEntry; and the next daemon is told, too. */
-START_TEST(what_a_publisher_could_not_publish_is_told_to_those_who_know_it)
+LOOP_TEST(what_a_publisher_could_not_publish_is_told_to_those_who_know_it, 0,
+          (int)DLX_ARRAY_SIZE(minors))
 {
     enum { SINCE = 7 };
     const struct dlx_publisher_args nobody = {.size = sizeof nobody, .min_subscribers = 1};
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     struct dlx_publisher_info info = {.refused = 0};
     Dlx__Wire__ListPublishers list = DLX__WIRE__LIST_PUBLISHERS__INIT;
     Dlx__Wire__Hello hello = hello_of(DLX_PROTO_MAJOR, minors[_i]);
-    ok(dlx_publisher_new(c, "test/a", &nobody, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &nobody);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(dlx_publish(p, t, NULL), DLX_E_TIMEOUT);
@@ -285,9 +282,8 @@ START_TEST(what_a_publisher_could_not_publish_is_told_to_those_who_know_it)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(an_older_client_may_not_ask_for_publishers_that_have_gone)
+TEST(an_older_client_may_not_ask_for_publishers_that_have_gone)
 {
     Dlx__Wire__ListPublishers list = DLX__WIRE__LIST_PUBLISHERS__INIT;
     Dlx__Wire__Hello hello = hello_of(DLX_PROTO_MAJOR, 6);
@@ -299,9 +295,8 @@ START_TEST(an_older_client_may_not_ask_for_publishers_that_have_gone)
     const char *text = dlx_test_disconnected(fd, DLX_E_PROTOCOL);
     ck_assert_msg(strstr(text, "is of protocol 2.7, and this connection speaks 2.6"), "%s", text);
 }
-END_TEST
 
-START_TEST(a_newer_client_may_say_more_in_hello)
+LOOP_TEST(a_newer_client_may_say_more_in_hello, 0, (int)DLX_ARRAY_SIZE(minors))
 {
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
     Dlx__Wire__Hello hello = hello_of(DLX_PROTO_MAJOR, minors[_i]);
@@ -317,10 +312,10 @@ START_TEST(a_newer_client_may_say_more_in_hello)
                      BODY(DAEMON_INFO_REPLY));
     close(fd);
 }
-END_TEST
 
 /* It has been told which version the daemon speaks. */
-START_TEST(after_hello_a_field_that_the_daemon_does_not_know_is_a_violation)
+LOOP_TEST(after_hello_a_field_that_the_daemon_does_not_know_is_a_violation, 0,
+          (int)DLX_ARRAY_SIZE(minors))
 {
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
     Dlx__Wire__Hello hello = hello_of(DLX_PROTO_MAJOR, minors[_i]);
@@ -331,9 +326,8 @@ START_TEST(after_hello_a_field_that_the_daemon_does_not_know_is_a_violation)
     const char *text = dlx_test_disconnected(fd, DLX_E_PROTOCOL);
     ck_assert_msg(strstr(text, "DaemonInfo with unknown fields"), "%s", text);
 }
-END_TEST
 
-START_TEST(the_hello_of_another_major_version_is_answered_whatever_it_says)
+TEST(the_hello_of_another_major_version_is_answered_whatever_it_says)
 {
     Dlx__Wire__Hello hello = hello_of(DLX_PROTO_MAJOR + 1, 0);
     int fd = dlx_test_connect(&dlx_test_stream_daemon);
@@ -344,7 +338,6 @@ START_TEST(the_hello_of_another_major_version_is_answered_whatever_it_says)
                   "%s", error->text);
     close(fd);
 }
-END_TEST
 
 /* ---- daemons --------------------------------------------------------------------------------- */
 
@@ -463,14 +456,13 @@ static int get_info(struct dlx_client *c, void *info)
     return dlx_client_get_daemon_info(c, info);
 }
 
-START_TEST(the_library_goes_with_a_daemon_of_another_minor_version)
+LOOP_TEST(the_library_goes_with_a_daemon_of_another_minor_version, 0, (int)DLX_ARRAY_SIZE(minors))
 {
     struct dlx_daemon_info info = {.size = sizeof info};
     ok(ask_stand_in(DLX_MIN(minors[_i], DLX_PROTO_MINOR), minors[_i], false, get_info, &info));
     ck_assert_uint_eq(info.protocol_minor, minors[_i]);
     ck_assert_uint_eq(info.longest_turn_ns, minors[_i] >= 1 ? 7 : 0);
 }
-END_TEST
 
 static int count_quota(const struct dlx_quota_info *info, void *userdata)
 {
@@ -484,14 +476,13 @@ static int list_quotas(struct dlx_client *c, void *n)
     return dlx_list_quotas(c, count_quota, n);
 }
 
-START_TEST(an_older_daemon_is_not_asked_for_quotas)
+TEST(an_older_daemon_is_not_asked_for_quotas)
 {
     int n = 0;
     fails(ask_stand_in(4, 4, false, list_quotas, &n), DLX_E_VERSION,
           "speaks protocol 2.4; quotas are told since 2.5");
     ck_assert_int_eq(n, 0);
 }
-END_TEST
 
 static int keep_link(const struct dlx_link_info *info, void *userdata)
 {
@@ -504,7 +495,7 @@ static int list_links(struct dlx_client *c, void *link)
     return dlx_list_links(c, 1, keep_link, link);
 }
 
-START_TEST(an_older_daemon_does_not_tell_how_far_a_subscriber_is_behind)
+LOOP_TEST(an_older_daemon_does_not_tell_how_far_a_subscriber_is_behind, 0, 2)
 {
     struct dlx_link_info link = {.behind = 1};
     uint32_t minor = _i == 0 ? 5 : DLX_PROTO_MINOR;
@@ -514,14 +505,13 @@ START_TEST(an_older_daemon_does_not_tell_how_far_a_subscriber_is_behind)
     ck_assert_uint_eq(link.behind, _i == 0 ? DLX_BEHIND_UNKNOWN : 0);
     ck_assert(!link.blocks);
 }
-END_TEST
 
 static int list_publishers(struct dlx_client *c, void *info)
 {
     return dlx_list_publishers(c, NULL, keep_publisher, info);
 }
 
-START_TEST(an_older_daemon_does_not_tell_what_could_not_be_published)
+LOOP_TEST(an_older_daemon_does_not_tell_what_could_not_be_published, 0, 2)
 {
     struct dlx_publisher_info info = {.refused = 1};
     uint32_t minor = _i == 0 ? 6 : DLX_PROTO_MINOR;
@@ -530,20 +520,18 @@ START_TEST(an_older_daemon_does_not_tell_what_could_not_be_published)
     ck_assert_uint_eq(info.published, 3);
     ck_assert_uint_eq(info.refused, _i == 0 ? DLX_REFUSED_UNKNOWN : 0);
 }
-END_TEST
 
 static int list_gone(struct dlx_client *c, void *info)
 {
     return dlx_list_gone_publishers(c, NULL, keep_publisher, info);
 }
 
-START_TEST(an_older_daemon_is_not_asked_for_publishers_that_have_gone)
+TEST(an_older_daemon_is_not_asked_for_publishers_that_have_gone)
 {
     struct dlx_publisher_info info;
     fails(ask_stand_in(6, 6, false, list_gone, &info), DLX_E_VERSION,
           "speaks protocol 2.6; publishers that have gone are told since 2.7");
 }
-END_TEST
 
 static int must_not_be_called(struct dlx_client *c, void *userdata)
 {
@@ -552,44 +540,20 @@ static int must_not_be_called(struct dlx_client *c, void *userdata)
     ck_abort_msg("it is connected");
 }
 
-START_TEST(a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused)
+TEST(a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused)
 {
     fails(ask_stand_in(DLX_PROTO_MINOR + 1, DLX_PROTO_MINOR + 1, false, must_not_be_called, NULL),
           DLX_E_PROTOCOL, "answers a client of protocol 2.7 with 2.8");
 }
-END_TEST
 
-START_TEST(a_field_of_a_daemon_that_the_library_does_not_know_is_a_violation)
+TEST(a_field_of_a_daemon_that_the_library_does_not_know_is_a_violation)
 {
     struct dlx_daemon_info info = {.size = sizeof info};
     fails(ask_stand_in(DLX_PROTO_MINOR, DLX_PROTO_MINOR + 1, true, get_info, &info), DLX_E_PROTOCOL,
           "DaemonInfoReply with unknown fields");
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("versions");
-    TCase *tcase = dlx_test_stream_case("versions");
-    int n = DLX_ARRAY_SIZE(minors);
-    tcase_add_test(tcase, each_field_belongs_to_a_minor_version);
-    tcase_add_loop_test(tcase, a_reply_has_no_field_that_is_newer_than_its_client, 0, n);
-    tcase_add_loop_test(tcase, how_far_a_subscriber_is_behind_is_told_to_those_who_know_it, 0, n);
-    tcase_add_loop_test(tcase, a_link_that_is_being_made_is_told_to_those_who_know_it, 0, n);
-    tcase_add_loop_test(tcase, what_a_publisher_could_not_publish_is_told_to_those_who_know_it, 0,
-                        n);
-    tcase_add_test(tcase, an_older_client_may_not_ask_for_publishers_that_have_gone);
-    tcase_add_loop_test(tcase, a_newer_client_may_say_more_in_hello, 0, n);
-    tcase_add_loop_test(tcase, after_hello_a_field_that_the_daemon_does_not_know_is_a_violation, 0,
-                        n);
-    tcase_add_test(tcase, the_hello_of_another_major_version_is_answered_whatever_it_says);
-    tcase_add_loop_test(tcase, the_library_goes_with_a_daemon_of_another_minor_version, 0, n);
-    tcase_add_test(tcase, an_older_daemon_is_not_asked_for_quotas);
-    tcase_add_loop_test(tcase, an_older_daemon_does_not_tell_how_far_a_subscriber_is_behind, 0, 2);
-    tcase_add_loop_test(tcase, an_older_daemon_does_not_tell_what_could_not_be_published, 0, 2);
-    tcase_add_test(tcase, an_older_daemon_is_not_asked_for_publishers_that_have_gone);
-    tcase_add_test(tcase, a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused);
-    tcase_add_test(tcase, a_field_of_a_daemon_that_the_library_does_not_know_is_a_violation);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("versions"));
 }

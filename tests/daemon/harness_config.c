@@ -38,15 +38,10 @@ void dlx_configured_write(const char *text)
 
 void dlx_configured_exec(void *userdata)
 {
-    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
-    char program[512];
     (void)userdata;
-    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
     if (dlx_configured_pass)
         dlx_configured_pass();
-    (void)execl(program, "dlpackd", "--foreground", "--socket", served->path, "--config",
-                dlx_configured_path, (char *)NULL);
-    _exit(127);
+    dlx_test_daemon_exec(served, DLX_TEST_WORDS("--config", dlx_configured_path));
 }
 
 void dlx_configured_start(const char *text)

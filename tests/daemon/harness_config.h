@@ -23,7 +23,8 @@ void dlx_configured_exec(void *userdata);
 extern void (*dlx_configured_pass)(void);
 /* Write the file, send SIGHUP, and wait until the daemon's log has these words. */
 void dlx_configured_reload(const char *text, const char *words);
-/* Wait until the log, since the daemon started, has these words; returns all that was read of it. */
+/* Wait until the log, since the daemon started, has these words; returns all that was read of
+ * it. */
 const char *dlx_configured_log(const char *words);
 /* The code of a connection by that socket. */
 int dlx_configured_connect(const char *path, struct dlx_client **ret);

@@ -14,7 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A copy of this process, as of fork(), by Linux 5.5 and who may (CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN). */
+/* A copy of this process, as of fork(), by Linux 5.5 and who may (CAP_CHECKPOINT_RESTORE or
+ * CAP_SYS_ADMIN). */
 static pid_t clone_as(pid_t pid)
 {
     struct clone_args args = {

@@ -5,7 +5,8 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* May a process be made with a number that is chosen here? If not, says why: the test is skipped. */
+/* May a process be made with a number that is chosen here? If not, says why: the test is
+ * skipped. */
 bool dlx_test_pid_may_choose(void);
 
 /* As dlx_test_fork(), and the child has this number, which nobody has any more. */

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The daemon's core and its clients in one process, in an order that a seed decides, beside a model of what must hold:
- * tests/daemon/sim_daemon/README.md.
+ * The daemon's core and its clients in one process, in an order that a seed decides, beside a model
+ * of what must hold: tests/daemon/sim_daemon/README.md.
  *
  * SIM_SEEDS=n runs so many seeds, SIM_SEED=s only that one.
  */
 
 #include "tests/daemon/sim_daemon/sim.h"
+#include "tests/harness/random.h"
 #include <check.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -64,11 +65,7 @@ void sim_say(const char *fmt, ...)
 
 uint32_t rnd(uint32_t below)
 {
-    /* splitmix64 */
-    uint64_t z = (w.random += UINT64_C(0x9e3779b97f4a7c15));
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return (uint32_t)((z ^ (z >> 31)) % below);
+    return (uint32_t)(dlx_test_splitmix64(&w.random) % below);
 }
 
 static uint64_t totals[DLX_ARRAY_SIZE(w.counts)];

@@ -36,7 +36,7 @@ static bool may(uid_t uid, gid_t gid, enum dlxd_verb verb, const char *topic)
     return rule && rule->allow & DLXD_VERB(verb);
 }
 
-START_TEST(settings_and_rules_are_read)
+TEST(settings_and_rules_are_read)
 {
     ck_assert_int_eq(read_text("# a comment\n"
                                "[daemon]\n"
@@ -67,9 +67,8 @@ START_TEST(settings_and_rules_are_read)
     ck_assert(!may(64001, 1, DLXD_MAY_DROP, "cam/a"));
     ck_assert(!may(64001, 1, DLXD_MAY_OBSERVE, "cam/a"));
 }
-END_TEST
 
-START_TEST(to_allow_all_does_not_allow_gpu_memory_and_to_deny_all_denies_it)
+TEST(to_allow_all_does_not_allow_gpu_memory_and_to_deny_all_denies_it)
 {
     ck_assert_int_eq(read_text("[rule secret]\nusers = *\ntopics = cam/secret\ndeny = all\n"
                                "[rule all]\nusers = 1\ntopics = **\nallow = all\n"
@@ -81,9 +80,8 @@ START_TEST(to_allow_all_does_not_allow_gpu_memory_and_to_deny_all_denies_it)
     ck_assert(may(3, 1, DLXD_MAY_DROP, "cam/front") && may(3, 1, DLXD_MAY_GPU, "cam/front"));
     ck_assert(!may(2, 1, DLXD_MAY_GPU, "cam/secret") && !may(3, 1, DLXD_MAY_GPU, "cam/secret"));
 }
-END_TEST
 
-START_TEST(the_first_rule_that_applies_decides)
+TEST(the_first_rule_that_applies_decides)
 {
     ck_assert_int_eq(
         read_text("[rule secret]\nusers = *\ntopics = cam/secret\ndeny = all\n"
@@ -96,9 +94,8 @@ START_TEST(the_first_rule_that_applies_decides)
     ck_assert(may(1, 1, DLXD_MAY_DROP, "cam/front")); /* "cameras" does not say */
     ck_assert(!may(2, 1, DLXD_MAY_DROP, "cam/front"));
 }
-END_TEST
 
-START_TEST(files_of_conf_d_follow_in_the_order_of_their_names)
+TEST(files_of_conf_d_follow_in_the_order_of_their_names)
 {
     (void)snprintf(path, sizeof path, "%s/conf.d", place.dir);
     ck_assert_int_eq(mkdir(path, 0700), 0);
@@ -125,7 +122,6 @@ START_TEST(files_of_conf_d_follow_in_the_order_of_their_names)
     (void)snprintf(path, sizeof path, "%s/conf.d", place.dir);
     ck_assert_int_eq(rmdir(path), 0);
 }
-END_TEST
 
 #define FIFTY "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
 static const struct {
@@ -187,7 +183,7 @@ static const struct {
     {"[daemon]\nsocket = /" FIFTY FIFTY FIFTY FIFTY "\n", ":2: the line has more than 198 bytes"},
 };
 
-START_TEST(what_is_wrong_is_said_with_its_line)
+LOOP_TEST(what_is_wrong_is_said_with_its_line, 0, DLX_ARRAY_SIZE(bad))
 {
     ck_assert_int_eq(read_text(bad[_i].text), DLX_E_INVALID);
     ck_assert_msg(strstr(dlx__error_message(), bad[_i].words), "'%s': %s", bad[_i].text,
@@ -195,7 +191,6 @@ START_TEST(what_is_wrong_is_said_with_its_line)
     ck_assert_uint_eq(config.rules.n, 0);
     ck_assert_ptr_null(config.socket);
 }
-END_TEST
 
 static bool may_by(const char *socket, uid_t uid, enum dlxd_verb verb)
 {
@@ -205,7 +200,7 @@ static bool may_by(const char *socket, uid_t uid, enum dlxd_verb verb)
     return rule && rule->allow & DLXD_VERB(verb);
 }
 
-START_TEST(a_rule_may_be_about_some_sockets)
+TEST(a_rule_may_be_about_some_sockets)
 {
     ck_assert_int_eq(
         read_text("[socket pods]\npath = /run/p\nmode = 0660\ngroup = 7\n"
@@ -233,9 +228,8 @@ START_TEST(a_rule_may_be_about_some_sockets)
     const struct dlxd_principal who = {.uid = 6, .socket = "other"};
     ck_assert(!dlxd_rules_allow_something(&config.rules, &who));
 }
-END_TEST
 
-START_TEST(quotas_have_units_and_the_rest_of_the_default_class)
+TEST(quotas_have_units_and_the_rest_of_the_default_class)
 {
     ck_assert_int_eq(read_text("[quota pods]\nbytes = 2Gi\nlinks = 3K\ndescriptors = infinity\n"
                                "[socket p]\npath = /p\nquota = pods\n"
@@ -255,9 +249,8 @@ START_TEST(quotas_have_units_and_the_rest_of_the_default_class)
     ck_assert_uint_eq(rest->max[DLXD_LINKS], 65536);
     ck_assert_uint_gt(config.memory_bytes, 0);
 }
-END_TEST
 
-START_TEST(a_memory_limit_is_for_users_whose_class_says_nothing)
+TEST(a_memory_limit_is_for_users_whose_class_says_nothing)
 {
     uint64_t bytes = 0;
     ck_assert_int_eq(read_text("[socket p]\npath = /p\nquota = pods\n"
@@ -280,9 +273,8 @@ START_TEST(a_memory_limit_is_for_users_whose_class_says_nothing)
     ck_assert_int_eq(dlxd_config_parse_memory_limit("25%", &bytes), 0);
     ck_assert_uint_eq(bytes, config.memory_bytes / 100 * 25);
 }
-END_TEST
 
-START_TEST(a_file_that_cannot_be_read_is_an_error)
+TEST(a_file_that_cannot_be_read_is_an_error)
 {
     (void)snprintf(path, sizeof path, "%s/no.conf", place.dir);
     ck_assert_int_lt(dlxd_config_read(&config, path), 0);
@@ -291,7 +283,6 @@ START_TEST(a_file_that_cannot_be_read_is_an_error)
     ck_assert_msg(strstr(dlx__error_message(), "cannot be read: Is a directory"), "%s",
                   dlx__error_message());
 }
-END_TEST
 
 static void tear_down(void)
 {
@@ -302,19 +293,8 @@ static void tear_down(void)
 
 int main(void)
 {
-    Suite *suite = suite_create("test_config");
     TCase *tcase = tcase_create("config");
     dlx_test_dir_fixture(tcase, &place);
     tcase_add_checked_fixture(tcase, NULL, tear_down);
-    tcase_add_test(tcase, settings_and_rules_are_read);
-    tcase_add_test(tcase, the_first_rule_that_applies_decides);
-    tcase_add_test(tcase, to_allow_all_does_not_allow_gpu_memory_and_to_deny_all_denies_it);
-    tcase_add_test(tcase, files_of_conf_d_follow_in_the_order_of_their_names);
-    tcase_add_loop_test(tcase, what_is_wrong_is_said_with_its_line, 0, DLX_ARRAY_SIZE(bad));
-    tcase_add_test(tcase, a_rule_may_be_about_some_sockets);
-    tcase_add_test(tcase, quotas_have_units_and_the_rest_of_the_default_class);
-    tcase_add_test(tcase, a_memory_limit_is_for_users_whose_class_says_nothing);
-    tcase_add_test(tcase, a_file_that_cannot_be_read_is_an_error);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -358,7 +358,8 @@ START_TEST(lines_are_given_out_zeroed_and_taken_back)
 }
 END_TEST
 
-/* A publisher that was disconnected may look at its line yet: it is to see joins that it knows nothing of. */
+/* A publisher that was disconnected may look at its line yet: it is to see joins that it knows
+ * nothing of. */
 START_TEST(a_line_that_is_given_to_another_never_goes_back)
 {
     struct dlxd_membership_line lines[2] = {{0}};

@@ -28,7 +28,7 @@ static void expect_error(Dlx__Wire__Packet__BodyCase body, void *message, int co
     ck_assert_uint_eq(client->user->used[DLXD_OBJECTS], 0);
 }
 
-START_TEST(a_bad_topic_is_refused)
+TEST(a_bad_topic_is_refused)
 {
     char too_long[DLX_TOPIC_SIZE_MAX + 2];
     static const char *const bad[] = {"",      "/",   "/a",   "a/",   "a//b", "..",      "a/../b",
@@ -54,10 +54,9 @@ START_TEST(a_bad_topic_is_refused)
     expect_error(BODY(PUBLISHER_NEW), &publisher, DLX_E_TOPIC, "'*'");
     expect_error(BODY(RETAINED_DROP), &drop, DLX_E_TOPIC, "'*'");
 }
-END_TEST
 
 /* Each request differs from one that is granted by what the row says. */
-START_TEST(a_publisher_out_of_range_is_refused)
+TEST(a_publisher_out_of_range_is_refused)
 {
     static const struct {
         uint32_t history, depth, n_entries, on_full, max_held, retain;
@@ -108,9 +107,8 @@ START_TEST(a_publisher_out_of_range_is_refused)
                           "row %zu is refused", i);
     }
 }
-END_TEST
 
-START_TEST(a_subscription_out_of_range_is_refused)
+TEST(a_subscription_out_of_range_is_refused)
 {
     static const struct {
         uint32_t mode, history, max_held, n_spares;
@@ -141,9 +139,8 @@ START_TEST(a_subscription_out_of_range_is_refused)
                           "row %zu is refused", i);
     }
 }
-END_TEST
 
-START_TEST(objects_that_do_not_exist_are_not_found)
+TEST(objects_that_do_not_exist_are_not_found)
 {
     static const uint64_t ids[] = {0, 1, UINT64_MAX};
     Dlx__Wire__PublisherReady ready = DLX__WIRE__PUBLISHER_READY__INIT;
@@ -180,9 +177,8 @@ START_TEST(objects_that_do_not_exist_are_not_found)
         expect_error(requests[row].body, requests[row].message, DLX_E_NOT_FOUND, words);
     }
 }
-END_TEST
 
-START_TEST(quota_names_asked_used_and_limit)
+TEST(quota_names_asked_used_and_limit)
 {
     dlx_scene.broker.users.max[DLXD_BYTES] = 1 << 16;
     Dlx__Wire__PublisherNew request = dlx_scene_publisher_new("t");
@@ -194,9 +190,8 @@ START_TEST(quota_names_asked_used_and_limit)
     Dlx__Wire__Subscribe subscribe = dlx_scene_subscribe_request("t");
     expect_error(BODY(SUBSCRIBE), &subscribe, DLX_E_LIMIT, "publishers and subscriptions");
 }
-END_TEST
 
-START_TEST(arenas_of_a_publisher_are_limited_in_number)
+TEST(arenas_of_a_publisher_are_limited_in_number)
 {
     Dlx__Wire__PublisherNew request = dlx_scene_publisher_new("t");
     Dlx__Wire__ArenaNew arena_new = DLX__WIRE__ARENA_NEW__INIT;
@@ -217,10 +212,10 @@ START_TEST(arenas_of_a_publisher_are_limited_in_number)
         }
     }
 }
-END_TEST
 
-/* Fds cannot be queued: when the client does not read, the request fails and nothing stays behind. */
-START_TEST(reply_with_fds_that_does_not_fit_undoes_the_request)
+/* Fds cannot be queued: when the client does not read, the request fails and nothing stays
+ * behind. */
+TEST(reply_with_fds_that_does_not_fit_undoes_the_request)
 {
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
     Dlx__Wire__PublisherNew publisher = dlx_scene_publisher_new("t");
@@ -250,9 +245,8 @@ START_TEST(reply_with_fds_that_does_not_fit_undoes_the_request)
     }
     ck_assert_uint_eq(client->n_tx, 0);
 }
-END_TEST
 
-START_TEST(queue_of_replies_is_bounded)
+TEST(queue_of_replies_is_bounded)
 {
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
     size_t most = 0;
@@ -265,10 +259,9 @@ START_TEST(queue_of_replies_is_bounded)
     dlxd_broker_settle(&dlx_scene.broker);
     ck_assert_uint_eq(dlx_scene.broker.n_clients, 0);
 }
-END_TEST
 
 /* More publishers than fit on a page, of several topics. */
-START_TEST(lists_come_page_by_page_in_order)
+TEST(lists_come_page_by_page_in_order)
 {
     enum { N = 50 };
     Dlx__Wire__ListPublishers list = DLX__WIRE__LIST_PUBLISHERS__INIT;
@@ -317,10 +310,9 @@ START_TEST(lists_come_page_by_page_in_order)
     ck_assert_uint_eq(
         dlx_scene_call(client, BODY(LIST_PUBLISHERS), &list)->publisher_list->n_entries, 0);
 }
-END_TEST
 
 /* A field that it does not know would be a violation to it. */
-START_TEST(an_older_minor_version_gets_no_newer_field_and_a_newer_one_learns_ours)
+TEST(an_older_minor_version_gets_no_newer_field_and_a_newer_one_learns_ours)
 {
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
     dlx_scene.broker.longest_turn_ns = 7;
@@ -339,7 +331,6 @@ START_TEST(an_older_minor_version_gets_no_newer_field_and_a_newer_one_learns_our
         ck_assert_uint_eq(got->pid_namespace, minor < 4 ? 0 : dlx__pid_namespace());
     }
 }
-END_TEST
 
 static const Dlx__Wire__QuotaList *list_quotas(uint32_t after_uid, const char *after_socket)
 {
@@ -352,7 +343,7 @@ static const Dlx__Wire__QuotaList *list_quotas(uint32_t after_uid, const char *a
 }
 
 /* Root, by the main socket, as all clients of this test are. */
-START_TEST(a_superuser_sees_the_quotas_of_all_users_in_order)
+TEST(a_superuser_sees_the_quotas_of_all_users_in_order)
 {
     static const struct {
         uid_t uid;
@@ -386,9 +377,8 @@ START_TEST(a_superuser_sees_the_quotas_of_all_users_in_order)
     for (int i = 0; i < 4; i++)
         dlxd_user_unref(users[i]);
 }
-END_TEST
 
-START_TEST(others_see_their_own_quotas_alone)
+TEST(others_see_their_own_quotas_alone)
 {
     dlx_scene.broker.policy.uid = geteuid() + 1;
     client->principal->minor = 5;
@@ -402,24 +392,8 @@ START_TEST(others_see_their_own_quotas_alone)
     ck_assert_str_eq(list->socket, "");
     ck_assert_uint_eq(list->n_entries, 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_dispatch");
-    TCase *tcase = dlx_scene_case("dispatch", set_up);
-    tcase_add_test(tcase, a_bad_topic_is_refused);
-    tcase_add_test(tcase, a_publisher_out_of_range_is_refused);
-    tcase_add_test(tcase, a_subscription_out_of_range_is_refused);
-    tcase_add_test(tcase, objects_that_do_not_exist_are_not_found);
-    tcase_add_test(tcase, quota_names_asked_used_and_limit);
-    tcase_add_test(tcase, arenas_of_a_publisher_are_limited_in_number);
-    tcase_add_test(tcase, reply_with_fds_that_does_not_fit_undoes_the_request);
-    tcase_add_test(tcase, queue_of_replies_is_bounded);
-    tcase_add_test(tcase, lists_come_page_by_page_in_order);
-    tcase_add_test(tcase, an_older_minor_version_gets_no_newer_field_and_a_newer_one_learns_ours);
-    tcase_add_test(tcase, a_superuser_sees_the_quotas_of_all_users_in_order);
-    tcase_add_test(tcase, others_see_their_own_quotas_alone);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_scene_case("dispatch", set_up));
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Links that have ended and whose subscribers hold messages: who is charged for them, and until when. */
+/* Links that have ended and whose subscribers hold messages: who is charged for them, and until
+ * when. */
 
 #include "common/error.h"
 #include "common/memory.h"
@@ -112,7 +113,7 @@ static void expect(size_t n)
     ck_assert_uint_eq(dlxd_drains_n_all(&dlx_scene.broker), n);
 }
 
-START_TEST(who_holds_something_stays_charged_until_it_is_given_back)
+TEST(who_holds_something_stays_charged_until_it_is_given_back)
 {
     struct reading reading;
     size_t n_fds = dlx_test_broker_n_fds(&dlx_scene);
@@ -129,9 +130,8 @@ START_TEST(who_holds_something_stays_charged_until_it_is_given_back)
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds);
     forget(&reading);
 }
-END_TEST
 
-START_TEST(who_holds_nothing_is_let_go_at_once)
+TEST(who_holds_nothing_is_let_go_at_once)
 {
     struct reading reading;
     size_t n_fds = dlx_test_broker_n_fds(&dlx_scene);
@@ -142,10 +142,9 @@ START_TEST(who_holds_nothing_is_let_go_at_once)
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds);
     forget(&reading);
 }
-END_TEST
 
 /* It could take what comes: its publisher keeps the page. */
-START_TEST(who_does_not_say_that_it_has_closed_stays_charged)
+TEST(who_does_not_say_that_it_has_closed_stays_charged)
 {
     struct reading reading;
     ck_assert_int_eq(join(&reading), 0);
@@ -157,7 +156,6 @@ START_TEST(who_does_not_say_that_it_has_closed_stays_charged)
     expect(0);
     forget(&reading);
 }
-END_TEST
 
 /* Until a look is worth while again: one was just now. */
 static void join_in_the_end(struct reading *ret)
@@ -170,7 +168,7 @@ static void join_in_the_end(struct reading *ret)
 
 enum limit { READERS, WRITERS, USERS_LINKS, USERS_BYTES, N_LIMITS };
 
-START_TEST(a_newcomer_that_meets_a_limit_is_told_of_them_or_takes_their_place)
+LOOP_TEST(a_newcomer_that_meets_a_limit_is_told_of_them_or_takes_their_place, 0, N_LIMITS)
 {
     static const char *const whose[N_LIMITS] = {"subscriber test", "publisher test", "may have 5",
                                                 "of shared memory"};
@@ -198,9 +196,8 @@ START_TEST(a_newcomer_that_meets_a_limit_is_told_of_them_or_takes_their_place)
     look();
     expect(0);
 }
-END_TEST
 
-START_TEST(they_are_looked_at_when_they_have_doubled)
+TEST(they_are_looked_at_when_they_have_doubled)
 {
     struct reading held[9];
     for (int i = 0; i < 8; i++) {
@@ -213,9 +210,8 @@ START_TEST(they_are_looked_at_when_they_have_doubled)
     for (int i = 0; i < 9; i++)
         forget(&held[i]);
 }
-END_TEST
 
-START_TEST(a_process_that_disconnects_has_them_yet)
+TEST(a_process_that_disconnects_has_them_yet)
 {
     struct reading held[2];
     size_t n_fds = dlx_test_broker_n_fds(&dlx_scene);
@@ -238,9 +234,8 @@ START_TEST(a_process_that_disconnects_has_them_yet)
     forget(&held[0]);
     forget(&held[1]);
 }
-END_TEST
 
-START_TEST(the_end_of_their_publisher_ends_them_step_by_step)
+TEST(the_end_of_their_publisher_ends_them_step_by_step)
 {
     enum { MANY = 100, MOST = 16 };
     static struct reading held[MANY];
@@ -262,10 +257,9 @@ START_TEST(the_end_of_their_publisher_ends_them_step_by_step)
     for (int i = 0; i < MANY; i++)
         forget(&held[i]);
 }
-END_TEST
 
 /* Before its task has come to them: the task goes with the last of them. */
-START_TEST(a_look_may_end_those_whose_publisher_has_left)
+TEST(a_look_may_end_those_whose_publisher_has_left)
 {
     struct reading held[2];
     join_and_hold(&held[0]);
@@ -277,10 +271,9 @@ START_TEST(a_look_may_end_those_whose_publisher_has_left)
     forget(&held[0]);
     forget(&held[1]);
 }
-END_TEST
 
 /* Many are looked at in parts, since each takes 5 us of the loop's time: each has its turn. */
-START_TEST(everybody_is_looked_at_in_turn)
+TEST(everybody_is_looked_at_in_turn)
 {
     enum { MANY = 1200, AT_ONCE = 128, PARTS = (MANY + AT_ONCE - 1) / AT_ONCE };
     static struct reading held[MANY];
@@ -301,22 +294,8 @@ START_TEST(everybody_is_looked_at_in_turn)
     for (int i = 0; i < MANY; i++)
         forget(&held[i]);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_draining");
-    TCase *tcase = dlx_scene_case("draining", set_up);
-    tcase_add_test(tcase, who_holds_something_stays_charged_until_it_is_given_back);
-    tcase_add_test(tcase, who_holds_nothing_is_let_go_at_once);
-    tcase_add_test(tcase, who_does_not_say_that_it_has_closed_stays_charged);
-    tcase_add_loop_test(tcase, a_newcomer_that_meets_a_limit_is_told_of_them_or_takes_their_place,
-                        0, N_LIMITS);
-    tcase_add_test(tcase, they_are_looked_at_when_they_have_doubled);
-    tcase_add_test(tcase, a_process_that_disconnects_has_them_yet);
-    tcase_add_test(tcase, the_end_of_their_publisher_ends_them_step_by_step);
-    tcase_add_test(tcase, a_look_may_end_those_whose_publisher_has_left);
-    tcase_add_test(tcase, everybody_is_looked_at_in_turn);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_scene_case("draining", set_up));
 }

@@ -24,7 +24,7 @@ static int put(struct dlxd_ledger *ledger, uint32_t index, uint64_t id)
     return dlxd_ledger_put(ledger, index, &entry);
 }
 
-START_TEST(the_next_daemon_reads_what_the_last_one_wrote)
+TEST(the_next_daemon_reads_what_the_last_one_wrote)
 {
     struct dlxd_ledger ledger, next;
     struct dlxd_ledger_entry entry;
@@ -52,7 +52,6 @@ START_TEST(the_next_daemon_reads_what_the_last_one_wrote)
     ck_assert_int_eq(put(&next, 0, 5), 50);
     dlxd_ledger_deinit(&next);
 }
-END_TEST
 
 /* The header, and three entries, the second of which is free. */
 #define GOLDEN_SIZE (4 * sizeof(struct dlxd_ledger_entry))
@@ -101,7 +100,7 @@ static struct dlxd_ledger_entry golden_entry(uint32_t base, char letter, size_t 
 }
 
 /* What is retained is lost with an upgrade if this fails: see the rules in ledger.h. */
-START_TEST(the_layout_of_a_ledger_is_the_one_that_was_released)
+TEST(the_layout_of_a_ledger_is_the_one_that_was_released)
 {
     uint8_t golden[GOLDEN_SIZE], bytes[GOLDEN_SIZE];
     struct dlxd_ledger ledger;
@@ -128,9 +127,8 @@ START_TEST(the_layout_of_a_ledger_is_the_one_that_was_released)
     ck_assert_mem_eq(bytes, golden, sizeof bytes);
     dlxd_ledger_deinit(&ledger);
 }
-END_TEST
 
-START_TEST(fields_of_a_newer_daemon_of_the_same_version_are_ignored)
+TEST(fields_of_a_newer_daemon_of_the_same_version_are_ignored)
 {
     uint8_t bytes[GOLDEN_SIZE], before[GOLDEN_SIZE];
     struct dlxd_ledger ledger;
@@ -143,7 +141,6 @@ START_TEST(fields_of_a_newer_daemon_of_the_same_version_are_ignored)
     ck_assert_mem_eq(&entry, before + sizeof entry, offsetof(struct dlxd_ledger_entry, reserved));
     dlxd_ledger_deinit(&ledger);
 }
-END_TEST
 
 static void check_refused(uint32_t version, uint32_t entry_size, const char *word)
 {
@@ -158,7 +155,7 @@ static void check_refused(uint32_t version, uint32_t entry_size, const char *wor
                   dlx__error_message());
 }
 
-START_TEST(a_ledger_of_another_version_is_refused_and_both_versions_are_named)
+TEST(a_ledger_of_another_version_is_refused_and_both_versions_are_named)
 {
     struct dlxd_ledger ledger;
     check_refused(1, 512, "is a ledger of version 1 (");
@@ -168,9 +165,8 @@ START_TEST(a_ledger_of_another_version_is_refused_and_both_versions_are_named)
     ck_assert_int_eq(dlxd_ledger_open(&ledger, empty), DLX_E_VERSION);
     ck_assert_str_eq(dlx__error_message(), "it is not a ledger of dlpackd");
 }
-END_TEST
 
-START_TEST(strings_of_a_ledger_end)
+TEST(strings_of_a_ledger_end)
 {
     struct dlxd_ledger ledger;
     struct dlxd_ledger_entry entry = {.id = 1};
@@ -183,16 +179,14 @@ START_TEST(strings_of_a_ledger_end)
     ck_assert_uint_eq(strlen(entry.client_name), sizeof entry.client_name - 1);
     dlxd_ledger_deinit(&ledger);
 }
-END_TEST
 
 /* RLIMIT_FSIZE may lie within an entry: the rest of it is not said to be an error that was there
  * before. */
-START_TEST(an_entry_beyond_the_limit_is_refused_in_words)
+TEST(an_entry_beyond_the_limit_is_refused_in_words)
 {
     struct dlxd_ledger ledger;
     struct rlimit limit = {.rlim_cur = 3 * sizeof(struct dlxd_ledger_entry) + 100,
                            .rlim_max = RLIM_INFINITY};
-    int status;
     pid_t child = dlx_test_fork(); /* Check writes files, too */
     ck_assert_int_ge(child, 0);
     if (child == 0) {
@@ -209,16 +203,14 @@ START_TEST(an_entry_beyond_the_limit_is_refused_in_words)
         dlxd_ledger_deinit(&ledger);
         _exit(0);
     }
-    ck_assert_int_eq(waitpid(child, &status, 0), child);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(child);
 }
-END_TEST
 
-/* Init in a child whose descriptors 3 to 3 + n - 1 are passed. Returns what it returned, or the number of them. */
+/* Init in a child whose descriptors 3 to 3 + n - 1 are passed. Returns what it returned, or the
+ * number of them. */
 static int inherit(const char *n, const char *pid, const char *names)
 {
     pid_t child = dlx_test_fork();
-    ck_assert_int_ge(child, 0);
     if (child == 0) {
         struct dlxd_manager_fds manager_fds;
         char text[32];
@@ -255,7 +247,7 @@ static int inherit(const char *n, const char *pid, const char *names)
     return WEXITSTATUS(status) > 100 ? 100 - WEXITSTATUS(status) : WEXITSTATUS(status);
 }
 
-START_TEST(descriptors_are_found_by_their_names)
+TEST(descriptors_are_found_by_their_names)
 {
     ck_assert_int_eq(inherit("3", NULL, "n0:n1:n2"), 3);
     ck_assert_int_eq(inherit("1", NULL, "n0"), 1);
@@ -267,19 +259,8 @@ START_TEST(descriptors_are_found_by_their_names)
     ck_assert_int_eq(inherit("3", NULL, "n0:n1"), DLX_E_INVALID);
     ck_assert_int_eq(inherit("99999999999", NULL, "n0"), DLX_E_INVALID);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ledger");
-    TCase *tcase = tcase_create("ledger");
-    tcase_add_test(tcase, the_next_daemon_reads_what_the_last_one_wrote);
-    tcase_add_test(tcase, the_layout_of_a_ledger_is_the_one_that_was_released);
-    tcase_add_test(tcase, fields_of_a_newer_daemon_of_the_same_version_are_ignored);
-    tcase_add_test(tcase, a_ledger_of_another_version_is_refused_and_both_versions_are_named);
-    tcase_add_test(tcase, strings_of_a_ledger_end);
-    tcase_add_test(tcase, an_entry_beyond_the_limit_is_refused_in_words);
-    tcase_add_test(tcase, descriptors_are_found_by_their_names);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("ledger"));
 }

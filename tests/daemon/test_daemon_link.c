@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a subscriber is told of links and arenas, whatever the order of events: random histories of
- * publishers, arenas, drops, slow subscribers, acknowledgements and departures, against a model of what
- * the subscriber must know in the end.
+ * publishers, arenas, drops, slow subscribers, acknowledgements and departures, against a model of
+ * what the subscriber must know in the end.
  */
 #include "common/error.h"
 #include "ring/layout.h"
@@ -100,7 +100,8 @@ static void on_failed(struct subscriber *s, const Dlx__Wire__LinkFailed *failed)
     }
 }
 
-/* News that crossed with our LinkClose is to be ignored. Every body here starts with the link's id. */
+/* News that crossed with our LinkClose is to be ignored. Every body here starts with the link's
+ * id. */
 static bool is_about_an_ended_link(struct subscriber *s, const Dlx__Wire__Packet *packet)
 {
     const struct heard_link *link = find(s, packet->link_ready->link);
@@ -357,7 +358,7 @@ static void begin_joining(struct subscriber *s, struct dlxd_client *whose)
     acknowledge(s);
 }
 
-START_TEST(subscribers_are_told_everything_once_and_in_order)
+LOOP_TEST(subscribers_are_told_everything_once_and_in_order, 0, N_SEEDS)
 {
     random_state = (uint64_t)_i * UINT64_C(0x9e3779b97f4a7c15) + 1;
     if (pick(2)) /* a handful are on their way, and the next one waits */
@@ -386,11 +387,10 @@ START_TEST(subscribers_are_told_everything_once_and_in_order)
         if (publishers[i].publisher)
             ck_assert_uint_eq(publishers[i].publisher->dropped.n, 0);
 }
-END_TEST
 
-/* A subscriber that stands still is remembered by positions: what piles up is bounded by what it was
- * sent, not by what happens meanwhile. */
-START_TEST(subscriber_that_stands_still_costs_nothing_more)
+/* A subscriber that stands still is remembered by positions: what piles up is bounded by what it
+ * was sent, not by what happens meanwhile. */
+TEST(subscriber_that_stands_still_costs_nothing_more)
 {
     struct subscriber *s = &subscribers[0];
     new_publisher();
@@ -407,9 +407,8 @@ START_TEST(subscriber_that_stands_still_costs_nothing_more)
         ck_assert_uint_le(p->dropped.n + p->ready.n, DLXD_CREDIT);
     }
 }
-END_TEST
 
-START_TEST(a_link_waits_while_its_user_has_too_many_descriptors_in_flight)
+TEST(a_link_waits_while_its_user_has_too_many_descriptors_in_flight)
 {
     struct subscriber *s = &subscribers[0];
     new_publisher();
@@ -425,10 +424,9 @@ START_TEST(a_link_waits_while_its_user_has_too_many_descriptors_in_flight)
     ck_assert(receive(s));
     ck_assert(s->links[0].open);
 }
-END_TEST
 
 /* Others would pay for what it does not read. */
-START_TEST(nobody_joins_a_publisher_whose_user_has_too_many_descriptors_in_flight)
+TEST(nobody_joins_a_publisher_whose_user_has_too_many_descriptors_in_flight)
 {
     struct subscriber *s = &subscribers[0];
     struct dlxd_charge unread = {.user = NULL};
@@ -444,10 +442,9 @@ START_TEST(nobody_joins_a_publisher_whose_user_has_too_many_descriptors_in_fligh
     ck_assert(receive(s));
     ck_assert(s->links[0].open);
 }
-END_TEST
 
 /* The subscriber counts its offers from the first number that it hears. */
-START_TEST(the_first_packet_is_about_the_first_offer)
+TEST(the_first_packet_is_about_the_first_offer)
 {
     struct subscriber *s = &subscribers[0];
     uint32_t n_offers;
@@ -462,7 +459,6 @@ START_TEST(the_first_packet_is_about_the_first_offer)
     /* The second does not fit. */
     ck_assert_uint_eq(dlx_scene_expect(s->fd, BODY(LINK_FAILED))->link_failed->link, first + 1);
 }
-END_TEST
 
 #ifndef DLX_SANITIZE /* their calloc() is not to be replaced */
 static bool no_memory_for_links;
@@ -497,16 +493,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_link");
     TCase *tcase = dlx_scene_case("links", set_up);
-    tcase_add_loop_test(tcase, subscribers_are_told_everything_once_and_in_order, 0, N_SEEDS);
-    tcase_add_test(tcase, subscriber_that_stands_still_costs_nothing_more);
-    tcase_add_test(tcase, a_link_waits_while_its_user_has_too_many_descriptors_in_flight);
-    tcase_add_test(tcase, nobody_joins_a_publisher_whose_user_has_too_many_descriptors_in_flight);
-    tcase_add_test(tcase, the_first_packet_is_about_the_first_offer);
 #ifndef DLX_SANITIZE
     tcase_add_test(tcase, a_subscriber_hears_of_a_publisher_that_there_was_no_memory_for);
 #endif
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's log: refusals as entries of the journal, and how many lines there are in a second. */
+/* The daemon's log: refusals as entries of the journal, and how many lines there are in a
+ * second. */
 #include "common/util.h"
 #include "daemon/base/log.h"
 #include "tests/harness/daemon.h"
@@ -67,7 +68,7 @@ static void refuse(const char *topic)
     dlxd_log_refusal(fields, DLX_ARRAY_SIZE(fields), "refused: %s", topic);
 }
 
-START_TEST(a_refusal_is_an_entry_with_fields)
+TEST(a_refusal_is_an_entry_with_fields)
 {
     refuse("cam/front");
     ck_assert_str_eq(read_entry(), "MESSAGE=refused: cam/front\nPRIORITY=5\n"
@@ -75,18 +76,16 @@ START_TEST(a_refusal_is_an_entry_with_fields)
                                    "DLPACKD_TOPIC=cam/front\n");
     ck_assert_str_eq(read_lines(), "");
 }
-END_TEST
 
-START_TEST(a_value_adds_no_field)
+TEST(a_value_adds_no_field)
 {
     refuse("a\nDLPACKD_UID=0\t");
     ck_assert_str_eq(read_entry(), "MESSAGE=refused: a?DLPACKD_UID=0?\nPRIORITY=5\n"
                                    "SYSLOG_IDENTIFIER=dlpackd\nDLPACKD_UID=1000\n"
                                    "DLPACKD_TOPIC=a?DLPACKD_UID=0?\n");
 }
-END_TEST
 
-START_TEST(what_the_journal_does_not_take_is_a_line)
+TEST(what_the_journal_does_not_take_is_a_line)
 {
     char long_topic[5000];
     memset(long_topic, 'x', sizeof long_topic - 1);
@@ -113,7 +112,6 @@ START_TEST(what_the_journal_does_not_take_is_a_line)
     refuse("not wanted");
     ck_assert_str_eq(read_lines(), "");
 }
-END_TEST
 
 static unsigned n_refused, n_entries, n_said;
 
@@ -131,7 +129,7 @@ static void refuse_and_count(void)
 
 /* They are what strangers cause: they hide no line of another kind, and those that are left out are
  * counted. */
-START_TEST(many_refusals_hide_nothing_else)
+TEST(many_refusals_hide_nothing_else)
 {
     const uint64_t deadline = dlx__deadline(PATIENCE);
     while (n_entries == n_refused)
@@ -150,9 +148,8 @@ START_TEST(many_refusals_hide_nothing_else)
         ck_assert_uint_eq(n_entries + n_said, n_refused);
     }
 }
-END_TEST
 
-START_TEST(stderr_is_the_journal_s_if_it_is_the_stream_that_is_named)
+TEST(stderr_is_the_journal_s_if_it_is_the_stream_that_is_named)
 {
     char name[64];
     struct stat st;
@@ -166,20 +163,12 @@ START_TEST(stderr_is_the_journal_s_if_it_is_the_stream_that_is_named)
     (void)setenv("JOURNAL_STREAM", name, 1);
     ck_assert(!dlxd_log_is_journal());
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_log");
     TCase *tcase = tcase_create("log");
     tcase_set_timeout(tcase, PATIENCE_S);
     dlx_test_dir_fixture(tcase, &place);
     tcase_add_checked_fixture(tcase, begin, end);
-    tcase_add_test(tcase, a_refusal_is_an_entry_with_fields);
-    tcase_add_test(tcase, a_value_adds_no_field);
-    tcase_add_test(tcase, what_the_journal_does_not_take_is_a_line);
-    tcase_add_test(tcase, many_refusals_hide_nothing_else);
-    tcase_add_test(tcase, stderr_is_the_journal_s_if_it_is_the_stream_that_is_named);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

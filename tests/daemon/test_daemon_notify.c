@@ -26,7 +26,7 @@ static int make_manager(void)
     return fd;
 }
 
-START_TEST(a_manager_with_an_abstract_name_is_told)
+TEST(a_manager_with_an_abstract_name_is_told)
 {
     char text[64] = "";
     int fd = make_manager();
@@ -36,9 +36,8 @@ START_TEST(a_manager_with_an_abstract_name_is_told)
     ck_assert_str_eq(text, "READY=1");
     close(fd);
 }
-END_TEST
 
-START_TEST(a_manager_that_does_not_read_is_not_waited_for)
+TEST(a_manager_that_does_not_read_is_not_waited_for)
 {
     int fd = make_manager(), r;
     do {
@@ -49,9 +48,8 @@ START_TEST(a_manager_that_does_not_read_is_not_waited_for)
     ck_assert_int_lt(dlxd_notify("READY=1", -1), 0);
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "service manager"));
 }
-END_TEST
 
-START_TEST(names_that_are_no_socket_are_no_manager)
+TEST(names_that_are_no_socket_are_no_manager)
 {
     char long_name[200];
     memset(long_name, 'x', sizeof long_name - 1);
@@ -66,9 +64,8 @@ START_TEST(names_that_are_no_socket_are_no_manager)
     unsetenv("NOTIFY_SOCKET");
     ck_assert(!dlxd_notify_is_possible());
 }
-END_TEST
 
-START_TEST(only_a_watchdog_of_this_process_counts)
+TEST(only_a_watchdog_of_this_process_counts)
 {
     static const struct {
         const char *usec, *pid; /* pid: NULL is none, "" this process's */
@@ -102,16 +99,8 @@ START_TEST(only_a_watchdog_of_this_process_counts)
     ck_assert_uint_eq(dlxd_notify_watchdog_us(), 0);
     close(fd);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_notify");
-    TCase *tcase = tcase_create("notify");
-    tcase_add_test(tcase, a_manager_with_an_abstract_name_is_told);
-    tcase_add_test(tcase, a_manager_that_does_not_read_is_not_waited_for);
-    tcase_add_test(tcase, names_that_are_no_socket_are_no_manager);
-    tcase_add_test(tcase, only_a_watchdog_of_this_process_counts);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("notify"));
 }

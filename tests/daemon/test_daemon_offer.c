@@ -132,7 +132,7 @@ static void check_pair(const struct dlxd_publisher *publisher,
                                                                                                : 0);
 }
 
-START_TEST(each_pair_meets_once_however_steps_interleave)
+LOOP_TEST(each_pair_meets_once_however_steps_interleave, 1, 21)
 {
     seed = (uint64_t)_i;
     for (int i = 0; i < STEPS; i++)
@@ -158,11 +158,10 @@ START_TEST(each_pair_meets_once_however_steps_interleave)
         leave(&readers[i]);
     }
 }
-END_TEST
 
 /* ---- bounded steps -------------------------------------------------------------------------- */
 
-START_TEST(a_subscription_to_many_topics_is_answered_step_by_step)
+TEST(a_subscription_to_many_topics_is_answered_step_by_step)
 {
     enum { TOPICS = 200, MOST = 16 };
     struct reader reader;
@@ -191,9 +190,8 @@ START_TEST(a_subscription_to_many_topics_is_answered_step_by_step)
     }
     leave(&reader);
 }
-END_TEST
 
-START_TEST(a_publisher_for_many_subscriptions_is_offered_step_by_step)
+TEST(a_publisher_for_many_subscriptions_is_offered_step_by_step)
 {
     enum { MOST = 16 };
     uint32_t steps = 0;
@@ -212,7 +210,6 @@ START_TEST(a_publisher_for_many_subscriptions_is_offered_step_by_step)
     for (int i = 0; i < N; i++)
         leave(&readers[i]);
 }
-END_TEST
 
 /* As if its subscriber had taken it, and were asleep since. */
 static void make_spare_ready(const struct reader *reader)
@@ -224,7 +221,7 @@ static void make_spare_ready(const struct reader *reader)
     link->state = DLXD_LINK_SPARE;
 }
 
-START_TEST(a_publisher_joins_many_spare_links_step_by_step)
+TEST(a_publisher_joins_many_spare_links_step_by_step)
 {
     enum { MOST = 16 };
     int link_sock;
@@ -251,10 +248,9 @@ START_TEST(a_publisher_joins_many_spare_links_step_by_step)
     for (int i = 0; i < N; i++)
         leave(&readers[i]);
 }
-END_TEST
 
 /* Nobody reads: what its links were to be told is known at the end all the same. */
-START_TEST(a_publisher_with_many_links_ends_step_by_step)
+TEST(a_publisher_with_many_links_ends_step_by_step)
 {
     enum { LINKS = 500, MOST = 64 };
     static struct reader many[LINKS];
@@ -277,9 +273,8 @@ START_TEST(a_publisher_with_many_links_ends_step_by_step)
         leave(&many[i]);
     }
 }
-END_TEST
 
-START_TEST(a_client_with_many_links_ends_step_by_step)
+TEST(a_client_with_many_links_ends_step_by_step)
 {
     enum { LINKS = 300, MOST = 64 };
     static struct reader many[LINKS];
@@ -301,7 +296,6 @@ START_TEST(a_client_with_many_links_ends_step_by_step)
     }
     dlxd_broker_settle(&dlx_scene.broker);
 }
-END_TEST
 
 /* ---- news that nobody reads ----------------------------------------------------------------- */
 
@@ -319,7 +313,7 @@ static void come_and_go(const char *topic, uint64_t head)
     (void)dlxd_publisher_end(publisher);
 }
 
-START_TEST(failed_links_that_nobody_reads_are_bounded_and_what_was_missed_is_exact)
+TEST(failed_links_that_nobody_reads_are_bounded_and_what_was_missed_is_exact)
 {
     enum { GONE = 1000, MOST = 64 + 2 };
     struct reader reader;
@@ -344,11 +338,10 @@ START_TEST(failed_links_that_nobody_reads_are_bounded_and_what_was_missed_is_exa
     leave(&reader);
     ck_assert_uint_eq(client->user->used[DLXD_FAILED], 0);
 }
-END_TEST
 
 /* Whatever failed first: the subscriber counts what was missed of a publisher that has gone, and
  * knows no such publisher. */
-START_TEST(what_was_missed_is_exact_when_other_failures_came_first)
+TEST(what_was_missed_is_exact_when_other_failures_came_first)
 {
     enum { REFUSED = 100, GONE = 50 };
     static const struct dlxd_publisher_config blocks = {
@@ -380,10 +373,9 @@ START_TEST(what_was_missed_is_exact_when_other_failures_came_first)
     ck_assert_uint_eq(missed, 3 * GONE);
     leave(&reader);
 }
-END_TEST
 
 /* However many subscriptions there are: each has one that tells of all others. */
-START_TEST(failed_links_of_all_subscriptions_of_a_user_have_a_limit)
+TEST(failed_links_of_all_subscriptions_of_a_user_have_a_limit)
 {
     enum { MOST = 100 };
     dlx_scene.broker.users.max[DLXD_FAILED] = MOST;
@@ -405,10 +397,9 @@ START_TEST(failed_links_of_all_subscriptions_of_a_user_have_a_limit)
         leave(&readers[i]);
     }
 }
-END_TEST
 
 /* Those that the answer to Subscribe counts are told one by one, or not at all. */
-START_TEST(who_does_not_read_what_it_was_promised_is_disconnected_at_the_limit)
+TEST(who_does_not_read_what_it_was_promised_is_disconnected_at_the_limit)
 {
     enum { MOST = 10 };
     struct reader reader;
@@ -430,22 +421,8 @@ START_TEST(who_does_not_read_what_it_was_promised_is_disconnected_at_the_limit)
     dlxd_offers_deinit(&reader.offers);
     close(reader.fd);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("offer");
-    TCase *tcase = dlx_scene_case("offer", set_up);
-    tcase_add_loop_test(tcase, each_pair_meets_once_however_steps_interleave, 1, 21);
-    tcase_add_test(tcase, a_subscription_to_many_topics_is_answered_step_by_step);
-    tcase_add_test(tcase, a_publisher_for_many_subscriptions_is_offered_step_by_step);
-    tcase_add_test(tcase, a_publisher_joins_many_spare_links_step_by_step);
-    tcase_add_test(tcase, a_publisher_with_many_links_ends_step_by_step);
-    tcase_add_test(tcase, a_client_with_many_links_ends_step_by_step);
-    tcase_add_test(tcase, failed_links_that_nobody_reads_are_bounded_and_what_was_missed_is_exact);
-    tcase_add_test(tcase, what_was_missed_is_exact_when_other_failures_came_first);
-    tcase_add_test(tcase, failed_links_of_all_subscriptions_of_a_user_have_a_limit);
-    tcase_add_test(tcase, who_does_not_read_what_it_was_promised_is_disconnected_at_the_limit);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_scene_case("offer", set_up));
 }

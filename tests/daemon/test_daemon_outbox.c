@@ -74,7 +74,7 @@ static void receive(int n)
     dlx_scene_close_received();
 }
 
-START_TEST(descriptors_are_charged_until_the_whole_queue_is_read)
+TEST(descriptors_are_charged_until_the_whole_queue_is_read)
 {
     must_send(A, 3);
     must_send(A, 2);
@@ -87,10 +87,9 @@ START_TEST(descriptors_are_charged_until_the_whole_queue_is_read)
     dlx_scene_look();
     ck_assert_uint_eq(in_flight(A), 0);
 }
-END_TEST
 
 /* How many packets are unread is known but for a factor: none lands too early. */
-START_TEST(of_many_packets_the_oldest_have_landed_when_few_are_unread)
+TEST(of_many_packets_the_oldest_have_landed_when_few_are_unread)
 {
     enum { N = 30 };
     for (int i = 0; i < N; i++)
@@ -103,18 +102,16 @@ START_TEST(of_many_packets_the_oldest_have_landed_when_few_are_unread)
     }
     ck_assert_uint_eq(in_flight(A), 0);
 }
-END_TEST
 
-START_TEST(what_was_read_has_landed_when_more_is_sent)
+TEST(what_was_read_has_landed_when_more_is_sent)
 {
     must_send(A, 3);
     receive(1);
     must_send(A, 1);
     ck_assert_uint_eq(in_flight(A), 1);
 }
-END_TEST
 
-START_TEST(a_packet_that_is_not_sent_is_not_charged)
+TEST(a_packet_that_is_not_sent_is_not_charged)
 {
     int small = 1;
     ck_assert_int_eq(setsockopt(outbox->fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
@@ -125,10 +122,9 @@ START_TEST(a_packet_that_is_not_sent_is_not_charged)
     ck_assert_uint_gt(n, 0);
     ck_assert_uint_eq(in_flight(A), n);
 }
-END_TEST
 
 /* Whoever does not read takes nothing from who does. */
-START_TEST(a_user_that_does_not_read_leaves_some_to_others)
+TEST(a_user_that_does_not_read_leaves_some_to_others)
 {
     dlx_scene.broker.users.all_in_flight_max = 100;
     for (int i = 0; i < 25; i++)
@@ -150,9 +146,8 @@ START_TEST(a_user_that_does_not_read_leaves_some_to_others)
     ck_assert_uint_eq(in_flight(A), 3);
     ck_assert_uint_eq(in_flight(B), 0);
 }
-END_TEST
 
-START_TEST(a_closed_socket_is_kept_until_it_is_read)
+TEST(a_closed_socket_is_kept_until_it_is_read)
 {
     uint64_t held = user(A)->used[DLXD_DESCRIPTORS];
     char byte;
@@ -169,9 +164,8 @@ START_TEST(a_closed_socket_is_kept_until_it_is_read)
     ck_assert_uint_eq(user(A)->used[DLXD_DESCRIPTORS], held);
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds + 1);
 }
-END_TEST
 
-START_TEST(a_closed_socket_goes_when_its_client_closes_it)
+TEST(a_closed_socket_goes_when_its_client_closes_it)
 {
     must_send(A, 3);
     must_send(B, 1);
@@ -181,9 +175,8 @@ START_TEST(a_closed_socket_goes_when_its_client_closes_it)
     ck_assert_uint_eq(dlx_scene.broker.users.all_in_flight, 0);
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds);
 }
-END_TEST
 
-START_TEST(a_socket_that_was_read_is_closed_at_once)
+TEST(a_socket_that_was_read_is_closed_at_once)
 {
     must_send(A, 3);
     receive(1);
@@ -191,10 +184,9 @@ START_TEST(a_socket_that_was_read_is_closed_at_once)
     ck_assert_uint_eq(in_flight(A), 0);
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds + 1);
 }
-END_TEST
 
 /* Whoever closes a socket that its client has not read pays for it, and not who caused it. */
-START_TEST(what_is_unread_when_a_socket_ends_is_on_its_owner)
+TEST(what_is_unread_when_a_socket_ends_is_on_its_owner)
 {
     must_send(B, 3);
     must_send(B, 1);
@@ -204,10 +196,9 @@ START_TEST(what_is_unread_when_a_socket_ends_is_on_its_owner)
     ck_assert_uint_eq(in_flight(A), 4);
     ck_assert_uint_eq(user(B)->used[DLXD_DESCRIPTORS], held);
 }
-END_TEST
 
 /* Then it would be open for as long as it is in our queue, and what was sent to it with it. */
-START_TEST(a_client_that_sends_its_own_end_over_itself_keeps_nothing)
+TEST(a_client_that_sends_its_own_end_over_itself_keeps_nothing)
 {
     char byte = 0;
     union {
@@ -230,10 +221,9 @@ START_TEST(a_client_that_sends_its_own_end_over_itself_keeps_nothing)
     dlx_scene_look();
     ck_assert_uint_eq(in_flight(A), 0);
 }
-END_TEST
 
 /* What moves to a user beyond its limit leaves nothing to others, and not everything. */
-START_TEST(beyond_the_limit_nothing_is_left)
+TEST(beyond_the_limit_nothing_is_left)
 {
     struct dlxd_charge charge = {.user = NULL};
     dlx_scene.broker.users.all_descriptors_max = dlx_scene.broker.users.all_descriptors;
@@ -243,10 +233,9 @@ START_TEST(beyond_the_limit_nothing_is_left)
                       dlx_scene.broker.users.all_descriptors_max);
     ck_assert_int_eq(dlxd_charge_init(&charge, user(B), DLXD_OBJECTS, 1), DLX_E_LIMIT);
 }
-END_TEST
 
 /* A user is looked at whose flights are all that is left of it. */
-START_TEST(a_user_that_has_left_goes_when_its_descriptors_have_landed)
+TEST(a_user_that_has_left_goes_when_its_descriptors_have_landed)
 {
     must_send(B, 1);
     must_send(A, 1);
@@ -257,7 +246,6 @@ START_TEST(a_user_that_has_left_goes_when_its_descriptors_have_landed)
     dlxd_flights_look_all(&dlx_scene.broker.users);
     ck_assert_uint_eq(dlx_scene.broker.users.all_in_flight, 0);
 }
-END_TEST
 
 /* ---- packets without descriptors ----------------------------------------------------------- */
 
@@ -287,7 +275,7 @@ static void give_back(struct dlxd_flight *flight)
     dlxd_charge_deinit(given_back);
 }
 
-START_TEST(a_packet_without_descriptors_lands_when_the_queue_is_read)
+TEST(a_packet_without_descriptors_lands_when_the_queue_is_read)
 {
     must_track(1);
     must_track(2);
@@ -302,9 +290,8 @@ START_TEST(a_packet_without_descriptors_lands_when_the_queue_is_read)
     ck_assert(landed[1] == 1 && landed[2] == 2);
     ck_assert(!dlxd_flights_are_left(&dlx_scene.broker.users));
 }
-END_TEST
 
-START_TEST(a_flight_that_is_given_up_does_not_land)
+TEST(a_flight_that_is_given_up_does_not_land)
 {
     must_track(1);
     must_track(2);
@@ -316,19 +303,17 @@ START_TEST(a_flight_that_is_given_up_does_not_land)
     ck_assert_uint_eq(n_landed, 1);
     ck_assert_uint_eq(landed[1], 3);
 }
-END_TEST
 
-START_TEST(a_packet_without_descriptors_keeps_no_closed_socket)
+TEST(a_packet_without_descriptors_keeps_no_closed_socket)
 {
     ck_assert_int_eq(send_fds(A, 0), 0);
     outbox = dlxd_outbox_close(outbox, user(A));
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds + 1);
     ck_assert(!dlxd_flights_are_left(&dlx_scene.broker.users));
 }
-END_TEST
 
 /* Whoever uses up what may be in flight still hears of drops. */
-START_TEST(a_packet_without_descriptors_meets_no_limit)
+TEST(a_packet_without_descriptors_meets_no_limit)
 {
     dlx_scene.broker.users.all_in_flight_max = 100;
     for (int i = 0; i < 25; i++)
@@ -339,10 +324,9 @@ START_TEST(a_packet_without_descriptors_meets_no_limit)
     ck_assert_int_eq(send_fds(A, 0), 0);
     receive(34);
 }
-END_TEST
 
 /* Of many packets on one socket one stands for all: the others hide no other socket. */
-START_TEST(one_look_finds_a_socket_that_was_read_behind_many_packets)
+TEST(one_look_finds_a_socket_that_was_read_behind_many_packets)
 {
     int pair[2];
     struct dlxd_outbox *full = outbox;
@@ -358,9 +342,8 @@ START_TEST(one_look_finds_a_socket_that_was_read_behind_many_packets)
     dlxd_outbox_close(outbox, user(A));
     outbox = full;
 }
-END_TEST
 
-START_TEST(a_limit_of_bytes_looks_at_flights_first)
+TEST(a_limit_of_bytes_looks_at_flights_first)
 {
     struct dlxd_charge charge = {.user = NULL}, more = {.user = NULL};
     uint64_t left = user(A)->users->max[DLXD_BYTES] - user(A)->used[DLXD_BYTES];
@@ -375,31 +358,10 @@ START_TEST(a_limit_of_bytes_looks_at_flights_first)
     ck_assert_int_eq(dlxd_flights_charge(&more, user(A), DLXD_BYTES, 1), 0);
     dlxd_charge_deinit(&more);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("outbox");
     TCase *tcase = dlx_scene_case("outbox", NULL);
     tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_add_test(tcase, descriptors_are_charged_until_the_whole_queue_is_read);
-    tcase_add_test(tcase, of_many_packets_the_oldest_have_landed_when_few_are_unread);
-    tcase_add_test(tcase, what_was_read_has_landed_when_more_is_sent);
-    tcase_add_test(tcase, a_packet_that_is_not_sent_is_not_charged);
-    tcase_add_test(tcase, a_user_that_does_not_read_leaves_some_to_others);
-    tcase_add_test(tcase, a_closed_socket_is_kept_until_it_is_read);
-    tcase_add_test(tcase, a_closed_socket_goes_when_its_client_closes_it);
-    tcase_add_test(tcase, a_socket_that_was_read_is_closed_at_once);
-    tcase_add_test(tcase, what_is_unread_when_a_socket_ends_is_on_its_owner);
-    tcase_add_test(tcase, a_client_that_sends_its_own_end_over_itself_keeps_nothing);
-    tcase_add_test(tcase, beyond_the_limit_nothing_is_left);
-    tcase_add_test(tcase, a_user_that_has_left_goes_when_its_descriptors_have_landed);
-    tcase_add_test(tcase, a_packet_without_descriptors_lands_when_the_queue_is_read);
-    tcase_add_test(tcase, a_flight_that_is_given_up_does_not_land);
-    tcase_add_test(tcase, a_packet_without_descriptors_keeps_no_closed_socket);
-    tcase_add_test(tcase, a_packet_without_descriptors_meets_no_limit);
-    tcase_add_test(tcase, one_look_finds_a_socket_that_was_read_behind_many_packets);
-    tcase_add_test(tcase, a_limit_of_bytes_looks_at_flights_first);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

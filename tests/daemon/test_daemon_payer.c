@@ -80,7 +80,7 @@ static void is_charged_to(int user)
     ck_assert_uint_eq(bytes_of(SECOND), user == SECOND ? ARENA_SIZE : 0);
 }
 
-START_TEST(a_dropped_arena_is_on_who_has_yet_to_be_told_and_then_on_who_has_yet_to_read)
+TEST(a_dropped_arena_is_on_who_has_yet_to_be_told_and_then_on_who_has_yet_to_read)
 {
     uint64_t all = dlx_scene.broker.users.all_bytes;
     ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
@@ -102,10 +102,9 @@ START_TEST(a_dropped_arena_is_on_who_has_yet_to_be_told_and_then_on_who_has_yet_
     ck_assert_uint_eq(dlx_scene.broker.users.all_bytes, all - ARENA_SIZE);
     ck_assert_uint_eq(publisher->dropped.n, 0);
 }
-END_TEST
 
 /* Whoever was told last may be the first to read. */
-START_TEST(who_reads_a_drop_early_leaves_it_to_who_does_not)
+TEST(who_reads_a_drop_early_leaves_it_to_who_does_not)
 {
     ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
     tell(SECOND);
@@ -119,10 +118,9 @@ START_TEST(who_reads_a_drop_early_leaves_it_to_who_does_not)
     dlx_scene_look();
     is_charged_to(WRITER);
 }
-END_TEST
 
 /* Whoever says that it has received a packet, and has not, goes on paying: for descriptors, too. */
-START_TEST(an_acknowledgement_is_believed_once_the_packets_were_read)
+TEST(an_acknowledgement_is_believed_once_the_packets_were_read)
 {
     ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
     for (int user = FIRST; user <= SECOND; user++)
@@ -142,9 +140,8 @@ START_TEST(an_acknowledgement_is_believed_once_the_packets_were_read)
     }
     is_charged_to(WRITER);
 }
-END_TEST
 
-START_TEST(what_was_told_and_not_read_is_on_the_next_when_a_link_ends)
+TEST(what_was_told_and_not_read_is_on_the_next_when_a_link_ends)
 {
     ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
     tell(FIRST);
@@ -160,7 +157,6 @@ START_TEST(what_was_told_and_not_read_is_on_the_next_when_a_link_ends)
     dlx_scene_receive_all(theirs[SECOND]);
     dlx_scene_look(); /* nobody wants to know any more */
 }
-END_TEST
 
 static int ask_for_arena(struct dlxd_user *user)
 {
@@ -179,7 +175,7 @@ static int ask_for_link(struct dlxd_user *user)
 }
 
 /* Whoever reads what he is told is refused nothing since the daemon has yet to see it. */
-START_TEST(who_meets_the_limit_of_bytes_gets_what_he_has_read)
+LOOP_TEST(who_meets_the_limit_of_bytes_gets_what_he_has_read, 0, 2)
 {
     int (*const ask[])(struct dlxd_user *) = {ask_for_arena, ask_for_link};
     struct dlxd_user *user = clients[FIRST]->user;
@@ -191,9 +187,8 @@ START_TEST(who_meets_the_limit_of_bytes_gets_what_he_has_read)
     dlx_scene_receive_all(theirs[FIRST]);
     ck_assert_int_eq(ask[_i](user), 0);
 }
-END_TEST
 
-START_TEST(a_dropped_arena_is_on_the_next_when_a_link_ends)
+TEST(a_dropped_arena_is_on_the_next_when_a_link_ends)
 {
     ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
     uint64_t page = link_of(FIRST)->page_size;
@@ -201,9 +196,8 @@ START_TEST(a_dropped_arena_is_on_the_next_when_a_link_ends)
     ck_assert_uint_eq(bytes_of(FIRST), 0 - page);
     ck_assert_uint_eq(bytes_of(SECOND), ARENA_SIZE);
 }
-END_TEST
 
-START_TEST(what_a_publisher_that_has_gone_leaves_is_on_its_subscribers)
+TEST(what_a_publisher_that_has_gone_leaves_is_on_its_subscribers)
 {
     uint64_t left = ARENA_SIZE + publisher->control->size;
     uint64_t objects = clients[WRITER]->user->used[DLXD_OBJECTS];
@@ -218,10 +212,9 @@ START_TEST(what_a_publisher_that_has_gone_leaves_is_on_its_subscribers)
     dlxd_subscription_free(subscriptions[SECOND]);
     ck_assert_uint_eq(dlx_scene.broker.users.all_bytes, 0);
 }
-END_TEST
 
 /* He cannot be kept from having it, but he gets nothing more. */
-START_TEST(who_is_beyond_his_limit_gets_nothing_until_he_lets_go)
+TEST(who_is_beyond_his_limit_gets_nothing_until_he_lets_go)
 {
     struct dlxd_charge charge = {.user = NULL};
     struct dlxd_user *user = clients[FIRST]->user;
@@ -233,10 +226,9 @@ START_TEST(who_is_beyond_his_limit_gets_nothing_until_he_lets_go)
     ck_assert_int_eq(dlxd_charge_init(&charge, user, DLXD_BYTES, 1), 0);
     dlxd_charge_deinit(&charge);
 }
-END_TEST
 
 /* Its task goes on in the time of its owner, who pays nothing any more. */
-START_TEST(an_owner_who_has_left_is_forgotten_when_his_publisher_is)
+TEST(an_owner_who_has_left_is_forgotten_when_his_publisher_is)
 {
     dlxd_client_free(clients[WRITER]);
     ck_assert_uint_eq(bytes_of(FIRST), ARENA_SIZE + publisher->control->size);
@@ -245,22 +237,8 @@ START_TEST(an_owner_who_has_left_is_forgotten_when_his_publisher_is)
     dlxd_broker_settle(&dlx_scene.broker);
     ck_assert_uint_eq(dlx_scene.broker.users.all_bytes, 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("payer");
-    TCase *tcase = dlx_scene_case("payer", set_up);
-    tcase_add_test(tcase,
-                   a_dropped_arena_is_on_who_has_yet_to_be_told_and_then_on_who_has_yet_to_read);
-    tcase_add_test(tcase, who_reads_a_drop_early_leaves_it_to_who_does_not);
-    tcase_add_test(tcase, an_acknowledgement_is_believed_once_the_packets_were_read);
-    tcase_add_test(tcase, what_was_told_and_not_read_is_on_the_next_when_a_link_ends);
-    tcase_add_loop_test(tcase, who_meets_the_limit_of_bytes_gets_what_he_has_read, 0, 2);
-    tcase_add_test(tcase, a_dropped_arena_is_on_the_next_when_a_link_ends);
-    tcase_add_test(tcase, what_a_publisher_that_has_gone_leaves_is_on_its_subscribers);
-    tcase_add_test(tcase, who_is_beyond_his_limit_gets_nothing_until_he_lets_go);
-    tcase_add_test(tcase, an_owner_who_has_left_is_forgotten_when_his_publisher_is);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_scene_case("payer", set_up));
 }

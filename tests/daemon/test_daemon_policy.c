@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who a client is, who pays for it, and that the policy is asked wherever something is made, offered, listed or dropped. */
+/* Who a client is, who pays for it, and that the policy is asked wherever something is made,
+ * offered, listed or dropped. */
 #include "common/error.h"
 #include "daemon/gpu/origin.h"
 #include "daemon/objects/publisher.h"
@@ -12,7 +13,6 @@
 #include <grp.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static struct dlxd_client *client;
@@ -24,7 +24,7 @@ static void set_up(void)
 
 /* ---- who ----------------------------------------------------------------------------------- */
 
-START_TEST(a_principal_is_what_the_kernel_says)
+TEST(a_principal_is_what_the_kernel_says)
 {
     gid_t groups[NGROUPS_MAX];
     int n = getgroups(NGROUPS_MAX, groups);
@@ -38,10 +38,9 @@ START_TEST(a_principal_is_what_the_kernel_says)
         ck_assert(dlxd_principal_has_group(who, groups[i]));
     ck_assert(!dlxd_principal_has_group(who, 4242));
 }
-END_TEST
 
 /* More groups than the first attempt has room for. */
-START_TEST(a_principal_may_have_many_groups)
+TEST(a_principal_may_have_many_groups)
 {
     enum { N = 1000 };
     static gid_t groups[N];
@@ -64,13 +63,10 @@ START_TEST(a_principal_may_have_many_groups)
                   ? 0
                   : 1);
     }
-    int status;
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
 }
-END_TEST
 
-START_TEST(neither_a_group_nor_a_version_buys_a_quota_but_a_socket_does)
+TEST(neither_a_group_nor_a_version_buys_a_quota_but_a_socket_does)
 {
     gid_t group = 7;
     const struct dlxd_principal a = {.uid = 5},
@@ -87,10 +83,9 @@ START_TEST(neither_a_group_nor_a_version_buys_a_quota_but_a_socket_does)
     for (unsigned i = 0; i < 4; i++)
         dlxd_user_unref(users[i]);
 }
-END_TEST
 
 /* It is another user's to the next daemon, too. */
-START_TEST(the_socket_of_a_publisher_is_in_the_ledger)
+TEST(the_socket_of_a_publisher_is_in_the_ledger)
 {
     const struct dlxd_publisher_config config = {.history = 4, .depth = 16, .n_entries = 256};
     struct dlxd_publisher_former former;
@@ -104,11 +99,10 @@ START_TEST(the_socket_of_a_publisher_is_in_the_ledger)
         ck_assert_uint_eq(former.uid, (i ? other : client)->principal->uid);
     }
 }
-END_TEST
 
-/* One of the same uid by another socket says that the origin is its own: it neither gets what the other
- * one shared, nor takes its place. */
-START_TEST(an_origin_belongs_to_a_user_by_one_socket)
+/* One of the same uid by another socket says that the origin is its own: it neither gets what the
+ * other one shared, nor takes its place. */
+TEST(an_origin_belongs_to_a_user_by_one_socket)
 {
     static const char *const sockets[] = {DLXD_SOCKET_MAIN, "pods", "lab"};
     struct dlxd_gpu_origins origins;
@@ -128,7 +122,6 @@ START_TEST(an_origin_belongs_to_a_user_by_one_socket)
         dlxd_gpu_origins_leave(&origins, &members[i]);
     dlxd_gpu_origins_deinit(&origins);
 }
-END_TEST
 
 /* ---- what ---------------------------------------------------------------------------------- */
 
@@ -164,7 +157,7 @@ static Dlx__Wire__Subscribe to(const char *topic, bool reliable)
     return body;
 }
 
-START_TEST(who_may_not_publish_is_refused)
+TEST(who_may_not_publish_is_refused)
 {
     Dlx__Wire__PublisherNew body = dlx_scene_publisher_new("a/b");
     deny_only(DLXD_MAY_PUBLISH, "a/b");
@@ -175,9 +168,8 @@ START_TEST(who_may_not_publish_is_refused)
     ck_assert_int_eq(dlx_scene_call(client, BODY(PUBLISHER_NEW), &body)->body_case,
                      BODY(PUBLISHER_NEW_REPLY));
 }
-END_TEST
 
-START_TEST(who_may_not_subscribe_is_refused)
+TEST(who_may_not_subscribe_is_refused)
 {
     Dlx__Wire__Subscribe body = to("a/b", false);
     deny_only(DLXD_MAY_SUBSCRIBE, "a/b");
@@ -187,10 +179,9 @@ START_TEST(who_may_not_subscribe_is_refused)
     ck_assert_int_eq(dlx_scene_call(client, BODY(SUBSCRIBE), &body)->body_case,
                      BODY(SUBSCRIBE_REPLY));
 }
-END_TEST
 
 /* Whichever side comes first. */
-START_TEST(a_pattern_is_offered_only_what_its_subscriber_may_subscribe_to)
+TEST(a_pattern_is_offered_only_what_its_subscriber_may_subscribe_to)
 {
     deny_only(DLXD_MAY_SUBSCRIBE, "a/b");
     publish("a/b", 0, 0);
@@ -205,9 +196,8 @@ START_TEST(a_pattern_is_offered_only_what_its_subscriber_may_subscribe_to)
     dlx_scene_offer(publish("a/c", 0, 0));
     ck_assert_uint_eq(dlx_scene.broker.registry.links.n, 2);
 }
-END_TEST
 
-START_TEST(who_may_not_make_publishers_wait_is_refused)
+TEST(who_may_not_make_publishers_wait_is_refused)
 {
     deny_only(DLXD_MAY_BLOCK, "a/b");
     Dlx__Wire__Subscribe body = to("a/b", true);
@@ -222,9 +212,8 @@ START_TEST(who_may_not_make_publishers_wait_is_refused)
                      BODY(SUBSCRIBE_REPLY));
     ck_assert_uint_eq(dlx_scene.broker.registry.links.n, 1);
 }
-END_TEST
 
-START_TEST(a_publisher_that_may_not_be_made_to_wait_fails_the_link_of_who_was_there_first)
+TEST(a_publisher_that_may_not_be_made_to_wait_fails_the_link_of_who_was_there_first)
 {
     deny_only(DLXD_MAY_BLOCK, "a/b");
     Dlx__Wire__Subscribe body = to("a/*", true);
@@ -235,9 +224,8 @@ START_TEST(a_publisher_that_may_not_be_made_to_wait_fails_the_link_of_who_was_th
     ck_assert_uint_eq(publisher->n_links, 0);
     ck_assert_int_eq(dlxd_publisher_check_awaited(publisher), 0);
 }
-END_TEST
 
-START_TEST(lists_show_only_what_may_be_observed)
+TEST(lists_show_only_what_may_be_observed)
 {
     Dlx__Wire__ListPublishers list = DLX__WIRE__LIST_PUBLISHERS__INIT;
     Dlx__Wire__ListLinks links = DLX__WIRE__LIST_LINKS__INIT;
@@ -251,9 +239,8 @@ START_TEST(lists_show_only_what_may_be_observed)
     dlx_scene_call_fails(client, BODY(LIST_LINKS), &links, DLX_E_NOT_FOUND,
                          "there is no publisher");
 }
-END_TEST
 
-START_TEST(who_may_not_drop_is_refused_but_for_what_is_its_own)
+TEST(who_may_not_drop_is_refused_but_for_what_is_its_own)
 {
     Dlx__Wire__RetainedDrop drop = DLX__WIRE__RETAINED_DROP__INIT;
     drop.topic = (char *)(uintptr_t) "a/b";
@@ -275,10 +262,9 @@ START_TEST(who_may_not_drop_is_refused_but_for_what_is_its_own)
         dlxd_retained_clear(&dlx_scene.broker);
     }
 }
-END_TEST
 
 /* Each side has to trust the other, and a superuser has no more to say about that than others. */
-START_TEST(gpu_memory_is_exchanged_by_users_whom_rules_let_and_by_nobody_else)
+TEST(gpu_memory_is_exchanged_by_users_whom_rules_let_and_by_nobody_else)
 {
     enum { ALICE = 5, BOB = 6, CAROL = 7, DAEMON = 500 };
     static const struct {
@@ -319,26 +305,8 @@ START_TEST(gpu_memory_is_exchanged_by_users_whom_rules_let_and_by_nobody_else)
     }
     dlxd_rules_deinit(&rules);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("policy");
-    TCase *tcase = dlx_scene_case("policy", set_up);
-    tcase_add_test(tcase, a_principal_is_what_the_kernel_says);
-    tcase_add_test(tcase, a_principal_may_have_many_groups);
-    tcase_add_test(tcase, neither_a_group_nor_a_version_buys_a_quota_but_a_socket_does);
-    tcase_add_test(tcase, the_socket_of_a_publisher_is_in_the_ledger);
-    tcase_add_test(tcase, an_origin_belongs_to_a_user_by_one_socket);
-    tcase_add_test(tcase, who_may_not_publish_is_refused);
-    tcase_add_test(tcase, who_may_not_subscribe_is_refused);
-    tcase_add_test(tcase, a_pattern_is_offered_only_what_its_subscriber_may_subscribe_to);
-    tcase_add_test(tcase, who_may_not_make_publishers_wait_is_refused);
-    tcase_add_test(tcase,
-                   a_publisher_that_may_not_be_made_to_wait_fails_the_link_of_who_was_there_first);
-    tcase_add_test(tcase, lists_show_only_what_may_be_observed);
-    tcase_add_test(tcase, who_may_not_drop_is_refused_but_for_what_is_its_own);
-    tcase_add_test(tcase, gpu_memory_is_exchanged_by_users_whom_rules_let_and_by_nobody_else);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_scene_case("policy", set_up));
 }

@@ -128,7 +128,7 @@ static void is_served(const struct actor *a, uint32_t serial)
     (void)answer(a, BODY(DAEMON_INFO_REPLY), serial);
 }
 
-START_TEST(requests_that_follow_wait_for_the_answer)
+TEST(requests_that_follow_wait_for_the_answer)
 {
     const struct actor *a = &actors[0];
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
@@ -153,9 +153,8 @@ START_TEST(requests_that_follow_wait_for_the_answer)
     ck_assert_int_eq(answer(a, BODY(ERROR), 6)->error->code, DLX_E_NOT_FOUND);
     (void)answer(a, BODY(OK), 7);
 }
-END_TEST
 
-START_TEST(others_regions_are_looked_at_meanwhile)
+TEST(others_regions_are_looked_at_meanwhile)
 {
     uint32_t arenas[2];
     for (int i = 0; i < 2; i++)
@@ -170,10 +169,9 @@ START_TEST(others_regions_are_looked_at_meanwhile)
     let_go();
     (void)answer(&actors[0], BODY(OK), 3);
 }
-END_TEST
 
 /* In the midst of it. The arena is charged to nobody any more, and closed in the end. */
-START_TEST(a_client_that_goes_while_its_region_is_looked_at_leaves_nothing)
+LOOP_TEST(a_client_that_goes_while_its_region_is_looked_at_leaves_nothing, 0, 2)
 {
     struct actor *a = &actors[0];
     uint32_t arena = new_arena(a, DLX_PAGE, _i == 0);
@@ -191,10 +189,9 @@ START_TEST(a_client_that_goes_while_its_region_is_looked_at_leaves_nothing)
     let_go();
     ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
 }
-END_TEST
 
 /* Whatever their size: what many of them have together takes as long. */
-START_TEST(regions_are_closed_beside_the_loop)
+LOOP_TEST(regions_are_closed_beside_the_loop, 0, 3)
 {
     enum { N = 64 };
     static const uint64_t sizes[] = {DLX_PAGE, UINT64_C(4) << 20, UINT64_C(64) << 20};
@@ -216,17 +213,8 @@ START_TEST(regions_are_closed_beside_the_loop)
     let_go();
     ck_assert_uint_eq(dlx_test_fds_count(), n_fds - N);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_proof");
-    TCase *tcase = dlx_scene_case("proof", set_up);
-    tcase_add_test(tcase, requests_that_follow_wait_for_the_answer);
-    tcase_add_test(tcase, others_regions_are_looked_at_meanwhile);
-    tcase_add_loop_test(tcase, a_client_that_goes_while_its_region_is_looked_at_leaves_nothing, 0,
-                        2);
-    tcase_add_loop_test(tcase, regions_are_closed_beside_the_loop, 0, 3);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_scene_case("proof", set_up));
 }

@@ -50,7 +50,7 @@ static void on_proved(void *owner, int code, const char *text, int take_fd)
     ck_assert_int_eq(dlxd_publisher_arena_ready(owner, code, text, take_fd), 0);
 }
 
-START_TEST(an_arena_that_is_not_populated_is_returned)
+TEST(an_arena_that_is_not_populated_is_returned)
 {
     look_in(DLXD_RECLAIM_AFTER_NS / 2);
     ck_assert_uint_eq(bytes(), used + ARENA_SIZE);
@@ -61,9 +61,8 @@ START_TEST(an_arena_that_is_not_populated_is_returned)
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "its pages did not grow"));
     ck_assert(dlxd_list_empty(&dlx_scene.broker.reservations));
 }
-END_TEST
 
-START_TEST(a_publisher_that_is_not_made_ready_is_closed)
+TEST(a_publisher_that_is_not_made_ready_is_closed)
 {
     struct dlxd_publisher_fds made;
     struct dlxd_publisher *idle;
@@ -77,9 +76,8 @@ START_TEST(a_publisher_that_is_not_made_ready_is_closed)
     close(made.membership_fd);
     close(made.link_sock);
 }
-END_TEST
 
-START_TEST(an_arena_that_grows_is_left_alone)
+TEST(an_arena_that_grows_is_left_alone)
 {
     uint64_t now = dlx__now_ns();
     for (uint64_t i = 0; i < 10; i++) {
@@ -91,9 +89,8 @@ START_TEST(an_arena_that_grows_is_left_alone)
     dlxd_reclaim(&dlx_scene.broker, now + LONG);
     ck_assert_uint_eq(bytes(), used);
 }
-END_TEST
 
-START_TEST(an_arena_that_is_being_proved_or_is_ready_is_left_alone)
+TEST(an_arena_that_is_being_proved_or_is_ready_is_left_alone)
 {
     dlx_scene_allocate(dup(fd), ARENA_SIZE);
     look_in(0);
@@ -106,9 +103,8 @@ START_TEST(an_arena_that_is_being_proved_or_is_ready_is_left_alone)
     look_in(10 * LONG);
     ck_assert_uint_eq(bytes(), used + ARENA_SIZE);
 }
-END_TEST
 
-START_TEST(one_look_takes_a_bounded_number_of_them)
+TEST(one_look_takes_a_bounded_number_of_them)
 {
     enum { MANY = 3000, MOST = 2048 };
     for (int i = 0; i < MANY; i++) {
@@ -121,17 +117,8 @@ START_TEST(one_look_takes_a_bounded_number_of_them)
     look_in(LONG);
     ck_assert_uint_eq(publisher->unready.n, 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("reservation");
-    TCase *tcase = dlx_scene_case("reservation", set_up);
-    tcase_add_test(tcase, an_arena_that_is_not_populated_is_returned);
-    tcase_add_test(tcase, a_publisher_that_is_not_made_ready_is_closed);
-    tcase_add_test(tcase, an_arena_that_grows_is_left_alone);
-    tcase_add_test(tcase, an_arena_that_is_being_proved_or_is_ready_is_left_alone);
-    tcase_add_test(tcase, one_look_takes_a_bounded_number_of_them);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_scene_case("reservation", set_up));
 }

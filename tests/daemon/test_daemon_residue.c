@@ -75,7 +75,6 @@ static bool is_there(const char *name)
 static pid_t start_process(void)
 {
     pid_t parent = getpid(), pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() == parent)
@@ -107,7 +106,7 @@ static struct dlx_shm_name own_name(void)
 
 /* ---- names --------------------------------------------------------------------------------- */
 
-START_TEST(names_are_read_as_they_are_written)
+TEST(names_are_read_as_they_are_written)
 {
     char first[DLX_SHM_NAME_SIZE], second[DLX_SHM_NAME_SIZE];
     struct dlx_shm_name own = own_name();
@@ -122,9 +121,8 @@ START_TEST(names_are_read_as_they_are_written)
     ck_assert_uint_eq(own.start, UINT64_MAX);
     ck_assert(dlx__shm_name_parse("dlpackd.0.1.0." RANDOM, &own));
 }
-END_TEST
 
-START_TEST(other_names_are_not_taken_for_ours)
+TEST(other_names_are_not_taken_for_ours)
 {
     static const char *const names[] = {
         "",
@@ -158,9 +156,8 @@ START_TEST(other_names_are_not_taken_for_ours)
     for (size_t i = 0; i < DLX_ARRAY_SIZE(names); i++)
         ck_assert_msg(!dlx__shm_name_parse(names[i], &name), "%s", names[i]);
 }
-END_TEST
 
-START_TEST(who_is_alive)
+TEST(who_is_alive)
 {
     struct dlx_shm_name name = own_name();
     ck_assert(dlx__shm_name_is_alive(&name));
@@ -177,11 +174,10 @@ START_TEST(who_is_alive)
     end_process(name.pid, false);
     ck_assert(!dlx__shm_name_is_alive(&name));
 }
-END_TEST
 
 /* ---- cleaning ------------------------------------------------------------------------------ */
 
-START_TEST(what_dead_daemons_left_is_removed_and_nothing_else)
+TEST(what_dead_daemons_left_is_removed_and_nothing_else)
 {
     struct dlx_shm_name own = own_name();
     uid_t uid = geteuid();
@@ -215,9 +211,8 @@ START_TEST(what_dead_daemons_left_is_removed_and_nothing_else)
     end_process(alive, false);
     end_process(zombie, false);
 }
-END_TEST
 
-START_TEST(links_folders_and_pipes_stay)
+TEST(links_folders_and_pipes_stay)
 {
     pid_t dead = start_process();
     uid_t uid = geteuid();
@@ -232,9 +227,8 @@ START_TEST(links_folders_and_pipes_stay)
     for (uint64_t start = 1; start <= 4; start++)
         ck_assert(is_there(name_of(uid, dead, start)));
 }
-END_TEST
 
-START_TEST(files_of_others_stay)
+TEST(files_of_others_stay)
 {
     pid_t dead = start_process();
     end_process(dead, false);
@@ -249,12 +243,10 @@ START_TEST(files_of_others_stay)
     ck_assert_int_eq(chown(path_of(name), geteuid(), getegid()), 0);
     ck_assert_uint_eq(dlxd_stale_shm_clean(dir), 1);
 }
-END_TEST
 
-START_TEST(what_cannot_be_removed_stays_and_is_no_failure)
+TEST(what_cannot_be_removed_stays_and_is_no_failure)
 {
     pid_t dead = start_process();
-    int status;
     end_process(dead, false);
     const char *name = name_of(65534, dead, 1);
     make_file(name);
@@ -270,31 +262,18 @@ START_TEST(what_cannot_be_removed_stays_and_is_no_failure)
         _exit(fchdir(folder) < 0 || setresuid(65534, 65534, 65534) < 0 ||
               dlxd_stale_shm_clean(".") != 0);
     close(folder);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
     ck_assert(is_there(name));
 }
-END_TEST
 
-START_TEST(no_folder_is_no_failure)
+TEST(no_folder_is_no_failure)
 {
     ck_assert_uint_eq(dlxd_stale_shm_clean(path_of("nowhere")), 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_residue");
     TCase *tcase = tcase_create("residue");
     tcase_add_checked_fixture(tcase, make_dir, remove_dir);
-    tcase_add_test(tcase, names_are_read_as_they_are_written);
-    tcase_add_test(tcase, other_names_are_not_taken_for_ours);
-    tcase_add_test(tcase, who_is_alive);
-    tcase_add_test(tcase, what_dead_daemons_left_is_removed_and_nothing_else);
-    tcase_add_test(tcase, links_folders_and_pipes_stay);
-    tcase_add_test(tcase, files_of_others_stay);
-    tcase_add_test(tcase, what_cannot_be_removed_stays_and_is_no_failure);
-    tcase_add_test(tcase, no_folder_is_no_failure);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -42,7 +42,7 @@ static size_t n_publishers(void)
     return dlx_scene.broker.registry.publishers.n;
 }
 
-START_TEST(another_user_neither_evicts_nor_drops)
+TEST(another_user_neither_evicts_nor_drops)
 {
     uint32_t n = 0;
     struct dlxd_client *a = new_client(1000), *b = new_client(1001);
@@ -72,9 +72,8 @@ START_TEST(another_user_neither_evicts_nor_drops)
     b->principal->uid = 500;
     ck_assert_int_eq(dlxd_retained_drop(b, "t", &n), 0);
 }
-END_TEST
 
-START_TEST(a_counter_that_lies_low_replaces_nothing)
+TEST(a_counter_that_lies_low_replaces_nothing)
 {
     struct dlxd_client *a = new_client(1000);
     dlxd_publisher_end(new_publisher(a, 5, 0));
@@ -85,9 +84,8 @@ START_TEST(a_counter_that_lies_low_replaces_nothing)
     dlxd_publisher_end(new_publisher(a, 0, 0));
     ck_assert_uint_eq(n_publishers(), 2);
 }
-END_TEST
 
-START_TEST(the_first_to_expire_comes_first)
+TEST(the_first_to_expire_comes_first)
 {
     struct dlxd_client *a = new_client(1000);
     static const uint64_t times[] = {3000000, 1000000, 0, 2000000, UINT64_MAX, 4000000};
@@ -109,10 +107,9 @@ START_TEST(the_first_to_expire_comes_first)
     }
     ck_assert_uint_eq(dlxd_retained_next_ns(&dlx_scene.broker), UINT64_MAX);
 }
-END_TEST
 
 /* Whether for ever or for a time: a daemon that ends would take it along. */
-START_TEST(while_anything_is_retained_the_daemon_is_not_idle)
+LOOP_TEST(while_anything_is_retained_the_daemon_is_not_idle, 0, 2)
 {
     uint32_t n;
     ck_assert(dlxd_broker_is_idle(&dlx_scene.broker));
@@ -134,10 +131,10 @@ START_TEST(while_anything_is_retained_the_daemon_is_not_idle)
     }
     ck_assert(dlxd_broker_is_idle(&dlx_scene.broker));
 }
-END_TEST
 
-/* The second in which its process is awaited is not its end: the ledger would say so to the next daemon. */
-START_TEST(what_stays_for_ever_has_no_end_after_a_late_death)
+/* The second in which its process is awaited is not its end: the ledger would say so to the next
+ * daemon. */
+TEST(what_stays_for_ever_has_no_end_after_a_late_death)
 {
     int pidfd[2]; /* readable: dead */
     struct dlxd_client *a = new_client(1000);
@@ -153,7 +150,6 @@ START_TEST(what_stays_for_ever_has_no_end_after_a_late_death)
     ck_assert_uint_eq(n_publishers(), 1);
     close(pidfd[0]);
 }
-END_TEST
 
 /* If it is large enough for a control block, with what that says. */
 static int region_of(uint64_t size, uint64_t head, bool heeds_locks)
@@ -179,7 +175,7 @@ static const struct dlxd_publisher_former former_publisher = {
     .config = {.history = 4, .depth = 16, .n_entries = 256, .retain = 2}};
 
 /* What the service manager kept, and the ledger says. */
-START_TEST(what_cannot_be_a_publisher_is_not_restored)
+TEST(what_cannot_be_a_publisher_is_not_restored)
 {
     enum { N = 3 };
     static const struct {
@@ -231,7 +227,6 @@ START_TEST(what_cannot_be_a_publisher_is_not_restored)
         ck_assert_uint_eq(n_publishers(), 0);
     }
 }
-END_TEST
 
 /* ---- how much of it there may be ------------------------------------------------------------- */
 
@@ -241,7 +236,7 @@ static uint64_t retained_bytes(const struct dlxd_user *user)
 }
 
 /* From the start on, so that there is room at the end; until nobody can get it any more. */
-START_TEST(memory_that_stays_is_counted_until_it_goes)
+TEST(memory_that_stays_is_counted_until_it_goes)
 {
     struct dlxd_publisher_config latched = {
         .history = 4, .depth = 16, .n_entries = 256, .retain = 2, .latched = true};
@@ -267,11 +262,10 @@ START_TEST(memory_that_stays_is_counted_until_it_goes)
     ck_assert_uint_eq(retained_bytes(user), 0);
     dlxd_user_unref(user);
 }
-END_TEST
 
 /* A subscriber that still reads what was dropped, or has gone, keeps it mapped, and nobody else can
  * get it. */
-START_TEST(what_a_subscriber_still_has_is_not_retained)
+TEST(what_a_subscriber_still_has_is_not_retained)
 {
     uint32_t n;
     int fd;
@@ -298,9 +292,8 @@ START_TEST(what_a_subscriber_still_has_is_not_retained)
     ck_assert_uint_eq(retained_bytes(user), 0);
     ck_assert_uint_ge(user->used[DLXD_BYTES], control->size);
 }
-END_TEST
 
-START_TEST(what_would_stay_beyond_the_limit_is_refused_from_the_start)
+TEST(what_would_stay_beyond_the_limit_is_refused_from_the_start)
 {
     const struct dlxd_publisher_config retains = {
         .history = 4, .depth = 16, .n_entries = 256, .retain = 2};
@@ -325,10 +318,9 @@ START_TEST(what_would_stay_beyond_the_limit_is_refused_from_the_start)
     ck_assert_int_eq(dlxd_publisher_new(&another, client, "t", &retains, &made), DLX_E_LIMIT);
     (void)dlx_test_broker_publisher(client, "p", &dlx_scene_plain, 1);
 }
-END_TEST
 
 /* An upgrade loses nothing, whatever the limits have become. */
-START_TEST(what_a_former_daemon_retained_is_back_beyond_the_limits)
+TEST(what_a_former_daemon_retained_is_back_beyond_the_limits)
 {
     struct dlxd_publisher *publisher;
     const struct dlxd_publisher_region control = {
@@ -343,7 +335,6 @@ START_TEST(what_a_former_daemon_retained_is_back_beyond_the_limits)
     (void)dlxd_retained_restore(publisher, -1, 0);
     ck_assert_uint_eq(n_publishers(), 1);
 }
-END_TEST
 
 /* ---- one that lives, and has yet to announce itself to this daemon ------------------------- */
 
@@ -398,7 +389,7 @@ static uint32_t subscribe(struct dlxd_client *client, bool reliable)
     return n;
 }
 
-START_TEST(who_lives_is_shown_if_its_library_looks_for_locks)
+TEST(who_lives_is_shown_if_its_library_looks_for_locks)
 {
     ck_assert_int_eq(restore(100, 0, 5, false)->state, DLXD_PUBLISHER_HIDDEN);
     ck_assert_int_eq(restore(101, 0, 0, true)->state, DLXD_PUBLISHER_HIDDEN); /* with nothing */
@@ -408,9 +399,8 @@ START_TEST(who_lives_is_shown_if_its_library_looks_for_locks)
     ck_assert_int_eq(publisher->state, DLXD_PUBLISHER_RETAINED);
     ck_assert_uint_eq(n_publishers(), 1); /* 101 left nothing, and this one replaces 100 */
 }
-END_TEST
 
-START_TEST(what_is_shown_is_offered_to_those_that_can_join_it_and_to_others_later)
+TEST(what_is_shown_is_offered_to_those_that_can_join_it_and_to_others_later)
 {
     struct dlxd_client *client = new_client(1000), *old = new_client(1000);
     struct dlxd_publisher *publisher = restore(100, 0, 5, true);
@@ -423,9 +413,8 @@ START_TEST(what_is_shown_is_offered_to_those_that_can_join_it_and_to_others_late
     die();
     ck_assert_uint_eq(publisher->n_links, 3);
 }
-END_TEST
 
-START_TEST(who_has_announced_itself_again_is_not_shown_twice)
+LOOP_TEST(who_has_announced_itself_again_is_not_shown_twice, 0, 2)
 {
     struct dlxd_client *client = new_client(1000), *other = new_client(1001);
     struct dlxd_publisher *publisher = restore(100, 0, 5, true);
@@ -444,11 +433,10 @@ START_TEST(who_has_announced_itself_again_is_not_shown_twice)
     die(); /* without as many messages in the new block as would replace these */
     ck_assert_uint_eq(n_publishers(), 3);
 }
-END_TEST
 
 /* It had announced itself again, and the daemon was killed before it read that the new block has
  * what the old one retains. An idle publisher says that to no later daemon. */
-START_TEST(who_had_announced_itself_again_replaces_itself_when_it_is_restored)
+LOOP_TEST(who_had_announced_itself_again_replaces_itself_when_it_is_restored, 0, 4)
 {
     bool heeds = _i % 2, is_dead = _i / 2;
     restore(100, 0, 5, heeds);
@@ -466,11 +454,10 @@ START_TEST(who_had_announced_itself_again_replaces_itself_when_it_is_restored)
     if (!is_dead)
         die();
 }
-END_TEST
 
 /* It lives, and what it retains is its own to replace. Once it has died, anybody's may who
  * could. */
-START_TEST(who_lives_is_replaced_by_itself_only)
+LOOP_TEST(who_lives_is_replaced_by_itself_only, 0, 4)
 {
     bool heeds = _i % 2, dies = _i / 2;
     struct dlxd_client *client = new_client(1000);
@@ -493,28 +480,8 @@ START_TEST(who_lives_is_replaced_by_itself_only)
         die();
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_retained");
-    TCase *tcase = dlx_scene_case("retained", set_up);
-    tcase_add_test(tcase, another_user_neither_evicts_nor_drops);
-    tcase_add_test(tcase, a_counter_that_lies_low_replaces_nothing);
-    tcase_add_test(tcase, the_first_to_expire_comes_first);
-    tcase_add_loop_test(tcase, while_anything_is_retained_the_daemon_is_not_idle, 0, 2);
-    tcase_add_test(tcase, what_stays_for_ever_has_no_end_after_a_late_death);
-    tcase_add_test(tcase, what_cannot_be_a_publisher_is_not_restored);
-    tcase_add_test(tcase, memory_that_stays_is_counted_until_it_goes);
-    tcase_add_test(tcase, what_a_subscriber_still_has_is_not_retained);
-    tcase_add_test(tcase, what_would_stay_beyond_the_limit_is_refused_from_the_start);
-    tcase_add_test(tcase, what_a_former_daemon_retained_is_back_beyond_the_limits);
-    tcase_add_test(tcase, who_lives_is_shown_if_its_library_looks_for_locks);
-    tcase_add_test(tcase, what_is_shown_is_offered_to_those_that_can_join_it_and_to_others_later);
-    tcase_add_loop_test(tcase, who_has_announced_itself_again_is_not_shown_twice, 0, 2);
-    tcase_add_loop_test(tcase, who_had_announced_itself_again_replaces_itself_when_it_is_restored,
-                        0, 4);
-    tcase_add_loop_test(tcase, who_lives_is_replaced_by_itself_only, 0, 4);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_scene_case("retained", set_up));
 }

@@ -61,22 +61,20 @@ static uint32_t subscribe_often(int user)
     return n;
 }
 
-START_TEST(a_user_leaves_links_of_anothers_publisher_for_the_next)
+TEST(a_user_leaves_links_of_anothers_publisher_for_the_next)
 {
     ck_assert_uint_eq(subscribe_often(GREEDY), FAIR); /* 48 is 3 times 16 */
     ck_assert_uint_eq(subscribe_often(HONEST), 12);
     ck_assert_uint_eq(subscribe_often(WRITER), 2); /* both ends of each */
     ck_assert_uint_eq(clients[WRITER]->n_links, MAX_LINKS);
 }
-END_TEST
 
-START_TEST(a_user_may_have_all_links_of_its_own_publisher)
+TEST(a_user_may_have_all_links_of_its_own_publisher)
 {
     ck_assert_uint_eq(subscribe_often(WRITER), MAX_LINKS / 2); /* both ends of each */
 }
-END_TEST
 
-START_TEST(links_that_end_are_given_back_to_the_share)
+TEST(links_that_end_are_given_back_to_the_share)
 {
     for (int round = 0; round < 3; round++) {
         uint32_t n = subscribe_often(GREEDY);
@@ -88,10 +86,9 @@ START_TEST(links_that_end_are_given_back_to_the_share)
         ck_assert(dlxd_list_empty(&clients[WRITER]->shares));
     }
 }
-END_TEST
 
 /* The messages that it retains have nobody whose links could be used up. */
-START_TEST(a_publisher_that_leaves_its_client_takes_its_links_out_of_the_shares)
+TEST(a_publisher_that_leaves_its_client_takes_its_links_out_of_the_shares)
 {
     ck_assert_uint_eq(subscribe_often(GREEDY), FAIR);
     (void)dlxd_publisher_end(publisher);
@@ -100,16 +97,8 @@ START_TEST(a_publisher_that_leaves_its_client_takes_its_links_out_of_the_shares)
     while (n_subscriptions > 0)
         dlxd_subscription_free(subscriptions[--n_subscriptions]);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("share");
-    TCase *tcase = dlx_scene_case("share", set_up);
-    tcase_add_test(tcase, a_user_leaves_links_of_anothers_publisher_for_the_next);
-    tcase_add_test(tcase, a_user_may_have_all_links_of_its_own_publisher);
-    tcase_add_test(tcase, links_that_end_are_given_back_to_the_share);
-    tcase_add_test(tcase, a_publisher_that_leaves_its_client_takes_its_links_out_of_the_shares);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_scene_case("share", set_up));
 }

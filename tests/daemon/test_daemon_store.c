@@ -244,8 +244,10 @@ static uint32_t fill(uid_t uid)
         struct dlxd_publisher *publisher = dlx_test_broker_publisher(client, "t", &retains, 1);
         ck_assert_uint_eq(publisher->principal->uid, uid);
         ck_assert_int_eq(publisher->not_kept, publisher->ledger_index == 0);
-        if (publisher->not_kept)
+        if (publisher->not_kept) { /* nor does any part of it stay */
+            ck_assert(!publisher->pidfd_kept && !publisher->control->kept);
             return n;
+        }
     }
 }
 
@@ -282,7 +284,8 @@ START_TEST(nobody_can_take_all_that_the_manager_keeps)
 }
 END_TEST
 
-/* Its class, too, says how much the manager keeps for a user; the daemon's own one is no exception. */
+/* Its class, too, says how much the manager keeps for a user; the daemon's own one is no
+ * exception. */
 START_TEST(a_class_limits_what_the_manager_keeps)
 {
     dlx_scene.broker.users.max[DLXD_STORE_ENTRIES] = 6;

@@ -13,8 +13,8 @@
 #include <sys/syscall.h>
 #include <uv.h>
 
-/* Replaces the C library's, for the daemon and libuv alike: the limit fs.epoll.max_user_watches is the
- * whole machine's. */
+/* Replaces the C library's, for the daemon and libuv alike: the limit fs.epoll.max_user_watches is
+ * the whole machine's. */
 static int adds_left = INT32_MAX;
 
 int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)

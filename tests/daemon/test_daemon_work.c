@@ -53,7 +53,7 @@ static bool count_step(struct dlxd_task *task)
     return ++count->n < count->most;
 }
 
-START_TEST(users_take_turns_and_so_do_the_tasks_of_one)
+TEST(users_take_turns_and_so_do_the_tasks_of_one)
 {
     enum { GREEDY = 3, STEPS = 5 };
     const struct dlxd_principal who[] = {{.uid = 1}, {.uid = 2}};
@@ -87,10 +87,9 @@ START_TEST(users_take_turns_and_so_do_the_tasks_of_one)
     for (int i = 0; i < 2; i++)
         dlxd_user_unref(users[i]);
 }
-END_TEST
 
 /* A user goes while it is in the list of those who work. */
-START_TEST(a_task_that_is_stopped_leaves_nothing)
+TEST(a_task_that_is_stopped_leaves_nothing)
 {
     struct count count = {.most = 5};
     struct dlxd_user *user;
@@ -104,11 +103,10 @@ START_TEST(a_task_that_is_stopped_leaves_nothing)
     dlxd_broker_settle(&dlx_scene.broker);
     ck_assert_uint_eq(count.n, 0);
 }
-END_TEST
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
-START_TEST(many_connections_of_one_user_delay_another_by_a_step)
+TEST(many_connections_of_one_user_delay_another_by_a_step)
 {
     enum { GREEDY = 50, EACH = 10 };
     int greedy[GREEDY], honest;
@@ -132,10 +130,9 @@ START_TEST(many_connections_of_one_user_delay_another_by_a_step)
         ck_assert_uint_eq(read_replies(greedy[i], 1), EACH); /* all of them, in order */
     }
 }
-END_TEST
 
 /* It is looked at again when it has been read to the end. */
-START_TEST(a_socket_that_waits_for_its_turn_is_not_looked_at_again)
+TEST(a_socket_that_waits_for_its_turn_is_not_looked_at_again)
 {
     struct dlxd_client *client = dlx_scene_client(0, 10);
     int fd = dlx_scene_fd(client);
@@ -150,7 +147,6 @@ START_TEST(a_socket_that_waits_for_its_turn_is_not_looked_at_again)
         ck_assert_uint_eq(read_replies(fd, 1), 3);
     }
 }
-END_TEST
 
 /* ---- the pace of requests -------------------------------------------------------------------- */
 
@@ -165,7 +161,7 @@ static uint64_t run_and_wake(void)
 }
 
 /* All of them are answered, in their order; those above the pace later. Connections buy nothing. */
-START_TEST(requests_above_the_pace_wait_and_others_do_not)
+TEST(requests_above_the_pace_wait_and_others_do_not)
 {
     enum { PACE = 20, CONNECTIONS = 3, EACH = 10 };
     struct dlxd_quotas quotas = {.n = 0};
@@ -205,10 +201,9 @@ START_TEST(requests_above_the_pace_wait_and_others_do_not)
                           UINT64_C(1) << 30);
     dlxd_quotas_deinit(&quotas);
 }
-END_TEST
 
 /* Its end does not wait: it gives back what others may have. A raised limit holds at once. */
-START_TEST(who_waits_for_its_pace_can_be_ended_and_let_go)
+TEST(who_waits_for_its_pace_can_be_ended_and_let_go)
 {
     int fds[2];
     struct dlxd_client *first = dlx_scene_client(1, 10);
@@ -230,11 +225,10 @@ START_TEST(who_waits_for_its_pace_can_be_ended_and_let_go)
     ck_assert_uint_eq(run_and_wake(), UINT64_MAX);
     ck_assert_uint_eq(read_replies(fds[1], n + 1), 5 - n);
 }
-END_TEST
 
 /* ---- connections that say nothing ------------------------------------------------------------ */
 
-START_TEST(who_is_silent_for_longest_makes_way_for_its_own_user_only)
+TEST(who_is_silent_for_longest_makes_way_for_its_own_user_only)
 {
     enum { N = DLXD_GREETING_MAX + 20 };
     struct dlxd_client *first = NULL, *honest = dlx_scene_client(2, 0);
@@ -249,19 +243,8 @@ START_TEST(who_is_silent_for_longest_makes_way_for_its_own_user_only)
     dlxd_broker_settle(&dlx_scene.broker);
     ck_assert_uint_eq(dlx_scene.broker.n_greeting, DLXD_GREETING_MAX + 1);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("work");
-    TCase *tcase = dlx_scene_case("work", NULL);
-    tcase_add_test(tcase, users_take_turns_and_so_do_the_tasks_of_one);
-    tcase_add_test(tcase, a_task_that_is_stopped_leaves_nothing);
-    tcase_add_test(tcase, many_connections_of_one_user_delay_another_by_a_step);
-    tcase_add_test(tcase, a_socket_that_waits_for_its_turn_is_not_looked_at_again);
-    tcase_add_test(tcase, requests_above_the_pace_wait_and_others_do_not);
-    tcase_add_test(tcase, who_waits_for_its_pace_can_be_ended_and_let_go);
-    tcase_add_test(tcase, who_is_silent_for_longest_makes_way_for_its_own_user_only);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_scene_case("work", NULL));
 }

@@ -21,7 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -139,7 +138,7 @@ static void free_work(struct work *work)
     dlx__close(work->go);
 }
 
-START_TEST(jobs_of_a_user_run_in_their_order)
+TEST(jobs_of_a_user_run_in_their_order)
 {
     static struct work works[1000];
     const size_t n = DLX_ARRAY_SIZE(works);
@@ -157,9 +156,8 @@ START_TEST(jobs_of_a_user_run_in_their_order)
         ck_assert(pthread_equal(works[i].ran_on, works[0].ran_on));
     }
 }
-END_TEST
 
-START_TEST(a_job_that_does_not_end_holds_up_only_its_user)
+TEST(a_job_that_does_not_end_holds_up_only_its_user)
 {
     struct work stuck, behind, others[50];
     int end;
@@ -186,10 +184,9 @@ START_TEST(a_job_that_does_not_end_holds_up_only_its_user)
     for (uint64_t until = dlx__deadline(PATIENCE); dlxd_workers_longest_ns(workers) > 0;)
         ck_assert_uint_lt(dlx__now_ns(), until);
 }
-END_TEST
 
 /* Every thread has one that does not end: the rest wait, and then take turns by user. */
-START_TEST(beyond_the_threads_users_take_turns)
+TEST(beyond_the_threads_users_take_turns)
 {
     struct work stuck[DLXD_WORKERS_MAX], many[10], one;
     for (size_t i = 0; i < DLXD_WORKERS_MAX; i++)
@@ -209,11 +206,10 @@ START_TEST(beyond_the_threads_users_take_turns)
     for (size_t i = 1; i < DLXD_WORKERS_MAX; i++)
         free_work(&stuck[i]);
 }
-END_TEST
 
 /* ---- closing --------------------------------------------------------------------------------- */
 
-START_TEST(everything_is_closed)
+TEST(everything_is_closed)
 {
     int ends[100];
     for (size_t i = 0; i < 100; i++)
@@ -229,16 +225,13 @@ START_TEST(everything_is_closed)
     setup(); /* one that never has a thread */
     ck_assert_ptr_null(dlxd_workers_free(NULL));
 }
-END_TEST
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
 /* It is left to the end of the process, which does not wait for it either. */
-START_TEST(the_end_does_not_wait_for_a_job_that_does_not_end)
+TEST(the_end_does_not_wait_for_a_job_that_does_not_end)
 {
-    int status = 0;
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         static struct work stuck, behind;
         begin(&stuck, 0, true);
@@ -248,10 +241,8 @@ START_TEST(the_end_does_not_wait_for_a_job_that_does_not_end)
         (void)uv_run(&loop, UV_RUN_DEFAULT);
         _exit(stuck.done || behind.done ? 1 : 0);
     }
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
 }
-END_TEST
 
 /* ---- threads --------------------------------------------------------------------------------- */
 
@@ -270,7 +261,7 @@ static uint64_t blocked_signals(const char *tid)
     return mask;
 }
 
-START_TEST(signals_stay_with_the_thread_that_handles_them)
+TEST(signals_stay_with_the_thread_that_handles_them)
 {
     const struct dirent *entry;
     unsigned n = 0;
@@ -290,7 +281,6 @@ START_TEST(signals_stay_with_the_thread_that_handles_them)
     closedir(tasks);
     ck_assert_uint_ge(n, 1);
 }
-END_TEST
 
 #if defined(__x86_64__) || defined(__aarch64__)
 /* From here on this process gets no new thread, as at the limit of RLIMIT_NPROC, which root is not
@@ -314,11 +304,10 @@ static bool forbid_threads(void)
 /* libuv's pool, which did this once, calls abort(). */
 START_TEST(without_a_thread_it_is_closed_at_once_and_jobs_are_refused)
 {
-    int end[3], fd[3], status = 0;
+    int end[3], fd[3];
     for (int i = 0; i < 3; i++)
         fd[i] = make_pipe(&end[i]);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct work work;
         if (!forbid_threads())
@@ -339,26 +328,17 @@ START_TEST(without_a_thread_it_is_closed_at_once_and_jobs_are_refused)
         dlx__close(fd[i]);
         expect_closed(end[i]);
     }
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
 }
 END_TEST
 #endif
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_worker");
     TCase *tcase = tcase_create("worker");
     tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, jobs_of_a_user_run_in_their_order);
-    tcase_add_test(tcase, a_job_that_does_not_end_holds_up_only_its_user);
-    tcase_add_test(tcase, beyond_the_threads_users_take_turns);
-    tcase_add_test(tcase, everything_is_closed);
-    tcase_add_test(tcase, the_end_does_not_wait_for_a_job_that_does_not_end);
-    tcase_add_test(tcase, signals_stay_with_the_thread_that_handles_them);
 #if defined(__x86_64__) || defined(__aarch64__)
     tcase_add_test(tcase, without_a_thread_it_is_closed_at_once_and_jobs_are_refused);
 #endif
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Classes of quotas: who has which, lower limits, shares, words of errors; the pace of requests; and
- * the memory that they are parts of. */
+/* Classes of quotas: who has which, lower limits, shares, words of errors; the pace of requests;
+ * and the memory that they are parts of. */
 #include "common/error.h"
+#include "daemon/memory/arena.h"
 #include "daemon/server/machine.h"
 #include "daemon/users/user.h"
 #include "tests/harness/daemon.h"
@@ -346,6 +347,44 @@ START_TEST(a_group_that_is_not_shown_has_the_limits_of_what_is)
 }
 END_TEST
 
+/* The last unit that a limit allows is given, and the next one is not. */
+START_TEST(a_limit_is_what_may_be_used)
+{
+    struct dlxd_charge charges[3] = {{.user = NULL}};
+    struct dlxd_user *user = user_by(5, DLXD_SOCKET_MAIN);
+    users.max[DLXD_LINKS] = 2;
+    ck_assert_int_eq(dlxd_user_check(user, DLXD_LINKS, 2), 0);
+    ck_assert_int_eq(dlxd_user_check(user, DLXD_LINKS, 3), DLX_E_LIMIT);
+    ck_assert_int_eq(dlxd_charge_init(&charges[0], user, DLXD_LINKS, 1), 0);
+    ck_assert_int_eq(dlxd_charge_init(&charges[1], user, DLXD_LINKS, 1), 0);
+    ck_assert_int_eq(dlxd_charge_init(&charges[2], user, DLXD_LINKS, 1), DLX_E_LIMIT);
+    ck_assert_int_eq(dlxd_user_check(user, DLXD_LINKS, 0), 0);
+    for (int i = 0; i < 3; i++)
+        dlxd_charge_deinit(&charges[i]);
+    ck_assert_uint_eq(user->used[DLXD_LINKS], 0);
+    dlxd_user_unref(user);
+}
+END_TEST
+
+/* An arena is charged twice: if the second charge fails, the first one is given back. */
+START_TEST(an_arena_that_is_refused_costs_nothing)
+{
+    struct dlxd_arena *arena = NULL;
+    struct dlxd_user *user = user_by(5, DLXD_SOCKET_MAIN);
+    users.max[DLXD_RETAINED_BYTES] = GIB - 1;
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(dlxd_arena_new(&arena, NULL, user, 1, GIB, true), DLX_E_LIMIT);
+        ck_assert_ptr_null(arena);
+        ck_assert_uint_eq(user->used[DLXD_BYTES], 0);
+        ck_assert_uint_eq(user->used[DLXD_RETAINED_BYTES], 0);
+        ck_assert_uint_eq(users.all_bytes, 0);
+        ck_assert_uint_eq(users.all_descriptors, 0);
+    }
+    ck_assert_uint_eq(user->n_refs, 1);
+    dlxd_user_unref(user);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("test_quota");
@@ -361,6 +400,8 @@ int main(void)
     tcase_add_test(tcase, the_store_is_shared_by_all_but_the_daemons_own_user);
     tcase_add_test(tcase, requests_come_at_their_pace);
     tcase_add_test(tcase, a_pause_is_forgotten_and_a_debt_is_not);
+    tcase_add_test(tcase, a_limit_is_what_may_be_used);
+    tcase_add_test(tcase, an_arena_that_is_refused_costs_nothing);
     suite_add_tcase(suite, tcase);
     dlx_test_dir_fixture(memory, &place);
     tcase_add_test(memory, the_memory_is_what_the_control_groups_leave);

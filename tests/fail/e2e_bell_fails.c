@@ -9,7 +9,7 @@
 
 #define LONG_NS UINT64_C(600000000000)
 
-START_TEST(a_bell_that_fails_once_is_rung_again)
+TEST(a_bell_that_fails_once_is_rung_again)
 {
     int pair[2];
     char byte;
@@ -27,7 +27,6 @@ START_TEST(a_bell_that_fails_once_is_rung_again)
     close(pair[0]);
     close(pair[1]);
 }
-END_TEST
 
 static bool is_readable(struct dlx_subscription *s, int timeout_ms)
 {
@@ -46,7 +45,7 @@ static void fall_asleep(struct dlx_subscription *s)
     ck_assert(!is_readable(s, 0));
 }
 
-START_TEST(a_bell_that_could_not_be_rung_is_rung_with_the_next_message)
+TEST(a_bell_that_could_not_be_rung_is_rung_with_the_next_message)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 4, 1);
@@ -68,14 +67,8 @@ START_TEST(a_bell_that_could_not_be_rung_is_rung_with_the_next_message)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("bell_fails");
-    TCase *tcase = dlx_test_stream_case("bell_fails");
-    tcase_add_test(tcase, a_bell_that_fails_once_is_rung_again);
-    tcase_add_test(tcase, a_bell_that_could_not_be_rung_is_rung_with_the_next_message);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("bell_fails"));
 }

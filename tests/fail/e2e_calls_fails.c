@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A story told again and again, each time with one call of the C library that fails: of the daemon, which is a thread of this
- * program, or of the library. Who asked is told in words, or does not notice; nothing waits for ever, nothing is left; and
- * the same daemon serves the next one.
+ * A story told again and again, each time with one call of the C library that fails: of the daemon,
+ * which is a thread of this program, or of the library. Who asked is told in words, or does not
+ * notice; nothing waits for ever, nothing is left; and the same daemon serves the next one.
  */
 
-#include "client/client.h"
+#include "client/control/client.h"
 #include "common/error.h"
 #include "common/memory.h"
 #include "tests/fail/harness_fail.h"
@@ -172,7 +172,8 @@ static int tell_and_leave(const char *path, struct dlx_test_fail *fail, struct t
 
 static struct dlx_test_daemon place;
 
-/* Nothing is left of anybody, in a while. What a client left that may be alive stays until that is known: drop it. */
+/* Nothing is left of anybody, in a while. What a client left that may be alive stays until that is
+ * known: drop it. */
 static void wait_until_empty(void)
 {
     struct dlx_connect_args args = {
@@ -253,17 +254,15 @@ static void tell_with_each_failure(bool daemon_fails)
     ck_assert_uint_gt(n_failed, 20);
 }
 
-START_TEST(a_call_of_the_daemon_fails)
+TEST(a_call_of_the_daemon_fails)
 {
     tell_with_each_failure(true);
 }
-END_TEST
 
-START_TEST(a_call_of_the_library_fails)
+TEST(a_call_of_the_library_fails)
 {
     tell_with_each_failure(false);
 }
-END_TEST
 
 /* ---- what the daemon has to know before it sends more --------------------------------------- */
 
@@ -281,7 +280,8 @@ static struct dlx_client *connect_soon(void)
 /* The socket takes nothing for so long. */
 #define FULL_NS UINT64_C(100000000)
 
-/* Full from each packet on. How many could not acknowledge, and subscribed all the same? What else fails is told at once. */
+/* Full from each packet on. How many could not acknowledge, and subscribed all the same? What else
+ * fails is told at once. */
 static size_t subscribe_when_full(struct dlx_client *c)
 {
     size_t n_good = 0;
@@ -300,8 +300,9 @@ static size_t subscribe_when_full(struct dlx_client *c)
     return n_good;
 }
 
-/* A pattern has more spare links than the daemon offers without an Ack. Which packet is one depends on how fast it is. */
-START_TEST(a_subscriber_that_could_not_acknowledge_tries_again)
+/* A pattern has more spare links than the daemon offers without an Ack. Which packet is one depends
+ * on how fast it is. */
+TEST(a_subscriber_that_could_not_acknowledge_tries_again)
 {
     dlx_test_server_start(place.path, NULL);
     struct dlx_client *c = connect_soon();
@@ -310,10 +311,10 @@ START_TEST(a_subscriber_that_could_not_acknowledge_tries_again)
     dlx_client_unref(c);
     dlx_test_server_stop();
 }
-END_TEST
 
-/* Likewise of one that sleeps: 0 in dlx_take(), 1 on the descriptor; and there are more arenas than come without an Ack. */
-START_TEST(a_subscriber_that_sleeps_and_could_not_acknowledge_tries_again)
+/* Likewise of one that sleeps: 0 in dlx_take(), 1 on the descriptor; and there are more arenas than
+ * come without an Ack. */
+LOOP_TEST(a_subscriber_that_sleeps_and_could_not_acknowledge_tries_again, 0, 2)
 {
     enum { N_MESSAGES = 7 };
     bool failed = true;
@@ -348,19 +349,11 @@ START_TEST(a_subscriber_that_sleeps_and_could_not_acknowledge_tries_again)
     dlx_client_unref(c);
     dlx_test_server_stop();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("calls_fails");
     TCase *tcase = tcase_create("calls");
     tcase_set_timeout(tcase, 5 * PATIENCE_S);
     dlx_test_dir_fixture(tcase, &place);
-    tcase_add_test(tcase, a_call_of_the_daemon_fails);
-    tcase_add_test(tcase, a_call_of_the_library_fails);
-    tcase_add_test(tcase, a_subscriber_that_could_not_acknowledge_tries_again);
-    tcase_add_loop_test(tcase, a_subscriber_that_sleeps_and_could_not_acknowledge_tries_again, 0,
-                        2);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Calls that fail once: what tests/fail/faults found. The functions of the C library that are to fail are those of this
- * program, which the library and the daemon's code in it call, too.
+ * Calls that fail once: what tests/fail/faults found. The functions of the C library that are to
+ * fail are those of this program, which the library and the daemon's code in it call, too.
  */
 
-#include "client/limits.h"
+#include "client/base/limits.h"
 #include "tests/harness/stream.h"
 #include <stdatomic.h>
 #include <stdio.h>
@@ -75,21 +75,18 @@ __attribute__((visibility("default"))) void *calloc(size_t n, size_t size)
 
 static void take_and_check(struct dlx_subscription *s, int64_t n, int64_t value)
 {
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(s);
     dlx_test_stream_check(m, n, value);
     ck_assert_uint_eq(dlx_message_gap(m), 0);
     dlx_message_unref(m);
 }
 
-START_TEST(a_link_that_there_is_no_memory_for_is_picked_up_later)
+TEST(a_link_that_there_is_no_memory_for_is_picked_up_later)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 3};
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
-    ok(dlx_subscribe(other, "test/a", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/a", NULL);
     madvise_fails = 2; /* the page of the link; it is looked for twice */
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     ck_assert_int_eq(madvise_fails, 0);
@@ -102,15 +99,12 @@ START_TEST(a_link_that_there_is_no_memory_for_is_picked_up_later)
     dlx_client_unref(other);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_publisher_may_end_with_a_link_that_it_had_no_memory_for)
+TEST(a_publisher_may_end_with_a_link_that_it_had_no_memory_for)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
-    ok(dlx_subscribe(other, "test/a", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/a", NULL);
     madvise_fails = 1000;
     fails(dlx_publisher_wait(p, 1, SECOND / 20), DLX_E_TIMEOUT, "0 of 1");
     dlx_publisher_unref(p);
@@ -119,21 +113,18 @@ START_TEST(a_publisher_may_end_with_a_link_that_it_had_no_memory_for)
     dlx_client_unref(other);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* The packet is still in the socket: a connection is not given up, nor what depends on it. */
-START_TEST(a_packet_that_the_kernel_had_no_memory_for_is_read_later)
+TEST(a_packet_that_the_kernel_had_no_memory_for_is_read_later)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_daemon_info info = {.size = sizeof info};
     recvmsg_fails = 3;
-    ok(dlx_client_get_daemon_info(c, &info));
+    (void)dlx_test_stream_daemon_info(c);
     ck_assert_int_eq(recvmsg_fails, 0);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_bell_that_could_not_be_read_is_read_later)
+TEST(a_bell_that_could_not_be_read_is_read_later)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
@@ -149,7 +140,6 @@ START_TEST(a_bell_that_could_not_be_read_is_read_later)
     ck_assert_int_eq(recv_fails, 0);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 #ifndef DLX_SANITIZE
 /* Then what is above is not called. */
@@ -198,16 +188,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_faults");
     TCase *tcase = dlx_test_stream_case("faults");
-    tcase_add_test(tcase, a_link_that_there_is_no_memory_for_is_picked_up_later);
-    tcase_add_test(tcase, a_publisher_may_end_with_a_link_that_it_had_no_memory_for);
-    tcase_add_test(tcase, a_packet_that_the_kernel_had_no_memory_for_is_read_later);
-    tcase_add_test(tcase, a_bell_that_could_not_be_read_is_read_later);
 #ifndef DLX_SANITIZE
     tcase_add_test(tcase, a_message_that_there_is_no_memory_for_is_taken_later);
     tcase_add_test(tcase, without_memory_a_client_can_bear_as_many_links);
 #endif
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

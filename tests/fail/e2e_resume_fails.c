@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A publisher, or a subscription, goes on with another daemon, again and again, each time with one call of the C library
- * that fails meanwhile. It goes on all the same, a little later: what is retained is there, nothing is missed in silence,
- * and nothing is left.
+ * A publisher, or a subscription, goes on with another daemon, again and again, each time with one
+ * call of the C library that fails meanwhile. It goes on all the same, a little later: what is
+ * retained is there, nothing is missed in silence, and nothing is left.
  */
 
-#include "client/publisher.h"
-#include "client/reconnect.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/publish/publisher_reconnect.h"
+#include "client/subscribe/subscription.h"
 #include "tests/fail/harness_fail.h"
 #include "tests/harness/fds.h"
 #include "tests/fail/harness_server.h"
@@ -27,7 +27,8 @@ static struct dlx_client *connect_to(void)
     return c;
 }
 
-/* Until it has gone on with this daemon, or, if a call is to fail, until one has. Returns the former. */
+/* Until it has gone on with this daemon, or, if a call is to fail, until one has. Returns the
+ * former. */
 static bool publisher_goes_on(struct dlx_publisher *p, uint64_t epoch,
                               const struct dlx_test_fail *fail)
 {
@@ -55,15 +56,13 @@ static void tell(struct dlx_test_fail *fail, bool publisher_fails)
 {
     struct dlx_publisher_args pa = {.size = sizeof pa, .history = 3, .retain = 2};
     struct dlx_client *c[2];
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     int64_t n = 0;
     dlx_test_server_start(place.path, NULL);
     c[0] = connect_to();
     c[1] = connect_to();
-    ok(dlx_publisher_new(c[0], "test/a", &pa, &p));
-    ok(dlx_subscribe(c[1], "test/a", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c[0], "test/a", &pa);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c[1], "test/a", NULL);
     while (n < 4)
         dlx_test_stream_publish(p, 10, ++n);
     dlx_test_stream_take(s, 1);
@@ -110,7 +109,7 @@ static void tell(struct dlx_test_fail *fail, bool publisher_fails)
     dlx_test_server_stop();
 }
 
-START_TEST(who_goes_on_does_so_though_a_call_fails)
+LOOP_TEST(who_goes_on_does_so_though_a_call_fails, 0, 2)
 {
     struct dlx_test_fail fail = {.at = 0};
     size_t n_failed = 0, n_fds = 0;
@@ -124,15 +123,11 @@ START_TEST(who_goes_on_does_so_though_a_call_fails)
     }
     ck_assert_uint_gt(n_failed, 20);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("resume_fails");
     TCase *tcase = tcase_create("resume");
     tcase_set_timeout(tcase, 5 * PATIENCE_S);
     dlx_test_dir_fixture(tcase, &place);
-    tcase_add_loop_test(tcase, who_goes_on_does_so_though_a_call_fails, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Retained messages that outlive their daemon, with each call of the C library failing once: of the daemon that gives them
- * to the service manager, or of the one that takes them back. They are there as they were, or not there; nobody waits for
- * ever, and no descriptor is left.
+ * Retained messages that outlive their daemon, with each call of the C library failing once: of the
+ * daemon that gives them to the service manager, or of the one that takes them back. They are there
+ * as they were, or not there; nobody waits for ever, and no descriptor is left.
  */
 
 #include "common/memory.h"
@@ -164,26 +164,20 @@ static void live_with_each_failure(bool first_fails)
     ck_assert_uint_gt(n_points, 30);
 }
 
-START_TEST(a_call_of_the_daemon_that_gives_fails)
+TEST(a_call_of_the_daemon_that_gives_fails)
 {
     live_with_each_failure(true);
 }
-END_TEST
 
-START_TEST(a_call_of_the_daemon_that_takes_back_fails)
+TEST(a_call_of_the_daemon_that_takes_back_fails)
 {
     live_with_each_failure(false);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("store_fails");
     TCase *tcase = tcase_create("store");
     tcase_set_timeout(tcase, 5 * PATIENCE_S);
     dlx_test_dir_fixture(tcase, &place);
-    tcase_add_test(tcase, a_call_of_the_daemon_that_gives_fails);
-    tcase_add_test(tcase, a_call_of_the_daemon_that_takes_back_fails);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

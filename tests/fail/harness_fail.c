@@ -57,7 +57,8 @@ static bool fails_now(const char *call, const int errors[DLX_TEST_FAIL_WAYS])
     return true;
 }
 
-/* ret_type, name, what it returns, parameters, arguments; then the errors that it can have, after the manual pages. */
+/* ret_type, name, what it returns, parameters, arguments; then the errors that it can have, after
+ * the manual pages. */
 #define WRAP(type, name, failed, params, args, ...)                                                \
     type __real_##name params;                                                                     \
     type __wrap_##name params;                                                                     \
@@ -74,47 +75,58 @@ WRAP(void *, realloc, NULL, (void *p, size_t size), (p, size), ENOMEM)
 WRAP(void *, reallocarray, NULL, (void *p, size_t n, size_t size), (p, n, size), ENOMEM)
 WRAP(char *, strdup, NULL, (const char *s), (s), ENOMEM)
 WRAP(char *, strndup, NULL, (const char *s, size_t n), (s, n), ENOMEM)
-WRAP(int, accept4, -1, (int fd, struct sockaddr *a, socklen_t *size, int flags), (fd, a, size, flags), EMFILE, ECONNABORTED,
-     ENOMEM)
-WRAP(int, bind, -1, (int fd, const struct sockaddr *a, socklen_t size), (fd, a, size), EADDRINUSE, EACCES)
+WRAP(int, accept4, -1, (int fd, struct sockaddr *a, socklen_t *size, int flags), (fd, a, size,
+     flags), EMFILE, ECONNABORTED, ENOMEM)
+WRAP(int, bind, -1, (int fd, const struct sockaddr *a, socklen_t size), (fd, a, size), EADDRINUSE,
+     EACCES)
 WRAP(int, chmod, -1, (const char *path, mode_t mode), (path, mode), EPERM)
-WRAP(int, connect, -1, (int fd, const struct sockaddr *a, socklen_t size), (fd, a, size), ENOMEM, ECONNREFUSED, EAGAIN)
+WRAP(int, connect, -1, (int fd, const struct sockaddr *a, socklen_t size), (fd, a, size), ENOMEM,
+     ECONNREFUSED, EAGAIN)
 WRAP(int, epoll_create1, -1, (int flags), (flags), EMFILE, ENOMEM)
 WRAP(int, eventfd, -1, (unsigned n, int flags), (n, flags), EMFILE, ENOMEM)
-WRAP(int, fallocate, -1, (int fd, int mode, off_t at, off_t size), (fd, mode, at, size), ENOSPC, ENOMEM, EINTR)
+WRAP(int, fallocate, -1, (int fd, int mode, off_t at, off_t size), (fd, mode, at, size), ENOSPC,
+     ENOMEM, EINTR)
 WRAP(int, fchmod, -1, (int fd, mode_t mode), (fd, mode), EPERM)
 WRAP(int, flock, -1, (int fd, int how), (fd, how), EWOULDBLOCK, ENOLCK, EINTR)
 WRAP(int, fstat, -1, (int fd, struct stat *st), (fd, st), ENOMEM)
 WRAP(int, fstatvfs, -1, (int fd, struct statvfs *st), (fd, st), ENOSYS)
 WRAP(int, ftruncate, -1, (int fd, off_t size), (fd, size), ENOMEM, ENOSPC)
 WRAP(int, getsockname, -1, (int fd, struct sockaddr *a, socklen_t *size), (fd, a, size), ENOBUFS)
-WRAP(ssize_t, getrandom, -1, (void *p, size_t size, unsigned flags), (p, size, flags), EINTR, ENOSYS)
-WRAP(int, getsockopt, -1, (int fd, int level, int name, void *p, socklen_t *size), (fd, level, name, p, size), ENOMEM, EINVAL,
-     EMFILE)
+WRAP(ssize_t, getrandom, -1, (void *p, size_t size, unsigned flags), (p, size, flags), EINTR,
+     ENOSYS)
+WRAP(int, getsockopt, -1, (int fd, int level, int name, void *p, socklen_t *size), (fd, level, name,
+     p, size), ENOMEM, EINVAL, EMFILE)
 WRAP(int, listen, -1, (int fd, int n), (fd, n), EADDRINUSE)
 WRAP(int, lstat, -1, (const char *path, struct stat *st), (path, st), EACCES, ENOENT)
 WRAP(int, madvise, -1, (void *p, size_t size, int advice), (p, size, advice), ENOMEM)
-WRAP(int, memfd_create, -1, (const char *name, unsigned flags), (name, flags), EMFILE, ENOMEM, EINVAL)
+WRAP(int, memfd_create, -1, (const char *name, unsigned flags), (name, flags), EMFILE, ENOMEM,
+     EINVAL)
 WRAP(int, mkdir, -1, (const char *path, mode_t mode), (path, mode), EACCES, ENOSPC)
-WRAP(void *, mmap, MAP_FAILED, (void *p, size_t n, int prot, int flags, int fd, off_t at), (p, n, prot, flags, fd, at), ENOMEM)
+WRAP(void *, mmap, MAP_FAILED, (void *p, size_t n, int prot, int flags, int fd, off_t at), (p, n,
+     prot, flags, fd, at), ENOMEM)
 WRAP(int, mprotect, -1, (void *p, size_t size, int prot), (p, size, prot), ENOMEM)
 WRAP(DIR *, opendir, NULL, (const char *path), (path), EMFILE, ENOENT)
 WRAP(int, pipe2, -1, (int fds[2], int flags), (fds, flags), EMFILE)
 WRAP(int, poll, -1, (struct pollfd *p, nfds_t n, int ms), (p, n, ms), EINTR, ENOMEM)
 WRAP(ssize_t, pread, -1, (int fd, void *p, size_t size, off_t at), (fd, p, size, at), EIO)
 WRAP(ssize_t, pwrite, -1, (int fd, const void *p, size_t size, off_t at), (fd, p, size, at), ENOSPC)
-WRAP(int, pthread_create, mine->error, (pthread_t *t, const pthread_attr_t *a, void *(*fn)(void *), void *p), (t, a, fn, p),
-     EAGAIN)
-WRAP(ssize_t, recv, -1, (int fd, void *p, size_t size, int flags), (fd, p, size, flags), ENOMEM, EINTR)
+WRAP(int, pthread_create, mine->error, (pthread_t *t, const pthread_attr_t *a, void *(*fn)(void *),
+     void *p), (t, a, fn, p), EAGAIN)
+WRAP(ssize_t, recv, -1, (int fd, void *p, size_t size, int flags), (fd, p, size, flags), ENOMEM,
+     EINTR)
 WRAP(ssize_t, recvmsg, -1, (int fd, struct msghdr *m, int flags), (fd, m, flags), ENOBUFS, EINTR)
-WRAP(ssize_t, send, -1, (int fd, const void *p, size_t size, int flags), (fd, p, size, flags), ENOBUFS, EINTR, EAGAIN)
-WRAP(ssize_t, sendmsg, -1, (int fd, const struct msghdr *m, int flags), (fd, m, flags), ENOBUFS, EINTR, ETOOMANYREFS,
-     ENOMEM)
-WRAP(int, setsockopt, -1, (int fd, int level, int name, const void *p, socklen_t size), (fd, level, name, p, size), ENOMEM,
-     ENOPROTOOPT)
-WRAP(int, socket, -1, (int family, int type, int protocol), (family, type, protocol), EMFILE, ENOBUFS)
-WRAP(int, socketpair, -1, (int family, int type, int protocol, int fds[2]), (family, type, protocol, fds), EMFILE, ENOBUFS)
-WRAP(int, shm_open, -1, (const char *name, int flags, mode_t mode), (name, flags, mode), EMFILE, EEXIST, ENOENT)
+WRAP(ssize_t, send, -1, (int fd, const void *p, size_t size, int flags), (fd, p, size, flags),
+     ENOBUFS, EINTR, EAGAIN)
+WRAP(ssize_t, sendmsg, -1, (int fd, const struct msghdr *m, int flags), (fd, m, flags), ENOBUFS,
+     EINTR, ETOOMANYREFS, ENOMEM)
+WRAP(int, setsockopt, -1, (int fd, int level, int name, const void *p, socklen_t size), (fd, level,
+     name, p, size), ENOMEM, ENOPROTOOPT)
+WRAP(int, socket, -1, (int family, int type, int protocol), (family, type, protocol), EMFILE,
+     ENOBUFS)
+WRAP(int, socketpair, -1, (int family, int type, int protocol, int fds[2]), (family, type, protocol,
+     fds), EMFILE, ENOBUFS)
+WRAP(int, shm_open, -1, (const char *name, int flags, mode_t mode), (name, flags, mode), EMFILE,
+     EEXIST, ENOENT)
 WRAP(int, stat, -1, (const char *path, struct stat *st), (path, st), EACCES)
 WRAP(int, sysinfo, -1, (struct sysinfo *info), (info), EFAULT)
 WRAP(int, timerfd_create, -1, (int clock, int flags), (clock, flags), EMFILE)

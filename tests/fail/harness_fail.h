@@ -3,9 +3,9 @@
 #define DLX_TESTS_HARNESS_FAIL_H
 
 /*
- * Calls of the C library that fail, one at a time. Programs named *_fails are linked with --wrap (Makefile): what our own
- * code calls in them comes by here, and what Check calls: no ck_ while calls fail. Those of other libraries do not. Nothing
- * fails but in a thread that asked for it.
+ * Calls of the C library that fail, one at a time. Programs named *_fails are linked with --wrap
+ * (Makefile): what our own code calls in them comes by here, and what Check calls: no ck_ while
+ * calls fail. Those of other libraries do not. Nothing fails but in a thread that asked for it.
  */
 
 #include <stdatomic.h>
@@ -26,12 +26,13 @@ struct dlx_test_fail {
 
 enum { DLX_TEST_FAIL_WAYS = 4 };
 
-/* Of this thread from now on; NULL: no calls fail any more. Another thread may read it after that. */
+/* Of this thread from now on; NULL: no calls fail any more. Another thread may read it after
+ * that. */
 void dlx_test_fail(struct dlx_test_fail *fail);
 
 /*
- * The next point: all ways of one call, then the next call. False: what was told last made fewer calls, so that was all.
- * Begins with all zero.
+ * The next point: all ways of one call, then the next call. False: what was told last made fewer
+ * calls, so that was all. Begins with all zero.
  */
 bool dlx_test_fail_next(struct dlx_test_fail *fail);
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * What publishers and readers ask of the GPU keeper, with each of the daemon's calls of the C library
- * failing once: each request is answered once, nothing is left, and the next requests succeed.
+ * What publishers and readers ask of the GPU keeper, with each of the daemon's calls of the C
+ * library failing once: each request is answered once, nothing is left, and the next requests
+ * succeed.
  */
 
 #include "common/error.h"
@@ -117,7 +118,7 @@ static void tear_down(void)
     dlx_test_keeper_kill(&router);
 }
 
-START_TEST(a_request_of_which_a_call_fails_is_answered_once_and_leaves_nothing)
+TEST(a_request_of_which_a_call_fails_is_answered_once_and_leaves_nothing)
 {
     struct dlx_test_fail fail = {.at = 0};
     size_t n_failed = 0;
@@ -142,15 +143,11 @@ START_TEST(a_request_of_which_a_call_fails_is_answered_once_and_leaves_nothing)
     }
     ck_assert_uint_gt(n_failed, 5);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("test_daemon_gpu_fails");
     TCase *tcase = tcase_create("daemon_gpu_fails");
     tcase_set_timeout(tcase, 4 * PATIENCE_S);
     tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_add_test(tcase, a_request_of_which_a_call_fails_is_answered_once_and_leaves_nothing);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -35,7 +35,7 @@ static bool is_cloexec(int fd)
 
 /* ---- what is written is read ----------------------------------------------------------------- */
 
-START_TEST(what_is_handed_over_is_taken_over)
+LOOP_TEST(what_is_handed_over_is_taken_over, 0, 3)
 {
     struct dlxd_handover handover;
     struct dlxd_manager_fds manager_fds;
@@ -79,9 +79,8 @@ START_TEST(what_is_handed_over_is_taken_over)
     dlxd_handover_deinit(&handover);
     ck_assert_uint_eq(dlx_test_fds_count(), n_before);
 }
-END_TEST
 
-START_TEST(without_execve_nothing_can_be_inherited)
+TEST(without_execve_nothing_can_be_inherited)
 {
     struct dlxd_handover handover;
     int fd = dlx_test_fds_dup(STDIN_FILENO);
@@ -95,7 +94,6 @@ START_TEST(without_execve_nothing_can_be_inherited)
     dlxd_handover_deinit(&handover);
     close(fd);
 }
-END_TEST
 
 /* ---- what cannot be is refused --------------------------------------------------------------- */
 
@@ -159,7 +157,7 @@ static void refuse_table(const char *words)
     refused(write_table(sizeof table, SEALS), words);
 }
 
-START_TEST(a_table_that_no_daemon_wrote_for_this_process_is_refused)
+TEST(a_table_that_no_daemon_wrote_for_this_process_is_refused)
 {
     int fd = dlx_test_fds_dup(STDIN_FILENO);
     begin_table(fd);
@@ -188,9 +186,8 @@ START_TEST(a_table_that_no_daemon_wrote_for_this_process_is_refused)
     refuse_table("320 bytes for 4294967295 descriptors");
     close(fd);
 }
-END_TEST
 
-START_TEST(descriptors_that_cannot_be_are_refused)
+TEST(descriptors_that_cannot_be_are_refused)
 {
     int closed = dlx_test_fds_dup(STDIN_FILENO);
     close(closed);
@@ -213,9 +210,8 @@ START_TEST(descriptors_that_cannot_be_are_refused)
     ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, SEALS), 0);
     refused(fd, "cannot be x");
 }
-END_TEST
 
-START_TEST(what_is_for_another_process_is_left_alone)
+TEST(what_is_for_another_process_is_left_alone)
 {
     static const char *const texts[] = {
         "", "1:3", ":3", "x", "99999", "-1:3", "99999999999999999999:3"};
@@ -227,7 +223,6 @@ START_TEST(what_is_for_another_process_is_left_alone)
         ck_assert(!getenv(DLXD_HANDOVER_VARIABLE));
     }
 }
-END_TEST
 
 /* ---- each call fails ------------------------------------------------------------------------- */
 
@@ -241,7 +236,7 @@ static int hand_over(struct dlxd_handover *handover, int one, int two)
     return r < 0 ? r : dlxd_handover_write(handover);
 }
 
-START_TEST(a_call_that_fails_is_an_error_and_leaves_nothing)
+TEST(a_call_that_fails_is_an_error_and_leaves_nothing)
 {
     struct dlx_test_fail fail = {.at = 0};
     size_t n_before = dlx_test_fds_count(), n_failed = 0;
@@ -275,18 +270,8 @@ START_TEST(a_call_that_fails_is_an_error_and_leaves_nothing)
     }
     ck_assert_uint_ge(n_failed, 15);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_handover_fails");
-    TCase *tcase = tcase_create("handover");
-    tcase_add_loop_test(tcase, what_is_handed_over_is_taken_over, 0, 3);
-    tcase_add_test(tcase, without_execve_nothing_can_be_inherited);
-    tcase_add_test(tcase, a_table_that_no_daemon_wrote_for_this_process_is_refused);
-    tcase_add_test(tcase, descriptors_that_cannot_be_are_refused);
-    tcase_add_test(tcase, what_is_for_another_process_is_left_alone);
-    tcase_add_test(tcase, a_call_that_fails_is_an_error_and_leaves_nothing);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("handover"));
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptors of the service manager: each has its name; what is not told as it should be is told in words, or is for others. */
+/* Descriptors of the service manager: each has its name; what is not told as it should be is told
+ * in words, or is for others. */
 #include "common/error.h"
 #include "common/util.h"
 #include "daemon/persist/manager_fds.h"
@@ -12,7 +13,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* They have the numbers from 3 on, which are Check's here: so each case is a process of its own. */
@@ -38,15 +38,12 @@ static bool is_open(int fd)
 
 static void run(void (*story)(void))
 {
-    int status;
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         story();
         _exit(0);
     }
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
 }
 
 static void names_and_descriptors(void)
@@ -73,11 +70,10 @@ static void names_and_descriptors(void)
     dlxd_manager_fds_deinit(&manager_fds);
 }
 
-START_TEST(each_descriptor_has_its_name)
+TEST(each_descriptor_has_its_name)
 {
     run(names_and_descriptors);
 }
-END_TEST
 
 static void not_for_us(void)
 {
@@ -98,11 +94,10 @@ static void not_for_us(void)
     ck_assert(is_open(FIRST) && is_open(FIRST + N - 1));
 }
 
-START_TEST(what_is_for_another_process_is_left_alone)
+TEST(what_is_for_another_process_is_left_alone)
 {
     run(not_for_us);
 }
-END_TEST
 
 static void refused(const char *n, const char *names, const char *words)
 {
@@ -124,11 +119,10 @@ static void impossible(void)
     refused("2147483647", "a", "LISTEN_FDS=2147483647");
 }
 
-START_TEST(what_cannot_be_is_said)
+TEST(what_cannot_be_is_said)
 {
     run(impossible);
 }
-END_TEST
 
 static void each_failure(void)
 {
@@ -153,11 +147,10 @@ static void each_failure(void)
     ck_assert_uint_eq(n_failed, 4); /* the table and the names */
 }
 
-START_TEST(lack_of_memory_is_said)
+TEST(lack_of_memory_is_said)
 {
     run(each_failure);
 }
-END_TEST
 
 /* ---- the socket among them ------------------------------------------------------------------- */
 
@@ -257,28 +250,17 @@ static void sockets_by_name(void)
     }
 }
 
-START_TEST(a_socket_among_them_is_found_by_its_name)
+TEST(a_socket_among_them_is_found_by_its_name)
 {
     run(sockets_by_name);
 }
-END_TEST
 
-START_TEST(the_socket_among_them_is_found)
+TEST(the_socket_among_them_is_found)
 {
     run(sockets);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_inherited_fails");
-    TCase *tcase = tcase_create("inherited");
-    tcase_add_test(tcase, each_descriptor_has_its_name);
-    tcase_add_test(tcase, what_is_for_another_process_is_left_alone);
-    tcase_add_test(tcase, what_cannot_be_is_said);
-    tcase_add_test(tcase, lack_of_memory_is_said);
-    tcase_add_test(tcase, the_socket_among_them_is_found);
-    tcase_add_test(tcase, a_socket_among_them_is_found_by_its_name);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("inherited"));
 }

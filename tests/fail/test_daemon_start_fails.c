@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A daemon that starts, with each of its calls of the C library failing once: it starts nevertheless, or says why not and
- * leaves nothing; and the next one starts.
+ * A daemon that starts, with each of its calls of the C library failing once: it starts
+ * nevertheless, or says why not and leaves nothing; and the next one starts.
  */
 
 #include "common/error.h"
@@ -108,19 +108,17 @@ static void start_with_each_failure(const struct dlx_memory *memory)
     ck_assert_uint_gt(n_failed, passed_fd < 0 ? 30 : 15);
 }
 
-START_TEST(a_start_that_fails_says_why_and_leaves_nothing)
+TEST(a_start_that_fails_says_why_and_leaves_nothing)
 {
     start_with_each_failure(&dlx__memory_memfd);
 }
-END_TEST
 
-START_TEST(so_does_one_on_posix_shared_memory)
+TEST(so_does_one_on_posix_shared_memory)
 {
     start_with_each_failure(&dlx__memory_posix);
 }
-END_TEST
 
-START_TEST(the_default_path_is_the_environments)
+TEST(the_default_path_is_the_environments)
 {
     static const struct {
         const char *socket, *run_dir, *path;
@@ -147,10 +145,9 @@ START_TEST(the_default_path_is_the_environments)
         ck_assert_str_ne(dlx__error_message(), "");
     }
 }
-END_TEST
 
 /* With a service manager, whose store what is retained goes to. */
-START_TEST(so_does_one_that_a_service_manager_starts)
+TEST(so_does_one_that_a_service_manager_starts)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     (void)snprintf(address.sun_path, sizeof address.sun_path, "%.90s/n", place.dir);
@@ -161,10 +158,9 @@ START_TEST(so_does_one_that_a_service_manager_starts)
     close(fd);
     ck_assert_int_eq(unlink(address.sun_path), 0);
 }
-END_TEST
 
 /* It makes the socket as well. */
-START_TEST(so_does_one_whose_socket_a_service_manager_made)
+LOOP_TEST(so_does_one_whose_socket_a_service_manager_made, 0, 2)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct dlxd_server *server = NULL;
@@ -183,19 +179,11 @@ START_TEST(so_does_one_whose_socket_a_service_manager_made)
     }
     close(passed_fd);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_start_fails");
     TCase *tcase = tcase_create("start");
     tcase_set_timeout(tcase, PATIENCE_S);
     dlx_test_dir_fixture(tcase, &place);
-    tcase_add_test(tcase, a_start_that_fails_says_why_and_leaves_nothing);
-    tcase_add_test(tcase, so_does_one_on_posix_shared_memory);
-    tcase_add_test(tcase, the_default_path_is_the_environments);
-    tcase_add_test(tcase, so_does_one_that_a_service_manager_starts);
-    tcase_add_loop_test(tcase, so_does_one_whose_socket_a_service_manager_made, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer: the library with a hostile daemon. The input is a program that puts packets into the library's sockets before it
- * asks (replies, and news of links, control blocks and arenas, right ones or with any values and any descriptors), writes the
- * shared memory, and calls the library. No call blocks or crashes; what it fails with has words; a tensor that it hands out can be
- * read; at the end every descriptor is closed and every map is gone.
+ * libFuzzer: the library with a hostile daemon. The input is a program that puts packets into the
+ * library's sockets before it asks (replies, and news of links, control blocks and arenas, right
+ * ones or with any values and any descriptors), writes the shared memory, and calls the library. No
+ * call blocks or crashes; what it fails with has words; a tensor that it hands out can be read; at
+ * the end every descriptor is closed and every map is gone.
  */
-#include "client/call.h"
-#include "client/publisher.h"
-#include "client/reconnect.h"
-#include "client/subscription.h"
+#include "client/control/call.h"
+#include "client/publish/publisher.h"
+#include "client/control/reconnect.h"
+#include "client/subscribe/subscription.h"
 #include "common/memory.h"
 #include "ring/entry.h"
 #include "tests/fuzz/harness_fuzz.h"
@@ -270,7 +271,8 @@ static void scribble(struct state *s)
     memcpy(regions[which].map + at % regions[which].size, &value, sizeof value);
 }
 
-/* A message of one small tensor, as an honest publisher writes it; or the mark that none will come. */
+/* A message of one small tensor, as an honest publisher writes it; or the mark that none will
+ * come. */
 static void publish(struct state *s)
 {
     const int64_t shape = 10;

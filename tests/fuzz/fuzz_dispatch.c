@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer: the daemon's broker with hostile clients. The input is a program that sends packets (well-formed ones with any
- * values, or any bytes) on control and subscription sockets, writes the regions that it is given, reads or does not read its
- * sockets, hangs up, and lets time pass. The harness is the clients' side: it knows the ids that it was told, and allocates the
- * regions that it was sent, unless the input says otherwise.
+ * libFuzzer: the daemon's broker with hostile clients. The input is a program that sends packets
+ * (well-formed ones with any values, or any bytes) on control and subscription sockets, writes the
+ * regions that it is given, reads or does not read its sockets, hangs up, and lets time pass. The
+ * harness is the clients' side: it knows the ids that it was told, and allocates the regions that
+ * it was sent, unless the input says otherwise.
  *
- * Every request is answered once, in order; what the daemon sends decodes and comes with the fds that belong to it; a region that
- * it announces is sealed and whole; at the end nothing is charged, open or mapped.
+ * Every request is answered once, in order; what the daemon sends decodes and comes with the fds
+ * that belong to it; a region that it announces is sealed and whole; at the end nothing is charged,
+ * open or mapped.
  */
 #include "common/error.h"
 #include "common/memory.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer: manifests. The input is one, or says how to make one and what to change in it. What is accepted lies in its bytes,
- * and written again it tells the same.
+ * libFuzzer: manifests. The input is one, or says how to make one and what to change in it. What is
+ * accepted lies in its bytes, and written again it tells the same.
  */
-#include "client/fork.h"
-#include "client/message_gpu.h"
+#include "client/base/fork.h"
+#include "client/message/message_gpu.h"
 #include "common/error.h"
 #include "gpu/handle.h"
 #include "ring/manifest.h"

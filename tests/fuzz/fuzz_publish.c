@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer: a writer with hostile subscribers. The input is a program that publishes, adds links, lets
- * their processes die, goes on in other control blocks, and writes any word of the links' pages, which is
- * all that subscribers can do. No message is freed that a living link holds, that is kept, or that a
- * reliable link has to pass; FULL is said only when it is so; every payload is accounted for.
+ * libFuzzer: a writer with hostile subscribers. The input is a program that publishes, adds links,
+ * lets their processes die, goes on in other control blocks, and writes any word of the links'
+ * pages, which is all that subscribers can do. No message is freed that a living link holds, that
+ * is kept, or that a reliable link has to pass; FULL is said only when it is so; every payload is
+ * accounted for.
  */
 #include "common/error.h"
 #include "tests/fuzz/harness_fuzz.h"

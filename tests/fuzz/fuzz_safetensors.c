@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libFuzzer: whole .safetensors files; tests/data/safetensors is a corpus. What is accepted must keep its promises. */
+/* libFuzzer: whole .safetensors files; tests/data/safetensors is a corpus. What is accepted must
+ * keep its promises. */
 #include "cli/dtype.h"
 #include "cli/safetensors.h"
 #include "tests/fuzz/harness_fuzz.h"
@@ -24,8 +25,8 @@ static void check(const struct safetensors *s, uint64_t data_size)
     REQUIRE(at == s->data_size && (data_size == SAFETENSORS_SIZE_UNKNOWN || at == data_size));
 }
 
-/* Written again it means the same, and written once more it is the same. Names that are empty are made up, which may
- * clash. */
+/* Written again it means the same, and written once more it is the same. Names that are empty are
+ * made up, which may clash. */
 static void write_again(const struct safetensors *s)
 {
     struct safetensors_header h, again;

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer: what is published is what is taken. A publisher and a subscriber on one control block and one arena, without a
- * daemon. The input is a program that allocates, fills and reshapes tensors, publishes them, tensors of its own with any strides,
- * and sets with names and metadata, one by one and in batches, takes and releases. Every message taken is compared with a copy that was made bit by bit when
- * it was published, and again when it is released; every byte of the arena comes back.
+ * libFuzzer: what is published is what is taken. A publisher and a subscriber on one control block
+ * and one arena, without a daemon. The input is a program that allocates, fills and reshapes
+ * tensors, publishes them, tensors of its own with any strides, and sets with names and metadata,
+ * one by one and in batches, takes and releases. Every message taken is compared with a copy that
+ * was made bit by bit when it was published, and again when it is released; every byte of the arena
+ * comes back.
  */
-#include "client/call.h"
-#include "client/subscriber_link.h"
-#include "client/publisher.h"
-#include "client/reconnect.h"
+#include "client/control/call.h"
+#include "client/message/subscriber_link.h"
+#include "client/publish/publisher.h"
+#include "client/control/reconnect.h"
 #include "tests/fuzz/harness_fuzz.h"
 #include <string.h>
 
@@ -83,7 +85,8 @@ static uint64_t element_bits(DLDataType dtype, bool padded)
     return padded ? (bits + 7) / 8 * 8 : bits;
 }
 
-/* How far from element 0 the tensor reaches, in elements; false: its elements are too many or too far. */
+/* How far from element 0 the tensor reaches, in elements; false: its elements are too many or too
+ * far. */
 static bool reach(const DLTensor *t, int64_t *ret_low, int64_t *ret_high, uint64_t *ret_n)
 {
     int64_t low = 0, high = 0;
@@ -433,7 +436,8 @@ static void release(struct state *s, uint32_t at)
 {
     if (!s->held[at])
         return;
-    /* Nobody wrote over it while it was held. Its copy is there: SENT_MAX messages are all that are published. */
+    /* Nobody wrote over it while it was held. Its copy is there: SENT_MAX messages are all that are
+     * published. */
     check_message(s, s->held[at]);
     s->held[at] = dlx_message_unref(s->held[at]);
 }
@@ -457,16 +461,15 @@ static void begin(struct state *s)
 
     struct dlx_shm_control *control = dlx_fuzz_map(dlx_shm_control_size(ENTRIES));
     uint8_t *arena = dlx_fuzz_map(ARENA_SIZE);
-    *p = (struct dlx_publisher){.client = c,
-                                .generation = generation,
-                                .topic = "t",
-                                .link_sock = -1,
-                                .next_block = p, /* as dlx_publisher_new() begins */
-                                .next_data = p,
-                                .next_look_ns = UINT64_MAX,
-                                .next_trim = UINT64_MAX, /* the arena stays */
-                                .args = {.depth = DEPTH, .history = HISTORY},
-                                .has_succeeded = true};
+    *p =
+        (struct dlx_publisher){.client = c,
+                               .generation = generation,
+                               .topic = "t",
+                               .daemon = {.link_sock = -1, .has_succeeded = true},
+                               /* The block as dlx_publisher_new() begins; the arena stays. */
+                               .memory = {.next_block = p, .next_data = p, .next_trim = UINT64_MAX},
+                               .watch = {.next_look_ns = UINT64_MAX},
+                               .args = {.depth = DEPTH, .history = HISTORY}};
     p->stats.size = sizeof p->stats;
     REQUIRE(dlx__heap_new(&p->heap, generation, false) == 0 &&
             dlx__heap_add(p->heap, 1, arena, ARENA_SIZE) == 0);
@@ -530,7 +533,6 @@ static void end(struct state *s)
     s->subscriber_link->n_arenas = 0; /* the publisher unmaps them */
     s->subscriber_link->control = NULL;
     dlx__subscriber_link_unref(s->subscriber_link);
-    s->p.closed = true;
     dlx__writer_deinit(writer);
     dlx__events_deinit(&s->p.events);
     dlx__heap_close(s->p.heap);

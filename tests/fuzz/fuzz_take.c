@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer: a reader of a hostile publisher. The input is a program that writes a control block, honestly
- * or any word of it, and takes, loses and releases messages, one or several at a time. Every call comes
- * back; numbers go up; every message is taken or counted; a hold word stands for each message that is held.
+ * libFuzzer: a reader of a hostile publisher. The input is a program that writes a control block,
+ * honestly or any word of it, and takes, loses and releases messages, one or several at a time.
+ * Every call comes back; numbers go up; every message is taken or counted; a hold word stands for
+ * each message that is held.
  */
 #include "common/error.h"
 #include "tests/fuzz/harness_fuzz.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer: tensors as a user gives them, and records and entries as a peer wrote them: sizes, spans,
- * order, compaction, and where a tensor that the user changed lies. Everything is worked out a second
- * time, with 128 bits and one element at a time.
+ * libFuzzer: tensors as a user gives them, and records and entries as a peer wrote them: sizes,
+ * spans, order, compaction, and where a tensor that the user changed lies. Everything is worked out
+ * a second time, with 128 bits and one element at a time.
  */
-#include "client/fork.h"
-#include "client/heap.h"
-#include "client/publish.h"
+#include "client/base/fork.h"
+#include "client/heap/heap.h"
+#include "client/publish/publish.h"
 #include "common/error.h"
 #include "ring/entry.h"
 #include "ring/tensor.h"
@@ -93,7 +93,8 @@ static wide n_elements(const struct input *in)
     return n;
 }
 
-/* Types of less than a byte are counted in bits, in 64 bits: 2^61 bytes are too many then, and never mind. */
+/* Types of less than a byte are counted in bits, in 64 bits: 2^61 bytes are too many then, and
+ * never mind. */
 static wide bytes_of(const struct input *in, wide n)
 {
     wide bits = times(n, bits_of(in));
@@ -162,7 +163,8 @@ static void check_order(const struct input *in, uint64_t n)
     REQUIRE(dlx__tensor_is_row_major(in->t.ndim, in->t.shape, in->t.strides) == row_major);
 }
 
-/* Of a tensor whose elements are few and near each other: the copy is that of one bit after the other. */
+/* Of a tensor whose elements are few and near each other: the copy is that of one bit after the
+ * other. */
 static void check_copy(struct dlx_fuzz *f, struct input *in, uint64_t n, uint64_t size)
 {
     int64_t low = 0, high = 0;
@@ -262,7 +264,8 @@ static void check_entry(struct dlx_fuzz *f, const struct input *in)
         REQUIRE(ndim >= 0 && ndim <= (int32_t)DLX_SHM_NDIM_ENTRY);
 }
 
-/* The user changed what dlx_alloc() gave: it is published where it lies only if all of it lies in its block. */
+/* The user changed what dlx_alloc() gave: it is published where it lies only if all of it lies in
+ * its block. */
 static void check_place(struct dlx_fuzz *f, struct input *in)
 {
     struct dlx_heap *heap;

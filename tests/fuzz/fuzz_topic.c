@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libFuzzer: topic names and patterns, two texts with a NUL between them. The rules are told here a second time, slowly. */
+/* libFuzzer: topic names and patterns, two texts with a NUL between them. The rules are told here a
+ * second time, slowly. */
 #include "common/error.h"
 #include "common/topic.h"
 #include "tests/fuzz/harness_fuzz.h"

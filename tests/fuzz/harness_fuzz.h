@@ -3,10 +3,12 @@
 #define DLX_TESTS_HARNESS_FUZZ_H
 
 /*
- * What the fuzz targets (tests/fuzz/fuzz_*.c) share: decisions read out of the input one at a time, so that an input is a short
- * program; packets of proto/dlx.proto made of such decisions; and maps that are watched.
+ * What the fuzz targets (tests/fuzz/fuzz_*.c) share: decisions read out of the input one at a time,
+ * so that an input is a short program; packets of proto/dlx.proto made of such decisions; and maps
+ * that are watched.
  *
- * A target is linked with libFuzzer (`make fuzz`) or with tests/fuzz/replay.c (`make check`), and with --wrap=mmap,munmap.
+ * A target is linked with libFuzzer (`make fuzz`) or with tests/fuzz/replay.c (`make check`), and
+ * with --wrap=mmap,munmap.
  */
 
 #include "common/proto.h"
@@ -62,7 +64,8 @@ static inline uint64_t dlx_fuzz_number(struct dlx_fuzz *f)
     return 0 - dlx_fuzz_bytes(f, 1);
 }
 
-/* A piece of the input itself, at most `max` bytes, preceded by its size. Two bytes are the size. */
+/* A piece of the input itself, at most `max` bytes, preceded by its size. Two bytes are the
+ * size. */
 static inline size_t dlx_fuzz_piece(struct dlx_fuzz *f, size_t max, const uint8_t **ret)
 {
     size_t size = dlx_fuzz_bytes(f, 2);
@@ -83,19 +86,21 @@ struct dlx_fuzz_ids {
 void dlx_fuzz_ids_add(struct dlx_fuzz_ids *ids, uint64_t id);
 
 /*
- * A packet with this body, canonically encoded, whose every field is a decision. Its 64-bit numbers are mostly one of
- * `ids`, and its texts topics, patterns and pieces of the input. Returns its size; 0: there is no such body.
+ * A packet with this body, canonically encoded, whose every field is a decision. Its 64-bit numbers
+ * are mostly one of `ids`, and its texts topics, patterns and pieces of the input. Returns its
+ * size; 0: there is no such body.
  */
 size_t dlx_fuzz_packet(struct dlx_fuzz *f, Dlx__Wire__Packet__BodyCase body, uint32_t serial,
                        const struct dlx_fuzz_ids *ids, uint8_t ret[DLX_PACKET_SIZE_MAX]);
 
 /* ---- maps ---------------------------------------------------------------------------------- */
 
-/* Memory that ends where it ends: one byte beyond it is a fault. Zeroed. munmap() is its end, too. */
+/* Memory that ends where it ends: one byte beyond it is a fault. Zeroed. munmap() is its end,
+ * too. */
 void *dlx_fuzz_map(size_t size);
 void dlx_fuzz_unmap(void *map, size_t size);
-/* Maps of the code under test that are there: real ones and those above. One that is not there, or of another size, must not
- * be unmapped. */
+/* Maps of the code under test that are there: real ones and those above. One that is not there, or
+ * of another size, must not be unmapped. */
 size_t dlx_fuzz_n_maps(void);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Stands in for libFuzzer: hands files to a fuzz target, without arguments all of tests/fuzz/corpus/<target>. So whatever was found
- * once is tried with every compiler and sanitizer.
+ * Stands in for libFuzzer: hands files to a fuzz target, without arguments all of
+ * tests/fuzz/corpus/<target>. So whatever was found once is tried with every compiler and
+ * sanitizer.
  */
 
 #include "tests/fuzz/harness_fuzz.h"

@@ -43,19 +43,17 @@ static void take_one(int sock)
     dlx_message_unref(m);
     t->deleter(t);
     dlx_test_gpu_check_count(STANDIN_IPC_MAPPINGS, 0);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.gpu_waits, 2);
     ck_assert_uint_eq(stats.gpu_errors, 0);
     ck_assert_uint_eq(stats.n_held, 0);
     dlx_test_gpu_end(&x);
 }
 
-START_TEST(a_tensor_is_taken_by_another_process_and_deleted_when_it_is_done)
+GPU_TEST(a_tensor_is_taken_by_another_process_and_deleted_when_it_is_done, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_one);
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_publish_args args = {.size = sizeof args, .strict = true};
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(4096, 2, N, values[0]), &args));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
@@ -65,14 +63,13 @@ START_TEST(a_tensor_is_taken_by_another_process_and_deleted_when_it_is_done)
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[1]), NULL));
     ok(dlx_publisher_wait(x.p, 0, 0));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
-    ok(dlx_publisher_get_stats(x.p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.gpu_waits, 0);
     ck_assert_uint_eq(stats.copied, 0);
     ck_assert_uint_eq(stats.published_bytes, 3 * N * sizeof(uint32_t));
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 2);
 }
-END_TEST
 
 static void take_set(int sock)
 {
@@ -103,7 +100,7 @@ static void take_set(int sock)
 
 /* Tensors on the CPU and on the GPU, two of which are in one allocation, one with gaps, one
  * empty. */
-START_TEST(a_set_mixes_tensors_on_the_cpu_and_on_a_gpu)
+GPU_TEST(a_set_mixes_tensors_on_the_cpu_and_on_a_gpu, 0)
 {
     const struct dlx_bytes hello = {.data = "hello", .size = 6};
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_set);
@@ -120,7 +117,6 @@ START_TEST(a_set_mixes_tensors_on_the_cpu_and_on_a_gpu)
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 4);
     b->deleter(b);
 }
-END_TEST
 
 static void take_on_device_1(int sock)
 {
@@ -137,7 +133,7 @@ static void take_on_device_1(int sock)
     dlx_test_gpu_end(&x);
 }
 
-START_TEST(a_device_has_the_number_that_its_own_process_gave_it)
+GPU_TEST(a_device_has_the_number_that_its_own_process_gave_it, DLX_TEST_GPU_TWO)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_on_device_1);
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
@@ -146,7 +142,6 @@ START_TEST(a_device_has_the_number_that_its_own_process_gave_it)
     dlx_test_gpu_check_no_context(1, 1);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 static void see_no_gpu(int sock)
 {
@@ -165,7 +160,7 @@ static void see_no_gpu(int sock)
     dlx_test_gpu_end(&x);
 }
 
-START_TEST(a_gpu_that_is_not_visible_leaves_the_other_tensors_usable)
+GPU_TEST(a_gpu_that_is_not_visible_leaves_the_other_tensors_usable, DLX_TEST_GPU_TWO)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(see_no_gpu);
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
@@ -176,7 +171,6 @@ START_TEST(a_gpu_that_is_not_visible_leaves_the_other_tensors_usable)
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
 }
-END_TEST
 
 static void take_late(int sock)
 {
@@ -194,7 +188,7 @@ static void take_late(int sock)
 }
 
 /* 0: it asks for the history; 1: the publisher retains. */
-START_TEST(a_late_subscriber_gets_what_was_kept)
+GPU_LOOP_TEST(a_late_subscriber_gets_what_was_kept, 0, 2, 0)
 {
     struct dlx_publisher_args args = {.size = sizeof args, .history = 2};
     args.retain = _i == 1 ? 2 : 0;
@@ -209,9 +203,8 @@ START_TEST(a_late_subscriber_gets_what_was_kept)
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 3);
 }
-END_TEST
 
-START_TEST(the_publisher_s_own_process_gets_the_original_memory)
+GPU_TEST(the_publisher_s_own_process_gets_the_original_memory, 0)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
@@ -237,7 +230,6 @@ START_TEST(the_publisher_s_own_process_gets_the_original_memory)
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- order --------------------------------------------------------------------------------- */
 
@@ -254,7 +246,7 @@ static void take_written(int sock)
 }
 
 /* 0: the default stream; 1: one of its own. */
-START_TEST(a_message_is_shown_when_its_stream_has_written_it)
+GPU_LOOP_TEST(a_message_is_shown_when_its_stream_has_written_it, 0, 2, 0)
 {
     CUstream stream = NULL;
     struct dlx_publish_args args = {.size = sizeof args};
@@ -274,7 +266,6 @@ START_TEST(a_message_is_shown_when_its_stream_has_written_it)
         ck_assert_int_eq(cu.cuStreamDestroy(stream), CUDA_SUCCESS);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 static void take_and_use(int sock)
 {
@@ -309,7 +300,7 @@ static void take_and_use(int sock)
 }
 
 /* 0: no stream was named; 1: one was. */
-START_TEST(memory_is_given_back_when_the_work_that_uses_it_is_done)
+GPU_LOOP_TEST(memory_is_given_back_when_the_work_that_uses_it_is_done, 0, 2, 0)
 {
     dlx_test_gpu_variant = _i;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_and_use);
@@ -318,9 +309,8 @@ START_TEST(memory_is_given_back_when_the_work_that_uses_it_is_done)
     dlx_test_gpu_join(&peer);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(a_stream_that_is_captured_is_refused_untouched)
+GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
 {
     CUstream stream;
     CUgraph graph;
@@ -341,11 +331,10 @@ START_TEST(a_stream_that_is_captured_is_refused_untouched)
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
 }
-END_TEST
 
 /* ---- what is refused ----------------------------------------------------------------------- */
 
-START_TEST(what_cannot_be_is_refused)
+GPU_TEST(what_cannot_be_is_refused, DLX_TEST_GPU_TWO)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor(0, 4, N, values[0]), *cpu;
@@ -369,10 +358,9 @@ START_TEST(what_cannot_be_is_refused)
     t->deleter(t);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* dlxctl says what it is, and refuses its values. */
-START_TEST(dlxctl_describes_a_tensor_on_a_gpu_and_does_not_read_it)
+GPU_TEST(dlxctl_describes_a_tensor_on_a_gpu_and_does_not_read_it, 0)
 {
     struct dlx_test_cli cli;
     char file[300];
@@ -394,34 +382,14 @@ START_TEST(dlxctl_describes_a_tensor_on_a_gpu_and_does_not_read_it)
     ck_assert_int_ne(access(file, F_OK), 0);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu");
-    TCase *tc = dlx_test_gpu_stream_case("gpu");
-    dlx_test_gpu_add(tc, a_tensor_is_taken_by_another_process_and_deleted_when_it_is_done, 0);
-    dlx_test_gpu_add(tc, a_set_mixes_tensors_on_the_cpu_and_on_a_gpu, 0);
-    dlx_test_gpu_add(tc, a_device_has_the_number_that_its_own_process_gave_it, DLX_TEST_GPU_TWO);
-    dlx_test_gpu_add(tc, a_gpu_that_is_not_visible_leaves_the_other_tensors_usable,
-                     DLX_TEST_GPU_TWO);
-    dlx_test_gpu_add_loop(tc, a_late_subscriber_gets_what_was_kept, 0, 2, 0);
-    dlx_test_gpu_add(tc, the_publisher_s_own_process_gets_the_original_memory, 0);
-    dlx_test_gpu_add_loop(tc, a_message_is_shown_when_its_stream_has_written_it, 0, 2, 0);
-    dlx_test_gpu_add_loop(tc, memory_is_given_back_when_the_work_that_uses_it_is_done, 0, 2, 0);
-    dlx_test_gpu_add(tc, a_stream_that_is_captured_is_refused_untouched, 0);
-    dlx_test_gpu_add(tc, what_cannot_be_is_refused, DLX_TEST_GPU_TWO);
-    dlx_test_gpu_add(tc, dlxctl_describes_a_tensor_on_a_gpu_and_does_not_read_it, 0);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_gpu_stream_case("gpu"));
 }
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

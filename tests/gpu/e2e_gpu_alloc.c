@@ -35,7 +35,7 @@ static void take(struct dlx_test_gpu_end *x, int64_t n, uint32_t value)
 
 /* ---- alloc --------------------------------------------------------------------------------- */
 
-START_TEST(a_tensor_is_on_the_device_aligned_and_cleared_at_first)
+GPU_LOOP_TEST(a_tensor_is_on_the_device_aligned_and_cleared_at_first, 0, 2, DLX_TEST_GPU_TWO)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     int64_t shape[] = {3, 5};
@@ -54,17 +54,15 @@ START_TEST(a_tensor_is_on_the_device_aligned_and_cleared_at_first)
     dlx_test_gpu_check_calls("cuMemCreate", 1); /* they share an arena */
     if (_i == 0)
         dlx_test_gpu_check_no_context(1, 1);
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(x.p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.gpu_arena_bytes, DLX_TEST_GPU_CHUNK);
     ck_assert_uint_eq(stats.arena_bytes, 0);
     for (int i = 0; i < 2; i++)
         t[i]->deleter(t[i]);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(a_device_that_is_not_there_is_refused)
+GPU_TEST(a_device_that_is_not_there_is_refused, 0)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     int64_t n = N;
@@ -84,9 +82,8 @@ START_TEST(a_device_that_is_not_there_is_refused)
     t->deleter(t);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(more_than_the_device_has_is_refused_and_leaves_nothing)
+GPU_TEST(more_than_the_device_has_is_refused_and_leaves_nothing, DLX_TEST_GPU_CHOICE)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     int64_t n = INT64_C(1) << 28; /* 1 GiB, all of it */
@@ -99,10 +96,9 @@ START_TEST(more_than_the_device_has_is_refused_and_leaves_nothing)
     t->deleter(t);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* An arena that nothing is in makes room. */
-START_TEST(a_full_device_gives_up_what_is_not_used)
+GPU_TEST(a_full_device_gives_up_what_is_not_used, DLX_TEST_GPU_CHOICE)
 {
     static struct dlx_test_gpu_segment others; /* all but 64 MiB of 1 GiB */
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
@@ -117,7 +113,6 @@ START_TEST(a_full_device_gives_up_what_is_not_used)
     dlx_test_gpu_segment_free(&others);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 static struct dlx_test_gpu_end own;
 static DLManagedTensorVersioned *made;
@@ -136,15 +131,14 @@ static void end_publisher(void)
     ok(dlx_publisher_new(own.c, "gpu/a", NULL, &own.p));
 }
 
-START_TEST(an_allocation_that_fails_leaves_nothing)
+GPU_TEST(an_allocation_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
 {
     own = dlx_test_gpu_publisher(NULL);
     ck_assert_uint_gt(dlx_test_gpu_fail_each(alloc_one, end_publisher), 0);
     dlx_test_gpu_end(&own);
 }
-END_TEST
 
-START_TEST(a_tensor_outlives_its_publisher_in_its_own_process)
+GPU_TEST(a_tensor_outlives_its_publisher_in_its_own_process, 0)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     DLManagedTensorVersioned *t = dlx_test_gpu_alloc(x.p, N, 5);
@@ -153,10 +147,9 @@ START_TEST(a_tensor_outlives_its_publisher_in_its_own_process)
     t->deleter(t);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* Work that uses it is still queued when its tensor is deleted. */
-START_TEST(memory_of_a_deleted_tensor_is_used_again_when_the_work_on_it_is_done)
+GPU_TEST(memory_of_a_deleted_tensor_is_used_again_when_the_work_on_it_is_done, 0)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     CUstream stream;
@@ -172,7 +165,6 @@ START_TEST(memory_of_a_deleted_tensor_is_used_again_when_the_work_on_it_is_done)
     t->deleter(t);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- publish ------------------------------------------------------------------------------- */
 
@@ -187,7 +179,7 @@ static void take_two(int sock)
     dlx_test_gpu_end(&x);
 }
 
-START_TEST(a_tensor_is_taken_by_another_process_without_a_copy)
+GPU_TEST(a_tensor_is_taken_by_another_process_without_a_copy, 0)
 {
     char byte;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_two);
@@ -196,13 +188,11 @@ START_TEST(a_tensor_is_taken_by_another_process_without_a_copy)
     (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
     publish(x.p, N, 2);
     dlx_test_gpu_join(&peer);
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(x.p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.copied, 0);
     ck_assert_uint_eq(stats.published_bytes, 2 * N * sizeof(uint32_t));
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 static void take_all(int sock)
 {
@@ -213,7 +203,7 @@ static void take_all(int sock)
     dlx_test_gpu_end(&x);
 }
 
-START_TEST(a_stream_goes_round_in_one_arena)
+GPU_TEST(a_stream_goes_round_in_one_arena, 0)
 {
     struct dlx_publisher_args args = {.size = sizeof args, .on_full = DLX_ON_FULL_BLOCK};
     struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
@@ -225,7 +215,6 @@ START_TEST(a_stream_goes_round_in_one_arena)
     dlx_test_gpu_join(&peer);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 static void take_dict(int sock)
 {
@@ -247,7 +236,7 @@ static void take_dict(int sock)
 }
 
 /* A state dict: one arena, one descriptor, one import, and a tensor on the CPU beside them. */
-START_TEST(a_set_lies_in_one_allocation)
+GPU_TEST(a_set_lies_in_one_allocation, 0)
 {
     enum { MANY = 300 };
     const int64_t shape[] = {N};
@@ -273,9 +262,8 @@ START_TEST(a_set_lies_in_one_allocation)
     dlx_test_gpu_join(&peer);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(a_tensor_that_was_published_is_not_the_caller_s_any_more)
+GPU_TEST(a_tensor_that_was_published_is_not_the_caller_s_any_more, 0)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     DLManagedTensorVersioned *t = dlx_test_gpu_alloc(x.p, N, 1);
@@ -285,9 +273,8 @@ START_TEST(a_tensor_that_was_published_is_not_the_caller_s_any_more)
     publish(x.p, N, 2);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(a_shared_tensor_stays_the_caller_s_and_is_in_several_messages)
+GPU_TEST(a_shared_tensor_stays_the_caller_s_and_is_in_several_messages, 0)
 {
     const struct dlx_publish_args share = {.size = sizeof share, .share = true};
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
@@ -309,9 +296,8 @@ START_TEST(a_shared_tensor_stays_the_caller_s_and_is_in_several_messages)
     t->deleter(t);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(a_view_of_it_is_published_and_what_was_moved_out_is_refused)
+GPU_TEST(a_view_of_it_is_published_and_what_was_moved_out_is_refused, 0)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
@@ -330,7 +316,6 @@ START_TEST(a_view_of_it_is_published_and_what_was_moved_out_is_refused)
     t->deleter(t);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- memory of others that needs descriptors ------------------------------------------------ */
 
@@ -342,7 +327,7 @@ static void take_seven(int sock)
 }
 
 /* More chunks than one message of a socket carries descriptors. */
-START_TEST(a_tensor_across_an_expandable_segment_is_taken)
+GPU_TEST(a_tensor_across_an_expandable_segment_is_taken, 0)
 {
     enum { CHUNKS = 260 };
     static struct dlx_test_gpu_segment segment;
@@ -366,9 +351,8 @@ START_TEST(a_tensor_across_an_expandable_segment_is_taken)
     dlx_test_gpu_segment_free(&segment);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(a_tensor_of_a_pool_is_taken)
+GPU_TEST(a_tensor_of_a_pool_is_taken, 0)
 {
     CUmemoryPool pool;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_seven);
@@ -383,39 +367,14 @@ START_TEST(a_tensor_of_a_pool_is_taken)
     dlx_test_gpu_pool_free(pool, at);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_alloc");
-    TCase *tc = dlx_test_gpu_stream_case("alloc");
-    dlx_test_gpu_add_loop(tc, a_tensor_is_on_the_device_aligned_and_cleared_at_first, 0, 2,
-                          DLX_TEST_GPU_TWO);
-    dlx_test_gpu_add(tc, a_device_that_is_not_there_is_refused, 0);
-    dlx_test_gpu_add(tc, more_than_the_device_has_is_refused_and_leaves_nothing,
-                     DLX_TEST_GPU_CHOICE);
-    dlx_test_gpu_add(tc, a_full_device_gives_up_what_is_not_used, DLX_TEST_GPU_CHOICE);
-    dlx_test_gpu_add(tc, an_allocation_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES);
-    dlx_test_gpu_add(tc, a_tensor_outlives_its_publisher_in_its_own_process, 0);
-    dlx_test_gpu_add(tc, memory_of_a_deleted_tensor_is_used_again_when_the_work_on_it_is_done, 0);
-    dlx_test_gpu_add(tc, a_tensor_is_taken_by_another_process_without_a_copy, 0);
-    dlx_test_gpu_add(tc, a_stream_goes_round_in_one_arena, 0);
-    dlx_test_gpu_add(tc, a_set_lies_in_one_allocation, 0);
-    dlx_test_gpu_add(tc, a_tensor_that_was_published_is_not_the_caller_s_any_more, 0);
-    dlx_test_gpu_add(tc, a_shared_tensor_stays_the_caller_s_and_is_in_several_messages, 0);
-    dlx_test_gpu_add(tc, a_view_of_it_is_published_and_what_was_moved_out_is_refused, 0);
-    dlx_test_gpu_add(tc, a_tensor_across_an_expandable_segment_is_taken, 0);
-    dlx_test_gpu_add(tc, a_tensor_of_a_pool_is_taken, 0);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_gpu_stream_case("alloc"));
 }
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

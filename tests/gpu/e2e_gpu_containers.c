@@ -21,13 +21,9 @@
 
 static void serve_users(void *userdata)
 {
-    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
-    char program[512];
     (void)userdata;
-    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
-    (void)execl(program, "dlpackd", "--foreground", "--socket", dlx_test_stream_daemon.path,
-                "--allow-user", "64001", "--allow-user", "64002", (char *)NULL);
-    _exit(127);
+    dlx_test_daemon_exec(&dlx_test_stream_daemon,
+                         DLX_TEST_WORDS("--allow-user", "64001", "--allow-user", "64002"));
 }
 
 /* Everybody may use the GPU. */
@@ -69,16 +65,6 @@ static struct dlx_test_gpu_end subscriber(void)
     return x;
 }
 
-static void take(struct dlx_test_gpu_end *x, uint32_t value)
-{
-    DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(x);
-    ok(dlx_message_tensor(m, 0, &t));
-    dlx_message_unref(m);
-    dlx_test_gpu_check(t, N, value);
-    t->deleter(t);
-}
-
 /* They are ready when the word is said: whoever dies then leaves them whole. */
 static void publish_two(int sock)
 {
@@ -95,8 +81,8 @@ static void take_two(int sock)
 {
     (void)sock;
     struct dlx_test_gpu_end x = subscriber();
-    take(&x, 1);
-    take(&x, 2);
+    dlx_test_gpu_expect(&x, 0, N, 1);
+    dlx_test_gpu_expect(&x, 0, N, 2);
     dlx_test_gpu_end(&x);
 }
 
@@ -126,32 +112,29 @@ static void check_two(uid_t publisher, uid_t subscriber_uid, dlx_test_container_
 
 static const uid_t users[] = {0, DLX_TEST_ALICE};
 
-START_TEST(tensors_of_dlx_alloc_pass_between_containers_of_one_user)
+GPU_LOOP_TEST(tensors_of_dlx_alloc_pass_between_containers_of_one_user, 0, 2, 0)
 {
     if (begin(serve_users))
         check_two(users[_i], users[_i], take_two);
 }
-END_TEST
 
-START_TEST(a_container_of_another_user_gets_no_descriptors)
+GPU_TEST(a_container_of_another_user_gets_no_descriptors, 0)
 {
     if (begin(serve_users))
         check_two(DLX_TEST_ALICE, DLX_TEST_BOB, be_refused_two);
 }
-END_TEST
 
-START_TEST(tensors_pass_where_the_daemon_is_in_a_container)
+GPU_TEST(tensors_pass_where_the_daemon_is_in_a_container, 0)
 {
     if (begin(dlx_test_container_enter))
         check_two(0, 0, take_two);
 }
-END_TEST
 
 /* ---- what is retained ---------------------------------------------------------------------- */
 
 enum end { ENDS, IS_KILLED };
 
-START_TEST(a_container_that_comes_late_gets_retained_tensors)
+GPU_LOOP_TEST(a_container_that_comes_late_gets_retained_tensors, ENDS, IS_KILLED + 1, 0)
 {
     if (!begin(serve_users))
         return;
@@ -166,7 +149,6 @@ START_TEST(a_container_that_comes_late_gets_retained_tensors)
     struct dlx_test_container s = run(0, take_two);
     dlx_test_container_join(&s);
 }
-END_TEST
 
 static void publish_around_a_restart(int sock)
 {
@@ -181,7 +163,7 @@ static void publish_around_a_restart(int sock)
     dlx_test_gpu_end(&x);
 }
 
-START_TEST(a_container_that_comes_late_gets_tensors_of_before_the_restart)
+GPU_TEST(a_container_that_comes_late_gets_tensors_of_before_the_restart, 0)
 {
     if (!begin(serve_users))
         return;
@@ -196,7 +178,6 @@ START_TEST(a_container_that_comes_late_gets_tensors_of_before_the_restart)
     say(&p);
     dlx_test_container_join(&p);
 }
-END_TEST
 
 /* ---- one's own memory ---------------------------------------------------------------------- */
 
@@ -239,7 +220,7 @@ static void take_own(int sock)
 }
 
 /* Also when another container has a process with the same pid, and one where the daemon is. */
-START_TEST(a_process_in_a_container_knows_its_own_tensors)
+GPU_LOOP_TEST(a_process_in_a_container_knows_its_own_tensors, 0, 2, 0)
 {
     void (*prepare)(void *userdata) = _i == 0 ? serve_users : dlx_test_container_enter;
     if (!begin(prepare))
@@ -254,7 +235,6 @@ START_TEST(a_process_in_a_container_knows_its_own_tensors)
     say(&x);
     dlx_test_container_join(&x);
 }
-END_TEST
 
 /* ---- handles of one pid namespace ---------------------------------------------------------- */
 
@@ -282,7 +262,9 @@ static void be_advised(int sock)
 }
 
 /* Both are pid 1, which the driver takes for one process, or one is pid 2. */
-START_TEST(memory_of_cudaMalloc_is_refused_between_containers_with_advice)
+/* What NVIDIA's driver does with these handles is a question: E7 of tests/gpu/facts. */
+GPU_LOOP_TEST(memory_of_cudaMalloc_is_refused_between_containers_with_advice, 0, 2,
+              DLX_TEST_GPU_CHOICE)
 {
     if (!begin(serve_users))
         return;
@@ -296,39 +278,17 @@ START_TEST(memory_of_cudaMalloc_is_refused_between_containers_with_advice)
     say(&p);
     dlx_test_container_join(&p);
 }
-END_TEST
-
-static void add(TCase *tc)
-{
-    dlx_test_gpu_add_loop(tc, tensors_of_dlx_alloc_pass_between_containers_of_one_user, 0, 2, 0);
-    dlx_test_gpu_add(tc, a_container_of_another_user_gets_no_descriptors, 0);
-    dlx_test_gpu_add(tc, tensors_pass_where_the_daemon_is_in_a_container, 0);
-    dlx_test_gpu_add_loop(tc, a_container_that_comes_late_gets_retained_tensors, ENDS,
-                          IS_KILLED + 1, 0);
-    dlx_test_gpu_add(tc, a_container_that_comes_late_gets_tensors_of_before_the_restart, 0);
-    dlx_test_gpu_add_loop(tc, a_process_in_a_container_knows_its_own_tensors, 0, 2, 0);
-    /* What NVIDIA's driver does with these handles is a question: E7 of tests/gpu/facts. */
-    dlx_test_gpu_add_loop(tc, memory_of_cudaMalloc_is_refused_between_containers_with_advice, 0, 2,
-                          DLX_TEST_GPU_CHOICE);
-}
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_containers");
-    TCase *tc = dlx_test_gpu_stream_case("containers");
     /* tools/check-gpu counts stories that passed: those that say SKIP themselves are not to be. */
-    if (dlx_test_gpu_is_standin() || dlx_test_container_may())
-        add(tc);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    if (!dlx_test_gpu_is_standin() && !dlx_test_container_may())
+        return dlx_test_run(suite_create("containers"));
+    return dlx_test_run_case(dlx_test_gpu_stream_case("containers"));
 }
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

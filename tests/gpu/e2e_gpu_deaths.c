@@ -48,7 +48,7 @@ static void wait_until_deleted(struct dlx_test_gpu_end *x, uint32_t n)
     }
 }
 
-START_TEST(a_tensor_is_deleted_when_the_process_that_holds_it_is_killed)
+GPU_TEST(a_tensor_is_deleted_when_the_process_that_holds_it_is_killed, 0)
 {
     struct dlx_test_gpu_peer peer;
     struct dlx_test_gpu_end x = publish_to_holder(&peer);
@@ -61,9 +61,8 @@ START_TEST(a_tensor_is_deleted_when_the_process_that_holds_it_is_killed)
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 2);
 }
-END_TEST
 
-START_TEST(a_publisher_that_ends_does_not_free_what_is_held)
+GPU_TEST(a_publisher_that_ends_does_not_free_what_is_held, 0)
 {
     struct dlx_test_gpu_peer peer;
     char byte;
@@ -80,9 +79,8 @@ START_TEST(a_publisher_that_ends_does_not_free_what_is_held)
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
 }
-END_TEST
 
-START_TEST(a_publisher_that_ends_waits_for_those_who_hold)
+GPU_TEST(a_publisher_that_ends_waits_for_those_who_hold, 0)
 {
     struct dlx_test_gpu_peer peer;
     struct dlx_test_gpu_end x = publish_to_holder(&peer);
@@ -92,9 +90,8 @@ START_TEST(a_publisher_that_ends_waits_for_those_who_hold)
     dlx_test_gpu_join(&peer);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(a_publisher_that_ends_leaves_no_tensor_on_a_gpu_retained)
+GPU_TEST(a_publisher_that_ends_leaves_no_tensor_on_a_gpu_retained, 0)
 {
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
@@ -105,20 +102,18 @@ START_TEST(a_publisher_that_ends_leaves_no_tensor_on_a_gpu_retained)
     ck_assert_int_eq(dlx_get(x.c, "gpu/a", 0, &m), DLX_E_EMPTY);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* The context of the subscriber is lost: it releases all the same, and that is counted. */
 static void lose_context(int sock)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     DLManagedTensorVersioned *t;
     struct dlx_message *m = dlx_test_gpu_take(&x);
     ok(dlx_message_tensor(m, 0, &t));
     dlx_test_gpu_lose_context();
     dlx_message_unref(m);
     t->deleter(t);
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.gpu_errors, 1);
     ck_assert_uint_eq(stats.n_held, 0);
     dlx_test_gpu_send(sock, "", 1, -1);
@@ -129,7 +124,7 @@ static void lose_context(int sock)
     dlx_client_unref(x.c);
 }
 
-START_TEST(a_lost_context_releases_and_is_counted)
+GPU_TEST(a_lost_context_releases_and_is_counted, 0)
 {
     char byte;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(lose_context);
@@ -142,7 +137,6 @@ START_TEST(a_lost_context_releases_and_is_counted)
     dlx_test_gpu_join(&peer);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- publishers ---------------------------------------------------------------------------- */
 
@@ -163,7 +157,7 @@ static void publish_two(int sock)
 }
 
 /* 0: its subscriber has taken the messages; 1: they come from what the daemon retains. */
-START_TEST(memory_of_a_publisher_that_was_killed_cannot_be_opened)
+GPU_LOOP_TEST(memory_of_a_publisher_that_was_killed_cannot_be_opened, 0, 2, 0)
 {
     char byte;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_two);
@@ -194,7 +188,6 @@ START_TEST(memory_of_a_publisher_that_was_killed_cannot_be_opened)
         dlx_message_unref(m[i]);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- failures of the driver ---------------------------------------------------------------- */
 
@@ -221,7 +214,7 @@ static void publish_other(void)
     ok(dlx_publisher_wait(own.p, 0, 0));
 }
 
-START_TEST(a_publish_that_fails_leaves_nothing)
+GPU_TEST(a_publish_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
 {
     own = dlx_test_gpu_publisher(NULL);
     tensor = dlx_test_gpu_tensor(0, 1, N, 1);
@@ -232,7 +225,6 @@ START_TEST(a_publish_that_fails_leaves_nothing)
     tensor->deleter(tensor);
     dlx_test_gpu_end(&own);
 }
-END_TEST
 
 static struct dlx_message *taken;
 static DLManagedTensorVersioned *opened;
@@ -253,7 +245,7 @@ static void release_and_take(void)
     taken = dlx_test_gpu_take(&own);
 }
 
-START_TEST(an_open_that_fails_leaves_nothing)
+GPU_TEST(an_open_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
 {
     char byte;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_two);
@@ -269,7 +261,6 @@ START_TEST(an_open_that_fails_leaves_nothing)
     dlx_test_gpu_send(peer.sock, "", 1, -1);
     dlx_test_gpu_join(&peer);
 }
-END_TEST
 
 /* ---- another daemon ------------------------------------------------------------------------ */
 
@@ -285,7 +276,7 @@ static void take_after_restart(int sock)
     dlx_test_gpu_end(&x);
 }
 
-START_TEST(a_retained_tensor_goes_along_to_another_daemon_and_is_deleted_once)
+GPU_TEST(a_retained_tensor_goes_along_to_another_daemon_and_is_deleted_once, 0)
 {
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_after_restart);
@@ -305,31 +296,14 @@ START_TEST(a_retained_tensor_goes_along_to_another_daemon_and_is_deleted_once)
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_deaths");
-    TCase *tc = dlx_test_gpu_stream_case("deaths");
-    dlx_test_gpu_add(tc, a_tensor_is_deleted_when_the_process_that_holds_it_is_killed, 0);
-    dlx_test_gpu_add(tc, a_publisher_that_ends_does_not_free_what_is_held, 0);
-    dlx_test_gpu_add(tc, a_publisher_that_ends_waits_for_those_who_hold, 0);
-    dlx_test_gpu_add(tc, a_publisher_that_ends_leaves_no_tensor_on_a_gpu_retained, 0);
-    dlx_test_gpu_add(tc, a_lost_context_releases_and_is_counted, 0);
-    dlx_test_gpu_add_loop(tc, memory_of_a_publisher_that_was_killed_cannot_be_opened, 0, 2, 0);
-    dlx_test_gpu_add(tc, a_publish_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES);
-    dlx_test_gpu_add(tc, an_open_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES);
-    dlx_test_gpu_add(tc, a_retained_tensor_goes_along_to_another_daemon_and_is_deleted_once, 0);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_gpu_stream_case("deaths"));
 }
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
-#include "client/subscription.h"
+#include "client/subscribe/subscription.h"
 #include "tests/gpu/harness_gpu_pair.h"
 #include <sched.h>
 
@@ -54,7 +54,7 @@ static bool opener_end(struct opener *opener)
     return waited;
 }
 
-START_TEST(a_stream_that_is_captured_is_refused_untouched)
+GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
 {
     struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
     CUstreamCaptureStatus status;
@@ -79,10 +79,9 @@ START_TEST(a_stream_that_is_captured_is_refused_untouched)
     ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_waits, 0);
     dlx_test_gpu_pair_end(&pair);
 }
-END_TEST
 
-/* Takes what is not ready, while the next call of that name fails, if it is not NULL. Returns whether
- * that waited. */
+/* Takes what is not ready, while the next call of that name fails, if it is not NULL. Returns
+ * whether that waited. */
 static bool take_waits(struct dlx_test_gpu_pair *pair, CUstream stream, const char *fail)
 {
     struct opener opener;
@@ -111,7 +110,8 @@ static const char *const trial_calls[] = {"cuMemHostRegister", "cuMemHostGetDevi
                                           "cuStreamCreate", "cuStreamWaitValue32"};
 
 /* The calls of the trial fail. It is made once. */
-START_TEST(where_streams_cannot_wait_the_cpu_does_and_that_is_counted)
+GPU_LOOP_TEST(where_streams_cannot_wait_the_cpu_does_and_that_is_counted, 0,
+              (int)DLX_ARRAY_SIZE(trial_calls), DLX_TEST_GPU_FAILURES)
 {
     struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
     ck_assert(take_waits(&pair, pair.to, trial_calls[_i]));
@@ -121,17 +121,15 @@ START_TEST(where_streams_cannot_wait_the_cpu_does_and_that_is_counted)
     ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_late, 0);
     dlx_test_gpu_pair_end(&pair);
 }
-END_TEST
 
 /* All other streams would wait, too. */
-START_TEST(the_legacy_default_stream_does_not_wait)
+GPU_LOOP_TEST(the_legacy_default_stream_does_not_wait, 0, 2, 0)
 {
     struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
     ck_assert(take_waits(&pair, _i == 0 ? NULL : CU_STREAM_LEGACY, NULL));
     dlx_test_gpu_check_calls("cuStreamWaitValue32", 0);
     dlx_test_gpu_pair_end(&pair);
 }
-END_TEST
 
 /* ---- limits -------------------------------------------------------------------------------- */
 
@@ -140,7 +138,7 @@ END_TEST
 
 /* In turns, two streams wait anew each time. When all words are used the CPU waits; later they are
  * used again. */
-START_TEST(more_waits_than_there_are_words_are_left_to_the_cpu)
+GPU_TEST(more_waits_than_there_are_words_are_left_to_the_cpu, 0)
 {
     static DLManagedTensorVersioned *t[N_WORDS + 1];
     struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
@@ -175,11 +173,10 @@ START_TEST(more_waits_than_there_are_words_are_left_to_the_cpu)
     CU_OK(cu.cuStreamDestroy(streams[1]));
     dlx_test_gpu_pair_end(&pair);
 }
-END_TEST
 
 /* The stream of the trial never goes on, so whatever waits for all work on the device would never
  * end: the tensors are there before. */
-START_TEST(a_trial_that_does_not_end_is_given_up_and_made_once)
+GPU_TEST(a_trial_that_does_not_end_is_given_up_and_made_once, DLX_TEST_GPU_FAILURES)
 {
     struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
     DLManagedTensorVersioned *t[2];
@@ -207,7 +204,6 @@ START_TEST(a_trial_that_does_not_end_is_given_up_and_made_once)
     standin.standin_stick_waits(false);
     dlx_test_gpu_pair_end(&pair);
 }
-END_TEST
 
 /* ---- calls that fail ----------------------------------------------------------------------- */
 
@@ -215,7 +211,7 @@ static struct dlx_test_gpu_pair own;
 static DLManagedTensorVersioned *tensor;
 static struct dlx_message *message;
 
-START_TEST(a_call_of_the_driver_that_fails_leaves_nothing)
+GPU_TEST(a_call_of_the_driver_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
 {
     static const char *const calls[] = {
         "cuDeviceGet",      "cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxRetain",
@@ -260,30 +256,14 @@ START_TEST(a_call_of_the_driver_that_fails_leaves_nothing)
     }
     dlx_test_gpu_pair_end(&own);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_gates");
-    TCase *tc = dlx_test_gpu_stream_case("gates");
-    dlx_test_gpu_add(tc, a_stream_that_is_captured_is_refused_untouched, 0);
-    dlx_test_gpu_add_loop(tc, where_streams_cannot_wait_the_cpu_does_and_that_is_counted, 0,
-                          (int)DLX_ARRAY_SIZE(trial_calls), DLX_TEST_GPU_FAILURES);
-    dlx_test_gpu_add_loop(tc, the_legacy_default_stream_does_not_wait, 0, 2, 0);
-    dlx_test_gpu_add(tc, a_call_of_the_driver_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES);
-    dlx_test_gpu_add(tc, more_waits_than_there_are_words_are_left_to_the_cpu, 0);
-    dlx_test_gpu_add(tc, a_trial_that_does_not_end_is_given_up_and_made_once,
-                     DLX_TEST_GPU_FAILURES);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_gpu_stream_case("gates"));
 }
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

@@ -5,9 +5,11 @@
  * starts. memfds stand for GPU memory.
  */
 
-#include "client/gpu_keep.h"
-#include "client/call.h"
-#include "client/subscription.h"
+#include "client/control/call.h"
+#include "client/gpu/gpu_keep.h"
+#include "client/message/message_gpu.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/keeper.h"
@@ -64,7 +66,7 @@ static struct dlx_subscriber_link *link_of(struct dlx_subscription *s)
 static int fetch(struct dlx_client *c, struct dlx_subscription *s, uint64_t id)
 {
     dlx__gpu_handle_deinit(&got);
-    return dlx__gpu_keep_get(c, link_of(s), id, &got);
+    return dlx__message_gpu_fetch(c, link_of(s), id, &got);
 }
 
 /* A newcomer of a connection of its own gets the memory. */
@@ -89,7 +91,7 @@ static void reaches_a_newcomer(uint64_t id)
 
 static void put(struct dlx_publisher *p, struct dlx_gpu_keep **keep, int expected)
 {
-    int r = dlx__gpu_keep_put(p, keep, &sent);
+    int r = dlx__gpu_keep_put(p->client, p->id, keep, &sent);
     ck_assert_msg(r == expected, "%d: %s", r, dlx__error_message());
 }
 
@@ -101,7 +103,7 @@ static void done(void)
 
 static const uint32_t sizes[] = {1, 253, 254, 600};
 
-START_TEST(what_is_put_reaches_a_subscriber_in_any_number_of_parts)
+LOOP_TEST(what_is_put_reaches_a_subscriber_in_any_number_of_parts, 0, DLX_ARRAY_SIZE(sizes))
 {
     struct dlx_gpu_keep *keep = NULL;
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
@@ -121,9 +123,8 @@ START_TEST(what_is_put_reaches_a_subscriber_in_any_number_of_parts)
     dlx_test_keeper_wait_children(keeper_pid(), 0);
     done();
 }
-END_TEST
 
-START_TEST(a_late_joiner_needs_nothing_of_an_idle_publisher)
+TEST(a_late_joiner_needs_nothing_of_an_idle_publisher)
 {
     const struct dlx_publisher_args args = {.size = sizeof args, .history = 4};
     struct dlx_gpu_keep *keep = NULL;
@@ -137,39 +138,28 @@ START_TEST(a_late_joiner_needs_nothing_of_an_idle_publisher)
     dlx_test_pair_end(&x);
     done();
 }
-END_TEST
 
 /* Puts and publishes one message to be retained, and waits to be killed. */
 static pid_t spawn_publisher(const char *topic)
 {
-    int fds[2];
-    char byte;
-    ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0) {
+    struct dlx_test_child child = dlx_test_fork_child();
+    if (child.pid == 0) {
         struct dlx_gpu_keep *keep = NULL;
         struct dlx_publisher *p =
             dlx_test_store_publisher(dlx_test_stream_connect(), topic, &dlx_test_retain_1);
-        ck_assert_int_eq(dlx__gpu_keep_put(p, &keep, &sent), 1);
+        ck_assert_int_eq(dlx__gpu_keep_put(p->client, p->id, &keep, &sent), 1);
         dlx_test_stream_publish(p, 10, 1);
-        ck_assert_int_eq(write(fds[1], "", 1), 1);
-        for (;;)
-            pause();
+        dlx_test_fork_ready(&child);
     }
-    close(fds[1]);
-    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
-    close(fds[0]);
-    return pid;
+    return dlx_test_fork_wait_ready(&child);
 }
 
 static void kill_publisher(pid_t pid)
 {
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    dlx_test_fork_kill(pid);
 }
 
-START_TEST(memory_of_retained_messages_outlives_a_publisher_that_was_killed)
+TEST(memory_of_retained_messages_outlives_a_publisher_that_was_killed)
 {
     handle(7, 300);
     kill_publisher(spawn_publisher("test/a"));
@@ -180,9 +170,8 @@ START_TEST(memory_of_retained_messages_outlives_a_publisher_that_was_killed)
     dlx_test_keeper_wait_children(keeper_pid(), 0);
     done();
 }
-END_TEST
 
-START_TEST(memory_of_retained_messages_outlives_daemons)
+TEST(memory_of_retained_messages_outlives_daemons)
 {
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
     keeper_ends(); /* of the test before: this one is to wait longer for the next daemon */
@@ -210,9 +199,8 @@ START_TEST(memory_of_retained_messages_outlives_daemons)
     dlx_test_store_end();
     done();
 }
-END_TEST
 
-START_TEST(memory_of_each_retained_topic_outlives_daemons)
+TEST(memory_of_each_retained_topic_outlives_daemons)
 {
     static const char *const topics[] = {"test/a", "test/b", "test/c"};
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
@@ -230,10 +218,9 @@ START_TEST(memory_of_each_retained_topic_outlives_daemons)
     dlx_test_store_end();
     done();
 }
-END_TEST
 
 /* The publisher's connection goes on, and so do links that the former daemon made. */
-START_TEST(a_publisher_goes_on_with_another_daemon)
+TEST(a_publisher_goes_on_with_another_daemon)
 {
     const struct dlx_publisher_args args = {.size = sizeof args, .history = 4};
     struct dlx_gpu_keep *keep = NULL;
@@ -249,7 +236,7 @@ START_TEST(a_publisher_goes_on_with_another_daemon)
         dlx_test_stream_publish(x.p, 10, 2);
     dlx_test_stream_publish(x.p, 10, 2);
     ck_assert_int_eq(keeper_pid(), before);
-    ok(dlx__gpu_keep_get(x.c, old, 7, &got));
+    ok(dlx__message_gpu_fetch(x.c, old, 7, &got));
     ck_assert(dlx_test_keeper_same(&sent, &got));
     reaches_a_newcomer(7);
     handle(8, 3);
@@ -260,9 +247,8 @@ START_TEST(a_publisher_goes_on_with_another_daemon)
     dlx_test_keeper_wait_children(before, 0);
     done();
 }
-END_TEST
 
-START_TEST(messages_that_are_held_keep_the_memory_of_a_publisher_that_closed)
+TEST(messages_that_are_held_keep_the_memory_of_a_publisher_that_closed)
 {
     struct dlx_gpu_keep *keep = NULL;
     struct dlx_message *m = NULL;
@@ -280,12 +266,11 @@ START_TEST(messages_that_are_held_keep_the_memory_of_a_publisher_that_closed)
     dlx_test_keeper_wait_children(keeper_pid(), 0);
     done();
 }
-END_TEST
 
 /* ---- deaths ---------------------------------------------------------------------------------- */
 
 /* 0: the router is killed; 1: the holder. */
-START_TEST(what_the_keeper_lost_is_put_again)
+LOOP_TEST(what_the_keeper_lost_is_put_again, 0, 2)
 {
     const struct dlx_publisher_args args = {.size = sizeof args, .history = 4};
     struct dlx_gpu_keep *keep = NULL;
@@ -312,10 +297,9 @@ START_TEST(what_the_keeper_lost_is_put_again)
     dlx_test_pair_end(&x);
     done();
 }
-END_TEST
 
 /* It stands still: a call for GPU memory fails after a while, and the daemon serves all others. */
-START_TEST(a_keeper_that_stands_still_holds_up_nobody_else)
+TEST(a_keeper_that_stands_still_holds_up_nobody_else)
 {
     struct dlx_gpu_keep *keep = NULL;
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
@@ -330,7 +314,7 @@ START_TEST(a_keeper_that_stands_still_holds_up_nobody_else)
         struct dlx_client *c = dlx_test_stream_connect();
         struct dlx_publisher *p = NULL;
         ok(dlx_publisher_new(c, "test/b", NULL, &p));
-        _exit(dlx__gpu_keep_put(p, &keep, &sent) == DLX_E_TIMEOUT ? 0 : 1);
+        _exit(dlx__gpu_keep_put(p->client, p->id, &keep, &sent) == DLX_E_TIMEOUT ? 0 : 1);
     }
     int status, n = 0;
     while (waitpid(pid, &status, WNOHANG) == 0) {
@@ -344,7 +328,6 @@ START_TEST(a_keeper_that_stands_still_holds_up_nobody_else)
     dlx_test_pair_end(&x);
     done();
 }
-END_TEST
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
@@ -354,7 +337,7 @@ static void without_keeper(void *userdata)
     (void)setenv("DLX_KEEPER", "/no/such/program", 1);
 }
 
-START_TEST(a_keeper_that_is_not_installed_is_a_clear_error)
+TEST(a_keeper_that_is_not_installed_is_a_clear_error)
 {
     struct dlx_gpu_keep *keep = NULL;
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
@@ -363,7 +346,8 @@ START_TEST(a_keeper_that_is_not_installed_is_a_clear_error)
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     handle(7, 1);
     for (int i = 0; i < 2; i++) {
-        fails(dlx__gpu_keep_put(x.p, &keep, &sent), DLX_E_NO_DAEMON, "/no/such/program");
+        fails(dlx__gpu_keep_put(x.p->client, x.p->id, &keep, &sent), DLX_E_NO_DAEMON,
+              "/no/such/program");
         ck_assert_ptr_null(keep);
     }
     dlx_test_stream_publish(x.p, 10, 1);
@@ -372,24 +356,21 @@ START_TEST(a_keeper_that_is_not_installed_is_a_clear_error)
     dlx_test_pair_end(&x);
     done();
 }
-END_TEST
 
-START_TEST(an_older_daemon_is_not_asked)
+TEST(an_older_daemon_is_not_asked)
 {
     struct dlx_gpu_keep *keep = NULL;
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     handle(7, 1);
     x.c->minor = 2;
-    fails(dlx__gpu_keep_put(x.p, &keep, &sent), DLX_E_VERSION, "2.3");
+    fails(dlx__gpu_keep_put(x.p->client, x.p->id, &keep, &sent), DLX_E_VERSION, "2.3");
     dlx_test_pair_end(&x);
     done();
 }
-END_TEST
 
-START_TEST(a_forked_child_may_not_use_it)
+TEST(a_forked_child_may_not_use_it)
 {
     struct dlx_gpu_keep *keep = NULL;
-    int status;
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     handle(7, 1);
     put(x.p, &keep, 1);
@@ -397,20 +378,18 @@ START_TEST(a_forked_child_may_not_use_it)
     dlx_test_stream_take(x.s, 1);
     pid_t pid = dlx_test_fork();
     if (pid == 0)
-        _exit(dlx__gpu_keep_put(x.p, &keep, &sent) == DLX_E_FORKED &&
+        _exit(dlx__gpu_keep_put(x.p->client, x.p->id, &keep, &sent) == DLX_E_FORKED &&
                       fetch(x.c, x.s, 7) == DLX_E_FORKED
                   ? 0
                   : 1);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
     ok(fetch(x.c, x.s, 7));
     keep = dlx__gpu_keep_free(keep);
     dlx_test_pair_end(&x);
     done();
 }
-END_TEST
 
-START_TEST(another_publisher_or_link_is_refused)
+TEST(another_publisher_or_link_is_refused)
 {
     int sock;
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
@@ -426,7 +405,6 @@ START_TEST(another_publisher_or_link_is_refused)
     dlx_test_pair_end(&x);
     done();
 }
-END_TEST
 
 /* ---- readers that do not read ---------------------------------------------------------------- */
 
@@ -444,7 +422,7 @@ static void few_files(void *userdata)
 
 /* What lies unread in their sockets counts for the daemon's user: it may not keep the daemon from
  * sending, nor honest readers from being served. */
-START_TEST(readers_that_never_read_keep_nobody_out)
+TEST(readers_that_never_read_keep_nobody_out)
 {
     enum { N = 300 };
     static int socks[N];
@@ -470,9 +448,8 @@ START_TEST(readers_that_never_read_keep_nobody_out)
     dlx_test_pair_end(&x);
     done();
 }
-END_TEST
 
-START_TEST(the_keeper_ends_after_the_last_daemon)
+TEST(the_keeper_ends_after_the_last_daemon)
 {
     struct dlx_gpu_keep *keep = NULL;
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
@@ -486,28 +463,8 @@ START_TEST(the_keeper_ends_after_the_last_daemon)
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     done();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_gpu_keep");
-    TCase *tcase = dlx_test_stream_case("gpu_keep");
-    tcase_add_loop_test(tcase, what_is_put_reaches_a_subscriber_in_any_number_of_parts, 0,
-                        DLX_ARRAY_SIZE(sizes));
-    tcase_add_test(tcase, a_late_joiner_needs_nothing_of_an_idle_publisher);
-    tcase_add_test(tcase, memory_of_retained_messages_outlives_a_publisher_that_was_killed);
-    tcase_add_test(tcase, memory_of_retained_messages_outlives_daemons);
-    tcase_add_test(tcase, memory_of_each_retained_topic_outlives_daemons);
-    tcase_add_test(tcase, a_publisher_goes_on_with_another_daemon);
-    tcase_add_test(tcase, messages_that_are_held_keep_the_memory_of_a_publisher_that_closed);
-    tcase_add_loop_test(tcase, what_the_keeper_lost_is_put_again, 0, 2);
-    tcase_add_test(tcase, a_keeper_that_stands_still_holds_up_nobody_else);
-    tcase_add_test(tcase, a_keeper_that_is_not_installed_is_a_clear_error);
-    tcase_add_test(tcase, an_older_daemon_is_not_asked);
-    tcase_add_test(tcase, a_forked_child_may_not_use_it);
-    tcase_add_test(tcase, another_publisher_or_link_is_refused);
-    tcase_add_test(tcase, readers_that_never_read_keep_nobody_out);
-    tcase_add_test(tcase, the_keeper_ends_after_the_last_daemon);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("gpu_keep"));
 }

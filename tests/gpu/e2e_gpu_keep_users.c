@@ -2,15 +2,19 @@
 
 /*
  * GPU memory and several users: descriptors are handed over between processes of one user, and of
- * users whom a rule lets exchange them. What a hostile one makes holds up nobody but its own publisher.
+ * users whom a rule lets exchange them. What a hostile one makes holds up nobody but its own
+ * publisher.
  */
 
-#include "client/gpu_keep.h"
-#include "client/subscription.h"
+#include "client/gpu/gpu_keep.h"
+#include "client/message/message_gpu.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/fuse.h"
 #include "tests/harness/keeper.h"
 #include "tests/harness/stream.h"
+#include "tests/harness/user.h"
 #include <grp.h>
 #include <poll.h>
 #include <signal.h>
@@ -24,23 +28,11 @@
 
 static struct dlx_gpu_handle sent;
 
-static bool may_be_another(void)
-{
-    if (geteuid() == 0)
-        return true;
-    puts("SKIP: needs root to become another user");
-    return false;
-}
-
 static void serve_both(void *userdata)
 {
-    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
-    char program[512];
     (void)userdata;
-    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
-    (void)execl(program, "dlpackd", "--foreground", "--socket", dlx_test_stream_daemon.path,
-                "--allow-user", "64001", "--allow-user", "64002", (char *)NULL);
-    _exit(127);
+    dlx_test_daemon_exec(&dlx_test_stream_daemon,
+                         DLX_TEST_WORDS("--allow-user", "64001", "--allow-user", "64002"));
 }
 
 static void begin(void)
@@ -53,13 +45,8 @@ static char config_path[300];
 
 static void serve_config(void *userdata)
 {
-    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
-    char program[512];
     (void)userdata;
-    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
-    (void)execl(program, "dlpackd", "--foreground", "--socket", dlx_test_stream_daemon.path,
-                "--config", config_path, (char *)NULL);
-    _exit(127);
+    dlx_test_daemon_exec(&dlx_test_stream_daemon, DLX_TEST_WORDS("--config", config_path));
 }
 
 static void begin_with(const char *config)
@@ -73,70 +60,47 @@ static void begin_with(const char *config)
     dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, serve_config, NULL);
 }
 
-/* Whoever may not look into the folders above the socket's gets there from within. */
-static void become(uid_t uid)
-{
-    if (chdir(dlx_test_stream_daemon.dir) < 0)
-        _exit(100);
-    (void)snprintf(dlx_test_stream_daemon.path, sizeof dlx_test_stream_daemon.path, "s");
-    if (uid != 0 && (setgroups(0, NULL) < 0 || setgid(uid) < 0 || setuid(uid) < 0))
-        _exit(100);
-}
-
 /* A process of that user that shares `sent`, publishes a message, and waits to be killed. */
 static pid_t publish_as(uid_t uid, const char *topic)
 {
     const struct dlx_publisher_args args = {.size = sizeof args, .history = 4};
-    int fds[2];
-    char byte;
-    ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0) {
+    struct dlx_test_child child = dlx_test_fork_child();
+    if (child.pid == 0) {
         struct dlx_gpu_keep *keep = NULL;
-        struct dlx_publisher *p = NULL;
-        become(uid);
-        ok(dlx_publisher_new(dlx_test_stream_connect(), topic, &args, &p));
-        if (dlx__gpu_keep_put(p, &keep, &sent) != 1)
+        dlx_test_user_become(uid);
+        struct dlx_publisher *p =
+            dlx_test_stream_publisher(dlx_test_stream_connect(), topic, &args);
+        if (dlx__gpu_keep_put(p->client, p->id, &keep, &sent) != 1)
             _exit(1);
         dlx_test_stream_publish(p, 10, 1);
-        if (write(fds[1], "", 1) != 1)
-            _exit(1);
-        for (;;)
-            pause();
+        dlx_test_fork_ready(&child);
     }
-    close(fds[1]);
-    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
-    close(fds[0]);
-    return pid;
+    return dlx_test_fork_wait_ready(&child);
 }
 
 static void end(pid_t pid)
 {
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    dlx_test_fork_kill(pid);
 }
 
-/* A process of that user that joins, and fetches allocation 7: the code, in a child's exit status. */
+/* A process of that user that joins, and fetches allocation 7: the code, in a child's exit
+ * status. */
 static int fetch_as(uid_t uid, const char *topic)
 {
     const struct dlx_subscribe_args args = {.size = sizeof args, .history = 4};
     int status;
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_gpu_handle got = {0};
         struct dlx_client *c;
-        struct dlx_subscription *s = NULL;
-        struct dlx_message *m = NULL;
-        become(uid);
+        dlx_test_user_become(uid);
         c = dlx_test_stream_connect();
-        ok(dlx_subscribe(c, topic, &args, &s));
-        ok(dlx_take(s, PATIENCE, &m));
+        struct dlx_subscription *s = dlx_test_stream_subscribe(c, topic, &args);
+        (void)dlx_test_stream_next(s);
         int r = 1;
         for (uint32_t i = 0; i < s->n_links; i++)
             if (s->links[i]->publisher != 0)
-                r = dlx__gpu_keep_get(c, s->links[i], 7, &got);
+                r = dlx__message_gpu_fetch(c, s->links[i], 7, &got);
         _exit(-r);
     }
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
@@ -144,9 +108,9 @@ static int fetch_as(uid_t uid, const char *topic)
     return -WEXITSTATUS(status);
 }
 
-START_TEST(memory_is_handed_over_within_one_user)
+TEST(memory_is_handed_over_within_one_user)
 {
-    if (!may_be_another())
+    if (!dlx_test_user_may())
         return;
     begin();
     dlx_test_keeper_handle(&sent, 7, 2);
@@ -160,12 +124,11 @@ START_TEST(memory_is_handed_over_within_one_user)
     end(root);
     dlx__gpu_handle_deinit(&sent);
 }
-END_TEST
 
 /* Bob may exchange it on one topic, Carol on none, and Alice on both. */
-START_TEST(memory_is_handed_over_between_users_whom_a_rule_lets)
+TEST(memory_is_handed_over_between_users_whom_a_rule_lets)
 {
-    if (!may_be_another())
+    if (!dlx_test_user_may())
         return;
     begin_with("[rule trust]\nusers = 64001 64002\ntopics = test/shared\nallow = gpu\n"
                "[rule alice]\nusers = 64001\ntopics = **\nallow = gpu\n"
@@ -181,15 +144,14 @@ START_TEST(memory_is_handed_over_between_users_whom_a_rule_lets)
     dlx__gpu_handle_deinit(&sent);
     ck_assert_int_eq(unlink(config_path), 0);
 }
-END_TEST
 
 /* Its file system answers nobody. The daemon never has its descriptor, and the keeper's other
  * holders, and its router, have nothing to do with it. */
-START_TEST(a_file_that_blocks_holds_up_nobody_else)
+TEST(a_file_that_blocks_holds_up_nobody_else)
 {
     struct dlx_test_fuse fuse;
     struct dlx_gpu_handle honest;
-    if (!may_be_another())
+    if (!dlx_test_user_may())
         return;
     begin();
     dlx_test_keeper_handle(&honest, 7, 2);
@@ -219,15 +181,8 @@ START_TEST(a_file_that_blocks_holds_up_nobody_else)
     dlx__gpu_handle_deinit(&honest);
     dlx_test_keeper_wait_children(keeper, 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_gpu_keep_users");
-    TCase *tcase = dlx_test_stream_case("gpu_keep_users");
-    tcase_add_test(tcase, memory_is_handed_over_within_one_user);
-    tcase_add_test(tcase, memory_is_handed_over_between_users_whom_a_rule_lets);
-    tcase_add_test(tcase, a_file_that_blocks_holds_up_nobody_else);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("gpu_keep_users"));
 }

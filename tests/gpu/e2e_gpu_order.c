@@ -5,10 +5,10 @@
 #include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
-#include "client/call.h"
-#include "client/subscriber_link.h"
-#include "client/publisher.h"
-#include "client/subscription.h"
+#include "client/control/call.h"
+#include "client/message/subscriber_link.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "tests/gpu/harness_gpu_stream.h"
 #include <poll.h>
 #include <string.h>
@@ -36,41 +36,29 @@ static CUstream publish_early(struct dlx_publisher *p, uint64_t work_ns, uint32_
     return stream;
 }
 
-static void take(struct dlx_test_gpu_end *x, uint32_t value)
-{
-    DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(x);
-    ok(dlx_message_tensor(m, 0, &t));
-    dlx_message_unref(m);
-    dlx_test_gpu_check(t, N, value);
-    t->deleter(t);
-}
-
 static void take_seven(int sock)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    take(&x, 7);
+    dlx_test_gpu_expect(&x, 0, N, 7);
     dlx_test_gpu_end(&x);
 }
 
-START_TEST(publish_does_not_wait_and_a_reader_does)
+GPU_TEST(publish_does_not_wait_and_a_reader_does, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_seven);
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
     CUstream stream = publish_early(x.p, WORK_NS, 7);
     ck_assert_int_eq(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
-    ok(dlx_publisher_get_stats(x.p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.published, 1);
     ck_assert_uint_eq(stats.gpu_waits, 0);
     dlx_test_gpu_join(&peer);
     CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* It is there to be taken, and only its tensor is not ready: who asks again gets it. */
-START_TEST(a_tensor_that_is_not_ready_in_time_can_be_asked_for_again)
+GPU_TEST(a_tensor_that_is_not_ready_in_time_can_be_asked_for_again, 0)
 {
     const struct dlx_connect_args quick = {
         .size = sizeof quick, .socket = dlx_test_stream_daemon.path, .timeout_ns = SECOND / 20};
@@ -93,10 +81,9 @@ START_TEST(a_tensor_that_is_not_ready_in_time_can_be_asked_for_again)
     dlx_client_unref(c);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* An honest publisher does not drop it. What says whether the tensor is ready lies in it. */
-START_TEST(the_arena_of_a_message_that_is_not_ready_stays_though_its_publisher_dropped_it)
+GPU_TEST(the_arena_of_a_message_that_is_not_ready_stays_though_its_publisher_dropped_it, 0)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     DLManagedTensorVersioned *t;
@@ -118,11 +105,10 @@ START_TEST(the_arena_of_a_message_that_is_not_ready_stays_though_its_publisher_d
     CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* A publisher that keeps nothing behind publishes on while its GPU is busy: what goes is waited
  * for before its memory is used again. */
-START_TEST(memory_of_a_message_is_used_again_when_it_is_written)
+GPU_TEST(memory_of_a_message_is_used_again_when_it_is_written, 0)
 {
     struct dlx_publisher_args args = {.size = sizeof args, .depth = 1};
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
@@ -134,9 +120,8 @@ START_TEST(memory_of_a_message_is_used_again_when_it_is_written)
     CU_OK(cu.cuStreamDestroy(second));
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(a_publisher_ends_when_its_work_is_done_and_what_it_left_is_ready)
+GPU_TEST(a_publisher_ends_when_its_work_is_done_and_what_it_left_is_ready, 0)
 {
     const struct dlx_publisher_args retain = {.size = sizeof retain, .retain = 1};
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain);
@@ -145,13 +130,12 @@ START_TEST(a_publisher_ends_when_its_work_is_done_and_what_it_left_is_ready)
     CU_OK(cu.cuStreamQuery(stream));
     CU_OK(cu.cuStreamDestroy(stream));
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
-    take(&x, 7);
+    dlx_test_gpu_expect(&x, 0, N, 7);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* What is carried to the control block for the next daemon is whole. */
-START_TEST(a_message_goes_along_to_another_daemon_when_it_is_ready)
+GPU_TEST(a_message_goes_along_to_another_daemon_when_it_is_ready, 0)
 {
     const struct dlx_publisher_args retain = {.size = sizeof retain, .retain = 1};
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_seven);
@@ -173,7 +157,6 @@ START_TEST(a_message_goes_along_to_another_daemon_when_it_is_ready)
     dlx_client_unref(probe);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 static void publish_and_stay(int sock)
 {
@@ -186,7 +169,7 @@ static void publish_and_stay(int sock)
     (void)dlx_test_gpu_receive(sock, &byte, 1);
 }
 
-START_TEST(a_reader_does_not_wait_for_a_publisher_that_was_killed)
+GPU_TEST(a_reader_does_not_wait_for_a_publisher_that_was_killed, 0)
 {
     char byte;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_and_stay);
@@ -202,7 +185,6 @@ START_TEST(a_reader_does_not_wait_for_a_publisher_that_was_killed)
     dlx_message_unref(m);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* The messages that waited for the work are of no use, and the stream of messages goes on. */
 static void fail_while_published(int sock)
@@ -218,7 +200,7 @@ static void fail_while_published(int sock)
     (void)dlx_test_gpu_receive(sock, &byte, 1);
 }
 
-START_TEST(an_error_of_the_publisher_s_gpu_fails_what_waited_for_it)
+GPU_TEST(an_error_of_the_publisher_s_gpu_fails_what_waited_for_it, 0)
 {
     char byte;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(fail_while_published);
@@ -237,31 +219,14 @@ START_TEST(an_error_of_the_publisher_s_gpu_fails_what_waited_for_it)
     dlx_test_gpu_kill(&peer); /* what its context lost is not to be looked for */
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_order");
-    TCase *tc = dlx_test_gpu_stream_case("order");
-    dlx_test_gpu_add(tc, publish_does_not_wait_and_a_reader_does, 0);
-    dlx_test_gpu_add(tc, a_tensor_that_is_not_ready_in_time_can_be_asked_for_again, 0);
-    dlx_test_gpu_add(
-        tc, the_arena_of_a_message_that_is_not_ready_stays_though_its_publisher_dropped_it, 0);
-    dlx_test_gpu_add(tc, memory_of_a_message_is_used_again_when_it_is_written, 0);
-    dlx_test_gpu_add(tc, a_publisher_ends_when_its_work_is_done_and_what_it_left_is_ready, 0);
-    dlx_test_gpu_add(tc, a_message_goes_along_to_another_daemon_when_it_is_ready, 0);
-    dlx_test_gpu_add(tc, a_reader_does_not_wait_for_a_publisher_that_was_killed, 0);
-    dlx_test_gpu_add(tc, an_error_of_the_publisher_s_gpu_fails_what_waited_for_it, 0);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_gpu_stream_case("order"));
 }
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

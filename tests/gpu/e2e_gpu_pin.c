@@ -6,12 +6,11 @@
 #include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
-#include "client/subscription.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/fork.h"
 #include <dlpack/dlpack.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 
 #define MIB  (INT64_C(1) << 20)
 #define N(n) ((n)*MIB / 8) /* elements of dlx_test_stream_publish() */
@@ -27,25 +26,10 @@ static void allow(bool may)
     standin.standin_set_attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, may);
 }
 
-static struct dlx_subscription_stats stats_of(struct dlx_subscription *s)
-{
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(s, &stats));
-    return stats;
-}
-
-static struct dlx_publisher_stats publisher_stats_of(struct dlx_publisher *p)
-{
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(p, &stats));
-    return stats;
-}
-
 static struct dlx_message *pass(struct dlx_test_pair *x, int64_t n, int64_t value)
 {
-    struct dlx_message *m = NULL;
     dlx_test_stream_publish(x->p, n, value);
-    ok(dlx_take(x->s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x->s);
     dlx_test_stream_check(m, n, value);
     return m;
 }
@@ -53,14 +37,14 @@ static struct dlx_message *pass(struct dlx_test_pair *x, int64_t n, int64_t valu
 /* The subscription has heard of all that its publisher has added and dropped, and has pinned it. */
 static void check_pinned(struct dlx_test_pair *x)
 {
-    struct dlx_publisher_stats p = publisher_stats_of(x->p);
+    struct dlx_publisher_stats p = dlx_test_stream_stats(x->p);
     uint64_t until = dlx__deadline(PATIENCE);
     while (x->s->links[0]->n_arenas != p.n_arenas) {
         ck_assert_uint_lt(dlx__now_ns(), until);
         dlx__subscription_read_notifications(x->s);
     }
-    ck_assert_uint_eq(stats_of(x->s).pinned_bytes, p.arena_bytes);
-    ck_assert_uint_eq(stats_of(x->s).pin_failures, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x->s).pinned_bytes, p.arena_bytes);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x->s).pin_failures, 0);
     ck_assert_uint_eq(standin.standin_count(STANDIN_REGISTERED), p.n_arenas);
 }
 
@@ -92,7 +76,9 @@ static void check_no_event(struct dlx_subscription *s)
 
 /* ---- what is pinned ------------------------------------------------------------------------ */
 
-START_TEST(each_arena_is_registered_once_and_unregistered_at_the_end)
+#define PIN_TEST(name) GPU_TEST(name, DLX_TEST_GPU_COUNTS | DLX_TEST_GPU_CHOICE)
+
+PIN_TEST(each_arena_is_registered_once_and_unregistered_at_the_end)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     for (int64_t i = 0; i < 20; i++) {
@@ -100,7 +86,7 @@ START_TEST(each_arena_is_registered_once_and_unregistered_at_the_end)
         ck_assert_int_eq(dlx_message_peek(m, 0)->device.device_type, kDLCPU);
         dlx_message_unref(m);
     }
-    uint32_t n_arenas = publisher_stats_of(x.p).n_arenas;
+    uint32_t n_arenas = dlx_test_stream_stats(x.p).n_arenas;
     ck_assert_uint_gt(n_arenas, 0);
     check_pinned(&x);
     ck_assert_uint_eq(standin.standin_calls("cuMemHostRegister"), n_arenas);
@@ -111,10 +97,9 @@ START_TEST(each_arena_is_registered_once_and_unregistered_at_the_end)
     ck_assert_uint_eq(standin.standin_calls("cuMemHostUnregister"), n_arenas);
     check_nothing_left();
 }
-END_TEST
 
 /* 20 MiB, 22 MiB, ...: each needs an arena of its own, and the ones before go back. */
-START_TEST(arenas_that_come_and_go_while_streaming_are_registered_and_unregistered)
+PIN_TEST(arenas_that_come_and_go_while_streaming_are_registered_and_unregistered)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     for (int64_t mib = 10; mib < 24; mib += 2)
@@ -126,30 +111,27 @@ START_TEST(arenas_that_come_and_go_while_streaming_are_registered_and_unregister
                       standin.standin_calls("cuMemHostRegister"));
     check_nothing_left();
 }
-END_TEST
 
 /* Each subscription has mappings of its own. */
-START_TEST(two_subscriptions_of_a_process_register_what_each_has_mapped)
+PIN_TEST(two_subscriptions_of_a_process_register_what_each_has_mapped)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
-    struct dlx_subscription *other;
-    ok(dlx_subscribe(x.c, "test/a", &pinned, &other));
+    struct dlx_subscription *other = dlx_test_stream_subscribe(x.c, "test/a", &pinned);
     dlx_message_unref(pass(&x, N(1), 1));
-    struct dlx_message *m;
-    ok(dlx_take(other, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(other);
     dlx_message_unref(m);
-    ck_assert_uint_eq(stats_of(other).pinned_bytes, stats_of(x.s).pinned_bytes);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(other).pinned_bytes,
+                      dlx_test_stream_subscription_stats(x.s).pinned_bytes);
     ck_assert_uint_eq(standin.standin_count(STANDIN_REGISTERED),
-                      2 * publisher_stats_of(x.p).n_arenas);
+                      2 * dlx_test_stream_stats(x.p).n_arenas);
     dlx_subscription_unref(other);
     check_pinned(&x);
     dlx_test_pair_end(&x);
     check_nothing_left();
 }
-END_TEST
 
 /* The copy is queued, and the stream gets to it when all else is gone but the message. */
-START_TEST(a_message_that_is_held_stays_pinned_when_its_subscription_has_left)
+PIN_TEST(a_message_that_is_held_stays_pinned_when_its_subscription_has_left)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     struct dlx_message *m = pass(&x, N(1), 7);
@@ -172,10 +154,9 @@ START_TEST(a_message_that_is_held_stays_pinned_when_its_subscription_has_left)
     CU_OK(cu.cuStreamDestroy(stream));
     CU_OK(cu.cuMemFree(copy));
 }
-END_TEST
 
 /* On any driver: what it pins it knows, and what it does not pin has a reason. */
-START_TEST(a_received_tensor_is_copied_to_the_gpu_pinned_or_with_a_reason)
+GPU_TEST(a_received_tensor_is_copied_to_the_gpu_pinned_or_with_a_reason, 0)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     CUdeviceptr copy, on_device;
@@ -186,7 +167,7 @@ START_TEST(a_received_tensor_is_copied_to_the_gpu_pinned_or_with_a_reason)
         struct dlx_message *m = pass(&x, N(mib), mib);
         const void *data = dlx_message_peek(m, 0)->data;
         size_t size = (size_t)(mib * MIB);
-        if (stats_of(x.s).pin_failures == 0)
+        if (dlx_test_stream_subscription_stats(x.s).pin_failures == 0)
             CU_OK(cu.cuMemHostGetDevicePointer(&on_device, (void *)(uintptr_t)data, 0));
         CU_OK(cu.cuMemcpyHtoD(copy, data, size));
         CU_OK(cu.cuMemcpyDtoH(got, copy + size - sizeof got, sizeof got));
@@ -194,22 +175,21 @@ START_TEST(a_received_tensor_is_copied_to_the_gpu_pinned_or_with_a_reason)
         dlx_message_unref(m);
     }
     ck_assert_uint_eq(next_event(x.s).kind, DLX_EVENT_JOINED);
-    if (stats_of(x.s).pin_failures > 0) {
+    if (dlx_test_stream_subscription_stats(x.s).pin_failures > 0) {
         ck_assert(!dlx_test_gpu_is_standin());
         struct dlx_event e = next_event(x.s);
         ck_assert_uint_eq(e.kind, DLX_EVENT_UNPINNED);
         ck_assert_str_ne(e.reason, "");
         dlx_test_gpu_unchecked(e.reason);
     } else {
-        ck_assert_uint_gt(stats_of(x.s).pinned_bytes, 0);
+        ck_assert_uint_gt(dlx_test_stream_subscription_stats(x.s).pinned_bytes, 0);
     }
     check_no_event(x.s);
     dlx_test_pair_end(&x);
     CU_OK(cu.cuMemFree(copy));
 }
-END_TEST
 
-START_TEST(links_of_a_later_daemon_are_pinned_too)
+PIN_TEST(links_of_a_later_daemon_are_pinned_too)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     dlx_message_unref(pass(&x, 10, 1));
@@ -222,29 +202,28 @@ START_TEST(links_of_a_later_daemon_are_pinned_too)
         while (dlx_take(x.s, 0, &m) == 0)
             dlx_message_unref(m);
     }
-    ck_assert_uint_gt(stats_of(x.s).pinned_bytes, 0);
-    ck_assert_uint_eq(stats_of(x.s).pin_failures, 0);
+    ck_assert_uint_gt(dlx_test_stream_subscription_stats(x.s).pinned_bytes, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pin_failures, 0);
     dlx_test_pair_end(&x);
     check_nothing_left();
 }
-END_TEST
 
-START_TEST(nothing_is_registered_unasked)
+PIN_TEST(nothing_is_registered_unasked)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_subscribe_args old = {.size = offsetof(struct dlx_subscribe_args, pin),
                                      .pin = {kDLCUDA, 0}}; /* a caller of before */
-    struct dlx_subscription *s;
-    ok(dlx_subscribe(x.c, "test/a", &old, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(x.c, "test/a", &old);
     dlx_message_unref(pass(&x, N(1), 1));
-    ck_assert_uint_eq(stats_of(x.s).pinned_bytes + stats_of(s).pinned_bytes, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pinned_bytes +
+                          dlx_test_stream_subscription_stats(s).pinned_bytes,
+                      0);
     dlx_subscription_unref(s);
     dlx_test_pair_end(&x);
     ck_assert_uint_eq(standin.standin_calls("cuInit"), 0);
 }
-END_TEST
 
-START_TEST(only_the_named_device_gets_a_context)
+PIN_TEST(only_the_named_device_gets_a_context)
 {
     struct dlx_subscribe_args args = {.size = sizeof args, .pin = {kDLCUDA, 1}};
     struct dlx_test_pair x = dlx_test_pair_make(&one, &args);
@@ -256,9 +235,8 @@ START_TEST(only_the_named_device_gets_a_context)
     ck_assert_uint_eq(standin.standin_contexts_made(1), 1);
     check_nothing_left();
 }
-END_TEST
 
-START_TEST(an_arena_is_registered_while_a_stream_is_captured)
+PIN_TEST(an_arena_is_registered_while_a_stream_is_captured)
 {
     CUstream stream;
     CUgraph graph;
@@ -279,19 +257,18 @@ START_TEST(an_arena_is_registered_while_a_stream_is_captured)
     CU_OK(cu.cuStreamDestroy(stream));
     ck_assert_uint_eq(standin.standin_count(STANDIN_REGISTERED), 0);
 }
-END_TEST
 
 /* ---- what cannot be ------------------------------------------------------------------------ */
 
-START_TEST(without_read_only_registration_messages_come_unpinned_and_that_is_said_once)
+PIN_TEST(without_read_only_registration_messages_come_unpinned_and_that_is_said_once)
 {
     allow(false);
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     for (int64_t mib = 10; mib < 24; mib += 2)
         dlx_message_unref(pass(&x, N(mib), mib));
-    ck_assert_uint_eq(stats_of(x.s).pinned_bytes, 0);
-    ck_assert_uint_gt(stats_of(x.s).pin_failures, 1);
-    ck_assert_uint_eq(stats_of(x.s).lost, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pinned_bytes, 0);
+    ck_assert_uint_gt(dlx_test_stream_subscription_stats(x.s).pin_failures, 1);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).lost, 0);
     ck_assert_uint_eq(standin.standin_calls("cuMemHostRegister"), 0);
     ck_assert_uint_eq(next_event(x.s).kind, DLX_EVENT_JOINED);
     struct dlx_event e = next_event(x.s);
@@ -303,16 +280,15 @@ START_TEST(without_read_only_registration_messages_come_unpinned_and_that_is_sai
     dlx_test_pair_end(&x);
     check_nothing_left();
 }
-END_TEST
 
-START_TEST(that_memory_is_unpinned_is_said_after_its_publisher_has_joined)
+PIN_TEST(that_memory_is_unpinned_is_said_after_its_publisher_has_joined)
 {
     allow(false);
     struct dlx_test_pair x = {.c = dlx_test_stream_connect()};
     ok(dlx_publisher_new(x.c, "test/a", &one, &x.p));
     dlx_test_stream_publish(x.p, N(1), 1);
     ok(dlx_subscribe(x.c, "test/a", &pinned, &x.s));
-    ck_assert_uint_eq(stats_of(x.s).pin_failures, 1);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pin_failures, 1);
     struct dlx_event joined = next_event(x.s), e = next_event(x.s);
     ck_assert_uint_eq(joined.kind, DLX_EVENT_JOINED);
     ck_assert_uint_eq(e.kind, DLX_EVENT_UNPINNED);
@@ -320,9 +296,8 @@ START_TEST(that_memory_is_unpinned_is_said_after_its_publisher_has_joined)
     ck_assert_uint_eq(e.publisher, joined.publisher);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_device_with_the_page_tables_of_the_cpu_needs_no_flag)
+PIN_TEST(a_device_with_the_page_tables_of_the_cpu_needs_no_flag)
 {
     allow(false);
     standin.standin_set_attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
@@ -333,20 +308,19 @@ START_TEST(a_device_with_the_page_tables_of_the_cpu_needs_no_flag)
     dlx_test_pair_end(&x);
     check_nothing_left();
 }
-END_TEST
 
-START_TEST(an_arena_that_cannot_be_registered_is_read_and_the_others_are_registered)
+PIN_TEST(an_arena_that_cannot_be_registered_is_read_and_the_others_are_registered)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     dlx_message_unref(pass(&x, N(1), 1));
-    uint64_t before = stats_of(x.s).pinned_bytes;
+    uint64_t before = dlx_test_stream_subscription_stats(x.s).pinned_bytes;
     ck_assert(standin.standin_fail("cuMemHostRegister", 1, 1, CUDA_ERROR_OUT_OF_MEMORY));
     struct dlx_message *m = pass(&x, N(12), 2);
-    ck_assert_uint_eq(stats_of(x.s).pinned_bytes, before);
-    ck_assert_uint_eq(stats_of(x.s).pin_failures, 1);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pinned_bytes, before);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pin_failures, 1);
     struct dlx_message *later = pass(&x, N(14), 3);
-    ck_assert_uint_gt(stats_of(x.s).pinned_bytes, before);
-    ck_assert_uint_eq(stats_of(x.s).pin_failures, 1);
+    ck_assert_uint_gt(dlx_test_stream_subscription_stats(x.s).pinned_bytes, before);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pin_failures, 1);
     ck_assert_uint_eq(next_event(x.s).kind, DLX_EVENT_JOINED);
     struct dlx_event e = next_event(x.s);
     ck_assert_uint_eq(e.kind, DLX_EVENT_UNPINNED);
@@ -356,10 +330,9 @@ START_TEST(an_arena_that_cannot_be_registered_is_read_and_the_others_are_registe
     dlx_test_pair_end(&x);
     check_nothing_left();
 }
-END_TEST
 
 /* The driver would take for it what is mapped there next. */
-START_TEST(an_arena_that_cannot_be_unregistered_stays_mapped)
+PIN_TEST(an_arena_that_cannot_be_unregistered_stays_mapped)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     struct dlx_message *m = pass(&x, N(1), 5);
@@ -371,10 +344,9 @@ START_TEST(an_arena_that_cannot_be_unregistered_stays_mapped)
     ck_assert_uint_eq(standin.standin_count(STANDIN_REGISTERED), 1);
     ck_assert_int_eq(data[N(1) - 1], 5 + N(1) - 1);
 }
-END_TEST
 
 /* Somebody has reset the device, or unregistered it: that is as good. */
-START_TEST(an_arena_that_is_not_registered_any_more_is_unmapped)
+PIN_TEST(an_arena_that_is_not_registered_any_more_is_unmapped)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     dlx_message_unref(pass(&x, N(1), 5));
@@ -386,7 +358,6 @@ START_TEST(an_arena_that_is_not_registered_any_more_is_unmapped)
     ck_assert_uint_eq(standin.standin_count(STANDIN_REGISTERED), 0);
     ck_assert_int_eq(madvise(map, 4096, MADV_NORMAL), -1);
 }
-END_TEST
 
 /* Of these names: what fails to undo something leaves it. */
 static const char *const makers[] = {"cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent",
@@ -404,9 +375,9 @@ static bool try_failing(const char *name, uint64_t k, uint64_t *n_refused, uint6
     if (r == 0) {
         for (int64_t i = 0; i < 5; i++)
             dlx_message_unref(pass(&x, N(1), i));
-        ck_assert_uint_eq(stats_of(x.s).lost, 0);
-        ck_assert_uint_le(stats_of(x.s).pin_failures, 1);
-        *n_failures += stats_of(x.s).pin_failures;
+        ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).lost, 0);
+        ck_assert_uint_le(dlx_test_stream_subscription_stats(x.s).pin_failures, 1);
+        *n_failures += dlx_test_stream_subscription_stats(x.s).pin_failures;
     } else {
         ck_assert_msg(r == DLX_E_NO_MEMORY, "%d: %s", r, dlx_client_errmsg(NULL));
         (*n_refused)++;
@@ -417,7 +388,7 @@ static bool try_failing(const char *name, uint64_t k, uint64_t *n_refused, uint6
     return has_failed;
 }
 
-START_TEST(no_failing_call_of_the_driver_costs_a_message)
+PIN_TEST(no_failing_call_of_the_driver_costs_a_message)
 {
     uint64_t n_refused = 0, n_failures = 0, n_tries = 0;
     for (size_t i = 0; i < DLX_ARRAY_SIZE(makers); i++)
@@ -427,9 +398,8 @@ START_TEST(no_failing_call_of_the_driver_costs_a_message)
     ck_assert_uint_ge(n_failures, 5);
     ck_assert_uint_eq(n_refused + n_failures, n_tries);
 }
-END_TEST
 
-START_TEST(a_device_that_cannot_be_had_is_refused)
+PIN_TEST(a_device_that_cannot_be_had_is_refused)
 {
     struct dlx_subscribe_args args = {.size = sizeof args, .pin = {kDLCUDA, 99}};
     struct dlx_subscription *s = NULL;
@@ -442,17 +412,14 @@ START_TEST(a_device_that_cannot_be_had_is_refused)
     dlx_test_pair_end(&x);
     check_nothing_left();
 }
-END_TEST
 
 /* ---- fork ---------------------------------------------------------------------------------- */
 
-START_TEST(a_forked_child_unregisters_nothing)
+PIN_TEST(a_forked_child_unregisters_nothing)
 {
-    int status = -1;
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     struct dlx_message *m = pass(&x, N(1), 5);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct dlx_subscription *s;
         dlx_message_unref(m);
@@ -462,8 +429,7 @@ START_TEST(a_forked_child_unregisters_nothing)
         dlx_client_unref(x.c);
         _exit(0);
     }
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
     ck_assert_uint_eq(standin.standin_count_of(pid, STANDIN_CALLS_MADE), 0);
     ck_assert_uint_eq(standin.standin_count_of(pid, STANDIN_CALLS_AFTER_FORK), 0);
     check_pinned(&x);
@@ -471,7 +437,6 @@ START_TEST(a_forked_child_unregisters_nothing)
     dlx_test_pair_end(&x);
     check_nothing_left();
 }
-END_TEST
 
 static void setup(void)
 {
@@ -480,38 +445,13 @@ static void setup(void)
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_pin");
     TCase *tc = dlx_test_gpu_stream_case("pin");
     tcase_add_checked_fixture(tc, setup, NULL);
-    dlx_test_gpu_add(tc, a_received_tensor_is_copied_to_the_gpu_pinned_or_with_a_reason, 0);
-#define ADD(test) dlx_test_gpu_add(tc, test, DLX_TEST_GPU_COUNTS | DLX_TEST_GPU_CHOICE)
-    ADD(each_arena_is_registered_once_and_unregistered_at_the_end);
-    ADD(arenas_that_come_and_go_while_streaming_are_registered_and_unregistered);
-    ADD(two_subscriptions_of_a_process_register_what_each_has_mapped);
-    ADD(a_message_that_is_held_stays_pinned_when_its_subscription_has_left);
-    ADD(links_of_a_later_daemon_are_pinned_too);
-    ADD(nothing_is_registered_unasked);
-    ADD(only_the_named_device_gets_a_context);
-    ADD(an_arena_is_registered_while_a_stream_is_captured);
-    ADD(without_read_only_registration_messages_come_unpinned_and_that_is_said_once);
-    ADD(that_memory_is_unpinned_is_said_after_its_publisher_has_joined);
-    ADD(a_device_with_the_page_tables_of_the_cpu_needs_no_flag);
-    ADD(an_arena_that_cannot_be_registered_is_read_and_the_others_are_registered);
-    ADD(an_arena_that_cannot_be_unregistered_stays_mapped);
-    ADD(an_arena_that_is_not_registered_any_more_is_unmapped);
-    ADD(no_failing_call_of_the_driver_costs_a_message);
-    ADD(a_device_that_cannot_be_had_is_refused);
-    ADD(a_forked_child_unregisters_nothing);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tc);
 }
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

@@ -65,13 +65,12 @@ static DLManagedTensorVersioned *take_tensor(struct dlx_test_gpu_end *x)
 
 static uint64_t n_waits(const struct dlx_test_gpu_end *x)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(x->s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x->s);
     ck_assert_uint_eq(stats.gpu_errors, 0);
     return stats.gpu_waits;
 }
 
-START_TEST(a_deleter_returns_while_work_on_its_streams_goes_on)
+GPU_TEST(a_deleter_returns_while_work_on_its_streams_goes_on, 0)
 {
     dlx_test_gpu_variant = 1;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_some);
@@ -99,28 +98,25 @@ START_TEST(a_deleter_returns_while_work_on_its_streams_goes_on)
     CU_OK(cu.cuStreamDestroy(idle));
     end(&x, &peer);
 }
-END_TEST
 
-START_TEST(a_tensor_whose_work_is_done_is_released_at_once)
+GPU_TEST(a_tensor_whose_work_is_done_is_released_at_once, 0)
 {
     dlx_test_gpu_variant = 1;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_some);
     struct dlx_test_gpu_end x = subscribe_to(&peer, NULL);
     CUstream stream = dlx_test_gpu_stream();
     DLManagedTensorVersioned *t = take_tensor(&x);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     ok(dlx_tensor_used_on(t, stream));
     t->deleter(t);
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.n_held, 0);
     ck_assert_uint_eq(stats.gpu_waits, 0);
     CU_OK(cu.cuStreamDestroy(stream));
     end(&x, &peer);
 }
-END_TEST
 
 /* The memory is its publisher's again when the stream is done with it, and not before. */
-START_TEST(memory_is_not_used_again_while_a_stream_uses_it)
+GPU_TEST(memory_is_not_used_again_while_a_stream_uses_it, 0)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
@@ -145,10 +141,9 @@ START_TEST(memory_is_not_used_again_while_a_stream_uses_it)
     CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* A subscriber that runs ahead of its GPU waits in dlx_take(), if it may. */
-START_TEST(a_take_waits_for_room_that_a_stream_will_make)
+GPU_TEST(a_take_waits_for_room_that_a_stream_will_make, 0)
 {
     const struct dlx_subscribe_args one = {.size = sizeof one, .max_held = 1};
     dlx_test_gpu_variant = 2;
@@ -171,10 +166,9 @@ START_TEST(a_take_waits_for_room_that_a_stream_will_make)
     CU_OK(cu.cuStreamDestroy(stream));
     end(&x, &peer);
 }
-END_TEST
 
 /* 0: it has deleted the tensor before; 1: it does so afterwards. */
-START_TEST(a_subscription_ends_when_the_work_is_done)
+GPU_LOOP_TEST(a_subscription_ends_when_the_work_is_done, 0, 2, 0)
 {
     dlx_test_gpu_variant = 1;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_some);
@@ -194,10 +188,9 @@ START_TEST(a_subscription_ends_when_the_work_is_done)
     CU_OK(cu.cuStreamDestroy(stream));
     end(&x, &peer);
 }
-END_TEST
 
 /* The publisher has left: the release is the last that refers to the link. */
-START_TEST(a_release_ends_the_link_of_a_publisher_that_has_left)
+GPU_TEST(a_release_ends_the_link_of_a_publisher_that_has_left, 0)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     struct dlx_message *m;
@@ -215,7 +208,6 @@ START_TEST(a_release_ends_the_link_of_a_publisher_that_has_left)
     CU_OK(cu.cuStreamQuery(stream));
     CU_OK(cu.cuStreamDestroy(stream));
 }
-END_TEST
 
 /* ---- several streams ----------------------------------------------------------------------- */
 
@@ -233,7 +225,7 @@ static struct dlx_test_gpu_end take_many(DLManagedTensorVersioned **ret, int n)
     return x;
 }
 
-START_TEST(a_release_does_not_wait_for_the_streams_of_others)
+GPU_TEST(a_release_does_not_wait_for_the_streams_of_others, 0)
 {
     DLManagedTensorVersioned *t[4];
     struct dlx_test_gpu_end x = take_many(t, 4);
@@ -255,10 +247,9 @@ START_TEST(a_release_does_not_wait_for_the_streams_of_others)
     CU_OK(cu.cuStreamDestroy(quick));
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* Some share a thread. They end last first. */
-START_TEST(releases_on_more_streams_than_there_are_threads_all_end)
+GPU_TEST(releases_on_more_streams_than_there_are_threads_all_end, 0)
 {
     enum { N_STREAMS = 12 };
     static struct dlx_test_gpu_gate gates[N_STREAMS];
@@ -280,7 +271,6 @@ START_TEST(releases_on_more_streams_than_there_are_threads_all_end)
         CU_OK(cu.cuStreamDestroy(streams[i]));
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- pinned memory ------------------------------------------------------------------------- */
 
@@ -303,23 +293,20 @@ static struct dlx_test_pair pinned_pair(int64_t value, struct dlx_message **ret)
 
 static struct dlx_subscription_stats pinned_stats(const struct dlx_test_pair *x)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(x->s, &stats));
-    return stats;
+    return dlx_test_stream_subscription_stats(x->s);
 }
 
 /* Publish and take another message; where it lies. */
 static const void *pass_another(struct dlx_test_pair *x)
 {
-    struct dlx_message *m;
     dlx_test_stream_publish(x->p, N_PINNED, 0);
-    ok(dlx_take(x->s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x->s);
     const void *data = dlx_message_peek(m, 0)->data;
     dlx_message_unref(m);
     return data;
 }
 
-START_TEST(pinned_memory_is_not_written_again_before_a_copy_from_it_is_done)
+GPU_TEST(pinned_memory_is_not_written_again_before_a_copy_from_it_is_done, 0)
 {
     struct dlx_message *m;
     DLManagedTensorVersioned *t;
@@ -357,10 +344,9 @@ START_TEST(pinned_memory_is_not_written_again_before_a_copy_from_it_is_done)
     dlx_test_pair_end(&x);
     dlx_test_gpu_check_count(STANDIN_EVENTS, 0);
 }
-END_TEST
 
 /* A set on the CPU; two streams use its first tensor, none its second. */
-START_TEST(a_set_in_pinned_memory_is_released_when_all_its_streams_are_done)
+GPU_TEST(a_set_in_pinned_memory_is_released_when_all_its_streams_are_done, 0)
 {
     struct dlx_message *m;
     struct dlx_test_pair x = pinned_pair(5, &m);
@@ -388,29 +374,25 @@ START_TEST(a_set_in_pinned_memory_is_released_when_all_its_streams_are_done)
         CU_OK(cu.cuStreamDestroy(streams[i]));
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(memory_that_is_not_pinned_is_used_on_no_stream)
+GPU_TEST(memory_that_is_not_pinned_is_used_on_no_stream, 0)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m;
     DLManagedTensorVersioned *t;
     dlx_test_stream_publish(x.p, 4, 1);
-    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     ok(dlx_message_tensor(m, 0, &t));
     fails(dlx_tensor_used_on(t, NULL), DLX_E_DEVICE, "has no `pin`");
     t->deleter(t);
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* ---- fork ---------------------------------------------------------------------------------- */
 
 /* One release is under way, and another one would be: the child leaves both to its parent. */
-START_TEST(a_forked_child_releases_nothing_and_its_parent_still_does)
+GPU_TEST(a_forked_child_releases_nothing_and_its_parent_still_does, 0)
 {
-    int status = -1;
     DLManagedTensorVersioned *t[2];
     struct dlx_test_gpu_end x = take_many(t, 2);
     CUstream stream = dlx_test_gpu_stream();
@@ -419,7 +401,6 @@ START_TEST(a_forked_child_releases_nothing_and_its_parent_still_does)
     dlx_test_gpu_gate_shut(&gate, stream);
     t[0]->deleter(t[0]);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         t[1]->deleter(t[1]);
         dlx_subscription_unref(x.s);
@@ -427,8 +408,7 @@ START_TEST(a_forked_child_releases_nothing_and_its_parent_still_does)
         dlx_client_unref(x.c);
         _exit(0);
     }
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
     if (dlx_test_gpu_is_standin())
         ck_assert_uint_eq(standin.standin_count_of(pid, STANDIN_CALLS_AFTER_FORK), 0);
     dlx_test_gpu_wait_held(x.s, 2);
@@ -440,7 +420,6 @@ START_TEST(a_forked_child_releases_nothing_and_its_parent_still_does)
     CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- failures ------------------------------------------------------------------------------ */
 
@@ -463,7 +442,7 @@ static int use_and_release(void)
 }
 
 /* The release of memory of this process needs no call but those for its events. */
-START_TEST(a_release_that_gets_no_event_waits_and_is_counted)
+GPU_TEST(a_release_that_gets_no_event_waits_and_is_counted, DLX_TEST_GPU_FAILURES)
 {
     static const char *const calls[] = {"cuEventCreate", "cuEventRecord",
                                         "cuDevicePrimaryCtxRetain", "cuStreamIsCapturing",
@@ -502,13 +481,11 @@ START_TEST(a_release_that_gets_no_event_waits_and_is_counted)
     dlx_test_gpu_end(&own);
     dlx_test_gpu_check_count(STANDIN_EVENTS, 0);
 }
-END_TEST
 
 static void lose_context_while_releasing(int sock)
 {
     char byte;
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
     CUstream stream = dlx_test_gpu_stream();
     ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL));
@@ -520,50 +497,28 @@ static void lose_context_while_releasing(int sock)
     CU_OK(standin.standin_poison(CUDA_ERROR_LAUNCH_FAILED));
     dlx_test_gpu_gate_open(&gate);
     dlx_test_gpu_wait_held(x.s, 0);
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.gpu_errors, 1);
     ck_assert_uint_eq(stats.gpu_waits, 0);
     dlx_test_gpu_send(sock, "", 1, -1);
     (void)dlx_test_gpu_receive(sock, &byte, 1);
 }
 
-START_TEST(an_error_of_the_gpu_releases_and_is_counted)
+GPU_TEST(an_error_of_the_gpu_releases_and_is_counted, DLX_TEST_GPU_FAILURES)
 {
     char byte;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(lose_context_while_releasing);
     (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
     dlx_test_gpu_kill(&peer); /* what its context lost is not to be looked for */
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_release");
-    TCase *tc = dlx_test_gpu_stream_case("release");
-    dlx_test_gpu_add(tc, a_deleter_returns_while_work_on_its_streams_goes_on, 0);
-    dlx_test_gpu_add(tc, a_tensor_whose_work_is_done_is_released_at_once, 0);
-    dlx_test_gpu_add(tc, memory_is_not_used_again_while_a_stream_uses_it, 0);
-    dlx_test_gpu_add(tc, a_take_waits_for_room_that_a_stream_will_make, 0);
-    dlx_test_gpu_add_loop(tc, a_subscription_ends_when_the_work_is_done, 0, 2, 0);
-    dlx_test_gpu_add(tc, a_release_ends_the_link_of_a_publisher_that_has_left, 0);
-    dlx_test_gpu_add(tc, a_release_does_not_wait_for_the_streams_of_others, 0);
-    dlx_test_gpu_add(tc, releases_on_more_streams_than_there_are_threads_all_end, 0);
-    dlx_test_gpu_add(tc, pinned_memory_is_not_written_again_before_a_copy_from_it_is_done, 0);
-    dlx_test_gpu_add(tc, a_set_in_pinned_memory_is_released_when_all_its_streams_are_done, 0);
-    dlx_test_gpu_add(tc, memory_that_is_not_pinned_is_used_on_no_stream, 0);
-    dlx_test_gpu_add(tc, a_forked_child_releases_nothing_and_its_parent_still_does, 0);
-    dlx_test_gpu_add(tc, a_release_that_gets_no_event_waits_and_is_counted, DLX_TEST_GPU_FAILURES);
-    dlx_test_gpu_add(tc, an_error_of_the_gpu_releases_and_is_counted, DLX_TEST_GPU_FAILURES);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_gpu_stream_case("release"));
 }
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

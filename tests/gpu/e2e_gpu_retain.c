@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors of dlx_alloc() on GPUs when their publisher, their subscribers or the daemon have gone. */
+/* Tensors of dlx_alloc() on GPUs when their publisher, their subscribers or the daemon have
+ * gone. */
 #include "tests/gpu/harness_gpu_machine.h"
 #include "tests/harness/run.h"
 #include <stdio.h>
@@ -16,16 +17,6 @@ static void publish(struct dlx_publisher *p, uint32_t value)
 {
     const struct dlx_publish_args args = {.size = sizeof args, .strict = true};
     ok(dlx_publish(p, dlx_test_gpu_alloc(p, N, value), &args));
-}
-
-static void take(struct dlx_test_gpu_end *x, uint32_t value)
-{
-    DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(x);
-    ok(dlx_message_tensor(m, 0, &t));
-    dlx_message_unref(m);
-    dlx_test_gpu_check(t, N, value);
-    t->deleter(t);
 }
 
 /* What is not taken is there for who comes later. */
@@ -64,7 +55,7 @@ static void have_published(const struct dlx_test_gpu_peer *peer)
 
 enum end { ENDS, IS_KILLED, IS_STOPPED };
 
-START_TEST(retained_tensors_are_there_whatever_their_publisher_does)
+GPU_LOOP_TEST(retained_tensors_are_there_whatever_their_publisher_does, ENDS, IS_STOPPED + 1, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_two);
     have_published(&peer);
@@ -78,8 +69,8 @@ START_TEST(retained_tensors_are_there_whatever_their_publisher_does)
     }
     for (int i = 0; i < 2; i++) { /* one newcomer after the other */
         struct dlx_test_gpu_end x = subscribe();
-        take(&x, 1);
-        take(&x, 2);
+        dlx_test_gpu_expect(&x, 0, N, 1);
+        dlx_test_gpu_expect(&x, 0, N, 2);
         dlx_test_gpu_end(&x);
     }
     if (_i == IS_STOPPED) {
@@ -88,7 +79,6 @@ START_TEST(retained_tensors_are_there_whatever_their_publisher_does)
         dlx_test_gpu_join(&peer);
     }
 }
-END_TEST
 
 static void publish_one_and_end(int sock)
 {
@@ -100,21 +90,20 @@ static void publish_one_and_end(int sock)
     dlx_test_gpu_end(&x);
 }
 
-START_TEST(what_was_not_taken_when_the_publisher_ended_can_still_be)
+GPU_TEST(what_was_not_taken_when_the_publisher_ended_can_still_be, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_one_and_end);
     struct dlx_message *m;
     struct dlx_test_gpu_end x = subscribe();
     dlx_test_gpu_send(peer.sock, "", 1, -1);
     dlx_test_gpu_join(&peer);
-    take(&x, 3);
+    dlx_test_gpu_expect(&x, 0, N, 3);
     ck_assert_int_eq(dlx_take(x.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* Memory of others ends with its process, and its messages with it. */
-START_TEST(a_message_that_also_has_memory_of_others_is_not_retained)
+GPU_TEST(a_message_that_also_has_memory_of_others_is_not_retained, 0)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain_2);
     struct dlx_message *m = NULL;
@@ -126,7 +115,6 @@ START_TEST(a_message_that_also_has_memory_of_others_is_not_retained)
     ck_assert_int_eq(dlx_get(x.c, "gpu/a", 0, &m), DLX_E_EMPTY);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- subscribers --------------------------------------------------------------------------- */
 
@@ -152,9 +140,9 @@ static void take_and_hold(int sock)
     (void)dlx_test_gpu_receive(sock, &byte, 1); /* to be killed */
 }
 
-/* Its kernels may still run: what it could see is freed, and never used again. 0: it has the tensor;
- * 1: it has deleted it, and a stream uses it. */
-START_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again)
+/* Its kernels may still run: what it could see is freed, and never used again. 0: it has the
+ * tensor; 1: it has deleted it, and a stream uses it. */
+GPU_LOOP_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2, 0)
 {
     char byte;
     struct dlx_publisher_stats stats = {.size = sizeof stats};
@@ -186,7 +174,6 @@ START_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again)
     ok(dlx_publish(x.p, kept, NULL)); /* what the caller has of it is good */
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- daemons ------------------------------------------------------------------------------- */
 
@@ -205,7 +192,7 @@ static void publish_after_restart(int sock)
 }
 
 /* The publisher goes along to the next daemon, which did not hear of its memory. */
-START_TEST(a_subscriber_of_the_next_daemon_gets_what_was_published_before_and_after)
+GPU_TEST(a_subscriber_of_the_next_daemon_gets_what_was_published_before_and_after, 0)
 {
     char byte;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_after_restart);
@@ -215,17 +202,16 @@ START_TEST(a_subscriber_of_the_next_daemon_gets_what_was_published_before_and_af
     dlx_test_gpu_send(peer.sock, "", 1, -1);
     (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
     struct dlx_test_gpu_end x = subscribe();
-    take(&x, 1);
-    take(&x, 2);
+    dlx_test_gpu_expect(&x, 0, N, 1);
+    dlx_test_gpu_expect(&x, 0, N, 2);
     dlx_test_gpu_end(&x);
     dlx_test_gpu_send(peer.sock, "", 1, -1);
     dlx_test_gpu_join(&peer);
 }
-END_TEST
 
 /* Neither publisher nor daemon is left, but what a manager keeps of messages, and the keeper of
  * memory. */
-START_TEST(retained_tensors_outlive_their_publisher_and_the_daemon)
+GPU_LOOP_TEST(retained_tensors_outlive_their_publisher_and_the_daemon, ENDS, IS_KILLED + 1, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_two); /* before there are threads */
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
@@ -238,38 +224,20 @@ START_TEST(retained_tensors_outlive_their_publisher_and_the_daemon)
         dlx_test_gpu_join(&peer);
     dlx_test_store_restart();
     struct dlx_test_gpu_end x = subscribe();
-    take(&x, 1);
-    take(&x, 2);
+    dlx_test_gpu_expect(&x, 0, N, 1);
+    dlx_test_gpu_expect(&x, 0, N, 2);
     dlx_test_gpu_end(&x);
     dlx_test_store_drop("gpu/a");
     dlx_test_store_end();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_retain");
-    TCase *tc = dlx_test_gpu_stream_case("retain");
-    dlx_test_gpu_add_loop(tc, retained_tensors_are_there_whatever_their_publisher_does, ENDS,
-                          IS_STOPPED + 1, 0);
-    dlx_test_gpu_add(tc, what_was_not_taken_when_the_publisher_ended_can_still_be, 0);
-    dlx_test_gpu_add(tc, a_message_that_also_has_memory_of_others_is_not_retained, 0);
-    dlx_test_gpu_add_loop(tc, memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2,
-                          0);
-    dlx_test_gpu_add(tc, a_subscriber_of_the_next_daemon_gets_what_was_published_before_and_after,
-                     0);
-    dlx_test_gpu_add_loop(tc, retained_tensors_outlive_their_publisher_and_the_daemon, ENDS,
-                          IS_KILLED + 1, 0);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_gpu_stream_case("retain"));
 }
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

@@ -24,19 +24,7 @@ static void begin(void)
 
 static uint64_t n_waits(const struct dlx_test_gpu_end *x)
 {
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(x->p, &stats));
-    return stats.gpu_waits;
-}
-
-static void take(struct dlx_test_gpu_end *x, uint32_t i, uint32_t value)
-{
-    DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(x);
-    ok(dlx_message_tensor(m, i, &t));
-    dlx_message_unref(m);
-    dlx_test_gpu_check(t, N, value);
-    t->deleter(t);
+    return dlx_test_stream_stats(x->p).gpu_waits;
 }
 
 /* A publisher, and a subscriber of the same topic in the same process. */
@@ -84,11 +72,11 @@ static void end_memory(enum memory memory, CUdeviceptr at)
 static void take_seven(int sock)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    take(&x, 0, 7);
+    dlx_test_gpu_expect(&x, 0, N, 7);
     dlx_test_gpu_end(&x);
 }
 
-START_TEST(memory_that_cannot_be_shared_is_copied_when_that_is_asked_for)
+GPU_LOOP_TEST(memory_that_cannot_be_shared_is_copied_when_that_is_asked_for, 0, N_MEMORY, 0)
 {
     begin();
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_seven);
@@ -109,9 +97,8 @@ START_TEST(memory_that_cannot_be_shared_is_copied_when_that_is_asked_for)
     dlx_test_gpu_join(&peer);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(a_view_is_copied_with_its_strides)
+GPU_TEST(a_view_is_copied_with_its_strides, 0)
 {
     struct dlx_test_gpu_end x = both();
     CUdeviceptr at = make(MANAGED);
@@ -123,13 +110,12 @@ START_TEST(a_view_is_copied_with_its_strides)
     ck_assert_uint_eq(report.copied_bytes, (2 * N - 1) * sizeof(uint32_t));
     all->deleter(all);
     end_memory(MANAGED, at);
-    take(&x, 0, 7);
+    dlx_test_gpu_expect(&x, 0, N, 7);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* Its own process gets the copy, too: the original is the caller's. */
-START_TEST(a_shared_tensor_stays_the_caller_s_to_write)
+GPU_TEST(a_shared_tensor_stays_the_caller_s_to_write, 0)
 {
     struct dlx_test_gpu_end x = both();
     struct dlx_publish_args args = stage;
@@ -143,13 +129,12 @@ START_TEST(a_shared_tensor_stays_the_caller_s_to_write)
     ck_assert_uint_eq(t->flags & DLPACK_FLAG_BITMASK_READ_ONLY, 0);
     t->deleter(t);
     end_memory(MANAGED, at);
-    take(&x, 0, 7);
-    take(&x, 0, 8);
+    dlx_test_gpu_expect(&x, 0, N, 7);
+    dlx_test_gpu_expect(&x, 0, N, 8);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(what_can_be_shared_is_not_copied)
+GPU_TEST(what_can_be_shared_is_not_copied, 0)
 {
     struct dlx_test_gpu_end x = both();
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor(0, 1, N, 7);
@@ -157,15 +142,14 @@ START_TEST(what_can_be_shared_is_not_copied)
     ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 8), &stage));
     ck_assert_uint_eq(report.n_copied, 0);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
-    take(&x, 0, 7);
-    take(&x, 0, 8);
+    dlx_test_gpu_expect(&x, 0, N, 7);
+    dlx_test_gpu_expect(&x, 0, N, 8);
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(of_a_set_only_what_has_to_be_is_copied)
+GPU_TEST(of_a_set_only_what_has_to_be_is_copied, 0)
 {
     struct dlx_test_gpu_end x = both();
     CUdeviceptr at = make(POOL);
@@ -192,7 +176,6 @@ START_TEST(of_a_set_only_what_has_to_be_is_copied)
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 2);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- received tensors ---------------------------------------------------------------------- */
 
@@ -210,7 +193,7 @@ static void publish_seven(int sock)
 }
 
 /* Memory of dlx_alloc(), and of cudaMalloc. The copy stays when the original is gone. */
-START_TEST(a_received_tensor_is_passed_on_as_a_copy)
+GPU_TEST(a_received_tensor_is_passed_on_as_a_copy, 0)
 {
     char byte;
     DLManagedTensorVersioned *t;
@@ -220,9 +203,8 @@ START_TEST(a_received_tensor_is_passed_on_as_a_copy)
     struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
     (void)dlx_test_gpu_context(0);
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
-    struct dlx_subscription *s;
     ok(dlx_publisher_new(x.c, "gpu/b", NULL, &x.p));
-    ok(dlx_subscribe(x.c, "gpu/b", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(x.c, "gpu/b", NULL);
     CUstream stream = dlx_test_gpu_stream();
     struct dlx_publish_args args = stage;
     args.stream = stream;
@@ -239,17 +221,16 @@ START_TEST(a_received_tensor_is_passed_on_as_a_copy)
     dlx_test_gpu_send(peer.sock, "", 1, -1);
     dlx_test_gpu_join(&peer);
     struct dlx_test_gpu_end to = {.c = x.c, .s = s};
-    take(&to, 0, 7);
-    take(&to, 0, 8);
+    dlx_test_gpu_expect(&to, 0, N, 7);
+    dlx_test_gpu_expect(&to, 0, N, 8);
     dlx_subscription_unref(s);
     CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- order --------------------------------------------------------------------------------- */
 
-START_TEST(what_the_stream_still_writes_is_in_the_copy)
+GPU_TEST(what_the_stream_still_writes_is_in_the_copy, 0)
 {
     struct dlx_test_gpu_end x = both();
     CUdeviceptr at = make(POOL);
@@ -260,14 +241,13 @@ START_TEST(what_the_stream_still_writes_is_in_the_copy)
     CU_OK(cu.cuMemsetD32Async(at, 9, N, stream));
     ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, 1, N), &args));
     CU_OK(cu.cuStreamQuery(stream)); /* it was waited for */
-    take(&x, 0, 9);
+    dlx_test_gpu_expect(&x, 0, N, 9);
     CU_OK(cu.cuStreamDestroy(stream));
     end_memory(POOL, at);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(a_stream_that_is_captured_is_refused_untouched)
+GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
 {
     struct dlx_test_gpu_end x = both();
     CUdeviceptr at = make(POOL);
@@ -281,17 +261,16 @@ START_TEST(a_stream_that_is_captured_is_refused_untouched)
     CU_OK(cu.cuStreamEndCapture(stream, &graph));
     CU_OK(cu.cuGraphDestroy(graph));
     ok(dlx_publish(x.p, t, &args));
-    take(&x, 0, 7);
+    dlx_test_gpu_expect(&x, 0, N, 7);
     CU_OK(cu.cuStreamDestroy(stream));
     end_memory(POOL, at);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 /* ---- what cannot be copied ----------------------------------------------------------------- */
 
 /* To try would be an error of the GPU, which ends all its work. */
-START_TEST(what_the_gpu_cannot_read_is_refused_with_the_reason)
+GPU_TEST(what_the_gpu_cannot_read_is_refused_with_the_reason, 0)
 {
     static uint32_t ordinary[N];
     struct dlx_test_gpu_end x = both();
@@ -308,14 +287,13 @@ START_TEST(what_the_gpu_cannot_read_is_refused_with_the_reason)
     fails(dlx_publish(x.p, t, &stage), DLX_E_DEVICE, "99");
     t->deleter(t);
     ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, 1, N), &stage));
-    take(&x, 0, 7);
+    dlx_test_gpu_expect(&x, 0, N, 7);
     end_memory(MANAGED, managed);
     end_memory(VIRTUAL, at);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(a_tensor_without_elements_needs_no_copy)
+GPU_TEST(a_tensor_without_elements_needs_no_copy, 0)
 {
     struct dlx_test_gpu_end x = both();
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(0, 0, N);
@@ -328,7 +306,6 @@ START_TEST(a_tensor_without_elements_needs_no_copy)
     ok(dlx_publish(x.p, t, &stage)); /* a received one */
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 static struct dlx_test_gpu_end own;
 static CUdeviceptr memory_;
@@ -351,7 +328,7 @@ static void publish_other(void)
     ok(dlx_publisher_wait(own.p, 0, 0));
 }
 
-START_TEST(a_copy_that_fails_leaves_nothing)
+GPU_TEST(a_copy_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
 {
     own = dlx_test_gpu_publisher(NULL);
     memory_ = make(MANAGED);
@@ -361,34 +338,14 @@ START_TEST(a_copy_that_fails_leaves_nothing)
     end_memory(MANAGED, memory_);
     dlx_test_gpu_end(&own);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_stage");
-    TCase *tc = dlx_test_gpu_stream_case("stage");
-    dlx_test_gpu_add_loop(tc, memory_that_cannot_be_shared_is_copied_when_that_is_asked_for, 0,
-                          N_MEMORY, 0);
-    dlx_test_gpu_add(tc, a_view_is_copied_with_its_strides, 0);
-    dlx_test_gpu_add(tc, a_shared_tensor_stays_the_caller_s_to_write, 0);
-    dlx_test_gpu_add(tc, what_can_be_shared_is_not_copied, 0);
-    dlx_test_gpu_add(tc, of_a_set_only_what_has_to_be_is_copied, 0);
-    dlx_test_gpu_add(tc, a_received_tensor_is_passed_on_as_a_copy, 0);
-    dlx_test_gpu_add(tc, what_the_stream_still_writes_is_in_the_copy, 0);
-    dlx_test_gpu_add(tc, a_stream_that_is_captured_is_refused_untouched, 0);
-    dlx_test_gpu_add(tc, what_the_gpu_cannot_read_is_refused_with_the_reason, 0);
-    dlx_test_gpu_add(tc, a_tensor_without_elements_needs_no_copy, 0);
-    dlx_test_gpu_add(tc, a_copy_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_gpu_stream_case("stage"));
 }
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

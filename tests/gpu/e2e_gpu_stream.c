@@ -15,7 +15,7 @@ static struct dlx_test_gpu_gate gate;
 
 /* ---- order --------------------------------------------------------------------------------- */
 
-START_TEST(take_and_release_return_while_the_publisher_s_work_goes_on)
+GPU_TEST(take_and_release_return_while_the_publisher_s_work_goes_on, 0)
 {
     struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
     DLManagedTensorVersioned said, *t;
@@ -45,9 +45,8 @@ START_TEST(take_and_release_return_while_the_publisher_s_work_goes_on)
     ck_assert_uint_eq(stats.gpu_late, 0);
     dlx_test_gpu_pair_end(&pair);
 }
-END_TEST
 
-START_TEST(a_stream_does_not_wait_for_a_tensor_that_is_ready)
+GPU_TEST(a_stream_does_not_wait_for_a_tensor_that_is_ready, 0)
 {
     struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
     dlx_test_gpu_publish_behind(pair.x.p, pair.from, NULL, 0);
@@ -67,10 +66,9 @@ START_TEST(a_stream_does_not_wait_for_a_tensor_that_is_ready)
     fails(dlx_tensor_status(NULL), DLX_E_INVALID, "dlx_tensor_status");
     dlx_test_gpu_pair_end(&pair);
 }
-END_TEST
 
 /* Of a set, a stream waits once. A tensor on the CPU is ready. */
-START_TEST(a_stream_waits_once_for_all_tensors_of_a_message)
+GPU_TEST(a_stream_waits_once_for_all_tensors_of_a_message, 0)
 {
     struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
     DLManagedTensorVersioned *t[4];
@@ -96,10 +94,9 @@ START_TEST(a_stream_waits_once_for_all_tensors_of_a_message)
     dlx_message_unref(m);
     dlx_test_gpu_pair_end(&pair);
 }
-END_TEST
 
 /* Streams wait each for its own message, and the later one can be ready first. */
-START_TEST(of_two_streams_the_one_that_waits_for_less_goes_on_first)
+GPU_TEST(of_two_streams_the_one_that_waits_for_less_goes_on_first, 0)
 {
     struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
     struct dlx_test_gpu_end other = {.c = pair.x.c};
@@ -130,9 +127,8 @@ START_TEST(of_two_streams_the_one_that_waits_for_less_goes_on_first)
     dlx_publisher_unref(other.p);
     dlx_test_gpu_pair_end(&pair);
 }
-END_TEST
 
-START_TEST(a_late_subscriber_s_stream_waits_for_a_retained_message)
+GPU_TEST(a_late_subscriber_s_stream_waits_for_a_retained_message, 0)
 {
     const struct dlx_publisher_args retain = {.size = sizeof retain, .retain = 1};
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain);
@@ -150,9 +146,8 @@ START_TEST(a_late_subscriber_s_stream_waits_for_a_retained_message)
     CU_OK(cu.cuStreamDestroy(to));
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(a_subscription_ends_when_no_stream_waits_any_more)
+GPU_TEST(a_subscription_ends_when_no_stream_waits_any_more, 0)
 {
     struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
     dlx_test_gpu_publish_behind(pair.x.p, pair.from, NULL, WORK_NS);
@@ -165,7 +160,6 @@ START_TEST(a_subscription_ends_when_no_stream_waits_any_more)
     t->deleter(t);
     dlx_test_gpu_pair_end(&pair);
 }
-END_TEST
 
 /* ---- two processes in a cycle -------------------------------------------------------------- */
 
@@ -194,9 +188,8 @@ static struct end_of_cycle cycle_begin(const char *to, const char *from)
 static void cycle_pass_on(struct end_of_cycle *end, uint32_t first, CUdeviceptr keep)
 {
     struct dlx_publish_args args = {.size = sizeof args, .stream = end->stream};
-    struct dlx_message *m;
     DLManagedTensorVersioned *got, *next = dlx_test_gpu_alloc_empty(end->p, N);
-    ok(dlx_take(end->s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(end->s);
     ok(dlx_message_tensor_on(m, 0, end->stream, &got));
     dlx_message_unref(m);
     CU_OK(cu.cuMemsetD32Async(dlx_test_gpu_address(next), first, 1, end->stream));
@@ -209,9 +202,8 @@ static void cycle_pass_on(struct end_of_cycle *end, uint32_t first, CUdeviceptr 
 
 static void cycle_end(struct end_of_cycle *end)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     dlx_test_gpu_wait_held(end->s, 0);
-    ok(dlx_subscription_get_stats(end->s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(end->s);
     ck_assert_uint_eq(stats.gpu_waits, 0);
     ck_assert_uint_eq(stats.gpu_late, 0);
     CU_OK(cu.cuStreamDestroy(end->stream));
@@ -236,7 +228,7 @@ static void be_the_other(int sock)
 }
 
 /* All of it is queued before any of it begins. */
-START_TEST(two_processes_pass_tensors_round_and_round_without_waiting)
+GPU_TEST(two_processes_pass_tensors_round_and_round_without_waiting, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(be_the_other);
     struct end_of_cycle end = cycle_begin("gpu/forth", "gpu/back");
@@ -263,7 +255,6 @@ START_TEST(two_processes_pass_tensors_round_and_round_without_waiting)
     dlx_test_gpu_join(&peer);
     cycle_end(&end);
 }
-END_TEST
 
 /* ---- publishers that are not ready --------------------------------------------------------- */
 
@@ -311,7 +302,7 @@ static void check_late(struct dlx_test_gpu_end *x, CUstream stream, DLManagedTen
 }
 
 /* 0: it is killed; 1: its GPU fails. */
-START_TEST(a_stream_goes_on_when_the_publisher_cannot_write_any_more)
+GPU_LOOP_TEST(a_stream_goes_on_when_the_publisher_cannot_write_any_more, 0, 2, 0)
 {
     dlx_test_gpu_variant = _i;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_and_stay);
@@ -331,9 +322,8 @@ START_TEST(a_stream_goes_on_when_the_publisher_cannot_write_any_more)
     CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
-START_TEST(a_stream_goes_on_when_the_publisher_takes_too_long)
+GPU_TEST(a_stream_goes_on_when_the_publisher_takes_too_long, 0)
 {
     const struct dlx_connect_args quick = {
         .size = sizeof quick, .socket = dlx_test_stream_daemon.path, .timeout_ns = SECOND / 20};
@@ -364,31 +354,14 @@ START_TEST(a_stream_goes_on_when_the_publisher_takes_too_long)
     dlx_client_unref(c);
     dlx_test_gpu_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_stream");
-    TCase *tc = dlx_test_gpu_stream_case("stream");
-    dlx_test_gpu_add(tc, take_and_release_return_while_the_publisher_s_work_goes_on, 0);
-    dlx_test_gpu_add(tc, a_stream_does_not_wait_for_a_tensor_that_is_ready, 0);
-    dlx_test_gpu_add(tc, a_stream_waits_once_for_all_tensors_of_a_message, 0);
-    dlx_test_gpu_add(tc, of_two_streams_the_one_that_waits_for_less_goes_on_first, 0);
-    dlx_test_gpu_add(tc, a_late_subscriber_s_stream_waits_for_a_retained_message, 0);
-    dlx_test_gpu_add(tc, a_subscription_ends_when_no_stream_waits_any_more, 0);
-    dlx_test_gpu_add(tc, two_processes_pass_tensors_round_and_round_without_waiting, 0);
-    dlx_test_gpu_add_loop(tc, a_stream_goes_on_when_the_publisher_cannot_write_any_more, 0, 2, 0);
-    dlx_test_gpu_add(tc, a_stream_goes_on_when_the_publisher_takes_too_long, 0);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_gpu_stream_case("stream"));
 }
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

@@ -121,7 +121,6 @@ struct dlx_test_gpu_peer dlx_test_gpu_start(void (*role)(int sock))
     int pair[2];
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         (void)close(pair[0]);
@@ -237,6 +236,25 @@ void dlx_test_gpu_clean(void)
                       standin.standin_count_name(counter));
     }
     ck_assert_int_eq(standin.standin_open_fds(), 0);
+}
+
+static void start_standin(void)
+{
+    dlx_test_gpu_machine(2);
+    dlx_test_gpu_load();
+}
+
+TCase *dlx_test_gpu_standin_case(const char *name)
+{
+    TCase *tcase = tcase_create(name);
+    tcase_add_checked_fixture(tcase, start_standin, dlx_test_gpu_machine_end);
+    return tcase;
+}
+
+void dlx_test_gpu_end_context(int device)
+{
+    CU_OK(cu.cuDevicePrimaryCtxRelease(device));
+    dlx_test_gpu_clean();
 }
 
 #endif

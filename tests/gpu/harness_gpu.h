@@ -14,7 +14,16 @@
 #define DLX_TEST_HAS_GPU 0
 #endif
 
-#if DLX_TEST_HAS_GPU
+#if !DLX_TEST_HAS_GPU
+
+#define DLX_TEST_GPU_SKIP_MAIN(why)                                                                \
+    int main(void)                                                                                 \
+    {                                                                                              \
+        (void)printf("SKIP: no cuda.h: " why "\n");                                                \
+        return 77;                                                                                 \
+    }
+
+#else
 
 #include "tests/gpu/standin/calls.h"
 #include "tests/gpu/standin/standin.h"
@@ -72,7 +81,7 @@ CUcontext dlx_test_gpu_context(int device);
 #define CU_FAILS(call, code) ck_assert_int_eq(call, code)
 
 /* The smallest amount of VMM memory; such memory of a device, which can be exported. */
-#define DLX_TEST_GPU_CHUNK ((size_t)2 << 20)
+#define DLX_TEST_GPU_CHUNK   ((size_t)2 << 20)
 CUmemAllocationProp dlx_test_gpu_prop(int device);
 CUmemAccessDesc dlx_test_gpu_access(int device, CUmemAccess_flags flags);
 /* Reserves addresses, and maps memory there for device 0. */
@@ -82,6 +91,12 @@ void dlx_test_gpu_unmap(CUdeviceptr address, size_t size);
 
 /* What each test has to leave behind: nothing. */
 void dlx_test_gpu_clean(void);
+
+/* For tests of the stand-in itself: a test case whose tests have a machine with two devices each,
+ * and the driver loaded. dlx_test_gpu_end_context() releases a device's context and checks that
+ * nothing is left. */
+TCase *dlx_test_gpu_standin_case(const char *name);
+void dlx_test_gpu_end_context(int device);
 
 /* Loads the driver and resolves its functions. Does not call cuInit: each process does that. */
 void dlx_test_gpu_load(void);

@@ -4,25 +4,30 @@
 
 /*
  * One interface over two drivers, so that a story does not know which one runs: the stand-in counts
- * what exists and can be told to fail; of NVIDIA's driver the same is observed where it can be (free
- * memory, descriptors, contexts), and what cannot be is named in a line `NOTE: not checked: ...`.
+ * what exists and can be told to fail; of NVIDIA's driver the same is observed where it can be
+ * (free memory, descriptors, contexts), and what cannot be is named in a line `NOTE: not checked:
+ * ...`.
  */
 
 #include "tests/gpu/harness_gpu.h"
+#include "tests/harness/run.h"
 
 #if DLX_TEST_HAS_GPU
 
 /* What a story needs that not every driver, or machine, has. */
 enum dlx_test_gpu_need {
-    DLX_TEST_GPU_FAILURES = 1, /* calls of the driver that fail on demand */
-    DLX_TEST_GPU_COUNTS = 2,   /* counts are what the story is about */
-    DLX_TEST_GPU_CHOICE = 4,   /* a machine of its choice: UUIDs, attributes */
-    DLX_TEST_GPU_TWO = 8,      /* two GPUs */
+    DLX_TEST_GPU_FAILURES = 1,   /* calls of the driver that fail on demand */
+    DLX_TEST_GPU_COUNTS = 2,     /* counts are what the story is about */
+    DLX_TEST_GPU_CHOICE = 4,     /* a machine of its choice: UUIDs, attributes */
+    DLX_TEST_GPU_TWO = 8,        /* two GPUs */
+    DLX_TEST_GPU_ADDRESSES = 16, /* addresses that are freed are used again */
 };
 
-/* Adds a story for i = start to end - 1, or prints `SKIP: name: reason` if a need is not met. */
-void dlx_test_gpu_add_loop(TCase *tc, const TTest *test, int start, int end, unsigned needs);
-void dlx_test_gpu_add(TCase *tc, const TTest *test, unsigned needs);
+/* TEST() and LOOP_TEST(), or a line `SKIP: name: reason` if a need is not met. */
+#define GPU_TEST(name, needs) GPU_LOOP_TEST(name, 0, 1, needs)
+#define GPU_LOOP_TEST(name, from, to, needs)                                                       \
+    DLX_TEST_DEFINE(name, dlx_test_gpu_add(&name##_test, from, to, needs))
+void dlx_test_gpu_add(const TTest *test, int from, int to, unsigned needs);
 
 /* The stand-in, with its counters and controls; not if it was given as DLX_TEST_GPU_DRIVER. */
 bool dlx_test_gpu_is_standin(void);

@@ -4,8 +4,8 @@
 
 /*
  * A machine with GPUs, one of the stand-in driver for each test unless DLX_TEST_GPU_DRIVER is set,
- * and memory on it as frameworks allocate it. Whatever a test leaves there, in descriptors or in the
- * driver, fails it.
+ * and memory on it as frameworks allocate it. Whatever a test leaves there, in descriptors or in
+ * the driver, fails it.
  */
 
 #include "tests/gpu/harness_gpu_driver.h"

@@ -47,7 +47,8 @@ struct dlx_test_gpu_word dlx_test_gpu_ask(struct dlx_test_gpu_peer *peer, enum d
 /* So much of it exists in the peer, as far as the driver tells. */
 void dlx_test_gpu_peer_check(struct dlx_test_gpu_peer *peer, enum standin_counter counter,
                              uint64_t n);
-/* The same as dlx_test_gpu_ask(), for a handle of memory of that kind, in which each 4096th word is its number, from 1 */
+/* The same as dlx_test_gpu_ask(), for a handle of memory of that kind, in which each 4096th word is
+ * its number, from 1 */
 void dlx_test_gpu_ask_handle(struct dlx_test_gpu_peer *peer, enum dlx_gpu_kind kind, uint64_t size,
                              struct dlx_gpu_handle *ret);
 

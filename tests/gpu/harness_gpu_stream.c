@@ -75,9 +75,17 @@ struct dlx_test_gpu_end dlx_test_gpu_subscribe(int sock, const struct dlx_subscr
 
 struct dlx_message *dlx_test_gpu_take(struct dlx_test_gpu_end *end)
 {
-    struct dlx_message *m = NULL;
-    ok(dlx_take(end->s, PATIENCE, &m));
-    return m;
+    return dlx_test_stream_next(end->s);
+}
+
+void dlx_test_gpu_expect(struct dlx_test_gpu_end *end, uint32_t i, int64_t n, uint32_t value)
+{
+    DLManagedTensorVersioned *t;
+    struct dlx_message *m = dlx_test_gpu_take(end);
+    ok(dlx_message_tensor(m, i, &t));
+    dlx_message_unref(m);
+    dlx_test_gpu_check(t, n, value);
+    t->deleter(t);
 }
 
 void dlx_test_gpu_end(struct dlx_test_gpu_end *end)
@@ -115,7 +123,7 @@ DLManagedTensorVersioned *dlx_test_gpu_alloc(struct dlx_publisher *p, int64_t n,
     return t;
 }
 
-/* ---- tensors of others ------------------------------------------------------------------------------- */
+/* ---- tensors of others ----------------------------------------------------------------------- */
 
 struct owner {
     DLManagedTensorVersioned tensor;
@@ -221,9 +229,7 @@ void dlx_test_gpu_sync(CUstream stream)
 
 struct dlx_subscription_stats dlx_test_gpu_stats(const struct dlx_test_gpu_end *end)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(end->s, &stats));
-    return stats;
+    return dlx_test_stream_subscription_stats(end->s);
 }
 
 void dlx_test_gpu_wait_held(struct dlx_subscription *s, uint32_t n)
@@ -257,10 +263,9 @@ void dlx_test_gpu_check(const DLManagedTensorVersioned *tensor, int64_t n, uint3
 
 void dlx_test_gpu_wait_ready(const struct dlx_test_gpu_end *x, int n)
 {
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m;
     DLManagedTensorVersioned *t;
-    ok(dlx_subscribe(x->c, "gpu/a", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(x->c, "gpu/a", NULL);
     for (int i = 0; i < n; i++) {
         ok(dlx_take(s, PATIENCE, &m));
         ok(dlx_message_tensor(m, 0, &t));

@@ -31,6 +31,8 @@ struct dlx_test_gpu_end dlx_test_gpu_subscribe(int sock, const struct dlx_subscr
 struct dlx_test_gpu_end dlx_test_gpu_subscribe_on(int sock, int device,
                                                   const struct dlx_subscribe_args *args);
 struct dlx_message *dlx_test_gpu_take(struct dlx_test_gpu_end *end);
+/* Tensor `i` of the next message has n elements of this value. */
+void dlx_test_gpu_expect(struct dlx_test_gpu_end *end, uint32_t i, int64_t n, uint32_t value);
 /* Nothing of the driver may be left then. */
 void dlx_test_gpu_end(struct dlx_test_gpu_end *end);
 
@@ -75,8 +77,8 @@ void dlx_test_gpu_wait_held(struct dlx_subscription *s, uint32_t n);
 /* For roles: which variant of the test it is. */
 extern int dlx_test_gpu_variant;
 
-/* Whoever dies now leaves the `n` messages of gpu/a whole. A later one may be ready before an earlier
- * one. */
+/* Whoever dies now leaves the `n` messages of gpu/a whole. A later one may be ready before an
+ * earlier one. */
 void dlx_test_gpu_wait_ready(const struct dlx_test_gpu_end *x, int n);
 
 #endif

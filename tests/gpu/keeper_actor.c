@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A publisher and a subscriber of GPU memory for tests/service/check_systemd.sh; a memfd stands for the memory.
+ * A publisher and a subscriber of GPU memory for tests/service/check_systemd.sh; a memfd stands for
+ * the memory.
  *
  *   keeper_actor put TOPIC CHUNKS    hand a new allocation to the keeper, publish a message that is
  *                                    retained, and end
  *   keeper_actor get TOPIC           take the message, and get the allocation from the keeper
  *
- * Both print the allocation: its number of chunks and the inode of the memfd. The daemon is the one of
- * $DLX_SOCKET. Exit 1: an error, which it prints.
+ * Both print the allocation: its number of chunks and the inode of the memfd. The daemon is the one
+ * of $DLX_SOCKET. Exit 1: an error, which it prints.
  */
-#include "client/call.h"
-#include "client/gpu_keep.h"
-#include "client/subscription.h"
+#include "client/control/call.h"
+#include "client/gpu/gpu_keep.h"
+#include "client/message/message_gpu.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "common/error.h"
 #include "gpu/handle.h"
 #include <fcntl.h>
@@ -69,7 +72,7 @@ static void put(struct dlx_client *c, const char *topic, uint32_t n_chunks)
     DLManagedTensorVersioned *tensor = NULL;
     make(&handle, n_chunks);
     require(dlx_publisher_new(c, topic, &args, &p));
-    require(dlx__gpu_keep_put(p, &keep, &handle));
+    require(dlx__gpu_keep_put(p->client, p->id, &keep, &handle));
     require(dlx_alloc(p, &spec, &tensor));
     require(dlx_publish(p, tensor, NULL));
     print(&handle);
@@ -95,7 +98,7 @@ static void get(struct dlx_client *c, const char *topic)
     struct dlx_message *m = NULL;
     require(dlx_subscribe(c, topic, &args, &s));
     require(dlx_take(s, INT64_C(10000000000), &m));
-    require(dlx__gpu_keep_get(c, only_link(s), ALLOCATION, &handle));
+    require(dlx__message_gpu_fetch(c, only_link(s), ALLOCATION, &handle));
     print(&handle);
     dlx__gpu_handle_deinit(&handle);
     dlx_message_unref(m);

@@ -28,24 +28,22 @@ static void check_absent(int32_t device_type, const char *library, const char *w
         dlclose(lib);
 }
 
-START_TEST(a_missing_cuda_driver_is_named)
+TEST(a_missing_cuda_driver_is_named)
 {
     const char *words[] = {"built without cuda.h", "the CUDA driver does not start",
                            "the CUDA driver is not installed: libcuda.so.1"};
     check_absent(kDLCUDA, "libcuda.so.1", words);
 }
-END_TEST
 
-START_TEST(a_missing_hip_runtime_is_named)
+TEST(a_missing_hip_runtime_is_named)
 {
     const char *words[] = {"built without hip/hip_runtime_api.h", "the HIP runtime does not start",
                            "AMD's HIP runtime is not installed: libamdhip64.so"};
     check_absent(kDLROCM, "libamdhip64.so.5", words);
 }
-END_TEST
 
 /* Every kind has a name, and either operations of its own or a reason why not. */
-START_TEST(each_kind_is_in_the_table_or_refused_by_name)
+TEST(each_kind_is_in_the_table_or_refused_by_name)
 {
     for (uint32_t kind = 1; kind < DLX_GPU_KINDS_END; kind++) {
         const struct dlx_gpu_ops *ops;
@@ -63,15 +61,8 @@ START_TEST(each_kind_is_in_the_table_or_refused_by_name)
     ck_assert_ptr_null(dlx__gpu_kind_text(0));
     ck_assert_ptr_null(dlx__gpu_kind_text(DLX_GPU_KINDS_END));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_absent");
-    TCase *tc = tcase_create("absent");
-    tcase_add_test(tc, a_missing_cuda_driver_is_named);
-    tcase_add_test(tc, a_missing_hip_runtime_is_named);
-    tcase_add_test(tc, each_kind_is_in_the_table_or_refused_by_name);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("absent"));
 }

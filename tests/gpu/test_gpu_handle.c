@@ -93,7 +93,7 @@ static void check_same(void)
     }
 }
 
-START_TEST(each_kind_arrives_as_it_was_sent)
+LOOP_TEST(each_kind_arrives_as_it_was_sent, 0, 6)
 {
     static const struct {
         enum dlx_gpu_kind kind;
@@ -104,9 +104,8 @@ START_TEST(each_kind_arrives_as_it_was_sent)
     ck_assert_uint_eq(transfer(), 1);
     check_same();
 }
-END_TEST
 
-START_TEST(more_chunks_than_a_message_carries_come_in_parts)
+LOOP_TEST(more_chunks_than_a_message_carries_come_in_parts, 0, 4)
 {
     static const uint32_t n_chunks[] = {253, 254, 506, 600};
     static const uint32_t n_parts[] = {1, 2, 2, 3};
@@ -114,9 +113,8 @@ START_TEST(more_chunks_than_a_message_carries_come_in_parts)
     ck_assert_uint_eq(transfer(), n_parts[_i]);
     check_same();
 }
-END_TEST
 
-START_TEST(an_outline_is_whole_only_for_a_kind_without_descriptors)
+LOOP_TEST(an_outline_is_whole_only_for_a_kind_without_descriptors, 0, 2)
 {
     make(_i == 0 ? DLX_GPU_CUDA_IPC : DLX_GPU_CUDA_VMM, _i == 0 ? 0 : 300);
     dlx__gpu_handle_encode_outline(&sent, data);
@@ -132,7 +130,6 @@ START_TEST(an_outline_is_whole_only_for_a_kind_without_descriptors)
     dlx__gpu_handle_deinit(&got);
     ck_assert_int_eq(dlx__gpu_handle_decode_outline(&got, data), DLX_E_PROTOCOL);
 }
-END_TEST
 
 /* What is sent is refused with this code and word, and nothing has changed hands. */
 static void refused(size_t size, size_t n_fds, int code, const char *word)
@@ -145,7 +142,7 @@ static void refused(size_t size, size_t n_fds, int code, const char *word)
     ck_assert_mem_eq(&got, &was, sizeof got);
 }
 
-START_TEST(parts_in_another_order_or_of_another_description_are_refused)
+TEST(parts_in_another_order_or_of_another_description_are_refused)
 {
     size_t n_fds;
     make(DLX_GPU_CUDA_VMM, 300);
@@ -165,9 +162,8 @@ START_TEST(parts_in_another_order_or_of_another_description_are_refused)
     size = encode(253, &n_fds);
     refused(size, n_fds, DLX_E_PROTOCOL, "order");
 }
-END_TEST
 
-START_TEST(a_wrong_field_is_refused_by_name)
+TEST(a_wrong_field_is_refused_by_name)
 {
     static const struct {
         size_t at;
@@ -205,9 +201,8 @@ START_TEST(a_wrong_field_is_refused_by_name)
         dlx__gpu_handle_deinit(&sent);
     }
 }
-END_TEST
 
-START_TEST(wrong_sizes_and_numbers_of_descriptors_are_refused)
+TEST(wrong_sizes_and_numbers_of_descriptors_are_refused)
 {
     size_t n_fds;
     make(DLX_GPU_CUDA_VMM, 2);
@@ -220,13 +215,12 @@ START_TEST(wrong_sizes_and_numbers_of_descriptors_are_refused)
     refused(size, n_fds + 1, DLX_E_PROTOCOL, "descriptors");
     refused(size, 0, DLX_E_PROTOCOL, "descriptors");
 }
-END_TEST
 
 /*
  * Descriptions with a few bytes changed at random: each is refused with its descriptors, or becomes
  * a handle that says, when it is encoded again, what came.
  */
-START_TEST(what_is_accepted_says_what_came)
+TEST(what_is_accepted_says_what_came)
 {
     uint64_t seed = 0x9e3779b97f4a7c15;
     uint32_t n_taken = 0, n_refused = 0;
@@ -265,9 +259,8 @@ START_TEST(what_is_accepted_says_what_came)
     ck_assert_uint_gt(n_taken, 1000);
     ck_assert_uint_gt(n_refused, 1000);
 }
-END_TEST
 
-START_TEST(a_uuid_reads_as_nvidia_smi_writes_it)
+TEST(a_uuid_reads_as_nvidia_smi_writes_it)
 {
     char text[DLX_GPU_UUID_TEXT];
     struct dlx_gpu_uuid uuid = {{0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0x01, 0x23, 0x45,
@@ -275,22 +268,11 @@ START_TEST(a_uuid_reads_as_nvidia_smi_writes_it)
     dlx__gpu_uuid_text(&uuid, text);
     ck_assert_str_eq(text, "GPU-01234567-89ab-cdef-0123-456789abcdef");
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_handle");
     TCase *tc = tcase_create("handle");
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_set_timeout(tc, 60);
-    tcase_add_loop_test(tc, each_kind_arrives_as_it_was_sent, 0, 6);
-    tcase_add_loop_test(tc, more_chunks_than_a_message_carries_come_in_parts, 0, 4);
-    tcase_add_loop_test(tc, an_outline_is_whole_only_for_a_kind_without_descriptors, 0, 2);
-    tcase_add_test(tc, parts_in_another_order_or_of_another_description_are_refused);
-    tcase_add_test(tc, a_wrong_field_is_refused_by_name);
-    tcase_add_test(tc, wrong_sizes_and_numbers_of_descriptors_are_refused);
-    tcase_add_test(tc, what_is_accepted_says_what_came);
-    tcase_add_test(tc, a_uuid_reads_as_nvidia_smi_writes_it);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tc);
 }

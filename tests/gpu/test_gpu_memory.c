@@ -12,7 +12,6 @@
 #include "tests/harness/fork.h"
 #include <dlpack/dlpack.h>
 #include <string.h>
-#include <sys/wait.h>
 
 #define FD_TYPE  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 #define MIB      DLX_TEST_GPU_MIB
@@ -78,13 +77,11 @@ static void ordinals(const char *visible, const struct dlx_gpu_uuid uuids[2], co
         ck_assert_uint_eq(standin.standin_count(STANDIN_CONTEXTS_MADE), 0);
         _exit(0);
     }
-    int status;
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
 }
 
 /* The processes that look come before the one that asks a driver: it can have no children. */
-START_TEST(a_device_is_found_by_its_uuid_whatever_is_visible)
+GPU_TEST(a_device_is_found_by_its_uuid_whatever_is_visible, DLX_TEST_GPU_CHOICE)
 {
     static const char uuids[] = "GPU-01234567-89ab-cdef-0123-456789abcdef,"
                                 "GPU-fedcba98-7654-3210-fedc-ba9876543210";
@@ -109,11 +106,10 @@ START_TEST(a_device_is_found_by_its_uuid_whatever_is_visible)
     ck_assert_int_eq(dlx__gpu_uuid(kDLOpenCL, 0, &uuid), DLX_E_DEVICE);
     ck_assert(strstr(dlx__error_message(), "device type 4"));
 }
-END_TEST
 
 /* ---- arenas -------------------------------------------------------------------------------- */
 
-START_TEST(an_arena_is_whole_pieces_of_zeros_on_its_device)
+GPU_TEST(an_arena_is_whole_pieces_of_zeros_on_its_device, DLX_TEST_GPU_TWO)
 {
     publisher();
     for (uint64_t size = 1; size <= 5 * MIB; size += 2 * MIB - 1) {
@@ -140,9 +136,8 @@ START_TEST(an_arena_is_whole_pieces_of_zeros_on_its_device)
     ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 99, MIB, &export), DLX_E_DEVICE);
     end();
 }
-END_TEST
 
-START_TEST(the_current_context_is_the_caller_s_before_and_after)
+GPU_TEST(the_current_context_is_the_caller_s_before_and_after, DLX_TEST_GPU_TWO)
 {
     CUcontext before, after;
     dlx_test_gpu_context(0);
@@ -156,10 +151,9 @@ START_TEST(the_current_context_is_the_caller_s_before_and_after)
     ck_assert_ptr_eq(before, after);
     dlx_test_gpu_check_count(STANDIN_CONTEXTS, 1);
 }
-END_TEST
 
 /* A program that captures a graph may take a payload meanwhile. */
-START_TEST(an_arena_can_be_had_while_a_stream_is_captured)
+GPU_TEST(an_arena_can_be_had_while_a_stream_is_captured, 0)
 {
     CUstream stream;
     CUgraph graph;
@@ -173,11 +167,10 @@ START_TEST(an_arena_can_be_had_while_a_stream_is_captured)
     OK(cu.cuStreamDestroy(stream));
     end();
 }
-END_TEST
 
 /* ---- memory of frameworks ------------------------------------------------------------------ */
 
-START_TEST(memory_of_cudamalloc_is_shared_whole_and_once)
+GPU_TEST(memory_of_cudamalloc_is_shared_whole_and_once, 0)
 {
     CUdeviceptr at;
     struct dlx_gpu_export *first;
@@ -199,10 +192,9 @@ START_TEST(memory_of_cudamalloc_is_shared_whole_and_once)
     end();
     OK(cu.cuMemFree(at));
 }
-END_TEST
 
 /* As a thread of a framework that has not used the device yet. */
-START_TEST(a_thread_without_a_context_shares_memory_and_still_has_none)
+GPU_TEST(a_thread_without_a_context_shares_memory_and_still_has_none, 0)
 {
     static struct dlx_test_gpu_segment segment;
     CUcontext context = dlx_test_gpu_context(0), after;
@@ -227,10 +219,9 @@ START_TEST(a_thread_without_a_context_shares_memory_and_still_has_none)
     dlx_test_gpu_pool_free(pool, at[1]);
     dlx_test_gpu_segment_free(&segment);
 }
-END_TEST
 
 /* Frameworks free and allocate at the same address: what was exported is not what is there now. */
-START_TEST(an_address_that_is_used_again_is_another_allocation)
+GPU_TEST(an_address_that_is_used_again_is_another_allocation, DLX_TEST_GPU_ADDRESSES)
 {
     CUdeviceptr at, again[128];
     uint64_t id, gone;
@@ -256,9 +247,8 @@ START_TEST(an_address_that_is_used_again_is_another_allocation)
     while (n > 0)
         OK(cu.cuMemFree(again[--n]));
 }
-END_TEST
 
-START_TEST(a_tensor_of_an_expandable_segment_takes_the_chunks_that_it_is_in)
+GPU_TEST(a_tensor_of_an_expandable_segment_takes_the_chunks_that_it_is_in, 0)
 {
     static struct dlx_test_gpu_segment segment;
     struct dlx_gpu_export *two;
@@ -290,10 +280,9 @@ START_TEST(a_tensor_of_an_expandable_segment_takes_the_chunks_that_it_is_in)
     dlx_test_gpu_state_check(&before);
     dlx_test_gpu_segment_free(&segment);
 }
-END_TEST
 
 /* To keep a descriptor keeps the memory: a framework that frees a chunk gets it back. */
-START_TEST(exports_that_keep_memory_end_with_their_last_use)
+GPU_TEST(exports_that_keep_memory_end_with_their_last_use, 0)
 {
     static struct dlx_test_gpu_segment segment;
     CUmemoryPool pool;
@@ -321,9 +310,8 @@ START_TEST(exports_that_keep_memory_end_with_their_last_use)
     dlx_test_gpu_segment_free(&segment);
     dlx_test_gpu_pool_free(pool, at);
 }
-END_TEST
 
-START_TEST(idle_exports_are_limited_and_the_publisher_hears_which_went)
+GPU_TEST(idle_exports_are_limited_and_the_publisher_hears_which_went, 0)
 {
     static CUdeviceptr at[DLX_GPU_EXPORTS_IDLE_MAX + 2];
     uint64_t id, other;
@@ -342,9 +330,8 @@ START_TEST(idle_exports_are_limited_and_the_publisher_hears_which_went)
     for (size_t i = 0; i < DLX_ARRAY_SIZE(at); i++)
         OK(cu.cuMemFree(at[i]));
 }
-END_TEST
 
-START_TEST(what_cannot_be_shared_is_refused_with_the_reason)
+GPU_TEST(what_cannot_be_shared_is_refused_with_the_reason, 0)
 {
     static struct dlx_test_gpu_segment none;
     CUdeviceptr at;
@@ -375,9 +362,8 @@ START_TEST(what_cannot_be_shared_is_refused_with_the_reason)
     OK(cu.cuMemFree(at));
     end();
 }
-END_TEST
 
-START_TEST(memory_of_a_fabric_is_refused)
+GPU_TEST(memory_of_a_fabric_is_refused, DLX_TEST_GPU_CHOICE)
 {
     static struct dlx_test_gpu_segment fabric;
     dlx_test_gpu_context(0);
@@ -388,7 +374,6 @@ START_TEST(memory_of_a_fabric_is_refused)
     dlx_test_gpu_segment_free(&fabric);
     end();
 }
-END_TEST
 
 /* ---- failures ------------------------------------------------------------------------------ */
 
@@ -409,7 +394,7 @@ static void fail_undo(void)
     dlx__gpu_export_unref(dlx_steal(export));
 }
 
-START_TEST(an_arena_that_cannot_be_made_leaves_nothing)
+GPU_TEST(an_arena_that_cannot_be_made_leaves_nothing, DLX_TEST_GPU_FAILURES)
 {
     publisher();
     ck_assert_int_eq(fail_allocate(), 0); /* loads the driver */
@@ -417,9 +402,8 @@ START_TEST(an_arena_that_cannot_be_made_leaves_nothing)
     ck_assert_uint_eq(dlx_test_gpu_fail_each(fail_allocate, fail_undo), 14);
     end();
 }
-END_TEST
 
-START_TEST(memory_that_cannot_be_exported_leaves_nothing)
+GPU_TEST(memory_that_cannot_be_exported_leaves_nothing, DLX_TEST_GPU_FAILURES)
 {
     static struct dlx_test_gpu_segment segment;
     CUmemoryPool pool;
@@ -436,20 +420,17 @@ START_TEST(memory_that_cannot_be_exported_leaves_nothing)
     dlx_test_gpu_pool_free(pool, target);
     end();
 }
-END_TEST
 
 /* ---- fork ---------------------------------------------------------------------------------- */
 
 static void in_child(void (*fn)(void))
 {
-    int status;
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         fn();
         _exit(0);
     }
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
 }
 
 static void child_of_dlx(void)
@@ -465,7 +446,7 @@ static void child_of_dlx(void)
     end(); /* its parent's */
 }
 
-START_TEST(a_forked_child_is_refused_and_leaves_its_parent_s_memory_alone)
+GPU_TEST(a_forked_child_is_refused_and_leaves_its_parent_s_memory_alone, 0)
 {
     publisher();
     ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, MIB, &export), 0);
@@ -474,7 +455,6 @@ START_TEST(a_forked_child_is_refused_and_leaves_its_parent_s_memory_alone)
     dlx_test_gpu_state_check(&before);
     end();
 }
-END_TEST
 
 static void child_of_another(void)
 {
@@ -483,47 +463,19 @@ static void child_of_another(void)
     ck_assert(strstr(dlx__error_message(), "forked child"));
 }
 
-START_TEST(so_is_a_child_whose_parent_used_the_driver_without_us)
+GPU_TEST(so_is_a_child_whose_parent_used_the_driver_without_us, 0)
 {
     dlx_test_gpu_context(0);
     in_child(child_of_another);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_memory");
-    TCase *tc = dlx_test_gpu_case("memory");
-    dlx_test_gpu_add(tc, a_device_is_found_by_its_uuid_whatever_is_visible, DLX_TEST_GPU_CHOICE);
-    dlx_test_gpu_add(tc, an_arena_is_whole_pieces_of_zeros_on_its_device, DLX_TEST_GPU_TWO);
-    dlx_test_gpu_add(tc, the_current_context_is_the_caller_s_before_and_after, DLX_TEST_GPU_TWO);
-    dlx_test_gpu_add(tc, an_arena_can_be_had_while_a_stream_is_captured, 0);
-    dlx_test_gpu_add(tc, memory_of_cudamalloc_is_shared_whole_and_once, 0);
-    dlx_test_gpu_add(tc, a_thread_without_a_context_shares_memory_and_still_has_none, 0);
-#ifndef __SANITIZE_THREAD__ /* whose own maps take the addresses that are freed */
-    dlx_test_gpu_add(tc, an_address_that_is_used_again_is_another_allocation, 0);
-#else
-    (void)an_address_that_is_used_again_is_another_allocation;
-#endif
-    dlx_test_gpu_add(tc, a_tensor_of_an_expandable_segment_takes_the_chunks_that_it_is_in, 0);
-    dlx_test_gpu_add(tc, exports_that_keep_memory_end_with_their_last_use, 0);
-    dlx_test_gpu_add(tc, idle_exports_are_limited_and_the_publisher_hears_which_went, 0);
-    dlx_test_gpu_add(tc, what_cannot_be_shared_is_refused_with_the_reason, 0);
-    dlx_test_gpu_add(tc, memory_of_a_fabric_is_refused, DLX_TEST_GPU_CHOICE);
-    dlx_test_gpu_add(tc, an_arena_that_cannot_be_made_leaves_nothing, DLX_TEST_GPU_FAILURES);
-    dlx_test_gpu_add(tc, memory_that_cannot_be_exported_leaves_nothing, DLX_TEST_GPU_FAILURES);
-    dlx_test_gpu_add(tc, a_forked_child_is_refused_and_leaves_its_parent_s_memory_alone, 0);
-    dlx_test_gpu_add(tc, so_is_a_child_whose_parent_used_the_driver_without_us, 0);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_gpu_case("memory"));
 }
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

@@ -107,7 +107,7 @@ static void check_shared(CUdeviceptr at, bool may_write)
     ask(&peers[0], DLX_TEST_GPU_DROP, import);
 }
 
-START_TEST(an_arena_is_read_and_with_leave_written_by_another_process)
+GPU_LOOP_TEST(an_arena_is_read_and_with_leave_written_by_another_process, 0, 2, 0)
 {
     dlx_test_gpu_peer_start(&peers[0], NULL);
     publisher();
@@ -120,9 +120,8 @@ START_TEST(an_arena_is_read_and_with_leave_written_by_another_process)
     dlx_test_gpu_peer_end(&peers[0]);
     end();
 }
-END_TEST
 
-START_TEST(memory_of_cudamalloc_is_used_by_another_process)
+GPU_TEST(memory_of_cudamalloc_is_used_by_another_process, 0)
 {
     CUdeviceptr at;
     dlx_test_gpu_peer_start(&peers[0], NULL);
@@ -136,10 +135,9 @@ START_TEST(memory_of_cudamalloc_is_used_by_another_process)
     OK(cu.cuMemFree(at));
     dlx_test_gpu_peer_end(&peers[0]);
 }
-END_TEST
 
 /* A pool's importers have to free before the exporter: none is kept open. */
-START_TEST(memory_of_a_pool_is_used_by_another_process_and_closed_at_once)
+GPU_TEST(memory_of_a_pool_is_used_by_another_process_and_closed_at_once, 0)
 {
     CUmemoryPool pool;
     dlx_test_gpu_peer_start(&peers[0], NULL);
@@ -152,9 +150,8 @@ START_TEST(memory_of_a_pool_is_used_by_another_process_and_closed_at_once)
     dlx_test_gpu_pool_free(pool, at);
     dlx_test_gpu_peer_end(&peers[0]);
 }
-END_TEST
 
-START_TEST(chunks_of_an_expandable_segment_are_side_by_side_in_another_process)
+GPU_LOOP_TEST(chunks_of_an_expandable_segment_are_side_by_side_in_another_process, 0, 3, 0)
 {
     static const uint32_t n_chunks[] = {3, 253, 300};
     static struct dlx_test_gpu_segment segment;
@@ -179,11 +176,10 @@ START_TEST(chunks_of_an_expandable_segment_are_side_by_side_in_another_process)
     end();
     dlx_test_gpu_segment_free(&segment);
 }
-END_TEST
 
 /* ---- devices ------------------------------------------------------------------------------- */
 
-START_TEST(a_process_that_does_not_see_the_gpu_says_which_one)
+GPU_TEST(a_process_that_does_not_see_the_gpu_says_which_one, DLX_TEST_GPU_TWO)
 {
     char name[DLX_GPU_UUID_TEXT];
     dlx_test_gpu_peer_start(&peers[0], "CUDA_VISIBLE_DEVICES=1");
@@ -197,9 +193,8 @@ START_TEST(a_process_that_does_not_see_the_gpu_says_which_one)
     dlx_test_gpu_peer_end(&peers[0]);
     end();
 }
-END_TEST
 
-START_TEST(ordinals_of_the_two_processes_may_differ)
+GPU_TEST(ordinals_of_the_two_processes_may_differ, DLX_TEST_GPU_TWO)
 {
     dlx_test_gpu_peer_start(&peers[0], "CUDA_VISIBLE_DEVICES=1,0");
     publisher();
@@ -215,11 +210,10 @@ START_TEST(ordinals_of_the_two_processes_may_differ)
     dlx_test_gpu_peer_end(&peers[0]);
     end();
 }
-END_TEST
 
 /* ---- life and death ------------------------------------------------------------------------ */
 
-START_TEST(an_arena_outlives_its_process_while_a_descriptor_is_open)
+GPU_TEST(an_arena_outlives_its_process_while_a_descriptor_is_open, 0)
 {
     struct dlx_gpu_handle handle;
     struct dlx_gpu_import *import;
@@ -240,9 +234,8 @@ START_TEST(an_arena_outlives_its_process_while_a_descriptor_is_open)
     before.n_fds--;
     dlx_test_gpu_state_check(&before);
 }
-END_TEST
 
-START_TEST(memory_comes_back_whatever_number_of_processes_had_it)
+GPU_LOOP_TEST(memory_comes_back_whatever_number_of_processes_had_it, 0, 3, 0)
 {
     static const size_t numbers[] = {0, 1, 5};
     size_t n = numbers[_i];
@@ -270,11 +263,10 @@ START_TEST(memory_comes_back_whatever_number_of_processes_had_it)
     dlx_test_gpu_check_free_memory(free_before);
     end();
 }
-END_TEST
 
 /* ---- what is kept open --------------------------------------------------------------------- */
 
-START_TEST(an_allocation_is_opened_once_and_stays_until_its_publisher_s_word)
+GPU_TEST(an_allocation_is_opened_once_and_stays_until_its_publisher_s_word, DLX_TEST_GPU_COUNTS)
 {
     dlx_test_gpu_peer_start(&peers[0], NULL);
     publisher();
@@ -300,9 +292,8 @@ START_TEST(an_allocation_is_opened_once_and_stays_until_its_publisher_s_word)
     dlx_test_gpu_peer_end(&peers[0]);
     end();
 }
-END_TEST
 
-START_TEST(a_publisher_of_this_process_is_not_opened)
+GPU_TEST(a_publisher_of_this_process_is_not_opened, 0)
 {
     struct dlx_gpu_import *import;
     CUdeviceptr at;
@@ -329,7 +320,6 @@ START_TEST(a_publisher_of_this_process_is_not_opened)
     dlx__gpu_import_unref(import);
     OK(cu.cuMemFree(at));
 }
-END_TEST
 
 static bool is_found(uint64_t number, uint64_t id)
 {
@@ -342,7 +332,7 @@ static bool is_found(uint64_t number, uint64_t id)
 }
 
 /* Whatever pids it has: nobody asks for them. */
-START_TEST(a_publisher_is_known_by_the_id_of_each_daemon)
+GPU_TEST(a_publisher_is_known_by_the_id_of_each_daemon, 0)
 {
     struct dlx_gpu_publisher own = DLX_TEST_GPU_OWN;
     publisher();
@@ -356,7 +346,6 @@ START_TEST(a_publisher_is_known_by_the_id_of_each_daemon)
     ck_assert(!is_found(own.number, own.id + 2));
     end();
 }
-END_TEST
 
 static struct dlx_gpu_handle received;
 static struct dlx_gpu_import *import;
@@ -372,7 +361,7 @@ static void close_received(void)
     dlx__gpu_imports_trim(0);
 }
 
-START_TEST(memory_that_cannot_be_opened_leaves_nothing)
+GPU_LOOP_TEST(memory_that_cannot_be_opened_leaves_nothing, 0, 3, DLX_TEST_GPU_FAILURES)
 {
     static const struct {
         enum dlx_gpu_kind kind;
@@ -389,9 +378,8 @@ START_TEST(memory_that_cannot_be_opened_leaves_nothing)
     dlx__gpu_handle_deinit(&received);
     dlx_test_gpu_peer_end(&peers[0]);
 }
-END_TEST
 
-START_TEST(a_description_that_lies_about_its_chunks_leaves_nothing)
+GPU_TEST(a_description_that_lies_about_its_chunks_leaves_nothing, 0)
 {
     dlx_test_gpu_peer_start(&peers[0], NULL);
     dlx_test_gpu_ask_handle(&peers[0], DLX_GPU_CUDA_VMM, 2 * MIB, &received);
@@ -413,9 +401,9 @@ START_TEST(a_description_that_lies_about_its_chunks_leaves_nothing)
     dlx__gpu_handle_deinit(&received);
     dlx_test_gpu_peer_end(&peers[0]);
 }
-END_TEST
 
-START_TEST(a_description_that_lies_about_the_size_of_memory_leaves_nothing)
+GPU_LOOP_TEST(a_description_that_lies_about_the_size_of_memory_leaves_nothing, 0, 2,
+              DLX_TEST_GPU_TWO)
 {
     static const enum dlx_gpu_kind kinds[] = {DLX_GPU_CUDA_IPC, DLX_GPU_CUDA_POOL};
     dlx_test_gpu_peer_start(&peers[0], NULL);
@@ -439,10 +427,9 @@ START_TEST(a_description_that_lies_about_the_size_of_memory_leaves_nothing)
     dlx__gpu_handle_deinit(&received);
     dlx_test_gpu_peer_end(&peers[0]);
 }
-END_TEST
 
 /* The one that was used longest ago goes first: the last one is still open at the end. */
-START_TEST(no_more_than_a_limit_stays_open)
+GPU_TEST(no_more_than_a_limit_stays_open, DLX_TEST_GPU_COUNTS)
 {
     enum { N = DLX_GPU_IMPORTS_IDLE_MAX + 2 };
     dlx_test_gpu_peer_start(&peers[0], NULL);
@@ -462,7 +449,6 @@ START_TEST(no_more_than_a_limit_stays_open)
     dlx__gpu_handle_deinit(&received);
     dlx_test_gpu_peer_end(&peers[0]);
 }
-END_TEST
 
 enum { N_THREADS = 8, N_ROUNDS = 50 };
 static pthread_barrier_t barrier;
@@ -484,7 +470,7 @@ static void *open_at_once(void *arg)
     return &barrier;
 }
 
-START_TEST(threads_that_open_at_once_open_once)
+GPU_TEST(threads_that_open_at_once_open_once, DLX_TEST_GPU_COUNTS)
 {
     pthread_t threads[N_THREADS];
     dlx_test_gpu_peer_start(&peers[0], NULL);
@@ -505,42 +491,14 @@ START_TEST(threads_that_open_at_once_open_once)
     dlx_test_gpu_peer_end(&peers[0]);
     ck_assert_int_eq(pthread_barrier_destroy(&barrier), 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("gpu_share");
-    TCase *tc = dlx_test_gpu_case("share");
-    dlx_test_gpu_add_loop(tc, an_arena_is_read_and_with_leave_written_by_another_process, 0, 2, 0);
-    dlx_test_gpu_add(tc, memory_of_cudamalloc_is_used_by_another_process, 0);
-    dlx_test_gpu_add(tc, memory_of_a_pool_is_used_by_another_process_and_closed_at_once, 0);
-    dlx_test_gpu_add_loop(tc, chunks_of_an_expandable_segment_are_side_by_side_in_another_process,
-                          0, 3, 0);
-    dlx_test_gpu_add(tc, a_process_that_does_not_see_the_gpu_says_which_one, DLX_TEST_GPU_TWO);
-    dlx_test_gpu_add(tc, ordinals_of_the_two_processes_may_differ, DLX_TEST_GPU_TWO);
-    dlx_test_gpu_add(tc, an_arena_outlives_its_process_while_a_descriptor_is_open, 0);
-    dlx_test_gpu_add_loop(tc, memory_comes_back_whatever_number_of_processes_had_it, 0, 3, 0);
-    dlx_test_gpu_add(tc, an_allocation_is_opened_once_and_stays_until_its_publisher_s_word,
-                     DLX_TEST_GPU_COUNTS);
-    dlx_test_gpu_add(tc, a_publisher_of_this_process_is_not_opened, 0);
-    dlx_test_gpu_add(tc, a_publisher_is_known_by_the_id_of_each_daemon, 0);
-    dlx_test_gpu_add_loop(tc, memory_that_cannot_be_opened_leaves_nothing, 0, 3,
-                          DLX_TEST_GPU_FAILURES);
-    dlx_test_gpu_add(tc, a_description_that_lies_about_its_chunks_leaves_nothing, 0);
-    dlx_test_gpu_add_loop(tc, a_description_that_lies_about_the_size_of_memory_leaves_nothing, 0, 2,
-                          DLX_TEST_GPU_TWO);
-    dlx_test_gpu_add(tc, no_more_than_a_limit_stays_open, DLX_TEST_GPU_COUNTS);
-    dlx_test_gpu_add(tc, threads_that_open_at_once_open_once, DLX_TEST_GPU_COUNTS);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_gpu_case("share"));
 }
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

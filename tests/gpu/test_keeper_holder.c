@@ -29,7 +29,6 @@ static void start(void)
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, controls), 0);
     pid_t parent = getpid();
     pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0)
         _exit(dlxk_holder_main(owners[1], controls[1], parent, &options));
     close(owners[1]);
@@ -50,8 +49,7 @@ static void teardown(void)
     owner = dlx__close(owner);
     control = dlx__close(control);
     if (pid > 0) {
-        (void)kill(pid, SIGKILL);
-        ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+        dlx_test_fork_kill(pid);
     }
     pid = 0;
 }
@@ -78,7 +76,7 @@ static int fetch(uint64_t allocation)
 
 static const uint32_t sizes[] = {1, DLXK_AHEAD, DLXK_AHEAD + 1, 253, 254, 300};
 
-START_TEST(what_is_put_comes_back_in_parts_that_are_read_one_by_one)
+LOOP_TEST(what_is_put_comes_back_in_parts_that_are_read_one_by_one, 0, DLX_ARRAY_SIZE(sizes))
 {
     start();
     dlx_test_keeper_handle(&sent, 7, sizes[_i]);
@@ -88,9 +86,8 @@ START_TEST(what_is_put_comes_back_in_parts_that_are_read_one_by_one)
         ck_assert(dlx_test_keeper_same(&sent, &got));
     }
 }
-END_TEST
 
-START_TEST(what_is_dropped_or_was_never_put_is_not_found)
+TEST(what_is_dropped_or_was_never_put_is_not_found)
 {
     start();
     dlx_test_keeper_handle(&sent, 7, 3);
@@ -101,9 +98,8 @@ START_TEST(what_is_dropped_or_was_never_put_is_not_found)
     ck_assert_int_eq(fetch(7), DLX_E_NOT_FOUND);
     ck_assert_msg(strstr(text, "allocation 7"), "%s", text);
 }
-END_TEST
 
-START_TEST(it_serves_when_its_publisher_has_gone)
+TEST(it_serves_when_its_publisher_has_gone)
 {
     struct dlx_packet packet;
     struct dlx_keeper_packet gone;
@@ -118,10 +114,9 @@ START_TEST(it_serves_when_its_publisher_has_gone)
     ck_assert_int_eq(fetch(7), 0);
     ck_assert(dlx_test_keeper_same(&sent, &got));
 }
-END_TEST
 
 /* The publisher does not wait for the answer, and its subscriber asks at once. */
-START_TEST(what_was_sent_before_a_reader_asks_is_found)
+TEST(what_was_sent_before_a_reader_asks_is_found)
 {
     static uint8_t data[DLX_GPU_BYTES_MAX];
     int fds[DLX_PACKET_FDS_MAX];
@@ -142,9 +137,8 @@ START_TEST(what_was_sent_before_a_reader_asks_is_found)
     ck_assert(dlx_test_keeper_same(&sent, &got));
     close(sock);
 }
-END_TEST
 
-START_TEST(a_second_description_with_an_id_replaces_the_first)
+TEST(a_second_description_with_an_id_replaces_the_first)
 {
     start();
     for (uint32_t i = 1; i <= 2; i++) {
@@ -155,9 +149,8 @@ START_TEST(a_second_description_with_an_id_replaces_the_first)
     ck_assert_int_eq(fetch(7), 0);
     ck_assert(dlx_test_keeper_same(&sent, &got));
 }
-END_TEST
 
-START_TEST(too_many_descriptors_are_a_clear_error_and_cost_nothing_else)
+TEST(too_many_descriptors_are_a_clear_error_and_cost_nothing_else)
 {
     struct dlx_gpu_handle large;
     options.n_fds_most = 300;
@@ -178,9 +171,8 @@ START_TEST(too_many_descriptors_are_a_clear_error_and_cost_nothing_else)
     ck_assert_int_eq(fetch(8), 0);
     dlx__gpu_handle_deinit(&large);
 }
-END_TEST
 
-START_TEST(a_description_that_lies_is_refused_and_the_next_one_is_kept)
+TEST(a_description_that_lies_is_refused_and_the_next_one_is_kept)
 {
     struct dlx_gpu_handle lie;
     start();
@@ -200,9 +192,8 @@ START_TEST(a_description_that_lies_is_refused_and_the_next_one_is_kept)
     lie.kind = DLX_GPU_CUDA_VMM;
     dlx__gpu_handle_deinit(&lie);
 }
-END_TEST
 
-START_TEST(an_owner_that_breaks_the_protocol_is_cut_off_and_what_it_put_stays)
+TEST(an_owner_that_breaks_the_protocol_is_cut_off_and_what_it_put_stays)
 {
     start();
     dlx_test_keeper_handle(&sent, 7, 2);
@@ -211,10 +202,10 @@ START_TEST(an_owner_that_breaks_the_protocol_is_cut_off_and_what_it_put_stays)
     ck_assert_int_eq(dlx_test_keeper_answer(owner, DLX_KEEPER_ANSWER, 2, text), DLX_E_DISCONNECTED);
     ck_assert_int_eq(fetch(7), 0);
 }
-END_TEST
 
-/* At most DLXK_AHEAD are on their way to one that does not read, and it is given up; others go on. */
-START_TEST(a_reader_that_does_not_read_is_given_up)
+/* At most DLXK_AHEAD are on their way to one that does not read, and it is given up; others go
+ * on. */
+TEST(a_reader_that_does_not_read_is_given_up)
 {
     options.reader_ns = 50000000;
     start();
@@ -230,9 +221,8 @@ START_TEST(a_reader_that_does_not_read_is_given_up)
     close(idle);
     ck_assert_int_eq(fetch(7), 0);
 }
-END_TEST
 
-START_TEST(it_ends_with_the_router)
+TEST(it_ends_with_the_router)
 {
     int status;
     start();
@@ -243,9 +233,9 @@ START_TEST(it_ends_with_the_router)
     pid = 0;
     ck_assert_int_eq(status, 0);
 }
-END_TEST
 
-/* close() of a file whose server has ended fails, which valgrind takes for a file that stays open. */
+/* close() of a file whose server has ended fails, which valgrind takes for a file that stays
+ * open. */
 static void let_go(struct dlx_gpu_handle *handle)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -257,7 +247,7 @@ static void let_go(struct dlx_gpu_handle *handle)
 
 /* Nobody looks into a file: one whose server answers nobody is held and sent like any other. To
  * close it, when it is dropped, holds up this holder alone. */
-START_TEST(a_file_whose_server_does_not_answer_is_held_and_sent)
+TEST(a_file_whose_server_does_not_answer_is_held_and_sent)
 {
     struct dlx_test_fuse fuse;
     start(); /* before there is a file that it would inherit */
@@ -276,26 +266,11 @@ START_TEST(a_file_whose_server_does_not_answer_is_held_and_sent)
     let_go(&sent);
     let_go(&got);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("keeper_holder");
     TCase *tcase = tcase_create("holder");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_set_timeout(tcase, 2 * PATIENCE_S);
-    tcase_add_loop_test(tcase, what_is_put_comes_back_in_parts_that_are_read_one_by_one, 0,
-                        DLX_ARRAY_SIZE(sizes));
-    tcase_add_test(tcase, what_is_dropped_or_was_never_put_is_not_found);
-    tcase_add_test(tcase, it_serves_when_its_publisher_has_gone);
-    tcase_add_test(tcase, what_was_sent_before_a_reader_asks_is_found);
-    tcase_add_test(tcase, a_second_description_with_an_id_replaces_the_first);
-    tcase_add_test(tcase, too_many_descriptors_are_a_clear_error_and_cost_nothing_else);
-    tcase_add_test(tcase, a_description_that_lies_is_refused_and_the_next_one_is_kept);
-    tcase_add_test(tcase, an_owner_that_breaks_the_protocol_is_cut_off_and_what_it_put_stays);
-    tcase_add_test(tcase, a_reader_that_does_not_read_is_given_up);
-    tcase_add_test(tcase, it_ends_with_the_router);
-    tcase_add_test(tcase, a_file_whose_server_does_not_answer_is_held_and_sent);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

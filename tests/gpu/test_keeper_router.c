@@ -53,7 +53,7 @@ static int fetch(uint64_t origin, uint64_t user, uint32_t reader)
     return r;
 }
 
-START_TEST(each_publisher_has_a_holder_of_its_own)
+TEST(each_publisher_has_a_holder_of_its_own)
 {
     int owners[3];
     dlx_test_keeper_start(&keeper, &options);
@@ -77,10 +77,9 @@ START_TEST(each_publisher_has_a_holder_of_its_own)
     close(owners[1]);
     close(owners[2]);
 }
-END_TEST
 
 /* It is between two daemons, or announces itself anew because an answer was late. */
-START_TEST(what_a_publisher_has_put_is_not_forgotten_while_it_is_connected)
+TEST(what_a_publisher_has_put_is_not_forgotten_while_it_is_connected)
 {
     dlx_test_keeper_start(&keeper, &options);
     int a = publisher(1, 1000, 1);
@@ -93,9 +92,8 @@ START_TEST(what_a_publisher_has_put_is_not_forgotten_while_it_is_connected)
     dlx_test_keeper_tell(&keeper, DLX_KEEPER_FORGET, 1, 1000);
     dlx_test_keeper_wait_children(keeper.pid, 0);
 }
-END_TEST
 
-START_TEST(a_publisher_that_comes_again_begins_anew)
+TEST(a_publisher_that_comes_again_begins_anew)
 {
     dlx_test_keeper_start(&keeper, &options);
     int first = publisher(1, 1000, 1);
@@ -110,9 +108,8 @@ START_TEST(a_publisher_that_comes_again_begins_anew)
     close(first);
     close(second);
 }
-END_TEST
 
-START_TEST(a_user_may_have_three_times_the_holders_that_are_left)
+TEST(a_user_may_have_three_times_the_holders_that_are_left)
 {
     int owners[8], n = 0, r;
     options.n_holders_max = 8;
@@ -137,11 +134,10 @@ START_TEST(a_user_may_have_three_times_the_holders_that_are_left)
     while (n > 0)
         dlx__close(owners[--n]);
 }
-END_TEST
 
 /* ---- lifetimes ------------------------------------------------------------------------------- */
 
-START_TEST(what_the_daemon_has_outlives_its_publisher_and_the_rest_does_not)
+TEST(what_the_daemon_has_outlives_its_publisher_and_the_rest_does_not)
 {
     dlx_test_keeper_start(&keeper, &options);
     int a = publisher(1, 1000, 1), b = publisher(2, 1000, 1), c = publisher(3, 1000, 1);
@@ -161,10 +157,9 @@ START_TEST(what_the_daemon_has_outlives_its_publisher_and_the_rest_does_not)
     dlx_test_keeper_claim(&keeper, 1, 1001, 4096); /* of another user: nothing */
     ck_assert_int_eq(fetch(1, 1000, 5), 0);
 }
-END_TEST
 
 /* The daemon's other sockets have other users, whatever their uids. */
-START_TEST(one_of_the_same_uid_by_another_socket_has_a_holder_of_its_own)
+TEST(one_of_the_same_uid_by_another_socket_has_a_holder_of_its_own)
 {
     const uint64_t main_user = 1000, pods_user = UINT64_C(5) << 32 | 1000;
     dlx_test_keeper_start(&keeper, &options);
@@ -181,9 +176,8 @@ START_TEST(one_of_the_same_uid_by_another_socket_has_a_holder_of_its_own)
     ck_assert_int_eq(fetch(1, main_user, 5), 0);
     close(a);
 }
-END_TEST
 
-START_TEST(without_a_daemon_what_is_left_behind_goes_after_a_while)
+TEST(without_a_daemon_what_is_left_behind_goes_after_a_while)
 {
     options.grace_ns = 100000000;
     dlx_test_keeper_start(&keeper, &options);
@@ -199,9 +193,8 @@ START_TEST(without_a_daemon_what_is_left_behind_goes_after_a_while)
     close(b);
     ck_assert_int_eq(dlx_test_keeper_wait(&keeper), 0);
 }
-END_TEST
 
-START_TEST(it_does_not_end_while_a_daemon_is_there_or_a_publisher)
+TEST(it_does_not_end_while_a_daemon_is_there_or_a_publisher)
 {
     options.grace_ns = 1000000;
     dlx_test_keeper_start(&keeper, &options);
@@ -218,9 +211,8 @@ START_TEST(it_does_not_end_while_a_daemon_is_there_or_a_publisher)
     ck_assert_int_eq(fetch(2, 1000, 5), 0);
     close(b);
 }
-END_TEST
 
-START_TEST(a_holder_that_dies_costs_what_it_held_and_no_more)
+TEST(a_holder_that_dies_costs_what_it_held_and_no_more)
 {
     pid_t holder;
     dlx_test_keeper_start(&keeper, &options);
@@ -240,9 +232,8 @@ START_TEST(a_holder_that_dies_costs_what_it_held_and_no_more)
     close(a);
     close(b);
 }
-END_TEST
 
-START_TEST(holders_end_with_a_router_that_is_killed)
+TEST(holders_end_with_a_router_that_is_killed)
 {
     dlx_test_keeper_start(&keeper, &options);
     int a = publisher(1, 1000, 1);
@@ -252,9 +243,8 @@ START_TEST(holders_end_with_a_router_that_is_killed)
     ck_assert(end.revents & POLLHUP);
     close(a);
 }
-END_TEST
 
-START_TEST(a_daemon_that_breaks_the_protocol_is_cut_off)
+TEST(a_daemon_that_breaks_the_protocol_is_cut_off)
 {
     dlx_test_keeper_start(&keeper, &options);
     int a = publisher(1, 1000, 1);
@@ -266,12 +256,11 @@ START_TEST(a_daemon_that_breaks_the_protocol_is_cut_off)
     ck_assert_int_eq(fetch(1, 1000, 5), 0);
     close(a);
 }
-END_TEST
 
 /* ---- those that hold others up --------------------------------------------------------------- */
 
 /* A holder that waits, for whatever file: its readers hear that it does not answer. */
-START_TEST(a_holder_that_stands_still_holds_nobody_else_up)
+TEST(a_holder_that_stands_still_holds_nobody_else_up)
 {
     pid_t holder;
     dlx_test_keeper_start(&keeper, &options);
@@ -287,7 +276,6 @@ START_TEST(a_holder_that_stands_still_holds_nobody_else_up)
     close(a);
     close(b);
 }
-END_TEST
 
 static size_t unread(int *socks, size_t n, uint32_t reader)
 {
@@ -302,9 +290,9 @@ static size_t unread(int *socks, size_t n, uint32_t reader)
     return n_served;
 }
 
-/* They may have so many descriptors on their way as the daemon allowed, also once they were given up
- * and when their holder has ended, and others are served beside them. */
-START_TEST(readers_that_never_read_have_few_descriptors_on_their_way)
+/* They may have so many descriptors on their way as the daemon allowed, also once they were given
+ * up and when their holder has ended, and others are served beside them. */
+TEST(readers_that_never_read_have_few_descriptors_on_their_way)
 {
     enum { N = 40, MOST = 32 };
     int socks[2 * N];
@@ -330,9 +318,8 @@ START_TEST(readers_that_never_read_have_few_descriptors_on_their_way)
     }
     close(a);
 }
-END_TEST
 
-START_TEST(a_user_may_not_fill_the_queue_of_readers)
+TEST(a_user_may_not_fill_the_queue_of_readers)
 {
     enum { N = DLXK_WAITING_MAX };
     static int socks[N];
@@ -356,10 +343,9 @@ START_TEST(a_user_may_not_fill_the_queue_of_readers)
         close(socks[i]);
     close(a);
 }
-END_TEST
 
 /* Its last descriptor is closed by a holder that is killed. */
-START_TEST(a_file_whose_server_does_not_answer_holds_up_its_own_holder_alone)
+TEST(a_file_whose_server_does_not_answer_holds_up_its_own_holder_alone)
 {
     struct dlx_test_fuse fuse;
     dlx_test_keeper_start(&keeper, &options);
@@ -383,9 +369,8 @@ START_TEST(a_file_whose_server_does_not_answer_holds_up_its_own_holder_alone)
     ck_assert_int_eq(fetch(2, 1000, 5), 0);
     close(b);
 }
-END_TEST
 
-START_TEST(the_router_has_as_many_files_afterwards)
+TEST(the_router_has_as_many_files_afterwards)
 {
     struct dlx_test_daemon process = {.path = ""};
     dlx_test_keeper_start(&keeper, &options);
@@ -403,30 +388,11 @@ START_TEST(the_router_has_as_many_files_afterwards)
     dlx_test_daemon_wait_n_fds(&process, before);
     close(a);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("keeper_router");
     TCase *tcase = tcase_create("router");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_set_timeout(tcase, 2 * PATIENCE_S);
-    tcase_add_test(tcase, each_publisher_has_a_holder_of_its_own);
-    tcase_add_test(tcase, what_a_publisher_has_put_is_not_forgotten_while_it_is_connected);
-    tcase_add_test(tcase, a_publisher_that_comes_again_begins_anew);
-    tcase_add_test(tcase, a_user_may_have_three_times_the_holders_that_are_left);
-    tcase_add_test(tcase, what_the_daemon_has_outlives_its_publisher_and_the_rest_does_not);
-    tcase_add_test(tcase, one_of_the_same_uid_by_another_socket_has_a_holder_of_its_own);
-    tcase_add_test(tcase, without_a_daemon_what_is_left_behind_goes_after_a_while);
-    tcase_add_test(tcase, it_does_not_end_while_a_daemon_is_there_or_a_publisher);
-    tcase_add_test(tcase, a_holder_that_dies_costs_what_it_held_and_no_more);
-    tcase_add_test(tcase, holders_end_with_a_router_that_is_killed);
-    tcase_add_test(tcase, a_daemon_that_breaks_the_protocol_is_cut_off);
-    tcase_add_test(tcase, a_holder_that_stands_still_holds_nobody_else_up);
-    tcase_add_test(tcase, readers_that_never_read_have_few_descriptors_on_their_way);
-    tcase_add_test(tcase, a_user_may_not_fill_the_queue_of_readers);
-    tcase_add_test(tcase, a_file_whose_server_does_not_answer_holds_up_its_own_holder_alone);
-    tcase_add_test(tcase, the_router_has_as_many_files_afterwards);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -34,7 +34,7 @@ static int pass(const struct dlx_keeper_packet *sent, size_t n_fds)
     return dlx__keeper_decode(&packet, &got);
 }
 
-START_TEST(every_kind_arrives_with_its_fields)
+TEST(every_kind_arrives_with_its_fields)
 {
     static const uint8_t part[] = "part";
     uint8_t claims[2 * DLX_KEEPER_CLAIM_SIZE];
@@ -80,7 +80,6 @@ START_TEST(every_kind_arrives_with_its_fields)
         }
     }
 }
-END_TEST
 
 /* One wrong byte of a packet that is right. */
 static void refuses(const struct dlx_keeper_packet *right, size_t n_fds, size_t at, uint8_t value,
@@ -92,7 +91,7 @@ static void refuses(const struct dlx_keeper_packet *right, size_t n_fds, size_t 
     ck_assert_msg(strstr(dlx__error_message(), word), "%s", dlx__error_message());
 }
 
-START_TEST(each_wrong_field_is_refused_by_its_name)
+TEST(each_wrong_field_is_refused_by_its_name)
 {
     uint8_t claim[DLX_KEEPER_CLAIM_SIZE];
     const struct dlx_keeper_packet own = {.kind = DLX_KEEPER_OWN, .serial = 1, .origin = 1};
@@ -118,9 +117,8 @@ START_TEST(each_wrong_field_is_refused_by_its_name)
     refuses(&answer, 0, 42, 0, DLX_E_PROTOCOL, "text");
     refuses(&claims, 0, 40, 0, DLX_E_PROTOCOL, "origin");
 }
-END_TEST
 
-START_TEST(wrong_sizes_and_numbers_of_descriptors_are_refused)
+TEST(wrong_sizes_and_numbers_of_descriptors_are_refused)
 {
     static uint8_t body[DLX_KEEPER_BODY_MAX + 1];
     memset(body, 'x', sizeof body);
@@ -155,10 +153,9 @@ START_TEST(wrong_sizes_and_numbers_of_descriptors_are_refused)
         ck_assert_int_eq(dlx__keeper_decode(&packet, &got), DLX_E_PROTOCOL);
     }
 }
-END_TEST
 
 /* Bytes by chance: whatever is accepted is within the packet. */
-START_TEST(random_packets_are_refused_or_whole)
+TEST(random_packets_are_refused_or_whole)
 {
     uint64_t random = 1;
     for (uint32_t i = 0; i < 200000; i++) {
@@ -174,9 +171,8 @@ START_TEST(random_packets_are_refused_or_whole)
         }
     }
 }
-END_TEST
 
-START_TEST(a_code_comes_with_its_words)
+TEST(a_code_comes_with_its_words)
 {
     ck_assert_int_eq(dlx__keeper_send_code(pair[0], DLX_KEEPER_OWNED, 5, DLX_E_LIMIT, "too many"),
                      0);
@@ -189,18 +185,10 @@ START_TEST(a_code_comes_with_its_words)
     got.code = 0;
     ck_assert_int_eq(dlx__keeper_fail(&got), 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("keeper_wire");
     TCase *tcase = tcase_create("keeper_wire");
     tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, every_kind_arrives_with_its_fields);
-    tcase_add_test(tcase, each_wrong_field_is_refused_by_its_name);
-    tcase_add_test(tcase, wrong_sizes_and_numbers_of_descriptors_are_refused);
-    tcase_add_test(tcase, random_packets_are_refused_or_whole);
-    tcase_add_test(tcase, a_code_comes_with_its_words);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a message believes of the allocations that a peer describes. No GPU is needed. */
-#include "client/gpu_order.h"
-#include "client/message_gpu.h"
+#include "client/gpu/gpu_order.h"
+#include "client/message/message_gpu.h"
 #include "common/error.h"
 #include "gpu/handle.h"
 #include "tests/harness/run.h"
@@ -47,7 +47,7 @@ static int place(struct dlx_message_gpu *gpu, int32_t device_type, uint64_t offs
     return dlx__message_gpu_place(gpu, 0, &item, shape, NULL);
 }
 
-START_TEST(a_tensor_lies_in_its_allocation)
+TEST(a_tensor_lies_in_its_allocation)
 {
     struct dlx_message_gpu *gpu;
     ck_assert_int_eq(make(&gpu), 0);
@@ -56,19 +56,17 @@ START_TEST(a_tensor_lies_in_its_allocation)
     ck_assert_int_eq(place(gpu, kDLROCM, 0), DLX_E_BAD_PEER);
     (void)dlx__message_gpu_free(gpu);
 }
-END_TEST
 
-START_TEST(a_description_that_cannot_be_is_the_peer_s_fault)
+TEST(a_description_that_cannot_be_is_the_peer_s_fault)
 {
     struct dlx_message_gpu *gpu;
     memset(bytes + 24, 0, 8); /* its id */
     ck_assert_int_eq(make(&gpu), DLX_E_BAD_PEER);
     ck_assert(strstr(dlx__error_message(), "allocation 1"));
 }
-END_TEST
 
 /* Byte 0 is the version, byte 1 the kind. */
-START_TEST(a_kind_of_a_later_version_is_told_when_it_is_opened)
+LOOP_TEST(a_kind_of_a_later_version_is_told_when_it_is_opened, 0, 2)
 {
     struct dlx_message_gpu *gpu;
     DLTensor tensor = {.data = NULL};
@@ -82,16 +80,10 @@ START_TEST(a_kind_of_a_later_version_is_told_when_it_is_opened)
     ck_assert(strstr(dlx__error_message(), "cam/front, publisher 7 (pid 42)"));
     (void)dlx__message_gpu_free(gpu);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("message_gpu");
     TCase *tc = tcase_create("message_gpu");
     tcase_add_checked_fixture(tc, setup, NULL);
-    tcase_add_test(tc, a_tensor_lies_in_its_allocation);
-    tcase_add_test(tc, a_description_that_cannot_be_is_the_peer_s_fault);
-    tcase_add_loop_test(tc, a_kind_of_a_later_version_is_told_when_it_is_opened, 0, 2);
-    suite_add_tcase(suite, tc);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tc);
 }

@@ -15,26 +15,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static void start(void)
-{
-    dlx_test_gpu_machine(2);
-    dlx_test_gpu_load();
-}
-
-static void stop(void)
-{
-    dlx_test_gpu_machine_end();
-}
-
-static void end_context(int device)
-{
-    CU_OK(cu.cuDevicePrimaryCtxRelease(device));
-    dlx_test_gpu_clean();
-}
-
 /* -- loading ----------------------------------------------------------------------------------- */
 
-START_TEST(found_by_its_name)
+TEST(found_by_its_name)
 {
     int version = 0;
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -46,9 +29,8 @@ START_TEST(found_by_its_name)
     ck_assert_int_eq(version, 13000);
     (void)dlclose(library);
 }
-END_TEST
 
-START_TEST(symbols_by_version)
+TEST(symbols_by_version)
 {
     CUdriverProcAddressQueryResult status;
     void *p, *later;
@@ -66,9 +48,8 @@ START_TEST(symbols_by_version)
     ck_assert_ptr_ne(p, later);
     CU_FAILS(cu.cuGetProcAddress(NULL, &p, 12000, 0, NULL), CUDA_ERROR_INVALID_VALUE);
 }
-END_TEST
 
-START_TEST(nothing_before_init)
+TEST(nothing_before_init)
 {
     int n;
     CUcontext context;
@@ -82,11 +63,10 @@ START_TEST(nothing_before_init)
     CU_OK(cu.cuDeviceGetCount(&n));
     ck_assert_int_eq(n, 2);
 }
-END_TEST
 
 /* -- devices ----------------------------------------------------------------------------------- */
 
-START_TEST(visible_devices_by_ordinal)
+TEST(visible_devices_by_ordinal)
 {
     CUuuid uuid;
     CUdevice device;
@@ -100,9 +80,8 @@ START_TEST(visible_devices_by_ordinal)
     ck_assert_int_eq(uuid.bytes[15], 2);
     CU_FAILS(cu.cuDeviceGet(&device, 2), CUDA_ERROR_INVALID_DEVICE);
 }
-END_TEST
 
-START_TEST(visible_devices_by_uuid)
+TEST(visible_devices_by_uuid)
 {
     CUuuid uuid;
     int n;
@@ -114,18 +93,16 @@ START_TEST(visible_devices_by_uuid)
     CU_OK(cu.cuDeviceGetUuid(&uuid, 0));
     ck_assert_int_eq(uuid.bytes[15], 2);
 }
-END_TEST
 
-START_TEST(no_visible_device)
+TEST(no_visible_device)
 {
     ck_assert_int_eq(setenv("CUDA_VISIBLE_DEVICES", "", 1), 0);
     CU_FAILS(cu.cuInit(0), CUDA_ERROR_NO_DEVICE);
 }
-END_TEST
 
 /* -- contexts ---------------------------------------------------------------------------------- */
 
-START_TEST(a_context_where_one_is_needed)
+TEST(a_context_where_one_is_needed)
 {
     CUdeviceptr p;
     CUcontext context, popped;
@@ -148,12 +125,11 @@ START_TEST(a_context_where_one_is_needed)
     CU_FAILS(cu.cuCtxPopCurrent(&popped), CUDA_ERROR_INVALID_CONTEXT);
     ck_assert_uint_eq(standin.standin_contexts_made(0), 0);
     ck_assert_uint_eq(standin.standin_contexts_made(1), 1);
-    end_context(1);
+    dlx_test_gpu_end_context(1);
     CU_FAILS(cu.cuDevicePrimaryCtxRelease(1), CUDA_ERROR_INVALID_CONTEXT);
 }
-END_TEST
 
-START_TEST(the_end_of_a_context_frees_what_is_its)
+TEST(the_end_of_a_context_frees_what_is_its)
 {
     CUdeviceptr p;
     CUstream stream;
@@ -165,13 +141,12 @@ START_TEST(the_end_of_a_context_frees_what_is_its)
     ck_assert_uint_eq(standin.standin_count(STANDIN_ALLOCATIONS), 1);
     ck_assert_uint_eq(standin.standin_count(STANDIN_STREAMS), 1);
     ck_assert_uint_eq(standin.standin_count(STANDIN_EVENTS), 1);
-    end_context(0);
+    dlx_test_gpu_end_context(0);
     CU_FAILS(cu.cuMemAlloc(&p, 100), CUDA_ERROR_CONTEXT_IS_DESTROYED);
     CU_FAILS(cu.cuStreamDestroy(stream), CUDA_ERROR_INVALID_HANDLE);
 }
-END_TEST
 
-START_TEST(an_illegal_address_stays)
+TEST(an_illegal_address_stays)
 {
     CUdeviceptr p;
     CUstream stream;
@@ -186,9 +161,8 @@ START_TEST(an_illegal_address_stays)
     (void)dlx_test_gpu_context(0); /* a new context is sound */
     CU_OK(cu.cuMemAlloc(&p, 100));
     CU_OK(cu.cuMemFree(p));
-    end_context(0);
+    dlx_test_gpu_end_context(0);
 }
-END_TEST
 
 /* -- memory ------------------------------------------------------------------------------------ */
 
@@ -200,7 +174,7 @@ static void on_fault(int signal)
     siglongjmp(fault, 1);
 }
 
-START_TEST(the_cpu_cannot_use_device_memory)
+TEST(the_cpu_cannot_use_device_memory)
 {
     CUdeviceptr p;
     (void)dlx_test_gpu_context(0);
@@ -213,11 +187,10 @@ START_TEST(the_cpu_cannot_use_device_memory)
     ck_assert_int_eq(sigaction(SIGSEGV, &before, NULL), 0);
     ck_assert(faulted);
     CU_OK(cu.cuMemFree(p));
-    end_context(0);
+    dlx_test_gpu_end_context(0);
 }
-END_TEST
 
-START_TEST(copies_and_fills)
+TEST(copies_and_fills)
 {
     CUdeviceptr a, b;
     char in[64], out[64];
@@ -237,11 +210,10 @@ START_TEST(copies_and_fills)
     CU_FAILS(cu.cuMemcpyDtoH(out, a, 1), CUDA_ERROR_INVALID_VALUE);
     CU_FAILS(cu.cuMemFree(b + 8), CUDA_ERROR_INVALID_VALUE);
     CU_OK(cu.cuMemFree(b));
-    end_context(0);
+    dlx_test_gpu_end_context(0);
 }
-END_TEST
 
-START_TEST(memory_is_limited)
+TEST(memory_is_limited)
 {
     CUdeviceptr p;
     size_t available, total;
@@ -257,11 +229,10 @@ START_TEST(memory_is_limited)
     ck_assert_uint_eq(available, 0);
     CU_OK(cu.cuMemRelease(handle));
     CU_OK(cu.cuMemFree(p));
-    end_context(0);
+    dlx_test_gpu_end_context(0);
 }
-END_TEST
 
-START_TEST(registered_memory_has_an_address_of_its_own)
+TEST(registered_memory_has_an_address_of_its_own)
 {
     CUdeviceptr p;
     uint64_t *words = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -286,12 +257,11 @@ START_TEST(registered_memory_has_an_address_of_its_own)
     CU_OK(cu.cuMemHostGetDevicePointer(&p, words, 0));
     CU_OK(cu.cuStreamWriteValue64(NULL, p, 8, 0));
     CU_FAILS(cu.cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
-    end_context(0);
+    dlx_test_gpu_end_context(0);
     (void)munmap(words, 4096);
 }
-END_TEST
 
-START_TEST(registered_memory_is_registered_once_and_unregistered_before_it_is_unmapped)
+TEST(registered_memory_is_registered_once_and_unregistered_before_it_is_unmapped)
 {
     char *p = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     (void)dlx_test_gpu_context(0);
@@ -306,11 +276,10 @@ START_TEST(registered_memory_is_registered_once_and_unregistered_before_it_is_un
     ck_assert_int_eq(munmap(p, 16384), 0);
     CU_OK(cu.cuMemHostUnregister(p));
     ck_assert_uint_eq(standin.standin_count(STANDIN_UNMAPPED_REGISTERED), 1);
-    end_context(0);
+    dlx_test_gpu_end_context(0);
 }
-END_TEST
 
-START_TEST(memory_that_the_cpu_may_only_read_is_registered_as_such)
+TEST(memory_that_the_cpu_may_only_read_is_registered_as_such)
 {
     char *p = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     (void)dlx_test_gpu_context(0);
@@ -319,10 +288,9 @@ START_TEST(memory_that_the_cpu_may_only_read_is_registered_as_such)
                                   1);
     CU_OK(cu.cuMemHostRegister(p, 4096, 0));
     CU_OK(cu.cuMemHostUnregister(p));
-    end_context(0);
+    dlx_test_gpu_end_context(0);
     (void)munmap(p, 4096);
 }
-END_TEST
 
 /* -- pointers ---------------------------------------------------------------------------------- */
 
@@ -349,7 +317,7 @@ static struct facts facts_of(CUdeviceptr p)
     return f;
 }
 
-START_TEST(what_pointers_say)
+TEST(what_pointers_say)
 {
     CUdeviceptr plain, managed, pooled, base;
     size_t size;
@@ -391,42 +359,16 @@ START_TEST(what_pointers_say)
     CU_OK(cu.cuMemRelease(handle));
     dlx_test_gpu_unmap(mapped, DLX_TEST_GPU_CHUNK);
     CU_OK(cu.cuCtxSynchronize());
-    end_context(0);
+    dlx_test_gpu_end_context(0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("standin");
-    TCase *tests = tcase_create("one process");
-    tcase_add_checked_fixture(tests, start, stop);
-    tcase_add_test(tests, found_by_its_name);
-    tcase_add_test(tests, symbols_by_version);
-    tcase_add_test(tests, nothing_before_init);
-    tcase_add_test(tests, visible_devices_by_ordinal);
-    tcase_add_test(tests, visible_devices_by_uuid);
-    tcase_add_test(tests, no_visible_device);
-    tcase_add_test(tests, a_context_where_one_is_needed);
-    tcase_add_test(tests, the_end_of_a_context_frees_what_is_its);
-    tcase_add_test(tests, an_illegal_address_stays);
-    tcase_add_test(tests, the_cpu_cannot_use_device_memory);
-    tcase_add_test(tests, copies_and_fills);
-    tcase_add_test(tests, memory_is_limited);
-    tcase_add_test(tests, registered_memory_has_an_address_of_its_own);
-    tcase_add_test(tests,
-                   registered_memory_is_registered_once_and_unregistered_before_it_is_unmapped);
-    tcase_add_test(tests, memory_that_the_cpu_may_only_read_is_registered_as_such);
-    tcase_add_test(tests, what_pointers_say);
-    suite_add_tcase(suite, tests);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_gpu_standin_case("one process"));
 }
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

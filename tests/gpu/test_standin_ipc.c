@@ -13,17 +13,6 @@
 #define DLX_TEST_GPU_CHUNK ((size_t)2 << 20)
 #define POSIX              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
-static void start(void)
-{
-    dlx_test_gpu_machine(2);
-    dlx_test_gpu_load();
-}
-
-static void stop(void)
-{
-    dlx_test_gpu_machine_end();
-}
-
 static void tell(int sock)
 {
     dlx_test_gpu_send(sock, "", 1, -1);
@@ -33,12 +22,6 @@ static void await(int sock)
 {
     char byte;
     (void)dlx_test_gpu_receive(sock, &byte, 1);
-}
-
-static void end_context(void)
-{
-    CU_OK(cu.cuDevicePrimaryCtxRelease(0));
-    dlx_test_gpu_clean();
 }
 
 static int word_at(CUdeviceptr p)
@@ -78,7 +61,7 @@ static void vmm_exporter(int sock)
     (void)close(fd);
     await(sock);
     vmm_drop(handle, p);
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
 
 static CUmemGenericAllocationHandle vmm_take(int take_fd)
@@ -90,7 +73,7 @@ static CUmemGenericAllocationHandle vmm_take(int take_fd)
     return handle;
 }
 
-START_TEST(vmm_memory_outlives_its_exporter)
+TEST(vmm_memory_outlives_its_exporter)
 {
     char byte;
     struct dlx_test_gpu_peer exporter = dlx_test_gpu_start(vmm_exporter);
@@ -106,9 +89,8 @@ START_TEST(vmm_memory_outlives_its_exporter)
     vmm_drop(handle, p);
     dlx_test_gpu_clean();
 }
-END_TEST
 
-START_TEST(vmm_of_a_device_that_is_not_visible)
+TEST(vmm_of_a_device_that_is_not_visible)
 {
     char byte;
     CUmemGenericAllocationHandle handle;
@@ -123,10 +105,9 @@ START_TEST(vmm_of_a_device_that_is_not_visible)
     dlx_test_gpu_join(&exporter);
     dlx_test_gpu_clean();
 }
-END_TEST
 
 /* Ordinals differ between processes: the memory is on the device of that UUID. */
-START_TEST(vmm_of_a_device_with_another_ordinal)
+TEST(vmm_of_a_device_with_another_ordinal)
 {
     char byte;
     CUmemAllocationProp prop;
@@ -142,9 +123,8 @@ START_TEST(vmm_of_a_device_with_another_ordinal)
     dlx_test_gpu_join(&exporter);
     dlx_test_gpu_clean();
 }
-END_TEST
 
-START_TEST(descriptors_that_stay_open_are_counted)
+TEST(descriptors_that_stay_open_are_counted)
 {
     int fd;
     CU_OK(cu.cuInit(0));
@@ -156,7 +136,6 @@ START_TEST(descriptors_that_stay_open_are_counted)
     ck_assert_uint_eq(standin.standin_count(STANDIN_FDS_EXPORTED), 1);
     dlx_test_gpu_clean();
 }
-END_TEST
 
 /* -- legacy ------------------------------------------------------------------------------------ */
 
@@ -177,7 +156,7 @@ static void legacy_exporter(int sock)
     uint64_t too_early = standin.standin_count(STANDIN_FREED_WHILE_OPEN);
     dlx_test_gpu_send(sock, &too_early, sizeof too_early, -1);
     await(sock);
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
 
 /* The importer's part, to the point where it has opened the handle. */
@@ -199,7 +178,7 @@ static uint64_t legacy_freed(struct dlx_test_gpu_peer *exporter)
     return too_early;
 }
 
-START_TEST(legacy_opens_are_counted)
+TEST(legacy_opens_are_counted)
 {
     struct dlx_test_gpu_peer exporter;
     CUipcMemHandle handle;
@@ -224,11 +203,10 @@ START_TEST(legacy_opens_are_counted)
              CUDA_ERROR_INVALID_HANDLE);
     tell(exporter.sock);
     dlx_test_gpu_join(&exporter);
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
-END_TEST
 
-START_TEST(legacy_memory_freed_too_early)
+TEST(legacy_memory_freed_too_early)
 {
     struct dlx_test_gpu_peer exporter;
     CUipcMemHandle handle;
@@ -242,11 +220,10 @@ START_TEST(legacy_memory_freed_too_early)
     CU_OK(cu.cuIpcCloseMemHandle(p));
     tell(exporter.sock);
     dlx_test_gpu_join(&exporter);
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
-END_TEST
 
-START_TEST(legacy_memory_of_a_dead_exporter)
+TEST(legacy_memory_of_a_dead_exporter)
 {
     struct dlx_test_gpu_peer exporter;
     CUipcMemHandle handle;
@@ -259,11 +236,10 @@ START_TEST(legacy_memory_of_a_dead_exporter)
     CU_FAILS(cu.cuIpcOpenMemHandle(&p, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
              CUDA_ERROR_INVALID_HANDLE);
     ck_assert_uint_eq(standin.standin_count_of(pid, STANDIN_ALLOCATIONS), 1); /* as it died */
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
-END_TEST
 
-START_TEST(legacy_in_the_own_process)
+TEST(legacy_in_the_own_process)
 {
     CUdeviceptr p, opened;
     CUipcMemHandle handle;
@@ -282,9 +258,8 @@ START_TEST(legacy_in_the_own_process)
     CU_OK(cu.cuMemAllocAsync(&p, 100, NULL));
     CU_FAILS(cu.cuIpcGetMemHandle(&handle, p), CUDA_ERROR_INVALID_VALUE);
     CU_OK(cu.cuMemFree(p));
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
-END_TEST
 
 /* -- fork -------------------------------------------------------------------------------------- */
 
@@ -298,16 +273,15 @@ static void child_of_a_user(int sock)
     tell(sock);
 }
 
-START_TEST(the_driver_is_unusable_after_fork)
+TEST(the_driver_is_unusable_after_fork)
 {
     (void)dlx_test_gpu_context(0);
     struct dlx_test_gpu_peer child = dlx_test_gpu_start(child_of_a_user);
     await(child.sock);
     dlx_test_gpu_join(&child);
     ck_assert_uint_eq(standin.standin_count(STANDIN_CALLS_AFTER_FORK), 2); /* cuInit may be tried */
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
-END_TEST
 
 /* -- events ------------------------------------------------------------------------------------ */
 
@@ -335,10 +309,10 @@ static void event_exporter(int sock)
     CU_OK(cu.cuEventDestroy(event));
     CU_OK(cu.cuMemFree(word));
     CU_OK(cu.cuStreamDestroy(stream));
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
 
-START_TEST(events_between_processes)
+TEST(events_between_processes)
 {
     CUipcEventHandle handle;
     CUevent event, late;
@@ -363,9 +337,8 @@ START_TEST(events_between_processes)
     CU_OK(cu.cuEventDestroy(event));
     CU_FAILS(cu.cuIpcOpenEventHandle(&late, handle), CUDA_ERROR_INVALID_HANDLE);
     CU_OK(cu.cuStreamDestroy(stream));
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
-END_TEST
 
 static void event_victim(int sock)
 {
@@ -383,7 +356,7 @@ static void event_victim(int sock)
     await(sock);
 }
 
-START_TEST(an_event_of_a_dead_process)
+TEST(an_event_of_a_dead_process)
 {
     CUipcEventHandle handle;
     CUevent event;
@@ -395,11 +368,10 @@ START_TEST(an_event_of_a_dead_process)
     dlx_test_gpu_kill(&victim);
     CU_OK(cu.cuEventSynchronize(event));
     CU_OK(cu.cuEventDestroy(event));
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
-END_TEST
 
-START_TEST(events_between_processes_are_limited)
+TEST(events_between_processes_are_limited)
 {
     CUevent events[64], more;
     (void)dlx_test_gpu_context(0);
@@ -412,9 +384,8 @@ START_TEST(events_between_processes_are_limited)
     CU_OK(cu.cuEventCreate(&events[3], CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
     for (int i = 0; i < 64; i++)
         CU_OK(cu.cuEventDestroy(events[i]));
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
-END_TEST
 
 /* -- pools ------------------------------------------------------------------------------------- */
 
@@ -450,10 +421,10 @@ static void pool_exporter(int sock)
     CU_OK(cu.cuCtxSynchronize());
     too_early = standin.standin_count(STANDIN_FREED_WHILE_OPEN);
     dlx_test_gpu_send(sock, &too_early, sizeof too_early, -1);
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
 
-START_TEST(pools_between_processes)
+TEST(pools_between_processes)
 {
     CUmemPoolPtrExportData data;
     CUmemoryPool pool, other;
@@ -484,38 +455,16 @@ START_TEST(pools_between_processes)
     CU_FAILS(cu.cuMemPoolImportPointer(&p, pool, &data), CUDA_ERROR_INVALID_HANDLE);
     CU_OK(cu.cuMemPoolDestroy(pool));
     dlx_test_gpu_join(&exporter);
-    end_context();
+    dlx_test_gpu_end_context(0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("standin_ipc");
-    TCase *tests = tcase_create("processes");
-    tcase_add_checked_fixture(tests, start, stop);
-    tcase_add_test(tests, vmm_memory_outlives_its_exporter);
-    tcase_add_test(tests, vmm_of_a_device_that_is_not_visible);
-    tcase_add_test(tests, vmm_of_a_device_with_another_ordinal);
-    tcase_add_test(tests, descriptors_that_stay_open_are_counted);
-    tcase_add_test(tests, legacy_opens_are_counted);
-    tcase_add_test(tests, legacy_memory_freed_too_early);
-    tcase_add_test(tests, legacy_memory_of_a_dead_exporter);
-    tcase_add_test(tests, legacy_in_the_own_process);
-    tcase_add_test(tests, the_driver_is_unusable_after_fork);
-    tcase_add_test(tests, events_between_processes);
-    tcase_add_test(tests, an_event_of_a_dead_process);
-    tcase_add_test(tests, events_between_processes_are_limited);
-    tcase_add_test(tests, pools_between_processes);
-    suite_add_tcase(suite, tests);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_gpu_standin_case("processes"));
 }
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

@@ -9,24 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static void start(void)
-{
-    dlx_test_gpu_machine(2);
-    dlx_test_gpu_load();
-}
-
-static void stop(void)
-{
-    dlx_test_gpu_machine_end();
-}
-
-static void end_context(int device)
-{
-    CU_OK(cu.cuDevicePrimaryCtxRelease(device));
-    dlx_test_gpu_clean();
-}
-
-START_TEST(vmm_needs_no_context)
+TEST(vmm_needs_no_context)
 {
     CUmemGenericAllocationHandle handle, imported;
     CUmemAllocationProp prop = dlx_test_gpu_prop(0);
@@ -54,11 +37,10 @@ START_TEST(vmm_needs_no_context)
     CU_OK(cu.cuMemcpyDtoH(&value, b, 4));
     dlx_test_gpu_unmap(a, DLX_TEST_GPU_CHUNK);
     dlx_test_gpu_unmap(b, DLX_TEST_GPU_CHUNK);
-    end_context(0);
+    dlx_test_gpu_end_context(0);
 }
-END_TEST
 
-START_TEST(vmm_sizes_and_offsets)
+TEST(vmm_sizes_and_offsets)
 {
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp prop = dlx_test_gpu_prop(0);
@@ -105,9 +87,8 @@ START_TEST(vmm_sizes_and_offsets)
     CU_FAILS(cu.cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
     dlx_test_gpu_clean();
 }
-END_TEST
 
-START_TEST(vmm_access_is_kept)
+TEST(vmm_access_is_kept)
 {
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp prop = dlx_test_gpu_prop(0);
@@ -127,9 +108,8 @@ START_TEST(vmm_access_is_kept)
     CU_OK(cu.cuMemRelease(handle));
     dlx_test_gpu_clean();
 }
-END_TEST
 
-START_TEST(vmm_retain_by_any_address)
+TEST(vmm_retain_by_any_address)
 {
     CUmemGenericAllocationHandle handle, again;
     CUmemAllocationProp prop = dlx_test_gpu_prop(0), found;
@@ -149,11 +129,10 @@ START_TEST(vmm_retain_by_any_address)
     CU_FAILS(cu.cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)plain),
              CUDA_ERROR_INVALID_VALUE);
     CU_OK(cu.cuMemFree(plain));
-    end_context(0);
+    dlx_test_gpu_end_context(0);
 }
-END_TEST
 
-START_TEST(vmm_fds_that_are_not_memory)
+TEST(vmm_fds_that_are_not_memory)
 {
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp prop = dlx_test_gpu_prop(0);
@@ -174,7 +153,6 @@ START_TEST(vmm_fds_that_are_not_memory)
     CU_OK(cu.cuMemRelease(handle));
     dlx_test_gpu_clean();
 }
-END_TEST
 
 static void import_fails(int take_fd)
 {
@@ -200,7 +178,7 @@ static int forge(int borrow_fd, const char *name, int seals)
     return fd;
 }
 
-START_TEST(vmm_fds_that_are_forged)
+TEST(vmm_fds_that_are_forged)
 {
     const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     CUmemGenericAllocationHandle handle, copy;
@@ -221,7 +199,6 @@ START_TEST(vmm_fds_that_are_forged)
     CU_OK(cu.cuMemRelease(handle));
     dlx_test_gpu_clean();
 }
-END_TEST
 
 /* -- two devices ----------------------------------------------------------------------------- */
 
@@ -235,7 +212,7 @@ static void store_one(void *arg)
         *p = 1;
 }
 
-START_TEST(peers_need_access)
+TEST(peers_need_access)
 {
     CUdeviceptr plain;
     CUmemGenericAllocationHandle handle;
@@ -277,32 +254,16 @@ START_TEST(peers_need_access)
     CU_OK(cu.cuMemFree(plain));
     dlx_test_gpu_unmap(mapped, DLX_TEST_GPU_CHUNK);
     CU_OK(cu.cuMemRelease(handle));
-    end_context(0);
+    dlx_test_gpu_end_context(0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("standin_vmm");
-    TCase *tests = tcase_create("memory");
-    tcase_add_checked_fixture(tests, start, stop);
-    tcase_add_test(tests, vmm_needs_no_context);
-    tcase_add_test(tests, vmm_sizes_and_offsets);
-    tcase_add_test(tests, vmm_access_is_kept);
-    tcase_add_test(tests, vmm_retain_by_any_address);
-    tcase_add_test(tests, vmm_fds_that_are_not_memory);
-    tcase_add_test(tests, vmm_fds_that_are_forged);
-    tcase_add_test(tests, peers_need_access);
-    suite_add_tcase(suite, tests);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_gpu_standin_case("memory"));
 }
 
 #else
 
-int main(void)
-{
-    (void)printf("SKIP: no cuda.h: the stand-in for NVIDIA's driver was not built\n");
-    return 77;
-}
+DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #endif

@@ -8,6 +8,7 @@
  */
 
 #include "tests/harness/patience.h"
+#include "tests/harness/daemon.h"
 #include <jansson.h>
 #include <stddef.h>
 #include <sys/types.h>
@@ -46,14 +47,12 @@ void dlx_test_cli_run_on_terminal(struct dlx_test_cli *cli, const char *socket, 
 void dlx_test_cli_run_on_screen(struct dlx_test_cli *cli, const char *socket,
                                 unsigned short columns, int status, const char *const *words);
 
-#define DLX_TEST_WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 /* What it printed, as JSON; the caller drops the reference. Line `n` from 0 of several. */
 json_t *dlx_test_cli_json(const struct dlx_test_cli *cli);
 json_t *dlx_test_cli_json_line(const struct dlx_test_cli *cli, size_t n);
 
-/* A memfd with this content, at its beginning; and a pipe out of which it comes, from a process that
- * is a child of the caller (to be waited for). */
+/* A memfd with this content, at its beginning; and a pipe out of which it comes, from a process
+ * that is a child of the caller (to be waited for). */
 int dlx_test_memfd(const void *data, size_t size);
 int dlx_test_pipe(const void *data, size_t size, pid_t *ret_pid);
 

@@ -49,8 +49,8 @@ static void bind_fd(int fd, const char *target)
     (void)close(fd);
 }
 
-/* `source` at the same place below the new root: a folder with all that is mounted in it, a file, or
- * a symbolic link, which is copied. What is not there is passed over. */
+/* `source` at the same place below the new root: a folder with all that is mounted in it, a file,
+ * or a symbolic link, which is copied. What is not there is passed over. */
 static void bind_same(const char *source, bool read_only)
 {
     struct stat st;

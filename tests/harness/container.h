@@ -6,8 +6,8 @@
  * Processes in containers: pid, ipc, mount, network, uts and user namespaces of their own, and a
  * root folder that has the daemon's folder (read-only), a /proc and a /dev/shm of its own, the file
  * of the stand-in GPU driver if there is one, and nothing else. With another driver than the
- * stand-in (DLX_TEST_GPU_DRIVER) also what a container with a GPU has: the programs and libraries of
- * this machine, read-only, and the device files of its GPUs.
+ * stand-in (DLX_TEST_GPU_DRIVER) also what a container with a GPU has: the programs and libraries
+ * of this machine, read-only, and the device files of its GPUs.
  */
 
 #include "tests/harness/daemon.h"
@@ -45,8 +45,9 @@ void dlx_test_container_say(int sock, uint64_t word);
 uint64_t dlx_test_container_hear(int sock);
 
 /*
- * For dlx_test_daemon_start_prepared(): the daemon is to run as pid 1 in such namespaces of its own,
- * where uid 0 alone has a name. What the test calls its pid is a process that passes SIGTERM on.
+ * For dlx_test_daemon_start_prepared(): the daemon is to run as pid 1 in such namespaces of its
+ * own, where uid 0 alone has a name. What the test calls its pid is a process that passes SIGTERM
+ * on.
  */
 void dlx_test_container_enter(void *userdata);
 /* dlx_test_daemon_kill() for such a daemon: that alone would return before it is dead. */

@@ -113,8 +113,9 @@ static pid_t spawn(const struct dlx_test_daemon *daemon, const char *socket, con
     const char *path = program(daemon);
     const char *const none[2] = {NULL}, *const *option = daemon ? daemon->option : none;
     pid_t pid = fork();
-    if (pid ==
-        0) { /* no ck_assert here: another thread may have been in one, whose lock is taken for ever then */
+    /* No ck_assert in the child: another thread may have been in one, whose lock is then taken for
+     * ever. */
+    if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGTERM);
         if (getppid() != parent)
             _exit(126);
@@ -167,6 +168,15 @@ void dlx_test_daemon_start_prepared(struct dlx_test_daemon *daemon, void (*prepa
 {
     daemon->pid = spawn(daemon, daemon->path, NULL, prepare, userdata, &daemon->log_fd);
     wait_until_it_listens(daemon);
+}
+
+_Noreturn void dlx_test_daemon_exec(const struct dlx_test_daemon *daemon, const char *const *args)
+{
+    const char *argv[16] = {"dlpackd", "--foreground", "--socket", daemon->path};
+    for (size_t i = 0; args[i] && i < 11; i++)
+        argv[4 + i] = args[i];
+    (void)execv(program(daemon), (char **)(uintptr_t)argv);
+    _exit(127);
 }
 
 void dlx_test_daemon_start_default(struct dlx_test_daemon *daemon, const char *env)

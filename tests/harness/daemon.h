@@ -3,9 +3,9 @@
 #define DLX_TESTS_HARNESS_DAEMON_H
 
 /*
- * A daemon of one's own, and packets to and from it, for tests that speak the protocol themselves. A
- * failure ends the test by ck_assert. Nothing here sleeps: everything waits for an event, ten seconds
- * at most.
+ * A daemon of one's own, and packets to and from it, for tests that speak the protocol themselves.
+ * A failure ends the test by ck_assert. Nothing here sleeps: everything waits for an event, ten
+ * seconds at most.
  */
 
 #include "tests/harness/patience.h"
@@ -43,6 +43,11 @@ void dlx_test_daemon_start(struct dlx_test_daemon *daemon, const char *env);
 /* The same; `prepare` is called in the child before the program is. */
 void dlx_test_daemon_start_prepared(struct dlx_test_daemon *daemon, void (*prepare)(void *userdata),
                                     void *userdata);
+#define DLX_TEST_WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+/* For `prepare`: become the daemon of this build, on this socket, with these further arguments, of
+ * which the last is NULL. */
+_Noreturn void dlx_test_daemon_exec(const struct dlx_test_daemon *daemon, const char *const *args);
 /* The same without --socket: it is to find daemon->path by `env`. */
 void dlx_test_daemon_start_default(struct dlx_test_daemon *daemon, const char *env);
 /* Run it where it is to fail: returns its exit status; `ret_log` is what it said. */
@@ -85,7 +90,8 @@ const Dlx__Wire__Packet *dlx_test_call(int fd, Dlx__Wire__Packet__BodyCase body,
 /* The same, and the reply is to be an Error with this code; returns its text. */
 const char *dlx_test_call_error(int fd, Dlx__Wire__Packet__BodyCase body, void *message, int code);
 void dlx_test_call_ok(int fd, Dlx__Wire__Packet__BodyCase body, void *message);
-/* The next things are to be a Disconnect with this code, and the end; closes the fd. Returns the text. */
+/* The next things are to be a Disconnect with this code, and the end; closes the fd. Returns the
+ * text. */
 const char *dlx_test_disconnected(int fd, int code);
 
 /* ---- stories ------------------------------------------------------------------------------- */
@@ -123,7 +129,8 @@ void dlx_test_subscribe(struct dlx_test_subscription *subscription, int control,
                         bool reliable);
 void dlx_test_subscription_deinit(struct dlx_test_subscription *subscription);
 void dlx_test_ack(struct dlx_test_subscription *subscription);
-/* Receive an offer, allocate the page, which says that nothing is taken, ever, answer; returns the link. Acknowledges. */
+/* Receive an offer, allocate the page, which says that nothing is taken, ever, answer; returns the
+ * link. Acknowledges. */
 uint64_t dlx_test_accept_offer(struct dlx_test_subscription *subscription);
 /* Until LinkOpen, which stays the current packet. Acknowledges. */
 uint64_t dlx_test_join(struct dlx_test_subscription *subscription);

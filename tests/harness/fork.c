@@ -3,10 +3,12 @@
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* tmpfile(): a file under /tmp without a name. */
@@ -40,5 +42,45 @@ pid_t dlx_test_fork(void)
     pid_t pid = fork();
     if (pid == 0)
         dlx_test_fork_silence();
+    else
+        ck_assert_int_ge(pid, 0);
     return pid;
+}
+
+struct dlx_test_child dlx_test_fork_child(void)
+{
+    struct dlx_test_child child;
+    ck_assert_int_eq(pipe(child.ready), 0);
+    child.pid = dlx_test_fork();
+    return child;
+}
+
+_Noreturn void dlx_test_fork_ready(const struct dlx_test_child *child)
+{
+    if (write(child->ready[1], "", 1) != 1)
+        _exit(1);
+    for (;;)
+        pause();
+}
+
+pid_t dlx_test_fork_wait_ready(const struct dlx_test_child *child)
+{
+    char byte;
+    close(child->ready[1]);
+    ck_assert_int_eq(read(child->ready[0], &byte, 1), 1);
+    close(child->ready[0]);
+    return child->pid;
+}
+
+void dlx_test_fork_join(pid_t pid)
+{
+    int status = -1;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_msg(status == 0, "the child's status is %#x", (unsigned)status);
+}
+
+void dlx_test_fork_kill(pid_t pid)
+{
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
 }

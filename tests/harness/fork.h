@@ -5,14 +5,30 @@
 #include <sys/types.h>
 
 /*
- * fork(), for a child that runs parts of a test. Check's assertions write each step to a file that parent and child share:
- * a child killed inside write() would leave half a line there, on which Check ends ("Bad message type"). So the child's go
- * nowhere: one that fails ends it with status 1. No other thread may be in an assertion of Check, not even in one that
- * holds: each takes a lock, for which the child's first would wait for ever.
+ * fork(), for a child that runs parts of a test. Check's assertions write each step to a file that
+ * parent and child share: a child killed inside write() would leave half a line there, on which
+ * Check ends ("Bad message type"). So the child's assertions write nowhere; one that fails ends the
+ * child with status 1. No other thread may be in an assertion of Check, not even in one that holds:
+ * each takes a lock, for which the child's first assertion would wait for ever.
  */
 pid_t dlx_test_fork(void);
 
-/* What makes it one, in a child that was made otherwise. */
+/* A child that says when it is ready, and waits to be killed: dlx_test_fork_ready() does both, and
+ * dlx_test_fork_wait_ready() returns the child's id when it is ready. */
+struct dlx_test_child {
+    pid_t pid;
+    int ready[2];
+};
+struct dlx_test_child dlx_test_fork_child(void);
+_Noreturn void dlx_test_fork_ready(const struct dlx_test_child *child);
+pid_t dlx_test_fork_wait_ready(const struct dlx_test_child *child);
+
+/* The child ends with status 0. */
+void dlx_test_fork_join(pid_t pid);
+/* The child is killed and reaped. */
+void dlx_test_fork_kill(pid_t pid);
+
+/* Let the assertions of a child that was made otherwise write nowhere. */
 void dlx_test_fork_silence(void);
 
 #endif

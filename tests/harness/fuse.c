@@ -169,7 +169,7 @@ static void run_server(int sock, int watch, struct dlx_test_fuse_asked *asked)
     _exit(0);
 }
 
-/* ---- the test ---------------------------------------------------------------------------------- */
+/* ---- the test -------------------------------------------------------------------------------- */
 
 static void receive(int sock, struct dlx_packet *packet)
 {
@@ -185,7 +185,8 @@ bool dlx_test_fuse_start(struct dlx_test_fuse *fuse)
     fuse->asked =
         mmap(NULL, sizeof *fuse->asked, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(fuse->asked, MAP_FAILED);
-    /* Before the file: a test that fails closes this first, by which its end does not wait for the file. */
+    /* Before the file: a test that fails closes this first, by which its end does not wait for the
+     * file. */
     ck_assert_int_eq(pipe2(watch, O_CLOEXEC), 0);
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
     fuse->server = dlx_test_fork();
@@ -228,8 +229,7 @@ void dlx_test_fuse_wait(const atomic_int *asked)
 void dlx_test_fuse_end(struct dlx_test_fuse *fuse)
 {
     close(fuse->watch);
-    (void)kill(fuse->server, SIGKILL);
-    ck_assert_int_eq(waitpid(fuse->server, NULL, 0), fuse->server);
+    dlx_test_fork_kill(fuse->server);
     dlx__close(fuse->fd);
     munmap(fuse->asked, sizeof *fuse->asked);
 }

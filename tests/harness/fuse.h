@@ -3,9 +3,9 @@
 #define DLX_TESTS_HARNESS_FUSE_H
 
 /*
- * A file of a FUSE file system whose server, a process of its own, answers until it is told not to any more. From then on
- * whoever closes a descriptor of the file, asks for its size or touches its pages waits until the server ends. Needs root and
- * /dev/fuse.
+ * A file of a FUSE file system whose server, a process of its own, answers until it is told not to
+ * any more. From then on whoever closes a descriptor of the file, asks for its size or touches its
+ * pages waits until the server ends. Needs root and /dev/fuse.
  */
 
 #include <stdatomic.h>

@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* What the thread says is asserted when it has ended: a child that is forked while a thread is in ck_assert, which locks
- * also when all is well, waits for that lock for ever. */
+/* What the thread says is asserted when it has ended: a child that is forked while a thread is in
+ * ck_assert, which locks also when all is well, waits for that lock for ever. */
 static void say(struct dlx_test_manager *manager, const char *fault)
 {
     if (!manager->fault)

@@ -3,9 +3,10 @@
 #define DLX_TESTS_HARNESS_MANAGER_H
 
 /*
- * A stand-in for the service manager, which keeps descriptors and passes them to the next daemon: what sd_notify(3) says of
- * FDSTORE, FDSTOREREMOVE, FDNAME, FDPOLL and BARRIER. It cannot prove that systemd does the same: when it drops
- * descriptors by itself (a unit that is stopped), or how long it takes.
+ * A stand-in for the service manager, which keeps descriptors and passes them to the next daemon:
+ * what sd_notify(3) says of FDSTORE, FDSTOREREMOVE, FDNAME, FDPOLL and BARRIER. It cannot prove
+ * that systemd does the same: when it drops descriptors by itself (a unit that is stopped), or how
+ * long it takes.
  */
 
 #include "tests/harness/daemon.h"
@@ -36,7 +37,8 @@ struct dlx_test_manager {
 void dlx_test_manager_start(struct dlx_test_manager *manager, const struct dlx_test_daemon *daemon);
 /* Lets go of everything. */
 void dlx_test_manager_stop(struct dlx_test_manager *manager);
-/* Start the daemon under the manager, which is to keep so many descriptors, with those that are kept. */
+/* Start the daemon under the manager, which is to keep so many descriptors, with those that are
+ * kept. */
 void dlx_test_manager_run(struct dlx_test_manager *manager, struct dlx_test_daemon *daemon,
                           unsigned max_fds);
 /* How many have a name that begins like this? */

@@ -14,7 +14,6 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -94,7 +93,6 @@ bool dlx_test_memory_lock(struct dlx_test_lock *lock, int writer_fd)
 
 void dlx_test_memory_unlock(struct dlx_test_lock *lock)
 {
-    (void)kill(lock->pid, SIGKILL);
-    ck_assert_int_eq(waitpid(lock->pid, NULL, 0), lock->pid);
+    dlx_test_fork_kill(lock->pid);
     lock->faults = dlx__close(lock->faults);
 }

@@ -19,4 +19,13 @@ static inline int64_t dlx_test_random_in(uint64_t *seed, int64_t low, int64_t hi
     return low + (int64_t)((dlx_test_random(seed) >> 33) % (uint64_t)(high - low + 1));
 }
 
+/* splitmix64, for which any seed will do. */
+static inline uint64_t dlx_test_splitmix64(uint64_t *state)
+{
+    uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
 #endif

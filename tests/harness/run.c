@@ -1,5 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/run.h"
+#include <errno.h>
+#include <stdlib.h>
+
+enum { MAX_TESTS = 128 };
+
+static struct {
+    const TTest *test;
+    int from, to;
+} tests[MAX_TESTS];
+static size_t n_tests;
+
+void dlx_test_add(const TTest *test, int from, int to)
+{
+    if (n_tests == MAX_TESTS)
+        abort();
+    tests[n_tests].test = test;
+    tests[n_tests].from = from;
+    tests[n_tests++].to = to;
+}
+
+int dlx_test_run_case(TCase *tcase)
+{
+    Suite *suite = suite_create(program_invocation_short_name);
+    for (size_t i = 0; i < n_tests; i++)
+        tcase_add_loop_test(tcase, tests[i].test, tests[i].from, tests[i].to);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}
 
 int dlx_test_run(Suite *suite)
 {

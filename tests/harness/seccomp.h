@@ -7,7 +7,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* From here on, for this process and those that it starts. Returns false where the kernel does not allow it. */
+/* From here on, for this process and those that it starts. Returns false where the kernel does not
+ * allow it. */
 bool dlx_test_seccomp_install(struct sock_filter *filter, size_t n);
 /* System call number `nr` returns `error`. */
 bool dlx_test_seccomp_fail(unsigned nr, unsigned error);

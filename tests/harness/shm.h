@@ -2,13 +2,14 @@
 #ifndef DLX_TESTS_HARNESS_SHM_H
 #define DLX_TESTS_HARNESS_SHM_H
 
-/* A /dev/shm of one's own, so that a test may fill it, or leave things in it, and no other program sees it. */
+/* A /dev/shm of one's own, so that a test may fill it, or leave things in it, and no other program
+ * sees it. */
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* For this process and its children, from now on; `options` are those of tmpfs. Needs root or user namespaces:
- * otherwise prints why the test is skipped, and returns false. */
+/* For this process and its children, from now on; `options` are those of tmpfs. Needs root or user
+ * namespaces: otherwise prints why the test is skipped, and returns false. */
 bool dlx_test_shm_private(const char *options);
 
 /* Names in /dev/shm. */

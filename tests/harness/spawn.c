@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/spawn.h"
-#include "client/socket_path.h"
+#include "client/start/socket_path.h"
 #include "common/util.h"
 #include "tests/harness/fds.h"
 #include <dirent.h>

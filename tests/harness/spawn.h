@@ -3,8 +3,8 @@
 #define DLX_TESTS_HARNESS_SPAWN_H
 
 /*
- * Private daemons that dlx_connect() starts: each test has a runtime folder of its own, the daemon of this build, and at
- * the end no daemon, no file in the folder, no open descriptor and no child.
+ * Private daemons that dlx_connect() starts: each test has a runtime folder of its own, the daemon
+ * of this build, and at the end no daemon, no file in the folder, no open descriptor and no child.
  */
 
 #include "tests/harness/patience.h"
@@ -23,8 +23,8 @@ TCase *dlx_test_spawn_case(const char *name);
 const char *dlx_test_spawn_program(const char *name);
 /*
  * In a process of the test's own, as root: a /run and a /tmp of its own, both empty but for the
- * daemon of this build as DLX_TEST_SPAWN_DAEMON, which is $DLX_DAEMON then. The fixtures look at the
- * old /tmp. Returns false where the kernel does not let it.
+ * daemon of this build as DLX_TEST_SPAWN_DAEMON, which is $DLX_DAEMON then. The fixtures look at
+ * the old /tmp. Returns false where the kernel does not let it.
  */
 #define DLX_TEST_SPAWN_DAEMON "/run/daemon"
 bool dlx_test_spawn_hide_places(void);
@@ -38,7 +38,8 @@ void dlx_test_spawn_wait_end(pid_t pid);
 /* The same for whichever daemon is in the folder. */
 void dlx_test_spawn_wait_empty(void);
 
-/* A shell script in the folder, as $DLX_DAEMON. Its first line may be used to wait: see the FIFOs. */
+/* A shell script in the folder, as $DLX_DAEMON. Its first line may be used to wait: see the
+ * FIFOs. */
 void dlx_test_spawn_script(const char *text);
 /* A FIFO in the folder. */
 void dlx_test_spawn_fifo(const char *name);

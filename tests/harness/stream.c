@@ -63,6 +63,57 @@ void dlx_test_stream_check(struct dlx_message *m, int64_t n, int64_t value)
                   value + i); /* each assert is a system call */
 }
 
+struct dlx_publisher *dlx_test_stream_publisher(struct dlx_client *c, const char *topic,
+                                                const struct dlx_publisher_args *args)
+{
+    struct dlx_publisher *p = NULL;
+    ok(dlx_publisher_new(c, topic, args, &p));
+    return p;
+}
+
+struct dlx_subscription *dlx_test_stream_subscribe(struct dlx_client *c, const char *pattern,
+                                                   const struct dlx_subscribe_args *args)
+{
+    struct dlx_subscription *s = NULL;
+    ok(dlx_subscribe(c, pattern, args, &s));
+    return s;
+}
+
+struct dlx_message *dlx_test_stream_next(struct dlx_subscription *s)
+{
+    struct dlx_message *m = NULL;
+    ok(dlx_take(s, PATIENCE, &m));
+    return m;
+}
+
+struct dlx_publisher_stats dlx_test_stream_stats(struct dlx_publisher *p)
+{
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    ok(dlx_publisher_get_stats(p, &stats));
+    return stats;
+}
+
+struct dlx_subscription_stats dlx_test_stream_subscription_stats(struct dlx_subscription *s)
+{
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    ok(dlx_subscription_get_stats(s, &stats));
+    return stats;
+}
+
+struct dlx_daemon_info dlx_test_stream_daemon_info(struct dlx_client *c)
+{
+    struct dlx_daemon_info info = {.size = sizeof info};
+    ok(dlx_client_get_daemon_info(c, &info));
+    return info;
+}
+
+void dlx_test_stream_expect(struct dlx_subscription *s, int64_t n, int64_t value)
+{
+    struct dlx_message *m = dlx_test_stream_next(s);
+    dlx_test_stream_check(m, n, value);
+    dlx_message_unref(m);
+}
+
 void dlx_test_stream_restart(void)
 {
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
@@ -71,8 +122,7 @@ void dlx_test_stream_restart(void)
 
 void dlx_test_stream_take(struct dlx_subscription *s, int64_t value)
 {
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(s);
     ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)value);
     ck_assert_uint_eq(dlx_message_gap(m), 0);
     dlx_test_stream_check(m, 10, value);
@@ -93,8 +143,8 @@ struct dlx_test_pair dlx_test_pair_make(const struct dlx_publisher_args *pa,
                                         const struct dlx_subscribe_args *sa)
 {
     struct dlx_test_pair pair = {.c = dlx_test_stream_connect()};
-    ok(dlx_publisher_new(pair.c, "test/a", pa, &pair.p));
-    ok(dlx_subscribe(pair.c, "test/a", sa, &pair.s));
+    pair.p = dlx_test_stream_publisher(pair.c, "test/a", pa);
+    pair.s = dlx_test_stream_subscribe(pair.c, "test/a", sa);
     return pair;
 }
 

@@ -40,11 +40,25 @@ DLManagedTensorVersioned *dlx_test_stream_alloc(struct dlx_publisher *p, int64_t
 void dlx_test_stream_publish(struct dlx_publisher *p, int64_t n, int64_t value);
 void dlx_test_stream_check(struct dlx_message *m, int64_t n, int64_t value);
 
+/* Each of these is to succeed. */
+struct dlx_publisher *dlx_test_stream_publisher(struct dlx_client *c, const char *topic,
+                                                const struct dlx_publisher_args *args);
+struct dlx_subscription *dlx_test_stream_subscribe(struct dlx_client *c, const char *pattern,
+                                                   const struct dlx_subscribe_args *args);
+struct dlx_message *dlx_test_stream_next(struct dlx_subscription *s);
+struct dlx_publisher_stats dlx_test_stream_stats(struct dlx_publisher *p);
+struct dlx_subscription_stats dlx_test_stream_subscription_stats(struct dlx_subscription *s);
+struct dlx_daemon_info dlx_test_stream_daemon_info(struct dlx_client *c);
+/* The next message has `n` elements that count up from `value`. */
+void dlx_test_stream_expect(struct dlx_subscription *s, int64_t n, int64_t value);
+
 /* The daemon is killed, and another one started in its place. */
 void dlx_test_stream_restart(void);
-/* Take the message of 10 elements whose sequence number is its value, and that follows the one before. */
+/* Take the message of 10 elements whose sequence number is its value, and that follows the one
+ * before. */
 void dlx_test_stream_take(struct dlx_subscription *s, int64_t value);
-/* Publish without waiting, over and over until the subscription has joined: it does its part, and takes nothing. */
+/* Publish without waiting, over and over until the subscription has joined: it does its part, and
+ * takes nothing. */
 void dlx_test_stream_publish_once_joined(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
                                          struct dlx_subscription *s);
 

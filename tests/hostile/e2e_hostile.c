@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A publisher that lies in what it publishes: the words of entries, records, arenas; or about who it is. */
+/* A publisher that lies in what it publishes: the words of entries, records, arenas; or about who
+ * it is. */
 
-#include "client/call.h"
+#include "client/control/call.h"
 #include "common/memory.h"
 #include "ring/entry.h"
 #include "tests/hostile/harness_lies.h"
@@ -93,7 +94,7 @@ static void (*const word_lies[])(uint64_t *words) = {
     tensors_above_32_bits,
 };
 
-START_TEST(an_entry_that_cannot_be_ends_its_link_alone)
+LOOP_TEST(an_entry_that_cannot_be_ends_its_link_alone, 0, (int)DLX_ARRAY_SIZE(word_lies) * N_WAYS)
 {
     struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)(_i % N_WAYS));
     int lie = _i / N_WAYS;
@@ -110,10 +111,10 @@ START_TEST(an_entry_that_cannot_be_ends_its_link_alone)
     ck_assert_uint_eq(stats.n_held, 0);
     dlx_test_scene_end(&x);
 }
-END_TEST
 
 /* What is built again from the form of the message before is checked as well. */
-START_TEST(an_entry_that_cannot_be_is_seen_after_others_that_can)
+LOOP_TEST(an_entry_that_cannot_be_is_seen_after_others_that_can, 0,
+          (int)DLX_ARRAY_SIZE(word_lies) * N_WAYS)
 {
     struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)(_i % N_WAYS));
     int lie = _i / N_WAYS;
@@ -134,10 +135,9 @@ START_TEST(an_entry_that_cannot_be_is_seen_after_others_that_can)
     ck_assert_uint_eq(x.s->stats.rejected, 1);
     dlx_test_scene_end(&x);
 }
-END_TEST
 
 /* A batch that was taken whole, and of which only the last is a lie: the others are messages. */
-START_TEST(a_lie_at_the_end_of_a_batch_is_told_after_the_batch)
+LOOP_TEST(a_lie_at_the_end_of_a_batch_is_told_after_the_batch, 0, 2)
 {
     struct dlx_test_scene x = dlx_test_scene_make_for(_i == 0 ? BATCHES : ONE);
     struct dlx_message *m = NULL;
@@ -154,7 +154,6 @@ START_TEST(a_lie_at_the_end_of_a_batch_is_told_after_the_batch)
     ck_assert(!dlx_test_scene_honest_goes_on(&x));
     dlx_test_scene_end(&x);
 }
-END_TEST
 
 /* ---- records in a manifest ------------------------------------------------------------------ */
 
@@ -217,7 +216,7 @@ static void (*const record_lies[])(struct dlx_shm_record *record, int64_t *dims)
     record_size_too_large, record_strides_span,    record_strides_overflow, record_strides_negative,
 };
 
-START_TEST(a_record_that_cannot_be_ends_its_link_alone)
+LOOP_TEST(a_record_that_cannot_be_ends_its_link_alone, 0, (int)DLX_ARRAY_SIZE(record_lies) * N_WAYS)
 {
     struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)(_i % N_WAYS));
     int lie = _i / N_WAYS;
@@ -229,13 +228,12 @@ START_TEST(a_record_that_cannot_be_ends_its_link_alone)
     ck_assert_msg(told, "lie %d was believed", lie);
     dlx_test_scene_end(&x);
 }
-END_TEST
 
 /* ---- arenas --------------------------------------------------------------------------------- */
 
 LIE(arena_77, set_bits(&words[2], 0, 32, 77))
 
-START_TEST(an_arena_that_nobody_announced_is_waited_for)
+LOOP_TEST(an_arena_that_nobody_announced_is_waited_for, 0, N_WAYS)
 {
     struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)_i);
     struct dlx_message *m = NULL;
@@ -262,10 +260,9 @@ START_TEST(an_arena_that_nobody_announced_is_waited_for)
     ck_assert_uint_eq(x.way == LATEST ? stats.skipped : stats.lost, 1);
     dlx_test_scene_end(&x);
 }
-END_TEST
 
-/* An arena stays mapped as long as something that was taken before its drop is held: a later message in it would
- * lose its memory under its reader, at the next sweep. */
+/* An arena stays mapped as long as something that was taken before its drop is held: a later
+ * message in it would lose its memory under its reader, at the next sweep. */
 /* The arena that a message of this publisher lies in, as its entry says. */
 static uint32_t arena_of(const struct dlx_publisher *p, uint64_t n)
 {
@@ -274,7 +271,7 @@ static uint32_t arena_of(const struct dlx_publisher *p, uint64_t n)
     return dlx__entry_arena(words);
 }
 
-START_TEST(a_dropped_arena_is_of_no_use_to_later_messages)
+LOOP_TEST(a_dropped_arena_is_of_no_use_to_later_messages, 0, N_WAYS)
 {
     struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)_i);
     struct dlx_message *old = NULL, *m = NULL;
@@ -292,7 +289,6 @@ START_TEST(a_dropped_arena_is_of_no_use_to_later_messages)
     ck_assert(!dlx_test_scene_honest_goes_on(&x));
     dlx_test_scene_end(&x);
 }
-END_TEST
 
 /* ---- a publisher that says it is another ---------------------------------------------------- */
 
@@ -312,9 +308,9 @@ enum {
     N_LIARS
 };
 
-/* One that is there goes on as if nothing was said, and what the liar claims is lost of its own stream alone: what its control
- * block says to be gone, or everything when nobody saw that. */
-START_TEST(who_says_he_is_another_harms_nobody)
+/* One that is there goes on as if nothing was said, and what the liar claims is lost of its own
+ * stream alone: what its control block says to be gone, or everything when nobody saw that. */
+LOOP_TEST(who_says_he_is_another_harms_nobody, 0, N_LIARS)
 {
     const struct dlx_publisher_args args = {.size = sizeof args, .history = 1, .depth = 8};
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
@@ -372,23 +368,10 @@ START_TEST(who_says_he_is_another_harms_nobody)
     dlx__close(made.membership_fd);
     dlx__close(made.link_sock);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hostile");
     TCase *tcase = dlx_test_stream_case("hostile");
     tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, an_entry_that_cannot_be_ends_its_link_alone, 0,
-                        (int)DLX_ARRAY_SIZE(word_lies) * N_WAYS);
-    tcase_add_loop_test(tcase, an_entry_that_cannot_be_is_seen_after_others_that_can, 0,
-                        (int)DLX_ARRAY_SIZE(word_lies) * N_WAYS);
-    tcase_add_loop_test(tcase, a_lie_at_the_end_of_a_batch_is_told_after_the_batch, 0, 2);
-    tcase_add_loop_test(tcase, a_record_that_cannot_be_ends_its_link_alone, 0,
-                        (int)DLX_ARRAY_SIZE(record_lies) * N_WAYS);
-    tcase_add_loop_test(tcase, an_arena_that_nobody_announced_is_waited_for, 0, N_WAYS);
-    tcase_add_loop_test(tcase, a_dropped_arena_is_of_no_use_to_later_messages, 0, N_WAYS);
-    tcase_add_loop_test(tcase, who_says_he_is_another_harms_nobody, 0, N_LIARS);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

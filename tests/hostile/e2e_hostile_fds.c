@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Descriptors that hold up whoever closes them, sent to the daemon: it must not stand still. Files of a FUSE file system do so,
- * and, for every user, TCP sockets that linger: the last close() waits for a peer that does not read.
+ * Descriptors that hold up whoever closes them, sent to the daemon: it must not stand still. Files
+ * of a FUSE file system do so, and, for every user, TCP sockets that linger: the last close() waits
+ * for a peer that does not read.
  *
- * RUN_ALONE=yes: the kernel's collector of descriptors in flight closes some of them, and whoever sends descriptors as the same
- * user waits for it, as other tests do.
+ * RUN_ALONE=yes: the kernel's collector of descriptors in flight closes some of them, and whoever
+ * sends descriptors as the same user waits for it, as other tests do.
  */
 
 #include "common/error.h"
@@ -20,7 +21,8 @@
 #include <sys/socket.h>
 
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
-/* The descriptors hold up for ten seconds and more; a busy machine and a sanitizer for less than this. */
+/* The descriptors hold up for ten seconds and more; a busy machine and a sanitizer for less than
+ * this. */
 #define STALL_NS (2 * SECOND)
 
 struct trap {
@@ -109,18 +111,17 @@ static bool send_trap(enum way way, struct trap *trap)
     return r == 0;
 }
 
-START_TEST(a_lingering_socket_is_refused_by_the_kernel)
+LOOP_TEST(a_lingering_socket_is_refused_by_the_kernel, 0, N_WAYS)
 {
     struct trap trap = lingering_socket();
     if (send_trap((enum way)_i, &trap))
         puts("SKIP: the kernel does not know SO_PASSRIGHTS");
     dlx__close(trap.peer);
 }
-END_TEST
 
 /* A worker waits for it, while the daemon serves others, and longer than the daemon's own end
  * does. */
-START_TEST(a_lingering_socket_does_not_hold_the_daemon_up_where_the_kernel_lets_it_pass)
+LOOP_TEST(a_lingering_socket_does_not_hold_the_daemon_up_where_the_kernel_lets_it_pass, 0, N_WAYS)
 {
     if (dlx_test_valgrind()) {
         puts("SKIP: valgrind lets no other thread run while one closes a socket");
@@ -140,17 +141,10 @@ START_TEST(a_lingering_socket_does_not_hold_the_daemon_up_where_the_kernel_lets_
     }
     dlx__close(trap.peer);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hostile_fds");
     TCase *tcase = dlx_test_stream_case("hostile_fds");
     tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, a_lingering_socket_is_refused_by_the_kernel, 0, N_WAYS);
-    tcase_add_loop_test(
-        tcase, a_lingering_socket_does_not_hold_the_daemon_up_where_the_kernel_lets_it_pass, 0,
-        N_WAYS);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

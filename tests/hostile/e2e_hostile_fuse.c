@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A FUSE file system whose server does not answer: whoever closes a descriptor of its files, or touches their pages, waits.
- * A peer sends such descriptors to the daemon, and stands still for ever inside its own calls on sockets that it shares with
- * others: nobody else waits.
+ * A FUSE file system whose server does not answer: whoever closes a descriptor of its files, or
+ * touches their pages, waits. A peer sends such descriptors to the daemon, and stands still for
+ * ever inside its own calls on sockets that it shares with others: nobody else waits.
  */
 
-#include "client/subscription.h"
+#include "client/subscribe/subscription.h"
 #include "common/error.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/fuse.h"
@@ -36,13 +36,12 @@ static void daemon_answers(void)
     close(fd);
 }
 
-/* ---- descriptors ------------------------------------------------------------------------------- */
+/* ---- descriptors ----------------------------------------------------------------------------- */
 
 /* The file does hold up who closes it. */
 static void check_that_it_waits(void)
 {
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         close(fuse.fd);
         _exit(0);
@@ -53,18 +52,18 @@ static void check_that_it_waits(void)
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
 }
 
-START_TEST(what_is_a_trap_for_close_is_one_here)
+TEST(what_is_a_trap_for_close_is_one_here)
 {
     if (!dlx_test_fuse_start(&fuse))
         return;
     dlx_test_fuse_mute(&fuse);
     check_that_it_waits();
 }
-END_TEST
 
 enum way { READ_BY_THE_DAEMON, LEFT_IN_THE_SOCKET, BEFORE_IT_ACCEPTS, ON_A_SUBSCRIPTION, N_WAYS };
 
-/* Sent so that nobody but the daemon has the file when the daemon looks. Returns false where the kernel refuses it. */
+/* Sent so that nobody but the daemon has the file when the daemon looks. Returns false where the
+ * kernel refuses it. */
 static bool send_file(enum way way)
 {
     const struct dlx_test_daemon *daemon = &dlx_test_stream_daemon;
@@ -108,22 +107,20 @@ static void try_way(enum way way, bool refuses)
     dlx_test_fuse_end(&fuse);
 }
 
-START_TEST(a_file_is_refused_by_the_kernel)
+LOOP_TEST(a_file_is_refused_by_the_kernel, 0, N_WAYS)
 {
     try_way((enum way)_i, true);
 }
-END_TEST
 
-START_TEST(a_file_does_not_hold_the_daemon_up_where_the_kernel_lets_it_pass)
+LOOP_TEST(a_file_does_not_hold_the_daemon_up_where_the_kernel_lets_it_pass, 0, N_WAYS)
 {
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
     dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, dlx_test_seccomp_on_an_older_kernel,
                                    NULL);
     try_way((enum way)_i, false);
 }
-END_TEST
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Shared with the one who will stand still. */
 static struct {
@@ -169,11 +166,9 @@ static void receives_into_it(void)
 
 static struct dlx_subscriber_link *join(void)
 {
-    struct dlx_subscription *s;
-    struct dlx_message *m = NULL;
     struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
-    ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
+    struct dlx_message *m = dlx_test_stream_next(s);
     dlx_message_unref(m);
     return s->links[0];
 }
@@ -213,7 +208,6 @@ static void (*const stands_still[])(void) = {sends_from_it, receives_into_it, he
 static pid_t start_who_stands_still(int i)
 {
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         stands_still[i]();
         _exit(1); /* it did not stand still */
@@ -232,9 +226,8 @@ static void await_alone(struct dlx_client *c, struct dlx_publisher *p)
     } while (info.n_clients != 1 || info.n_links != 0);
 }
 
-START_TEST(who_stands_still_in_a_call_holds_nobody_up)
+LOOP_TEST(who_stands_still_in_a_call_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(stands_still))
 {
-    struct dlx_publisher *p;
     int64_t value = 1;
     if (!dlx_test_fuse_start(&fuse))
         return;
@@ -242,7 +235,7 @@ START_TEST(who_stands_still_in_a_call_holds_nobody_up)
     ck_assert_ptr_ne(stage, MAP_FAILED);
     struct dlx_client *c = dlx_test_stream_connect();
     const struct dlx_publisher_args args = {.size = sizeof args, .history = 1};
-    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
     pid_t pid = start_who_stands_still(_i);
     fuse.fd = dlx__close(fuse.fd);
     for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; atomic_load(&stage->ready) == 0;) {
@@ -260,13 +253,9 @@ START_TEST(who_stands_still_in_a_call_holds_nobody_up)
     for (int i = 0; i < 5000; i++)
         dlx_test_stream_publish(p, 10, value++);
     daemon_answers();
-    struct dlx_subscription *s;
-    struct dlx_message *m;
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     dlx_test_stream_publish(p, 10, value);
-    ok(dlx_take(s, PATIENCE, &m));
-    dlx_test_stream_check(m, 10, value);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(s, 10, value);
     dlx_subscription_unref(s);
     /* Not even SIGKILL ends it before the file system does: a peer that cannot die. */
     ck_assert_int_eq(kill(pid, SIGKILL), 0);
@@ -280,18 +269,8 @@ START_TEST(who_stands_still_in_a_call_holds_nobody_up)
     dlx_client_unref(c);
     munmap(stage, sizeof *stage);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hostile_fuse");
-    TCase *tcase = dlx_test_stream_case("hostile_fuse");
-    tcase_add_test(tcase, what_is_a_trap_for_close_is_one_here);
-    tcase_add_loop_test(tcase, a_file_is_refused_by_the_kernel, 0, N_WAYS);
-    tcase_add_loop_test(tcase, a_file_does_not_hold_the_daemon_up_where_the_kernel_lets_it_pass, 0,
-                        N_WAYS);
-    tcase_add_loop_test(tcase, who_stands_still_in_a_call_holds_nobody_up, 0,
-                        (int)DLX_ARRAY_SIZE(stands_still));
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("hostile_fuse"));
 }

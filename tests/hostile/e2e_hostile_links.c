@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Subscriptions that are closed, and hold messages: their publisher keeps what it has of each. Whoever does so a thousand times meets
- * a limit; whoever gives the messages back later is charged for nothing any more.
+ * Subscriptions that are closed, and hold messages: their publisher keeps what it has of each.
+ * Whoever does so a thousand times meets a limit; whoever gives the messages back later is charged
+ * for nothing any more.
  */
 
-#include "client/subscriber_link.h"
-#include "client/subscription.h"
+#include "client/message/subscriber_link.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include <poll.h>
@@ -15,7 +16,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 
 enum { ROUNDS = 2000, PUBLISHER_BEARS = 96, HOARDER_BEARS = 40 };
 
@@ -77,9 +77,8 @@ static void hoard(unsigned bears, int tell)
 static void stream(struct dlx_publisher *p, struct dlx_subscription *s, int64_t *value, int n)
 {
     while (n-- > 0) {
-        struct dlx_message *m = NULL;
         dlx_test_stream_publish(p, 10, ++*value);
-        ok(dlx_take(s, PATIENCE, &m));
+        struct dlx_message *m = dlx_test_stream_next(s);
         dlx_test_stream_check(m, 10, *value);
         ck_assert_uint_eq(dlx_message_gap(m), 0);
         dlx_message_unref(m);
@@ -91,8 +90,7 @@ enum { LOW_LIMIT, NO_LIMIT, N_HOARDERS };
 START_TEST(closed_subscriptions_that_hold_messages_meet_a_limit)
 {
     struct outcome outcome = {.attached = 0};
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL, *newcomer = NULL;
+    struct dlx_subscription *newcomer = NULL;
     int64_t value = 0;
     int fds[2];
     ck_assert_int_eq(pipe(fds), 0);
@@ -100,11 +98,10 @@ START_TEST(closed_subscriptions_that_hold_messages_meet_a_limit)
     ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
     bear(PUBLISHER_BEARS);
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
-    ok(dlx_subscribe(other, "test/a", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/a", NULL);
     stream(p, s, &value, 20);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -125,8 +122,7 @@ START_TEST(closed_subscriptions_that_hold_messages_meet_a_limit)
     if (_i == NO_LIMIT) {
         ck_assert_int_eq(join(other, &newcomer), DLX_E_LIMIT);
         dlx_subscription_unref(newcomer);
-        ck_assert_int_eq(kill(pid, SIGKILL), 0);
-        ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+        dlx_test_fork_kill(pid);
     }
     uint64_t deadline = dlx__deadline(PATIENCE);
     int r;
@@ -134,13 +130,9 @@ START_TEST(closed_subscriptions_that_hold_messages_meet_a_limit)
         ck_assert(dlx__now_ns() < deadline);
     ok(r);
     stream(p, s, &value, 1);
-    struct dlx_message *m = NULL;
-    ok(dlx_take(newcomer, PATIENCE, &m));
-    dlx_test_stream_check(m, 10, value);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(newcomer, 10, value);
     if (_i == LOW_LIMIT) {
-        ck_assert_int_eq(kill(pid, SIGKILL), 0);
-        ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+        dlx_test_fork_kill(pid);
     }
     dlx_subscription_unref(newcomer);
     dlx_subscription_unref(s);
@@ -153,57 +145,45 @@ END_TEST
 
 /* ---- honest ones --------------------------------------------------------------------------- */
 
-static struct dlx_daemon_info info_of(struct dlx_client *c)
-{
-    struct dlx_daemon_info info = {.size = sizeof info};
-    ok(dlx_client_get_daemon_info(c, &info));
-    return info;
-}
-
-START_TEST(messages_given_back_after_their_subscriptions_are_charged_no_more)
+TEST(messages_given_back_after_their_subscriptions_are_charged_no_more)
 {
     enum { N = 20 };
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     struct dlx_message *held[N];
-    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
     dlx_test_stream_publish(p, 10, 1);
-    struct dlx_daemon_info before = info_of(c);
+    struct dlx_daemon_info before = dlx_test_stream_daemon_info(c);
     ck_assert_uint_eq(before.n_links, 0);
     for (int i = 0; i < N; i++) {
-        struct dlx_subscription *s = NULL;
-        ok(dlx_subscribe(other, "test/a", &newest, &s));
+        struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/a", &newest);
         ok(dlx_take(s, PATIENCE, &held[i]));
         dlx_subscription_unref(s);
     }
-    ck_assert_uint_eq(info_of(c).n_links, N);
-    ck_assert_uint_gt(info_of(c).shared_bytes, before.shared_bytes);
+    ck_assert_uint_eq(dlx_test_stream_daemon_info(c).n_links, N);
+    ck_assert_uint_gt(dlx_test_stream_daemon_info(c).shared_bytes, before.shared_bytes);
     for (int i = 0; i < N; i++) {
         dlx_test_stream_check(held[i], 10, 1);
         dlx_message_unref(held[i]);
     }
     uint64_t deadline = dlx__deadline(PATIENCE);
-    while (info_of(c).n_links > 0) /* nobody has told, and who looked just now does not again */
+    while (dlx_test_stream_daemon_info(c).n_links >
+           0) /* nobody has told, and who looked just now does not again */
         ck_assert(dlx__now_ns() < deadline);
-    ck_assert_uint_eq(info_of(c).shared_bytes, before.shared_bytes);
+    ck_assert_uint_eq(dlx_test_stream_daemon_info(c).shared_bytes, before.shared_bytes);
     dlx_publisher_unref(p);
     dlx_client_unref(c);
     dlx_client_unref(other);
 }
-END_TEST
 
 /* Also when nobody asks. */
-START_TEST(messages_given_back_leave_no_descriptor_with_the_daemon)
+TEST(messages_given_back_leave_no_descriptor_with_the_daemon)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
-    struct dlx_message *m = NULL;
-    ok(dlx_publisher_new(c, "test/a", &shallow, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
     dlx_test_stream_publish(p, 10, 1);
     size_t n_fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
-    ok(dlx_subscribe(c, "test/a", &newest, &s));
-    ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &newest);
+    struct dlx_message *m = dlx_test_stream_next(s);
     dlx_subscription_unref(s);
     dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, n_fds + 1); /* its page */
     dlx_message_unref(m);
@@ -211,11 +191,9 @@ START_TEST(messages_given_back_leave_no_descriptor_with_the_daemon)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hostile_links");
     TCase *tcase = dlx_test_stream_case("hostile_links");
     tcase_set_timeout(tcase, 60);
     if (dlx_test_valgrind())
@@ -223,8 +201,5 @@ int main(void)
     else
         tcase_add_loop_test(tcase, closed_subscriptions_that_hold_messages_meet_a_limit, 0,
                             N_HOARDERS);
-    tcase_add_test(tcase, messages_given_back_after_their_subscriptions_are_charged_no_more);
-    tcase_add_test(tcase, messages_given_back_leave_no_descriptor_with_the_daemon);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

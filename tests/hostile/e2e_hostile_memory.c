@@ -133,7 +133,7 @@ static void forget(struct region *r)
 /* ---- the lock -------------------------------------------------------------------------------- */
 
 /* Whoever sealed its memory would wait as long as the lock is held. */
-START_TEST(a_client_that_holds_the_lock_of_its_memory_holds_nobody_up)
+LOOP_TEST(a_client_that_holds_the_lock_of_its_memory_holds_nobody_up, 0, N_KINDS)
 {
     struct dlx_test_lock lock;
     struct region r;
@@ -150,11 +150,10 @@ START_TEST(a_client_that_holds_the_lock_of_its_memory_holds_nobody_up)
     dlx_test_memory_unlock(&lock);
     forget(&r);
 }
-END_TEST
 
 /* ---- pages that can be taken away ------------------------------------------------------------ */
 
-START_TEST(pages_that_nobody_has_touched_are_refused)
+LOOP_TEST(pages_that_nobody_has_touched_are_refused, 0, N_KINDS)
 {
     struct region r;
     make(&r, (enum kind)_i, UINT64_C(1) << 20);
@@ -164,7 +163,6 @@ START_TEST(pages_that_nobody_has_touched_are_refused)
     others_are_served();
     forget(&r);
 }
-END_TEST
 
 static bool has_all_blocks(int fd, uint64_t size)
 {
@@ -175,7 +173,7 @@ static bool has_all_blocks(int fd, uint64_t size)
 
 /* All pages but the first are there for good. A process allocates that one, and all blocks count;
  * when it is killed before it has come to the end, the page is gone. */
-START_TEST(an_allocation_that_has_not_ended_is_no_memory)
+TEST(an_allocation_that_has_not_ended_is_no_memory)
 {
     struct region r;
     make(&r, ARENA, UINT64_C(512) << 20);
@@ -183,20 +181,16 @@ START_TEST(an_allocation_that_has_not_ended_is_no_memory)
     ck_assert_int_eq(fallocate(r.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, DLX_PAGE), 0);
     dlx_test_memory_seal(r.fd);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0)
         _exit(fallocate(r.fd, 0, 0, (off_t)r.size) != 0);
     while (!has_all_blocks(r.fd, r.size))
         continue;
     is_refused(&r, ARENA, "page at 0 of");
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    dlx_test_fork_kill(pid);
     forget(&r);
 }
-END_TEST
 
-/* ---- memory that nobody uses
- * ------------------------------------------------------------------- */
+/* ---- memory that nobody uses ----------------------------------------------------------------- */
 
 static uint64_t shared_bytes(int control)
 {
@@ -204,7 +198,7 @@ static uint64_t shared_bytes(int control)
     return dlx_test_call(control, BODY(DAEMON_INFO), &request)->daemon_info_reply->shared_bytes;
 }
 
-START_TEST(memory_that_is_reserved_and_not_populated_comes_back)
+TEST(memory_that_is_reserved_and_not_populated_comes_back)
 {
     struct region r;
     make(&r, ARENA, UINT64_C(64) << 20);
@@ -217,7 +211,6 @@ START_TEST(memory_that_is_reserved_and_not_populated_comes_back)
     others_are_served();
     forget(&r);
 }
-END_TEST
 
 /* A process that has a message of this size allocated. */
 #define MESSAGE (UINT64_C(256) << 20)
@@ -254,32 +247,28 @@ static bool stop_while_it_populates(pid_t pid, int control, struct dlx_client *c
     return n_arenas == 0;
 }
 
-START_TEST(a_publisher_that_was_stopped_while_it_populated_memory_asks_again)
+TEST(a_publisher_that_was_stopped_while_it_populated_memory_asks_again)
 {
-    int control = dlx_test_hello(&dlx_test_stream_daemon, 4), status;
+    int control = dlx_test_hello(&dlx_test_stream_daemon, 4);
     struct dlx_client *c = dlx_test_stream_connect();
     pid_t pid;
     for (bool stopped = false; !stopped;) {
         pid = dlx_test_fork();
-        ck_assert_int_ge(pid, 0);
         if (pid == 0)
             allocate();
         stopped = stop_while_it_populates(pid, control, c);
         if (!stopped) {
-            ck_assert_int_eq(kill(pid, SIGKILL), 0);
-            ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+            dlx_test_fork_kill(pid);
         }
     }
     while (shared_bytes(control) > MESSAGE)
         continue;
     ck_assert_int_eq(kill(pid, SIGCONT), 0);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
     dlx_client_unref(c);
     dlx_test_recv_done();
     close(control);
 }
-END_TEST
 
 /* ---- memory after a drop --------------------------------------------------------------------- */
 
@@ -301,7 +290,7 @@ static void drop(const struct dlx_test_publisher *publisher, uint32_t arena)
     dlx_test_call_ok(publisher->control, BODY(ARENA_DROP), &request);
 }
 
-START_TEST(what_was_dropped_is_on_a_subscriber_that_does_not_read)
+TEST(what_was_dropped_is_on_a_subscriber_that_does_not_read)
 {
     struct dlx_test_publisher publisher;
     struct dlx_test_subscription subscription;
@@ -336,19 +325,8 @@ START_TEST(what_was_dropped_is_on_a_subscriber_that_does_not_read)
     dlx_test_recv_done();
     close(control);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hostile_memory");
-    TCase *tcase = dlx_test_stream_case("hostile_memory");
-    tcase_add_loop_test(tcase, a_client_that_holds_the_lock_of_its_memory_holds_nobody_up, 0,
-                        N_KINDS);
-    tcase_add_loop_test(tcase, pages_that_nobody_has_touched_are_refused, 0, N_KINDS);
-    tcase_add_test(tcase, an_allocation_that_has_not_ended_is_no_memory);
-    tcase_add_test(tcase, memory_that_is_reserved_and_not_populated_comes_back);
-    tcase_add_test(tcase, a_publisher_that_was_stopped_while_it_populated_memory_asks_again);
-    tcase_add_test(tcase, what_was_dropped_is_on_a_subscriber_that_does_not_read);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("hostile_memory"));
 }

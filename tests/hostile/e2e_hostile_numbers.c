@@ -41,8 +41,9 @@ static void go_before(struct dlx_test_scene *x, int64_t n)
     }
 }
 
-/* `_i` tells the way to take, and what lies before the reader: nothing, two messages, or an entry that lapped it. */
-START_TEST(a_head_that_jumps_harms_only_its_link)
+/* `_i` tells the way to take, and what lies before the reader: nothing, two messages, or an entry
+ * that lapped it. */
+LOOP_TEST(a_head_that_jumps_harms_only_its_link, 0, 3 * N_WAYS)
 {
     for (size_t k = 0; k < DLX_ARRAY_SIZE(heads) * DLX_ARRAY_SIZE(heads); k++) {
         struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)(_i % N_WAYS));
@@ -60,10 +61,9 @@ START_TEST(a_head_that_jumps_harms_only_its_link)
         dlx_test_scene_end(&x);
     }
 }
-END_TEST
 
 /* Who joins looks for the newest message from such a head on. */
-START_TEST(a_head_that_jumped_harms_no_joiner)
+LOOP_TEST(a_head_that_jumped_harms_no_joiner, 0, 2 * N_WAYS)
 {
     static const uint64_t marks[] = {0, DLX_SHM_END, DLX_SHM_MOVED, DLX_SHM_GONE, 1, UINT64_MAX};
     const struct dlx_subscribe_args sa = {
@@ -87,10 +87,9 @@ START_TEST(a_head_that_jumped_harms_no_joiner)
         dlx_test_scene_end(&x);
     }
 }
-END_TEST
 
 /* The number after the last one is 0, which in a hold word says that nothing is held. */
-START_TEST(there_is_no_message_0)
+TEST(there_is_no_message_0)
 {
     struct dlx_test_scene x = dlx_test_scene_make();
     struct dlx_message *m[2] = {NULL, NULL};
@@ -114,7 +113,6 @@ START_TEST(there_is_no_message_0)
     dlx__heap_give(x.liar->heap, block);
     dlx_test_scene_end(&x);
 }
-END_TEST
 
 /* gen of the next message (4), and whether a subscriber must not believe it. */
 static const struct {
@@ -140,7 +138,7 @@ static const struct {
 };
 
 /* It stores a gen, and goes on as if nothing was. */
-START_TEST(a_gen_that_lies_harms_only_its_link)
+LOOP_TEST(a_gen_that_lies_harms_only_its_link, 0, N_WAYS)
 {
     for (size_t k = 0; k < DLX_ARRAY_SIZE(gens); k++) {
         struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)(_i % N_WAYS));
@@ -158,9 +156,8 @@ START_TEST(a_gen_that_lies_harms_only_its_link)
         dlx_test_scene_end(&x);
     }
 }
-END_TEST
 
-START_TEST(gens_of_nobody_are_losses)
+LOOP_TEST(gens_of_nobody_are_losses, 0, N_WAYS)
 {
     struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)_i);
     struct dlx_subscription_stats stats = {.size = sizeof stats};
@@ -175,9 +172,8 @@ START_TEST(gens_of_nobody_are_losses)
     ck_assert_uint_eq(stats.n_held, 0);
     dlx_test_scene_end(&x);
 }
-END_TEST
 
-START_TEST(a_control_block_that_changes_all_the_time_is_survived)
+LOOP_TEST(a_control_block_that_changes_all_the_time_is_survived, 0, N_WAYS)
 {
     for (int round = 0; round < 20; round++) {
         struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)_i);
@@ -199,7 +195,6 @@ START_TEST(a_control_block_that_changes_all_the_time_is_survived)
         dlx_test_scene_end(&x);
     }
 }
-END_TEST
 
 /* Nearly right numbers, which never settle: so that the reader goes far. */
 struct flipper {
@@ -234,7 +229,7 @@ static void *flip(void *userdata)
     return NULL;
 }
 
-START_TEST(gens_that_never_settle_are_survived)
+LOOP_TEST(gens_that_never_settle_are_survived, 0, N_WAYS)
 {
     static const uint64_t marks[] = {0, DLX_SHM_GONE, DLX_SHM_GONE | DLX_SHM_MOVED, UINT64_MAX};
     for (int round = 0; round < 12; round++) {
@@ -258,20 +253,10 @@ START_TEST(gens_that_never_settle_are_survived)
         dlx_test_scene_end(&x);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hostile_numbers");
     TCase *tcase = dlx_test_stream_case("hostile_numbers");
     tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, a_head_that_jumps_harms_only_its_link, 0, 3 * N_WAYS);
-    tcase_add_loop_test(tcase, a_head_that_jumped_harms_no_joiner, 0, 2 * N_WAYS);
-    tcase_add_test(tcase, there_is_no_message_0);
-    tcase_add_loop_test(tcase, a_gen_that_lies_harms_only_its_link, 0, N_WAYS);
-    tcase_add_loop_test(tcase, gens_of_nobody_are_losses, 0, N_WAYS);
-    tcase_add_loop_test(tcase, a_control_block_that_changes_all_the_time_is_survived, 0, N_WAYS);
-    tcase_add_loop_test(tcase, gens_that_never_settle_are_survived, 0, N_WAYS);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A lying publisher's process against libdlx: whatever it writes into its pages and sockets, and however fast, every call
- * of the honest side ends in its time, names the liar if it must, and other links go on. Each lie is tried
- * on each way to take.
+ * A lying publisher's process against libdlx: whatever it writes into its pages and sockets, and
+ * however fast, every call of the honest side ends in its time, names the liar if it must, and
+ * other links go on. Each lie is tried on each way to take.
  */
 
-#include "client/publish.h"
-#include "client/subscription.h"
+#include "client/publish/publish.h"
+#include "client/subscribe/subscription.h"
 #include "ring/entry.h"
 #include "tests/hostile/harness_liar.h"
 #include "tests/harness/stream.h"
@@ -175,7 +175,8 @@ static void rings_always(struct dlx_publisher *p, int tell)
     dlx_test_liar_storm(publisher_link->bell, tell);
 }
 
-/* More dimensions than fit in an entry: the message has a manifest, which changes while it is read. */
+/* More dimensions than fit in an entry: the message has a manifest, which changes while it is
+ * read. */
 static void manifest_flips(struct dlx_publisher *p, int tell)
 {
     static const int64_t shape[9] = {1, 1, 1, 1, 1, 1, 2, 2, 2};
@@ -200,7 +201,8 @@ static void manifest_flips(struct dlx_publisher *p, int tell)
     }
 }
 
-/* A manifest of so many tensors of one byte that claims to have `size` bytes, in which all have one name, and one shape. */
+/* A manifest of so many tensors of one byte that claims to have `size` bytes, in which all have one
+ * name, and one shape. */
 static void publish_manifest(struct dlx_publisher *p, uint32_t n, uint32_t name_size, uint32_t ndim,
                              uint64_t size)
 {
@@ -280,9 +282,8 @@ static void lying_publisher(struct dlx_client *c, int tell, int arg)
 {
     struct dlx_publisher_args pa = {.size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK};
     struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = PATIENCE};
-    struct dlx_publisher *p = NULL;
     dlx_set_debug(false); /* it writes where that forbids it */
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 0; i < 3; i++)
         ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), &args));
@@ -399,11 +400,10 @@ static struct scene make_scene(enum way way)
     return x;
 }
 
-START_TEST(a_publisher_that_lies_holds_nobody_up)
+LOOP_TEST(a_publisher_that_lies_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(lies) * N_WAYS)
 {
     int lie = _i / N_WAYS;
     struct scene x = make_scene((enum way)(_i % N_WAYS));
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_message *m = NULL;
     x.liar = dlx_test_liar_spawn(lying_publisher, lie);
     /* What it published before it began to lie. */
@@ -428,7 +428,7 @@ START_TEST(a_publisher_that_lies_holds_nobody_up)
                           dlx_client_errmsg(NULL));
     }
     ck_assert_msg(x.told || !lies[lie].told, "\"%s\" was believed", lies[lie].name);
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     if (x.way != BATCHES) /* there it is told by the call after the one that saw it */
         ck_assert_uint_eq(stats.rejected, x.told);
     dlx_test_liar_kill(&x.liar);
@@ -448,15 +448,10 @@ START_TEST(a_publisher_that_lies_holds_nobody_up)
     dlx_publisher_unref(x.honest);
     dlx_client_unref(x.c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hostile_process");
     TCase *tcase = dlx_test_stream_case("hostile_process");
     tcase_set_timeout(tcase, 12);
-    tcase_add_loop_test(tcase, a_publisher_that_lies_holds_nobody_up, 0,
-                        (int)DLX_ARRAY_SIZE(lies) * N_WAYS);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A lying subscriber's process: however it lies, a publisher waits for it no longer than asked, and names it. */
+/* A lying subscriber's process: however it lies, a publisher waits for it no longer than asked, and
+ * names it. */
 
-#include "client/subscription.h"
+#include "client/subscribe/subscription.h"
 #include "tests/hostile/harness_liar.h"
 #include <string.h>
 #include <sys/socket.h>
@@ -70,7 +71,8 @@ static void lying_subscriber(struct dlx_client *c, int tell, int arg)
     sub_lies[arg].lie(s->links[0], tell);
 }
 
-START_TEST(a_subscriber_that_lies_holds_a_publisher_no_longer_than_asked)
+LOOP_TEST(a_subscriber_that_lies_holds_a_publisher_no_longer_than_asked, 0,
+          (int)DLX_ARRAY_SIZE(sub_lies))
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args pa = {
@@ -85,8 +87,8 @@ START_TEST(a_subscriber_that_lies_holds_a_publisher_no_longer_than_asked)
     ok(dlx_subscribe(c, "test/a", &sa, &s));
     struct dlx_test_liar liar = dlx_test_liar_spawn(lying_subscriber, _i);
     dlx_test_liar_hear(liar.sock);
-    /* It passes nothing, so that after 40 messages it is in the way: that is its right for as long as we
-     * wait, and no longer. */
+    /* It passes nothing, so that after 40 messages it is in the way: that is its right for as long
+     * as we wait, and no longer. */
     for (int round = 0; round < 60 && n_timeouts < 15; round++) {
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 4, published + 1);
         uint64_t start = dlx__now_ns();
@@ -123,15 +125,10 @@ START_TEST(a_subscriber_that_lies_holds_a_publisher_no_longer_than_asked)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hostile_process_subscriber");
     TCase *tcase = dlx_test_stream_case("hostile_process_subscriber");
     tcase_set_timeout(tcase, 12);
-    tcase_add_loop_test(tcase, a_subscriber_that_lies_holds_a_publisher_no_longer_than_asked, 0,
-                        (int)DLX_ARRAY_SIZE(sub_lies));
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -74,7 +74,7 @@ static void take_all(struct cast *x)
     }
 }
 
-START_TEST(a_cursor_that_lies_harms_only_itself)
+TEST(a_cursor_that_lies_harms_only_itself)
 {
     struct cast x = make_cast();
     static const uint64_t cursors[] = {UINT64_C(1) << 62, 0, 3, UINT64_MAX - 1, 1};
@@ -92,9 +92,8 @@ START_TEST(a_cursor_that_lies_harms_only_itself)
     ck_assert_int_gt(x.published, 60);
     end_cast(&x);
 }
-END_TEST
 
-START_TEST(hold_words_that_lie_pin_no_more_than_their_number)
+TEST(hold_words_that_lie_pin_no_more_than_their_number)
 {
     struct cast x = make_cast();
     for (int round = 0; round < 2000; round++) {
@@ -109,9 +108,8 @@ START_TEST(hold_words_that_lie_pin_no_more_than_their_number)
     }
     end_cast(&x);
 }
-END_TEST
 
-START_TEST(a_number_of_hold_words_that_lies_harms_only_itself)
+TEST(a_number_of_hold_words_that_lies_harms_only_itself)
 {
     static const uint64_t numbers[] = {0,         1, 15, 17, 4096, UINT32_MAX, UINT64_C(1) << 32,
                                        UINT64_MAX};
@@ -125,10 +123,10 @@ START_TEST(a_number_of_hold_words_that_lies_harms_only_itself)
     }
     end_cast(&x);
 }
-END_TEST
 
-/* One that says that it has started, and has passed nothing: it is in the way as any other that takes nothing. */
-START_TEST(one_that_starts_without_a_cursor_is_waited_for_and_named)
+/* One that says that it has started, and has passed nothing: it is in the way as any other that
+ * takes nothing. */
+LOOP_TEST(one_that_starts_without_a_cursor_is_waited_for_and_named, 0, 2)
 {
     struct cast x = make_cast();
     dlx_store64_sc(&x.page->cursor, 0);
@@ -148,9 +146,8 @@ START_TEST(one_that_starts_without_a_cursor_is_waited_for_and_named)
     }
     end_cast(&x);
 }
-END_TEST
 
-START_TEST(a_ticket_that_changes_all_the_time_costs_a_byte_each)
+TEST(a_ticket_that_changes_all_the_time_costs_a_byte_each)
 {
     struct cast x = make_cast();
     dlx_atomic_u64 *ticket = dlx_shm_ticket(x.page, x.liar->links[0]->link_index);
@@ -162,9 +159,8 @@ START_TEST(a_ticket_that_changes_all_the_time_costs_a_byte_each)
     }
     end_cast(&x);
 }
-END_TEST
 
-START_TEST(a_link_page_that_changes_all_the_time_is_survived)
+TEST(a_link_page_that_changes_all_the_time_is_survived)
 {
     for (int round = 0; round < 5; round++) {
         struct cast x = make_cast();
@@ -182,19 +178,10 @@ START_TEST(a_link_page_that_changes_all_the_time_is_survived)
         end_cast(&x);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hostile_subscriber");
     TCase *tcase = dlx_test_stream_case("hostile_subscriber");
     tcase_set_timeout(tcase, 120);
-    tcase_add_test(tcase, a_cursor_that_lies_harms_only_itself);
-    tcase_add_test(tcase, hold_words_that_lie_pin_no_more_than_their_number);
-    tcase_add_test(tcase, a_number_of_hold_words_that_lies_harms_only_itself);
-    tcase_add_loop_test(tcase, one_that_starts_without_a_cursor_is_waited_for_and_named, 0, 2);
-    tcase_add_test(tcase, a_ticket_that_changes_all_the_time_costs_a_byte_each);
-    tcase_add_test(tcase, a_link_page_that_changes_all_the_time_is_survived);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

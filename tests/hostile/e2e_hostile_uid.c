@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Nobody writes what is not theirs: regions of a real publisher and a real subscriber, attacked with the descriptors that
- * they were sent and by way of their processes, from a process of the same user and from one of another. And nobody gets
- * rights by a connection that somebody else made. Sealed memory: what POSIX shared memory promises less is in docs/SHM.md.
+ * Nobody writes what is not theirs: regions of a real publisher and a real subscriber, attacked
+ * with the descriptors that they were sent and by way of their processes, from a process of the
+ * same user and from one of another. And nobody gets rights by a connection that somebody else
+ * made. Sealed memory: what POSIX shared memory promises less is in docs/SHM.md.
  */
 
 #include "common/error.h"
 #include "common/memory.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
+#include "tests/harness/user.h"
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <signal.h>
@@ -27,7 +29,8 @@
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
 #define NOBODY     65534
 
-/* What an attack says: 0, or the line of what was possible and should not be. In children, where ck_assert is of no use. */
+/* What an attack says: 0, or the line of what was possible and should not be. In children, where
+ * ck_assert is of no use. */
 #define refused(x)                                                                                 \
     do {                                                                                           \
         if (x)                                                                                     \
@@ -40,7 +43,6 @@ static void attack_as(uid_t uid, int (*attack)(void *userdata), void *userdata)
     int line = 0, status, result[2];
     ck_assert_int_eq(pipe(result), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         if (uid != geteuid() && (setgid(uid) < 0 || setuid(uid) < 0))
             line = -1;
@@ -56,17 +58,10 @@ static void attack_as(uid_t uid, int (*attack)(void *userdata), void *userdata)
     ck_assert_int_eq(status, 0);
 }
 
-static bool may_be_another(void)
-{
-    if (geteuid() == 0)
-        return true;
-    puts("SKIP: needs root to become another user");
-    return false;
-}
-
 /* ---- regions ------------------------------------------------------------------------------- */
 
-/* A publisher's and a subscriber's memory, as it is when messages flow: all is announced and sealed. */
+/* A publisher's and a subscriber's memory, as it is when messages flow: all is announced and
+ * sealed. */
 struct scene {
     int control[2]; /* of the publisher, and of the subscriber */
     struct dlx_test_publisher publisher;
@@ -250,9 +245,9 @@ static void check_region(const struct region *region)
     munmap((void *)(uintptr_t)map, region->size);
 }
 
-START_TEST(kept_descriptors_of_regions_write_nothing)
+LOOP_TEST(kept_descriptors_of_regions_write_nothing, 0, 2)
 {
-    if (_i == 1 && !may_be_another())
+    if (_i == 1 && !dlx_test_user_may())
         return;
     struct scene x = make_scene();
     ck_assert_int_eq(x.n, 6);
@@ -262,7 +257,6 @@ START_TEST(kept_descriptors_of_regions_write_nothing)
     }
     end_scene(&x);
 }
-END_TEST
 
 /* ---- processes ----------------------------------------------------------------------------- */
 
@@ -296,9 +290,9 @@ static int attack_process(void *userdata)
     return 0;
 }
 
-START_TEST(another_user_gets_nothing_out_of_the_processes)
+TEST(another_user_gets_nothing_out_of_the_processes)
 {
-    if (!may_be_another())
+    if (!dlx_test_user_may())
         return;
     struct scene x = make_scene();
     pid_t pids[] = {dlx_test_stream_daemon.pid, getpid()};
@@ -306,7 +300,6 @@ START_TEST(another_user_gets_nothing_out_of_the_processes)
         attack_as(NOBODY, attack_process, &pids[i]);
     end_scene(&x);
 }
-END_TEST
 
 /* ---- identity ------------------------------------------------------------------------------ */
 
@@ -316,9 +309,9 @@ static bool answers(int fd)
     return dlx_test_call(fd, BODY(DAEMON_INFO), &info)->body_case == BODY(DAEMON_INFO_REPLY);
 }
 
-/* The rights of a connection are those of the process that made it, when it made it; and they end with that process, not
- * with the socket, which somebody else may have got. */
-START_TEST(a_passed_connection_ends_with_who_made_it)
+/* The rights of a connection are those of the process that made it, when it made it; and they end
+ * with that process, not with the socket, which somebody else may have got. */
+TEST(a_passed_connection_ends_with_who_made_it)
 {
     int pair[2], go[2], connection;
     struct dlx_packet packet;
@@ -326,7 +319,6 @@ START_TEST(a_passed_connection_ends_with_who_made_it)
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
     ck_assert_int_eq(pipe(go), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         connection = dlx_test_hello(&dlx_test_stream_daemon, 1);
         if (dlx__packet_send(pair[1], &byte, 1, &connection, 1) == 0)
@@ -348,14 +340,14 @@ START_TEST(a_passed_connection_ends_with_who_made_it)
     }
     close(connection);
 }
-END_TEST
 
 struct guess {
     int fd;
     uint64_t publisher, subscription, client;
 };
 
-/* As the user that it was when it connected: what it may do is decided by that; but what is somebody else's, is not its. */
+/* As the user that it was when it connected: what it may do is decided by that; but what is
+ * somebody else's, is not its. */
 static int use_after_setuid(void *userdata)
 {
     struct guess *guess = userdata;
@@ -379,9 +371,9 @@ static int use_after_setuid(void *userdata)
     return 0;
 }
 
-START_TEST(guessed_handles_are_of_no_use_before_and_after_setuid)
+LOOP_TEST(guessed_handles_are_of_no_use_before_and_after_setuid, 0, 2)
 {
-    if (_i == 1 && !may_be_another())
+    if (_i == 1 && !dlx_test_user_may())
         return;
     struct scene x = make_scene();
     struct guess guess = {.fd = dlx_test_hello(&dlx_test_stream_daemon, 4),
@@ -395,16 +387,8 @@ START_TEST(guessed_handles_are_of_no_use_before_and_after_setuid)
     close(guess.fd);
     end_scene(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("hostile_uid");
-    TCase *tcase = dlx_test_stream_case("hostile_uid");
-    tcase_add_loop_test(tcase, kept_descriptors_of_regions_write_nothing, 0, 2);
-    tcase_add_test(tcase, another_user_gets_nothing_out_of_the_processes);
-    tcase_add_test(tcase, a_passed_connection_ends_with_who_made_it);
-    tcase_add_loop_test(tcase, guessed_handles_are_of_no_use_before_and_after_setuid, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("hostile_uid"));
 }

@@ -30,7 +30,8 @@ void dlx_test_liar_rest(int tell) __attribute__((noreturn));
 /* Of the liar: ring without end, after telling. */
 void dlx_test_liar_storm(int bell, int tell) __attribute__((noreturn));
 
-/* Did a call that was given so long end before much more had passed, on a busy machine and under a sanitizer? */
+/* Did a call that was given so long end before much more had passed, on a busy machine and under a
+ * sanitizer? */
 bool dlx_test_ends_in_time(uint64_t start, int64_t timeout_ns);
 
 #endif

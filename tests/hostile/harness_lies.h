@@ -3,12 +3,13 @@
 #define DLX_TESTS_HARNESS_LIES_H
 
 /*
- * Peers that lie in the pages that they may write, against the real daemon and the real other side. The liar
- * is a publisher or subscription of this process, whose pages are written behind the library's back.
+ * Peers that lie in the pages that they may write, against the real daemon and the real other side.
+ * The liar is a publisher or subscription of this process, whose pages are written behind the
+ * library's back.
  */
 
-#include "client/publish.h"
-#include "client/subscription.h"
+#include "client/publish/publish.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
 #include <pthread.h>
 
@@ -32,8 +33,8 @@ void dlx_test_scene_end(struct dlx_test_scene *x);
 int dlx_test_scene_take(struct dlx_test_scene *x, int64_t timeout_ns, struct dlx_message **ret);
 /* Read all of it: it must be inside a mapping, whatever the liar said. */
 void dlx_test_scene_touch(struct dlx_message *m);
-/* What the honest publisher sends arrives, whole and next in order. Messages of the liar and one BAD_PEER may come
- * before. Returns whether that came. */
+/* What the honest publisher sends arrives, whole and next in order. Messages of the liar and one
+ * BAD_PEER may come before. Returns whether that came. */
 bool dlx_test_scene_honest_goes_on(struct dlx_test_scene *x);
 /* A message of the liar that it may still change: 16 x 16 bytes, whose words are in `words`. */
 struct dlx_block *dlx_test_scene_begin_lie(struct dlx_publisher *p,

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A subscription that was there first, and whose process sleeps outside the library. It may have a spare link, whose page is
- * sealed; the daemon gives it to a publisher before it answers PublisherReady. Without one the link is offered, and is there
- * when the subscriber wakes up; a publisher that blocks is answered only then. The publisher publishes up to LAST messages and
+/* A subscription that was there first, and whose process sleeps outside the library. It may have a
+ * spare link, whose page is sealed; the daemon gives it to a publisher before it answers
+ * PublisherReady. Without one the link is offered, and is there when the subscriber wakes up; a
+ * publisher that blocks is answered only then. The publisher publishes up to LAST messages and
  * leaves, or is killed, at any moment; the ring keeps DEPTH.
  *
- * Claims: every message arrives or is counted as lost; a publisher that blocks loses nothing; nobody waits for ever.
+ * Claims: every message arrives or is counted as lost; a publisher that blocks loses nothing;
+ * nobody waits for ever.
  *
  * -DSPARE          there is a spare link
  * -DBLOCK          the publisher blocks and the subscription is reliable

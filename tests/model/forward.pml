@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Re-publishing a received tensor: A publishes, M takes and forwards on its own topic (block B), C takes from M.
+/* Re-publishing a received tensor: A publishes, M takes and forwards on its own topic (block B), C
+ * takes from M.
  * M may die at any step.  A counts M's leases until M's link is dead.
  *   default       link A-M is dead only when M is dead AND every holder of a dup of M's link end ("lifeline") closed it;
  *                 C got the dup when it attached to B, before it could take.  M's lease words stay as M left them.
  *   -DASWRITTEN   pidfd or M's own hang-up ends M's leases at once              must fail
  *   -DLATE        C may attach after M died (retained by the daemon, no lifeline) must fail
- *   -DEARLYCLR    M clears its lease at A before it has retired and scanned its own block must fail */
+ *   -DEARLYCLR    M clears its lease at A before it has retired and scanned its own block must
+ * fail */
 #ifndef NA
 #define NA 3
 #endif

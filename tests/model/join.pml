@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's packets at a join, and its death between any two of them. NP publishers of one topic, each with a link to
- * one reliable subscription: LinkAdded is queued on the publisher's link socket, then its `joins` is raised, then LinkOpen
- * is sent. Without a daemon streams go on; a link that it did not open is closed by the subscription.
+/* The daemon's packets at a join, and its death between any two of them. NP publishers of one
+ * topic, each with a link to one reliable subscription: LinkAdded is queued on the publisher's link
+ * socket, then its `joins` is raised, then LinkOpen is sent. Without a daemon streams go on; a link
+ * that it did not open is closed by the subscription.
  *
  * Takes and reclaim are those of ring.pml, with NS blocks of memory and entries enough.
  *
- * Claims: of what is published after the subscription looked for the newest message, nothing is missing; nothing held is written to; nobody
- * waits for ever.
+ * Claims: of what is published after the subscription looked for the newest message, nothing is
+ * missing; nothing held is written to; nobody waits for ever.
  *
  * -DMISS           a packet may be lost at the first three tries to pick it up (no descriptors): the link counts as one that holds
  *                  everything, and a later look finds it (in the code: never, and the publisher frees nothing)
@@ -139,7 +140,8 @@ proctype publisher(byte p) {
         :: blocked[p] = true;
            reclaim();
            if :: s < NS -> break
-              /* the bell; the link socket; once that has hung up a look every 20 ms, which sees what has changed */
+              /* the bell; the link socket; once that has hung up a look every 20 ms, which sees
+               * what has changed */
               :: else -> atomic { bellP[p] || (added[p] && !known) || (ddead && !noted) || (ddead && known && cursor[p] == CLOSED && !left) -> bellP[p] = false; noted = ddead; left = (cursor[p] == CLOSED) }; PICK
            fi
         od; blocked[p] = false
@@ -155,7 +157,8 @@ proctype publisher(byte p) {
 }
 
 inline ringP() { if :: blocked[p] -> bellP[p] = true :: else -> skip fi }
-/* A subscription takes from its links in turn and sleeps on all of their bells: what it does on one waits for no other. */
+/* A subscription takes from its links in turn and sleeps on all of their bells: what it does on one
+ * waits for no other. */
 proctype link(byte p) {
   byte g, cur, from, s, n;
   if

@@ -6,7 +6,8 @@
  * than ring/ has it, leaves a fence out or moves it, or has a seq_cst access in its place; then
  * a bad outcome is found. tests/model/run.sh runs both:
  *
- *     orders hold_retire | reliable_take | passed | batch_sleep | take_blocked | release_blocked | joiner [MISTAKE]
+ *     orders hold_retire | reliable_take | passed | batch_sleep | take_blocked | release_blocked |
+ * joiner [MISTAKE]
  *
  * Relacy does not move a load before a load, or a store before a load that comes first in the
  * program, beyond what stale values show; so a pass here says less than a failure.
@@ -295,7 +296,8 @@ int main(int argc, char **argv)
     RUN(take_blocked);
     RUN(release_blocked);
     RUN(joiner);
-    /* As spin says it, for run.sh. Relacy itself tells of an error, and may end by abort() after that. */
+    /* As spin says it, for run.sh. Relacy itself tells of an error, and may end by abort() after
+     * that. */
     if (ok)
         printf("%llu states, stored\nerrors: 0\n", (unsigned long long)params.stop_iteration);
     return !ok;

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Work queue: each message goes to one worker; redelivered if that worker dies.  NW workers with a link each.
- * default: per-link ring and cursor; `done' word per link written by the worker AFTER it has processed; a block is free
+ * default: per-link ring and cursor; `done' word per link written by the worker AFTER it has
+ * processed; a block is free
  *          only when its message is done; a dead worker's undone messages are put on another link's ring (same block,
  *          same number, no new gen), and before that nothing of it is freed.
  * -DASWRITTEN1  every reliable link's cursor gates every message, only the addressee is rung     must fail (deadlock)
- * -DASWRITTEN2  a lease ends with its holder, cursor passed at take                               must fail (lost) */
+ * -DASWRITTEN2  a lease ends with its holder, cursor passed at take                               must fail
+ * (lost) */
 #define NW 2
 #ifndef NS
 #define NS 2

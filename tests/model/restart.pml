@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A daemon that dies at any moment and is replaced, under a stream from one publisher to NS reliable subscriptions.
- * Daemons 0 .. NG-1 follow each other; the last one stays. Whoever finds its daemon dead announces itself to the one that
- * is there: the publisher with a new control block (`base` is after_seq), a subscription with a new link for each block
- * that its daemon shows. Link s * NB + b is that of subscription s in block b; b also numbers the announcements.
+/* A daemon that dies at any moment and is replaced, under a stream from one publisher to NS
+ * reliable subscriptions. Daemons 0 .. NG-1 follow each other; the last one stays. Whoever finds
+ * its daemon dead announces itself to the one that is there: the publisher with a new control block
+ * (`base` is after_seq), a subscription with a new link for each block that its daemon shows. Link
+ * s * NB + b is that of subscription s in block b; b also numbers the announcements.
  *
- * Takes, retirement and the membership line are one step each here: ring.pml and carry.pml have them word by word. A
- * bell, a ticket, `blocked`, a cursor and `started` are steps of their own, and so is each packet of the daemon, which
- * dies between any two; what it had sent stays readable.
+ * Takes, retirement and the membership line are one step each here: ring.pml and carry.pml have
+ * them word by word. A bell, a ticket, `blocked`, a cursor and `started` are steps of their own,
+ * and so is each packet of the daemon, which dies between any two; what it had sent stays readable.
  *
- * Claims: each subscription takes 1 .. LAST, each once and in order, counts nothing as lost, and nobody waits for ever.
+ * Claims: each subscription takes 1 .. LAST, each once and in order, counts nothing as lost, and
+ * nobody waits for ever.
  *
  * -DDIE            subscription 0 may die at any moment
  * -DSLOW           the answer to PublisherReady may be late: the publisher goes on, and the daemon shows it later
@@ -147,7 +149,8 @@ inline membership() { if :: joins[b] != seen -> seen = joins[b]; PICK(b) :: else
 #define REPLACED(s) STARTED((s) * NB + b)
 #endif
 
-/* have_rejoined(). Each condition stays true once it is, so reading all of them at once is the same as one after the other. */
+/* have_rejoined(). Each condition stays true once it is, so reading all of them at once is the same
+ * as one after the other. */
 inline have_rejoined() {
   rejoin = false; s = 0;
   do
@@ -209,7 +212,8 @@ given_up:
   :: else -> skip
   fi
 }
-/* grow(), by dlx_alloc() before it is known where the message goes: the news is out before the daemon's answer. */
+/* grow(), by dlx_alloc() before it is known where the message goes: the news is out before the
+ * daemon's answer. */
 inline grow() {
   atomic { gen == bgen[b] -> arena[b] = true; s = 0; do :: s == NS -> break :: s < NS -> if :: ls[s * NB + b] == OPENED -> ls[s * NB + b] = WHOLE :: else -> skip fi; s++ od; s = 0 }
 }

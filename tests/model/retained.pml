@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A publisher that retains its last K messages dies at any moment, and its daemon keeps them. Its sockets are closed
- * before it is dead, and until then it may write; the daemon looks at its pidfd. NR readers subscribe at any moment and hold
- * what they take, for good or for a while. A successor retains K messages of its own: with its K-th the first one's go.
+/* A publisher that retains its last K messages dies at any moment, and its daemon keeps them. Its
+ * sockets are closed before it is dead, and until then it may write; the daemon looks at its pidfd.
+ * NR readers subscribe at any moment and hold what they take, for good or for a while. A successor
+ * retains K messages of its own: with its K-th the first one's go.
  *
- * Claims: what a reader that came for retained messages holds, nobody writes to; it gets the last K whole; the memory is
- * given back only when nobody has it; who subscribes gets a link or is told; once the successor has published K, whoever
- * comes gets those, and the first one's are gone in the end.
+ * Claims: what a reader that came for retained messages holds, nobody writes to; it gets the last K
+ * whole; the memory is given back only when nobody has it; who subscribes gets a link or is told;
+ * once the successor has published K, whoever comes gets those, and the first one's are gone in the
+ * end.
  *
  * mutants: -DHANGUP    the hang-up of its control socket counts as its death     must fail
  *          -DNOSETTLE  links that were ready before are not looked at again      must fail
@@ -35,7 +37,8 @@ bool told2, offered2;                                                       /* i
 byte ls[NR], ls2[NR];                  /* links: 0 no, 1 ready, 2 open, 3 failed, 4 left */
 byte hist[NR], hold[NR]; bool mapped[NR], given_back, late[NR], known[NR];
 
-/* Publishes; its memory protocol with readers is that of ring.pml: a block whose message is held is not used. */
+/* Publishes; its memory protocol with readers is that of ring.pml: a block whose message is held is
+ * not used. */
 proctype publisher() {
   byte n = 1, i, s, used[NS]; bool held;
   do

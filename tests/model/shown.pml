@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A publisher that retains its newest message, whose daemon ends, and the daemons after it: each may show the control
- * block, which the publisher still writes, to NR readers. The publisher gets none of their hold words. It is told of
- * them by the kernel alone: its daemon's id is cleared when that ends, and whoever maps the block through a later
- * daemon has a lock on it, which the daemon took before and which goes with the mapping. NB payloads.
+/* A publisher that retains its newest message, whose daemon ends, and the daemons after it: each
+ * may show the control block, which the publisher still writes, to NR readers. The publisher gets
+ * none of their hold words. It is told of them by the kernel alone: its daemon's id is cleared when
+ * that ends, and whoever maps the block through a later daemon has a lock on it, which the daemon
+ * took before and which goes with the mapping. NB payloads.
  *
- * Claims: what a reader has taken, nobody writes to, until it lets go; there is no message that a reader takes torn.
- * The publisher publishes everything, whether there is a daemon or not, as soon as no reader has the block mapped.
+ * Claims: what a reader has taken, nobody writes to, until it lets go; there is no message that a
+ * reader takes torn. The publisher publishes everything, whether there is a daemon or not, as soon
+ * as no reader has the block mapped.
  *
  * mutants: -DCHECKFIRST the publisher looks for locks, then marks its messages    must fail
  *          -DNOLOOK     it does not look for locks                                must fail

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links that wait in the daemon because the link socket has no room (here: for one), those that end meanwhile, and the daemon's
- * death at any moment. NL subscribers of one publisher join, take the newest message, hold it for a while, perhaps longer than
- * their link is there, or sleep until there is another one. The publisher publishes LAST messages in NS blocks of memory and then makes no call any
- * more. Once the daemon has died it goes on in other memory.
+/* Links that wait in the daemon because the link socket has no room (here: for one), those that end
+ * meanwhile, and the daemon's death at any moment. NL subscribers of one publisher join, take the
+ * newest message, hold it for a while, perhaps longer than their link is there, or sleep until
+ * there is another one. The publisher publishes LAST messages in NS blocks of memory and then makes
+ * no call any more. Once the daemon has died it goes on in other memory.
  *
  * -DBELLS  they stay, and sleep; else they look all the time, and leave when they like
  *
- * Claims: nothing held is written to; nobody sleeps through a message; the publisher does not wait for who has left.
+ * Claims: nothing held is written to; nobody sleeps through a message; the publisher does not wait
+ * for who has left.
  *
  * mutants: -DOPENFIRST  LinkOpen is sent before joins is raised                               must fail
  *          -DPASSES     who joins is sent while others wait                                   must fail
@@ -151,7 +153,8 @@ proctype publisher() {
      if
      :: s < NS -> skip
      :: else ->
-        /* Until somebody lets go, or is sent, or withdrawn; or the daemon has died, and all that it sent was read. */
+        /* Until somebody lets go, or is sent, or withdrawn; or the daemon has died, and all that it
+         * sent was read. */
 wait:   if
         :: len(sock) > 0 || joins != seen -> skip
         :: (!MISSING && !(LEFT(0)) && !(NL > 1 && LEFT(1)) && !(NL > 2 && LEFT(NL - 1))) -> skip

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What a publisher retains is there with the daemon that replaces its first one, for newcomers too, and comes once. */
+/* What a publisher retains is there with the daemon that replaces its first one, for newcomers too,
+ * and comes once. */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "tests/harness/manager.h"
 #include "tests/harness/stream.h"
 #include <poll.h>
@@ -15,9 +16,7 @@ static const struct dlx_publisher_args retain_3 = {.size = sizeof retain_3, .ret
 static struct dlx_publisher *new_publisher(struct dlx_client *c,
                                            const struct dlx_publisher_args *args)
 {
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/a", args, &p));
-    return p;
+    return dlx_test_stream_publisher(c, "test/a", args);
 }
 
 /* A new daemon, and the publisher looks for it. */
@@ -32,9 +31,7 @@ static struct dlx_subscription *subscribe(struct dlx_client *c, uint32_t history
 {
     struct dlx_subscribe_args args = {
         .size = sizeof args, .history = history, .reliable = reliable};
-    struct dlx_subscription *s = NULL;
-    ok(dlx_subscribe(c, "test/a", &args, &s));
-    return s;
+    return dlx_test_stream_subscribe(c, "test/a", &args);
 }
 
 /* Through news that the daemon is gone. */
@@ -66,12 +63,10 @@ static void check_nothing(struct dlx_subscription *s)
 
 static uint64_t n_lost(struct dlx_subscription *s)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(s, &stats));
-    return stats.lost;
+    return dlx_test_stream_subscription_stats(s).lost;
 }
 
-START_TEST(newcomers_find_what_is_retained_after_each_restart)
+TEST(newcomers_find_what_is_retained_after_each_restart)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *c2 = NULL;
     struct dlx_publisher *p = new_publisher(c, &retain_3);
@@ -92,9 +87,8 @@ START_TEST(newcomers_find_what_is_retained_after_each_restart)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(who_was_there_gets_nothing_twice)
+TEST(who_was_there_gets_nothing_twice)
 {
     for (int reliable = 0; reliable < 2; reliable++) {
         struct dlx_publisher_args args = retain_3;
@@ -134,19 +128,16 @@ START_TEST(who_was_there_gets_nothing_twice)
         dlx_client_unref(c2);
     }
 }
-END_TEST
 
 /* It gets the newest of each control block at most, while it holds one of an older block. */
-START_TEST(latest_skips_to_what_came_after_the_new_daemon)
+TEST(latest_skips_to_what_came_after_the_new_daemon)
 {
     const struct dlx_subscribe_args args = {.size = sizeof args, .mode = DLX_MODE_LATEST};
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c, &retain_3);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    struct dlx_subscription *s = NULL;
     struct dlx_message *held = NULL, *m = NULL;
     int64_t n = 0, last = 0;
-    ok(dlx_subscribe(c, "test/a", &args, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &args);
     for (int round = 0; round < 4; round++) {
         for (int k = 0; k < 3; k++)
             dlx_test_stream_publish(p, 100, ++n);
@@ -169,7 +160,7 @@ START_TEST(latest_skips_to_what_came_after_the_new_daemon)
         }
         check_nothing(s);
     }
-    ok(dlx_subscription_get_stats(s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.taken + stats.skipped, (uint64_t)n);
     ck_assert_uint_eq(stats.lost, 0);
     dlx_test_stream_check(held, 100, 3);
@@ -178,17 +169,16 @@ START_TEST(latest_skips_to_what_came_after_the_new_daemon)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-/* Messages stay held through it, in the old memory and in the new one, and the ring goes round many times. */
-START_TEST(copies_are_given_back)
+/* Messages stay held through it, in the old memory and in the new one, and the ring goes round many
+ * times. */
+TEST(copies_are_given_back)
 {
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 3, .depth = 8};
     dlx_set_debug(false); /* its arenas are larger */
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c, &args);
     struct dlx_subscription *s = subscribe(c, 0, false);
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_message *held[2] = {NULL}, *m = NULL;
     int64_t n = 0;
     for (int i = 0; i < 2; i++) {
@@ -211,14 +201,13 @@ START_TEST(copies_are_given_back)
     dlx_message_unref(m);
     for (int i = 0; i < 100; i++)
         dlx_test_stream_publish(p, 100, ++n);
-    ok(dlx_publisher_get_stats(p, &stats));
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
     ck_assert_uint_le(stats.arena_bytes, 64 << 10);
     dlx_subscription_unref(late);
     dlx_subscription_unref(s);
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 #define SET 200
 
@@ -278,7 +267,7 @@ static void check_set(struct dlx_message *m, int64_t value)
     ck_assert_int_eq(memcmp(meta, "meta data", 9), 0);
 }
 
-START_TEST(sets_are_carried_whole)
+TEST(sets_are_carried_whole)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 2};
@@ -301,9 +290,8 @@ START_TEST(sets_are_carried_whole)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(what_was_shared_is_carried_and_stays_the_callers)
+TEST(what_was_shared_is_carried_and_stays_the_callers)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c, &retain_3);
@@ -326,10 +314,9 @@ START_TEST(what_was_shared_is_carried_and_stays_the_callers)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* Its former self, which the service manager kept, goes; what it leaves at its end is kept. */
-START_TEST(a_publisher_replaces_what_was_kept_of_it)
+TEST(a_publisher_replaces_what_was_kept_of_it)
 {
     static struct dlx_test_manager manager;
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
@@ -360,19 +347,8 @@ START_TEST(a_publisher_replaces_what_was_kept_of_it)
     dlx_test_manager_wait_n_kept(&manager, "", 1);
     dlx_test_manager_stop(&manager);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("carry");
-    TCase *tcase = dlx_test_stream_case("carry");
-    tcase_add_test(tcase, newcomers_find_what_is_retained_after_each_restart);
-    tcase_add_test(tcase, who_was_there_gets_nothing_twice);
-    tcase_add_test(tcase, latest_skips_to_what_came_after_the_new_daemon);
-    tcase_add_test(tcase, copies_are_given_back);
-    tcase_add_test(tcase, sets_are_carried_whole);
-    tcase_add_test(tcase, what_was_shared_is_carried_and_stays_the_callers);
-    tcase_add_test(tcase, a_publisher_replaces_what_was_kept_of_it);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("carry"));
 }

@@ -2,7 +2,7 @@
 
 /* The daemon ends and another one takes its place: streams go on, and everybody is there again. */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/seccomp.h"
 #include "tests/harness/stream.h"
@@ -33,8 +33,7 @@ static void publish_until(struct dlx_publisher *p, int64_t *n, bool (*done)(void
 
 static bool has_n_publishers(void *userdata)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(userdata, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(userdata);
     struct dlx_message *m = NULL;
     (void)dlx_take(userdata, 0, &m);
     dlx_message_unref(m);
@@ -55,7 +54,8 @@ static void wait_readable(struct dlx_subscription *s)
     ck_assert_int_eq(poll(&p, 1, PATIENCE_MS), 1);
 }
 
-/* A daemon that ends is no signal for the threads that stream: a kernel that valgrind simulates interrupts them by it. */
+/* A daemon that ends is no signal for the threads that stream: a kernel that valgrind simulates
+ * interrupts them by it. */
 static void block_sigchld(void)
 {
     sigset_t set;
@@ -96,7 +96,8 @@ static void start_reader(struct reader *r, pthread_t *thread)
     ck_assert_int_eq(pthread_create(thread, NULL, read_all, r), 0);
 }
 
-/* Publish one more, which is the last. Nobody ends before it: who stops reading stops the publisher, and so all that sleep. */
+/* Publish one more, which is the last. Nobody ends before it: who stops reading stops the
+ * publisher, and so all that sleep. */
 static void end_readers(struct reader readers[2], pthread_t threads[2], struct dlx_publisher *p,
                         int64_t n)
 {
@@ -105,9 +106,8 @@ static void end_readers(struct reader readers[2], pthread_t threads[2], struct d
         atomic_store(&readers[i].to, (uint64_t)n);
     ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, n), &wait));
     for (int i = 0; i < 2; i++) {
-        struct dlx_subscription_stats stats = {.size = sizeof stats};
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
-        ok(dlx_subscription_get_stats(readers[i].s, &stats));
+        struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(readers[i].s);
         ck_assert_uint_eq(stats.lost, 0);
         ck_assert_uint_eq(stats.n_publishers, 1);
         dlx_subscription_unref(readers[i].s);
@@ -129,18 +129,17 @@ static bool have_read(void *userdata)
     return true;
 }
 
-START_TEST(a_reliable_stream_loses_nothing_through_restarts)
+TEST(a_reliable_stream_loses_nothing_through_restarts)
 {
     enum { RESTARTS = 12 };
     struct dlx_publisher_args args = {.size = sizeof args, .on_full = DLX_ON_FULL_BLOCK};
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     static struct reader readers[2];
     pthread_t threads[2];
     int64_t n = 0;
     memset(readers, 0, sizeof readers);
     readers[1].polls = true;
-    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
     for (int i = 0; i < 2; i++)
         start_reader(&readers[i], &threads[i]);
     for (int round = 0; round < RESTARTS; round++) {
@@ -149,8 +148,7 @@ START_TEST(a_reliable_stream_loses_nothing_through_restarts)
         dlx_test_stream_restart();
         /* A newcomer is let in, once the publisher has announced itself. */
         struct dlx_client *c2 = dlx_test_stream_connect();
-        struct dlx_subscription *s = NULL;
-        ok(dlx_subscribe(c2, "test/a", NULL, &s));
+        struct dlx_subscription *s = dlx_test_stream_subscribe(c2, "test/a", NULL);
         publish_until(p, &n, has_n_publishers, s);
         dlx_subscription_unref(s);
         dlx_client_unref(c2);
@@ -161,7 +159,6 @@ START_TEST(a_reliable_stream_loses_nothing_through_restarts)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 struct writer {
     struct dlx_publisher *p;
@@ -182,9 +179,10 @@ static void *publish_all(void *userdata)
 }
 
 /* Daemons that end while publishers and subscribers are on their way to them. */
-START_TEST(restarts_at_any_moment_lose_nothing)
+TEST(restarts_at_any_moment_lose_nothing)
 {
-    /* So few messages need one arena: of many that come at once, the daemon may not have sent all when it ends. */
+    /* So few messages need one arena: of many that come at once, the daemon may not have sent all
+     * when it ends. */
     struct dlx_publisher_args args = {
         .size = sizeof args, .on_full = DLX_ON_FULL_BLOCK, .depth = 16};
     struct dlx_client *c = dlx_test_stream_connect();
@@ -214,14 +212,13 @@ START_TEST(restarts_at_any_moment_lose_nothing)
     dlx_publisher_unref(writer.p);
     dlx_client_unref(c);
 }
-END_TEST
 
 static bool is_announced(void *userdata)
 {
     return ((struct dlx_publisher *)userdata)->epoch > 0;
 }
 
-START_TEST(what_was_allocated_before_is_copied_and_said_so)
+TEST(what_was_allocated_before_is_copied_and_said_so)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
@@ -237,8 +234,7 @@ START_TEST(what_was_allocated_before_is_copied_and_said_so)
     ck_assert_uint_eq(report.n_copied, 1);
     ck_assert_uint_eq(report.copied_bytes, 80);
     ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 10, 1), &strict));
-    struct dlx_message *m = NULL;
-    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     while (((const int64_t *)dlx_message_peek(m, 0)->data)[0] != 7777) {
         dlx_message_unref(m);
         ok(dlx_take(x.s, PATIENCE, &m));
@@ -248,9 +244,8 @@ START_TEST(what_was_allocated_before_is_copied_and_said_so)
     never->deleter(never); /* also after its arena was given up */
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(what_is_held_stays_valid)
+TEST(what_is_held_stays_valid)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *held[3] = {NULL}, *m = NULL;
@@ -272,9 +267,8 @@ START_TEST(what_is_held_stays_valid)
     }
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(who_needs_memory_finds_the_new_daemon_at_once)
+TEST(who_needs_memory_finds_the_new_daemon_at_once)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
@@ -307,10 +301,9 @@ START_TEST(who_needs_memory_finds_the_new_daemon_at_once)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Whatever it is that needs memory first. */
-START_TEST(each_kind_of_publishing_finds_the_new_daemon)
+LOOP_TEST(each_kind_of_publishing_finds_the_new_daemon, 0, 4)
 {
     enum { N = 1 << 18 };
     static int64_t values[N], shape = N;
@@ -326,7 +319,6 @@ START_TEST(each_kind_of_publishing_finds_the_new_daemon)
     DLManagedTensor legacy = {.dl_tensor = foreign.dl_tensor};
     struct dlx_item item = {.tensor = &foreign};
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m = NULL;
     values[N - 1] = 9;
     dlx_test_stream_publish(x.p, 10, 1);
     dlx_test_stream_take(x.s, 1);
@@ -348,23 +340,22 @@ START_TEST(each_kind_of_publishing_finds_the_new_daemon)
         break;
     }
     ck_assert_uint_eq(x.p->epoch, 1);
-    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     ck_assert_uint_eq(dlx_message_seq(m), 2);
     ck_assert_uint_eq(dlx_message_gap(m), 0);
     ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 0)->data)[N - 1], 9);
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_publisher_that_never_waits_finds_the_second_daemon)
+TEST(a_publisher_that_never_waits_finds_the_second_daemon)
 {
     const struct dlx_publisher_args block = {.size = sizeof block, .on_full = DLX_ON_FULL_BLOCK};
     const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
     struct dlx_test_pair x = dlx_test_pair_make(&block, &reliable);
     dlx_test_stream_publish(x.p, 10, 1);
     dlx_test_stream_restart();
-    x.p->next_look_ns = 0;
+    x.p->watch.next_look_ns = 0;
     dlx_test_stream_publish(x.p, 10, 2); /* then it announces itself */
     ck_assert_uint_eq(x.p->epoch, 1);
     DLManagedTensorVersioned *third = dlx_test_stream_alloc(x.p, 10, 3);
@@ -376,7 +367,6 @@ START_TEST(a_publisher_that_never_waits_finds_the_second_daemon)
     dlx_test_stream_take(x.s, 3);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* In a process that may not poll(). */
 static int look_without_a_system_call(void)
@@ -388,30 +378,28 @@ static int look_without_a_system_call(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/b", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/b", NULL);
     dlx_test_stream_publish(p, 10, 1);
     ck_assert(dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter)));
-    p->next_look_ns = 0;
+    p->watch.next_look_ns = 0;
     dlx_test_stream_publish(p, 10, 2);
-    return p->next_look_ns != 0;
+    return p->watch.next_look_ns != 0;
 }
 
 /* Whose word says that it is there. */
-START_TEST(a_publisher_hears_of_its_daemon_without_a_system_call)
+TEST(a_publisher_hears_of_its_daemon_without_a_system_call)
 {
     int status;
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0)
         _exit(look_without_a_system_call() ? 7 : 1);
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert_int_eq(status, 7 << 8);
 }
-END_TEST
 
-/* A publisher that the daemon does not know any more asks its socket, although the daemon is there. */
-START_TEST(nobody_vouches_for_a_publisher_that_was_disconnected)
+/* A publisher that the daemon does not know any more asks its socket, although the daemon is
+ * there. */
+TEST(nobody_vouches_for_a_publisher_that_was_disconnected)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, 10, 1);
@@ -424,16 +412,15 @@ START_TEST(nobody_vouches_for_a_publisher_that_was_disconnected)
     }
     for (uint64_t until = dlx__deadline(PATIENCE); x.p->id == id;) {
         ck_assert_uint_lt(dlx__now_ns(), until);
-        x.p->next_look_ns = 0;
+        x.p->watch.next_look_ns = 0;
         dlx_test_stream_publish(x.p, 10, 2);
     }
     ck_assert(dlx__writer_has_daemon(&x.p->core));
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Who publishes once and then sleeps is known to the daemon that was there then. */
-START_TEST(one_message_is_enough_to_find_the_new_daemon)
+TEST(one_message_is_enough_to_find_the_new_daemon)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, 10, 1); /* looks; next time in a second */
@@ -442,7 +429,6 @@ START_TEST(one_message_is_enough_to_find_the_new_daemon)
     ck_assert_uint_eq(x.p->epoch, 1);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 static int count(const struct dlx_publisher_info *info, void *userdata)
 {
@@ -451,8 +437,9 @@ static int count(const struct dlx_publisher_info *info, void *userdata)
     return 0;
 }
 
-/* The set needs memory of the new daemon, so it is tried twice; a tensor may be in it twice both times. */
-START_TEST(a_shared_set_is_shared_with_the_new_daemon_too)
+/* The set needs memory of the new daemon, so it is tried twice; a tensor may be in it twice both
+ * times. */
+TEST(a_shared_set_is_shared_with_the_new_daemon_too)
 {
     enum { N = 1 << 18 };
     static int64_t values[N];
@@ -472,21 +459,18 @@ START_TEST(a_shared_set_is_shared_with_the_new_daemon_too)
     ck_assert_uint_eq(x.p->epoch, 1);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(an_old_connection_serves_new_calls)
+TEST(an_old_connection_serves_new_calls)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     int n = 0;
     dlx_test_stream_restart();
     ok(dlx_list_publishers(c, NULL, count, &n));
     ck_assert_int_eq(n, 0);
     dlx_test_stream_restart();
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     dlx_test_stream_publish(p, 10, 1);
     ok(dlx_take(s, SECOND, &m));
     dlx_test_stream_check(m, 10, 1);
@@ -495,17 +479,14 @@ START_TEST(an_old_connection_serves_new_calls)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone)
+TEST(who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
     struct dlx_publisher *p = NULL;
     struct dlx_message *m = NULL;
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
-    ok(dlx_subscription_get_stats(s, &stats));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.has_daemon, 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     fails(dlx_take(s, PATIENCE, &m), DLX_E_DISCONNECTED, "dlpackd is gone");
@@ -526,10 +507,9 @@ START_TEST(who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone)
     dlx_client_unref(c);
     dlx_client_unref(c2);
 }
-END_TEST
 
 /* A publisher that waits announces itself, too. */
-START_TEST(a_publisher_that_waits_for_subscribers_is_announced_again)
+TEST(a_publisher_that_waits_for_subscribers_is_announced_again)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = NULL;
@@ -554,26 +534,8 @@ START_TEST(a_publisher_that_waits_for_subscribers_is_announced_again)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("restart");
-    TCase *tcase = dlx_test_stream_case("restart");
-    tcase_add_test(tcase, a_reliable_stream_loses_nothing_through_restarts);
-    tcase_add_test(tcase, restarts_at_any_moment_lose_nothing);
-    tcase_add_test(tcase, what_was_allocated_before_is_copied_and_said_so);
-    tcase_add_test(tcase, what_is_held_stays_valid);
-    tcase_add_test(tcase, who_needs_memory_finds_the_new_daemon_at_once);
-    tcase_add_loop_test(tcase, each_kind_of_publishing_finds_the_new_daemon, 0, 4);
-    tcase_add_test(tcase, a_shared_set_is_shared_with_the_new_daemon_too);
-    tcase_add_test(tcase, a_publisher_hears_of_its_daemon_without_a_system_call);
-    tcase_add_test(tcase, nobody_vouches_for_a_publisher_that_was_disconnected);
-    tcase_add_test(tcase, one_message_is_enough_to_find_the_new_daemon);
-    tcase_add_test(tcase, a_publisher_that_never_waits_finds_the_second_daemon);
-    tcase_add_test(tcase, an_old_connection_serves_new_calls);
-    tcase_add_test(tcase, who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone);
-    tcase_add_test(tcase, a_publisher_that_waits_for_subscribers_is_announced_again);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("restart"));
 }

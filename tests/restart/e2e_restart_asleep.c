@@ -4,8 +4,8 @@
  * it all that its publishers count on: links, and arenas. It gets every message all the same,
  * once and in order. */
 
-#include "client/publisher.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
 #include <inttypes.h>
 #include <poll.h>
@@ -106,7 +106,6 @@ static bool all_are_taken(const struct stream *streams, unsigned n)
 /* Publishers that never wait publish `more` each, and the subscription takes everything. */
 static void finish(struct dlx_subscription *s, struct stream *streams, unsigned n, uint64_t more)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     uint64_t to[N_PUBLISHERS];
     time_t end = time(NULL) + PATIENCE_S;
     for (unsigned i = 0; i < n; i++)
@@ -122,7 +121,7 @@ static void finish(struct dlx_subscription *s, struct stream *streams, unsigned 
             ;
         ck_assert_int_lt(time(NULL), end);
     }
-    ok(dlx_subscription_get_stats(s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.lost, 0);
 }
 
@@ -157,13 +156,12 @@ static void await_spares(struct dlx_subscription *s, uint32_t n_links)
  * went on with that; that was killed, too, and a third one is there. */
 enum wakes_up { WITHOUT_DAEMON, WITH_DAEMON, WITH_PUBLISHERS, WITH_THIRD_DAEMON };
 
-START_TEST(a_pattern_that_sleeps_through_the_end_of_daemons_gets_all)
+LOOP_TEST(a_pattern_that_sleeps_through_the_end_of_daemons_gets_all, 0, 4)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
     static struct stream streams[N_PUBLISHERS];
     dlx_set_debug(false); /* arenas have other sizes in it */
-    ok(dlx_subscribe(c, "test/*", &reliable, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     for (unsigned i = 0; i < N_PUBLISHERS; i++) {
         stream_begin(&streams[i], i);
         publish_all_sizes(&streams[i]);
@@ -185,7 +183,6 @@ START_TEST(a_pattern_that_sleeps_through_the_end_of_daemons_gets_all)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 struct reader {
     struct dlx_subscription *s;
@@ -206,15 +203,13 @@ static void *take_all(void *userdata)
 }
 
 /* They publish nothing more, so they have not met the next daemon when they close. */
-START_TEST(publishers_that_close_show_the_next_daemon_what_was_not_sent)
+TEST(publishers_that_close_show_the_next_daemon_what_was_not_sent)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    struct dlx_subscription *s = NULL;
     static struct stream streams[N_SPARES];
     pthread_t thread;
     dlx_set_debug(false);
-    ok(dlx_subscribe(c, "test/*", &reliable, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     for (unsigned i = 0; i < N_SPARES; i++) {
         stream_begin(&streams[i], i);
         publish_all_sizes(&streams[i]);
@@ -224,17 +219,16 @@ START_TEST(publishers_that_close_show_the_next_daemon_what_was_not_sent)
     ck_assert_int_eq(pthread_create(&thread, NULL, take_all, &reader), 0);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     for (unsigned i = 0; i < N_SPARES; i++) {
-        streams[i].p->linger_ns = PATIENCE;
+        streams[i].p->watch.linger_ns = PATIENCE;
         stream_end(&streams[i]);
     }
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert(all_are_taken(streams, N_SPARES));
-    ok(dlx_subscription_get_stats(s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.lost, 0);
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* Writers of all sizes until they are told to stop. */
 struct writer {
@@ -250,11 +244,10 @@ static void *publish_until_told(void *userdata)
     return NULL;
 }
 
-START_TEST(a_pattern_loses_nothing_when_daemons_end_at_any_moment)
+TEST(a_pattern_loses_nothing_when_daemons_end_at_any_moment)
 {
     enum { RESTARTS = 12 };
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
     static struct stream streams[N_PUBLISHERS];
     struct writer writers[N_PUBLISHERS];
     pthread_t threads[N_PUBLISHERS];
@@ -264,7 +257,7 @@ START_TEST(a_pattern_loses_nothing_when_daemons_end_at_any_moment)
     sigaddset(&set, SIGCHLD); /* a daemon that ends is no signal for the threads that publish */
     ck_assert_int_eq(pthread_sigmask(SIG_BLOCK, &set, NULL), 0);
     dlx_set_debug(false);
-    ok(dlx_subscribe(c, "test/*", &reliable, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     for (unsigned i = 0; i < N_PUBLISHERS; i++) {
         stream_begin(&streams[i], i);
         await_spares(s, i + 1);
@@ -291,15 +284,8 @@ START_TEST(a_pattern_loses_nothing_when_daemons_end_at_any_moment)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("restart_asleep");
-    TCase *tcase = dlx_test_stream_case("restart_asleep");
-    tcase_add_loop_test(tcase, a_pattern_that_sleeps_through_the_end_of_daemons_gets_all, 0, 4);
-    tcase_add_test(tcase, publishers_that_close_show_the_next_daemon_what_was_not_sent);
-    tcase_add_test(tcase, a_pattern_loses_nothing_when_daemons_end_at_any_moment);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("restart_asleep"));
 }

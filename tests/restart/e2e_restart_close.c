@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A publisher goes on with a new daemon, and closes or is killed before a subscriber has come there: what it had published
- * meanwhile is counted when its link ends.
+ * A publisher goes on with a new daemon, and closes or is killed before a subscriber has come
+ * there: what it had published meanwhile is counted when its link ends.
  */
 
-#include "client/publisher.h"
-#include "client/reconnect.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/publish/publisher_reconnect.h"
+#include "client/subscribe/subscription.h"
+#include "client/subscribe/subscription_reconnect.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include <signal.h>
@@ -42,7 +43,7 @@ static void publish_to(struct dlx_publisher *p, uint64_t last)
 /* It does not wait for who has yet to come. */
 static void close_at_once(struct dlx_publisher *p)
 {
-    p->linger_ns = 0;
+    p->watch.linger_ns = 0;
     dlx_publisher_unref(p);
 }
 
@@ -112,8 +113,7 @@ static void check_event(struct reader *r, uint32_t kind)
 
 static struct dlx_subscription_stats stats_of(const struct reader *r)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_subscription_get_stats(r->s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(r->s);
     ck_assert_uint_eq(stats.taken, r->taken);
     return stats;
 }
@@ -135,13 +135,12 @@ static const struct way {
     {.mode = DLX_MODE_LATEST, .timeout_ns = SECOND, .n_before = 3, .n_daemons = 2},
 };
 
-START_TEST(who_closes_before_we_are_back_leaves_its_last_number)
+LOOP_TEST(who_closes_before_we_are_back_leaves_its_last_number, 0, (int)DLX_ARRAY_SIZE(ways))
 {
     const struct way *way = &ways[_i];
     struct dlx_subscribe_args sa = {.size = sizeof sa, .mode = way->mode, .spin_ns = way->spin_ns};
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     struct reader r = subscribe(&sa);
     for (uint64_t n = 1; n <= 3; n++) {
         publish_to(p, n);
@@ -165,16 +164,14 @@ START_TEST(who_closes_before_we_are_back_leaves_its_last_number)
     end_reader(&r);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* Odd: it keeps them only while it is there. */
-START_TEST(what_it_leaves_with_the_new_daemon_is_not_lost)
+LOOP_TEST(what_it_leaves_with_the_new_daemon_is_not_lost, 0, 2)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .retain = 2, .retain_for_ns = _i ? DLX_RETAIN_LATCHED : 0};
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
     struct reader r = subscribe(NULL);
     publish_to(p, 3);
     take_to(&r, 3);
@@ -196,20 +193,18 @@ START_TEST(what_it_leaves_with_the_new_daemon_is_not_lost)
     end_reader(&r);
     dlx_client_unref(c);
 }
-END_TEST
 
-/* A subscriber that does not look is sent four arenas, and then its daemon ends. Its publisher goes on without a daemon,
- * or (odd) with the next one. */
-START_TEST(who_was_not_sent_every_arena_hears_how_many_it_misses)
+/* A subscriber that does not look is sent four arenas, and then its daemon ends. Its publisher goes
+ * on without a daemon, or (odd) with the next one. */
+LOOP_TEST(who_was_not_sent_every_arena_hears_how_many_it_misses, 0, 2)
 {
     static const int64_t sizes[] = {10, 3000, 9000, 30000, 70000};
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     struct dlx_message *m = NULL;
     int code;
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 32};
     dlx_set_debug(false); /* arenas have other sizes in it */
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
     struct reader r = subscribe(NULL);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++)
         dlx_test_stream_publish(p, sizes[i], 1);
@@ -233,10 +228,9 @@ START_TEST(who_was_not_sent_every_arena_hears_how_many_it_misses)
     end_reader(&r);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* A publisher says anything over its bell, and hangs up: only its own messages seem to be lost. */
-START_TEST(what_a_liar_says_over_its_bell_costs_no_other_stream)
+LOOP_TEST(what_a_liar_says_over_its_bell_costs_no_other_stream, 0, 2)
 {
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
     struct dlx_publisher *p[2] = {NULL, NULL};
@@ -270,7 +264,6 @@ START_TEST(what_a_liar_says_over_its_bell_costs_no_other_stream)
         dlx_client_unref(c[i]);
     }
 }
-END_TEST
 
 static void say(int fd)
 {
@@ -283,12 +276,12 @@ static void hear(int fd)
     ck_assert_int_eq(read(fd, &byte, 1), 1);
 }
 
-/* A publisher in a process of its own: three messages, and six more when the daemon was replaced. */
+/* A publisher in a process of its own: three messages, and six more when the daemon was
+ * replaced. */
 static _Noreturn void publish_until_killed(int fd)
 {
-    struct dlx_publisher *p = NULL;
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ok(dlx_publisher_new(dlx_test_stream_connect(), "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(dlx_test_stream_connect(), "test/a", NULL);
     say(fd);
     hear(fd);
     publish_to(p, 3);
@@ -302,12 +295,11 @@ static _Noreturn void publish_until_killed(int fd)
 }
 
 /* Odd: we were on our way to the new daemon, which tells its last number. Else nobody does. */
-START_TEST(who_is_killed_before_we_are_back_is_lost)
+LOOP_TEST(who_is_killed_before_we_are_back_is_lost, 0, 2)
 {
     int fds[2], status;
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0)
         publish_until_killed(fds[1]);
     close(fds[1]);
@@ -337,18 +329,8 @@ START_TEST(who_is_killed_before_we_are_back_is_lost)
     close(fds[0]);
     end_reader(&r);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("restart_close");
-    TCase *tcase = dlx_test_stream_case("restart_close");
-    tcase_add_loop_test(tcase, who_closes_before_we_are_back_leaves_its_last_number, 0,
-                        (int)DLX_ARRAY_SIZE(ways));
-    tcase_add_loop_test(tcase, who_is_killed_before_we_are_back_is_lost, 0, 2);
-    tcase_add_loop_test(tcase, what_it_leaves_with_the_new_daemon_is_not_lost, 0, 2);
-    tcase_add_loop_test(tcase, who_was_not_sent_every_arena_hears_how_many_it_misses, 0, 2);
-    tcase_add_loop_test(tcase, what_a_liar_says_over_its_bell_costs_no_other_stream, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("restart_close"));
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* After a restart of the daemon counters go on, as the library and as `dlxctl` show them, and an event tells of it. */
+/* After a restart of the daemon counters go on, as the library and as `dlxctl` show them, and an
+ * event tells of it. */
 
-#include "client/publisher.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/subscribe/subscription.h"
 #include "common/util.h"
 #include "tests/harness/stream.h"
 #include <sched.h>
@@ -60,9 +61,8 @@ static uint64_t take_all(struct dlx_subscription *s)
 
 static void expect(struct dlx_subscription *s, uint64_t taken, uint64_t not_taken)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct counters counters = shown();
-    ok(dlx_subscription_get_stats(s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.taken, taken);
     ck_assert_uint_eq(stats.lost + stats.skipped, not_taken);
     ck_assert_uint_eq(counters.link.taken, taken);
@@ -235,7 +235,7 @@ START_TEST(counters_go_on_after_the_daemon_disconnected_the_publisher)
         ck_assert_int_eq(dlx_take(pair.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
         ck_assert_uint_eq(pair.s->n_open, 0);
         while (pair.p->id == id || pair.s->n_open == 0) {
-            pair.p->next_look_ns = 0;
+            pair.p->watch.next_look_ns = 0;
             taken += publish_and_take(&pair, ++n);
             ck_assert_uint_lt(dlx__now_ns(), end);
         }
@@ -250,10 +250,9 @@ END_TEST
 START_TEST(an_event_tells_each_side_once_that_the_daemon_was_replaced)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     struct dlx_subscription *s[3] = {NULL};
     uint32_t n_told[4] = {0};
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     for (int i = 0; i < 3; i++)
         ok(dlx_subscribe(c, "test/*", NULL, &s[i]));
     for (uint32_t n = 1; n <= 3; n++) {
@@ -285,8 +284,7 @@ END_TEST
 
 static void poll_stats(struct dlx_publisher *p)
 {
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(p, &stats));
+    (void)dlx_test_stream_stats(p);
 }
 
 static void poll_events(struct dlx_publisher *p)

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Daemons end while streams are read that may lose messages: what is missing is counted, every message of it. */
+/* Daemons end while streams are read that may lose messages: what is missing is counted, every
+ * message of it. */
 
-#include "client/publisher.h"
-#include "client/reconnect.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/publish/publisher_reconnect.h"
+#include "client/subscribe/subscription.h"
+#include "client/subscribe/subscription_reconnect.h"
 #include "tests/harness/stream.h"
 #include <poll.h>
 #include <pthread.h>
@@ -53,7 +55,7 @@ static bool take_one(struct reader *r)
     return true;
 }
 
-START_TEST(every_gap_has_a_number_through_restarts)
+TEST(every_gap_has_a_number_through_restarts)
 {
     struct dlx_publisher_args args = {.size = sizeof args, .depth = 16};
     struct dlx_client *c = dlx_test_stream_connect();
@@ -98,18 +100,14 @@ START_TEST(every_gap_has_a_number_through_restarts)
     }
     dlx_client_unref(c);
 }
-END_TEST
 
 /* It frees publishers and subscriptions in some order, but the publishers go on. */
-START_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone)
+LOOP_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2)
 {
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_message *m = NULL;
-    ok(dlx_publisher_new(c[_i], "test/a", NULL, &p));
-    ok(dlx_subscribe(c[!_i], "test/a", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c[_i], "test/a", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c[!_i], "test/a", NULL);
     dlx_test_stream_publish(p, 10, 1);
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
     for (int64_t i = 1; i < 10; i++) {
@@ -120,7 +118,7 @@ START_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone)
         fails(dlx_take(s, 1000000, &m), DLX_E_TIMEOUT, "test/a");
         dlx_test_stream_publish(p, 10, i + 1);
     }
-    ok(dlx_subscription_get_stats(s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.n_publishers, 1);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     dlx_subscription_unref(s);
@@ -128,23 +126,20 @@ START_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone)
     dlx_client_unref(c[0]);
     dlx_client_unref(c[1]);
 }
-END_TEST
 
-/* The publisher went on in a block that a daemon in between knew, and has gone: what it left behind does not say so,
- * nobody brings news, and who never sleeps does not hear the bell. Odd: it spins; from 2: there is nothing to be taken, so that
- * each look is for the next block. */
-START_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon)
+/* The publisher went on in a block that a daemon in between knew, and has gone: what it left behind
+ * does not say so, nobody brings news, and who never sleeps does not hear the bell. Odd: it spins;
+ * from 2: there is nothing to be taken, so that each look is for the next block. */
+LOOP_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0, 4)
 {
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
     struct dlx_subscribe_args sa = {.size = sizeof sa, .spin_ns = _i % 2 ? DLX_SPIN_ALWAYS : 0};
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     time_t end = time(NULL) + PATIENCE_S;
     int64_t n = 0;
     int r;
-    ok(dlx_publisher_new(c[0], "test/a", NULL, &p));
-    ok(dlx_subscribe(c[1], "test/a", &sa, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c[0], "test/a", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c[1], "test/a", &sa);
     dlx_test_stream_restart();
     while (p->epoch == 0) {
         if (_i < 2)
@@ -168,20 +163,18 @@ START_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon)
     dlx_client_unref(c[0]);
     dlx_client_unref(c[1]);
 }
-END_TEST
 
-/* It published to the new daemon and left before we had a link there: as many are lost as we did not get. */
-START_TEST(what_came_before_our_new_link_is_counted)
+/* It published to the new daemon and left before we had a link there: as many are lost as we did
+ * not get. */
+TEST(what_came_before_our_new_link_is_counted)
 {
     for (int n_taken = 2; n_taken <= 3;
          n_taken++) { /* not all, or all of what is on the old link */
         struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
-        struct dlx_publisher *p = NULL;
-        struct dlx_subscription *s = NULL;
         struct dlx_message *m = NULL;
         struct dlx_subscription_stats stats = {.size = sizeof stats};
-        ok(dlx_publisher_new(c[0], "test/a", NULL, &p));
-        ok(dlx_subscribe(c[1], "test/a", NULL, &s));
+        struct dlx_publisher *p = dlx_test_stream_publisher(c[0], "test/a", NULL);
+        struct dlx_subscription *s = dlx_test_stream_subscribe(c[1], "test/a", NULL);
         for (int64_t i = 1; i <= 3; i++)
             dlx_test_stream_publish(p, 10, i);
         for (int i = 0; i < n_taken; i++) {
@@ -193,7 +186,8 @@ START_TEST(what_came_before_our_new_link_is_counted)
             (void)dlx_publisher_wait(p, 1000, SECOND / 50);
         for (int64_t i = 4; i <= 9; i++)
             dlx_test_stream_publish(p, 10, i);
-        /* The subscription subscribes again, and its publisher leaves before it has read the offer. */
+        /* The subscription subscribes again, and its publisher leaves before it has read the
+         * offer. */
         dlx__subscription_read_notifications(s);
         ck_assert_int_lt(s->sock, 0);
         time_t end = time(NULL) + PATIENCE_S;
@@ -201,7 +195,7 @@ START_TEST(what_came_before_our_new_link_is_counted)
             dlx__subscription_reconnect(s);
             ck_assert_int_lt(time(NULL), end);
         }
-        p->base = p->core.head; /* it does not wait for us */
+        p->daemon.base = p->core.head; /* it does not wait for us */
         dlx_publisher_unref(p);
         do {
             if (dlx_take(s, SECOND / 100, &m) == 0)
@@ -216,18 +210,15 @@ START_TEST(what_came_before_our_new_link_is_counted)
         dlx_client_unref(c[1]);
     }
 }
-END_TEST
 
-/* It lost its connection to the new daemon before we had a link there, and came back: it has gone, and has not. */
-START_TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
+/* It lost its connection to the new daemon before we had a link there, and came back: it has gone,
+ * and has not. */
+TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
 {
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_new(c[0], "test/a", NULL, &p));
-    ok(dlx_subscribe(c[1], "test/a", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c[0], "test/a", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c[1], "test/a", NULL);
     for (int64_t i = 1; i <= 3; i++)
         dlx_test_stream_publish(p, 10, i);
     for (int64_t i = 1; i <= 3; i++)
@@ -255,7 +246,7 @@ START_TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
     } while (r == DLX_E_TIMEOUT);
     ok(r);
     ck_assert_uint_eq(dlx_message_gap(m), dlx_message_seq(m) - 4);
-    ok(dlx_subscription_get_stats(s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.lost, dlx_message_gap(m));
     dlx_message_unref(m);
     dlx_subscription_unref(s);
@@ -263,25 +254,21 @@ START_TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
     dlx_client_unref(c[0]);
     dlx_client_unref(c[1]);
 }
-END_TEST
 
-/* Of many new arenas a subscriber that does not look was not sent the last ones when its daemon ended, and then its publisher
- * left: what lies in them is lost, what came after is not. */
-START_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone)
+/* Of many new arenas a subscriber that does not look was not sent the last ones when its daemon
+ * ended, and then its publisher left: what lies in them is lost, what came after is not. */
+LOOP_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3)
 {
     static const int64_t sizes[] = {10, 3000, 9000, 30000, 70000, 150000, 300000, 10};
     const int64_t n = (int64_t)DLX_ARRAY_SIZE(sizes);
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
     struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 16};
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     uint64_t last = 0, gaps = 0;
     int r = 0;
     dlx_set_debug(false); /* arenas have other sizes in it */
-    ok(dlx_publisher_new(c[0], "test/a", &pa, &p));
-    ok(dlx_subscribe(c[1], "test/a", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c[0], "test/a", &pa);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c[1], "test/a", NULL);
     if (_i == 1)
         ck_assert_int_ge(dlx_subscription_fd(s), 0);
     DLManagedTensorVersioned *first = dlx_test_stream_alloc(p, sizes[0], 1);
@@ -307,7 +294,7 @@ START_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone)
         dlx_message_unref(m);
         (void)poll(NULL, 0, 2);
     }
-    ok(dlx_subscription_get_stats(s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_int_eq((int64_t)last, n);
     ck_assert_uint_ge(gaps, 2); /* it was sent four arenas */
     ck_assert_uint_eq(stats.lost, gaps);
@@ -316,28 +303,26 @@ START_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone)
     dlx_client_unref(c[0]);
     dlx_client_unref(c[1]);
 }
-END_TEST
 
-/* The daemon ends its connection for a reason, and says that it has gone; it notices later, and comes back. Odd: by then
- * everything was taken, so its link has ended; from 2: the subscription is reliable. */
-START_TEST(a_publisher_that_was_disconnected_comes_back_with_a_gap)
+/* The daemon ends its connection for a reason, and says that it has gone; it notices later, and
+ * comes back. Odd: by then everything was taken, so its link has ended; from 2: the subscription is
+ * reliable. */
+LOOP_TEST(a_publisher_that_was_disconnected_comes_back_with_a_gap, 0, 4)
 {
     struct dlx_publisher_args pa = {.size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK};
     struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = _i >= 2};
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_client *c = dlx_test_stream_connect();
     struct reader r = {.c = dlx_test_stream_connect()};
-    struct dlx_publisher *p = NULL;
     struct dlx_message *m = NULL;
     int64_t n = 0;
-    ok(dlx_publisher_new(c, "test/a", &pa, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
     ok(dlx_subscribe(r.c, "test/a", &sa, &r.s));
     while (n < 5)
         dlx_test_stream_publish(p, 10, ++n);
     while (r.taken < (_i % 2 ? 5 : 2))
         ck_assert(take_one(&r));
-    p->next_look_ns = UINT64_MAX;
-    p->had_daemon_tid = false;
+    p->watch.next_look_ns = UINT64_MAX;
+    p->watch.had_daemon_tid = false;
     ck_assert_int_eq(send(c->sock, "?", 1, MSG_NOSIGNAL), 1);
     if (_i % 2)
         fails(dlx_take(r.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "test/a");
@@ -356,7 +341,7 @@ START_TEST(a_publisher_that_was_disconnected_comes_back_with_a_gap)
         (void)take_one(&r);
         ck_assert_int_lt(time(NULL), end);
     }
-    ok(dlx_subscription_get_stats(r.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(r.s);
     ck_assert_uint_eq(r.gaps, _i % 2 ? 4 : 0);
     ck_assert_uint_eq(stats.lost, r.gaps);
     ck_assert_uint_eq(r.taken, 12 - r.gaps);
@@ -366,7 +351,6 @@ START_TEST(a_publisher_that_was_disconnected_comes_back_with_a_gap)
     dlx_publisher_unref(p);
     dlx_client_unref(c);
 }
-END_TEST
 
 static void *take_four(void *userdata)
 {
@@ -376,15 +360,14 @@ static void *take_four(void *userdata)
     return NULL;
 }
 
-START_TEST(who_closes_waits_for_subscribers_on_their_way)
+TEST(who_closes_waits_for_subscribers_on_their_way)
 {
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
     static struct reader r;
     pthread_t thread;
     memset(&r, 0, sizeof r);
     r.c = dlx_test_stream_connect();
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     ok(dlx_subscribe(r.c, "test/a", NULL, &r.s));
     dlx_test_stream_publish(p, 10, 1);
     dlx_test_stream_restart();
@@ -393,7 +376,7 @@ START_TEST(who_closes_waits_for_subscribers_on_their_way)
     for (int64_t i = 2; i <= 4; i++)
         dlx_test_stream_publish(p, 10, i);
     ck_assert_int_eq(pthread_create(&thread, NULL, take_four, &r), 0);
-    p->linger_ns = PATIENCE;
+    p->watch.linger_ns = PATIENCE;
     dlx_publisher_unref(p);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_uint_eq(r.taken, 4);
@@ -401,21 +384,8 @@ START_TEST(who_closes_waits_for_subscribers_on_their_way)
     dlx_client_unref(r.c);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("restart_gaps");
-    TCase *tcase = dlx_test_stream_case("restart_gaps");
-    tcase_add_test(tcase, every_gap_has_a_number_through_restarts);
-    tcase_add_loop_test(tcase, a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2);
-    tcase_add_loop_test(tcase, who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0,
-                        4);
-    tcase_add_test(tcase, what_came_before_our_new_link_is_counted);
-    tcase_add_test(tcase, what_a_publisher_that_came_back_had_published_is_counted_once);
-    tcase_add_loop_test(tcase, what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3);
-    tcase_add_loop_test(tcase, a_publisher_that_was_disconnected_comes_back_with_a_gap, 0, 4);
-    tcase_add_test(tcase, who_closes_waits_for_subscribers_on_their_way);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("restart_gaps"));
 }

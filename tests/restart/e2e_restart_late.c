@@ -2,9 +2,9 @@
 
 /* The daemon ends, and the next one answers so late that the publisher does not wait for it. */
 
-#include "client/publisher.h"
-#include "client/reconnect.h"
-#include "client/subscription.h"
+#include "client/publish/publisher.h"
+#include "client/publish/publisher_reconnect.h"
+#include "client/subscribe/subscription.h"
 #include "common/memory.h"
 #include "common/proto.h"
 #include "tests/harness/stream.h"
@@ -141,21 +141,20 @@ static void *follow(void *userdata)
     return NULL;
 }
 
-/* Subscribers were told of the publisher, and some have left their old link, before it knows that. */
-START_TEST(an_announcement_whose_answer_is_late_counts)
+/* Subscribers were told of the publisher, and some have left their old link, before it knows
+ * that. */
+TEST(an_announcement_whose_answer_is_late_counts)
 {
     const struct dlx_publisher_args block = {.size = sizeof block, .on_full = DLX_ON_FULL_BLOCK};
     const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
     static struct proxy proxy;
     struct dlx_client *c = NULL, *c2 = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
     pthread_t thread;
     start_proxy(&proxy);
     ok(dlx_connect(&c, &(struct dlx_connect_args){.size = sizeof(struct dlx_connect_args),
                                                   .socket = proxy.address.sun_path}));
-    ok(dlx_publisher_new(c, "test/a", &block, &p));
-    ok(dlx_subscribe(c2, "test/a", &reliable, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c2, "test/a", &reliable);
     dlx_test_stream_publish(p, 10, 1);
     dlx_test_stream_take(s, 1);
     dlx_test_stream_restart();
@@ -182,7 +181,6 @@ START_TEST(an_announcement_whose_answer_is_late_counts)
     dlx_client_unref(c2);
     end_proxy(&proxy);
 }
-END_TEST
 
 static int ignore(const struct dlx_publisher_info *info, void *userdata)
 {
@@ -191,33 +189,30 @@ static int ignore(const struct dlx_publisher_info *info, void *userdata)
     return 0;
 }
 
-/* Another object of the client has met the next daemon, which has another kind of memory, before it is read. */
-START_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory)
+/* Another object of the client has met the next daemon, which has another kind of memory, before it
+ * is read. */
+LOOP_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory, 0, 2)
 {
     static const char *const kinds[] = {"DLX_MEMORY=posix", "DLX_MEMORY=memfd"};
-    struct dlx_subscription *s = NULL, *s2 = NULL;
-    struct dlx_publisher *p = NULL, *p2 = NULL;
     struct dlx_message *m = NULL;
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     dlx_test_daemon_start(&dlx_test_stream_daemon, kinds[_i]);
     struct dlx_client *c = dlx_test_stream_connect(), *c2 = dlx_test_stream_connect();
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
-    ok(dlx_publisher_new(c, "test/b", NULL, &p));
-    ok(dlx_publisher_new(c2, "test/a", NULL, &p2));
-    ok(dlx_subscribe(c2, "test/b", NULL, &s2));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/b", NULL);
+    struct dlx_publisher *p2 = dlx_test_stream_publisher(c2, "test/a", NULL);
+    struct dlx_subscription *s2 = dlx_test_stream_subscribe(c2, "test/b", NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
     /* The offer of p2 is in s's socket, and the link of s2 in p's. */
     struct pollfd waiting[] = {{.fd = s->sock, .events = POLLIN},
-                               {.fd = p->link_sock, .events = POLLIN}};
+                               {.fd = p->daemon.link_sock, .events = POLLIN}};
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(poll(&waiting[i], 1, PATIENCE_MS), 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     dlx_test_daemon_start(&dlx_test_stream_daemon, kinds[!_i]);
     ok(dlx_list_publishers(c, NULL, ignore, NULL));
     ok(dlx_publish(p, t, NULL));
-    ok(dlx_take(s2, PATIENCE, &m));
-    dlx_test_stream_check(m, 10, 1);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(s2, 10, 1);
     int r = DLX_E_EMPTY;
     for (time_t end = time(NULL) + PATIENCE_S; r == DLX_E_EMPTY && time(NULL) < end;) {
         dlx_test_stream_publish(p2, 10, 2);
@@ -235,7 +230,6 @@ START_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory)
     dlx_client_unref(c);
     dlx_client_unref(c2);
 }
-END_TEST
 
 static void *let_it_go_on_later(void *userdata)
 {
@@ -243,8 +237,9 @@ static void *let_it_go_on_later(void *userdata)
     return kill(*(const pid_t *)userdata, SIGCONT) == 0 ? NULL : userdata;
 }
 
-/* It is there, and stands still for longer than a stream would wait: a call waits as long as its caller allows. */
-START_TEST(a_call_waits_for_a_new_daemon_that_is_slow)
+/* It is there, and stands still for longer than a stream would wait: a call waits as long as its
+ * caller allows. */
+TEST(a_call_waits_for_a_new_daemon_that_is_slow)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     pthread_t thread;
@@ -258,7 +253,6 @@ START_TEST(a_call_waits_for_a_new_daemon_that_is_slow)
     ck_assert_ptr_null(fault);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- a daemon that does not answer ---------------------------------------------------------- */
 
@@ -360,7 +354,7 @@ static void look_for_one(struct dlx_test_pair *x)
 }
 
 /* Nearly all calls of a stream find that it is too early to ask a daemon that does not answer. */
-START_TEST(a_daemon_that_does_not_answer_is_asked_now_and_then)
+LOOP_TEST(a_daemon_that_does_not_answer_is_asked_now_and_then, 0, 2 * N_MUTES)
 {
     static void (*const calls[])(struct dlx_test_pair *) = {publish_one, look_for_one};
     static struct mute mute;
@@ -386,7 +380,6 @@ START_TEST(a_daemon_that_does_not_answer_is_asked_now_and_then)
     dlx_test_pair_end(&x);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
 }
-END_TEST
 
 struct holder {
     struct dlx_client *c;
@@ -405,7 +398,7 @@ static void *hold_lock(void *userdata)
     return NULL;
 }
 
-START_TEST(a_stream_does_not_wait_for_a_thread_that_waits_for_the_daemon)
+TEST(a_stream_does_not_wait_for_a_thread_that_waits_for_the_daemon)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct holder holder = {.c = x.c};
@@ -425,10 +418,9 @@ START_TEST(a_stream_does_not_wait_for_a_thread_that_waits_for_the_daemon)
     dlx_test_pair_end(&x);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
 }
-END_TEST
 
 /* Its caller would wait in any case: for a daemon that is there by now. */
-START_TEST(a_call_that_needs_the_daemon_does_not_wait_until_a_pause_ends)
+TEST(a_call_that_needs_the_daemon_does_not_wait_until_a_pause_ends)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_restart();
@@ -443,18 +435,8 @@ START_TEST(a_call_that_needs_the_daemon_does_not_wait_until_a_pause_ends)
     t->deleter(t);
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("late");
-    TCase *tcase = dlx_test_stream_case("late");
-    tcase_add_test(tcase, an_announcement_whose_answer_is_late_counts);
-    tcase_add_loop_test(tcase, what_the_former_daemon_said_is_of_its_kind_of_memory, 0, 2);
-    tcase_add_test(tcase, a_call_waits_for_a_new_daemon_that_is_slow);
-    tcase_add_loop_test(tcase, a_daemon_that_does_not_answer_is_asked_now_and_then, 0, 2 * N_MUTES);
-    tcase_add_test(tcase, a_stream_does_not_wait_for_a_thread_that_waits_for_the_daemon);
-    tcase_add_test(tcase, a_call_that_needs_the_daemon_does_not_wait_until_a_pause_ends);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("late"));
 }

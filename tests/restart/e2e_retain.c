@@ -17,9 +17,7 @@ static const struct dlx_publisher_args retain_2 = {.size = sizeof retain_2, .ret
 static struct dlx_publisher *new_publisher(struct dlx_client *c,
                                            const struct dlx_publisher_args *args)
 {
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, "test/a", args, &p));
-    return p;
+    return dlx_test_stream_publisher(c, "test/a", args);
 }
 
 /* Messages of n_values values that begin with `value`, one after the other, and then this end,
@@ -28,9 +26,8 @@ static void check_stream(struct dlx_client *c, uint32_t history, int64_t first, 
                          int end)
 {
     struct dlx_subscribe_args args = {.size = sizeof args, .history = history};
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
-    ok(dlx_subscribe(c, "test/a", &args, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &args);
     for (int64_t i = first; i <= last; i++) {
         ok(dlx_take(s, SECOND, &m));
         dlx_test_stream_check(m, 100, i);
@@ -61,12 +58,10 @@ static struct listing list(struct dlx_client *c)
 
 static uint64_t shared_bytes(struct dlx_client *c)
 {
-    struct dlx_daemon_info info = {.size = sizeof info};
-    ok(dlx_client_get_daemon_info(c, &info));
-    return info.shared_bytes;
+    return dlx_test_stream_daemon_info(c).shared_bytes;
 }
 
-START_TEST(who_comes_late_gets_what_is_retained_unasked)
+TEST(who_comes_late_gets_what_is_retained_unasked)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args latched = retain_2;
@@ -86,9 +81,8 @@ START_TEST(who_comes_late_gets_what_is_retained_unasked)
     ck_assert_uint_eq(list(c).n, 0);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(retained_messages_outlive_their_publisher)
+TEST(retained_messages_outlive_their_publisher)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     struct dlx_message *m = NULL, *n = NULL;
@@ -116,9 +110,8 @@ START_TEST(retained_messages_outlive_their_publisher)
     dlx_message_unref(m);
     dlx_client_unref(other);
 }
-END_TEST
 
-START_TEST(a_reliable_subscription_gets_what_is_retained)
+TEST(a_reliable_subscription_gets_what_is_retained)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
@@ -135,9 +128,8 @@ START_TEST(a_reliable_subscription_gets_what_is_retained)
     dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_clean_end_gives_back_memory_that_retains_nothing)
+TEST(a_clean_end_gives_back_memory_that_retains_nothing)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args args = {.size = sizeof args, .history = 8, .retain = 1};
@@ -154,9 +146,8 @@ START_TEST(a_clean_end_gives_back_memory_that_retains_nothing)
     dlx_message_unref(m);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(a_successor_replaces_once_it_has_as_many)
+TEST(a_successor_replaces_once_it_has_as_many)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *first = new_publisher(c, &retain_2), *second;
@@ -166,6 +157,10 @@ START_TEST(a_successor_replaces_once_it_has_as_many)
     dlx_publisher_unref(first);
     /* One that retains nothing replaces nothing. */
     struct dlx_publisher *plain = new_publisher(c, NULL);
+    struct dlx_publisher *other = NULL;
+    ok(dlx_publisher_new(c, "test/plain", NULL, &other));
+    fails(dlx_retained_drop(c, "test/plain"), DLX_E_NOT_FOUND, ") retains nothing");
+    dlx_publisher_unref(other);
     dlx_test_stream_publish(plain, 100, 50);
     dlx_publisher_unref(plain);
     ck_assert_uint_eq(list(c).n_retained, 1);
@@ -190,19 +185,17 @@ START_TEST(a_successor_replaces_once_it_has_as_many)
     ck_assert_uint_eq(list(c).n, 0);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(retained_messages_expire)
+TEST(retained_messages_expire)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
     static const int64_t times[] = {40000000, 20000000, 60 * SECOND, DLX_FOREVER};
     for (int i = 0; i < 4; i++) {
         args.retain_for_ns = times[i];
-        struct dlx_publisher *p = NULL;
         char topic[16];
         (void)snprintf(topic, sizeof topic, "t/%d", i);
-        ok(dlx_publisher_new(c, topic, &args, &p));
+        struct dlx_publisher *p = dlx_test_stream_publisher(c, topic, &args);
         dlx_test_stream_publish(p, 100, 1);
         dlx_publisher_unref(p);
     }
@@ -217,9 +210,8 @@ START_TEST(retained_messages_expire)
     dlx_message_unref(m);
     dlx_client_unref(c);
 }
-END_TEST
 
-START_TEST(arguments_that_cannot_be_are_refused)
+TEST(arguments_that_cannot_be_are_refused)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = NULL;
@@ -240,7 +232,6 @@ START_TEST(arguments_that_cannot_be_are_refused)
     fails(dlx_retained_drop(NULL, "a"), DLX_E_INVALID, "NULL");
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- killed publishers --------------------------------------------------------------------- */
 
@@ -249,12 +240,8 @@ END_TEST
 /* Publish a set whose tensors all begin with `value`, and wait to be killed. */
 static pid_t spawn_trainer(int64_t value)
 {
-    int fds[2];
-    char byte;
-    ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0) {
+    struct dlx_test_child child = dlx_test_fork_child();
+    if (child.pid == 0) {
         struct dlx_publisher *p = new_publisher(dlx_test_stream_connect(), &retain_1);
         struct dlx_item items[SET];
         char names[SET][16];
@@ -263,14 +250,9 @@ static pid_t spawn_trainer(int64_t value)
             items[i] = (struct dlx_item){names[i], dlx_test_stream_alloc(p, 1000, value)};
         }
         ok(dlx_publish_set(p, items, SET, NULL, NULL));
-        ck_assert_int_eq(write(fds[1], "", 1), 1);
-        for (;;)
-            pause();
+        dlx_test_fork_ready(&child);
     }
-    close(fds[1]);
-    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
-    close(fds[0]);
-    return pid;
+    return dlx_test_fork_wait_ready(&child);
 }
 
 static void check_set(struct dlx_message *m, int64_t value)
@@ -286,7 +268,7 @@ static void check_set(struct dlx_message *m, int64_t value)
 }
 
 /* From the first set on, there is always one: while its publisher lives, dies, and is succeeded. */
-START_TEST(a_killed_publisher_leaves_its_set_without_a_gap)
+TEST(a_killed_publisher_leaves_its_set_without_a_gap)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_message *m = NULL;
@@ -305,12 +287,11 @@ START_TEST(a_killed_publisher_leaves_its_set_without_a_gap)
     ck_assert_uint_eq(shared_bytes(c), 0);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- a publisher that only seems to have gone ------------------------------------------------ */
 
 /* Its control socket is closed, but its process lives, and could write. */
-START_TEST(nobody_joins_what_may_still_be_written)
+TEST(nobody_joins_what_may_still_be_written)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_test_publisher p;
@@ -335,10 +316,9 @@ START_TEST(nobody_joins_what_may_still_be_written)
     dlx_test_publisher_deinit(&p);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* One that the daemon put out leaves nothing. */
-START_TEST(who_is_disconnected_retains_nothing)
+TEST(who_is_disconnected_retains_nothing)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_test_publisher p;
@@ -363,22 +343,8 @@ START_TEST(who_is_disconnected_retains_nothing)
     dlx_test_publisher_deinit(&p);
     dlx_client_unref(c);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("retain");
-    TCase *tcase = dlx_test_stream_case("retain");
-    tcase_add_test(tcase, who_comes_late_gets_what_is_retained_unasked);
-    tcase_add_test(tcase, retained_messages_outlive_their_publisher);
-    tcase_add_test(tcase, a_reliable_subscription_gets_what_is_retained);
-    tcase_add_test(tcase, a_clean_end_gives_back_memory_that_retains_nothing);
-    tcase_add_test(tcase, a_successor_replaces_once_it_has_as_many);
-    tcase_add_test(tcase, retained_messages_expire);
-    tcase_add_test(tcase, arguments_that_cannot_be_are_refused);
-    tcase_add_test(tcase, a_killed_publisher_leaves_its_set_without_a_gap);
-    tcase_add_test(tcase, nobody_joins_what_may_still_be_written);
-    tcase_add_test(tcase, who_is_disconnected_retains_nothing);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("retain"));
 }

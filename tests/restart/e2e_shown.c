@@ -5,7 +5,7 @@
  * at once, and hold it whatever the publisher does then. docs/decisions/0023.
  */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "common/shm_name.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/store.h"
@@ -74,7 +74,7 @@ static int find(const struct dlx_publisher_info *info, void *userdata)
     return 0;
 }
 
-START_TEST(a_newcomer_gets_what_an_idle_publisher_retains)
+TEST(a_newcomer_gets_what_an_idle_publisher_retains)
 {
     struct dlx_publisher_info info = {.retained = 1};
     begin_with(&dlx_test_retain_2, 100, 5);
@@ -94,9 +94,8 @@ START_TEST(a_newcomer_gets_what_an_idle_publisher_retains)
     ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
     end(s);
 }
-END_TEST
 
-START_TEST(a_newcomer_goes_over_to_a_publisher_that_wakes_up)
+LOOP_TEST(a_newcomer_goes_over_to_a_publisher_that_wakes_up, 0, 2)
 {
     struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_message *m = NULL;
@@ -114,10 +113,9 @@ START_TEST(a_newcomer_goes_over_to_a_publisher_that_wakes_up)
     ck_assert_uint_eq(stats.taken, 3);
     end(s);
 }
-END_TEST
 
 /* It has memory for three messages. */
-START_TEST(what_a_newcomer_holds_stays_as_it_is_while_the_publisher_goes_on)
+TEST(what_a_newcomer_holds_stays_as_it_is_while_the_publisher_goes_on)
 {
     struct dlx_message *held = NULL;
     begin_with(&dlx_test_retain_1, LARGE, 5);
@@ -130,11 +128,10 @@ START_TEST(what_a_newcomer_holds_stays_as_it_is_while_the_publisher_goes_on)
     dlx_message_unref(held);
     end(s);
 }
-END_TEST
 
 /* The daemon that has shown it has ended, too. What the publisher has left to write to is soon
  * used up; it goes on when the newcomer has let go, though it was never told of that one. */
-START_TEST(without_a_daemon_a_publisher_waits_for_a_newcomer_that_it_does_not_know)
+LOOP_TEST(without_a_daemon_a_publisher_waits_for_a_newcomer_that_it_does_not_know, 0, 2)
 {
     struct dlx_message *held = NULL;
     DLManagedTensorVersioned *t = NULL;
@@ -178,10 +175,9 @@ START_TEST(without_a_daemon_a_publisher_waits_for_a_newcomer_that_it_does_not_kn
     }
     end(s);
 }
-END_TEST
 
 /* Who was there has a link that the publisher knows, so the stream goes on without a daemon. */
-START_TEST(a_subscription_that_was_there_keeps_its_link)
+TEST(a_subscription_that_was_there_keeps_its_link)
 {
     struct dlx_daemon_info info = {.size = sizeof info};
     struct dlx_subscription *s = NULL;
@@ -220,9 +216,8 @@ START_TEST(a_subscription_that_was_there_keeps_its_link)
     dlx_test_store_run_again();
     end(s);
 }
-END_TEST
 
-START_TEST(a_newcomer_of_a_daemon_that_ends_too_misses_nothing)
+TEST(a_newcomer_of_a_daemon_that_ends_too_misses_nothing)
 {
     begin_with(&dlx_test_retain_2, 100, 5);
     struct dlx_subscription *s = subscribe(NULL), *slow = subscribe(NULL);
@@ -239,7 +234,6 @@ START_TEST(a_newcomer_of_a_daemon_that_ends_too_misses_nothing)
     dlx_subscription_unref(slow);
     end(s);
 }
-END_TEST
 
 /* A child: it publishes 1 to n, and on each byte one more. */
 struct child {
@@ -272,7 +266,6 @@ static struct child spawn(const struct dlx_publisher_args *args, int64_t n)
     char byte;
     ck_assert_int_eq(pipe(to) + pipe(from), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         close(to[1]);
         child_main(args, n, to[0], from[1]);
@@ -285,13 +278,12 @@ static struct child spawn(const struct dlx_publisher_args *args, int64_t n)
 
 static void kill_child(const struct child *child)
 {
-    ck_assert_int_eq(kill(child->pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(child->pid, NULL, 0), child->pid);
+    dlx_test_fork_kill(child->pid);
     close(child->to);
     close(child->from);
 }
 
-START_TEST(a_publisher_that_dies_unheard_leaves_its_messages)
+LOOP_TEST(a_publisher_that_dies_unheard_leaves_its_messages, 0, 2)
 {
     struct dlx_message *m = NULL, *held = NULL;
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
@@ -323,10 +315,9 @@ START_TEST(a_publisher_that_dies_unheard_leaves_its_messages)
     dlx_test_store_drop("test/a");
     dlx_test_store_end();
 }
-END_TEST
 
 /* Newcomers come while the publisher does. */
-START_TEST(a_publisher_that_wakes_up_while_a_newcomer_joins_loses_it_nothing)
+TEST(a_publisher_that_wakes_up_while_a_newcomer_joins_loses_it_nothing)
 {
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct child child = spawn(&dlx_test_retain_2, 5);
@@ -366,11 +357,10 @@ START_TEST(a_publisher_that_wakes_up_while_a_newcomer_joins_loses_it_nothing)
     dlx_test_store_drop("test/a");
     dlx_test_store_end();
 }
-END_TEST
 
 /* The publisher would not wait for it: it gets the one that has announced itself, or what that has
  * left. */
-START_TEST(a_reliable_newcomer_waits_for_the_publisher_itself)
+LOOP_TEST(a_reliable_newcomer_waits_for_the_publisher_itself, 0, 2)
 {
     static const struct dlx_publisher_args args = {
         .size = sizeof args, .retain = 2, .on_full = DLX_ON_FULL_BLOCK};
@@ -401,10 +391,9 @@ START_TEST(a_reliable_newcomer_waits_for_the_publisher_itself)
     dlx_test_store_drop("test/a");
     dlx_test_store_end();
 }
-END_TEST
 
 /* It goes on in its old block, and nobody who could ring the newcomer knows of both. */
-START_TEST(a_newcomer_that_sleeps_hears_of_a_publisher_that_cannot_come)
+TEST(a_newcomer_that_sleeps_hears_of_a_publisher_that_cannot_come)
 {
     struct dlx_message *m = NULL;
     begin_with(&dlx_test_retain_2, 100, 5);
@@ -425,10 +414,9 @@ START_TEST(a_newcomer_that_sleeps_hears_of_a_publisher_that_cannot_come)
     c->next_try_ns = 0;
     end(s);
 }
-END_TEST
 
 /* It closes before it has noticed that there is another daemon, which shows what it retains. */
-START_TEST(what_a_publisher_retains_ends_in_time_though_it_closed_unheard)
+LOOP_TEST(what_a_publisher_retains_ends_in_time_though_it_closed_unheard, 0, 2)
 {
     static const struct dlx_publisher_args args = {
         .size = sizeof args, .retain = 2, .retain_for_ns = SECOND / 5};
@@ -447,7 +435,6 @@ START_TEST(what_a_publisher_retains_ends_in_time_though_it_closed_unheard)
     dlx_client_unref(other);
     dlx_test_store_end();
 }
-END_TEST
 
 /*
  * Locks every region of the daemon, by its own descriptors: what its subscribers get is of the same
@@ -470,7 +457,7 @@ static void lock_as_a_subscriber(void)
     ck_assert_uint_gt(n, 0);
 }
 
-START_TEST(a_lock_of_a_subscriber_that_has_gone_stops_nobody)
+LOOP_TEST(a_lock_of_a_subscriber_that_has_gone_stops_nobody, 0, 2)
 {
     struct dlx_publisher_info info = {.n_subscribers = 1};
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
@@ -501,48 +488,28 @@ START_TEST(a_lock_of_a_subscriber_that_has_gone_stops_nobody)
     dlx_test_store_run_again();
     end(s);
 }
-END_TEST
 
 /* Its own write lock is in the way of the newcomer's, and harms nobody else. */
-START_TEST(a_publisher_that_locks_its_own_block_keeps_nobody_from_subscribing)
+TEST(a_publisher_that_locks_its_own_block_keeps_nobody_from_subscribing)
 {
     struct dlx_subscription *s = NULL;
     begin_with(&dlx_test_retain_2, 100, 5);
     struct dlx_publisher *good = dlx_test_store_publisher(other, "test/good", &dlx_test_retain_1);
     dlx_test_stream_publish(good, 100, 1);
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    ck_assert_int_eq(fcntl(p->control_fd, F_OFD_SETLK, &lock), 0);
+    ck_assert_int_eq(fcntl(p->daemon.control_fd, F_OFD_SETLK, &lock), 0);
     ok(dlx_subscribe(other, "test/*", NULL, &s));
     dlx_test_store_take(s, 1, 1);
     lock.l_type = F_UNLCK;
-    ck_assert_int_eq(fcntl(p->control_fd, F_OFD_SETLK, &lock), 0);
+    ck_assert_int_eq(fcntl(p->daemon.control_fd, F_OFD_SETLK, &lock), 0);
     wake_up(); /* now it counts like any other */
     dlx_test_store_take(s, 4, 5);
     dlx_publisher_unref(good);
     dlx_test_store_drop("test/good");
     end(s);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("shown");
-    TCase *tcase = dlx_test_stream_case("shown");
-    tcase_add_test(tcase, a_newcomer_gets_what_an_idle_publisher_retains);
-    tcase_add_loop_test(tcase, a_newcomer_goes_over_to_a_publisher_that_wakes_up, 0, 2);
-    tcase_add_test(tcase, what_a_newcomer_holds_stays_as_it_is_while_the_publisher_goes_on);
-    tcase_add_loop_test(
-        tcase, without_a_daemon_a_publisher_waits_for_a_newcomer_that_it_does_not_know, 0, 2);
-    tcase_add_test(tcase, a_subscription_that_was_there_keeps_its_link);
-    tcase_add_test(tcase, a_newcomer_of_a_daemon_that_ends_too_misses_nothing);
-    tcase_add_loop_test(tcase, a_publisher_that_dies_unheard_leaves_its_messages, 0, 2);
-    tcase_add_test(tcase, a_publisher_that_wakes_up_while_a_newcomer_joins_loses_it_nothing);
-    tcase_add_loop_test(tcase, a_reliable_newcomer_waits_for_the_publisher_itself, 0, 2);
-    tcase_add_test(tcase, a_newcomer_that_sleeps_hears_of_a_publisher_that_cannot_come);
-    tcase_add_loop_test(tcase, what_a_publisher_retains_ends_in_time_though_it_closed_unheard, 0,
-                        2);
-    tcase_add_loop_test(tcase, a_lock_of_a_subscriber_that_has_gone_stops_nobody, 0, 2);
-    tcase_add_test(tcase, a_publisher_that_locks_its_own_block_keeps_nobody_from_subscribing);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("shown"));
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What is retained outlives the daemon, where the service manager keeps descriptors (a stand-in: tests/harness/manager.h). */
+/* What is retained outlives the daemon, where the service manager keeps descriptors (a stand-in:
+ * tests/harness/manager.h). */
 
 #include "tests/harness/fork.h"
 #include "tests/harness/store.h"
@@ -10,10 +11,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <time.h>
 
-START_TEST(what_is_retained_outlives_daemons)
+TEST(what_is_retained_outlives_daemons)
 {
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 10);
@@ -36,10 +36,9 @@ START_TEST(what_is_retained_outlives_daemons)
     dlx_test_store_drop("test/b");
     dlx_test_store_end();
 }
-END_TEST
 
 /* "Closed" is answered when the manager has everything. */
-START_TEST(a_daemon_that_is_killed_at_once_loses_nothing)
+TEST(a_daemon_that_is_killed_at_once_loses_nothing)
 {
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
     for (int64_t i = 1; i <= 60; i++) {
@@ -51,38 +50,27 @@ START_TEST(a_daemon_that_is_killed_at_once_loses_nothing)
     dlx_test_store_drop("test/a");
     dlx_test_store_end();
 }
-END_TEST
 
 /* Publish 1 to n and wait to be killed. */
 static pid_t spawn_publisher(int64_t n)
 {
-    int fds[2];
-    char byte;
-    ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0) {
+    struct dlx_test_child child = dlx_test_fork_child();
+    if (child.pid == 0) {
         struct dlx_publisher *p =
             dlx_test_store_publisher(dlx_test_stream_connect(), "test/a", &dlx_test_retain_2);
         for (int64_t i = 1; i <= n; i++)
             dlx_test_stream_publish(p, 100, i);
-        ck_assert_int_eq(write(fds[1], "", 1), 1);
-        for (;;)
-            pause();
+        dlx_test_fork_ready(&child);
     }
-    close(fds[1]);
-    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
-    close(fds[0]);
-    return pid;
+    return dlx_test_fork_wait_ready(&child);
 }
 
 static void kill_publisher(pid_t pid)
 {
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    dlx_test_fork_kill(pid);
 }
 
-START_TEST(a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages)
+TEST(a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages)
 {
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
     pid_t pid = spawn_publisher(5);
@@ -98,9 +86,8 @@ START_TEST(a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages)
     dlx_test_store_drop("test/a");
     dlx_test_store_end();
 }
-END_TEST
 
-START_TEST(a_publisher_that_dies_while_there_is_no_daemon_without_a_message_leaves_nothing)
+TEST(a_publisher_that_dies_while_there_is_no_daemon_without_a_message_leaves_nothing)
 {
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
     pid_t pid = spawn_publisher(0);
@@ -113,10 +100,9 @@ START_TEST(a_publisher_that_dies_while_there_is_no_daemon_without_a_message_leav
     ck_assert_int_eq(dlx_test_store_n_publishers(), 0);
     dlx_test_store_end();
 }
-END_TEST
 
 /* What it retains is shown meanwhile, if there is anything: e2e_shown. */
-START_TEST(a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies)
+TEST(a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies)
 {
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
     pid_t pid = spawn_publisher(5), idle = spawn_publisher(0);
@@ -135,7 +121,6 @@ START_TEST(a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies)
     dlx_test_store_drop("test/a");
     dlx_test_store_end();
 }
-END_TEST
 
 /* Its only publisher leaves, once more: nothing is taken, and the subscription does not end. */
 static void wait_until_left(struct dlx_subscription *s)
@@ -150,7 +135,7 @@ static void wait_until_left(struct dlx_subscription *s)
 }
 
 /* A subscription for two publishers counts one that another daemon knows again once. */
-START_TEST(a_retained_publisher_leaves_once)
+TEST(a_retained_publisher_leaves_once)
 {
     const struct dlx_subscribe_args args = {.size = sizeof args, .n_publishers = 2};
     struct dlx_client *c = NULL;
@@ -178,9 +163,8 @@ START_TEST(a_retained_publisher_leaves_once)
     dlx_test_store_drop("test/a");
     dlx_test_store_end();
 }
-END_TEST
 
-START_TEST(no_message_comes_twice)
+TEST(no_message_comes_twice)
 {
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct dlx_client *c = NULL;
@@ -221,9 +205,8 @@ START_TEST(no_message_comes_twice)
     dlx_test_store_drop("test/a");
     dlx_test_store_end();
 }
-END_TEST
 
-START_TEST(time_goes_on_while_there_is_no_daemon)
+TEST(time_goes_on_while_there_is_no_daemon)
 {
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct dlx_publisher_args args = {
@@ -242,10 +225,9 @@ START_TEST(time_goes_on_while_there_is_no_daemon)
     dlx_test_store_drop("test/a");
     dlx_test_store_end();
 }
-END_TEST
 
 /* What one link may hold of them is in the ledger, too. */
-START_TEST(bounds_of_what_is_retained_outlive_daemons)
+LOOP_TEST(bounds_of_what_is_retained_outlive_daemons, 0, 2)
 {
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 2};
@@ -270,10 +252,9 @@ START_TEST(bounds_of_what_is_retained_outlive_daemons)
     dlx_test_store_drop("test/a");
     dlx_test_store_end();
 }
-END_TEST
 
 /* The ledger, and a control block and an arena for each; a pidfd for each that is open. */
-START_TEST(what_does_not_fit_is_not_kept_by_half)
+TEST(what_does_not_fit_is_not_kept_by_half)
 {
     dlx_test_store_begin(4);
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 1);
@@ -297,10 +278,9 @@ START_TEST(what_does_not_fit_is_not_kept_by_half)
     dlx_test_store_drop("test/a");
     dlx_test_store_end();
 }
-END_TEST
 
 /* What comes and goes before the manager reads is never sent: no descriptor waits for it. */
-START_TEST(a_flood_that_the_manager_does_not_read_takes_no_descriptors)
+TEST(a_flood_that_the_manager_does_not_read_takes_no_descriptors)
 {
     enum { FEW = 10 };
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
@@ -323,9 +303,8 @@ START_TEST(a_flood_that_the_manager_does_not_read_takes_no_descriptors)
     dlx_test_store_drop("test/b");
     dlx_test_store_end();
 }
-END_TEST
 
-START_TEST(a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever)
+TEST(a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever)
 {
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct dlx_client *c = dlx_test_stream_connect();
@@ -338,7 +317,6 @@ START_TEST(a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever)
                                  4); /* ledger, pidfd, control block, arena */
     atomic_store(&dlx_test_store_manager.stalled, true);
     pid_t other = dlx_test_fork();
-    ck_assert_int_ge(other, 0);
     if (other == 0) { /* meanwhile, others are served */
         uint64_t before = dlx__now_ns();
         for (int i = 0; i < 100; i++) {
@@ -349,9 +327,7 @@ START_TEST(a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever)
         _exit(dlx__now_ns() - before < 2 * (uint64_t)SECOND ? 0 : 1);
     }
     dlx_publisher_unref(p); /* seconds */
-    int status;
-    ck_assert_int_eq(waitpid(other, &status, 0), other);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(other);
     ok(dlx_client_get_daemon_info(c, &info));
     dlx_client_unref(c);
     atomic_store(&dlx_test_store_manager.stalled, false); /* it reads what waited */
@@ -361,7 +337,6 @@ START_TEST(a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever)
     dlx_test_store_drop("test/a");
     dlx_test_store_end();
 }
-END_TEST
 
 static int memfd(const char *content)
 {
@@ -371,7 +346,7 @@ static int memfd(const char *content)
     return fd;
 }
 
-START_TEST(descriptors_that_cannot_be_are_forgotten)
+TEST(descriptors_that_cannot_be_are_forgotten)
 {
     /* Of nobody, twice; then none of them is a name that a daemon gives. */
     static const char *const names[] = {"dlx-region-1-0-0",
@@ -405,7 +380,6 @@ START_TEST(descriptors_that_cannot_be_are_forgotten)
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 2);
     dlx_test_manager_stop(&dlx_test_store_manager);
 }
-END_TEST
 
 static void set_ledger_version(uint32_t version)
 {
@@ -420,7 +394,7 @@ static void set_ledger_version(uint32_t version)
 
 /* After an upgrade over several releases, or back to an older one: what it cannot read is given up,
  * and it says so. */
-START_TEST(a_ledger_of_another_version_is_given_up_in_words)
+TEST(a_ledger_of_another_version_is_given_up_in_words)
 {
     const char *said = dlx_test_stream_daemon.said;
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
@@ -443,10 +417,9 @@ START_TEST(a_ledger_of_another_version_is_given_up_in_words)
     dlx_test_store_drop("test/a");
     dlx_test_store_end();
 }
-END_TEST
 
 /* The regions of a publisher are not what the ledger says. */
-START_TEST(what_is_damaged_is_dropped_and_the_rest_is_there)
+TEST(what_is_damaged_is_dropped_and_the_rest_is_there)
 {
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 1);
@@ -468,28 +441,8 @@ START_TEST(what_is_damaged_is_dropped_and_the_rest_is_there)
     dlx_test_store_drop("test/b");
     dlx_test_store_end();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("store");
-    TCase *tcase = dlx_test_stream_case("store");
-    tcase_add_test(tcase, what_is_retained_outlives_daemons);
-    tcase_add_loop_test(tcase, bounds_of_what_is_retained_outlive_daemons, 0, 2);
-    tcase_add_test(tcase, a_daemon_that_is_killed_at_once_loses_nothing);
-    tcase_add_test(tcase, a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages);
-    tcase_add_test(tcase,
-                   a_publisher_that_dies_while_there_is_no_daemon_without_a_message_leaves_nothing);
-    tcase_add_test(tcase, a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies);
-    tcase_add_test(tcase, a_retained_publisher_leaves_once);
-    tcase_add_test(tcase, no_message_comes_twice);
-    tcase_add_test(tcase, time_goes_on_while_there_is_no_daemon);
-    tcase_add_test(tcase, what_does_not_fit_is_not_kept_by_half);
-    tcase_add_test(tcase, a_flood_that_the_manager_does_not_read_takes_no_descriptors);
-    tcase_add_test(tcase, a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever);
-    tcase_add_test(tcase, descriptors_that_cannot_be_are_forgotten);
-    tcase_add_test(tcase, a_ledger_of_another_version_is_given_up_in_words);
-    tcase_add_test(tcase, what_is_damaged_is_dropped_and_the_rest_is_there);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("store"));
 }

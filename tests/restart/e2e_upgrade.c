@@ -92,7 +92,7 @@ static void await_publisher(void)
     }
 }
 
-START_TEST(a_stream_loses_nothing_through_upgrades)
+TEST(a_stream_loses_nothing_through_upgrades)
 {
     struct dlx_publisher_args block = {.size = sizeof block, .on_full = DLX_ON_FULL_BLOCK};
     struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
@@ -130,7 +130,6 @@ START_TEST(a_stream_loses_nothing_through_upgrades)
     dlx_client_unref(stream.c);
     dlx_client_unref(other);
 }
-END_TEST
 
 static void *upgrade_all(void *done)
 {
@@ -142,7 +141,7 @@ static void *upgrade_all(void *done)
 
 /* The socket is there throughout: a connection may wait, or be lost before it is answered, which
  * the library sees to; none is refused. */
-START_TEST(newcomers_get_in_throughout)
+TEST(newcomers_get_in_throughout)
 {
     static atomic_bool done;
     uint64_t longest = 0, n = 0;
@@ -173,12 +172,11 @@ START_TEST(newcomers_get_in_throughout)
     ck_assert_uint_ge(n, UPGRADES);
     tell("longest time until a newcomer had a message", longest);
 }
-END_TEST
 
 /* ---- what is retained ------------------------------------------------------------------------ */
 
 /* The library of the publishers does not run meanwhile: they make no call. */
-START_TEST(what_idle_live_publishers_retain_is_there_at_once)
+TEST(what_idle_live_publishers_retain_is_there_at_once)
 {
     const struct dlx_publisher_args latched = {
         .size = sizeof latched, .retain = 2, .retain_for_ns = DLX_RETAIN_LATCHED};
@@ -216,32 +214,22 @@ START_TEST(what_idle_live_publishers_retain_is_there_at_once)
     ck_assert_int_eq(dlx_test_store_n_publishers(), 1); /* what was latched went with its end */
     dlx_test_store_drop("test/b");
 }
-END_TEST
 
 /* A publisher that waits to be killed. */
 static pid_t spawn_publisher(const struct dlx_publisher_args *args)
 {
-    int fds[2];
-    char byte;
-    ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0) {
+    struct dlx_test_child child = dlx_test_fork_child();
+    if (child.pid == 0) {
         struct dlx_publisher *p =
             dlx_test_store_publisher(dlx_test_stream_connect(), "test/a", args);
         for (int64_t i = 1; i <= 5; i++)
             dlx_test_stream_publish(p, 100, i);
-        ck_assert_int_eq(write(fds[1], "", 1), 1);
-        for (;;)
-            pause();
+        dlx_test_fork_ready(&child);
     }
-    close(fds[1]);
-    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
-    close(fds[0]);
-    return pid;
+    return dlx_test_fork_wait_ready(&child);
 }
 
-START_TEST(a_publisher_that_dies_after_an_upgrade_leaves_what_it_should)
+LOOP_TEST(a_publisher_that_dies_after_an_upgrade_leaves_what_it_should, 0, 2)
 {
     struct dlx_publisher_args args = dlx_test_retain_2;
     if (_i == 1)
@@ -249,8 +237,7 @@ START_TEST(a_publisher_that_dies_after_an_upgrade_leaves_what_it_should)
     pid_t pid = spawn_publisher(&args);
     dlx_test_upgrade();
     dlx_test_store_check_there("test/a", 4, 5);
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    dlx_test_fork_kill(pid);
     if (_i == 0) {
         dlx_test_upgrade();
         dlx_test_store_check_there("test/a", 4, 5);
@@ -259,9 +246,8 @@ START_TEST(a_publisher_that_dies_after_an_upgrade_leaves_what_it_should)
     for (uint64_t until = dlx__deadline(PATIENCE); dlx_test_store_n_publishers() > 0;)
         ck_assert_uint_lt(dlx__now_ns(), until);
 }
-END_TEST
 
-START_TEST(more_than_a_service_manager_keeps_survives)
+TEST(more_than_a_service_manager_keeps_survives)
 {
     enum { N = 2000 };
     static struct dlx_publisher *publishers[N];
@@ -303,7 +289,6 @@ START_TEST(more_than_a_service_manager_keeps_survives)
         dlx_publisher_unref(publishers[i]);
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- signals and descriptors ----------------------------------------------------------------- */
 
@@ -317,7 +302,7 @@ static void *hang_up(void *stop)
 }
 
 /* By default, it ends a process. */
-START_TEST(signals_that_come_meanwhile_wait)
+TEST(signals_that_come_meanwhile_wait)
 {
     for (int i = 0; i < UPGRADES; i++) {
         static atomic_bool stop;
@@ -330,9 +315,8 @@ START_TEST(signals_that_come_meanwhile_wait)
     }
     dlx_test_stream_restart(); /* nobody reads what it says any more */
 }
-END_TEST
 
-START_TEST(the_file_that_runs_is_not_replaced_by_itself)
+TEST(the_file_that_runs_is_not_replaced_by_itself)
 {
     dlx_test_upgrade_signal(SIGHUP);
     dlx_test_upgrade_await("read the configuration again");
@@ -340,9 +324,8 @@ START_TEST(the_file_that_runs_is_not_replaced_by_itself)
     dlx_test_upgrade_signal(SIGHUP);
     dlx_test_upgrade_await("read the configuration again");
 }
-END_TEST
 
-START_TEST(no_descriptor_is_left_by_upgrades)
+TEST(no_descriptor_is_left_by_upgrades)
 {
     char log[512];
     struct dlx_client *c = dlx_test_stream_connect();
@@ -372,7 +355,6 @@ START_TEST(no_descriptor_is_left_by_upgrades)
     ck_assert_int_lt(access(log, F_OK), 0);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
 }
-END_TEST
 
 /* In the child: its descriptor 3 is the socket. */
 static void pass_socket(void *fd)
@@ -385,7 +367,7 @@ static void pass_socket(void *fd)
     setenv("LISTEN_FDS", "1", 1);
 }
 
-START_TEST(a_socket_of_the_service_manager_is_handed_on)
+TEST(a_socket_of_the_service_manager_is_handed_on)
 {
     struct dlx_test_daemon *daemon = &dlx_test_stream_daemon;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -409,21 +391,8 @@ START_TEST(a_socket_of_the_service_manager_is_handed_on)
     (void)unlink(daemon->path);
     dlx_test_daemon_start(daemon, NULL);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("upgrade");
-    TCase *tcase = dlx_test_upgrade_case("upgrade");
-    tcase_add_test(tcase, a_stream_loses_nothing_through_upgrades);
-    tcase_add_test(tcase, newcomers_get_in_throughout);
-    tcase_add_test(tcase, what_idle_live_publishers_retain_is_there_at_once);
-    tcase_add_loop_test(tcase, a_publisher_that_dies_after_an_upgrade_leaves_what_it_should, 0, 2);
-    tcase_add_test(tcase, more_than_a_service_manager_keeps_survives);
-    tcase_add_test(tcase, signals_that_come_meanwhile_wait);
-    tcase_add_test(tcase, the_file_that_runs_is_not_replaced_by_itself);
-    tcase_add_test(tcase, no_descriptor_is_left_by_upgrades);
-    tcase_add_test(tcase, a_socket_of_the_service_manager_is_handed_on);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_upgrade_case("upgrade"));
 }

@@ -3,7 +3,7 @@
 /* A program that cannot take the daemon's place changes nothing: the daemon serves as before, and
  * says why. docs/decisions/0030. */
 
-#include "client/publisher.h"
+#include "client/publish/publisher.h"
 #include "common/util.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/store.h"
@@ -25,7 +25,7 @@ static void check_unchanged(struct dlx_publisher *p, struct dlx_subscription *s,
     dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, n_fds);
 }
 
-START_TEST(a_program_that_cannot_take_over_changes_nothing)
+TEST(a_program_that_cannot_take_over_changes_nothing)
 {
     static const struct {
         size_t size;      /* of the copy; 0: the text */
@@ -68,10 +68,9 @@ START_TEST(a_program_that_cannot_take_over_changes_nothing)
     dlx_test_upgrade_to_new();
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* The trial passes, and then execve(2) fails: what was prepared is undone. */
-START_TEST(a_program_that_fails_at_the_last_moment_changes_nothing)
+TEST(a_program_that_fails_at_the_last_moment_changes_nothing)
 {
     char text[700];
     dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 3);
@@ -94,7 +93,6 @@ START_TEST(a_program_that_fails_at_the_last_moment_changes_nothing)
     dlx_test_pair_end(&x);
     dlx_test_store_drop("test/b");
 }
-END_TEST
 
 /* There is no number for another descriptor. */
 static rlim_t fill_descriptors(void)
@@ -109,7 +107,7 @@ static rlim_t fill_descriptors(void)
 }
 
 /* The trial passes, and then nothing can be handed over. */
-START_TEST(a_lack_of_descriptors_changes_nothing)
+TEST(a_lack_of_descriptors_changes_nothing)
 {
     struct rlimit before, few;
     if (dlx_test_valgrind()) {
@@ -131,9 +129,8 @@ START_TEST(a_lack_of_descriptors_changes_nothing)
     dlx_test_upgrade();
     dlx_test_pair_end(&x);
 }
-END_TEST
 
-START_TEST(a_wrong_configuration_stops_an_upgrade)
+TEST(a_wrong_configuration_stops_an_upgrade)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     int64_t n = 0;
@@ -152,10 +149,9 @@ START_TEST(a_wrong_configuration_stops_an_upgrade)
     dlx_test_upgrade_await("listening on ");
     dlx_test_pair_end(&x);
 }
-END_TEST
 
 /* Of a daemon that hands over in another version than this program reads. */
-START_TEST(a_program_says_whether_it_can_take_over)
+TEST(a_program_says_whether_it_can_take_over)
 {
     static const struct {
         const char *version;
@@ -167,7 +163,6 @@ START_TEST(a_program_says_whether_it_can_take_over)
         (void)snprintf(option, sizeof option, "--check-handover=%s", all[i].version);
         ck_assert_int_eq(pipe(fds), 0);
         pid_t pid = dlx_test_fork();
-        ck_assert_int_ge(pid, 0);
         if (pid == 0) {
             (void)dup2(fds[1], STDERR_FILENO);
             /* A descriptor that the daemon closed when it was ready. */
@@ -187,17 +182,8 @@ START_TEST(a_program_says_whether_it_can_take_over)
         }
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("upgrade_refused");
-    TCase *tcase = dlx_test_upgrade_case("upgrade_refused");
-    tcase_add_test(tcase, a_program_that_cannot_take_over_changes_nothing);
-    tcase_add_test(tcase, a_program_that_fails_at_the_last_moment_changes_nothing);
-    tcase_add_test(tcase, a_lack_of_descriptors_changes_nothing);
-    tcase_add_test(tcase, a_wrong_configuration_stops_an_upgrade);
-    tcase_add_test(tcase, a_program_says_whether_it_can_take_over);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_upgrade_case("upgrade_refused"));
 }

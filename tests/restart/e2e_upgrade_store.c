@@ -32,7 +32,7 @@ static void check_names(void)
     ck_assert_msg(!twice[0], "%s is kept twice", twice);
 }
 
-START_TEST(what_the_manager_keeps_stays_as_it_is)
+TEST(what_the_manager_keeps_stays_as_it_is)
 {
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct dlx_client *c = dlx_test_stream_connect();
@@ -65,10 +65,9 @@ START_TEST(what_the_manager_keeps_stays_as_it_is)
     dlx_test_store_drop("test/b");
     dlx_test_store_end();
 }
-END_TEST
 
 /* It is handed over beside what is kept, and there is no room for it later, either. */
-START_TEST(what_did_not_fit_survives_an_upgrade_and_no_crash)
+TEST(what_did_not_fit_survives_an_upgrade_and_no_crash)
 {
     dlx_test_store_begin(4);
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);
@@ -95,7 +94,6 @@ START_TEST(what_did_not_fit_survives_an_upgrade_and_no_crash)
     dlx_test_store_drop("test/b");
     dlx_test_store_end();
 }
-END_TEST
 
 /* It reads nothing, and its socket takes nothing more. */
 static void stall_manager(void)
@@ -126,7 +124,7 @@ static void find_regions(char ret[128])
 }
 
 /* What the old daemon could not say to the manager any more the new one says. */
-START_TEST(a_manager_that_does_not_read_is_told_later)
+TEST(a_manager_that_does_not_read_is_told_later)
 {
     enum { MANY = 30 };
     char topic[32], regions[128] = "";
@@ -167,10 +165,9 @@ START_TEST(a_manager_that_does_not_read_is_told_later)
     }
     dlx_test_store_end();
 }
-END_TEST
 
 /* The entries that were made for it alone leave the ledger again. */
-START_TEST(an_upgrade_that_fails_leaves_the_ledger_as_it_was)
+TEST(an_upgrade_that_fails_leaves_the_ledger_as_it_was)
 {
     char text[700];
     dlx_test_store_begin(4);
@@ -190,16 +187,8 @@ START_TEST(an_upgrade_that_fails_leaves_the_ledger_as_it_was)
     dlx_test_store_drop("test/a");
     dlx_test_store_end();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("upgrade_store");
-    TCase *tcase = dlx_test_upgrade_case("upgrade_store");
-    tcase_add_test(tcase, what_the_manager_keeps_stays_as_it_is);
-    tcase_add_test(tcase, what_did_not_fit_survives_an_upgrade_and_no_crash);
-    tcase_add_test(tcase, a_manager_that_does_not_read_is_told_later);
-    tcase_add_test(tcase, an_upgrade_that_fails_leaves_the_ledger_as_it_was);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_upgrade_case("upgrade_store"));
 }

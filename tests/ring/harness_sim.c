@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/ring/harness_sim.h"
 #include "tests/harness/run.h"
+#include "tests/harness/random.h"
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,15 +30,6 @@ struct sim {
 };
 
 static struct sim *active;
-
-static uint64_t next_random(struct sim *sim)
-{
-    /* splitmix64 */
-    uint64_t z = (sim->state += UINT64_C(0x9e3779b97f4a7c15));
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
 
 struct sim *sim_new(uint64_t seed)
 {
@@ -74,7 +66,7 @@ int sim_spawn(struct sim *sim, void (*main)(void *), void *userdata)
     p->userdata = userdata;
     p->stack = malloc(STACK_SIZE);
     assert(p->stack);
-    p->speed = 1U << (next_random(sim) % 7);
+    p->speed = 1U << (dlx_test_splitmix64(&sim->state) % 7);
     getcontext(&p->context);
     p->context.uc_stack.ss_sp = p->stack;
     p->context.uc_stack.ss_size = STACK_SIZE;
@@ -90,9 +82,9 @@ bool sim_run(struct sim *sim)
     sim->running = true;
     for (;;) {
         /* Now and then somebody else is quick, or preempted for long, wherever it happens to be. */
-        if (next_random(sim) % 32 == 0)
-            sim->processes[next_random(sim) % (uint64_t)sim->n].speed = 1U
-                                                                        << (next_random(sim) % 10);
+        if (dlx_test_splitmix64(&sim->state) % 32 == 0)
+            sim->processes[dlx_test_splitmix64(&sim->state) % (uint64_t)sim->n].speed =
+                1U << (dlx_test_splitmix64(&sim->state) % 10);
         int runnable[SIM_PROCESSES_MAX], n = 0, left = 0;
         uint64_t speed = 0;
         for (int i = 0; i < sim->n; i++) {
@@ -109,7 +101,7 @@ bool sim_run(struct sim *sim)
             ok = left == 0;
             break;
         }
-        uint64_t at = next_random(sim) % speed;
+        uint64_t at = dlx_test_splitmix64(&sim->state) % speed;
         int chosen = 0;
         while (at >= sim->processes[runnable[chosen]].speed)
             at -= sim->processes[runnable[chosen++]].speed;
@@ -124,7 +116,7 @@ bool sim_run(struct sim *sim)
 
 uint32_t sim_random(uint32_t below)
 {
-    return (uint32_t)(next_random(active) % below);
+    return (uint32_t)(dlx_test_splitmix64(&active->state) % below);
 }
 
 void sim_yield(void)

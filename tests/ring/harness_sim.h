@@ -3,9 +3,9 @@
 #define DLX_TESTS_HARNESS_SIM_H
 
 /*
- * A deterministic scheduler: processes are coroutines that yield before every access to a shared word
- * (dlx_sim_step() in common/atomic.h, compiled with DLX_SIM), and a seed decides who goes on. The
- * same seed gives the same run. Every access is a step, as in the Spin models: this explores
+ * A deterministic scheduler: processes are coroutines that yield before every access to a shared
+ * word (dlx_sim_step() in common/atomic.h, compiled with DLX_SIM), and a seed decides who goes on.
+ * The same seed gives the same run. Every access is a step, as in the Spin models: this explores
  * interleavings, not weak memory.
  */
 
@@ -24,8 +24,8 @@ struct sim *sim_free(struct sim *sim);
 /* Add a process; returns its index. */
 int sim_spawn(struct sim *sim, void (*main)(void *), void *userdata);
 
-/* Run until every process ended or was killed. Returns false on a deadlock (somebody waits and nobody can
- * go on) or a livelock. */
+/* Run until every process ended or was killed. Returns false on a deadlock (somebody waits and
+ * nobody can go on) or a livelock. */
 bool sim_run(struct sim *sim);
 
 /* From inside a process: a number below `below`. */
@@ -42,8 +42,8 @@ void sim_kill(int i);
 bool sim_killed(int i);
 
 /*
- * main() of a simulation: `run_seed` for so many seeds, or SIM_SEEDS=n of them, or SIM_SEED=s alone, in a test of Check.
- * Returns the exit status.
+ * main() of a simulation: `run_seed` for so many seeds, or SIM_SEEDS=n of them, or SIM_SEED=s
+ * alone, in a test of Check. Returns the exit status.
  */
 int dlx_test_sim_run(const char *name, void (*run_seed)(uint64_t seed), uint64_t n_seeds);
 

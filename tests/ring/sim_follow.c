@@ -2,13 +2,13 @@
 
 /*
  * A publisher goes from daemon to daemon, a subscriber follows it from link to link
- * (dlx__writer_copy_retained(), dlx__reader_follow()), under a seeded scheduler that stops each at any
- * access to a shared word. Some messages cannot be read (dlx__reader_lose()). The publisher
+ * (dlx__writer_copy_retained(), dlx__reader_follow()), under a seeded scheduler that stops each at
+ * any access to a shared word. Some messages cannot be read (dlx__reader_lose()). The publisher
  * closes in the time of any daemon, and may do so before its subscriber has come to that one.
- * Checked: what is held never changes, in the old block and in the new one; the gap of each
- * message tells all that were not taken before it, and each of these is counted once, those after
- * the last one that was taken, too; a reliable subscriber misses none but those; payloads and
- * blocks come back.
+ * Checked: what is held never changes, in the old block and in the new one; the gap of each message
+ * tells all that were not taken before it, and each of these is counted once, those after the last
+ * one that was taken, too; a reliable subscriber misses none but those; payloads and blocks come
+ * back.
  */
 
 #include "common/bell.h"
@@ -132,7 +132,7 @@ static void new_daemon(struct world *w)
     d->page = dlx_test_link(&d->link, 0, MAX_HELD, w->reliable, false);
 }
 
-/* As client/reconnect.c: subscribers are told before the publisher goes there. */
+/* As client/publish/publisher_reconnect.c: subscribers are told before the publisher goes there. */
 static void resume(struct world *w)
 {
     struct daemon *d = &w->daemons[w->n];

@@ -202,8 +202,8 @@ static void wait_for_room(struct world *w)
     }
 }
 
-/* Wait, asleep, until every subscriber that is there has passed everything: as in a dialogue. Who sleeps
- * through a message makes this a deadlock. */
+/* Wait, asleep, until every subscriber that is there has passed everything: as in a dialogue. Who
+ * sleeps through a message makes this a deadlock. */
 static void wait_for_subscribers(struct world *w)
 {
     for (uint32_t i = 0; i < w->n_subs; i++) {
@@ -394,7 +394,8 @@ static void subscriber_main(void *userdata)
         if (r == DLX_E_PUBLISHER_GONE)
             break;
         if (r == DLX_E_EMPTY) {
-            /* Who sleeps while it holds may starve the publisher, unless there is memory for all. */
+            /* Who sleeps while it holds may starve the publisher, unless there is memory for
+             * all. */
             for (uint32_t i = 0; i < MAX_HELD && !w->roomy; i++)
                 drop_held(s, &held[i]);
             if (dlx__reader_arm(&s->reader)) {

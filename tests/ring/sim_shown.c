@@ -112,7 +112,7 @@ static void *new_cell(struct daemon *d, uint64_t n)
     return &d->cells[n];
 }
 
-/* As client/reconnect.c. Returns false if there is no daemon to go on with. */
+/* As client/publish/publisher_reconnect.c. Returns false if there is no daemon to go on with. */
 static bool resume(struct world *w)
 {
     struct dlx_writer_block *block;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Writer and reader of a ring, step by step: what is freed, links that come and go, other blocks. */
+/* Writer and reader of a ring, step by step: what is freed, links that come and go, other
+ * blocks. */
 
 #include "tests/ring/harness_cores.h"
 #include "tests/harness/run.h"
@@ -469,6 +470,19 @@ START_TEST(who_is_left_in_an_old_block_rings)
 }
 END_TEST
 
+START_TEST(a_new_block_names_its_oldest_message_and_its_copies_count)
+{
+    publish(WINDOW);
+    for (uint32_t n_copied = 0; n_copied <= KEPT; n_copied++) {
+        uint32_t before = f.w.n_payloads;
+        const struct dlx_shm_control *control = move(n_copied);
+        ck_assert_uint_eq(dlx_load64_relaxed((dlx_atomic_u64 *)(uintptr_t)&control->oldest),
+                          f.w.head - n_copied + 1);
+        ck_assert_uint_eq(f.w.n_payloads, before + n_copied);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cores_reclaim");
@@ -495,6 +509,7 @@ int main(void)
     tcase_add_test(tcase, a_message_is_retired_in_every_block_that_has_it);
     tcase_add_test(tcase, what_was_passed_on_another_link_is_not_taken_again);
     tcase_add_test(tcase, what_is_between_two_links_is_lost_once);
+    tcase_add_test(tcase, a_new_block_names_its_oldest_message_and_its_copies_count);
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("gating");
     tcase_add_checked_fixture(tcase, setup_gating, end_writer);

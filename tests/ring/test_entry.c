@@ -7,7 +7,7 @@
 #include <check.h>
 #include <string.h>
 
-START_TEST(a_packed_tensor_is_unpacked)
+TEST(a_packed_tensor_is_unpacked)
 {
     const int64_t shape[] = {UINT32_MAX, 2, 3, 0, 5, 6, UINT32_MAX - 1};
     for (int32_t ndim = 0; ndim <= (int32_t)DLX_SHM_NDIM_ENTRY; ndim++) {
@@ -29,9 +29,8 @@ START_TEST(a_packed_tensor_is_unpacked)
         ck_assert_int_eq(memcmp(back, shape, (size_t)ndim * sizeof *shape), 0);
     }
 }
-END_TEST
 
-START_TEST(a_tensor_that_does_not_fit_is_not_packed)
+TEST(a_tensor_that_does_not_fit_is_not_packed)
 {
     uint64_t words[DLX_SHM_ENTRY_WORDS];
     const DLDataType dtype = {kDLUInt, 8, 1};
@@ -44,9 +43,8 @@ START_TEST(a_tensor_that_does_not_fit_is_not_packed)
     }
     ck_assert(dlx__entry_pack_tensor(words, 1, 0, dtype, false, DLX_SHM_NDIM_ENTRY, shape));
 }
-END_TEST
 
-START_TEST(a_packed_manifest_says_where_it_is)
+TEST(a_packed_manifest_says_where_it_is)
 {
     uint64_t words[DLX_SHM_ENTRY_WORDS];
     dlx__entry_pack_manifest(words, 7, 1 << 20, UINT64_C(1) << 40, DLX_SHM_TENSORS_MAX);
@@ -56,9 +54,8 @@ START_TEST(a_packed_manifest_says_where_it_is)
     ck_assert_uint_eq(words[4], UINT64_C(1) << 40);
     ck_assert_uint_eq(words[5], DLX_SHM_TENSORS_MAX);
 }
-END_TEST
 
-START_TEST(a_new_place_leaves_the_rest_of_the_entry)
+TEST(a_new_place_leaves_the_rest_of_the_entry)
 {
     uint64_t words[DLX_SHM_ENTRY_WORDS] = {0}, before[DLX_SHM_ENTRY_WORDS];
     const int64_t shape[] = {3, 4};
@@ -70,9 +67,8 @@ START_TEST(a_new_place_leaves_the_rest_of_the_entry)
     dlx__entry_set_place(words, 1, 256);
     ck_assert_int_eq(memcmp(before, words, sizeof words), 0);
 }
-END_TEST
 
-START_TEST(dimensions_and_flags_that_cannot_be_are_refused)
+TEST(dimensions_and_flags_that_cannot_be_are_refused)
 {
     uint64_t words[DLX_SHM_ENTRY_WORDS] = {0};
     int64_t shape[DLX_SHM_NDIM_ENTRY];
@@ -87,9 +83,8 @@ START_TEST(dimensions_and_flags_that_cannot_be_are_refused)
                          (flags & ~(uint32_t)DLX_SHM_RECORD_PADDED) == 0);
     }
 }
-END_TEST
 
-START_TEST(a_ring_has_twice_as_many_entries_as_its_window)
+TEST(a_ring_has_twice_as_many_entries_as_its_window)
 {
     ck_assert_uint_eq(dlx_shm_n_entries(1), DLX_SHM_ENTRIES_MIN);
     ck_assert_uint_eq(dlx_shm_n_entries(128), 256);
@@ -100,19 +95,9 @@ START_TEST(a_ring_has_twice_as_many_entries_as_its_window)
     ck_assert(!dlx_shm_n_entries_is_valid(0) && !dlx_shm_n_entries_is_valid(128));
     ck_assert(!dlx_shm_n_entries_is_valid(257) && !dlx_shm_n_entries_is_valid(16384));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("entry");
-    TCase *tcase;
-    tcase = tcase_create("entry");
-    tcase_add_test(tcase, a_packed_tensor_is_unpacked);
-    tcase_add_test(tcase, a_tensor_that_does_not_fit_is_not_packed);
-    tcase_add_test(tcase, a_packed_manifest_says_where_it_is);
-    tcase_add_test(tcase, a_new_place_leaves_the_rest_of_the_entry);
-    tcase_add_test(tcase, dimensions_and_flags_that_cannot_be_are_refused);
-    tcase_add_test(tcase, a_ring_has_twice_as_many_entries_as_its_window);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    TCase *tcase = tcase_create("entry");
+    return dlx_test_run_case(tcase);
 }

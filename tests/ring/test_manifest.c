@@ -101,7 +101,7 @@ static int read_all(const void *data, uint64_t size, uint32_t n)
     return 0;
 }
 
-START_TEST(what_is_written_is_read)
+TEST(what_is_written_is_read)
 {
     struct dlx_manifest_item items[N_ITEMS];
     struct dlx_manifest manifest;
@@ -130,9 +130,8 @@ START_TEST(what_is_written_is_read)
     }
     free(data);
 }
-END_TEST
 
-START_TEST(largest_parts)
+TEST(largest_parts)
 {
     enum { N = 2000 };
     static struct dlx_manifest_item items[N];
@@ -155,9 +154,8 @@ START_TEST(largest_parts)
     ck_assert_int_eq(read_all(data, size, N), 0);
     free(data);
 }
-END_TEST
 
-START_TEST(too_much_has_no_size)
+TEST(too_much_has_no_size)
 {
     struct dlx_shm_manifest header;
     struct dlx_manifest_item item = {.record.ndim = 1, .shape = dims, .strides = dims};
@@ -172,9 +170,8 @@ START_TEST(too_much_has_no_size)
     item.record.ndim = DLX_SHM_NDIM_MAX + 1;
     ck_assert_uint_eq(dlx__manifest_lay_out(&item, 1, 0, &header), UINT64_MAX);
 }
-END_TEST
 
-START_TEST(every_truncation_is_refused)
+TEST(every_truncation_is_refused)
 {
     uint64_t size;
     void *data = make_manifest(&size);
@@ -188,9 +185,8 @@ START_TEST(every_truncation_is_refused)
     }
     free(data);
 }
-END_TEST
 
-START_TEST(the_number_of_tensors_is_the_message_s)
+TEST(the_number_of_tensors_is_the_message_s)
 {
     uint64_t size;
     void *data = make_manifest(&size);
@@ -207,9 +203,8 @@ START_TEST(the_number_of_tensors_is_the_message_s)
     }
     free(data);
 }
-END_TEST
 
-START_TEST(changed_bytes_stay_inside)
+TEST(changed_bytes_stay_inside)
 {
     static const uint8_t values[] = {0, 1, 7, 0x7f, 0x80, 0xff};
     uint64_t size;
@@ -237,9 +232,8 @@ START_TEST(changed_bytes_stay_inside)
     free(copy);
     free(data);
 }
-END_TEST
 
-START_TEST(offsets_that_wrap_around_are_refused)
+TEST(offsets_that_wrap_around_are_refused)
 {
     uint64_t size;
     struct dlx_shm_manifest *manifest = make_manifest(&size);
@@ -270,7 +264,6 @@ START_TEST(offsets_that_wrap_around_are_refused)
 #undef REFUSED
     free(manifest);
 }
-END_TEST
 
 /* Two tensors in allocation 2, one in allocation 1, one on the CPU. */
 static void *make_gpu_manifest(uint64_t *ret_size, struct dlx_shm_manifest *ret_header)
@@ -292,7 +285,7 @@ static void *make_gpu_manifest(uint64_t *ret_size, struct dlx_shm_manifest *ret_
     return data;
 }
 
-START_TEST(allocations_come_back)
+TEST(allocations_come_back)
 {
     uint64_t size;
     struct dlx_shm_manifest header;
@@ -311,9 +304,8 @@ START_TEST(allocations_come_back)
     }
     free(data);
 }
-END_TEST
 
-START_TEST(allocations_that_are_not_there_are_refused)
+TEST(allocations_that_are_not_there_are_refused)
 {
     uint64_t size;
     struct dlx_shm_manifest good, *data = make_gpu_manifest(&size, &good);
@@ -340,22 +332,10 @@ START_TEST(allocations_that_are_not_there_are_refused)
     ck_assert_int_eq(dlx__manifest_item(&manifest, 3, &item), 0);
     free(data);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("manifest");
     TCase *tcase = tcase_create("manifest");
     tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, what_is_written_is_read);
-    tcase_add_test(tcase, largest_parts);
-    tcase_add_test(tcase, too_much_has_no_size);
-    tcase_add_test(tcase, every_truncation_is_refused);
-    tcase_add_test(tcase, the_number_of_tensors_is_the_message_s);
-    tcase_add_test(tcase, changed_bytes_stay_inside);
-    tcase_add_test(tcase, offsets_that_wrap_around_are_refused);
-    tcase_add_test(tcase, allocations_come_back);
-    tcase_add_test(tcase, allocations_that_are_not_there_are_refused);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -23,7 +23,7 @@ static uint64_t seed = 1;
 
 /* ---- sizes --------------------------------------------------------------------------------- */
 
-START_TEST(sizes_of_whole_byte_types)
+TEST(sizes_of_whole_byte_types)
 {
     uint64_t size = 7;
     ck_assert_int_eq(dlx__tensor_size(f32, false, 0, NULL, &size), 0);
@@ -40,9 +40,8 @@ START_TEST(sizes_of_whole_byte_types)
                      0);
     ck_assert_uint_eq(size, UINT64_C(31) * 65535 * 2);
 }
-END_TEST
 
-START_TEST(sizes_of_packed_and_padded_types)
+TEST(sizes_of_packed_and_padded_types)
 {
     static const struct {
         DLDataType dtype;
@@ -72,9 +71,8 @@ START_TEST(sizes_of_packed_and_padded_types)
         ck_assert_msg(size == cases[i].size, "case %zu: %ju", i, (uintmax_t)size);
     }
 }
-END_TEST
 
-START_TEST(no_elements_have_no_bytes)
+TEST(no_elements_have_no_bytes)
 {
     uint64_t size = 7;
     ck_assert_int_eq(dlx__tensor_size(f32, false, 1, (int64_t[]){0}, &size), 0);
@@ -89,9 +87,8 @@ START_TEST(no_elements_have_no_bytes)
                      0);
     ck_assert_uint_eq(size, 0);
 }
-END_TEST
 
-START_TEST(impossible_sizes_are_refused_and_nothing_is_written)
+TEST(impossible_sizes_are_refused_and_nothing_is_written)
 {
     static const struct {
         DLDataType dtype;
@@ -134,9 +131,8 @@ START_TEST(impossible_sizes_are_refused_and_nothing_is_written)
     ck_assert_int_eq(dlx__tensor_size(u1, true, 2, (int64_t[]){2, INT64_C(1) << 62}, &size),
                      DLX_E_SHAPE);
 }
-END_TEST
 
-START_TEST(most_dimensions)
+TEST(most_dimensions)
 {
     int64_t shape[DLX_SHM_NDIM_MAX], strides[DLX_SHM_NDIM_MAX];
     uint64_t size;
@@ -153,11 +149,10 @@ START_TEST(most_dimensions)
     ck_assert_int_eq(dlx__tensor_size(u1, false, 64, shape, &size), DLX_E_SHAPE);
     dlx__tensor_row_major(64, shape, strides); /* no undefined behaviour */
 }
-END_TEST
 
 /* ---- row-major order ----------------------------------------------------------------------- */
 
-START_TEST(row_major_strides)
+TEST(row_major_strides)
 {
     int64_t strides[4];
     dlx__tensor_row_major(3, (int64_t[]){2, 3, 5}, strides);
@@ -173,9 +168,8 @@ START_TEST(row_major_strides)
     ck_assert_int_eq(strides[2], 1);
     dlx__tensor_row_major(0, NULL, NULL);
 }
-END_TEST
 
-START_TEST(row_major_order_is_recognised)
+TEST(row_major_order_is_recognised)
 {
     const int64_t shape[] = {2, 3, 5};
     const int64_t ones[] = {1, 3, 1};
@@ -198,11 +192,10 @@ START_TEST(row_major_order_is_recognised)
     ck_assert(dlx__tensor_is_row_major(3, (int64_t[]){1, 2, INT64_C(1) << 62},
                                        (int64_t[]){5, INT64_C(1) << 62, 1}));
 }
-END_TEST
 
 /* ---- extents ------------------------------------------------------------------------------- */
 
-START_TEST(extents)
+TEST(extents)
 {
     static const struct {
         DLDataType dtype;
@@ -240,7 +233,6 @@ START_TEST(extents)
         ck_assert_msg(size == cases[i].size, "case %zu: %ju", i, (uintmax_t)size);
     }
 }
-END_TEST
 
 /* ---- compaction ---------------------------------------------------------------------------- */
 
@@ -279,7 +271,8 @@ static const struct {
     {{kDLFloat, 32, 5}, true},
 };
 
-/* Memory of exactly the bytes that the strides reach, so that a sanitizer sees every step outside. */
+/* Memory of exactly the bytes that the strides reach, so that a sanitizer sees every step
+ * outside. */
 static void view_fill(struct view *view)
 {
     int64_t elements = 1;
@@ -381,7 +374,7 @@ static void check_compaction(struct view *view)
     free(dst);
 }
 
-START_TEST(compaction_agrees_with_the_reference)
+TEST(compaction_agrees_with_the_reference)
 {
     for (int i = 0; i < N_RANDOM; i++) {
         struct view view;
@@ -405,9 +398,8 @@ START_TEST(compaction_agrees_with_the_reference)
         free(view.memory);
     }
 }
-END_TEST
 
-START_TEST(compaction_of_known_views)
+TEST(compaction_of_known_views)
 {
     uint8_t memory[12], dst[12];
     int64_t shape[] = {3, 4};
@@ -435,9 +427,8 @@ START_TEST(compaction_of_known_views)
     ck_assert_int_eq(dlx__tensor_compact(dst, &tensor, false), 0);
     ck_assert_mem_eq(dst, "\x31\x05", 2);
 }
-END_TEST
 
-START_TEST(impossible_compactions_are_refused)
+TEST(impossible_compactions_are_refused)
 {
     uint8_t memory[16] = {0}, dst[16];
     DLTensor tensor = {.data = NULL, .ndim = 1, .dtype = u8, .shape = (int64_t[]){4}};
@@ -466,24 +457,23 @@ START_TEST(impossible_compactions_are_refused)
                         .strides = (int64_t[]){INT64_MIN, 3}};
     ck_assert_int_eq(dlx__tensor_compact(dst, &tensor, false), 0);
 }
-END_TEST
+
+/* The index of the last element is the greatest number that 64 bits have, or one less. */
+TEST(an_extent_whose_last_index_is_the_greatest_number_is_refused)
+{
+    const DLDataType byte = {kDLUInt, 8, 1};
+    const int64_t shape[] = {2, 2, 2};
+    for (int64_t last = 0; last < 3; last++) {
+        const int64_t strides[] = {INT64_MAX, INT64_MAX, last};
+        uint64_t size = 77;
+        ck_assert_int_eq(dlx__tensor_extent(byte, false, 3, shape, strides, &size), DLX_E_SHAPE);
+        ck_assert_uint_eq(size, 77);
+    }
+}
 
 int main(void)
 {
-    Suite *suite = suite_create("tensor");
     TCase *tcase = tcase_create("tensor");
     tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, sizes_of_whole_byte_types);
-    tcase_add_test(tcase, sizes_of_packed_and_padded_types);
-    tcase_add_test(tcase, no_elements_have_no_bytes);
-    tcase_add_test(tcase, impossible_sizes_are_refused_and_nothing_is_written);
-    tcase_add_test(tcase, most_dimensions);
-    tcase_add_test(tcase, row_major_strides);
-    tcase_add_test(tcase, row_major_order_is_recognised);
-    tcase_add_test(tcase, extents);
-    tcase_add_test(tcase, compaction_agrees_with_the_reference);
-    tcase_add_test(tcase, compaction_of_known_views);
-    tcase_add_test(tcase, impossible_compactions_are_refused);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -22,7 +22,7 @@ static const struct dlx_shm_record good = {
     .size = 256,
 };
 
-START_TEST(good_records_pass)
+TEST(good_records_pass)
 {
     struct dlx_shm_record record = good;
     const int64_t shape[] = {8, 8};
@@ -40,9 +40,8 @@ START_TEST(good_records_pass)
     record.offset = 0;
     ck_assert_int_eq(dlx__record_check(&record, NULL, NULL, 256), 0);
 }
-END_TEST
 
-START_TEST(hostile_records_are_refused)
+TEST(hostile_records_are_refused)
 {
     const int64_t shape[] = {8, 8};
     struct dlx_shm_record r;
@@ -81,10 +80,9 @@ START_TEST(hostile_records_are_refused)
     REFUSED(shape, ((int64_t[]){INT64_MAX, INT64_MAX}), 4096, r.flags = 0);
 #undef REFUSED
 }
-END_TEST
 
 /* Records around every limit: the short way through the checks says what the whole way does. */
-START_TEST(the_short_way_agrees_with_the_whole_one)
+TEST(the_short_way_agrees_with_the_whole_one)
 {
     static const int64_t sizes[] = {-1,        0,        1, 2, 255, INT64_C(1) << 32, INT64_MAX / 8,
                                     INT64_MAX, INT64_MIN};
@@ -125,9 +123,8 @@ START_TEST(the_short_way_agrees_with_the_whole_one)
 #undef ONE_OF
     ck_assert_int_gt(n_good, 1000);
 }
-END_TEST
 
-START_TEST(records_on_gpus_lie_in_their_allocation)
+TEST(records_on_gpus_lie_in_their_allocation)
 {
     const int64_t shape[] = {8, 8}, gaps[] = {16, 2};
     struct dlx_shm_record on_gpu = good, r;
@@ -162,16 +159,8 @@ START_TEST(records_on_gpus_lie_in_their_allocation)
     REFUSED(4096, r.ndim = 65);
 #undef REFUSED
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("tensor_record");
-    TCase *tcase = tcase_create("records");
-    tcase_add_test(tcase, good_records_pass);
-    tcase_add_test(tcase, hostile_records_are_refused);
-    tcase_add_test(tcase, the_short_way_agrees_with_the_whole_one);
-    tcase_add_test(tcase, records_on_gpus_lie_in_their_allocation);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("records"));
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A memory cgroup that is full. Who publishes pays, and lack of memory shows when memory is asked for: never as a SIGBUS,
- * neither there nor in whoever reads. Who reads pays nothing: one with next to no memory reads as much as it likes.
+ * A memory cgroup that is full. Who publishes pays, and lack of memory shows when memory is asked
+ * for: never as a SIGBUS, neither there nor in whoever reads. Who reads pays nothing: one with next
+ * to no memory reads as much as it likes.
  */
 
 #include "tests/harness/fork.h"
@@ -92,7 +93,7 @@ static void remove_group(void)
     }
 }
 
-/* ---- who publishes ------------------------------------------------------------------------------- */
+/* ---- who publishes --------------------------------------------------------------------------- */
 
 enum { RAN_OUT = 0, CANNOT_ENTER = 3, NEVER_FULL = 4, OTHER_CODE = 5, SMALL_FAILS = 6 };
 
@@ -101,11 +102,10 @@ static int publish_until_full(void)
 {
     const struct dlx_publisher_args args = {.size = sizeof args, .history = 100};
     const struct dlx_publish_args now = {.size = sizeof now};
-    struct dlx_publisher *p;
     if (!enter_group())
         return CANNOT_ENTER;
     struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 0; i < 100; i++) {
         int64_t n = WORDS;
@@ -128,18 +128,16 @@ static int publish_until_full(void)
     return NEVER_FULL;
 }
 
-START_TEST(a_publisher_whose_group_is_full_is_told)
+TEST(a_publisher_whose_group_is_full_is_told)
 {
     struct dlx_message *held[100];
     const struct dlx_subscribe_args args = {.size = sizeof args, .max_held = 100, .history = 100};
-    struct dlx_subscription *s;
     int status, n = 0, r;
     if (!make_group("32M"))
         return;
     struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_subscribe(c, "test/a", &args, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &args);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0)
         _exit(publish_until_full());
     /* Whatever came is whole, and stays so when its publisher has gone. */
@@ -162,9 +160,8 @@ START_TEST(a_publisher_whose_group_is_full_is_told)
     dlx_client_unref(c);
     remove_group();
 }
-END_TEST
 
-/* ---- who reads ------------------------------------------------------------------------------------- */
+/* ---- who reads ------------------------------------------------------------------------------- */
 
 enum { N_MESSAGES = 16 };
 
@@ -172,12 +169,11 @@ static int read_all(int ready)
 {
     const struct dlx_subscribe_args args = {
         .size = sizeof args, .reliable = true, .max_held = N_MESSAGES};
-    struct dlx_subscription *s;
     struct dlx_message *held[N_MESSAGES];
     if (!enter_group())
         return CANNOT_ENTER;
     struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_subscribe(c, "test/a", &args, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &args);
     if (write(ready, "", 1) != 1)
         return 1;
     for (int i = 0; i < N_MESSAGES; i++)
@@ -191,9 +187,8 @@ static int read_all(int ready)
     return 0;
 }
 
-START_TEST(who_reads_in_a_small_group_pays_nothing)
+TEST(who_reads_in_a_small_group_pays_nothing)
 {
-    struct dlx_publisher *p;
     int status, ready[2];
     char byte;
     if (!make_group("8M"))
@@ -201,10 +196,9 @@ START_TEST(who_reads_in_a_small_group_pays_nothing)
     struct dlx_client *c = dlx_test_stream_connect();
     const struct dlx_publisher_args args = {
         .size = sizeof args, .history = N_MESSAGES, .on_full = DLX_ON_FULL_BLOCK};
-    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
     ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0)
         _exit(read_all(ready[1]));
     close(ready[1]);
@@ -215,20 +209,13 @@ START_TEST(who_reads_in_a_small_group_pays_nothing)
     close(ready[0]);
     for (int i = 0; i < N_MESSAGES; i++) /* four times what its group may have */
         dlx_test_stream_publish(p, WORDS, i);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
     dlx_publisher_unref(p);
     dlx_client_unref(c);
     remove_group();
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cgroup");
-    TCase *tcase = dlx_test_stream_case("cgroup");
-    tcase_add_test(tcase, a_publisher_whose_group_is_full_is_told);
-    tcase_add_test(tcase, who_reads_in_a_small_group_pays_nothing);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("cgroup"));
 }

@@ -31,13 +31,9 @@ static const struct pair {
 
 static void serve_users(void *userdata)
 {
-    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
-    char program[512];
     (void)userdata;
-    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
-    (void)execl(program, "dlpackd", "--foreground", "--socket", dlx_test_stream_daemon.path,
-                "--allow-user", "64001", "--allow-user", "64002", (char *)NULL);
-    _exit(127);
+    dlx_test_daemon_exec(&dlx_test_stream_daemon,
+                         DLX_TEST_WORDS("--allow-user", "64001", "--allow-user", "64002"));
 }
 
 /* The fixture's daemon serves nobody else. */
@@ -73,9 +69,8 @@ static const struct dlx_publish_args patient = {.size = sizeof patient, .timeout
 
 static struct dlx_publisher *publisher(const struct dlx_publisher_args *args)
 {
-    struct dlx_publisher *p = NULL;
     struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_publisher_new(c, "test/a", args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", args);
     dlx_client_unref(c);
     return p;
 }
@@ -83,9 +78,8 @@ static struct dlx_publisher *publisher(const struct dlx_publisher_args *args)
 static struct dlx_subscription *subscription(bool reliable)
 {
     const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = reliable};
-    struct dlx_subscription *s = NULL;
     struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_subscribe(c, "test/a", &args, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &args);
     dlx_client_unref(c);
     return s;
 }
@@ -121,12 +115,11 @@ static void check_stream(const struct pair *pair)
     dlx_test_container_join(&p);
 }
 
-START_TEST(messages_pass_between_containers)
+LOOP_TEST(messages_pass_between_containers, 0, N_PAIRS)
 {
     if (begin(serve_users))
         check_stream(&pairs[_i]);
 }
-END_TEST
 
 /* ---- sets ---------------------------------------------------------------------------------- */
 
@@ -144,8 +137,7 @@ static void publish_set(int sock)
 static void take_set(int sock)
 {
     struct dlx_subscription *s = subscription(true);
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(s);
     ck_assert_uint_eq(dlx_message_n_tensors(m), 2);
     ck_assert_str_eq(dlx_message_name(m, 1), "two");
     ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 1)->data)[6], 206);
@@ -154,7 +146,7 @@ static void take_set(int sock)
     dlx_subscription_unref(s);
 }
 
-START_TEST(sets_pass_between_containers)
+LOOP_TEST(sets_pass_between_containers, 0, N_PAIRS)
 {
     if (!begin(serve_users))
         return;
@@ -165,7 +157,6 @@ START_TEST(sets_pass_between_containers)
     dlx_test_container_join(&s);
     dlx_test_container_join(&p);
 }
-END_TEST
 
 /* ---- what is retained ---------------------------------------------------------------------- */
 
@@ -191,7 +182,7 @@ static void take_two(int sock)
 
 enum end { LIVES, ENDS, IS_KILLED };
 
-START_TEST(a_container_that_comes_late_gets_what_is_retained)
+LOOP_TEST(a_container_that_comes_late_gets_what_is_retained, LIVES, IS_KILLED + 1)
 {
     if (!begin(serve_users))
         return;
@@ -215,15 +206,12 @@ START_TEST(a_container_that_comes_late_gets_what_is_retained)
     ok(dlx_retained_drop(c, "test/a"));
     dlx_client_unref(c);
 }
-END_TEST
 
 /* ---- deaths -------------------------------------------------------------------------------- */
 
 static uint64_t shared_bytes(struct dlx_client *c)
 {
-    struct dlx_daemon_info info = {.size = sizeof info};
-    ok(dlx_client_get_daemon_info(c, &info));
-    return info.shared_bytes;
+    return dlx_test_stream_daemon_info(c).shared_bytes;
 }
 
 static void publish_one_and_wait(int sock)
@@ -237,8 +225,8 @@ static void publish_one_and_wait(int sock)
 static void hold_until_it_is_gone(int sock)
 {
     struct dlx_subscription *s = subscription(true);
-    struct dlx_message *m = NULL, *none = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_message *none = NULL;
+    struct dlx_message *m = dlx_test_stream_next(s);
     dlx_test_container_say(sock, 0);
     ck_assert_int_eq(dlx_take(s, PATIENCE, &none), DLX_E_PUBLISHER_GONE);
     dlx_test_stream_check(m, 1 << 20, 1); /* what it holds is good */
@@ -264,12 +252,11 @@ static void check_death_of_publisher(const struct pair *pair)
     dlx_client_unref(c);
 }
 
-START_TEST(a_subscriber_notices_the_death_of_a_publisher_in_another_container)
+LOOP_TEST(a_subscriber_notices_the_death_of_a_publisher_in_another_container, 0, N_PAIRS)
 {
     if (begin(serve_users))
         check_death_of_publisher(&pairs[_i]);
 }
-END_TEST
 
 static void fill_and_go_on(int sock)
 {
@@ -292,8 +279,7 @@ static void fill_and_go_on(int sock)
 static void hold_one(int sock)
 {
     struct dlx_subscription *s = subscription(true);
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
+    (void)dlx_test_stream_next(s);
     dlx_test_container_say(sock, 0);
     (void)dlx_test_container_hear(sock);
 }
@@ -316,12 +302,11 @@ static void check_death_of_subscriber(const struct pair *pair, bool is_paused)
     dlx_test_container_join(&p);
 }
 
-START_TEST(a_publisher_goes_on_without_a_dead_subscriber_in_another_container)
+LOOP_TEST(a_publisher_goes_on_without_a_dead_subscriber_in_another_container, 0, N_PAIRS)
 {
     if (begin(serve_users))
         check_death_of_subscriber(&pairs[_i], true);
 }
-END_TEST
 
 /* ---- restarts ------------------------------------------------------------------------------ */
 
@@ -351,11 +336,8 @@ static void take_around_a_restart(int sock)
 static void come_late(int sock)
 {
     struct dlx_subscription *s = subscription(true);
-    struct dlx_message *m = NULL;
     dlx_test_container_say(sock, 0);
-    ok(dlx_take(s, PATIENCE, &m));
-    dlx_test_stream_check(m, 10, 4);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(s, 10, 4);
     dlx_subscription_unref(s);
 }
 
@@ -385,17 +367,16 @@ static void check_restart(const struct pair *pair, bool is_contained)
     dlx_test_container_join(&p);
 }
 
-START_TEST(containers_go_on_with_the_next_daemon)
+LOOP_TEST(containers_go_on_with_the_next_daemon, 0, N_PAIRS)
 {
     if (begin(serve_users))
         check_restart(&pairs[_i], false);
 }
-END_TEST
 
 /* ---- a daemon in namespaces of its own ----------------------------------------------------- */
 
 /* It sees none of its clients: all of them have pid 0 for it. */
-START_TEST(a_daemon_in_a_container_serves_others)
+TEST(a_daemon_in_a_container_serves_others)
 {
     if (!begin(dlx_test_container_enter))
         return;
@@ -404,7 +385,6 @@ START_TEST(a_daemon_in_a_container_serves_others)
     check_death_of_subscriber(&pairs[0], false);
     check_restart(&pairs[0], true);
 }
-END_TEST
 
 static int connect_library(void)
 {
@@ -422,14 +402,13 @@ static void be_nobody(int sock)
     fails(connect_library(), DLX_E_ACCESS, "dlpackd's user namespace");
 }
 
-START_TEST(a_daemon_in_a_container_refuses_users_without_a_name_and_says_so)
+TEST(a_daemon_in_a_container_refuses_users_without_a_name_and_says_so)
 {
     if (!begin(dlx_test_container_enter))
         return;
     struct dlx_test_container c = run(DLX_TEST_ALICE, be_nobody);
     dlx_test_container_join(&c);
 }
-END_TEST
 
 static void enter_with_an_older_kernel(void *userdata)
 {
@@ -438,12 +417,11 @@ static void enter_with_an_older_kernel(void *userdata)
 }
 
 /* Nothing names a process that it does not see, so nobody could say that the process is dead. */
-START_TEST(a_daemon_in_a_container_needs_pidfds_of_its_peers_and_says_so)
+TEST(a_daemon_in_a_container_needs_pidfds_of_its_peers_and_says_so)
 {
     if (begin(enter_with_an_older_kernel))
         fails(connect_library(), DLX_E_DISCONNECTED, "SO_PEERPIDFD");
 }
-END_TEST
 
 /* ---- which daemon answers ------------------------------------------------------------------ */
 
@@ -457,9 +435,8 @@ static void check_says(const char *command, const char *text)
 
 static uint32_t pid_scope(void)
 {
-    struct dlx_daemon_info info = {.size = sizeof info};
     struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_client_get_daemon_info(c, &info));
+    struct dlx_daemon_info info = dlx_test_stream_daemon_info(c);
     ck_assert_uint_ne(info.pid, 0);
     dlx_client_unref(c);
     return info.pid_scope;
@@ -471,7 +448,7 @@ static void ask_which(int sock)
     ck_assert_uint_eq(pid_scope(), DLX_PID_ELSEWHERE);
 }
 
-START_TEST(dlxctl_in_a_container_says_that_the_daemon_is_elsewhere)
+TEST(dlxctl_in_a_container_says_that_the_daemon_is_elsewhere)
 {
     if (!begin(serve_users))
         return;
@@ -479,20 +456,16 @@ START_TEST(dlxctl_in_a_container_says_that_the_daemon_is_elsewhere)
     struct dlx_test_container c = run(0, ask_which);
     dlx_test_container_join(&c);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0) { /* dlxctl needs the files of this machine */
         dlx_test_container_enter(NULL);
         check_says("info", "of another pid namespace");
         check_says("info", "(the path that the daemon has)");
         _exit(0);
     }
-    int status;
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 0);
+    dlx_test_fork_join(pid);
 }
-END_TEST
 
-START_TEST(dlxctl_says_that_the_daemon_is_in_a_container)
+TEST(dlxctl_says_that_the_daemon_is_in_a_container)
 {
     if (!begin(dlx_test_container_enter))
         return;
@@ -501,26 +474,8 @@ START_TEST(dlxctl_says_that_the_daemon_is_in_a_container)
     check_says("ls", " ? "); /* it does not know who publishes */
     dlx_publisher_unref(p);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("containers");
-    TCase *tcase = dlx_test_stream_case("containers");
-    tcase_add_loop_test(tcase, messages_pass_between_containers, 0, N_PAIRS);
-    tcase_add_loop_test(tcase, sets_pass_between_containers, 0, N_PAIRS);
-    tcase_add_loop_test(tcase, a_container_that_comes_late_gets_what_is_retained, LIVES,
-                        IS_KILLED + 1);
-    tcase_add_loop_test(tcase, a_subscriber_notices_the_death_of_a_publisher_in_another_container,
-                        0, N_PAIRS);
-    tcase_add_loop_test(tcase, a_publisher_goes_on_without_a_dead_subscriber_in_another_container,
-                        0, N_PAIRS);
-    tcase_add_loop_test(tcase, containers_go_on_with_the_next_daemon, 0, N_PAIRS);
-    tcase_add_test(tcase, a_daemon_in_a_container_serves_others);
-    tcase_add_test(tcase, a_daemon_in_a_container_refuses_users_without_a_name_and_says_so);
-    tcase_add_test(tcase, a_daemon_in_a_container_needs_pidfds_of_its_peers_and_says_so);
-    tcase_add_test(tcase, dlxctl_in_a_container_says_that_the_daemon_is_elsewhere);
-    tcase_add_test(tcase, dlxctl_says_that_the_daemon_is_in_a_container);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("containers"));
 }

@@ -52,17 +52,13 @@ static void close_manager(void)
 /* In the child; `userdata` is WATCHDOG_USEC, or NULL. */
 static void serve(void *userdata)
 {
-    const char *build = getenv("BUILD") ? getenv("BUILD") : "build";
-    char program[512], pid[16];
-    (void)snprintf(program, sizeof program, "%s/dlpackd", build);
+    char pid[16];
     (void)snprintf(pid, sizeof pid, "%d", (int)getpid());
     (void)setenv("NOTIFY_SOCKET", notify_path, 1);
     (void)setenv("WATCHDOG_PID", pid, 1);
     if (userdata)
         (void)setenv("WATCHDOG_USEC", userdata, 1);
-    (void)execl(program, "dlpackd", "--foreground", "--socket", daemon_.path, "--config",
-                config_path, (char *)NULL);
-    _exit(127);
+    dlx_test_daemon_exec(&daemon_, DLX_TEST_WORDS("--config", config_path));
 }
 
 static void start(const char *watchdog_us)
@@ -93,7 +89,7 @@ static void expect(const char *words)
     ck_assert_msg(strstr(said, words), "'%s' lacks '%s'", said, words);
 }
 
-START_TEST(pings_come_in_half_of_the_time_and_say_who_is_there)
+TEST(pings_come_in_half_of_the_time_and_say_who_is_there)
 {
     enum { N = 5 };
     char status[400];
@@ -118,9 +114,8 @@ START_TEST(pings_come_in_half_of_the_time_and_say_who_is_there)
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
     (void)hear_of("STOPPING=1\n");
 }
-END_TEST
 
-START_TEST(without_a_watchdog_there_are_no_pings_and_no_numbers)
+TEST(without_a_watchdog_there_are_no_pings_and_no_numbers)
 {
     start(NULL);
     (void)hear_of("READY=1\n");
@@ -128,9 +123,8 @@ START_TEST(without_a_watchdog_there_are_no_pings_and_no_numbers)
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
     ck_assert_msg(strncmp(hear(), "STOPPING=1\n", 11) == 0, "%s", said);
 }
-END_TEST
 
-START_TEST(the_manager_hears_of_a_reload_and_why_it_was_refused)
+TEST(the_manager_hears_of_a_reload_and_why_it_was_refused)
 {
     char place[400];
     start("100000");
@@ -151,7 +145,6 @@ START_TEST(the_manager_hears_of_a_reload_and_why_it_was_refused)
     ck_assert_msg(!strstr(said, "configuration"), "%s", said);
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
 }
-END_TEST
 
 /* How often has it slept? */
 static unsigned long n_sleeps(void)
@@ -170,7 +163,7 @@ static unsigned long n_sleeps(void)
 
 /* It is a turn of the loop that pings: a manager that does not read holds nobody up, and when it
  * reads again the daemon has not given up. */
-START_TEST(a_manager_that_does_not_read_for_a_while_is_pinged_again)
+TEST(a_manager_that_does_not_read_for_a_while_is_pinged_again)
 {
     const uint64_t deadline = dlx__deadline(PATIENCE);
     start("2000");
@@ -195,19 +188,12 @@ START_TEST(a_manager_that_does_not_read_for_a_while_is_pinged_again)
     close(fd);
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("manager");
     TCase *tcase = tcase_create("manager");
     tcase_set_timeout(tcase, PATIENCE_S);
     dlx_test_dir_fixture(tcase, &daemon_);
     tcase_add_checked_fixture(tcase, open_manager, close_manager);
-    tcase_add_test(tcase, pings_come_in_half_of_the_time_and_say_who_is_there);
-    tcase_add_test(tcase, without_a_watchdog_there_are_no_pings_and_no_numbers);
-    tcase_add_test(tcase, the_manager_hears_of_a_reload_and_why_it_was_refused);
-    tcase_add_test(tcase, a_manager_that_does_not_read_for_a_while_is_pinged_again);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * actor --socket PATH --ledger FILE --seed N: plays until SIGTERM, or, in steps, SIGUSR1, SIGUSR2 and the end of its
- * subscriptions. Exit status: 0, or 3 when it found a fault, which it tells.
+ * actor --socket PATH --ledger FILE --seed N: plays until SIGTERM, or, in steps, SIGUSR1, SIGUSR2
+ * and the end of its subscriptions. Exit status: 0, or 3 when it found a fault, which it tells.
  */
 
 #include "tests/soak/actor.h"
+#include "tests/harness/random.h"
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -47,23 +48,15 @@ void soak_sleep_ns(uint64_t ns)
     (void)nanosleep(&t, NULL); /* lint-allow: sleep: an actor's pace is chosen by its seed */
 }
 
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
 uint64_t soak_random(struct soak_part *part, uint64_t n)
 {
-    return next_random(&part->random) % n;
+    return dlx_test_splitmix64(&part->random) % n;
 }
 
 uint64_t soak_random_log(struct soak_part *part, uint64_t most)
 {
     unsigned bits = 64U - (unsigned)__builtin_clzll(most | 1);
-    uint64_t x = next_random(&part->random) >> (63 - soak_random(part, bits));
+    uint64_t x = dlx_test_splitmix64(&part->random) >> (63 - soak_random(part, bits));
     return x > most ? most : x;
 }
 

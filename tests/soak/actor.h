@@ -2,8 +2,8 @@
 #ifndef DLX_SOAK_ACTOR_H
 #define DLX_SOAK_ACTOR_H
 
-/* An actor: a process with publishers and subscriptions, each in a thread, that live for a while and are followed
- * by others, all chosen by a seed. */
+/* An actor: a process with publishers and subscriptions, each in a thread, that live for a while
+ * and are followed by others, all chosen by a seed. */
 
 #include "tests/soak/ledger.h"
 #include <dlx/dlx.h>
@@ -49,7 +49,8 @@ uint64_t soak_random(struct soak_part *part, uint64_t n);
 uint64_t soak_random_log(struct soak_part *part, uint64_t most);
 bool soak_once_in(struct soak_part *part, uint64_t n);
 
-/* Count the error of a call; a fault if it is none that kills, restarts and full memory may cause. */
+/* Count the error of a call; a fault if it is none that kills, restarts and full memory may
+ * cause. */
 void soak_error(struct soak_part *part, int code, const char *what);
 
 void soak_publish(struct soak_part *part);

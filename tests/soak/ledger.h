@@ -3,8 +3,9 @@
 #define DLX_SOAK_LEDGER_H
 
 /*
- * What an actor has done, in a file that outlives it: tests/soak/judge.py adds the files of all actors up. One writer a
- * word, the object's thread; numbers of the host. judge.py has the same layout.
+ * What an actor has done, in a file that outlives it: tests/soak/judge.py adds the files of all
+ * actors up. One writer a word, the object's thread; numbers of the host. judge.py has the same
+ * layout.
  *
  *   0    struct soak_ledger without objects
  *   64   struct soak_object * SOAK_OBJECTS

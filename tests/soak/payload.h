@@ -3,8 +3,8 @@
 #define DLX_SOAK_PAYLOAD_H
 
 /*
- * What messages are made of. Every byte of a payload follows from a seed, so that whoever takes it can tell whether
- * it is whole. Who published it, and which message it is:
+ * What messages are made of. Every byte of a payload follows from a seed, so that whoever takes it
+ * can tell whether it is whole. Who published it, and which message it is:
  *
  *   one tensor      a header at its beginning, the pattern behind it
  *   one, empty      the shape: 0, key, seq

@@ -148,7 +148,8 @@ static void one_tensor(struct author *a)
         drop(t);
 }
 
-/* Publish all of them, or as many as go out before the publisher is to end; returns how many did. */
+/* Publish all of them, or as many as go out before the publisher is to end; returns how many
+ * did. */
 static uint32_t publish_batch(struct author *a, DLManagedTensorVersioned **tensors, uint32_t n)
 {
     struct soak_object *o = a->part->object;

@@ -4,7 +4,7 @@
 
 /* A publisher's payload memory without a publisher. */
 
-#include "client/heap.h"
+#include "client/heap/heap.h"
 
 #define dlx_test_u8 ((DLDataType){kDLUInt, 8, 1})
 

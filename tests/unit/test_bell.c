@@ -9,7 +9,7 @@
 
 static const uint64_t ends[] = {1, 2, 127, 128, 0x4081020408, INT64_MAX - 1, INT64_MAX};
 
-START_TEST(what_is_packed_is_heard_among_rings)
+LOOP_TEST(what_is_packed_is_heard_among_rings, 0, (int)DLX_ARRAY_SIZE(ends))
 {
     for (size_t cut = 0; cut <= DLX_BELL_END_SIZE + 4; cut++) {
         uint8_t bytes[2 + DLX_BELL_END_SIZE + 2] = {0}; /* rung before, and after */
@@ -21,9 +21,8 @@ START_TEST(what_is_packed_is_heard_among_rings)
                           end); /* the last 9 digits count */
     }
 }
-END_TEST
 
-START_TEST(rings_say_nothing_and_noise_says_some_number)
+TEST(rings_say_nothing_and_noise_says_some_number)
 {
     uint8_t bytes[256];
     memset(bytes, 0, sizeof bytes);
@@ -34,19 +33,17 @@ START_TEST(rings_say_nothing_and_noise_says_some_number)
     memset(bytes, UINT8_MAX, sizeof bytes);
     ck_assert_uint_eq(dlx__bell_hear(0, bytes, sizeof bytes), INT64_MAX);
 }
-END_TEST
 
-START_TEST(a_publisher_says_that_it_cuts_a_link)
+TEST(a_publisher_says_that_it_cuts_a_link)
 {
     static const uint8_t rung[] = {0, 0, DLX_BELL_CUT};
     ck_assert_int_eq(dlx__bell_holder(DLX_BELL_UNHEARD, rung, 2), DLX_BELL_PUBLISHER);
     ck_assert_int_eq(dlx__bell_holder(DLX_BELL_UNHEARD, rung, 3), DLX_BELL_NOBODY);
     ck_assert_int_eq(dlx__bell_holder(DLX_BELL_PUBLISHER, &rung[2], 1), DLX_BELL_NOBODY);
 }
-END_TEST
 
 /* Of the daemon, which speaks first. Later the publisher may say what it likes. */
-START_TEST(the_daemon_says_whose_bell_it_is)
+TEST(the_daemon_says_whose_bell_it_is)
 {
     static const uint8_t waits[] = {DLX_BELL_WAITS, 0, 0, DLX_BELL_TOLD, DLX_BELL_WAITS};
     static const uint8_t late[] = {0, DLX_BELL_WAITS};
@@ -59,16 +56,8 @@ START_TEST(the_daemon_says_whose_bell_it_is)
     ck_assert_int_eq(dlx__bell_holder(DLX_BELL_UNHEARD, waits, sizeof waits), DLX_BELL_PUBLISHER);
     ck_assert_int_eq(dlx__bell_holder(DLX_BELL_UNHEARD, late, sizeof late), DLX_BELL_PUBLISHER);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("bell");
-    TCase *tcase = tcase_create("bell");
-    tcase_add_loop_test(tcase, what_is_packed_is_heard_among_rings, 0, (int)DLX_ARRAY_SIZE(ends));
-    tcase_add_test(tcase, rings_say_nothing_and_noise_says_some_number);
-    tcase_add_test(tcase, the_daemon_says_whose_bell_it_is);
-    tcase_add_test(tcase, a_publisher_says_that_it_cuts_a_link);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("bell"));
 }

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The clock of publishers, with a counter and a system's clock of our own, and with the real ones. */
+/* The clock of publishers, with a counter and a system's clock of our own, and with the real
+ * ones. */
 
-#include "client/clock.h"
+#include "client/base/clock.h"
 #include "tests/harness/run.h"
 #include <check.h>
 
 #define MS UINT64_C(1000000)
 
-/* A counter of `per_us` ticks a microsecond, which began `offset` ticks before the system's clock. */
+/* A counter of `per_us` ticks a microsecond, which began `offset` ticks before the system's
+ * clock. */
 struct counter {
     uint64_t per_us, offset;
 };
@@ -39,7 +41,7 @@ static void learn_rate(struct dlx_clock *clock, const struct counter *counter, u
     ck_assert_uint_gt(clock->span, 0);
 }
 
-START_TEST(the_counter_tells_the_time_once_its_rate_is_known)
+TEST(the_counter_tells_the_time_once_its_rate_is_known)
 {
     static const struct counter counters[] = {
         {24, 5}, {1000, 0}, {2995, UINT64_MAX - 1000}, {5100, 1}};
@@ -57,9 +59,8 @@ START_TEST(the_counter_tells_the_time_once_its_rate_is_known)
         ck_assert(!is_good_for(&clock, counter, now + MS + 1000));
     }
 }
-END_TEST
 
-START_TEST(times_never_go_back)
+TEST(times_never_go_back)
 {
     const struct counter counter = {3000, 0};
     struct dlx_clock clock = {0};
@@ -71,9 +72,8 @@ START_TEST(times_never_go_back)
     ck_assert_uint_eq(dlx__clock_learn(&clock, ticks - 30, now + MS / 2 - 300, ticks + 30), told);
     ck_assert_uint_ge(dlx__clock_at(&clock, ticks + 1), told);
 }
-END_TEST
 
-START_TEST(a_counter_that_jumps_is_not_believed)
+TEST(a_counter_that_jumps_is_not_believed)
 {
     struct counter counter = {3000, UINT64_C(1) << 40};
     struct dlx_clock clock = {0};
@@ -90,9 +90,8 @@ START_TEST(a_counter_that_jumps_is_not_believed)
     ck_assert_uint_eq(look(&clock, &counter, 1071 * MS), 1071 * MS);
     ck_assert_uint_gt(clock.span, 0);
 }
-END_TEST
 
-START_TEST(a_look_that_was_interrupted_does_not_count)
+TEST(a_look_that_was_interrupted_does_not_count)
 {
     const struct counter counter = {3000, 0};
     struct dlx_clock clock = {0};
@@ -110,10 +109,9 @@ START_TEST(a_look_that_was_interrupted_does_not_count)
     ck_assert_uint_gt(clock.span, 0);
     ck_assert_uint_eq(clock.rate, rate);
 }
-END_TEST
 
 /* 1 ms between the counter and the clock would make the rate 10 % wrong. */
-START_TEST(measuring_that_began_with_an_interrupted_look_begins_again)
+TEST(measuring_that_began_with_an_interrupted_look_begins_again)
 {
     const struct counter counter = {3000, 0};
     struct dlx_clock clock = {0};
@@ -130,10 +128,9 @@ START_TEST(measuring_that_began_with_an_interrupted_look_begins_again)
     ck_assert_uint_le(told, now + MS / 2 + 100);
     ck_assert_uint_ge(told + 100, now + MS / 2);
 }
-END_TEST
 
 /* Whether or not this machine's clock goes by the counter. */
-START_TEST(it_agrees_with_the_system_clock)
+TEST(it_agrees_with_the_system_clock)
 {
     struct dlx_clock clock = {0};
     uint64_t last = 0, start = dlx__now_ns();
@@ -145,18 +142,8 @@ START_TEST(it_agrees_with_the_system_clock)
         last = told;
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("test_clock");
-    TCase *tcase = tcase_create("clock");
-    tcase_add_test(tcase, the_counter_tells_the_time_once_its_rate_is_known);
-    tcase_add_test(tcase, times_never_go_back);
-    tcase_add_test(tcase, a_counter_that_jumps_is_not_believed);
-    tcase_add_test(tcase, a_look_that_was_interrupted_does_not_count);
-    tcase_add_test(tcase, measuring_that_began_with_an_interrupted_look_begins_again);
-    tcase_add_test(tcase, it_agrees_with_the_system_clock);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("clock"));
 }

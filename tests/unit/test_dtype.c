@@ -20,7 +20,7 @@ static void check_name(DLDataType t, const char *expected)
     ck_assert(back.code == t.code && back.bits == t.bits && back.lanes == t.lanes);
 }
 
-START_TEST(names_are_written_and_read_back)
+TEST(names_are_written_and_read_back)
 {
     check_name(type(kDLFloat, 32, 1), "float32");
     check_name(type(kDLUInt, 8, 1), "uint8");
@@ -39,9 +39,8 @@ START_TEST(names_are_written_and_read_back)
     check_name(type(kDLFloat, 128, 1), "2:128:1");
     check_name(type(255, 255, 65535), "255:255:65535");
 }
-END_TEST
 
-START_TEST(a_type_has_a_name_or_numbers)
+TEST(a_type_has_a_name_or_numbers)
 {
     ck_assert(dlx_dtype_name(type(kDLFloat, 32, 1), NULL));
     ck_assert(dlx_dtype_name(type(kDLFloat, 32, 65535), NULL));
@@ -49,9 +48,8 @@ START_TEST(a_type_has_a_name_or_numbers)
     ck_assert(!dlx_dtype_name(type(kDLFloat, 33, 1), NULL));
     ck_assert(!dlx_dtype_name(type(200, 8, 1), NULL));
 }
-END_TEST
 
-START_TEST(names_of_numpy_are_read_as_numpy_does)
+TEST(names_of_numpy_are_read_as_numpy_does)
 {
     static const struct {
         const char *name;
@@ -76,9 +74,8 @@ START_TEST(names_of_numpy_are_read_as_numpy_does)
         ck_assert_str_eq(name, names[i].meant);
     }
 }
-END_TEST
 
-START_TEST(bad_names_are_refused)
+TEST(bad_names_are_refused)
 {
     static const char *const bad[] = {
         "",          "float33",       "int8 ",   " int8",
@@ -93,9 +90,8 @@ START_TEST(bad_names_are_refused)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         ck_assert_msg(dlx_dtype_parse(bad[i], &t) == DLX_E_SHAPE, "'%s'", bad[i]);
 }
-END_TEST
 
-START_TEST(arguments_that_are_missing_are_refused)
+TEST(arguments_that_are_missing_are_refused)
 {
     DLDataType t;
     ck_assert_int_eq(dlx_dtype_parse(NULL, &t), DLX_E_INVALID);
@@ -103,17 +99,8 @@ START_TEST(arguments_that_are_missing_are_refused)
     ck_assert_int_eq(dlx_dtype_parse("float33", &t), DLX_E_SHAPE);
     ck_assert_str_eq(dlx_client_errmsg(NULL), "\"float33\" is no data type");
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("dtype");
-    TCase *tcase = tcase_create("names");
-    tcase_add_test(tcase, names_are_written_and_read_back);
-    tcase_add_test(tcase, a_type_has_a_name_or_numbers);
-    tcase_add_test(tcase, names_of_numpy_are_read_as_numpy_does);
-    tcase_add_test(tcase, bad_names_are_refused);
-    tcase_add_test(tcase, arguments_that_are_missing_are_refused);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("names"));
 }

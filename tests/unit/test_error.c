@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-START_TEST(every_code_has_a_name_and_words_of_its_own)
+TEST(every_code_has_a_name_and_words_of_its_own)
 {
     static const struct {
         int code;
@@ -32,10 +32,9 @@ START_TEST(every_code_has_a_name_and_words_of_its_own)
     ck_assert_str_eq(dlx_error_name(1), "UNKNOWN");
     ck_assert_str_eq(dlx_strerror(1), "unknown error");
 }
-END_TEST
 
 /* Of which process it is, also where another one reads it. */
-START_TEST(too_many_open_files_are_said_with_whose_limit_it_is)
+TEST(too_many_open_files_are_said_with_whose_limit_it_is)
 {
     char words[96];
     errno = EMFILE;
@@ -47,9 +46,8 @@ START_TEST(too_many_open_files_are_said_with_whose_limit_it_is)
     ck_assert_int_eq(dlx__fail_errno("socket"), DLX_E_FD_LIMIT);
     ck_assert_ptr_null(strstr(dlx__error_message(), words));
 }
-END_TEST
 
-START_TEST(errno_is_translated_once)
+TEST(errno_is_translated_once)
 {
     static const struct {
         int err, code;
@@ -75,10 +73,9 @@ START_TEST(errno_is_translated_once)
         ck_assert_ptr_nonnull(strstr(dlx__error_message(), strerror(all[i].err)));
     }
 }
-END_TEST
 
 /* What does not fit is cut at the end, never in the middle, and never runs over. */
-START_TEST(long_messages_are_cut)
+TEST(long_messages_are_cut)
 {
     char text[2 * DLX_ERROR_TEXT_SIZE];
     memset(text, 'x', sizeof text);
@@ -101,9 +98,8 @@ START_TEST(long_messages_are_cut)
     (void)dlx__fail_prefix(DLX_E_LIMIT, "topic %s", "a"); /* nobody said why */
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), dlx_strerror(DLX_E_LIMIT)));
 }
-END_TEST
 
-START_TEST(deadlines_are_far_off_but_not_past)
+TEST(deadlines_are_far_off_but_not_past)
 {
     const uint64_t second = 1000000000;
     uint64_t before = dlx__now_ns(), at = dlx__deadline((int64_t)second);
@@ -119,17 +115,8 @@ START_TEST(deadlines_are_far_off_but_not_past)
     ck_assert_int_eq(dlx__deadline_ms(5 + second, 5), 1000);
     ck_assert_int_eq(dlx__deadline_ms(INT64_MAX, 5), 3600000); /* an int is enough for it */
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("error");
-    TCase *tcase = tcase_create("error");
-    tcase_add_test(tcase, every_code_has_a_name_and_words_of_its_own);
-    tcase_add_test(tcase, too_many_open_files_are_said_with_whose_limit_it_is);
-    tcase_add_test(tcase, errno_is_translated_once);
-    tcase_add_test(tcase, long_messages_are_cut);
-    tcase_add_test(tcase, deadlines_are_far_off_but_not_past);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("error"));
 }

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* In which arena blocks are put, and when empty arenas go: memory comes back by whole arenas alone. */
+/* In which arena blocks are put, and when empty arenas go: memory comes back by whole arenas
+ * alone. */
 
-#include "client/arena_policy.h"
-#include "client/heap.h"
+#include "client/heap/arena_policy.h"
+#include "client/heap/heap.h"
 #include "tests/harness/run.h"
+#include "tests/harness/random.h"
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -93,7 +95,7 @@ static struct dlx_block *publish(struct dlx_heap *heap, uint64_t size, uint64_t 
 
 /* ---- where ---------------------------------------------------------------------------------- */
 
-START_TEST(a_large_block_has_an_arena_of_its_own)
+LOOP_TEST(a_large_block_has_an_arena_of_its_own, 0, 2)
 {
     struct dlx_heap *heap = make_heap(_i == 1);
     ck_assert_uint_eq(dlx__heap_growth(heap, 5 * MIB + 1), 5 * MIB + 4096);
@@ -111,9 +113,8 @@ START_TEST(a_large_block_has_an_arena_of_its_own)
     dlx__heap_give(heap, small);
     dlx__heap_close(heap);
 }
-END_TEST
 
-START_TEST(a_large_block_does_not_join_small_ones)
+TEST(a_large_block_does_not_join_small_ones)
 {
     struct dlx_heap *heap = make_heap(false);
     add_arena(heap, 2 * MIB);
@@ -132,10 +133,9 @@ START_TEST(a_large_block_does_not_join_small_ones)
     dlx__heap_give(heap, small);
     dlx__heap_close(heap);
 }
-END_TEST
 
 /* Sizes that change a little do not take memory from the kernel for each message. */
-START_TEST(an_arena_that_is_little_too_large_is_used_again)
+TEST(an_arena_that_is_little_too_large_is_used_again)
 {
     struct dlx_heap *heap = make_heap(false);
     add_arena(heap, 10 * MIB);
@@ -145,10 +145,9 @@ START_TEST(an_arena_that_is_little_too_large_is_used_again)
     ck_assert(!fits(heap, 10 * MIB + 1));
     dlx__heap_close(heap);
 }
-END_TEST
 
 /* Each arena is a mapping in every reader. */
-START_TEST(not_all_blocks_are_large)
+TEST(not_all_blocks_are_large)
 {
     struct dlx_heap *heap = make_heap(false);
     static struct dlx_block *blocks[6000];
@@ -162,11 +161,10 @@ START_TEST(not_all_blocks_are_large)
         dlx__heap_give(heap, blocks[n]);
     dlx__heap_close(heap);
 }
-END_TEST
 
 /* ---- when ----------------------------------------------------------------------------------- */
 
-START_TEST(empty_arenas_go_when_there_are_too_many)
+TEST(empty_arenas_go_when_there_are_too_many)
 {
     struct dlx_heap *heap = make_heap(false);
     struct dlx_block *a;
@@ -182,10 +180,9 @@ START_TEST(empty_arenas_go_when_there_are_too_many)
     ck_assert_uint_ge(dlx__heap_bytes(heap), 50 * MIB);
     dlx__heap_close(heap);
 }
-END_TEST
 
 /* What was needed a moment ago will be needed again. */
-START_TEST(what_was_needed_lately_stays)
+TEST(what_was_needed_lately_stays)
 {
     struct dlx_heap *heap = make_heap(false);
     struct dlx_block *blocks[8];
@@ -206,10 +203,10 @@ START_TEST(what_was_needed_lately_stays)
     ck_assert_uint_le(dlx__heap_bytes(heap), (3 + 32) * MIB);
     dlx__heap_close(heap);
 }
-END_TEST
 
-/* Two sizes in turn, a few of each held: after the first messages nothing comes and nothing goes. */
-START_TEST(a_stream_that_repeats_itself_keeps_its_arenas)
+/* Two sizes in turn, a few of each held: after the first messages nothing comes and nothing
+ * goes. */
+LOOP_TEST(a_stream_that_repeats_itself_keeps_its_arenas, 0, 2)
 {
     struct dlx_heap *heap = make_heap(_i == 1);
     struct dlx_block *held[6] = {0};
@@ -225,7 +222,6 @@ START_TEST(a_stream_that_repeats_itself_keeps_its_arenas)
         dlx__heap_give(heap, held[i]);
     dlx__heap_close(heap);
 }
-END_TEST
 
 /* ---- how much ------------------------------------------------------------------------------- */
 
@@ -247,15 +243,7 @@ static const struct load loads[] = {
 
 static uint64_t state;
 
-static uint64_t random64(void)
-{
-    uint64_t z = state += UINT64_C(0x9e3779b97f4a7c15); /* splitmix64 */
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
-START_TEST(random_sizes_take_little_more_than_they_need)
+LOOP_TEST(random_sizes_take_little_more_than_they_need, 0, (int)DLX_ARRAY_SIZE(loads))
 {
     const struct load *l = &loads[_i];
     struct dlx_heap *heap = make_heap(false);
@@ -266,11 +254,11 @@ START_TEST(random_sizes_take_little_more_than_they_need)
     double span = l->log2_of_largest - l->log2_of_smallest;
     state = 7;
     for (int i = 0; i < 8000; i++) {
-        uint64_t size =
-            (uint64_t)exp2(l->log2_of_smallest + span * ((double)(random64() >> 11) * 0x1p-53));
+        uint64_t size = (uint64_t)exp2(
+            l->log2_of_smallest + span * ((double)(dlx_test_splitmix64(&state) >> 11) * 0x1p-53));
         uint64_t dropped, grown;
         while (n_held > 0 && live + size > l->live) {
-            size_t k = random64() % n_held;
+            size_t k = dlx_test_splitmix64(&state) % n_held;
             dlx__heap_give(heap, held[k]);
             live -= sizes[k];
             held[k] = held[--n_held];
@@ -294,7 +282,6 @@ START_TEST(random_sizes_take_little_more_than_they_need)
         dlx__heap_give(heap, held[--n_held]);
     dlx__heap_close(heap);
 }
-END_TEST
 
 static void unmap_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena)
 {
@@ -303,7 +290,7 @@ static void unmap_arena(const struct dlx_heap_kind *kind, const struct dlx_arena
 }
 
 /* As on a GPU, where the smallest arena is a large one of shared memory. */
-START_TEST(small_blocks_begin_an_empty_arena_of_the_least_size)
+TEST(small_blocks_begin_an_empty_arena_of_the_least_size)
 {
     const struct dlx_heap_kind kind = {
         .device = {kDLCUDA, 0}, .align = 256, .least = 2 * MIB, .free_arena = unmap_arena};
@@ -319,23 +306,10 @@ START_TEST(small_blocks_begin_an_empty_arena_of_the_least_size)
     dlx__heap_give(heap, block);
     dlx__heap_close(heap);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("fit");
     TCase *tcase = tcase_create("fit");
     tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, a_large_block_has_an_arena_of_its_own, 0, 2);
-    tcase_add_test(tcase, a_large_block_does_not_join_small_ones);
-    tcase_add_test(tcase, an_arena_that_is_little_too_large_is_used_again);
-    tcase_add_test(tcase, not_all_blocks_are_large);
-    tcase_add_test(tcase, empty_arenas_go_when_there_are_too_many);
-    tcase_add_test(tcase, what_was_needed_lately_stays);
-    tcase_add_test(tcase, small_blocks_begin_an_empty_arena_of_the_least_size);
-    tcase_add_loop_test(tcase, a_stream_that_repeats_itself_keeps_its_arenas, 0, 2);
-    tcase_add_loop_test(tcase, random_sizes_take_little_more_than_they_need, 0,
-                        (int)DLX_ARRAY_SIZE(loads));
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A publisher's payload memory, against a plain model: no two blocks overlap, everything comes back. */
+/* A publisher's payload memory, against a plain model: no two blocks overlap, everything comes
+ * back. */
 
-#include "client/heap.h"
+#include "client/heap/heap.h"
 #include "ring/tensor.h"
 #include "tests/unit/harness_heap.h"
 #include "tests/harness/random.h"
@@ -20,7 +21,7 @@ static uint64_t random_below(uint64_t n)
     return (dlx_test_random(&seed) >> 20) % n;
 }
 
-START_TEST(blocks_are_aligned_and_whole)
+TEST(blocks_are_aligned_and_whole)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
     struct dlx_block *block;
@@ -45,9 +46,8 @@ START_TEST(blocks_are_aligned_and_whole)
     dlx__heap_close(heap);
     dlx__heap_close(NULL);
 }
-END_TEST
 
-START_TEST(the_block_given_back_first_is_used_next)
+TEST(the_block_given_back_first_is_used_next)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
     dlx_test_heap_add_arena(heap, 1, 65536);
@@ -64,10 +64,10 @@ START_TEST(the_block_given_back_first_is_used_next)
     dlx__heap_give(heap, b);
     dlx__heap_close(heap);
 }
-END_TEST
 
-/* Those of a state dict, and a manifest of any size. Otherwise each set gives up the blocks of one, and carves them anew. */
-START_TEST(a_few_sizes_do_not_drive_each_other_out)
+/* Those of a state dict, and a manifest of any size. Otherwise each set gives up the blocks of one,
+ * and carves them anew. */
+TEST(a_few_sizes_do_not_drive_each_other_out)
 {
     uint64_t sizes[] = {8192, 768, 256, 0};
     for (uint64_t manifest = 1000; manifest < 3000; manifest++) {
@@ -86,10 +86,9 @@ START_TEST(a_few_sizes_do_not_drive_each_other_out)
         dlx__heap_close(heap);
     }
 }
-END_TEST
 
 /* A set that finds all its blocks given back needs no room in one piece. */
-START_TEST(a_set_wants_as_many_blocks_as_it_has_parts)
+TEST(a_set_wants_as_many_blocks_as_it_has_parts)
 {
     static const uint64_t sizes[] = {1000, 1000, 3000, 1000, 3000, 1000};
     struct dlx_heap *heap = dlx_test_heap_make();
@@ -111,10 +110,10 @@ START_TEST(a_set_wants_as_many_blocks_as_it_has_parts)
     ck_assert(!dlx__heap_want(heap, 1000));
     dlx__heap_close(heap);
 }
-END_TEST
 
-/* In whatever order neighbours come back, they are one piece again, at the ends of an arena and inside. */
-START_TEST(neighbours_become_one_again)
+/* In whatever order neighbours come back, they are one piece again, at the ends of an arena and
+ * inside. */
+TEST(neighbours_become_one_again)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
     dlx_test_heap_add_arena(heap, 1, 16384);
@@ -133,10 +132,9 @@ START_TEST(neighbours_become_one_again)
     }
     dlx__heap_close(heap);
 }
-END_TEST
 
 /* Or a large piece would be cut for a small block, and a large block find none. */
-START_TEST(a_block_comes_from_the_smallest_piece_that_fits)
+TEST(a_block_comes_from_the_smallest_piece_that_fits)
 {
     static const uint64_t sizes[] = {8192, 256,  2048,
                                      256,  4096, 256}; /* free those that are not 256 */
@@ -165,7 +163,6 @@ START_TEST(a_block_comes_from_the_smallest_piece_that_fits)
     dlx__heap_give(heap, dlx_test_heap_take(heap, 16384));
     dlx__heap_close(heap);
 }
-END_TEST
 
 #define N_LIVE 64
 
@@ -181,7 +178,7 @@ static uint64_t trim(struct dlx_heap *heap)
     return dropped;
 }
 
-START_TEST(random_use_keeps_blocks_apart)
+LOOP_TEST(random_use_keeps_blocks_apart, 0, 4)
 {
     seed = (uint64_t)_i + 1;
     struct dlx_heap *heap = dlx_test_heap_make();
@@ -225,9 +222,8 @@ START_TEST(random_use_keeps_blocks_apart)
     ck_assert_uint_eq(dlx__heap_n_arenas(heap), 1);
     dlx__heap_close(heap);
 }
-END_TEST
 
-START_TEST(only_what_nobody_needed_since_is_trimmed)
+TEST(only_what_nobody_needed_since_is_trimmed)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
     uint64_t size = 0;
@@ -256,9 +252,9 @@ START_TEST(only_what_nobody_needed_since_is_trimmed)
     ck_assert_uint_eq(dlx__heap_bytes(heap), 16384); /* the last one stays */
     dlx__heap_close(heap);
 }
-END_TEST
 
-/* Arena 1 holds the first block, and has room for 63 more, arena 2 is full with the second, and that is more than is needed. */
+/* Arena 1 holds the first block, and has room for 63 more, arena 2 is full with the second, and
+ * that is more than is needed. */
 static struct dlx_heap *make_wasteful(struct dlx_block *ret_blocks[2], uint64_t *ret_size)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
@@ -281,7 +277,7 @@ static struct dlx_heap *make_wasteful(struct dlx_block *ret_blocks[2], uint64_t 
     return heap;
 }
 
-START_TEST(an_arena_that_is_almost_empty_is_vacated_while_there_is_too_much)
+TEST(an_arena_that_is_almost_empty_is_vacated_while_there_is_too_much)
 {
     struct dlx_block *blocks[2], *other;
     uint64_t size, dropped;
@@ -304,9 +300,8 @@ START_TEST(an_arena_that_is_almost_empty_is_vacated_while_there_is_too_much)
     dlx__heap_give(heap, other);
     dlx__heap_close(heap);
 }
-END_TEST
 
-START_TEST(an_arena_that_was_to_be_vacated_is_used_before_much_is_added)
+TEST(an_arena_that_was_to_be_vacated_is_used_before_much_is_added)
 {
     struct dlx_block *blocks[100], *other;
     uint64_t size, added = 0;
@@ -335,9 +330,8 @@ START_TEST(an_arena_that_was_to_be_vacated_is_used_before_much_is_added)
         dlx__heap_give(heap, blocks[--n]);
     dlx__heap_close(heap);
 }
-END_TEST
 
-START_TEST(growth_has_limits)
+TEST(growth_has_limits)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
     ck_assert_uint_eq(dlx__heap_growth(heap, 1), 16384);
@@ -347,24 +341,10 @@ START_TEST(growth_has_limits)
     ck_assert_uint_eq(dlx__heap_growth(heap, UINT64_MAX), UINT64_MAX);
     dlx__heap_close(heap);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("heap");
     TCase *tcase = tcase_create("heap");
     tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, blocks_are_aligned_and_whole);
-    tcase_add_test(tcase, the_block_given_back_first_is_used_next);
-    tcase_add_test(tcase, a_few_sizes_do_not_drive_each_other_out);
-    tcase_add_test(tcase, a_set_wants_as_many_blocks_as_it_has_parts);
-    tcase_add_test(tcase, neighbours_become_one_again);
-    tcase_add_test(tcase, a_block_comes_from_the_smallest_piece_that_fits);
-    tcase_add_loop_test(tcase, random_use_keeps_blocks_apart, 0, 4);
-    tcase_add_test(tcase, only_what_nobody_needed_since_is_trimmed);
-    tcase_add_test(tcase, an_arena_that_is_almost_empty_is_vacated_while_there_is_too_much);
-    tcase_add_test(tcase, an_arena_that_was_to_be_vacated_is_used_before_much_is_added);
-    tcase_add_test(tcase, growth_has_limits);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -2,13 +2,13 @@
 
 /* Blocks that are taken and exported in one, because the last ones were like them. */
 
-#include "client/heap.h"
+#include "client/heap/heap.h"
 #include "tests/unit/harness_heap.h"
 #include "tests/harness/run.h"
 #include <check.h>
 #include <sys/mman.h>
 
-START_TEST(what_is_taken_again_is_like_what_was_exported)
+TEST(what_is_taken_again_is_like_what_was_exported)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
     const int64_t n = 100, other = 101;
@@ -40,10 +40,9 @@ START_TEST(what_is_taken_again_is_like_what_was_exported)
     dlx__heap_give(heap, b);
     dlx__heap_close(heap);
 }
-END_TEST
 
 /* Its struct was that of another block, of another size. */
-START_TEST(a_block_that_was_never_exported_is_not_taken_again)
+TEST(a_block_that_was_never_exported_is_not_taken_again)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
     struct dlx_block *block[2];
@@ -67,14 +66,8 @@ START_TEST(a_block_that_was_never_exported_is_not_taken_again)
     dlx__heap_give(heap, block[0]);
     dlx__heap_close(heap);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("heap_again");
-    TCase *tcase = tcase_create("heap_again");
-    tcase_add_test(tcase, what_is_taken_again_is_like_what_was_exported);
-    tcase_add_test(tcase, a_block_that_was_never_exported_is_not_taken_again);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("heap_again"));
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The debug mode of a publisher's memory: whole pages, protected while in use, writable again before reuse. */
+/* The debug mode of a publisher's memory: whole pages, protected while in use, writable again
+ * before reuse. */
 
-#include "client/debug.h"
+#include "client/heap/debug.h"
 #include "tests/harness/maps.h"
 #include "tests/harness/run.h"
 #include <check.h>
@@ -47,7 +48,7 @@ static bool is_writable(const struct dlx_block *block)
     return first;
 }
 
-START_TEST(each_block_has_whole_pages)
+TEST(each_block_has_whole_pages)
 {
     struct dlx_heap *heap = make_heap(6);
     uint64_t rounded;
@@ -70,9 +71,8 @@ START_TEST(each_block_has_whole_pages)
     dlx__heap_give(heap, take(heap, 6 * page));
     dlx__heap_close(heap);
 }
-END_TEST
 
-START_TEST(what_is_protected_is_writable_when_it_comes_back)
+TEST(what_is_protected_is_writable_when_it_comes_back)
 {
     struct dlx_heap *heap = make_heap(8);
     struct dlx_block *blocks[4];
@@ -99,9 +99,8 @@ START_TEST(what_is_protected_is_writable_when_it_comes_back)
     }
     dlx__heap_close(heap);
 }
-END_TEST
 
-START_TEST(a_shared_block_is_protected_to_its_last_use)
+TEST(a_shared_block_is_protected_to_its_last_use)
 {
     struct dlx_heap *heap = make_heap(1);
     struct dlx_block *block = take(heap, 8), *refs[2], *empty = take(heap, 0);
@@ -123,10 +122,9 @@ START_TEST(a_shared_block_is_protected_to_its_last_use)
     dlx__heap_give(heap, empty);
     dlx__heap_close(heap);
 }
-END_TEST
 
-/* The kernel may refuse to split a mapping, in either direction. What it does not make writable is out of use until
- * it does. */
+/* The kernel may refuse to split a mapping, in either direction. What it does not make writable is
+ * out of use until it does. */
 START_TEST(what_cannot_be_made_writable_is_not_used)
 {
     struct dlx_heap *heap = make_heap(3);
@@ -173,16 +171,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("heap_debug");
     TCase *tcase = tcase_create("heap_debug");
     tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, each_block_has_whole_pages);
-    tcase_add_test(tcase, what_is_protected_is_writable_when_it_comes_back);
-    tcase_add_test(tcase, a_shared_block_is_protected_to_its_last_use);
     if (dlx_test_maps_can_exhaust())
         tcase_add_test(tcase, what_cannot_be_made_writable_is_not_used);
     if (dlx_test_maps_can_exhaust())
         tcase_add_test(tcase, a_heap_ends_with_what_cannot_be_made_writable);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

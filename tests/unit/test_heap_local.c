@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Local tensors of a publisher's payload memory: changed, deleted on other threads, shared, and outliving their publisher. */
+/* Local tensors of a publisher's payload memory: changed, deleted on other threads, shared, and
+ * outliving their publisher. */
 
-#include "client/heap.h"
+#include "client/heap/heap.h"
 #include "tests/unit/harness_heap.h"
 #include "tests/harness/run.h"
 #include <check.h>
@@ -11,7 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-START_TEST(an_exported_block_knows_whether_it_was_changed)
+TEST(an_exported_block_knows_whether_it_was_changed)
 {
     struct dlx_heap *heap = dlx_test_heap_make(), *other = dlx_test_heap_make();
     dlx_test_heap_add_arena(heap, 1, 16384);
@@ -57,9 +58,8 @@ START_TEST(an_exported_block_knows_whether_it_was_changed)
     dlx__heap_close(heap);
     dlx__heap_close(other);
 }
-END_TEST
 
-/* ---- local tensors that outlive, on other threads --------------------------------------------- */
+/* ---- local tensors that outlive, on other threads -------------------------------------------- */
 
 #define N_TENSORS 2000
 
@@ -71,7 +71,7 @@ static void *delete_all(void *userdata)
     return NULL;
 }
 
-START_TEST(tensors_come_back_from_other_threads)
+TEST(tensors_come_back_from_other_threads)
 {
     static DLManagedTensorVersioned *tensors[2][N_TENSORS];
     struct dlx_heap *heap = dlx_test_heap_make();
@@ -91,9 +91,8 @@ START_TEST(tensors_come_back_from_other_threads)
             ck_assert_int_eq(pthread_join(threads[k], NULL), 0);
     }
 }
-END_TEST
 
-START_TEST(a_local_tensor_outlives_its_publisher)
+TEST(a_local_tensor_outlives_its_publisher)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
     dlx_test_heap_add_arena(heap, 1, 16384);
@@ -104,7 +103,6 @@ START_TEST(a_local_tensor_outlives_its_publisher)
     memset(kept->dl_tensor.data, 7, 1000);
     kept->deleter(kept);
 }
-END_TEST
 
 /* ---- shared blocks --------------------------------------------------------------------------- */
 
@@ -138,9 +136,9 @@ static bool is_free(struct dlx_heap *heap)
     return r == 0;
 }
 
-/* The deleter and two references, in every order, the deleter here and on another thread: it comes back with the
- * last of them, and not before. Once more, to see that a reused block starts anew. */
-START_TEST(a_shared_block_comes_back_with_the_last_use)
+/* The deleter and two references, in every order, the deleter here and on another thread: it comes
+ * back with the last of them, and not before. Once more, to see that a reused block starts anew. */
+TEST(a_shared_block_comes_back_with_the_last_use)
 {
     static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
                                      {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
@@ -166,9 +164,8 @@ START_TEST(a_shared_block_comes_back_with_the_last_use)
     }
     dlx__heap_close(heap);
 }
-END_TEST
 
-START_TEST(a_shared_block_is_still_local_without_references)
+TEST(a_shared_block_is_still_local_without_references)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
     struct dlx_block *ref;
@@ -184,10 +181,10 @@ START_TEST(a_shared_block_is_still_local_without_references)
     ck_assert(is_free(heap));
     dlx__heap_close(heap);
 }
-END_TEST
 
-/* Published for the last time without `share`: the references are all that is left, whichever is given back first. */
-START_TEST(ownership_of_a_shared_block_may_pass)
+/* Published for the last time without `share`: the references are all that is left, whichever is
+ * given back first. */
+TEST(ownership_of_a_shared_block_may_pass)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
     struct dlx_block *refs[2];
@@ -214,9 +211,8 @@ START_TEST(ownership_of_a_shared_block_may_pass)
     ck_assert(is_free(heap));
     dlx__heap_close(heap);
 }
-END_TEST
 
-START_TEST(a_shared_block_of_no_bytes_comes_back)
+TEST(a_shared_block_of_no_bytes_comes_back)
 {
     struct dlx_heap *heap = dlx_test_heap_make();
     struct dlx_block *refs[2];
@@ -245,11 +241,11 @@ START_TEST(a_shared_block_of_no_bytes_comes_back)
     }
     dlx__heap_close(heap);
 }
-END_TEST
 
-/* The publisher gives the references back and goes; a shared tensor may be deleted before that, between, after them,
- * or after the publisher, here or on another thread. Leaks and double frees are the sanitizer's to find. */
-START_TEST(a_shared_tensor_and_its_publisher_end_in_any_order)
+/* The publisher gives the references back and goes; a shared tensor may be deleted before that,
+ * between, after them, or after the publisher, here or on another thread. Leaks and double frees
+ * are the sanitizer's to find. */
+TEST(a_shared_tensor_and_its_publisher_end_in_any_order)
 {
     enum { BEFORE, BETWEEN, AFTER_REFS, LAST, N_TIMES };
     for (int when = 0; when < 2 * N_TIMES; when++) {
@@ -273,10 +269,10 @@ START_TEST(a_shared_tensor_and_its_publisher_end_in_any_order)
         }
     }
 }
-END_TEST
 
-/* Deleters on two threads while the publisher's thread gives references back and goes on sharing. */
-START_TEST(shared_blocks_come_back_from_other_threads)
+/* Deleters on two threads while the publisher's thread gives references back and goes on
+ * sharing. */
+TEST(shared_blocks_come_back_from_other_threads)
 {
     static DLManagedTensorVersioned *tensors[2][N_TENSORS];
     static struct dlx_block *refs[2 * N_TENSORS];
@@ -302,22 +298,10 @@ START_TEST(shared_blocks_come_back_from_other_threads)
             ck_assert_int_eq(pthread_join(threads[k], NULL), 0);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("heap_local");
     TCase *tcase = tcase_create("heap_local");
     tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, an_exported_block_knows_whether_it_was_changed);
-    tcase_add_test(tcase, tensors_come_back_from_other_threads);
-    tcase_add_test(tcase, a_local_tensor_outlives_its_publisher);
-    tcase_add_test(tcase, a_shared_block_comes_back_with_the_last_use);
-    tcase_add_test(tcase, a_shared_block_is_still_local_without_references);
-    tcase_add_test(tcase, ownership_of_a_shared_block_may_pass);
-    tcase_add_test(tcase, a_shared_block_of_no_bytes_comes_back);
-    tcase_add_test(tcase, a_shared_tensor_and_its_publisher_end_in_any_order);
-    tcase_add_test(tcase, shared_blocks_come_back_from_other_threads);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -2,7 +2,7 @@
 
 /* A link from the subscriber's side, without a daemon. */
 
-#include "client/subscriber_link.h"
+#include "client/message/subscriber_link.h"
 #include "common/error.h"
 #include "common/memory.h"
 #include "ring/entry.h"
@@ -14,8 +14,9 @@
 
 #define HELD 16
 
-/* Its publisher may know it already, and would wait for its first cursor as long as the process lives. */
-START_TEST(a_link_that_was_never_opened_lets_its_publisher_go)
+/* Its publisher may know it already, and would wait for its first cursor as long as the process
+ * lives. */
+TEST(a_link_that_was_never_opened_lets_its_publisher_go)
 {
     const struct dlx_memory *memory = dlx__memory_by_tag(0);
     uint64_t size = dlx_shm_link_size(HELD);
@@ -35,7 +36,6 @@ START_TEST(a_link_that_was_never_opened_lets_its_publisher_go)
     munmap(page, size);
     close(fd);
 }
-END_TEST
 
 /* A sealed control block, filled by `map`, which is the writer's. */
 static int make_block(const struct dlx_memory *memory, uint64_t size, struct dlx_shm_control **map)
@@ -83,7 +83,7 @@ static void free_link(struct link *x)
 }
 
 /* The rest of a batch is held, but nobody has it: it goes with the link. */
-START_TEST(a_closed_link_holds_nothing_that_was_not_handed_out)
+TEST(a_closed_link_holds_nothing_that_was_not_handed_out)
 {
     enum { N_ENTRIES = DLX_SHM_ENTRIES_MIN, N_BATCH = 5 };
     struct link x = make_link(N_ENTRIES);
@@ -109,10 +109,9 @@ START_TEST(a_closed_link_holds_nothing_that_was_not_handed_out)
     ck_assert_uint_eq(*(const uint64_t *)&x.page->hold[0], 0);
     free_link(&x);
 }
-END_TEST
 
 /* A struct that was never used is like nothing, also not like words that are all 0. */
-START_TEST(a_message_of_zeros_is_refused_by_a_link_that_has_taken_nothing)
+TEST(a_message_of_zeros_is_refused_by_a_link_that_has_taken_nothing)
 {
     enum { N_ENTRIES = DLX_SHM_ENTRIES_MIN };
     struct link x = make_link(N_ENTRIES);
@@ -125,15 +124,8 @@ START_TEST(a_message_of_zeros_is_refused_by_a_link_that_has_taken_nothing)
     dlx__subscriber_link_close(x.subscriber_link);
     free_link(&x);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("inlet");
-    TCase *tcase = tcase_create("inlet");
-    tcase_add_test(tcase, a_link_that_was_never_opened_lets_its_publisher_go);
-    tcase_add_test(tcase, a_closed_link_holds_nothing_that_was_not_handed_out);
-    tcase_add_test(tcase, a_message_of_zeros_is_refused_by_a_link_that_has_taken_nothing);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("inlet"));
 }

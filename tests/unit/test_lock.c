@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The lock of a connection: one thread at a time, a time-out of the monotonic clock, and who has it already. */
+/* The lock of a connection: one thread at a time, a time-out of the monotonic clock, and who has it
+ * already. */
 
-#include "client/lock.h"
+#include "client/base/lock.h"
 #include "common/util.h"
 #include "tests/harness/run.h"
 #include <check.h>
@@ -37,7 +38,7 @@ static int other_thread(uint64_t until_ns)
     return (int)(intptr_t)e;
 }
 
-START_TEST(a_held_lock_times_out_and_not_before)
+TEST(a_held_lock_times_out_and_not_before)
 {
     ck_assert_int_eq(dlx__lock_until(&lock, UINT64_MAX), 0);
     ck_assert_int_eq(other_thread(0), ETIMEDOUT);
@@ -47,18 +48,16 @@ START_TEST(a_held_lock_times_out_and_not_before)
     dlx__lock_release(&lock);
     ck_assert_int_eq(other_thread(0), 0);
 }
-END_TEST
 
-START_TEST(the_thread_that_has_it_is_told)
+TEST(the_thread_that_has_it_is_told)
 {
     ck_assert_int_eq(dlx__lock_until(&lock, UINT64_MAX), 0);
     ck_assert_int_eq(dlx__lock_until(&lock, UINT64_MAX), EDEADLK);
     dlx__lock_release(&lock);
     ck_assert_int_eq(dlx__lock_until(&lock, 0), 0);
 }
-END_TEST
 
-START_TEST(a_thread_that_waits_gets_it)
+TEST(a_thread_that_waits_gets_it)
 {
     pthread_t thread;
     void *e;
@@ -69,7 +68,6 @@ START_TEST(a_thread_that_waits_gets_it)
     ck_assert_int_eq(pthread_join(thread, &e), 0);
     ck_assert_ptr_null(e);
 }
-END_TEST
 
 static unsigned turns; /* not atomic: the lock guards it */
 
@@ -85,7 +83,7 @@ static void *take_turns(void *data)
     return NULL;
 }
 
-START_TEST(one_thread_at_a_time)
+TEST(one_thread_at_a_time)
 {
     pthread_t threads[N_THREADS];
     for (int i = 0; i < N_THREADS; i++)
@@ -94,17 +92,10 @@ START_TEST(one_thread_at_a_time)
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
     ck_assert_uint_eq(turns, N_THREADS * N_TURNS);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("lock");
     TCase *tcase = tcase_create("lock");
     tcase_add_checked_fixture(tcase, setup, NULL);
-    tcase_add_test(tcase, a_held_lock_times_out_and_not_before);
-    tcase_add_test(tcase, the_thread_that_has_it_is_told);
-    tcase_add_test(tcase, a_thread_that_waits_gets_it);
-    tcase_add_test(tcase, one_thread_at_a_time);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Regions have one writer from the moment that they are sealed, and only sealed ones are attached. */
+/* Regions have one writer from the moment that they are sealed, and only sealed ones are
+ * attached. */
 #include "common/error.h"
 #include "common/memory.h"
 #include "tests/harness/fds.h"
@@ -50,7 +51,7 @@ static void region_deinit(struct region *region)
 
 /* ---- the four steps ------------------------------------------------------------------------ */
 
-START_TEST(what_the_writer_writes_readers_see)
+TEST(what_the_writer_writes_readers_see)
 {
     size_t before = dlx_test_fds_count();
     struct region region;
@@ -75,9 +76,8 @@ START_TEST(what_the_writer_writes_readers_see)
     region_deinit(&region);
     ck_assert_uint_eq(dlx_test_fds_count(), before);
 }
-END_TEST
 
-START_TEST(fds_close_on_exec_and_read_only_ones_cannot_write)
+TEST(fds_close_on_exec_and_read_only_ones_cannot_write)
 {
     struct region region;
     region_init(&region);
@@ -86,7 +86,6 @@ START_TEST(fds_close_on_exec_and_read_only_ones_cannot_write)
     ck_assert_int_eq(fcntl(region.ro, F_GETFL) & O_ACCMODE, O_RDONLY);
     region_deinit(&region);
 }
-END_TEST
 
 static void nothing_writes_through(int fd)
 {
@@ -106,7 +105,7 @@ static void nothing_writes_through(int fd)
     ck_assert_int_lt(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), 0);
 }
 
-START_TEST(a_sealed_region_has_no_second_writer)
+TEST(a_sealed_region_has_no_second_writer)
 {
     struct region region;
     struct stat st;
@@ -135,9 +134,8 @@ START_TEST(a_sealed_region_has_no_second_writer)
     ck_assert_uint_eq(region.map[SIZE - 1], 'b');
     region_deinit(&region);
 }
-END_TEST
 
-START_TEST(before_sealing_the_size_is_fixed_already)
+TEST(before_sealing_the_size_is_fixed_already)
 {
     int fd;
     ck_assert_int_eq(region_new(SIZE, &fd), 0);
@@ -146,11 +144,10 @@ START_TEST(before_sealing_the_size_is_fixed_already)
     dlx__close(fd);
     ck_assert_int_eq(region_new(UINT64_MAX - DLX_PAGE + 1, &fd), DLX_E_NO_MEMORY);
 }
-END_TEST
 
 /* ---- what is refused ----------------------------------------------------------------------- */
 
-START_TEST(bad_regions_are_not_attached)
+TEST(bad_regions_are_not_attached)
 {
     size_t before = dlx_test_fds_count();
     struct region region;
@@ -196,9 +193,8 @@ START_TEST(bad_regions_are_not_attached)
     }
     ck_assert_uint_eq(dlx_test_fds_count(), before);
 }
-END_TEST
 
-START_TEST(foreign_fds_are_refused_and_closed)
+TEST(foreign_fds_are_refused_and_closed)
 {
     size_t before = dlx_test_fds_count();
     const void *map = NULL;
@@ -232,18 +228,8 @@ START_TEST(foreign_fds_are_refused_and_closed)
     ck_assert_ptr_null(writable);
     ck_assert_uint_eq(dlx_test_fds_count(), before);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("memory");
-    TCase *tcase = tcase_create("memory");
-    tcase_add_test(tcase, what_the_writer_writes_readers_see);
-    tcase_add_test(tcase, fds_close_on_exec_and_read_only_ones_cannot_write);
-    tcase_add_test(tcase, a_sealed_region_has_no_second_writer);
-    tcase_add_test(tcase, before_sealing_the_size_is_fixed_already);
-    tcase_add_test(tcase, bad_regions_are_not_attached);
-    tcase_add_test(tcase, foreign_fds_are_refused_and_closed);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("memory"));
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What POSIX shared memory promises, and that lack of it is an error. CK_FORK=yes: some tests mount. */
+/* What POSIX shared memory promises, and that lack of it is an error. CK_FORK=yes: some tests
+ * mount. */
 #include "common/error.h"
 #include "common/memory.h"
 #include "common/shm_name.h"
@@ -25,7 +26,7 @@
 
 /* ---- the four steps ------------------------------------------------------------------------ */
 
-START_TEST(what_the_writer_writes_readers_see)
+TEST(what_the_writer_writes_readers_see)
 {
     size_t before = dlx_test_fds_count();
     const void *readers[3];
@@ -55,9 +56,8 @@ START_TEST(what_the_writer_writes_readers_see)
     dlx__close(ro);
     ck_assert_uint_eq(dlx_test_fds_count(), before);
 }
-END_TEST
 
-START_TEST(no_name_stays_and_the_file_is_the_owners_alone)
+TEST(no_name_stays_and_the_file_is_the_owners_alone)
 {
     struct stat st;
     int fd[8], writer[8];
@@ -75,9 +75,8 @@ START_TEST(no_name_stays_and_the_file_is_the_owners_alone)
         dlx__close(writer[i]);
     }
 }
-END_TEST
 
-START_TEST(readers_cannot_write_by_what_they_were_given)
+TEST(readers_cannot_write_by_what_they_were_given)
 {
     const void *reader;
     void *map;
@@ -100,11 +99,10 @@ START_TEST(readers_cannot_write_by_what_they_were_given)
     dlx__region_unmap(map, SIZE);
     dlx__close(fd);
 }
-END_TEST
 
 /* ---- what is refused ----------------------------------------------------------------------- */
 
-START_TEST(bad_regions_are_refused_and_closed)
+TEST(bad_regions_are_refused_and_closed)
 {
     size_t before = dlx_test_fds_count();
     static const uint64_t wrong[] = {SIZE - DLX_PAGE, SIZE + DLX_PAGE,  0, 1,
@@ -147,9 +145,8 @@ START_TEST(bad_regions_are_refused_and_closed)
     ck_assert_ptr_null(writable);
     ck_assert_uint_eq(dlx_test_fds_count(), before);
 }
-END_TEST
 
-START_TEST(backends_are_found_by_name_and_by_tag)
+TEST(backends_are_found_by_name_and_by_tag)
 {
     static const struct dlx_memory *const all[] = {&dlx__memory_memfd, &dlx__memory_posix};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
@@ -162,11 +159,10 @@ START_TEST(backends_are_found_by_name_and_by_tag)
     ck_assert_ptr_null(dlx__memory_by_name("memfds"));
     ck_assert_ptr_null(dlx__memory_by_tag(2));
 }
-END_TEST
 
 /* ---- /dev/shm ------------------------------------------------------------------------------ */
 
-START_TEST(full_dev_shm_is_an_error_and_no_fault)
+TEST(full_dev_shm_is_an_error_and_no_fault)
 {
     const uint64_t room = 16 * DLX_PAGE;
     void *map, *small;
@@ -199,9 +195,8 @@ START_TEST(full_dev_shm_is_an_error_and_no_fault)
     dlx__region_unmap(map, DLX_PAGE);
     dlx__close(fd);
 }
-END_TEST
 
-START_TEST(dev_shm_that_cannot_be_written_is_named)
+TEST(dev_shm_that_cannot_be_written_is_named)
 {
     if (!dlx_test_shm_private("size=64k"))
         return;
@@ -213,13 +208,11 @@ START_TEST(dev_shm_that_cannot_be_written_is_named)
     ck_assert_msg(strstr(dlx__error_message(), "posix") && strstr(dlx__error_message(), "shm_open"),
                   "%s", dlx__error_message());
 }
-END_TEST
 
 /* As a daemon in another pid namespace would, to which our process looks dead. */
 static pid_t start_remover(void)
 {
     pid_t parent = getpid(), pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid != 0)
         return pid;
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -233,7 +226,7 @@ static pid_t start_remover(void)
     }
 }
 
-START_TEST(a_name_that_somebody_removed_is_made_anew)
+TEST(a_name_that_somebody_removed_is_made_anew)
 {
     enum { N = 3000 };
     size_t before = dlx_test_fds_count(), n_done = 0;
@@ -258,20 +251,8 @@ START_TEST(a_name_that_somebody_removed_is_made_anew)
     ck_assert_uint_eq(dlx_test_fds_count(), before);
     ck_assert_uint_eq(dlx_test_shm_count(), 0);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("memory_posix");
-    TCase *tcase = tcase_create("memory_posix");
-    tcase_add_test(tcase, what_the_writer_writes_readers_see);
-    tcase_add_test(tcase, no_name_stays_and_the_file_is_the_owners_alone);
-    tcase_add_test(tcase, readers_cannot_write_by_what_they_were_given);
-    tcase_add_test(tcase, bad_regions_are_refused_and_closed);
-    tcase_add_test(tcase, backends_are_found_by_name_and_by_tag);
-    tcase_add_test(tcase, full_dev_shm_is_an_error_and_no_fault);
-    tcase_add_test(tcase, dev_shm_that_cannot_be_written_is_named);
-    tcase_add_test(tcase, a_name_that_somebody_removed_is_made_anew);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("memory_posix"));
 }

@@ -70,7 +70,7 @@ static bool blocks_are_complete(int fd, uint64_t size)
 
 /* ---- pages that are missing ------------------------------------------------------------------ */
 
-START_TEST(a_single_hole_is_found_wherever_it_is)
+LOOP_TEST(a_single_hole_is_found_wherever_it_is, 0, (int)DLX_ARRAY_SIZE(memories))
 {
     static const uint64_t holes[] = {0, 1, 4095, 4096, PAGES - 1};
     struct region region;
@@ -90,10 +90,9 @@ START_TEST(a_single_hole_is_found_wherever_it_is)
     }
     ck_assert_uint_eq(dlx_test_fds_count(), before);
 }
-END_TEST
 
 /* Or whoever looks would pay. */
-START_TEST(to_look_at_pages_does_not_allocate_them)
+LOOP_TEST(to_look_at_pages_does_not_allocate_them, 0, (int)DLX_ARRAY_SIZE(memories))
 {
     struct region region;
     region_new(&region, _i, SIZE);
@@ -102,9 +101,8 @@ START_TEST(to_look_at_pages_does_not_allocate_them)
     ck_assert_uint_eq(blocks(region.ro), 0);
     region_free(&region);
 }
-END_TEST
 
-START_TEST(a_writer_that_has_done_its_part_passes)
+LOOP_TEST(a_writer_that_has_done_its_part_passes, 0, (int)DLX_ARRAY_SIZE(memories))
 {
     struct region region;
     void *map;
@@ -116,10 +114,9 @@ START_TEST(a_writer_that_has_done_its_part_passes)
     dlx__region_unmap(map, SIZE);
     region_free(&region);
 }
-END_TEST
 
 /* They are what is taken back when a fallocate() that has not ended is killed. */
-START_TEST(pages_that_were_allocated_and_never_touched_do_not_pass)
+LOOP_TEST(pages_that_were_allocated_and_never_touched_do_not_pass, 0, (int)DLX_ARRAY_SIZE(memories))
 {
     struct region region;
     uint8_t byte;
@@ -136,14 +133,12 @@ START_TEST(pages_that_were_allocated_and_never_touched_do_not_pass)
     ck_assert_int_eq(prove(&region), 0);
     region_free(&region);
 }
-END_TEST
 
 /* ---- pages that are taken back --------------------------------------------------------------- */
 
 static pid_t start_allocating(const struct region *region)
 {
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0)
         for (;;)
             (void)!fallocate(region->rw, 0, 0, (off_t)region->size);
@@ -152,13 +147,12 @@ static pid_t start_allocating(const struct region *region)
 
 static void end_allocating(pid_t pid)
 {
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    dlx_test_fork_kill(pid);
 }
 
 /* All pages but the first are there; then a call that allocates that one is under way: every block
  * counts. */
-START_TEST(an_allocation_that_has_not_ended_does_not_pass)
+LOOP_TEST(an_allocation_that_has_not_ended_does_not_pass, 0, (int)DLX_ARRAY_SIZE(memories))
 {
     struct region region;
     region_new(&region, _i, UINT64_C(256) << 20);
@@ -167,7 +161,6 @@ START_TEST(an_allocation_that_has_not_ended_does_not_pass)
                      0);
     seal(&region);
     pid_t pid = dlx_test_fork();
-    ck_assert_int_ge(pid, 0);
     if (pid == 0)
         _exit(fallocate(region.rw, 0, 0, (off_t)region.size) != 0);
     while (!blocks_are_complete(region.ro, region.size))
@@ -177,9 +170,8 @@ START_TEST(an_allocation_that_has_not_ended_does_not_pass)
     ck_assert_int_eq(r, DLX_E_BAD_PEER);
     region_free(&region);
 }
-END_TEST
 
-START_TEST(what_has_passed_stays_when_allocations_are_killed)
+LOOP_TEST(what_has_passed_stays_when_allocations_are_killed, 0, (int)DLX_ARRAY_SIZE(memories))
 {
     struct region region;
     region_new(&region, _i, UINT64_C(16) << 20);
@@ -193,7 +185,6 @@ START_TEST(what_has_passed_stays_when_allocations_are_killed)
     ck_assert_int_eq(prove(&region), 0);
     region_free(&region);
 }
-END_TEST
 
 /* ---- pages that are elsewhere ---------------------------------------------------------------- */
 
@@ -214,7 +205,7 @@ static bool is_in_memory(const struct region *region)
 #define MADV_PAGEOUT 21
 #endif
 
-START_TEST(pages_that_were_swapped_out_pass)
+LOOP_TEST(pages_that_were_swapped_out_pass, 0, (int)DLX_ARRAY_SIZE(memories))
 {
     struct region region;
     region_new(&region, _i, SIZE);
@@ -232,12 +223,11 @@ START_TEST(pages_that_were_swapped_out_pass)
     ck_assert_int_eq(prove(&region), 0);
     region_free(&region);
 }
-END_TEST
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
 /* Sealing would wait for the lock: a writer that has not done it, is told so. */
-START_TEST(whoever_has_the_lock_of_the_file_holds_nobody_up)
+LOOP_TEST(whoever_has_the_lock_of_the_file_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(memories))
 {
     struct dlx_test_lock lock;
     struct region region;
@@ -253,10 +243,9 @@ START_TEST(whoever_has_the_lock_of_the_file_holds_nobody_up)
     dlx_test_memory_unlock(&lock);
     region_free(&region);
 }
-END_TEST
 
 /* A lease would hold up who opens the file; the daemon has opened it already. */
-START_TEST(a_writer_gets_no_lease)
+LOOP_TEST(a_writer_gets_no_lease, 0, (int)DLX_ARRAY_SIZE(memories))
 {
     struct region region;
     region_new(&region, _i, DLX_PAGE);
@@ -264,23 +253,10 @@ START_TEST(a_writer_gets_no_lease)
     ck_assert_int_eq(errno, EAGAIN);
     region_free(&region);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("memory_proof");
     TCase *tcase = tcase_create("memory_proof");
-    const int n = (int)DLX_ARRAY_SIZE(memories);
     tcase_set_timeout(tcase, 30);
-    tcase_add_loop_test(tcase, a_single_hole_is_found_wherever_it_is, 0, n);
-    tcase_add_loop_test(tcase, to_look_at_pages_does_not_allocate_them, 0, n);
-    tcase_add_loop_test(tcase, a_writer_that_has_done_its_part_passes, 0, n);
-    tcase_add_loop_test(tcase, pages_that_were_allocated_and_never_touched_do_not_pass, 0, n);
-    tcase_add_loop_test(tcase, an_allocation_that_has_not_ended_does_not_pass, 0, n);
-    tcase_add_loop_test(tcase, what_has_passed_stays_when_allocations_are_killed, 0, n);
-    tcase_add_loop_test(tcase, pages_that_were_swapped_out_pass, 0, n);
-    tcase_add_loop_test(tcase, whoever_has_the_lock_of_the_file_holds_nobody_up, 0, n);
-    tcase_add_loop_test(tcase, a_writer_gets_no_lease, 0, n);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

@@ -35,7 +35,7 @@ static void teardown(void)
     pair[1] = dlx__close(pair[1]);
 }
 
-START_TEST(round_trips)
+TEST(round_trips)
 {
     static const struct {
         size_t size;
@@ -66,9 +66,8 @@ START_TEST(round_trips)
     }
     ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_EMPTY);
 }
-END_TEST
 
-START_TEST(stolen_fds_are_the_caller_s)
+TEST(stolen_fds_are_the_caller_s)
 {
     size_t before = dlx_test_fds_count();
     ck_assert_int_eq(dlx__packet_send(pair[0], "x", 1, many, 3), 0);
@@ -86,7 +85,6 @@ START_TEST(stolen_fds_are_the_caller_s)
     ck_assert_int_ge(fcntl(fd, F_GETFD), 0);
     dlx__close(fd);
 }
-END_TEST
 
 /* As a hostile peer would: any size, any fds. */
 static void send_raw(const void *bytes, size_t size, size_t n_fds)
@@ -109,7 +107,7 @@ static void send_raw(const void *bytes, size_t size, size_t n_fds)
     ck_assert_int_ge(sendmsg(pair[0], &msg, MSG_NOSIGNAL), 0);
 }
 
-START_TEST(bad_packets_are_refused_with_their_fds)
+LOOP_TEST(bad_packets_are_refused_with_their_fds, 0, 2)
 {
     static uint8_t large[3 * DLX_PACKET_SIZE_MAX];
     static const size_t sizes[] = {DLX_PACKET_SIZE_MAX + 1, DLX_PACKET_SIZE_MAX + 2, sizeof large,
@@ -132,11 +130,10 @@ START_TEST(bad_packets_are_refused_with_their_fds)
     ck_assert_uint_eq(packet.size, 4);
     dlx__packet_deinit(&packet);
 }
-END_TEST
 
 /* Of who may send none they are not even taken: also where there would be no room for them. They
  * stay in the socket: to let go of them might wait. */
-START_TEST(fds_that_nobody_may_send_never_become_ours)
+LOOP_TEST(fds_that_nobody_may_send_never_become_ours, 0, 2)
 {
     struct rlimit limit, low;
     size_t before = dlx_test_fds_count();
@@ -164,10 +161,9 @@ START_TEST(fds_that_nobody_may_send_never_become_ours)
         ck_assert_uint_eq(dlx_test_fds_count(), before);
     }
 }
-END_TEST
 
 /* Nothing is lost, however often somebody looks. */
-START_TEST(fds_without_room_stay_in_the_socket)
+TEST(fds_without_room_stay_in_the_socket)
 {
     struct rlimit limit, low;
     size_t before = dlx_test_fds_count();
@@ -211,9 +207,8 @@ START_TEST(fds_without_room_stay_in_the_socket)
     ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_DISCONNECTED);
     ck_assert_uint_eq(dlx_test_fds_count(), before - 1);
 }
-END_TEST
 
-START_TEST(what_a_peer_sent_before_it_went_is_read)
+LOOP_TEST(what_a_peer_sent_before_it_went_is_read, 0, 2)
 {
     size_t before = dlx_test_fds_count();
     ck_assert_int_eq(dlx__packet_send(pair[0], "a", 1, many, 2), 0);
@@ -232,9 +227,8 @@ START_TEST(what_a_peer_sent_before_it_went_is_read)
     ck_assert_int_eq(dlx__packet_send(pair[1], "x", 1, NULL, 0), DLX_E_DISCONNECTED);
     ck_assert_uint_eq(dlx_test_fds_count(), before - 1);
 }
-END_TEST
 
-START_TEST(a_reader_that_does_not_read_fills_up)
+LOOP_TEST(a_reader_that_does_not_read_fills_up, 0, 2)
 {
     unsigned n = 0;
     int r;
@@ -247,11 +241,10 @@ START_TEST(a_reader_that_does_not_read_fills_up)
     ck_assert_int_eq(receive[_i](pair[1], &packet), DLX_E_EMPTY);
     ck_assert_int_eq(dlx__packet_send(pair[0], data, 1000, NULL, 0), 0);
 }
-END_TEST
 
 /* It closed with something of ours unread, after the packet was looked at: the kernel tells of
  * that first. */
-START_TEST(a_packet_of_who_reset_the_connection_is_dropped)
+TEST(a_packet_of_who_reset_the_connection_is_dropped)
 {
     struct dlx_packet next = {0};
     int ends[2];
@@ -264,21 +257,10 @@ START_TEST(a_packet_of_who_reset_the_connection_is_dropped)
     ck_assert_int_eq(dlx__packet_recv_fds(ends[1], &next), DLX_E_DISCONNECTED);
     close(ends[1]);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("packet");
     TCase *tcase = tcase_create("packet");
     tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, round_trips);
-    tcase_add_test(tcase, stolen_fds_are_the_caller_s);
-    tcase_add_loop_test(tcase, bad_packets_are_refused_with_their_fds, 0, 2);
-    tcase_add_loop_test(tcase, fds_that_nobody_may_send_never_become_ours, 0, 2);
-    tcase_add_test(tcase, fds_without_room_stay_in_the_socket);
-    tcase_add_test(tcase, a_packet_of_who_reset_the_connection_is_dropped);
-    tcase_add_loop_test(tcase, what_a_peer_sent_before_it_went_is_read, 0, 2);
-    tcase_add_loop_test(tcase, a_reader_that_does_not_read_fills_up, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase);
 }

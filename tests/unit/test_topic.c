@@ -23,14 +23,13 @@ static const struct {
     {"a\\b", "'\\' at 1"},   {"a:b", "':' at 1"},        {"\x7f", "byte 0x7f at 0"},
 };
 
-START_TEST(names_that_keep_the_rules)
+TEST(names_that_keep_the_rules)
 {
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
         ck_assert_msg(dlx__topic_check(good[i]) == 0, "%s: %s", good[i], dlx__error_message());
 }
-END_TEST
 
-START_TEST(names_that_break_a_rule)
+TEST(names_that_break_a_rule)
 {
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         ck_assert_int_eq(dlx__topic_check(bad[i].name), DLX_E_TOPIC);
@@ -38,10 +37,10 @@ START_TEST(names_that_break_a_rule)
                       dlx__error_message(), bad[i].word);
     }
     ck_assert_int_eq(dlx__topic_check(NULL), DLX_E_TOPIC);
+    ck_assert_str_eq(dlx__error_message(), "topic name is NULL");
 }
-END_TEST
 
-START_TEST(every_byte_is_allowed_or_not)
+TEST(every_byte_is_allowed_or_not)
 {
     static const char allowed[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
@@ -51,9 +50,8 @@ START_TEST(every_byte_is_allowed_or_not)
         ck_assert_msg((dlx__topic_check(name) == 0) == expected, "byte %d", c);
     }
 }
-END_TEST
 
-START_TEST(length_has_a_limit)
+TEST(length_has_a_limit)
 {
     char name[4096];
     memset(name, 'a', sizeof name);
@@ -67,7 +65,6 @@ START_TEST(length_has_a_limit)
     name[sizeof name - 1] = '\0';
     ck_assert_int_eq(dlx__topic_check(name), DLX_E_TOPIC);
 }
-END_TEST
 
 /* ---- patterns ------------------------------------------------------------------------------ */
 
@@ -111,7 +108,7 @@ static const struct {
     {"x*/**", "yx/y", false},
 };
 
-START_TEST(patterns_match_segment_by_segment)
+TEST(patterns_match_segment_by_segment)
 {
     for (size_t i = 0; i < sizeof matches / sizeof matches[0]; i++) {
         ck_assert_msg(dlx__pattern_check(matches[i].pattern) == 0, "%s", dlx__error_message());
@@ -121,7 +118,6 @@ START_TEST(patterns_match_segment_by_segment)
                       "%s and %s", matches[i].pattern, matches[i].topic);
     }
 }
-END_TEST
 
 /* By the definition, slowly: try every length for each star. */
 static bool slow_match(const char *p, const char *t)
@@ -133,7 +129,7 @@ static bool slow_match(const char *p, const char *t)
     return *p == *t && (*p == '\0' || slow_match(p + 1, t + 1));
 }
 
-START_TEST(matching_is_as_defined_for_all_short_ones)
+TEST(matching_is_as_defined_for_all_short_ones)
 {
     static const char p_chars[] = "ab/*", t_chars[] = "ab/";
     unsigned n = 0;
@@ -157,9 +153,8 @@ START_TEST(matching_is_as_defined_for_all_short_ones)
     }
     ck_assert_uint_gt(n, 10000);
 }
-END_TEST
 
-START_TEST(patterns_have_rules_too)
+TEST(patterns_have_rules_too)
 {
     static const char *const bad_patterns[] = {"",    "/",   "a//b", "a/**/b", "a**",
                                                "***", "a b", "../*", "**/a"};
@@ -171,19 +166,8 @@ START_TEST(patterns_have_rules_too)
     ck_assert(dlx__is_pattern("a/*") && !dlx__is_pattern("a/b"));
     ck_assert_uint_eq(dlx__pattern_prefix("a/b*c*"), 3);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("topic");
-    TCase *tcase = tcase_create("topic");
-    tcase_add_test(tcase, names_that_keep_the_rules);
-    tcase_add_test(tcase, names_that_break_a_rule);
-    tcase_add_test(tcase, every_byte_is_allowed_or_not);
-    tcase_add_test(tcase, length_has_a_limit);
-    tcase_add_test(tcase, patterns_match_segment_by_segment);
-    tcase_add_test(tcase, matching_is_as_defined_for_all_short_ones);
-    tcase_add_test(tcase, patterns_have_rules_too);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("topic"));
 }

@@ -46,8 +46,8 @@ expect() {
 
 # -- includes ----------------------------------------------------------------------------------------------
 c include daemon/objects/x.c '#include "client/y.h"'
-c include client/x.c '#include "daemon/base/y.h"'
-c include client/x.h '#  include "daemon/base/y.h"'
+c include client/control/x.c '#include "daemon/base/y.h"'
+c include client/control/x.h '#  include "daemon/base/y.h"'
 c include common/x.c '#include "daemon/base/y.h"'
 c include common/x.c '#include "client/y.h"'
 c include common/x.c '#include "ring/y.h"'
@@ -59,21 +59,21 @@ c include gpu/x.c '#include "client/y.h"'
 c include gpu/x.c '#include "keeper/wire.h"'
 c include common/x.c '#include "keeper/wire.h"'
 c include daemon/base/x.c '#include "keeper/router.h"'
-c include client/x.c '#include "keeper/holder.h"'
+c include client/control/x.c '#include "keeper/holder.h"'
 c include keeper/x.c '#include "daemon/base/log.h"'
 c include keeper/x.c '#include "gpu/gpu.h"'
 c '' daemon/base/x.c '#include "keeper/wire.h"'
-c '' client/x.c '#include "keeper/wire.h"'
+c '' client/control/x.c '#include "keeper/wire.h"'
 c '' keeper/x.c '#include "gpu/handle.h"'
 c include gpu/x.c '#include "ring/y.h"'
-c include client/x.c '#include <cuda.h>'
+c include client/control/x.c '#include <cuda.h>'
 c include cli/x.c '#include "gpu/y.h"'
 c '' gpu/x.c '#include "common/y.h"' '#include <cuda.h>' '#include <hip/hip_runtime_api.h>'
-c '' client/x.c '#include "gpu/y.h"'
+c '' client/control/x.c '#include "gpu/y.h"'
 c include ring/x.h '#include "daemon/base/y.h"'
 c include ring/x.c '#include <proto/dlx.pb-c.h>'
 c include daemon/server/loop.c '#include "proto/dlx.pb-c.h"'
-c include client/take.c '#include "proto/dlx.pb-c.h"'
+c include client/subscribe/take.c '#include "proto/dlx.pb-c.h"'
 c include common/packet.c '#include <proto/dlx.pb-c.h>'
 c include cli/x.c '#include "proto/dlx.pb-c.h"'
 c include cli/x.c '#include "ring/layout.h"'
@@ -90,21 +90,32 @@ c include include/dlx/x.h '#include <common/x.h>'
 c '' daemon/protocol/dispatch.c '#include "proto/dlx.pb-c.h"' '#include "common/x.h"' '#include "daemon/base/y.h"'
 c '' ring/x.c '#include "ring/y.h"' '#include "common/x.h"' '#include <dlpack/dlpack.h>' '#include <dlx/error.h>'
 c '' daemon/objects/x.c '#include "ring/y.h"'
-c '' client/x.c '#include "ring/y.h"'
+c '' client/control/x.c '#include "ring/y.h"'
 c include daemon/base/x.c '#include "daemon/server/y.h"'
 c include daemon/objects/x.h '#include "daemon/persist/y.h"'
 c include daemon/memory/x.c '#include <daemon/objects/y.h>'
 c include daemon/server/x.c '#include "daemon/other/y.h"'
 c include daemon/server/x.c '#include "daemon/flat.h"'
+c ring client/publish/x.c 'uint64_t n = p->core.head;'
+c ring client/publish/x.h '    link->core.dead = true;'
+c '' client/publish/x.c 'uint64_t n = dlx__writer_head(&p->core);' 'f(&x.core, core.y);'
 c layer daemon/flat.c 'int x;'
 c layer daemon/other/x.c 'int x;'
 c layer daemon/server/deep/x.h 'int x;'
+c include client/heap/x.c '#include "client/publish/y.h"'
+c include client/message/x.h '#include "client/publish/y.h"'
+c include client/control/x.c '#include <client/subscribe/y.h>'
+c include client/start/x.c '#include "client/server/y.h"'
+c layer client/x.c 'int x;'
+c layer client/server/x.c 'int x;'
+c include client/publish/call.c '#include "proto/dlx.pb-c.h"'
 c include daemon/base/x.c '#include "client/y.h"'
 c '' daemon/objects/x.c '#include "daemon/objects/y.h"' '#include "daemon/memory/y.h"' '#include "daemon/base/y.h"'
 c '' daemon/server/x.c '#include "daemon/protocol/y.h"' '#include "ring/y.h"' '#include "common/y.h"'
+c '' client/subscribe/x.c '#include "client/message/y.h"' '#include "client/base/y.h"' '#include "client/subscribe/y.h"'
 c '' daemon/protocol/handler_x.c '#include "proto/dlx.pb-c.h"'
 c '' daemon/protocol/handler_x.c '#include "proto/dlx.pb-c.h"'
-c '' client/call.c '#include "proto/dlx.pb-c.h"' '#include <dlx/dlx.h>'
+c '' client/control/call.c '#include "proto/dlx.pb-c.h"' '#include <dlx/dlx.h>'
 c '' common/proto.h '#include "proto/dlx.pb-c.h"'
 c '' tests/unit/test_x.c '#include "proto/dlx.pb-c.h"' '#include "daemon/base/y.h"' '#include "client/y.h"'
 c '' cli/x.c '#include "cli/y.h"' '#include "y.h"' '#include <jansson.h>' '#include <dlx/dlx.h>' '#include <sys/mman.h>'
@@ -114,7 +125,7 @@ c '' include/dlx/x.h '#include <stdint.h>' '#include <dlx/error.h>' '#include <d
 c include include/dlx/x.hpp '#include "common/x.h"'
 c '' include/dlx/x.hpp '#include <chrono>' '#include <dlx/dlx.h>'
 c '' tests/package/cpp/x.cpp '#include <dlx/dlx.hpp>' '#include <chrono>' '#include <poll.h>'
-c '' client/x.c '#include "daemon/base/y.h" /* lint-allow: include: a reason */'
+c '' client/control/x.c '#include "daemon/base/y.h" /* lint-allow: include: a reason */'
 
 # -- length, licence, blanks -------------------------------------------------------------------------------
 mapfile -t long < <(seq -f '/* %g */' 600)
@@ -136,6 +147,22 @@ rule '' Makefile '# SPDX-License-Identifier: Apache-2.0' 'all:'
 c blank common/x.c 'int x; '
 printf '%s\nint x;' "$spdx" >"$tmp/tree/common/x.c"
 expect 1 'no newline at the end' "$here/rules" "$tmp/tree"
+
+# -- columns, names of static functions ------------------------------------------------------------
+printf -v wide '%0101d' 0
+c columns common/x.c "/* a comment ${wide:6} */"
+rule columns docs/x.md "a text ${wide:6}"
+rule columns mk/x.mk '# SPDX-License-Identifier: Apache-2.0' "	x: ${wide:10}"
+c '' common/x.c "/* ${wide:6} */"
+c '' common/x.c "/* ${wide} */"
+rule '' docs/x.txt "a text ${wide:6}"
+c '' common/x.c 'static int look(void)'
+printf '%s\n' "$spdx" 'static int look(void)' >"$tmp/tree/common/y.c"
+expect 1 'two static functions of one name' "$here/rules" "$tmp/tree"
+rm "$tmp/tree/common/y.c"
+mkdir -p "$tmp/tree/cli"
+printf '%s\n' "$spdx" 'static int look(void)' >"$tmp/tree/cli/y.c"
+expect 0 'static functions of one name in two programs' "$here/rules" "$tmp/tree"
 
 # -- pipes -------------------------------------------------------------------------------------------------
 rule pipe tools/x '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'set -euo pipefail' 'ldd x |'' grep -q libdlx'

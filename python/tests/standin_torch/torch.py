@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """In the place of PyTorch, what examples/engines.py uses of it, on the stand-in driver: tensors on
 its GPUs that are copied and read by the driver, and computed with by NumPy."""
+
 import ctypes as C
 import threading
 import types
 
 import numpy as np
-from gpu_standin import Taken
+from gpu_standin import Taken, ok
 from gpu_standin import cuda as driver
-from gpu_standin import ok
 
 _thread = threading.local()
 
@@ -27,7 +27,7 @@ class Tensor:
 
     def __init__(self, host=None, taken=None):
         self.host, self.taken = host, taken
-        self.shape = host.shape if taken is None else tuple(taken.t.shape[:taken.t.ndim])
+        self.shape = host.shape if taken is None else tuple(taken.t.shape[: taken.t.ndim])
 
     def __del__(self):
         if self.taken is not None:
@@ -78,5 +78,7 @@ def from_dlpack(thing):
     return Tensor(taken=taken)
 
 
-cuda = types.SimpleNamespace(current_stream=lambda device: types.SimpleNamespace(cuda_stream=0),
-                             memory_reserved=lambda device: 0)
+cuda = types.SimpleNamespace(
+    current_stream=lambda device: types.SimpleNamespace(cuda_stream=0),
+    memory_reserved=lambda device: 0,
+)

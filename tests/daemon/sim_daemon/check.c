@@ -94,7 +94,8 @@ static void check_counts(void)
     MUST(r->n_topics == topics, "%zu topics, expected %zu", r->n_topics, topics);
 }
 
-/* Of a publisher that has gone the regions are closed when all its links have been told everything. */
+/* Of a publisher that has gone the regions are closed when all its links have been told
+ * everything. */
 static bool regions_are_open(int pub)
 {
     if (w.pubs[pub].state != PUB_GONE)

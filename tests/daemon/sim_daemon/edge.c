@@ -69,7 +69,8 @@ struct dlxd_watch *dlxd_watch_free(struct dlxd_watch *watch)
     return NULL;
 }
 
-/* A client has two watches, of its socket and of its process; what a dead one left, that of the process only. */
+/* A client has two watches, of its socket and of its process; what a dead one left, that of the
+ * process only. */
 static struct pub *look_for_death(const struct dlxd_watch *watch)
 {
     bool is_client = false;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What the daemon asks of the C library and the kernel, by the linker's --wrap: see the Makefile. */
+/* What the daemon asks of the C library and the kernel, by the linker's --wrap: see the
+ * Makefile. */
 
 #include "common/error.h"
 #include "daemon/objects/client.h"

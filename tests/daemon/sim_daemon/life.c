@@ -254,7 +254,8 @@ static void read_all(void)
             peer_answer(&w.links[i]);
 }
 
-/* Everybody reads, answers and acknowledges until nothing happens any more: then nothing may be owed to anybody. */
+/* Everybody reads, answers and acknowledges until nothing happens any more: then nothing may be
+ * owed to anybody. */
 void life_quiesce(void)
 {
     int rounds = 0;

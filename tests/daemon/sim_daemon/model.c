@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What there should be, after docs/PROTOCOL.md, and how each event changes it. Arrays, and sums over them. */
+/* What there should be, after docs/PROTOCOL.md, and how each event changes it. Arrays, and sums
+ * over them. */
 
 #include "common/error.h"
 #include "ring/layout.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What may be sent on subscription sockets and link sockets, and when: looked at as it is sent, so across all sockets. */
+/* What may be sent on subscription sockets and link sockets, and when: looked at as it is sent, so
+ * across all sockets. */
 
 #include "common/error.h"
 #include "ring/layout.h"
@@ -345,7 +346,8 @@ void on_told(int sub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_
     }
 }
 
-/* Its socket took no more. What is retained has nobody to be told of the link, so that is made all the same. */
+/* Its socket took no more. What is retained has nobody to be told of the link, so that is made all
+ * the same. */
 void on_not_told(int sub, const Dlx__Wire__Packet *packet, const int *fds)
 {
     struct link *l = link_by_id(link_of(packet));
@@ -478,13 +480,15 @@ void on_let_go(uint64_t id)
         return;
     MUST(drain_has_left(&w.drains[i]), "link %llu holds messages", (unsigned long long)id);
     w.counts[15]++;
-    if (w.ready_due) /* the model gets there in its turn: those who were refused before were refused */
+    /* the model gets there in its turn: those who were refused before were refused */
+    if (w.ready_due)
         w.drains[i].let_go = true;
     else
         drain_remove(i);
 }
 
-/* The publisher has closed its end: then its end is awaited for a second. Or it is nobody's fault: it is sent again. */
+/* The publisher has closed its end: then its end is awaited for a second. Or it is nobody's fault:
+ * it is sent again. */
 void on_not_added(uint64_t id, int code)
 {
     request_shows();

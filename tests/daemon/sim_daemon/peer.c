@@ -89,7 +89,8 @@ void peer_hang_up(int proc)
     }
 }
 
-/* In no order that is certain: a child may have the sockets yet, or they are closed before the process is dead. */
+/* In no order that is certain: a child may have the sockets yet, or they are closed before the
+ * process is dead. */
 void peer_die(int proc)
 {
     struct proc *c = &w.procs[proc];

@@ -383,7 +383,8 @@ static void subscription_made(int proc, const Dlx__Wire__Subscribe *asked,
     s->first = n > 0 ? first : 0;
 }
 
-/* Before the answer: it has every spare that it got, unless its link socket, or the kernel, refused that for now. */
+/* Before the answer: it has every spare that it got, unless its link socket, or the kernel, refused
+ * that for now. */
 static void check_has_spares(const struct pub *p)
 {
     for (int i = 0; i < LINKS; i++) {

@@ -5,7 +5,8 @@
 /*
  * A simulation of the daemon: tests/daemon/sim_daemon/README.md tells what it does. Parts:
  *
- *     kernel.c   what the daemon asks the kernel for: counted, refused by the seed; the clock; processes' deaths
+ *     kernel.c   what the daemon asks the kernel for: counted, refused by the seed; the clock;
+ *     processes' deaths
  * edge.c     readiness of sockets and jobs in the seed's order, and the service manager: in the
  * place of daemon/base/watch.c,
  *                worker.c, notify.c
@@ -262,7 +263,8 @@ static inline bool one_in(uint32_t n)
 
 /* kernel.c */
 bool sim_refuse(void); /* does this call of the daemon fail for lack of something? */
-/* The daemon's socket took no more. Is there room in it? Then the daemon tries again when time has passed, else when there is. */
+/* The daemon's socket took no more. Is there room in it? Then the daemon tries again when time has
+ * passed, else when there is. */
 void sim_note_stall(struct sub *s);
 int sim_dup(int fd);
 void sim_forget_fd(int fd); /* was closed by the kernel's own means, or handed over */
@@ -312,7 +314,8 @@ bool sub_may_end(const struct sub *s);
 void sub_end(struct sub *s);
 void client_gone(int proc, bool dismissed);
 void pub_offer(struct pub *p, bool from_start);
-/* The next in the order of ids; those of a process, or that a list shows, by topic first. NULL: there is none. */
+/* The next in the order of ids; those of a process, or that a list shows, by topic first. NULL:
+ * there is none. */
 struct sub *sub_after(uint64_t id, bool pattern);
 struct pub *pub_after(int proc, uint64_t id);
 struct pub *pub_listed_after(const char *topic, uint64_t id);

@@ -7,9 +7,9 @@
  *     actor a SOCKET          a reliable subscriber
  *     actor b SOCKET          one that is not, holds many messages, leaves and comes back
  *
- * A call that fails is told and made again: one fault costs at most an error. Standard output is a line of JSON at the
- * end, and `error` lines before. Exit status: 0 the story came to its end; 3 something that may not be; 4 errors without
- * end; 5 nothing happens any more.
+ * A call that fails is told and made again: one fault costs at most an error. Standard output is a
+ * line of JSON at the end, and `error` lines before. Exit status: 0 the story came to its end; 3
+ * something that may not be; 4 errors without end; 5 nothing happens any more.
  */
 
 #include "tests/fail/faults/actor.h"

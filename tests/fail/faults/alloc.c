@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * libfaultalloc.so, for LD_PRELOAD: an allocator that counts what is alive and fails the calls that the page of
- * tests/fail/faults/page.h names. Without that page it only passes calls on to glibc.
+ * libfaultalloc.so, for LD_PRELOAD: an allocator that counts what is alive and fails the calls that
+ * the page of tests/fail/faults/page.h names. Without that page it only passes calls on to glibc.
  */
 
 #include "tests/fail/faults/page.h"
@@ -33,7 +33,8 @@ enum { ONE_BLOCK = 0 };
 enum { ONE_BLOCK = 1 };
 #endif
 
-/* Tests recognise in a trace what belongs to the program by this mmap(). What was allocated before is not counted. */
+/* Tests recognise in a trace what belongs to the program by this mmap(). What was allocated before
+ * is not counted. */
 __attribute__((constructor)) static void find_page(void)
 {
     const char *fd = getenv(FAULT_PAGE_ENV);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Runs a program on a kernel that lacks something: a seccomp filter answers the very calls that ask for it as an
- * older kernel would. The program's children live there, too.
+ * Runs a program on a kernel that lacks something: a seccomp filter answers the very calls that ask
+ * for it as an older kernel would. The program's children live there, too.
  *
  *     old_kernel FEATURE[,FEATURE...] PROGRAM [ARGUMENT...]
  *     old_kernel --list
@@ -86,7 +86,8 @@ static const struct feature *find(const char *name)
     return NULL;
 }
 
-/* It answers as it is to, with arguments that the kernel itself would refuse in another way, or not at all. */
+/* It answers as it is to, with arguments that the kernel itself would refuse in another way, or not
+ * at all. */
 static int check(const struct feature *f)
 {
     unsigned long args[5] = {f->how == ANY ? 0 : (unsigned long)-1, 0, 0, 0, 0};

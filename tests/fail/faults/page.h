@@ -2,8 +2,9 @@
 #ifndef DLX_TESTS_FAULTS_PAGE_H
 #define DLX_TESTS_FAULTS_PAGE_H
 
-/* A page that a process under test shares with tests/fail/faults/run, which reads it also when the process was killed.
- * $FAULT_PAGE_FD is its descriptor. tests/fail/faults/stage.py knows the layout. */
+/* A page that a process under test shares with tests/fail/faults/run, which reads it also when the
+ * process was killed. $FAULT_PAGE_FD is its descriptor. tests/fail/faults/stage.py knows the
+ * layout. */
 
 #include <stdatomic.h>
 #include <stdint.h>

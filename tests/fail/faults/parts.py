@@ -46,8 +46,7 @@ def thinned(entries, every):
     return [series for series in chosen if series]
 
 
-# -- without faults: the story is what it should be
-# ---------------------------------------------------------
+# -- without faults: the story is what it should be ------------------------------------------------
 
 
 def run_plain(memory):
@@ -70,8 +69,7 @@ def plain(_name, _every, _quick):
     ]
 
 
-# -- system calls
-# -------------------------------------------------------------------------------------------
+# -- system calls ----------------------------------------------------------------------------------
 
 
 def wanted(name, point):
@@ -108,8 +106,7 @@ def syscalls(name, every, quick):
     ) + [[(points.repeat(p), lambda p=p: points.run_syscall(p, PLAIN))] for p in named]
 
 
-# -- allocations
-# --------------------------------------------------------------------------------------------
+# -- allocations -----------------------------------------------------------------------------------
 
 
 def repeat_malloc(point):
@@ -214,8 +211,7 @@ def malloc(_name, every, _quick):
     return thinned(entries, every)
 
 
-# -- older kernels
-# ------------------------------------------------------------------------------------------
+# -- older kernels ---------------------------------------------------------------------------------
 
 OLD_KERNEL = os.path.join(PROGRAMS, "old_kernel")
 # The story goes well without each of them, and without all of them.
@@ -271,8 +267,7 @@ def kernel(_name, _every, _quick):
     return [[e] for e in entries]
 
 
-# -- single steps
-# -------------------------------------------------------------------------------------------
+# -- single steps ----------------------------------------------------------------------------------
 
 
 N_PHASES = 11  # steps.c: joining, nine messages, leaving

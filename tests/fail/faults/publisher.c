@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The publisher of tests/fail/faults. On faults/main it waits for two subscribers, publishes LAST messages of many sizes,
- * sets and copies among them. In between it has a second publisher, on faults/side, with a small depth, so that
- * arenas that nobody needs any more are dropped; its last messages stay with the daemon, are got and dropped. It ends
- * when its standard input does.
+ * The publisher of tests/fail/faults. On faults/main it waits for two subscribers, publishes LAST
+ * messages of many sizes, sets and copies among them. In between it has a second publisher, on
+ * faults/side, with a small depth, so that arenas that nobody needs any more are dropped; its last
+ * messages stay with the daemon, are got and dropped. It ends when its standard input does.
  */
 
 #include "tests/fail/faults/actor.h"
@@ -211,8 +211,8 @@ int actor_publish(const char *socket)
     }
     (void)actor_n_publishers(c, &info);
     atomic_store(&page->state, FAULT_FINISHED);
-    /* It calls the library: else a new daemon would not hear of it. What it published before that daemon came is not for
-     * newcomers, so it says the end again. */
+    /* It calls the library: else a new daemon would not hear of it. What it published before that
+     * daemon came is not for newcomers, so it says the end again. */
     for (int64_t i = LAST + 1; !input_has_ended(0);) {
         r = dlx_publisher_wait(s.p, UINT32_MAX, SECOND / 5);
         if (r != DLX_E_TIMEOUT)

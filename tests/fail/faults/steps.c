@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Every step of the protocol: a process is stopped after k steps of one phase of its life, for k = FIRST, FIRST + STRIDE ...:
- * machine instructions, or, compiled with DLX_SIM as the program `words`, accesses to words that processes share; its peer goes on; then it is killed, or goes on itself. Phase 0: it connects and joins; 1 to N_STORY:
- * it publishes, or takes and releases, a message, and in phase BATCH_AT several at once; the next one: it leaves. This process is the peer and the tracer.
+ * Every step of the protocol: a process is stopped after k steps of one phase of its life, for k =
+ * FIRST, FIRST + STRIDE ...: machine instructions, or, compiled with DLX_SIM as the program
+ * `words`, accesses to words that processes share; its peer goes on; then it is killed, or goes on
+ * itself. Phase 0: it connects and joins; 1 to N_STORY: it publishes, or takes and releases, a
+ * message, and in phase BATCH_AT several at once; the next one: it leaves. This process is the peer
+ * and the tracer.
  *
  *     steps|words SOCKET publisher|subscriber kill|stop PHASE FIRST STRIDE COUNT
  *
- * Prints the number of points; ends at the first step that the phase does not have any more, or after COUNT points. Exit
- * status: 0; 1 something that may not be, with words; 77 ptrace is not allowed.
+ * Prints the number of points; ends at the first step that the phase does not have any more, or
+ * after COUNT points. Exit status: 0; 1 something that may not be, with words; 77 ptrace is not
+ * allowed.
  */
 
 #include "common/atomic.h"
@@ -163,7 +167,7 @@ static void check(const struct dlx_message *m)
     }
 }
 
-/* ---- the victims ------------------------------------------------------------------------------- */
+/* ---- the victims ----------------------------------------------------------------------------- */
 
 #ifdef DLX_SIM
 static uint64_t n_accesses; /* of the phase */
@@ -332,7 +336,7 @@ static bool run_to(pid_t pid, uint64_t steps, void (*pump)(void))
 #endif
 }
 
-/* ---- the peer of a publisher --------------------------------------------------------------------- */
+/* ---- the peer of a publisher ----------------------------------------------------------------- */
 
 static struct dlx_client *peer;
 static struct dlx_subscription *survivor;
@@ -397,7 +401,8 @@ static bool publisher_point(uint64_t steps, bool kills)
     seen = n_gone = 0;
     pid_t pid = start_victim(publishing_victim);
     bool there = run_to(pid, steps, take_all);
-    /* It stands still: what it has published comes without it, and no more. The daemon may have yet to open our link. */
+    /* It stands still: what it has published comes without it, and no more. The daemon may have yet
+     * to open our link. */
     uint64_t began = atomic_load(&shared->began), done = atomic_load(&shared->done);
     int64_t until = now() + SECOND;
     do
@@ -417,7 +422,7 @@ static bool publisher_point(uint64_t steps, bool kills)
     return there;
 }
 
-/* ---- the peer of a subscriber -------------------------------------------------------------------- */
+/* ---- the peer of a subscriber ---------------------------------------------------------------- */
 
 static void publish_next(int64_t timeout_ns)
 {
@@ -452,7 +457,8 @@ static bool subscriber_point(uint64_t steps, bool kills)
     }
     pid_t pid = start_victim(subscribing_victim);
     bool there = run_to(pid, steps, publish_if_needed);
-    /* It stands still, holding: nothing of it is overwritten, nobody else waits before it is `depth` behind. */
+    /* It stands still, holding: nothing of it is overwritten, nobody else waits before it is
+     * `depth` behind. */
     for (int i = 0; i < N_MORE; i++)
         publish_next(0);
     end_victim(pid, kills, publish_if_needed);
@@ -474,7 +480,7 @@ static bool subscriber_point(uint64_t steps, bool kills)
     return there;
 }
 
-/* ---- all ----------------------------------------------------------------------------------------- */
+/* ---- all ------------------------------------------------------------------------------------- */
 
 static void check_daemon(void)
 {

@@ -93,8 +93,7 @@ class Story:
             self.subscribers[role] = self.stage.actor(role)
             self.replaced.append(role)
 
-    # -- the stopped
-    # ---------------------------------------------------------------------------------
+    # -- the stopped -------------------------------------------------------------------------------
 
     def watch_for_stopped(self):
         """In a thread of its own: the victim may be stopped as it starts, or as it ends."""
@@ -139,8 +138,7 @@ class Story:
                 "messages"
             )
 
-    # -- the story
-    # -----------------------------------------------------------------------------------
+    # -- the story ---------------------------------------------------------------------------------
 
     def tell(self):
         watcher = threading.Thread(target=self.watch_for_stopped)
@@ -187,8 +185,7 @@ class Story:
                     ended.add(p)
                     self.on_exit(p)
 
-    # -- the judgement
-    # -------------------------------------------------------------------------------
+    # -- the judgement -----------------------------------------------------------------------------
 
     def judge(self):
         self.judge_daemon()

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The subscribers of tests/fail/faults: take until the last message of a stream, check every word on taking and again on
- * releasing, and account for every number: taken, or lost and said so, or passed over between two subscriptions.
+ * The subscribers of tests/fail/faults: take until the last message of a stream, check every word
+ * on taking and again on releasing, and account for every number: taken, or lost and said so, or
+ * passed over between two subscriptions.
  */
 
 #include "tests/fail/faults/actor.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPU memory that is not back: what the daemon holds of its own, and what killed processes leave. */
+/* GPU memory that is not back: what the daemon holds of its own, and what killed processes
+ * leave. */
 #include "tests/gpu/harness_gpu.h"
 
 #if DLX_TEST_HAS_GPU

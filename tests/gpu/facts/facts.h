@@ -6,9 +6,9 @@
  * Questions about the driver, E1 to E12, each answered in one line. docs/GPU.md refers to them.
  *
  * A question is a test of Check: a process of its own with a time limit, so that one which hangs or
- * crashes has no answer, and the others go on. It asserts only what it needs to go on; what it finds
- * is the answer. It forks its roles, which are exporters, importers and observers, before it calls
- * cuInit, and mostly leaves that to them.
+ * crashes has no answer, and the others go on. It asserts only what it needs to go on; what it
+ * finds is the answer. It forks its roles, which are exporters, importers and observers, before it
+ * calls cuInit, and mostly leaves that to them.
  */
 
 #include "tests/gpu/harness_gpu_machine.h"
@@ -30,13 +30,15 @@ double facts_p50_us(uint64_t *ns, size_t n);
 /* ---- roles --------------------------------------------------------------------------------- */
 
 enum facts_op {
-    FACTS_GO,         /* what the role makes of it */
-    FACTS_FREE,       /* answers a = bytes free */
-    FACTS_AWAIT_FREE, /* a = bytes: answers a = the time at which so much was free, or 0 after 5 s */
-    FACTS_WRONG,      /* a = seed: answers a = number of words that differ from the pattern */
-    FACTS_WATCH,      /* answers when the first word has changed, or did not for long; and again:
-                         a = when it changed last, b = number of changes seen */
-    FACTS_HEALTH,     /* answers result: of work in its context */
+    FACTS_GO,   /* what the role makes of it */
+    FACTS_FREE, /* answers a = bytes free */
+    /* a = bytes: answers a = the time at which so much was free, or 0 after 5 s */
+    FACTS_AWAIT_FREE,
+    FACTS_WRONG, /* a = seed: answers a = number of words that differ from the pattern */
+    /* answers when the first word has changed, or did not for long; and again: a = when it changed
+     * last, b = number of changes seen */
+    FACTS_WATCH,
+    FACTS_HEALTH, /* answers result: of work in its context */
     FACTS_END,
 };
 struct facts_word {

@@ -48,8 +48,8 @@ static CUdeviceptr register_page(int fd, bool may_write, CUresult *ret)
 
 /*
  * Both roles answer to FACTS_GO with a = round. The writer's: work, the pattern of that seed, then
- * the word or the event. The reader's: b = 0 enqueues a wait (for a word before it is written) and a
- * copy; b = 1 answers with what the copy has.
+ * the word or the event. The reader's: b = 0 enqueues a wait (for a word before it is written) and
+ * a copy; b = 1 answers with what the copy has.
  */
 static void write_rounds(int sock)
 {

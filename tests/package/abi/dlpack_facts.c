@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Prints every fact of <dlpack/dlpack.h> that another binary can depend on, one a line. Compiled
- * once with our header and once with a real copy, as C and as C++; tests/package/check_dlpack_abi.sh compares
- * what they print.
+ * once with our header and once with a real copy, as C and as C++;
+ * tests/package/check_dlpack_abi.sh compares what they print.
  */
 #include <dlpack/dlpack.h>
 #include <stddef.h>
@@ -25,8 +25,8 @@
     printf("macro %s %llu size %zu\n", #name, (unsigned long long)(name), sizeof(name))
 #define TEXT(name) printf("text %s '%s'\n", #name, STR(name))
 
-/* The prototypes: functions with the argument types that the ABI has. Assigned to the pointers below, where
- * another type is an error of the compiler. */
+/* The prototypes: functions with the argument types that the ABI has. Assigned to the pointers
+ * below, where another type is an error of the compiler. */
 static int allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *error_ctx,
                     void (*set_error)(void *error_ctx, const char *kind, const char *message))
 {

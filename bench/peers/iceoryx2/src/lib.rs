@@ -2,11 +2,12 @@
 
 //! iceoryx2 by its native API, behind the functions of ../peer.h, which say what each of them does.
 //!
-//! As in its own benchmark of publish-subscribe: ipc::Service, a slice of bytes that is loaned without being
-//! initialised, a buffer of one with safe overflow, a receive in a loop. To sleep: its event service with a wait
-//! set (--wait listener: a listener alone), as in its example of event based communication. Where nothing may be
-//! lost there is no overflow, the publisher retries until the sample is delivered, and the buffer has 256 places
-//! (--buffer N: it makes no difference).
+//! As in its own benchmark of publish-subscribe: ipc::Service, a slice of bytes that is loaned
+//! without being initialised, a buffer of one with safe overflow, a receive in a loop. To sleep:
+//! its event service with a wait set (--wait listener: a listener alone), as in its example of
+//! event based communication. Where nothing may be lost there is no overflow, the publisher retries
+//! until the sample is delivered, and the buffer has 256 places (--buffer N: it makes no
+//! difference).
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_void, CStr};

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What the library says about itself: its errors in words, and its version. */
+
+#include "common/error.h"
+#include <dlx/dlx.h>
+
+const char *dlx_strerror(int code)
+{
+    return dlx__error_text(code);
+}
+
+const char *dlx_error_name(int code)
+{
+    return dlx__error_name(code);
+}
+
+const char *dlx_client_errmsg(const struct dlx_client *c)
+{
+    (void)c; /* the message is the thread's */
+    return dlx__error_message();
+}
+
+#define TEXT_OF(x)   #x
+#define NUMBER_OF(x) TEXT_OF(x)
+
+const char *dlx_version(void)
+{
+    return NUMBER_OF(DLX_VERSION_MAJOR) "." NUMBER_OF(DLX_VERSION_MINOR) "." NUMBER_OF(
+        DLX_VERSION_PATCH);
+}

@@ -1,0 +1,589 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/control/call.h"
+#include "client/base/limits.h"
+#include "client/control/call_wire.h"
+#include "client/control/wait.h"
+#include "common/memory.h"
+#include "common/topic.h"
+#include "ring/layout.h"
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+
+/* Links for publishers that come while the caller of dlx_subscribe() is not in the library: so many
+ * may. */
+#define SPARES         2U
+#define SPARES_PATTERN 8U
+
+#define HURRY_NS DLX_CALL_HURRY_NS
+/* A millisecond each. */
+#define CLOSE_TRIES 20
+/* Who closes waits no longer for an answer: the daemon does it when it can. */
+#define CLOSE_NS INT64_C(2500000000)
+/* How long streams leave a daemon alone that did not answer: twice as long each time. */
+#define PAUSE_FIRST_NS UINT64_C(100000000)
+#define PAUSE_MOST_NS  UINT64_C(1600000000)
+
+struct dlx_call *dlx__call_free(struct dlx_call *call)
+{
+    if (call)
+        dlx__packet_deinit(&call->packet);
+    free(call);
+    return NULL;
+}
+
+/* ---- one round trip ------------------------------------------------------------------------ */
+
+/* The connection is of no use any more. */
+static int lose(struct dlx_client *c, int code)
+{
+    c->sock = dlx__close(c->sock);
+    return code;
+}
+
+int dlx__call_check_interrupt(const struct dlx_client *c)
+{
+    if (!c->interrupt || c->interrupt(c->interrupt_data) == 0)
+        return 0;
+    return dlx__call_interrupted(c);
+}
+
+int dlx__call_interrupted(const struct dlx_client *c)
+{
+    return dlx__fail(DLX_E_INTERRUPTED, "interrupted while dlpackd at %s did not answer", c->path);
+}
+
+/* Somebody waited, unless that was for no time at all. */
+static void back_off(struct dlx_client *c, uint64_t now, int64_t timeout_ns)
+{
+    if (timeout_ns == 0)
+        return;
+    c->pause_ns = c->pause_ns == 0 ? PAUSE_FIRST_NS : DLX_MIN(2 * c->pause_ns, PAUSE_MOST_NS);
+    c->next_try_ns = now + c->pause_ns;
+}
+
+static int wait_for(struct dlx_client *c, short events, struct dlx_wait *wait, int64_t timeout_ns)
+{
+    struct pollfd pfd = {.fd = c->sock, .events = events};
+    for (;;) {
+        uint64_t now = dlx__now_ns();
+        int n = poll(&pfd, 1, dlx__deadline_ms(dlx__wait_part(wait, c, now), now));
+        if (n > 0)
+            return 0;
+        if (n < 0 && errno != EINTR)
+            return dlx__fail_errno("poll");
+        now = dlx__now_ns();
+        if (now >= wait->deadline) {
+            back_off(c, now, timeout_ns);
+            return dlx__fail(DLX_E_TIMEOUT, "dlpackd at %s did not answer within %.3g s", c->path,
+                             (double)timeout_ns / 1e9);
+        }
+        if (dlx__wait_ask(wait, c, NULL, n < 0) < 0)
+            return dlx__call_interrupted(c);
+    }
+}
+
+/* Nobody waits for this reply, or can use it: what the daemon made is not wanted. A subscription
+ * ends with its socket. */
+static void give_back(struct dlx_client *c, const Dlx__Wire__Packet *reply)
+{
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT; /* serial 0: no answer */
+    Dlx__Wire__PublisherClose publisher = DLX__WIRE__PUBLISHER_CLOSE__INIT;
+    Dlx__Wire__ArenaDrop arena = DLX__WIRE__ARENA_DROP__INIT;
+    if (reply->body_case == DLX__WIRE__PACKET__BODY_PUBLISHER_NEW_REPLY) {
+        publisher.publisher = reply->publisher_new_reply->publisher;
+        request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_CLOSE;
+        request.publisher_close = &publisher;
+    } else if (reply->body_case == DLX__WIRE__PACKET__BODY_ARENA_NEW_REPLY) {
+        arena.publisher = reply->arena_new_reply->publisher;
+        arena.arena = reply->arena_new_reply->arena;
+        request.body_case = DLX__WIRE__PACKET__BODY_ARENA_DROP;
+        request.arena_drop = &arena;
+    } else {
+        return;
+    }
+    (void)dlx__proto_send(c->sock, &request, NULL, 0); /* else it ends with the connection */
+}
+
+/* `ret_bare`: a reply without its descriptors, for which there was no room; the thread's message
+ * says so. */
+static int receive(struct dlx_client *c, struct dlx_wait *wait, int64_t timeout_ns,
+                   const Dlx__Wire__Packet **ret, bool *ret_bare)
+{
+    for (;;) {
+        dlx__packet_deinit(&c->call->packet);
+        int r = dlx__packet_recv_fds(c->sock, &c->call->packet);
+        *ret_bare = r == DLX_E_FD_LIMIT;
+        if (*ret_bare)
+            (void)dlx__packet_drop(c->sock); /* else it comes again, and is too late */
+        if (r == 0 || *ret_bare)
+            r = dlx__proto_unpack(&c->call->arena, c->call->packet.data, c->call->packet.size, ret);
+        if (r == 0) {
+            c->silent = false;
+            return 0;
+        }
+        if (r == DLX_E_DISCONNECTED)
+            return lose(c, dlx__fail(r, "dlpackd at %s closed the connection", c->path));
+        if (r != DLX_E_EMPTY)
+            return lose(c, dlx__fail_prefix(r, "packet from dlpackd at %s", c->path));
+        r = wait_for(c, POLLIN, wait, timeout_ns);
+        if (r < 0) {
+            c->silent = r == DLX_E_TIMEOUT || r == DLX_E_INTERRUPTED;
+            return r;
+        }
+    }
+}
+
+static int send_request(struct dlx_client *c, const Dlx__Wire__Packet *request,
+                        struct dlx_wait *wait, int64_t timeout_ns)
+{
+    for (;;) {
+        int r = dlx__proto_send(c->sock, request, NULL, 0);
+        if (r == DLX_E_DISCONNECTED)
+            return 0; /* it may have told why: receive() looks */
+        if (r != DLX_E_FULL)
+            return r;
+        r = wait_for(c, POLLOUT, wait, timeout_ns);
+        if (r < 0)
+            return r;
+    }
+}
+
+/* Each call looks for a daemon at the same place, and finds one that was started meanwhile. */
+static int fail_lost(const struct dlx_client *c)
+{
+    bool is_named = c->path_kind == DLX_DAEMON_NAMED;
+    const char *remedy = is_named                            ? "run dlpackd --socket="
+                         : c->path_kind == DLX_DAEMON_SYSTEM ? "start the machine's again"
+                                                             : "dlx_connect() may start one";
+    return dlx__fail(DLX_E_DISCONNECTED,
+                     "the connection to dlpackd at %s is lost, and no daemon took its place: %s%s",
+                     c->path, remedy, is_named ? c->path : "");
+}
+
+int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
+                                Dlx__Wire__Packet *request, Dlx__Wire__Packet__BodyCase expected,
+                                size_t n_fds, const Dlx__Wire__Packet **ret)
+{
+    const Dlx__Wire__Packet *reply;
+    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
+    c->unanswered = false;
+    if (c->sock < 0)
+        return fail_lost(c);
+    request->serial = c->serial = c->serial == UINT32_MAX ? 1 : c->serial + 1;
+    int r = send_request(c, request, &wait, timeout_ns);
+    if (r < 0)
+        return r;
+    c->unanswered = true;
+    bool bare;
+    for (;;) {
+        r = receive(c, &wait, timeout_ns, &reply, &bare);
+        if (r < 0)
+            return r;
+        if (reply->body_case == DLX__WIRE__PACKET__BODY_DISCONNECT)
+            return lose(c, dlx__fail(DLX_E_DISCONNECTED, "dlpackd at %s disconnects: %s", c->path,
+                                     reply->disconnect->text));
+        if (reply->serial == request->serial)
+            break;
+        give_back(c, reply); /* the request timed out */
+    }
+    c->unanswered = false;
+    c->pause_ns = c->next_try_ns = 0;
+    if (bare) {
+        give_back(c, reply);
+        return DLX_E_FD_LIMIT;
+    }
+    if (reply->body_case == DLX__WIRE__PACKET__BODY_ERROR) {
+        int code = reply->error->code < 0 ? reply->error->code : DLX_E_PROTOCOL;
+        return dlx__fail(code, "%s",
+                         *reply->error->text ? reply->error->text : dlx__error_text(code));
+    }
+    if (reply->body_case != expected || c->call->packet.n_fds != n_fds)
+        return lose(c, dlx__fail(DLX_E_PROTOCOL, "dlpackd at %s answered %s with %zu fds", c->path,
+                                 dlx__proto_name(reply), c->call->packet.n_fds));
+    *ret = reply;
+    return 0;
+}
+
+int dlx__call_round_trip(struct dlx_client *c, Dlx__Wire__Packet *request,
+                         Dlx__Wire__Packet__BodyCase expected, size_t n_fds,
+                         const Dlx__Wire__Packet **ret)
+{
+    return dlx__call_round_trip_within(c, c->timeout_ns, request, expected, n_fds, ret);
+}
+
+int dlx__call_lock_within(struct dlx_client *c, int64_t timeout_ns)
+{
+    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
+    for (;;) {
+        int e = dlx__lock_until(&c->lock, dlx__wait_part(&wait, c, dlx__now_ns()));
+        if (e == 0)
+            return 0;
+        if (e == EDEADLK)
+            return dlx__fail(DLX_E_IN_USE, "this thread waits for dlpackd at %s already", c->path);
+        if (dlx__now_ns() >= wait.deadline)
+            return dlx__fail(DLX_E_TIMEOUT, "another thread waits for dlpackd at %s", c->path);
+        if (dlx__wait_ask(&wait, c, NULL, false) < 0)
+            return dlx__call_interrupted(c);
+    }
+}
+
+int dlx__call_lock(struct dlx_client *c)
+{
+    return dlx__call_lock_within(c, c->timeout_ns);
+}
+
+/* ---- connect ------------------------------------------------------------------------------- */
+
+/* connect() waits for a place in the listen queue, so long at most; 0: for ever. */
+static int limit_connect(int fd, uint64_t ns)
+{
+    struct timeval limit = {.tv_sec = (time_t)(ns / 1000000000),
+                            .tv_usec = (suseconds_t)(ns / 1000 % 1000000)};
+    return setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) < 0
+               ? dlx__fail_errno("SO_SNDTIMEO")
+               : 0;
+}
+
+/* connect() says ECONNREFUSED of a folder or a plain file, too. */
+static int fail_connect(const char *path, int error)
+{
+    struct stat st;
+    if (error == ECONNREFUSED && stat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
+        return dlx__fail(DLX_E_NO_DAEMON, "no dlpackd at %s: it is not a socket", path);
+    errno = error;
+    return dlx__fail_errno("no dlpackd at %s", path);
+}
+
+static int connect_for(struct dlx_client *c, int fd, const struct sockaddr_un *address,
+                       int64_t timeout_ns)
+{
+    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
+    for (;;) {
+        uint64_t now = dlx__now_ns(), until = dlx__wait_part(&wait, c, now);
+        uint64_t left = until > now ? until - now : 0;
+        int r = limit_connect(fd, until == UINT64_MAX ? 0 : DLX_MAX(left, 1000U));
+        if (r < 0)
+            return r;
+        if (connect(fd, (const struct sockaddr *)address, sizeof *address) == 0)
+            return 0;
+        if (errno != EINTR && errno != EAGAIN) {
+            r = fail_connect(c->path, errno);
+            return r == DLX_E_ACCESS || r == DLX_E_FD_LIMIT ? r : DLX_E_NO_DAEMON;
+        }
+        bool signalled = errno == EINTR;
+        now = dlx__now_ns();
+        if (now >= wait.deadline) {
+            back_off(c, now, timeout_ns);
+            return dlx__fail(DLX_E_TIMEOUT, "dlpackd at %s accepted no connection within %.3g s",
+                             c->path, (double)timeout_ns / 1e9);
+        }
+        if (dlx__wait_ask(&wait, c, NULL, signalled) < 0)
+            return dlx__call_interrupted(c);
+    }
+}
+
+int dlx__call_open_within(struct dlx_client *c, int64_t timeout_ns)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    dlx_cleanup(dlx__closep) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return dlx__fail_errno("socket");
+    /* path has the size of sun_path and was checked to fit. */
+    memcpy(address.sun_path, c->path, sizeof address.sun_path);
+    int r = connect_for(c, fd, &address, timeout_ns);
+    if (r < 0)
+        return r;
+    dlx__close(c->sock);
+    c->sock = dlx__steal_fd(&fd);
+    return 0;
+}
+
+int dlx__call_greet(struct dlx_client *c, const char *name)
+{
+    return dlx__call_greet_within(c, name, c->timeout_ns);
+}
+
+int dlx__call_greet_within(struct dlx_client *c, const char *name, int64_t timeout_ns)
+{
+    Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    if (!c->call) {
+        c->call = malloc(sizeof *c->call);
+        if (!c->call)
+            return dlx__fail(DLX_E_NO_MEMORY, "buffers of %zu bytes", sizeof *c->call);
+        c->call->packet.n_fds = 0;
+    }
+    hello.major = DLX_PROTO_MAJOR;
+    hello.minor = DLX_PROTO_MINOR;
+    hello.name = (char *)(uintptr_t)name;
+    hello.max_links = dlx__limits_max_links();
+    request.body_case = DLX__WIRE__PACKET__BODY_HELLO;
+    request.hello = &hello;
+    int r = dlx__call_round_trip_within(c, timeout_ns, &request,
+                                        DLX__WIRE__PACKET__BODY_HELLO_REPLY, 0, &reply);
+    if (r < 0)
+        return r;
+    if (reply->hello_reply->major != DLX_PROTO_MAJOR)
+        return dlx__fail(DLX_E_VERSION, "dlpackd %s at %s speaks protocol %u, this library %u",
+                         reply->hello_reply->version, c->path, reply->hello_reply->major,
+                         DLX_PROTO_MAJOR);
+    if (reply->hello_reply->minor > DLX_PROTO_MINOR)
+        return dlx__fail(DLX_E_PROTOCOL,
+                         "dlpackd %s at %s answers a client of protocol %u.%u with %u.%u",
+                         reply->hello_reply->version, c->path, DLX_PROTO_MAJOR, DLX_PROTO_MINOR,
+                         reply->hello_reply->major, reply->hello_reply->minor);
+    const struct dlx_memory *memory = dlx__memory_by_tag(reply->hello_reply->memory);
+    if (!memory)
+        return dlx__fail(
+            DLX_E_VERSION,
+            "dlpackd %s at %s has a kind of memory (%u) that this library does not know",
+            reply->hello_reply->version, c->path, reply->hello_reply->memory);
+    c->id = reply->hello_reply->client;
+    c->minor = reply->hello_reply->minor;
+    /* That of another daemon may differ; never NULL, since links of the last one use it. */
+    if (c->memory != memory)
+        c->memory = memory;
+    return 0;
+}
+
+/* ---- publisher ----------------------------------------------------------------------------- */
+
+int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
+                            const struct dlx_publisher_args *args, uint32_t n_entries,
+                            uint64_t resumes, uint64_t after_seq, int64_t timeout_ns,
+                            struct dlx_new_publisher *ret)
+{
+    Dlx__Wire__PublisherNew body = DLX__WIRE__PUBLISHER_NEW__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    body.topic = (char *)(uintptr_t)topic;
+    body.history = args->history;
+    body.depth = args->depth;
+    body.n_entries = n_entries;
+    body.on_full = args->on_full;
+    body.retain = args->retain;
+    body.latched = args->retain_for_ns == DLX_RETAIN_LATCHED;
+    body.retain_for_ns = args->retain_for_ns > 0 ? (uint64_t)args->retain_for_ns : 0;
+    body.resumes = resumes;
+    body.after_seq = after_seq;
+    body.max_held = args->max_held;
+    body.max_held_bytes = args->max_held_bytes;
+    request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_NEW;
+    request.publisher_new = &body;
+    int r = dlx__call_lock_within(c, timeout_ns);
+    if (r < 0)
+        return r;
+    r = dlx__call_round_trip_within(c, timeout_ns, &request,
+                                    DLX__WIRE__PACKET__BODY_PUBLISHER_NEW_REPLY, 3, &reply);
+    if (r == 0) {
+        const Dlx__Wire__PublisherNewReply *got = reply->publisher_new_reply;
+        *ret = (struct dlx_new_publisher){
+            .id = got->publisher,
+            .memory = c->memory,
+            .control_size = got->control_size,
+            .membership_size = got->membership_size,
+            .membership_line = got->membership_line,
+            .control_fd = dlx__packet_steal_fd(&c->call->packet, 0),
+            .membership_fd = dlx__packet_steal_fd(&c->call->packet, 1),
+            .link_sock = dlx__packet_steal_fd(&c->call->packet, 2),
+        };
+    }
+    dlx__lock_release(&c->lock);
+    return r;
+}
+
+int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher, int64_t timeout_ns,
+                              bool *ret_unanswered)
+{
+    Dlx__Wire__PublisherReady body = DLX__WIRE__PUBLISHER_READY__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    body.publisher = publisher;
+    request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_READY;
+    request.publisher_ready = &body;
+    *ret_unanswered = false;
+    int r = dlx__call_lock_within(c, timeout_ns);
+    if (r < 0)
+        return r;
+    r = dlx__call_round_trip_within(c, timeout_ns, &request, DLX__WIRE__PACKET__BODY_OK, 0, &reply);
+    *ret_unanswered = r < 0 && c->unanswered;
+    dlx__lock_release(&c->lock);
+    return r;
+}
+
+/* Without an answer: DLX_E_FULL, DLX_E_DISCONNECTED. */
+static int tell(struct dlx_client *c, const Dlx__Wire__Packet *request)
+{
+    if (dlx__call_lock_within(c, HURRY_NS) < 0)
+        return DLX_E_FULL;
+    int r = c->sock < 0 ? DLX_E_DISCONNECTED : dlx__proto_send(c->sock, request, NULL, 0);
+    dlx__lock_release(&c->lock);
+    return r;
+}
+
+int dlx__call_publisher_retains(struct dlx_client *c, uint64_t publisher)
+{
+    Dlx__Wire__PublisherRetains body = DLX__WIRE__PUBLISHER_RETAINS__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT; /* serial 0: no answer */
+    body.publisher = publisher;
+    request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_RETAINS;
+    request.publisher_retains = &body;
+    return tell(c, &request);
+}
+
+int dlx__call_retained_drop(struct dlx_client *c, const char *topic)
+{
+    Dlx__Wire__RetainedDrop body = DLX__WIRE__RETAINED_DROP__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    body.topic = (char *)(uintptr_t)topic;
+    request.body_case = DLX__WIRE__PACKET__BODY_RETAINED_DROP;
+    request.retained_drop = &body;
+    int r = dlx__call_lock(c);
+    if (r < 0)
+        return r;
+    r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_RETAINED_DROP_REPLY, 0, &reply);
+    dlx__lock_release(&c->lock);
+    return r;
+}
+
+/* Not told, the daemon would show it until this process ends: so this one waits for the lock as
+ * long as it takes. */
+static int close_publisher(struct dlx_client *c, uint64_t publisher)
+{
+    Dlx__Wire__PublisherClose body = DLX__WIRE__PUBLISHER_CLOSE__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    body.publisher = publisher;
+    request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_CLOSE;
+    request.publisher_close = &body;
+    int r = dlx__call_lock_within(c, DLX_FOREVER);
+    /* Without the lock, and so without an answer. If it is not sent, the publisher ends with the
+     * connection. */
+    if (r == DLX_E_IN_USE)
+        (void)dlx__proto_send(c->sock, &request, NULL, 0);
+    if (r < 0)
+        return r;
+    int64_t patience = c->timeout_ns < 0 ? CLOSE_NS : DLX_MIN(c->timeout_ns, CLOSE_NS);
+    r = dlx__call_round_trip_within(c, c->silent ? 0 : patience, &request,
+                                    DLX__WIRE__PACKET__BODY_OK, 0, &reply);
+    dlx__lock_release(&c->lock);
+    return r;
+}
+
+int dlx__call_publisher_close(struct dlx_client *c, uint64_t publisher)
+{
+    int r = close_publisher(c, publisher);
+    for (int i = 0; i < CLOSE_TRIES && r == DLX_E_NO_MEMORY; i++) { /* passes */
+        (void)poll(NULL, 0, 1);
+        r = close_publisher(c, publisher);
+    }
+    return r;
+}
+
+/* Without the lock. */
+static int region_new(struct dlx_client *c, int64_t timeout_ns, Dlx__Wire__ArenaNew *body,
+                      uint32_t *ret_arena, int *ret_fd)
+{
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    request.body_case = DLX__WIRE__PACKET__BODY_ARENA_NEW;
+    request.arena_new = body;
+    int r = dlx__call_round_trip_within(c, timeout_ns, &request,
+                                        DLX__WIRE__PACKET__BODY_ARENA_NEW_REPLY, 1, &reply);
+    if (r == 0 && reply->arena_new_reply->arena_size != body->arena_size)
+        r = dlx__fail(DLX_E_PROTOCOL, "arena of another size than asked for");
+    if (r == 0 && reply->arena_new_reply->arena == 0)
+        r = dlx__fail(DLX_E_PROTOCOL, "arena with the number 0, which stands for no memory");
+    if (r == 0) {
+        *ret_arena = reply->arena_new_reply->arena;
+        *ret_fd = dlx__packet_steal_fd(&c->call->packet, 0);
+    }
+    return r;
+}
+
+static int region_ready(struct dlx_client *c, int64_t timeout_ns, uint64_t publisher,
+                        uint32_t arena)
+{
+    Dlx__Wire__ArenaReady body = DLX__WIRE__ARENA_READY__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    body.publisher = publisher;
+    body.arena = arena;
+    request.body_case = DLX__WIRE__PACKET__BODY_ARENA_READY;
+    request.arena_ready = &body;
+    return dlx__call_round_trip_within(c, timeout_ns, &request, DLX__WIRE__PACKET__BODY_OK, 0,
+                                       &reply);
+}
+
+int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size,
+                        uint32_t *ret_arena, int *ret_fd)
+{
+    Dlx__Wire__ArenaNew body = DLX__WIRE__ARENA_NEW__INIT;
+    body.publisher = publisher;
+    body.arena_size = size;
+    int r = dlx__call_lock(c);
+    if (r == 0) {
+        r = region_new(c, c->timeout_ns, &body, ret_arena, ret_fd);
+        dlx__lock_release(&c->lock);
+    }
+    return r;
+}
+
+int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena)
+{
+    int r = dlx__call_lock(c);
+    if (r == 0) {
+        r = region_ready(c, c->timeout_ns, publisher, arena);
+        dlx__lock_release(&c->lock);
+    }
+    return r;
+}
+
+int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t arena)
+{
+    Dlx__Wire__ArenaDrop body = DLX__WIRE__ARENA_DROP__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT; /* serial 0: no answer */
+    body.publisher = publisher;
+    body.arena = arena;
+    request.body_case = DLX__WIRE__PACKET__BODY_ARENA_DROP;
+    request.arena_drop = &body;
+    return tell(c, &request);
+}
+
+/* ---- subscription -------------------------------------------------------------------------- */
+
+int dlx__call_subscribe(struct dlx_client *c, const char *topic,
+                        const struct dlx_subscribe_args *args, int64_t timeout_ns,
+                        struct dlx_new_subscription *ret)
+{
+    Dlx__Wire__Subscribe body = DLX__WIRE__SUBSCRIBE__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    body.topic = (char *)(uintptr_t)topic;
+    body.mode = args->mode;
+    body.history = args->history == DLX_HISTORY_NONE ? 0 : args->history;
+    body.reliable = args->reliable;
+    body.max_held = args->max_held;
+    body.n_spares = dlx__is_pattern(topic) ? SPARES_PATTERN : SPARES;
+    request.body_case = DLX__WIRE__PACKET__BODY_SUBSCRIBE;
+    request.subscribe = &body;
+    int r = dlx__call_lock_within(c, timeout_ns);
+    if (r < 0)
+        return r;
+    r = dlx__call_round_trip_within(c, timeout_ns, &request,
+                                    DLX__WIRE__PACKET__BODY_SUBSCRIBE_REPLY, 1, &reply);
+    if (r == 0)
+        *ret = (struct dlx_new_subscription){.id = reply->subscribe_reply->subscription,
+                                             .memory = c->memory,
+                                             .n_offers = reply->subscribe_reply->n_offers,
+                                             .sock = dlx__packet_steal_fd(&c->call->packet, 0)};
+    dlx__lock_release(&c->lock);
+    return r;
+}

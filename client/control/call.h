@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_CALL_H
+#define DLX_CLIENT_CALL_H
+
+/*
+ * The control protocol as functions: one a request. Only client/control/call*.c see the wire's
+ * structs.
+ *
+ * Every function may return, beside what is written at it: DLX_E_DISCONNECTED, DLX_E_TIMEOUT,
+ * DLX_E_INTERRUPTED, DLX_E_PROTOCOL, DLX_E_FD_LIMIT, DLX_E_SYSTEM, and whatever code the daemon
+ * answered, with the daemon's words.
+ */
+
+#include "client/control/client.h"
+#include "common/packet.h"
+
+/* For what a stream can do without: it does not stand still for a daemon that does. */
+#define DLX_CALL_HURRY_NS INT64_C(20000000)
+
+struct dlx_call *dlx__call_free(struct dlx_call *call);
+
+/* For waits of less than 50 ms that are made again and again: may it go on? Returns 0;
+ * DLX_E_INTERRUPTED. */
+int dlx__call_check_interrupt(const struct dlx_client *c);
+/* The program's `interrupt` has ended a wait for the daemon: DLX_E_INTERRUPTED. */
+int dlx__call_interrupted(const struct dlx_client *c);
+
+/* Connect to c->path. Sets c->sock. Returns 0; DLX_E_NO_DAEMON, DLX_E_ACCESS, DLX_E_TIMEOUT (it is
+ * there, and accepts nobody), DLX_E_INTERRUPTED, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
+int dlx__call_open_within(struct dlx_client *c, int64_t timeout_ns);
+/* Greet, within c->timeout_ns. Sets c->call and id. */
+int dlx__call_greet(struct dlx_client *c, const char *name);
+int dlx__call_greet_within(struct dlx_client *c, const char *name, int64_t timeout_ns);
+
+struct dlx_new_publisher {
+    uint64_t id;
+    const struct dlx_memory *memory; /* of that daemon: the next one may have another kind */
+    uint64_t control_size;
+    uint64_t membership_size;
+    uint32_t membership_line;
+    int control_fd; /* the caller owns these */
+    int membership_fd;
+    int link_sock;
+};
+int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
+                            const struct dlx_publisher_args *args, uint32_t n_entries,
+                            uint64_t resumes, uint64_t after_seq, int64_t timeout_ns,
+                            struct dlx_new_publisher *ret);
+/* `ret_unanswered`: it failed, but the daemon may have done it all the same. DLX_E_FULL: it has,
+ * and a reliable subscription that was there first has yet to attach; call again. */
+int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher, int64_t timeout_ns,
+                              bool *ret_unanswered);
+/* It has published what it retains. Tells, does not wait: DLX_E_FULL when the socket has no
+ * room. */
+int dlx__call_publisher_retains(struct dlx_client *c, uint64_t publisher);
+int dlx__call_retained_drop(struct dlx_client *c, const char *topic);
+int dlx__call_publisher_close(struct dlx_client *c, uint64_t publisher);
+
+/* On success the caller owns the fd. */
+int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size,
+                        uint32_t *ret_arena, int *ret_fd);
+int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena);
+/* Tells, does not wait: DLX_E_FULL when the socket has no room. */
+int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t arena);
+
+struct dlx_new_subscription {
+    uint64_t id;
+    const struct dlx_memory *memory; /* of that daemon */
+    uint32_t n_offers;
+    int sock; /* the caller owns it */
+};
+int dlx__call_subscribe(struct dlx_client *c, const char *topic,
+                        const struct dlx_subscribe_args *args, int64_t timeout_ns,
+                        struct dlx_new_subscription *ret);
+
+/* A socket to the GPU keeper: client/gpu/gpu_keep.h. The caller owns it. DLX_E_VERSION: the daemon
+ * is older. */
+int dlx__call_gpu_keep(struct dlx_client *c, uint64_t publisher, int *ret_sock);
+int dlx__call_gpu_get(struct dlx_client *c, uint64_t link, uint64_t origin, uint64_t allocation,
+                      int *ret_sock);
+
+/* ---- notifications: packets of the link socket and of the subscription socket ---------------- */
+
+enum dlx_news_kind {
+    DLX_NOTIFICATION_LINK_ADDED,  /* [page, bell, pidfd] */
+    DLX_NOTIFICATION_LINK_OFFER,  /* [page] */
+    DLX_NOTIFICATION_LINK_OPEN,   /* [control, bell] */
+    DLX_NOTIFICATION_ARENA_ADDED, /* [arena] */
+    DLX_NOTIFICATION_ARENA_DROPPED,
+    DLX_NOTIFICATION_PUBLISHER_GONE,
+    DLX_NOTIFICATION_LINK_FAILED,
+    DLX_NOTIFICATION_SPARE_SEALED,
+};
+
+/* One packet, copied out of the wire's structs. Owns `fds`. */
+struct dlx_notification {
+    enum dlx_news_kind kind;
+    uint64_t link;
+    uint64_t publisher; /* 0: of an offer of a spare */
+    uint64_t client;
+    uint64_t size; /* of the page, control block or arena */
+    uint32_t pid;
+    uint32_t link_index;
+    uint32_t max_held;       /* hold words; of LinkOpen: what the publisher allows, 0: no bound */
+    uint64_t max_held_bytes; /* what the publisher allows; 0: no bound */
+    uint32_t arena;
+    uint32_t n_entries;
+    uint32_t history;
+    uint32_t retain;
+    uint32_t n_arenas;
+    /* The last message before the control block; of a failed link: the publisher's newest
+     * message. */
+    uint64_t base;
+    uint64_t resumes; /* the id of the publisher with its first daemon, or 0 */
+    /* Of a failed link: messages that a subscription misses that does not know the publisher. */
+    uint64_t missed;
+    uint64_t reader; /* the same for all links of a subscription */
+    uint32_t on_full;
+    int32_t code;
+    bool reliable;
+    bool latest;
+    bool early;
+    bool former; /* of an offer: its publisher may announce itself again */
+    bool from_start;
+    char text[DLX_ERROR_TEXT_SIZE]; /* topic of a publisher, reason of a failure */
+    size_t n_fds;
+    int fds[3];
+};
+
+/* NULL is fine. */
+void dlx__notification_deinit(struct dlx_notification *notification);
+
+/*
+ * Read one packet of a link or subscription socket, without waiting. Returns 0; DLX_E_EMPTY,
+ * DLX_E_DISCONNECTED, DLX_E_PROTOCOL, DLX_E_FD_LIMIT, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
+ */
+int dlx__notification_read(int borrow_sock, struct dlx_notification *ret);
+
+/* Answers on the subscription socket, without waiting: 0, DLX_E_FULL, DLX_E_DISCONNECTED. */
+int dlx__notification_link_ready(int borrow_sock, uint64_t link, uint64_t reader);
+int dlx__notification_link_close(int borrow_sock, uint64_t link);
+int dlx__notification_ack(int borrow_sock, uint32_t n);
+
+#endif

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlx_list_publishers(), dlx_list_links(), dlx_client_get_daemon_info(): what is there. */
+
+#include "client/control/call.h"
+#include "client/control/call_wire.h"
+#include "client/control/reconnect.h"
+#include "common/memory.h"
+#include "common/pid_namespace.h"
+#include "common/topic.h"
+#include <stdio.h>
+#include <string.h>
+
+#define PAGE_MAX 64U
+/* Minor versions: since when something is told. */
+#define BEHIND_SINCE  6U
+#define REFUSED_SINCE 7U
+#define GONE_SINCE    7U
+
+static void copy_text(char *dst, size_t size, const char *src)
+{
+    (void)snprintf(dst, size, "%s", src ? src : "");
+}
+
+static void publisher_info(const struct dlx_client *c, const Dlx__Wire__PublisherEntry *e,
+                           struct dlx_publisher_info *ret)
+{
+    *ret = (struct dlx_publisher_info){
+        .size = sizeof *ret,
+        .publisher = e->publisher,
+        .published = e->published,
+        .published_bytes = e->published_bytes,
+        .arena_bytes = e->arena_bytes,
+        .control_bytes = e->control_bytes,
+        .pid = e->pid,
+        .uid = e->uid,
+        .n_subscribers = e->n_subscribers,
+        .n_arenas = e->n_arenas,
+        .depth = e->depth,
+        .history = e->history,
+        .on_full = e->on_full,
+        .retain = e->retain,
+        .retained = e->retained,
+        .refused = c->minor < REFUSED_SINCE ? DLX_REFUSED_UNKNOWN : e->refused,
+    };
+    copy_text(ret->topic, sizeof ret->topic, e->topic);
+    copy_text(ret->client_name, sizeof ret->client_name, e->client_name);
+}
+
+static void link_info(const struct dlx_client *c, const Dlx__Wire__LinkEntry *e,
+                      struct dlx_link_info *ret)
+{
+    *ret = (struct dlx_link_info){
+        .size = sizeof *ret,
+        .link = e->link,
+        .publisher = e->publisher,
+        .taken = e->taken,
+        .skipped = e->skipped,
+        .lost = e->lost,
+        .pid = e->pid,
+        .uid = e->uid,
+        .n_held = e->n_held,
+        .max_held = e->max_held,
+        .mode = e->mode,
+        .reliable = e->reliable,
+        .blocks = e->blocks,
+        .joining = e->joining,
+        .behind = c->minor < BEHIND_SINCE ? DLX_BEHIND_UNKNOWN : e->behind,
+    };
+    copy_text(ret->client_name, sizeof ret->client_name, e->client_name);
+}
+
+static int check_list(const struct dlx_client *c, size_t n, bool more)
+{
+    if (n > PAGE_MAX || (n == 0 && more))
+        return dlx__fail(DLX_E_PROTOCOL, "list of %zu entries from dlpackd at %s", n, c->path);
+    return 0;
+}
+
+static int check_tells_gone(const struct dlx_client *c)
+{
+    if (c->minor >= GONE_SINCE)
+        return 0;
+    return dlx__fail(DLX_E_VERSION,
+                     "dlpackd at %s speaks protocol 2.%u; publishers that have gone are told since "
+                     "2.%u",
+                     c->path, c->minor, GONE_SINCE);
+}
+
+/* The callback runs without the lock: it may make calls of its own. So a page is copied first. */
+static int list_publishers(struct dlx_client *c, const char *topic, bool gone,
+                           dlx_publisher_info_fn fn, void *userdata)
+{
+    Dlx__Wire__ListPublishers body = DLX__WIRE__LIST_PUBLISHERS__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    char after[DLX_TOPIC_MAX + 1] = "";
+    bool more = true;
+    dlx__error_clear();
+    int r = DLX_NAME_NULL(0, gone ? "dlx_list_gone_publishers" : "dlx_list_publishers",
+                          {"client", c}, {"fn", (void *)(uintptr_t)fn});
+    if (r == 0 && topic)
+        r = dlx__pattern_check(topic);
+    if (r < 0)
+        return r;
+    if (dlx__forked(c->generation))
+        return dlx__fail_forked();
+    r = dlx__client_ensure(c);
+    if (r < 0)
+        return r;
+    dlx_cleanup(dlx__freep) struct dlx_publisher_info *page = malloc(PAGE_MAX * sizeof *page);
+    if (!page)
+        return dlx__fail(DLX_E_NO_MEMORY, "listing");
+    body.topic = (char *)(uintptr_t)(topic ? topic : "");
+    body.after_topic = after;
+    body.gone = gone;
+    request.body_case = DLX__WIRE__PACKET__BODY_LIST_PUBLISHERS;
+    request.list_publishers = &body;
+    while (more) {
+        size_t n = 0;
+        r = dlx__call_lock(c);
+        if (r < 0)
+            return r;
+        r = gone ? check_tells_gone(c) : 0;
+        if (r == 0)
+            r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_PUBLISHER_LIST, 0,
+                                     &reply);
+        if (r == 0) {
+            const Dlx__Wire__PublisherList *list = reply->publisher_list;
+            n = list->n_entries;
+            more = list->more;
+            r = check_list(c, n, more);
+            for (size_t i = 0; r == 0 && i < n; i++)
+                publisher_info(c, list->entries[i], &page[i]);
+            if (r == 0 && gone && n > 0)
+                body.after_gone = list->entries[n - 1]->gone;
+        }
+        dlx__lock_release(&c->lock);
+        for (size_t i = 0; r == 0 && i < n; i++)
+            r = fn(&page[i], userdata);
+        if (r != 0)
+            return r;
+        if (n > 0) {
+            if (!gone)
+                memcpy(after, page[n - 1].topic, sizeof after);
+            body.after_publisher = page[n - 1].publisher;
+        }
+    }
+    return 0;
+}
+
+int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_info_fn fn,
+                        void *userdata)
+{
+    return list_publishers(c, topic, false, fn, userdata);
+}
+
+int dlx_list_gone_publishers(struct dlx_client *c, const char *topic, dlx_publisher_info_fn fn,
+                             void *userdata)
+{
+    return list_publishers(c, topic, true, fn, userdata);
+}
+
+int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn, void *userdata)
+{
+    Dlx__Wire__ListLinks body = DLX__WIRE__LIST_LINKS__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    bool more = true;
+    dlx__error_clear();
+    int r = DLX_NAME_NULL(0, "dlx_list_links", {"client", c}, {"fn", (void *)(uintptr_t)fn});
+    if (r < 0)
+        return r;
+    if (dlx__forked(c->generation))
+        return dlx__fail_forked();
+    r = dlx__client_ensure(c);
+    if (r < 0)
+        return r;
+    dlx_cleanup(dlx__freep) struct dlx_link_info *page = malloc(PAGE_MAX * sizeof *page);
+    if (!page)
+        return dlx__fail(DLX_E_NO_MEMORY, "listing");
+    body.publisher = publisher;
+    request.body_case = DLX__WIRE__PACKET__BODY_LIST_LINKS;
+    request.list_links = &body;
+    while (more) {
+        size_t n = 0;
+        r = dlx__call_lock(c);
+        if (r < 0)
+            return r;
+        r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_LINK_LIST, 0, &reply);
+        if (r == 0) {
+            const Dlx__Wire__LinkList *list = reply->link_list;
+            n = list->n_entries;
+            more = list->more;
+            r = check_list(c, n, more);
+            for (size_t i = 0; r == 0 && i < n; i++)
+                link_info(c, list->entries[i], &page[i]);
+        }
+        dlx__lock_release(&c->lock);
+        for (size_t i = 0; r == 0 && i < n; i++)
+            r = fn(&page[i], userdata);
+        if (r != 0)
+            return r;
+        if (n > 0)
+            body.after_link = page[n - 1].link;
+    }
+    return 0;
+}
+
+static uint32_t scope_of(uint64_t pid_namespace)
+{
+    uint64_t own = dlx__pid_namespace();
+    if (pid_namespace == 0 || own == 0)
+        return DLX_PID_UNKNOWN;
+    return pid_namespace == own ? DLX_PID_HERE : DLX_PID_ELSEWHERE;
+}
+
+int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *info)
+{
+    Dlx__Wire__DaemonInfo body = DLX__WIRE__DAEMON_INFO__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    const Dlx__Wire__Packet *reply;
+    struct dlx_daemon_info got = {.size = sizeof got};
+    dlx__error_clear();
+    if (!c || !info)
+        return DLX_NAME_NULL(0, "dlx_client_get_daemon_info", {"client", c}, {"info", info});
+    if (dlx__forked(c->generation))
+        return dlx__fail_forked();
+    int r = dlx__client_ensure(c);
+    request.body_case = DLX__WIRE__PACKET__BODY_DAEMON_INFO;
+    request.daemon_info = &body;
+    if (r == 0)
+        r = dlx__call_lock(c);
+    if (r < 0)
+        return r;
+    r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_DAEMON_INFO_REPLY, 0, &reply);
+    if (r == 0) {
+        const Dlx__Wire__DaemonInfoReply *d = reply->daemon_info_reply;
+        got.pid = d->pid;
+        got.protocol_major = d->major;
+        got.protocol_minor = d->minor;
+        got.n_clients = d->n_clients;
+        got.n_publishers = d->n_publishers;
+        got.n_links = d->n_links;
+        got.n_topics = d->n_topics;
+        got.shared_bytes = d->shared_bytes;
+        got.uptime_ns = d->uptime_ns;
+        got.longest_turn_ns = d->longest_turn_ns;
+        got.pid_scope = scope_of(d->pid_namespace);
+        copy_text(got.version, sizeof got.version, d->version);
+        copy_text(got.socket, sizeof got.socket, d->socket);
+        copy_text(got.memory, sizeof got.memory, c->memory->name);
+    }
+    dlx__lock_release(&c->lock);
+    return r == 0 ? dlx__args_return(info, sizeof got, &got, sizeof got) : r;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_CALL_WIRE_H
+#define DLX_CLIENT_CALL_WIRE_H
+
+/* What client/control/call*.c share: the only files that see the wire's structs. */
+
+#include "client/control/client.h"
+#include "common/proto.h"
+
+struct dlx_call {
+    struct dlx_packet packet;
+    struct dlx_proto_arena arena;
+};
+
+/*
+ * Send a request and wait for its reply, which must be `expected` with `n_fds` fds. The caller
+ * holds c->lock; `ret` and c->call->packet are valid until it lets go.
+ */
+int dlx__call_round_trip(struct dlx_client *c, Dlx__Wire__Packet *request,
+                         Dlx__Wire__Packet__BodyCase expected, size_t n_fds,
+                         const Dlx__Wire__Packet **ret);
+/* The same with a time of its own. */
+int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
+                                Dlx__Wire__Packet *request, Dlx__Wire__Packet__BodyCase expected,
+                                size_t n_fds, const Dlx__Wire__Packet **ret);
+
+/* c->lock, within c->timeout_ns. Returns 0; DLX_E_TIMEOUT, DLX_E_INTERRUPTED. */
+int dlx__call_lock(struct dlx_client *c);
+int dlx__call_lock_within(struct dlx_client *c, int64_t timeout_ns);
+
+#endif

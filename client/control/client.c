@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/control/client.h"
+#include "client/control/call.h"
+
+static void client_free(struct dlx_client *c)
+{
+    dlx__close(c->sock);
+    dlx__call_free(c->call);
+    dlx__peers_deinit(&c->peers);
+    free(c);
+}
+
+enum dlx_daemon_place dlx_client_place(const struct dlx_client *c)
+{
+    return (enum dlx_daemon_place)c->path_kind;
+}
+
+const char *dlx_client_passed_over(const struct dlx_client *c)
+{
+    return c->passed_over;
+}
+
+struct dlx_client *dlx__client_ref(struct dlx_client *c)
+{
+    atomic_fetch_add_explicit(&c->refs, 1, memory_order_relaxed);
+    return c;
+}
+
+struct dlx_client *dlx_client_unref(struct dlx_client *c)
+{
+    if (!c || dlx__forked(c->generation))
+        return NULL;
+    if (atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) == 1)
+        client_free(c);
+    return NULL;
+}

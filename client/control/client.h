@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_CLIENT_H
+#define DLX_CLIENT_CLIENT_H
+
+/*
+ * The connection to the daemon. Publishers and subscriptions keep a reference. Calls are made one
+ * at a time under `lock`, which no data path takes.
+ */
+
+#include "client/base/args.h"
+#include "client/base/fork.h"
+#include "client/base/lock.h"
+#include "client/base/peer.h"
+#include "common/error.h"
+#include "common/util.h"
+#include <dlx/dlx.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+struct dlx_call;   /* buffers of the calls: client/control/call.c */
+struct dlx_memory; /* common/memory.h */
+
+struct dlx_client {
+    atomic_uint refs;
+    uint64_t generation;
+    struct dlx_lock lock;   /* for sock, serial, call */
+    int sock;               /* control socket; -1 once it is lost */
+    _Atomic uint64_t epoch; /* counts connections: what was made with an earlier one is not known to
+                               the daemon */
+    uint64_t next_try_ns;   /* streams neither connect again nor ask for anything before that */
+    uint64_t pause_ns;      /* how long that was put off when the daemon last did not answer */
+    char name[64];
+    uint32_t serial;
+    bool unanswered; /* the last request was sent, and what came of it is not known */
+    bool silent;     /* the daemon has said nothing since somebody gave up waiting for it */
+    struct dlx_call *call;
+    int64_t timeout_ns;
+    int64_t wait_ns;              /* of dlx_connect(), for a daemon that is not there */
+    int (*interrupt)(void *data); /* may a wait go on? NULL: it may */
+    void *interrupt_data;
+    uint64_t id;
+    uint32_t minor;                  /* version of the protocol on this connection */
+    const struct dlx_memory *memory; /* backend, as the daemon said */
+    struct dlx_peers peers;
+    char path[108];
+    uint32_t path_kind;    /* enum dlx_daemon_place */
+    char passed_over[512]; /* which daemons refused us, and why; "": none */
+};
+
+struct dlx_client *dlx__client_ref(struct dlx_client *c);
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/control/reconnect.h"
+#include "client/control/call.h"
+#include "client/control/call_wire.h"
+
+static int connect_again(struct dlx_client *c, enum dlx_hurry hurry)
+{
+    c->next_try_ns = dlx__now_ns() + DLX_RECONNECT_NS;
+    int r =
+        dlx__call_open_within(c, hurry == DLX_HURRY_AT_ONCE ? c->timeout_ns : DLX_CALL_HURRY_NS);
+    if (r == 0) {
+        r = dlx__call_greet_within(
+            c, c->name, hurry == DLX_HURRY_AT_ONCE ? c->timeout_ns : DLX_RECONNECT_PATIENCE_NS);
+        if (r < 0)
+            c->sock = dlx__close(c->sock);
+    }
+    if (r == 0)
+        atomic_fetch_add_explicit(&c->epoch, 1, memory_order_release);
+    if (r == DLX_E_ACCESS) /* it is there, and its rules change rarely */
+        c->next_try_ns = dlx__now_ns() + DLX_LOOK_NS;
+    return r;
+}
+
+int dlx__client_reconnect(struct dlx_client *c, uint64_t epoch, enum dlx_hurry hurry)
+{
+    int r = dlx__call_lock_within(c, hurry == DLX_HURRY_NOW_AND_THEN ? 0 : DLX_CALL_HURRY_NS);
+    if (r < 0)
+        return r;
+    if (hurry == DLX_HURRY_NOW_AND_THEN && dlx__now_ns() < c->next_try_ns) {
+        r = DLX_E_TIMEOUT;
+    } else if (!dlx__socket_is_lost(c->sock)) {
+        /* Somebody else has made it, or it is not lost. */
+        r = atomic_load_explicit(&c->epoch, memory_order_relaxed) != epoch ? 0 : DLX_E_IN_USE;
+    } else {
+        c->sock = dlx__close(c->sock);
+        r = connect_again(c, hurry);
+    }
+    dlx__lock_release(&c->lock);
+    return r;
+}
+
+int dlx__client_ensure(struct dlx_client *c)
+{
+    int r = dlx__client_reconnect(c, atomic_load_explicit(&c->epoch, memory_order_acquire),
+                                  DLX_HURRY_AT_ONCE);
+    if (r == DLX_E_INTERRUPTED)
+        return r;
+    dlx__error_clear(); /* the call itself will say what is wrong */
+    return 0;
+}

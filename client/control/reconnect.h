@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_RECONNECT_H
+#define DLX_CLIENT_RECONNECT_H
+
+/*
+ * The daemon may end and another one may take its place. Streams go on meanwhile. The library has
+ * no thread of its own: publishers and subscriptions look in their calls, connect again, and
+ * announce themselves to the new one.
+ *
+ * A publisher goes on in a control block and arenas that the new daemon made (it moves), and stays
+ * on the links that it has. A subscription gets a new link to it, which begins where the publisher
+ * moved, and takes from it when it has taken everything from the old one. So nothing is lost, and
+ * a publisher that waits for its readers goes on waiting for them: the new link's cursor is there
+ * before the old link is left.
+ *
+ * A stream waits 100 ms at most for what a new daemon has to answer. If the daemon does not
+ * answer, no stream of the client asks it again before a pause is over, which is as long at first
+ * and then doubles, up to 1.6 s. Calls whose callers wait for the daemon ask at any time, and an
+ * answer to any of them ends the pause.
+ */
+
+#include "client/control/client.h"
+#include "common/packet.h"
+
+/* How often to look whether the daemon is there, and, once it is known to be gone, whether
+ * another one is. */
+#define DLX_LOOK_NS      UINT64_C(1000000000)
+#define DLX_RECONNECT_NS UINT64_C(20000000)
+
+/* Connecting and what follows, each. A new daemon has much to do. */
+#define DLX_RECONNECT_PATIENCE_NS INT64_C(100000000)
+
+enum dlx_hurry {
+    DLX_HURRY_NOW_AND_THEN, /* beside a stream, which goes on: never before c->next_try_ns */
+    DLX_HURRY_WAITING,      /* the caller waits for the daemon in any case */
+    DLX_HURRY_AT_ONCE,      /* the same, for as long as for any call */
+};
+
+/* Is there no socket, or has its other end closed it? */
+static inline bool dlx__socket_is_lost(int borrow_fd)
+{
+    return borrow_fd < 0 || dlx__packet_hung_up(borrow_fd);
+}
+
+/* The connection of this epoch seems to be lost: make a new one, unless that was done. Returns 0:
+ * c->epoch is another one now; DLX_E_IN_USE: it is not lost; else: not yet. A stream does not wait
+ * for another thread that waits for the daemon. */
+int dlx__client_reconnect(struct dlx_client *c, uint64_t epoch, enum dlx_hurry hurry);
+
+/* For calls that need a daemon and no object of an earlier one: if the connection is lost, try
+ * to make a new one. Returns 0, also where there is none; DLX_E_INTERRUPTED. */
+int dlx__client_ensure(struct dlx_client *c);
+
+#endif

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/gpu/gpu_order.h"
+#include <limits.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/syscall.h>
+
+static void set(dlx_atomic_u32 *word, enum dlx_gpu_ready ready)
+{
+    dlx_store32_release(word, (uint32_t)ready);
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+int dlx__gpu_job_wait(struct dlx_gpu_job *job)
+{
+    int r = 0;
+    for (uint32_t i = 0; i < job->n_events; i++) {
+        int waited = dlx__gpu_event_wait(&job->events[i]);
+        r = r < 0 ? r : waited;
+        dlx__gpu_event_end(&job->events[i]);
+    }
+    return r;
+}
+
+static void do_job(struct dlx_gpu_job *job)
+{
+    int r = dlx__gpu_job_wait(job);
+    if (job->done)
+        job->done(job, r);
+    else
+        set(job->word, r < 0 ? DLX_GPU_FAILED : DLX_GPU_READY);
+}
+
+static void *run(void *arg)
+{
+    struct dlx_gpu_order *order = arg;
+    (void)pthread_mutex_lock(&order->lock);
+    while (!order->is_ending) {
+        struct dlx_gpu_job *job = order->first;
+        if (!job) {
+            (void)pthread_cond_wait(&order->changed, &order->lock);
+            continue;
+        }
+        order->first = job->next;
+        if (!order->first)
+            order->last = NULL;
+        job->is_queued = false;
+        order->current = job;
+        (void)pthread_mutex_unlock(&order->lock);
+        do_job(job);
+        (void)pthread_mutex_lock(&order->lock);
+        order->current = NULL;
+        (void)pthread_cond_broadcast(&order->changed);
+    }
+    (void)pthread_mutex_unlock(&order->lock);
+    return NULL;
+}
+
+/* Signals are for the program's own threads. */
+static bool start(struct dlx_gpu_order *order)
+{
+    sigset_t all, before;
+    if (order->has_thread)
+        return true;
+    (void)pthread_mutex_init(&order->lock, NULL);
+    (void)pthread_cond_init(&order->changed, NULL);
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    order->has_thread = pthread_create(&order->thread, NULL, run, order) == 0;
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!order->has_thread) {
+        (void)pthread_cond_destroy(&order->changed);
+        (void)pthread_mutex_destroy(&order->lock);
+    }
+    return order->has_thread;
+}
+
+bool dlx__gpu_order_try(struct dlx_gpu_order *order, struct dlx_gpu_job *job)
+{
+    if (!start(order))
+        return false;
+    (void)pthread_mutex_lock(&order->lock);
+    job->next = NULL;
+    job->is_queued = true;
+    if (order->last)
+        order->last->next = job;
+    else
+        order->first = job;
+    order->last = job;
+    (void)pthread_cond_broadcast(&order->changed);
+    (void)pthread_mutex_unlock(&order->lock);
+    return true;
+}
+
+bool dlx__gpu_order_add(struct dlx_gpu_order *order, struct dlx_gpu_job *job)
+{
+    bool has_thread = dlx__gpu_order_try(order, job);
+    if (!has_thread)
+        do_job(job);
+    return !has_thread;
+}
+
+bool dlx__gpu_order_is_idle(struct dlx_gpu_order *order)
+{
+    if (!order->has_thread)
+        return true;
+    (void)pthread_mutex_lock(&order->lock);
+    bool is_idle = !order->first && !order->current;
+    (void)pthread_mutex_unlock(&order->lock);
+    return is_idle;
+}
+
+void dlx__gpu_order_settle(struct dlx_gpu_order *order, struct dlx_gpu_job *job)
+{
+    if (!order->has_thread)
+        return;
+    (void)pthread_mutex_lock(&order->lock);
+    while (job->is_queued || order->current == job)
+        (void)pthread_cond_wait(&order->changed, &order->lock);
+    (void)pthread_mutex_unlock(&order->lock);
+}
+
+void dlx__gpu_order_drain(struct dlx_gpu_order *order)
+{
+    if (!order->has_thread)
+        return;
+    (void)pthread_mutex_lock(&order->lock);
+    while (order->first || order->current)
+        (void)pthread_cond_wait(&order->changed, &order->lock);
+    (void)pthread_mutex_unlock(&order->lock);
+}
+
+void dlx__gpu_order_end(struct dlx_gpu_order *order)
+{
+    if (!order->has_thread)
+        return;
+    (void)pthread_mutex_lock(&order->lock);
+    order->is_ending = true;
+    (void)pthread_cond_broadcast(&order->changed);
+    (void)pthread_mutex_unlock(&order->lock);
+    (void)pthread_join(order->thread, NULL);
+    (void)pthread_cond_destroy(&order->changed);
+    (void)pthread_mutex_destroy(&order->lock);
+    order->has_thread = false;
+}

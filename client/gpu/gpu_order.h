@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_GPU_ORDER_H
+#define DLX_CLIENT_GPU_ORDER_H
+
+/*
+ * When the tensors of a message on GPUs are written. dlx_publish() waits for no GPU: it shows the
+ * message at once, with a word in its manifest that says whether the work on the streams of its
+ * publisher is done, and a thread of the publisher waits for that work and sets the word. A
+ * subscriber that wants a tensor waits for the word: client/message/gpu_wait.
+ *
+ *     PENDING --> READY      the work is done
+ *        |
+ *        +------> FAILED     an error of the GPU has ended it: the tensors have no meaning
+ *
+ * If the publisher dies, the word stays PENDING for ever, and who waits notices the death.
+ *
+ * A message of which the word is PENDING is not reused: dlx__gpu_order_settle().
+ */
+
+#include "common/atomic.h"
+#include "gpu/gpu.h"
+#include <pthread.h>
+
+enum dlx_gpu_ready { DLX_GPU_PENDING, DLX_GPU_READY, DLX_GPU_FAILED };
+
+/* What waits for work: a message of a publisher, or the release of a received tensor. */
+struct dlx_gpu_job {
+    struct dlx_gpu_job *next;
+    struct dlx_gpu_event *events; /* [n_events], which it ends; the array is its owner's */
+    uint32_t n_events;
+    bool is_queued; /* guarded by the lock */
+    /* The work is done, or an error of the GPU has ended it (`result` < 0). NULL: `word` is set.
+     * May free the job, if nobody settles it. */
+    void (*done)(struct dlx_gpu_job *job, int result);
+    dlx_atomic_u32 *word;
+};
+
+/* A thread, made by the first job. All zero: before that. One thread at a time adds jobs. */
+struct dlx_gpu_order {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* the queue, or what is done */
+    struct dlx_gpu_job *first, *last;
+    const struct dlx_gpu_job *current; /* the thread has it; may be gone */
+    bool has_thread;
+    bool is_ending;
+};
+
+/* Leave the job to the thread. The job stays where it is until it is done, or settled. Returns
+ * false if no thread can be had: nothing was done. */
+bool dlx__gpu_order_try(struct dlx_gpu_order *order, struct dlx_gpu_job *job);
+/* The same, but without a thread it is waited for here. Returns whether that was so. */
+bool dlx__gpu_order_add(struct dlx_gpu_order *order, struct dlx_gpu_job *job);
+/* Does its thread have nothing to do? For whoever adds jobs. */
+bool dlx__gpu_order_is_idle(struct dlx_gpu_order *order);
+/* Wait here for the work of a job, and end its events. Returns 0 or an error of the GPU. */
+int dlx__gpu_job_wait(struct dlx_gpu_job *job);
+/* Wait until the thread has done with the job. */
+void dlx__gpu_order_settle(struct dlx_gpu_order *order, struct dlx_gpu_job *job);
+/* Wait until it has done with all of them. */
+void dlx__gpu_order_drain(struct dlx_gpu_order *order);
+/* Every job was settled. */
+void dlx__gpu_order_end(struct dlx_gpu_order *order);
+
+#endif

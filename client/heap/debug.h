@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_DEBUG_H
+#define DLX_CLIENT_DEBUG_H
+
+/*
+ * The debug mode: what was published is write-protected in the publisher's own mapping until its
+ * memory comes back. A heap is in it or not for as long as it lives; in it, each block has whole
+ * pages of its own.
+ */
+
+#include "client/heap/heap.h"
+
+/* Is it on: by dlx_set_debug(), or by DLX_DEBUG=1 at the first question? Any thread. */
+bool dlx__debug(void);
+
+/* What a block is aligned to then, and a multiple of: the pages of the kernel. */
+uint64_t dlx__debug_align(void);
+
+/* Write-protect a list of blocks, by `next`, or what they refer to. False: the kernel has refused
+ * some of it. */
+bool dlx__debug_protect(struct dlx_block *blocks);
+
+/* The same for one block that comes back. False: the kernel has refused, so it cannot be used. */
+bool dlx__debug_unprotect(struct dlx_block *block);
+
+#endif

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/heap/debug.h"
+#include "client/heap/heap_state.h"
+#include "common/memory.h"
+#include <inttypes.h>
+#include <string.h>
+
+static struct dlx_block closed_stack;
+
+static void unmap_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena)
+{
+    (void)kind;
+    dlx__region_unmap(arena->map, arena->size);
+}
+
+int dlx__heap_new(struct dlx_heap **ret, uint64_t generation, bool is_guarded)
+{
+    uint64_t align = is_guarded ? dlx__debug_align() : DLX_SHM_ALIGN;
+    const struct dlx_heap_kind kind = {
+        .device = {kDLCPU, 0},
+        .align = align,
+        /* In the debug mode small blocks are larger, but not fewer: what a stream does without
+         * more memory it does there, too. */
+        .least = DLX_ARENA_SIZE_MIN / DLX_SHM_ALIGN * align,
+        .free_arena = unmap_arena,
+    };
+    int r = dlx__heap_new_of(ret, generation, &kind);
+    if (r == 0)
+        (*ret)->is_guarded = is_guarded;
+    return r;
+}
+
+int dlx__heap_new_of(struct dlx_heap **ret, uint64_t generation, const struct dlx_heap_kind *kind)
+{
+    struct dlx_heap *heap = calloc(1, sizeof *heap);
+    if (!heap)
+        return dlx__fail(DLX_E_NO_MEMORY, "state of a publisher's memory");
+    heap->hints.last = &heap->cache.all[0];
+    heap->generation = generation;
+    heap->kind = *kind;
+    *ret = heap;
+    return 0;
+}
+
+const struct dlx_heap_kind *dlx__heap_kind(const struct dlx_heap *heap)
+{
+    return &heap->kind;
+}
+
+static void free_block(struct dlx_block *block)
+{
+    if (block->dims != block->inline_dims)
+        free(block->dims);
+    free(block);
+}
+
+static void free_blocks(struct dlx_block *block)
+{
+    while (block) {
+        struct dlx_block *next = block->next;
+        free_block(block);
+        block = next;
+    }
+}
+
+static void heap_free(struct dlx_heap *heap)
+{
+    free_blocks(heap->pool);
+    free_blocks(heap->stuck);
+    for (uint32_t i = 0; i < DLX_PAYLOAD_CACHE_SLOTS; i++)
+        free_blocks(heap->cache.all[i].first);
+    dlx__heap_free_arenas(heap, heap->arenas);
+    dlx__heap_free_arenas(heap, heap->frozen);
+    free(heap);
+}
+
+void dlx__heap_close(struct dlx_heap *heap)
+{
+    if (!heap)
+        return;
+    for (;;) {
+        dlx__heap_collect(heap);
+        if (heap->hints.n_local == 0)
+            break;
+        struct dlx_block *empty = NULL;
+        atomic_store_explicit(&heap->n_orphans, heap->hints.n_local, memory_order_relaxed);
+        /* From here on the last of them frees the heap. */
+        if (atomic_compare_exchange_strong_explicit(&heap->hints.returned, &empty, &closed_stack,
+                                                    memory_order_acq_rel, memory_order_relaxed))
+            return;
+    }
+    heap_free(heap);
+}
+
+/* ---- blocks -------------------------------------------------------------------------------- */
+
+static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
+{
+    struct dlx_block *block = heap->pool;
+    if (block) {
+        heap->pool = block->next;
+    } else {
+        block = aligned_alloc(_Alignof(struct dlx_block), sizeof *block);
+        if (!block)
+            return dlx__fail(DLX_E_NO_MEMORY, "state of a tensor");
+        block->dims = block->inline_dims;
+        block->dims_room = DLX_SHM_NDIM_ENTRY;
+        block->heap = heap;
+        block->ahead = NULL;
+        block->is_gpu = false;
+        block->set = 0;
+        block->is_guarded = heap->is_guarded;
+        block->is_protected = false;
+        block->n_refs = 0;
+        block->of = NULL;
+        atomic_init(&block->at_caller, false);
+    }
+    block->next = NULL;
+    block->arena = NULL;
+    block->offset = 0;
+    block->size = 0;
+    block->made = (DLTensor){.ndim = -1};
+    block->has_words = false;
+    *ret = block;
+    return 0;
+}
+
+void dlx__heap_retry_stuck(struct dlx_heap *heap)
+{
+    struct dlx_block *block = heap->stuck;
+    heap->stuck = NULL;
+    while (block) {
+        struct dlx_block *next = block->next;
+        dlx__heap_give(heap, block);
+        block = next;
+    }
+}
+
+/* ---- take and give ------------------------------------------------------------------------- */
+
+bool dlx__heap_round(const struct dlx_heap *heap, uint64_t size, uint64_t *ret)
+{
+    return dlx__align_up(size, heap->kind.align, ret);
+}
+
+/* From extent i of the arena; NULL: a block of 0 bytes. */
+static int carve_from(struct dlx_heap *heap, struct dlx_arena *arena, uint32_t i, uint64_t size,
+                      struct dlx_block **ret)
+{
+    struct dlx_arena_policy fit = dlx__heap_fit(heap);
+    /* n blocks leave at most n + 1 extents between them: with room for those, giving a block
+     * back never needs memory. */
+    if (arena && !dlx__extents_reserve(arena, arena->n_blocks + 2))
+        return dlx__fail(DLX_E_NO_MEMORY, "state of an arena");
+    int r = new_block(heap, ret);
+    if (r < 0 || !arena)
+        return r;
+    struct dlx_extent *extent = &arena->extents[i];
+    (*ret)->arena = arena;
+    (*ret)->offset = extent->offset;
+    (*ret)->size = size;
+    extent->offset += size;
+    extent->size -= size;
+    if (extent->size == 0)
+        dlx__extents_remove(arena, i);
+    arena->free_bytes -= size;
+    if (arena->n_blocks++ == 0)
+        arena->has_large = dlx__arena_policy_is_large(&fit, size);
+    return 0;
+}
+
+static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
+{
+    uint32_t i = 0;
+    struct dlx_arena *arena = NULL;
+    struct dlx_arena_policy fit = dlx__heap_fit(heap);
+    if (size > 0) {
+        arena = dlx__arena_policy_find(&fit, size, &i);
+        if (!arena) {
+            dlx__heap_retry_stuck(heap);
+            if (dlx__heap_empty_payload_cache(heap))
+                arena = dlx__arena_policy_find(&fit, size, &i);
+        }
+        if (!arena && heap->is_leaving && dlx__heap_growth(heap, size) > heap->leave_for) {
+            dlx__heap_stay(heap);
+            arena = dlx__arena_policy_find(&fit, size, &i);
+        }
+        if (!arena)
+            return DLX_E_FULL;
+    }
+    return carve_from(heap, arena, i, size, ret);
+}
+
+int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
+{
+    uint64_t rounded;
+    dlx__heap_collect(heap);
+    if (!dlx__heap_round(heap, size, &rounded))
+        return DLX_E_FULL;
+    struct dlx_block *block = dlx__payload_cache_take(&heap->cache, rounded, &heap->hints.last);
+    if (dlx_unlikely(!block))
+        return carve(heap, rounded, ret);
+    block->next = NULL;
+    *ret = block;
+    return 0;
+}
+
+int dlx__heap_take_beside(struct dlx_heap *heap, const struct dlx_block *other, uint64_t size,
+                          struct dlx_block **ret)
+{
+    struct dlx_arena *arena = other ? other->arena : NULL;
+    struct dlx_cache_slot *of_those; /* tensors are what is taken next: the hint stays */
+    uint64_t rounded;
+    if (!arena || arena->state != DLX_ARENA_USED || !dlx__heap_round(heap, size, &rounded) ||
+        rounded == 0)
+        return DLX_E_FULL;
+    if (dlx__payload_cache_first(&heap->cache, rounded, arena)) {
+        *ret = dlx__payload_cache_take(&heap->cache, rounded, &of_those);
+        (*ret)->next = NULL;
+        return 0;
+    }
+    for (uint32_t i = 0; i < arena->n_extents; i++)
+        if (arena->extents[i].size >= rounded)
+            return carve_from(heap, arena, i, rounded, ret);
+    return DLX_E_FULL;
+}
+
+void dlx__heap_want_none(struct dlx_heap *heap)
+{
+    dlx__heap_collect(heap);
+    dlx__payload_cache_want_none(&heap->cache);
+}
+
+bool dlx__heap_want(struct dlx_heap *heap, uint64_t size)
+{
+    uint64_t rounded;
+    return dlx__heap_round(heap, size, &rounded) && dlx__payload_cache_want(&heap->cache, rounded);
+}
+
+/* The last block of a frozen arena takes it along. */
+static void leave_frozen(struct dlx_heap *heap, struct dlx_block *block)
+{
+    struct dlx_arena *arena = block->arena;
+    block->arena = NULL;
+    if (--arena->n_blocks > 0)
+        return;
+    struct dlx_arena **at = &heap->frozen;
+    while (*at != arena)
+        at = &(*at)->next;
+    *at = arena->next;
+    dlx__heap_free_arena(heap, arena);
+}
+
+/* The struct of a block without memory. Returns the block whose last reference it was, if that is
+ * to be given back now. */
+static struct dlx_block *give_struct(struct dlx_heap *heap, struct dlx_block *block)
+{
+    struct dlx_block *of = block->of;
+    if (block->is_gpu)
+        block->guest->came_back(block);
+    block->of = NULL;
+    block->next = heap->pool;
+    heap->pool = block;
+    return of && --of->n_refs == 0 && !of->is_local ? of : NULL;
+}
+
+/* One that has no memory of its own, or is protected, or whose arena is of no use now. */
+static void __attribute__((noinline)) give_slowly(struct dlx_heap *heap, struct dlx_block *block)
+{
+    while (block && !block->arena)
+        block = give_struct(heap, block);
+    if (!block)
+        return;
+    if (dlx_unlikely(block->arena->state == DLX_ARENA_FROZEN)) {
+        block->is_protected = false;
+        leave_frozen(heap, block);
+        (void)give_struct(heap, block);
+        return;
+    }
+    if (dlx_unlikely(block->arena->state == DLX_ARENA_ASIDE ||
+                     (block->is_protected && !dlx__debug_unprotect(block)))) {
+        block->next = heap->stuck;
+        heap->stuck = block;
+        return;
+    }
+    if (block->arena->state == DLX_ARENA_LEAVING)
+        dlx__payload_cache_give_up_one(block, &heap->pool);
+    else
+        dlx__payload_cache_give(&heap->cache, block, &heap->pool);
+}
+
+void dlx__heap_give_elsewhere(struct dlx_heap *heap, struct dlx_block *block)
+{
+    if (block && dlx__block_is_reusable(block))
+        dlx__payload_cache_give(&heap->cache, block, &heap->pool);
+    else
+        give_slowly(heap, block);
+}
+
+static void __attribute__((noinline)) collect(struct dlx_heap *heap)
+{
+    struct dlx_block *block =
+        atomic_exchange_explicit(&heap->hints.returned, NULL, memory_order_acquire);
+    if (heap->kind.settle)
+        heap->kind.settle(&heap->kind);
+    while (block) {
+        struct dlx_block *next = block->next;
+        heap->hints.n_local--;
+        block->is_dirty = true;
+        if (dlx_unlikely(block->n_refs > 0))
+            block->is_local = false; /* the last message gives it back */
+        else
+            dlx__heap_give(heap, block);
+        block = next;
+    }
+}
+
+void dlx__heap_collect(struct dlx_heap *heap)
+{
+    if (dlx_unlikely(atomic_load_explicit(&heap->hints.returned, memory_order_relaxed)))
+        collect(heap);
+}
+
+/* ---- local tensors ------------------------------------------------------------------------- */
+
+/* Any thread, also after the publisher has gone; never in a forked child. */
+void dlx__block_delete(DLManagedTensorVersioned *tensor)
+{
+    struct dlx_block *block = tensor->manager_ctx;
+    struct dlx_heap *heap = block->heap;
+    if (dlx__forked(heap->generation))
+        return; /* the memory is the parent's */
+    if (dlx_unlikely(!atomic_exchange_explicit(&block->at_caller, false, memory_order_relaxed))) {
+        /* Its message has it: the caller was not to call this, and nobody may be hurt by that. */
+        atomic_fetch_add_explicit(&heap->n_deleted_again, 1, memory_order_relaxed);
+        return;
+    }
+    struct dlx_block *top = atomic_load_explicit(&heap->hints.returned, memory_order_acquire);
+    do {
+        if (dlx_unlikely(top == &closed_stack)) {
+            free_block(block);
+            if (atomic_fetch_sub_explicit(&heap->n_orphans, 1, memory_order_acq_rel) == 1)
+                heap_free(heap);
+            return;
+        }
+        block->next = top;
+    } while (!atomic_compare_exchange_weak_explicit(&heap->hints.returned, &top, block,
+                                                    memory_order_release, memory_order_acquire));
+}
+
+int dlx__block_share(struct dlx_block *block, struct dlx_block **ret)
+{
+    int r = new_block(block->heap, ret);
+    if (r < 0)
+        return r;
+    (*ret)->of = block;
+    block->n_refs++;
+    block->is_plain = false;
+    block->is_dirty = true;
+    block->is_local = true;
+    return 0;
+}

@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/message/gpu_threads.h"
+#include "client/message/message.h"
+#include "client/message/message_gpu.h"
+#include "common/amount.h"
+#include "common/memory.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* ---- life ---------------------------------------------------------------------------------- */
+
+int dlx__subscriber_link_new(struct dlx_subscriber_link **ret, const struct dlx_memory *memory,
+                             uint64_t generation, uint64_t id, uint64_t publisher,
+                             const char *topic, int take_page_fd, uint64_t page_size,
+                             uint32_t link_index, uint32_t max_held)
+{
+    dlx_cleanup(dlx__closep) int fd = take_page_fd;
+    void *page;
+    if (max_held == 0 || max_held > DLX_SHM_HELD_MAX || page_size != dlx_shm_link_size(max_held) ||
+        strlen(topic) > DLX_TOPIC_MAX)
+        return dlx__fail(DLX_E_PROTOCOL, "link page of %" PRIu64 " bytes for %u hold words",
+                         page_size, max_held);
+    struct dlx_subscriber_link *link = calloc(1, sizeof *link);
+    if (!link)
+        return dlx__fail(DLX_E_NO_MEMORY, "state of a link");
+    atomic_init(&link->refs, DLX_SUBSCRIBER_LINK_ALIVE);
+    pthread_mutex_init(&link->arenas_lock, NULL);
+    link->memory = memory;
+    link->generation = generation;
+    link->id = id;
+    link->publisher = publisher;
+    link->link_index = link_index;
+    link->max_held = max_held;
+    link->bell = -1;
+    memcpy(link->topic, topic, strlen(topic) + 1);
+    link->messages = calloc(max_held, sizeof(struct dlx_message *));
+    int r = link->messages ? 0 : dlx__fail(DLX_E_NO_MEMORY, "state of %u messages", max_held);
+    if (r == 0)
+        r = dlx__region_populate(memory, dlx__steal_fd(&fd), page_size, &page);
+    if (r == 0) {
+        link->page = page;
+        link->page_size = page_size;
+        *ret = link;
+    } else {
+        dlx__subscriber_link_unref(link);
+    }
+    return r;
+}
+
+int dlx__subscriber_link_assign(struct dlx_subscriber_link *link, uint64_t publisher,
+                                const char *topic, uint32_t link_index)
+{
+    size_t size = strlen(topic) + 1;
+    link->publisher = publisher;
+    link->link_index = link_index;
+    if (publisher == 0 || size > sizeof link->topic)
+        return dlx__fail(DLX_E_PROTOCOL, "LinkOpen of publisher %" PRIu64, publisher);
+    memcpy(link->topic, topic, size);
+    return 0;
+}
+
+static void unmap_arena(const struct dlx_subscriber_link *link,
+                        const struct dlx_subscriber_link_arena *arena)
+{
+    if (!arena->is_pinned || dlx__pin_remove(link->pin, arena->map, arena->size))
+        dlx__region_unmap(arena->map, arena->size);
+    dlx__region_unmap(arena->spare, arena->size);
+}
+
+void dlx__subscriber_link_free(struct dlx_subscriber_link *link)
+{
+    for (uint32_t i = 0; link->messages && i < link->max_held; i++)
+        dlx__message_free(link->messages[i]);
+    free(link->messages);
+    dlx__message_gpu_leave(link);
+    for (uint32_t i = 0; i < link->n_arenas; i++)
+        unmap_arena(link, &link->arenas[i]);
+    free(link->arenas);
+    dlx__pin_unref(link->pin);
+    dlx__gpu_threads_unref(link->gpu_threads);
+    pthread_mutex_destroy(&link->arenas_lock);
+    if (link->bell >= 0)
+        shutdown(link->bell, SHUT_RDWR); /* a forked child may have inherited it */
+    dlx__close(link->bell);
+    dlx__region_unmap(link->control, link->control_size);
+    dlx__region_unmap(link->page, link->page_size);
+    free(link);
+}
+
+struct dlx_subscriber_link *dlx__subscriber_link_unref(struct dlx_subscriber_link *link)
+{
+    uint64_t n = link ? DLX_SUBSCRIBER_LINK_ALIVE - link->n_given : 0;
+    if (link && atomic_fetch_sub_explicit(&link->refs, n, memory_order_acq_rel) == n)
+        dlx__subscriber_link_free(link);
+    return NULL;
+}
+
+static void ring_publisher(void *userdata)
+{
+    const struct dlx_subscriber_link *link = userdata;
+    (void)dlx__ring_bell(link->bell);
+}
+
+/* Is the memory of all its tensors here? What else is wrong with it, is said when it is built. */
+static bool is_readable(void *userdata, const struct dlx_taken *taken)
+{
+    struct dlx_subscriber_link *link = userdata;
+    struct dlx_manifest manifest;
+    uint32_t id = dlx__entry_arena(taken->words);
+    if (link->is_final || id == 0)
+        return true;
+    if (!dlx__subscriber_link_arena(link, id))
+        return false;
+    if (!dlx__entry_is_manifest(taken->words) ||
+        dlx__message_open_manifest(link, taken, &manifest) < 0)
+        return true;
+    for (uint32_t i = 0; i < manifest.header.n_tensors; i++) {
+        const struct dlx_shm_record *record = &manifest.entries[i].record;
+        if (record->size > 0 && !dlx__device_is_gpu(record->device_type) &&
+            !dlx__subscriber_link_arena(link, record->arena))
+            return false;
+    }
+    return true;
+}
+
+static const struct dlx_reader_env reader_env = {.ring = ring_publisher,
+                                                 .is_readable = is_readable};
+
+int dlx__subscriber_link_open(struct dlx_subscriber_link *link, int take_bell, int take_control_fd,
+                              uint64_t control_size, uint32_t n_entries, uint64_t base,
+                              uint32_t n_arenas)
+{
+    dlx_cleanup(dlx__closep) int bell = take_bell;
+    dlx_cleanup(dlx__closep) int fd = take_control_fd;
+    const void *control;
+    if (link->state != DLX_SUBSCRIBER_LINK_OFFERED || n_arenas > DLX_SHM_ARENAS_MAX)
+        return dlx__fail(DLX_E_PROTOCOL, "LinkOpen with %u arenas", n_arenas);
+    if (!dlx_shm_n_entries_is_valid(n_entries) || control_size != dlx_shm_control_size(n_entries) ||
+        base >= DLX_SHM_MOVED)
+        return dlx__fail(DLX_E_PROTOCOL, "control block of %" PRIu64 " bytes for %u entries",
+                         control_size, n_entries);
+    int r = dlx__region_attach(link->memory, dlx__steal_fd(&fd), control_size, &control);
+    if (r < 0)
+        return r;
+    link->control = control;
+    link->control_size = control_size;
+    link->n_entries = n_entries;
+    link->base = base;
+    link->bell = dlx__steal_fd(&bell);
+    link->arenas_due = n_arenas;
+    link->state = DLX_SUBSCRIBER_LINK_OPENING;
+    return 0;
+}
+
+void dlx__subscriber_link_start(struct dlx_subscriber_link *link, uint32_t history, bool from_start,
+                                bool latest, bool reliable)
+{
+    bool rings = link->on_full == DLX_ON_FULL_BLOCK;
+    link->state = DLX_SUBSCRIBER_LINK_OPEN;
+    uint32_t max_held = link->most_held ? DLX_MIN(link->max_held, link->most_held) : link->max_held;
+    dlx__reader_init(&link->core, link->control, link->n_entries, link->page, link->link_index,
+                     max_held, latest, reliable, rings, &reader_env, link);
+    if (link->most_held_bytes > 0)
+        dlx__reader_set_bounded(&link->core);
+    dlx__reader_start(&link->core, history, from_start, link->base);
+}
+
+static void release_pending(struct dlx_subscriber_link *link)
+{
+    for (; link->n_pending > 0; link->n_pending--)
+        dlx__reader_release(&link->core, link->pending[link->first_pending++].hold);
+    link->stuck = false;
+}
+
+void dlx__subscriber_link_close(struct dlx_subscriber_link *link)
+{
+    if (link->state != DLX_SUBSCRIBER_LINK_OPEN) {
+        /* The publisher may have it already, and would wait for ever for its first cursor. */
+        dlx_store64_sc(&link->page->cursor, DLX_SHM_CURSOR_CLOSED);
+        if (link->bell >= 0)
+            ring_publisher(link);
+        return;
+    }
+    release_pending(link);
+    dlx__reader_close(&link->core);
+}
+
+/* ---- arenas -------------------------------------------------------------------------------- */
+
+/* Index of the first arena whose id is not below `id`. */
+static uint32_t find_arena(const struct dlx_subscriber_link *link, uint32_t id)
+{
+    uint32_t low = 0, high = link->n_arenas;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (link->arenas[middle].id < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+const struct dlx_subscriber_link_arena *
+dlx__subscriber_link_arena_search(struct dlx_subscriber_link *link, uint32_t id)
+{
+    uint32_t i = link->arena_at[id % DLX_SUBSCRIBER_LINK_HINTS] = find_arena(link, id);
+    return i < link->n_arenas && link->arenas[i].id == id ? &link->arenas[i] : NULL;
+}
+
+static int insert_arena(struct dlx_subscriber_link *link, uint32_t at,
+                        const struct dlx_subscriber_link_arena *arena)
+{
+    if (link->n_arenas == link->arenas_room) {
+        uint32_t room = link->arenas_room ? link->arenas_room * 2 : 4;
+        struct dlx_subscriber_link_arena *arenas = realloc(link->arenas, room * sizeof *arenas);
+        if (!arenas)
+            return dlx__fail(DLX_E_NO_MEMORY, "table of %u arenas", room);
+        link->arenas = arenas;
+        link->arenas_room = room;
+    }
+    memmove(&link->arenas[at + 1], &link->arenas[at], (link->n_arenas - at) * sizeof *link->arenas);
+    link->arenas[at] = *arena;
+    link->n_arenas++;
+    return 0;
+}
+
+/* Outside the lock, since it takes time, and before the first message of the arena is built. */
+static void pin_arena(struct dlx_subscriber_link *link, struct dlx_subscriber_link_arena *arena)
+{
+    arena->is_pinned = dlx__pin_add(link->pin, arena->map, arena->size) == 0;
+    if (arena->is_pinned)
+        return;
+    if (link->unpinned[0] == '\0')
+        (void)snprintf(link->unpinned, sizeof link->unpinned, "%s", dlx__error_message());
+    dlx__error_clear();
+}
+
+int dlx__subscriber_link_arena_add(struct dlx_subscriber_link *link, uint32_t id, int take_fd,
+                                   uint64_t size)
+{
+    dlx_cleanup(dlx__closep) int fd = take_fd;
+    const void *map;
+    uint32_t at = find_arena(link, id);
+    if (at < link->n_arenas && link->arenas[at].id == id)
+        return dlx__fail(DLX_E_PROTOCOL, "arena %u was announced twice", id);
+    int r = borrow_dlx__region_attach(link->memory, fd, size, &map);
+    if (r < 0)
+        return r;
+    struct dlx_subscriber_link_arena arena = {.id = id, .map = map, .size = size};
+    if (size >= DLX_VIEW_MIN)
+        arena.spare = dlx__region_spare(fd, size);
+    if (link->pin)
+        pin_arena(link, &arena);
+    pthread_mutex_lock(&link->arenas_lock);
+    r = insert_arena(link, at, &arena);
+    pthread_mutex_unlock(&link->arenas_lock);
+    if (r < 0)
+        unmap_arena(link, &arena);
+    return r;
+}
+
+void *dlx__subscriber_link_view(struct dlx_subscriber_link *link, const void *data, uint64_t size)
+{
+    const void *spare = NULL;
+    uint64_t offset = 0;
+    if (size < DLX_VIEW_MIN)
+        return NULL;
+    pthread_mutex_lock(&link->arenas_lock);
+    for (uint32_t i = 0; !spare && i < link->n_arenas; i++) {
+        const struct dlx_subscriber_link_arena *arena = &link->arenas[i];
+        offset = (uintptr_t)data - (uintptr_t)arena->map;
+        if (offset < arena->size) /* wraps where it is below the map */
+            spare = arena->spare;
+    }
+    pthread_mutex_unlock(&link->arenas_lock);
+    /* It stays: the caller holds a message in it. */
+    return spare ? dlx__region_view(spare, offset, size) : NULL;
+}
+
+void dlx__subscriber_link_arena_dropped(struct dlx_subscriber_link *link, uint32_t id)
+{
+    uint32_t i = find_arena(link, id);
+    if (i < link->n_arenas && link->arenas[i].id == id)
+        link->arenas[i].dropped_after = dlx__reader_cursor(&link->core) + 1;
+    dlx__subscriber_link_sweep_arenas(link);
+}
+
+static bool may_lie_in(const struct dlx_taken *taken, const struct dlx_subscriber_link_arena *arena)
+{
+    return taken->n < arena->dropped_after &&
+           (dlx__entry_kind(taken->words) != DLX_SHM_KIND_TENSOR ||
+            dlx__entry_arena(taken->words) == arena->id);
+}
+
+/* Is something held that may lie in this arena, which was dropped? */
+static bool is_held(const struct dlx_subscriber_link *link,
+                    const struct dlx_subscriber_link_arena *arena)
+{
+    for (uint32_t i = 0; i < link->n_pending; i++)
+        if (may_lie_in(&link->pending[link->first_pending + i], arena))
+            return true;
+    for (uint32_t i = 0; i < dlx__reader_n_used(&link->core); i++)
+        if (dlx_load64_acquire(&link->page->hold[i]) != 0 && link->messages[i] &&
+            dlx__message_may_lie_in(link->messages[i], arena))
+            return true;
+    return false;
+}
+
+void dlx__subscriber_link_sweep_arenas(struct dlx_subscriber_link *link)
+{
+    uint32_t kept = 0;
+    pthread_mutex_lock(&link->arenas_lock);
+    for (uint32_t i = 0; i < link->n_arenas; i++) {
+        struct dlx_subscriber_link_arena *arena = &link->arenas[i];
+        /* An honest publisher drops an arena when nothing in it is held; a hostile one must not
+         * make us unmap what our own user still reads. */
+        if (arena->dropped_after && !is_held(link, arena))
+            unmap_arena(link, arena);
+        else
+            link->arenas[kept++] = *arena;
+    }
+    link->n_arenas = kept;
+    pthread_mutex_unlock(&link->arenas_lock);
+}
+
+/* ---- take ----------------------------------------------------------------------------------- */
+
+/* How many messages a bounded link may take now. One at a time: their bytes are known when they are
+ * built. */
+static uint32_t room_within_bound(const struct dlx_subscriber_link *link)
+{
+    uint64_t held = atomic_load_explicit(&link->held_bytes, memory_order_acquire);
+    return held < link->most_held_bytes ? 1 : 0;
+}
+
+static int fail_too_many_held(const struct dlx_subscriber_link *link, uint32_t n)
+{
+    if (n == 0)
+        return dlx__fail(DLX_E_TOO_MANY_HELD,
+                         "%s are held, and the publisher allows %s (its max_held_bytes): release "
+                         "some first, or raise it there",
+                         DLX_AMOUNT(atomic_load_explicit(&link->held_bytes, memory_order_relaxed)),
+                         DLX_AMOUNT(link->most_held_bytes));
+    if (dlx__reader_max_held(&link->core) < link->max_held)
+        return dlx__fail(DLX_E_TOO_MANY_HELD,
+                         "%u messages are held, the limit of the publisher (its max_held): release "
+                         "some first, or raise it there",
+                         dlx__reader_max_held(&link->core));
+    return dlx__fail(DLX_E_TOO_MANY_HELD,
+                     "%u messages are held, the limit of this subscription (max_held): release "
+                     "some first, or subscribe with a larger max_held",
+                     dlx__reader_max_held(&link->core));
+}
+
+int dlx__subscriber_link_take(struct dlx_subscriber_link *link, uint32_t n,
+                              struct dlx_message **ret)
+{
+    if (link->n_pending == 0) {
+        if (dlx_unlikely(dlx__reader_is_bounded(&link->core)))
+            n = room_within_bound(link);
+        int got = dlx__reader_take(&link->core, link->pending, n);
+        link->stuck = got == DLX_E_NOT_FOUND;
+        if (dlx_unlikely(got == DLX_E_TOO_MANY_HELD))
+            return fail_too_many_held(link, n);
+        if (got < 0)
+            return got;
+        link->n_pending = (uint32_t)got;
+        link->first_pending = 0;
+    }
+    const struct dlx_taken *taken = &link->pending[link->first_pending];
+    int r = dlx__message_build(link, taken, ret);
+    link->stuck = r == DLX_E_NOT_FOUND;
+    if (dlx_unlikely(link->stuck || r == DLX_E_NO_MEMORY))
+        return r;
+    link->first_pending++;
+    link->n_pending--;
+    if (dlx_unlikely(r < 0))
+        dlx__reader_release(&link->core, taken->hold);
+    else if (dlx_unlikely(dlx__reader_is_bounded(&link->core)))
+        atomic_fetch_add_explicit(&link->held_bytes, (*ret)->bytes, memory_order_relaxed);
+    return r;
+}
+
+void dlx__subscriber_link_lose_first(struct dlx_subscriber_link *link)
+{
+    const struct dlx_taken *first = &link->pending[link->first_pending++];
+    if (--link->n_pending == 0) {
+        dlx__reader_lose(&link->core, first, 1);
+    } else { /* the next one tells the gap */
+        dlx__reader_release(&link->core, first->hold);
+        dlx__reader_miss(&link->core, 1);
+        link->pending[link->first_pending].gap += first->gap + 1;
+    }
+    link->stuck = false;
+}
+
+void dlx__subscriber_link_lose_pending(struct dlx_subscriber_link *link)
+{
+    while (link->n_pending > 0)
+        dlx__subscriber_link_lose_first(link);
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_SUBSCRIBER_LINK_H
+#define DLX_CLIENT_SUBSCRIBER_LINK_H
+
+/*
+ * A link, from the subscriber's side: a ring reader with its mappings. It lives as long as
+ * its subscription or a message of it does.
+ */
+
+#include "client/control/client.h"
+#include "client/message/pin.h"
+#include "common/bell.h"
+#include "ring/reader.h"
+#include "ring/tensor.h"
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct dlx_message;
+struct dlx_gpu_threads; /* client/message/gpu_threads.h */
+
+/* An arena of the publisher, mapped read-only. */
+struct dlx_subscriber_link_arena {
+    uint32_t id;
+    bool is_pinned; /* `map` is registered with the driver of a GPU */
+    const uint8_t *map;
+    const void *spare; /* of large ones, for copy-on-write views; NULL: none */
+    uint64_t size;
+    uint64_t dropped_after; /* 0: in use; else the cursor when the publisher dropped it, plus 1 */
+};
+
+/* A stream of large blocks goes round as many arenas as it has blocks, and their ids follow each
+ * other. */
+#define DLX_SUBSCRIBER_LINK_HINTS 16U
+
+#define DLX_SUBSCRIBER_LINK_ALIVE (UINT64_C(1) << 62)
+
+/*
+ * How a link comes to be. It may fail, or be left, in each state (dlx__subscription_detach()).
+ *
+ *     LinkOffer --> OFFERED --- LinkOpen ---> OPENING --- its arenas are here, or ---> OPEN
+ *                                                         the daemon has ended
+ */
+enum dlx_subscriber_link_state {
+    DLX_SUBSCRIBER_LINK_OFFERED, /* its page is mapped; waiting for LinkOpen */
+    DLX_SUBSCRIBER_LINK_OPENING, /* waiting for the arenas that were there at the join */
+    DLX_SUBSCRIBER_LINK_OPEN,
+};
+
+/*
+ * What may still come by it:
+ *
+ *     MESSAGES --- its bell hung up, or a new link reads the same block ---> NOTIFICATIONS
+ *        |                                                                        |
+ *        +--------------------------- PublisherGone -------------------> NOTHING <+
+ *
+ * A link without new messages is drained, then left. NOTIFICATIONS: arenas of messages that are
+ * there may be on their way.
+ */
+enum dlx_subscriber_link_to_come {
+    DLX_TO_COME_MESSAGES,
+    DLX_TO_COME_NOTIFICATIONS,
+    DLX_TO_COME_NOTHING,
+};
+
+/* Messages taken at once from a link, at most. */
+#define DLX_SUBSCRIBER_LINK_BATCH 32U
+
+struct dlx_subscriber_link {
+    /* DLX_SUBSCRIBER_LINK_ALIVE less the messages released; once the subscription has left, the
+     * messages that are still out. So taking a message costs no atomic operation. */
+    _Atomic uint64_t refs;
+    uint64_t n_given; /* messages handed out */
+    uint64_t generation;
+    const struct dlx_memory *memory;
+    enum dlx_subscriber_link_state state;
+    struct dlx_reader core;
+    uint64_t id;
+    uint64_t publisher; /* 0: a spare, for one that has yet to come */
+    uint32_t pid;       /* of the publisher, for messages */
+    uint32_t link_index;
+    uint32_t max_held; /* hold words in the page, as the subscription asked */
+    /* What the publisher lets this link hold, as LinkOpen said. 0: no bound. */
+    uint32_t most_held;
+    uint64_t most_held_bytes;
+    _Atomic uint64_t held_bytes;  /* of messages handed out and not released; if there is a bound */
+    _Atomic uint64_t n_gpu_waits; /* releases of tensors on GPUs that waited in the deleter */
+    _Atomic uint64_t n_gpu_errors; /* releases that could not wait for the work */
+    uint32_t history;              /* what LinkOpen said of it */
+    uint32_t retain;
+    uint32_t on_full; /* likewise */
+    uint64_t origin;  /* the publisher's id with the first daemon that it was announced to */
+    struct dlx_subscriber_link *after; /* not NULL: it is not our turn before this one has ended */
+    bool from_start;
+    int bell;                    /* -1 before LinkOpen */
+    enum dlx_bell_holder holder; /* of its other end */
+    enum dlx_subscriber_link_to_come to_come;
+    bool foreign;      /* made by a daemon that has ended */
+    bool former;       /* to a publisher of a former daemon, which may announce itself to ours */
+    uint64_t ended_at; /* 0, or the last message of a publisher that no other link will come to */
+    uint64_t end;      /* likewise, plus 1, as it said itself when it closed */
+    bool is_final;   /* what cannot be read here will not come by another link either: it is lost */
+    bool is_active;  /* every take looks at it: client/subscribe/parking.c */
+    bool is_deaf;    /* its bell hung up */
+    uint32_t n_idle; /* takes in a row that found nothing */
+    uint32_t n_rings; /* bells that were asked for and may not have been read */
+    /* Waits for notifications: an arena for a pending message, a link to go on with, or its
+     * publisher's end. */
+    bool stuck;
+    /* Taken, held, and not handed out yet: the arena of the first has not come, or it was taken in
+     * a batch. */
+    struct dlx_taken pending[DLX_SUBSCRIBER_LINK_BATCH];
+    uint32_t first_pending;
+    uint32_t n_pending;
+    struct dlx_shm_link *page;
+    uint64_t page_size;
+    const struct dlx_shm_control *control;
+    uint64_t control_size;
+    uint32_t n_entries;
+    uint64_t base; /* the last message that is not in the control block */
+    /* The subscription's thread alone changes the table, and locks it for that; others, who have
+     * messages, lock it to read. */
+    pthread_mutex_t arenas_lock;
+    struct dlx_subscriber_link_arena *arenas; /* ascending id */
+    uint32_t n_arenas;
+    uint32_t arenas_room;
+    uint32_t arena_at
+        [DLX_SUBSCRIBER_LINK_HINTS]; /* by id: where one of that id was when it was asked for */
+    uint32_t arenas_due;             /* of those that were there at the join, not here yet */
+    bool settled;                    /* attached with all of them: counted by its subscription */
+    struct dlx_message **messages;   /* [max_held]: one for each hold word, made when first used */
+    char topic[DLX_TOPIC_MAX + 1];
+    struct dlx_client *client;      /* the subscription's, for as long as that is there */
+    _Atomic uint64_t gpu_publisher; /* the publisher's number as one of GPU memory; 0: none yet */
+    struct dlx_gpu_threads *gpu_threads; /* its subscription's; NULL: callers wait themselves */
+    struct dlx_pin *pin;                 /* pins its arenas; NULL: they are not */
+    /* Why the first one that could not be is not; "": all are. */
+    char unpinned[DLX_EVENT_REASON_SIZE];
+    bool told_unpinned;
+};
+
+/* Make a link of an offer: populates and maps its page. Takes the fd, also on failure. */
+int dlx__subscriber_link_new(struct dlx_subscriber_link **ret, const struct dlx_memory *memory,
+                             uint64_t generation, uint64_t id, uint64_t publisher,
+                             const char *topic, int take_page_fd, uint64_t page_size,
+                             uint32_t link_index, uint32_t max_held);
+
+/* A spare has got a publisher: before dlx__subscriber_link_open(). */
+int dlx__subscriber_link_assign(struct dlx_subscriber_link *link, uint64_t publisher,
+                                const char *topic, uint32_t link_index);
+
+/* LinkOpen, with the control block, and so many arenas to follow: OPENING. Takes the fds, also on
+ * failure. */
+int dlx__subscriber_link_open(struct dlx_subscriber_link *link, int take_bell, int take_control_fd,
+                              uint64_t control_size, uint32_t n_entries, uint64_t base,
+                              uint32_t n_arenas);
+
+/* All of them are here: OPEN, beginning as dlx__reader_start() says. */
+void dlx__subscriber_link_start(struct dlx_subscriber_link *link, uint32_t history, bool from_start,
+                                bool latest, bool reliable);
+
+/* The subscription lets go of it: it goes with its last message. NULL is fine. */
+struct dlx_subscriber_link *dlx__subscriber_link_unref(struct dlx_subscriber_link *link);
+
+/* Nobody refers to it any more. */
+void dlx__subscriber_link_free(struct dlx_subscriber_link *link);
+
+/* Of a bounded link: so many bytes were let go, after their hold word was cleared. Any thread. */
+static inline void dlx__subscriber_link_uncount(struct dlx_subscriber_link *link, uint64_t bytes)
+{
+    /* Release: whoever takes because of this stores its hold word after ours was cleared. */
+    atomic_fetch_sub_explicit(&link->held_bytes, bytes, memory_order_release);
+}
+
+/* A message that was handed out has been released. Any thread. */
+static inline void dlx__subscriber_link_released(struct dlx_subscriber_link *link)
+{
+    if (dlx_unlikely(atomic_fetch_sub_explicit(&link->refs, 1, memory_order_acq_rel) == 1))
+        dlx__subscriber_link_free(link);
+}
+
+/* No new message will come by it. */
+static inline void dlx__subscriber_link_no_more_messages(struct dlx_subscriber_link *link)
+{
+    if (link->to_come == DLX_TO_COME_MESSAGES)
+        link->to_come = DLX_TO_COME_NOTIFICATIONS;
+}
+
+/* The subscription takes no more from it. */
+void dlx__subscriber_link_close(struct dlx_subscriber_link *link);
+
+/* ArenaAdded; takes the fd, also on failure. One that cannot be pinned is none. */
+int dlx__subscriber_link_arena_add(struct dlx_subscriber_link *link, uint32_t id, int take_fd,
+                                   uint64_t size);
+/* ArenaDropped: unmapped once nothing that was taken before and may lie in it is held. */
+void dlx__subscriber_link_arena_dropped(struct dlx_subscriber_link *link, uint32_t id);
+void dlx__subscriber_link_sweep_arenas(struct dlx_subscriber_link *link);
+
+const struct dlx_subscriber_link_arena *
+dlx__subscriber_link_arena_search(struct dlx_subscriber_link *link, uint32_t id);
+/* NULL if it is not here (yet). */
+static inline const struct dlx_subscriber_link_arena *
+dlx__subscriber_link_arena(struct dlx_subscriber_link *link, uint32_t id)
+{
+    uint32_t i = link->arena_at[id % DLX_SUBSCRIBER_LINK_HINTS];
+    if (dlx_likely(i < link->n_arenas && link->arenas[i].id == id))
+        return &link->arenas[i];
+    return dlx__subscriber_link_arena_search(link, id);
+}
+
+/*
+ * A copy-on-write view (common/memory.h) of `size` bytes of an arena, for who holds a message that
+ * has them. Any thread. NULL where there can be none: the arena or `size` is smaller than
+ * DLX_VIEW_MIN, or the system does not do it.
+ */
+void *dlx__subscriber_link_view(struct dlx_subscriber_link *link, const void *data, uint64_t size);
+/* Less is copied in the time that a view takes to make and to write to. */
+#define DLX_VIEW_MIN (UINT64_C(256) << 10)
+
+/* The first pending message, whose arena will not come, is lost. */
+void dlx__subscriber_link_lose_first(struct dlx_subscriber_link *link);
+/* All that is pending is lost. */
+void dlx__subscriber_link_lose_pending(struct dlx_subscriber_link *link);
+
+/* client/message/message.c */
+
+void dlx__message_free(struct dlx_message *m);
+
+/*
+ * May a tensor of the message that has this struct now, or had it last, lie in this arena, which
+ * was dropped? For whoever takes; others may release it meanwhile.
+ */
+bool dlx__message_may_lie_in(const struct dlx_message *m,
+                             const struct dlx_subscriber_link_arena *arena);
+
+/* The message that a tensor is of; NULL if it was not made by dlx_message_tensor(), or
+ * _legacy(). */
+const struct dlx_message *dlx__message_of(const DLManagedTensorVersioned *tensor);
+const struct dlx_message *dlx__message_of_legacy(const DLManagedTensor *tensor);
+
+/* Its link, for as long as the message or a tensor of it is held. */
+struct dlx_subscriber_link *dlx__message_link(const struct dlx_message *m);
+
+/*
+ * Take the next message, and, if nothing is pending, up to `n` from the ring. Returns 0;
+ * DLX_E_EMPTY, DLX_E_TOO_MANY_HELD, DLX_E_PUBLISHER_GONE, DLX_E_BAD_PEER, DLX_E_NO_MEMORY, and
+ * DLX_E_NOT_FOUND: an arena has not arrived, or the publisher has gone on with another daemon; call
+ * again after reading notifications.
+ */
+int dlx__subscriber_link_take(struct dlx_subscriber_link *link, uint32_t n,
+                              struct dlx_message **ret);
+
+#endif

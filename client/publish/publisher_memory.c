@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/publish/publisher_memory.h"
+#include "client/control/call.h"
+#include "client/publish/publisher.h"
+#include "common/amount.h"
+#include "common/memory.h"
+#include <string.h>
+
+/* So many bytes of blocks are taken before it is looked which ones nobody needs any more:
+ * looking at cursors and hold words disturbs the readers, so for small messages it is done once
+ * in many. */
+#define FREE_GROWTH (UINT64_C(32) << 10)
+
+/* What is not in use goes back after `depth` messages if it is much, else after so many times
+ * that. */
+#define TRIM_MUCH (UINT64_C(32) << 20)
+
+/* So long a daemon that gave no arena is not asked for one, if there is another way. */
+#define CROWDED_NS UINT64_C(1000000000)
+
+/* Tell the daemon, which may have no time for it now, and unmap. */
+static bool drop_arena(struct dlx_publisher *p, uint32_t id)
+{
+    if (dlx__call_arena_drop(p->client, p->id, id) == DLX_E_FULL)
+        return false;
+    dlx__heap_drop(p->heap, id);
+    return true;
+}
+
+/* Give back empty arenas of so many bytes together, at most n of them. Returns false if there
+ * may be more. */
+static bool drop_arenas(struct dlx_publisher *p, uint64_t bytes, uint32_t n)
+{
+    uint64_t size;
+    for (; n > 0; n--) {
+        uint32_t id = dlx__heap_find_empty(p->heap, bytes, &size);
+        if (id == 0)
+            return true;
+        if (!drop_arena(p, id))
+            break;
+        bytes -= DLX_MIN(bytes, size);
+    }
+    return false;
+}
+
+bool dlx__publisher_drop_empty(struct dlx_publisher *p)
+{
+    bool any = false;
+    uint32_t arena;
+    while ((arena = dlx__heap_drop_empty(p->heap))) {
+        (void)dlx__call_arena_drop(p->client, p->id, arena);
+        any = true;
+    }
+    return any;
+}
+
+static void drop_excess(struct dlx_publisher *p, uint64_t id, uint64_t bytes)
+{
+    uint32_t arena;
+    uint64_t window = (uint64_t)DLX_TRIM_EVERY * p->args.depth;
+    while ((arena = dlx__heap_drop_excess(p->heap, bytes, dlx__writer_head(&p->core), window)))
+        (void)dlx__call_arena_drop(p->client, id, arena);
+}
+
+static int grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
+                uint64_t size)
+{
+    uint64_t bytes = dlx__heap_growth(p->heap, size);
+    uint32_t arena = 0;
+    void *map = NULL;
+    int fd;
+    if (bytes == UINT64_MAX)
+        return dlx__fail(DLX_E_NO_MEMORY, "a tensor or a set may have at most %s",
+                         DLX_AMOUNT(DLX_SHM_ARENA_MAX));
+    if (dlx__heap_n_arenas(p->heap) >= DLX_SHM_ARENAS_MAX)
+        return dlx__fail(DLX_E_LIMIT, "%u arenas, the most of a publisher", DLX_SHM_ARENAS_MAX);
+    if (p->client->interrupt) /* it runs while this call waits for the daemon */
+        dlx__turn_disown(&p->turn);
+    int r = dlx__call_arena_new(p->client, id, bytes, &arena, &fd);
+    if (r < 0)
+        return r;
+    /* Now that there will be one, and before it has memory. */
+    drop_excess(p, id, bytes);
+    r = dlx__region_populate(memory, fd, bytes, &map);
+    if (r == 0)
+        r = dlx__call_arena_ready(p->client, id, arena);
+    if (r == 0)
+        r = dlx__heap_add(p->heap, arena, map, bytes);
+    if (r == 0 && dlx__heap_bytes(p->heap) > TRIM_MUCH)
+        p->memory.next_trim =
+            DLX_MIN(p->memory.next_trim, dlx__writer_head(&p->core) + p->args.depth);
+    if (r < 0) {
+        dlx__region_unmap(map, bytes);
+        (void)dlx__call_arena_drop(p->client, id, arena);
+    }
+    return r;
+}
+
+int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
+                        uint64_t size)
+{
+    int r = grow(p, memory, id, size);
+    /* The daemon returns memory that is not populated for a while: this process may have been
+     * stopped. */
+    return r == DLX_E_NOT_FOUND ? grow(p, memory, id, size) : r;
+}
+
+/* Memory that nobody needs any more goes back, a part with each of the next messages: all of it
+ * after `depth`. */
+static void __attribute__((noinline)) trim(struct dlx_publisher *p)
+{
+    bool much = dlx__heap_bytes(p->heap) > TRIM_MUCH, goes_on = p->memory.trim_step > 0;
+    uint32_t every = much ? 1 : DLX_TRIM_EVERY;
+    if (!goes_on) {
+        while (much &&
+               dlx__writer_reclaim(&p->core, false) > 0) /* or what nobody needs counts as used */
+            ;
+        p->memory.n_trims += every;
+        p->memory.trim_step = dlx__heap_n_arenas(p->heap) / p->args.depth + 1;
+    }
+    bool all = p->memory.n_trims % DLX_TRIM_EVERY == 0;
+    uint64_t bytes = goes_on ? dlx__heap_excess(p->heap, all) : dlx__heap_trim(p->heap, all);
+    bool done = drop_arenas(p, bytes, p->memory.trim_step);
+    if (done)
+        dlx__heap_vacate(p->heap);
+    p->memory.next_trim = dlx__writer_head(&p->core) + (done ? (uint64_t)p->args.depth * every : 1);
+    if (done)
+        p->memory.trim_step = 0;
+}
+
+int dlx__publisher_reclaim(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size, bool drop,
+                           struct dlx_block **ret)
+{
+    bool looked = false, cut = false;
+    for (;;) {
+        uint32_t n = dlx__writer_reclaim(&p->core, drop);
+        int r = dlx__heap_take(heap, size, ret);
+        if (r != DLX_E_FULL)
+            return r;
+        if (n > 0)
+            continue;
+        if (cut || dlx__writer_n_retired(&p->core) == 0)
+            return DLX_E_FULL;
+        /* Before taking more memory: who holds, and is dead? And who holds more than it may? */
+        if (!looked)
+            dlx__publisher_link_env.look_for_dead(p);
+        else if (!dlx__publisher_link_cut(p))
+            return DLX_E_FULL;
+        cut = looked;
+        looked = true;
+    }
+}
+
+void dlx__publisher_look_ahead(struct dlx_publisher *p)
+{
+    (void)dlx__writer_reclaim(&p->core, false);
+}
+
+/* No memory, or no daemon: the stream goes on with what there is, if that is enough. */
+static int take_what_is_there(struct dlx_publisher *p, uint64_t size, bool reclaim,
+                              struct dlx_block **ret)
+{
+    bool before = dlx__heap_put_anywhere(p->heap, true);
+    int r = dlx__heap_take(p->heap, size, ret);
+    if (r == DLX_E_FULL && reclaim)
+        r = dlx__publisher_reclaim(p, p->heap, size, true, ret);
+    (void)dlx__heap_put_anywhere(p->heap, before);
+    return r;
+}
+
+static int grow_and_take(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
+{
+    /* A new daemon knows of no publisher that has yet to announce itself, and may be slow to say
+     * so. */
+    int r = atomic_load_explicit(&p->client->epoch, memory_order_acquire) != p->epoch
+                ? dlx__fail(DLX_E_DISCONNECTED, "the publisher predates the dlpackd restart")
+                : dlx__publisher_grow(p, p->daemon.memory, p->id, size);
+    if (r == 0)
+        r = dlx__heap_take(p->heap, size, ret);
+    /* With an arena more, or others less, it may have become a large block. There is room for
+     * it. */
+    return r == DLX_E_FULL ? take_what_is_there(p, size, false, ret) : r;
+}
+
+/* No block fits. Not part of what follows: its registers are not saved for each message. */
+static int __attribute__((noinline))
+find_room(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
+{
+    int r;
+    uint64_t after;
+    bool free_growth =
+        !__builtin_add_overflow(dlx__heap_bytes(p->heap), size, &after) && after <= FREE_GROWTH;
+    if (!free_growth) {
+        p->memory.room_size = size;
+        r = dlx__publisher_reclaim(p, p->heap, size, false, ret);
+        if (r != DLX_E_FULL)
+            return r;
+    }
+    p->memory.room_size = 0;
+    if (p->memory.crowded_until > 0 && dlx__now_ns() < p->memory.crowded_until) {
+        r = take_what_is_there(p, size, false, ret);
+        if (r != DLX_E_FULL)
+            return r;
+    }
+    int grown = grow_and_take(p, size, ret);
+    p->memory.crowded_until = grown < 0 ? dlx__now_ns() + CROWDED_NS : 0;
+    if (grown == 0)
+        return 0;
+    char why[DLX_ERROR_TEXT_SIZE];
+    memcpy(why, dlx__error_message(), sizeof why);
+    r = take_what_is_there(p, size, true, ret);
+    if (r != DLX_E_FULL)
+        return r;
+    bool is_possible = dlx__heap_growth(p->heap, size) != UINT64_MAX;
+    if ((grown == DLX_E_NO_MEMORY || grown == DLX_E_LIMIT || grown == DLX_E_FD_LIMIT) &&
+        is_possible && dlx__publisher_drop_empty(p)) {
+        grown = grow_and_take(p, size, ret);
+        if (grown == 0)
+            return 0;
+        memcpy(why, dlx__error_message(), sizeof why);
+    }
+    return dlx__fail(grown, "topic %s: no memory for %s: %s", p->topic, DLX_AMOUNT(size), why);
+}
+
+int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
+{
+    if (dlx_unlikely(dlx__writer_head(&p->core) >= p->memory.next_trim))
+        trim(p);
+    int r = dlx__heap_take(p->heap, size, ret);
+    return dlx_likely(r != DLX_E_FULL) ? r : find_room(p, size, ret);
+}
+
+int dlx__publisher_block_beside(struct dlx_publisher *p, const struct dlx_block *other,
+                                uint64_t size, struct dlx_block **ret)
+{
+    int r = dlx__heap_take_beside(p->heap, other, size, ret);
+    if (r == DLX_E_FULL && dlx__heap_is_large(p->heap, size))
+        r = take_what_is_there(p, size, false, ret);
+    return r == DLX_E_FULL ? dlx__publisher_block(p, size, ret) : r;
+}

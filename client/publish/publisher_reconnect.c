@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/publish/publisher_reconnect.h"
+#include "client/control/call.h"
+#include "client/publish/copy_retained.h"
+#include "client/publish/gpu_share.h"
+#include "client/publish/publish.h"
+#include "common/memory.h"
+#include <poll.h>
+#include <stdio.h>
+
+/* What the old daemon said last is in the socket: newcomers that must be waited for. Of some it
+ * may not have told us, and will not any more. What those hold lies in blocks and arenas that we
+ * are about to leave: nothing is written there again. */
+static bool drain(struct dlx_publisher *p)
+{
+    dlx__writer_read_membership(&p->core);
+    dlx__publisher_link_env.pick_up(p);
+    return p->daemon.link_sock < 0 || !dlx__writer_misses_link(&p->core);
+}
+
+/* Everything that can fail, for a publisher that the new daemon does not show yet. `n` messages
+ * are taken along. */
+static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint32_t n,
+                   struct dlx_writer_block **ret_block, const void **ret_membership,
+                   int *ret_kept_fd)
+{
+    dlx_cleanup(dlx__closep) int membership_fd = made->membership_fd;
+    dlx_cleanup(dlx__closep) int kept_fd = dlx__publisher_keep_control(&p->args, made->control_fd);
+    struct dlx_writer_block *block = NULL;
+    void *control = NULL;
+    bool unanswered = false;
+    uint32_t n_entries = dlx__publisher_n_entries(&p->args);
+    int r = dlx__region_populate(made->memory, made->control_fd, made->control_size, &control);
+    if (r < 0)
+        return r;
+    if (made->control_size != dlx_shm_control_size(n_entries) ||
+        made->membership_line >= made->membership_size / DLX_CACHELINE)
+        r = dlx__fail(DLX_E_PROTOCOL, "control block or membership line out of range");
+    if (r == 0)
+        r = dlx__region_attach(made->memory, dlx__steal_fd(&membership_fd), made->membership_size,
+                               ret_membership);
+    if (r == 0) /* before a subscription of this process can hear of the new id */
+        r = dlx__gpu_share_also(p, made->id);
+    if (r == 0)
+        r = dlx__writer_block_new(&p->core, control, n_entries, n, &block);
+    if (r == 0)
+        r = dlx__copy_retained(p, made->memory, made->id, block);
+    if (r == 0)
+        dlx__publish_show_counters(p, control);
+    if (r == 0)
+        r = dlx__call_publisher_ready(p->client, made->id, DLX_RECONNECT_PATIENCE_NS, &unanswered);
+    /* It is announced, and whoever it should wait for may not come in time: it counts what it
+     * misses. */
+    if (r == DLX_E_FULL)
+        r = 0;
+    /* Without an answer, subscribers may have been told all the same, and left their old links
+     * for the new ones. There is no way back: if they were not, the link socket hangs up, or
+     * will (tests/model/restart.pml, GIVEUP). */
+    if (r < 0 && !unanswered) {
+        if (block)
+            dlx__copy_retained_undo(p, block);
+        dlx__writer_block_free(block);
+        dlx__region_unmap(control, made->control_size);
+        return r;
+    }
+    *ret_block = block;
+    *ret_kept_fd = dlx__steal_fd(&kept_fd);
+    return 0;
+}
+
+/* From here on nothing can fail. */
+static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made,
+                  struct dlx_writer_block *block, const void *membership, int take_kept_fd,
+                  struct dlx_heap_aside *aside)
+{
+    dlx__publisher_link_set_foreign(p);
+    dlx__writer_move(&p->core, block);
+    dlx__writer_set_membership(&p->core, (const struct dlx_shm_membership *)membership +
+                                             made->membership_line);
+    dlx__close(p->daemon.control_fd);
+    p->daemon.control_fd = take_kept_fd;
+    if (p->daemon.control_fd >= 0)
+        dlx__writer_heed_locks(&p->core);
+    dlx__region_unmap(p->daemon.membership, p->daemon.membership_size);
+    p->daemon.membership = membership;
+    p->daemon.membership_size = made->membership_size;
+    dlx__close(p->daemon.link_sock);
+    p->daemon.link_sock = made->link_sock;
+    if (p->joins.state == DLX_PUBLISHER_JOINS_STARVED)
+        p->joins.state = DLX_PUBLISHER_JOINS_PICKED_UP;
+    dlx__heap_freeze(p->heap, aside);
+    p->memory.room_size = 0;
+    p->id = made->id;
+    p->daemon.memory = made->memory;
+    p->daemon.base = dlx__writer_block_base(block);
+    p->daemon.has_succeeded = p->retain == 0;
+    if (p->retain > 0 &&
+        dlx__writer_block_n_copied(block) > 0) { /* what the daemon may have kept is not needed */
+        dlx__publisher_succeed(p);
+        p->daemon.has_succeeded =
+            p->daemon.has_succeeded && dlx__writer_block_n_copied(block) >= p->retain;
+    }
+}
+
+static int resume_with(struct dlx_publisher *p, uint32_t n)
+{
+    struct dlx_new_publisher made;
+    struct dlx_writer_block *block = NULL;
+    struct dlx_heap_aside aside;
+    const void *membership = NULL;
+    int kept_fd = -1;
+    int r = dlx__call_publisher_new(
+        p->client, p->topic, &p->args, dlx__publisher_n_entries(&p->args), p->daemon.origin,
+        dlx__writer_head(&p->core) - n, DLX_RECONNECT_PATIENCE_NS, &made);
+    if (r < 0)
+        return r;
+    dlx__heap_set_aside(p->heap, &aside);
+    r = prepare(p, &made, n, &block, &membership, &kept_fd);
+    if (r < 0) {
+        dlx__heap_bring_back(p->heap, &aside);
+        dlx__region_unmap(membership, made.membership_size);
+        dlx__close(made.link_sock);
+        (void)dlx__call_publisher_close(p->client, made.id);
+        return r;
+    }
+    go_on(p, &made, block, membership, kept_fd, &aside);
+    return 0;
+}
+
+static int resume(struct dlx_publisher *p)
+{
+    uint64_t epoch = atomic_load_explicit(&p->client->epoch, memory_order_acquire);
+    if (!drain(p))
+        return DLX_E_NO_MEMORY; /* a link that is told of is to be waited for */
+    uint32_t n = dlx__copy_retained_count(p);
+    int r = resume_with(p, n);
+    while (n > 0 && (r == DLX_E_NO_MEMORY || r == DLX_E_LIMIT))
+        r = resume_with(p, n /= 2); /* the stream goes on, in any case with what will come */
+    if (r < 0)
+        return r;
+    p->epoch = epoch;
+    dlx__events_push(&p->events, DLX_EVENT_RECONNECTED, 0, p->id, 0, p->topic, "");
+    return 0;
+}
+
+static bool has_daemon(const struct dlx_publisher *p)
+{
+    return p->daemon.link_sock >= 0 &&
+           (p->watch.had_daemon_tid || !dlx__socket_is_lost(p->daemon.link_sock));
+}
+
+/* What a daemon answered when it was asked to take the publisher. One that refused is asked
+ * again once a second, since rules change rarely. */
+static void note_answer(struct dlx_publisher *p, uint64_t now, int code)
+{
+    if (code == 0)
+        dlx__publisher_detour(p, DLX_DETOUR_REFUSED, false);
+    if (code != DLX_E_ACCESS)
+        return;
+    dlx__publisher_detour(p, DLX_DETOUR_REFUSED, true);
+    (void)snprintf(p->watch.refusal, sizeof p->watch.refusal, "%s", dlx__error_message());
+    p->watch.next_look_ns = now + DLX_LOOK_NS;
+}
+
+static void check(struct dlx_publisher *p, uint64_t now, enum dlx_hurry hurry)
+{
+    if ((p->detours & DLX_DETOUR_REFUSED) && now < p->watch.next_look_ns)
+        return;
+    p->watch.next_look_ns = now + DLX_LOOK_NS;
+    p->watch.had_daemon_tid = dlx__writer_has_daemon(&p->core);
+    if (has_daemon(p))
+        return;
+    p->watch.next_look_ns = now + DLX_RECONNECT_NS;
+    if (p->client->interrupt) /* it runs while this call waits for the daemon */
+        dlx__turn_disown(&p->turn);
+    int r = dlx__client_reconnect(p->client, p->epoch, hurry);
+    /* In use: a daemon that is there refused it, when nobody waited for the answer. */
+    if (r == 0 || r == DLX_E_IN_USE)
+        r = resume(p);
+    note_answer(p, now, r);
+    dlx__error_clear(); /* it is no failure of the call that looked */
+}
+
+void dlx__publisher_check(struct dlx_publisher *p, uint64_t now)
+{
+    check(p, now, DLX_HURRY_NOW_AND_THEN);
+}
+
+/* Until it is time to look again. Returns 0; DLX_E_INTERRUPTED. */
+static int pause_between_looks(struct dlx_publisher *p, struct dlx_wait *wait, uint64_t now)
+{
+    uint64_t until = DLX_MIN(dlx__wait_part(wait, p->client, now), now + DLX_RECONNECT_NS);
+    int n = poll(NULL, 0, dlx__deadline_ms(until, now));
+    return dlx__wait_ask(wait, p->client, &p->turn, n < 0);
+}
+
+void dlx__publisher_await_daemon(struct dlx_publisher *p, struct dlx_wait *wait)
+{
+    for (;;) {
+        uint64_t now = dlx__now_ns();
+        check(p, now, DLX_HURRY_WAITING);
+        if (has_daemon(p) || now >= wait->deadline || pause_between_looks(p, wait, now) < 0)
+            return;
+    }
+}
+
+/* A later daemon has shown this block to subscribers, so the publisher frees nothing. */
+static bool is_shown(const struct dlx_publisher *p)
+{
+    return dlx__writer_heeds_locks(&p->core) && !dlx__writer_has_daemon(&p->core) &&
+           dlx__region_is_locked(p->daemon.control_fd);
+}
+
+bool dlx__publisher_has_resumed(struct dlx_publisher *p, int *code, int64_t timeout_ns)
+{
+    char why[DLX_ERROR_TEXT_SIZE];
+    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
+    uint64_t epoch = p->epoch;
+    if (*code != DLX_E_DISCONNECTED && *code != DLX_E_NOT_FOUND)
+        return false;
+    memcpy(why, dlx__error_message(), sizeof why);
+    bool was_shown = is_shown(p); /* then there is a daemon, which answers soon, or was */
+    for (;;) {
+        uint64_t now = dlx__now_ns();
+        check(p, now, timeout_ns == 0 && !was_shown ? DLX_HURRY_NOW_AND_THEN : DLX_HURRY_WAITING);
+        if (p->epoch != epoch || (was_shown && !is_shown(p)))
+            return true;
+        if (now >= wait.deadline || (p->detours & DLX_DETOUR_REFUSED))
+            break;
+        if (pause_between_looks(p, &wait, now) < 0) {
+            *code = dlx__call_interrupted(p->client);
+            return false;
+        }
+    }
+    *code = (p->detours & DLX_DETOUR_REFUSED) ? dlx__publisher_fail_refused(p)
+                                              : dlx__fail(*code, "%s", why);
+    return false;
+}

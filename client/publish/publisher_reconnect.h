@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_PUBLISHER_RECONNECT_H
+#define DLX_CLIENT_PUBLISHER_RECONNECT_H
+
+/* How a publisher goes on with another daemon: it moves into a control block and arenas that
+ * this daemon made. client/control/reconnect.h has the model. */
+
+#include "client/control/reconnect.h"
+#include "client/control/wait.h"
+#include "client/publish/publisher.h"
+
+/* Is the daemon that the publisher knows still there? If not, try to go on with another one. Not
+ * while a message is being made: it moves, and its arenas are of no use any more. */
+void dlx__publisher_check(struct dlx_publisher *p, uint64_t now_ns);
+/* Part of every publish: look when it is time, and at once when the daemon's word has gone. */
+static inline void dlx__publisher_look(struct dlx_publisher *p, uint64_t now_ns)
+{
+    if (dlx_unlikely(now_ns >= p->watch.next_look_ns ||
+                     (p->watch.had_daemon_tid && !dlx__writer_has_daemon(&p->core))))
+        dlx__publisher_check(p, now_ns);
+}
+
+/* If that daemon is not there, wait for another one to go on with: reliable subscribers may not
+ * have been sent all that they have yet to take. */
+void dlx__publisher_await_daemon(struct dlx_publisher *p, struct dlx_wait *wait);
+
+/*
+ * A call of the publisher failed with this code. True: because its daemon has ended, and it is
+ * known to another one now: try again. If there is none yet, waits for it for so long. False, and
+ * the code may be another one: DLX_E_ACCESS, if a daemon does not take it any more;
+ * DLX_E_INTERRUPTED.
+ */
+bool dlx__publisher_has_resumed(struct dlx_publisher *p, int *code, int64_t timeout_ns);
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/subscribe/origin.h"
+
+bool dlx__origin_may_resume(const struct dlx_subscriber_link *link, uint64_t origin)
+{
+    return link->state == DLX_SUBSCRIBER_LINK_OPEN &&
+           (link->foreign || link->to_come == DLX_TO_COME_NOTHING || link->former) &&
+           link->origin == origin;
+}
+
+bool dlx__origin_is_anothers(const struct dlx_subscription *s, uint64_t publisher, uint64_t origin)
+{
+    if (origin == publisher)
+        return false;
+    for (uint32_t i = 0; i < s->n_links; i++) {
+        const struct dlx_subscriber_link *other = s->links[i];
+        if (other->state == DLX_SUBSCRIBER_LINK_OPEN && other->origin == origin &&
+            other->publisher != publisher && !dlx__origin_may_resume(other, origin))
+            return true;
+    }
+    return false;
+}
+
+bool dlx__origin_is_joined(const struct dlx_subscription *s, uint64_t origin)
+{
+    for (uint32_t i = 0; i < s->n_links; i++) {
+        const struct dlx_subscriber_link *link = s->links[i];
+        if (link->state == DLX_SUBSCRIBER_LINK_OPEN && link->origin == origin && !link->former)
+            return true;
+    }
+    return false;
+}
+
+void dlx__origin_gone_before(struct dlx_subscription *s,
+                             const struct dlx_notification *notification)
+{
+    uint64_t origin = notification->resumes, last_seq = notification->base;
+    for (uint32_t i = 0; i < s->n_links; i++) {
+        struct dlx_subscriber_link *link = s->links[i];
+        if (dlx__origin_may_resume(link, origin)) {
+            link->ended_at = DLX_MAX(link->ended_at, last_seq); /* the rest of it is taken first */
+            return;
+        }
+    }
+    bool is_own = !dlx__origin_is_anothers(s, 0, origin);
+    struct dlx_resume_position passed = {0};
+    if (is_own)
+        passed = dlx__resume_positions_find(&s->resume_positions, origin);
+    uint64_t since =
+        passed.origin == 0 ? last_seq - DLX_MIN(last_seq, notification->missed) : passed.seq;
+    if (since >= last_seq)
+        return;
+    uint64_t n_missed = last_seq - since;
+    bool is_latest = s->args.mode == DLX_MODE_LATEST;
+    *(is_latest ? &s->stats.skipped : &s->stats.lost) += n_missed;
+    if (!is_own)
+        return;
+    const struct dlx_resume_counts counts = {.skipped = is_latest ? n_missed : 0,
+                                             .lost = is_latest ? 0 : n_missed};
+    dlx__resume_positions_add(&s->resume_positions, origin, last_seq, passed.untold + n_missed);
+    dlx__resume_positions_count(&s->resume_positions, origin, &counts);
+}
+
+void dlx__origin_remember(struct dlx_subscription *s, const struct dlx_subscriber_link *link,
+                          uint64_t n_missed)
+{
+    const struct dlx_reader_counters counted = dlx__reader_counters(&link->core);
+    const struct dlx_resume_counts counts = {counted.taken, counted.taken_bytes, counted.skipped,
+                                             counted.lost};
+    dlx__resume_positions_add(&s->resume_positions, link->origin,
+                              dlx__reader_cursor(&link->core) + n_missed,
+                              dlx__reader_untold(&link->core) + n_missed);
+    dlx__resume_positions_count(&s->resume_positions, link->origin, &counts);
+}
+
+void dlx__origin_resume_counters(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+{
+    struct dlx_resume_counts counts =
+        dlx__resume_positions_take_counts(&s->resume_positions, link->origin);
+    s->stats.taken -= counts.taken;
+    s->stats.taken_bytes -= counts.taken_bytes;
+    s->stats.skipped -= counts.skipped;
+    s->stats.lost -= counts.lost;
+    dlx__reader_add_counters(&link->core, counts.taken, counts.taken_bytes, counts.skipped,
+                             counts.lost);
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_ORIGIN_H
+#define DLX_CLIENT_ORIGIN_H
+
+/*
+ * Links of a subscription to the same publisher, which daemons that follow each other know by
+ * different ids: by its origin, its id with the first of them.
+ */
+
+#include "client/control/call.h"
+#include "client/subscribe/subscription.h"
+
+/* Can a publisher that resumes `origin` be the publisher of this link? One that
+ * our daemon knows, and has not told us to be gone, is another's. */
+bool dlx__origin_may_resume(const struct dlx_subscriber_link *link, uint64_t origin);
+
+/* Does it say that it goes on with a stream whose publisher is there? That one's numbers are not
+ * its own. */
+bool dlx__origin_is_anothers(const struct dlx_subscription *s, uint64_t publisher, uint64_t origin);
+
+/* Of a publisher that has yet to come to this daemon: do we get its messages by a link that it
+ * knows? Holding both links would keep the publisher from freeing memory. */
+bool dlx__origin_is_joined(const struct dlx_subscription *s, uint64_t origin);
+
+/* A publisher left before our link to it was open. Of one that we know by an earlier link we
+ * missed what it published since; of another what the daemon says: all of it, if we were there
+ * first. */
+void dlx__origin_gone_before(struct dlx_subscription *s,
+                             const struct dlx_notification *notification);
+
+/* A link ends, and its publisher may be seen again: remember how far it got, and what it counted.
+ * `n_missed`: messages after the last one that it passed, which it counts as lost, too. */
+void dlx__origin_remember(struct dlx_subscription *s, const struct dlx_subscriber_link *link,
+                          uint64_t n_missed);
+
+/* The publisher is known from a link that has ended: the new one goes on with its counters, as
+ * whoever lists links sees. The subscription's total stays the same. */
+void dlx__origin_resume_counters(struct dlx_subscription *s, struct dlx_subscriber_link *link);
+
+#endif

@@ -1,0 +1,533 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* dlx_take() and dlx_take_n(): look, spin, sleep. */
+
+#include "client/message/gpu_release.h"
+#include "client/message/message.h"
+#include "client/subscribe/sleep.h"
+#include "client/subscribe/subscription.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define SPIN_MIN_NS UINT64_C(500)
+/* How often a caller that never waits looks for notifications, beside DLX_NOTIFICATION_EVERY_NS. */
+#define NEWS_EVERY_TAKES 1024U
+/* How often a caller that never waits looks again because something came meanwhile. */
+#define ROUNDS_MAX 16
+
+/* Something that is not a message: a failed link, the end of the last publisher. */
+static int check_ends(struct dlx_subscription *s)
+{
+    if (dlx_unlikely(s->untold.failure < 0)) {
+        int code = s->untold.failure;
+        s->untold.failure = 0;
+        if (code == DLX_E_QOS)
+            memcpy(s->untold.refusal, s->untold.failure_text, sizeof s->untold.refusal);
+        return dlx__fail(code, "topic %s: %s", s->topic, s->untold.failure_text);
+    }
+    if (dlx_unlikely(s->n_links == s->n_spares)) {
+        if (s->untold.was_attached && s->untold.n_left >= s->args.n_publishers) {
+            s->untold.was_attached = false;
+            s->untold.n_left = 0;
+            return dlx__fail(DLX_E_PUBLISHER_GONE,
+                             "topic %s: the last publisher left, and "
+                             "everything it published was taken",
+                             s->topic);
+        }
+        if (s->sock < 0 && !s->untold.told_lost) {
+            s->untold.told_lost = true;
+            return dlx__fail(DLX_E_DISCONNECTED,
+                             "topic %s: no publisher is attached and dlpackd is gone", s->topic);
+        }
+    }
+    return DLX_E_EMPTY;
+}
+
+/* What it needs is not here. */
+static int wait_for_news(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+{
+    bool no_more = link->to_come == DLX_TO_COME_NOTHING || dlx__subscription_is_cut_off(s, link);
+    if (link->n_pending ==
+        0) /* the publisher went on with another daemon: so do we, when its link comes */
+        return dlx__subscription_successor(s, link) ||
+                       (link->to_come != DLX_TO_COME_MESSAGES && no_more)
+                   ? DLX_E_PUBLISHER_GONE
+                   : DLX_E_EMPTY;
+    if (dlx__subscription_is_cut_off(s, link) || link->to_come != DLX_TO_COME_NOTHING)
+        return DLX_E_EMPTY; /* on its way, also if its publisher hung up: the message is held until
+                               then */
+    return dlx__fail(DLX_E_BAD_PEER,
+                     "its memory was never announced"); /* and will not be any more */
+}
+
+/* Of mode latest: what the link goes on with has something newer already. */
+static bool is_outdated(const struct dlx_subscription *s, const struct dlx_subscriber_link *link)
+{
+    const struct dlx_subscriber_link *next = dlx__subscription_successor(s, link);
+    return s->args.mode == DLX_MODE_LATEST && next && next->state == DLX_SUBSCRIBER_LINK_OPEN &&
+           dlx__reader_is_past(&next->core, &link->core);
+}
+
+/* What the link cannot read may be here after further notifications, or come by the link that it
+ * goes on with. */
+static bool may_come(const struct dlx_subscription *s, const struct dlx_subscriber_link *link)
+{
+    const struct dlx_subscriber_link *next = dlx__subscription_successor(s, link);
+    if (next)
+        return dlx__reader_begins_by(&next->core, &link->core);
+    return link->to_come == DLX_TO_COME_MESSAGES ||
+           !(link->to_come == DLX_TO_COME_NOTHING || dlx__subscription_is_cut_off(s, link));
+}
+
+/* The link's message lies in an arena that is not here yet, or its publisher went on with another
+ * daemon: read notifications. EMPTY also if the link has gone meanwhile. */
+static int __attribute__((noinline))
+read_news_for(struct dlx_subscription *s, struct dlx_subscriber_link *link, uint32_t n,
+              struct dlx_message **ret)
+{
+    uint32_t n_changes = s->n_changes;
+    dlx__subscription_read_notifications(s);
+    if (s->n_changes != n_changes)
+        return DLX_E_EMPTY; /* the link may have gone: the caller begins again */
+    int r = dlx__subscriber_link_take(link, n, ret);
+    if (r == DLX_E_NOT_FOUND && link->n_pending == 0 && !may_come(s, link)) {
+        link->is_final = true;
+        r = dlx__subscriber_link_take(link, n, ret);
+    }
+    /* An arena that was never announced, and will not be any more. What is behind its message may
+     * be here, and a publisher that has gone is not asked again. */
+    for (uint32_t k = 0; r == DLX_E_NOT_FOUND && link->n_pending > 0 &&
+                         dlx__subscription_is_cut_off(s, link) && k < DLX_SHM_ENTRIES_MAX;
+         k++) {
+        dlx__subscriber_link_lose_first(link);
+        r = dlx__subscriber_link_take(link, n, ret);
+    }
+    return r == DLX_E_NOT_FOUND ? wait_for_news(s, link) : r;
+}
+
+/* ---- links that are looked at: client/subscribe/parking.c ------------------------------------ */
+
+/* Of more active links than these, those that had nothing for so many takes are parked. */
+#define ACTIVE_FEW 8U
+#define IDLE_TAKES 16U
+/* When no other active link had anything, the others are looked at again after so many takes. */
+#define ALONE_TAKES 64U
+/* A caller that always finds messages looks for the bells of parked links once in so many takes,
+ * and when so much time has passed by the stamps of the messages, which cost no look at the
+ * clock. */
+#define BELLS_EVERY    256U
+#define BELLS_EVERY_NS UINT64_C(1000000)
+
+/* ---- look ------------------------------------------------------------------------------------ */
+
+/* Everything was taken. When it is the last publisher, another one may count on a spare link
+ * already: of that the daemon tells before it tells of this one's end. */
+static void end(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+{
+    link->stuck = s->n_spares > 0 && s->n_links - s->n_spares == 1 &&
+                  link->to_come != DLX_TO_COME_NOTHING && link->holder != DLX_BELL_NOBODY &&
+                  !dlx__subscription_is_cut_off(s, link);
+    if (!link->stuck)
+        dlx__subscription_detach(s, link);
+}
+
+/* A link had no message: why? Returns EMPTY, and the search goes on, or what dlx_take() returns. */
+static int __attribute__((noinline))
+have_nothing(struct dlx_subscription *s, struct dlx_subscriber_link *link, int r)
+{
+    switch (r) {
+    case DLX_E_EMPTY:
+        if (link->to_come != DLX_TO_COME_MESSAGES &&
+            !(link->stuck && link->to_come != DLX_TO_COME_NOTHING &&
+              !dlx__subscription_is_cut_off(s, link)))
+            end(s, link);
+        else if (++link->n_idle > IDLE_TAKES && s->n_active > ACTIVE_FEW &&
+                 dlx__subscriber_link_listens(link))
+            (void)dlx__subscription_park(s, link);
+        return DLX_E_EMPTY;
+    case DLX_E_PUBLISHER_GONE:
+        end(s, link);
+        return DLX_E_EMPTY;
+    case DLX_E_BAD_PEER:
+        s->stats.rejected++;
+        dlx__fail_prefix(r, "topic %s, publisher %" PRIu64 " (pid %u)", s->topic, link->publisher,
+                         link->pid);
+        dlx__subscription_detach(s, link);
+        return r;
+    case DLX_E_TOO_MANY_HELD:
+        return dlx__fail_prefix(r, "topic %s", s->topic);
+    default:
+        return r;
+    }
+}
+
+/* One look at every active link. EMPTY: nothing anywhere. */
+static int try_take(struct dlx_subscription *s, uint32_t n, struct dlx_message **ret)
+{
+    s->notifications.n_known = s->notifications.n_read;
+    for (uint32_t k = 0; k < s->n_active; k++) {
+        uint32_t i = s->next < s->n_active ? s->next : 0;
+        struct dlx_subscriber_link *link = s->active[i];
+        s->next = i + 1 < s->n_active ? i + 1 : 0;
+        int r = dlx_unlikely(link->foreign && is_outdated(s, link))
+                    ? DLX_E_PUBLISHER_GONE
+                    : dlx__subscriber_link_take(link, n, ret);
+        uint32_t n_changes = s->n_changes;
+        if (dlx_unlikely(r == DLX_E_NOT_FOUND))
+            r = read_news_for(s, link, n, ret);
+        if (dlx_likely(r == 0)) {
+            link->n_idle = 0;
+            s->n_alone = k + 1 >= s->n_active ? ALONE_TAKES : 0;
+            if (link->n_pending > 0 || s->n_alone > 0)
+                s->next = i; /* a batch is handed out before others have their turn */
+            return 0;
+        }
+        if (s->n_changes == n_changes)
+            r = have_nothing(s, link, r);
+        if (r != DLX_E_EMPTY)
+            return r;
+        if (s->n_changes != n_changes) {
+            k = UINT32_MAX;            /* links came or went: begin again */
+        } else if (!link->is_active) { /* another one has its place */
+            s->next = i;
+            k--;
+        }
+    }
+    return DLX_E_EMPTY;
+}
+
+/* One message, if the link whose turn it is has one and nothing is special. */
+static inline __attribute__((always_inline)) bool take_next(struct dlx_subscription *s,
+                                                            struct dlx_message **ret)
+{
+    struct dlx_taken_plain taken;
+    if (dlx_unlikely(s->looks.takes >= s->looks.at || s->next >= s->n_active))
+        return false;
+    struct dlx_subscriber_link *link = s->active[s->next];
+    struct dlx_message *m = link->messages[0];
+    if (dlx_unlikely(link->n_pending > 0 || link->foreign || !m ||
+                     !dlx__reader_take_plain(&link->core, &m->form, &taken)))
+        return false;
+    if (dlx_unlikely(dlx__message_build_again(link, taken.n, taken.arena, taken.offset, m) < 0)) {
+        /* It is held, and built by whoever asks, who says why it cannot be. */
+        struct dlx_taken *pending = &link->pending[0];
+        *pending = (struct dlx_taken){.n = taken.n, .gap = taken.gap, .hold = 0};
+        memcpy(&pending->words[2], m->form.words, sizeof m->form.words);
+        pending->words[0] = taken.monotonic_ns;
+        dlx__entry_set_place(pending->words, taken.arena, taken.offset);
+        link->first_pending = 0;
+        link->n_pending = 1;
+        return false;
+    }
+    if (s->n_alone > 0)
+        s->n_alone--;
+    else
+        s->next = s->next + 1 < s->n_active ? s->next + 1 : 0;
+    link->n_idle = 0;
+    if (dlx_unlikely(taken.monotonic_ns >= s->looks.stamp)) {
+        s->looks.stamp = taken.monotonic_ns + BELLS_EVERY_NS;
+        s->looks.at = s->looks.takes + 1;
+    }
+    dlx__message_hand_out(link, m, taken.n, taken.gap, taken.monotonic_ns);
+    *ret = m;
+    return true;
+}
+
+/* Nothing is there and the caller does not wait. */
+static int dont_wait(struct dlx_subscription *s, uint32_t n, struct dlx_message **ret)
+{
+    if (!s->fd_given) {
+        if (dlx__subscription_waits_for_news(s) ||
+            dlx__now_ns() - s->looks.last_ns > DLX_NOTIFICATION_EVERY_NS)
+            dlx__subscription_look(s);
+        else if (s->n_active < s->n_open)
+            (void)dlx__subscription_handle_events(s, 0); /* the bells of parked links */
+        int r = try_take(s, n, ret);
+        return r == DLX_E_EMPTY ? check_ends(s) : r;
+    }
+    /* What made the fd readable is read here, before the caller polls it again. Again if something
+     * came meanwhile, but a publisher that always says so does not keep us here: it was asked to
+     * ring. */
+    for (int round = 1;; round++) {
+        int r = dlx__subscription_handle_events(s, 0);
+        if (r < 0 && r != DLX_E_INTERRUPTED)
+            return r;
+        uint32_t n_changes = s->n_changes;
+        bool nothing = dlx__subscription_arm(s);
+        r = try_take(s, n, ret);
+        if (r == DLX_E_EMPTY)
+            r = check_ends(s);
+        if (r != DLX_E_EMPTY)
+            return r;
+        if (s->n_changes != n_changes || dlx__subscription_has_unused_notifications(s))
+            round = 0; /* a link has begun, or has got its turn, that was not asked to ring */
+        else if (nothing || round == ROUNDS_MAX)
+            return r;
+    }
+}
+
+/* Where nobody publishes, it matters that others may use another daemon. */
+void dlx__subscription_why_none(const struct dlx_subscription *s, char ret[DLX_WHY_NONE_SIZE])
+{
+    const struct dlx_client *c = s->client;
+    ret[0] = '\0';
+    if (s->n_links > s->n_spares)
+        return;
+    if (s->sock < 0)
+        (void)snprintf(ret, DLX_WHY_NONE_SIZE, "no dlpackd is at %s", c->path);
+    else if (*s->untold.refusal)
+        (void)snprintf(ret, DLX_WHY_NONE_SIZE, "a publisher was refused: %s", s->untold.refusal);
+    else
+        (void)snprintf(ret, DLX_WHY_NONE_SIZE, "nobody publishes it at %s%s%s%s", c->path,
+                       *c->passed_over ? " (passed over: " : "", c->passed_over,
+                       *c->passed_over ? ")" : "");
+}
+
+static int fail_late(const struct dlx_subscription *s)
+{
+    char why[DLX_WHY_NONE_SIZE];
+    dlx__subscription_why_none(s, why);
+    return dlx__fail(DLX_E_TIMEOUT, "topic %s: no message in time%s%s", s->topic,
+                     *why ? ", since " : "", why);
+}
+
+static int sleep_until(struct dlx_subscription *s, struct dlx_wait *wait, uint32_t n,
+                       struct dlx_message **ret)
+{
+    for (;;) {
+        if (!dlx__subscription_has_unused_notifications(s) && dlx__subscription_arm(s)) {
+            int r = dlx__subscription_sleep(s, wait);
+            if (r < 0)
+                return r;
+        }
+        int r = try_take(s, n, ret);
+        if (r == DLX_E_EMPTY)
+            r = check_ends(s);
+        if (r != DLX_E_EMPTY)
+            return r;
+        if (dlx__now_ns() >= wait->deadline)
+            return fail_late(s);
+    }
+}
+
+/* A call of its own, unlike that of dlx_take(). */
+static bool __attribute__((noinline))
+take_next_found(struct dlx_subscription *s, struct dlx_message **ret)
+{
+    return take_next(s, ret);
+}
+
+/* Spinning ended: probably with a message on the link whose turn it is, and the caller has waited
+ * for it long enough. */
+static int take_found(struct dlx_subscription *s, uint32_t n, struct dlx_message **ret)
+{
+    return n == 1 && take_next_found(s, ret) ? 0 : try_take(s, n, ret);
+}
+
+static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
+                     struct dlx_message **ret)
+{
+    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
+    if (s->args.spin_ns == DLX_SPIN_ALWAYS) {
+        for (;;) {
+            int more = dlx__subscription_spin(s, &wait, wait.deadline);
+            if (more < 0)
+                return more;
+            int r = take_found(s, n, ret);
+            if (r == DLX_E_EMPTY)
+                r = check_ends(s);
+            if (r != DLX_E_EMPTY)
+                return r;
+            if (!more)
+                return fail_late(s);
+        }
+    }
+    if (s->looks.spin_ns > 0 && s->n_active > 0) {
+        uint64_t until = DLX_MIN(wait.deadline, dlx__now_ns() + s->looks.spin_ns);
+        uint64_t most = s->args.spin_ns > 0 ? (uint64_t)s->args.spin_ns : DLX_SPIN_DEFAULT_NS;
+        /* Spinning that pays is done longer; spinning that does not, shorter. */
+        int paid = dlx__subscription_spin(s, &wait, until);
+        if (paid < 0)
+            return paid;
+        s->looks.spin_ns =
+            paid ? DLX_MIN(s->looks.spin_ns * 2, most) : DLX_MAX(s->looks.spin_ns / 2, SPIN_MIN_NS);
+        int r = paid ? take_found(s, n, ret) : DLX_E_EMPTY;
+        if (r == DLX_E_EMPTY && paid)
+            r = check_ends(s);
+        if (r != DLX_E_EMPTY)
+            return r;
+    }
+    return sleep_until(s, &wait, n, ret);
+}
+
+/* A caller that always finds messages still hears of new publishers, of parked links, and, soon
+ * after a link was made, of its arenas, of which only so many are sent before the first are
+ * acknowledged. */
+static void __attribute__((noinline)) look_around(struct dlx_subscription *s)
+{
+    if (s->looks.takes >= s->looks.notification_at) {
+        s->looks.notification_step = DLX_MIN(s->looks.notification_step * 2, NEWS_EVERY_TAKES);
+        s->looks.notification_at = s->looks.takes + s->looks.notification_step;
+        dlx__subscription_read_notifications(s);
+    }
+    if (s->n_active < s->n_open && s->n_active > 0)
+        (void)dlx__subscription_handle_events(s, 0);
+    s->looks.at = DLX_MIN(s->looks.notification_at, s->looks.takes + BELLS_EVERY);
+}
+
+static int take_once(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
+                     struct dlx_message **ret)
+{
+    if (s->looks.takes >= s->looks.at) {
+        look_around(s);
+        if (s->untold.failure == DLX_E_BAD_PEER)
+            return check_ends(s);
+    }
+    int r = try_take(s, n, ret);
+    if (dlx_likely(r != DLX_E_EMPTY))
+        return r;
+    r = check_ends(s);
+    if (r != DLX_E_EMPTY)
+        return r;
+    r = timeout_ns == 0 ? dont_wait(s, n, ret) : wait_take(s, timeout_ns, n, ret);
+    if (r == 0)
+        dlx__error_clear(); /* of what was missing at first */
+    return r;
+}
+
+/* Until a release is over. Returns 0; DLX_E_EMPTY (there is none), DLX_E_TIMEOUT,
+ * DLX_E_INTERRUPTED. */
+static int wait_for_release(struct dlx_subscription *s, uint32_t n_done, struct dlx_wait *wait)
+{
+    for (;;) {
+        uint64_t part = dlx__wait_part(wait, s->client, dlx__now_ns());
+        int waited = dlx__gpu_releases_wait(s->gpu_threads, n_done, part);
+        if (waited == 0 || waited == DLX_E_EMPTY)
+            return waited;
+        if (dlx__now_ns() >= wait->deadline)
+            return DLX_E_TIMEOUT;
+        int r = dlx__subscription_ask(s, wait, waited == DLX_E_INTERRUPTED);
+        if (r < 0)
+            return r;
+    }
+}
+
+/* Messages whose tensors were deleted are held while work on a GPU uses them: wait for the first of
+ * these to be released. */
+static int __attribute__((noinline))
+take_when_released(struct dlx_subscription *s, uint64_t deadline, uint32_t n,
+                   struct dlx_message **ret)
+{
+    struct dlx_wait wait = {.deadline = deadline};
+    for (;;) {
+        uint32_t n_done = dlx__gpu_releases_n_done(s->gpu_threads);
+        uint64_t now = dlx__now_ns();
+        int r = take_once(
+            s, deadline == UINT64_MAX ? -1 : (int64_t)(deadline - DLX_MIN(now, deadline)), n, ret);
+        if (r != DLX_E_TOO_MANY_HELD)
+            return r;
+        int waited = wait_for_release(s, n_done, &wait);
+        if (waited < 0)
+            return waited == DLX_E_INTERRUPTED ? waited : r;
+    }
+}
+
+/* Take one message, and have up to `n` taken from its link. */
+static int __attribute__((noinline))
+take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n, struct dlx_message **ret)
+{
+    int r = take_once(s, timeout_ns, n, ret);
+    if (r == DLX_E_EMPTY)
+        return dlx__fail_text(r, "no message is there");
+    return dlx_likely(r != DLX_E_TOO_MANY_HELD || timeout_ns == 0)
+               ? r
+               : take_when_released(s, dlx__deadline(timeout_ns), n, ret);
+}
+
+static int __attribute__((noinline))
+take_and_leave(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret)
+{
+    int r = take(s, timeout_ns, 1, ret);
+    dlx__subscription_leave(s);
+    return r;
+}
+
+int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret)
+{
+    if (dlx_unlikely(!ret))
+        return DLX_NAME_NULL(0, "dlx_take", {"ret", ret});
+    int r = dlx__subscription_begin(s, "dlx_take");
+    if (dlx_unlikely(r < 0))
+        return r;
+    s->looks.takes++;
+    if (dlx_unlikely(!take_next(s, ret)))
+        return take_and_leave(s, timeout_ns, ret);
+    dlx__subscription_leave(s);
+    return 0;
+}
+
+/* Messages that were taken with the last one, as far as nothing is special. Returns how many. */
+static uint32_t take_pending(struct dlx_subscription *s, struct dlx_message **ret, uint32_t n)
+{
+    uint32_t got = 0;
+    if (s->next >= s->n_active)
+        return 0;
+    struct dlx_subscriber_link *link = s->active[s->next];
+    if (dlx__reader_is_bounded(&link->core)) /* whose bytes dlx__subscriber_link_take() counts */
+        return 0;
+    for (; got < n && link->n_pending > 0; got++) {
+        const struct dlx_taken *taken = &link->pending[link->first_pending];
+        struct dlx_message *m = link->messages[taken->hold];
+        if (dlx_unlikely(!m || !dlx__entry_is_like(taken->words, &m->form) ||
+                         dlx__message_build_again(link, taken->n, dlx__entry_arena(taken->words),
+                                                  dlx__entry_offset(taken->words), m) < 0))
+            break; /* who takes it next says why */
+        dlx__message_hand_out(link, m, taken->n, taken->gap, taken->words[0]);
+        link->first_pending++;
+        link->n_pending--;
+        ret[got] = m;
+    }
+    return got;
+}
+
+static int take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret,
+                  uint32_t n, uint32_t *ret_n)
+{
+    s->looks.takes++;
+    int r = take(s, timeout_ns, DLX_MIN(n, DLX_SUBSCRIBER_LINK_BATCH), &ret[0]);
+    if (r < 0)
+        return r;
+    uint32_t got = 1;
+    for (;;) {
+        got += take_pending(s, &ret[got], n - got);
+        if (got == n ||
+            (r = try_take(s, DLX_MIN(n - got, DLX_SUBSCRIBER_LINK_BATCH), &ret[got])) < 0)
+            break;
+        got++;
+    }
+    /* An error is for the next call, where others than this one come again. */
+    if (r == DLX_E_BAD_PEER) {
+        dlx__subscription_fail(s, r);
+        s->looks.at = s->looks.takes + 1;
+    }
+    dlx__error_clear();
+    *ret_n = got;
+    return 0;
+}
+
+int dlx_take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret, uint32_t n,
+               uint32_t *ret_n)
+{
+    if (!ret || !ret_n)
+        return DLX_NAME_NULL(0, "dlx_take_n", {"ret", ret}, {"ret_n", ret_n});
+    if (n == 0)
+        return dlx__fail(DLX_E_INVALID, "dlx_take_n: n is 0");
+    int r = dlx__subscription_begin(s, "dlx_take_n");
+    if (r < 0)
+        return r;
+    r = take_n(s, timeout_ns, ret, n, ret_n);
+    dlx__subscription_leave(s);
+    return r;
+}

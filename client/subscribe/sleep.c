@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/subscribe/sleep.h"
+#include <poll.h>
+#include <sys/epoll.h>
+
+static bool pending(const struct dlx_subscription *s)
+{
+    for (uint32_t i = 0; i < s->n_active; i++)
+        if (dlx__subscriber_link_listens(s->active[i]) && dlx__reader_pending(&s->active[i]->core))
+            return true;
+    return false;
+}
+
+static void on_timer(struct dlx_subscription *s)
+{
+    uint64_t n;
+    (void)!read(s->timer, &n, sizeof n);
+    dlx__subscription_read_notifications(s);
+}
+
+static void forget_nudge(struct dlx_subscription *s)
+{
+    uint64_t n;
+    (void)!read(s->nudge, &n, sizeof n);
+}
+
+int dlx__subscription_handle_events(struct dlx_subscription *s, int timeout_ms)
+{
+    struct epoll_event events[16];
+    bool notification = false, timer = false;
+    /* poll() sleeps, because SIGSTOP and SIGCONT end epoll_wait() although no handler ran:
+     * signal(7). */
+    struct pollfd pfd = {.fd = s->epoll, .events = POLLIN};
+    int n = timeout_ms == 0 ? 1 : poll(&pfd, 1, timeout_ms);
+    n = n > 0 ? epoll_wait(s->epoll, events, (int)DLX_ARRAY_SIZE(events), 0) : n;
+    if (n < 0)
+        return errno == EINTR ? DLX_E_INTERRUPTED : dlx__fail_errno("epoll_wait");
+    for (int i = 0; i < n; i++) {
+        if (!events[i].data.ptr)
+            notification = true;
+        else if (events[i].data.ptr == &s->timer)
+            timer = true;
+        else if (events[i].data.ptr == &s->nudge)
+            forget_nudge(s);
+        else
+            dlx__subscription_on_bell(s, events[i].data.ptr, events[i].events);
+    }
+    /* Last: it may free links that the events name. */
+    if (timer)
+        on_timer(s);
+    if (notification)
+        dlx__subscription_read_notifications(s);
+    return n;
+}
+
+int dlx__subscription_ask(struct dlx_subscription *s, struct dlx_wait *wait, bool signalled)
+{
+    return dlx__wait_for_peers(wait, s->client, &s->turn, signalled, s->topic, "a message");
+}
+
+int dlx__subscription_sleep(struct dlx_subscription *s, struct dlx_wait *wait)
+{
+    uint64_t now = dlx__now_ns();
+    s->stats.sleeps++;
+    for (;;) {
+        int n = dlx__subscription_handle_events(
+            s, dlx__deadline_ms(dlx__wait_part(wait, s->client, now), now));
+        if (n < 0 && n != DLX_E_INTERRUPTED)
+            return n;
+        now = dlx__now_ns();
+        if (n == 0 && now >= wait->deadline)
+            return 0;
+        int r = dlx__subscription_ask(s, wait, n < 0);
+        if (r < 0 || n > 0)
+            return r;
+    }
+}
+
+void dlx__subscription_look(struct dlx_subscription *s)
+{
+    bool cut_off = false;
+    s->looks.last_ns =
+        dlx__now_ns(); /* notifications are read by takes, too: that is no look at the bells */
+    dlx__subscription_read_notifications(s);
+    for (uint32_t i = 0; i < s->n_links; i++)
+        cut_off |= s->links[i]->to_come == DLX_TO_COME_MESSAGES &&
+                   dlx__subscription_is_cut_off(s, s->links[i]);
+    if (cut_off || s->n_active < s->n_open)
+        (void)dlx__subscription_handle_events(s, 0);
+}
+
+/* Busy-wait until something is pending. Returns false when `until` has passed. */
+static bool spin(struct dlx_subscription *s, uint64_t until)
+{
+    for (;;) {
+        for (int i = 0; i < 64; i++) {
+            if (pending(s))
+                return true;
+            dlx__cpu_relax();
+        }
+        uint64_t now = dlx__now_ns();
+        if (now >= until)
+            return false;
+        if (s->n_active < s->n_open)
+            (void)dlx__subscription_handle_events(s, 0); /* the bells of parked links */
+        if (now - s->looks.last_ns > DLX_NOTIFICATION_EVERY_NS) {
+            uint32_t n_links = s->n_links;
+            dlx__subscription_look(s);
+            for (uint32_t i = 0; i < s->n_links; i++)
+                if (s->links[i]->to_come != DLX_TO_COME_MESSAGES || s->links[i]->stuck)
+                    return true;
+            if (s->n_links != n_links || s->untold.failure < 0 ||
+                (s->sock < 0 && !s->untold.told_lost))
+                return true;
+        }
+    }
+}
+
+bool dlx__subscription_arm(struct dlx_subscription *s)
+{
+    bool nothing = true;
+    for (uint32_t i = s->n_active; i-- > 0;)
+        if (dlx__subscriber_link_listens(s->active[i]))
+            nothing &= dlx__subscription_park(s, s->active[i]);
+    return nothing;
+}
+
+bool dlx__subscription_waits_for_news(const struct dlx_subscription *s)
+{
+    bool waits = s->n_open < s->n_links - s->n_spares; /* for its arenas */
+    for (uint32_t i = 0; i < s->n_active; i++)
+        waits |= !dlx__subscriber_link_listens(s->active[i]);
+    return waits;
+}
+
+int dlx__subscription_spin(struct dlx_subscription *s, struct dlx_wait *wait, uint64_t until)
+{
+    for (;;) {
+        uint64_t part = until;
+        if (s->client->interrupt)
+            part = DLX_MIN(until, dlx__wait_part(wait, s->client, dlx__now_ns()));
+        if (spin(s, part))
+            return 1;
+        if (dlx__now_ns() >= until)
+            return 0;
+        int r = dlx__subscription_ask(s, wait, false);
+        if (r < 0)
+            return r;
+    }
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_SLEEP_H
+#define DLX_CLIENT_SLEEP_H
+
+/* How a subscription waits for messages: it spins, then sleeps on its epoll.
+ * client/subscribe/receive.c takes. */
+
+#include "client/control/wait.h"
+#include "client/subscribe/subscription.h"
+
+/* How often a caller that never waits looks for notifications. */
+#define DLX_NOTIFICATION_EVERY_NS UINT64_C(1000000)
+
+/* No notifications will come about this link: its daemon has ended. */
+static inline bool dlx__subscription_is_cut_off(const struct dlx_subscription *s,
+                                                const struct dlx_subscriber_link *link)
+{
+    return s->sock < 0 || link->foreign;
+}
+
+/* A link that is stuck waits for notifications, not for its publisher: whatever else that published
+ * is no reason to look again. */
+static inline bool dlx__subscriber_link_listens(const struct dlx_subscriber_link *link)
+{
+    return !link->stuck;
+}
+
+/* Does a link wait for notifications: one that has yet to begin, or that is stuck? */
+bool dlx__subscription_waits_for_news(const struct dlx_subscription *s);
+
+/* Ask every publisher for a bell that was not asked. Returns false if something is there
+ * already. */
+bool dlx__subscription_arm(struct dlx_subscription *s);
+
+/* Sleep for this time at most, and handle what happened. Returns how much that was;
+ * DLX_E_INTERRUPTED, without a message: a signal came; DLX_E_SYSTEM. */
+int dlx__subscription_handle_events(struct dlx_subscription *s, int timeout_ms);
+
+/* For a caller that never sleeps. Nobody brings notifications of a link whose daemon has ended: its
+ * bell tells that the publisher has gone. */
+void dlx__subscription_look(struct dlx_subscription *s);
+
+/* May the wait go on? Returns 0; DLX_E_INTERRUPTED. */
+int dlx__subscription_ask(struct dlx_subscription *s, struct dlx_wait *wait, bool signalled);
+
+/* Busy-wait. Returns 1: something is pending; 0: `until` has passed; DLX_E_INTERRUPTED. */
+int dlx__subscription_spin(struct dlx_subscription *s, struct dlx_wait *wait, uint64_t until);
+
+/* Sleep until something happens, or the deadline has passed. Counts as one sleep, however often
+ * the program is asked. Returns 0; DLX_E_INTERRUPTED, DLX_E_SYSTEM. */
+int dlx__subscription_sleep(struct dlx_subscription *s, struct dlx_wait *wait);
+
+#endif

@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The links of a subscription, and the daemon's notifications about them.
+ * client/subscribe/subscribe.c makes and ends subscriptions, client/subscribe/receive.c takes from
+ * them. */
+
+#include "client/subscribe/subscription.h"
+#include "client/control/call.h"
+#include "client/control/reconnect.h"
+#include "client/message/gpu_threads.h"
+#include "client/subscribe/origin.h"
+#include "client/subscribe/subscription_reconnect.h"
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+
+/* ---- links --------------------------------------------------------------------------------- */
+
+int dlx__subscription_epoll_add(struct dlx_subscription *s, int fd, uint32_t events, void *data)
+{
+    struct epoll_event event = {.events = events, .data = {.ptr = data}};
+    if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &event) < 0)
+        return dlx__fail_errno("epoll_ctl");
+    return 0;
+}
+
+int dlx__subscription_epoll_close(struct dlx_subscription *s, int take_fd)
+{
+    if (take_fd >= 0)
+        (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, take_fd, NULL);
+    return dlx__close(take_fd);
+}
+
+static struct dlx_subscriber_link *find_link(const struct dlx_subscription *s, uint64_t link)
+{
+    for (uint32_t i = 0; i < s->n_links; i++)
+        if (s->links[i]->id == link)
+            return s->links[i];
+    return NULL;
+}
+
+/* The link is complete, or will never be: dlx_subscribe() does not wait for it any more. For those
+ * of publishers that came meanwhile it never did; the others have the first numbers. */
+static void settle(struct dlx_subscription *s, uint64_t link)
+{
+    if (link - s->notifications.first_link < s->notifications.n_offers)
+        s->notifications.n_settled++;
+}
+
+static void settle_link(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+{
+    if (!link->settled)
+        settle(s, link->id);
+    link->settled = true;
+}
+
+struct dlx_subscriber_link *dlx__subscription_successor(const struct dlx_subscription *s,
+                                                        const struct dlx_subscriber_link *link)
+{
+    for (uint32_t i = 0; i < s->n_links; i++)
+        if (s->links[i]->after == link)
+            return s->links[i];
+    return NULL;
+}
+
+void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+{
+    uint32_t i = 0;
+    while (s->links[i] != link)
+        i++;
+    s->links[i] = s->links[--s->n_links];
+    s->n_spares -= link->publisher == 0;
+    dlx__subscription_deactivate(s, link);
+    s->n_changes++;
+    s->next = 0;
+    settle_link(s, link);
+    if (link->bell >= 0)
+        (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, link->bell, NULL);
+    if (link->state == DLX_SUBSCRIBER_LINK_OPEN) {
+        dlx__subscriber_link_lose_pending(link);
+        /* Where there is another link after all, that one counts what was before it. */
+        struct dlx_subscriber_link *next = dlx__subscription_successor(s, link);
+        uint64_t n_missed =
+            next ? 0 : link->ended_at - DLX_MIN(link->ended_at, dlx__reader_cursor(&link->core));
+        dlx__reader_miss(&link->core, n_missed);
+        s->n_open--;
+        if (next)
+            dlx__reader_move_counters(&next->core, &link->core);
+        dlx__subscription_count(&s->stats, link);
+        if (link->retain > 0 || link->foreign || !dlx__reader_is_closed(&link->core))
+            dlx__origin_remember(s, link, n_missed);
+        bool closed = dlx__reader_is_closed(&link->core) || link->end > 0;
+        s->untold.n_left += !next;
+        if (!next)
+            dlx__events_push(&s->events, closed ? DLX_EVENT_LEFT : DLX_EVENT_LOST, link->id,
+                             link->publisher, link->pid, link->topic, "");
+    }
+    dlx__subscriber_link_close(link);
+    for (uint32_t k = 0; k < s->n_links; k++)
+        if (s->links[k]->after == link) {
+            s->links[k]->after = NULL; /* its turn */
+            dlx__reader_follow(&s->links[k]->core, dlx__reader_cursor(&link->core),
+                               dlx__reader_untold(&link->core));
+            dlx__subscription_activate(s, s->links[k]);
+        }
+    if (s->sock >= 0)
+        (void)dlx__notification_link_close(s->sock, link->id); /* else the daemon sees us leave */
+    dlx__subscriber_link_unref(link);
+}
+
+static int add_link(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+{
+    if (s->n_links == s->links_room) {
+        uint32_t room = s->links_room ? s->links_room * 2 : 2;
+        struct dlx_subscriber_link **links =
+            realloc(s->links, room * sizeof(struct dlx_subscriber_link *));
+        if (!links)
+            return dlx__fail(DLX_E_NO_MEMORY, "table of %u links", room);
+        s->links = links;
+        struct dlx_subscriber_link **active =
+            realloc(s->active, room * sizeof(struct dlx_subscriber_link *));
+        if (!active)
+            return dlx__fail(DLX_E_NO_MEMORY, "table of %u links", room);
+        s->active = active;
+        s->links_room = room;
+    }
+    s->links[s->n_links++] = link;
+    return 0;
+}
+
+void dlx__subscription_fail(struct dlx_subscription *s, int code)
+{
+    if (s->untold.failure == 0) {
+        s->untold.failure = code;
+        memcpy(s->untold.failure_text, dlx__error_message(), sizeof s->untold.failure_text);
+    }
+}
+
+/* ---- notifications --------------------------------------------------------------------------- */
+
+static void on_offer(struct dlx_subscription *s, struct dlx_notification *notification)
+{
+    struct dlx_subscriber_link *link = NULL;
+    uint64_t origin = notification->resumes ? notification->resumes : notification->publisher;
+    if (notification->former && dlx__origin_is_joined(s, origin)) {
+        settle(s, notification->link);
+        (void)dlx__notification_link_close(s->sock, notification->link);
+        return;
+    }
+    int r = dlx__subscriber_link_new(&link, s->memory, s->generation, notification->link,
+                                     notification->publisher, notification->text,
+                                     dlx__steal_fd(&notification->fds[0]), notification->size,
+                                     notification->link_index, notification->max_held);
+    if (r == 0) {
+        link->client = s->client;
+        link->pin = dlx__pin_ref(s->pin);
+        link->gpu_threads = dlx__gpu_threads_ref(s->gpu_threads);
+        link->origin = origin;
+        link->former = notification->former;
+        r = add_link(s, link);
+    }
+    if (r == 0) {
+        r = dlx__notification_link_ready(s->sock, notification->link, s->reader);
+        if (r < 0)
+            s->n_links--;
+        else
+            s->n_spares += notification->publisher == 0;
+    }
+    if (r < 0) {
+        dlx__subscriber_link_unref(link);
+        if (r != DLX_E_DISCONNECTED) /* the daemon has ended: that is noticed elsewhere */
+            dlx__subscription_fail(s, r);
+        (void)dlx__notification_link_close(s->sock, notification->link);
+    }
+}
+
+/* All that was there is here: from now on the publisher waits for us, if we are reliable. */
+static void start(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+{
+    uint32_t history = DLX_MIN(DLX_MAX(s->args.history, link->retain), link->history);
+    if (link->former && dlx__origin_is_joined(s, link->origin)) { /* its publisher came meanwhile */
+        dlx__subscription_detach(s, link);
+        return;
+    }
+    if (dlx__origin_is_anothers(s, link->publisher, link->origin))
+        link->origin = link->publisher;
+    /* The publisher announced itself again, to another daemon, or to this one, which had
+     * disconnected it: it goes on here where it ended there. One that we do not know came while we
+     * were away. */
+    for (uint32_t i = 0; i < s->n_links; i++) {
+        struct dlx_subscriber_link *other = s->links[i];
+        if (dlx__origin_may_resume(other, link->origin) &&
+            (!link->after || link->after->id < other->id))
+            link->after = other;
+    }
+    /* To the same control block, since the publisher is one of a former daemon, or only we were
+     * disconnected. The old link is left as soon as it has nothing new: from then on the new one,
+     * which the daemon knows, counts. */
+    if (link->after && link->after->publisher == link->publisher &&
+        (link->former || s->sock >= 0)) {
+        dlx__subscriber_link_no_more_messages(link->after);
+        dlx__subscription_activate(s, link->after);
+    }
+    dlx__subscriber_link_start(link, s->args.history == DLX_HISTORY_NONE ? 0 : history,
+                               link->from_start || s->made_again, s->args.mode == DLX_MODE_LATEST,
+                               s->args.reliable);
+    if (link->after) /* not only when it ends: whoever lists links sees this one alone */
+        dlx__reader_move_counters(&link->core, &link->after->core);
+    struct dlx_resume_position passed =
+        dlx__resume_positions_find(&s->resume_positions, link->origin);
+    if (!link->after && passed.origin != 0) {
+        dlx__reader_follow(&link->core, passed.seq, passed.untold);
+        dlx__origin_resume_counters(s, link);
+        s->untold.n_left -= s->untold.n_left > 0; /* it left another daemon, and is here again */
+    }
+    settle_link(s, link);
+    s->n_open++;
+    s->untold.was_attached = true;
+    s->looks.notification_step = 1;
+    s->looks.notification_at = s->looks.at = s->looks.takes + 1;
+    s->n_changes++;
+    dlx__subscription_activate(s, link);
+    if (!link->after)
+        dlx__events_push(&s->events, DLX_EVENT_JOINED, link->id, link->publisher, link->pid,
+                         link->topic, "");
+    dlx__subscription_tell(s, link);
+}
+
+static void on_open(struct dlx_subscription *s, struct dlx_notification *notification)
+{
+    struct dlx_subscriber_link *link = find_link(s, notification->link);
+    if (!link)
+        return; /* we closed it meanwhile */
+    int r = 0;
+    if (link->publisher == 0) {
+        r = dlx__subscriber_link_assign(link, notification->publisher, notification->text,
+                                        notification->link_index);
+        s->n_spares -= link->publisher != 0;
+        link->origin = notification->resumes ? notification->resumes : notification->publisher;
+    }
+    if (r == 0)
+        r = dlx__subscriber_link_open(link, dlx__steal_fd(&notification->fds[1]),
+                                      dlx__steal_fd(&notification->fds[0]), notification->size,
+                                      notification->n_entries, notification->base,
+                                      notification->n_arenas);
+    if (r == 0)
+        r = dlx__subscription_epoll_add(s, link->bell, DLX_BELL_EVENTS, link);
+    if (r < 0) {
+        dlx__subscription_fail(s, r);
+        dlx__subscription_detach(s, link);
+        return;
+    }
+    link->pid = notification->pid;
+    link->history = notification->history;
+    link->retain = notification->retain;
+    link->on_full = notification->on_full;
+    link->from_start = notification->from_start;
+    link->most_held = notification->max_held;
+    link->most_held_bytes = notification->max_held_bytes;
+    if (link->arenas_due == 0)
+        start(s, link);
+}
+
+static void on_arena(struct dlx_subscription *s, struct dlx_notification *notification)
+{
+    struct dlx_subscriber_link *link = find_link(s, notification->link);
+    bool added = notification->kind == DLX_NOTIFICATION_ARENA_ADDED;
+    if (!link || link->state == DLX_SUBSCRIBER_LINK_OFFERED)
+        return; /* we closed it meanwhile */
+    int r = added ? dlx__subscriber_link_arena_add(link, notification->arena,
+                                                   dlx__steal_fd(&notification->fds[0]),
+                                                   notification->size)
+                  : 0;
+    if (r < 0) { /* its messages cannot be read: better no link than one that hangs */
+        dlx__subscription_fail(s, r);
+        dlx__subscription_detach(s, link);
+        return;
+    }
+    if (!added)
+        dlx__subscriber_link_arena_dropped(link, notification->arena);
+    dlx__subscription_tell(s, link);
+    dlx__subscription_activate(s, link); /* it may have waited for this */
+    /* A drop stands in for one that was never added. */
+    if (link->arenas_due > 0 && --link->arenas_due == 0)
+        start(s, link);
+}
+
+static void on_notifications(struct dlx_subscription *s, struct dlx_notification *notification)
+{
+    struct dlx_subscriber_link *link;
+    if (s->notifications.first_link == 0)
+        s->notifications.first_link = notification->link;
+    switch (notification->kind) {
+    case DLX_NOTIFICATION_LINK_OFFER:
+        on_offer(s, notification);
+        return;
+    case DLX_NOTIFICATION_LINK_OPEN:
+        on_open(s, notification);
+        return;
+    case DLX_NOTIFICATION_LINK_FAILED:
+        if (notification->code != DLX_E_PUBLISHER_GONE) {
+            dlx__fail(notification->code, "%s", notification->text);
+            dlx__subscription_fail(s, notification->code);
+        } else if (notification->resumes != 0) {
+            dlx__origin_gone_before(s, notification);
+        }
+        link = find_link(s, notification->link);
+        if (link)
+            dlx__subscription_detach(s, link);
+        else
+            settle(s, notification->link); /* it was never offered */
+        return;
+    case DLX_NOTIFICATION_ARENA_ADDED:
+    case DLX_NOTIFICATION_ARENA_DROPPED:
+        on_arena(s, notification);
+        return;
+    case DLX_NOTIFICATION_PUBLISHER_GONE:
+        link = find_link(s, notification->link);
+        if (link && link->state == DLX_SUBSCRIBER_LINK_OPEN) {
+            link->to_come = DLX_TO_COME_NOTHING;
+            dlx__subscription_activate(s, link);
+        } else if (link) {
+            dlx__subscription_detach(s, link);
+        }
+        return;
+    case DLX_NOTIFICATION_SPARE_SEALED:
+        link = find_link(s, notification->link);
+        if (link)
+            settle_link(s, link);
+        return;
+    case DLX_NOTIFICATION_LINK_ADDED:
+        return; /* a publisher's: not ours to understand */
+    }
+}
+
+/* Wakes whoever sleeps on the epoll, the caller of dlx_subscription_fd() too: see needs_timer(). */
+static void start_timer(struct dlx_subscription *s)
+{
+    if (s->timer >= 0)
+        return;
+    const struct itimerspec often = {.it_interval = {.tv_nsec = (long)DLX_RECONNECT_NS},
+                                     .it_value = {.tv_nsec = (long)DLX_RECONNECT_NS}};
+    dlx_cleanup(dlx__closep) int timer =
+        timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (timer >= 0 && timerfd_settime(timer, 0, &often, NULL) == 0 &&
+        dlx__subscription_epoll_add(s, timer, EPOLLIN, &s->timer) == 0)
+        s->timer = dlx__steal_fd(&timer);
+}
+
+static void lose_daemon(struct dlx_subscription *s)
+{
+    s->sock = dlx__subscription_epoll_close(s, s->sock);
+    s->untold.told_lost = false;
+    start_timer(s);
+    for (uint32_t i = s->n_links; i-- > 0;) {
+        struct dlx_subscriber_link *link = s->links[i];
+        if (link->state == DLX_SUBSCRIBER_LINK_OPENING && link->from_start)
+            start(s, link); /* though it will not get all arenas */
+        if (link->state != DLX_SUBSCRIBER_LINK_OPEN)
+            dlx__subscription_detach(s, link); /* nobody will open it */
+        else
+            dlx__subscription_activate(s, link);
+    }
+}
+
+/* Once the daemon has no credit left, nothing comes before it has this. */
+static void acknowledge(struct dlx_subscription *s)
+{
+    if (dlx__notification_ack(s->sock, s->notifications.n_with_fds) < 0) {
+        start_timer(s);
+        return;
+    }
+    s->notifications.n_acked = s->notifications.n_with_fds;
+}
+
+/* To look for a new daemon, to send what the kernel did not take, or since a publisher that only a
+ * former daemon knew may go on in its old block, and cannot ring. */
+static bool needs_timer(const struct dlx_subscription *s)
+{
+    bool needs = s->sock < 0 || s->notifications.n_with_fds != s->notifications.n_acked;
+    for (uint32_t i = 0; !needs && i < s->n_links; i++)
+        needs = s->links[i]->former && s->links[i]->state == DLX_SUBSCRIBER_LINK_OPEN &&
+                s->links[i]->to_come != DLX_TO_COME_NOTHING;
+    return needs;
+}
+
+/* Read what the daemon has sent. */
+void dlx__subscription_read_notifications(struct dlx_subscription *s)
+{
+    if (s->sock < 0)
+        dlx__subscription_reconnect(s);
+    while (s->sock >= 0) {
+        struct dlx_notification notification;
+        int r = dlx__notification_read(s->sock, &notification);
+        if (r == DLX_E_EMPTY)
+            break;
+        if (r == DLX_E_DISCONNECTED || r == DLX_E_PROTOCOL) {
+            lose_daemon(s);
+            break;
+        }
+        if (r < 0) {
+            if (s->untold.failure == 0)
+                dlx__subscription_fail(s, r);
+            break;
+        }
+        s->notifications.n_read++;
+        s->notifications.n_with_fds += notification.n_fds > 0;
+        on_notifications(s, &notification);
+        dlx__notification_deinit(&notification);
+    }
+    if (s->sock >= 0 && s->notifications.n_with_fds != s->notifications.n_acked)
+        acknowledge(s);
+    if (needs_timer(s))
+        start_timer(s);
+    else
+        s->timer = dlx__subscription_epoll_close(s, s->timer);
+}

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_CLIENT_SUBSCRIPTION_H
+#define DLX_CLIENT_SUBSCRIPTION_H
+
+/* A subscription: its links, the socket that brings their notifications, and the epoll that it
+ * sleeps on. */
+
+#include "client/base/event.h"
+#include "client/base/turn.h"
+#include "client/message/subscriber_link.h"
+#include "client/subscribe/resume_positions.h"
+
+/* Longest busy wait unless the caller chose one. */
+#define DLX_SPIN_DEFAULT_NS UINT64_C(20000)
+
+/* What its socket brought. */
+struct dlx_subscription_notifications {
+    uint64_t n_read;     /* packets */
+    uint64_t n_known;    /* of them, those that were read before the last look at all links began */
+    uint32_t n_with_fds; /* of them, those with fds: for Ack */
+    uint32_t n_acked;
+    uint32_t n_offers;   /* links to publishers that were there, and spares */
+    uint32_t n_settled;  /* of them, those that ended in a link, a sealed spare or a failure */
+    uint64_t first_link; /* the number of the first of them; the others' follow */
+};
+
+/* When a take looks at more than the ring, and how long it spins. */
+struct dlx_subscription_looks {
+    uint64_t takes;
+    uint64_t at;                /* when `takes` is this: look for notifications, or bells */
+    uint64_t stamp;             /* likewise when a message has a later time */
+    uint64_t notification_at;   /* likewise for notifications */
+    uint32_t notification_step; /* and then again after so many */
+    uint64_t last_ns;
+    uint64_t spin_ns; /* adaptive */
+};
+
+/*
+ * What a take has yet to tell, each once.
+ *
+ *     publishers   NONE --- a link opens ---> ATTACHED --- no link is left, and args.n_publishers
+ *                   ^                            |         have left
+ *                   +---- PUBLISHER_GONE is told +
+ *
+ *     the daemon   there --- it ends ---> lost --- no link is left: DISCONNECTED is told ---> told
+ *                    ^                     |                                                   |
+ *                    +---- another one ----+---------------------------------------------------+
+ */
+struct dlx_subscription_untold {
+    int failure; /* of a link, or to subscribe again */
+    char failure_text[DLX_ERROR_TEXT_SIZE];
+    char refusal[DLX_ERROR_TEXT_SIZE]; /* the last DLX_E_QOS that was told; "": none */
+    bool was_attached;                 /* ATTACHED */
+    uint32_t n_left; /* publishers that have left since PUBLISHER_GONE was told last */
+    bool told_lost;  /* of a daemon that is lost (sock is -1): the caller knows it */
+};
+
+struct dlx_subscription {
+    struct dlx_client *client;
+    const struct dlx_memory *memory; /* of its daemon: another object may have met the next one */
+    uint64_t generation;
+    struct dlx_turn turn;
+    uint64_t id;
+    char topic[DLX_TOPIC_MAX + 1];
+    struct dlx_subscribe_args args;
+    int sock;       /* notifications; -1 once the daemon is gone */
+    int timer;      /* a time to look for another one, or at links that nobody rings for; else -1 */
+    uint64_t epoch; /* of the client, when it was made */
+    uint64_t next_try_ns; /* to make it again */
+    uint64_t reader;      /* names it to publishers, whichever daemon makes the link */
+    bool made_again;      /* with another daemon */
+    int epoll;            /* every bell, and sock */
+    bool fd_given;
+    int nudge; /* an eventfd that makes the epoll readable, once its fd was given away; else -1 */
+    struct dlx_subscriber_link **links;
+    struct dlx_subscriber_link **active; /* [inlets_room]: those that every take looks at */
+    uint32_t n_active;
+    uint32_t n_links;
+    uint32_t n_spares; /* of them: links that have no publisher yet */
+    uint32_t links_room;
+    uint32_t n_open;
+    uint32_t next;      /* whose turn it is, of the active ones */
+    uint32_t n_alone;   /* takes for which it stays that one's turn */
+    uint32_t n_changes; /* of the links: when it changes, a pointer to one may be stale */
+    struct dlx_subscription_notifications notifications;
+    struct dlx_subscription_looks looks;
+    struct dlx_subscription_untold untold;
+    struct dlx_resume_positions resume_positions;
+    struct dlx_events events;
+    struct dlx_pin *pin; /* NULL: nothing is pinned */
+    struct dlx_gpu_threads *gpu_threads;
+    struct dlx_subscription_stats stats;
+};
+
+/* Why dlx__subscription_begin() refuses. */
+int dlx__subscription_refuse(const struct dlx_subscription *s, const char *what);
+
+/* A call on the subscription begins. Returns 0, then dlx__subscription_leave() ends it;
+ * DLX_E_INVALID (s is NULL), DLX_E_FORKED, DLX_E_IN_USE (another thread is in a call). `what` is
+ * the name of the call. */
+static inline int dlx__subscription_begin(struct dlx_subscription *s, const char *what)
+{
+    dlx__error_clear();
+    if (dlx_likely(s && !dlx__forked(s->generation) && dlx__turn_begin(&s->turn)))
+        return 0;
+    return dlx__subscription_refuse(s, what);
+}
+
+static inline void dlx__subscription_leave(struct dlx_subscription *s)
+{
+    dlx__turn_end(&s->turn);
+}
+
+/* What was counted on a link. */
+static inline void dlx__subscription_count(struct dlx_subscription_stats *stats,
+                                           const struct dlx_subscriber_link *link)
+{
+    const struct dlx_reader_counters counters = dlx__reader_counters(&link->core);
+    stats->taken += counters.taken;
+    stats->taken_bytes += counters.taken_bytes;
+    stats->skipped += counters.skipped;
+    stats->lost += counters.lost;
+    stats->gpu_waits += atomic_load_explicit(&link->n_gpu_waits, memory_order_relaxed);
+    stats->gpu_errors += atomic_load_explicit(&link->n_gpu_errors, memory_order_relaxed);
+}
+
+/* Adds a descriptor to the epoll of the subscription. Returns 0; DLX_E_SYSTEM. */
+int dlx__subscription_epoll_add(struct dlx_subscription *s, int fd, uint32_t events, void *data);
+/* Removes a descriptor (-1: none) from the epoll and closes it. Returns -1. Closing alone does not
+ * remove it while a forked child has it, too: the epoll would name it for ever. */
+int dlx__subscription_epoll_close(struct dlx_subscription *s, int take_fd);
+
+/* It was made again: notifications come on the new socket, which is taken, also on failure. */
+struct dlx_new_subscription;
+int dlx__subscription_adopt(struct dlx_subscription *s, const struct dlx_new_subscription *made);
+
+/* What the thread's message says happened to a link: remembered, and told by a later take, or by
+ * dlx_subscribe(). The first one counts. */
+void dlx__subscription_fail(struct dlx_subscription *s, int code);
+
+/* Why no message came: nobody publishes it, a publisher was refused, or there is no daemon.
+ * "": there is a publisher. */
+#define DLX_WHY_NONE_SIZE 700 /* a path, and what dlx_client_passed_over() returns */
+void dlx__subscription_why_none(const struct dlx_subscription *s, char ret[DLX_WHY_NONE_SIZE]);
+
+/* News were read, by whoever spins, for another link or for an event, after the last look at a link
+ * that may wait for them, or that was not asked to ring. Nothing else will tell of those. */
+static inline bool dlx__subscription_has_unused_notifications(const struct dlx_subscription *s)
+{
+    return s->notifications.n_known != s->notifications.n_read;
+}
+
+/* What a bell is in the epoll for. */
+#define DLX_BELL_EVENTS (EPOLLIN | EPOLLRDHUP | EPOLLET)
+
+/* client/base/event.c: what happened to the memory of a link that is open. */
+void dlx__subscription_tell(struct dlx_subscription *s, struct dlx_subscriber_link *link);
+
+/* Leave a link: what is held stays held. */
+void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_subscriber_link *link);
+
+/* client/subscribe/parking.c: something may be there. Links that are not open, or whose turn has
+ * not come, stay as they are. */
+void dlx__subscription_activate(struct dlx_subscription *s, struct dlx_subscriber_link *link);
+void dlx__subscription_deactivate(struct dlx_subscription *s, struct dlx_subscriber_link *link);
+/* Ask its publisher for a bell. Returns false if something is there already. */
+bool dlx__subscription_park(struct dlx_subscription *s, struct dlx_subscriber_link *link);
+/* The epoll names a bell for each new byte, whether the ones before were read or not. */
+void dlx__subscription_on_bell(struct dlx_subscription *s, struct dlx_subscriber_link *link,
+                               uint32_t events);
+
+/* The link that goes on where this one ends, with another daemon; NULL: none. */
+struct dlx_subscriber_link *dlx__subscription_successor(const struct dlx_subscription *s,
+                                                        const struct dlx_subscriber_link *link);
+
+/* Read what the daemon has sent, without waiting. May attach and detach links, and set
+ * `failure`. */
+void dlx__subscription_read_notifications(struct dlx_subscription *s);
+
+#endif

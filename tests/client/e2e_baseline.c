@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * What fails leaves nothing behind, however often it fails: no shared memory, no descriptor, no
+ * message, no held message. A caller's tensors stay the caller's.
+ */
+
+#include "tests/harness/fds.h"
+#include "tests/harness/stream.h"
+#include <pthread.h>
+#include <string.h>
+
+/* Each failure is repeated so often that one block kept each time needs another arena. */
+enum { N_AGAIN = 100, N_WORDS = 8192 };
+
+static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
+{
+    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    ok(dlx_publisher_get_stats(p, &stats));
+    return stats;
+}
+
+/* ---- failures ------------------------------------------------------------------------------- */
+
+static const DLDataType word = {kDLInt, 64, 1};
+static int64_t n_words = N_WORDS, words[N_WORDS];
+
+static DLManagedTensorVersioned callers(void *data)
+{
+    return (DLManagedTensorVersioned){
+        .version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION},
+        .dl_tensor = {
+            .data = data, .device = {kDLCPU, 0}, .ndim = 1, .dtype = word, .shape = &n_words}};
+}
+
+static void publish_without_data(struct dlx_publisher *p)
+{
+    DLManagedTensorVersioned t = callers(NULL);
+    fails(dlx_publish(p, &t, NULL), DLX_E_SHAPE, "data is NULL");
+}
+
+static void publish_legacy_without_data(struct dlx_publisher *p)
+{
+    DLManagedTensor t = {.dl_tensor = callers(NULL).dl_tensor};
+    fails(dlx_publish_legacy(p, &t, NULL), DLX_E_SHAPE, "data is NULL");
+}
+
+static void publish_what_would_be_copied(struct dlx_publisher *p)
+{
+    const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
+    DLManagedTensorVersioned t = callers(words);
+    fails(dlx_publish(p, &t, &strict), DLX_E_WOULD_COPY, "strict");
+}
+
+static void publish_what_spans_too_much(struct dlx_publisher *p)
+{
+    int64_t stride = INT64_MAX;
+    DLManagedTensorVersioned t = callers(words);
+    t.dl_tensor.strides = &stride;
+    fails(dlx_publish(p, &t, NULL), DLX_E_SHAPE, "2^63-1");
+}
+
+/* The first one is read where it lies, the second one is copied, the third one fails. */
+static void publish_set_without_data(struct dlx_publisher *p)
+{
+    DLManagedTensorVersioned *own = dlx_test_stream_alloc(p, N_WORDS, 3);
+    DLManagedTensorVersioned mine = callers(words), none = callers(NULL);
+    const struct dlx_item items[] = {{"a", own}, {"b", &mine}, {"c", &none}};
+    fails(dlx_publish_set(p, items, 3, NULL, NULL), DLX_E_SHAPE, "data is NULL");
+    own->deleter(own);
+}
+
+static void publish_set_of_one_name(struct dlx_publisher *p)
+{
+    DLManagedTensorVersioned *own = dlx_test_stream_alloc(p, N_WORDS, 3);
+    DLManagedTensorVersioned mine = callers(words);
+    const struct dlx_item items[] = {{"a", own}, {"a", &mine}};
+    fails(dlx_publish_set(p, items, 2, NULL, NULL), DLX_E_INVALID, "are both named");
+    own->deleter(own);
+}
+
+static void publish_shared_set_without_data(struct dlx_publisher *p)
+{
+    const struct dlx_publish_args share = {.size = sizeof share, .share = true};
+    DLManagedTensorVersioned *own = dlx_test_stream_alloc(p, N_WORDS, 3);
+    DLManagedTensorVersioned none = callers(NULL);
+    const struct dlx_item items[] = {{"a", own}, {"b", own}, {"c", &none}};
+    fails(dlx_publish_set(p, items, 3, NULL, &share), DLX_E_SHAPE, "data is NULL");
+    own->deleter(own);
+}
+
+static void alloc_too_much(struct dlx_publisher *p)
+{
+    int64_t shape[] = {INT64_MAX, INT64_MAX};
+    const struct dlx_tensor_spec spec = {
+        .size = sizeof spec, .dtype = word, .ndim = 2, .shape = shape};
+    DLManagedTensorVersioned *t = NULL;
+    fails(dlx_alloc(p, &spec, &t), DLX_E_SHAPE, "2^63-1");
+    ck_assert_ptr_null(t);
+}
+
+/* Room for all of them is found first: the last one has more dimensions than can be. */
+static void alloc_set_with_a_bad_one(struct dlx_publisher *p)
+{
+    int64_t one = 1;
+    struct dlx_tensor_spec specs[3];
+    DLManagedTensorVersioned *t[3] = {NULL};
+    for (size_t i = 0; i < 3; i++)
+        specs[i] = (struct dlx_tensor_spec){
+            .size = sizeof specs[i], .dtype = word, .ndim = 1, .shape = i < 2 ? &n_words : &one};
+    specs[2].ndim = DLX_NDIM_MAX + 1;
+    fails(dlx_alloc_set(p, specs, 3, t), DLX_E_SHAPE, "tensor 2");
+    ck_assert(!t[0] && !t[1] && !t[2]);
+}
+
+static void (*const failures[])(struct dlx_publisher *) = {
+    publish_without_data,
+    publish_legacy_without_data,
+    publish_what_would_be_copied,
+    publish_what_spans_too_much,
+    publish_set_without_data,
+    publish_set_of_one_name,
+    publish_shared_set_without_data,
+    alloc_too_much,
+    alloc_set_with_a_bad_one,
+};
+#define N_FAILURES ((int)(sizeof failures / sizeof failures[0]))
+
+START_TEST(what_fails_leaves_nothing_behind)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    for (int i = 0; i < 3; i++) /* caches fill */
+        failures[_i](x.p);
+    const struct dlx_publisher_stats before = stats_of(x.p);
+    size_t n_fds = dlx_test_fds_count();
+    for (int i = 0; i < N_AGAIN; i++)
+        failures[_i](x.p);
+    const struct dlx_publisher_stats now = stats_of(x.p);
+    ck_assert_uint_eq(now.arena_bytes, before.arena_bytes);
+    ck_assert_uint_eq(now.n_arenas, before.n_arenas);
+    ck_assert_uint_eq(now.published, before.published);
+    ck_assert_uint_eq(now.copied_bytes, before.copied_bytes);
+    ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
+    fails(dlx_take(x.s, 0, &m), DLX_E_EMPTY, "");
+    dlx_test_stream_publish(x.p, 10, 1);
+    ok(dlx_take(x.s, SECOND, &m));
+    ck_assert_uint_eq(dlx_message_seq(m), 1);
+    dlx_message_unref(m);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* ---- what lies in a block -------------------------------------------------------------------- */
+
+/* A shape or strides that the caller gave to what dlx_alloc() gave. */
+START_TEST(a_tensor_that_does_not_lie_in_its_block_is_copied)
+{
+    static const struct {
+        int64_t shape, stride;
+        uint64_t byte_offset;
+        bool fits;
+    } forms[] = {
+        {8, 1, 0, true}, {4, 2, 0, true},  {4, 0, 0, false}, {2, -1, 0, false},
+        {1, 0, 0, true}, {1, 1, 8, false}, {2, 7, 0, true},
+    };
+    const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 8, 1);
+        t->dl_tensor.shape[0] = forms[i].shape;
+        t->dl_tensor.strides[0] = forms[i].stride;
+        t->dl_tensor.byte_offset = forms[i].byte_offset;
+        int r = dlx_publish(x.p, t, &strict);
+        ck_assert_msg(r == (forms[i].fits ? 0 : DLX_E_WOULD_COPY), "form %zu: %s", i,
+                      dlx_strerror(r));
+        if (r < 0)
+            t->deleter(t);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* Two blocks side by side: one is not read where the other one lies. */
+START_TEST(a_tensor_that_reaches_into_the_next_block_is_copied)
+{
+    const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    for (int64_t n = 8; n <= 8192; n *= 4) {
+        DLManagedTensorVersioned *a = dlx_test_stream_alloc(x.p, n, 1);
+        DLManagedTensorVersioned *b = dlx_test_stream_alloc(x.p, n, 1);
+        if ((uintptr_t)a->dl_tensor.data > (uintptr_t)b->dl_tensor.data) {
+            DLManagedTensorVersioned *other = a;
+            a = b;
+            b = other;
+        }
+        int64_t between = (int64_t *)b->dl_tensor.data - (int64_t *)a->dl_tensor.data;
+        ck_assert_int_ge(between, n);
+        a->dl_tensor.shape[0] = between + 1;
+        fails(dlx_publish(x.p, a, &strict), DLX_E_WOULD_COPY, "moved out");
+        a->dl_tensor.shape[0] = n;
+        ok(dlx_publish(x.p, a, &strict));
+        b->deleter(b);
+    }
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* ---- one thread at a time -------------------------------------------------------------------- */
+
+struct use {
+    struct dlx_test_pair pair;
+    int publisher, subscription;
+};
+
+static void *use_both(void *userdata)
+{
+    struct use *use = userdata;
+    struct dlx_publisher_stats published = {.size = sizeof published};
+    struct dlx_subscription_stats taken = {.size = sizeof taken};
+    use->publisher = dlx_publisher_get_stats(use->pair.p, &published);
+    use->subscription = dlx_subscription_get_stats(use->pair.s, &taken);
+    return NULL;
+}
+
+/* A call, good or bad, is over when it returns: another thread may make the next one. */
+START_TEST(a_call_that_has_returned_is_over)
+{
+    struct use use = {.pair = dlx_test_pair_make(NULL, NULL)};
+    struct dlx_subscription_stats small = {.size = 1};
+    struct dlx_publisher_stats tiny = {.size = 1};
+    struct dlx_message *m = NULL;
+    for (int i = 0; i < 2 + N_FAILURES; i++) {
+        pthread_t thread;
+        if (i == 1) {
+            ck_assert_int_lt(dlx_subscription_get_stats(use.pair.s, &small), 0);
+            ck_assert_int_lt(dlx_publisher_get_stats(use.pair.p, &tiny), 0);
+            fails(dlx_take(use.pair.s, 0, &m), DLX_E_EMPTY, "");
+        } else if (i >= 2) {
+            failures[i - 2](use.pair.p);
+        }
+        ck_assert_int_eq(pthread_create(&thread, NULL, use_both, &use), 0);
+        ck_assert_int_eq(pthread_join(thread, NULL), 0);
+        ck_assert_msg(use.publisher == 0 && use.subscription == 0, "call %d: %s, %s", i,
+                      dlx_strerror(use.publisher), dlx_strerror(use.subscription));
+        (void)use_both(&use);
+        ck_assert_msg(use.publisher == 0 && use.subscription == 0, "call %d: %s, %s", i,
+                      dlx_strerror(use.publisher), dlx_strerror(use.subscription));
+    }
+    dlx_test_pair_end(&use.pair);
+}
+END_TEST
+
+/* ---- counters -------------------------------------------------------------------------------- */
+
+START_TEST(each_refused_message_counts_once)
+{
+    const struct dlx_publisher_args blocks = {
+        .size = sizeof blocks, .on_full = DLX_ON_FULL_BLOCK, .depth = 2};
+    const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
+    const struct dlx_publish_args waits = {.size = sizeof waits, .timeout_ns = SECOND / 100};
+    struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_test_stream_publish(x.p, 10, 2);
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 3);
+    for (uint64_t i = 1; i <= 3; i++) {
+        fails(dlx_publish(x.p, t, NULL), DLX_E_FULL, "");
+        ck_assert_uint_eq(stats_of(x.p).full, 2 * i - 1);
+        fails(dlx_publish(x.p, t, &waits), DLX_E_TIMEOUT, "");
+        ck_assert_uint_eq(stats_of(x.p).full, 2 * i);
+        ck_assert_uint_eq(stats_of(x.p).blocked, i);
+    }
+    t->deleter(t);
+    dlx_test_pair_end(&x);
+}
+END_TEST
+
+/* Its spare links end with each daemon: it knows after many of them how many publishers it has. */
+START_TEST(a_subscription_of_many_daemons_knows_its_publishers)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    for (int i = 0; i < 3; i++) {
+        int r;
+        dlx_test_stream_restart();
+        do /* until it has come to the new daemon */
+            r = dlx_take(s, SECOND / 20, &m);
+        while (r == DLX_E_DISCONNECTED || strstr(dlx_client_errmsg(NULL), "no dlpackd"));
+        fails(r, DLX_E_TIMEOUT, "nobody publishes it");
+        struct dlx_client *other = dlx_test_stream_connect();
+        struct dlx_publisher *p;
+        ok(dlx_publisher_new(other, "test/a", NULL, &p));
+        dlx_test_stream_publish(p, 10, 7);
+        ok(dlx_take(s, 10 * SECOND, &m));
+        dlx_test_stream_check(m, 10, 7);
+        dlx_message_unref(m);
+        fails(dlx_take(s, SECOND / 20, &m), DLX_E_TIMEOUT, "no message in time");
+        ck_assert(!strstr(dlx_client_errmsg(NULL), "nobody"));
+        dlx_publisher_unref(p);
+        dlx_client_unref(other);
+        fails(dlx_take(s, 10 * SECOND, &m), DLX_E_PUBLISHER_GONE, "the last publisher left");
+    }
+    dlx_subscription_unref(s);
+    dlx_client_unref(c);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("baseline");
+    TCase *tcase = dlx_test_stream_case("baseline");
+    tcase_add_loop_test(tcase, what_fails_leaves_nothing_behind, 0, N_FAILURES);
+    tcase_add_test(tcase, a_tensor_that_does_not_lie_in_its_block_is_copied);
+    tcase_add_test(tcase, a_tensor_that_reaches_into_the_next_block_is_copied);
+    tcase_add_test(tcase, a_call_that_has_returned_is_over);
+    tcase_add_test(tcase, each_refused_message_counts_once);
+    tcase_add_test(tcase, a_subscription_of_many_daemons_knows_its_publishers);
+    suite_add_tcase(suite, tcase);
+    return dlx_test_run(suite);
+}
