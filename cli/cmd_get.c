@@ -71,12 +71,13 @@ static error_t get_parse(int key, char *arg, struct argp_state *state)
 static int get_report(const struct get *g, int code)
 {
     char time[HUMAN_SIZE];
+    const char *words = dlx_client_errmsg(g->to.cli->client); /* it says if nobody publishes */
     if (code == DLX_E_EMPTY)
-        return cli_report(g->to.cli, g->to.topic, "no message (--timeout waits for one)");
+        return cli_report(g->to.cli, NULL, "%s (--timeout waits for one)", words);
     if (code != DLX_E_TIMEOUT)
         return cli_report_dlx(g->to.cli, g->to.topic, code);
     human_ns(g->timeout_ns, time);
-    return cli_report(g->to.cli, g->to.topic, "no message within %s", time);
+    return cli_report(g->to.cli, NULL, "waited %s: %s", time, words);
 }
 
 static int get_save(struct get *g, const struct dlx_message *m)

@@ -12,6 +12,7 @@
 #include "cli/wait.h"
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { OPTION_COUNT = 'n', OPTION_TENSOR = 'T' };
@@ -23,6 +24,7 @@ struct save {
     uint64_t count; /* UINT64_MAX: until the stream ends */
     bool counted;
     uint64_t n, bytes;
+    char first[SAVE_PATH_SIZE], last[SAVE_PATH_SIZE]; /* files, if there are several */
     struct progress progress;
 };
 
@@ -85,7 +87,9 @@ static int save_one(struct save *s, const struct dlx_message *m)
     int status = saving_write(&s->to, m, path, &size);
     if (status != CLI_OK)
         return status;
-    s->n++;
+    if (s->n++ == 0)
+        memcpy(s->first, path, sizeof path);
+    memcpy(s->last, path, sizeof path);
     s->bytes += size;
     if (s->count > 1 && progress_due(&s->progress, wait_now())) {
         char bytes[HUMAN_SIZE];
@@ -134,6 +138,9 @@ static void cmd_save_print_summary(const struct save *s, const struct stream *st
     human_bytes(s->bytes, bytes);
     fprintf(stderr, "%s: %" PRIu64 " message%s saved, %s, %" PRIu64 " lost, %" PRIu64 " skipped\n",
             s->to.topic, s->n, s->n == 1 ? "" : "s", bytes, stats.lost, stats.skipped);
+    if (s->n > 0 && s->count != 1 && strcmp(s->to.file, "-") != 0) /* not called as FILE says */
+        fprintf(stderr, "%" PRIu64 " file%s: %s%s%s\n", s->n, s->n == 1 ? "" : "s", s->first,
+                s->n == 1 ? "" : " ... ", s->n == 1 ? "" : s->last);
 }
 
 int cmd_save(struct cli *cli, int argc, char **argv)

@@ -47,8 +47,8 @@ static void tell_left_out(struct saving *s, const struct dlx_message *m,
         (void)snprintf(text, sizeof text, "%zu bytes of metadata are left out: %s",
                        report->lost_meta_size,
                        s->set   ? ".safetensors has room for a JSON object only"
-                       : s->npz ? ".npz has no room for them"
-                                : ".npy has no room for them");
+                       : s->npz ? ".npz has no room for them, .safetensors has for a JSON object"
+                                : ".npy has no room for them, .safetensors has for a JSON object");
         tell_once(s, &s->told_meta, text);
     }
     if (s->set)

@@ -35,7 +35,8 @@ def test_it_uses_the_daemon_that_python_uses_and_its_status_is_dlxctls(c):
             and f'"pid": {os.getpid()}' in said.stdout
         ), said
     said = run("get", "gone")
-    assert said.returncode == 1 and said.stderr.startswith("dlxctl get: gone: no message"), said
+    assert said.returncode == 1, said
+    assert said.stderr.startswith("dlxctl get: topic gone has no message"), said
 
 
 def test_a_package_without_it_looks_in_path_and_then_says_what_is_missing(tmp_path):

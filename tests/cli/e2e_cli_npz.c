@@ -90,7 +90,8 @@ TEST(what_the_format_cannot_say_is_told)
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
                      DLX_TEST_WORDS("get", "w", dlx_test_cli_file("told.npz")));
     ck_assert_str_eq(cli.err,
-                     "dlxctl get: w: 2 bytes of metadata are left out: .npz has no room for them\n"
+                     "dlxctl get: w: 2 bytes of metadata are left out: .npz has no room for them, "
+                     ".safetensors has for a JSON object\n"
                      "dlxctl get: w: .npy cannot name bfloat16: stored as '<u2' with shape (3, 2); "
                      "`dlxctl pub --dtype bfloat16` takes single items back\n");
     dlx_test_cli_deinit(&cli);

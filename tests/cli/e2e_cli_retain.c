@@ -31,6 +31,15 @@ static void says(int status, const char *part, const char *const *words)
     dlx_test_cli_deinit(&cli);
 }
 
+/* What get says then. Static. */
+static const char *nobody_publishes(const char *before, const char *after)
+{
+    static char said[512];
+    (void)snprintf(said, sizeof said, "dlxctl get: %s: nobody publishes it at %s%s\n", before,
+                   dlx_test_cli_daemon.path, after);
+    return said;
+}
+
 TEST(what_pub_retains_stays_until_it_is_dropped)
 {
     const char *reference = dlx_test_data("safetensors/reference.safetensors");
@@ -44,7 +53,7 @@ TEST(what_pub_retains_stays_until_it_is_dropped)
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
     prints(0, "", "", DLX_TEST_WORDS("rm", "w/policy"));
     prints(0, "", "dlxctl ls: no publishers\n", DLX_TEST_WORDS("ls"));
-    prints(1, "", "dlxctl get: w/policy: no message (--timeout waits for one)\n",
+    prints(1, "", nobody_publishes("topic w/policy has no message", " (--timeout waits for one)"),
            DLX_TEST_WORDS("get", "w/policy", dlx_test_cli_file("out.safetensors")));
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
     says(1, "dlxctl rm: nothing is retained on w/policy\n", DLX_TEST_WORDS("rm", "w/policy"));
@@ -216,7 +225,8 @@ TEST(get_of_a_set_as_npy_is_one_tensor)
     dlx_test_cli_deinit(&cli);
     says(0, "  22 tensors, 367 B, 36 B of metadata\n", DLX_TEST_WORDS("get", "w"));
     prints(0, "",
-           "dlxctl get: w: 36 bytes of metadata are left out: .npy has no room for them\n"
+           "dlxctl get: w: 36 bytes of metadata are left out: .npy has no room for them, "
+           ".safetensors has for a JSON object\n"
            "dlxctl get: w: message 1 has 22 tensors: tensor 6 is saved (--tensor), the others are "
            "left "
            "out; .safetensors and .npz have room for all\n",
@@ -231,7 +241,7 @@ TEST(get_of_a_set_as_npy_is_one_tensor)
 TEST(get_waits_for_the_first_message)
 {
     struct dlx_test_cli get, pub;
-    prints(1, "", "dlxctl get: a: no message within 20.0 ms\n",
+    prints(1, "", nobody_publishes("waited 20.0 ms: topic a has no message, and none came", ""),
            DLX_TEST_WORDS("get", "a", "--timeout", "0.02"));
     dlx_test_cli_start(&get, dlx_test_cli_daemon.path, -1,
                        DLX_TEST_WORDS("get", "a", dlx_test_cli_file("out.npy"), "--timeout", "60"));
@@ -315,6 +325,44 @@ TEST(wrong_usage_is_named)
     prints(1, "", "dlxctl pub: a: no/such: No such file or directory\n",
            DLX_TEST_WORDS("pub", "a", "no/such", "--retain", "1"));
     prints(0, "", "dlxctl ls: no publishers\n", DLX_TEST_WORDS("ls"));
+}
+
+/* FILE is not the name of any of them. */
+TEST(save_tells_the_names_of_several_files)
+{
+    struct dlx_test_cli cli;
+    char said[1200];
+    dlx_test_cli_run(
+        &cli, dlx_test_cli_daemon.path, -1, 0,
+        DLX_TEST_WORDS("pub", "w", dlx_test_npy("f4.npy"), "--loop", "3", "--retain", "3"));
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run_on_terminal(
+        &cli, dlx_test_cli_daemon.path, 0,
+        DLX_TEST_WORDS("save", "w", dlx_test_cli_file("n.npy"), "--count", "3"));
+    (void)snprintf(said, sizeof said, "\n3 files: %s ... %s\r\n", dlx_test_cli_file("n-000001.npy"),
+                   dlx_test_cli_file("n-000003.npy"));
+    ck_assert_msg(strstr(cli.err, said), "'%s' lacks '%s'", cli.err, said);
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run_on_terminal(&cli, dlx_test_cli_daemon.path, 0,
+                                 DLX_TEST_WORDS("save", "w", dlx_test_cli_file("one.npy")));
+    ck_assert_ptr_null(strstr(cli.err, " file"));
+    dlx_test_cli_deinit(&cli);
+}
+
+/* A topic that nobody publishes may be misspelt; one without a message yet is not. */
+TEST(get_tells_a_quiet_topic_from_one_that_nobody_publishes)
+{
+    struct dlx_connect_args args = {.size = sizeof args, .socket = dlx_test_cli_daemon.path};
+    struct dlx_client *c = NULL;
+    struct dlx_publisher *p = NULL;
+    prints(1, "", nobody_publishes("topic nope has no message", " (--timeout waits for one)"),
+           DLX_TEST_WORDS("get", "nope"));
+    ck_assert_int_eq(dlx_connect(&c, &args), 0);
+    ck_assert_int_eq(dlx_publisher_new(c, "quiet", NULL, &p), 0);
+    prints(1, "", "dlxctl get: topic quiet has no message (--timeout waits for one)\n",
+           DLX_TEST_WORDS("get", "quiet"));
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
 }
 
 int main(void)

@@ -216,7 +216,8 @@ TEST(tensors_that_a_later_message_loses_are_told)
                      DLX_TEST_WORDS("save", "w", dlx_test_cli_file("later.npy"), "--count", "3",
                                     "--tensor", "0"));
     ck_assert_str_eq(
-        save.err, "dlxctl save: w: 36 bytes of metadata are left out: .npy has no room for them\n"
+        save.err, "dlxctl save: w: 36 bytes of metadata are left out: .npy has no room for them, "
+                  ".safetensors has for a JSON object\n"
                   "dlxctl save: w: message 2 has 22 tensors: tensor 0 is saved (--tensor), the "
                   "others are left out; .safetensors and .npz have room for all\n");
     dlx_test_cli_deinit(&save);
