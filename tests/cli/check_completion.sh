@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The completions of tools/completion, asked for by the shells themselves: each offers every command of
-# dlxctl, every option of the programs, values, and topics of a running daemon.
+# The completions of tools/completion, asked for by the shells themselves: each offers every command
+# of dlxctl, every option of the programs, values, and topics of a running daemon.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=${BUILD:-$PWD/build}
@@ -29,7 +29,7 @@ fail() {
     exit 1
 }
 
-# -- the shells --------------------------------------------------------------------------------------
+# -- the shells ------------------------------------------------------------------------------------
 # ask_SHELL LINE: what it offers for the last word of LINE, one a line.
 
 cat >"$tmp/ask.bash" <<'BASH'
@@ -80,18 +80,19 @@ end
 complete -C $argv[1]
 FISH
 ask_fish() {
-    HOME=$tmp XDG_CONFIG_HOME=$tmp XDG_DATA_HOME=$tmp fish --no-config "$tmp/ask.fish" "$1" "$tmp/made" |
-        cut -f1 | sed 's/=$//'
+    HOME=$tmp XDG_CONFIG_HOME=$tmp XDG_DATA_HOME=$tmp \
+        fish --no-config "$tmp/ask.fish" "$1" "$tmp/made" | cut -f1 | sed 's/=$//'
 }
 
-# -- the questions -----------------------------------------------------------------------------------
+# -- the questions ---------------------------------------------------------------------------------
 n=0
 offers() { # offers LINE WORD...: it does
     local line=$1 word
     shift
     "ask_$shell" "$line" >"$tmp/said"
     for word in "$@"; do
-        grep -qxF -e "$word" "$tmp/said" || fail "$shell: '$line' does not offer $word: $(tr '\n' ' ' <"$tmp/said")"
+        grep -qxF -e "$word" "$tmp/said" ||
+            fail "$shell: '$line' does not offer $word: $(tr '\n' ' ' <"$tmp/said")"
         n=$((n + 1))
     done
 }
@@ -150,7 +151,10 @@ values() {
     while read -r word; do
         case $line in
         dlpackd*) dlpackd "--memory=$word" --check-config=/dev/null ;;
-        *) DLX_SOCKET=$tmp/none ${line% *} "${line##* }$word" topic --dtype uint8 --shape 8 "$tmp/raw" ;;
+        *)
+            DLX_SOCKET=$tmp/none ${line% *} "${line##* }$word" topic --dtype uint8 --shape 8 \
+                "$tmp/raw"
+            ;;
         esac >"$tmp/said" 2>&1 && status=0 || status=$?
         [ "$status" != 2 ] || fail "$shell: '$line$word': $(cat "$tmp/said")"
         n=$((n + 1))

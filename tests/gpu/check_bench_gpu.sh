@@ -27,7 +27,8 @@ fail() {
     exit 1
 }
 run() { # INTEROP_PYTHON
-    BUILD=$tmp QUICK=1 INTEROP_PYTHON=$1 bench/run-gpu --standin >"$tmp/out" 2>&1 || fail "status $?"
+    BUILD=$tmp QUICK=1 INTEROP_PYTHON=$1 bench/run-gpu --standin >"$tmp/out" 2>&1 ||
+        fail "status $?"
 }
 
 # A Python whose PyTorch took 4 s.
@@ -38,9 +39,12 @@ run "$tmp/python"
 import json, sys
 
 got = json.load(open(sys.argv[1]))
-rows = ("gpu_handoff_us gpu_vs_torch_mp gpu_statedict gpu_overlap gpu_ctx_mib gpu_kill_residue_mib").split()
+rows = (
+    "gpu_handoff_us gpu_vs_torch_mp gpu_statedict gpu_overlap gpu_ctx_mib gpu_kill_residue_mib"
+).split()
 for name in rows:
-    assert isinstance(got.get(name), (int, float)), f"{name}: {got.get(name)}, {got.get(name + '_reason')}"
+    value = got.get(name)
+    assert isinstance(value, (int, float)), f"{name}: {value}, {got.get(name + '_reason')}"
 sizes = [got["gpu_handoff_us_1KiB"], got["gpu_handoff_us_8GiB"]]
 assert got["gpu_handoff_us"] == max(sizes), (got["gpu_handoff_us"], sizes)
 assert 0 < got["gpu_vs_torch_mp"] < 0.5, got["gpu_vs_torch_mp"]  # of 4 s
@@ -49,7 +53,8 @@ assert "gpu_vs_torch_mp_reason" not in got and got["not_a_measurement"]
 EOF
 
 run "$tmp/none"
-/usr/bin/python3 - "$tmp/bench-gpu-standin.json" <<'EOF' || fail 'a row without a value has no reason'
+/usr/bin/python3 - "$tmp/bench-gpu-standin.json" \
+    <<'EOF' || fail 'a row without a value has no reason'
 import json, sys
 
 got = json.load(open(sys.argv[1]))

@@ -21,8 +21,8 @@ trap 'rm -rf "$tmp"' EXIT
 python=/usr/bin/python3
 run() { # STATUS DRIVER PROGRAM...: its output is then in $tmp/out
     local want=$1 driver=$2 status=0
-    CHECK_GPU_DRIVER=$driver MAKE_PROGRAMS=true MAKE_PYTHON=true PYTHON=$python BUILD=$tmp tools/check-gpu "${@:3}" \
-        >"$tmp/out" 2>&1 || status=$?
+    CHECK_GPU_DRIVER=$driver MAKE_PROGRAMS=true MAKE_PYTHON=true PYTHON=$python BUILD=$tmp \
+        tools/check-gpu "${@:3}" >"$tmp/out" 2>&1 || status=$?
     [ "$status" = "$want" ] || fail "status $status, not $want"
 }
 fail() {

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# tools/run-tests itself: toy programs that pass, fail, skip, hang, crash, leave processes and leave files, and what it has to
-# say of each. That no toy leaves anything behind is seen when this script itself runs under run-tests.
+# tools/run-tests itself: toy programs that pass, fail, skip, hang, crash, leave processes and leave
+# files, and what it has to say of each. That no toy leaves anything behind is seen when this script
+# itself runs under run-tests.
 #
 # shellcheck disable=SC2016 # single quotes: the text of another script
 set -euo pipefail
@@ -25,7 +26,8 @@ expect() {
     "$runner" "$@" >"$tmp/output" 2>&1 || got=$?
     if [ "$got" != "$status" ] || [ "$(tail -n 1 "$tmp/output")" != "$last" ] ||
         ! grep -qF -- "$text" "$tmp/output"; then
-        echo "run-tests ${*##*/}: status $got, expected $status; last line expected '$last'; text '$text'"
+        echo "run-tests ${*##*/}: status $got, expected $status;" \
+            "last line expected '$last'; text '$text'"
         sed 's/^/    /' "$tmp/output"
         n_bad=$((n_bad + 1))
     fi
@@ -52,7 +54,8 @@ toy leaves_dir <<<'mkdir -p "$TMPDIR/a/b"'
 toy leaves_run <<<'touch "$XDG_RUNTIME_DIR/forgotten.sock"'
 toy leaves_home <<<'touch "$HOME/forgotten"'
 toy tidy <<<'set -e; f=$(mktemp); [[ $f == "$TMPDIR"/* ]]; echo x >"$f"; rm "$f"'
-toy private <<<'[ -z "$(ls -A "$TMPDIR" "$HOME" "$XDG_RUNTIME_DIR" | grep -v :)" ] && [ "$(stat -c %a "$XDG_RUNTIME_DIR")" = 700 ]'
+toy private <<<'[ -z "$(ls -A "$TMPDIR" "$HOME" "$XDG_RUNTIME_DIR" | grep -v :)" ] &&
+    [ "$(stat -c %a "$XDG_RUNTIME_DIR")" = 700 ]'
 
 toy memory <<<'[ -z "${DLX_MEMORY-}" ] || { echo "on $DLX_MEMORY"; exit 1; }'
 toy leaves_shm <<<'touch "$SHM/dlpackd.$(id -u).$$.1.0"'
@@ -104,10 +107,12 @@ export SHM=$tmp/shm
 expect 0 '3 passed, 0 failed, 0 skipped' 'passes (posix)' --posix 'passes other' "$t/passes"
 expect 1 '2 passed, 1 failed, 0 skipped' 'on posix' --posix memory "$t/memory"
 DLX_MEMORY=posix expect 0 '1 passed, 0 failed, 0 skipped' '' "$t/memory"
-expect 1 '2 passed, 1 failed, 0 skipped' "left in $SHM: dlpackd." --shm "$SHM" --posix leaves_shm "$t/leaves_shm"
+expect 1 '2 passed, 1 failed, 0 skipped' "left in $SHM: dlpackd." \
+    --shm "$SHM" --posix leaves_shm "$t/leaves_shm"
 expect 0 '3 passed, 0 failed, 0 skipped' '' --shm "$SHM" --posix shm_alive "$t/shm_alive"
 
-# A sanitizer's report from a process whose exit status nobody looked at. Scripts get no sanitizer options, so a binary.
+# A sanitizer's report from a process whose exit status nobody looked at. Scripts get no sanitizer
+# options, so a binary.
 if command -v "${CC:-gcc}" >/dev/null; then
     cat >"$tmp/toy.c" <<'C'
 #include <stdio.h>

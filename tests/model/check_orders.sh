@@ -44,6 +44,7 @@ if [ "${1:-}" = --write ]; then
     exit
 fi
 list | diff -u tests/model/orders.txt - || {
-    echo "a memory order or a fence of ring/ is not as in tests/model/orders.txt: see the head of $0"
+    echo "a memory order or a fence of ring/ is not as in tests/model/orders.txt:" \
+        "see the head of $0"
     exit 1
 }

@@ -1,17 +1,18 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Verifies the models of the protocols with spin, and their memory orders with Relacy: the protocol as
-# designed has no error in any interleaving at these sizes, and each broken variant has one (else the
-# model looks away). README.md says what is claimed.
+# Verifies the models of the protocols with spin, and their memory orders with Relacy: the protocol
+# as designed has no error in any interleaving at these sizes, and each broken variant has one (else
+# the model looks away). README.md says what is claimed.
 #
-#   tests/model/run.sh           everything, about ten minutes on two processors, up to 5 GiB at once
+#   tests/model/run.sh           everything, about ten minutes on two processors,
+#                                up to 5 GiB at once
 #   tests/model/run.sh PATTERN   the cases whose names match (a regular expression)
 #   QUICK=1 tests/model/run.sh   the small sizes, under 120 s, up to 1 GiB
 #   MODEL_JOBS=N                 so many at once (default: processors, at most 4, as memory allows)
 #
-# Every access to a shared word is one step, as with seq_cst atomics; a lost wake-up shows as an invalid end state. That
-# these orders are needed, Relacy shows (orders.cpp).
+# Every access to a shared word is one step, as with seq_cst atomics; a lost wake-up shows as an
+# invalid end state. That these orders are needed, Relacy shows (orders.cpp).
 set -euo pipefail
 cd "$(dirname "$0")"
 here=$PWD
@@ -43,7 +44,7 @@ ring: gate: the same, longer               |ring|LAST=5 GATING REL0=1 HIST=2|ok|
 ring: gate: two messages are kept, batches |ring|LAST=5 GATING REL0=1 HIST=2 KEPT=2 K=2|ok|full
 ring: gate: two held                       |ring|LAST=5 GATING REL0=1 B=2|ok|full
 ring: gate: takes two at once              |ring|LAST=5 GATING REL0=1 B=2 TWO HIST=2|ok|full
-ring: gate: sleeps and holds               |ring|LAST=4 GATING REL0=1 WINDOW=1 B=2 NB=4 KEEPS|ok|quick
+ring: gate: sleeps and holds             |ring|LAST=4 GATING REL0=1 WINDOW=1 B=2 NB=4 KEEPS|ok|quick
 ring: gate: reliable, dies                 |ring|LAST=5 GATING REL0=1 DIE NB=2|ok|quick
 ring: gate: not reliable, few blocks       |ring|LAST=6 GATING NB=2|ok|full
 ring: gate: latest, few blocks             |ring|LAST=6 GATING NB=2 LATEST0=1|ok|full
@@ -53,7 +54,7 @@ ring: gate: batches of three, history      |ring|LAST=6 GATING REL0=1 K=3 NB=4 H
 ring: two: both reliable                   |ring|LAST=3 GATING REL0=1 NR=2 REL1=1 NE=3 NB=3|ok|full
 ring: two: one reliable, one not           |ring|LAST=2 GATING REL0=1 NR=2 NE=3 NB=3|ok|full
 ring: two: drop, one latest                |ring|LAST=2 NR=2 NE=3 LATEST1=1|ok|full
-ring: two: reliable, dies; latest          |ring|LAST=2 GATING REL0=1 NR=2 LATEST1=1 NE=3 NB=3 DIE|ok|full
+ring: two: reliable, dies; latest    |ring|LAST=2 GATING REL0=1 NR=2 LATEST1=1 NE=3 NB=3 DIE|ok|full
 ring: ends: no cycles                      |ring|LAST=4 GATING REL0=1 NB=2 NE=3 CYCLES|ok|full
 ring: ends: no cycles, drop                |ring|LAST=4 NE=3 CYCLES|ok|full
 ring: needless: second look, if kept       |ring|LAST=5 GATING REL0=1 HIST=1 UNJOINED|ok|full
@@ -117,17 +118,17 @@ ring: passed is kept over a join           |ring|LAST=5 GATING REL0=1 HIST=1 STA
 ring: cursor before hold word              |ring|LAST=4 GATING REL0=1 CURSORFIRST|error|quick
 ring: not reliable: cursor first           |ring|LAST=3 NOLOSS NB=3 NE=5 PASSFIRST|error|quick
 ring: no second look by a joiner           |ring|LAST=4 GATING REL0=1 HIST=2 UNJOINED|error|quick
-ring: no entry for the mark                |ring|LAST=4 GATING REL0=1 KEPT=2 HIST=2 K=2 FULL|error|quick
+ring: no entry for the mark            |ring|LAST=4 GATING REL0=1 KEPT=2 HIST=2 K=2 FULL|error|quick
 ring: entries written while LIVE           |ring|LAST=6 K=3 NB=5 NOROOM|error|quick
 ring: fewer entries than window + 2        |ring|LAST=5 GATING REL0=1 WINDOW=3 NB=4|error|quick
 ring: tickets, then gen                    |ring|LAST=4 BELLFIRST|error|quick
 ring: gen, then ticket                     |ring|LAST=4 ARMLATE|error|quick
 ring: joins not looked at after gen        |ring|LAST=4 GATING REL0=1 NOPICKUP|error|quick
-ring: joins not looked at in reclaim       |ring|LAST=5 GATING REL0=1 K=3 NB=4 NE=5 NOMEMBER|error|quick
+ring: joins not looked at in reclaim   |ring|LAST=5 GATING REL0=1 K=3 NB=4 NE=5 NOMEMBER|error|quick
 ring: release rings nobody                 |ring|LAST=5 GATING NB=2 B=2 NORING|error|quick
-ring: take rings nobody                    |ring|LAST=4 GATING REL0=1 WINDOW=1 B=2 NB=4 KEEPS NORINGTAKE|error|quick
+ring: take rings nobody    |ring|LAST=4 GATING REL0=1 WINDOW=1 B=2 NB=4 KEEPS NORINGTAKE|error|quick
 ring: a joiner believes head               |ring|LAST=5 GATING REL0=1 K=3 NOJOINCHECK|error|quick
-ring: joiner begins before joins           |ring|LAST=5 GATING REL0=1 OPENFIRST NOJOINCHECK|error|quick
+ring: joiner begins before joins        |ring|LAST=5 GATING REL0=1 OPENFIRST NOJOINCHECK|error|quick
 ring: waits before it has announced        |ring|LAST=6 GATING REL0=1 K=3 NB=2 NOFLUSH|error|quick
 ring: holds of the dead count              |ring|LAST=5 GATING REL0=1 NB=2 DIE DEADHOLDS|error|quick
 carry: one copy retired                    |carry|LAST=3 NEWCOMER ONECOPY|error|quick
@@ -226,7 +227,8 @@ orders: no fence after gen                 |orders|joiner ANNOUNCE_FENCE|error|q
 orders: no fence of the joiner             |orders|joiner JOIN_FENCE|error|quick
 '
 
-# one <number> <what> <model> <parameters> <expected>: writes $tmp/<number>.line; 1 when it is not as expected
+# one <number> <what> <model> <parameters> <expected>: writes $tmp/<number>.line; 1 when it is not
+# as expected
 one() {
     local number=$1 what=$2 model=$3 params=$4 expected=$5
     local dir=$tmp/$number defines=() p states result verdict start=$SECONDS
@@ -239,9 +241,11 @@ one() {
     # spin runs the preprocessor over the file; -D has to come before it.
     if [ "$model" = orders ]; then
         # shellcheck disable=SC2086 # words
-        "$tmp/orders" $params >pan.out 2>&1 || ! grep -qE '^(DATA RACE|USER ASSERT FAILED)' pan.out || echo 'errors: 1' >>pan.out
+        "$tmp/orders" $params >pan.out 2>&1 ||
+            ! grep -qE '^(DATA RACE|USER ASSERT FAILED)' pan.out || echo 'errors: 1' >>pan.out
     elif spin -a "${defines[@]}" "$here/$model.pml" >spin.out 2>&1 &&
-        gcc "$opt" "$check" -DCOLLAPSE -DVECTORSZ=4096 -DMEMLIM=4000 -o pan pan.c >gcc.out 2>&1; then
+        gcc "$opt" "$check" -DCOLLAPSE -DVECTORSZ=4096 -DMEMLIM=4000 -o pan pan.c \
+            >gcc.out 2>&1; then
         # shellcheck disable=SC2086 # words
         ./pan $options -m3000000 -w24 >pan.out 2>&1 || true # what it printed says the result
     fi
@@ -250,21 +254,25 @@ one() {
         result=broken
     elif ! grep -q 'errors: 0' pan.out; then
         result=error
-    elif grep -qE 'search depth too small|out of memory|Search not completed|reached -DMEMLIM' pan.out; then
+    elif grep -qE 'search depth too small|out of memory|Search not completed|reached -DMEMLIM' \
+        pan.out; then
         result=cut-short
     else
         result=ok
     fi
     verdict=as-expected
     [ "$result" = "$expected" ] || verdict=WRONG
-    printf '%-43s %-38s %11s  %-9s %-8s %4ss  %s\n' "$what" "$params" "${states:--}" "$result" "$expected" \
-        "$((SECONDS - start))" "$verdict" >"$tmp/$number.line"
+    printf '%-43s %-38s %11s  %-9s %-8s %4ss  %s\n' \
+        "$what" "$params" "${states:--}" "$result" "$expected" "$((SECONDS - start))" "$verdict" \
+        >"$tmp/$number.line"
     cat "$tmp/$number.line"
     if [ "$verdict" = WRONG ]; then
         {
             echo "--- $model $params"
             tail -n 40 spin.out gcc.out pan.out 2>/dev/null
-            [ "$result" != error ] || spin -k "$model.pml.trail" -p -l "${defines[@]}" "$here/$model.pml" 2>/dev/null | tail -n 60
+            [ "$result" != error ] ||
+                spin -k "$model.pml.trail" -p -l "${defines[@]}" "$here/$model.pml" 2>/dev/null |
+                tail -n 60
         } >"$tmp/$number.why" || true
     fi
     rm -f pan pan.[cbhmtp] ./*.trail

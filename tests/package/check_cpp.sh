@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# include/dlx/dlx.hpp: compiles without a warning as C++17 and C++20, without run-time type information, with every
-# compiler that is there; what must not compile does not; and tests/package/cpp/stories.cpp, with the snippet of README.md in
-# it, passes against a daemon of its own, with the sanitizers of the build.
+# include/dlx/dlx.hpp: compiles without a warning as C++17 and C++20, without run-time type
+# information, with every compiler that is there; what must not compile does not; and
+# tests/package/cpp/stories.cpp, with the snippet of README.md in it, passes against a daemon of its
+# own, with the sanitizers of the build.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=${BUILD:-build}
@@ -39,10 +40,10 @@ done
 [ "$n" -gt 0 ]
 
 # `what it is|statement`: the first has to compile, so that the others fail for their own reason.
+f='void f(dlx::client &c, dlx::publisher &p, dlx::message &m, dlx::tensor &t)'
 n_refused=0
 while IFS='|' read -r what statement; do
-    printf '#include <dlx/dlx.hpp>\nvoid f(dlx::client &c, dlx::publisher &p, dlx::message &m, dlx::tensor &t);\n%s\n' \
-        "void f(dlx::client &c, dlx::publisher &p, dlx::message &m, dlx::tensor &t) { $statement }" >"$tmp/bad.cpp"
+    printf '%s\n' '#include <dlx/dlx.hpp>' "$f;" "$f { $statement }" >"$tmp/bad.cpp"
     if "${cxx[@]}" -std=c++17 -Iinclude -fsyntax-only "$tmp/bad.cpp" 2>"$tmp/said"; then
         [ "$what" = good ] || {
             echo "compiles: $what" >&2
@@ -69,8 +70,9 @@ LIST
 # Thread sanitizer cannot map its shadow where more than 28 bits are randomised.
 prefix=()
 if [[ $san == *thread* ]] && setarch -R true 2>/dev/null; then prefix=(setarch -R); fi
-"${cxx[@]}" -std=c++17 -g -O1 "${flags[@]}" ${san:+"-fsanitize=$san" -fno-omit-frame-pointer} -pthread \
-    -o "$tmp/stories" tests/package/cpp/stories.cpp -L"$build" -ldlx -Xlinker -rpath -Xlinker "$(realpath "$build")"
+"${cxx[@]}" -std=c++17 -g -O1 "${flags[@]}" ${san:+"-fsanitize=$san" -fno-omit-frame-pointer} \
+    -pthread -o "$tmp/stories" tests/package/cpp/stories.cpp -L"$build" -ldlx \
+    -Xlinker -rpath -Xlinker "$(realpath "$build")"
 
 export DLX_SOCKET=$tmp/dlpackd.sock UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1 TSAN_OPTIONS=halt_on_error=1

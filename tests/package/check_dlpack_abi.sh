@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# include/dlpack/dlpack.h against the real dlpack.h that the PyPI package apache-tvm-ffi installs: sizes,
-# offsets, enumerators, macros, prototypes, as C11 and as C++17, each header in programs of its own. Then the
-# test is tested: altered copies of our header have to be caught.
+# include/dlpack/dlpack.h against the real dlpack.h that the PyPI package apache-tvm-ffi installs:
+# sizes, offsets, enumerators, macros, prototypes, as C11 and as C++17, each header in programs of
+# its own. Then the test is tested: altered copies of our header have to be caught.
 #
 #   CC, CXX_FOR_HEADERS    the compilers (gcc, g++)
 #   DLPACK_INCLUDEDIR      a folder with the real dlpack/dlpack.h, instead of build/venv's
@@ -19,14 +19,16 @@ trap 'rm -rf "$tmp"' EXIT
 
 # facts <include folder> <output>: what the header there says, first to C, then to C++
 facts() {
-    "${cc[@]}" -std=c11 -Wall -Wextra -Werror -I"$1" -o "$tmp/prog" tests/package/abi/dlpack_facts.c || return
+    "${cc[@]}" -std=c11 -Wall -Wextra -Werror -I"$1" -o "$tmp/prog" \
+        tests/package/abi/dlpack_facts.c || return
     { echo "C11" && "$tmp/prog"; } >"$2" || return
     "${cxx[@]}" -x c++ -std=c++17 -Wall -Wextra -Werror -I"$1" -o "$tmp/prog" \
         tests/package/abi/dlpack_facts.c || return
     { echo "C++17" && "$tmp/prog"; } >>"$2"
 }
 
-# names <include folder>: every enumerator, macro and typedef the header brings, to notice what the facts do not list
+# names <include folder>: every enumerator, macro and typedef the header brings, to notice what the
+# facts do not list
 names() {
     printf '#include <dlpack/dlpack.h>\n' >"$tmp/names.c"
     {
@@ -66,7 +68,8 @@ n_facts=$(wc -l <"$tmp/ours")
     exit 1
 }
 
-# Altered copies: `description|sed expression`. Each has to change what is printed, or not to compile.
+# Altered copies: `description|sed expression`. Each has to change what is printed, or not to
+# compile.
 n_caught=0
 while IFS='|' read -r what expression; do
     [ -n "$what" ] || continue
@@ -76,7 +79,8 @@ while IFS='|' read -r what expression; do
         echo "alteration '$what' changes nothing: mend the script" >&2
         exit 1
     fi
-    if facts "$tmp/bad" "$tmp/altered" >/dev/null 2>&1 && diff -q "$tmp/real" "$tmp/altered" >/dev/null &&
+    if facts "$tmp/bad" "$tmp/altered" >/dev/null 2>&1 &&
+        diff -q "$tmp/real" "$tmp/altered" >/dev/null &&
         diff -q <(names "$tmp/bad") "$tmp/names.real" >/dev/null; then
         echo "not caught: $what" >&2
         exit 1
@@ -90,14 +94,14 @@ a type code|s/kDLBool = 6U/kDLBool = 7U/
 a flag's bit|s/(READ_ONLY) \(1UL << 0UL\)/\1 (1UL << 3UL)/
 a flag's width|s/(IS_COPIED) \(1UL << 1UL\)/\1 (1U << 1U)/
 the minor version|s/(DLPACK_MINOR_VERSION) 3/\1 2/
-fields swapped|s/uint64_t flags;/DLTensor dl_tensor;/;s/^    DLTensor dl_tensor;$/    uint64_t flags;/
+fields swapped|s/uint64_t flags;/DLTensor dl_tensor;/;s/^ +DLTensor dl_tensor;$/    uint64_t flags;/
 a field's width|s/int32_t ndim/int64_t ndim/
 a field's sign|s/int32_t ndim/uint32_t ndim/
 a field's name|s/byte_offset;/offset_bytes;/
 a pointee|s/int64_t \*strides/int32_t *strides/
 lanes narrower|s/uint16_t lanes/uint8_t lanes/
 a function's argument|s/void \*py_object, DLTensor \*out/void *py_object, DLTensor **out/
-two functions swapped|s/    DLPackManagedTensorToPyObjectNoSync managed_tensor_to/    DLPackCurrentWorkStream managed_tensor_to/
+two functions swapped|s/DLPackManaged\w+NoSync( managed_tensor_to)/DLPackCurrentWorkStream\1/
 the include guard|s/DLPACK_DLPACK_H_/OTHER_GUARD_H_/
 LIST
 [ "$n_caught" -eq 16 ]

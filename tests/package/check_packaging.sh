@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The files of packaging/ that a container runtime, Kubernetes, AppArmor or SELinux reads: that they are well formed by the rules
-# of their readers, that the tools compile them, and that their paths are those of the units. No kernel enforces them here.
+# The files of packaging/ that a container runtime, Kubernetes, AppArmor or SELinux reads: that they
+# are well formed by the rules of their readers, that the tools compile them, and that their paths
+# are those of the units. No kernel enforces them here.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 tmp=$(mktemp -d)
@@ -74,21 +75,27 @@ for pod in pods:
             fail(f"{container['name']} mounts {mount} of {volumes}")
         if {claim["name"] for claim in container["resources"]["claims"]} != set(given):
             fail(f"{container['name']} uses {container['resources']['claims']} of {given}")
-        if {"name": "DLX_SOCKET", "value": f"{mount['mountPath']}/dlpackd.sock"} not in container["env"]:
+        socket = {"name": "DLX_SOCKET", "value": f"{mount['mountPath']}/dlpackd.sock"}
+        if socket not in container["env"]:
             fail(f"{container['name']} has {container['env']}")
-print("check_packaging: the CDI file and the Kubernetes example are well formed, and mount what the units make")
+print(
+    "check_packaging: the CDI file and the Kubernetes example are well formed,"
+    " and mount what the units make"
+)
 EOF
 else
     missing+=(python3-yaml)
 fi
 
 if command -v apparmor_parser >/dev/null; then
+    profiles=packaging/apparmor/usr.bin.dlpackd
     # Without a kernel that has it, the parser says so on the standard error, and goes on.
-    apparmor_parser --skip-kernel-load --skip-cache --skip-read-cache packaging/apparmor/usr.bin.dlpackd 2>"$tmp/said" || {
+    apparmor_parser --skip-kernel-load --skip-cache --skip-read-cache $profiles 2>"$tmp/said" || {
         cat "$tmp/said"
         exit 1
     }
-    [ "$(apparmor_parser --names packaging/apparmor/usr.bin.dlpackd 2>/dev/null | tr '\n' ' ')" = "dlpackd dlpackd-keeper " ]
+    [ "$(apparmor_parser --names $profiles 2>/dev/null | tr '\n' ' ')" = \
+        "dlpackd dlpackd-keeper " ]
     echo "check_packaging: AppArmor's parser compiles its profiles"
 else
     missing+=(apparmor)
@@ -96,12 +103,14 @@ fi
 
 if [ -e /usr/share/selinux/devel/Makefile ]; then
     cp packaging/selinux/dlpackd.* "$tmp/"
-    env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make -C "$tmp" -f /usr/share/selinux/devel/Makefile dlpackd.pp >"$tmp/said" 2>&1 || {
+    env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make -C "$tmp" \
+        -f /usr/share/selinux/devel/Makefile dlpackd.pp >"$tmp/said" 2>&1 || {
         cat "$tmp/said"
         exit 1
     }
     # In an optional block: it is left out where the reference policy has no containers.
-    grep -q 'allow container_domain dlpackd_t:unix_stream_socket connectto' "$tmp/tmp/dlpackd.tmp" || {
+    grep -q 'allow container_domain dlpackd_t:unix_stream_socket connectto' \
+        "$tmp/tmp/dlpackd.tmp" || {
         echo "check_packaging: containers are not allowed to connect"
         exit 1
     }

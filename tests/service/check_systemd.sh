@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What is retained outlives the daemon under the real service manager: systemd, booted in namespaces of its own, runs the units
-# for users of systemd/ with this build; the daemon is killed, restarted and stopped, and started by its socket unit. The GPU
-# keeper has units of its own, and outlives all that.
+# What is retained outlives the daemon under the real service manager: systemd, booted in namespaces
+# of its own, runs the units for users of systemd/ with this build; the daemon is killed, restarted
+# and stopped, and started by its socket unit. The GPU keeper has units of its own, and outlives all
+# that.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/service/harness_systemd.sh
@@ -44,8 +45,9 @@ kill_daemon
 kill -KILL $publisher
 until $ctl get live /tmp/got.npy >/dev/null 2>&1; do :; done
 cmp /tmp/got.npy /tmp/live.npy
-# The keeper is started by its socket when the daemon first connects: for a publisher, or to claim what it may hold of publishers
-# that a former daemon knew. It has a group of its own, so that what it holds outlives the daemon.
+# The keeper is started by its socket when the daemon first connects: for a publisher, or to claim
+# what it may hold of publishers that a former daemon knew. It has a group of its own, so that what
+# it holds outlives the daemon.
 keeper_pid() { main_pid dlpackd-keeper; }
 holds() { [ "$(/mnt/keeper_actor get "$1")" = "$2" ]; } # holds <topic> <allocation>
 a=$(/mnt/keeper_actor put gpu/a 300)
@@ -60,7 +62,8 @@ systemctl restart dlpackd
 holds gpu/a "$a"
 holds gpu/b "$b"
 [ "$(keeper_pid)" = "$keeper" ]
-# One that is killed has lost what it held, which readers are told, and the next one is started by the socket.
+# One that is killed has lost what it held, which readers are told, and the next one is started by
+# the socket.
 kill -KILL "$keeper"
 until [ "$(keeper_pid)" != "$keeper" ]; do :; done
 if /mnt/keeper_actor get gpu/a; then fail "what a keeper held outlived it"; fi
@@ -89,12 +92,13 @@ lacks by/socket
 [ "$(show ActiveState)" = active ]
 [ "$(n_starts)" = 0 ]
 echo "started by its socket, killed and stopped"
-# A new program in the place of the daemon's, and SIGHUP: the same process runs it, with all that is retained, also by a publisher
-# that sleeps, and the store is as it was.
+# A new program in the place of the daemon's, and SIGHUP: the same process runs it, with all that is
+# retained, also by a publisher that sleeps, and the store is as it was.
 upgrade_story() {
     local daemon kept starts publisher
     $ctl pub --dtype uint8 --shape $((rounds * 1000)) --retain 1 up/left /tmp/raw >/dev/null
-    $ctl pub --dtype uint8 --shape $((rounds * 1000)) --retain 1 --hold up/live /tmp/raw >/dev/null &
+    $ctl pub --dtype uint8 --shape $((rounds * 1000)) --retain 1 --hold up/live /tmp/raw \
+        >/dev/null &
     publisher=$!
     until $ctl get up/live /tmp/live.npy >/dev/null 2>&1; do :; done
     $ctl get up/left /tmp/left.npy >/dev/null

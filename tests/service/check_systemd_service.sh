@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The service of the system as it is installed, with its sandbox and its default configuration, under the real service manager:
-# systemd, booted in namespaces of its own. Who may use it and who may not; a stream while the daemon is killed, gets stuck, and
-# is given good and bad configurations; a full descriptor store; few descriptors.
+# The service of the system as it is installed, with its sandbox and its default configuration,
+# under the real service manager: systemd, booted in namespaces of its own. Who may use it and who
+# may not; a stream while the daemon is killed, gets stuck, and is given good and bad
+# configurations; a full descriptor store; few descriptors.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/service/harness_systemd.sh
@@ -54,7 +55,8 @@ systemd-sysusers /mnt/sysusers.conf
 systemd-tmpfiles --create /mnt/tmpfiles.conf
 mkdir -p /etc/dlpackd/conf.d
 cp /mnt/dlpackd.conf /etc/dlpackd/
-[ "$(/mnt/dlpackd --check-config=/etc/dlpackd/dlpackd.conf)" = "/etc/dlpackd/dlpackd.conf: 1 rules" ]
+[ "$(/mnt/dlpackd --check-config=/etc/dlpackd/dlpackd.conf)" = \
+    "/etc/dlpackd/dlpackd.conf: 1 rules" ]
 # Two members of the group, and one who is not.
 systemd-sysusers - <<END
 u dlx-alice -
@@ -68,7 +70,8 @@ pub=("$ctl" pub --dtype uint8 --shape 1000)
 
 # The first connection starts it.
 systemctl start dlpackd.socket dlpackd-keeper.socket
-[ "$(stat -c '%U %a' /run/dlpackd /run/dlpackd/dlpackd.sock /run/dlpackd/dlpackd.sock.keeper | tr '\n' ' ')" = \
+socket=/run/dlpackd/dlpackd.sock
+[ "$(stat -c '%U %a' ${socket%/*} $socket $socket.keeper | tr '\n' ' ')" = \
     "root 755 root 666 dlpackd 600 " ]
 [ "$(show ActiveState)" = inactive ]
 as dlx-alice "${pub[@]}" --retain 1 by/alice /tmp/raw >/dev/null
@@ -78,7 +81,8 @@ says "uid $(id -u dlx-bob) may not use this daemon" as dlx-bob $ctl ls
 says "uid $(id -u dlx-bob) may not use this daemon" as dlx-bob "${pub[@]}" by/bob /tmp/raw
 # It is what the unit says.
 status=/proc/$(main_pid)/status
-[ "$(sed -nE 's/^(Uid|CapBnd|CapPrm|NoNewPrivs|Seccomp):\s+(\S+).*/\2/p' "$status" | tr '\n' ' ')" = \
+fields='Uid|CapBnd|CapPrm|NoNewPrivs|Seccomp'
+[ "$(sed -nE "s/^($fields):\s+(\S+).*/\2/p" "$status" | tr '\n' ' ')" = \
     "$(id -u dlpackd) 0000000000000000 0000000000000000 1 2 " ]
 grep -q '^Max file size *unlimited' "/proc/$(main_pid)/limits"
 echo "members of the group are served, others refused: $(cat /tmp/said)"
@@ -91,7 +95,8 @@ kill_daemon
 # A stream, for all that follows.
 become dlx-carol $ctl --json hz stream --reliable --until-gone >/tmp/taken &
 subscriber=$!
-become dlx-alice "${pub[@]}" --json --block --wait 1 --rate 2000 --loop 0 stream /tmp/raw >/tmp/sent &
+become dlx-alice "${pub[@]}" --json --block --wait 1 --rate 2000 --loop 0 stream /tmp/raw \
+    >/tmp/sent &
 publisher=$!
 until [ -n "$(as dlx-alice $ctl ls stream 2>/dev/null)" ]; do :; done
 longest=0
@@ -99,7 +104,8 @@ for _ in 1 2 3 4 5; do
     before=$(main_pid)
     begin=$(ms)
     kill -KILL "$before"
-    until [ "$(main_pid)" != "$before" ] && as dlx-carol $ctl get by/alice - 2>/dev/null >/tmp/got; do :; done
+    until [ "$(main_pid)" != "$before" ] &&
+        as dlx-carol $ctl get by/alice - 2>/dev/null >/tmp/got; do :; done
     took=$(($(ms) - begin))
     if [ $took -gt $longest ]; then longest=$took; fi
     tail -c 1000 /tmp/got | cmp - /tmp/raw
@@ -125,7 +131,8 @@ says "dlpackd.service failed" systemctl reload dlpackd
 grep -q "conf.d/bob.conf:2: there is no user 'dlx-nobody-of-that-name'" /mnt/daemon.log
 status_lacks "the new configuration is wrong" # the daemon was not asked
 kill -HUP "$before"
-while status_lacks "; the new configuration is wrong: /etc/dlpackd/conf.d/bob.conf:2: there is no user"; do :; done
+wrong="the new configuration is wrong"
+while status_lacks "; $wrong: /etc/dlpackd/conf.d/bob.conf:2: there is no user"; do :; done
 as dlx-bob "${pub[@]}" by/bob /tmp/raw >/dev/null
 rm /etc/dlpackd/conf.d/bob.conf
 systemctl reload dlpackd
@@ -135,13 +142,16 @@ says "uid $(id -u dlx-bob) may not use this daemon" as dlx-bob "${pub[@]}" by/bo
 [ "$(show ActiveState)" = active ]
 echo "reloaded, and refused a wrong configuration"
 
-# Another program at the daemon's path: it takes the place of the one that runs, in the same process.
+# Another program at the daemon's path: it takes the place of the one that runs, in the same
+# process.
 for _ in 1 2 3; do
     cp /mnt/dlpackd /mnt/dlpackd.new
     mv /mnt/dlpackd.new /mnt/dlpackd
     begin=$(ms)
     systemctl reload dlpackd
-    until [ "/proc/$before/exe" -ef /mnt/dlpackd ]; do [ $(($(ms) - begin)) -lt 20000 ] || fail "the daemon is the old program: $(show StatusText)"; done
+    until [ "/proc/$before/exe" -ef /mnt/dlpackd ]; do
+        [ $(($(ms) - begin)) -lt 20000 ] || fail "the daemon is the old program: $(show StatusText)"
+    done
     as dlx-carol $ctl get by/alice - | tail -c 1000 | cmp - /tmp/raw
 done
 [ "$(main_pid)" = "$before" ]
@@ -162,9 +172,11 @@ number() { sed -nE "s/^ *\"$1\": ([0-9]+),?$/\1/p" "$2"; } # number <name> <file
 [ "$(number lost /tmp/taken) $(number skipped /tmp/taken)" = "0 0" ]
 [ "$(number published /tmp/sent)" = "$(number messages /tmp/taken)" ]
 [ "$(number messages /tmp/taken)" -gt 100 ] || { cat /tmp/taken /tmp/sent; exit 1; }
-echo "all $(number messages /tmp/taken) messages of the stream have come, the oldest after $(($(number max_ns /tmp/taken) / 1000000)) ms"
+n_taken=$(number messages /tmp/taken) oldest=$(($(number max_ns /tmp/taken) / 1000000))
+echo "all $n_taken messages of the stream have come, the oldest after $oldest ms"
 
-# A descriptor store that is full: what does not fit is named, and everything else outlives the daemon.
+# A descriptor store that is full: what does not fit is named, and everything else outlives the
+# daemon.
 set_up store <<END
 ExecStart=
 ExecStart=/mnt/dlpackd --config=/etc/dlpackd/dlpackd.conf --fd-store=20
@@ -190,7 +202,9 @@ set_up files <<<LimitNOFILE=40
 grep -q "at most 40 file descriptors" /mnt/daemon.log
 before=$(main_pid)
 n=0
-while as dlx-alice "${pub[@]}" --retain 1 few/$n /tmp/raw >/dev/null 2>/tmp/said; do n=$((n + 1)); done
+while as dlx-alice "${pub[@]}" --retain 1 few/$n /tmp/raw >/dev/null 2>/tmp/said; do
+    n=$((n + 1))
+done
 [ $n -ge 1 ]
 grep -qE 'open files|file descriptor' /tmp/said
 [ "$(main_pid) $(show ActiveState)" = "$before active" ]
@@ -228,7 +242,8 @@ refusals() { # refusals <field to show> <match...>: of the unit
 echo "refusals are in the journal: $(refusals MESSAGE DLPACKD_TOPIC=secret/a)"
 set_back with-journal
 
-# A configuration that is wrong from the start: it is tried again, and comes when the configuration is right.
+# A configuration that is wrong from the start: it is tried again, and comes when the configuration
+# is right.
 echo nonsense >>/etc/dlpackd/dlpackd.conf
 says "dlpackd.service failed" systemctl start dlpackd
 until [ "$(show NRestarts)" -ge 3 ]; do :; done

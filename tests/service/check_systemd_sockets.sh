@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Further sockets of the system's service, instances of dlpackd@.socket, under the real service manager: systemd, booted in
-# namespaces of its own. Who came in by one has its rules and its quotas, and a container that mounted its file goes on with the
-# next daemon, whether the one that was there is upgraded, killed, or restarted.
+# Further sockets of the system's service, instances of dlpackd@.socket, under the real service
+# manager: systemd, booted in namespaces of its own. Who came in by one has its rules and its
+# quotas, and a container that mounted its file goes on with the next daemon, whether the one that
+# was there is upgraded, killed, or restarted.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/service/harness_systemd.sh
@@ -32,7 +33,8 @@ systemctl start dlpackd.socket dlpackd-keeper.socket
 "${pub[@]}" --retain 1 cam/front /tmp/raw >/dev/null
 "${pub[@]}" --retain 1 secret /tmp/raw >/dev/null
 
-# A socket that is enabled while the daemon runs: systemd makes it when the daemon is restarted, which loses nothing.
+# A socket that is enabled while the daemon runs: systemd makes it when the daemon is restarted,
+# which loses nothing.
 cat >/etc/dlpackd/conf.d/pods.conf <<END
 [socket pods]
 quota = small
@@ -46,7 +48,9 @@ allow = subscribe
 END
 systemctl -q enable dlpackd@pods.socket
 systemctl reload dlpackd
-if systemctl start dlpackd@pods.socket 2>/tmp/said; then fail "systemd made a socket of a service that runs"; fi
+if systemctl start dlpackd@pods.socket 2>/tmp/said; then
+    fail "systemd made a socket of a service that runs"
+fi
 systemctl restart dlpackd
 [ "$(show ActiveState dlpackd@pods.socket) $(stat -c '%U %a' $pods)" = "active root 666" ]
 by $pods $ctl get cam/front - | tail -c 1000 | cmp - /tmp/raw
@@ -67,7 +71,8 @@ mount --bind /run/dlpackd/pods/dlpackd.sock /tmp/mounted
 mount -t tmpfs tmpfs /run
 export DLX_SOCKET=/tmp/mounted DLX_AUTOSPAWN=no
 while read -r line <&3 && [ "$line" = look ]; do
-    until /mnt/dlxctl get cam/front - 2>/tmp/container-said | tail -c 1000 | cmp -s - /tmp/raw; do :; done
+    until /mnt/dlxctl get cam/front - 2>/tmp/container-said | tail -c 1000 |
+        cmp -s - /tmp/raw; do :; done
     echo "seen" >&4
 done
 END
@@ -96,13 +101,15 @@ sees
 exec 3>&-
 wait $container
 says "by socket pods may not publish on cam/rear" by $pods "${pub[@]}" cam/rear /tmp/raw
-echo "a container that mounted the file of socket pods went on after an upgrade, a kill and a restart"
+echo "a container that mounted the file of socket pods went on after an upgrade," \
+    "a kill and a restart"
 
 # A socket without a section keeps the daemon from starting, and the log says which one.
 systemctl -q enable dlpackd@podz.socket
 systemctl restart dlpackd &
 restart=$!
-until grep -q "(podz) is a socket that the configuration does not describe" /mnt/daemon.log; do :; done
+until grep -q "(podz) is a socket that the configuration does not describe" \
+    /mnt/daemon.log; do :; done
 printf '[socket podz]\n' >/etc/dlpackd/conf.d/podz.conf
 wait $restart || true
 until by /run/dlpackd/podz/dlpackd.sock $ctl ls >/dev/null 2>/tmp/said; [ -s /tmp/said ]; do :; done

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The units for users under a real manager of a user, `systemd --user`, which a systemd that was booted in namespaces runs: start
-# by the first connection, a kill, an upgrade by reload, and a further socket by the template, with a configuration of the user's.
+# The units for users under a real manager of a user, `systemd --user`, which a systemd that was
+# booted in namespaces runs: start by the first connection, a kill, an upgrade by reload, and a
+# further socket by the template, with a configuration of the user's.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/service/harness_systemd.sh
@@ -38,7 +39,9 @@ END
 systemctl daemon-reload
 systemctl start manager
 
-as() { setpriv --reuid="$1" --regid="$1" --init-groups -- env HOME="/tmp/${1#dlx-}" "${@:2}"; } # as <user> <command...>
+as() { # as <user> <command...>
+    setpriv --reuid="$1" --regid="$1" --init-groups -- env HOME="/tmp/${1#dlx-}" "${@:2}"
+}
 alice() { as dlx-alice env XDG_RUNTIME_DIR=$runtime "$@"; }
 manager() { alice systemctl --user "$@"; }
 user_show() { manager show -P "$1" "${2:-dlpackd}"; }
@@ -98,8 +101,10 @@ manager restart dlpackd
 gets by/alice
 pods=$runtime/dlpackd/pods/dlpackd.sock
 as dlx-bob env DLX_SOCKET=$pods $ctl get by/alice - | tail -c 1000 | cmp - /tmp/raw
-says "by socket pods may not publish on by/bob" as dlx-bob env DLX_SOCKET=$pods "${pub[@]}" by/bob /tmp/raw
-says "by socket pods may not publish on by/alice" alice env DLX_SOCKET=$pods "${pub[@]}" by/alice /tmp/raw
+says "by socket pods may not publish on by/bob" \
+    as dlx-bob env DLX_SOCKET=$pods "${pub[@]}" by/bob /tmp/raw
+says "by socket pods may not publish on by/alice" \
+    alice env DLX_SOCKET=$pods "${pub[@]}" by/alice /tmp/raw
 alice "${pub[@]}" --retain 1 other /tmp/raw >/dev/null
 echo "by socket pods: $(cat /tmp/said)"
 

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# What systemd says of the units of systemd/: that it understands every line of them, and how exposed the services of the system
-# are, at most 1.0 of 10.
+# What systemd says of the units of systemd/: that it understands every line of them, and how
+# exposed the services of the system are, at most 1.0 of 10.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=$(realpath "${BUILD:-build}")
@@ -21,7 +21,8 @@ for manager in system user; do
     done
     # It speaks of other units of this machine, too. An unknown line is only a warning.
     status=0
-    systemd-analyze --$manager --man=no --recursive-errors=no verify "$tmp/$manager"/* >"$tmp/said" 2>&1 || status=$?
+    systemd-analyze --$manager --man=no --recursive-errors=no verify "$tmp/$manager"/* \
+        >"$tmp/said" 2>&1 || status=$?
     if [ $status != 0 ] || grep dlpackd "$tmp/said" >/dev/null; then
         cat "$tmp/said"
         echo "systemd-analyze verify: units for the $manager manager: status $status"

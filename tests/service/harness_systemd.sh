@@ -1,14 +1,18 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# For tests that source this: a story, a script that runs as a service under the real systemd, which is booted in namespaces
-# of its own. Needs root and the right to make namespaces; without them the test says SKIP and ends.
+# For tests that source this: a story, a script that runs as a service under the real systemd, which
+# is booted in namespaces of its own. Needs root and the right to make namespaces; without them the
+# test says SKIP and ends.
 #
-#   systemd_begin                 makes $tmp, which the inner world sees as /mnt, with the programs of this build
+#   systemd_begin                 makes $tmp, which the inner world sees as /mnt, with the programs
+#                                 of this build
 #   systemd_unit FILE             installs a unit of systemd/, with the paths of the inner world
-#   systemd_run <<'EOF' ...       boots systemd with the story of the standard input, prints its log, and ends the test
+#   systemd_run <<'EOF' ...       boots systemd with the story of the standard input, prints its
+#                                 log, and ends the test
 #
-# The inner world has a /run, a /tmp, a /var/tmp, a /proc and an /etc of its own, the latter a copy, no journal and no udev.
+# The inner world has a /run, a /tmp, a /var/tmp, a /proc and an /etc of its own, the latter a copy,
+# no journal and no udev.
 build=$(realpath "${BUILD:-build}")
 namespaces=(--pid --fork --mount --uts --ipc --cgroup --net --kill-child --propagation private)
 
@@ -21,7 +25,8 @@ systemd_begin() {
     [ -z "${SAN:-}" ] || skip "systemd restarts the daemon of a plain build"
     [ -x /lib/systemd/systemd ] || skip "systemd is not installed"
     [ "$(id -u)" = 0 ] || skip "only root may boot systemd in namespaces"
-    unshare "${namespaces[@]}" mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null || skip "no namespaces, or no cgroup2, here"
+    unshare "${namespaces[@]}" mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null ||
+        skip "no namespaces, or no cgroup2, here"
     tmp=$(mktemp -d)
     trap 'rm -rf "$tmp"' EXIT
     chmod 755 "$tmp" # other users run its programs
@@ -43,7 +48,8 @@ ExecStart=/mnt/story
 END
 }
 
-# The rest of the system is not there: no unit needs it. What the daemon and the keeper say is in daemon.log.
+# The rest of the system is not there: no unit needs it. What the daemon and the keeper say is in
+# daemon.log.
 systemd_unit() {
     local name=${1##*/}
     sed -e 's|@bindir@|/mnt|g' -e 's|@sysconfdir@|/etc|g' "$1" >"$tmp/units/$name"
@@ -109,7 +115,11 @@ END
     cat >>"$tmp/story"
     chmod +x "$tmp/boot" "$tmp/story"
     timeout --signal=KILL 60 unshare "${namespaces[@]}" "$tmp/boot" "$tmp" || true
-    if [ -s "$tmp/story.log" ]; then cat "$tmp/story.log"; else echo "systemd did not get as far as the story"; fi
+    if [ -s "$tmp/story.log" ]; then
+        cat "$tmp/story.log"
+    else
+        echo "systemd did not get as far as the story"
+    fi
     if [ "$(cat "$tmp/result" 2>/dev/null)" != "done" ]; then
         tail -n 20 "$tmp/daemon.log" 2>/dev/null || true
         exit 1

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The lint scripts catch what they are for: tiny trees with one violation each, and a good one with none.
+# The lint scripts catch what they are for: tiny trees with one violation each, and a good one with
+# none.
 #
 # shellcheck disable=SC2016 # single quotes: text of the trees
 set -euo pipefail
@@ -12,7 +13,8 @@ n=0
 n_bad=0
 spdx='/* SPDX-License-Identifier: Apache-2.0 */'
 
-# rule <rule or ''> <path> <content...>: a tree with this one file breaks that rule and no other ('': breaks none)
+# rule <rule or ''> <path> <content...>: a tree with this one file breaks that rule and no other
+# ('': breaks none)
 rule() {
     local want=$1 path=$2 got
     shift 2
@@ -44,7 +46,7 @@ expect() {
     fi
 }
 
-# -- includes ----------------------------------------------------------------------------------------------
+# -- includes --------------------------------------------------------------------------------------
 c include daemon/objects/x.c '#include "client/y.h"'
 c include client/control/x.c '#include "daemon/base/y.h"'
 c include client/control/x.h '#  include "daemon/base/y.h"'
@@ -87,8 +89,10 @@ c include common/x.c '#include "tests/harness/run.h"'
 c include tests/unit/test_x.c '#include "common/x.c"'
 c include include/dlx/x.h '#include "common/x.h"'
 c include include/dlx/x.h '#include <common/x.h>'
-c '' daemon/protocol/dispatch.c '#include "proto/dlx.pb-c.h"' '#include "common/x.h"' '#include "daemon/base/y.h"'
-c '' ring/x.c '#include "ring/y.h"' '#include "common/x.h"' '#include <dlpack/dlpack.h>' '#include <dlx/error.h>'
+c '' daemon/protocol/dispatch.c '#include "proto/dlx.pb-c.h"' '#include "common/x.h"' \
+    '#include "daemon/base/y.h"'
+c '' ring/x.c '#include "ring/y.h"' '#include "common/x.h"' '#include <dlpack/dlpack.h>' \
+    '#include <dlx/error.h>'
 c '' daemon/objects/x.c '#include "ring/y.h"'
 c '' client/control/x.c '#include "ring/y.h"'
 c include daemon/base/x.c '#include "daemon/server/y.h"'
@@ -110,15 +114,20 @@ c layer client/x.c 'int x;'
 c layer client/server/x.c 'int x;'
 c include client/publish/call.c '#include "proto/dlx.pb-c.h"'
 c include daemon/base/x.c '#include "client/y.h"'
-c '' daemon/objects/x.c '#include "daemon/objects/y.h"' '#include "daemon/memory/y.h"' '#include "daemon/base/y.h"'
-c '' daemon/server/x.c '#include "daemon/protocol/y.h"' '#include "ring/y.h"' '#include "common/y.h"'
-c '' client/subscribe/x.c '#include "client/message/y.h"' '#include "client/base/y.h"' '#include "client/subscribe/y.h"'
+c '' daemon/objects/x.c '#include "daemon/objects/y.h"' '#include "daemon/memory/y.h"' \
+    '#include "daemon/base/y.h"'
+c '' daemon/server/x.c '#include "daemon/protocol/y.h"' '#include "ring/y.h"' \
+    '#include "common/y.h"'
+c '' client/subscribe/x.c '#include "client/message/y.h"' '#include "client/base/y.h"' \
+    '#include "client/subscribe/y.h"'
 c '' daemon/protocol/handler_x.c '#include "proto/dlx.pb-c.h"'
 c '' daemon/protocol/handler_x.c '#include "proto/dlx.pb-c.h"'
 c '' client/control/call.c '#include "proto/dlx.pb-c.h"' '#include <dlx/dlx.h>'
 c '' common/proto.h '#include "proto/dlx.pb-c.h"'
-c '' tests/unit/test_x.c '#include "proto/dlx.pb-c.h"' '#include "daemon/base/y.h"' '#include "client/y.h"'
-c '' cli/x.c '#include "cli/y.h"' '#include "y.h"' '#include <jansson.h>' '#include <dlx/dlx.h>' '#include <sys/mman.h>'
+c '' tests/unit/test_x.c '#include "proto/dlx.pb-c.h"' '#include "daemon/base/y.h"' \
+    '#include "client/y.h"'
+c '' cli/x.c '#include "cli/y.h"' '#include "y.h"' '#include <jansson.h>' '#include <dlx/dlx.h>' \
+    '#include <sys/mman.h>'
 c '' bench/x.c '#include "ring/layout.h"' '#include "bench/y.h"'
 c '' examples/x.c '#include "examples/y.h"' '#include <dlpack/dlpack.h>'
 c '' include/dlx/x.h '#include <stdint.h>' '#include <dlx/error.h>' '#include <dlpack/dlpack.h>'
@@ -127,7 +136,7 @@ c '' include/dlx/x.hpp '#include <chrono>' '#include <dlx/dlx.h>'
 c '' tests/package/cpp/x.cpp '#include <dlx/dlx.hpp>' '#include <chrono>' '#include <poll.h>'
 c '' client/control/x.c '#include "daemon/base/y.h" /* lint-allow: include: a reason */'
 
-# -- length, licence, blanks -------------------------------------------------------------------------------
+# -- length, licence, blanks -----------------------------------------------------------------------
 mapfile -t long < <(seq -f '/* %g */' 600)
 c length common/x.c "${long[@]}"
 rule '' common/x.c "$spdx" "${long[@]:1}"
@@ -164,14 +173,18 @@ mkdir -p "$tmp/tree/cli"
 printf '%s\n' "$spdx" 'static int look(void)' >"$tmp/tree/cli/y.c"
 expect 0 'static functions of one name in two programs' "$here/rules" "$tmp/tree"
 
-# -- pipes -------------------------------------------------------------------------------------------------
-rule pipe tools/x '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'set -euo pipefail' 'ldd x |'' grep -q libdlx'
-rule pipe tools/x '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'set -uo pipefail' 'ldd x |'' grep -E -qx libdlx'
+# -- pipes -----------------------------------------------------------------------------------------
+rule pipe tools/x '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'set -euo pipefail' \
+    'ldd x |'' grep -q libdlx'
+rule pipe tools/x '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'set -uo pipefail' \
+    'ldd x |'' grep -E -qx libdlx'
 rule '' tools/x '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'ldd x |'' grep -q libdlx'
-rule '' tools/x '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'set -euo pipefail' 'ldd x |'' grep libdlx >/dev/null'
+rule '' tools/x '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'set -euo pipefail' \
+    'ldd x |'' grep libdlx >/dev/null'
 
-# -- sleeps, paths, hosts ------------------------------------------------------------------------------------
-for call in 'usleep(1000)' 'sleep(1)' 'nanosleep(&t, NULL)' 'clock_nanosleep(0, 0, &t, 0)' 'thrd_sleep(&t, 0)'; do
+# -- sleeps, paths, hosts --------------------------------------------------------------------------
+for call in 'usleep(1000)' 'sleep(1)' 'nanosleep(&t, NULL)' 'clock_nanosleep(0, 0, &t, 0)' \
+    'thrd_sleep(&t, 0)'; do
     c sleep tests/unit/test_x.c "void f(void) { $call; }"
 done
 c fork tests/client/e2e_x.c 'pid_t pid = fork();'
@@ -179,9 +192,11 @@ c '' tests/client/e2e_x.c 'pid_t pid = dlx_test_fork();'
 c '' tests/harness/x.c 'pid_t pid = fork();'
 rule sleep tests/x/check_x.sh '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'true; sleep 1'
 rule sleep tests/x.py '# SPDX-License-Identifier: Apache-2.0' 'time.sleep(1)'
-rule sleep tests/x/run '#!/usr/bin/env python3' '# SPDX-License-Identifier: Apache-2.0' 'time.sleep(1)'
+rule sleep tests/x/run '#!/usr/bin/env python3' '# SPDX-License-Identifier: Apache-2.0' \
+    'time.sleep(1)'
 rule sleep tests/x/go '#!/bin/bash' '# SPDX-License-Identifier: Apache-2.0' 'sleep 1'
-c '' tests/unit/test_x.c '/* lint-allow: sleep: the pause between two polls of a file */' 'nanosleep(&t, NULL);'
+c '' tests/unit/test_x.c '/* lint-allow: sleep: the pause between two polls of a file */' \
+    'nanosleep(&t, NULL);'
 c '' tests/unit/test_x.c 'assert(is_asleep(x)); subscriber_sleep_count(x);'
 c '' daemon/objects/x.c 'nanosleep(&t, NULL);'
 c clock ring/x.c 'clock_gettime(CLOCK_REALTIME, &t);'
@@ -192,15 +207,17 @@ folder=work/home/x
 c '' common/x.c "const char *p = \"/proc/self/fd\"; /* \$HOME/$folder, frame$folder */"
 rule registry tools/x.sh '# SPDX-License-Identifier: Apache-2.0' "curl https://py""pi.org/simple"
 
-# -- symbols -------------------------------------------------------------------------------------------------
+# -- symbols ---------------------------------------------------------------------------------------
 lib() { # lib <source line> <map text>
     mkdir -p "$tmp/include/dlx"
     printf '%s\n' 'int dlx_one(int (*f)(void));' 'const char *dlx_two(void);' \
         'static inline int dlx_three(void) { return dlx_one(0); }' >"$tmp/include/dlx/dlx.h"
-    printf '%s\n' "$1" | "${CC:-gcc}" -shared -fPIC -x c -Wl,--version-script="$2" -o "$tmp/lib.so" -
+    printf '%s\n' "$1" | "${CC:-gcc}" -shared -fPIC -x c \
+        -Wl,--version-script="$2" -o "$tmp/lib.so" -
 }
 both='int dlx_one(void) { return 1; } int dlx_two(void) { return 2; }'
-printf 'DLX_0.1 {\n  global: /* a note */\n    dlx_one;\n    dlx_two;\n  local: *;\n};\n' >"$tmp/good.map"
+printf 'DLX_0.1 {\n  global: /* a note */\n    dlx_one;\n    dlx_two;\n  local: *;\n};\n' \
+    >"$tmp/good.map"
 printf 'DLX_0.1 { global: dlx_*; local: *; };\n' >"$tmp/pattern.map"
 printf 'DLX_0.1 { global: dlx_one; local: *; };\n' >"$tmp/fewer.map"
 printf 'DLX_0.1 { global: dlx_one; dlx_two; other; local: *; };\n' >"$tmp/other.map"
@@ -218,18 +235,20 @@ expect 1 'a name without dlx_' "$here/symbols" "$tmp/lib.so" "$tmp/other.map"
 lib "$both int dlx_four(void) { return 4; }" "$tmp/more.map"
 expect 1 'exported, not declared' "$here/symbols" "$tmp/lib.so" "$tmp/more.map" "$tmp/include"
 
-# -- headers -------------------------------------------------------------------------------------------------
+# -- headers ---------------------------------------------------------------------------------------
 header() { # header <status> <what> <lines...>
     local status=$1 what=$2
     shift 2
     printf '%s\n' "$@" >"$tmp/include/dlx/dlx.h"
     expect "$status" "$what" "$here/headers" "$tmp/include"
 }
-header 0 'a good header' '#ifndef X_H' '#define X_H' '#include <stdint.h>' 'uint32_t f(void);' '#endif'
+header 0 'a good header' '#ifndef X_H' '#define X_H' '#include <stdint.h>' 'uint32_t f(void);' \
+    '#endif'
 header 1 'needs another header' '#ifndef X_H' '#define X_H' 'uint32_t f(void);' '#endif'
 header 1 'no include guard' 'struct x { int a; };'
 header 1 'a C++ keyword' '#ifndef X_H' '#define X_H' 'int f(int class);' '#endif'
-header 1 'a C23 feature' '#ifndef X_H' '#define X_H' 'void f(void) { typeof(1) x = nullptr; }' '#endif'
+header 1 'a C23 feature' '#ifndef X_H' '#define X_H' 'void f(void) { typeof(1) x = nullptr; }' \
+    '#endif'
 
 rm "$tmp/include/dlx/dlx.h"
 header_cpp() { # header_cpp <status> <what> <lines...>: likewise, for C++ only
@@ -238,35 +257,42 @@ header_cpp() { # header_cpp <status> <what> <lines...>: likewise, for C++ only
     printf '%s\n' "$@" >"$tmp/include/dlx/dlx.hpp"
     expect "$status" "$what" "$here/headers" "$tmp/include"
 }
-header_cpp 0 'a good C++ header' '#ifndef X_H' '#define X_H' '#include <string>' 'std::string f();' '#endif'
-header_cpp 1 'a C++20 feature' '#ifndef X_H' '#define X_H' '#include <span>' 'std::span<int> f();' '#endif'
-header_cpp 1 'not C++20 any more' '#ifndef X_H' '#define X_H' 'inline const char *f() { return u8"x"; }' '#endif'
+header_cpp 0 'a good C++ header' '#ifndef X_H' '#define X_H' '#include <string>' \
+    'std::string f();' '#endif'
+header_cpp 1 'a C++20 feature' '#ifndef X_H' '#define X_H' '#include <span>' 'std::span<int> f();' \
+    '#endif'
+header_cpp 1 'not C++20 any more' '#ifndef X_H' '#define X_H' \
+    'inline const char *f() { return u8"x"; }' '#endif'
 
-# -- manual pages ----------------------------------------------------------------------------------------------
+# -- manual pages ----------------------------------------------------------------------------------
 m=$tmp/m
 mkdir -p "$m/include/dlx" "$m/docs/man" "$m/bin"
 sheet() { # sheet <name> <section> <lines...>: a page
     local name=$1 section=$2
     shift 2
-    printf '%s\n' '.Dd November 21, 2026' ".Dt ${name^^} $section" '.Os x' '.Sh NAME' ".Nm $name" '.Nd x' \
-        '.Sh DESCRIPTION' "$@" >"$m/docs/man/$name.$section"
+    printf '%s\n' '.Dd November 21, 2026' ".Dt ${name^^} $section" '.Os x' '.Sh NAME' ".Nm $name" \
+        '.Nd x' '.Sh DESCRIPTION' "$@" >"$m/docs/man/$name.$section"
 }
 program() { # program <name> <lines of --help...>: of dlxctl those of `x --help` in $m/bin/x
     local name=$1
     shift
     printf '%s\n' "$@" >"$m/bin/$name.help"
-    printf '#!/bin/sh\ncase $1 in -*) f=%s ;; *) f=$1 ;; esac\ncat "$(dirname "$0")/$f.help"\n' "$name" >"$m/bin/$name"
+    printf '#!/bin/sh\ncase $1 in -*) f=%s ;; *) f=$1 ;; esac\ncat "$(dirname "$0")/$f.help"\n' \
+        "$name" >"$m/bin/$name"
     chmod +x "$m/bin/$name"
 }
 put_good() {
     printf '%s\n' 'X(BAD, -1, "bad")' >"$m/include/dlx/error.h"
-    printf '%s\n' '/* ---- one --- */' '/** Do it. Returns 0; DLX_E_BAD (why: `x`). */' 'DLX_API int dlx_one(int a);' '' \
-        '/** More. */' 'DLX_API int dlx_two(void);' >"$m/include/dlx/dlx.h"
+    printf '%s\n' '/* ---- one --- */' '/** Do it. Returns 0; DLX_E_BAD (why: `x`). */' \
+        'DLX_API int dlx_one(int a);' '' '/** More. */' 'DLX_API int dlx_two(void);' \
+        >"$m/include/dlx/dlx.h"
     printf '{ global: dlx_one; dlx_two; };\n' >"$m/map"
     sheet dlx 7 '@ERRORS@'
-    sheet dlpackd 8 '.Bl -tag -width x' '.It Fl s , Fl \-socket Ns = Ns Ar PATH' 'Text.' '.It Fl \-help' 'Text.' '.El'
-    sheet dlxctl 1 '.Bl -tag -width x' '.It Fl \-help' 'Text.' '.El' '.Sh COMMANDS' '.Ss ls Oo Ar TOPIC Oc' \
-        '.Bl -tag -width x' '.It Xo' '.Fl \-all , \-fast' '.Xc' 'Text.' '.El' '.Sh SEE ALSO' '.Xr dlx 7'
+    sheet dlpackd 8 '.Bl -tag -width x' '.It Fl s , Fl \-socket Ns = Ns Ar PATH' 'Text.' \
+        '.It Fl \-help' 'Text.' '.El'
+    sheet dlxctl 1 '.Bl -tag -width x' '.It Fl \-help' 'Text.' '.El' '.Sh COMMANDS' \
+        '.Ss ls Oo Ar TOPIC Oc' '.Bl -tag -width x' '.It Xo' '.Fl \-all , \-fast' '.Xc' 'Text.' \
+        '.El' '.Sh SEE ALSO' '.Xr dlx 7'
     program dlpackd '  -s, --socket=PATH   listen' '  -?, --help   help' 'see --nothing'
     printf 'x:1: [a] has no %s: one, two\n' '?' >"$m/bin/keys"
     program dlxctl 'Commands:' '  ls  list' '' '  -?, --help   help'
@@ -292,12 +318,14 @@ manual() {
 manual 0 'good pages'
 expect 0 'the list of errors' grep -A1 -x '.It Dv DLX_E_BAD' "$m/out/man3/dlx_one.3"
 expect 0 'the reason of an error' grep -x 'why: .fBx.fP' "$m/out/man3/dlx_one.3"
-expect 0 'functions of one heading share a page' grep -x '.so man3/dlx_one.3' "$m/out/man3/dlx_two.3"
+expect 0 'functions of one heading share a page' grep -x '.so man3/dlx_one.3' \
+    "$m/out/man3/dlx_two.3"
 expect 0 'the table of errors' grep -x '.It Dv DLX_E_BAD Pq -1' "$m/out/man7/dlx.7"
 manual 1 'a function without a comment' include/dlx/dlx.h '/More/d'
 manual 1 'a function that is not declared' map 's/dlx_two/dlx_two; dlx_three/'
 manual 1 'an error that is not there' include/dlx/dlx.h 's/DLX_E_BAD/DLX_E_OTHER/'
-manual 0 'one more function' include/dlx/dlx.h '$a\\n/** Even more. */\nDLX_API int dlx_three(void);'
+manual 0 'one more function' include/dlx/dlx.h \
+    '$a\\n/** Even more. */\nDLX_API int dlx_three(void);'
 manual 1 'an option of dlpackd is missing' bin/dlpackd.help '1i\      --new  new'
 manual 1 'an option of dlpackd too many' bin/dlpackd.help '/socket/d'
 manual 1 'an option of dlxctl is missing' bin/dlxctl.help '$a\      --new  new'
@@ -305,7 +333,8 @@ manual 1 'an option of a command is missing' bin/ls.help '1i\      --new  new'
 manual 1 'an option of a command too many' bin/ls.help '/fast/d'
 manual 1 'a command is missing' docs/man/dlxctl.1 's/^\.Ss ls/.Ss la/'
 manual 1 'a command too many' docs/man/dlxctl.1 '/^\.Sh SEE/i.Ss new'
-configured() { # configured <status> <what> [<file> <sed expression>]: of a daemon that has a configuration
+# configured <status> <what> [<file> <sed expression>]: of a daemon that has a configuration
+configured() {
     local put
     put=$(declare -f put_good)
     eval "put_good_${put#put_good}"
@@ -317,10 +346,17 @@ configured() { # configured <status> <what> [<file> <sed expression>]: of a daem
 #!/bin/sh
 case $1 in
 --help) cat "${0%/*}/dlpackd.help" ;;
---check-config=*) if grep '?]' "${1#*=}" >/dev/null; then echo "x: there is [a]"; else cat "${0%/*}/keys"; fi ;;
+--check-config=*)
+    if grep '?]' "${1#*=}" >/dev/null; then
+        echo "x: there is [a]"
+    else
+        cat "${0%/*}/keys"
+    fi
+    ;;
 esac
 PROGRAM
-        sheet dlpackd.conf 5 '.Ss The section [a]' '.Bl -tag -width x' '.It Cm one' 'Text.' '.It Cm two' 'Text.' '.El'
+        sheet dlpackd.conf 5 '.Ss The section [a]' '.Bl -tag -width x' '.It Cm one' 'Text.' \
+            '.It Cm two' 'Text.' '.El'
     }
     manual "$@"
     eval "$put"
@@ -330,15 +366,18 @@ configured 1 'a key is missing' bin/keys 's/$/, three/'
 configured 1 'a key too many' bin/keys 's/, two//'
 configured 1 'a section is missing' docs/man/dlpackd.conf.5 's/\[a\]/[b]/'
 manual 1 'a reference to no page' docs/man/dlxctl.1 's/^\.Xr dlx 7/.Xr dlx_nothing 3/'
-if command -v mandoc >/dev/null; then manual 1 'a page that mandoc warns of' docs/man/dlpackd.8 's/^\.El$//'; fi
+if command -v mandoc >/dev/null; then
+    manual 1 'a page that mandoc warns of' docs/man/dlpackd.8 's/^\.El$//'
+fi
 
-# -- format --------------------------------------------------------------------------------------------------
+# -- format ----------------------------------------------------------------------------------------
 if clang-format --version 2>/dev/null | grep 'version 14' >/dev/null; then
     printf '%s\n' "$spdx" '#include <dlx/b.h>' '#include <dlx/a.h>' '' 'int f(char *p)' '{' \
         '    if (*p) {' '        return 1;' '    }' '    return 0;' '}' >"$tmp/f.c"
-    expect 0 'good format' clang-format --style=file:"$here/../../.clang-format" --dry-run -Werror "$tmp/f.c"
+    format=(clang-format --style=file:"$here/../../.clang-format" --dry-run -Werror)
+    expect 0 'good format' "${format[@]}" "$tmp/f.c"
     sed -i 's/^int f(char \*p)$/int f(char* p) {/; s/^{$//' "$tmp/f.c"
-    expect 1 'bad format' clang-format --style=file:"$here/../../.clang-format" --dry-run -Werror "$tmp/f.c"
+    expect 1 'bad format' "${format[@]}" "$tmp/f.c"
 fi
 
 # -- python --------------------------------------------------------------------------------------
