@@ -232,10 +232,11 @@ END_TEST
 
 START_TEST(waits_compare_cyclically)
 {
-    static const uint64_t last = UINT64_MAX;
+    const uint64_t last = UINT64_MAX;
     CU_OK(cu.cuStreamWaitValue64(a, memory, last - 1, CU_STREAM_WAIT_VALUE_EQ));
     CU_OK(cu.cuStreamWaitValue64(b, memory, 1, CU_STREAM_WAIT_VALUE_GEQ));
-    CU_OK(cu.cuMemcpyHtoD(memory, &last, sizeof last)); /* 2 before 1 */
+    CU_OK(cu.cuStreamWriteValue64(NULL, memory, last, 0)); /* 2 before 1 */
+    CU_OK(cu.cuStreamSynchronize(NULL));
     stays_busy(b);
     CU_OK(cu.cuStreamWriteValue64(NULL, memory, 3, 0));
     CU_OK(cu.cuStreamSynchronize(b));
