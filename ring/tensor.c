@@ -38,7 +38,7 @@ static bool has_elements(int32_t ndim, const int64_t *shape)
 }
 
 /* Computes the bytes of `n` elements. Returns false if there are more than INT64_MAX. */
-static bool bytes_of(uint64_t n, uint64_t bits, uint64_t *ret)
+static bool size_in_bytes(uint64_t n, uint64_t bits, uint64_t *ret)
 {
     uint64_t total, bytes;
     if (bits % 8 == 0) {
@@ -65,7 +65,7 @@ int dlx__tensor_size_any(DLDataType dtype, bool padded, int32_t ndim, const int6
     bool fits = true;
     for (int32_t i = 0; i < ndim; i++)
         fits &= !__builtin_mul_overflow(n, (uint64_t)shape[i], &n);
-    if (dlx_likely(fits && bytes_of(n, element_bits(dtype, padded), ret_size)))
+    if (dlx_likely(fits && size_in_bytes(n, element_bits(dtype, padded), ret_size)))
         return 0;
     if (has_elements(ndim, shape))
         return dlx__fail(DLX_E_SHAPE, "a tensor of this shape has more than 2^63-1 bytes");
@@ -109,7 +109,7 @@ int dlx__tensor_extent(DLDataType dtype, bool padded, int32_t ndim, const int64_
             __builtin_add_overflow(last, span, &last))
             return dlx__fail(DLX_E_SHAPE, "strides span more than 2^63-1 bytes");
     }
-    if (last == UINT64_MAX || !bytes_of(last + 1, element_bits(dtype, padded), ret_size))
+    if (last == UINT64_MAX || !size_in_bytes(last + 1, element_bits(dtype, padded), ret_size))
         return dlx__fail(DLX_E_SHAPE, "strides span more than 2^63-1 bytes");
     return 0;
 }

@@ -214,7 +214,7 @@ static bool holds_any(struct dlx_writer *w, const struct dlx_writer_link *link)
     return holds;
 }
 
-static uint64_t bytes_of(const struct dlx_writer *w, uint64_t n)
+static uint64_t message_bytes(const struct dlx_writer *w, uint64_t n)
 {
     uint64_t words[DLX_SHM_ENTRY_WORDS];
     if (n >= w->oldest && n <= w->head)
@@ -249,7 +249,7 @@ uint64_t dlx__writer_link_bytes(const struct dlx_writer *w, const struct dlx_wri
         uint64_t n = dlx_load64_acquire(dlx__writer_word(&link->page->hold[i]));
         if (n == 0 || n != seen[i])
             continue;
-        uint64_t bytes = bytes_of(w, n);
+        uint64_t bytes = message_bytes(w, n);
         if (n > newest) {
             sum += newest_bytes;
             newest = n;

@@ -111,8 +111,8 @@ static void give_back(struct dlx_client *c, const Dlx__Wire__Packet *reply)
 
 /* `ret_bare`: a reply without its descriptors, for which there was no room; the thread's message
  * says so. */
-static int receive(struct dlx_client *c, struct dlx_wait *wait, int64_t timeout_ns,
-                   const Dlx__Wire__Packet **ret, bool *ret_bare)
+static int receive_reply(struct dlx_client *c, struct dlx_wait *wait, int64_t timeout_ns,
+                         const Dlx__Wire__Packet **ret, bool *ret_bare)
 {
     for (;;) {
         dlx__packet_deinit(&c->call->packet);
@@ -144,7 +144,7 @@ static int send_request(struct dlx_client *c, const Dlx__Wire__Packet *request,
     for (;;) {
         int r = dlx__proto_send(c->sock, request, NULL, 0);
         if (r == DLX_E_DISCONNECTED)
-            return 0; /* it may have told why: receive() looks */
+            return 0; /* it may have told why: receive_reply() looks */
         if (r != DLX_E_FULL)
             return r;
         r = wait_for(c, POLLOUT, wait, timeout_ns);
@@ -181,7 +181,7 @@ int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
     c->unanswered = true;
     bool bare;
     for (;;) {
-        r = receive(c, &wait, timeout_ns, &reply, &bare);
+        r = receive_reply(c, &wait, timeout_ns, &reply, &bare);
         if (r < 0)
             return r;
         if (reply->body_case == DLX__WIRE__PACKET__BODY_DISCONNECT)

@@ -19,7 +19,8 @@ struct page {
     bool more;
 };
 
-static int copy(const struct dlx_client *c, const Dlx__Wire__QuotaList *list, struct page *ret)
+static int copy_quotas(const struct dlx_client *c, const Dlx__Wire__QuotaList *list,
+                       struct page *ret)
 {
     if (list->n_entries > ENTRIES_MAX || (list->more && !*list->socket))
         return dlx__fail(DLX_E_PROTOCOL, "list of %zu quotas from dlpackd at %s", list->n_entries,
@@ -51,7 +52,7 @@ static int ask(struct dlx_client *c, Dlx__Wire__Packet *request, struct page *re
     else
         r = dlx__call_round_trip(c, request, DLX__WIRE__PACKET__BODY_QUOTA_LIST, 0, &reply);
     if (r == 0)
-        r = copy(c, reply->quota_list, ret);
+        r = copy_quotas(c, reply->quota_list, ret);
     dlx__lock_release(&c->lock);
     return r;
 }

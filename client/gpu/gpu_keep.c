@@ -30,7 +30,7 @@ static struct patience patience_of(const struct dlx_client *c)
     return (struct patience){c, c->timeout_ns, {.deadline = dlx__deadline(c->timeout_ns)}};
 }
 
-static int await(struct patience *patience, int sock, short events)
+static int await_keeper(struct patience *patience, int sock, short events)
 {
     struct pollfd pfd = {.fd = sock, .events = events};
     for (;;) {
@@ -57,7 +57,7 @@ static int send_packet(struct patience *patience, int sock, const struct dlx_kee
         int r = dlx__keeper_send(sock, packet, fds, n_fds);
         if (r != DLX_E_FULL)
             return r;
-        r = await(patience, sock, POLLOUT);
+        r = await_keeper(patience, sock, POLLOUT);
         if (r < 0)
             return r;
         /* There may be room, and our user has too many descriptors on their way. */
@@ -66,12 +66,12 @@ static int send_packet(struct patience *patience, int sock, const struct dlx_kee
 }
 
 /* 0; DLX_E_DISCONNECTED when the other end is closed. */
-static int receive(struct patience *patience, int sock, struct dlx_packet *packet,
-                   struct dlx_keeper_packet *ret)
+static int receive_packet(struct patience *patience, int sock, struct dlx_packet *packet,
+                          struct dlx_keeper_packet *ret)
 {
     int r;
     while ((r = dlx__packet_recv_fds(sock, packet)) == DLX_E_EMPTY) {
-        r = await(patience, sock, POLLIN);
+        r = await_keeper(patience, sock, POLLIN);
         if (r < 0)
             return r;
     }
@@ -121,8 +121,8 @@ static int send_parts(struct patience *patience, const struct dlx_gpu_keep *keep
 }
 
 /* `ret_broken`: the connection is of no use any more. */
-static int put(struct patience *patience, struct dlx_gpu_keep *keep,
-               const struct dlx_gpu_handle *handle, bool *ret_broken)
+static int put_allocation(struct patience *patience, struct dlx_gpu_keep *keep,
+                          const struct dlx_gpu_handle *handle, bool *ret_broken)
 {
     struct dlx_packet packet;
     struct dlx_keeper_packet answer;
@@ -130,7 +130,7 @@ static int put(struct patience *patience, struct dlx_gpu_keep *keep,
     *ret_broken = true;
     int r = send_parts(patience, keep, handle);
     while (r == 0) {
-        r = receive(patience, keep->sock, &packet, &answer);
+        r = receive_packet(patience, keep->sock, &packet, &answer);
         if (r == 0 && answer.kind != DLX_KEEPER_ANSWER) {
             dlx__packet_deinit(&packet);
             return dlx__fail(DLX_E_PROTOCOL, "the GPU keeper does not answer what it was asked");
@@ -161,7 +161,7 @@ int dlx__gpu_keep_put(struct dlx_client *c, uint64_t publisher, struct dlx_gpu_k
             if (r < 0)
                 return r;
         }
-        r = put(&patience, *keep, handle, &is_broken);
+        r = put_allocation(&patience, *keep, handle, &is_broken);
         if (is_broken)
             *keep = dlx__gpu_keep_free(*keep);
     }
@@ -203,7 +203,7 @@ static int receive_parts(struct patience *patience, int sock, struct dlx_gpu_han
     int r = 0;
     *ret_n = 0;
     while (r == 0 && !dlx__gpu_handle_is_complete(ret)) {
-        r = receive(patience, sock, &packet, &part);
+        r = receive_packet(patience, sock, &packet, &part);
         if (r < 0)
             break;
         (*ret_n)++;

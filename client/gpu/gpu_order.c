@@ -31,7 +31,7 @@ static void do_job(struct dlx_gpu_job *job)
         set(job->word, r < 0 ? DLX_GPU_FAILED : DLX_GPU_READY);
 }
 
-static void *run(void *arg)
+static void *order_main(void *arg)
 {
     struct dlx_gpu_order *order = arg;
     (void)pthread_mutex_lock(&order->lock);
@@ -57,7 +57,7 @@ static void *run(void *arg)
 }
 
 /* Signals are for the program's own threads. */
-static bool start(struct dlx_gpu_order *order)
+static bool start_thread(struct dlx_gpu_order *order)
 {
     sigset_t all, before;
     if (order->has_thread)
@@ -66,7 +66,7 @@ static bool start(struct dlx_gpu_order *order)
     (void)pthread_cond_init(&order->changed, NULL);
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    order->has_thread = pthread_create(&order->thread, NULL, run, order) == 0;
+    order->has_thread = pthread_create(&order->thread, NULL, order_main, order) == 0;
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!order->has_thread) {
         (void)pthread_cond_destroy(&order->changed);
@@ -77,7 +77,7 @@ static bool start(struct dlx_gpu_order *order)
 
 bool dlx__gpu_order_try(struct dlx_gpu_order *order, struct dlx_gpu_job *job)
 {
-    if (!start(order))
+    if (!start_thread(order))
         return false;
     (void)pthread_mutex_lock(&order->lock);
     job->next = NULL;

@@ -7,7 +7,7 @@
 
 static struct dlx_block closed_stack;
 
-static void unmap_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena)
+static void heap_unmap_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena)
 {
     (void)kind;
     dlx__region_unmap(arena->map, arena->size);
@@ -22,7 +22,7 @@ int dlx__heap_new(struct dlx_heap **ret, uint64_t generation, bool is_guarded)
         /* In the debug mode small blocks are larger, but not fewer: what a stream does without
          * more memory it does there, too. */
         .least = DLX_ARENA_SIZE_MIN / DLX_SHM_ALIGN * align,
-        .free_arena = unmap_arena,
+        .free_arena = heap_unmap_arena,
     };
     int r = dlx__heap_new_of(ret, generation, &kind);
     if (r == 0)

@@ -79,7 +79,7 @@ static bool find_device(const struct dlx_export *e, DLDevice *ret)
 
 /* The work has ended, or the GPU is lost, which has ended it, too: nobody is to wait for it. What
  * cannot be waited for by its streams is a reason to wait for everything. */
-static void finish(struct dlx_export *e, int result)
+static void finish_export(struct dlx_export *e, int result)
 {
     struct dlx_subscriber_link *link = e->message->link;
     DLDevice device;
@@ -98,7 +98,7 @@ static void release_done(struct dlx_gpu_job *job, int result)
 {
     struct release *release = (struct release *)(void *)job;
     struct dlx_gpu_threads *threads = release->threads;
-    finish(release->export, result);
+    finish_export(release->export, result);
     dlx__message_abandon(release->export); /* may be the last that refers to its link */
     free(release);
     (void)atomic_fetch_add_explicit(&threads->n_done, 1, memory_order_release);
@@ -185,7 +185,7 @@ bool dlx__gpu_release_tensor(struct dlx_export *e)
         if (waited)
             count(&link->n_gpu_waits);
         if (r < 1)
-            finish(e, r);
+            finish_export(e, r);
     }
     free(s);
     return r == 1;

@@ -30,7 +30,7 @@ static int judge(dlx_atomic_u32 *word, bool gone, uint64_t now, uint64_t deadlin
     }
 }
 
-static int explain(int r)
+static int explain_wait(int r)
 {
     switch (r) {
     case DLX_E_DEVICE:
@@ -53,7 +53,7 @@ int dlx__gpu_wait_ready(dlx_atomic_u32 *word, uint64_t deadline, bool (*is_gone)
         uint64_t now = dlx__now_ns();
         int r = judge(word, gone, now, deadline);
         if (r != DLX_GPU_WAITING)
-            return explain(r);
+            return explain_wait(r);
         uint64_t left = DLX_MIN(deadline - now, LOOK_NS);
         const struct timespec timeout = {.tv_nsec = (long)left};
         (void)syscall(SYS_futex, word, FUTEX_WAIT, DLX_GPU_PENDING, &timeout, NULL, 0);
@@ -73,7 +73,7 @@ struct dlx_gpu_wait {
 
 int dlx__gpu_wait_result(struct dlx_gpu_wait *wait)
 {
-    return explain(atomic_load_explicit(&wait->result, memory_order_acquire));
+    return explain_wait(atomic_load_explicit(&wait->result, memory_order_acquire));
 }
 
 struct dlx_gpu_wait *dlx__gpu_wait_ref(struct dlx_gpu_wait *wait)
@@ -110,7 +110,7 @@ static void note_late(struct dlx_gpu_threads *threads, const struct dlx_gpu_wait
 }
 
 /* The result first, so that whoever has seen the stream go on finds it. */
-static void finish(struct dlx_gpu_threads *threads, struct dlx_gpu_wait *wait)
+static void finish_wait(struct dlx_gpu_threads *threads, struct dlx_gpu_wait *wait)
 {
     if (wait->over < 0)
         note_late(threads, wait);
@@ -199,7 +199,7 @@ static void sleep_a_while(const struct sleep *sleep)
                   sleep->n > 1 ? &timeout : NULL, NULL, 0);
 }
 
-static void *run(void *arg)
+static void *waiter_main(void *arg)
 {
     struct dlx_gpu_threads *threads = arg;
     struct sleep sleep;
@@ -212,7 +212,7 @@ static void *run(void *arg)
             sleep_a_while(&sleep);
         for (; over; over = next) {
             next = over->next;
-            finish(threads, over);
+            finish_wait(threads, over);
         }
         (void)pthread_mutex_lock(&threads->lock);
     }
@@ -229,25 +229,25 @@ static void wake(struct dlx_gpu_threads *threads)
 }
 
 /* Signals are for the program's own threads. Locked. */
-static bool start(struct dlx_gpu_threads *threads)
+static bool start_threads(struct dlx_gpu_threads *threads)
 {
     sigset_t all, before;
     if (threads->has_waiter)
         return true;
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    threads->has_waiter = pthread_create(&threads->waiter, NULL, run, threads) == 0;
+    threads->has_waiter = pthread_create(&threads->waiter, NULL, waiter_main, threads) == 0;
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     return threads->has_waiter;
 }
 
 /* From here on the thread stays until the wait was added, or was not. */
-static bool announce(struct dlx_gpu_threads *threads)
+static bool announce_wait(struct dlx_gpu_threads *threads)
 {
     if (!threads)
         return false;
     (void)pthread_mutex_lock(&threads->lock);
-    bool is_possible = !threads->is_over && start(threads);
+    bool is_possible = !threads->is_over && start_threads(threads);
     threads->n_announced += is_possible;
     (void)pthread_mutex_unlock(&threads->lock);
     return is_possible;
@@ -269,7 +269,7 @@ int dlx__gpu_wait_add(struct dlx_gpu_threads *threads, const struct dlx_gpu_wait
                       struct dlx_gpu_wait **ret)
 {
     struct dlx_gpu_wait *wait = malloc(sizeof *wait);
-    if (!wait || !announce(threads)) {
+    if (!wait || !announce_wait(threads)) {
         free(wait);
         return dlx__fail(DLX_E_NO_MEMORY, "no thread can wait for the publisher");
     }

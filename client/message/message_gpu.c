@@ -187,7 +187,7 @@ int dlx__message_gpu_open(struct dlx_message *m, uint32_t i, DLTensor *tensor)
 
 /* ---- ready --------------------------------------------------------------------------------- */
 
-static bool is_ready(const struct dlx_message_gpu *gpu)
+static bool are_streams_ordered(const struct dlx_message_gpu *gpu)
 {
     return dlx_load32_acquire(gpu->ready) == DLX_GPU_READY;
 }
@@ -236,7 +236,7 @@ int dlx__message_gpu_await(struct dlx_export *e, void *const *stream)
     if (!dlx__message_gpu_import(e))
         return 0;
     int r = stream ? dlx__gpu_use_on(e, *stream) : 0;
-    if (r == 0 && dlx_likely(is_ready(gpu)))
+    if (r == 0 && dlx_likely(are_streams_ordered(gpu)))
         return 0;
     if (r == 0 && stream) {
         r = let_stream_wait(e, *stream);

@@ -8,7 +8,7 @@
 
 #include "client/message/subscriber_link.h"
 #include "common/amount.h"
-#include "common/device.h"
+#include "client/base/device.h"
 #include "common/memory.h"
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +36,7 @@ static void delete_private(DLManagedTensorVersioned *tensor)
     free(p);
 }
 
-static int copy(struct private *p, const DLTensor *from)
+static int copy_tensor(struct private *p, const DLTensor *from)
 {
     DLTensor *t = &p->tensor.dl_tensor;
     p->tensor.flags |= DLPACK_FLAG_BITMASK_IS_COPIED;
@@ -53,8 +53,8 @@ static int copy(struct private *p, const DLTensor *from)
 }
 
 /* Takes `received` over, on success. */
-static int make(struct dlx_subscriber_link *link, DLManagedTensorVersioned *received,
-                struct private **ret)
+static int make_private(struct dlx_subscriber_link *link, DLManagedTensorVersioned *received,
+                        struct private **ret)
 {
     const DLTensor *t = &received->dl_tensor;
     uint64_t flags = received->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED, size = 0;
@@ -85,7 +85,7 @@ static int make(struct dlx_subscriber_link *link, DLManagedTensorVersioned *rece
         p->tensor.dl_tensor.data = view;
         p->received = received;
     } else {
-        r = copy(p, t);
+        r = copy_tensor(p, t);
         if (r == 0)
             received->deleter(received);
     }
@@ -111,7 +111,7 @@ int dlx_message_private(struct dlx_message *m, uint32_t i, DLManagedTensorVersio
     int r = dlx_message_tensor(m, i, ret ? &received : NULL);
     if (r < 0)
         return r;
-    r = make(dlx__message_link(m), received, &p);
+    r = make_private(dlx__message_link(m), received, &p);
     if (r < 0)
         received->deleter(received);
     else

@@ -61,8 +61,8 @@ int dlx__subscriber_link_assign(struct dlx_subscriber_link *link, uint64_t publi
     return 0;
 }
 
-static void unmap_arena(const struct dlx_subscriber_link *link,
-                        const struct dlx_subscriber_link_arena *arena)
+static void link_unmap_arena(const struct dlx_subscriber_link *link,
+                             const struct dlx_subscriber_link_arena *arena)
 {
     if (!arena->is_pinned || dlx__pin_remove(link->pin, arena->map, arena->size))
         dlx__region_unmap(arena->map, arena->size);
@@ -76,7 +76,7 @@ void dlx__subscriber_link_free(struct dlx_subscriber_link *link)
     free(link->messages);
     dlx__message_gpu_leave(link);
     for (uint32_t i = 0; i < link->n_arenas; i++)
-        unmap_arena(link, &link->arenas[i]);
+        link_unmap_arena(link, &link->arenas[i]);
     free(link->arenas);
     dlx__pin_unref(link->pin);
     dlx__gpu_threads_unref(link->gpu_threads);
@@ -104,7 +104,7 @@ static void ring_publisher(void *userdata)
 }
 
 /* Is the memory of all its tensors here? What else is wrong with it, is said when it is built. */
-static bool is_readable(void *userdata, const struct dlx_taken *taken)
+static bool link_can_read(void *userdata, const struct dlx_taken *taken)
 {
     struct dlx_subscriber_link *link = userdata;
     struct dlx_manifest manifest;
@@ -126,7 +126,7 @@ static bool is_readable(void *userdata, const struct dlx_taken *taken)
 }
 
 static const struct dlx_reader_env reader_env = {.ring = ring_publisher,
-                                                 .is_readable = is_readable};
+                                                 .is_readable = link_can_read};
 
 int dlx__subscriber_link_open(struct dlx_subscriber_link *link, int take_bell, int take_control_fd,
                               uint64_t control_size, uint32_t n_entries, uint64_t base,
@@ -258,7 +258,7 @@ int dlx__subscriber_link_arena_add(struct dlx_subscriber_link *link, uint32_t id
     r = insert_arena(link, at, &arena);
     pthread_mutex_unlock(&link->arenas_lock);
     if (r < 0)
-        unmap_arena(link, &arena);
+        link_unmap_arena(link, &arena);
     return r;
 }
 
@@ -318,7 +318,7 @@ void dlx__subscriber_link_sweep_arenas(struct dlx_subscriber_link *link)
         /* An honest publisher drops an arena when nothing in it is held; a hostile one must not
          * make us unmap what our own user still reads. */
         if (arena->dropped_after && !is_held(link, arena))
-            unmap_arena(link, arena);
+            link_unmap_arena(link, arena);
         else
             link->arenas[kept++] = *arena;
     }

@@ -2,7 +2,7 @@
 #include "client/publish/gpu_heap.h"
 #include "client/publish/gpu_share.h"
 #include "common/amount.h"
-#include "common/device.h"
+#include "client/base/device.h"
 #include "gpu/gpu.h"
 #include <string.h>
 
@@ -118,7 +118,7 @@ void dlx__gpu_heap_reader_died(struct dlx_publisher *p)
 
 /* ---- blocks -------------------------------------------------------------------------------- */
 
-static int grow(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size)
+static int grow_heap(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size)
 {
     DLDevice device = dlx__heap_kind(heap)->device;
     uint64_t bytes = dlx__heap_growth(heap, size);
@@ -143,10 +143,10 @@ static int grow(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size)
     return r;
 }
 
-static int grow_and_take(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,
-                         struct dlx_block **ret)
+static int grow_heap_and_take(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,
+                              struct dlx_block **ret)
 {
-    int r = grow(p, heap, size);
+    int r = grow_heap(p, heap, size);
     if (r == 0)
         r = dlx__heap_take(heap, size, ret);
     if (r == DLX_E_FULL) { /* with an arena more it may have become a large block */
@@ -158,14 +158,14 @@ static int grow_and_take(struct dlx_publisher *p, struct dlx_heap *heap, uint64_
 }
 
 /* No more memory of the GPU: the stream goes on with what it has, if that is enough. */
-static int find_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,
-                     struct dlx_block **ret)
+static int find_heap_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,
+                          struct dlx_block **ret)
 {
     char why[DLX_ERROR_TEXT_SIZE];
     int r = dlx__publisher_reclaim(p, heap, size, false, ret);
     if (r != DLX_E_FULL)
         return r;
-    int grown = grow_and_take(p, heap, size, ret);
+    int grown = grow_heap_and_take(p, heap, size, ret);
     if (grown == 0)
         return 0;
     memcpy(why, dlx__error_message(), sizeof why);
@@ -177,7 +177,7 @@ static int find_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t si
     if (grown == DLX_E_NO_MEMORY && dlx__heap_drop_empty(heap)) {
         while (dlx__heap_drop_empty(heap))
             ;
-        grown = grow_and_take(p, heap, size, ret);
+        grown = grow_heap_and_take(p, heap, size, ret);
         if (grown == 0)
             return 0;
         memcpy(why, dlx__error_message(), sizeof why);
@@ -211,7 +211,7 @@ int dlx__publisher_block_of(struct dlx_publisher *p, struct dlx_heap *heap, uint
     trim(p, heap);
     int r = dlx__heap_take(heap, size, ret);
     if (r == DLX_E_FULL)
-        r = find_room(p, heap, size, ret);
+        r = find_heap_room(p, heap, size, ret);
     dlx__gpu_share_tell_gone(p);
     return r;
 }

@@ -8,7 +8,7 @@
 #include "client/message/subscriber_link.h"
 #include "client/publish/gpu_heap.h"
 #include "client/publish/publisher_reconnect.h"
-#include "common/device.h"
+#include "client/base/device.h"
 #include "ring/manifest.h"
 #include "ring/tensor.h"
 #include <inttypes.h>
@@ -249,7 +249,8 @@ int dlx__publish_manifest(struct dlx_publisher *p, const struct dlx_manifest_ite
 }
 
 /* A tensor that is as dlx_alloc() gave it: nothing is to be made. */
-static inline bool is_ready(const DLManagedTensorVersioned *tensor, const struct dlx_block *own)
+static inline bool is_in_own_block(const DLManagedTensorVersioned *tensor,
+                                   const struct dlx_block *own)
 {
     return own && atomic_load_explicit(&own->at_caller, memory_order_relaxed) && own->is_plain &&
            !dlx__block_is_frozen(own) && tensor->version.major == DLPACK_MAJOR_VERSION &&
@@ -283,8 +284,8 @@ static int pack(struct dlx_publisher *p, const DLTensor *t, const struct dlx_shm
 }
 
 /* Whatever the tensor is. On failure nothing was made. */
-static int make(struct dlx_publisher *p, const DLTensor *t, struct dlx_block *own, bool padded,
-                const struct dlx_publish_args *args, struct made *made)
+static int make_tensor(struct dlx_publisher *p, const DLTensor *t, struct dlx_block *own,
+                       bool padded, const struct dlx_publish_args *args, struct made *made)
 {
     struct dlx_shm_record record;
     made->parcel = (struct dlx_parcel){.blocks = own};
@@ -413,7 +414,7 @@ static int put_any(struct dlx_publisher *p, struct batch *batch, const DLTensor 
             r = 0;
         }
         if (r == 0)
-            r = make(p, t, own, padded, batch->args, &made);
+            r = make_tensor(p, t, own, padded, batch->args, &made);
         if (dlx_likely(r == 0))
             break;
         announce_rest(p);
@@ -435,7 +436,8 @@ static int put_versioned(struct dlx_publisher *p, struct batch *batch,
     if (dlx_unlikely(!tensor))
         return dlx__fail(DLX_E_INVALID, "topic %s: tensor is NULL", p->topic);
     struct dlx_block *own = dlx__block_of(p->heap, tensor);
-    if (dlx_likely(!batch->args->share && is_ready(tensor, own) && dlx__publish_has_room(p))) {
+    if (dlx_likely(!batch->args->share && is_in_own_block(tensor, own) &&
+                   dlx__publish_has_room(p))) {
         put_ready(p, own, batch->now);
         return 0;
     }
@@ -504,7 +506,7 @@ int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
     if (dlx_unlikely(r < 0))
         return DLX_NAME_NULL(r, "dlx_publish", {"tensor", tensor});
     struct dlx_block *own = dlx__block_of(p->heap, tensor);
-    if (dlx_likely(are_plain(args) && is_ready(tensor, own) && dlx__publish_has_room(p))) {
+    if (dlx_likely(are_plain(args) && is_in_own_block(tensor, own) && dlx__publish_has_room(p))) {
         uint64_t now = dlx__clock_now(&p->clock);
         put_ready(p, own, now);
         dlx__publish_announce(p);

@@ -49,7 +49,7 @@ static int require_subscribers(struct dlx_publisher *p, struct dlx_wait *wait)
                             wait->deadline == 0 ? " (it did not wait: timeout_ns is 0)" : "");
 }
 
-static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)
+static int find_ring_room(struct dlx_publisher *p, struct dlx_wait *wait)
 {
     int r = check_refused(p);
     if (r == 0 && (p->detours & DLX_DETOUR_REJOIN))
@@ -66,7 +66,7 @@ static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)
         uint64_t epoch = p->epoch;
         dlx__publisher_look(p, dlx__now_ns());
         if (p->epoch != epoch)
-            return find_room(p, wait);
+            return find_ring_room(p, wait);
     }
     if (wait->deadline != 0) {
         p->stats.blocked++;
@@ -91,7 +91,7 @@ static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)
 int dlx__publish_room_slowly(struct dlx_publisher *p, struct dlx_wait *wait)
 {
     dlx__publisher_link_arm_begin(p);
-    int r = dlx__publisher_link_arm_end(p, find_room(p, wait));
+    int r = dlx__publisher_link_arm_end(p, find_ring_room(p, wait));
     dlx_store64_relaxed(&dlx__writer_control(&p->core)->refused, p->stats.full);
     return r;
 }

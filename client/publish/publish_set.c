@@ -323,7 +323,7 @@ static void give_list(struct dlx_publisher *p, struct dlx_block *block)
     }
 }
 
-static void put(struct dlx_publisher *p, struct set *set, const struct dlx_publish_args *args)
+static void put_set(struct dlx_publisher *p, struct set *set, const struct dlx_publish_args *args)
 {
     uint64_t words[DLX_SHM_ENTRY_WORDS];
     struct dlx_block *blocks = set->manifest;
@@ -396,7 +396,7 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
         give_list(p, set->refs);
         return r;
     }
-    put(p, set, args);
+    put_set(p, set, args);
     dlx__publish_report(p, args, set->copied_bytes, set->n_copied);
     for (uint32_t i = 0; !args->share && set->n_copied > 0 && i < set->n; i++) {
         DLManagedTensorVersioned *t = set->items[i].tensor;

@@ -22,7 +22,7 @@
 /* How often a publisher looks whether those that it waits for have come. */
 #define PAUSE_MOST_MS 16
 
-static int check_args(const char *topic, struct dlx_publisher_args *args)
+static int check_publisher(const char *topic, struct dlx_publisher_args *args)
 {
     int r = dlx__topic_check(topic);
     if (r < 0)
@@ -145,7 +145,7 @@ int dlx__publisher_refuse(const struct dlx_publisher *p, const char *what)
 
 /* Announce it. A reliable subscription that was there first, and has no link for it, is waited
  * for. */
-static int announce(struct dlx_publisher *p)
+static int announce_publisher(struct dlx_publisher *p)
 {
     struct dlx_client *c = p->client;
     uint64_t deadline = dlx__deadline(c->timeout_ns);
@@ -180,7 +180,7 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
         return dlx__fail_forked();
     int r = dlx__args_copy(&args, sizeof args, sizeof args, user_args);
     if (r == 0)
-        r = check_args(topic, &args);
+        r = check_publisher(topic, &args);
     if (r < 0)
         return r;
     struct dlx_publisher *p = calloc(1, sizeof *p);
@@ -209,7 +209,7 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     if (r == 0) {
         r = set_up(p, &args, &made);
         if (r == 0)
-            r = announce(p);
+            r = announce_publisher(p);
         if (r < 0) {
             char why[DLX_ERROR_TEXT_SIZE];
             memcpy(why, dlx__error_message(), sizeof why);

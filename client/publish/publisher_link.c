@@ -94,7 +94,7 @@ static int publisher_link_new(struct dlx_publisher *p, struct dlx_notification *
 
 /* Returns false when there is not enough memory, or open files, for it now: then it is kept. The
  * packet does not come again, and without its link nothing could ever be freed. */
-static bool add_link(struct dlx_publisher *p, struct dlx_notification *notification)
+static bool publisher_add_link(struct dlx_publisher *p, struct dlx_notification *notification)
 {
     struct dlx_publisher_link *link = NULL;
     int r = publisher_link_new(p, notification, &link);
@@ -132,7 +132,7 @@ static void env_pick_up(void *userdata)
         struct dlx_notification due = p->joins.due;
         p->joins.due.n_fds = 0;
         p->joins.state = DLX_PUBLISHER_JOINS_PICKED_UP;
-        if (!add_link(p, &due))
+        if (!publisher_add_link(p, &due))
             return;
     }
     while (p->daemon.link_sock >= 0) {
@@ -153,7 +153,7 @@ static void env_pick_up(void *userdata)
             return; /* a link that is not picked up counts as one that holds everything */
         if (notification.kind != DLX_NOTIFICATION_LINK_ADDED)
             dlx__notification_deinit(&notification);
-        else if (!add_link(p, &notification))
+        else if (!publisher_add_link(p, &notification))
             return;
     }
 }
@@ -342,7 +342,7 @@ uint32_t dlx__publisher_link_n_reached(const struct dlx_publisher *p)
 
 /* Not to the end: a peer that writes as fast as we read does not keep us here. Returns false
  * when it writes no more. */
-static bool drain(int fd)
+static bool drain_bell(int fd)
 {
     char bytes[4096];
     return recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) != 0;
@@ -394,7 +394,7 @@ int dlx__publisher_link_wait(struct dlx_publisher *p, struct dlx_wait *wait)
         short bell = fds[1 + 2 * i].revents;
         /* It will ring no more. What it holds still counts until its page says CLOSED and holds
          * nothing, or until its process is dead. */
-        if ((bell & (POLLHUP | POLLERR)) || ((bell & POLLIN) && !drain(link->bell)))
+        if ((bell & (POLLHUP | POLLERR)) || ((bell & POLLIN) && !drain_bell(link->bell)))
             link->hung_up = true;
         if (fds[2 + 2 * i].revents)
             dlx__writer_link_set_dead(&link->core);

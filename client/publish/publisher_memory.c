@@ -62,8 +62,8 @@ static void drop_excess(struct dlx_publisher *p, uint64_t id, uint64_t bytes)
         (void)dlx__call_arena_drop(p->client, id, arena);
 }
 
-static int grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
-                uint64_t size)
+static int grow_memory(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
+                       uint64_t size)
 {
     uint64_t bytes = dlx__heap_growth(p->heap, size);
     uint32_t arena = 0;
@@ -99,10 +99,10 @@ static int grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64
 int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
                         uint64_t size)
 {
-    int r = grow(p, memory, id, size);
+    int r = grow_memory(p, memory, id, size);
     /* The daemon returns memory that is not populated for a while: this process may have been
      * stopped. */
-    return r == DLX_E_NOT_FOUND ? grow(p, memory, id, size) : r;
+    return r == DLX_E_NOT_FOUND ? grow_memory(p, memory, id, size) : r;
 }
 
 /* Memory that nobody needs any more goes back, a part with each of the next messages: all of it
@@ -168,7 +168,7 @@ static int take_what_is_there(struct dlx_publisher *p, uint64_t size, bool recla
     return r;
 }
 
-static int grow_and_take(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
+static int grow_memory_and_take(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
 {
     /* A new daemon knows of no publisher that has yet to announce itself, and may be slow to say
      * so. */
@@ -202,7 +202,7 @@ find_room(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
         if (r != DLX_E_FULL)
             return r;
     }
-    int grown = grow_and_take(p, size, ret);
+    int grown = grow_memory_and_take(p, size, ret);
     p->memory.crowded_until = grown < 0 ? dlx__now_ns() + CROWDED_NS : 0;
     if (grown == 0)
         return 0;
@@ -214,7 +214,7 @@ find_room(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
     bool is_possible = dlx__heap_growth(p->heap, size) != UINT64_MAX;
     if ((grown == DLX_E_NO_MEMORY || grown == DLX_E_LIMIT || grown == DLX_E_FD_LIMIT) &&
         is_possible && dlx__publisher_drop_empty(p)) {
-        grown = grow_and_take(p, size, ret);
+        grown = grow_memory_and_take(p, size, ret);
         if (grown == 0)
             return 0;
         memcpy(why, dlx__error_message(), sizeof why);

@@ -11,7 +11,7 @@
 /* What the old daemon said last is in the socket: newcomers that must be waited for. Of some it
  * may not have told us, and will not any more. What those hold lies in blocks and arenas that we
  * are about to leave: nothing is written there again. */
-static bool drain(struct dlx_publisher *p)
+static bool read_last_notifications(struct dlx_publisher *p)
 {
     dlx__writer_read_membership(&p->core);
     dlx__publisher_link_env.pick_up(p);
@@ -130,7 +130,7 @@ static int resume_with(struct dlx_publisher *p, uint32_t n)
 static int resume(struct dlx_publisher *p)
 {
     uint64_t epoch = atomic_load_explicit(&p->client->epoch, memory_order_acquire);
-    if (!drain(p))
+    if (!read_last_notifications(p))
         return DLX_E_NO_MEMORY; /* a link that is told of is to be waited for */
     uint32_t n = dlx__copy_retained_count(p);
     int r = resume_with(p, n);

@@ -176,8 +176,8 @@ static int lock_socket_path(const struct dlx_client *c, int dir_fd, uint64_t dea
 }
 
 /* `ret_tried`: there is a program, which may be started. */
-static int start(struct dlx_client *c, const struct dlx_socket_path_env *env, uint32_t autospawn,
-                 uint64_t deadline, bool *ret_tried)
+static int start_daemon(struct dlx_client *c, const struct dlx_socket_path_env *env,
+                        uint32_t autospawn, uint64_t deadline, bool *ret_tried)
 {
     char program[DLX_PROGRAM_PATH_SIZE];
     char paths[DLX_ERROR_TEXT_SIZE - 128];
@@ -210,7 +210,7 @@ static int start(struct dlx_client *c, const struct dlx_socket_path_env *env, ui
 static int start_and_greet(struct dlx_client *c, const struct dlx_socket_path_env *env,
                            uint32_t autospawn, uint64_t deadline, bool *ret_tried)
 {
-    int r = start(c, env, autospawn, deadline, ret_tried);
+    int r = start_daemon(c, env, autospawn, deadline, ret_tried);
     if (r == DLX_E_NO_DAEMON && *c->passed_over)
         return dlx__fail_prefix(DLX_E_ACCESS, "%s; and no private one is started", c->passed_over);
     return r == 0 ? greet(c, deadline) : r;
@@ -244,14 +244,15 @@ static int try_all(struct dlx_client *c, const struct dlx_socket_path_env *env, 
 
 /* Can a daemon still come? A socket has its name a moment before it has its mode, and one that
  * refuses us is not the one that is waited for where others may come. */
-static bool may_come(const struct dlx_client *c, int r, bool has_tried, uint32_t n_refused)
+static bool may_daemon_come(const struct dlx_client *c, int r, bool has_tried, uint32_t n_refused)
 {
     if (has_tried) /* to start one: that it failed is no reason to start it again and again */
         return false;
     return r == DLX_E_NO_DAEMON || (r == DLX_E_ACCESS && (*c->passed_over || n_refused <= 1));
 }
 
-static int await(struct dlx_client *c, const struct dlx_socket_path_env *env, uint32_t autospawn)
+static int await_daemon(struct dlx_client *c, const struct dlx_socket_path_env *env,
+                        uint32_t autospawn)
 {
     const uint64_t wait_until = dlx__deadline(c->wait_ns);
     uint64_t pause = WAIT_FIRST_NS;
@@ -260,7 +261,7 @@ static int await(struct dlx_client *c, const struct dlx_socket_path_env *env, ui
         bool has_tried = false;
         int r = try_all(c, env, autospawn, &has_tried);
         n_refused += r == DLX_E_ACCESS;
-        if (!may_come(c, r, has_tried, n_refused))
+        if (!may_daemon_come(c, r, has_tried, n_refused))
             return r;
         uint64_t now = dlx__now_ns();
         if (now >= wait_until)
@@ -305,7 +306,8 @@ static int find_and_greet(struct dlx_client *c, const char *socket, uint32_t aut
     if (!is_named)
         env = dlx__socket_path_env();
     const struct dlx_socket_path_env *paths = is_named ? NULL : &env;
-    r = c->wait_ns == 0 ? try_all(c, paths, autospawn, &has_tried) : await(c, paths, autospawn);
+    r = c->wait_ns == 0 ? try_all(c, paths, autospawn, &has_tried)
+                        : await_daemon(c, paths, autospawn);
     return r == DLX_E_NO_DAEMON && is_named && !socket ? fail_where_variable_says(path) : r;
 }
 

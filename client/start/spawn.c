@@ -136,7 +136,7 @@ static char **make_environment(void)
     return kept;
 }
 
-static int explain(const struct dlx_start *start, const char *program)
+static int explain_start(const struct dlx_start *start, const char *program)
 {
     const char *said = start->words[0] ? "; it said: " : "";
     if (start->error != 0)
@@ -172,5 +172,5 @@ int dlx__spawn(const struct dlx_client *c, const char *program, uint64_t deadlin
     if (start.interrupted && !start.ready)
         return dlx__fail(DLX_E_INTERRUPTED, "interrupted while %s for %s was starting", program,
                          c->path);
-    return start.ready ? 0 : explain(&start, program);
+    return start.ready ? 0 : explain_start(&start, program);
 }

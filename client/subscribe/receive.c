@@ -72,7 +72,7 @@ static bool is_outdated(const struct dlx_subscription *s, const struct dlx_subsc
 
 /* What the link cannot read may be here after further notifications, or come by the link that it
  * goes on with. */
-static bool may_come(const struct dlx_subscription *s, const struct dlx_subscriber_link *link)
+static bool may_link_come(const struct dlx_subscription *s, const struct dlx_subscriber_link *link)
 {
     const struct dlx_subscriber_link *next = dlx__subscription_successor(s, link);
     if (next)
@@ -92,7 +92,7 @@ read_news_for(struct dlx_subscription *s, struct dlx_subscriber_link *link, uint
     if (s->n_changes != n_changes)
         return DLX_E_EMPTY; /* the link may have gone: the caller begins again */
     int r = dlx__subscriber_link_take(link, n, ret);
-    if (r == DLX_E_NOT_FOUND && link->n_pending == 0 && !may_come(s, link)) {
+    if (r == DLX_E_NOT_FOUND && link->n_pending == 0 && !may_link_come(s, link)) {
         link->is_final = true;
         r = dlx__subscriber_link_take(link, n, ret);
     }

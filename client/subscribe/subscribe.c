@@ -35,7 +35,7 @@ static int wait_for_notifications(struct dlx_subscription *s, struct dlx_wait *w
     return dlx__wait_ask(wait, s->client, NULL, n < 0) < 0 ? dlx__call_interrupted(s->client) : 0;
 }
 
-static int check_args(const char *topic, struct dlx_subscribe_args *args)
+static int check_subscription(const char *topic, struct dlx_subscribe_args *args)
 {
     int r = dlx__pattern_check(topic);
     if (r < 0)
@@ -135,7 +135,7 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
         return dlx__fail_forked();
     int r = dlx__args_copy(&args, sizeof args, offsetof(struct dlx_subscribe_args, pin), user_args);
     if (r == 0)
-        r = check_args(topic, &args);
+        r = check_subscription(topic, &args);
     if (r < 0)
         return r;
     struct dlx_subscription *s = calloc(1, sizeof *s);

@@ -108,7 +108,7 @@ void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_subscriber_
     dlx__subscriber_link_unref(link);
 }
 
-static int add_link(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+static int subscription_add_link(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
     if (s->n_links == s->links_room) {
         uint32_t room = s->links_room ? s->links_room * 2 : 2;
@@ -157,7 +157,7 @@ static void on_offer(struct dlx_subscription *s, struct dlx_notification *notifi
         link->gpu_threads = dlx__gpu_threads_ref(s->gpu_threads);
         link->origin = origin;
         link->former = notification->former;
-        r = add_link(s, link);
+        r = subscription_add_link(s, link);
     }
     if (r == 0) {
         r = dlx__notification_link_ready(s->sock, notification->link, s->reader);
@@ -175,7 +175,7 @@ static void on_offer(struct dlx_subscription *s, struct dlx_notification *notifi
 }
 
 /* All that was there is here: from now on the publisher waits for us, if we are reliable. */
-static void start(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+static void start_link(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
     uint32_t history = DLX_MIN(DLX_MAX(s->args.history, link->retain), link->history);
     if (link->former && dlx__origin_is_joined(s, link->origin)) { /* its publisher came meanwhile */
@@ -259,7 +259,7 @@ static void on_open(struct dlx_subscription *s, struct dlx_notification *notific
     link->most_held = notification->max_held;
     link->most_held_bytes = notification->max_held_bytes;
     if (link->arenas_due == 0)
-        start(s, link);
+        start_link(s, link);
 }
 
 static void on_arena(struct dlx_subscription *s, struct dlx_notification *notification)
@@ -283,7 +283,7 @@ static void on_arena(struct dlx_subscription *s, struct dlx_notification *notifi
     dlx__subscription_activate(s, link); /* it may have waited for this */
     /* A drop stands in for one that was never added. */
     if (link->arenas_due > 0 && --link->arenas_due == 0)
-        start(s, link);
+        start_link(s, link);
 }
 
 static void on_notifications(struct dlx_subscription *s, struct dlx_notification *notification)
@@ -356,7 +356,7 @@ static void lose_daemon(struct dlx_subscription *s)
     for (uint32_t i = s->n_links; i-- > 0;) {
         struct dlx_subscriber_link *link = s->links[i];
         if (link->state == DLX_SUBSCRIBER_LINK_OPENING && link->from_start)
-            start(s, link); /* though it will not get all arenas */
+            start_link(s, link); /* though it will not get all arenas */
         if (link->state != DLX_SUBSCRIBER_LINK_OPEN)
             dlx__subscription_detach(s, link); /* nobody will open it */
         else

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/device.h"
+#include "client/base/device.h"
 #include "common/util.h"
 #include <stdio.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DLX_COMMON_DEVICE_H
-#define DLX_COMMON_DEVICE_H
+#ifndef DLX_CLIENT_DEVICE_H
+#define DLX_CLIENT_DEVICE_H
 
 /* Text of DLPack devices, for errors. */
 
