@@ -165,7 +165,7 @@ static int delivery_send_added(struct dlxd_link *link, int bell)
     body.reliable = subscription->config.reliable;
     body.reader = link->reader;
     body.latest = subscription->config.mode == 1;
-    body.early = link->early;
+    body.early = link->made == DLXD_MADE_EARLY;
     int r = dlxd_pending_join_send(link, &body, fds);
     if (r == DLX_E_DISCONNECTED)
         return dlx__fail(r, "publisher of %s (pid %d) has closed its link socket",

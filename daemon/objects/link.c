@@ -130,7 +130,6 @@ static int attach(struct dlxd_link *link, struct dlxd_publisher *publisher)
 /* The link is no longer a spare. */
 static void count_out(struct dlxd_link *link)
 {
-    link->spare = false;
     link->subscription->n_spares--;
     link->subscription->broker->registry.n_spares--;
 }
@@ -178,7 +177,7 @@ static void detach(struct dlxd_link *link)
     struct dlxd_publisher *publisher = link->publisher;
     bool joined = link->state == DLXD_LINK_ADDED || link->state == DLXD_LINK_OPEN;
     if (!publisher) {
-        if (link->spare)
+        if (link->made == DLXD_MADE_AS_SPARE && link->state != DLXD_LINK_FAILED)
             count_out(link);
         return;
     }
@@ -281,7 +280,7 @@ int dlxd_link_new_spare(struct dlxd_subscription *subscription, uint64_t id)
         return r;
     }
     link_enlist(link, id);
-    link->spare = true;
+    link->made = DLXD_MADE_AS_SPARE;
     subscription->n_spares++;
     subscription->broker->registry.n_spares++;
     dlxd_link_schedule(link);
@@ -300,7 +299,8 @@ int dlxd_link_assign(struct dlxd_link *link, struct dlxd_publisher *publisher)
     dlxd_list_remove(&link->pending); /* SpareSealed has no turn; the next step has one */
     if (link->state == DLXD_LINK_SPARE)
         link->state = DLXD_LINK_READY;
-    link->from_start = link->early = true;
+    link->made = DLXD_MADE_EARLY;
+    link->from_start = true;
     dlxd_link_schedule(link);
     return 0;
 }
@@ -475,7 +475,8 @@ bool dlxd_link_step_has_fds(enum dlxd_link_step step)
  */
 bool dlxd_link_step_needs_credit(const struct dlxd_link *link, enum dlxd_link_step step)
 {
-    return dlxd_link_step_has_fds(step) && !(link->early && step == DLXD_STEP_OPEN);
+    return dlxd_link_step_has_fds(step) &&
+           !(link->made == DLXD_MADE_EARLY && step == DLXD_STEP_OPEN);
 }
 
 void dlxd_link_schedule(struct dlxd_link *link)

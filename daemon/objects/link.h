@@ -10,9 +10,12 @@
  *    |                   |                       |           |               LinkOpen --> OPEN
  *    +-------------------+-----------------------+-----------+--> FAILED --LinkFailed--> (freed)
  *
- * A spare link has no publisher yet: from READY it goes to SPARE, with SpareSealed. A publisher can
- * get it once its subscriber has prepared the page, that is from PROVING on, and has it before the
- * publisher can publish.
+ * A link is made for one publisher, or as a spare for one that does not exist yet. A spare link goes
+ * from READY to SPARE, with SpareSealed. A publisher can get it once its subscriber has prepared the
+ * page, that is from PROVING on. It is an early link then: the publisher has it before it can
+ * publish.
+ *
+ *   DLXD_MADE_FOR_PUBLISHER          DLXD_MADE_AS_SPARE --dlxd_link_assign()--> DLXD_MADE_EARLY
  *
  * link.c decides what is sent next; delivery.c sends it and reports back. No I/O here, except the
  * check of whether an ending link drains.
@@ -42,6 +45,12 @@ enum dlxd_link_state {
     DLXD_LINK_FAILED, /* the subscriber is to be told; it has no publisher any more */
 };
 
+enum dlxd_link_made {
+    DLXD_MADE_FOR_PUBLISHER,
+    DLXD_MADE_AS_SPARE, /* its subscription counts it until it is assigned, fails or ends */
+    DLXD_MADE_EARLY,
+};
+
 enum dlxd_link_step {
     DLXD_STEP_NONE,
     /* Without fds: these need no credit. */
@@ -65,11 +74,10 @@ struct dlxd_link {
     struct dlxd_subscription *subscription;
     struct dlxd_pending_join *pending_join; /* not NULL: LinkAdded waits (pending_join.h) */
     enum dlxd_link_state state;
+    enum dlxd_link_made made;
     uint32_t index;  /* among the publisher's links */
     uint64_t reader; /* sent by the subscriber for the publisher */
     bool from_start;
-    bool spare; /* counted by its subscription: it has no publisher yet, and has not failed */
-    bool early; /* it was a spare link */
     bool gone_sent;
     uint64_t join_until_ns; /* not 0: its publisher seems to be about to end */
 
@@ -109,7 +117,8 @@ int dlxd_link_new_spare(struct dlxd_subscription *subscription, uint64_t id);
 /* Is it a spare link whose page is prepared? */
 static inline bool dlxd_link_is_free(const struct dlxd_link *link)
 {
-    return link->spare && link->state >= DLXD_LINK_PROVING && link->state <= DLXD_LINK_SPARE;
+    return link->made == DLXD_MADE_AS_SPARE && link->state >= DLXD_LINK_PROVING &&
+           link->state <= DLXD_LINK_SPARE;
 }
 /* Gives a free spare link to a publisher that has just become ready. Returns 0; or, without a
  * change, DLX_E_LIMIT or DLX_E_NO_MEMORY. */

@@ -82,7 +82,7 @@ bool dlxd_publisher_deliver_step(struct dlxd_publisher *publisher)
         struct dlxd_subscription *subscription = link->subscription;
         bool more = true;
         /* A former spare link: its publisher does not wait for the subscriber's credit. */
-        if (link->early)
+        if (link->made == DLXD_MADE_EARLY)
             dlxd_delivery_join(link);
         /* The link may end here; then the cursor moves on. */
         while (publisher->cursor == here && (more = dlxd_delivery_step(subscription)) && n > 0)

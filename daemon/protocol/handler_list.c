@@ -203,10 +203,11 @@ static void fill_behind(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *lin
                         const struct dlxd_link_report *report)
 {
     const struct dlxd_publisher_config *publisher = &link->publisher->config;
-    uint64_t passed = link->early ? DLX_MAX(report->cursor, publisher->after_seq) : report->cursor;
+    bool is_early = link->made == DLXD_MADE_EARLY;
+    uint64_t passed = is_early ? DLX_MAX(report->cursor, publisher->after_seq) : report->cursor;
     uint64_t behind = dlxd_report_behind(control, passed);
     bool waits = control->waits && !dlxd_publisher_has_ended(link->publisher);
-    if (report->started || link->early)
+    if (report->started || is_early)
         entry->behind = behind;
     entry->blocks = waits && link->subscription->config.reliable &&
                     behind >= DLX_MAX(publisher->depth, publisher->history);

@@ -215,7 +215,7 @@ TEST(a_publisher_for_many_subscriptions_is_offered_step_by_step)
 static void make_spare_ready(const struct reader *reader)
 {
     struct dlxd_link *link = dlx_scene_link(reader->subscription);
-    ck_assert(link->spare);
+    ck_assert_int_eq(link->made, DLXD_MADE_AS_SPARE);
     link->drain->page_fd = memfd_create("page", MFD_CLOEXEC);
     ck_assert_int_ge(link->drain->page_fd, 0);
     link->state = DLXD_LINK_SPARE;

@@ -186,8 +186,8 @@ uint32_t spares_add(struct sub *s)
         int i = 0;
         const struct dlxd_link *l = theirs(w.last_link + 1);
         bool refused = l && l->state == DLXD_LINK_FAILED; /* since then */
-        if (w.faults > 0 &&
-            (!l || !(l->spare || refused) || dlxd_subscription_id(l->subscription) != s->id))
+        if (w.faults > 0 && (!l || !(l->made == DLXD_MADE_AS_SPARE || refused) ||
+                             dlxd_subscription_id(l->subscription) != s->id))
             break;
         if (!user_has_room(user, dlx_shm_link_size(s->max_held)))
             break;
@@ -227,7 +227,7 @@ static bool spare_assign(struct sub *s, struct pub *p)
     MUST(l && (l->publisher || w.faults > 0),
          "link %llu is a spare, and publisher %llu did not get it", (unsigned long long)first->id,
          (unsigned long long)p->id);
-    if (!l->publisher && !l->early)
+    if (!l->publisher && l->made != DLXD_MADE_EARLY)
         return false;
     first->pub = (int)(p - w.pubs);
     first->spare = false;
