@@ -2,7 +2,7 @@
 #
 # What looks at the code besides `make check`: linters, models, fuzzing, faults, soak, coverage.
 
-.PHONY: lint lint-analyzer format model fuzz fuzz-quick fuzz-build faults soak hostile \
+.PHONY: lint lint-analyzer format abi model fuzz fuzz-quick fuzz-build faults soak hostile \
     hostile-cost coverage mutants skew-check containers-check
 lint: ## check the tree's rules, formatting and static analysers
 	@tools/setup.sh --lint
@@ -15,6 +15,10 @@ lint-analyzer: $(BUILD)/proto/dlx.pb-c.h ## gcc -fanalyzer, which lint leaves ou
 format: ## format all C, C++ and Python files
 	@tools/lint/format --fix
 	@tools/lint/run format_python
+
+abi: $(BUILD)/libdlx.so ## write what programs are compiled against to client/libdlx.abi
+	@tools/setup.sh --lint
+	@tools/lint/abi --write $< client/libdlx.abi
 
 model: ## verify models of the protocol, and that broken ones fail (QUICK=1: 120 s)
 	@tools/setup.sh --model

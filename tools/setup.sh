@@ -15,8 +15,8 @@ cd "$(dirname "$0")/.."
 build=(gcc g++ make pkg-config libuv1-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler
     check libsubunit-dev libinih-dev libjansson-dev libxxhash-dev libzip-dev libjpeg62-turbo-dev
     libpng-dev python3 python3-venv python3-pip python3-dev python3-numpy python3-pytest)
-lint=(clang clang-tidy clang-format llvm libclang-rt-14-dev cppcheck shellcheck valgrind strace
-    binutils cmake mandoc systemd apparmor selinux-policy-dev python3-yaml)
+lint=(abigail-tools clang clang-tidy clang-format llvm libclang-rt-14-dev cppcheck shellcheck
+    valgrind strace binutils cmake mandoc systemd apparmor selinux-policy-dev python3-yaml)
 model=(spin g++ relacy-dev)
 bench=(strace valgrind gnuplot-nox)
 faults=(strace)

@@ -10,10 +10,10 @@
  *    |                   |                       |           |               LinkOpen --> OPEN
  *    +-------------------+-----------------------+-----------+--> FAILED --LinkFailed--> (freed)
  *
- * A link is made for one publisher, or as a spare for one that does not exist yet. A spare link goes
- * from READY to SPARE, with SpareSealed. A publisher can get it once its subscriber has prepared the
- * page, that is from PROVING on. It is an early link then: the publisher has it before it can
- * publish.
+ * A link is made for one publisher, or as a spare for one that does not exist yet. A spare link
+ * goes from READY to SPARE, with SpareSealed. A publisher can get it once its subscriber has
+ * prepared the page, that is from PROVING on. It is an early link then: the publisher has it
+ * before it can publish.
  *
  *   DLXD_MADE_FOR_PUBLISHER          DLXD_MADE_AS_SPARE --dlxd_link_assign()--> DLXD_MADE_EARLY
  *

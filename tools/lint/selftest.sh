@@ -235,6 +235,27 @@ expect 1 'a name without dlx_' "$here/symbols" "$tmp/lib.so" "$tmp/other.map"
 lib "$both int dlx_four(void) { return 4; }" "$tmp/more.map"
 expect 1 'exported, not declared' "$here/symbols" "$tmp/lib.so" "$tmp/more.map" "$tmp/include"
 
+# -- abi -------------------------------------------------------------------------------------------
+if command -v abidiff >/dev/null; then
+    abi_lib() { # abi_lib <members of the struct> <further source>
+        printf '%s\n' '#pragma once' "struct dlx_pair { $1 };" 'int dlx_sum(struct dlx_pair *p);' \
+            >"$tmp/include/dlx/dlx.h"
+        printf '%s\n' '#include <dlx/dlx.h>' 'int dlx_sum(struct dlx_pair *p) { return p->a; }' \
+            "$2" | "${CC:-gcc}" -g -shared -fPIC -x c -I"$tmp/include" -o "$tmp/lib.so" -
+    }
+    abi() { "$here/abi" "$@" "$tmp/lib.so" "$tmp/lib.abi" "$tmp/include"; }
+    abi_lib 'int a; int b;' ''
+    expect 0 'an ABI is written' abi --write
+    expect 0 'the same ABI' abi
+    abi_lib 'int b; int a;' ''
+    expect 1 'members in another order' abi
+    abi_lib 'int a; int b; int c;' ''
+    expect 1 'a larger struct' abi
+    abi_lib 'int a; int b;' 'int dlx_more(void) { return 1; }'
+    expect 1 'one more function' abi
+    rm "$tmp/include/dlx/dlx.h"
+fi
+
 # -- headers ---------------------------------------------------------------------------------------
 header() { # header <status> <what> <lines...>
     local status=$1 what=$2
