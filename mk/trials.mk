@@ -68,12 +68,13 @@ coverage: ## which branches the tests take, by file (T); build/clang-cov/coverag
 	$(if $(T),,+@$(COV_MAKE) faults QUICK=1)
 	@tools/coverage '$(BUILD_ROOT)/clang-cov'
 
-# Those of tests/mutants/set, or N of universalmutator in FILES, else in the files changed SINCE.
+# Those of tests/mutants/$(SET), or N of universalmutator in FILES, else in the files changed SINCE.
+SET ?= set
 SINCE ?= HEAD~1
-mutants: ## which mistakes the tests catch: a set, or N=20 (SEED, FILES, SINCE); build/mutants
+mutants: ## which mistakes the tests catch: a SET, or N=20 (SEED, FILES, SINCE); build/mutants
 	@tools/setup.sh $(if $(N),--mutants)
 	@tools/mutants $(if $(N),--sample '$(N)' --seed '$(or $(SEED),1)' --since '$(SINCE)' \
-	    --bar 80 $(FILES),--set tests/mutants/set)
+	    --bar 80 $(FILES),--set 'tests/mutants/$(SET)')
 
 skew-check: all ## exchange tensors with the former and the next version of the protocol
 	@tools/skew-check $(BUILD_ROOT)/skew $(BUILD)

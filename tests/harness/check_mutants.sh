@@ -61,7 +61,9 @@ mistake same_code 'return n < 7;' 'return 7 > n;' >mistakes
 expect 1 '^same_code: discarded: ' --set mistakes
 mistake does_not_compile 'return n < 7;' 'return m;' >mistakes
 expect 1 '^does_not_compile: discarded: ' --set mistakes
+expect 0 'all 1 mistakes of mistakes fit' --set mistakes --fits
 mistake stale 'return n < 8;' 'return n;' >mistakes
+expect 1 'stale: the text to replace is 0 times' --set mistakes --fits
 expect 1 'stale: the text to replace is 0 times' --set mistakes
 sed -i 's/return n < 3/return n < 4/' common/limit.c
 mistake any 'return n < 7;' 'return n;' >mistakes
