@@ -197,7 +197,8 @@ TEST(restarts_at_any_moment_lose_nothing)
         start_reader(&readers[i], &threads[i]);
     ck_assert_int_eq(pthread_create(&threads[2], NULL, publish_all, &writer), 0);
     for (unsigned round = 0; round < 40; round++) {
-        for (unsigned k = 0; k < round * 997 % 8000; k++) /* some time, never the same */
+        uint64_t some_time = round * 997 % 8000 * 300; /* up to 2.4 ms, never the same */
+        for (uint64_t end = dlx__now_ns() + some_time; dlx__now_ns() < end;)
             sched_yield();
         dlx_test_stream_restart();
     }
