@@ -63,12 +63,26 @@ static void cmd_pub_parse_shape(struct options *o, const char *arg, struct argp_
 }
 
 /* TEXT, or @FILE, whose content it is. */
+/* Metadata may be any bytes, but TEXT that begins as JSON does is meant as JSON. */
+static void check_meta_text(const char *text, const struct argp_state *state)
+{
+    json_error_t error;
+    if (*text != '{' && *text != '[')
+        return;
+    json_t *json = json_loads(text, JSON_ALLOW_NUL, &error);
+    if (!json)
+        argp_error(state, "--meta: no valid JSON at byte %d: %s (--meta @FILE takes any bytes)",
+                   error.position, error.text);
+    json_decref(json);
+}
+
 static void cmd_pub_parse_meta(struct options *o, const char *arg, struct argp_state *state)
 {
     size_t size = strlen(arg);
     free(o->meta);
     if (*arg != '@') {
         o->meta = strdup(arg);
+        check_meta_text(arg, state);
     } else {
         FILE *file = fopen(arg + 1, "re");
         o->meta = malloc(DLX_META_MAX + 1);
@@ -282,8 +296,9 @@ int cmd_pub(struct cli *cli, int argc, char **argv)
                "      dlxctl pub cam/front --dtype uint8 --shape 360,640,3 --rate 30\n"
                "\n"
                "'-' and no FILE are the standard input. A file may hold several arrays or tensors, "
-               "one after the other. A .safetensors or .npz file is one message, a set with names; "
-               "__metadata__ of .safetensors is its metadata. Arrays in column-major order and of "
+               "one after the other. A .safetensors" NPZ_OR " file is one message, a set with "
+               "names; __metadata__ of .safetensors is its metadata. Arrays in column-major order "
+               "and of "
                "foreign byte order are "
                "brought into row-major native order.\n"
                "\n"

@@ -341,6 +341,12 @@ TEST(metadata_may_be_given)
     }
     ck_assert_int_eq(unlink(path), 0);
     fails(2, "--meta: ", DLX_TEST_WORDS("pub", "m", npy, "--meta", at));
+    fails(2,
+          "--meta: no valid JSON at byte 4: string or '}' expected near 'bad' (--meta @FILE takes "
+          "any bytes)",
+          DLX_TEST_WORDS("pub", "m", npy, "--meta", "{bad"));
+    fails(2, "--meta: no valid JSON at byte 5: ']' expected near end of file",
+          DLX_TEST_WORDS("pub", "m", npy, "--meta", "[1, 2"));
     /* it replaces that of a file */
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
                      DLX_TEST_WORDS("pub", "m", dlx_test_data("safetensors/reference.safetensors"),
