@@ -135,6 +135,20 @@ static int on_wait(void *userdata)
 
 int cli_connect(struct cli *cli)
 {
+/* How to have the daemon that is missing. libdlx says it itself of a path that DLX_SOCKET names. */
+static void report_no_daemon(const struct cli *cli)
+{
+    static const char wait[] = "or wait for it with --wait-daemon";
+    const char *path = getenv("DLX_SOCKET"), *why = dlx_client_errmsg(NULL);
+    if (cli->socket)
+        (void)cli_report(cli, NULL, "%s; start it with `dlpackd --socket=%s`, %s", why, cli->socket,
+                         wait);
+    else if (path && *path)
+        (void)cli_report(cli, NULL, "%s, %s", why, wait);
+    else
+        (void)cli_report(cli, NULL, "%s; start it with `dlpackd`, %s", why, wait);
+}
+
     struct dlx_connect_args args = {
         .size = sizeof args,
         .socket = cli->socket,
@@ -147,8 +161,7 @@ int cli_connect(struct cli *cli)
     int code = dlx_connect(&cli->client, &args);
     wait_end_blocking();
     if (code == DLX_E_NO_DAEMON && cli->wait_daemon_ns == 0)
-        (void)cli_report(cli, NULL, "%s; start it, or wait for it with --wait-daemon",
-                         dlx_client_errmsg(NULL));
+        report_no_daemon(cli);
     else if (code < 0)
         (void)cli_report_dlx(cli, NULL, code);
     return code;
