@@ -219,7 +219,7 @@ TEST(tensors_that_a_later_message_loses_are_told)
         save.err, "dlxctl save: w: 36 bytes of metadata are left out: .npy has no room for them, "
                   ".safetensors has for a JSON object\n"
                   "dlxctl save: w: message 2 has 22 tensors: tensor 0 is saved (--tensor), the "
-                  "others are left out; .safetensors and .npz have room for all\n");
+                  "others are left out; .safetensors or .npz has room for all\n");
     dlx_test_cli_deinit(&save);
     dlx_test_cli_deinit(&pub);
 }
