@@ -5,6 +5,7 @@
 
 #include "cli/cli.h"
 #include "cli/args.h"
+#include "cli/npz.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/wait.h"
@@ -24,12 +25,13 @@ static const struct command {
 } commands[] = {
     {"ls", cmd_ls, "list topics and their publishers", DLX_AUTOSPAWN_NEVER},
     {"info", cmd_info, "show the daemon, or a topic with its links", DLX_AUTOSPAWN_NEVER},
-    {"pub", cmd_pub, "publish .npy, .npz or .safetensors files, or raw bytes",
+    {"pub", cmd_pub, "publish .npy" NPZ_COMMA " or .safetensors files, or raw bytes",
      DLX_AUTOSPAWN_DEFAULT},
     {"echo", cmd_echo, "print messages", DLX_AUTOSPAWN_DEFAULT},
     {"get", cmd_get, "show or save the newest message of a topic", DLX_AUTOSPAWN_NEVER},
     {"rm", cmd_rm, "drop what is retained on a topic", DLX_AUTOSPAWN_NEVER},
-    {"save", cmd_save, "write messages to .npy, .npz or .safetensors files", DLX_AUTOSPAWN_DEFAULT},
+    {"save", cmd_save, "write messages to .npy" NPZ_COMMA " or .safetensors files",
+     DLX_AUTOSPAWN_DEFAULT},
     {"hz", cmd_hz, "measure rate, loss and age of messages", DLX_AUTOSPAWN_DEFAULT},
     {"bw", cmd_bw, "measure bytes a second and sizes of messages", DLX_AUTOSPAWN_DEFAULT},
     {"holds", cmd_holds, "show who holds messages", DLX_AUTOSPAWN_NEVER},
@@ -133,6 +135,20 @@ static int on_wait(void *userdata)
     return wait_signal() != 0;
 }
 
+/* How to have the daemon that is missing. libdlx says it itself of a path that DLX_SOCKET names. */
+static void report_no_daemon(const struct cli *cli)
+{
+    static const char wait[] = "or wait for it with --wait-daemon";
+    const char *path = getenv("DLX_SOCKET"), *why = dlx_client_errmsg(NULL);
+    if (cli->socket)
+        (void)cli_report(cli, NULL, "%s; start it with `dlpackd --socket=%s`, %s", why, cli->socket,
+                         wait);
+    else if (path && *path)
+        (void)cli_report(cli, NULL, "%s, %s", why, wait);
+    else
+        (void)cli_report(cli, NULL, "%s; start it with `dlpackd`, %s", why, wait);
+}
+
 int cli_connect(struct cli *cli)
 {
     struct dlx_connect_args args = {
@@ -147,8 +163,7 @@ int cli_connect(struct cli *cli)
     int code = dlx_connect(&cli->client, &args);
     wait_end_blocking();
     if (code == DLX_E_NO_DAEMON && cli->wait_daemon_ns == 0)
-        (void)cli_report(cli, NULL, "%s; start it, or wait for it with --wait-daemon",
-                         dlx_client_errmsg(NULL));
+        report_no_daemon(cli);
     else if (code < 0)
         (void)cli_report_dlx(cli, NULL, code);
     return code;

@@ -5,6 +5,7 @@
 #include "cli/args.h"
 #include "cli/cli.h"
 #include "cli/describe.h"
+#include "cli/npz.h"
 #include "cli/output.h"
 #include "cli/saving.h"
 #include "cli/show.h"
@@ -118,7 +119,7 @@ int cmd_get(struct cli *cli, int argc, char **argv)
         .args_doc = "TOPIC|PATTERN [FILE|-]",
         .doc = "Get the newest message of a topic, of those who publish there now and of what is "
                "retained: print it as echo does, or write it to a .npy file, or all of it to a "
-               ".safetensors or .npz file, as save does; '-' is the standard output, as .npy.\v"
+               ".safetensors" NPZ_OR " file, as save does; '-' is the standard output, as .npy.\v"
                "Exits with status 1 if there is no message (after --timeout, if "
                "given). " CLI_PATTERN_HELP,
         .children = children,

@@ -5,6 +5,7 @@
 #include "cli/args.h"
 #include "cli/cli.h"
 #include "cli/dtype.h"
+#include "cli/npz.h"
 #include "cli/pub.h"
 #include "cli/source.h"
 #include "cli/wait.h"
@@ -62,12 +63,26 @@ static void cmd_pub_parse_shape(struct options *o, const char *arg, struct argp_
                    arg, NPY_NDIM_MAX);
 }
 
+/* Metadata may be any bytes, but TEXT that begins as JSON does is meant as JSON. */
+static void check_meta_text(const char *text, const struct argp_state *state)
+{
+    json_error_t error;
+    if (*text != '{' && *text != '[')
+        return;
+    json_t *json = json_loads(text, JSON_ALLOW_NUL, &error);
+    if (!json)
+        argp_error(state, "--meta: no valid JSON at byte %d: %s (--meta @FILE takes any bytes)",
+                   error.position, error.text);
+    json_decref(json);
+}
+
 /* TEXT, or @FILE, whose content it is. */
 static void cmd_pub_parse_meta(struct options *o, const char *arg, struct argp_state *state)
 {
     size_t size = strlen(arg);
     free(o->meta);
     if (*arg != '@') {
+        check_meta_text(arg, state);
         o->meta = strdup(arg);
     } else {
         FILE *file = fopen(arg + 1, "re");
@@ -237,7 +252,9 @@ static const struct argp_option options[] = {
      "NAME=FILE; else its name is that of the file without folder and suffix",
      1},
     {"meta", OPTION_META, "TEXT", 0,
-     "Metadata of each message, such as '{\"frame\": 7}'; @FILE is what the file has", 1},
+     "Metadata of each message, such as '{\"frame\": 7}'; what begins with { or [ must be JSON. "
+     "@FILE is what the file has, whatever that is",
+     1},
     {NULL, 0, NULL, 0, "When:", 2},
     {"rate", OPTION_RATE, "HZ", 0, "Messages a second (default: as fast as they are read)", 2},
     {"loop", OPTION_LOOP, "N", 0, "Publish the files N times, 0 for ever (default: once)", 2},
@@ -271,8 +288,8 @@ int cmd_pub(struct cli *cli, int argc, char **argv)
         .options = options,
         .parser = pub_parse,
         .args_doc = "TOPIC [[NAME=]FILE...|-]",
-        .doc = "Publish tensors from .npy files or raw bytes, and sets of tensors from .npz and "
-               ".safetensors files, read straight into shared memory.\v"
+        .doc = "Publish tensors from .npy files or raw bytes, and sets of tensors from "
+               ".safetensors" NPZ_AND " files, read straight into shared memory.\v"
                "Examples:\n"
                "  dlxctl pub weights/w0 w0.npy --hold\n"
                "  dlxctl pub weights/policy model.safetensors --retain 1\n"
@@ -282,8 +299,9 @@ int cmd_pub(struct cli *cli, int argc, char **argv)
                "      dlxctl pub cam/front --dtype uint8 --shape 360,640,3 --rate 30\n"
                "\n"
                "'-' and no FILE are the standard input. A file may hold several arrays or tensors, "
-               "one after the other. A .safetensors or .npz file is one message, a set with names; "
-               "__metadata__ of .safetensors is its metadata. Arrays in column-major order and of "
+               "one after the other. A .safetensors" NPZ_OR " file is one message, a set with "
+               "names; __metadata__ of .safetensors is its metadata. Arrays in column-major order "
+               "and of "
                "foreign byte order are "
                "brought into row-major native order.\n"
                "\n"

@@ -4,6 +4,7 @@
 
 #include "cli/args.h"
 #include "cli/cli.h"
+#include "cli/npz.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/save.h"
@@ -14,6 +15,14 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#ifdef DLX_NO_ZIP
+#define NPZ_SETS  ""
+#define NPZ_NAMES ""
+#else
+#define NPZ_SETS  ", or in .npz, whole sets with names"
+#define NPZ_NAMES ", and arr_<its place> in a .npz file"
+#endif
 
 enum { OPTION_COUNT = 'n', OPTION_TENSOR = 'T' };
 #define INTERVAL_NS INT64_C(250000000)
@@ -159,7 +168,7 @@ int cmd_save(struct cli *cli, int argc, char **argv)
         .args_doc = "TOPIC|PATTERN FILE",
         .doc =
             "Write messages to .npy files, or, when FILE ends in .safetensors, whole sets with "
-            "names and metadata, or in .npz, whole sets with names.\v"
+            "names and metadata" NPZ_SETS ".\v"
             "With more than one message FILE is a pattern: %06d (any width, or %d) is replaced by "
             "the number of the file, from 1, and {seq} by the number of the message; without "
             "either, \"-000001\" goes before the suffix. {topic} is the topic, with + for /. A "
@@ -167,9 +176,9 @@ int cmd_save(struct cli *cli, int argc, char **argv)
             "appears under its name only when it is complete and on the disk. '-' writes one array "
             "after the other to the standard output, which `dlxctl pub TOPIC -` reads.\n"
             "\n"
-            "Types that .npy and .npz cannot name (bfloat16, float8) are stored as unsigned "
+            "Types that .npy" NPZ_AND " cannot name (bfloat16, float8) are stored as unsigned "
             "integers of their size. A tensor without a name is called tensor_<its place in the "
-            "message, from 0> in a .safetensors file, and arr_<its place> in a .npz file. "
+            "message, from 0> in a .safetensors file" NPZ_NAMES ". "
             ".safetensors takes metadata that is a JSON object of strings, and is an error for a "
             "type that it does not know. What a file leaves out is told. " CLI_PATTERN_HELP,
         .children = children,

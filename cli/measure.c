@@ -273,6 +273,7 @@ int measure_run(struct cli *cli, const struct measure *measure, int argc, char *
         (cli_is_pattern(h.topic) && rates_new(&h.rates, h.window) < 0)) {
         (void)cli_report(cli, NULL, "out of memory");
     } else if (stream_open(&s, &h.stream, h.topic) == 0) {
+        stream_report_retained(&s);
         progress_init(&h.progress, h.topic, stdout, !cli->json, SECOND_NS);
         status = receive(&h, &s);
     }

@@ -11,6 +11,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/** Parts of help and of errors, which name .npz only where it can be read and written. */
+#ifdef DLX_NO_ZIP
+#define NPZ_COMMA ""
+#define NPZ_AND   ""
+#define NPZ_OR    ""
+#else
+#define NPZ_COMMA ", .npz"
+#define NPZ_AND   " and .npz"
+#define NPZ_OR    " or .npz"
+#endif
+
 /** Whether these first bytes are those of a zip archive. */
 bool npz_is(const uint8_t *data, size_t size);
 

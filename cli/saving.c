@@ -21,13 +21,13 @@ void saving_check(struct saving *s, struct argp_state *state)
                           "write to a file or a pipe");
     if (!save_knows_suffix(s->file))
         argp_error(state,
-                   "file name '%s': it must end in .npy, .npz or .safetensors, or have no "
+                   "file name '%s': it must end in .npy" NPZ_COMMA " or .safetensors, or have no "
                    "suffix, which is .npy",
                    s->file);
     s->set = save_is_set(s->file);
     s->npz = save_is_npz(s->file);
     if ((s->set || s->npz) && s->chosen)
-        argp_error(state, "--tensor is for .npy; .safetensors and .npz files have all tensors");
+        argp_error(state, "--tensor is for .npy; .safetensors" NPZ_AND " files have all tensors");
 }
 
 static void tell_once(struct saving *s, bool *told, const char *text)
@@ -57,7 +57,7 @@ static void tell_left_out(struct saving *s, const struct dlx_message *m,
         (void)snprintf(text, sizeof text,
                        "message %" PRIu64
                        " has %u tensors: tensor %u is saved (--tensor), the others "
-                       "are left out; .safetensors and .npz have room for all",
+                       "are left out; .safetensors" NPZ_OR " has room for all",
                        dlx_message_seq(m), n, s->tensor);
         tell_once(s, &s->told_more, text);
     }

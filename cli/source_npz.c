@@ -13,7 +13,11 @@
 static int npz_next(struct source *s, struct source_item *item, struct cli_error *e)
 {
     (void)item;
-    return cli_fail(e, DLX_E_INVALID, "%.255s: this dlxctl was built without .npz", s->in.name);
+    return cli_fail(
+        e, DLX_E_INVALID,
+        "%.255s: is a zip archive, as .npz and PyTorch's .pt files are: this dlxctl was "
+        "built without .npz, and no dlxctl reads .pt (save it as .safetensors)",
+        s->in.name);
 }
 
 void source_npz_close(struct source *s)
@@ -136,8 +140,10 @@ static int add_tensor(struct source *s, uint64_t i, struct cli_error *e)
         return cli_fail(e, DLX_E_INVALID, "%.255s: %s", s->in.name, zip_strerror(s->zip));
     size_t size = strlen(name);
     if (size <= 4 || strcmp(name + size - 4, ".npy") != 0)
-        return cli_fail(e, DLX_E_INVALID, "%.255s: member '%.255s' is no .npy file", s->in.name,
-                        name);
+        return cli_fail(e, DLX_E_INVALID,
+                        "%.255s: is a zip archive and no .npz: member '%.200s' is no .npy file "
+                        "(PyTorch's .pt is not read: save it as .safetensors)",
+                        s->in.name, name);
     s->npz_names[i] = strndup(name, size - 4);
     if (!s->npz_names[i])
         return cli_fail(e, DLX_E_NO_MEMORY, "out of memory");

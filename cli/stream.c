@@ -99,6 +99,19 @@ struct dlx_subscription_stats stream_stats(const struct stream *s)
     return stats;
 }
 
+void stream_report_retained(const struct stream *s)
+{
+    struct look look = {.cli = s->args.cli, .topic = s->topic};
+    size_t n_retained = 0;
+    if (!s->args.until_gone && stream_stats(s).n_publishers > 0 && look_ask(&look) == 0)
+        while (n_retained < look.n_entries && look.entries[n_retained].info.retained)
+            n_retained++;
+    if (n_retained > 0 && n_retained == look.n_entries)
+        (void)cli_report(s->args.cli, s->topic,
+                         "only retained messages: no publisher yet, waiting for one");
+    look_clear(&look);
+}
+
 /* The first subscriber that a publisher of the topic waits for; nothing if the daemon does not
  * tell. */
 static void add_blocker(const struct stream *s, char text[STREAM_PUBLISHERS_SIZE])

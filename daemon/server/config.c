@@ -46,7 +46,10 @@ int dlxd_config_parse_group(const char *text, gid_t *ret)
     const struct group *group = getgrnam(text);
     unsigned long gid = group ? group->gr_gid : 0;
     if (!group && !dlxd_config_parse_number(text, (gid_t)-1, &gid))
-        return dlx__fail(DLX_E_INVALID, "there is no group '%.80s'", text);
+        return dlx__fail(DLX_E_INVALID,
+                         "there is no group '%.80s': make it with groupadd(8), or name "
+                         "one that exists",
+                         text);
     *ret = (gid_t)gid;
     return 0;
 }

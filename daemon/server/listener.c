@@ -43,6 +43,8 @@ static int make_directory(struct dlxd_listener *listener)
     listener->made_folder = mkdir(dir, 0755) == 0;
     if (!listener->made_folder && errno != EEXIST)
         return dlx__fail_errno("making the directory of the socket, %s", dir);
+    if (listener->made_folder)
+        dlxd_log(DLXD_LOG_NOTICE, "made the folder %s for the socket", dir);
     return 0;
 }
 

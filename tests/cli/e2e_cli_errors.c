@@ -166,12 +166,14 @@ TEST(no_daemon_is_said_with_the_path)
         (void)snprintf(words, sizeof words, "dlxctl %s: ", commands[i][0]);
         ck_assert_msg(strncmp(cli.err, words, strlen(words)) == 0, "%s", cli.err);
         ck_assert_msg(strstr(cli.err, "/no/such/socket"), "%s", cli.err);
-        ck_assert_msg(strstr(cli.err, "; start it, or wait for it with --wait-daemon\n"), "%s",
-                      cli.err);
+        ck_assert_msg(strstr(cli.err, "run dlpackd --socket=/no/such/socket, or unset DLX_SOCKET, "
+                                      "or wait for it with --wait-daemon\n"),
+                      "%s", cli.err);
         dlx_test_cli_deinit(&cli);
     }
     /* --socket is stronger than the environment, before and after the command */
-    expect(1, "/another", -1, DLX_TEST_WORDS("--socket", "/another", "ls"));
+    expect(1, "; start it with `dlpackd --socket=/another`, or wait for it with --wait-daemon\n",
+           -1, DLX_TEST_WORDS("--socket", "/another", "ls"));
     expect(1, "/another", -1, DLX_TEST_WORDS("ls", "--socket=/another"));
     expect(1, "/another", -1, DLX_TEST_WORDS("-jS", "/another", "ls"));
 }

@@ -149,7 +149,8 @@ TEST(archives_that_lie_publish_nothing)
          name++)
         memcpy(name, "empty.txt", 9);
     write_file(path, data, size);
-    run(1, "member 'empty.txt' is no .npy file", DLX_TEST_WORDS("pub", "w", path));
+    run(1, "is a zip archive and no .npz: member 'empty.txt' is no .npy file (PyTorch's",
+        DLX_TEST_WORDS("pub", "w", path));
     run(1, "reference.npz: --dtype alone is for .npy",
         DLX_TEST_WORDS("pub", "w", reference(), "--dtype", "u1"));
     run(0, "no publishers", DLX_TEST_WORDS("ls"));

@@ -93,6 +93,29 @@ TEST(hz_and_bw_tell_of_each_topic)
     }
 }
 
+/* Once, and not with --until-gone, which waits for nobody. */
+TEST(hz_and_bw_say_that_what_is_retained_has_no_publisher)
+{
+    static const char *const commands[] = {"hz", "bw"};
+    struct dlx_test_cli cli;
+    char said[128];
+    publish("a/x", "two.npy");
+    for (size_t i = 0; i < 2; i++) {
+        (void)snprintf(said, sizeof said,
+                       "dlxctl %s: a/x: only retained messages: no publisher yet, waiting for "
+                       "one\n",
+                       commands[i]);
+        dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                         DLX_TEST_WORDS(commands[i], "a/x", "--count", "2"));
+        ck_assert_str_eq(cli.err, said);
+        dlx_test_cli_deinit(&cli);
+        dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                         DLX_TEST_WORDS(commands[i], "a/x", "--until-gone"));
+        ck_assert_str_eq(cli.err, "");
+        dlx_test_cli_deinit(&cli);
+    }
+}
+
 TEST(hz_says_which_topic_missed_messages)
 {
     struct dlx_test_cli cli;

@@ -229,7 +229,7 @@ TEST(get_of_a_set_as_npy_is_one_tensor)
            ".safetensors has for a JSON object\n"
            "dlxctl get: w: message 1 has 22 tensors: tensor 6 is saved (--tensor), the others are "
            "left "
-           "out; .safetensors and .npz have room for all\n",
+           "out; .safetensors or .npz has room for all\n",
            DLX_TEST_WORDS("get", "w", dlx_test_cli_file("out.npy"), "--tensor", "6"));
     char *data = dlx_test_read_file(dlx_test_cli_file("out.npy"), &size);
     ck_assert_uint_eq(size, 132); /* a scalar */

@@ -219,7 +219,7 @@ TEST(tensors_that_a_later_message_loses_are_told)
         save.err, "dlxctl save: w: 36 bytes of metadata are left out: .npy has no room for them, "
                   ".safetensors has for a JSON object\n"
                   "dlxctl save: w: message 2 has 22 tensors: tensor 0 is saved (--tensor), the "
-                  "others are left out; .safetensors and .npz have room for all\n");
+                  "others are left out; .safetensors or .npz has room for all\n");
     dlx_test_cli_deinit(&save);
     dlx_test_cli_deinit(&pub);
 }
@@ -341,6 +341,12 @@ TEST(metadata_may_be_given)
     }
     ck_assert_int_eq(unlink(path), 0);
     fails(2, "--meta: ", DLX_TEST_WORDS("pub", "m", npy, "--meta", at));
+    fails(2,
+          "--meta: no valid JSON at byte 4: string or '}' expected near 'bad' (--meta @FILE takes "
+          "any bytes)",
+          DLX_TEST_WORDS("pub", "m", npy, "--meta", "{bad"));
+    fails(2, "--meta: no valid JSON at byte 5: ']' expected near end of file",
+          DLX_TEST_WORDS("pub", "m", npy, "--meta", "[1, 2"));
     /* it replaces that of a file */
     dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
                      DLX_TEST_WORDS("pub", "m", dlx_test_data("safetensors/reference.safetensors"),

@@ -89,14 +89,16 @@ TEST(default_path_and_readiness)
     struct dlx_test_daemon other = dlx_served;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     char env[300];
-    char state[64] = "";
+    char state[64] = "", made[320];
     (void)snprintf(other.path, sizeof other.path, "%s/new/s", dlx_served.dir);
+    (void)snprintf(made, sizeof made, "made the folder %s/new for the socket\n", dlx_served.dir);
     (void)snprintf(env, sizeof env, "DLX_SOCKET=%s", other.path);
     (void)snprintf(address.sun_path, sizeof address.sun_path, "%.90s/notify", dlx_served.dir);
     int notify = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     ck_assert_int_eq(bind(notify, (struct sockaddr *)&address, sizeof address), 0);
     ck_assert_int_eq(setenv("NOTIFY_SOCKET", address.sun_path, 1), 0);
     dlx_test_daemon_start_default(&other, env);
+    ck_assert_msg(strstr(other.said, made), "'%s' lacks '%s'", other.said, made);
     dlx_test_wait_readable(notify);
     ck_assert_int_gt(recv(notify, state, sizeof state - 1, 0), 0);
     ck_assert_msg(strncmp(state, "READY=1\n", 8) == 0, "%s", state);
@@ -107,6 +109,7 @@ TEST(default_path_and_readiness)
     unsetenv("NOTIFY_SOCKET");
     unsetenv("DLX_SOCKET");
     dlx_test_daemon_start_default(&other, env);
+    ck_assert_ptr_null(strstr(other.said, "made the folder")); /* it was there */
     close(dlx_test_hello(&other, 1));
     ck_assert_int_eq(dlx_test_daemon_stop(&other), 0);
     (void)snprintf(env, sizeof env, "%s/new", dlx_served.dir);

@@ -145,7 +145,7 @@ static const struct {
      ":2: a rule has no 'user': users, groups, sockets, topics, allow, deny"},
     {"[rule a]\nusers = root no/such\n", ":2: there is no user 'no/such'"},
     {"[rule a]\nusers = 65534\n", ":2: uid 65534 stands for users without a number"},
-    {"[rule a]\ngroups = no/such\n", ":2: there is no group 'no/such'"},
+    {"[rule a]\ngroups = no/such\n", ":2: there is no group 'no/such': make it with groupadd(8)"},
     {"[rule a]\nusers = root\ntopics = cam//x\n", ":3: topic name \"cam//x\" has an empty segment"},
     {"[rule a]\nusers = root\ntopics = **/x\n", ":3: pattern \"**/x\""},
     {"[rule a]\nusers = root\ntopics = x\nallow = read\n", ":4: 'read' is none of: publish"},

@@ -149,7 +149,7 @@ static void wait_until_it_listens(struct dlx_test_daemon *daemon)
     char *log = daemon->said;
     size_t n = 0;
     log[0] = '\0';
-    while (!strstr(log, "listening on ")) {
+    while (!strstr(log, "dlpackd: listening on ")) { /* not "another dlpackd is listening on" */
         ssize_t got = read(daemon->log_fd, log + n, sizeof daemon->said - 1 - n);
         ck_assert_msg(got > 0, "%s does not start: %s", program(daemon), log);
         n += (size_t)got;
