@@ -25,7 +25,7 @@ HONEST_BIN := $(BUILD)/tests/hostile/honest
 POSIX_TESTS := $(filter-out e2e_memory e2e_debug e2e_hostile_uid e2e_hostile_memory, \
     $(basename $(notdir $(wildcard tests/*/e2e_*.c))))
 
-.PHONY: check check-build check-programs check-gpu check-gpu-programs check-gpu-archive \
+.PHONY: check golden check-build check-programs check-gpu check-gpu-programs check-gpu-archive \
     fault-programs soak-programs hostile-programs fuzz-programs
 # With T only the programs that it names are built; a script may need anything.
 CHECKED = $(if $(T),$(filter $(addprefix %/,$(T)),$(TEST_BIN)) $(STANDIN_LIB),check-programs)
@@ -34,6 +34,10 @@ check: ## set up if needed, build, and run every test
 	+@$(SUBMAKE) check-build
 	@$(RUN_ENV) tools/run-tests $(if $(T),--only '$(T)') --posix '$(POSIX_TESTS)' \
 	    $(TEST_BIN) $(TEST_SCRIPTS)
+
+golden: ## write what dlxctl prints now into tests/cli/sessions and tests/data/cli
+	+@DLX_GOLDEN=write $(SUBMAKE) check T='check_sessions e2e_cli_look' || true
+	@git status --short tests/cli/sessions tests/data/cli
 
 check-build: all $(if $(filter check_%,$(T)),check-programs python,$(CHECKED) $(if $(T),,python))
 check-programs: $(TEST_BIN) $(STANDIN_LIB) $(GPU_BIN)

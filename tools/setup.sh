@@ -164,6 +164,7 @@ venv_package() { # NAME SPECIFICATION WHAT-FOR [OPTION OF PIP...]
 }
 venv_package tvm-ffi 'apache-tvm-ffi>=0.1.8,<1' 'for the real dlpack.h (check_dlpack_abi.sh)'
 venv_package numpy 'numpy>=2.1' 'for its DLPack tests (python/tests/test_suites.py)'
+venv_package prysk 'prysk>=0.20,<1' 'to run the sessions of dlxctl (tests/cli/check_sessions.sh)'
 venv_package pytest pytest 'to run the DLPack tests of NumPy and tvm-ffi'
 # The wheel of tvm-ffi brings no tests, its source does.
 tests=build/cache/tvm-ffi-tests

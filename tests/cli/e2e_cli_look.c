@@ -240,28 +240,6 @@ TEST(a_subscriber_that_is_about_to_join_is_shown)
     dlx_publisher_unref(p);
 }
 
-/* Also in JSON, which says that there are none. */
-TEST(a_topic_without_a_publisher_is_a_failure_that_is_told)
-{
-    static const char *const commands[][2] = {
-        {"ls", "[]\n"}, {"info", "\"publishers\": []\n"}, {"holds", "[]\n"}};
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-        struct dlx_test_cli cli;
-        char said[64];
-        (void)snprintf(said, sizeof said, "dlxctl %s: nope: no publisher\n", commands[i][0]);
-        for (int json = 0; json < 2; json++) {
-            dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1,
-                             DLX_TEST_WORDS(commands[i][0], "nope", json ? "--json" : NULL));
-            ck_assert_str_eq(cli.err, said);
-            if (json)
-                ck_assert_msg(strstr(cli.out, commands[i][1]), "%s", cli.out);
-            else
-                ck_assert_str_eq(cli.out, "");
-            dlx_test_cli_deinit(&cli);
-        }
-    }
-}
-
 TEST(looking_subscribes_only_where_it_says_so)
 {
     static const char *const looks[][8] = {{"info", "t"},
@@ -336,12 +314,6 @@ TEST(a_watch_tells_rates)
     dlx_publisher_unref(other);
 }
 
-TEST(a_watch_begins_without_publishers)
-{
-    check_golden("ls_watch_nothing.txt",
-                 DLX_TEST_WORDS("ls", "nobody/*", "--watch", "--count", "2", "--interval", "0.01"));
-}
-
 TEST(a_watch_on_a_screen_writes_it_anew_and_counts_what_has_no_room)
 {
     enum { N = 30 };
@@ -385,6 +357,49 @@ TEST(hz_names_the_subscriber_that_blocks_the_publisher)
     dlx_message_unref(take(s));
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     dlx_subscription_unref(s);
+    dlx_publisher_unref(p);
+}
+
+/* Each look at the newest message is a subscriber, which the publisher hears of when it makes a
+ * call. Any number may look, but not all of them may keep what they got. */
+TEST(a_message_that_cannot_be_looked_at_is_not_none)
+{
+    struct dlx_publisher_args retain = {.size = sizeof retain, .retain = 1};
+    struct dlx_tensor_spec spec = {.size = sizeof spec, .dtype = {kDLUInt, 8, 1}};
+    struct dlx_publisher *p = NULL;
+    DLManagedTensorVersioned *t = NULL;
+    struct dlx_message *m = NULL, *held[641];
+    struct dlx_event event = {.size = sizeof event};
+    struct dlx_test_cli cli;
+    int code, n = 0;
+    ck_assert_int_eq(dlx_publisher_new(c, "idle", &retain, &p), 0);
+    ck_assert_int_eq(dlx_alloc(p, &spec, &t), 0);
+    *(uint8_t *)t->dl_tensor.data = 7;
+    ck_assert_int_eq(dlx_publish(p, t, NULL), 0);
+    for (int i = 0; i < 1000; i++) {
+        ck_assert_int_eq(dlx_get(c, "idle", 0, &m), 0);
+        m = dlx_message_unref(m);
+    }
+    while ((code = dlx_get(c, "idle", 0, &m)) == 0) {
+        ck_assert_int_lt(n, (int)DLX_ARRAY_SIZE(held));
+        held[n++] = m;
+    }
+    ck_assert_int_eq(code, DLX_E_PUBLISHER_NOT_RESPONDING);
+    ck_assert_int_eq(n, 512);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("info", "idle", "--newest"));
+    ck_assert_msg(
+        strstr(cli.out, "newest       not known: subscription to idle: publisher of idle (pid "),
+        "%s", cli.out);
+    ck_assert_msg(strstr(cli.out, "512 more wait who are there or hold messages"), "%s", cli.out);
+    dlx_test_cli_deinit(&cli);
+    (void)dlx_publisher_next_event(p, &event);
+    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
+                     DLX_TEST_WORDS("info", "idle", "--newest"));
+    ck_assert_msg(strstr(cli.out, "newest       message 1, "), "%s", cli.out);
+    dlx_test_cli_deinit(&cli);
+    while (n > 0)
+        dlx_message_unref(held[--n]);
     dlx_publisher_unref(p);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dlxctl bw and dlxctl holds. */
+/* dlxctl hz and bw that end without a message, and dlxctl holds. */
 #include "client/publish/publisher.h"
 #include "common/util.h"
 #include "tests/cli/harness_cli_case.h"
@@ -13,56 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* -- bw ---------------------------------------------------------------------------------------- */
-
-/* What bw says of 6 messages: f4.npy (96 bytes) and two.npy, which holds two arrays (4 and 24
- * bytes), twice. */
-static void run_bw(struct dlx_test_cli *bw, const char *option, const char *value)
-{
-    struct dlx_test_cli pub;
-    dlx_test_cli_start(bw, dlx_test_cli_daemon.path, -1,
-                       DLX_TEST_WORDS("bw", "a", "--count", "6", "--reliable", option, value));
-    dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, -1, 0,
-                     DLX_TEST_WORDS("pub", "a", dlx_test_npy("f4.npy"), dlx_test_npy("two.npy"),
-                                    "--loop", "2", "--wait", "1", "--block", "--rate", "200"));
-    dlx_test_cli_finish(bw, 0);
-    dlx_test_cli_deinit(&pub);
-}
-
-TEST(bw_measures)
-{
-    struct dlx_test_cli bw;
-    run_bw(&bw, "--json", NULL);
-    json_t *json = dlx_test_cli_json(&bw), *rate = json_object_get(json, "rate");
-    json_t *size = json_object_get(json, "size");
-    ck_assert_int_eq(dlx_test_cli_integer(json, "messages"), 6);
-    ck_assert_int_eq(dlx_test_cli_integer(json, "bytes"), 248);
-    ck_assert_int_eq(dlx_test_cli_integer(json, "lost"), 0);
-    ck_assert_int_eq(dlx_test_cli_integer(json, "skipped"), 0);
-    ck_assert_int_eq(dlx_test_cli_integer(json, "window"), 6);
-    ck_assert_int_eq(dlx_test_cli_integer(size, "min_bytes"), 4);
-    ck_assert_int_eq(dlx_test_cli_integer(size, "max_bytes"), 96);
-    double mean = json_real_value(json_object_get(size, "mean_bytes"));
-    ck_assert_msg(mean > 41.3 && mean < 41.4, "%g", mean);
-    double hz = json_real_value(json_object_get(rate, "mean_hz"));
-    double bytes = json_real_value(json_object_get(rate, "bytes_per_s"));
-    ck_assert_msg(hz > 0 && hz < 2000, "%g", hz); /* a loaded machine is slow, never fast */
-    ck_assert_msg(bytes > hz * 30.3 && bytes < hz * 30.5, "%g at %g", bytes,
-                  hz); /* 152 bytes in 5 intervals */
-    json_decref(json);
-    dlx_test_cli_deinit(&bw);
-}
-
-TEST(bw_says_what_it_measured)
-{
-    struct dlx_test_cli bw;
-    run_bw(&bw, "--window", "2");
-    ck_assert_ptr_nonnull(strstr(bw.out, "a: 6 messages, 248 B in "));
-    ck_assert_ptr_nonnull(strstr(bw.out, ", 0 lost, 0 skipped\n  data  "));
-    ck_assert_ptr_nonnull(strstr(bw.out, " messages/s\n  size  mean 14 B  min 4 B  max 24 B\n"));
-    ck_assert_ptr_nonnull(strstr(bw.out, "  (data and size: the last 2 messages)\n"));
-    dlx_test_cli_deinit(&bw);
-}
+/* -- hz and bw --------------------------------------------------------------------------------- */
 
 /* The line that is shown each second is no message. */
 TEST(on_a_terminal_silence_ends_hz_too)
@@ -72,26 +23,6 @@ TEST(on_a_terminal_silence_ends_hz_too)
                                DLX_TEST_WORDS("hz", "a", "--timeout", "1.1"));
     ck_assert_ptr_nonnull(strstr(cli.err, ": a: no message within 1.1"));
     dlx_test_cli_deinit(&cli);
-}
-
-TEST(bw_and_hz_fail_without_messages)
-{
-    static const char *const commands[] = {"bw", "hz"};
-    for (size_t i = 0; i < 2; i++) {
-        struct dlx_test_cli cli;
-        dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1,
-                         DLX_TEST_WORDS(commands[i], "a", "--timeout", "0.05"));
-        ck_assert_ptr_nonnull(strstr(cli.err, ": a: no message within 50.0 ms"));
-        ck_assert_str_eq(cli.out, "");
-        dlx_test_cli_deinit(&cli);
-        dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 2, DLX_TEST_WORDS(commands[i]));
-        ck_assert_ptr_nonnull(strstr(cli.err, "a topic is missing"));
-        dlx_test_cli_deinit(&cli);
-        dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1,
-                         DLX_TEST_WORDS(commands[i], "a", "--duration", "0.05"));
-        ck_assert_ptr_nonnull(strstr(cli.err, ": a: no message came: no publisher\n"));
-        dlx_test_cli_deinit(&cli);
-    }
 }
 
 /* Waits until the only subscriber sleeps in a take: it has asked for a bell. */
@@ -281,27 +212,6 @@ TEST(holds_lists_who_keeps_the_memory_of_a_publisher_that_has_gone)
     ck_assert_msg(strstr(cli.out, "publisher GONE, 2 to take, keeps 3"), "%s", cli.out);
     dlx_test_cli_deinit(&cli);
     end(&story);
-}
-
-TEST(holds_says_when_there_is_nothing)
-{
-    struct dlx_test_cli cli;
-    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds"));
-    ck_assert_str_eq(cli.out, "");
-    ck_assert_str_eq(cli.err, "dlxctl holds: no publishers\n");
-    dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1, DLX_TEST_WORDS("holds", "x/y"));
-    ck_assert_str_eq(cli.out, "");
-    ck_assert_str_eq(cli.err, "dlxctl holds: x/y: no publisher\n");
-    dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0, DLX_TEST_WORDS("holds", "--json"));
-    ck_assert_str_eq(cli.out, "[]\n");
-    dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 2, DLX_TEST_WORDS("holds", "a", "b"));
-    dlx_test_cli_deinit(&cli);
-    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1, DLX_TEST_WORDS("holds", "no//topic"));
-    ck_assert_ptr_nonnull(strstr(cli.err, "dlxctl holds: topic name \"no//topic\" "));
-    dlx_test_cli_deinit(&cli);
 }
 
 int main(void)

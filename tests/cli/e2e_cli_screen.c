@@ -200,6 +200,44 @@ TEST(the_line_of_hz_has_whole_fields_on_a_screen_of_80_columns)
     regfree(&whole);
 }
 
+TEST(pub_that_publishes_nothing_has_no_summary)
+{
+    const char *npy = dlx_test_npy("f4.npy");
+    struct dlx_test_cli cli;
+    dlx_test_cli_run_on_terminal(&cli, dlx_test_cli_daemon.path, 1,
+                                 DLX_TEST_WORDS("pub", "a", "no/such"));
+    ck_assert_str_eq(cli.err, "dlxctl pub: a: no/such: No such file or directory\r\n");
+    dlx_test_cli_deinit(&cli);
+    /* what came before a failure is told */
+    dlx_test_cli_run_on_terminal(&cli, dlx_test_cli_daemon.path, 1,
+                                 DLX_TEST_WORDS("pub", "a", npy, "no/such"));
+    ck_assert_ptr_nonnull(strstr(cli.err, "no/such: No such file or directory\r\n"));
+    ck_assert_ptr_nonnull(strstr(cli.err, "a: 1 message, 96 B in "));
+    dlx_test_cli_deinit(&cli);
+}
+
+/* FILE is not the name of any of them. */
+TEST(save_tells_the_names_of_several_files)
+{
+    struct dlx_test_cli cli;
+    char said[1200];
+    dlx_test_cli_run(
+        &cli, dlx_test_cli_daemon.path, -1, 0,
+        DLX_TEST_WORDS("pub", "w", dlx_test_npy("f4.npy"), "--loop", "3", "--retain", "3"));
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run_on_terminal(
+        &cli, dlx_test_cli_daemon.path, 0,
+        DLX_TEST_WORDS("save", "w", dlx_test_cli_file("n.npy"), "--count", "3"));
+    (void)snprintf(said, sizeof said, "\n3 files: %s ... %s\r\n", dlx_test_cli_file("n-000001.npy"),
+                   dlx_test_cli_file("n-000003.npy"));
+    ck_assert_msg(strstr(cli.err, said), "'%s' lacks '%s'", cli.err, said);
+    dlx_test_cli_deinit(&cli);
+    dlx_test_cli_run_on_terminal(&cli, dlx_test_cli_daemon.path, 0,
+                                 DLX_TEST_WORDS("save", "w", dlx_test_cli_file("one.npy")));
+    ck_assert_ptr_null(strstr(cli.err, " file"));
+    dlx_test_cli_deinit(&cli);
+}
+
 int main(void)
 {
     TCase *tcase = dlx_test_cli_case("screen");

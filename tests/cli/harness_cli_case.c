@@ -49,27 +49,11 @@ const char *dlx_test_cli_file(const char *name)
     return path;
 }
 
-void dlx_test_cli_same(const char *a, const char *b)
-{
-    size_t a_size = 0, b_size = 0;
-    char *x = dlx_test_read_file(a, &a_size), *y = dlx_test_read_file(b, &b_size);
-    ck_assert_msg(a_size == b_size && memcmp(x, y, a_size) == 0, "%s and %s differ", a, b);
-    free(x);
-    free(y);
-}
-
 void dlx_test_cli_finish(struct dlx_test_cli *cli, int status)
 {
     dlx_test_cli_wait(cli);
     ck_assert_msg(cli->status == status, "status %d; printed: %.2000s; said: %.2000s", cli->status,
                   cli->out, cli->err);
-}
-
-const char *dlx_test_cli_said(const struct dlx_test_cli *cli)
-{
-    static const char waits[] = "no publisher yet, waiting for one\n";
-    const char *end = strchr(cli->err, '\n'), *said = strstr(cli->err, waits);
-    return said && end == said + sizeof waits - 2 ? end + 1 : cli->err;
 }
 
 /* Replace each match of `pattern`. The caller frees. */

@@ -16,18 +16,13 @@ TCase *dlx_test_cli_case(const char *name);
 
 /* The path of a file in the folder. Static; four at once. */
 const char *dlx_test_cli_file(const char *name);
-/* Two files are to have the same content. */
-void dlx_test_cli_same(const char *a, const char *b);
 /* Wait for its end, which is to have this status. */
 void dlx_test_cli_finish(struct dlx_test_cli *cli, int status);
-/* What a finished receiver said on stderr, without the line that tells that no publisher was
- * there. */
-const char *dlx_test_cli_said(const struct dlx_test_cli *cli);
 /*
  * What it printed is to be tests/data/cli/<name>, but for what differs from run to run: in that
  * file PID stands for the pid of this process, UID for a uid, N for a number of seven digits or
- * more, TIME for a time, and two spaces for more of them. DLX_GOLDEN=write makes the file anew;
- * look at the difference then.
+ * more, TIME for a time, and two spaces for more of them. `make golden` makes the file anew: look
+ * at the difference then.
  */
 void dlx_test_cli_golden(const struct dlx_test_cli *cli, const char *name);
 json_int_t dlx_test_cli_integer(const json_t *json, const char *key);

@@ -37,15 +37,10 @@ static void become(const char *socket, int in, int out, int err, const char *con
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(126);
-    if (in == DLX_TEST_CLOSED) {
-        (void)close(STDIN_FILENO);
-        (void)close(STDOUT_FILENO);
-    } else {
-        if (in < 0)
-            in = open("/dev/null", O_RDONLY);
-        (void)dup2(in, STDIN_FILENO);
-        (void)dup2(out, STDOUT_FILENO);
-    }
+    if (in < 0)
+        in = open("/dev/null", O_RDONLY);
+    (void)dup2(in, STDIN_FILENO);
+    (void)dup2(out, STDOUT_FILENO);
     (void)dup2(err, STDERR_FILENO);
     (void)signal(SIGINT, SIG_DFL); /* a job in the background has it ignored */
     (void)setenv("DLX_SOCKET", socket, 1);

@@ -25,8 +25,7 @@ struct dlx_test_cli {
 };
 
 /* Start dlxctl with these words, NULL-terminated; $DLX_SOCKET is `socket`. `stdin_fd` -1: nothing
- * to read; DLX_TEST_CLOSED: its standard input and output are closed. */
-#define DLX_TEST_CLOSED (-2)
+ * to read. */
 void dlx_test_cli_start(struct dlx_test_cli *cli, const char *socket, int stdin_fd,
                         const char *const *words);
 /* Wait until it has printed so many lines. */
