@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A reliable stream of small messages, one a --period-us, until standard input ends; meanwhile
+ * A reliable stream of small messages, one in --period-ms, until standard input ends; meanwhile
  * somebody kills and restarts the daemon. The child takes, sleeping, and counts what is missing and
  * the longest time between two messages.
  */
@@ -57,7 +57,7 @@ int main(int argc, char **argv)
     const struct dlx_publisher_args args = {.size = sizeof args, .on_full = DLX_ON_FULL_BLOCK};
     char topic[64];
     bm_init(argc, argv);
-    long period_us = bm_long("period-us", 1000);
+    long period_ms = bm_long("period-ms", 1);
     struct result *result = bm_shared(sizeof *result);
     (void)bm_topic("restart", getpid(), topic);
     pid_t child = bm_fork();
@@ -71,7 +71,7 @@ int main(int argc, char **argv)
     bm_meet(&result->meeting);
     bm_check(dlx_publisher_wait(p, 1, INT64_C(10000000000)), "dlx_publisher_wait");
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
-    while (poll(&input, 1, (int)(period_us / 1000)) == 0)
+    while (poll(&input, 1, (int)period_ms) == 0)
         publish(p, 0);
     publish(p, 1);
     bm_wait(child);

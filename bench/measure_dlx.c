@@ -46,7 +46,7 @@ struct dlx_subscription_stats bm_subscription_stats(struct dlx_subscription *s)
 {
     struct dlx_subscription_stats stats = {.size = sizeof stats};
 
-    bm_check(dlx_subscription_get_stats(s, &stats), "dlx_subscription_stats");
+    bm_check(dlx_subscription_get_stats(s, &stats), "dlx_subscription_get_stats");
     return stats;
 }
 
@@ -54,6 +54,6 @@ struct dlx_publisher_stats bm_publisher_stats(struct dlx_publisher *p)
 {
     struct dlx_publisher_stats stats = {.size = sizeof stats};
 
-    bm_check(dlx_publisher_get_stats(p, &stats), "dlx_publisher_stats");
+    bm_check(dlx_publisher_get_stats(p, &stats), "dlx_publisher_get_stats");
     return stats;
 }

@@ -186,7 +186,7 @@ int cmd_holds(struct cli *cli, int argc, char **argv)
             "each. --json prints an array of objects. " CLI_PATTERN_HELP,
         .children = children,
     };
-    struct holds h = {.look = {.cli = cli, .gone = true}};
+    struct holds h = {.look = {.cli = cli, .include_gone = true}};
     int status = CLI_FAILURE;
 
     if (cli_parse(cli, &argp, argc, argv, &h) != CLI_OK)

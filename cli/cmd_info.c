@@ -14,21 +14,21 @@ enum { OPTION_NEWEST = 'n' };
 
 static error_t info_parse(int key, char *arg, struct argp_state *state)
 {
-    struct look *i = state->input;
+    struct look *look = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
-        state->child_inputs[0] = i->cli;
+        state->child_inputs[0] = look->cli;
         return 0;
     case OPTION_NEWEST:
-        i->newest = true;
+        look->newest = true;
         return 0;
     case ARGP_KEY_ARG:
-        if (i->topic)
+        if (look->topic)
             argp_error(state, "extra argument '%s'", arg);
-        i->topic = arg;
+        look->topic = arg;
         return 0;
     case ARGP_KEY_END:
-        if (i->newest && !i->topic)
+        if (look->newest && !look->topic)
             argp_error(state, "--newest needs a topic");
         return 0;
     default:
@@ -38,9 +38,9 @@ static error_t info_parse(int key, char *arg, struct argp_state *state)
 
 /* ---- telling --------------------------------------------------------------------------------- */
 
-static json_t *entry_json(const struct look *i, const struct look_entry *entry)
+static json_t *entry_json(const struct look *look, const struct look_entry *entry)
 {
-    json_t *json = look_json(i, entry), *links = json_array();
+    json_t *json = look_json(look, entry), *links = json_array();
     for (size_t l = 0; l < entry->n_links; l++)
         (void)json_array_append_new(links, describe_link(&entry->links[l]));
     if (!json || json_object_set_new(json, "links", links) < 0) {
@@ -50,15 +50,16 @@ static json_t *entry_json(const struct look *i, const struct look_entry *entry)
     return json;
 }
 
-static json_t *topic_json(const struct look *i)
+static json_t *topic_json(const struct look *look)
 {
     json_t *publishers = json_array();
-    for (size_t e = 0; e < i->n_entries; e++)
-        if (json_array_append_new(publishers, entry_json(i, &i->entries[e])) < 0) {
+    for (size_t e = 0; e < look->n_entries; e++)
+        if (json_array_append_new(publishers, entry_json(look, &look->entries[e])) < 0) {
             json_decref(publishers);
             return NULL;
         }
-    return json_pack("{s:o, s:o}", "topic", output_json_text(i->topic), "publishers", publishers);
+    return json_pack("{s:o, s:o}", "topic", output_json_text(look->topic), "publishers",
+                     publishers);
 }
 
 static void print_newest(const struct dlx_message *m)
@@ -113,9 +114,9 @@ static int print_links(const struct look_entry *entry)
     return code;
 }
 
-static int print_entry(const struct look *i, const struct look_entry *entry)
+static int print_entry(const struct look *look, const struct look_entry *entry)
 {
-    bool pattern = cli_is_pattern(i->topic);
+    bool pattern = cli_is_pattern(look->topic);
     const struct dlx_publisher_info *p = &entry->info;
     char name[256], bytes[HUMAN_SIZE], arena[HUMAN_SIZE], control[HUMAN_SIZE];
     char pid[DESCRIBE_PID_SIZE], note[LOOK_NOTE_SIZE];
@@ -143,9 +144,9 @@ static int print_entry(const struct look *i, const struct look_entry *entry)
            p->n_arenas == 1 ? "" : "s", control);
     if (entry->newest)
         print_newest(entry->newest);
-    else if (*i->why_not)
-        printf("  newest       not known: %s\n", i->why_not);
-    else if (i->newest)
+    else if (*look->why_not)
+        printf("  newest       not known: %s\n", look->why_not);
+    else if (look->newest)
         printf("  newest       none\n");
     if (entry->n_links == 0) {
         printf("  subscribers  none\n");
@@ -156,26 +157,27 @@ static int print_entry(const struct look *i, const struct look_entry *entry)
     return print_links(entry);
 }
 
-static int tell_topic(struct look *i)
+static int tell_topic(struct look *look)
 {
     size_t n_retained = 0;
-    if (i->cli->json) {
-        int status = cli_json(i->cli, topic_json(i), true);
-        return status == CLI_OK && i->n_entries == 0 ? cli_no_publisher(i->cli, i->topic) : status;
+    if (look->cli->json) {
+        int status = cli_json(look->cli, topic_json(look), true);
+        return status == CLI_OK && look->n_entries == 0 ? cli_no_publisher(look->cli, look->topic)
+                                                        : status;
     }
-    if (i->n_entries == 0)
-        return cli_no_publisher(i->cli, i->topic);
-    for (size_t e = 0; e < i->n_entries; e++)
-        n_retained += i->entries[e].info.retained;
-    size_t n = i->n_entries - n_retained;
-    printf("%s: %zu publisher%s", i->topic, n, n == 1 ? "" : "s");
+    if (look->n_entries == 0)
+        return cli_no_publisher(look->cli, look->topic);
+    for (size_t e = 0; e < look->n_entries; e++)
+        n_retained += look->entries[e].info.retained;
+    size_t n = look->n_entries - n_retained;
+    printf("%s: %zu publisher%s", look->topic, n, n == 1 ? "" : "s");
     if (n_retained > 0)
         printf(", %zu retained", n_retained);
     putchar('\n');
-    for (size_t e = 0; e < i->n_entries; e++)
-        if (print_entry(i, &i->entries[e]) < 0)
-            return cli_report(i->cli, NULL, "out of memory");
-    return cli_finish(i->cli, CLI_OK);
+    for (size_t e = 0; e < look->n_entries; e++)
+        if (print_entry(look, &look->entries[e]) < 0)
+            return cli_report(look->cli, NULL, "out of memory");
+    return cli_finish(look->cli, CLI_OK);
 }
 
 static int tell_daemon(struct cli *cli)

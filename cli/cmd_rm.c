@@ -36,7 +36,7 @@ int cmd_rm(struct cli *cli, int argc, char **argv)
         .parser = rm_parse,
         .args_doc = "TOPIC",
         .doc = "Drop what publishers that have gone retain on a topic.\vWho holds a message of it "
-               "keeps it; what a publisher retains that is still there stays. That nothing is "
+               "keeps it. Messages of a publisher that is still running stay. That nothing is "
                "retained is a failure.",
         .children = children,
     };

@@ -74,7 +74,7 @@ int look_ask(struct look *look)
 {
     look_clear(look);
     int code = dlx_list_publishers(look->cli->client, look->topic, add_publisher, look);
-    if (code == 0 && look->gone)
+    if (code == 0 && look->include_gone)
         code = add_gone(look);
     for (size_t i = 0; code == 0 && i < look->n_entries; i++) {
         struct look_entry *entry = &look->entries[i];

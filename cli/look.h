@@ -24,7 +24,7 @@ struct look {
     struct cli *cli;
     const char *topic; /**< or pattern; NULL: all topics */
     bool newest;       /**< ask for the newest messages, too */
-    bool gone;         /**< list publishers that are gone, too, if the daemon can: 2.7 */
+    bool include_gone; /**< list publishers that are gone, too, if the daemon can: 2.7 */
 
     struct look_entry *entries; /**< by topic, then id */
     size_t n_entries;

@@ -169,9 +169,9 @@ int dlxd_membership_line_init(struct dlxd_membership_line *line, struct dlxd_use
     line->index = (uint32_t)__builtin_ctzll(~page->used);
     uint64_t bit = UINT64_C(1) << line->index;
     page->used |= bit;
-    /* The publisher is told of the line later. A former publisher that the daemon disconnected may
-     * not know that yet: it sees more joins than it can pick up, so it frees nothing before it has
-     * reconnected, and asks its link socket for the reason. */
+    /* A former publisher of this line that the daemon disconnected may not know that yet. It is
+     * shown more joins than it will ever receive: so it frees nothing, and asks its link socket
+     * why. The new publisher is told of the line later. */
     dlx_atomic_u64 *joins = &page->lines[line->index].joins;
     if (page->ever_used & bit)
         dlx_store64_sc(joins, (dlx_load64_relaxed(joins) | DLX_SHM_JOINS_MASK) + 1);
@@ -192,7 +192,7 @@ void dlxd_membership_line_deinit(struct dlxd_membership_line *line)
     line->page = NULL;
 }
 
-int dlxd_membership_reopen(const struct dlxd_membership_line *line, int *ret_ro_fd)
+int dlxd_membership_dup_fd(const struct dlxd_membership_line *line, int *ret_ro_fd)
 {
     int ro = fcntl(line->page->fd, F_DUPFD_CLOEXEC, 0);
     if (ro < 0)

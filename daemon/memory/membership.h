@@ -29,7 +29,7 @@ int dlxd_membership_line_init(struct dlxd_membership_line *line, struct dlxd_use
 void dlxd_membership_line_deinit(struct dlxd_membership_line *line);
 
 /* Duplicates the read-only fd of the page for the publisher. */
-int dlxd_membership_reopen(const struct dlxd_membership_line *line, int *ret_ro_fd);
+int dlxd_membership_dup_fd(const struct dlxd_membership_line *line, int *ret_ro_fd);
 uint64_t dlxd_membership_size(void);
 
 /* A link was given to the publisher: its LinkAdded packet is in the link socket or will be. Accepts

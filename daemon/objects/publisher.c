@@ -103,7 +103,7 @@ static int publisher_allocate(struct dlxd_publisher *publisher, struct dlxd_user
     }
     if (setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size) < 0)
         return dlx__fail_errno("SO_SNDBUF of a link socket");
-    r = dlxd_membership_reopen(&publisher->line, &membership_fd);
+    r = dlxd_membership_dup_fd(&publisher->line, &membership_fd);
     if (r < 0)
         return r;
     ret_fds->control_fd = dlx__steal_fd(&writer);

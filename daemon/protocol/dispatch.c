@@ -192,7 +192,7 @@ bool dlxd_dispatch_client(struct dlxd_client *client)
     uint64_t now = dlx__now_ns();
     /* Hello is counted but does not wait: a client that does not say it soon is disconnected. */
     if (client->state == DLXD_CLIENT_OPEN && dlxd_user_next_request_ns(client->user, now) > now) {
-        dlxd_task_wait(&client->task, client->user);
+        dlxd_task_defer(&client->task, client->user);
         return false;
     }
     int r = dlx__packet_recv(client->fd, &incoming);

@@ -37,7 +37,7 @@ void dlxd_users_init(struct dlxd_users *users, uint64_t shared_bytes)
 {
     dlxd_list_init(&users->users);
     dlxd_list_init(&users->working);
-    dlxd_list_init(&users->pacing);
+    dlxd_list_init(&users->deferred_users);
     users->all_bytes = 0;
     users->all_bytes_max = shared_bytes / 4 * 3;
     dlxd_quota_defaults(users->max, shared_bytes);
@@ -93,8 +93,8 @@ int dlxd_users_get(struct dlxd_users *users, const struct dlxd_principal *princi
     user->borrow_quota = dlxd_quotas_of_socket(users->borrow_quotas, user->socket);
     dlxd_list_init(&user->tasks);
     dlxd_list_init(&user->working);
-    dlxd_list_init(&user->paced);
-    dlxd_list_init(&user->pacing);
+    dlxd_list_init(&user->deferred_tasks);
+    dlxd_list_init(&user->in_deferred);
     dlxd_list_init(&user->membership_pages);
     dlxd_drains_init(&user->drains);
     dlxd_list_init(&user->end_drains.node);
@@ -118,9 +118,9 @@ struct dlxd_user *dlxd_user_unref(struct dlxd_user *user)
         assert(dlxd_list_empty(&user->membership_pages));
         assert(dlxd_list_empty(&user->tasks));
         assert(dlxd_list_empty(&user->flights));
-        assert(dlxd_list_empty(&user->paced));
+        assert(dlxd_list_empty(&user->deferred_tasks));
         dlxd_list_remove(&user->working);
-        dlxd_list_remove(&user->pacing);
+        dlxd_list_remove(&user->in_deferred);
         dlxd_list_remove(&user->node);
         free(user);
     }

@@ -30,7 +30,7 @@
 struct dlxd_users {
     struct dlxd_list users;
     struct dlxd_list working;                /* users with tasks, the next one first: work.h */
-    struct dlxd_list pacing;                 /* users with tasks that wait for their pace */
+    struct dlxd_list deferred_users;         /* users with tasks that wait for their pace */
     uint64_t max[DLXD_N_RESOURCES];          /* limits of the default class */
     const struct dlxd_quotas *borrow_quotas; /* other classes; NULL: none */
     uint64_t all_bytes;                      /* used by all users together */
@@ -56,8 +56,8 @@ struct dlxd_user {
     struct dlxd_pace pace;
     struct dlxd_list tasks;
     struct dlxd_list working;          /* in users->working */
-    struct dlxd_list paced;            /* tasks that wait until the user may make another request */
-    struct dlxd_list pacing;           /* in users->pacing */
+    struct dlxd_list deferred_tasks;   /* tasks that wait until the user may make another request */
+    struct dlxd_list in_deferred;      /* in users->deferred_users */
     struct dlxd_list membership_pages; /* membership.h */
     struct dlxd_drains drains;         /* charged to this user */
     struct dlxd_task end_drains;       /* ends drains whose publishers have left */

@@ -6,7 +6,7 @@
 void dlxd_task_init(struct dlxd_task *task, bool (*step)(struct dlxd_task *task))
 {
     dlxd_list_init(&task->node);
-    task->is_paced = false;
+    task->is_deferred = false;
     task->step = step;
 }
 
@@ -19,7 +19,7 @@ static void work_enlist(struct dlxd_user *user)
 
 void dlxd_task_start(struct dlxd_task *task, struct dlxd_user *user)
 {
-    if (task->is_paced)
+    if (task->is_deferred)
         dlxd_task_stop(task);
     if (dlxd_list_linked(&task->node))
         return;
@@ -27,17 +27,17 @@ void dlxd_task_start(struct dlxd_task *task, struct dlxd_user *user)
     work_enlist(user);
 }
 
-void dlxd_task_wait(struct dlxd_task *task, struct dlxd_user *user)
+void dlxd_task_defer(struct dlxd_task *task, struct dlxd_user *user)
 {
-    task->is_paced = true;
-    dlxd_list_push_back(&user->paced, &task->node);
-    if (!dlxd_list_linked(&user->pacing))
-        dlxd_list_push_back(&user->users->pacing, &user->pacing);
+    task->is_deferred = true;
+    dlxd_list_push_back(&user->deferred_tasks, &task->node);
+    if (!dlxd_list_linked(&user->in_deferred))
+        dlxd_list_push_back(&user->users->deferred_users, &user->in_deferred);
 }
 
 void dlxd_task_stop(struct dlxd_task *task)
 {
-    task->is_paced = false;
+    task->is_deferred = false;
     dlxd_list_remove(&task->node);
 }
 
@@ -46,10 +46,10 @@ void dlxd_task_stop(struct dlxd_task *task)
 uint64_t dlxd_work_next_ns(struct dlxd_users *users, uint64_t now)
 {
     uint64_t next = UINT64_MAX;
-    dlx_for_each (it, &users->pacing) {
-        struct dlxd_user *user = dlxd_container_of(it, struct dlxd_user, pacing);
-        if (dlxd_list_empty(&user->paced)) /* they were stopped */
-            dlxd_list_remove(&user->pacing);
+    dlx_for_each (it, &users->deferred_users) {
+        struct dlxd_user *user = dlxd_container_of(it, struct dlxd_user, in_deferred);
+        if (dlxd_list_empty(&user->deferred_tasks)) /* they were stopped */
+            dlxd_list_remove(&user->in_deferred);
         else
             next = DLX_MIN(next, dlxd_user_next_request_ns(user, now));
     }
@@ -59,14 +59,14 @@ uint64_t dlxd_work_next_ns(struct dlxd_users *users, uint64_t now)
 static void wake(struct dlxd_user *user, uint64_t now)
 {
     uint64_t max = dlxd_user_limit(user, DLXD_REQUESTS), used = dlxd_pace_used(&user->pace, now);
-    for (; used < max && !dlxd_list_empty(&user->paced); used++)
-        dlxd_task_start(dlxd_container_of(user->paced.next, struct dlxd_task, node), user);
+    for (; used < max && !dlxd_list_empty(&user->deferred_tasks); used++)
+        dlxd_task_start(dlxd_container_of(user->deferred_tasks.next, struct dlxd_task, node), user);
 }
 
 void dlxd_work_wake(struct dlxd_users *users, uint64_t now)
 {
-    dlx_for_each (it, &users->pacing)
-        wake(dlxd_container_of(it, struct dlxd_user, pacing), now);
+    dlx_for_each (it, &users->deferred_users)
+        wake(dlxd_container_of(it, struct dlxd_user, in_deferred), now);
 }
 
 /* ---- turns ----------------------------------------------------------------------------------- */

@@ -27,8 +27,8 @@ struct dlxd_users;
 #define DLXD_TURN_NS  UINT64_C(2000000)
 
 struct dlxd_task {
-    struct dlxd_list node; /* in `tasks` or `paced` of its user */
-    bool is_paced;
+    struct dlxd_list node; /* in `tasks` or `deferred_tasks` of its user */
+    bool is_deferred;
     /* Does a bounded part. Returns true if there is more to do. After false, the task may be
      * freed. */
     bool (*step)(struct dlxd_task *task);
@@ -39,7 +39,7 @@ void dlxd_task_init(struct dlxd_task *task, bool (*step)(struct dlxd_task *task)
  * pace. */
 void dlxd_task_start(struct dlxd_task *task, struct dlxd_user *user);
 /* For a step: start the task when its user may make another request. */
-void dlxd_task_wait(struct dlxd_task *task, struct dlxd_user *user);
+void dlxd_task_defer(struct dlxd_task *task, struct dlxd_user *user);
 void dlxd_task_stop(struct dlxd_task *task);
 
 /* A socket is read in steps of the task of its owner. */

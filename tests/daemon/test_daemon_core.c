@@ -332,7 +332,7 @@ START_TEST(lines_are_given_out_zeroed_and_taken_back)
             int fd;
             ck_assert_int_eq(dlxd_membership_line_init(&lines[i], user[1], &dlx__memory_memfd), 0);
             ck_assert_uint_eq(lines[i].index, (unsigned)i % 64);
-            ck_assert_int_eq(dlxd_membership_reopen(&lines[i], &fd), 0);
+            ck_assert_int_eq(dlxd_membership_dup_fd(&lines[i], &fd), 0);
             ck_assert_int_eq(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
             ck_assert_int_eq(
                 dlx__region_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map), 0);
@@ -367,7 +367,7 @@ START_TEST(a_line_that_is_given_to_another_never_goes_back)
     int fd;
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(dlxd_membership_line_init(&lines[i], user[1], &dlx__memory_memfd), 0);
-    ck_assert_int_eq(dlxd_membership_reopen(&lines[1], &fd), 0);
+    ck_assert_int_eq(dlxd_membership_dup_fd(&lines[1], &fd), 0);
     ck_assert_int_eq(dlx__region_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map), 0);
     struct dlx_shm_membership *line = (struct dlx_shm_membership *)(uintptr_t)map + lines[1].index;
     uint64_t seen = 0;
@@ -393,7 +393,7 @@ static const struct dlx_shm_membership *attach(const struct dlxd_membership_line
 {
     const void *map;
     int fd;
-    ck_assert_int_eq(dlxd_membership_reopen(line, &fd), 0);
+    ck_assert_int_eq(dlxd_membership_dup_fd(line, &fd), 0);
     ck_assert_int_eq(dlx__region_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map), 0);
     return (const struct dlx_shm_membership *)map + line->index;
 }
@@ -424,7 +424,7 @@ START_TEST(a_membership_page_has_no_writer_but_the_daemon)
     char path[64];
     int fd;
     ck_assert_int_eq(dlxd_membership_line_init(&line, user[1], &dlx__memory_memfd), 0);
-    ck_assert_int_eq(dlxd_membership_reopen(&line, &fd), 0);
+    ck_assert_int_eq(dlxd_membership_dup_fd(&line, &fd), 0);
     nothing_writes_through(fd);
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     int again = open(path, O_RDWR | O_CLOEXEC); /* the kernel allows it: the file is ours */

@@ -214,9 +214,9 @@ TEST(who_waits_for_its_pace_can_be_ended_and_let_go)
         send_info_requests(fds[i], 1, 5);
     uint64_t left = run_and_wake();
     ck_assert(left > 0 && left != UINT64_MAX);
-    ck_assert(first->task.is_paced);
+    ck_assert(first->task.is_deferred);
     dlxd_client_doom(first);
-    ck_assert(!first->task.is_paced);
+    ck_assert(!first->task.is_deferred);
     (void)run_and_wake();
     ck_assert_uint_eq(dlx_scene.broker.n_clients, 1);
     uint32_t n = read_replies(fds[1], 1);
