@@ -3,8 +3,8 @@
 /*
  * The processes that tests/soak and tests/fail/faults run:
  *
- *     actor random SOCKET SEED    publishers and subscriptions of random kinds, until SIGTERM or, in
- *                                 steps, SIGUSR1, SIGUSR2 and the end of its subscriptions
+ *     actor random SOCKET SEED    publishers and subscriptions of random kinds, until SIGTERM or,
+ *                                 in steps, SIGUSR1, SIGUSR2 and the end of its subscriptions
  *     actor publisher SOCKET      the publisher of the faults' story
  *     actor a SOCKET              its reliable subscriber
  *     actor b SOCKET              its subscriber that leaves and comes back

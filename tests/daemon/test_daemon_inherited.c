@@ -4,7 +4,6 @@
 #include "common/error.h"
 #include "common/util.h"
 #include "daemon/persist/manager_fds.h"
-#include "tests/fail/harness_fail.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
 #include <check.h>
@@ -122,34 +121,6 @@ static void impossible(void)
 TEST(what_cannot_be_is_said)
 {
     run(impossible);
-}
-
-static void each_failure(void)
-{
-    struct dlx_test_fail fail = {.at = 0};
-    struct dlxd_manager_fds manager_fds;
-    size_t n_failed = 0;
-    while (dlx_test_fail_next(&fail)) {
-        tell("3", NULL, "a:b:c");
-        dlx_test_fail(&fail);
-        int r = dlxd_manager_fds_init(&manager_fds);
-        dlx_test_fail(NULL);
-        if (r == 0) {
-            ck_assert_ptr_null(fail.call);
-            dlxd_manager_fds_deinit(&manager_fds);
-            continue;
-        }
-        n_failed++;
-        ck_assert_int_eq(r, DLX_E_NO_MEMORY);
-        ck_assert_ptr_nonnull(strstr(dlx__error_message(), "3 inherited descriptors"));
-        ck_assert_uint_eq(manager_fds.n, 0);
-    }
-    ck_assert_uint_eq(n_failed, 4); /* the table and the names */
-}
-
-TEST(lack_of_memory_is_said)
-{
-    run(each_failure);
 }
 
 /* ---- the socket among them ------------------------------------------------------------------- */

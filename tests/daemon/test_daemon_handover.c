@@ -2,14 +2,13 @@
 
 /*
  * What one program hands to the next one in the same process: the table that names it is believed
- * only if it is what a daemon has written for this process; and each call of the C library fails
- * once while it is written and read.
+ * only if it is what a daemon has written for this process. Calls that fail meanwhile are in
+ * tests/fail/test_fails.c.
  */
 
 #include "common/error.h"
 #include "common/util.h"
 #include "daemon/persist/handover.h"
-#include "tests/fail/harness_fail.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
@@ -222,53 +221,6 @@ TEST(what_is_for_another_process_is_left_alone)
         ck_assert(!manager_fds.is_handed_over && manager_fds.n == 0);
         ck_assert(!getenv(DLXD_HANDOVER_VARIABLE));
     }
-}
-
-/* ---- each call fails ------------------------------------------------------------------------- */
-
-static int hand_over(struct dlxd_handover *handover, int one, int two)
-{
-    int r = dlxd_handover_add(handover, one, "one", false);
-    if (r == 0)
-        r = dlxd_handover_add(handover, two, "two", true);
-    if (r == 0)
-        r = dlxd_handover_add(handover, one, "one again", true);
-    return r < 0 ? r : dlxd_handover_write(handover);
-}
-
-TEST(a_call_that_fails_is_an_error_and_leaves_nothing)
-{
-    struct dlx_test_fail fail = {.at = 0};
-    size_t n_before = dlx_test_fds_count(), n_failed = 0;
-    while (dlx_test_fail_next(&fail)) {
-        struct dlxd_handover handover;
-        struct dlxd_manager_fds manager_fds = {.n = 0};
-        int one = dlx_test_fds_dup(STDIN_FILENO), two = dlx_test_fds_dup(STDIN_FILENO);
-        dlxd_handover_init(&handover);
-        dlx_test_fail(&fail);
-        int r = hand_over(&handover, one, two);
-        dlx_test_fail(NULL);
-        bool is_written = r == 0;
-        if (is_written) {
-            name_it(dlx__steal_fd(&handover.fd));
-            dlx_test_fail(&fail);
-            r = dlxd_manager_fds_init(&manager_fds);
-            dlx_test_fail(NULL);
-        } else {
-            dlxd_handover_undo(&handover);
-        }
-        dlxd_handover_deinit(&handover);
-        ck_assert_msg(r == 0 || (fail.call && *dlx__error_message()), "%d: %s", r,
-                      dlx__error_message());
-        n_failed += r < 0;
-        ck_assert_uint_eq(manager_fds.n, r == 0 ? 3 : 0);
-        dlxd_manager_fds_deinit(&manager_fds);
-        (void)close(one); /* unless it was taken */
-        (void)close(two);
-        ck_assert_msg(dlx_test_fds_count() == n_before, "%s: %zu descriptors, %zu before",
-                      fail.call ? fail.call : "none", dlx_test_fds_count(), n_before);
-    }
-    ck_assert_uint_ge(n_failed, 15);
 }
 
 int main(void)
