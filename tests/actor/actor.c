@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The processes that tests/soak and tests/fail/faults run:
+ * The processes that tests/soak, tests/fail/faults and tests/hostile run:
  *
  *     actor random SOCKET SEED    publishers and subscriptions of random kinds, until SIGTERM or,
  *                                 in steps, SIGUSR1, SIGUSR2 and the end of its subscriptions
+ *     actor honest SOCKET PAIRS UID
+ *                                 pairs of processes of that user, until the standard input ends
  *     actor publisher SOCKET      the publisher of the faults' story
  *     actor a SOCKET              its reliable subscriber
  *     actor b SOCKET              its subscriber that leaves and comes back
@@ -81,7 +83,7 @@ void actor_error(struct actor_object *object, int code, const char *what)
     uint32_t n = atomic_fetch_add(&actor.ledger->head.n_errors, 1) + 1;
     if (object && code > -ACTOR_ERRORS && code < 0)
         object->errors[-code]++;
-    if (!actor.injected && !is_usual(code))
+    if (actor.strict || (!actor.injected && !is_usual(code)))
         actor_fault("%s, topic %s: %s: %s", what, topic, dlx_error_name(code), words);
     if (!actor.injected)
         return;
@@ -134,7 +136,7 @@ struct dlx_client *actor_connect(void)
     const struct dlx_connect_args args = {.size = sizeof args,
                                           .socket = actor.socket,
                                           .name = actor.name,
-                                          .timeout_ns = 3 * ACTOR_SECOND,
+                                          .timeout_ns = actor.strict ? 0 : 3 * ACTOR_SECOND,
                                           .autospawn = DLX_AUTOSPAWN_NEVER};
     while (atomic_load(&actor.phase) == ACTOR_RUN) {
         struct dlx_client *c = NULL;
@@ -158,31 +160,60 @@ struct actor_object *actor_object_new(enum actor_kind kind)
     return object;
 }
 
+struct actor_ledger *actor_ledger_new(void)
+{
+    void *map = mmap(NULL, sizeof(struct actor_ledger), PROT_READ | PROT_WRITE,
+                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED)
+        actor_fault("mmap: %m");
+    return map;
+}
+
+/* That of the driver, if there is one. */
 static struct actor_ledger *open_ledger(void)
 {
     const char *fd = getenv(ACTOR_LEDGER_ENV);
-    void *map = mmap(NULL, sizeof(struct actor_ledger), PROT_READ | PROT_WRITE,
-                     MAP_SHARED | (fd ? 0 : MAP_ANONYMOUS), fd ? atoi(fd) : -1, 0);
+    if (!fd)
+        return actor_ledger_new();
+    void *map =
+        mmap(NULL, sizeof(struct actor_ledger), PROT_READ | PROT_WRITE, MAP_SHARED, atoi(fd), 0);
     if (map == MAP_FAILED)
         actor_fault("mmap of $" ACTOR_LEDGER_ENV ": %m");
     return map;
 }
 
+/* By name; the last two are of one story. */
+static const struct {
+    const char *name;
+    int argc;
+} stories[] = {{"random", 4}, {"honest", 5}, {"publisher", 3}, {"a", 3}, {"b", 3}};
+enum { RANDOM, HONEST, PUBLISHER, A, B, N_STORIES };
+
 int main(int argc, char **argv)
 {
-    const char *story = argc > 1 ? argv[1] : "";
-    if (argc < 3 || (strcmp(story, "random") == 0) != (argc == 4)) {
-        (void)fprintf(stderr, "usage: actor random SOCKET SEED | actor publisher|a|b SOCKET\n");
+    int story = 0;
+    while (story < N_STORIES &&
+           (argc != stories[story].argc || strcmp(argv[1], stories[story].name) != 0))
+        story++;
+    if (story == N_STORIES) {
+        (void)fprintf(stderr, "usage: actor random SOCKET SEED | actor honest SOCKET PAIRS UID | "
+                              "actor publisher|a|b SOCKET\n");
         return 2;
     }
-    actor.name = story;
+    actor.name = argv[1];
     actor.socket = argv[2];
     actor.ledger = open_ledger();
     actor.ledger->head.pid = (uint32_t)getpid();
     actor.ledger->head.magic = ACTOR_MAGIC;
-    if (argc == 4)
+    switch (story) {
+    case RANDOM:
         return actor_play_random(strtoull(argv[3], NULL, 10));
-    if (strcmp(story, "publisher") == 0)
+    case HONEST:
+        return actor_play_honest((unsigned)strtoul(argv[3], NULL, 10),
+                                 (uid_t)strtoul(argv[4], NULL, 10));
+    case PUBLISHER:
         return actor_play_publisher();
-    return actor_play_subscriber(strcmp(story, "a") == 0);
+    default:
+        return actor_play_subscriber(story == A);
+    }
 }

@@ -13,6 +13,7 @@
 #include <dlx/dlx.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <sys/types.h>
 
 #define ACTOR_MS        INT64_C(1000000)
 #define ACTOR_SECOND    INT64_C(1000000000)
@@ -32,6 +33,7 @@ extern struct actor {
     const char *name, *socket;
     struct actor_ledger *ledger;
     bool injected;     /* somebody lets calls fail: any error is possible, and has words */
+    bool strict;       /* no error is possible */
     _Atomic int phase; /* enum actor_phase */
 } actor;
 
@@ -63,6 +65,8 @@ bool actor_once_in(struct actor_part *part, uint64_t n);
 
 /* For as long as it takes; NULL: the end came first. */
 struct dlx_client *actor_connect(void);
+/* One that nobody else sees. */
+struct actor_ledger *actor_ledger_new(void);
 /* The next one of the ledger; NULL: it is full. */
 struct actor_object *actor_object_new(enum actor_kind kind);
 
@@ -80,6 +84,7 @@ struct actor_header {
     uint64_t magic;
     uint64_t key, seq;
     uint64_t prev_ns; /* when the message before it began to be published; 0: not known */
+    uint64_t sent_ns; /* when it was handed to the library */
     uint64_t n_tensors, n_bytes;
     uint64_t is_last; /* of the story */
     uint64_t seed[ACTOR_TENSORS];
@@ -162,8 +167,9 @@ struct dlx_subscription_stats actor_stats(struct actor_subscriber *s);
 
 /* ---- stories --------------------------------------------------------------------------------- */
 
-int actor_play_random(uint64_t seed);     /* story_random.c */
-int actor_play_publisher(void);           /* story_faults.c */
-int actor_play_subscriber(bool reliable); /* story_faults.c */
+int actor_play_random(uint64_t seed);               /* story_random.c */
+int actor_play_honest(unsigned n_pairs, uid_t uid); /* story_honest.c */
+int actor_play_publisher(void);                     /* story_faults.c */
+int actor_play_subscriber(bool reliable);           /* story_faults.c */
 
 #endif

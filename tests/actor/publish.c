@@ -107,6 +107,7 @@ void actor_draft_drop(struct actor_draft *draft)
 /* An empty tensor has no room for it. */
 static void write_header(struct actor_draft *draft)
 {
+    draft->header.sent_ns = actor_now_ns();
     if (!draft->is_set && draft->header.n_bytes > 0)
         memcpy(draft->items[0].tensor->dl_tensor.data, &draft->header, sizeof draft->header);
 }
