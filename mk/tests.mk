@@ -15,9 +15,8 @@ TEST_BIN := $(call test,$(TEST_SRC) $(SIM_SRC)) $(BUILD)/tests/sim_daemon $(FUZZ
 # The stand-in for NVIDIA's driver; without cuda.h its tests say SKIP.
 STANDIN_LIB := $(if $(CUDA_INCLUDE),$(BUILD)/tests/standin/libcuda.so.1)
 GPU_BIN := $(addprefix $(BUILD)/tests/,gpu_facts gpu_bench gpu_probe keeper_actor)
-FAULT_BIN := $(addprefix $(BUILD)/tests/faults/,actor steps words old_kernel libfaultalloc.so)
-SOAK_BIN := $(BUILD)/tests/soak/actor
-HONEST_BIN := $(BUILD)/tests/hostile/honest
+FAULT_BIN := $(addprefix $(BUILD)/tests/faults/,steps words old_kernel libfaultalloc.so)
+ACTOR_BIN := $(BUILD)/tests/actor/actor
 
 # Stories are told on POSIX shared memory, too, but those that choose the memory themselves.
 # e2e_memory chooses itself; e2e_debug finds maps by the names that memfds have; e2e_hostile_uid and
@@ -41,9 +40,9 @@ golden: ## write what dlxctl prints now into tests/cli/sessions and tests/data/c
 
 check-build: all $(if $(filter check_%,$(T)),check-programs python,$(CHECKED) $(if $(T),,python))
 check-programs: $(TEST_BIN) $(STANDIN_LIB) $(GPU_BIN)
-fault-programs: $(FAULT_BIN)
-soak-programs: $(SOAK_BIN)
-hostile-programs: $(HONEST_BIN)
+fault-programs: $(FAULT_BIN) $(ACTOR_BIN)
+soak-programs: $(ACTOR_BIN)
+hostile-programs: $(ACTOR_BIN)
 fuzz-programs: $(FUZZ_BIN)
 
 # Nothing is installed or fetched for it: a machine with a GPU may have no network. The questions
@@ -92,19 +91,18 @@ $(BUILD)/tests/standin/libcuda.so.1: $(call parts,gpu/standin)
 $(BUILD)/tests/sim_daemon: $(OBJ)/tests/daemon/sim_daemon.o $(call parts,daemon/sim_daemon) \
     $(call lib,daemon) $(call lib,common)
 
-# The processes of tests/fail/faults use the library as users do, and an allocator that can fail.
+# The processes of tests/soak, tests/hostile and tests/fail/faults use the library as users do; the
+# last ones also an allocator that can fail.
+$(ACTOR_BIN): $(call parts,actor) $(LIBDLX)
 faults = $(1:%=$(OBJ)/tests/fail/faults/%.o)
-$(BUILD)/tests/faults/actor: $(call faults,actor publisher subscriber) $(LIBDLX)
 $(BUILD)/tests/faults/steps: $(call faults,steps) $(call lib,client) $(call lib,common)
 $(BUILD)/tests/faults/words: $(call sim,$(call faults,steps)) $(call lib,sim)
 $(BUILD)/tests/faults/old_kernel: $(call faults,old_kernel)
 $(BUILD)/tests/faults/libfaultalloc.so: $(call faults,alloc)
-$(SOAK_BIN): $(call parts,soak) $(LIBDLX)
-$(HONEST_BIN): $(OBJ)/tests/hostile/honest.o $(LIBDLX)
 
 # -- programs: how each is linked -----------------------------------------------------------------
 TEST_LINKED := $(sort $(TEST_BIN) $(GPU_BIN))
-OTHER_LINKED := $(STANDIN_LIB) $(FAULT_BIN) $(SOAK_BIN) $(HONEST_BIN)
+OTHER_LINKED := $(STANDIN_LIB) $(FAULT_BIN) $(ACTOR_BIN)
 $(TEST_LINKED): private LIBS = $(CHECK_LIBS) $(UV_LIBS) $(PBC_LIBS) $(JSON_LIBS) $(ZIP_LIBS) \
     $(INI_LIBS) -lm
 $(BUILD)/tests/gpu_probe: private LIBS = -ldl

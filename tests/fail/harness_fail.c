@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fail/harness_fail.h"
+#include "common/error.h"
 #include "common/util.h"
+#include "tests/harness/fds.h"
+#include "tests/harness/fork.h"
+#include "tests/harness/shm.h"
+#include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -16,6 +21,7 @@
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
+#include <unistd.h>
 
 static _Thread_local struct dlx_test_fail *mine;
 
@@ -24,17 +30,11 @@ void dlx_test_fail(struct dlx_test_fail *fail)
     mine = fail;
 }
 
-bool dlx_test_fail_next(struct dlx_test_fail *fail)
+const char *dlx_test_fail_stop(struct dlx_test_fail *fail)
 {
-    size_t at = fail->at, way = fail->way + 1;
-    if (at > 0 && !fail->call && way == 1)
-        return false;
-    if (at == 0 || !fail->call || way == DLX_TEST_FAIL_WAYS) {
-        at++;
-        way = 0;
-    }
-    *fail = (struct dlx_test_fail){.at = at, .way = way};
-    return true;
+    if (fail)
+        atomic_store(&fail->at, 0);
+    return fail ? fail->call : NULL;
 }
 
 static bool is_due(struct dlx_test_fail *fail)
@@ -42,7 +42,7 @@ static bool is_due(struct dlx_test_fail *fail)
     size_t n = ++fail->n_calls, at = atomic_load(&fail->at);
     if (n == at && fail->for_ns > 0)
         fail->until_ns = dlx__deadline((int64_t)fail->for_ns);
-    return n == at || (at > 0 && n > at && dlx__now_ns() < fail->until_ns);
+    return at > 0 && n >= at && (n <= at + fail->n_more || dlx__now_ns() < fail->until_ns);
 }
 
 static bool fails_now(const char *call, const int errors[DLX_TEST_FAIL_WAYS])
@@ -201,4 +201,125 @@ int __wrap_asprintf(char **ret, const char *format, ...)
     int n = vasprintf(ret, format, args);
     va_end(args);
     return n;
+}
+
+/* ---- stories --------------------------------------------------------------------------------- */
+
+static struct {
+    const char *wrong; /* what was not as promised first */
+    char words[256];
+} said;
+
+void dlx_test_fail_expect(bool good, const char *what)
+{
+    if (!good && !said.wrong)
+        said.wrong = what;
+}
+
+int dlx_test_fail_say(int code)
+{
+    if (code < 0)
+        (void)snprintf(said.words, sizeof said.words, "%s", dlx__error_message());
+    return code;
+}
+
+/* What a process has that can be left over. */
+struct usage {
+    size_t n_fds, n_maps, n_names;
+};
+
+static struct usage usage(void)
+{
+    struct usage u = {.n_fds = dlx_test_fds_count(), .n_names = dlx_test_shm_count_own()};
+    char line[512], how[8];
+    FILE *f = fopen("/proc/self/maps", "re");
+    ck_assert_ptr_nonnull(f);
+    while (fgets(line, sizeof line, f))
+        u.n_maps += sscanf(line, "%*s %7s", how) == 1 && how[3] == 's';
+    (void)fclose(f);
+    return u;
+}
+
+/* All ways of one call, then the next call. False: what was told last made fewer calls, so that was
+ * all. */
+static bool next_point(struct dlx_test_fail *fail)
+{
+    size_t at = fail->at, way = fail->way + 1;
+    if (at > 0 && !fail->call && way == 1)
+        return false;
+    if (at == 0 || !fail->call || way == DLX_TEST_FAIL_WAYS) {
+        at++;
+        way = 0;
+    }
+    *fail = (struct dlx_test_fail){.at = at, .way = way};
+    return true;
+}
+
+/* That one call failed is nobody's lie, and no reason to wait until time is over. */
+static bool is_honest(int code, int error)
+{
+    if (code == DLX_E_INVALID)
+        return error == EINVAL;
+    return code != DLX_E_TIMEOUT && code != DLX_E_PROTOCOL && code != DLX_E_BAD_PEER &&
+           code != DLX_E_PUBLISHER_NOT_RESPONDING;
+}
+
+static int tell(const struct dlx_test_fail_story *story, struct dlx_test_fail *fail)
+{
+    memset(&said, 0, sizeof said);
+    dlx__error_clear();
+    int r = story->tell(story->kind, fail);
+    return said.words[0] ? r : dlx_test_fail_say(r);
+}
+
+static void check_point(const struct dlx_test_fail_story *story, const struct dlx_test_fail *fail,
+                        int r, struct usage before)
+{
+    char point[256];
+    (void)snprintf(point, sizeof point, "%s: call %zu (%s), way %zu (%s)", story->name, fail->at,
+                   fail->call ? fail->call : "none", fail->way, strerror(fail->error));
+    ck_assert_msg(r == 0 ||
+                      (r < 0 && fail->call && (is_honest(r, fail->error) || r == story->may_be)),
+                  "%s: %s: %s", point, dlx__error_name(r), said.words);
+    ck_assert_msg(r == 0 || said.words[0], "%s: %s and no words", point, dlx__error_name(r));
+    ck_assert_msg(r == 0 || !story->words || strstr(said.words, story->words),
+                  "%s: '%s' is not in '%s'", point, story->words, said.words);
+    ck_assert_msg(!said.wrong, "%s: not as promised: %s", point, said.wrong);
+    struct usage now = usage();
+    ck_assert_msg(memcmp(&now, &before, sizeof now) == 0,
+                  "%s: %zu descriptors, %zu shared mappings, %zu names; %zu, %zu, %zu before",
+                  point, now.n_fds, now.n_maps, now.n_names, before.n_fds, before.n_maps,
+                  before.n_names);
+}
+
+static void each_point(const struct dlx_test_fail_story *story)
+{
+    struct dlx_test_fail fail = {.at = 0};
+    size_t n_calls = 0, n_errors = 0;
+    int r = tell(story, NULL);
+    ck_assert_msg(r == 0 && !said.wrong, "%s: %s: %s %s", story->name, dlx__error_name(r),
+                  said.words, said.wrong);
+    const struct usage before = usage();
+    while (next_point(&fail)) {
+        size_t at = fail.at;
+        r = tell(story, &fail);
+        fail.at = at; /* the story may have stopped it */
+        check_point(story, &fail, r, before);
+        n_calls += fail.call != NULL;
+        n_errors += r < 0;
+    }
+    ck_assert_msg(n_calls >= story->n_calls && n_errors >= story->n_errors,
+                  "%s: %zu calls failed, %zu errors: it is not the story that is meant",
+                  story->name, n_calls, n_errors);
+}
+
+void dlx_test_fail_each(const struct dlx_test_fail_story *story)
+{
+    pid_t pid = story->in_child ? dlx_test_fork() : 0;
+    if (pid == 0)
+        each_point(story);
+    if (story->in_child && pid == 0)
+        _exit(0);
+    if (story->in_child)
+        dlx_test_fork_join(pid);
 }

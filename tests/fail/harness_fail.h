@@ -18,7 +18,8 @@ struct dlx_test_fail {
     size_t way;       /* and how: each has up to DLX_TEST_FAIL_WAYS errors */
     size_t n_calls;   /* so far */
     const char *only; /* no other call is counted, or fails; NULL: all are */
-    uint64_t for_ns;  /* those after it fail, too, for so long; 0: it alone */
+    size_t n_more;    /* so many after it fail, too */
+    uint64_t for_ns;  /* and those of so long */
     uint64_t until_ns;
     atomic_int error;
     _Atomic(const char *) call; /* the one that failed, NULL: none yet; any thread may ask */
@@ -31,10 +32,30 @@ enum { DLX_TEST_FAIL_WAYS = 4 };
 void dlx_test_fail(struct dlx_test_fail *fail);
 
 /*
- * The next point: all ways of one call, then the next call. False: what was told last made fewer
- * calls, so that was all. Begins with all zero.
+ * A story that is told again and again, each time with one call that fails. Whatever fails, the
+ * story ends; its error has words, and is none that another's lie or a time limit would be; and
+ * this process has the descriptors, the shared mappings and the names in /dev/shm of before.
  */
-bool dlx_test_fail_next(struct dlx_test_fail *fail);
+struct dlx_test_fail_story {
+    const char *name;
+    /* Returns 0, or the code of what failed. `fail` is for dlx_test_fail() around what may fail,
+     * also in another thread; NULL: nothing does. No ck_ in between. */
+    int (*tell)(int kind, struct dlx_test_fail *fail);
+    int kind;
+    size_t n_calls;    /* at least so many calls fail */
+    size_t n_errors;   /* at least so many tellings end with an error */
+    const char *words; /* that each error has; NULL: any */
+    int may_be;        /* a code that it has in spite of that */
+    bool in_child;     /* it needs a process of its own */
+};
+void dlx_test_fail_each(const struct dlx_test_fail_story *story);
+
+/* What a story says, also while calls fail: what was not as promised; the words of this thread's
+ * error, if `code` is one, which it returns. */
+void dlx_test_fail_expect(bool good, const char *what);
+int dlx_test_fail_say(int code);
+/* From now on nothing fails, in no thread. Returns the call that has, or NULL. */
+const char *dlx_test_fail_stop(struct dlx_test_fail *fail);
 
 /* In a function that returns codes: what fails ends it. */
 #define DLX_TEST_TRY(call)                                                                         \

@@ -3,26 +3,36 @@
 #include "common/memory.h"
 #include "daemon/server/listener.h"
 #include "daemon/server/server.h"
+#include "tests/harness/stream.h"
 #include <check.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+static char path[128];
 static struct dlxd_server *server;
 static pthread_t thread;
+
+static struct dlxd_manager_fds *manager_fds;
 
 static void *run(void *fail)
 {
     dlx_test_fail(fail);
+    if (manager_fds) {
+        (void)dlxd_server_keep(server, 100, manager_fds); /* without it, it only says so */
+        dlxd_manager_fds_deinit(manager_fds);
+    }
     dlxd_server_run(server);
     dlx_test_fail(NULL);
     return NULL;
 }
 
-void dlx_test_server_start(const char *path, struct dlx_test_fail *fail)
+void dlx_test_server_start(struct dlx_test_fail *fail, struct dlxd_manager_fds *take_fds)
 {
     const char *name = getenv("DLX_MEMORY");
+    manager_fds = take_fds;
     ck_assert_int_eq(dlxd_server_new(&server, &(struct dlxd_listen){.path = path, .take_fd = -1},
                                      dlx__memory_by_name(name ? name : "memfd")),
                      0);
@@ -34,4 +44,82 @@ void dlx_test_server_stop(void)
     ck_assert_int_eq(kill(getpid(), SIGTERM), 0);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     server = dlxd_server_free(server);
+}
+
+int dlx_test_server_connect(struct dlx_client **ret)
+{
+    const struct dlx_connect_args args = {
+        .size = sizeof args, .socket = path, .timeout_ns = PATIENCE};
+    return dlx_connect(ret, &args);
+}
+
+/* Libuv keeps a pipe for signals, from the first server on. */
+static void start_and_stop(void)
+{
+    (void)snprintf(path, sizeof path, "%.100s/server", dlx_test_stream_daemon.dir);
+    dlx_test_server_start(NULL, NULL);
+    dlx_test_server_stop();
+}
+
+TCase *dlx_test_server_case(const char *name)
+{
+    TCase *tcase = tcase_create(name);
+    tcase_set_timeout(tcase, 5 * PATIENCE_S);
+    dlx_test_dir_fixture(tcase, &dlx_test_stream_daemon);
+    tcase_add_checked_fixture(tcase, start_and_stop, NULL);
+    dlx_test_stream_add_daemon(tcase);
+    return tcase;
+}
+
+/* ---- those who use it ------------------------------------------------------------------------ */
+
+void dlx_test_cast_give_back(struct dlx_test_cast *x)
+{
+    for (size_t i = 0; i < DLX_TEST_CAST_TENSORS; i++) {
+        if (x->t[i])
+            x->t[i]->deleter(x->t[i]);
+        x->t[i] = NULL;
+    }
+    if (x->legacy)
+        x->legacy->deleter(x->legacy);
+    x->legacy = NULL;
+    x->m = dlx_message_unref(x->m);
+}
+
+void dlx_test_cast_leave(struct dlx_test_cast *x)
+{
+    dlx_test_cast_give_back(x);
+    dlx_subscription_unref(x->pattern);
+    dlx_subscription_unref(x->s);
+    dlx_publisher_unref(x->p);
+    dlx_client_unref(x->c[0]);
+    dlx_client_unref(x->c[1]);
+}
+
+struct dlx_tensor_spec dlx_test_cast_spec(int32_t ndim, const int64_t *shape)
+{
+    return (struct dlx_tensor_spec){.size = sizeof(struct dlx_tensor_spec),
+                                    .dtype = {kDLInt, 64, 1},
+                                    .ndim = ndim,
+                                    .shape = shape};
+}
+
+int dlx_test_cast_publish(struct dlx_test_cast *x, int64_t n, int64_t value)
+{
+    const struct dlx_tensor_spec spec = dlx_test_cast_spec(1, &n);
+    DLX_TEST_TRY(dlx_alloc(x->p, &spec, &x->t[0]));
+    for (int64_t i = 0; i < n; i++)
+        ((int64_t *)x->t[0]->dl_tensor.data)[i] = value + i;
+    DLX_TEST_TRY(dlx_publish(x->p, x->t[0], NULL));
+    x->t[0] = NULL;
+    return 0;
+}
+
+void dlx_test_cast_check(struct dlx_test_cast *x, int64_t n, int64_t value)
+{
+    const DLTensor *t = dlx_message_peek(x->m, 0);
+    const int64_t *data = t->data;
+    dlx_test_fail_expect(t->shape[0] == n && data[0] == value && data[n - 1] == value + n - 1,
+                         "the values of a message");
+    x->m = dlx_message_unref(x->m);
 }

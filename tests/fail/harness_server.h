@@ -2,12 +2,44 @@
 #ifndef DLX_TESTS_HARNESS_SERVER_H
 #define DLX_TESTS_HARNESS_SERVER_H
 
+#include "daemon/persist/manager_fds.h"
 #include "tests/fail/harness_fail.h"
 
-/* The daemon as a thread of this program, at this path, with the memory that $DLX_MEMORY names.
- * `fail`: calls of that thread that fail, or NULL. One at a time. */
-void dlx_test_server_start(const char *path, struct dlx_test_fail *fail);
+#include <check.h>
+#include <dlx/dlx.h>
+
+/* The daemon as a thread of this program, with the memory that $DLX_MEMORY names.
+ * `fail`: calls of that thread that fail, or NULL. `take_fds`: what a service manager has kept, or
+ * NULL without one. One at a time. */
+void dlx_test_server_start(struct dlx_test_fail *fail, struct dlxd_manager_fds *take_fds);
 /* By SIGTERM, which libuv hands on. */
 void dlx_test_server_stop(void);
+/* Connect to it; returns what dlx_connect() does. */
+int dlx_test_server_connect(struct dlx_client **ret);
+
+/* A case of tests/harness/stream.h in whose folder it has its socket. */
+TCase *dlx_test_server_case(const char *name);
+
+/* ---- those who use it: no ck_ in these, as calls may fail ------------------------------------ */
+
+enum { DLX_TEST_CAST_TENSORS = 40 };
+
+struct dlx_test_cast {
+    struct dlx_client *c[2];
+    struct dlx_publisher *p;
+    struct dlx_subscription *s, *pattern;
+    struct dlx_message *m;
+    DLManagedTensorVersioned *t[DLX_TEST_CAST_TENSORS];
+    DLManagedTensor *legacy;
+};
+
+/* Give back messages and tensors; or everything, and the clients leave. */
+void dlx_test_cast_give_back(struct dlx_test_cast *x);
+void dlx_test_cast_leave(struct dlx_test_cast *x);
+
+/* A specification of int64; a message of `n` that count up from `value`, and that `x->m` is one. */
+struct dlx_tensor_spec dlx_test_cast_spec(int32_t ndim, const int64_t *shape);
+int dlx_test_cast_publish(struct dlx_test_cast *x, int64_t n, int64_t value);
+void dlx_test_cast_check(struct dlx_test_cast *x, int64_t n, int64_t value);
 
 #endif

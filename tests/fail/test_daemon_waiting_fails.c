@@ -130,6 +130,11 @@ static void teardown(void)
     munmap((void *)(uintptr_t)((uintptr_t)w.line & ~(uintptr_t)(DLX_PAGE - 1)), DLX_PAGE);
 }
 
+static bool has_failed(const struct dlx_test_fail *fail)
+{
+    return fail && fail->call;
+}
+
 static struct dlxd_link *link_at(uint32_t i)
 {
     return &w.links[i];
@@ -223,7 +228,6 @@ static void read_all(void)
 
 TEST(who_waits_is_sent_in_the_order_of_joining)
 {
-    setup();
     size_t n_fds = dlx_test_broker_n_fds(&w.test);
     join_many(THERE, IN_SOCKET);
     ck_assert_uint_eq(w.publisher->pending_joins.n, 0);
@@ -240,12 +244,10 @@ TEST(who_waits_is_sent_in_the_order_of_joining)
     join_many(THERE, IN_SOCKET + 1); /* and it may happen again */
     ck_assert_uint_eq(w.publisher->pending_joins.n, 1);
     read_all();
-    teardown();
 }
 
 TEST(who_has_left_for_good_makes_room_and_nobody_else_does)
 {
-    setup();
     size_t n_fds = dlx_test_broker_n_fds(&w.test);
     join_many(THERE, IN_SOCKET);
     for (uint32_t i = 0; i < 2000; i++) {
@@ -271,12 +273,10 @@ TEST(who_has_left_for_good_makes_room_and_nobody_else_does)
         w.kinds[i] = w.kinds[i] == HOLDS ? OVER : w.kinds[i];
     read_all();
     ck_assert_uint_eq(w.n_found, IN_SOCKET + N / 2 + 1);
-    teardown();
 }
 
 TEST(the_ended_are_looked_at_when_they_have_doubled)
 {
-    setup();
     join_many(THERE, IN_SOCKET);
     join_many(HOLDS, 7);
     for (uint32_t i = 0; i < 7; i++)
@@ -293,7 +293,6 @@ TEST(the_ended_are_looked_at_when_they_have_doubled)
         w.kinds[i] = w.kinds[i] == HOLDS ? OVER : w.kinds[i];
     read_all();
     ck_assert_uint_eq(leaves(), left + 1); /* told after its link, which had ended before */
-    teardown();
 }
 
 static void expect_bytes(int bell, const char *expected, size_t n)
@@ -309,7 +308,6 @@ TEST(those_who_wait_are_rung_when_the_publisher_makes_a_call)
     static const char waits[] = {DLX_BELL_WAITS}, rung[] = {0}, told[] = {DLX_BELL_TOLD};
     int known, next, last;
     char byte;
-    setup();
     ck_assert_int_eq(join(THERE, &known), 0);
     join_many(THERE, IN_SOCKET - 1);
     ck_assert_int_eq(join(THERE, &next), 0);
@@ -328,12 +326,10 @@ TEST(those_who_wait_are_rung_when_the_publisher_makes_a_call)
     close(known);
     close(next);
     close(last);
-    teardown();
 }
 
 TEST(a_user_may_have_so_many_that_wait)
 {
-    setup();
     w.test.broker.users.max[DLXD_PENDING_JOINS] = 3;
     join_many(THERE, IN_SOCKET + 3);
     size_t n_fds = dlx_test_broker_n_fds(&w.test);
@@ -341,14 +337,12 @@ TEST(a_user_may_have_so_many_that_wait)
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "links that wait for their publishers"));
     ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test), n_fds);
     read_all();
-    teardown();
 }
 
 TEST(a_user_leaves_places_of_anothers_publisher_for_the_next)
 {
     enum { GREEDY = 384, HONEST = 96 }; /* 3 times 128, and 3 times 32 */
     int fds[2];
-    setup();
     struct dlxd_client *greedy = dlx_test_broker_client_by(&w.test, 1, 1000, &fds[0]);
     struct dlxd_client *honest = dlx_test_broker_client_by(&w.test, 2, 1000, &fds[1]);
     w.subscription.client = greedy;
@@ -362,14 +356,12 @@ TEST(a_user_leaves_places_of_anothers_publisher_for_the_next)
     ck_assert_uint_eq(w.publisher->pending_joins.n, N);
     read_all();
     ck_assert_uint_eq(greedy->user->used[DLXD_PENDING_JOINS], 0);
-    teardown();
     close(fds[0]);
     close(fds[1]);
 }
 
 TEST(a_publisher_that_has_closed_its_link_socket_is_not_waited_for)
 {
-    setup();
     join_many(THERE, IN_SOCKET + 3);
     close(w.link_sock);
     dlx_test_broker_run(&w.test);
@@ -382,50 +374,56 @@ TEST(a_publisher_that_has_closed_its_link_socket_is_not_waited_for)
     for (uint32_t i = 1; i < w.n; i++)
         end(i);
     ck_assert_uint_eq(w.client->user->used[DLXD_PENDING_JOINS], 0);
+}
+
+/* The first that waits, one behind it that has ended, and one that sends those before it, who have
+ * room now: a call of one of these fails. */
+static int wait_with_failure(int kind, struct dlx_test_fail *fail)
+{
+    (void)kind;
+    setup();
+    join_many(THERE, IN_SOCKET);
+    size_t n_fds = dlx_test_broker_n_fds(&w.test);
+    dlx_test_fail(fail);
+    uint32_t waits = join(THERE, NULL) == 0;
+    dlx_test_fail(NULL);
+    ck_assert_uint_eq(w.publisher->pending_joins.n, waits);
+    ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test), n_fds + 3 * (size_t)waits);
+    dlx_test_fail(fail);
+    if (!has_failed(fail))
+        (void)join(HOLDS, NULL);
+    if (w.kinds[w.n] == HOLDS)
+        end(w.n);
+    dlx_test_fail(NULL);
+    join_many(OVER, 1);
+    dlx_test_fail(fail);
+    if (!has_failed(fail))
+        end(w.n);
+    dlx_test_fail(NULL);
+    join_many(THERE, 3);
+    read_socket();
+    dlx_test_fail(fail);
+    if (!has_failed(fail))
+        (void)join(THERE, NULL);
+    dlx_test_fail(NULL);
+    read_all();
     teardown();
+    return 0;
 }
 
 TEST(a_call_that_fails_loses_nobody)
 {
-    struct dlx_test_fail fail = {0};
-    size_t n_points = 0;
-    while (dlx_test_fail_next(&fail)) {
-        setup();
-        join_many(THERE, IN_SOCKET);
-        size_t n_fds = dlx_test_broker_n_fds(&w.test);
-        dlx_test_fail(&fail);
-        int r = join(THERE, NULL); /* the first that waits */
-        dlx_test_fail(NULL);
-        uint32_t waits = r == 0;
-        ck_assert_uint_eq(w.publisher->pending_joins.n, waits);
-        ck_assert_uint_eq(dlx_test_broker_n_fds(&w.test), n_fds + 3 * (size_t)waits);
-        dlx_test_fail(&fail);
-        if (!fail.call)
-            (void)join(HOLDS, NULL); /* behind it */
-        if (w.kinds[w.n] == HOLDS)
-            end(w.n);
-        dlx_test_fail(NULL);
-        join_many(OVER, 1);
-        dlx_test_fail(&fail);
-        if (!fail.call)
-            end(w.n);
-        dlx_test_fail(NULL);
-        join_many(THERE, 3);
-        read_socket();
-        dlx_test_fail(&fail);
-        if (!fail.call)
-            (void)join(THERE, NULL); /* sends those before it, who have room now */
-        dlx_test_fail(NULL);
-        n_points += fail.call != NULL;
-        read_all();
-        teardown();
-    }
-    ck_assert_uint_gt(n_points, 40);
+    static const struct dlx_test_fail_story story = {
+        .name = "links that wait", .tell = wait_with_failure, .n_calls = 100};
+    teardown(); /* each telling has a publisher of its own */
+    dlx_test_fail_each(&story);
+    setup();
 }
 
 int main(void)
 {
     TCase *tcase = tcase_create("waiting");
     tcase_set_timeout(tcase, 120);
+    tcase_add_checked_fixture(tcase, setup, teardown);
     return dlx_test_run_case(tcase);
 }

@@ -97,12 +97,10 @@ static void check_puts(struct dlx_fuzz *f)
     dlxk_shelf_deinit(&shelf);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void dlx_fuzz_one(struct dlx_fuzz *f)
 {
-    struct dlx_fuzz f = {data, size};
-    if (dlx_fuzz_choose(&f, 2) == 0)
-        check_packet(&f);
+    if (dlx_fuzz_choose(f, 2) == 0)
+        check_packet(f);
     else
-        check_puts(&f);
-    return 0;
+        check_puts(f);
 }

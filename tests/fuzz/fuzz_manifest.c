@@ -3,7 +3,6 @@
  * libFuzzer: manifests. The input is one, or says how to make one and what to change in it. What is
  * accepted lies in its bytes, and written again it tells the same.
  */
-#include "client/base/fork.h"
 #include "client/message/message_gpu.h"
 #include "common/error.h"
 #include "gpu/handle.h"
@@ -45,8 +44,7 @@ static void read_gpu(const struct dlx_manifest *manifest, const struct dlx_manif
     static struct dlx_client client = {.refs = 1};
     static struct dlx_subscriber_link subscriber_link = {.pid = 1, .bell = -1, .client = &client};
     struct dlx_message_gpu *gpu = NULL;
-    if (client.generation == 0)
-        REQUIRE(dlx__fork_init(&client.generation) == 0);
+    client.generation = dlx_fuzz_generation;
     if (dlx__message_gpu_new(&subscriber_link, manifest, &gpu) < 0) {
         REQUIRE(*dlx__error_message());
         return;
@@ -155,19 +153,17 @@ static void make_manifest(struct dlx_fuzz *f)
     free(data);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void dlx_fuzz_one(struct dlx_fuzz *f)
 {
-    struct dlx_fuzz f = {data, size};
-    if (dlx_fuzz_choose(&f, 2) == 0) {
-        make_manifest(&f);
-        return 0;
+    if (dlx_fuzz_choose(f, 2) == 0) {
+        make_manifest(f);
+        return;
     }
-    uint32_t n_tensors = (uint32_t)dlx_fuzz_bytes(&f, 2);
-    uint8_t *copy = malloc(f.left + 1); /* aligned */
+    uint32_t n_tensors = (uint32_t)dlx_fuzz_bytes(f, 2);
+    uint8_t *copy = malloc(f->left + 1); /* aligned */
     REQUIRE(copy);
-    memcpy(copy, f.at, f.left);
-    copy = realloc(copy, f.left ? f.left : 1);
-    (void)read_manifest(copy, f.left, n_tensors);
+    memcpy(copy, f->at, f->left);
+    copy = realloc(copy, f->left ? f->left : 1);
+    (void)read_manifest(copy, f->left, n_tensors);
     free(copy);
-    return 0;
 }

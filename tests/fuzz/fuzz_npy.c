@@ -21,8 +21,10 @@ static void rearrange(const struct npy_header *h)
     free(to);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void dlx_fuzz_one(struct dlx_fuzz *f)
 {
+    const uint8_t *data = f->at;
+    size_t size = f->left;
     struct npy_header h;
     struct npy_storage storage;
     struct cli_error e = {{0}};
@@ -33,7 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         REQUIRE(total >= NPY_PREFIX_SIZE && total <= NPY_HEADER_SIZE_MAX);
     if (npy_header_parse(data, size, &h, &e) < 0) {
         REQUIRE(e.text[0]);
-        return 0;
+        return;
     }
     uint64_t n = 0;
     REQUIRE(h.ndim >= 0 && h.ndim <= NPY_NDIM_MAX && h.header_size <= size && h.item_size > 0);
@@ -50,5 +52,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         REQUIRE(again.ndim == h.ndim && again.data_size == h.data_size &&
                 again.dtype.code == h.dtype.code && again.dtype.bits == h.dtype.bits);
     }
-    return 0;
 }

@@ -54,12 +54,10 @@ static void check_own(struct dlx_fuzz *f)
     check(made, size);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void dlx_fuzz_one(struct dlx_fuzz *f)
 {
-    struct dlx_fuzz f = {data, size};
-    if (dlx_fuzz_choose(&f, 2) == 0)
-        check(f.at, f.left);
+    if (dlx_fuzz_choose(f, 2) == 0)
+        check(f->at, f->left);
     else
-        check_own(&f);
-    return 0;
+        check_own(f);
 }

@@ -55,8 +55,10 @@ static void write_again(const struct safetensors *s)
     free(tensors);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void dlx_fuzz_one(struct dlx_fuzz *f)
 {
+    const uint8_t *data = f->at;
+    size_t size = f->left;
     struct safetensors *s = NULL;
     struct cli_error e = {{0}};
     size_t header_size = 0;
@@ -64,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     (void)safetensors_is(data, size);
     if (safetensors_header_size(data, size, size, &header_size, &e) < 0) {
         REQUIRE(e.text[0]);
-        return 0;
+        return;
     }
     REQUIRE(header_size <= SAFETENSORS_HEADER_SIZE_MAX &&
             header_size + SAFETENSORS_PREFIX_SIZE <= size);
@@ -75,10 +77,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         REQUIRE(e.text[0]);
         data_size = SAFETENSORS_SIZE_UNKNOWN;
         if (safetensors_parse(&s, header, header_size, data_size, &e) < 0)
-            return 0;
+            return;
     }
     check(s, data_size);
     write_again(s);
     safetensors_free(s);
-    return 0;
 }

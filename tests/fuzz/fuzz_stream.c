@@ -66,8 +66,6 @@ struct state {
     uint32_t tick;
 };
 
-static uint64_t generation;
-
 /* A tensor that is not of dlx_alloc(): its memory and all that it needs. */
 struct private
 {
@@ -446,24 +444,16 @@ static void release(struct state *s, uint32_t at)
 
 static void begin(struct state *s)
 {
-    struct dlx_client *c = s->c = calloc(1, sizeof *c);
+    struct dlx_client *c = s->c = dlx_fuzz_client(-1);
     struct dlx_subscriber_link *subscriber_link = s->subscriber_link =
         calloc(1, sizeof *subscriber_link);
     struct dlx_publisher *p = &s->p;
-    REQUIRE(c && subscriber_link);
-    atomic_init(&c->refs, 1);
-    c->generation = generation;
-    c->sock = -1;
-    c->next_try_ns = UINT64_MAX;
-    c->timeout_ns = 1;
-    (void)dlx__lock_init(&c->lock);
-    dlx__peers_init(&c->peers);
-
+    REQUIRE(subscriber_link);
     struct dlx_shm_control *control = dlx_fuzz_map(dlx_shm_control_size(ENTRIES));
     uint8_t *arena = dlx_fuzz_map(ARENA_SIZE);
     *p =
         (struct dlx_publisher){.client = c,
-                               .generation = generation,
+                               .generation = dlx_fuzz_generation,
                                .topic = "t",
                                .daemon = {.link_sock = -1, .has_succeeded = true},
                                /* The block as dlx_publisher_new() begins; the arena stays. */
@@ -471,13 +461,13 @@ static void begin(struct state *s)
                                .watch = {.next_look_ns = UINT64_MAX},
                                .args = {.depth = DEPTH, .history = HISTORY}};
     p->stats.size = sizeof p->stats;
-    REQUIRE(dlx__heap_new(&p->heap, generation, false) == 0 &&
+    REQUIRE(dlx__heap_new(&p->heap, dlx_fuzz_generation, false) == 0 &&
             dlx__heap_add(p->heap, 1, arena, ARENA_SIZE) == 0);
     REQUIRE(dlx__writer_init(&p->core, control, ENTRIES, DEPTH, HISTORY, false, &s->membership,
                              &dlx__publisher_link_env, p) == 0);
 
     atomic_init(&subscriber_link->refs, DLX_SUBSCRIBER_LINK_ALIVE);
-    subscriber_link->generation = generation;
+    subscriber_link->generation = dlx_fuzz_generation;
     subscriber_link->bell = -1;
     subscriber_link->max_held = HELD;
     subscriber_link->messages = calloc(HELD, sizeof(struct dlx_message *));
@@ -541,51 +531,41 @@ static void end(struct state *s)
         free(s->sent[i].items);
 }
 
-static void step(struct state *s)
+static void take_one(struct state *s)
 {
-    struct dlx_fuzz *f = &s->f;
-    struct local *local;
-    switch (dlx_fuzz_choose(f, 8)) {
-    case 0:
-        allocate(s);
-        break;
-    case 1:
-        reshape(s);
-        break;
-    case 2:
-    case 3:
-        publish(s);
-        break;
-    case 4:
-        take(s, 1);
-        break;
-    case 5:
-        take(s, HELD); /* what is pending then is held, too */
-        break;
-    case 6:
-        release(s, dlx_fuzz_choose(f, HELD));
-        break;
-    default:
-        local = &s->locals[dlx_fuzz_choose(f, LOCALS)];
-        if (local->t && !local->shared && dlx_fuzz_choose(f, 2))
-            fill(s, local->made.data, local->size);
-        else
-            delete_local(local);
-        break;
-    }
+    take(s, 1);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void take_more(struct state *s)
+{
+    take(s, HELD); /* what is pending then is held, too */
+}
+
+static void release_one(struct state *s)
+{
+    release(s, dlx_fuzz_choose(&s->f, HELD));
+}
+
+static void fill_or_delete(struct state *s)
+{
+    struct local *local = &s->locals[dlx_fuzz_choose(&s->f, LOCALS)];
+    if (local->t && !local->shared && dlx_fuzz_choose(&s->f, 2))
+        fill(s, local->made.data, local->size);
+    else
+        delete_local(local);
+}
+
+static void (*const steps[])(struct state *) = {
+    allocate, reshape, publish, publish, take_one, take_more, release_one, fill_or_delete,
+};
+
+void dlx_fuzz_one(struct dlx_fuzz *f)
 {
     static struct state s;
-    REQUIRE(dlx__fork_init(&generation) == 0);
-    size_t n_maps = dlx_fuzz_n_maps();
     memset(&s, 0, sizeof s);
-    s.f = (struct dlx_fuzz){data, size};
+    s.f = *f;
     begin(&s);
     while (s.f.left > 0)
-        step(&s);
+        steps[dlx_fuzz_choose(&s.f, DLX_ARRAY_SIZE(steps))](&s);
     end(&s);
-    REQUIRE(dlx_fuzz_n_maps() == n_maps);
-    return 0;
 }

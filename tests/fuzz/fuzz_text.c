@@ -104,23 +104,22 @@ static void check_value(struct dlx_fuzz *f)
     free(data);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void dlx_fuzz_one(struct dlx_fuzz *f)
 {
-    struct dlx_fuzz f = {data, size};
-    uint32_t what = dlx_fuzz_choose(&f, 5);
+    uint32_t what = dlx_fuzz_choose(f, 5);
     if (what == 0) {
-        check_value(&f);
-        return 0;
+        check_value(f);
+        return;
     }
-    struct dlx_fuzz numbers = f;
+    struct dlx_fuzz numbers = *f;
     if (what > 2) {
         for (int i = 0; i < 3; i++)
-            (void)dlx_fuzz_number(&f);
+            (void)dlx_fuzz_number(f);
     }
-    char *text = malloc(f.left + 1);
+    char *text = malloc(f->left + 1);
     REQUIRE(text);
-    memcpy(text, f.at, f.left);
-    text[f.left] = '\0';
+    memcpy(text, f->at, f->left);
+    text[f->left] = '\0';
     if (what == 1)
         check_dtype(text);
     else if (what == 2)
@@ -130,5 +129,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     else
         check_path(&numbers, text);
     free(text);
-    return 0;
 }

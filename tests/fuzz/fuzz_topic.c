@@ -69,12 +69,11 @@ static size_t next_text(struct dlx_fuzz *f, char text[TEXT_MAX + 1])
     return size;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+void dlx_fuzz_one(struct dlx_fuzz *f)
 {
-    struct dlx_fuzz f = {data, size};
     char pattern[TEXT_MAX + 1], topic[TEXT_MAX + 1];
-    (void)next_text(&f, pattern);
-    (void)next_text(&f, topic);
+    (void)next_text(f, pattern);
+    (void)next_text(f, topic);
     bool is_pattern = dlx__pattern_check(pattern) == 0, is_topic = dlx__topic_check(topic) == 0;
     REQUIRE(is_pattern == is_name(pattern, true));
     REQUIRE(is_topic == is_name(topic, false));
@@ -86,5 +85,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         REQUIRE(!matches || strncmp(pattern, topic, prefix) == 0);
         REQUIRE(dlx__pattern_matches(topic, topic));
     }
-    return 0;
 }

@@ -1,13 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fuzz/harness_fuzz.h"
+#include "client/base/fork.h"
+#include "client/control/client.h"
+#include "client/control/reconnect.h"
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 void dlx_fuzz_fail(const char *file, int line, const char *what)
 {
     (void)fprintf(stderr, "%s:%d: not so: %s\n", file, line, what);
     abort();
+}
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+uint64_t dlx_fuzz_generation;
+
+/* Low numbers are given first, so one that leaks shows here. */
+static int lowest_free_fd(void)
+{
+    int fd = dup(STDERR_FILENO);
+    close(fd);
+    return fd;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct dlx_fuzz f = {data, size};
+    if (dlx_fuzz_generation == 0)
+        REQUIRE(dlx__fork_init(&dlx_fuzz_generation) == 0);
+    size_t n_maps = dlx_fuzz_n_maps();
+    int fd = lowest_free_fd();
+    dlx_fuzz_one(&f);
+    REQUIRE(lowest_free_fd() == fd && dlx_fuzz_n_maps() == n_maps);
+    return 0;
+}
+
+struct dlx_client *dlx_fuzz_client(int take_sock)
+{
+    struct dlx_client *c = calloc(1, sizeof *c);
+    REQUIRE(c);
+    atomic_init(&c->refs, 1);
+    c->generation = dlx_fuzz_generation;
+    c->sock = take_sock;
+    c->next_try_ns = UINT64_MAX;
+    c->timeout_ns = 1;
+    (void)dlx__lock_init(&c->lock);
+    dlx__peers_init(&c->peers);
+    return c;
 }
 
 /* ---- packets ------------------------------------------------------------------------------- */

@@ -14,6 +14,10 @@
 #include "common/proto.h"
 #include "common/util.h"
 
+/* What a target does with an input: it may leave neither a map nor a descriptor. Below are the
+ * functions by which libFuzzer and replay.c call it. */
+struct dlx_fuzz;
+void dlx_fuzz_one(struct dlx_fuzz *f);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 /* Once, before the first input. A target need not have one. */
 int LLVMFuzzerInitialize(int *argc, char ***argv);
@@ -75,6 +79,13 @@ static inline size_t dlx_fuzz_piece(struct dlx_fuzz *f, size_t max, const uint8_
     f->left -= size;
     return size;
 }
+
+/* ---- clients -------------------------------------------------------------------------------- */
+
+/* What dlx__fork_init() says. */
+extern uint64_t dlx_fuzz_generation;
+/* A client whose control socket is `take_sock`, -1: none, and which never connects by itself. */
+struct dlx_client *dlx_fuzz_client(int take_sock);
 
 /* ---- packets ------------------------------------------------------------------------------- */
 

@@ -10,14 +10,10 @@
 #include "common/error.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/fuse.h"
-#include "tests/harness/seccomp.h"
-#include "tests/harness/stream.h"
-#include <errno.h>
+#include "tests/hostile/harness_trap.h"
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -25,16 +21,6 @@
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
 
 static struct dlx_test_fuse fuse;
-
-/* Another client is served. One that waits for the file system is not, within PATIENCE. */
-static void daemon_answers(void)
-{
-    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
-    int fd = dlx_test_hello(&dlx_test_stream_daemon, 1);
-    ck_assert_int_eq(dlx_test_call(fd, BODY(DAEMON_INFO), &info)->body_case,
-                     BODY(DAEMON_INFO_REPLY));
-    close(fd);
-}
 
 /* ---- descriptors ----------------------------------------------------------------------------- */
 
@@ -60,64 +46,33 @@ TEST(what_is_a_trap_for_close_is_one_here)
     check_that_it_waits();
 }
 
-enum way { READ_BY_THE_DAEMON, LEFT_IN_THE_SOCKET, BEFORE_IT_ACCEPTS, ON_A_SUBSCRIPTION, N_WAYS };
-
-/* Sent so that nobody but the daemon has the file when the daemon looks. Returns false where the
- * kernel refuses it. */
-static bool send_file(enum way way)
+static void send_file(enum dlx_test_trap_way way, bool is_refused)
 {
-    const struct dlx_test_daemon *daemon = &dlx_test_stream_daemon;
-    static const uint8_t info[] = {0x08, 0x01, 0xda, 0x01, 0x00};
-    struct dlx_test_subscription s = {.fd = -1};
-    int fd = way == BEFORE_IT_ACCEPTS ? -1 : dlx_test_hello(daemon, 1);
-    if (way == ON_A_SUBSCRIPTION)
-        dlx_test_subscribe(&s, fd, "test/a", false);
-    dlx_test_recv_done();
-    dlx_test_daemon_pause(daemon);
-    if (way == BEFORE_IT_ACCEPTS)
-        fd = dlx_test_connect(daemon);
-    int r = dlx__packet_send(s.fd >= 0 ? s.fd : fd, info, sizeof info, &fuse.fd, 1);
-    int send_errno = errno;
-    fuse.fd = dlx__close(fuse.fd);
-    dlx_test_fuse_mute(&fuse);
-    if (way == LEFT_IN_THE_SOCKET)
-        fd = dlx__close(fd);
-    ck_assert_int_eq(kill(daemon->pid, SIGCONT), 0);
-    if (r < 0)
-        ck_assert_int_eq(send_errno, EPERM);
-    else /* it has let go of it, without asking */
-        dlx_test_fuse_wait(&fuse.asked->release);
-    daemon_answers();
-    dlx__close(s.fd);
-    dlx__close(fd);
-    daemon_answers();
-    return r == 0;
-}
-
-static void try_way(enum way way, bool refuses)
-{
+    struct dlx_test_trap trap;
     if (!dlx_test_fuse_start(&fuse))
         return;
-    bool sent = send_file(way);
+    bool sent = dlx_test_trap_send(&trap, way, fuse.fd);
+    fuse.fd = dlx__close(fuse.fd);
+    dlx_test_fuse_mute(&fuse);
+    dlx_test_trap_resume(&trap);
+    if (sent) /* it has let go of it, without asking */
+        dlx_test_fuse_wait(&fuse.asked->release);
+    dlx_test_trap_end(&trap, PATIENCE);
     ck_assert_int_eq(atomic_load(&fuse.asked->flush), 0);
-    if (!sent && !refuses)
-        puts("SKIP: no seccomp here, by which the kernel could be made an older one");
-    if (sent && refuses)
-        puts("SKIP: the kernel does not know SO_PASSRIGHTS");
+    dlx_test_trap_skip(sent, is_refused);
     dlx_test_fuse_end(&fuse);
 }
 
-LOOP_TEST(a_file_is_refused_by_the_kernel, 0, N_WAYS)
+/* Not on a link socket: the daemon would have it for as long as nobody reads it. */
+LOOP_TEST(a_file_is_refused_by_the_kernel, 0, ON_A_LINK_SOCKET)
 {
-    try_way((enum way)_i, true);
+    send_file((enum dlx_test_trap_way)_i, true);
 }
 
-LOOP_TEST(a_file_does_not_hold_the_daemon_up_where_the_kernel_lets_it_pass, 0, N_WAYS)
+LOOP_TEST(a_file_does_not_hold_the_daemon_up_where_the_kernel_lets_it_pass, 0, ON_A_LINK_SOCKET)
 {
-    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
-    dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, dlx_test_seccomp_on_an_older_kernel,
-                                   NULL);
-    try_way((enum way)_i, false);
+    dlx_test_trap_on_an_older_kernel();
+    send_file((enum dlx_test_trap_way)_i, false);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -252,7 +207,7 @@ LOOP_TEST(who_stands_still_in_a_call_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(sta
     /* There it stands. More than a socket holds: bells, and answers that nobody reads. */
     for (int i = 0; i < 5000; i++)
         dlx_test_stream_publish(p, 10, value++);
-    daemon_answers();
+    dlx_test_trap_daemon_answers(PATIENCE, "beside it");
     struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     dlx_test_stream_publish(p, 10, value);
     dlx_test_stream_expect(s, 10, value);
@@ -260,7 +215,7 @@ LOOP_TEST(who_stands_still_in_a_call_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(sta
     /* Not even SIGKILL ends it before the file system does: a peer that cannot die. */
     ck_assert_int_eq(kill(pid, SIGKILL), 0);
     dlx_test_stream_publish(p, 10, value);
-    daemon_answers();
+    dlx_test_trap_daemon_answers(PATIENCE, "beside it");
     ck_assert_int_eq(waitpid(pid, NULL, WNOHANG), 0);
     dlx_test_fuse_end(&fuse);
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);

@@ -20,16 +20,6 @@ static const uint64_t heads[] = {
     UINT64_MAX,
 };
 
-static struct dlx_shm_control *control_of(const struct dlx_test_scene *x)
-{
-    return x->liar->core.block->control;
-}
-
-static dlx_atomic_u64 *gen_of(const struct dlx_test_scene *x, uint64_t n)
-{
-    return &control_of(x)->entries[n & x->liar->core.block->mask].gen;
-}
-
 /* The liar publishes and is read. */
 static void go_before(struct dlx_test_scene *x, int64_t n)
 {
@@ -52,12 +42,11 @@ LOOP_TEST(a_head_that_jumps_harms_only_its_link, 0, 3 * N_WAYS)
             dlx_test_stream_publish(x.liar, 4, 3);
             dlx_test_stream_publish(x.liar, 4, 4);
         }
-        dlx_store64_sc(&control_of(&x)->head, heads[k % DLX_ARRAY_SIZE(heads)]);
-        dlx_store64_sc(&control_of(&x)->oldest, heads[k / DLX_ARRAY_SIZE(heads)]);
+        dlx_store64_sc(&dlx_test_control_of(x.liar)->head, heads[k % DLX_ARRAY_SIZE(heads)]);
+        dlx_store64_sc(&dlx_test_control_of(x.liar)->oldest, heads[k / DLX_ARRAY_SIZE(heads)]);
         if (_i / N_WAYS == 2)
-            dlx_store64_sc(gen_of(&x, 4), 4 + x.liar->core.block->mask + 1);
-        for (int i = 0; i < 3; i++)
-            (void)dlx_test_scene_honest_goes_on(&x);
+            dlx_store64_sc(dlx_test_gen_of(x.liar, 4), 4 + x.liar->core.block->mask + 1);
+        (void)dlx_test_scene_honest_goes_on_for(&x, 3);
         dlx_test_scene_end(&x);
     }
 }
@@ -78,12 +67,11 @@ LOOP_TEST(a_head_that_jumped_harms_no_joiner, 0, 2 * N_WAYS)
         uint64_t mark = marks[k / DLX_ARRAY_SIZE(heads)];
         go_before(&x, 3);
         dlx_subscription_unref(x.s);
-        dlx_store64_sc(&control_of(&x)->head, head);
+        dlx_store64_sc(&dlx_test_control_of(x.liar)->head, head);
         for (uint64_t n = 0; n < 8; n++)
-            dlx_store64_sc(gen_of(&x, head + n - 3), (head + n - 3) ^ mark);
+            dlx_store64_sc(dlx_test_gen_of(x.liar, head + n - 3), (head + n - 3) ^ mark);
         ok(dlx_subscribe(x.c, "test/a", &sa, &x.s));
-        for (int i = 0; i < 3; i++)
-            (void)dlx_test_scene_honest_goes_on(&x);
+        (void)dlx_test_scene_honest_goes_on_for(&x, 3);
         dlx_test_scene_end(&x);
     }
 }
@@ -98,12 +86,12 @@ TEST(there_is_no_message_0)
     struct dlx_block *block = dlx_test_scene_begin_lie(x.liar, words);
     for (uint64_t n = 0; n < 4; n++)
         for (uint32_t i = 0; i < DLX_SHM_ENTRY_WORDS; i++)
-            dlx_store64_sc(&control_of(&x)->entries[n].words[i], words[i]);
-    dlx_store64_sc(gen_of(&x, 0), DLX_SHM_END);
-    dlx_store64_sc(&control_of(&x)->head, UINT64_MAX);
+            dlx_store64_sc(&dlx_test_control_of(x.liar)->entries[n].words[i], words[i]);
+    dlx_store64_sc(dlx_test_gen_of(x.liar, 0), DLX_SHM_END);
+    dlx_store64_sc(&dlx_test_control_of(x.liar)->head, UINT64_MAX);
     ok(dlx_subscribe(x.c, "test/a", NULL, &x.s));
     for (uint64_t n = 0; n < 4; n++)
-        dlx_store64_sc(gen_of(&x, n), n);
+        dlx_store64_sc(dlx_test_gen_of(x.liar, n), n);
     for (int i = 0; i < 2; i++) {
         int r = dlx_take(x.s, 0, &m[i]);
         ck_assert_msg(r == DLX_E_EMPTY || r == DLX_E_BAD_PEER, "%d: message %d", r,
@@ -142,17 +130,14 @@ LOOP_TEST(a_gen_that_lies_harms_only_its_link, 0, N_WAYS)
 {
     for (size_t k = 0; k < DLX_ARRAY_SIZE(gens); k++) {
         struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)(_i % N_WAYS));
-        bool told = false;
         ck_assert_uint_eq(x.liar->core.block->mask, 255);
         go_before(&x, 3);
-        dlx_store64_sc(gen_of(&x, 4), gens[k].gen);
-        for (int i = 0; i < 3; i++)
-            told |= dlx_test_scene_honest_goes_on(&x);
+        dlx_store64_sc(dlx_test_gen_of(x.liar, 4), gens[k].gen);
+        bool told = dlx_test_scene_honest_goes_on_for(&x, 3);
         ck_assert_msg(told == gens[k].told, "gen %#llx: %d", (unsigned long long)gens[k].gen, told);
         for (int i = 3; i < 8; i++)
             dlx_test_stream_publish(x.liar, 4, i);
-        for (int i = 0; i < 10; i++)
-            (void)dlx_test_scene_honest_goes_on(&x);
+        (void)dlx_test_scene_honest_goes_on_for(&x, 10);
         dlx_test_scene_end(&x);
     }
 }
@@ -164,9 +149,8 @@ LOOP_TEST(gens_of_nobody_are_losses, 0, N_WAYS)
     for (int i = 0; i < 10; i++)
         dlx_test_stream_publish(x.liar, 4, i);
     for (uint64_t n = 1; n <= 10; n++)
-        dlx_store64_sc(gen_of(&x, n), n + n % 2 * 100);
-    for (int i = 0; i < 12; i++)
-        ck_assert(!dlx_test_scene_honest_goes_on(&x));
+        dlx_store64_sc(dlx_test_gen_of(x.liar, n), n + n % 2 * 100);
+    ck_assert(!dlx_test_scene_honest_goes_on_for(&x, 12));
     ok(dlx_subscription_get_stats(x.s, &stats));
     ck_assert_uint_eq(stats.taken + stats.lost + stats.skipped, 22);
     ck_assert_uint_eq(stats.n_held, 0);
@@ -177,21 +161,14 @@ LOOP_TEST(a_control_block_that_changes_all_the_time_is_survived, 0, N_WAYS)
 {
     for (int round = 0; round < 20; round++) {
         struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)_i);
-        pthread_t thread;
         struct dlx_test_scribbler scribbler = {.seed = (uint64_t)(round + 1),
-                                               .words = (uint64_t *)control_of(&x)};
+                                               .words = (uint64_t *)dlx_test_control_of(x.liar)};
         /* Most of the time where the reader looks. */
         scribbler.n_words =
             round % 2 ? 24 + 16 * 8 : dlx_shm_control_size(x.liar->core.block->mask + 1) / 8;
         for (int i = 0; i < 10; i++)
             dlx_test_stream_publish(x.liar, 4, i);
-        ck_assert_int_eq(pthread_create(&thread, NULL, dlx_test_scribble, &scribbler), 0);
-        while (atomic_load(&scribbler.rounds) < 1000)
-            ;
-        for (int i = 0; i < 100; i++)
-            (void)dlx_test_scene_honest_goes_on(&x);
-        atomic_store(&scribbler.stop, true);
-        ck_assert_int_eq(pthread_join(thread, NULL), 0);
+        dlx_test_scene_while(&x, dlx_test_scribble, &scribbler, 100);
         dlx_test_scene_end(&x);
     }
 }
@@ -235,20 +212,15 @@ LOOP_TEST(gens_that_never_settle_are_survived, 0, N_WAYS)
     for (int round = 0; round < 12; round++) {
         struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)_i);
         uint64_t words[DLX_SHM_ENTRY_WORDS];
-        pthread_t thread;
         struct flipper flipper = {.base = {.seed = (uint64_t)(round + 1)},
-                                  .control = control_of(&x),
+                                  .control = dlx_test_control_of(x.liar),
                                   .mask = x.liar->core.block->mask,
                                   .marks = marks[round % 4]};
         struct dlx_block *block = dlx_test_scene_begin_lie(x.liar, words);
         for (uint32_t n = 0; n <= flipper.mask; n++)
             for (uint32_t i = 0; i < DLX_SHM_ENTRY_WORDS; i++)
-                dlx_store64_sc(&control_of(&x)->entries[n].words[i], words[i]);
-        ck_assert_int_eq(pthread_create(&thread, NULL, flip, &flipper), 0);
-        for (int i = 0; i < 100; i++)
-            (void)dlx_test_scene_honest_goes_on(&x);
-        atomic_store(&flipper.base.stop, true);
-        ck_assert_int_eq(pthread_join(thread, NULL), 0);
+                dlx_store64_sc(&dlx_test_control_of(x.liar)->entries[n].words[i], words[i]);
+        dlx_test_scene_while(&x, flip, &flipper.base, 100);
         dlx__heap_give(x.liar->heap, block);
         dlx_test_scene_end(&x);
     }

@@ -21,8 +21,8 @@ void dlx_test_liar_hear(int fd);
 struct dlx_test_liar dlx_test_liar_spawn(void (*fn)(struct dlx_client *c, int tell, int arg),
                                          int arg);
 void dlx_test_liar_kill(struct dlx_test_liar *liar);
-/* The error's words name the liar, not us. */
-void dlx_test_liar_check_names(const struct dlx_test_liar *liar);
+/* The error's words name the liar. */
+void dlx_test_liar_check_names(pid_t pid);
 uint64_t dlx_test_liar_random(void);
 
 /* Of the liar: do nothing any more, after telling. */

@@ -1,21 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/hostile/harness_lies.h"
+#include "common/util.h"
 #include "ring/entry.h"
 #include "tests/harness/random.h"
-#include <stdio.h>
-#include <string.h>
+#include "tests/hostile/harness_liar.h"
+#include <poll.h>
+
+static struct dlx_publisher *publisher_for(const struct dlx_test_scene *x)
+{
+    const bool blocks = x->way == RELIABLE || x->way >= N_WAYS;
+    const struct dlx_publisher_args args = {
+        .size = sizeof args, .on_full = blocks ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP};
+    return dlx_test_stream_publisher(x->c, "test/a", &args);
+}
+
+struct dlx_test_scene dlx_test_scene_begin(enum dlx_test_way way)
+{
+    struct dlx_test_scene x = {.way = way, .c = dlx_test_stream_connect(), .pid = getpid()};
+    const struct dlx_subscribe_args args = {.size = sizeof args,
+                                            .mode = way == LATEST ? DLX_MODE_LATEST : DLX_MODE_ALL,
+                                            .reliable = way == RELIABLE,
+                                            .spin_ns = way == SPINNING ? DLX_SPIN_ALWAYS : 0};
+    x.honest = publisher_for(&x);
+    x.s = dlx_test_stream_subscribe(x.c, "test/a", &args);
+    if (way == POLLING)
+        ck_assert_int_ge(dlx_subscription_fd(x.s), 0);
+    return x;
+}
 
 struct dlx_test_scene dlx_test_scene_make_for(enum dlx_test_way way)
 {
-    struct dlx_test_scene x = {.way = way, .c = dlx_test_stream_connect()};
-    const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .on_full = way == RELIABLE ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP};
-    const struct dlx_subscribe_args sa = {.size = sizeof sa,
-                                          .mode = way == LATEST ? DLX_MODE_LATEST : DLX_MODE_ALL,
-                                          .reliable = way == RELIABLE};
-    ok(dlx_publisher_new(x.c, "test/a", &pa, &x.honest));
-    ok(dlx_publisher_new(x.c, "test/a", &pa, &x.liar));
-    ok(dlx_subscribe(x.c, "test/a", &sa, &x.s));
+    struct dlx_test_scene x = dlx_test_scene_begin(way);
+    x.liar = publisher_for(&x);
     return x;
 }
 
@@ -34,10 +50,8 @@ void dlx_test_scene_end(struct dlx_test_scene *x)
     dlx_client_unref(x->c);
 }
 
-int dlx_test_scene_take(struct dlx_test_scene *x, int64_t timeout_ns, struct dlx_message **ret)
+static int take_batch(struct dlx_test_scene *x, int64_t timeout_ns, struct dlx_message **ret)
 {
-    if (x->way != BATCHES)
-        return dlx_take(x->s, timeout_ns, ret);
     if (x->first == x->n_batch) {
         x->first = x->n_batch = 0;
         int r = dlx_take_n(x->s, timeout_ns, x->batch, DLX_ARRAY_SIZE(x->batch), &x->n_batch);
@@ -48,45 +62,96 @@ int dlx_test_scene_take(struct dlx_test_scene *x, int64_t timeout_ns, struct dlx
     return 0;
 }
 
+static int poll_and_take(struct dlx_test_scene *x, int64_t timeout_ns, struct dlx_message **ret)
+{
+    uint64_t start = dlx__now_ns();
+    int r = dlx_take(x->s, 0, ret);
+    while (r == DLX_E_EMPTY && dlx__now_ns() - start < (uint64_t)timeout_ns) {
+        struct pollfd pfd = {.fd = dlx_subscription_fd(x->s), .events = POLLIN};
+        ck_assert_int_ge(poll(&pfd, 1, (int)(timeout_ns / 1000000)), 0);
+        r = dlx_take(x->s, 0, ret);
+    }
+    return r;
+}
+
+int dlx_test_scene_take(struct dlx_test_scene *x, int64_t timeout_ns, struct dlx_message **ret)
+{
+    uint64_t start = dlx__now_ns();
+    int r = x->way == BATCHES   ? take_batch(x, timeout_ns, ret)
+            : x->way == POLLING ? poll_and_take(x, timeout_ns, ret)
+                                : dlx_take(x->s, timeout_ns, ret);
+    ck_assert_msg(dlx_test_ends_in_time(start, timeout_ns), "a take of %.3f s took %.3f s",
+                  (double)timeout_ns / 1e9, (double)(dlx__now_ns() - start) / 1e9);
+    if (r == DLX_E_BAD_PEER) {
+        dlx_test_liar_check_names(x->pid);
+        x->told = true;
+    }
+    return r;
+}
+
 void dlx_test_scene_touch(struct dlx_message *m)
 {
-    volatile uint8_t sum = 0;
     for (uint32_t i = 0; i < dlx_message_n_tensors(m); i++) {
-        DLManagedTensorVersioned *t = NULL;
-        ok(dlx_message_tensor(m, i, &t));
-        uint64_t size = (uint64_t)(t->dl_tensor.dtype.bits * t->dl_tensor.dtype.lanes + 7) / 8;
-        for (int32_t k = 0; k < t->dl_tensor.ndim; k++)
-            size *= (uint64_t)t->dl_tensor.shape[k];
-        if (size > 0)
-            sum = (uint8_t)(sum + ((uint8_t *)t->dl_tensor.data)[0]);
-        t->deleter(t);
+        DLManagedTensorVersioned *managed = NULL;
+        ok(dlx_message_tensor(m, i, &managed));
+        const DLTensor *t = &managed->dl_tensor;
+        volatile const uint8_t *data = t->data;
+        int64_t last = 0;
+        bool none = !data;
+        for (int32_t k = 0; k < t->ndim; k++) {
+            none |= t->shape[k] == 0;
+            last += (t->shape[k] - 1) * t->strides[k];
+        }
+        if (!none) {
+            (void)data[0];
+            (void)data[last * t->dtype.bits * t->dtype.lanes / 8];
+        }
+        managed->deleter(managed);
     }
     dlx_message_unref(m);
 }
 
 bool dlx_test_scene_honest_goes_on(struct dlx_test_scene *x)
 {
-    bool told = false;
+    const struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = PATIENCE};
     struct dlx_message *m = NULL;
-    dlx_test_stream_publish(x->honest, 4, ++x->published);
+    uint64_t start = dlx__now_ns();
+    bool told = false;
+    ok(dlx_publish(x->honest, dlx_test_stream_alloc(x->honest, 4, ++x->published), &args));
     for (;;) {
-        int r = dlx_test_scene_take(x, PATIENCE, &m);
-        if (r == DLX_E_BAD_PEER) {
-            char pid[32];
-            (void)snprintf(pid, sizeof pid, "pid %d", getpid());
-            ck_assert_msg(strstr(dlx_client_errmsg(NULL), pid) != NULL, "\"%s\" lacks \"%s\"",
-                          dlx_client_errmsg(NULL), pid);
-            told = true;
+        int r = dlx_test_scene_take(x, SECOND, &m);
+        ck_assert_msg(dlx_test_ends_in_time(start, PATIENCE), "message %d did not come",
+                      (int)x->published);
+        told |= r == DLX_E_BAD_PEER;
+        if (r == DLX_E_BAD_PEER || r == DLX_E_EMPTY || r == DLX_E_TIMEOUT)
             continue;
-        }
         ok(r);
         if (dlx_message_publisher(m) == x->honest->id)
             break;
         dlx_test_scene_touch(m);
     }
     dlx_test_stream_check(m, 4, x->published);
+    ck_assert_uint_eq(dlx_message_gap(m), 0);
     dlx_message_unref(m);
     return told;
+}
+
+bool dlx_test_scene_honest_goes_on_for(struct dlx_test_scene *x, int n)
+{
+    bool told = false;
+    for (int i = 0; i < n; i++)
+        told |= dlx_test_scene_honest_goes_on(x);
+    return told;
+}
+
+struct dlx_shm_control *dlx_test_control_of(struct dlx_publisher *p)
+{
+    return p->core.block->control;
+}
+
+dlx_atomic_u64 *dlx_test_gen_of(struct dlx_publisher *p, uint64_t n)
+{
+    return &dlx_test_control_of(p)->entries[n & p->core.block->mask].gen;
 }
 
 struct dlx_block *dlx_test_scene_begin_lie(struct dlx_publisher *p,
@@ -114,4 +179,16 @@ void *dlx_test_scribble(void *userdata)
         atomic_fetch_add(&x->rounds, 1);
     }
     return NULL;
+}
+
+void dlx_test_scene_while(struct dlx_test_scene *x, void *(*thread)(void *),
+                          struct dlx_test_scribbler *scribbler, int n)
+{
+    pthread_t id;
+    ck_assert_int_eq(pthread_create(&id, NULL, thread, scribbler), 0);
+    while (atomic_load(&scribbler->rounds) < 1000)
+        continue;
+    (void)dlx_test_scene_honest_goes_on_for(x, n);
+    atomic_store(&scribbler->stop, true);
+    ck_assert_int_eq(pthread_join(id, NULL), 0);
 }

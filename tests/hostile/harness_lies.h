@@ -13,29 +13,46 @@
 #include "tests/harness/stream.h"
 #include <pthread.h>
 
-/* Each lie is told to each kind of subscriber. */
-enum dlx_test_way { ONE, BATCHES, RELIABLE, LATEST, N_WAYS };
+/* Each lie is told to each kind of subscriber; those of other processes also to the last two. */
+enum dlx_test_way {
+    ONE,
+    BATCHES,
+    RELIABLE,
+    LATEST,
+    N_WAYS,
+    SPINNING = N_WAYS,
+    POLLING,
+    N_ALL_WAYS
+};
 
 struct dlx_test_scene {
     enum dlx_test_way way;
     struct dlx_client *c;
-    struct dlx_publisher *honest, *liar;
+    struct dlx_publisher *honest, *liar; /* NULL: it is another process's */
+    pid_t pid;                           /* of the liar: that is who errors name */
     struct dlx_subscription *s;
     int64_t published; /* by the honest one */
+    bool told;         /* that the liar lies */
     struct dlx_message *batch[8];
     uint32_t first, n_batch; /* taken, and not looked at yet */
 };
 
+/* Without the liar; and with one of this process. */
+struct dlx_test_scene dlx_test_scene_begin(enum dlx_test_way way);
 struct dlx_test_scene dlx_test_scene_make_for(enum dlx_test_way way);
 struct dlx_test_scene dlx_test_scene_make(void);
 void dlx_test_scene_end(struct dlx_test_scene *x);
-/* As the subscriber of this kind does it. */
+/* As the subscriber of this kind does it: it comes back in time, and names the liar. */
 int dlx_test_scene_take(struct dlx_test_scene *x, int64_t timeout_ns, struct dlx_message **ret);
-/* Read all of it: it must be inside a mapping, whatever the liar said. */
+/* Read the ends of it: they must be inside a mapping, whatever the liar said. */
 void dlx_test_scene_touch(struct dlx_message *m);
 /* What the honest publisher sends arrives, whole and next in order. Messages of the liar and one
- * BAD_PEER may come before. Returns whether that came. */
+ * BAD_PEER may come before. Returns whether that came. The same so often: whether it came once. */
 bool dlx_test_scene_honest_goes_on(struct dlx_test_scene *x);
+bool dlx_test_scene_honest_goes_on_for(struct dlx_test_scene *x, int n);
+/* Where this publisher has its numbers. */
+struct dlx_shm_control *dlx_test_control_of(struct dlx_publisher *p);
+dlx_atomic_u64 *dlx_test_gen_of(struct dlx_publisher *p, uint64_t n);
 /* A message of the liar that it may still change: 16 x 16 bytes, whose words are in `words`. */
 struct dlx_block *dlx_test_scene_begin_lie(struct dlx_publisher *p,
                                            uint64_t words[DLX_SHM_ENTRY_WORDS]);
@@ -50,5 +67,8 @@ struct dlx_test_scribbler {
 };
 
 void *dlx_test_scribble(void *userdata);
+/* Such a thread, or another one with such a start, while the honest publisher goes on so often. */
+void dlx_test_scene_while(struct dlx_test_scene *x, void *(*thread)(void *),
+                          struct dlx_test_scribbler *scribbler, int n);
 
 #endif

@@ -1,100 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds up the ledgers of actors (ledger.h has their layout): sent = received + reported.
+"""Adds up the ledgers of actors: sent = received + reported.
 
 A message that a subscription should have got and did not, and that nobody reported, is a fault.
 """
 
-import dataclasses
-import struct
+from ledger import (
+    CLOSED,
+    DRAINED,
+    ERRORS,
+    GETTER,
+    PUBLISHER,
+    RELIABLE,
+    contradictions,
+    lost_after_first,
+)
 
-MAGIC = 0x3130304B414F5321
-ERRORS, KEYS, OBJECTS = 32, 256, 64
-HEAD = struct.Struct("<QIIQ40x")
-OBJECT = struct.Struct(f"<II64sQQQQQQQQQQQII{ERRORS}I")
-KEY = struct.Struct("<8Q")
-OBJECT_SIZE = OBJECT.size + KEYS * KEY.size
-PUBLISHER, SUBSCRIPTION, GETTER = 1, 2, 3
-UNUSED, BEGUN, ALIVE, CLOSED, DRAINED = range(5)
-RELIABLE, LATEST = 1, 2
 ANNOUNCED_NS = 4_000_000_000
-
-
-@dataclasses.dataclass
-class Key:
-    key: int
-    start: int
-    last: int
-    taken: int
-    gaps: int
-    prev_ns: int
-    first_ns: int
-    first_gap: int
-
-
-@dataclasses.dataclass
-class Object:
-    pid: int
-    seed: int
-    kind: int
-    state: int
-    topic: str
-    key: int
-    begun_ns: int
-    ready_ns: int
-    ended_ns: int
-    begun: int
-    done: int
-    bytes: int
-    taken: int
-    skipped: int
-    lost: int
-    held_max: int
-    flags: int
-    errors: tuple
-    keys: list
-
-
-def read(path):
-    """The objects of a ledger; none if its actor was killed before it began."""
-    with open(path, "rb") as f:
-        data = f.read()
-    if len(data) < HEAD.size:
-        return []
-    magic, pid, n, seed = HEAD.unpack_from(data)
-    if magic != MAGIC:
-        return []
-    objects = []
-    for i in range(min(n, OBJECTS)):
-        at = HEAD.size + i * OBJECT_SIZE
-        o = OBJECT.unpack_from(data, at)
-        kind, state, topic, key, begun_ns, ready_ns, ended_ns = o[:7]
-        begun, done, size, taken, skipped, lost, held_max, flags, n_keys = o[7:16]
-        keys = [Key(*KEY.unpack_from(data, at + OBJECT.size + k * KEY.size)) for k in range(n_keys)]
-        if kind and state != UNUSED:
-            objects.append(
-                Object(
-                    pid,
-                    seed,
-                    kind,
-                    state,
-                    topic.rstrip(b"\0").decode(),
-                    key,
-                    begun_ns,
-                    ready_ns,
-                    ended_ns,
-                    begun,
-                    done,
-                    size,
-                    taken,
-                    skipped,
-                    lost,
-                    held_max,
-                    flags,
-                    o[16:],
-                    [k for k in keys if k.taken],
-                )
-            )
-    return objects
 
 
 class Totals:
@@ -144,19 +65,16 @@ def judge_subscription(s, publishers, restarts, totals):
     totals.links += len(s.keys)
     totals.taken += taken
     totals.taken_bytes += s.bytes
-    name = f"subscription to {s.topic} (pid {s.pid}, seed {s.seed}, flags {s.flags})"
 
     def fault(unreported, text):
         totals.unreported += unreported
-        totals.faults.append(f"{name}: {text}")
+        totals.faults.append(f"{s}: {text}")
 
+    for words in contradictions(s, publishers):
+        fault(0, words)
     for k in s.keys:
         p = publishers.get(k.key)
-        if not p:
-            fault(0, f"took from key {k.key}, of which nobody knows")
-        elif k.last > p.begun:
-            fault(0, f"took message {k.last} of key {k.key}, which published {p.begun}")
-        elif k.prev_ns > s.ready_ns > 0 and not was_unannounced(k, p, restarts):
+        if p and k.prev_ns > s.ready_ns > 0 and not was_unannounced(k, p, restarts):
             fault(
                 k.start,
                 f"began with message {k.start + 1} of key {k.key}, but the one before was "
@@ -182,7 +100,7 @@ def judge_subscription(s, publishers, restarts, totals):
         )
     # It cannot be waited for before it is attached: the first messages of a new publisher may be
     # lost, and are counted.
-    lost = s.lost - sum(k.first_gap for k in s.keys)
+    lost = lost_after_first(s)
     if s.flags & RELIABLE and lost > 0:
         if any(begin < s.ended_ns and end > s.begun_ns for begin, end in restarts):
             totals.reliable_lost += lost  # see docs/PROTOCOL.md, "Another daemon"

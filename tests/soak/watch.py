@@ -7,6 +7,8 @@ import re
 import threading
 import time
 
+import scene
+
 REGION = re.compile(r"/memfd:dlx|/memfd:dlpackd|/dev/shm/dlpackd\.")
 REGIONS_IN_MAPS = re.compile(
     rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ (\S+) (\d+) +(/memfd:\S+|/dev/shm/dlpackd\.\S+)", re.M
@@ -20,13 +22,6 @@ def status(pid, *names):
             lines = dict(line.split(":", 1) for line in f if ":" in line)
         return [int(lines[n].split()[0]) for n in names]
     except (OSError, KeyError, ValueError):
-        return None
-
-
-def n_fds(pid):
-    try:
-        return len(os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
         return None
 
 
@@ -114,9 +109,9 @@ class Watcher(threading.Thread):
                     time.monotonic() - self.start_s,
                     memory[0] / 1024 if memory else None,
                     memory[1] / 1024 if memory else None,
-                    n_fds(pid) if pid else None,
+                    scene.n_fds(pid) if pid else None,
                     len(pids),
-                    sum(n_fds(p) or 0 for p in pids),
+                    sum(scene.n_fds(p) or 0 for p in pids),
                     region_bytes(pids) / (1 << 20),
                 )
             )

@@ -2,10 +2,10 @@
 
 /*
  * libfaultalloc.so, for LD_PRELOAD: an allocator that counts what is alive and fails the calls that
- * the page of tests/fail/faults/page.h names. Without that page it only passes calls on to glibc.
+ * the page of tests/actor/ledger.h names. Without that page it only passes calls on to glibc.
  */
 
-#include "tests/fail/faults/page.h"
+#include "tests/actor/ledger.h"
 #include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,8 +23,8 @@ void __libc_free(void *p);
 
 EXPORT void *memalign(size_t alignment, size_t size);
 
-static struct fault_page nobody;
-static struct fault_page *page = &nobody;
+static struct actor_head nobody;
+static struct actor_head *page = &nobody;
 
 /* The run-time that counts branches keeps blocks, too: then nobody looks how many are left. */
 #ifdef DLX_COVERAGE
@@ -37,8 +37,8 @@ enum { ONE_BLOCK = 1 };
  * is not counted. */
 __attribute__((constructor)) static void find_page(void)
 {
-    const char *fd = getenv(FAULT_PAGE_ENV);
-    void *map = fd ? mmap(NULL, FAULT_PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, atoi(fd), 0)
+    const char *fd = getenv(ACTOR_LEDGER_ENV);
+    void *map = fd ? mmap(NULL, ACTOR_HEAD_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, atoi(fd), 0)
                    : MAP_FAILED;
     if (map != MAP_FAILED) {
         page = map;

@@ -7,6 +7,7 @@ import subprocess
 import time
 
 import points
+import scene
 import story
 from stage import BUILD, PROGRAMS, ROLES, Failed, Stage, idle_fds
 
@@ -55,10 +56,13 @@ def run_plain(memory):
         failure, said, told = story.tell(memory=memory, plain=PLAIN)
         if failure:
             break
-        result = told.publisher_was
-        if result["depth"] == 16 and result["arenas"][1] < result["arenas"][0]:
+        (main, side) = told.published
+        if main.depth == 16 and side.n_arenas[1] < side.n_arenas[0]:
             break
-        failure = f"the story is not the one that is meant: {result}"
+        failure = (
+            f"the story is not the one that is meant: depth {main.depth}, {side.n_arenas[0]} and "
+            f"then {side.n_arenas[1]} arenas"
+        )
     return failure, True, said
 
 
@@ -138,10 +142,7 @@ CTL = (
 
 def run_ctl(stage, args, fail=(0, 0)):
     p = stage.start(
-        "dlxctl",
-        [os.path.join(BUILD, "dlxctl"), *args],
-        fail=fail,
-        env={"DLX_SOCKET": stage.socket},
+        "dlxctl", [BUILD / "dlxctl", *args], fail=fail, env={"DLX_SOCKET": stage.socket}
     )
     if p.wait(15) is None:
         raise Failed(f"dlxctl {' '.join(args)} hangs")
@@ -158,14 +159,14 @@ def run_malloc_ctl(n, count, args):
                 raw.write(bytes(16))
             publisher = stage.start(
                 "dlxctl",
-                [os.path.join(BUILD, "dlxctl"), "pub", "ctl/a", "raw", *RAW, "--retain", "1"],
+                [BUILD / "dlxctl", "pub", "ctl/a", "raw", *RAW, "--retain", "1"],
                 env={"DLX_SOCKET": stage.socket},
             )
             if publisher.wait(15) != 0:
                 raise Failed("dlxctl pub")
             good = run_ctl(stage, args)
             p = run_ctl(stage, args, (n, count))
-            reached = p.page.failed > 0
+            reached = p.head.failed > 0
             if (
                 p.poll() not in (0, 1)
                 or (p.poll() == 1 and not p.said().strip())
@@ -174,13 +175,13 @@ def run_malloc_ctl(n, count, args):
                 raise Failed(f"dlxctl {' '.join(args)} ended with {p.poll()}, {good.poll()} before")
             stage.ctl("rm", "ctl/a")
             until = time.monotonic() + 5
-            while daemon.n_fds() != idle_fds("memfd"):
+            while scene.n_fds(daemon.pid) != idle_fds("memfd"):
                 stage.info()
                 if time.monotonic() > until:
-                    raise Failed(f"the daemon has {daemon.n_fds()} open files")
+                    raise Failed(f"the daemon has {scene.n_fds(daemon.pid)} open files")
             daemon.popen.terminate()
-            if daemon.wait(10) != 0 or daemon.page.live > 0:
-                raise Failed(f"the daemon ended with {daemon.poll()} and {daemon.page.live} blocks")
+            if daemon.wait(10) != 0 or daemon.head.live > 0:
+                raise Failed(f"the daemon ended with {daemon.poll()} and {daemon.head.live} blocks")
         except Failed as e:
             failure = str(e)
         return failure, reached, stage.story()
@@ -213,7 +214,7 @@ def malloc(_name, every, _quick):
 
 # -- older kernels ---------------------------------------------------------------------------------
 
-OLD_KERNEL = os.path.join(PROGRAMS, "old_kernel")
+OLD_KERNEL = PROGRAMS / "old_kernel"
 # The story goes well without each of them, and without all of them.
 DISPENSABLE = (
     "peerpidfd",
@@ -281,7 +282,7 @@ def run_steps(arguments, program="steps"):
     with Stage() as stage:
         daemon = stage.daemon()
         done = subprocess.run(
-            [os.path.join(PROGRAMS, program), stage.socket, *arguments.split()],
+            [PROGRAMS / program, stage.socket, *arguments.split()],
             capture_output=True,
             text=True,
             check=False,
@@ -290,9 +291,9 @@ def run_steps(arguments, program="steps"):
         if done.returncode != 0:
             return f"{program} ended with {done.returncode}: {said.strip()}", 1, stage.story()
         daemon.popen.terminate()
-        if daemon.wait(10) != 0 or daemon.page.live > 0:
+        if daemon.wait(10) != 0 or daemon.head.live > 0:
             return (
-                f"the daemon ended with {daemon.poll()} and {daemon.page.live} blocks",
+                f"the daemon ended with {daemon.poll()} and {daemon.head.live} blocks",
                 1,
                 stage.story(),
             )

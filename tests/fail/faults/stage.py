@@ -3,63 +3,29 @@
 b."""
 
 import json
-import mmap
 import os
 import select
 import shutil
-import struct
 import subprocess
 import tempfile
 import time
 
-SOURCE = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
-BUILD = os.path.join(SOURCE, os.environ.get("BUILD", "build"))
-PROGRAMS = os.path.join(BUILD, "tests", "faults")
-PROFILE = os.path.join(BUILD, "profile")  # of make coverage
+import ledger
+import scene
+from scene import ACTOR, BUILD
+
+PROGRAMS = BUILD / "tests/faults"
+PROFILE = BUILD / "profile"  # of make coverage
 ROLES = ("daemon", "publisher", "a", "b")
 
 DEADLINE_S = 60  # of a point; without faults it takes a fraction of a second
 SETTLE_S = 5  # until the daemon has closed what the last client left
 
 IDLE_FDS = {}  # by kind of memory
-STARTING, STREAMING, FINISHED = 0, 1, 2
 
 
 class Failed(Exception):
     """A promise that was not kept."""
-
-
-class Page:
-    """page.h"""
-
-    FIELDS = (
-        "fail_from",
-        "fail_count",
-        "wanted",
-        "allocations",
-        "live",
-        "failed",
-        "began",
-        "done",
-        "state",
-    )
-
-    def __init__(self, **values):
-        self.fd = os.memfd_create("fault-page")
-        os.ftruncate(self.fd, 4096)
-        self.map = mmap.mmap(self.fd, 4096)
-        for name, value in values.items():
-            struct.pack_into("q", self.map, 8 * self.FIELDS.index(name), value)
-
-    def __getattr__(self, name):
-        return struct.unpack_from("q", self.map, 8 * self.FIELDS.index(name))[0]
-
-    def set(self, name, value):
-        struct.pack_into("q", self.map, 8 * self.FIELDS.index(name), value)
-
-    def close(self):
-        self.map.close()
-        os.close(self.fd)
 
 
 class Process:
@@ -80,19 +46,14 @@ class Process:
         stage.n_started += 1
         self.role = role
         self.log = os.path.join(stage.folder, f"{stage.n_started}-{role}.log")
-        self.page = Page(fail_from=fail[0], fail_count=fail[1], wanted=2)
+        self.ledger = ledger.Ledger(fail_from=fail[0], fail_count=fail[1], wanted=2)
+        self.head = self.ledger.head
         self.status = None
-        env = {
-            **os.environ,
-            "DLX_AUTOSPAWN": "no",
-            "FAULT_PAGE_FD": str(self.page.fd),
-            **(env or {}),
-        }
-        if fail[1] and os.path.isdir(
-            PROFILE
-        ):  # a runtime that has no memory keeps the lock on everybody's file
-            env["LLVM_PROFILE_FILE"] = os.path.join(PROFILE, "%p-%m%c.profraw")
-        preload = os.path.join(PROGRAMS, "libfaultalloc.so")
+        env = {**os.environ, "DLX_AUTOSPAWN": "no", **self.ledger.env(), **(env or {})}
+        if fail[1] and PROFILE.is_dir():
+            # A runtime that has no memory keeps the lock on everybody's file.
+            env["LLVM_PROFILE_FILE"] = str(PROFILE / "%p-%m%c.profraw")
+        preload = str(PROGRAMS / "libfaultalloc.so")
         if prefix and os.path.basename(prefix[0]) == "strace":
             prefix = [*prefix, "-E", f"LD_PRELOAD={preload}"]
         else:
@@ -104,7 +65,7 @@ class Process:
                 stdout=log,
                 stderr=log,
                 env=env,
-                pass_fds=(self.page.fd, *pass_fds),
+                pass_fds=(self.ledger.fd, *pass_fds),
                 cwd=stage.folder,
             )
         self.pid = self.popen.pid
@@ -131,9 +92,6 @@ class Process:
         with open(self.log, encoding="utf-8", errors="replace") as f:
             return f.read()
 
-    def n_fds(self):
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
-
     def end(self):
         if self.poll() is None:
             self.popen.kill()
@@ -142,14 +100,15 @@ class Process:
         if self.popen.stdin:
             self.popen.stdin.close()
         os.close(self.pidfd)
-        self.page.close()
+        self.head = None
+        self.ledger.close()
 
 
 def idle_fds(memory):
     """Open files of a daemon that has nothing to do."""
     if memory not in IDLE_FDS:
         with Stage(memory=memory) as stage:
-            IDLE_FDS[memory] = stage.daemon(closed=True).n_fds()
+            IDLE_FDS[memory] = scene.n_fds(stage.daemon(closed=True).pid)
     return IDLE_FDS[memory]
 
 
@@ -186,47 +145,27 @@ class Stage:
 
     def actor(self, role):
         stdin = subprocess.PIPE if role == "publisher" else subprocess.DEVNULL
-        return self.start(role, [os.path.join(PROGRAMS, "actor"), role, self.socket], stdin=stdin)
+        return self.start(role, [ACTOR / "actor", role, self.socket], stdin=stdin)
 
     def daemon(self, closed=False):
         """Returns it listening, or ended: then it has to say why. closed: and it has closed the
-        ready fd (which under strace others have, too)."""
-        ready, theirs = os.pipe()
-        daemon = self.start(
-            "daemon",
-            [
-                os.path.join(BUILD, "dlpackd"),
-                "--foreground",
-                "--socket",
-                self.socket,
-                "--memory",
-                self.memory,
-                "--ready-fd",
-                str(theirs),
-            ],
-            pass_fds=(theirs,),
-        )
-        os.close(theirs)
-        waiting = select.poll()
-        waiting.register(ready, select.POLLIN)
-        waiting.register(daemon.pidfd, select.POLLIN)
-        daemon.ready = False
-        if not waiting.poll((self.until - time.monotonic()) * 1000):
-            os.close(ready)
+        ready fd."""
+        ready = scene.ReadyPipe()
+        words = ["--foreground", "--socket", self.socket, "--memory", self.memory, *ready.words()]
+        daemon = self.start("daemon", [BUILD / "dlpackd", *words], pass_fds=(ready.theirs,))
+        daemon.ready = ready.wait(daemon.pid, self.until - time.monotonic(), closed)
+        if daemon.ready is None:
             raise Failed("the daemon is not ready in time")
-        waiting.unregister(daemon.pidfd)
-        if waiting.poll(0):
-            daemon.ready = os.read(ready, 100).startswith(b"READY=1")
-            if closed:
-                os.read(ready, 100)
-        os.close(ready)
-        if not daemon.ready:
-            daemon.wait(5)
+        if not daemon.ready and daemon.wait(0.5) is None:
+            # It was not let say so, and listens nevertheless.
+            if self.victim != "daemon" or daemon is not self.first["daemon"]:
+                raise Failed("the daemon runs, and has closed its ready fd without READY=1")
+            daemon.ready = True
         return daemon
 
     def ctl(self, *args):
         return subprocess.run(
-            [os.path.join(BUILD, "dlxctl"), *args],
+            [BUILD / "dlxctl", *args],
             capture_output=True,
             text=True,
             timeout=20,
@@ -251,10 +190,10 @@ class Stage:
             said = process.said().strip().split("\n")
             if len(said) > 30:
                 said = said[:10] + [f"... {len(said) - 25} lines ..."] + said[-15:]
+            began, done = process.ledger.progress()
             text += (
                 f"  -- {os.path.basename(process.log)[:-4]} (status {process.poll()}, "
-                f"state {process.page.state}, {process.page.began} began, {process.page.done} "
-                "done)\n"
+                f"scene {process.head.scene}, {began} began, {done} done)\n"
             )
             text += "".join(f"     {line}\n" for line in said if line)
         return text

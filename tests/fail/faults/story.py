@@ -2,25 +2,18 @@
 """One telling of the story with one fault, and the judgement: survivors' data, accounts, and
 everything given back."""
 
-import json
 import os
-import re
 import select
 import signal
 import threading
 import time
 
-from stage import DEADLINE_S, FINISHED, SETTLE_S, STREAMING, Failed, Stage, idle_fds
+import ledger
+import scene
+from stage import DEADLINE_S, SETTLE_S, Failed, Stage, idle_fds
 
-LAST, LAST_SIDE = 400, 160  # actor.h
+MAIN, LAST, LAST_SIDE = "faults/main", 400, 160  # story_faults.c
 QUIET_S = 0.05  # a survivor that does nothing for so long waits for the stopped one
-
-
-def shm_names():
-    try:
-        return {x for x in os.listdir("/dev/shm") if x.startswith(f"dlpackd.{os.geteuid()}.")}
-    except OSError:
-        return set()
 
 
 class Story:
@@ -37,7 +30,6 @@ class Story:
             residue,
         )
         self.struck = False  # the victim was killed, or stopped
-        self.killed_page = None
         self.daemon = self.publisher = None
         self.subscribers = {}
         self.replaced = []
@@ -89,7 +81,7 @@ class Story:
             if any(s.poll() is None for s in self.subscribers.values()):
                 self.publisher = self.stage.actor(role)
                 self.replaced.append(role)
-        elif self.publisher.poll() is None and process.page.state != FINISHED:
+        elif self.publisher.poll() is None and process.head.scene != ledger.FINISHED:
             self.subscribers[role] = self.stage.actor(role)
             self.replaced.append(role)
 
@@ -126,17 +118,16 @@ class Story:
             self.stage.info()
         last, since = None, time.monotonic()
         while time.monotonic() - since < QUIET_S and time.monotonic() < self.stage.until:
-            now = [
-                (p.page.done, p.page.state) for p in list(self.stage.processes) if p is not victim
-            ]
+            others = [p for p in list(self.stage.processes) if p is not victim]
+            now = [(p.ledger.progress(), p.head.scene) for p in others]
             if now != last:
                 last, since = now, time.monotonic()
             select.select([], [], [], 0.005)
-        if victim.role == "b" and self.publisher and self.publisher.page.state == STREAMING:
-            raise Failed(
-                f"b was stopped, and the publisher did not go on: {self.publisher.page.done} "
-                "messages"
-            )
+        if victim.role != "b" or not self.publisher:
+            return
+        if self.publisher.head.scene == ledger.STREAMING:
+            n = self.publisher.ledger.progress()[1]
+            raise Failed(f"b was stopped, and the publisher did not go on: {n} messages")
 
     # -- the story ---------------------------------------------------------------------------------
 
@@ -155,7 +146,7 @@ class Story:
             raise Failed(self.failure)
 
     def tell_all(self):
-        self.names_before = shm_names()
+        self.names_before = set(scene.shm_names())
         self.start_daemon()
         for role in ("a", "b"):
             self.subscribers[role] = self.stage.actor(role)
@@ -169,7 +160,7 @@ class Story:
             ]
             # One that has ended may be replaced below, and needs the publisher then.
             n = sum(p not in ended for p in self.subscribers.values())
-            self.publisher.page.set("wanted", n)
+            self.publisher.head.wanted = n
             if n == 0 and self.publisher.popen.stdin and not self.publisher.popen.stdin.closed:
                 self.publisher.popen.stdin.close()
             if not any(p is not self.daemon for p in running):
@@ -189,73 +180,75 @@ class Story:
 
     def judge(self):
         self.judge_daemon()
-        victim = self.stage.first.get(self.stage.victim)
-        sent = []
-        for p in self.stage.processes:
-            if p.role == "publisher" and p.status == 0:
-                sent.append(self.result_of(p))
-        for p in self.stage.processes:
-            if p.role in ("a", "b") and p.status == 0:
-                self.judge_subscriber(p, sent, victim)
-        for p in self.stage.processes:
-            if p.role == "daemon" or p.status != 0:
-                continue
-            result = self.result_of(p)
-            if result["fds"] != 0 or result["maps"] != 0:
-                raise Failed(
-                    f"{p.role} has {result['fds']:+d} open files and {result['maps']:+d} maps at "
-                    "its end"
-                )
-            if result["errors"] > 0 and p is not victim and self.stage.victim != "daemon":
-                raise Failed(
-                    f"{p.role} met {result['errors']} errors, though only {self.stage.victim} "
-                    "was hurt"
-                )
-            self.judge_heap(p)
+        actors = [p for p in self.stage.processes if p.role != "daemon"]
+        self.published = {o.key: o for p in actors for o in p.ledger.objects(ledger.PUBLISHER)}
+        # Of those that published to their end: how many messages there were.
+        self.sent = {
+            o.key: o.done
+            for p in actors
+            for o in p.ledger.objects(ledger.PUBLISHER)
+            if p.status == 0 and o.topic == MAIN
+        }
+        for p in actors:
+            if p.status == 0 and p.role in ("a", "b"):
+                self.judge_subscriber(p)
+            if p.status == 0:
+                self.judge_leaks(p)
+
+    def judge_leaks(self, p):
+        if p.head.fds != 0 or p.head.maps != 0:
+            raise Failed(
+                f"{p.role} has {p.head.fds:+d} open files and {p.head.maps:+d} maps at its end"
+            )
+        is_victim = p is self.stage.first.get(self.stage.victim)
+        if p.head.n_errors > 0 and not is_victim and self.stage.victim != "daemon":
+            raise Failed(
+                f"{p.role} met {p.head.n_errors} errors, though only {self.stage.victim} was hurt"
+            )
+        self.judge_heap(p)
 
     def judge_heap(self, p):
-        if self.plain and p.page.live > self.plain[p.role]:
+        if self.plain and p.head.live > self.plain[p.role]:
             raise Failed(
-                f"{p.role} ended with {p.page.live} blocks of memory, without faults with "
+                f"{p.role} ended with {p.head.live} blocks of memory, without faults with "
                 f"{self.plain[p.role]}"
             )
 
-    def result_of(self, p):
-        lines = [x for x in p.said().split("\n") if x.startswith("{")]
-        if not lines:
-            raise Failed(f"{p.role} ended well without a word")
-        return json.loads(lines[-1])
-
-    def judge_subscriber(self, p, sent, victim):
-        streams = [json.loads(x[7:]) for x in p.said().split("\n") if x.startswith("stream {")]
-        if not any(s["last"] >= LAST and not s["side"] for s in streams):
+    def judge_subscriber(self, p):
+        subscriptions = p.ledger.objects(ledger.SUBSCRIPTION)
+        last = {}  # by publisher
+        for s in subscriptions:
+            for words in ledger.contradictions(s, self.published):
+                raise Failed(f"{p.role} {words}")
+            for k in s.keys:
+                last[k.key] = max(k.last, last.get(k.key, 0))
+        mains = {key: n for key, n in last.items() if self.published[key].topic == MAIN}
+        if not any(n >= LAST for n in mains.values()):
             raise Failed(f"{p.role} ended before the last message")
-        finished = {s["stream"]: s["sent"] for s in sent}
-        errors = self.result_of(p)["errors"]
-        for s in streams:
-            if s["taken"] + s["reported"] + s["passed"] != s["last"] - s["first"] + 1:
-                raise Failed(f"{p.role}: {s} does not add up")
-            n = finished.get(s["stream"])
-            if n is not None and not LAST <= s["last"] <= n:
-                raise Failed(f"{p.role} saw {s['last']} of {n} messages")
-        if p.role == "b":
+        for key, n in mains.items():
+            if key in self.sent and not LAST <= n <= self.sent[key]:
+                raise Failed(f"{p.role} saw {n} of {self.sent[key]} messages")
+        if p.role == "a" and not p.head.n_errors:
+            self.judge_reliable(p, subscriptions[0], last)
+
+    def judge_reliable(self, p, subscription, last):
+        """It met no error, so it had one subscription only."""
+        is_first = p is self.stage.first["a"]
+        for k in subscription.keys:
+            lost, first = k.gaps - k.first_gap, k.start + k.first_gap + 1
+            if lost:
+                raise Failed(f"a is reliable and missed {lost} messages without an error")
+            if is_first and first != 1 and self.stage.victim != "daemon":
+                raise Failed(f"a is reliable, was there first, and began with message {first}")
+        if not (self.stage.victim == "publisher" and self.kill and is_first):
             return
-        first = p is self.stage.first["a"]
-        for s in streams:
-            lost = s["reported"] + s["passed"]
-            if lost and not errors:
-                raise Failed(f"a is reliable and missed {lost} messages without an error: {s}")
-            if first and s["first"] != 1 and not errors and not self.stage.victim == "daemon":
-                raise Failed(f"a is reliable, was there first, and began with message {s['first']}")
-        if self.stage.victim == "publisher" and self.kill and first and not errors:
-            done, began = victim.page.done, victim.page.began
-            theirs = [s for s in streams if int(s["stream"]) // 100 == victim.pid]
-            last = sum(s["last"] for s in theirs)
-            if (
-                not min(done, LAST + LAST_SIDE) <= last <= began
-            ):  # a leaves then, whatever more is published
+        for o in self.stage.first["publisher"].ledger.objects(ledger.PUBLISHER):
+            # a leaves after the last message, whatever more is published
+            done = min(o.done, LAST if o.topic == MAIN else LAST_SIDE)
+            if last.get(o.key, 0) < done:
                 raise Failed(
-                    f"the publisher was killed after {done} of {began} messages, a saw {last}"
+                    f"the publisher was killed after {o.done} messages of {o.topic}, a saw "
+                    f"{last.get(o.key, 0)}"
                 )
 
     def judge_daemon(self):
@@ -265,7 +258,7 @@ class Story:
         until = time.monotonic() + SETTLE_S
         while True:
             try:
-                n_fds, info = daemon.n_fds(), self.stage.info()
+                n_fds, info = scene.n_fds(daemon.pid), self.stage.info()
             except (OSError, Failed) as e:
                 daemon.wait(1 if self.stage.victim == "daemon" and self.kill else 0)
                 if self.end_if_killed():
@@ -296,10 +289,11 @@ class Story:
         if left and not self.residue:
             raise Failed(f"the daemon left {left}")
         self.judge_heap(daemon)
+        ours = {p.pid for p in self.stage.processes}
         mine = {
-            n
-            for n in shm_names() - self.names_before
-            if any(re.search(rf"\b{p.pid}\b", n) for p in self.stage.processes)
+            name
+            for name, pid in scene.shm_names().items()
+            if name not in self.names_before and pid in ours
         }
         for name in mine if self.residue else ():
             os.unlink(os.path.join("/dev/shm", name))
@@ -338,21 +332,16 @@ def tell(
             residue,
         )
         failure = None
-        story.publisher_was = None
         try:
             story.tell()
-            story.publisher_was = (
-                story.result_of(story.publisher) if story.publisher.status == 0 else None
-            )
         except Failed as e:
             failure = str(e)
         except (OSError, ValueError, KeyError) as e:
             failure = f"{type(e).__name__}: {e}"
         said = stage.story()
-        live = {p.role: p.page.live for p in stage.processes}
-        allocations = {role: p.page.allocations for role, p in stage.first.items()}
-        story.live, story.allocations = live, allocations
-        story.failed = stage.first[victim].page.failed if victim in stage.first else 0
+        story.allocations = {role: p.head.allocations for role, p in stage.first.items()}
+        story.failed = stage.first[victim].head.failed if victim in stage.first else 0
+        story.published = list(getattr(story, "published", {}).values())
         story.trace = {}
         for role in stage.first:
             path = os.path.join(stage.folder, f"{role}.trace")

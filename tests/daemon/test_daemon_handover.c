@@ -2,14 +2,13 @@
 
 /*
  * What one program hands to the next one in the same process: the table that names it is believed
- * only if it is what a daemon has written for this process; and each call of the C library fails
- * once while it is written and read.
+ * only if it is what a daemon has written for this process. Calls that fail meanwhile are in
+ * tests/fail/test_fails.c.
  */
 
 #include "common/error.h"
 #include "common/util.h"
 #include "daemon/persist/handover.h"
-#include "tests/fail/harness_fail.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
@@ -110,7 +109,7 @@ struct item {
     char name[104];
 };
 
-static struct {
+static struct table {
     struct header header;
     struct item items[2];
 } table;
@@ -152,12 +151,7 @@ static void refused(int fd, const char *words)
     ck_assert(!getenv(DLXD_HANDOVER_VARIABLE));
 }
 
-static void refuse_table(const char *words)
-{
-    refused(write_table(sizeof table, SEALS), words);
-}
-
-TEST(a_table_that_no_daemon_wrote_for_this_process_is_refused)
+TEST(what_is_no_sealed_memfd_with_a_table_is_refused)
 {
     int fd = dlx_test_fds_dup(STDIN_FILENO);
     begin_table(fd);
@@ -168,44 +162,51 @@ TEST(a_table_that_no_daemon_wrote_for_this_process_is_refused)
     refused(write_table(10, SEALS), "is not what a dlpackd has written");
     refused(STDERR_FILENO, "it names no descriptor");
     refused(9999, "descriptor 9999");
-    table.header.magic[0] = 'D';
-    refuse_table("is not what a dlpackd has written");
-    begin_table(fd);
-    table.header.version = 2;
-    refuse_table("it has version 2 (items of 128 bytes)");
-    begin_table(fd);
-    table.header.item_size = 64;
-    refuse_table("it has version 1 (items of 64 bytes)");
-    begin_table(fd);
-    table.header.pid = 1;
-    refuse_table("it is for process 1");
-    begin_table(fd);
-    table.header.n_items = 3;
-    refuse_table("320 bytes for 3 descriptors");
-    table.header.n_items = UINT32_MAX;
-    refuse_table("320 bytes for 4294967295 descriptors");
     close(fd);
 }
 
-TEST(descriptors_that_cannot_be_are_refused)
+/* A member of the table and what it is instead; all of its bytes are `byte` if that is not 0. */
+struct change {
+    size_t at, size;
+    uint32_t value;
+    int byte;
+    const char *words;
+};
+#define MEMBER(m) offsetof(struct table, m), sizeof(((struct table *)0)->m)
+
+/* clang-format off */
+static const struct change changes[] = {
+    {MEMBER(header.magic[0]), 'D', 0, "is not what a dlpackd has written"},
+    {MEMBER(header.version), 2, 0, "it has version 2 (items of 128 bytes)"},
+    {MEMBER(header.item_size), 64, 0, "it has version 1 (items of 64 bytes)"},
+    {MEMBER(header.pid), 1, 0, "it is for process 1"},
+    {MEMBER(header.n_items), 3, 0, "320 bytes for 3 descriptors"},
+    {MEMBER(header.n_items), UINT32_MAX, 0, "320 bytes for 4294967295 descriptors"},
+    {MEMBER(items[0].fd), STDERR_FILENO, 0, "descriptor 2 cannot be x"},
+    {MEMBER(items[0].fd), UINT32_MAX - 1, 0, "descriptor -2 cannot be x"},
+    {MEMBER(items[0].fd), 9999, 0, "x: Bad file descriptor"},
+    {MEMBER(items[1].name), 0, 'x', "descriptor -1 has no name"},
+    {MEMBER(items[0].name[0]), 0, 0, "descriptor -1 has no name"},
+};
+/* clang-format on */
+
+LOOP_TEST(a_table_that_no_daemon_wrote_for_this_process_is_refused, 0, DLX_ARRAY_SIZE(changes))
 {
-    int closed = dlx_test_fds_dup(STDIN_FILENO);
-    close(closed);
-    begin_table(STDERR_FILENO);
-    refuse_table("descriptor 2 cannot be x");
-    begin_table(-2);
-    refuse_table("descriptor -2 cannot be x");
-    begin_table(closed + 100);
-    refuse_table("x: Bad file descriptor");
+    const struct change *change = &changes[_i];
+    uint8_t *member = (uint8_t *)&table + change->at;
     begin_table(-1);
-    memset(table.items[1].name, 'x', sizeof table.items[1].name);
-    refuse_table("descriptor -1 has no name");
-    begin_table(-1);
-    table.items[0].name[0] = '\0';
-    refuse_table("descriptor -1 has no name");
+    if (change->byte)
+        memset(member, change->byte, change->size);
+    else
+        memcpy(member, &change->value, DLX_MIN(change->size, sizeof change->value));
+    refused(write_table(sizeof table, SEALS), change->words);
+}
+
+TEST(a_table_that_names_itself_is_refused)
+{
     begin_table(-1);
     int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    table.items[1].fd = fd; /* the table itself */
+    table.items[1].fd = fd;
     ck_assert_int_eq(write(fd, &table, sizeof table), (ssize_t)sizeof table);
     ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, SEALS), 0);
     refused(fd, "cannot be x");
@@ -222,53 +223,6 @@ TEST(what_is_for_another_process_is_left_alone)
         ck_assert(!manager_fds.is_handed_over && manager_fds.n == 0);
         ck_assert(!getenv(DLXD_HANDOVER_VARIABLE));
     }
-}
-
-/* ---- each call fails ------------------------------------------------------------------------- */
-
-static int hand_over(struct dlxd_handover *handover, int one, int two)
-{
-    int r = dlxd_handover_add(handover, one, "one", false);
-    if (r == 0)
-        r = dlxd_handover_add(handover, two, "two", true);
-    if (r == 0)
-        r = dlxd_handover_add(handover, one, "one again", true);
-    return r < 0 ? r : dlxd_handover_write(handover);
-}
-
-TEST(a_call_that_fails_is_an_error_and_leaves_nothing)
-{
-    struct dlx_test_fail fail = {.at = 0};
-    size_t n_before = dlx_test_fds_count(), n_failed = 0;
-    while (dlx_test_fail_next(&fail)) {
-        struct dlxd_handover handover;
-        struct dlxd_manager_fds manager_fds = {.n = 0};
-        int one = dlx_test_fds_dup(STDIN_FILENO), two = dlx_test_fds_dup(STDIN_FILENO);
-        dlxd_handover_init(&handover);
-        dlx_test_fail(&fail);
-        int r = hand_over(&handover, one, two);
-        dlx_test_fail(NULL);
-        bool is_written = r == 0;
-        if (is_written) {
-            name_it(dlx__steal_fd(&handover.fd));
-            dlx_test_fail(&fail);
-            r = dlxd_manager_fds_init(&manager_fds);
-            dlx_test_fail(NULL);
-        } else {
-            dlxd_handover_undo(&handover);
-        }
-        dlxd_handover_deinit(&handover);
-        ck_assert_msg(r == 0 || (fail.call && *dlx__error_message()), "%d: %s", r,
-                      dlx__error_message());
-        n_failed += r < 0;
-        ck_assert_uint_eq(manager_fds.n, r == 0 ? 3 : 0);
-        dlxd_manager_fds_deinit(&manager_fds);
-        (void)close(one); /* unless it was taken */
-        (void)close(two);
-        ck_assert_msg(dlx_test_fds_count() == n_before, "%s: %zu descriptors, %zu before",
-                      fail.call ? fail.call : "none", dlx_test_fds_count(), n_before);
-    }
-    ck_assert_uint_ge(n_failed, 15);
 }
 
 int main(void)

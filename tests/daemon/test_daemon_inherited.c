@@ -4,7 +4,6 @@
 #include "common/error.h"
 #include "common/util.h"
 #include "daemon/persist/manager_fds.h"
-#include "tests/fail/harness_fail.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
 #include <check.h>
@@ -124,34 +123,6 @@ TEST(what_cannot_be_is_said)
     run(impossible);
 }
 
-static void each_failure(void)
-{
-    struct dlx_test_fail fail = {.at = 0};
-    struct dlxd_manager_fds manager_fds;
-    size_t n_failed = 0;
-    while (dlx_test_fail_next(&fail)) {
-        tell("3", NULL, "a:b:c");
-        dlx_test_fail(&fail);
-        int r = dlxd_manager_fds_init(&manager_fds);
-        dlx_test_fail(NULL);
-        if (r == 0) {
-            ck_assert_ptr_null(fail.call);
-            dlxd_manager_fds_deinit(&manager_fds);
-            continue;
-        }
-        n_failed++;
-        ck_assert_int_eq(r, DLX_E_NO_MEMORY);
-        ck_assert_ptr_nonnull(strstr(dlx__error_message(), "3 inherited descriptors"));
-        ck_assert_uint_eq(manager_fds.n, 0);
-    }
-    ck_assert_uint_eq(n_failed, 4); /* the table and the names */
-}
-
-TEST(lack_of_memory_is_said)
-{
-    run(each_failure);
-}
-
 /* ---- the socket among them ------------------------------------------------------------------- */
 
 enum kind { SEQPACKET, STREAM, DATAGRAM, CONNECTED, INET, FILE_, N_KINDS };
@@ -181,83 +152,61 @@ static void put(int fd, enum kind kind)
             close(pair[i]);
 }
 
-static int take(enum kind first, enum kind second, int *ret_fd)
+/* What the first and the third of three descriptors are, and which one is taken: "a" is the name of
+ * one, or of its unit; without a name the only socket is. */
+static const struct row {
+    enum kind first, third;
+    const char *names, *name;
+    int fd;
+    int code;
+    const char *words;
+} rows[] = {
+    {FILE_, FILE_, "a:b:c", NULL, -1, 0, ""},
+    {FILE_, SEQPACKET, "a:b:c", NULL, FIRST + 2, 0, ""},
+    {SEQPACKET, FILE_, "a:b:c", NULL, FIRST, 0, ""},
+    {SEQPACKET, SEQPACKET, "a:b:c", NULL, -1, DLX_E_INVALID, "3 (a) and 5 (c)"},
+    {SEQPACKET, STREAM, "a:b:c", NULL, -1, DLX_E_INVALID, "ListenSequentialPacket="},
+    {SEQPACKET, DATAGRAM, "a:b:c", NULL, -1, DLX_E_INVALID, "ListenSequentialPacket="},
+    {SEQPACKET, CONNECTED, "a:b:c", NULL, -1, DLX_E_INVALID, "ListenSequentialPacket="},
+    {SEQPACKET, INET, "a:b:c", NULL, -1, DLX_E_INVALID, "ListenSequentialPacket="},
+    {SEQPACKET, SEQPACKET, "a:b:c", "a", FIRST, 0, ""},
+    {SEQPACKET, SEQPACKET, "a:b:c", "c", FIRST + 2, 0, ""},
+    {SEQPACKET, SEQPACKET, "a:b:c.socket", "c", FIRST + 2, 0, ""},
+    {SEQPACKET, SEQPACKET, "a:b:.socket", ".socket", FIRST + 2, 0, ""},
+    {SEQPACKET, SEQPACKET, "a:b:c.socket", "c.socket", -1, 0, ""},
+    {SEQPACKET, SEQPACKET, "a:b:cc", "c", -1, 0, ""},
+    {SEQPACKET, SEQPACKET, "a:b:a.socket", "a", -1, DLX_E_INVALID, ""},
+};
+static const struct row *row;
+
+/* What nobody has asked for is said then, and everything else is closed. */
+static void take_socket(void)
 {
     struct dlxd_manager_fds manager_fds;
-    tell("3", NULL, "a:b:c");
-    put(FIRST, first);
+    int taken = -1;
+    tell("3", NULL, row->names);
+    put(FIRST, row->first);
     put(FIRST + 1, FILE_);
-    put(FIRST + 2, second);
+    put(FIRST + 2, row->third);
     ck_assert_int_eq(dlxd_manager_fds_init(&manager_fds), 0);
-    *ret_fd = -1;
-    int r = dlxd_manager_fds_take_listen_fd(&manager_fds, NULL, ret_fd);
-    dlxd_manager_fds_deinit(&manager_fds);
-    for (int fd = FIRST; fd < FIRST + N; fd++)
-        ck_assert_int_eq(is_open(fd), fd == *ret_fd);
-    return r;
-}
-
-static void sockets(void)
-{
-    int fd;
-    ck_assert_int_eq(take(FILE_, FILE_, &fd), 0);
-    ck_assert_int_eq(fd, -1);
-    ck_assert_int_eq(take(FILE_, SEQPACKET, &fd), 0);
-    ck_assert_int_eq(fd, FIRST + 2);
-    ck_assert_int_eq(take(SEQPACKET, FILE_, &fd), 0);
-    ck_assert_int_eq(fd, FIRST);
-    ck_assert_int_eq(take(SEQPACKET, SEQPACKET, &fd), DLX_E_INVALID);
-    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "3 (a) and 5 (c)"));
-    for (enum kind kind = STREAM; kind < FILE_; kind++) {
-        ck_assert_int_eq(take(SEQPACKET, kind, &fd), DLX_E_INVALID);
-        ck_assert_ptr_nonnull(strstr(dlx__error_message(), "ListenSequentialPacket="));
-    }
-}
-
-/* "a" is a's name, and that of its unit. */
-static void sockets_by_name(void)
-{
-    static const struct {
-        const char *names, *name;
-        int fd, r;
-    } rows[] = {
-        {"a:b:c", "a", FIRST, 0},
-        {"a:b:c", "c", FIRST + 2, 0},
-        {"a:b:c.socket", "c", FIRST + 2, 0},
-        {"a:b:.socket", ".socket", FIRST + 2, 0},
-        {"a:b:c.socket", "c.socket", -1, 0},
-        {"a:b:cc", "c", -1, 0},
-        {"a:b:a.socket", "a", -1, DLX_E_INVALID},
-    };
-    for (size_t i = 0; i < DLX_ARRAY_SIZE(rows); i++) {
-        struct dlxd_manager_fds manager_fds;
-        int fd = -1;
-        tell("3", NULL, rows[i].names);
-        put(FIRST, SEQPACKET);
-        put(FIRST + 1, FILE_);
-        put(FIRST + 2, SEQPACKET);
-        ck_assert_int_eq(dlxd_manager_fds_init(&manager_fds), 0);
-        ck_assert_int_eq(dlxd_manager_fds_take_listen_fd(&manager_fds, rows[i].name, &fd),
-                         rows[i].r);
-        ck_assert_msg(fd == rows[i].fd, "row %zu: %d", i, fd);
+    ck_assert_int_eq(dlxd_manager_fds_take_listen_fd(&manager_fds, row->name, &taken), row->code);
+    ck_assert_int_eq(taken, row->fd);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), row->words));
+    if (row->name) {
         ck_assert_int_eq(dlxd_manager_fds_check_listen_fds(&manager_fds), DLX_E_INVALID);
         ck_assert_msg(strstr(dlx__error_message(), "inherited descriptor ") &&
                           strstr(dlx__error_message(), "it has no [socket "),
                       "%s", dlx__error_message());
-        dlxd_manager_fds_deinit(&manager_fds);
-        if (fd >= 0)
-            close(fd);
     }
+    dlxd_manager_fds_deinit(&manager_fds);
+    for (int fd = FIRST; fd < FIRST + N; fd++)
+        ck_assert_int_eq(is_open(fd), fd == taken);
 }
 
-TEST(a_socket_among_them_is_found_by_its_name)
+LOOP_TEST(the_socket_among_them_is_found_by_kind_and_name, 0, DLX_ARRAY_SIZE(rows))
 {
-    run(sockets_by_name);
-}
-
-TEST(the_socket_among_them_is_found)
-{
-    run(sockets);
+    row = &rows[_i];
+    run(take_socket);
 }
 
 int main(void)

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an actor has done (ledger.h), and what may not be in the ledgers of several."""
+
+import contextlib
+import ctypes
+import mmap
+import os
+
+U32, U64 = ctypes.c_uint32, ctypes.c_uint64
+HEAD_SIZE, OBJECTS, KEYS, ERRORS = 4096, 64, 256, 64
+MAGIC = 0x3130304B414F5321
+PUBLISHER, SUBSCRIPTION, GETTER = 1, 2, 3
+UNUSED, BEGUN, ALIVE, CLOSED, DRAINED = range(5)
+STARTING, STREAMING, FINISHED, WAITING = range(4)
+RELIABLE, LATEST = 1, 2
+
+
+def fields(kind, names):
+    return [(name, kind) for name in names.split()]
+
+
+class Head(ctypes.Structure):
+    _fields_ = [
+        *fields(U64, "fail_from fail_count wanted allocations"),
+        ("live", ctypes.c_int64),
+        *fields(U64, "failed magic seed"),
+        *fields(U32, "pid n_objects scene n_errors"),
+        *fields(ctypes.c_int32, "fds maps"),
+    ]
+
+
+class Key(ctypes.Structure):
+    _fields_ = fields(U64, "key start last taken gaps prev_ns first_ns first_gap")
+
+
+class Object(ctypes.Structure):
+    _fields_ = [
+        *fields(U32, "kind state"),
+        ("topic_bytes", ctypes.c_char * 64),
+        *fields(U64, "key begun_ns ready_ns ended_ns begun done bytes taken skipped lost held_max"),
+        *fields(U32, "flags n_keys depth"),
+        ("n_arenas", U32 * 2),
+        ("errors", U32 * ERRORS),
+        ("all_keys", Key * KEYS),
+    ]
+
+    @property
+    def topic(self):
+        return self.topic_bytes.decode()
+
+    @property
+    def keys(self):
+        """What it got, by publisher."""
+        return [k for k in self.all_keys[: self.n_keys] if k.taken]
+
+    def __str__(self):
+        kind = {PUBLISHER: "publisher of", SUBSCRIPTION: "subscription to"}.get(self.kind, "get of")
+        return f"{kind} {self.topic} (pid {self.key // 1000}, flags {self.flags})"
+
+
+OBJECT_SIZE = ctypes.sizeof(Object)
+
+
+class Ledger:
+    """The ledger of a process that is about to start, with this descriptor."""
+
+    def __init__(self, **values):
+        self.fd = os.memfd_create("actor-ledger")
+        os.ftruncate(self.fd, HEAD_SIZE + OBJECTS * OBJECT_SIZE)
+        self.map = mmap.mmap(self.fd, 0)
+        self.head = Head.from_buffer(self.map)
+        for name, value in values.items():
+            setattr(self.head, name, value)
+
+    def env(self):
+        return {"ACTOR_LEDGER_FD": str(self.fd)}
+
+    def objects(self, *kinds):
+        """Those that were begun, as they are now."""
+        n = min(self.head.n_objects, OBJECTS) if self.head.magic == MAGIC else 0
+        all_of_it = [
+            Object.from_buffer_copy(self.map, HEAD_SIZE + i * OBJECT_SIZE) for i in range(n)
+        ]
+        return [o for o in all_of_it if o.state != UNUSED and (not kinds or o.kind in kinds)]
+
+    def progress(self):
+        """(messages that began to be published, and that are done)"""
+        n = min(self.head.n_objects, OBJECTS)
+        all_of_it = [Object.from_buffer(self.map, HEAD_SIZE + i * OBJECT_SIZE) for i in range(n)]
+        return sum(o.begun for o in all_of_it), sum(o.done for o in all_of_it)
+
+    def close(self):
+        self.head = None
+        with contextlib.suppress(BufferError):  # somebody looks at it: it is closed after that
+            self.map.close()
+        os.close(self.fd)
+
+
+def contradictions(subscription, publishers):
+    """What a subscription took, and nobody published. publishers: all, by key."""
+    for k in subscription.keys:
+        p = publishers.get(k.key)
+        if not p:
+            yield f"took from key {k.key}, of which nobody knows"
+        elif k.last > p.begun:
+            yield f"took message {k.last} of key {k.key}, which published {p.begun}"
+
+
+def lost_after_first(subscription):
+    """Messages that it was not given, though it had been given earlier ones of that publisher."""
+    return subscription.lost - sum(k.first_gap for k in subscription.keys)

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* One call that the kernel or the allocator has no memory for just then: it is made again, and
+ * nobody loses anything. Most were found by tests/fail/faults. */
+
+#include "common/bell.h"
+#include "tests/fail/harness_fail.h"
+#include "tests/harness/stream.h"
+#include <poll.h>
+
+#define LONG_NS UINT64_C(600000000000)
+
+/* From now on the next `n` calls to it fail, also between assertions of Check, which make none. */
+static struct dlx_test_fail lacking;
+
+static void lack(const char *call, size_t n)
+{
+    lacking = (struct dlx_test_fail){.at = 1, .n_more = n - 1, .only = call};
+    dlx_test_fail(&lacking);
+}
+
+/* At least so many were made. */
+static void lack_no_more(size_t n)
+{
+    dlx_test_fail(NULL);
+    ck_assert_uint_ge(lacking.n_calls, n);
+    ck_assert_ptr_nonnull(lacking.call);
+}
+
+static void take_and_check(struct dlx_subscription *s, int64_t n, int64_t value)
+{
+    struct dlx_message *m = dlx_test_stream_next(s);
+    dlx_test_stream_check(m, n, value);
+    ck_assert_uint_eq(dlx_message_gap(m), 0);
+    dlx_message_unref(m);
+}
+
+/* Two clients, a publisher and a subscription, before the publisher has seen the link. */
+struct scene {
+    struct dlx_client *c, *other;
+    struct dlx_publisher *p;
+    struct dlx_subscription *s;
+};
+
+static struct scene begin(void)
+{
+    const struct dlx_publisher_args args = {.size = sizeof args, .depth = 3};
+    struct scene x = {.c = dlx_test_stream_connect(), .other = dlx_test_stream_connect()};
+    x.p = dlx_test_stream_publisher(x.c, "test/a", &args);
+    x.s = dlx_test_stream_subscribe(x.other, "test/a", NULL);
+    return x;
+}
+
+static void end(struct scene *x)
+{
+    dlx_subscription_unref(x->s);
+    dlx_publisher_unref(x->p);
+    dlx_client_unref(x->other);
+    dlx_client_unref(x->c);
+}
+
+TEST(a_link_that_there_is_no_memory_for_is_picked_up_later)
+{
+    struct scene x = begin();
+    lack("madvise", 2); /* the page of the link; it is looked for twice */
+    ok(dlx_publisher_wait(x.p, 1, PATIENCE));
+    lack_no_more(2);
+    for (int64_t i = 0; i < 100; i++) {
+        dlx_test_stream_publish(x.p, 64, i);
+        take_and_check(x.s, 64, i);
+    }
+    end(&x);
+}
+
+TEST(a_publisher_may_end_with_a_link_that_it_had_no_memory_for)
+{
+    struct scene x = begin();
+    lack("madvise", 1000);
+    fails(dlx_publisher_wait(x.p, 1, SECOND / 20), DLX_E_TIMEOUT, "0 of 1");
+    x.p = dlx_publisher_unref(x.p);
+    lack_no_more(1);
+    end(&x);
+}
+
+/* The packet is still in the socket: a connection is not given up, nor what depends on it. */
+TEST(a_packet_that_the_kernel_had_no_memory_for_is_read_later)
+{
+    struct dlx_client *c = dlx_test_stream_connect();
+    lack("recvmsg", 3);
+    (void)dlx_test_stream_daemon_info(c);
+    lack_no_more(4);
+    dlx_client_unref(c);
+}
+
+TEST(a_bell_that_could_not_be_read_is_read_later)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    fails(dlx_take(x.s, SECOND / 100, &m), DLX_E_TIMEOUT, "no message");
+    dlx_test_stream_publish(x.p, 64, 1); /* rings: it has slept */
+    take_and_check(x.s, 64, 1);
+    lack("recv", 1);
+    for (int64_t i = 2; i < 200; i++) { /* bells are read once in some */
+        fails(dlx_take(x.s, 1, &m), DLX_E_TIMEOUT, "no message");
+        dlx_test_stream_publish(x.p, 64, i);
+        take_and_check(x.s, 64, i);
+    }
+    lack_no_more(2);
+    dlx_test_pair_end(&x);
+}
+
+TEST(a_message_that_there_is_no_memory_for_is_taken_later)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct dlx_message *m = NULL;
+    dlx_test_stream_publish(x.p, 64, 1);
+    dlx_test_stream_publish(x.p, 64, 2);
+    lack("calloc", 1000);
+    int r = dlx_take(x.s, SECOND, &m);
+    lack_no_more(1);
+    ck_assert_int_eq(r, DLX_E_NO_MEMORY);
+    take_and_check(x.s, 64, 1);
+    take_and_check(x.s, 64, 2);
+    dlx_test_pair_end(&x);
+}
+
+/* ---- bells that are rung --------------------------------------------------------------------- */
+
+/* 0: ENOBUFS, 1: EINTR */
+LOOP_TEST(a_bell_that_fails_once_is_rung_again, 0, 2)
+{
+    int pair[2];
+    char byte;
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    lack("send", 1);
+    lacking.way = (size_t)_i;
+    bool rung = dlx__ring_bell(pair[0]);
+    lack_no_more(2);
+    ck_assert(rung);
+    ck_assert_int_eq(recv(pair[1], &byte, 1, MSG_DONTWAIT), 1);
+    ck_assert_int_lt(recv(pair[1], &byte, 1, MSG_DONTWAIT), 0);
+    close(pair[0]);
+    close(pair[1]);
+}
+
+static bool is_readable(struct dlx_subscription *s, int timeout_ms)
+{
+    struct pollfd fd = {.fd = dlx_subscription_fd(s), .events = POLLIN};
+    return poll(&fd, 1, timeout_ms) == 1;
+}
+
+/* Asks for a bell: the subscription's descriptor is readable when it rings. */
+static void fall_asleep(struct dlx_subscription *s)
+{
+    struct dlx_message *m = NULL;
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_ge(dlx_subscription_fd(s), 0);
+        ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
+    }
+    ck_assert(!is_readable(s, 0));
+}
+
+TEST(a_bell_that_could_not_be_rung_is_rung_with_the_next_message)
+{
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 4, 1);
+    fall_asleep(x.s);
+    lack("send", 1);
+    lacking.for_ns = LONG_NS;
+    int r = dlx_publish(x.p, t, NULL);
+    lack_no_more(DLX_BELL_TRIES);
+    ok(r);
+    ck_assert_uint_eq(lacking.n_calls, DLX_BELL_TRIES);
+    ck_assert(!is_readable(x.s, 0));
+    dlx_test_stream_publish(x.p, 4, 2);
+    ck_assert(is_readable(x.s, PATIENCE_MS));
+    take_and_check(x.s, 4, 1);
+    take_and_check(x.s, 4, 2);
+    dlx_test_pair_end(&x);
+}
+
+/* ---- what the daemon has to know before it sends more --------------------------------------- */
+
+/* Less than PATIENCE: something comes at once, or never. */
+#define SOON (INT64_C(5000000000))
+/* The socket takes nothing for so long. */
+#define FULL_NS UINT64_C(100000000)
+
+static struct dlx_client *connect_soon(void)
+{
+    const struct dlx_connect_args args = {
+        .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = SOON};
+    struct dlx_client *c = NULL;
+    ok(dlx_connect(&c, &args));
+    return c;
+}
+
+/* Full from that packet on. */
+static void fill_socket(size_t at)
+{
+    lacking = (struct dlx_test_fail){.at = at, .only = "sendmsg", .for_ns = FULL_NS};
+    dlx_test_fail(&lacking);
+}
+
+/* Full from each packet on. How many could not acknowledge, and subscribed all the same? What else
+ * fails is told at once. */
+static size_t subscribe_when_full(struct dlx_client *c)
+{
+    size_t n_good = 0;
+    bool failed = true;
+    for (size_t at = 2; failed; at++) { /* the first one is Subscribe, which waits */
+        struct dlx_subscription *s = NULL;
+        fill_socket(at);
+        int r = dlx_subscribe(c, "calls/*", NULL, &s);
+        dlx_test_fail(NULL);
+        ck_assert_msg(r == 0 || r == DLX_E_FULL, "packet %zu: %s", at, dlx_client_errmsg(NULL));
+        failed = lacking.call != NULL;
+        n_good += r == 0 && failed;
+        dlx_subscription_unref(s);
+    }
+    return n_good;
+}
+
+/* A pattern has more spare links than the daemon offers without an Ack. Which packet is one depends
+ * on how fast it is. */
+TEST(a_subscriber_that_could_not_acknowledge_tries_again)
+{
+    struct dlx_client *c = connect_soon();
+    for (size_t n_good = 0; n_good < 3;)
+        n_good += subscribe_when_full(c);
+    dlx_client_unref(c);
+}
+
+/* Takes all, in dlx_take() or on the descriptor, with a socket that is full from packet `at` on. */
+static void take_all_when_full(struct dlx_subscription *s, int n_messages, size_t at, bool sleeps)
+{
+    struct pollfd pfd = {.fd = dlx_subscription_fd(s), .events = POLLIN};
+    struct dlx_message *m = NULL;
+    int n = 0, r = 0;
+    fill_socket(at);
+    while (n < n_messages && (r == 0 || r == DLX_E_FULL)) { /* a spare link that was not made */
+        dlx_test_fail(&lacking);
+        r = dlx_take(s, sleeps ? SOON : 0, &m);
+        dlx_test_fail(NULL);
+        n += r == 0;
+        if (r == DLX_E_EMPTY)
+            r = poll(&pfd, 1, (int)(SOON / 1000000)) == 1 ? 0 : DLX_E_TIMEOUT;
+        m = dlx_message_unref(m);
+    }
+    ck_assert_msg(n == n_messages, "packet %zu: %s after %d messages", at, dlx_strerror(r), n);
+}
+
+/* Likewise of one that sleeps: 0 in dlx_take(), 1 on the descriptor; and there are more arenas than
+ * come without an Ack. */
+LOOP_TEST(a_subscriber_that_sleeps_and_could_not_acknowledge_tries_again, 0, 2)
+{
+    enum { N_MESSAGES = 7 };
+    const struct dlx_publisher_args args = {.size = sizeof args, .depth = 2 * N_MESSAGES};
+    bool failed = true;
+    struct dlx_client *c = connect_soon();
+    for (size_t at = 1; failed; at++) {
+        struct dlx_subscription *s = dlx_test_stream_subscribe(c, "calls/a", NULL);
+        struct dlx_publisher *p = dlx_test_stream_publisher(c, "calls/a", &args);
+        for (int i = 0; i < N_MESSAGES; i++)
+            dlx_test_stream_publish(p, INT64_C(1000) << i, i);
+        take_all_when_full(s, N_MESSAGES, at, _i == 0);
+        failed = lacking.call != NULL;
+        dlx_subscription_unref(s);
+        dlx_publisher_unref(p);
+    }
+    dlx_client_unref(c);
+}
+
+int main(void)
+{
+    TCase *tcase = dlx_test_stream_case("once_fails");
+    tcase_set_timeout(tcase, 5 * PATIENCE_S);
+    return dlx_test_run_case(tcase);
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Daemons that follow each other, each time with one call of the C library that fails: retained
+ * messages are there as they were, or not there; publishers and subscriptions go on all the same, a
+ * little later; nobody waits for ever, and nothing is left.
+ */
+
+#include "client/publish/publisher.h"
+#include "client/publish/publisher_reconnect.h"
+#include "client/subscribe/subscription.h"
+#include "tests/fail/harness_fail.h"
+#include "tests/fail/harness_server.h"
+#include "tests/harness/manager.h"
+#include "tests/harness/stream.h"
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+
+/* ---- retained messages outlive their daemon -------------------------------------------------- */
+
+enum { GIVES, TAKES_BACK }; /* the daemon that fails */
+enum { N_RETAINED = 50, LAST = 7 };
+
+static struct dlx_test_manager manager;
+
+/* What the manager keeps, once it has read what the last daemon said. */
+static void start_with_kept(struct dlx_test_fail *fail)
+{
+    static struct dlxd_manager_fds fds;
+    struct pollfd p = {.fd = manager.sock, .events = POLLIN};
+    while (poll(&p, 1, 0) == 1)
+        (void)poll(NULL, 0, 1);
+    pthread_mutex_lock(&manager.lock);
+    fds = (struct dlxd_manager_fds){.fds = calloc(manager.n + 1, sizeof *fds.fds)};
+    ck_assert_ptr_nonnull(fds.fds);
+    for (size_t i = 0; i < manager.n; i++)
+        fds.fds[fds.n++] =
+            (struct dlxd_manager_fd){.fd = fcntl(manager.kept[i].fd, F_DUPFD_CLOEXEC, 0),
+                                     .name = strdup(manager.kept[i].name)};
+    pthread_mutex_unlock(&manager.lock);
+    dlx_test_server_start(fail, &fds);
+}
+
+/* As far as it goes, when the daemon has its difficulties. */
+static int leave_messages(void)
+{
+    const struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
+    struct dlx_test_cast x = {.m = NULL};
+    int r = dlx_test_server_connect(&x.c[0]);
+    if (r == 0)
+        r = dlx_publisher_new(x.c[0], "store/a", &args, &x.p);
+    for (int64_t value = 1; r == 0 && value <= LAST; value++)
+        r = dlx_test_cast_publish(&x, N_RETAINED, value);
+    (void)dlx_test_fail_say(r);
+    dlx_test_cast_leave(&x);
+    return r;
+}
+
+/* Returns 0, EMPTY, or another code if the daemon may have its difficulties. */
+static int look(void)
+{
+    struct dlx_test_cast x = {.m = NULL};
+    int r = dlx_test_server_connect(&x.c[0]);
+    if (r == 0)
+        r = dlx_get(x.c[0], "store/a", 0, &x.m);
+    if (r == 0) {
+        const int64_t *data = dlx_message_peek(x.m, 0)->data;
+        ck_assert_int_le(data[0], LAST);
+        ck_assert_int_eq(data[N_RETAINED - 1], data[0] + N_RETAINED - 1);
+    }
+    (void)dlx_test_fail_say(r);
+    dlx_test_cast_leave(&x);
+    return r;
+}
+
+/* One life of messages: the daemons that they see, of which one fails. They are there as they were,
+ * or not there. */
+static int outlive_daemon(int who, struct dlx_test_fail *fail)
+{
+    dlx_test_manager_start(&manager, &dlx_test_stream_daemon);
+    (void)setenv("NOTIFY_SOCKET", manager.path, 1);
+    start_with_kept(who == GIVES ? fail : NULL);
+    int left = leave_messages();
+    dlx_test_server_stop();
+    start_with_kept(who == TAKES_BACK ? fail : NULL);
+    int there = look();
+    dlx_test_server_stop();
+    const char *call = dlx_test_fail_stop(fail);
+    start_with_kept(NULL);
+    int still = look();
+    dlx_test_server_stop();
+    dlx_test_fail_expect(there == 0 || call, "that they are there");
+    dlx_test_fail_expect(still == 0 || there < 0 || call, "that they are still there");
+    dlx_test_fail_expect(still == 0 || still == DLX_E_EMPTY, "an answer of a daemon that is well");
+    if (who == GIVES)
+        dlx_test_fail_expect(there == 0 || there == DLX_E_EMPTY, "an answer of the next daemon");
+    else
+        dlx_test_fail_expect(left == 0, "that they could be left");
+    dlx_test_manager_stop(&manager);
+    int r = who == GIVES ? left : there;
+    return r == DLX_E_EMPTY ? 0 : r;
+}
+
+/* ---- a publisher, or a subscription, goes on with another daemon ----------------------------- */
+
+/* Until it has gone on with this daemon, or, if a call is to fail, until one has. */
+static bool publisher_goes_on(struct dlx_publisher *p, uint64_t epoch,
+                              const struct dlx_test_fail *fail)
+{
+    for (uint64_t until = dlx__deadline(PATIENCE);
+         p->epoch == epoch && !(fail && fail->call) && dlx__now_ns() < until;) {
+        dlx__publisher_check(p, dlx__now_ns());
+        if (p->epoch == epoch)
+            (void)poll(NULL, 0, 1);
+    }
+    return p->epoch != epoch;
+}
+
+static void subscription_goes_on(struct dlx_subscription *s, const struct dlx_test_fail *fail)
+{
+    for (uint64_t until = dlx__deadline(PATIENCE);
+         (s->sock < 0 || s->n_open < 2) && !(fail && fail->call) && dlx__now_ns() < until;) {
+        dlx__subscription_read_notifications(s);
+        if (s->sock < 0 || s->n_open < 2)
+            (void)poll(NULL, 0, 1);
+    }
+}
+
+/* Takes up to message `n`: nothing is missed in silence. A link that could not be made is told
+ * once; that is the caller's then. */
+static void take_the_rest(struct dlx_subscription *s, uint64_t n, bool may_fail)
+{
+    uint64_t last = 1;
+    for (uint64_t until = dlx__deadline(PATIENCE); last < n;) {
+        struct dlx_message *m = NULL;
+        int r = dlx_take(s, SECOND / 10, &m);
+        ck_assert_msg(dlx__now_ns() < until, "no message after %d", (int)last);
+        if (r == DLX_E_TIMEOUT || r == DLX_E_DISCONNECTED)
+            continue;
+        ck_assert_msg(r == 0 || (may_fail && *dlx_client_errmsg(NULL)), "%s", dlx_strerror(r));
+        if (r < 0)
+            return;
+        ck_assert_uint_eq(dlx_message_seq(m), last + dlx_message_gap(m) + 1);
+        dlx_test_stream_check(m, 10, (int64_t)dlx_message_seq(m));
+        last = dlx_message_seq(m);
+        dlx_message_unref(m);
+    }
+}
+
+enum { PUBLISHER, SUBSCRIPTION };
+
+static int go_on(int who, struct dlx_test_fail *fail)
+{
+    const struct dlx_publisher_args pa = {.size = sizeof pa, .history = 3, .retain = 2};
+    struct dlx_test_cast x = {.m = NULL};
+    int64_t n = 0;
+    dlx_test_server_start(NULL, NULL);
+    ok(dlx_test_server_connect(&x.c[0]));
+    ok(dlx_test_server_connect(&x.c[1]));
+    x.p = dlx_test_stream_publisher(x.c[0], "test/a", &pa);
+    x.s = dlx_test_stream_subscribe(x.c[1], "test/a", NULL);
+    while (n < 4)
+        dlx_test_stream_publish(x.p, 10, ++n);
+    dlx_test_stream_take(x.s, 1);
+    dlx_test_server_stop();
+    dlx__subscription_read_notifications(x.s); /* it has ended */
+    dlx_test_server_start(NULL, NULL);
+    uint64_t epoch = x.p->epoch;
+    dlx_test_fail(who == PUBLISHER ? fail : NULL);
+    (void)publisher_goes_on(x.p, epoch, who == PUBLISHER ? fail : NULL);
+    dlx_test_fail(NULL);
+    ck_assert_msg(publisher_goes_on(x.p, epoch, NULL), "the publisher does not go on");
+    if (who == SUBSCRIPTION) {
+        dlx_test_fail(fail);
+        subscription_goes_on(x.s, fail);
+        dlx_test_fail(NULL);
+    }
+    dlx_test_stream_publish(x.p, 10, ++n);
+    take_the_rest(x.s, (uint64_t)n, who == SUBSCRIPTION);
+    x.s = dlx_subscription_unref(x.s);
+    x.p = dlx_publisher_unref(x.p);
+    ok(dlx_get(x.c[1], "test/a", 0, &x.m));
+    ck_assert_uint_eq(dlx_message_seq(x.m), (uint64_t)n);
+    dlx_test_cast_leave(&x);
+    dlx_test_server_stop();
+    return 0;
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static const struct dlx_test_fail_story stories[] = {
+    {"the daemon that gives messages away", outlive_daemon, GIVES, .n_calls = 150},
+    {"the daemon that takes them back", outlive_daemon, TAKES_BACK, .n_calls = 150},
+    {"a publisher with the next daemon", go_on, PUBLISHER, .n_calls = 80},
+    {"a subscription with the next daemon", go_on, SUBSCRIPTION, .n_calls = 80},
+};
+
+LOOP_TEST(each_call_fails_once, 0, DLX_ARRAY_SIZE(stories))
+{
+    dlx_test_fail_each(&stories[_i]);
+}
+
+int main(void)
+{
+    return dlx_test_run_case(dlx_test_server_case("restart_fails"));
+}
