@@ -124,7 +124,7 @@ def test_what_is_no_message_is_found_before_anything_is_published(pair):
         "messages[2]: tensors['b']: no tensor"
     )
     assert str(fails(pub, dlx.InvalidError, [x, {}], 0)).startswith(
-        "messages[1]: a set of 0 tensors"
+        "messages[1]: a message of 0 tensors"
     )
     for twice in ([x, y, x], [x, {"a": x}], [{"a": x, "b": x}]):
         assert "twice" in str(fails(pub, dlx.InvalidError, twice, 0))

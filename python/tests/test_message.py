@@ -102,6 +102,27 @@ def test_one_tensor_with_a_name_is_a_mapping_that_arrays_are_made_of(send):
     assert (np.asarray(msg) == VALUES).all() and msg.__dlpack_device__() == (1, 0)
 
 
+def test_a_message_of_one_scalar_is_a_number(send):
+    for sent in (np.float64(3.5), [np.array([3.5])], {"loss": np.float32([[3.5]])}):
+        msg = send(sent)
+        assert float(msg) == 3.5 and int(msg) == 3 and complex(msg) == 3.5 and bool(msg)
+    assert bool(send(np.zeros(1)))  # as in `while msg := sub.try_take()`
+    for number in (float, int, complex):
+        with pytest.raises(ValueError, match=r"one element, and this one has the shape \(2, 3\)"):
+            number(send(VALUES))
+        with pytest.raises(TypeError, match="a message of 2 tensors is no number: .* msg.key"):
+            number(send([VALUES, VALUES]))
+
+
+@pytest.mark.parametrize("key", [(0, 1), slice(0, 1), 1.0, None], ids=str)
+def test_a_key_that_is_for_elements_is_referred_to_a_tensor(send, key):
+    for msg in (send(VALUES), send({"rgb": VALUES})):
+        with pytest.raises(TypeError, match="number or name of a tensor, not .*: .*, msg.0..key."):
+            msg[key]
+    with pytest.raises(IndexError, match="tensor 1 of a message of 1: .* of the first are msg.0.$"):
+        send(VALUES)[1]
+
+
 def test_a_released_message_says_so(send):
     for msg in (send(VALUES), send({"a": VALUES})):
         msg.release()
