@@ -451,7 +451,9 @@ int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *items, uint3
         r = dlx__fail(DLX_E_INVALID, "topic %s: a set of %u tensors, possible are 1 to %u",
                       p->topic, n_items, DLX_SHM_TENSORS_MAX);
     else if (meta && meta->size > DLX_SHM_META_MAX)
-        r = dlx__fail(DLX_E_INVALID, "topic %s: %zu bytes of metadata, at most %u are possible",
+        r = dlx__fail(DLX_E_INVALID,
+                      "topic %s: %zu bytes of metadata (limit DLX_META_MAX, %u): publish what is "
+                      "large as a tensor",
                       p->topic, meta->size, DLX_SHM_META_MAX);
     else if (user_args)
         r = dlx__publish_args(&args, user_args);

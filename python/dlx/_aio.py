@@ -100,13 +100,6 @@ async def _wait(subscription, n, stream):
         await _readable(subscription)
 
 
-def _why_none(stats):
-    """For words about a wait in vain."""
-    if stats["n_publishers"]:
-        return ""
-    return ", since nobody publishes it" if stats["has_daemon"] else ", since no dlpackd is there"
-
-
 async def _poll(subscription, timeout, n=0, stream=None):
     if timeout is None:
         return await _wait(subscription, n, stream)
@@ -119,12 +112,7 @@ async def _poll(subscription, timeout, n=0, stream=None):
     except TimeoutError as e:
         if isinstance(e, _errors.Error):
             raise
-        raise _errors.make(
-            -3,
-            "TIMEOUT",
-            f"topic {subscription.topic}: no message within {timeout:g} s"
-            f"{_why_none(subscription.stats())}",
-        ) from None
+    return subscription._poll(n, stream, timeout)
 
 
 async def take(subscription, n, stream, timeout=...):

@@ -158,6 +158,7 @@ _NAMES = {
     "mode LATEST passes": "latest=True passes",
     "this program only connects": "autospawn=False",
     "`reliable`": "reliable=True",
+    "metadata (limit DLX_META_MAX,": "metadata and scalars (limit",
     "on_full)": 'on_full="block")',
 }
 _ANY_NAME = re.compile("|".join(map(re.escape, _NAMES)))

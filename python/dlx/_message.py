@@ -58,6 +58,15 @@ def _title(message):
     return f"dlx.{type(message).__name__} topic={message.topic} seq={message.seq}"
 
 
+def _only_one(message):
+    if len(message.names) != 1:
+        raise TypeError(
+            f"a message of {len(message.names)} tensors is no number: name the one that is meant, "
+            f"as msg[key]"
+        )
+    return message.tensors[0]
+
+
 class Methods:
     """Methods of every Message."""
 
@@ -76,6 +85,15 @@ class Methods:
 
     def __iter__(self):
         return iter(self.tensors)
+
+    def __int__(self):
+        return int(_only_one(self))
+
+    def __float__(self):
+        return float(_only_one(self))
+
+    def __complex__(self):
+        return complex(_only_one(self))
 
     def __array__(self, dtype=None, copy=None):
         n = len(self.names)

@@ -65,9 +65,8 @@ def _flatten(value, path, tensors):
     return _meta.wrap(kind, rest)
 
 
-def place(tree, name):
-    """Where the tensor of this name was in `tree`: "tensors['opt'][0]"."""
-    path = "tensors"
+def place(tree, name, path="tensors"):
+    """Where the tensor of this name is in `tree`: "tensors['opt'][0]"."""
     for part in name.split("/"):
         key, tree = next(
             (key, each) for key, each in _children(tree, path)[1] if _escape(key) == part
@@ -142,9 +141,10 @@ class Methods:
                 return _tensor_of(self, _escape(key))
         tree = restore(self)
         if key not in tree:
+            at = f"; that tensor is {place(tree, key, 'msg')}" if key in self.names else ""
             raise NotFound(
                 f"topic {self.topic}: message {self.seq} has no {key!r}; it has "
-                f"{', '.join(map(repr, tree))}"
+                f"{', '.join(map(repr, tree))}{at}"
             )
         return tree[key]
 

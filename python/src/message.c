@@ -160,6 +160,13 @@ static int find_name(struct dlx_message *m, PyObject *key, uint32_t *ret)
 static struct dlx_message *find(PyObject *self, PyObject *key, uint32_t *ret)
 {
     bool by_name = PyUnicode_Check(key);
+    if (!by_name && !PyIndex_Check(key)) {
+        PyErr_Format(PyExc_TypeError,
+                     "a key of a message is the number or name of a tensor, not %.100R: elements "
+                     "are those of a tensor, msg[0][key]",
+                     key);
+        return NULL;
+    }
     Py_ssize_t i = by_name ? 0 : PyNumber_AsSsize_t(key, PyExc_IndexError);
     if (i == -1 && PyErr_Occurred())
         return NULL;
@@ -172,7 +179,8 @@ static struct dlx_message *find(PyObject *self, PyObject *key, uint32_t *ret)
     }
     Py_ssize_t n = m ? (Py_ssize_t)dlx_message_n_tensors(m) : 0;
     if (m && (i < -n || i >= n)) {
-        PyErr_Format(PyExc_IndexError, "tensor %zd of a message of %zd", i, n);
+        PyErr_Format(PyExc_IndexError,
+                     "tensor %zd of a message of %zd: the elements of the first are msg[0]", i, n);
         return NULL;
     }
     *ret = (uint32_t)(i < 0 ? i + n : i);

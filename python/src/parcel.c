@@ -21,13 +21,20 @@ void dlxpy_parcel_unpack(struct dlxpy_parcel *parcel, bool spent)
     Py_XDECREF(parcel->meta);
 }
 
+int dlxpy_parcel_check_size(Py_ssize_t n)
+{
+    if (n >= 1 && n <= DLX_TENSORS_MAX)
+        return 0;
+    (void)dlxpy_raise_text(DLX_E_INVALID, "a message of %zd tensors (limit %d)%s", n,
+                           DLX_TENSORS_MAX,
+                           n < 1 ? ": publish at least one, and scalars alone as its meta" : "");
+    return -1;
+}
+
 static int make_room(struct dlxpy_parcel *parcel, Py_ssize_t n)
 {
-    if (n < 1 || n > DLX_TENSORS_MAX) {
-        (void)dlxpy_raise_text(DLX_E_INVALID, "a set of %zd tensors: 1 to %d are allowed", n,
-                               DLX_TENSORS_MAX);
+    if (dlxpy_parcel_check_size(n) < 0)
         return -1;
-    }
     parcel->is_set = true;
     parcel->sources = malloc((size_t)n * sizeof *parcel->sources);
     parcel->items = calloc((size_t)n, sizeof *parcel->items);

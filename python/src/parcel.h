@@ -27,6 +27,9 @@ int dlxpy_parcel_add_meta(struct dlxpy_parcel *parcel, PyObject *meta);
 int dlxpy_parcel_pack(struct dlxpy_parcel *parcel, PyObject *object,
                       const struct dlxpy_sender *sender);
 
+/* Can a message have `n` tensors? Returns 0, or -1 with an exception. */
+int dlxpy_parcel_check_size(Py_ssize_t n);
+
 /* Let go of everything. `spent`: libdlx has taken its tensors. */
 void dlxpy_parcel_unpack(struct dlxpy_parcel *parcel, bool spent);
 

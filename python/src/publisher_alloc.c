@@ -235,10 +235,9 @@ static PyObject *like_mapping(struct dlxpy_publisher *p, PyObject *mapping, DLDe
     Py_ssize_t n = items ? PyList_Size(items) : 0;
     if (!items)
         return NULL;
-    if (n == 0 || n > DLX_TENSORS_MAX) {
+    if (dlxpy_parcel_check_size(n) < 0) {
         Py_DECREF(items);
-        return dlxpy_raise_text(DLX_E_INVALID, "a set of %zd tensors: 1 to %d are allowed", n,
-                                DLX_TENSORS_MAX);
+        return NULL;
     }
     struct spec *specs = calloc((size_t)n, sizeof *specs);
     bool good = specs;

@@ -165,36 +165,35 @@ static int look(struct dlxpy_subscription *self, struct dlxpy_taken *taken)
     return take_from_libdlx(self, 0, taken);
 }
 
-/* For words about a wait in vain. */
-static const char *why_none(const struct dlxpy_subscription *self)
-{
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    int r =
-        self->handle.closed ? -1 : dlx_subscription_get_stats(self->handle.of.subscription, &stats);
-    if (r < 0 || stats.n_publishers > 0)
-        return "";
-    return stats.has_daemon ? ", since nobody publishes it" : ", since no dlpackd is there";
-}
-
 /* What dlx_take() says of a wait in vain; why it was in vain follows. */
 #define LATE "no message in time"
 
-/* As look(), with an exception in any case but DLX_E_EMPTY. */
+/* A take that waits, for at least 1 ns: only then libdlx says why it was in vain. The exception
+ * names `waited_ns`, the time that the caller waited. Returns as take(). */
+static int take_or_say_why(struct dlxpy_subscription *self, int64_t timeout_ns, int64_t waited_ns,
+                           struct dlxpy_taken *taken)
+{
+    int r = take_from_libdlx(self, timeout_ns == 0 ? 1 : timeout_ns, taken);
+    if (r != DLX_E_TIMEOUT)
+        return r;
+    char words[512];
+    (void)snprintf(words, sizeof words, "%s", dlx_client_errmsg(NULL));
+    const char *why = strstr(words, LATE);
+    const char *topic = PyUnicode_AsUTF8AndSize(self->handle.topic, NULL);
+    why = why ? why + strlen(LATE) : "";
+    if (waited_ns == 0)
+        (void)dlxpy_raise_text(DLX_E_EMPTY, "topic %.200s has no message%s", topic, why);
+    else
+        (void)dlxpy_raise_text(r, "topic %.200s: no message within %s%s", topic,
+                               dlxpy_seconds(waited_ns).text, why);
+    return r;
+}
+
+/* As look(), with an exception in any case. */
 static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxpy_taken *taken)
 {
     int r = look(self, taken);
-    if (r != DLX_E_EMPTY || timeout_ns == 0)
-        return r;
-    r = take_from_libdlx(self, timeout_ns, taken);
-    if (r == DLX_E_TIMEOUT) {
-        char words[512];
-        (void)snprintf(words, sizeof words, "%s", dlx_client_errmsg(NULL));
-        const char *why = strstr(words, LATE);
-        (void)dlxpy_raise_text(r, "topic %.200s: no message within %s%s",
-                               PyUnicode_AsUTF8AndSize(self->handle.topic, NULL),
-                               dlxpy_seconds(timeout_ns).text, why ? why + strlen(LATE) : "");
-    }
-    return r;
+    return r == DLX_E_EMPTY ? take_or_say_why(self, timeout_ns, timeout_ns, taken) : r;
 }
 
 /* What was taken, for Python: a message, or a list of them. What it cannot be made of is dropped.
@@ -231,9 +230,6 @@ static PyObject *take_messages(struct dlxpy_subscription *self, int64_t timeout_
     drop_taken(&taken);
     *ret_code = r;
     dlxpy_handle_leave(&self->handle);
-    if (r == DLX_E_EMPTY) /* libdlx has no words for it, since that may be asked often */
-        (void)dlxpy_raise_text(r, "topic %.200s has no message%s",
-                               PyUnicode_AsUTF8AndSize(self->handle.topic, NULL), why_none(self));
     return ret;
 }
 
@@ -329,24 +325,29 @@ static PyObject *iterate(PyObject *self)
 }
 
 PyDoc_STRVAR(poll_doc,
-             "_poll($self, n=0, stream=None, /)\n"
+             "_poll($self, n=0, stream=None, waited=..., /)\n"
              "--\n"
              "\n"
-             "Returns a message, or None if there is none. With n: a list of 1 to n messages.");
+             "Returns a message, or None if there is none. With n: a list of 1 to n messages.\n"
+             "With `waited`, the seconds that the caller waited: dlx.Timeout if there is none.");
 static PyObject *poll_it(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
     struct dlxpy_taken taken;
     struct dlxpy_stream stream;
     PyObject *ret = NULL;
     uint32_t n = 0;
+    int64_t waited_ns = 0;
     if (dlxpy_uint32(n_args > 0 ? args[0] : NULL, "n", UINT32_MAX, &n) < 0 ||
-        dlxpy_stream_parse(n_args > 1 ? args[1] : NULL, &stream) < 0 || make_room(&taken, n) < 0)
+        dlxpy_stream_parse(n_args > 1 ? args[1] : NULL, &stream) < 0 ||
+        (n_args > 2 && dlxpy_timeout(args[2], &waited_ns) < 0) || make_room(&taken, n) < 0)
         return NULL;
     if (dlxpy_handle_enter(&cast(self)->handle) < 0) {
         drop_taken(&taken);
         return NULL;
     }
     int r = look(cast(self), &taken);
+    if (r == DLX_E_EMPTY && n_args > 2)
+        r = take_or_say_why(cast(self), 0, waited_ns, &taken);
     if (r == 0) {
         ret = make_result(&taken, &stream, cast(self)->is_private);
     } else if (r == DLX_E_EMPTY) {

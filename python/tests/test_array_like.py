@@ -18,11 +18,8 @@ VALUES = np.arange(24, dtype="f4").reshape(2, 3, 4)
 
 def test_a_dtype_equals_that_type_in_any_form(send):
     dtype = send(VALUES)[0].dtype
-    assert (
-        type(dtype) is dlx.DType
-        and isinstance(dtype, str)
-        and dtype.name == str(dtype) == f"{dtype}" == "float32"
-    )
+    assert type(dtype) is dlx.DType and isinstance(dtype, str)
+    assert dtype.name == str(dtype) == f"{dtype}" == "float32"
     for same in (
         np.float32,
         np.dtype("f4"),
@@ -36,16 +33,11 @@ def test_a_dtype_equals_that_type_in_any_form(send):
     for other in (np.float64, np.dtype("i4"), "float64", "rgb", float, int, None, 3, object()):
         assert dtype != other and not dtype == other
     assert np.float32 == dtype and np.dtype("f4") == dtype and np.float64 != dtype
-    assert (
-        {dtype: 1}["float32"] == 1
-        and hash(dtype) == hash("float32")
-        and json.dumps(dtype) == '"float32"'
-    )
+    assert {dtype: 1}["float32"] == 1 and hash(dtype) == hash("float32")
+    assert json.dumps(dtype) == '"float32"'
     assert repr(dtype) == "dlx.DType('float32')" and pickle.loads(pickle.dumps(dtype)) == dtype
-    assert (
-        np.dtype(dtype) == np.float32
-        and np.zeros(3, dtype).dtype == np.asarray(send(VALUES)).dtype == dtype
-    )
+    assert np.dtype(dtype) == np.float32
+    assert np.zeros(3, dtype).dtype == np.asarray(send(VALUES)).dtype == dtype
     with pytest.raises(TypeError, match="no data type"):
         dlx.DType("rgb")
 
@@ -64,9 +56,8 @@ def test_numpy_is_told_the_dtype_of_a_tensor_and_of_a_message_of_one(pair, send)
 def test_names_that_are_given_are_read(pair, name):
     x = pair[0].zeros((2,), name)
     again = pickle.loads(pickle.dumps(x))
-    assert (
-        again.dtype == x.dtype == dlx.DType(x.dtype) and pair[0].empty(2, x.dtype).dtype == x.dtype
-    )
+    assert again.dtype == x.dtype == dlx.DType(x.dtype)
+    assert pair[0].empty(2, x.dtype).dtype == x.dtype
     assert "x" not in name or x.dtype == name
 
 
@@ -84,12 +75,8 @@ def test_the_names_of_complex_types_have_an_x_that_is_no_lane():
 
 def test_elements_are_numbers_of_python(send):
     t = send(VALUES)[0]
-    assert (
-        t.size == 24
-        and t.tolist() == VALUES.tolist()
-        and t[1, 2, 3].item() == 23.0
-        and type(t[0, 0, 1].item()) is float
-    )
+    assert t.size == 24 and t.tolist() == VALUES.tolist() and t[1, 2, 3].item() == 23.0
+    assert type(t[0, 0, 1].item()) is float
     for x in (
         np.float16([1, 2]),
         np.array([1 + 2j]),
@@ -100,13 +87,8 @@ def test_elements_are_numbers_of_python(send):
     ):
         assert send(x)[0].tolist() == x.tolist() and send(x).size == x.size
     one = send(np.array([[3.5]]))[0]
-    assert (
-        one.item() == float(one) == 3.5
-        and int(one) == 3
-        and complex(one) == 3.5
-        and bool(one)
-        and not bool(send(np.zeros(1))[0])
-    )
+    assert one.item() == float(one) == 3.5 and int(one) == 3 and complex(one) == 3.5 and bool(one)
+    assert not bool(send(np.zeros(1))[0])
     for many in (t, send(np.zeros(0))[0]):
         for use in (many.item, lambda: float(many), lambda: bool(many)):
             with pytest.raises(ValueError, match="one element"):
@@ -143,9 +125,8 @@ KEYS = [
 @pytest.mark.parametrize("key", KEYS, ids=str)
 def test_a_part_is_the_part_that_numpy_gives(send, key, layout):
     t, part = send(layout(VALUES))[0], VALUES[key]
-    assert (
-        t[key].shape == part.shape and t[key].numpy().tolist() == part.tolist() and t[key].readonly
-    )
+    assert t[key].shape == part.shape and t[key].numpy().tolist() == part.tolist()
+    assert t[key].readonly
     x = dlx.tensor(VALUES)
     assert np.shares_memory(x.numpy(), x[key].numpy()) == (part.size > 0)
 
@@ -253,8 +234,5 @@ def test_repr_shows_the_first_elements(pair, send):
     assert repr(pub.zeros(3, "bfloat16")) == "<dlx.Tensor bfloat16 (3,), in shared memory>"
     assert repr(pub.zeros((0, 3), "uint8")) == "<dlx.Tensor uint8 (0, 3), in shared memory>"
     x = pub.zeros(1)
-    assert (
-        "[0.0]" in repr(x)
-        and not pub.publish(x, strict=True).copied
-        and repr(x) == "<dlx.Tensor, published>"
-    )
+    assert "[0.0]" in repr(x) and not pub.publish(x, strict=True).copied
+    assert repr(x) == "<dlx.Tensor, published>"

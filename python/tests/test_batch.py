@@ -53,9 +53,8 @@ def test_a_batch_may_mix_whatever_publish_takes(pair):
             ]
         )
     )
-    assert (
-        report.seq == 8 and report.copied and report.n_copied == 8 and x.published and y.published
-    )
+    assert report.seq == 8 and report.copied and report.n_copied == 8 and x.published
+    assert y.published
     assert report.copied_bytes == 5 + 6 + 2 + 10 + 4 + 3
     messages = sub.take_many(9)
     assert [m.names for m in messages] == [
@@ -67,9 +66,8 @@ def test_a_batch_may_mix_whatever_publish_takes(pair):
         [None],
         [None],
     ]
-    assert texts(messages) == ["0", "bytes", "1", "p", "from", "from", "end"] and messages[
-        4
-    ].meta == {"k": 1}
+    assert texts(messages) == ["0", "bytes", "1", "p", "from", "from", "end"]
+    assert messages[4].meta == {"k": 1}
 
 
 def test_the_rows_of_an_array_are_a_batch(pair):
@@ -104,9 +102,8 @@ def test_a_large_batch_wraps_the_ring(c):
     with c.publisher("a", depth=8) as pub, c.subscribe("a") as sub:
         assert pub.publish_many(np.arange(10000, dtype=np.int64)[:, None]).seq == 10000
         messages = sub.take_many(5000)
-        assert [int(np.asarray(m)[0]) for m in messages] == list(range(9992, 10000)) and messages[
-            0
-        ].gap == 9992
+        assert [int(np.asarray(m)[0]) for m in messages] == list(range(9992, 10000))
+        assert messages[0].gap == 9992
 
 
 def fails(pub, error, messages, n, **kwargs):
@@ -124,7 +121,7 @@ def test_what_is_no_message_is_found_before_anything_is_published(pair):
         "messages[2]: tensors['b']: no tensor"
     )
     assert str(fails(pub, dlx.InvalidError, [x, {}], 0)).startswith(
-        "messages[1]: a set of 0 tensors"
+        "messages[1]: a message of 0 tensors"
     )
     for twice in ([x, y, x], [x, {"a": x}], [{"a": x, "b": x}]):
         assert "twice" in str(fails(pub, dlx.InvalidError, twice, 0))
@@ -144,10 +141,8 @@ def test_what_is_no_message_is_found_before_anything_is_published(pair):
     )
     del view
     assert pub.stats()["published"] == 0 and not x.published and not y.published
-    assert not pub.publish_many([x, y], strict=True).copied and texts(sub.take_many(2)) == [
-        "0",
-        "1",
-    ]
+    assert not pub.publish_many([x, y], strict=True).copied
+    assert texts(sub.take_many(2)) == ["0", "1"]
     with pytest.raises(ValueError, match="was published"):
         pub.publish_many([b"z", x])
 
@@ -185,9 +180,8 @@ def test_depth_is_how_far_a_subscriber_may_be_behind(c):
         assert c.publishers("a")[0]["depth"] == 3
         pub.publish_many([b"0", b"1", b"2", b"3", b"4"])
         messages = sub.take_many(9)
-        assert (
-            texts(messages) == ["2", "3", "4"] and messages[0].gap == 2 and sub.stats()["lost"] == 2
-        )
+        assert texts(messages) == ["2", "3", "4"] and messages[0].gap == 2
+        assert sub.stats()["lost"] == 2
 
 
 def test_a_batch_that_does_not_wait_is_published_as_far_as_there_is_room(c):
@@ -244,9 +238,8 @@ def test_a_handler_that_raises_ends_a_batch_and_what_was_published_is_told(c):
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, old)
-        assert [x.published for x in tensors] == [True] * 3 + [False] * 2 and texts(
-            sub.take_many(9)
-        ) == list("012")
+        assert [x.published for x in tensors] == [True] * 3 + [False] * 2
+        assert texts(sub.take_many(9)) == list("012")
 
 
 # -- taking ----------------------------------------------------------------------------------------

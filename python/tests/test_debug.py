@@ -82,6 +82,5 @@ view[0] = b"y"
     )
     assert p.hear() == "theirs"
     err = p.end(status=-signal.SIGSEGV)
-    assert (
-        "dlx: fault in a received tensor" in err
-    ) == on and "Fatal Python error: Segmentation fault" in err
+    assert ("dlx: fault in a received tensor" in err) == on
+    assert "Fatal Python error: Segmentation fault" in err

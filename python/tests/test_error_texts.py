@@ -68,6 +68,18 @@ PUBLISH = [
         "a time is a number of seconds, such as 0.5",
     ),
     (lambda p: p.publish(DATA, tmeout=1), TypeError, "'tmeout': it has tensors, meta, timeout, "),
+    (
+        lambda p: p.publish({"step": 3}),
+        dlx.InvalidError,
+        "a message of 0 tensors (limit 65535): publish at least one, and scalars alone as its meta",
+    ),
+    (lambda p: p.empty_like({}), dlx.InvalidError, "a message of 0 tensors (limit 65535)"),
+    (
+        lambda p: p.publish({"x": DATA, "text": "x" * 70000}),
+        dlx.InvalidError,
+        "topic cam/front: 70024 bytes of metadata and scalars (limit 65536): publish what is large "
+        "as a tensor",
+    ),
 ]
 
 
@@ -185,11 +197,11 @@ def test_a_wait_in_vain_says_that_there_is_no_daemon(daemon, c):
         ):
             sub.take(timeout=0.01)
         with pytest.raises(
-            dlx.Timeout, match="^topic nobody has no message, since no dlpackd is there$"
+            dlx.Timeout, match="^topic nobody has no message, since no dlpackd is at /.*"
         ):
             sub.take(timeout=0)
         with pytest.raises(
-            dlx.Timeout, match="^topic nobody: no message within 0.01 s, since no dlpackd is there$"
+            dlx.Timeout, match="^topic nobody: no message within 0.01 s, since no dlpackd is at /.*"
         ):
             asyncio.run(sub.take_async(timeout=0.01))
         with pytest.raises(
@@ -200,6 +212,25 @@ def test_a_wait_in_vain_says_that_there_is_no_daemon(daemon, c):
             ),
         ):
             c.subscribe("nobody")
+
+
+VAIN = {
+    "take": lambda s: s.take(timeout=0.01),
+    "take(0)": lambda s: s.take(timeout=0),
+    "take_many(0)": lambda s: s.take_many(3, timeout=0),
+    "take_async": lambda s: asyncio.run(s.take_async(timeout=0.01)),
+}
+
+
+@pytest.mark.parametrize("way", VAIN)
+def test_a_take_in_vain_names_the_publisher_that_was_refused(c, way):
+    with c.subscribe("drops", reliable=True) as sub, c.publisher("drops"):
+        with pytest.raises(dlx.InvalidError, match="drops its oldest messages"):
+            sub.take(timeout=PATIENCE)
+        with pytest.raises(
+            dlx.Timeout, match="^topic drops.* no message.*, since a publisher was refused: "
+        ):
+            VAIN[way](sub)
 
 
 def test_a_connection_to_a_private_daemon_says_what_starts_the_next_one(

@@ -37,9 +37,8 @@ def test_a_mask_is_not_lost(pair, name):
         assert np.array_equal(np.asarray(dlx.tensor(x.filled(7))), x.filled(7))
         pub.publish({"data": x.data, "mask": np.ma.getmaskarray(x)})
         msg = sub.take()
-        assert np.array_equal(np.asarray(msg["mask"]), np.ma.getmaskarray(x)) and np.array_equal(
-            np.asarray(msg["data"]), x.data
-        )
+        assert np.array_equal(np.asarray(msg["mask"]), np.ma.getmaskarray(x))
+        assert np.array_equal(np.asarray(msg["data"]), x.data)
 
 
 def test_who_has_a_method_of_that_name_is_not_masked(pair):

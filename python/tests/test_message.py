@@ -29,41 +29,22 @@ def has(msg, names):
 
 def test_one_tensor_gives_the_attributes_of_the_tensor(send):
     for msg in (send(VALUES), send([VALUES])):
-        assert (
-            type(msg) is dlx.Message
-            and has(msg, OF_A_TENSOR) == OF_A_TENSOR
-            and has(msg, OF_A_MAPPING) == []
-        )
-        assert (
-            msg.shape == (2, 3)
-            and msg.strides == (3, 1)
-            and msg.ndim == 2
-            and msg.dtype == "float32"
-            and msg.nbytes == 24
-        )
-        assert (
-            msg.device == "cpu"
-            and msg.readonly
-            and msg.itemsize == 4
-            and msg.tobytes() == VALUES.tobytes()
-        )
-        assert (
-            (msg.numpy() == VALUES).all()
-            and (np.asarray(msg) == VALUES).all()
-            and msg.__dlpack_device__() == (1, 0)
-        )
+        assert type(msg) is dlx.Message and has(msg, OF_A_TENSOR) == OF_A_TENSOR
+        assert has(msg, OF_A_MAPPING) == []
+        assert msg.shape == (2, 3) and msg.strides == (3, 1) and msg.ndim == 2
+        assert msg.dtype == "float32" and msg.nbytes == 24
+        assert msg.device == "cpu" and msg.readonly and msg.itemsize == 4
+        assert msg.tobytes() == VALUES.tobytes()
+        assert (msg.numpy() == VALUES).all() and (np.asarray(msg) == VALUES).all()
+        assert msg.__dlpack_device__() == (1, 0)
         assert len(msg) == 1 and [t.shape for t in msg] == [(2, 3)] and msg.names == [None]
 
 
 def test_a_set_without_names_is_a_sequence_of_tensors(send):
     msg = send([VALUES, VALUES[0]])
     a, b = msg
-    assert (
-        (a.numpy() == VALUES).all()
-        and (b.numpy() == VALUES[0]).all()
-        and len(msg) == 2
-        and msg[-1].shape == (3,)
-    )
+    assert (a.numpy() == VALUES).all() and (b.numpy() == VALUES[0]).all() and len(msg) == 2
+    assert msg[-1].shape == (3,)
     assert has(msg, OF_A_TENSOR + OF_A_MAPPING) == [] and not isinstance(msg, Mapping)
     assert [t.shape for t in msg.tensors] == [(2, 3), (3,)] and msg.names == [None, None]
     with pytest.raises(AttributeError, match="2 tensors has no shape: .* msg.key..shape"):
@@ -76,18 +57,14 @@ def test_a_set_without_names_is_a_sequence_of_tensors(send):
 
 def test_tensors_with_names_are_a_mapping(send):
     msg = send({"rgb": VALUES, "depth": VALUES[0]})
-    assert (
-        type(msg) is dlx.NamedMessage and isinstance(msg, Mapping) and isinstance(msg, dlx.Message)
-    )
+    assert type(msg) is dlx.NamedMessage and isinstance(msg, Mapping)
+    assert isinstance(msg, dlx.Message)
     assert list(msg) == list(msg.keys()) == msg.names == ["rgb", "depth"] and len(msg) == 2
     assert msg.get("rgb").shape == (2, 3) and msg.get("nope") is None and msg.get("nope", 7) == 7
-    assert [t.shape for t in msg.values()] == [(2, 3), (3,)] and {
-        k: t.shape for k, t in msg.items()
-    } == {"rgb": (2, 3), "depth": (3,)}
-    assert {k: t.shape for k, t in dict(msg).items()} == {
-        "rgb": (2, 3),
-        "depth": (3,),
-    } and msg.keys() & {"rgb", "x"} == {"rgb"}
+    assert [t.shape for t in msg.values()] == [(2, 3), (3,)]
+    assert {k: t.shape for k, t in msg.items()} == {"rgb": (2, 3), "depth": (3,)}
+    assert {k: t.shape for k, t in dict(msg).items()} == {"rgb": (2, 3), "depth": (3,)}
+    assert msg.keys() & {"rgb", "x"} == {"rgb"}
     assert has(msg, OF_A_TENSOR) == [] and msg[1].shape == (3,)
     match msg:
         case {"rgb": rgb, **rest}:
@@ -100,6 +77,27 @@ def test_one_tensor_with_a_name_is_a_mapping_that_arrays_are_made_of(send):
     msg = send({"rgb": VALUES})
     assert isinstance(msg, Mapping) and list(msg) == ["rgb"] and not hasattr(msg, "shape")
     assert (np.asarray(msg) == VALUES).all() and msg.__dlpack_device__() == (1, 0)
+
+
+def test_a_message_of_one_scalar_is_a_number(send):
+    for sent in (np.float64(3.5), [np.array([3.5])], {"loss": np.float32([[3.5]])}):
+        msg = send(sent)
+        assert float(msg) == 3.5 and int(msg) == 3 and complex(msg) == 3.5 and bool(msg)
+    assert bool(send(np.zeros(1)))  # as in `while msg := sub.try_take()`
+    for number in (float, int, complex):
+        with pytest.raises(ValueError, match=r"one element, and this one has the shape \(2, 3\)"):
+            number(send(VALUES))
+        with pytest.raises(TypeError, match="a message of 2 tensors is no number: .* msg.key"):
+            number(send([VALUES, VALUES]))
+
+
+@pytest.mark.parametrize("key", [(0, 1), slice(0, 1), 1.0, None], ids=str)
+def test_a_key_that_is_for_elements_is_referred_to_a_tensor(send, key):
+    for msg in (send(VALUES), send({"rgb": VALUES})):
+        with pytest.raises(TypeError, match="number or name of a tensor, not .*: .*, msg.0..key."):
+            msg[key]
+    with pytest.raises(IndexError, match="tensor 1 of a message of 1: .* of the first are msg.0.$"):
+        send(VALUES)[1]
 
 
 def test_a_released_message_says_so(send):

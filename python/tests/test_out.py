@@ -60,12 +60,8 @@ def test_the_versioned_capsule_follows_the_rules(received):
         capsule = thing.__dlpack__(max_version=(1, 0))
         m = look(capsule)
         assert list(m.version) == [1, 0] and m.flags == flags and list(m.t.device) == [1, 0]
-        assert (
-            m.t.byte_offset == 0
-            and m.t.data % 256 == 0
-            and m.t.shape[:2] == [2, 3]
-            and m.t.strides[:2] == [3, 1]
-        )
+        assert m.t.byte_offset == 0 and m.t.data % 256 == 0 and m.t.shape[:2] == [2, 3]
+        assert m.t.strides[:2] == [3, 1]
         assert (m.t.code, m.t.bits, m.t.lanes, m.t.ndim) == (2, 32, 1, 2)
         assert thing.__dlpack_device__() == (1, 0)
 
@@ -94,9 +90,8 @@ def test_copies_are_private_and_say_so(received):
         assert m.flags == 2 and m.t.data != shared.t.data
         ctypes.c_float.from_address(m.t.data).value = 9
         second = thing.__dlpack__(max_version=(1, 0), copy=False)
-        assert look(second).t.data == shared.t.data and api.PyCapsule_IsValid(
-            thing.__dlpack__(copy=True), b"dltensor"
-        )
+        assert look(second).t.data == shared.t.data
+        assert api.PyCapsule_IsValid(thing.__dlpack__(copy=True), b"dltensor")
     assert np.asarray(received)[0, 0] == 0
 
 
@@ -155,13 +150,8 @@ def test_a_message_of_more_tensors_asks_which(pair):
 def test_the_buffer_protocol_is_read_only(received):
     for thing in (received, received[0]):
         view = memoryview(thing)
-        assert (
-            view.readonly
-            and view.format == "f"
-            and view.shape == (2, 3)
-            and view.strides == (12, 4)
-            and view.nbytes == 24
-        )
+        assert view.readonly and view.format == "f" and view.shape == (2, 3)
+        assert view.strides == (12, 4) and view.nbytes == 24
         with pytest.raises(TypeError):
             view[0, 0] = 1
         with pytest.raises((BufferError, TypeError)):
@@ -273,10 +263,8 @@ def test_the_exchange_api_allocates(exchange):
     assert exchange.to_object(out, ctypes.byref(back)) == 0
     assert back.value.shape == (3, 5) and back.value.dtype == "float64" and not back.value.readonly
     prototype.device[0] = 2
-    assert (
-        exchange.alloc(ctypes.byref(prototype), ctypes.byref(out), None, report) == -1
-        and said[0][0] == b"BufferError"
-    )
+    assert exchange.alloc(ctypes.byref(prototype), ctypes.byref(out), None, report) == -1
+    assert said[0][0] == b"BufferError"
 
 
 def test_memory_stays_as_long_as_what_was_made_of_it(daemon):

@@ -87,17 +87,11 @@ def test_out_of_band_nothing_is_copied(received, pair):
     for t, readonly in ((received[0], True), (dlx.tensor(received[0]), False)):
         buffers = []
         data = pickle.dumps(t, 5, buffer_callback=buffers.append)
-        assert (
-            len(buffers) == 1
-            and address(buffers[0]) == address(memoryview(t).cast("B"))
-            and buffers[0].raw().readonly == readonly
-        )
+        assert len(buffers) == 1 and address(buffers[0]) == address(memoryview(t).cast("B"))
+        assert buffers[0].raw().readonly == readonly
         again = pickle.loads(data, buffers=buffers)
-        assert (
-            again.tobytes() == t.tobytes()
-            and not again.readonly
-            and address(memoryview(again).cast("B")) != address(buffers[0])
-        )
+        assert again.tobytes() == t.tobytes() and not again.readonly
+        assert address(memoryview(again).cast("B")) != address(buffers[0])
         assert pickle.loads(data, buffers=[bytearray(buffers[0].raw())]).tobytes() == t.tobytes()
     for dtype in ("bfloat16", "int4", "float32x4", "77:8:1"):
         # the buffer protocol has no name for them

@@ -19,12 +19,8 @@ def test_a_tensor_in_shared_memory_is_passed_without_a_copy(pair):
     x = pub.empty((3, 4), "uint8")
     np.asarray(x)[:] = 7
     report = pub.publish(x)
-    assert (
-        report == (1, False, 0, 0, 1)
-        and report.seq == 1
-        and not report.copied
-        and report.subscribers == 1
-    )
+    assert report == (1, False, 0, 0, 1) and report.seq == 1 and not report.copied
+    assert report.subscribers == 1
     assert x.published and repr(x) == "<dlx.Tensor, published>"
     with pytest.raises(ValueError, match="was published"):
         x.shape
@@ -32,7 +28,8 @@ def test_a_tensor_in_shared_memory_is_passed_without_a_copy(pair):
         assert (msg.topic, msg.seq, msg.gap, len(msg), msg.meta) == ("cam/front", 1, 0, 1, None)
         assert abs(msg.monotonic_ns - time.monotonic_ns()) < PATIENCE * 1e9
         y = msg[0]
-    assert msg.released and (y.shape, y.strides, y.dtype, y.ndim, y.nbytes, y.itemsize) == (
+    assert msg.released
+    assert (y.shape, y.strides, y.dtype, y.ndim, y.nbytes, y.itemsize) == (
         (3, 4),
         (4, 1),
         "uint8",
@@ -79,9 +76,8 @@ def test_a_look_at_a_tensor_does_not_have_it_copied(pair):
     y = pub.zeros(5, "int32")
     pub.publish(y, share=True)
     assert hasattr(y, "__array_interface__")  # it is read-only
-    assert hasattr(sub.take()[0], "__array_interface__") and hasattr(
-        dlx.tensor(b"x"), "__array_interface__"
-    )
+    assert hasattr(sub.take()[0], "__array_interface__")
+    assert hasattr(dlx.tensor(b"x"), "__array_interface__")
 
 
 def test_share_keeps_the_tensor_and_publishes_it_again_without_a_copy(pair):
@@ -107,11 +103,8 @@ def test_tensors_of_another_publisher_and_received_ones_are_copied(c, pair):
         with c.subscribe("other", timeout=PATIENCE) as s:
             assert other.publish(msg).n_copied == 2 and other.publish(msg["a"]).copied
             again = s.take()
-            assert (
-                list(again) == ["a", "b"]
-                and again.meta == {"k": [1]}
-                and again["b"].tobytes() == b"34"
-            )
+            assert list(again) == ["a", "b"] and again.meta == {"k": [1]}
+            assert again["b"].tobytes() == b"34"
 
 
 def test_sets_have_names_metadata_and_an_order(pair):
@@ -124,15 +117,10 @@ def test_sets_have_names_metadata_and_an_order(pair):
     msg = sub.take()
     # the report says so, and the receiver need not know
     assert not any(t.copied for t in msg.values())
-    assert (
-        list(msg.keys()) == list(msg) == msg.names == ["rgb", "boxes"]
-        and "rgb" in msg
-        and "x" not in msg
-        and 0 not in msg
-    )
-    assert (
-        msg.meta == {"t": 1.5} and msg.meta_bytes == b'{"t":1.5}' and msg["boxes"].shape == (0, 4)
-    )
+    assert list(msg.keys()) == list(msg) == msg.names == ["rgb", "boxes"] and "rgb" in msg
+    assert "x" not in msg and 0 not in msg
+    assert msg.meta == {"t": 1.5} and msg.meta_bytes == b'{"t":1.5}'
+    assert msg["boxes"].shape == (0, 4)
     assert (
         {k: v.shape for k, v in dict(msg).items()}
         == {"rgb": (2, 2), "boxes": (0, 4)}
@@ -146,11 +134,8 @@ def test_sets_have_names_metadata_and_an_order(pair):
         msg[2]
     pub.publish([b"a", b"b"], meta=b"\x00raw")
     msg = sub.take()
-    assert (
-        msg.names == [None, None]
-        and [t.tobytes() for t in msg] == [b"a", b"b"]
-        and msg.meta == b"\x00raw"
-    )
+    assert msg.names == [None, None] and [t.tobytes() for t in msg] == [b"a", b"b"]
+    assert msg.meta == b"\x00raw"
 
 
 def test_names_go_on_as_they_came(pair):
@@ -174,11 +159,8 @@ def test_names_that_are_no_utf8_are_found_by_their_keys(pair):
     pub.publish({name: b"1", "": b"2", "b": b"3"})
     for _ in range(2):
         msg = sub.take()
-        assert (
-            list(msg) == [name, 1, "b"]
-            and msg[name].tobytes() == b"1"
-            and list(dict(msg)) == list(msg)
-        )
+        assert list(msg) == [name, 1, "b"] and msg[name].tobytes() == b"1"
+        assert list(dict(msg)) == list(msg)
         assert all(key in msg for key in msg.keys())
         assert not any(key in msg for key in (0, 2, 3, -1, 2**70, "c", "b\0", "\ud800", None, b"b"))
         pub.publish(msg)
@@ -210,10 +192,8 @@ def test_a_set_is_refused_as_a_whole_and_says_which_tensor(pair):
 
 def test_like_and_dtypes(pair):
     pub, _ = pair
-    assert (t := pub.empty_like(np.zeros((2, 3), np.complex64))).shape == (
-        2,
-        3,
-    ) and t.dtype == "complex64"
+    assert (t := pub.empty_like(np.zeros((2, 3), np.complex64))).shape == (2, 3)
+    assert t.dtype == "complex64"
     many = pub.empty_like({"a": np.zeros(3, "f2"), "b": b"xyz"})
     assert {k: (t.shape, t.dtype) for k, t in many.items()} == {
         "a": ((3,), "float16"),
@@ -395,19 +375,11 @@ def test_how_long_a_take_is_busy(c):
 def test_what_the_daemon_knows(c, pair):
     pub, sub = pair
     (info,) = c.publishers()
-    assert (
-        info["topic"] == "cam/front"
-        and info["history"] == 8
-        and info["on_full"] == "drop"
-        and info["depth"] == 16
-    )
+    assert info["topic"] == "cam/front" and info["history"] == 8 and info["on_full"] == "drop"
+    assert info["depth"] == 16
     (link,) = c.links(info["publisher"])
-    assert (
-        link["max_held"] == 16
-        and not link["latest"]
-        and link["behind"] == 0
-        and link["blocks"] is False
-    )
+    assert link["max_held"] == 16 and not link["latest"] and link["behind"] == 0
+    assert link["blocks"] is False
     pub.publish(b"one")
     pub.publish(b"two")
     assert c.links(info["publisher"])[0]["behind"] == 2
@@ -474,9 +446,8 @@ def test_large_private_views_copy_what_is_written_to(c):
                 pytest.skip("the kernel has no copy-on-write views of a descriptor that is closed")
             view = np.asarray(t)
             view[:4096] = 9
-            assert np.array_equal(np.asarray(other), frame) and np.array_equal(
-                np.asarray(msg), frame
-            )
+            assert np.array_equal(np.asarray(other), frame)
+            assert np.array_equal(np.asarray(msg), frame)
             del other
         del t
         for _ in range(20):

@@ -69,29 +69,22 @@ def test_what_is_nested_comes_back_as_it_was(send, name):
     tree = TREES[name]
     first = send(tree)
     for msg in (first, send(first)):  # which goes on with its structure
-        assert (
-            type(msg) is dlx.TreeMessage
-            and isinstance(msg, Mapping)
-            and isinstance(msg, dlx.NamedMessage)
-        )
+        assert type(msg) is dlx.TreeMessage and isinstance(msg, Mapping)
+        assert isinstance(msg, dlx.NamedMessage)
         assert plain(dict(msg)) == plain(tree) and msg.meta is None
         assert {key: plain(msg[key]) for key in msg} == plain(tree) and len(msg) == len(tree)
-        assert (
-            list(msg.keys()) == list(msg)
-            and len(msg.values()) == len(msg.items()) == len(tree)
-            and all(key in msg for key in tree)
-        )
+        assert list(msg.keys()) == list(msg) and len(msg.values()) == len(msg.items()) == len(tree)
+        assert all(key in msg for key in tree)
 
 
 def test_it_travels_as_a_flat_set_that_any_program_reads(send):
     msg = send({"opt": {"m": [A, B], "a/b": {"~": B}}, "step": 3, "x": B}, meta={"t": 1})
     assert msg.names == ["opt/m/0", "opt/m/1", "opt/a~1b/~0", "x"] and len(msg.tensors) == 4
-    assert (
-        msg.meta_bytes == b'{"dlx.tree":{"opt":{"m":{"dlx.list":{}}},"step":3},"meta":{"t":1}}'
-        and msg.meta == {"t": 1}
-    )
+    assert msg.meta_bytes == b'{"dlx.tree":{"opt":{"m":{"dlx.list":{}}},"step":3},"meta":{"t":1}}'
+    assert msg.meta == {"t": 1}
     assert send({"a": {"b": A}}).meta_bytes == b'{"dlx.tree":{}}'
-    assert msg.private("opt/m/1").tolist() == [1, 2] and repr(msg).startswith(
+    assert msg.private("opt/m/1").tolist() == [1, 2]
+    assert repr(msg).startswith(
         "<dlx.TreeMessage topic=cam/front seq=1: 'opt/m/0' float32 (2, 3), "
     )
 
@@ -99,11 +92,8 @@ def test_it_travels_as_a_flat_set_that_any_program_reads(send):
 def test_a_flat_dict_stays_what_it_was(send):
     for flat in ({"a/b": A, "~": B}, OrderedDict(a=A), {"x": np.float64(1), "b": b"1"}):
         msg = send(flat)
-        assert (
-            type(msg) is dlx.NamedMessage
-            and list(msg) == msg.names == list(flat)
-            and msg.meta_bytes == b""
-        )
+        assert type(msg) is dlx.NamedMessage and list(msg) == msg.names == list(flat)
+        assert msg.meta_bytes == b""
 
 
 def test_other_mappings_are_nested_as_dicts(send):
@@ -178,10 +168,6 @@ def test_errors_name_the_path(pair):
     for bad in (cycle, {"x": {"": A}}, {"": A, "n": 1}):
         with pytest.raises(ValueError, match="without an end|empty key"):
             pub.publish(bad)
-    with pytest.raises(dlx.InvalidError, match="0 tensors"):
-        pub.publish({"step": 3})
-    with pytest.raises(dlx.InvalidError, match="65,?536"):
-        pub.publish({"x": A, "text": "x" * 70000})
     assert pub.stats()["published"] == 0
 
 
@@ -191,6 +177,8 @@ def test_a_key_that_is_not_there_names_those_that_are(send):
         with pytest.raises(dlx.NotFound, match="has no .*; it has 'x', 'n'"):
             msg[key]
         assert key not in msg and msg.get(key, 7) == 7
+    with pytest.raises(dlx.NotFound, match=r"; that tensor is msg\['x'\]\['y'\]$"):
+        msg["x/y"]
     msg.release()
     for use in (lambda: msg["n"], lambda: list(msg), lambda: len(msg), lambda: "n" in msg):
         with pytest.raises(dlx.Closed):
@@ -218,20 +206,12 @@ def test_what_another_program_calls_a_tree_is_a_flat_set_at_worst(pair, monkeypa
     pub.publish({"a/b": A, "c": B}, meta=meta)
     msg = sub.take()
     assert type(msg) is dlx.TreeMessage and msg.meta_bytes == meta
-    assert (
-        set(msg) <= {"a", "a/b", "c", "z"}
-        and plain(msg["c"]) == plain(B)
-        and len(msg) in (2, 3)
-        and repr(msg)
-    )
+    assert set(msg) <= {"a", "a/b", "c", "z"} and plain(msg["c"]) == plain(B) and len(msg) in (2, 3)
+    assert repr(msg)
 
 
 def test_thousands_of_tensors_need_no_room_in_the_metadata(send):
     tree = {f"layer{i}": {"kernel": B, "bias": B} for i in range(3000)}
     msg = send({"params": tree, "step": 1})
-    assert (
-        len(msg.tensors) == 6000
-        and len(msg.meta_bytes) < 100
-        and len(msg["params"]) == 3000
-        and msg["step"] == 1
-    )
+    assert len(msg.tensors) == 6000 and len(msg.meta_bytes) < 100 and len(msg["params"]) == 3000
+    assert msg["step"] == 1

@@ -120,7 +120,8 @@ TEST(what_is_refused_changes_nothing)
     memset(name, 'n', sizeof name - 1);
     fails(dlx_publish_set(x.p, items, 0, NULL, NULL), DLX_E_INVALID, "0 tensors");
     fails(dlx_publish_set(x.p, items, DLX_TENSORS_MAX + 1, NULL, NULL), DLX_E_INVALID, "65535");
-    fails(dlx_publish_set(x.p, items, 3, &large, NULL), DLX_E_INVALID, "65537 bytes of metadata");
+    fails(dlx_publish_set(x.p, items, 3, &large, NULL), DLX_E_INVALID,
+          "65537 bytes of metadata (limit DLX_META_MAX, 65536)");
     fails(dlx_publish_set(x.p, items, 3, &none, NULL), DLX_E_INVALID, "NULL");
     fails(dlx_publish_set(x.p, items, 3, NULL, &strict), DLX_E_WOULD_COPY, "tensor 1 (\"b\")");
     items[2].name = "a";
