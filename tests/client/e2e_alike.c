@@ -207,7 +207,7 @@ LOOP_TEST(every_kind_follows_every_other, 0, 4)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .history = LAG, .depth = LAG}; /* so that blocks come back soon */
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    auto_pair x = dlx_test_pair_make(&pa, NULL);
     struct dlx_message *held = NULL;
     const bool lags = _i & 1, holds = _i & 2;
     int64_t value = 1000;
@@ -226,14 +226,13 @@ LOOP_TEST(every_kind_follows_every_other, 0, 4)
             value += LAG;
         }
     dlx_message_unref(held);
-    dlx_test_pair_end(&x);
 }
 
 /* What those before were like says nothing about the place of this one. */
 LOOP_TEST(a_message_like_the_last_may_still_lie_where_it_cannot, 0, 4)
 {
     const bool lags = _i & 1, beyond = _i & 2;
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
     struct dlx_block *block;
     uint64_t words[DLX_SHM_ENTRY_WORDS];
@@ -253,13 +252,12 @@ LOOP_TEST(a_message_like_the_last_may_still_lie_where_it_cannot, 0, 4)
     if (lags)
         dlx_test_stream_publish(x.p, 10, 5);
     fails(dlx_take(x.s, PATIENCE, &m), DLX_E_BAD_PEER, beyond ? "arena" : "offset 8");
-    dlx_test_pair_end(&x);
 }
 
 /* What dlx_alloc() is asked for decides, not what was there before: also when it cannot be. */
 TEST(a_spec_that_cannot_be_is_refused_after_one_that_can)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     const int64_t negative = -1, n = 12;
     DLManagedTensorVersioned *t = NULL;
     struct dlx_tensor_spec spec = {
@@ -279,7 +277,6 @@ TEST(a_spec_that_cannot_be_is_refused_after_one_that_can)
         fails(dlx_alloc(x.p, &spec, &t), DLX_E_SHAPE, "lanes");
         spec.dtype.lanes = 1;
     }
-    dlx_test_pair_end(&x);
 }
 
 int main(void)

@@ -54,12 +54,11 @@ static void pass_large(struct dlx_test_pair *x, int64_t mib)
     int64_t *data = t->dl_tensor.data;
     data[0] = data[n - 1] = mib;
     ok(dlx_publish(x->p, t, NULL));
-    struct dlx_message *m = dlx_test_stream_next(x->s);
+    auto_message *m = dlx_test_stream_next(x->s);
     const int64_t *got = dlx_message_peek(m, 0)->data;
     ck_assert_ptr_ne(got, data);
     ck_assert_int_eq(got[0], mib);
     ck_assert_int_eq(got[n - 1], mib);
-    dlx_message_unref(m);
 }
 
 static int add_bytes(const struct dlx_publisher_info *info, void *userdata)
@@ -78,7 +77,7 @@ static uint64_t charged_bytes(struct dlx_client *c)
 
 TEST(memory_goes_back_and_comes_again_while_others_hold_theirs)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
+    auto_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_message *held[2];
     held[0] = pass(&x, 2, 1);
     held[1] = pass(&x, 3, 2);
@@ -100,14 +99,13 @@ TEST(memory_goes_back_and_comes_again_while_others_hold_theirs)
     }
     dlx_message_unref(held[0]);
     dlx_message_unref(held[1]);
-    dlx_test_pair_end(&x);
 }
 
 /* Of several sizes in turn, each held for a while: after the first messages no arena comes or
  * goes. */
 TEST(a_steady_stream_keeps_its_arenas)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
+    auto_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_message *held[3] = {NULL};
     uint32_t last = 0;
     for (int64_t i = 0; i < 40; i++) {
@@ -123,7 +121,6 @@ TEST(a_steady_stream_keeps_its_arenas)
     }
     for (int i = 0; i < 3; i++)
         dlx_message_unref(held[i]);
-    dlx_test_pair_end(&x);
 }
 
 /* Its parts are small and its manifest is large: dlx_alloc_set() has made room for all of it. */
@@ -133,7 +130,7 @@ TEST(a_set_lies_in_one_arena_with_its_manifest)
     static struct dlx_tensor_spec specs[N_TENSORS];
     static DLManagedTensorVersioned *tensors[N_TENSORS];
     static struct dlx_item items[N_TENSORS];
-    struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
+    auto_pair x = dlx_test_pair_make(&one, NULL);
     int64_t shape = 1;
     for (int i = 0; i < N_TENSORS; i++)
         specs[i] = (struct dlx_tensor_spec){
@@ -146,13 +143,11 @@ TEST(a_set_lies_in_one_arena_with_its_manifest)
         }
         ok(dlx_publish_set(x.p, items, N_TENSORS, NULL, NULL));
         ck_assert_uint_le(dlx_test_stream_stats(x.p).n_arenas, (uint32_t)round);
-        struct dlx_message *m = dlx_test_stream_next(x.s);
+        auto_message *m = dlx_test_stream_next(x.s);
         for (uint32_t i = 0; i < N_TENSORS; i++)
             ck_assert_uint_eq(*(const uint8_t *)dlx_message_peek(m, i)->data,
                               (uint8_t)(i + (uint32_t)round));
-        dlx_message_unref(m);
     }
-    dlx_test_pair_end(&x);
 }
 
 /* ---- no arena can be had -------------------------------------------------------------------- */
@@ -190,9 +185,9 @@ TEST(a_daemon_that_does_not_answer_is_not_asked_each_time)
 {
     const struct dlx_connect_args args = {
         .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = SECOND};
-    struct dlx_client *c = NULL;
+    auto_client *c = NULL;
     ok(dlx_connect(&c, &args));
-    struct dlx_publisher *p = make_empty_arenas(c, 9);
+    auto_publisher *p = make_empty_arenas(c, 9);
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
     DLManagedTensorVersioned *t[3];
     uint64_t begin = dlx__now_ns();
@@ -206,8 +201,6 @@ TEST(a_daemon_that_does_not_answer_is_not_asked_each_time)
     ck_assert_uint_lt(not_asked - asked, (uint64_t)SECOND);
     for (int i = 0; i < 3; i++)
         t[i]->deleter(t[i]);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 /* ---- readers -------------------------------------------------------------------------------- */
@@ -259,7 +252,7 @@ TEST(a_dropped_arena_stays_mapped_for_what_lies_in_it_alone)
 
 TEST(what_is_impossible_costs_no_arena)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
+    auto_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_publisher_stats before = {.size = sizeof before}, after = {.size = sizeof after};
     const int64_t shape = INT64_C(1) << 50;
     const struct dlx_tensor_spec spec = {
@@ -272,13 +265,12 @@ TEST(what_is_impossible_costs_no_arena)
     ok(dlx_publisher_get_stats(x.p, &after));
     ck_assert_uint_gt(before.n_arenas, 0);
     ck_assert_uint_eq(after.n_arenas, before.n_arenas);
-    dlx_test_pair_end(&x);
 }
 
 /* A set may lie in several. */
 TEST(an_arena_stays_mapped_for_a_set_with_a_tensor_in_it)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
+    auto_pair x = dlx_test_pair_make(&one, NULL);
     struct dlx_message *single = pass(&x, 2, 1), *set = NULL;
     uint32_t other = arena_of(x.p);
     struct dlx_item items[3] = {{.name = "a"}, {.name = "b"}, {.name = "none"}};
@@ -310,7 +302,6 @@ TEST(an_arena_stays_mapped_for_a_set_with_a_tensor_in_it)
     dlx_message_unref(set);
     dlx__subscriber_link_sweep_arenas(x.s->links[0]);
     ck_assert(!has_arena(x.s, arenas[0]) && !has_arena(x.s, arenas[1]));
-    dlx_test_pair_end(&x);
 }
 
 int main(void)

@@ -113,10 +113,9 @@ enum { MANY = 1000, N_HELD = MANY / 50, N_STAY = MANY * 3 / 10 };
 
 static bool is_attached(struct dlx_client *c, struct dlx_subscription **ret)
 {
-    struct dlx_message *m = NULL;
+    auto_message *m = NULL;
     ok(dlx_subscribe(c, "test/a", NULL, ret));
     int r = dlx_take(*ret, PATIENCE, &m);
-    dlx_message_unref(m);
     return r == 0;
 }
 
@@ -167,9 +166,8 @@ TEST(a_thousand_come_and_go_while_the_publisher_sleeps)
     dlx_test_stream_publish(p, 100, 5);
     struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
     for (int i = 0; i < N_STAY; i++) {
-        for (int64_t value = 2; value <= 5; value++) {
+        for (int64_t value = 2; value <= 5; value++)
             dlx_test_stream_expect(stay[i], 100, value);
-        }
         dlx_subscription_unref(stay[i]);
     }
     /* Nobody whom it does not know holds anything: it goes on, and what is held is as it was. */
@@ -225,10 +223,9 @@ static void check_guests(struct guests *g, int64_t first, int64_t last)
 {
     for (int i = 0; i < N_LEFT; i++) {
         for (int64_t value = first; value <= last; value++) {
-            struct dlx_message *m = dlx_test_stream_next(g->stay[i]);
+            auto_message *m = dlx_test_stream_next(g->stay[i]);
             dlx_test_stream_check(m, 100, value);
             ck_assert_uint_eq(dlx_message_gap(m), 0);
-            dlx_message_unref(m);
         }
         dlx_test_stream_check(g->held[i], 100, 4);
     }
@@ -273,11 +270,10 @@ LOOP_TEST(a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleeps
         uint64_t seq = 5;
         dlx_test_stream_check(guests.held[i], 100, 4);
         while (seq < 305) {
-            struct dlx_message *m = dlx_test_stream_next(guests.stay[i]);
+            auto_message *m = dlx_test_stream_next(guests.stay[i]);
             ck_assert_uint_eq(dlx_message_seq(m), seq + dlx_message_gap(m) + 1);
             seq = dlx_message_seq(m);
             dlx_test_stream_check(m, 100, (int64_t)seq);
-            dlx_message_unref(m);
         }
     }
     guests_leave(&guests);
@@ -293,17 +289,16 @@ LOOP_TEST(a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleeps
  * number. */
 TEST(what_a_reliable_subscriber_loses_with_its_daemon_is_counted)
 {
-    static const struct dlx_publisher_args blocks = {
-        .size = sizeof blocks, .on_full = DLX_ON_FULL_BLOCK, .depth = 16};
     static const struct dlx_subscribe_args reliable = {
         .size = sizeof reliable, .history = 1, .reliable = true};
     enum { N_JOIN = 200, LAST = 60 };
-    struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &blocks);
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_subscription *s = NULL;
+    auto_publisher *p = dlx_test_stream_publisher(
+        c, "test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK, .depth = 16));
     dlx_test_stream_publish(p, 10, 1);
     for (int i = 0; i < N_JOIN; i++) {
-        dlx_subscription_unref(s);
+        s = dlx_subscription_unref(s);
         ok(dlx_subscribe(other, "test/a", i < N_JOIN - 1 ? NULL : &reliable, &s));
     }
     struct dlx_message *m = dlx_test_stream_next(s);
@@ -332,10 +327,6 @@ TEST(what_a_reliable_subscriber_loses_with_its_daemon_is_counted)
     dlx_message_unref(m);
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.taken + stats.lost, LAST);
-    dlx_subscription_unref(s);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
-    dlx_client_unref(other);
 }
 
 /* It wakes up for one message, and sleeps on. */
@@ -343,9 +334,9 @@ TEST(all_who_sleep_are_woken_for_a_single_message)
 {
     enum { N_SLEEP = 500 };
     static struct dlx_subscription *s[N_SLEEP];
-    struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     struct dlx_message *m = NULL;
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     for (int i = 0; i < N_SLEEP; i++) {
         ok(dlx_subscribe(other, "test/a", NULL, &s[i]));
         ck_assert_int_ge(dlx_subscription_fd(s[i]), 0);
@@ -365,19 +356,16 @@ TEST(all_who_sleep_are_woken_for_a_single_message)
     ok(dlx_publisher_wait(p, N_SLEEP, PATIENCE));
     for (int i = 0; i < N_SLEEP; i++)
         dlx_subscription_unref(s[i]);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
-    dlx_client_unref(other);
 }
 
 TEST(it_may_wait_for_hundreds_who_came_while_it_slept)
 {
     enum { N_SLEEP = 500 };
     static struct dlx_subscription *s[N_SLEEP];
-    struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     struct dlx_event event = {.size = sizeof event};
     int n = 0;
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     for (int i = 0; i < N_SLEEP; i++)
         ok(dlx_subscribe(other, "test/a", NULL, &s[i]));
     ok(dlx_publisher_wait(p, N_SLEEP, PATIENCE));
@@ -386,9 +374,6 @@ TEST(it_may_wait_for_hundreds_who_came_while_it_slept)
     ck_assert_int_gt(n, 0);
     for (int i = 0; i < N_SLEEP; i++)
         dlx_subscription_unref(s[i]);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
-    dlx_client_unref(other);
 }
 
 /* With all that it retains, and nothing of who waited. */
@@ -431,8 +416,7 @@ static pid_t spawn_publisher(int *ret_sock)
         ck_assert_int_eq(send(pair[1], "", 1, 0), 1);
         ck_assert_int_eq(recv(pair[1], &byte, 1, 0), 1);
         publish_many(p, 6);
-        struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
-        ck_assert_uint_eq(stats.full, 0);
+        ck_assert_uint_eq(dlx_test_stream_stats(p).full, 0);
         dlx_publisher_unref(p);
         dlx_client_unref(c);
         _exit(0);

@@ -128,8 +128,8 @@ static void (*const failures[])(struct dlx_publisher *) = {
 
 START_TEST(what_fails_leaves_nothing_behind)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m = NULL;
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_message *m = NULL;
     for (int i = 0; i < 3; i++) /* caches fill */
         failures[_i](x.p);
     const struct dlx_publisher_stats before = stats_of(x.p);
@@ -146,8 +146,6 @@ START_TEST(what_fails_leaves_nothing_behind)
     dlx_test_stream_publish(x.p, 10, 1);
     ok(dlx_take(x.s, SECOND, &m));
     ck_assert_uint_eq(dlx_message_seq(m), 1);
-    dlx_message_unref(m);
-    dlx_test_pair_end(&x);
 }
 END_TEST
 
@@ -165,7 +163,7 @@ START_TEST(a_tensor_that_does_not_lie_in_its_block_is_copied)
         {1, 0, 0, true}, {1, 1, 8, false}, {2, 7, 0, true},
     };
     const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 8, 1);
         t->dl_tensor.shape[0] = forms[i].shape;
@@ -177,7 +175,6 @@ START_TEST(a_tensor_that_does_not_lie_in_its_block_is_copied)
         if (r < 0)
             t->deleter(t);
     }
-    dlx_test_pair_end(&x);
 }
 END_TEST
 
@@ -185,7 +182,7 @@ END_TEST
 START_TEST(a_tensor_that_reaches_into_the_next_block_is_copied)
 {
     const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     for (int64_t n = 8; n <= 8192; n *= 4) {
         DLManagedTensorVersioned *a = dlx_test_stream_alloc(x.p, n, 1);
         DLManagedTensorVersioned *b = dlx_test_stream_alloc(x.p, n, 1);
@@ -202,7 +199,6 @@ START_TEST(a_tensor_that_reaches_into_the_next_block_is_copied)
         ok(dlx_publish(x.p, a, &strict));
         b->deleter(b);
     }
-    dlx_test_pair_end(&x);
 }
 END_TEST
 
@@ -255,33 +251,29 @@ END_TEST
 
 START_TEST(each_refused_message_counts_once)
 {
-    const struct dlx_publisher_args blocks = {
-        .size = sizeof blocks, .on_full = DLX_ON_FULL_BLOCK, .depth = 2};
     const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
-    const struct dlx_publish_args waits = {.size = sizeof waits, .timeout_ns = SECOND / 100};
-    struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
+    auto_pair x =
+        dlx_test_pair_make(PUBLISHER(.on_full = DLX_ON_FULL_BLOCK, .depth = 2), &reliable);
     dlx_test_stream_publish(x.p, 10, 1);
     dlx_test_stream_publish(x.p, 10, 2);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 3);
     for (uint64_t i = 1; i <= 3; i++) {
         fails(dlx_publish(x.p, t, NULL), DLX_E_FULL, "");
         ck_assert_uint_eq(stats_of(x.p).full, 2 * i - 1);
-        fails(dlx_publish(x.p, t, &waits), DLX_E_TIMEOUT, "");
+        fails(dlx_publish(x.p, t, PUBLISH(.timeout_ns = SECOND / 100)), DLX_E_TIMEOUT, "");
         ck_assert_uint_eq(stats_of(x.p).full, 2 * i);
         ck_assert_uint_eq(stats_of(x.p).blocked, i);
     }
     t->deleter(t);
-    dlx_test_pair_end(&x);
 }
 END_TEST
 
 /* Its spare links end with each daemon: it knows after many of them how many publishers it has. */
 START_TEST(a_subscription_of_many_daemons_knows_its_publishers)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_message *m = NULL;
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     for (int i = 0; i < 3; i++) {
         int r;
         dlx_test_stream_restart();
@@ -290,8 +282,7 @@ START_TEST(a_subscription_of_many_daemons_knows_its_publishers)
         while (r == DLX_E_DISCONNECTED || strstr(dlx_client_errmsg(NULL), "no dlpackd"));
         fails(r, DLX_E_TIMEOUT, "nobody publishes it");
         struct dlx_client *other = dlx_test_stream_connect();
-        struct dlx_publisher *p;
-        ok(dlx_publisher_new(other, "test/a", NULL, &p));
+        struct dlx_publisher *p = dlx_test_stream_publisher(other, "test/a", NULL);
         dlx_test_stream_publish(p, 10, 7);
         ok(dlx_take(s, 10 * SECOND, &m));
         dlx_test_stream_check(m, 10, 7);
@@ -302,8 +293,6 @@ START_TEST(a_subscription_of_many_daemons_knows_its_publishers)
         dlx_client_unref(other);
         fails(dlx_take(s, 10 * SECOND, &m), DLX_E_PUBLISHER_GONE, "the last publisher left");
     }
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 END_TEST
 

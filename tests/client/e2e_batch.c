@@ -55,15 +55,13 @@ static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .rel
 
 TEST(a_batch_arrives_in_order)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
-    const struct dlx_publish_args args = {
-        .size = sizeof args, .monotonic_ns = 12345, .report = &report};
     uint32_t done = 7;
     ok(dlx_publish_n(x.p, tensors, 0, NULL, &done));
     ck_assert_uint_eq(done, 0);
     alloc_all(x.p, 1, 5);
-    ok(dlx_publish_n(x.p, tensors, 5, &args, &done));
+    ok(dlx_publish_n(x.p, tensors, 5, PUBLISH(.monotonic_ns = 12345, .report = &report), &done));
     ck_assert_uint_eq(done, 5);
     ck_assert_uint_eq(report.seq, 5);
     ck_assert_uint_eq(report.n_copied, 0);
@@ -76,12 +74,11 @@ TEST(a_batch_arrives_in_order)
         ck_assert(i > 5 || dlx_message_monotonic_ns(m) == 12345);
         check_and_release(m, i, 0);
     }
-    dlx_test_pair_end(&x);
 }
 
 LOOP_TEST(the_first_that_fails_ends_a_batch, 0, 2)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args args = {.size = sizeof args, .report = &report, .strict = true};
     uint32_t done = 0;
@@ -108,20 +105,19 @@ LOOP_TEST(the_first_that_fails_ends_a_batch, 0, 2)
     take_n(x.s, 16, 4);
     for (int i = 0; i < 4; i++)
         check_and_release(msgs[i], i + 1, 0);
-    dlx_test_pair_end(&x);
 }
 
 TEST(a_batch_that_finds_no_room_is_published_in_part)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&blocks_3, &reliable);
-    const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = SECOND / 100};
+    auto_pair x = dlx_test_pair_make(&blocks_3, &reliable);
     uint32_t done = 0;
     alloc_all(x.p, 1, 6);
     fails(dlx_publish_n(x.p, tensors, 6, NULL, &done), DLX_E_FULL, "3 behind");
     ck_assert_uint_eq(done, 3);
     struct dlx_message *m = dlx_test_stream_next(x.s);
     check_and_release(m, 1, 0);
-    fails(dlx_publish_n(x.p, tensors + 3, 3, &wait, &done), DLX_E_TIMEOUT, "3 behind");
+    fails(dlx_publish_n(x.p, tensors + 3, 3, PUBLISH(.timeout_ns = SECOND / 100), &done),
+          DLX_E_TIMEOUT, "3 behind");
     ck_assert_uint_eq(done, 1);
     for (int64_t i = 2; i <= 4; i++) {
         ok(dlx_take(x.s, PATIENCE, &m));
@@ -133,7 +129,6 @@ TEST(a_batch_that_finds_no_room_is_published_in_part)
         ok(dlx_take(x.s, PATIENCE, &m));
         check_and_release(m, i, 0);
     }
-    dlx_test_pair_end(&x);
 }
 
 enum { MANY = 600 }; /* more than the ring has entries */
@@ -141,12 +136,11 @@ enum { MANY = 600 }; /* more than the ring has entries */
 TEST(an_idle_subscriber_gets_the_last_of_a_batch)
 {
     enum { DEPTH = 16 };
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     publish_n(x.p, 1, MANY);
     take_n(x.s, DEPTH, DEPTH);
     for (int i = 0; i < DEPTH; i++)
         check_and_release(msgs[i], MANY - DEPTH + 1 + i, i == 0 ? MANY - DEPTH : 0);
-    dlx_test_pair_end(&x);
 }
 
 /* No assertions: another thread has those. */
@@ -170,19 +164,17 @@ static void *take_many(void *userdata)
 
 TEST(a_batch_larger_than_the_ring_waits_for_a_reliable_subscriber)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&blocks_3, &reliable);
-    const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
+    auto_pair x = dlx_test_pair_make(&blocks_3, &reliable);
     pthread_t thread;
     void *result = NULL;
     uint32_t done = 0;
     alloc_all(x.p, 1, MANY);
     ck_assert_int_eq(pthread_create(&thread, NULL, take_many, x.s), 0);
-    int r = dlx_publish_n(x.p, tensors, MANY, &wait, &done);
+    int r = dlx_publish_n(x.p, tensors, MANY, PUBLISH(.timeout_ns = PATIENCE), &done);
     ck_assert_int_eq(pthread_join(thread, &result), 0);
     ck_assert_int_eq(r, 0);
     ck_assert_uint_eq(done, MANY);
     ck_assert_ptr_eq(result, x.s);
-    dlx_test_pair_end(&x);
 }
 
 static int n_deleted;
@@ -196,9 +188,8 @@ static void count_delete(DLManagedTensorVersioned *t)
 TEST(a_batch_copies_what_is_private)
 {
     enum { N = 6 };
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
-    const struct dlx_publish_args args = {.size = sizeof args, .report = &report};
     int64_t shape = LEN, data[N][LEN];
     DLManagedTensorVersioned foreign[N];
     alloc_all(x.p, 1, N);
@@ -216,7 +207,7 @@ TEST(a_batch_copies_what_is_private)
         tensors[i] = &foreign[i];
     }
     n_deleted = 0;
-    ok(dlx_publish_n(x.p, tensors, N, &args, NULL));
+    ok(dlx_publish_n(x.p, tensors, N, PUBLISH(.report = &report), NULL));
     ck_assert_int_eq(n_deleted, N / 2);
     ck_assert_uint_eq(report.seq, N);
     ck_assert_uint_eq(report.n_copied, N / 2);
@@ -225,13 +216,12 @@ TEST(a_batch_copies_what_is_private)
     take_n(x.s, N, N);
     for (int i = 0; i < N; i++)
         check_and_release(msgs[i], i + 1, 0);
-    dlx_test_pair_end(&x);
 }
 
 TEST(a_shared_tensor_may_be_in_a_batch_often)
 {
     enum { N = 5 };
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     const struct dlx_publish_args share = {.size = sizeof share, .share = true, .strict = true};
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, LEN, 7);
     for (int i = 0; i < N; i++)
@@ -243,14 +233,13 @@ TEST(a_shared_tensor_may_be_in_a_batch_often)
         dlx_test_stream_check(msgs[i], LEN, 7);
         dlx_message_unref(msgs[i]);
     }
-    dlx_test_pair_end(&x);
 }
 
 /* ---- take ---------------------------------------------------------------------------------- */
 
 TEST(taken_messages_are_in_order)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&deep, &greedy);
+    auto_pair x = dlx_test_pair_make(&deep, &greedy);
     static const uint32_t ways[][2] = {{4, 4}, {1, 1}, {300, 295}}; /* asked for, there */
     uint32_t got = 7;
     int64_t n = 0;
@@ -264,26 +253,22 @@ TEST(taken_messages_are_in_order)
             check_and_release(msgs[i], ++n, 0);
     }
     ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
-    dlx_test_pair_end(&x);
 }
 
 TEST(the_first_after_lost_messages_tells_the_gap)
 {
-    const struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 4};
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = 4), NULL);
     for (int64_t first = 1; first <= 21; first += 10) {
         publish_n(x.p, first, 10);
         take_n(x.s, 8, 4);
         for (int64_t i = 0; i < 4; i++)
             check_and_release(msgs[i], first + 6 + i, i == 0 ? 6 : 0);
     }
-    dlx_test_pair_end(&x);
 }
 
 TEST(a_batch_ends_where_no_more_may_be_held)
 {
-    const struct dlx_subscribe_args sa = {.size = sizeof sa, .max_held = 3};
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, &sa);
+    auto_pair x = dlx_test_pair_make(NULL, SUBSCRIBE(.max_held = 3));
     uint32_t got = 0;
     publish_n(x.p, 1, 5);
     take_n(x.s, 5, 3);
@@ -293,12 +278,11 @@ TEST(a_batch_ends_where_no_more_may_be_held)
     take_n(x.s, 5, 2);
     for (int i = 0; i < 2; i++)
         check_and_release(msgs[i], i + 4, 0);
-    dlx_test_pair_end(&x);
 }
 
 TEST(the_end_of_a_publisher_comes_after_its_messages)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     uint32_t got = 0;
     publish_n(x.p, 1, 3);
     x.p = dlx_publisher_unref(x.p);
@@ -307,25 +291,22 @@ TEST(the_end_of_a_publisher_comes_after_its_messages)
         check_and_release(msgs[i], i + 1, 0);
     fails(dlx_take_n(x.s, PATIENCE, msgs, 8, &got), DLX_E_PUBLISHER_GONE, "test/a");
     ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
-    dlx_test_pair_end(&x);
 }
 
 TEST(of_the_latest_there_is_one)
 {
-    const struct dlx_subscribe_args sa = {.size = sizeof sa, .mode = DLX_MODE_LATEST};
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, &sa);
+    auto_pair x = dlx_test_pair_make(NULL, SUBSCRIBE(.mode = DLX_MODE_LATEST));
     uint32_t got = 0;
     publish_n(x.p, 1, 100);
     take_n(x.s, 8, 1);
     check_and_release(msgs[0], 100, 99);
     ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
-    dlx_test_pair_end(&x);
 }
 
 /* A message that cannot be ends a batch, and is told by the next call. */
 TEST(a_batch_ends_before_a_bad_message)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_block *block;
     uint64_t words[DLX_SHM_ENTRY_WORDS] = {0};
     uint32_t got = 0;
@@ -341,20 +322,18 @@ TEST(a_batch_ends_before_a_bad_message)
     for (int i = 0; i < 2; i++)
         check_and_release(msgs[i], i + 1, 0);
     fails(dlx_take_n(x.s, PATIENCE, msgs, 8, &got), DLX_E_BAD_PEER, "offset 8");
-    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
-    ck_assert_uint_eq(stats.rejected, 1);
-    dlx_test_pair_end(&x);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).rejected, 1);
 }
 
 /* Each in its own order; what a batch has no room for comes with the next call. */
 TEST(batches_of_several_publishers_lose_nothing)
 {
     enum { N = 20 };
-    struct dlx_test_pair x = dlx_test_pair_make(&deep, &greedy);
+    auto_pair x = dlx_test_pair_make(&deep, &greedy);
     struct dlx_subscription_stats stats = {.size = sizeof stats};
     uint64_t last[2] = {0, 0}, first = 0;
     uint32_t n = 0, got = 0;
-    struct dlx_publisher *other = dlx_test_stream_publisher(x.c, "test/a", &deep);
+    auto_publisher *other = dlx_test_stream_publisher(x.c, "test/a", &deep);
     publish_n(x.p, 1, N);
     publish_n(other, 1, N);
     while (n < 2 * N) {
@@ -375,8 +354,6 @@ TEST(batches_of_several_publishers_lose_nothing)
         n += got;
     }
     ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
-    dlx_publisher_unref(other);
-    dlx_test_pair_end(&x);
 }
 
 int main(void)

@@ -70,14 +70,13 @@ static struct links wait_until_it_blocks(struct dlx_client *c, bool blocks)
 
 TEST(it_is_told_how_many_messages_a_subscriber_has_yet_to_take)
 {
-    const struct dlx_publisher_args drops = {.size = sizeof drops, .depth = DEPTH};
-    struct dlx_test_pair x = dlx_test_pair_make(&drops, NULL);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = DEPTH), NULL);
     ck_assert_uint_eq(look_at_one(x.c).behind, 0);
     for (int i = 1; i <= 3; i++) {
         dlx_test_stream_publish(x.p, 10, i);
         ck_assert_uint_eq(look_at_one(x.c).behind, (uint64_t)i);
     }
-    struct dlx_message *m = dlx_test_stream_next(x.s);
+    auto_message *m = dlx_test_stream_next(x.s);
     ck_assert_uint_eq(look_at_one(x.c).behind, 2); /* it holds the first one, and has passed it */
     m = dlx_message_unref(m);
     for (int i = 4; i <= 10;
@@ -90,15 +89,12 @@ TEST(it_is_told_how_many_messages_a_subscriber_has_yet_to_take)
     ck_assert_uint_gt(link.lost, 0);
     ck_assert_uint_eq(link.behind, 10 - dlx_message_seq(m));
     ck_assert(!link.blocks);
-    dlx_message_unref(m);
-    dlx_test_pair_end(&x);
 }
 
 static void *publish_one(void *p)
 {
-    const struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = PATIENCE};
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
-    ok(dlx_publish(p, t, &args));
+    ok(dlx_publish(p, t, PUBLISH(.timeout_ns = PATIENCE)));
     return NULL;
 }
 
@@ -154,7 +150,7 @@ LOOP_TEST(a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher, 0,
 /* Such a one waits between its calls. */
 TEST(a_publisher_that_waits_by_its_descriptor_is_blocked)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&blocking[0], &reliable);
+    auto_pair x = dlx_test_pair_make(&blocking[0], &reliable);
     struct dlx_message *m = NULL;
     for (int i = 1; i <= DEPTH; i++)
         dlx_test_stream_publish(x.p, 10, i);
@@ -167,7 +163,6 @@ TEST(a_publisher_that_waits_by_its_descriptor_is_blocked)
     dlx_message_unref(m);
     ok(dlx_publish(x.p, t, NULL));
     ck_assert(!look_at_one(x.c).blocks);
-    dlx_test_pair_end(&x);
 }
 
 /* ---- what the pages say ---------------------------------------------------------------------- */
@@ -228,7 +223,7 @@ LOOP_TEST(a_subscriber_that_was_there_first_is_behind_from_the_first_message, 0,
  * same. */
 TEST(a_subscriber_that_has_not_started_is_not_behind)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&blocking[0], &reliable);
+    auto_pair x = dlx_test_pair_make(&blocking[0], &reliable);
     struct dlx_shm_link *page = x.s->links[0]->page;
     struct dlx_shm_control *control = x.p->core.block->control;
     dlx_store32_relaxed(&page->started, 0);
@@ -241,7 +236,6 @@ TEST(a_subscriber_that_has_not_started_is_not_behind)
     ck_assert(look_at_one(x.c).blocks);
     dlx_store32_relaxed(&page->started, 1);
     ck_assert_uint_eq(look_at_one(x.c).behind, DEPTH);
-    dlx_test_pair_end(&x);
 }
 
 #define HEAD_MAX ((UINT64_C(1) << 61) - 1)
@@ -261,7 +255,7 @@ static const struct {
 
 LOOP_TEST(a_head_and_a_cursor_that_lie_give_numbers_that_can_be, 0, DLX_ARRAY_SIZE(lies))
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&blocking[0], &reliable);
+    auto_pair x = dlx_test_pair_make(&blocking[0], &reliable);
     struct dlx_shm_control *control = x.p->core.block->control;
     struct dlx_shm_link *page = x.s->links[0]->page;
     dlx_store32_relaxed(&control->blocked, UINT32_MAX);
@@ -272,16 +266,15 @@ LOOP_TEST(a_head_and_a_cursor_that_lie_give_numbers_that_can_be, 0, DLX_ARRAY_SI
     ck_assert_int_eq(link.blocks, lies[_i].behind >= DEPTH);
     dlx_store64_sc(&page->cursor, 0);
     dlx_store64_sc(&control->head, 0);
-    dlx_test_pair_end(&x);
 }
 
 /* Its control block says that it waits, for ever. */
 TEST(a_publisher_that_was_killed_waits_for_nobody)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher_info info = {.retained = false};
     struct dlx_link_info link;
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         struct raw x = make_raw(0, 1);
@@ -302,8 +295,6 @@ TEST(a_publisher_that_was_killed_waits_for_nobody)
     ck_assert_uint_eq(link.behind, DEPTH);
     ok(dlx_list_publishers(c, "test/a", keep_publisher, &info));
     ck_assert(info.retained);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 int main(void)

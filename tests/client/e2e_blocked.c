@@ -38,12 +38,11 @@ static const int64_t wait_ns = WAIT_MS * INT64_C(1000000);
 /* Until there is no room any more; then it has waited, and slept. */
 static void publish_until_blocked(struct dlx_publisher *p)
 {
-    const struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = wait_ns};
     int r = 0;
     for (int64_t i = 1; r == 0; i++) {
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, i);
         n_polls = 0;
-        r = dlx_publish(p, t, &args);
+        r = dlx_publish(p, t, PUBLISH(.timeout_ns = wait_ns));
         if (r < 0)
             t->deleter(t);
     }
@@ -94,7 +93,7 @@ static void end_subscriber(pid_t pid, int fd)
 
 TEST(a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
+    auto_pair x = dlx_test_pair_make(&blocks, &reliable);
     int fd;
     pid_t pid = spawn_subscriber(&fd);
     ok(dlx_publisher_wait(x.p, 2, PATIENCE));
@@ -106,7 +105,6 @@ TEST(a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake)
     end_subscriber(pid, fd);
     publish_until_blocked(x.p); /* for the other one, who makes no call and so does not come */
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "have yet to join the new dlpackd"));
-    dlx_test_pair_end(&x);
 }
 
 TEST(who_waits_for_subscribers_sleeps_when_daemon_and_subscriber_died)

@@ -57,22 +57,17 @@ static void check_limit(struct dlx_test_pair *x, uint32_t n, const char *word, b
 
 LOOP_TEST(a_take_beyond_the_publishers_count_fails_until_one_is_released, 0, 2)
 {
-    const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK, .max_held = 2};
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, &reliable);
+    auto_pair x =
+        dlx_test_pair_make(PUBLISHER(.on_full = DLX_ON_FULL_BLOCK, .max_held = 2), &reliable);
     check_limit(&x, 2, "2 messages are held, the limit of the publisher", _i);
-    dlx_test_pair_end(&x);
 }
 
 LOOP_TEST(the_lower_count_is_the_limit, 0, 2)
 {
-    const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK, .max_held = 9};
     struct dlx_subscribe_args sa = reliable;
     sa.max_held = 3;
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, &sa);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.on_full = DLX_ON_FULL_BLOCK, .max_held = 9), &sa);
     check_limit(&x, 3, "3 messages are held, the limit of this subscription", _i);
-    dlx_test_pair_end(&x);
 }
 
 /* The last one may be larger than what is left. */
@@ -80,19 +75,17 @@ LOOP_TEST(a_take_beyond_the_publishers_bytes_fails_until_some_are_released, 0, 4
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK, .max_held_bytes = 2 * BYTES + (_i & 2)};
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, &reliable);
+    auto_pair x = dlx_test_pair_make(&pa, &reliable);
     if (_i & 2)
         check_limit(&x, 3, "240 B are held, and the publisher allows 162 B", _i & 1);
     else
         check_limit(&x, 2, "160 B are held, and the publisher allows 160 B", _i & 1);
-    dlx_test_pair_end(&x);
 }
 
 TEST(a_subscriber_of_the_newest_message_is_bounded_too)
 {
-    const struct dlx_publisher_args pa = {.size = sizeof pa, .max_held_bytes = 1};
-    const struct dlx_subscribe_args sa = {.size = sizeof sa, .mode = DLX_MODE_LATEST};
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, &sa);
+    auto_pair x =
+        dlx_test_pair_make(PUBLISHER(.max_held_bytes = 1), SUBSCRIBE(.mode = DLX_MODE_LATEST));
     struct dlx_message *other = NULL;
     dlx_test_stream_publish(x.p, N, 1);
     struct dlx_message *m = dlx_test_stream_next(x.s);
@@ -107,24 +100,20 @@ TEST(a_subscriber_of_the_newest_message_is_bounded_too)
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.taken, 2);
     ck_assert_uint_eq(stats.skipped, 3);
-    dlx_test_pair_end(&x);
 }
 
 /* What fails is a take of a message that is there. */
 TEST(who_holds_all_that_it_may_is_told_what_else_there_is)
 {
-    const struct dlx_publisher_args pa = {.size = sizeof pa, .max_held_bytes = BYTES};
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.max_held_bytes = BYTES), NULL);
     struct dlx_message *m = NULL;
     dlx_test_stream_publish(x.p, N, 1);
-    struct dlx_message *held = dlx_test_stream_next(x.s);
+    auto_message *held = dlx_test_stream_next(x.s);
     ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
     fails(dlx_take(x.s, 1000000, &m), DLX_E_TIMEOUT, "no message in time");
     x.p = dlx_publisher_unref(x.p);
     fails(dlx_take(x.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "test/a");
     dlx_test_stream_check(held, N, 1);
-    dlx_message_unref(held);
-    dlx_test_pair_end(&x);
 }
 
 static void *delete_tensor(void *userdata)
@@ -138,12 +127,11 @@ static void *delete_tensor(void *userdata)
 /* One that was taken, and waited for its arena, while a batch comes from another link. */
 TEST(a_message_that_waited_counts_when_a_batch_takes_it)
 {
-    const struct dlx_publisher_args bounded = {.size = sizeof bounded, .max_held_bytes = LARGE};
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p[2] = {NULL};
     struct dlx_message *m[2] = {NULL};
     uint32_t got = 0, n = 0;
-    ok(dlx_publisher_new(c, "test/0", &bounded, &p[0]));
+    ok(dlx_publisher_new(c, "test/0", PUBLISHER(.max_held_bytes = LARGE), &p[0]));
     ok(dlx_publisher_new(c, "test/1", NULL, &p[1]));
     struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", NULL);
     for (int round = 0; round < 2; round++) { /* the first one makes what is like it a rule */
@@ -180,8 +168,7 @@ TEST(a_message_that_waited_counts_when_a_batch_takes_it)
 
 TEST(bytes_count_until_the_last_tensor_is_deleted_on_another_thread)
 {
-    const struct dlx_publisher_args pa = {.size = sizeof pa, .max_held_bytes = BYTES + 1};
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.max_held_bytes = BYTES + 1), NULL);
     struct dlx_message *m = NULL, *other = NULL;
     for (int round = 0; round < 20; round++) {
         DLManagedTensorVersioned *t[2];
@@ -204,7 +191,6 @@ TEST(bytes_count_until_the_last_tensor_is_deleted_on_another_thread)
         dlx_message_unref(other);
         ck_assert_uint_eq(x.s->links[0]->held_bytes, 0);
     }
-    dlx_test_pair_end(&x);
 }
 
 static void expect_one_at_a_time(struct dlx_subscription *s)
@@ -238,7 +224,7 @@ LOOP_TEST(bounds_outlive_the_daemon_and_the_publisher, 0, 2)
 {
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .retain = 2, .max_held = _i ? 0 : 1, .max_held_bytes = _i ? BYTES : 0};
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    auto_pair x = dlx_test_pair_make(&pa, NULL);
     dlx_test_stream_publish(x.p, N, 1);
     dlx_test_stream_publish(x.p, N, 2);
     expect_one_at_a_time(x.s);
@@ -249,7 +235,6 @@ LOOP_TEST(bounds_outlive_the_daemon_and_the_publisher, 0, 2)
     dlx_subscription_unref(x.s);
     ok(dlx_subscribe(x.c, "test/a", NULL, &x.s)); /* what is retained */
     expect_one_at_a_time(x.s);
-    dlx_test_pair_end(&x);
 }
 
 /* ---- links that are cut ---------------------------------------------------------------------- */
@@ -387,9 +372,8 @@ LOOP_TEST(an_honest_link_is_not_cut_while_memory_is_short, 0, 4)
 /* A message counts what its subscriber reads, not the memory that it lies in. */
 TEST(parts_of_a_tensor_count_their_own_bytes)
 {
-    const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .depth = 2, .max_held = 8, .max_held_bytes = 7 * 8};
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    auto_pair x =
+        dlx_test_pair_make(PUBLISHER(.depth = 2, .max_held = 8, .max_held_bytes = 7 * 8), NULL);
     struct dlx_message *held[8];
     for (int i = 0; i < 8; i++) {
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, LARGE_N, i);
@@ -414,7 +398,6 @@ TEST(parts_of_a_tensor_count_their_own_bytes)
         ck_assert_uint_eq(dlx__block_message_bytes(block), LARGE);
         dlx_message_unref(held[0]);
     }
-    dlx_test_pair_end(&x);
 }
 
 /* ---- on two threads -------------------------------------------------------------------------- */
@@ -460,10 +443,8 @@ static void *take_all(void *userdata)
 TEST(an_honest_link_that_takes_and_releases_meanwhile_is_not_cut)
 {
     enum { MESSAGES = 20000 };
-    const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .depth = 64, .max_held = 4, .max_held_bytes = 1000};
-    const struct dlx_subscribe_args sa = {.size = sizeof sa, .max_held = 16};
-    struct dlx_test_pair pair = dlx_test_pair_make(&pa, &sa);
+    auto_pair pair = dlx_test_pair_make(
+        PUBLISHER(.depth = 64, .max_held = 4, .max_held_bytes = 1000), SUBSCRIBE(.max_held = 16));
     struct taker x = {.s = pair.s};
     pthread_t taker, releaser;
     ck_assert_int_eq(pthread_create(&taker, NULL, take_all, &x), 0);
@@ -480,7 +461,6 @@ TEST(an_honest_link_that_takes_and_releases_meanwhile_is_not_cut)
     ck_assert_uint_gt(x.n_taken, 0);
     ck_assert_uint_eq(pair.s->links[0]->held_bytes, 0);
     ck_assert_uint_eq(dlx_test_stream_stats(pair.p).cut, 0);
-    dlx_test_pair_end(&pair);
 }
 
 int main(void)

@@ -110,8 +110,7 @@ LOOP_TEST(who_waits_for_another_thread_waits_as_long_as_it_may, 0, 2)
  * stream goes on. */
 TEST(a_stream_does_not_wait_for_another_thread)
 {
-    const struct dlx_publisher_args pa = {.size = sizeof pa, .history = 2, .retain = 1};
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    struct dlx_test_pair x = dlx_test_pair_make(PUBLISHER(.history = 2, .retain = 1), NULL);
     struct act asker = {.c = x.c, .result = -1};
     int64_t n = 1;
     for (; n <= 200; n++) { /* until it needs no more memory */

@@ -39,8 +39,7 @@ static DLManagedTensorVersioned *private_tensor(int64_t value)
 
 static struct dlx_message *take(struct dlx_subscription *s)
 {
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, SECOND, &m));
+    struct dlx_message *m = dlx_test_stream_next(s);
     return m;
 }
 
@@ -64,7 +63,7 @@ static const struct dlx_publish_args strict = {.size = sizeof strict, .strict = 
 /* What it says counts, not what the tensor says that it was copied from. */
 LOOP_TEST(a_part_of_a_tensor_in_a_struct_of_the_callers_is_copied, 0, 2)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
     const struct dlx_publish_args args = {.size = sizeof args, .report = &report};
     DLManagedTensorVersioned mine = *dlx_test_stream_alloc(x.p, 10, 7);
@@ -78,17 +77,15 @@ LOOP_TEST(a_part_of_a_tensor_in_a_struct_of_the_callers_is_copied, 0, 2)
         ok(dlx_publish_set(x.p, &item, 1, NULL, &args));
     }
     ck_assert_uint_eq(report.n_copied, 1);
-    struct dlx_message *m = take(x.s);
+    auto_message *m = take(x.s);
     check(m, 0, 4, 9);
-    dlx_message_unref(m);
-    dlx_test_pair_end(&x);
 }
 
 /* ---- share --------------------------------------------------------------------------------- */
 
 TEST(a_shared_tensor_is_published_again_without_a_copy)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args args = share;
     args.report = &report;
@@ -117,15 +114,13 @@ TEST(a_shared_tensor_is_published_again_without_a_copy)
     ck_assert_uint_eq(stats.published, 3);
     ck_assert_uint_eq(stats.published_bytes, 3 * 800);
     t->deleter(t);
-    dlx_test_pair_end(&x);
 }
 
 /* However often the ring goes round: while the caller has it, or a subscriber holds its message,
  * its memory is not used for anything else. Then it is. */
 TEST(shared_memory_comes_back_after_its_deleter_and_its_messages)
 {
-    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 16};
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = 16), NULL);
     for (int order = 0; order < 2; order++) {
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 512, 1000), *again = NULL;
         const void *memory = t->dl_tensor.data;
@@ -158,12 +153,11 @@ TEST(shared_memory_comes_back_after_its_deleter_and_its_messages)
     DLManagedTensorVersioned *fresh = dlx_test_stream_alloc(x.p, 512, 0);
     ck_assert_uint_eq(fresh->flags, 0);
     fresh->deleter(fresh);
-    dlx_test_pair_end(&x);
 }
 
 TEST(sharing_needs_no_more_memory_however_long)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     for (int i = 0; i < 20000; i++) {
         bool passes = i % 2; /* at last */
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 400, i);
@@ -172,19 +166,17 @@ TEST(sharing_needs_no_more_memory_however_long)
         if (!passes)
             t->deleter(t);
         for (int k = 0; k < 2; k++) {
-            struct dlx_message *m = take(x.s);
+            auto_message *m = take(x.s);
             dlx_test_stream_check(m, 400, i);
-            dlx_message_unref(m);
         }
     }
     ck_assert_uint_lt(dlx_test_stream_stats(x.p).arena_bytes,
                       4 << 20); /* of 64 MB that were published */
-    dlx_test_pair_end(&x);
 }
 
 TEST(shared_tensors_are_in_sets_and_messages)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args args = share;
     DLManagedTensorVersioned *a = dlx_test_stream_alloc(x.p, 10, 100);
@@ -222,13 +214,12 @@ TEST(shared_tensors_are_in_sets_and_messages)
     dlx_message_unref(m);
     ck_assert_int_eq(((int64_t *)a->dl_tensor.data)[9], 109);
     a->deleter(a);
-    dlx_test_pair_end(&x);
 }
 
 /* A view of a shared tensor, and a scalar and a tensor of nothing. */
 TEST(the_form_of_a_shared_tensor_is_the_callers)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 64, 0), *empty, *many;
     struct dlx_tensor_spec spec = {
         .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = (int64_t[]){0}};
@@ -247,19 +238,17 @@ TEST(the_form_of_a_shared_tensor_is_the_callers)
     ok(dlx_publish(x.p, many, &share));
     static const int64_t n[] = {64, 32, 0, 1, 1}, value[] = {0, 32, 0, 5, 5};
     for (int i = 0; i < 5; i++) {
-        struct dlx_message *m = take(x.s);
+        auto_message *m = take(x.s);
         check(m, 0, n[i], value[i]);
-        dlx_message_unref(m);
     }
     t->deleter(t);
     empty->deleter(empty);
     many->deleter(many);
-    dlx_test_pair_end(&x);
 }
 
 TEST(with_share_a_copied_tensor_stays_the_callers_too)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args args = {.size = sizeof args, .share = true, .report = &report};
     DLManagedTensorVersioned *foreign = private_tensor(5);
@@ -289,23 +278,20 @@ TEST(with_share_a_copied_tensor_stays_the_callers_too)
     ok(dlx_publish_legacy(x.p, &legacy, &args));
     ck_assert_uint_eq(n_deleted, 0);
     for (int i = 0; i < 4; i++) {
-        struct dlx_message *m = take(x.s);
+        auto_message *m = take(x.s);
         check(m, 0, 3, i == 1 ? 2 : 5);
         if (i == 2)
             check(m, 1, 3, 2);
-        dlx_message_unref(m);
     }
     foreign->deleter(foreign);
     moved->deleter(moved);
     ck_assert_uint_eq(n_deleted, 1);
-    dlx_test_pair_end(&x);
 }
 
 TEST(what_fails_shares_nothing)
 {
-    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 3, .on_full = DLX_ON_FULL_BLOCK};
-    struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true};
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, &sa);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = 3, .on_full = DLX_ON_FULL_BLOCK),
+                                     SUBSCRIBE(.reliable = true));
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 1);
     for (int64_t i = 0; i < 3; i++)
         dlx_test_stream_publish(x.p, 10, i);
@@ -317,10 +303,8 @@ TEST(what_fails_shares_nothing)
     for (int i = 0; i < 3; i++)
         dlx_message_unref(take(x.s));
     ok(dlx_publish(x.p, t, &strict));
-    struct dlx_message *m = take(x.s);
+    auto_message *m = take(x.s);
     check(m, 0, 10, 1);
-    dlx_message_unref(m);
-    dlx_test_pair_end(&x);
 }
 
 static void *delete_it(void *tensor)
@@ -334,12 +318,12 @@ static void *delete_it(void *tensor)
 TEST(a_shared_tensor_outlives_its_publisher)
 {
     for (int after = 0; after < 2; after++) {
-        struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+        auto_pair x = dlx_test_pair_make(NULL, NULL);
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 100, 7);
         pthread_t thread;
         ok(dlx_publish(x.p, t, &share));
         ok(dlx_publish(x.p, t, &share));
-        struct dlx_message *m = take(x.s);
+        auto_message *m = take(x.s);
         if (!after)
             ck_assert_int_eq(pthread_create(&thread, NULL, delete_it, t), 0);
         dlx_publisher_unref(x.p);
@@ -351,8 +335,6 @@ TEST(a_shared_tensor_outlives_its_publisher)
         }
         ck_assert_int_eq(pthread_join(thread, NULL), 0);
         dlx_test_stream_check(m, 100, 7);
-        dlx_message_unref(m);
-        dlx_test_pair_end(&x);
     }
 }
 
@@ -430,14 +412,13 @@ static void publish_received(struct source *source, struct dlx_publisher *p,
     ck_assert_uint_eq(after.copied_bytes - before.copied_bytes, 6 * 24);
 
     for (int i = 0; i < 5; i++) {
-        struct dlx_message *m = take(s);
+        auto_message *m = take(s);
         check(m, 0, 3, i == 3 ? 1 : 70);
         if (i == 3) {
             check(m, 1, 3, 70);
             check(m, 2, 3, 70);
         }
         ck_assert_ptr_ne(dlx_message_peek(m, 0)->data, peeked.dl_tensor.data);
-        dlx_message_unref(m);
     }
 }
 
@@ -489,29 +470,25 @@ TEST(a_received_tensor_of_a_publisher_that_left_is_copied)
 /* Another publisher's unpublished tensor is copied too, and goes back to where it came from. */
 TEST(a_tensor_of_another_publisher_is_copied)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_publisher *other = dlx_test_stream_publisher(x.c, "test/b", NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_publisher *other = dlx_test_stream_publisher(x.c, "test/b", NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(other, 3, 70);
     fails(dlx_publish(x.p, t, &strict), DLX_E_WOULD_COPY, "not from dlx_alloc() of this publisher");
     ok(dlx_publish(x.p, t, NULL));
-    struct dlx_message *m = take(x.s);
+    auto_message *m = take(x.s);
     check(m, 0, 3, 70);
-    dlx_message_unref(m);
-    dlx_publisher_unref(other);
-    dlx_test_pair_end(&x);
 }
 
 /* The user takes away the shape of what dlx_alloc() gave. */
 TEST(a_tensor_without_a_shape_is_refused)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 3, 70);
     int64_t *shape = t->dl_tensor.shape;
     t->dl_tensor.shape = NULL;
     fails(dlx_publish(x.p, t, NULL), DLX_E_SHAPE, "shape is NULL with");
     t->dl_tensor.shape = shape;
     ok(dlx_publish(x.p, t, &strict));
-    dlx_test_pair_end(&x);
 }
 
 int main(void)

@@ -17,10 +17,7 @@ static const struct dlx_publish_args share = {.size = sizeof share, .share = tru
 
 static void release_next(struct dlx_subscription *s, int64_t n, int64_t value)
 {
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, SECOND, &m));
-    dlx_test_stream_check(m, n, value);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(s, n, value);
 }
 
 static bool is_protected(const DLManagedTensorVersioned *t)
@@ -85,7 +82,7 @@ TEST(the_mode_is_that_of_when_the_publisher_was_made)
 {
     static const bool on[] = {true, true, false, true};
     setenv("DLX_DEBUG", "1", 1);
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p[4];
     for (int i = 0; i < 4; i++) {
         if (i == 1)
@@ -101,7 +98,6 @@ TEST(the_mode_is_that_of_when_the_publisher_was_made)
         t->deleter(t);
         dlx_publisher_unref(p[i]);
     }
-    dlx_client_unref(c);
 }
 
 /* ---- what is protected, and how long ------------------------------------------------------- */
@@ -109,7 +105,7 @@ TEST(the_mode_is_that_of_when_the_publisher_was_made)
 TEST(small_neighbours_are_not_affected)
 {
     dlx_set_debug(true);
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t[20];
     for (int i = 0; i < 20; i++)
         t[i] = dlx_test_stream_alloc(x.p, 1, i);
@@ -128,15 +124,13 @@ TEST(small_neighbours_are_not_affected)
         t[i]->deleter(t[i]);
     }
     ck_assert_uint_eq(dlx_test_stream_stats(x.p).unprotected, 0);
-    dlx_test_pair_end(&x);
 }
 
 /* Each is filled, published and read, again and again from the same memory. */
 TEST(memory_is_writable_when_it_is_used_again)
 {
-    struct dlx_publisher_args pa = {.size = sizeof pa, .history = 1};
     dlx_set_debug(true);
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.history = 1), NULL);
     for (int64_t i = 0; i < 5000; i++) {
         int64_t n = i % 7 == 0 ? 1000 : 100;
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, n, i);
@@ -150,14 +144,12 @@ TEST(memory_is_writable_when_it_is_used_again)
     }
     ck_assert_uint_lt(dlx_test_stream_stats(x.p).arena_bytes, 4 << 20); /* of 20 MB that it took */
     ck_assert_uint_eq(dlx_test_stream_stats(x.p).unprotected, 0);
-    dlx_test_pair_end(&x);
 }
 
 TEST(a_shared_tensor_stays_protected_when_its_message_is_gone)
 {
-    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 2};
     dlx_set_debug(true);
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = 2), NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 1), *again;
     const void *memory = t->dl_tensor.data;
     ck_assert(!is_protected(t));
@@ -183,7 +175,6 @@ TEST(a_shared_tensor_stays_protected_when_its_message_is_gone)
     x.p = NULL;
     ck_assert(is_protected(again));
     again->deleter(again);
-    dlx_test_pair_end(&x);
 }
 
 /* Every part of a message: its tensors, what was copied, and the manifest. No subscriber is here,
@@ -191,7 +182,7 @@ TEST(a_shared_tensor_stays_protected_when_its_message_is_gone)
 TEST(all_of_a_message_is_protected)
 {
     dlx_set_debug(true);
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     int64_t number = 5, shape[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
     DLManagedTensorVersioned foreign = {
         .version = {DLPACK_MAJOR_VERSION, 0},
@@ -231,7 +222,6 @@ TEST(all_of_a_message_is_protected)
     ck_assert_uint_eq(dlx_test_stream_stats(p).unprotected, 0);
     dlx_publisher_unref(p);
     ck_assert_uint_eq(dlx_test_protected_bytes("dlx-arena"), 0);
-    dlx_client_unref(c);
 }
 
 /* The size in the ring entry is that of the manifest, not of its pages: or one that is as large as
@@ -243,10 +233,9 @@ TEST(the_largest_manifest_arrives)
     struct dlx_tensor_spec spec = {.size = sizeof spec, .dtype = {kDLInt, 8, 1}, .ndim = 64};
     int64_t shape[64];
     DLManagedTensorVersioned *t;
-    struct dlx_message *m = NULL;
     size_t size;
     dlx_set_debug(true);
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     memset(name, 'n', sizeof name - 1);
     for (int i = 0; i < 64; i++)
         shape[i] = i < 2 ? 16 : 1;
@@ -257,19 +246,17 @@ TEST(the_largest_manifest_arrives)
     memset(t->dl_tensor.data, 9, 256);
     struct dlx_item item = {name, t};
     ok(dlx_publish_set(x.p, &item, 1, &bytes, &strict));
-    ok(dlx_take(x.s, SECOND, &m));
+    auto_message *m = dlx_test_stream_next(x.s);
     ck_assert_str_eq(dlx_message_name(m, 0), name);
     ck_assert_int_eq(dlx_message_peek(m, 0)->strides[1], 16);
     (void)dlx_message_meta(m, &size);
     ck_assert_uint_eq(size, sizeof meta);
-    dlx_message_unref(m);
-    dlx_test_pair_end(&x);
 }
 
 START_TEST(what_cannot_be_protected_is_published_and_counted)
 {
     dlx_set_debug(true);
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t[4];
     for (int i = 0; i < 4; i++) /* all of the first arena: it is mapped by the subscriber, too */
         t[i] = dlx_test_stream_alloc(x.p, 1, i);
@@ -288,7 +275,6 @@ START_TEST(what_cannot_be_protected_is_published_and_counted)
     release_next(x.s, 1, 1);
     for (int i = 0; i < 3; i++)
         t[i]->deleter(t[i]);
-    dlx_test_pair_end(&x);
 }
 END_TEST
 

@@ -26,10 +26,9 @@ static struct dlx_message *take(struct dlx_subscription *s)
 
 static void take_and_release(struct dlx_subscription *s, int64_t n, int64_t value)
 {
-    struct dlx_message *m = take(s);
+    auto_message *m = take(s);
     ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)value);
     dlx_test_stream_check(m, n, value);
-    dlx_message_unref(m);
 }
 
 /* A message of which only the ends are written. */
@@ -56,7 +55,7 @@ LOOP_TEST(an_idle_subscriber_gets_the_last_messages, 0, 2)
 {
     enum { N = 40, DEPTH = 16 }; /* the default */
     const int64_t n = _i == 0 ? SMALL_N : LARGE_N;
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
     for (int64_t i = 1; i <= N; i++)
         dlx_test_stream_publish(x.p, n, i);
@@ -71,7 +70,6 @@ LOOP_TEST(an_idle_subscriber_gets_the_last_messages, 0, 2)
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.lost, N - DEPTH);
     ck_assert_uint_eq(stats.taken, DEPTH);
-    dlx_test_pair_end(&x);
 }
 
 /* What it takes makes room, whether it is held or not. */
@@ -80,10 +78,8 @@ LOOP_TEST(a_publisher_waits_for_a_reliable_subscriber_at_its_depth, 0, 4)
     enum { DEPTH = 5 };
     const int64_t n = _i & 1 ? LARGE_N : SMALL_N;
     const bool holds = _i & 2;
-    const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .depth = DEPTH, .on_full = DLX_ON_FULL_BLOCK};
-    const struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true, .max_held = 32};
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, &sa);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = DEPTH, .on_full = DLX_ON_FULL_BLOCK),
+                                     SUBSCRIBE(.reliable = true, .max_held = 32));
     struct dlx_message *held[32];
     int64_t taken = 0, published = 0;
     for (int64_t k = DEPTH; k >= 0; k--) { /* first without a message that was taken */
@@ -106,7 +102,6 @@ LOOP_TEST(a_publisher_waits_for_a_reliable_subscriber_at_its_depth, 0, 4)
         dlx_test_stream_check(held[i], n, i + 1);
         dlx_message_unref(held[i]);
     }
-    dlx_test_pair_end(&x);
 }
 
 /* ---- memory -------------------------------------------------------------------------------- */
@@ -114,15 +109,14 @@ LOOP_TEST(a_publisher_waits_for_a_reliable_subscriber_at_its_depth, 0, 4)
 TEST(a_publisher_of_one_large_set_needs_memory_for_two)
 {
     enum { N_TENSORS = 4 };
-    const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .retain = 1, .retain_for_ns = DLX_RETAIN_LATCHED};
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     int64_t n = 4 * MIB_N;
     struct dlx_tensor_spec specs[N_TENSORS];
     DLManagedTensorVersioned *t[N_TENSORS];
     struct dlx_item items[N_TENSORS];
     dlx_set_debug(false); /* its blocks are larger */
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
+    auto_publisher *p = dlx_test_stream_publisher(
+        c, "test/a", PUBLISHER(.retain = 1, .retain_for_ns = DLX_RETAIN_LATCHED));
     for (int i = 0; i < N_TENSORS; i++)
         specs[i] = (struct dlx_tensor_spec){
             .size = sizeof specs[i], .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
@@ -133,8 +127,6 @@ TEST(a_publisher_of_one_large_set_needs_memory_for_two)
         ok(dlx_publish_set(p, items, N_TENSORS, NULL, NULL));
         ck_assert_uint_le(arena_bytes(p), 2 * (4 * N_TENSORS * MIB + 8192));
     }
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 /* Memory is for max(depth, history) + held + 1 payloads at most. */
@@ -148,7 +140,7 @@ LOOP_TEST(messages_behind_and_held_take_no_more_memory_than_they_need, 0, 3)
     };
     const struct dlx_publisher_args *pa = &cases[_i];
     const uint64_t window = pa->depth > pa->history ? pa->depth : pa->history;
-    struct dlx_test_pair x = dlx_test_pair_make(pa, NULL);
+    auto_pair x = dlx_test_pair_make(pa, NULL);
     struct dlx_message *held[N_HELD];
     for (int64_t i = 0; i < N_HELD; i++) {
         dlx_test_stream_publish(x.p, MIB_N, i);
@@ -162,7 +154,6 @@ LOOP_TEST(messages_behind_and_held_take_no_more_memory_than_they_need, 0, 3)
         dlx_test_stream_check(held[i], MIB_N, i);
         dlx_message_unref(held[i]);
     }
-    dlx_test_pair_end(&x);
 }
 
 /* Takes `n` messages and sleeps with them. */
@@ -193,10 +184,8 @@ LOOP_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream, 
     enum { DEPTH = 16 };
     const int64_t n_held = _i == 0 ? 200 : 512; /* from 256 arenas on, messages share larger ones */
     const uint64_t most = (DEPTH + 1) * MIB * 5 / 4 + 32 * MIB;
-    const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .depth = DEPTH, .on_full = DLX_ON_FULL_BLOCK};
     const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, NULL);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = DEPTH, .on_full = DLX_ON_FULL_BLOCK), NULL);
     char byte;
     int fd;
     dlx_set_debug(false);
@@ -204,9 +193,8 @@ LOOP_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream, 
     ck_assert_int_eq(read(fd, &byte, 1), 1);
     for (int64_t i = 1; i <= n_held; i++) {
         ok(dlx_publish(x.p, alloc_cheaply(x.p, MIB_N, i), &wait));
-        struct dlx_message *m = take(x.s);
+        auto_message *m = take(x.s);
         check_cheaply(m, MIB_N, i);
-        dlx_message_unref(m);
     }
     ck_assert_int_eq(read(fd, &byte, 1), 1);
     close(fd);
@@ -216,12 +204,10 @@ LOOP_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream, 
         ck_assert_int_lt(time(NULL), end); /* until the daemon has told */
     for (int64_t i = 1; i <= 4 * DEPTH; i++) {
         ok(dlx_publish(x.p, alloc_cheaply(x.p, MIB_N, -i), &wait));
-        struct dlx_message *m = take(x.s);
+        auto_message *m = take(x.s);
         check_cheaply(m, MIB_N, -i);
-        dlx_message_unref(m);
     }
     ck_assert_uint_le(arena_bytes(x.p), most);
-    dlx_test_pair_end(&x);
 }
 
 /* ---- who holds all that it may -------------------------------------------------------------- */
@@ -229,14 +215,12 @@ LOOP_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream, 
 LOOP_TEST(a_subscriber_that_holds_max_held_stops_nobody, 0, 2)
 {
     enum { MAX_HELD = 4, DEPTH = 4, N = 300 };
-    const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .depth = DEPTH, .on_full = (uint32_t)_i};
     const struct dlx_subscribe_args holder = {.size = sizeof holder, .max_held = MAX_HELD},
                                     other = {.size = sizeof other,
                                              .reliable = _i == DLX_ON_FULL_BLOCK};
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, &holder);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = DEPTH, .on_full = (uint32_t)_i), &holder);
     struct dlx_message *held[MAX_HELD], *m = NULL;
-    struct dlx_subscription *s = dlx_test_stream_subscribe(x.c, "test/a", &other);
+    auto_subscription *s = dlx_test_stream_subscribe(x.c, "test/a", &other);
     for (int64_t i = 1; i <= N; i++) {
         dlx_test_stream_publish(x.p, SMALL_N, i);
         take_and_release(s, SMALL_N, i);
@@ -253,8 +237,6 @@ LOOP_TEST(a_subscriber_that_holds_max_held_stops_nobody, 0, 2)
     ck_assert_uint_eq(dlx_message_seq(m), N - DEPTH + 1);
     ck_assert_uint_eq(dlx_message_gap(m), N - DEPTH - MAX_HELD);
     dlx_message_unref(m);
-    dlx_subscription_unref(s);
-    dlx_test_pair_end(&x);
 }
 
 int main(void)

@@ -78,54 +78,47 @@ static void publish_elsewhere(const struct dlx_publisher_args *args, int64_t n, 
 
 LOOP_TEST(a_reliable_subscriber_that_sleeps_elsewhere_gets_all_of_a_publisher_that_ends, 0, 3)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
     publish_elsewhere(&block, DEPTH, (enum end)_i);
     take(s, 1, DEPTH);
     ck_assert_uint_eq(drain(s), 0);
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 TEST(a_publisher_waits_at_its_depth_for_a_subscriber_that_sleeps_elsewhere)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     publish(p, 1, DEPTH);
     DLManagedTensorVersioned *next = dlx_test_stream_alloc(p, 10, DEPTH + 1);
     fails(dlx_publish(p, next, NULL), DLX_E_FULL, "depth");
     take(s, 1, 1);
-    struct dlx_publish_args patient = {.size = sizeof patient, .timeout_ns = PATIENCE};
-    ok(dlx_publish(p, next, &patient));
+    ok(dlx_publish(p, next, PUBLISH(.timeout_ns = PATIENCE)));
     take(s, 2, DEPTH + 1);
     dlx_publisher_unref(p);
     ck_assert_uint_eq(drain(s), 0);
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 LOOP_TEST(what_an_unreliable_subscriber_does_not_get_counts_as_lost, 0, 3)
 {
     const uint64_t n_published = 1000;
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     publish_elsewhere(&drop, (int64_t)n_published, (enum end)_i);
     uint64_t n = drain(s);
     ck_assert_uint_ge(n, 1);
     ck_assert_uint_eq(n + dlx_test_stream_subscription_stats(s).lost, n_published);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 /* More publishers than there are spare links: of those that got none, and have left, every message
  * is counted. */
 LOOP_TEST(messages_of_publishers_that_found_no_spare_link_count_as_lost, 0, 3)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     for (int i = 0; i < 4; i++)
         publish_elsewhere(&drop, DEPTH, (enum end)_i);
     uint64_t n = drain(s);
@@ -138,22 +131,19 @@ LOOP_TEST(messages_of_publishers_that_found_no_spare_link_count_as_lost, 0, 3)
     }
     ck_assert_uint_ge(n, 2 * DEPTH);
     ck_assert_uint_eq(n + dlx_test_stream_subscription_stats(s).lost, 4 * DEPTH);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 /* So many that one LinkFailed tells of most of them: the number is exact. */
 TEST(messages_of_many_short_lived_publishers_are_counted_one_by_one)
 {
     enum { N_PUBLISHERS = 300 };
-    struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", NULL);
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", NULL);
     struct dlx_message *m = NULL;
     uint64_t n = 0;
     for (int i = 0; i < N_PUBLISHERS; i++) {
-        struct dlx_publisher *p = dlx_test_stream_publisher(other, "test/a", &drop);
+        auto_publisher *p = dlx_test_stream_publisher(other, "test/a", &drop);
         publish(p, 1, DEPTH);
-        dlx_publisher_unref(p);
     }
     while (n + dlx_test_stream_subscription_stats(s).lost < (uint64_t)N_PUBLISHERS * DEPTH) {
         int r = dlx_take(s, PATIENCE, &m);
@@ -166,25 +156,19 @@ TEST(messages_of_many_short_lived_publishers_are_counted_one_by_one)
     ck_assert_uint_ge(n, 2 * DEPTH);
     ck_assert_uint_eq(n + dlx_test_stream_subscription_stats(s).lost,
                       (uint64_t)N_PUBLISHERS * DEPTH);
-    dlx_subscription_unref(s);
-    dlx_client_unref(other);
-    dlx_client_unref(c);
 }
 
 TEST(a_subscriber_that_leaves_without_a_look_lets_the_publisher_go_on)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     publish(p, 1, DEPTH);
     DLManagedTensorVersioned *next = dlx_test_stream_alloc(p, 10, DEPTH + 1);
     fails(dlx_publish(p, next, NULL), DLX_E_FULL, "depth");
     dlx_subscription_unref(s);
-    struct dlx_publish_args patient = {.size = sizeof patient, .timeout_ns = PATIENCE};
-    ok(dlx_publish(p, next, &patient));
+    ok(dlx_publish(p, next, PUBLISH(.timeout_ns = PATIENCE)));
     publish(p, DEPTH + 2, 4 * DEPTH);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 TEST(a_subscriber_that_is_killed_without_a_look_lets_the_publisher_go_on)
@@ -201,39 +185,33 @@ TEST(a_subscriber_that_is_killed_without_a_look_lets_the_publisher_go_on)
     }
     close(pair[1]);
     ck_assert_int_eq(recv(pair[0], &byte, 1, 0), 1);
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     ok(dlx_publisher_wait(p, 1, 0));
     publish(p, 1, DEPTH);
     DLManagedTensorVersioned *next = dlx_test_stream_alloc(p, 10, DEPTH + 1);
     fails(dlx_publish(p, next, NULL), DLX_E_FULL, "depth");
     ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    struct dlx_publish_args patient = {.size = sizeof patient, .timeout_ns = PATIENCE};
-    ok(dlx_publish(p, next, &patient));
+    ok(dlx_publish(p, next, PUBLISH(.timeout_ns = PATIENCE)));
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
     publish(p, DEPTH + 2, 4 * DEPTH);
     close(pair[0]);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 /* Each subscribes to the other, and then waits for it in the library. */
 static void talk(int sock, const char *mine, const char *other)
 {
     char byte;
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, other, &reliable);
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, other, &reliable);
     ck_assert_int_eq(send(sock, "", 1, 0), 1);
     ck_assert_int_eq(recv(sock, &byte, 1, 0), 1);
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, mine, &block);
+    auto_publisher *p = dlx_test_stream_publisher(c, mine, &block);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     publish(p, 1, DEPTH);
     take(s, 1, DEPTH);
     ck_assert_int_eq(send(sock, "", 1, 0), 1);
     ck_assert_int_eq(recv(sock, &byte, 1, 0), 1);
-    dlx_subscription_unref(s);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 TEST(two_programs_that_subscribe_first_and_then_wait_for_each_other_get_through)
@@ -255,8 +233,8 @@ TEST(two_programs_that_subscribe_first_and_then_wait_for_each_other_get_through)
 
 TEST(a_pattern_counts_for_as_many_publishers_as_it_has_spare_links_and_then_again)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     struct dlx_publisher *p[SPARES];
     struct dlx_message *m = NULL;
     char topic[16];
@@ -277,8 +255,6 @@ TEST(a_pattern_counts_for_as_many_publishers_as_it_has_spare_links_and_then_agai
         ck_assert_uint_eq(drain(s), 0);
     }
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 static struct dlx_client *connect_for(int64_t timeout_ns, const char *name)
@@ -294,8 +270,8 @@ static struct dlx_client *connect_for(int64_t timeout_ns, const char *name)
 
 TEST(a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription)
 {
-    struct dlx_client *c = connect_for(SECOND / 5, "sleeper");
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
+    auto_client *c = connect_for(SECOND / 5, "sleeper");
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     struct dlx_publisher *p[SPARES], *late = NULL;
     struct dlx_message *m = NULL;
     char topic[16], pid[32];
@@ -322,8 +298,6 @@ TEST(a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription)
     for (int i = 0; i < SPARES; i++)
         dlx_publisher_unref(p[i]);
     dlx_publisher_unref(late);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 static int count(const struct dlx_publisher_info *info, void *userdata)
@@ -345,8 +319,8 @@ static void await_publishers(struct dlx_client *c, uint32_t n)
 /* The subscriber reads its socket while the publisher waits. */
 TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
     struct dlx_publisher *p[2] = {dlx_test_stream_publisher(c, "test/a", &block),
                                   dlx_test_stream_publisher(c, "test/a", &block)};
     struct dlx_message *m = NULL;
@@ -365,50 +339,40 @@ TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks)
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
     dlx_publisher_unref(p[0]);
     dlx_publisher_unref(p[1]);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 /* The daemon that gave the link ends before the subscriber looks. */
 TEST(a_subscriber_that_sleeps_through_the_end_of_the_daemon_gets_all)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     publish(p, 1, DEPTH);
     dlx_test_stream_restart();
     take(s, 1, DEPTH);
-    struct dlx_publish_args patient = {.size = sizeof patient, .timeout_ns = SECOND / 100};
     for (int64_t i = DEPTH + 1; i < 4 * DEPTH; i++) {
         struct dlx_message *m = NULL;
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, i);
-        while (dlx_publish(p, t, &patient) < 0)
+        while (dlx_publish(p, t, PUBLISH(.timeout_ns = SECOND / 100)) < 0)
             ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
         take(s, i, i);
     }
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
-    dlx_publisher_unref(p);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 /* A publisher that was there announces itself to the next daemon, and finds a subscription that was
  * made there first. */
 TEST(a_subscription_made_with_the_next_daemon_counts_from_then_on)
 {
-    struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     publish(p, 1, 3 * DEPTH);
     dlx_test_stream_restart();
-    struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/a", &reliable);
+    auto_subscription *s = dlx_test_stream_subscribe(other, "test/a", &reliable);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     publish(p, 3 * DEPTH + 1, 4 * DEPTH);
     take(s, 3 * DEPTH + 1, 4 * DEPTH);
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
-    dlx_publisher_unref(p);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
-    dlx_client_unref(other);
 }
 
 int main(void)

@@ -9,8 +9,7 @@
 
 static struct dlx_subscription *subscribe(struct dlx_client *c, uint32_t n_publishers)
 {
-    const struct dlx_subscribe_args args = {.size = sizeof args, .n_publishers = n_publishers};
-    return dlx_test_stream_subscribe(c, "b/*", &args);
+    return dlx_test_stream_subscribe(c, "b/*", SUBSCRIBE(.n_publishers = n_publishers));
 }
 
 /* A publisher that comes, publishes one message, and leaves. */
@@ -19,9 +18,8 @@ static void come_and_go(struct dlx_client *c, struct dlx_subscription *s, const 
     struct dlx_publisher *p = dlx_test_stream_publisher(c, topic, NULL);
     dlx_test_stream_publish(p, 10, 1);
     dlx_publisher_unref(p);
-    struct dlx_message *m = dlx_test_stream_next(s);
+    auto_message *m = dlx_test_stream_next(s);
     ck_assert_str_eq(dlx_message_topic(m), topic);
-    dlx_message_unref(m);
 }
 
 /* Until the subscription knows that nobody is attached. */
@@ -53,8 +51,8 @@ TEST(a_subscription_ends_when_so_many_publishers_have_left)
 
 TEST(a_subscription_does_not_end_while_a_publisher_is_attached)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, 2);
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = subscribe(c, 2);
     struct dlx_message *m = NULL;
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "b/third", NULL);
     for (int i = 0; i < 3; i++)
@@ -62,28 +60,24 @@ TEST(a_subscription_does_not_end_while_a_publisher_is_attached)
     fails(dlx_take(s, SECOND / 100, &m), DLX_E_TIMEOUT, "b/*");
     dlx_publisher_unref(p);
     fails(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "b/*");
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 TEST(a_subscription_to_any_publishers_never_ends)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, DLX_PUBLISHERS_ANY);
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = subscribe(c, DLX_PUBLISHERS_ANY);
     for (int i = 0; i < 3; i++) {
         come_and_go(c, s, "b/0");
         wait_until_alone(s);
     }
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 /* A restart of the daemon: the first publisher is there all the time, whatever daemon it is
  * attached by. */
 TEST(a_publisher_that_reconnects_has_not_left)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, 2);
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = subscribe(c, 2);
     struct dlx_message *m = NULL;
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "b/0", NULL);
     for (int64_t value = 1; value <= 4; value++) {
@@ -100,8 +94,6 @@ TEST(a_publisher_that_reconnects_has_not_left)
     wait_until_alone(s);
     come_and_go(c, s, "b/1");
     fails(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "b/*");
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 /* ---- publishers that have gone --------------------------------------------------------------- */
@@ -151,7 +143,7 @@ static int n_gone(struct dlx_client *c, const char *topic, struct seen_gone *ret
 /* The last of them goes first. */
 TEST(publishers_that_have_gone_are_listed_until_their_links_end)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p[N_GONE];
     struct dlx_event event = {.size = sizeof event};
     struct seen_gone seen;
@@ -178,7 +170,6 @@ TEST(publishers_that_have_gone_are_listed_until_their_links_end)
     for (uint64_t end = dlx__deadline(PATIENCE);
          dlx_list_gone_publishers(c, NULL, is_there, NULL) != 0;)
         ck_assert_uint_lt(dlx__now_ns(), end);
-    dlx_client_unref(c);
 }
 
 int main(void)

@@ -19,9 +19,8 @@ static void keep_words(void)
 
 static int subscribe_reliably(void)
 {
-    const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
     struct dlx_subscription *s;
-    return dlx_subscribe(x.c, "test/a", &args, &s);
+    return dlx_subscribe(x.c, "test/a", SUBSCRIBE(.reliable = true), &s);
 }
 
 static int hold_too_many(void)
@@ -111,40 +110,32 @@ static int get_of_nobody(void)
 /* Told once as DLX_E_QOS, and then whenever nothing came in time. */
 static int take_of_one_that_drops(void)
 {
-    const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
-    struct dlx_publisher *p;
-    struct dlx_subscription *s;
-    ok(dlx_subscribe(x.c, "test/drops", &args, &s));
-    ok(dlx_publisher_new(x.c, "test/drops", NULL, &p));
+    auto_subscription *s =
+        dlx_test_stream_subscribe(x.c, "test/drops", SUBSCRIBE(.reliable = true));
+    auto_publisher *p = dlx_test_stream_publisher(x.c, "test/drops", NULL);
     fails(dlx_take(s, PATIENCE, &m), DLX_E_QOS, "drops its oldest messages");
     int r = dlx_take(s, 1000000, &m);
     keep_words();
     ck_assert_msg(strstr(words_kept, "drops its oldest messages"), "%s", words_kept);
     ck_assert_int_eq(dlx_take(s, 1000000, &m), r);
     ck_assert_str_eq(dlx_client_errmsg(NULL), words_kept);
-    dlx_publisher_unref(p);
-    dlx_subscription_unref(s);
     return r;
 }
 
 /* The refusal is no reason any more once another publisher was there. */
 static int take_after_one_that_blocks(void)
 {
-    const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
-    const struct dlx_publisher_args blocks = {.size = sizeof blocks, .on_full = DLX_ON_FULL_BLOCK};
-    struct dlx_publisher *p;
-    struct dlx_subscription *s;
-    ok(dlx_subscribe(x.c, "test/drops", &args, &s));
-    ok(dlx_publisher_new(x.c, "test/drops", NULL, &p));
+    auto_subscription *s =
+        dlx_test_stream_subscribe(x.c, "test/drops", SUBSCRIBE(.reliable = true));
+    struct dlx_publisher *p = dlx_test_stream_publisher(x.c, "test/drops", NULL);
     fails(dlx_take(s, PATIENCE, &m), DLX_E_QOS, "drops its oldest messages");
     dlx_publisher_unref(p);
-    ok(dlx_publisher_new(x.c, "test/drops", &blocks, &p));
+    ok(dlx_publisher_new(x.c, "test/drops", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK), &p));
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_publisher_unref(p);
     fails(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "the last publisher left");
     int r = dlx_take(s, 1000000, &m);
     keep_words();
-    dlx_subscription_unref(s);
     return r;
 }
 
@@ -159,9 +150,8 @@ static int get_of_a_silent_one(void)
 static int publish_with_a_report_without_its_size(void)
 {
     struct dlx_publish_report report = {0};
-    const struct dlx_publish_args args = {.size = sizeof args, .report = &report};
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 1, 1);
-    int r = dlx_publish(x.p, t, &args);
+    int r = dlx_publish(x.p, t, PUBLISH(.report = &report));
     keep_words();
     ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
     t->deleter(t);

@@ -53,7 +53,7 @@ static int publisher_new(struct dlx_client *c, struct dlx_publisher **ret)
 
 START_TEST(calls_without_room_fail_and_leave_nothing)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, 10, 1);
     const struct dlx_daemon_info before = dlx_test_stream_daemon_info(x.c);
     size_t fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
@@ -80,21 +80,19 @@ START_TEST(calls_without_room_fail_and_leave_nothing)
     /* The connection is as it was. */
     dlx_test_stream_publish(x.p, 1 << 20, 2);
     for (int64_t i = 1; i <= 2; i++) {
-        struct dlx_message *m = dlx_test_stream_next(x.s);
+        auto_message *m = dlx_test_stream_next(x.s);
         ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 0)->data)[0], i);
-        dlx_message_unref(m);
     }
-    dlx_test_pair_end(&x);
 }
 END_TEST
 
 /* The daemon stands still until the call has given up. */
 TEST(replies_that_come_too_late_leave_nothing)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_connect_args args = {
         .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = SECOND / 50};
-    struct dlx_client *c = NULL;
+    auto_client *c = NULL;
     struct dlx_publisher *p = NULL, *late = NULL;
     struct dlx_subscription *s = NULL;
     DLManagedTensorVersioned *t = NULL;
@@ -120,8 +118,6 @@ TEST(replies_that_come_too_late_leave_nothing)
         ck_assert_int_lt(time(NULL), end);
     wait_for_baseline(x.c, &before);
     dlx_publisher_unref(p);
-    dlx_client_unref(c);
-    dlx_test_pair_end(&x);
 }
 
 /*
@@ -134,9 +130,6 @@ START_TEST(a_publisher_without_room_attaches_subscribers_later)
     const bool blocks = _i == DLX_ON_FULL_BLOCK;
     int begin[2], attached[2];
     char byte = 0;
-    const struct dlx_publisher_args args = {
-        .size = sizeof args, .depth = DEPTH, .on_full = (uint32_t)_i};
-    const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     ck_assert_int_eq(pipe(begin), 0);
     ck_assert_int_eq(pipe(attached), 0);
     pid_t pid = dlx_test_fork();
@@ -159,7 +152,8 @@ START_TEST(a_publisher_without_room_attaches_subscribers_later)
         _exit(0);
     }
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
+    struct dlx_publisher *p =
+        dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = DEPTH, .on_full = (uint32_t)_i));
     DLManagedTensorVersioned *t[N]; /* their arenas need room, too */
     for (int i = 0; i < N; i++)
         t[i] = dlx_test_stream_alloc(p, 10, i + 1);
@@ -180,7 +174,7 @@ START_TEST(a_publisher_without_room_attaches_subscribers_later)
         ck_assert_int_eq(n, N - 1);
     ck_assert_int_eq(waited, DLX_E_TIMEOUT);
     for (; n < N; n++)
-        ok(dlx_publish(p, t[n], &wait));
+        ok(dlx_publish(p, t[n], PUBLISH(.timeout_ns = PATIENCE)));
     dlx_test_fork_join(pid);
     dlx_publisher_unref(p);
     dlx_client_unref(c);
@@ -194,11 +188,11 @@ END_TEST
 /* It hears so from dlx_take(), and of the publisher when it has room. */
 START_TEST(a_subscriber_without_room_attaches_later)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_message *m = NULL;
     int begin[2];
     char byte;
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     ck_assert_int_eq(pipe(begin), 0);
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
@@ -220,8 +214,6 @@ START_TEST(a_subscriber_without_room_attaches_later)
     close(begin[1]);
     dlx_test_fork_join(pid);
     close(begin[0]);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 END_TEST
 

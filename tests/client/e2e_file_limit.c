@@ -107,14 +107,12 @@ END_TEST
  * since it only fills files that have their size. */
 static void stream_with_limit(void)
 {
-    struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
     limit_files((void *)(uintptr_t)&nothing);
-    struct dlx_test_pair x = dlx_test_pair_make(&args, NULL);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.retain = 1), NULL);
     for (int64_t i = 0; i < 3; i++) {
         dlx_test_stream_publish(x.p, LARGE, i);
         dlx_test_stream_expect(x.s, LARGE, i);
     }
-    dlx_test_pair_end(&x);
 }
 
 START_TEST(the_limit_of_a_client_does_not_matter)
@@ -168,7 +166,7 @@ START_TEST(a_private_daemon_tells_its_other_clients_of_the_limit)
 {
     (void)setenv("DLX_IDLE_EXIT", "5", 1);
     ck_assert_int_eq(connect_with_limit(&one_mib, ""), 0);
-    struct dlx_client *c = dlx_test_spawn_connect();
+    auto_client *c = dlx_test_spawn_connect();
     pid_t pid = dlx_test_spawn_pid(c);
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "t", NULL);
     fails(alloc(p, LARGE), DLX_E_LIMIT, "RLIMIT_FSIZE");
@@ -177,7 +175,6 @@ START_TEST(a_private_daemon_tells_its_other_clients_of_the_limit)
     dlx_publisher_unref(p);
     ck_assert_int_eq(kill(pid, SIGTERM), 0);
     dlx_test_spawn_wait_end(pid);
-    dlx_client_unref(c);
 }
 END_TEST
 

@@ -9,10 +9,9 @@
 
 static int64_t get(struct dlx_client *c, const char *topic)
 {
-    struct dlx_message *m = NULL;
+    auto_message *m = NULL;
     ok(dlx_get(c, topic, 0, &m));
     int64_t value = *(const int64_t *)dlx_message_peek(m, 0)->data;
-    dlx_message_unref(m);
     return value;
 }
 
@@ -92,7 +91,7 @@ TEST(results_are_as_long_as_the_caller_knows_them)
         struct dlx_publisher_stats stats;
         uint64_t later;
     } newer = {.stats = {.size = sizeof newer}, .later = 5};
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, 10, 1);
     ok(dlx_publisher_get_stats(x.p, &newer.stats));
     ck_assert_uint_eq(newer.stats.published, 1);
@@ -100,7 +99,6 @@ TEST(results_are_as_long_as_the_caller_knows_them)
     ck_assert_uint_eq(newer.later, 5);
     newer.stats.size = 0;
     fails(dlx_publisher_get_stats(x.p, &newer.stats), DLX_E_INVALID, "is `size` set?");
-    dlx_test_pair_end(&x);
 }
 
 TEST(what_cannot_be_connected_with_is_said)

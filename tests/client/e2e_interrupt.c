@@ -84,14 +84,14 @@ static void is_ended(int r, const char *what)
 
 TEST(it_ends_every_wait_for_the_daemon)
 {
-    struct dlx_client *c = connect_with(DLX_FOREVER);
+    auto_client *c = connect_with(DLX_FOREVER);
     struct dlx_publisher *other = NULL;
     struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     DLManagedTensorVersioned *t = NULL;
     struct dlx_daemon_info before = {.size = sizeof before}, after = before;
     int n = 0;
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     ok(dlx_client_get_daemon_info(c, &before));
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
     asked = (struct asked){.stop_at = 2};
@@ -116,18 +116,15 @@ TEST(it_ends_every_wait_for_the_daemon)
                       (unsigned long long)before.shared_bytes);
     }
     ok(publish(p));
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 TEST(it_is_asked_as_long_as_the_daemon_stands_still)
 {
-    struct dlx_client *c = connect_with(DLX_FOREVER);
+    auto_client *c = connect_with(DLX_FOREVER);
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
     asked = (struct asked){.continue_at = 3};
     (void)dlx_test_stream_daemon_info(c);
     ck_assert_int_ge(asked.n, 3);
-    dlx_client_unref(c);
 }
 
 /* A daemon that has ended is waited for, too; and so is the answer of one in its place that is
@@ -135,13 +132,13 @@ TEST(it_is_asked_as_long_as_the_daemon_stands_still)
 TEST(it_ends_the_wait_for_another_daemon)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct dlx_client *c = connect_with(DLX_FOREVER);
+    auto_client *c = connect_with(DLX_FOREVER);
     struct dlx_publisher *other = NULL;
     struct dlx_subscription *s = NULL;
     DLManagedTensorVersioned *t = NULL;
     struct dlx_daemon_info info = {.size = sizeof info};
     int n = 0;
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     asked = (struct asked){.stop_at = 3};
     is_ended(alloc(p, &t), "dlx_alloc");
@@ -161,8 +158,6 @@ TEST(it_ends_the_wait_for_another_daemon)
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     asked.stop_at = 0;
     ok(publish(p));
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 struct act {
@@ -208,7 +203,7 @@ TEST(it_ends_the_wait_for_another_thread)
 /* A program that was interrupted can end. */
 TEST(who_closes_does_not_wait_for_a_daemon_that_is_known_to_stand_still)
 {
-    struct dlx_client *c = connect_with(DLX_FOREVER);
+    auto_client *c = connect_with(DLX_FOREVER);
     struct dlx_publisher *p[8] = {NULL};
     struct dlx_daemon_info info = {.size = sizeof info};
     char topic[] = "test/0";
@@ -224,7 +219,6 @@ TEST(who_closes_does_not_wait_for_a_daemon_that_is_known_to_stand_still)
     ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
     ok(dlx_client_get_daemon_info(c, &info));
     ck_assert_uint_eq(info.n_publishers, 0);
-    dlx_client_unref(c);
 }
 
 static struct {

@@ -66,11 +66,10 @@ struct wait {
 
 static int take(int64_t timeout_ns)
 {
-    struct dlx_message *m = NULL;
+    auto_message *m = NULL;
     int r = dlx_take(now.s, timeout_ns, &m);
     if (r == 0)
         dlx_test_stream_check(m, 10, 7);
-    dlx_message_unref(m);
     return r;
 }
 
@@ -86,16 +85,14 @@ static int take_n(int64_t timeout_ns)
 
 static int get(int64_t timeout_ns)
 {
-    struct dlx_message *m = NULL;
+    auto_message *m = NULL;
     int r = dlx_get(now.c, "test/other", timeout_ns, &m);
-    dlx_message_unref(m);
     return r;
 }
 
 static int publish(int64_t timeout_ns)
 {
-    const struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = timeout_ns};
-    int r = dlx_publish(now.p, now.t[0], &args);
+    int r = dlx_publish(now.p, now.t[0], PUBLISH(.timeout_ns = timeout_ns));
     if (r == 0)
         now.t[0] = NULL;
     return r;
@@ -103,9 +100,8 @@ static int publish(int64_t timeout_ns)
 
 static int publish_n(int64_t timeout_ns)
 {
-    const struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = timeout_ns};
     uint32_t n = 9;
-    int r = dlx_publish_n(now.p, now.t, 2, &args, &n);
+    int r = dlx_publish_n(now.p, now.t, 2, PUBLISH(.timeout_ns = timeout_ns), &n);
     ck_assert_uint_eq(n, r == 0 ? 2 : 0);
     if (r == 0)
         now.t[0] = now.t[1] = NULL;
@@ -114,9 +110,8 @@ static int publish_n(int64_t timeout_ns)
 
 static int publish_set(int64_t timeout_ns)
 {
-    const struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = timeout_ns};
     const struct dlx_item items[] = {{"x", now.t[0]}, {"y", now.t[1]}};
-    int r = dlx_publish_set(now.p, items, 2, NULL, &args);
+    int r = dlx_publish_set(now.p, items, 2, NULL, PUBLISH(.timeout_ns = timeout_ns));
     if (r == 0)
         now.t[0] = now.t[1] = NULL;
     return r;
@@ -407,9 +402,8 @@ static int connect_private(int64_t timeout_ns)
 {
     struct dlx_connect_args args = {
         .size = sizeof args, .timeout_ns = timeout_ns, .interrupt = interrupt};
-    struct dlx_client *c = NULL;
+    auto_client *c = NULL;
     int r = dlx_connect(&c, &args);
-    dlx_client_unref(c);
     return r;
 }
 

@@ -28,7 +28,7 @@ static void interrupt_every(long us)
 
 LOOP_TEST(a_take_that_waits, 0, 2)
 {
-    struct dlx_test_pair pair = dlx_test_pair_make(NULL, NULL);
+    auto_pair pair = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
     if (_i == 1)
         ck_assert_int_ge(dlx_subscription_fd(pair.s), 0);
@@ -38,28 +38,24 @@ LOOP_TEST(a_take_that_waits, 0, 2)
     fails(r, DLX_E_INTERRUPTED, "signal");
     dlx_test_stream_publish(pair.p, 10, 1);
     dlx_test_stream_take(pair.s, 1);
-    dlx_test_pair_end(&pair);
 }
 
 TEST(a_publisher_that_waits_for_subscribers)
 {
-    struct dlx_test_pair pair = dlx_test_pair_make(NULL, NULL);
+    auto_pair pair = dlx_test_pair_make(NULL, NULL);
     interrupt_every(20000);
     int r = dlx_publisher_wait(pair.p, 2, PATIENCE);
     interrupt_every(0);
     fails(r, DLX_E_INTERRUPTED, "signal");
     ok(dlx_publisher_wait(pair.p, 1, PATIENCE));
-    dlx_test_pair_end(&pair);
 }
 
 /* The tensor stays the caller's. */
 TEST(a_publisher_that_waits_for_a_reliable_subscriber)
 {
-    const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .depth = 3, .on_full = DLX_ON_FULL_BLOCK};
-    const struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true};
     const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
-    struct dlx_test_pair pair = dlx_test_pair_make(&pa, &sa);
+    auto_pair pair = dlx_test_pair_make(PUBLISHER(.depth = 3, .on_full = DLX_ON_FULL_BLOCK),
+                                        SUBSCRIBE(.reliable = true));
     for (int64_t n = 1; n <= 3; n++)
         dlx_test_stream_publish(pair.p, 10, n);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(pair.p, 10, 4);
@@ -71,7 +67,6 @@ TEST(a_publisher_that_waits_for_a_reliable_subscriber)
         dlx_test_stream_take(pair.s, n);
     ok(dlx_publish(pair.p, t, &wait));
     dlx_test_stream_take(pair.s, 4);
-    dlx_test_pair_end(&pair);
 }
 
 /* ---- stopped and continued ------------------------------------------------------------------ */
@@ -163,47 +158,39 @@ static void take_one_by_fd(int ready)
 LOOP_TEST(a_take_that_waits_is_stopped_and_continued, 0, 2)
 {
     struct child child = spawn(_i == 0 ? take_one_here : take_one_by_fd);
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     stop_and_continue(&child);
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_test_stream_publish(p, 10, 1);
     ends_well(&child);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 /* First for a subscriber, then for room. */
 static void publish_four(int ready)
 {
-    const struct dlx_publisher_args args = {
-        .size = sizeof args, .depth = 3, .on_full = DLX_ON_FULL_BLOCK};
-    const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
+    auto_publisher *p =
+        dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = 3, .on_full = DLX_ON_FULL_BLOCK));
     say_ready(ready);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t n = 1; n <= 3; n++)
         dlx_test_stream_publish(p, 10, n);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 4);
     say_ready(ready);
-    ok(dlx_publish(p, t, &wait));
-    dlx_publisher_unref(p);
+    ok(dlx_publish(p, t, PUBLISH(.timeout_ns = PATIENCE)));
 }
 
 TEST(a_publisher_that_waits_is_stopped_and_continued)
 {
-    const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
     struct child child = spawn(publish_four);
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     stop_and_continue(&child);
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &args);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.reliable = true));
     stop_and_continue(&child);
     for (int64_t n = 1; n <= 4; n++)
         dlx_test_stream_take(s, n);
     ends_well(&child);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 int main(void)

@@ -24,7 +24,7 @@ static int publish(struct dlx_publisher *p, int way, DLManagedTensorVersioned *t
 
 LOOP_TEST(a_tensor_is_not_published_twice, 0, N_WAYS *N_WAYS)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     const int first = _i / N_WAYS, second = _i % N_WAYS;
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5);
     ok(publish(x.p, first, t));
@@ -36,12 +36,11 @@ LOOP_TEST(a_tensor_is_not_published_twice, 0, N_WAYS *N_WAYS)
     ck_assert_uint_eq(dlx_test_stream_stats(x.p).published, 1);
     dlx_test_stream_publish(x.p, 10, 6);
     dlx_test_stream_expect(x.s, 10, 6);
-    dlx_test_pair_end(&x);
 }
 
 TEST(a_tensor_is_not_in_a_message_or_batch_twice)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5), *two[] = {t, t};
     const struct dlx_item items[] = {{"a", t}, {"b", t}};
@@ -51,17 +50,15 @@ TEST(a_tensor_is_not_in_a_message_or_batch_twice)
     ck_assert_uint_eq(n, 1);
     dlx_test_stream_expect(x.s, 10, 5);
     ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
-    dlx_test_pair_end(&x);
 }
 
 LOOP_TEST(a_deleted_tensor_is_not_published, 0, N_WAYS)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5);
     t->deleter(t);
     fails(publish(x.p, _i, t), DLX_E_INVALID, "published or deleted before");
     ck_assert_uint_eq(dlx_test_stream_stats(x.p).published, 0);
-    dlx_test_pair_end(&x);
 }
 
 LOOP_TEST(deleting_a_published_tensor_does_nothing_but_count, 0, N_WAYS)
@@ -87,7 +84,7 @@ LOOP_TEST(deleting_a_published_tensor_does_nothing_but_count, 0, N_WAYS)
 /* The memory comes back once, so it is handed out once. */
 TEST(a_tensor_that_is_deleted_twice_comes_back_once)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5), *again[2];
     t->deleter(t);
     t->deleter(t);
@@ -97,7 +94,6 @@ TEST(a_tensor_that_is_deleted_twice_comes_back_once)
     ck_assert_uint_eq(dlx_test_stream_stats(x.p).deleted_again, 1);
     for (int i = 0; i < 2; i++)
         again[i]->deleter(again[i]);
-    dlx_test_pair_end(&x);
 }
 
 /* ---- two threads ----------------------------------------------------------------------------- */
@@ -111,8 +107,7 @@ struct waiter {
 static void *publish_and_wait(void *userdata)
 {
     struct waiter *w = userdata;
-    const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
-    w->result = dlx_publish(w->p, w->t, &wait);
+    w->result = dlx_publish(w->p, w->t, PUBLISH(.timeout_ns = PATIENCE));
     return NULL;
 }
 
@@ -124,10 +119,8 @@ static bool is_blocked(const struct dlx_publisher *p)
 
 TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
 {
-    const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .depth = 1, .on_full = DLX_ON_FULL_BLOCK};
-    const struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true};
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, &sa);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = 1, .on_full = DLX_ON_FULL_BLOCK),
+                                     SUBSCRIBE(.reliable = true));
     struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_event event = {.size = sizeof event};
     int64_t n = 10;
@@ -163,7 +156,6 @@ TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
     dlx_test_stream_take(x.s, 2);
     ok(dlx_publish(x.p, t, NULL)); /* it stayed the caller's */
     dlx_test_stream_take(x.s, 3);
-    dlx_test_pair_end(&x);
 }
 
 /* ---- two threads on one subscription --------------------------------------------------------- */
@@ -207,8 +199,7 @@ static void *take_messages(void *userdata)
 LOOP_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_subscription, 0, 2)
 {
     const int64_t n_before = _i == 0 ? 0 : 1000;
-    struct dlx_publisher_args args = {.size = sizeof args, .depth = 4096};
-    struct dlx_test_pair x = dlx_test_pair_make(&args, NULL);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = 4096), NULL);
     struct taker taker = {.s = x.s, .timeout_ns = PATIENCE, .until = (uint64_t)n_before + 1};
     struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_event event = {.size = sizeof event};
@@ -236,17 +227,13 @@ LOOP_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_subscription, 0, 2)
     ck_assert_int_eq(taker.result, 0);
     ok(dlx_subscription_get_stats(x.s, &stats));
     ck_assert_uint_eq(stats.taken, (uint64_t)n_before + 1);
-    dlx_test_pair_end(&x);
 }
 
 /* One takes one by one, the other batches; the main thread publishes. */
 TEST(threads_that_take_from_one_subscription_get_no_message_twice)
 {
-    struct dlx_publisher_args args = {
-        .size = sizeof args, .depth = 64, .on_full = DLX_ON_FULL_BLOCK};
-    struct dlx_subscribe_args sub = {.size = sizeof sub, .reliable = true};
-    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
-    struct dlx_test_pair x = dlx_test_pair_make(&args, &sub);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = 64, .on_full = DLX_ON_FULL_BLOCK),
+                                     SUBSCRIBE(.reliable = true));
     struct taker takers[2] = {{.s = x.s, .until = N_TAKEN},
                               {.s = x.s, .until = N_TAKEN, .many = true}};
     pthread_t threads[2];
@@ -254,7 +241,7 @@ TEST(threads_that_take_from_one_subscription_get_no_message_twice)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, take_messages, &takers[i]), 0);
     for (int64_t i = 1; i <= N_TAKEN; i++) {
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, i);
-        ok(dlx_publish(x.p, t, &wait));
+        ok(dlx_publish(x.p, t, PUBLISH(.timeout_ns = PATIENCE)));
     }
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
@@ -263,7 +250,6 @@ TEST(threads_that_take_from_one_subscription_get_no_message_twice)
     ck_assert_uint_eq(atomic_load(&n_taken), N_TAKEN);
     for (int i = 1; i <= N_TAKEN; i++)
         ck_assert_uint_eq(atomic_load(&n_times[i]), 1);
-    dlx_test_pair_end(&x);
 }
 
 int main(void)

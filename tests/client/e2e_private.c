@@ -103,13 +103,13 @@ TEST(what_is_written_is_seen_by_nobody_else)
 {
     static const int64_t sizes[] = {LARGE, SMALL};
     struct dlx_publish_args share = {.size = sizeof share, .share = true, .strict = true};
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_subscription *other = dlx_test_stream_subscribe(x.c, "test/a", NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_subscription *other = dlx_test_stream_subscribe(x.c, "test/a", NULL);
     for (int i = 0; i < 2; i++) {
         int64_t n = sizes[i];
         DLManagedTensorVersioned *published = dlx_test_stream_alloc(x.p, n, 5);
         ok(dlx_publish(x.p, published, &share));
-        struct dlx_message *m = take(x.s), *theirs = take(other);
+        auto_message *m = take(x.s), *theirs = take(other);
         DLManagedTensorVersioned *a = private_of(m, 0, n, 5), *b = private_of(m, 0, n, 5);
         fill(a, -1);
         data(b)[n - 1] = -2;
@@ -124,19 +124,15 @@ TEST(what_is_written_is_seen_by_nobody_else)
         a->deleter(a);
         ck_assert_int_eq(data(b)[n - 1], -2);
         b->deleter(b);
-        dlx_message_unref(m);
-        dlx_message_unref(theirs);
         published->deleter(published);
     }
-    dlx_subscription_unref(other);
-    dlx_test_pair_end(&x);
 }
 
 TEST(only_pages_that_are_written_to_are_copied)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, LARGE, 1);
-    struct dlx_message *m = take(x.s);
+    auto_message *m = take(x.s);
     DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1);
     if (!COPIED(t)) {
         ck_assert_uint_eq(own_bytes(data(t)), 0);
@@ -144,14 +140,12 @@ TEST(only_pages_that_are_written_to_are_copied)
         ck_assert_uint_eq(own_bytes(data(t)), (uint64_t)sysconf(_SC_PAGESIZE));
     }
     t->deleter(t);
-    dlx_message_unref(m);
-    dlx_test_pair_end(&x);
 }
 
 /* Tensors of a set begin anywhere in a page. */
 TEST(tensors_of_a_set_are_apart)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_item items[5] = {{NULL, NULL}};
     DLManagedTensorVersioned *t[5];
     for (int64_t i = 0; i < 5; i++)
@@ -170,13 +164,12 @@ TEST(tensors_of_a_set_are_apart)
     dlx_message_unref(m);
     for (uint32_t i = 0; i < 5; i++)
         t[i]->deleter(t[i]);
-    dlx_test_pair_end(&x);
 }
 
 TEST(scalars_and_empty_tensors_are_copied)
 {
     static const int64_t none[] = {3, 0};
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     for (int32_t ndim = 0; ndim <= 2; ndim += 2) {
         struct dlx_tensor_spec spec = {
             .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = ndim, .shape = none};
@@ -185,7 +178,7 @@ TEST(scalars_and_empty_tensors_are_copied)
         if (ndim == 0)
             *data(t) = 77;
         ok(dlx_publish(x.p, t, NULL));
-        struct dlx_message *m = take(x.s);
+        auto_message *m = take(x.s);
         ok(dlx_message_private(m, 0, &t));
         ck_assert(COPIED(t));
         ck_assert_int_eq(t->dl_tensor.ndim, ndim);
@@ -193,10 +186,8 @@ TEST(scalars_and_empty_tensors_are_copied)
             ck_assert_int_eq((*data(t))++, 77);
         else
             ck_assert_int_eq(t->dl_tensor.shape[1], 0);
-        dlx_message_unref(m);
         t->deleter(t);
     }
-    dlx_test_pair_end(&x);
 }
 
 /* ---- how long ------------------------------------------------------------------------------ */
@@ -205,9 +196,7 @@ TEST(scalars_and_empty_tensors_are_copied)
  * there. */
 TEST(a_view_holds_its_message_and_a_copy_does_not)
 {
-    struct dlx_publisher_args few = {.size = sizeof few, .depth = 2};
-    struct dlx_subscribe_args one = {.size = sizeof one, .max_held = 1};
-    struct dlx_test_pair x = dlx_test_pair_make(&few, &one);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = 2), SUBSCRIBE(.max_held = 1));
     dlx_test_stream_publish(x.p, LARGE, 1);
     struct dlx_message *m = take(x.s);
     DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1);
@@ -238,7 +227,6 @@ TEST(a_view_holds_its_message_and_a_copy_does_not)
     dlx_test_stream_publish(x.p, SMALL, 8);
     dlx_message_unref(take(x.s));
     t->deleter(t);
-    dlx_test_pair_end(&x);
 }
 
 static void *delete_elsewhere(void *arg)
@@ -289,7 +277,7 @@ static void *make_views(void *arg)
 
 TEST(another_thread_makes_views_while_arenas_come_and_go)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct viewer v = {.n = 0};
     pthread_t thread;
     void *good = NULL;
@@ -304,18 +292,17 @@ TEST(another_thread_makes_views_while_arenas_come_and_go)
     ck_assert_int_eq(pthread_join(thread, &good), 0);
     ck_assert_ptr_eq(good, &v);
     dlx_message_unref(v.m);
-    dlx_test_pair_end(&x);
 }
 
 /* ---- where it cannot be -------------------------------------------------------------------- */
 
 TEST(a_child_has_the_copy_and_not_the_view)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     int status = 0;
     dlx_test_stream_publish(x.p, LARGE, 1);
     dlx_test_stream_publish(x.p, SMALL, 1);
-    struct dlx_message *m = take(x.s), *small = take(x.s);
+    auto_message *m = take(x.s), *small = take(x.s);
     DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1), *u = private_of(small, 0, SMALL, 1);
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
@@ -333,9 +320,6 @@ TEST(a_child_has_the_copy_and_not_the_view)
     fill(t, 1);
     t->deleter(t);
     u->deleter(u);
-    dlx_message_unref(m);
-    dlx_message_unref(small);
-    dlx_test_pair_end(&x);
 }
 
 /* An old kernel, a sandbox, no mappings left. */
@@ -370,9 +354,8 @@ TEST(where_the_kernel_has_no_views_it_is_copied)
 
 TEST(publishing_one_on_copies_it)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
-    struct dlx_publish_args args = {.size = sizeof args, .report = &report};
     dlx_test_stream_publish(x.p, LARGE, 1);
     struct dlx_message *m = take(x.s);
     DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1);
@@ -380,26 +363,23 @@ TEST(publishing_one_on_copies_it)
     data(t)[0] = 1 - LARGE;
     for (int64_t i = 0; i < LARGE; i++)
         data(t)[i] = 9 + i;
-    ok(dlx_publish(x.p, t, &args)); /* spends it */
+    ok(dlx_publish(x.p, t, PUBLISH(.report = &report))); /* spends it */
     ck_assert_uint_eq(report.n_copied, 1);
     m = take(x.s);
     dlx_test_stream_check(m, LARGE, 9);
     dlx_message_unref(m);
-    dlx_test_pair_end(&x);
 }
 
 TEST(wrong_arguments_are_refused)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t = NULL;
     dlx_test_stream_publish(x.p, SMALL, 1);
-    struct dlx_message *m = take(x.s);
+    auto_message *m = take(x.s);
     fails(dlx_message_private(NULL, 0, &t), DLX_E_INVALID, "NULL");
     fails(dlx_message_private(m, 0, NULL), DLX_E_INVALID, "NULL");
     fails(dlx_message_private(m, 1, &t), DLX_E_INVALID, "tensor 1");
     ck_assert_ptr_null(t);
-    dlx_message_unref(m);
-    dlx_test_pair_end(&x);
 }
 
 int main(void)

@@ -62,13 +62,13 @@ static void publish_for_ever(struct dlx_client *c, int ready)
 
 TEST(a_killed_publisher_leaves_what_it_published)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_message *held[4] = {0}, *m = NULL;
     int64_t value[4];
     int ready, r;
     pid_t pid = spawn(publish_for_ever, &ready);
     wait_ready(ready);
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/stream", NULL);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/stream", NULL);
     for (int i = 0; i < 4; i++) {
         ok(dlx_take(s, PATIENCE, &held[i]));
         value[i] = (int64_t)dlx_message_seq(held[i]);
@@ -90,8 +90,6 @@ TEST(a_killed_publisher_leaves_what_it_published)
         dlx_test_stream_check(held[i], 64, value[i]);
         dlx_message_unref(held[i]);
     }
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 enum { N_HELD = 16, ELEMENTS = 1 << 17 }; /* 1 MiB */
@@ -109,12 +107,11 @@ static void take_and_hold(struct dlx_client *c, int ready)
 
 TEST(a_killed_subscriber_gives_its_memory_back)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = N_HELD};
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher_stats held = {.size = sizeof held}, stats = {.size = sizeof stats};
     char byte;
     int ready;
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = N_HELD));
     pid_t pid = spawn(take_and_hold, &ready);
     ck_assert_int_eq(read(ready, &byte, 1), 1);
     for (int64_t i = 0; i < N_HELD; i++)
@@ -133,15 +130,12 @@ TEST(a_killed_subscriber_gives_its_memory_back)
     ok(dlx_publisher_get_stats(p, &stats));
     ck_assert_uint_eq(stats.n_subscribers, 0);
     ck_assert_uint_le(stats.arena_bytes, held.arena_bytes);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 static void take_reliably(struct dlx_client *c, int ready)
 {
-    struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true};
     struct dlx_message *m = NULL;
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &sa);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.reliable = true));
     say_ready(ready);
     for (int64_t i = 1; i <= 20000; i++) {
         ok(dlx_take(s, PATIENCE, &m));
@@ -151,29 +145,25 @@ static void take_reliably(struct dlx_client *c, int ready)
     }
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.lost + stats.skipped, 0);
-    dlx_subscription_unref(s);
     dlx_client_unref(c);
 }
 
 TEST(a_blocking_publisher_loses_nothing_for_reliable_subscribers)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 8, .on_full = DLX_ON_FULL_BLOCK};
-    struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = PATIENCE};
+    auto_client *c = dlx_test_stream_connect();
     int ready[2];
     pid_t pid[2];
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
+    auto_publisher *p =
+        dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = 8, .on_full = DLX_ON_FULL_BLOCK));
     for (int i = 0; i < 2; i++)
         pid[i] = spawn(take_reliably, &ready[i]);
     for (int i = 0; i < 2; i++)
         wait_ready(ready[i]);
     ok(dlx_publisher_wait(p, 2, PATIENCE));
     for (int64_t i = 1; i <= 20000; i++)
-        ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), &args));
+        ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), PUBLISH(.timeout_ns = PATIENCE)));
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(reap(pid[i]), 0);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 /* Another program in the same process: nobody reads any more, and nobody is dead. */
@@ -188,8 +178,7 @@ static void execute_cat(void)
 
 static struct dlx_subscription *subscribe_reliably(struct dlx_client *c)
 {
-    const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
-    return dlx_test_stream_subscribe(c, "test/a", &args);
+    return dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.reliable = true));
 }
 
 static void take_one_and_execute(struct dlx_client *c, int ready)
@@ -209,27 +198,22 @@ static void execute_at_once(struct dlx_client *c, int ready)
 
 static void publish_beside(void (*other)(struct dlx_client *c, int ready))
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 8, .on_full = DLX_ON_FULL_BLOCK};
-    struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = PATIENCE};
+    auto_client *c = dlx_test_stream_connect();
     int ready;
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
-    struct dlx_subscription *s = subscribe_reliably(c);
+    auto_publisher *p =
+        dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = 8, .on_full = DLX_ON_FULL_BLOCK));
+    auto_subscription *s = subscribe_reliably(c);
     pid_t pid = spawn(other, &ready);
     wait_ready(ready);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 1; i <= 100; i++) {
-        struct dlx_message *m = NULL;
-        ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), &args));
+        auto_message *m = NULL;
+        ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), PUBLISH(.timeout_ns = PATIENCE)));
         ok(dlx_take(s, PATIENCE, &m)); /* who is still there loses nothing */
         dlx_test_stream_check(m, 4, i);
-        dlx_message_unref(m);
     }
     ck_assert_int_eq(kill(pid, SIGKILL), 0); /* it lived until now */
     ck_assert_int_eq(WTERMSIG(reap(pid)), SIGKILL);
-    dlx_subscription_unref(s);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 TEST(a_reliable_subscriber_that_executes_another_program_is_not_waited_for)
@@ -245,17 +229,14 @@ TEST(a_reliable_subscriber_that_executes_before_its_first_take_is_not_waited_for
 TEST(a_stream_goes_on_while_the_daemon_is_dead)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m = NULL;
     struct dlx_publisher *p2 = NULL;
     dlx_test_stream_publish(x.p, 64, 1);
-    ok(dlx_take(x.s, SECOND, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     dlx_message_unref(m);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     for (int64_t i = 0; i < 5000; i++) {
         dlx_test_stream_publish(x.p, 64, i);
-        ok(dlx_take(x.s, SECOND, &m));
-        dlx_test_stream_check(m, 64, i);
-        dlx_message_unref(m);
+        dlx_test_stream_expect(x.s, 64, i);
     }
     fails(dlx_publisher_new(x.c, "test/b", NULL, &p2), DLX_E_DISCONNECTED,
           dlx_test_stream_daemon.path);
@@ -265,7 +246,7 @@ TEST(a_stream_goes_on_while_the_daemon_is_dead)
 
 TEST(a_forked_child_gets_an_error_and_breaks_nothing)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL, *m2 = NULL;
     DLManagedTensorVersioned *r = NULL, *t = dlx_test_stream_alloc(x.p, 4, 9);
     dlx_test_stream_publish(x.p, 4, 1);
@@ -289,10 +270,7 @@ TEST(a_forked_child_gets_an_error_and_breaks_nothing)
     dlx_test_stream_check(m, 4, 1);
     dlx_message_unref(m);
     r->deleter(r);
-    ok(dlx_take(x.s, SECOND, &m));
-    dlx_test_stream_check(m, 4, 9);
-    dlx_message_unref(m);
-    dlx_test_pair_end(&x);
+    dlx_test_stream_expect(x.s, 4, 9);
 }
 
 /* Descriptors that an epoll watches, also those that this process has closed. */
@@ -335,9 +313,9 @@ static void end_sleeper(pid_t pid)
 
 TEST(a_timer_that_a_forked_child_has_does_not_keep_the_fd_readable)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_message *m = NULL;
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     int fd = dlx_subscription_fd(s);
     ck_assert_int_ge(fd, 0);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
@@ -358,8 +336,6 @@ TEST(a_timer_that_a_forked_child_has_does_not_keep_the_fd_readable)
         ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
     }
     end_sleeper(pid);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 TEST(a_closed_subscription_whose_descriptors_a_forked_child_has_is_not_readable)

@@ -41,7 +41,7 @@ static void publish_until_full(struct dlx_publisher *p, int64_t *n)
 
 TEST(it_is_readable_when_there_is_room_again)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
+    auto_pair x = dlx_test_pair_make(&blocks, &reliable);
     int fd = dlx_publisher_fd(x.p);
     int64_t n = 0, taken = 0;
     ck_assert_int_ge(fd, 0);
@@ -54,7 +54,6 @@ TEST(it_is_readable_when_there_is_room_again)
         ck_assert(is_readable(fd, PATIENCE_MS));
     }
     ck_assert_int_eq(n, taken + 3);
-    dlx_test_pair_end(&x);
 }
 
 enum { MANY = 20000 };
@@ -63,9 +62,8 @@ static void *take_all(void *userdata)
 {
     struct dlx_test_pair *x = userdata;
     for (int64_t i = 1; i <= MANY; i++) {
-        struct dlx_message *m = dlx_test_stream_next(x->s);
+        auto_message *m = dlx_test_stream_next(x->s);
         ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)i);
-        dlx_message_unref(m);
     }
     return NULL;
 }
@@ -73,7 +71,7 @@ static void *take_all(void *userdata)
 /* Also through restarts of the daemon: nothing rings while there is none. */
 LOOP_TEST(no_room_is_missed, 0, 2)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
+    auto_pair x = dlx_test_pair_make(&blocks, &reliable);
     pthread_t thread;
     int fd = dlx_publisher_fd(x.p);
     ck_assert_int_eq(pthread_create(&thread, NULL, take_all, &x), 0);
@@ -87,16 +85,14 @@ LOOP_TEST(no_room_is_missed, 0, 2)
         }
     }
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
-    struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
-    ck_assert_uint_eq(stats.published, MANY);
-    dlx_test_pair_end(&x);
+    ck_assert_uint_eq(dlx_test_stream_stats(x.p).published, MANY);
 }
 
 TEST(it_is_readable_when_a_subscriber_comes)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s[2] = {NULL};
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     int fd = dlx_publisher_fd(p);
     for (uint32_t i = 0; i < 2; i++) {
         fails(dlx_publisher_wait(p, i + 1, 0), DLX_E_TIMEOUT, "subscribers");
@@ -107,15 +103,13 @@ TEST(it_is_readable_when_a_subscriber_comes)
     }
     for (int i = 0; i < 2; i++)
         dlx_subscription_unref(s[i]);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 TEST(it_is_readable_when_a_subscriber_dies)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     int64_t n = 0;
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &blocks);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", &blocks);
     int fd = dlx_publisher_fd(p);
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
@@ -132,8 +126,6 @@ TEST(it_is_readable_when_a_subscriber_dies)
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, n + 1);
     while (dlx_publish(p, t, NULL) != 0)
         ck_assert(is_readable(fd, PATIENCE_MS));
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 TEST(it_is_refused_without_a_publisher)
@@ -146,7 +138,7 @@ TEST(it_is_refused_without_a_publisher)
 /* The daemon's end is told; then nothing is, until there is room. */
 TEST(without_a_daemon_it_is_readable_only_when_there_is_room)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
+    auto_pair x = dlx_test_pair_make(&blocks, &reliable);
     int fd = dlx_publisher_fd(x.p), n_told = 0;
     int64_t n = 0, taken = 0;
     publish_until_full(x.p, &n);
@@ -170,7 +162,6 @@ TEST(without_a_daemon_it_is_readable_only_when_there_is_room)
     while (taken < n)
         dlx_test_stream_take(x.s, ++taken);
     dlx_test_stream_publish_once_joined(x.p, dlx_test_stream_alloc(x.p, 10, n + 1), x.s);
-    dlx_test_pair_end(&x);
 }
 
 /* Nothing tells of a new daemon, so the descriptor does now and then: after 20 ms, 40, and so

@@ -61,8 +61,7 @@ static void end_all(void)
     x.t->deleter(x.t);
     x.legacy->deleter(x.legacy);
     dlx_message_unref(x.m);
-    struct dlx_test_pair pair = {x.c, x.p, x.s};
-    dlx_test_pair_end(&pair);
+    auto_pair pair = {x.c, x.p, x.s};
 }
 
 /* Something to write to; that nothing is written is looked at. */
@@ -366,14 +365,13 @@ TEST(a_publisher_that_cannot_be)
         {{.retain_for_ns = 1}, "retain_for_ns without messages to retain"},
     };
     struct dlx_publisher *p = NULL;
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
         struct dlx_publisher_args args = cases[i].args;
         args.size = sizeof args;
         fails(dlx_publisher_new(c, "test/a", &args, &p), DLX_E_INVALID, cases[i].words);
         ck_assert_ptr_null(p);
     }
-    dlx_client_unref(c);
 }
 
 TEST(a_subscription_that_cannot_be)
@@ -388,14 +386,13 @@ TEST(a_subscription_that_cannot_be)
         {{.spin_ns = DLX_SPIN_ALWAYS - 1}, "spin_ns"},
     };
     struct dlx_subscription *s = NULL;
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
         struct dlx_subscribe_args args = cases[i].args;
         args.size = sizeof args;
         fails(dlx_subscribe(c, "test/a", &args, &s), DLX_E_INVALID, cases[i].words);
         ck_assert_ptr_null(s);
     }
-    dlx_client_unref(c);
 }
 
 TEST(a_socket_path_that_is_no_socket_path)
@@ -419,7 +416,7 @@ TEST(tensors_that_cannot_be)
         {.size = sizeof *two, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = large}};
     struct dlx_tensor_spec one = two[0];
     DLManagedTensorVersioned *t[3] = {NULL, NULL, NULL};
-    struct dlx_test_pair pair = dlx_test_pair_make(NULL, NULL);
+    auto_pair pair = dlx_test_pair_make(NULL, NULL);
     one.shape = most;
     one.ndim = 2;
     fails(dlx_alloc(pair.p, &one, t), DLX_E_SHAPE, "");
@@ -448,13 +445,12 @@ TEST(tensors_that_cannot_be)
         if (i + 1 < DLX_ARRAY_SIZE(pinned))
             own = dlx_test_stream_alloc(pair.p, 10, 1);
     }
-    dlx_test_pair_end(&pair);
 }
 
 /* What is asked of a message, and is not there. */
 TEST(messages_have_no_more_than_they_have)
 {
-    struct dlx_test_pair pair = dlx_test_pair_make(NULL, NULL);
+    auto_pair pair = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *none = NULL;
     DLManagedTensor *legacy = NULL;
     char name[DLX_NAME_MAX + 2];
@@ -489,7 +485,6 @@ TEST(messages_have_no_more_than_they_have)
     ok(dlx_take(pair.s, PATIENCE, &m));
     fails(dlx_message_find(m, "one", &at), DLX_E_NOT_FOUND, "\"one\"");
     dlx_message_unref(m);
-    dlx_test_pair_end(&pair);
 }
 
 int main(void)

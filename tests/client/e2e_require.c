@@ -72,8 +72,8 @@ static int publish_by(int way, struct dlx_publisher *p, DLManagedTensorVersioned
 
 LOOP_TEST(a_message_for_nobody_is_not_published, 0, 3)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = new_publisher(c);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = new_publisher(c);
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args args = {.size = sizeof args, .report = &report};
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
@@ -95,43 +95,36 @@ LOOP_TEST(a_message_for_nobody_is_not_published, 0, 3)
     t = dlx_test_stream_alloc(p, 10, 2);
     fails(publish_by(_i, p, t, &args), DLX_E_TIMEOUT, "0 of 1 subscribers");
     t->deleter(t);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 TEST(who_has_left_and_holds_messages_is_no_subscriber)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
+    auto_pair x = dlx_test_pair_make(&one, NULL);
     dlx_test_stream_publish(x.p, 10, 1);
-    struct dlx_message *m = dlx_test_stream_next(x.s);
+    auto_message *m = dlx_test_stream_next(x.s);
     x.s = dlx_subscription_unref(x.s);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 2);
     fails(dlx_publish(x.p, t, NULL), DLX_E_TIMEOUT, "0 of 1 subscribers");
     t->deleter(t);
     dlx_test_stream_check(m, 10, 1);
-    dlx_message_unref(m);
-    dlx_test_pair_end(&x);
 }
 
 TEST(a_message_waits_for_the_first_subscriber)
 {
-    const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = new_publisher(c);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = new_publisher(c);
     struct child child = spawn_subscriber(1);
     go_on(&child);
-    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, 1), &wait));
+    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, 1), PUBLISH(.timeout_ns = PATIENCE)));
     expect_success(&child);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 /* It is noticed, and the next message waits for another one. */
 TEST(a_subscriber_that_was_killed_is_none)
 {
     const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = new_publisher(c);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = new_publisher(c);
     struct child first = spawn_subscriber(UINT64_MAX), second = spawn_subscriber(3);
     go_on(&first);
     ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, 1), &wait));
@@ -144,15 +137,13 @@ TEST(a_subscriber_that_was_killed_is_none)
     ok(dlx_publish(p, t, &wait));
     ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, 3), &wait));
     expect_success(&second);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 TEST(subscribers_are_waited_for_with_a_new_daemon)
 {
     const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = new_publisher(c);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = new_publisher(c);
     struct child child = spawn_subscriber(6);
     go_on(&child);
     for (int64_t n = 1; n <= 6; n++) {
@@ -166,8 +157,6 @@ TEST(subscribers_are_waited_for_with_a_new_daemon)
             dlx_test_stream_restart();
     }
     expect_success(&child);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 int main(void)

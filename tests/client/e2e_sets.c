@@ -47,21 +47,19 @@ static const struct dlx_bytes hello = {.data = "hello", .size = 6};
 
 TEST(own_and_foreign_tensors_arrive_as_one)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m = NULL;
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
-    struct dlx_publish_args args = {.size = sizeof args, .report = &report};
     n_deleted = 0;
     struct dlx_item items[] = {
         {"own", dlx_test_stream_alloc(x.p, 100, 7)}, {"private", private_tensor(3, 4, false)},
         {NULL, dlx_test_stream_alloc(x.p, 5, 1000)}, {"gaps", private_tensor(2, 5, true)},
         {"", private_tensor(0, 5, false)},
     };
-    ok(dlx_publish_set(x.p, items, 5, &hello, &args));
+    ok(dlx_publish_set(x.p, items, 5, &hello, PUBLISH(.report = &report)));
     ck_assert_uint_eq(n_deleted, 3);
     ck_assert_uint_eq(report.n_copied, 3);
     ck_assert_uint_eq(report.copied_bytes, (12 + 10) * 8);
-    ok(dlx_take(x.s, SECOND, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     ck_assert_uint_eq(dlx_message_n_tensors(m), 5);
     static const char *const names[] = {"own", "private", "", "gaps", ""};
     static const int64_t counts[] = {100, 12, 5, 10, 0}, firsts[] = {7, 0, 1000, 0, 0};
@@ -101,14 +99,13 @@ TEST(own_and_foreign_tensors_arrive_as_one)
     ck_assert_str_eq(dlx_message_name(m, 0), "");
     fails(dlx_message_find(m, "only", &found), DLX_E_NOT_FOUND, "only");
     dlx_message_unref(m);
-    dlx_test_pair_end(&x);
 }
 
 TEST(what_is_refused_changes_nothing)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     static char meta[DLX_META_MAX + 1], name[DLX_NAME_MAX + 2];
-    struct dlx_message *m = NULL;
+    auto_message *m = NULL;
     struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
     struct dlx_bytes large = {meta, sizeof meta}, none = {NULL, 1};
     n_deleted = 0;
@@ -165,8 +162,6 @@ TEST(what_is_refused_changes_nothing)
     size_t size;
     (void)dlx_message_meta(m, &size);
     ck_assert_uint_eq(size, DLX_META_MAX);
-    dlx_message_unref(m);
-    dlx_test_pair_end(&x);
 }
 
 static struct dlx_item *make_large(struct dlx_publisher *p, uint32_t n)
@@ -200,8 +195,7 @@ static void free_large(struct dlx_item *items, uint32_t n)
 
 TEST(as_many_tensors_as_there_may_be_in_one_arena)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m = NULL;
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     uint32_t n = DLX_TENSORS_MAX, found;
     struct dlx_item *items = make_large(x.p, n);
     struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
@@ -209,7 +203,7 @@ TEST(as_many_tensors_as_there_may_be_in_one_arena)
     ok(dlx_publish_set(x.p, items, n, NULL, NULL));
     ok(dlx_publisher_get_stats(x.p, &stats));
     ck_assert_uint_eq(stats.copied_bytes, 0);
-    ok(dlx_take(x.s, SECOND, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     ck_assert_uint_eq(dlx_message_n_tensors(m), n);
     for (uint32_t i = 0; i < n; i++) {
         ok(dlx_message_find(m, items[i].name, &found));
@@ -218,7 +212,6 @@ TEST(as_many_tensors_as_there_may_be_in_one_arena)
     }
     dlx_message_unref(m);
     free_large(items, n);
-    dlx_test_pair_end(&x);
 }
 
 static void *use_all(void *userdata)
@@ -239,13 +232,12 @@ static void *use_all(void *userdata)
 
 TEST(threads_share_a_message)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     for (int round = 0; round < 20; round++) {
-        struct dlx_message *m = NULL;
         pthread_t threads[4];
         struct dlx_item *items = make_large(x.p, 300);
         ok(dlx_publish_set(x.p, items, 300, &hello, NULL));
-        ok(dlx_take(x.s, SECOND, &m));
+        struct dlx_message *m = dlx_test_stream_next(x.s);
         for (int i = 0; i < 4; i++)
             ck_assert_int_eq(pthread_create(&threads[i], NULL, use_all, m), 0);
         for (int i = 0; i < 4; i++)
@@ -253,12 +245,11 @@ TEST(threads_share_a_message)
         dlx_message_unref(m);
         free_large(items, 300);
     }
-    dlx_test_pair_end(&x);
 }
 
 TEST(sets_of_one_size_need_no_more_memory_after_a_while)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publisher_stats before = {.size = sizeof before}, after = {.size = sizeof after};
     struct dlx_message *m = NULL;
     for (int i = 0; i < 200; i++) {
@@ -273,12 +264,11 @@ TEST(sets_of_one_size_need_no_more_memory_after_a_while)
     }
     ok(dlx_publisher_get_stats(x.p, &after));
     ck_assert_uint_le(after.arena_bytes, before.arena_bytes);
-    dlx_test_pair_end(&x);
 }
 
 TEST(a_set_that_cannot_be_allocated_leaves_nothing)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     int64_t small = 10, large = INT64_C(1) << 50, negative = -1;
     DLManagedTensorVersioned *t[3];
     struct dlx_tensor_spec specs[3];
@@ -295,7 +285,6 @@ TEST(a_set_that_cannot_be_allocated_leaves_nothing)
     ok(dlx_alloc_set(x.p, specs, 3, t));
     for (int i = 0; i < 3; i++)
         t[i]->deleter(t[i]);
-    dlx_test_pair_end(&x);
 }
 
 int main(void)

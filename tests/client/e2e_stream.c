@@ -14,15 +14,14 @@
 TEST(memory_is_of_the_kind_that_was_asked_for)
 {
     const char *asked = getenv("DLX_MEMORY");
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_daemon_info info = dlx_test_stream_daemon_info(c);
     ck_assert_str_eq(info.memory, asked ? asked : "memfd");
-    dlx_client_unref(c);
 }
 
 TEST(a_tensor_arrives_without_a_copy)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
     for (int64_t i = 0; i < 1000; i++) {
         dlx_test_stream_publish(x.p, 16, i * 100);
@@ -39,17 +38,15 @@ TEST(a_tensor_arrives_without_a_copy)
     ck_assert_uint_eq(stats.n_subscribers, 1);
     fails(dlx_take(x.s, 0, &m), DLX_E_EMPTY, "");
     fails(dlx_take(x.s, 1000000, &m), DLX_E_TIMEOUT, "test/a");
-    dlx_test_pair_end(&x);
 }
 
 TEST(a_tensor_outlives_message_subscription_publisher_and_client)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m = NULL;
     DLManagedTensorVersioned *a = NULL, *b = NULL, *local = dlx_test_stream_alloc(x.p, 8, 1);
     DLManagedTensor *legacy = NULL;
     dlx_test_stream_publish(x.p, 1000, 7);
-    ok(dlx_take(x.s, SECOND, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     ok(dlx_message_tensor(m, 0, &a));
     ok(dlx_message_tensor(m, 0, &b));
     fails(dlx_message_tensor(m, 1, &b), DLX_E_INVALID, "tensor 1");
@@ -80,12 +77,11 @@ static void count_delete(DLManagedTensorVersioned *t)
 
 TEST(private_memory_is_copied_once_and_compacted_and_reported)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     float data[3][4];
     int64_t shape[2] = {4, 3}, strides[2] = {1, -4};
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args args = {.size = sizeof args, .report = &report};
-    struct dlx_message *m = NULL;
     DLManagedTensorVersioned *r = NULL;
     for (int i = 0; i < 12; i++)
         data[i / 4][i % 4] = (float)i;
@@ -109,7 +105,7 @@ TEST(private_memory_is_copied_once_and_compacted_and_reported)
     ck_assert_uint_eq(report.copied_bytes, 48);
     ck_assert_uint_eq(report.n_copied, 1);
     ck_assert_uint_eq(report.seq, 1);
-    ok(dlx_take(x.s, SECOND, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     ok(dlx_message_tensor(m, 0, &r));
     dlx_message_unref(m);
     ck_assert_uint_eq(r->flags, DLPACK_FLAG_BITMASK_READ_ONLY);
@@ -118,12 +114,11 @@ TEST(private_memory_is_copied_once_and_compacted_and_reported)
         for (int j = 0; j < 3; j++)
             ck_assert_float_eq(((float *)r->dl_tensor.data)[i * 3 + j], data[2 - j][i]);
     r->deleter(r);
-    dlx_test_pair_end(&x);
 }
 
 TEST(shapes_of_all_kinds_arrive)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
     DLManagedTensorVersioned *t = NULL;
     int64_t shape[DLX_NDIM_MAX];
@@ -157,45 +152,37 @@ TEST(shapes_of_all_kinds_arrive)
     ck_assert_int_eq(dlx_message_peek(m, 0)->shape[1], 0);
     ck_assert_ptr_null(dlx_message_peek(m, 0)->data);
     dlx_message_unref(m);
-    dlx_test_pair_end(&x);
 }
 
 TEST(a_view_of_an_allocated_tensor_is_not_copied)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_publish_args args = {.size = sizeof args, .strict = true};
-    struct dlx_message *m = NULL;
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 64, 0);
     int64_t shape[2] = {2, 4}, strides[2] = {1, 8}; /* transposed */
     t->dl_tensor.ndim = 2;
     t->dl_tensor.shape = shape;
     t->dl_tensor.strides = strides;
     t->dl_tensor.byte_offset = 256; /* from element 32 */
-    ok(dlx_publish(x.p, t, &args));
-    ok(dlx_take(x.s, SECOND, &m));
+    ok(dlx_publish(x.p, t, PUBLISH(.strict = true)));
+    auto_message *m = dlx_test_stream_next(x.s);
     const DLTensor *r = dlx_message_peek(m, 0);
     ck_assert_int_eq(r->strides[1], 8);
     ck_assert_uint_eq(r->byte_offset, 0);
     ck_assert_int_eq(((const int64_t *)r->data)[0], 32);
-    dlx_message_unref(m);
-    dlx_test_pair_end(&x);
 }
 
 TEST(latest_sees_the_newest_and_counts_the_rest)
 {
-    struct dlx_subscribe_args sa = {.size = sizeof sa, .mode = DLX_MODE_LATEST};
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, &sa);
-    struct dlx_message *m = NULL;
+    auto_pair x = dlx_test_pair_make(NULL, SUBSCRIBE(.mode = DLX_MODE_LATEST));
     for (int64_t i = 1; i <= 500; i++)
         dlx_test_stream_publish(x.p, 4, i);
-    ok(dlx_take(x.s, SECOND, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     dlx_test_stream_check(m, 4, 500);
     ck_assert_uint_eq(dlx_message_gap(m), 499);
     dlx_message_unref(m);
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.taken + stats.skipped, 500);
     ck_assert_uint_eq(stats.lost, 0);
-    dlx_test_pair_end(&x);
 }
 
 TEST(every_lost_message_is_counted)
@@ -222,50 +209,35 @@ TEST(every_lost_message_is_counted)
 
 TEST(a_late_subscriber_gets_the_history_it_asks_for)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher_args pa = {.size = sizeof pa, .history = 6};
-    struct dlx_subscribe_args sa = {.size = sizeof sa, .history = 3};
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_message *m = NULL;
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.history = 6));
     for (int64_t i = 1; i <= 10; i++)
         dlx_test_stream_publish(p, 4, i);
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &sa);
-    for (int64_t i = 8; i <= 10; i++) {
-        ok(dlx_take(s, SECOND, &m));
-        dlx_test_stream_check(m, 4, i);
-        dlx_message_unref(m);
-    }
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.history = 3));
+    for (int64_t i = 8; i <= 10; i++)
+        dlx_test_stream_expect(s, 4, i);
     ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
-    dlx_publisher_unref(p);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 TEST(a_publisher_that_comes_later_is_heard_from_its_first_message)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_message *m = NULL;
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/late", NULL);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/late", NULL);
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/late", NULL);
     dlx_test_stream_publish(p, 4, 1);
     dlx_test_stream_publish(p, 4, 2);
-    ok(dlx_take(s, SECOND, &m));
-    dlx_test_stream_check(m, 4, 1);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(s, 4, 1);
     dlx_publisher_unref(p);
-    ok(dlx_take(s, SECOND, &m));
-    dlx_test_stream_check(m, 4, 2);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(s, 4, 2);
     fails(dlx_take(s, SECOND, &m), DLX_E_PUBLISHER_GONE, "test/late");
     ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 TEST(holding_too_many_is_an_error_that_names_the_limit)
 {
-    struct dlx_subscribe_args sa = {.size = sizeof sa, .max_held = 3};
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, &sa);
+    auto_pair x = dlx_test_pair_make(NULL, SUBSCRIBE(.max_held = 3));
     struct dlx_message *m[4] = {0};
     for (int64_t i = 0; i < 4; i++)
         dlx_test_stream_publish(x.p, 4, i);
@@ -279,14 +251,12 @@ TEST(holding_too_many_is_an_error_that_names_the_limit)
     dlx_message_unref(m[0]);
     dlx_message_unref(m[2]);
     dlx_message_unref(m[3]);
-    dlx_test_pair_end(&x);
 }
 
 TEST(a_full_publisher_names_who_is_behind)
 {
-    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 4, .on_full = DLX_ON_FULL_BLOCK};
-    struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true};
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, &sa);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = 4, .on_full = DLX_ON_FULL_BLOCK),
+                                     SUBSCRIBE(.reliable = true));
     struct dlx_message *m = NULL;
     char word[64];
     for (int64_t i = 1; i <= 5; i++) {
@@ -307,19 +277,17 @@ TEST(a_full_publisher_names_who_is_behind)
     ok(dlx_publish(x.p, t, NULL));
     dlx_test_stream_check(m, 4, 2);
     dlx_message_unref(m);
-    dlx_test_pair_end(&x);
 }
 
 TEST(a_full_publisher_names_no_subscriber_that_does_not_block)
 {
-    const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .depth = 4, .on_full = DLX_ON_FULL_BLOCK};
     const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
-    const struct dlx_subscribe_args latest = {.size = sizeof latest, .mode = DLX_MODE_LATEST};
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, &reliable);
+    auto_pair x =
+        dlx_test_pair_make(PUBLISHER(.depth = 4, .on_full = DLX_ON_FULL_BLOCK), &reliable);
     struct dlx_message *held[2] = {NULL};
-    struct dlx_subscription *loses = dlx_test_stream_subscribe(x.c, "test/a", &latest);
-    struct dlx_subscription *follows = dlx_test_stream_subscribe(x.c, "test/a", &reliable);
+    auto_subscription *loses =
+        dlx_test_stream_subscribe(x.c, "test/a", SUBSCRIBE(.mode = DLX_MODE_LATEST));
+    auto_subscription *follows = dlx_test_stream_subscribe(x.c, "test/a", &reliable);
     dlx_test_stream_publish(x.p, 10, 1);
     ok(dlx_take(loses, PATIENCE, &held[0]));
     dlx_test_stream_take(x.s, 1);
@@ -335,18 +303,14 @@ TEST(a_full_publisher_names_no_subscriber_that_does_not_block)
     t->deleter(t);
     dlx_message_unref(held[0]);
     dlx_message_unref(held[1]);
-    dlx_subscription_unref(loses);
-    dlx_subscription_unref(follows);
-    dlx_test_pair_end(&x);
 }
 
 /* What is held only takes memory. */
 LOOP_TEST(held_messages_do_not_stop_a_publisher, 0, 2)
 {
-    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 2, .on_full = (uint32_t)_i};
-    struct dlx_subscribe_args sa = {
-        .size = sizeof sa, .max_held = 600, .reliable = _i == DLX_ON_FULL_BLOCK};
-    struct dlx_test_pair x = dlx_test_pair_make(&pa, &sa);
+    auto_pair x =
+        dlx_test_pair_make(PUBLISHER(.depth = 2, .on_full = (uint32_t)_i),
+                           SUBSCRIBE(.max_held = 600, .reliable = _i == DLX_ON_FULL_BLOCK));
     struct dlx_message *m[600];
     for (int64_t i = 0; i < 600; i++) { /* more than the ring has entries */
         dlx_test_stream_publish(x.p, 4, i);
@@ -356,13 +320,12 @@ LOOP_TEST(held_messages_do_not_stop_a_publisher, 0, 2)
         dlx_test_stream_check(m[i], 4, i);
         dlx_message_unref(m[i]);
     }
-    dlx_test_pair_end(&x);
 }
 
 TEST(bad_arguments_are_refused_in_words)
 {
     struct dlx_client *c = dlx_test_stream_connect(), *none = NULL;
-    struct dlx_publisher *p = NULL;
+    auto_publisher *p = NULL;
     struct dlx_subscription *s = NULL;
     DLManagedTensorVersioned *t = NULL;
     char long_topic[300];
@@ -410,16 +373,14 @@ TEST(bad_arguments_are_refused_in_words)
     fails(dlx_connect(&none, &ca), DLX_E_NO_DAEMON, "/nonexistent/dlx.sock");
     fails(dlx_take(NULL, 0, NULL), DLX_E_INVALID, "NULL");
     /* Nothing of all that disturbed the publisher. */
-    struct dlx_publisher *p2 = dlx_test_stream_publisher(c, "a", NULL);
+    auto_publisher *p2 = dlx_test_stream_publisher(c, "a", NULL);
     dlx_test_stream_publish(p, 4, 1);
-    dlx_publisher_unref(p);
-    dlx_publisher_unref(p2);
     dlx_client_unref(c);
 }
 
 TEST(the_fd_is_readable_when_there_is_something)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
     struct pollfd pfd = {.fd = dlx_subscription_fd(x.s), .events = POLLIN};
     ck_assert_int_ge(pfd.fd, 0);
@@ -440,16 +401,14 @@ TEST(the_fd_is_readable_when_there_is_something)
     while ((r = dlx_take(x.s, 0, &m)) == DLX_E_EMPTY)
         ck_assert_int_eq(poll(&pfd, 1, PATIENCE_MS), 1);
     ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);
-    dlx_test_pair_end(&x);
 }
 
 /* dlxctl echo slept for ever now and then: it asked for the fd after it had looked. */
 TEST(the_fd_is_readable_when_it_is_first_given)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m = NULL;
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, 4, 0); /* its arena is known from here on */
-    ok(dlx_take(x.s, 1000000000, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     dlx_message_unref(m);
     ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
     dlx_test_stream_publish(x.p, 4, 1);
@@ -461,12 +420,11 @@ TEST(the_fd_is_readable_when_it_is_first_given)
     ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
     ck_assert_int_eq(dlx_subscription_fd(x.s), pfd.fd);
     ck_assert_int_eq(poll(&pfd, 1, 0), 0);
-    dlx_test_pair_end(&x);
 }
 
 TEST(frames_of_one_size_need_no_more_memory_after_a_while)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publisher_stats before = {.size = sizeof before}, after = {.size = sizeof after};
     struct dlx_message *m = NULL;
     for (int64_t i = 0; i < 2000; i++) {
@@ -481,7 +439,6 @@ TEST(frames_of_one_size_need_no_more_memory_after_a_while)
     /* History 4, one filled, at most 8 so that readers are disturbed less; arenas grow by a
      * quarter. */
     ck_assert_uint_le(after.arena_bytes, 8 * 100000 * 13 * 5 / 4);
-    dlx_test_pair_end(&x);
 }
 
 /* Its last messages lie in arenas that the daemon sends when the ones before are acknowledged: it
@@ -489,8 +446,7 @@ TEST(frames_of_one_size_need_no_more_memory_after_a_while)
 TEST(what_a_publisher_left_that_has_gone_is_waited_for)
 {
     enum { N = 24, ELEMENTS = 1 << 17 };
-    struct dlx_publisher_args args = {.size = sizeof args, .history = N};
-    struct dlx_test_pair x = dlx_test_pair_make(&args, NULL);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.history = N), NULL);
     struct dlx_message *m = NULL;
     int64_t n = 0;
     int r;
@@ -505,19 +461,17 @@ TEST(what_a_publisher_left_that_has_gone_is_waited_for)
     ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
     ck_assert_int_eq(r, DLX_E_TIMEOUT);
     ck_assert_int_lt(n, N);
-    while (n < N) {
+    while (n < N)
         dlx_test_stream_expect(x.s, ELEMENTS, n++);
-    }
-    dlx_test_pair_end(&x);
 }
 
 /* Its link stays for the message; a publisher that only asks for its counters hears of the end. */
 TEST(who_has_unsubscribed_is_not_counted_although_it_holds_a_message)
 {
     struct dlx_publisher_stats stats = {.size = sizeof stats};
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, 10, 1);
-    struct dlx_message *m = dlx_test_stream_next(x.s);
+    auto_message *m = dlx_test_stream_next(x.s);
     x.s = dlx_subscription_unref(x.s);
     for (uint64_t end = dlx__deadline(PATIENCE);;) {
         ok(dlx_publisher_get_stats(x.p, &stats));
@@ -525,8 +479,6 @@ TEST(who_has_unsubscribed_is_not_counted_although_it_holds_a_message)
             break;
         ck_assert_uint_lt(dlx__now_ns(), end);
     }
-    dlx_message_unref(m);
-    dlx_test_pair_end(&x);
 }
 
 int main(void)

@@ -29,10 +29,9 @@ static struct dlx_subscription *new_subscription(struct dlx_client *c, const cha
 /* The next message is from this topic, with this value. */
 static void expect(struct dlx_subscription *s, const char *topic, int64_t value)
 {
-    struct dlx_message *m = dlx_test_stream_next(s);
+    auto_message *m = dlx_test_stream_next(s);
     ck_assert_str_eq(dlx_message_topic(m), topic);
     dlx_test_stream_check(m, 10, value);
-    dlx_message_unref(m);
 }
 
 static void expect_nothing(struct dlx_subscription *s)
@@ -48,11 +47,10 @@ static uint32_t n_publishers(struct dlx_subscription *s)
 
 TEST(a_pattern_follows_publishers_as_they_come_and_go)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *front = new_publisher(c, "cam/front"),
-                         *other = new_publisher(c, "lidar/front"),
-                         *deep = new_publisher(c, "cam/a/b");
-    struct dlx_subscription *s = new_subscription(c, "cam/*"), *all = new_subscription(c, "**");
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *front = new_publisher(c, "cam/front"), *other = new_publisher(c, "lidar/front"),
+                   *deep = new_publisher(c, "cam/a/b");
+    auto_subscription *s = new_subscription(c, "cam/*"), *all = new_subscription(c, "**");
     ck_assert_uint_eq(n_publishers(s), 1);
     ck_assert_uint_eq(n_publishers(all), 3);
     dlx_test_stream_publish(front, 10, 1);
@@ -73,17 +71,12 @@ TEST(a_pattern_follows_publishers_as_they_come_and_go)
     dlx_test_stream_publish(rear, 10, 7);
     expect(s, "cam/rear", 6);
     expect(s, "cam/rear", 7);
-    dlx_publisher_unref(front);
+    front = dlx_publisher_unref(front);
     expect_nothing(s);
     dlx_publisher_unref(rear);
     struct dlx_message *m = NULL;
     fails(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "cam/*");
     expect_nothing(s);
-    dlx_subscription_unref(s);
-    dlx_subscription_unref(all);
-    dlx_publisher_unref(other);
-    dlx_publisher_unref(deep);
-    dlx_client_unref(c);
 }
 
 /* News of what one link waits for may be read while a take looks at another link, or spins. */
@@ -98,34 +91,30 @@ static void wait_for_fd(struct dlx_subscription *s)
 
 static void take_first_messages(int64_t spin_ns, bool polls)
 {
-    const struct dlx_subscribe_args args = {.size = sizeof args, .spin_ns = spin_ns};
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p[N_FIRST];
     char topic[32];
     for (int i = 0; i < N_FIRST; i++) {
         (void)snprintf(topic, sizeof topic, "cam/%d", i);
         p[i] = new_publisher(c, topic);
     }
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "cam/*", &args);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "cam/*", SUBSCRIBE(.spin_ns = spin_ns));
     uint64_t began = dlx__now_ns();
     for (int i = 0; i < N_FIRST; i++) {
         dlx_test_stream_publish(p[i], 10, i);
         for (int k = 0; k < AT_ONCE && i % AT_ONCE == AT_ONCE - 1; k++) {
-            struct dlx_message *m = NULL;
+            auto_message *m = NULL;
             int r = DLX_E_EMPTY;
             while (polls && (r = dlx_take(s, 0, &m)) == DLX_E_EMPTY)
                 wait_for_fd(s);
             ok(polls ? r : dlx_take(s, PATIENCE, &m));
             /* A take that slept through news finds the message in the end. */
             ck_assert_uint_lt(dlx__now_ns() - began, PATIENCE);
-            dlx_message_unref(m);
         }
     }
     expect_nothing(s);
-    dlx_subscription_unref(s);
     for (int i = 0; i < N_FIRST; i++)
         dlx_publisher_unref(p[i]);
-    dlx_client_unref(c);
 }
 
 /* A take that spins, one that sleeps, and a caller that polls. */
@@ -137,9 +126,9 @@ LOOP_TEST(first_messages_of_many_publishers_arrive, 0, 3)
 /* Its publisher was not asked to ring: nobody else reads what the daemon tells of it. */
 TEST(news_that_an_event_was_made_of_wake_who_polls)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *other = new_publisher(c, "cam/other");
-    struct dlx_subscription *s = new_subscription(c, "cam/*");
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *other = new_publisher(c, "cam/other");
+    auto_subscription *s = new_subscription(c, "cam/*");
     struct dlx_event e = {.size = sizeof e};
     ok(dlx_subscription_next_event(s, &e));
     expect_nothing(s);
@@ -164,20 +153,15 @@ TEST(news_that_an_event_was_made_of_wake_who_polls)
         while (dlx_subscription_next_event(s, &e) == DLX_E_EMPTY || e.kind != DLX_EVENT_LEFT)
             expect_nothing(s);
     }
-    dlx_subscription_unref(s);
-    dlx_publisher_unref(other);
-    dlx_client_unref(c);
 }
 
 TEST(a_pattern_gets_what_is_retained)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
+    auto_client *c = dlx_test_stream_connect();
     static const char *const topics[] = {"weights/a", "weights/b", "weights/b/bias", "weights-c"};
     for (int i = 0; i < 4; i++) {
-        struct dlx_publisher *p = dlx_test_stream_publisher(c, topics[i], &args);
+        auto_publisher *p = dlx_test_stream_publisher(c, topics[i], PUBLISHER(.retain = 1));
         dlx_test_stream_publish(p, 10, i);
-        dlx_publisher_unref(p);
     }
     struct dlx_subscription *s = new_subscription(c, "weights/*");
     struct dlx_message *m = NULL;
@@ -194,7 +178,6 @@ TEST(a_pattern_gets_what_is_retained)
     ck_assert_str_eq(dlx_message_topic(m), "weights/b/bias");
     dlx_message_unref(m);
     fails(dlx_retained_drop(c, "weights/*"), DLX_E_TOPIC, "'*'");
-    dlx_client_unref(c);
 }
 
 static int note(const struct dlx_publisher_info *info, void *userdata)
@@ -206,7 +189,7 @@ static int note(const struct dlx_publisher_info *info, void *userdata)
 
 TEST(publishers_are_listed_by_pattern)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     static const char *const topics[] = {"b/x", "a", "a/x", "a/y", "a-b", "ab/x", "a/x/z"};
     static const struct {
         const char *pattern, *names;
@@ -232,7 +215,6 @@ TEST(publishers_are_listed_by_pattern)
     }
     for (size_t i = 0; i < DLX_ARRAY_SIZE(topics); i++)
         dlx_publisher_unref(p[i]);
-    dlx_client_unref(c);
 }
 
 static int add(const struct dlx_publisher_info *info, void *userdata)
@@ -247,7 +229,7 @@ static int add(const struct dlx_publisher_info *info, void *userdata)
 TEST(long_lists_by_pattern_are_complete)
 {
     enum { N = 60 };
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p[2 * N], *other = new_publisher(c, "cam/b");
     for (int i = 0; i < 2 * N; i++) {
         char topic[16];
@@ -260,7 +242,6 @@ TEST(long_lists_by_pattern_are_complete)
     for (int i = 0; i < 2 * N; i++)
         dlx_publisher_unref(p[i]);
     dlx_publisher_unref(other);
-    dlx_client_unref(c);
 }
 
 static int keep_info(const struct dlx_publisher_info *info, void *userdata)
@@ -281,8 +262,8 @@ static int on_link(const struct dlx_link_info *info, void *userdata)
 TEST(links_of_a_publisher_are_listed_once_each)
 {
     enum { N = 70 };
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = new_publisher(c, "test/a");
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = new_publisher(c, "test/a");
     struct dlx_subscription *s[N];
     struct dlx_publisher_info info = {.size = sizeof info};
     uint64_t links[N + 2] = {0}, *last = links;
@@ -295,13 +276,11 @@ TEST(links_of_a_publisher_are_listed_once_each)
     }
     for (int i = 0; i < N; i++)
         dlx_subscription_unref(s[i]);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 TEST(bad_patterns_are_refused)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = NULL;
     struct dlx_publisher *p = NULL;
     unsigned n = 0;
@@ -316,23 +295,20 @@ TEST(bad_patterns_are_refused)
     request.max_held = 1;
     (void)dlx_test_call_error(control, DLX__WIRE__PACKET__BODY_SUBSCRIBE, &request, DLX_E_TOPIC);
     close(control);
-    dlx_client_unref(c);
 }
 
 TEST(a_reliable_pattern_names_the_publisher_that_drops)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = NULL;
-    struct dlx_publisher *p = new_publisher(c, "cam/front");
-    fails(dlx_subscribe(c, "cam/*", &args, &s), DLX_E_QOS, "link to cam/front");
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
+    auto_publisher *p = new_publisher(c, "cam/front");
+    fails(dlx_subscribe(c, "cam/*", SUBSCRIBE(.reliable = true), &s), DLX_E_QOS,
+          "link to cam/front");
 }
 
 TEST(patterns_of_a_user_have_a_limit)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s[1025] = {0};
     int r = 0, n;
     struct rlimit limit = {.rlim_cur = 4096, .rlim_max = 4096}; /* two fds each */
@@ -343,7 +319,6 @@ TEST(patterns_of_a_user_have_a_limit)
                   "%d: %d: %s", n, r, dlx_client_errmsg(c));
     for (int i = 0; i < n; i++)
         dlx_subscription_unref(s[i]);
-    dlx_client_unref(c);
 }
 
 /* ---- events -------------------------------------------------------------------------------- */
@@ -360,11 +335,11 @@ static struct dlx_event wait_event(struct dlx_publisher *p, struct dlx_subscript
 
 TEST(events_tell_who_came_and_left)
 {
-    struct dlx_client *c = dlx_test_stream_connect(), *c2 = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect(), *c2 = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c, "cam/front");
     struct dlx_event e = {.size = sizeof e};
     ck_assert_int_eq(dlx_publisher_next_event(p, &e), DLX_E_EMPTY);
-    struct dlx_subscription *s = new_subscription(c2, "cam/*");
+    auto_subscription *s = new_subscription(c2, "cam/*");
     ok(dlx_publisher_next_event(p, &e));
     ck_assert_uint_eq(e.kind, DLX_EVENT_JOINED);
     ck_assert_uint_eq(e.pid, (uint32_t)getpid());
@@ -377,10 +352,9 @@ TEST(events_tell_who_came_and_left)
     ck_assert_uint_eq(e.missed, 0);
     ck_assert_int_eq(dlx_subscription_next_event(s, &e), DLX_E_EMPTY);
     /* A subscription that leaves while it holds a message: told at once, and only once. */
-    struct dlx_message *m = NULL;
     dlx_test_stream_publish(p, 10, 1);
-    ok(dlx_take(s, SECOND, &m));
-    dlx_subscription_unref(s);
+    struct dlx_message *m = dlx_test_stream_next(s);
+    s = dlx_subscription_unref(s);
     e = wait_event(p, NULL);
     ck_assert_uint_eq(e.kind, DLX_EVENT_LEFT);
     ck_assert_uint_eq(e.link, link);
@@ -400,9 +374,6 @@ TEST(events_tell_who_came_and_left)
     ck_assert_uint_eq(wait_event(NULL, s).kind, DLX_EVENT_LEFT);
     fails(dlx_subscription_next_event(s, NULL), DLX_E_INVALID, "NULL");
     fails(dlx_publisher_next_event(NULL, &e), DLX_E_INVALID, "NULL");
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
-    dlx_client_unref(c2);
 }
 
 static pid_t spawn(bool publish)
@@ -421,9 +392,9 @@ static pid_t spawn(bool publish)
 
 TEST(events_tell_who_died)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = new_publisher(c, "t/parent");
-    struct dlx_subscription *s = new_subscription(c, "t/child");
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = new_publisher(c, "t/parent");
+    auto_subscription *s = new_subscription(c, "t/child");
     struct dlx_message *m = NULL;
     pid_t subscriber = spawn(false), publisher = spawn(true);
     ck_assert_uint_eq(wait_event(p, NULL).pid, (uint32_t)subscriber);
@@ -439,15 +410,12 @@ TEST(events_tell_who_died)
     e = wait_event(NULL, s);
     ck_assert_uint_eq(e.kind, DLX_EVENT_LOST);
     ck_assert_uint_eq(e.pid, (uint32_t)publisher);
-    dlx_publisher_unref(p);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 TEST(events_that_nobody_fetches_are_counted)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = new_publisher(c, "t");
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = new_publisher(c, "t");
     for (int i = 0; i < 50; i++) {
         dlx_subscription_unref(new_subscription(c, "t"));
         ok(dlx_publisher_wait(p, 0, 0)); /* notices */
@@ -461,8 +429,6 @@ TEST(events_that_nobody_fetches_are_counted)
     }
     ck_assert_uint_ge(n, 60);
     ck_assert_uint_le(n, 66);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 /* ---- joining while others come and go ------------------------------------------------------ */
@@ -475,13 +441,11 @@ struct crowd {
 static void *come_and_go(void *userdata)
 {
     struct crowd *x = userdata;
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     while (!atomic_load(&x->stop)) {
-        struct dlx_publisher *p =
+        auto_publisher *p =
             dlx_test_stream_publisher(c, x->topic ? "test/other" : "test/another", NULL);
-        dlx_publisher_unref(p);
     }
-    dlx_client_unref(c);
     return NULL;
 }
 
@@ -489,7 +453,7 @@ static void *come_and_go(void *userdata)
 TEST(what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes)
 {
     enum { N = 6, ROUNDS = 150 };
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p[N];
     struct crowd crowds[2] = {{.topic = 0}, {.topic = 1}};
     pthread_t threads[2];
@@ -522,7 +486,6 @@ TEST(what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes)
     }
     for (int i = 0; i < N; i++)
         dlx_publisher_unref(p[i]);
-    dlx_client_unref(c);
 }
 
 int main(void)

@@ -48,7 +48,7 @@ static struct dlx_connect_args waiting(int64_t wait_ns)
 START_TEST(a_daemon_that_comes_later_is_waited_for)
 {
     struct dlx_connect_args args = waiting(_i < 2 ? PATIENCE : DLX_FOREVER);
-    struct dlx_client *c = NULL;
+    auto_client *c = NULL;
     if (_i == 0)
         dlx_test_daemon_stop(&dlx_test_stream_daemon);
     else
@@ -61,7 +61,6 @@ START_TEST(a_daemon_that_comes_later_is_waited_for)
     ck_assert_str_eq(dlx_client_errmsg(c), "");
     struct dlx_daemon_info info = dlx_test_stream_daemon_info(c);
     ck_assert_int_eq((pid_t)info.pid, dlx_test_stream_daemon.pid);
-    dlx_client_unref(c);
 }
 END_TEST
 
@@ -109,7 +108,7 @@ END_TEST
 START_TEST(who_starts_no_daemon_waits_for_somebody_elses)
 {
     struct dlx_connect_args args = waiting(PATIENCE);
-    struct dlx_client *c = NULL;
+    auto_client *c = NULL;
     args.socket = NULL;
     args.autospawn = DLX_AUTOSPAWN_NEVER;
     args.interrupt = start_private_daemon;
@@ -117,7 +116,6 @@ START_TEST(who_starts_no_daemon_waits_for_somebody_elses)
     ok(dlx_connect(&c, &args));
     ck_assert_int_eq(dlx_test_spawn_pid(c), dlx_test_spawn_pid(other));
     other = dlx_client_unref(other);
-    dlx_client_unref(c);
 }
 END_TEST
 
@@ -136,12 +134,11 @@ END_TEST
 START_TEST(who_may_start_a_daemon_does_not_wait)
 {
     struct dlx_connect_args args = waiting(PATIENCE);
-    struct dlx_client *c = NULL;
+    auto_client *c = NULL;
     args.socket = NULL;
     args.interrupt = start_private_daemon;
     ok(dlx_connect(&c, &args));
     ck_assert_int_eq(asked.n, 0);
-    dlx_client_unref(c);
 }
 END_TEST
 

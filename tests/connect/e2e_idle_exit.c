@@ -14,11 +14,10 @@ LOOP_TEST(what_is_retained_keeps_the_daemon, 0, 2)
     struct dlx_publisher_args args = {
         .size = sizeof args, .history = 1, .retain = 1, .retain_for_ns = _i * 3600 * SECOND};
     struct dlx_client *c = dlx_test_spawn_connect();
-    struct dlx_publisher *p = NULL;
     pid_t pid = dlx_test_spawn_pid(c);
     struct pollfd gone = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
     ck_assert_int_ge(gone.fd, 0);
-    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
     dlx_test_stream_publish(p, 64, 7);
     dlx_publisher_unref(p);
     dlx_client_unref(c);
@@ -33,12 +32,10 @@ LOOP_TEST(what_is_retained_keeps_the_daemon, 0, 2)
 
 TEST(the_daemon_goes_when_what_was_retained_has_expired)
 {
-    struct dlx_publisher_args args = {
-        .size = sizeof args, .history = 1, .retain = 1, .retain_for_ns = SECOND / 10};
     struct dlx_client *c = dlx_test_spawn_connect();
-    struct dlx_publisher *p = NULL;
     pid_t pid = dlx_test_spawn_pid(c);
-    ok(dlx_publisher_new(c, "test/a", &args, &p));
+    struct dlx_publisher *p = dlx_test_stream_publisher(
+        c, "test/a", PUBLISHER(.history = 1, .retain = 1, .retain_for_ns = SECOND / 10));
     dlx_test_stream_publish(p, 64, 7);
     dlx_publisher_unref(p);
     dlx_client_unref(c);

@@ -63,17 +63,12 @@ TEST(a_daemon_starts_serves_and_ends)
 {
     struct stat st;
     struct dlx_client *c = dlx_test_spawn_connect();
-    struct dlx_publisher *p = NULL;
-    struct dlx_subscription *s = NULL;
-    struct dlx_message *m = NULL;
     ck_assert_str_eq(dlx_client_errmsg(c), "");
     pid_t pid = dlx_test_spawn_pid(c);
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     dlx_test_stream_publish(p, 64, 7);
-    ok(dlx_take(s, PATIENCE, &m));
-    dlx_test_stream_check(m, 64, 7);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(s, 64, 7);
     dlx_subscription_unref(s);
     dlx_publisher_unref(p);
 
@@ -103,7 +98,7 @@ TEST(nothing_of_the_caller_reaches_the_daemon)
     ck_assert(signal(SIGINT, SIG_IGN) != SIG_ERR);
     setenv("NOTIFY_SOCKET", "/nonexistent/notify", 1);
     setenv("DLX_TEST_MARK", "kept", 1);
-    struct dlx_client *c = dlx_test_spawn_connect();
+    auto_client *c = dlx_test_spawn_connect();
     pid_t pid = dlx_test_spawn_pid(c);
 
     close(fds[1]);
@@ -127,21 +122,19 @@ TEST(nothing_of_the_caller_reaches_the_daemon)
     read_proc(pid, "environ", text, sizeof text);
     ck_assert_ptr_nonnull(strstr(text, "DLX_TEST_MARK=kept"));
     ck_assert_ptr_null(strstr(text, "NOTIFY_SOCKET"));
-    dlx_client_unref(c);
 }
 
 /* Half of the memory otherwise; here less than one arena has. */
 TEST(the_memory_limit_of_the_environment_is_the_daemons)
 {
-    struct dlx_publisher *p = NULL;
     DLManagedTensorVersioned *tensor = NULL;
     int64_t shape[] = {3 << 20};
     struct dlx_tensor_spec spec = {
         .size = sizeof spec, .dtype = {kDLUInt, 8, 1}, .ndim = 1, .shape = shape};
 
     setenv("DLX_MEMORY_LIMIT", "8MiB", 1);
-    struct dlx_client *c = dlx_test_spawn_connect();
-    ok(dlx_publisher_new(c, "test/a", NULL, &p));
+    auto_client *c = dlx_test_spawn_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     ok(dlx_alloc(p, &spec, &tensor));
     tensor->deleter(tensor);
     shape[0] = 64 << 20;
@@ -149,8 +142,6 @@ TEST(the_memory_limit_of_the_environment_is_the_daemons)
     const char *words = dlx_client_errmsg(c);
     ck_assert_msg(strncmp(words, "topic test/a: no memory for 64.0 MiB: ", 38) == 0, "%s", words);
     ck_assert_msg(strstr(words, "; release some, or end this dlpackd (pid "), "%s", words);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 /* ---- the caller ---------------------------------------------------------------------------- */
@@ -211,9 +202,8 @@ TEST(the_caller_sees_no_child)
 TEST(a_caller_that_ignores_sigchld)
 {
     ck_assert(signal(SIGCHLD, SIG_IGN) != SIG_ERR);
-    struct dlx_client *c = dlx_test_spawn_connect();
+    auto_client *c = dlx_test_spawn_connect();
     ck_assert_int_gt(dlx_test_spawn_pid(c), 1);
-    dlx_client_unref(c);
 }
 
 /* A daemon's own caller often has none: the new descriptors are 0, 1, 2. */
@@ -453,16 +443,15 @@ TEST(a_lock_that_is_held_a_moment_longer)
 
 TEST(a_socket_and_a_lock_of_a_killed_daemon)
 {
-    struct dlx_client *c = dlx_test_spawn_connect();
+    auto_client *c = dlx_test_spawn_connect();
     struct stat st;
     pid_t pid = dlx_test_spawn_pid(c);
     ck_assert_int_eq(kill(pid, SIGKILL), 0);
     dlx_test_spawn_wait_end(pid);
-    dlx_client_unref(c);
+    c = dlx_client_unref(c);
     ck_assert_int_eq(stat(dlx_test_spawn_socket, &st), 0);
     c = dlx_test_spawn_connect();
     ck_assert_int_ne(dlx_test_spawn_pid(c), pid);
-    dlx_client_unref(c);
 }
 
 TEST(a_starter_that_is_killed_blocks_nobody)
@@ -502,7 +491,7 @@ TEST(none_is_started_where_that_is_off)
 {
     static const char *const off[] = {"no", "NO", "off", "0"};
     struct dlx_connect_args args = {.size = sizeof args, .autospawn = 2};
-    struct dlx_client *c = NULL;
+    auto_client *c = NULL;
     dlx_test_spawn_fails(DLX_AUTOSPAWN_NEVER, 0, DLX_E_NO_DAEMON, dlx_test_spawn_socket);
     fails(dlx_connect(&c, &args), DLX_E_INVALID, "autospawn");
     for (size_t i = 0; i < DLX_ARRAY_SIZE(off); i++) {
@@ -521,7 +510,6 @@ TEST(none_is_started_where_that_is_off)
     dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, 0, DLX_E_NO_DAEMON, "set to it: name another");
     setenv("DLX_SOCKET", "", 1); /* as good as not set */
     c = dlx_test_spawn_connect();
-    dlx_client_unref(c);
 }
 
 /* dlxctl is linked to the shared library, which finds the daemon beside itself. */
@@ -541,14 +529,13 @@ TEST(dlxctl_starts_one_to_receive_but_not_to_look)
     dlx_test_cli_deinit(&cli);
     dlx_test_cli_run(&cli, "", -1, 0, DLX_TEST_WORDS("ls"));
     dlx_test_cli_deinit(&cli);
-    struct dlx_client *c = dlx_test_spawn_connect();
+    auto_client *c = dlx_test_spawn_connect();
     pid_t pid = dlx_test_spawn_pid(c);
     read_link(pid, "exe", exe, sizeof exe);
     ck_assert_ptr_nonnull(realpath(dlx_test_spawn_program("dlpackd"), real));
     ck_assert_str_eq(exe, real);
     ck_assert_int_eq(kill(pid, SIGTERM), 0);
     dlx_test_spawn_wait_end(pid);
-    dlx_client_unref(c);
 }
 
 int main(void)

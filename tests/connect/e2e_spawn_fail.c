@@ -160,10 +160,9 @@ TEST(few_descriptors)
 /* What a copy of this program that has the set-user-ID bit does. */
 static int connect_and_tell(void)
 {
-    struct dlx_client *c = NULL;
+    auto_client *c = NULL;
     int r = dlx_connect(&c, NULL);
     printf("%d %s\n", r, dlx_client_errmsg(NULL));
-    dlx_client_unref(c);
     return 0;
 }
 

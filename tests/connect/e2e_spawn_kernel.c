@@ -58,11 +58,10 @@ TEST(without_close_range_it_has_none_of_our_descriptors)
     ck_assert_int_eq(pipe(pair), 0); /* without O_CLOEXEC: whoever inherits it keeps it */
     if (!refuse(SYS_close_range, 0, 0, ENOSYS))
         return;
-    struct dlx_client *c = dlx_test_spawn_connect();
+    auto_client *c = dlx_test_spawn_connect();
     close(pair[1]);
     ck_assert_int_eq(read(pair[0], &byte, 1), 0); /* nobody has the other end */
     close(pair[0]);
-    dlx_client_unref(c);
 }
 
 static const int policies[] = {SCHED_FIFO, SCHED_RR};
@@ -74,13 +73,12 @@ LOOP_TEST(a_daemon_that_a_real_time_thread_starts_is_not_one, 0, (int)DLX_ARRAY_
         printf("SKIP: no real-time threads here (%s)\n", strerror(errno));
         return;
     }
-    struct dlx_client *c = dlx_test_spawn_connect();
+    auto_client *c = dlx_test_spawn_connect();
     int policy = sched_getscheduler(dlx_test_spawn_pid(c));
     int own = sched_getscheduler(0);
     ck_assert_int_eq(sched_setscheduler(0, SCHED_OTHER, &none), 0);
     ck_assert_int_eq(policy, SCHED_OTHER);
     ck_assert_int_eq(own, policies[_i]);
-    dlx_client_unref(c);
 }
 
 TEST(its_environment_may_be_empty)
@@ -105,11 +103,10 @@ TEST(who_may_wait_for_ever_starts_one_too)
 {
     const struct dlx_connect_args args = {.size = sizeof args, .timeout_ns = DLX_FOREVER};
     struct dlx_daemon_info info = {.size = sizeof info};
-    struct dlx_client *c;
+    auto_client *c = NULL;
     ok(dlx_connect(&c, &args));
     ok(dlx_client_get_daemon_info(c, &info));
     ck_assert_uint_eq(info.n_clients, 1);
-    dlx_client_unref(c);
 }
 
 int main(void)

@@ -155,6 +155,26 @@ void dlx_test_pair_end(struct dlx_test_pair *pair)
     dlx_client_unref(pair->c);
 }
 
+void dlx_test_stream_end_client(struct dlx_client **c)
+{
+    dlx_client_unref(*c);
+}
+
+void dlx_test_stream_end_publisher(struct dlx_publisher **p)
+{
+    dlx_publisher_unref(*p);
+}
+
+void dlx_test_stream_end_subscription(struct dlx_subscription **s)
+{
+    dlx_subscription_unref(*s);
+}
+
+void dlx_test_stream_end_message(struct dlx_message **m)
+{
+    dlx_message_unref(*m);
+}
+
 TCase *dlx_test_stream_case(const char *name)
 {
     TCase *tcase = tcase_create(name);

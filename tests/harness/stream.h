@@ -4,6 +4,7 @@
 
 /* libdlx against a real daemon: fixtures, and tensors of int64 that count up from a value. */
 
+#include "common/util.h"
 #include "tests/harness/daemon.h"
 #include "tests/harness/run.h"
 #include <check.h>
@@ -62,6 +63,14 @@ void dlx_test_stream_take(struct dlx_subscription *s, int64_t value);
 void dlx_test_stream_publish_once_joined(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
                                          struct dlx_subscription *s);
 
+/* Arguments, said where they are used: PUBLISHER(.retain = 1). */
+#define PUBLISHER(...)                                                                             \
+    (&(const struct dlx_publisher_args){.size = sizeof(struct dlx_publisher_args), __VA_ARGS__})
+#define SUBSCRIBE(...)                                                                             \
+    (&(const struct dlx_subscribe_args){.size = sizeof(struct dlx_subscribe_args), __VA_ARGS__})
+#define PUBLISH(...)                                                                               \
+    (&(const struct dlx_publish_args){.size = sizeof(struct dlx_publish_args), __VA_ARGS__})
+
 /* A publisher and a subscription on topic test/a. */
 struct dlx_test_pair {
     struct dlx_client *c;
@@ -71,5 +80,17 @@ struct dlx_test_pair {
 struct dlx_test_pair dlx_test_pair_make(const struct dlx_publisher_args *pa,
                                         const struct dlx_subscribe_args *sa);
 void dlx_test_pair_end(struct dlx_test_pair *pair);
+
+/* What is declared as one of these is released at the end of its block. A test that releases it
+ * before sets it to NULL. */
+#define auto_client       dlx_cleanup(dlx_test_stream_end_client) struct dlx_client
+#define auto_publisher    dlx_cleanup(dlx_test_stream_end_publisher) struct dlx_publisher
+#define auto_subscription dlx_cleanup(dlx_test_stream_end_subscription) struct dlx_subscription
+#define auto_message      dlx_cleanup(dlx_test_stream_end_message) struct dlx_message
+#define auto_pair         dlx_cleanup(dlx_test_pair_end) struct dlx_test_pair
+void dlx_test_stream_end_client(struct dlx_client **c);
+void dlx_test_stream_end_publisher(struct dlx_publisher **p);
+void dlx_test_stream_end_subscription(struct dlx_subscription **s);
+void dlx_test_stream_end_message(struct dlx_message **m);
 
 #endif

@@ -29,9 +29,8 @@ static void restart(struct dlx_publisher *p)
 
 static struct dlx_subscription *subscribe(struct dlx_client *c, uint32_t history, bool reliable)
 {
-    struct dlx_subscribe_args args = {
-        .size = sizeof args, .history = history, .reliable = reliable};
-    return dlx_test_stream_subscribe(c, "test/a", &args);
+    return dlx_test_stream_subscribe(c, "test/a",
+                                     SUBSCRIBE(.history = history, .reliable = reliable));
 }
 
 /* Through news that the daemon is gone. */
@@ -68,8 +67,8 @@ static uint64_t n_lost(struct dlx_subscription *s)
 
 TEST(newcomers_find_what_is_retained_after_each_restart)
 {
-    struct dlx_client *c = dlx_test_stream_connect(), *c2 = NULL;
-    struct dlx_publisher *p = new_publisher(c, &retain_3);
+    auto_client *c = dlx_test_stream_connect(), *c2 = NULL;
+    auto_publisher *p = new_publisher(c, &retain_3);
     int64_t n = 0;
     for (int round = 0; round < 6; round++) {
         for (int k = 0; k < round;
@@ -77,15 +76,12 @@ TEST(newcomers_find_what_is_retained_after_each_restart)
             dlx_test_stream_publish(p, 100, ++n);
         restart(p);
         c2 = dlx_test_stream_connect();
-        struct dlx_subscription *s = subscribe(c2, 0, false);
+        auto_subscription *s = subscribe(c2, 0, false);
         take_and_check(s, n > 3 ? n - 2 : 1, n);
         dlx_test_stream_publish(p, 100, ++n);
         take_and_check(s, n, n);
-        dlx_subscription_unref(s);
-        dlx_client_unref(c2);
+        c2 = dlx_client_unref(c2);
     }
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 TEST(who_was_there_gets_nothing_twice)
@@ -132,12 +128,12 @@ TEST(who_was_there_gets_nothing_twice)
 /* It gets the newest of each control block at most, while it holds one of an older block. */
 TEST(latest_skips_to_what_came_after_the_new_daemon)
 {
-    const struct dlx_subscribe_args args = {.size = sizeof args, .mode = DLX_MODE_LATEST};
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = new_publisher(c, &retain_3);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = new_publisher(c, &retain_3);
     struct dlx_message *held = NULL, *m = NULL;
     int64_t n = 0, last = 0;
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &args);
+    auto_subscription *s =
+        dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.mode = DLX_MODE_LATEST));
     for (int round = 0; round < 4; round++) {
         for (int k = 0; k < 3; k++)
             dlx_test_stream_publish(p, 100, ++n);
@@ -165,20 +161,16 @@ TEST(latest_skips_to_what_came_after_the_new_daemon)
     ck_assert_uint_eq(stats.lost, 0);
     dlx_test_stream_check(held, 100, 3);
     dlx_message_unref(held);
-    dlx_subscription_unref(s);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 /* Messages stay held through it, in the old memory and in the new one, and the ring goes round many
  * times. */
 TEST(copies_are_given_back)
 {
-    struct dlx_publisher_args args = {.size = sizeof args, .retain = 3, .depth = 8};
     dlx_set_debug(false); /* its arenas are larger */
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = new_publisher(c, &args);
-    struct dlx_subscription *s = subscribe(c, 0, false);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = new_publisher(c, PUBLISHER(.retain = 3, .depth = 8));
+    auto_subscription *s = subscribe(c, 0, false);
     struct dlx_message *held[2] = {NULL}, *m = NULL;
     int64_t n = 0;
     for (int i = 0; i < 2; i++) {
@@ -187,7 +179,7 @@ TEST(copies_are_given_back)
     }
     restart(p);
     check_nothing(s);
-    struct dlx_subscription *late = subscribe(c, 0, false);
+    auto_subscription *late = subscribe(c, 0, false);
     ok(dlx_take(late, SECOND, &m)); /* the copy of the first one */
     for (int i = 0; i < 500; i++) {
         dlx_test_stream_publish(p, 100, ++n);
@@ -201,19 +193,13 @@ TEST(copies_are_given_back)
     dlx_message_unref(m);
     for (int i = 0; i < 100; i++)
         dlx_test_stream_publish(p, 100, ++n);
-    struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
-    ck_assert_uint_le(stats.arena_bytes, 64 << 10);
-    dlx_subscription_unref(late);
-    dlx_subscription_unref(s);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
+    ck_assert_uint_le(dlx_test_stream_stats(p).arena_bytes, 64 << 10);
 }
 
 #define SET 200
 
 static void publish_set(struct dlx_publisher *p, int64_t value, bool share)
 {
-    struct dlx_publish_args args = {.size = sizeof args, .share = share};
     struct dlx_item items[SET];
     char names[SET][16];
     int64_t copied[4] = {value, value + 1, value + 2, value + 3};
@@ -240,7 +226,7 @@ static void publish_set(struct dlx_publisher *p, int64_t value, bool share)
                                    : dlx_test_stream_alloc(p, i % 17 + 1, value + i);
     }
     struct dlx_bytes meta = {"meta data", 9};
-    ok(dlx_publish_set(p, items, SET, &meta, &args));
+    ok(dlx_publish_set(p, items, SET, &meta, PUBLISH(.share = share)));
     for (int i = 0; share && i < SET; i++)
         if (i != 3 && i != 5 && i != 7)
             items[i].tensor->deleter(items[i].tensor);
@@ -269,32 +255,27 @@ static void check_set(struct dlx_message *m, int64_t value)
 
 TEST(sets_are_carried_whole)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher_args args = {.size = sizeof args, .retain = 2};
-    struct dlx_publisher *p = new_publisher(c, &args);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = new_publisher(c, PUBLISHER(.retain = 2));
     struct dlx_message *m = NULL;
     publish_set(p, 1000, false);
     publish_set(p, 2000, true);
     for (int i = 0; i < 3; i++) {
         restart(p);
-        struct dlx_client *c2 = dlx_test_stream_connect();
-        struct dlx_subscription *s = subscribe(c2, 0, false);
+        auto_client *c2 = dlx_test_stream_connect();
+        auto_subscription *s = subscribe(c2, 0, false);
         for (int64_t value = 1000; value <= 2000; value += 1000) {
             ok(dlx_take(s, SECOND, &m));
             check_set(m, value);
             dlx_message_unref(m);
         }
-        dlx_subscription_unref(s);
-        dlx_client_unref(c2);
     }
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 TEST(what_was_shared_is_carried_and_stays_the_callers)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = new_publisher(c, &retain_3);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = new_publisher(c, &retain_3);
     struct dlx_publish_args share = {.size = sizeof share, .share = true};
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 100, 7);
     for (int i = 0; i < 3; i++)
@@ -303,16 +284,13 @@ TEST(what_was_shared_is_carried_and_stays_the_callers)
     ck_assert_int_eq(((const int64_t *)t->dl_tensor.data)[99], 106);
     t->deleter(t);
     restart(p);
-    struct dlx_subscription *s = subscribe(c, 0, false);
+    auto_subscription *s = subscribe(c, 0, false);
     struct dlx_message *m = NULL;
     for (int i = 0; i < 3; i++) {
         ok(take(s, SECOND, &m));
         dlx_test_stream_check(m, 100, 7);
         dlx_message_unref(m);
     }
-    dlx_subscription_unref(s);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 /* Its former self, which the service manager kept, goes; what it leaves at its end is kept. */

@@ -22,10 +22,9 @@
 static void publish_until(struct dlx_publisher *p, int64_t *n, bool (*done)(void *userdata),
                           void *userdata)
 {
-    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     time_t end = time(NULL) + PATIENCE_S;
     while (!done(userdata)) {
-        ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, ++*n), &wait));
+        ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, ++*n), PUBLISH(.timeout_ns = PATIENCE)));
         ck_assert_int_lt(time(NULL), end);
         sched_yield();
     }
@@ -34,9 +33,8 @@ static void publish_until(struct dlx_publisher *p, int64_t *n, bool (*done)(void
 static bool has_n_publishers(void *userdata)
 {
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(userdata);
-    struct dlx_message *m = NULL;
+    auto_message *m = NULL;
     (void)dlx_take(userdata, 0, &m);
-    dlx_message_unref(m);
     return stats.n_publishers > 0;
 }
 
@@ -89,10 +87,9 @@ static void *read_all(void *userdata)
 
 static void start_reader(struct reader *r, pthread_t *thread)
 {
-    struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
     r->c = dlx_test_stream_connect();
     atomic_store(&r->to, UINT64_MAX);
-    ok(dlx_subscribe(r->c, "test/a", &args, &r->s));
+    ok(dlx_subscribe(r->c, "test/a", SUBSCRIBE(.reliable = true), &r->s));
     ck_assert_int_eq(pthread_create(thread, NULL, read_all, r), 0);
 }
 
@@ -101,10 +98,9 @@ static void start_reader(struct reader *r, pthread_t *thread)
 static void end_readers(struct reader readers[2], pthread_t threads[2], struct dlx_publisher *p,
                         int64_t n)
 {
-    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     for (int i = 0; i < 2; i++)
         atomic_store(&readers[i].to, (uint64_t)n);
-    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, n), &wait));
+    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, n), PUBLISH(.timeout_ns = PATIENCE)));
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
         struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(readers[i].s);
@@ -132,14 +128,14 @@ static bool have_read(void *userdata)
 TEST(a_reliable_stream_loses_nothing_through_restarts)
 {
     enum { RESTARTS = 12 };
-    struct dlx_publisher_args args = {.size = sizeof args, .on_full = DLX_ON_FULL_BLOCK};
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     static struct reader readers[2];
     pthread_t threads[2];
     int64_t n = 0;
     memset(readers, 0, sizeof readers);
     readers[1].polls = true;
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
+    auto_publisher *p =
+        dlx_test_stream_publisher(c, "test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK));
     for (int i = 0; i < 2; i++)
         start_reader(&readers[i], &threads[i]);
     for (int round = 0; round < RESTARTS; round++) {
@@ -147,17 +143,13 @@ TEST(a_reliable_stream_loses_nothing_through_restarts)
         publish_until(p, &n, have_read, &progress);
         dlx_test_stream_restart();
         /* A newcomer is let in, once the publisher has announced itself. */
-        struct dlx_client *c2 = dlx_test_stream_connect();
-        struct dlx_subscription *s = dlx_test_stream_subscribe(c2, "test/a", NULL);
+        auto_client *c2 = dlx_test_stream_connect();
+        auto_subscription *s = dlx_test_stream_subscribe(c2, "test/a", NULL);
         publish_until(p, &n, has_n_publishers, s);
-        dlx_subscription_unref(s);
-        dlx_client_unref(c2);
     }
     struct progress progress = {readers, (uint64_t)n};
     publish_until(p, &n, have_read, &progress);
     end_readers(readers, threads, p, n + 1);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 struct writer {
@@ -169,11 +161,10 @@ struct writer {
 static void *publish_all(void *userdata)
 {
     struct writer *w = userdata;
-    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     block_sigchld();
     while (!atomic_load(&w->stop)) {
         int64_t n = (int64_t)atomic_fetch_add(&w->n, 1) + 1;
-        ok(dlx_publish(w->p, dlx_test_stream_alloc(w->p, 10, n), &wait));
+        ok(dlx_publish(w->p, dlx_test_stream_alloc(w->p, 10, n), PUBLISH(.timeout_ns = PATIENCE)));
     }
     return NULL;
 }
@@ -183,16 +174,15 @@ TEST(restarts_at_any_moment_lose_nothing)
 {
     /* So few messages need one arena: of many that come at once, the daemon may not have sent all
      * when it ends. */
-    struct dlx_publisher_args args = {
-        .size = sizeof args, .on_full = DLX_ON_FULL_BLOCK, .depth = 16};
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     static struct reader readers[2];
     static struct writer writer;
     pthread_t threads[3];
     memset(readers, 0, sizeof readers);
     memset(&writer, 0, sizeof writer);
     readers[1].polls = true;
-    ok(dlx_publisher_new(c, "test/a", &args, &writer.p));
+    ok(dlx_publisher_new(c, "test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK, .depth = 16),
+                         &writer.p));
     for (int i = 0; i < 2; i++)
         start_reader(&readers[i], &threads[i]);
     ck_assert_int_eq(pthread_create(&threads[2], NULL, publish_all, &writer), 0);
@@ -211,7 +201,6 @@ TEST(restarts_at_any_moment_lose_nothing)
     ck_assert_int_eq(pthread_join(threads[2], NULL), 0);
     end_readers(readers, threads, writer.p, (int64_t)atomic_load(&writer.n) + 1);
     dlx_publisher_unref(writer.p);
-    dlx_client_unref(c);
 }
 
 static bool is_announced(void *userdata)
@@ -221,7 +210,7 @@ static bool is_announced(void *userdata)
 
 TEST(what_was_allocated_before_is_copied_and_said_so)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args strict = {.size = sizeof strict, .strict = true},
                             reported = {.size = sizeof reported, .report = &report};
@@ -243,12 +232,11 @@ TEST(what_was_allocated_before_is_copied_and_said_so)
     dlx_test_stream_check(m, 10, 7777);
     dlx_message_unref(m);
     never->deleter(never); /* also after its arena was given up */
-    dlx_test_pair_end(&x);
 }
 
 TEST(what_is_held_stays_valid)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *held[3] = {NULL}, *m = NULL;
     int64_t n = 0;
     for (int i = 0; i < 3; i++) {
@@ -266,12 +254,11 @@ TEST(what_is_held_stays_valid)
         dlx_test_stream_check(held[i], 10, i + 1);
         dlx_message_unref(held[i]);
     }
-    dlx_test_pair_end(&x);
 }
 
 TEST(who_needs_memory_finds_the_new_daemon_at_once)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
     int64_t values[10] = {0};
     int64_t shape = 10, stride = 1;
@@ -300,7 +287,6 @@ TEST(who_needs_memory_finds_the_new_daemon_at_once)
     ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 0)->data)[0], 3);
     ck_assert_uint_eq(dlx_message_n_tensors(m), 2);
     dlx_message_unref(m);
-    dlx_test_pair_end(&x);
 }
 
 /* Whatever it is that needs memory first. */
@@ -319,7 +305,7 @@ LOOP_TEST(each_kind_of_publishing_finds_the_new_daemon, 0, 4)
                              *own = NULL;
     DLManagedTensor legacy = {.dl_tensor = foreign.dl_tensor};
     struct dlx_item item = {.tensor = &foreign};
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     values[N - 1] = 9;
     dlx_test_stream_publish(x.p, 10, 1);
     dlx_test_stream_take(x.s, 1);
@@ -341,19 +327,16 @@ LOOP_TEST(each_kind_of_publishing_finds_the_new_daemon, 0, 4)
         break;
     }
     ck_assert_uint_eq(x.p->epoch, 1);
-    struct dlx_message *m = dlx_test_stream_next(x.s);
+    auto_message *m = dlx_test_stream_next(x.s);
     ck_assert_uint_eq(dlx_message_seq(m), 2);
     ck_assert_uint_eq(dlx_message_gap(m), 0);
     ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 0)->data)[N - 1], 9);
-    dlx_message_unref(m);
-    dlx_test_pair_end(&x);
 }
 
 TEST(a_publisher_that_never_waits_finds_the_second_daemon)
 {
-    const struct dlx_publisher_args block = {.size = sizeof block, .on_full = DLX_ON_FULL_BLOCK};
     const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
-    struct dlx_test_pair x = dlx_test_pair_make(&block, &reliable);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.on_full = DLX_ON_FULL_BLOCK), &reliable);
     dlx_test_stream_publish(x.p, 10, 1);
     dlx_test_stream_restart();
     x.p->watch.next_look_ns = 0;
@@ -366,7 +349,6 @@ TEST(a_publisher_that_never_waits_finds_the_second_daemon)
     dlx_test_stream_take(x.s, 2);
     dlx_test_stream_publish_once_joined(x.p, third, x.s);
     dlx_test_stream_take(x.s, 3);
-    dlx_test_pair_end(&x);
 }
 
 /* In a process that may not poll(). */
@@ -402,7 +384,7 @@ TEST(a_publisher_hears_of_its_daemon_without_a_system_call)
  * there. */
 TEST(nobody_vouches_for_a_publisher_that_was_disconnected)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, 10, 1);
     ck_assert(dlx__writer_has_daemon(&x.p->core));
     uint64_t id = x.p->id;
@@ -417,18 +399,16 @@ TEST(nobody_vouches_for_a_publisher_that_was_disconnected)
         dlx_test_stream_publish(x.p, 10, 2);
     }
     ck_assert(dlx__writer_has_daemon(&x.p->core));
-    dlx_test_pair_end(&x);
 }
 
 /* Who publishes once and then sleeps is known to the daemon that was there then. */
 TEST(one_message_is_enough_to_find_the_new_daemon)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, 10, 1); /* looks; next time in a second */
     dlx_test_stream_restart();
     dlx_test_stream_publish(x.p, 10, 2);
     ck_assert_uint_eq(x.p->epoch, 1);
-    dlx_test_pair_end(&x);
 }
 
 static int count(const struct dlx_publisher_info *info, void *userdata)
@@ -444,7 +424,7 @@ TEST(a_shared_set_is_shared_with_the_new_daemon_too)
 {
     enum { N = 1 << 18 };
     static int64_t values[N];
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_args share = {.size = sizeof share, .share = true};
     int64_t shape = N, stride = 1;
     DLManagedTensorVersioned t = {.version = {DLPACK_MAJOR_VERSION, 0},
@@ -458,35 +438,28 @@ TEST(a_shared_set_is_shared_with_the_new_daemon_too)
     dlx_test_stream_restart();
     ok(dlx_publish_set(x.p, items, 2, NULL, &share));
     ck_assert_uint_eq(x.p->epoch, 1);
-    dlx_test_pair_end(&x);
 }
 
 TEST(an_old_connection_serves_new_calls)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_message *m = NULL;
+    auto_client *c = dlx_test_stream_connect();
     int n = 0;
     dlx_test_stream_restart();
     ok(dlx_list_publishers(c, NULL, count, &n));
     ck_assert_int_eq(n, 0);
     dlx_test_stream_restart();
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     dlx_test_stream_publish(p, 10, 1);
-    ok(dlx_take(s, SECOND, &m));
-    dlx_test_stream_check(m, 10, 1);
-    dlx_message_unref(m);
-    dlx_subscription_unref(s);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
+    dlx_test_stream_expect(s, 10, 1);
 }
 
 TEST(who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = NULL;
     struct dlx_message *m = NULL;
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.has_daemon, 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
@@ -496,24 +469,20 @@ TEST(who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone)
     ck_assert_uint_eq(stats.has_daemon, 0);
     fails(dlx_publisher_new(c, "test/a", NULL, &p), DLX_E_DISCONNECTED, "run dlpackd --socket=");
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
-    struct dlx_client *c2 = dlx_test_stream_connect();
+    auto_client *c2 = dlx_test_stream_connect();
     ok(dlx_publisher_new(c2, "test/a", NULL, &p));
     dlx_test_stream_publish(p, 10, 1);
     ok(dlx_take(s, PATIENCE, &m)); /* it is there again, and misses nothing of who came later */
     dlx_message_unref(m);
     ok(dlx_subscription_get_stats(s, &stats));
     ck_assert_uint_eq(stats.has_daemon, 1);
-    dlx_subscription_unref(s);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
-    dlx_client_unref(c2);
 }
 
 /* A publisher that waits announces itself, too. */
 TEST(a_publisher_that_waits_for_subscribers_is_announced_again)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = NULL;
     static struct reader r;
     pthread_t thread;
     memset(&r, 0, sizeof r);
@@ -532,8 +501,6 @@ TEST(a_publisher_that_waits_for_subscribers_is_announced_again)
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     dlx_subscription_unref(r.s);
     dlx_client_unref(r.c);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 int main(void)

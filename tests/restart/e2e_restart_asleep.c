@@ -58,10 +58,9 @@ static void stream_end(struct stream *stream)
 /* One message more; within this time, or never. */
 static int publish_within(struct stream *stream, int64_t timeout_ns)
 {
-    const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = timeout_ns};
     uint64_t seq = stream->n + 1;
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(stream->p, size_of(seq), (int64_t)seq);
-    int r = dlx_publish(stream->p, t, &wait);
+    int r = dlx_publish(stream->p, t, PUBLISH(.timeout_ns = timeout_ns));
     if (r < 0)
         t->deleter(t);
     else
@@ -121,8 +120,7 @@ static void finish(struct dlx_subscription *s, struct stream *streams, unsigned 
             ;
         ck_assert_int_lt(time(NULL), end);
     }
-    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
-    ck_assert_uint_eq(stats.lost, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
 }
 
 static void wait_until_announced(struct stream *stream, uint64_t epoch)
@@ -158,10 +156,10 @@ enum wakes_up { WITHOUT_DAEMON, WITH_DAEMON, WITH_PUBLISHERS, WITH_THIRD_DAEMON 
 
 LOOP_TEST(a_pattern_that_sleeps_through_the_end_of_daemons_gets_all, 0, 4)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     static struct stream streams[N_PUBLISHERS];
     dlx_set_debug(false); /* arenas have other sizes in it */
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     for (unsigned i = 0; i < N_PUBLISHERS; i++) {
         stream_begin(&streams[i], i);
         publish_all_sizes(&streams[i]);
@@ -180,8 +178,6 @@ LOOP_TEST(a_pattern_that_sleeps_through_the_end_of_daemons_gets_all, 0, 4)
     finish(s, streams, N_PUBLISHERS, 2 * N_SIZES);
     for (unsigned i = 0; i < N_PUBLISHERS; i++)
         stream_end(&streams[i]);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 struct reader {
@@ -205,11 +201,11 @@ static void *take_all(void *userdata)
 /* They publish nothing more, so they have not met the next daemon when they close. */
 TEST(publishers_that_close_show_the_next_daemon_what_was_not_sent)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     static struct stream streams[N_SPARES];
     pthread_t thread;
     dlx_set_debug(false);
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     for (unsigned i = 0; i < N_SPARES; i++) {
         stream_begin(&streams[i], i);
         publish_all_sizes(&streams[i]);
@@ -224,10 +220,7 @@ TEST(publishers_that_close_show_the_next_daemon_what_was_not_sent)
     }
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert(all_are_taken(streams, N_SPARES));
-    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
-    ck_assert_uint_eq(stats.lost, 0);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
 }
 
 /* Writers of all sizes until they are told to stop. */
@@ -247,7 +240,7 @@ static void *publish_until_told(void *userdata)
 TEST(a_pattern_loses_nothing_when_daemons_end_at_any_moment)
 {
     enum { RESTARTS = 12 };
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     static struct stream streams[N_PUBLISHERS];
     struct writer writers[N_PUBLISHERS];
     pthread_t threads[N_PUBLISHERS];
@@ -257,7 +250,7 @@ TEST(a_pattern_loses_nothing_when_daemons_end_at_any_moment)
     sigaddset(&set, SIGCHLD); /* a daemon that ends is no signal for the threads that publish */
     ck_assert_int_eq(pthread_sigmask(SIG_BLOCK, &set, NULL), 0);
     dlx_set_debug(false);
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     for (unsigned i = 0; i < N_PUBLISHERS; i++) {
         stream_begin(&streams[i], i);
         await_spares(s, i + 1);
@@ -281,8 +274,6 @@ TEST(a_pattern_loses_nothing_when_daemons_end_at_any_moment)
            1); /* who makes no call does not see that the daemon has ended */
     for (unsigned i = 0; i < N_PUBLISHERS; i++)
         stream_end(&streams[i]);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 int main(void)

@@ -138,10 +138,9 @@ static const struct way {
 LOOP_TEST(who_closes_before_we_are_back_leaves_its_last_number, 0, (int)DLX_ARRAY_SIZE(ways))
 {
     const struct way *way = &ways[_i];
-    struct dlx_subscribe_args sa = {.size = sizeof sa, .mode = way->mode, .spin_ns = way->spin_ns};
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
-    struct reader r = subscribe(&sa);
+    struct reader r = subscribe(SUBSCRIBE(.mode = way->mode, .spin_ns = way->spin_ns));
     for (uint64_t n = 1; n <= 3; n++) {
         publish_to(p, n);
         if (n <= way->n_before)
@@ -162,16 +161,14 @@ LOOP_TEST(who_closes_before_we_are_back_leaves_its_last_number, 0, (int)DLX_ARRA
     ck_assert_uint_eq(stats.skipped, way->mode == DLX_MODE_LATEST ? n_missed : 0);
     check_event(&r, DLX_EVENT_LEFT);
     end_reader(&r);
-    dlx_client_unref(c);
 }
 
 /* Odd: it keeps them only while it is there. */
 LOOP_TEST(what_it_leaves_with_the_new_daemon_is_not_lost, 0, 2)
 {
-    const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .retain = 2, .retain_for_ns = _i ? DLX_RETAIN_LATCHED : 0};
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
+    auto_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = dlx_test_stream_publisher(
+        c, "test/a", PUBLISHER(.retain = 2, .retain_for_ns = _i ? DLX_RETAIN_LATCHED : 0));
     struct reader r = subscribe(NULL);
     publish_to(p, 3);
     take_to(&r, 3);
@@ -191,7 +188,6 @@ LOOP_TEST(what_it_leaves_with_the_new_daemon_is_not_lost, 0, 2)
         ck_assert_uint_eq(stats_of(&r).lost, 4);
     }
     end_reader(&r);
-    dlx_client_unref(c);
 }
 
 /* A subscriber that does not look is sent four arenas, and then its daemon ends. Its publisher goes
@@ -199,12 +195,11 @@ LOOP_TEST(what_it_leaves_with_the_new_daemon_is_not_lost, 0, 2)
 LOOP_TEST(who_was_not_sent_every_arena_hears_how_many_it_misses, 0, 2)
 {
     static const int64_t sizes[] = {10, 3000, 9000, 30000, 70000};
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_message *m = NULL;
     int code;
-    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 32};
     dlx_set_debug(false); /* arenas have other sizes in it */
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = 32));
     struct reader r = subscribe(NULL);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++)
         dlx_test_stream_publish(p, sizes[i], 1);
@@ -226,7 +221,6 @@ LOOP_TEST(who_was_not_sent_every_arena_hears_how_many_it_misses, 0, 2)
     if (_i == 0)
         dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     end_reader(&r);
-    dlx_client_unref(c);
 }
 
 /* A publisher says anything over its bell, and hangs up: only its own messages seem to be lost. */

@@ -37,12 +37,11 @@ static int note_link(const struct dlx_link_info *info, void *userdata)
 static struct counters shown(void)
 {
     struct counters counters = {.n_publishers = 0};
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     ok(dlx_list_publishers(c, NULL, note_publisher, &counters));
     ck_assert_int_eq(counters.n_publishers, 1);
     ok(dlx_list_links(c, counters.publisher.publisher, note_link, &counters));
     ck_assert_int_eq(counters.n_links, 1);
-    dlx_client_unref(c);
     return counters;
 }
 
@@ -130,7 +129,7 @@ static const struct dlx_subscribe_args modes[] = {
 
 START_TEST(counters_go_on_with_the_next_daemon)
 {
-    struct dlx_test_pair pair = dlx_test_pair_make(NULL, &modes[_i]);
+    auto_pair pair = dlx_test_pair_make(NULL, &modes[_i]);
     uint64_t n = 0, taken = 0;
     for (int i = 0; i < 3; i++) {
         while (++n % 50 != 0) /* more than the depth: most of them are lost, or skipped */
@@ -142,14 +141,13 @@ START_TEST(counters_go_on_with_the_next_daemon)
         move(&pair);
         expect(pair.s, taken, n - taken);
     }
-    dlx_test_pair_end(&pair);
 }
 END_TEST
 
 /* The new link is there, and counts, before the last messages of the old one are taken. */
 START_TEST(what_is_taken_by_the_old_link_counts_for_the_new_one)
 {
-    struct dlx_test_pair pair = dlx_test_pair_make(NULL, NULL);
+    auto_pair pair = dlx_test_pair_make(NULL, NULL);
     struct dlx_event e = {.size = sizeof e};
     for (int64_t n = 1; n <= 10; n++) {
         dlx_test_stream_publish(pair.p, 10, n);
@@ -170,7 +168,6 @@ START_TEST(what_is_taken_by_the_old_link_counts_for_the_new_one)
     ck_assert_uint_eq(take_all(pair.s), 0);
     ck_assert(has_moved(pair.s));
     expect(pair.s, 10, 0);
-    dlx_test_pair_end(&pair);
 }
 END_TEST
 
@@ -193,8 +190,8 @@ static uint64_t publish_and_take(const struct dlx_test_pair *pair, uint64_t n)
 /* The publisher stays, and goes on in the same control block. */
 START_TEST(counters_go_on_after_the_daemon_disconnected_the_subscriber)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_test_pair pair = {.c = dlx_test_stream_connect()};
+    auto_client *c = dlx_test_stream_connect();
+    auto_pair pair = {.c = dlx_test_stream_connect()};
     uint64_t n = 0, taken = 0;
     ok(dlx_publisher_new(pair.c, "test/a", NULL, &pair.p));
     ok(dlx_subscribe(c, "test/a", &modes[_i], &pair.s));
@@ -211,16 +208,14 @@ START_TEST(counters_go_on_after_the_daemon_disconnected_the_subscriber)
         }
         expect(pair.s, taken, n - taken);
     }
-    dlx_client_unref(c);
-    dlx_test_pair_end(&pair);
 }
 END_TEST
 
 /* Its link has ended before it comes back. */
 START_TEST(counters_go_on_after_the_daemon_disconnected_the_publisher)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_test_pair pair = {.c = dlx_test_stream_connect()};
+    auto_client *c = dlx_test_stream_connect();
+    auto_pair pair = {.c = dlx_test_stream_connect()};
     struct dlx_message *m = NULL;
     uint64_t n = 0, taken = 0;
     ok(dlx_publisher_new(pair.c, "test/a", NULL, &pair.p));
@@ -242,17 +237,15 @@ START_TEST(counters_go_on_after_the_daemon_disconnected_the_publisher)
         taken += publish_and_take(&pair, ++n);
         expect(pair.s, taken, n - taken);
     }
-    dlx_client_unref(c);
-    dlx_test_pair_end(&pair);
 }
 END_TEST
 
 START_TEST(an_event_tells_each_side_once_that_the_daemon_was_replaced)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s[3] = {NULL};
     uint32_t n_told[4] = {0};
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     for (int i = 0; i < 3; i++)
         ok(dlx_subscribe(c, "test/*", NULL, &s[i]));
     for (uint32_t n = 1; n <= 3; n++) {
@@ -277,8 +270,6 @@ START_TEST(an_event_tells_each_side_once_that_the_daemon_was_replaced)
     }
     for (int i = 0; i < 3; i++)
         dlx_subscription_unref(s[i]);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 END_TEST
 
@@ -297,15 +288,15 @@ static void (*const polls[])(struct dlx_publisher *p) = {poll_stats, poll_events
 /* It has nothing more to publish: what it retains is to be found again. */
 START_TEST(a_publisher_that_only_polls_is_found_at_the_next_daemon)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    struct dlx_message *m = NULL;
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = NULL;
+    auto_message *m = NULL;
     ok(dlx_publisher_new(
         c, "test/a",
         &(struct dlx_publisher_args){.size = sizeof(struct dlx_publisher_args), .retain = 1}, &p));
     dlx_test_stream_publish(p, 10, 1);
     dlx_test_stream_restart();
-    struct dlx_client *newcomer = dlx_test_stream_connect();
+    auto_client *newcomer = dlx_test_stream_connect();
     int r = dlx_get(newcomer, "test/a", 0, &m);
     ck_assert_int_eq(r, DLX_E_EMPTY);
     for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; r == DLX_E_EMPTY;) {
@@ -315,10 +306,6 @@ START_TEST(a_publisher_that_only_polls_is_found_at_the_next_daemon)
     }
     ok(r);
     ck_assert_uint_eq(dlx_message_seq(m), 1);
-    dlx_message_unref(m);
-    dlx_client_unref(newcomer);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 END_TEST
 

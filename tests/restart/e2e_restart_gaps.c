@@ -57,14 +57,13 @@ static bool take_one(struct reader *r)
 
 TEST(every_gap_has_a_number_through_restarts)
 {
-    struct dlx_publisher_args args = {.size = sizeof args, .depth = 16};
     struct dlx_client *c = dlx_test_stream_connect();
     static struct writer writer;
     struct reader readers[3];
     pthread_t thread;
     memset(&writer, 0, sizeof writer);
     memset(readers, 0, sizeof readers);
-    ok(dlx_publisher_new(c, "test/a", &args, &writer.p));
+    ok(dlx_publisher_new(c, "test/a", PUBLISHER(.depth = 16), &writer.p));
     for (unsigned i = 0; i < 3; i++) {
         struct dlx_subscribe_args sa = {.size = sizeof sa,
                                         .mode = i == 2 ? DLX_MODE_LATEST : DLX_MODE_ALL};
@@ -118,8 +117,7 @@ LOOP_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2)
         fails(dlx_take(s, 1000000, &m), DLX_E_TIMEOUT, "test/a");
         dlx_test_stream_publish(p, 10, i + 1);
     }
-    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
-    ck_assert_uint_eq(stats.n_publishers, 1);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).n_publishers, 1);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     dlx_subscription_unref(s);
     dlx_publisher_unref(p);
@@ -133,13 +131,13 @@ LOOP_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2)
 LOOP_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0, 4)
 {
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
-    struct dlx_subscribe_args sa = {.size = sizeof sa, .spin_ns = _i % 2 ? DLX_SPIN_ALWAYS : 0};
     struct dlx_message *m = NULL;
     time_t end = time(NULL) + PATIENCE_S;
     int64_t n = 0;
     int r;
     struct dlx_publisher *p = dlx_test_stream_publisher(c[0], "test/a", NULL);
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c[1], "test/a", &sa);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(
+        c[1], "test/a", SUBSCRIBE(.spin_ns = _i % 2 ? DLX_SPIN_ALWAYS : 0));
     dlx_test_stream_restart();
     while (p->epoch == 0) {
         if (_i < 2)
@@ -246,8 +244,7 @@ TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
     } while (r == DLX_E_TIMEOUT);
     ok(r);
     ck_assert_uint_eq(dlx_message_gap(m), dlx_message_seq(m) - 4);
-    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
-    ck_assert_uint_eq(stats.lost, dlx_message_gap(m));
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, dlx_message_gap(m));
     dlx_message_unref(m);
     dlx_subscription_unref(s);
     dlx_publisher_unref(p);
@@ -262,12 +259,11 @@ LOOP_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3)
     static const int64_t sizes[] = {10, 3000, 9000, 30000, 70000, 150000, 300000, 10};
     const int64_t n = (int64_t)DLX_ARRAY_SIZE(sizes);
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
-    struct dlx_publisher_args pa = {.size = sizeof pa, .depth = 16};
     struct dlx_message *m = NULL;
     uint64_t last = 0, gaps = 0;
     int r = 0;
     dlx_set_debug(false); /* arenas have other sizes in it */
-    struct dlx_publisher *p = dlx_test_stream_publisher(c[0], "test/a", &pa);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c[0], "test/a", PUBLISHER(.depth = 16));
     struct dlx_subscription *s = dlx_test_stream_subscribe(c[1], "test/a", NULL);
     if (_i == 1)
         ck_assert_int_ge(dlx_subscription_fd(s), 0);
@@ -309,14 +305,13 @@ LOOP_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3)
  * reliable. */
 LOOP_TEST(a_publisher_that_was_disconnected_comes_back_with_a_gap, 0, 4)
 {
-    struct dlx_publisher_args pa = {.size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK};
-    struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = _i >= 2};
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct reader r = {.c = dlx_test_stream_connect()};
     struct dlx_message *m = NULL;
     int64_t n = 0;
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
-    ok(dlx_subscribe(r.c, "test/a", &sa, &r.s));
+    auto_publisher *p =
+        dlx_test_stream_publisher(c, "test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK));
+    ok(dlx_subscribe(r.c, "test/a", SUBSCRIBE(.reliable = _i >= 2), &r.s));
     while (n < 5)
         dlx_test_stream_publish(p, 10, ++n);
     while (r.taken < (_i % 2 ? 5 : 2))
@@ -348,8 +343,6 @@ LOOP_TEST(a_publisher_that_was_disconnected_comes_back_with_a_gap, 0, 4)
     ck_assert_uint_eq(stats.n_publishers, 1);
     dlx_subscription_unref(r.s);
     dlx_client_unref(r.c);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 static void *take_four(void *userdata)
@@ -362,7 +355,7 @@ static void *take_four(void *userdata)
 
 TEST(who_closes_waits_for_subscribers_on_their_way)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     static struct reader r;
     pthread_t thread;
     memset(&r, 0, sizeof r);
@@ -382,7 +375,6 @@ TEST(who_closes_waits_for_subscribers_on_their_way)
     ck_assert_uint_eq(r.taken, 4);
     dlx_subscription_unref(r.s);
     dlx_client_unref(r.c);
-    dlx_client_unref(c);
 }
 
 int main(void)

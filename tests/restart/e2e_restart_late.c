@@ -194,14 +194,14 @@ static int ignore(const struct dlx_publisher_info *info, void *userdata)
 LOOP_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory, 0, 2)
 {
     static const char *const kinds[] = {"DLX_MEMORY=posix", "DLX_MEMORY=memfd"};
-    struct dlx_message *m = NULL;
+    auto_message *m = NULL;
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     dlx_test_daemon_start(&dlx_test_stream_daemon, kinds[_i]);
-    struct dlx_client *c = dlx_test_stream_connect(), *c2 = dlx_test_stream_connect();
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/b", NULL);
-    struct dlx_publisher *p2 = dlx_test_stream_publisher(c2, "test/a", NULL);
-    struct dlx_subscription *s2 = dlx_test_stream_subscribe(c2, "test/b", NULL);
+    auto_client *c = dlx_test_stream_connect(), *c2 = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/b", NULL);
+    auto_publisher *p2 = dlx_test_stream_publisher(c2, "test/a", NULL);
+    auto_subscription *s2 = dlx_test_stream_subscribe(c2, "test/b", NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
     /* The offer of p2 is in s's socket, and the link of s2 in p's. */
     struct pollfd waiting[] = {{.fd = s->sock, .events = POLLIN},
@@ -222,13 +222,6 @@ LOOP_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory, 0, 2)
     }
     ok(r);
     dlx_test_stream_check(m, 10, 2);
-    dlx_message_unref(m);
-    dlx_subscription_unref(s);
-    dlx_subscription_unref(s2);
-    dlx_publisher_unref(p);
-    dlx_publisher_unref(p2);
-    dlx_client_unref(c);
-    dlx_client_unref(c2);
 }
 
 static void *let_it_go_on_later(void *userdata)
@@ -241,7 +234,7 @@ static void *let_it_go_on_later(void *userdata)
  * caller allows. */
 TEST(a_call_waits_for_a_new_daemon_that_is_slow)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     pthread_t thread;
     void *fault = NULL;
     dlx_test_stream_restart();
@@ -251,7 +244,6 @@ TEST(a_call_waits_for_a_new_daemon_that_is_slow)
     ok(dlx_list_publishers(c, NULL, ignore, NULL));
     ck_assert_int_eq(pthread_join(thread, &fault), 0);
     ck_assert_ptr_null(fault);
-    dlx_client_unref(c);
 }
 
 /* ---- a daemon that does not answer ---------------------------------------------------------- */
@@ -422,7 +414,7 @@ TEST(a_stream_does_not_wait_for_a_thread_that_waits_for_the_daemon)
 /* Its caller would wait in any case: for a daemon that is there by now. */
 TEST(a_call_that_needs_the_daemon_does_not_wait_until_a_pause_ends)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_restart();
     x.c->next_try_ns = UINT64_MAX;
     for (int i = 0; i < 1000; i++)
@@ -433,7 +425,6 @@ TEST(a_call_that_needs_the_daemon_does_not_wait_until_a_pause_ends)
     ck_assert_uint_eq(x.p->epoch, 1);
     ck_assert_uint_eq(x.c->next_try_ns, 0);
     t->deleter(t);
-    dlx_test_pair_end(&x);
 }
 
 int main(void)

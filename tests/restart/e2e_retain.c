@@ -25,16 +25,11 @@ static struct dlx_publisher *new_publisher(struct dlx_client *c,
 static void check_stream(struct dlx_client *c, uint32_t history, int64_t first, int64_t last,
                          int end)
 {
-    struct dlx_subscribe_args args = {.size = sizeof args, .history = history};
     struct dlx_message *m = NULL;
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &args);
-    for (int64_t i = first; i <= last; i++) {
-        ok(dlx_take(s, SECOND, &m));
-        dlx_test_stream_check(m, 100, i);
-        dlx_message_unref(m);
-    }
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.history = history));
+    for (int64_t i = first; i <= last; i++)
+        dlx_test_stream_expect(s, 100, i);
     ck_assert_int_eq(dlx_take(s, end == DLX_E_PUBLISHER_GONE ? SECOND : 0, &m), end);
-    dlx_subscription_unref(s);
 }
 
 struct listing {
@@ -63,7 +58,7 @@ static uint64_t shared_bytes(struct dlx_client *c)
 
 TEST(who_comes_late_gets_what_is_retained_unasked)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args latched = retain_2;
     latched.retain_for_ns = DLX_RETAIN_LATCHED;
     latched.history = 4;
@@ -79,18 +74,17 @@ TEST(who_comes_late_gets_what_is_retained_unasked)
     struct dlx_message *m = NULL;
     fails(dlx_get(c, "test/a", 0, &m), DLX_E_EMPTY, "test/a");
     ck_assert_uint_eq(list(c).n, 0);
-    dlx_client_unref(c);
 }
 
 TEST(retained_messages_outlive_their_publisher)
 {
-    struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     struct dlx_message *m = NULL, *n = NULL;
     struct dlx_publisher *p = new_publisher(c, &retain_2);
     for (int64_t i = 1; i <= 10; i++)
         dlx_test_stream_publish(p, 100, i);
     dlx_publisher_unref(p);
-    dlx_client_unref(c);
+    c = dlx_client_unref(c);
     ck_assert_uint_eq(list(other).n_retained, 1);
     check_stream(other, 0, 9, 10, DLX_E_PUBLISHER_GONE);
     check_stream(other, 8, 9, 10, DLX_E_PUBLISHER_GONE); /* no more than that */
@@ -108,48 +102,39 @@ TEST(retained_messages_outlive_their_publisher)
     ck_assert_uint_eq(shared_bytes(other), 0);
     dlx_test_stream_check(m, 100, 10);
     dlx_message_unref(m);
-    dlx_client_unref(other);
 }
 
 TEST(a_reliable_subscription_gets_what_is_retained)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
-    struct dlx_subscription *s = NULL;
-    struct dlx_message *m = NULL;
+    auto_subscription *s = NULL;
     struct dlx_publisher *p = new_publisher(c, &retain_1); /* drops its oldest */
     dlx_test_stream_publish(p, 100, 1);
     fails(dlx_subscribe(c, "test/a", &args, &s), DLX_E_QOS, "reliable");
     dlx_publisher_unref(p); /* what is retained is not dropped any more */
     ok(dlx_subscribe(c, "test/a", &args, &s));
-    ok(dlx_take(s, SECOND, &m));
-    dlx_test_stream_check(m, 100, 1);
-    dlx_message_unref(m);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
+    dlx_test_stream_expect(s, 100, 1);
 }
 
 TEST(a_clean_end_gives_back_memory_that_retains_nothing)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher_args args = {.size = sizeof args, .history = 8, .retain = 1};
-    struct dlx_publisher *p = new_publisher(c, &args);
+    auto_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = new_publisher(c, PUBLISHER(.history = 8, .retain = 1));
     for (int64_t i = 0; i < 8; i++)
         dlx_test_stream_publish(p, 1 << 20, i); /* 8 MiB each */
     uint64_t before = shared_bytes(c);
     ck_assert_uint_ge(before, UINT64_C(64) << 20);
     dlx_publisher_unref(p);
     ck_assert_uint_lt(shared_bytes(c), UINT64_C(20) << 20);
-    struct dlx_message *m = NULL;
+    auto_message *m = NULL;
     ok(dlx_get(c, "test/a", 0, &m));
     dlx_test_stream_check(m, 1 << 20, 7);
-    dlx_message_unref(m);
-    dlx_client_unref(c);
 }
 
 TEST(a_successor_replaces_once_it_has_as_many)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *first = new_publisher(c, &retain_2), *second;
     dlx_test_stream_publish(first, 100, 1);
     dlx_test_stream_publish(first, 100, 2);
@@ -157,8 +142,7 @@ TEST(a_successor_replaces_once_it_has_as_many)
     dlx_publisher_unref(first);
     /* One that retains nothing replaces nothing. */
     struct dlx_publisher *plain = new_publisher(c, NULL);
-    struct dlx_publisher *other = NULL;
-    ok(dlx_publisher_new(c, "test/plain", NULL, &other));
+    struct dlx_publisher *other = dlx_test_stream_publisher(c, "test/plain", NULL);
     fails(dlx_retained_drop(c, "test/plain"), DLX_E_NOT_FOUND, ") retains nothing");
     dlx_publisher_unref(other);
     dlx_test_stream_publish(plain, 100, 50);
@@ -183,21 +167,19 @@ TEST(a_successor_replaces_once_it_has_as_many)
     dlx_message_unref(m);
     ok(dlx_retained_drop(c, "test/a"));
     ck_assert_uint_eq(list(c).n, 0);
-    dlx_client_unref(c);
 }
 
 TEST(retained_messages_expire)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
     static const int64_t times[] = {40000000, 20000000, 60 * SECOND, DLX_FOREVER};
     for (int i = 0; i < 4; i++) {
         args.retain_for_ns = times[i];
         char topic[16];
         (void)snprintf(topic, sizeof topic, "t/%d", i);
-        struct dlx_publisher *p = dlx_test_stream_publisher(c, topic, &args);
+        auto_publisher *p = dlx_test_stream_publisher(c, topic, &args);
         dlx_test_stream_publish(p, 100, 1);
-        dlx_publisher_unref(p);
     }
     ck_assert_uint_ge(list(c).n, 2);
     for (time_t end = time(NULL) + PATIENCE_S; list(c).n > 2;)
@@ -208,12 +190,11 @@ TEST(retained_messages_expire)
     dlx_message_unref(m);
     ok(dlx_get(c, "t/3", 0, &m));
     dlx_message_unref(m);
-    dlx_client_unref(c);
 }
 
 TEST(arguments_that_cannot_be_are_refused)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = NULL;
     struct dlx_publisher_args args = {.size = sizeof args, .history = 4, .retain = 5};
     fails(dlx_publisher_new(c, "test/a", &args, &p), DLX_E_INVALID,
@@ -230,7 +211,6 @@ TEST(arguments_that_cannot_be_are_refused)
     fails(dlx_get(c, "a", 0, NULL), DLX_E_INVALID, "NULL");
     fails(dlx_retained_drop(c, "a b"), DLX_E_TOPIC, "a b");
     fails(dlx_retained_drop(NULL, "a"), DLX_E_INVALID, "NULL");
-    dlx_client_unref(c);
 }
 
 /* ---- killed publishers --------------------------------------------------------------------- */
@@ -270,7 +250,7 @@ static void check_set(struct dlx_message *m, int64_t value)
 /* From the first set on, there is always one: while its publisher lives, dies, and is succeeded. */
 TEST(a_killed_publisher_leaves_its_set_without_a_gap)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_message *m = NULL;
     for (int64_t round = 1; round <= 40; round++) {
         pid_t pid = spawn_trainer(round * 10000);
@@ -285,7 +265,6 @@ TEST(a_killed_publisher_leaves_its_set_without_a_gap)
     }
     ok(dlx_retained_drop(c, "test/a"));
     ck_assert_uint_eq(shared_bytes(c), 0);
-    dlx_client_unref(c);
 }
 
 /* ---- a publisher that only seems to have gone ------------------------------------------------ */
@@ -293,7 +272,7 @@ TEST(a_killed_publisher_leaves_its_set_without_a_gap)
 /* Its control socket is closed, but its process lives, and could write. */
 TEST(nobody_joins_what_may_still_be_written)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_test_publisher p;
     int control = dlx_test_hello(&dlx_test_stream_daemon, 10);
     Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
@@ -314,13 +293,12 @@ TEST(nobody_joins_what_may_still_be_written)
     ck_assert_uint_eq(list(c).n, 0);
     dlx_subscription_unref(s);
     dlx_test_publisher_deinit(&p);
-    dlx_client_unref(c);
 }
 
 /* One that the daemon put out leaves nothing. */
 TEST(who_is_disconnected_retains_nothing)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_test_publisher p;
     int control = dlx_test_hello(&dlx_test_stream_daemon, 10);
     Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
@@ -341,7 +319,6 @@ TEST(who_is_disconnected_retains_nothing)
     (void)dlx_test_disconnected(control, DLX_E_PROTOCOL);
     ck_assert_uint_eq(list(c).n, 0);
     dlx_test_publisher_deinit(&p);
-    dlx_client_unref(c);
 }
 
 int main(void)

@@ -40,8 +40,7 @@ static void begin_with(const struct dlx_publisher_args *args, int64_t size, int6
 
 static struct dlx_subscription *subscribe(const struct dlx_subscribe_args *args)
 {
-    struct dlx_subscription *s = NULL;
-    ok(dlx_subscribe(other, "test/a", args, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/a", args);
     return s;
 }
 
@@ -117,10 +116,9 @@ LOOP_TEST(a_newcomer_goes_over_to_a_publisher_that_wakes_up, 0, 2)
 /* It has memory for three messages. */
 TEST(what_a_newcomer_holds_stays_as_it_is_while_the_publisher_goes_on)
 {
-    struct dlx_message *held = NULL;
     begin_with(&dlx_test_retain_1, LARGE, 5);
     struct dlx_subscription *s = subscribe(NULL);
-    ok(dlx_take(s, PATIENCE, &held));
+    struct dlx_message *held = dlx_test_stream_next(s);
     for (int64_t i = 6; i <= 60; i++) {
         dlx_test_stream_publish(p, LARGE, i);
         dlx_test_stream_check(held, LARGE, 5);
@@ -133,13 +131,12 @@ TEST(what_a_newcomer_holds_stays_as_it_is_while_the_publisher_goes_on)
  * used up; it goes on when the newcomer has let go, though it was never told of that one. */
 LOOP_TEST(without_a_daemon_a_publisher_waits_for_a_newcomer_that_it_does_not_know, 0, 2)
 {
-    struct dlx_message *held = NULL;
     DLManagedTensorVersioned *t = NULL;
     struct dlx_tensor_spec spec = {
         .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = (int64_t[]){LARGE}};
     begin_with(&dlx_test_retain_1, LARGE, 5);
     struct dlx_subscription *s = subscribe(NULL);
-    ok(dlx_take(s, PATIENCE, &held));
+    struct dlx_message *held = dlx_test_stream_next(s);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     int64_t n = 5;
     int r;
@@ -207,9 +204,7 @@ TEST(a_subscription_that_was_there_keeps_its_link)
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     for (int64_t i = 6; i <= 50; i++) {
         dlx_test_stream_publish(p, LARGE, i);
-        ok(dlx_take(s, PATIENCE, &m));
-        dlx_test_stream_check(m, LARGE, i);
-        dlx_message_unref(m);
+        dlx_test_stream_expect(s, LARGE, i);
         dlx_test_stream_check(held, LARGE, 1);
     }
     dlx_message_unref(held);
@@ -362,12 +357,10 @@ TEST(a_publisher_that_wakes_up_while_a_newcomer_joins_loses_it_nothing)
  * left. */
 LOOP_TEST(a_reliable_newcomer_waits_for_the_publisher_itself, 0, 2)
 {
-    static const struct dlx_publisher_args args = {
-        .size = sizeof args, .retain = 2, .on_full = DLX_ON_FULL_BLOCK};
     static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = 1};
     struct dlx_message *m = NULL;
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
-    struct child child = spawn(&args, 5);
+    struct child child = spawn(PUBLISHER(.retain = 2, .on_full = DLX_ON_FULL_BLOCK), 5);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 1);
     dlx_test_store_restart();
     other = dlx_test_stream_connect();
@@ -418,10 +411,8 @@ TEST(a_newcomer_that_sleeps_hears_of_a_publisher_that_cannot_come)
 /* It closes before it has noticed that there is another daemon, which shows what it retains. */
 LOOP_TEST(what_a_publisher_retains_ends_in_time_though_it_closed_unheard, 0, 2)
 {
-    static const struct dlx_publisher_args args = {
-        .size = sizeof args, .retain = 2, .retain_for_ns = SECOND / 5};
     struct dlx_message *m = NULL;
-    begin_with(&args, 100, 5);
+    begin_with(PUBLISHER(.retain = 2, .retain_for_ns = SECOND / 5), 100, 5);
     struct dlx_subscription *s = _i == 0 ? NULL : subscribe(NULL);
     p = dlx_publisher_unref(p);
     if (s) {
@@ -492,13 +483,12 @@ LOOP_TEST(a_lock_of_a_subscriber_that_has_gone_stops_nobody, 0, 2)
 /* Its own write lock is in the way of the newcomer's, and harms nobody else. */
 TEST(a_publisher_that_locks_its_own_block_keeps_nobody_from_subscribing)
 {
-    struct dlx_subscription *s = NULL;
     begin_with(&dlx_test_retain_2, 100, 5);
     struct dlx_publisher *good = dlx_test_store_publisher(other, "test/good", &dlx_test_retain_1);
     dlx_test_stream_publish(good, 100, 1);
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     ck_assert_int_eq(fcntl(p->daemon.control_fd, F_OFD_SETLK, &lock), 0);
-    ok(dlx_subscribe(other, "test/*", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/*", NULL);
     dlx_test_store_take(s, 1, 1);
     lock.l_type = F_UNLCK;
     ck_assert_int_eq(fcntl(p->daemon.control_fd, F_OFD_SETLK, &lock), 0);

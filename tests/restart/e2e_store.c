@@ -137,14 +137,13 @@ static void wait_until_left(struct dlx_subscription *s)
 /* A subscription for two publishers counts one that another daemon knows again once. */
 TEST(a_retained_publisher_leaves_once)
 {
-    const struct dlx_subscribe_args args = {.size = sizeof args, .n_publishers = 2};
     struct dlx_client *c = NULL;
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 10);
     c = dlx_test_stream_connect();
-    ok(dlx_subscribe(c, "test/a", &args, &s));
+    struct dlx_subscription *s =
+        dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.n_publishers = 2));
     dlx_test_store_take(s, 9, 10);
     wait_until_left(s);
     for (int i = 0; i < 2; i++) {
@@ -152,11 +151,8 @@ TEST(a_retained_publisher_leaves_once)
         wait_until_left(s);
     }
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 3);
-    for (int64_t value = 1; value <= 3; value++) {
-        ok(dlx_take(s, PATIENCE, &m));
-        dlx_test_stream_check(m, 100, value);
-        dlx_message_unref(m);
-    }
+    for (int64_t value = 1; value <= 3; value++)
+        dlx_test_stream_expect(s, 100, value);
     fails(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "test/a");
     dlx_subscription_unref(s);
     dlx_client_unref(c);
@@ -231,7 +227,6 @@ LOOP_TEST(bounds_of_what_is_retained_outlive_daemons, 0, 2)
 {
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 2};
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL, *other = NULL;
     if (_i == 0)
         args.max_held = 1;
@@ -240,7 +235,7 @@ LOOP_TEST(bounds_of_what_is_retained_outlive_daemons, 0, 2)
     dlx_test_store_leave_messages("test/a", &args, 2);
     dlx_test_store_restart();
     struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_subscribe(c, "test/a", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     ok(dlx_take(s, PATIENCE, &m));
     fails(dlx_take(s, PATIENCE, &other), DLX_E_TOO_MANY_HELD,
           _i == 0 ? "1 messages are held, the limit of the publisher"
@@ -320,9 +315,8 @@ TEST(a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever)
     if (other == 0) { /* meanwhile, others are served */
         uint64_t before = dlx__now_ns();
         for (int i = 0; i < 100; i++) {
-            struct dlx_client *mine = dlx_test_stream_connect();
+            auto_client *mine = dlx_test_stream_connect();
             ok(dlx_client_get_daemon_info(mine, &info));
-            dlx_client_unref(mine);
         }
         _exit(dlx__now_ns() - before < 2 * (uint64_t)SECOND ? 0 : 1);
     }

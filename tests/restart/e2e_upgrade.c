@@ -43,7 +43,6 @@ static struct {
 /* A message each 100 us. */
 static void *publish_all(void *none)
 {
-    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     const struct itimerspec each = {{0, 100000}, {0, 100000}};
     int timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
     ck_assert_int_eq(timerfd_settime(timer, 0, &each, NULL), 0);
@@ -52,7 +51,8 @@ static void *publish_all(void *none)
         ck_assert_int_eq(read(timer, &n, sizeof n), (ssize_t)sizeof n);
         uint64_t before = dlx__now_ns();
         int64_t value = (int64_t)atomic_load(&stream.n_published) + 1;
-        ok(dlx_publish(stream.p, dlx_test_stream_alloc(stream.p, 10, value), &wait));
+        ok(dlx_publish(stream.p, dlx_test_stream_alloc(stream.p, 10, value),
+                       PUBLISH(.timeout_ns = PATIENCE)));
         stream.longest_publish_ns = DLX_MAX(stream.longest_publish_ns, dlx__now_ns() - before);
         atomic_store(&stream.n_published, (uint64_t)value);
     }
@@ -94,15 +94,14 @@ static void await_publisher(void)
 
 TEST(a_stream_loses_nothing_through_upgrades)
 {
-    struct dlx_publisher_args block = {.size = sizeof block, .on_full = DLX_ON_FULL_BLOCK};
     struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
     struct dlx_subscription_stats stats = {.size = sizeof stats};
     pthread_t threads[2];
     memset(&stream, 0, sizeof stream);
     atomic_store(&stream.to, UINT64_MAX);
     stream.c = dlx_test_stream_connect();
-    struct dlx_client *other = dlx_test_stream_connect();
-    ok(dlx_publisher_new(stream.c, "test/a", &block, &stream.p));
+    auto_client *other = dlx_test_stream_connect();
+    ok(dlx_publisher_new(stream.c, "test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK), &stream.p));
     ok(dlx_subscribe(other, "test/a", &reliable, &stream.s));
     ck_assert_int_eq(pthread_create(&threads[0], NULL, take_all, NULL), 0);
     ck_assert_int_eq(pthread_create(&threads[1], NULL, publish_all, NULL), 0);
@@ -128,7 +127,6 @@ TEST(a_stream_loses_nothing_through_upgrades)
     dlx_subscription_unref(stream.s);
     dlx_publisher_unref(stream.p);
     dlx_client_unref(stream.c);
-    dlx_client_unref(other);
 }
 
 static void *upgrade_all(void *done)
@@ -152,8 +150,8 @@ TEST(newcomers_get_in_throughout)
     atomic_store(&done, false);
     ck_assert_int_eq(pthread_create(&thread, NULL, upgrade_all, &done), 0);
     while (!atomic_load(&done)) {
-        struct dlx_client *c = NULL;
-        struct dlx_message *m = NULL;
+        auto_client *c = NULL;
+        auto_message *m = NULL;
         uint64_t before = dlx__now_ns();
         int r = dlx_connect(&c, &args);
         if (r < 0) /* nobody says Assert here: another thread does */
@@ -165,8 +163,6 @@ TEST(newcomers_get_in_throughout)
             _exit(3);
         longest = DLX_MAX(longest, dlx__now_ns() - before);
         n++;
-        dlx_message_unref(m);
-        dlx_client_unref(c);
     }
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_uint_ge(n, UPGRADES);
@@ -183,7 +179,6 @@ TEST(what_idle_live_publishers_retain_is_there_at_once)
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = dlx_test_store_publisher(c, "test/a", &dlx_test_retain_2),
                          *l = dlx_test_store_publisher(c, "test/l", &latched);
-    struct dlx_subscription *s = NULL;
     for (int64_t i = 1; i <= 5; i++) {
         dlx_test_stream_publish(p, 100, i);
         dlx_test_stream_publish(l, 100, i);
@@ -198,7 +193,7 @@ TEST(what_idle_live_publishers_retain_is_there_at_once)
     }
     /* They go on, and newcomers with them. */
     struct dlx_client *other = dlx_test_stream_connect();
-    ok(dlx_subscribe(other, "test/*", NULL, &s));
+    struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/*", NULL);
     dlx_subscription_unref(s);
     ok(dlx_subscribe(other, "test/a", NULL, &s));
     dlx_test_store_take(s, 4, 4);
@@ -261,7 +256,7 @@ TEST(more_than_a_service_manager_keeps_survives)
     }
     files.rlim_cur = files.rlim_max;
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &files), 0);
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     for (int i = 0; i < n; i++) {
         (void)snprintf(topic, sizeof topic, "test/%d", i);
         publishers[i] = dlx_test_store_publisher(c, topic, &dlx_test_retain_1);
@@ -275,19 +270,16 @@ TEST(more_than_a_service_manager_keeps_survives)
     dlx_test_upgrade_await(words);
     dlx_test_upgrade_await("listening on ");
     tell("an upgrade with 2,000 retained topics", dlx__now_ns() - before);
-    struct dlx_client *other = dlx_test_stream_connect();
+    auto_client *other = dlx_test_stream_connect();
     for (int i = 0; i < n; i++) {
-        struct dlx_message *m = NULL;
+        auto_message *m = NULL;
         (void)snprintf(topic, sizeof topic, "test/%d", i);
         ok(dlx_get(other, topic, PATIENCE, &m));
         dlx_test_stream_check(m, 10, i);
-        dlx_message_unref(m);
     }
     ck_assert_int_eq(dlx_test_store_n_publishers(), n);
-    dlx_client_unref(other);
     for (int i = 0; i < n; i++)
         dlx_publisher_unref(publishers[i]);
-    dlx_client_unref(c);
 }
 
 /* ---- signals and descriptors ----------------------------------------------------------------- */
@@ -336,9 +328,8 @@ TEST(no_descriptor_is_left_by_upgrades)
     dlx_test_upgrade();
     size_t n_fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     for (int i = 0; i < 50; i++) {
-        struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+        auto_pair x = dlx_test_pair_make(NULL, NULL);
         dlx_test_upgrade();
-        dlx_test_pair_end(&x);
     }
     dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, n_fds);
     dlx_test_store_check_there("test/a", 3, 3);

@@ -46,7 +46,7 @@ TEST(a_program_that_cannot_take_over_changes_nothing)
         printf("SKIP: valgrind starts every program that can be read\n");
         return;
     }
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     int64_t n = 0;
     dlx_test_stream_publish(x.p, 10, ++n);
     dlx_test_stream_take(x.s, n);
@@ -66,7 +66,6 @@ TEST(a_program_that_cannot_take_over_changes_nothing)
         check_unchanged(x.p, x.s, &n, n_fds);
     }
     dlx_test_upgrade_to_new();
-    dlx_test_pair_end(&x);
 }
 
 /* The trial passes, and then execve(2) fails: what was prepared is undone. */
@@ -114,7 +113,7 @@ TEST(a_lack_of_descriptors_changes_nothing)
         printf("SKIP: valgrind needs descriptors to start a program\n");
         return;
     }
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     int64_t n = 0;
     dlx_test_stream_publish(x.p, 10, ++n);
     dlx_test_stream_take(x.s, n);
@@ -127,12 +126,11 @@ TEST(a_lack_of_descriptors_changes_nothing)
     ck_assert_int_eq(prlimit(dlx_test_stream_daemon.pid, RLIMIT_NOFILE, &before, NULL), 0);
     check_unchanged(x.p, x.s, &n, n_fds);
     dlx_test_upgrade();
-    dlx_test_pair_end(&x);
 }
 
 TEST(a_wrong_configuration_stops_an_upgrade)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     int64_t n = 0;
     dlx_test_stream_publish(x.p, 10, ++n);
     dlx_test_stream_take(x.s, n);
@@ -147,7 +145,6 @@ TEST(a_wrong_configuration_stops_an_upgrade)
     dlx_test_upgrade_write(dlx_test_upgrade_config, "");
     dlx_test_upgrade_signal(SIGHUP);
     dlx_test_upgrade_await("listening on ");
-    dlx_test_pair_end(&x);
 }
 
 /* Of a daemon that hands over in another version than this program reads. */

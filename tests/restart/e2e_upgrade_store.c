@@ -145,10 +145,9 @@ TEST(a_manager_that_does_not_read_is_told_later)
     dlx_test_upgrade();
     for (int i = 0; i < MANY; i++) {
         (void)snprintf(topic, sizeof topic, "test/%d", i);
-        struct dlx_message *m = NULL;
+        auto_message *m = NULL;
         ok(dlx_get(c, topic, PATIENCE, &m));
         dlx_test_stream_check(m, 10, i);
-        dlx_message_unref(m);
     }
     atomic_store(&dlx_test_store_manager.stalled, false);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, regions, 0); /* it comes last */

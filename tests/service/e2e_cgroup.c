@@ -100,12 +100,11 @@ enum { RAN_OUT = 0, CANNOT_ENTER = 3, NEVER_FULL = 4, OTHER_CODE = 5, SMALL_FAIL
 /* All of it stays: nothing may be used again. Returns an exit status. */
 static int publish_until_full(void)
 {
-    const struct dlx_publisher_args args = {.size = sizeof args, .history = 100};
     const struct dlx_publish_args now = {.size = sizeof now};
     if (!enter_group())
         return CANNOT_ENTER;
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.history = 100));
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 0; i < 100; i++) {
         int64_t n = WORDS;
@@ -131,12 +130,12 @@ static int publish_until_full(void)
 TEST(a_publisher_whose_group_is_full_is_told)
 {
     struct dlx_message *held[100];
-    const struct dlx_subscribe_args args = {.size = sizeof args, .max_held = 100, .history = 100};
     int status, n = 0, r;
     if (!make_group("32M"))
         return;
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &args);
+    struct dlx_subscription *s =
+        dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.max_held = 100, .history = 100));
     pid_t pid = dlx_test_fork();
     if (pid == 0)
         _exit(publish_until_full());
@@ -167,13 +166,12 @@ enum { N_MESSAGES = 16 };
 
 static int read_all(int ready)
 {
-    const struct dlx_subscribe_args args = {
-        .size = sizeof args, .reliable = true, .max_held = N_MESSAGES};
     struct dlx_message *held[N_MESSAGES];
     if (!enter_group())
         return CANNOT_ENTER;
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &args);
+    struct dlx_subscription *s =
+        dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.reliable = true, .max_held = N_MESSAGES));
     if (write(ready, "", 1) != 1)
         return 1;
     for (int i = 0; i < N_MESSAGES; i++)
@@ -194,9 +192,8 @@ TEST(who_reads_in_a_small_group_pays_nothing)
     if (!make_group("8M"))
         return;
     struct dlx_client *c = dlx_test_stream_connect();
-    const struct dlx_publisher_args args = {
-        .size = sizeof args, .history = N_MESSAGES, .on_full = DLX_ON_FULL_BLOCK};
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
+    struct dlx_publisher *p = dlx_test_stream_publisher(
+        c, "test/a", PUBLISHER(.history = N_MESSAGES, .on_full = DLX_ON_FULL_BLOCK));
     ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
     pid_t pid = dlx_test_fork();
     if (pid == 0)

@@ -69,40 +69,36 @@ static const struct dlx_publish_args patient = {.size = sizeof patient, .timeout
 
 static struct dlx_publisher *publisher(const struct dlx_publisher_args *args)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", args);
-    dlx_client_unref(c);
     return p;
 }
 
 static struct dlx_subscription *subscription(bool reliable)
 {
-    const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = reliable};
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &args);
-    dlx_client_unref(c);
+    auto_client *c = dlx_test_stream_connect();
+    struct dlx_subscription *s =
+        dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.reliable = reliable));
     return s;
 }
 
 static void publish_many(int sock)
 {
-    struct dlx_publisher *p = publisher(&blocking);
+    auto_publisher *p = publisher(&blocking);
     ck_assert_int_eq(getpid(), 1); /* as the subscriber */
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 1; i <= N_MESSAGES; i++)
         ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, i), &patient));
     (void)dlx_test_container_hear(sock);
-    dlx_publisher_unref(p);
 }
 
 static void take_many(int sock)
 {
-    struct dlx_subscription *s = subscription(true);
+    auto_subscription *s = subscription(true);
     ck_assert_int_eq(getpid(), 1);
     for (int64_t i = 1; i <= N_MESSAGES; i++)
         dlx_test_stream_take(s, i);
     dlx_test_container_say(sock, 0);
-    dlx_subscription_unref(s);
 }
 
 static void check_stream(const struct pair *pair)
@@ -125,25 +121,23 @@ LOOP_TEST(messages_pass_between_containers, 0, N_PAIRS)
 
 static void publish_set(int sock)
 {
-    struct dlx_publisher *p = publisher(&blocking);
+    auto_publisher *p = publisher(&blocking);
     struct dlx_item items[] = {{"one", dlx_test_stream_alloc(p, 5, 100)},
                                {"two", dlx_test_stream_alloc(p, 7, 200)}};
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     ok(dlx_publish_set(p, items, 2, NULL, NULL));
     (void)dlx_test_container_hear(sock);
-    dlx_publisher_unref(p);
 }
 
 static void take_set(int sock)
 {
-    struct dlx_subscription *s = subscription(true);
+    auto_subscription *s = subscription(true);
     struct dlx_message *m = dlx_test_stream_next(s);
     ck_assert_uint_eq(dlx_message_n_tensors(m), 2);
     ck_assert_str_eq(dlx_message_name(m, 1), "two");
     ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 1)->data)[6], 206);
     dlx_message_unref(m);
     dlx_test_container_say(sock, 0);
-    dlx_subscription_unref(s);
 }
 
 LOOP_TEST(sets_pass_between_containers, 0, N_PAIRS)
@@ -162,22 +156,19 @@ LOOP_TEST(sets_pass_between_containers, 0, N_PAIRS)
 
 static void retain_two(int sock)
 {
-    const struct dlx_publisher_args args = {.size = sizeof args, .retain = 2};
-    struct dlx_publisher *p = publisher(&args);
+    auto_publisher *p = publisher(PUBLISHER(.retain = 2));
     for (int64_t i = 1; i <= 2; i++)
         dlx_test_stream_publish(p, 10, i);
     dlx_test_container_say(sock, 0);
     (void)dlx_test_container_hear(sock);
-    dlx_publisher_unref(p);
 }
 
 static void take_two(int sock)
 {
-    struct dlx_subscription *s = subscription(false);
+    auto_subscription *s = subscription(false);
     (void)sock;
     dlx_test_stream_take(s, 1);
     dlx_test_stream_take(s, 2);
-    dlx_subscription_unref(s);
 }
 
 enum end { LIVES, ENDS, IS_KILLED };
@@ -202,9 +193,8 @@ LOOP_TEST(a_container_that_comes_late_gets_what_is_retained, LIVES, IS_KILLED + 
         say(&p);
         dlx_test_container_join(&p);
     }
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     ok(dlx_retained_drop(c, "test/a"));
-    dlx_client_unref(c);
 }
 
 /* ---- deaths -------------------------------------------------------------------------------- */
@@ -224,20 +214,18 @@ static void publish_one_and_wait(int sock)
 
 static void hold_until_it_is_gone(int sock)
 {
-    struct dlx_subscription *s = subscription(true);
+    auto_subscription *s = subscription(true);
     struct dlx_message *none = NULL;
-    struct dlx_message *m = dlx_test_stream_next(s);
+    auto_message *m = dlx_test_stream_next(s);
     dlx_test_container_say(sock, 0);
     ck_assert_int_eq(dlx_take(s, PATIENCE, &none), DLX_E_PUBLISHER_GONE);
     dlx_test_stream_check(m, 1 << 20, 1); /* what it holds is good */
-    dlx_message_unref(m);
-    dlx_subscription_unref(s);
 }
 
 /* And its memory comes back. */
 static void check_death_of_publisher(const struct pair *pair)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     uint64_t before = shared_bytes(c);
     struct dlx_test_container p = run(pair->publisher, publish_one_and_wait);
     struct dlx_test_container s = run(pair->subscriber, hold_until_it_is_gone);
@@ -249,7 +237,6 @@ static void check_death_of_publisher(const struct pair *pair)
         ck_assert_int_lt(ms, PATIENCE_MS);
         (void)poll(NULL, 0, 1);
     }
-    dlx_client_unref(c);
 }
 
 LOOP_TEST(a_subscriber_notices_the_death_of_a_publisher_in_another_container, 0, N_PAIRS)
@@ -260,7 +247,7 @@ LOOP_TEST(a_subscriber_notices_the_death_of_a_publisher_in_another_container, 0,
 
 static void fill_and_go_on(int sock)
 {
-    struct dlx_publisher *p = publisher(&blocking);
+    auto_publisher *p = publisher(&blocking);
     int r;
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_test_stream_publish(p, 10, 1);
@@ -273,7 +260,6 @@ static void fill_and_go_on(int sock)
     (void)dlx_test_container_hear(sock); /* it is dead */
     ok(dlx_publish(p, t, &patient));
     dlx_test_container_say(sock, 0);
-    dlx_publisher_unref(p);
 }
 
 static void hold_one(int sock)
@@ -312,7 +298,7 @@ LOOP_TEST(a_publisher_goes_on_without_a_dead_subscriber_in_another_container, 0,
 
 static void publish_around_a_restart(int sock)
 {
-    struct dlx_publisher *p = publisher(&blocking);
+    auto_publisher *p = publisher(&blocking);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 1; i <= 4; i++) {
         if (i == 4) /* it announces itself to the next daemon, for who came late */
@@ -320,25 +306,22 @@ static void publish_around_a_restart(int sock)
         ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, i), &patient));
         (void)dlx_test_container_hear(sock);
     }
-    dlx_publisher_unref(p);
 }
 
 static void take_around_a_restart(int sock)
 {
-    struct dlx_subscription *s = subscription(true);
+    auto_subscription *s = subscription(true);
     for (int64_t i = 1; i <= 4; i++) {
         dlx_test_stream_take(s, i);
         dlx_test_container_say(sock, 0);
     }
-    dlx_subscription_unref(s);
 }
 
 static void come_late(int sock)
 {
-    struct dlx_subscription *s = subscription(true);
+    auto_subscription *s = subscription(true);
     dlx_test_container_say(sock, 0);
     dlx_test_stream_expect(s, 10, 4);
-    dlx_subscription_unref(s);
 }
 
 /* They have the folder: the next daemon's socket is in it. */
@@ -388,11 +371,10 @@ TEST(a_daemon_in_a_container_serves_others)
 
 static int connect_library(void)
 {
-    struct dlx_client *c = NULL;
+    auto_client *c = NULL;
     const struct dlx_connect_args args = {
         .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = PATIENCE};
     int r = dlx_connect(&c, &args);
-    dlx_client_unref(c);
     return r;
 }
 
@@ -435,10 +417,9 @@ static void check_says(const char *command, const char *text)
 
 static uint32_t pid_scope(void)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_daemon_info info = dlx_test_stream_daemon_info(c);
     ck_assert_uint_ne(info.pid, 0);
-    dlx_client_unref(c);
     return info.pid_scope;
 }
 
@@ -469,10 +450,9 @@ TEST(dlxctl_says_that_the_daemon_is_in_a_container)
 {
     if (!begin(dlx_test_container_enter))
         return;
-    struct dlx_publisher *p = publisher(&blocking);
+    auto_publisher *p = publisher(&blocking);
     check_says("info", "pid 1 of another pid namespace");
     check_says("ls", " ? "); /* it does not know who publishes */
-    dlx_publisher_unref(p);
 }
 
 int main(void)
