@@ -231,6 +231,14 @@ static int publish_files(struct pub *p)
     return 0;
 }
 
+/* Somebody who came later may have left by now. */
+static void note_who_came(struct pub *p)
+{
+    struct dlx_event event = {.size = sizeof event};
+    while (dlx_publisher_next_event(p->publisher, &event) == 0)
+        p->was_heard = p->was_heard || event.kind == DLX_EVENT_JOINED;
+}
+
 /* Stay, for late subscribers. Waiting for one more subscriber than there is lets the library attend
  * to those who join. */
 static int stay(struct pub *p)
@@ -240,8 +248,10 @@ static int stay(struct pub *p)
         int64_t left = deadline == WAIT_FOREVER ? WAIT_SLICE_NS : deadline - wait_now();
         if (left <= 0)
             break;
-        if (wait_signal())
+        if (wait_signal()) {
+            note_who_came(p);
             return DLX_E_INTERRUPTED;
+        }
         struct dlx_publisher_stats s = get_stats(p);
         if (progress_due(&p->progress, wait_now()))
             progress_show(&p->progress,
@@ -254,6 +264,7 @@ static int stay(struct pub *p)
             (void)cli_report_dlx(p->cli, p->topic, code);
             return code;
         }
+        note_who_came(p);
     }
     return 0;
 }

@@ -61,9 +61,9 @@ Retained messages expire.
   $ is_gone() { [ "$(command dlxctl ls --json 2>/dev/null)" = '[]' ]; }
   $ eventually is_gone
 
-Latched messages are for those who come meanwhile.
+Latched messages are for those who come meanwhile, who are subscribers as well: pub says nothing.
 
-  $ command dlxctl pub a $npy/f4.npy --latch --hold 2>/dev/null & pub=$!
+  $ command dlxctl pub a $npy/f4.npy --latch --hold 2>pub.err & pub=$!
   $ dlxctl get a out.npy --timeout 60 && cmp out.npy $npy/f4.npy
   $ command dlxctl ls --json | grep -c "\"pid\": $pub,"
   1
@@ -75,7 +75,7 @@ Latched messages are for those who come meanwhile.
   $ dlxctl rm a
   dlxctl rm: nothing is retained on a: its publisher dlxctl (pid N) is still there, end it first
   [1]
-  $ kill $pub && wait $pub
+  $ kill $pub && wait $pub; cat pub.err
   $ dlxctl ls
   dlxctl ls: no publishers
 
