@@ -8,6 +8,8 @@ import gc
 import os
 import threading
 
+import dlx
+
 PATIENCE = 60.0
 cuda = C.CDLL(os.environ["STANDIN"], C.RTLD_GLOBAL)  # libdlx finds it by its name
 api = C.pythonapi
@@ -279,3 +281,51 @@ def waits(release):
     before = calls("cuCtxSynchronize"), calls("cuStreamIsCapturing")
     release()
     return calls("cuCtxSynchronize") - before[0], calls("cuStreamIsCapturing") - before[1]
+
+
+def fill(t, value, stream=1):
+    """As torch.from_dlpack(t).fill_(value), on this stream."""
+    view = Taken(t, stream=stream)
+    ok(
+        cuda.cuMemsetD32Async(
+            C.c_uint64(view.t.data),
+            C.c_uint32(value),
+            C.c_size_t(t.nbytes // 4),
+            C.c_void_p(stream),
+        )
+    )
+    view.close()
+    return view.t.data
+
+
+# ---- memory that libdlx allocates for the allocator of a library ----
+
+lib = C.CDLL(dlx._dlx.__file__)
+lib.dlx_cuda_malloc.restype = C.c_void_p
+lib.dlx_client_errmsg.restype = C.c_char_p
+
+
+def cuda_malloc(size, device=0, stream=None):
+    return lib.dlx_cuda_malloc(C.c_ssize_t(size), C.c_int(device), C.c_void_p(stream))
+
+
+def cuda_free(at, size=0, device=0, stream=None):
+    lib.dlx_cuda_free(C.c_void_p(at), C.c_ssize_t(size), C.c_int(device), C.c_void_p(stream))
+
+
+class Segment:
+    """In the place of Memory."""
+
+    def __init__(self, size=4 << 20, device=0):
+        self.at = cuda_malloc(size, device)
+        assert self.at, lib.dlx_client_errmsg(None)
+
+    def __del__(self):
+        cuda_free(self.at)
+
+
+def used():
+    """Bytes of the GPU that all processes of the machine have."""
+    free, total = C.c_size_t(), C.c_size_t()
+    ok(cuda.cuMemGetInfo_v2(C.byref(free), C.byref(total)))
+    return total.value - free.value

@@ -55,35 +55,37 @@ def machine(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def alone(peer):
-    """Runs code in a process that publishes and subscribes."""
+def gpu_peer(peer):
+    """Another process that has the GPUs."""
+    return lambda code: peer(code, prelude=PRELUDE)
+
+
+@pytest.fixture
+def alone(gpu_peer):
+    """Runs code in a process that publishes and subscribes, and sees that nothing is left."""
 
     def run(code):
-        peer(
-            'start()\npub, s = c.publisher("gpu", history=4), c.subscribe("gpu", timeout=60)\n'
-            + code,
-            prelude=PRELUDE,
-        ).end()
+        begin = 'start()\npub, s = c.publisher("gpu", history=4), c.subscribe("gpu", timeout=60)\n'
+        gpu_peer(begin + code + "\npub.close(); s.close(); c.close(); finish()").end()
 
     return run
 
 
 @pytest.fixture
-def two(peer):
+def two(gpu_peer):
     """Runs a subscriber and, when that is there, a publisher, which ends when the subscriber has.
     Both see that nothing is left.
     """
 
     def run(publish, take, device=0, environment="", history=1):
-        taker = peer(
+        taker = gpu_peer(
             environment
             + SUBSCRIBER.format(device=device)
             + take
-            + "\ns.close(); c.close(); finish()",
-            prelude=PRELUDE,
+            + "\ns.close(); c.close(); finish()"
         )
         assert taker.hear() == "ready"
-        giver = peer(PUBLISHER.format(history=history) + publish, prelude=PRELUDE)
+        giver = gpu_peer(PUBLISHER.format(history=history) + publish)
         taker.end()
         giver.end()
 
@@ -198,7 +200,6 @@ del t, e  # its traceback has t
 assert calls("cuCtxSynchronize") == n + 1  # nobody said which stream used it
 del msg
 pub.publish(Array(1))
-pub.close(); s.close(); c.close(); finish()
 """)
 
 
@@ -268,10 +269,11 @@ del x, got; finish()
         ("hello_subscribe", "hello", []),
     ],
 )
-def test_the_examples_that_read_memory_of_the_cpu_say_so(peer, tmp_path, program, topic, options):
+def test_the_examples_that_read_memory_of_the_cpu_say_so(
+    gpu_peer, tmp_path, program, topic, options
+):
     path = STANDIN.parents[2] / "examples" / program
-    giver = peer(
-        f"""
+    giver = gpu_peer(f"""
 start()
 pub = c.publisher({topic!r})
 say("ready")
@@ -281,9 +283,7 @@ threading.Thread(target=lambda: hear() or ended.set()).start()
 while not ended.wait(0.01):  # viewer looks at one that comes 1 ms after the first
     pub.publish(x)
 pub.close(); c.close(); del x; finish()
-""",
-        prelude=PRELUDE,
-    )
+""")
     assert giver.hear() == "ready"
     done = subprocess.run(
         [path, *options], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
@@ -333,8 +333,8 @@ del g, msg, items
     )
 
 
-def test_the_memory_of_a_publisher_that_died_is_gone_and_the_rest_is_not(peer):
-    taker = peer(
+def test_the_memory_of_a_publisher_that_died_is_gone_and_the_rest_is_not(gpu_peer):
+    taker = gpu_peer(
         SUBSCRIBER.format(device=0)
         + """
 msg = s.take()
@@ -346,13 +346,11 @@ fails(dlx.PublisherGone, "GPU memory", lambda: t.__dlpack__(max_version=(1, 0)))
 fails(dlx.PublisherGone, "GPU memory", lambda: t.device)
 del t, msg
 s.close(); c.close(); finish()
-""",
-        prelude=PRELUDE,
+"""
     )
     assert taker.hear() == "ready"
-    giver = peer(
-        PUBLISHER.format(history=1) + "pub.publish({'g': Array(4), 'c': b'abc'})\nhear()",
-        prelude=PRELUDE,
+    giver = gpu_peer(
+        PUBLISHER.format(history=1) + "pub.publish({'g': Array(4), 'c': b'abc'})\nhear()"
     )
     assert taker.hear() == "taken"
     giver.kill()
@@ -380,7 +378,6 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 del t, msg
 pub.publish(b"x")
-pub.close(); s.close(); c.close(); finish()
 """)
 
 
