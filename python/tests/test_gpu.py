@@ -386,36 +386,27 @@ def test_the_exchange_api_is_for_the_gpu_too(alone):
     ready: __dlpack__ is asked.
     """
     alone("""
-class Api(C.Structure):
-    FROM = C.PYFUNCTYPE(C.c_int, C.py_object, C.POINTER(C.c_void_p))
-    LOOK = C.PYFUNCTYPE(C.c_int, C.py_object, C.POINTER(Tensor))
-    _fields_ = [("version", C.c_uint32 * 2), ("prev", C.c_void_p), ("alloc", C.c_void_p),
-                ("from_object", FROM),
-                ("to_object", C.c_void_p), ("look", LOOK), ("stream", C.c_void_p)]
 def give(array, ret):
-    ret[0] = array.managed()
+    ret[0] = C.cast(array.managed(), VersionedPointer)
     return 0
-table = Api((C.c_uint32 * 2)(1, 3), None, None, Api.FROM(give))
-NAME = b"dlpack_exchange_api"
 class Fast(Array):
-    __dlpack_c_exchange_api__ = api.PyCapsule_New(C.addressof(table), NAME, None)
+    __dlpack_c_exchange_api__, table = exchange_api(Api.FROM(give))
 x = Fast(4, value=6)
 pub.publish(x)
 assert x.deleted == 1 and [a["stream"] for a in x.asked] == [1]
-out = Api.from_address(api.PyCapsule_GetPointer(id(dlx.Tensor.__dlpack_c_exchange_api__), NAME))
 for stream, expected in ((None, (1, 0)), (1, (0, 1))):
     pub.publish(x)
     s.take()
     msg = c.get("gpu", 60, stream=stream)
-    at, seen = C.c_void_p(), Tensor()
+    at, seen = VersionedPointer(), Tensor()
     for thing in (msg, msg[0]):
-        assert out.from_object(thing, C.byref(at)) == 0
-        managed = Versioned.from_address(at.value)
+        assert exchange.from_object(thing, C.byref(at)) == 0
+        managed = at.contents
         assert tuple(managed.t.device) == (2, 0) and read(managed.t.data, 4) == [6] * 4
-        assert waits(lambda: managed.deleter(at.value)) == expected
+        assert waits(lambda: managed.deleter(C.addressof(managed))) == expected
     t = msg[0]
-    assert out.look(t, C.byref(seen)) == 0 and read(seen.data, 4) == [6] * 4
-    fails(BufferError, "msg[0]", lambda: out.look(msg, C.byref(seen)))
+    assert exchange.look(t, C.byref(seen)) == 0 and read(seen.data, 4) == [6] * 4
+    fails(BufferError, "msg[0]", lambda: exchange.look(msg, C.byref(seen)))
     del thing, msg
     def drop():
         global t

@@ -158,20 +158,15 @@ assert s.stats()["gpu_late"] == 0
 # The C exchange API has no place for a stream: what it gives is ready.
 def test_the_exchange_api_gives_what_is_ready(held):
     held("""
-get = C.PYFUNCTYPE(C.c_int, C.py_object, C.POINTER(C.c_void_p))
-api.PyCapsule_GetPointer.argtypes = [C.py_object, C.c_char_p]
-capsule = dlx.Tensor.__dlpack_c_exchange_api__
-table = (C.c_void_p * 8).from_address(api.PyCapsule_GetPointer(capsule, b"dlpack_exchange_api"))
-api.PyCapsule_GetPointer.argtypes = [C.c_void_p, C.c_char_p]
 publish(6)
 t = s.take(stream=a.handle)[0]
-out = C.c_void_p()
+out = VersionedPointer()
 threading.Timer(0.1, gate.open).start()
-assert get(table[3])(t, C.byref(out)) == 0
-managed = Versioned.from_address(out.value)
+assert exchange.from_object(t, C.byref(out)) == 0
+managed = out.contents
 assert gate.passed and read(managed.t.data, 4) == [6] * 4
 del t
-assert waits(lambda: managed.deleter(out.value)) == (0, 1)  # of take()
+assert waits(lambda: managed.deleter(C.addressof(managed))) == (0, 1)  # of take()
 until(lambda: s.stats()["n_held"] == 0)
 """)
 
