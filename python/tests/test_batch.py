@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """publish_many() and take_many(), and how far a subscriber may be behind."""
 
-import signal
 import threading
 
 import dlx
 import numpy as np
 import pytest
-from conftest import PATIENCE, until
+from conftest import PATIENCE, alarm, is_in_use, until
 
 
 def texts(messages):
@@ -231,13 +230,8 @@ def test_a_batch_that_waits_is_published_whole_when_somebody_takes(c):
 def test_a_handler_that_raises_ends_a_batch_and_what_was_published_is_told(c):
     with c.publisher("a", on_full="block", depth=3) as pub, c.subscribe("a", reliable=True) as sub:
         tensors = numbers(pub, 5)
-        old = signal.signal(signal.SIGALRM, lambda *_: 1 / 0)
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        try:
+        with alarm():
             fails(pub, ZeroDivisionError, tensors, 3)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, old)
         assert [x.published for x in tensors] == [True] * 3 + [False] * 2
         assert texts(sub.take_many(9)) == list("012")
 
@@ -260,14 +254,6 @@ def test_take_many_gives_what_is_there_and_waits_only_for_the_first(pair):
     ).start()
     assert texts(sub.take_many(2**32 - 1)) == ["d"]
     assert sub._poll(4) is None
-
-
-def is_in_use(sub):
-    try:
-        sub.stats()
-    except dlx.InUse:
-        return True
-    return False
 
 
 @pytest.mark.parametrize(
@@ -297,18 +283,6 @@ def test_take_many_stops_where_too_many_are_held(c):
             sub.take_many(9, 0)
         held.clear()
         assert texts(sub.take_many(9)) == ["3", "4"]
-
-
-def test_take_many_tells_once_that_the_last_publisher_left(c):
-    pub = c.publisher("a")
-    with c.subscribe("a", timeout=PATIENCE) as sub:
-        pub.publish_many([b"0", b"1"])
-        pub.close()
-        assert texts(sub.take_many(9)) == ["0", "1"]
-        with pytest.raises(dlx.PublisherGone):
-            sub.take_many(9)
-    with pytest.raises(dlx.Closed):
-        sub.take_many(9)
 
 
 def test_take_many_of_the_latest_is_one_message(c):

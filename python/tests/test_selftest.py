@@ -9,21 +9,14 @@ import pytest
 from dlx import _dlx, _frameworks, _interop, selftest
 
 
+def run(*args):
+    command = [sys.executable, "-m", "dlx.selftest", *args]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
 def test_the_frameworks_that_are_always_there(tmp_path):
     path = tmp_path / "results"
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "dlx.selftest",
-            "--only",
-            "NumPy,memoryview,dlx,CuPy",
-            "--json",
-            path,
-        ],
-        capture_output=True,
-        text=True,
-    )
+    done = run("--only", "NumPy,memoryview,dlx,CuPy", "--json", path)
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads(path.read_text())
     assert _interop.present(results) == ["NumPy", "memoryview", "dlx"]
@@ -137,27 +130,11 @@ def test_a_framework_may_have_a_python_of_its_own(tmp_path):
     program = tmp_path / "python"
     program.write_text(f'#!/bin/sh\necho "$4" >>{tmp_path}/ran\nexec {sys.executable} "$@"\n')
     program.chmod(0o755)
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "dlx.selftest",
-            "--only",
-            "memoryview,dlx",
-            "--python",
-            f"memoryview={program}",
-        ],
-        capture_output=True,
-        text=True,
-    )
+    done = run("--only", "memoryview,dlx", "--python", f"memoryview={program}")
     assert done.returncode == 0, done.stdout + done.stderr
     # one publishes, one takes
     assert (tmp_path / "ran").read_text().split() == ["memoryview", "memoryview"]
-    done = subprocess.run(
-        [sys.executable, "-m", "dlx.selftest", "--python", f"dlx={tmp_path}/none"],
-        capture_output=True,
-        text=True,
-    )
+    done = run("--python", f"dlx={tmp_path}/none")
     assert done.returncode == 2 and f"--python dlx={tmp_path}/none" in done.stderr
 
 

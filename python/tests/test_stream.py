@@ -470,6 +470,8 @@ def test_closed_handles_say_so(c):
             handle.stats()
     with pytest.raises(ValueError):
         pub.publish(x)
+    with pytest.raises(dlx.Closed):
+        sub.take_many(9)
     assert x.shape == (1,)
     c.close()
     with pytest.raises(dlx.Closed):
