@@ -243,6 +243,16 @@ def pair(c):
         yield pub, sub
 
 
+@contextlib.contextmanager
+def blocking(c, depth=2, timeout=PATIENCE, **kwargs):
+    """A publisher that waits for room, and its subscription, which has these arguments."""
+    with (
+        c.publisher("a", on_full="block", depth=depth, timeout=timeout) as pub,
+        c.subscribe("a", reliable=True, **{"timeout": PATIENCE, **kwargs}) as sub,
+    ):
+        yield pub, sub
+
+
 @pytest.fixture
 def send(pair):
     """Publishes what it is given, and returns the message that arrives."""

@@ -6,7 +6,7 @@ import threading
 import dlx
 import numpy as np
 import pytest
-from conftest import PATIENCE, alarm, is_in_use, until
+from conftest import PATIENCE, alarm, blocking, is_in_use, until
 
 
 def texts(messages):
@@ -184,10 +184,7 @@ def test_depth_is_how_far_a_subscriber_may_be_behind(c):
 
 
 def test_a_batch_that_does_not_wait_is_published_as_far_as_there_is_room(c):
-    with (
-        c.publisher("a", on_full="block", depth=4, timeout=0) as pub,
-        c.subscribe("a", reliable=True) as sub,
-    ):
+    with blocking(c, depth=4, timeout=0) as (pub, sub):
         tensors = numbers(pub, 6)
         e = fails(pub, dlx.Full, tensors, 4)
         assert "depth 4" in str(e) and [x.published for x in tensors] == [True] * 4 + [False] * 2
@@ -198,10 +195,7 @@ def test_a_batch_that_does_not_wait_is_published_as_far_as_there_is_room(c):
 
 def test_a_batch_waits_once_for_all_its_messages(c):
     """The waits of its parts, of 0.2 s each, count as one."""
-    with (
-        c.publisher("a", on_full="block", depth=2, timeout=0.5) as pub,
-        c.subscribe("a", reliable=True) as sub,
-    ):
+    with blocking(c, depth=2, timeout=0.5) as (pub, sub):
         e = fails(pub, dlx.Timeout, [b"0", b"1", b"2", b"3"], 2)
         assert "behind" in str(e)
         assert (pub.stats()["full"], pub.stats()["blocked"]) == (1, 1)
@@ -209,10 +203,7 @@ def test_a_batch_waits_once_for_all_its_messages(c):
 
 
 def test_a_batch_that_waits_is_published_whole_when_somebody_takes(c):
-    with (
-        c.publisher("a", on_full="block", depth=2) as pub,
-        c.subscribe("a", reliable=True, timeout=PATIENCE) as sub,
-    ):
+    with blocking(c) as (pub, sub):
         got = []
 
         def take():
@@ -228,7 +219,7 @@ def test_a_batch_that_waits_is_published_whole_when_somebody_takes(c):
 
 
 def test_a_handler_that_raises_ends_a_batch_and_what_was_published_is_told(c):
-    with c.publisher("a", on_full="block", depth=3) as pub, c.subscribe("a", reliable=True) as sub:
+    with blocking(c, depth=3) as (pub, sub):
         tensors = numbers(pub, 5)
         with alarm():
             fails(pub, ZeroDivisionError, tensors, 3)

@@ -82,6 +82,8 @@ c.publisher(["cam"])
     TypeError: a topic is a str such as "cam/front", not ['cam']
 c.subscribe(3)
     TypeError: a topic is a str such as "cam/front", not 3
+c.drop_retained(None)
+    TypeError: a topic is a str such as "cam/front", not None
 c.get(("a",), timeout=0)
     TypeError: a topic is a str
 c.publisher("a", retain=2000)

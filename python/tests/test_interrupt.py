@@ -9,7 +9,7 @@ import threading
 
 import dlx
 import pytest
-from conftest import PATIENCE, alarm, is_in_use, stopped, until
+from conftest import PATIENCE, alarm, blocking, is_in_use, stopped, until
 
 
 def every(handler, seconds=0.02):
@@ -19,10 +19,7 @@ def every(handler, seconds=0.02):
 @pytest.fixture
 def full(c):
     """A publisher that has no room, and its subscription."""
-    with (
-        c.publisher("a", on_full="block", depth=2) as pub,
-        c.subscribe("a", reliable=True, timeout=PATIENCE) as sub,
-    ):
+    with blocking(c) as (pub, sub):
         pub.publish_many([b"1", b"2"])
         yield pub, sub
 
@@ -129,11 +126,7 @@ CLOSED = {
 
 @pytest.mark.parametrize("name", CLOSED)
 def test_what_another_thread_closes_waits_no_longer(daemon, name):
-    with (
-        dlx.connect() as c,
-        c.publisher("a", on_full="block", depth=2) as pub,
-        c.subscribe("a", reliable=True) as sub,
-    ):
+    with dlx.connect() as c, blocking(c, timeout=None) as (pub, sub):
         pub.publish_many([b"1", b"2"])
         handle, call = CLOSED[name](c, pub, sub)
         said = []
