@@ -7,11 +7,13 @@ import contextlib
 import os
 import pathlib
 import selectors
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 
 import dlx
@@ -27,6 +29,57 @@ def until(true, what="it"):
     while not true():
         assert time.monotonic() < deadline, f"{what} did not happen"
         os.sched_yield()
+
+
+def is_in_use(handle):
+    """Is another thread in a call on it?"""
+    try:
+        handle.stats()
+    except dlx.InUse:
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def alarm(handler=lambda *_: 1 / 0, after=0.05, every=0):
+    """The handler runs, also while a call waits; with `every`, again and again."""
+    old = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, after, every)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+
+
+@contextlib.contextmanager
+def stopped(process):
+    """It stands still."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def run_threads(works):
+    """All at once; what one of them raises is raised here."""
+    errors = []
+
+    def run(work):
+        try:
+            work()
+        except BaseException as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
 
 
 def read_line(pipe, process):
@@ -186,6 +239,16 @@ def pair(c):
     with (
         c.publisher("cam/front", history=8) as pub,
         c.subscribe("cam/front", timeout=PATIENCE) as sub,
+    ):
+        yield pub, sub
+
+
+@contextlib.contextmanager
+def blocking(c, depth=2, timeout=PATIENCE, **kwargs):
+    """A publisher that waits for room, and its subscription, which has these arguments."""
+    with (
+        c.publisher("a", on_full="block", depth=depth, timeout=timeout) as pub,
+        c.subscribe("a", reliable=True, **{"timeout": PATIENCE, **kwargs}) as sub,
     ):
         yield pub, sub
 

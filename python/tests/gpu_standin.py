@@ -8,55 +8,14 @@ import gc
 import os
 import threading
 
+import dlx
+from dlpack_abi import *  # noqa: F403
+from dlpack_abi import DELETER, Legacy, Tensor, Versioned, api, is_valid, new_capsule, pointer_of
+
 PATIENCE = 60.0
 cuda = C.CDLL(os.environ["STANDIN"], C.RTLD_GLOBAL)  # libdlx finds it by its name
-api = C.pythonapi
-api.PyCapsule_New.restype, api.PyCapsule_New.argtypes = (
-    C.py_object,
-    [C.c_void_p, C.c_char_p, C.c_void_p],
-)
-api.PyCapsule_GetPointer.restype, api.PyCapsule_GetPointer.argtypes = (
-    C.c_void_p,
-    [C.c_void_p, C.c_char_p],
-)
-api.PyCapsule_IsValid.argtypes = [C.c_void_p, C.c_char_p]
+KINDS = {True: Versioned, False: Legacy}
 api.PyCapsule_SetName.argtypes = [C.c_void_p, C.c_char_p]
-NAMES = {
-    True: (b"dltensor_versioned", b"used_dltensor_versioned"),
-    False: (b"dltensor", b"used_dltensor"),
-}
-
-
-class Tensor(C.Structure):
-    _fields_ = [
-        ("data", C.c_void_p),
-        ("device", C.c_int32 * 2),
-        ("ndim", C.c_int32),
-        ("code", C.c_uint8),
-        ("bits", C.c_uint8),
-        ("lanes", C.c_uint16),
-        ("shape", C.POINTER(C.c_int64)),
-        ("strides", C.POINTER(C.c_int64)),
-        ("byte_offset", C.c_uint64),
-    ]
-
-
-class Versioned(C.Structure):
-    pass
-
-
-class Legacy(C.Structure):
-    pass
-
-
-Versioned._fields_ = [
-    ("version", C.c_uint32 * 2),
-    ("ctx", C.c_void_p),
-    ("deleter", C.CFUNCTYPE(None, C.c_void_p)),
-    ("flags", C.c_uint64),
-    ("t", Tensor),
-]
-Legacy._fields_ = [("t", Tensor), ("ctx", C.c_void_p), ("deleter", C.CFUNCTYPE(None, C.c_void_p))]
 
 
 def ok(result):
@@ -178,7 +137,6 @@ class Memory:
 
 
 exports = {}  # managed tensors that were handed out, by address
-CAPSULE_END = C.CFUNCTYPE(None, C.c_void_p)
 
 
 def _delete(address):
@@ -186,14 +144,14 @@ def _delete(address):
     array.deleted += 1
 
 
-DELETER = C.CFUNCTYPE(None, C.c_void_p)(_delete)
+DELETE = DELETER(_delete)
 
 
-@CAPSULE_END
+@DELETER
 def end_capsule(capsule):
-    for versioned in (True, False):
-        if api.PyCapsule_IsValid(capsule, NAMES[versioned][0]):
-            _delete(api.PyCapsule_GetPointer(capsule, NAMES[versioned][0]))
+    for kind in KINDS.values():
+        if is_valid(capsule, kind.NEW):
+            _delete(pointer_of(capsule, kind.NEW))
 
 
 class Array:
@@ -224,22 +182,9 @@ class Array:
 
     def managed(self):
         """The address of a managed tensor, the caller's."""
-        t = Tensor(
-            self.memory.at if self.n else None,
-            (C.c_int32 * 2)(*self.device),
-            len(self.shape),
-            1,
-            32,
-            1,
-            self.shape,
-            None,
-            self.offset,
-        )
-        made = (
-            Versioned((C.c_uint32 * 2)(1, 0), None, DELETER, 0, t)
-            if self.versioned
-            else Legacy(t, None, DELETER)
-        )
+        at = self.memory.at if self.n else None
+        t = Tensor(at, self.device, len(self.shape), 1, 32, 1, self.shape, None, self.offset)
+        made = Versioned((1, 0), None, DELETE, 0, t) if self.versioned else Legacy(t, None, DELETE)
         exports[C.addressof(made)] = made, self
         return C.addressof(made)
 
@@ -247,7 +192,7 @@ class Array:
         self.asked.append(kwargs)
         if not self.versioned and "max_version" in kwargs:
             raise TypeError("an unexpected keyword argument 'max_version'")
-        return api.PyCapsule_New(self.managed(), NAMES[self.versioned][0], end_capsule)
+        return new_capsule(self.managed(), KINDS[self.versioned].NEW, end_capsule)
 
 
 class Taken:
@@ -255,11 +200,11 @@ class Taken:
 
     def __init__(self, thing, **kwargs):
         capsule = thing.__dlpack__(**{"max_version": (1, 0), **kwargs})
-        self.versioned = bool(api.PyCapsule_IsValid(id(capsule), NAMES[True][0]))
-        fresh, used = NAMES[self.versioned]
-        self.at = api.PyCapsule_GetPointer(id(capsule), fresh)
-        api.PyCapsule_SetName(id(capsule), used)
-        self.managed = (Versioned if self.versioned else Legacy).from_address(self.at)
+        self.versioned = bool(is_valid(id(capsule), Versioned.NEW))
+        kind = KINDS[self.versioned]
+        self.at = pointer_of(id(capsule), kind.NEW)
+        api.PyCapsule_SetName(id(capsule), kind.USED)
+        self.managed = kind.from_address(self.at)
         self.t, self.device = self.managed.t, tuple(self.managed.t.device)
 
     def values(self):
@@ -279,3 +224,51 @@ def waits(release):
     before = calls("cuCtxSynchronize"), calls("cuStreamIsCapturing")
     release()
     return calls("cuCtxSynchronize") - before[0], calls("cuStreamIsCapturing") - before[1]
+
+
+def fill(t, value, stream=1):
+    """As torch.from_dlpack(t).fill_(value), on this stream."""
+    view = Taken(t, stream=stream)
+    ok(
+        cuda.cuMemsetD32Async(
+            C.c_uint64(view.t.data),
+            C.c_uint32(value),
+            C.c_size_t(t.nbytes // 4),
+            C.c_void_p(stream),
+        )
+    )
+    view.close()
+    return view.t.data
+
+
+# ---- memory that libdlx allocates for the allocator of a library ----
+
+lib = C.CDLL(dlx._dlx.__file__)
+lib.dlx_cuda_malloc.restype = C.c_void_p
+lib.dlx_client_errmsg.restype = C.c_char_p
+
+
+def cuda_malloc(size, device=0, stream=None):
+    return lib.dlx_cuda_malloc(C.c_ssize_t(size), C.c_int(device), C.c_void_p(stream))
+
+
+def cuda_free(at, size=0, device=0, stream=None):
+    lib.dlx_cuda_free(C.c_void_p(at), C.c_ssize_t(size), C.c_int(device), C.c_void_p(stream))
+
+
+class Segment:
+    """In the place of Memory."""
+
+    def __init__(self, size=4 << 20, device=0):
+        self.at = cuda_malloc(size, device)
+        assert self.at, lib.dlx_client_errmsg(None)
+
+    def __del__(self):
+        cuda_free(self.at)
+
+
+def used():
+    """Bytes of the GPU that all processes of the machine have."""
+    free, total = C.c_size_t(), C.c_size_t()
+    ok(cuda.cuMemGetInfo_v2(C.byref(free), C.byref(total)))
+    return total.value - free.value

@@ -95,28 +95,10 @@ def test_elements_are_numbers_of_python(send):
                 use()
 
 
-KEYS = [
-    0,
-    -1,
-    slice(None),
-    slice(1, None),
-    slice(None, None, -1),
-    slice(5, 1),
-    slice(0, 0),
-    ...,
-    None,
-    (0, 1),
-    (0, 1, 2),
-    (1, ..., 3),
-    (..., 2),
-    (slice(None), 1),
-    (slice(None), None, slice(None, None, 2), slice(3, 0, -2)),
-    (None, ..., None),
-    (0, slice(1, 3), slice(None, None, -3)),
-    (),
-    np.int64(1),
-    (slice(-2, None), ..., slice(-3, -1)),
-]
+KEYS = [0, -1, np.int64(1), ..., None, (), *np.s_[:, 1:, ::-1, 5:1, 0:0]]
+KEYS += [np.s_[0, 1], np.s_[0, 1, 2], np.s_[1, ..., 3], np.s_[..., 2], np.s_[:, 1]]
+KEYS += [np.s_[:, None, ::2, 3:0:-2], np.s_[None, ..., None], np.s_[0, 1:3, ::-3]]
+KEYS += [np.s_[-2:, ..., -3:-1]]
 
 
 @pytest.mark.parametrize(

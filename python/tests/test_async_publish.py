@@ -6,7 +6,7 @@ import selectors
 
 import dlx
 import pytest
-from conftest import PATIENCE
+from conftest import PATIENCE, blocking
 
 BLOCKS = {"on_full": "block", "depth": 4}
 
@@ -18,10 +18,7 @@ async def turns(n=3):
 
 def test_publish_async_waits_for_room_and_lets_others_run(c):
     async def main():
-        with (
-            c.publisher("a", **BLOCKS) as pub,
-            c.subscribe("a", reliable=True, timeout=PATIENCE) as sub,
-        ):
+        with blocking(c, depth=4) as (pub, sub):
             for i in range(4):
                 assert (await pub.publish_async(bytes([i]))).seq == i + 1
             task = asyncio.create_task(pub.publish_async({"x": b"last"}, meta={"k": 1}))
@@ -40,10 +37,7 @@ def test_publish_async_waits_for_room_and_lets_others_run(c):
 
 def test_many_messages_go_through_a_short_queue_in_one_loop(c):
     async def main():
-        with (
-            c.publisher("a", **BLOCKS) as pub,
-            c.subscribe("a", reliable=True, timeout=PATIENCE) as sub,
-        ):
+        with blocking(c, depth=4) as (pub, sub):
 
             async def publish():
                 for i in range(2000):
@@ -59,10 +53,7 @@ def test_many_messages_go_through_a_short_queue_in_one_loop(c):
 
 def test_publish_async_ends_in_time_and_names_who_is_in_the_way(c):
     async def main():
-        with (
-            c.publisher("a", timeout=0.01, **BLOCKS) as pub,
-            c.subscribe("a", reliable=True) as sub,
-        ):
+        with blocking(c, depth=4, timeout=0.01) as (pub, sub):
             assert pub.timeout == 0.01
             for _ in range(4):
                 await pub.publish_async(b"x")

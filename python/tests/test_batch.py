@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """publish_many() and take_many(), and how far a subscriber may be behind."""
 
-import signal
 import threading
 
 import dlx
 import numpy as np
 import pytest
-from conftest import PATIENCE, until
+from conftest import PATIENCE, alarm, blocking, is_in_use, until
 
 
 def texts(messages):
@@ -185,10 +184,7 @@ def test_depth_is_how_far_a_subscriber_may_be_behind(c):
 
 
 def test_a_batch_that_does_not_wait_is_published_as_far_as_there_is_room(c):
-    with (
-        c.publisher("a", on_full="block", depth=4, timeout=0) as pub,
-        c.subscribe("a", reliable=True) as sub,
-    ):
+    with blocking(c, depth=4, timeout=0) as (pub, sub):
         tensors = numbers(pub, 6)
         e = fails(pub, dlx.Full, tensors, 4)
         assert "depth 4" in str(e) and [x.published for x in tensors] == [True] * 4 + [False] * 2
@@ -199,10 +195,7 @@ def test_a_batch_that_does_not_wait_is_published_as_far_as_there_is_room(c):
 
 def test_a_batch_waits_once_for_all_its_messages(c):
     """The waits of its parts, of 0.2 s each, count as one."""
-    with (
-        c.publisher("a", on_full="block", depth=2, timeout=0.5) as pub,
-        c.subscribe("a", reliable=True) as sub,
-    ):
+    with blocking(c, depth=2, timeout=0.5) as (pub, sub):
         e = fails(pub, dlx.Timeout, [b"0", b"1", b"2", b"3"], 2)
         assert "behind" in str(e)
         assert (pub.stats()["full"], pub.stats()["blocked"]) == (1, 1)
@@ -210,10 +203,7 @@ def test_a_batch_waits_once_for_all_its_messages(c):
 
 
 def test_a_batch_that_waits_is_published_whole_when_somebody_takes(c):
-    with (
-        c.publisher("a", on_full="block", depth=2) as pub,
-        c.subscribe("a", reliable=True, timeout=PATIENCE) as sub,
-    ):
+    with blocking(c) as (pub, sub):
         got = []
 
         def take():
@@ -229,15 +219,10 @@ def test_a_batch_that_waits_is_published_whole_when_somebody_takes(c):
 
 
 def test_a_handler_that_raises_ends_a_batch_and_what_was_published_is_told(c):
-    with c.publisher("a", on_full="block", depth=3) as pub, c.subscribe("a", reliable=True) as sub:
+    with blocking(c, depth=3) as (pub, sub):
         tensors = numbers(pub, 5)
-        old = signal.signal(signal.SIGALRM, lambda *_: 1 / 0)
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        try:
+        with alarm():
             fails(pub, ZeroDivisionError, tensors, 3)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, old)
         assert [x.published for x in tensors] == [True] * 3 + [False] * 2
         assert texts(sub.take_many(9)) == list("012")
 
@@ -260,14 +245,6 @@ def test_take_many_gives_what_is_there_and_waits_only_for_the_first(pair):
     ).start()
     assert texts(sub.take_many(2**32 - 1)) == ["d"]
     assert sub._poll(4) is None
-
-
-def is_in_use(sub):
-    try:
-        sub.stats()
-    except dlx.InUse:
-        return True
-    return False
 
 
 @pytest.mark.parametrize(
@@ -297,18 +274,6 @@ def test_take_many_stops_where_too_many_are_held(c):
             sub.take_many(9, 0)
         held.clear()
         assert texts(sub.take_many(9)) == ["3", "4"]
-
-
-def test_take_many_tells_once_that_the_last_publisher_left(c):
-    pub = c.publisher("a")
-    with c.subscribe("a", timeout=PATIENCE) as sub:
-        pub.publish_many([b"0", b"1"])
-        pub.close()
-        assert texts(sub.take_many(9)) == ["0", "1"]
-        with pytest.raises(dlx.PublisherGone):
-            sub.take_many(9)
-    with pytest.raises(dlx.Closed):
-        sub.take_many(9)
 
 
 def test_take_many_of_the_latest_is_one_message(c):

@@ -8,24 +8,10 @@ import dlx
 import numpy as np
 import pytest
 from conftest import PATIENCE, count_fds
-from test_out import Tensor, Versioned, api
+from dlpack_abi import DELETER, Legacy, Tensor, Versioned, is_valid, new_capsule
 
-DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-END = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # gets the capsule itself, which is being destroyed
-
-
-class Legacy(ctypes.Structure):
-    _fields_ = [("t", Tensor), ("manager_ctx", ctypes.c_void_p), ("deleter", DELETER)]
-
-
-NAMES = {Versioned: b"dltensor_versioned", Legacy: b"dltensor"}
+END = DELETER  # gets the capsule itself, which is being destroyed
 KINDS = pytest.mark.parametrize("kind", [Versioned, Legacy], ids=["versioned", "legacy"])
-new_capsule = ctypes.PYFUNCTYPE(
-    ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
-)(("PyCapsule_New", api))
-is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_IsValid", api)
-)
 
 
 class Library:
@@ -35,24 +21,15 @@ class Library:
 
     def __init__(self, kind, name=None, device=(1, 0), version=(1, 0), has_deleter=True):
         self.kind, self.n_deleted = kind, 0
-        self.name = name or NAMES[kind]
+        self.name = name or kind.NEW
         self.values = (ctypes.c_int32 * 8)(*[9, 9], *range(6))
         self.shape = (ctypes.c_int64 * 2)(2, 3)
         self.end, self.deleter = END(self.destroy), DELETER(self.delete)
-        t = Tensor(
-            ctypes.addressof(self.values),
-            (ctypes.c_int32 * 2)(*device),
-            2,
-            0,
-            32,
-            1,
-            self.shape,
-            None,
-            8,
-        )
+        address = ctypes.addressof(self.values)
+        t = Tensor(address, device, 2, 0, 32, 1, self.shape, None, 8)
         deleter = self.deleter if has_deleter else DELETER()
         self.managed = (
-            Versioned((ctypes.c_uint32 * 2)(*version), None, deleter, 0, t)
+            Versioned(version, None, deleter, 0, t)
             if kind is Versioned
             else Legacy(t, None, deleter)
         )
@@ -70,9 +47,7 @@ class Library:
 
 
 def is_used(capsule):
-    return bool(
-        is_valid(id(capsule), b"used_dltensor_versioned") or is_valid(id(capsule), b"used_dltensor")
-    )
+    return any(is_valid(id(capsule), kind.USED) for kind in (Versioned, Legacy))
 
 
 VALUES = np.arange(6, dtype=np.int32).reshape(2, 3)

@@ -17,16 +17,13 @@ LINE = re.compile(
 )
 
 
-def run_engines(*args):
-    done = subprocess.run(
-        [sys.executable, ENGINES, *args], capture_output=True, text=True, timeout=3 * PATIENCE
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def check(said, n_engines, n_versions, mib, n_requests=20):
+def run_engines(n_engines, n_versions, mib, n_requests=20, device="cpu"):
     """What each engine served with, and the memory of all versions."""
+    options = f"--device {device} --engines {n_engines} --versions {n_versions} --mib {mib:.0f}"
+    command = [sys.executable, ENGINES, *options.split(), "--requests", str(n_requests)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3 * PATIENCE)
+    said = done.stdout
+    assert done.returncode == 0, said + done.stderr
     lines = [tuple(map(float, x)) for x in LINE.findall(said)]
     seen = [(int(engine), int(version)) for engine, version, *_ in lines]
     each = [(i, v) for v in range(1, n_versions + 1) for i in range(n_engines)]
@@ -42,7 +39,7 @@ def check(said, n_engines, n_versions, mib, n_requests=20):
 
 
 def test_engines_serve_whole_versions_and_memory_of_old_ones_comes_back(c):
-    lines = check(run_engines("--engines", "3", "--versions", "8", "--mib", "6"), 3, 8, 6.0)
+    lines = run_engines(3, 8, 6.0)
     assert all(shared <= 12.0 for *_, shared in lines), lines
     until(lambda: c.daemon()["shared_bytes"] == 0, "the end of what was retained")
 
@@ -55,23 +52,6 @@ def test_engines_do_so_on_a_gpu_too(c, tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(value))
     path = [os.path.join(tests, "standin_torch"), tests, os.environ["PYTHONPATH"]]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
-    lines = check(
-        run_engines(
-            "--device",
-            "cuda:0",
-            "--engines",
-            "2",
-            "--versions",
-            "4",
-            "--mib",
-            "6",
-            "--requests",
-            "5",
-        ),
-        2,
-        4,
-        6.0,
-        n_requests=5,
-    )
+    lines = run_engines(2, 4, 6.0, n_requests=5, device="cuda:0")
     assert all((own, shared) == (0.0, 6.0) for *_, own, shared in lines), lines
     until(lambda: c.daemon()["shared_bytes"] == 0, "the end of what was retained")

@@ -7,51 +7,29 @@ import ctypes
 import sys
 
 import dlx
-import numpy as np
 import pytest
-from test_out import Api, Versioned, api
-
-api.PyCapsule_New.restype, api.PyCapsule_New.argtypes = (
-    ctypes.py_object,
-    [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
-)
+from dlpack_abi import Api, Versioned, api, exchange_api, tensor_of
 
 
 class Memory:
     """Three bytes, as managed tensors; counts their deleters."""
 
     def __init__(self):
-        self.data, self.shape, self.deleted = (
-            (ctypes.c_uint8 * 3)(1, 2, 3),
-            (ctypes.c_int64 * 1)(3),
-            [],
-        )
+        self.data, self.shape = (ctypes.c_uint8 * 3)(1, 2, 3), (ctypes.c_int64 * 1)(3)
+        self.deleted = []
         self.delete = type(Versioned().deleter)(lambda tensor: self.deleted.append(tensor))
         self.tensors = []
 
     def tensor(self, version=(1, 0), ndim=1):
         t = Versioned(version=version, deleter=self.delete)
-        t.t.data, t.t.device[0], t.t.ndim, t.t.code, t.t.bits, t.t.lanes = (
-            ctypes.addressof(self.data),
-            1,
-            ndim,
-            1,
-            8,
-            1,
-        )
+        t.t.data, t.t.device[0], t.t.ndim = ctypes.addressof(self.data), 1, ndim
+        t.t.code, t.t.bits, t.t.lanes = 1, 8, 1
         t.t.shape = ctypes.cast(self.shape, type(t.t.shape))
         self.tensors.append(t)
         return t
 
     def dlx_tensor(self):
-        back = ctypes.py_object()
-        exchange = Api.from_address(
-            api.PyCapsule_GetPointer(dlx.Tensor.__dlpack_c_exchange_api__, b"dlpack_exchange_api")
-        )
-        assert exchange.to_object(ctypes.byref(self.tensor()), ctypes.byref(back)) == 0
-        ret = back.value
-        api.Py_DecRef(back)  # ours, beside that of ctypes
-        return ret
+        return tensor_of(self.tensor())
 
     def capsule(self):
         return self.dlx_tensor().__dlpack__(max_version=(1, 0))
@@ -96,12 +74,6 @@ def test_deleters_run_without_the_exception_that_refuses_a_message(pair, make):
     finally:
         sys.unraisablehook = hook
     assert len(memory.deleted) == 1 and not unraisable
-
-
-def exchange_api(from_object):
-    """A capsule, and what it is of."""
-    table = Api(version=(1, 3), from_object=from_object)
-    return api.PyCapsule_New(ctypes.addressof(table), b"dlpack_exchange_api", None), table
 
 
 def test_the_exchange_api_comes_before_anything_else(pair):
@@ -181,9 +153,3 @@ def test_a_device_that_is_refused_is_a_buffer_error(pair):
 
     with pytest.raises(BufferError, match="Unknown device type meta"):
         pair[0].publish(Meta(None))
-
-
-def test_what_the_buffer_protocol_refuses_is_a_buffer_error(pair):
-    """NumPy raises ValueError."""
-    with pytest.raises(BufferError, match="a time of .*numpy.ndarray"):
-        pair[0].publish(np.zeros(2, "M8[s]"))

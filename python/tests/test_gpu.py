@@ -55,35 +55,37 @@ def machine(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def alone(peer):
-    """Runs code in a process that publishes and subscribes."""
+def gpu_peer(peer):
+    """Another process that has the GPUs."""
+    return lambda code: peer(code, prelude=PRELUDE)
+
+
+@pytest.fixture
+def alone(gpu_peer):
+    """Runs code in a process that publishes and subscribes, and sees that nothing is left."""
 
     def run(code):
-        peer(
-            'start()\npub, s = c.publisher("gpu", history=4), c.subscribe("gpu", timeout=60)\n'
-            + code,
-            prelude=PRELUDE,
-        ).end()
+        begin = 'start()\npub, s = c.publisher("gpu", history=4), c.subscribe("gpu", timeout=60)\n'
+        gpu_peer(begin + code + "\npub.close(); s.close(); c.close(); finish()").end()
 
     return run
 
 
 @pytest.fixture
-def two(peer):
+def two(gpu_peer):
     """Runs a subscriber and, when that is there, a publisher, which ends when the subscriber has.
     Both see that nothing is left.
     """
 
     def run(publish, take, device=0, environment="", history=1):
-        taker = peer(
+        taker = gpu_peer(
             environment
             + SUBSCRIBER.format(device=device)
             + take
-            + "\ns.close(); c.close(); finish()",
-            prelude=PRELUDE,
+            + "\ns.close(); c.close(); finish()"
         )
         assert taker.hear() == "ready"
-        giver = peer(PUBLISHER.format(history=history) + publish, prelude=PRELUDE)
+        giver = gpu_peer(PUBLISHER.format(history=history) + publish)
         taker.end()
         giver.end()
 
@@ -198,7 +200,6 @@ del t, e  # its traceback has t
 assert calls("cuCtxSynchronize") == n + 1  # nobody said which stream used it
 del msg
 pub.publish(Array(1))
-pub.close(); s.close(); c.close(); finish()
 """)
 
 
@@ -268,10 +269,11 @@ del x, got; finish()
         ("hello_subscribe", "hello", []),
     ],
 )
-def test_the_examples_that_read_memory_of_the_cpu_say_so(peer, tmp_path, program, topic, options):
+def test_the_examples_that_read_memory_of_the_cpu_say_so(
+    gpu_peer, tmp_path, program, topic, options
+):
     path = STANDIN.parents[2] / "examples" / program
-    giver = peer(
-        f"""
+    giver = gpu_peer(f"""
 start()
 pub = c.publisher({topic!r})
 say("ready")
@@ -281,9 +283,7 @@ threading.Thread(target=lambda: hear() or ended.set()).start()
 while not ended.wait(0.01):  # viewer looks at one that comes 1 ms after the first
     pub.publish(x)
 pub.close(); c.close(); del x; finish()
-""",
-        prelude=PRELUDE,
-    )
+""")
     assert giver.hear() == "ready"
     done = subprocess.run(
         [path, *options], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
@@ -333,8 +333,8 @@ del g, msg, items
     )
 
 
-def test_the_memory_of_a_publisher_that_died_is_gone_and_the_rest_is_not(peer):
-    taker = peer(
+def test_the_memory_of_a_publisher_that_died_is_gone_and_the_rest_is_not(gpu_peer):
+    taker = gpu_peer(
         SUBSCRIBER.format(device=0)
         + """
 msg = s.take()
@@ -346,13 +346,11 @@ fails(dlx.PublisherGone, "GPU memory", lambda: t.__dlpack__(max_version=(1, 0)))
 fails(dlx.PublisherGone, "GPU memory", lambda: t.device)
 del t, msg
 s.close(); c.close(); finish()
-""",
-        prelude=PRELUDE,
+"""
     )
     assert taker.hear() == "ready"
-    giver = peer(
-        PUBLISHER.format(history=1) + "pub.publish({'g': Array(4), 'c': b'abc'})\nhear()",
-        prelude=PRELUDE,
+    giver = gpu_peer(
+        PUBLISHER.format(history=1) + "pub.publish({'g': Array(4), 'c': b'abc'})\nhear()"
     )
     assert taker.hear() == "taken"
     giver.kill()
@@ -380,7 +378,6 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 del t, msg
 pub.publish(b"x")
-pub.close(); s.close(); c.close(); finish()
 """)
 
 
@@ -389,36 +386,27 @@ def test_the_exchange_api_is_for_the_gpu_too(alone):
     ready: __dlpack__ is asked.
     """
     alone("""
-class Api(C.Structure):
-    FROM = C.PYFUNCTYPE(C.c_int, C.py_object, C.POINTER(C.c_void_p))
-    LOOK = C.PYFUNCTYPE(C.c_int, C.py_object, C.POINTER(Tensor))
-    _fields_ = [("version", C.c_uint32 * 2), ("prev", C.c_void_p), ("alloc", C.c_void_p),
-                ("from_object", FROM),
-                ("to_object", C.c_void_p), ("look", LOOK), ("stream", C.c_void_p)]
 def give(array, ret):
-    ret[0] = array.managed()
+    ret[0] = C.cast(array.managed(), VersionedPointer)
     return 0
-table = Api((C.c_uint32 * 2)(1, 3), None, None, Api.FROM(give))
-NAME = b"dlpack_exchange_api"
 class Fast(Array):
-    __dlpack_c_exchange_api__ = api.PyCapsule_New(C.addressof(table), NAME, None)
+    __dlpack_c_exchange_api__, table = exchange_api(Api.FROM(give))
 x = Fast(4, value=6)
 pub.publish(x)
 assert x.deleted == 1 and [a["stream"] for a in x.asked] == [1]
-out = Api.from_address(api.PyCapsule_GetPointer(id(dlx.Tensor.__dlpack_c_exchange_api__), NAME))
 for stream, expected in ((None, (1, 0)), (1, (0, 1))):
     pub.publish(x)
     s.take()
     msg = c.get("gpu", 60, stream=stream)
-    at, seen = C.c_void_p(), Tensor()
+    at, seen = VersionedPointer(), Tensor()
     for thing in (msg, msg[0]):
-        assert out.from_object(thing, C.byref(at)) == 0
-        managed = Versioned.from_address(at.value)
+        assert exchange.from_object(thing, C.byref(at)) == 0
+        managed = at.contents
         assert tuple(managed.t.device) == (2, 0) and read(managed.t.data, 4) == [6] * 4
-        assert waits(lambda: managed.deleter(at.value)) == expected
+        assert waits(lambda: managed.deleter(C.addressof(managed))) == expected
     t = msg[0]
-    assert out.look(t, C.byref(seen)) == 0 and read(seen.data, 4) == [6] * 4
-    fails(BufferError, "msg[0]", lambda: out.look(msg, C.byref(seen)))
+    assert exchange.look(t, C.byref(seen)) == 0 and read(seen.data, 4) == [6] * 4
+    fails(BufferError, "msg[0]", lambda: exchange.look(msg, C.byref(seen)))
     del thing, msg
     def drop():
         global t

@@ -2,24 +2,12 @@
 """Memory of GPUs that a publisher allocates, pub.empty(device=) and pub.empty_like(device=), on the
 stand-in driver, as in test_gpu.py."""
 
-from test_gpu import PRELUDE, alone, machine, pytestmark, two  # noqa: F401
-
-FILL = """
-def fill(t, value, stream=1):
-    '''As torch.from_dlpack(t).fill_(value), on this stream.'''
-    view = Taken(t, stream=stream)
-    n = t.nbytes // 4
-    ok(cuda.cuMemsetD32Async(C.c_uint64(view.t.data), C.c_uint32(value), C.c_size_t(n),
-                             C.c_void_p(stream)))
-    view.close()
-    return view.t.data
-"""
+from test_gpu import alone, gpu_peer, machine, pytestmark, two  # noqa: F401
 
 
 def test_an_allocated_tensor_is_published_without_a_copy(two):
     two(
-        FILL
-        + """
+        """
 stream = Stream()
 x = pub.empty((2, 8), "uint32", device="cuda:0")
 assert (x.shape, x.dtype, x.nbytes, x.readonly, x.published) == ((2, 8), "uint32", 64, False, False)
@@ -54,8 +42,7 @@ assert s.stats()["gpu_errors"] == 0
 
 def test_a_dict_is_allocated_on_a_gpu_in_one_piece(two):
     two(
-        FILL
-        + """
+        """
 import numpy as np
 model = {"w": np.zeros((3, 5), "f4"), "b": Array(5), "n": b"12", "none": np.zeros((0, 4), "f2")}
 d = pub.empty_like(model, device="cuda:0")
@@ -86,10 +73,8 @@ del msg, host
     )
 
 
-def test_a_retained_set_on_a_gpu_outlives_its_killed_publisher(peer):
-    giver = peer(
-        FILL
-        + """
+def test_a_retained_set_on_a_gpu_outlives_its_killed_publisher(gpu_peer):
+    giver = gpu_peer("""
 start()
 pub = c.publisher("weights", retain=1)
 d = pub.empty_like({"a": Array(16)}, device="cuda:0")
@@ -99,28 +84,21 @@ with dlx.connect() as other:
     Taken(other.get("weights", timeout=60)["a"], stream=1).close()  # it is ready
 say("published")
 hear()
-""",
-        prelude=PRELUDE,
-    )
+""")
     assert giver.hear() == "published"
     giver.kill()
-    peer(
-        """
+    gpu_peer("""
 start()
 msg = c.get("weights", timeout=60)
 taken = Taken(msg["a"], stream=1)
 assert taken.values() == [9] * 16
 taken.close(); del msg
 c.close(); finish()
-""",
-        prelude=PRELUDE,
-    ).end()
+""").end()
 
 
 def test_a_tensor_on_a_gpu_that_something_was_made_of_is_not_published_unless_shared(alone):
-    alone(
-        FILL
-        + """
+    alone("""
 x = pub.empty(4, "uint32", device="cuda:0")
 view = Taken(x)
 for publish in (lambda: pub.publish(x), lambda: pub.publish({"x": x}),
@@ -159,9 +137,7 @@ empty = pub.empty((0, 3), "float32", device="cuda:0")
 assert empty.__cuda_array_interface__["data"] == (0, False) and empty.__dlpack_device__() == (2, 0)
 fails(AttributeError, "on a GPU", lambda: y.__array_interface__)
 del x, y, t, msg, empty, e
-pub.close(); s.close(); c.close(); finish()
-"""
-    )
+""")
 
 
 DEVICES_THAT_ARE_NONE = [
@@ -247,13 +223,11 @@ pub.publish(x)
 t = s.take()[0]
 fails(dlx.DeviceError, "was received", lambda: pub.publish(t))
 del x, t, e
-pub.close(); s.close(); c.close(); finish()
 """)
 
 
-def test_no_other_gpu_gets_a_context(peer):
-    peer(
-        """
+def test_no_other_gpu_gets_a_context(gpu_peer):
+    gpu_peer("""
 ok(cuda.cuInit(0))
 pub = c.publisher("gpu")
 x = pub.empty(4, "uint32", device="cuda:1")
@@ -265,9 +239,7 @@ pub.publish(x), pub.publish(d)
 assert cuda.standin_contexts_made(0) == 0 and cuda.standin_contexts_made(1) == 1
 del d, x
 pub.close(); c.close(); finish()
-""",
-        prelude=PRELUDE,
-    ).end()
+""").end()
 
 
 def test_memory_of_the_cpu_touches_no_driver(c):
@@ -336,7 +308,6 @@ thread.start()
 pub.publish(x)
 assert gate.passed and pub.stats()["gpu_waits"] == 1
 thread.join()
-pub.close(); s.close(); c.close(); finish()
 """)
 
 
@@ -370,5 +341,4 @@ for _ in range(6):  # caches of others fill in the first
     if more < 50:
         break
 assert more < 50, more
-pub.close(); s.close(); c.close(); finish()
 """)

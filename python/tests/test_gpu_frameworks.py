@@ -8,7 +8,7 @@ import os
 import dlx
 import pytest
 from conftest import Peer
-from test_engines import check, run_engines
+from test_engines import run_engines
 
 LIBRARIES = {
     "torch": "make = lambda: torch.arange(12, dtype=torch.float32, device='cuda').reshape(3, 4)\n"
@@ -30,6 +30,14 @@ PRELUDE = (
     Peer.PRELUDE
     + "import gc, numpy as np\nexpected = np.arange(12, dtype=np.float32).reshape(3, 4)\n"
 )
+
+
+@pytest.fixture
+def gpu_peer(peer):
+    """Another process, with NumPy and what the tensors of these tests hold."""
+    return lambda code: peer(code, prelude=PRELUDE)
+
+
 GIVE = """
 {library}
 pub = c.publisher("gpu", timeout=60)
@@ -109,13 +117,11 @@ def code(name):
 @pytest.mark.parametrize("is_set", [False, True])
 @pytest.mark.parametrize("takes", sorted(LIBRARIES))
 @pytest.mark.parametrize("gives", sorted(LIBRARIES))
-def test_one_library_publishes_and_another_takes(peer, gives, takes, is_set):
+def test_one_library_publishes_and_another_takes(gpu_peer, gives, takes, is_set):
     need(gives, takes)
-    taker = peer(TAKE.format(library=code(takes), is_set=is_set), prelude=PRELUDE)
+    taker = gpu_peer(TAKE.format(library=code(takes), is_set=is_set))
     assert taker.hear() == "ready"
-    giver = peer(
-        GIVE.format(library=code(gives), is_set=is_set, strict=not is_set), prelude=PRELUDE
-    )
+    giver = gpu_peer(GIVE.format(library=code(gives), is_set=is_set, strict=not is_set))
     assert giver.hear() == "published"
     taker.end()
     giver.say("")
@@ -129,13 +135,12 @@ def test_one_library_publishes_and_another_takes(peer, gives, takes, is_set):
         ("cupy", "cupy.cuda.Stream(non_blocking=True)", "stream"),
     ],
 )
-def test_streams_of_both_sides_are_waited_for(peer, name, stream, current):
+def test_streams_of_both_sides_are_waited_for(gpu_peer, name, stream, current):
     """What a stream writes is there when take() returns; what a stream reads is there until it has
     read it.
     """
     need(name)
-    taker = peer(
-        f"""
+    taker = gpu_peer(f"""
 {code(name)}
 stream = {stream}
 s = c.subscribe("gpu", timeout=60)
@@ -148,12 +153,9 @@ for i in range(20):
         del y, msg
         assert float(total) == i * (1 << 24), (i, float(total))
 say("done")
-""",
-        prelude=PRELUDE,
-    )
+""")
     assert taker.hear() == "ready"
-    giver = peer(
-        f"""
+    giver = gpu_peer(f"""
 {code(name)}
 stream = {stream}
 pub = c.publisher("gpu", history=1, on_full="block", timeout=60)
@@ -168,20 +170,17 @@ for i in range(20):
     del x
 hear()
 pub.close()
-""",
-        prelude=PRELUDE,
-    )
+""")
     assert taker.hear() == "done"
     taker.end()
     giver.say("")
     giver.end()
 
 
-def test_memory_comes_back_to_pytorch(peer):
+def test_memory_comes_back_to_pytorch(gpu_peer):
     """What is published is PyTorch's again when nobody holds it."""
     need("torch")
-    peer(
-        """
+    gpu_peer("""
 import torch
 pub, s = c.publisher("gpu"), c.subscribe("gpu", timeout=60)
 for _ in range(50):
@@ -195,19 +194,16 @@ pub.wait(0, 0)
 gc.collect()
 assert torch.cuda.memory_allocated() < 3 * (4 << 20), torch.cuda.memory_allocated()
 pub.close()
-""",
-        prelude=PRELUDE,
-    ).end()
+""").end()
 
 
 @pytest.mark.skipif(
     os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") != "", reason="PYTORCH_CUDA_ALLOC_CONF is set"
 )
-def test_expandable_segments_are_refused_in_words(peer, monkeypatch):
+def test_expandable_segments_are_refused_in_words(gpu_peer, monkeypatch):
     need("torch")
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    peer(
-        """
+    gpu_peer("""
 import torch
 pub = c.publisher("gpu")
 try:
@@ -216,20 +212,17 @@ except dlx.DeviceError as e:
     assert "cuda_vmm" in str(e) or "handle type" in str(e) or "descriptor" in str(e), str(e)
 else:
     raise AssertionError("it was published")
-""",
-        prelude=PRELUDE,
-    ).end()
+""").end()
 
 
-def test_what_a_pool_of_pytorch_holds_outlives_its_process(peer):
+def test_what_a_pool_of_pytorch_holds_outlives_its_process(gpu_peer):
     """Descriptors do, of memory that libdlx allocated; legacy handles of cudaMalloc do not."""
     need("torch")
     try:
         dlx.torch_mem_pool()
     except RuntimeError as e:
         pytest.skip(str(e))
-    taker = peer(
-        """
+    taker = gpu_peer("""
 import torch
 s = c.subscribe("gpu", timeout=60)
 say("ready")
@@ -239,12 +232,9 @@ hear()
 assert torch.equal(y.cpu(), torch.arange(1 << 20))
 del y
 s.close()
-""",
-        prelude=PRELUDE,
-    )
+""")
     assert taker.hear() == "ready"
-    giver = peer(
-        """
+    giver = gpu_peer("""
 import torch
 pub = c.publisher("gpu", timeout=60)
 pub.wait(1, 60)
@@ -255,9 +245,7 @@ with torch.cuda.use_mem_pool(pool):
 assert not pub.publish(x, strict=True).copied and not pub.publish(z, strict=True).copied
 say("published")
 hear()
-""",
-        prelude=PRELUDE,
-    )
+""")
     assert giver.hear() == "published" and taker.hear() == "taken"
     giver.kill()
     taker.say("")
@@ -266,22 +254,5 @@ hear()
 
 def test_engines_serve_whole_versions_from_one_copy(c):
     need("torch")
-    lines = check(
-        run_engines(
-            "--device",
-            "cuda:0",
-            "--engines",
-            "3",
-            "--versions",
-            "6",
-            "--mib",
-            "64",
-            "--requests",
-            "5",
-        ),
-        3,
-        6,
-        64.0,
-        n_requests=5,
-    )
+    lines = run_engines(3, 6, 64.0, n_requests=5, device="cuda:0")
     assert all(shared <= 2 * 64.0 for *_, shared in lines), lines

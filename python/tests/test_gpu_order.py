@@ -7,7 +7,7 @@ dlpackd, with dlx.Timeout.
 """
 
 import pytest
-from test_gpu import PRELUDE, PUBLISHER, SUBSCRIBER, alone, machine, pytestmark, two  # noqa: F401
+from test_gpu import PUBLISHER, SUBSCRIBER, alone, gpu_peer, machine, pytestmark, two
 
 HELD = """
 import time
@@ -49,10 +49,14 @@ def end(*ends):
 """
 
 
-def test_no_cpu_waits_for_what_take_names_a_stream_for(alone):
-    alone(
-        HELD
-        + """
+@pytest.fixture
+def held(alone):
+    """As alone(), with what HELD has."""
+    return lambda code: alone(HELD + code + "\nend(pub, s)")
+
+
+def test_no_cpu_waits_for_what_take_names_a_stream_for(held):
+    held("""
 publish(7)
 msg = s.take(stream=a.handle)
 t = msg[0]
@@ -73,9 +77,7 @@ until(lambda: s.stats()["n_held"] == 0)
 stats = s.stats()
 assert (stats["gpu_waits"], stats["gpu_late"], stats["gpu_errors"]) == (0, 0, 0), stats
 del copied
-end(pub, s)
-"""
-    )
+""")
 
 
 # What take() was told and what the consumer passes, and which streams wait.
@@ -83,10 +85,8 @@ WAYS = [("a", "a", "a"), ("a", "b", "ab"), (None, "b", "b"), ("a", -1, "a")]
 
 
 @pytest.mark.parametrize("take, consumer, waiting", WAYS)
-def test_the_streams_of_take_and_of_the_consumer_wait(alone, take, consumer, waiting):
-    alone(
-        HELD
-        + f"""
+def test_the_streams_of_take_and_of_the_consumer_wait(held, take, consumer, waiting):
+    held(f"""
 take, consumer, waiting = {take!r}, {consumer!r}, {waiting!r}
 streams = {{"a": a, "b": b}}
 publish(5)
@@ -106,15 +106,11 @@ del msg, taken
 until(lambda: s.stats()["n_held"] == 0)
 assert s.stats()["gpu_waits"] == 0
 copies.clear()
-end(pub, s)
-"""
-    )
+""")
 
 
-def test_where_no_stream_can_wait_the_cpu_does(alone):
-    alone(
-        HELD
-        + """
+def test_where_no_stream_can_wait_the_cpu_does(held):
+    held("""
 # None is the default stream, for which others would wait; 2 is another one in each thread.
 for n, (take, consumer) in enumerate([(None, {}), (None, {"stream": 1}), (a.handle, {}),
                                       (a.handle, {"stream": 1}), (None, {"stream": -1}),
@@ -132,15 +128,11 @@ for n, (take, consumer) in enumerate([(None, {}), (None, {"stream": 1}), (a.hand
     del taken
 msg.release()
 until(lambda: s.stats()["n_held"] == 0)
-end(pub, s)
-"""
-    )
+""")
 
 
-def test_the_array_interface_names_the_stream_after_which_it_is_ready(alone):
-    alone(
-        HELD
-        + """
+def test_the_array_interface_names_the_stream_after_which_it_is_ready(held):
+    held("""
 publish(3)
 msg = s.take(stream=a.handle)
 t = msg[0]
@@ -160,34 +152,23 @@ assert interface["stream"] is None and gate.passed
 msg.release()
 until(lambda: s.stats()["n_held"] == 0)
 assert s.stats()["gpu_late"] == 0
-end(pub, s)
-"""
-    )
+""")
 
 
 # The C exchange API has no place for a stream: what it gives is ready.
-def test_the_exchange_api_gives_what_is_ready(alone):
-    alone(
-        HELD
-        + """
-get = C.PYFUNCTYPE(C.c_int, C.py_object, C.POINTER(C.c_void_p))
-api.PyCapsule_GetPointer.argtypes = [C.py_object, C.c_char_p]
-capsule = dlx.Tensor.__dlpack_c_exchange_api__
-table = (C.c_void_p * 8).from_address(api.PyCapsule_GetPointer(capsule, b"dlpack_exchange_api"))
-api.PyCapsule_GetPointer.argtypes = [C.c_void_p, C.c_char_p]
+def test_the_exchange_api_gives_what_is_ready(held):
+    held("""
 publish(6)
 t = s.take(stream=a.handle)[0]
-out = C.c_void_p()
+out = VersionedPointer()
 threading.Timer(0.1, gate.open).start()
-assert get(table[3])(t, C.byref(out)) == 0
-managed = Versioned.from_address(out.value)
+assert exchange.from_object(t, C.byref(out)) == 0
+managed = out.contents
 assert gate.passed and read(managed.t.data, 4) == [6] * 4
 del t
-assert waits(lambda: managed.deleter(out.value)) == (0, 1)  # of take()
+assert waits(lambda: managed.deleter(C.addressof(managed))) == (0, 1)  # of take()
 until(lambda: s.stats()["n_held"] == 0)
-end(pub, s)
-"""
-    )
+""")
 
 
 TOO_EARLY = """
@@ -204,13 +185,10 @@ taken.close()
 """
 
 
-def test_a_stream_whose_publisher_was_killed_goes_on_and_that_is_told(peer):
-    taker = peer(
-        SUBSCRIBER.format(device=0) + HELD + TOO_EARLY.format(status="PUBLISHER_GONE"),
-        prelude=PRELUDE,
-    )
+def test_a_stream_whose_publisher_was_killed_goes_on_and_that_is_told(gpu_peer):
+    taker = gpu_peer(SUBSCRIBER.format(device=0) + HELD + TOO_EARLY.format(status="PUBLISHER_GONE"))
     assert taker.hear() == "ready"
-    giver = peer(PUBLISHER.format(history=1) + HELD + "publish(7)\nhear()\n", prelude=PRELUDE)
+    giver = gpu_peer(PUBLISHER.format(history=1) + HELD + "publish(7)\nhear()\n")
     assert taker.hear() == "waiting"
     giver.kill()
     taker.end()
@@ -232,10 +210,8 @@ end(pub)
     )
 
 
-def test_a_stream_that_is_captured_is_refused(alone):
-    alone(
-        HELD
-        + """
+def test_a_stream_that_is_captured_is_refused(held):
+    held("""
 publish(7)
 msg, graph = s.take(stream=a.handle), C.c_void_p()
 ok(cuda.cuStreamBeginCapture_v2(C.c_void_p(a.handle), 0))
@@ -250,15 +226,11 @@ assert taken.values() == [7] * 4
 taken.close()
 msg.release()
 until(lambda: s.stats()["n_held"] == 0)
-end(pub, s)
-"""
-    )
+""")
 
 
-def test_pinned_memory_of_a_tensor_that_a_stream_uses_is_given_back_when_that_is_done(alone):
-    alone(
-        HELD
-        + """
+def test_pinned_memory_of_a_tensor_that_a_stream_uses_is_given_back_when_that_is_done(held):
+    held("""
 import numpy as np
 READ_ONLY_HOST_REGISTER_SUPPORTED = 113
 cuda.standin_set_attribute(READ_ONLY_HOST_REGISTER_SUPPORTED, 1)
@@ -289,6 +261,4 @@ gate.open()
 fails(dlx.DeviceError, "take(stream=...)", lambda: s.take()[0].used_on(a.handle))
 p.close(), pinned.close(), plain.close()
 del to
-end(pub, s)
-"""
-    )
+""")

@@ -2,35 +2,12 @@
 """Memory that libdlx allocates for another library's allocator, dlx_cuda_malloc(), on the stand-in
 driver, as in test_gpu.py; and torch_mem_pool() with a stand-in for PyTorch."""
 
-from test_gpu import PRELUDE, SUBSCRIBER, alone, machine, pytestmark, two  # noqa: F401
-
-POOL = """
-lib = C.CDLL(dlx._dlx.__file__)
-lib.dlx_cuda_malloc.restype = C.c_void_p
-lib.dlx_client_errmsg.restype = C.c_char_p
-def cuda_malloc(size, device=0, stream=None):
-    return lib.dlx_cuda_malloc(C.c_ssize_t(size), C.c_int(device), C.c_void_p(stream))
-def cuda_free(at, size=0, device=0, stream=None):
-    lib.dlx_cuda_free(C.c_void_p(at), C.c_ssize_t(size), C.c_int(device), C.c_void_p(stream))
-class Segment:
-    '''In the place of gpu_standin.Memory.'''
-    def __init__(self, size=4 << 20, device=0):
-        self.at = cuda_malloc(size, device)
-        assert self.at, lib.dlx_client_errmsg(None)
-    def __del__(self):
-        cuda_free(self.at)
-def used():
-    '''Bytes of the GPU that all processes of the machine have.'''
-    free, total = C.c_size_t(), C.c_size_t()
-    ok(cuda.cuMemGetInfo_v2(C.byref(free), C.byref(total)))
-    return total.value - free.value
-"""
+from test_gpu import SUBSCRIBER, alone, gpu_peer, machine, pytestmark, two  # noqa: F401
 
 
 def test_tensors_in_it_are_published_without_a_copy(two):
     two(
-        POOL
-        + """
+        """
 segment = Segment()
 assert segment.at % (2 << 20) == 0 and read(segment.at, 16) == [0] * 16
 a = Array(2, 8, value=7, memory=segment, offset=512)
@@ -62,8 +39,8 @@ assert s.stats()["gpu_errors"] == 0
     )
 
 
-def test_memory_that_is_freed_while_others_have_it_stays_theirs(peer):
-    taker = peer(
+def test_memory_that_is_freed_while_others_have_it_stays_theirs(gpu_peer):
+    taker = gpu_peer(
         SUBSCRIBER.format(device=0)
         + """
 taken = Taken(s.take(), stream=1)
@@ -71,13 +48,10 @@ say("taken")
 hear()
 assert taken.values() == [5] * 16
 taken.close(); s.close(); c.close(); finish()
-""",
-        prelude=PRELUDE,
+"""
     )
     assert taker.hear() == "ready"
-    giver = peer(
-        POOL
-        + """
+    giver = gpu_peer("""
 start()
 pub = c.publisher("gpu", history=1)
 pub.wait(1, 60)
@@ -101,9 +75,7 @@ assert x.deleted == 1
 until(lambda: used() == 2 << 20)
 cuda_free(other)
 pub.close(); c.close(); del x; finish()
-""",
-        prelude=PRELUDE,
-    )
+""")
     assert giver.hear() == "published" and taker.hear() == "taken"
     giver.say("")
     assert giver.hear() == "freed"
@@ -114,9 +86,7 @@ pub.close(); c.close(); del x; finish()
 
 
 def test_what_cannot_be_allocated_is_null_with_a_reason(alone):
-    alone(
-        POOL
-        + """
+    alone("""
 def refused(words, *args):
     assert cuda_malloc(*args) is None
     said = lib.dlx_client_errmsg(None).decode()
@@ -142,30 +112,22 @@ assert os.waitpid(pid, 0)[1] == 0
 assert used() == 2 << 20 and read(at, 4) == [0] * 4
 cuda_free(at), cuda_free(at)
 assert used() == 0
-pub.close(); s.close(); c.close(); finish()
-"""
-    )
+""")
 
 
-def test_only_the_gpu_that_was_named_gets_a_context(peer):
-    peer(
-        POOL
-        + """
+def test_only_the_gpu_that_was_named_gets_a_context(gpu_peer):
+    gpu_peer("""
 ok(cuda.cuInit(0))
 at = cuda_malloc(1, 1)
 assert cuda.standin_contexts_made(0) == 0 and cuda.standin_contexts_made(1) == 1
 cuda_free(at)
 assert count("CONTEXTS") == 0
 c.close(); finish()
-""",
-        prelude=PRELUDE,
-    ).end()
+""").end()
 
 
 def test_freeing_waits_for_the_work_that_uses_the_memory(alone):
-    alone(
-        POOL
-        + """
+    alone("""
 segment, stream = Segment(), Stream()
 gate, n, said = Gate(stream.handle), calls("cuCtxSynchronize"), []
 ok(cuda.cuMemsetD32Async(C.c_uint64(segment.at), C.c_uint32(1), C.c_size_t(4),
@@ -179,15 +141,11 @@ until(lambda: calls("cuCtxSynchronize") > n)
 gate.open()
 thread.join()
 assert said == [True]
-stream.close(); pub.close(); s.close(); c.close(); finish()
-"""
-    )
+stream.close(); """)
 
 
 def test_torch_mem_pool_gives_pytorch_these_functions(alone):
-    alone(
-        POOL
-        + """
+    alone("""
 import types
 class CUDAPluggableAllocator:  # it finds them as that of PyTorch does
     def __init__(self, path_to_so_file, alloc_fn_name, free_fn_name):
@@ -220,6 +178,4 @@ torch.cuda.MemPoolContext = object  # of 2.5 to 2.7, which would free memory by 
 fails(RuntimeError, "PyTorch after 2.7, built for CUDA: this is 2.7.1", dlx.torch_mem_pool)
 del torch.cuda.MemPool, torch.cuda.MemPoolContext
 fails(RuntimeError, "PyTorch after 2.7", dlx.torch_mem_pool)
-pub.close(); s.close(); c.close(); finish()
-"""
-    )
+""")

@@ -2,7 +2,7 @@
 """Streams of GPUs: who waits for which when tensors are published, taken, exported, released."""
 
 import pytest
-from test_gpu import PRELUDE, PUBLISHER, SUBSCRIBER, alone, machine, pytestmark, two
+from test_gpu import alone, gpu_peer, machine, pytestmark, two
 
 
 def test_the_stream_that_publish_waits_for_is_passed_to_the_producer(alone):

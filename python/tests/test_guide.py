@@ -282,24 +282,9 @@ def build_c(page, folder, name, *libraries):
     # A program that is built without sanitizers uses a library that is.
     plain = "build" if os.environ.get("SAN") else os.environ.get("BUILD", "build")
     build = os.path.join(TOP, plain)
-    subprocess.run(
-        [
-            "cc",
-            "-std=gnu11",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            f"-I{TOP}/include",
-            "-o",
-            folder / name,
-            folder / f"{name}.c",
-            f"-L{build}",
-            "-ldlx",
-            *libraries,
-            f"-Wl,-rpath,{os.path.realpath(build)}",
-        ],
-        check=True,
-    )
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{TOP}/include"]
+    link = [f"-L{build}", "-ldlx", *libraries, f"-Wl,-rpath,{os.path.realpath(build)}"]
+    subprocess.run(["cc", *flags, "-o", folder / name, folder / f"{name}.c", *link], check=True)
     return folder / name
 
 

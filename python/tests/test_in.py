@@ -9,22 +9,8 @@ import dlx
 import numpy as np
 import pytest
 
-DTYPES = [
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-    "complex64",
-    "complex128",
-]
+DTYPES = ["bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))]
+DTYPES += ["float16", "float32", "float64", "complex64", "complex128"]
 
 
 def send(pair, thing, **kwargs):
@@ -210,22 +196,6 @@ def test_the_array_interface(pair):
     ):
         with pytest.raises((TypeError, BufferError)):
             send(pair, Interface(**bad))
-
-
-@pytest.mark.parametrize(
-    "thing",
-    [
-        np.zeros(2, ">f4"),
-        np.zeros(2, "U3"),
-        np.zeros(2, "i4,f4"),
-        np.array([object()]),
-        np.zeros(2, "M8[s]"),
-    ],
-    ids=["big-endian", "text", "record", "object", "date"],
-)
-def test_types_that_are_none_of_dlpack_are_refused(pair, thing):
-    with pytest.raises((BufferError, ValueError, TypeError)):
-        send(pair, thing)
 
 
 def test_extended_types_by_the_name_of_their_dtype(pair):

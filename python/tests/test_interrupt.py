@@ -3,35 +3,23 @@
 as one wait, and needs no thread.
 """
 
-import contextlib
 import os
 import signal
 import threading
 
 import dlx
 import pytest
-from conftest import PATIENCE, until
+from conftest import PATIENCE, alarm, blocking, is_in_use, stopped, until
 
 
-@contextlib.contextmanager
-def alarm(handler, every=0.02):
-    """The handler runs again and again, also while a call waits."""
-    old = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, every, every)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, old)
+def every(handler, seconds=0.02):
+    return alarm(handler, seconds, seconds)
 
 
 @pytest.fixture
 def full(c):
     """A publisher that has no room, and its subscription."""
-    with (
-        c.publisher("a", on_full="block", depth=2) as pub,
-        c.subscribe("a", reliable=True, timeout=PATIENCE) as sub,
-    ):
+    with blocking(c) as (pub, sub):
         pub.publish_many([b"1", b"2"])
         yield pub, sub
 
@@ -51,7 +39,7 @@ class Nth:
 @pytest.mark.parametrize("nth", [1, 3, 20])
 def test_an_interrupted_take_slept_once_and_loses_nothing(pair, nth):
     pub, sub = pair
-    with alarm(Nth(nth)), pytest.raises(ZeroDivisionError):
+    with every(Nth(nth)), pytest.raises(ZeroDivisionError):
         sub.take()
     assert sub.stats()["sleeps"] <= 2  # it may have been woken for the publisher's memory
     pub.publish(b"a")
@@ -61,7 +49,7 @@ def test_an_interrupted_take_slept_once_and_loses_nothing(pair, nth):
 @pytest.mark.parametrize("nth", [1, 3, 20])
 def test_an_interrupted_publish_waited_once_and_publishes_nothing(full, nth):
     pub, sub = full
-    with alarm(Nth(nth)), pytest.raises(ZeroDivisionError):
+    with every(Nth(nth)), pytest.raises(ZeroDivisionError):
         pub.publish(b"3")
     assert [pub.stats()[x] for x in ("published", "full", "blocked")] == [2, 0, 1]
     assert [bytes(m[0]) for m in sub.take_many(9)] == [b"1", b"2"]
@@ -70,21 +58,21 @@ def test_an_interrupted_publish_waited_once_and_publishes_nothing(full, nth):
 
 def test_a_handler_that_returns_lets_every_wait_go_on_as_one(full, c):
     pub, sub = full
-    with alarm(Nth(20, lambda: sub.take_many(2))):
+    with every(Nth(20, lambda: sub.take_many(2))):
         assert pub.publish(b"3").seq == 3
     assert [pub.stats()[x] for x in ("published", "full", "blocked")] == [3, 0, 1]
     assert bytes(sub.take()[0]) == b"3"
     with c.publisher("b") as other, c.subscribe("b", timeout=PATIENCE) as taker:
-        with alarm(Nth(20, lambda: other.publish(b"x"))):
+        with every(Nth(20, lambda: other.publish(b"x"))):
             assert bytes(taker.take()[0]) == b"x"
         assert taker.stats()["sleeps"] <= 3
         late = []
-        with alarm(Nth(20, lambda: late.append(c.subscribe("b")))):
+        with every(Nth(20, lambda: late.append(c.subscribe("b")))):
             other.wait(2, timeout=PATIENCE)
 
 
 def test_a_time_out_is_over_in_time_whatever_handlers_ran(pair):
-    with alarm(lambda *_: None, 0.005), pytest.raises(dlx.Timeout, match="no message within 0.3 s"):
+    with every(lambda *_: None, 0.005), pytest.raises(dlx.Timeout, match="no message within 0.3 s"):
         pair[1].take(timeout=0.3)
 
 
@@ -97,12 +85,8 @@ def test_a_question_makes_no_thread(daemon):
 
     with dlx.connect(timeout=PATIENCE) as c:
         before = len(os.listdir("/proc/self/task"))
-        daemon.send_signal(signal.SIGSTOP)
-        try:
-            with alarm(Nth(5, look)):
-                assert c.daemon()["pid"] == daemon.pid
-        finally:
-            daemon.send_signal(signal.SIGCONT)
+        with stopped(daemon), every(Nth(5, look)):
+            assert c.daemon()["pid"] == daemon.pid
     assert seen == [before]
 
 
@@ -125,7 +109,7 @@ def test_ctrl_c_ends_the_start_of_a_daemon_and_the_daemon(
             raised.append(True)
             raise KeyboardInterrupt
 
-    with alarm(handler), pytest.raises(KeyboardInterrupt):
+    with every(handler), pytest.raises(KeyboardInterrupt):
         dlx.connect()
     pid = (tmp_path / "pid").read_text().strip()
     until(lambda: not os.path.exists(f"/proc/{pid}"), "the daemon's end")
@@ -142,11 +126,7 @@ CLOSED = {
 
 @pytest.mark.parametrize("name", CLOSED)
 def test_what_another_thread_closes_waits_no_longer(daemon, name):
-    with (
-        dlx.connect() as c,
-        c.publisher("a", on_full="block", depth=2) as pub,
-        c.subscribe("a", reliable=True) as sub,
-    ):
+    with dlx.connect() as c, blocking(c, timeout=None) as (pub, sub):
         pub.publish_many([b"1", b"2"])
         handle, call = CLOSED[name](c, pub, sub)
         said = []
@@ -164,14 +144,7 @@ def test_what_another_thread_closes_waits_no_longer(daemon, name):
         if handle is c:
             until(lambda: c.daemon()["n_links"] >= 1 and len(said) == 0, "waiting")
         else:
-
-            def is_waiting():
-                try:
-                    handle.stats()
-                except dlx.InUse:
-                    return True
-
-            until(is_waiting, "waiting")
+            until(lambda: is_in_use(handle), "waiting")
         handle.close()
         for thread in threads:
             thread.join(PATIENCE)

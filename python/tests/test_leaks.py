@@ -24,38 +24,13 @@ def round_trip(c, pub, sub):
     msg = sub.take()
     t = msg[0]
     capsule = t.__dlpack__(max_version=(1, 0))
-    (
-        np.asarray(msg),
-        t.tobytes(),
-        t.copy(),
-        t.shape,
-        t.strides,
-        t.dtype,
-        repr(t),
-        t.__array_interface__,
-        memoryview(t),
-        capsule,
-    )
-    (
-        np.from_dlpack(t.as_legacy()),
-        t.__dlpack__(max_version=(1, 0), copy=True),
-        t.__dlpack__(copy=True),
-        t.__reduce__(),
-    )
+    np.asarray(msg), t.tobytes(), t.copy(), t.shape, t.strides, t.dtype, repr(t)
+    t.__array_interface__, memoryview(t), capsule
+    np.from_dlpack(t.as_legacy()), t.__dlpack__(max_version=(1, 0), copy=True)
+    t.__dlpack__(copy=True), t.__reduce__()
     with sub.take() as msg:
-        (
-            list(msg),
-            list(msg.items()),
-            msg.tensors,
-            msg.names,
-            msg.meta,
-            msg.meta_bytes,
-            msg.private("a"),
-            "a" in msg,
-            dict(msg),
-            repr(msg),
-            msg.topic,
-        )
+        list(msg), list(msg.items()), msg.tensors, msg.names, msg.meta, msg.meta_bytes
+        msg.private("a"), "a" in msg, dict(msg), repr(msg), msg.topic
         pub.publish(msg)
         for bad in (
             lambda: msg["x"],
@@ -79,16 +54,8 @@ def round_trip(c, pub, sub):
     sub.take(), sub.take()
     pub.publish({"x": {"y": [np.ones(3), 1]}, "n": None}, meta={"k": (b"1",)})
     msg = sub.take()
-    (
-        dict(msg),
-        msg["x"],
-        msg["n"],
-        msg.get("z"),
-        len(msg),
-        msg.meta,
-        pub.publish(msg, meta=b"{}"),
-        sub.take().meta,
-    )
+    dict(msg), msg["x"], msg["n"], msg.get("z"), len(msg), msg.meta, pub.publish(msg, meta=b"{}")
+    sub.take().meta
     for bad in ({"x": {1: b"1", "a": b"2"}}, {"x": {"y": object()}}, {"x": [b"1", {"": 1}]}):
         with pytest.raises(Exception):
             pub.publish(bad)

@@ -8,18 +8,7 @@ import numpy as np
 import pytest
 
 VALUES = np.arange(6, dtype="f4").reshape(2, 3)
-OF_A_TENSOR = [
-    "shape",
-    "strides",
-    "ndim",
-    "dtype",
-    "itemsize",
-    "nbytes",
-    "device",
-    "readonly",
-    "numpy",
-    "tobytes",
-]
+OF_A_TENSOR = "shape strides ndim dtype itemsize nbytes device readonly numpy tobytes".split()
 OF_A_MAPPING = ["get", "keys", "values", "items"]
 
 

@@ -10,42 +10,8 @@ import dlx
 import numpy as np
 import pytest
 from conftest import PATIENCE
+from dlpack_abi import Api, Legacy, Tensor, Versioned, exchange, is_valid, look
 from dlx._dlx import tensor_from_bytes
-
-api = ctypes.pythonapi
-api.PyCapsule_IsValid.argtypes = [ctypes.py_object, ctypes.c_char_p]
-api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-api.PyCapsule_GetPointer.restype = ctypes.c_void_p
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device", ctypes.c_int32 * 2),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-class Versioned(ctypes.Structure):
-    _fields_ = [
-        ("version", ctypes.c_uint32 * 2),
-        ("manager_ctx", ctypes.c_void_p),
-        ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
-        ("flags", ctypes.c_uint64),
-        ("t", Tensor),
-    ]
-
-
-def look(capsule):
-    """The managed tensor of a capsule, which stays its owner."""
-    assert api.PyCapsule_IsValid(capsule, b"dltensor_versioned")
-    return Versioned.from_address(api.PyCapsule_GetPointer(capsule, b"dltensor_versioned"))
 
 
 @pytest.fixture
@@ -91,7 +57,7 @@ def test_copies_are_private_and_say_so(received):
         ctypes.c_float.from_address(m.t.data).value = 9
         second = thing.__dlpack__(max_version=(1, 0), copy=False)
         assert look(second).t.data == shared.t.data
-        assert api.PyCapsule_IsValid(thing.__dlpack__(copy=True), b"dltensor")
+        assert is_valid(id(thing.__dlpack__(copy=True)), Legacy.NEW)
     assert np.asarray(received)[0, 0] == 0
 
 
@@ -104,8 +70,8 @@ def test_read_only_is_not_given_to_the_dlpack_of_before(received):
             ):
                 thing.__dlpack__(max_version=version)
     for thing in (received, received[0]):
-        assert api.PyCapsule_IsValid(thing.as_legacy().__dlpack__(), b"dltensor")
-    assert api.PyCapsule_IsValid(received.private(0).__dlpack__(), b"dltensor")
+        assert is_valid(id(thing.as_legacy().__dlpack__()), Legacy.NEW)
+    assert is_valid(id(received.private(0).__dlpack__()), Legacy.NEW)
     a = np.from_dlpack(received[0].as_legacy())
     assert np.array_equal(a, np.arange(6, dtype=np.float32).reshape(2, 3))
 
@@ -199,43 +165,7 @@ def test_numpy_conversions(received):
     assert (t.__array__(copy=True) == t.numpy()).all()
 
 
-class Api(ctypes.Structure):
-    TO = ctypes.PYFUNCTYPE(
-        ctypes.c_int, ctypes.POINTER(Versioned), ctypes.POINTER(ctypes.py_object)
-    )
-    FROM = ctypes.PYFUNCTYPE(
-        ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.POINTER(Versioned))
-    )
-    LOOK = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Tensor))
-    SET_ERROR = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
-    ALLOC = ctypes.CFUNCTYPE(
-        ctypes.c_int,
-        ctypes.POINTER(Tensor),
-        ctypes.POINTER(ctypes.POINTER(Versioned)),
-        ctypes.c_void_p,
-        SET_ERROR,
-    )
-    STREAM = ctypes.CFUNCTYPE(
-        ctypes.c_int, ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p)
-    )
-    _fields_ = [
-        ("version", ctypes.c_uint32 * 2),
-        ("prev", ctypes.c_void_p),
-        ("alloc", ALLOC),
-        ("from_object", FROM),
-        ("to_object", TO),
-        ("look", LOOK),
-        ("stream", STREAM),
-    ]
-
-
-@pytest.fixture
-def exchange():
-    capsule = dlx.Tensor.__dlpack_c_exchange_api__
-    return Api.from_address(api.PyCapsule_GetPointer(capsule, b"dlpack_exchange_api"))
-
-
-def test_the_exchange_api_gives_and_takes(received, exchange):
+def test_the_exchange_api_gives_and_takes(received):
     assert list(exchange.version) == [1, 3] and exchange.prev is None
     t, out, back, seen = received[0], ctypes.POINTER(Versioned)(), ctypes.py_object(), Tensor()
     assert exchange.from_object(t, ctypes.byref(out)) == 0 and out.contents.flags == 1
@@ -254,7 +184,7 @@ def test_the_exchange_api_gives_and_takes(received, exchange):
     assert exchange.stream(1, 0, ctypes.byref(stream)) == 0 and stream.value is None
 
 
-def test_the_exchange_api_allocates(exchange):
+def test_the_exchange_api_allocates():
     shape, said = (ctypes.c_int64 * 2)(3, 5), []
     prototype = Tensor(device=(1, 0), ndim=2, code=2, bits=64, lanes=1, shape=shape)
     out, back = ctypes.POINTER(Versioned)(), ctypes.py_object()

@@ -77,18 +77,6 @@ def test_a_daemon_that_refuses_is_passed_over_with_a_warning(monkeypatch):
     for name in "DLX_SOCKET", "DLX_AUTOSPAWN":
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("BUILD", str(pathlib.Path(dlx.__file__).parents[2]))
-    subprocess.run(
-        [
-            "unshare",
-            "--mount",
-            "--propagation",
-            "private",
-            "sh",
-            "-c",
-            'mount -t tmpfs -o mode=755 tmpfs /run && exec "$0" -c "$1"',
-            sys.executable,
-            STORY,
-        ],
-        check=True,
-        timeout=PATIENCE,
-    )
+    begin = 'mount -t tmpfs -o mode=755 tmpfs /run && exec "$0" -c "$1"'
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", begin]
+    subprocess.run([*command, sys.executable, STORY], check=True, timeout=PATIENCE)

@@ -11,7 +11,7 @@ import threading
 
 import dlx
 import pytest
-from conftest import PATIENCE, count_fds, run_daemon, until
+from conftest import PATIENCE, alarm, count_fds, is_in_use, run_daemon, stopped, until
 
 # The last line is the wait. (Interrupted in an import, Python may end by the signal all the same:
 # namedtuple() calls eval().)
@@ -55,6 +55,15 @@ QUESTIONS = {
 }
 
 
+@contextlib.contextmanager
+def goes_on(daemon):
+    """What stopped it may have failed."""
+    try:
+        yield
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+
+
 def is_interrupted(peer, code, before="pass"):
     """Three times; a handler that returns does not end the wait. Afterwards nothing keeps the
     process.
@@ -92,65 +101,44 @@ def test_ctrl_c_interrupts_every_wait(peer, name):
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_ctrl_c_interrupts_every_question_to_the_daemon(daemon, peer, name):
-    try:
+    with goes_on(daemon):
         is_interrupted(
             peer,
             QUESTIONS[name],
             "c = dlx.connect(timeout=3600); p = c.publisher('a'); a = bytearray(1 << 20); "
             f"os.kill({daemon.pid}, {signal.SIGSTOP:d})",
         )
-    finally:
-        daemon.send_signal(signal.SIGCONT)
 
 
 def test_what_nobody_waits_for_any_more_is_given_back(daemon):
     """A question that was left is answered all the same; and a connection may be closed while it
     is.
     """
-    watcher = dlx.connect()
-    old = signal.signal(signal.SIGALRM, lambda *_: 1 / 0)
-    try:
+    with dlx.connect() as watcher:
         c = dlx.connect(timeout=PATIENCE)
         gc.collect()  # what earlier tests left has descriptors, too
         before = count_fds()
         for use in (lambda: c.publisher("a"), lambda: c.subscribe("b"), lambda: c.get("c", 0)):
-            daemon.send_signal(signal.SIGSTOP)
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
-            try:
-                with pytest.raises(ZeroDivisionError):
-                    use()
-            finally:
-                daemon.send_signal(signal.SIGCONT)
+            with stopped(daemon), alarm(), pytest.raises(ZeroDivisionError):
+                use()
             until(
                 lambda: count_fds() == before and not watcher.publishers(), "that it is given back"
             )
-        daemon.send_signal(signal.SIGSTOP)
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        try:
+        with stopped(daemon), alarm():
             with pytest.raises(ZeroDivisionError):
                 c.publisher("a")
             c.close()
-        finally:
-            daemon.send_signal(signal.SIGCONT)
         until(lambda: count_fds() == before - 1, "that the connection is closed")
-    finally:
-        signal.signal(signal.SIGALRM, old)
-        watcher.close()
 
 
 def test_connect_with_a_timeout_waits_for_a_daemon_that_starts_later(tmp_path):
     with contextlib.ExitStack() as stack:
         started = []
-        old = signal.signal(
-            signal.SIGALRM, lambda *_: started.append(stack.enter_context(run_daemon(tmp_path)))
-        )
-        signal.setitimer(signal.ITIMER_REAL, 0.05)  # while it waits
-        try:
-            with dlx.connect(str(tmp_path / "s"), timeout=PATIENCE) as c:
-                assert c.daemon()["pid"] == started[0].pid
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, old)
+        with (
+            alarm(lambda *_: started.append(stack.enter_context(run_daemon(tmp_path)))),
+            dlx.connect(str(tmp_path / "s"), timeout=PATIENCE) as c,
+        ):
+            assert c.daemon()["pid"] == started[0].pid
 
 
 def test_connect_says_where_and_how_long_it_waited(tmp_path):
@@ -173,13 +161,8 @@ def test_a_connection_that_nobody_waits_for_any_more_is_not_kept(tmp_path):
         deaf.listen()
         gc.collect()  # what earlier tests left has descriptors, too
         before = count_fds()
-        old = signal.signal(signal.SIGALRM, lambda *_: 1 / 0)
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        try:
-            with pytest.raises(ZeroDivisionError):
-                dlx.connect(str(tmp_path / "deaf"), timeout=1)
-        finally:
-            signal.signal(signal.SIGALRM, old)
+        with alarm(), pytest.raises(ZeroDivisionError):
+            dlx.connect(str(tmp_path / "deaf"), timeout=1)
         until(lambda: count_fds() == before, "that its descriptors are closed")
 
 
@@ -235,26 +218,22 @@ hear()
 )
 def test_a_handler_may_drop_what_it_likes_while_its_thread_waits(daemon, c, peer, code):
     """It leaves when the interrupted wait is over: libdlx holds a lock until then."""
-    try:
+    with goes_on(daemon):
         p, said = handles_while_it_waits(peer, daemon, f"{code}; goes_on(); say('handled')")
         assert said == ["handled"] and [x["topic"] for x in c.publishers()] == ["a"]
         assert (len(c.links(c.publishers()[0]["publisher"])) == 0) == ("s.close()" in code)
         p.say("go")
         p.end()
-    finally:
-        daemon.send_signal(signal.SIGCONT)
 
 
 def test_what_leaves_after_a_wait_does_not_change_its_error(daemon, peer):
-    try:
+    with goes_on(daemon):
         # the other thread queues for 1 s
         p, said = handles_while_it_waits(peer, daemon, "b.close()", timeout=5)
         assert len(said) == 1 and said[0].endswith("did not answer within 5 s")
         daemon.send_signal(signal.SIGCONT)
         p.say("go")
         p.end()
-    finally:
-        daemon.send_signal(signal.SIGCONT)
 
 
 @pytest.mark.parametrize(
@@ -276,15 +255,13 @@ def test_a_handler_may_not_wait_for_the_wait_that_it_interrupted(daemon, c, peer
     goes_on()
     with dlx.connect() as other, other.publisher("o") as o: o.publish(b"x")
 """
-    try:
+    with goes_on(daemon):
         p, said = handles_while_it_waits(
             peer, daemon, code, after="b.publish(b.empty(1 << 20)); a.stats(); c.daemon()"
         )
         assert len(said) == 1 and "waits for dlpackd" in said[0]
         p.say("go")
         p.end()
-    finally:
-        daemon.send_signal(signal.SIGCONT)
 
 
 @pytest.fixture
@@ -316,9 +293,7 @@ def test_other_threads_run_while_a_look_for_messages_finds_a_new_daemon(pair, de
 
     def watch():
         while not seen.is_set():
-            try:
-                pair[1].stats()
-            except dlx.InUse:
+            if is_in_use(pair[1]):
                 seen.set()
 
     thread = threading.Thread(target=watch)
@@ -345,30 +320,22 @@ def test_what_a_take_had_when_a_handler_ended_it_is_not_lost(pair, deaf, look):
 
     def handler(*_):
         nonlocal n
-        try:
-            sub.stats()
-        except dlx.InUse:  # it waits for the new daemon, and takes what comes meanwhile
+        if is_in_use(sub):  # it waits for the new daemon, and takes what comes meanwhile
             n = pub.publish_many([x, x], share=True).seq
-            raise ZeroDivisionError from None
+            raise ZeroDivisionError
 
     def is_ended():
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
         try:
-            look(sub)
+            with alarm(handler, 0.01):
+                look(sub)
         except dlx.Timeout:
-            pass
+            return False
         except ZeroDivisionError:
             return True
-        return False
 
     pub.publish(x, share=True)
     assert sub.take().seq == 1
     deaf()
-    old = signal.signal(signal.SIGALRM, handler)
-    try:
-        for i in range(3, 9, 2):
-            until(is_ended, "that a handler ends it")
-            assert n == i and [m.seq for m in (sub.take(0), *sub.take_many(9, 0))] == [i - 1, i]
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, old)
+    for i in range(3, 9, 2):
+        until(is_ended, "that a handler ends it")
+        assert n == i and [m.seq for m in (sub.take(0), *sub.take_many(9, 0))] == [i - 1, i]

@@ -62,25 +62,18 @@ def run_suite(python, folder, files):
     if "asan" in env.get("LD_PRELOAD", ""):
         # which looks for what throws C++ exceptions when the process starts
         env["LD_PRELOAD"] += " libstdc++.so.6"
+    options = [
+        "-q",
+        "-c",
+        "/dev/null",
+        "--rootdir",
+        folder,
+        "--noconftest",
+        "-p",
+        "no:cacheprovider",
+    ]
     done = subprocess.run(
-        [
-            python,
-            "-m",
-            "pytest",
-            "-q",
-            "-c",
-            "/dev/null",
-            "--rootdir",
-            folder,
-            "--noconftest",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "through",
-            "--through-report",
-            report,
-            *files,
-        ],
+        [python, "-m", "pytest", *options, "-p", "through", "--through-report", report, *files],
         cwd=folder,
         env=env,
         capture_output=True,

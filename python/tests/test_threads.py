@@ -5,7 +5,7 @@ import threading
 
 import dlx
 import pytest
-from conftest import PATIENCE, until
+from conftest import PATIENCE, blocking, until
 
 
 def raises(use):
@@ -18,10 +18,7 @@ def raises(use):
 
 def test_a_tensor_that_another_thread_publishes_is_not_looked_at(c):
     """libdlx may free what describes it, without the GIL."""
-    with (
-        c.publisher("a", on_full="block", depth=2, timeout=PATIENCE) as pub,
-        c.subscribe("a", reliable=True, max_held=1) as sub,
-    ):
+    with blocking(c, max_held=1) as (pub, sub):
         with pytest.raises(dlx.Timeout):
             while True:
                 pub.publish(b"x", timeout=0.01)

@@ -9,7 +9,7 @@ import time
 import dlx
 import numpy as np
 import pytest
-from conftest import PATIENCE, until
+from conftest import PATIENCE, run_threads, until
 
 
 def test_try_take_gives_a_message_or_none(pair):
@@ -153,7 +153,7 @@ def test_closing_ends_a_select_of_another_thread(several, monkeypatch):
 
 def test_threads_queue_for_a_publisher(c):
     """Each copies so much that the others run meanwhile."""
-    data, n, errors = np.ones(1 << 20, "u1"), 25, []
+    data, n = np.ones(1 << 20, "u1"), 25
     with (
         c.publisher("a", depth=256) as pub,
         c.subscribe("a", timeout=PATIENCE, max_held=256, history=256) as sub,
@@ -161,19 +161,12 @@ def test_threads_queue_for_a_publisher(c):
         together = threading.Barrier(4)
 
         def publish(k):
-            try:
-                together.wait(PATIENCE)
-                for i in range(n):
-                    pub.publish({f"{k}": data, "i": np.int64(i)})
-            except BaseException as e:
-                errors.append(e)
+            together.wait(PATIENCE)
+            for i in range(n):
+                pub.publish({f"{k}": data, "i": np.int64(i)})
 
-        threads = [threading.Thread(target=publish, args=(k,)) for k in range(4)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join(PATIENCE)
-        assert errors == [] and pub.stats()["published"] == 4 * n
+        run_threads([lambda k=k: publish(k) for k in range(4)])
+        assert pub.stats()["published"] == 4 * n
         got = {}
         for _ in range(4 * n):
             with sub.take() as msg:
