@@ -186,6 +186,17 @@ int dlx_test_gpu_receive(int sock, void *ret, size_t size)
     return fd;
 }
 
+void dlx_test_gpu_tell(int sock)
+{
+    dlx_test_gpu_send(sock, "", 1, -1);
+}
+
+void dlx_test_gpu_await(int sock)
+{
+    char byte;
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+}
+
 /* -- one process ------------------------------------------------------------------------------- */
 
 CUcontext dlx_test_gpu_context(int device)

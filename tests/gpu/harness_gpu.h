@@ -74,6 +74,10 @@ void dlx_test_gpu_send(int sock, const void *bytes, size_t size, int borrow_fd);
 /* Waits for a message of that size; returns its descriptor, or -1. */
 int dlx_test_gpu_receive(int sock, void *ret, size_t size);
 
+/* A word without a content, to the other one and from it. */
+void dlx_test_gpu_tell(int sock);
+void dlx_test_gpu_await(int sock);
+
 /* Initialises the driver, and makes a context of the device current. */
 CUcontext dlx_test_gpu_context(int device);
 /* Calls of the driver that have to pass, or to fail with that code. */

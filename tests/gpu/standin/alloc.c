@@ -81,12 +81,6 @@ CUresult CUDAAPI cuMemHostAlloc(void **ret, size_t size, unsigned flags)
     return shared_alloc(call.context, RANGE_HOST, size, ret);
 }
 
-CUresult CUDAAPI cuMemAllocHost(void **ret, size_t size)
-{
-    ENTER(cuMemAllocHost);
-    return shared_alloc(call.context, RANGE_HOST, size, ret);
-}
-
 /* The driver waits for the work of the context before it frees memory. */
 static CUresult free_base(struct context *context, CUdeviceptr address, bool is_host)
 {
@@ -114,19 +108,6 @@ CUresult CUDAAPI cuMemFreeHost(void *p)
 {
     ENTER(cuMemFreeHost);
     return free_base(call.context, (CUdeviceptr)(uintptr_t)p, true);
-}
-
-CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr *ret_base, size_t *ret_size, CUdeviceptr address)
-{
-    ENTER(cuMemGetAddressRange);
-    const struct range *range = range_find(address);
-    if (!range)
-        return CUDA_ERROR_NOT_FOUND;
-    if (ret_base)
-        *ret_base = range->reservation ? range->reservation->base : range->base;
-    if (ret_size)
-        *ret_size = range->reservation ? range->reservation->size : range->size;
-    return CUDA_SUCCESS;
 }
 
 /* -- registered memory of the host ------------------------------------------------------------- */
@@ -176,11 +157,10 @@ static bool overlaps_registered(const char *p, size_t size)
 }
 
 /* Memory that the CPU may only read: it takes the flag, or a device that uses the CPU's tables. */
-static bool may_register_read_only(unsigned flags, int device)
+static bool may_register_read_only(unsigned flags)
 {
     return (flags & CU_MEMHOSTREGISTER_READ_ONLY) ||
-           device_attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
-                            device);
+           device_attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES);
 }
 
 CUresult CUDAAPI cuMemHostRegister(void *p, size_t size, unsigned flags)
@@ -195,11 +175,10 @@ CUresult CUDAAPI cuMemHostRegister(void *p, size_t size, unsigned flags)
     if (overlaps_registered(p, size))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     if (flags & CU_MEMHOSTREGISTER_READ_ONLY &&
-        !device_attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
-                          call.context->device))
+        !device_attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED))
         return CUDA_ERROR_NOT_SUPPORTED;
     if (!host_is_mapped(p, (char *)p + size, &is_writable, &inode) ||
-        (!is_writable && !may_register_read_only(flags, call.context->device)))
+        (!is_writable && !may_register_read_only(flags)))
         return CUDA_ERROR_INVALID_VALUE;
     CUdeviceptr base = addresses_reserve((size + 2 * PAGE - 1) & ~(PAGE - 1), PAGE);
     struct range *range =

@@ -18,7 +18,7 @@ static CUresult prop_check(const CUmemAllocationProp *prop)
         return CUDA_ERROR_INVALID_DEVICE;
     /* Where a test says that there are fabric handles, memory may allow them; none is made. */
     unsigned types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    if (device_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, prop->location.id) != 0)
+    if (device_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) != 0)
         types |= CU_MEM_HANDLE_TYPE_FABRIC;
     return (prop->requestedHandleTypes & ~types) == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -118,17 +118,6 @@ CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *ret, 
     range->handle->refs++;
     count_add(STANDIN_HANDLES, 1);
     *ret = (uintptr_t)range->handle;
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *ret,
-                                                        CUmemGenericAllocationHandle handle)
-{
-    ENTER(cuMemGetAllocationPropertiesFromHandle);
-    const struct vmm_handle *h = live_handle_of(handle);
-    if (!ret || !h)
-        return CUDA_ERROR_INVALID_VALUE;
-    *ret = h->backing->prop;
     return CUDA_SUCCESS;
 }
 
@@ -310,17 +299,5 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr base, size_t size, const CUmemAccess
             return code;
         at += r->size;
     }
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemGetAccess(unsigned long long *ret, const CUmemLocation *location,
-                                CUdeviceptr address)
-{
-    ENTER(cuMemGetAccess);
-    const struct range *range = range_find(address);
-    if (!ret || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        !device_is_valid(location->id) || !range || range->kind != RANGE_VMM)
-        return CUDA_ERROR_INVALID_VALUE;
-    *ret = (unsigned long long)range->access[location->id];
     return CUDA_SUCCESS;
 }
