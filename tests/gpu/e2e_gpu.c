@@ -177,12 +177,7 @@ static void take_late(int sock)
     struct dlx_subscribe_args args = {.size = sizeof args, .history = 2};
     struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, &args);
     for (uint32_t i = 1; i <= 2; i++) {
-        struct dlx_message *m = dlx_test_gpu_take(&x);
-        DLManagedTensorVersioned *t;
-        ok(dlx_message_tensor(m, 0, &t));
-        dlx_test_gpu_check(t, N, values[i]);
-        t->deleter(t);
-        dlx_message_unref(m);
+        dlx_test_gpu_expect(&x, 0, N, values[i]);
     }
     dlx_test_gpu_end(&x);
 }
@@ -198,7 +193,7 @@ GPU_LOOP_TEST(a_late_subscriber_gets_what_was_kept, 0, 2, 0)
         ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[i]), NULL));
     ok(dlx_publisher_wait(x.p, 0, 0));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
-    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    dlx_test_gpu_tell(peer.sock);
     dlx_test_gpu_join(&peer);
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 3);
@@ -206,8 +201,7 @@ GPU_LOOP_TEST(a_late_subscriber_gets_what_was_kept, 0, 2, 0)
 
 GPU_TEST(the_publisher_s_own_process_gets_the_original_memory, 0)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
-    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor(512, 1, N, values[3]), *r;
     const void *data = (const uint8_t *)t->dl_tensor.data + t->dl_tensor.byte_offset;
     ok(dlx_publish(x.p, t, NULL));
@@ -222,10 +216,8 @@ GPU_TEST(the_publisher_s_own_process_gets_the_original_memory, 0)
     fails(dlx_publish(x.p, r, NULL), DLX_E_DEVICE, "received");
     r->deleter(r);
     ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 4, 1), NULL));
-    m = dlx_test_gpu_take(&x);
-    dlx_message_unref(m);
-    m = dlx_test_gpu_take(&x);
-    dlx_message_unref(m);
+    dlx_message_unref(dlx_test_gpu_take(&x));
+    dlx_message_unref(dlx_test_gpu_take(&x));
     ok(dlx_publisher_wait(x.p, 0, 0));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
     dlx_test_gpu_end(&x);
@@ -236,12 +228,7 @@ GPU_TEST(the_publisher_s_own_process_gets_the_original_memory, 0)
 static void take_written(int sock)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(&x);
-    ok(dlx_message_tensor(m, 0, &t));
-    dlx_message_unref(m);
-    dlx_test_gpu_check(t, N, values[4]);
-    t->deleter(t);
+    dlx_test_gpu_expect(&x, 0, N, values[4]);
     dlx_test_gpu_end(&x);
 }
 
@@ -257,9 +244,8 @@ GPU_LOOP_TEST(a_message_is_shown_when_its_stream_has_written_it, 0, 2, 0)
         ck_assert_int_eq(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
     args.stream = stream;
     dlx_test_gpu_spin(stream, 0, WORK_NS);
-    ck_assert_int_eq(
-        cu.cuMemsetD32Async((CUdeviceptr)(uintptr_t)t->dl_tensor.data, values[4], N, stream),
-        CUDA_SUCCESS);
+    ck_assert_int_eq(cu.cuMemsetD32Async(dlx_test_gpu_address(t), values[4], N, stream),
+                     CUDA_SUCCESS);
     ok(dlx_publish(x.p, t, &args));
     dlx_test_gpu_join(&peer);
     if (stream)
@@ -273,9 +259,7 @@ static void take_and_use(int sock)
     DLManagedTensorVersioned *t;
     CUstream stream;
     CUdeviceptr copy;
-    struct dlx_message *m = dlx_test_gpu_take(&x);
-    ok(dlx_message_tensor(m, 0, &t));
-    dlx_message_unref(m);
+    t = dlx_test_gpu_take_tensor(&x);
     ck_assert_int_eq(cu.cuMemAlloc(&copy, N * sizeof(uint32_t)), CUDA_SUCCESS);
     ck_assert_int_eq(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
     bool is_named = dlx_test_gpu_variant == 1;
@@ -285,9 +269,9 @@ static void take_and_use(int sock)
     }
     uint64_t n = dlx_test_gpu_calls("cuCtxSynchronize");
     dlx_test_gpu_spin(stream, 0, WORK_NS);
-    ck_assert_int_eq(cu.cuMemcpyDtoDAsync(copy, (CUdeviceptr)(uintptr_t)t->dl_tensor.data,
-                                          N * sizeof(uint32_t), stream),
-                     CUDA_SUCCESS);
+    ck_assert_int_eq(
+        cu.cuMemcpyDtoDAsync(copy, dlx_test_gpu_address(t), N * sizeof(uint32_t), stream),
+        CUDA_SUCCESS);
     t->deleter(t);
     dlx_test_gpu_wait_held(x.s, 0); /* with a name, the deleter does not wait */
     dlx_test_gpu_check_calls("cuCtxSynchronize", n + (is_named ? 0 : 1));

@@ -45,13 +45,19 @@ struct dlx_test_gpu_end dlx_test_gpu_publisher(const struct dlx_publisher_args *
     return x;
 }
 
+struct dlx_test_gpu_end dlx_test_gpu_both(const struct dlx_publisher_args *args)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(args);
+    ok(dlx_subscribe(x.c, TOPIC, NULL, &x.s));
+    return x;
+}
+
 struct dlx_test_gpu_end dlx_test_gpu_publish_to(struct dlx_test_gpu_peer *peer,
                                                 const struct dlx_publisher_args *args)
 {
-    char byte;
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(args);
-    dlx_test_gpu_send(peer->sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(peer->sock, &byte, 1);
+    dlx_test_gpu_tell(peer->sock);
+    dlx_test_gpu_await(peer->sock);
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     return x;
 }
@@ -59,12 +65,11 @@ struct dlx_test_gpu_end dlx_test_gpu_publish_to(struct dlx_test_gpu_peer *peer,
 struct dlx_test_gpu_end dlx_test_gpu_subscribe_on(int sock, int device,
                                                   const struct dlx_subscribe_args *args)
 {
-    char byte;
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_await(sock);
     struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect(), .device = device};
     (void)dlx_test_gpu_context(device);
     ok(dlx_subscribe(x.c, TOPIC, args, &x.s));
-    dlx_test_gpu_send(sock, "", 1, -1);
+    dlx_test_gpu_tell(sock);
     return x;
 }
 
@@ -73,17 +78,39 @@ struct dlx_test_gpu_end dlx_test_gpu_subscribe(int sock, const struct dlx_subscr
     return dlx_test_gpu_subscribe_on(sock, 0, args);
 }
 
+struct dlx_test_gpu_end dlx_test_gpu_subscribe_to(struct dlx_test_gpu_peer *peer,
+                                                  const struct dlx_subscribe_args *args)
+{
+    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
+    (void)dlx_test_gpu_context(0);
+    ok(dlx_subscribe(x.c, TOPIC, args, &x.s));
+    dlx_test_gpu_tell(peer->sock);
+    dlx_test_gpu_await(peer->sock);
+    return x;
+}
+
 struct dlx_message *dlx_test_gpu_take(struct dlx_test_gpu_end *end)
 {
     return dlx_test_stream_next(end->s);
 }
 
-void dlx_test_gpu_expect(struct dlx_test_gpu_end *end, uint32_t i, int64_t n, uint32_t value)
+static DLManagedTensorVersioned *take_tensor(struct dlx_test_gpu_end *end, uint32_t i)
 {
     DLManagedTensorVersioned *t;
     struct dlx_message *m = dlx_test_gpu_take(end);
     ok(dlx_message_tensor(m, i, &t));
     dlx_message_unref(m);
+    return t;
+}
+
+DLManagedTensorVersioned *dlx_test_gpu_take_tensor(struct dlx_test_gpu_end *end)
+{
+    return take_tensor(end, 0);
+}
+
+void dlx_test_gpu_expect(struct dlx_test_gpu_end *end, uint32_t i, int64_t n, uint32_t value)
+{
+    DLManagedTensorVersioned *t = take_tensor(end, i);
     dlx_test_gpu_check(t, n, value);
     t->deleter(t);
 }
@@ -119,7 +146,7 @@ DLManagedTensorVersioned *dlx_test_gpu_alloc_empty(struct dlx_publisher *p, int6
 DLManagedTensorVersioned *dlx_test_gpu_alloc(struct dlx_publisher *p, int64_t n, uint32_t value)
 {
     DLManagedTensorVersioned *t = dlx_test_gpu_alloc_empty(p, n);
-    dlx_test_gpu_fill((CUdeviceptr)(uintptr_t)t->dl_tensor.data, (uint64_t)n * sizeof value, value);
+    dlx_test_gpu_fill(dlx_test_gpu_address(t), (uint64_t)n * sizeof value, value);
     return t;
 }
 
@@ -143,6 +170,14 @@ static void delete_tensor(DLManagedTensorVersioned *tensor)
 uint32_t dlx_test_gpu_n_deleted(void)
 {
     return atomic_load(&n_deleted);
+}
+
+void dlx_test_gpu_wait_deleted(struct dlx_test_gpu_end *x, uint32_t n)
+{
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; dlx_test_gpu_n_deleted() < n;) {
+        ok(dlx_publisher_wait(x->p, 0, 0));
+        ck_assert_uint_lt(dlx__now_ns(), end);
+    }
 }
 
 DLManagedTensorVersioned *dlx_test_gpu_tensor_at(CUdeviceptr at, int64_t rows, int64_t columns)
