@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors that dlx_alloc() makes on GPUs, and other memory that is shared by descriptors. */
 #include "tests/gpu/harness_gpu_machine.h"
-#include "tests/harness/run.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include "tests/gpu/harness_gpu_stream.h"
@@ -147,7 +145,7 @@ GPU_TEST(memory_of_a_deleted_tensor_is_used_again_when_the_work_on_it_is_done, 0
     CUstream stream;
     DLManagedTensorVersioned *t = dlx_test_gpu_alloc_empty(x.p, N);
     CUdeviceptr at = dlx_test_gpu_address(t);
-    CU_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    stream = dlx_test_gpu_stream();
     dlx_test_gpu_spin(stream, at, 100000000);
     t->deleter(t);
     t = dlx_test_gpu_alloc_empty(x.p, N);
@@ -356,13 +354,6 @@ GPU_TEST(a_tensor_of_a_pool_is_taken, 0)
     dlx_test_gpu_end(&x);
 }
 
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_gpu_stream_case("alloc"));
-}
-
-#else
-
-DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif
+
+GPU_MAIN(dlx_test_gpu_stream_case("alloc"))

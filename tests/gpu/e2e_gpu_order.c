@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When tensors on GPUs are ready: who waits, and who does not. */
 #include "tests/gpu/harness_gpu_machine.h"
-#include "tests/harness/run.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include "client/control/call.h"
@@ -23,7 +21,7 @@ static CUstream publish_early(struct dlx_publisher *p, uint64_t work_ns, uint32_
     struct dlx_publish_args args = {.size = sizeof args};
     DLManagedTensorVersioned *t = dlx_test_gpu_alloc(p, N, 0);
     CUdeviceptr at = dlx_test_gpu_address(t);
-    CU_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    stream = dlx_test_gpu_stream();
     dlx_test_gpu_spin(stream, 0, work_ns);
     CU_OK(cu.cuMemsetD32Async(at, value, N, stream));
     args.stream = stream;
@@ -211,13 +209,6 @@ GPU_TEST(an_error_of_the_publisher_s_gpu_fails_what_waited_for_it, 0)
     dlx_test_gpu_end(&x);
 }
 
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_gpu_stream_case("order"));
-}
-
-#else
-
-DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif
+
+GPU_MAIN(dlx_test_gpu_stream_case("order"))

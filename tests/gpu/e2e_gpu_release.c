@@ -2,8 +2,6 @@
 /* Received tensors on GPUs are released when the work on the streams that were named is done, and
  * nobody waits for that. */
 #include "tests/gpu/harness_gpu_machine.h"
-#include "tests/harness/run.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include "tests/harness/fork.h"
@@ -479,13 +477,6 @@ GPU_TEST(an_error_of_the_gpu_releases_and_is_counted, DLX_TEST_GPU_FAILURES)
     dlx_test_gpu_kill(&peer); /* what its context lost is not to be looked for */
 }
 
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_gpu_stream_case("release"));
-}
-
-#else
-
-DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif
+
+GPU_MAIN(dlx_test_gpu_stream_case("release"))

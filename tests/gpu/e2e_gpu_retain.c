@@ -2,8 +2,6 @@
 /* Tensors of dlx_alloc() on GPUs when their publisher, their subscribers or the daemon have
  * gone. */
 #include "tests/gpu/harness_gpu_machine.h"
-#include "tests/harness/run.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include "tests/gpu/harness_gpu_stream.h"
@@ -221,13 +219,6 @@ GPU_LOOP_TEST(retained_tensors_outlive_their_publisher_and_the_daemon, ENDS, IS_
     dlx_test_store_end();
 }
 
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_gpu_stream_case("retain"));
-}
-
-#else
-
-DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif
+
+GPU_MAIN(dlx_test_gpu_stream_case("retain"))

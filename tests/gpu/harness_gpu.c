@@ -202,9 +202,9 @@ void dlx_test_gpu_await(int sock)
 CUcontext dlx_test_gpu_context(int device)
 {
     CUcontext context;
-    ck_assert_int_eq(cu.cuInit(0), CUDA_SUCCESS);
-    ck_assert_int_eq(cu.cuDevicePrimaryCtxRetain(&context, device), CUDA_SUCCESS);
-    ck_assert_int_eq(cu.cuCtxSetCurrent(context), CUDA_SUCCESS);
+    CU_OK(cu.cuInit(0));
+    CU_OK(cu.cuDevicePrimaryCtxRetain(&context, device));
+    CU_OK(cu.cuCtxSetCurrent(context));
     return context;
 }
 

@@ -14,6 +14,9 @@
 #define DLX_TEST_HAS_GPU 0
 #endif
 
+#include "tests/harness/run.h"
+#include <stdio.h>
+
 #if !DLX_TEST_HAS_GPU
 
 #define DLX_TEST_GPU_SKIP_MAIN(why)                                                                \
@@ -22,8 +25,16 @@
         (void)printf("SKIP: no cuda.h: " why "\n");                                                \
         return 77;                                                                                 \
     }
+/* Of a program whose tests are all of this case: after the last #endif, since it skips itself. */
+#define GPU_MAIN(tcase) DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #else
+
+#define GPU_MAIN(tcase)                                                                            \
+    int main(void)                                                                                 \
+    {                                                                                              \
+        return dlx_test_run_case(tcase);                                                           \
+    }
 
 #include "tests/gpu/standin/calls.h"
 #include "tests/gpu/standin/standin.h"

@@ -8,8 +8,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#define TOPIC    "gpu/a"
-#define OK(call) ck_assert_int_eq((call), CUDA_SUCCESS)
+#define TOPIC "gpu/a"
 
 int dlx_test_gpu_variant;
 
@@ -162,7 +161,7 @@ static void delete_tensor(DLManagedTensorVersioned *tensor)
 {
     struct owner *owner = tensor->manager_ctx;
     if (owner->memory)
-        OK(cu.cuMemFree(owner->memory));
+        CU_OK(cu.cuMemFree(owner->memory));
     atomic_fetch_add(&n_deleted, 1);
     free(owner);
 }
@@ -204,7 +203,7 @@ DLManagedTensorVersioned *dlx_test_gpu_tensor(uint64_t offset, int64_t rows, int
                                               uint32_t value)
 {
     CUdeviceptr at;
-    OK(cu.cuMemAlloc(&at, DLX_TEST_GPU_MIB));
+    CU_OK(cu.cuMemAlloc(&at, DLX_TEST_GPU_MIB));
     dlx_test_gpu_fill(at, DLX_TEST_GPU_MIB, value);
     DLManagedTensorVersioned *tensor = dlx_test_gpu_tensor_at(at, rows, columns);
     ((struct owner *)tensor->manager_ctx)->memory = at;
@@ -234,7 +233,7 @@ static void CUDA_CB pass_gate(void *arg)
 void dlx_test_gpu_gate_shut(struct dlx_test_gpu_gate *gate, CUstream stream)
 {
     ck_assert_int_eq(sem_init(&gate->open, 0, 0), 0);
-    OK(cu.cuLaunchHostFunc(stream, pass_gate, gate));
+    CU_OK(cu.cuLaunchHostFunc(stream, pass_gate, gate));
 }
 
 void dlx_test_gpu_gate_open(struct dlx_test_gpu_gate *gate)
@@ -245,7 +244,7 @@ void dlx_test_gpu_gate_open(struct dlx_test_gpu_gate *gate)
 CUstream dlx_test_gpu_stream(void)
 {
     CUstream stream;
-    OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     return stream;
 }
 
@@ -259,7 +258,7 @@ void dlx_test_gpu_sync(CUstream stream)
         ck_assert_msg(dlx__now_ns() < end, "the stream has not done its work in %d s", PATIENCE_S);
         (void)sched_yield();
     }
-    OK(result);
+    CU_OK(result);
 }
 
 struct dlx_subscription_stats dlx_test_gpu_stats(const struct dlx_test_gpu_end *end)

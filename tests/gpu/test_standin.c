@@ -3,8 +3,6 @@
  * The stand-in driver keeps the rules of the real one: devices, contexts, memory, in one process.
  */
 #include "tests/gpu/harness_gpu.h"
-#include "tests/harness/run.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include <dlfcn.h>
@@ -278,13 +276,6 @@ TEST(registered_memory_is_registered_once_and_unregistered_before_it_is_unmapped
     dlx_test_gpu_end_context(0);
 }
 
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_gpu_standin_case("one process"));
-}
-
-#else
-
-DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif
+
+GPU_MAIN(dlx_test_gpu_standin_case("one process"))

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The stand-in driver keeps the rules of the real one: virtual memory management. */
 #include "tests/gpu/harness_gpu.h"
-#include "tests/harness/run.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include <fcntl.h>
@@ -194,13 +192,6 @@ TEST(another_device_needs_access)
     dlx_test_gpu_end_context(0);
 }
 
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_gpu_standin_case("memory"));
-}
-
-#else
-
-DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif
+
+GPU_MAIN(dlx_test_gpu_standin_case("memory"))

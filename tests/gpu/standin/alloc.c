@@ -18,7 +18,7 @@ static void range_count(const struct range *range)
 CUresult CUDAAPI cuMemAlloc(CUdeviceptr *ret, size_t size)
 {
     ENTER(cuMemAlloc);
-    if (!ret || size == 0)
+    if (size == 0)
         return CUDA_ERROR_INVALID_VALUE;
     struct label label = {.kind = LABEL_LEGACY, .size = (size + PAGE - 1) & ~(PAGE - 1)};
     struct backing *backing;
@@ -42,7 +42,7 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr *ret, size_t size)
 static CUresult shared_alloc(struct context *context, enum range_kind kind, size_t size, void **ret)
 {
     size_t whole = (size + PAGE - 1) & ~(PAGE - 1);
-    if (!ret || size == 0)
+    if (size == 0)
         return CUDA_ERROR_INVALID_VALUE;
     void *p = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct range *range =
@@ -66,7 +66,7 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *ret, size_t size, unsigned flags
 {
     ENTER(cuMemAllocManaged);
     void *p = NULL;
-    if (!ret || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
+    if ((flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
         return CUDA_ERROR_INVALID_VALUE;
     CUresult code = shared_alloc(call.context, RANGE_MANAGED, size, &p);
     if (code == CUDA_SUCCESS)
@@ -219,7 +219,7 @@ CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr *ret, void *p, unsigned f
 {
     ENTER(cuMemHostGetDevicePointer);
     const struct range *range = registered_at(p);
-    if (!ret || flags != 0 || !range)
+    if (flags != 0 || !range)
         return CUDA_ERROR_INVALID_VALUE;
     *ret = range->base + (CUdeviceptr)((char *)p - (char *)range->host);
     return CUDA_SUCCESS;

@@ -98,8 +98,6 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
     ENTER(cuDevicePrimaryCtxRetain);
     if (!device_is_valid(device))
         return CUDA_ERROR_INVALID_DEVICE;
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     if (!state.primary[device]) {
         CUresult code = context_new(device);
         if (code != CUDA_SUCCESS)
@@ -177,8 +175,6 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle)
 CUresult CUDAAPI cuCtxGetCurrent(CUcontext *ret)
 {
     ENTER(cuCtxGetCurrent);
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     *ret = (CUcontext)context_current();
     return CUDA_SUCCESS;
 }
@@ -189,8 +185,6 @@ CUresult CUDAAPI cuCtxGetId(CUcontext handle, unsigned long long *ret)
     const struct context *context = handle ? (struct context *)handle : context_current();
     if (!context_is_live(context))
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     *ret = context->id;
     return CUDA_SUCCESS;
 }

@@ -82,8 +82,6 @@ __attribute__((constructor)) static void read_environment(void)
 CUresult CUDAAPI cuDriverGetVersion(int *ret)
 {
     ENTER(cuDriverGetVersion);
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     *ret = DRIVER_VERSION;
     return CUDA_SUCCESS;
 }
@@ -141,8 +139,6 @@ static const struct {
 
 static CUresult error_find(CUresult code, const char **ret, bool is_name)
 {
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     *ret = NULL;
     for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++)
         if (errors[i].code == code)
@@ -174,8 +170,6 @@ bool device_is_valid(CUdevice device)
 CUresult CUDAAPI cuDeviceGetCount(int *ret)
 {
     ENTER(cuDeviceGetCount);
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     *ret = state.n_devices;
     return CUDA_SUCCESS;
 }
@@ -184,8 +178,6 @@ CUresult CUDAAPI cuDeviceGet(CUdevice *ret, int ordinal)
 {
     ENTER(cuDeviceGet);
     CHECK_DEVICE(ordinal);
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     *ret = ordinal;
     return CUDA_SUCCESS;
 }
@@ -194,7 +186,7 @@ CUresult CUDAAPI cuDeviceGetName(char *ret, int size, CUdevice device)
 {
     ENTER(cuDeviceGetName);
     CHECK_DEVICE(device);
-    if (!ret || size <= 0)
+    if (size <= 0)
         return CUDA_ERROR_INVALID_VALUE;
     (void)snprintf(ret, (size_t)size, "Stand-in GPU %d", state.visible[device]);
     return CUDA_SUCCESS;
@@ -204,8 +196,6 @@ CUresult CUDAAPI cuDeviceGetUuid(CUuuid *ret, CUdevice device)
 {
     ENTER(cuDeviceGetUuid);
     CHECK_DEVICE(device);
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     *ret = machine->uuids[state.visible[device]];
     return CUDA_SUCCESS;
 }
@@ -254,7 +244,7 @@ CUresult CUDAAPI cuDeviceGetAttribute(int *ret, CUdevice_attribute attribute, CU
 {
     ENTER(cuDeviceGetAttribute);
     CHECK_DEVICE(device);
-    if (!ret || (unsigned)attribute >= CU_DEVICE_ATTRIBUTE_MAX || attribute <= 0)
+    if ((unsigned)attribute >= CU_DEVICE_ATTRIBUTE_MAX || attribute <= 0)
         return CUDA_ERROR_INVALID_VALUE;
     *ret = device_attribute(attribute);
     return CUDA_SUCCESS;

@@ -84,7 +84,7 @@ CUresult CUDAAPI cuEventCreate(CUevent *ret, unsigned flags)
 {
     ENTER(cuEventCreate);
     const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
-    if (!ret || (flags & ~known) != 0 ||
+    if ((flags & ~known) != 0 ||
         (flags & CU_EVENT_INTERPROCESS && !(flags & CU_EVENT_DISABLE_TIMING)))
         return CUDA_ERROR_INVALID_VALUE;
     struct event *e = event_new(call.context, flags);
@@ -122,7 +122,7 @@ CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle *ret, CUevent handle)
     const struct event *e = event_of(handle);
     if (!e)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (!ret || !(e->flags & CU_EVENT_INTERPROCESS))
+    if (!(e->flags & CU_EVENT_INTERPROCESS))
         return CUDA_ERROR_INVALID_VALUE;
     struct event_name name = {HANDLE_MAGIC, machine->events[e->slot].id, e->slot};
     memset(ret, 0, sizeof *ret);
@@ -135,7 +135,7 @@ CUresult CUDAAPI cuIpcOpenEventHandle(CUevent *ret, CUipcEventHandle handle)
     ENTER(cuIpcOpenEventHandle);
     struct event_name name;
     memcpy(&name, &handle, sizeof name);
-    if (!ret || name.magic != HANDLE_MAGIC || name.slot < 0 || name.slot >= machine->n_events)
+    if (name.magic != HANDLE_MAGIC || name.slot < 0 || name.slot >= machine->n_events)
         return CUDA_ERROR_INVALID_VALUE;
     struct event *e = event_new(call.context, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
     if (!e)

@@ -105,7 +105,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *ret, const CUmemPoolProps *props)
 {
     ENTER(cuMemPoolCreate);
     struct pool *p;
-    if (!ret || !props || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
+    if (!props || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
     if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
         (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE &&
@@ -205,7 +205,7 @@ CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *ret, size_t size, CUmemory
     CUresult code = stream_of(&call, stream, &s);
     if (code != CUDA_SUCCESS)
         return code;
-    if (!ret || size == 0 || !p || p->is_imported)
+    if (size == 0 || !p || p->is_imported)
         return CUDA_ERROR_INVALID_VALUE;
     return pool_alloc(p, size, ret);
 }
@@ -238,8 +238,7 @@ CUresult CUDAAPI cuMemPoolExportToShareableHandle(void *ret, CUmemoryPool handle
 {
     ENTER(cuMemPoolExportToShareableHandle);
     const struct pool *p = pool_of(handle);
-    if (!ret || !p || p->is_imported || flags != 0 ||
-        type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+    if (!p || p->is_imported || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
         p->backing->prop.requestedHandleTypes != type)
         return CUDA_ERROR_INVALID_VALUE;
     int fd = fcntl(p->backing->fd, F_DUPFD_CLOEXEC, 0);
@@ -257,7 +256,7 @@ CUresult CUDAAPI cuMemPoolImportFromShareableHandle(CUmemoryPool *ret, void *os_
     ENTER(cuMemPoolImportFromShareableHandle);
     struct label label;
     int device, fd = (int)(intptr_t)os_handle;
-    if (!ret || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    if (flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult code = label_read(fd, LABEL_POOL, &label, &device);
     if (code != CUDA_SUCCESS)
@@ -275,7 +274,7 @@ CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData *ret, CUdeviceptr
 {
     ENTER(cuMemPoolExportPointer);
     struct range *r = range_find(address);
-    if (!ret || !r || r->kind != RANGE_POOL || r->base != address || r->is_freeing ||
+    if (!r || r->kind != RANGE_POOL || r->base != address || r->is_freeing ||
         r->backing->prop.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE)
         return CUDA_ERROR_INVALID_VALUE;
     return share_publish(r, r->pool->id, ret);
@@ -288,7 +287,7 @@ CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *ret, CUmemoryPool handle,
     struct pool *p = pool_of(handle);
     struct share share;
     struct share_name name;
-    if (!ret || !data || !p || !p->is_imported)
+    if (!data || !p || !p->is_imported)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult code = share_import(data, p->id, &share, &name);
     if (code != CUDA_SUCCESS)

@@ -6,7 +6,7 @@
 CUresult CUDAAPI cuStreamCreate(CUstream *ret, unsigned flags)
 {
     ENTER(cuStreamCreate);
-    if (!ret || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) != 0)
+    if ((flags & ~(unsigned)CU_STREAM_NON_BLOCKING) != 0)
         return CUDA_ERROR_INVALID_VALUE;
     struct stream *s = stream_new(call.context, flags);
     if (!s)
@@ -66,8 +66,6 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream stream, CUcontext *ret)
 {
     ENTER(cuStreamGetCtx);
     FIND_STREAM(stream);
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     *ret = (CUcontext)s->context;
     return CUDA_SUCCESS;
 }
@@ -76,8 +74,6 @@ CUresult CUDAAPI cuStreamGetCtx_v2(CUstream stream, CUcontext *ret, CUgreenCtx *
 {
     ENTER(cuStreamGetCtx);
     FIND_STREAM(stream);
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     *ret = (CUcontext)s->context;
     if (ret_green)
         *ret_green = NULL;
@@ -116,7 +112,7 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream stream, CUgraph *ret)
     ENTER(cuStreamEndCapture);
     FIND_STREAM(stream);
     CUstreamCaptureStatus status = s->capture;
-    if (!ret || status == CU_STREAM_CAPTURE_STATUS_NONE)
+    if (status == CU_STREAM_CAPTURE_STATUS_NONE)
         return ret ? CUDA_ERROR_ILLEGAL_STATE : CUDA_ERROR_INVALID_VALUE;
     if (s->capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
         !pthread_equal(s->capturer, pthread_self()))
@@ -142,8 +138,6 @@ CUresult CUDAAPI cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *ret
 {
     ENTER(cuStreamIsCapturing);
     FIND_STREAM(stream);
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     *ret = s->capture;
     return CUDA_SUCCESS;
 }
