@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors on GPUs between processes, over a real daemon. */
 #include "tests/gpu/harness_gpu_machine.h"
-#include "tests/harness/run.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include "tests/harness/cli.h"
@@ -177,12 +175,7 @@ static void take_late(int sock)
     struct dlx_subscribe_args args = {.size = sizeof args, .history = 2};
     struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, &args);
     for (uint32_t i = 1; i <= 2; i++) {
-        struct dlx_message *m = dlx_test_gpu_take(&x);
-        DLManagedTensorVersioned *t;
-        ok(dlx_message_tensor(m, 0, &t));
-        dlx_test_gpu_check(t, N, values[i]);
-        t->deleter(t);
-        dlx_message_unref(m);
+        dlx_test_gpu_expect(&x, 0, N, values[i]);
     }
     dlx_test_gpu_end(&x);
 }
@@ -198,7 +191,7 @@ GPU_LOOP_TEST(a_late_subscriber_gets_what_was_kept, 0, 2, 0)
         ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[i]), NULL));
     ok(dlx_publisher_wait(x.p, 0, 0));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
-    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    dlx_test_gpu_tell(peer.sock);
     dlx_test_gpu_join(&peer);
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 3);
@@ -206,8 +199,7 @@ GPU_LOOP_TEST(a_late_subscriber_gets_what_was_kept, 0, 2, 0)
 
 GPU_TEST(the_publisher_s_own_process_gets_the_original_memory, 0)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
-    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor(512, 1, N, values[3]), *r;
     const void *data = (const uint8_t *)t->dl_tensor.data + t->dl_tensor.byte_offset;
     ok(dlx_publish(x.p, t, NULL));
@@ -222,10 +214,8 @@ GPU_TEST(the_publisher_s_own_process_gets_the_original_memory, 0)
     fails(dlx_publish(x.p, r, NULL), DLX_E_DEVICE, "received");
     r->deleter(r);
     ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 4, 1), NULL));
-    m = dlx_test_gpu_take(&x);
-    dlx_message_unref(m);
-    m = dlx_test_gpu_take(&x);
-    dlx_message_unref(m);
+    dlx_message_unref(dlx_test_gpu_take(&x));
+    dlx_message_unref(dlx_test_gpu_take(&x));
     ok(dlx_publisher_wait(x.p, 0, 0));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
     dlx_test_gpu_end(&x);
@@ -236,12 +226,7 @@ GPU_TEST(the_publisher_s_own_process_gets_the_original_memory, 0)
 static void take_written(int sock)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(&x);
-    ok(dlx_message_tensor(m, 0, &t));
-    dlx_message_unref(m);
-    dlx_test_gpu_check(t, N, values[4]);
-    t->deleter(t);
+    dlx_test_gpu_expect(&x, 0, N, values[4]);
     dlx_test_gpu_end(&x);
 }
 
@@ -254,16 +239,14 @@ GPU_LOOP_TEST(a_message_is_shown_when_its_stream_has_written_it, 0, 2, 0)
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor(0, 1, N, values[0]);
     if (_i == 1)
-        ck_assert_int_eq(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+        stream = dlx_test_gpu_stream();
     args.stream = stream;
     dlx_test_gpu_spin(stream, 0, WORK_NS);
-    ck_assert_int_eq(
-        cu.cuMemsetD32Async((CUdeviceptr)(uintptr_t)t->dl_tensor.data, values[4], N, stream),
-        CUDA_SUCCESS);
+    CU_OK(cu.cuMemsetD32Async(dlx_test_gpu_address(t), values[4], N, stream));
     ok(dlx_publish(x.p, t, &args));
     dlx_test_gpu_join(&peer);
     if (stream)
-        ck_assert_int_eq(cu.cuStreamDestroy(stream), CUDA_SUCCESS);
+        CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
 }
 
@@ -273,36 +256,27 @@ static void take_and_use(int sock)
     DLManagedTensorVersioned *t;
     CUstream stream;
     CUdeviceptr copy;
-    struct dlx_message *m = dlx_test_gpu_take(&x);
-    ok(dlx_message_tensor(m, 0, &t));
-    dlx_message_unref(m);
-    ck_assert_int_eq(cu.cuMemAlloc(&copy, N * sizeof(uint32_t)), CUDA_SUCCESS);
-    ck_assert_int_eq(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-    bool is_named = dlx_test_gpu_variant == 1;
-    if (is_named) {
-        ok(dlx_tensor_used_on(t, stream));
-        ok(dlx_tensor_used_on(t, stream));
-    }
+    t = dlx_test_gpu_take_tensor(&x);
+    CU_OK(cu.cuMemAlloc(&copy, N * sizeof(uint32_t)));
+    stream = dlx_test_gpu_stream();
     uint64_t n = dlx_test_gpu_calls("cuCtxSynchronize");
     dlx_test_gpu_spin(stream, 0, WORK_NS);
-    ck_assert_int_eq(cu.cuMemcpyDtoDAsync(copy, (CUdeviceptr)(uintptr_t)t->dl_tensor.data,
-                                          N * sizeof(uint32_t), stream),
-                     CUDA_SUCCESS);
+    ck_assert_int_eq(
+        cu.cuMemcpyDtoDAsync(copy, dlx_test_gpu_address(t), N * sizeof(uint32_t), stream),
+        CUDA_SUCCESS);
     t->deleter(t);
-    dlx_test_gpu_wait_held(x.s, 0); /* with a name, the deleter does not wait */
-    dlx_test_gpu_check_calls("cuCtxSynchronize", n + (is_named ? 0 : 1));
-    ck_assert_int_eq(cu.cuStreamQuery(stream), CUDA_SUCCESS);
+    dlx_test_gpu_wait_held(x.s, 0);
+    dlx_test_gpu_check_calls("cuCtxSynchronize", n + 1);
+    CU_OK(cu.cuStreamQuery(stream));
     ck_assert_uint_eq(dlx_test_gpu_word(copy), values[1]);
     dlx_test_gpu_check_count(STANDIN_UNMAPPED_IN_USE, 0);
-    ck_assert_int_eq(cu.cuStreamDestroy(stream), CUDA_SUCCESS);
-    ck_assert_int_eq(cu.cuMemFree(copy), CUDA_SUCCESS);
+    CU_OK(cu.cuStreamDestroy(stream));
+    CU_OK(cu.cuMemFree(copy));
     dlx_test_gpu_end(&x);
 }
 
-/* 0: no stream was named; 1: one was. */
-GPU_LOOP_TEST(memory_is_given_back_when_the_work_that_uses_it_is_done, 0, 2, 0)
+GPU_TEST(memory_is_given_back_when_all_work_is_done_if_no_stream_was_named, 0)
 {
-    dlx_test_gpu_variant = _i;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_and_use);
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[1]), NULL));
@@ -318,16 +292,16 @@ GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
     struct dlx_publish_args args = {.size = sizeof args};
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor(0, 1, N, values[1]);
-    ck_assert_int_eq(cu.cuStreamCreate(&stream, 0), CUDA_SUCCESS);
-    ck_assert_int_eq(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    CU_OK(cu.cuStreamCreate(&stream, 0));
+    CU_OK(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     args.stream = stream;
     fails(dlx_publish(x.p, t, &args), DLX_E_INVALID, "captured");
-    ck_assert_int_eq(cu.cuStreamIsCapturing(stream, &status), CUDA_SUCCESS);
+    CU_OK(cu.cuStreamIsCapturing(stream, &status));
     ck_assert_int_eq(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
-    ck_assert_int_eq(cu.cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
-    ck_assert_int_eq(cu.cuGraphDestroy(graph), CUDA_SUCCESS);
+    CU_OK(cu.cuStreamEndCapture(stream, &graph));
+    CU_OK(cu.cuGraphDestroy(graph));
     ok(dlx_publish(x.p, t, &args));
-    ck_assert_int_eq(cu.cuStreamDestroy(stream), CUDA_SUCCESS);
+    CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
 }
@@ -383,13 +357,6 @@ GPU_TEST(dlxctl_describes_a_tensor_on_a_gpu_and_does_not_read_it, 0)
     dlx_test_gpu_end(&x);
 }
 
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_gpu_stream_case("gpu"));
-}
-
-#else
-
-DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif
+
+GPU_MAIN(dlx_test_gpu_stream_case("gpu"))

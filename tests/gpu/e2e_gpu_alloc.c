@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors that dlx_alloc() makes on GPUs, and other memory that is shared by descriptors. */
 #include "tests/gpu/harness_gpu_machine.h"
-#include "tests/harness/run.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include "tests/gpu/harness_gpu_stream.h"
@@ -10,11 +8,6 @@
 
 #define N      16
 #define DEVICE ((DLDevice){kDLCUDA, 0})
-
-static CUdeviceptr address(const DLManagedTensorVersioned *t)
-{
-    return (CUdeviceptr)(uintptr_t)t->dl_tensor.data;
-}
 
 static void publish(struct dlx_publisher *p, int64_t n, uint32_t value)
 {
@@ -24,10 +17,7 @@ static void publish(struct dlx_publisher *p, int64_t n, uint32_t value)
 
 static void take(struct dlx_test_gpu_end *x, int64_t n, uint32_t value)
 {
-    DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(x);
-    ok(dlx_message_tensor(m, 0, &t));
-    dlx_message_unref(m);
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(x);
     ck_assert_int_eq(t->dl_tensor.shape[0], n);
     dlx_test_gpu_check(t, n, value);
     t->deleter(t);
@@ -48,8 +38,8 @@ GPU_LOOP_TEST(a_tensor_is_on_the_device_aligned_and_cleared_at_first, 0, 2, DLX_
         ck_assert_int_eq(t[i]->dl_tensor.device.device_id, _i);
         ck_assert_int_eq(t[i]->dl_tensor.shape[1], 5);
         ck_assert_int_eq(t[i]->dl_tensor.strides[0], 5);
-        ck_assert_uint_eq(address(t[i]) % 256, 0);
-        ck_assert_uint_eq(dlx_test_gpu_word(address(t[i]) + 56), 0);
+        ck_assert_uint_eq(dlx_test_gpu_address(t[i]) % 256, 0);
+        ck_assert_uint_eq(dlx_test_gpu_word(dlx_test_gpu_address(t[i]) + 56), 0);
     }
     dlx_test_gpu_check_calls("cuMemCreate", 1); /* they share an arena */
     if (_i == 0)
@@ -154,12 +144,12 @@ GPU_TEST(memory_of_a_deleted_tensor_is_used_again_when_the_work_on_it_is_done, 0
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     CUstream stream;
     DLManagedTensorVersioned *t = dlx_test_gpu_alloc_empty(x.p, N);
-    CUdeviceptr at = address(t);
-    CU_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUdeviceptr at = dlx_test_gpu_address(t);
+    stream = dlx_test_gpu_stream();
     dlx_test_gpu_spin(stream, at, 100000000);
     t->deleter(t);
     t = dlx_test_gpu_alloc_empty(x.p, N);
-    ck_assert_uint_eq(address(t), at);
+    ck_assert_uint_eq(dlx_test_gpu_address(t), at);
     CU_OK(cu.cuStreamQuery(stream)); /* it is done */
     CU_OK(cu.cuStreamDestroy(stream));
     t->deleter(t);
@@ -172,7 +162,7 @@ static void take_two(int sock)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
     take(&x, N, 1);
-    dlx_test_gpu_send(sock, "", 1, -1);
+    dlx_test_gpu_tell(sock);
     take(&x, N, 2);
     dlx_test_gpu_check_calls("cuMemImportFromShareableHandle", 1); /* one arena */
     dlx_test_gpu_check_no_context(1, 1);
@@ -181,11 +171,10 @@ static void take_two(int sock)
 
 GPU_TEST(a_tensor_is_taken_by_another_process_without_a_copy, 0)
 {
-    char byte;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_two);
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
     publish(x.p, N, 1);
-    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    dlx_test_gpu_await(peer.sock);
     publish(x.p, N, 2);
     dlx_test_gpu_join(&peer);
     struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
@@ -253,7 +242,7 @@ GPU_TEST(a_set_lies_in_one_allocation, 0)
         (void)snprintf(names[i], sizeof names[i], "layer%u", i);
         items[i] = (struct dlx_item){names[i], t[i]};
         if (i < MANY - 1)
-            CU_OK(cu.cuMemsetD32(address(t[i]), i, N));
+            CU_OK(cu.cuMemsetD32(dlx_test_gpu_address(t[i]), i, N));
     }
     *(uint32_t *)t[MANY - 1]->dl_tensor.data = 99;
     const struct dlx_publish_args args = {.size = sizeof args, .strict = true};
@@ -277,21 +266,19 @@ GPU_TEST(a_tensor_that_was_published_is_not_the_caller_s_any_more, 0)
 GPU_TEST(a_shared_tensor_stays_the_caller_s_and_is_in_several_messages, 0)
 {
     const struct dlx_publish_args share = {.size = sizeof share, .share = true};
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
-    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
     DLManagedTensorVersioned *t = dlx_test_gpu_alloc(x.p, N, 4), *other;
-    CUdeviceptr at = address(t);
+    CUdeviceptr at = dlx_test_gpu_address(t);
     for (int i = 0; i < 3; i++)
         ok(dlx_publish(x.p, t, &share));
     ck_assert_uint_eq(t->flags & DLPACK_FLAG_BITMASK_READ_ONLY, DLPACK_FLAG_BITMASK_READ_ONLY);
     for (int i = 0; i < 3; i++)
         take(&x, N, 4);
     dlx_test_stream_publish(x.p, 4, 1);
-    struct dlx_message *m = dlx_test_gpu_take(&x);
-    dlx_message_unref(m);
+    dlx_message_unref(dlx_test_gpu_take(&x));
     ok(dlx_publisher_wait(x.p, 0, 0));
     other = dlx_test_gpu_alloc_empty(x.p, N); /* no message has it, but its owner */
-    ck_assert_uint_ne(address(other), at);
+    ck_assert_uint_ne(dlx_test_gpu_address(other), at);
     other->deleter(other);
     t->deleter(t);
     dlx_test_gpu_end(&x);
@@ -299,10 +286,9 @@ GPU_TEST(a_shared_tensor_stays_the_caller_s_and_is_in_several_messages, 0)
 
 GPU_TEST(a_view_of_it_is_published_and_what_was_moved_out_is_refused, 0)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
-    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
     DLManagedTensorVersioned *t = dlx_test_gpu_alloc(x.p, 4 * N, 4);
-    CU_OK(cu.cuMemsetD32(address(t) + N * sizeof(uint32_t), 9, N));
+    CU_OK(cu.cuMemsetD32(dlx_test_gpu_address(t) + N * sizeof(uint32_t), 9, N));
     t->dl_tensor.shape[0] = N;
     t->dl_tensor.byte_offset = N * sizeof(uint32_t);
     ok(dlx_publish(x.p, t, NULL));
@@ -368,13 +354,6 @@ GPU_TEST(a_tensor_of_a_pool_is_taken, 0)
     dlx_test_gpu_end(&x);
 }
 
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_gpu_stream_case("alloc"));
-}
-
-#else
-
-DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif
+
+GPU_MAIN(dlx_test_gpu_stream_case("alloc"))

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors on GPUs when processes die, drivers fail and daemons are replaced. */
 #include "tests/gpu/harness_gpu_machine.h"
-#include "tests/harness/run.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include "tests/gpu/harness_gpu_stream.h"
@@ -15,37 +13,27 @@
 
 static void hold(int sock)
 {
-    char byte;
     struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
     DLManagedTensorVersioned *t;
     struct dlx_message *m = dlx_test_gpu_take(&x);
     ok(dlx_message_tensor(m, 0, &t));
     dlx_test_gpu_check(t, N, 7);
-    dlx_test_gpu_send(sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_tell(sock);
+    dlx_test_gpu_await(sock);
     t->deleter(t);
     dlx_message_unref(m);
-    dlx_test_gpu_send(sock, "", 1, -1);
+    dlx_test_gpu_tell(sock);
     dlx_test_gpu_end(&x);
 }
 
 /* Message 1 is held by the peer, and 2 is the newest one. */
 static struct dlx_test_gpu_end publish_to_holder(struct dlx_test_gpu_peer *peer)
 {
-    char byte;
     *peer = dlx_test_gpu_start(hold);
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(peer, NULL);
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
-    (void)dlx_test_gpu_receive(peer->sock, &byte, 1);
+    dlx_test_gpu_await(peer->sock);
     return x;
-}
-
-static void wait_until_deleted(struct dlx_test_gpu_end *x, uint32_t n)
-{
-    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; dlx_test_gpu_n_deleted() < n;) {
-        ok(dlx_publisher_wait(x->p, 0, 0));
-        ck_assert_uint_lt(dlx__now_ns(), end);
-    }
 }
 
 GPU_TEST(a_tensor_is_deleted_when_the_process_that_holds_it_is_killed, 0)
@@ -57,7 +45,7 @@ GPU_TEST(a_tensor_is_deleted_when_the_process_that_holds_it_is_killed, 0)
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
     dlx_test_gpu_kill(&peer);
     dlx_test_gpu_n_freed_open = 1;
-    wait_until_deleted(&x, 1);
+    dlx_test_gpu_wait_deleted(&x, 1);
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 2);
 }
@@ -65,7 +53,6 @@ GPU_TEST(a_tensor_is_deleted_when_the_process_that_holds_it_is_killed, 0)
 GPU_TEST(a_publisher_that_ends_does_not_free_what_is_held, 0)
 {
     struct dlx_test_gpu_peer peer;
-    char byte;
     struct dlx_test_gpu_end x = publish_to_holder(&peer);
     DLManagedTensorVersioned *mine = dlx_test_gpu_tensor(0, 1, N, 9);
     struct dlx_publish_args share = {.size = sizeof share, .share = true};
@@ -73,8 +60,8 @@ GPU_TEST(a_publisher_that_ends_does_not_free_what_is_held, 0)
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
     mine->deleter(mine);
-    dlx_test_gpu_send(peer.sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    dlx_test_gpu_tell(peer.sock);
+    dlx_test_gpu_await(peer.sock);
     dlx_test_gpu_join(&peer);
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
@@ -84,7 +71,7 @@ GPU_TEST(a_publisher_that_ends_waits_for_those_who_hold, 0)
 {
     struct dlx_test_gpu_peer peer;
     struct dlx_test_gpu_end x = publish_to_holder(&peer);
-    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    dlx_test_gpu_tell(peer.sock);
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
     dlx_test_gpu_join(&peer);
@@ -116,7 +103,7 @@ static void lose_context(int sock)
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.gpu_errors, 1);
     ck_assert_uint_eq(stats.n_held, 0);
-    dlx_test_gpu_send(sock, "", 1, -1);
+    dlx_test_gpu_tell(sock);
     m = dlx_test_gpu_take(&x); /* the CPU's messages go on */
     dlx_test_stream_check(m, 4, 3);
     dlx_message_unref(m);
@@ -126,14 +113,13 @@ static void lose_context(int sock)
 
 GPU_TEST(a_lost_context_releases_and_is_counted, 0)
 {
-    char byte;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(lose_context);
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
-    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    dlx_test_gpu_await(peer.sock);
     dlx_test_gpu_n_freed_open = 1;
     dlx_test_stream_publish(x.p, 4, 3);
-    wait_until_deleted(&x, 1);
+    dlx_test_gpu_wait_deleted(&x, 1);
     dlx_test_gpu_join(&peer);
     dlx_test_gpu_end(&x);
 }
@@ -142,24 +128,22 @@ GPU_TEST(a_lost_context_releases_and_is_counted, 0)
 
 static void publish_two(int sock)
 {
-    char byte;
     struct dlx_publisher_args args = {.size = sizeof args, .history = 2, .retain = 2};
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_await(sock);
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
     for (uint32_t i = 1; i <= 2; i++) {
         struct dlx_item items[] = {{"gpu", dlx_test_gpu_tensor(0, 1, N, i)},
                                    {"cpu", dlx_test_stream_alloc(x.p, 4, i)}};
         ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
     }
-    dlx_test_gpu_send(sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_tell(sock);
+    dlx_test_gpu_await(sock);
     dlx_test_gpu_end(&x);
 }
 
 /* 0: its subscriber has taken the messages; 1: they come from what the daemon retains. */
 GPU_LOOP_TEST(memory_of_a_publisher_that_was_killed_cannot_be_opened, 0, 2, 0)
 {
-    char byte;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_two);
     struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
     struct dlx_message *m[2];
@@ -167,8 +151,8 @@ GPU_LOOP_TEST(memory_of_a_publisher_that_was_killed_cannot_be_opened, 0, 2, 0)
     (void)dlx_test_gpu_context(0);
     if (_i == 0)
         ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
-    dlx_test_gpu_send(peer.sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    dlx_test_gpu_tell(peer.sock);
+    dlx_test_gpu_await(peer.sock);
     for (int i = 0; i < 2 && _i == 0; i++)
         m[i] = dlx_test_gpu_take(&x);
     if (_i == 0)
@@ -247,18 +231,13 @@ static void release_and_take(void)
 
 GPU_TEST(an_open_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
 {
-    char byte;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_two);
-    own = (struct dlx_test_gpu_end){.c = dlx_test_stream_connect()};
-    (void)dlx_test_gpu_context(0);
-    ok(dlx_subscribe(own.c, "gpu/a", NULL, &own.s));
-    dlx_test_gpu_send(peer.sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    own = dlx_test_gpu_subscribe_to(&peer, NULL);
     taken = dlx_test_gpu_take(&own);
     ck_assert_uint_gt(dlx_test_gpu_fail_each(open_taken, release_and_take), 0);
     dlx_message_unref(taken);
     dlx_test_gpu_end(&own);
-    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    dlx_test_gpu_tell(peer.sock);
     dlx_test_gpu_join(&peer);
 }
 
@@ -267,12 +246,7 @@ GPU_TEST(an_open_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
 static void take_after_restart(int sock)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(&x);
-    ok(dlx_message_tensor(m, 0, &t));
-    dlx_test_gpu_check(t, N, 7);
-    t->deleter(t);
-    dlx_message_unref(m);
+    dlx_test_gpu_expect(&x, 0, N, 7);
     dlx_test_gpu_end(&x);
 }
 
@@ -286,24 +260,17 @@ GPU_TEST(a_retained_tensor_goes_along_to_another_daemon_and_is_deleted_once, 0)
     struct dlx_client *probe = dlx_test_stream_connect();
     ok(dlx_publisher_wait(x.p, 0, 0));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
-    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    dlx_test_gpu_tell(peer.sock);
     for (char byte; recv(peer.sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 1;)
         ok(dlx_publisher_wait(x.p, 0, 0));
     dlx_test_gpu_join(&peer);
     dlx_test_stream_publish(x.p, 4, 1);
-    wait_until_deleted(&x, 1);
+    dlx_test_gpu_wait_deleted(&x, 1);
     dlx_client_unref(probe);
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
 }
 
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_gpu_stream_case("deaths"));
-}
-
-#else
-
-DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif
+
+GPU_MAIN(dlx_test_gpu_stream_case("deaths"))

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams that cannot wait until received tensors are ready: the CPU does, and that is counted. */
 #include "tests/gpu/harness_gpu_machine.h"
-#include "tests/harness/run.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include "client/subscribe/subscription.h"
@@ -257,13 +255,6 @@ GPU_TEST(a_call_of_the_driver_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
     dlx_test_gpu_pair_end(&own);
 }
 
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_gpu_stream_case("gates"));
-}
-
-#else
-
-DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif
+
+GPU_MAIN(dlx_test_gpu_stream_case("gates"))

@@ -89,10 +89,34 @@ static void reaches_a_newcomer(uint64_t id)
     reaches_a_newcomer_to("test/a", id);
 }
 
-static void put(struct dlx_publisher *p, struct dlx_gpu_keep **keep, int expected)
+/* The pair of most tests, and what its publisher keeps. */
+static struct dlx_test_pair x;
+static struct dlx_gpu_keep *keep;
+
+static void put(int expected)
 {
-    int r = dlx__gpu_keep_put(p->client, p->id, keep, &sent);
+    int r = dlx__gpu_keep_put(x.p->client, x.p->id, &keep, &sent);
     ck_assert_msg(r == expected, "%d: %s", r, dlx__error_message());
+}
+
+/* A pair whose publisher has put an allocation. */
+static void begin(const struct dlx_publisher_args *args, uint64_t id, uint32_t n_chunks)
+{
+    x = dlx_test_pair_make(args, NULL);
+    handle(id, n_chunks);
+    put(1);
+}
+
+static void pass_one(void)
+{
+    dlx_test_stream_publish(x.p, 10, 1);
+    dlx_test_stream_take(x.s, 1);
+}
+
+static void end(void)
+{
+    keep = dlx__gpu_keep_free(keep);
+    dlx_test_pair_end(&x);
 }
 
 static void done(void)
@@ -105,38 +129,27 @@ static const uint32_t sizes[] = {1, 253, 254, 600};
 
 LOOP_TEST(what_is_put_reaches_a_subscriber_in_any_number_of_parts, 0, DLX_ARRAY_SIZE(sizes))
 {
-    struct dlx_gpu_keep *keep = NULL;
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    handle(1, 1);
-    put(x.p, &keep, 1);
+    begin(NULL, 1, 1);
     handle(2, sizes[_i]);
-    put(x.p, &keep, 0);
-    dlx_test_stream_publish(x.p, 10, 1);
-    dlx_test_stream_take(x.s, 1);
+    put(0);
+    pass_one();
     ok(fetch(x.c, x.s, 2));
     ck_assert(dlx_test_keeper_same(&sent, &got));
     dlx__gpu_keep_drop(keep, 2);
     fails(fetch(x.c, x.s, 2), DLX_E_NOT_FOUND, "allocation 2");
     ok(fetch(x.c, x.s, 1));
-    keep = dlx__gpu_keep_free(keep);
-    dlx_test_pair_end(&x);
+    end();
     dlx_test_keeper_wait_children(keeper_pid(), 0);
-    done();
 }
 
 TEST(a_late_joiner_needs_nothing_of_an_idle_publisher)
 {
     const struct dlx_publisher_args args = {.size = sizeof args, .history = 4};
-    struct dlx_gpu_keep *keep = NULL;
-    struct dlx_test_pair x = dlx_test_pair_make(&args, NULL);
-    handle(7, 3);
-    put(x.p, &keep, 1);
+    begin(&args, 7, 3);
     dlx_test_stream_publish(x.p, 10, 1);
     for (int i = 0; i < 3; i++)
         reaches_a_newcomer(7);
-    keep = dlx__gpu_keep_free(keep);
-    dlx_test_pair_end(&x);
-    done();
+    end();
 }
 
 /* Puts and publishes one message to be retained, and waits to be killed. */
@@ -144,7 +157,6 @@ static pid_t spawn_publisher(const char *topic)
 {
     struct dlx_test_child child = dlx_test_fork_child();
     if (child.pid == 0) {
-        struct dlx_gpu_keep *keep = NULL;
         struct dlx_publisher *p =
             dlx_test_store_publisher(dlx_test_stream_connect(), topic, &dlx_test_retain_1);
         ck_assert_int_eq(dlx__gpu_keep_put(p->client, p->id, &keep, &sent), 1);
@@ -168,7 +180,6 @@ TEST(memory_of_retained_messages_outlives_a_publisher_that_was_killed)
     dlx_test_keeper_wait_children(keeper_pid(), 1);
     dlx_test_store_drop("test/a");
     dlx_test_keeper_wait_children(keeper_pid(), 0);
-    done();
 }
 
 TEST(memory_of_retained_messages_outlives_daemons)
@@ -197,7 +208,6 @@ TEST(memory_of_retained_messages_outlives_daemons)
     keeper_ends();
     (void)setenv("DLX_KEEPER_GRACE", "0.2", 1);
     dlx_test_store_end();
-    done();
 }
 
 TEST(memory_of_each_retained_topic_outlives_daemons)
@@ -216,19 +226,14 @@ TEST(memory_of_each_retained_topic_outlives_daemons)
         dlx_test_store_drop(topics[i]);
     dlx_test_keeper_wait_children(keeper_pid(), 0);
     dlx_test_store_end();
-    done();
 }
 
 /* The publisher's connection goes on, and so do links that the former daemon made. */
 TEST(a_publisher_goes_on_with_another_daemon)
 {
     const struct dlx_publisher_args args = {.size = sizeof args, .history = 4};
-    struct dlx_gpu_keep *keep = NULL;
-    struct dlx_test_pair x = dlx_test_pair_make(&args, NULL);
-    handle(7, 3);
-    put(x.p, &keep, 1);
-    dlx_test_stream_publish(x.p, 10, 1);
-    dlx_test_stream_take(x.s, 1);
+    begin(&args, 7, 3);
+    pass_one();
     const struct dlx_subscriber_link *old = link_of(x.s);
     pid_t before = keeper_pid();
     dlx_test_stream_restart();
@@ -240,21 +245,16 @@ TEST(a_publisher_goes_on_with_another_daemon)
     ck_assert(dlx_test_keeper_same(&sent, &got));
     reaches_a_newcomer(7);
     handle(8, 3);
-    put(x.p, &keep, 0);
+    put(0);
     reaches_a_newcomer(8);
-    keep = dlx__gpu_keep_free(keep);
-    dlx_test_pair_end(&x);
+    end();
     dlx_test_keeper_wait_children(before, 0);
-    done();
 }
 
 TEST(messages_that_are_held_keep_the_memory_of_a_publisher_that_closed)
 {
-    struct dlx_gpu_keep *keep = NULL;
     struct dlx_message *m = NULL;
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    handle(7, 3);
-    put(x.p, &keep, 1);
+    begin(NULL, 7, 3);
     dlx_test_stream_publish(x.p, 10, 1);
     ok(dlx_take(x.s, PATIENCE, &m));
     keep = dlx__gpu_keep_free(keep);
@@ -264,7 +264,6 @@ TEST(messages_that_are_held_keep_the_memory_of_a_publisher_that_closed)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
     dlx_test_keeper_wait_children(keeper_pid(), 0);
-    done();
 }
 
 /* ---- deaths ---------------------------------------------------------------------------------- */
@@ -273,12 +272,8 @@ TEST(messages_that_are_held_keep_the_memory_of_a_publisher_that_closed)
 LOOP_TEST(what_the_keeper_lost_is_put_again, 0, 2)
 {
     const struct dlx_publisher_args args = {.size = sizeof args, .history = 4};
-    struct dlx_gpu_keep *keep = NULL;
-    struct dlx_test_pair x = dlx_test_pair_make(&args, NULL);
-    handle(7, 3);
-    put(x.p, &keep, 1);
-    dlx_test_stream_publish(x.p, 10, 1);
-    dlx_test_stream_take(x.s, 1);
+    begin(&args, 7, 3);
+    pass_one();
     pid_t router = keeper_pid(), victim = router;
     if (_i == 1)
         ck_assert_uint_eq(dlx_test_keeper_children(router, &victim, 1), 1);
@@ -287,24 +282,19 @@ LOOP_TEST(what_the_keeper_lost_is_put_again, 0, 2)
         dlx_test_keeper_wait_children(router, 0);
     fails(fetch(x.c, x.s, 7), DLX_E_NOT_FOUND, "GPU");
     handle(8, 2);
-    put(x.p, &keep, 1);
+    put(1);
     ok(fetch(x.c, x.s, 8));
     handle(7, 3);
-    put(x.p, &keep, 0);
+    put(0);
     reaches_a_newcomer(7);
     ck_assert_int_eq(_i == 1, keeper_pid() == router);
-    keep = dlx__gpu_keep_free(keep);
-    dlx_test_pair_end(&x);
-    done();
+    end();
 }
 
 /* It stands still: a call for GPU memory fails after a while, and the daemon serves all others. */
 TEST(a_keeper_that_stands_still_holds_up_nobody_else)
 {
-    struct dlx_gpu_keep *keep = NULL;
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    handle(7, 1);
-    put(x.p, &keep, 1);
+    begin(NULL, 7, 1);
     keep = dlx__gpu_keep_free(keep);
     pid_t router = keeper_pid();
     ck_assert_int_eq(kill(router, SIGSTOP), 0);
@@ -326,7 +316,6 @@ TEST(a_keeper_that_stands_still_holds_up_nobody_else)
     ck_assert_uint_lt(dlx__now_ns() - began, PATIENCE);
     ck_assert_int_eq(kill(router, SIGCONT), 0);
     dlx_test_pair_end(&x);
-    done();
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
@@ -339,43 +328,34 @@ static void without_keeper(void *userdata)
 
 TEST(a_keeper_that_is_not_installed_is_a_clear_error)
 {
-    struct dlx_gpu_keep *keep = NULL;
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
     keeper_ends(); /* of the test before */
     dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, without_keeper, NULL);
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    x = dlx_test_pair_make(NULL, NULL);
     handle(7, 1);
     for (int i = 0; i < 2; i++) {
         fails(dlx__gpu_keep_put(x.p->client, x.p->id, &keep, &sent), DLX_E_NO_DAEMON,
               "/no/such/program");
         ck_assert_ptr_null(keep);
     }
-    dlx_test_stream_publish(x.p, 10, 1);
-    dlx_test_stream_take(x.s, 1);
+    pass_one();
     fails(fetch(x.c, x.s, 7), DLX_E_NO_DAEMON, "/no/such/program");
     dlx_test_pair_end(&x);
-    done();
 }
 
 TEST(an_older_daemon_is_not_asked)
 {
-    struct dlx_gpu_keep *keep = NULL;
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    x = dlx_test_pair_make(NULL, NULL);
     handle(7, 1);
     x.c->minor = 2;
     fails(dlx__gpu_keep_put(x.p->client, x.p->id, &keep, &sent), DLX_E_VERSION, "2.3");
     dlx_test_pair_end(&x);
-    done();
 }
 
 TEST(a_forked_child_may_not_use_it)
 {
-    struct dlx_gpu_keep *keep = NULL;
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    handle(7, 1);
-    put(x.p, &keep, 1);
-    dlx_test_stream_publish(x.p, 10, 1);
-    dlx_test_stream_take(x.s, 1);
+    begin(NULL, 7, 1);
+    pass_one();
     pid_t pid = dlx_test_fork();
     if (pid == 0)
         _exit(dlx__gpu_keep_put(x.p->client, x.p->id, &keep, &sent) == DLX_E_FORKED &&
@@ -384,26 +364,22 @@ TEST(a_forked_child_may_not_use_it)
                   : 1);
     dlx_test_fork_join(pid);
     ok(fetch(x.c, x.s, 7));
-    keep = dlx__gpu_keep_free(keep);
-    dlx_test_pair_end(&x);
-    done();
+    end();
 }
 
 TEST(another_publisher_or_link_is_refused)
 {
     int sock;
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    x = dlx_test_pair_make(NULL, NULL);
     struct dlx_client *other = dlx_test_stream_connect();
     keeper_ends(); /* of the test before */
-    dlx_test_stream_publish(x.p, 10, 1);
-    dlx_test_stream_take(x.s, 1);
+    pass_one();
     fails(dlx__call_gpu_keep(other, x.p->id, &sock), DLX_E_NOT_FOUND, "publisher");
     fails(dlx__call_gpu_get(other, link_of(x.s)->id, 0, 7, &sock), DLX_E_NOT_FOUND, "link");
     fails(dlx__call_gpu_get(x.c, link_of(x.s)->id, 0, 0, &sock), DLX_E_INVALID, "allocation 0");
     ck_assert_int_eq(keeper_pid(), 0); /* nobody needed it */
     dlx_client_unref(other);
     dlx_test_pair_end(&x);
-    done();
 }
 
 /* ---- readers that do not read ---------------------------------------------------------------- */
@@ -426,14 +402,10 @@ TEST(readers_that_never_read_keep_nobody_out)
 {
     enum { N = 300 };
     static int socks[N];
-    struct dlx_gpu_keep *keep = NULL;
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
     dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, few_files, NULL);
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    handle(7, 60);
-    put(x.p, &keep, 1);
-    dlx_test_stream_publish(x.p, 10, 1);
-    dlx_test_stream_take(x.s, 1);
+    begin(NULL, 7, 60);
+    pass_one();
     for (int i = 0; i < N; i++)
         ok(dlx__call_gpu_get(x.c, link_of(x.s)->id, 0, 7, &socks[i]));
     /* Publishers, subscriptions and links need descriptors from the daemon. */
@@ -444,27 +416,22 @@ TEST(readers_that_never_read_keep_nobody_out)
     for (int i = 0; i < N; i++)
         close(socks[i]);
     ok(fetch(x.c, x.s, 7));
-    keep = dlx__gpu_keep_free(keep);
-    dlx_test_pair_end(&x);
-    done();
+    end();
 }
 
 TEST(the_keeper_ends_after_the_last_daemon)
 {
-    struct dlx_gpu_keep *keep = NULL;
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    handle(7, 1);
-    put(x.p, &keep, 1);
+    begin(NULL, 7, 1);
     ck_assert_int_ne(keeper_pid(), 0);
-    keep = dlx__gpu_keep_free(keep);
-    dlx_test_pair_end(&x);
+    end();
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
     keeper_ends();
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
-    done();
 }
 
 int main(void)
 {
-    return dlx_test_run_case(dlx_test_stream_case("gpu_keep"));
+    TCase *tcase = dlx_test_stream_case("gpu_keep");
+    tcase_add_checked_fixture(tcase, NULL, done);
+    return dlx_test_run_case(tcase);
 }

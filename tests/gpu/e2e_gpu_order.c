@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When tensors on GPUs are ready: who waits, and who does not. */
 #include "tests/gpu/harness_gpu_machine.h"
-#include "tests/harness/run.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include "client/control/call.h"
@@ -16,19 +14,14 @@
 #define N       16
 #define WORK_NS UINT64_C(300000000) /* so long that what does not wait is seen */
 
-static CUdeviceptr address(const DLManagedTensorVersioned *t)
-{
-    return (CUdeviceptr)(uintptr_t)t->dl_tensor.data;
-}
-
 /* Queue work that takes a while, then the value; publish at once. The stream is still busy. */
 static CUstream publish_early(struct dlx_publisher *p, uint64_t work_ns, uint32_t value)
 {
     CUstream stream;
     struct dlx_publish_args args = {.size = sizeof args};
     DLManagedTensorVersioned *t = dlx_test_gpu_alloc(p, N, 0);
-    CUdeviceptr at = address(t);
-    CU_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUdeviceptr at = dlx_test_gpu_address(t);
+    stream = dlx_test_gpu_stream();
     dlx_test_gpu_spin(stream, 0, work_ns);
     CU_OK(cu.cuMemsetD32Async(at, value, N, stream));
     args.stream = stream;
@@ -144,7 +137,7 @@ GPU_TEST(a_message_goes_along_to_another_daemon_when_it_is_ready, 0)
     dlx_test_stream_restart();
     struct dlx_client *probe = dlx_test_stream_connect();
     ok(dlx_publisher_wait(x.p, 0, 0));
-    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    dlx_test_gpu_tell(peer.sock);
     for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;;) {
         struct pollfd pfd = {.fd = peer.sock, .events = POLLIN};
         ok(dlx_publisher_wait(x.p, 0, 0));
@@ -160,25 +153,23 @@ GPU_TEST(a_message_goes_along_to_another_daemon_when_it_is_ready, 0)
 
 static void publish_and_stay(int sock)
 {
-    char byte;
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_await(sock);
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     (void)publish_early(x.p, 1000 * WORK_NS, 7);
-    dlx_test_gpu_send(sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_tell(sock);
+    dlx_test_gpu_await(sock);
 }
 
 GPU_TEST(a_reader_does_not_wait_for_a_publisher_that_was_killed, 0)
 {
-    char byte;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_and_stay);
     struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
     DLManagedTensorVersioned *t;
     (void)dlx_test_gpu_context(0);
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
-    dlx_test_gpu_send(peer.sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    dlx_test_gpu_tell(peer.sock);
+    dlx_test_gpu_await(peer.sock);
     struct dlx_message *m = dlx_test_gpu_take(&x);
     dlx_test_gpu_kill(&peer);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_PUBLISHER_GONE, "before its GPU had written it");
@@ -189,27 +180,25 @@ GPU_TEST(a_reader_does_not_wait_for_a_publisher_that_was_killed, 0)
 /* The messages that waited for the work are of no use, and the stream of messages goes on. */
 static void fail_while_published(int sock)
 {
-    char byte;
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_await(sock);
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     (void)publish_early(x.p, WORK_NS, 7);
     dlx_test_gpu_lose_context();
     dlx_test_stream_publish(x.p, 4, 3);
-    dlx_test_gpu_send(sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_tell(sock);
+    dlx_test_gpu_await(sock);
 }
 
 GPU_TEST(an_error_of_the_publisher_s_gpu_fails_what_waited_for_it, 0)
 {
-    char byte;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(fail_while_published);
     struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
     DLManagedTensorVersioned *t;
     (void)dlx_test_gpu_context(0);
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
-    dlx_test_gpu_send(peer.sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    dlx_test_gpu_tell(peer.sock);
+    dlx_test_gpu_await(peer.sock);
     struct dlx_message *m = dlx_test_gpu_take(&x);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_DEVICE, "error of the publisher's GPU");
     dlx_message_unref(m);
@@ -220,13 +209,6 @@ GPU_TEST(an_error_of_the_publisher_s_gpu_fails_what_waited_for_it, 0)
     dlx_test_gpu_end(&x);
 }
 
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_gpu_stream_case("order"));
-}
-
-#else
-
-DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif
+
+GPU_MAIN(dlx_test_gpu_stream_case("order"))

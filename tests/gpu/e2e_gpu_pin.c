@@ -141,7 +141,7 @@ PIN_TEST(a_message_that_is_held_stays_pinned_when_its_subscription_has_left)
     int64_t got[2];
     (void)dlx_test_gpu_context(0);
     CU_OK(cu.cuMemAlloc(&copy, (size_t)MIB));
-    CU_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    stream = dlx_test_gpu_stream();
     dlx_test_pair_end(&x);
     ck_assert_uint_gt(standin.standin_count(STANDIN_REGISTERED), 0);
     CU_OK(cu.cuMemHostGetDevicePointer(&on_device, (void *)(uintptr_t)data, 0));
@@ -243,7 +243,7 @@ PIN_TEST(an_arena_is_registered_while_a_stream_is_captured)
     CUstreamCaptureStatus status;
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     (void)dlx_test_gpu_context(0);
-    CU_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    stream = dlx_test_gpu_stream();
     CU_OK(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     for (int64_t mib = 10; mib < 24; mib += 2)
         dlx_message_unref(pass(&x, N(mib), mib));

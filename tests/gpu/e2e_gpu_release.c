@@ -2,8 +2,6 @@
 /* Received tensors on GPUs are released when the work on the streams that were named is done, and
  * nobody waits for that. */
 #include "tests/gpu/harness_gpu_machine.h"
-#include "tests/harness/run.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include "tests/harness/fork.h"
@@ -18,49 +16,23 @@ static struct dlx_test_gpu_gate gate;
 /* The publisher of another process publishes `n` tensors of others' memory, and stays. */
 static void publish_some(int sock)
 {
-    char byte;
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_await(sock);
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     for (int i = 0; i < dlx_test_gpu_variant; i++)
         ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
-    dlx_test_gpu_send(sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
-    uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
-    while (dlx_test_gpu_variant > 1 && (int)dlx_test_gpu_n_deleted() < dlx_test_gpu_variant - 1) {
-        ok(dlx_publisher_wait(x.p, 0, 0));
-        ck_assert_uint_lt(dlx__now_ns(), end);
-    }
+    dlx_test_gpu_tell(sock);
+    dlx_test_gpu_await(sock);
+    if (dlx_test_gpu_variant > 1)
+        dlx_test_gpu_wait_deleted(&x, (uint32_t)dlx_test_gpu_variant - 1);
     dlx_test_gpu_end(&x);
-}
-
-/* A subscriber in this process to such a publisher. */
-static struct dlx_test_gpu_end subscribe_to(struct dlx_test_gpu_peer *peer,
-                                            const struct dlx_subscribe_args *args)
-{
-    char byte;
-    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
-    (void)dlx_test_gpu_context(0);
-    ok(dlx_subscribe(x.c, "gpu/a", args, &x.s));
-    dlx_test_gpu_send(peer->sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(peer->sock, &byte, 1);
-    return x;
 }
 
 static void end(struct dlx_test_gpu_end *x, struct dlx_test_gpu_peer *peer)
 {
     dlx_test_gpu_end(x);
-    dlx_test_gpu_send(peer->sock, "", 1, -1);
+    dlx_test_gpu_tell(peer->sock);
     dlx_test_gpu_join(peer);
-}
-
-static DLManagedTensorVersioned *take_tensor(struct dlx_test_gpu_end *x)
-{
-    DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(x);
-    ok(dlx_message_tensor(m, 0, &t));
-    dlx_message_unref(m);
-    return t;
 }
 
 static uint64_t n_waits(const struct dlx_test_gpu_end *x)
@@ -74,10 +46,10 @@ GPU_TEST(a_deleter_returns_while_work_on_its_streams_goes_on, 0)
 {
     dlx_test_gpu_variant = 1;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_some);
-    struct dlx_test_gpu_end x = subscribe_to(&peer, NULL);
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_to(&peer, NULL);
     CUstream busy = dlx_test_gpu_stream(), idle = dlx_test_gpu_stream();
-    DLManagedTensorVersioned *t = take_tensor(&x);
-    CUdeviceptr copy, at = (CUdeviceptr)(uintptr_t)t->dl_tensor.data;
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
+    CUdeviceptr copy, at = dlx_test_gpu_address(t);
     CU_OK(cu.cuMemAlloc(&copy, N * sizeof(uint32_t)));
     ok(dlx_tensor_used_on(t, idle));
     ok(dlx_tensor_used_on(t, busy));
@@ -103,9 +75,9 @@ GPU_TEST(a_tensor_whose_work_is_done_is_released_at_once, 0)
 {
     dlx_test_gpu_variant = 1;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_some);
-    struct dlx_test_gpu_end x = subscribe_to(&peer, NULL);
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_to(&peer, NULL);
     CUstream stream = dlx_test_gpu_stream();
-    DLManagedTensorVersioned *t = take_tensor(&x);
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
     ok(dlx_tensor_used_on(t, stream));
     t->deleter(t);
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
@@ -118,11 +90,10 @@ GPU_TEST(a_tensor_whose_work_is_done_is_released_at_once, 0)
 /* The memory is its publisher's again when the stream is done with it, and not before. */
 GPU_TEST(memory_is_not_used_again_while_a_stream_uses_it, 0)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
-    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
     CUstream stream = dlx_test_gpu_stream();
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
-    DLManagedTensorVersioned *t = take_tensor(&x);
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
     ok(dlx_tensor_used_on(t, stream));
     dlx_test_gpu_gate_shut(&gate, stream);
     t->deleter(t);
@@ -133,10 +104,7 @@ GPU_TEST(memory_is_not_used_again_while_a_stream_uses_it, 0)
     }
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
     dlx_test_gpu_gate_open(&gate);
-    for (uint64_t until = dlx__now_ns() + (uint64_t)PATIENCE; dlx_test_gpu_n_deleted() == 0;) {
-        ok(dlx_publisher_wait(x.p, 0, 0));
-        ck_assert_uint_lt(dlx__now_ns(), until);
-    }
+    dlx_test_gpu_wait_deleted(&x, 1);
     CU_OK(cu.cuStreamQuery(stream));
     CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
@@ -148,10 +116,10 @@ GPU_TEST(a_take_waits_for_room_that_a_stream_will_make, 0)
     const struct dlx_subscribe_args one = {.size = sizeof one, .max_held = 1};
     dlx_test_gpu_variant = 2;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_some);
-    struct dlx_test_gpu_end x = subscribe_to(&peer, &one);
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_to(&peer, &one);
     CUstream stream = dlx_test_gpu_stream();
     struct dlx_message *m;
-    DLManagedTensorVersioned *t = take_tensor(&x);
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
     fails(dlx_take(x.s, PATIENCE, &m), DLX_E_TOO_MANY_HELD, "max_held"); /* nobody will make room */
     ok(dlx_tensor_used_on(t, stream));
     dlx_test_gpu_gate_shut(&gate, stream);
@@ -160,7 +128,7 @@ GPU_TEST(a_take_waits_for_room_that_a_stream_will_make, 0)
     fails(dlx_take(x.s, 0, &m), DLX_E_TOO_MANY_HELD, "max_held");
     fails(dlx_take(x.s, SECOND / 50, &m), DLX_E_TOO_MANY_HELD, "max_held");
     dlx_test_gpu_gate_open(&gate);
-    t = take_tensor(&x);
+    t = dlx_test_gpu_take_tensor(&x);
     CU_OK(cu.cuStreamQuery(stream));
     t->deleter(t);
     CU_OK(cu.cuStreamDestroy(stream));
@@ -172,9 +140,9 @@ GPU_LOOP_TEST(a_subscription_ends_when_the_work_is_done, 0, 2, 0)
 {
     dlx_test_gpu_variant = 1;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_some);
-    struct dlx_test_gpu_end x = subscribe_to(&peer, NULL);
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_to(&peer, NULL);
     CUstream stream = dlx_test_gpu_stream();
-    DLManagedTensorVersioned *t = take_tensor(&x);
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
     ok(dlx_tensor_used_on(t, stream));
     dlx_test_gpu_spin(stream, 0, WORK_NS);
     if (_i == 0)
@@ -197,7 +165,7 @@ GPU_TEST(a_release_ends_the_link_of_a_publisher_that_has_left, 0)
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
     CUstream stream = dlx_test_gpu_stream();
     ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL));
-    DLManagedTensorVersioned *t = take_tensor(&x);
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
     x.p = dlx_publisher_unref(x.p);
     fails(dlx_take(x.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "left");
     ok(dlx_tensor_used_on(t, stream));
@@ -220,7 +188,7 @@ static struct dlx_test_gpu_end take_many(DLManagedTensorVersioned **ret, int n)
     ok(dlx_subscribe(x.c, "gpu/a", &most, &x.s));
     for (int i = 0; i < n; i++) {
         ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL));
-        ret[i] = take_tensor(&x);
+        ret[i] = dlx_test_gpu_take_tensor(&x);
     }
     return x;
 }
@@ -431,7 +399,7 @@ static int use_and_release(void)
 {
     uint64_t before = n_waits(&own);
     ok(dlx_publish(own.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
-    DLManagedTensorVersioned *t = take_tensor(&own);
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&own);
     ok(dlx_tensor_used_on(t, own_stream));
     dlx_test_gpu_gate_shut(&gate, own_stream);
     dlx_test_gpu_gate_open(&gate);
@@ -454,7 +422,7 @@ GPU_TEST(a_release_that_gets_no_event_waits_and_is_counted, DLX_TEST_GPU_FAILURE
     DLManagedTensorVersioned *t;
     for (size_t i = 0; i < DLX_ARRAY_SIZE(calls); i++) {
         ok(dlx_publish(own.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
-        t = take_tensor(&own);
+        t = dlx_test_gpu_take_tensor(&own);
         ok(dlx_tensor_used_on(t, own_stream));
         dlx_test_gpu_spin(own_stream, 0, WORK_NS);
         ck_assert(standin.standin_fail(calls[i], 1, 1, CUDA_ERROR_OUT_OF_MEMORY));
@@ -466,7 +434,7 @@ GPU_TEST(a_release_that_gets_no_event_waits_and_is_counted, DLX_TEST_GPU_FAILURE
     }
     /* The thread cannot wait for the event: it waits for the device. */
     ok(dlx_publish(own.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
-    t = take_tensor(&own);
+    t = dlx_test_gpu_take_tensor(&own);
     ok(dlx_tensor_used_on(t, own_stream));
     dlx_test_gpu_gate_shut(&gate, own_stream);
     ck_assert(standin.standin_fail("cuEventSynchronize", 1, 1, CUDA_ERROR_OUT_OF_MEMORY));
@@ -484,12 +452,10 @@ GPU_TEST(a_release_that_gets_no_event_waits_and_is_counted, DLX_TEST_GPU_FAILURE
 
 static void lose_context_while_releasing(int sock)
 {
-    char byte;
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
-    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
     CUstream stream = dlx_test_gpu_stream();
     ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL));
-    DLManagedTensorVersioned *t = take_tensor(&x);
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
     ok(dlx_tensor_used_on(t, stream));
     dlx_test_gpu_gate_shut(&gate, stream);
     t->deleter(t);
@@ -500,25 +466,17 @@ static void lose_context_while_releasing(int sock)
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.gpu_errors, 1);
     ck_assert_uint_eq(stats.gpu_waits, 0);
-    dlx_test_gpu_send(sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_tell(sock);
+    dlx_test_gpu_await(sock);
 }
 
 GPU_TEST(an_error_of_the_gpu_releases_and_is_counted, DLX_TEST_GPU_FAILURES)
 {
-    char byte;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(lose_context_while_releasing);
-    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    dlx_test_gpu_await(peer.sock);
     dlx_test_gpu_kill(&peer); /* what its context lost is not to be looked for */
 }
 
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_gpu_stream_case("release"));
-}
-
-#else
-
-DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif
+
+GPU_MAIN(dlx_test_gpu_stream_case("release"))

@@ -2,8 +2,6 @@
 /* Tensors of dlx_alloc() on GPUs when their publisher, their subscribers or the daemon have
  * gone. */
 #include "tests/gpu/harness_gpu_machine.h"
-#include "tests/harness/run.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include "tests/gpu/harness_gpu_stream.h"
@@ -33,22 +31,20 @@ static const struct dlx_publisher_args retain_2 = {.size = sizeof retain_2, .ret
 
 static void publish_two(int sock)
 {
-    char byte;
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_await(sock);
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain_2);
     for (uint32_t i = 1; i <= 2; i++)
         publish(x.p, i);
     dlx_test_gpu_wait_ready(&x, 2);
-    dlx_test_gpu_send(sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_tell(sock);
+    dlx_test_gpu_await(sock);
     dlx_test_gpu_end(&x);
 }
 
 static void have_published(const struct dlx_test_gpu_peer *peer)
 {
-    char byte;
-    dlx_test_gpu_send(peer->sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(peer->sock, &byte, 1);
+    dlx_test_gpu_tell(peer->sock);
+    dlx_test_gpu_await(peer->sock);
 }
 
 /* ---- publishers ---------------------------------------------------------------------------- */
@@ -64,7 +60,7 @@ GPU_LOOP_TEST(retained_tensors_are_there_whatever_their_publisher_does, ENDS, IS
     } else if (_i == IS_STOPPED) {
         ck_assert_int_eq(kill(peer.pid, SIGSTOP), 0);
     } else {
-        dlx_test_gpu_send(peer.sock, "", 1, -1);
+        dlx_test_gpu_tell(peer.sock);
         dlx_test_gpu_join(&peer);
     }
     for (int i = 0; i < 2; i++) { /* one newcomer after the other */
@@ -75,15 +71,14 @@ GPU_LOOP_TEST(retained_tensors_are_there_whatever_their_publisher_does, ENDS, IS
     }
     if (_i == IS_STOPPED) {
         ck_assert_int_eq(kill(peer.pid, SIGCONT), 0);
-        dlx_test_gpu_send(peer.sock, "", 1, -1);
+        dlx_test_gpu_tell(peer.sock);
         dlx_test_gpu_join(&peer);
     }
 }
 
 static void publish_one_and_end(int sock)
 {
-    char byte;
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_await(sock);
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     publish(x.p, 3);
@@ -95,7 +90,7 @@ GPU_TEST(what_was_not_taken_when_the_publisher_ended_can_still_be, 0)
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_one_and_end);
     struct dlx_message *m;
     struct dlx_test_gpu_end x = subscribe();
-    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    dlx_test_gpu_tell(peer.sock);
     dlx_test_gpu_join(&peer);
     dlx_test_gpu_expect(&x, 0, N, 3);
     ck_assert_int_eq(dlx_take(x.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
@@ -122,12 +117,8 @@ static struct dlx_test_gpu_gate gate;
 
 static void take_and_hold(int sock)
 {
-    char byte;
     struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(&x);
-    ok(dlx_message_tensor(m, 0, &t));
-    dlx_message_unref(m);
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
     dlx_test_gpu_check(t, N, 1);
     if (dlx_test_gpu_variant == 1) { /* its release is under way */
         CUstream stream = dlx_test_gpu_stream();
@@ -136,15 +127,14 @@ static void take_and_hold(int sock)
         t->deleter(t);
         dlx_test_gpu_wait_held(x.s, 1);
     }
-    dlx_test_gpu_send(sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(sock, &byte, 1); /* to be killed */
+    dlx_test_gpu_tell(sock);
+    dlx_test_gpu_await(sock); /* to be killed */
 }
 
 /* Its kernels may still run: what it could see is freed, and never used again. 0: it has the
  * tensor; 1: it has deleted it, and a stream uses it. */
 GPU_LOOP_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2, 0)
 {
-    char byte;
     struct dlx_publisher_stats stats = {.size = sizeof stats};
     dlx_test_gpu_variant = _i;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_and_hold);
@@ -153,7 +143,7 @@ GPU_LOOP_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2
     uintptr_t first = (uintptr_t)held->dl_tensor.data;
     kept = dlx_test_gpu_alloc(x.p, N, 2);
     ok(dlx_publish(x.p, held, NULL));
-    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    dlx_test_gpu_await(peer.sock);
     dlx_test_gpu_kill(&peer);
     publish(x.p, 4);
     for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;;) {
@@ -179,14 +169,13 @@ GPU_LOOP_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2
 
 static void publish_after_restart(int sock)
 {
-    char byte;
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_await(sock);
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain_2);
     for (uint32_t i = 1; i <= 2; i++) {
         publish(x.p, i);
         dlx_test_gpu_wait_ready(&x, (int)i);
-        dlx_test_gpu_send(sock, "", 1, -1);
-        (void)dlx_test_gpu_receive(sock, &byte, 1);
+        dlx_test_gpu_tell(sock);
+        dlx_test_gpu_await(sock);
     }
     dlx_test_gpu_end(&x);
 }
@@ -194,18 +183,17 @@ static void publish_after_restart(int sock)
 /* The publisher goes along to the next daemon, which did not hear of its memory. */
 GPU_TEST(a_subscriber_of_the_next_daemon_gets_what_was_published_before_and_after, 0)
 {
-    char byte;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_after_restart);
-    dlx_test_gpu_send(peer.sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    dlx_test_gpu_tell(peer.sock);
+    dlx_test_gpu_await(peer.sock);
     dlx_test_stream_restart();
-    dlx_test_gpu_send(peer.sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    dlx_test_gpu_tell(peer.sock);
+    dlx_test_gpu_await(peer.sock);
     struct dlx_test_gpu_end x = subscribe();
     dlx_test_gpu_expect(&x, 0, N, 1);
     dlx_test_gpu_expect(&x, 0, N, 2);
     dlx_test_gpu_end(&x);
-    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    dlx_test_gpu_tell(peer.sock);
     dlx_test_gpu_join(&peer);
 }
 
@@ -219,7 +207,7 @@ GPU_LOOP_TEST(retained_tensors_outlive_their_publisher_and_the_daemon, ENDS, IS_
     if (_i == IS_KILLED)
         dlx_test_gpu_kill(&peer);
     else
-        dlx_test_gpu_send(peer.sock, "", 1, -1);
+        dlx_test_gpu_tell(peer.sock);
     if (_i != IS_KILLED)
         dlx_test_gpu_join(&peer);
     dlx_test_store_restart();
@@ -231,13 +219,6 @@ GPU_LOOP_TEST(retained_tensors_outlive_their_publisher_and_the_daemon, ENDS, IS_
     dlx_test_store_end();
 }
 
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_gpu_stream_case("retain"));
-}
-
-#else
-
-DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif
+
+GPU_MAIN(dlx_test_gpu_stream_case("retain"))

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors on GPUs that cannot be passed on, and are copied because `stage` asks for it. */
 #include "tests/gpu/harness_gpu_machine.h"
-#include "tests/harness/run.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include "tests/gpu/harness_gpu_stream.h"
@@ -31,8 +29,7 @@ static uint64_t n_waits(const struct dlx_test_gpu_end *x)
 static struct dlx_test_gpu_end both(void)
 {
     begin();
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
-    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
     return x;
 }
 
@@ -181,24 +178,22 @@ GPU_TEST(of_a_set_only_what_has_to_be_is_copied, 0)
 
 static void publish_seven(int sock)
 {
-    char byte;
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
-    dlx_test_gpu_send(sock, "", 1, -1);
+    dlx_test_gpu_tell(sock);
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     for (int i = 0; i < 2; i++)
         ok(dlx_publish(
             x.p, i == 0 ? dlx_test_gpu_alloc(x.p, N, 7) : dlx_test_gpu_tensor(0, 1, N, 8), NULL));
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_await(sock);
     dlx_test_gpu_end(&x);
 }
 
 /* Memory of dlx_alloc(), and of cudaMalloc. The copy stays when the original is gone. */
 GPU_TEST(a_received_tensor_is_passed_on_as_a_copy, 0)
 {
-    char byte;
     DLManagedTensorVersioned *t;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_seven);
-    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    dlx_test_gpu_await(peer.sock);
     begin();
     struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
     (void)dlx_test_gpu_context(0);
@@ -218,7 +213,7 @@ GPU_TEST(a_received_tensor_is_passed_on_as_a_copy, 0)
         ck_assert_uint_eq(report.n_copied, 1);
     }
     dlx_test_gpu_wait_held(x.s, 0);
-    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    dlx_test_gpu_tell(peer.sock);
     dlx_test_gpu_join(&peer);
     struct dlx_test_gpu_end to = {.c = x.c, .s = s};
     dlx_test_gpu_expect(&to, 0, N, 7);
@@ -299,9 +294,7 @@ GPU_TEST(a_tensor_without_elements_needs_no_copy, 0)
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(0, 0, N);
     ok(dlx_publish(x.p, t, &stage));
     ck_assert_uint_eq(report.copied_bytes, 0);
-    struct dlx_message *m = dlx_test_gpu_take(&x);
-    ok(dlx_message_tensor(m, 0, &t));
-    dlx_message_unref(m);
+    t = dlx_test_gpu_take_tensor(&x);
     ck_assert_int_eq(t->dl_tensor.shape[0], 0);
     ok(dlx_publish(x.p, t, &stage)); /* a received one */
     dlx_test_gpu_end(&x);
@@ -339,13 +332,6 @@ GPU_TEST(a_copy_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
     dlx_test_gpu_end(&own);
 }
 
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_gpu_stream_case("stage"));
-}
-
-#else
-
-DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif
+
+GPU_MAIN(dlx_test_gpu_stream_case("stage"))

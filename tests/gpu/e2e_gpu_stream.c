@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams that wait until received tensors are ready, while no CPU does. */
 #include "tests/gpu/harness_gpu_machine.h"
-#include "tests/harness/run.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include "tests/gpu/harness_gpu_pair.h"
@@ -214,14 +212,13 @@ static void cycle_end(struct end_of_cycle *end)
 
 static void be_the_other(int sock)
 {
-    char byte;
     CUdeviceptr keep;
     struct end_of_cycle end = cycle_begin("gpu/back", "gpu/forth");
     CU_OK(cu.cuMemAlloc(&keep, N * sizeof(uint32_t)));
     for (uint32_t i = 0; i < ROUNDS; i++)
         cycle_pass_on(&end, 2 * i + 1, keep);
-    dlx_test_gpu_send(sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_tell(sock);
+    dlx_test_gpu_await(sock);
     dlx_test_gpu_sync(end.stream);
     CU_OK(cu.cuMemFree(keep));
     cycle_end(&end);
@@ -235,21 +232,20 @@ GPU_TEST(two_processes_pass_tensors_round_and_round_without_waiting, 0)
     struct dlx_publish_args args = {.size = sizeof args, .stream = end.stream};
     DLManagedTensorVersioned *first = dlx_test_gpu_alloc(end.p, N, 99);
     CUdeviceptr keep;
-    char byte;
     CU_OK(cu.cuMemAlloc(&keep, N * sizeof(uint32_t)));
     dlx_test_gpu_gate_shut(&gate, end.stream);
     CU_OK(cu.cuMemsetD32Async(dlx_test_gpu_address(first), 0, 1, end.stream));
     ok(dlx_publish(end.p, first, &args));
     for (uint32_t i = 1; i <= ROUNDS; i++)
         cycle_pass_on(&end, 2 * i, keep);
-    (void)dlx_test_gpu_receive(peer.sock, &byte, 1);
+    dlx_test_gpu_await(peer.sock);
     CU_FAILS(cu.cuStreamQuery(end.stream), CUDA_ERROR_NOT_READY);
     dlx_test_gpu_gate_open(&gate);
     dlx_test_gpu_sync(end.stream);
     for (uint32_t i = 0; i <= 2 * ROUNDS; i++)
         ck_assert_uint_eq(dlx_test_gpu_word(keep + i * sizeof i), 2 * ROUNDS - i);
     ck_assert_uint_eq(dlx_test_gpu_word(keep + (2 * ROUNDS + 1) * sizeof(uint32_t)), 99);
-    dlx_test_gpu_send(peer.sock, "", 1, -1);
+    dlx_test_gpu_tell(peer.sock);
     CU_OK(cu.cuMemFree(keep));
     dlx_test_gpu_wait_held(end.s, 0);
     dlx_test_gpu_join(&peer);
@@ -260,28 +256,16 @@ GPU_TEST(two_processes_pass_tensors_round_and_round_without_waiting, 0)
 
 static void publish_and_stay(int sock)
 {
-    char byte;
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_await(sock);
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     CUstream stream = dlx_test_gpu_stream();
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     dlx_test_gpu_publish_behind(x.p, stream, &gate, 0);
-    dlx_test_gpu_send(sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_tell(sock);
+    dlx_test_gpu_await(sock);
     if (dlx_test_gpu_variant == 1)
         dlx_test_gpu_lose_context();
-    (void)dlx_test_gpu_receive(sock, &byte, 1); /* to be killed */
-}
-
-static struct dlx_test_gpu_end subscribe_to(struct dlx_test_gpu_peer *peer)
-{
-    char byte;
-    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
-    (void)dlx_test_gpu_context(0);
-    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
-    dlx_test_gpu_send(peer->sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(peer->sock, &byte, 1);
-    return x;
+    dlx_test_gpu_await(sock); /* to be killed */
 }
 
 /* The stream goes on, and who asks learns why; the event comes in the end. */
@@ -306,14 +290,14 @@ GPU_LOOP_TEST(a_stream_goes_on_when_the_publisher_cannot_write_any_more, 0, 2, 0
 {
     dlx_test_gpu_variant = _i;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_and_stay);
-    struct dlx_test_gpu_end x = subscribe_to(&peer);
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_to(&peer, NULL);
     CUstream stream = dlx_test_gpu_stream();
     DLManagedTensorVersioned *t = dlx_test_gpu_take_on(&x, stream);
     ck_assert_int_eq(dlx_tensor_status(t), 1);
     if (_i == 0)
         dlx_test_gpu_kill(&peer);
     else
-        dlx_test_gpu_send(peer.sock, "", 1, -1);
+        dlx_test_gpu_tell(peer.sock);
     check_late(&x, stream, t, _i == 0 ? DLX_E_PUBLISHER_GONE : DLX_E_DEVICE,
                _i == 0 ? "gone" : "error of the publisher's GPU");
     t->deleter(t);
@@ -355,13 +339,6 @@ GPU_TEST(a_stream_goes_on_when_the_publisher_takes_too_long, 0)
     dlx_test_gpu_end(&x);
 }
 
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_gpu_stream_case("stream"));
-}
-
-#else
-
-DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif
+
+GPU_MAIN(dlx_test_gpu_stream_case("stream"))

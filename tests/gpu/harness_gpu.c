@@ -186,14 +186,25 @@ int dlx_test_gpu_receive(int sock, void *ret, size_t size)
     return fd;
 }
 
+void dlx_test_gpu_tell(int sock)
+{
+    dlx_test_gpu_send(sock, "", 1, -1);
+}
+
+void dlx_test_gpu_await(int sock)
+{
+    char byte;
+    (void)dlx_test_gpu_receive(sock, &byte, 1);
+}
+
 /* -- one process ------------------------------------------------------------------------------- */
 
 CUcontext dlx_test_gpu_context(int device)
 {
     CUcontext context;
-    ck_assert_int_eq(cu.cuInit(0), CUDA_SUCCESS);
-    ck_assert_int_eq(cu.cuDevicePrimaryCtxRetain(&context, device), CUDA_SUCCESS);
-    ck_assert_int_eq(cu.cuCtxSetCurrent(context), CUDA_SUCCESS);
+    CU_OK(cu.cuInit(0));
+    CU_OK(cu.cuDevicePrimaryCtxRetain(&context, device));
+    CU_OK(cu.cuCtxSetCurrent(context));
     return context;
 }
 

@@ -14,6 +14,9 @@
 #define DLX_TEST_HAS_GPU 0
 #endif
 
+#include "tests/harness/run.h"
+#include <stdio.h>
+
 #if !DLX_TEST_HAS_GPU
 
 #define DLX_TEST_GPU_SKIP_MAIN(why)                                                                \
@@ -22,8 +25,16 @@
         (void)printf("SKIP: no cuda.h: " why "\n");                                                \
         return 77;                                                                                 \
     }
+/* Of a program whose tests are all of this case: after the last #endif, since it skips itself. */
+#define GPU_MAIN(tcase) DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
 
 #else
+
+#define GPU_MAIN(tcase)                                                                            \
+    int main(void)                                                                                 \
+    {                                                                                              \
+        return dlx_test_run_case(tcase);                                                           \
+    }
 
 #include "tests/gpu/standin/calls.h"
 #include "tests/gpu/standin/standin.h"
@@ -73,6 +84,10 @@ void dlx_test_gpu_kill(struct dlx_test_gpu_peer *peer);
 void dlx_test_gpu_send(int sock, const void *bytes, size_t size, int borrow_fd);
 /* Waits for a message of that size; returns its descriptor, or -1. */
 int dlx_test_gpu_receive(int sock, void *ret, size_t size);
+
+/* A word without a content, to the other one and from it. */
+void dlx_test_gpu_tell(int sock);
+void dlx_test_gpu_await(int sock);
 
 /* Initialises the driver, and makes a context of the device current. */
 CUcontext dlx_test_gpu_context(int device);

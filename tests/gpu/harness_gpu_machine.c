@@ -6,8 +6,6 @@
 #include "tests/harness/patience.h"
 #include <string.h>
 
-#define OK(call) ck_assert_int_eq((call), CUDA_SUCCESS)
-
 uint64_t dlx_test_gpu_n_freed_open;
 
 static void setup(void)
@@ -44,14 +42,14 @@ TCase *dlx_test_gpu_case(const char *name)
 
 void dlx_test_gpu_fill(CUdeviceptr at, uint64_t size, uint32_t word)
 {
-    OK(cu.cuMemsetD32(at, word, size / 4));
-    OK(cu.cuCtxSynchronize());
+    CU_OK(cu.cuMemsetD32(at, word, size / 4));
+    CU_OK(cu.cuCtxSynchronize());
 }
 
 uint32_t dlx_test_gpu_word(CUdeviceptr at)
 {
     uint32_t word;
-    OK(cu.cuMemcpyDtoH(&word, at, sizeof word));
+    CU_OK(cu.cuMemcpyDtoH(&word, at, sizeof word));
     return word;
 }
 
@@ -71,8 +69,8 @@ static void map(CUdeviceptr at, uint64_t size, CUmemGenericAllocationHandle hand
     memset(&desc, 0, sizeof desc);
     desc.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     desc.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    OK(cu.cuMemMap(at, size, 0, handle, 0));
-    OK(cu.cuMemSetAccess(at, size, &desc, 1));
+    CU_OK(cu.cuMemMap(at, size, 0, handle, 0));
+    CU_OK(cu.cuMemSetAccess(at, size, &desc, 1));
 }
 
 void dlx_test_gpu_segment_make(struct dlx_test_gpu_segment *ret, uint32_t n, uint64_t chunk_size,
@@ -83,9 +81,9 @@ void dlx_test_gpu_segment_make(struct dlx_test_gpu_segment *ret, uint32_t n, uin
     ret->n = n;
     ret->chunk_size = chunk_size;
     ret->reserved = (uint64_t)8 * n * chunk_size;
-    OK(cu.cuMemAddressReserve(&ret->base, ret->reserved, 0, 0, 0));
+    CU_OK(cu.cuMemAddressReserve(&ret->base, ret->reserved, 0, 0, 0));
     for (uint32_t i = 0; i < n; i++) {
-        OK(cu.cuMemCreate(&ret->handles[i], chunk_size, &prop, 0));
+        CU_OK(cu.cuMemCreate(&ret->handles[i], chunk_size, &prop, 0));
         map(ret->base + i * chunk_size, chunk_size, ret->handles[i]);
     }
 }
@@ -94,19 +92,19 @@ void dlx_test_gpu_segment_remap(struct dlx_test_gpu_segment *segment, uint32_t i
 {
     CUmemAllocationProp prop = prop_of(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     CUdeviceptr at = segment->base + i * segment->chunk_size;
-    OK(cu.cuMemUnmap(at, segment->chunk_size));
-    OK(cu.cuMemRelease(segment->handles[i]));
-    OK(cu.cuMemCreate(&segment->handles[i], segment->chunk_size, &prop, 0));
+    CU_OK(cu.cuMemUnmap(at, segment->chunk_size));
+    CU_OK(cu.cuMemRelease(segment->handles[i]));
+    CU_OK(cu.cuMemCreate(&segment->handles[i], segment->chunk_size, &prop, 0));
     map(at, segment->chunk_size, segment->handles[i]);
 }
 
 void dlx_test_gpu_segment_free(struct dlx_test_gpu_segment *segment)
 {
     for (uint32_t i = 0; i < segment->n; i++) {
-        OK(cu.cuMemUnmap(segment->base + i * segment->chunk_size, segment->chunk_size));
-        OK(cu.cuMemRelease(segment->handles[i]));
+        CU_OK(cu.cuMemUnmap(segment->base + i * segment->chunk_size, segment->chunk_size));
+        CU_OK(cu.cuMemRelease(segment->handles[i]));
     }
-    OK(cu.cuMemAddressFree(segment->base, segment->reserved));
+    CU_OK(cu.cuMemAddressFree(segment->base, segment->reserved));
 }
 
 CUdeviceptr dlx_test_gpu_pool_make(uint64_t size, CUmemAllocationHandleType type,
@@ -118,17 +116,17 @@ CUdeviceptr dlx_test_gpu_pool_make(uint64_t size, CUmemAllocationHandleType type
     props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     props.handleTypes = type;
     props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    OK(cu.cuMemPoolCreate(ret_pool, &props));
-    OK(cu.cuMemAllocFromPoolAsync(&at, size, *ret_pool, NULL));
-    OK(cu.cuCtxSynchronize());
+    CU_OK(cu.cuMemPoolCreate(ret_pool, &props));
+    CU_OK(cu.cuMemAllocFromPoolAsync(&at, size, *ret_pool, NULL));
+    CU_OK(cu.cuCtxSynchronize());
     return at;
 }
 
 void dlx_test_gpu_pool_free(CUmemoryPool pool, CUdeviceptr at)
 {
-    OK(cu.cuMemFreeAsync(at, NULL));
-    OK(cu.cuCtxSynchronize());
-    OK(cu.cuMemPoolDestroy(pool));
+    CU_OK(cu.cuMemFreeAsync(at, NULL));
+    CU_OK(cu.cuCtxSynchronize());
+    CU_OK(cu.cuMemPoolDestroy(pool));
 }
 
 struct dlx_test_gpu_state dlx_test_gpu_state_now(void)

@@ -5,11 +5,6 @@
 
 #define N DLX_TEST_GPU_PAIR_N
 
-CUdeviceptr dlx_test_gpu_address(const DLManagedTensorVersioned *t)
-{
-    return (CUdeviceptr)(uintptr_t)t->dl_tensor.data;
-}
-
 void dlx_test_gpu_publish_this(struct dlx_publisher *p, DLManagedTensorVersioned *t,
                                CUstream stream, struct dlx_test_gpu_gate *gate, uint64_t work_ns)
 {
@@ -39,8 +34,7 @@ DLManagedTensorVersioned *dlx_test_gpu_take_on(struct dlx_test_gpu_end *x, CUstr
 
 struct dlx_test_gpu_pair dlx_test_gpu_pair_new(void)
 {
-    struct dlx_test_gpu_pair pair = {.x = dlx_test_gpu_publisher(NULL)};
-    ok(dlx_subscribe(pair.x.c, "gpu/a", NULL, &pair.x.s));
+    struct dlx_test_gpu_pair pair = {.x = dlx_test_gpu_both(NULL)};
     pair.from = dlx_test_gpu_stream();
     pair.to = dlx_test_gpu_stream();
     CU_OK(cu.cuMemAlloc(&pair.copy, N * sizeof(uint32_t)));

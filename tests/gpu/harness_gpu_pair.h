@@ -20,8 +20,6 @@ struct dlx_test_gpu_pair {
 struct dlx_test_gpu_pair dlx_test_gpu_pair_new(void);
 void dlx_test_gpu_pair_end(struct dlx_test_gpu_pair *pair);
 
-CUdeviceptr dlx_test_gpu_address(const DLManagedTensorVersioned *t);
-
 /* A tensor that `stream` fills with 7, behind the gate (unless NULL) and work of `work_ns`, is
  * published at once. */
 void dlx_test_gpu_publish_this(struct dlx_publisher *p, DLManagedTensorVersioned *t,

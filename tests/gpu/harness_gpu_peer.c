@@ -73,8 +73,8 @@ static CUcontext context_of(int device)
 {
     CUdevice dev;
     CUcontext context;
-    ck_assert_int_eq(cu.cuDeviceGet(&dev, device), CUDA_SUCCESS);
-    ck_assert_int_eq(cu.cuDevicePrimaryCtxRetain(&context, dev), CUDA_SUCCESS);
+    CU_OK(cu.cuDeviceGet(&dev, device));
+    CU_OK(cu.cuDevicePrimaryCtxRetain(&context, dev));
     return context;
 }
 
@@ -88,14 +88,14 @@ static int copy(struct dlx_test_gpu_word *w, bool is_write)
 {
     CUcontext before;
     CUresult result;
-    ck_assert_int_eq(cu.cuCtxPushCurrent(context_of(0)), CUDA_SUCCESS);
+    CU_OK(cu.cuCtxPushCurrent(context_of(0)));
     if (is_write)
         result = cu.cuMemcpyHtoD(address(w), &w->c, sizeof w->c);
     else
         result = cu.cuMemcpyDtoH(&w->c, address(w), sizeof w->c);
     w->a = w->c;
-    ck_assert_int_eq(cu.cuCtxPopCurrent(&before), CUDA_SUCCESS);
-    ck_assert_int_eq(cu.cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
+    CU_OK(cu.cuCtxPopCurrent(&before));
+    CU_OK(cu.cuDevicePrimaryCtxRelease(0));
     return result == CUDA_SUCCESS ? 0 : DLX_E_SYSTEM;
 }
 
@@ -106,7 +106,7 @@ static CUdeviceptr foreign(enum dlx_gpu_kind kind, uint64_t size)
     if (kind == DLX_GPU_CUDA_POOL)
         return dlx_test_gpu_pool_make(size, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, &pool);
     ck_assert_int_eq(kind, DLX_GPU_CUDA_IPC);
-    ck_assert_int_eq(cu.cuMemAlloc(&at, size), CUDA_SUCCESS);
+    CU_OK(cu.cuMemAlloc(&at, size));
     return at;
 }
 
@@ -128,7 +128,7 @@ static void allocate(int sock, enum dlx_gpu_kind kind, uint64_t size)
     for (uint64_t i = 0; i < size / 8; i += 4096) {
         uint64_t word = i + 1;
         CUdeviceptr at = (CUdeviceptr)(uintptr_t)dlx__gpu_export_base(export) + 8 * i;
-        ck_assert_int_eq(cu.cuMemcpyHtoD(at, &word, sizeof word), CUDA_SUCCESS);
+        CU_OK(cu.cuMemcpyHtoD(at, &word, sizeof word));
     }
     send_handle(sock, dlx__gpu_export_handle(export));
 }

@@ -8,8 +8,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#define TOPIC    "gpu/a"
-#define OK(call) ck_assert_int_eq((call), CUDA_SUCCESS)
+#define TOPIC "gpu/a"
 
 int dlx_test_gpu_variant;
 
@@ -45,13 +44,19 @@ struct dlx_test_gpu_end dlx_test_gpu_publisher(const struct dlx_publisher_args *
     return x;
 }
 
+struct dlx_test_gpu_end dlx_test_gpu_both(const struct dlx_publisher_args *args)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(args);
+    ok(dlx_subscribe(x.c, TOPIC, NULL, &x.s));
+    return x;
+}
+
 struct dlx_test_gpu_end dlx_test_gpu_publish_to(struct dlx_test_gpu_peer *peer,
                                                 const struct dlx_publisher_args *args)
 {
-    char byte;
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(args);
-    dlx_test_gpu_send(peer->sock, "", 1, -1);
-    (void)dlx_test_gpu_receive(peer->sock, &byte, 1);
+    dlx_test_gpu_tell(peer->sock);
+    dlx_test_gpu_await(peer->sock);
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     return x;
 }
@@ -59,12 +64,11 @@ struct dlx_test_gpu_end dlx_test_gpu_publish_to(struct dlx_test_gpu_peer *peer,
 struct dlx_test_gpu_end dlx_test_gpu_subscribe_on(int sock, int device,
                                                   const struct dlx_subscribe_args *args)
 {
-    char byte;
-    (void)dlx_test_gpu_receive(sock, &byte, 1);
+    dlx_test_gpu_await(sock);
     struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect(), .device = device};
     (void)dlx_test_gpu_context(device);
     ok(dlx_subscribe(x.c, TOPIC, args, &x.s));
-    dlx_test_gpu_send(sock, "", 1, -1);
+    dlx_test_gpu_tell(sock);
     return x;
 }
 
@@ -73,17 +77,39 @@ struct dlx_test_gpu_end dlx_test_gpu_subscribe(int sock, const struct dlx_subscr
     return dlx_test_gpu_subscribe_on(sock, 0, args);
 }
 
+struct dlx_test_gpu_end dlx_test_gpu_subscribe_to(struct dlx_test_gpu_peer *peer,
+                                                  const struct dlx_subscribe_args *args)
+{
+    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
+    (void)dlx_test_gpu_context(0);
+    ok(dlx_subscribe(x.c, TOPIC, args, &x.s));
+    dlx_test_gpu_tell(peer->sock);
+    dlx_test_gpu_await(peer->sock);
+    return x;
+}
+
 struct dlx_message *dlx_test_gpu_take(struct dlx_test_gpu_end *end)
 {
     return dlx_test_stream_next(end->s);
 }
 
-void dlx_test_gpu_expect(struct dlx_test_gpu_end *end, uint32_t i, int64_t n, uint32_t value)
+static DLManagedTensorVersioned *take_tensor(struct dlx_test_gpu_end *end, uint32_t i)
 {
     DLManagedTensorVersioned *t;
     struct dlx_message *m = dlx_test_gpu_take(end);
     ok(dlx_message_tensor(m, i, &t));
     dlx_message_unref(m);
+    return t;
+}
+
+DLManagedTensorVersioned *dlx_test_gpu_take_tensor(struct dlx_test_gpu_end *end)
+{
+    return take_tensor(end, 0);
+}
+
+void dlx_test_gpu_expect(struct dlx_test_gpu_end *end, uint32_t i, int64_t n, uint32_t value)
+{
+    DLManagedTensorVersioned *t = take_tensor(end, i);
     dlx_test_gpu_check(t, n, value);
     t->deleter(t);
 }
@@ -119,7 +145,7 @@ DLManagedTensorVersioned *dlx_test_gpu_alloc_empty(struct dlx_publisher *p, int6
 DLManagedTensorVersioned *dlx_test_gpu_alloc(struct dlx_publisher *p, int64_t n, uint32_t value)
 {
     DLManagedTensorVersioned *t = dlx_test_gpu_alloc_empty(p, n);
-    dlx_test_gpu_fill((CUdeviceptr)(uintptr_t)t->dl_tensor.data, (uint64_t)n * sizeof value, value);
+    dlx_test_gpu_fill(dlx_test_gpu_address(t), (uint64_t)n * sizeof value, value);
     return t;
 }
 
@@ -135,7 +161,7 @@ static void delete_tensor(DLManagedTensorVersioned *tensor)
 {
     struct owner *owner = tensor->manager_ctx;
     if (owner->memory)
-        OK(cu.cuMemFree(owner->memory));
+        CU_OK(cu.cuMemFree(owner->memory));
     atomic_fetch_add(&n_deleted, 1);
     free(owner);
 }
@@ -143,6 +169,14 @@ static void delete_tensor(DLManagedTensorVersioned *tensor)
 uint32_t dlx_test_gpu_n_deleted(void)
 {
     return atomic_load(&n_deleted);
+}
+
+void dlx_test_gpu_wait_deleted(struct dlx_test_gpu_end *x, uint32_t n)
+{
+    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; dlx_test_gpu_n_deleted() < n;) {
+        ok(dlx_publisher_wait(x->p, 0, 0));
+        ck_assert_uint_lt(dlx__now_ns(), end);
+    }
 }
 
 DLManagedTensorVersioned *dlx_test_gpu_tensor_at(CUdeviceptr at, int64_t rows, int64_t columns)
@@ -169,7 +203,7 @@ DLManagedTensorVersioned *dlx_test_gpu_tensor(uint64_t offset, int64_t rows, int
                                               uint32_t value)
 {
     CUdeviceptr at;
-    OK(cu.cuMemAlloc(&at, DLX_TEST_GPU_MIB));
+    CU_OK(cu.cuMemAlloc(&at, DLX_TEST_GPU_MIB));
     dlx_test_gpu_fill(at, DLX_TEST_GPU_MIB, value);
     DLManagedTensorVersioned *tensor = dlx_test_gpu_tensor_at(at, rows, columns);
     ((struct owner *)tensor->manager_ctx)->memory = at;
@@ -199,7 +233,7 @@ static void CUDA_CB pass_gate(void *arg)
 void dlx_test_gpu_gate_shut(struct dlx_test_gpu_gate *gate, CUstream stream)
 {
     ck_assert_int_eq(sem_init(&gate->open, 0, 0), 0);
-    OK(cu.cuLaunchHostFunc(stream, pass_gate, gate));
+    CU_OK(cu.cuLaunchHostFunc(stream, pass_gate, gate));
 }
 
 void dlx_test_gpu_gate_open(struct dlx_test_gpu_gate *gate)
@@ -210,7 +244,7 @@ void dlx_test_gpu_gate_open(struct dlx_test_gpu_gate *gate)
 CUstream dlx_test_gpu_stream(void)
 {
     CUstream stream;
-    OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     return stream;
 }
 
@@ -224,7 +258,7 @@ void dlx_test_gpu_sync(CUstream stream)
         ck_assert_msg(dlx__now_ns() < end, "the stream has not done its work in %d s", PATIENCE_S);
         (void)sched_yield();
     }
-    OK(result);
+    CU_OK(result);
 }
 
 struct dlx_subscription_stats dlx_test_gpu_stats(const struct dlx_test_gpu_end *end)

@@ -23,14 +23,21 @@ struct dlx_test_gpu_end {
 };
 
 struct dlx_test_gpu_end dlx_test_gpu_publisher(const struct dlx_publisher_args *args);
-/* The same; returns when the peer has subscribed. */
+/* The same, and a subscription of its own. */
+struct dlx_test_gpu_end dlx_test_gpu_both(const struct dlx_publisher_args *args);
+/* The same as the first; returns when the peer has subscribed. */
 struct dlx_test_gpu_end dlx_test_gpu_publish_to(struct dlx_test_gpu_peer *peer,
                                                 const struct dlx_publisher_args *args);
 /* In a peer: subscribe, and say so. With a history or a NULL of that, after the test's word. */
 struct dlx_test_gpu_end dlx_test_gpu_subscribe(int sock, const struct dlx_subscribe_args *args);
 struct dlx_test_gpu_end dlx_test_gpu_subscribe_on(int sock, int device,
                                                   const struct dlx_subscribe_args *args);
+/* Subscribe to a publisher in the peer: it is told, and its word that it has published awaited. */
+struct dlx_test_gpu_end dlx_test_gpu_subscribe_to(struct dlx_test_gpu_peer *peer,
+                                                  const struct dlx_subscribe_args *args);
 struct dlx_message *dlx_test_gpu_take(struct dlx_test_gpu_end *end);
+/* The first tensor of the next message. */
+DLManagedTensorVersioned *dlx_test_gpu_take_tensor(struct dlx_test_gpu_end *end);
 /* Tensor `i` of the next message has n elements of this value. */
 void dlx_test_gpu_expect(struct dlx_test_gpu_end *end, uint32_t i, int64_t n, uint32_t value);
 /* Nothing of the driver may be left then. */
@@ -50,7 +57,13 @@ DLManagedTensorVersioned *dlx_test_gpu_tensor(uint64_t offset, int64_t rows, int
 DLManagedTensorVersioned *dlx_test_gpu_view(const DLManagedTensorVersioned *of, int64_t rows,
                                             int64_t columns, int64_t step);
 DLManagedTensorVersioned *dlx_test_gpu_tensor_at(CUdeviceptr at, int64_t rows, int64_t columns);
+static inline CUdeviceptr dlx_test_gpu_address(const DLManagedTensorVersioned *t)
+{
+    return (CUdeviceptr)(uintptr_t)t->dl_tensor.data;
+}
+/* How many of them were deleted; and wait, as a publisher, until so many were. */
 uint32_t dlx_test_gpu_n_deleted(void);
+void dlx_test_gpu_wait_deleted(struct dlx_test_gpu_end *end, uint32_t n);
 
 /* By a kernel: the first `n` elements of a tensor have this value, strides aside. */
 void dlx_test_gpu_check(const DLManagedTensorVersioned *tensor, int64_t n, uint32_t value);

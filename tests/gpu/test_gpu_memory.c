@@ -2,8 +2,6 @@
 /* GPU memory in one process: arenas, what tensors of frameworks are in,
  * what cannot be shared, and what is left when a call of the driver fails. */
 #include "tests/gpu/harness_gpu_machine.h"
-#include "tests/harness/run.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include "common/error.h"
@@ -13,9 +11,8 @@
 #include <dlpack/dlpack.h>
 #include <string.h>
 
-#define FD_TYPE  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-#define MIB      DLX_TEST_GPU_MIB
-#define OK(call) ck_assert_int_eq((call), CUDA_SUCCESS)
+#define FD_TYPE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+#define MIB     DLX_TEST_GPU_MIB
 
 static struct dlx_gpu_exports *exports;
 static struct dlx_gpu_export *export;
@@ -141,13 +138,13 @@ GPU_TEST(the_current_context_is_the_caller_s_before_and_after, DLX_TEST_GPU_TWO)
 {
     CUcontext before, after;
     dlx_test_gpu_context(0);
-    OK(cu.cuCtxGetCurrent(&before));
+    CU_OK(cu.cuCtxGetCurrent(&before));
     publisher();
     ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 1, MIB, &export), 0);
-    OK(cu.cuCtxGetCurrent(&after));
+    CU_OK(cu.cuCtxGetCurrent(&after));
     ck_assert_ptr_eq(before, after);
     end();
-    OK(cu.cuCtxGetCurrent(&after));
+    CU_OK(cu.cuCtxGetCurrent(&after));
     ck_assert_ptr_eq(before, after);
     dlx_test_gpu_check_count(STANDIN_CONTEXTS, 1);
 }
@@ -158,13 +155,13 @@ GPU_TEST(an_arena_can_be_had_while_a_stream_is_captured, 0)
     CUstream stream;
     CUgraph graph;
     dlx_test_gpu_context(0);
-    OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    OK(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    CU_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CU_OK(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     publisher();
     ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, MIB, &export), 0);
-    OK(cu.cuStreamEndCapture(stream, &graph));
-    OK(cu.cuGraphDestroy(graph));
-    OK(cu.cuStreamDestroy(stream));
+    CU_OK(cu.cuStreamEndCapture(stream, &graph));
+    CU_OK(cu.cuGraphDestroy(graph));
+    CU_OK(cu.cuStreamDestroy(stream));
     end();
 }
 
@@ -176,7 +173,7 @@ GPU_TEST(memory_of_cudamalloc_is_shared_whole_and_once, 0)
     struct dlx_gpu_export *first;
     dlx_test_gpu_context(0);
     publisher();
-    OK(cu.cuMemAlloc(&at, 3 * MIB));
+    CU_OK(cu.cuMemAlloc(&at, 3 * MIB));
     shared(at + MIB + 256, 512);
     const struct dlx_gpu_handle *handle = dlx__gpu_export_handle(export);
     ck_assert_int_eq((int)handle->kind, DLX_GPU_CUDA_IPC);
@@ -190,7 +187,7 @@ GPU_TEST(memory_of_cudamalloc_is_shared_whole_and_once, 0)
     dlx_test_gpu_check_calls("cuIpcGetMemHandle", 1);
     dlx__gpu_export_unref(first);
     end();
-    OK(cu.cuMemFree(at));
+    CU_OK(cu.cuMemFree(at));
 }
 
 /* As a thread of a framework that has not used the device yet. */
@@ -201,21 +198,21 @@ GPU_TEST(a_thread_without_a_context_shares_memory_and_still_has_none, 0)
     CUmemoryPool pool;
     CUdeviceptr at[3];
     publisher();
-    OK(cu.cuMemAlloc(&at[0], MIB));
+    CU_OK(cu.cuMemAlloc(&at[0], MIB));
     at[1] = dlx_test_gpu_pool_make(MIB, FD_TYPE, &pool);
     dlx_test_gpu_segment_make(&segment, 1, 2 * MIB, FD_TYPE);
     at[2] = segment.base;
-    OK(cu.cuCtxSetCurrent(NULL));
+    CU_OK(cu.cuCtxSetCurrent(NULL));
     for (size_t i = 0; i < DLX_ARRAY_SIZE(at); i++) {
         shared(at[i], 64);
-        OK(cu.cuCtxGetCurrent(&after));
+        CU_OK(cu.cuCtxGetCurrent(&after));
         ck_assert_ptr_null(after);
         dlx__gpu_export_unref(dlx_steal(export));
     }
     dlx_test_gpu_check_count(STANDIN_CONTEXTS_MADE, 1);
     end();
-    OK(cu.cuCtxSetCurrent(context));
-    OK(cu.cuMemFree(at[0]));
+    CU_OK(cu.cuCtxSetCurrent(context));
+    CU_OK(cu.cuMemFree(at[0]));
     dlx_test_gpu_pool_free(pool, at[1]);
     dlx_test_gpu_segment_free(&segment);
 }
@@ -228,7 +225,7 @@ GPU_TEST(an_address_that_is_used_again_is_another_allocation, DLX_TEST_GPU_ADDRE
     size_t n = 0;
     dlx_test_gpu_context(0);
     publisher();
-    OK(cu.cuMemAlloc(&at, 2 * MIB));
+    CU_OK(cu.cuMemAlloc(&at, 2 * MIB));
     shared(at, 64);
     id = dlx__gpu_export_handle(export)->id;
     dlx__gpu_export_unref(export);
@@ -236,16 +233,16 @@ GPU_TEST(an_address_that_is_used_again_is_another_allocation, DLX_TEST_GPU_ADDRE
     ck_assert_uint_eq(dlx__gpu_export_handle(export)->id, id);
     dlx__gpu_export_unref(export);
     ck_assert(!dlx__gpu_exports_next_gone(exports, &gone));
-    OK(cu.cuMemFree(at));
+    CU_OK(cu.cuMemFree(at));
     do {
         ck_assert_uint_lt(n, DLX_ARRAY_SIZE(again));
-        OK(cu.cuMemAlloc(&again[n], 2 * MIB));
+        CU_OK(cu.cuMemAlloc(&again[n], 2 * MIB));
     } while (again[n++] != at);
     shared(at, 64);
     ck_assert_uint_ne(dlx__gpu_export_handle(export)->id, id);
     end();
     while (n > 0)
-        OK(cu.cuMemFree(again[--n]));
+        CU_OK(cu.cuMemFree(again[--n]));
 }
 
 GPU_TEST(a_tensor_of_an_expandable_segment_takes_the_chunks_that_it_is_in, 0)
@@ -318,7 +315,7 @@ GPU_TEST(idle_exports_are_limited_and_the_publisher_hears_which_went, 0)
     dlx_test_gpu_context(0);
     publisher();
     for (size_t i = 0; i < DLX_ARRAY_SIZE(at); i++) {
-        OK(cu.cuMemAlloc(&at[i], 2 * MIB));
+        CU_OK(cu.cuMemAlloc(&at[i], 2 * MIB));
         shared(at[i], 64);
         dlx__gpu_export_unref(dlx_steal(export));
     }
@@ -328,7 +325,7 @@ GPU_TEST(idle_exports_are_limited_and_the_publisher_hears_which_went, 0)
     ck_assert(!dlx__gpu_exports_next_gone(exports, &id));
     end();
     for (size_t i = 0; i < DLX_ARRAY_SIZE(at); i++)
-        OK(cu.cuMemFree(at[i]));
+        CU_OK(cu.cuMemFree(at[i]));
 }
 
 GPU_TEST(what_cannot_be_shared_is_refused_with_the_reason, 0)
@@ -340,12 +337,12 @@ GPU_TEST(what_cannot_be_shared_is_refused_with_the_reason, 0)
     static int ordinary;
     dlx_test_gpu_context(0);
     publisher();
-    OK(cu.cuMemAllocManaged(&at, MIB, CU_MEM_ATTACH_GLOBAL));
+    CU_OK(cu.cuMemAllocManaged(&at, MIB, CU_MEM_ATTACH_GLOBAL));
     refused(at, 64, DLX_E_DEVICE, "managed");
-    OK(cu.cuMemFree(at));
-    OK(cu.cuMemHostAlloc(&host, MIB, 0));
+    CU_OK(cu.cuMemFree(at));
+    CU_OK(cu.cuMemHostAlloc(&host, MIB, 0));
     refused((CUdeviceptr)(uintptr_t)host, 64, DLX_E_DEVICE, "host memory");
-    OK(cu.cuMemFreeHost(host));
+    CU_OK(cu.cuMemFreeHost(host));
     refused((CUdeviceptr)(uintptr_t)&ordinary, 4, DLX_E_DEVICE, "CUDA does not know it");
     dlx_test_gpu_segment_make(&none, 1, 2 * MIB, CU_MEM_HANDLE_TYPE_NONE);
     refused(none.base, 64, DLX_E_DEVICE, "POSIX_FILE_DESCRIPTOR");
@@ -353,13 +350,13 @@ GPU_TEST(what_cannot_be_shared_is_refused_with_the_reason, 0)
     at = dlx_test_gpu_pool_make(MIB, CU_MEM_HANDLE_TYPE_NONE, &pool);
     refused(at, 64, DLX_E_DEVICE, "its memory pool was created without");
     dlx_test_gpu_pool_free(pool, at);
-    OK(cu.cuMemAlloc(&at, MIB));
+    CU_OK(cu.cuMemAlloc(&at, MIB));
     refused(at + MIB - 64, 128, DLX_E_DEVICE, "beyond its allocation");
     ck_assert_int_eq(
         dlx__gpu_exports_share(exports, kDLCUDA, 1, (void *)(uintptr_t)at, 64, &export, &offset),
         DLX_E_INVALID);
     ck_assert(strstr(dlx__error_message(), "says CUDA device 1, its memory is on device 0"));
-    OK(cu.cuMemFree(at));
+    CU_OK(cu.cuMemFree(at));
     end();
 }
 
@@ -469,13 +466,6 @@ GPU_TEST(so_is_a_child_whose_parent_used_the_driver_without_us, 0)
     in_child(child_of_another);
 }
 
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_gpu_case("memory"));
-}
-
-#else
-
-DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif
+
+GPU_MAIN(dlx_test_gpu_case("memory"))

@@ -2,8 +2,6 @@
 /* GPU memory between two processes: every kind of it, processes that die,
  * and what one keeps open of another. */
 #include "tests/gpu/harness_gpu_machine.h"
-#include "tests/harness/run.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include "common/error.h"
@@ -13,10 +11,9 @@
 #include <pthread.h>
 #include <string.h>
 
-#define FD_TYPE  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-#define MIB      DLX_TEST_GPU_MIB
-#define HOME     ((uint64_t)(int64_t)DLX_GPU_HOME)
-#define OK(call) ck_assert_int_eq((call), CUDA_SUCCESS)
+#define FD_TYPE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+#define MIB     DLX_TEST_GPU_MIB
+#define HOME    ((uint64_t)(int64_t)DLX_GPU_HOME)
 
 static struct dlx_test_gpu_peer peers[5];
 static struct dlx_gpu_exports *exports;
@@ -102,7 +99,7 @@ static void check_shared(CUdeviceptr at, bool may_write)
     struct dlx_test_gpu_word w =
         dlx_test_gpu_ask(&peers[0], DLX_TEST_GPU_WRITE, import, offset, 0xfeedfeedfeed, NULL);
     ck_assert_int_eq(w.result, may_write ? 0 : DLX_E_SYSTEM);
-    OK(cu.cuMemcpyDtoH(&word, at, sizeof word));
+    CU_OK(cu.cuMemcpyDtoH(&word, at, sizeof word));
     ck_assert_uint_eq(word, may_write ? 0xfeedfeedfeed : 0x0102030401020304);
     ask(&peers[0], DLX_TEST_GPU_DROP, import);
 }
@@ -126,13 +123,13 @@ GPU_TEST(memory_of_cudamalloc_is_used_by_another_process, 0)
     CUdeviceptr at;
     dlx_test_gpu_peer_start(&peers[0], NULL);
     publisher();
-    OK(cu.cuMemAlloc(&at, MIB));
+    CU_OK(cu.cuMemAlloc(&at, MIB));
     share(at + 4096, 64);
     check_shared(at + 4096, true);
     ask(&peers[0], DLX_TEST_GPU_GONE, dlx__gpu_export_handle(export)->id);
     check_empty(&peers[0]);
     end();
-    OK(cu.cuMemFree(at));
+    CU_OK(cu.cuMemFree(at));
     dlx_test_gpu_peer_end(&peers[0]);
 }
 
@@ -298,7 +295,7 @@ GPU_TEST(a_publisher_of_this_process_is_not_opened, 0)
     struct dlx_gpu_import *import;
     CUdeviceptr at;
     publisher();
-    OK(cu.cuMemAlloc(&at, MIB));
+    CU_OK(cu.cuMemAlloc(&at, MIB));
     share(at + 64, 64);
     const struct dlx_gpu_handle *handle = dlx__gpu_export_handle(export);
     ck_assert_int_eq(
@@ -318,7 +315,7 @@ GPU_TEST(a_publisher_of_this_process_is_not_opened, 0)
     end(); /* what was taken stays until it is dropped */
     ck_assert_uint_eq((CUdeviceptr)(uintptr_t)dlx__gpu_import_base(import), at);
     dlx__gpu_import_unref(import);
-    OK(cu.cuMemFree(at));
+    CU_OK(cu.cuMemFree(at));
 }
 
 static bool is_found(uint64_t number, uint64_t id)
@@ -476,7 +473,7 @@ GPU_TEST(threads_that_open_at_once_open_once, DLX_TEST_GPU_COUNTS)
     dlx_test_gpu_peer_start(&peers[0], NULL);
     dlx_test_gpu_ask_handle(&peers[0], DLX_GPU_CUDA_VMM, 2 * MIB, &received);
     ck_assert_int_eq(pthread_barrier_init(&barrier, NULL, N_THREADS), 0);
-    ck_assert_int_eq(cu.cuInit(0), CUDA_SUCCESS);
+    CU_OK(cu.cuInit(0));
     ck_assert(standin.standin_delay("cuMemMap", 1000000)); /* the others come meanwhile */
     for (int i = 0; i < N_THREADS; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, open_at_once, NULL), 0);
@@ -492,13 +489,6 @@ GPU_TEST(threads_that_open_at_once_open_once, DLX_TEST_GPU_COUNTS)
     ck_assert_int_eq(pthread_barrier_destroy(&barrier), 0);
 }
 
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_gpu_case("share"));
-}
-
-#else
-
-DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif
+
+GPU_MAIN(dlx_test_gpu_case("share"))

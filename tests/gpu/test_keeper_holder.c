@@ -74,13 +74,19 @@ static int fetch(uint64_t allocation)
     return r;
 }
 
+/* A holder that has an allocation 7. */
+static void start_with(uint32_t n_chunks)
+{
+    start();
+    dlx_test_keeper_handle(&sent, 7, n_chunks);
+    ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &sent, text), 0);
+}
+
 static const uint32_t sizes[] = {1, DLXK_AHEAD, DLXK_AHEAD + 1, 253, 254, 300};
 
 LOOP_TEST(what_is_put_comes_back_in_parts_that_are_read_one_by_one, 0, DLX_ARRAY_SIZE(sizes))
 {
-    start();
-    dlx_test_keeper_handle(&sent, 7, sizes[_i]);
-    ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &sent, text), 0);
+    start_with(sizes[_i]);
     for (int i = 0; i < 3; i++) {
         ck_assert_msg(fetch(7) == 0, "%s", text);
         ck_assert(dlx_test_keeper_same(&sent, &got));
@@ -89,9 +95,7 @@ LOOP_TEST(what_is_put_comes_back_in_parts_that_are_read_one_by_one, 0, DLX_ARRAY
 
 TEST(what_is_dropped_or_was_never_put_is_not_found)
 {
-    start();
-    dlx_test_keeper_handle(&sent, 7, 3);
-    ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &sent, text), 0);
+    start_with(3);
     ck_assert_int_eq(fetch(6), DLX_E_NOT_FOUND);
     dlx_test_keeper_drop(owner, 8);
     dlx_test_keeper_drop(owner, 7);
@@ -103,9 +107,7 @@ TEST(it_serves_when_its_publisher_has_gone)
 {
     struct dlx_packet packet;
     struct dlx_keeper_packet gone;
-    start();
-    dlx_test_keeper_handle(&sent, 7, 3);
-    ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &sent, text), 0);
+    start_with(3);
     owner = dlx__close(owner);
     dlx_test_wait_readable(control);
     ck_assert_int_eq(dlx__packet_recv_fds(control, &packet), 0);
@@ -195,9 +197,7 @@ TEST(a_description_that_lies_is_refused_and_the_next_one_is_kept)
 
 TEST(an_owner_that_breaks_the_protocol_is_cut_off_and_what_it_put_stays)
 {
-    start();
-    dlx_test_keeper_handle(&sent, 7, 2);
-    ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &sent, text), 0);
+    start_with(2);
     ck_assert_int_eq(dlx__packet_send(owner, "what?", 5, NULL, 0), 0);
     ck_assert_int_eq(dlx_test_keeper_answer(owner, DLX_KEEPER_ANSWER, 2, text), DLX_E_DISCONNECTED);
     ck_assert_int_eq(fetch(7), 0);
@@ -208,9 +208,7 @@ TEST(an_owner_that_breaks_the_protocol_is_cut_off_and_what_it_put_stays)
 TEST(a_reader_that_does_not_read_is_given_up)
 {
     options.reader_ns = 50000000;
-    start();
-    dlx_test_keeper_handle(&sent, 7, 3 * DLXK_AHEAD);
-    ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &sent, text), 0);
+    start_with(3 * DLXK_AHEAD);
     int idle = ask(7);
     dlx_test_wait_readable(idle);
     ck_assert_int_eq(fetch(7), 0);
@@ -225,9 +223,7 @@ TEST(a_reader_that_does_not_read_is_given_up)
 TEST(it_ends_with_the_router)
 {
     int status;
-    start();
-    dlx_test_keeper_handle(&sent, 7, 3);
-    ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &sent, text), 0);
+    start_with(3);
     control = dlx__close(control);
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     pid = 0;

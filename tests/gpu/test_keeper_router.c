@@ -24,6 +24,14 @@ static struct dlx_gpu_handle sent, got;
 static void setup(void)
 {
     options = (struct dlxk_router_options){.grace_ns = AN_HOUR};
+    dlx_test_keeper_start(&keeper, &options);
+}
+
+/* With other options or limits. */
+static void restart(void)
+{
+    dlx_test_keeper_kill(&keeper);
+    dlx_test_keeper_start(&keeper, &options);
 }
 
 static void teardown(void)
@@ -53,10 +61,16 @@ static int fetch(uint64_t origin, uint64_t user, uint32_t reader)
     return r;
 }
 
+static void is_cut_off(int sock)
+{
+    struct pollfd end = {.fd = sock, .events = POLLIN};
+    ck_assert_int_eq(poll(&end, 1, PATIENCE_MS), 1);
+    ck_assert(end.revents & POLLHUP);
+}
+
 TEST(each_publisher_has_a_holder_of_its_own)
 {
     int owners[3];
-    dlx_test_keeper_start(&keeper, &options);
     owners[0] = publisher(1, 1000, 1);
     owners[1] = publisher(1, 1001, 2); /* says that it is the same, and is another user's */
     owners[2] = publisher(2, 1000, 3);
@@ -81,7 +95,6 @@ TEST(each_publisher_has_a_holder_of_its_own)
 /* It is between two daemons, or announces itself anew because an answer was late. */
 TEST(what_a_publisher_has_put_is_not_forgotten_while_it_is_connected)
 {
-    dlx_test_keeper_start(&keeper, &options);
     int a = publisher(1, 1000, 1);
     dlx_test_keeper_tell(&keeper, DLX_KEEPER_FORGET, 1, 1000);
     ck_assert_int_eq(fetch(1, 1000, 5), 0);
@@ -95,13 +108,10 @@ TEST(what_a_publisher_has_put_is_not_forgotten_while_it_is_connected)
 
 TEST(a_publisher_that_comes_again_begins_anew)
 {
-    dlx_test_keeper_start(&keeper, &options);
     int first = publisher(1, 1000, 1);
     int second;
     ck_assert_int_eq(dlx_test_keeper_own(&keeper, 1, 1000, &second, text), 0);
-    struct pollfd end = {.fd = first, .events = POLLIN};
-    ck_assert_int_eq(poll(&end, 1, PATIENCE_MS), 1);
-    ck_assert(end.revents & POLLHUP);
+    is_cut_off(first);
     ck_assert_int_eq(fetch(1, 1000, 5), DLX_E_NOT_FOUND);
     ck_assert_int_eq(dlx_test_keeper_put(second, 1, &sent, text), 0);
     ck_assert_int_eq(fetch(1, 1000, 5), 0);
@@ -113,7 +123,7 @@ TEST(a_user_may_have_three_times_the_holders_that_are_left)
 {
     int owners[8], n = 0, r;
     options.n_holders_max = 8;
-    dlx_test_keeper_start(&keeper, &options);
+    restart();
     while ((r = dlx_test_keeper_own(&keeper, (uint64_t)n + 1, 1000, &owners[n], text)) == 0)
         n++;
     ck_assert_int_eq(r, DLX_E_LIMIT);
@@ -139,7 +149,6 @@ TEST(a_user_may_have_three_times_the_holders_that_are_left)
 
 TEST(what_the_daemon_has_outlives_its_publisher_and_the_rest_does_not)
 {
-    dlx_test_keeper_start(&keeper, &options);
     int a = publisher(1, 1000, 1), b = publisher(2, 1000, 1), c = publisher(3, 1000, 1);
     close(a);
     close(b);
@@ -162,7 +171,6 @@ TEST(what_the_daemon_has_outlives_its_publisher_and_the_rest_does_not)
 TEST(one_of_the_same_uid_by_another_socket_has_a_holder_of_its_own)
 {
     const uint64_t main_user = 1000, pods_user = UINT64_C(5) << 32 | 1000;
-    dlx_test_keeper_start(&keeper, &options);
     int a = publisher(1, main_user, 2);
     ck_assert_int_eq(fetch(1, pods_user, 5), DLX_E_NOT_FOUND);
     int b = publisher(1, pods_user, 1); /* replaces nobody */
@@ -180,7 +188,7 @@ TEST(one_of_the_same_uid_by_another_socket_has_a_holder_of_its_own)
 TEST(without_a_daemon_what_is_left_behind_goes_after_a_while)
 {
     options.grace_ns = 100000000;
-    dlx_test_keeper_start(&keeper, &options);
+    restart();
     int a = publisher(1, 1000, 1), b = publisher(2, 1000, 1);
     close(a);
     keeper.daemon = dlx__close(keeper.daemon);
@@ -197,7 +205,7 @@ TEST(without_a_daemon_what_is_left_behind_goes_after_a_while)
 TEST(it_does_not_end_while_a_daemon_is_there_or_a_publisher)
 {
     options.grace_ns = 1000000;
-    dlx_test_keeper_start(&keeper, &options);
+    restart();
     int a = publisher(1, 1000, 1);
     close(a);
     for (int i = 0; i < 20; i++) {
@@ -215,7 +223,6 @@ TEST(it_does_not_end_while_a_daemon_is_there_or_a_publisher)
 TEST(a_holder_that_dies_costs_what_it_held_and_no_more)
 {
     pid_t holder;
-    dlx_test_keeper_start(&keeper, &options);
     int a = publisher(1, 1000, 1);
     ck_assert_uint_eq(dlx_test_keeper_children(keeper.pid, &holder, 1), 1);
     int b = publisher(2, 1000, 3);
@@ -223,9 +230,7 @@ TEST(a_holder_that_dies_costs_what_it_held_and_no_more)
     dlx_test_keeper_wait_children(keeper.pid, 1);
     ck_assert_int_eq(fetch(1, 1000, 5), DLX_E_NOT_FOUND);
     ck_assert_int_eq(fetch(2, 1000, 5), 0);
-    struct pollfd end = {.fd = a, .events = POLLIN};
-    ck_assert_int_eq(poll(&end, 1, PATIENCE_MS), 1);
-    ck_assert(end.revents & POLLHUP);
+    is_cut_off(a);
     close(a);
     a = publisher(1, 1000, 1);
     ck_assert_int_eq(fetch(1, 1000, 5), 0);
@@ -235,23 +240,17 @@ TEST(a_holder_that_dies_costs_what_it_held_and_no_more)
 
 TEST(holders_end_with_a_router_that_is_killed)
 {
-    dlx_test_keeper_start(&keeper, &options);
     int a = publisher(1, 1000, 1);
     dlx_test_keeper_kill(&keeper);
-    struct pollfd end = {.fd = a, .events = POLLIN};
-    ck_assert_int_eq(poll(&end, 1, PATIENCE_MS), 1);
-    ck_assert(end.revents & POLLHUP);
+    is_cut_off(a);
     close(a);
 }
 
 TEST(a_daemon_that_breaks_the_protocol_is_cut_off)
 {
-    dlx_test_keeper_start(&keeper, &options);
     int a = publisher(1, 1000, 1);
     ck_assert_int_eq(dlx__packet_send(keeper.daemon, "what?", 5, NULL, 0), 0);
-    struct pollfd end = {.fd = keeper.daemon, .events = POLLIN};
-    ck_assert_int_eq(poll(&end, 1, PATIENCE_MS), 1);
-    ck_assert(end.revents & POLLHUP);
+    is_cut_off(keeper.daemon);
     dlx_test_keeper_connect(&keeper);
     ck_assert_int_eq(fetch(1, 1000, 5), 0);
     close(a);
@@ -263,7 +262,6 @@ TEST(a_daemon_that_breaks_the_protocol_is_cut_off)
 TEST(a_holder_that_stands_still_holds_nobody_else_up)
 {
     pid_t holder;
-    dlx_test_keeper_start(&keeper, &options);
     int a = publisher(1, 1000, 1);
     ck_assert_uint_eq(dlx_test_keeper_children(keeper.pid, &holder, 1), 1);
     int b = publisher(2, 1000, 1);
@@ -296,7 +294,6 @@ TEST(readers_that_never_read_have_few_descriptors_on_their_way)
 {
     enum { N = 40, MOST = 32 };
     int socks[2 * N];
-    dlx_test_keeper_start(&keeper, &options);
     dlx_test_keeper_claim(&keeper, 0, 0, MOST * DLXK_AHEAD);
     int a = publisher(1, 1000, 2 * DLXK_AHEAD);
     size_t n = unread(socks, N, 50);
@@ -331,7 +328,7 @@ TEST(a_user_may_not_fill_the_queue_of_readers)
         puts("SKIP: the limit of open files cannot be raised");
         return;
     }
-    dlx_test_keeper_start(&keeper, &options);
+    restart();
     int a = publisher(1, 1000, 1);
     dlx_test_keeper_claim(&keeper, 0, 0, 0);
     for (int i = 0; i < N; i++)
@@ -348,7 +345,6 @@ TEST(a_user_may_not_fill_the_queue_of_readers)
 TEST(a_file_whose_server_does_not_answer_holds_up_its_own_holder_alone)
 {
     struct dlx_test_fuse fuse;
-    dlx_test_keeper_start(&keeper, &options);
     if (!dlx_test_fuse_start(&fuse))
         return;
     int b = publisher(2, 1000, 1);
@@ -373,7 +369,6 @@ TEST(a_file_whose_server_does_not_answer_holds_up_its_own_holder_alone)
 TEST(the_router_has_as_many_files_afterwards)
 {
     struct dlx_test_daemon process = {.path = ""};
-    dlx_test_keeper_start(&keeper, &options);
     int a = publisher(1, 1000, 100);
     process.pid = keeper.pid;
     size_t before = dlx_test_daemon_n_fds(&process);

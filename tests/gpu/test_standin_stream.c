@@ -17,39 +17,20 @@
 static CUstream a, b;
 static CUdeviceptr memory;
 
-static void start(void)
-{
-    dlx_test_gpu_machine(1);
-    dlx_test_gpu_load();
-}
-
-/* Most tests use two streams and some memory. */
-static void use_streams(void)
+/* All tests use two streams and some memory. */
+static void start_streams(void)
 {
     (void)dlx_test_gpu_context(0);
     CU_OK(cu.cuStreamCreate(&a, CU_STREAM_NON_BLOCKING));
     CU_OK(cu.cuStreamCreate(&b, CU_STREAM_NON_BLOCKING));
     CU_OK(cu.cuMemAlloc(&memory, 4096));
-    CU_OK(cu.cuMemsetD8(memory, 0, 4096));
+    CU_OK(cu.cuMemsetD32(memory, 0, 1024));
     CU_OK(cu.cuCtxSynchronize());
-}
-
-static void start_streams(void)
-{
-    start();
-    use_streams();
-}
-
-static void stop(void)
-{
-    dlx_test_gpu_machine_end();
 }
 
 static void stop_streams(void)
 {
-    CU_OK(cu.cuDevicePrimaryCtxRelease(0));
-    dlx_test_gpu_clean();
-    stop();
+    dlx_test_gpu_end_context(0);
 }
 
 static uint64_t word_at(CUdeviceptr p)
@@ -111,7 +92,7 @@ static void open_gate(struct gate *gate)
     ck_assert_int_eq(sem_post(&gate->may_end), 0);
 }
 
-START_TEST(streams_run_on_their_own)
+TEST(streams_run_on_their_own)
 {
     struct gate gate;
     run_gate(&gate, a, memory, 7);
@@ -124,9 +105,8 @@ START_TEST(streams_run_on_their_own)
     CU_OK(cu.cuStreamQuery(a));
     ck_assert_uint_eq(word_at(memory), 7);
 }
-END_TEST
 
-START_TEST(the_legacy_stream_and_blocking_ones_wait)
+TEST(the_legacy_stream_and_blocking_ones_wait)
 {
     struct gate gate;
     CUstream blocking;
@@ -147,9 +127,8 @@ START_TEST(the_legacy_stream_and_blocking_ones_wait)
     CU_OK(cu.cuStreamSynchronize(blocking));
     CU_OK(cu.cuStreamDestroy(blocking));
 }
-END_TEST
 
-START_TEST(a_stream_that_is_destroyed_ends_its_work)
+TEST(a_stream_that_is_destroyed_ends_its_work)
 {
     struct gate gate;
     run_gate(&gate, a, memory, 9);
@@ -159,9 +138,8 @@ START_TEST(a_stream_that_is_destroyed_ends_its_work)
     CU_OK(cu.cuCtxSynchronize());
     ck_assert_uint_eq(word_at(memory), 9);
 }
-END_TEST
 
-START_TEST(copies_from_pageable_memory_are_staged)
+TEST(copies_from_pageable_memory_are_staged)
 {
     struct gate gate;
     uint64_t value = 5;
@@ -172,7 +150,6 @@ START_TEST(copies_from_pageable_memory_are_staged)
     CU_OK(cu.cuStreamSynchronize(a));
     ck_assert_uint_eq(word_at(memory + 8), 5);
 }
-END_TEST
 
 static void store_out_of_range(void *arg)
 {
@@ -180,15 +157,14 @@ static void store_out_of_range(void *arg)
     ck_assert_ptr_null(standin.standin_store(memory + 4000, 200));
 }
 
-START_TEST(a_kernel_past_the_end_of_memory)
+TEST(a_kernel_past_the_end_of_memory)
 {
     CU_OK(standin.standin_launch(a, store_out_of_range, NULL));
     CU_FAILS(cu.cuStreamSynchronize(a), CUDA_ERROR_ILLEGAL_ADDRESS);
     CU_FAILS(cu.cuStreamSynchronize(b), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
-END_TEST
 
-START_TEST(unmapping_does_not_wait_and_is_noticed)
+TEST(unmapping_does_not_wait_and_is_noticed)
 {
     struct gate gate;
     CUmemGenericAllocationHandle handle;
@@ -201,36 +177,15 @@ START_TEST(unmapping_does_not_wait_and_is_noticed)
     ck_assert_uint_eq(standin.standin_count(STANDIN_UNMAPPED_IN_USE), 1);
     open_gate(&gate);
     CU_OK(cu.cuStreamSynchronize(a));
-    CU_OK(cu.cuMemsetD8Async(memory, 0, 1, a));
-    CU_FAILS(cu.cuMemsetD8Async(p, 0, 1, a), CUDA_ERROR_INVALID_VALUE);
+    CU_OK(cu.cuMemsetD32Async(memory, 0, 1, a));
+    CU_FAILS(cu.cuMemsetD32Async(p, 0, 1, a), CUDA_ERROR_INVALID_VALUE);
     CU_OK(cu.cuMemAddressFree(p, DLX_TEST_GPU_CHUNK));
     CU_OK(cu.cuMemRelease(handle));
 }
-END_TEST
-
-static void victim(int sock)
-{
-    use_streams();
-    CU_OK(cu.cuStreamWriteValue64(a, memory, 1, 0));
-    CU_OK(standin.standin_launch(a, standin.standin_kill, NULL));
-    (void)cu.cuStreamSynchronize(a);
-    dlx_test_gpu_send(sock, "", 1, -1); /* not reached */
-}
-
-START_TEST(killed_inside_a_kernel)
-{
-    char byte;
-    start();
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(victim);
-    ck_assert_int_eq(read(peer.sock, &byte, 1), 0);
-    dlx_test_gpu_kill(&peer); /* it is dead: this reaps it */
-    stop();
-}
-END_TEST
 
 /* -- words ------------------------------------------------------------------------------------- */
 
-START_TEST(waits_compare_cyclically)
+TEST(waits_compare_cyclically)
 {
     const uint64_t last = UINT64_MAX;
     CU_OK(cu.cuStreamWaitValue64(a, memory, last - 1, CU_STREAM_WAIT_VALUE_EQ));
@@ -245,24 +200,22 @@ START_TEST(waits_compare_cyclically)
     CU_OK(cu.cuStreamSynchronize(a));
     CU_FAILS(cu.cuStreamWaitValue64(a, memory + 4, 1, 0), CUDA_ERROR_INVALID_VALUE);
     CU_FAILS(cu.cuStreamWriteValue64(a, 64, 1, 0), CUDA_ERROR_INVALID_VALUE);
-    CU_OK(cu.cuStreamWriteValue32(a, memory + 4, 1, 0));
     CU_OK(cu.cuStreamWaitValue32(b, memory + 4, 1, CU_STREAM_WAIT_VALUE_AND));
+    CU_OK(cu.cuStreamWriteValue64(a, memory, UINT64_C(3) << 32, 0));
     CU_OK(cu.cuCtxSynchronize());
 }
-END_TEST
 
-START_TEST(a_wait_without_a_writer_hangs_until_the_context_fails)
+TEST(a_wait_without_a_writer_hangs_until_the_context_fails)
 {
     CU_OK(cu.cuStreamWaitValue64(a, memory, 1, CU_STREAM_WAIT_VALUE_GEQ));
     stays_busy(a);
     CU_OK(standin.standin_poison(CUDA_ERROR_LAUNCH_FAILED));
     CU_FAILS(cu.cuStreamSynchronize(a), CUDA_ERROR_LAUNCH_FAILED);
 }
-END_TEST
 
 /* -- events ------------------------------------------------------------------------------------ */
 
-START_TEST(events_order_streams)
+TEST(events_order_streams)
 {
     struct gate gate;
     CUevent event;
@@ -282,7 +235,6 @@ START_TEST(events_order_streams)
     CU_OK(cu.cuStreamSynchronize(b));
     ck_assert_uint_eq(word_at(memory + 8), 3);
 }
-END_TEST
 
 /* -- host functions ---------------------------------------------------------------------------- */
 
@@ -291,13 +243,13 @@ static _Atomic int code_in_callback;
 
 static void host_function(void *arg)
 {
-    CUdevice device;
+    CUcontext context;
     (void)arg;
-    atomic_store(&code_in_callback, (int)cu.cuCtxGetDevice(&device));
+    atomic_store(&code_in_callback, (int)cu.cuCtxGetCurrent(&context));
     atomic_fetch_add(&n_ran, 1);
 }
 
-START_TEST(host_functions_may_not_call_the_driver)
+TEST(host_functions_may_not_call_the_driver)
 {
     CU_OK(cu.cuLaunchHostFunc(a, host_function, NULL));
     CU_OK(cu.cuStreamSynchronize(a));
@@ -305,9 +257,8 @@ START_TEST(host_functions_may_not_call_the_driver)
     ck_assert_int_eq(code_in_callback, CUDA_ERROR_NOT_PERMITTED);
     ck_assert_uint_eq(standin.standin_count(STANDIN_CALLS_IN_CALLBACK), 1);
 }
-END_TEST
 
-START_TEST(host_functions_do_not_run_after_an_error)
+TEST(host_functions_do_not_run_after_an_error)
 {
     struct gate gate;
     run_gate(&gate, a, memory, 1);
@@ -319,7 +270,6 @@ START_TEST(host_functions_do_not_run_after_an_error)
     ck_assert_int_eq(n_ran, 0);
     (void)dlx_test_gpu_context(0);
 }
-END_TEST
 
 /* -- capture ----------------------------------------------------------------------------------- */
 
@@ -330,7 +280,7 @@ static CUstreamCaptureStatus capture_of(CUstream stream)
     return status;
 }
 
-START_TEST(captured_work_does_not_run)
+TEST(captured_work_does_not_run)
 {
     CUgraph graph;
     CU_FAILS(cu.cuStreamBeginCapture(NULL, CU_STREAM_CAPTURE_MODE_GLOBAL),
@@ -347,7 +297,6 @@ START_TEST(captured_work_does_not_run)
     ck_assert_uint_eq(word_at(memory), 0);
     ck_assert_uint_eq(standin.standin_count(STANDIN_CAPTURES_BROKEN), 0);
 }
-END_TEST
 
 static void capture_is_broken(CUstream stream)
 {
@@ -359,7 +308,7 @@ static void capture_is_broken(CUstream stream)
     CU_OK(cu.cuStreamSynchronize(stream));
 }
 
-START_TEST(waiting_breaks_a_capture)
+TEST(waiting_breaks_a_capture)
 {
     CUevent event;
     CUstream blocking;
@@ -380,14 +329,13 @@ START_TEST(waiting_breaks_a_capture)
 
     CU_OK(cu.cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
     CU_OK(cu.cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
-    CU_FAILS(cu.cuMemsetD8(memory, 0, 8), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    CU_FAILS(cu.cuMemsetD32(memory, 0, 2), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     capture_is_broken(blocking);
     CU_OK(cu.cuStreamDestroy(blocking));
     ck_assert_uint_eq(standin.standin_count(STANDIN_CAPTURES_BROKEN), 4);
 }
-END_TEST
 
-START_TEST(unsafe_calls_break_a_global_capture)
+TEST(unsafe_calls_break_a_global_capture)
 {
     CUdeviceptr p;
     CUgraph graph;
@@ -403,11 +351,10 @@ START_TEST(unsafe_calls_break_a_global_capture)
     CU_OK(cu.cuGraphDestroy(graph));
     CU_OK(cu.cuMemFree(p));
 }
-END_TEST
 
 /* -- on demand --------------------------------------------------------------------------------- */
 
-START_TEST(calls_fail_on_demand)
+TEST(calls_fail_on_demand)
 {
     CUdeviceptr p[4];
     ck_assert(!standin.standin_fail("cuNothing", 1, 1, CUDA_ERROR_UNKNOWN));
@@ -427,7 +374,6 @@ START_TEST(calls_fail_on_demand)
     CU_OK(cu.cuMemFree(p[0]));
     CU_OK(cu.cuMemFree(p[1]));
 }
-END_TEST
 
 static void *get_count(void *unused)
 {
@@ -436,7 +382,7 @@ static void *get_count(void *unused)
     return unused;
 }
 
-START_TEST(calls_of_other_threads_do_not_count_as_calls_here)
+TEST(calls_of_other_threads_do_not_count_as_calls_here)
 {
     int n;
     pthread_t other;
@@ -447,40 +393,17 @@ START_TEST(calls_of_other_threads_do_not_count_as_calls_here)
     CU_FAILS(cu.cuDeviceGetCount(&n), CUDA_ERROR_UNKNOWN);
     ck_assert_uint_eq(standin.standin_fail_clear(), 1);
 }
-END_TEST
 
-START_TEST(calls_fail_by_environment)
-{
-    int n;
-    ck_assert_int_eq(setenv("STANDIN_FAIL", "cuInit:1:1:999,cuDeviceGetCount:2:1:3", 1), 0);
-    start();
-    CU_FAILS(cu.cuInit(0), CUDA_ERROR_UNKNOWN);
-    CU_OK(cu.cuInit(0));
-    CU_OK(cu.cuDeviceGetCount(&n));
-    CU_FAILS(cu.cuDeviceGetCount(&n), CUDA_ERROR_NOT_INITIALIZED);
-    CU_OK(cu.cuDeviceGetCount(&n));
-    stop();
-}
-END_TEST
-
-START_TEST(calls_and_streams_are_delayed_on_demand)
+TEST(calls_are_delayed_on_demand)
 {
     int n;
     int64_t before = clock_ms();
     ck_assert(standin.standin_delay("cuDeviceGetCount", 30000000));
     CU_OK(cu.cuDeviceGetCount(&n));
     ck_assert_int_ge(clock_ms() - before, 29);
-    standin.standin_stream_delay(20000000);
-    before = clock_ms();
-    CU_OK(cu.cuStreamWriteValue64(a, memory, 1, 0));
-    CU_OK(cu.cuStreamWriteValue64(a, memory, 2, 0));
-    CU_OK(cu.cuStreamSynchronize(a));
-    ck_assert_int_ge(clock_ms() - before, 39);
-    standin.standin_stream_delay(0);
 }
-END_TEST
 
-START_TEST(waiting_calls_are_counted)
+TEST(waiting_calls_are_counted)
 {
     uint64_t before = standin.standin_count(STANDIN_SYNC_CALLS);
     CU_OK(cu.cuStreamWriteValue64(a, memory, 1, 0));
@@ -490,36 +413,12 @@ START_TEST(waiting_calls_are_counted)
     (void)word_at(memory);
     ck_assert_uint_eq(standin.standin_count(STANDIN_SYNC_CALLS), before + 2);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("standin_stream");
-    TCase *tests = tcase_create("streams"), *alone = tcase_create("alone");
+    TCase *tests = dlx_test_gpu_standin_case("streams");
     tcase_add_checked_fixture(tests, start_streams, stop_streams);
-    tcase_add_test(tests, streams_run_on_their_own);
-    tcase_add_test(tests, the_legacy_stream_and_blocking_ones_wait);
-    tcase_add_test(tests, a_stream_that_is_destroyed_ends_its_work);
-    tcase_add_test(tests, copies_from_pageable_memory_are_staged);
-    tcase_add_test(tests, a_kernel_past_the_end_of_memory);
-    tcase_add_test(tests, unmapping_does_not_wait_and_is_noticed);
-    tcase_add_test(tests, waits_compare_cyclically);
-    tcase_add_test(tests, a_wait_without_a_writer_hangs_until_the_context_fails);
-    tcase_add_test(tests, events_order_streams);
-    tcase_add_test(tests, host_functions_may_not_call_the_driver);
-    tcase_add_test(tests, host_functions_do_not_run_after_an_error);
-    tcase_add_test(tests, captured_work_does_not_run);
-    tcase_add_test(tests, waiting_breaks_a_capture);
-    tcase_add_test(tests, unsafe_calls_break_a_global_capture);
-    tcase_add_test(tests, calls_fail_on_demand);
-    tcase_add_test(tests, calls_of_other_threads_do_not_count_as_calls_here);
-    tcase_add_test(tests, calls_and_streams_are_delayed_on_demand);
-    tcase_add_test(tests, waiting_calls_are_counted);
-    suite_add_tcase(suite, tests);
-    tcase_add_test(alone, killed_inside_a_kernel);
-    tcase_add_test(alone, calls_fail_by_environment);
-    suite_add_tcase(suite, alone);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tests);
 }
 
 #else

@@ -18,7 +18,7 @@ static void range_count(const struct range *range)
 CUresult CUDAAPI cuMemAlloc(CUdeviceptr *ret, size_t size)
 {
     ENTER(cuMemAlloc);
-    if (!ret || size == 0)
+    if (size == 0)
         return CUDA_ERROR_INVALID_VALUE;
     struct label label = {.kind = LABEL_LEGACY, .size = (size + PAGE - 1) & ~(PAGE - 1)};
     struct backing *backing;
@@ -42,7 +42,7 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr *ret, size_t size)
 static CUresult shared_alloc(struct context *context, enum range_kind kind, size_t size, void **ret)
 {
     size_t whole = (size + PAGE - 1) & ~(PAGE - 1);
-    if (!ret || size == 0)
+    if (size == 0)
         return CUDA_ERROR_INVALID_VALUE;
     void *p = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct range *range =
@@ -66,7 +66,7 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *ret, size_t size, unsigned flags
 {
     ENTER(cuMemAllocManaged);
     void *p = NULL;
-    if (!ret || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
+    if ((flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
         return CUDA_ERROR_INVALID_VALUE;
     CUresult code = shared_alloc(call.context, RANGE_MANAGED, size, &p);
     if (code == CUDA_SUCCESS)
@@ -78,12 +78,6 @@ CUresult CUDAAPI cuMemHostAlloc(void **ret, size_t size, unsigned flags)
 {
     ENTER(cuMemHostAlloc);
     (void)flags;
-    return shared_alloc(call.context, RANGE_HOST, size, ret);
-}
-
-CUresult CUDAAPI cuMemAllocHost(void **ret, size_t size)
-{
-    ENTER(cuMemAllocHost);
     return shared_alloc(call.context, RANGE_HOST, size, ret);
 }
 
@@ -114,19 +108,6 @@ CUresult CUDAAPI cuMemFreeHost(void *p)
 {
     ENTER(cuMemFreeHost);
     return free_base(call.context, (CUdeviceptr)(uintptr_t)p, true);
-}
-
-CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr *ret_base, size_t *ret_size, CUdeviceptr address)
-{
-    ENTER(cuMemGetAddressRange);
-    const struct range *range = range_find(address);
-    if (!range)
-        return CUDA_ERROR_NOT_FOUND;
-    if (ret_base)
-        *ret_base = range->reservation ? range->reservation->base : range->base;
-    if (ret_size)
-        *ret_size = range->reservation ? range->reservation->size : range->size;
-    return CUDA_SUCCESS;
 }
 
 /* -- registered memory of the host ------------------------------------------------------------- */
@@ -176,11 +157,10 @@ static bool overlaps_registered(const char *p, size_t size)
 }
 
 /* Memory that the CPU may only read: it takes the flag, or a device that uses the CPU's tables. */
-static bool may_register_read_only(unsigned flags, int device)
+static bool may_register_read_only(unsigned flags)
 {
     return (flags & CU_MEMHOSTREGISTER_READ_ONLY) ||
-           device_attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
-                            device);
+           device_attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES);
 }
 
 CUresult CUDAAPI cuMemHostRegister(void *p, size_t size, unsigned flags)
@@ -195,11 +175,10 @@ CUresult CUDAAPI cuMemHostRegister(void *p, size_t size, unsigned flags)
     if (overlaps_registered(p, size))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     if (flags & CU_MEMHOSTREGISTER_READ_ONLY &&
-        !device_attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
-                          call.context->device))
+        !device_attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED))
         return CUDA_ERROR_NOT_SUPPORTED;
     if (!host_is_mapped(p, (char *)p + size, &is_writable, &inode) ||
-        (!is_writable && !may_register_read_only(flags, call.context->device)))
+        (!is_writable && !may_register_read_only(flags)))
         return CUDA_ERROR_INVALID_VALUE;
     CUdeviceptr base = addresses_reserve((size + 2 * PAGE - 1) & ~(PAGE - 1), PAGE);
     struct range *range =
@@ -240,7 +219,7 @@ CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr *ret, void *p, unsigned f
 {
     ENTER(cuMemHostGetDevicePointer);
     const struct range *range = registered_at(p);
-    if (!ret || flags != 0 || !range)
+    if (flags != 0 || !range)
         return CUDA_ERROR_INVALID_VALUE;
     *ret = range->base + (CUdeviceptr)((char *)p - (char *)range->host);
     return CUDA_SUCCESS;

@@ -22,51 +22,32 @@
     X(cuDeviceGetName, 2000, 0)                                                                    \
     X(cuDeviceGetUuid, 9020, 0)                                                                    \
     X(cuDeviceGetAttribute, 2000, 0)                                                               \
-    X(cuDeviceTotalMem, 2000, 0)                                                                   \
-    X(cuDeviceGetPCIBusId, 4010, 0)                                                                \
-    X(cuDeviceGetByPCIBusId, 4010, 0)                                                              \
-    X(cuDeviceCanAccessPeer, 4000, 0)                                                              \
     X(cuDevicePrimaryCtxRetain, 7000, 0)                                                           \
     X(cuDevicePrimaryCtxRelease, 7000, 0)                                                          \
-    X(cuDevicePrimaryCtxReset, 7000, 0)                                                            \
     X(cuDevicePrimaryCtxGetState, 7000, 0)                                                         \
     X(cuCtxPushCurrent, 4000, 0)                                                                   \
     X(cuCtxPopCurrent, 4000, 0)                                                                    \
     X(cuCtxSetCurrent, 4000, 0)                                                                    \
     X(cuCtxGetCurrent, 4000, 0)                                                                    \
-    X(cuCtxGetDevice, 2000, CONTEXT)                                                               \
     X(cuCtxGetId, 12000, 0)                                                                        \
-    X(cuCtxGetStreamPriorityRange, 5050, CONTEXT)                                                  \
     X(cuCtxSynchronize, 2000, CONTEXT | SYNC | UNSAFE)                                             \
-    X(cuCtxEnablePeerAccess, 4000, CONTEXT)                                                        \
-    X(cuCtxDisablePeerAccess, 4000, CONTEXT)                                                       \
     X(cuMemGetInfo, 3020, CONTEXT)                                                                 \
     X(cuMemAlloc, 3020, CONTEXT | UNSAFE)                                                          \
     X(cuMemAllocManaged, 6000, CONTEXT | UNSAFE)                                                   \
     X(cuMemFree, 3020, CONTEXT | SYNC | UNSAFE)                                                    \
-    X(cuMemGetAddressRange, 3020, CONTEXT)                                                         \
     X(cuMemHostAlloc, 2020, CONTEXT | UNSAFE)                                                      \
-    X(cuMemAllocHost, 3020, CONTEXT | UNSAFE)                                                      \
     X(cuMemFreeHost, 2000, CONTEXT | SYNC | UNSAFE)                                                \
     X(cuMemHostRegister, 6050, CONTEXT | UNSAFE)                                                   \
     X(cuMemHostUnregister, 4000, CONTEXT | SYNC | UNSAFE)                                          \
     X(cuMemHostGetDevicePointer, 3020, CONTEXT)                                                    \
-    X(cuMemcpy, 4000, CONTEXT | SYNC)                                                              \
     X(cuMemcpyHtoD, 3020, CONTEXT | SYNC)                                                          \
     X(cuMemcpyDtoH, 3020, CONTEXT | SYNC)                                                          \
-    X(cuMemcpyDtoD, 3020, CONTEXT)                                                                 \
-    X(cuMemcpyAsync, 4000, CONTEXT)                                                                \
     X(cuMemcpyHtoDAsync, 3020, CONTEXT)                                                            \
     X(cuMemcpyDtoHAsync, 3020, CONTEXT)                                                            \
     X(cuMemcpyDtoDAsync, 3020, CONTEXT)                                                            \
-    X(cuMemsetD8, 3020, CONTEXT)                                                                   \
-    X(cuMemsetD16, 3020, CONTEXT)                                                                  \
     X(cuMemsetD32, 3020, CONTEXT)                                                                  \
-    X(cuMemsetD8Async, 3020, CONTEXT)                                                              \
-    X(cuMemsetD16Async, 3020, CONTEXT)                                                             \
     X(cuMemsetD32Async, 3020, CONTEXT)                                                             \
     X(cuMemGetAllocationGranularity, 10020, 0)                                                     \
-    X(cuMemGetAllocationPropertiesFromHandle, 10020, 0)                                            \
     X(cuMemCreate, 10020, 0)                                                                       \
     X(cuMemRelease, 10020, 0)                                                                      \
     X(cuMemRetainAllocationHandle, 11000, 0)                                                       \
@@ -77,57 +58,40 @@
     X(cuMemMap, 10020, 0)                                                                          \
     X(cuMemUnmap, 10020, 0)                                                                        \
     X(cuMemSetAccess, 10020, 0)                                                                    \
-    X(cuMemGetAccess, 10020, 0)                                                                    \
     X(cuIpcGetMemHandle, 4010, CONTEXT)                                                            \
     X(cuIpcOpenMemHandle, 11000, CONTEXT)                                                          \
     X(cuIpcCloseMemHandle, 4010, CONTEXT | SYNC)                                                   \
     X(cuIpcGetEventHandle, 4010, CONTEXT)                                                          \
     X(cuIpcOpenEventHandle, 4010, CONTEXT)                                                         \
-    X(cuDeviceGetDefaultMemPool, 11020, 0)                                                         \
-    X(cuDeviceGetMemPool, 11020, 0)                                                                \
-    X(cuDeviceSetMemPool, 11020, 0)                                                                \
     X(cuMemPoolCreate, 11020, 0)                                                                   \
     X(cuMemPoolDestroy, 11020, 0)                                                                  \
-    X(cuMemPoolGetAttribute, 11020, 0)                                                             \
-    X(cuMemPoolSetAttribute, 11020, 0)                                                             \
     X(cuMemPoolSetAccess, 11020, 0)                                                                \
-    X(cuMemPoolGetAccess, 11020, 0)                                                                \
-    X(cuMemPoolTrimTo, 11020, 0)                                                                   \
     X(cuMemPoolExportToShareableHandle, 11020, 0)                                                  \
     X(cuMemPoolImportFromShareableHandle, 11020, 0)                                                \
     X(cuMemPoolExportPointer, 11020, 0)                                                            \
     X(cuMemPoolImportPointer, 11020, 0)                                                            \
-    X(cuMemAllocAsync, 11020, CONTEXT)                                                             \
     X(cuMemAllocFromPoolAsync, 11020, CONTEXT)                                                     \
     X(cuMemFreeAsync, 11020, CONTEXT)                                                              \
     X(cuPointerGetAttribute, 4000, 0)                                                              \
     X(cuPointerGetAttributes, 7000, 0)                                                             \
-    X(cuPointerSetAttribute, 6000, 0)                                                              \
     X(cuEventCreate, 2000, CONTEXT)                                                                \
     X(cuEventDestroy, 4000, 0)                                                                     \
     X(cuEventRecord, 2000, CONTEXT)                                                                \
     X(cuEventQuery, 2000, CONTEXT)                                                                 \
     X(cuEventSynchronize, 2000, CONTEXT | SYNC)                                                    \
-    X(cuEventElapsedTime, 2000, CONTEXT)                                                           \
     X(cuStreamCreate, 2000, CONTEXT)                                                               \
-    X(cuStreamCreateWithPriority, 5050, CONTEXT)                                                   \
     X(cuStreamDestroy, 4000, 0)                                                                    \
     X(cuStreamQuery, 2000, CONTEXT)                                                                \
     X(cuStreamSynchronize, 2000, CONTEXT | SYNC)                                                   \
     X(cuStreamWaitEvent, 3020, CONTEXT)                                                            \
     X(cuStreamGetCtx, 9020, CONTEXT)                                                               \
-    X(cuStreamGetFlags, 5050, CONTEXT)                                                             \
-    X(cuStreamGetPriority, 5050, CONTEXT)                                                          \
-    X(cuStreamGetId, 12000, CONTEXT)                                                               \
     X(cuStreamBeginCapture, 10010, CONTEXT)                                                        \
     X(cuStreamEndCapture, 10000, CONTEXT)                                                          \
     X(cuStreamIsCapturing, 10000, CONTEXT)                                                         \
-    X(cuStreamGetCaptureInfo, 11030, CONTEXT)                                                      \
     X(cuThreadExchangeStreamCaptureMode, 10010, 0)                                                 \
     X(cuGraphDestroy, 10000, 0)                                                                    \
     X(cuStreamWaitValue32, 11070, CONTEXT)                                                         \
     X(cuStreamWaitValue64, 11070, CONTEXT)                                                         \
-    X(cuStreamWriteValue32, 11070, CONTEXT)                                                        \
     X(cuStreamWriteValue64, 11070, CONTEXT)                                                        \
     X(cuLaunchHostFunc, 10000, CONTEXT)
 

@@ -98,8 +98,6 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
     ENTER(cuDevicePrimaryCtxRetain);
     if (!device_is_valid(device))
         return CUDA_ERROR_INVALID_DEVICE;
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     if (!state.primary[device]) {
         CUresult code = context_new(device);
         if (code != CUDA_SUCCESS)
@@ -118,16 +116,6 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device)
     if (state.n_primary[device] == 0)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (--state.n_primary[device] == 0)
-        context_destroy(state.primary[device]);
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device)
-{
-    ENTER(cuDevicePrimaryCtxReset);
-    if (!device_is_valid(device))
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (state.primary[device])
         context_destroy(state.primary[device]);
     return CUDA_SUCCESS;
 }
@@ -187,32 +175,7 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle)
 CUresult CUDAAPI cuCtxGetCurrent(CUcontext *ret)
 {
     ENTER(cuCtxGetCurrent);
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     *ret = (CUcontext)context_current();
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuCtxGetDevice(CUdevice *ret)
-{
-    ENTER(cuCtxGetDevice);
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
-    *ret = call.context->device;
-    return CUDA_SUCCESS;
-}
-
-/* Of CUDA 13: the context is an argument; NULL is the current one. */
-#if CUDA_VERSION < 13000
-EXPORTED CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice *ret, CUcontext handle);
-#endif
-CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice *ret, CUcontext handle)
-{
-    ENTER(cuCtxGetDevice);
-    const struct context *context = handle ? (struct context *)handle : call.context;
-    if (!ret || !context_is_live(context))
-        return ret ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
-    *ret = context->device;
     return CUDA_SUCCESS;
 }
 
@@ -222,19 +185,7 @@ CUresult CUDAAPI cuCtxGetId(CUcontext handle, unsigned long long *ret)
     const struct context *context = handle ? (struct context *)handle : context_current();
     if (!context_is_live(context))
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     *ret = context->id;
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *least, int *greatest)
-{
-    ENTER(cuCtxGetStreamPriorityRange);
-    if (least)
-        *least = 0;
-    if (greatest)
-        *greatest = -5;
     return CUDA_SUCCESS;
 }
 
@@ -244,6 +195,7 @@ CUresult CUDAAPI cuCtxSynchronize(void)
     return context_drain(call.context);
 }
 
+/* Of CUDA 13: the context is an argument; NULL is the current one. */
 #if CUDA_VERSION < 13000
 EXPORTED CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle);
 #endif
@@ -252,32 +204,6 @@ CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle)
     ENTER(cuCtxSynchronize);
     struct context *context = handle ? (struct context *)handle : call.context;
     return context_is_live(context) ? context_drain(context) : CUDA_ERROR_INVALID_CONTEXT;
-}
-
-CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
-{
-    ENTER(cuCtxEnablePeerAccess);
-    const struct context *context = (struct context *)peer;
-    if (flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!context_is_live(context) || context->device == call.context->device)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (call.context->peers[context->device])
-        return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-    call.context->peers[context->device] = true;
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peer)
-{
-    ENTER(cuCtxDisablePeerAccess);
-    const struct context *context = (struct context *)peer;
-    if (!context_is_live(context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (!call.context->peers[context->device])
-        return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
-    call.context->peers[context->device] = false;
-    return CUDA_SUCCESS;
 }
 
 CUresult standin_poison(CUresult code)

@@ -82,40 +82,11 @@ static CUresult copy_async(const struct call *call, CUstream handle, const struc
     {                                                                                              \
         .kind = OP_COPY, .dst = (to), .src = (from), .size = (n)                                   \
     }
-#define FILL(to, v, w, n)                                                                          \
+#define FILL(to, v, n)                                                                             \
     &(struct op)                                                                                   \
     {                                                                                              \
-        .kind = OP_FILL, .dst = (to), .value = (v), .width = (w), .size = (n) * (w)                \
+        .kind = OP_FILL, .dst = (to), .value = (v), .width = 4, .size = (n)*4                      \
     }
-
-/* Either side may be the host's: unified addresses say which. */
-static struct op unified(CUdeviceptr dst, CUdeviceptr src, size_t size)
-{
-    struct op op = {.kind = OP_COPY, .size = size};
-    if (is_device(dst))
-        op.dst = dst;
-    else
-        op.host_dst = (void *)(uintptr_t)dst;
-    if (is_device(src))
-        op.src = src;
-    else
-        op.host_src = (const void *)(uintptr_t)src;
-    return op;
-}
-
-CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t size)
-{
-    ENTER(cuMemcpy);
-    struct op op = unified(dst, src, size);
-    return copy(&call, NULL, &op, true);
-}
-
-CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t size, CUstream stream)
-{
-    ENTER(cuMemcpyAsync);
-    struct op op = unified(dst, src, size);
-    return copy_async(&call, stream, &op);
-}
 
 CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr dst, const void *src, size_t size)
 {
@@ -127,12 +98,6 @@ CUresult CUDAAPI cuMemcpyDtoH(void *dst, CUdeviceptr src, size_t size)
 {
     ENTER(cuMemcpyDtoH);
     return copy(&call, NULL, TO_HOST(dst, src, size), true);
-}
-
-CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr dst, CUdeviceptr src, size_t size)
-{
-    ENTER(cuMemcpyDtoD);
-    return copy(&call, NULL, ON_DEVICE(dst, src, size), false);
 }
 
 CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dst, const void *src, size_t size, CUstream stream)
@@ -153,40 +118,16 @@ CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr dst, CUdeviceptr src, size_t size
     return copy_async(&call, stream, ON_DEVICE(dst, src, size));
 }
 
-CUresult CUDAAPI cuMemsetD8(CUdeviceptr dst, unsigned char value, size_t n)
-{
-    ENTER(cuMemsetD8);
-    return copy(&call, NULL, FILL(dst, value, 1, n), false);
-}
-
-CUresult CUDAAPI cuMemsetD16(CUdeviceptr dst, unsigned short value, size_t n)
-{
-    ENTER(cuMemsetD16);
-    return copy(&call, NULL, FILL(dst, value, 2, n), false);
-}
-
 CUresult CUDAAPI cuMemsetD32(CUdeviceptr dst, unsigned value, size_t n)
 {
     ENTER(cuMemsetD32);
-    return copy(&call, NULL, FILL(dst, value, 4, n), false);
-}
-
-CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t n, CUstream stream)
-{
-    ENTER(cuMemsetD8Async);
-    return copy(&call, stream, FILL(dst, value, 1, n), false);
-}
-
-CUresult CUDAAPI cuMemsetD16Async(CUdeviceptr dst, unsigned short value, size_t n, CUstream stream)
-{
-    ENTER(cuMemsetD16Async);
-    return copy(&call, stream, FILL(dst, value, 2, n), false);
+    return copy(&call, NULL, FILL(dst, value, n), false);
 }
 
 CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr dst, unsigned value, size_t n, CUstream stream)
 {
     ENTER(cuMemsetD32Async);
-    return copy(&call, stream, FILL(dst, value, 4, n), false);
+    return copy(&call, stream, FILL(dst, value, n), false);
 }
 
 /* -- words, functions, kernels ----------------------------------------------------------------- */
@@ -231,13 +172,6 @@ CUresult CUDAAPI cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuin
 {
     ENTER(cuStreamWaitValue64);
     return word(&call, stream, WORD(OP_WAIT_VALUE, 8, address, value, flags));
-}
-
-CUresult CUDAAPI cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value,
-                                      unsigned flags)
-{
-    ENTER(cuStreamWriteValue32);
-    return word(&call, stream, WORD(OP_WRITE_VALUE, 4, address, value, flags));
 }
 
 CUresult CUDAAPI cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value,

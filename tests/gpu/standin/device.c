@@ -68,17 +68,13 @@ CUresult CUDAAPI cuInit(unsigned flags)
     find_devices();
     if (state.n_devices == 0)
         return CUDA_ERROR_NO_DEVICE;
-    const char *delay = getenv("STANDIN_STREAM_DELAY");
-    if (delay)
-        standin_stream_delay(strtoull(delay, NULL, 0));
     state.is_initialised = true;
     return CUDA_SUCCESS;
 }
 
 __attribute__((constructor)) static void read_environment(void)
 {
-    const char *version = getenv("STANDIN_DRIVER_VERSION"), *fail = getenv("STANDIN_FAIL");
-    state.driver_version = version ? atoi(version) : 13000;
+    const char *fail = getenv("STANDIN_FAIL");
     if (fail)
         configure_failures(fail);
 }
@@ -86,9 +82,7 @@ __attribute__((constructor)) static void read_environment(void)
 CUresult CUDAAPI cuDriverGetVersion(int *ret)
 {
     ENTER(cuDriverGetVersion);
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
-    *ret = state.driver_version;
+    *ret = DRIVER_VERSION;
     return CUDA_SUCCESS;
 }
 
@@ -145,8 +139,6 @@ static const struct {
 
 static CUresult error_find(CUresult code, const char **ret, bool is_name)
 {
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     *ret = NULL;
     for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++)
         if (errors[i].code == code)
@@ -178,8 +170,6 @@ bool device_is_valid(CUdevice device)
 CUresult CUDAAPI cuDeviceGetCount(int *ret)
 {
     ENTER(cuDeviceGetCount);
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     *ret = state.n_devices;
     return CUDA_SUCCESS;
 }
@@ -188,8 +178,6 @@ CUresult CUDAAPI cuDeviceGet(CUdevice *ret, int ordinal)
 {
     ENTER(cuDeviceGet);
     CHECK_DEVICE(ordinal);
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     *ret = ordinal;
     return CUDA_SUCCESS;
 }
@@ -198,7 +186,7 @@ CUresult CUDAAPI cuDeviceGetName(char *ret, int size, CUdevice device)
 {
     ENTER(cuDeviceGetName);
     CHECK_DEVICE(device);
-    if (!ret || size <= 0)
+    if (size <= 0)
         return CUDA_ERROR_INVALID_VALUE;
     (void)snprintf(ret, (size_t)size, "Stand-in GPU %d", state.visible[device]);
     return CUDA_SUCCESS;
@@ -208,8 +196,6 @@ CUresult CUDAAPI cuDeviceGetUuid(CUuuid *ret, CUdevice device)
 {
     ENTER(cuDeviceGetUuid);
     CHECK_DEVICE(device);
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
     *ret = machine->uuids[state.visible[device]];
     return CUDA_SUCCESS;
 }
@@ -226,16 +212,6 @@ CUresult CUDAAPI cuDeviceGetUuid(CUuuid *ret, CUdevice device)
 CUresult CUDAAPI UUID_ALIAS(CUuuid *ret, CUdevice device)
     __attribute__((alias(UUID_NAME), visibility("default")));
 
-CUresult CUDAAPI cuDeviceTotalMem(size_t *ret, CUdevice device)
-{
-    ENTER(cuDeviceTotalMem);
-    CHECK_DEVICE(device);
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
-    *ret = machine->memory;
-    return CUDA_SUCCESS;
-}
-
 CUresult CUDAAPI cuMemGetInfo(size_t *ret_free, size_t *ret_total)
 {
     ENTER(cuMemGetInfo);
@@ -246,99 +222,30 @@ CUresult CUDAAPI cuMemGetInfo(size_t *ret_free, size_t *ret_total)
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuDeviceGetPCIBusId(char *ret, int size, CUdevice device)
-{
-    ENTER(cuDeviceGetPCIBusId);
-    CHECK_DEVICE(device);
-    if (!ret || size < 13)
-        return CUDA_ERROR_INVALID_VALUE;
-    (void)snprintf(ret, (size_t)size, "0000:%02x:00.0", (unsigned)state.visible[device] + 1);
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice *ret, const char *text)
-{
-    ENTER(cuDeviceGetByPCIBusId);
-    unsigned domain = 0, bus = 0;
-    if (!ret || !text ||
-        (sscanf(text, "%x:%x:", &domain, &bus) != 2 && sscanf(text, "%x:", &bus) != 1))
-        return CUDA_ERROR_INVALID_VALUE;
-    for (int i = 0; i < state.n_devices; i++) {
-        if ((unsigned)state.visible[i] + 1 != bus)
-            continue;
-        *ret = i;
-        return CUDA_SUCCESS;
-    }
-    return CUDA_ERROR_INVALID_DEVICE;
-}
-
-CUresult CUDAAPI cuDeviceCanAccessPeer(int *ret, CUdevice device, CUdevice peer)
-{
-    ENTER(cuDeviceCanAccessPeer);
-    CHECK_DEVICE(device);
-    if (!device_is_valid(peer))
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
-    *ret = device != peer;
-    return CUDA_SUCCESS;
-}
-
 #define N_ATTRIBUTES 256
 
-static struct {
-    bool is_set;
-    int value;
-} set_attributes[N_ATTRIBUTES];
+/* All are 0 until a test sets them. */
+static int attributes[N_ATTRIBUTES];
 
 void standin_set_attribute(CUdevice_attribute attribute, int value)
 {
     pthread_mutex_lock(&state.lock);
-    if ((unsigned)attribute < N_ATTRIBUTES) {
-        set_attributes[attribute].is_set = true;
-        set_attributes[attribute].value = value;
-    }
+    if ((unsigned)attribute < N_ATTRIBUTES)
+        attributes[attribute] = value;
     pthread_mutex_unlock(&state.lock);
 }
 
-int device_attribute(CUdevice_attribute attribute, int device)
+int device_attribute(CUdevice_attribute attribute)
 {
-    if (set_attributes[attribute].is_set)
-        return set_attributes[attribute].value;
-    switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-        return 9;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-        return state.visible[device] + 1;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
-        return 32;
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-        return 1024;
-    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
-    case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
-    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
-    case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
-        return 1;
-    case CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:
-        return CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    default:
-        return 0;
-    }
+    return attributes[attribute];
 }
 
 CUresult CUDAAPI cuDeviceGetAttribute(int *ret, CUdevice_attribute attribute, CUdevice device)
 {
     ENTER(cuDeviceGetAttribute);
     CHECK_DEVICE(device);
-    if (!ret || (unsigned)attribute >= CU_DEVICE_ATTRIBUTE_MAX || attribute <= 0)
+    if ((unsigned)attribute >= CU_DEVICE_ATTRIBUTE_MAX || attribute <= 0)
         return CUDA_ERROR_INVALID_VALUE;
-    *ret = device_attribute(attribute, device);
+    *ret = device_attribute(attribute);
     return CUDA_SUCCESS;
 }

@@ -11,7 +11,6 @@ struct state state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 _Thread_local bool in_callback;
 _Thread_local struct stream *kernel_stream;
 _Thread_local CUstreamCaptureMode thread_capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-_Atomic uint64_t op_delay_ns;
 atomic_bool waits_are_stuck;
 
 static const struct {
@@ -129,11 +128,6 @@ bool standin_delay(const char *name, uint64_t ns)
         return false;
     atomic_store(&delays_ns[id], ns);
     return true;
-}
-
-void standin_stream_delay(uint64_t ns)
-{
-    atomic_store(&op_delay_ns, ns);
 }
 
 void standin_stick_waits(bool are_stuck)

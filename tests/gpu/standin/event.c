@@ -37,7 +37,6 @@ bool event_is_reached(const struct event *event, uint64_t record)
 void event_reach(struct event *event, uint64_t record)
 {
     uint64_t before = atomic_load(&event->state->completed);
-    atomic_store(&event->state->time_ns, now_ns());
     while (before < record &&
            !atomic_compare_exchange_weak(&event->state->completed, &before, record)) {
     }
@@ -85,7 +84,7 @@ CUresult CUDAAPI cuEventCreate(CUevent *ret, unsigned flags)
 {
     ENTER(cuEventCreate);
     const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
-    if (!ret || (flags & ~known) != 0 ||
+    if ((flags & ~known) != 0 ||
         (flags & CU_EVENT_INTERPROCESS && !(flags & CU_EVENT_DISABLE_TIMING)))
         return CUDA_ERROR_INVALID_VALUE;
     struct event *e = event_new(call.context, flags);
@@ -123,7 +122,7 @@ CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle *ret, CUevent handle)
     const struct event *e = event_of(handle);
     if (!e)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (!ret || !(e->flags & CU_EVENT_INTERPROCESS))
+    if (!(e->flags & CU_EVENT_INTERPROCESS))
         return CUDA_ERROR_INVALID_VALUE;
     struct event_name name = {HANDLE_MAGIC, machine->events[e->slot].id, e->slot};
     memset(ret, 0, sizeof *ret);
@@ -136,7 +135,7 @@ CUresult CUDAAPI cuIpcOpenEventHandle(CUevent *ret, CUipcEventHandle handle)
     ENTER(cuIpcOpenEventHandle);
     struct event_name name;
     memcpy(&name, &handle, sizeof name);
-    if (!ret || name.magic != HANDLE_MAGIC || name.slot < 0 || name.slot >= machine->n_events)
+    if (name.magic != HANDLE_MAGIC || name.slot < 0 || name.slot >= machine->n_events)
         return CUDA_ERROR_INVALID_VALUE;
     struct event *e = event_new(call.context, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
     if (!e)
@@ -218,24 +217,6 @@ CUresult CUDAAPI cuEventSynchronize(CUevent handle)
            !e->context->is_destroyed)
         wait_change();
     return e->context->sticky;
-}
-
-CUresult CUDAAPI cuEventElapsedTime(float *ret, CUevent start, CUevent end)
-{
-    ENTER(cuEventElapsedTime);
-    const struct event *a = event_of(start), *b = event_of(end);
-    if (!ret)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!a || !b || (a->flags | b->flags) & CU_EVENT_DISABLE_TIMING ||
-        atomic_load(&a->state->recorded) == 0 || atomic_load(&b->state->recorded) == 0)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (!event_is_reached(a, atomic_load(&a->state->recorded)) ||
-        !event_is_reached(b, atomic_load(&b->state->recorded)))
-        return CUDA_ERROR_NOT_READY;
-    *ret = (float)((double)(int64_t)(atomic_load(&b->state->time_ns) -
-                                     atomic_load(&a->state->time_ns)) /
-                   1e6);
-    return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned flags)

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a stream's thread does for each operation. */
 #include "tests/gpu/standin/machine.h"
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* What a kernel has pinned by standin_load() and standin_store(), until it ends. */
 #define MAX_PINS 64
@@ -165,12 +163,6 @@ const void *standin_load(CUdeviceptr address, size_t size)
 void *standin_store(CUdeviceptr address, size_t size)
 {
     return kernel_access(address, size, true);
-}
-
-void standin_kill(void *unused)
-{
-    (void)unused;
-    (void)kill(getpid(), SIGKILL);
 }
 
 /* -- one operation ----------------------------------------------------------------------------- */

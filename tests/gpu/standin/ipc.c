@@ -149,7 +149,7 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *ret, CUdeviceptr address)
 {
     ENTER(cuIpcGetMemHandle);
     struct range *range = range_find(address);
-    if (!ret || !range || range->kind != RANGE_ALLOC)
+    if (!range || range->kind != RANGE_ALLOC)
         return CUDA_ERROR_INVALID_VALUE;
     return share_publish(range, 0, ret);
 }
@@ -186,7 +186,7 @@ CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *ret, CUipcMemHandle handle, uns
     ENTER(cuIpcOpenMemHandle);
     struct share share;
     struct share_name name;
-    if (!ret || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !share_name_read(&handle, &name))
+    if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !share_name_read(&handle, &name))
         return CUDA_ERROR_INVALID_VALUE;
     struct range *range = opened_before(call.context, &name);
     if (range) {

@@ -187,20 +187,6 @@ uint64_t standin_contexts_made(int device)
                : 0;
 }
 
-/* What is left at the end of the process, for those who look. */
-__attribute__((destructor)) static void report(void)
-{
-    const char *wanted = getenv("STANDIN_REPORT");
-    if (!wanted || !*wanted || !process || state.is_forked)
-        return;
-    for (int i = 0; i < STANDIN_N_COUNTERS; i++) {
-        uint64_t n = standin_count((enum standin_counter)i);
-        if (n != 0 && i != STANDIN_CALLS_MADE)
-            (void)fprintf(stderr, "standin: pid %d: %s %llu\n", (int)getpid(),
-                          standin_count_name((enum standin_counter)i), (unsigned long long)n);
-    }
-}
-
 /* -- memory of the devices --------------------------------------------------------------------- */
 
 static uint64_t memory_used(int index)

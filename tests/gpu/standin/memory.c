@@ -238,9 +238,7 @@ struct range *range_find(CUdeviceptr address)
     return NULL;
 }
 
-/*
- * Memory of a context is open to its own device, and to those that enabled access to it as a peer.
- */
+/* Memory of a context is open to its own device. */
 static bool range_allows(const struct range *r, const struct context *context, bool is_write)
 {
     if (r->kind == RANGE_VMM || r->kind == RANGE_POOL || r->kind == RANGE_POOL_IMPORT) {
@@ -252,7 +250,7 @@ static bool range_allows(const struct range *r, const struct context *context, b
     if (r->is_read_only && is_write)
         return false;
     return r->kind == RANGE_HOST || r->kind == RANGE_REGISTERED || r->kind == RANGE_MANAGED ||
-           r->kind == RANGE_IPC || r->device == context->device || context->peers[r->device];
+           r->kind == RANGE_IPC || r->device == context->device;
 }
 
 struct range *range_pin(CUdeviceptr address, const struct context *context, bool is_write)

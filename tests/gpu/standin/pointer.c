@@ -20,8 +20,7 @@ static uint64_t allowed_types(const struct range *r)
 }
 
 /* The size of the attribute's type, or 0 for an attribute that is not known. */
-static size_t read_attribute(CUpointer_attribute attribute, const struct range *r,
-                             CUdeviceptr address, union value *ret)
+static size_t read_attribute(CUpointer_attribute attribute, const struct range *r, union value *ret)
 {
     bool is_host = r->kind == RANGE_HOST || r->kind == RANGE_REGISTERED;
     switch (attribute) {
@@ -30,17 +29,6 @@ static size_t read_attribute(CUpointer_attribute attribute, const struct range *
         return sizeof ret->p;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
         ret->u32 = is_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-        return sizeof ret->u32;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        ret->u64 = address;
-        return sizeof ret->u64;
-    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        ret->p = is_host                    ? (char *)r->host + (address - r->base)
-                 : r->kind == RANGE_MANAGED ? (void *)(uintptr_t)address
-                                            : NULL;
-        return sizeof ret->p;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-        ret->u32 = 0;
         return sizeof ret->u32;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
         ret->u64 = r->buffer_id;
@@ -60,18 +48,9 @@ static size_t read_attribute(CUpointer_attribute attribute, const struct range *
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
         ret->u64 = r->reservation ? r->reservation->size : r->size;
         return sizeof ret->u64;
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-        ret->flag = 1;
-        return sizeof(unsigned);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
         ret->u64 = allowed_types(r);
         return sizeof ret->u64;
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-        ret->flag = 0;
-        return sizeof(unsigned);
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        ret->u32 = 3;
-        return sizeof ret->u32;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
         ret->p = r->pool;
         return sizeof ret->p;
@@ -81,28 +60,22 @@ static size_t read_attribute(CUpointer_attribute attribute, const struct range *
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
         ret->u64 = r->base;
         return sizeof ret->u64;
-    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-        ret->u64 = r->buffer_id;
-        return sizeof ret->u64;
     default:
         return 0;
     }
 }
 
 /* Registered memory is known by the CPU's address, too. */
-static const struct range *range_at(CUdeviceptr address, CUdeviceptr *ret_device_address)
+static const struct range *range_at(CUdeviceptr address)
 {
     const struct range *r = range_find(address);
-    *ret_device_address = address;
     if (r)
         return r;
     LIST_FOREACH(r, &state.ranges, link)
     {
         CUdeviceptr host = (CUdeviceptr)(uintptr_t)r->host;
-        if (r->kind != RANGE_REGISTERED || address < host || address - host >= r->size)
-            continue;
-        *ret_device_address = r->base + (address - host);
-        return r;
+        if (r->kind == RANGE_REGISTERED && address >= host && address - host < r->size)
+            return r;
     }
     return NULL;
 }
@@ -111,9 +84,9 @@ CUresult CUDAAPI cuPointerGetAttribute(void *ret, CUpointer_attribute attribute,
                                        CUdeviceptr address)
 {
     ENTER(cuPointerGetAttribute);
-    const struct range *r = range_at(address, &address);
+    const struct range *r = range_at(address);
     union value value = {.u64 = 0};
-    size_t size = ret && r ? read_attribute(attribute, r, address, &value) : 0;
+    size_t size = ret && r ? read_attribute(attribute, r, &value) : 0;
     if (size == 0)
         return CUDA_ERROR_INVALID_VALUE;
     memcpy(ret, &value, size);
@@ -126,12 +99,12 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned n, CUpointer_attribute *attribu
 {
     ENTER(cuPointerGetAttributes);
     static const struct range none;
-    const struct range *r = range_at(address, &address);
+    const struct range *r = range_at(address);
     if (n == 0 || !attributes || !ret)
         return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < n; i++) {
         union value value = {.u64 = 0};
-        size_t size = read_attribute(attributes[i], r ? r : &none, address, &value);
+        size_t size = read_attribute(attributes[i], r ? r : &none, &value);
         if (size == 0 || !ret[i])
             return CUDA_ERROR_INVALID_VALUE;
         if (!r) {
@@ -142,13 +115,4 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned n, CUpointer_attribute *attribu
         memcpy(ret[i], &value, size);
     }
     return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
-                                       CUdeviceptr address)
-{
-    ENTER(cuPointerSetAttribute);
-    return value && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && range_find(address)
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_INVALID_VALUE;
 }

@@ -13,16 +13,12 @@ struct pool {
     LIST_ENTRY(pool) link;
     struct backing *backing;
     uint64_t id;
-    bool is_imported, is_default, is_destroyed;
+    bool is_imported, is_destroyed;
     int n_live; /* allocations, or imported pointers */
     CUdeviceptr base;
     char *shadow;
     CUmemAccess_flags access[MAX_DEVICES];
-    uint64_t threshold, used, used_high;
-    int reuse[3];
 };
-
-static struct pool *default_pools[MAX_DEVICES], *current_pools[MAX_DEVICES];
 
 static struct pool *pool_of(CUmemoryPool handle)
 {
@@ -55,10 +51,8 @@ void pool_give_back(struct range *range)
 {
     struct pool *pool = range->pool;
     pool->n_live--;
-    if (range->kind == RANGE_POOL) {
-        pool->used -= range->size;
+    if (range->kind == RANGE_POOL)
         memory_give(range->device, range->size);
-    }
     pool_free(pool);
 }
 
@@ -72,7 +66,6 @@ static struct pool *pool_add(struct backing *take_backing, uint64_t id)
     p->backing = take_backing;
     p->id = id;
     p->access[take_backing->device] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    p->reuse[0] = p->reuse[1] = p->reuse[2] = 1;
     LIST_INSERT_HEAD(&state.pools, p, link);
     return p;
 }
@@ -112,7 +105,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *ret, const CUmemPoolProps *props)
 {
     ENTER(cuMemPoolCreate);
     struct pool *p;
-    if (!ret || !props || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
+    if (!props || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
     if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
         (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE &&
@@ -133,120 +126,11 @@ CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle)
 {
     ENTER(cuMemPoolDestroy);
     struct pool *p = pool_of(handle);
-    if (!p || p->is_default)
+    if (!p)
         return CUDA_ERROR_INVALID_VALUE;
-    for (int i = 0; i < state.n_devices; i++)
-        if (current_pools[i] == p)
-            current_pools[i] = default_pools[i];
     p->is_destroyed = true;
     count_add(STANDIN_POOLS, -1);
     pool_free(p);
-    return CUDA_SUCCESS;
-}
-
-static CUresult default_pool(int device, struct pool **ret)
-{
-    CUresult code = CUDA_SUCCESS;
-    if (!default_pools[device])
-        code = pool_new(&default_pools[device], device, CU_MEM_HANDLE_TYPE_NONE);
-    if (code != CUDA_SUCCESS)
-        return code;
-    default_pools[device]->is_default = true;
-    *ret = default_pools[device];
-    return CUDA_SUCCESS;
-}
-
-static CUresult current_pool(int device, struct pool **ret)
-{
-    *ret = current_pools[device];
-    return *ret ? CUDA_SUCCESS : default_pool(device, ret);
-}
-
-CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool *ret, CUdevice device)
-{
-    ENTER(cuDeviceGetDefaultMemPool);
-    struct pool *p;
-    if (!ret || !device_is_valid(device))
-        return ret ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_VALUE;
-    CUresult code = default_pool(device, &p);
-    if (code == CUDA_SUCCESS)
-        *ret = (CUmemoryPool)p;
-    return code;
-}
-
-CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool *ret, CUdevice device)
-{
-    ENTER(cuDeviceGetMemPool);
-    struct pool *p;
-    if (!ret || !device_is_valid(device))
-        return ret ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_VALUE;
-    CUresult code = current_pool(device, &p);
-    if (code == CUDA_SUCCESS)
-        *ret = (CUmemoryPool)p;
-    return code;
-}
-
-CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle)
-{
-    ENTER(cuDeviceSetMemPool);
-    struct pool *p = pool_of(handle);
-    if (!device_is_valid(device))
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (!p || p->is_imported || p->backing->device != device)
-        return CUDA_ERROR_INVALID_VALUE;
-    current_pools[device] = p;
-    return CUDA_SUCCESS;
-}
-
-/* What the attribute is kept in; size of its type. NULL: there is no such attribute. */
-static void *attribute_of(struct pool *p, CUmemPool_attribute attribute, size_t *ret_size)
-{
-    *ret_size = sizeof(uint64_t);
-    switch (attribute) {
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-        *ret_size = sizeof(int);
-        return &p->reuse[attribute - CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES];
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-        return &p->threshold;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-        return &p->used;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-        return &p->used_high;
-    default:
-        return NULL;
-    }
-}
-
-CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
-                                       void *ret)
-{
-    ENTER(cuMemPoolGetAttribute);
-    struct pool *p = pool_of(handle);
-    size_t size;
-    const void *value = p ? attribute_of(p, attribute, &size) : NULL;
-    if (!value || !ret)
-        return CUDA_ERROR_INVALID_VALUE;
-    memcpy(ret, value, size);
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,
-                                       void *value)
-{
-    ENTER(cuMemPoolSetAttribute);
-    struct pool *p = pool_of(handle);
-    size_t size;
-    void *kept = p ? attribute_of(p, attribute, &size) : NULL;
-    if (!kept || !value || kept == &p->used)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (kept == &p->used_high)
-        p->used_high = p->used; /* it can only be set to 0: counting begins anew */
-    else
-        memcpy(kept, value, size);
     return CUDA_SUCCESS;
 }
 
@@ -267,25 +151,6 @@ CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *
     for (size_t i = 0; i < count; i++)
         p->access[access[i].location.id] = access[i].flags;
     return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags *ret, CUmemoryPool handle,
-                                    CUmemLocation *location)
-{
-    ENTER(cuMemPoolGetAccess);
-    const struct pool *p = pool_of(handle);
-    if (!ret || !p || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        !device_is_valid(location->id))
-        return CUDA_ERROR_INVALID_VALUE;
-    *ret = p->access[location->id];
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
-{
-    ENTER(cuMemPoolTrimTo);
-    (void)keep; /* nothing is kept that is not in use */
-    return pool_of(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* -- allocations ------------------------------------------------------------------------------- */
@@ -326,9 +191,6 @@ static CUresult pool_alloc(struct pool *p, size_t size, CUdeviceptr *ret)
     r->device = p->backing->device;
     r->backing = backing_ref(p->backing);
     p->n_live++;
-    p->used += size;
-    if (p->used > p->used_high)
-        p->used_high = p->used;
     count_add(STANDIN_ALLOCATIONS, 1);
     *ret = r->base;
     return CUDA_SUCCESS;
@@ -343,22 +205,9 @@ CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *ret, size_t size, CUmemory
     CUresult code = stream_of(&call, stream, &s);
     if (code != CUDA_SUCCESS)
         return code;
-    if (!ret || size == 0 || !p || p->is_imported)
+    if (size == 0 || !p || p->is_imported)
         return CUDA_ERROR_INVALID_VALUE;
     return pool_alloc(p, size, ret);
-}
-
-CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *ret, size_t size, CUstream stream)
-{
-    ENTER(cuMemAllocAsync);
-    struct pool *p;
-    struct stream *s;
-    CUresult code = stream_of(&call, stream, &s);
-    if (code == CUDA_SUCCESS)
-        code = current_pool(call.context->device, &p);
-    if (code != CUDA_SUCCESS)
-        return code;
-    return ret && size > 0 ? pool_alloc(p, size, ret) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream stream)
@@ -389,8 +238,7 @@ CUresult CUDAAPI cuMemPoolExportToShareableHandle(void *ret, CUmemoryPool handle
 {
     ENTER(cuMemPoolExportToShareableHandle);
     const struct pool *p = pool_of(handle);
-    if (!ret || !p || p->is_imported || flags != 0 ||
-        type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+    if (!p || p->is_imported || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
         p->backing->prop.requestedHandleTypes != type)
         return CUDA_ERROR_INVALID_VALUE;
     int fd = fcntl(p->backing->fd, F_DUPFD_CLOEXEC, 0);
@@ -408,7 +256,7 @@ CUresult CUDAAPI cuMemPoolImportFromShareableHandle(CUmemoryPool *ret, void *os_
     ENTER(cuMemPoolImportFromShareableHandle);
     struct label label;
     int device, fd = (int)(intptr_t)os_handle;
-    if (!ret || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    if (flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult code = label_read(fd, LABEL_POOL, &label, &device);
     if (code != CUDA_SUCCESS)
@@ -426,7 +274,7 @@ CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData *ret, CUdeviceptr
 {
     ENTER(cuMemPoolExportPointer);
     struct range *r = range_find(address);
-    if (!ret || !r || r->kind != RANGE_POOL || r->base != address || r->is_freeing ||
+    if (!r || r->kind != RANGE_POOL || r->base != address || r->is_freeing ||
         r->backing->prop.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE)
         return CUDA_ERROR_INVALID_VALUE;
     return share_publish(r, r->pool->id, ret);
@@ -439,7 +287,7 @@ CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *ret, CUmemoryPool handle,
     struct pool *p = pool_of(handle);
     struct share share;
     struct share_name name;
-    if (!ret || !data || !p || !p->is_imported)
+    if (!data || !p || !p->is_imported)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult code = share_import(data, p->id, &share, &name);
     if (code != CUDA_SUCCESS)

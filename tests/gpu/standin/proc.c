@@ -17,12 +17,8 @@ struct symbol {
 static const struct symbol versions[] = {
     {"cuGetProcAddress", "cuGetProcAddress_v2", 12000},
     {"cuGetProcAddress", "cuGetProcAddress", 11030},
-    {"cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v3", 12030},
-    {"cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v2", 11030},
     {"cuStreamGetCtx", "cuStreamGetCtx_v2", 12050},
     {"cuStreamGetCtx", "cuStreamGetCtx", 9020},
-    {"cuCtxGetDevice", "cuCtxGetDevice_v2", 13000},
-    {"cuCtxGetDevice", "cuCtxGetDevice", 2000},
     {"cuCtxSynchronize", "cuCtxSynchronize_v2", 13000},
     {"cuCtxSynchronize", "cuCtxSynchronize", 2000},
 };
@@ -53,7 +49,7 @@ static const char *find(const char *base, int version, bool *ret_is_known)
     for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++)
         if (strcmp(symbols[i].base, base) == 0)
             found = &symbols[i];
-    if (!found || found->since > state.driver_version)
+    if (!found || found->since > DRIVER_VERSION)
         return NULL;
     *ret_is_known = true;
     bool has_changed = false;
@@ -61,7 +57,7 @@ static const char *find(const char *base, int version, bool *ret_is_known)
         if (strcmp(versions[i].base, base) != 0)
             continue;
         has_changed = true;
-        if (versions[i].since <= version && versions[i].since <= state.driver_version)
+        if (versions[i].since <= version && versions[i].since <= DRIVER_VERSION)
             return versions[i].name;
     }
     return !has_changed && found->since <= version ? found->name : NULL;

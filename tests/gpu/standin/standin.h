@@ -13,10 +13,7 @@
  *   STANDIN_UUIDS            their UUIDs, "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx,..."
  *   STANDIN_MEMORY           bytes of each device (1 GiB)
  *   STANDIN_EVENTS           interprocess events of the machine (64)
- *   STANDIN_DRIVER_VERSION what cuDriverGetVersion returns (13000)
  *   STANDIN_FAIL           "name:k:times:code,...": standin_fail() for each; name "*": any call
- *   STANDIN_STREAM_DELAY   nanoseconds before each operation of a stream
- *   STANDIN_REPORT=1       print at exit what is still there
  *   CUDA_VISIBLE_DEVICES   as with the driver: ordinals or UUIDs
  */
 
@@ -78,14 +75,12 @@ typedef void standin_kernel(void *arg);
  *               threads call meanwhile does not count
  * fail_clear    forget them; returns how many calls have failed so since the last time
  * delay         each call of that name takes that long
- * stream_delay  each operation of every stream takes that long
  * stick_waits   as long as it is set, no stream that waits for a word goes on
  * set_attribute what cuDeviceGetAttribute says from now on
  * poison        what an illegal address does: a sticky error of the current context
  * launch        enqueue a kernel: a function that runs on the stream's thread, may load and store
  * load, store   in a kernel: device memory, as the CPU sees it, until the kernel ends; NULL: an
  *               illegal address, which has poisoned the context
- * kill          a kernel that ends the process by SIGKILL
  */
 #define STANDIN_CONTROLS(X)                                                                        \
     X(uint64_t, standin_count, (enum standin_counter counter))                                     \
@@ -98,14 +93,12 @@ typedef void standin_kernel(void *arg);
     X(bool, standin_fail_here, (const char *name, uint64_t k, CUresult code))                      \
     X(uint64_t, standin_fail_clear, (void))                                                        \
     X(bool, standin_delay, (const char *name, uint64_t ns))                                        \
-    X(void, standin_stream_delay, (uint64_t ns))                                                   \
     X(void, standin_stick_waits, (bool are_stuck))                                                 \
     X(void, standin_set_attribute, (CUdevice_attribute attribute, int value))                      \
     X(CUresult, standin_poison, (CUresult code))                                                   \
     X(CUresult, standin_launch, (CUstream stream, standin_kernel * kernel, void *arg))             \
     X(const void *, standin_load, (CUdeviceptr address, size_t size))                              \
-    X(void *, standin_store, (CUdeviceptr address, size_t size))                                   \
-    X(void, standin_kill, (void *unused))
+    X(void *, standin_store, (CUdeviceptr address, size_t size))
 
 #define X(type, name, parameters) type name parameters;
 STANDIN_CONTROLS(X)

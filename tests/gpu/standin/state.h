@@ -25,9 +25,10 @@
 #include <stdatomic.h>
 #include <sys/queue.h>
 
-#define MAX_DEVICES 8
-#define PAGE        ((size_t)4096)
-#define GRANULARITY ((size_t)2 << 20)
+#define DRIVER_VERSION 13000
+#define MAX_DEVICES    8
+#define PAGE           ((size_t)4096)
+#define GRANULARITY    ((size_t)2 << 20)
 
 /* -- contexts ---------------------------------------------------------------------------------- */
 
@@ -40,7 +41,6 @@ struct context {
     bool is_destroyed;
     CUresult sticky; /* the first asynchronous error; every later call returns it */
     struct stream *legacy, *per_thread;
-    bool peers[MAX_DEVICES];
     int n_workers; /* threads of streams */
 };
 
@@ -50,7 +50,7 @@ enum range_kind {
     RANGE_ALLOC,       /* cuMemAlloc */
     RANGE_VMM,         /* cuMemMap */
     RANGE_IPC,         /* cuIpcOpenMemHandle */
-    RANGE_POOL,        /* cuMemAllocAsync */
+    RANGE_POOL,        /* cuMemAllocFromPoolAsync */
     RANGE_POOL_IMPORT, /* cuMemPoolImportPointer */
     RANGE_MANAGED,     /* cuMemAllocManaged: the CPU may use it */
     RANGE_HOST,        /* cuMemHostAlloc: the CPU may use it */
@@ -113,8 +113,7 @@ struct event {
     struct event_state {
         _Atomic uint64_t recorded;  /* how often cuEventRecord was called */
         _Atomic uint64_t completed; /* the greatest of those records that was reached */
-        _Atomic uint64_t time_ns;
-        _Atomic uint64_t recorder; /* id of a process */
+        _Atomic uint64_t recorder;  /* id of a process */
     } own_state;
     int slot; /* the machine's, or -1 */
 };
@@ -152,14 +151,11 @@ struct stream {
     LIST_ENTRY(stream) link;
     struct context *context;
     unsigned flags;
-    int priority;
-    uint64_t id;
     bool is_destroyed;
     STAILQ_HEAD(, op) queue;
     uint64_t enqueued, completed;
     CUstreamCaptureStatus capture;
     CUstreamCaptureMode capture_mode;
-    uint64_t capture_id, n_captured;
     pthread_t capturer;
     pthread_cond_t wake;
 };
@@ -172,8 +168,7 @@ struct state {
     bool is_initialised, is_forked;
     int n_devices;
     int visible[MAX_DEVICES]; /* the machine's ordinal of each device */
-    int driver_version;
-    uint64_t last_id; /* of contexts, streams, captures */
+    uint64_t last_id;         /* of contexts */
     uint64_t last_buffer;
     struct context *primary[MAX_DEVICES];
     int n_primary[MAX_DEVICES];
@@ -211,7 +206,6 @@ void wait_change(void);
 void signal_change(void);
 void pause_ns(uint64_t ns);
 uint64_t now_ns(void);
-extern _Atomic uint64_t op_delay_ns;
 extern atomic_bool waits_are_stuck;
 void configure_failures(const char *text);
 
@@ -229,7 +223,7 @@ void context_poison(struct context *context, CUresult code);
 /* Ends all work of a context, and frees what belongs to it. */
 void context_destroy(struct context *context);
 bool device_is_valid(CUdevice device);
-int device_attribute(CUdevice_attribute attribute, int device);
+int device_attribute(CUdevice_attribute attribute);
 
 /* -- memory (memory.c) ------------------------------------------------------------------------- */
 
@@ -252,7 +246,7 @@ bool range_is_counted(enum range_kind kind, enum standin_counter *ret);
 
 /* -- streams (stream.c) ------------------------------------------------------------------------ */
 
-struct stream *stream_new(struct context *context, unsigned flags, int priority);
+struct stream *stream_new(struct context *context, unsigned flags);
 /* The stream of a handle, NULL included. */
 CUresult stream_of(const struct call *call, CUstream handle, struct stream **ret);
 /* Takes the operation over; the default streams' implicit order is added. */

@@ -21,16 +21,6 @@ void op_free(struct op *op)
     free(op);
 }
 
-static void delay_op(void)
-{
-    uint64_t ns = atomic_load(&op_delay_ns);
-    if (ns == 0)
-        return;
-    pthread_mutex_unlock(&state.lock);
-    pause_ns(ns);
-    pthread_mutex_lock(&state.lock);
-}
-
 /*
  * Runs the queue until the stream and its work have ended. A context with an error, or one that is
  * destroyed, runs nothing any more: its operations are dropped.
@@ -45,7 +35,6 @@ static void *stream_main(void *arg)
         struct op *op = STAILQ_FIRST(&s->queue);
         if (!op)
             break;
-        delay_op();
         if (s->context->sticky == CUDA_SUCCESS && !s->context->is_destroyed)
             op_run(s, op);
         STAILQ_REMOVE_HEAD(&s->queue, link);
@@ -76,15 +65,13 @@ static bool thread_start(struct stream *s)
     return r == 0;
 }
 
-struct stream *stream_new(struct context *context, unsigned flags, int priority)
+struct stream *stream_new(struct context *context, unsigned flags)
 {
     struct stream *s = calloc(1, sizeof *s);
     if (!s)
         return NULL;
     s->context = context;
     s->flags = flags;
-    s->priority = priority;
-    s->id = ++state.last_id;
     STAILQ_INIT(&s->queue);
     pthread_cond_init(&s->wake, NULL);
     context->n_workers++;
@@ -101,7 +88,7 @@ static CUresult default_stream(struct context *context, struct stream **place, u
                                struct stream **ret)
 {
     if (!*place)
-        *place = stream_new(context, flags, 0);
+        *place = stream_new(context, flags);
     *ret = *place;
     return *ret ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -181,7 +168,6 @@ CUresult stream_enqueue(struct stream *s, struct op *op)
     else if (!op || (s->capture == CU_STREAM_CAPTURE_STATUS_NONE && !append_implicit_order(s)))
         code = CUDA_ERROR_OUT_OF_MEMORY;
     if (code != CUDA_SUCCESS || s->capture == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
-        s->n_captured += code == CUDA_SUCCESS;
         op_free(op);
         return code;
     }

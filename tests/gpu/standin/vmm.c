@@ -18,7 +18,7 @@ static CUresult prop_check(const CUmemAllocationProp *prop)
         return CUDA_ERROR_INVALID_DEVICE;
     /* Where a test says that there are fabric handles, memory may allow them; none is made. */
     unsigned types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    if (device_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, prop->location.id) != 0)
+    if (device_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) != 0)
         types |= CU_MEM_HANDLE_TYPE_FABRIC;
     return (prop->requestedHandleTypes & ~types) == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -73,8 +73,8 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *ret, const CUmemAllocatio
                                                CUmemAllocationGranularity_flags option)
 {
     ENTER(cuMemGetAllocationGranularity);
-    if (!ret || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
-                 option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
+    if ((option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
+         option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
         return CUDA_ERROR_INVALID_VALUE;
     CUresult code = prop_check(prop);
     if (code == CUDA_SUCCESS)
@@ -86,7 +86,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *ret, size_t size,
                              const CUmemAllocationProp *prop, unsigned long long flags)
 {
     ENTER(cuMemCreate);
-    if (!ret || flags != 0 || size == 0 || size % GRANULARITY != 0)
+    if (flags != 0 || size == 0 || size % GRANULARITY != 0)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult code = prop_check(prop);
     if (code != CUDA_SUCCESS)
@@ -113,22 +113,11 @@ CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *ret, 
 {
     ENTER(cuMemRetainAllocationHandle);
     const struct range *range = range_find((CUdeviceptr)(uintptr_t)address);
-    if (!ret || !range || range->kind != RANGE_VMM)
+    if (!range || range->kind != RANGE_VMM)
         return CUDA_ERROR_INVALID_VALUE;
     range->handle->refs++;
     count_add(STANDIN_HANDLES, 1);
     *ret = (uintptr_t)range->handle;
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *ret,
-                                                        CUmemGenericAllocationHandle handle)
-{
-    ENTER(cuMemGetAllocationPropertiesFromHandle);
-    const struct vmm_handle *h = live_handle_of(handle);
-    if (!ret || !h)
-        return CUDA_ERROR_INVALID_VALUE;
-    *ret = h->backing->prop;
     return CUDA_SUCCESS;
 }
 
@@ -138,7 +127,7 @@ CUresult CUDAAPI cuMemExportToShareableHandle(void *ret, CUmemGenericAllocationH
 {
     ENTER(cuMemExportToShareableHandle);
     const struct vmm_handle *h = live_handle_of(handle);
-    if (!ret || !h || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+    if (!h || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
         h->backing->prop.requestedHandleTypes != type)
         return CUDA_ERROR_INVALID_VALUE;
     int fd = fcntl(h->backing->fd, F_DUPFD_CLOEXEC, 0);
@@ -155,7 +144,7 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *re
     ENTER(cuMemImportFromShareableHandle);
     struct label label;
     int device, fd = (int)(intptr_t)os_handle;
-    if (!ret || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult code = label_read(fd, LABEL_VMM, &label, &device);
     return code == CUDA_SUCCESS ? handle_new(ret, backing_of_fd(fd, device, &label)) : code;
@@ -201,8 +190,7 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *ret, size_t size, size_t align
 {
     ENTER(cuMemAddressReserve);
     (void)hint; /* a wish only */
-    if (!ret || flags != 0 || size == 0 || size % GRANULARITY != 0 ||
-        (alignment & (alignment - 1)) != 0)
+    if (flags != 0 || size == 0 || size % GRANULARITY != 0 || (alignment & (alignment - 1)) != 0)
         return CUDA_ERROR_INVALID_VALUE;
     struct reservation *r = calloc(1, sizeof *r);
     CUdeviceptr base =
@@ -310,17 +298,5 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr base, size_t size, const CUmemAccess
             return code;
         at += r->size;
     }
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemGetAccess(unsigned long long *ret, const CUmemLocation *location,
-                                CUdeviceptr address)
-{
-    ENTER(cuMemGetAccess);
-    const struct range *range = range_find(address);
-    if (!ret || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        !device_is_valid(location->id) || !range || range->kind != RANGE_VMM)
-        return CUDA_ERROR_INVALID_VALUE;
-    *ret = (unsigned long long)range->access[location->id];
     return CUDA_SUCCESS;
 }
