@@ -266,20 +266,6 @@ TEST(the_first_after_lost_messages_tells_the_gap)
     }
 }
 
-TEST(a_batch_ends_where_no_more_may_be_held)
-{
-    auto_pair x = dlx_test_pair_make(NULL, SUBSCRIBE(.max_held = 3));
-    uint32_t got = 0;
-    publish_n(x.p, 1, 5);
-    take_n(x.s, 5, 3);
-    fails(dlx_take_n(x.s, PATIENCE, msgs + 3, 2, &got), DLX_E_TOO_MANY_HELD, "3 messages");
-    for (int i = 0; i < 3; i++)
-        check_and_release(msgs[i], i + 1, 0);
-    take_n(x.s, 5, 2);
-    for (int i = 0; i < 2; i++)
-        check_and_release(msgs[i], i + 4, 0);
-}
-
 TEST(the_end_of_a_publisher_comes_after_its_messages)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);

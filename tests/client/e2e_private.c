@@ -370,18 +370,6 @@ TEST(publishing_one_on_copies_it)
     dlx_message_unref(m);
 }
 
-TEST(wrong_arguments_are_refused)
-{
-    auto_pair x = dlx_test_pair_make(NULL, NULL);
-    DLManagedTensorVersioned *t = NULL;
-    dlx_test_stream_publish(x.p, SMALL, 1);
-    auto_message *m = take(x.s);
-    fails(dlx_message_private(NULL, 0, &t), DLX_E_INVALID, "NULL");
-    fails(dlx_message_private(m, 0, NULL), DLX_E_INVALID, "NULL");
-    fails(dlx_message_private(m, 1, &t), DLX_E_INVALID, "tensor 1");
-    ck_assert_ptr_null(t);
-}
-
 int main(void)
 {
     return dlx_test_run_case(dlx_test_stream_case("private"));

@@ -132,40 +132,6 @@ TEST(a_killed_subscriber_gives_its_memory_back)
     ck_assert_uint_le(stats.arena_bytes, held.arena_bytes);
 }
 
-static void take_reliably(struct dlx_client *c, int ready)
-{
-    struct dlx_message *m = NULL;
-    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.reliable = true));
-    say_ready(ready);
-    for (int64_t i = 1; i <= 20000; i++) {
-        ok(dlx_take(s, PATIENCE, &m));
-        ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)i);
-        dlx_test_stream_check(m, 4, i);
-        dlx_message_unref(m);
-    }
-    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
-    ck_assert_uint_eq(stats.lost + stats.skipped, 0);
-    dlx_client_unref(c);
-}
-
-TEST(a_blocking_publisher_loses_nothing_for_reliable_subscribers)
-{
-    auto_client *c = dlx_test_stream_connect();
-    int ready[2];
-    pid_t pid[2];
-    auto_publisher *p =
-        dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = 8, .on_full = DLX_ON_FULL_BLOCK));
-    for (int i = 0; i < 2; i++)
-        pid[i] = spawn(take_reliably, &ready[i]);
-    for (int i = 0; i < 2; i++)
-        wait_ready(ready[i]);
-    ok(dlx_publisher_wait(p, 2, PATIENCE));
-    for (int64_t i = 1; i <= 20000; i++)
-        ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), PUBLISH(.timeout_ns = PATIENCE)));
-    for (int i = 0; i < 2; i++)
-        ck_assert_int_eq(reap(pid[i]), 0);
-}
-
 /* Another program in the same process: nobody reads any more, and nobody is dead. */
 static void execute_cat(void)
 {
@@ -242,35 +208,6 @@ TEST(a_stream_goes_on_while_the_daemon_is_dead)
           dlx_test_stream_daemon.path);
     dlx_test_pair_end(&x);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL); /* over the stale socket file */
-}
-
-TEST(a_forked_child_gets_an_error_and_breaks_nothing)
-{
-    auto_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m = NULL, *m2 = NULL;
-    DLManagedTensorVersioned *r = NULL, *t = dlx_test_stream_alloc(x.p, 4, 9);
-    dlx_test_stream_publish(x.p, 4, 1);
-    ok(dlx_take(x.s, SECOND, &m));
-    ok(dlx_message_tensor(m, 0, &r));
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
-        bool good = dlx_take(x.s, 0, &m2) == DLX_E_FORKED &&
-                    dlx_publish(x.p, t, NULL) == DLX_E_FORKED &&
-                    strstr(dlx_client_errmsg(x.c), "fork") != NULL;
-        r->deleter(r);
-        t->deleter(t);
-        dlx_message_unref(m);
-        dlx_test_pair_end(&x);
-        struct dlx_client *own = dlx_test_stream_connect(); /* its own is fine */
-        dlx_client_unref(own);
-        _exit(good ? 0 : 1);
-    }
-    ck_assert_int_eq(reap(pid), 0);
-    ok(dlx_publish(x.p, t, NULL));
-    dlx_test_stream_check(m, 4, 1);
-    dlx_message_unref(m);
-    r->deleter(r);
-    dlx_test_stream_expect(x.s, 4, 9);
 }
 
 /* Descriptors that an epoll watches, also those that this process has closed. */

@@ -72,6 +72,9 @@ static union {
     struct dlx_publisher_stats publisher_stats;
     struct dlx_subscription_stats subscription_stats;
     struct dlx_daemon_info info;
+    struct dlx_publisher *p;
+    struct dlx_subscription *s;
+    struct dlx_message *m;
     unsigned char bytes[1024]; /* more than any of them */
 } out;
 
@@ -320,12 +323,16 @@ TEST(no_call_takes_a_handle_of_the_parent)
                 _exit(1);
             }
         }
-        /* Releasing is allowed, and changes nothing of the parent's. */
+        if (!strstr(dlx_client_errmsg(x.c), "fork"))
+            _exit(2);
+        /* It may release them, which changes nothing of the parent's, and have a client. */
+        x.t->deleter(x.t);
         x.legacy->deleter(x.legacy);
         (void)dlx_message_unref(x.m);
         (void)dlx_subscription_unref(x.s);
         (void)dlx_publisher_unref(x.p);
         (void)dlx_client_unref(x.c);
+        (void)dlx_client_unref(dlx_test_stream_connect());
         _exit(0);
     }
     dlx_test_fork_join(pid);
@@ -355,6 +362,7 @@ TEST(a_publisher_that_cannot_be)
         struct dlx_publisher_args args;
         const char *words;
     } cases[] = {
+        {{.size = 3}, "3 bytes"},
         {{.history = UINT32_MAX}, "history 4294967295 must be at most"},
         {{.depth = 4097}, "depth 4097 must be at most 4096"},
         {{.depth = UINT32_MAX}, "depth 4294967295"},
@@ -363,12 +371,13 @@ TEST(a_publisher_that_cannot_be)
         {{.max_held = 4097}, "test/a: max_held 4097 must be at most 4096"},
         {{.max_held = UINT32_MAX, .max_held_bytes = 1}, "max_held 4294967295"},
         {{.retain_for_ns = 1}, "retain_for_ns without messages to retain"},
+        {{.history = 4, .retain = 4, .retain_for_ns = -3}, "-3"},
     };
     struct dlx_publisher *p = NULL;
     auto_client *c = dlx_test_stream_connect();
     for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
         struct dlx_publisher_args args = cases[i].args;
-        args.size = sizeof args;
+        args.size = args.size ? args.size : sizeof args;
         fails(dlx_publisher_new(c, "test/a", &args, &p), DLX_E_INVALID, cases[i].words);
         ck_assert_ptr_null(p);
     }
@@ -395,6 +404,66 @@ TEST(a_subscription_that_cannot_be)
     }
 }
 
+enum call { PUBLISHES, SUBSCRIBES, LISTS, GETS, DROPS };
+
+static int call_with_topic(enum call call, const char *topic)
+{
+    auto_client *c = dlx_test_stream_connect();
+    switch (call) {
+    case PUBLISHES:
+        return dlx_publisher_new(c, topic, NULL, &out.p);
+    case SUBSCRIBES:
+        return dlx_subscribe(c, topic, NULL, &out.s);
+    case LISTS:
+        return dlx_list_publishers(c, topic, on_publisher, NULL);
+    case GETS:
+        return dlx_get(c, topic, 0, &out.m);
+    default:
+        return dlx_retained_drop(c, topic);
+    }
+}
+
+TEST(a_topic_that_cannot_be)
+{
+    char too_long[300];
+    const struct {
+        enum call call;
+        const char *topic, *words;
+    } cases[] = {
+        {PUBLISHES, "a b", "' '"},
+        {PUBLISHES, "/a", "begins with '/'"},
+        {PUBLISHES, too_long, "255"},
+        {PUBLISHES, "cam/*", "'*' at 4"},
+        {SUBSCRIBES, "", "empty"},
+        {SUBSCRIBES, "a/**/b", "last segment"},
+        {SUBSCRIBES, "a b*", "' ' at 1"},
+        {LISTS, "a**", "last segment"},
+        {GETS, "a b", "a b"},
+        {DROPS, "a b", "a b"},
+    };
+    memset(too_long, 'a', sizeof too_long - 1);
+    too_long[sizeof too_long - 1] = '\0';
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
+        fails(call_with_topic(cases[i].call, cases[i].topic), DLX_E_TOPIC, cases[i].words);
+        ck_assert(nothing_written());
+    }
+    /* The daemon looks itself. */
+    int control = dlx_test_hello(&dlx_test_stream_daemon, 10);
+    Dlx__Wire__Subscribe request = DLX__WIRE__SUBSCRIBE__INIT;
+    request.topic = (char *)(uintptr_t) "a/**/b";
+    request.max_held = 1;
+    (void)dlx_test_call_error(control, DLX__WIRE__PACKET__BODY_SUBSCRIBE, &request, DLX_E_TOPIC);
+    close(control);
+}
+
+TEST(a_reliable_subscription_names_the_publisher_that_drops)
+{
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "cam/front", NULL);
+    fails(dlx_subscribe(c, "cam/*", SUBSCRIBE(.reliable = true), &out.s), DLX_E_QOS,
+          "link to cam/front");
+}
+
 TEST(a_socket_path_that_is_no_socket_path)
 {
     char path[200];
@@ -404,13 +473,15 @@ TEST(a_socket_path_that_is_no_socket_path)
     path[0] = '/';
     path[sizeof path - 1] = '\0';
     fails(dlx_connect(&c, &args), DLX_E_INVALID, "is longer than 107 bytes");
+    memcpy(path, "/nonexistent/dlx.sock", sizeof "/nonexistent/dlx.sock");
+    fails(dlx_connect(&c, &args), DLX_E_NO_DAEMON, path);
     ck_assert_ptr_null(c);
 }
 
 /* Nothing is allocated for what can never be, or of what cannot be carried. */
 TEST(tensors_that_cannot_be)
 {
-    int64_t most[] = {INT64_MAX, 2}, large[] = {INT64_MAX / 16};
+    int64_t most[] = {INT64_MAX, 2}, large[] = {INT64_MAX / 16}, negative[] = {-1};
     const struct dlx_tensor_spec two[] = {
         {.size = sizeof *two, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = large},
         {.size = sizeof *two, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = large}};
@@ -419,8 +490,17 @@ TEST(tensors_that_cannot_be)
     auto_pair pair = dlx_test_pair_make(NULL, NULL);
     one.shape = most;
     one.ndim = 2;
-    fails(dlx_alloc(pair.p, &one, t), DLX_E_SHAPE, "");
+    fails(dlx_alloc(pair.p, &one, t), DLX_E_SHAPE, "2^63-1");
     fails(dlx_alloc_set(pair.p, &one, 1, t), DLX_E_SHAPE, "");
+    one.ndim = 65;
+    fails(dlx_alloc(pair.p, &one, t), DLX_E_SHAPE, "65");
+    one = (struct dlx_tensor_spec){
+        .size = sizeof one, .dtype = {kDLInt, 8, 1}, .ndim = 1, .shape = negative};
+    fails(dlx_alloc(pair.p, &one, t), DLX_E_SHAPE, "-1");
+    negative[0] = INT64_C(1) << 45;
+    int r = dlx_alloc(pair.p, &one, t);
+    ck_assert_msg(r == DLX_E_LIMIT || r == DLX_E_NO_MEMORY, "%d", r);
+    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "bytes"));
     ck_assert_int_lt(dlx_alloc_set(pair.p, two, 2, t), 0);
     fails(dlx_alloc_set(pair.p, two, 0, t), DLX_E_INVALID, "0 tensors");
     fails(dlx_alloc_set(pair.p, two, DLX_TENSORS_MAX + 1, t), DLX_E_INVALID, "65536 tensors");
@@ -431,6 +511,9 @@ TEST(tensors_that_cannot_be)
         own->dl_tensor.device.device_type = there[i];
         fails(dlx_publish(pair.p, own, NULL), DLX_E_DEVICE, "device type");
     }
+    own->version.major = 2;
+    fails(dlx_publish(pair.p, own, NULL), DLX_E_VERSION, "2.0");
+    own->version.major = DLPACK_MAJOR_VERSION;
     /* Of the host, pinned: this process reads it, by a copy. */
     static const DLDeviceType pinned[] = {kDLCUDAHost, kDLROCMHost};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(pinned); i++) {

@@ -278,34 +278,6 @@ TEST(links_of_a_publisher_are_listed_once_each)
         dlx_subscription_unref(s[i]);
 }
 
-TEST(bad_patterns_are_refused)
-{
-    auto_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
-    struct dlx_publisher *p = NULL;
-    unsigned n = 0;
-    fails(dlx_subscribe(c, "a/**/b", NULL, &s), DLX_E_TOPIC, "last segment");
-    fails(dlx_subscribe(c, "a b*", NULL, &s), DLX_E_TOPIC, "' ' at 1");
-    fails(dlx_publisher_new(c, "cam/*", NULL, &p), DLX_E_TOPIC, "'*' at 4");
-    fails(dlx_list_publishers(c, "a**", add, &n), DLX_E_TOPIC, "last segment");
-    /* The daemon looks itself. */
-    int control = dlx_test_hello(&dlx_test_stream_daemon, 10);
-    Dlx__Wire__Subscribe request = DLX__WIRE__SUBSCRIBE__INIT;
-    request.topic = (char *)(uintptr_t) "a/**/b";
-    request.max_held = 1;
-    (void)dlx_test_call_error(control, DLX__WIRE__PACKET__BODY_SUBSCRIBE, &request, DLX_E_TOPIC);
-    close(control);
-}
-
-TEST(a_reliable_pattern_names_the_publisher_that_drops)
-{
-    auto_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
-    auto_publisher *p = new_publisher(c, "cam/front");
-    fails(dlx_subscribe(c, "cam/*", SUBSCRIBE(.reliable = true), &s), DLX_E_QOS,
-          "link to cam/front");
-}
-
 TEST(patterns_of_a_user_have_a_limit)
 {
     auto_client *c = dlx_test_stream_connect();

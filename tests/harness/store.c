@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/store.h"
+#include "common/util.h"
 #include <poll.h>
 
 struct dlx_test_manager dlx_test_store_manager;
@@ -11,6 +12,51 @@ void dlx_test_store_begin(unsigned max_fds)
 {
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     dlx_test_manager_start(&dlx_test_store_manager, &dlx_test_stream_daemon);
+    dlx_test_manager_run(&dlx_test_store_manager, &dlx_test_stream_daemon, max_fds);
+}
+
+static void begin(void)
+{
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
+}
+
+static int drop(const struct dlx_publisher_info *info, void *userdata)
+{
+    struct dlx_client *c = userdata;
+    int r = info->retained ? dlx_retained_drop(c, info->topic) : 0;
+    ck_assert_msg(r == 0 || r == DLX_E_NOT_FOUND, "%s: %d", info->topic, r);
+    return 0;
+}
+
+/* Until nothing is retained: the daemon may have yet to hear that a publisher has ended. */
+static void end(void)
+{
+    uint64_t until = dlx__deadline(PATIENCE);
+    auto_client *c = dlx_test_stream_connect(), *looks = dlx_test_stream_connect();
+    while (dlx_test_store_n_publishers() > 0) {
+        ck_assert_uint_lt(dlx__now_ns(), until);
+        ok(dlx_list_publishers(looks, NULL, drop, c));
+    }
+    c = dlx_client_unref(c);
+    looks = dlx_client_unref(looks);
+    dlx_test_store_end();
+}
+
+void dlx_test_store_add_manager(TCase *tcase)
+{
+    tcase_add_checked_fixture(tcase, begin, end);
+}
+
+TCase *dlx_test_store_case(const char *name)
+{
+    TCase *tcase = dlx_test_stream_case(name);
+    dlx_test_store_add_manager(tcase);
+    return tcase;
+}
+
+void dlx_test_store_limit(unsigned max_fds)
+{
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
     dlx_test_manager_run(&dlx_test_store_manager, &dlx_test_stream_daemon, max_fds);
 }
 
@@ -28,20 +74,16 @@ void dlx_test_store_restart(void)
 struct dlx_publisher *dlx_test_store_publisher(struct dlx_client *c, const char *topic,
                                                const struct dlx_publisher_args *args)
 {
-    struct dlx_publisher *p = NULL;
-    ok(dlx_publisher_new(c, topic, args, &p));
-    return p;
+    return dlx_test_stream_publisher(c, topic, args);
 }
 
 void dlx_test_store_leave_messages(const char *topic, const struct dlx_publisher_args *args,
                                    int64_t n)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = dlx_test_store_publisher(c, topic, args);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_store_publisher(c, topic, args);
     for (int64_t i = 1; i <= n; i++)
         dlx_test_stream_publish(p, 100, i);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 void dlx_test_store_take(struct dlx_subscription *s, int64_t first, int64_t last)
@@ -61,15 +103,12 @@ void dlx_test_store_take(struct dlx_subscription *s, int64_t first, int64_t last
 
 void dlx_test_store_check_there(const char *topic, int64_t first, int64_t last)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, topic, NULL);
     struct dlx_message *m = NULL;
-    ok(dlx_subscribe(c, topic, NULL, &s));
     dlx_test_store_take(s, first, last);
     int r = dlx_take(s, 0, &m);
     ck_assert_msg(r == DLX_E_PUBLISHER_GONE || r == DLX_E_EMPTY, "%d", r);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 static int count(const struct dlx_publisher_info *info, void *userdata)
@@ -81,22 +120,20 @@ static int count(const struct dlx_publisher_info *info, void *userdata)
 
 int dlx_test_store_n_publishers(void)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     int n = 0;
     ok(dlx_list_publishers(c, NULL, count, &n));
-    dlx_client_unref(c);
     return n;
 }
 
 void dlx_test_store_drop(const char *topic)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     ok(dlx_retained_drop(c, topic));
-    dlx_client_unref(c);
 }
 
 void dlx_test_store_end(void)
 {
-    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 1);
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-", 1);
     dlx_test_manager_stop(&dlx_test_store_manager);
 }

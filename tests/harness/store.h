@@ -18,6 +18,12 @@ extern const struct dlx_publisher_args dlx_test_retain_2;
 
 /* The daemon of the fixture has no manager: begin with one that does. */
 void dlx_test_store_begin(unsigned max_fds);
+/* Cases whose tests begin so, and at whose end nothing may be kept but what they did not drop. */
+TCase *dlx_test_store_case(const char *name);
+/* The same for a case that has a daemon. */
+void dlx_test_store_add_manager(TCase *tcase);
+/* Another daemon, for which the manager is to keep so many descriptors. */
+void dlx_test_store_limit(unsigned max_fds);
 /* There is no daemon: run one. */
 void dlx_test_store_run_again(void);
 /* Kill it before. */

@@ -192,27 +192,6 @@ TEST(retained_messages_expire)
     dlx_message_unref(m);
 }
 
-TEST(arguments_that_cannot_be_are_refused)
-{
-    auto_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = NULL;
-    struct dlx_publisher_args args = {.size = sizeof args, .history = 4, .retain = 5};
-    fails(dlx_publisher_new(c, "test/a", &args, &p), DLX_E_INVALID,
-          "retain 5 must be at most the history, 4");
-    args.retain = 4;
-    args.retain_for_ns = -3;
-    fails(dlx_publisher_new(c, "test/a", &args, &p), DLX_E_INVALID, "-3");
-    args.retain = 0;
-    args.retain_for_ns = SECOND;
-    fails(dlx_publisher_new(c, "test/a", &args, &p), DLX_E_INVALID, "without messages to retain");
-    struct dlx_message *m = NULL;
-    fails(dlx_get(c, "a b", 0, &m), DLX_E_TOPIC, "a b");
-    fails(dlx_get(NULL, "a", 0, &m), DLX_E_INVALID, "NULL");
-    fails(dlx_get(c, "a", 0, NULL), DLX_E_INVALID, "NULL");
-    fails(dlx_retained_drop(c, "a b"), DLX_E_TOPIC, "a b");
-    fails(dlx_retained_drop(NULL, "a"), DLX_E_INVALID, "NULL");
-}
-
 /* ---- killed publishers --------------------------------------------------------------------- */
 
 #define SET 20

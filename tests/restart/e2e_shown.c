@@ -26,7 +26,6 @@ static struct dlx_publisher *p;
 /* A publisher that has published 1 to n, and makes no call while the daemon is replaced. */
 static void begin_with(const struct dlx_publisher_args *args, int64_t size, int64_t n)
 {
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     const struct dlx_connect_args soon = {
         .size = sizeof soon, .socket = dlx_test_stream_daemon.path, .timeout_ns = 3 * SECOND};
     ok(dlx_connect(&c, &soon));
@@ -44,14 +43,11 @@ static struct dlx_subscription *subscribe(const struct dlx_subscribe_args *args)
     return s;
 }
 
-static void end(struct dlx_subscription *s)
+static void end(void)
 {
-    dlx_subscription_unref(s);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
-    dlx_client_unref(other);
-    dlx_test_store_drop("test/a");
-    dlx_test_store_end();
+    p = dlx_publisher_unref(p);
+    c = dlx_client_unref(c);
+    other = dlx_client_unref(other);
 }
 
 /* Until the daemon knows the publisher again, which has nothing to publish. */
@@ -85,13 +81,12 @@ TEST(a_newcomer_gets_what_an_idle_publisher_retains)
     ok(dlx_list_publishers(c, NULL, find, &info));
     ck_assert_int_eq(info.retained, 0); /* it is there */
     /* Then it publishes, and nobody who was there misses anything, or gets it twice. */
-    struct dlx_subscription *s = subscribe(NULL);
+    auto_subscription *s = subscribe(NULL);
     dlx_test_store_take(s, 4, 4);
     for (int64_t i = 6; i <= 10; i++)
         dlx_test_stream_publish(p, 100, i);
     dlx_test_store_take(s, 5, 10);
     ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
-    end(s);
 }
 
 LOOP_TEST(a_newcomer_goes_over_to_a_publisher_that_wakes_up, 0, 2)
@@ -99,7 +94,7 @@ LOOP_TEST(a_newcomer_goes_over_to_a_publisher_that_wakes_up, 0, 2)
     struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct dlx_message *m = NULL;
     begin_with(&dlx_test_retain_2, 100, 5);
-    struct dlx_subscription *s = subscribe(NULL);
+    auto_subscription *s = subscribe(NULL);
     dlx_test_store_take(s, 4, _i == 0 ? 3 : 5); /* before, or after, it has taken them */
     wake_up();
     if (_i == 0)
@@ -110,21 +105,18 @@ LOOP_TEST(a_newcomer_goes_over_to_a_publisher_that_wakes_up, 0, 2)
     ok(dlx_subscription_get_stats(s, &stats));
     ck_assert_uint_eq(stats.lost, 0);
     ck_assert_uint_eq(stats.taken, 3);
-    end(s);
 }
 
 /* It has memory for three messages. */
 TEST(what_a_newcomer_holds_stays_as_it_is_while_the_publisher_goes_on)
 {
     begin_with(&dlx_test_retain_1, LARGE, 5);
-    struct dlx_subscription *s = subscribe(NULL);
-    struct dlx_message *held = dlx_test_stream_next(s);
+    auto_subscription *s = subscribe(NULL);
+    auto_message *held = dlx_test_stream_next(s);
     for (int64_t i = 6; i <= 60; i++) {
         dlx_test_stream_publish(p, LARGE, i);
         dlx_test_stream_check(held, LARGE, 5);
     }
-    dlx_message_unref(held);
-    end(s);
 }
 
 /* The daemon that has shown it has ended, too. What the publisher has left to write to is soon
@@ -170,7 +162,7 @@ LOOP_TEST(without_a_daemon_a_publisher_waits_for_a_newcomer_that_it_does_not_kno
         }
         dlx_message_unref(held);
     }
-    end(s);
+    dlx_subscription_unref(s);
 }
 
 /* Who was there has a link that the publisher knows, so the stream goes on without a daemon. */
@@ -179,7 +171,6 @@ TEST(a_subscription_that_was_there_keeps_its_link)
     struct dlx_daemon_info info = {.size = sizeof info};
     struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL, *held = NULL;
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     c = dlx_test_stream_connect();
     other = dlx_test_stream_connect();
     p = dlx_test_store_publisher(c, "test/a", &dlx_test_retain_1);
@@ -209,13 +200,13 @@ TEST(a_subscription_that_was_there_keeps_its_link)
     }
     dlx_message_unref(held);
     dlx_test_store_run_again();
-    end(s);
+    dlx_subscription_unref(s);
 }
 
 TEST(a_newcomer_of_a_daemon_that_ends_too_misses_nothing)
 {
     begin_with(&dlx_test_retain_2, 100, 5);
-    struct dlx_subscription *s = subscribe(NULL), *slow = subscribe(NULL);
+    auto_subscription *s = subscribe(NULL), *slow = subscribe(NULL);
     dlx_test_store_take(s, 4, 5);
     for (int i = 0; i < 2; i++) {
         dlx_test_store_restart();
@@ -226,8 +217,6 @@ TEST(a_newcomer_of_a_daemon_that_ends_too_misses_nothing)
         dlx_test_stream_publish(p, 100, i);
     dlx_test_store_take(s, 6, 10);
     dlx_test_store_take(slow, 5, 10);
-    dlx_subscription_unref(slow);
-    end(s);
 }
 
 /* A child: it publishes 1 to n, and on each byte one more. */
@@ -281,12 +270,11 @@ static void kill_child(const struct child *child)
 LOOP_TEST(a_publisher_that_dies_unheard_leaves_its_messages, 0, 2)
 {
     struct dlx_message *m = NULL, *held = NULL;
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct child child = spawn(&dlx_test_retain_2, 5);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 1);
     dlx_test_store_restart();
     other = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(NULL);
+    auto_subscription *s = subscribe(NULL);
     ok(dlx_take(s, PATIENCE, &held));
     dlx_test_store_take(s, 5, 5);
     if (_i > 0) /* s has its link by a daemon that has ended, too */
@@ -305,16 +293,11 @@ LOOP_TEST(a_publisher_that_dies_unheard_leaves_its_messages, 0, 2)
     dlx_test_store_check_there("test/a", 4, 5);
     dlx_test_stream_check(held, 100, 4);
     dlx_message_unref(held);
-    dlx_subscription_unref(s);
-    dlx_client_unref(other);
-    dlx_test_store_drop("test/a");
-    dlx_test_store_end();
 }
 
 /* Newcomers come while the publisher does. */
 TEST(a_publisher_that_wakes_up_while_a_newcomer_joins_loses_it_nothing)
 {
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct child child = spawn(&dlx_test_retain_2, 5);
     int64_t n = 5;
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 1);
@@ -345,12 +328,10 @@ TEST(a_publisher_that_wakes_up_while_a_newcomer_joins_loses_it_nothing)
             }
             dlx_subscription_unref(s[i]);
         }
-        dlx_client_unref(other);
+        other = dlx_client_unref(other);
         dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 1);
     }
     kill_child(&child);
-    dlx_test_store_drop("test/a");
-    dlx_test_store_end();
 }
 
 /* The publisher would not wait for it: it gets the one that has announced itself, or what that has
@@ -359,12 +340,11 @@ LOOP_TEST(a_reliable_newcomer_waits_for_the_publisher_itself, 0, 2)
 {
     static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = 1};
     struct dlx_message *m = NULL;
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct child child = spawn(PUBLISHER(.retain = 2, .on_full = DLX_ON_FULL_BLOCK), 5);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 1);
     dlx_test_store_restart();
     other = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(&reliable), *any = subscribe(NULL);
+    auto_subscription *s = subscribe(&reliable), *any = subscribe(NULL);
     dlx_test_store_take(any, 4, 5);
     ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
     if (_i == 0) {
@@ -378,11 +358,6 @@ LOOP_TEST(a_reliable_newcomer_waits_for_the_publisher_itself, 0, 2)
     }
     ck_assert_int_eq(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
     ck_assert_int_eq(dlx_take(any, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
-    dlx_subscription_unref(s);
-    dlx_subscription_unref(any);
-    dlx_client_unref(other);
-    dlx_test_store_drop("test/a");
-    dlx_test_store_end();
 }
 
 /* It goes on in its old block, and nobody who could ring the newcomer knows of both. */
@@ -390,7 +365,7 @@ TEST(a_newcomer_that_sleeps_hears_of_a_publisher_that_cannot_come)
 {
     struct dlx_message *m = NULL;
     begin_with(&dlx_test_retain_2, 100, 5);
-    struct dlx_subscription *s = subscribe(NULL);
+    auto_subscription *s = subscribe(NULL);
     struct pollfd pfd = {.fd = dlx_subscription_fd(s), .events = POLLIN};
     dlx_test_store_take(s, 4, 5);
     ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
@@ -405,7 +380,6 @@ TEST(a_newcomer_that_sleeps_hears_of_a_publisher_that_cannot_come)
     dlx_test_stream_check(m, 100, 6);
     dlx_message_unref(m);
     c->next_try_ns = 0;
-    end(s);
 }
 
 /* It closes before it has noticed that there is another daemon, which shows what it retains. */
@@ -413,7 +387,7 @@ LOOP_TEST(what_a_publisher_retains_ends_in_time_though_it_closed_unheard, 0, 2)
 {
     struct dlx_message *m = NULL;
     begin_with(PUBLISHER(.retain = 2, .retain_for_ns = SECOND / 5), 100, 5);
-    struct dlx_subscription *s = _i == 0 ? NULL : subscribe(NULL);
+    auto_subscription *s = _i == 0 ? NULL : subscribe(NULL);
     p = dlx_publisher_unref(p);
     if (s) {
         dlx_test_store_take(s, 4, 5);
@@ -421,10 +395,6 @@ LOOP_TEST(what_a_publisher_retains_ends_in_time_though_it_closed_unheard, 0, 2)
     }
     for (uint64_t until = dlx__deadline(PATIENCE); dlx_test_store_n_publishers() > 0;)
         ck_assert_uint_lt(dlx__now_ns(), until);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
-    dlx_client_unref(other);
-    dlx_test_store_end();
 }
 
 /*
@@ -451,7 +421,6 @@ static void lock_as_a_subscriber(void)
 LOOP_TEST(a_lock_of_a_subscriber_that_has_gone_stops_nobody, 0, 2)
 {
     struct dlx_publisher_info info = {.n_subscribers = 1};
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     const struct dlx_connect_args soon = {
         .size = sizeof soon, .socket = dlx_test_stream_daemon.path, .timeout_ns = 3 * SECOND};
     ok(dlx_connect(&c, &soon));
@@ -477,7 +446,7 @@ LOOP_TEST(a_lock_of_a_subscriber_that_has_gone_stops_nobody, 0, 2)
     for (int64_t i = 6; i <= 60; i++)
         dlx_test_stream_publish(p, LARGE, i);
     dlx_test_store_run_again();
-    end(s);
+    dlx_subscription_unref(s);
 }
 
 /* Its own write lock is in the way of the newcomer's, and harms nobody else. */
@@ -488,7 +457,7 @@ TEST(a_publisher_that_locks_its_own_block_keeps_nobody_from_subscribing)
     dlx_test_stream_publish(good, 100, 1);
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     ck_assert_int_eq(fcntl(p->daemon.control_fd, F_OFD_SETLK, &lock), 0);
-    struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/*", NULL);
+    auto_subscription *s = dlx_test_stream_subscribe(other, "test/*", NULL);
     dlx_test_store_take(s, 1, 1);
     lock.l_type = F_UNLCK;
     ck_assert_int_eq(fcntl(p->daemon.control_fd, F_OFD_SETLK, &lock), 0);
@@ -496,10 +465,11 @@ TEST(a_publisher_that_locks_its_own_block_keeps_nobody_from_subscribing)
     dlx_test_store_take(s, 4, 5);
     dlx_publisher_unref(good);
     dlx_test_store_drop("test/good");
-    end(s);
 }
 
 int main(void)
 {
-    return dlx_test_run_case(dlx_test_stream_case("shown"));
+    TCase *tcase = dlx_test_store_case("shown");
+    tcase_add_checked_fixture(tcase, NULL, end);
+    return dlx_test_run_case(tcase);
 }

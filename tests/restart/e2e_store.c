@@ -15,7 +15,6 @@
 
 TEST(what_is_retained_outlives_daemons)
 {
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 10);
     dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 3);
     for (int i = 0; i < 3; i++) {
@@ -33,22 +32,17 @@ TEST(what_is_retained_outlives_daemons)
     dlx_test_store_restart();
     ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
     dlx_test_store_check_there("test/b", 1, 1);
-    dlx_test_store_drop("test/b");
-    dlx_test_store_end();
 }
 
 /* "Closed" is answered when the manager has everything. */
 TEST(a_daemon_that_is_killed_at_once_loses_nothing)
 {
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     for (int64_t i = 1; i <= 60; i++) {
         dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, i % 7 + 1);
         dlx_test_store_restart();
         dlx_test_store_check_there("test/a", i % 7 + 1, i % 7 + 1);
         ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
     }
-    dlx_test_store_drop("test/a");
-    dlx_test_store_end();
 }
 
 /* Publish 1 to n and wait to be killed. */
@@ -72,7 +66,6 @@ static void kill_publisher(pid_t pid)
 
 TEST(a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages)
 {
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     pid_t pid = spawn_publisher(5);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
@@ -83,13 +76,10 @@ TEST(a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages)
                                  0); /* nobody writes any more */
     dlx_test_store_restart();
     dlx_test_store_check_there("test/a", 4, 5);
-    dlx_test_store_drop("test/a");
-    dlx_test_store_end();
 }
 
 TEST(a_publisher_that_dies_while_there_is_no_daemon_without_a_message_leaves_nothing)
 {
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     pid_t pid = spawn_publisher(0);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
@@ -98,13 +88,11 @@ TEST(a_publisher_that_dies_while_there_is_no_daemon_without_a_message_leaves_not
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-region-", 0);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 0);
     ck_assert_int_eq(dlx_test_store_n_publishers(), 0);
-    dlx_test_store_end();
 }
 
 /* What it retains is shown meanwhile, if there is anything: e2e_shown. */
 TEST(a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies)
 {
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     pid_t pid = spawn_publisher(5), idle = spawn_publisher(0);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 2);
     dlx_test_store_restart();
@@ -118,8 +106,6 @@ TEST(a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies)
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 0);
     ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
     dlx_test_store_check_there("test/a", 4, 5);
-    dlx_test_store_drop("test/a");
-    dlx_test_store_end();
 }
 
 /* Its only publisher leaves, once more: nothing is taken, and the subscription does not end. */
@@ -137,13 +123,11 @@ static void wait_until_left(struct dlx_subscription *s)
 /* A subscription for two publishers counts one that another daemon knows again once. */
 TEST(a_retained_publisher_leaves_once)
 {
-    struct dlx_client *c = NULL;
+    auto_client *c = NULL;
     struct dlx_message *m = NULL;
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 10);
     c = dlx_test_stream_connect();
-    struct dlx_subscription *s =
-        dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.n_publishers = 2));
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.n_publishers = 2));
     dlx_test_store_take(s, 9, 10);
     wait_until_left(s);
     for (int i = 0; i < 2; i++) {
@@ -154,17 +138,12 @@ TEST(a_retained_publisher_leaves_once)
     for (int64_t value = 1; value <= 3; value++)
         dlx_test_stream_expect(s, 100, value);
     fails(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "test/a");
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
-    dlx_test_store_drop("test/a");
-    dlx_test_store_end();
 }
 
 TEST(no_message_comes_twice)
 {
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
-    struct dlx_client *c = NULL;
-    struct dlx_subscription *s = NULL, *slow = NULL;
+    auto_client *c = NULL;
+    auto_subscription *s = NULL, *slow = NULL;
     struct dlx_message *m = NULL;
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 10);
     c = dlx_test_stream_connect();
@@ -195,16 +174,10 @@ TEST(no_message_comes_twice)
                                   3); /* of another one, who comes after them: all it publishes */
     dlx_test_store_take(s, 1, 3);
     dlx_test_store_take(slow, 1, 3);
-    dlx_subscription_unref(s);
-    dlx_subscription_unref(slow);
-    dlx_client_unref(c);
-    dlx_test_store_drop("test/a");
-    dlx_test_store_end();
 }
 
 TEST(time_goes_on_while_there_is_no_daemon)
 {
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct dlx_publisher_args args = {
         .size = sizeof args, .retain = 1, .retain_for_ns = 60 * SECOND};
     dlx_test_store_leave_messages("test/a", &args, 1);
@@ -218,14 +191,11 @@ TEST(time_goes_on_while_there_is_no_daemon)
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-region-", 2);
     ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
     dlx_test_store_check_there("test/a", 1, 1);
-    dlx_test_store_drop("test/a");
-    dlx_test_store_end();
 }
 
 /* What one link may hold of them is in the ledger, too. */
 LOOP_TEST(bounds_of_what_is_retained_outlive_daemons, 0, 2)
 {
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 2};
     struct dlx_message *m = NULL, *other = NULL;
     if (_i == 0)
@@ -234,24 +204,20 @@ LOOP_TEST(bounds_of_what_is_retained_outlive_daemons, 0, 2)
         args.max_held_bytes = 800;
     dlx_test_store_leave_messages("test/a", &args, 2);
     dlx_test_store_restart();
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     ok(dlx_take(s, PATIENCE, &m));
     fails(dlx_take(s, PATIENCE, &other), DLX_E_TOO_MANY_HELD,
           _i == 0 ? "1 messages are held, the limit of the publisher"
                   : "800 B are held, and the publisher allows 800 B");
     dlx_message_unref(m);
     dlx_test_store_take(s, 2, 2);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
-    dlx_test_store_drop("test/a");
-    dlx_test_store_end();
 }
 
 /* The ledger, and a control block and an arena for each; a pidfd for each that is open. */
 TEST(what_does_not_fit_is_not_kept_by_half)
 {
-    dlx_test_store_begin(4);
+    dlx_test_store_limit(4);
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 1);
     dlx_test_store_leave_messages("test/b", &dlx_test_retain_1,
                                   1); /* its log says that it is not kept */
@@ -270,15 +236,12 @@ TEST(what_does_not_fit_is_not_kept_by_half)
     dlx_test_store_restart();
     ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
     dlx_test_store_check_there("test/a", 1, 1);
-    dlx_test_store_drop("test/a");
-    dlx_test_store_end();
 }
 
 /* What comes and goes before the manager reads is never sent: no descriptor waits for it. */
 TEST(a_flood_that_the_manager_does_not_read_takes_no_descriptors)
 {
     enum { FEW = 10 };
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     atomic_store(&dlx_test_store_manager.stalled, true);
     struct dlx_client *c = dlx_test_stream_connect();
     size_t n = 0;
@@ -295,13 +258,10 @@ TEST(a_flood_that_the_manager_does_not_read_takes_no_descriptors)
                                   1); /* which waits until the manager has all of it */
     dlx_test_store_restart();
     dlx_test_store_check_there("test/b", 1, 1);
-    dlx_test_store_drop("test/b");
-    dlx_test_store_end();
 }
 
 TEST(a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever)
 {
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = dlx_test_store_publisher(c, "test/a", &dlx_test_retain_1);
     struct dlx_daemon_info info = {.size = sizeof info};
@@ -328,8 +288,6 @@ TEST(a_manager_that_does_not_answer_keeps_nobody_waiting_for_ever)
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 0);
     dlx_test_store_restart();
     dlx_test_store_check_there("test/a", 1, 1);
-    dlx_test_store_drop("test/a");
-    dlx_test_store_end();
 }
 
 static int memfd(const char *content)
@@ -358,7 +316,6 @@ TEST(descriptors_that_cannot_be_are_forgotten)
                                         "dlx-pid-99999999999999999999999",
                                         "dlx-pid-1-1",
                                         "dlx-"};
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(names); i++)
@@ -372,7 +329,6 @@ TEST(descriptors_that_cannot_be_are_forgotten)
     ck_assert_uint_eq(dlx_test_manager_n_kept(&dlx_test_store_manager, "somebody-elses"), 1);
     dlx_test_store_drop("test/a");
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 2);
-    dlx_test_manager_stop(&dlx_test_store_manager);
 }
 
 static void set_ledger_version(uint32_t version)
@@ -391,7 +347,6 @@ static void set_ledger_version(uint32_t version)
 TEST(a_ledger_of_another_version_is_given_up_in_words)
 {
     const char *said = dlx_test_stream_daemon.said;
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     for (uint32_t i = 0; i < 2; i++) {
         dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);
         dlx_test_daemon_kill(&dlx_test_stream_daemon);
@@ -408,14 +363,11 @@ TEST(a_ledger_of_another_version_is_given_up_in_words)
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 5);
     dlx_test_store_restart();
     dlx_test_store_check_there("test/a", 5, 5);
-    dlx_test_store_drop("test/a");
-    dlx_test_store_end();
 }
 
 /* The regions of a publisher are not what the ledger says. */
 TEST(what_is_damaged_is_dropped_and_the_rest_is_there)
 {
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 1);
     dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
@@ -432,11 +384,9 @@ TEST(what_is_damaged_is_dropped_and_the_rest_is_there)
     ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
     dlx_test_store_check_there("test/b", 1, 1);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-region-", 2);
-    dlx_test_store_drop("test/b");
-    dlx_test_store_end();
 }
 
 int main(void)
 {
-    return dlx_test_run_case(dlx_test_stream_case("store"));
+    return dlx_test_run_case(dlx_test_store_case("store"));
 }

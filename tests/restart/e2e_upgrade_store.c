@@ -34,7 +34,6 @@ static void check_names(void)
 
 TEST(what_the_manager_keeps_stays_as_it_is)
 {
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = dlx_test_store_publisher(c, "test/a", &dlx_test_retain_2);
     for (int64_t i = 1; i <= 5; i++)
@@ -61,15 +60,12 @@ TEST(what_the_manager_keeps_stays_as_it_is)
     dlx_publisher_unref(p); /* announces itself first */
     dlx_client_unref(c);
     dlx_test_store_check_there("test/a", 4, 5);
-    dlx_test_store_drop("test/a");
-    dlx_test_store_drop("test/b");
-    dlx_test_store_end();
 }
 
 /* It is handed over beside what is kept, and there is no room for it later, either. */
 TEST(what_did_not_fit_survives_an_upgrade_and_no_crash)
 {
-    dlx_test_store_begin(4);
+    dlx_test_store_limit(4);
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);
     dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 4);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 3);
@@ -91,8 +87,6 @@ TEST(what_did_not_fit_survives_an_upgrade_and_no_crash)
     dlx_test_store_restart();
     ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
     dlx_test_store_check_there("test/b", 4, 4);
-    dlx_test_store_drop("test/b");
-    dlx_test_store_end();
 }
 
 /* It reads nothing, and its socket takes nothing more. */
@@ -129,13 +123,12 @@ TEST(a_manager_that_does_not_read_is_told_later)
     enum { MANY = 30 };
     char topic[32], regions[128] = "";
     struct dlx_publisher *publishers[MANY];
-    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 3);
     find_regions(regions);
     ck_assert_uint_eq(dlx_test_manager_n_kept(&dlx_test_store_manager, regions), 2);
     stall_manager();
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     for (int i = 0; i < MANY; i++) {
         (void)snprintf(topic, sizeof topic, "test/%d", i);
         publishers[i] = dlx_test_store_publisher(c, topic, &dlx_test_retain_1);
@@ -157,19 +150,13 @@ TEST(a_manager_that_does_not_read_is_told_later)
     ck_assert_int_eq(dlx_test_store_n_publishers(), MANY);
     for (int i = 0; i < MANY; i++)
         dlx_publisher_unref(publishers[i]);
-    dlx_client_unref(c);
-    for (int i = 0; i < MANY; i++) {
-        (void)snprintf(topic, sizeof topic, "test/%d", i);
-        dlx_test_store_drop(topic);
-    }
-    dlx_test_store_end();
 }
 
 /* The entries that were made for it alone leave the ledger again. */
 TEST(an_upgrade_that_fails_leaves_the_ledger_as_it_was)
 {
     char text[700];
-    dlx_test_store_begin(4);
+    dlx_test_store_limit(4);
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);
     dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 4); /* does not fit */
     (void)snprintf(text, sizeof text, "#!/bin/sh\nrm %s\n", dlx_test_upgrade_program);
@@ -183,11 +170,11 @@ TEST(an_upgrade_that_fails_leaves_the_ledger_as_it_was)
                   dlx_test_stream_daemon.said);
     ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
     dlx_test_store_check_there("test/a", 3, 3);
-    dlx_test_store_drop("test/a");
-    dlx_test_store_end();
 }
 
 int main(void)
 {
-    return dlx_test_run_case(dlx_test_upgrade_case("upgrade_store"));
+    TCase *tcase = dlx_test_upgrade_case("upgrade_store");
+    dlx_test_store_add_manager(tcase);
+    return dlx_test_run_case(tcase);
 }
