@@ -22,9 +22,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+CASE(core)
+{
+    return tcase_create("core");
+}
+
 /* ---- idmap --------------------------------------------------------------------------------- */
 
-START_TEST(objects_are_found_by_id_until_removed)
+TEST_OF(core, objects_are_found_by_id_until_removed)
 {
     enum { N = 5000 };
     static struct dlxd_idmap_node nodes[N];
@@ -52,11 +57,10 @@ START_TEST(objects_are_found_by_id_until_removed)
         dlxd_idmap_remove(&map, &nodes[i]);
     dlxd_idmap_deinit(&map);
 }
-END_TEST
 
 /* ---- registry ------------------------------------------------------------------------------ */
 
-START_TEST(topics_are_sorted_found_and_go_with_their_last_user)
+TEST_OF(core, topics_are_sorted_found_and_go_with_their_last_user)
 {
     static const char *const names[] = {"m", "a/b", "z", "a", "a/b/c", "M", "a-b"};
     struct dlxd_registry registry;
@@ -88,9 +92,8 @@ START_TEST(topics_are_sorted_found_and_go_with_their_last_user)
     ck_assert_uint_eq(registry.n_topics, 0);
     dlxd_registry_deinit(&registry);
 }
-END_TEST
 
-START_TEST(many_topics)
+TEST_OF(core, many_topics)
 {
     enum { N = 10000 };
     struct dlxd_registry registry;
@@ -107,7 +110,6 @@ START_TEST(many_topics)
     ck_assert_uint_le(registry.n_topics_max, 32); /* the table goes with what was in it */
     dlxd_registry_deinit(&registry);
 }
-END_TEST
 
 /* ---- users --------------------------------------------------------------------------------- */
 
@@ -145,7 +147,14 @@ static void set_ram(uint64_t bytes)
     dlxd_users_set_quotas(&users, &(struct dlxd_quotas){.n = 0}, bytes);
 }
 
-START_TEST(charges_are_limited_and_come_back)
+CASE(users)
+{
+    TCase *tcase = tcase_create("users");
+    tcase_add_checked_fixture(tcase, set_up_users, tear_down_users);
+    return tcase;
+}
+
+TEST_OF(users, charges_are_limited_and_come_back)
 {
     struct dlxd_user *same;
     struct dlxd_charge a = {.user = NULL}, b = {.user = NULL};
@@ -169,7 +178,6 @@ START_TEST(charges_are_limited_and_come_back)
     dlxd_user_unref(same);
     ck_assert_ptr_null(dlxd_user_unref(NULL));
 }
-END_TEST
 
 static size_t n_users(void)
 {
@@ -179,7 +187,7 @@ static size_t n_users(void)
     return n;
 }
 
-START_TEST(charge_keeps_its_user)
+TEST_OF(users, charge_keeps_its_user)
 {
     struct dlxd_user *other;
     struct dlxd_charge charge = {.user = NULL};
@@ -190,9 +198,8 @@ START_TEST(charge_keeps_its_user)
     dlxd_charge_deinit(&charge);
     ck_assert_uint_eq(n_users(), USERS_MAX);
 }
-END_TEST
 
-START_TEST(all_users_together_have_a_limit)
+TEST_OF(users, all_users_together_have_a_limit)
 {
     struct dlxd_charge charge[2] = {{.user = NULL}, {.user = NULL}};
     set_ram(1000);
@@ -203,10 +210,9 @@ START_TEST(all_users_together_have_a_limit)
     for (int i = 0; i < 2; i++)
         dlxd_charge_deinit(&charge[i]);
 }
-END_TEST
 
 /* Each takes all that it may; the next one gets a third of what is left. */
-START_TEST(a_user_may_have_a_share_of_the_bytes_that_are_left)
+TEST_OF(users, a_user_may_have_a_share_of_the_bytes_that_are_left)
 {
     static const uint64_t may[USERS_MAX] = {54000, 18000, 6000, 2000};
     struct dlxd_charge charge[USERS_MAX] = {{.user = NULL}};
@@ -219,10 +225,9 @@ START_TEST(a_user_may_have_a_share_of_the_bytes_that_are_left)
     for (int i = 0; i < USERS_MAX; i++)
         dlxd_charge_deinit(&charge[i]);
 }
-END_TEST
 
 /* However many take what they may: the next one gets some, too. */
-START_TEST(a_user_may_have_a_share_of_the_descriptors_that_are_left)
+TEST_OF(users, a_user_may_have_a_share_of_the_descriptors_that_are_left)
 {
     enum { MAX = 4000 };
     static struct dlxd_charge charges[USERS_MAX][MAX];
@@ -245,11 +250,10 @@ START_TEST(a_user_may_have_a_share_of_the_descriptors_that_are_left)
         while (n[i] > 0)
             dlxd_charge_deinit(&charges[i][--n[i]]);
 }
-END_TEST
 
 /* ---- credit --------------------------------------------------------------------------------- */
 
-START_TEST(acknowledging_more_than_was_sent_is_refused)
+TEST_OF(core, acknowledging_more_than_was_sent_is_refused)
 {
     struct dlxd_broker broker = {.watches = NULL};
     struct dlxd_outbox sock = {.fd = -1};
@@ -271,7 +275,6 @@ START_TEST(acknowledging_more_than_was_sent_is_refused)
     ck_assert_int_eq(dlxd_subscription_ack(&sub, 1), 0);
     ck_assert_uint_eq(dlxd_subscription_credit(&sub), 3);
 }
-END_TEST
 
 /* ---- access -------------------------------------------------------------------------------- */
 
@@ -281,7 +284,7 @@ static int admit(uid_t uid, uid_t daemon_uid)
                              &(struct dlxd_principal){.uid = uid, .socket = DLXD_SOCKET_MAIN});
 }
 
-START_TEST(own_user_and_root_may_come_in)
+TEST_OF(core, own_user_and_root_may_come_in)
 {
     ck_assert_int_eq(admit(1000, 1000), 0);
     ck_assert_int_eq(admit(0, 1000), 0);
@@ -293,9 +296,8 @@ START_TEST(own_user_and_root_may_come_in)
     ck_assert_int_eq(admit(1000, 0), DLX_E_ACCESS);
     ck_assert_int_eq(admit(65534, 65534), DLX_E_ACCESS); /* nobody in particular */
 }
-END_TEST
 
-START_TEST(allowed_users_may_do_everything_and_others_nothing)
+TEST_OF(core, allowed_users_may_do_everything_and_others_nothing)
 {
     static const uid_t allowed[] = {1001, 1003, 65534};
     struct dlxd_rules rules = {.n = 0};
@@ -318,11 +320,10 @@ START_TEST(allowed_users_may_do_everything_and_others_nothing)
                      DLX_E_ACCESS); /* it has no rights, even if somebody lists it */
     dlxd_rules_deinit(&rules);
 }
-END_TEST
 
 /* ---- membership ---------------------------------------------------------------------------- */
 
-START_TEST(lines_are_given_out_zeroed_and_taken_back)
+TEST_OF(users, lines_are_given_out_zeroed_and_taken_back)
 {
     enum { N = 130 };
     static struct dlxd_membership_line lines[N];
@@ -356,11 +357,10 @@ START_TEST(lines_are_given_out_zeroed_and_taken_back)
         ck_assert(dlxd_list_empty(&user[1]->membership_pages));
     }
 }
-END_TEST
 
 /* A publisher that was disconnected may look at its line yet: it is to see joins that it knows
  * nothing of. */
-START_TEST(a_line_that_is_given_to_another_never_goes_back)
+TEST_OF(users, a_line_that_is_given_to_another_never_goes_back)
 {
     struct dlxd_membership_line lines[2] = {{0}};
     const void *map;
@@ -386,7 +386,6 @@ START_TEST(a_line_that_is_given_to_another_never_goes_back)
     for (int i = 0; i < 2; i++)
         dlxd_membership_line_deinit(&lines[i]);
 }
-END_TEST
 
 /* What publishers see of a line. */
 static const struct dlx_shm_membership *attach(const struct dlxd_membership_line *line)
@@ -418,7 +417,7 @@ static void nothing_writes_through(int fd)
     ck_assert_int_lt(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, DLX_PAGE), 0);
 }
 
-START_TEST(a_membership_page_has_no_writer_but_the_daemon)
+TEST_OF(users, a_membership_page_has_no_writer_but_the_daemon)
 {
     struct dlxd_membership_line line = {0};
     char path[64];
@@ -438,7 +437,6 @@ START_TEST(a_membership_page_has_no_writer_but_the_daemon)
     detach(seen);
     dlxd_membership_line_deinit(&line);
 }
-END_TEST
 
 /* A daemon's loop that takes lines, gives some back, and ends with the others. */
 struct loop {
@@ -475,7 +473,7 @@ static void *run_loop(void *userdata)
 }
 
 /* The kernel does it, as when a daemon is killed. */
-START_TEST(nobody_is_vouched_for_by_a_loop_that_has_ended)
+TEST_OF(users, nobody_is_vouched_for_by_a_loop_that_has_ended)
 {
     static struct loop loop;
     static struct dlxd_users others; /* not of the fixture: only a loop may end its own lines */
@@ -495,30 +493,8 @@ START_TEST(nobody_is_vouched_for_by_a_loop_that_has_ended)
     }
     ck_assert_uint_gt(n, 1000);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_core");
-    TCase *tcase = tcase_create("core");
-    tcase_add_test(tcase, objects_are_found_by_id_until_removed);
-    tcase_add_test(tcase, topics_are_sorted_found_and_go_with_their_last_user);
-    tcase_add_test(tcase, many_topics);
-    tcase_add_test(tcase, acknowledging_more_than_was_sent_is_refused);
-    tcase_add_test(tcase, own_user_and_root_may_come_in);
-    tcase_add_test(tcase, allowed_users_may_do_everything_and_others_nothing);
-    suite_add_tcase(suite, tcase);
-    tcase = tcase_create("users");
-    tcase_add_checked_fixture(tcase, set_up_users, tear_down_users);
-    tcase_add_test(tcase, charges_are_limited_and_come_back);
-    tcase_add_test(tcase, charge_keeps_its_user);
-    tcase_add_test(tcase, all_users_together_have_a_limit);
-    tcase_add_test(tcase, a_user_may_have_a_share_of_the_bytes_that_are_left);
-    tcase_add_test(tcase, a_user_may_have_a_share_of_the_descriptors_that_are_left);
-    tcase_add_test(tcase, lines_are_given_out_zeroed_and_taken_back);
-    tcase_add_test(tcase, a_line_that_is_given_to_another_never_goes_back);
-    tcase_add_test(tcase, a_membership_page_has_no_writer_but_the_daemon);
-    tcase_add_test(tcase, nobody_is_vouched_for_by_a_loop_that_has_ended);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_cases();
 }

@@ -104,9 +104,16 @@ static void drop(uid_t uid, int i)
     ck_assert_int_eq(dlxd_store_queue_drop(&queue, user_of(uid), name), 0);
 }
 
+CASE(store)
+{
+    TCase *tcase = tcase_create("store");
+    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    return tcase;
+}
+
 /* ---- the queue ------------------------------------------------------------------------------ */
 
-START_TEST(what_is_too_much_is_sent_at_a_rate)
+TEST_OF(store, what_is_too_much_is_sent_at_a_rate)
 {
     enum { N = 2000 };
     for (int i = 0; i < N; i++)
@@ -134,9 +141,8 @@ START_TEST(what_is_too_much_is_sent_at_a_rate)
     }
     ck_assert_uint_gt(burst, 5000);
 }
-END_TEST
 
-START_TEST(users_take_turns)
+TEST_OF(store, users_take_turns)
 {
     enum { N = 2000, FEW = 5 };
     size_t n_greedy = 0, n_other = 0;
@@ -163,9 +169,8 @@ START_TEST(users_take_turns)
     ck_assert_uint_le(n_other, FEW + 1);
     ck_assert_uint_gt(queue.n, N);
 }
-END_TEST
 
-START_TEST(what_is_dropped_before_it_was_sent_is_never_sent)
+TEST_OF(store, what_is_dropped_before_it_was_sent_is_never_sent)
 {
     size_t n_fds = dlx_test_fds_count();
     for (int i = 0; i < 3; i++)
@@ -186,10 +191,9 @@ START_TEST(what_is_dropped_before_it_was_sent_is_never_sent)
     ck_assert_uint_eq(queue.n, 2);
     ck_assert_uint_eq(n_sent(BEGIN), 2);
 }
-END_TEST
 
 /* Or the manager would have more than are counted, and drop one without a word. */
-START_TEST(what_is_removed_is_counted_until_that_was_sent)
+TEST_OF(store, what_is_removed_is_counted_until_that_was_sent)
 {
     keep(GREEDY, 1);
     ck_assert_uint_eq(n_sent(BEGIN), 1);
@@ -202,16 +206,14 @@ START_TEST(what_is_removed_is_counted_until_that_was_sent)
     ck_assert_uint_eq(queue.n_fds, 0);
     ck_assert_uint_eq(user_of(GREEDY)->used[DLXD_STORE_ENTRIES], 0);
 }
-END_TEST
 
-START_TEST(what_cannot_be_sent_stays)
+TEST_OF(store, what_cannot_be_sent_stays)
 {
     keep(GREEDY, 1);
     ck_assert_int_eq(setenv("NOTIFY_SOCKET", "@dlx-test-nobody", 1), 0);
     ck_assert_int_lt(dlxd_store_queue_flush(&queue, BEGIN), 0);
     ck_assert_uint_eq(queue.n, 1);
 }
-END_TEST
 
 /* ---- shares --------------------------------------------------------------------------------- */
 
@@ -251,8 +253,16 @@ static uint32_t fill(uid_t uid)
     }
 }
 
+CASE(shares)
+{
+    TCase *tcase = dlx_scene_case("shares", NULL);
+    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    tcase_add_checked_fixture(tcase, NULL, end_store);
+    return tcase;
+}
+
 /* A uid by another socket is another user: it has a share of its own. */
-START_TEST(a_share_belongs_to_a_user_by_one_socket)
+TEST_OF(shares, a_share_belongs_to_a_user_by_one_socket)
 {
     begin_store(geteuid() + 1, 65);
     struct dlxd_client *pods = dlx_scene_client(1, 10);
@@ -260,9 +270,8 @@ START_TEST(a_share_belongs_to_a_user_by_one_socket)
     ck_assert_uint_eq(n, 65 / 4);
     ck_assert(!dlx_test_broker_publisher(pods, "t", &retains, 1)->not_kept);
 }
-END_TEST
 
-START_TEST(nobody_can_take_all_that_the_manager_keeps)
+TEST_OF(shares, nobody_can_take_all_that_the_manager_keeps)
 {
     enum { MAX = 65 };
     begin_store(OWN, MAX);
@@ -282,11 +291,10 @@ START_TEST(nobody_can_take_all_that_the_manager_keeps)
                                                "use 65 and may have 65"),
                   "%s", dlx__error_message());
 }
-END_TEST
 
 /* Its class, too, says how much the manager keeps for a user; the daemon's own one is no
  * exception. */
-START_TEST(a_class_limits_what_the_manager_keeps)
+TEST_OF(shares, a_class_limits_what_the_manager_keeps)
 {
     dlx_scene.broker.users.max[DLXD_STORE_ENTRIES] = 6;
     begin_store(OWN, 100);
@@ -299,25 +307,8 @@ START_TEST(a_class_limits_what_the_manager_keeps)
     ck_assert_uint_eq(fill(OWN), 2); /* the ledger is one */
     ck_assert_uint_eq(dlx_scene.broker.users.all_stored, 6 + 6 + 5);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_store");
-    TCase *tcase = tcase_create("store");
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_add_test(tcase, what_is_too_much_is_sent_at_a_rate);
-    tcase_add_test(tcase, users_take_turns);
-    tcase_add_test(tcase, what_is_dropped_before_it_was_sent_is_never_sent);
-    tcase_add_test(tcase, what_is_removed_is_counted_until_that_was_sent);
-    tcase_add_test(tcase, what_cannot_be_sent_stays);
-    suite_add_tcase(suite, tcase);
-    tcase = dlx_scene_case("shares", NULL);
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_add_checked_fixture(tcase, NULL, end_store);
-    tcase_add_test(tcase, a_share_belongs_to_a_user_by_one_socket);
-    tcase_add_test(tcase, nobody_can_take_all_that_the_manager_keeps);
-    tcase_add_test(tcase, a_class_limits_what_the_manager_keeps);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_cases();
 }

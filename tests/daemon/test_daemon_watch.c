@@ -72,7 +72,14 @@ static void run(void)
         (void)uv_run(&loop, UV_RUN_NOWAIT);
 }
 
-START_TEST(what_holds_is_told_until_it_is_paused)
+CASE(watch)
+{
+    TCase *tcase = tcase_create("watch");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    return tcase;
+}
+
+TEST_OF(watch, what_holds_is_told_until_it_is_paused)
 {
     struct seen seen = {0};
     ck_assert_int_eq(dlxd_watch_new(&seen.watch, watches, a[0], DLXD_READABLE, on_event, &seen), 0);
@@ -93,9 +100,8 @@ START_TEST(what_holds_is_told_until_it_is_paused)
     ck_assert_int_eq(seen.events, DLXD_READABLE);
     dlxd_watch_free(seen.watch);
 }
-END_TEST
 
-START_TEST(a_watch_that_an_event_before_it_freed_is_silent)
+TEST_OF(watch, a_watch_that_an_event_before_it_freed_is_silent)
 {
     struct seen one = {0}, two = {0};
     ck_assert_int_eq(dlxd_watch_new(&one.watch, watches, a[0], DLXD_WRITABLE, on_event, &one), 0);
@@ -107,10 +113,9 @@ START_TEST(a_watch_that_an_event_before_it_freed_is_silent)
     dlxd_watch_free(one.watch);
     dlxd_watch_free(two.watch);
 }
-END_TEST
 
 /* libuv calls abort() when epoll_ctl() fails. */
-START_TEST(a_kernel_that_watches_no_more_refuses_one_fd)
+TEST_OF(watch, a_kernel_that_watches_no_more_refuses_one_fd)
 {
     struct seen seen = {0}, other = {0};
     ck_assert_int_eq(dlxd_watch_new(&seen.watch, watches, a[0], DLXD_READABLE, on_event, &seen), 0);
@@ -126,9 +131,13 @@ START_TEST(a_kernel_that_watches_no_more_refuses_one_fd)
     ck_assert_uint_ge(seen.n, 1);
     dlxd_watch_free(seen.watch);
 }
-END_TEST
 
-START_TEST(a_client_that_cannot_be_watched_is_refused_alone)
+CASE(watched)
+{
+    return dlx_scene_case("objects that are watched", NULL);
+}
+
+TEST_OF(watched, a_client_that_cannot_be_watched_is_refused_alone)
 {
     struct dlxd_client *client;
     int pair[2];
@@ -152,9 +161,8 @@ START_TEST(a_client_that_cannot_be_watched_is_refused_alone)
     }
     ck_assert_uint_eq(dlx_scene.broker.n_clients, 1);
 }
-END_TEST
 
-START_TEST(a_subscription_that_cannot_be_watched_fails_alone)
+TEST_OF(watched, a_subscription_that_cannot_be_watched_fails_alone)
 {
     Dlx__Wire__Subscribe request = dlx_scene_subscribe_request("t");
     struct dlxd_client *client = dlx_scene_client(0, 8);
@@ -166,20 +174,8 @@ START_TEST(a_subscription_that_cannot_be_watched_fails_alone)
     ck_assert_int_eq(dlx_scene_call(client, BODY(SUBSCRIBE), &request)->body_case,
                      BODY(SUBSCRIBE_REPLY));
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("daemon_watch");
-    TCase *tcase = tcase_create("watch");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, what_holds_is_told_until_it_is_paused);
-    tcase_add_test(tcase, a_watch_that_an_event_before_it_freed_is_silent);
-    tcase_add_test(tcase, a_kernel_that_watches_no_more_refuses_one_fd);
-    suite_add_tcase(suite, tcase);
-    tcase = dlx_scene_case("objects that are watched", NULL);
-    tcase_add_test(tcase, a_client_that_cannot_be_watched_is_refused_alone);
-    tcase_add_test(tcase, a_subscription_that_cannot_be_watched_fails_alone);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_cases();
 }

@@ -52,7 +52,14 @@ static void tear_down(void)
     dlxd_quotas_deinit(&quotas);
 }
 
-START_TEST(a_socket_has_its_class_and_the_others_the_default_one)
+CASE(quota)
+{
+    TCase *tcase = tcase_create("quota");
+    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    return tcase;
+}
+
+TEST_OF(quota, a_socket_has_its_class_and_the_others_the_default_one)
 {
     struct dlxd_charge charge = {.user = NULL};
     struct dlxd_user *a = user_by(5, DLXD_SOCKET_MAIN), *b = user_by(5, "p");
@@ -80,10 +87,9 @@ START_TEST(a_socket_has_its_class_and_the_others_the_default_one)
     for (int i = 0; i < 4; i++)
         dlxd_user_unref(all[i]);
 }
-END_TEST
 
 /* Charges that are there stay, and what costs nothing goes on. */
-START_TEST(who_is_above_a_lowered_limit_keeps_what_it_has_and_gets_nothing_new)
+TEST_OF(quota, who_is_above_a_lowered_limit_keeps_what_it_has_and_gets_nothing_new)
 {
     struct dlxd_charge first = {.user = NULL}, more = {.user = NULL};
     struct dlxd_user *user = user_by(5, "p");
@@ -100,9 +106,8 @@ START_TEST(who_is_above_a_lowered_limit_keeps_what_it_has_and_gets_nothing_new)
     dlxd_charge_deinit(&first);
     dlxd_user_unref(user);
 }
-END_TEST
 
-START_TEST(descriptors_may_have_a_limit_of_their_own)
+TEST_OF(quota, descriptors_may_have_a_limit_of_their_own)
 {
     struct dlxd_charge charge = {.user = NULL}, more = {.user = NULL};
     struct dlxd_user *user = user_by(5, DLXD_SOCKET_MAIN);
@@ -116,10 +121,9 @@ START_TEST(descriptors_may_have_a_limit_of_their_own)
     dlxd_charge_deinit(&charge);
     dlxd_user_unref(user);
 }
-END_TEST
 
 /* What dlxd_user_limit() says is what it gets, and no byte more. */
-START_TEST(the_limit_is_what_others_leave)
+TEST_OF(quota, the_limit_is_what_others_leave)
 {
     struct dlxd_user *a = user_by(1, DLXD_SOCKET_MAIN), *b = user_by(2, DLXD_SOCKET_MAIN);
     for (uint64_t all = 99; all < 104; all++)
@@ -137,10 +141,9 @@ START_TEST(the_limit_is_what_others_leave)
     dlxd_user_unref(a);
     dlxd_user_unref(b);
 }
-END_TEST
 
 /* The least that is shared, and the most: no sum overflows. */
-START_TEST(one_user_may_have_all_of_a_memory_limit)
+TEST_OF(quota, one_user_may_have_all_of_a_memory_limit)
 {
     const uint64_t limits[] = {4096, 100 * GIB, UINT64_C(1) << 60};
     struct dlxd_user *a = user_by(1, DLXD_SOCKET_MAIN);
@@ -153,9 +156,8 @@ START_TEST(one_user_may_have_all_of_a_memory_limit)
     }
     dlxd_user_unref(a);
 }
-END_TEST
 
-START_TEST(amounts_are_in_units_for_people)
+TEST_OF(quota, amounts_are_in_units_for_people)
 {
     static const struct {
         uint64_t n;
@@ -169,10 +171,9 @@ START_TEST(amounts_are_in_units_for_people)
     ck_assert_str_eq(dlxd_quota_amount(DLXD_RETAINED_BYTES, 2 * GIB, text), "2.0 GiB");
     ck_assert_str_eq(dlxd_quota_amount(DLXD_LINKS, UINT64_MAX, text), "18446744073709551615");
 }
-END_TEST
 
 /* What is there already is counted, and stands in the way of what is new. */
-START_TEST(what_a_former_daemon_knew_is_charged_beyond_the_limit)
+TEST_OF(quota, what_a_former_daemon_knew_is_charged_beyond_the_limit)
 {
     struct dlxd_charge former = {.user = NULL}, more = {.user = NULL};
     struct dlxd_user *user = user_by(5, "p");
@@ -188,11 +189,10 @@ START_TEST(what_a_former_daemon_knew_is_charged_beyond_the_limit)
     dlxd_charge_deinit(&more);
     dlxd_user_unref(user);
 }
-END_TEST
 
 /* A half of what others leave, but for the daemon's own user, who may have all of it; and what its
  * class says. */
-START_TEST(the_store_is_shared_by_all_but_the_daemons_own_user)
+TEST_OF(quota, the_store_is_shared_by_all_but_the_daemons_own_user)
 {
     struct dlxd_charge charge = {.user = NULL};
     struct dlxd_user *own = user_by(1, DLXD_SOCKET_MAIN), *a = user_by(2, DLXD_SOCKET_MAIN);
@@ -221,12 +221,11 @@ START_TEST(the_store_is_shared_by_all_but_the_daemons_own_user)
     dlxd_user_unref(own);
     dlxd_user_unref(a);
 }
-END_TEST
 
 /* ---- the pace of requests -------------------------------------------------------------------- */
 
 /* As fast as they may come, with a look before each whether the one before it was not too late. */
-START_TEST(requests_come_at_their_pace)
+TEST_OF(quota, requests_come_at_their_pace)
 {
     static const uint64_t rates[] = {1, 2, 3, 7, 100, 1001, 4000};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(rates); i++) {
@@ -252,9 +251,8 @@ START_TEST(requests_come_at_their_pace)
         ck_assert_uint_le(now, begin + 6 * SECOND + SECOND / 10);
     }
 }
-END_TEST
 
-START_TEST(a_pause_is_forgotten_and_a_debt_is_not)
+TEST_OF(quota, a_pause_is_forgotten_and_a_debt_is_not)
 {
     struct dlxd_pace pace = {.n = 0};
     uint64_t now = 5000 * SECOND;
@@ -269,7 +267,6 @@ START_TEST(a_pause_is_forgotten_and_a_debt_is_not)
     for (int i = 0; i < 10; i++)
         ck_assert_uint_eq(dlxd_pace_next_ns(&pace, 10, now + 9 * SECOND), now + 9 * SECOND);
 }
-END_TEST
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
@@ -318,7 +315,14 @@ static void make_tree(const char *group)
     make_file("proc/self/cgroup", group);
 }
 
-START_TEST(the_memory_is_what_the_control_groups_leave)
+CASE(memory)
+{
+    TCase *tcase = tcase_create("memory");
+    dlx_test_dir_fixture(tcase, &place);
+    return tcase;
+}
+
+TEST_OF(memory, the_memory_is_what_the_control_groups_leave)
 {
     uint64_t ram = dlxd_machine_memory(place.dir); /* no such files */
     ck_assert_uint_gt(ram, 100 << 20);
@@ -335,20 +339,18 @@ START_TEST(the_memory_is_what_the_control_groups_leave)
     ck_assert_uint_eq(dlxd_machine_memory(place.dir), 20 << 20);
     remove_all();
 }
-END_TEST
 
 /* In a namespace of control groups that does not have the group. */
-START_TEST(a_group_that_is_not_shown_has_the_limits_of_what_is)
+TEST_OF(memory, a_group_that_is_not_shown_has_the_limits_of_what_is)
 {
     make_tree("0::/../a/b\n");
     make_file("sys/fs/cgroup/memory.max", "20971520\n");
     ck_assert_uint_eq(dlxd_machine_memory(place.dir), 20 << 20);
     remove_all();
 }
-END_TEST
 
 /* The last unit that a limit allows is given, and the next one is not. */
-START_TEST(a_limit_is_what_may_be_used)
+TEST_OF(quota, a_limit_is_what_may_be_used)
 {
     struct dlxd_charge charges[3] = {{.user = NULL}};
     struct dlxd_user *user = user_by(5, DLXD_SOCKET_MAIN);
@@ -364,10 +366,9 @@ START_TEST(a_limit_is_what_may_be_used)
     ck_assert_uint_eq(user->used[DLXD_LINKS], 0);
     dlxd_user_unref(user);
 }
-END_TEST
 
 /* An arena is charged twice: if the second charge fails, the first one is given back. */
-START_TEST(an_arena_that_is_refused_costs_nothing)
+TEST_OF(quota, an_arena_that_is_refused_costs_nothing)
 {
     struct dlxd_arena *arena = NULL;
     struct dlxd_user *user = user_by(5, DLXD_SOCKET_MAIN);
@@ -383,29 +384,8 @@ START_TEST(an_arena_that_is_refused_costs_nothing)
     ck_assert_uint_eq(user->n_refs, 1);
     dlxd_user_unref(user);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("test_quota");
-    TCase *tcase = tcase_create("quota"), *memory = tcase_create("memory");
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_add_test(tcase, a_socket_has_its_class_and_the_others_the_default_one);
-    tcase_add_test(tcase, who_is_above_a_lowered_limit_keeps_what_it_has_and_gets_nothing_new);
-    tcase_add_test(tcase, descriptors_may_have_a_limit_of_their_own);
-    tcase_add_test(tcase, the_limit_is_what_others_leave);
-    tcase_add_test(tcase, one_user_may_have_all_of_a_memory_limit);
-    tcase_add_test(tcase, amounts_are_in_units_for_people);
-    tcase_add_test(tcase, what_a_former_daemon_knew_is_charged_beyond_the_limit);
-    tcase_add_test(tcase, the_store_is_shared_by_all_but_the_daemons_own_user);
-    tcase_add_test(tcase, requests_come_at_their_pace);
-    tcase_add_test(tcase, a_pause_is_forgotten_and_a_debt_is_not);
-    tcase_add_test(tcase, a_limit_is_what_may_be_used);
-    tcase_add_test(tcase, an_arena_that_is_refused_costs_nothing);
-    suite_add_tcase(suite, tcase);
-    dlx_test_dir_fixture(memory, &place);
-    tcase_add_test(memory, the_memory_is_what_the_control_groups_leave);
-    tcase_add_test(memory, a_group_that_is_not_shown_has_the_limits_of_what_is);
-    suite_add_tcase(suite, memory);
-    return dlx_test_run(suite);
+    return dlx_test_run_cases();
 }

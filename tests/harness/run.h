@@ -5,10 +5,15 @@
 #include <check.h>
 
 /* TEST(name) { ... } defines a test, and LOOP_TEST() one that runs for each _i of [from, to).
- * dlx_test_run_case() adds all tests of the program to its case, in the order of the file. A
- * program with several cases defines its tests with Check's START_TEST() and adds them itself. */
+ * dlx_test_run_case() adds all of them to its case, in the order of the file.
+ *
+ * A program whose tests need different fixtures has several cases: CASE(name) { return ...; }
+ * makes one, TEST_OF(name, test) { ... } is a test of it, and dlx_test_run_cases() runs all. */
 #define TEST(name)                LOOP_TEST(name, 0, 1)
 #define LOOP_TEST(name, from, to) DLX_TEST_DEFINE(name, dlx_test_add(&name##_test, from, to))
+#define TEST_OF(make, name)       LOOP_TEST_OF(make, name, 0, 1)
+#define LOOP_TEST_OF(make, name, from, to)                                                         \
+    DLX_TEST_DEFINE(name, dlx_test_add_to(make##_case, &name##_test, from, to))
 #define DLX_TEST_DEFINE(name, add)                                                                 \
     static void name##_fn(int _i CK_ATTRIBUTE_UNUSED);                                             \
     __attribute__((constructor)) static void name##_add(void)                                      \
@@ -17,11 +22,16 @@
         add;                                                                                       \
     }                                                                                              \
     static void name##_fn(int _i CK_ATTRIBUTE_UNUSED)
+#define CASE(name) static TCase *name##_case(void)
 
 void dlx_test_add(const TTest *test, int from, int to);
+void dlx_test_add_to(TCase *(*make)(void), const TTest *test, int from, int to);
 
 /* Run all tests of the program in this case; returns main's exit status. */
 int dlx_test_run_case(TCase *tcase);
+
+/* Run the tests of each CASE(), the cases in the order of their first tests. */
+int dlx_test_run_cases(void);
 
 /* Run the suite and free it; returns main's exit status. */
 int dlx_test_run(Suite *suite);

@@ -6,9 +6,16 @@
 #include "tests/ring/harness_cores.h"
 #include "tests/harness/run.h"
 
+CASE(dropping)
+{
+    TCase *tcase = tcase_create("dropping");
+    tcase_add_checked_fixture(tcase, setup, end_writer);
+    return tcase;
+}
+
 /* ---- reclaim ------------------------------------------------------------------------------- */
 
-START_TEST(a_held_message_is_not_freed)
+TEST_OF(dropping, a_held_message_is_not_freed)
 {
     struct dlx_reader r, other;
     uint32_t hold[2], other_hold;
@@ -29,9 +36,8 @@ START_TEST(a_held_message_is_not_freed)
     reclaim_all();
     ck_assert_uint_eq(f.n_freed, 7 - WINDOW);
 }
-END_TEST
 
-START_TEST(what_everybody_has_passed_goes_but_for_what_is_kept)
+TEST_OF(dropping, what_everybody_has_passed_goes_but_for_what_is_kept)
 {
     struct dlx_reader r;
     begin(&r, f.page, f.control, 0);
@@ -44,9 +50,8 @@ START_TEST(what_everybody_has_passed_goes_but_for_what_is_kept)
     ck_assert_uint_eq(dlx__writer_reclaim(&f.w, true), 0);
     ck_assert_uint_eq(f.w.n_payloads, KEPT);
 }
-END_TEST
 
-START_TEST(reclaim_drops_one_message_that_was_not_passed)
+TEST_OF(dropping, reclaim_drops_one_message_that_was_not_passed)
 {
     struct dlx_reader r;
     begin(&r, f.page, f.control, 0);
@@ -56,9 +61,15 @@ START_TEST(reclaim_drops_one_message_that_was_not_passed)
     ck_assert_uint_eq(f.n_freed, 1);
     ck_assert_uint_eq(dlx__writer_reclaim(&f.w, true), 0); /* the others are kept */
 }
-END_TEST
 
-START_TEST(reclaim_does_not_drop_what_a_reliable_link_has_not_passed)
+CASE(gating)
+{
+    TCase *tcase = tcase_create("gating");
+    tcase_add_checked_fixture(tcase, setup_gating, end_writer);
+    return tcase;
+}
+
+TEST_OF(gating, reclaim_does_not_drop_what_a_reliable_link_has_not_passed)
 {
     struct dlx_reader r;
     ck_assert_int_eq(dlx__writer_link_add(&f.w, &f.link), 0);
@@ -66,10 +77,9 @@ START_TEST(reclaim_does_not_drop_what_a_reliable_link_has_not_passed)
     publish(WINDOW);
     ck_assert_uint_eq(dlx__writer_reclaim(&f.w, true), 0);
 }
-END_TEST
 
 /* Who joined before they were put may not be seen yet: only dlx__writer_announce() has a fence. */
-START_TEST(reclaim_leaves_what_was_not_announced)
+TEST_OF(dropping, reclaim_leaves_what_was_not_announced)
 {
     struct dlx_reader r;
     begin(&r, f.page, f.control, 0);
@@ -84,9 +94,8 @@ START_TEST(reclaim_leaves_what_was_not_announced)
     reclaim_all();
     ck_assert_uint_eq(f.w.oldest, 3 + 1);
 }
-END_TEST
 
-START_TEST(hold_words_that_were_never_used_are_not_looked_at)
+TEST_OF(dropping, hold_words_that_were_never_used_are_not_looked_at)
 {
     struct dlx_reader r;
     uint32_t hold;
@@ -100,9 +109,8 @@ START_TEST(hold_words_that_were_never_used_are_not_looked_at)
     ck_assert_uint_eq(f.n_freed, 1); /* 2; 1 is held */
     ck_assert_uint_eq(dlx__writer_link_n_held(&f.link), 1);
 }
-END_TEST
 
-START_TEST(one_message_at_a_time_is_held_by_one_word)
+TEST_OF(dropping, one_message_at_a_time_is_held_by_one_word)
 {
     struct dlx_reader r;
     uint32_t hold[3];
@@ -120,9 +128,8 @@ START_TEST(one_message_at_a_time_is_held_by_one_word)
             ck_assert_uint_ne(hold[i], hold[k]);
     }
 }
-END_TEST
 
-START_TEST(the_table_of_payloads_grows)
+TEST_OF(dropping, the_table_of_payloads_grows)
 {
     struct dlx_reader r, other;
     uint32_t hold;
@@ -137,12 +144,11 @@ START_TEST(the_table_of_payloads_grows)
     reclaim_all();
     ck_assert_uint_eq(f.w.n_payloads, WINDOW + 1);
 }
-END_TEST
 
 /* ---- links --------------------------------------------------------------------------------- */
 
 /* The daemon has it, and has yet to tell: it may hold anything. */
-START_TEST(nothing_is_freed_while_a_link_is_missing)
+TEST_OF(dropping, nothing_is_freed_while_a_link_is_missing)
 {
     dlx_store64_relaxed(&f.membership.joins, 3); /* two were picked up */
     publish(WINDOW + 2);
@@ -153,9 +159,8 @@ START_TEST(nothing_is_freed_while_a_link_is_missing)
     reclaim_all();
     ck_assert_uint_eq(f.n_freed, 2);
 }
-END_TEST
 
-START_TEST(a_gating_writer_retires_nothing_while_a_link_is_missing)
+TEST_OF(gating, a_gating_writer_retires_nothing_while_a_link_is_missing)
 {
     dlx_store64_relaxed(&f.membership.joins, 1);
     publish(WINDOW);
@@ -164,9 +169,8 @@ START_TEST(a_gating_writer_retires_nothing_while_a_link_is_missing)
     dlx_store64_relaxed(&f.membership.joins, 0);
     ck_assert_int_eq(dlx__writer_make_room(&f.w), 0);
 }
-END_TEST
 
-START_TEST(a_gating_writer_is_full_until_a_reliable_reader_takes)
+TEST_OF(gating, a_gating_writer_is_full_until_a_reliable_reader_takes)
 {
     struct dlx_reader r;
     uint32_t hold;
@@ -188,9 +192,8 @@ START_TEST(a_gating_writer_is_full_until_a_reliable_reader_takes)
     ck_assert_uint_eq(f.n_rung_writer, 2);
     ck_assert_int_eq(dlx__writer_make_room(&f.w), 0);
 }
-END_TEST
 
-START_TEST(a_new_link_does_not_keep_more_than_window_messages)
+TEST_OF(gating, a_new_link_does_not_keep_more_than_window_messages)
 {
     publish(WINDOW);
     ck_assert_int_eq(dlx__writer_make_room(&f.w), 0);
@@ -202,9 +205,8 @@ START_TEST(a_new_link_does_not_keep_more_than_window_messages)
     ck_assert_uint_eq(f.w.head + 1 - f.w.oldest, WINDOW);
     ck_assert_int_eq(dlx__writer_make_room(&f.w), DLX_E_FULL);
 }
-END_TEST
 
-START_TEST(a_link_that_is_picked_up_late_with_another_one_is_woken)
+TEST_OF(gating, a_link_that_is_picked_up_late_with_another_one_is_woken)
 {
     struct dlx_reader r;
     dlx_store64_relaxed(&f.membership.joins, 1);
@@ -219,9 +221,8 @@ START_TEST(a_link_that_is_picked_up_late_with_another_one_is_woken)
     ck_assert_uint_eq(f.w.n_links, 2);
     ck_assert_uint_eq(f.n_rung, 1);
 }
-END_TEST
 
-START_TEST(a_link_that_left_goes_although_no_daemon_says_so)
+TEST_OF(dropping, a_link_that_left_goes_although_no_daemon_says_so)
 {
     struct dlx_reader r;
     begin(&r, f.page, f.control, 0);
@@ -230,9 +231,8 @@ START_TEST(a_link_that_left_goes_although_no_daemon_says_so)
     dlx__writer_reclaim(&f.w, false);
     ck_assert_uint_eq(f.n_links_gone, 1);
 }
-END_TEST
 
-START_TEST(a_link_that_left_goes_with_what_it_held_last)
+TEST_OF(dropping, a_link_that_left_goes_with_what_it_held_last)
 {
     struct dlx_reader r;
     uint32_t hold[2];
@@ -257,10 +257,9 @@ START_TEST(a_link_that_left_goes_with_what_it_held_last)
     ck_assert_uint_eq(f.n_freed, 4);
     ck_assert_uint_eq(f.n_links_gone, 1);
 }
-END_TEST
 
 /* What a look at the links that left has seen is not believed later. */
-START_TEST(what_was_held_when_a_link_left_is_freed_when_it_is_released)
+TEST_OF(dropping, what_was_held_when_a_link_left_is_freed_when_it_is_released)
 {
     struct dlx_reader r;
     uint32_t hold;
@@ -275,9 +274,8 @@ START_TEST(what_was_held_when_a_link_left_is_freed_when_it_is_released)
     ck_assert_uint_eq(dlx__writer_reclaim(&f.w, false), 1);
     ck_assert_uint_eq(f.n_freed, 1);
 }
-END_TEST
 
-START_TEST(a_dead_link_holds_nothing)
+TEST_OF(dropping, a_dead_link_holds_nothing)
 {
     struct dlx_reader r;
     uint32_t hold;
@@ -292,11 +290,10 @@ START_TEST(a_dead_link_holds_nothing)
     ck_assert_uint_eq(f.n_freed, 1);
     ck_assert_uint_eq(f.n_links_gone, 1);
 }
-END_TEST
 
 /* ---- what a link holds --------------------------------------------------------------------- */
 
-START_TEST(bytes_of_a_link_are_those_of_what_it_holds_but_the_newest)
+TEST_OF(dropping, bytes_of_a_link_are_those_of_what_it_holds_but_the_newest)
 {
     struct dlx_reader r;
     uint32_t hold[3];
@@ -317,10 +314,9 @@ START_TEST(bytes_of_a_link_are_those_of_what_it_holds_but_the_newest)
     ck_assert_uint_eq(dlx__writer_link_n_used(&f.link), 3);
     dlx__reader_release(&r, hold[2]);
 }
-END_TEST
 
 /* They pin nothing. The greatest number is taken to be the newest, whatever it is. */
-START_TEST(numbers_of_no_message_have_no_bytes)
+TEST_OF(dropping, numbers_of_no_message_have_no_bytes)
 {
     static const uint64_t numbers[] = {5, 1, 100, UINT64_MAX, DLX_SHM_GONE | 4};
     publish(WINDOW + 2);
@@ -333,7 +329,6 @@ START_TEST(numbers_of_no_message_have_no_bytes)
         ck_assert_uint_eq(dlx__writer_link_bytes(&f.w, &f.link), numbers[i] == 1 ? 0 : 10);
     }
 }
-END_TEST
 
 static struct dlx_reader *busy;
 static uint32_t busy_hold;
@@ -348,7 +343,7 @@ static void release_and_take(void)
 }
 
 /* Or an honest reader could be said to hold more than it ever did. */
-START_TEST(what_is_released_and_taken_during_a_look_does_not_count)
+TEST_OF(dropping, what_is_released_and_taken_during_a_look_does_not_count)
 {
     struct dlx_reader r;
     uint32_t hold[3];
@@ -363,11 +358,10 @@ START_TEST(what_is_released_and_taken_during_a_look_does_not_count)
     ck_assert_uint_eq(dlx__writer_link_bytes(&f.w, &f.link), 10); /* 1, and not 2, the newest */
     ck_assert_uint_eq(dlx__writer_link_bytes(&f.w, &f.link), 20); /* 1 and 2, and not 4 */
 }
-END_TEST
 
 /* ---- another control block ----------------------------------------------------------------- */
 
-START_TEST(both_copies_stay_while_one_is_held)
+TEST_OF(dropping, both_copies_stay_while_one_is_held)
 {
     struct dlx_reader old, new;
     uint32_t hold[2], late_hold;
@@ -394,9 +388,8 @@ START_TEST(both_copies_stay_while_one_is_held)
     dlx__writer_deinit(&f.w);
     ck_assert_uint_eq(f.n_freed, 12);
 }
-END_TEST
 
-START_TEST(a_message_may_be_in_many_blocks)
+TEST_OF(dropping, a_message_may_be_in_many_blocks)
 {
     publish(3);
     for (int i = 0; i < 5; i++)
@@ -407,10 +400,9 @@ START_TEST(a_message_may_be_in_many_blocks)
     dlx__writer_deinit(&f.w);
     ck_assert_uint_eq(f.n_freed, 3 * 6 + 50);
 }
-END_TEST
 
 /* The block between has nothing of it. */
-START_TEST(a_message_is_retired_in_every_block_that_has_it)
+TEST_OF(dropping, a_message_is_retired_in_every_block_that_has_it)
 {
     publish(3);
     (void)move(0);
@@ -422,9 +414,8 @@ START_TEST(a_message_is_retired_in_every_block_that_has_it)
     reclaim_all();
     ck_assert_uint_eq(f.n_freed, 3 + 2);
 }
-END_TEST
 
-START_TEST(what_was_passed_on_another_link_is_not_taken_again)
+TEST_OF(dropping, what_was_passed_on_another_link_is_not_taken_again)
 {
     struct dlx_reader r;
     uint32_t hold;
@@ -436,9 +427,8 @@ START_TEST(what_was_passed_on_another_link_is_not_taken_again)
     ck_assert_uint_eq(take_one(&r, &hold), 4);
     ck_assert_uint_eq(r.lost, 0);
 }
-END_TEST
 
-START_TEST(what_is_between_two_links_is_lost_once)
+TEST_OF(dropping, what_is_between_two_links_is_lost_once)
 {
     struct dlx_reader r;
     struct dlx_taken taken;
@@ -453,9 +443,8 @@ START_TEST(what_is_between_two_links_is_lost_once)
     ck_assert_uint_eq(taken.gap, 2);
     ck_assert_uint_eq(dlx__reader_untold(&r), 0);
 }
-END_TEST
 
-START_TEST(who_is_left_in_an_old_block_rings)
+TEST_OF(gating, who_is_left_in_an_old_block_rings)
 {
     struct dlx_reader r;
     uint32_t hold;
@@ -468,9 +457,8 @@ START_TEST(who_is_left_in_an_old_block_rings)
     ck_assert_uint_eq(f.n_rung_writer, 1);
     ck_assert_int_eq(dlx__writer_make_room(&f.w), 0);
 }
-END_TEST
 
-START_TEST(a_new_block_names_its_oldest_message_and_its_copies_count)
+TEST_OF(dropping, a_new_block_names_its_oldest_message_and_its_copies_count)
 {
     publish(WINDOW);
     for (uint32_t n_copied = 0; n_copied <= KEPT; n_copied++) {
@@ -481,44 +469,8 @@ START_TEST(a_new_block_names_its_oldest_message_and_its_copies_count)
         ck_assert_uint_eq(f.w.n_payloads, before + n_copied);
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cores_reclaim");
-    TCase *tcase;
-    tcase = tcase_create("dropping");
-    tcase_add_checked_fixture(tcase, setup, end_writer);
-    tcase_add_test(tcase, a_held_message_is_not_freed);
-    tcase_add_test(tcase, what_everybody_has_passed_goes_but_for_what_is_kept);
-    tcase_add_test(tcase, reclaim_drops_one_message_that_was_not_passed);
-    tcase_add_test(tcase, reclaim_leaves_what_was_not_announced);
-    tcase_add_test(tcase, hold_words_that_were_never_used_are_not_looked_at);
-    tcase_add_test(tcase, one_message_at_a_time_is_held_by_one_word);
-    tcase_add_test(tcase, the_table_of_payloads_grows);
-    tcase_add_test(tcase, nothing_is_freed_while_a_link_is_missing);
-    tcase_add_test(tcase, a_link_that_left_goes_although_no_daemon_says_so);
-    tcase_add_test(tcase, a_link_that_left_goes_with_what_it_held_last);
-    tcase_add_test(tcase, what_was_held_when_a_link_left_is_freed_when_it_is_released);
-    tcase_add_test(tcase, a_dead_link_holds_nothing);
-    tcase_add_test(tcase, bytes_of_a_link_are_those_of_what_it_holds_but_the_newest);
-    tcase_add_test(tcase, numbers_of_no_message_have_no_bytes);
-    tcase_add_test(tcase, what_is_released_and_taken_during_a_look_does_not_count);
-    tcase_add_test(tcase, both_copies_stay_while_one_is_held);
-    tcase_add_test(tcase, a_message_may_be_in_many_blocks);
-    tcase_add_test(tcase, a_message_is_retired_in_every_block_that_has_it);
-    tcase_add_test(tcase, what_was_passed_on_another_link_is_not_taken_again);
-    tcase_add_test(tcase, what_is_between_two_links_is_lost_once);
-    tcase_add_test(tcase, a_new_block_names_its_oldest_message_and_its_copies_count);
-    suite_add_tcase(suite, tcase);
-    tcase = tcase_create("gating");
-    tcase_add_checked_fixture(tcase, setup_gating, end_writer);
-    tcase_add_test(tcase, reclaim_does_not_drop_what_a_reliable_link_has_not_passed);
-    tcase_add_test(tcase, a_gating_writer_retires_nothing_while_a_link_is_missing);
-    tcase_add_test(tcase, a_gating_writer_is_full_until_a_reliable_reader_takes);
-    tcase_add_test(tcase, a_new_link_does_not_keep_more_than_window_messages);
-    tcase_add_test(tcase, a_link_that_is_picked_up_late_with_another_one_is_woken);
-    tcase_add_test(tcase, who_is_left_in_an_old_block_rings);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_cases();
 }

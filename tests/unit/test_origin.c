@@ -21,7 +21,7 @@ static void leave(struct dlx_subscription *s, uint64_t last_seq, uint64_t missed
 }
 
 /* The next message reports one gap for all of them. */
-START_TEST(messages_missed_in_several_lives_of_a_publisher_add_up)
+LOOP_TEST(messages_missed_in_several_lives_of_a_publisher_add_up, 0, 2)
 {
     struct dlx_subscription s = {.args = {.mode = _i == 0 ? DLX_MODE_ALL : DLX_MODE_LATEST}};
     dlx__resume_positions_add(&s.resume_positions, ORIGIN, 10, 2);
@@ -38,10 +38,9 @@ START_TEST(messages_missed_in_several_lives_of_a_publisher_add_up)
     ck_assert_uint_eq(position_of(&s).untold, 17);
     dlx__resume_positions_deinit(&s.resume_positions);
 }
-END_TEST
 
 /* The counters go to the new link, once: the total of the subscription stays the same. */
-START_TEST(counters_go_to_the_next_link_and_the_total_stays)
+TEST(counters_go_to_the_next_link_and_the_total_stays)
 {
     struct dlx_subscription s = {
         .stats = {.taken = 20, .taken_bytes = 200, .skipped = 5, .lost = 9}};
@@ -62,10 +61,9 @@ START_TEST(counters_go_to_the_next_link_and_the_total_stays)
     dlx__resume_positions_deinit(&s.resume_positions);
     free(page);
 }
-END_TEST
 
 /* As many publishers are remembered as fit, the newest ones, each once. */
-START_TEST(the_newest_publishers_are_remembered_each_once)
+TEST(the_newest_publishers_are_remembered_each_once)
 {
     struct dlx_resume_positions positions = {0};
     for (int round = 0; round < 2; round++)
@@ -82,15 +80,8 @@ START_TEST(the_newest_publishers_are_remembered_each_once)
     ck_assert_uint_eq(dlx__resume_positions_find(&positions, 1000).untold, 2);
     dlx__resume_positions_deinit(&positions);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("origin");
-    TCase *tcase = tcase_create("origin");
-    tcase_add_loop_test(tcase, messages_missed_in_several_lives_of_a_publisher_add_up, 0, 2);
-    tcase_add_test(tcase, counters_go_to_the_next_link_and_the_total_stays);
-    tcase_add_test(tcase, the_newest_publishers_are_remembered_each_once);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(tcase_create("origin"));
 }
