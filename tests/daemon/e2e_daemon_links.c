@@ -18,7 +18,7 @@ static void choose_older_kernel(void)
     dlx_served_prepare = dlx_test_seccomp_on_an_older_kernel;
 }
 
-START_TEST(subscriber_joins_a_publisher_that_is_there)
+TEST(subscriber_joins_a_publisher_that_is_there)
 {
     struct dlx_test_publisher pub;
     struct dlx_test_subscription sub;
@@ -83,9 +83,8 @@ START_TEST(subscriber_joins_a_publisher_that_is_there)
     close(pidfd);
     dlx_test_publisher_deinit(&pub);
 }
-END_TEST
 
-START_TEST(publisher_that_comes_later_is_offered_from_its_start)
+TEST(publisher_that_comes_later_is_offered_from_its_start)
 {
     struct dlx_test_publisher pub[3];
     struct dlx_test_subscription sub;
@@ -107,9 +106,8 @@ START_TEST(publisher_that_comes_later_is_offered_from_its_start)
         dlx_test_publisher_deinit(&pub[i]);
     dlx_test_subscription_deinit(&sub);
 }
-END_TEST
 
-START_TEST(arenas_follow_one_another_and_drops_come_in_order)
+TEST(arenas_follow_one_another_and_drops_come_in_order)
 {
     struct dlx_test_publisher pub;
     struct dlx_test_subscription sub;
@@ -144,9 +142,8 @@ START_TEST(arenas_follow_one_another_and_drops_come_in_order)
     dlx_test_publisher_deinit(&pub);
     dlx_test_subscription_deinit(&sub);
 }
-END_TEST
 
-START_TEST(subscriber_that_never_acknowledges_gets_four_packets_with_fds)
+TEST(subscriber_that_never_acknowledges_gets_four_packets_with_fds)
 {
     struct dlx_test_publisher pub;
     struct dlx_test_subscription sub;
@@ -187,9 +184,8 @@ START_TEST(subscriber_that_never_acknowledges_gets_four_packets_with_fds)
     dlx_test_subscription_deinit(&sub);
     dlx_test_subscription_deinit(&other);
 }
-END_TEST
 
-START_TEST(publisher_that_does_not_respond_refuses_the_641st)
+TEST(publisher_that_does_not_respond_refuses_the_641st)
 {
     enum { N = 642, MOST = 640 };
     struct dlx_test_publisher pub;
@@ -226,10 +222,9 @@ START_TEST(publisher_that_does_not_respond_refuses_the_641st)
     dlx_test_publisher_deinit(&pub);
     close(reader);
 }
-END_TEST
 
 /* It leaves, or dies: who waited for it hears that it has gone, and nothing is left of them. */
-START_TEST(who_waits_for_a_publisher_that_ends_is_told_so)
+LOOP_TEST(who_waits_for_a_publisher_that_ends_is_told_so, 0, 2)
 {
     enum { N = 140 };
     struct dlx_test_publisher pub;
@@ -258,10 +253,9 @@ START_TEST(who_waits_for_a_publisher_that_ends_is_told_so)
     if (_i == 0)
         close(writer);
 }
-END_TEST
 
 /* Two have closed their link sockets, as a process does that is about to die, but they live. */
-START_TEST(links_that_wait_for_their_publishers_end_keep_no_other_waiting)
+TEST(links_that_wait_for_their_publishers_end_keep_no_other_waiting)
 {
     static const char *const topics[] = {"a/1", "a/2", "a/3"};
     struct dlx_test_publisher pub[3];
@@ -285,9 +279,8 @@ START_TEST(links_that_wait_for_their_publishers_end_keep_no_other_waiting)
         dlx_test_publisher_deinit(&pub[i]);
     dlx_test_subscription_deinit(&sub);
 }
-END_TEST
 
-START_TEST(reliable_needs_a_publisher_that_blocks)
+TEST(reliable_needs_a_publisher_that_blocks)
 {
     struct dlx_test_publisher drop;
     struct dlx_test_publisher block;
@@ -317,9 +310,8 @@ START_TEST(reliable_needs_a_publisher_that_blocks)
     dlx_test_publisher_deinit(&block);
     dlx_test_subscription_deinit(&sub);
 }
-END_TEST
 
-START_TEST(links_beyond_what_a_client_can_bear_fail_alone)
+TEST(links_beyond_what_a_client_can_bear_fail_alone)
 {
     struct dlx_test_publisher pub[3];
     struct dlx_test_subscription sub;
@@ -345,9 +337,8 @@ START_TEST(links_beyond_what_a_client_can_bear_fail_alone)
     dlx_test_subscription_deinit(&sub);
     close(small);
 }
-END_TEST
 
-START_TEST(regions_that_were_not_allocated_are_refused)
+TEST(regions_that_were_not_allocated_are_refused)
 {
     Dlx__Wire__PublisherNew new = DLX__WIRE__PUBLISHER_NEW__INIT;
     Dlx__Wire__PublisherReady ready = DLX__WIRE__PUBLISHER_READY__INIT;
@@ -386,9 +377,8 @@ START_TEST(regions_that_were_not_allocated_are_refused)
     dlx_test_publisher_deinit(&pub);
     dlx_test_subscription_deinit(&sub);
 }
-END_TEST
 
-START_TEST(more_memory_than_there_is_is_refused_with_numbers)
+TEST(more_memory_than_there_is_is_refused_with_numbers)
 {
     struct dlx_test_publisher pub;
     Dlx__Wire__ArenaNew request = DLX__WIRE__ARENA_NEW__INIT;
@@ -410,9 +400,8 @@ START_TEST(more_memory_than_there_is_is_refused_with_numbers)
     dlx_test_call_error(dlx_served_client, BODY(ARENA_NEW), &request, DLX_E_INVALID);
     dlx_test_publisher_deinit(&pub);
 }
-END_TEST
 
-START_TEST(lists_report_what_the_pages_say)
+TEST(lists_report_what_the_pages_say)
 {
     struct dlx_test_publisher pub;
     struct dlx_test_subscription sub;
@@ -471,9 +460,8 @@ START_TEST(lists_report_what_the_pages_say)
     dlx_test_publisher_deinit(&pub);
     dlx_test_subscription_deinit(&sub);
 }
-END_TEST
 
-START_TEST(other_clients_objects_are_not_found)
+TEST(other_clients_objects_are_not_found)
 {
     struct dlx_test_publisher pub;
     struct dlx_test_subscription sub;
@@ -505,33 +493,13 @@ START_TEST(other_clients_objects_are_not_found)
     dlx_test_subscription_deinit(&sub);
     close(other);
 }
-END_TEST
-
-static TCase *make_case(const char *name)
-{
-    TCase *tcase = dlx_served_case(name);
-    tcase_add_test(tcase, subscriber_joins_a_publisher_that_is_there);
-    tcase_add_test(tcase, publisher_that_comes_later_is_offered_from_its_start);
-    tcase_add_test(tcase, arenas_follow_one_another_and_drops_come_in_order);
-    tcase_add_test(tcase, subscriber_that_never_acknowledges_gets_four_packets_with_fds);
-    tcase_add_test(tcase, publisher_that_does_not_respond_refuses_the_641st);
-    tcase_add_loop_test(tcase, who_waits_for_a_publisher_that_ends_is_told_so, 0, 2);
-    tcase_add_test(tcase, links_that_wait_for_their_publishers_end_keep_no_other_waiting);
-    tcase_add_test(tcase, reliable_needs_a_publisher_that_blocks);
-    tcase_add_test(tcase, links_beyond_what_a_client_can_bear_fail_alone);
-    tcase_add_test(tcase, regions_that_were_not_allocated_are_refused);
-    tcase_add_test(tcase, more_memory_than_there_is_is_refused_with_numbers);
-    tcase_add_test(tcase, lists_report_what_the_pages_say);
-    tcase_add_test(tcase, other_clients_objects_are_not_found);
-    return tcase;
-}
 
 int main(void)
 {
     Suite *suite = suite_create("daemon_links");
-    TCase *older = make_case("links_on_an_older_kernel");
+    TCase *older = dlx_served_case("links_on_an_older_kernel");
     tcase_add_unchecked_fixture(older, choose_older_kernel, NULL);
-    suite_add_tcase(suite, make_case("links"));
-    suite_add_tcase(suite, older);
+    dlx_test_add_case(suite, dlx_served_case("links"));
+    dlx_test_add_case(suite, older);
     return dlx_test_run(suite);
 }

@@ -27,7 +27,7 @@ void dlx_test_add(const TTest *test, int from, int to)
     dlx_test_add_to(NULL, test, from, to);
 }
 
-static void add_case(Suite *suite, TCase *tcase, TCase *(*make)(void))
+static void add_case_of(Suite *suite, TCase *tcase, TCase *(*make)(void))
 {
     for (size_t i = 0; i < n_tests; i++)
         if (tests[i].make == make)
@@ -35,10 +35,15 @@ static void add_case(Suite *suite, TCase *tcase, TCase *(*make)(void))
     suite_add_tcase(suite, tcase);
 }
 
+void dlx_test_add_case(Suite *suite, TCase *tcase)
+{
+    add_case_of(suite, tcase, NULL);
+}
+
 int dlx_test_run_case(TCase *tcase)
 {
     Suite *suite = suite_create(program_invocation_short_name);
-    add_case(suite, tcase, NULL);
+    dlx_test_add_case(suite, tcase);
     return dlx_test_run(suite);
 }
 
@@ -49,7 +54,7 @@ int dlx_test_run_cases(void)
         for (k = 0; tests[k].make != tests[i].make;)
             k++;
         if (k == i)
-            add_case(suite, tests[i].make(), tests[i].make);
+            add_case_of(suite, tests[i].make(), tests[i].make);
     }
     return dlx_test_run(suite);
 }

@@ -29,6 +29,8 @@ void dlx_test_add_to(TCase *(*make)(void), const TTest *test, int from, int to);
 
 /* Run all tests of the program in this case; returns main's exit status. */
 int dlx_test_run_case(TCase *tcase);
+/* Add all of them to one of several cases that run the same tests. */
+void dlx_test_add_case(Suite *suite, TCase *tcase);
 
 /* Run the tests of each CASE(), the cases in the order of their first tests. */
 int dlx_test_run_cases(void);
