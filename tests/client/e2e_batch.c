@@ -85,12 +85,7 @@ LOOP_TEST(the_first_that_fails_ends_a_batch, 0, 2)
     alloc_all(x.p, 1, 4);
     DLManagedTensorVersioned *third = tensors[2];
     int64_t shape = LEN, private[LEN] = {0};
-    DLManagedTensorVersioned foreign = {.version = {DLPACK_MAJOR_VERSION, 0},
-                                        .dl_tensor = {.data = private,
-                                                      .device = {kDLCPU, 0},
-                                                      .ndim = 1,
-                                                      .dtype = {kDLInt, 64, 1},
-                                                      .shape = &shape}};
+    DLManagedTensorVersioned foreign = INT64_TENSOR(private, &shape);
     tensors[2] = _i == 0 ? NULL : &foreign;
     if (_i == 0)
         fails(dlx_publish_n(x.p, tensors, 4, &args, &done), DLX_E_INVALID, "NULL");

@@ -9,8 +9,6 @@
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include <pthread.h>
-#include <signal.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { DEPTH = 4, LINKS_MAX = 8 };

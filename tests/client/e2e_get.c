@@ -28,8 +28,7 @@ TEST(the_newest_of_several_publishers_is_got)
     dlx_test_stream_publish(p[0], 10, 13);
     dlx_test_stream_publish(p[2], 10, 14);
     ck_assert_int_eq(get(c, "test/a"), 13);
-    for (int i = 0; i < 3; i++)
-        dlx_publisher_unref(p[i]);
+    dlx_test_stream_unref_publishers(p, 3);
     dlx_client_unref(c);
 }
 

@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 
 /* ---- whose tensor it is --------------------------------------------------------------------- */
 
@@ -124,8 +123,7 @@ TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
     struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_event event = {.size = sizeof event};
     int64_t n = 10;
-    const struct dlx_tensor_spec spec = {
-        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
+    const struct dlx_tensor_spec spec = INT64_SPEC(&n);
     pthread_t thread;
     dlx_test_stream_publish(x.p, 10, 1);
     struct waiter w = {.p = x.p, .t = dlx_test_stream_alloc(x.p, 10, 2), .result = 7};
@@ -206,8 +204,7 @@ LOOP_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_subscription, 0, 2)
     struct dlx_message *m = NULL;
     uint32_t n;
     pthread_t thread;
-    for (int64_t i = 1; i <= n_before; i++)
-        dlx_test_stream_publish(x.p, 10, i);
+    dlx_test_stream_publish_all(x.p, 10, 1, n_before);
     ck_assert_int_eq(pthread_create(&thread, NULL, take_messages, &taker), 0);
     uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
     while (atomic_load(&n_taken) < (uint64_t)n_before ||

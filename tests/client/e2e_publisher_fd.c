@@ -7,9 +7,6 @@
 #include "tests/harness/stream.h"
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static const struct dlx_publisher_args blocks = {
@@ -101,8 +98,7 @@ TEST(it_is_readable_when_a_subscriber_comes)
         while (dlx_publisher_wait(p, i + 1, 0) != 0)
             ck_assert(is_readable(fd, PATIENCE_MS));
     }
-    for (int i = 0; i < 2; i++)
-        dlx_subscription_unref(s[i]);
+    dlx_test_stream_unref_subscriptions(s, 2);
 }
 
 TEST(it_is_readable_when_a_subscriber_dies)

@@ -11,7 +11,6 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
 
 /* Handles of each kind, or NULL where a call is told without. */
 static struct {
@@ -79,8 +78,7 @@ static union {
 } out;
 
 static int64_t shape[] = {4};
-static const struct dlx_tensor_spec spec = {
-    .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = shape};
+static const struct dlx_tensor_spec spec = INT64_SPEC(shape);
 static struct dlx_item item;
 
 /* Each call with one argument less than it needs: `without` counts them, past the last one all are

@@ -5,9 +5,7 @@
 
 #include "tests/harness/fork.h"
 #include "tests/harness/spawn.h"
-#include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

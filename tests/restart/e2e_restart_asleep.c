@@ -8,7 +8,6 @@
 #include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
 #include <inttypes.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>

@@ -8,7 +8,6 @@
 #include "common/util.h"
 #include "tests/harness/stream.h"
 #include <sched.h>
-#include <string.h>
 #include <sys/socket.h>
 
 struct counters {
@@ -127,7 +126,7 @@ static const struct dlx_subscribe_args modes[] = {
     {.size = sizeof modes[0], .mode = DLX_MODE_LATEST},
 };
 
-START_TEST(counters_go_on_with_the_next_daemon)
+LOOP_TEST(counters_go_on_with_the_next_daemon, 0, 2)
 {
     auto_pair pair = dlx_test_pair_make(NULL, &modes[_i]);
     uint64_t n = 0, taken = 0;
@@ -142,10 +141,9 @@ START_TEST(counters_go_on_with_the_next_daemon)
         expect(pair.s, taken, n - taken);
     }
 }
-END_TEST
 
 /* The new link is there, and counts, before the last messages of the old one are taken. */
-START_TEST(what_is_taken_by_the_old_link_counts_for_the_new_one)
+TEST(what_is_taken_by_the_old_link_counts_for_the_new_one)
 {
     auto_pair pair = dlx_test_pair_make(NULL, NULL);
     struct dlx_event e = {.size = sizeof e};
@@ -163,13 +161,11 @@ START_TEST(what_is_taken_by_the_old_link_counts_for_the_new_one)
         ck_assert_uint_lt(dlx__now_ns(), end);
     }
     ck_assert_uint_eq(shown().link.taken, 4);
-    for (int64_t n = 5; n <= 10; n++)
-        dlx_test_stream_take(pair.s, n);
+    dlx_test_stream_take_all(pair.s, 5, 10);
     ck_assert_uint_eq(take_all(pair.s), 0);
     ck_assert(has_moved(pair.s));
     expect(pair.s, 10, 0);
 }
-END_TEST
 
 /* Publishes, so that the publisher looks who is there. Returns how many were taken. */
 static uint64_t publish_and_take(const struct dlx_test_pair *pair, uint64_t n)
@@ -188,7 +184,7 @@ static uint64_t publish_and_take(const struct dlx_test_pair *pair, uint64_t n)
 }
 
 /* The publisher stays, and goes on in the same control block. */
-START_TEST(counters_go_on_after_the_daemon_disconnected_the_subscriber)
+LOOP_TEST(counters_go_on_after_the_daemon_disconnected_the_subscriber, 0, 2)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_pair pair = {.c = dlx_test_stream_connect()};
@@ -209,10 +205,9 @@ START_TEST(counters_go_on_after_the_daemon_disconnected_the_subscriber)
         expect(pair.s, taken, n - taken);
     }
 }
-END_TEST
 
 /* Its link has ended before it comes back. */
-START_TEST(counters_go_on_after_the_daemon_disconnected_the_publisher)
+LOOP_TEST(counters_go_on_after_the_daemon_disconnected_the_publisher, 0, 2)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_pair pair = {.c = dlx_test_stream_connect()};
@@ -238,9 +233,8 @@ START_TEST(counters_go_on_after_the_daemon_disconnected_the_publisher)
         expect(pair.s, taken, n - taken);
     }
 }
-END_TEST
 
-START_TEST(an_event_tells_each_side_once_that_the_daemon_was_replaced)
+TEST(an_event_tells_each_side_once_that_the_daemon_was_replaced)
 {
     auto_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s[3] = {NULL};
@@ -268,10 +262,8 @@ START_TEST(an_event_tells_each_side_once_that_the_daemon_was_replaced)
         n_told[3] += n_reconnected(p, NULL, "test/a");
         ck_assert_uint_eq(n_told[3], n);
     }
-    for (int i = 0; i < 3; i++)
-        dlx_subscription_unref(s[i]);
+    dlx_test_stream_unref_subscriptions(s, 3);
 }
-END_TEST
 
 static void poll_stats(struct dlx_publisher *p)
 {
@@ -286,7 +278,7 @@ static void poll_events(struct dlx_publisher *p)
 static void (*const polls[])(struct dlx_publisher *p) = {poll_stats, poll_events};
 
 /* It has nothing more to publish: what it retains is to be found again. */
-START_TEST(a_publisher_that_only_polls_is_found_at_the_next_daemon)
+LOOP_TEST(a_publisher_that_only_polls_is_found_at_the_next_daemon, 0, DLX_ARRAY_SIZE(polls))
 {
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = NULL;
@@ -307,21 +299,8 @@ START_TEST(a_publisher_that_only_polls_is_found_at_the_next_daemon)
     ok(r);
     ck_assert_uint_eq(dlx_message_seq(m), 1);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("e2e_restart_counters");
-    TCase *tcase = dlx_test_stream_case("counters");
-    tcase_add_loop_test(tcase, counters_go_on_with_the_next_daemon, 0, 2);
-    tcase_add_test(tcase, what_is_taken_by_the_old_link_counts_for_the_new_one);
-    tcase_add_test(tcase, an_event_tells_each_side_once_that_the_daemon_was_replaced);
-    tcase_add_loop_test(tcase, a_publisher_that_only_polls_is_found_at_the_next_daemon, 0,
-                        DLX_ARRAY_SIZE(polls));
-    suite_add_tcase(suite, tcase);
-    tcase = dlx_test_stream_case("disconnected");
-    tcase_add_loop_test(tcase, counters_go_on_after_the_daemon_disconnected_the_subscriber, 0, 2);
-    tcase_add_loop_test(tcase, counters_go_on_after_the_daemon_disconnected_the_publisher, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("counters"));
 }
