@@ -224,7 +224,6 @@ TEST(a_call_that_has_returned_is_over)
     struct dlx_publisher_stats tiny = {.size = 1};
     struct dlx_message *m = NULL;
     for (int i = 0; i < 2 + N_FAILURES; i++) {
-        pthread_t thread;
         if (i == 1) {
             ck_assert_int_lt(dlx_subscription_get_stats(use.pair.s, &small), 0);
             ck_assert_int_lt(dlx_publisher_get_stats(use.pair.p, &tiny), 0);
@@ -232,7 +231,7 @@ TEST(a_call_that_has_returned_is_over)
         } else if (i >= 2) {
             failures[i - 2](use.pair.p);
         }
-        ck_assert_int_eq(pthread_create(&thread, NULL, use_both, &use), 0);
+        pthread_t thread = dlx_test_stream_thread(use_both, &use);
         ck_assert_int_eq(pthread_join(thread, NULL), 0);
         ck_assert_msg(use.publisher == 0 && use.subscription == 0, "call %d: %s, %s", i,
                       dlx_strerror(use.publisher), dlx_strerror(use.subscription));

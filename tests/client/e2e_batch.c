@@ -160,11 +160,10 @@ static void *take_many(void *userdata)
 TEST(a_batch_larger_than_the_ring_waits_for_a_reliable_subscriber)
 {
     auto_pair x = dlx_test_pair_make(&blocks_3, &reliable);
-    pthread_t thread;
     void *result = NULL;
     uint32_t done = 0;
     alloc_all(x.p, 1, MANY);
-    ck_assert_int_eq(pthread_create(&thread, NULL, take_many, x.s), 0);
+    pthread_t thread = dlx_test_stream_thread(take_many, x.s);
     int r = dlx_publish_n(x.p, tensors, MANY, PUBLISH(.timeout_ns = PATIENCE), &done);
     ck_assert_int_eq(pthread_join(thread, &result), 0);
     ck_assert_int_eq(r, 0);

@@ -52,9 +52,8 @@ LOOP_TEST(get_waits_for_the_first_message_whoever_leaves_without_one, 0, 2)
     static const int64_t timeouts[] = {DLX_FOREVER, PATIENCE};
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
     struct dlx_message *m = NULL;
-    pthread_t thread;
     void *wrong;
-    ck_assert_int_eq(pthread_create(&thread, NULL, come_and_go, c[0]), 0);
+    pthread_t thread = dlx_test_stream_thread(come_and_go, c[0]);
     ok(dlx_get(c[1], "test/a", timeouts[_i], &m));
     dlx_test_stream_check(m, 10, 7);
     dlx_message_unref(m);

@@ -175,10 +175,9 @@ TEST(it_ends_the_wait_for_another_thread)
 {
     struct act act = {.c = connect_with(PATIENCE), .result = -1};
     DLManagedTensorVersioned *t = NULL;
-    pthread_t thread;
     struct dlx_publisher *p = dlx_test_stream_publisher(act.c, "test/a", NULL);
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
-    ck_assert_int_eq(pthread_create(&thread, NULL, ask, &act), 0);
+    pthread_t thread = dlx_test_stream_thread(ask, &act);
     while (!atomic_load(&act.has_begun))
         ;
     for (int i = 0; i < 5; i++) {

@@ -69,9 +69,8 @@ static void *take_all(void *userdata)
 LOOP_TEST(no_room_is_missed, 0, 2)
 {
     auto_pair x = dlx_test_pair_make(&blocks, &reliable);
-    pthread_t thread;
     int fd = dlx_publisher_fd(x.p);
-    ck_assert_int_eq(pthread_create(&thread, NULL, take_all, &x), 0);
+    pthread_t thread = dlx_test_stream_thread(take_all, &x);
     for (int64_t n = 1; n <= MANY; n++) {
         if (_i == 1 && n % (MANY / 4) == 0)
             dlx_test_stream_restart();

@@ -158,6 +158,13 @@ pid_t dlx_test_stream_subscribe_elsewhere(const struct dlx_subscribe_args *args)
     return dlx_test_fork_wait_ready(&child);
 }
 
+pthread_t dlx_test_stream_thread(void *(*run)(void *userdata), void *userdata)
+{
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, run, userdata), 0);
+    return thread;
+}
+
 void dlx_test_stream_unref_publishers(struct dlx_publisher **p, size_t n)
 {
     for (size_t i = 0; i < n; i++)

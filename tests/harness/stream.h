@@ -9,6 +9,7 @@
 #include "tests/harness/run.h"
 #include <check.h>
 #include <dlx/dlx.h>
+#include <pthread.h>
 
 #define SECOND INT64_C(1000000000)
 
@@ -64,6 +65,8 @@ void dlx_test_stream_expect_all(struct dlx_subscription *s, int64_t n, int64_t f
 void dlx_test_stream_take_all(struct dlx_subscription *s, int64_t first, int64_t last);
 /* A subscriber of test/a in a process of its own, which makes no call until it is killed. */
 pid_t dlx_test_stream_subscribe_elsewhere(const struct dlx_subscribe_args *args);
+/* Begin a thread, which the test joins. */
+pthread_t dlx_test_stream_thread(void *(*run)(void *userdata), void *userdata);
 /* Release the first n of these. */
 void dlx_test_stream_unref_publishers(struct dlx_publisher **p, size_t n);
 void dlx_test_stream_unref_subscriptions(struct dlx_subscription **s, size_t n);

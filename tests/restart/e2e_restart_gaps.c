@@ -60,7 +60,6 @@ TEST(every_gap_has_a_number_through_restarts)
     struct dlx_client *c = dlx_test_stream_connect();
     static struct writer writer;
     struct reader readers[3];
-    pthread_t thread;
     memset(&writer, 0, sizeof writer);
     memset(readers, 0, sizeof readers);
     ok(dlx_publisher_new(c, "test/a", PUBLISHER(.depth = 16), &writer.p));
@@ -70,7 +69,7 @@ TEST(every_gap_has_a_number_through_restarts)
         readers[i].c = dlx_test_stream_connect();
         ok(dlx_subscribe(readers[i].c, i == 1 ? "test/*" : "test/a", &sa, &readers[i].s));
     }
-    ck_assert_int_eq(pthread_create(&thread, NULL, publish_all, &writer), 0);
+    pthread_t thread = dlx_test_stream_thread(publish_all, &writer);
     for (unsigned round = 0; round < 40; round++) {
         for (unsigned k = 0; k < round * 997 % 6000; k++) { /* some time, never the same */
             (void)take_one(&readers[k % 3]);
@@ -337,7 +336,6 @@ TEST(who_closes_waits_for_subscribers_on_their_way)
 {
     auto_client *c = dlx_test_stream_connect();
     static struct reader r;
-    pthread_t thread;
     memset(&r, 0, sizeof r);
     r.c = dlx_test_stream_connect();
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
@@ -347,7 +345,7 @@ TEST(who_closes_waits_for_subscribers_on_their_way)
     for (uint64_t epoch = p->epoch; p->epoch == epoch;)
         (void)dlx_publisher_wait(p, 1000, SECOND / 50);
     dlx_test_stream_publish_all(p, 10, 2, 4);
-    ck_assert_int_eq(pthread_create(&thread, NULL, take_four, &r), 0);
+    pthread_t thread = dlx_test_stream_thread(take_four, &r);
     p->watch.linger_ns = PATIENCE;
     dlx_publisher_unref(p);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);

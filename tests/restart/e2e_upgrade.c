@@ -142,12 +142,11 @@ TEST(newcomers_get_in_throughout)
 {
     static atomic_bool done;
     uint64_t longest = 0, n = 0;
-    pthread_t thread;
     const struct dlx_connect_args args = {
         .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = PATIENCE};
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);
     atomic_store(&done, false);
-    ck_assert_int_eq(pthread_create(&thread, NULL, upgrade_all, &done), 0);
+    pthread_t thread = dlx_test_stream_thread(upgrade_all, &done);
     while (!atomic_load(&done)) {
         auto_client *c = NULL;
         auto_message *m = NULL;
@@ -281,9 +280,8 @@ TEST(signals_that_come_meanwhile_wait)
 {
     for (int i = 0; i < UPGRADES; i++) {
         static atomic_bool stop;
-        pthread_t thread;
         atomic_store(&stop, false);
-        ck_assert_int_eq(pthread_create(&thread, NULL, hang_up, &stop), 0);
+        pthread_t thread = dlx_test_stream_thread(hang_up, &stop);
         dlx_test_upgrade();
         atomic_store(&stop, true);
         ck_assert_int_eq(pthread_join(thread, NULL), 0);
