@@ -8,7 +8,6 @@
 #include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
 #include <signal.h>
-#include <string.h>
 
 #define MIB     (INT64_C(1) << 20)
 #define N(mib)  ((mib)*MIB / 8) /* elements of dlx_test_stream_publish() */
@@ -47,8 +46,7 @@ static struct dlx_message *pass(struct dlx_test_pair *x, int64_t mib, int64_t va
 static void pass_large(struct dlx_test_pair *x, int64_t mib)
 {
     const int64_t n = N(mib);
-    const struct dlx_tensor_spec spec = {
-        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
+    const struct dlx_tensor_spec spec = INT64_SPEC(&n);
     DLManagedTensorVersioned *t = NULL;
     ok(dlx_alloc(x->p, &spec, &t));
     int64_t *data = t->dl_tensor.data;
@@ -119,8 +117,7 @@ TEST(a_steady_stream_keeps_its_arenas)
         if (i > 20) /* ids are never used again */
             ck_assert_uint_eq(subscriber_link->arenas[subscriber_link->n_arenas - 1].id, last);
     }
-    for (int i = 0; i < 3; i++)
-        dlx_message_unref(held[i]);
+    dlx_test_stream_unref_messages(held, 3);
 }
 
 /* Its parts are small and its manifest is large: dlx_alloc_set() has made room for all of it. */

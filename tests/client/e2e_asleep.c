@@ -9,10 +9,6 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
-#define N 100
-
-static const struct dlx_publisher_args retain_4 = {.size = sizeof retain_4, .retain = 4};
-
 /* Returns the last one. */
 static struct dlx_message *read_four(struct dlx_subscription *s)
 {
@@ -26,86 +22,14 @@ static struct dlx_message *read_four(struct dlx_subscription *s)
 }
 
 /* Joins, reads, tells, and stays until it is killed. */
-static pid_t spawn_reader(int *ret_fd)
+static pid_t spawn_reader(void)
 {
-    int fds[2];
-    ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
-        struct dlx_client *c = dlx_test_stream_connect();
-        struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
-        (void)read_four(s); /* killed with one that it holds */
-        ck_assert_int_eq(write(fds[1], "", 1), 1);
-        for (;;)
-            pause();
+    struct dlx_test_child child = dlx_test_fork_child();
+    if (child.pid == 0) {
+        (void)read_four(dlx_test_stream_subscribe(dlx_test_stream_connect(), "test/a", NULL));
+        dlx_test_fork_ready(&child); /* killed with one that it holds */
     }
-    close(fds[1]);
-    *ret_fd = fds[0];
-    return pid;
-}
-
-TEST(a_hundred_come_and_go_while_the_publisher_sleeps)
-{
-    size_t fds_before = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
-    struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_subscription *stay[N / 4];
-    struct dlx_message *held[N / 4];
-    pid_t pids[N / 4];
-    int fds[N / 4];
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &retain_4);
-    for (int64_t i = 1; i <= 4; i++)
-        dlx_test_stream_publish(p, 100, i);
-    size_t fds_asleep = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
-    /* From here on the publisher makes no call. */
-    for (int i = 0; i < N / 4; i++)
-        pids[i] = spawn_reader(&fds[i]);
-    for (int i = 0; i < N / 2; i++) {
-        struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/a", NULL);
-        if (i % 2 == 0) {
-            stay[i / 2] = s;
-            continue;
-        }
-        held[i / 2] = read_four(s); /* longer than its subscription is there */
-        dlx_subscription_unref(s);
-    }
-    for (int i = 0; i < N / 4; i++) {
-        char byte;
-        ck_assert_int_eq(read(fds[i], &byte, 1), 1);
-        close(fds[i]);
-        dlx_test_fork_kill(pids[i]);
-        pids[i] = spawn_reader(&fds[i]); /* and another one, who lives */
-    }
-    for (int i = 0; i < N / 4; i++) {
-        char byte;
-        dlx_message_unref(read_four(stay[i]));
-        ck_assert_int_eq(read(fds[i], &byte, 1), 1);
-    }
-    /* It wakes up: half of them are there, and get what comes. */
-    struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
-    dlx_test_stream_publish(p, 100, 5);
-    for (int i = 0; i < N / 4; i++) {
-        dlx_test_stream_expect(stay[i], 100, 5);
-        dlx_subscription_unref(stay[i]);
-        close(fds[i]);
-        dlx_test_fork_kill(pids[i]);
-    }
-    for (int i = 0; i < N / 4; i++) {
-        dlx_test_stream_check(held[i], 100, 4);
-        dlx_message_unref(held[i]);
-    }
-    dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, fds_asleep);
-    ok(dlx_publisher_wait(p, 0, 0));
-    dlx_test_stream_publish(p, 100, 6);
-    ok(dlx_publisher_get_stats(p, &stats));
-    ck_assert_uint_eq(stats.n_subscribers, 0);
-    dlx_publisher_unref(p);
-    ok(dlx_retained_drop(other, "test/a"));
-    struct dlx_daemon_info info = dlx_test_stream_daemon_info(other);
-    ck_assert_uint_eq(info.shared_bytes, 0);
-    ck_assert_uint_eq(info.n_links, 0);
-    dlx_client_unref(c);
-    dlx_client_unref(other);
-    dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, fds_before);
+    return dlx_test_fork_wait_ready(&child);
 }
 
 /* What they hold, and who stays, among the many who come and go. */
@@ -136,20 +60,14 @@ TEST(a_thousand_come_and_go_while_the_publisher_sleeps)
     struct dlx_message *held[N_HELD];
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
     publish_many(p, -300);
-    for (int64_t i = 1; i <= 4; i++)
-        dlx_test_stream_publish(p, 100, i);
+    dlx_test_stream_publish_all(p, 100, 1, 4);
     size_t fds_asleep = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     int n_stay = 0;
     /* From here on the publisher makes no call. */
     for (int i = 0; i < MANY; i++) {
         struct dlx_subscription *s = NULL;
         if (i % 20 == 1) { /* killed with what it holds */
-            int fd;
-            char byte;
-            pid_t pid = spawn_reader(&fd);
-            ck_assert_int_eq(read(fd, &byte, 1), 1);
-            close(fd);
-            dlx_test_fork_kill(pid);
+            dlx_test_fork_kill(spawn_reader());
         } else if (i % 50 == 2) { /* holds one longer than its subscription is there */
             ok(dlx_subscribe(other, "test/a", NULL, &s));
             held[i / 50] = read_four(s);
@@ -166,8 +84,7 @@ TEST(a_thousand_come_and_go_while_the_publisher_sleeps)
     dlx_test_stream_publish(p, 100, 5);
     struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
     for (int i = 0; i < N_STAY; i++) {
-        for (int64_t value = 2; value <= 5; value++)
-            dlx_test_stream_expect(stay[i], 100, value);
+        dlx_test_stream_expect_all(stay[i], 100, 2, 5);
         dlx_subscription_unref(stay[i]);
     }
     /* Nobody whom it does not know holds anything: it goes on, and what is held is as it was. */
@@ -248,8 +165,7 @@ LOOP_TEST(a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleeps
     struct dlx_client *c = dlx_test_stream_connect();
     struct guests guests = {.c = dlx_test_stream_connect()};
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
-    for (int64_t i = 1; i <= 4; i++)
-        dlx_test_stream_publish(p, 100, i);
+    dlx_test_stream_publish_all(p, 100, 1, 4);
     come_and_go(&guests);
     if (_i == 0)
         dlx_test_daemon_kill(&dlx_test_stream_daemon);
@@ -354,26 +270,7 @@ TEST(all_who_sleep_are_woken_for_a_single_message)
         dlx_message_unref(m);
     }
     ok(dlx_publisher_wait(p, N_SLEEP, PATIENCE));
-    for (int i = 0; i < N_SLEEP; i++)
-        dlx_subscription_unref(s[i]);
-}
-
-TEST(it_may_wait_for_hundreds_who_came_while_it_slept)
-{
-    enum { N_SLEEP = 500 };
-    static struct dlx_subscription *s[N_SLEEP];
-    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_event event = {.size = sizeof event};
-    int n = 0;
-    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
-    for (int i = 0; i < N_SLEEP; i++)
-        ok(dlx_subscribe(other, "test/a", NULL, &s[i]));
-    ok(dlx_publisher_wait(p, N_SLEEP, PATIENCE));
-    while (dlx_publisher_next_event(p, &event) == 0)
-        n += event.kind == DLX_EVENT_JOINED;
-    ck_assert_int_gt(n, 0);
-    for (int i = 0; i < N_SLEEP; i++)
-        dlx_subscription_unref(s[i]);
+    dlx_test_stream_unref_subscriptions(s, N_SLEEP);
 }
 
 /* With all that it retains, and nothing of who waited. */
@@ -383,8 +280,7 @@ TEST(it_may_end_while_hundreds_wait)
     struct dlx_client *c = dlx_test_stream_connect();
     struct guests guests = {.c = dlx_test_stream_connect()};
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
-    for (int64_t i = 1; i <= 4; i++)
-        dlx_test_stream_publish(p, 100, i);
+    dlx_test_stream_publish_all(p, 100, 1, 4);
     come_and_go(&guests);
     dlx_publisher_unref(p);
     check_guests(&guests, 2, 4);
@@ -408,8 +304,7 @@ static pid_t spawn_publisher(int *ret_sock)
     if (pid == 0) {
         struct dlx_client *c = dlx_test_stream_connect();
         struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
-        for (int64_t i = 1; i <= 4; i++)
-            dlx_test_stream_publish(p, 100, i);
+        dlx_test_stream_publish_all(p, 100, 1, 4);
         ck_assert_int_eq(send(pair[1], "", 1, 0), 1);
         ck_assert_int_eq(recv(pair[1], &byte, 1, 0), 1);
         dlx_test_stream_publish(p, 100, 5);
@@ -460,8 +355,7 @@ TEST(it_may_wake_up_at_any_moment)
     int64_t value = 4;
     static struct dlx_publisher *p; /* of the children, too, which do not release it */
     p = dlx_test_stream_publisher(c, "test/a", &shallow);
-    for (int64_t i = 1; i <= value; i++)
-        dlx_test_stream_publish(p, 100, i);
+    dlx_test_stream_publish_all(p, 100, 1, value);
     for (int round = 0; round < N_ROUNDS; round++) {
         int pair[2];
         char byte;

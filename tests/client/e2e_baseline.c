@@ -126,7 +126,7 @@ static void (*const failures[])(struct dlx_publisher *) = {
 };
 #define N_FAILURES ((int)(sizeof failures / sizeof failures[0]))
 
-START_TEST(what_fails_leaves_nothing_behind)
+LOOP_TEST(what_fails_leaves_nothing_behind, 0, N_FAILURES)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     auto_message *m = NULL;
@@ -147,12 +147,11 @@ START_TEST(what_fails_leaves_nothing_behind)
     ok(dlx_take(x.s, SECOND, &m));
     ck_assert_uint_eq(dlx_message_seq(m), 1);
 }
-END_TEST
 
 /* ---- what lies in a block -------------------------------------------------------------------- */
 
 /* A shape or strides that the caller gave to what dlx_alloc() gave. */
-START_TEST(a_tensor_that_does_not_lie_in_its_block_is_copied)
+TEST(a_tensor_that_does_not_lie_in_its_block_is_copied)
 {
     static const struct {
         int64_t shape, stride;
@@ -176,10 +175,9 @@ START_TEST(a_tensor_that_does_not_lie_in_its_block_is_copied)
             t->deleter(t);
     }
 }
-END_TEST
 
 /* Two blocks side by side: one is not read where the other one lies. */
-START_TEST(a_tensor_that_reaches_into_the_next_block_is_copied)
+TEST(a_tensor_that_reaches_into_the_next_block_is_copied)
 {
     const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
     auto_pair x = dlx_test_pair_make(NULL, NULL);
@@ -200,7 +198,6 @@ START_TEST(a_tensor_that_reaches_into_the_next_block_is_copied)
         b->deleter(b);
     }
 }
-END_TEST
 
 /* ---- one thread at a time -------------------------------------------------------------------- */
 
@@ -220,14 +217,13 @@ static void *use_both(void *userdata)
 }
 
 /* A call, good or bad, is over when it returns: another thread may make the next one. */
-START_TEST(a_call_that_has_returned_is_over)
+TEST(a_call_that_has_returned_is_over)
 {
     struct use use = {.pair = dlx_test_pair_make(NULL, NULL)};
     struct dlx_subscription_stats small = {.size = 1};
     struct dlx_publisher_stats tiny = {.size = 1};
     struct dlx_message *m = NULL;
     for (int i = 0; i < 2 + N_FAILURES; i++) {
-        pthread_t thread;
         if (i == 1) {
             ck_assert_int_lt(dlx_subscription_get_stats(use.pair.s, &small), 0);
             ck_assert_int_lt(dlx_publisher_get_stats(use.pair.p, &tiny), 0);
@@ -235,7 +231,7 @@ START_TEST(a_call_that_has_returned_is_over)
         } else if (i >= 2) {
             failures[i - 2](use.pair.p);
         }
-        ck_assert_int_eq(pthread_create(&thread, NULL, use_both, &use), 0);
+        pthread_t thread = dlx_test_stream_thread(use_both, &use);
         ck_assert_int_eq(pthread_join(thread, NULL), 0);
         ck_assert_msg(use.publisher == 0 && use.subscription == 0, "call %d: %s, %s", i,
                       dlx_strerror(use.publisher), dlx_strerror(use.subscription));
@@ -245,11 +241,10 @@ START_TEST(a_call_that_has_returned_is_over)
     }
     dlx_test_pair_end(&use.pair);
 }
-END_TEST
 
 /* ---- counters -------------------------------------------------------------------------------- */
 
-START_TEST(each_refused_message_counts_once)
+TEST(each_refused_message_counts_once)
 {
     const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
     auto_pair x =
@@ -266,10 +261,9 @@ START_TEST(each_refused_message_counts_once)
     }
     t->deleter(t);
 }
-END_TEST
 
 /* Its spare links end with each daemon: it knows after many of them how many publishers it has. */
-START_TEST(a_subscription_of_many_daemons_knows_its_publishers)
+TEST(a_subscription_of_many_daemons_knows_its_publishers)
 {
     auto_client *c = dlx_test_stream_connect();
     struct dlx_message *m = NULL;
@@ -294,18 +288,8 @@ START_TEST(a_subscription_of_many_daemons_knows_its_publishers)
         fails(dlx_take(s, 10 * SECOND, &m), DLX_E_PUBLISHER_GONE, "the last publisher left");
     }
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("baseline");
-    TCase *tcase = dlx_test_stream_case("baseline");
-    tcase_add_loop_test(tcase, what_fails_leaves_nothing_behind, 0, N_FAILURES);
-    tcase_add_test(tcase, a_tensor_that_does_not_lie_in_its_block_is_copied);
-    tcase_add_test(tcase, a_tensor_that_reaches_into_the_next_block_is_copied);
-    tcase_add_test(tcase, a_call_that_has_returned_is_over);
-    tcase_add_test(tcase, each_refused_message_counts_once);
-    tcase_add_test(tcase, a_subscription_of_many_daemons_knows_its_publishers);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_case(dlx_test_stream_case("baseline"));
 }

@@ -85,12 +85,7 @@ LOOP_TEST(the_first_that_fails_ends_a_batch, 0, 2)
     alloc_all(x.p, 1, 4);
     DLManagedTensorVersioned *third = tensors[2];
     int64_t shape = LEN, private[LEN] = {0};
-    DLManagedTensorVersioned foreign = {.version = {DLPACK_MAJOR_VERSION, 0},
-                                        .dl_tensor = {.data = private,
-                                                      .device = {kDLCPU, 0},
-                                                      .ndim = 1,
-                                                      .dtype = {kDLInt, 64, 1},
-                                                      .shape = &shape}};
+    DLManagedTensorVersioned foreign = INT64_TENSOR(private, &shape);
     tensors[2] = _i == 0 ? NULL : &foreign;
     if (_i == 0)
         fails(dlx_publish_n(x.p, tensors, 4, &args, &done), DLX_E_INVALID, "NULL");
@@ -165,11 +160,10 @@ static void *take_many(void *userdata)
 TEST(a_batch_larger_than_the_ring_waits_for_a_reliable_subscriber)
 {
     auto_pair x = dlx_test_pair_make(&blocks_3, &reliable);
-    pthread_t thread;
     void *result = NULL;
     uint32_t done = 0;
     alloc_all(x.p, 1, MANY);
-    ck_assert_int_eq(pthread_create(&thread, NULL, take_many, x.s), 0);
+    pthread_t thread = dlx_test_stream_thread(take_many, x.s);
     int r = dlx_publish_n(x.p, tensors, MANY, PUBLISH(.timeout_ns = PATIENCE), &done);
     ck_assert_int_eq(pthread_join(thread, &result), 0);
     ck_assert_int_eq(r, 0);

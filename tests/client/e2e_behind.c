@@ -9,8 +9,6 @@
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include <pthread.h>
-#include <signal.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { DEPTH = 4, LINKS_MAX = 8 };
@@ -112,7 +110,6 @@ LOOP_TEST(a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher, 0,
     struct dlx_test_pair x = dlx_test_pair_make(&blocking[_i], &reliable);
     uint64_t window = _i == 0 ? DEPTH : 6;
     struct dlx_message *held = NULL, *m = NULL;
-    pthread_t thread;
     struct dlx_subscription *keeps_up = dlx_test_stream_subscribe(x.c, "test/a", &reliable);
     for (uint64_t i = 0; i <= window; i++) {
         dlx_test_stream_publish(x.p, 10, (int64_t)i);
@@ -129,7 +126,7 @@ LOOP_TEST(a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher, 0,
     struct links links = look(x.c);
     ck_assert_uint_eq(links.of[0].behind, window);
     ck_assert(!links.of[0].blocks); /* there is no room, but nobody waits for any */
-    ck_assert_int_eq(pthread_create(&thread, NULL, publish_one, x.p), 0);
+    pthread_t thread = dlx_test_stream_thread(publish_one, x.p);
     links = wait_until_it_blocks(x.c, true);
     ck_assert_uint_eq(links.n, 2);
     ck_assert_uint_eq(links.of[0].behind, window);

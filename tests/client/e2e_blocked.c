@@ -10,11 +10,9 @@
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* One that does not sleep asks some thousand times in the time of these tests, one that does once
@@ -67,42 +65,17 @@ TEST(a_bell_that_says_nothing_more_does_not_keep_it_awake)
     dlx_test_pair_end(&x);
 }
 
-static pid_t spawn_subscriber(int *ret_fd)
-{
-    int fds[2];
-    char byte;
-    ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
-        (void)dlx_test_stream_subscribe(dlx_test_stream_connect(), "test/a", &reliable);
-        ck_assert_int_eq(write(fds[1], "", 1), 1);
-        for (;;)
-            pause();
-    }
-    close(fds[1]);
-    *ret_fd = fds[0];
-    ck_assert_int_eq(read(fds[0], &byte, 1), 1);
-    return pid;
-}
-
-static void end_subscriber(pid_t pid, int fd)
-{
-    close(fd);
-    dlx_test_fork_kill(pid);
-}
-
 TEST(a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake)
 {
     auto_pair x = dlx_test_pair_make(&blocks, &reliable);
-    int fd;
-    pid_t pid = spawn_subscriber(&fd);
+    pid_t pid = dlx_test_stream_subscribe_elsewhere(&reliable);
     ok(dlx_publisher_wait(x.p, 2, PATIENCE));
     dlx_test_stream_restart();
     for (uint64_t until = dlx__deadline(PATIENCE); x.p->epoch == 0;) {
         ck_assert_uint_lt(dlx__now_ns(), until);
         dlx__publisher_check(x.p, dlx__now_ns());
     }
-    end_subscriber(pid, fd);
+    dlx_test_fork_kill(pid);
     publish_until_blocked(x.p); /* for the other one, who makes no call and so does not come */
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "have yet to join the new dlpackd"));
 }
@@ -110,11 +83,10 @@ TEST(a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake)
 TEST(who_waits_for_subscribers_sleeps_when_daemon_and_subscriber_died)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
-    int fd;
-    pid_t pid = spawn_subscriber(&fd);
+    pid_t pid = dlx_test_stream_subscribe_elsewhere(&reliable);
     ok(dlx_publisher_wait(x.p, 2, PATIENCE));
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    end_subscriber(pid, fd);
+    dlx_test_fork_kill(pid);
     n_polls = 0;
     fails(dlx_publisher_wait(x.p, 3, wait_ns), DLX_E_TIMEOUT, "of 3 subscribers");
     ck_assert_int_ge(n_polls, 1);

@@ -37,8 +37,7 @@ static void check_limit(struct dlx_test_pair *x, uint32_t n, const char *word, b
     enum { ALL = 5 };
     struct dlx_message *held[ALL] = {0}, *m = NULL;
     uint32_t got;
-    for (int64_t i = 1; i <= ALL; i++)
-        dlx_test_stream_publish(x->p, N, i);
+    dlx_test_stream_publish_all(x->p, N, 1, ALL);
     take_held(x->s, at_once, held, n, ALL);
     for (int i = 0; i < 3; i++) {
         fails(dlx_take(x->s, PATIENCE, &m), DLX_E_TOO_MANY_HELD, word);
@@ -155,8 +154,7 @@ TEST(a_message_that_waited_counts_when_a_batch_takes_it)
             ck_assert_uint_eq(atomic_load(&subscriber_link->held_bytes),
                               subscriber_link->core.is_bounded ? BYTES : 0);
         }
-        for (int i = 0; i < 2; i++)
-            dlx_message_unref(m[i]);
+        dlx_test_stream_unref_messages(m, 2);
         for (int i = 0; i < 2; i++)
             ck_assert_uint_eq(atomic_load(&s->links[i]->held_bytes), 0);
     }
@@ -386,8 +384,7 @@ TEST(parts_of_a_tensor_count_their_own_bytes)
         ck_assert(!dlx__publisher_link_cut(x.p));
     }
     ck_assert_uint_eq(dlx__writer_link_bytes(&x.p->core, x.p->core.links[0]), 6 * 8);
-    for (int i = 0; i < 7; i++)
-        dlx_message_unref(held[i]);
+    dlx_test_stream_unref_messages(held, 7);
     ok(dlx_take(x.s, PATIENCE, &held[0]));
     dlx_message_unref(held[0]);
     /* The same memory again, all of it. */

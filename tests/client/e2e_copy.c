@@ -107,8 +107,7 @@ TEST(a_shared_tensor_is_published_again_without_a_copy)
     }
     ck_assert_ptr_eq(lies_at[0], lies_at[1]);
     ck_assert_ptr_eq(lies_at[0], lies_at[2]);
-    for (int i = 0; i < 3; i++)
-        dlx_message_unref(m[i]);
+    dlx_test_stream_unref_messages(m, 3);
     struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.copied, 0);
     ck_assert_uint_eq(stats.published, 3);
@@ -425,13 +424,10 @@ static void publish_received(struct source *source, struct dlx_publisher *p,
 TEST(a_received_tensor_is_copied_to_another_topic)
 {
     struct source source = source_make();
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/b", NULL);
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/b", NULL);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/b", NULL);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/b", NULL);
     publish_received(&source, p, s);
-    dlx_publisher_unref(p);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
     source_end(&source);
 }
 

@@ -4,8 +4,6 @@
 
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <signal.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,8 +32,7 @@ static void take_and_release(struct dlx_subscription *s, int64_t n, int64_t valu
 /* A message of which only the ends are written. */
 static DLManagedTensorVersioned *alloc_cheaply(struct dlx_publisher *p, int64_t n, int64_t value)
 {
-    struct dlx_tensor_spec spec = {
-        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
+    struct dlx_tensor_spec spec = INT64_SPEC(&n);
     DLManagedTensorVersioned *t = NULL;
     ok(dlx_alloc(p, &spec, &t));
     ((int64_t *)t->dl_tensor.data)[0] = ((int64_t *)t->dl_tensor.data)[n - 1] = value;
@@ -57,8 +54,7 @@ LOOP_TEST(an_idle_subscriber_gets_the_last_messages, 0, 2)
     const int64_t n = _i == 0 ? SMALL_N : LARGE_N;
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
-    for (int64_t i = 1; i <= N; i++)
-        dlx_test_stream_publish(x.p, n, i);
+    dlx_test_stream_publish_all(x.p, n, 1, N);
     for (int64_t i = N - DEPTH + 1; i <= N; i++) {
         m = take(x.s);
         ck_assert_uint_eq(dlx_message_gap(m), i == N - DEPTH + 1 ? N - DEPTH : 0);

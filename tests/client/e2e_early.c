@@ -22,14 +22,12 @@ static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .rel
 
 static void publish(struct dlx_publisher *p, int64_t from, int64_t to)
 {
-    for (int64_t i = from; i <= to; i++)
-        dlx_test_stream_publish(p, 10, i);
+    dlx_test_stream_publish_all(p, 10, from, to);
 }
 
 static void take(struct dlx_subscription *s, int64_t from, int64_t to)
 {
-    for (int64_t i = from; i <= to; i++)
-        dlx_test_stream_take(s, i);
+    dlx_test_stream_take_all(s, from, to);
 }
 
 /* Takes until the last publisher has left. Returns how many came. */
@@ -158,44 +156,22 @@ TEST(messages_of_many_short_lived_publishers_are_counted_one_by_one)
                       (uint64_t)N_PUBLISHERS * DEPTH);
 }
 
-TEST(a_subscriber_that_leaves_without_a_look_lets_the_publisher_go_on)
+LOOP_TEST(a_subscriber_that_leaves_or_is_killed_without_a_look_lets_the_publisher_go_on, 0, 2)
 {
+    const bool leaves = _i == 0;
+    pid_t pid = leaves ? -1 : dlx_test_stream_subscribe_elsewhere(&reliable);
     auto_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
-    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
-    publish(p, 1, DEPTH);
-    DLManagedTensorVersioned *next = dlx_test_stream_alloc(p, 10, DEPTH + 1);
-    fails(dlx_publish(p, next, NULL), DLX_E_FULL, "depth");
-    dlx_subscription_unref(s);
-    ok(dlx_publish(p, next, PUBLISH(.timeout_ns = PATIENCE)));
-    publish(p, DEPTH + 2, 4 * DEPTH);
-}
-
-TEST(a_subscriber_that_is_killed_without_a_look_lets_the_publisher_go_on)
-{
-    int pair[2];
-    char byte;
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
-        (void)dlx_test_stream_subscribe(dlx_test_stream_connect(), "test/a", &reliable);
-        ck_assert_int_eq(send(pair[1], "", 1, 0), 1);
-        (void)recv(pair[1], &byte, 1, 0);
-        _exit(0);
-    }
-    close(pair[1]);
-    ck_assert_int_eq(recv(pair[0], &byte, 1, 0), 1);
-    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = leaves ? dlx_test_stream_subscribe(c, "test/a", &reliable) : NULL;
     auto_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     ok(dlx_publisher_wait(p, 1, 0));
     publish(p, 1, DEPTH);
     DLManagedTensorVersioned *next = dlx_test_stream_alloc(p, 10, DEPTH + 1);
     fails(dlx_publish(p, next, NULL), DLX_E_FULL, "depth");
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    s = dlx_subscription_unref(s);
+    if (!leaves)
+        dlx_test_fork_kill(pid);
     ok(dlx_publish(p, next, PUBLISH(.timeout_ns = PATIENCE)));
-    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
     publish(p, DEPTH + 2, 4 * DEPTH);
-    close(pair[0]);
 }
 
 /* Each subscribes to the other, and then waits for it in the library. */
@@ -295,8 +271,7 @@ TEST(a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription)
     ok(r);
     publish(late, 1, DEPTH);
     take(s, 1, DEPTH);
-    for (int i = 0; i < SPARES; i++)
-        dlx_publisher_unref(p[i]);
+    dlx_test_stream_unref_publishers(p, SPARES);
     dlx_publisher_unref(late);
 }
 

@@ -5,7 +5,6 @@
 
 #include "tests/harness/stream.h"
 #include <stdio.h>
-#include <string.h>
 
 static struct dlx_subscription *subscribe(struct dlx_client *c, uint32_t n_publishers)
 {

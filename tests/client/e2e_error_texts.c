@@ -3,7 +3,6 @@
 /* What errors say beside their codes: who, how much, and what to do. */
 
 #include "tests/harness/stream.h"
-#include <errno.h>
 #include <dlx/gpu.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,8 +30,7 @@ static int hold_too_many(void)
         dlx_test_stream_publish(x.p, 1, i);
         r = dlx_take(x.s, PATIENCE, &held[i]);
     }
-    for (int i = 0; i < 17; i++)
-        dlx_message_unref(held[i]);
+    dlx_test_stream_unref_messages(held, 17);
     return r;
 }
 

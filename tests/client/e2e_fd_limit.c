@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -58,8 +57,7 @@ START_TEST(calls_without_room_fail_and_leave_nothing)
     const struct dlx_daemon_info before = dlx_test_stream_daemon_info(x.c);
     size_t fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     const int64_t shape = 1 << 20;
-    const struct dlx_tensor_spec spec = {
-        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &shape};
+    const struct dlx_tensor_spec spec = INT64_SPEC(&shape);
     for (rlim_t room = 0; room < 3; room++) { /* a publisher has three descriptors */
         struct dlx_publisher *p = NULL;
         struct dlx_subscription *s = NULL;
@@ -97,8 +95,7 @@ TEST(replies_that_come_too_late_leave_nothing)
     struct dlx_subscription *s = NULL;
     DLManagedTensorVersioned *t = NULL;
     const int64_t shape = 1 << 20;
-    const struct dlx_tensor_spec spec = {
-        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &shape};
+    const struct dlx_tensor_spec spec = INT64_SPEC(&shape);
     for (time_t end = time(NULL) + PATIENCE_S; dlx_connect(&c, &args) < 0;)
         ck_assert_int_lt(time(NULL), end);
     for (time_t end = time(NULL) + PATIENCE_S; publisher_new(c, &p) < 0;)

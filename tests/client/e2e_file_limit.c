@@ -40,8 +40,7 @@ static void start_limited(const struct rlimit *limit)
 
 static int alloc(struct dlx_publisher *p, int64_t n)
 {
-    const struct dlx_tensor_spec spec = {
-        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
+    const struct dlx_tensor_spec spec = INT64_SPEC(&n);
     DLManagedTensorVersioned *t = NULL;
     int r = dlx_alloc(p, &spec, &t);
     if (r == 0)

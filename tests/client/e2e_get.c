@@ -28,8 +28,7 @@ TEST(the_newest_of_several_publishers_is_got)
     dlx_test_stream_publish(p[0], 10, 13);
     dlx_test_stream_publish(p[2], 10, 14);
     ck_assert_int_eq(get(c, "test/a"), 13);
-    for (int i = 0; i < 3; i++)
-        dlx_publisher_unref(p[i]);
+    dlx_test_stream_unref_publishers(p, 3);
     dlx_client_unref(c);
 }
 
@@ -53,9 +52,8 @@ LOOP_TEST(get_waits_for_the_first_message_whoever_leaves_without_one, 0, 2)
     static const int64_t timeouts[] = {DLX_FOREVER, PATIENCE};
     struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
     struct dlx_message *m = NULL;
-    pthread_t thread;
     void *wrong;
-    ck_assert_int_eq(pthread_create(&thread, NULL, come_and_go, c[0]), 0);
+    pthread_t thread = dlx_test_stream_thread(come_and_go, c[0]);
     ok(dlx_get(c[1], "test/a", timeouts[_i], &m));
     dlx_test_stream_check(m, 10, 7);
     dlx_message_unref(m);

@@ -56,20 +56,14 @@ static int count_publisher(const struct dlx_publisher_info *info, void *userdata
 static int alloc(struct dlx_publisher *p, DLManagedTensorVersioned **ret)
 {
     int64_t n = LARGE;
-    struct dlx_tensor_spec spec = {
-        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
+    struct dlx_tensor_spec spec = INT64_SPEC(&n);
     return dlx_alloc(p, &spec, ret);
 }
 
 static int publish(struct dlx_publisher *p)
 {
     static int64_t values[LARGE], n = LARGE;
-    DLManagedTensorVersioned mine = {.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION},
-                                     .dl_tensor = {.data = values,
-                                                   .device = {kDLCPU, 0},
-                                                   .ndim = 1,
-                                                   .dtype = {kDLInt, 64, 1},
-                                                   .shape = &n}};
+    DLManagedTensorVersioned mine = INT64_TENSOR(values, &n);
     return dlx_publish(p, &mine, NULL);
 }
 
@@ -181,10 +175,9 @@ TEST(it_ends_the_wait_for_another_thread)
 {
     struct act act = {.c = connect_with(PATIENCE), .result = -1};
     DLManagedTensorVersioned *t = NULL;
-    pthread_t thread;
     struct dlx_publisher *p = dlx_test_stream_publisher(act.c, "test/a", NULL);
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
-    ck_assert_int_eq(pthread_create(&thread, NULL, ask, &act), 0);
+    pthread_t thread = dlx_test_stream_thread(ask, &act);
     while (!atomic_load(&act.has_begun))
         ;
     for (int i = 0; i < 5; i++) {
@@ -212,8 +205,7 @@ TEST(who_closes_does_not_wait_for_a_daemon_that_is_known_to_stand_still)
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
     asked = (struct asked){.stop_at = 1};
     is_ended(dlx_client_get_daemon_info(c, &info), "dlx_client_get_daemon_info");
-    for (size_t i = 0; i < DLX_ARRAY_SIZE(p); i++)
-        dlx_publisher_unref(p[i]);
+    dlx_test_stream_unref_publishers(p, DLX_ARRAY_SIZE(p));
     ck_assert_int_eq(asked.n, 0);
     asked.stop_at = 0;
     ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);

@@ -10,7 +10,6 @@
 #include "tests/harness/stream.h"
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/time.h>

@@ -56,15 +56,13 @@ TEST(a_publisher_that_waits_for_a_reliable_subscriber)
     const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     auto_pair pair = dlx_test_pair_make(PUBLISHER(.depth = 3, .on_full = DLX_ON_FULL_BLOCK),
                                         SUBSCRIBE(.reliable = true));
-    for (int64_t n = 1; n <= 3; n++)
-        dlx_test_stream_publish(pair.p, 10, n);
+    dlx_test_stream_publish_all(pair.p, 10, 1, 3);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(pair.p, 10, 4);
     interrupt_every(20000);
     int r = dlx_publish(pair.p, t, &wait);
     interrupt_every(0);
     fails(r, DLX_E_INTERRUPTED, "signal");
-    for (int64_t n = 1; n <= 3; n++)
-        dlx_test_stream_take(pair.s, n);
+    dlx_test_stream_take_all(pair.s, 1, 3);
     ok(dlx_publish(pair.p, t, &wait));
     dlx_test_stream_take(pair.s, 4);
 }
@@ -174,8 +172,7 @@ static void publish_four(int ready)
         dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = 3, .on_full = DLX_ON_FULL_BLOCK));
     say_ready(ready);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
-    for (int64_t n = 1; n <= 3; n++)
-        dlx_test_stream_publish(p, 10, n);
+    dlx_test_stream_publish_all(p, 10, 1, 3);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 4);
     say_ready(ready);
     ok(dlx_publish(p, t, PUBLISH(.timeout_ns = PATIENCE)));
@@ -188,8 +185,7 @@ TEST(a_publisher_that_waits_is_stopped_and_continued)
     stop_and_continue(&child);
     auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.reliable = true));
     stop_and_continue(&child);
-    for (int64_t n = 1; n <= 4; n++)
-        dlx_test_stream_take(s, n);
+    dlx_test_stream_take_all(s, 1, 4);
     ends_well(&child);
 }
 

@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 
 /* ---- whose tensor it is --------------------------------------------------------------------- */
 
@@ -124,16 +123,14 @@ TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
     struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_event event = {.size = sizeof event};
     int64_t n = 10;
-    const struct dlx_tensor_spec spec = {
-        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
-    pthread_t thread;
+    const struct dlx_tensor_spec spec = INT64_SPEC(&n);
     dlx_test_stream_publish(x.p, 10, 1);
     struct waiter w = {.p = x.p, .t = dlx_test_stream_alloc(x.p, 10, 2), .result = 7};
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 3), *none = NULL;
     DLManagedTensor legacy = {.dl_tensor = t->dl_tensor};
     const struct dlx_item item = {.name = "t", .tensor = t};
     uint32_t published = 7;
-    ck_assert_int_eq(pthread_create(&thread, NULL, publish_and_wait, &w), 0);
+    pthread_t thread = dlx_test_stream_thread(publish_and_wait, &w);
     for (uint64_t until = dlx__deadline(PATIENCE); !is_blocked(x.p);) {
         ck_assert_uint_lt(dlx__now_ns(), until);
         (void)poll(NULL, 0, 1);
@@ -205,10 +202,8 @@ LOOP_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_subscription, 0, 2)
     struct dlx_event event = {.size = sizeof event};
     struct dlx_message *m = NULL;
     uint32_t n;
-    pthread_t thread;
-    for (int64_t i = 1; i <= n_before; i++)
-        dlx_test_stream_publish(x.p, 10, i);
-    ck_assert_int_eq(pthread_create(&thread, NULL, take_messages, &taker), 0);
+    dlx_test_stream_publish_all(x.p, 10, 1, n_before);
+    pthread_t thread = dlx_test_stream_thread(take_messages, &taker);
     uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
     while (atomic_load(&n_taken) < (uint64_t)n_before ||
            dlx_subscription_get_stats(x.s, &stats) != DLX_E_IN_USE) {

@@ -11,7 +11,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -239,7 +238,6 @@ static void *delete_elsewhere(void *arg)
 TEST(it_outlives_everything_else)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    pthread_t thread;
     dlx_test_stream_publish(x.p, LARGE, 1);
     struct dlx_message *m = take(x.s);
     DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1);
@@ -248,7 +246,7 @@ TEST(it_outlives_everything_else)
     ck_assert_int_eq(data(t)[LARGE - 1], LARGE);
     fill(t, 3);
     ck_assert_int_eq(data(t)[0] + data(t)[LARGE - 1], 6);
-    ck_assert_int_eq(pthread_create(&thread, NULL, delete_elsewhere, t), 0);
+    pthread_t thread = dlx_test_stream_thread(delete_elsewhere, t);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
 }
 
@@ -279,11 +277,10 @@ TEST(another_thread_makes_views_while_arenas_come_and_go)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct viewer v = {.n = 0};
-    pthread_t thread;
     void *good = NULL;
     dlx_test_stream_publish(x.p, LARGE, 1);
     v.m = take(x.s);
-    ck_assert_int_eq(pthread_create(&thread, NULL, make_views, &v), 0);
+    pthread_t thread = dlx_test_stream_thread(make_views, &v);
     for (int64_t i = 1; i < 40; i++) {
         dlx_test_stream_publish(x.p, i % 8 * LARGE + 1, i);
         dlx_message_unref(take(x.s));

@@ -7,9 +7,6 @@
 #include "tests/harness/stream.h"
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static const struct dlx_publisher_args blocks = {
@@ -72,9 +69,8 @@ static void *take_all(void *userdata)
 LOOP_TEST(no_room_is_missed, 0, 2)
 {
     auto_pair x = dlx_test_pair_make(&blocks, &reliable);
-    pthread_t thread;
     int fd = dlx_publisher_fd(x.p);
-    ck_assert_int_eq(pthread_create(&thread, NULL, take_all, &x), 0);
+    pthread_t thread = dlx_test_stream_thread(take_all, &x);
     for (int64_t n = 1; n <= MANY; n++) {
         if (_i == 1 && n % (MANY / 4) == 0)
             dlx_test_stream_restart();
@@ -101,8 +97,7 @@ TEST(it_is_readable_when_a_subscriber_comes)
         while (dlx_publisher_wait(p, i + 1, 0) != 0)
             ck_assert(is_readable(fd, PATIENCE_MS));
     }
-    for (int i = 0; i < 2; i++)
-        dlx_subscription_unref(s[i]);
+    dlx_test_stream_unref_subscriptions(s, 2);
 }
 
 TEST(it_is_readable_when_a_subscriber_dies)

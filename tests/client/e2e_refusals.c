@@ -11,7 +11,6 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
 
 /* Handles of each kind, or NULL where a call is told without. */
 static struct {
@@ -79,14 +78,18 @@ static union {
 } out;
 
 static int64_t shape[] = {4};
-static const struct dlx_tensor_spec spec = {
-    .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = shape};
+static const struct dlx_tensor_spec spec = INT64_SPEC(shape);
 static struct dlx_item item;
 
 /* Each call with one argument less than it needs: `without` counts them, past the last one all are
  * there. */
 #define ARG(i, value) (without == (i) ? NULL : (value))
 #define RET(type)     ((type)(void *)ARG(1, &out))
+#define DEFINE_CALL(name, call)                                                                    \
+    static int name(int without)                                                                   \
+    {                                                                                              \
+        return call;                                                                               \
+    }
 
 static int connects(int without)
 {
@@ -94,25 +97,11 @@ static int connects(int without)
     return without == 0 ? dlx_connect(NULL, &args) : DLX_E_FORKED;
 }
 
-static int publisher_new(int without)
-{
-    return dlx_publisher_new(ARG(0, x.c), "a", NULL, RET(struct dlx_publisher **));
-}
-
-static int allocs(int without)
-{
-    return dlx_alloc(ARG(0, x.p), ARG(2, &spec), RET(DLManagedTensorVersioned **));
-}
-
-static int alloc_set(int without)
-{
-    return dlx_alloc_set(ARG(0, x.p), ARG(2, &spec), 1, RET(DLManagedTensorVersioned **));
-}
-
-static int publishes(int without)
-{
-    return dlx_publish(ARG(0, x.p), ARG(1, x.t), NULL);
-}
+DEFINE_CALL(publisher_new, dlx_publisher_new(ARG(0, x.c), "a", NULL, RET(struct dlx_publisher **)))
+DEFINE_CALL(allocs, dlx_alloc(ARG(0, x.p), ARG(2, &spec), RET(DLManagedTensorVersioned **)))
+DEFINE_CALL(alloc_set,
+            dlx_alloc_set(ARG(0, x.p), ARG(2, &spec), 1, RET(DLManagedTensorVersioned **)))
+DEFINE_CALL(publishes, dlx_publish(ARG(0, x.p), ARG(1, x.t), NULL))
 
 static int publish_n(int without)
 {
@@ -121,10 +110,7 @@ static int publish_n(int without)
     return n == 0 ? r : 0;
 }
 
-static int publish_legacy(int without)
-{
-    return dlx_publish_legacy(ARG(0, x.p), ARG(1, x.legacy), NULL);
-}
+DEFINE_CALL(publish_legacy, dlx_publish_legacy(ARG(0, x.p), ARG(1, x.legacy), NULL))
 
 static int publish_set(int without)
 {
@@ -133,35 +119,13 @@ static int publish_set(int without)
     return dlx_publish_set(ARG(0, x.p), ARG(1, &item), 1, &meta, NULL);
 }
 
-static int publisher_wait(int without)
-{
-    return dlx_publisher_wait(ARG(0, x.p), 1, 0);
-}
-
-static int publisher_next_event(int without)
-{
-    return dlx_publisher_next_event(ARG(0, x.p), RET(struct dlx_event *));
-}
-
-static int publisher_get_stats(int without)
-{
-    return dlx_publisher_get_stats(ARG(0, x.p), RET(struct dlx_publisher_stats *));
-}
-
-static int subscribes(int without)
-{
-    return dlx_subscribe(ARG(0, x.c), "a", NULL, RET(struct dlx_subscription **));
-}
-
-static int subscription_fd(int without)
-{
-    return dlx_subscription_fd(ARG(0, x.s));
-}
-
-static int takes(int without)
-{
-    return dlx_take(ARG(0, x.s), 0, RET(struct dlx_message **));
-}
+DEFINE_CALL(publisher_wait, dlx_publisher_wait(ARG(0, x.p), 1, 0))
+DEFINE_CALL(publisher_next_event, dlx_publisher_next_event(ARG(0, x.p), RET(struct dlx_event *)))
+DEFINE_CALL(publisher_get_stats,
+            dlx_publisher_get_stats(ARG(0, x.p), RET(struct dlx_publisher_stats *)))
+DEFINE_CALL(subscribes, dlx_subscribe(ARG(0, x.c), "a", NULL, RET(struct dlx_subscription **)))
+DEFINE_CALL(subscription_fd, dlx_subscription_fd(ARG(0, x.s)))
+DEFINE_CALL(takes, dlx_take(ARG(0, x.s), 0, RET(struct dlx_message **)))
 
 static int takes_n(int without)
 {
@@ -169,65 +133,21 @@ static int takes_n(int without)
     return dlx_take_n(ARG(0, x.s), 0, RET(struct dlx_message **), 1, ARG(2, &n));
 }
 
-static int gets(int without)
-{
-    return dlx_get(ARG(0, x.c), "a", 0, RET(struct dlx_message **));
-}
-
-static int retained_drop(int without)
-{
-    return dlx_retained_drop(ARG(0, x.c), "a");
-}
-
-static int subscription_get_stats(int without)
-{
-    return dlx_subscription_get_stats(ARG(0, x.s), RET(struct dlx_subscription_stats *));
-}
-
-static int subscription_next_event(int without)
-{
-    return dlx_subscription_next_event(ARG(0, x.s), RET(struct dlx_event *));
-}
-
-static int message_find(int without)
-{
-    return dlx_message_find(ARG(0, x.m), ARG(2, "a"), RET(uint32_t *));
-}
-
-static int message_tensor(int without)
-{
-    return dlx_message_tensor(ARG(0, x.m), 0, RET(DLManagedTensorVersioned **));
-}
-
-static int message_private(int without)
-{
-    return dlx_message_private(ARG(0, x.m), 0, RET(DLManagedTensorVersioned **));
-}
-
-static int message_tensor_legacy(int without)
-{
-    return dlx_message_tensor_legacy(ARG(0, x.m), 0, true, RET(DLManagedTensor **));
-}
-
-static int list_publishers(int without)
-{
-    return dlx_list_publishers(ARG(0, x.c), NULL, ARG(1, on_publisher), NULL);
-}
-
-static int list_quotas(int without)
-{
-    return dlx_list_quotas(ARG(0, x.c), ARG(1, on_quota), NULL);
-}
-
-static int list_links(int without)
-{
-    return dlx_list_links(ARG(0, x.c), 0, ARG(1, on_link), NULL);
-}
-
-static int daemon_info(int without)
-{
-    return dlx_client_get_daemon_info(ARG(0, x.c), RET(struct dlx_daemon_info *));
-}
+DEFINE_CALL(gets, dlx_get(ARG(0, x.c), "a", 0, RET(struct dlx_message **)))
+DEFINE_CALL(retained_drop, dlx_retained_drop(ARG(0, x.c), "a"))
+DEFINE_CALL(subscription_get_stats,
+            dlx_subscription_get_stats(ARG(0, x.s), RET(struct dlx_subscription_stats *)))
+DEFINE_CALL(subscription_next_event,
+            dlx_subscription_next_event(ARG(0, x.s), RET(struct dlx_event *)))
+DEFINE_CALL(message_find, dlx_message_find(ARG(0, x.m), ARG(2, "a"), RET(uint32_t *)))
+DEFINE_CALL(message_tensor, dlx_message_tensor(ARG(0, x.m), 0, RET(DLManagedTensorVersioned **)))
+DEFINE_CALL(message_private, dlx_message_private(ARG(0, x.m), 0, RET(DLManagedTensorVersioned **)))
+DEFINE_CALL(message_tensor_legacy,
+            dlx_message_tensor_legacy(ARG(0, x.m), 0, true, RET(DLManagedTensor **)))
+DEFINE_CALL(list_publishers, dlx_list_publishers(ARG(0, x.c), NULL, ARG(1, on_publisher), NULL))
+DEFINE_CALL(list_quotas, dlx_list_quotas(ARG(0, x.c), ARG(1, on_quota), NULL))
+DEFINE_CALL(list_links, dlx_list_links(ARG(0, x.c), 0, ARG(1, on_link), NULL))
+DEFINE_CALL(daemon_info, dlx_client_get_daemon_info(ARG(0, x.c), RET(struct dlx_daemon_info *)))
 
 /* With the names of the arguments that it needs. */
 #define CALL(name, ...)                                                                            \

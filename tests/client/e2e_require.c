@@ -5,8 +5,6 @@
 
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <signal.h>
-#include <string.h>
 #include <unistd.h>
 
 static const struct dlx_publisher_args one = {.size = sizeof one, .min_subscribers = 1};
@@ -26,12 +24,11 @@ static struct child spawn_subscriber(uint64_t last)
     child.pid = dlx_test_fork();
     ck_assert_int_ge(child.pid, 0);
     if (child.pid == 0) {
-        struct dlx_client *c = NULL;
         struct dlx_message *m = NULL;
         char byte;
         close(fds[1]);
         ck_assert_int_eq(read(fds[0], &byte, 1), 1);
-        c = dlx_test_stream_connect();
+        struct dlx_client *c = dlx_test_stream_connect();
         struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
         for (uint64_t seq = 0; seq < last; dlx_message_unref(m)) {
             ok(dlx_take(s, PATIENCE, &m));

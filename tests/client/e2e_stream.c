@@ -210,8 +210,7 @@ TEST(a_full_publisher_names_no_subscriber_that_does_not_block)
     ok(dlx_take(loses, PATIENCE, &held[0]));
     dlx_test_stream_take(x.s, 1);
     dlx_test_stream_take(follows, 1);
-    for (int64_t i = 2; i <= 5; i++)
-        dlx_test_stream_publish(x.p, 10, i);
+    dlx_test_stream_publish_all(x.p, 10, 2, 5);
     dlx_test_stream_take(follows, 2);
     ok(dlx_take(follows, PATIENCE, &held[1]));
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 6);

@@ -113,8 +113,7 @@ static void take_first_messages(int64_t spin_ns, bool polls)
         }
     }
     expect_nothing(s);
-    for (int i = 0; i < N_FIRST; i++)
-        dlx_publisher_unref(p[i]);
+    dlx_test_stream_unref_publishers(p, N_FIRST);
 }
 
 /* A take that spins, one that sleeps, and a caller that polls. */
@@ -213,8 +212,7 @@ TEST(publishers_are_listed_by_pattern)
         ok(dlx_list_publishers(c, lists[i].pattern, note, names));
         ck_assert_str_eq(names, lists[i].names);
     }
-    for (size_t i = 0; i < DLX_ARRAY_SIZE(topics); i++)
-        dlx_publisher_unref(p[i]);
+    dlx_test_stream_unref_publishers(p, DLX_ARRAY_SIZE(topics));
 }
 
 static int add(const struct dlx_publisher_info *info, void *userdata)
@@ -239,8 +237,7 @@ TEST(long_lists_by_pattern_are_complete)
     unsigned n = 0;
     ok(dlx_list_publishers(c, "cam/0*", add, &n));
     ck_assert_uint_eq(n, 2 * N);
-    for (int i = 0; i < 2 * N; i++)
-        dlx_publisher_unref(p[i]);
+    dlx_test_stream_unref_publishers(p, 2 * N);
     dlx_publisher_unref(other);
 }
 
@@ -274,8 +271,7 @@ TEST(links_of_a_publisher_are_listed_once_each)
         ck_assert_int_eq(last - links, i);
         s[i] = new_subscription(c, "test/a");
     }
-    for (int i = 0; i < N; i++)
-        dlx_subscription_unref(s[i]);
+    dlx_test_stream_unref_subscriptions(s, N);
 }
 
 TEST(patterns_of_a_user_have_a_limit)
@@ -289,8 +285,7 @@ TEST(patterns_of_a_user_have_a_limit)
         r = dlx_subscribe(c, "a/*", NULL, &s[n]);
     ck_assert_msg(n == 1025 && r == DLX_E_LIMIT && strstr(dlx_client_errmsg(c), "1024"),
                   "%d: %d: %s", n, r, dlx_client_errmsg(c));
-    for (int i = 0; i < n; i++)
-        dlx_subscription_unref(s[i]);
+    dlx_test_stream_unref_subscriptions(s, (size_t)n);
 }
 
 /* ---- events -------------------------------------------------------------------------------- */
@@ -456,8 +451,7 @@ TEST(what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes)
         atomic_store(&crowds[i].stop, true);
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
     }
-    for (int i = 0; i < N; i++)
-        dlx_publisher_unref(p[i]);
+    dlx_test_stream_unref_publishers(p, N);
 }
 
 int main(void)

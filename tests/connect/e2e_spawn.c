@@ -173,7 +173,6 @@ static void *wait_for_any(void *data)
 TEST(the_caller_sees_no_child)
 {
     struct sigaction action = {.sa_handler = on_sigchld};
-    pthread_t thread;
     int hold[2];
     char byte;
     ck_assert_int_eq(pipe2(hold, O_CLOEXEC), 0);
@@ -184,7 +183,7 @@ TEST(the_caller_sees_no_child)
     }
     close(hold[0]);
     ck_assert_int_eq(sigaction(SIGCHLD, &action, NULL), 0);
-    ck_assert_int_eq(pthread_create(&thread, NULL, wait_for_any, NULL), 0);
+    pthread_t thread = dlx_test_stream_thread(wait_for_any, NULL);
     while (atomic_load(&n_waits) == 0)
         ;
     struct dlx_client *c = dlx_test_spawn_connect();
@@ -371,12 +370,11 @@ static int listen_in_folder(void)
 /* Its last client is in the listen queue, or has been accepted, and gets no answer. */
 LOOP_TEST(a_hang_up_before_the_answer_is_no_failure, 0, 2)
 {
-    pthread_t thread;
     pid_t pid;
     void *c;
     int listener = listen_in_folder();
     struct pollfd p = {.fd = listener, .events = POLLIN};
-    ck_assert_int_eq(pthread_create(&thread, NULL, connect_thread, &pid), 0);
+    pthread_t thread = dlx_test_stream_thread(connect_thread, &pid);
     ck_assert_int_eq(poll(&p, 1, PATIENCE_MS), 1);
     int fd = _i == 0 ? -1 : accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     ck_assert_int_eq(unlink(dlx_test_spawn_socket), 0);
@@ -404,10 +402,9 @@ static void *hang_up(void *data)
 /* 0: found in the folder, 1: by its name. */
 LOOP_TEST(a_listener_that_always_hangs_up, 0, 2)
 {
-    pthread_t thread;
     int listener = listen_in_folder();
     atomic_int n = listener;
-    ck_assert_int_eq(pthread_create(&thread, NULL, hang_up, &n), 0);
+    pthread_t thread = dlx_test_stream_thread(hang_up, &n);
     if (_i == 1)
         ck_assert_int_eq(setenv("DLX_SOCKET", dlx_test_spawn_socket, 1), 0);
     dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, 20 * SECOND, DLX_E_DISCONNECTED,
@@ -424,14 +421,13 @@ LOOP_TEST(a_listener_that_always_hangs_up, 0, 2)
 TEST(a_lock_that_is_held_a_moment_longer)
 {
     char lock[400];
-    pthread_t thread;
     pid_t pid;
     void *c;
     (void)snprintf(lock, sizeof lock, "%s.lock", dlx_test_spawn_socket);
     int fd = open(lock, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
     ck_assert_int_ge(fd, 0);
     ck_assert_int_eq(flock(fd, LOCK_EX), 0);
-    ck_assert_int_eq(pthread_create(&thread, NULL, connect_thread, &pid), 0);
+    pthread_t thread = dlx_test_stream_thread(connect_thread, &pid);
     (void)poll(NULL, 0, 200); /* the moment: too short, the test shows less */
     ck_assert_int_eq(unlink(lock), 0);
     close(fd);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/store.h"
 #include "common/util.h"
+#include "tests/harness/fork.h"
 #include <poll.h>
 
 struct dlx_test_manager dlx_test_store_manager;
@@ -84,6 +85,17 @@ void dlx_test_store_leave_messages(const char *topic, const struct dlx_publisher
     auto_publisher *p = dlx_test_store_publisher(c, topic, args);
     for (int64_t i = 1; i <= n; i++)
         dlx_test_stream_publish(p, 100, i);
+}
+
+pid_t dlx_test_store_publish_elsewhere(const struct dlx_publisher_args *args, int64_t n)
+{
+    struct dlx_test_child child = dlx_test_fork_child();
+    if (child.pid == 0) {
+        struct dlx_client *c = dlx_test_stream_connect();
+        dlx_test_stream_publish_all(dlx_test_stream_publisher(c, "test/a", args), 100, 1, n);
+        dlx_test_fork_ready(&child);
+    }
+    return dlx_test_fork_wait_ready(&child);
 }
 
 void dlx_test_store_take(struct dlx_subscription *s, int64_t first, int64_t last)

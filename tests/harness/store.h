@@ -36,6 +36,8 @@ struct dlx_publisher *dlx_test_store_publisher(struct dlx_client *c, const char 
 /* Publish 1 to n and go. */
 void dlx_test_store_leave_messages(const char *topic, const struct dlx_publisher_args *args,
                                    int64_t n);
+/* Publish 1 to n on test/a in a process of its own, which makes no call until it is killed. */
+pid_t dlx_test_store_publish_elsewhere(const struct dlx_publisher_args *args, int64_t n);
 /* Take `first` to `last`, and nothing else; ends that are told before do not matter. */
 void dlx_test_store_take(struct dlx_subscription *s, int64_t first, int64_t last);
 /* These, and nothing else, are what a newcomer gets. */

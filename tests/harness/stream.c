@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/stream.h"
 #include "tests/harness/fds.h"
+#include "tests/harness/fork.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -127,6 +128,59 @@ void dlx_test_stream_take(struct dlx_subscription *s, int64_t value)
     ck_assert_uint_eq(dlx_message_gap(m), 0);
     dlx_test_stream_check(m, 10, value);
     dlx_message_unref(m);
+}
+
+void dlx_test_stream_publish_all(struct dlx_publisher *p, int64_t n, int64_t first, int64_t last)
+{
+    for (int64_t value = first; value <= last; value++)
+        dlx_test_stream_publish(p, n, value);
+}
+
+void dlx_test_stream_expect_all(struct dlx_subscription *s, int64_t n, int64_t first, int64_t last)
+{
+    for (int64_t value = first; value <= last; value++)
+        dlx_test_stream_expect(s, n, value);
+}
+
+void dlx_test_stream_take_all(struct dlx_subscription *s, int64_t first, int64_t last)
+{
+    for (int64_t value = first; value <= last; value++)
+        dlx_test_stream_take(s, value);
+}
+
+pid_t dlx_test_stream_subscribe_elsewhere(const struct dlx_subscribe_args *args)
+{
+    struct dlx_test_child child = dlx_test_fork_child();
+    if (child.pid == 0) {
+        (void)dlx_test_stream_subscribe(dlx_test_stream_connect(), "test/a", args);
+        dlx_test_fork_ready(&child);
+    }
+    return dlx_test_fork_wait_ready(&child);
+}
+
+pthread_t dlx_test_stream_thread(void *(*run)(void *userdata), void *userdata)
+{
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, run, userdata), 0);
+    return thread;
+}
+
+void dlx_test_stream_unref_publishers(struct dlx_publisher **p, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        dlx_publisher_unref(p[i]);
+}
+
+void dlx_test_stream_unref_subscriptions(struct dlx_subscription **s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        dlx_subscription_unref(s[i]);
+}
+
+void dlx_test_stream_unref_messages(struct dlx_message **m, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        dlx_message_unref(m[i]);
 }
 
 void dlx_test_stream_publish_once_joined(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,

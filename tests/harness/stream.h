@@ -9,6 +9,7 @@
 #include "tests/harness/run.h"
 #include <check.h>
 #include <dlx/dlx.h>
+#include <pthread.h>
 
 #define SECOND INT64_C(1000000000)
 
@@ -58,6 +59,18 @@ void dlx_test_stream_restart(void);
 /* Take the message of 10 elements whose sequence number is its value, and that follows the one
  * before. */
 void dlx_test_stream_take(struct dlx_subscription *s, int64_t value);
+/* The same for each value of [first, last]. */
+void dlx_test_stream_publish_all(struct dlx_publisher *p, int64_t n, int64_t first, int64_t last);
+void dlx_test_stream_expect_all(struct dlx_subscription *s, int64_t n, int64_t first, int64_t last);
+void dlx_test_stream_take_all(struct dlx_subscription *s, int64_t first, int64_t last);
+/* A subscriber of test/a in a process of its own, which makes no call until it is killed. */
+pid_t dlx_test_stream_subscribe_elsewhere(const struct dlx_subscribe_args *args);
+/* Begin a thread, which the test joins. */
+pthread_t dlx_test_stream_thread(void *(*run)(void *userdata), void *userdata);
+/* Release the first n of these. */
+void dlx_test_stream_unref_publishers(struct dlx_publisher **p, size_t n);
+void dlx_test_stream_unref_subscriptions(struct dlx_subscription **s, size_t n);
+void dlx_test_stream_unref_messages(struct dlx_message **m, size_t n);
 /* Publish without waiting, over and over until the subscription has joined: it does its part, and
  * takes nothing. */
 void dlx_test_stream_publish_once_joined(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
@@ -70,6 +83,23 @@ void dlx_test_stream_publish_once_joined(struct dlx_publisher *p, DLManagedTenso
     (&(const struct dlx_subscribe_args){.size = sizeof(struct dlx_subscribe_args), __VA_ARGS__})
 #define PUBLISH(...)                                                                               \
     (&(const struct dlx_publish_args){.size = sizeof(struct dlx_publish_args), __VA_ARGS__})
+
+/* What begins a tensor, or what asks for one, of one dimension of int64. */
+#define INT64_SPEC(int64_shape)                                                                    \
+    {                                                                                              \
+        .size = sizeof(struct dlx_tensor_spec), .dtype = {kDLInt, 64, 1}, .ndim = 1,               \
+        .shape = (int64_shape)                                                                     \
+    }
+#define INT64_TENSOR(int64_values, int64_shape)                                                    \
+    {                                                                                              \
+        .version = {DLPACK_MAJOR_VERSION, 0}, .dl_tensor = {                                       \
+            .data = (int64_values),                                                                \
+            .device = {kDLCPU, 0},                                                                 \
+            .ndim = 1,                                                                             \
+            .dtype = {kDLInt, 64, 1},                                                              \
+            .shape = (int64_shape)                                                                 \
+        }                                                                                          \
+    }
 
 /* A publisher and a subscription on topic test/a. */
 struct dlx_test_pair {

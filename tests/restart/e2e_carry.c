@@ -6,10 +6,8 @@
 #include "client/publish/publisher.h"
 #include "tests/harness/manager.h"
 #include "tests/harness/stream.h"
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 static const struct dlx_publisher_args retain_3 = {.size = sizeof retain_3, .retain = 3};
 
@@ -92,8 +90,7 @@ TEST(who_was_there_gets_nothing_twice)
         struct dlx_client *c = dlx_test_stream_connect();
         struct dlx_publisher *p = new_publisher(c, &args);
         struct dlx_subscription *s = subscribe(c, 0, reliable), *slow = subscribe(c, 0, reliable);
-        for (int64_t i = 1; i <= 10; i++)
-            dlx_test_stream_publish(p, 100, i);
+        dlx_test_stream_publish_all(p, 100, 1, 10);
         take_and_check(s, 1, 10);
         take_and_check(slow, 1, 8);
         restart(p);
@@ -203,15 +200,9 @@ static void publish_set(struct dlx_publisher *p, int64_t value, bool share)
     struct dlx_item items[SET];
     char names[SET][16];
     int64_t copied[4] = {value, value + 1, value + 2, value + 3};
-    int64_t shape = 4, stride = 1, many[10] = {1, 1, 2, 1, 1, 1, 2, 1, 1, 1};
-    DLManagedTensorVersioned foreign = {.version = {DLPACK_MAJOR_VERSION, 0},
-                                        .dl_tensor = {.data = copied,
-                                                      .device = {kDLCPU, 0},
-                                                      .ndim = 1,
-                                                      .dtype = {kDLInt, 64, 1},
-                                                      .shape = &shape,
-                                                      .strides = &stride}},
-                             deep = foreign, empty = foreign;
+    int64_t shape = 4, many[10] = {1, 1, 2, 1, 1, 1, 2, 1, 1, 1};
+    DLManagedTensorVersioned foreign = INT64_TENSOR(copied, &shape), deep = foreign,
+                             empty = foreign;
     deep.dl_tensor.ndim = 10;
     deep.dl_tensor.shape = many;
     deep.dl_tensor.strides = NULL;
@@ -302,8 +293,7 @@ TEST(a_publisher_replaces_what_was_kept_of_it)
     dlx_test_manager_run(&manager, &dlx_test_stream_daemon, 100);
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c, &retain_3);
-    for (int64_t i = 1; i <= 2; i++)
-        dlx_test_stream_publish(p, 100, i);
+    dlx_test_stream_publish_all(p, 100, 1, 2);
     for (int i = 0; i < 5; i++) {
         dlx_test_daemon_kill(&dlx_test_stream_daemon);
         dlx_test_manager_run(&manager, &dlx_test_stream_daemon, 100);

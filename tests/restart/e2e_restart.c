@@ -204,15 +204,8 @@ LOOP_TEST(each_kind_of_publishing_finds_the_new_daemon, 0, 6)
 {
     enum { N = 1 << 18 };
     static int64_t values[N], shape = N;
-    static const struct dlx_tensor_spec spec = {
-        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &shape};
-    DLManagedTensorVersioned foreign = {.version = {DLPACK_MAJOR_VERSION, 0},
-                                        .dl_tensor = {.data = values,
-                                                      .device = {kDLCPU, 0},
-                                                      .ndim = 1,
-                                                      .dtype = {kDLInt, 64, 1},
-                                                      .shape = &shape}},
-                             *own = NULL;
+    static const struct dlx_tensor_spec spec = INT64_SPEC(&shape);
+    DLManagedTensorVersioned foreign = INT64_TENSOR(values, &shape), *own = NULL;
     DLManagedTensor legacy = {.dl_tensor = foreign.dl_tensor};
     struct dlx_item item = {.tensor = &foreign};
     auto_pair x = dlx_test_pair_make(NULL, NULL);
@@ -337,14 +330,8 @@ TEST(a_shared_set_is_shared_with_the_new_daemon_too)
     static int64_t values[N];
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_args share = {.size = sizeof share, .share = true};
-    int64_t shape = N, stride = 1;
-    DLManagedTensorVersioned t = {.version = {DLPACK_MAJOR_VERSION, 0},
-                                  .dl_tensor = {.data = values,
-                                                .device = {kDLCPU, 0},
-                                                .ndim = 1,
-                                                .dtype = {kDLInt, 64, 1},
-                                                .shape = &shape,
-                                                .strides = &stride}};
+    int64_t shape = N;
+    DLManagedTensorVersioned t = INT64_TENSOR(values, &shape);
     struct dlx_item items[] = {{"a", &t}, {"b", &t}};
     dlx_test_stream_restart();
     ok(dlx_publish_set(x.p, items, 2, NULL, &share));

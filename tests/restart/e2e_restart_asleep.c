@@ -8,7 +8,6 @@
 #include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
 #include <inttypes.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -203,7 +202,6 @@ TEST(publishers_that_close_show_the_next_daemon_what_was_not_sent)
 {
     auto_client *c = dlx_test_stream_connect();
     static struct stream streams[N_SPARES];
-    pthread_t thread;
     dlx_set_debug(false);
     auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     for (unsigned i = 0; i < N_SPARES; i++) {
@@ -212,7 +210,7 @@ TEST(publishers_that_close_show_the_next_daemon_what_was_not_sent)
     }
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     struct reader reader = {.s = s, .streams = streams, .n_streams = N_SPARES, .stop = true};
-    ck_assert_int_eq(pthread_create(&thread, NULL, take_all, &reader), 0);
+    pthread_t thread = dlx_test_stream_thread(take_all, &reader);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     for (unsigned i = 0; i < N_SPARES; i++) {
         streams[i].p->watch.linger_ns = PATIENCE;
@@ -263,8 +261,7 @@ TEST(a_pattern_loses_nothing_when_daemons_end_at_any_moment)
         dlx_test_stream_restart();
     }
     struct reader reader = {.s = s, .streams = streams}; /* waits for nothing in particular */
-    pthread_t thread;
-    ck_assert_int_eq(pthread_create(&thread, NULL, take_all, &reader), 0);
+    pthread_t thread = dlx_test_stream_thread(take_all, &reader);
     atomic_store(&stop, true);
     for (unsigned i = 0; i < N_PUBLISHERS; i++)
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);

@@ -12,7 +12,6 @@
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include <signal.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>

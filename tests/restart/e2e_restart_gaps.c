@@ -60,7 +60,6 @@ TEST(every_gap_has_a_number_through_restarts)
     struct dlx_client *c = dlx_test_stream_connect();
     static struct writer writer;
     struct reader readers[3];
-    pthread_t thread;
     memset(&writer, 0, sizeof writer);
     memset(readers, 0, sizeof readers);
     ok(dlx_publisher_new(c, "test/a", PUBLISHER(.depth = 16), &writer.p));
@@ -70,7 +69,7 @@ TEST(every_gap_has_a_number_through_restarts)
         readers[i].c = dlx_test_stream_connect();
         ok(dlx_subscribe(readers[i].c, i == 1 ? "test/*" : "test/a", &sa, &readers[i].s));
     }
-    ck_assert_int_eq(pthread_create(&thread, NULL, publish_all, &writer), 0);
+    pthread_t thread = dlx_test_stream_thread(publish_all, &writer);
     for (unsigned round = 0; round < 40; round++) {
         for (unsigned k = 0; k < round * 997 % 6000; k++) { /* some time, never the same */
             (void)take_one(&readers[k % 3]);
@@ -103,10 +102,10 @@ TEST(every_gap_has_a_number_through_restarts)
 /* It frees publishers and subscriptions in some order, but the publishers go on. */
 LOOP_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2)
 {
-    struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     struct dlx_message *m = NULL;
-    struct dlx_publisher *p = dlx_test_stream_publisher(c[_i], "test/a", NULL);
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c[!_i], "test/a", NULL);
+    auto_publisher *p = dlx_test_stream_publisher(_i ? other : c, "test/a", NULL);
+    auto_subscription *s = dlx_test_stream_subscribe(_i ? c : other, "test/a", NULL);
     dlx_test_stream_publish(p, 10, 1);
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
     for (int64_t i = 1; i < 10; i++) {
@@ -119,10 +118,6 @@ LOOP_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2)
     }
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).n_publishers, 1);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
-    dlx_subscription_unref(s);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c[0]);
-    dlx_client_unref(c[1]);
 }
 
 /* The publisher went on in a block that a daemon in between knew, and has gone: what it left behind
@@ -130,14 +125,14 @@ LOOP_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2)
  * from 2: there is nothing to be taken, so that each look is for the next block. */
 LOOP_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0, 4)
 {
-    struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     struct dlx_message *m = NULL;
     time_t end = time(NULL) + PATIENCE_S;
     int64_t n = 0;
     int r;
-    struct dlx_publisher *p = dlx_test_stream_publisher(c[0], "test/a", NULL);
-    struct dlx_subscription *s = dlx_test_stream_subscribe(
-        c[1], "test/a", SUBSCRIBE(.spin_ns = _i % 2 ? DLX_SPIN_ALWAYS : 0));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    auto_subscription *s = dlx_test_stream_subscribe(
+        other, "test/a", SUBSCRIBE(.spin_ns = _i % 2 ? DLX_SPIN_ALWAYS : 0));
     dlx_test_stream_restart();
     while (p->epoch == 0) {
         if (_i < 2)
@@ -157,9 +152,6 @@ LOOP_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0, 
     }
     ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c[0]);
-    dlx_client_unref(c[1]);
 }
 
 /* It published to the new daemon and left before we had a link there: as many are lost as we did
@@ -168,13 +160,12 @@ TEST(what_came_before_our_new_link_is_counted)
 {
     for (int n_taken = 2; n_taken <= 3;
          n_taken++) { /* not all, or all of what is on the old link */
-        struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
+        struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
         struct dlx_message *m = NULL;
         struct dlx_subscription_stats stats = {.size = sizeof stats};
-        struct dlx_publisher *p = dlx_test_stream_publisher(c[0], "test/a", NULL);
-        struct dlx_subscription *s = dlx_test_stream_subscribe(c[1], "test/a", NULL);
-        for (int64_t i = 1; i <= 3; i++)
-            dlx_test_stream_publish(p, 10, i);
+        struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+        struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/a", NULL);
+        dlx_test_stream_publish_all(p, 10, 1, 3);
         for (int i = 0; i < n_taken; i++) {
             ok(dlx_take(s, SECOND, &m));
             dlx_message_unref(m);
@@ -182,8 +173,7 @@ TEST(what_came_before_our_new_link_is_counted)
         dlx_test_stream_restart();
         for (uint64_t epoch = p->epoch; p->epoch == epoch;)
             (void)dlx_publisher_wait(p, 1000, SECOND / 50);
-        for (int64_t i = 4; i <= 9; i++)
-            dlx_test_stream_publish(p, 10, i);
+        dlx_test_stream_publish_all(p, 10, 4, 9);
         /* The subscription subscribes again, and its publisher leaves before it has read the
          * offer. */
         dlx__subscription_read_notifications(s);
@@ -204,8 +194,8 @@ TEST(what_came_before_our_new_link_is_counted)
         ck_assert_uint_eq(stats.taken, 3);
         ck_assert_uint_eq(stats.lost, 6);
         dlx_subscription_unref(s);
-        dlx_client_unref(c[0]);
-        dlx_client_unref(c[1]);
+        dlx_client_unref(c);
+        dlx_client_unref(other);
     }
 }
 
@@ -213,19 +203,16 @@ TEST(what_came_before_our_new_link_is_counted)
  * and has not. */
 TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
 {
-    struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
-    struct dlx_message *m = NULL;
-    struct dlx_publisher *p = dlx_test_stream_publisher(c[0], "test/a", NULL);
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c[1], "test/a", NULL);
-    for (int64_t i = 1; i <= 3; i++)
-        dlx_test_stream_publish(p, 10, i);
-    for (int64_t i = 1; i <= 3; i++)
-        dlx_test_stream_take(s, i);
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_message *m = NULL;
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    auto_subscription *s = dlx_test_stream_subscribe(other, "test/a", NULL);
+    dlx_test_stream_publish_all(p, 10, 1, 3);
+    dlx_test_stream_take_all(s, 1, 3);
     dlx_test_stream_restart();
     for (uint64_t epoch = p->epoch; p->epoch == epoch;)
         (void)dlx_publisher_wait(p, 1000, SECOND / 50);
-    for (int64_t i = 4; i <= 9; i++)
-        dlx_test_stream_publish(p, 10, i);
+    dlx_test_stream_publish_all(p, 10, 4, 9);
     /* The subscription subscribes again, and has not read the offer. */
     dlx__subscription_read_notifications(s);
     time_t end = time(NULL) + PATIENCE_S;
@@ -233,7 +220,7 @@ TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
         dlx__subscription_reconnect(s);
         ck_assert_int_lt(time(NULL), end);
     }
-    ck_assert_int_eq(shutdown(c[0]->sock, SHUT_RDWR), 0);
+    ck_assert_int_eq(shutdown(c->sock, SHUT_RDWR), 0);
     for (uint64_t epoch = p->epoch; p->epoch == epoch;)
         (void)dlx_publisher_wait(p, 1000, SECOND / 50);
     int r;
@@ -245,11 +232,6 @@ TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
     ok(r);
     ck_assert_uint_eq(dlx_message_gap(m), dlx_message_seq(m) - 4);
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, dlx_message_gap(m));
-    dlx_message_unref(m);
-    dlx_subscription_unref(s);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c[0]);
-    dlx_client_unref(c[1]);
 }
 
 /* Of many new arenas a subscriber that does not look was not sent the last ones when its daemon
@@ -258,13 +240,13 @@ LOOP_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3)
 {
     static const int64_t sizes[] = {10, 3000, 9000, 30000, 70000, 150000, 300000, 10};
     const int64_t n = (int64_t)DLX_ARRAY_SIZE(sizes);
-    struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     struct dlx_message *m = NULL;
     uint64_t last = 0, gaps = 0;
     int r = 0;
     dlx_set_debug(false); /* arenas have other sizes in it */
-    struct dlx_publisher *p = dlx_test_stream_publisher(c[0], "test/a", PUBLISHER(.depth = 16));
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c[1], "test/a", NULL);
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = 16));
+    auto_subscription *s = dlx_test_stream_subscribe(other, "test/a", NULL);
     if (_i == 1)
         ck_assert_int_ge(dlx_subscription_fd(s), 0);
     DLManagedTensorVersioned *first = dlx_test_stream_alloc(p, sizes[0], 1);
@@ -295,9 +277,6 @@ LOOP_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3)
     ck_assert_uint_ge(gaps, 2); /* it was sent four arenas */
     ck_assert_uint_eq(stats.lost, gaps);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c[0]);
-    dlx_client_unref(c[1]);
 }
 
 /* The daemon ends its connection for a reason, and says that it has gone; it notices later, and
@@ -357,7 +336,6 @@ TEST(who_closes_waits_for_subscribers_on_their_way)
 {
     auto_client *c = dlx_test_stream_connect();
     static struct reader r;
-    pthread_t thread;
     memset(&r, 0, sizeof r);
     r.c = dlx_test_stream_connect();
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
@@ -366,9 +344,8 @@ TEST(who_closes_waits_for_subscribers_on_their_way)
     dlx_test_stream_restart();
     for (uint64_t epoch = p->epoch; p->epoch == epoch;)
         (void)dlx_publisher_wait(p, 1000, SECOND / 50);
-    for (int64_t i = 2; i <= 4; i++)
-        dlx_test_stream_publish(p, 10, i);
-    ck_assert_int_eq(pthread_create(&thread, NULL, take_four, &r), 0);
+    dlx_test_stream_publish_all(p, 10, 2, 4);
+    pthread_t thread = dlx_test_stream_thread(take_four, &r);
     p->watch.linger_ns = PATIENCE;
     dlx_publisher_unref(p);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);

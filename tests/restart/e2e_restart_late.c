@@ -149,7 +149,6 @@ TEST(an_announcement_whose_answer_is_late_counts)
     const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
     static struct proxy proxy;
     struct dlx_client *c = NULL, *c2 = dlx_test_stream_connect();
-    pthread_t thread;
     start_proxy(&proxy);
     ok(dlx_connect(&c, &(struct dlx_connect_args){.size = sizeof(struct dlx_connect_args),
                                                   .socket = proxy.address.sun_path}));
@@ -165,7 +164,7 @@ TEST(an_announcement_whose_answer_is_late_counts)
     }
     dlx_test_stream_restart();
     atomic_store(&proxy.keeps_back, true);
-    ck_assert_int_eq(pthread_create(&thread, NULL, follow, s), 0);
+    pthread_t thread = dlx_test_stream_thread(follow, s);
     DLManagedTensorVersioned *large =
         dlx_test_stream_alloc(p, 100000, 0); /* which needs the daemon */
     ck_assert(!atomic_load(&proxy.keeps_back));
@@ -235,12 +234,11 @@ static void *let_it_go_on_later(void *userdata)
 TEST(a_call_waits_for_a_new_daemon_that_is_slow)
 {
     auto_client *c = dlx_test_stream_connect();
-    pthread_t thread;
     void *fault = NULL;
     dlx_test_stream_restart();
     pid_t daemon = dlx_test_stream_daemon.pid;
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
-    ck_assert_int_eq(pthread_create(&thread, NULL, let_it_go_on_later, &daemon), 0);
+    pthread_t thread = dlx_test_stream_thread(let_it_go_on_later, &daemon);
     ok(dlx_list_publishers(c, NULL, ignore, NULL));
     ck_assert_int_eq(pthread_join(thread, &fault), 0);
     ck_assert_ptr_null(fault);
@@ -395,11 +393,10 @@ TEST(a_stream_does_not_wait_for_a_thread_that_waits_for_the_daemon)
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct holder holder = {.c = x.c};
     uint64_t start, n_calls = 0;
-    pthread_t thread;
     for (int i = 0; i < 100; i++) /* more memory than it has by then is not needed */
         publish_one(&x);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    ck_assert_int_eq(pthread_create(&thread, NULL, hold_lock, &holder), 0);
+    pthread_t thread = dlx_test_stream_thread(hold_lock, &holder);
     while (!atomic_load(&holder.has_it))
         sched_yield();
     for (start = dlx__now_ns(); dlx__now_ns() - start < (uint64_t)SECOND; n_calls++)

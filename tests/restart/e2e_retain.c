@@ -27,8 +27,7 @@ static void check_stream(struct dlx_client *c, uint32_t history, int64_t first, 
 {
     struct dlx_message *m = NULL;
     auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.history = history));
-    for (int64_t i = first; i <= last; i++)
-        dlx_test_stream_expect(s, 100, i);
+    dlx_test_stream_expect_all(s, 100, first, last);
     ck_assert_int_eq(dlx_take(s, end == DLX_E_PUBLISHER_GONE ? SECOND : 0, &m), end);
 }
 
@@ -63,8 +62,7 @@ TEST(who_comes_late_gets_what_is_retained_unasked)
     latched.retain_for_ns = DLX_RETAIN_LATCHED;
     latched.history = 4;
     struct dlx_publisher *p = new_publisher(c, &latched);
-    for (int64_t i = 1; i <= 4; i++)
-        dlx_test_stream_publish(p, 100, i);
+    dlx_test_stream_publish_all(p, 100, 1, 4);
     check_stream(c, 0, 3, 4, DLX_E_EMPTY);
     check_stream(c, 1, 3, 4, DLX_E_EMPTY);
     check_stream(c, 3, 2, 4, DLX_E_EMPTY);
@@ -81,8 +79,7 @@ TEST(retained_messages_outlive_their_publisher)
     auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     struct dlx_message *m = NULL, *n = NULL;
     struct dlx_publisher *p = new_publisher(c, &retain_2);
-    for (int64_t i = 1; i <= 10; i++)
-        dlx_test_stream_publish(p, 100, i);
+    dlx_test_stream_publish_all(p, 100, 1, 10);
     dlx_publisher_unref(p);
     c = dlx_client_unref(c);
     ck_assert_uint_eq(list(other).n_retained, 1);

@@ -11,11 +11,9 @@
 #include "tests/harness/store.h"
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define LARGE 100000 /* elements: a message has an arena of its own */
@@ -30,8 +28,7 @@ static void begin_with(const struct dlx_publisher_args *args, int64_t size, int6
         .size = sizeof soon, .socket = dlx_test_stream_daemon.path, .timeout_ns = 3 * SECOND};
     ok(dlx_connect(&c, &soon));
     p = dlx_test_store_publisher(c, "test/a", args);
-    for (int64_t i = 1; i <= n; i++)
-        dlx_test_stream_publish(p, size, i);
+    dlx_test_stream_publish_all(p, size, 1, n);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 1);
     dlx_test_store_restart();
     other = dlx_test_stream_connect();
@@ -83,8 +80,7 @@ TEST(a_newcomer_gets_what_an_idle_publisher_retains)
     /* Then it publishes, and nobody who was there misses anything, or gets it twice. */
     auto_subscription *s = subscribe(NULL);
     dlx_test_store_take(s, 4, 4);
-    for (int64_t i = 6; i <= 10; i++)
-        dlx_test_stream_publish(p, 100, i);
+    dlx_test_stream_publish_all(p, 100, 6, 10);
     dlx_test_store_take(s, 5, 10);
     ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
 }
@@ -213,8 +209,7 @@ TEST(a_newcomer_of_a_daemon_that_ends_too_misses_nothing)
         dlx_test_store_check_there("test/a", 4, 5);
     }
     dlx_test_store_take(slow, 4, 4);
-    for (int64_t i = 6; i <= 10; i++)
-        dlx_test_stream_publish(p, 100, i);
+    dlx_test_stream_publish_all(p, 100, 6, 10);
     dlx_test_store_take(s, 6, 10);
     dlx_test_store_take(slow, 5, 10);
 }
@@ -237,8 +232,7 @@ static void child_main(const struct dlx_publisher_args *args, int64_t n, int in,
     char byte;
     struct dlx_publisher *mine =
         dlx_test_store_publisher(dlx_test_stream_connect(), "test/a", args);
-    for (int64_t i = 1; i <= n; i++)
-        dlx_test_stream_publish(mine, 100, i);
+    dlx_test_stream_publish_all(mine, 100, 1, n);
     while (write(out, "", 1) == 1 && read(in, &byte, 1) == 1)
         dlx_test_stream_publish(mine, 100, ++n);
     _exit(0);
@@ -425,8 +419,7 @@ LOOP_TEST(a_lock_of_a_subscriber_that_has_gone_stops_nobody, 0, 2)
         .size = sizeof soon, .socket = dlx_test_stream_daemon.path, .timeout_ns = 3 * SECOND};
     ok(dlx_connect(&c, &soon));
     p = dlx_test_store_publisher(c, "test/a", &dlx_test_retain_1);
-    for (int64_t i = 1; i <= 5; i++)
-        dlx_test_stream_publish(p, LARGE, i);
+    dlx_test_stream_publish_all(p, LARGE, 1, 5);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 1);
     other = dlx_test_stream_connect();
     struct dlx_subscription *s = subscribe(NULL);
@@ -443,8 +436,7 @@ LOOP_TEST(a_lock_of_a_subscriber_that_has_gone_stops_nobody, 0, 2)
         dlx_test_store_run_again();
     }
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    for (int64_t i = 6; i <= 60; i++)
-        dlx_test_stream_publish(p, LARGE, i);
+    dlx_test_stream_publish_all(p, LARGE, 6, 60);
     dlx_test_store_run_again();
     dlx_subscription_unref(s);
 }

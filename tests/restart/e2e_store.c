@@ -5,10 +5,7 @@
 
 #include "tests/harness/fork.h"
 #include "tests/harness/store.h"
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -45,31 +42,12 @@ TEST(a_daemon_that_is_killed_at_once_loses_nothing)
     }
 }
 
-/* Publish 1 to n and wait to be killed. */
-static pid_t spawn_publisher(int64_t n)
-{
-    struct dlx_test_child child = dlx_test_fork_child();
-    if (child.pid == 0) {
-        struct dlx_publisher *p =
-            dlx_test_store_publisher(dlx_test_stream_connect(), "test/a", &dlx_test_retain_2);
-        for (int64_t i = 1; i <= n; i++)
-            dlx_test_stream_publish(p, 100, i);
-        dlx_test_fork_ready(&child);
-    }
-    return dlx_test_fork_wait_ready(&child);
-}
-
-static void kill_publisher(pid_t pid)
-{
-    dlx_test_fork_kill(pid);
-}
-
 TEST(a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages)
 {
-    pid_t pid = spawn_publisher(5);
+    pid_t pid = dlx_test_store_publish_elsewhere(&dlx_test_retain_2, 5);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    kill_publisher(pid);
+    dlx_test_fork_kill(pid);
     dlx_test_store_run_again();
     dlx_test_store_check_there("test/a", 4, 5);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-",
@@ -80,10 +58,10 @@ TEST(a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages)
 
 TEST(a_publisher_that_dies_while_there_is_no_daemon_without_a_message_leaves_nothing)
 {
-    pid_t pid = spawn_publisher(0);
+    pid_t pid = dlx_test_store_publish_elsewhere(&dlx_test_retain_2, 0);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    kill_publisher(pid);
+    dlx_test_fork_kill(pid);
     dlx_test_store_run_again();
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-region-", 0);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 0);
@@ -93,7 +71,8 @@ TEST(a_publisher_that_dies_while_there_is_no_daemon_without_a_message_leaves_not
 /* What it retains is shown meanwhile, if there is anything: e2e_shown. */
 TEST(a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies)
 {
-    pid_t pid = spawn_publisher(5), idle = spawn_publisher(0);
+    pid_t pid = dlx_test_store_publish_elsewhere(&dlx_test_retain_2, 5),
+          idle = dlx_test_store_publish_elsewhere(&dlx_test_retain_2, 0);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 2);
     dlx_test_store_restart();
     dlx_test_store_restart();
@@ -101,8 +80,8 @@ TEST(a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies)
                          "what 2 publishers retain; nobody sees what 1 of them retain until"),
                   "%s", dlx_test_stream_daemon.said);
     ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
-    kill_publisher(idle); /* it had published nothing, and leaves nothing */
-    kill_publisher(pid);
+    dlx_test_fork_kill(idle); /* it had published nothing, and leaves nothing */
+    dlx_test_fork_kill(pid);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 0);
     ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
     dlx_test_store_check_there("test/a", 4, 5);
@@ -123,10 +102,9 @@ static void wait_until_left(struct dlx_subscription *s)
 /* A subscription for two publishers counts one that another daemon knows again once. */
 TEST(a_retained_publisher_leaves_once)
 {
-    auto_client *c = NULL;
     struct dlx_message *m = NULL;
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 10);
-    c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.n_publishers = 2));
     dlx_test_store_take(s, 9, 10);
     wait_until_left(s);
@@ -135,18 +113,16 @@ TEST(a_retained_publisher_leaves_once)
         wait_until_left(s);
     }
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 3);
-    for (int64_t value = 1; value <= 3; value++)
-        dlx_test_stream_expect(s, 100, value);
+    dlx_test_stream_expect_all(s, 100, 1, 3);
     fails(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "test/a");
 }
 
 TEST(no_message_comes_twice)
 {
-    auto_client *c = NULL;
     auto_subscription *s = NULL, *slow = NULL;
     struct dlx_message *m = NULL;
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 10);
-    c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     ok(dlx_subscribe(c, "test/a", NULL, &s));
     ok(dlx_subscribe(c, "test/a", NULL, &slow));
     dlx_test_store_take(s, 9, 10);

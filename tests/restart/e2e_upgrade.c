@@ -18,7 +18,6 @@
 #include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 
 enum { UPGRADES = 20 };
 
@@ -143,12 +142,11 @@ TEST(newcomers_get_in_throughout)
 {
     static atomic_bool done;
     uint64_t longest = 0, n = 0;
-    pthread_t thread;
     const struct dlx_connect_args args = {
         .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = PATIENCE};
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);
     atomic_store(&done, false);
-    ck_assert_int_eq(pthread_create(&thread, NULL, upgrade_all, &done), 0);
+    pthread_t thread = dlx_test_stream_thread(upgrade_all, &done);
     while (!atomic_load(&done)) {
         auto_client *c = NULL;
         auto_message *m = NULL;
@@ -197,8 +195,7 @@ TEST(what_idle_live_publishers_retain_is_there_at_once)
     dlx_subscription_unref(s);
     ok(dlx_subscribe(other, "test/a", NULL, &s));
     dlx_test_store_take(s, 4, 4);
-    for (int64_t i = 6; i <= 10; i++)
-        dlx_test_stream_publish(p, 100, i);
+    dlx_test_stream_publish_all(p, 100, 6, 10);
     dlx_test_store_take(s, 5, 10);
     dlx_subscription_unref(s);
     dlx_publisher_unref(p);
@@ -210,26 +207,12 @@ TEST(what_idle_live_publishers_retain_is_there_at_once)
     dlx_test_store_drop("test/b");
 }
 
-/* A publisher that waits to be killed. */
-static pid_t spawn_publisher(const struct dlx_publisher_args *args)
-{
-    struct dlx_test_child child = dlx_test_fork_child();
-    if (child.pid == 0) {
-        struct dlx_publisher *p =
-            dlx_test_store_publisher(dlx_test_stream_connect(), "test/a", args);
-        for (int64_t i = 1; i <= 5; i++)
-            dlx_test_stream_publish(p, 100, i);
-        dlx_test_fork_ready(&child);
-    }
-    return dlx_test_fork_wait_ready(&child);
-}
-
 LOOP_TEST(a_publisher_that_dies_after_an_upgrade_leaves_what_it_should, 0, 2)
 {
     struct dlx_publisher_args args = dlx_test_retain_2;
     if (_i == 1)
         args.retain_for_ns = DLX_RETAIN_LATCHED;
-    pid_t pid = spawn_publisher(&args);
+    pid_t pid = dlx_test_store_publish_elsewhere(&args, 5);
     dlx_test_upgrade();
     dlx_test_store_check_there("test/a", 4, 5);
     dlx_test_fork_kill(pid);
@@ -278,8 +261,7 @@ TEST(more_than_a_service_manager_keeps_survives)
         dlx_test_stream_check(m, 10, i);
     }
     ck_assert_int_eq(dlx_test_store_n_publishers(), n);
-    for (int i = 0; i < n; i++)
-        dlx_publisher_unref(publishers[i]);
+    dlx_test_stream_unref_publishers(publishers, (size_t)n);
 }
 
 /* ---- signals and descriptors ----------------------------------------------------------------- */
@@ -298,9 +280,8 @@ TEST(signals_that_come_meanwhile_wait)
 {
     for (int i = 0; i < UPGRADES; i++) {
         static atomic_bool stop;
-        pthread_t thread;
         atomic_store(&stop, false);
-        ck_assert_int_eq(pthread_create(&thread, NULL, hang_up, &stop), 0);
+        pthread_t thread = dlx_test_stream_thread(hang_up, &stop);
         dlx_test_upgrade();
         atomic_store(&stop, true);
         ck_assert_int_eq(pthread_join(thread, NULL), 0);

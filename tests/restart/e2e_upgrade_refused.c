@@ -15,13 +15,25 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-/* The daemon serves as before: a client that was there notices nothing. */
-static void check_unchanged(struct dlx_publisher *p, struct dlx_subscription *s, int64_t *n,
-                            size_t n_fds)
+static int64_t n_published; /* messages, */
+static size_t n_fds;        /* and descriptors of the daemon then */
+
+/* A stream of one message. */
+static struct dlx_test_pair begin(void)
 {
-    dlx_test_stream_publish(p, 10, ++*n);
-    dlx_test_stream_take(s, *n);
-    ck_assert_uint_eq(p->epoch, 0);
+    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    dlx_test_stream_publish(x.p, 10, ++n_published);
+    dlx_test_stream_take(x.s, n_published);
+    n_fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
+    return x;
+}
+
+/* The daemon serves as before: a client that was there notices nothing. */
+static void check_unchanged(const struct dlx_test_pair *x)
+{
+    dlx_test_stream_publish(x->p, 10, ++n_published);
+    dlx_test_stream_take(x->s, n_published);
+    ck_assert_uint_eq(x->p->epoch, 0);
     dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, n_fds);
 }
 
@@ -46,11 +58,7 @@ TEST(a_program_that_cannot_take_over_changes_nothing)
         printf("SKIP: valgrind starts every program that can be read\n");
         return;
     }
-    auto_pair x = dlx_test_pair_make(NULL, NULL);
-    int64_t n = 0;
-    dlx_test_stream_publish(x.p, 10, ++n);
-    dlx_test_stream_take(x.s, n);
-    size_t n_fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
+    auto_pair x = begin();
     for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
         if (all[i].size > 0)
             dlx_test_upgrade_put(all[i].size, all[i].mode);
@@ -63,7 +71,7 @@ TEST(a_program_that_cannot_take_over_changes_nothing)
         dlx_test_upgrade_await(all[i].words);
         if (all[i].signum == SIGHUP) /* the administrator's wish is done as far as it can be */
             dlx_test_upgrade_await("read the configuration again");
-        check_unchanged(x.p, x.s, &n, n_fds);
+        check_unchanged(&x);
     }
     dlx_test_upgrade_to_new();
 }
@@ -74,17 +82,13 @@ TEST(a_program_that_fails_at_the_last_moment_changes_nothing)
     char text[700];
     dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 3);
     dlx_test_upgrade();
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    int64_t n = 0;
-    dlx_test_stream_publish(x.p, 10, ++n);
-    dlx_test_stream_take(x.s, n);
-    size_t n_fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
+    struct dlx_test_pair x = begin();
     (void)snprintf(text, sizeof text, "#!/bin/sh\nrm %s\n", dlx_test_upgrade_program);
     dlx_test_upgrade_write(dlx_test_upgrade_program, text);
     dlx_test_upgrade_signal(SIGHUP);
     dlx_test_upgrade_await("cannot take its place: execve: No such file or directory");
     dlx_test_upgrade_await("read the configuration again");
-    check_unchanged(x.p, x.s, &n, n_fds);
+    check_unchanged(&x);
     for (int i = 0; i < 3; i++) {
         dlx_test_upgrade_to_new();
         dlx_test_store_check_there("test/b", 3, 3);
@@ -113,35 +117,27 @@ TEST(a_lack_of_descriptors_changes_nothing)
         printf("SKIP: valgrind needs descriptors to start a program\n");
         return;
     }
-    auto_pair x = dlx_test_pair_make(NULL, NULL);
-    int64_t n = 0;
-    dlx_test_stream_publish(x.p, 10, ++n);
-    dlx_test_stream_take(x.s, n);
-    size_t n_fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
+    auto_pair x = begin();
     ck_assert_int_eq(prlimit(dlx_test_stream_daemon.pid, RLIMIT_NOFILE, NULL, &before), 0);
     few = (struct rlimit){fill_descriptors(), before.rlim_max};
     ck_assert_int_eq(prlimit(dlx_test_stream_daemon.pid, RLIMIT_NOFILE, &few, NULL), 0);
     dlx_test_upgrade_signal(SIGUSR2);
     dlx_test_upgrade_await("cannot take its place: memfd_create");
     ck_assert_int_eq(prlimit(dlx_test_stream_daemon.pid, RLIMIT_NOFILE, &before, NULL), 0);
-    check_unchanged(x.p, x.s, &n, n_fds);
+    check_unchanged(&x);
     dlx_test_upgrade();
 }
 
 TEST(a_wrong_configuration_stops_an_upgrade)
 {
-    auto_pair x = dlx_test_pair_make(NULL, NULL);
-    int64_t n = 0;
-    dlx_test_stream_publish(x.p, 10, ++n);
-    dlx_test_stream_take(x.s, n);
-    size_t n_fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
+    auto_pair x = begin();
     dlx_test_upgrade_write(dlx_test_upgrade_config, "[daemon]\nno-such-key = 1\n");
     dlx_test_upgrade_put(0, 0755);
     dlx_test_upgrade_signal(SIGHUP);
     dlx_test_upgrade_await("c:2: [daemon] has no 'no-such-key'"); /* the new program says so */
     dlx_test_upgrade_await("ended with status 1");
     dlx_test_upgrade_await("the configuration stays as it was: ");
-    check_unchanged(x.p, x.s, &n, n_fds);
+    check_unchanged(&x);
     dlx_test_upgrade_write(dlx_test_upgrade_config, "");
     dlx_test_upgrade_signal(SIGHUP);
     dlx_test_upgrade_await("listening on ");

@@ -36,8 +36,7 @@ TEST(what_the_manager_keeps_stays_as_it_is)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = dlx_test_store_publisher(c, "test/a", &dlx_test_retain_2);
-    for (int64_t i = 1; i <= 5; i++)
-        dlx_test_stream_publish(p, 100, i);
+    dlx_test_stream_publish_all(p, 100, 1, 5);
     dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 3);
     /* A ledger; a pidfd, a control block and an arena; a control block and an arena. */
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 6);
@@ -148,8 +147,7 @@ TEST(a_manager_that_does_not_read_is_told_later)
     check_names();
     dlx_test_store_restart();
     ck_assert_int_eq(dlx_test_store_n_publishers(), MANY);
-    for (int i = 0; i < MANY; i++)
-        dlx_publisher_unref(publishers[i]);
+    dlx_test_stream_unref_publishers(publishers, MANY);
 }
 
 /* The entries that were made for it alone leave the ledger again. */

@@ -108,8 +108,7 @@ static int publish_until_full(void)
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 0; i < 100; i++) {
         int64_t n = WORDS;
-        const struct dlx_tensor_spec spec = {
-            .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
+        const struct dlx_tensor_spec spec = INT64_SPEC(&n);
         DLManagedTensorVersioned *t;
         int r = dlx_alloc(p, &spec, &t);
         if (r < 0) {

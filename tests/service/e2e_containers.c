@@ -12,9 +12,7 @@
 #include "tests/harness/stream.h"
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
 
 #define N_MESSAGES 200
 
@@ -96,8 +94,7 @@ static void take_many(int sock)
 {
     auto_subscription *s = subscription(true);
     ck_assert_int_eq(getpid(), 1);
-    for (int64_t i = 1; i <= N_MESSAGES; i++)
-        dlx_test_stream_take(s, i);
+    dlx_test_stream_take_all(s, 1, N_MESSAGES);
     dlx_test_container_say(sock, 0);
 }
 
@@ -157,8 +154,7 @@ LOOP_TEST(sets_pass_between_containers, 0, N_PAIRS)
 static void retain_two(int sock)
 {
     auto_publisher *p = publisher(PUBLISHER(.retain = 2));
-    for (int64_t i = 1; i <= 2; i++)
-        dlx_test_stream_publish(p, 10, i);
+    dlx_test_stream_publish_all(p, 10, 1, 2);
     dlx_test_container_say(sock, 0);
     (void)dlx_test_container_hear(sock);
 }
