@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* .npy headers: what NumPy writes, what others write, and what nobody should. */
 #include "cli/npy.h"
+#include "tests/harness/cli.h"
 #include "tests/harness/run.h"
 #include <check.h>
 #include <stdio.h>
@@ -245,18 +246,6 @@ TEST(order_that_makes_no_difference_is_none)
     ck_assert(parse(DICT("'<f4'", "True", "(3, 2)"), &h, &e) == 0 && h.fortran_order);
 }
 
-static size_t read_data(const char *name)
-{
-    char path[512];
-    const char *top = getenv("SRCDIR");
-    (void)snprintf(path, sizeof path, "%s/tests/data/npy/%s", top ? top : ".", name);
-    FILE *f = fopen(path, "rb");
-    ck_assert_msg(f != NULL, "%s", path);
-    size_t n = fread(buffer, 1, sizeof buffer, f);
-    (void)fclose(f);
-    return n;
-}
-
 TEST(headers_are_written_byte_for_byte_as_numpy_does)
 {
     static const struct {
@@ -274,15 +263,17 @@ TEST(headers_are_written_byte_for_byte_as_numpy_does)
         struct npy_storage storage;
         struct npy_header h;
         struct cli_error e;
-        size_t size = read_data(files[i].file);
-        ck_assert_int_eq(npy_header_parse(buffer, size, &h, &e), 0);
+        size_t size = 0;
+        char *file = dlx_test_read_file(dlx_test_npy(files[i].file), &size);
+        ck_assert_int_eq(npy_header_parse((uint8_t *)file, size, &h, &e), 0);
         ck_assert_uint_eq(h.header_size + h.data_size, size);
         ck_assert_int_eq(
             npy_storage_choose(files[i].dtype, files[i].shape, files[i].ndim, &storage, &e), 0);
         ck_assert(storage.exact);
         size_t n = npy_header_write(&storage, out, sizeof out);
         ck_assert_uint_eq(n, h.header_size);
-        ck_assert_mem_eq(out, buffer, n);
+        ck_assert_mem_eq(out, file, n);
+        free(file);
     }
 }
 

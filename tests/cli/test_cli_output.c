@@ -7,9 +7,9 @@
 #include "cli/rate.h"
 #include "cli/rates.h"
 #include "cli/save.h"
+#include "tests/harness/cli.h"
 #include "tests/harness/run.h"
 #include <check.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
@@ -470,28 +470,10 @@ TEST(file_names_are_no_format_strings)
         save_path(&(struct save_name){"abcdefg", 1, 1, "t", false}, small, sizeof small, &e), 0);
 }
 
-static const char *folder(void)
-{
-    const char *dir = getenv("TMPDIR");
-    return dir ? dir : "/tmp";
-}
-
-static size_t entries_of(const char *path)
-{
-    size_t n = 0;
-    DIR *d = opendir(path);
-    ck_assert_ptr_nonnull(d);
-    for (struct dirent *entry; (entry = readdir(d));)
-        n += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
-    (void)closedir(d);
-    return n;
-}
-
 TEST(tensors_are_saved_whole_or_not_at_all)
 {
     char dir[256], path[512];
-    (void)snprintf(dir, sizeof dir, "%s/save.XXXXXX", folder());
-    ck_assert_ptr_nonnull(mkdtemp(dir));
+    dlx_test_files_make(dir);
     int64_t shape[] = {2, 3}, column_major[] = {1, 2};
     float data[] = {0, 3, 1, 4, 2, 5};
     DLTensor t = {.data = data,
@@ -507,20 +489,19 @@ TEST(tensors_are_saved_whole_or_not_at_all)
     ck_assert(report.exact && report.size == 128 + 24);
     ck_assert_str_eq(report.dtype, "float32");
 
-    uint8_t file[256];
-    FILE *f = fopen(path, "rb");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_uint_eq(fread(file, 1, sizeof file, f), 128 + 24);
-    (void)fclose(f);
+    size_t size = 0;
+    char *file = dlx_test_read_file(path, &size);
     struct npy_header h;
-    ck_assert_int_eq(npy_header_parse(file, 152, &h, &e), 0);
+    ck_assert_uint_eq(size, 128 + 24);
+    ck_assert_int_eq(npy_header_parse((uint8_t *)file, size, &h, &e), 0);
     ck_assert(h.ndim == 2 && h.shape[0] == 2 && h.shape[1] == 3 && !h.fortran_order);
     for (size_t i = 0; i < 6; i++) { /* compacted */
         float v;
         memcpy(&v, file + 128 + 4 * i, 4);
         ck_assert(v == (float)i);
     }
-    ck_assert_uint_eq(entries_of(dir), 1);
+    free(file);
+    ck_assert_uint_eq(dlx_test_files_count(dir), 1);
     (void)unlink(path);
 
     t.device.device_type = kDLCUDA;
@@ -533,8 +514,8 @@ TEST(tensors_are_saved_whole_or_not_at_all)
     ck_assert_str_eq(e.text, "/dev/full: write: No space left on device");
     shape[0] = INT64_MAX;
     ck_assert_int_eq(save_tensor(&t, path, &report, &e), DLX_E_SHAPE);
-    ck_assert_uint_eq(entries_of(dir), 0);
-    ck_assert_int_eq(rmdir(dir), 0);
+    ck_assert_uint_eq(dlx_test_files_count(dir), 0);
+    dlx_test_files_remove(dir);
 }
 
 int main(void)

@@ -43,6 +43,15 @@ static void empty(void)
 }
 
 static const int signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2, SIGTERM, SIGXCPU};
+enum { N_SIGNALS = sizeof signals / sizeof signals[0] };
+
+static void check_content(const char *name, const char *content)
+{
+    size_t size = 0;
+    char *data = dlx_test_read_file(name, &size);
+    ck_assert_str_eq(data, content);
+    free(data);
+}
 
 /* The signal comes between two parts of the content. */
 static int write_and_raise(int fd, const void *content)
@@ -62,7 +71,7 @@ static int save_in_child(const int *number, enum disposition disposition)
     if (pid == 0) {
         struct cli_error e = {{0}};
         (void)prctl(PR_SET_DUMPABLE, 0); /* no core */
-        for (size_t i = 0; i < DLX_ARRAY_SIZE(signals); i++)
+        for (size_t i = 0; i < N_SIGNALS; i++)
             (void)signal(signals[i], disposition == IGNORED ? SIG_IGN : SIG_DFL);
         if (disposition == CAUGHT)
             wait_catch_signals();
@@ -72,30 +81,25 @@ static int save_in_child(const int *number, enum disposition disposition)
     return status;
 }
 
-START_TEST(a_signal_that_ends_the_program_leaves_no_file)
+LOOP_TEST(a_signal_that_ends_the_program_leaves_no_file, 0, N_SIGNALS)
 {
     int status = save_in_child(&signals[_i], DEFAULT);
     ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == signals[_i], "status %d", status);
     ck_assert_uint_eq(dlx_test_files_count(folder), 0);
 }
-END_TEST
 
-START_TEST(a_signal_that_ends_the_program_leaves_a_file_as_it_was)
+LOOP_TEST(a_signal_that_ends_the_program_leaves_a_file_as_it_was, 0, N_SIGNALS)
 {
     FILE *file = fopen(path, "we");
     ck_assert_ptr_nonnull(file);
     (void)fputs("before", file);
     ck_assert_int_eq(fclose(file), 0);
     ck_assert(WIFSIGNALED(save_in_child(&signals[_i], DEFAULT)));
-    size_t size = 0;
-    char *data = dlx_test_read_file(path, &size);
-    ck_assert_str_eq(data, "before");
+    check_content(path, "before");
     ck_assert_uint_eq(dlx_test_files_count(folder), 1);
-    free(data);
 }
-END_TEST
 
-START_TEST(a_signal_that_is_caught_is_told_and_leaves_no_file)
+LOOP_TEST(a_signal_that_is_caught_is_told_and_leaves_no_file, 0, 2)
 {
     const int number = _i ? SIGINT : SIGTERM;
     int status = save_in_child(&number, CAUGHT);
@@ -103,19 +107,14 @@ START_TEST(a_signal_that_is_caught_is_told_and_leaves_no_file)
                   status);
     ck_assert_uint_eq(dlx_test_files_count(folder), 0);
 }
-END_TEST
 
-START_TEST(a_signal_that_is_ignored_changes_nothing)
+LOOP_TEST(a_signal_that_is_ignored_changes_nothing, 0, N_SIGNALS)
 {
     int status = save_in_child(&signals[_i], IGNORED);
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %d", status);
-    size_t size = 0;
-    char *data = dlx_test_read_file(path, &size);
-    ck_assert_str_eq(data, "some bytes");
+    check_content(path, "some bytes");
     ck_assert_uint_eq(dlx_test_files_count(folder), 1);
-    free(data);
 }
-END_TEST
 
 /* -- the disk ---------------------------------------------------------------------------------- */
 
@@ -143,24 +142,15 @@ static int write_some(int fd, const void *content)
     return save_bytes(fd, content, strlen(content));
 }
 
-static void check_content(const char *name, const char *content)
-{
-    size_t size = 0;
-    char *data = dlx_test_read_file(name, &size);
-    ck_assert_str_eq(data, content);
-    free(data);
-}
-
-START_TEST(a_file_is_on_the_disk_before_it_has_its_name)
+TEST(a_file_is_on_the_disk_before_it_has_its_name)
 {
     struct cli_error e = {{0}};
     ck_assert_int_eq(save_file(path, write_some, "new", &e), 0);
     ck_assert_str_eq(synced, "fd");
     check_content(path, "new");
 }
-END_TEST
 
-START_TEST(a_file_that_cannot_be_synced_is_an_error_and_is_not_there)
+TEST(a_file_that_cannot_be_synced_is_an_error_and_is_not_there)
 {
     struct cli_error e = {{0}};
     sync_error = EIO;
@@ -172,7 +162,6 @@ START_TEST(a_file_that_cannot_be_synced_is_an_error_and_is_not_there)
     ck_assert_int_eq(save_file(path, write_some, "new", &e), 0);
     check_content(path, "new");
 }
-END_TEST
 
 static void reset(void)
 {
@@ -180,7 +169,7 @@ static void reset(void)
     sync_error = 0;
 }
 
-START_TEST(a_symbolic_link_stays_and_its_file_is_replaced)
+TEST(a_symbolic_link_stays_and_its_file_is_replaced)
 {
     struct cli_error e = {{0}};
     struct stat st;
@@ -199,9 +188,8 @@ START_TEST(a_symbolic_link_stays_and_its_file_is_replaced)
     }
     ck_assert_uint_eq(dlx_test_files_count(folder), 2);
 }
-END_TEST
 
-START_TEST(a_file_that_is_replaced_keeps_its_permissions)
+TEST(a_file_that_is_replaced_keeps_its_permissions)
 {
     struct cli_error e = {{0}};
     struct stat st;
@@ -216,9 +204,8 @@ START_TEST(a_file_that_is_replaced_keeps_its_permissions)
     check_content(path, "second");
     (void)umask(mask);
 }
-END_TEST
 
-START_TEST(a_terminal_gets_no_tensor)
+TEST(a_terminal_gets_no_tensor)
 {
     struct cli_error e = {{0}};
     char name[64], byte;
@@ -232,28 +219,11 @@ START_TEST(a_terminal_gets_no_tensor)
     ck_assert_int_le(read(ours, &byte, 1), 0);
     (void)close(ours);
 }
-END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cli_save_file");
-    TCase *tcase = tcase_create("signals");
+    TCase *tcase = tcase_create("save_file");
     tcase_add_unchecked_fixture(tcase, make, clean);
-    tcase_add_checked_fixture(tcase, empty, NULL);
-    TCase *disk = tcase_create("disk");
-    tcase_add_unchecked_fixture(disk, make, clean);
-    tcase_add_checked_fixture(disk, empty, reset);
-    tcase_add_test(disk, a_file_is_on_the_disk_before_it_has_its_name);
-    tcase_add_test(disk, a_file_that_cannot_be_synced_is_an_error_and_is_not_there);
-    tcase_add_test(disk, a_symbolic_link_stays_and_its_file_is_replaced);
-    tcase_add_test(disk, a_file_that_is_replaced_keeps_its_permissions);
-    tcase_add_test(disk, a_terminal_gets_no_tensor);
-    int n = (int)DLX_ARRAY_SIZE(signals);
-    tcase_add_loop_test(tcase, a_signal_that_ends_the_program_leaves_no_file, 0, n);
-    tcase_add_loop_test(tcase, a_signal_that_ends_the_program_leaves_a_file_as_it_was, 0, n);
-    tcase_add_loop_test(tcase, a_signal_that_is_caught_is_told_and_leaves_no_file, 0, 2);
-    tcase_add_loop_test(tcase, a_signal_that_is_ignored_changes_nothing, 0, n);
-    suite_add_tcase(suite, tcase);
-    suite_add_tcase(suite, disk);
-    return dlx_test_run(suite);
+    tcase_add_checked_fixture(tcase, empty, reset);
+    return dlx_test_run_case(tcase);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors out of files and pipes: what comes out, and what is said about files that lie. */
 #include "cli/source.h"
+#include "tests/harness/cli.h"
 #include "tests/harness/run.h"
 #include <check.h>
 #include <fcntl.h>
@@ -15,20 +16,12 @@ static char dir[256];
 
 static void make_dir(void)
 {
-    const char *tmp = getenv("TMPDIR");
-    (void)snprintf(dir, sizeof dir, "%s/source.XXXXXX", tmp ? tmp : "/tmp");
-    ck_assert_ptr_nonnull(mkdtemp(dir));
+    dlx_test_files_make(dir);
 }
 
 static void remove_dir(void)
 {
-    ck_assert_int_eq(rmdir(dir), 0);
-}
-
-static void data_path(const char *name, char path[512])
-{
-    const char *top = getenv("SRCDIR");
-    (void)snprintf(path, 512, "%s/tests/data/npy/%s", top ? top : ".", name);
+    dlx_test_files_remove(dir);
 }
 
 /* -- one tensor after the other out of one file ------------------------------------------------ */
@@ -69,9 +62,10 @@ static void end(struct reading *r)
     source_free(r->source);
 }
 
-static void expect_failure(struct source_args args, char *path, int code, const char *words)
+static void expect_failure(struct source_args args, const char *path, int code, const char *words)
 {
-    struct reading r = begin(&args, &path);
+    char *file = (char *)(uintptr_t)path;
+    struct reading r = begin(&args, &file);
     int got;
     do
         got = next(&r);
@@ -111,10 +105,9 @@ TEST(files_of_numpy_are_read)
         {"empty.npy", kDLUInt, 16, 2, 0},  {"v2.npy", kDLUInt, 8, 1, 4},
         {"v3.npy", kDLUInt, 8, 1, 4},      {"c16_big_fortran.npy", kDLComplex, 128, 2, 64},
     };
-    char path[512], *p = path;
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         struct source_args args = {0};
-        data_path(files[i].name, path);
+        char *p = (char *)(uintptr_t)dlx_test_npy(files[i].name);
         struct reading r = begin(&args, &p);
         ck_assert_msg(next(&r) == 1, "%s: %s", files[i].name, r.e.text);
         ck_assert(r.item.dtype.code == files[i].code && r.item.dtype.bits == files[i].bits);
@@ -143,9 +136,8 @@ TEST(files_of_numpy_are_read)
 
 TEST(several_arrays_in_one_file_are_several_tensors)
 {
-    char path[512], *p = path;
+    char *p = (char *)(uintptr_t)dlx_test_npy("two.npy");
     struct source_args args = {0};
-    data_path("two.npy", path);
     struct reading r = begin(&args, &p);
     ck_assert(next(&r) == 1 && r.item.size == 4);
     ck_assert(next(&r) == 1 && r.item.size == 24);
@@ -155,38 +147,32 @@ TEST(several_arrays_in_one_file_are_several_tensors)
 
 TEST(types_that_cannot_be_carried_are_refused)
 {
-    char path[512];
-    struct source_args args = {0};
-    data_path("objects.npy", path);
-    expect_failure(args, path, DLX_E_SHAPE, "objects.npy: data type '|O': Python objects");
-    data_path("struct.npy", path);
-    expect_failure(args, path, DLX_E_SHAPE, "structured");
-    data_path("text.npy", path);
-    expect_failure(args, path, DLX_E_SHAPE, "text cannot be carried");
-    data_path("datetime.npy", path);
-    expect_failure(args, path, DLX_E_SHAPE, "'<M8[s]' has no DLPack type; --dtype");
-    args.dtype = (DLDataType){kDLInt, 64, 1};
-    expect_failure(args, path, 0, "");
-    args.dtype = (DLDataType){kDLInt, 32, 1};
-    expect_failure(args, path, DLX_E_SHAPE, "--dtype int32 has 32 bits");
+    const struct source_args none = {0}, int64 = {.dtype = {kDLInt, 64, 1}},
+                             int32 = {.dtype = {kDLInt, 32, 1}};
+    const char *datetime = dlx_test_npy("datetime.npy");
+    expect_failure(none, dlx_test_npy("objects.npy"), DLX_E_SHAPE,
+                   "objects.npy: data type '|O': Python objects");
+    expect_failure(none, dlx_test_npy("struct.npy"), DLX_E_SHAPE, "structured");
+    expect_failure(none, dlx_test_npy("text.npy"), DLX_E_SHAPE, "text cannot be carried");
+    expect_failure(none, datetime, DLX_E_SHAPE, "'<M8[s]' has no DLPack type; --dtype");
+    expect_failure(int64, datetime, 0, "");
+    expect_failure(int32, datetime, DLX_E_SHAPE, "--dtype int32 has 32 bits");
 }
 
 static size_t load(const char *name, uint8_t data[4096])
 {
-    char path[512];
-    data_path(name, path);
-    FILE *f = fopen(path, "rb");
-    ck_assert_ptr_nonnull(f);
-    size_t n = fread(data, 1, 4096, f);
-    (void)fclose(f);
-    return n;
+    size_t size = 0;
+    char *file = dlx_test_read_file(dlx_test_npy(name), &size);
+    ck_assert_uint_le(size, 4096);
+    memcpy(data, file, size);
+    free(file);
+    return size;
 }
 
 TEST(npy_files_that_lie_are_refused)
 {
     static uint8_t data[4096];
     struct source_args args = {0};
-    make_dir();
     size_t n = load("f4.npy", data);
     expect_failure_of(args, data, n - 1, DLX_E_INVALID,
                       "'<f4' (2, 3, 4) should have 96 bytes, the file has 95");
@@ -201,15 +187,13 @@ TEST(npy_files_that_lie_are_refused)
     expect_failure_of(args, data, n - 1, DLX_E_INVALID,
                       "tensor 2 should have 24 bytes ('<i8' (3,)), the file has 23 more");
     expect_failure_of(args, "hello, world, this is text", 26, DLX_E_INVALID, "not a .npy file");
-    remove_dir();
 }
 
 TEST(files_that_cannot_be_read_are_named)
 {
     struct source_args args = {0};
-    char missing[] = "no/such/file.npy", folder[] = "/";
-    expect_failure(args, missing, DLX_E_SYSTEM, "no/such/file.npy: No such file");
-    expect_failure(args, folder, DLX_E_SYSTEM, "/: Is a directory");
+    expect_failure(args, "no/such/file.npy", DLX_E_SYSTEM, "no/such/file.npy: No such file");
+    expect_failure(args, "/", DLX_E_SYSTEM, "/: Is a directory");
 }
 
 /* -- raw bytes --------------------------------------------------------------------------------- */
@@ -223,7 +207,6 @@ static struct source_args raw_args(uint8_t code, uint8_t bits, int32_t ndim, int
 TEST(raw_bytes_are_whole_tensors)
 {
     static const uint8_t data[64] = {1, 2, 3};
-    make_dir();
     expect_failure_of(raw_args(kDLFloat, 32, 2, 2, 4), data, 64, 0, "");
     expect_failure_of(
         raw_args(kDLFloat, 32, 2, 2, 4), data, 63, DLX_E_INVALID,
@@ -234,7 +217,6 @@ TEST(raw_bytes_are_whole_tensors)
     expect_failure_of(raw_args(kDLFloat, 32, 2, 0, 4), data, 0, 0, "");
     expect_failure_of(raw_args(kDLUInt, 4, 1, 5, 0), data, 3, 0, "");
     expect_failure_of(raw_args(200, 24, 1, 2, 0), data, 6, 0, "");
-    remove_dir();
 }
 
 /* -- pipes ------------------------------------------------------------------------------------- */
@@ -315,5 +297,6 @@ int main(void)
 {
     TCase *tcase = tcase_create("source");
     tcase_set_timeout(tcase, 60);
+    tcase_add_unchecked_fixture(tcase, make_dir, remove_dir);
     return dlx_test_run_case(tcase);
 }
