@@ -156,6 +156,13 @@ hz and bw say that what is retained has no publisher, if they wait for one.
   dlxctl bw: rig/old: only retained messages: no publisher yet, waiting for one
   $ for command in hz bw; do dlxctl $command rig/old --until-gone >/dev/null; done
 
+They do not if a publisher of the pattern is there.
+
+  $ command dlxctl pub rig/z $npy/f4.npy --hold 2>/dev/null & pub=$!
+  $ wait_publisher rig/z
+  $ dlxctl hz 'rig/*' --count 1 >/dev/null
+  $ kill $pub; wait $pub
+
 hz leaves what was published before it began out of rates and ages: it comes in a burst, and may be
 hours old.
 
