@@ -132,6 +132,34 @@ TEST(a_killed_subscriber_gives_its_memory_back)
     ck_assert_uint_le(stats.arena_bytes, held.arena_bytes);
 }
 
+static void take_reliably(struct dlx_client *c, int ready)
+{
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.reliable = true));
+    say_ready(ready);
+    for (int64_t i = 1; i <= 20000; i++)
+        dlx_test_stream_expect(s, 4, i);
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
+    ck_assert_uint_eq(stats.lost + stats.skipped, 0);
+}
+
+TEST(a_blocking_publisher_loses_nothing_for_reliable_subscribers)
+{
+    auto_client *c = dlx_test_stream_connect();
+    int ready[2];
+    pid_t pid[2];
+    auto_publisher *p =
+        dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = 8, .on_full = DLX_ON_FULL_BLOCK));
+    for (int i = 0; i < 2; i++)
+        pid[i] = spawn(take_reliably, &ready[i]);
+    for (int i = 0; i < 2; i++)
+        wait_ready(ready[i]);
+    ok(dlx_publisher_wait(p, 2, PATIENCE));
+    for (int64_t i = 1; i <= 20000; i++)
+        ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), PUBLISH(.timeout_ns = PATIENCE)));
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(reap(pid[i]), 0);
+}
+
 /* Another program in the same process: nobody reads any more, and nobody is dead. */
 static void execute_cat(void)
 {
