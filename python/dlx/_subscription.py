@@ -90,8 +90,9 @@ def select(
             poll = _select.poll()
             for each in subscriptions:
                 poll.register(each.fileno(), _select.POLLIN)
-        # close() of another thread wakes it, too: the daemon answers
-        poll.poll(None if timeout is None else math.ceil(left * 1000))
+        # close() of another thread wakes it, as a rule: the daemon answers, but what poll() sleeps
+        # on may be closed before it looks. So it looks again after 1 s.
+        poll.poll(math.ceil(min(left, 1) * 1000))
 
 
 select.__module__ = "dlx"

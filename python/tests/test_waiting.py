@@ -151,6 +151,26 @@ def test_closing_ends_a_select_of_another_thread(several, monkeypatch):
     assert len(said) == 1 and "the subscription of b" in said[0]
 
 
+@pytest.mark.parametrize("timeout", [None, PATIENCE])
+def test_select_looks_again_by_itself(several, monkeypatch, timeout):
+    """close() of another thread can end what poll() sleeps on without waking it."""
+    *_, x, y = several
+    waits = []
+
+    class Deaf:
+        def register(self, fd, events):
+            pass
+
+        def poll(self, ms):
+            waits.append(ms)
+            y.close()
+
+    monkeypatch.setattr(select, "poll", Deaf)
+    with pytest.raises(dlx.Closed, match="the subscription of b"):
+        dlx.select([x, y], timeout)
+    assert waits == [1000]
+
+
 def test_threads_queue_for_a_publisher(c):
     """Each copies so much that the others run meanwhile."""
     data, n = np.ones(1 << 20, "u1"), 25
