@@ -164,12 +164,8 @@ static void publish_and_stay(int sock)
 GPU_TEST(a_reader_does_not_wait_for_a_publisher_that_was_killed, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_and_stay);
-    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_to(&peer, NULL);
     DLManagedTensorVersioned *t;
-    (void)dlx_test_gpu_context(0);
-    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
-    dlx_test_gpu_tell(peer.sock);
-    dlx_test_gpu_await(peer.sock);
     struct dlx_message *m = dlx_test_gpu_take(&x);
     dlx_test_gpu_kill(&peer);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_PUBLISHER_GONE, "before its GPU had written it");
@@ -193,12 +189,8 @@ static void fail_while_published(int sock)
 GPU_TEST(an_error_of_the_publisher_s_gpu_fails_what_waited_for_it, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(fail_while_published);
-    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_to(&peer, NULL);
     DLManagedTensorVersioned *t;
-    (void)dlx_test_gpu_context(0);
-    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
-    dlx_test_gpu_tell(peer.sock);
-    dlx_test_gpu_await(peer.sock);
     struct dlx_message *m = dlx_test_gpu_take(&x);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_DEVICE, "error of the publisher's GPU");
     dlx_message_unref(m);

@@ -77,12 +77,18 @@ struct dlx_test_gpu_end dlx_test_gpu_subscribe(int sock, const struct dlx_subscr
     return dlx_test_gpu_subscribe_on(sock, 0, args);
 }
 
-struct dlx_test_gpu_end dlx_test_gpu_subscribe_to(struct dlx_test_gpu_peer *peer,
-                                                  const struct dlx_subscribe_args *args)
+struct dlx_test_gpu_end dlx_test_gpu_subscriber(const struct dlx_subscribe_args *args)
 {
     struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
     (void)dlx_test_gpu_context(0);
     ok(dlx_subscribe(x.c, TOPIC, args, &x.s));
+    return x;
+}
+
+struct dlx_test_gpu_end dlx_test_gpu_subscribe_to(struct dlx_test_gpu_peer *peer,
+                                                  const struct dlx_subscribe_args *args)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(args);
     dlx_test_gpu_tell(peer->sock);
     dlx_test_gpu_await(peer->sock);
     return x;
@@ -112,6 +118,13 @@ void dlx_test_gpu_expect(struct dlx_test_gpu_end *end, uint32_t i, int64_t n, ui
     DLManagedTensorVersioned *t = take_tensor(end, i);
     dlx_test_gpu_check(t, n, value);
     t->deleter(t);
+}
+
+void dlx_test_gpu_expect_sevens(int sock)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    dlx_test_gpu_expect(&x, 0, 16, 7);
+    dlx_test_gpu_end(&x);
 }
 
 void dlx_test_gpu_end(struct dlx_test_gpu_end *end)

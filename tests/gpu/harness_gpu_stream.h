@@ -32,6 +32,8 @@ struct dlx_test_gpu_end dlx_test_gpu_publish_to(struct dlx_test_gpu_peer *peer,
 struct dlx_test_gpu_end dlx_test_gpu_subscribe(int sock, const struct dlx_subscribe_args *args);
 struct dlx_test_gpu_end dlx_test_gpu_subscribe_on(int sock, int device,
                                                   const struct dlx_subscribe_args *args);
+/* A process that subscribes, whatever others do. */
+struct dlx_test_gpu_end dlx_test_gpu_subscriber(const struct dlx_subscribe_args *args);
 /* Subscribe to a publisher in the peer: it is told, and its word that it has published awaited. */
 struct dlx_test_gpu_end dlx_test_gpu_subscribe_to(struct dlx_test_gpu_peer *peer,
                                                   const struct dlx_subscribe_args *args);
@@ -40,6 +42,8 @@ struct dlx_message *dlx_test_gpu_take(struct dlx_test_gpu_end *end);
 DLManagedTensorVersioned *dlx_test_gpu_take_tensor(struct dlx_test_gpu_end *end);
 /* Tensor `i` of the next message has n elements of this value. */
 void dlx_test_gpu_expect(struct dlx_test_gpu_end *end, uint32_t i, int64_t n, uint32_t value);
+/* A role: subscribe, and expect one tensor of 16 sevens. */
+void dlx_test_gpu_expect_sevens(int sock);
 /* Nothing of the driver may be left then. */
 void dlx_test_gpu_end(struct dlx_test_gpu_end *end);
 
