@@ -263,7 +263,6 @@ static void take_and_use(int sock)
     CU_OK(cu.cuStreamQuery(stream));
     ck_assert_uint_eq(dlx_test_gpu_word(copy), values[1]);
     dlx_test_gpu_check_count(STANDIN_UNMAPPED_IN_USE, 0);
-    CU_OK(cu.cuStreamDestroy(stream));
     CU_OK(cu.cuMemFree(copy));
     dlx_test_gpu_end(&x);
 }

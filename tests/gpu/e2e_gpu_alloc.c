@@ -151,7 +151,6 @@ GPU_TEST(memory_of_a_deleted_tensor_is_used_again_when_the_work_on_it_is_done, 0
     t = dlx_test_gpu_alloc_empty(x.p, N);
     ck_assert_uint_eq(dlx_test_gpu_address(t), at);
     CU_OK(cu.cuStreamQuery(stream)); /* it is done */
-    CU_OK(cu.cuStreamDestroy(stream));
     t->deleter(t);
     dlx_test_gpu_end(&x);
 }

@@ -209,7 +209,6 @@ GPU_TEST(a_received_tensor_is_passed_on_as_a_copy, 0)
     dlx_test_gpu_expect(&to, 0, N, 7);
     dlx_test_gpu_expect(&to, 0, N, 8);
     dlx_subscription_unref(s);
-    CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
 }
 
@@ -227,7 +226,6 @@ GPU_TEST(what_the_stream_still_writes_is_in_the_copy, 0)
     ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, 1, N), &args));
     CU_OK(cu.cuStreamQuery(stream)); /* it was waited for */
     dlx_test_gpu_expect(&x, 0, N, 9);
-    CU_OK(cu.cuStreamDestroy(stream));
     end_memory(POOL, at);
     dlx_test_gpu_end(&x);
 }
@@ -247,7 +245,6 @@ GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
     CU_OK(cu.cuGraphDestroy(graph));
     ok(dlx_publish(x.p, t, &args));
     dlx_test_gpu_expect(&x, 0, N, 7);
-    CU_OK(cu.cuStreamDestroy(stream));
     end_memory(POOL, at);
     dlx_test_gpu_end(&x);
 }

@@ -82,7 +82,7 @@ struct dlx_test_gpu_gate {
 void dlx_test_gpu_gate_shut(struct dlx_test_gpu_gate *gate, CUstream stream);
 void dlx_test_gpu_gate_open(struct dlx_test_gpu_gate *gate);
 
-/* A stream that does not wait for the default one. */
+/* A stream that does not wait for the default one, and ends with the process. */
 CUstream dlx_test_gpu_stream(void);
 /* Wait until the stream has done its work: fails if it does not, soon. */
 void dlx_test_gpu_sync(CUstream stream);
@@ -97,6 +97,33 @@ extern int dlx_test_gpu_variant;
 /* Whoever dies now leaves the `n` messages of gpu/a whole. A later one may be ready before an
  * earlier one. */
 void dlx_test_gpu_wait_ready(const struct dlx_test_gpu_end *x, int n);
+
+/* ---- pairs --------------------------------------------------------------------------------- */
+
+/* A publisher and a subscriber of one process with a stream each, and tensors that are published
+ * while the publisher's stream is held. */
+
+/* Elements of each tensor. */
+#define DLX_TEST_GPU_PAIR_N 16
+
+struct dlx_test_gpu_pair {
+    struct dlx_test_gpu_end x;
+    CUstream from, to; /* of the publisher, and of the subscriber */
+    CUdeviceptr copy;  /* zeros, of the size of a tensor */
+};
+struct dlx_test_gpu_pair dlx_test_gpu_pair_new(void);
+void dlx_test_gpu_pair_end(struct dlx_test_gpu_pair *pair);
+
+/* A tensor that `stream` fills with 7, behind the gate (unless NULL) and work of `work_ns`, is
+ * published at once. */
+void dlx_test_gpu_publish_this(struct dlx_publisher *p, DLManagedTensorVersioned *t,
+                               CUstream stream, struct dlx_test_gpu_gate *gate, uint64_t work_ns);
+/* The same, of a new tensor. It is made before, since that waits for the device. */
+void dlx_test_gpu_publish_behind(struct dlx_publisher *p, CUstream stream,
+                                 struct dlx_test_gpu_gate *gate, uint64_t work_ns);
+
+/* The tensor of the next message, for the stream. */
+DLManagedTensorVersioned *dlx_test_gpu_take_on(struct dlx_test_gpu_end *x, CUstream stream);
 
 #endif
 
