@@ -3,9 +3,8 @@
 #define DLX_GPU_BACKEND_H
 
 /*
- * The one table behind which CUDA and HIP stand: what a runtime can say about its devices and
- * pointers (struct dlx_gpu_api), and what can be done with each kind of memory (struct
- * dlx_gpu_ops).
+ * CUDA and HIP are behind one table: what a runtime can say about its devices and pointers (struct
+ * dlx_gpu_api), and what can be done with each kind of memory (struct dlx_gpu_ops).
  *
  * Every function undoes what it did when it fails: after an error no descriptor, mapping, address
  * range, handle or context is left, and the outputs are as before. None of them locks; none is
@@ -16,7 +15,7 @@
 
 /* A part of memory with a handle of its own. */
 struct dlx_gpu_piece {
-    uint64_t identity; /* an allocation handle that we hold, or a BUFFER_ID; 0: none */
+    uint64_t identity; /* an allocation handle that this process holds, or a BUFFER_ID; 0: none */
     uint64_t size;
 };
 
@@ -38,16 +37,15 @@ enum dlx_gpu_access { DLX_GPU_READ = 1, DLX_GPU_READ_WRITE };
 struct dlx_gpu_ops {
     enum dlx_gpu_kind kind;
     const struct dlx_gpu_api *api;
-    /* What is exported, or found, keeps the memory in use for as long: do so only while needed. */
+    /* An export, or what classify() found, keeps the memory in use: hold it only while needed. */
     bool export_pins;
-    /* What was opened may stay open while no tensor uses it: opening is slow. */
+    /* Memory may stay open while no tensor uses it, since opening is slow. */
     bool import_stays;
 
-    /* Zeroed memory of at least `size` bytes on the device. NULL: this kind is for
-     * memory of others. */
+    /* Zeroed memory of at least `size` bytes on the device. NULL: frameworks alone allocate memory
+     * of this kind. */
     int (*allocate)(int32_t device, uint64_t size, struct dlx_gpu_memory *ret);
-    /* What others need: chunks with descriptors and the token. Device, id and size are set by the
-     * caller. */
+    /* The chunks with their descriptors, and the token. The caller sets device, id and size. */
     int (*export)(const struct dlx_gpu_memory *memory, struct dlx_gpu_handle *ret);
     /*
      * Map memory of another process, whose GPU has the local ordinal `home`, for kernels on
@@ -56,16 +54,16 @@ struct dlx_gpu_ops {
      */
     int (*open)(const struct dlx_gpu_handle *handle, int32_t home, int32_t device,
                 enum dlx_gpu_access access, struct dlx_gpu_memory *ret);
-    /* The end of memory that was allocated or opened. No kernel uses it any more. */
+    /* Close memory that was allocated or opened. No kernel may still use it. */
     void (*close)(struct dlx_gpu_memory *memory);
-    /* The end of what classify() found: the memory itself is its owner's. */
+    /* Release what classify() found. The memory itself stays its owner's. */
     void (*forget)(struct dlx_gpu_memory *memory);
 };
 
 struct dlx_gpu_api {
     const char *name;
     int32_t device_type;        /* of DLPack */
-    enum dlx_gpu_kind own_kind; /* of memory that we allocate */
+    enum dlx_gpu_kind own_kind; /* of memory that this library allocates */
     int (*count)(int32_t *ret);
     int (*uuid)(int32_t device, struct dlx_gpu_uuid *ret);
     /*

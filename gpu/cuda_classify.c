@@ -12,7 +12,7 @@
 #define FD_HANDLE     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 #define FABRIC_HANDLE CU_MEM_HANDLE_TYPE_FABRIC
 
-/* All of them 0, if it is no memory of CUDA. */
+/* All fields are 0 if the address is not memory of CUDA. */
 struct attributes {
     uint64_t memory_type;
     uint64_t context;
@@ -28,8 +28,8 @@ struct attributes {
     uint64_t mapping_size;
 };
 
-/* The driver writes 1, 4 or 8 bytes of each: the rest stays 0, and little-endian words are right.
- * */
+/* The driver writes 1, 4 or 8 bytes of each value, and the rest stays 0: a little-endian word is
+ * right. */
 static int cuda_classify_get_attributes(const struct dlx_cuda *cu, CUdeviceptr at,
                                         struct attributes *ret)
 {
@@ -59,7 +59,7 @@ static int cuda_classify_refuse(const char *why)
     return dlx__fail(DLX_E_DEVICE, "this memory cannot be shared between processes: %s", why);
 }
 
-/* No kind of handle is allowed that we could use. */
+/* The memory allows no kind of handle that this library can use. */
 static int refuse_handle_types(const struct attributes *a, const char *is_what)
 {
     if (a->handle_types & FABRIC_HANDLE)
@@ -92,7 +92,7 @@ static int found_range(const struct attributes *a, uint64_t at, uint64_t size,
     return 0;
 }
 
-/* One more piece, whose handle becomes ours. */
+/* Add a piece, and take over its handle. */
 static int add_piece(const struct dlx_cuda *cu, const struct attributes *a,
                      struct dlx_gpu_memory *memory)
 {
@@ -118,8 +118,8 @@ static int add_piece(const struct dlx_cuda *cu, const struct attributes *a,
     return 0;
 }
 
-/* The range of an expandable segment is a reservation, most of it empty: go from mapping to
- * mapping. */
+/* The range of an expandable segment is a reservation, most of which is empty: so this goes from
+ * mapping to mapping. */
 static int walk(const struct dlx_cuda *cu, const struct attributes *first, uint64_t at,
                 uint64_t size, struct dlx_gpu_memory *memory)
 {
@@ -184,7 +184,7 @@ static int cuda_classify_classify(const struct dlx_cuda *cu, const struct attrib
         "the driver does not allow it (as under WSL, on Jetson, in protected PCIe mode)");
 }
 
-/* From mapping to mapping, as walk(). */
+/* This goes from mapping to mapping, as walk() does. */
 static bool is_mapped(const struct dlx_cuda *cu, struct attributes a, uint64_t at, uint64_t size)
 {
     uint64_t start = a.mapping_start, mapped = 0;

@@ -91,7 +91,7 @@ struct dlx_cuda_scope {
     bool is_retained;
 };
 int dlx__cuda_enter(const struct dlx_cuda *cu, int32_t device, struct dlx_cuda_scope *ret);
-/* A context that somebody else keeps. */
+/* Enter a context that the caller does not own. */
 int dlx__cuda_enter_context(const struct dlx_cuda *cu, CUcontext context,
                             struct dlx_cuda_scope *ret);
 void dlx__cuda_leave(struct dlx_cuda_scope *scope);

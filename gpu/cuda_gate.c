@@ -14,13 +14,13 @@
 #include <sched.h>
 #include <sys/mman.h>
 
-/* How long the trial of a device may take. It takes microseconds, or for ever. */
+/* The time limit of the trial of a device, which takes microseconds or never ends. */
 #define TRIAL_NS UINT64_C(1000000000)
 
 #define DEVICES_MAX 64
 #define N_WORDS     (DLX_PAGE / sizeof(dlx_atomic_u32))
 
-/* The words of a context: never freed. */
+/* The words of a context. They are never freed. */
 struct dlx_gpu_gate_page {
     unsigned long long context; /* its id */
     bool works;                 /* the trial passed */
@@ -34,7 +34,7 @@ static struct dlx_gpu_gate_page *pages[DEVICES_MAX];
 
 /* ---- the page of a context ----------------------------------------------------------------- */
 
-/* Shared, so that a fork does not make it another page for one of the two. */
+/* The page is shared, so that parent and child have the same page after a fork. */
 static int map_words(const struct dlx_cuda *cu, struct dlx_gpu_gate_page *page)
 {
     void *map = mmap(NULL, DLX_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -43,7 +43,7 @@ static int map_words(const struct dlx_cuda *cu, struct dlx_gpu_gate_page *page)
     CUresult result = cu->cuMemHostRegister(map, DLX_PAGE, CU_MEMHOSTREGISTER_DEVICEMAP);
     if (result != CUDA_SUCCESS)
         (void)munmap(map, DLX_PAGE);
-    else /* if this fails the page stays: to unregister it may wait for all work on the GPU */
+    else /* if this fails the page stays: unregistering may wait for all work on the GPU */
         result = cu->cuMemHostGetDevicePointer(&page->at, map, 0);
     if (result != CUDA_SUCCESS)
         return dlx__cuda_fail(cu, result, "cannot register a page with the driver");
@@ -51,8 +51,8 @@ static int map_words(const struct dlx_cuda *cu, struct dlx_gpu_gate_page *page)
     return 0;
 }
 
-/* Real calls on a stream of its own: it waits, and goes on when the word is written. A stream that
- * does not is left alone. */
+/* The trial makes real calls on a new stream, which has to wait, and to go on when the word is
+ * written. A stream that does not go on is not destroyed. */
 static int try_stream(const struct dlx_cuda *cu, struct dlx_gpu_gate_page *page, CUstream stream)
 {
     CUresult result = cu->cuStreamWaitValue32(stream, page->at, 1, CU_STREAM_WAIT_VALUE_GEQ);
@@ -86,7 +86,8 @@ static int try_page(const struct dlx_cuda *cu, struct dlx_gpu_gate_page *page)
     return r;
 }
 
-/* Locked; the context is current. What failed is not tried again in this context. */
+/* The caller holds the lock, and the context is current. A trial that failed is not repeated in
+ * this context. */
 static int find_page(const struct dlx_cuda *cu, int32_t device, struct dlx_gpu_gate_page **ret)
 {
     unsigned long long context;
@@ -100,11 +101,11 @@ static int find_page(const struct dlx_cuda *cu, int32_t device, struct dlx_gpu_g
         if (!page)
             return dlx__fail(DLX_E_NO_MEMORY, "words for streams to wait for");
         page->context = context;
-        /* None of it is part of a capture, and the one of another stream is to go on. */
+        /* The trial is no part of a capture, and a capture of another stream has to go on. */
         (void)cu->cuThreadExchangeStreamCaptureMode(&mode);
         page->works = try_page(cu, page) == 0;
         (void)cu->cuThreadExchangeStreamCaptureMode(&mode);
-        pages[device] = page; /* the one before may have gates that are shut */
+        pages[device] = page; /* the previous page may have gates that are shut */
     }
     *ret = page;
     return page->works ? 0
@@ -129,7 +130,7 @@ static int take_word(struct dlx_gpu_gate_page *page, struct dlx_gpu_gate *ret)
     return dlx__fail(DLX_E_NO_MEMORY, "%zu streams wait already", N_WORDS - 1);
 }
 
-/* The words are those of the current context, a primary one. */
+/* The words belong to the current context, which is a primary one. */
 static int check_context(const struct dlx_cuda *cu, CUstream stream)
 {
     CUcontext of_stream;

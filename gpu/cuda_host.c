@@ -25,8 +25,8 @@ void dlx__cuda_release(int32_t device)
         (void)cu->cuDevicePrimaryCtxRelease(dev);
 }
 
-/* What it takes to register memory that the CPU may only read: a flag where the device knows it,
- * and nothing where the device uses the page tables of the CPU. */
+/* The flags that register memory which the CPU may only read: READ_ONLY where the device supports
+ * it, and none where the device uses the page tables of the CPU. */
 static int find_flags(const struct dlx_cuda *cu, int32_t device, unsigned *ret)
 {
     CUdevice dev;
@@ -47,8 +47,8 @@ static int find_flags(const struct dlx_cuda *cu, int32_t device, unsigned *ret)
     return 0;
 }
 
-/* The capture mode of the thread while it registers: neither call is part of a capture, and the one
- * of a stream that has nothing to do with us is to go on. */
+/* The capture mode of the thread while it registers: neither call is part of a capture, and a
+ * capture of an unrelated stream has to go on. */
 static void exchange_mode(const struct dlx_cuda *cu, CUstreamCaptureMode *mode)
 {
     (void)cu->cuThreadExchangeStreamCaptureMode(mode);
@@ -88,7 +88,7 @@ int dlx__cuda_unpin(int32_t device, const void *at)
     CUresult result = cu->cuMemHostUnregister((void *)(uintptr_t)at);
     exchange_mode(cu, &mode);
     dlx__cuda_leave(&scope);
-    /* Whoever resets a device (cudaDeviceReset) has ended all of it. */
+    /* A reset of the device (cudaDeviceReset) has unregistered everything. */
     if (result == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
         return 0;
     return result == CUDA_SUCCESS ? 0 : dlx__cuda_fail(cu, result, "cuMemHostUnregister");

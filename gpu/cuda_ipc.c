@@ -9,7 +9,7 @@
 
 _Static_assert(sizeof(CUipcMemHandle) == sizeof(((struct dlx_gpu_handle *)0)->token), "token");
 
-/* classify() found the context that the memory belongs to. */
+/* classify() has found the context that the memory belongs to. */
 static int export_handle(const struct dlx_gpu_memory *memory, struct dlx_gpu_handle *ret)
 {
     const struct dlx_cuda *cu;
@@ -82,7 +82,7 @@ static void cuda_ipc_forget(struct dlx_gpu_memory *memory)
 
 const struct dlx_gpu_ops dlx__cuda_ipc_ops = {
     .kind = DLX_GPU_CUDA_IPC,
-    .api = &dlx__cuda_api, /* an import closes with its last use: its owner may free it then */
+    .api = &dlx__cuda_api, /* an import closes with its last use: the owner may free it then */
     .export = export_handle,
     .open = open_handle,
     .close = close_handle,

@@ -73,7 +73,7 @@ static int cuda_load_load(void)
         memcpy((char *)&cuda + functions[i].offset, &p, sizeof p);
     }
     CUresult result = cuda.cuInit(0);
-    /* What the driver says to a child of a process that used it, whoever did. */
+    /* The driver returns this in a child of a process that had used it, by us or by others. */
     if (result == CUDA_ERROR_NOT_INITIALIZED)
         return dlx__gpu_fail_forked();
     if (result != CUDA_SUCCESS)

@@ -36,7 +36,7 @@ static int export_pointer(const struct dlx_gpu_memory *memory, struct dlx_gpu_ha
     return 0;
 }
 
-/* In the current context. */
+/* Uses the current context. */
 static CUresult import_pointer(const struct dlx_cuda *cu, const struct dlx_gpu_handle *handle,
                                int32_t home, struct dlx_gpu_memory *memory)
 {
@@ -62,7 +62,7 @@ static CUresult import_pointer(const struct dlx_cuda *cu, const struct dlx_gpu_h
     return CUDA_SUCCESS;
 }
 
-/* In the device's context. */
+/* Uses the device's context. */
 static void cuda_pool_release(const struct dlx_cuda *cu, const struct dlx_gpu_memory *memory)
 {
     (void)cu->cuMemFree(dlx__cuda_ptr(memory->base));

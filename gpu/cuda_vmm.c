@@ -52,7 +52,8 @@ static int allow(const struct dlx_cuda *cu, const struct dlx_gpu_memory *memory,
     return 0;
 }
 
-/* On a stream of its own: no work of the process waits for it, or is waited for. */
+/* The zeros are written on a new stream, so they neither wait for other work of the process nor
+ * delay it. */
 static int cuda_vmm_write_zeros(const struct dlx_cuda *cu, struct dlx_gpu_memory *memory)
 {
     struct dlx_cuda_scope scope;
@@ -158,7 +159,7 @@ static int export_chunks(const struct dlx_gpu_memory *memory, struct dlx_gpu_han
     return r;
 }
 
-/* The mapping keeps the memory: its handle is not needed any more. */
+/* The mapping keeps the memory, so its handle is no longer needed. */
 static int map_chunk(const struct dlx_cuda *cu, CUdeviceptr at, const struct dlx_gpu_chunk *chunk)
 {
     CUmemGenericAllocationHandle handle;
@@ -213,7 +214,7 @@ static void close_chunks(struct dlx_gpu_memory *memory)
         cuda_vmm_destroy(cu, memory, memory->n_pieces);
 }
 
-/* The mappings are their owner's: only the handles are ours. */
+/* The mappings belong to the framework; only the handles are this library's. */
 static void cuda_vmm_forget(struct dlx_gpu_memory *memory)
 {
     memory->base = NULL;

@@ -65,7 +65,7 @@ int dlx__cuda_wait_device(int32_t device)
         r = dlx__cuda_enter_if_active(cu, device, &scope, &entered);
     if (r < 0 || !entered)
         return r;
-    /* So that it does not invalidate the capture of a stream that has nothing to do with us. */
+    /* This mode does not invalidate a capture of an unrelated stream. */
     (void)cu->cuThreadExchangeStreamCaptureMode(&mode);
     CUresult result = cu->cuCtxSynchronize();
     (void)cu->cuThreadExchangeStreamCaptureMode(&mode);
@@ -100,7 +100,7 @@ int dlx__cuda_copy(int32_t device, void *to, const void *from, uint64_t size, vo
 
 /* ---- events -------------------------------------------------------------------------------- */
 
-/* Of a default stream, its own work is not all that an event there would wait for. */
+/* An event on a default stream would wait for work of other streams, too. */
 static bool is_idle(const struct dlx_cuda *cu, CUstream stream)
 {
     return (uintptr_t)stream > (uintptr_t)CU_STREAM_PER_THREAD &&
@@ -155,7 +155,7 @@ int dlx__cuda_event_wait(const struct dlx_gpu_event *event, bool block)
         r = dlx__cuda_enter(cu, event->device, &scope);
     if (r < 0 || !event->event)
         return r;
-    /* So that it does not invalidate the capture of a stream that has nothing to do with us. */
+    /* This mode does not invalidate a capture of an unrelated stream. */
     (void)cu->cuThreadExchangeStreamCaptureMode(&mode);
     CUresult result = block ? cu->cuEventSynchronize(event->event) : cu->cuEventQuery(event->event);
     (void)cu->cuThreadExchangeStreamCaptureMode(&mode);

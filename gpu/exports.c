@@ -46,7 +46,7 @@ int dlx__gpu_exports_also(struct dlx_gpu_exports *exports, uint64_t id)
     return ids ? 0 : dlx__fail(DLX_E_NO_MEMORY, "no memory for a publisher's GPU memory");
 }
 
-/* Locked. */
+/* The caller holds the lock. */
 static bool exports_is_of(const struct dlx_gpu_exports *exports, struct dlx_gpu_publisher publisher)
 {
     size_t i = 0;
@@ -77,7 +77,7 @@ int dlx__gpu_exports_new(struct dlx_gpu_exports **ret, struct dlx_gpu_publisher 
     return 0;
 }
 
-/* Locked. Take it off the list. */
+/* The caller holds the lock. Take the export off the list. */
 static void unlink_export(struct dlx_gpu_export *export)
 {
     struct dlx_gpu_export **at = &export->exports->list;
@@ -86,7 +86,7 @@ static void unlink_export(struct dlx_gpu_export *export)
     *at = export->next;
 }
 
-/* Locked. */
+/* The caller holds the lock. */
 static void unlink_exports(struct dlx_gpu_exports *exports)
 {
     struct dlx_gpu_exports **at = &all;
@@ -95,7 +95,7 @@ static void unlink_exports(struct dlx_gpu_exports *exports)
     *at = exports->next;
 }
 
-/* Not locked: nobody finds it any more. */
+/* The caller does not hold the lock: no thread can find the export any more. */
 static void let_go(struct dlx_gpu_memory memory, struct dlx_gpu_handle handle, bool is_ours)
 {
     dlx__gpu_handle_deinit(&handle);
@@ -105,7 +105,7 @@ static void let_go(struct dlx_gpu_memory memory, struct dlx_gpu_handle handle, b
         memory.ops->forget(&memory);
 }
 
-/* Locked. An ended publisher is freed with its last export. */
+/* The caller holds the lock. A publisher that has ended is freed with its last export. */
 static void free_if_empty(struct dlx_gpu_exports *exports)
 {
     if (!exports->is_ended || exports->list)
@@ -141,7 +141,7 @@ void dlx__gpu_exports_end(struct dlx_gpu_exports *exports)
     }
 }
 
-/* Export the memory, which becomes the export's. On failure it is the caller's. */
+/* Export the memory, which then belongs to the export. On failure it stays the caller's. */
 static int exports_make(struct dlx_gpu_exports *exports, const struct dlx_gpu_memory *memory,
                         bool is_ours, struct dlx_gpu_export **ret)
 {
@@ -304,7 +304,8 @@ struct dlx_gpu_export *dlx__gpu_exports_next_used(struct dlx_gpu_exports *export
     return next;
 }
 
-/* Locked. The idle one that was used longest ago, if there are too many. */
+/* The caller holds the lock. Find the idle export that was used longest ago, if too many are
+ * idle. */
 static struct dlx_gpu_export *excess(struct dlx_gpu_exports *exports)
 {
     struct dlx_gpu_export *oldest = NULL;
@@ -332,7 +333,7 @@ void dlx__gpu_export_unref(struct dlx_gpu_export *export)
         bool stays = !exports->is_ended && !export->is_ours && !export->memory.ops->export_pins;
         gone = stays ? excess(exports) : export;
     }
-    /* It stays on the list until the publisher knows, but nobody finds it any more. */
+    /* It stays on the list until its publisher has asked, but no thread can find it any more. */
     struct dlx_gpu_memory memory = {0};
     struct dlx_gpu_handle handle = {0};
     bool is_ours = false;

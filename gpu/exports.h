@@ -31,14 +31,14 @@ struct dlx_gpu_publisher {
     uint64_t id;
 };
 
-/* How many allocations may be idle: the one that was used longest ago goes first. */
+/* The most allocations that may be idle: the one that was used longest ago goes first. */
 #define DLX_GPU_EXPORTS_IDLE_MAX 64U
 
 int dlx__gpu_exports_new(struct dlx_gpu_exports **ret, struct dlx_gpu_publisher publisher);
 /* Another daemon, or the same one again, calls the publisher `id` from now on: links of before keep
  * the former one, so both name it. DLX_E_NO_MEMORY. */
 int dlx__gpu_exports_also(struct dlx_gpu_exports *exports, uint64_t id);
-/* The publisher ends. What is used stays until it is dropped, and then nobody is told. NULL is
+/* End the publisher. Exports in use stay until they are dropped, and are not reported then. NULL is
  * fine. */
 void dlx__gpu_exports_end(struct dlx_gpu_exports *exports);
 
@@ -58,23 +58,24 @@ int dlx__gpu_exports_share(struct dlx_gpu_exports *exports, int32_t device_type,
                            const void *ptr, uint64_t size, struct dlx_gpu_export **ret,
                            uint64_t *ret_offset);
 
-/* What others have to be told, and where it is here. */
+/* The description that others need, and the address in this process. */
 const struct dlx_gpu_handle *dlx__gpu_export_handle(const struct dlx_gpu_export *export);
 void *dlx__gpu_export_base(const struct dlx_gpu_export *export);
 int32_t dlx__gpu_export_device(const struct dlx_gpu_export *export);
 
-/* Is it an arena of dlx__gpu_exports_allocate()? */
+/* Is the export an arena of dlx__gpu_exports_allocate()? */
 bool dlx__gpu_export_is_ours(const struct dlx_gpu_export *export);
-/* One more use of what is in use. */
+/* Add a use to an export that is in use. */
 struct dlx_gpu_export *dlx__gpu_export_ref(struct dlx_gpu_export *export);
 
 /* A number for its publisher's thread, 0 at first. */
 uint64_t *dlx__gpu_export_mark(struct dlx_gpu_export *export);
 
-/* Drop one use. No kernel of this process uses an arena any more. NULL is fine. */
+/* Drop one use. No kernel of this process may still use an arena. NULL is fine. */
 void dlx__gpu_export_unref(struct dlx_gpu_export *export);
 
-/* An allocation that nobody may open any more, each once: subscribers are to forget it. */
+/* The next allocation that may no longer be opened; each is returned once. Subscribers have to
+ * forget it. */
 bool dlx__gpu_exports_next_gone(struct dlx_gpu_exports *exports, uint64_t *ret_id);
 
 /*

@@ -27,8 +27,8 @@ int dlx__gpu_wait_stream(int32_t device_type, int32_t device, void *stream);
 /* The same for all work of this process on the GPU. */
 int dlx__gpu_wait_device(int32_t device_type, int32_t device);
 
-/* Can the GPU copy all of it? DLX_E_DEVICE: no, and the message says why. To try would be an error
- * that ends all work of the process there. */
+/* Can the GPU copy all of it? DLX_E_DEVICE: no, and the message says why. An attempt to copy it
+ * would be an error that ends all work of the process on the GPU. */
 int dlx__gpu_check_range(int32_t device_type, int32_t device, const void *ptr, uint64_t size);
 
 /*

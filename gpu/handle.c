@@ -155,7 +155,7 @@ static int fail_field(const char *field)
     return dlx__fail(DLX_E_PROTOCOL, "a description of GPU memory has a wrong %s", field);
 }
 
-/* What the fixed fields say by themselves. */
+/* Check each fixed field by itself. */
 static int decode_header(const uint8_t *data, size_t size, size_t n_fds, struct dlx_gpu_handle *ret,
                          uint32_t *ret_first)
 {

@@ -55,7 +55,7 @@ struct dlx_gpu_chunk {
     int fd; /* the handle's own; -1: not here yet */
 };
 
-/* All zero: nothing is in it. */
+/* A handle that is all zero is empty. */
 struct dlx_gpu_handle {
     enum dlx_gpu_kind kind;
     struct dlx_gpu_uuid device;
@@ -85,7 +85,7 @@ size_t dlx__gpu_handle_encode(const struct dlx_gpu_handle *handle, uint32_t firs
 /*
  * Add a part to a handle, which is all zero before the first one. The descriptors become the
  * handle's, and -1 in `take_fds`. DLX_E_PROTOCOL (the message says which field), DLX_E_VERSION (a
- * kind or version that we do not know), DLX_E_NO_MEMORY: nothing has changed.
+ * kind or version that this library does not know), DLX_E_NO_MEMORY: nothing has changed.
  */
 int dlx__gpu_handle_decode(struct dlx_gpu_handle *handle, const uint8_t *data, size_t size,
                            int *take_fds, size_t n_fds);
@@ -103,7 +103,7 @@ int dlx__gpu_handle_decode_outline(struct dlx_gpu_handle *ret,
 /* Are these of the same allocation, alike in all fixed fields? */
 bool dlx__gpu_handle_is_same(const struct dlx_gpu_handle *a, const struct dlx_gpu_handle *b);
 
-/* Have all parts come? */
+/* Have all parts been added? */
 static inline bool dlx__gpu_handle_is_complete(const struct dlx_gpu_handle *handle)
 {
     return handle->id != 0 && handle->n_received == handle->n_chunks;

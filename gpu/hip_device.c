@@ -33,7 +33,7 @@ static int hip_device_uuid(int32_t device, struct dlx_gpu_uuid *ret)
     return 0;
 }
 
-/* All of them 0 where the runtime does not know. */
+/* All fields are 0 where the runtime does not know the address. */
 struct attributes {
     uint64_t memory_type;
     uint64_t is_managed;

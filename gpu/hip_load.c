@@ -26,7 +26,7 @@ static int load_result;
 static char load_error[DLX_ERROR_TEXT_SIZE];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The one that a framework has brought along, rather than a second one. */
+/* Prefer the runtime that a framework has loaded to a second one. */
 static void *open_library(void)
 {
     void *lib = NULL;

@@ -92,7 +92,8 @@ const struct dlx_gpu_ops dlx__hip_ipc_ops = {
 
 /* ---- hip_vmm ------------------------------------------------------------------------------- */
 
-/* Locked. Unmap it if `is_mapped`, give back the addresses and the handle. */
+/* The caller holds the lock. Unmap the memory if `is_mapped`; give back the addresses and the
+ * handle. */
 static void hip_memory_destroy(const struct dlx_hip *hip, struct dlx_gpu_memory *memory,
                                bool is_mapped)
 {
@@ -120,7 +121,8 @@ static hipMemAccessDesc access_of(int32_t device, enum dlx_gpu_access access)
     return desc;
 }
 
-/* Locked. Map the one piece and let `device` use it; it undoes itself but for the addresses. */
+/* The caller holds the lock. Map the only piece and let `device` use it. On failure only the
+ * addresses are left. */
 static int map(const struct dlx_hip *hip, struct dlx_gpu_memory *memory, enum dlx_gpu_access access)
 {
     hipMemAccessDesc desc = access_of(memory->device, access);
@@ -161,7 +163,7 @@ static int hip_memory_write_zeros(const struct dlx_hip *hip, const struct dlx_gp
     return 0;
 }
 
-/* What hipMemAllocationProp is made of changed between versions. */
+/* The members of hipMemAllocationProp changed between versions. */
 static int hip_memory_create(const struct dlx_hip *hip, struct dlx_gpu_memory *memory)
 {
     hipMemAllocationProp prop;
@@ -284,7 +286,7 @@ static void close_vmm(struct dlx_gpu_memory *memory)
     dlx__hip_unlock();
 }
 
-/* The mapping is its owner's: only the handle is ours. */
+/* The mapping belongs to the framework; only the handle is this library's. */
 static void forget_vmm(struct dlx_gpu_memory *memory)
 {
     const struct dlx_hip *hip;

@@ -30,7 +30,7 @@ static bool imports_is_of(const struct dlx_gpu_import *import, struct dlx_gpu_pu
     return import->publisher.number == publisher.number && import->publisher.id == publisher.id;
 }
 
-/* Locked. */
+/* The caller holds the lock. */
 static struct dlx_gpu_import *imports_find(const struct dlx_gpu_import *like)
 {
     struct dlx_gpu_import *import = list;
@@ -41,7 +41,7 @@ static struct dlx_gpu_import *imports_find(const struct dlx_gpu_import *like)
     return import;
 }
 
-/* Locked. */
+/* The caller holds the lock. */
 static void unlink_import(struct dlx_gpu_import *import)
 {
     struct dlx_gpu_import **at = &list;
@@ -50,7 +50,7 @@ static void unlink_import(struct dlx_gpu_import *import)
     *at = import->next;
 }
 
-/* Not locked: they are on no list but this one. */
+/* The caller does not hold the lock: these imports are on no other list. */
 static void close_all(struct dlx_gpu_import *import)
 {
     for (struct dlx_gpu_import *next; import; import = next) {
@@ -60,7 +60,8 @@ static void close_all(struct dlx_gpu_import *import)
     }
 }
 
-/* Locked. Move idle ones to `ret`, the oldest first, until no more than `n_stay` are left. */
+/* The caller holds the lock. Move idle imports to `ret`, the oldest first, until no more than
+ * `n_stay` are left. */
 static void take_idle(uint32_t n_stay, struct dlx_gpu_import **ret)
 {
     for (;;) {
@@ -81,7 +82,7 @@ static void take_idle(uint32_t n_stay, struct dlx_gpu_import **ret)
     }
 }
 
-/* Locked. Likewise those that have been idle for long. */
+/* The caller holds the lock. Move those that have been idle for long to `ret`. */
 static void take_old(struct dlx_gpu_import **ret)
 {
     for (struct dlx_gpu_import *import = list, *next; import; import = next) {
@@ -95,7 +96,8 @@ static void take_old(struct dlx_gpu_import **ret)
     }
 }
 
-/* Tensors are checked against the size that is said: it has to be that of what is open. */
+/* Tensors are checked against the size in the description, so it has to be the size of the memory
+ * that is open. */
 static int fail_size(const struct dlx_gpu_handle *handle, uint64_t size)
 {
     return dlx__fail(
@@ -122,7 +124,7 @@ static int import_own(const struct dlx_gpu_handle *handle, struct dlx_gpu_export
     return 0;
 }
 
-/* What a keeper has of an allocation is what its publisher gave it: it has to fit the message. */
+/* The keeper has what the publisher gave it, which has to match the message. */
 static int fetch_and_open(const struct dlx_gpu_ops *ops, const struct dlx_gpu_handle *outline,
                           int32_t home, const struct dlx_gpu_fetch *fetch,
                           struct dlx_gpu_import *entry)
@@ -154,7 +156,7 @@ static int fail_open(int r, enum dlx_gpu_kind kind)
     return dlx__fail_prefix(r, "cannot open GPU memory of kind %s", dlx__gpu_kind_text(kind));
 }
 
-/* Open what the entry stands for, which other threads wait for meanwhile. */
+/* Open the memory of the entry. Other threads that need it wait meanwhile. */
 static int open_entry(const struct dlx_gpu_ops *ops, const struct dlx_gpu_handle *handle,
                       int32_t home, const struct dlx_gpu_fetch *fetch, struct dlx_gpu_import *entry)
 {

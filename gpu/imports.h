@@ -21,7 +21,7 @@
 struct dlx_gpu_import;
 
 #define DLX_GPU_IMPORTS_IDLE_MAX 64U
-/* What is idle is closed when so many uses of others have ended since. */
+/* An idle import is closed after so many uses of other imports have ended. */
 #define DLX_GPU_IMPORTS_IDLE_USES 256U
 
 /* The GPU that has the memory. */
@@ -47,14 +47,14 @@ void *dlx__gpu_import_base(const struct dlx_gpu_import *import);
 /* The ordinal of the GPU that uses it. */
 int32_t dlx__gpu_import_device(const struct dlx_gpu_import *import);
 
-/* Drop one use. No kernel of this process that works on it is queued or running: to unmap does not
- * wait for any. NULL is fine. */
+/* Drop one use. No kernel of this process that uses the memory may be queued or running: unmapping
+ * does not wait. NULL is fine. */
 void dlx__gpu_import_unref(struct dlx_gpu_import *import);
 
 /* The publisher's allocation `id` will not be needed again, or none of them (0). */
 void dlx__gpu_imports_gone(struct dlx_gpu_publisher publisher, uint64_t id);
 
-/* Close what is idle, but for this many that were used last. */
+/* Close idle imports, except this many that were used last. */
 void dlx__gpu_imports_trim(uint32_t n_stay);
 
 #endif

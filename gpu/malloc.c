@@ -10,7 +10,7 @@ struct allocation {
     struct dlx_gpu_memory memory;
 };
 
-/* What was allocated and not freed. An allocator's segments are few. */
+/* The allocations that are not freed. An allocator has few segments. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation *allocations;
 
@@ -64,7 +64,7 @@ void dlx__gpu_free(void *memory)
     struct allocation *a = memory && !dlx__gpu_is_forked() ? take_out(memory) : NULL;
     if (!a)
         return;
-    /* An error has ended the work, too. */
+    /* After an error the work has ended, too. */
     (void)a->memory.ops->api->wait_device(a->memory.device);
     a->memory.ops->close(&a->memory);
     free(a);

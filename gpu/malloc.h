@@ -5,7 +5,7 @@
 /*
  * Memory of GPUs by its address, for allocators of other libraries. It is of the kind that our own
  * arenas are of, so whatever lies in it can be exported; but no publisher knows of it before a
- * tensor in it is published: then it is memory of another library like any other (gpu/exports.h).
+ * tensor in it is published. Then it is exported like memory of a framework (gpu/exports.h).
  *
  * Calls are safe from any thread.
  */

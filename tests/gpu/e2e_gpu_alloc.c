@@ -151,7 +151,6 @@ GPU_TEST(memory_of_a_deleted_tensor_is_used_again_when_the_work_on_it_is_done, 0
     t = dlx_test_gpu_alloc_empty(x.p, N);
     ck_assert_uint_eq(dlx_test_gpu_address(t), at);
     CU_OK(cu.cuStreamQuery(stream)); /* it is done */
-    CU_OK(cu.cuStreamDestroy(stream));
     t->deleter(t);
     dlx_test_gpu_end(&x);
 }
@@ -305,19 +304,12 @@ GPU_TEST(a_view_of_it_is_published_and_what_was_moved_out_is_refused, 0)
 
 /* ---- memory of others that needs descriptors ------------------------------------------------ */
 
-static void take_seven(int sock)
-{
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    take(&x, N, 7);
-    dlx_test_gpu_end(&x);
-}
-
 /* More chunks than one message of a socket carries descriptors. */
 GPU_TEST(a_tensor_across_an_expandable_segment_is_taken, 0)
 {
     enum { CHUNKS = 260 };
     static struct dlx_test_gpu_segment segment;
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_seven);
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(dlx_test_gpu_expect_sevens);
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
     dlx_test_gpu_segment_make(&segment, CHUNKS, 2 * DLX_TEST_GPU_MIB,
                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -341,7 +333,7 @@ GPU_TEST(a_tensor_across_an_expandable_segment_is_taken, 0)
 GPU_TEST(a_tensor_of_a_pool_is_taken, 0)
 {
     CUmemoryPool pool;
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_seven);
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(dlx_test_gpu_expect_sevens);
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
     CUdeviceptr at = dlx_test_gpu_pool_make(4096, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, &pool);
     CU_OK(cu.cuMemsetD32(at, 7, N));

@@ -57,14 +57,6 @@ static void hear(const struct dlx_test_container *container)
 static const struct dlx_publisher_args retain_2 = {.size = sizeof retain_2, .retain = 2};
 static const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
 
-static struct dlx_test_gpu_end subscriber(void)
-{
-    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
-    (void)dlx_test_gpu_context(0);
-    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
-    return x;
-}
-
 /* They are ready when the word is said: whoever dies then leaves them whole. */
 static void publish_two(int sock)
 {
@@ -80,7 +72,7 @@ static void publish_two(int sock)
 static void take_two(int sock)
 {
     (void)sock;
-    struct dlx_test_gpu_end x = subscriber();
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(NULL);
     dlx_test_gpu_expect(&x, 0, N, 1);
     dlx_test_gpu_expect(&x, 0, N, 2);
     dlx_test_gpu_end(&x);
@@ -90,7 +82,7 @@ static void take_two(int sock)
 static void be_refused_two(int sock)
 {
     (void)sock;
-    struct dlx_test_gpu_end x = subscriber();
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(NULL);
     DLManagedTensorVersioned *t;
     struct dlx_message *m = dlx_test_gpu_take(&x);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_ACCESS, "only the same user");
@@ -248,7 +240,7 @@ static void publish_malloc(int sock)
 
 static void be_advised(int sock)
 {
-    struct dlx_test_gpu_end x = subscriber();
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(NULL);
     DLManagedTensorVersioned *t;
     struct dlx_message *m = dlx_test_gpu_take(&x);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_SYSTEM, "cuda_ipc");

@@ -243,17 +243,10 @@ GPU_TEST(an_open_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
 
 /* ---- another daemon ------------------------------------------------------------------------ */
 
-static void take_after_restart(int sock)
-{
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    dlx_test_gpu_expect(&x, 0, N, 7);
-    dlx_test_gpu_end(&x);
-}
-
 GPU_TEST(a_retained_tensor_goes_along_to_another_daemon_and_is_deleted_once, 0)
 {
     struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_after_restart);
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(dlx_test_gpu_expect_sevens);
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
     dlx_test_stream_restart();

@@ -4,7 +4,7 @@
 
 #if DLX_TEST_HAS_GPU
 #include "client/subscribe/subscription.h"
-#include "tests/gpu/harness_gpu_pair.h"
+#include "tests/gpu/harness_gpu_stream.h"
 #include <sched.h>
 
 #define N DLX_TEST_GPU_PAIR_N
@@ -73,7 +73,6 @@ GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
     dlx_test_gpu_sync(other);
     t->deleter(t);
     dlx_message_unref(m);
-    CU_OK(cu.cuStreamDestroy(other));
     ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_waits, 0);
     dlx_test_gpu_pair_end(&pair);
 }
@@ -168,7 +167,6 @@ GPU_TEST(more_waits_than_there_are_words_are_left_to_the_cpu, 0)
     dlx_test_gpu_wait_held(pair.x.s, 0);
     ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_waits, 1);
     ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_late, 0);
-    CU_OK(cu.cuStreamDestroy(streams[1]));
     dlx_test_gpu_pair_end(&pair);
 }
 

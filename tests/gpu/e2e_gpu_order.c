@@ -17,28 +17,18 @@
 /* Queue work that takes a while, then the value; publish at once. The stream is still busy. */
 static CUstream publish_early(struct dlx_publisher *p, uint64_t work_ns, uint32_t value)
 {
-    CUstream stream;
-    struct dlx_publish_args args = {.size = sizeof args};
+    CUstream stream = dlx_test_gpu_stream();
+    const struct dlx_publish_args args = {.size = sizeof args, .stream = stream};
     DLManagedTensorVersioned *t = dlx_test_gpu_alloc(p, N, 0);
-    CUdeviceptr at = dlx_test_gpu_address(t);
-    stream = dlx_test_gpu_stream();
     dlx_test_gpu_spin(stream, 0, work_ns);
-    CU_OK(cu.cuMemsetD32Async(at, value, N, stream));
-    args.stream = stream;
+    CU_OK(cu.cuMemsetD32Async(dlx_test_gpu_address(t), value, N, stream));
     ok(dlx_publish(p, t, &args));
     return stream;
 }
 
-static void take_seven(int sock)
-{
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    dlx_test_gpu_expect(&x, 0, N, 7);
-    dlx_test_gpu_end(&x);
-}
-
 GPU_TEST(publish_does_not_wait_and_a_reader_does, 0)
 {
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_seven);
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(dlx_test_gpu_expect_sevens);
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
     CUstream stream = publish_early(x.p, WORK_NS, 7);
     ck_assert_int_eq(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
@@ -46,7 +36,6 @@ GPU_TEST(publish_does_not_wait_and_a_reader_does, 0)
     ck_assert_uint_eq(stats.published, 1);
     ck_assert_uint_eq(stats.gpu_waits, 0);
     dlx_test_gpu_join(&peer);
-    CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
 }
 
@@ -69,7 +58,6 @@ GPU_TEST(a_tensor_that_is_not_ready_in_time_can_be_asked_for_again, 0)
     dlx_test_gpu_check(t, N, 7);
     t->deleter(t);
     dlx_message_unref(m);
-    CU_OK(cu.cuStreamDestroy(stream));
     x.s = dlx_subscription_unref(x.s);
     dlx_client_unref(c);
     dlx_test_gpu_end(&x);
@@ -82,7 +70,7 @@ GPU_TEST(the_arena_of_a_message_that_is_not_ready_stays_though_its_publisher_dro
     DLManagedTensorVersioned *t;
     struct dlx_message *m, *none;
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
-    CUstream stream = publish_early(x.p, WORK_NS, 7);
+    (void)publish_early(x.p, WORK_NS, 7);
     m = dlx_test_gpu_take(&x);
     const struct dlx_subscriber_link *subscriber_link = x.s->links[0];
     ok(dlx__call_arena_drop(x.c, x.p->id, 1));
@@ -95,7 +83,6 @@ GPU_TEST(the_arena_of_a_message_that_is_not_ready_stays_though_its_publisher_dro
     dlx_test_gpu_check(t, N, 7);
     t->deleter(t);
     dlx_message_unref(m);
-    CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
 }
 
@@ -106,11 +93,9 @@ GPU_TEST(memory_of_a_message_is_used_again_when_it_is_written, 0)
     struct dlx_publisher_args args = {.size = sizeof args, .depth = 1};
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
     CUstream first = publish_early(x.p, WORK_NS, 1);
-    CUstream second = publish_early(x.p, 0, 2);
+    (void)publish_early(x.p, 0, 2);
     ok(dlx_publisher_wait(x.p, 0, 0)); /* lets message 1 go */
     CU_OK(cu.cuStreamQuery(first));
-    CU_OK(cu.cuStreamDestroy(first));
-    CU_OK(cu.cuStreamDestroy(second));
     dlx_test_gpu_end(&x);
 }
 
@@ -121,7 +106,6 @@ GPU_TEST(a_publisher_ends_when_its_work_is_done_and_what_it_left_is_ready, 0)
     CUstream stream = publish_early(x.p, WORK_NS, 7);
     dlx_publisher_unref(dlx_steal(x.p));
     CU_OK(cu.cuStreamQuery(stream));
-    CU_OK(cu.cuStreamDestroy(stream));
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
     dlx_test_gpu_expect(&x, 0, N, 7);
     dlx_test_gpu_end(&x);
@@ -131,9 +115,9 @@ GPU_TEST(a_publisher_ends_when_its_work_is_done_and_what_it_left_is_ready, 0)
 GPU_TEST(a_message_goes_along_to_another_daemon_when_it_is_ready, 0)
 {
     const struct dlx_publisher_args retain = {.size = sizeof retain, .retain = 1};
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_seven);
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(dlx_test_gpu_expect_sevens);
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain);
-    CUstream stream = publish_early(x.p, WORK_NS, 7);
+    (void)publish_early(x.p, WORK_NS, 7);
     dlx_test_stream_restart();
     struct dlx_client *probe = dlx_test_stream_connect();
     ok(dlx_publisher_wait(x.p, 0, 0));
@@ -146,7 +130,6 @@ GPU_TEST(a_message_goes_along_to_another_daemon_when_it_is_ready, 0)
         ck_assert_uint_lt(dlx__now_ns(), end);
     }
     dlx_test_gpu_join(&peer);
-    CU_OK(cu.cuStreamDestroy(stream));
     dlx_client_unref(probe);
     dlx_test_gpu_end(&x);
 }
@@ -164,12 +147,8 @@ static void publish_and_stay(int sock)
 GPU_TEST(a_reader_does_not_wait_for_a_publisher_that_was_killed, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_and_stay);
-    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_to(&peer, NULL);
     DLManagedTensorVersioned *t;
-    (void)dlx_test_gpu_context(0);
-    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
-    dlx_test_gpu_tell(peer.sock);
-    dlx_test_gpu_await(peer.sock);
     struct dlx_message *m = dlx_test_gpu_take(&x);
     dlx_test_gpu_kill(&peer);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_PUBLISHER_GONE, "before its GPU had written it");
@@ -193,12 +172,8 @@ static void fail_while_published(int sock)
 GPU_TEST(an_error_of_the_publisher_s_gpu_fails_what_waited_for_it, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(fail_while_published);
-    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_to(&peer, NULL);
     DLManagedTensorVersioned *t;
-    (void)dlx_test_gpu_context(0);
-    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
-    dlx_test_gpu_tell(peer.sock);
-    dlx_test_gpu_await(peer.sock);
     struct dlx_message *m = dlx_test_gpu_take(&x);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_DEVICE, "error of the publisher's GPU");
     dlx_message_unref(m);

@@ -66,8 +66,6 @@ GPU_TEST(a_deleter_returns_while_work_on_its_streams_goes_on, 0)
     ck_assert_uint_eq(n_waits(&x), 0);
     dlx_test_gpu_check_count(STANDIN_UNMAPPED_IN_USE, 0);
     CU_OK(cu.cuMemFree(copy));
-    CU_OK(cu.cuStreamDestroy(busy));
-    CU_OK(cu.cuStreamDestroy(idle));
     end(&x, &peer);
 }
 
@@ -83,7 +81,6 @@ GPU_TEST(a_tensor_whose_work_is_done_is_released_at_once, 0)
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.n_held, 0);
     ck_assert_uint_eq(stats.gpu_waits, 0);
-    CU_OK(cu.cuStreamDestroy(stream));
     end(&x, &peer);
 }
 
@@ -106,7 +103,6 @@ GPU_TEST(memory_is_not_used_again_while_a_stream_uses_it, 0)
     dlx_test_gpu_gate_open(&gate);
     dlx_test_gpu_wait_deleted(&x, 1);
     CU_OK(cu.cuStreamQuery(stream));
-    CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
 }
 
@@ -131,7 +127,6 @@ GPU_TEST(a_take_waits_for_room_that_a_stream_will_make, 0)
     t = dlx_test_gpu_take_tensor(&x);
     CU_OK(cu.cuStreamQuery(stream));
     t->deleter(t);
-    CU_OK(cu.cuStreamDestroy(stream));
     end(&x, &peer);
 }
 
@@ -153,7 +148,6 @@ GPU_LOOP_TEST(a_subscription_ends_when_the_work_is_done, 0, 2, 0)
     CU_OK(cu.cuStreamQuery(stream));
     dlx_test_gpu_check_count(STANDIN_IPC_MAPPINGS, 0);
     dlx_test_gpu_check_count(STANDIN_UNMAPPED_IN_USE, 0);
-    CU_OK(cu.cuStreamDestroy(stream));
     end(&x, &peer);
 }
 
@@ -174,7 +168,6 @@ GPU_TEST(a_release_ends_the_link_of_a_publisher_that_has_left, 0)
     dlx_test_gpu_gate_open(&gate);
     dlx_test_gpu_end(&x);
     CU_OK(cu.cuStreamQuery(stream));
-    CU_OK(cu.cuStreamDestroy(stream));
 }
 
 /* ---- several streams ----------------------------------------------------------------------- */
@@ -211,8 +204,6 @@ GPU_TEST(a_release_does_not_wait_for_the_streams_of_others, 0)
     dlx_test_gpu_gate_open(&gate);
     dlx_test_gpu_wait_held(x.s, 0);
     ck_assert_uint_eq(n_waits(&x), 0);
-    CU_OK(cu.cuStreamDestroy(slow));
-    CU_OK(cu.cuStreamDestroy(quick));
     dlx_test_gpu_end(&x);
 }
 
@@ -235,8 +226,6 @@ GPU_TEST(releases_on_more_streams_than_there_are_threads_all_end, 0)
         dlx_test_gpu_gate_open(&gates[i]);
     dlx_test_gpu_wait_held(x.s, 0);
     ck_assert_uint_eq(n_waits(&x), 0);
-    for (int i = 0; i < N_STREAMS; i++)
-        CU_OK(cu.cuStreamDestroy(streams[i]));
     dlx_test_gpu_end(&x);
 }
 
@@ -308,7 +297,6 @@ GPU_TEST(pinned_memory_is_not_written_again_before_a_copy_from_it_is_done, 0)
         ck_assert_uint_lt(dlx__now_ns(), end);
     ck_assert_uint_eq(pinned_stats(&x).gpu_waits, 0);
     CU_OK(cu.cuMemFree(copy));
-    CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_pair_end(&x);
     dlx_test_gpu_check_count(STANDIN_EVENTS, 0);
 }
@@ -338,8 +326,6 @@ GPU_TEST(a_set_in_pinned_memory_is_released_when_all_its_streams_are_done, 0)
     dlx_test_gpu_wait_held(x.s, 0);
     CU_OK(cu.cuStreamQuery(streams[1]));
     ck_assert_uint_eq(pinned_stats(&x).gpu_waits, 0);
-    for (int i = 0; i < 2; i++)
-        CU_OK(cu.cuStreamDestroy(streams[i]));
     dlx_test_pair_end(&x);
 }
 
@@ -385,7 +371,6 @@ GPU_TEST(a_forked_child_releases_nothing_and_its_parent_still_does, 0)
     dlx_test_gpu_gate_open(&gate);
     dlx_test_gpu_wait_held(x.s, 0);
     CU_OK(cu.cuStreamQuery(stream));
-    CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
 }
 
@@ -445,7 +430,6 @@ GPU_TEST(a_release_that_gets_no_event_waits_and_is_counted, DLX_TEST_GPU_FAILURE
     CU_OK(cu.cuStreamQuery(own_stream));
     standin.standin_fail_clear();
     ck_assert_uint_eq(n_waits(&own), DLX_ARRAY_SIZE(calls));
-    CU_OK(cu.cuStreamDestroy(own_stream));
     dlx_test_gpu_end(&own);
     dlx_test_gpu_check_count(STANDIN_EVENTS, 0);
 }

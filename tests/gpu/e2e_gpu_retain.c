@@ -17,15 +17,6 @@ static void publish(struct dlx_publisher *p, uint32_t value)
     ok(dlx_publish(p, dlx_test_gpu_alloc(p, N, value), &args));
 }
 
-/* What is not taken is there for who comes later. */
-static struct dlx_test_gpu_end subscribe(void)
-{
-    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
-    (void)dlx_test_gpu_context(0);
-    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
-    return x;
-}
-
 /* A peer publishes 1 and 2, says so, and then does nothing until the test's word. */
 static const struct dlx_publisher_args retain_2 = {.size = sizeof retain_2, .retain = 2};
 
@@ -64,7 +55,7 @@ GPU_LOOP_TEST(retained_tensors_are_there_whatever_their_publisher_does, ENDS, IS
         dlx_test_gpu_join(&peer);
     }
     for (int i = 0; i < 2; i++) { /* one newcomer after the other */
-        struct dlx_test_gpu_end x = subscribe();
+        struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(NULL);
         dlx_test_gpu_expect(&x, 0, N, 1);
         dlx_test_gpu_expect(&x, 0, N, 2);
         dlx_test_gpu_end(&x);
@@ -89,7 +80,7 @@ GPU_TEST(what_was_not_taken_when_the_publisher_ended_can_still_be, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_one_and_end);
     struct dlx_message *m;
-    struct dlx_test_gpu_end x = subscribe();
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(NULL);
     dlx_test_gpu_tell(peer.sock);
     dlx_test_gpu_join(&peer);
     dlx_test_gpu_expect(&x, 0, N, 3);
@@ -189,7 +180,7 @@ GPU_TEST(a_subscriber_of_the_next_daemon_gets_what_was_published_before_and_afte
     dlx_test_stream_restart();
     dlx_test_gpu_tell(peer.sock);
     dlx_test_gpu_await(peer.sock);
-    struct dlx_test_gpu_end x = subscribe();
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(NULL);
     dlx_test_gpu_expect(&x, 0, N, 1);
     dlx_test_gpu_expect(&x, 0, N, 2);
     dlx_test_gpu_end(&x);
@@ -211,7 +202,7 @@ GPU_LOOP_TEST(retained_tensors_outlive_their_publisher_and_the_daemon, ENDS, IS_
     if (_i != IS_KILLED)
         dlx_test_gpu_join(&peer);
     dlx_test_store_restart();
-    struct dlx_test_gpu_end x = subscribe();
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(NULL);
     dlx_test_gpu_expect(&x, 0, N, 1);
     dlx_test_gpu_expect(&x, 0, N, 2);
     dlx_test_gpu_end(&x);

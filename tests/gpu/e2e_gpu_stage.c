@@ -29,8 +29,7 @@ static uint64_t n_waits(const struct dlx_test_gpu_end *x)
 static struct dlx_test_gpu_end both(void)
 {
     begin();
-    struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
-    return x;
+    return dlx_test_gpu_both(NULL);
 }
 
 /* ---- memory that cannot be shared ---------------------------------------------------------- */
@@ -66,17 +65,10 @@ static void end_memory(enum memory memory, CUdeviceptr at)
         dlx_test_gpu_segment_free(&segment);
 }
 
-static void take_seven(int sock)
-{
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    dlx_test_gpu_expect(&x, 0, N, 7);
-    dlx_test_gpu_end(&x);
-}
-
 GPU_LOOP_TEST(memory_that_cannot_be_shared_is_copied_when_that_is_asked_for, 0, N_MEMORY, 0)
 {
     begin();
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_seven);
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(dlx_test_gpu_expect_sevens);
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
     CUdeviceptr at = make((enum memory)_i);
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(at, 2, N / 2);
@@ -195,9 +187,7 @@ GPU_TEST(a_received_tensor_is_passed_on_as_a_copy, 0)
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_seven);
     dlx_test_gpu_await(peer.sock);
     begin();
-    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
-    (void)dlx_test_gpu_context(0);
-    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(NULL);
     ok(dlx_publisher_new(x.c, "gpu/b", NULL, &x.p));
     struct dlx_subscription *s = dlx_test_stream_subscribe(x.c, "gpu/b", NULL);
     CUstream stream = dlx_test_gpu_stream();
@@ -219,7 +209,6 @@ GPU_TEST(a_received_tensor_is_passed_on_as_a_copy, 0)
     dlx_test_gpu_expect(&to, 0, N, 7);
     dlx_test_gpu_expect(&to, 0, N, 8);
     dlx_subscription_unref(s);
-    CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
 }
 
@@ -237,7 +226,6 @@ GPU_TEST(what_the_stream_still_writes_is_in_the_copy, 0)
     ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, 1, N), &args));
     CU_OK(cu.cuStreamQuery(stream)); /* it was waited for */
     dlx_test_gpu_expect(&x, 0, N, 9);
-    CU_OK(cu.cuStreamDestroy(stream));
     end_memory(POOL, at);
     dlx_test_gpu_end(&x);
 }
@@ -257,7 +245,6 @@ GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
     CU_OK(cu.cuGraphDestroy(graph));
     ok(dlx_publish(x.p, t, &args));
     dlx_test_gpu_expect(&x, 0, N, 7);
-    CU_OK(cu.cuStreamDestroy(stream));
     end_memory(POOL, at);
     dlx_test_gpu_end(&x);
 }

@@ -3,7 +3,7 @@
 #include "tests/gpu/harness_gpu_machine.h"
 
 #if DLX_TEST_HAS_GPU
-#include "tests/gpu/harness_gpu_pair.h"
+#include "tests/gpu/harness_gpu_stream.h"
 #include <string.h>
 
 #define N       DLX_TEST_GPU_PAIR_N
@@ -119,8 +119,6 @@ GPU_TEST(of_two_streams_the_one_that_waits_for_less_goes_on_first, 0)
     t->deleter(t);
     u->deleter(u);
     dlx_message_unref(dlx_test_gpu_take(&pair.x));
-    CU_OK(cu.cuStreamDestroy(second));
-    CU_OK(cu.cuStreamDestroy(other_from));
     dlx_subscription_unref(other.s);
     dlx_publisher_unref(other.p);
     dlx_test_gpu_pair_end(&pair);
@@ -140,8 +138,6 @@ GPU_TEST(a_late_subscriber_s_stream_waits_for_a_retained_message, 0)
     ck_assert_int_eq(dlx_tensor_status(t), 0);
     dlx_test_gpu_check(t, N, 7);
     t->deleter(t);
-    CU_OK(cu.cuStreamDestroy(from));
-    CU_OK(cu.cuStreamDestroy(to));
     dlx_test_gpu_end(&x);
 }
 
@@ -204,7 +200,6 @@ static void cycle_end(struct end_of_cycle *end)
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(end->s);
     ck_assert_uint_eq(stats.gpu_waits, 0);
     ck_assert_uint_eq(stats.gpu_late, 0);
-    CU_OK(cu.cuStreamDestroy(end->stream));
     dlx_subscription_unref(end->s);
     dlx_publisher_unref(end->p);
     dlx_client_unref(end->c);
@@ -303,7 +298,6 @@ GPU_LOOP_TEST(a_stream_goes_on_when_the_publisher_cannot_write_any_more, 0, 2, 0
     t->deleter(t);
     if (_i == 1)
         dlx_test_gpu_kill(&peer); /* what its context lost is not to be looked for */
-    CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
 }
 
@@ -332,8 +326,6 @@ GPU_TEST(a_stream_goes_on_when_the_publisher_takes_too_long, 0)
     again->deleter(again);
     t->deleter(t);
     dlx_message_unref(m);
-    CU_OK(cu.cuStreamDestroy(from));
-    CU_OK(cu.cuStreamDestroy(to));
     x.s = dlx_subscription_unref(x.s);
     dlx_client_unref(c);
     dlx_test_gpu_end(&x);

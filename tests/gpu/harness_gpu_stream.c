@@ -77,12 +77,18 @@ struct dlx_test_gpu_end dlx_test_gpu_subscribe(int sock, const struct dlx_subscr
     return dlx_test_gpu_subscribe_on(sock, 0, args);
 }
 
-struct dlx_test_gpu_end dlx_test_gpu_subscribe_to(struct dlx_test_gpu_peer *peer,
-                                                  const struct dlx_subscribe_args *args)
+struct dlx_test_gpu_end dlx_test_gpu_subscriber(const struct dlx_subscribe_args *args)
 {
     struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
     (void)dlx_test_gpu_context(0);
     ok(dlx_subscribe(x.c, TOPIC, args, &x.s));
+    return x;
+}
+
+struct dlx_test_gpu_end dlx_test_gpu_subscribe_to(struct dlx_test_gpu_peer *peer,
+                                                  const struct dlx_subscribe_args *args)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(args);
     dlx_test_gpu_tell(peer->sock);
     dlx_test_gpu_await(peer->sock);
     return x;
@@ -112,6 +118,13 @@ void dlx_test_gpu_expect(struct dlx_test_gpu_end *end, uint32_t i, int64_t n, ui
     DLManagedTensorVersioned *t = take_tensor(end, i);
     dlx_test_gpu_check(t, n, value);
     t->deleter(t);
+}
+
+void dlx_test_gpu_expect_sevens(int sock)
+{
+    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    dlx_test_gpu_expect(&x, 0, 16, 7);
+    dlx_test_gpu_end(&x);
 }
 
 void dlx_test_gpu_end(struct dlx_test_gpu_end *end)
@@ -307,6 +320,52 @@ void dlx_test_gpu_wait_ready(const struct dlx_test_gpu_end *x, int n)
         dlx_message_unref(m);
     }
     dlx_subscription_unref(s);
+}
+
+/* ---- pairs --------------------------------------------------------------------------------- */
+
+void dlx_test_gpu_publish_this(struct dlx_publisher *p, DLManagedTensorVersioned *t,
+                               CUstream stream, struct dlx_test_gpu_gate *gate, uint64_t work_ns)
+{
+    struct dlx_publish_args args = {.size = sizeof args, .stream = stream};
+    if (gate)
+        dlx_test_gpu_gate_shut(gate, stream);
+    if (work_ns > 0)
+        dlx_test_gpu_spin(stream, 0, work_ns);
+    CU_OK(cu.cuMemsetD32Async(dlx_test_gpu_address(t), 7, DLX_TEST_GPU_PAIR_N, stream));
+    ok(dlx_publish(p, t, &args));
+}
+
+void dlx_test_gpu_publish_behind(struct dlx_publisher *p, CUstream stream,
+                                 struct dlx_test_gpu_gate *gate, uint64_t work_ns)
+{
+    dlx_test_gpu_publish_this(p, dlx_test_gpu_alloc(p, DLX_TEST_GPU_PAIR_N, 0), stream, gate,
+                              work_ns);
+}
+
+DLManagedTensorVersioned *dlx_test_gpu_take_on(struct dlx_test_gpu_end *x, CUstream stream)
+{
+    DLManagedTensorVersioned *t;
+    struct dlx_message *m = dlx_test_gpu_take(x);
+    ok(dlx_message_tensor_on(m, 0, stream, &t));
+    dlx_message_unref(m);
+    return t;
+}
+
+struct dlx_test_gpu_pair dlx_test_gpu_pair_new(void)
+{
+    struct dlx_test_gpu_pair pair = {.x = dlx_test_gpu_both(NULL)};
+    pair.from = dlx_test_gpu_stream();
+    pair.to = dlx_test_gpu_stream();
+    CU_OK(cu.cuMemAlloc(&pair.copy, DLX_TEST_GPU_PAIR_N * sizeof(uint32_t)));
+    CU_OK(cu.cuMemsetD32(pair.copy, 0, DLX_TEST_GPU_PAIR_N));
+    return pair;
+}
+
+void dlx_test_gpu_pair_end(struct dlx_test_gpu_pair *pair)
+{
+    CU_OK(cu.cuMemFree(pair->copy));
+    dlx_test_gpu_end(&pair->x);
 }
 
 #endif

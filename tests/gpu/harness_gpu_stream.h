@@ -32,6 +32,8 @@ struct dlx_test_gpu_end dlx_test_gpu_publish_to(struct dlx_test_gpu_peer *peer,
 struct dlx_test_gpu_end dlx_test_gpu_subscribe(int sock, const struct dlx_subscribe_args *args);
 struct dlx_test_gpu_end dlx_test_gpu_subscribe_on(int sock, int device,
                                                   const struct dlx_subscribe_args *args);
+/* A process that subscribes, whatever others do. */
+struct dlx_test_gpu_end dlx_test_gpu_subscriber(const struct dlx_subscribe_args *args);
 /* Subscribe to a publisher in the peer: it is told, and its word that it has published awaited. */
 struct dlx_test_gpu_end dlx_test_gpu_subscribe_to(struct dlx_test_gpu_peer *peer,
                                                   const struct dlx_subscribe_args *args);
@@ -40,6 +42,8 @@ struct dlx_message *dlx_test_gpu_take(struct dlx_test_gpu_end *end);
 DLManagedTensorVersioned *dlx_test_gpu_take_tensor(struct dlx_test_gpu_end *end);
 /* Tensor `i` of the next message has n elements of this value. */
 void dlx_test_gpu_expect(struct dlx_test_gpu_end *end, uint32_t i, int64_t n, uint32_t value);
+/* A role: subscribe, and expect one tensor of 16 sevens. */
+void dlx_test_gpu_expect_sevens(int sock);
 /* Nothing of the driver may be left then. */
 void dlx_test_gpu_end(struct dlx_test_gpu_end *end);
 
@@ -78,7 +82,7 @@ struct dlx_test_gpu_gate {
 void dlx_test_gpu_gate_shut(struct dlx_test_gpu_gate *gate, CUstream stream);
 void dlx_test_gpu_gate_open(struct dlx_test_gpu_gate *gate);
 
-/* A stream that does not wait for the default one. */
+/* A stream that does not wait for the default one, and ends with the process. */
 CUstream dlx_test_gpu_stream(void);
 /* Wait until the stream has done its work: fails if it does not, soon. */
 void dlx_test_gpu_sync(CUstream stream);
@@ -93,6 +97,33 @@ extern int dlx_test_gpu_variant;
 /* Whoever dies now leaves the `n` messages of gpu/a whole. A later one may be ready before an
  * earlier one. */
 void dlx_test_gpu_wait_ready(const struct dlx_test_gpu_end *x, int n);
+
+/* ---- pairs --------------------------------------------------------------------------------- */
+
+/* A publisher and a subscriber of one process with a stream each, and tensors that are published
+ * while the publisher's stream is held. */
+
+/* Elements of each tensor. */
+#define DLX_TEST_GPU_PAIR_N 16
+
+struct dlx_test_gpu_pair {
+    struct dlx_test_gpu_end x;
+    CUstream from, to; /* of the publisher, and of the subscriber */
+    CUdeviceptr copy;  /* zeros, of the size of a tensor */
+};
+struct dlx_test_gpu_pair dlx_test_gpu_pair_new(void);
+void dlx_test_gpu_pair_end(struct dlx_test_gpu_pair *pair);
+
+/* A tensor that `stream` fills with 7, behind the gate (unless NULL) and work of `work_ns`, is
+ * published at once. */
+void dlx_test_gpu_publish_this(struct dlx_publisher *p, DLManagedTensorVersioned *t,
+                               CUstream stream, struct dlx_test_gpu_gate *gate, uint64_t work_ns);
+/* The same, of a new tensor. It is made before, since that waits for the device. */
+void dlx_test_gpu_publish_behind(struct dlx_publisher *p, CUstream stream,
+                                 struct dlx_test_gpu_gate *gate, uint64_t work_ns);
+
+/* The tensor of the next message, for the stream. */
+DLManagedTensorVersioned *dlx_test_gpu_take_on(struct dlx_test_gpu_end *x, CUstream stream);
 
 #endif
 

@@ -347,6 +347,19 @@ GPU_TEST(a_publisher_is_known_by_the_id_of_each_daemon, 0)
 static struct dlx_gpu_handle received;
 static struct dlx_gpu_import *import;
 
+/* 2 MiB of a peer. */
+static void begin_received(enum dlx_gpu_kind kind)
+{
+    dlx_test_gpu_peer_start(&peers[0], NULL);
+    dlx_test_gpu_ask_handle(&peers[0], kind, 2 * MIB, &received);
+}
+
+static void end_received(void)
+{
+    dlx__gpu_handle_deinit(&received);
+    dlx_test_gpu_peer_end(&peers[0]);
+}
+
 static int open_received(void)
 {
     return dlx__gpu_import(DLX_TEST_GPU_PEER, &received, DLX_GPU_HOME, DLX_GPU_READ, NULL, &import);
@@ -364,22 +377,19 @@ GPU_LOOP_TEST(memory_that_cannot_be_opened_leaves_nothing, 0, 3, DLX_TEST_GPU_FA
         enum dlx_gpu_kind kind;
         uint32_t n_calls; /* that may fail */
     } cases[] = {{DLX_GPU_CUDA_VMM, 7}, {DLX_GPU_CUDA_IPC, 8}, {DLX_GPU_CUDA_POOL, 9}};
-    dlx_test_gpu_peer_start(&peers[0], NULL);
-    dlx_test_gpu_ask_handle(&peers[0], cases[_i].kind, 2 * MIB, &received);
+    begin_received(cases[_i].kind);
     dlx_test_gpu_context(0); /* so that no context's end closes what is left open */
     ck_assert_int_eq(open_received(), 0);
     ck_assert_uint_eq(dlx_test_gpu_word((CUdeviceptr)(uintptr_t)dlx__gpu_import_base(import)), 1);
     dlx_test_gpu_context(1); /* so that one that is left on the stack is seen */
     close_received();
     ck_assert_uint_eq(dlx_test_gpu_fail_each(open_received, close_received), cases[_i].n_calls);
-    dlx__gpu_handle_deinit(&received);
-    dlx_test_gpu_peer_end(&peers[0]);
+    end_received();
 }
 
 GPU_TEST(a_description_that_lies_about_its_chunks_leaves_nothing, 0)
 {
-    dlx_test_gpu_peer_start(&peers[0], NULL);
-    dlx_test_gpu_ask_handle(&peers[0], DLX_GPU_CUDA_VMM, 2 * MIB, &received);
+    begin_received(DLX_GPU_CUDA_VMM);
     ck_assert_int_eq(open_received(), 0);
     close_received();
     struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
@@ -395,16 +405,14 @@ GPU_TEST(a_description_that_lies_about_its_chunks_leaves_nothing, 0)
     received.chunks[0].fd = fd;
     ck_assert_int_eq(open_received(), 0);
     close_received();
-    dlx__gpu_handle_deinit(&received);
-    dlx_test_gpu_peer_end(&peers[0]);
+    end_received();
 }
 
 GPU_LOOP_TEST(a_description_that_lies_about_the_size_of_memory_leaves_nothing, 0, 2,
               DLX_TEST_GPU_TWO)
 {
     static const enum dlx_gpu_kind kinds[] = {DLX_GPU_CUDA_IPC, DLX_GPU_CUDA_POOL};
-    dlx_test_gpu_peer_start(&peers[0], NULL);
-    dlx_test_gpu_ask_handle(&peers[0], kinds[_i], 2 * MIB, &received);
+    begin_received(kinds[_i]);
     dlx_test_gpu_context(0);
     dlx_test_gpu_context(1);
     struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
@@ -421,8 +429,7 @@ GPU_LOOP_TEST(a_description_that_lies_about_the_size_of_memory_leaves_nothing, 0
     ck_assert(strstr(dlx__error_message(), "has 2097153 bytes, and has said 2097152"));
     import = first;
     close_received();
-    dlx__gpu_handle_deinit(&received);
-    dlx_test_gpu_peer_end(&peers[0]);
+    end_received();
 }
 
 /* The one that was used longest ago goes first: the last one is still open at the end. */
@@ -443,8 +450,7 @@ GPU_TEST(no_more_than_a_limit_stays_open, DLX_TEST_GPU_COUNTS)
     dlx_test_gpu_check_calls("cuMemMap", N);
     close_received();
     dlx_test_gpu_check_count(STANDIN_MAPPINGS, 0);
-    dlx__gpu_handle_deinit(&received);
-    dlx_test_gpu_peer_end(&peers[0]);
+    end_received();
 }
 
 enum { N_THREADS = 8, N_ROUNDS = 50 };
@@ -470,8 +476,7 @@ static void *open_at_once(void *arg)
 GPU_TEST(threads_that_open_at_once_open_once, DLX_TEST_GPU_COUNTS)
 {
     pthread_t threads[N_THREADS];
-    dlx_test_gpu_peer_start(&peers[0], NULL);
-    dlx_test_gpu_ask_handle(&peers[0], DLX_GPU_CUDA_VMM, 2 * MIB, &received);
+    begin_received(DLX_GPU_CUDA_VMM);
     ck_assert_int_eq(pthread_barrier_init(&barrier, NULL, N_THREADS), 0);
     CU_OK(cu.cuInit(0));
     ck_assert(standin.standin_delay("cuMemMap", 1000000)); /* the others come meanwhile */
@@ -484,8 +489,7 @@ GPU_TEST(threads_that_open_at_once_open_once, DLX_TEST_GPU_COUNTS)
     }
     dlx_test_gpu_check_calls("cuMemImportFromShareableHandle", N_ROUNDS);
     dlx_test_gpu_check_count(STANDIN_MAPPINGS, 0);
-    dlx__gpu_handle_deinit(&received);
-    dlx_test_gpu_peer_end(&peers[0]);
+    end_received();
     ck_assert_int_eq(pthread_barrier_destroy(&barrier), 0);
 }
 

@@ -122,23 +122,21 @@ TEST(wrong_sizes_and_numbers_of_descriptors_are_refused)
 {
     static uint8_t body[DLX_KEEPER_BODY_MAX + 1];
     memset(body, 'x', sizeof body);
-    struct dlx_keeper_packet sent = {.kind = DLX_KEEPER_OWN, .origin = 1};
-    ck_assert_int_eq(pass(&sent, 0), DLX_E_PROTOCOL);
-    ck_assert_int_eq(pass(&sent, 2), DLX_E_PROTOCOL);
-    sent = (struct dlx_keeper_packet){.kind = DLX_KEEPER_OWNER_GONE};
-    ck_assert_int_eq(pass(&sent, 1), DLX_E_PROTOCOL);
-    sent.body = body;
-    sent.body_size = 1;
-    ck_assert_int_eq(pass(&sent, 0), DLX_E_PROTOCOL);
-    sent.kind = DLX_KEEPER_PUT;
-    sent.body_size = 0;
-    ck_assert_int_eq(pass(&sent, 1), DLX_E_PROTOCOL);
-    sent.kind = DLX_KEEPER_ANSWER;
-    sent.body_size = DLX_ERROR_TEXT_SIZE;
-    ck_assert_int_eq(pass(&sent, 0), DLX_E_PROTOCOL);
-    sent.kind = DLX_KEEPER_CLAIM;
-    sent.body_size = DLX_KEEPER_CLAIM_SIZE - 1;
-    ck_assert_int_eq(pass(&sent, 0), DLX_E_PROTOCOL);
+    const struct {
+        struct dlx_keeper_packet packet;
+        size_t n_fds;
+    } refused[] = {
+        {{.kind = DLX_KEEPER_OWN, .origin = 1}, 0},
+        {{.kind = DLX_KEEPER_OWN, .origin = 1}, 2},
+        {{.kind = DLX_KEEPER_OWNER_GONE}, 1},
+        {{.kind = DLX_KEEPER_OWNER_GONE, .body = body, .body_size = 1}, 0},
+        {{.kind = DLX_KEEPER_PUT, .body = body}, 1},
+        {{.kind = DLX_KEEPER_ANSWER, .body = body, .body_size = DLX_ERROR_TEXT_SIZE}, 0},
+        {{.kind = DLX_KEEPER_CLAIM, .body = body, .body_size = DLX_KEEPER_CLAIM_SIZE - 1}, 0},
+    };
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(refused); i++)
+        ck_assert_msg(pass(&refused[i].packet, refused[i].n_fds) == DLX_E_PROTOCOL, "row %zu", i);
+    struct dlx_keeper_packet sent = {.kind = DLX_KEEPER_CLAIM, .body = body};
     sent.body_size = DLX_KEEPER_CLAIM_SIZE * (DLX_KEEPER_CLAIMS_MAX + 1);
     memset(body, 0, sizeof body);
     for (size_t i = 0; i < sent.body_size; i += DLX_KEEPER_CLAIM_SIZE)

@@ -53,36 +53,19 @@ void gpu_bench_tensor_init(struct gpu_bench_tensor *ret, CUdeviceptr at, size_t 
                                                            .strides = ret->strides}};
 }
 
-/*
- * struct dlx_tensor_spec with the device behind its fields, where a libdlx that allocates on GPUs
- * has it. One that does not refuses the size, and says so.
- */
-union device_spec {
-    struct dlx_tensor_spec spec;
-    struct {
-        char before[offsetof(struct dlx_tensor_spec, shape) + sizeof(int64_t *)];
-        DLDevice device;
-    } with;
-};
-
-static union device_spec spec_of(int64_t shape[static 1], size_t size)
+static struct dlx_tensor_spec spec_of(int64_t shape[static 1], size_t size)
 {
-    union device_spec s;
-    memset(&s, 0, sizeof s);
-    s.spec = bm_bytes(shape, size);
-    s.with.device = (DLDevice){kDLCUDA, 0};
-    s.spec.size = sizeof s;
-    return s;
+    struct dlx_tensor_spec spec = bm_bytes(shape, size);
+    spec.device = (DLDevice){kDLCUDA, 0};
+    return spec;
 }
 
 DLManagedTensorVersioned *gpu_bench_alloc(struct dlx_publisher *p, size_t size)
 {
     int64_t shape[1];
-    union device_spec s = spec_of(shape, size);
+    const struct dlx_tensor_spec spec = spec_of(shape, size);
     DLManagedTensorVersioned *t = NULL;
-    bm_check(dlx_alloc(p, &s.spec, &t), "not available: dlx_alloc on a GPU");
-    if (t->dl_tensor.device.device_type != kDLCUDA)
-        bm_fail("not available: dlx_alloc returned memory of the CPU");
+    bm_check(dlx_alloc(p, &spec, &t), "not available: dlx_alloc on a GPU");
     return t;
 }
 
@@ -90,14 +73,12 @@ void gpu_bench_alloc_set(struct dlx_publisher *p, uint32_t n, size_t size,
                          DLManagedTensorVersioned **ret)
 {
     int64_t shape[1];
-    union device_spec *specs = calloc(n, sizeof *specs);
+    struct dlx_tensor_spec *specs = calloc(n, sizeof *specs);
     if (!specs)
         bm_fail("out of memory");
     for (uint32_t i = 0; i < n; i++)
         specs[i] = spec_of(shape, size);
-    if (sizeof *specs != sizeof specs->spec) /* an array of the library's own structs is needed */
-        bm_fail("not available: dlx_alloc_set on a GPU: struct dlx_tensor_spec has no device");
-    bm_check(dlx_alloc_set(p, &specs->spec, n, ret), "not available: dlx_alloc_set on a GPU");
+    bm_check(dlx_alloc_set(p, specs, n, ret), "not available: dlx_alloc_set on a GPU");
     free(specs);
 }
 

@@ -127,7 +127,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, in
         return CUDA_ERROR_INVALID_DEVICE;
     if (!flags || !active)
         return CUDA_ERROR_INVALID_VALUE;
-    *flags = state.primary_flags[device];
+    *flags = 0;
     *active = state.primary[device] != NULL;
     return CUDA_SUCCESS;
 }

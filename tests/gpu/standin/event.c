@@ -151,7 +151,6 @@ CUresult CUDAAPI cuIpcOpenEventHandle(CUevent *ret, CUipcEventHandle handle)
     }
     e->slot = name.slot;
     e->state = &slot->state;
-    e->is_imported = true;
     event_add(e, ret);
     return CUDA_SUCCESS;
 }

@@ -107,7 +107,6 @@ struct event {
     struct context *context;
     unsigned flags;
     bool is_destroyed;
-    bool is_imported;
     struct stream *captured_by; /* the last record was part of a capture */
     struct event_state *state;  /* own_state, or the machine's */
     struct event_state {
@@ -172,7 +171,6 @@ struct state {
     uint64_t last_buffer;
     struct context *primary[MAX_DEVICES];
     int n_primary[MAX_DEVICES];
-    unsigned primary_flags[MAX_DEVICES];
     struct range_list ranges;
     LIST_HEAD(, context) contexts;
     LIST_HEAD(, stream) streams;
