@@ -59,7 +59,7 @@ void dlx_test_stream_restart(void);
 /* Take the message of 10 elements whose sequence number is its value, and that follows the one
  * before. */
 void dlx_test_stream_take(struct dlx_subscription *s, int64_t value);
-/* The same for each value of [first, last]. */
+/* Publish, expect or take each value of [first, last]. */
 void dlx_test_stream_publish_all(struct dlx_publisher *p, int64_t n, int64_t first, int64_t last);
 void dlx_test_stream_expect_all(struct dlx_subscription *s, int64_t n, int64_t first, int64_t last);
 void dlx_test_stream_take_all(struct dlx_subscription *s, int64_t first, int64_t last);
