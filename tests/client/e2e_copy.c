@@ -37,12 +37,6 @@ static DLManagedTensorVersioned *private_tensor(int64_t value)
     return t;
 }
 
-static struct dlx_message *take(struct dlx_subscription *s)
-{
-    struct dlx_message *m = dlx_test_stream_next(s);
-    return m;
-}
-
 /* Tensor i of the message: int64 that count up from `value`. */
 static void check(struct dlx_message *m, uint32_t i, int64_t n, int64_t value)
 {
@@ -77,7 +71,7 @@ LOOP_TEST(a_part_of_a_tensor_in_a_struct_of_the_callers_is_copied, 0, 2)
         ok(dlx_publish_set(x.p, &item, 1, NULL, &args));
     }
     ck_assert_uint_eq(report.n_copied, 1);
-    auto_message *m = take(x.s);
+    auto_message *m = dlx_test_stream_next(x.s);
     check(m, 0, 4, 9);
 }
 
@@ -100,7 +94,7 @@ TEST(a_shared_tensor_is_published_again_without_a_copy)
     }
     struct dlx_message *m[3];
     for (int i = 0; i < 3; i++) {
-        m[i] = take(x.s);
+        m[i] = dlx_test_stream_next(x.s);
         ck_assert_uint_eq(dlx_message_seq(m[i]), (uint64_t)i + 1);
         check(m[i], 0, 100, 7);
         lies_at[i] = dlx_message_peek(m[i], 0)->data;
@@ -125,8 +119,8 @@ TEST(shared_memory_comes_back_after_its_deleter_and_its_messages)
         const void *memory = t->dl_tensor.data;
         ok(dlx_publish(x.p, t, &share));
         ok(dlx_publish(x.p, t, &share));
-        struct dlx_message *held = take(x.s);
-        dlx_message_unref(take(x.s));
+        struct dlx_message *held = dlx_test_stream_next(x.s);
+        dlx_message_unref(dlx_test_stream_next(x.s));
         for (int step = 0; step < 3; step++) {
             bool gone = step == 2;
             if (step == 1 + order)
@@ -138,7 +132,7 @@ TEST(shared_memory_comes_back_after_its_deleter_and_its_messages)
                 again = dlx_test_stream_alloc(x.p, 512, i);
                 seen |= again->dl_tensor.data == memory;
                 ok(dlx_publish(x.p, again, &strict));
-                dlx_message_unref(take(x.s));
+                dlx_message_unref(dlx_test_stream_next(x.s));
                 if (held)
                     dlx_test_stream_check(held, 512, 1000);
             }
@@ -165,7 +159,7 @@ TEST(sharing_needs_no_more_memory_however_long)
         if (!passes)
             t->deleter(t);
         for (int k = 0; k < 2; k++) {
-            auto_message *m = take(x.s);
+            auto_message *m = dlx_test_stream_next(x.s);
             dlx_test_stream_check(m, 400, i);
         }
     }
@@ -191,7 +185,7 @@ TEST(shared_tensors_are_in_sets_and_messages)
     /* Without `share` all of it passes: what other messages have, and what is new. */
     struct dlx_item last[] = {{"b", b}, {"new", dlx_test_stream_alloc(x.p, 30, 300)}};
     ok(dlx_publish_set(x.p, last, 2, NULL, &strict));
-    struct dlx_message *m = take(x.s);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     ck_assert_uint_eq(dlx_message_n_tensors(m), 3);
     check(m, 0, 10, 100);
     check(m, 1, 20, 200);
@@ -199,11 +193,11 @@ TEST(shared_tensors_are_in_sets_and_messages)
     ck_assert_ptr_eq(dlx_message_peek(m, 0)->data, dlx_message_peek(m, 2)->data);
     const void *at = dlx_message_peek(m, 0)->data, *b_at = dlx_message_peek(m, 1)->data;
     dlx_message_unref(m);
-    m = take(x.s);
+    m = dlx_test_stream_next(x.s);
     check(m, 0, 10, 100);
     ck_assert_ptr_eq(dlx_message_peek(m, 0)->data, at);
     dlx_message_unref(m);
-    m = take(x.s);
+    m = dlx_test_stream_next(x.s);
     check(m, 0, 20, 200);
     check(m, 1, 30, 300);
     ck_assert_ptr_eq(dlx_message_peek(m, 0)->data, b_at);
@@ -237,7 +231,7 @@ TEST(the_form_of_a_shared_tensor_is_the_callers)
     ok(dlx_publish(x.p, many, &share));
     static const int64_t n[] = {64, 32, 0, 1, 1}, value[] = {0, 32, 0, 5, 5};
     for (int i = 0; i < 5; i++) {
-        auto_message *m = take(x.s);
+        auto_message *m = dlx_test_stream_next(x.s);
         check(m, 0, n[i], value[i]);
     }
     t->deleter(t);
@@ -277,7 +271,7 @@ TEST(with_share_a_copied_tensor_stays_the_callers_too)
     ok(dlx_publish_legacy(x.p, &legacy, &args));
     ck_assert_uint_eq(n_deleted, 0);
     for (int i = 0; i < 4; i++) {
-        auto_message *m = take(x.s);
+        auto_message *m = dlx_test_stream_next(x.s);
         check(m, 0, 3, i == 1 ? 2 : 5);
         if (i == 2)
             check(m, 1, 3, 2);
@@ -300,9 +294,9 @@ TEST(what_fails_shares_nothing)
     ck_assert_uint_eq(t->flags, 0);
     ((int64_t *)t->dl_tensor.data)[0] = 1;
     for (int i = 0; i < 3; i++)
-        dlx_message_unref(take(x.s));
+        dlx_message_unref(dlx_test_stream_next(x.s));
     ok(dlx_publish(x.p, t, &strict));
-    auto_message *m = take(x.s);
+    auto_message *m = dlx_test_stream_next(x.s);
     check(m, 0, 10, 1);
 }
 
@@ -322,7 +316,7 @@ TEST(a_shared_tensor_outlives_its_publisher)
         pthread_t thread;
         ok(dlx_publish(x.p, t, &share));
         ok(dlx_publish(x.p, t, &share));
-        auto_message *m = take(x.s);
+        auto_message *m = dlx_test_stream_next(x.s);
         if (!after)
             ck_assert_int_eq(pthread_create(&thread, NULL, delete_it, t), 0);
         dlx_publisher_unref(x.p);
@@ -349,7 +343,7 @@ static struct source source_make(void)
 {
     struct source source = {.pair = dlx_test_pair_make(NULL, NULL)};
     dlx_test_stream_publish(source.pair.p, 3, 70);
-    source.m = take(source.pair.s);
+    source.m = dlx_test_stream_next(source.pair.s);
     return source;
 }
 
@@ -411,7 +405,7 @@ static void publish_received(struct source *source, struct dlx_publisher *p,
     ck_assert_uint_eq(after.copied_bytes - before.copied_bytes, 6 * 24);
 
     for (int i = 0; i < 5; i++) {
-        auto_message *m = take(s);
+        auto_message *m = dlx_test_stream_next(s);
         check(m, 0, 3, i == 3 ? 1 : 70);
         if (i == 3) {
             check(m, 1, 3, 70);
@@ -446,7 +440,7 @@ TEST(a_tensor_of_a_received_set_is_copied)
     struct dlx_item items[] = {{"a", dlx_test_stream_alloc(x.p, 3, 70)},
                                {"b", dlx_test_stream_alloc(x.p, 3, 80)}};
     ok(dlx_publish_set(x.p, items, 2, NULL, &strict));
-    source.m = take(x.s);
+    source.m = dlx_test_stream_next(x.s);
     publish_received(&source, x.p, x.s);
     source_end(&source);
 }
@@ -471,7 +465,7 @@ TEST(a_tensor_of_another_publisher_is_copied)
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(other, 3, 70);
     fails(dlx_publish(x.p, t, &strict), DLX_E_WOULD_COPY, "not from dlx_alloc() of this publisher");
     ok(dlx_publish(x.p, t, NULL));
-    auto_message *m = take(x.s);
+    auto_message *m = dlx_test_stream_next(x.s);
     check(m, 0, 3, 70);
 }
 

@@ -17,14 +17,9 @@ static uint64_t arena_bytes(struct dlx_publisher *p)
     return dlx_test_stream_stats(p).arena_bytes;
 }
 
-static struct dlx_message *take(struct dlx_subscription *s)
-{
-    return dlx_test_stream_next(s);
-}
-
 static void take_and_release(struct dlx_subscription *s, int64_t n, int64_t value)
 {
-    auto_message *m = take(s);
+    auto_message *m = dlx_test_stream_next(s);
     ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)value);
     dlx_test_stream_check(m, n, value);
 }
@@ -56,7 +51,7 @@ LOOP_TEST(an_idle_subscriber_gets_the_last_messages, 0, 2)
     struct dlx_message *m = NULL;
     dlx_test_stream_publish_all(x.p, n, 1, N);
     for (int64_t i = N - DEPTH + 1; i <= N; i++) {
-        m = take(x.s);
+        m = dlx_test_stream_next(x.s);
         ck_assert_uint_eq(dlx_message_gap(m), i == N - DEPTH + 1 ? N - DEPTH : 0);
         ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)i);
         dlx_test_stream_check(m, n, i);
@@ -88,7 +83,7 @@ LOOP_TEST(a_publisher_waits_for_a_reliable_subscriber_at_its_depth, 0, 4)
         t->deleter(t);
         for (int64_t i = 0; i < k; i++) {
             if (holds)
-                held[taken] = take(x.s);
+                held[taken] = dlx_test_stream_next(x.s);
             else
                 take_and_release(x.s, n, taken + 1);
             taken++;
@@ -140,7 +135,7 @@ LOOP_TEST(messages_behind_and_held_take_no_more_memory_than_they_need, 0, 3)
     struct dlx_message *held[N_HELD];
     for (int64_t i = 0; i < N_HELD; i++) {
         dlx_test_stream_publish(x.p, MIB_N, i);
-        held[i] = take(x.s);
+        held[i] = dlx_test_stream_next(x.s);
     }
     for (int64_t i = 0; i < 100; i++) {
         ok(dlx_publish(x.p, alloc_cheaply(x.p, MIB_N, i), NULL));
@@ -189,7 +184,7 @@ LOOP_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream, 
     ck_assert_int_eq(read(fd, &byte, 1), 1);
     for (int64_t i = 1; i <= n_held; i++) {
         ok(dlx_publish(x.p, alloc_cheaply(x.p, MIB_N, i), &wait));
-        auto_message *m = take(x.s);
+        auto_message *m = dlx_test_stream_next(x.s);
         check_cheaply(m, MIB_N, i);
     }
     ck_assert_int_eq(read(fd, &byte, 1), 1);
@@ -200,7 +195,7 @@ LOOP_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream, 
         ck_assert_int_lt(time(NULL), end); /* until the daemon has told */
     for (int64_t i = 1; i <= 4 * DEPTH; i++) {
         ok(dlx_publish(x.p, alloc_cheaply(x.p, MIB_N, -i), &wait));
-        auto_message *m = take(x.s);
+        auto_message *m = dlx_test_stream_next(x.s);
         check_cheaply(m, MIB_N, -i);
     }
     ck_assert_uint_le(arena_bytes(x.p), most);
@@ -221,7 +216,7 @@ LOOP_TEST(a_subscriber_that_holds_max_held_stops_nobody, 0, 2)
         dlx_test_stream_publish(x.p, SMALL_N, i);
         take_and_release(s, SMALL_N, i);
         if (i <= MAX_HELD)
-            held[i - 1] = take(x.s);
+            held[i - 1] = dlx_test_stream_next(x.s);
         else
             fails(dlx_take(x.s, 0, &m), DLX_E_TOO_MANY_HELD, "4 messages");
     }
@@ -229,7 +224,7 @@ LOOP_TEST(a_subscriber_that_holds_max_held_stops_nobody, 0, 2)
         dlx_test_stream_check(held[i], SMALL_N, i + 1);
         dlx_message_unref(held[i]);
     }
-    m = take(x.s);
+    m = dlx_test_stream_next(x.s);
     ck_assert_uint_eq(dlx_message_seq(m), N - DEPTH + 1);
     ck_assert_uint_eq(dlx_message_gap(m), N - DEPTH - MAX_HELD);
     dlx_message_unref(m);

@@ -25,11 +25,6 @@ static int64_t *data(const DLManagedTensorVersioned *t)
     return t->dl_tensor.data;
 }
 
-static struct dlx_message *take(struct dlx_subscription *s)
-{
-    return dlx_test_stream_next(s);
-}
-
 /* Can this kernel do it? Then the library is to do it. Not before Linux 5.13, not under
  * valgrind. */
 static bool kernel_has_views(void)
@@ -108,7 +103,7 @@ TEST(what_is_written_is_seen_by_nobody_else)
         int64_t n = sizes[i];
         DLManagedTensorVersioned *published = dlx_test_stream_alloc(x.p, n, 5);
         ok(dlx_publish(x.p, published, &share));
-        auto_message *m = take(x.s), *theirs = take(other);
+        auto_message *m = dlx_test_stream_next(x.s), *theirs = dlx_test_stream_next(other);
         DLManagedTensorVersioned *a = private_of(m, 0, n, 5), *b = private_of(m, 0, n, 5);
         fill(a, -1);
         data(b)[n - 1] = -2;
@@ -131,7 +126,7 @@ TEST(only_pages_that_are_written_to_are_copied)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, LARGE, 1);
-    auto_message *m = take(x.s);
+    auto_message *m = dlx_test_stream_next(x.s);
     DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1);
     if (!COPIED(t)) {
         ck_assert_uint_eq(own_bytes(data(t)), 0);
@@ -150,7 +145,7 @@ TEST(tensors_of_a_set_are_apart)
     for (int64_t i = 0; i < 5; i++)
         items[i].tensor = dlx_test_stream_alloc(x.p, LARGE + 33 * i, 100 * i);
     ok(dlx_publish_set(x.p, items, 5, NULL, NULL));
-    struct dlx_message *m = take(x.s);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     for (uint32_t i = 0; i < 5; i++) {
         t[i] = private_of(m, i, LARGE + 33 * i, 100 * i);
         fill(t[i], -1 - (int64_t)i);
@@ -177,7 +172,7 @@ TEST(scalars_and_empty_tensors_are_copied)
         if (ndim == 0)
             *data(t) = 77;
         ok(dlx_publish(x.p, t, NULL));
-        auto_message *m = take(x.s);
+        auto_message *m = dlx_test_stream_next(x.s);
         ok(dlx_message_private(m, 0, &t));
         ck_assert(COPIED(t));
         ck_assert_int_eq(t->dl_tensor.ndim, ndim);
@@ -197,7 +192,7 @@ TEST(a_view_holds_its_message_and_a_copy_does_not)
 {
     auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = 2), SUBSCRIBE(.max_held = 1));
     dlx_test_stream_publish(x.p, LARGE, 1);
-    struct dlx_message *m = take(x.s);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1);
     if (!COPIED(t)) {
         dlx_message_unref(m);
@@ -209,14 +204,14 @@ TEST(a_view_holds_its_message_and_a_copy_does_not)
         for (int64_t i = 1; i < LARGE; i += 100)
             ck_assert_int_eq(data(t)[i], 1 + i);
         t->deleter(t);
-        m = take(x.s);
+        m = dlx_test_stream_next(x.s);
     } else {
         t->deleter(t);
     }
     dlx_message_unref(m);
     dlx_test_stream_publish(x.p, SMALL, 7);
     do {
-        m = take(x.s);
+        m = dlx_test_stream_next(x.s);
         if (dlx_message_peek(m, 0)->shape[0] == SMALL)
             break;
         dlx_message_unref(m);
@@ -224,7 +219,7 @@ TEST(a_view_holds_its_message_and_a_copy_does_not)
     t = private_of(m, 0, SMALL, 7);
     dlx_message_unref(m);
     dlx_test_stream_publish(x.p, SMALL, 8);
-    dlx_message_unref(take(x.s));
+    dlx_message_unref(dlx_test_stream_next(x.s));
     t->deleter(t);
 }
 
@@ -239,7 +234,7 @@ TEST(it_outlives_everything_else)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, LARGE, 1);
-    struct dlx_message *m = take(x.s);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1);
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
@@ -279,11 +274,11 @@ TEST(another_thread_makes_views_while_arenas_come_and_go)
     struct viewer v = {.n = 0};
     void *good = NULL;
     dlx_test_stream_publish(x.p, LARGE, 1);
-    v.m = take(x.s);
+    v.m = dlx_test_stream_next(x.s);
     pthread_t thread = dlx_test_stream_thread(make_views, &v);
     for (int64_t i = 1; i < 40; i++) {
         dlx_test_stream_publish(x.p, i % 8 * LARGE + 1, i);
-        dlx_message_unref(take(x.s));
+        dlx_message_unref(dlx_test_stream_next(x.s));
     }
     atomic_store(&v.stop, true);
     ck_assert_int_eq(pthread_join(thread, &good), 0);
@@ -299,7 +294,7 @@ TEST(a_child_has_the_copy_and_not_the_view)
     int status = 0;
     dlx_test_stream_publish(x.p, LARGE, 1);
     dlx_test_stream_publish(x.p, SMALL, 1);
-    auto_message *m = take(x.s), *small = take(x.s);
+    auto_message *m = dlx_test_stream_next(x.s), *small = dlx_test_stream_next(x.s);
     DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1), *u = private_of(small, 0, SMALL, 1);
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
@@ -330,7 +325,7 @@ TEST(where_the_kernel_has_no_views_it_is_copied)
             struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
             DLManagedTensorVersioned *t = NULL;
             dlx_test_stream_publish(x.p, LARGE, 1);
-            struct dlx_message *m = take(x.s);
+            struct dlx_message *m = dlx_test_stream_next(x.s);
             if (!dlx_test_seccomp_fail(calls[i], EINVAL))
                 _exit(77);
             ok(dlx_message_private(m, 0, &t));
@@ -354,7 +349,7 @@ TEST(publishing_one_on_copies_it)
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
     dlx_test_stream_publish(x.p, LARGE, 1);
-    struct dlx_message *m = take(x.s);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1);
     dlx_message_unref(m);
     data(t)[0] = 1 - LARGE;
@@ -362,7 +357,7 @@ TEST(publishing_one_on_copies_it)
         data(t)[i] = 9 + i;
     ok(dlx_publish(x.p, t, PUBLISH(.report = &report))); /* spends it */
     ck_assert_uint_eq(report.n_copied, 1);
-    m = take(x.s);
+    m = dlx_test_stream_next(x.s);
     dlx_test_stream_check(m, LARGE, 9);
     dlx_message_unref(m);
 }

@@ -357,14 +357,6 @@ static void live_in_container(const char *file, int sock)
     _exit(0);
 }
 
-static void take(struct dlx_subscription *s, int64_t value)
-{
-    struct dlx_message *m = NULL;
-    ok(dlx_take(s, PATIENCE, &m));
-    dlx_test_stream_check(m, 10, value);
-    dlx_message_unref(m);
-}
-
 /* The socket unit keeps the listening descriptor, so the inode that was mounted stays the
  * daemon's. */
 TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
@@ -393,11 +385,11 @@ TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
     ok(dlx_subscribe(c, "t", NULL, &s));
     say(pair[0]);
     hear(pair[0]);
-    take(s, 1);
+    dlx_test_stream_expect(s, 10, 1);
     dlx_test_daemon_kill(daemon_);
     dlx_configured_start("");
     say(pair[0]);
-    take(s, 2);
+    dlx_test_stream_expect(s, 10, 2);
     say(pair[0]);
     dlx_test_fork_join(pid);
     dlx_subscription_unref(s);
