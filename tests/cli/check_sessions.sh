@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # What dlxctl prints: each tests/cli/sessions/*.t is a session at a shell, with all that is printed
-# in it. `make golden` writes what is printed now into the sessions: look at the
-# difference then. prysk runs them: https://www.prysk.net.
+# in it. prysk runs them (https://www.prysk.net). `make golden` writes what is printed now into the
+# sessions: look at the difference then.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 SRCDIR=$PWD

@@ -280,6 +280,23 @@ Silence is a failure when it was asked about.
   dlxctl get: waited 20.0 ms: topic nope has no message, and none came: nobody publishes it at SOCKET
   [1]
 
+A signal ends the wait for a publisher, which is told once.
+
+  $ for command in 'hz typo' 'bw typo' 'echo typo --json' 'save typo x.npy'; do
+  >   rm -f waits; env --default-signal=INT dlxctl $command >waits 2>&1 & wait_lines waits 1
+  >   kill -INT $!; wait $!; echo "status $?"; grep -e publisher waits
+  > done
+  status 1
+  dlxctl hz: typo: no publisher yet, waiting for one
+  dlxctl hz: typo: no message came: no publisher
+  status 1
+  dlxctl bw: typo: no publisher yet, waiting for one
+  dlxctl bw: typo: no message came: no publisher
+  status 0
+  dlxctl echo: typo: no publisher yet, waiting for one
+  status 130
+  dlxctl save: typo: no publisher yet, waiting for one
+
 Files that lie leave nothing behind.
 
   $ printf '\x93NUMPY\x01\x00\x47\x00%s \nshort' \
@@ -354,3 +371,4 @@ A file that cannot be written, and descriptors that are closed: nothing else may
   five
   lie
   pub.out
+  waits
