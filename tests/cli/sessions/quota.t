@@ -3,11 +3,11 @@ dlxctl quota: a table for people, JSON for programs. What depends on the machine
   $ . "$TESTDIR/../scene.sh"
   $ command dlxctl pub a $npy/f4.npy --hold >/dev/null 2>&1 &
   $ wait_publisher a
-  $ dlxctl quota | sed -E "s/^ *$(id -u) /UID /; s/  +/ /g; s/ +$//" |
-  >   sed -E 's/((bytes|descriptors.*) [0-9.]+( KiB)?) [0-9.]*( GiB)?/\1 N/; s/(second) .*/\1 N/'
+  $ dlxctl quota | sed -E "s/^ +//; s/^$(id -u) /UID /; s/  +/ /g; s/ +$//" |
+  >   sed -E 's/( (bytes|descriptors.*) [0-9.]+( KiB)?) [0-9.]*( [MGT]iB)?/\1 N/; s/(second) .*/\1 N/'
   UID SOCKET CLASS QUOTA USED MAX
   UID dlpackd default bytes 36.0 KiB N
-  UID dlpackd default retained-bytes 0 NB -
+  UID dlpackd default retained-bytes 0 B -
   UID dlpackd default store-entries 0 -
   UID dlpackd default connections 2 4096
   UID dlpackd default requests-per-second N
