@@ -184,8 +184,10 @@ static int handover_check_header(int fd, struct header *ret)
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & SEALS) != SEALS)
         return dlx__fail(DLX_E_INVALID, "descriptor %d is not a sealed memfd", fd);
-    if (pread(fd, ret, sizeof *ret, 0) != (ssize_t)sizeof *ret ||
-        memcmp(ret->magic, magic, sizeof magic) != 0)
+    ssize_t n = pread(fd, ret, sizeof *ret, 0);
+    if (n < 0)
+        return dlx__fail_errno("reading descriptor %d", fd);
+    if (n != (ssize_t)sizeof *ret || memcmp(ret->magic, magic, sizeof magic) != 0)
         return dlx__fail(DLX_E_INVALID, "descriptor %d is not what a dlpackd has written", fd);
     if (ret->version != VERSION || ret->item_size != sizeof(struct dlxd_handover_item))
         return dlx__fail(DLX_E_VERSION,

@@ -45,7 +45,6 @@ struct dlx_test_fail_story {
     size_t n_calls;    /* at least so many calls fail */
     size_t n_errors;   /* at least so many tellings end with an error */
     const char *words; /* that each error has; NULL: any */
-    int may_be;        /* a code that it has in spite of that */
     bool in_child;     /* it needs a process of its own */
 };
 void dlx_test_fail_each(const struct dlx_test_fail_story *story);

@@ -324,7 +324,7 @@ static const struct dlx_test_fail_story stories[] = {
      .n_errors = 16},
     {"inherited descriptors", inherit, 0, .n_calls = 4, .n_errors = 4,
      .words = "3 inherited descriptors", .in_child = true},
-    {"a handover", hand_over, 0, .n_calls = 15, .n_errors = 15, .may_be = DLX_E_INVALID},
+    {"a handover", hand_over, 0, .n_calls = 15, .n_errors = 15},
     {"requests to the GPU keeper", ask_gpu_keeper, 0, .n_calls = 40, .n_errors = 6},
 };
 
