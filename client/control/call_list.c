@@ -110,7 +110,7 @@ static int list_publishers(struct dlx_client *c, const char *topic, bool gone,
         return r;
     dlx_cleanup(dlx__freep) struct dlx_publisher_info *page = malloc(PAGE_MAX * sizeof *page);
     if (!page)
-        return dlx__fail(DLX_E_NO_MEMORY, "listing");
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a page of the list");
     body.topic = (char *)(uintptr_t)(topic ? topic : "");
     body.after_topic = after;
     body.gone = gone;
@@ -178,7 +178,7 @@ int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn
         return r;
     dlx_cleanup(dlx__freep) struct dlx_link_info *page = malloc(PAGE_MAX * sizeof *page);
     if (!page)
-        return dlx__fail(DLX_E_NO_MEMORY, "listing");
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a page of the list");
     body.publisher = publisher;
     request.body_case = DLX__WIRE__PACKET__BODY_LIST_LINKS;
     request.list_links = &body;
