@@ -17,7 +17,7 @@ struct dlx_memory;
 struct uv_loop_s;
 struct dlxd_client;
 struct dlxd_gpu_keeper;
-struct dlxd_keeper;
+struct dlxd_store_hooks;
 struct dlxd_store;
 struct dlxd_subscription;
 struct dlxd_watches;
@@ -40,9 +40,9 @@ struct dlxd_broker {
     struct dlxd_policy policy;
     const struct dlx_memory *memory;
     const struct dlxd_readers *readers;
-    struct dlxd_store *store;         /* NULL: nothing outlives the daemon */
-    const struct dlxd_keeper *keeper; /* likewise */
-    struct dlxd_gpu_keeper *gpu;      /* NULL: there is none */
+    struct dlxd_store *store;                   /* NULL: nothing outlives the daemon */
+    const struct dlxd_store_hooks *store_hooks; /* likewise */
+    struct dlxd_gpu_keeper *gpu;                /* NULL: there is none */
     const char *socket_path;
     uint64_t start_ns;
     uint64_t last_client;     /* id of the newest client */

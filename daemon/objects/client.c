@@ -5,7 +5,7 @@
 #include "common/syscalls.h"
 #include "daemon/gpu/keeper.h"
 #include "daemon/objects/broker.h"
-#include "daemon/objects/keeper.h"
+#include "daemon/objects/store_hooks.h"
 #include "daemon/base/log.h"
 #include "daemon/users/outbox.h"
 #include "daemon/users/policy.h"
@@ -340,7 +340,7 @@ void dlxd_client_doom(struct dlxd_client *client)
 {
     if (dlxd_client_is_doomed(client))
         return;
-    dlxd_keeper_leave(client);
+    dlxd_store_hooks_leave(client);
     dlxd_list_remove(&client->greeting);
     client_set_state(client, DLXD_CLIENT_ENDING);
     if (client->watch)

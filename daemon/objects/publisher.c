@@ -8,7 +8,7 @@
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/draining.h"
-#include "daemon/objects/keeper.h"
+#include "daemon/objects/store_hooks.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/payer.h"
 #include "daemon/memory/report.h"
@@ -301,7 +301,7 @@ void dlxd_publisher_vanish(struct dlxd_publisher *publisher)
 {
     struct dlxd_registry *registry = &publisher->broker->registry;
     assert(publisher->state != DLXD_PUBLISHER_GONE);
-    dlxd_keeper_forget(publisher);
+    dlxd_store_hooks_forget(publisher);
     publisher->state = DLXD_PUBLISHER_GONE;
     if (publisher->client)
         leave_client(publisher);
@@ -435,7 +435,7 @@ int dlxd_publisher_ready(struct dlxd_publisher *publisher, int code, const char 
     publisher->state = DLXD_PUBLISHER_OPEN;
     dlxd_retained_resume(publisher);
     dlxd_offering_begin(publisher, true);
-    dlxd_keeper_update(publisher);
+    dlxd_store_hooks_update(publisher);
     return 0;
 }
 
@@ -521,7 +521,7 @@ int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, int code, const
     arena->ready_seq = ++publisher->last_ready_seq;
     dlxd_arenas_push(&publisher->ready, arena);
     schedule_open_links(publisher);
-    dlxd_keeper_update(publisher);
+    dlxd_store_hooks_update(publisher);
     return 0;
 }
 
@@ -529,7 +529,7 @@ static void drop_ready(struct dlxd_publisher *publisher, struct dlxd_arena *aren
 {
     dlxd_arenas_remove(&publisher->ready, arena);
     dlxd_arena_forget(arena);
-    dlxd_keeper_forget_arena(publisher, arena);
+    dlxd_store_hooks_forget_arena(publisher, arena);
     dlx_for_each (it, &publisher->links) {
         struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
         if (dlxd_link_knows(link, arena))

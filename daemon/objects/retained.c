@@ -5,7 +5,7 @@
 #include "common/syscalls.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
-#include "daemon/objects/keeper.h"
+#include "daemon/objects/store_hooks.h"
 #include "daemon/base/log.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/memory/report.h"
@@ -63,7 +63,7 @@ static void settle(struct dlxd_publisher *publisher)
     publisher->dying_pidfd = dlx__close(publisher->dying_pidfd);
     publisher->state = DLXD_PUBLISHER_RETAINED;
     retained_enlist(publisher, publisher->config.retain_for_ns);
-    dlxd_keeper_update(publisher);
+    dlxd_store_hooks_update(publisher);
     dlxd_log(DLXD_LOG_INFO, "%s: retaining messages of %s (pid %d, uid %u)", publisher->topic_name,
              publisher->client_name, (int)publisher->pid, (unsigned)publisher->principal->uid);
     dlxd_retained_succeed(publisher);
@@ -161,7 +161,7 @@ bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
             retained_enlist(publisher, expires_ns > now ? expires_ns - now : 1);
         else
             retained_enlist(publisher, was_there ? publisher->config.retain_for_ns : 0);
-        dlxd_keeper_update(publisher);
+        dlxd_store_hooks_update(publisher);
         dlxd_retained_succeed(publisher);
         return false;
     }

@@ -4,7 +4,7 @@
 #include "daemon/gpu/keeper.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
-#include "daemon/objects/keeper.h"
+#include "daemon/objects/store_hooks.h"
 #include "daemon/base/log.h"
 #include "daemon/persist/handover.h"
 #include "daemon/persist/manager_fds.h"
@@ -80,10 +80,10 @@ void dlxd_store_leave(struct dlxd_client *client)
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-static const struct dlxd_keeper keeper = {.update = dlxd_store_update,
-                                          .forget = dlxd_store_forget,
-                                          .forget_arena = dlxd_store_forget_arena,
-                                          .leave = dlxd_store_leave};
+static const struct dlxd_store_hooks store_hooks = {.update = dlxd_store_update,
+                                                    .forget = dlxd_store_forget,
+                                                    .forget_arena = dlxd_store_forget_arena,
+                                                    .leave = dlxd_store_leave};
 
 static void keep_what_came(struct dlxd_store *store);
 
@@ -105,7 +105,7 @@ void dlxd_store_deinit(struct dlxd_broker *broker)
         return;
     (void)dlxd_store_queue_flush(&store->queue, UINT64_MAX);
     broker->store = NULL;
-    broker->keeper = NULL;
+    broker->store_hooks = NULL;
     store_free(store);
 }
 
@@ -179,7 +179,7 @@ int dlxd_store_init(struct dlxd_broker *broker, uint32_t max_fds,
         from->taken = true;
     }
     broker->store = store;
-    broker->keeper = &keeper;
+    broker->store_hooks = &store_hooks;
     dlxd_restore_publishers(broker, manager_fds, &store->ledger, &store->queue);
     if (manager_fds->is_handed_over)
         keep_what_came(store);

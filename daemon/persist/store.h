@@ -45,7 +45,7 @@ void dlxd_store_deinit(struct dlxd_broker *broker);
 int dlxd_store_hand_over(struct dlxd_broker *broker, struct dlxd_handover *handover);
 void dlxd_store_take_back(struct dlxd_broker *broker);
 
-/* Publishers and clients call these through broker->keeper: keeper.h. */
+/* Publishers and clients call these through broker->store_hooks (store_hooks.h). */
 void dlxd_store_update(struct dlxd_publisher *publisher);
 void dlxd_store_forget(struct dlxd_publisher *publisher);
 void dlxd_store_forget_arena(const struct dlxd_publisher *publisher, struct dlxd_arena *arena);

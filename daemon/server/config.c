@@ -3,7 +3,7 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "daemon/server/config_parts.h"
-#include "daemon/server/machine.h"
+#include "daemon/server/memory_available.h"
 #include "daemon/users/policy.h"
 #include <errno.h>
 #include <glob.h>
@@ -262,7 +262,7 @@ static int read_beside(struct dlxd_config *config, const char *path)
 
 void dlxd_config_init(struct dlxd_config *config)
 {
-    uint64_t memory_bytes = dlxd_machine_memory("");
+    uint64_t memory_bytes = dlxd_memory_available("");
     *config = (struct dlxd_config){
         .fd_store = -1, .memory_bytes = memory_bytes, .shared_bytes = memory_bytes};
 }

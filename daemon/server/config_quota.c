@@ -2,7 +2,7 @@
 #include "common/amount.h"
 #include "common/error.h"
 #include "daemon/server/config_parts.h"
-#include "daemon/server/machine.h"
+#include "daemon/server/memory_available.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -64,7 +64,7 @@ static int parse_amount(const char *text, uint64_t memory_bytes, uint64_t *ret)
 int dlxd_config_parse_memory_limit(const char *text, uint64_t *ret)
 {
     uint64_t bytes = 0;
-    if (parse_amount(text, dlxd_machine_memory(""), &bytes) < 0 || bytes == 0 ||
+    if (parse_amount(text, dlxd_memory_available(""), &bytes) < 0 || bytes == 0 ||
         bytes > DLXD_MEMORY_LIMIT_MAX)
         return dlx__fail(DLX_E_INVALID,
                          "'%.80s' is not an amount of memory, like 8GiB, 512MiB or 70%%", text);

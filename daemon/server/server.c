@@ -5,7 +5,7 @@
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/protocol/dispatch.h"
-#include "daemon/server/machine.h"
+#include "daemon/server/memory_available.h"
 #include "daemon/server/manager.h"
 #include "daemon/server/sockets.h"
 #include "daemon/server/upgrade.h"
@@ -420,7 +420,7 @@ int dlxd_server_new(struct dlxd_server **ret, const struct dlxd_listen *main_soc
     }
     dlxd_sockets_init(&server->sockets, &server->broker);
     r = dlxd_broker_init(&server->broker, &server->loop, memory, &dlxd_dispatch,
-                         dlxd_machine_memory(""));
+                         dlxd_memory_available(""));
     if (r == 0)
         r = init_handles(server);
     if (r == 0)

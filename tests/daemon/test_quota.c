@@ -3,7 +3,7 @@
  * and the memory that they are parts of. */
 #include "common/error.h"
 #include "daemon/memory/arena.h"
-#include "daemon/server/machine.h"
+#include "daemon/server/memory_available.h"
 #include "daemon/users/user.h"
 #include "tests/harness/daemon.h"
 #include "tests/harness/run.h"
@@ -324,19 +324,19 @@ CASE(memory)
 
 TEST_OF(memory, the_memory_is_what_the_control_groups_leave)
 {
-    uint64_t ram = dlxd_machine_memory(place.dir); /* no such files */
+    uint64_t ram = dlxd_memory_available(place.dir); /* no such files */
     ck_assert_uint_gt(ram, 100 << 20);
     make_tree("5:cpu:/x\n0::/a/b\n");
-    ck_assert_uint_eq(dlxd_machine_memory(place.dir), ram);
+    ck_assert_uint_eq(dlxd_memory_available(place.dir), ram);
     make_file("sys/fs/cgroup/a/b/memory.max", "max\n");
     make_file("sys/fs/cgroup/a/b/memory.high", "max\n");
-    ck_assert_uint_eq(dlxd_machine_memory(place.dir), ram);
+    ck_assert_uint_eq(dlxd_memory_available(place.dir), ram);
     make_file("sys/fs/cgroup/a/memory.max", "41943040\n"); /* of a group above */
-    ck_assert_uint_eq(dlxd_machine_memory(place.dir), 40 << 20);
+    ck_assert_uint_eq(dlxd_memory_available(place.dir), 40 << 20);
     make_file("sys/fs/cgroup/a/memory.high", "31457280\n");
-    ck_assert_uint_eq(dlxd_machine_memory(place.dir), 30 << 20);
+    ck_assert_uint_eq(dlxd_memory_available(place.dir), 30 << 20);
     make_file("sys/fs/cgroup/memory.max", "20971520\n"); /* a container's own */
-    ck_assert_uint_eq(dlxd_machine_memory(place.dir), 20 << 20);
+    ck_assert_uint_eq(dlxd_memory_available(place.dir), 20 << 20);
     remove_all();
 }
 
@@ -345,7 +345,7 @@ TEST_OF(memory, a_group_that_is_not_shown_has_the_limits_of_what_is)
 {
     make_tree("0::/../a/b\n");
     make_file("sys/fs/cgroup/memory.max", "20971520\n");
-    ck_assert_uint_eq(dlxd_machine_memory(place.dir), 20 << 20);
+    ck_assert_uint_eq(dlxd_memory_available(place.dir), 20 << 20);
     remove_all();
 }
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DLXD_KEEPER_H
-#define DLXD_KEEPER_H
+#ifndef DLXD_STORE_HOOKS_H
+#define DLXD_STORE_HOOKS_H
 
 /* The interface by which publishers and clients tell the store which regions to keep for the next
- * daemon. store.h is in a higher layer and sets broker->keeper. Without a store these functions do
- * nothing. */
+ * daemon. store.h is in a higher layer and sets broker->store_hooks. Without a store these
+ * functions do nothing. */
 
 struct dlxd_arena;
 struct dlxd_client;
 struct dlxd_publisher;
 
-struct dlxd_keeper {
+struct dlxd_store_hooks {
     void (*update)(struct dlxd_publisher *publisher);
     void (*forget)(struct dlxd_publisher *publisher);
     void (*forget_arena)(const struct dlxd_publisher *publisher, struct dlxd_arena *arena);
@@ -18,11 +18,12 @@ struct dlxd_keeper {
 };
 
 /* The publisher has a new region or a new state. */
-void dlxd_keeper_update(struct dlxd_publisher *publisher);
+void dlxd_store_hooks_update(struct dlxd_publisher *publisher);
 /* Nothing of the publisher is kept any more. */
-void dlxd_keeper_forget(struct dlxd_publisher *publisher);
-void dlxd_keeper_forget_arena(const struct dlxd_publisher *publisher, struct dlxd_arena *arena);
+void dlxd_store_hooks_forget(struct dlxd_publisher *publisher);
+void dlxd_store_hooks_forget_arena(const struct dlxd_publisher *publisher,
+                                   struct dlxd_arena *arena);
 /* The client goes; its calls get no reply. */
-void dlxd_keeper_leave(struct dlxd_client *client);
+void dlxd_store_hooks_leave(struct dlxd_client *client);
 
 #endif

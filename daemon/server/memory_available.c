@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/server/machine.h"
+#include "daemon/server/memory_available.h"
 #include "common/util.h"
 #include <limits.h>
 #include <stdio.h>
@@ -33,11 +33,11 @@ static uint64_t read_limit(const char *folder, const char *file)
 }
 
 /* Finds "/a/b" in the line "0::/a/b" of /proc/self/cgroup. Returns false if there is none. */
-static bool find_group(const char *root, char *ret, size_t size)
+static bool find_group(const char *sysroot, char *ret, size_t size)
 {
     char path[PATH_MAX], line[PATH_MAX];
     bool found = false;
-    if (snprintf(path, sizeof path, "%s/proc/self/cgroup", root) >= (int)sizeof path)
+    if (snprintf(path, sizeof path, "%s/proc/self/cgroup", sysroot) >= (int)sizeof path)
         return false;
     FILE *f = fopen(path, "re");
     if (!f)
@@ -50,15 +50,16 @@ static bool find_group(const char *root, char *ret, size_t size)
     return found;
 }
 
-uint64_t dlxd_machine_memory(const char *root)
+uint64_t dlxd_memory_available(const char *sysroot)
 {
     uint64_t bytes = ram_bytes();
     char group[PATH_MAX / 2], folder[PATH_MAX];
-    if (!find_group(root, group, sizeof group))
+    if (!find_group(sysroot, group, sizeof group))
         return bytes;
     /* A group outside this namespace ("/..") has no files here, except the topmost. */
     for (;;) {
-        if (snprintf(folder, sizeof folder, "%s" CGROUPS "%s", root, group) < (int)sizeof folder) {
+        if (snprintf(folder, sizeof folder, "%s" CGROUPS "%s", sysroot, group) <
+            (int)sizeof folder) {
             bytes = DLX_MIN(bytes, read_limit(folder, "memory.max"));
             bytes = DLX_MIN(bytes, read_limit(folder, "memory.high"));
         }
