@@ -4,21 +4,10 @@
 
 #include "tests/cli/harness_cli_case.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 /* More than a pipe has room for. */
 #define MESSAGE_SIZE "1000000"

@@ -3,15 +3,8 @@
  * look. */
 #include "tests/cli/harness_cli_case.h"
 #include "tests/harness/run.h"
-#include <check.h>
 #include <dlx/dlx.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static struct dlx_client *c;
 

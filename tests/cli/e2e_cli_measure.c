@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlxctl hz and bw that end without a message, and dlxctl holds. */
 #include "client/publish/publisher.h"
-#include "common/util.h"
 #include "tests/cli/harness_cli_case.h"
 #include "tests/harness/run.h"
-#include <check.h>
 #include <dlx/dlx.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 /* -- hz and bw --------------------------------------------------------------------------------- */
 

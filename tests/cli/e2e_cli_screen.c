@@ -2,13 +2,8 @@
 /* dlxctl for people: on a terminal of 80 columns, and what is said of metadata. */
 #include "tests/cli/harness_cli_case.h"
 #include "tests/harness/run.h"
-#include <check.h>
 #include <dlx/dlx.h>
 #include <regex.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static struct dlx_client *c;
 

@@ -2,13 +2,7 @@
 /* dlxctl and sets that no dlxctl publishes, and what libdlx has of one that it does. */
 #include "tests/cli/harness_cli_case.h"
 #include "tests/harness/run.h"
-#include <check.h>
 #include <dlx/dlx.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 TEST(a_set_of_a_file_has_its_names_and_metadata)
 {

@@ -5,11 +5,8 @@
 #include "cli/tensor.h"
 #include "cli/value.h"
 #include "tests/harness/run.h"
-#include <check.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static DLDataType type(uint8_t code, uint8_t bits, uint16_t lanes)
 {

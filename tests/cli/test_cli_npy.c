@@ -3,10 +3,6 @@
 #include "cli/npy.h"
 #include "tests/harness/cli.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static uint8_t buffer[1 << 17];
 
@@ -40,7 +36,7 @@ static int parse(const char *dict, struct npy_header *h, struct cli_error *e)
 #define DICT(descr, order, shape)                                                                  \
     "{'descr': " descr ", 'fortran_order': " order ", 'shape': " shape ", }"
 
-static void accept(const char *dict, uint8_t code, uint8_t bits, int32_t ndim, uint64_t n_items)
+static void accepts(const char *dict, uint8_t code, uint8_t bits, int32_t ndim, uint64_t n_items)
 {
     struct npy_header h;
     struct cli_error e;
@@ -60,30 +56,30 @@ static void refuse(const char *dict, int code, const char *words)
 
 TEST(headers_as_numpy_writes_them)
 {
-    accept(DICT("'<f4'", "False", "(3, 608, 608)"), kDLFloat, 32, 3, 3 * 608 * 608);
-    accept(DICT("'|u1'", "False", "(5,)"), kDLUInt, 8, 1, 5);
-    accept(DICT("'|b1'", "False", "()"), kDLBool, 8, 0, 1);
-    accept(DICT("'<c16'", "True", "(2, 2)"), kDLComplex, 128, 2, 4);
-    accept(DICT("'<f2'", "False", "(0, 7)"), kDLFloat, 16, 2, 0);
-    accept(DICT("'<i8'", "False", "(9223372036854775807, 0)"), kDLInt, 64, 2, 0);
+    accepts(DICT("'<f4'", "False", "(3, 608, 608)"), kDLFloat, 32, 3, 3 * 608 * 608);
+    accepts(DICT("'|u1'", "False", "(5,)"), kDLUInt, 8, 1, 5);
+    accepts(DICT("'|b1'", "False", "()"), kDLBool, 8, 0, 1);
+    accepts(DICT("'<c16'", "True", "(2, 2)"), kDLComplex, 128, 2, 4);
+    accepts(DICT("'<f2'", "False", "(0, 7)"), kDLFloat, 16, 2, 0);
+    accepts(DICT("'<i8'", "False", "(9223372036854775807, 0)"), kDLInt, 64, 2, 0);
 }
 
 TEST(headers_as_others_write_them)
 {
-    accept("{'shape': (3L, 4L), 'fortran_order': False, 'descr': '<f8'}", kDLFloat, 64, 2, 12);
-    accept("{\"descr\": \"<f8\", \"fortran_order\": False, \"shape\": (2, )}", kDLFloat, 64, 1, 2);
-    accept("{u'descr': u'<f8', 'fortran_order':False,'shape':(2,)}", kDLFloat, 64, 1, 2);
-    accept("  {\n 'descr' : '=i4' ,\t'fortran_order' : False , 'shape' : ( 2 , 3 ) , }  ", kDLInt,
-           32, 2, 6);
-    accept(DICT("'f4'", "False", "(1,)"), kDLFloat, 32, 1, 1);
-    accept(DICT("'?'", "False", "(1,)"), kDLBool, 8, 1, 1);
+    accepts("{'shape': (3L, 4L), 'fortran_order': False, 'descr': '<f8'}", kDLFloat, 64, 2, 12);
+    accepts("{\"descr\": \"<f8\", \"fortran_order\": False, \"shape\": (2, )}", kDLFloat, 64, 1, 2);
+    accepts("{u'descr': u'<f8', 'fortran_order':False,'shape':(2,)}", kDLFloat, 64, 1, 2);
+    accepts("  {\n 'descr' : '=i4' ,\t'fortran_order' : False , 'shape' : ( 2 , 3 ) , }  ", kDLInt,
+            32, 2, 6);
+    accepts(DICT("'f4'", "False", "(1,)"), kDLFloat, 32, 1, 1);
+    accepts(DICT("'?'", "False", "(1,)"), kDLBool, 8, 1, 1);
 }
 
 TEST(types_that_dlpack_has_no_name_for_need_a_word)
 {
-    accept(DICT("'|V2'", "False", "(4,)"), 0, 0, 1, 4);
-    accept(DICT("'<f16'", "False", "(4,)"), kDLFloat, 0, 1, 4);
-    accept(DICT("'<M8[ns]'", "False", "(4,)"), 0, 0, 1, 4);
+    accepts(DICT("'|V2'", "False", "(4,)"), 0, 0, 1, 4);
+    accepts(DICT("'<f16'", "False", "(4,)"), kDLFloat, 0, 1, 4);
+    accepts(DICT("'<M8[ns]'", "False", "(4,)"), 0, 0, 1, 4);
     struct npy_header h;
     struct cli_error e;
     ck_assert_int_eq(parse(DICT("'|V2'", "False", "(4,)"), &h, &e), 0);

@@ -9,15 +9,9 @@
 #include "cli/save.h"
 #include "tests/harness/cli.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 TEST(sizes_have_three_digits)
 {

@@ -2,12 +2,8 @@
 /* .safetensors headers: what they say, what is refused and in which words, and what is written. */
 #include "cli/safetensors.h"
 #include "tests/harness/run.h"
-#include <check.h>
 #include <dlx/dlx.h>
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define UNKNOWN SAFETENSORS_SIZE_UNKNOWN
 

@@ -5,21 +5,10 @@
 
 #include "cli/save_file.h"
 #include "cli/wait.h"
-#include "common/util.h"
 #include "tests/harness/cli.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static char folder[256];
 static char path[512];

@@ -3,14 +3,6 @@
 #include "cli/source.h"
 #include "tests/harness/cli.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static char dir[256];
 

@@ -4,15 +4,6 @@
 #include "cli/source.h"
 #include "tests/harness/cli.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define T(dtype, shape, offsets)                                                                   \
     "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"

@@ -8,7 +8,6 @@
 
 #include "client/publish/publisher.h"
 #include "tests/harness/stream.h"
-#include <string.h>
 
 enum { NDIM_MAX = 10, LAG = 6 };
 

@@ -7,7 +7,6 @@
 #include "client/publish/publisher.h"
 #include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
-#include <signal.h>
 
 #define MIB     (INT64_C(1) << 20)
 #define N(mib)  ((mib)*MIB / 8) /* elements of dlx_test_stream_publish() */

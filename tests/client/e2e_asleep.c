@@ -4,10 +4,6 @@
 
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <signal.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 
 /* Returns the last one. */
 static struct dlx_message *read_four(struct dlx_subscription *s)

@@ -7,8 +7,6 @@
 
 #include "tests/harness/fds.h"
 #include "tests/harness/stream.h"
-#include <pthread.h>
-#include <string.h>
 
 /* Each failure is repeated so often that one block kept each time needs another arena. */
 enum { N_AGAIN = 100, N_WORDS = 8192 };

@@ -4,8 +4,6 @@
 
 #include "client/publish/publisher.h"
 #include "tests/harness/stream.h"
-#include <pthread.h>
-#include <string.h>
 
 enum { LEN = 4 }; /* elements of a message */
 

@@ -8,8 +8,6 @@
 #include "client/subscribe/subscription.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <pthread.h>
-#include <unistd.h>
 
 enum { DEPTH = 4, LINKS_MAX = 8 };
 

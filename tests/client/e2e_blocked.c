@@ -9,11 +9,7 @@
 #include "client/subscribe/subscription.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <poll.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 /* One that does not sleep asks some thousand times in the time of these tests, one that does once
  * in 20 ms. */

@@ -6,8 +6,6 @@
 #include "client/publish/publisher.h"
 #include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
-#include <pthread.h>
-#include <string.h>
 
 #define N       10 /* elements of a message, */
 #define BYTES   80 /* and its bytes */

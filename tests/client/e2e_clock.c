@@ -8,13 +8,8 @@
 #include "client/publish/publisher.h"
 #include "tests/harness/seccomp.h"
 #include "tests/harness/stream.h"
-#include <errno.h>
 #include <linux/futex.h>
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <sys/syscall.h>
 
 #ifndef DLX_SANITIZE

@@ -3,10 +3,6 @@
 /* When is a tensor copied, and whose is it afterwards: `share`, and tensors that were received. */
 
 #include "tests/harness/stream.h"
-#include <pthread.h>
-#include <stdlib.h>
-#include <stdio.h>
-#include <string.h>
 
 static unsigned n_deleted;
 

@@ -5,10 +5,6 @@
 #include "tests/harness/fork.h"
 #include "tests/harness/maps.h"
 #include "tests/harness/stream.h"
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
 
 #define PAGE ((size_t)sysconf(_SC_PAGESIZE))
 

@@ -5,7 +5,6 @@
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include <time.h>
-#include <unistd.h>
 
 #define MIB     (UINT64_C(1) << 20)
 #define MIB_N   (INT64_C(1) << 17) /* elements of 1 MiB */

@@ -6,12 +6,6 @@
 #include "tests/harness/fork.h"
 #include "tests/harness/patience.h"
 #include "tests/harness/stream.h"
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define DEPTH 8
 

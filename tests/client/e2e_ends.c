@@ -4,7 +4,6 @@
  * dlx_subscribe_args. */
 
 #include "tests/harness/stream.h"
-#include <stdio.h>
 
 static struct dlx_subscription *subscribe(struct dlx_client *c, uint32_t n_publishers)
 {

@@ -4,8 +4,6 @@
 
 #include "tests/harness/stream.h"
 #include <dlx/gpu.h>
-#include <stdio.h>
-#include <string.h>
 
 static struct dlx_test_pair x;
 static struct dlx_message *m;

@@ -6,12 +6,8 @@
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <time.h>
-#include <unistd.h>
 
 static struct rlimit limit;
 

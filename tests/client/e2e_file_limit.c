@@ -3,17 +3,12 @@
 /* Processes whose files may not be large (RLIMIT_FSIZE, `ulimit -f`): shared memory is a file to
  * the kernel. */
 
-#include "common/util.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/spawn.h"
 #include "tests/harness/stream.h"
 #include <linux/capability.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 
 #define MIB       (UINT64_C(1) << 20)
 #define SMALL     1000               /* elements of a tensor that fits into a file of 1 MiB */

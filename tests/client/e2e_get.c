@@ -4,8 +4,6 @@
  * compiled with another version. */
 
 #include "tests/harness/stream.h"
-#include <pthread.h>
-#include <string.h>
 
 static int64_t get(struct dlx_client *c, const char *topic)
 {

@@ -4,14 +4,8 @@
  * of it is left. */
 
 #include "tests/harness/stream.h"
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 enum { LARGE = 1 << 20 }; /* elements: more than a publisher has when it is new */
 

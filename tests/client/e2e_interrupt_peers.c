@@ -8,12 +8,8 @@
 #include "tests/harness/fds.h"
 #include "tests/harness/spawn.h"
 #include "tests/harness/stream.h"
-#include <fcntl.h>
-#include <signal.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/time.h>
-#include <unistd.h>
 
 static struct {
     int n;

@@ -6,11 +6,7 @@
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/time.h>
-#include <sys/wait.h>
 
 static void ignore(int signal)
 {

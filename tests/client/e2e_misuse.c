@@ -4,8 +4,6 @@
 
 #include "client/publish/publisher.h"
 #include "tests/harness/stream.h"
-#include <poll.h>
-#include <pthread.h>
 #include <stdatomic.h>
 
 /* ---- whose tensor it is --------------------------------------------------------------------- */

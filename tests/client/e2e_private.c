@@ -8,13 +8,8 @@
 #include "tests/harness/seccomp.h"
 #include "tests/harness/stream.h"
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 #define LARGE     INT64_C(40000) /* elements, 320,000 bytes: a view */
 #define SMALL     INT64_C(1000)  /* a copy */

@@ -7,11 +7,6 @@
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/wait.h>
 #include <time.h>
 
 /* ---- other processes ----------------------------------------------------------------------- */

@@ -2,12 +2,8 @@
 
 /* dlx_publisher_fd(): a caller that polls publishes as soon as one that waits would. */
 
-#include "common/util.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <poll.h>
-#include <pthread.h>
-#include <unistd.h>
 
 static const struct dlx_publisher_args blocks = {
     .size = sizeof blocks, .on_full = DLX_ON_FULL_BLOCK, .depth = 4};

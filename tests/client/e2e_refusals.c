@@ -8,9 +8,6 @@
 
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 
 /* Handles of each kind, or NULL where a call is told without. */
 static struct {

@@ -5,7 +5,6 @@
 
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <unistd.h>
 
 static const struct dlx_publisher_args one = {.size = sizeof one, .min_subscribers = 1};
 

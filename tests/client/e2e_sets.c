@@ -3,10 +3,6 @@
 /* Sets: several named tensors and metadata as one message, all of it or nothing. */
 
 #include "tests/harness/stream.h"
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static unsigned n_deleted;
 

@@ -3,11 +3,7 @@
 /* libdlx in one process, against a real daemon: streams, copying, limits, bad input. */
 
 #include "tests/harness/stream.h"
-#include <signal.h>
-#include <poll.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/prctl.h>
 
 /* The whole suite runs on both. */

@@ -3,17 +3,10 @@
 /* Patterns that follow publishers as they come and go, several publishers of a topic, and the
  * events that tell of both sides. */
 
-#include "common/util.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <poll.h>
-#include <pthread.h>
 #include <stdatomic.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <time.h>
 
 static struct dlx_publisher *new_publisher(struct dlx_client *c, const char *topic)

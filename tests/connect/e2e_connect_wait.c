@@ -2,14 +2,10 @@
 
 /* dlx_connect_args.wait_ns: a program that starts before the daemon does. */
 
-#include "common/util.h"
 #include "tests/harness/daemon.h"
 #include "tests/harness/patience.h"
 #include "tests/harness/spawn.h"
 #include "tests/harness/stream.h"
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 /* Between two looks: what happens at which of them, from 1; 0: never. */
 static struct {

@@ -4,10 +4,7 @@
  * before. */
 
 #include "tests/harness/spawn.h"
-#include <poll.h>
-#include <stdio.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 LOOP_TEST(what_is_retained_keeps_the_daemon, 0, 2)
 {

@@ -3,17 +3,8 @@
  * Which daemon is found where there are several, where one refuses, and where the machine's is
  * being restarted. Each story has a /run and a /tmp of its own, so it needs root.
  */
-#include "common/util.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/spawn.h"
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define SYSTEM_SOCKET "/run/dlpackd/dlpackd.sock"
 #define SOMEBODY      61234

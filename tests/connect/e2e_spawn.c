@@ -6,22 +6,10 @@
 #include "tests/harness/cli.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/spawn.h"
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define MANY         20
 #define STRESS_TURNS 60

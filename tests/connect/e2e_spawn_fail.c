@@ -5,16 +5,8 @@
 
 #include "tests/harness/fork.h"
 #include "tests/harness/spawn.h"
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define SOMEBODY 61234 /* a uid that is nobody's */
 

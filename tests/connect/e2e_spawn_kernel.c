@@ -5,12 +5,7 @@
 
 #include "tests/harness/seccomp.h"
 #include "tests/harness/spawn.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/syscall.h>
 
 /* From here on the call with this argument fails. */

@@ -2,15 +2,8 @@
 /* Where a daemon may be, and who may start one: the decisions, without a daemon. */
 #include "client/start/socket_path.h"
 #include "client/start/spawn.h"
-#include "common/error.h"
 #include "tests/harness/run.h"
-#include <check.h>
 #include <dlx/dlx.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 
 static char base[200];
 static char folder[300];

@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who dies, or leaves early, takes what it had along and nothing else. */
-#include "common/error.h"
 #include "tests/daemon/harness_served.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <sys/wait.h>
 
 /* A client process that does its part of a story up to `stage` and is killed there. */
 static void play(int stage, int ready_fd)

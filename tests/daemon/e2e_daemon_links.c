@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Publishers, arenas, subscriptions and links, as a real daemon brokers them. */
-#include "common/error.h"
 #include "common/memory.h"
 #include "ring/layout.h"
 #include "tests/daemon/harness_served.h"
 #include "tests/harness/run.h"
 #include "tests/harness/seccomp.h"
-#include <check.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <stdio.h>
-#include <string.h>
 
 /* Such a kernel lets clients send descriptors to the daemon's sockets. */
 static void choose_older_kernel(void)

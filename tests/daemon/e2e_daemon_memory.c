@@ -3,15 +3,8 @@
 /* The daemon's own memory: what many objects took goes back to the system when they have gone,
  * though others stay. */
 
-#include "common/util.h"
 #include "tests/harness/daemon.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #define N_TOPICS     5000
 #define N_PUBLISHERS 1000

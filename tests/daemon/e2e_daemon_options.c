@@ -3,24 +3,14 @@
 /* The daemon's command line and environment: what cannot be is refused with words and status 2, and
  * nothing is listened on. */
 
-#include "common/util.h"
 #include "tests/daemon/harness_served.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
 #include "tests/harness/seccomp.h"
-#include <check.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 
 static struct dlx_test_daemon place;
 static char log_text[4096];

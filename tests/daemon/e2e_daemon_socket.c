@@ -3,21 +3,12 @@
 /* The file of the daemon's socket and its lock, and what may come through it where the kernel
  * refuses nothing. */
 
-#include "common/error.h"
-#include "common/util.h"
 #include "tests/daemon/harness_served.h"
 #include "tests/harness/run.h"
 #include "tests/harness/seccomp.h"
-#include <check.h>
 #include <dirent.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 
 static struct dlx_test_daemon place;
 

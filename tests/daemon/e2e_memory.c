@@ -9,16 +9,9 @@
 #include "tests/harness/seccomp.h"
 #include "tests/harness/shm.h"
 #include "tests/harness/stream.h"
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
 #define POSIX      "DLX_MEMORY=posix"

@@ -6,18 +6,11 @@
  * nothing of it, not even with its sockets.
  */
 
-#include "common/error.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/manager.h"
 #include "tests/daemon/harness_pid.h"
 #include "tests/harness/stream.h"
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
 

@@ -5,15 +5,10 @@
  * pattern shows, and what SIGHUP takes away from those who are there.
  */
 
-#include "common/util.h"
 #include "tests/harness/fork.h"
 #include "tests/daemon/harness_config.h"
 #include "tests/harness/user.h"
 #include <grp.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/wait.h>
 
 #define ALICE 64001
 #define BOB   64002

@@ -5,23 +5,12 @@
  * that the service manager passes, and a container that mounted the file of one.
  */
 
-#include "common/util.h"
 #include "tests/harness/fork.h"
 #include "tests/daemon/harness_config.h"
 #include "tests/daemon/harness_served.h"
 #include "tests/harness/upgrade.h"
-#include <fcntl.h>
-#include <poll.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mount.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static struct dlx_test_daemon *const daemon_ = &dlx_test_stream_daemon;
 static char pods_path[300];

@@ -6,15 +6,9 @@
  */
 
 #include "client/publish/publisher.h"
-#include "common/error.h"
 #include "common/memory.h"
 #include "tests/daemon/harness_served.h"
 #include "tests/harness/stream.h"
-#include <poll.h>
-#include <pthread.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 /* ---- which version has what ------------------------------------------------------------------ */
 

@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/daemon/harness_config.h"
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 char dlx_configured_path[300];
 void (*dlx_configured_pass)(void);

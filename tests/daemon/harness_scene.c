@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/daemon/harness_scene.h"
-#include "common/error.h"
 #include "common/memory.h"
 #include "daemon/objects/link.h"
 #include "daemon/users/outbox.h"
 #include "tests/harness/fds.h"
-#include <string.h>
 
 enum { KEPT_MAX = 4096, CLIENTS_MAX = 1024 };
 

@@ -12,7 +12,6 @@
 #include "daemon/objects/publisher.h"
 #include "tests/harness/broker.h"
 #include "tests/harness/run.h"
-#include <check.h>
 
 /* The broker of the running test. */
 extern struct dlx_test_broker dlx_scene;

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlpackd.conf: what is read, what is refused and with which words, and which rule decides. */
-#include "common/error.h"
 #include "common/memory.h"
 #include "daemon/server/config.h"
 #include "tests/harness/daemon.h"
 #include "tests/harness/run.h"
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static struct dlx_test_daemon place; /* its folder */
 static struct dlxd_config config;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registry, charges, access, membership: the parts of the daemon that do no I/O on sockets. */
-#include "common/error.h"
 #include "common/memory.h"
 #include "ring/layout.h"
 #include "daemon/users/policy.h"
@@ -12,15 +11,8 @@
 #include "daemon/users/outbox.h"
 #include "daemon/users/user.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <fcntl.h>
 #include <linux/futex.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 CASE(core)
 {

@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every value of a request that is out of range gets an Error that says so, and changes nothing. */
-#include "common/error.h"
 #include "common/pid_namespace.h"
 #include "ring/layout.h"
 #include "common/topic.h"
 #include "tests/daemon/harness_scene.h"
-#include <check.h>
-#include <poll.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
 
 static struct dlxd_client *client;
 

@@ -3,15 +3,12 @@
 /* Links that have ended and whose subscribers hold messages: who is charged for them, and until
  * when. */
 
-#include "common/error.h"
 #include "common/memory.h"
 #include "ring/layout.h"
 #include "daemon/objects/draining.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/subscription.h"
 #include "tests/daemon/harness_scene.h"
-#include <check.h>
-#include <string.h>
 
 enum { MAX_HELD = 70, MAX_LINKS = 1200 };
 

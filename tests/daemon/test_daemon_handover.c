@@ -6,17 +6,10 @@
  * tests/fail/test_fails.c.
  */
 
-#include "common/error.h"
-#include "common/util.h"
 #include "daemon/persist/handover.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
 
 #define SEALS (F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL)
 

@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Descriptors of the service manager: each has its name; what is not told as it should be is told
  * in words, or is for others. */
-#include "common/error.h"
-#include "common/util.h"
 #include "daemon/persist/manager_fds.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 /* They have the numbers from 3 on, which are Check's here: so each case is a process of its own. */
 enum { FIRST = 3, N = 3 };

@@ -2,20 +2,11 @@
 
 /* What one daemon leaves for the next: the ledger, and the descriptors that the next one finds. */
 
-#include "common/error.h"
-#include "common/util.h"
 #include "daemon/persist/manager_fds.h"
 #include "daemon/persist/ledger.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 
 static int put(struct dlxd_ledger *ledger, uint32_t index, uint64_t id)
 {

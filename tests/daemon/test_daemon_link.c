@@ -3,7 +3,6 @@
  * What keeps a link from being made or told. Random histories of links and arenas are the
  * simulation's (sim_daemon/).
  */
-#include "common/error.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/subscription.h"

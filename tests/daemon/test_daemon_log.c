@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The daemon's log: refusals as entries of the journal, and how many lines there are in a
  * second. */
-#include "common/util.h"
 #include "daemon/base/log.h"
 #include "tests/harness/daemon.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 static struct dlx_test_daemon place; /* its folder */
 static char journal_path[300], text[8192];

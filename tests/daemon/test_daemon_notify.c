@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the daemon tells its service manager: sd_notify(3). */
-#include "common/error.h"
-#include "common/util.h"
 #include "daemon/persist/notify.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 
 /* A manager's socket with an abstract name, which is put in the environment. */

@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Publishers and subscriptions meet once, in steps that do a bounded amount of work, whatever comes
  * and goes between two of them. */
-#include "common/error.h"
 #include "daemon/objects/delivery.h"
 #include "daemon/objects/drain.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/random.h"
-#include <check.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <stdio.h>
-#include <unistd.h>
 
 enum { N = 40, STEPS = 3000 };
 

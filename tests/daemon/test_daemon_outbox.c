@@ -2,13 +2,8 @@
 /* Descriptors in flight are on who causes them, until they have been received. Who asks hears that
  * a packet was. */
 #include "daemon/users/outbox.h"
-#include "common/error.h"
 #include "daemon/users/user.h"
 #include "tests/daemon/harness_scene.h"
-#include <check.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 enum { A, B, N_USERS };
 

@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that its owner has let go of is on the subscribers who still have it, one after the
  * other. */
-#include "common/error.h"
 #include "daemon/objects/delivery.h"
 #include "daemon/objects/drain.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 #include "ring/layout.h"
 #include "tests/daemon/harness_scene.h"
-#include <check.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 enum { WRITER, FIRST, SECOND, N_USERS };
 #define ARENA_SIZE (UINT64_C(1) << 20)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who a client is, who pays for it, and that the policy is asked wherever something is made,
  * offered, listed or dropped. */
-#include "common/error.h"
 #include "daemon/gpu/origin.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/retained.h"
@@ -9,11 +8,7 @@
 #include "daemon/persist/record.h"
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/fork.h"
-#include <check.h>
 #include <grp.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 static struct dlxd_client *client;
 

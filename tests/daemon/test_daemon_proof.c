@@ -6,12 +6,9 @@
  * end before it is told to.
  */
 
-#include "common/error.h"
 #include "daemon/base/worker.h"
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/fds.h"
-#include <check.h>
-#include <fcntl.h>
 
 /* A client with a publisher. */
 struct actor {

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that is charged, and that nobody populates, is returned; what grows, or is there, is
  * not. */
-#include "common/error.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/reclaim.h"
 #include "tests/daemon/harness_scene.h"
-#include <check.h>
-#include <fcntl.h>
-#include <string.h>
-#include <unistd.h>
 
 #define ARENA_SIZE (UINT64_C(1) << 20)
 /* Just over the time that a region may not grow. */

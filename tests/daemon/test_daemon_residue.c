@@ -4,15 +4,8 @@
 #include "daemon/memory/stale_shm.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
-#include <check.h>
 #include <dirent.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 
 #define RANDOM "0123456789abcdef0123456789abcdef"
 

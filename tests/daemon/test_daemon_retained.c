@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who may drop what is retained, when it ends, and what a former daemon left: users, times and
  * regions that a test cannot have for real. */
-#include "common/error.h"
 #include "common/memory.h"
 #include "ring/layout.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/retained.h"
 #include "tests/daemon/harness_scene.h"
-#include <check.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 
 static int life[2]; /* a former daemon's process lives until its end is closed; -1: it is dead */
 

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* However many links of a publisher one user takes, others get some. */
-#include "common/error.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/users/share.h"
 #include "tests/daemon/harness_scene.h"
-#include <check.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { WRITER, GREEDY, HONEST, N_USERS };
 enum { MAX_LINKS = 64, FAIR = 48, MANY = 200 };

@@ -3,19 +3,12 @@
 /* What the service manager is sent, when, and for whom: users, amounts and times that a test cannot
  * have for real. */
 
-#include "common/error.h"
-#include "common/util.h"
 #include "daemon/persist/manager_fds.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/persist/store.h"
 #include "daemon/persist/store_queue.h"
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/fds.h"
-#include <check.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 
 #define SECOND UINT64_C(1000000000)

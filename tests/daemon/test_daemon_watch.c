@@ -2,14 +2,9 @@
 
 /* Watches of the daemon, and what happens when the kernel takes no more of them. */
 
-#include "common/error.h"
-#include "common/util.h"
 #include "daemon/base/watch.h"
 #include "tests/daemon/harness_scene.h"
-#include <check.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <uv.h>
 

@@ -3,25 +3,14 @@
 /* Jobs beside the loop: one that does not end holds up its own user alone; without threads nobody
  * dies. */
 
-#include "common/error.h"
-#include "common/util.h"
 #include "daemon/base/worker.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/patience.h"
 #include "tests/harness/run.h"
 #include "tests/harness/seccomp.h"
-#include <check.h>
 #include <dirent.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 #include <uv.h>
 
 static uv_loop_t loop;

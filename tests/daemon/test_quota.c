@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Classes of quotas: who has which, lower limits, shares, words of errors; the pace of requests;
  * and the memory that they are parts of. */
-#include "common/error.h"
 #include "daemon/memory/arena.h"
 #include "daemon/server/memory_available.h"
 #include "daemon/users/user.h"
 #include "tests/harness/daemon.h"
 #include "tests/harness/run.h"
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define GIB    (UINT64_C(1) << 30)
 #define SECOND UINT64_C(1000000000)

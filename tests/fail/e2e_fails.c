@@ -10,10 +10,6 @@
 #include "tests/fail/harness_fail.h"
 #include "tests/fail/harness_server.h"
 #include "tests/harness/stream.h"
-#include <errno.h>
-#include <poll.h>
-#include <stdio.h>
-#include <string.h>
 
 enum { DAEMON, LIBRARY }; /* whose calls fail */
 enum { N_DIMS = 12, N_SMALL = 100, N_LARGE = 20000 };

@@ -6,7 +6,6 @@
 #include "common/bell.h"
 #include "tests/fail/harness_fail.h"
 #include "tests/harness/stream.h"
-#include <poll.h>
 
 #define LONG_NS UINT64_C(600000000000)
 

@@ -13,9 +13,6 @@
 #include "tests/fail/harness_server.h"
 #include "tests/harness/manager.h"
 #include "tests/harness/stream.h"
-#include <fcntl.h>
-#include <poll.h>
-#include <string.h>
 
 /* ---- retained messages outlive their daemon -------------------------------------------------- */
 

@@ -4,12 +4,6 @@
 #include "daemon/server/listener.h"
 #include "daemon/server/server.h"
 #include "tests/harness/stream.h"
-#include <check.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 static char path[128];
 static struct dlxd_server *server;

@@ -5,7 +5,6 @@
  * once, in their order, and as many as `joins` says.
  */
 #include "common/bell.h"
-#include "common/error.h"
 #include "ring/layout.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
@@ -14,12 +13,7 @@
 #include "tests/fail/harness_fail.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 /* Of what is asked for so often that the records which Check writes of assertions would take most
  * of the time. */

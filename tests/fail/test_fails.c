@@ -6,7 +6,6 @@
  * succeeds.
  */
 
-#include "common/error.h"
 #include "common/memory.h"
 #include "daemon/gpu/keeper.h"
 #include "daemon/objects/client.h"
@@ -20,12 +19,8 @@
 #include "tests/harness/fds.h"
 #include "tests/harness/keeper.h"
 #include "tests/harness/run.h"
-#include <check.h>
 #include <dirent.h>
 #include <sched.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 
 static struct dlx_test_daemon place;

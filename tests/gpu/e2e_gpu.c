@@ -5,8 +5,6 @@
 #if DLX_TEST_HAS_GPU
 #include "tests/harness/cli.h"
 #include "tests/gpu/harness_gpu_stream.h"
-#include <string.h>
-#include <unistd.h>
 
 #define N       16
 #define WORK_NS UINT64_C(200000000) /* so long that what does not wait is seen */

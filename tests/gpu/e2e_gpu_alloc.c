@@ -4,7 +4,6 @@
 
 #if DLX_TEST_HAS_GPU
 #include "tests/gpu/harness_gpu_stream.h"
-#include <string.h>
 
 #define N      16
 #define DEVICE ((DLDevice){kDLCUDA, 0})

@@ -8,14 +8,10 @@
 
 #include "tests/gpu/harness_gpu_machine.h"
 #include "tests/harness/run.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include "tests/harness/container.h"
 #include "tests/gpu/harness_gpu_stream.h"
-#include <poll.h>
-#include <string.h>
-#include <sys/stat.h>
 
 #define N 16
 

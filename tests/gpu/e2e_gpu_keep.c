@@ -14,16 +14,9 @@
 #include "tests/harness/fork.h"
 #include "tests/harness/keeper.h"
 #include "tests/harness/store.h"
-#include <fcntl.h>
 #include <linux/capability.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 
 static struct dlx_gpu_handle sent, got;
 static const struct dlx_subscribe_args history = {.size = sizeof history, .history = 8};

@@ -16,11 +16,6 @@
 #include "tests/harness/stream.h"
 #include "tests/harness/user.h"
 #include <grp.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/wait.h>
 
 #define ALICE 64001
 #define BOB   64002

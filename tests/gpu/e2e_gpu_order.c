@@ -8,8 +8,6 @@
 #include "client/publish/publisher.h"
 #include "client/subscribe/subscription.h"
 #include "tests/gpu/harness_gpu_stream.h"
-#include <poll.h>
-#include <string.h>
 
 #define N       16
 #define WORK_NS UINT64_C(300000000) /* so long that what does not wait is seen */

@@ -3,14 +3,11 @@
 /* dlx_subscribe_args.pin: arenas on the CPU are registered with the driver of a GPU. */
 
 #include "tests/gpu/harness_gpu_stream.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include "client/subscribe/subscription.h"
 #include "tests/harness/fork.h"
 #include <dlpack/dlpack.h>
-#include <string.h>
-#include <sys/mman.h>
 
 #define MIB  (INT64_C(1) << 20)
 #define N(n) ((n)*MIB / 8) /* elements of dlx_test_stream_publish() */

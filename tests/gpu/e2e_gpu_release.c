@@ -6,7 +6,6 @@
 #if DLX_TEST_HAS_GPU
 #include "tests/harness/fork.h"
 #include "tests/gpu/harness_gpu_stream.h"
-#include <sys/wait.h>
 
 #define N       16
 #define WORK_NS UINT64_C(300000000) /* so long that what does not wait is seen */

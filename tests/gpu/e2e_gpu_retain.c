@@ -6,8 +6,6 @@
 #if DLX_TEST_HAS_GPU
 #include "tests/gpu/harness_gpu_stream.h"
 #include "tests/harness/store.h"
-#include <signal.h>
-#include <string.h>
 
 #define N 16
 

@@ -4,8 +4,6 @@
 
 #if DLX_TEST_HAS_GPU
 #include "tests/gpu/harness_gpu_stream.h"
-#include <string.h>
-#include <unistd.h>
 
 #define N 16
 

@@ -4,7 +4,6 @@
 
 #if DLX_TEST_HAS_GPU
 #include "tests/gpu/harness_gpu_stream.h"
-#include <string.h>
 
 #define N       DLX_TEST_GPU_PAIR_N
 #define WORK_NS UINT64_C(300000000) /* so long that what does not wait is seen */

@@ -5,18 +5,9 @@
 #include "tests/harness/fork.h"
 #include "tests/gpu/harness_gpu_driver.h"
 #include "tests/harness/patience.h"
-#include <check.h>
 #include <dlfcn.h>
 #include <libgen.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 struct dlx_test_driver cu;
 struct dlx_test_standin standin;

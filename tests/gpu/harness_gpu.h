@@ -15,7 +15,6 @@
 #endif
 
 #include "tests/harness/run.h"
-#include <stdio.h>
 
 #if !DLX_TEST_HAS_GPU
 
@@ -38,8 +37,6 @@
 
 #include "tests/gpu/standin/calls.h"
 #include "tests/gpu/standin/standin.h"
-#include <check.h>
-#include <sys/types.h>
 
 /* The driver's functions and the stand-in's, resolved by dlx_test_gpu_load(). Stories that run on
  * both drivers leave the latter to harness_gpu_driver.h. */

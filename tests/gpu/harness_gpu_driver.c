@@ -2,13 +2,9 @@
 #include "tests/gpu/harness_gpu_driver.h"
 
 #if DLX_TEST_HAS_GPU
-#include "common/util.h"
 #include "tests/harness/fds.h"
 #include "tests/gpu/harness_gpu_kernel.h"
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 /* ---- what runs ----------------------------------------------------------------------------- */
 

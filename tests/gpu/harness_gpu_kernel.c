@@ -2,10 +2,7 @@
 #include "tests/gpu/harness_gpu_kernel.h"
 
 #if DLX_TEST_HAS_GPU
-#include "common/util.h"
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- NVIDIA's driver ----------------------------------------------------------------------- */
 

@@ -2,9 +2,7 @@
 #include "tests/gpu/harness_gpu_machine.h"
 
 #if DLX_TEST_HAS_GPU
-#include "common/error.h"
 #include "tests/harness/patience.h"
-#include <string.h>
 
 uint64_t dlx_test_gpu_n_freed_open;
 

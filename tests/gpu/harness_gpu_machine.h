@@ -11,7 +11,6 @@
 #include "tests/gpu/harness_gpu_driver.h"
 #include "tests/gpu/harness_gpu_kernel.h"
 #include "tests/gpu/harness_gpu_peer.h"
-#include <check.h>
 
 #if DLX_TEST_HAS_GPU
 

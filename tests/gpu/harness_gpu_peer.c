@@ -2,16 +2,12 @@
 #include "tests/gpu/harness_gpu_peer.h"
 
 #if DLX_TEST_HAS_GPU
-#include "common/error.h"
 #include "gpu/exports.h"
 #include "gpu/imports.h"
 #include "tests/harness/fds.h"
 #include "tests/gpu/harness_gpu_machine.h"
 #include "tests/harness/patience.h"
-#include <check.h>
 #include <dlpack/dlpack.h>
-#include <poll.h>
-#include <string.h>
 
 /* ---- words and handles over a socket ------------------------------------------------------- */
 

@@ -2,11 +2,9 @@
 #include "tests/gpu/harness_gpu_stream.h"
 
 #if DLX_TEST_HAS_GPU
-#include "common/util.h"
 #include <dlpack/dlpack.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 
 #define TOPIC "gpu/a"
 

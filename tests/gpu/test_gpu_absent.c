@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Processes without a GPU: what is missing is said, whatever of it is missing, and said again. This
  * program does not find the stand-in driver. */
-#include "common/error.h"
 #include "gpu/backend.h"
 #include "gpu/exports.h"
 #include "tests/harness/run.h"
-#include <check.h>
 #include <dlfcn.h>
 #include <dlpack/dlpack.h>
-#include <string.h>
 
 /* Without a driver, without a device, or in a build without the backend. */
 static void check_absent(int32_t device_type, const char *library, const char *words[3])

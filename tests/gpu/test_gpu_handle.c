@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Descriptions of GPU memory: what is sent arrives, and nothing that a peer may send is trusted. */
-#include "common/error.h"
 #include "gpu/handle.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/random.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <fcntl.h>
-#include <string.h>
 
 static struct dlx_gpu_handle sent, got;
 static uint8_t data[DLX_GPU_BYTES_MAX];

@@ -4,12 +4,10 @@
 #include "tests/gpu/harness_gpu_machine.h"
 
 #if DLX_TEST_HAS_GPU
-#include "common/error.h"
 #include "gpu/exports.h"
 #include "gpu/imports.h"
 #include "tests/harness/fork.h"
 #include <dlpack/dlpack.h>
-#include <string.h>
 
 #define FD_TYPE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 #define MIB     DLX_TEST_GPU_MIB

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Packets of the GPU keeper: what is sent arrives, and nothing that a peer may send is trusted. */
-#include "common/error.h"
 #include "tests/harness/keeper.h"
 #include "tests/harness/random.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <fcntl.h>
-#include <string.h>
-#include <sys/socket.h>
 
 static int pair[2];
 static struct dlx_packet packet;

@@ -2,10 +2,8 @@
 /* What a message believes of the allocations that a peer describes. No GPU is needed. */
 #include "client/gpu/gpu_order.h"
 #include "client/message/message_gpu.h"
-#include "common/error.h"
 #include "gpu/handle.h"
 #include "tests/harness/run.h"
-#include <string.h>
 
 static uint8_t bytes[DLX_SHM_ALLOCATION_SIZE];
 static const struct dlx_shm_manifest_gpu gpu_part = {.publisher = 77, .ready = DLX_GPU_READY};

@@ -7,11 +7,6 @@
 #if DLX_TEST_HAS_GPU
 #include <dlfcn.h>
 #include <setjmp.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 /* -- loading ----------------------------------------------------------------------------------- */
 

@@ -3,10 +3,6 @@
 #include "tests/gpu/harness_gpu_machine.h"
 
 #if DLX_TEST_HAS_GPU
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #define POSIX CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 

@@ -2,17 +2,11 @@
 /* The stand-in driver's streams, events, captures and kernels, and what tests can make them do. */
 #include "tests/gpu/harness_gpu.h"
 #include "tests/harness/run.h"
-#include <pthread.h>
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include <semaphore.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 static CUstream a, b;
 static CUdeviceptr memory;

@@ -3,9 +3,6 @@
 #include "tests/gpu/harness_gpu.h"
 
 #if DLX_TEST_HAS_GPU
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define CHUNK DLX_TEST_GPU_CHUNK
 

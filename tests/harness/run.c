@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/run.h"
-#include <errno.h>
-#include <stdlib.h>
 
 enum { MAX_TESTS = 128 };
 

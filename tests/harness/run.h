@@ -2,7 +2,28 @@
 #ifndef DLX_TESTS_HARNESS_RUN_H
 #define DLX_TESTS_HARNESS_RUN_H
 
+/* Tests, and the headers that nearly every test needs: include this, or a harness header that does,
+ * instead of them. */
+#include "common/error.h"
+#include "common/util.h"
 #include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* TEST(name) { ... } defines a test, and LOOP_TEST() one that runs for each _i of [from, to).
  * dlx_test_run_case() adds all of them to its case, in the order of the file.

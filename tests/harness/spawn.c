@@ -1,23 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/spawn.h"
 #include "client/start/socket_path.h"
-#include "common/util.h"
 #include "tests/harness/fds.h"
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 char dlx_test_spawn_dir[256];
 char dlx_test_spawn_socket[300];

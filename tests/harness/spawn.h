@@ -9,8 +9,6 @@
 
 #include "tests/harness/patience.h"
 #include "tests/harness/stream.h"
-#include <stdbool.h>
-#include <sys/types.h>
 
 /* The runtime folder, and the paths that a daemon has there. */
 extern char dlx_test_spawn_dir[256];

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/store.h"
-#include "common/util.h"
 #include "tests/harness/fork.h"
-#include <poll.h>
 
 struct dlx_test_manager dlx_test_store_manager;
 

@@ -3,8 +3,6 @@
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 struct dlx_test_daemon dlx_test_stream_daemon;

@@ -4,12 +4,9 @@
 
 /* libdlx against a real daemon: fixtures, and tensors of int64 that count up from a value. */
 
-#include "common/util.h"
 #include "tests/harness/daemon.h"
 #include "tests/harness/run.h"
-#include <check.h>
 #include <dlx/dlx.h>
-#include <pthread.h>
 
 #define SECOND INT64_C(1000000000)
 

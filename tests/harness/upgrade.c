@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/upgrade.h"
-#include "common/util.h"
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/sendfile.h>
-#include <sys/stat.h>
 
 char dlx_test_upgrade_program[256];
 char dlx_test_upgrade_config[256];

@@ -2,8 +2,6 @@
 #include "tests/harness/user.h"
 #include "tests/harness/stream.h"
 #include <grp.h>
-#include <stdio.h>
-#include <unistd.h>
 
 bool dlx_test_user_may(void)
 {

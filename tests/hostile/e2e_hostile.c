@@ -7,7 +7,6 @@
 #include "common/memory.h"
 #include "ring/entry.h"
 #include "tests/hostile/harness_lies.h"
-#include <string.h>
 
 /* A field of a word of an entry, and what it is instead. */
 struct field {

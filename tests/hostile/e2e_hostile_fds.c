@@ -9,12 +9,9 @@
  * sends descriptors as the same user waits for it, as other tests do.
  */
 
-#include "common/error.h"
 #include "tests/hostile/harness_trap.h"
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <stdio.h>
-#include <sys/socket.h>
 
 /* The descriptors hold up for ten seconds and more; a busy machine and a sanitizer for less than
  * this. */

@@ -7,16 +7,9 @@
  */
 
 #include "client/subscribe/subscription.h"
-#include "common/error.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/fuse.h"
 #include "tests/hostile/harness_trap.h"
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
 

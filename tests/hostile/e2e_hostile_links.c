@@ -10,10 +10,6 @@
 #include "client/subscribe/subscription.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 

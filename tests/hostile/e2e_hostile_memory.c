@@ -5,18 +5,11 @@
  * have pages in it that they can take away. Nobody else waits, and no such region is announced.
  */
 
-#include "common/error.h"
 #include "ring/layout.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/memory.h"
 #include "tests/harness/stream.h"
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <sys/sysinfo.h>
-#include <sys/wait.h>
 
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
 

@@ -12,8 +12,6 @@
 #include "tests/hostile/harness_liar.h"
 #include "tests/hostile/harness_lies.h"
 #include "tests/harness/stream.h"
-#include <string.h>
-#include <sys/socket.h>
 
 /* ---- lies of a publisher --------------------------------------------------------------------- */
 

@@ -5,8 +5,6 @@
 
 #include "client/subscribe/subscription.h"
 #include "tests/hostile/harness_liar.h"
-#include <string.h>
-#include <sys/socket.h>
 
 static void sleeps(struct dlx_subscriber_link *subscriber_link, int tell)
 {

@@ -4,7 +4,6 @@
 
 #include "tests/hostile/harness_liar.h"
 #include "tests/hostile/harness_lies.h"
-#include <string.h>
 
 struct cast {
     struct dlx_client *c;

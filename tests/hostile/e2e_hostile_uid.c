@@ -7,24 +7,15 @@
  * made. Sealed memory: what POSIX shared memory promises less is in docs/SHM.md.
  */
 
-#include "common/error.h"
 #include "common/memory.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include "tests/harness/user.h"
-#include <fcntl.h>
 #include <linux/userfaultfd.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/ptrace.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
 
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
 #define NOBODY     65534

@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/hostile/harness_liar.h"
-#include "common/util.h"
 #include "tests/harness/fork.h"
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 void dlx_test_liar_say(int fd)
 {

@@ -6,9 +6,6 @@
 
 #include "tests/harness/stream.h"
 #include <dlx/dlx.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <sys/types.h>
 
 struct dlx_test_liar {
     pid_t pid;

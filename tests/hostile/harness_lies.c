@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/hostile/harness_lies.h"
-#include "common/util.h"
 #include "ring/entry.h"
 #include "tests/harness/random.h"
 #include "tests/hostile/harness_liar.h"
-#include <poll.h>
 
 static struct dlx_publisher *publisher_for(const struct dlx_test_scene *x)
 {

@@ -11,7 +11,6 @@
 #include "client/publish/publish.h"
 #include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
-#include <pthread.h>
 
 /* Each lie is told to each kind of subscriber; those of other processes also to the last two. */
 enum dlx_test_way {

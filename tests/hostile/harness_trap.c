@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/hostile/harness_trap.h"
 #include "tests/harness/seccomp.h"
-#include <errno.h>
-#include <signal.h>
-#include <stdio.h>
 
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
 

@@ -6,8 +6,6 @@
 #include "client/publish/publisher.h"
 #include "tests/harness/manager.h"
 #include "tests/harness/stream.h"
-#include <stdio.h>
-#include <string.h>
 
 static const struct dlx_publisher_args retain_3 = {.size = sizeof retain_3, .retain = 3};
 

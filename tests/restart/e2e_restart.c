@@ -6,17 +6,10 @@
 #include "tests/harness/fork.h"
 #include "tests/harness/seccomp.h"
 #include "tests/harness/stream.h"
-#include <poll.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 /* Publish until this is true. */
 static void publish_until(struct dlx_publisher *p, int64_t *n, bool (*done)(void *userdata),

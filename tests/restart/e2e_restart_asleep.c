@@ -8,12 +8,8 @@
 #include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
 #include <inttypes.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #define N_PUBLISHERS 12

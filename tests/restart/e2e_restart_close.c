@@ -11,12 +11,8 @@
 #include "client/subscribe/subscription_reconnect.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 /* It announces itself to the new daemon. */
 static void wait_for_daemon(struct dlx_publisher *p, uint64_t epoch)

@@ -5,10 +5,8 @@
 
 #include "client/publish/publisher.h"
 #include "client/subscribe/subscription.h"
-#include "common/util.h"
 #include "tests/harness/stream.h"
 #include <sched.h>
-#include <sys/socket.h>
 
 struct counters {
     struct dlx_publisher_info publisher;

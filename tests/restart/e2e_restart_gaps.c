@@ -8,12 +8,8 @@
 #include "client/subscribe/subscription.h"
 #include "client/subscribe/subscription_reconnect.h"
 #include "tests/harness/stream.h"
-#include <poll.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 
 struct writer {

@@ -9,16 +9,10 @@
 #include "common/proto.h"
 #include "tests/harness/stream.h"
 #include <inttypes.h>
-#include <poll.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <string.h>
-#include <signal.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
-#include <unistd.h>
 
 /* Stands between one client and the daemon, and can keep back the answer to a PublisherReady. */
 struct proxy {

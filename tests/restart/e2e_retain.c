@@ -5,10 +5,6 @@
 #include "ring/layout.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/wait.h>
 #include <time.h>
 
 static const struct dlx_publisher_args retain_1 = {.size = sizeof retain_1, .retain = 1};

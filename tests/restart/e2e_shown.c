@@ -9,12 +9,7 @@
 #include "common/shm_name.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/store.h"
-#include <fcntl.h>
-#include <poll.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #define LARGE 100000 /* elements: a message has an arena of its own */
 

@@ -5,9 +5,6 @@
 
 #include "tests/harness/fork.h"
 #include "tests/harness/store.h"
-#include <poll.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 
 TEST(what_is_retained_outlives_daemons)

@@ -3,19 +3,12 @@
 /* Another program takes the daemon's place in the same process: docs/decisions/0030. Nothing is
  * lost. */
 
-#include "common/util.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/store.h"
 #include "tests/harness/upgrade.h"
-#include <poll.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
 

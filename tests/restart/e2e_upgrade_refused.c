@@ -4,16 +4,10 @@
  * says why. docs/decisions/0030. */
 
 #include "client/publish/publisher.h"
-#include "common/util.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/store.h"
 #include "tests/harness/upgrade.h"
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 
 static int64_t n_published; /* messages, */
 static size_t n_fds;        /* and descriptors of the daemon then */

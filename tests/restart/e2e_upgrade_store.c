@@ -4,13 +4,8 @@
  * tests/harness/manager.h) keeps descriptors: what it keeps, and what the new daemon believes that
  * it keeps, stay the same. */
 
-#include "common/util.h"
 #include "tests/harness/store.h"
 #include "tests/harness/upgrade.h"
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 
 static size_t n_kept(void)

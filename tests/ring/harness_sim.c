@@ -3,8 +3,6 @@
 #include "tests/harness/run.h"
 #include "tests/harness/random.h"
 #include <assert.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <ucontext.h>
 
 #define STACK_SIZE (128U * 1024)

@@ -4,8 +4,6 @@
 
 #include "ring/entry.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <string.h>
 
 TEST(a_packed_tensor_is_unpacked)
 {

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tables of tensors: what is written is read again, and whatever a peer writes stays inside. */
-#include "common/error.h"
 #include "ring/manifest.h"
 #include "tests/harness/random.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <string.h>
 
 static uint64_t seed = 1;
 

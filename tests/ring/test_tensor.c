@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shapes, strides, data types: sizes, row-major order, extents, compaction. */
-#include "common/error.h"
 #include "ring/tensor.h"
 #include "tests/harness/random.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <string.h>
 
 #ifdef DLX_SANITIZE
 enum { N_RANDOM = 1500 }; /* 20 times as slow there */

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Records of tensors, as a peer claims them: honest ones pass, all others do not. */
-#include "common/error.h"
 #include "ring/tensor.h"
 #include "tests/harness/random.h"
 #include "tests/harness/run.h"
-#include <check.h>
 #include <inttypes.h>
-#include <string.h>
 
 static uint64_t seed = 1;
 

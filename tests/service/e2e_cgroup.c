@@ -8,14 +8,7 @@
 
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 
 #define MIB     (INT64_C(1) << 20)
 #define MESSAGE (2 * MIB)

@@ -5,14 +5,10 @@
  * retained, deaths and restarts, with the daemon outside, and with one in namespaces of its own.
  */
 
-#include "common/error.h"
 #include "tests/harness/cli.h"
 #include "tests/harness/container.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <poll.h>
-#include <signal.h>
-#include <string.h>
 
 #define N_MESSAGES 200
 

@@ -5,16 +5,9 @@
  * check_systemd_service.sh has the real one.
  */
 
-#include "common/util.h"
 #include "tests/harness/daemon.h"
 #include "tests/harness/run.h"
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #define INTERVAL_MS 50U /* of pings: half of WATCHDOG_USEC */
 

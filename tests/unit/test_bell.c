@@ -4,8 +4,6 @@
 
 #include "common/bell.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <string.h>
 
 static const uint64_t ends[] = {1, 2, 127, 128, 0x4081020408, INT64_MAX - 1, INT64_MAX};
 

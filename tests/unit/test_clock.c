@@ -5,7 +5,6 @@
 
 #include "client/base/clock.h"
 #include "tests/harness/run.h"
-#include <check.h>
 
 #define MS UINT64_C(1000000)
 

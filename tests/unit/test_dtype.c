@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names of data types: dlx/dtype.h. */
 #include "tests/harness/run.h"
-#include <check.h>
 #include <dlx/dlx.h>
-#include <string.h>
 
 static DLDataType type(uint8_t code, uint8_t bits, uint16_t lanes)
 {

@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Codes, their names and words, what errno becomes, and the thread's message. */
-#include "common/error.h"
-#include "common/util.h"
 #include "tests/harness/run.h"
-#include <check.h>
 #include <dlx/dlx.h>
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
 TEST(every_code_has_a_name_and_words_of_its_own)
 {

@@ -7,11 +7,7 @@
 #include "client/heap/heap.h"
 #include "tests/harness/run.h"
 #include "tests/harness/random.h"
-#include <check.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
 #define KIB    UINT64_C(1024)
 #define MIB    (1024 * KIB)

@@ -8,11 +8,6 @@
 #include "tests/unit/harness_heap.h"
 #include "tests/harness/random.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
 static uint64_t seed;
 

@@ -5,8 +5,6 @@
 #include "client/heap/heap.h"
 #include "tests/unit/harness_heap.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <sys/mman.h>
 
 TEST(what_is_taken_again_is_like_what_was_exported)
 {

@@ -6,11 +6,7 @@
 #include "client/heap/debug.h"
 #include "tests/harness/maps.h"
 #include "tests/harness/run.h"
-#include <check.h>
 #include <dlx/dlx.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
 static size_t page;
 

@@ -6,11 +6,6 @@
 #include "client/heap/heap.h"
 #include "tests/unit/harness_heap.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
 TEST(an_exported_block_knows_whether_it_was_changed)
 {

@@ -3,14 +3,9 @@
 /* A link from the subscriber's side, without a daemon. */
 
 #include "client/message/subscriber_link.h"
-#include "common/error.h"
 #include "common/memory.h"
 #include "ring/entry.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define HELD 16
 

@@ -4,12 +4,7 @@
  * already. */
 
 #include "client/base/lock.h"
-#include "common/util.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <errno.h>
-#include <pthread.h>
-#include <stdint.h>
 
 enum { N_THREADS = 4, N_TURNS = 2000 };
 

@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Regions have one writer from the moment that they are sealed, and only sealed ones are
  * attached. */
-#include "common/error.h"
 #include "common/memory.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/memory.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 
 #define SIZE  (UINT64_C(5) * DLX_PAGE)
 #define MEMFD (&dlx__memory_memfd)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What POSIX shared memory promises, and that lack of it is an error. CK_FORK=yes: some tests
  * mount. */
-#include "common/error.h"
 #include "common/memory.h"
 #include "common/shm_name.h"
 #include "tests/harness/fork.h"
@@ -9,17 +8,9 @@
 #include "tests/harness/fds.h"
 #include "tests/harness/memory.h"
 #include "tests/harness/run.h"
-#include <check.h>
 #include <dirent.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 
 #define SIZE  (UINT64_C(5) * DLX_PAGE)
 #define POSIX (&dlx__memory_posix)

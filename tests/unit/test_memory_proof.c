@@ -2,21 +2,12 @@
 
 /* What passes for a region whose pages are all there, stays one, whatever its writer does. */
 
-#include "common/error.h"
 #include "common/memory.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/memory.h"
 #include "tests/harness/run.h"
-#include <check.h>
 #include <inttypes.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 
 /* More pages than are looked at at once. */
 #define PAGES UINT64_C(5000)

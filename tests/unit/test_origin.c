@@ -4,7 +4,6 @@
 
 #include "client/subscribe/origin.h"
 #include "tests/harness/run.h"
-#include <check.h>
 
 enum { ORIGIN = 7 };
 

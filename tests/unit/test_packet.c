@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Packets with file descriptors: nothing leaks, whatever goes wrong. */
-#include "common/error.h"
 #include "common/packet.h"
 #include "tests/harness/daemon.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 
 static int pair[2];
 static struct dlx_packet packet;

@@ -2,12 +2,8 @@
 
 /* Names of topics: each rule, and whether the message tells which was broken where. */
 
-#include "common/error.h"
 #include "common/topic.h"
 #include "tests/harness/run.h"
-#include <check.h>
-#include <stdio.h>
-#include <string.h>
 
 static const char *const good[] = {
     "a", "cam/front", "A/b/C/0/9", "_", "-", "...", "a.b", "..a", "a..", "x/.hidden", "a/b-c_d.e",

@@ -7,14 +7,11 @@
  *   --what kills       --n KILLS of each kind
  */
 #include "tests/gpu/harness_gpu.h"
-#include <stdio.h>
 
 #if DLX_TEST_HAS_GPU
 #include "tests/gpu/bench/gpu_bench.h"
 #include "tests/harness/fork.h"
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 
 void gpu_bench_check(CUresult result, const char *call)
 {

@@ -5,12 +5,8 @@
 
 #if DLX_TEST_HAS_GPU
 #include "tests/gpu/bench/gpu_bench.h"
-#include <signal.h>
-#include <stdlib.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #define MIB       ((size_t)1 << 20)
 #define TENSOR    (64 * MIB)

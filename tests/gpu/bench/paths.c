@@ -5,10 +5,6 @@
 #if DLX_TEST_HAS_GPU
 #include "tests/gpu/bench/gpu_bench.h"
 #include <dlx/gpu.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 struct shared {
     struct bm_meeting meeting;

@@ -2,13 +2,8 @@
 #include "tests/gpu/facts/facts.h"
 
 #if DLX_TEST_HAS_GPU
-#include "common/util.h"
 #include <sched.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #define SECOND_NS UINT64_C(1000000000)
 

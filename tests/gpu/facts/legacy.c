@@ -3,16 +3,10 @@
 #include "tests/gpu/facts/facts.h"
 
 #if DLX_TEST_HAS_GPU
-#include <errno.h>
 #include <grp.h>
 #include <sched.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
-#include <signal.h>
-#include <unistd.h>
 
 #define LAZY CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 

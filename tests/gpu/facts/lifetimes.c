@@ -4,11 +4,6 @@
 #include "tests/gpu/facts/facts.h"
 
 #if DLX_TEST_HAS_GPU
-#include "common/util.h"
-#include <signal.h>
-#include <stdio.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define MIB ((double)DLX_TEST_GPU_MIB)
 

@@ -3,11 +3,7 @@
 #include "tests/gpu/facts/facts.h"
 
 #if DLX_TEST_HAS_GPU
-#include "common/util.h"
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #define MIB     DLX_TEST_GPU_MIB
 #define FD_TYPE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR

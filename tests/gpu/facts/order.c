@@ -3,13 +3,8 @@
 #include "tests/gpu/facts/facts.h"
 
 #if DLX_TEST_HAS_GPU
-#include "common/util.h"
-#include <fcntl.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define PAGE     4096
 #define N_ROUNDS 20
