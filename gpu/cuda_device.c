@@ -68,7 +68,8 @@ int dlx__cuda_enter_context(const struct dlx_cuda *cu, CUcontext context,
     CUresult result = cu->cuCtxPushCurrent(context);
     if (result != CUDA_SUCCESS)
         return dlx__cuda_fail(cu, result, "cuCtxPushCurrent");
-    *ret = (struct dlx_cuda_scope){.cu = cu};
+    *ret = (struct dlx_cuda_scope){.cu = cu, .mode = CU_STREAM_CAPTURE_MODE_RELAXED};
+    (void)cu->cuThreadExchangeStreamCaptureMode(&ret->mode);
     return 0;
 }
 
@@ -95,6 +96,7 @@ int dlx__cuda_enter(const struct dlx_cuda *cu, int32_t device, struct dlx_cuda_s
 void dlx__cuda_leave(struct dlx_cuda_scope *scope)
 {
     CUcontext popped;
+    (void)scope->cu->cuThreadExchangeStreamCaptureMode(&scope->mode);
     (void)scope->cu->cuCtxPopCurrent(&popped);
     if (scope->is_retained)
         (void)scope->cu->cuDevicePrimaryCtxRelease(scope->retained);

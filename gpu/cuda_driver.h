@@ -84,9 +84,14 @@ int dlx__cuda_fail(const struct dlx_cuda *cu, CUresult result, const char *fmt, 
  * A context that is current for a few calls. Entering a device retains its primary context, which
  * is made if there is none: only for a device that the caller named. Leaving restores the context
  * that was current before.
+ *
+ * The capture mode of the thread is relaxed meanwhile: a stream of the program that is being
+ * captured neither refuses these calls, of which none is part of its capture, nor is its capture
+ * invalidated by them.
  */
 struct dlx_cuda_scope {
     const struct dlx_cuda *cu;
+    CUstreamCaptureMode mode; /* of the thread, before */
     CUdevice retained;
     bool is_retained;
 };

@@ -96,15 +96,11 @@ static int find_page(const struct dlx_cuda *cu, int32_t device, struct dlx_gpu_g
         return dlx__cuda_fail(cu, result, "cuCtxGetId");
     struct dlx_gpu_gate_page *page = pages[device];
     if (!page || page->context != context) {
-        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
         page = calloc(1, sizeof *page);
         if (!page)
             return dlx__fail(DLX_E_NO_MEMORY, "words for streams to wait for");
         page->context = context;
-        /* The trial is no part of a capture, and a capture of another stream has to go on. */
-        (void)cu->cuThreadExchangeStreamCaptureMode(&mode);
         page->works = try_page(cu, page) == 0;
-        (void)cu->cuThreadExchangeStreamCaptureMode(&mode);
         pages[device] = page; /* the previous page may have gates that are shut */
     }
     *ret = page;

@@ -47,18 +47,10 @@ static int find_flags(const struct dlx_cuda *cu, int32_t device, unsigned *ret)
     return 0;
 }
 
-/* The capture mode of the thread while it registers: neither call is part of a capture, and a
- * capture of an unrelated stream has to go on. */
-static void exchange_mode(const struct dlx_cuda *cu, CUstreamCaptureMode *mode)
-{
-    (void)cu->cuThreadExchangeStreamCaptureMode(mode);
-}
-
 int dlx__cuda_pin(int32_t device, const void *at, uint64_t size)
 {
     const struct dlx_cuda *cu;
     struct dlx_cuda_scope scope;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     unsigned flags = 0;
     int r = dlx__cuda(&cu);
     if (r == 0)
@@ -67,9 +59,7 @@ int dlx__cuda_pin(int32_t device, const void *at, uint64_t size)
         r = dlx__cuda_enter(cu, device, &scope);
     if (r < 0)
         return r;
-    exchange_mode(cu, &mode);
     CUresult result = cu->cuMemHostRegister((void *)(uintptr_t)at, size, flags);
-    exchange_mode(cu, &mode);
     dlx__cuda_leave(&scope);
     return result == CUDA_SUCCESS ? 0 : dlx__cuda_fail(cu, result, "cuMemHostRegister");
 }
@@ -78,15 +68,12 @@ int dlx__cuda_unpin(int32_t device, const void *at)
 {
     const struct dlx_cuda *cu;
     struct dlx_cuda_scope scope;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     int r = dlx__cuda(&cu);
     if (r == 0)
         r = dlx__cuda_enter(cu, device, &scope);
     if (r < 0)
         return r;
-    exchange_mode(cu, &mode);
     CUresult result = cu->cuMemHostUnregister((void *)(uintptr_t)at);
-    exchange_mode(cu, &mode);
     dlx__cuda_leave(&scope);
     /* A reset of the device (cudaDeviceReset) has unregistered everything. */
     if (result == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)

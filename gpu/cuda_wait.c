@@ -58,17 +58,13 @@ int dlx__cuda_wait_device(int32_t device)
 {
     const struct dlx_cuda *cu;
     struct dlx_cuda_scope scope;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     bool entered = false;
     int r = dlx__cuda(&cu);
     if (r == 0)
         r = dlx__cuda_enter_if_active(cu, device, &scope, &entered);
     if (r < 0 || !entered)
         return r;
-    /* This mode does not invalidate a capture of an unrelated stream. */
-    (void)cu->cuThreadExchangeStreamCaptureMode(&mode);
     CUresult result = cu->cuCtxSynchronize();
-    (void)cu->cuThreadExchangeStreamCaptureMode(&mode);
     dlx__cuda_leave(&scope);
     return result == CUDA_SUCCESS
                ? 0
@@ -149,16 +145,12 @@ int dlx__cuda_event_wait(const struct dlx_gpu_event *event, bool block)
 {
     const struct dlx_cuda *cu;
     struct dlx_cuda_scope scope;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     int r = dlx__cuda(&cu);
     if (r == 0 && event->event)
         r = dlx__cuda_enter(cu, event->device, &scope);
     if (r < 0 || !event->event)
         return r;
-    /* This mode does not invalidate a capture of an unrelated stream. */
-    (void)cu->cuThreadExchangeStreamCaptureMode(&mode);
     CUresult result = block ? cu->cuEventSynchronize(event->event) : cu->cuEventQuery(event->event);
-    (void)cu->cuThreadExchangeStreamCaptureMode(&mode);
     dlx__cuda_leave(&scope);
     if (result == CUDA_ERROR_NOT_READY)
         return 1;

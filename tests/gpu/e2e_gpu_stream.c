@@ -92,6 +92,25 @@ GPU_TEST(a_stream_waits_once_for_all_tensors_of_a_message, 0)
     dlx_test_gpu_pair_end(&pair);
 }
 
+/* All calls of the driver that are made meanwhile are about other streams. */
+GPU_TEST(a_stream_that_is_captured_is_left_alone, 0)
+{
+    CUgraph graph;
+    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    CUstream captured = dlx_test_gpu_stream();
+    DLManagedTensorVersioned *t = dlx_test_gpu_alloc(pair.x.p, N, 0);
+    CU_OK(cu.cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    dlx_test_gpu_publish_this(pair.x.p, t, pair.from, NULL, WORK_NS);
+    t = dlx_test_gpu_take_on(&pair.x, pair.to);
+    CU_OK(cu.cuMemcpyDtoDAsync(pair.copy, dlx_test_gpu_address(t), N * sizeof(uint32_t), pair.to));
+    t->deleter(t);
+    dlx_test_gpu_wait_held(pair.x.s, 0);
+    CU_OK(cu.cuStreamEndCapture(captured, &graph));
+    CU_OK(cu.cuGraphDestroy(graph));
+    ck_assert_uint_eq(dlx_test_gpu_word(pair.copy), 7);
+    dlx_test_gpu_pair_end(&pair);
+}
+
 /* Streams wait each for its own message, and the later one can be ready first. */
 GPU_TEST(of_two_streams_the_one_that_waits_for_less_goes_on_first, 0)
 {
@@ -103,12 +122,10 @@ GPU_TEST(of_two_streams_the_one_that_waits_for_less_goes_on_first, 0)
     DLManagedTensorVersioned *of_other = dlx_test_gpu_alloc(other.p, N, 0);
     dlx_test_gpu_publish_behind(pair.x.p, pair.from, &gate, 0);
     DLManagedTensorVersioned *t = dlx_test_gpu_take_on(&other, pair.to);
-    struct dlx_test_gpu_gate other_gate;
-    CUstream other_from = dlx_test_gpu_stream();
-    dlx_test_gpu_publish_this(other.p, of_other, other_from, &other_gate, 0);
+    /* Not behind a gate: one thread of the driver runs the host functions of all streams. */
+    dlx_test_gpu_publish_this(other.p, of_other, dlx_test_gpu_stream(), NULL, WORK_NS);
     DLManagedTensorVersioned *u = dlx_test_gpu_take_on(&other, second);
     ck_assert_int_eq(dlx_tensor_status(u), 1);
-    dlx_test_gpu_gate_open(&other_gate);
     dlx_test_gpu_sync(second);
     ck_assert_int_eq(dlx_tensor_status(u), 0);
     ck_assert_int_eq(dlx_tensor_status(t), 1);

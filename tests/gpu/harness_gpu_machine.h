@@ -23,6 +23,8 @@ TCase *dlx_test_gpu_case(const char *name);
 /* How often this test's process frees memory that the stand-in counts as open in another one: 0.
  * The stand-in counts what a killed process had open, and what a lost context cannot close. */
 extern uint64_t dlx_test_gpu_n_freed_open;
+/* How many captures this test invalidates: 0. */
+extern uint64_t dlx_test_gpu_n_captures_broken;
 
 void dlx_test_gpu_fill(CUdeviceptr at, uint64_t size, uint32_t word);
 uint32_t dlx_test_gpu_word(CUdeviceptr at);

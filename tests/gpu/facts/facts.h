@@ -3,7 +3,7 @@
 #define DLX_TESTS_GPU_FACTS_H
 
 /*
- * Questions about the driver, E1 to E12, each answered in one line. docs/GPU.md refers to them.
+ * Questions about the driver, E1 to E13, each answered in one line. docs/GPU.md refers to them.
  *
  * A question is a test of Check: a process of its own with a time limit, so that one which hangs or
  * crashes has no answer, and the others go on. It asserts only what it needs to go on; what it
@@ -83,6 +83,7 @@ void facts_add_lifetimes(TCase *tc);
 void facts_add_memory(TCase *tc);
 void facts_add_legacy(TCase *tc);
 void facts_add_order(TCase *tc);
+void facts_add_capture(TCase *tc);
 
 #endif
 

@@ -11,10 +11,23 @@
 #define LAZY CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 
 struct handles {
-    CUipcMemHandle memory, interior;
+    CUipcMemHandle memory, interior, small;
+    int64_t to_neighbour; /* bytes from the small allocation to the next one, which has NEIGHBOUR */
     CUipcEventHandle event;
     int32_t interior_result, own_result;
 };
+
+#define NEIGHBOUR 0x5eedU
+
+static void export_small(struct handles *ret)
+{
+    CUdeviceptr small, next;
+    CU_OK(cu.cuMemAlloc(&small, 4096));
+    CU_OK(cu.cuMemAlloc(&next, 4096));
+    dlx_test_gpu_fill(next, 4096, NEIGHBOUR);
+    ret->to_neighbour = (int64_t)(next - small);
+    CU_OK(cu.cuIpcGetMemHandle(&ret->small, small));
+}
 
 /* Sends all kinds of handles: the descriptor is of VMM memory. */
 static void export_all(int sock)
@@ -33,6 +46,7 @@ static void export_all(int sock)
     CU_OK(cu.cuCtxSynchronize());
     CU_OK(cu.cuIpcGetMemHandle(&h.memory, at));
     CU_OK(cu.cuIpcGetEventHandle(&h.event, event));
+    export_small(&h);
     h.interior_result = (int32_t)cu.cuIpcGetMemHandle(&h.interior, at + DLX_TEST_GPU_MIB);
     h.own_result = (int32_t)cu.cuIpcOpenMemHandle(&again, h.memory, LAZY);
     dlx_test_gpu_send(sock, &h, sizeof h, fd);
@@ -42,26 +56,31 @@ static void export_all(int sock)
 
 /* ---- E7 ------------------------------------------------------------------------------------ */
 
-enum { NEW_PID = 1, NOBODY = 2, NEW_SHM = 4 };
+enum { NEW_PID = 1, NOBODY = 2, NEW_SHM = 4, NEW_PROC = 8 };
 static const struct {
     const char *name;
     unsigned flags;
 } places[] = {
     {"as the exporter", 0},
-    {"in another pid namespace", NEW_PID},
+    {"in another pid namespace", NEW_PID | NEW_PROC},
+    {"in another pid namespace with the exporter's /proc", NEW_PID},
     {"as user 65534", NOBODY},
     {"with another /dev/shm", NEW_SHM},
-    {"with all of that", NEW_PID | NOBODY | NEW_SHM},
+    {"with all of that", NEW_PID | NEW_PROC | NOBODY | NEW_SHM},
 };
 static unsigned place;
+
+static bool mount_new(const char *type, const char *at, const char *options)
+{
+    return unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+           mount(type, at, type, 0, options) == 0;
+}
 
 /* 0 in a process that is there; else the errno of what was refused. */
 static int go_there(void)
 {
     const uid_t nobody = 65534;
-    if ((place & NEW_SHM) &&
-        (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
-         mount("tmpfs", "/dev/shm", "tmpfs", 0, "mode=1777") != 0))
+    if ((place & NEW_SHM) && !mount_new("tmpfs", "/dev/shm", "mode=1777"))
         return errno;
     if (place & NEW_PID) {
         if (unshare(CLONE_NEWPID) != 0)
@@ -75,6 +94,8 @@ static int go_there(void)
             _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
         }
     }
+    if ((place & NEW_PROC) && !mount_new("proc", "/proc", NULL))
+        return errno;
     if ((place & NOBODY) && (setgroups(0, NULL) != 0 || setresgid(nobody, nobody, nobody) != 0 ||
                              setresuid(nobody, nobody, nobody) != 0))
         return errno;
@@ -115,7 +136,7 @@ static void open_there(int sock)
 
 START_TEST(E7_importers_in_other_namespaces)
 {
-    char text[900];
+    char text[1100];
     size_t n = 0;
     struct handles h;
     struct dlx_test_gpu_peer exporter = dlx_test_gpu_start(export_all);
@@ -147,6 +168,16 @@ END_TEST
 
 /* ---- E4 ------------------------------------------------------------------------------------ */
 
+/* Whether who opens an allocation can read the one beside it, which nobody has shared. */
+static bool reads_neighbour(const struct handles *h)
+{
+    CUdeviceptr small;
+    uint32_t word = 0;
+    return cu.cuIpcOpenMemHandle(&small, h->small, LAZY) == CUDA_SUCCESS &&
+           cu.cuMemcpyDtoH(&word, small + (uint64_t)h->to_neighbour, sizeof word) == CUDA_SUCCESS &&
+           word == NEIGHBOUR;
+}
+
 /* Answers result: of the open; then whether a second one gives the same pointer. */
 static void open_twice(int sock)
 {
@@ -160,6 +191,7 @@ static void open_twice(int sock)
         w.a = cu.cuIpcOpenMemHandle(&again, h.memory, LAZY);
         w.b = again == at;
         w.c = w.a == CUDA_SUCCESS ? cu.cuIpcCloseMemHandle(again) : w.a;
+        w.d = reads_neighbour(&h);
     }
     facts_say(sock, w, -1);
     facts_serve(sock, at, FACTS_SIZE);
@@ -194,12 +226,14 @@ START_TEST(E4_older_handles_after_the_exporter)
         "E4 cuIpc memory of a killed exporter: what is open is read: %s, %lld words wrong (before: "
         "%lld), context %s; opened while another importer has it: %s; when none has: %s; an "
         "interior pointer's handle: %s, %s the base's; opened by the exporter itself: %s; opened "
-        "twice: %s, %s pointer, one close: %s",
+        "twice: %s, %s pointer, one close: %s; an allocation of 4 KiB, %lld bytes after one that "
+        "is "
+        "shared, can be read: %s",
         facts_code(dead.result), (long long)dead.a, (long long)alive.a, facts_code(health.result),
         facts_code(second.result), facts_code(third.result), facts_code(h.interior_result),
         memcmp(&h.memory, &h.interior, sizeof h.memory) == 0 ? "equals" : "differs from",
         facts_code(h.own_result), facts_code((int64_t)opened.a), opened.b ? "same" : "another",
-        facts_code((int64_t)opened.c));
+        facts_code((int64_t)opened.c), (long long)h.to_neighbour, facts_yes(opened.d));
 }
 END_TEST
 

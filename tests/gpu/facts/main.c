@@ -11,6 +11,7 @@ int main(void)
     TCase *tc = dlx_test_gpu_case("facts");
     tcase_set_timeout(tc, 40);
     facts_add_memory(tc);
+    facts_add_capture(tc);
     facts_add_lifetimes(tc);
     facts_add_order(tc);
     facts_add_legacy(tc);

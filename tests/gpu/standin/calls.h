@@ -8,7 +8,9 @@
  *
  *   CONTEXT   a context must be current, and its sticky error is returned
  *   SYNC      counts as a synchronising call
- *   UNSAFE    illegal while a stream of the process is captured (mode GLOBAL)
+ *   UNSAFE    illegal while a stream of the process is captured (mode GLOBAL), unless the mode of
+ *             the calling thread is RELAXED
+ *   NEVER_CAPTURED  illegal while a stream of the process is captured, whatever the modes
  *   EARLY     allowed before cuInit
  */
 #define CALLS(X)                                                                                   \
@@ -30,7 +32,7 @@
     X(cuCtxSetCurrent, 4000, 0)                                                                    \
     X(cuCtxGetCurrent, 4000, 0)                                                                    \
     X(cuCtxGetId, 12000, 0)                                                                        \
-    X(cuCtxSynchronize, 2000, CONTEXT | SYNC | UNSAFE)                                             \
+    X(cuCtxSynchronize, 2000, CONTEXT | SYNC | NEVER_CAPTURED)                                     \
     X(cuMemGetInfo, 3020, CONTEXT)                                                                 \
     X(cuMemAlloc, 3020, CONTEXT | UNSAFE)                                                          \
     X(cuMemAllocManaged, 6000, CONTEXT | UNSAFE)                                                   \
@@ -64,12 +66,12 @@
     X(cuIpcGetEventHandle, 4010, CONTEXT)                                                          \
     X(cuIpcOpenEventHandle, 4010, CONTEXT)                                                         \
     X(cuMemPoolCreate, 11020, 0)                                                                   \
-    X(cuMemPoolDestroy, 11020, 0)                                                                  \
+    X(cuMemPoolDestroy, 11020, UNSAFE)                                                             \
     X(cuMemPoolSetAccess, 11020, 0)                                                                \
     X(cuMemPoolExportToShareableHandle, 11020, 0)                                                  \
-    X(cuMemPoolImportFromShareableHandle, 11020, 0)                                                \
+    X(cuMemPoolImportFromShareableHandle, 11020, UNSAFE)                                           \
     X(cuMemPoolExportPointer, 11020, 0)                                                            \
-    X(cuMemPoolImportPointer, 11020, 0)                                                            \
+    X(cuMemPoolImportPointer, 11020, UNSAFE)                                                       \
     X(cuMemAllocFromPoolAsync, 11020, CONTEXT)                                                     \
     X(cuMemFreeAsync, 11020, CONTEXT)                                                              \
     X(cuPointerGetAttribute, 4000, 0)                                                              \
@@ -77,12 +79,12 @@
     X(cuEventCreate, 2000, CONTEXT)                                                                \
     X(cuEventDestroy, 4000, 0)                                                                     \
     X(cuEventRecord, 2000, CONTEXT)                                                                \
-    X(cuEventQuery, 2000, CONTEXT)                                                                 \
-    X(cuEventSynchronize, 2000, CONTEXT | SYNC)                                                    \
+    X(cuEventQuery, 2000, CONTEXT | UNSAFE)                                                        \
+    X(cuEventSynchronize, 2000, CONTEXT | SYNC | UNSAFE)                                           \
     X(cuStreamCreate, 2000, CONTEXT)                                                               \
     X(cuStreamDestroy, 4000, 0)                                                                    \
-    X(cuStreamQuery, 2000, CONTEXT)                                                                \
-    X(cuStreamSynchronize, 2000, CONTEXT | SYNC)                                                   \
+    X(cuStreamQuery, 2000, CONTEXT | UNSAFE)                                                       \
+    X(cuStreamSynchronize, 2000, CONTEXT | SYNC | UNSAFE)                                          \
     X(cuStreamWaitEvent, 3020, CONTEXT)                                                            \
     X(cuStreamGetCtx, 9020, CONTEXT)                                                               \
     X(cuStreamBeginCapture, 10010, CONTEXT)                                                        \
@@ -98,7 +100,7 @@
 /* What tests enqueue counts, fails and is delayed like a call of the driver. */
 #define TEST_CALLS(X) X(standin_launch, 0, CONTEXT)
 
-enum { CONTEXT = 1, SYNC = 2, UNSAFE = 4, EARLY = 8 };
+enum { CONTEXT = 1, SYNC = 2, UNSAFE = 4, EARLY = 8, NEVER_CAPTURED = 16 };
 
 enum call_id {
 #define X(name, since, flags) CALL_##name,

@@ -192,19 +192,20 @@ __attribute__((constructor)) static void start(void)
 }
 
 /* A call that is unsafe under capture breaks the captures that it could disturb. Lock held. */
-static bool breaks_capture(void)
+static bool breaks_capture(bool breaks_all)
 {
     bool broken = false;
     struct stream *s;
-    if (state.n_capturing == 0 || thread_capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+    if (state.n_capturing == 0 ||
+        (!breaks_all && thread_capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED))
         return false;
     LIST_FOREACH(s, &state.streams, link)
     {
         if (s->capture == CU_STREAM_CAPTURE_STATUS_NONE ||
-            s->capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+            (!breaks_all && s->capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED))
             continue;
         bool is_own = pthread_equal(s->capturer, pthread_self());
-        if (s->capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL || is_own) {
+        if (breaks_all || s->capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL || is_own) {
             (void)capture_refuse(s, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
             broken = true;
         }
@@ -237,8 +238,9 @@ static CUresult may_enter(struct call *call, enum call_id id)
         if (call->context->sticky != CUDA_SUCCESS)
             return call->context->sticky;
     }
-    return flags & UNSAFE && breaks_capture() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
-                                              : CUDA_SUCCESS;
+    return flags & (UNSAFE | NEVER_CAPTURED) && breaks_capture(flags & NEVER_CAPTURED)
+               ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+               : CUDA_SUCCESS;
 }
 
 CUresult call_enter(struct call *call, enum call_id id)
