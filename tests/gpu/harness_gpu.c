@@ -91,6 +91,8 @@ void dlx_test_gpu_load(void)
 {
     char path[700];
     const char *driver = getenv("DLX_TEST_GPU_DRIVER");
+    /* A kernel that is loaded with its first launch would wait for streams that are blocked. */
+    ck_assert_int_eq(setenv("CUDA_MODULE_LOADING", "EAGER", 0), 0);
     if (driver)
         (void)snprintf(path, sizeof path, "%s", driver);
     else
