@@ -89,8 +89,7 @@ def read_line(pipe, process):
         while not line.endswith(b"\n"):
             assert selector.select(PATIENCE), f"no line from {process.args[-1]}"
             byte = os.read(pipe.fileno(), 1)
-            if not byte:
-                break
+            assert byte, f"it ended: {process.communicate(timeout=PATIENCE)[1].decode()}"
             line += byte
     return line.decode().rstrip("\n")
 

@@ -43,7 +43,7 @@ GIVE = """
 pub = c.publisher("gpu", timeout=60)
 pub.wait(1, 60)
 report = pub.publish({{"x": make(), "cpu": b"abc"}} if {is_set} else make(), strict={strict})
-assert report.n_copied == {is_set} and pub.stats()["gpu_waits"] >= 1, report
+assert report.n_copied == {is_set} and pub.stats()["gpu_waits"] == 0, (report, pub.stats())
 say("published")
 hear()
 pub.close()
@@ -64,6 +64,19 @@ sync()
 del y, msg
 gc.collect()
 assert s.stats()["n_held"] == 0 and s.stats()["gpu_errors"] == 0, s.stats()
+s.close()
+"""
+
+# The publisher dies between "taken" and the next line.
+TAKE_FROM_THE_DEAD = """
+import torch
+s = c.subscribe("gpu", timeout=60)
+say("ready")
+y = torch.from_dlpack(s.take())
+say("taken")
+hear()
+assert torch.equal(y.cpu(), torch.arange(y.numel()))
+del y
 s.close()
 """
 
@@ -143,15 +156,15 @@ def test_streams_of_both_sides_are_waited_for(gpu_peer, name, stream, current):
     taker = gpu_peer(f"""
 {code(name)}
 stream = {stream}
-s = c.subscribe("gpu", timeout=60)
+s = c.subscribe("gpu", timeout=60, reliable=True)
 say("ready")
 for i in range(20):
     msg = s.take(stream=stream)
     with {current}:
         y = take(msg)
-        total = y.sum()
+        low, high = y.min(), y.max()
         del y, msg
-        assert float(total) == i * (1 << 24), (i, float(total))
+        assert (float(low), float(high)) == (i, i)
 say("done")
 """)
     assert taker.hear() == "ready"
@@ -200,19 +213,33 @@ pub.close()
 @pytest.mark.skipif(
     os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") != "", reason="PYTORCH_CUDA_ALLOC_CONF is set"
 )
-def test_expandable_segments_are_refused_in_words(gpu_peer, monkeypatch):
+def test_expandable_segments_outlive_their_process_or_are_refused_in_words(gpu_peer, monkeypatch):
+    """It depends on PyTorch's version whether their chunks allow descriptors."""
     need("torch")
+    taker = gpu_peer(TAKE_FROM_THE_DEAD)
+    assert taker.hear() == "ready"
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    gpu_peer("""
+    giver = gpu_peer("""
 import torch
-pub = c.publisher("gpu")
+pub = c.publisher("gpu", timeout=60)
+pub.wait(1, 60)
 try:
-    pub.publish(torch.ones(1 << 20, device="cuda"))
+    pub.publish(torch.arange(1 << 24, device="cuda"), strict=True)
 except dlx.DeviceError as e:
-    assert "cuda_vmm" in str(e) or "handle type" in str(e) or "descriptor" in str(e), str(e)
+    say(e)
 else:
-    raise AssertionError("it was published")
-""").end()
+    say("published")
+hear()
+""")
+    said = giver.hear()
+    if said != "published":
+        assert "descriptor" in said or "DESCRIPTOR" in said, said
+        taker.kill()
+        return
+    assert taker.hear() == "taken"
+    giver.kill()
+    taker.say("")
+    taker.end()
 
 
 def test_what_a_pool_of_pytorch_holds_outlives_its_process(gpu_peer):
@@ -222,17 +249,7 @@ def test_what_a_pool_of_pytorch_holds_outlives_its_process(gpu_peer):
         dlx.torch_mem_pool()
     except RuntimeError as e:
         pytest.skip(str(e))
-    taker = gpu_peer("""
-import torch
-s = c.subscribe("gpu", timeout=60)
-say("ready")
-y = torch.from_dlpack(s.take())
-say("taken")
-hear()
-assert torch.equal(y.cpu(), torch.arange(1 << 20))
-del y
-s.close()
-""")
+    taker = gpu_peer(TAKE_FROM_THE_DEAD)
     assert taker.hear() == "ready"
     giver = gpu_peer("""
 import torch
