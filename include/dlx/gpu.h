@@ -72,6 +72,9 @@
  * process on the GPU), on HIP, if the driver cannot make an event for the stream, and if the
  * subscription has ended. Tensors on the CPU from which a GPU copies are released likewise, once a
  * stream was named.
+ *
+ * Graphs. While a stream of the process is captured, name the streams of each tensor that is
+ * deleted: CUDA refuses to wait for all work on the GPU then, and invalidates the capture.
  */
 
 #include <dlx/dlx.h>
