@@ -11,6 +11,8 @@ reference=$SRCDIR/tests/data/safetensors/reference.safetensors
 
 ends_with_the_session() {
     local jobs
+    # A child that gets a signal before it is its command runs the trap, too, with these jobs.
+    [ "$BASHPID" = $$ ] || return 0
     jobs=$(jobs -p)
     # shellcheck disable=SC2086 # a word for each process
     [ -z "$jobs" ] || kill $jobs 2>/dev/null
@@ -75,4 +77,16 @@ has_lines() { # has_lines FILE N
 }
 wait_lines() { # wait_lines FILE N
     eventually has_lines "$@"
+}
+# signalled SIGNAL FILE COMMAND...: what the command prints is in FILE. It gets the signal after its
+# first line; returns its status. An earlier command's line in FILE would let the signal come while
+# the child is still bash, which ignores SIGINT there or takes it for itself.
+signalled() {
+    local pid
+    rm -f "$2"
+    env --default-signal=INT "${@:3}" >"$2" 2>&1 &
+    pid=$!
+    wait_lines "$2" 1
+    kill "-$1" "$pid"
+    wait "$pid"
 }

@@ -48,15 +48,14 @@ A daemon that is not up yet is waited for, once told; the option stands before o
 
 A wait ends in time, and by a signal.
 
-  $ dlxctl -S /no/such/socket echo a --wait-daemon=20ms
-  dlxctl echo: waiting for dlpackd at /no/such/socket, at most 20.0 ms
-  dlxctl echo: waited 0.02 s: no dlpackd at /no/such/socket: No such file or directory
+  $ dlxctl -S /no/such/socket echo a --wait-daemon=500ms
+  dlxctl echo: waiting for dlpackd at /no/such/socket, at most 500 ms
+  dlxctl echo: waited 0.5 s: no dlpackd at /no/such/socket: No such file or directory
   [1]
   $ dlxctl ls --wait-daemon=0
   dlxctl ls: --wait-daemon: must be more than 0
   [2]
-  $ env --default-signal=INT dlxctl -S /no/such/socket echo a --wait-daemon >echo.out 2>&1 & echo=$!
-  $ wait_lines echo.out 1; kill -INT $echo; wait $echo
+  $ signalled INT echo.out dlxctl -S /no/such/socket echo a --wait-daemon
   [130]
   $ cat echo.out
   dlxctl echo: waiting for dlpackd at /no/such/socket
@@ -68,8 +67,7 @@ It starts none if it waits for one.
   $ dlxctl echo a
   dlxctl echo: no dlpackd at dlpackd.sock, /run/dlpackd/dlpackd.sock or /tmp/dlpackd-UID/dlpackd.sock: DLX_DAEMON=/no/such/dlpackd cannot be started: No such file or directory; start it with `dlpackd`, or wait for it with --wait-daemon
   [1]
-  $ env --default-signal=INT dlxctl echo a --wait-daemon >echo.out 2>&1 & echo=$!
-  $ wait_lines echo.out 1; kill -INT $echo; wait $echo
+  $ signalled INT echo.out dlxctl echo a --wait-daemon
   [130]
   $ cat echo.out
   dlxctl echo: waiting for dlpackd

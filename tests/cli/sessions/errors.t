@@ -283,8 +283,7 @@ Silence is a failure when it was asked about.
 A signal ends the wait for a publisher, which is told once.
 
   $ for command in 'hz typo' 'bw typo' 'echo typo --json' 'save typo x.npy'; do
-  >   rm -f waits; env --default-signal=INT dlxctl $command >waits 2>&1 & wait_lines waits 1
-  >   kill -INT $!; wait $!; echo "status $?"; grep -e publisher waits
+  >   signalled INT waits dlxctl $command; echo "status $?"; grep -e publisher waits
   > done
   status 1
   dlxctl hz: typo: no publisher yet, waiting for one
