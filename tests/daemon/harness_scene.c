@@ -2,10 +2,11 @@
 #include "tests/daemon/harness_scene.h"
 #include "common/memory.h"
 #include "daemon/objects/link.h"
+#include "ring/layout.h"
 #include "daemon/users/outbox.h"
 #include "tests/harness/fds.h"
 
-enum { KEPT_MAX = 4096, CLIENTS_MAX = 1024 };
+enum { KEPT_MAX = 4096, CLIENTS_MAX = 1024, PAGES_MAX = 2048 };
 
 struct dlx_test_broker dlx_scene;
 const struct dlxd_publisher_config dlx_scene_plain = {.history = 1, .depth = 16, .n_entries = 256};
@@ -18,10 +19,13 @@ static struct {
     int fd;
 } clients[CLIENTS_MAX];
 static size_t n_clients;
+static struct {
+    void *map;
+    uint64_t size;
+} pages[PAGES_MAX];
+static size_t n_pages;
 static struct dlx_packet rx;
 static struct dlx_proto_arena unpacked;
-
-/* ---- the scene ----------------------------------------------------------------------------- */
 
 void dlx_scene_begin(void)
 {
@@ -29,7 +33,7 @@ void dlx_scene_begin(void)
     ck_assert_int_eq(uv_loop_init(&first), 0); /* the first loop opens what all of them share */
     ck_assert_int_eq(uv_loop_close(&first), 0);
     n_fds_before = dlx_test_fds_count();
-    n_kept = n_clients = 0;
+    n_kept = n_clients = n_pages = 0;
     dlx_test_broker_init(&dlx_scene, UINT64_C(1) << 30);
 }
 
@@ -38,6 +42,9 @@ void dlx_scene_end(void)
     dlx__packet_deinit(&rx);
     for (size_t i = 0; i < n_kept; i++)
         dlx__close(kept[i]);
+    for (; n_pages > 0; n_pages--)
+        dlx__region_unmap(pages[n_pages - 1].map, pages[n_pages - 1].size);
+    dlx_users_release();
     dlx_scene_look(); /* nobody reads what was sent any more */
     dlx_test_broker_deinit(&dlx_scene);
     ck_assert_uint_eq(dlx_scene.broker.users.all_in_flight, 0);
@@ -91,7 +98,10 @@ int dlx_scene_fd(const struct dlxd_client *client)
     return clients[i - 1].fd;
 }
 
-/* ---- packets ------------------------------------------------------------------------------- */
+struct dlxd_user *dlx_scene_user(uid_t uid, const char *socket)
+{
+    return dlx_users_get(&dlx_scene.broker.users, uid, socket);
+}
 
 void dlx_scene_send(int fd, Dlx__Wire__Packet__BodyCase body, void *message, uint32_t serial)
 {
@@ -99,7 +109,7 @@ void dlx_scene_send(int fd, Dlx__Wire__Packet__BodyCase body, void *message, uin
     packet.serial = serial;
     packet.body_case = body;
     packet.ok = message; /* a union of pointers */
-    ck_assert_int_eq(dlx__proto_send(fd, &packet, NULL, 0), 0);
+    ok(dlx__proto_send(fd, &packet, NULL, 0));
 }
 
 const Dlx__Wire__Packet *dlx_scene_receive(int fd)
@@ -110,7 +120,15 @@ const Dlx__Wire__Packet *dlx_scene_receive(int fd)
     if (r == DLX_E_EMPTY)
         return NULL;
     ck_assert_msg(r == 0, "receive: %s", dlx__error_name(r));
-    ck_assert_int_eq(dlx__proto_unpack(&unpacked, rx.data, rx.size, &packet), 0);
+    ok(dlx__proto_unpack(&unpacked, rx.data, rx.size, &packet));
+    return packet;
+}
+
+static const Dlx__Wire__Packet *check_body(const Dlx__Wire__Packet *packet,
+                                           Dlx__Wire__Packet__BodyCase body)
+{
+    ck_assert_msg(packet->body_case == body, "got %s %s, expected %d", dlx__proto_name(packet),
+                  packet->body_case == BODY(ERROR) ? packet->error->text : "", (int)body);
     return packet;
 }
 
@@ -118,9 +136,7 @@ const Dlx__Wire__Packet *dlx_scene_expect(int fd, Dlx__Wire__Packet__BodyCase bo
 {
     const Dlx__Wire__Packet *packet = dlx_scene_receive(fd);
     ck_assert_msg(packet, "nothing came");
-    ck_assert_msg(packet->body_case == body, "got %s %s, expected %d", dlx__proto_name(packet),
-                  packet->body_case == BODY(ERROR) ? packet->error->text : "", (int)body);
-    return packet;
+    return check_body(packet, body);
 }
 
 size_t dlx_scene_n_fds(void)
@@ -166,11 +182,17 @@ const Dlx__Wire__Packet *dlx_scene_call(struct dlxd_client *client,
     return reply;
 }
 
+const Dlx__Wire__Packet *dlx_scene_call_gets(struct dlxd_client *client,
+                                             Dlx__Wire__Packet__BodyCase body, void *message,
+                                             Dlx__Wire__Packet__BodyCase reply)
+{
+    return check_body(dlx_scene_call(client, body, message), reply);
+}
+
 void dlx_scene_call_fails(struct dlxd_client *client, Dlx__Wire__Packet__BodyCase body,
                           void *message, int code, const char *words)
 {
-    const Dlx__Wire__Packet *reply = dlx_scene_call(client, body, message);
-    ck_assert_msg(reply->body_case == BODY(ERROR), "got %s", dlx__proto_name(reply));
+    const Dlx__Wire__Packet *reply = dlx_scene_call_gets(client, body, message, BODY(ERROR));
     ck_assert_msg(reply->error->code == code, "%s: %s", dlx__error_name(reply->error->code),
                   reply->error->text);
     ck_assert_msg(reply->error->text[0] && strstr(reply->error->text, words), "'%s' is not in '%s'",
@@ -196,8 +218,6 @@ Dlx__Wire__Subscribe dlx_scene_subscribe_request(const char *topic)
     return request;
 }
 
-/* ---- objects ------------------------------------------------------------------------------- */
-
 void dlx_scene_offer(struct dlxd_publisher *publisher)
 {
     while (dlxd_offering_step(publisher))
@@ -209,7 +229,7 @@ struct dlxd_publisher *dlx_scene_publisher_linked(struct dlxd_client *client, co
 {
     struct dlxd_publisher *publisher;
     struct dlxd_publisher_fds made;
-    ck_assert_int_eq(dlxd_publisher_new(&publisher, client, topic, &dlx_scene_plain, &made), 0);
+    ok(dlxd_publisher_new(&publisher, client, topic, &dlx_scene_plain, &made));
     dlx__close(made.membership_fd);
     *ret_link_sock = dlx_scene_keep(made.link_sock);
     dlx_scene_allocate(made.control_fd, publisher->control->size);
@@ -226,10 +246,45 @@ struct dlxd_publisher *dlx_scene_publisher(struct dlxd_client *client, const cha
     return publisher;
 }
 
+struct dlxd_subscription *dlx_scene_subscription(struct dlxd_client *client, const char *pattern,
+                                                 const struct dlxd_subscription_config *config,
+                                                 int *ret_sock)
+{
+    static const struct dlxd_subscription_config plain = {.max_held = 1};
+    struct dlxd_subscription *subscription;
+    ok(dlxd_subscription_new(&subscription, client, pattern, config ? config : &plain, ret_sock));
+    dlx_scene_keep(*ret_sock);
+    return subscription;
+}
+
+uint32_t dlx_scene_subscribed(struct dlxd_subscription *subscription)
+{
+    uint32_t n;
+    ok(dlx_test_broker_offer_all(subscription, &n));
+    return n;
+}
+
+struct dlx_shm_link *dlx_scene_accept_offer(int sock)
+{
+    Dlx__Wire__LinkReady ready = DLX__WIRE__LINK_READY__INIT;
+    Dlx__Wire__Ack ack = DLX__WIRE__ACK__INIT;
+    const Dlx__Wire__LinkOffer *offer = dlx_scene_expect(sock, BODY(LINK_OFFER))->link_offer;
+    void *map;
+    ready.link = offer->link;
+    ack.n = 1;
+    ck_assert_uint_lt(n_pages, PAGES_MAX);
+    pages[n_pages].size = offer->page_size;
+    ok(dlx__region_populate(&dlx__memory_memfd, dlx_scene_take_fd(0), offer->page_size, &map));
+    pages[n_pages++].map = map;
+    dlx_scene_send(sock, BODY(LINK_READY), &ready, 0);
+    dlx_scene_send(sock, BODY(ACK), &ack, 0);
+    return map;
+}
+
 void dlx_scene_allocate(int take_fd, uint64_t size)
 {
     void *map;
-    ck_assert_int_eq(dlx__region_populate(&dlx__memory_memfd, take_fd, size, &map), 0);
+    ok(dlx__region_populate(&dlx__memory_memfd, take_fd, size, &map));
     dlx__region_unmap(map, size);
 }
 
@@ -237,7 +292,7 @@ struct dlxd_arena *dlx_scene_arena(struct dlxd_publisher *publisher, uint64_t si
 {
     struct dlxd_arena *arena;
     int writer;
-    ck_assert_int_eq(dlxd_publisher_arena_new(publisher, size, &arena, &writer), 0);
+    ok(dlxd_publisher_arena_new(publisher, size, &arena, &writer));
     dlx_scene_allocate(writer, size);
     dlx_test_broker_arena_ready(&dlx_scene, publisher, arena->id);
     return arena;

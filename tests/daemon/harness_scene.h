@@ -10,6 +10,7 @@
  */
 
 #include "daemon/objects/publisher.h"
+#include "tests/daemon/harness_users.h"
 #include "tests/harness/broker.h"
 #include "tests/harness/run.h"
 
@@ -31,8 +32,8 @@ void dlx_scene_close(int fd);
 struct dlxd_client *dlx_scene_client(uint32_t socket, uint32_t max_links);
 /* The test's end of its control socket. */
 int dlx_scene_fd(const struct dlxd_client *client);
-
-/* ---- packets ------------------------------------------------------------------------------- */
+/* A user of the broker without a client; it stays until the test ends. */
+struct dlxd_user *dlx_scene_user(uid_t uid, const char *socket);
 
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
 
@@ -54,13 +55,15 @@ size_t dlx_scene_receive_all(int fd);
 /* The client's request without a socket, and the reply to it. */
 const Dlx__Wire__Packet *dlx_scene_call(struct dlxd_client *client,
                                         Dlx__Wire__Packet__BodyCase body, void *message);
+/* The same; the reply has this body. */
+const Dlx__Wire__Packet *dlx_scene_call_gets(struct dlxd_client *client,
+                                             Dlx__Wire__Packet__BodyCase body, void *message,
+                                             Dlx__Wire__Packet__BodyCase reply);
 /* The same; the reply is an Error with this code, and with these words in its text. */
 void dlx_scene_call_fails(struct dlxd_client *client, Dlx__Wire__Packet__BodyCase body,
                           void *message, int code, const char *words);
 Dlx__Wire__PublisherNew dlx_scene_publisher_new(const char *topic);
 Dlx__Wire__Subscribe dlx_scene_subscribe_request(const char *topic);
-
-/* ---- objects ------------------------------------------------------------------------------- */
 
 /* Of a publisher that does not block and retains nothing: the rest of its fields are 0. */
 extern const struct dlxd_publisher_config dlx_scene_plain;
@@ -71,6 +74,16 @@ struct dlxd_publisher *dlx_scene_publisher(struct dlxd_client *client, const cha
 struct dlxd_publisher *dlx_scene_publisher_linked(struct dlxd_client *client, const char *topic,
                                                   int *ret_link_sock);
 void dlx_scene_offer(struct dlxd_publisher *publisher);
+/* A subscription of which the test has the other end, until it ends. Without a `config` it may hold
+ * one message. */
+struct dlxd_subscription *dlx_scene_subscription(struct dlxd_client *client, const char *pattern,
+                                                 const struct dlxd_subscription_config *config,
+                                                 int *ret_sock);
+/* As its Subscribe does: it is offered what there is. Returns how many links that are. */
+uint32_t dlx_scene_subscribed(struct dlxd_subscription *subscription);
+/* Receive the offer of a link, allocate its page, and send LinkReady and Ack, which are on their
+ * way then. The page is mapped until the test ends. */
+struct dlx_shm_link *dlx_scene_accept_offer(int sock);
 /* Allocate a region through its writer's descriptor. */
 void dlx_scene_allocate(int take_fd, uint64_t size);
 /* An arena that is ready. */

@@ -3,50 +3,55 @@
 #include "common/memory.h"
 #include "daemon/server/config.h"
 #include "tests/harness/daemon.h"
+#include "tests/harness/file.h"
 #include "tests/harness/run.h"
+
+#define GIB (UINT64_C(1) << 30)
 
 static struct dlx_test_daemon place; /* its folder */
 static struct dlxd_config config;
 static char path[300];
 
-static void write_file(const char *name, const char *text)
+static const char *path_of(const char *name)
 {
     (void)snprintf(path, sizeof path, "%s/%s", place.dir, name);
-    FILE *f = fopen(path, "we");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_int_ge(fputs(text, f), 0);
-    ck_assert_int_eq(fclose(f), 0);
+    return path;
 }
 
 static int read_text(const char *text)
 {
-    write_file("dlpackd.conf", text);
+    dlx_test_write_file(path_of("dlpackd.conf"), text);
     return dlxd_config_read(&config, path);
 }
 
-static bool may(uid_t uid, gid_t gid, enum dlxd_verb verb, const char *topic)
+static bool may_by(const char *socket, uid_t uid, gid_t gid, enum dlxd_verb verb, const char *topic)
 {
-    const struct dlxd_principal who = {.uid = uid, .gid = gid};
+    struct dlxd_principal who = {.uid = uid, .gid = gid};
+    (void)snprintf(who.socket, sizeof who.socket, "%s", socket);
     const struct dlxd_rule *rule = dlxd_rules_find(&config.rules, &who, verb, topic);
     return rule && rule->allow & DLXD_VERB(verb);
 }
 
+static bool may(uid_t uid, gid_t gid, enum dlxd_verb verb, const char *topic)
+{
+    return may_by("", uid, gid, verb, topic);
+}
+
 TEST(settings_and_rules_are_read)
 {
-    ck_assert_int_eq(read_text("# a comment\n"
-                               "[daemon]\n"
-                               "socket = /run/dlpackd/dlpackd.sock\n"
-                               "memory = posix\n"
-                               "fd-store = 1000\n"
-                               "\n"
-                               "[rule cameras]\n"
-                               "users = root, 64001 64002\n"
-                               "groups = 7\n"
-                               "topics = cam/*\n"
-                               "    depth/**\n" /* goes on */
-                               "allow = publish subscribe\n"
-                               "deny = drop\n"),
-                     0);
+    ok(read_text("# a comment\n"
+                 "[daemon]\n"
+                 "socket = /run/dlpackd/dlpackd.sock\n"
+                 "memory = posix\n"
+                 "fd-store = 1000\n"
+                 "\n"
+                 "[rule cameras]\n"
+                 "users = root, 64001 64002\n"
+                 "groups = 7\n"
+                 "topics = cam/*\n"
+                 "    depth/**\n" /* goes on */
+                 "allow = publish subscribe\n"
+                 "deny = drop\n"));
     ck_assert_str_eq(config.socket, "/run/dlpackd/dlpackd.sock");
     ck_assert_ptr_eq(config.memory, &dlx__memory_posix);
     ck_assert_int_eq(config.fd_store, 1000);
@@ -65,11 +70,10 @@ TEST(settings_and_rules_are_read)
 
 TEST(to_allow_all_does_not_allow_gpu_memory_and_to_deny_all_denies_it)
 {
-    ck_assert_int_eq(read_text("[rule secret]\nusers = *\ntopics = cam/secret\ndeny = all\n"
-                               "[rule all]\nusers = 1\ntopics = **\nallow = all\n"
-                               "[rule gpu]\nusers = 2\ntopics = cam/*\nallow = gpu\n"
-                               "[rule both]\nusers = 3\ntopics = **\nallow = all gpu\n"),
-                     0);
+    ok(read_text("[rule secret]\nusers = *\ntopics = cam/secret\ndeny = all\n"
+                 "[rule all]\nusers = 1\ntopics = **\nallow = all\n"
+                 "[rule gpu]\nusers = 2\ntopics = cam/*\nallow = gpu\n"
+                 "[rule both]\nusers = 3\ntopics = **\nallow = all gpu\n"));
     ck_assert(may(1, 1, DLXD_MAY_DROP, "cam/front") && !may(1, 1, DLXD_MAY_GPU, "cam/front"));
     ck_assert(!may(2, 1, DLXD_MAY_DROP, "cam/front") && may(2, 1, DLXD_MAY_GPU, "cam/front"));
     ck_assert(may(3, 1, DLXD_MAY_DROP, "cam/front") && may(3, 1, DLXD_MAY_GPU, "cam/front"));
@@ -78,11 +82,9 @@ TEST(to_allow_all_does_not_allow_gpu_memory_and_to_deny_all_denies_it)
 
 TEST(the_first_rule_that_applies_decides)
 {
-    ck_assert_int_eq(
-        read_text("[rule secret]\nusers = *\ntopics = cam/secret\ndeny = all\n"
-                  "[rule cameras]\nusers = *\ntopics = cam/**\nallow = subscribe\n"
-                  "[rule late]\nusers = 1\ntopics = **\ndeny = subscribe\nallow = drop\n"),
-        0);
+    ok(read_text("[rule secret]\nusers = *\ntopics = cam/secret\ndeny = all\n"
+                 "[rule cameras]\nusers = *\ntopics = cam/**\nallow = subscribe\n"
+                 "[rule late]\nusers = 1\ntopics = **\ndeny = subscribe\nallow = drop\n"));
     ck_assert(!may(1, 1, DLXD_MAY_SUBSCRIBE, "cam/secret"));
     ck_assert(may(1, 1, DLXD_MAY_SUBSCRIBE, "cam/front"));
     ck_assert(!may(1, 1, DLXD_MAY_SUBSCRIBE, "mic"));
@@ -92,30 +94,25 @@ TEST(the_first_rule_that_applies_decides)
 
 TEST(files_of_conf_d_follow_in_the_order_of_their_names)
 {
-    (void)snprintf(path, sizeof path, "%s/conf.d", place.dir);
-    ck_assert_int_eq(mkdir(path, 0700), 0);
-    write_file("conf.d/20-b.conf", "[rule b]\nusers = 2\ntopics = x\nallow = all\n");
-    write_file("conf.d/10-a.conf",
-               "[daemon]\nfd-store = 5\n[rule a]\nusers = 1\ntopics = x\nallow = all\n");
-    write_file("conf.d/30-c.conf.disabled", "nonsense\n");
-    ck_assert_int_eq(read_text("[daemon]\nfd-store = 4\n"), 0);
+    ck_assert_int_eq(mkdir(path_of("conf.d"), 0700), 0);
+    dlx_test_write_file(path_of("conf.d/20-b.conf"),
+                        "[rule b]\nusers = 2\ntopics = x\nallow = all\n");
+    dlx_test_write_file(path_of("conf.d/10-a.conf"),
+                        "[daemon]\nfd-store = 5\n[rule a]\nusers = 1\ntopics = x\nallow = all\n");
+    dlx_test_write_file(path_of("conf.d/30-c.conf.disabled"), "nonsense\n");
+    ok(read_text("[daemon]\nfd-store = 4\n"));
     ck_assert_int_eq(config.fd_store, 5);
     ck_assert_uint_eq(config.rules.n, 2);
     ck_assert_str_eq(config.rules.items[0].name, "a");
     ck_assert_str_eq(config.rules.items[1].name, "b");
     dlxd_config_deinit(&config);
-    ck_assert_int_eq(read_text("[rule b]\nusers = 3\ntopics = x\nallow = all\n"), DLX_E_INVALID);
-    ck_assert_msg(strstr(dlx__error_message(), "20-b.conf:2: rule \"b\" is at ") &&
-                      strstr(dlx__error_message(), "dlpackd.conf:2 already"),
-                  "%s", dlx__error_message());
-    write_file("conf.d/20-b.conf", "");
-    (void)unlink(path);
-    write_file("conf.d/10-a.conf", "");
-    (void)unlink(path);
-    write_file("conf.d/30-c.conf.disabled", "");
-    (void)unlink(path);
-    (void)snprintf(path, sizeof path, "%s/conf.d", place.dir);
-    ck_assert_int_eq(rmdir(path), 0);
+    fails(read_text("[rule b]\nusers = 3\ntopics = x\nallow = all\n"), DLX_E_INVALID,
+          "20-b.conf:2: rule \"b\" is at ");
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "dlpackd.conf:2 already"));
+    ck_assert_int_eq(unlink(path_of("conf.d/20-b.conf")), 0);
+    ck_assert_int_eq(unlink(path_of("conf.d/10-a.conf")), 0);
+    ck_assert_int_eq(unlink(path_of("conf.d/30-c.conf.disabled")), 0);
+    ck_assert_int_eq(rmdir(path_of("conf.d")), 0);
 }
 
 #define FIFTY "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
@@ -180,31 +177,19 @@ static const struct {
 
 LOOP_TEST(what_is_wrong_is_said_with_its_line, 0, DLX_ARRAY_SIZE(bad))
 {
-    ck_assert_int_eq(read_text(bad[_i].text), DLX_E_INVALID);
-    ck_assert_msg(strstr(dlx__error_message(), bad[_i].words), "'%s': %s", bad[_i].text,
-                  dlx__error_message());
+    fails(read_text(bad[_i].text), DLX_E_INVALID, bad[_i].words);
     ck_assert_uint_eq(config.rules.n, 0);
     ck_assert_ptr_null(config.socket);
 }
 
-static bool may_by(const char *socket, uid_t uid, enum dlxd_verb verb)
-{
-    struct dlxd_principal who = {.uid = uid, .gid = 1};
-    (void)snprintf(who.socket, sizeof who.socket, "%s", socket);
-    const struct dlxd_rule *rule = dlxd_rules_find(&config.rules, &who, verb, "a");
-    return rule && rule->allow & DLXD_VERB(verb);
-}
-
 TEST(a_rule_may_be_about_some_sockets)
 {
-    ck_assert_int_eq(
-        read_text("[socket pods]\npath = /run/p\nmode = 0660\ngroup = 7\n"
-                  "[socket empty]\n"
-                  "[socket dlpackd]\npath = /run/main\nmode = 0600\n"
-                  "[rule a]\nusers = *\nsockets = pods\ntopics = a\nallow = subscribe\n"
-                  "[rule b]\nusers = *\nsockets = dlpackd, empty\ntopics = a\nallow = publish\n"
-                  "[rule c]\nusers = 5\ntopics = a\nallow = drop\n"),
-        0);
+    ok(read_text("[socket pods]\npath = /run/p\nmode = 0660\ngroup = 7\n"
+                 "[socket empty]\n"
+                 "[socket dlpackd]\npath = /run/main\nmode = 0600\n"
+                 "[rule a]\nusers = *\nsockets = pods\ntopics = a\nallow = subscribe\n"
+                 "[rule b]\nusers = *\nsockets = dlpackd, empty\ntopics = a\nallow = publish\n"
+                 "[rule c]\nusers = 5\ntopics = a\nallow = drop\n"));
     ck_assert_uint_eq(config.n_sockets, 3);
     const struct dlxd_config_socket *pods = dlxd_config_find_socket(&config, "pods");
     ck_assert_str_eq(pods->path, "/run/p");
@@ -215,10 +200,10 @@ TEST(a_rule_may_be_about_some_sockets)
     ck_assert_uint_eq(dlxd_config_find_socket(&config, DLXD_SOCKET_MAIN)->mode, 0600);
     static const char *const names[] = {"pods", "empty", DLXD_SOCKET_MAIN};
     for (int i = 0; i < 3; i++) {
-        ck_assert_int_eq(may_by(names[i], 5, DLXD_MAY_SUBSCRIBE), i == 0);
-        ck_assert_int_eq(may_by(names[i], 5, DLXD_MAY_PUBLISH), i != 0);
-        ck_assert(may_by(names[i], 5, DLXD_MAY_DROP));
-        ck_assert(!may_by(names[i], 6, DLXD_MAY_DROP));
+        ck_assert_int_eq(may_by(names[i], 5, 1, DLXD_MAY_SUBSCRIBE, "a"), i == 0);
+        ck_assert_int_eq(may_by(names[i], 5, 1, DLXD_MAY_PUBLISH, "a"), i != 0);
+        ck_assert(may_by(names[i], 5, 1, DLXD_MAY_DROP, "a"));
+        ck_assert(!may_by(names[i], 6, 1, DLXD_MAY_DROP, "a"));
     }
     const struct dlxd_principal who = {.uid = 6, .socket = "other"};
     ck_assert(!dlxd_rules_allow_something(&config.rules, &who));
@@ -226,16 +211,15 @@ TEST(a_rule_may_be_about_some_sockets)
 
 TEST(quotas_have_units_and_the_rest_of_the_default_class)
 {
-    ck_assert_int_eq(read_text("[quota pods]\nbytes = 2Gi\nlinks = 3K\ndescriptors = infinity\n"
-                               "[socket p]\npath = /p\nquota = pods\n"
-                               "[socket q]\npath = /q\nquota = default\n"
-                               "[quota default]\nbytes = 25%\nconnections = 17\n"),
-                     0);
+    ok(read_text("[quota pods]\nbytes = 2Gi\nlinks = 3K\ndescriptors = infinity\n"
+                 "[socket p]\npath = /p\nquota = pods\n"
+                 "[socket q]\npath = /q\nquota = default\n"
+                 "[quota default]\nbytes = 25%\nconnections = 17\n"));
     const struct dlxd_quota *pods = dlxd_quotas_of_socket(&config.quotas, "p");
     const struct dlxd_quota *rest = dlxd_quotas_find(&config.quotas, "default");
     ck_assert_str_eq(pods->name, "pods");
     ck_assert_ptr_null(dlxd_quotas_of_socket(&config.quotas, "q"));
-    ck_assert_uint_eq(pods->max[DLXD_BYTES], UINT64_C(2) << 30);
+    ck_assert_uint_eq(pods->max[DLXD_BYTES], 2 * GIB);
     ck_assert_uint_eq(pods->max[DLXD_LINKS], 3000);
     ck_assert_uint_eq(pods->max[DLXD_DESCRIPTORS], DLXD_UNLIMITED);
     ck_assert_uint_eq(pods->max[DLXD_CONNECTIONS], 17);
@@ -245,34 +229,35 @@ TEST(quotas_have_units_and_the_rest_of_the_default_class)
     ck_assert_uint_gt(config.memory_bytes, 0);
 }
 
+/* What a user by this socket may have. */
+static uint64_t bytes_by(const char *socket)
+{
+    return dlxd_quotas_of_socket(&config.quotas, socket)->max[DLXD_BYTES];
+}
+
 TEST(a_memory_limit_is_for_users_whose_class_says_nothing)
 {
     uint64_t bytes = 0;
-    ck_assert_int_eq(read_text("[socket p]\npath = /p\nquota = pods\n"
-                               "[socket q]\npath = /q\nquota = rest\n"
-                               "[quota pods]\nbytes = 2GiB\n[quota rest]\nlinks = 3\n"
-                               "[daemon]\nmemory-limit = 6GiB\n"),
-                     0);
-    ck_assert_uint_eq(config.shared_bytes, UINT64_C(12) << 30);
-    ck_assert_uint_eq(dlxd_quotas_of_socket(&config.quotas, "p")->max[DLXD_BYTES], UINT64_C(2)
-                                                                                       << 30);
-    ck_assert_uint_eq(dlxd_quotas_of_socket(&config.quotas, "q")->max[DLXD_BYTES], UINT64_C(6)
-                                                                                       << 30);
+    ok(read_text("[socket p]\npath = /p\nquota = pods\n"
+                 "[socket q]\npath = /q\nquota = rest\n"
+                 "[quota pods]\nbytes = 2GiB\n[quota rest]\nlinks = 3\n"
+                 "[daemon]\nmemory-limit = 6GiB\n"));
+    ck_assert_uint_eq(config.shared_bytes, 12 * GIB);
+    ck_assert_uint_eq(bytes_by("p"), 2 * GIB);
+    ck_assert_uint_eq(bytes_by("q"), 6 * GIB);
     /* As the option does, after the file. */
-    ck_assert_int_eq(dlxd_config_parse_memory_limit("8G", &bytes), 0);
+    ok(dlxd_config_parse_memory_limit("8G", &bytes));
     ck_assert_uint_eq(bytes, UINT64_C(8000000000));
     dlxd_config_limit_memory(&config, bytes);
-    ck_assert_uint_eq(dlxd_quotas_of_socket(&config.quotas, "p")->max[DLXD_BYTES], UINT64_C(2)
-                                                                                       << 30);
-    ck_assert_uint_eq(dlxd_quotas_of_socket(&config.quotas, "q")->max[DLXD_BYTES], bytes);
-    ck_assert_int_eq(dlxd_config_parse_memory_limit("25%", &bytes), 0);
+    ck_assert_uint_eq(bytes_by("p"), 2 * GIB);
+    ck_assert_uint_eq(bytes_by("q"), bytes);
+    ok(dlxd_config_parse_memory_limit("25%", &bytes));
     ck_assert_uint_eq(bytes, config.memory_bytes / 100 * 25);
 }
 
 TEST(a_file_that_cannot_be_read_is_an_error)
 {
-    (void)snprintf(path, sizeof path, "%s/no.conf", place.dir);
-    ck_assert_int_lt(dlxd_config_read(&config, path), 0);
+    ck_assert_int_lt(dlxd_config_read(&config, path_of("no.conf")), 0);
     ck_assert(strstr(dlx__error_message(), "no.conf"));
     ck_assert_int_lt(dlxd_config_read(&config, place.dir), 0);
     ck_assert_msg(strstr(dlx__error_message(), "cannot be read: Is a directory"), "%s",
@@ -282,8 +267,7 @@ TEST(a_file_that_cannot_be_read_is_an_error)
 static void tear_down(void)
 {
     dlxd_config_deinit(&config);
-    (void)snprintf(path, sizeof path, "%s/dlpackd.conf", place.dir);
-    (void)unlink(path);
+    (void)unlink(path_of("dlpackd.conf"));
 }
 
 int main(void)

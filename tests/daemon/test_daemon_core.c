@@ -9,8 +9,7 @@
 #include "daemon/objects/registry.h"
 #include "daemon/objects/subscription.h"
 #include "daemon/users/outbox.h"
-#include "daemon/users/user.h"
-#include "tests/harness/run.h"
+#include "tests/daemon/harness_users.h"
 #include <linux/futex.h>
 #include <sys/syscall.h>
 
@@ -18,8 +17,6 @@ CASE(core)
 {
     return tcase_create("core");
 }
-
-/* ---- idmap --------------------------------------------------------------------------------- */
 
 TEST_OF(core, objects_are_found_by_id_until_removed)
 {
@@ -50,8 +47,6 @@ TEST_OF(core, objects_are_found_by_id_until_removed)
     dlxd_idmap_deinit(&map);
 }
 
-/* ---- registry ------------------------------------------------------------------------------ */
-
 TEST_OF(core, topics_are_sorted_found_and_go_with_their_last_user)
 {
     static const char *const names[] = {"m", "a/b", "z", "a", "a/b/c", "M", "a-b"};
@@ -62,8 +57,8 @@ TEST_OF(core, topics_are_sorted_found_and_go_with_their_last_user)
     dlxd_registry_init(&registry);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(names); i++) {
         ck_assert_ptr_null(dlxd_registry_find(&registry, names[i]));
-        ck_assert_int_eq(dlxd_registry_get(&registry, names[i], &topic), 0);
-        ck_assert_int_eq(dlxd_registry_get(&registry, names[i], &again), 0);
+        ok(dlxd_registry_get(&registry, names[i], &topic));
+        ok(dlxd_registry_get(&registry, names[i], &again));
         ck_assert_ptr_eq(topic, again);
         ck_assert_ptr_eq(dlxd_registry_find(&registry, names[i]), topic);
     }
@@ -94,7 +89,7 @@ TEST_OF(core, many_topics)
     dlxd_registry_init(&registry);
     for (int i = 0; i < N; i++) {
         (void)snprintf(name, sizeof name, "t/%d", (i * 7919) % N);
-        ck_assert_int_eq(dlxd_registry_get(&registry, name, &topic), 0);
+        ok(dlxd_registry_get(&registry, name, &topic));
     }
     ck_assert_uint_eq(registry.n_topics, N);
     while (registry.n_topics > 0)
@@ -103,78 +98,49 @@ TEST_OF(core, many_topics)
     dlxd_registry_deinit(&registry);
 }
 
-/* ---- users --------------------------------------------------------------------------------- */
+enum { N_USERS = 4 };
 
-enum { USERS_MAX = 4 };
-
-static struct dlxd_users users;
-static struct dlxd_user *user[USERS_MAX]; /* by uid */
+static struct dlxd_user *user[N_USERS]; /* by uid */
 
 static void set_up_users(void)
 {
-    dlxd_users_init(&users, UINT64_C(1) << 40);
-    for (uid_t i = 0; i < USERS_MAX; i++) {
-        const struct dlxd_principal who = {.uid = i, .socket = DLXD_SOCKET_MAIN};
-        ck_assert_int_eq(dlxd_users_get(&users, &who, &user[i]), 0);
-    }
-}
-
-/* Every charge has been returned. */
-static void tear_down_users(void)
-{
-    for (uid_t i = 0; i < USERS_MAX; i++) {
-        for (int k = 0; k < DLXD_N_RESOURCES; k++)
-            ck_assert_msg(user[i]->used[k] == 0, "uid %u, resource %d", (unsigned)i, k);
-        ck_assert_ptr_null(dlxd_user_unref(user[i]));
-    }
-    ck_assert_uint_eq(users.all_bytes, 0);
-    ck_assert_uint_eq(users.all_descriptors, 0);
-    ck_assert(dlxd_list_empty(&users.users));
-    dlxd_users_deinit(&users);
+    for (uid_t i = 0; i < N_USERS; i++)
+        user[i] = dlx_users_get(&dlx_users, i, DLXD_SOCKET_MAIN);
 }
 
 /* As if the machine had so much memory. */
 static void set_ram(uint64_t bytes)
 {
-    dlxd_users_set_quotas(&users, &(struct dlxd_quotas){.n = 0}, bytes);
+    dlxd_users_set_quotas(&dlx_users, &(struct dlxd_quotas){.n = 0}, bytes);
 }
 
 CASE(users)
 {
-    TCase *tcase = tcase_create("users");
-    tcase_add_checked_fixture(tcase, set_up_users, tear_down_users);
+    TCase *tcase = dlx_users_case("users");
+    tcase_add_checked_fixture(tcase, set_up_users, NULL);
     return tcase;
 }
 
 TEST_OF(users, charges_are_limited_and_come_back)
 {
-    struct dlxd_user *same;
-    struct dlxd_charge a = {.user = NULL}, b = {.user = NULL};
+    auto_charge a = {.user = NULL}, b = {.user = NULL};
     set_ram(1000);
-    ck_assert_int_eq(dlxd_users_get(&users,
-                                    &(struct dlxd_principal){.uid = 3, .socket = DLXD_SOCKET_MAIN},
-                                    &same),
-                     0);
-    ck_assert_ptr_eq(user[3], same);
-    ck_assert_int_eq(dlxd_charge_init(&a, same, DLXD_BYTES, 400), 0);
-    ck_assert_int_eq(dlxd_charge_init(&b, same, DLXD_BYTES, 101), DLX_E_LIMIT);
-    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "uid 3 asks for 101 B of shared memory"));
-    ck_assert_ptr_nonnull(
-        strstr(dlx__error_message(), "uses 400 B and may have 500 B (quota bytes)"));
-    ck_assert_int_eq(dlxd_charge_init(&b, same, DLXD_BYTES, UINT64_MAX), DLX_E_LIMIT);
-    ck_assert_int_eq(dlxd_charge_init(&b, same, DLXD_BYTES, 100), 0);
+    ck_assert_ptr_eq(user[3], dlx_users_get(&dlx_users, 3, DLXD_SOCKET_MAIN));
+    ok(dlxd_charge_init(&a, user[3], DLXD_BYTES, 400));
+    fails(dlxd_charge_init(&b, user[3], DLXD_BYTES, 101), DLX_E_LIMIT,
+          "uid 3 asks for 101 B of shared memory, uses 400 B and may have 500 B (quota bytes)");
+    ck_assert_int_eq(dlxd_charge_init(&b, user[3], DLXD_BYTES, UINT64_MAX), DLX_E_LIMIT);
+    ok(dlxd_charge_init(&b, user[3], DLXD_BYTES, 100));
     dlxd_charge_deinit(&b);
     dlxd_charge_deinit(&b); /* nothing is charged: nothing happens */
-    ck_assert_uint_eq(same->used[DLXD_BYTES], 400);
-    dlxd_charge_deinit(&a);
-    dlxd_user_unref(same);
+    ck_assert_uint_eq(user[3]->used[DLXD_BYTES], 400);
     ck_assert_ptr_null(dlxd_user_unref(NULL));
 }
 
 static size_t n_users(void)
 {
     size_t n = 0;
-    dlx_for_each (it, &users.users)
+    dlx_for_each (it, &dlx_users.users)
         n++;
     return n;
 }
@@ -183,38 +149,35 @@ TEST_OF(users, charge_keeps_its_user)
 {
     struct dlxd_user *other;
     struct dlxd_charge charge = {.user = NULL};
-    ck_assert_int_eq(dlxd_users_get(&users, &(struct dlxd_principal){.uid = 7}, &other), 0);
-    ck_assert_int_eq(dlxd_charge_init(&charge, other, DLXD_LINKS, 1), 0);
+    ok(dlxd_users_get(&dlx_users, &(struct dlxd_principal){.uid = 7}, &other));
+    ok(dlxd_charge_init(&charge, other, DLXD_LINKS, 1));
     dlxd_user_unref(other);
-    ck_assert_uint_eq(n_users(), USERS_MAX + 1);
+    ck_assert_uint_eq(n_users(), N_USERS + 1);
     dlxd_charge_deinit(&charge);
-    ck_assert_uint_eq(n_users(), USERS_MAX);
+    ck_assert_uint_eq(n_users(), N_USERS);
 }
 
 TEST_OF(users, all_users_together_have_a_limit)
 {
-    struct dlxd_charge charge[2] = {{.user = NULL}, {.user = NULL}};
+    auto_charge a = {.user = NULL}, b = {.user = NULL};
     set_ram(1000);
-    ck_assert_int_eq(dlxd_charge_init(&charge[0], user[0], DLXD_BYTES, 500), 0);
-    ck_assert_int_eq(dlxd_charge_init(&charge[1], user[1], DLXD_BYTES, 251), DLX_E_LIMIT);
-    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "all users together"));
-    ck_assert_int_eq(dlxd_charge_init(&charge[1], user[1], DLXD_BYTES, 166), 0);
-    for (int i = 0; i < 2; i++)
-        dlxd_charge_deinit(&charge[i]);
+    ok(dlxd_charge_init(&a, user[0], DLXD_BYTES, 500));
+    fails(dlxd_charge_init(&b, user[1], DLXD_BYTES, 251), DLX_E_LIMIT, "all users together");
+    ok(dlxd_charge_init(&b, user[1], DLXD_BYTES, 166));
 }
 
 /* Each takes all that it may; the next one gets a third of what is left. */
 TEST_OF(users, a_user_may_have_a_share_of_the_bytes_that_are_left)
 {
-    static const uint64_t may[USERS_MAX] = {54000, 18000, 6000, 2000};
-    struct dlxd_charge charge[USERS_MAX] = {{.user = NULL}};
+    static const uint64_t may[N_USERS] = {54000, 18000, 6000, 2000};
+    struct dlxd_charge charge[N_USERS] = {{.user = NULL}};
     set_ram(108000); /* of which all may have 81,000 */
-    for (int i = 0; i < USERS_MAX; i++) {
+    for (int i = 0; i < N_USERS; i++) {
         struct dlxd_charge more = {.user = NULL};
-        ck_assert_int_eq(dlxd_charge_init(&charge[i], user[i], DLXD_BYTES, may[i]), 0);
+        ok(dlxd_charge_init(&charge[i], user[i], DLXD_BYTES, may[i]));
         ck_assert_int_eq(dlxd_charge_init(&more, user[i], DLXD_BYTES, 2), DLX_E_LIMIT);
     }
-    for (int i = 0; i < USERS_MAX; i++)
+    for (int i = 0; i < N_USERS; i++)
         dlxd_charge_deinit(&charge[i]);
 }
 
@@ -222,28 +185,26 @@ TEST_OF(users, a_user_may_have_a_share_of_the_bytes_that_are_left)
 TEST_OF(users, a_user_may_have_a_share_of_the_descriptors_that_are_left)
 {
     enum { MAX = 4000 };
-    static struct dlxd_charge charges[USERS_MAX][MAX];
-    static const uint64_t least[USERS_MAX] = {3870, 120, 3, 0};
-    uint64_t n[USERS_MAX] = {0};
+    static struct dlxd_charge charges[N_USERS][MAX];
+    static const uint64_t least[N_USERS] = {3870, 120, 3, 0};
+    uint64_t n[N_USERS] = {0};
     memset(charges, 0, sizeof charges);
-    users.all_descriptors_max = MAX;
-    for (int i = 0; i < USERS_MAX; i++) {
+    dlx_users.all_descriptors_max = MAX;
+    for (int i = 0; i < N_USERS; i++) {
         while (dlxd_charge_init(&charges[i][n[i]], user[i], DLXD_BYTES, 4096) == 0)
             n[i]++;
         ck_assert_ptr_nonnull(strstr(dlx__error_message(), "file descriptors of the daemon"));
         ck_assert_uint_ge(n[i], least[i]);
         ck_assert_uint_eq(user[i]->used[DLXD_DESCRIPTORS], n[i]);
         if (i == 0) { /* it may still connect */
-            ck_assert_int_eq(dlxd_charge_init(&charges[i][n[i]], user[i], DLXD_CONNECTIONS, 1), 0);
+            ok(dlxd_charge_init(&charges[i][n[i]], user[i], DLXD_CONNECTIONS, 1));
             dlxd_charge_deinit(&charges[i][n[i]]);
         }
     }
-    for (int i = 0; i < USERS_MAX; i++)
+    for (int i = 0; i < N_USERS; i++)
         while (n[i] > 0)
             dlxd_charge_deinit(&charges[i][--n[i]]);
 }
-
-/* ---- credit --------------------------------------------------------------------------------- */
 
 TEST_OF(core, acknowledging_more_than_was_sent_is_refused)
 {
@@ -256,7 +217,7 @@ TEST_OF(core, acknowledging_more_than_was_sent_is_refused)
     sub.n_fds_sent = 3;
     ck_assert_uint_eq(dlxd_subscription_credit(&sub), 1);
     ck_assert_int_eq(dlxd_subscription_ack(&sub, 4), DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlxd_subscription_ack(&sub, 2), 0);
+    ok(dlxd_subscription_ack(&sub, 2));
     ck_assert_int_eq(dlxd_subscription_ack(&sub, 1), DLX_E_PROTOCOL); /* backwards */
     ck_assert_uint_eq(dlxd_subscription_credit(&sub), 3);
     /* The count goes round. */
@@ -264,11 +225,9 @@ TEST_OF(core, acknowledging_more_than_was_sent_is_refused)
     sub.n_fds_sent = 2;
     ck_assert_uint_eq(dlxd_subscription_credit(&sub), 0);
     ck_assert_int_eq(dlxd_subscription_ack(&sub, 3), DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlxd_subscription_ack(&sub, 1), 0);
+    ok(dlxd_subscription_ack(&sub, 1));
     ck_assert_uint_eq(dlxd_subscription_credit(&sub), 3);
 }
-
-/* ---- access -------------------------------------------------------------------------------- */
 
 static int admit(uid_t uid, uid_t daemon_uid)
 {
@@ -278,9 +237,9 @@ static int admit(uid_t uid, uid_t daemon_uid)
 
 TEST_OF(core, own_user_and_root_may_come_in)
 {
-    ck_assert_int_eq(admit(1000, 1000), 0);
-    ck_assert_int_eq(admit(0, 1000), 0);
-    ck_assert_int_eq(admit(0, 0), 0);
+    ok(admit(1000, 1000));
+    ok(admit(0, 1000));
+    ok(admit(0, 0));
     ck_assert_int_eq(admit(1001, 1000), DLX_E_ACCESS);
     ck_assert_str_eq(dlx__error_message(),
                      "uid 1001 may not use this daemon, which serves uid 1000 and root: start it "
@@ -295,7 +254,7 @@ TEST_OF(core, allowed_users_may_do_everything_and_others_nothing)
     struct dlxd_rules rules = {.n = 0};
     const struct dlxd_policy policy = {.uid = 1000, .borrow_rules = &rules};
     for (int i = 0; i < 3; i++)
-        ck_assert_int_eq(dlxd_rules_add_user(&rules, "--allow-user", allowed[i]), 0);
+        ok(dlxd_rules_add_user(&rules, "--allow-user", allowed[i]));
     for (uid_t uid = 1000; uid < 1005; uid++) {
         const struct dlxd_principal who = {.uid = uid, .socket = DLXD_SOCKET_MAIN};
         const bool may = uid != 1002 && uid != 1004;
@@ -313,7 +272,36 @@ TEST_OF(core, allowed_users_may_do_everything_and_others_nothing)
     dlxd_rules_deinit(&rules);
 }
 
-/* ---- membership ---------------------------------------------------------------------------- */
+/* What publishers see of a line. */
+static const struct dlx_shm_membership *attach(const struct dlxd_membership_line *line)
+{
+    const void *map;
+    int fd;
+    ok(dlxd_membership_dup_fd(line, &fd));
+    ck_assert_int_eq(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+    ok(dlx__region_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map));
+    return (const struct dlx_shm_membership *)map + line->index;
+}
+
+static void detach(const struct dlx_shm_membership *line)
+{
+    dlx__region_unmap((const void *)((uintptr_t)line & ~(uintptr_t)(DLX_PAGE - 1)), DLX_PAGE);
+}
+
+static uint64_t joins(const struct dlx_shm_membership *line)
+{
+    return dlx_load64_sc((dlx_atomic_u64 *)(uintptr_t)&line->joins);
+}
+
+static uint64_t leaves(const struct dlx_shm_membership *line)
+{
+    return dlx_load64_sc((dlx_atomic_u64 *)(uintptr_t)&line->leaves);
+}
+
+static void init_line(struct dlxd_membership_line *ret)
+{
+    ok(dlxd_membership_line_init(ret, user[1], &dlx__memory_memfd));
+}
 
 TEST_OF(users, lines_are_given_out_zeroed_and_taken_back)
 {
@@ -321,26 +309,19 @@ TEST_OF(users, lines_are_given_out_zeroed_and_taken_back)
     static struct dlxd_membership_line lines[N];
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < N; i++) {
-            const void *map;
-            int fd;
-            ck_assert_int_eq(dlxd_membership_line_init(&lines[i], user[1], &dlx__memory_memfd), 0);
+            init_line(&lines[i]);
             ck_assert_uint_eq(lines[i].index, (unsigned)i % 64);
-            ck_assert_int_eq(dlxd_membership_dup_fd(&lines[i], &fd), 0);
-            ck_assert_int_eq(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
-            ck_assert_int_eq(
-                dlx__region_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map), 0);
-            struct dlx_shm_membership *line =
-                (struct dlx_shm_membership *)(uintptr_t)map + lines[i].index;
-            ck_assert_uint_eq(dlx_load64_sc(&line->joins), 0);
-            ck_assert_uint_eq(dlx_load64_sc(&line->leaves), 0);
+            const struct dlx_shm_membership *seen = attach(&lines[i]);
+            ck_assert_uint_eq(joins(seen), 0);
+            ck_assert_uint_eq(leaves(seen), 0);
             dlxd_membership_joined(&lines[i]);
             dlxd_membership_joined(&lines[i]);
             dlxd_membership_left(&lines[i]);
-            ck_assert_uint_eq(dlx_load64_sc(&line->joins), 2);
+            ck_assert_uint_eq(joins(seen), 2);
             dlxd_membership_withdrawn(&lines[i]);
-            ck_assert_uint_eq(dlx_load64_sc(&line->joins), 1);
-            ck_assert_uint_eq(dlx_load64_sc(&line->leaves), 1);
-            dlx__region_unmap(map, dlxd_membership_size());
+            ck_assert_uint_eq(joins(seen), 1);
+            ck_assert_uint_eq(leaves(seen), 1);
+            detach(seen);
         }
         for (int i = 0; i < N; i++)
             dlxd_membership_line_deinit(&lines[i]);
@@ -354,44 +335,24 @@ TEST_OF(users, lines_are_given_out_zeroed_and_taken_back)
  * nothing of. */
 TEST_OF(users, a_line_that_is_given_to_another_never_goes_back)
 {
-    struct dlxd_membership_line lines[2] = {{0}};
-    const void *map;
-    int fd;
-    for (int i = 0; i < 2; i++)
-        ck_assert_int_eq(dlxd_membership_line_init(&lines[i], user[1], &dlx__memory_memfd), 0);
-    ck_assert_int_eq(dlxd_membership_dup_fd(&lines[1], &fd), 0);
-    ck_assert_int_eq(dlx__region_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map), 0);
-    struct dlx_shm_membership *line = (struct dlx_shm_membership *)(uintptr_t)map + lines[1].index;
-    uint64_t seen = 0;
+    struct dlxd_membership_line other = {0}, line = {0};
+    init_line(&other);
+    init_line(&line);
+    const struct dlx_shm_membership *seen = attach(&line);
     for (unsigned round = 0; round < 3; round++) {
         for (unsigned n = 0; n < 5 * round; n++) /* none at first: it would look at nothing else */
-            dlxd_membership_joined(&lines[1]);
-        ck_assert_uint_eq(dlx_load64_sc(&line->joins) & DLX_SHM_JOINS_MASK, 5 * round);
-        seen = dlx_load64_sc(&line->joins);
-        dlxd_membership_line_deinit(&lines[1]);
-        ck_assert_uint_eq(dlx_load64_sc(&line->joins), seen); /* streams go on as they are */
-        ck_assert_int_eq(dlxd_membership_line_init(&lines[1], user[1], &dlx__memory_memfd), 0);
-        ck_assert_uint_gt(dlx_load64_sc(&line->joins), seen);
-        ck_assert_uint_eq(dlx_load64_sc(&line->joins) & DLX_SHM_JOINS_MASK, 0);
+            dlxd_membership_joined(&line);
+        uint64_t before = joins(seen);
+        ck_assert_uint_eq(before & DLX_SHM_JOINS_MASK, 5 * round);
+        dlxd_membership_line_deinit(&line);
+        ck_assert_uint_eq(joins(seen), before); /* streams go on as they are */
+        init_line(&line);
+        ck_assert_uint_gt(joins(seen), before);
+        ck_assert_uint_eq(joins(seen) & DLX_SHM_JOINS_MASK, 0);
     }
-    dlx__region_unmap(map, dlxd_membership_size());
-    for (int i = 0; i < 2; i++)
-        dlxd_membership_line_deinit(&lines[i]);
-}
-
-/* What publishers see of a line. */
-static const struct dlx_shm_membership *attach(const struct dlxd_membership_line *line)
-{
-    const void *map;
-    int fd;
-    ck_assert_int_eq(dlxd_membership_dup_fd(line, &fd), 0);
-    ck_assert_int_eq(dlx__region_attach(&dlx__memory_memfd, fd, dlxd_membership_size(), &map), 0);
-    return (const struct dlx_shm_membership *)map + line->index;
-}
-
-static void detach(const struct dlx_shm_membership *line)
-{
-    dlx__region_unmap((const void *)((uintptr_t)line & ~(uintptr_t)(DLX_PAGE - 1)), DLX_PAGE);
+    detach(seen);
+    dlxd_membership_line_deinit(&other);
+    dlxd_membership_line_deinit(&line);
 }
 
 static uint32_t vouched(const struct dlx_shm_membership *line)
@@ -414,8 +375,8 @@ TEST_OF(users, a_membership_page_has_no_writer_but_the_daemon)
     struct dlxd_membership_line line = {0};
     char path[64];
     int fd;
-    ck_assert_int_eq(dlxd_membership_line_init(&line, user[1], &dlx__memory_memfd), 0);
-    ck_assert_int_eq(dlxd_membership_dup_fd(&line, &fd), 0);
+    init_line(&line);
+    ok(dlxd_membership_dup_fd(&line, &fd));
     nothing_writes_through(fd);
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     int again = open(path, O_RDWR | O_CLOEXEC); /* the kernel allows it: the file is ours */
@@ -425,7 +386,7 @@ TEST_OF(users, a_membership_page_has_no_writer_but_the_daemon)
     dlx__close(fd);
     const struct dlx_shm_membership *seen = attach(&line);
     dlxd_membership_joined(&line);
-    ck_assert_uint_eq(dlx_load64_sc((dlx_atomic_u64 *)(uintptr_t)&seen->joins), 1);
+    ck_assert_uint_eq(joins(seen), 1);
     detach(seen);
     dlxd_membership_line_deinit(&line);
 }
@@ -473,7 +434,7 @@ TEST_OF(users, nobody_is_vouched_for_by_a_loop_that_has_ended)
     void *fault = NULL;
     uint32_t n = 0;
     dlxd_users_init(&others, 1 << 20);
-    ck_assert_int_eq(dlxd_users_get(&others, &(struct dlxd_principal){.uid = 7}, &loop.user), 0);
+    ok(dlxd_users_get(&others, &(struct dlxd_principal){.uid = 7}, &loop.user));
     ck_assert_int_eq(pthread_create(&thread, NULL, run_loop, &loop), 0);
     ck_assert_int_eq(pthread_join(thread, &fault), 0);
     ck_assert_msg(!fault, "%s", (const char *)fault);

@@ -349,9 +349,9 @@ TEST(a_superuser_sees_the_quotas_of_all_users_in_order)
     for (int i = 0; i < 4; i++) {
         struct dlxd_principal who = {.uid = whose[i].uid};
         (void)snprintf(who.socket, sizeof who.socket, "%s", whose[i].socket);
-        ck_assert_int_eq(dlxd_users_get(&dlx_scene.broker.users, &who, &users[i]), 0);
+        ok(dlxd_users_get(&dlx_scene.broker.users, &who, &users[i]));
     }
-    ck_assert_int_eq(dlxd_charge_init(&charge, users[0], DLXD_LINKS, 5), 0);
+    ok(dlxd_charge_init(&charge, users[0], DLXD_LINKS, 5));
     char seen[400] = "", socket[DLXD_SOCKET_NAME_SIZE] = "";
     uint32_t uid = 0;
     for (const Dlx__Wire__QuotaList *list; (list = list_quotas(uid, socket))->more;) {

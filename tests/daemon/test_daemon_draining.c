@@ -39,9 +39,8 @@ static int join(struct reading *ret)
     Dlx__Wire__LinkReady ready = DLX__WIRE__LINK_READY__INIT;
     uint32_t n;
     void *map;
-    ck_assert_int_eq(
-        dlxd_subscription_new(&ret->subscription, reader, "t", &subscription_config, &ret->fd), 0);
-    ck_assert_int_eq(dlx_test_broker_offer_all(ret->subscription, &n), 0);
+    ok(dlxd_subscription_new(&ret->subscription, reader, "t", &subscription_config, &ret->fd));
+    ok(dlx_test_broker_offer_all(ret->subscription, &n));
     ck_assert_uint_eq(n, 1);
     dlxd_broker_settle(&dlx_scene.broker);
     const Dlx__Wire__Packet *packet = dlx_scene_receive(dlx_scene_keep(ret->fd));
@@ -56,7 +55,7 @@ static int join(struct reading *ret)
     ck_assert_int_eq(packet->body_case, BODY(LINK_OFFER));
     ready.link = packet->link_offer->link;
     uint64_t size = packet->link_offer->page_size;
-    ck_assert_int_eq(dlx__region_populate(&dlx__memory_memfd, dlx_scene_take_fd(0), size, &map), 0);
+    ok(dlx__region_populate(&dlx__memory_memfd, dlx_scene_take_fd(0), size, &map));
     ret->page = map;
     dlx_scene_send(ret->fd, BODY(LINK_READY), &ready, 0);
     dlx_test_broker_run(&dlx_scene);

@@ -36,16 +36,15 @@ LOOP_TEST(what_is_handed_over_is_taken_over, 0, 3)
         .dev = 5, .ino = UINT64_MAX, .is_bound = _i != 1, .made_folder = _i != 2};
     int one = dlx_test_fds_dup(STDIN_FILENO), two = dlx_test_fds_dup(STDIN_FILENO);
     dlxd_handover_init(&handover);
-    ck_assert_int_eq(dlxd_handover_add(&handover, one, "one", false), 0);
-    ck_assert_int_eq(dlxd_handover_add(&handover, two, "two", true), 0);
-    ck_assert_int_eq(dlxd_handover_add(&handover, one, "one again", true), 0);
-    ck_assert_int_eq(dlxd_handover_add(&handover, -1, "forget me", false), 0);
-    ck_assert_int_eq(
-        dlxd_handover_add_lock(&handover, two, "main" DLXD_HANDOVER_LOCK_SUFFIX, &lock), 0);
-    ck_assert_int_eq(dlxd_handover_write(&handover), 0);
+    ok(dlxd_handover_add(&handover, one, "one", false));
+    ok(dlxd_handover_add(&handover, two, "two", true));
+    ok(dlxd_handover_add(&handover, one, "one again", true));
+    ok(dlxd_handover_add(&handover, -1, "forget me", false));
+    ok(dlxd_handover_add_lock(&handover, two, "main" DLXD_HANDOVER_LOCK_SUFFIX, &lock));
+    ok(dlxd_handover_write(&handover));
     ck_assert(!is_cloexec(one) && !is_cloexec(two) && !is_cloexec(handover.fd));
     name_it(dlx__steal_fd(&handover.fd)); /* as across execve(2) */
-    ck_assert_int_eq(dlxd_manager_fds_init(&manager_fds), 0);
+    ok(dlxd_manager_fds_init(&manager_fds));
     ck_assert(!getenv(DLXD_HANDOVER_VARIABLE));
     ck_assert(manager_fds.is_handed_over);
     ck_assert_uint_eq(manager_fds.n, 5);
@@ -77,9 +76,9 @@ TEST(without_execve_nothing_can_be_inherited)
     struct dlxd_handover handover;
     int fd = dlx_test_fds_dup(STDIN_FILENO);
     dlxd_handover_init(&handover);
-    ck_assert_int_eq(dlxd_handover_add(&handover, fd, "one", false), 0);
-    ck_assert_int_eq(dlxd_handover_add(&handover, -1, "forget me", false), 0);
-    ck_assert_int_eq(dlxd_handover_write(&handover), 0);
+    ok(dlxd_handover_add(&handover, fd, "one", false));
+    ok(dlxd_handover_add(&handover, -1, "forget me", false));
+    ok(dlxd_handover_write(&handover));
     dlxd_handover_undo(&handover);
     ck_assert(is_cloexec(fd) && is_cloexec(handover.fd));
     ck_assert_int_eq(write(handover.fd, "", 1), -1); /* it is sealed */
@@ -212,7 +211,7 @@ TEST(what_is_for_another_process_is_left_alone)
     struct dlxd_manager_fds manager_fds;
     for (size_t i = 0; i < DLX_ARRAY_SIZE(texts); i++) {
         ck_assert_int_eq(setenv(DLXD_HANDOVER_VARIABLE, texts[i], 1), 0);
-        ck_assert_int_eq(dlxd_manager_fds_init(&manager_fds), 0);
+        ok(dlxd_manager_fds_init(&manager_fds));
         ck_assert(!manager_fds.is_handed_over && manager_fds.n == 0);
         ck_assert(!getenv(DLXD_HANDOVER_VARIABLE));
     }

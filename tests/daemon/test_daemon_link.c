@@ -21,14 +21,14 @@ static void set_up(void)
 static void subscribe(struct dlxd_client *whose)
 {
     static const struct dlxd_subscription_config config = {.max_held = 2};
-    ck_assert_int_eq(dlxd_subscription_new(&subscription, whose, "t", &config, &sock), 0);
+    ok(dlxd_subscription_new(&subscription, whose, "t", &config, &sock));
     dlx_scene_keep(sock);
 }
 
 static uint32_t offer_all(void)
 {
     uint32_t n;
-    ck_assert_int_eq(dlx_test_broker_offer_all(subscription, &n), 0);
+    ok(dlx_test_broker_offer_all(subscription, &n));
     dlxd_broker_settle(&dlx_scene.broker);
     return n;
 }
@@ -68,7 +68,7 @@ TEST(subscriber_that_stands_still_costs_nothing_more)
     for (int i = 0; i < 10000; i++) {
         const struct dlxd_arena *arena = dlx_scene_arena(p, DLX_PAGE);
         dlxd_broker_settle(&dlx_scene.broker);
-        ck_assert_int_eq(dlxd_publisher_arena_drop(p, arena->id), 0);
+        ok(dlxd_publisher_arena_drop(p, arena->id));
         dlxd_broker_settle(&dlx_scene.broker);
         ck_assert_uint_le(p->dropped.n + p->ready.n, DLXD_CREDIT);
     }
@@ -93,7 +93,7 @@ TEST(nobody_joins_a_publisher_whose_user_has_too_many_descriptors_in_flight)
     struct dlxd_charge unread = {.user = NULL};
     int link_sock = begin_joining(dlx_scene_client(1, 1000));
     dlx_scene.broker.users.all_in_flight_max = 20;
-    ck_assert_int_eq(dlxd_charge_init(&unread, client->user, DLXD_IN_FLIGHT, 14), 0);
+    ok(dlxd_charge_init(&unread, client->user, DLXD_IN_FLIGHT, 14));
     dlx_test_broker_run(&dlx_scene);
     ck_assert_ptr_null(dlx_scene_receive(link_sock));
     dlxd_charge_deinit(&unread);

@@ -49,7 +49,7 @@ static void subscribe_as(struct reader *ret, const char *topic,
                          const struct dlxd_subscription_config *config)
 {
     *ret = (struct reader){.is_asking = true};
-    ck_assert_int_eq(dlxd_subscription_new(&ret->subscription, client, topic, config, &ret->fd), 0);
+    ok(dlxd_subscription_new(&ret->subscription, client, topic, config, &ret->fd));
     dlxd_offers_init(&ret->offers, ret->subscription);
 }
 

@@ -22,7 +22,7 @@ static uint64_t bytes(void)
 
 static void reserve(void)
 {
-    ck_assert_int_eq(dlxd_publisher_arena_new(publisher, ARENA_SIZE, &arena, &fd), 0);
+    ok(dlxd_publisher_arena_new(publisher, ARENA_SIZE, &arena, &fd));
     dlx_scene_keep(fd);
 }
 
@@ -42,7 +42,7 @@ static void look_in(uint64_t ns)
 
 static void on_proved(void *owner, int code, const char *text, int take_fd)
 {
-    ck_assert_int_eq(dlxd_publisher_arena_ready(owner, code, text, take_fd), 0);
+    ok(dlxd_publisher_arena_ready(owner, code, text, take_fd));
 }
 
 TEST(an_arena_that_is_not_populated_is_returned)
@@ -61,8 +61,8 @@ TEST(a_publisher_that_is_not_made_ready_is_closed)
 {
     struct dlxd_publisher_fds made;
     struct dlxd_publisher *idle;
-    ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
-    ck_assert_int_eq(dlxd_publisher_new(&idle, client, "idle", &dlx_scene_plain, &made), 0);
+    ok(dlxd_publisher_arena_drop(publisher, arena->id));
+    ok(dlxd_publisher_new(&idle, client, "idle", &dlx_scene_plain, &made));
     ck_assert_uint_gt(bytes(), used);
     look_in(LONG);
     ck_assert_uint_eq(bytes(), used);
@@ -89,7 +89,7 @@ TEST(an_arena_that_is_being_proved_or_is_ready_is_left_alone)
 {
     dlx_scene_allocate(dup(fd), ARENA_SIZE);
     look_in(0);
-    ck_assert_int_eq(dlxd_publisher_arena_prove(publisher, arena->id, on_proved), 0);
+    ok(dlxd_publisher_arena_prove(publisher, arena->id, on_proved));
     look_in(LONG);
     ck_assert_uint_eq(bytes(), used + ARENA_SIZE);
     dlx_test_broker_run(&dlx_scene);
@@ -104,7 +104,7 @@ TEST(one_look_takes_a_bounded_number_of_them)
     enum { MANY = 3000, MOST = 2048 };
     for (int i = 0; i < MANY; i++) {
         int writer;
-        ck_assert_int_eq(dlxd_publisher_arena_new(publisher, DLX_PAGE, &arena, &writer), 0);
+        ok(dlxd_publisher_arena_new(publisher, DLX_PAGE, &arena, &writer));
         close(writer);
     }
     look_in(LONG);

@@ -48,7 +48,7 @@ TEST(another_user_neither_evicts_nor_drops)
     ck_assert_uint_eq(n_publishers(), 2);
     dlxd_publisher_end(other);
     ck_assert_uint_eq(n_publishers(), 2);
-    ck_assert_int_eq(dlxd_retained_drop(b, "t", &n), 0);
+    ok(dlxd_retained_drop(b, "t", &n));
     ck_assert_uint_eq(n, 1);
     n = 0;
     ck_assert_int_eq(dlxd_retained_drop(b, "t", &n), DLX_E_ACCESS);
@@ -65,7 +65,7 @@ TEST(another_user_neither_evicts_nor_drops)
     dlxd_publisher_end(new_publisher(a, 2, 0));
     ck_assert_uint_eq(n_publishers(), 2);
     b->principal->uid = 500;
-    ck_assert_int_eq(dlxd_retained_drop(b, "t", &n), 0);
+    ok(dlxd_retained_drop(b, "t", &n));
 }
 
 TEST(a_counter_that_lies_low_replaces_nothing)
@@ -115,7 +115,7 @@ LOOP_TEST(while_anything_is_retained_the_daemon_is_not_idle, 0, 2)
     ck_assert(!dlxd_broker_is_idle(&dlx_scene.broker));
     if (_i == 0) {
         a = new_client(1000);
-        ck_assert_int_eq(dlxd_retained_drop(a, "t", &n), 0);
+        ok(dlxd_retained_drop(a, "t", &n));
         dlxd_client_free(a);
         dlxd_broker_settle(&dlx_scene.broker);
     } else {
@@ -151,8 +151,8 @@ static int region_of(uint64_t size, uint64_t head, bool heeds_locks)
 {
     int fd, writer;
     void *map;
-    ck_assert_int_eq(dlx__region_new(&dlx__memory_memfd, "test", size, &fd, &writer), 0);
-    ck_assert_int_eq(dlx__region_populate(&dlx__memory_memfd, writer, size, &map), 0);
+    ok(dlx__region_new(&dlx__memory_memfd, "test", size, &fd, &writer));
+    ok(dlx__region_populate(&dlx__memory_memfd, writer, size, &map));
     struct dlx_shm_control *control = map;
     control->head = head;
     control->heeds_locks = heeds_locks;
@@ -247,7 +247,7 @@ TEST(memory_that_stays_is_counted_until_it_goes)
     (void)dlx_scene_arena(publisher, DLX_PAGE);
     dropped = dlx_scene_arena(publisher, DLX_PAGE);
     ck_assert_uint_eq(retained_bytes(user), size + 2 * DLX_PAGE);
-    ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, dropped->id), 0);
+    ok(dlxd_publisher_arena_drop(publisher, dropped->id));
     ck_assert_uint_eq(retained_bytes(user), size + DLX_PAGE);
     uint64_t n_descriptors = user->used[DLXD_DESCRIPTORS];
     ck_assert(dlxd_publisher_end(publisher));
@@ -269,9 +269,9 @@ TEST(what_a_subscriber_still_has_is_not_retained)
     struct dlxd_client *client = new_client(500), *reader = new_client(500);
     struct dlxd_user *user = client->user;
     struct dlxd_publisher *publisher = new_publisher(client, 5, 0);
-    ck_assert_int_eq(dlxd_subscription_new(&subscription, reader, "t", &config, &fd), 0);
+    ok(dlxd_subscription_new(&subscription, reader, "t", &config, &fd));
     dlx_scene_keep(fd);
-    ck_assert_int_eq(dlx_test_broker_offer_all(subscription, &n), 0);
+    ok(dlx_test_broker_offer_all(subscription, &n));
     ck_assert_uint_eq(publisher->n_links, 1);
     const struct dlxd_arena *control = publisher->control;
     struct dlxd_link *link = dlx_scene_link(subscription);
@@ -280,7 +280,7 @@ TEST(what_a_subscriber_still_has_is_not_retained)
     link->open_seq = link->arena_seq = publisher->last_ready_seq;
     dlxd_membership_joined(&publisher->line);
     ck_assert_uint_eq(retained_bytes(user), control->size + DLX_PAGE);
-    ck_assert_int_eq(dlxd_publisher_arena_drop(publisher, arena->id), 0);
+    ok(dlxd_publisher_arena_drop(publisher, arena->id));
     ck_assert_uint_eq(publisher->dropped.n, 1);
     ck_assert_uint_eq(retained_bytes(user), control->size);
     dlxd_publisher_vanish(publisher);
@@ -322,8 +322,7 @@ TEST(what_a_former_daemon_retained_is_back_beyond_the_limits)
         .fd = region_of(dlx_shm_control_size(256), 3, false)};
     for (int i = 0; i < DLXD_N_RESOURCES; i++)
         dlx_scene.broker.users.max[i] = 0;
-    ck_assert_int_eq(
-        dlxd_publisher_restore(&publisher, &dlx_scene.broker, &former_publisher, &control, 1), 0);
+    ok(dlxd_publisher_restore(&publisher, &dlx_scene.broker, &former_publisher, &control, 1));
     ck_assert_uint_eq(retained_bytes(publisher->user), dlx_shm_control_size(256));
     ck_assert_uint_eq(publisher->user->used[DLXD_BYTES], dlx_shm_control_size(256));
     ck_assert_uint_eq(publisher->user->used[DLXD_OBJECTS], 1);
@@ -343,8 +342,7 @@ static struct dlxd_publisher *restore_after(uint64_t id, uint64_t resumes, uint6
     former.id = id;
     former.config.resumes = resumes;
     former.config.after_seq = after_seq;
-    ck_assert_int_eq(dlxd_publisher_restore(&publisher, &dlx_scene.broker, &former, &control, 1),
-                     0);
+    ok(dlxd_publisher_restore(&publisher, &dlx_scene.broker, &former, &control, 1));
     if (life[1] == 0)
         ck_assert_int_eq(pipe2(life, O_CLOEXEC), 0);
     int pidfd = life[0] < 0 ? -1 : fcntl(life[0], F_DUPFD_CLOEXEC, 0);
@@ -376,11 +374,11 @@ static uint32_t subscribe(struct dlxd_client *client, bool reliable)
     uint32_t n = 0;
     int fd;
     if (rules.n == 0)
-        ck_assert_int_eq(dlxd_rules_add_user(&rules, "test", 1000), 0);
+        ok(dlxd_rules_add_user(&rules, "test", 1000));
     dlx_scene.broker.policy.borrow_rules = &rules;
-    ck_assert_int_eq(dlxd_subscription_new(&subscription, client, "t", &config, &fd), 0);
+    ok(dlxd_subscription_new(&subscription, client, "t", &config, &fd));
     dlx_scene_keep(fd);
-    ck_assert_int_eq(dlx_test_broker_offer_all(subscription, &n), 0);
+    ok(dlx_test_broker_offer_all(subscription, &n));
     return n;
 }
 

@@ -43,9 +43,7 @@ static void set_up(void)
     ck_assert_int_eq(setenv("NOTIFY_SOCKET", path, 1), 0);
     dlxd_users_init(&users, UINT64_C(1) << 30);
     for (uid_t i = 0; i < DLX_ARRAY_SIZE(known); i++)
-        ck_assert_int_eq(
-            dlxd_users_get(&users, &(const struct dlxd_principal){.uid = GREEDY + i}, &known[i]),
-            0);
+        ok(dlxd_users_get(&users, &(const struct dlxd_principal){.uid = GREEDY + i}, &known[i]));
     dlxd_store_queue_init(&queue);
 }
 
@@ -75,7 +73,7 @@ static size_t n_sent(uint64_t now)
     size_t n = 0;
     for (;;) {
         size_t before = n;
-        ck_assert_int_eq(dlxd_store_queue_flush(&queue, now), 0);
+        ok(dlxd_store_queue_flush(&queue, now));
         while (read_one())
             n++;
         if (n == before)
@@ -87,14 +85,14 @@ static void keep(uid_t uid, int i)
 {
     char name[32];
     (void)snprintf(name, sizeof name, "%u-%d", (unsigned)uid, i);
-    ck_assert_int_eq(dlxd_store_queue_keep(&queue, user_of(uid), STDIN_FILENO, name), 0);
+    ok(dlxd_store_queue_keep(&queue, user_of(uid), STDIN_FILENO, name));
 }
 
 static void drop(uid_t uid, int i)
 {
     char name[32];
     (void)snprintf(name, sizeof name, "%u-%d", (unsigned)uid, i);
-    ck_assert_int_eq(dlxd_store_queue_drop(&queue, user_of(uid), name), 0);
+    ok(dlxd_store_queue_drop(&queue, user_of(uid), name));
 }
 
 CASE(store)
@@ -146,10 +144,10 @@ TEST_OF(store, users_take_turns)
     (void)n_sent(BEGIN);
     for (int i = 0; i < FEW; i++)
         keep(HONEST, i);
-    ck_assert_int_eq(dlxd_store_queue_barrier(&queue, user_of(HONEST), STDIN_FILENO), 0);
+    ok(dlxd_store_queue_barrier(&queue, user_of(HONEST), STDIN_FILENO));
     for (uint64_t now = BEGIN; strcmp(last, "BARRIER=1") != 0; now += SECOND / 1000) {
         ck_assert_uint_lt(now, BEGIN + 10 * SECOND);
-        ck_assert_int_eq(dlxd_store_queue_flush(&queue, now), 0);
+        ok(dlxd_store_queue_flush(&queue, now));
         if (!read_one())
             continue;
         n_greedy += strstr(last, "FDNAME=1000-") != NULL;
@@ -178,9 +176,9 @@ TEST_OF(store, what_is_dropped_before_it_was_sent_is_never_sent)
     ck_assert_uint_eq(queue.n_fds, 0);
     ck_assert_uint_eq(n_sent(BEGIN), 0);
     /* Another user's of the same name is another one. */
-    ck_assert_int_eq(dlxd_store_queue_keep(&queue, user_of(GREEDY), STDIN_FILENO, "x"), 0);
+    ok(dlxd_store_queue_keep(&queue, user_of(GREEDY), STDIN_FILENO, "x"));
     ck_assert_int_eq(dlxd_store_queue_count(&queue, user_of(OTHER), 1), 0);
-    ck_assert_int_eq(dlxd_store_queue_drop(&queue, user_of(OTHER), "x"), 0);
+    ok(dlxd_store_queue_drop(&queue, user_of(OTHER), "x"));
     ck_assert_uint_eq(queue.n, 2);
     ck_assert_uint_eq(n_sent(BEGIN), 2);
 }
@@ -218,7 +216,7 @@ static void begin_store(uid_t own, uint32_t max)
 {
     struct dlxd_manager_fds none = {.n = 0};
     dlx_scene.broker.policy.uid = own;
-    ck_assert_int_eq(dlxd_store_init(&dlx_scene.broker, max, &none), 0);
+    ok(dlxd_store_init(&dlx_scene.broker, max, &none));
 }
 
 static void end_store(void)
@@ -233,7 +231,7 @@ static uint32_t fill(uid_t uid)
     struct dlxd_client *client = dlx_scene_client(0, 10);
     client->principal->uid = uid;
     dlxd_user_unref(client->user);
-    ck_assert_int_eq(dlxd_users_get(&dlx_scene.broker.users, client->principal, &client->user), 0);
+    ok(dlxd_users_get(&dlx_scene.broker.users, client->principal, &client->user));
     for (uint32_t n = 0;; n++) {
         dlx__error_clear();
         struct dlxd_publisher *publisher = dlx_test_broker_publisher(client, "t", &retains, 1);

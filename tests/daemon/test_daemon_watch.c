@@ -45,7 +45,7 @@ static void setup(void)
 {
     adds_left = INT32_MAX;
     ck_assert_int_eq(uv_loop_init(&loop), 0);
-    ck_assert_int_eq(dlxd_watches_new(&watches, &loop), 0);
+    ok(dlxd_watches_new(&watches, &loop));
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, a), 0);
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, b), 0);
 }
@@ -77,7 +77,7 @@ CASE(watch)
 TEST_OF(watch, what_holds_is_told_until_it_is_paused)
 {
     struct seen seen = {0};
-    ck_assert_int_eq(dlxd_watch_new(&seen.watch, watches, a[0], DLXD_READABLE, on_event, &seen), 0);
+    ok(dlxd_watch_new(&seen.watch, watches, a[0], DLXD_READABLE, on_event, &seen));
     run();
     ck_assert_uint_eq(seen.n, 0);
     dlxd_watch_set(seen.watch, DLXD_READABLE | DLXD_WRITABLE);
@@ -99,8 +99,8 @@ TEST_OF(watch, what_holds_is_told_until_it_is_paused)
 TEST_OF(watch, a_watch_that_an_event_before_it_freed_is_silent)
 {
     struct seen one = {0}, two = {0};
-    ck_assert_int_eq(dlxd_watch_new(&one.watch, watches, a[0], DLXD_WRITABLE, on_event, &one), 0);
-    ck_assert_int_eq(dlxd_watch_new(&two.watch, watches, b[0], DLXD_WRITABLE, on_event, &two), 0);
+    ok(dlxd_watch_new(&one.watch, watches, a[0], DLXD_WRITABLE, on_event, &one));
+    ok(dlxd_watch_new(&two.watch, watches, b[0], DLXD_WRITABLE, on_event, &two));
     one.victim = &two.watch;
     two.victim = &one.watch;
     run();
@@ -113,7 +113,7 @@ TEST_OF(watch, a_watch_that_an_event_before_it_freed_is_silent)
 TEST_OF(watch, a_kernel_that_watches_no_more_refuses_one_fd)
 {
     struct seen seen = {0}, other = {0};
-    ck_assert_int_eq(dlxd_watch_new(&seen.watch, watches, a[0], DLXD_READABLE, on_event, &seen), 0);
+    ok(dlxd_watch_new(&seen.watch, watches, a[0], DLXD_READABLE, on_event, &seen));
     run();
     adds_left = 0;
     ck_assert_int_eq(dlxd_watch_new(&other.watch, watches, b[0], DLXD_READABLE, on_event, &other),

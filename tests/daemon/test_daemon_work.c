@@ -57,7 +57,7 @@ TEST(users_take_turns_and_so_do_the_tasks_of_one)
     struct count greedy[GREEDY] = {0}, honest = {.most = STEPS};
     struct dlxd_user *users[2];
     for (int i = 0; i < 2; i++)
-        ck_assert_int_eq(dlxd_users_get(&dlx_scene.broker.users, &who[i], &users[i]), 0);
+        ok(dlxd_users_get(&dlx_scene.broker.users, &who[i], &users[i]));
     for (int i = 0; i < GREEDY; i++) {
         greedy[i].most = STEPS;
         dlxd_task_init(&greedy[i].task, count_step);
@@ -90,9 +90,7 @@ TEST(a_task_that_is_stopped_leaves_nothing)
 {
     struct count count = {.most = 5};
     struct dlxd_user *user;
-    ck_assert_int_eq(
-        dlxd_users_get(&dlx_scene.broker.users, &(const struct dlxd_principal){.uid = 1}, &user),
-        0);
+    ok(dlxd_users_get(&dlx_scene.broker.users, &(const struct dlxd_principal){.uid = 1}, &user));
     dlxd_task_init(&count.task, count_step);
     dlxd_task_start(&count.task, user);
     dlxd_task_stop(&count.task);
@@ -167,7 +165,7 @@ TEST(requests_above_the_pace_wait_and_others_do_not)
     struct dlxd_quota *slow = dlxd_quotas_add(&quotas, "slow");
     memcpy(slow->max, dlx_scene.broker.users.max, sizeof slow->max);
     slow->max[DLXD_REQUESTS] = PACE;
-    ck_assert_int_eq(dlxd_quota_add_socket(slow, "socket-1"), 0);
+    ok(dlxd_quota_add_socket(slow, "socket-1"));
     dlxd_users_set_quotas(&dlx_scene.broker.users, &quotas, UINT64_C(1) << 30);
     uint64_t begin = dlx__now_ns();
     for (int i = 0; i < CONNECTIONS; i++) {

@@ -21,7 +21,7 @@ static void setup(void)
 {
     n_done = 0;
     ck_assert_int_eq(uv_loop_init(&loop), 0);
-    ck_assert_int_eq(dlxd_workers_new(&workers, &loop), 0);
+    ok(dlxd_workers_new(&workers, &loop));
 }
 
 static void teardown(void)
@@ -98,7 +98,7 @@ static void begin(struct work *work, size_t whose, bool waits)
         work->begin_fd = make_pipe(&work->begun);
         work->go_fd = make_pipe(&work->go);
     }
-    ck_assert_int_eq(dlxd_workers_run(workers, user(whose), run, done, work), 0);
+    ok(dlxd_workers_run(workers, user(whose), run, done, work));
 }
 
 static void wait_begun(const struct work *work)

@@ -70,8 +70,7 @@ struct dlxd_client *dlx_test_broker_client_by(struct dlx_test_broker *test, uint
         (void)snprintf(name, sizeof name, "socket-%u", socket);
         test->broker.policy.may = may_everything; /* no rules are there */
     }
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair),
-                     0);
+    dlx_test_fds_pair(pair);
     ck_assert_int_eq(dlxd_client_new(&client, &test->broker, pair[0], name), 0);
     if (max_links > 0)
         dlxd_client_greet(client, "test", max_links);

@@ -3,6 +3,7 @@
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/socket.h>
 
 size_t dlx_test_fds_count(void)
 {
@@ -20,4 +21,9 @@ int dlx_test_fds_dup(int fd)
     int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     ck_assert_int_ge(copy, 0);
     return copy;
+}
+
+void dlx_test_fds_pair(int ret[2])
+{
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ret), 0);
 }

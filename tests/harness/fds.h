@@ -7,5 +7,7 @@
 /* How many fds this process has open. */
 size_t dlx_test_fds_count(void);
 int dlx_test_fds_dup(int fd);
+/* The ends of a SOCK_SEQPACKET connection, neither of which blocks. */
+void dlx_test_fds_pair(int ret[2]);
 
 #endif

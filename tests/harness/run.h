@@ -59,4 +59,20 @@ int dlx_test_run_cases(void);
 /* Run the suite and free it; returns main's exit status. */
 int dlx_test_run(Suite *suite);
 
+/* The call is to succeed: 0. What it says otherwise is the thread's message, the library's, too. */
+#define ok(call)                                                                                   \
+    do {                                                                                           \
+        int r_ = (call);                                                                           \
+        ck_assert_msg(r_ == 0, "%s: %s: %s", #call, dlx__error_text(r_), dlx__error_message());    \
+    } while (0)
+
+/* The call is to fail with this code, and with this word in its message. */
+#define fails(call, code, word)                                                                    \
+    do {                                                                                           \
+        int r_ = (call);                                                                           \
+        ck_assert_msg(r_ == (code), "%s: got %d (%s)", #call, r_, dlx__error_message());           \
+        ck_assert_msg(strstr(dlx__error_message(), (word)), "\"%s\" lacks \"%s\"",                 \
+                      dlx__error_message(), (word));                                               \
+    } while (0)
+
 #endif

@@ -10,21 +10,6 @@
 
 #define SECOND INT64_C(1000000000)
 
-#define ok(call)                                                                                   \
-    do {                                                                                           \
-        int r_ = (call);                                                                           \
-        ck_assert_msg(r_ == 0, "%s: %s: %s", #call, dlx_strerror(r_), dlx_client_errmsg(NULL));    \
-    } while (0)
-
-/* The call is to fail with this code, and with this word in its message. */
-#define fails(call, code, word)                                                                    \
-    do {                                                                                           \
-        int r_ = (call);                                                                           \
-        ck_assert_msg(r_ == (code), "%s: got %d (%s)", #call, r_, dlx_client_errmsg(NULL));        \
-        ck_assert_msg(strstr(dlx_client_errmsg(NULL), (word)), "\"%s\" lacks \"%s\"",              \
-                      dlx_client_errmsg(NULL), (word));                                            \
-    } while (0)
-
 /* The daemon of the fixtures. */
 extern struct dlx_test_daemon dlx_test_stream_daemon;
 

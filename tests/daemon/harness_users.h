@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_TESTS_DAEMON_HARNESS_USERS_H
+#define DLX_TESTS_DAEMON_HARNESS_USERS_H
+
+/* Users and what is charged to them, for tests that need no broker. */
+
+#include "daemon/users/user.h"
+#include "tests/harness/run.h"
+
+/* The users of the running test. The memory is such that one of them may have this much of it. */
+extern struct dlxd_users dlx_users;
+#define DLX_USERS_BYTES (UINT64_C(32) << 30)
+
+/* A test case whose tests have them. At the end of each test nothing is charged, and nobody but the
+ * harness refers to a user. */
+TCase *dlx_users_case(const char *name);
+
+/* The user of this uid by this socket, among those of a test; it stays until the test ends. */
+struct dlxd_user *dlx_users_get(struct dlxd_users *users, uid_t uid, const char *socket);
+/* The test ends: the teardown of each harness that has users calls it. */
+void dlx_users_release(void);
+
+/* What is declared as one is given back at the end of its block. */
+#define auto_charge dlx_cleanup(dlxd_charge_deinit) struct dlxd_charge
+
+#endif
