@@ -127,6 +127,7 @@ const Dlx__Wire__Packet *dlx_scene_receive(int fd)
 static const Dlx__Wire__Packet *check_body(const Dlx__Wire__Packet *packet,
                                            Dlx__Wire__Packet__BodyCase body)
 {
+    ck_assert_msg(packet, "nothing came");
     ck_assert_msg(packet->body_case == body, "got %s %s, expected %d", dlx__proto_name(packet),
                   packet->body_case == BODY(ERROR) ? packet->error->text : "", (int)body);
     return packet;
@@ -134,9 +135,7 @@ static const Dlx__Wire__Packet *check_body(const Dlx__Wire__Packet *packet,
 
 const Dlx__Wire__Packet *dlx_scene_expect(int fd, Dlx__Wire__Packet__BodyCase body)
 {
-    const Dlx__Wire__Packet *packet = dlx_scene_receive(fd);
-    ck_assert_msg(packet, "nothing came");
-    return check_body(packet, body);
+    return check_body(dlx_scene_receive(fd), body);
 }
 
 size_t dlx_scene_n_fds(void)
@@ -264,21 +263,19 @@ uint32_t dlx_scene_subscribed(struct dlxd_subscription *subscription)
     return n;
 }
 
-struct dlx_shm_link *dlx_scene_accept_offer(int sock)
+struct dlx_shm_link *dlx_scene_accept(int sock, const Dlx__Wire__Packet *offer)
 {
     Dlx__Wire__LinkReady ready = DLX__WIRE__LINK_READY__INIT;
     Dlx__Wire__Ack ack = DLX__WIRE__ACK__INIT;
-    const Dlx__Wire__LinkOffer *offer = dlx_scene_expect(sock, BODY(LINK_OFFER))->link_offer;
-    void *map;
-    ready.link = offer->link;
+    uint64_t size = check_body(offer, BODY(LINK_OFFER))->link_offer->page_size;
+    ready.link = offer->link_offer->link;
     ack.n = 1;
     ck_assert_uint_lt(n_pages, PAGES_MAX);
-    pages[n_pages].size = offer->page_size;
-    ok(dlx__region_populate(&dlx__memory_memfd, dlx_scene_take_fd(0), offer->page_size, &map));
-    pages[n_pages++].map = map;
+    pages[n_pages].size = size;
+    ok(dlx__region_populate(&dlx__memory_memfd, dlx_scene_take_fd(0), size, &pages[n_pages].map));
     dlx_scene_send(sock, BODY(LINK_READY), &ready, 0);
     dlx_scene_send(sock, BODY(ACK), &ack, 0);
-    return map;
+    return pages[n_pages++].map;
 }
 
 void dlx_scene_allocate(int take_fd, uint64_t size)

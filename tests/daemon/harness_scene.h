@@ -81,9 +81,9 @@ struct dlxd_subscription *dlx_scene_subscription(struct dlxd_client *client, con
                                                  int *ret_sock);
 /* As its Subscribe does: it is offered what there is. Returns how many links that are. */
 uint32_t dlx_scene_subscribed(struct dlxd_subscription *subscription);
-/* Receive the offer of a link, allocate its page, and send LinkReady and Ack, which are on their
- * way then. The page is mapped until the test ends. */
-struct dlx_shm_link *dlx_scene_accept_offer(int sock);
+/* Accept the offer of a link that was just received: allocate its page, and send LinkReady and Ack,
+ * which are on their way then. The page is mapped until the test ends. */
+struct dlx_shm_link *dlx_scene_accept(int sock, const Dlx__Wire__Packet *offer);
 /* Allocate a region through its writer's descriptor. */
 void dlx_scene_allocate(int take_fd, uint64_t size);
 /* An arena that is ready. */

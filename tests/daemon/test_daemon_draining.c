@@ -3,7 +3,6 @@
 /* Links that have ended and whose subscribers hold messages: who is charged for them, and until
  * when. */
 
-#include "common/memory.h"
 #include "ring/layout.h"
 #include "daemon/objects/draining.h"
 #include "daemon/objects/publisher.h"
@@ -11,8 +10,6 @@
 #include "tests/daemon/harness_scene.h"
 
 enum { MAX_HELD = 70, MAX_LINKS = 1200 };
-
-static const struct dlxd_subscription_config subscription_config = {.max_held = MAX_HELD};
 
 static struct dlxd_client *writer, *reader;
 static struct dlxd_publisher *publisher;
@@ -36,14 +33,11 @@ static void set_up(void)
 /* Returns 0, or the code of LinkFailed; its text is in `why`. */
 static int join(struct reading *ret)
 {
-    Dlx__Wire__LinkReady ready = DLX__WIRE__LINK_READY__INIT;
-    uint32_t n;
-    void *map;
-    ok(dlxd_subscription_new(&ret->subscription, reader, "t", &subscription_config, &ret->fd));
-    ok(dlx_test_broker_offer_all(ret->subscription, &n));
-    ck_assert_uint_eq(n, 1);
+    const struct dlxd_subscription_config config = {.max_held = MAX_HELD};
+    ret->subscription = dlx_scene_subscription(reader, "t", &config, &ret->fd);
+    ck_assert_uint_eq(dlx_scene_subscribed(ret->subscription), 1);
     dlxd_broker_settle(&dlx_scene.broker);
-    const Dlx__Wire__Packet *packet = dlx_scene_receive(dlx_scene_keep(ret->fd));
+    const Dlx__Wire__Packet *packet = dlx_scene_receive(ret->fd);
     ck_assert_ptr_nonnull(packet);
     if (packet->body_case == BODY(LINK_FAILED)) {
         (void)snprintf(why, sizeof why, "%s", packet->link_failed->text);
@@ -52,12 +46,7 @@ static int join(struct reading *ret)
         dlx_scene_close(ret->fd);
         return code;
     }
-    ck_assert_int_eq(packet->body_case, BODY(LINK_OFFER));
-    ready.link = packet->link_offer->link;
-    uint64_t size = packet->link_offer->page_size;
-    ok(dlx__region_populate(&dlx__memory_memfd, dlx_scene_take_fd(0), size, &map));
-    ret->page = map;
-    dlx_scene_send(ret->fd, BODY(LINK_READY), &ready, 0);
+    ret->page = dlx_scene_accept(ret->fd, packet);
     dlx_test_broker_run(&dlx_scene);
     (void)dlx_scene_expect(ret->fd, BODY(LINK_OPEN));
     (void)dlx_scene_receive_all(link_sock);
@@ -69,25 +58,24 @@ static void hold(const struct reading *reading, uint64_t word)
     dlx_store64_sc(&reading->page->hold[MAX_HELD - 1], word);
 }
 
-/* Its subscription is closed; the memory stays mapped, as that of messages does. */
-static void leave(struct reading *reading, bool says_so)
+static void say_closed(const struct reading *reading)
 {
-    if (says_so)
-        dlx_store64_sc(&reading->page->cursor, DLX_SHM_CURSOR_CLOSED);
-    dlxd_subscription_free(reading->subscription);
-    dlx_scene_close(reading->fd);
+    dlx_store64_sc(&reading->page->cursor, DLX_SHM_CURSOR_CLOSED);
 }
 
-static void forget(const struct reading *reading)
+/* Its subscription is closed; the memory stays mapped, as that of messages does. */
+static void leave(struct reading *reading)
 {
-    dlx__region_unmap(reading->page, dlx_shm_link_size(MAX_HELD));
+    dlxd_subscription_free(reading->subscription);
+    dlx_scene_close(reading->fd);
 }
 
 static void join_and_hold(struct reading *ret)
 {
     ck_assert_int_eq(join(ret), 0);
     hold(ret, 7);
-    leave(ret, true);
+    say_closed(ret);
+    leave(ret);
 }
 
 static void look(void)
@@ -124,33 +112,31 @@ TEST(who_holds_something_stays_charged_until_it_is_given_back)
     expect(0);
     ck_assert_uint_eq(reader->n_links, 0);
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds);
-    forget(&reading);
 }
 
 TEST(who_holds_nothing_is_let_go_at_once)
 {
     struct reading reading;
     size_t n_fds = dlx_test_broker_n_fds(&dlx_scene);
-    ck_assert_int_eq(join(&reading), 0);
-    leave(&reading, true);
+    ok(join(&reading));
+    say_closed(&reading);
+    leave(&reading);
     expect(0);
     ck_assert_uint_eq(reader->n_links, 0);
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds);
-    forget(&reading);
 }
 
 /* It could take what comes: its publisher keeps the page. */
 TEST(who_does_not_say_that_it_has_closed_stays_charged)
 {
     struct reading reading;
-    ck_assert_int_eq(join(&reading), 0);
-    leave(&reading, false);
+    ok(join(&reading));
+    leave(&reading);
     look();
     expect(1);
-    dlx_store64_sc(&reading.page->cursor, DLX_SHM_CURSOR_CLOSED);
+    say_closed(&reading);
     look();
     expect(0);
-    forget(&reading);
 }
 
 /* Until a look is worth while again: one was just now. */
@@ -158,8 +144,8 @@ static void join_in_the_end(struct reading *ret)
 {
     while (join(ret) == DLX_E_LIMIT)
         continue;
-    leave(ret, true);
-    forget(ret);
+    say_closed(ret);
+    leave(ret);
 }
 
 enum limit { READERS, WRITERS, USERS_LINKS, USERS_BYTES, N_LIMITS };
@@ -185,10 +171,8 @@ LOOP_TEST(a_newcomer_that_meets_a_limit_is_told_of_them_or_takes_their_place, 0,
     hold(&held[3], 0); /* and nobody tells */
     join_in_the_end(&next);
     expect(4);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 5; i++)
         hold(&held[i], 0);
-        forget(&held[i]);
-    }
     look();
     expect(0);
 }
@@ -203,8 +187,6 @@ TEST(they_are_looked_at_when_they_have_doubled)
     expect(8);
     join_and_hold(&held[8]);
     expect(1);
-    for (int i = 0; i < 9; i++)
-        forget(&held[i]);
 }
 
 TEST(a_process_that_disconnects_has_them_yet)
@@ -212,9 +194,9 @@ TEST(a_process_that_disconnects_has_them_yet)
     struct reading held[2];
     size_t n_fds = dlx_test_broker_n_fds(&dlx_scene);
     join_and_hold(&held[0]);
-    ck_assert_int_eq(join(&held[1]), 0); /* ends with the connection */
+    ok(join(&held[1])); /* ends with the connection */
     hold(&held[1], 7);
-    dlx_store64_sc(&held[1].page->cursor, DLX_SHM_CURSOR_CLOSED);
+    say_closed(&held[1]);
     dlxd_client_free(reader);
     dlx_scene_close(held[1].fd);
     expect(2);
@@ -227,8 +209,6 @@ TEST(a_process_that_disconnects_has_them_yet)
     look();
     expect(0);
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds - 2); /* nor that */
-    forget(&held[0]);
-    forget(&held[1]);
 }
 
 TEST(the_end_of_their_publisher_ends_them_step_by_step)
@@ -250,8 +230,6 @@ TEST(the_end_of_their_publisher_ends_them_step_by_step)
     ck_assert_uint_eq(reader->n_links, 0);
     ck_assert_uint_eq(writer->user->used[DLXD_BYTES], 0);
     ck_assert_uint_lt(dlx_test_broker_n_fds(&dlx_scene), n_fds);
-    for (int i = 0; i < MANY; i++)
-        forget(&held[i]);
 }
 
 /* Before its task has come to them: the task goes with the last of them. */
@@ -264,8 +242,6 @@ TEST(a_look_may_end_those_whose_publisher_has_left)
     look();
     ck_assert_uint_eq(dlxd_drains_n_all(&dlx_scene.broker), 0);
     ck_assert(dlxd_list_empty(&writer->user->tasks));
-    forget(&held[0]);
-    forget(&held[1]);
 }
 
 /* Many are looked at in parts, since each takes 5 us of the loop's time: each has its turn. */
@@ -287,8 +263,6 @@ TEST(everybody_is_looked_at_in_turn)
     for (int i = 1; i < PARTS; i++)
         look();
     expect(0);
-    for (int i = 0; i < MANY; i++)
-        forget(&held[i]);
 }
 
 int main(void)

@@ -20,29 +20,14 @@ static void set_up(void)
 
 static void subscribe(struct dlxd_client *whose)
 {
-    static const struct dlxd_subscription_config config = {.max_held = 2};
-    ok(dlxd_subscription_new(&subscription, whose, "t", &config, &sock));
-    dlx_scene_keep(sock);
+    subscription = dlx_scene_subscription(whose, "t", NULL, &sock);
 }
 
 static uint32_t offer_all(void)
 {
-    uint32_t n;
-    ok(dlx_test_broker_offer_all(subscription, &n));
+    uint32_t n = dlx_scene_subscribed(subscription);
     dlxd_broker_settle(&dlx_scene.broker);
     return n;
-}
-
-/* Receives an offer, and sends the LinkReady, which is on its way then. */
-static void answer_offer(void)
-{
-    Dlx__Wire__LinkReady ready = DLX__WIRE__LINK_READY__INIT;
-    Dlx__Wire__Ack ack = DLX__WIRE__ACK__INIT;
-    ready.link = dlx_scene_expect(sock, BODY(LINK_OFFER))->link_offer->link;
-    dlx_scene_allocate(dlx_scene_take_fd(0), dlx_shm_link_size(subscription->config.max_held));
-    dlx_scene_send(sock, BODY(LINK_READY), &ready, 0);
-    ack.n = 1;
-    dlx_scene_send(sock, BODY(ACK), &ack, 0);
 }
 
 /* A publisher; then a subscriber of this client, whose LinkReady is on its way. Returns the
@@ -53,8 +38,16 @@ static int begin_joining(struct dlxd_client *whose)
     (void)dlx_scene_publisher_linked(client, "t", &link_sock);
     subscribe(whose);
     (void)offer_all();
-    answer_offer();
+    (void)dlx_scene_accept(sock, dlx_scene_receive(sock));
     return link_sock;
+}
+
+/* The link that waited opens. */
+static void expect_open(void)
+{
+    dlxd_broker_unstick(&dlx_scene.broker);
+    dlx_test_broker_run(&dlx_scene);
+    (void)dlx_scene_expect(sock, BODY(LINK_OPEN));
 }
 
 /* A subscriber that stands still is remembered by positions: what piles up is bounded by what it
@@ -82,9 +75,7 @@ TEST(a_link_waits_while_its_user_has_too_many_descriptors_in_flight)
     ck_assert_ptr_null(dlx_scene_receive(link_sock));
     ck_assert_int_eq(subscription->state, DLXD_SUBSCRIPTION_STUCK);
     dlx_scene.broker.users.all_in_flight_max = 8;
-    dlxd_broker_unstick(&dlx_scene.broker);
-    dlx_test_broker_run(&dlx_scene);
-    (void)dlx_scene_expect(sock, BODY(LINK_OPEN));
+    expect_open();
 }
 
 /* Others would pay for what it does not read. */
@@ -97,9 +88,7 @@ TEST(nobody_joins_a_publisher_whose_user_has_too_many_descriptors_in_flight)
     dlx_test_broker_run(&dlx_scene);
     ck_assert_ptr_null(dlx_scene_receive(link_sock));
     dlxd_charge_deinit(&unread);
-    dlxd_broker_unstick(&dlx_scene.broker);
-    dlx_test_broker_run(&dlx_scene);
-    (void)dlx_scene_expect(sock, BODY(LINK_OPEN));
+    expect_open();
 }
 
 /* The subscriber counts its offers from the first number that it hears. */
@@ -137,7 +126,7 @@ TEST(a_subscriber_hears_of_a_publisher_that_there_was_no_memory_for)
     ck_assert_uint_ne(failed->link, 0);
     (void)dlx_scene_publisher(client, "t"); /* the next one is offered */
     dlxd_broker_settle(&dlx_scene.broker);
-    answer_offer();
+    (void)dlx_scene_accept(sock, dlx_scene_receive(sock));
 }
 #endif
 

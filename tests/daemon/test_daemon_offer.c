@@ -8,20 +8,21 @@
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/random.h"
 
-enum { N = 40, STEPS = 3000 };
+/* MOST: of what one step does. */
+enum { N = 40, MANY = 500, STEPS = 3000, MOST = 16, MOST_ENDED = 64 };
 
 /* A subscription whose request is being handled, or was. */
 struct reader {
     struct dlxd_subscription *subscription;
     struct dlxd_offers offers;
     bool is_asking;
-    int fd;
+    int sock;
 };
 
 static struct dlxd_client *client;
 static uint64_t seed;
 static struct dlxd_publisher *publishers[N];
-static struct reader readers[N];
+static struct reader readers[MANY];
 
 static uint32_t pick(uint32_t n)
 {
@@ -35,27 +36,49 @@ static void set_up(void)
     (void)memset(readers, 0, sizeof readers);
 }
 
-static struct dlxd_publisher *publish_some(const char *topic, uint64_t n)
+/* Its subscription ends with its client. */
+static void forget(struct reader *reader)
 {
-    return dlx_test_broker_publisher(client, topic, &dlx_scene_plain, n);
+    dlxd_offers_deinit(&reader->offers);
+    *reader = (struct reader){.subscription = NULL};
+}
+
+static void leave(struct reader *reader)
+{
+    dlxd_offers_deinit(&reader->offers);
+    dlxd_subscription_free(reader->subscription);
+    dlx_scene_close(reader->sock);
+    *reader = (struct reader){.subscription = NULL};
+}
+
+static void tear_down(void)
+{
+    for (int i = 0; i < MANY; i++)
+        if (readers[i].subscription)
+            leave(&readers[i]);
 }
 
 static struct dlxd_publisher *publish(const char *topic)
 {
-    return publish_some(topic, 0);
+    return dlx_test_broker_publisher(client, topic, &dlx_scene_plain, 0);
 }
 
 static void subscribe_as(struct reader *ret, const char *topic,
                          const struct dlxd_subscription_config *config)
 {
     *ret = (struct reader){.is_asking = true};
-    ok(dlxd_subscription_new(&ret->subscription, client, topic, config, &ret->fd));
+    ret->subscription = dlx_scene_subscription(client, topic, config, &ret->sock);
     dlxd_offers_init(&ret->offers, ret->subscription);
 }
 
 static void subscribe(struct reader *ret, const char *topic)
 {
-    subscribe_as(ret, topic, &(const struct dlxd_subscription_config){.max_held = 1});
+    subscribe_as(ret, topic, NULL);
+}
+
+static const struct dlxd_link *link_at(const struct dlxd_list *by_subscription)
+{
+    return dlxd_container_of(by_subscription, struct dlxd_link, by_subscription);
 }
 
 /* The subscriber counts those that it was promised from the first one on. */
@@ -64,14 +87,12 @@ static void check_promised(const struct reader *reader)
     const struct dlxd_list *it = reader->subscription->links.next;
     uint64_t id = reader->offers.made_link - reader->offers.n_links;
     for (uint32_t i = 0; i < reader->offers.n_links; i++, it = it->next)
-        ck_assert_uint_eq(dlxd_link_id(dlxd_container_of(it, struct dlxd_link, by_subscription)),
-                          ++id);
+        ck_assert_uint_eq(dlxd_link_id(link_at(it)), ++id);
 }
 
 static void ask(struct reader *reader)
 {
-    struct dlxd_offers *offers = &reader->offers;
-    int r = dlxd_offers_step(offers);
+    int r = dlxd_offers_step(&reader->offers);
     ck_assert_int_ge(r, 0);
     reader->is_asking = r == 1;
     if (r == 1)
@@ -80,15 +101,20 @@ static void ask(struct reader *reader)
     dlxd_subscription_open(reader->subscription);
 }
 
-static void leave(struct reader *reader)
+static void ask_to_the_end(struct reader *reader)
 {
-    dlxd_offers_deinit(&reader->offers);
-    dlxd_subscription_free(reader->subscription);
-    close(reader->fd);
-    *reader = (struct reader){.subscription = NULL};
+    while (reader->is_asking)
+        ask(reader);
 }
 
-/* ---- each pair meets once ------------------------------------------------------------------- */
+/* The first of them, each with one subscription of this pattern. */
+static void subscribe_many(int n, const char *pattern)
+{
+    for (int i = 0; i < n; i++) {
+        subscribe(&readers[i], pattern);
+        ask_to_the_end(&readers[i]);
+    }
+}
 
 static void random_step(void)
 {
@@ -135,8 +161,7 @@ LOOP_TEST(each_pair_meets_once_however_steps_interleave, 1, 21)
         if (publishers[i])
             dlx_scene_offer(publishers[i]);
     for (int i = 0; i < N; i++)
-        while (readers[i].is_asking)
-            ask(&readers[i]);
+        ask_to_the_end(&readers[i]);
     for (int i = 0; i < N * N; i++)
         if (publishers[i / N] && readers[i % N].subscription)
             check_pair(publishers[i / N], readers[i % N].subscription);
@@ -145,49 +170,36 @@ LOOP_TEST(each_pair_meets_once_however_steps_interleave, 1, 21)
         if (!readers[i].subscription)
             continue;
         dlx_for_each (it, &readers[i].subscription->links) { /* those it was promised come first */
-            uint64_t id = dlxd_link_id(dlxd_container_of(it, struct dlxd_link, by_subscription));
-            ck_assert_uint_gt(id, last);
-            last = id;
+            ck_assert_uint_gt(dlxd_link_id(link_at(it)), last);
+            last = dlxd_link_id(link_at(it));
         }
-        leave(&readers[i]);
     }
 }
 
-/* ---- bounded steps -------------------------------------------------------------------------- */
-
 TEST(a_subscription_to_many_topics_is_answered_step_by_step)
 {
-    enum { TOPICS = 200, MOST = 16 };
-    struct reader reader;
+    enum { TOPICS = 200 };
+    struct reader *reader = &readers[0];
     uint32_t steps = 0;
-    uint64_t first = 0;
     for (int i = 0; i < TOPICS; i++) {
         char topic[16];
         (void)snprintf(topic, sizeof topic, "t/%d", i);
         (void)publish(topic);
     }
-    subscribe(&reader, "t/*");
-    while (reader.is_asking) {
+    subscribe(reader, "t/*");
+    for (; reader->is_asking; steps++) {
         size_t n_links = dlx_scene.broker.registry.links.n;
-        size_t n_found = reader.offers.n_publishers;
-        ask(&reader);
+        size_t n_found = reader->offers.n_publishers;
+        ask(reader);
         ck_assert_uint_le(dlx_scene.broker.registry.links.n - n_links, MOST);
-        ck_assert_uint_le(reader.offers.n_publishers - n_found, MOST);
-        steps++;
+        ck_assert_uint_le(reader->offers.n_publishers - n_found, MOST);
     }
     ck_assert_uint_ge(steps, 2 * TOPICS / MOST);
-    ck_assert_uint_eq(reader.offers.n_links, TOPICS);
-    dlx_for_each (it, &reader.subscription->links) { /* their numbers follow one another */
-        uint64_t id = dlxd_link_id(dlxd_container_of(it, struct dlxd_link, by_subscription));
-        first = first ? first : id;
-        ck_assert_uint_eq(id, first++);
-    }
-    leave(&reader);
+    ck_assert_uint_eq(reader->offers.n_links, TOPICS); /* their numbers follow one another: ask() */
 }
 
 TEST(a_publisher_for_many_subscriptions_is_offered_step_by_step)
 {
-    enum { MOST = 16 };
     uint32_t steps = 0;
     for (int i = 0; i < N; i++) {
         subscribe(&readers[i], i % 2 ? "t" : "*");
@@ -201,8 +213,6 @@ TEST(a_publisher_for_many_subscriptions_is_offered_step_by_step)
     }
     ck_assert_uint_ge(steps, N / MOST);
     ck_assert_uint_eq(publisher->n_links, N);
-    for (int i = 0; i < N; i++)
-        leave(&readers[i]);
 }
 
 /* As if its subscriber had taken it, and were asleep since. */
@@ -217,7 +227,6 @@ static void make_spare_ready(const struct reader *reader)
 
 TEST(a_publisher_joins_many_spare_links_step_by_step)
 {
-    enum { MOST = 16 };
     int link_sock;
     uint32_t n = 0;
     for (int i = 0; i < N; i++) {
@@ -239,59 +248,40 @@ TEST(a_publisher_joins_many_spare_links_step_by_step)
         ck_assert_uint_le(n - n_before, MOST);
     }
     ck_assert_uint_eq(n, N);
-    for (int i = 0; i < N; i++)
-        leave(&readers[i]);
 }
 
 /* Nobody reads: what its links were to be told is known at the end all the same. */
 TEST(a_publisher_with_many_links_ends_step_by_step)
 {
-    enum { LINKS = 500, MOST = 64 };
-    static struct reader many[LINKS];
-    struct dlxd_publisher *publisher = publish("t");
-    dlx_scene_offer(publisher);
-    for (int i = 0; i < LINKS; i++) {
-        subscribe(&many[i], "t");
-        while (many[i].is_asking)
-            ask(&many[i]);
-        dlxd_task_stop(&many[i].subscription->task); /* it sends nothing meanwhile */
-    }
-    ck_assert_uint_eq(publisher->n_links, LINKS);
+    struct dlxd_publisher *publisher = dlx_scene_publisher(client, "t");
+    subscribe_many(MANY, "t");
+    for (int i = 0; i < MANY; i++)
+        dlxd_task_stop(&readers[i].subscription->task); /* it sends nothing meanwhile */
+    ck_assert_uint_eq(publisher->n_links, MANY);
     (void)dlxd_publisher_end(publisher);
-    ck_assert_uint_ge(publisher->n_links, LINKS - MOST);
+    ck_assert_uint_ge(publisher->n_links, MANY - MOST_ENDED);
     dlxd_broker_settle(&dlx_scene.broker);
-    for (int i = 0; i < LINKS; i++) {
-        const struct dlxd_link *link =
-            dlxd_container_of(many[i].subscription->links.next, struct dlxd_link, by_subscription);
-        ck_assert(dlxd_list_empty(&many[i].subscription->links) || link->state == DLXD_LINK_FAILED);
-        leave(&many[i]);
+    for (int i = 0; i < MANY; i++) {
+        const struct dlxd_list *links = &readers[i].subscription->links;
+        ck_assert(dlxd_list_empty(links) || link_at(links->next)->state == DLXD_LINK_FAILED);
     }
 }
 
 TEST(a_client_with_many_links_ends_step_by_step)
 {
-    enum { LINKS = 300, MOST = 64 };
-    static struct reader many[LINKS];
-    struct dlxd_publisher *publisher = publish("t");
-    dlx_scene_offer(publisher);
+    struct dlxd_publisher *publisher = dlx_scene_publisher(client, "t");
     client = dlx_scene_client(0, 100000);
-    for (int i = 0; i < LINKS; i++) {
-        subscribe(&many[i], "t");
-        while (many[i].is_asking)
-            ask(&many[i]);
-        dlxd_offers_deinit(&many[i].offers);
-        close(many[i].fd);
-    }
+    subscribe_many(MANY, "t");
+    for (int i = 0; i < MANY; i++)
+        forget(&readers[i]);
     dlxd_client_doom(client);
     for (size_t n = publisher->n_links; n > 0; n = publisher->n_links) {
         bool more = dlxd_client_end_some(client);
-        ck_assert_uint_le(n - publisher->n_links, MOST);
+        ck_assert_uint_le(n - publisher->n_links, MOST_ENDED);
         ck_assert(more || publisher->n_links == 0);
     }
     dlxd_broker_settle(&dlx_scene.broker);
 }
-
-/* ---- news that nobody reads ----------------------------------------------------------------- */
 
 /* As long as nothing can be sent: the socket is as good as full. */
 static void stop_reading(struct reader *reader)
@@ -300,36 +290,42 @@ static void stop_reading(struct reader *reader)
     reader->subscription->state = DLXD_SUBSCRIPTION_FULL;
 }
 
-static void come_and_go(const char *topic, uint64_t head)
+static void come_and_go(const char *topic, const struct dlxd_publisher_config *config,
+                        uint64_t head)
 {
-    struct dlxd_publisher *publisher = publish_some(topic, head);
+    struct dlxd_publisher *publisher = dlx_test_broker_publisher(client, topic, config, head);
     dlx_scene_offer(publisher);
     (void)dlxd_publisher_end(publisher);
 }
 
+/* What its failed links say that it has missed. */
+static uint64_t n_missed(const struct reader *reader)
+{
+    uint64_t missed = 0;
+    dlx_for_each (it, &reader->subscription->links) {
+        ck_assert_uint_le(link_at(it)->fail_missed, link_at(it)->fail_seq);
+        missed += link_at(it)->fail_missed;
+    }
+    return missed;
+}
+
 TEST(failed_links_that_nobody_reads_are_bounded_and_what_was_missed_is_exact)
 {
-    enum { GONE = 1000, MOST = 64 + 2 };
-    struct reader reader;
-    uint64_t missed = 0;
+    enum { GONE = 1000, KEPT = 64 + 2 };
     uint32_t merged = 0;
-    subscribe(&reader, "t/*");
-    ask(&reader);
-    stop_reading(&reader);
+    subscribe_many(1, "t/*");
+    stop_reading(&readers[0]);
     for (int i = 0; i < GONE; i++) {
-        come_and_go("t/a", 3);
-        ck_assert_uint_le(dlx_scene.broker.registry.links.n, MOST);
+        come_and_go("t/a", &dlx_scene_plain, 3);
+        ck_assert_uint_le(dlx_scene.broker.registry.links.n, KEPT);
     }
-    dlx_for_each (it, &reader.subscription->links) {
-        const struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_subscription);
-        ck_assert_int_eq(link->state, DLXD_LINK_FAILED);
-        ck_assert_uint_le(link->fail_missed, link->fail_seq);
-        missed += link->fail_missed;
-        merged += link->n_merged + 1;
+    dlx_for_each (it, &readers[0].subscription->links) {
+        ck_assert_int_eq(link_at(it)->state, DLXD_LINK_FAILED);
+        merged += link_at(it)->n_merged + 1;
     }
-    ck_assert_uint_eq(missed, 3 * GONE);
+    ck_assert_uint_eq(n_missed(&readers[0]), 3 * GONE);
     ck_assert_uint_eq(merged, GONE);
-    leave(&reader);
+    leave(&readers[0]);
     ck_assert_uint_eq(client->user->used[DLXD_FAILED], 0);
 }
 
@@ -340,83 +336,61 @@ TEST(what_was_missed_is_exact_when_other_failures_came_first)
     enum { REFUSED = 100, GONE = 50 };
     static const struct dlxd_publisher_config blocks = {
         .history = 1, .depth = 16, .n_entries = 256, .on_full = 1};
-    struct reader reader;
-    uint64_t missed = 0;
-    subscribe_as(&reader, "t/*",
+    struct reader *reader = &readers[0];
+    subscribe_as(reader, "t/*",
                  &(const struct dlxd_subscription_config){.max_held = 1, .reliable = true});
-    ask(&reader);
-    stop_reading(&reader);
-    for (int i = 0; i < REFUSED; i++) { /* those that drop messages cannot serve it */
-        struct dlxd_publisher *publisher = publish("t/a");
-        dlx_scene_offer(publisher);
-    }
-    ck_assert_ptr_nonnull(reader.subscription->failed);
-    ck_assert_int_eq(reader.subscription->failed->fail_code, DLX_E_QOS);
-    for (int i = 0; i < GONE; i++) {
-        struct dlxd_publisher *publisher = dlx_test_broker_publisher(client, "t/b", &blocks, 3);
-        dlx_scene_offer(publisher);
-        (void)dlxd_publisher_end(publisher);
-    }
-    dlx_for_each (it, &reader.subscription->links) {
-        const struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_subscription);
-        ck_assert(link->fail_missed == 0 ||
-                  (link->fail_code == DLX_E_PUBLISHER_GONE && link->fail_origin != 0));
-        ck_assert_uint_le(link->fail_missed, link->fail_seq);
-        missed += link->fail_missed;
-    }
-    ck_assert_uint_eq(missed, 3 * GONE);
-    leave(&reader);
+    ask(reader);
+    stop_reading(reader);
+    for (int i = 0; i < REFUSED; i++) /* those that drop messages cannot serve it */
+        (void)dlx_scene_publisher(client, "t/a");
+    ck_assert_ptr_nonnull(reader->subscription->failed);
+    ck_assert_int_eq(reader->subscription->failed->fail_code, DLX_E_QOS);
+    for (int i = 0; i < GONE; i++)
+        come_and_go("t/b", &blocks, 3);
+    dlx_for_each (it, &reader->subscription->links)
+        ck_assert(link_at(it)->fail_missed == 0 ||
+                  (link_at(it)->fail_code == DLX_E_PUBLISHER_GONE && link_at(it)->fail_origin));
+    ck_assert_uint_eq(n_missed(reader), 3 * GONE);
 }
 
 /* However many subscriptions there are: each has one that tells of all others. */
 TEST(failed_links_of_all_subscriptions_of_a_user_have_a_limit)
 {
-    enum { MOST = 100 };
-    dlx_scene.broker.users.max[DLXD_FAILED] = MOST;
-    for (int i = 0; i < N; i++) {
-        subscribe(&readers[i], "t/*");
-        ask(&readers[i]);
+    enum { LIMIT = 100 };
+    dlx_scene.broker.users.max[DLXD_FAILED] = LIMIT;
+    subscribe_many(N, "t/*");
+    for (int i = 0; i < N; i++)
         stop_reading(&readers[i]);
-    }
     for (int i = 0; i < 100; i++) {
-        come_and_go("t/a", 1);
-        ck_assert_uint_le(dlx_scene.broker.registry.links.n, MOST + N);
+        come_and_go("t/a", &dlx_scene_plain, 1);
+        ck_assert_uint_le(dlx_scene.broker.registry.links.n, LIMIT + N);
     }
     ck_assert(!dlxd_client_is_doomed(client));
-    for (int i = 0; i < N; i++) {
-        uint64_t missed = 0;
-        dlx_for_each (it, &readers[i].subscription->links)
-            missed += dlxd_container_of(it, struct dlxd_link, by_subscription)->fail_missed;
-        ck_assert_uint_eq(missed, 100);
-        leave(&readers[i]);
-    }
+    for (int i = 0; i < N; i++)
+        ck_assert_uint_eq(n_missed(&readers[i]), 100);
 }
 
 /* Those that the answer to Subscribe counts are told one by one, or not at all. */
 TEST(who_does_not_read_what_it_was_promised_is_disconnected_at_the_limit)
 {
-    enum { MOST = 10 };
-    struct reader reader;
-    struct dlxd_publisher *first[MOST + 2];
-    for (int i = 0; i < MOST + 2; i++) {
-        first[i] = publish("t/a");
-        dlx_scene_offer(first[i]);
-    }
-    dlx_scene.broker.users.max[DLXD_FAILED] = MOST;
-    subscribe(&reader, "t/*");
-    while (reader.is_asking)
-        ask(&reader);
-    stop_reading(&reader);
-    for (int i = 0; i < MOST; i++)
+    enum { LIMIT = 10 };
+    struct dlxd_publisher *first[LIMIT + 2];
+    for (int i = 0; i < LIMIT + 2; i++)
+        first[i] = dlx_scene_publisher(client, "t/a");
+    dlx_scene.broker.users.max[DLXD_FAILED] = LIMIT;
+    subscribe_many(1, "t/*");
+    stop_reading(&readers[0]);
+    for (int i = 0; i < LIMIT; i++)
         (void)dlxd_publisher_end(first[i]);
     ck_assert(!dlxd_client_is_doomed(client));
-    (void)dlxd_publisher_end(first[MOST]);
+    (void)dlxd_publisher_end(first[LIMIT]);
     ck_assert(dlxd_client_is_doomed(client));
-    dlxd_offers_deinit(&reader.offers);
-    close(reader.fd);
+    forget(&readers[0]);
 }
 
 int main(void)
 {
-    return dlx_test_run_case(dlx_scene_case("offer", set_up));
+    TCase *tcase = dlx_scene_case("offer", set_up);
+    tcase_add_checked_fixture(tcase, NULL, tear_down);
+    return dlx_test_run_case(tcase);
 }

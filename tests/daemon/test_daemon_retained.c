@@ -7,6 +7,7 @@
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/retained.h"
 #include "tests/daemon/harness_scene.h"
+#include "tests/harness/fds.h"
 
 static int life[2]; /* a former daemon's process lives until its end is closed; -1: it is dead */
 
@@ -23,13 +24,27 @@ static void set_up(void)
     life[1] = 0;
 }
 
+static const struct dlxd_publisher_config retains_2 = {
+    .history = 4, .depth = 16, .n_entries = 256, .retain = 2};
+
 /* One that is ready and has published so many messages. */
-static struct dlxd_publisher *new_publisher(struct dlxd_client *client, uint64_t head,
-                                            uint64_t retain_for_ns)
+static struct dlxd_publisher *new_publisher(struct dlxd_client *client, uint64_t head)
 {
-    const struct dlxd_publisher_config config = {
-        .history = 4, .depth = 16, .n_entries = 256, .retain = 2, .retain_for_ns = retain_for_ns};
-    return dlx_test_broker_publisher(client, "t", &config, head);
+    return dlx_test_broker_publisher(client, "t", &retains_2, head);
+}
+
+/* One that has left, too. */
+static void leave_messages(struct dlxd_client *client, uint64_t head, uint64_t retain_for_ns)
+{
+    struct dlxd_publisher_config config = retains_2;
+    config.retain_for_ns = retain_for_ns;
+    (void)dlxd_publisher_end(dlx_test_broker_publisher(client, "t", &config, head));
+}
+
+static bool is_idle(void)
+{
+    dlxd_broker_settle(&dlx_scene.broker);
+    return dlxd_broker_is_idle(&dlx_scene.broker);
 }
 
 static size_t n_publishers(void)
@@ -41,9 +56,9 @@ TEST(another_user_neither_evicts_nor_drops)
 {
     uint32_t n = 0;
     struct dlxd_client *a = new_client(1000), *b = new_client(1001);
-    dlxd_publisher_end(new_publisher(a, 5, 0));
+    leave_messages(a, 5, 0);
     ck_assert_uint_eq(n_publishers(), 1);
-    struct dlxd_publisher *other = new_publisher(b, 9, 0);
+    struct dlxd_publisher *other = new_publisher(b, 9);
     dlxd_retained_succeed(other);
     ck_assert_uint_eq(n_publishers(), 2);
     dlxd_publisher_end(other);
@@ -51,18 +66,17 @@ TEST(another_user_neither_evicts_nor_drops)
     ok(dlxd_retained_drop(b, "t", &n));
     ck_assert_uint_eq(n, 1);
     n = 0;
-    ck_assert_int_eq(dlxd_retained_drop(b, "t", &n), DLX_E_ACCESS);
-    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "uid 1000"));
+    fails(dlxd_retained_drop(b, "t", &n), DLX_E_ACCESS, "uid 1000");
     ck_assert_uint_eq(n_publishers(), 1);
     /* The same user, root and the daemon's own user may. */
-    struct dlxd_publisher *same = new_publisher(a, 2, 0);
+    struct dlxd_publisher *same = new_publisher(a, 2);
     dlxd_retained_succeed(same);
     ck_assert_uint_eq(n_publishers(), 1);
     dlxd_publisher_end(same);
     b->principal->uid = 0;
-    dlxd_retained_succeed(new_publisher(b, 2, 0));
+    dlxd_retained_succeed(new_publisher(b, 2));
     ck_assert_uint_eq(n_publishers(), 1);
-    dlxd_publisher_end(new_publisher(a, 2, 0));
+    leave_messages(a, 2, 0);
     ck_assert_uint_eq(n_publishers(), 2);
     b->principal->uid = 500;
     ok(dlxd_retained_drop(b, "t", &n));
@@ -71,12 +85,12 @@ TEST(another_user_neither_evicts_nor_drops)
 TEST(a_counter_that_lies_low_replaces_nothing)
 {
     struct dlxd_client *a = new_client(1000);
-    dlxd_publisher_end(new_publisher(a, 5, 0));
-    struct dlxd_publisher *successor = new_publisher(a, 1, 0); /* retains 2 */
+    leave_messages(a, 5, 0);
+    struct dlxd_publisher *successor = new_publisher(a, 1); /* retains 2 */
     dlxd_retained_succeed(successor);
     ck_assert_uint_eq(n_publishers(), 2);
     /* A publisher that published nothing leaves nothing. */
-    dlxd_publisher_end(new_publisher(a, 0, 0));
+    leave_messages(a, 0, 0);
     ck_assert_uint_eq(n_publishers(), 2);
 }
 
@@ -86,10 +100,8 @@ TEST(the_first_to_expire_comes_first)
     static const uint64_t times[] = {3000000, 1000000, 0, 2000000, UINT64_MAX, 4000000};
     uint64_t begin = dlx__now_ns();
     ck_assert_uint_eq(dlxd_retained_next_ns(&dlx_scene.broker), UINT64_MAX);
-    for (size_t i = 0; i < DLX_ARRAY_SIZE(times); i++) {
-        struct dlxd_publisher *publisher = new_publisher(a, 1, times[i]);
-        dlxd_publisher_end(publisher);
-    }
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(times); i++)
+        leave_messages(a, 1, times[i]);
     /* 2 of retain, but 1 published each: none replaces another. */
     ck_assert_uint_eq(n_publishers(), 6);
     ck_assert_uint_ge(dlxd_retained_next_ns(&dlx_scene.broker), begin + 1000000);
@@ -107,24 +119,22 @@ TEST(the_first_to_expire_comes_first)
 LOOP_TEST(while_anything_is_retained_the_daemon_is_not_idle, 0, 2)
 {
     uint32_t n;
-    ck_assert(dlxd_broker_is_idle(&dlx_scene.broker));
+    ck_assert(is_idle());
     struct dlxd_client *a = new_client(1000);
-    dlxd_publisher_end(new_publisher(a, 1, _i == 0 ? 0 : UINT64_C(3600) * 1000000000));
+    leave_messages(a, 1, _i == 0 ? 0 : UINT64_C(3600) * 1000000000);
     dlxd_client_free(a);
-    dlxd_broker_settle(&dlx_scene.broker);
-    ck_assert(!dlxd_broker_is_idle(&dlx_scene.broker));
+    ck_assert(!is_idle());
     if (_i == 0) {
         a = new_client(1000);
         ok(dlxd_retained_drop(a, "t", &n));
         dlxd_client_free(a);
-        dlxd_broker_settle(&dlx_scene.broker);
     } else {
         uint64_t end = dlxd_retained_next_ns(&dlx_scene.broker);
         dlxd_retained_expire(&dlx_scene.broker, end - 1);
-        ck_assert(!dlxd_broker_is_idle(&dlx_scene.broker));
+        ck_assert(!is_idle());
         dlxd_retained_expire(&dlx_scene.broker, end);
     }
-    ck_assert(dlxd_broker_is_idle(&dlx_scene.broker));
+    ck_assert(is_idle());
 }
 
 /* The second in which its process is awaited is not its end: the ledger would say so to the next
@@ -133,7 +143,7 @@ TEST(what_stays_for_ever_has_no_end_after_a_late_death)
 {
     int pidfd[2]; /* readable: dead */
     struct dlxd_client *a = new_client(1000);
-    struct dlxd_publisher *publisher = new_publisher(a, 5, 0);
+    struct dlxd_publisher *publisher = new_publisher(a, 5);
     ck_assert_int_eq(pipe2(pidfd, O_CLOEXEC), 0);
     dlxd_publisher_die(publisher, pidfd[0]);
     ck_assert_uint_ne(dlxd_retained_next_ns(&dlx_scene.broker), UINT64_MAX);
@@ -169,61 +179,54 @@ static const struct dlxd_publisher_former former_publisher = {
     .topic = "t",
     .config = {.history = 4, .depth = 16, .n_entries = 256, .retain = 2}};
 
-/* What the service manager kept, and the ledger says. */
-TEST(what_cannot_be_a_publisher_is_not_restored)
-{
-    enum { N = 3 };
-    static const struct {
-        uint32_t n_entries, first, n;
-        struct dlxd_publisher_region regions[N];
-        int code;
-    } cases[] = {
-        {256, 0, 3, {{.id = 0}, {.id = 1, .ready_seq = 1}, {.id = 4, .ready_seq = 3}}, 0},
-        {256, 0, 1, {{.id = 0}}, 0},
-        {256, 0, 0, {{.id = 0}}, DLX_E_PROTOCOL},
-        {256,
-         1,
-         2,
-         {{.id = 0}, {.id = 1, .ready_seq = 1}, {.id = 4, .ready_seq = 3}},
-         DLX_E_PROTOCOL},
-        {256, 0, 3, {{.id = 0}, {.id = 0}, {.id = 1, .ready_seq = 1}}, DLX_E_PROTOCOL},
-        {256,
-         0,
-         3,
-         {{.id = 0}, {.id = 1, .ready_seq = 1}, {.id = 1, .ready_seq = 1}},
-         DLX_E_PROTOCOL},
-        {512, 0, 1, {{.id = 0}}, DLX_E_PROTOCOL},
-        {0, 0, 1, {{.id = 0}}, DLX_E_PROTOCOL},
-        {UINT32_MAX, 0, 1, {{.id = 0}}, DLX_E_PROTOCOL},
-    };
-    for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
-        struct dlxd_publisher *publisher;
-        struct dlxd_publisher_region regions[N];
-        struct dlxd_publisher_former former = former_publisher;
-        former.id += i;
-        former.config.n_entries = cases[i].n_entries;
-        memcpy(regions, cases[i].regions, sizeof regions);
-        for (uint32_t k = 0; k < N; k++)
-            regions[k].fd =
-                region_of(regions[k].id == 0 ? dlx_shm_control_size(256) : DLX_PAGE, 0, false);
-        int r = dlxd_publisher_restore(&publisher, &dlx_scene.broker, &former,
-                                       regions + cases[i].first, cases[i].n);
-        ck_assert_msg(r == cases[i].code, "case %zu: %d, %s", i, r, dlx__error_message());
-        for (uint32_t k = 0; k < N; k++)
-            if (r < 0 || k < cases[i].first || k >= cases[i].first + cases[i].n)
-                close(regions[k].fd); /* nobody took it */
-        if (r < 0) {
-            ck_assert_uint_eq(dlx_scene.broker.users.all_bytes, 0);
-            continue;
-        }
-        ck_assert_uint_eq(publisher->ready.n, cases[i].n - 1);
-        ck_assert_uint_eq(publisher->last_arena, regions[cases[i].n - 1].id);
-        dlxd_retained_restore(publisher, -1, 0); /* without a message it is nothing */
-        ck_assert_uint_eq(n_publishers(), 0);
-    }
-}
+enum { CONTROL, ARENA_1, ARENA_4, N_REGIONS };
 
-/* ---- how much of it there may be ------------------------------------------------------------- */
+/* What the service manager kept, and the ledger says. */
+static const struct restored {
+    uint32_t n_entries, first, n;
+    int regions[N_REGIONS];
+    int code;
+} restored[] = {
+    {256, 0, 3, {CONTROL, ARENA_1, ARENA_4}, 0},
+    {256, 0, 1, {CONTROL}, 0},
+    {256, 0, 0, {CONTROL}, DLX_E_PROTOCOL},
+    {256, 1, 2, {CONTROL, ARENA_1, ARENA_4}, DLX_E_PROTOCOL},
+    {256, 0, 3, {CONTROL, CONTROL, ARENA_1}, DLX_E_PROTOCOL},
+    {256, 0, 3, {CONTROL, ARENA_1, ARENA_1}, DLX_E_PROTOCOL},
+    {512, 0, 1, {CONTROL}, DLX_E_PROTOCOL},
+    {0, 0, 1, {CONTROL}, DLX_E_PROTOCOL},
+    {UINT32_MAX, 0, 1, {CONTROL}, DLX_E_PROTOCOL},
+};
+
+LOOP_TEST(what_cannot_be_a_publisher_is_not_restored, 0, DLX_ARRAY_SIZE(restored))
+{
+    static const struct dlxd_publisher_region kinds[] = {
+        {.id = 0}, {.id = 1, .ready_seq = 1}, {.id = 4, .ready_seq = 3}};
+    const struct restored *row = &restored[_i];
+    struct dlxd_publisher *publisher;
+    struct dlxd_publisher_region regions[N_REGIONS];
+    struct dlxd_publisher_former former = former_publisher;
+    former.config.n_entries = row->n_entries;
+    for (int i = 0; i < N_REGIONS; i++) {
+        bool is_control = row->regions[i] == CONTROL;
+        regions[i] = kinds[row->regions[i]];
+        regions[i].fd = region_of(is_control ? dlx_shm_control_size(256) : DLX_PAGE, 0, false);
+    }
+    int r = dlxd_publisher_restore(&publisher, &dlx_scene.broker, &former, regions + row->first,
+                                   row->n);
+    ck_assert_msg(r == row->code, "%d, %s", r, dlx__error_message());
+    for (uint32_t i = 0; i < N_REGIONS; i++)
+        if (r < 0 || i < row->first || i >= row->first + row->n)
+            close(regions[i].fd); /* nobody took it */
+    if (r < 0) {
+        ck_assert_uint_eq(dlx_scene.broker.users.all_bytes, 0);
+        return;
+    }
+    ck_assert_uint_eq(publisher->ready.n, row->n - 1);
+    ck_assert_uint_eq(publisher->last_arena, regions[row->n - 1].id);
+    dlxd_retained_restore(publisher, -1, 0); /* without a message it is nothing */
+    ck_assert_uint_eq(n_publishers(), 0);
+}
 
 static uint64_t retained_bytes(const struct dlxd_user *user)
 {
@@ -242,7 +245,7 @@ TEST(memory_that_stays_is_counted_until_it_goes)
     (void)dlx_test_broker_publisher(client, "l", &latched, 1);
     (void)dlx_test_broker_publisher(client, "p", &dlx_scene_plain, 1);
     ck_assert_uint_eq(retained_bytes(user), 0);
-    struct dlxd_publisher *publisher = new_publisher(client, 5, 0);
+    struct dlxd_publisher *publisher = new_publisher(client, 5);
     ck_assert_uint_eq(retained_bytes(user), size);
     (void)dlx_scene_arena(publisher, DLX_PAGE);
     dropped = dlx_scene_arena(publisher, DLX_PAGE);
@@ -262,16 +265,13 @@ TEST(memory_that_stays_is_counted_until_it_goes)
  * get it. */
 TEST(what_a_subscriber_still_has_is_not_retained)
 {
-    uint32_t n;
-    int fd;
-    struct dlxd_subscription *subscription;
+    int sock;
     const struct dlxd_subscription_config config = {.max_held = 4};
     struct dlxd_client *client = new_client(500), *reader = new_client(500);
     struct dlxd_user *user = client->user;
-    struct dlxd_publisher *publisher = new_publisher(client, 5, 0);
-    ok(dlxd_subscription_new(&subscription, reader, "t", &config, &fd));
-    dlx_scene_keep(fd);
-    ok(dlx_test_broker_offer_all(subscription, &n));
+    struct dlxd_publisher *publisher = new_publisher(client, 5);
+    struct dlxd_subscription *subscription = dlx_scene_subscription(reader, "t", &config, &sock);
+    ck_assert_uint_eq(dlx_scene_subscribed(subscription), 1);
     ck_assert_uint_eq(publisher->n_links, 1);
     const struct dlxd_arena *control = publisher->control;
     struct dlxd_link *link = dlx_scene_link(subscription);
@@ -290,8 +290,6 @@ TEST(what_a_subscriber_still_has_is_not_retained)
 
 TEST(what_would_stay_beyond_the_limit_is_refused_from_the_start)
 {
-    const struct dlxd_publisher_config retains = {
-        .history = 4, .depth = 16, .n_entries = 256, .retain = 2};
     struct dlxd_publisher_fds made;
     struct dlxd_publisher *another;
     struct dlxd_arena *arena;
@@ -300,60 +298,62 @@ TEST(what_would_stay_beyond_the_limit_is_refused_from_the_start)
     uint64_t size = dlx_shm_control_size(256);
     struct dlxd_client *client = new_client(1000);
     dlx_scene.broker.users.max[DLXD_RETAINED_BYTES] = size + DLX_PAGE;
-    struct dlxd_publisher *publisher = new_publisher(client, 5, 0);
+    struct dlxd_publisher *publisher = new_publisher(client, 5);
     (void)dlx_scene_arena(publisher, DLX_PAGE);
     uint64_t bytes = client->user->used[DLXD_BYTES];
-    ck_assert_int_eq(dlxd_publisher_arena_new(publisher, DLX_PAGE, &arena, &writer), DLX_E_LIMIT);
     (void)snprintf(words, sizeof words,
                    "asks for 4.0 KiB of memory that stays when its publisher has gone, uses %.1f "
                    "KiB and may have %.1f KiB (quota retained-bytes)",
                    (double)(size + DLX_PAGE) / 1024, (double)(size + DLX_PAGE) / 1024);
-    ck_assert_msg(strstr(dlx__error_message(), words), "%s", dlx__error_message());
+    fails(dlxd_publisher_arena_new(publisher, DLX_PAGE, &arena, &writer), DLX_E_LIMIT, words);
     ck_assert_uint_eq(client->user->used[DLXD_BYTES], bytes); /* and nothing else is charged */
-    ck_assert_int_eq(dlxd_publisher_new(&another, client, "t", &retains, &made), DLX_E_LIMIT);
+    ck_assert_int_eq(dlxd_publisher_new(&another, client, "t", &retains_2, &made), DLX_E_LIMIT);
     (void)dlx_test_broker_publisher(client, "p", &dlx_scene_plain, 1);
 }
 
-/* An upgrade loses nothing, whatever the limits have become. */
-TEST(what_a_former_daemon_retained_is_back_beyond_the_limits)
+/* Its control block alone is there, with what that says. */
+static struct dlxd_publisher *read_back(const struct dlxd_publisher_former *former, uint64_t head,
+                                        bool heeds_locks)
 {
     struct dlxd_publisher *publisher;
     const struct dlxd_publisher_region control = {
-        .fd = region_of(dlx_shm_control_size(256), 3, false)};
-    for (int i = 0; i < DLXD_N_RESOURCES; i++)
-        dlx_scene.broker.users.max[i] = 0;
-    ok(dlxd_publisher_restore(&publisher, &dlx_scene.broker, &former_publisher, &control, 1));
-    ck_assert_uint_eq(retained_bytes(publisher->user), dlx_shm_control_size(256));
-    ck_assert_uint_eq(publisher->user->used[DLXD_BYTES], dlx_shm_control_size(256));
-    ck_assert_uint_eq(publisher->user->used[DLXD_OBJECTS], 1);
-    (void)dlxd_retained_restore(publisher, -1, 0);
-    ck_assert_uint_eq(n_publishers(), 1);
+        .fd = region_of(dlx_shm_control_size(256), head, heeds_locks)};
+    ok(dlxd_publisher_restore(&publisher, &dlx_scene.broker, former, &control, 1));
+    return publisher;
 }
-
-/* ---- one that lives, and has yet to announce itself to this daemon ------------------------- */
 
 static struct dlxd_publisher *restore_after(uint64_t id, uint64_t resumes, uint64_t after_seq,
                                             uint64_t head, bool heeds)
 {
-    struct dlxd_publisher *publisher;
-    const struct dlxd_publisher_region control = {
-        .fd = region_of(dlx_shm_control_size(256), head, heeds)};
     struct dlxd_publisher_former former = former_publisher;
     former.id = id;
     former.config.resumes = resumes;
     former.config.after_seq = after_seq;
-    ok(dlxd_publisher_restore(&publisher, &dlx_scene.broker, &former, &control, 1));
+    struct dlxd_publisher *publisher = read_back(&former, head, heeds);
     if (life[1] == 0)
         ck_assert_int_eq(pipe2(life, O_CLOEXEC), 0);
-    int pidfd = life[0] < 0 ? -1 : fcntl(life[0], F_DUPFD_CLOEXEC, 0);
+    int pidfd = life[0] < 0 ? -1 : dlx_test_fds_dup(life[0]);
     bool hidden = dlxd_retained_restore(publisher, pidfd, 0);
     ck_assert_int_eq(hidden, publisher->state == DLXD_PUBLISHER_HIDDEN);
     return publisher;
 }
 
-static struct dlxd_publisher *restore(uint64_t id, uint64_t resumes, uint64_t head, bool heeds)
+static struct dlxd_publisher *restore(uint64_t id, uint64_t head, bool heeds)
 {
-    return restore_after(id, resumes, 0, head, heeds);
+    return restore_after(id, 0, 0, head, heeds);
+}
+
+/* An upgrade loses nothing, whatever the limits have become. */
+TEST(what_a_former_daemon_retained_is_back_beyond_the_limits)
+{
+    for (int i = 0; i < DLXD_N_RESOURCES; i++)
+        dlx_scene.broker.users.max[i] = 0;
+    struct dlxd_publisher *publisher = read_back(&former_publisher, 3, false);
+    ck_assert_uint_eq(retained_bytes(publisher->user), dlx_shm_control_size(256));
+    ck_assert_uint_eq(publisher->user->used[DLXD_BYTES], dlx_shm_control_size(256));
+    ck_assert_uint_eq(publisher->user->used[DLXD_OBJECTS], 1);
+    (void)dlxd_retained_restore(publisher, -1, 0);
+    ck_assert_uint_eq(n_publishers(), 1);
 }
 
 static void die(void)
@@ -368,25 +368,20 @@ static void die(void)
 /* Returns how many links it is offered. */
 static uint32_t subscribe(struct dlxd_client *client, bool reliable)
 {
-    struct dlxd_subscription *subscription;
     const struct dlxd_subscription_config config = {.max_held = 1, .reliable = reliable};
     static struct dlxd_rules rules;
-    uint32_t n = 0;
-    int fd;
+    int sock;
     if (rules.n == 0)
         ok(dlxd_rules_add_user(&rules, "test", 1000));
     dlx_scene.broker.policy.borrow_rules = &rules;
-    ok(dlxd_subscription_new(&subscription, client, "t", &config, &fd));
-    dlx_scene_keep(fd);
-    ok(dlx_test_broker_offer_all(subscription, &n));
-    return n;
+    return dlx_scene_subscribed(dlx_scene_subscription(client, "t", &config, &sock));
 }
 
 TEST(who_lives_is_shown_if_its_library_looks_for_locks)
 {
-    ck_assert_int_eq(restore(100, 0, 5, false)->state, DLXD_PUBLISHER_HIDDEN);
-    ck_assert_int_eq(restore(101, 0, 0, true)->state, DLXD_PUBLISHER_HIDDEN); /* with nothing */
-    struct dlxd_publisher *publisher = restore(102, 0, 5, true);
+    ck_assert_int_eq(restore(100, 5, false)->state, DLXD_PUBLISHER_HIDDEN);
+    ck_assert_int_eq(restore(101, 0, true)->state, DLXD_PUBLISHER_HIDDEN); /* with nothing */
+    struct dlxd_publisher *publisher = restore(102, 5, true);
     ck_assert_int_eq(publisher->state, DLXD_PUBLISHER_SHOWN);
     die();
     ck_assert_int_eq(publisher->state, DLXD_PUBLISHER_RETAINED);
@@ -396,7 +391,7 @@ TEST(who_lives_is_shown_if_its_library_looks_for_locks)
 TEST(what_is_shown_is_offered_to_those_that_can_join_it_and_to_others_later)
 {
     struct dlxd_client *client = new_client(1000), *old = new_client(1000);
-    struct dlxd_publisher *publisher = restore(100, 0, 5, true);
+    struct dlxd_publisher *publisher = restore(100, 5, true);
     client->principal->minor = 2;
     old->principal->minor = 1;
     ck_assert_uint_eq(subscribe(client, false), 1);
@@ -410,9 +405,10 @@ TEST(what_is_shown_is_offered_to_those_that_can_join_it_and_to_others_later)
 LOOP_TEST(who_has_announced_itself_again_is_not_shown_twice, 0, 2)
 {
     struct dlxd_client *client = new_client(1000), *other = new_client(1001);
-    struct dlxd_publisher *publisher = restore(100, 0, 5, true);
-    struct dlxd_publisher_config config = {
-        .history = 4, .depth = 16, .n_entries = 256, .retain = 2, .resumes = 100, .after_seq = 5};
+    struct dlxd_publisher *publisher = restore(100, 5, true);
+    struct dlxd_publisher_config config = retains_2;
+    config.resumes = 100;
+    config.after_seq = 5;
     client->principal->minor = 2;
     dlx_test_broker_publisher(other, "t", &config, 5); /* of another user: it only says so */
     ck_assert_uint_eq(subscribe(client, false), 2);
@@ -432,7 +428,7 @@ LOOP_TEST(who_has_announced_itself_again_is_not_shown_twice, 0, 2)
 LOOP_TEST(who_had_announced_itself_again_replaces_itself_when_it_is_restored, 0, 4)
 {
     bool heeds = _i % 2, is_dead = _i / 2;
-    restore(100, 0, 5, heeds);
+    restore(100, 5, heeds);
     restore_after(101, 100, 4, 5, heeds); /* it has 1 message, and retains 2 */
     ck_assert_uint_eq(n_publishers(), 2);
     if (is_dead)
@@ -454,7 +450,7 @@ LOOP_TEST(who_lives_is_replaced_by_itself_only, 0, 4)
 {
     bool heeds = _i % 2, dies = _i / 2;
     struct dlxd_client *client = new_client(1000);
-    struct dlxd_publisher *publisher = restore(100, 0, 5, heeds);
+    struct dlxd_publisher *publisher = restore(100, 5, heeds);
     struct dlxd_publisher_config config = {
         .history = 4, .depth = 16, .n_entries = 256, .retain = 1, .resumes = 77};
     struct dlxd_publisher *other = dlx_test_broker_publisher(client, "t", &config, 5);
