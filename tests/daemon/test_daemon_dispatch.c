@@ -50,88 +50,84 @@ TEST(a_bad_topic_is_refused)
 }
 
 /* Each request differs from one that is granted by what the row says. */
-TEST(a_publisher_out_of_range_is_refused)
+static const struct publisher_row {
+    uint32_t history, depth, n_entries, on_full, max_held, retain;
+    uint64_t after_seq;
+    const char *words;
+} publisher_rows[] = {
+    {0, 16, 256, 0, 0, 0, 0, "from 1 to 1024"},
+    {DLX_SHM_HISTORY_MAX + 1, 16, 256, 0, 0, 0, 0, "from 1 to 1024"},
+    {UINT32_MAX, 16, 256, 0, 0, 0, 0, "from 1 to 1024"},
+    {1, 0, 256, 0, 0, 0, 0, "from 1 to 4096"},
+    {1, DLX_SHM_DEPTH_MAX + 1, 256, 0, 0, 0, 0, "from 1 to 4096"},
+    {1, UINT32_MAX, 256, 0, 0, 0, 0, "from 1 to 4096"},
+    {1, 1, 0, 0, 0, 0, 0, "to 8192 is possible"},
+    {1, 1, 1, 0, 0, 0, 0, "to 8192 is possible"},
+    {1, 1, 128, 0, 0, 0, 0, "to 8192 is possible"},
+    {1, 1, 300, 0, 0, 0, 0, "to 8192 is possible"},
+    {1, 1, 16384, 0, 0, 0, 0, "to 8192 is possible"},
+    {1, 1, UINT32_MAX, 0, 0, 0, 0, "to 8192 is possible"},
+    {1, 129, 256, 0, 0, 0, 0, "to 8192 is possible"},
+    {129, 1, 256, 0, 0, 0, 0, "to 8192 is possible"},
+    {DLX_SHM_HISTORY_MAX, 1, 1024, 0, 0, 0, 0, "to 8192 is possible"},
+    {1, 2049, 4096, 0, 0, 0, 0, "to 8192 is possible"},
+    {1, DLX_SHM_DEPTH_MAX, 4096, 0, 0, 0, 0, "to 8192 is possible"},
+    {1, 16, 256, 2, 0, 0, 0, "on_full is 2"},
+    {1, 16, 256, 0, DLX_SHM_HELD_MAX + 1, 0, 0, "max_held 4097, at most 4096"},
+    {1, 16, 256, 0, 0, 0, DLX_SHM_MOVED, "2305843009213693952"},
+    {4, 16, 256, 0, 0, 5, 0, "retains 5 messages of a history of 4"},
+    {4, 16, 256, 0, 0, 4, 0, NULL},
+    {1, 1, 256, 1, DLX_SHM_HELD_MAX, 0, DLX_SHM_MOVED - 1, NULL},
+    {DLX_SHM_HISTORY_MAX, DLX_SHM_DEPTH_MAX, 8192, 0, 0, 0, 0, NULL},
+    {1, 128, 256, 0, 0, 0, 0, NULL},
+    {128, 1, 256, 0, 0, 0, 0, NULL},
+};
+
+LOOP_TEST(a_publisher_out_of_range_is_refused, 0, DLX_ARRAY_SIZE(publisher_rows))
 {
-    static const struct {
-        uint32_t history, depth, n_entries, on_full, max_held, retain;
-        uint64_t after_seq;
-        const char *words;
-    } rows[] = {
-        {0, 16, 256, 0, 0, 0, 0, "from 1 to 1024"},
-        {DLX_SHM_HISTORY_MAX + 1, 16, 256, 0, 0, 0, 0, "from 1 to 1024"},
-        {UINT32_MAX, 16, 256, 0, 0, 0, 0, "from 1 to 1024"},
-        {1, 0, 256, 0, 0, 0, 0, "from 1 to 4096"},
-        {1, DLX_SHM_DEPTH_MAX + 1, 256, 0, 0, 0, 0, "from 1 to 4096"},
-        {1, UINT32_MAX, 256, 0, 0, 0, 0, "from 1 to 4096"},
-        {1, 1, 0, 0, 0, 0, 0, "to 8192 is possible"},
-        {1, 1, 1, 0, 0, 0, 0, "to 8192 is possible"},
-        {1, 1, 128, 0, 0, 0, 0, "to 8192 is possible"},
-        {1, 1, 300, 0, 0, 0, 0, "to 8192 is possible"},
-        {1, 1, 16384, 0, 0, 0, 0, "to 8192 is possible"},
-        {1, 1, UINT32_MAX, 0, 0, 0, 0, "to 8192 is possible"},
-        {1, 129, 256, 0, 0, 0, 0, "to 8192 is possible"},
-        {129, 1, 256, 0, 0, 0, 0, "to 8192 is possible"},
-        {DLX_SHM_HISTORY_MAX, 1, 1024, 0, 0, 0, 0, "to 8192 is possible"},
-        {1, 2049, 4096, 0, 0, 0, 0, "to 8192 is possible"},
-        {1, DLX_SHM_DEPTH_MAX, 4096, 0, 0, 0, 0, "to 8192 is possible"},
-        {1, 16, 256, 2, 0, 0, 0, "on_full is 2"},
-        {1, 16, 256, 0, DLX_SHM_HELD_MAX + 1, 0, 0, "max_held 4097, at most 4096"},
-        {1, 16, 256, 0, 0, 0, DLX_SHM_MOVED, "2305843009213693952"},
-        {4, 16, 256, 0, 0, 5, 0, "retains 5 messages of a history of 4"},
-        {4, 16, 256, 0, 0, 4, 0, NULL},
-        {1, 1, 256, 1, DLX_SHM_HELD_MAX, 0, DLX_SHM_MOVED - 1, NULL},
-        {DLX_SHM_HISTORY_MAX, DLX_SHM_DEPTH_MAX, 8192, 0, 0, 0, 0, NULL},
-        {1, 128, 256, 0, 0, 0, 0, NULL},
-        {128, 1, 256, 0, 0, 0, 0, NULL},
-    };
-    for (size_t i = 0; i < DLX_ARRAY_SIZE(rows); i++) {
-        Dlx__Wire__PublisherNew request = dlx_scene_publisher_new("t");
-        request.history = rows[i].history;
-        request.depth = rows[i].depth;
-        request.n_entries = rows[i].n_entries;
-        request.on_full = rows[i].on_full;
-        request.max_held = rows[i].max_held;
-        request.retain = rows[i].retain;
-        request.after_seq = rows[i].after_seq;
-        if (rows[i].words)
-            expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_INVALID, rows[i].words);
-        else
-            ck_assert_msg(dlx_scene_call(client, BODY(PUBLISHER_NEW), &request)->body_case ==
-                              BODY(PUBLISHER_NEW_REPLY),
-                          "row %zu is refused", i);
-    }
+    const struct publisher_row *row = &publisher_rows[_i];
+    Dlx__Wire__PublisherNew request = dlx_scene_publisher_new("t");
+    request.history = row->history;
+    request.depth = row->depth;
+    request.n_entries = row->n_entries;
+    request.on_full = row->on_full;
+    request.max_held = row->max_held;
+    request.retain = row->retain;
+    request.after_seq = row->after_seq;
+    if (row->words)
+        expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_INVALID, row->words);
+    else
+        dlx_scene_call_gets(client, BODY(PUBLISHER_NEW), &request, BODY(PUBLISHER_NEW_REPLY));
 }
 
-TEST(a_subscription_out_of_range_is_refused)
+static const struct subscription_row {
+    uint32_t mode, history, max_held, n_spares;
+    bool reliable;
+    const char *words;
+} subscription_rows[] = {
+    {2, 0, 1, 0, false, "mode is 2"},
+    {1, 0, 1, 0, true, "cannot be reliable"},
+    {0, DLX_SHM_HISTORY_MAX + 1, 1, 0, false, "at most 1024"},
+    {0, 0, 0, 0, false, "from 1 to 4096"},
+    {0, 0, DLX_SHM_HELD_MAX + 1, 0, false, "from 1 to 4096"},
+    {0, 0, UINT32_MAX, 0, false, "from 1 to 4096"},
+    {0, 0, 1, 65, false, "65 spare links, at most 64 are possible"},
+    {1, DLX_SHM_HISTORY_MAX, DLX_SHM_HELD_MAX, 64, false, NULL},
+};
+
+LOOP_TEST(a_subscription_out_of_range_is_refused, 0, DLX_ARRAY_SIZE(subscription_rows))
 {
-    static const struct {
-        uint32_t mode, history, max_held, n_spares;
-        bool reliable;
-        const char *words;
-    } rows[] = {
-        {2, 0, 1, 0, false, "mode is 2"},
-        {1, 0, 1, 0, true, "cannot be reliable"},
-        {0, DLX_SHM_HISTORY_MAX + 1, 1, 0, false, "at most 1024"},
-        {0, 0, 0, 0, false, "from 1 to 4096"},
-        {0, 0, DLX_SHM_HELD_MAX + 1, 0, false, "from 1 to 4096"},
-        {0, 0, UINT32_MAX, 0, false, "from 1 to 4096"},
-        {0, 0, 1, 65, false, "65 spare links, at most 64 are possible"},
-        {1, DLX_SHM_HISTORY_MAX, DLX_SHM_HELD_MAX, 64, false, NULL},
-    };
-    for (size_t i = 0; i < DLX_ARRAY_SIZE(rows); i++) {
-        Dlx__Wire__Subscribe request = dlx_scene_subscribe_request("t");
-        request.mode = rows[i].mode;
-        request.history = rows[i].history;
-        request.max_held = rows[i].max_held;
-        request.n_spares = rows[i].n_spares;
-        request.reliable = rows[i].reliable;
-        if (rows[i].words)
-            expect_error(BODY(SUBSCRIBE), &request, DLX_E_INVALID, rows[i].words);
-        else
-            ck_assert_msg(dlx_scene_call(client, BODY(SUBSCRIBE), &request)->body_case ==
-                              BODY(SUBSCRIBE_REPLY),
-                          "row %zu is refused", i);
-    }
+    const struct subscription_row *row = &subscription_rows[_i];
+    Dlx__Wire__Subscribe request = dlx_scene_subscribe_request("t");
+    request.mode = row->mode;
+    request.history = row->history;
+    request.max_held = row->max_held;
+    request.n_spares = row->n_spares;
+    request.reliable = row->reliable;
+    if (row->words)
+        expect_error(BODY(SUBSCRIBE), &request, DLX_E_INVALID, row->words);
+    else
+        dlx_scene_call_gets(client, BODY(SUBSCRIBE), &request, BODY(SUBSCRIBE_REPLY));
 }
 
 TEST(objects_that_do_not_exist_are_not_found)
@@ -162,14 +158,13 @@ TEST(objects_that_do_not_exist_are_not_found)
          "subscription"},
     };
     arena_new.arena_size = DLX_PAGE;
-    for (size_t i = 0; i < DLX_ARRAY_SIZE(requests) * DLX_ARRAY_SIZE(ids); i++) {
-        const uint64_t id = ids[i % DLX_ARRAY_SIZE(ids)];
-        char words[64];
-        size_t row = i / DLX_ARRAY_SIZE(ids);
-        *requests[row].id = id;
-        (void)snprintf(words, sizeof words, "%s %llu", requests[row].kind, (unsigned long long)id);
-        expect_error(requests[row].body, requests[row].message, DLX_E_NOT_FOUND, words);
-    }
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(requests); i++)
+        for (size_t k = 0; k < DLX_ARRAY_SIZE(ids); k++) {
+            char words[64];
+            *requests[i].id = ids[k];
+            (void)snprintf(words, sizeof words, "%s %ju", requests[i].kind, (uintmax_t)ids[k]);
+            expect_error(requests[i].body, requests[i].message, DLX_E_NOT_FOUND, words);
+        }
 }
 
 TEST(quota_names_asked_used_and_limit)
@@ -189,8 +184,8 @@ TEST(arenas_of_a_publisher_are_limited_in_number)
 {
     Dlx__Wire__PublisherNew request = dlx_scene_publisher_new("t");
     Dlx__Wire__ArenaNew arena_new = DLX__WIRE__ARENA_NEW__INIT;
-    const Dlx__Wire__Packet *packet = dlx_scene_call(client, BODY(PUBLISHER_NEW), &request);
-    ck_assert_int_eq(packet->body_case, BODY(PUBLISHER_NEW_REPLY));
+    const Dlx__Wire__Packet *packet =
+        dlx_scene_call_gets(client, BODY(PUBLISHER_NEW), &request, BODY(PUBLISHER_NEW_REPLY));
     arena_new.publisher = packet->publisher_new_reply->publisher;
     arena_new.arena_size = DLX_PAGE;
     for (uint32_t i = 1; i <= DLX_SHM_ARENAS_MAX; i++) {
@@ -199,11 +194,8 @@ TEST(arenas_of_a_publisher_are_limited_in_number)
             break; /* the process may not have so many files */
         ck_assert_int_eq(packet->body_case, BODY(ARENA_NEW_REPLY));
         ck_assert_uint_eq(packet->arena_new_reply->arena, i);
-        if (i == DLX_SHM_ARENAS_MAX) {
-            packet = dlx_scene_call(client, BODY(ARENA_NEW), &arena_new);
-            ck_assert_int_eq(packet->body_case, BODY(ERROR));
-            ck_assert_int_eq(packet->error->code, DLX_E_LIMIT);
-        }
+        if (i == DLX_SHM_ARENAS_MAX)
+            dlx_scene_call_fails(client, BODY(ARENA_NEW), &arena_new, DLX_E_LIMIT, "");
     }
 }
 
@@ -254,12 +246,18 @@ TEST(queue_of_replies_is_bounded)
     ck_assert_uint_eq(dlx_scene.broker.n_clients, 0);
 }
 
+static const Dlx__Wire__PublisherList *list_publishers(Dlx__Wire__ListPublishers *list)
+{
+    return dlx_scene_call_gets(client, BODY(LIST_PUBLISHERS), list, BODY(PUBLISHER_LIST))
+        ->publisher_list;
+}
+
 /* More publishers than fit on a page, of several topics. */
 TEST(lists_come_page_by_page_in_order)
 {
     enum { N = 50 };
     Dlx__Wire__ListPublishers list = DLX__WIRE__LIST_PUBLISHERS__INIT;
-    char last_topic[DLX_TOPIC_SIZE_MAX + 1] = "";
+    char last_topic[DLX_TOPIC_SIZE_MAX + 1] = "", one[] = "t/1", next[] = "t/2";
     uint64_t last_id = 0;
     size_t n = 0;
     for (int i = 0; i < N; i++) {
@@ -269,40 +267,33 @@ TEST(lists_come_page_by_page_in_order)
         (void)dlx_scene_call(client, BODY(PUBLISHER_NEW), &request);
     }
     /* Not announced: not listed. Announce behind the protocol's back. */
-    ck_assert_uint_eq(
-        dlx_scene_call(client, BODY(LIST_PUBLISHERS), &list)->publisher_list->n_entries, 0);
+    ck_assert_uint_eq(list_publishers(&list)->n_entries, 0);
     dlx_for_each (it, &client->publishers)
         dlxd_offering_begin(dlxd_container_of(it, struct dlxd_publisher, by_client), true);
     for (bool more = true; more;) {
         list.after_topic = last_topic;
         list.after_publisher = last_id;
-        const Dlx__Wire__PublisherList *page =
-            dlx_scene_call(client, BODY(LIST_PUBLISHERS), &list)->publisher_list;
+        const Dlx__Wire__PublisherList *page = list_publishers(&list);
         more = page->more;
         ck_assert_uint_eq(page->n_entries, more ? 16 : N - n);
-        for (size_t i = 0; i < page->n_entries; i++) {
+        for (size_t i = 0; i < page->n_entries; i++, n++) {
             const Dlx__Wire__PublisherEntry *entry = page->entries[i];
             int order = strcmp(entry->topic, last_topic);
             ck_assert(order > 0 || (order == 0 && entry->publisher > last_id));
             ck_assert_uint_eq(entry->history, 1);
             (void)snprintf(last_topic, sizeof last_topic, "%s", entry->topic);
             last_id = entry->publisher;
-            n++;
         }
     }
     ck_assert_uint_eq(n, N);
     list = (Dlx__Wire__ListPublishers)DLX__WIRE__LIST_PUBLISHERS__INIT;
-    char topic[] = "t/1";
-    char after[] = "t/2";
-    list.topic = topic;
-    const Dlx__Wire__PublisherList *page =
-        dlx_scene_call(client, BODY(LIST_PUBLISHERS), &list)->publisher_list;
+    list.topic = one;
+    const Dlx__Wire__PublisherList *page = list_publishers(&list);
     ck_assert_uint_eq(page->n_entries, 16);
     ck_assert(page->more);
     ck_assert_str_eq(page->entries[15]->topic, "t/1");
-    list.after_topic = after;
-    ck_assert_uint_eq(
-        dlx_scene_call(client, BODY(LIST_PUBLISHERS), &list)->publisher_list->n_entries, 0);
+    list.after_topic = next;
+    ck_assert_uint_eq(list_publishers(&list)->n_entries, 0);
 }
 
 /* A field that it does not know would be a violation to it. */
@@ -331,27 +322,18 @@ static const Dlx__Wire__QuotaList *list_quotas(uint32_t after_uid, const char *a
     Dlx__Wire__ListQuotas list = DLX__WIRE__LIST_QUOTAS__INIT;
     list.after_uid = after_uid;
     list.after_socket = (char *)(uintptr_t)after_socket;
-    const Dlx__Wire__Packet *packet = dlx_scene_call(client, BODY(LIST_QUOTAS), &list);
-    ck_assert_int_eq(packet->body_case, BODY(QUOTA_LIST));
-    return packet->quota_list;
+    return dlx_scene_call_gets(client, BODY(LIST_QUOTAS), &list, BODY(QUOTA_LIST))->quota_list;
 }
 
 /* Root, by the main socket, as all clients of this test are. */
 TEST(a_superuser_sees_the_quotas_of_all_users_in_order)
 {
-    static const struct {
-        uid_t uid;
-        const char *socket;
-    } whose[] = {{7, "b"}, {4000000000U, "a"}, {7, "a"}, {3, "z"}};
-    struct dlxd_user *users[4];
-    struct dlxd_charge charge = {.user = NULL};
+    auto_charge charge = {.user = NULL};
     client->principal->minor = 5;
-    for (int i = 0; i < 4; i++) {
-        struct dlxd_principal who = {.uid = whose[i].uid};
-        (void)snprintf(who.socket, sizeof who.socket, "%s", whose[i].socket);
-        ok(dlxd_users_get(&dlx_scene.broker.users, &who, &users[i]));
-    }
-    ok(dlxd_charge_init(&charge, users[0], DLXD_LINKS, 5));
+    ok(dlxd_charge_init(&charge, dlx_scene_user(7, "b"), DLXD_LINKS, 5));
+    (void)dlx_scene_user(4000000000U, "a");
+    (void)dlx_scene_user(7, "a");
+    (void)dlx_scene_user(3, "z");
     char seen[400] = "", socket[DLXD_SOCKET_NAME_SIZE] = "";
     uint32_t uid = 0;
     for (const Dlx__Wire__QuotaList *list; (list = list_quotas(uid, socket))->more;) {
@@ -367,9 +349,6 @@ TEST(a_superuser_sees_the_quotas_of_all_users_in_order)
                            (unsigned)list->entries[DLXD_LINKS]->used);
     }
     ck_assert_str_eq(seen, "3/z:0 7/a:0 7/b:5 4000000000/a:0 ");
-    dlxd_charge_deinit(&charge);
-    for (int i = 0; i < 4; i++)
-        dlxd_user_unref(users[i]);
 }
 
 TEST(others_see_their_own_quotas_alone)

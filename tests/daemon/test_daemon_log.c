@@ -3,6 +3,7 @@
  * second. */
 #include "daemon/base/log.h"
 #include "tests/harness/daemon.h"
+#include "tests/harness/fds.h"
 #include "tests/harness/run.h"
 #include <sys/un.h>
 
@@ -14,12 +15,9 @@ static int journal = -1, lines = -1, stderr_fd = -1;
 static void begin(void)
 {
     int fds[2];
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
     (void)snprintf(journal_path, sizeof journal_path, "%s/j", place.dir);
-    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.100s", journal_path);
     (void)unlink(journal_path);
-    journal = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    ck_assert_int_eq(bind(journal, (const struct sockaddr *)&address, sizeof address), 0);
+    journal = dlx_test_fds_bind(journal_path, SOCK_DGRAM | SOCK_NONBLOCK);
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
     stderr_fd = dup(STDERR_FILENO);
     ck_assert_int_eq(dup2(fds[1], STDERR_FILENO), STDERR_FILENO);
@@ -85,10 +83,11 @@ TEST(what_the_journal_does_not_take_is_a_line)
     ck_assert_str_eq(read_entry(), "");
     ck_assert_int_eq(strncmp(read_lines(), "<5>refused: xxx", 15), 0);
     /* The journal does not read: its queue is full. */
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.100s", journal_path);
+    struct sockaddr_un address;
+    socklen_t size = sizeof address;
+    ck_assert_int_eq(getsockname(journal, (struct sockaddr *)&address, &size), 0);
     int sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    while (sendto(sock, "", 0, 0, (const struct sockaddr *)&address, sizeof address) == 0)
+    while (sendto(sock, "", 0, 0, (const struct sockaddr *)&address, size) == 0)
         ;
     close(sock);
     refuse("full");

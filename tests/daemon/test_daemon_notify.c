@@ -1,22 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the daemon tells its service manager: sd_notify(3). */
 #include "daemon/persist/notify.h"
+#include "tests/harness/fds.h"
 #include "tests/harness/run.h"
-#include <sys/un.h>
 
 /* A manager's socket with an abstract name, which is put in the environment. */
 static int make_manager(void)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
     char name[64];
-    int n = snprintf(name, sizeof name, "@dlpackd-test-notify-%d", (int)getpid());
-    memcpy(address.sun_path + 1, name + 1, (size_t)n - 1);
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address,
-                          (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)n)),
-                     0);
+    (void)snprintf(name, sizeof name, "@dlpackd-test-notify-%d", (int)getpid());
     setenv("NOTIFY_SOCKET", name, 1);
-    return fd;
+    return dlx_test_fds_bind(name, SOCK_DGRAM | SOCK_NONBLOCK);
 }
 
 TEST(a_manager_with_an_abstract_name_is_told)

@@ -2,8 +2,8 @@
 /* Descriptors in flight are on who causes them, until they have been received. Who asks hears that
  * a packet was. */
 #include "daemon/users/outbox.h"
-#include "daemon/users/user.h"
 #include "tests/daemon/harness_scene.h"
+#include "tests/harness/fds.h"
 
 enum { A, B, N_USERS };
 
@@ -23,17 +23,21 @@ static uint64_t in_flight(int i)
     return user(i)->used[DLXD_IN_FLIGHT];
 }
 
-static void set_up(void)
+static void make_outbox(void)
 {
     int pair[2];
-    for (uint32_t i = 0; i < N_USERS; i++)
-        clients[i] = dlx_scene_client(i, 100);
-    n_fds = dlx_test_broker_n_fds(&dlx_scene);
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair),
-                     0);
+    dlx_test_fds_pair(pair);
     outbox = dlxd_outbox_new(dlx_scene.broker.workers, pair[0]);
     ck_assert_ptr_nonnull(outbox);
     theirs = dlx_scene_keep(pair[1]);
+}
+
+static void set_up(void)
+{
+    for (uint32_t i = 0; i < N_USERS; i++)
+        clients[i] = dlx_scene_client(i, 100);
+    n_fds = dlx_test_broker_n_fds(&dlx_scene);
+    make_outbox();
     n_landed = 0;
 }
 
@@ -47,7 +51,7 @@ static int send_tracked(int payer, size_t n, struct dlxd_flight **ret)
     Dlx__Wire__Ok body = DLX__WIRE__OK__INIT;
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
     const int fds[] = {0, 1, 2};
-    packet.body_case = DLX__WIRE__PACKET__BODY_OK;
+    packet.body_case = BODY(OK);
     packet.ok = &body;
     return dlxd_outbox_send(outbox, user(payer), &packet, fds, n, ret);
 }
@@ -242,8 +246,6 @@ TEST(a_user_that_has_left_goes_when_its_descriptors_have_landed)
     ck_assert_uint_eq(dlx_scene.broker.users.all_in_flight, 0);
 }
 
-/* ---- packets without descriptors ----------------------------------------------------------- */
-
 static unsigned landed[4]; /* by number, 1 and up: in this order */
 static struct dlxd_flight *tracked[4];
 
@@ -323,15 +325,12 @@ TEST(a_packet_without_descriptors_meets_no_limit)
 /* Of many packets on one socket one stands for all: the others hide no other socket. */
 TEST(one_look_finds_a_socket_that_was_read_behind_many_packets)
 {
-    int pair[2];
     struct dlxd_outbox *full = outbox;
     for (int i = 0; i < 200; i++)
         ok(send_fds(A, 0));
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair),
-                     0);
-    outbox = dlxd_outbox_new(dlx_scene.broker.workers, pair[0]);
+    make_outbox();
     must_track(1);
-    close(pair[1]);
+    dlx_scene_close(theirs);
     dlx_scene_look();
     ck_assert_uint_eq(n_landed, 1);
     dlxd_outbox_close(outbox, user(A));

@@ -19,8 +19,6 @@ struct actor {
 
 static struct actor actors[2]; /* of two users */
 
-/* ---- the worker that has something else to do ------------------------------------------------ */
-
 static int busy[2]; /* a pipe */
 
 static void wait_for_end(void *data)
@@ -56,8 +54,6 @@ static void run(void)
         dlxd_broker_settle(&dlx_scene.broker);
     }
 }
-
-/* ---- clients --------------------------------------------------------------------------------- */
 
 static void ask(const struct actor *a, Dlx__Wire__Packet__BodyCase body, void *message,
                 uint32_t serial)
@@ -113,8 +109,6 @@ static void set_up(void)
             dlxd_publisher_id(dlx_scene_publisher_linked(actors[i].client, "t", &link_sock));
     }
 }
-
-/* ---- the tests ------------------------------------------------------------------------------- */
 
 static void is_served(const struct actor *a, uint32_t serial)
 {

@@ -5,7 +5,6 @@
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
 #include <dirent.h>
-#include <sys/prctl.h>
 
 #define RANDOM "0123456789abcdef0123456789abcdef"
 
@@ -67,15 +66,10 @@ static bool is_there(const char *name)
 /* A process that is there until it is killed. */
 static pid_t start_process(void)
 {
-    pid_t parent = getpid(), pid = dlx_test_fork();
-    if (pid == 0) {
-        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() == parent)
-            for (;;)
-                (void)pause();
-        _exit(1);
-    }
-    return pid;
+    struct dlx_test_child child = dlx_test_fork_child();
+    if (child.pid == 0)
+        dlx_test_fork_ready(&child);
+    return dlx_test_fork_wait_ready(&child);
 }
 
 /* Kill it; wait until it is a zombie, or until nothing is left. */
@@ -84,6 +78,14 @@ static void end_process(pid_t pid, bool zombie)
     siginfo_t info;
     ck_assert_int_eq(kill(pid, SIGKILL), 0);
     ck_assert_int_eq(waitid(P_PID, (id_t)pid, &info, WEXITED | (zombie ? WNOWAIT : 0)), 0);
+}
+
+/* The number of one that has ended. */
+static pid_t dead_process(void)
+{
+    pid_t pid = start_process();
+    end_process(pid, false);
+    return pid;
 }
 
 /* This process's own name, which tells its start time. */
@@ -96,8 +98,6 @@ static struct dlx_shm_name own_name(void)
     ck_assert(dlx__shm_name_parse(name + 1, &own));
     return own;
 }
-
-/* ---- names --------------------------------------------------------------------------------- */
 
 TEST(names_are_read_as_they_are_written)
 {
@@ -168,14 +168,11 @@ TEST(who_is_alive)
     ck_assert(!dlx__shm_name_is_alive(&name));
 }
 
-/* ---- cleaning ------------------------------------------------------------------------------ */
-
 TEST(what_dead_daemons_left_is_removed_and_nothing_else)
 {
     struct dlx_shm_name own = own_name();
     uid_t uid = geteuid();
-    pid_t dead = start_process(), zombie = start_process(), alive = start_process();
-    end_process(dead, false);
+    pid_t dead = dead_process(), zombie = start_process(), alive = start_process();
     end_process(zombie, true);
     const char *const gone[] = {
         name_of(uid, dead, 1),
@@ -184,19 +181,21 @@ TEST(what_dead_daemons_left_is_removed_and_nothing_else)
     };
     for (size_t i = 0; i < DLX_ARRAY_SIZE(gone); i++)
         make_file(gone[i]);
-    char kept[8][DLX_SHM_NAME_SIZE];
-    size_t n = 0;
-    (void)snprintf(kept[n++], sizeof kept[0], "%s", name_of(uid, own.pid, own.start));
-    (void)snprintf(kept[n++], sizeof kept[0], "%s", name_of(uid, alive, 0));
-    (void)snprintf(kept[n++], sizeof kept[0], "%s", name_of(uid + 1, dead, 1));
-    (void)snprintf(kept[n++], sizeof kept[0], "%s.bak", name_of(uid, dead, 1));
-    (void)snprintf(kept[n++], sizeof kept[0], "unrelated");
-    for (size_t i = 0; i < n; i++)
+    char copy[DLX_SHM_NAME_SIZE + 4];
+    (void)snprintf(copy, sizeof copy, "%s.bak", name_of(uid, dead, 1));
+    const char *const kept[] = {
+        name_of(uid, own.pid, own.start),
+        name_of(uid, alive, 0),
+        name_of(uid + 1, dead, 1),
+        copy,
+        "unrelated",
+    };
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(kept); i++)
         make_file(kept[i]);
     ck_assert_uint_eq(dlxd_stale_shm_clean(dir), 3);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(gone); i++)
         ck_assert_msg(!is_there(gone[i]), "%s", gone[i]);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(kept); i++)
         ck_assert_msg(is_there(kept[i]), "%s", kept[i]);
     end_process(alive, true);
     ck_assert_uint_eq(dlxd_stale_shm_clean(dir), 1);
@@ -207,9 +206,8 @@ TEST(what_dead_daemons_left_is_removed_and_nothing_else)
 
 TEST(links_folders_and_pipes_stay)
 {
-    pid_t dead = start_process();
+    pid_t dead = dead_process();
     uid_t uid = geteuid();
-    end_process(dead, false);
     make_file("target");
     ck_assert_int_eq(symlink(path_of("target"), path_of(name_of(uid, dead, 1))), 0);
     ck_assert_int_eq(symlink("nowhere", path_of(name_of(uid, dead, 2))), 0);
@@ -223,9 +221,7 @@ TEST(links_folders_and_pipes_stay)
 
 TEST(files_of_others_stay)
 {
-    pid_t dead = start_process();
-    end_process(dead, false);
-    const char *name = name_of(geteuid(), dead, 1);
+    const char *name = name_of(geteuid(), dead_process(), 1);
     make_file(name);
     if (chown(path_of(name), 65534, 65534) < 0) {
         puts("SKIP: needs root to make a file of somebody else");
@@ -239,9 +235,7 @@ TEST(files_of_others_stay)
 
 TEST(what_cannot_be_removed_stays_and_is_no_failure)
 {
-    pid_t dead = start_process();
-    end_process(dead, false);
-    const char *name = name_of(65534, dead, 1);
+    const char *name = name_of(65534, dead_process(), 1);
     make_file(name);
     if (chown(path_of(name), 65534, 65534) < 0) {
         puts("SKIP: needs root to become somebody who may not remove it");

@@ -4,24 +4,19 @@
  * have for real. */
 
 #include "daemon/persist/manager_fds.h"
-#include "daemon/objects/publisher.h"
 #include "daemon/persist/store.h"
 #include "daemon/persist/store_queue.h"
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/fds.h"
-#include <sys/un.h>
 
 #define SECOND UINT64_C(1000000000)
 #define BEGIN  (1000 * SECOND)
 
-enum { GREEDY = 1000, OTHER = 1001, HONEST = 1002, OWN = 500 };
+enum { GREEDY = 1000, OTHER, HONEST, OWN = 500 };
 
-/* ---- a manager that reads when it is told to ------------------------------------------------- */
-
-static struct dlxd_users users;
 static struct dlxd_user *known[3];
 static struct dlxd_store_queue queue;
-static int sock;
+static int sock;       /* of a manager that reads when it is told to */
 static char last[512]; /* what it read last */
 
 static struct dlxd_user *user_of(uid_t uid)
@@ -29,33 +24,31 @@ static struct dlxd_user *user_of(uid_t uid)
     return known[uid - GREEDY];
 }
 
-/* In the abstract name space: no file is left. */
-static void set_up(void)
+static void begin_manager(void)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    char path[64];
-    (void)snprintf(path, sizeof path, "@dlx-test-%d", (int)getpid());
-    memcpy(address.sun_path + 1, path + 1, strlen(path) - 1);
-    sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    ck_assert_int_eq(bind(sock, (const struct sockaddr *)&address,
-                          (socklen_t)(sizeof(sa_family_t) + strlen(path))),
-                     0);
-    ck_assert_int_eq(setenv("NOTIFY_SOCKET", path, 1), 0);
-    dlxd_users_init(&users, UINT64_C(1) << 30);
+    char name[64];
+    (void)snprintf(name, sizeof name, "@dlx-test-%d", (int)getpid());
+    sock = dlx_test_fds_bind(name, SOCK_DGRAM | SOCK_NONBLOCK);
+    ck_assert_int_eq(setenv("NOTIFY_SOCKET", name, 1), 0);
+}
+
+static void end_manager(void)
+{
+    close(sock);
+}
+
+static void begin_queue(void)
+{
     for (uid_t i = 0; i < DLX_ARRAY_SIZE(known); i++)
-        ok(dlxd_users_get(&users, &(const struct dlxd_principal){.uid = GREEDY + i}, &known[i]));
+        known[i] = dlx_users_get(&dlx_users, GREEDY + i, "");
     dlxd_store_queue_init(&queue);
 }
 
-static void tear_down(void)
+static void end_queue(void)
 {
     dlxd_store_queue_deinit(&queue);
     ck_assert_uint_eq(queue.n, 0);
     ck_assert_uint_eq(queue.n_fds, 0);
-    for (size_t i = 0; i < DLX_ARRAY_SIZE(known); i++)
-        dlxd_user_unref(known[i]);
-    dlxd_users_deinit(&users);
-    close(sock);
 }
 
 /* Descriptors go with what is not asked for. */
@@ -81,28 +74,30 @@ static size_t n_sent(uint64_t now)
     }
 }
 
+static const char *name_of(uid_t uid, int i)
+{
+    static char name[32];
+    (void)snprintf(name, sizeof name, "%u-%d", (unsigned)uid, i);
+    return name;
+}
+
 static void keep(uid_t uid, int i)
 {
-    char name[32];
-    (void)snprintf(name, sizeof name, "%u-%d", (unsigned)uid, i);
-    ok(dlxd_store_queue_keep(&queue, user_of(uid), STDIN_FILENO, name));
+    ok(dlxd_store_queue_keep(&queue, user_of(uid), STDIN_FILENO, name_of(uid, i)));
 }
 
 static void drop(uid_t uid, int i)
 {
-    char name[32];
-    (void)snprintf(name, sizeof name, "%u-%d", (unsigned)uid, i);
-    ok(dlxd_store_queue_drop(&queue, user_of(uid), name));
+    ok(dlxd_store_queue_drop(&queue, user_of(uid), name_of(uid, i)));
 }
 
 CASE(store)
 {
-    TCase *tcase = tcase_create("store");
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    TCase *tcase = dlx_users_case("store");
+    tcase_add_checked_fixture(tcase, begin_manager, end_manager);
+    tcase_add_checked_fixture(tcase, begin_queue, end_queue);
     return tcase;
 }
-
-/* ---- the queue ------------------------------------------------------------------------------ */
 
 TEST_OF(store, what_is_too_much_is_sent_at_a_rate)
 {
@@ -206,8 +201,6 @@ TEST_OF(store, what_cannot_be_sent_stays)
     ck_assert_uint_eq(queue.n, 1);
 }
 
-/* ---- shares --------------------------------------------------------------------------------- */
-
 static const struct dlxd_publisher_config retains = {
     .history = 1, .depth = 16, .n_entries = 256, .retain = 1};
 
@@ -247,7 +240,7 @@ static uint32_t fill(uid_t uid)
 CASE(shares)
 {
     TCase *tcase = dlx_scene_case("shares", NULL);
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    tcase_add_checked_fixture(tcase, begin_manager, end_manager);
     tcase_add_checked_fixture(tcase, NULL, end_store);
     return tcase;
 }
@@ -257,8 +250,7 @@ TEST_OF(shares, a_share_belongs_to_a_user_by_one_socket)
 {
     begin_store(geteuid() + 1, 65);
     struct dlxd_client *pods = dlx_scene_client(1, 10);
-    uint32_t n = fill(geteuid());
-    ck_assert_uint_eq(n, 65 / 4);
+    ck_assert_uint_eq(fill(geteuid()), 65 / 4);
     ck_assert(!dlx_test_broker_publisher(pods, "t", &retains, 1)->not_kept);
 }
 
@@ -266,16 +258,14 @@ TEST_OF(shares, nobody_can_take_all_that_the_manager_keeps)
 {
     enum { MAX = 65 };
     begin_store(OWN, MAX);
-    uint32_t greedy = fill(GREEDY);
+    ck_assert_uint_eq(fill(GREEDY), MAX / 4);
     ck_assert_str_eq(dlx__error_message(),
                      "uid 1000 asks for 1 file descriptors that the service manager keeps, uses 32 "
                      "and may have at most 1 times what is left: all users together use 33 and may "
                      "have 65 (quota store-entries); raise dlpackd's --fd-store and "
                      "FileDescriptorStoreMax= of its unit");
-    uint32_t other = fill(OTHER), honest = fill(HONEST);
-    ck_assert_uint_eq(greedy, MAX / 4);
-    ck_assert_uint_eq(other, MAX / 8);
-    ck_assert_uint_eq(honest, MAX / 16);
+    ck_assert_uint_eq(fill(OTHER), MAX / 8);
+    ck_assert_uint_eq(fill(HONEST), MAX / 16);
     /* The daemon's own may have the rest. */
     ck_assert_uint_ge(fill(OWN), MAX / 16 - 1);
     ck_assert_msg(strstr(dlx__error_message(), "may have at most what is left: all users together "

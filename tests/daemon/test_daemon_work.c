@@ -36,8 +36,6 @@ static void run_step(void)
     dlxd_work_run(&dlx_scene.broker.users, 1);
 }
 
-/* ---- tasks --------------------------------------------------------------------------------- */
-
 struct count {
     struct dlxd_task task;
     uint32_t n; /* steps that were done */
@@ -53,11 +51,8 @@ static bool count_step(struct dlxd_task *task)
 TEST(users_take_turns_and_so_do_the_tasks_of_one)
 {
     enum { GREEDY = 3, STEPS = 5 };
-    const struct dlxd_principal who[] = {{.uid = 1}, {.uid = 2}};
     struct count greedy[GREEDY] = {0}, honest = {.most = STEPS};
-    struct dlxd_user *users[2];
-    for (int i = 0; i < 2; i++)
-        ok(dlxd_users_get(&dlx_scene.broker.users, &who[i], &users[i]));
+    struct dlxd_user *users[] = {dlx_scene_user(1, ""), dlx_scene_user(2, "")};
     for (int i = 0; i < GREEDY; i++) {
         greedy[i].most = STEPS;
         dlxd_task_init(&greedy[i].task, count_step);
@@ -81,8 +76,6 @@ TEST(users_take_turns_and_so_do_the_tasks_of_one)
     ck_assert_uint_lt(greedy[0].n, STEPS);
     ck_assert_uint_eq(greedy[1].n + greedy[2].n + honest.n, 3 * STEPS);
     ck_assert(!dlxd_work_is_left(&dlx_scene.broker.users));
-    for (int i = 0; i < 2; i++)
-        dlxd_user_unref(users[i]);
 }
 
 /* A user goes while it is in the list of those who work. */
@@ -98,8 +91,6 @@ TEST(a_task_that_is_stopped_leaves_nothing)
     dlxd_broker_settle(&dlx_scene.broker);
     ck_assert_uint_eq(count.n, 0);
 }
-
-/* ---- requests ------------------------------------------------------------------------------- */
 
 TEST(many_connections_of_one_user_delay_another_by_a_step)
 {
@@ -121,9 +112,8 @@ TEST(many_connections_of_one_user_delay_another_by_a_step)
         run_step();
     }
     dlxd_broker_settle(&dlx_scene.broker);
-    for (int i = 0; i < GREEDY; i++) {
+    for (int i = 0; i < GREEDY; i++)
         ck_assert_uint_eq(read_replies(greedy[i], 1), EACH); /* all of them, in order */
-    }
 }
 
 /* It is looked at again when it has been read to the end. */
@@ -143,8 +133,6 @@ TEST(a_socket_that_waits_for_its_turn_is_not_looked_at_again)
     }
 }
 
-/* ---- the pace of requests -------------------------------------------------------------------- */
-
 /* Do what may be done now, and return how long the next request waits. */
 static uint64_t run_and_wake(void)
 {
@@ -153,6 +141,11 @@ static uint64_t run_and_wake(void)
     dlxd_broker_settle(&dlx_scene.broker);
     uint64_t now = dlx__now_ns(), next = dlxd_work_next_ns(&dlx_scene.broker.users, now);
     return next == UINT64_MAX ? next : next - now;
+}
+
+static void wait_for(uint64_t ns)
+{
+    (void)poll(NULL, 0, (int)(ns / 1000000) + 1);
 }
 
 /* All of them are answered, in their order; those above the pace later. Connections buy nothing. */
@@ -174,23 +167,22 @@ TEST(requests_above_the_pace_wait_and_others_do_not)
     }
     honest = connect_by(2);
     send_info_requests(honest, 1, 2 * PACE);
-    for (uint64_t left = 0; n < CONNECTIONS * EACH;) {
-        left = run_and_wake();
+    while (n < CONNECTIONS * EACH) {
+        uint64_t left = run_and_wake();
         for (int i = 0; i < CONNECTIONS; i++) {
             uint32_t some = read_replies(fds[i], n_each[i] + 1);
             n_each[i] += some;
             n += some;
         }
         ck_assert_msg(n <= PACE || dlx__now_ns() - begin >= 1000000000, "%u replies", n);
-        if (n < CONNECTIONS * EACH) {
-            ck_assert_uint_lt(left, UINT64_C(1100000000));
-            (void)poll(NULL, 0, (int)(left / 1000000) + 1);
-        }
+        if (n == CONNECTIONS * EACH)
+            break;
+        ck_assert_uint_lt(left, UINT64_C(1100000000));
+        wait_for(left);
     }
     ck_assert_uint_eq(read_replies(honest, 1), 2 * PACE);
-    for (uint64_t left;
-         (left = run_and_wake()) != UINT64_MAX;) /* and nothing is left to wait for */
-        (void)poll(NULL, 0, (int)(left / 1000000) + 1);
+    for (uint64_t left; (left = run_and_wake()) != UINT64_MAX;) /* nothing is left to wait for */
+        wait_for(left);
     dlx_test_broker_run(&dlx_scene);
     dlxd_users_set_quotas(&dlx_scene.broker.users, &(struct dlxd_quotas){.n = 0},
                           UINT64_C(1) << 30);
@@ -220,8 +212,6 @@ TEST(who_waits_for_its_pace_can_be_ended_and_let_go)
     ck_assert_uint_eq(run_and_wake(), UINT64_MAX);
     ck_assert_uint_eq(read_replies(fds[1], n + 1), 5 - n);
 }
-
-/* ---- connections that say nothing ------------------------------------------------------------ */
 
 TEST(who_is_silent_for_longest_makes_way_for_its_own_user_only)
 {

@@ -3,7 +3,10 @@
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <stddef.h>
+#include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 size_t dlx_test_fds_count(void)
 {
@@ -26,4 +29,19 @@ int dlx_test_fds_dup(int fd)
 void dlx_test_fds_pair(int ret[2])
 {
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ret), 0);
+}
+
+int dlx_test_fds_bind(const char *path, int type)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    size_t size = strlen(path);
+    ck_assert_uint_lt(size, sizeof address.sun_path);
+    memcpy(address.sun_path, path, size);
+    if (*path == '@')
+        address.sun_path[0] = '\0';
+    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address,
+                          (socklen_t)(offsetof(struct sockaddr_un, sun_path) + size)),
+                     0);
+    return fd;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/manager.h"
+#include "tests/harness/fds.h"
 #include "common/util.h"
 #include <check.h>
 #include <fcntl.h>
@@ -7,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 /* What the thread says is asserted when it has ended: a child that is forked while a thread is in
  * ck_assert, which locks also when all is well, waits for that lock for ever. */
@@ -111,15 +111,10 @@ static void *run(void *userdata)
 
 void dlx_test_manager_start(struct dlx_test_manager *manager, const struct dlx_test_daemon *daemon)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
     memset(manager, 0, sizeof *manager);
     (void)snprintf(manager->path, sizeof manager->path, "%s/n", daemon->dir);
-    ck_assert_uint_lt(strlen(manager->path), sizeof address.sun_path);
-    memcpy(address.sun_path, manager->path, strlen(manager->path));
     (void)unlink(manager->path); /* of a test that failed */
-    manager->sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_ge(manager->sock, 0);
-    ck_assert_int_eq(bind(manager->sock, (struct sockaddr *)&address, sizeof address), 0);
+    manager->sock = dlx_test_fds_bind(manager->path, SOCK_DGRAM);
     pthread_mutex_init(&manager->lock, NULL);
     ck_assert_int_eq(pthread_create(&manager->thread, NULL, run, manager), 0);
 }
