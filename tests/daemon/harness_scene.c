@@ -103,11 +103,11 @@ struct dlxd_user *dlx_scene_user(uid_t uid, const char *socket)
     return dlx_users_get(&dlx_scene.broker.users, uid, socket);
 }
 
-void dlx_scene_send(int fd, Dlx__Wire__Packet__BodyCase body, void *message, uint32_t serial)
+void dlx_scene_send(int fd, void *message, uint32_t serial)
 {
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
     packet.serial = serial;
-    packet.body_case = body;
+    packet.body_case = dlx_test_body_of(message);
     packet.ok = message; /* a union of pointers */
     ok(dlx__proto_send(fd, &packet, NULL, 0));
 }
@@ -169,11 +169,10 @@ size_t dlx_scene_receive_all(int fd)
     return n;
 }
 
-const Dlx__Wire__Packet *dlx_scene_call(struct dlxd_client *client,
-                                        Dlx__Wire__Packet__BodyCase body, void *message)
+const Dlx__Wire__Packet *dlx_scene_call(struct dlxd_client *client, void *message)
 {
     static uint32_t serial;
-    dlx_test_broker_request(client, body, message, ++serial);
+    dlx_test_broker_request(client, dlx_test_body_of(message), message, ++serial);
     dlxd_broker_settle(&dlx_scene.broker);
     const Dlx__Wire__Packet *reply = dlx_scene_receive(dlx_scene_fd(client));
     ck_assert_msg(reply, "no reply");
@@ -181,17 +180,15 @@ const Dlx__Wire__Packet *dlx_scene_call(struct dlxd_client *client,
     return reply;
 }
 
-const Dlx__Wire__Packet *dlx_scene_call_gets(struct dlxd_client *client,
-                                             Dlx__Wire__Packet__BodyCase body, void *message,
+const Dlx__Wire__Packet *dlx_scene_call_gets(struct dlxd_client *client, void *message,
                                              Dlx__Wire__Packet__BodyCase reply)
 {
-    return check_body(dlx_scene_call(client, body, message), reply);
+    return check_body(dlx_scene_call(client, message), reply);
 }
 
-void dlx_scene_call_fails(struct dlxd_client *client, Dlx__Wire__Packet__BodyCase body,
-                          void *message, int code, const char *words)
+void dlx_scene_call_fails(struct dlxd_client *client, void *message, int code, const char *words)
 {
-    const Dlx__Wire__Packet *reply = dlx_scene_call_gets(client, body, message, BODY(ERROR));
+    const Dlx__Wire__Packet *reply = dlx_scene_call_gets(client, message, BODY(ERROR));
     ck_assert_msg(reply->error->code == code, "%s: %s", dlx__error_name(reply->error->code),
                   reply->error->text);
     ck_assert_msg(reply->error->text[0] && strstr(reply->error->text, words), "'%s' is not in '%s'",
@@ -202,18 +199,10 @@ void dlx_scene_call_fails(struct dlxd_client *client, Dlx__Wire__Packet__BodyCas
 Dlx__Wire__PublisherNew dlx_scene_publisher_new(const char *topic)
 {
     Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
-    request.topic = (char *)(uintptr_t)topic;
+    request.topic = WIRE_TEXT(topic);
     request.history = dlx_scene_plain.history;
     request.depth = dlx_scene_plain.depth;
     request.n_entries = dlx_scene_plain.n_entries;
-    return request;
-}
-
-Dlx__Wire__Subscribe dlx_scene_subscribe_request(const char *topic)
-{
-    Dlx__Wire__Subscribe request = DLX__WIRE__SUBSCRIBE__INIT;
-    request.topic = (char *)(uintptr_t)topic;
-    request.max_held = 1;
     return request;
 }
 
@@ -265,16 +254,13 @@ uint32_t dlx_scene_subscribed(struct dlxd_subscription *subscription)
 
 struct dlx_shm_link *dlx_scene_accept(int sock, const Dlx__Wire__Packet *offer)
 {
-    Dlx__Wire__LinkReady ready = DLX__WIRE__LINK_READY__INIT;
-    Dlx__Wire__Ack ack = DLX__WIRE__ACK__INIT;
     uint64_t size = check_body(offer, BODY(LINK_OFFER))->link_offer->page_size;
-    ready.link = offer->link_offer->link;
-    ack.n = 1;
+    uint64_t link = offer->link_offer->link;
     ck_assert_uint_lt(n_pages, PAGES_MAX);
     pages[n_pages].size = size;
     ok(dlx__region_populate(&dlx__memory_memfd, dlx_scene_take_fd(0), size, &pages[n_pages].map));
-    dlx_scene_send(sock, BODY(LINK_READY), &ready, 0);
-    dlx_scene_send(sock, BODY(ACK), &ack, 0);
+    dlx_scene_send(sock, WIRE(link_ready, .link = link), 0);
+    dlx_scene_send(sock, WIRE(ack, .n = 1), 0);
     return pages[n_pages++].map;
 }
 

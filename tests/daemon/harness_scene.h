@@ -35,10 +35,8 @@ int dlx_scene_fd(const struct dlxd_client *client);
 /* A user of the broker without a client; it stays until the test ends. */
 struct dlxd_user *dlx_scene_user(uid_t uid, const char *socket);
 
-#define BODY(name) DLX__WIRE__PACKET__BODY_##name
-
-/* Send a packet to the broker, which does nothing with it yet. */
-void dlx_scene_send(int fd, Dlx__Wire__Packet__BodyCase body, void *message, uint32_t serial);
+/* Send a message to the broker, which does nothing with it yet. */
+void dlx_scene_send(int fd, void *message, uint32_t serial);
 /* The next packet, which is there already; valid until the next call. NULL: there is none. */
 const Dlx__Wire__Packet *dlx_scene_receive(int fd);
 /* The same; it has this body. */
@@ -53,17 +51,14 @@ void dlx_scene_expect_end(int fd);
 size_t dlx_scene_receive_all(int fd);
 
 /* The client's request without a socket, and the reply to it. */
-const Dlx__Wire__Packet *dlx_scene_call(struct dlxd_client *client,
-                                        Dlx__Wire__Packet__BodyCase body, void *message);
+const Dlx__Wire__Packet *dlx_scene_call(struct dlxd_client *client, void *message);
 /* The same; the reply has this body. */
-const Dlx__Wire__Packet *dlx_scene_call_gets(struct dlxd_client *client,
-                                             Dlx__Wire__Packet__BodyCase body, void *message,
+const Dlx__Wire__Packet *dlx_scene_call_gets(struct dlxd_client *client, void *message,
                                              Dlx__Wire__Packet__BodyCase reply);
 /* The same; the reply is an Error with this code, and with these words in its text. */
-void dlx_scene_call_fails(struct dlxd_client *client, Dlx__Wire__Packet__BodyCase body,
-                          void *message, int code, const char *words);
+void dlx_scene_call_fails(struct dlxd_client *client, void *message, int code, const char *words);
+/* A request for a publisher like dlx_scene_plain. */
 Dlx__Wire__PublisherNew dlx_scene_publisher_new(const char *topic);
-Dlx__Wire__Subscribe dlx_scene_subscribe_request(const char *topic);
 
 /* Of a publisher that does not block and retains nothing: the rest of its fields are 0. */
 extern const struct dlxd_publisher_config dlx_scene_plain;

@@ -13,10 +13,9 @@ static void set_up(void)
 }
 
 /* Nothing is made by a request that is refused. */
-static void expect_error(Dlx__Wire__Packet__BodyCase body, void *message, int code,
-                         const char *words)
+static void expect_error(void *message, int code, const char *words)
 {
-    dlx_scene_call_fails(client, body, message, code, words);
+    dlx_scene_call_fails(client, message, code, words);
     ck_assert_uint_eq(dlx_scene.broker.registry.n_topics, 0);
     ck_assert_uint_eq(dlx_scene.broker.users.all_bytes, 0);
     ck_assert_uint_eq(client->user->used[DLXD_OBJECTS], 0);
@@ -27,26 +26,20 @@ TEST(a_bad_topic_is_refused)
     char too_long[DLX_TOPIC_SIZE_MAX + 2];
     static const char *const bad[] = {"",      "/",   "/a",   "a/",   "a//b", "..",      "a/../b",
                                       "a/./b", "a b", "**/a", "\xff", "a\nb", "\xc3\xa4"};
-    Dlx__Wire__ListPublishers list = DLX__WIRE__LIST_PUBLISHERS__INIT;
     memset(too_long, 'a', sizeof too_long - 1);
     too_long[sizeof too_long - 1] = '\0';
     for (size_t i = 0; i <= DLX_ARRAY_SIZE(bad); i++) {
-        const char *topic = i < DLX_ARRAY_SIZE(bad) ? bad[i] : too_long;
+        char *topic = WIRE_TEXT(i < DLX_ARRAY_SIZE(bad) ? bad[i] : too_long);
         Dlx__Wire__PublisherNew publisher = dlx_scene_publisher_new(topic);
-        Dlx__Wire__Subscribe subscribe = dlx_scene_subscribe_request(topic);
-        expect_error(BODY(PUBLISHER_NEW), &publisher, DLX_E_TOPIC, "");
-        expect_error(BODY(SUBSCRIBE), &subscribe, DLX_E_TOPIC, "");
-        if (*topic) {
-            list.topic = (char *)(uintptr_t)topic;
-            expect_error(BODY(LIST_PUBLISHERS), &list, DLX_E_TOPIC, "");
-        }
+        expect_error(&publisher, DLX_E_TOPIC, "");
+        expect_error(WIRE(subscribe, .topic = topic, .max_held = 1), DLX_E_TOPIC, "");
+        if (*topic)
+            expect_error(WIRE(list_publishers, .topic = topic), DLX_E_TOPIC, "");
     }
     /* A pattern is for those who look, not for those who publish or drop. */
     Dlx__Wire__PublisherNew publisher = dlx_scene_publisher_new("a/*");
-    Dlx__Wire__RetainedDrop drop = DLX__WIRE__RETAINED_DROP__INIT;
-    drop.topic = (char *)(uintptr_t) "a/*";
-    expect_error(BODY(PUBLISHER_NEW), &publisher, DLX_E_TOPIC, "'*'");
-    expect_error(BODY(RETAINED_DROP), &drop, DLX_E_TOPIC, "'*'");
+    expect_error(&publisher, DLX_E_TOPIC, "'*'");
+    expect_error(WIRE(retained_drop, .topic = WIRE_TEXT("a/*")), DLX_E_TOPIC, "'*'");
 }
 
 /* Each request differs from one that is granted by what the row says. */
@@ -86,18 +79,14 @@ static const struct publisher_row {
 LOOP_TEST(a_publisher_out_of_range_is_refused, 0, DLX_ARRAY_SIZE(publisher_rows))
 {
     const struct publisher_row *row = &publisher_rows[_i];
-    Dlx__Wire__PublisherNew request = dlx_scene_publisher_new("t");
-    request.history = row->history;
-    request.depth = row->depth;
-    request.n_entries = row->n_entries;
-    request.on_full = row->on_full;
-    request.max_held = row->max_held;
-    request.retain = row->retain;
-    request.after_seq = row->after_seq;
+    Dlx__Wire__PublisherNew *request =
+        WIRE(publisher_new, .topic = WIRE_TEXT("t"), .history = row->history, .depth = row->depth,
+             .n_entries = row->n_entries, .on_full = row->on_full, .max_held = row->max_held,
+             .retain = row->retain, .after_seq = row->after_seq);
     if (row->words)
-        expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_INVALID, row->words);
+        expect_error(request, DLX_E_INVALID, row->words);
     else
-        dlx_scene_call_gets(client, BODY(PUBLISHER_NEW), &request, BODY(PUBLISHER_NEW_REPLY));
+        dlx_scene_call_gets(client, request, BODY(PUBLISHER_NEW_REPLY));
 }
 
 static const struct subscription_row {
@@ -118,53 +107,36 @@ static const struct subscription_row {
 LOOP_TEST(a_subscription_out_of_range_is_refused, 0, DLX_ARRAY_SIZE(subscription_rows))
 {
     const struct subscription_row *row = &subscription_rows[_i];
-    Dlx__Wire__Subscribe request = dlx_scene_subscribe_request("t");
-    request.mode = row->mode;
-    request.history = row->history;
-    request.max_held = row->max_held;
-    request.n_spares = row->n_spares;
-    request.reliable = row->reliable;
+    Dlx__Wire__Subscribe *request =
+        WIRE(subscribe, .topic = WIRE_TEXT("t"), .mode = row->mode, .history = row->history,
+             .max_held = row->max_held, .n_spares = row->n_spares, .reliable = row->reliable);
     if (row->words)
-        expect_error(BODY(SUBSCRIBE), &request, DLX_E_INVALID, row->words);
+        expect_error(request, DLX_E_INVALID, row->words);
     else
-        dlx_scene_call_gets(client, BODY(SUBSCRIBE), &request, BODY(SUBSCRIBE_REPLY));
+        dlx_scene_call_gets(client, request, BODY(SUBSCRIBE_REPLY));
 }
 
 TEST(objects_that_do_not_exist_are_not_found)
 {
     static const uint64_t ids[] = {0, 1, UINT64_MAX};
-    Dlx__Wire__PublisherReady ready = DLX__WIRE__PUBLISHER_READY__INIT;
-    Dlx__Wire__PublisherClose close_publisher = DLX__WIRE__PUBLISHER_CLOSE__INIT;
-    Dlx__Wire__PublisherRetains retains = DLX__WIRE__PUBLISHER_RETAINS__INIT;
-    Dlx__Wire__ArenaNew arena_new = DLX__WIRE__ARENA_NEW__INIT;
-    Dlx__Wire__ArenaReady arena_ready = DLX__WIRE__ARENA_READY__INIT;
-    Dlx__Wire__ArenaDrop arena_drop = DLX__WIRE__ARENA_DROP__INIT;
-    Dlx__Wire__SubscriptionClose close_subscription = DLX__WIRE__SUBSCRIPTION_CLOSE__INIT;
-    Dlx__Wire__ListLinks links = DLX__WIRE__LIST_LINKS__INIT;
-    const struct {
-        Dlx__Wire__Packet__BodyCase body;
-        void *message;
-        uint64_t *id;
-        const char *kind;
-    } requests[] = {
-        {BODY(PUBLISHER_READY), &ready, &ready.publisher, "publisher"},
-        {BODY(PUBLISHER_CLOSE), &close_publisher, &close_publisher.publisher, "publisher"},
-        {BODY(ARENA_NEW), &arena_new, &arena_new.publisher, "publisher"},
-        {BODY(ARENA_READY), &arena_ready, &arena_ready.publisher, "publisher"},
-        {BODY(ARENA_DROP), &arena_drop, &arena_drop.publisher, "publisher"},
-        {BODY(PUBLISHER_RETAINS), &retains, &retains.publisher, "publisher"},
-        {BODY(LIST_LINKS), &links, &links.publisher, "publisher"},
-        {BODY(SUBSCRIPTION_CLOSE), &close_subscription, &close_subscription.subscription,
-         "subscription"},
-    };
-    arena_new.arena_size = DLX_PAGE;
-    for (size_t i = 0; i < DLX_ARRAY_SIZE(requests); i++)
-        for (size_t k = 0; k < DLX_ARRAY_SIZE(ids); k++) {
-            char words[64];
-            *requests[i].id = ids[k];
-            (void)snprintf(words, sizeof words, "%s %ju", requests[i].kind, (uintmax_t)ids[k]);
-            expect_error(requests[i].body, requests[i].message, DLX_E_NOT_FOUND, words);
-        }
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(ids); i++) {
+        const uint64_t id = ids[i];
+        void *const of_publishers[] = {
+            WIRE(publisher_ready, .publisher = id),
+            WIRE(publisher_close, .publisher = id),
+            WIRE(publisher_retains, .publisher = id),
+            WIRE(arena_new, .publisher = id, .arena_size = DLX_PAGE),
+            WIRE(arena_ready, .publisher = id),
+            WIRE(arena_drop, .publisher = id),
+            WIRE(list_links, .publisher = id),
+        };
+        char words[64];
+        (void)snprintf(words, sizeof words, "publisher %ju", (uintmax_t)id);
+        for (size_t k = 0; k < DLX_ARRAY_SIZE(of_publishers); k++)
+            expect_error(of_publishers[k], DLX_E_NOT_FOUND, words);
+        (void)snprintf(words, sizeof words, "subscription %ju", (uintmax_t)id);
+        expect_error(WIRE(subscription_close, .subscription = id), DLX_E_NOT_FOUND, words);
+    }
 }
 
 TEST(quota_names_asked_used_and_limit)
@@ -172,30 +144,29 @@ TEST(quota_names_asked_used_and_limit)
     dlx_scene.broker.users.max[DLXD_BYTES] = 1 << 16;
     Dlx__Wire__PublisherNew request = dlx_scene_publisher_new("t");
     request.n_entries = DLX_SHM_ENTRIES_MAX;
-    expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_LIMIT, "may have 64.0 KiB (quota bytes)");
+    expect_error(&request, DLX_E_LIMIT, "may have 64.0 KiB (quota bytes)");
     dlx_scene.broker.users.max[DLXD_OBJECTS] = 0;
     request.n_entries = 256;
-    expect_error(BODY(PUBLISHER_NEW), &request, DLX_E_LIMIT, "publishers and subscriptions");
-    Dlx__Wire__Subscribe subscribe = dlx_scene_subscribe_request("t");
-    expect_error(BODY(SUBSCRIBE), &subscribe, DLX_E_LIMIT, "publishers and subscriptions");
+    expect_error(&request, DLX_E_LIMIT, "publishers and subscriptions");
+    expect_error(WIRE(subscribe, .topic = WIRE_TEXT("t"), .max_held = 1), DLX_E_LIMIT,
+                 "publishers and subscriptions");
 }
 
 TEST(arenas_of_a_publisher_are_limited_in_number)
 {
     Dlx__Wire__PublisherNew request = dlx_scene_publisher_new("t");
-    Dlx__Wire__ArenaNew arena_new = DLX__WIRE__ARENA_NEW__INIT;
     const Dlx__Wire__Packet *packet =
-        dlx_scene_call_gets(client, BODY(PUBLISHER_NEW), &request, BODY(PUBLISHER_NEW_REPLY));
-    arena_new.publisher = packet->publisher_new_reply->publisher;
-    arena_new.arena_size = DLX_PAGE;
+        dlx_scene_call_gets(client, &request, BODY(PUBLISHER_NEW_REPLY));
+    Dlx__Wire__ArenaNew *arena_new = WIRE(
+        arena_new, .publisher = packet->publisher_new_reply->publisher, .arena_size = DLX_PAGE);
     for (uint32_t i = 1; i <= DLX_SHM_ARENAS_MAX; i++) {
-        packet = dlx_scene_call(client, BODY(ARENA_NEW), &arena_new);
+        packet = dlx_scene_call(client, arena_new);
         if (packet->body_case == BODY(ERROR) && packet->error->code == DLX_E_FD_LIMIT)
             break; /* the process may not have so many files */
         ck_assert_int_eq(packet->body_case, BODY(ARENA_NEW_REPLY));
         ck_assert_uint_eq(packet->arena_new_reply->arena, i);
         if (i == DLX_SHM_ARENAS_MAX)
-            dlx_scene_call_fails(client, BODY(ARENA_NEW), &arena_new, DLX_E_LIMIT, "");
+            dlx_scene_call_fails(client, arena_new, DLX_E_LIMIT, "");
     }
 }
 
@@ -203,17 +174,16 @@ TEST(arenas_of_a_publisher_are_limited_in_number)
  * behind. */
 TEST(reply_with_fds_that_does_not_fit_undoes_the_request)
 {
-    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
     Dlx__Wire__PublisherNew publisher = dlx_scene_publisher_new("t");
-    Dlx__Wire__Subscribe subscribe = dlx_scene_subscribe_request("t");
     int size = 1;
     uint32_t serial = 0;
     ck_assert_int_eq(setsockopt(client->fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size), 0);
     while (client->n_tx == 0)
-        dlx_test_broker_request(client, BODY(DAEMON_INFO), &info, ++serial);
+        dlx_test_broker_request(client, BODY(DAEMON_INFO), WIRE(daemon_info), ++serial);
     dlx_test_broker_request(client, BODY(PUBLISHER_NEW), &publisher, ++serial);
-    dlx_test_broker_request(client, BODY(SUBSCRIBE), &subscribe, ++serial);
-    dlx_test_broker_request(client, BODY(DAEMON_INFO), &info, ++serial);
+    dlx_test_broker_request(client, BODY(SUBSCRIBE),
+                            WIRE(subscribe, .topic = WIRE_TEXT("t"), .max_held = 1), ++serial);
+    dlx_test_broker_request(client, BODY(DAEMON_INFO), WIRE(daemon_info), ++serial);
     dlxd_broker_settle(&dlx_scene.broker);
     ck_assert_uint_eq(dlx_scene.broker.registry.n_topics, 0);
     ck_assert_uint_eq(dlx_scene.broker.users.all_bytes, 0);
@@ -234,10 +204,9 @@ TEST(reply_with_fds_that_does_not_fit_undoes_the_request)
 
 TEST(queue_of_replies_is_bounded)
 {
-    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
     size_t most = 0;
     for (uint32_t i = 1; i < 100000 && !dlxd_client_is_doomed(client); i++) {
-        dlx_test_broker_request(client, BODY(DAEMON_INFO), &info, i);
+        dlx_test_broker_request(client, BODY(DAEMON_INFO), WIRE(daemon_info), i);
         most = DLX_MAX(most, client->n_tx);
     }
     ck_assert(dlxd_client_is_doomed(client));
@@ -248,32 +217,29 @@ TEST(queue_of_replies_is_bounded)
 
 static const Dlx__Wire__PublisherList *list_publishers(Dlx__Wire__ListPublishers *list)
 {
-    return dlx_scene_call_gets(client, BODY(LIST_PUBLISHERS), list, BODY(PUBLISHER_LIST))
-        ->publisher_list;
+    return dlx_scene_call_gets(client, list, BODY(PUBLISHER_LIST))->publisher_list;
 }
 
 /* More publishers than fit on a page, of several topics. */
 TEST(lists_come_page_by_page_in_order)
 {
     enum { N = 50 };
-    Dlx__Wire__ListPublishers list = DLX__WIRE__LIST_PUBLISHERS__INIT;
-    char last_topic[DLX_TOPIC_SIZE_MAX + 1] = "", one[] = "t/1", next[] = "t/2";
+    char last_topic[DLX_TOPIC_SIZE_MAX + 1] = "";
     uint64_t last_id = 0;
     size_t n = 0;
     for (int i = 0; i < N; i++) {
         char topic[16];
         (void)snprintf(topic, sizeof topic, "t/%d", i % 3);
         Dlx__Wire__PublisherNew request = dlx_scene_publisher_new(topic);
-        (void)dlx_scene_call(client, BODY(PUBLISHER_NEW), &request);
+        (void)dlx_scene_call(client, &request);
     }
     /* Not announced: not listed. Announce behind the protocol's back. */
-    ck_assert_uint_eq(list_publishers(&list)->n_entries, 0);
+    ck_assert_uint_eq(list_publishers(WIRE(list_publishers))->n_entries, 0);
     dlx_for_each (it, &client->publishers)
         dlxd_offering_begin(dlxd_container_of(it, struct dlxd_publisher, by_client), true);
     for (bool more = true; more;) {
-        list.after_topic = last_topic;
-        list.after_publisher = last_id;
-        const Dlx__Wire__PublisherList *page = list_publishers(&list);
+        const Dlx__Wire__PublisherList *page = list_publishers(
+            WIRE(list_publishers, .after_topic = last_topic, .after_publisher = last_id));
         more = page->more;
         ck_assert_uint_eq(page->n_entries, more ? 16 : N - n);
         for (size_t i = 0; i < page->n_entries; i++, n++) {
@@ -286,32 +252,28 @@ TEST(lists_come_page_by_page_in_order)
         }
     }
     ck_assert_uint_eq(n, N);
-    list = (Dlx__Wire__ListPublishers)DLX__WIRE__LIST_PUBLISHERS__INIT;
-    list.topic = one;
-    const Dlx__Wire__PublisherList *page = list_publishers(&list);
+    const Dlx__Wire__PublisherList *page =
+        list_publishers(WIRE(list_publishers, .topic = WIRE_TEXT("t/1")));
     ck_assert_uint_eq(page->n_entries, 16);
     ck_assert(page->more);
     ck_assert_str_eq(page->entries[15]->topic, "t/1");
-    list.after_topic = next;
-    ck_assert_uint_eq(list_publishers(&list)->n_entries, 0);
+    page = list_publishers(
+        WIRE(list_publishers, .topic = WIRE_TEXT("t/1"), .after_topic = WIRE_TEXT("t/2")));
+    ck_assert_uint_eq(page->n_entries, 0);
 }
 
 /* A field that it does not know would be a violation to it. */
 TEST(an_older_minor_version_gets_no_newer_field_and_a_newer_one_learns_ours)
 {
-    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
     dlx_scene.broker.longest_turn_ns = 7;
     for (uint32_t minor = 0; minor <= DLX_PROTO_MINOR + 1; minor++) {
-        Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
         struct dlxd_client *newcomer = dlx_scene_client(0, 0);
-        hello.major = DLX_PROTO_MAJOR;
-        hello.minor = minor;
-        hello.name = (char *)(uintptr_t) "other";
-        hello.max_links = 10;
-        ck_assert_uint_eq(dlx_scene_call(newcomer, BODY(HELLO), &hello)->hello_reply->minor,
+        Dlx__Wire__Hello *hello = WIRE(hello, .major = DLX_PROTO_MAJOR, .minor = minor,
+                                       .name = WIRE_TEXT("other"), .max_links = 10);
+        ck_assert_uint_eq(dlx_scene_call(newcomer, hello)->hello_reply->minor,
                           DLX_MIN(minor, DLX_PROTO_MINOR));
         const Dlx__Wire__DaemonInfoReply *got =
-            dlx_scene_call(newcomer, BODY(DAEMON_INFO), &info)->daemon_info_reply;
+            dlx_scene_call(newcomer, WIRE(daemon_info))->daemon_info_reply;
         ck_assert_uint_eq(got->longest_turn_ns, minor < 1 ? 0 : 7);
         ck_assert_uint_eq(got->pid_namespace, minor < 4 ? 0 : dlx__pid_namespace());
     }
@@ -319,10 +281,9 @@ TEST(an_older_minor_version_gets_no_newer_field_and_a_newer_one_learns_ours)
 
 static const Dlx__Wire__QuotaList *list_quotas(uint32_t after_uid, const char *after_socket)
 {
-    Dlx__Wire__ListQuotas list = DLX__WIRE__LIST_QUOTAS__INIT;
-    list.after_uid = after_uid;
-    list.after_socket = (char *)(uintptr_t)after_socket;
-    return dlx_scene_call_gets(client, BODY(LIST_QUOTAS), &list, BODY(QUOTA_LIST))->quota_list;
+    Dlx__Wire__ListQuotas *list =
+        WIRE(list_quotas, .after_uid = after_uid, .after_socket = WIRE_TEXT(after_socket));
+    return dlx_scene_call_gets(client, list, BODY(QUOTA_LIST))->quota_list;
 }
 
 /* Root, by the main socket, as all clients of this test are. */

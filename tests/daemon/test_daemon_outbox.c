@@ -48,11 +48,10 @@ static void tear_down(void)
 
 static int send_tracked(int payer, size_t n, struct dlxd_flight **ret)
 {
-    Dlx__Wire__Ok body = DLX__WIRE__OK__INIT;
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
     const int fds[] = {0, 1, 2};
     packet.body_case = BODY(OK);
-    packet.ok = &body;
+    packet.ok = WIRE(ok);
     return dlxd_outbox_send(outbox, user(payer), &packet, fds, n, ret);
 }
 

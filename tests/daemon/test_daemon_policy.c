@@ -143,25 +143,25 @@ TEST(who_may_not_publish_is_refused)
     Dlx__Wire__PublisherNew body = dlx_scene_publisher_new("a/b"),
                             other = dlx_scene_publisher_new("a/c");
     deny_only(DLXD_MAY_PUBLISH, "a/b");
-    dlx_scene_call_fails(client, BODY(PUBLISHER_NEW), &body, DLX_E_ACCESS,
-                         "may not publish on a/b");
+    dlx_scene_call_fails(client, &body, DLX_E_ACCESS, "may not publish on a/b");
     ck_assert_uint_eq(dlx_scene.broker.registry.publishers.n, 0);
-    (void)dlx_scene_call_gets(client, BODY(PUBLISHER_NEW), &other, BODY(PUBLISHER_NEW_REPLY));
+    (void)dlx_scene_call_gets(client, &other, BODY(PUBLISHER_NEW_REPLY));
 }
 
-static const Dlx__Wire__SubscribeReply *subscribe(const char *topic, bool reliable)
+static Dlx__Wire__SubscribeReply *subscribe(const char *topic, bool reliable)
 {
-    Dlx__Wire__Subscribe body = dlx_scene_subscribe_request(topic);
-    body.reliable = reliable;
-    return dlx_scene_call_gets(client, BODY(SUBSCRIBE), &body, BODY(SUBSCRIBE_REPLY))
+    return dlx_scene_call_gets(
+               client,
+               WIRE(subscribe, .topic = WIRE_TEXT(topic), .max_held = 1, .reliable = reliable),
+               BODY(SUBSCRIBE_REPLY))
         ->subscribe_reply;
 }
 
 static void subscribe_fails(const char *topic, bool reliable, const char *words)
 {
-    Dlx__Wire__Subscribe body = dlx_scene_subscribe_request(topic);
-    body.reliable = reliable;
-    dlx_scene_call_fails(client, BODY(SUBSCRIBE), &body, DLX_E_ACCESS, words);
+    dlx_scene_call_fails(
+        client, WIRE(subscribe, .topic = WIRE_TEXT(topic), .max_held = 1, .reliable = reliable),
+        DLX_E_ACCESS, words);
 }
 
 TEST(who_may_not_subscribe_is_refused)
@@ -208,24 +208,20 @@ TEST(a_publisher_that_may_not_be_made_to_wait_fails_the_link_of_who_was_there_fi
 
 TEST(lists_show_only_what_may_be_observed)
 {
-    Dlx__Wire__ListPublishers list = DLX__WIRE__LIST_PUBLISHERS__INIT;
-    Dlx__Wire__ListLinks links = DLX__WIRE__LIST_LINKS__INIT;
     deny_only(DLXD_MAY_OBSERVE, "a/b");
-    links.publisher = dlxd_publisher_id(publish("a/b", 0, 0));
+    uint64_t unseen = dlxd_publisher_id(publish("a/b", 0, 0));
     publish("a/c", 0, 0);
     const Dlx__Wire__PublisherList *listed =
-        dlx_scene_call_gets(client, BODY(LIST_PUBLISHERS), &list, BODY(PUBLISHER_LIST))
-            ->publisher_list;
+        dlx_scene_call_gets(client, WIRE(list_publishers), BODY(PUBLISHER_LIST))->publisher_list;
     ck_assert_uint_eq(listed->n_entries, 1);
     ck_assert_str_eq(listed->entries[0]->topic, "a/c");
-    dlx_scene_call_fails(client, BODY(LIST_LINKS), &links, DLX_E_NOT_FOUND,
+    dlx_scene_call_fails(client, WIRE(list_links, .publisher = unseen), DLX_E_NOT_FOUND,
                          "there is no publisher");
 }
 
 TEST(who_may_not_drop_is_refused_but_for_what_is_its_own)
 {
-    Dlx__Wire__RetainedDrop drop = DLX__WIRE__RETAINED_DROP__INIT;
-    drop.topic = (char *)(uintptr_t) "a/b";
+    Dlx__Wire__RetainedDrop *drop = WIRE(retained_drop, .topic = WIRE_TEXT("a/b"));
     for (int own = 0; own < 2; own++) {
         struct dlxd_publisher *publisher = publish("a/b", 0, 1);
         ck_assert(dlxd_publisher_end(publisher));
@@ -234,10 +230,9 @@ TEST(who_may_not_drop_is_refused_but_for_what_is_its_own)
                                      DLXD_SOCKET_MAIN));
         deny_only(DLXD_MAY_DROP, "a/b");
         if (own)
-            dlx_scene_call_gets(client, BODY(RETAINED_DROP), &drop, BODY(RETAINED_DROP_REPLY));
+            dlx_scene_call_gets(client, drop, BODY(RETAINED_DROP_REPLY));
         else
-            dlx_scene_call_fails(client, BODY(RETAINED_DROP), &drop, DLX_E_ACCESS,
-                                 "is retained on a/b");
+            dlx_scene_call_fails(client, drop, DLX_E_ACCESS, "is retained on a/b");
         dlx_scene.broker.policy.may = NULL;
         dlxd_retained_clear(&dlx_scene.broker);
     }

@@ -55,10 +55,9 @@ static void run(void)
     }
 }
 
-static void ask(const struct actor *a, Dlx__Wire__Packet__BodyCase body, void *message,
-                uint32_t serial)
+static void ask(const struct actor *a, void *message, uint32_t serial)
 {
-    dlx_scene_send(a->fd, body, message, serial);
+    dlx_scene_send(a->fd, message, serial);
     run();
 }
 
@@ -78,10 +77,7 @@ static const Dlx__Wire__Packet *answer(const struct actor *a, Dlx__Wire__Packet_
 /* Its number. Not ready yet; allocated if it says so. */
 static uint32_t new_arena(const struct actor *a, uint64_t size, bool allocated)
 {
-    Dlx__Wire__ArenaNew request = DLX__WIRE__ARENA_NEW__INIT;
-    request.publisher = a->publisher;
-    request.arena_size = size;
-    ask(a, BODY(ARENA_NEW), &request, 90);
+    ask(a, WIRE(arena_new, .publisher = a->publisher, .arena_size = size), 90);
     uint32_t id = answer(a, BODY(ARENA_NEW_REPLY), 90)->arena_new_reply->arena;
     if (allocated)
         dlx_scene_allocate(dlx_scene_take_fd(0), size);
@@ -91,10 +87,12 @@ static uint32_t new_arena(const struct actor *a, uint64_t size, bool allocated)
 
 static void say_ready(const struct actor *a, uint32_t arena, uint32_t serial)
 {
-    Dlx__Wire__ArenaReady request = DLX__WIRE__ARENA_READY__INIT;
-    request.publisher = a->publisher;
-    request.arena = arena;
-    ask(a, BODY(ARENA_READY), &request, serial);
+    ask(a, WIRE(arena_ready, .publisher = a->publisher, .arena = arena), serial);
+}
+
+static void drop(const struct actor *a, uint32_t arena, uint32_t serial)
+{
+    ask(a, WIRE(arena_drop, .publisher = a->publisher, .arena = arena), serial);
 }
 
 static void set_up(void)
@@ -112,26 +110,20 @@ static void set_up(void)
 
 static void is_served(const struct actor *a, uint32_t serial)
 {
-    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
-    ask(a, BODY(DAEMON_INFO), &info, serial);
+    ask(a, WIRE(daemon_info), serial);
     (void)answer(a, BODY(DAEMON_INFO_REPLY), serial);
 }
 
 TEST(requests_that_follow_wait_for_the_answer)
 {
     const struct actor *a = &actors[0];
-    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
-    Dlx__Wire__ArenaDrop drop = DLX__WIRE__ARENA_DROP__INIT;
-    Dlx__Wire__PublisherClose leave = DLX__WIRE__PUBLISHER_CLOSE__INIT;
     uint32_t arena = new_arena(a, DLX_PAGE, true);
     keep_busy(a);
-    drop.publisher = leave.publisher = a->publisher;
-    drop.arena = arena;
     say_ready(a, arena, 3);
-    ask(a, BODY(DAEMON_INFO), &info, 4);
-    ask(a, BODY(ARENA_DROP), &drop, 5);
-    ask(a, BODY(ARENA_DROP), &drop, 6);
-    ask(a, BODY(PUBLISHER_CLOSE), &leave, 7);
+    ask(a, WIRE(daemon_info), 4);
+    drop(a, arena, 5);
+    drop(a, arena, 6);
+    ask(a, WIRE(publisher_close, .publisher = a->publisher), 7);
     ck_assert(!is_answered(a));
     is_served(&actors[1], 3);
     let_go();
@@ -185,16 +177,13 @@ LOOP_TEST(regions_are_closed_beside_the_loop, 0, 3)
     enum { N = 64 };
     static const uint64_t sizes[] = {DLX_PAGE, UINT64_C(4) << 20, UINT64_C(64) << 20};
     const struct actor *a = &actors[0];
-    Dlx__Wire__ArenaDrop drop = DLX__WIRE__ARENA_DROP__INIT;
     uint32_t arenas[N];
-    drop.publisher = a->publisher;
     for (int i = 0; i < N; i++)
         arenas[i] = new_arena(a, sizes[_i], false);
     size_t n_fds = dlx_test_broker_n_fds(&dlx_scene);
     keep_busy(a);
     for (uint32_t i = 0; i < N; i++) {
-        drop.arena = arenas[i];
-        ask(a, BODY(ARENA_DROP), &drop, 3 + i);
+        drop(a, arenas[i], 3 + i);
         (void)answer(a, BODY(OK), 3 + i);
     }
     is_served(&actors[1], 3);

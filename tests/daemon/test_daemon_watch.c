@@ -162,14 +162,14 @@ TEST_OF(watched, a_client_that_cannot_be_watched_is_refused_alone)
 
 TEST_OF(watched, a_subscription_that_cannot_be_watched_fails_alone)
 {
-    Dlx__Wire__Subscribe request = dlx_scene_subscribe_request("t");
+    Dlx__Wire__Subscribe *request = WIRE(subscribe, .topic = WIRE_TEXT("t"), .max_held = 1);
     struct dlxd_client *client = dlx_scene_client(0, 8);
     adds_left = 0;
-    dlx_scene_call_fails(client, BODY(SUBSCRIBE), &request, DLX_E_NO_MEMORY, "max_user_watches");
+    dlx_scene_call_fails(client, request, DLX_E_NO_MEMORY, "max_user_watches");
     adds_left = INT32_MAX;
     ck_assert_uint_eq(dlx_scene.broker.registry.n_topics, 0);
     ck_assert_uint_eq(client->user->used[DLXD_OBJECTS], 0);
-    (void)dlx_scene_call_gets(client, BODY(SUBSCRIBE), &request, BODY(SUBSCRIBE_REPLY));
+    (void)dlx_scene_call_gets(client, request, BODY(SUBSCRIBE_REPLY));
 }
 
 int main(void)

@@ -4,9 +4,8 @@
 
 static void send_info_requests(int to, uint32_t first, uint32_t n)
 {
-    Dlx__Wire__DaemonInfo body = DLX__WIRE__DAEMON_INFO__INIT;
     for (uint32_t i = 0; i < n; i++)
-        dlx_scene_send(to, BODY(DAEMON_INFO), &body, first + i);
+        dlx_scene_send(to, WIRE(daemon_info), first + i);
 }
 
 /* Serials from `first` on, as many as there are. */

@@ -4,7 +4,7 @@
 
 /* A broker inside the test's own process, with clients on socket pairs. */
 
-#include "common/proto.h"
+#include "tests/harness/message.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/subscription.h"
