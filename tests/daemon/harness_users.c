@@ -5,6 +5,8 @@ struct dlxd_users dlx_users;
 
 static struct dlxd_user *got[16];
 static size_t n_got;
+static struct dlxd_charge charges[1024];
+static size_t n_charges;
 
 struct dlxd_user *dlx_users_get(struct dlxd_users *users, uid_t uid, const char *socket)
 {
@@ -15,8 +17,30 @@ struct dlxd_user *dlx_users_get(struct dlxd_users *users, uid_t uid, const char 
     return got[n_got++];
 }
 
+struct dlxd_charge *dlx_users_charge(struct dlxd_user *user, enum dlxd_resource resource,
+                                     uint64_t amount)
+{
+    ck_assert_uint_lt(n_charges, DLX_ARRAY_SIZE(charges));
+    ok(dlxd_charge_init(&charges[n_charges], user, resource, amount));
+    return &charges[n_charges++];
+}
+
+const char *dlx_users_refused(struct dlxd_user *user, enum dlxd_resource resource, uint64_t amount)
+{
+    struct dlxd_charge charge = {.user = NULL};
+    ck_assert_int_eq(dlxd_charge_init(&charge, user, resource, amount), DLX_E_LIMIT);
+    return dlx__error_message();
+}
+
+static void give_back(void)
+{
+    while (n_charges > 0)
+        dlxd_charge_deinit(&charges[--n_charges]);
+}
+
 void dlx_users_release(void)
 {
+    give_back();
     while (n_got > 0)
         ck_assert_ptr_null(dlxd_user_unref(got[--n_got]));
 }
@@ -28,6 +52,7 @@ static void begin(void)
 
 static void end(void)
 {
+    give_back();
     dlx_for_each (it, &dlx_users.users) {
         const struct dlxd_user *user = dlxd_container_of(it, struct dlxd_user, node);
         for (int i = 0; i < DLXD_N_RESOURCES; i++)

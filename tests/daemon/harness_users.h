@@ -17,10 +17,13 @@ TCase *dlx_users_case(const char *name);
 
 /* The user of this uid by this socket, among those of a test; it stays until the test ends. */
 struct dlxd_user *dlx_users_get(struct dlxd_users *users, uid_t uid, const char *socket);
+/* Charge the user until the test ends, or dlxd_charge_deinit(). */
+struct dlxd_charge *dlx_users_charge(struct dlxd_user *user, enum dlxd_resource resource,
+                                     uint64_t amount);
+/* So much more is refused, in the words that are returned. */
+const char *dlx_users_refused(struct dlxd_user *user, enum dlxd_resource resource, uint64_t amount);
+
 /* The test ends: the teardown of each harness that has users calls it. */
 void dlx_users_release(void);
-
-/* What is declared as one is given back at the end of its block. */
-#define auto_charge dlx_cleanup(dlxd_charge_deinit) struct dlxd_charge
 
 #endif

@@ -123,16 +123,16 @@ CASE(users)
 
 TEST_OF(users, charges_are_limited_and_come_back)
 {
-    auto_charge a = {.user = NULL}, b = {.user = NULL};
     set_ram(1000);
     ck_assert_ptr_eq(user[3], dlx_users_get(&dlx_users, 3, DLXD_SOCKET_MAIN));
-    ok(dlxd_charge_init(&a, user[3], DLXD_BYTES, 400));
-    fails(dlxd_charge_init(&b, user[3], DLXD_BYTES, 101), DLX_E_LIMIT,
-          "uid 3 asks for 101 B of shared memory, uses 400 B and may have 500 B (quota bytes)");
-    ck_assert_int_eq(dlxd_charge_init(&b, user[3], DLXD_BYTES, UINT64_MAX), DLX_E_LIMIT);
-    ok(dlxd_charge_init(&b, user[3], DLXD_BYTES, 100));
-    dlxd_charge_deinit(&b);
-    dlxd_charge_deinit(&b); /* nothing is charged: nothing happens */
+    (void)dlx_users_charge(user[3], DLXD_BYTES, 400);
+    ck_assert_ptr_nonnull(strstr(dlx_users_refused(user[3], DLXD_BYTES, 101),
+                                 "uid 3 asks for 101 B of shared memory, uses 400 B and may have "
+                                 "500 B (quota bytes)"));
+    (void)dlx_users_refused(user[3], DLXD_BYTES, UINT64_MAX);
+    struct dlxd_charge *charge = dlx_users_charge(user[3], DLXD_BYTES, 100);
+    dlxd_charge_deinit(charge);
+    dlxd_charge_deinit(charge); /* nothing is charged: nothing happens */
     ck_assert_uint_eq(user[3]->used[DLXD_BYTES], 400);
     ck_assert_ptr_null(dlxd_user_unref(NULL));
 }
@@ -148,37 +148,24 @@ static size_t n_users(void)
 TEST_OF(users, charge_keeps_its_user)
 {
     struct dlxd_user *other;
-    struct dlxd_charge charge = {.user = NULL};
     ok(dlxd_users_get(&dlx_users, &(struct dlxd_principal){.uid = 7}, &other));
-    ok(dlxd_charge_init(&charge, other, DLXD_LINKS, 1));
+    struct dlxd_charge *charge = dlx_users_charge(other, DLXD_LINKS, 1);
     dlxd_user_unref(other);
     ck_assert_uint_eq(n_users(), N_USERS + 1);
-    dlxd_charge_deinit(&charge);
+    dlxd_charge_deinit(charge);
     ck_assert_uint_eq(n_users(), N_USERS);
-}
-
-TEST_OF(users, all_users_together_have_a_limit)
-{
-    auto_charge a = {.user = NULL}, b = {.user = NULL};
-    set_ram(1000);
-    ok(dlxd_charge_init(&a, user[0], DLXD_BYTES, 500));
-    fails(dlxd_charge_init(&b, user[1], DLXD_BYTES, 251), DLX_E_LIMIT, "all users together");
-    ok(dlxd_charge_init(&b, user[1], DLXD_BYTES, 166));
 }
 
 /* Each takes all that it may; the next one gets a third of what is left. */
 TEST_OF(users, a_user_may_have_a_share_of_the_bytes_that_are_left)
 {
     static const uint64_t may[N_USERS] = {54000, 18000, 6000, 2000};
-    struct dlxd_charge charge[N_USERS] = {{.user = NULL}};
     set_ram(108000); /* of which all may have 81,000 */
     for (int i = 0; i < N_USERS; i++) {
-        struct dlxd_charge more = {.user = NULL};
-        ok(dlxd_charge_init(&charge[i], user[i], DLXD_BYTES, may[i]));
-        ck_assert_int_eq(dlxd_charge_init(&more, user[i], DLXD_BYTES, 2), DLX_E_LIMIT);
+        (void)dlx_users_charge(user[i], DLXD_BYTES, may[i]);
+        const char *words = dlx_users_refused(user[i], DLXD_BYTES, 2);
+        ck_assert_msg(i == 0 || strstr(words, "all users together"), "%s", words);
     }
-    for (int i = 0; i < N_USERS; i++)
-        dlxd_charge_deinit(&charge[i]);
 }
 
 /* However many take what they may: the next one gets some, too. */

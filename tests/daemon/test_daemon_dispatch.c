@@ -289,9 +289,8 @@ static const Dlx__Wire__QuotaList *list_quotas(uint32_t after_uid, const char *a
 /* Root, by the main socket, as all clients of this test are. */
 TEST(a_superuser_sees_the_quotas_of_all_users_in_order)
 {
-    auto_charge charge = {.user = NULL};
     client->principal->minor = 5;
-    ok(dlxd_charge_init(&charge, dlx_scene_user(7, "b"), DLXD_LINKS, 5));
+    (void)dlx_users_charge(dlx_scene_user(7, "b"), DLXD_LINKS, 5);
     (void)dlx_scene_user(4000000000U, "a");
     (void)dlx_scene_user(7, "a");
     (void)dlx_scene_user(3, "z");

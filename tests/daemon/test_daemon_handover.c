@@ -25,8 +25,6 @@ static bool is_cloexec(int fd)
     return fcntl(fd, F_GETFD) == FD_CLOEXEC;
 }
 
-/* ---- what is written is read ----------------------------------------------------------------- */
-
 LOOP_TEST(what_is_handed_over_is_taken_over, 0, 3)
 {
     struct dlxd_handover handover;
@@ -85,8 +83,6 @@ TEST(without_execve_nothing_can_be_inherited)
     dlxd_handover_deinit(&handover);
     close(fd);
 }
-
-/* ---- what cannot be is refused --------------------------------------------------------------- */
 
 struct header {
     char magic[16];

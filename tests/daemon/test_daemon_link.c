@@ -81,13 +81,12 @@ TEST(a_link_waits_while_its_user_has_too_many_descriptors_in_flight)
 /* Others would pay for what it does not read. */
 TEST(nobody_joins_a_publisher_whose_user_has_too_many_descriptors_in_flight)
 {
-    struct dlxd_charge unread = {.user = NULL};
     int link_sock = begin_joining(dlx_scene_client(1, 1000));
     dlx_scene.broker.users.all_in_flight_max = 20;
-    ok(dlxd_charge_init(&unread, client->user, DLXD_IN_FLIGHT, 14));
+    struct dlxd_charge *unread = dlx_users_charge(client->user, DLXD_IN_FLIGHT, 14);
     dlx_test_broker_run(&dlx_scene);
     ck_assert_ptr_null(dlx_scene_receive(link_sock));
-    dlxd_charge_deinit(&unread);
+    dlxd_charge_deinit(unread);
     expect_open();
 }
 

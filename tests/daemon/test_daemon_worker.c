@@ -61,8 +61,6 @@ static bool is_closed(int fd)
     return poll(&p, 1, 0) == 1;
 }
 
-/* ---- jobs ------------------------------------------------------------------------------------ */
-
 /* One that ends when it is told to, if it has a pipe. */
 struct work {
     int begun, go; /* reading ends of pipes; -1: it does not wait */
@@ -196,8 +194,6 @@ TEST(beyond_the_threads_users_take_turns)
         free_work(&stuck[i]);
 }
 
-/* ---- closing --------------------------------------------------------------------------------- */
-
 TEST(everything_is_closed)
 {
     int ends[100];
@@ -215,8 +211,6 @@ TEST(everything_is_closed)
     ck_assert_ptr_null(dlxd_workers_free(NULL));
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
-
 /* It is left to the end of the process, which does not wait for it either. */
 TEST(the_end_does_not_wait_for_a_job_that_does_not_end)
 {
@@ -232,8 +226,6 @@ TEST(the_end_does_not_wait_for_a_job_that_does_not_end)
     }
     dlx_test_fork_join(pid);
 }
-
-/* ---- threads --------------------------------------------------------------------------------- */
 
 /* What the thread `tid` of this process blocks, one bit a signal. */
 static uint64_t blocked_signals(const char *tid)

@@ -45,7 +45,6 @@ CASE(quota)
 
 TEST_OF(quota, a_socket_has_its_class_and_the_others_the_default_one)
 {
-    auto_charge charge = {.user = NULL}, more = {.user = NULL};
     struct dlxd_user *a = user_by(5, DLXD_SOCKET_MAIN), *b = user_by(5, "p");
     ck_assert_ptr_ne(a, b);
     set_quotas(8 * GIB, 2 * GIB);
@@ -55,45 +54,39 @@ TEST_OF(quota, a_socket_has_its_class_and_the_others_the_default_one)
     ck_assert_uint_eq(dlxd_user_limit(c, DLXD_BYTES), 2 * GIB);
     ck_assert_uint_eq(dlxd_user_limit(d, DLXD_BYTES), 8 * GIB);
     ck_assert_uint_eq(dlxd_user_limit(c, DLXD_CONNECTIONS), 4096);
-    ok(dlxd_charge_init(&charge, b, DLXD_BYTES, 3 * GIB / 2));
-    ck_assert_int_eq(dlxd_charge_init(&more, b, DLXD_BYTES, GIB), DLX_E_LIMIT);
-    ck_assert_str_eq(dlx__error_message(),
+    (void)dlx_users_charge(b, DLXD_BYTES, 3 * GIB / 2);
+    ck_assert_str_eq(dlx_users_refused(b, DLXD_BYTES, GIB),
                      "uid 5 by socket p asks for 1.0 GiB of shared memory, uses 1.5 GiB and may "
                      "have 2.0 GiB (quota bytes of class pods); raise it in [quota pods] of "
                      "dlpackd.conf");
-    ck_assert_int_eq(dlxd_charge_init(&more, b, DLXD_CONNECTIONS, 4097), DLX_E_LIMIT);
-    ck_assert_str_eq(dlx__error_message(), "uid 5 by socket p asks for 4097 connections, uses 0 "
-                                           "and may have 4096 (quota connections of class pods); "
-                                           "raise it in [quota pods] of dlpackd.conf");
+    ck_assert_str_eq(dlx_users_refused(b, DLXD_CONNECTIONS, 4097),
+                     "uid 5 by socket p asks for 4097 connections, uses 0 and may have 4096 (quota "
+                     "connections of class pods); raise it in [quota pods] of dlpackd.conf");
 }
 
 /* Charges that are there stay, and what costs nothing goes on. */
 TEST_OF(quota, who_is_above_a_lowered_limit_keeps_what_it_has_and_gets_nothing_new)
 {
-    auto_charge first = {.user = NULL}, more = {.user = NULL};
     struct dlxd_user *user = user_by(5, "p");
     set_quotas(8 * GIB, 2 * GIB);
-    ok(dlxd_charge_init(&first, user, DLXD_BYTES, 2 * GIB));
+    (void)dlx_users_charge(user, DLXD_BYTES, 2 * GIB);
     set_quotas(8 * GIB, GIB);
     ck_assert_uint_eq(user->used[DLXD_BYTES], 2 * GIB);
-    ck_assert_int_eq(dlxd_charge_init(&more, user, DLXD_BYTES, 1), DLX_E_LIMIT);
-    ok(dlxd_charge_init(&more, user, DLXD_BYTES, 0));
-    dlxd_charge_deinit(&more);
+    (void)dlx_users_refused(user, DLXD_BYTES, 1);
+    dlxd_charge_deinit(dlx_users_charge(user, DLXD_BYTES, 0));
     set_quotas(8 * GIB, 3 * GIB);
-    ok(dlxd_charge_init(&more, user, DLXD_BYTES, GIB));
+    (void)dlx_users_charge(user, DLXD_BYTES, GIB);
 }
 
 TEST_OF(quota, descriptors_may_have_a_limit_of_their_own)
 {
-    auto_charge charge = {.user = NULL}, more = {.user = NULL};
     struct dlxd_user *user = user_by(5, DLXD_SOCKET_MAIN);
     ck_assert_uint_eq(dlxd_user_limit(user, DLXD_DESCRIPTORS), DLXD_UNLIMITED);
     dlx_users.max[DLXD_DESCRIPTORS] = 3;
-    ok(dlxd_charge_init(&charge, user, DLXD_CONNECTIONS, 1)); /* has two */
-    ck_assert_int_eq(dlxd_charge_init(&more, user, DLXD_CONNECTIONS, 1), DLX_E_LIMIT);
-    ck_assert_str_eq(dlx__error_message(), "uid 5 asks for 2 file descriptors of the daemon, uses "
-                                           "2 and may have 3 (quota descriptors); raise it in "
-                                           "[quota default] of dlpackd.conf");
+    (void)dlx_users_charge(user, DLXD_CONNECTIONS, 1); /* has two */
+    ck_assert_str_eq(dlx_users_refused(user, DLXD_CONNECTIONS, 1),
+                     "uid 5 asks for 2 file descriptors of the daemon, uses 2 and may have 3 "
+                     "(quota descriptors); raise it in [quota default] of dlpackd.conf");
 }
 
 /* What dlxd_user_limit() says is what it gets, and no byte more. */
@@ -102,13 +95,14 @@ TEST_OF(quota, the_limit_is_what_others_leave)
     struct dlxd_user *a = user_by(1, DLXD_SOCKET_MAIN), *b = user_by(2, DLXD_SOCKET_MAIN);
     for (uint64_t all = 99; all < 104; all++)
         for (uint64_t others = 0; others < 60; others++) {
-            auto_charge theirs = {.user = NULL}, mine = {.user = NULL};
             dlx_users.all_bytes_max = all;
-            ok(dlxd_charge_init(&theirs, b, DLXD_BYTES, others));
+            struct dlxd_charge *theirs = dlx_users_charge(b, DLXD_BYTES, others);
             uint64_t limit = dlxd_user_limit(a, DLXD_BYTES);
-            ck_assert_int_eq(dlxd_charge_init(&mine, a, DLXD_BYTES, limit + 1), DLX_E_LIMIT);
-            ok(dlxd_charge_init(&mine, a, DLXD_BYTES, limit));
+            (void)dlx_users_refused(a, DLXD_BYTES, limit + 1);
+            struct dlxd_charge *mine = dlx_users_charge(a, DLXD_BYTES, limit);
             ck_assert_uint_eq(dlxd_user_limit(a, DLXD_BYTES), limit);
+            dlxd_charge_deinit(mine);
+            dlxd_charge_deinit(theirs);
         }
 }
 
@@ -118,10 +112,9 @@ TEST_OF(quota, one_user_may_have_all_of_a_memory_limit)
     const uint64_t limits[] = {4096, 100 * GIB, UINT64_C(1) << 60};
     struct dlxd_user *a = user_by(1, DLXD_SOCKET_MAIN);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(limits); i++) {
-        auto_charge charge = {.user = NULL};
         dlxd_users_set_quotas(&dlx_users, &quotas, 2 * limits[i]);
         ck_assert_uint_eq(dlxd_user_limit(a, DLXD_BYTES), limits[i]);
-        ok(dlxd_charge_init(&charge, a, DLXD_BYTES, limits[i]));
+        dlxd_charge_deinit(dlx_users_charge(a, DLXD_BYTES, limits[i]));
     }
 }
 
@@ -143,46 +136,45 @@ TEST_OF(quota, amounts_are_in_units_for_people)
 /* What is there already is counted, and stands in the way of what is new. */
 TEST_OF(quota, what_a_former_daemon_knew_is_charged_beyond_the_limit)
 {
-    auto_charge former = {.user = NULL}, more = {.user = NULL};
+    struct dlxd_charge former = {.user = NULL};
     struct dlxd_user *user = user_by(5, "p");
     set_quotas(8 * GIB, GIB);
     dlxd_charge_restore(&former, user, DLXD_BYTES, 2 * GIB);
     ck_assert_uint_eq(user->used[DLXD_BYTES], 2 * GIB);
     ck_assert_uint_eq(user->used[DLXD_DESCRIPTORS], 1);
     ck_assert_uint_eq(dlx_users.all_bytes, 2 * GIB);
-    ck_assert_int_eq(dlxd_charge_init(&more, user, DLXD_BYTES, 1), DLX_E_LIMIT);
+    (void)dlx_users_refused(user, DLXD_BYTES, 1);
     dlxd_charge_deinit(&former);
     ck_assert_uint_eq(dlx_users.all_bytes, 0);
-    ok(dlxd_charge_init(&more, user, DLXD_BYTES, 1));
+    (void)dlx_users_charge(user, DLXD_BYTES, 1);
 }
 
 /* A half of what others leave, but for the daemon's own user, who may have all of it; and what its
  * class says. */
 TEST_OF(quota, the_store_is_shared_by_all_but_the_daemons_own_user)
 {
-    auto_charge charge = {.user = NULL};
     struct dlxd_user *own = user_by(1, DLXD_SOCKET_MAIN), *a = user_by(2, DLXD_SOCKET_MAIN);
     ck_assert_uint_eq(dlxd_user_limit(a, DLXD_STORE_ENTRIES), DLXD_UNLIMITED); /* there is none */
     own->is_own = true;
     dlx_users.all_stored_max = 100;
-    dlxd_charge_restore(&charge, own, DLXD_STORE_ENTRIES, 0);
-    dlxd_charge_set(&charge, 40);
+    struct dlxd_charge *charge = dlx_users_charge(own, DLXD_STORE_ENTRIES, 0);
+    dlxd_charge_set(charge, 40);
     ck_assert_uint_eq(dlxd_user_limit(a, DLXD_STORE_ENTRIES), 30);
     ok(dlxd_user_check(a, DLXD_STORE_ENTRIES, 30));
     ck_assert_int_eq(dlxd_user_check(a, DLXD_STORE_ENTRIES, 31), DLX_E_LIMIT);
     ck_assert_uint_eq(dlxd_user_limit(own, DLXD_STORE_ENTRIES), 100);
     ok(dlxd_user_check(own, DLXD_STORE_ENTRIES, 60));
     ck_assert_int_eq(dlxd_user_check(own, DLXD_STORE_ENTRIES, 61), DLX_E_LIMIT);
-    dlxd_charge_set(&charge, 10);
+    dlxd_charge_set(charge, 10);
     ck_assert_uint_eq(dlx_users.all_stored, 10);
     ck_assert_uint_eq(dlxd_user_limit(a, DLXD_STORE_ENTRIES), 45);
     dlx_users.max[DLXD_STORE_ENTRIES] = 12;
     ck_assert_uint_eq(dlxd_user_limit(a, DLXD_STORE_ENTRIES), 12);
     ck_assert_int_eq(dlxd_user_check(own, DLXD_STORE_ENTRIES, 3), DLX_E_LIMIT);
-    ck_assert_str_eq(dlx__error_message(), "uid 1 asks for 3 file descriptors that the service "
-                                           "manager keeps, uses 10 and may have 12 (quota "
-                                           "store-entries); raise it in [quota default] of "
-                                           "dlpackd.conf");
+    ck_assert_str_eq(dlx__error_message(),
+                     "uid 1 asks for 3 file descriptors that the service manager keeps, uses 10 "
+                     "and may have 12 (quota store-entries); raise it in [quota default] of "
+                     "dlpackd.conf");
 }
 
 /* As fast as they may come, with a look before each whether the one before it was not too late. */
@@ -304,14 +296,13 @@ TEST_OF(memory, a_group_that_is_not_shown_has_the_limits_of_what_is)
 /* The last unit that a limit allows is given, and the next one is not. */
 TEST_OF(quota, a_limit_is_what_may_be_used)
 {
-    auto_charge a = {.user = NULL}, b = {.user = NULL}, c = {.user = NULL};
     struct dlxd_user *user = user_by(5, DLXD_SOCKET_MAIN);
     dlx_users.max[DLXD_LINKS] = 2;
     ok(dlxd_user_check(user, DLXD_LINKS, 2));
     ck_assert_int_eq(dlxd_user_check(user, DLXD_LINKS, 3), DLX_E_LIMIT);
-    ok(dlxd_charge_init(&a, user, DLXD_LINKS, 1));
-    ok(dlxd_charge_init(&b, user, DLXD_LINKS, 1));
-    ck_assert_int_eq(dlxd_charge_init(&c, user, DLXD_LINKS, 1), DLX_E_LIMIT);
+    (void)dlx_users_charge(user, DLXD_LINKS, 1);
+    (void)dlx_users_charge(user, DLXD_LINKS, 1);
+    (void)dlx_users_refused(user, DLXD_LINKS, 1);
     ok(dlxd_user_check(user, DLXD_LINKS, 0));
 }
 
