@@ -62,6 +62,10 @@ Dlx__Wire__PublisherNew dlx_scene_publisher_new(const char *topic);
 
 /* Of a publisher that does not block and retains nothing: the rest of its fields are 0. */
 extern const struct dlxd_publisher_config dlx_scene_plain;
+/* Others, said where they are used: PUBLISHER_CONFIG(.history = 4, .retain = 2). */
+#define PUBLISHER_CONFIG(...)                                                                      \
+    (&(const struct dlxd_publisher_config){.depth = 16, .n_entries = 256, __VA_ARGS__})
+#define SUBSCRIPTION_CONFIG(...) (&(const struct dlxd_subscription_config){__VA_ARGS__})
 
 /* A ready publisher that is offered to all subscriptions. */
 struct dlxd_publisher *dlx_scene_publisher(struct dlxd_client *client, const char *topic);

@@ -33,8 +33,8 @@ static void set_up(void)
 /* Returns 0, or the code of LinkFailed; its text is in `why`. */
 static int join(struct reading *ret)
 {
-    const struct dlxd_subscription_config config = {.max_held = MAX_HELD};
-    ret->subscription = dlx_scene_subscription(reader, "t", &config, &ret->fd);
+    ret->subscription =
+        dlx_scene_subscription(reader, "t", SUBSCRIPTION_CONFIG(.max_held = MAX_HELD), &ret->fd);
     ck_assert_uint_eq(dlx_scene_subscribed(ret->subscription), 1);
     dlxd_broker_settle(&dlx_scene.broker);
     const Dlx__Wire__Packet *packet = dlx_scene_receive(ret->fd);

@@ -230,8 +230,7 @@ TEST(a_publisher_joins_many_spare_links_step_by_step)
     int link_sock;
     uint32_t n = 0;
     for (int i = 0; i < N; i++) {
-        subscribe_as(&readers[i], "t",
-                     &(const struct dlxd_subscription_config){.max_held = 1, .n_spares = 1});
+        subscribe_as(&readers[i], "t", SUBSCRIPTION_CONFIG(.max_held = 1, .n_spares = 1));
         ask(&readers[i]);
         make_spare_ready(&readers[i]);
         readers[i].subscription->state = DLXD_SUBSCRIPTION_FULL; /* nothing else can be sent */
@@ -334,11 +333,8 @@ TEST(failed_links_that_nobody_reads_are_bounded_and_what_was_missed_is_exact)
 TEST(what_was_missed_is_exact_when_other_failures_came_first)
 {
     enum { REFUSED = 100, GONE = 50 };
-    static const struct dlxd_publisher_config blocks = {
-        .history = 1, .depth = 16, .n_entries = 256, .on_full = 1};
     struct reader *reader = &readers[0];
-    subscribe_as(reader, "t/*",
-                 &(const struct dlxd_subscription_config){.max_held = 1, .reliable = true});
+    subscribe_as(reader, "t/*", SUBSCRIPTION_CONFIG(.max_held = 1, .reliable = true));
     ask(reader);
     stop_reading(reader);
     for (int i = 0; i < REFUSED; i++) /* those that drop messages cannot serve it */
@@ -346,7 +342,7 @@ TEST(what_was_missed_is_exact_when_other_failures_came_first)
     ck_assert_ptr_nonnull(reader->subscription->failed);
     ck_assert_int_eq(reader->subscription->failed->fail_code, DLX_E_QOS);
     for (int i = 0; i < GONE; i++)
-        come_and_go("t/b", &blocks, 3);
+        come_and_go("t/b", PUBLISHER_CONFIG(.history = 1, .on_full = 1), 3);
     dlx_for_each (it, &reader->subscription->links)
         ck_assert(link_at(it)->fail_missed == 0 ||
                   (link_at(it)->fail_code == DLX_E_PUBLISHER_GONE && link_at(it)->fail_origin));

@@ -41,11 +41,6 @@ static void set_up(void)
     n_landed = 0;
 }
 
-static void tear_down(void)
-{
-    outbox = dlxd_outbox_close(outbox, user(A));
-}
-
 static int send_tracked(int payer, size_t n, struct dlxd_flight **ret)
 {
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
@@ -65,11 +60,29 @@ static void must_send(int payer, size_t n)
     ok(send_fds(payer, n));
 }
 
+static void must_send_many(int n_packets, int payer, size_t n)
+{
+    for (int i = 0; i < n_packets; i++)
+        must_send(payer, n);
+}
+
 static void receive(int n)
 {
     for (int i = 0; i < n; i++)
         (void)dlx_scene_expect(theirs, BODY(OK));
     dlx_scene_close_received();
+}
+
+/* The daemon sees what was received. */
+static void receive_and_look(int n)
+{
+    receive(n);
+    dlx_scene_look();
+}
+
+static void close_outbox(void)
+{
+    outbox = dlxd_outbox_close(outbox, user(A));
 }
 
 TEST(descriptors_are_charged_until_the_whole_queue_is_read)
@@ -78,11 +91,9 @@ TEST(descriptors_are_charged_until_the_whole_queue_is_read)
     must_send(A, 2);
     ck_assert_uint_eq(in_flight(A), 5);
     ck_assert_uint_eq(dlx_scene.broker.users.all_in_flight, 5);
-    receive(1);
-    dlx_scene_look();
+    receive_and_look(1);
     ck_assert_uint_eq(in_flight(A), 5);
-    receive(1);
-    dlx_scene_look();
+    receive_and_look(1);
     ck_assert_uint_eq(in_flight(A), 0);
 }
 
@@ -90,11 +101,9 @@ TEST(descriptors_are_charged_until_the_whole_queue_is_read)
 TEST(of_many_packets_the_oldest_have_landed_when_few_are_unread)
 {
     enum { N = 30 };
-    for (int i = 0; i < N; i++)
-        must_send(A, 1);
+    must_send_many(N, A, 1);
     for (uint64_t n_left = N; n_left-- > 0;) {
-        receive(1);
-        dlx_scene_look();
+        receive_and_look(1);
         ck_assert_uint_ge(in_flight(A), n_left);
         ck_assert_uint_le(in_flight(A), 6 * n_left);
     }
@@ -125,8 +134,7 @@ TEST(a_packet_that_is_not_sent_is_not_charged)
 TEST(a_user_that_does_not_read_leaves_some_to_others)
 {
     dlx_scene.broker.users.all_in_flight_max = 100;
-    for (int i = 0; i < 25; i++)
-        must_send(A, 3);
+    must_send_many(25, A, 3);
     ck_assert_int_eq(send_fds(A, 1), DLX_E_LIMIT);
     ck_assert_str_eq(
         dlx__error_message(),
@@ -134,8 +142,7 @@ TEST(a_user_that_does_not_read_leaves_some_to_others)
         "3 times what is left: all users together use 75 and may have 100 "
         "(quota descriptors-in-flight); raise dlpackd's RLIMIT_NOFILE (LimitNOFILE= of "
         "its unit, ulimit -n)");
-    for (int i = 0; i < 6; i++)
-        must_send(B, 3);
+    must_send_many(6, B, 3);
     must_send(B, 1);
     ck_assert_int_eq(send_fds(B, 1), DLX_E_LIMIT);
     receive(32);
@@ -150,7 +157,7 @@ TEST(a_closed_socket_is_kept_until_it_is_read)
     uint64_t held = user(A)->used[DLXD_DESCRIPTORS];
     char byte;
     must_send(A, 3);
-    outbox = dlxd_outbox_close(outbox, user(A));
+    close_outbox();
     ck_assert_uint_eq(in_flight(A), 3);
     ck_assert_uint_eq(user(A)->used[DLXD_DESCRIPTORS], held + 1);
     dlx_scene_look();
@@ -167,7 +174,7 @@ TEST(a_closed_socket_goes_when_its_client_closes_it)
 {
     must_send(A, 3);
     must_send(B, 1);
-    outbox = dlxd_outbox_close(outbox, user(A));
+    close_outbox();
     dlx_scene_close(theirs);
     dlx_scene_look();
     ck_assert_uint_eq(dlx_scene.broker.users.all_in_flight, 0);
@@ -178,7 +185,7 @@ TEST(a_socket_that_was_read_is_closed_at_once)
 {
     must_send(A, 3);
     receive(1);
-    outbox = dlxd_outbox_close(outbox, user(A));
+    close_outbox();
     ck_assert_uint_eq(in_flight(A), 0);
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds + 1);
 }
@@ -189,7 +196,7 @@ TEST(what_is_unread_when_a_socket_ends_is_on_its_owner)
     must_send(B, 3);
     must_send(B, 1);
     uint64_t held = user(B)->used[DLXD_DESCRIPTORS];
-    outbox = dlxd_outbox_close(outbox, user(A));
+    close_outbox();
     ck_assert_uint_eq(in_flight(B), 0);
     ck_assert_uint_eq(in_flight(A), 4);
     ck_assert_uint_eq(user(B)->used[DLXD_DESCRIPTORS], held);
@@ -198,22 +205,12 @@ TEST(what_is_unread_when_a_socket_ends_is_on_its_owner)
 /* Then it would be open for as long as it is in our queue, and what was sent to it with it. */
 TEST(a_client_that_sends_its_own_end_over_itself_keeps_nothing)
 {
-    char byte = 0;
-    union {
-        struct cmsghdr align;
-        char data[CMSG_SPACE(sizeof(int))];
-    } rights = {.data = {0}};
-    struct iovec iov = {.iov_base = &byte, .iov_len = 1};
-    struct msghdr msg = {.msg_iov = &iov,
-                         .msg_iovlen = 1,
-                         .msg_control = rights.data,
-                         .msg_controllen = sizeof rights.data};
-    *CMSG_FIRSTHDR(&msg) = (struct cmsghdr){
-        .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
-    memcpy(CMSG_DATA(CMSG_FIRSTHDR(&msg)), &theirs, sizeof theirs);
-    ck_assert_int_eq(sendmsg(theirs, &msg, 0), 1);
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    packet.body_case = BODY(OK);
+    packet.ok = WIRE(ok);
+    ok(dlx__proto_send(theirs, &packet, &theirs, 1));
     must_send(A, 3);
-    outbox = dlxd_outbox_close(outbox, user(A));
+    close_outbox();
     dlx_scene_close(theirs);
     dlx_test_broker_run(&dlx_scene); /* a worker empties our queue */
     dlx_scene_look();
@@ -225,7 +222,7 @@ TEST(beyond_the_limit_nothing_is_left)
 {
     dlx_scene.broker.users.all_descriptors_max = dlx_scene.broker.users.all_descriptors;
     must_send(A, 1);
-    outbox = dlxd_outbox_close(outbox, user(A));
+    close_outbox();
     ck_assert_uint_gt(dlx_scene.broker.users.all_descriptors,
                       dlx_scene.broker.users.all_descriptors_max);
     (void)dlx_users_refused(user(B), DLXD_OBJECTS, 1);
@@ -276,11 +273,9 @@ TEST(a_packet_without_descriptors_lands_when_the_queue_is_read)
     must_track(2);
     ck_assert_uint_eq(in_flight(A), 0);
     ck_assert(dlxd_flights_are_left(&dlx_scene.broker.users));
-    receive(1);
-    dlx_scene_look();
+    receive_and_look(1);
     ck_assert_uint_eq(n_landed, 0);
-    receive(1);
-    dlx_scene_look();
+    receive_and_look(1);
     ck_assert_uint_eq(n_landed, 2);
     ck_assert(landed[1] == 1 && landed[2] == 2);
     ck_assert(!dlxd_flights_are_left(&dlx_scene.broker.users));
@@ -293,16 +288,15 @@ TEST(a_flight_that_is_given_up_does_not_land)
     must_track(3);
     tracked[1] = dlxd_flight_free(tracked[1]); /* the one that stood for all of them */
     tracked[2] = dlxd_flight_free(tracked[2]);
-    receive(3);
-    dlx_scene_look();
+    receive_and_look(3);
     ck_assert_uint_eq(n_landed, 1);
     ck_assert_uint_eq(landed[1], 3);
 }
 
 TEST(a_packet_without_descriptors_keeps_no_closed_socket)
 {
-    ok(send_fds(A, 0));
-    outbox = dlxd_outbox_close(outbox, user(A));
+    must_send(A, 0);
+    close_outbox();
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds + 1);
     ck_assert(!dlxd_flights_are_left(&dlx_scene.broker.users));
 }
@@ -311,12 +305,10 @@ TEST(a_packet_without_descriptors_keeps_no_closed_socket)
 TEST(a_packet_without_descriptors_meets_no_limit)
 {
     dlx_scene.broker.users.all_in_flight_max = 100;
-    for (int i = 0; i < 25; i++)
-        must_send(A, 3);
-    for (int i = 0; i < 8; i++)
-        must_send(B, 2);
+    must_send_many(25, A, 3);
+    must_send_many(8, B, 2);
     ck_assert_int_eq(send_fds(A, 1), DLX_E_LIMIT);
-    ok(send_fds(A, 0));
+    must_send(A, 0);
     receive(34);
 }
 
@@ -324,8 +316,7 @@ TEST(a_packet_without_descriptors_meets_no_limit)
 TEST(one_look_finds_a_socket_that_was_read_behind_many_packets)
 {
     struct dlxd_outbox *full = outbox;
-    for (int i = 0; i < 200; i++)
-        ok(send_fds(A, 0));
+    must_send_many(200, A, 0);
     make_outbox();
     must_track(1);
     dlx_scene_close(theirs);
@@ -353,6 +344,6 @@ TEST(a_limit_of_bytes_looks_at_flights_first)
 int main(void)
 {
     TCase *tcase = dlx_scene_case("outbox", NULL);
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    tcase_add_checked_fixture(tcase, set_up, close_outbox);
     return dlx_test_run_case(tcase);
 }

@@ -77,12 +77,12 @@ TEST(neither_a_group_nor_a_version_buys_a_quota_but_a_socket_does)
 /* It is another user's to the next daemon, too. */
 TEST(the_socket_of_a_publisher_is_in_the_ledger)
 {
-    const struct dlxd_publisher_config config = {.history = 4, .depth = 16, .n_entries = 256};
     struct dlxd_publisher_former former;
     struct dlxd_ledger_entry entry;
     struct dlxd_client *other = dlx_scene_client(1, 100);
     for (int i = 0; i < 2; i++) {
-        dlxd_record_write(dlx_test_broker_publisher(i ? other : client, "a", &config, 1), &entry);
+        dlxd_record_write(dlx_test_broker_publisher(i ? other : client, "a", &dlx_scene_plain, 1),
+                          &entry);
         ck_assert_str_eq(entry.socket, i ? "socket-1" : ""); /* as older daemons read and write */
         dlxd_record_read(&entry, &former);
         ck_assert_str_eq(former.socket, i ? "socket-1" : DLXD_SOCKET_MAIN);
@@ -133,9 +133,8 @@ static void deny_only(enum dlxd_verb verb, const char *topic)
 
 static struct dlxd_publisher *publish(const char *topic, uint32_t on_full, uint32_t retain)
 {
-    const struct dlxd_publisher_config config = {
-        .history = 4, .depth = 16, .n_entries = 256, .on_full = on_full, .retain = retain};
-    return dlx_test_broker_publisher(client, topic, &config, 5);
+    return dlx_test_broker_publisher(
+        client, topic, PUBLISHER_CONFIG(.history = 4, .on_full = on_full, .retain = retain), 5);
 }
 
 TEST(who_may_not_publish_is_refused)

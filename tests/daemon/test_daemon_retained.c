@@ -24,21 +24,20 @@ static void set_up(void)
     life[1] = 0;
 }
 
-static const struct dlxd_publisher_config retains_2 = {
-    .history = 4, .depth = 16, .n_entries = 256, .retain = 2};
+/* What most of them are. */
+#define RETAINS_2(...) PUBLISHER_CONFIG(.history = 4, .retain = 2, __VA_ARGS__)
 
 /* One that is ready and has published so many messages. */
 static struct dlxd_publisher *new_publisher(struct dlxd_client *client, uint64_t head)
 {
-    return dlx_test_broker_publisher(client, "t", &retains_2, head);
+    return dlx_test_broker_publisher(client, "t", RETAINS_2(), head);
 }
 
 /* One that has left, too. */
 static void leave_messages(struct dlxd_client *client, uint64_t head, uint64_t retain_for_ns)
 {
-    struct dlxd_publisher_config config = retains_2;
-    config.retain_for_ns = retain_for_ns;
-    (void)dlxd_publisher_end(dlx_test_broker_publisher(client, "t", &config, head));
+    (void)dlxd_publisher_end(
+        dlx_test_broker_publisher(client, "t", RETAINS_2(.retain_for_ns = retain_for_ns), head));
 }
 
 static bool is_idle(void)
@@ -236,13 +235,11 @@ static uint64_t retained_bytes(const struct dlxd_user *user)
 /* From the start on, so that there is room at the end; until nobody can get it any more. */
 TEST(memory_that_stays_is_counted_until_it_goes)
 {
-    struct dlxd_publisher_config latched = {
-        .history = 4, .depth = 16, .n_entries = 256, .retain = 2, .latched = true};
     struct dlxd_client *client = new_client(1000);
     struct dlxd_user *user = dlxd_user_ref(client->user);
     struct dlxd_arena *dropped;
     uint64_t size = dlx_shm_control_size(256);
-    (void)dlx_test_broker_publisher(client, "l", &latched, 1);
+    (void)dlx_test_broker_publisher(client, "l", RETAINS_2(.latched = true), 1);
     (void)dlx_test_broker_publisher(client, "p", &dlx_scene_plain, 1);
     ck_assert_uint_eq(retained_bytes(user), 0);
     struct dlxd_publisher *publisher = new_publisher(client, 5);
@@ -266,11 +263,10 @@ TEST(memory_that_stays_is_counted_until_it_goes)
 TEST(what_a_subscriber_still_has_is_not_retained)
 {
     int sock;
-    const struct dlxd_subscription_config config = {.max_held = 4};
     struct dlxd_client *client = new_client(500), *reader = new_client(500);
     struct dlxd_user *user = client->user;
     struct dlxd_publisher *publisher = new_publisher(client, 5);
-    struct dlxd_subscription *subscription = dlx_scene_subscription(reader, "t", &config, &sock);
+    struct dlxd_subscription *subscription = dlx_scene_subscription(reader, "t", NULL, &sock);
     ck_assert_uint_eq(dlx_scene_subscribed(subscription), 1);
     ck_assert_uint_eq(publisher->n_links, 1);
     const struct dlxd_arena *control = publisher->control;
@@ -307,7 +303,7 @@ TEST(what_would_stay_beyond_the_limit_is_refused_from_the_start)
                    (double)(size + DLX_PAGE) / 1024, (double)(size + DLX_PAGE) / 1024);
     fails(dlxd_publisher_arena_new(publisher, DLX_PAGE, &arena, &writer), DLX_E_LIMIT, words);
     ck_assert_uint_eq(client->user->used[DLXD_BYTES], bytes); /* and nothing else is charged */
-    ck_assert_int_eq(dlxd_publisher_new(&another, client, "t", &retains_2, &made), DLX_E_LIMIT);
+    ck_assert_int_eq(dlxd_publisher_new(&another, client, "t", RETAINS_2(), &made), DLX_E_LIMIT);
     (void)dlx_test_broker_publisher(client, "p", &dlx_scene_plain, 1);
 }
 
@@ -368,13 +364,13 @@ static void die(void)
 /* Returns how many links it is offered. */
 static uint32_t subscribe(struct dlxd_client *client, bool reliable)
 {
-    const struct dlxd_subscription_config config = {.max_held = 1, .reliable = reliable};
     static struct dlxd_rules rules;
     int sock;
     if (rules.n == 0)
         ok(dlxd_rules_add_user(&rules, "test", 1000));
     dlx_scene.broker.policy.borrow_rules = &rules;
-    return dlx_scene_subscribed(dlx_scene_subscription(client, "t", &config, &sock));
+    return dlx_scene_subscribed(dlx_scene_subscription(
+        client, "t", SUBSCRIPTION_CONFIG(.max_held = 1, .reliable = reliable), &sock));
 }
 
 TEST(who_lives_is_shown_if_its_library_looks_for_locks)
@@ -406,14 +402,12 @@ LOOP_TEST(who_has_announced_itself_again_is_not_shown_twice, 0, 2)
 {
     struct dlxd_client *client = new_client(1000), *other = new_client(1001);
     struct dlxd_publisher *publisher = restore(100, 5, true);
-    struct dlxd_publisher_config config = retains_2;
-    config.resumes = 100;
-    config.after_seq = 5;
+    const struct dlxd_publisher_config *config = RETAINS_2(.resumes = 100, .after_seq = 5);
     client->principal->minor = 2;
-    dlx_test_broker_publisher(other, "t", &config, 5); /* of another user: it only says so */
+    dlx_test_broker_publisher(other, "t", config, 5); /* of another user: it only says so */
     ck_assert_uint_eq(subscribe(client, false), 2);
     if (_i == 0)
-        dlx_test_broker_publisher(client, "t", &config, 5);
+        dlx_test_broker_publisher(client, "t", config, 5);
     else /* it had, and that daemon ended, too */
         ck_assert_int_eq(restore_after(101, 100, 5, 6, true)->state, DLXD_PUBLISHER_SHOWN);
     ck_assert_int_eq(publisher->state, DLXD_PUBLISHER_SHOWN);
@@ -451,9 +445,8 @@ LOOP_TEST(who_lives_is_replaced_by_itself_only, 0, 4)
     bool heeds = _i % 2, dies = _i / 2;
     struct dlxd_client *client = new_client(1000);
     struct dlxd_publisher *publisher = restore(100, 5, heeds);
-    struct dlxd_publisher_config config = {
-        .history = 4, .depth = 16, .n_entries = 256, .retain = 1, .resumes = 77};
-    struct dlxd_publisher *other = dlx_test_broker_publisher(client, "t", &config, 5);
+    struct dlxd_publisher *other = dlx_test_broker_publisher(
+        client, "t", PUBLISHER_CONFIG(.history = 4, .retain = 1, .resumes = 77), 5);
     dlxd_retained_succeed(other);
     ck_assert_uint_eq(n_publishers(), 2);
     ck_assert_int_eq(publisher->state, heeds ? DLXD_PUBLISHER_SHOWN : DLXD_PUBLISHER_HIDDEN);
@@ -463,8 +456,8 @@ LOOP_TEST(who_lives_is_replaced_by_itself_only, 0, 4)
         dlxd_retained_succeed(other);
         ck_assert_uint_eq(n_publishers(), 1);
     } else {
-        config.resumes = 100;
-        dlxd_retained_succeed(dlx_test_broker_publisher(client, "t", &config, 5));
+        dlxd_retained_succeed(dlx_test_broker_publisher(
+            client, "t", PUBLISHER_CONFIG(.history = 4, .retain = 1, .resumes = 100), 5));
         ck_assert_uint_eq(n_publishers(), 2); /* itself, and the other one */
         die();
     }

@@ -201,8 +201,10 @@ TEST_OF(store, what_cannot_be_sent_stays)
     ck_assert_uint_eq(queue.n, 1);
 }
 
-static const struct dlxd_publisher_config retains = {
-    .history = 1, .depth = 16, .n_entries = 256, .retain = 1};
+static struct dlxd_publisher *retain(struct dlxd_client *client)
+{
+    return dlx_test_broker_publisher(client, "t", PUBLISHER_CONFIG(.history = 1, .retain = 1), 1);
+}
 
 /* The daemon runs as this uid, and the manager keeps so many descriptors. */
 static void begin_store(uid_t own, uint32_t max)
@@ -227,7 +229,7 @@ static uint32_t fill(uid_t uid)
     ok(dlxd_users_get(&dlx_scene.broker.users, client->principal, &client->user));
     for (uint32_t n = 0;; n++) {
         dlx__error_clear();
-        struct dlxd_publisher *publisher = dlx_test_broker_publisher(client, "t", &retains, 1);
+        struct dlxd_publisher *publisher = retain(client);
         ck_assert_uint_eq(publisher->principal->uid, uid);
         ck_assert_int_eq(publisher->not_kept, publisher->ledger_index == 0);
         if (publisher->not_kept) { /* nor does any part of it stay */
@@ -251,7 +253,7 @@ TEST_OF(shares, a_share_belongs_to_a_user_by_one_socket)
     begin_store(geteuid() + 1, 65);
     struct dlxd_client *pods = dlx_scene_client(1, 10);
     ck_assert_uint_eq(fill(geteuid()), 65 / 4);
-    ck_assert(!dlx_test_broker_publisher(pods, "t", &retains, 1)->not_kept);
+    ck_assert(!retain(pods)->not_kept);
 }
 
 TEST_OF(shares, nobody_can_take_all_that_the_manager_keeps)

@@ -10,6 +10,7 @@
 #include "tests/harness/seccomp.h"
 #include <dirent.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <sys/syscall.h>
 #include <uv.h>
 
@@ -61,11 +62,10 @@ static bool is_closed(int fd)
     return poll(&p, 1, 0) == 1;
 }
 
-/* One that ends when it is told to, if it has a pipe. */
+/* A job. One that is stuck has begun, and goes on when it is let go. */
 struct work {
-    int begun, go; /* reading ends of pipes; -1: it does not wait */
-    int begin_fd, go_fd;
-    bool done;
+    bool is_stuck, done;
+    sem_t begun, go;
     size_t order; /* when it was done */
     pthread_t ran_on;
 };
@@ -73,12 +73,11 @@ struct work {
 static void run(void *data)
 {
     struct work *work = data;
-    char byte;
     work->ran_on = pthread_self();
-    if (work->go < 0)
+    if (!work->is_stuck)
         return;
-    (void)!write(work->begin_fd, "b", 1);
-    (void)!read(work->go, &byte, 1);
+    (void)sem_post(&work->begun);
+    (void)sem_wait(&work->go);
 }
 
 static void done(void *data)
@@ -89,25 +88,19 @@ static void done(void *data)
     ck_assert(!pthread_equal(work->ran_on, pthread_self()));
 }
 
-static void begin(struct work *work, size_t whose, bool waits)
+static void begin(struct work *work, size_t whose)
 {
-    *work = (struct work){.begun = -1, .go = -1, .begin_fd = -1, .go_fd = -1};
-    if (waits) {
-        work->begin_fd = make_pipe(&work->begun);
-        work->go_fd = make_pipe(&work->go);
-    }
+    *work = (struct work){.done = false};
     ok(dlxd_workers_run(workers, user(whose), run, done, work));
 }
 
-static void wait_begun(const struct work *work)
+static void begin_stuck(struct work *work, size_t whose)
 {
-    char byte;
-    ck_assert_int_eq(read(work->begun, &byte, 1), 1);
-}
-
-static void let_go(struct work *work)
-{
-    work->go_fd = dlx__close(work->go_fd);
+    *work = (struct work){.is_stuck = true};
+    ck_assert_int_eq(sem_init(&work->begun, 0, 0), 0);
+    ck_assert_int_eq(sem_init(&work->go, 0, 0), 0);
+    ok(dlxd_workers_run(workers, user(whose), run, done, work));
+    ck_assert_int_eq(sem_wait(&work->begun), 0);
 }
 
 static void wait_done(const struct work *work)
@@ -116,13 +109,10 @@ static void wait_done(const struct work *work)
         (void)uv_run(&loop, UV_RUN_ONCE);
 }
 
-static void free_work(struct work *work)
+static void let_go(struct work *work)
 {
-    let_go(work);
+    ck_assert_int_eq(sem_post(&work->go), 0);
     wait_done(work);
-    dlx__close(work->begun);
-    dlx__close(work->begin_fd);
-    dlx__close(work->go);
 }
 
 TEST(jobs_of_a_user_run_in_their_order)
@@ -130,7 +120,7 @@ TEST(jobs_of_a_user_run_in_their_order)
     static struct work works[1000];
     const size_t n = DLX_ARRAY_SIZE(works);
     for (size_t i = 0; i < n; i++)
-        begin(&works[i], 0, false);
+        begin(&works[i], 0);
     ck_assert_uint_eq(dlxd_workers_n_jobs(workers), n);
     size_t before = 0;
     while (dlxd_workers_n_jobs(workers) > 0) {
@@ -150,12 +140,11 @@ TEST(a_job_that_does_not_end_holds_up_only_its_user)
     int end;
     ck_assert_uint_eq(dlxd_workers_longest_ns(workers), 0);
     uint64_t before = dlx__now_ns();
-    begin(&stuck, 0, true);
-    wait_begun(&stuck);
-    begin(&behind, 0, false);
+    begin_stuck(&stuck, 0);
+    begin(&behind, 0);
     dlxd_workers_close(workers, user(0), make_pipe(&end));
     for (size_t i = 0; i < DLX_ARRAY_SIZE(others); i++)
-        begin(&others[i], 1 + i % 20, false);
+        begin(&others[i], 1 + i % 20);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(others); i++)
         wait_done(&others[i]);
     ck_assert(!stuck.done && !behind.done && !is_closed(end));
@@ -164,7 +153,7 @@ TEST(a_job_that_does_not_end_holds_up_only_its_user)
     ck_assert(longest > 0 && longest <= since + 1);
     ck_assert_uint_gt(dlxd_workers_longest_ns(workers), longest);
     ck_assert_uint_eq(dlxd_workers_n_jobs(workers), 3);
-    free_work(&stuck);
+    let_go(&stuck);
     wait_done(&behind);
     ck_assert_uint_lt(stuck.order, behind.order);
     expect_closed(end);
@@ -177,21 +166,19 @@ TEST(beyond_the_threads_users_take_turns)
 {
     struct work stuck[DLXD_WORKERS_MAX], many[10], one;
     for (size_t i = 0; i < DLXD_WORKERS_MAX; i++)
-        begin(&stuck[i], i, true);
-    for (size_t i = 0; i < DLXD_WORKERS_MAX; i++)
-        wait_begun(&stuck[i]);
+        begin_stuck(&stuck[i], i);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(many); i++)
-        begin(&many[i], DLXD_WORKERS_MAX, false);
-    begin(&one, DLXD_WORKERS_MAX + 1, false);
+        begin(&many[i], DLXD_WORKERS_MAX);
+    begin(&one, DLXD_WORKERS_MAX + 1);
     (void)uv_run(&loop, UV_RUN_NOWAIT);
     ck_assert_uint_eq(n_done, 0);
-    free_work(&stuck[0]);
+    let_go(&stuck[0]);
     wait_done(&one);
     ck_assert_uint_eq(one.order, 3); /* after the first that was stuck, and the first of the many */
     for (size_t i = 0; i < DLX_ARRAY_SIZE(many); i++)
         wait_done(&many[i]);
     for (size_t i = 1; i < DLXD_WORKERS_MAX; i++)
-        free_work(&stuck[i]);
+        let_go(&stuck[i]);
 }
 
 TEST(everything_is_closed)
@@ -217,9 +204,8 @@ TEST(the_end_does_not_wait_for_a_job_that_does_not_end)
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         static struct work stuck, behind;
-        begin(&stuck, 0, true);
-        wait_begun(&stuck);
-        begin(&behind, 0, false);
+        begin_stuck(&stuck, 0);
+        begin(&behind, 0);
         dlxd_workers_free(workers);
         (void)uv_run(&loop, UV_RUN_DEFAULT);
         _exit(stuck.done || behind.done ? 1 : 0);
@@ -291,17 +277,14 @@ TEST(without_a_thread_it_is_closed_at_once_and_jobs_are_refused)
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         struct work work;
-        if (!forbid_threads())
-            _exit(2);
+        ck_assert(forbid_threads());
         for (int i = 0; i < 3; i++) {
             (void)dlxd_workers_close(workers, user(0), fd[i]);
-            if (dlxd_workers_run(workers, user(0), run, done, &work) != DLX_E_SYSTEM ||
-                !strstr(dlx__error_message(), "cannot start a thread"))
-                _exit(4);
+            fails(dlxd_workers_run(workers, user(0), run, done, &work), DLX_E_SYSTEM,
+                  "cannot start a thread");
         }
         for (int i = 0; i < 3; i++)
-            if (fcntl(fd[i], F_GETFD) >= 0)
-                _exit(3);
+            ck_assert_int_lt(fcntl(fd[i], F_GETFD), 0);
         teardown();
         _exit(0);
     }
