@@ -27,7 +27,7 @@ static size_t n_pages;
 static struct dlx_packet rx;
 static struct dlx_proto_arena unpacked;
 
-void dlx_scene_begin(void)
+static void begin(void)
 {
     uv_loop_t first;
     ck_assert_int_eq(uv_loop_init(&first), 0); /* the first loop opens what all of them share */
@@ -37,7 +37,7 @@ void dlx_scene_begin(void)
     dlx_test_broker_init(&dlx_scene, UINT64_C(1) << 30);
 }
 
-void dlx_scene_end(void)
+static void end(void)
 {
     dlx__packet_deinit(&rx);
     for (size_t i = 0; i < n_kept; i++)
@@ -56,7 +56,7 @@ TCase *dlx_scene_case(const char *name, void (*prepare)(void))
 {
     TCase *tcase = tcase_create(name);
     tcase_set_timeout(tcase, 60);
-    tcase_add_checked_fixture(tcase, dlx_scene_begin, dlx_scene_end);
+    tcase_add_checked_fixture(tcase, begin, end);
     if (prepare)
         tcase_add_checked_fixture(tcase, prepare, NULL);
     return tcase;
@@ -136,11 +136,6 @@ static const Dlx__Wire__Packet *check_body(const Dlx__Wire__Packet *packet,
 const Dlx__Wire__Packet *dlx_scene_expect(int fd, Dlx__Wire__Packet__BodyCase body)
 {
     return check_body(dlx_scene_receive(fd), body);
-}
-
-size_t dlx_scene_n_fds(void)
-{
-    return rx.n_fds;
 }
 
 void dlx_scene_close_received(void)

@@ -19,9 +19,6 @@ extern struct dlx_test_broker dlx_scene;
 
 /* A test case whose tests have a scene each. `prepare` makes what they begin with, or is NULL. */
 TCase *dlx_scene_case(const char *name, void (*prepare)(void));
-/* The same for a test that ends its scene, and begins another, itself. */
-void dlx_scene_begin(void);
-void dlx_scene_end(void);
 
 /* The test closes this descriptor when it ends; or now. Returns it. */
 int dlx_scene_keep(int take_fd);
@@ -41,10 +38,9 @@ void dlx_scene_send(int fd, void *message, uint32_t serial);
 const Dlx__Wire__Packet *dlx_scene_receive(int fd);
 /* The same; it has this body. */
 const Dlx__Wire__Packet *dlx_scene_expect(int fd, Dlx__Wire__Packet__BodyCase body);
-/* Descriptors of the last packet. Those that are not taken are closed. */
-size_t dlx_scene_n_fds(void);
-void dlx_scene_close_received(void);
+/* A descriptor of the last packet; those that are not taken are closed by the next one, or now. */
 int dlx_scene_take_fd(size_t i);
+void dlx_scene_close_received(void);
 /* The daemon has closed its end, and nothing is left to receive. */
 void dlx_scene_expect_end(int fd);
 /* Receive all that is there. Returns how many packets that was. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/daemon/harness_served.h"
-#include "tests/harness/fds.h"
 #include <grp.h>
+#include <stdio.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 struct dlx_test_daemon dlx_served;
@@ -77,7 +78,10 @@ void dlx_served_publisher(struct dlx_test_publisher *ret, const char *topic)
 
 int dlx_test_listen(const char *path, int type)
 {
-    int fd = dlx_test_fds_bind(path, type);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.107s", path);
+    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
     ck_assert_int_eq(listen(fd, 64), 0);
     return fd;
 }

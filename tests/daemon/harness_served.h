@@ -16,6 +16,8 @@ int dlx_test_listen(const char *path, int type);
  * not be able to search the folders above. Ends with status 10 if that fails. */
 void dlx_test_become(const struct dlx_test_daemon *daemon, uid_t uid);
 
+#define BODY(name) DLX__WIRE__PACKET__BODY_##name
+
 extern struct dlx_test_daemon dlx_served;
 /* The control socket of the client; it may have 1000 links. */
 extern int dlx_served_client;

@@ -2,9 +2,9 @@
 /* Descriptors of the service manager: each has its name; what is not told as it should be is told
  * in words, or is for others. */
 #include "daemon/persist/manager_fds.h"
+#include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
-#include <sys/un.h>
 
 /* They have the numbers from 3 on, which are Check's here: so each case is a process of its own. */
 enum { FIRST = 3, N = 3 };
@@ -119,31 +119,25 @@ TEST(what_cannot_be_is_said)
     run(impossible);
 }
 
-enum kind { SEQPACKET, STREAM, DATAGRAM, CONNECTED, INET, FILE_, N_KINDS };
+enum kind { SEQPACKET, STREAM, DATAGRAM, CONNECTED, INET, FILE_ };
 
 static void put(int fd, enum kind kind)
 {
-    const struct sockaddr_un unnamed = {.sun_family = AF_UNIX};
-    int pair[2] = {-1, -1};
+    static const int types[] = {SOCK_SEQPACKET, SOCK_STREAM, SOCK_DGRAM};
+    int made[2] = {-1, -1};
     if (kind == CONNECTED)
-        ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
+        dlx_test_fds_pair(made);
     else if (kind == FILE_)
-        pair[0] = open("/dev/null", O_RDONLY);
+        made[0] = open("/dev/null", O_RDONLY);
+    else if (kind == INET)
+        made[0] = socket(AF_INET, SOCK_STREAM, 0);
     else
-        pair[0] = socket(kind == INET ? AF_INET : AF_UNIX,
-                         kind == SEQPACKET  ? SOCK_SEQPACKET
-                         : kind == DATAGRAM ? SOCK_DGRAM
-                                            : SOCK_STREAM,
-                         0);
-    if (kind == SEQPACKET || kind == STREAM)
-        ck_assert_int_eq(
-            bind(pair[0], (const struct sockaddr *)&unnamed, sizeof unnamed.sun_family), 0);
+        made[0] = dlx_test_fds_bind("", types[kind]);
     if (kind == SEQPACKET || kind == STREAM || kind == INET)
-        ck_assert_int_eq(listen(pair[0], 1), 0);
-    ck_assert_int_eq(dup2(pair[0], fd), fd);
-    for (int i = 0; i < 2; i++)
-        if (pair[i] >= FIRST + N)
-            close(pair[i]);
+        ck_assert_int_eq(listen(made[0], 1), 0);
+    ck_assert_int_eq(dup2(made[0], fd), fd);
+    dlx__close(made[0]);
+    dlx__close(made[1]);
 }
 
 /* What the first and the third of three descriptors are, and which one is taken: "a" is the name of

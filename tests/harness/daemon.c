@@ -16,6 +16,8 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
+#define BODY(name) DLX__WIRE__PACKET__BODY_##name
+
 static struct dlx_packet rx;
 static struct dlx_proto_arena rx_arena;
 static uint32_t last_serial;

@@ -9,7 +9,7 @@
  */
 
 #include "tests/harness/patience.h"
-#include "tests/harness/message.h"
+#include "common/proto.h"
 #include <check.h>
 #include <sys/types.h>
 
