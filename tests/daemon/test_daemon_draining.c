@@ -5,8 +5,6 @@
 
 #include "ring/layout.h"
 #include "daemon/objects/draining.h"
-#include "daemon/objects/publisher.h"
-#include "daemon/objects/subscription.h"
 #include "tests/daemon/harness_scene.h"
 
 enum { MAX_HELD = 70, MAX_LINKS = 1200 };

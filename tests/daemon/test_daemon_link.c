@@ -4,8 +4,6 @@
  * simulation's (sim_daemon/).
  */
 #include "daemon/objects/link.h"
-#include "daemon/objects/publisher.h"
-#include "daemon/objects/subscription.h"
 #include "ring/layout.h"
 #include "tests/daemon/harness_scene.h"
 

@@ -4,7 +4,6 @@
 #include "daemon/objects/delivery.h"
 #include "daemon/objects/drain.h"
 #include "daemon/objects/link.h"
-#include "daemon/objects/publisher.h"
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/random.h"
 

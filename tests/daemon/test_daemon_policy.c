@@ -6,6 +6,7 @@
 #include "daemon/persist/ledger.h"
 #include "daemon/persist/record.h"
 #include "tests/daemon/harness_scene.h"
+#include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include <grp.h>
 
@@ -44,16 +45,16 @@ TEST(a_principal_may_have_many_groups)
         groups[i] = 5000 + i;
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
-        struct dlxd_principal *who = NULL;
-        pid_t from = 0;
+        struct dlxd_principal *who;
+        pid_t from;
         int pair[2];
-        if (setgroups(N, groups) < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) < 0)
-            _exit(2);
-        int r = dlxd_principal_new(&who, &from, pair[0], "pods");
-        _exit(r == 0 && from == getpid() && who->n_groups == N &&
-                      dlxd_principal_has_group(who, 5000 + N - 1)
-                  ? 0
-                  : 1);
+        ck_assert_int_eq(setgroups(N, groups), 0);
+        dlx_test_fds_pair(pair);
+        ok(dlxd_principal_new(&who, &from, pair[0], "pods"));
+        ck_assert_int_eq(from, getpid());
+        ck_assert_uint_eq(who->n_groups, N);
+        ck_assert(dlxd_principal_has_group(who, 5000 + N - 1));
+        _exit(0);
     }
     dlx_test_fork_join(pid);
 }

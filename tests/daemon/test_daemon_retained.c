@@ -4,7 +4,6 @@
 #include "common/memory.h"
 #include "ring/layout.h"
 #include "daemon/objects/link.h"
-#include "daemon/objects/publisher.h"
 #include "daemon/objects/retained.h"
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/fds.h"
