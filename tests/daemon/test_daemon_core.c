@@ -285,6 +285,8 @@ static uint64_t leaves(const struct dlx_shm_membership *line)
     return dlx_load64_sc((dlx_atomic_u64 *)(uintptr_t)&line->leaves);
 }
 
+#define auto_line dlx_cleanup(dlxd_membership_line_deinit) struct dlxd_membership_line
+
 static void init_line(struct dlxd_membership_line *ret)
 {
     ok(dlxd_membership_line_init(ret, user[1], &dlx__memory_memfd));
@@ -322,7 +324,7 @@ TEST_OF(users, lines_are_given_out_zeroed_and_taken_back)
  * nothing of. */
 TEST_OF(users, a_line_that_is_given_to_another_never_goes_back)
 {
-    struct dlxd_membership_line other = {0}, line = {0};
+    auto_line other = {0}, line = {0};
     init_line(&other);
     init_line(&line);
     const struct dlx_shm_membership *seen = attach(&line);
@@ -338,8 +340,6 @@ TEST_OF(users, a_line_that_is_given_to_another_never_goes_back)
         ck_assert_uint_eq(joins(seen) & DLX_SHM_JOINS_MASK, 0);
     }
     detach(seen);
-    dlxd_membership_line_deinit(&other);
-    dlxd_membership_line_deinit(&line);
 }
 
 static uint32_t vouched(const struct dlx_shm_membership *line)
@@ -359,7 +359,7 @@ static void nothing_writes_through(int fd)
 
 TEST_OF(users, a_membership_page_has_no_writer_but_the_daemon)
 {
-    struct dlxd_membership_line line = {0};
+    auto_line line = {0};
     char path[64];
     int fd;
     init_line(&line);
@@ -375,7 +375,6 @@ TEST_OF(users, a_membership_page_has_no_writer_but_the_daemon)
     dlxd_membership_joined(&line);
     ck_assert_uint_eq(joins(seen), 1);
     detach(seen);
-    dlxd_membership_line_deinit(&line);
 }
 
 /* A daemon's loop that takes lines, gives some back, and ends with the others. */

@@ -9,17 +9,18 @@
 
 enum { MAX_HELD = 70, MAX_LINKS = 1200 };
 
-static struct dlxd_client *writer, *reader;
-static struct dlxd_publisher *publisher;
-static int link_sock; /* the publisher's end */
-static char why[DLX_ERROR_TEXT_SIZE];
-
 /* A subscription with a link to the publisher. */
 struct reading {
     struct dlxd_subscription *subscription;
     int fd;
     struct dlx_shm_link *page;
 };
+
+static struct dlxd_client *writer, *reader;
+static struct dlxd_publisher *publisher;
+static int link_sock; /* the publisher's end */
+static char why[DLX_ERROR_TEXT_SIZE];
+static struct reading held[MAX_LINKS]; /* those that hold something */
 
 static void set_up(void)
 {
@@ -68,12 +69,20 @@ static void leave(struct reading *reading)
     dlx_scene_close(reading->fd);
 }
 
-static void join_and_hold(struct reading *ret)
+/* So many hold something, and close their subscriptions. */
+static void join_and_hold(int n)
 {
-    ck_assert_int_eq(join(ret), 0);
-    hold(ret, 7);
-    say_closed(ret);
-    leave(ret);
+    for (int i = 0; i < n; i++) {
+        ok(join(&held[i]));
+        hold(&held[i], 7);
+        say_closed(&held[i]);
+        leave(&held[i]);
+    }
+}
+
+static void give_back(int i)
+{
+    hold(&held[i], 0);
 }
 
 static void look(void)
@@ -97,15 +106,14 @@ static void expect(size_t n)
 
 TEST(who_holds_something_stays_charged_until_it_is_given_back)
 {
-    struct reading reading;
     size_t n_fds = dlx_test_broker_n_fds(&dlx_scene);
-    join_and_hold(&reading);
+    join_and_hold(1);
     expect(1);
     ck_assert_uint_eq(reader->n_links, 1);
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds + 1); /* its page */
     look();
     expect(1);
-    hold(&reading, 0);
+    give_back(0);
     look();
     expect(0);
     ck_assert_uint_eq(reader->n_links, 0);
@@ -152,46 +160,42 @@ LOOP_TEST(a_newcomer_that_meets_a_limit_is_told_of_them_or_takes_their_place, 0,
 {
     static const char *const whose[N_LIMITS] = {"subscriber test", "publisher test", "may have 5",
                                                 "of shared memory"};
-    struct reading held[5], next;
+    struct reading next;
     writer->max_links = _i == WRITERS ? 5 : MAX_LINKS;
     reader->max_links = _i == READERS ? 5 : MAX_LINKS;
     uint64_t *max = dlx_scene.broker.users.max;
     max[DLXD_LINKS] = _i == USERS_LINKS ? 5 : MAX_LINKS;
     if (_i == USERS_BYTES)
         max[DLXD_BYTES] = publisher->control->size + 5 * dlx_shm_link_size(MAX_HELD);
-    for (int i = 0; i < 5; i++)
-        join_and_hold(&held[i]);
+    join_and_hold(5);
     ck_assert_int_eq(join(&next), DLX_E_LIMIT);
     ck_assert_msg(strstr(why, "5 closed subscriptions still hold messages") &&
                       strstr(why, whose[_i]),
                   "%s", why);
     expect(5);
-    hold(&held[3], 0); /* and nobody tells */
+    give_back(3); /* and nobody tells */
     join_in_the_end(&next);
     expect(4);
     for (int i = 0; i < 5; i++)
-        hold(&held[i], 0);
+        give_back(i);
     look();
     expect(0);
 }
 
 TEST(they_are_looked_at_when_they_have_doubled)
 {
-    struct reading held[9];
-    for (int i = 0; i < 8; i++) {
-        join_and_hold(&held[i]);
-        hold(&held[i], 0);
-    }
+    join_and_hold(8);
+    for (int i = 0; i < 8; i++)
+        give_back(i);
     expect(8);
-    join_and_hold(&held[8]);
+    join_and_hold(1);
     expect(1);
 }
 
 TEST(a_process_that_disconnects_has_them_yet)
 {
-    struct reading held[2];
     size_t n_fds = dlx_test_broker_n_fds(&dlx_scene);
-    join_and_hold(&held[0]);
+    join_and_hold(1);
     ok(join(&held[1])); /* ends with the connection */
     hold(&held[1], 7);
     say_closed(&held[1]);
@@ -200,10 +204,10 @@ TEST(a_process_that_disconnects_has_them_yet)
     expect(2);
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene),
                       n_fds + 2 - 1); /* two pages and the pidfd; no socket */
-    hold(&held[0], 0);
+    give_back(0);
     look();
     expect(1);
-    hold(&held[1], 0);
+    give_back(1);
     look();
     expect(0);
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds - 2); /* nor that */
@@ -212,10 +216,8 @@ TEST(a_process_that_disconnects_has_them_yet)
 TEST(the_end_of_their_publisher_ends_them_step_by_step)
 {
     enum { MANY = 100, MOST = 16 };
-    static struct reading held[MANY];
     size_t n_fds = dlx_test_broker_n_fds(&dlx_scene);
-    for (int i = 0; i < MANY; i++)
-        join_and_hold(&held[i]);
+    join_and_hold(MANY);
     (void)dlxd_publisher_end(publisher);
     ck_assert_uint_eq(writer->n_links, 0); /* its process has nothing to do with them any more */
     for (size_t left = MANY; left > 0;) {
@@ -233,9 +235,7 @@ TEST(the_end_of_their_publisher_ends_them_step_by_step)
 /* Before its task has come to them: the task goes with the last of them. */
 TEST(a_look_may_end_those_whose_publisher_has_left)
 {
-    struct reading held[2];
-    join_and_hold(&held[0]);
-    join_and_hold(&held[1]);
+    join_and_hold(2);
     (void)dlxd_publisher_end(publisher);
     look();
     ck_assert_uint_eq(dlxd_drains_n_all(&dlx_scene.broker), 0);
@@ -245,17 +245,15 @@ TEST(a_look_may_end_those_whose_publisher_has_left)
 /* Many are looked at in parts, since each takes 5 us of the loop's time: each has its turn. */
 TEST(everybody_is_looked_at_in_turn)
 {
-    enum { MANY = 1200, AT_ONCE = 128, PARTS = (MANY + AT_ONCE - 1) / AT_ONCE };
-    static struct reading held[MANY];
-    for (int i = 0; i < MANY; i++)
-        join_and_hold(&held[i]);
+    enum { MANY = MAX_LINKS, AT_ONCE = 128, PARTS = (MANY + AT_ONCE - 1) / AT_ONCE };
+    join_and_hold(MANY);
     expect(MANY);
-    hold(&held[MANY / 2], 0);
+    give_back(MANY / 2);
     for (int i = 0; i < PARTS; i++)
         look();
     expect(MANY - 1);
     for (int i = 0; i < MANY; i++)
-        hold(&held[i], 0);
+        give_back(i);
     look();
     expect(MANY - 1 - AT_ONCE);
     for (int i = 1; i < PARTS; i++)

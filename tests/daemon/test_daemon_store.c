@@ -86,6 +86,12 @@ static void keep(uid_t uid, int i)
     ok(dlxd_store_queue_keep(&queue, user_of(uid), STDIN_FILENO, name_of(uid, i)));
 }
 
+static void keep_many(uid_t uid, int n)
+{
+    for (int i = 0; i < n; i++)
+        keep(uid, i);
+}
+
 static void drop(uid_t uid, int i)
 {
     ok(dlxd_store_queue_drop(&queue, user_of(uid), name_of(uid, i)));
@@ -102,8 +108,7 @@ CASE(store)
 TEST_OF(store, what_is_too_much_is_sent_at_a_rate)
 {
     enum { N = 2000 };
-    for (int i = 0; i < N; i++)
-        keep(GREEDY, i);
+    keep_many(GREEDY, N);
     size_t burst = n_sent(BEGIN);
     ck_assert_uint_gt(burst, 300);
     ck_assert_uint_lt(burst, N / 2);
@@ -132,13 +137,10 @@ TEST_OF(store, users_take_turns)
 {
     enum { N = 2000, FEW = 5 };
     size_t n_greedy = 0, n_other = 0;
-    for (int i = 0; i < N; i++) {
-        keep(GREEDY, i);
-        keep(OTHER, i);
-    }
+    keep_many(GREEDY, N);
+    keep_many(OTHER, N);
     (void)n_sent(BEGIN);
-    for (int i = 0; i < FEW; i++)
-        keep(HONEST, i);
+    keep_many(HONEST, FEW);
     ok(dlxd_store_queue_barrier(&queue, user_of(HONEST), STDIN_FILENO));
     for (uint64_t now = BEGIN; strcmp(last, "BARRIER=1") != 0; now += SECOND / 1000) {
         ck_assert_uint_lt(now, BEGIN + 10 * SECOND);
@@ -159,8 +161,7 @@ TEST_OF(store, users_take_turns)
 TEST_OF(store, what_is_dropped_before_it_was_sent_is_never_sent)
 {
     size_t n_fds = dlx_test_fds_count();
-    for (int i = 0; i < 3; i++)
-        keep(GREEDY, i);
+    keep_many(GREEDY, 3);
     ck_assert_uint_eq(dlx_test_fds_count(), n_fds + 3);
     drop(GREEDY, 1);
     ck_assert_uint_eq(queue.n_fds, 2);
