@@ -259,14 +259,6 @@ static void must_track(unsigned number)
     tracked[number]->landed = on_landed;
 }
 
-static struct dlxd_charge *given_back;
-
-static void give_back(struct dlxd_flight *flight)
-{
-    (void)flight;
-    dlxd_charge_deinit(given_back);
-}
-
 TEST(a_packet_without_descriptors_lands_when_the_queue_is_read)
 {
     must_track(1);
@@ -324,21 +316,6 @@ TEST(one_look_finds_a_socket_that_was_read_behind_many_packets)
     ck_assert_uint_eq(n_landed, 1);
     dlxd_outbox_close(outbox, user(A));
     outbox = full;
-}
-
-TEST(a_limit_of_bytes_looks_at_flights_first)
-{
-    struct dlxd_charge more = {.user = NULL};
-    uint64_t left = user(A)->users->max[DLXD_BYTES] - user(A)->used[DLXD_BYTES];
-    given_back = dlx_users_charge(user(A), DLXD_BYTES, left);
-    ok(send_tracked(A, 0, &tracked[1]));
-    tracked[1]->landed = give_back;
-    user(A)->next_look_ns = 0;
-    ck_assert_int_eq(dlxd_flights_charge(&more, user(A), DLXD_BYTES, 1), DLX_E_LIMIT);
-    receive(1);
-    user(A)->next_look_ns = 0;
-    ok(dlxd_flights_charge(&more, user(A), DLXD_BYTES, 1));
-    dlxd_charge_deinit(&more);
 }
 
 int main(void)
