@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/daemon/harness_config.h"
-#include "tests/harness/file.h"
 
 char dlx_configured_path[300];
 void (*dlx_configured_pass)(void);
@@ -25,7 +24,10 @@ void dlx_configured_fixture(TCase *tcase)
 
 void dlx_configured_write(const char *text)
 {
-    dlx_test_write_file(dlx_configured_path, text);
+    FILE *f = fopen(dlx_configured_path, "we");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fputs(text, f), 0);
+    ck_assert_int_eq(fclose(f), 0);
 }
 
 void dlx_configured_exec(void *userdata)
