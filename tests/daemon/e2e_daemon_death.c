@@ -5,21 +5,17 @@
 #include "tests/harness/run.h"
 
 /* A client process that does its part of a story up to `stage` and is killed there. */
-static void play(int stage, int ready_fd)
+static _Noreturn void play(int stage, const struct dlx_test_child *child)
 {
     struct dlx_test_publisher pub;
     struct dlx_test_subscription sub;
-    Dlx__Wire__ArenaNew arena_new = DLX__WIRE__ARENA_NEW__INIT;
     int fd = stage == 0 ? dlx_test_connect(&dlx_served) : dlx_test_hello(&dlx_served, 100);
     if (stage >= 2)
         dlx_test_publisher_new(&pub, fd, "mine", 0);
     if (stage >= 3)
         dlx_test_publisher_ready(&pub);
-    if (stage >= 4) {
-        arena_new.publisher = pub.id;
-        arena_new.arena_size = 4096;
-        (void)dlx_test_call(fd, BODY(ARENA_NEW), &arena_new);
-    }
+    if (stage >= 4)
+        (void)dlx_test_call(fd, ARENA_NEW(.publisher = pub.id, .arena_size = 4096));
     if (stage >= 5)
         (void)dlx_test_arena(&pub, 4096);
     if (stage >= 6)
@@ -30,28 +26,24 @@ static void play(int stage, int ready_fd)
         (void)dlx_test_accept_offer(&sub);
     if (stage == 9)
         (void)dlx_test_join(&sub);
-    ck_assert_int_eq(write(ready_fd, "", 1), 1);
-    for (;;)
-        pause();
+    dlx_test_fork_ready(child);
+}
+
+static void leave(const struct dlx_test_subscription *sub, uint64_t link)
+{
+    dlx_test_send(sub->fd, LINK_CLOSE(.link = link), 0);
 }
 
 LOOP_TEST(death_at_any_stage_leaves_nothing, 0, 10)
 {
-    struct dlx_test_publisher pub;
-    struct dlx_test_subscription sub;
-    int ready[2];
-    char byte;
-    dlx_served_publisher(&pub, "theirs");
-    dlx_test_subscribe(&sub, dlx_served_client, "mine", false);
+    auto_test_publisher pub = dlx_served_publisher("theirs");
+    auto_test_subscription sub = dlx_served_subscription("mine");
     dlx_served_barrier();
     size_t n = dlx_test_daemon_n_fds(&dlx_served);
-    ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0)
-        play(_i, ready[1]);
-    close(ready[1]);
-    ck_assert_int_eq(read(ready[0], &byte, 1), 1);
-    close(ready[0]);
+    struct dlx_test_child child = dlx_test_fork_child();
+    if (child.pid == 0)
+        play(_i, &child);
+    pid_t pid = dlx_test_fork_wait_ready(&child);
     if (_i >= 3) {
         uint64_t link = dlx_test_join(&sub);
         ck_assert_int_eq(kill(pid, SIGKILL), 0);
@@ -62,9 +54,7 @@ LOOP_TEST(death_at_any_stage_leaves_nothing, 0, 10)
         }
         ck_assert_int_eq(p->body_case, BODY(PUBLISHER_GONE));
         ck_assert_uint_eq(p->publisher_gone->link, link);
-        Dlx__Wire__LinkClose leave = DLX__WIRE__LINK_CLOSE__INIT;
-        leave.link = link;
-        dlx_test_send(sub.fd, BODY(LINK_CLOSE), &leave, 0);
+        leave(&sub, link);
     } else {
         ck_assert_int_eq(kill(pid, SIGKILL), 0);
     }
@@ -75,17 +65,13 @@ LOOP_TEST(death_at_any_stage_leaves_nothing, 0, 10)
             dlx_served_barrier();
         ck_assert_uint_eq(dlx_test_joins(&pub), 1);
     }
-    dlx_test_publisher_deinit(&pub);
-    dlx_test_subscription_deinit(&sub);
 }
 
 TEST(publisher_that_leaves_before_the_link_is_open)
 {
-    struct dlx_test_publisher pub;
-    struct dlx_test_subscription sub;
     Dlx__Wire__LinkReady ready = DLX__WIRE__LINK_READY__INIT;
-    dlx_served_publisher(&pub, "t");
-    dlx_test_subscribe(&sub, dlx_served_client, "t", false);
+    auto_test_publisher pub = dlx_served_publisher("t");
+    auto_test_subscription sub = dlx_served_subscription("t");
     ready.link = dlx_test_expect(sub.fd, BODY(LINK_OFFER))->link_offer->link;
     dlx_served_publisher_close(&pub);
     const Dlx__Wire__Packet *p = dlx_test_expect(sub.fd, BODY(LINK_FAILED));
@@ -94,17 +80,14 @@ TEST(publisher_that_leaves_before_the_link_is_open)
     dlx_test_send(sub.fd, BODY(LINK_READY), &ready, 0); /* crossed: no violation */
     dlx_served_barrier();
     ck_assert(dlx_test_is_silent(sub.fd));
-    dlx_test_publisher_deinit(&pub);
-    dlx_test_subscription_deinit(&sub);
 }
 
 /* Hang-up does not tell: the child holds every socket. The pidfd does. */
 TEST(child_that_inherits_the_sockets_does_not_keep_its_parent_alive)
 {
-    struct dlx_test_subscription sub;
     int ready[2];
     pid_t grandchild;
-    dlx_test_subscribe(&sub, dlx_served_client, "mine", false);
+    auto_test_subscription sub = dlx_served_subscription("mine");
     dlx_served_barrier(); /* it has closed the end of the socket that it sent */
     size_t n = dlx_test_daemon_n_fds(&dlx_served);
     ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
@@ -128,46 +111,33 @@ TEST(child_that_inherits_the_sockets_does_not_keep_its_parent_alive)
     uint64_t link = dlx_test_join(&sub);
     dlx_test_fork_kill(pid);
     ck_assert_uint_eq(dlx_test_expect(sub.fd, BODY(PUBLISHER_GONE))->publisher_gone->link, link);
-    Dlx__Wire__LinkClose leave = DLX__WIRE__LINK_CLOSE__INIT;
-    leave.link = link;
-    dlx_test_send(sub.fd, BODY(LINK_CLOSE), &leave, 0);
+    leave(&sub, link);
     dlx_test_daemon_wait_n_fds(&dlx_served, n + 1); /* the link socket, which it has not read */
     ck_assert_int_eq(kill(grandchild, SIGKILL), 0);
     dlx_test_daemon_wait_n_fds(&dlx_served, n);
-    dlx_test_subscription_deinit(&sub);
 }
 
 /* Nobody else can write the page that the daemon which has ended wrote: neither can the next
  * one. */
 TEST(a_publisher_that_resumes_gets_a_page_of_the_next_daemon)
 {
-    struct dlx_test_publisher before, after;
-    struct dlx_test_subscription sub;
-    Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
-    char topic[] = "t";
-    dlx_served_publisher(&before, topic);
-    dlx_test_subscribe(&sub, dlx_served_client, topic, false);
+    auto_test_publisher before = dlx_served_publisher("t"), after;
+    auto_test_subscription sub = dlx_served_subscription("t");
     (void)dlx_test_join(&sub);
     ck_assert_uint_eq(dlx_test_joins(&before), 1);
     dlx_test_daemon_kill(&dlx_served);
     close(dlx_served_client);
     dlx_test_subscription_deinit(&sub);
     dlx_served_start(NULL);
-    request.topic = topic;
-    request.history = 1;
-    request.depth = 16;
-    request.n_entries = 256;
+    Dlx__Wire__PublisherNew request = dlx_test_publisher_request("t");
     request.resumes = before.id;
     dlx_test_publisher_new_from(&after, dlx_served_client, &request);
     dlx_test_publisher_ready(&after);
     ck_assert_uint_eq(dlx_test_joins(&after), 0);
-    dlx_test_subscribe(&sub, dlx_served_client, topic, false);
+    sub = dlx_served_subscription("t");
     (void)dlx_test_join(&sub);
     ck_assert_uint_eq(dlx_test_joins(&after), 1);
     ck_assert_uint_eq(dlx_test_joins(&before), 1);
-    dlx_test_subscription_deinit(&sub);
-    dlx_test_publisher_deinit(&before);
-    dlx_test_publisher_deinit(&after);
 }
 
 int main(void)

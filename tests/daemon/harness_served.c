@@ -2,8 +2,6 @@
 #include "tests/daemon/harness_served.h"
 #include <grp.h>
 #include <stdio.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 struct dlx_test_daemon dlx_served;
@@ -48,8 +46,7 @@ TCase *dlx_served_case(const char *name)
 
 void dlx_served_barrier(void)
 {
-    Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
-    const Dlx__Wire__Packet *reply = dlx_test_call(dlx_served_client, BODY(DAEMON_INFO), &info);
+    const Dlx__Wire__Packet *reply = dlx_test_call(dlx_served_client, DAEMON_INFO());
     ck_assert_int_eq(reply->body_case, BODY(DAEMON_INFO_REPLY));
     ck_assert_uint_eq(reply->daemon_info_reply->pid, (uint32_t)dlx_served.pid);
     ck_assert_str_eq(reply->daemon_info_reply->socket, dlx_served.path);
@@ -57,33 +54,27 @@ void dlx_served_barrier(void)
 
 void dlx_served_publisher_close(const struct dlx_test_publisher *publisher)
 {
-    Dlx__Wire__PublisherClose request = DLX__WIRE__PUBLISHER_CLOSE__INIT;
-    request.publisher = publisher->id;
-    dlx_test_call_ok(publisher->control, BODY(PUBLISHER_CLOSE), &request);
+    dlx_test_call_ok(publisher->control, PUBLISHER_CLOSE(.publisher = publisher->id));
 }
 
 void dlx_served_arena_drop(const struct dlx_test_publisher *publisher, uint32_t arena)
 {
-    Dlx__Wire__ArenaDrop request = DLX__WIRE__ARENA_DROP__INIT;
-    request.publisher = publisher->id;
-    request.arena = arena;
-    dlx_test_call_ok(publisher->control, BODY(ARENA_DROP), &request);
+    dlx_test_call_ok(publisher->control, ARENA_DROP(.publisher = publisher->id, .arena = arena));
 }
 
-void dlx_served_publisher(struct dlx_test_publisher *ret, const char *topic)
+struct dlx_test_publisher dlx_served_publisher(const char *topic)
 {
-    dlx_test_publisher_new(ret, dlx_served_client, topic, 0);
-    dlx_test_publisher_ready(ret);
+    struct dlx_test_publisher publisher;
+    dlx_test_publisher_new(&publisher, dlx_served_client, topic, 0);
+    dlx_test_publisher_ready(&publisher);
+    return publisher;
 }
 
-int dlx_test_listen(const char *path, int type)
+struct dlx_test_subscription dlx_served_subscription(const char *topic)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
-    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.107s", path);
-    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
-    ck_assert_int_eq(listen(fd, 64), 0);
-    return fd;
+    struct dlx_test_subscription subscription;
+    dlx_test_subscribe(&subscription, dlx_served_client, topic, false);
+    return subscription;
 }
 
 void dlx_test_become(const struct dlx_test_daemon *daemon, uid_t uid)

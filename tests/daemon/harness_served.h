@@ -10,13 +10,9 @@
 
 #include "tests/harness/daemon.h"
 
-/* Listen at a path that nobody has, with a socket of this type. */
-int dlx_test_listen(const char *path, int type);
 /* The child becomes this user, without groups, in the folder of the daemon's socket: the user need
  * not be able to search the folders above. Ends with status 10 if that fails. */
 void dlx_test_become(const struct dlx_test_daemon *daemon, uid_t uid);
-
-#define BODY(name) DLX__WIRE__PACKET__BODY_##name
 
 extern struct dlx_test_daemon dlx_served;
 /* The control socket of the client; it may have 1000 links. */
@@ -33,7 +29,8 @@ void dlx_served_barrier(void);
 /* The publisher's own requests. */
 void dlx_served_publisher_close(const struct dlx_test_publisher *publisher);
 void dlx_served_arena_drop(const struct dlx_test_publisher *publisher, uint32_t arena);
-/* A publisher of the client on this topic, ready. */
-void dlx_served_publisher(struct dlx_test_publisher *ret, const char *topic);
+/* A publisher of the client on this topic, ready; and a subscription that may lose messages. */
+struct dlx_test_publisher dlx_served_publisher(const char *topic);
+struct dlx_test_subscription dlx_served_subscription(const char *topic);
 
 #endif

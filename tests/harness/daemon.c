@@ -16,8 +16,6 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#define BODY(name) DLX__WIRE__PACKET__BODY_##name
-
 static struct dlx_packet rx;
 static struct dlx_proto_arena rx_arena;
 static uint32_t last_serial;
@@ -199,6 +197,33 @@ void dlx_test_daemon_start_default(struct dlx_test_daemon *daemon, const char *e
 {
     daemon->pid = spawn(daemon, NULL, env, NULL, NULL, &daemon->log_fd);
     wait_until_it_listens(daemon);
+}
+
+int dlx_test_listen(const char *path, int type)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.107s", path);
+    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
+    if (type != SOCK_DGRAM)
+        ck_assert_int_eq(listen(fd, 64), 0);
+    return fd;
+}
+
+void dlx_test_pass_sockets(const int *fds, int n, const char *names)
+{
+    static char texts[3][200];
+    int copies[16];
+    for (int i = 0; i < n; i++)
+        copies[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 3 + n);
+    for (int i = 0; i < n; i++)
+        if (dup2(copies[i], 3 + i) < 0)
+            _exit(126);
+    (void)snprintf(texts[0], sizeof texts[0], "LISTEN_PID=%d", (int)getpid());
+    (void)snprintf(texts[1], sizeof texts[1], "LISTEN_FDS=%d", n);
+    (void)snprintf(texts[2], sizeof texts[2], "LISTEN_FDNAMES=%s", names);
+    for (int i = 0; i < 3; i++)
+        dlx_test_child_putenv(texts[i]);
 }
 
 int dlx_test_daemon_fail(const char *socket, char *log, size_t log_size)
@@ -410,14 +435,20 @@ const char *dlx_test_disconnected(int fd, int code)
 
 /* ---- publisher ----------------------------------------------------------------------------- */
 
-void dlx_test_publisher_new(struct dlx_test_publisher *publisher, int control, const char *topic,
-                            uint32_t on_full)
+Dlx__Wire__PublisherNew dlx_test_publisher_request(const char *topic)
 {
     Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
     request.topic = (char *)(uintptr_t)topic;
     request.history = 4;
     request.depth = 16;
     request.n_entries = 256;
+    return request;
+}
+
+void dlx_test_publisher_new(struct dlx_test_publisher *publisher, int control, const char *topic,
+                            uint32_t on_full)
+{
+    Dlx__Wire__PublisherNew request = dlx_test_publisher_request(topic);
     request.on_full = on_full;
     dlx_test_publisher_new_from(publisher, control, &request);
 }
@@ -456,7 +487,9 @@ void dlx_test_publisher_deinit(struct dlx_test_publisher *publisher)
 {
     dlx__region_unmap(publisher->block, publisher->block_size);
     dlx__region_unmap(publisher->membership, DLX_PAGE);
-    dlx__close(publisher->link_sock);
+    publisher->block = NULL;
+    publisher->membership = NULL;
+    publisher->link_sock = dlx__close(publisher->link_sock);
 }
 
 uint32_t dlx_test_arena(const struct dlx_test_publisher *publisher, uint64_t size)
@@ -513,7 +546,7 @@ void dlx_test_subscribe(struct dlx_test_subscription *subscription, int control,
 
 void dlx_test_subscription_deinit(struct dlx_test_subscription *subscription)
 {
-    dlx__close(subscription->fd);
+    subscription->fd = dlx__close(subscription->fd);
 }
 
 void dlx_test_ack(struct dlx_test_subscription *subscription)

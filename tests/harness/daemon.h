@@ -23,6 +23,8 @@ struct dlx_test_daemon {
     const char *option[2]; /* more of them, one each; NULL: none */
 };
 
+#define BODY(name) DLX__WIRE__PACKET__BODY_##name
+
 /* Does this run under valgrind (VALGRIND=1)? It simulates some things that a test may look at. */
 bool dlx_test_valgrind(void);
 
@@ -50,6 +52,10 @@ void dlx_test_daemon_start_prepared(struct dlx_test_daemon *daemon, void (*prepa
 _Noreturn void dlx_test_daemon_exec(const struct dlx_test_daemon *daemon, const char *const *args);
 /* The same without --socket: it is to find daemon->path by `env`. */
 void dlx_test_daemon_start_default(struct dlx_test_daemon *daemon, const char *env);
+/* Listen at a path that nobody has, with a socket of this type. */
+int dlx_test_listen(const char *path, int type);
+/* For `prepare`: as the service manager, pass these sockets with their names ("a:b"). */
+void dlx_test_pass_sockets(const int *fds, int n, const char *names);
 /* Run it where it is to fail: returns its exit status; `ret_log` is what it said. */
 int dlx_test_daemon_fail(const char *socket, char *ret_log, size_t log_size);
 /* SIGTERM; returns the exit status. */
@@ -73,6 +79,32 @@ int dlx_test_connect(const struct dlx_test_daemon *daemon);
 int dlx_test_hello(const struct dlx_test_daemon *daemon, uint32_t max_links);
 /* Say Hello on a connection that has said nothing. */
 void dlx_test_greet(int fd, uint32_t max_links);
+
+/* The body and the message of a request: dlx_test_call_ok(fd, ARENA_DROP(.arena = 3)). */
+#define HELLO(...)         DLX_TEST_REQUEST(HELLO, Hello, hello, __VA_ARGS__)
+#define PUBLISHER_NEW(...) DLX_TEST_REQUEST(PUBLISHER_NEW, PublisherNew, publisher_new, __VA_ARGS__)
+#define PUBLISHER_READY(...)                                                                       \
+    DLX_TEST_REQUEST(PUBLISHER_READY, PublisherReady, publisher_ready, __VA_ARGS__)
+#define PUBLISHER_CLOSE(...)                                                                       \
+    DLX_TEST_REQUEST(PUBLISHER_CLOSE, PublisherClose, publisher_close, __VA_ARGS__)
+#define ARENA_NEW(...)   DLX_TEST_REQUEST(ARENA_NEW, ArenaNew, arena_new, __VA_ARGS__)
+#define ARENA_READY(...) DLX_TEST_REQUEST(ARENA_READY, ArenaReady, arena_ready, __VA_ARGS__)
+#define ARENA_DROP(...)  DLX_TEST_REQUEST(ARENA_DROP, ArenaDrop, arena_drop, __VA_ARGS__)
+#define SUBSCRIPTION_CLOSE(...)                                                                    \
+    DLX_TEST_REQUEST(SUBSCRIPTION_CLOSE, SubscriptionClose, subscription_close, __VA_ARGS__)
+#define LIST_PUBLISHERS(...)                                                                       \
+    DLX_TEST_REQUEST(LIST_PUBLISHERS, ListPublishers, list_publishers, __VA_ARGS__)
+#define LIST_LINKS(...)  DLX_TEST_REQUEST(LIST_LINKS, ListLinks, list_links, __VA_ARGS__)
+#define DAEMON_INFO(...) DLX_TEST_REQUEST(DAEMON_INFO, DaemonInfo, daemon_info, __VA_ARGS__)
+#define LINK_READY(...)  DLX_TEST_REQUEST(LINK_READY, LinkReady, link_ready, __VA_ARGS__)
+#define LINK_CLOSE(...)  DLX_TEST_REQUEST(LINK_CLOSE, LinkClose, link_close, __VA_ARGS__)
+#define ACK(...)         DLX_TEST_REQUEST(ACK, Ack, ack, __VA_ARGS__)
+#define OK(...)          DLX_TEST_REQUEST(OK, Ok, ok, __VA_ARGS__)
+#define DLX_TEST_REQUEST(NAME, Type, type, ...)                                                    \
+    BODY(NAME), &(Dlx__Wire__##Type)                                                               \
+    {                                                                                              \
+        .base = PROTOBUF_C_MESSAGE_INIT(&dlx__wire__##type##__descriptor), __VA_ARGS__             \
+    }
 
 void dlx_test_send(int fd, Dlx__Wire__Packet__BodyCase body, void *message, uint32_t serial);
 /* The next packet; valid until the next call. Its fds are closed by then, unless taken. */
@@ -113,9 +145,15 @@ struct dlx_test_subscription {
     uint32_t n_fds; /* packets with fds received */
 };
 
+/* What is declared as one of these, and set up, is released at the end of its block. */
+#define auto_test_publisher dlx_cleanup(dlx_test_publisher_deinit) struct dlx_test_publisher
+#define auto_test_subscription                                                                     \
+    dlx_cleanup(dlx_test_subscription_deinit) struct dlx_test_subscription
+
 void dlx_test_publisher_new(struct dlx_test_publisher *publisher, int control, const char *topic,
                             uint32_t on_full);
-/* The same, with a request of one's own. */
+/* The same, with a request of one's own, which may begin as this one: it does not block. */
+Dlx__Wire__PublisherNew dlx_test_publisher_request(const char *topic);
 void dlx_test_publisher_new_from(struct dlx_test_publisher *publisher, int control,
                                  Dlx__Wire__PublisherNew *request);
 void dlx_test_publisher_ready(struct dlx_test_publisher *publisher);

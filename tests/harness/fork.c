@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/fork.h"
 #include <check.h>
+#include "common/util.h"
+#include "tests/harness/patience.h"
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -72,11 +77,80 @@ pid_t dlx_test_fork_wait_ready(const struct dlx_test_child *child)
     return child->pid;
 }
 
+struct dlx_test_peer dlx_test_fork_peer(void (*part)(int sock, const void *userdata),
+                                        const void *userdata)
+{
+    int pair[2];
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    pid_t pid = dlx_test_fork();
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(pair[0]);
+        part(pair[1], userdata);
+        _exit(0);
+    }
+    close(pair[1]);
+    return (struct dlx_test_peer){pid, pair[0]};
+}
+
+void dlx_test_say(int sock)
+{
+    ck_assert_int_eq(send(sock, "", 1, MSG_NOSIGNAL), 1);
+}
+
+void dlx_test_hear(int sock)
+{
+    char byte;
+    struct pollfd p = {.fd = sock, .events = POLLIN};
+    ck_assert_msg(poll(&p, 1, PATIENCE_MS) == 1, "nothing is said");
+    ck_assert_int_eq(recv(sock, &byte, 1, 0), 1);
+}
+
+void dlx_test_peer_join(const struct dlx_test_peer *peer)
+{
+    dlx_test_fork_join(peer->pid);
+    close(peer->sock);
+}
+
+void dlx_test_peer_kill(const struct dlx_test_peer *peer)
+{
+    ck_assert_int_eq(kill(peer->pid, SIGKILL), 0);
+    ck_assert_int_eq(dlx_test_fork_status(peer->pid), 256 + SIGKILL);
+    close(peer->sock);
+}
+
+int dlx_test_fork_status(pid_t pid)
+{
+    int status;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+int dlx_test_fork_said(void (*part)(const void *userdata), const void *userdata, char *said,
+                       size_t size)
+{
+    int fds[2];
+    size_t n = 0;
+    ssize_t got;
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
+    pid_t pid = dlx_test_fork();
+    if (pid == 0) {
+        (void)dup2(fds[1], STDERR_FILENO);
+        part(userdata);
+        _exit(0);
+    }
+    close(fds[1]);
+    while (n < size - 1 && (got = read(fds[0], said + n, size - 1 - n)) > 0)
+        n += (size_t)got;
+    said[n] = '\0';
+    close(fds[0]);
+    return dlx_test_fork_status(pid);
+}
+
 void dlx_test_fork_join(pid_t pid)
 {
-    int status = -1;
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_msg(status == 0, "the child's status is %#x", (unsigned)status);
+    int status = dlx_test_fork_status(pid);
+    ck_assert_msg(status == 0, "the child's status is %d", status);
 }
 
 void dlx_test_fork_kill(pid_t pid)

@@ -23,6 +23,25 @@ struct dlx_test_child dlx_test_fork_child(void);
 _Noreturn void dlx_test_fork_ready(const struct dlx_test_child *child);
 pid_t dlx_test_fork_wait_ready(const struct dlx_test_child *child);
 
+/* A child that has one end of a socket, on which both say a byte when the other is to go on. It
+ * runs `part`, and ends with status 0 when that returns; or with the test. */
+struct dlx_test_peer {
+    pid_t pid;
+    int sock;
+};
+struct dlx_test_peer dlx_test_fork_peer(void (*part)(int sock, const void *userdata),
+                                        const void *userdata);
+void dlx_test_say(int sock);
+void dlx_test_hear(int sock);
+/* It has ended with status 0; it is killed, and has not failed before. Both close the socket. */
+void dlx_test_peer_join(const struct dlx_test_peer *peer);
+void dlx_test_peer_kill(const struct dlx_test_peer *peer);
+
+/* Wait for the child's end. Returns its exit status, or 256 + the signal that ended it. */
+int dlx_test_fork_status(pid_t pid);
+/* The same of a child that runs `part`, which may call exec; `said` is all of its stderr. */
+int dlx_test_fork_said(void (*part)(const void *userdata), const void *userdata, char *said,
+                       size_t size);
 /* The child ends with status 0. */
 void dlx_test_fork_join(pid_t pid);
 /* The child is killed and reaped. */

@@ -25,11 +25,24 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* An int that is closed at the end of its block. */
+#define auto_fd dlx_cleanup(dlx__closep) int
+
+#define contains(text, words)                                                                      \
+    ck_assert_msg(strstr((text), (words)), "\"%s\" lacks \"%s\"", (text), (words))
+
+/* For the end of each turn of a loop that waits: it is not too late. */
+void dlx_test_before(uint64_t deadline);
+
+/* Is that so? Then it says why the test is skipped. */
+bool dlx_test_skips(bool is_so, const char *why);
+
 /* TEST(name) { ... } defines a test, and LOOP_TEST() one that runs for each _i of [from, to).
  * dlx_test_run_case() adds all of them to its case, in the order of the file.
  *
  * A program whose tests need different fixtures has several cases: CASE(name) { return ...; }
- * makes one, TEST_OF(name, test) { ... } is a test of it, and dlx_test_run_cases() runs all. */
+ * makes one, or returns NULL where its tests are skipped, TEST_OF(name, test) { ... } is a test of
+ * it, and dlx_test_run_cases() runs all. */
 #define TEST(name)                LOOP_TEST(name, 0, 1)
 #define LOOP_TEST(name, from, to) DLX_TEST_DEFINE(name, dlx_test_add(&name##_test, from, to))
 #define TEST_OF(make, name)       LOOP_TEST_OF(make, name, 0, 1)
@@ -48,7 +61,7 @@
 void dlx_test_add(const TTest *test, int from, int to);
 void dlx_test_add_to(TCase *(*make)(void), const TTest *test, int from, int to);
 
-/* Run all tests of the program in this case; returns main's exit status. */
+/* Run all tests of the program, those of no other case in this one; returns main's exit status. */
 int dlx_test_run_case(TCase *tcase);
 /* Add all of them to one of several cases that run the same tests. */
 void dlx_test_add_case(Suite *suite, TCase *tcase);
