@@ -242,6 +242,14 @@ int dlx_test_daemon_fail(const char *socket, char *log, size_t log_size)
     return wait_for(pid);
 }
 
+const char *dlx_test_daemon_refuses(const char *socket, int status, const char *words)
+{
+    static char log[4096];
+    ck_assert_int_eq(dlx_test_daemon_fail(socket, log, sizeof log), status);
+    ck_assert_msg(strstr(log, words), "'%s' lacks '%s'", log, words);
+    return log;
+}
+
 static int end(struct dlx_test_daemon *daemon, int signum)
 {
     ck_assert_int_eq(kill(daemon->pid, signum), 0);

@@ -58,6 +58,8 @@ int dlx_test_listen(const char *path, int type);
 void dlx_test_pass_sockets(const int *fds, int n, const char *names);
 /* Run it where it is to fail: returns its exit status; `ret_log` is what it said. */
 int dlx_test_daemon_fail(const char *socket, char *ret_log, size_t log_size);
+/* The same: it fails with this status, and with these words in what it says, which is returned. */
+const char *dlx_test_daemon_refuses(const char *socket, int status, const char *words);
 /* SIGTERM; returns the exit status. */
 int dlx_test_daemon_stop(struct dlx_test_daemon *daemon);
 /* SIGKILL. */
