@@ -17,8 +17,6 @@ static void fails_with(int code, const char *word)
     dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, 20 * SECOND, code, word);
 }
 
-/* ---- the program --------------------------------------------------------------------------- */
-
 TEST(no_program)
 {
     setenv("DLX_DAEMON", "/nonexistent/dlpackd", 1);
@@ -139,8 +137,6 @@ TEST(few_descriptors)
     ck_assert(worked && failed);
 }
 
-/* ---- rights -------------------------------------------------------------------------------- */
-
 /* What a copy of this program that has the set-user-ID bit does. */
 static int connect_and_tell(void)
 {
@@ -157,10 +153,8 @@ TEST(program_with_rights_of_its_file_starts_none)
     return;
 #endif
     char path[4500], text[4096] = "";
-    if (geteuid() != 0) {
-        printf("SKIP: needs root, to make a set-user-ID program\n");
+    if (dlx_test_skips(geteuid() != 0, "needs root, to make a set-user-ID program"))
         return;
-    }
     (void)snprintf(path, sizeof path, "cp %s %s/copy", self, dlx_test_spawn_dir);
     ck_assert_int_eq(system(path), 0); // NOLINT(bugprone-command-processor)
     (void)snprintf(path, sizeof path, "%s/copy", dlx_test_spawn_dir);
@@ -175,8 +169,6 @@ TEST(program_with_rights_of_its_file_starts_none)
     ck_assert_msg(strstr(text, "has rights that its caller does not have"), "%s", text);
     dlx_test_spawn_remove("copy");
 }
-
-/* ---- /tmp ---------------------------------------------------------------------------------- */
 
 static void check_tmp(void)
 {
@@ -235,10 +227,8 @@ static void check_tmp(void)
 TEST(without_a_runtime_folder)
 {
     int status;
-    if (geteuid() != 0) {
-        printf("SKIP: needs root, for a /tmp of its own\n");
+    if (dlx_test_skips(geteuid() != 0, "needs root, for a /tmp of its own"))
         return;
-    }
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         unsetenv("XDG_RUNTIME_DIR");
@@ -254,60 +244,13 @@ TEST(without_a_runtime_folder)
         ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
 }
 
-/* ---- the daemon's options ------------------------------------------------------------------ */
-
-/* Runs dlpackd; returns its exit status and what it wrote to its stderr. */
-static int run_daemon(const char *const *words, char *ret, size_t size)
-{
-    int fds[2], status;
-    size_t n = 0;
-    ssize_t got;
-    ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
-        dup2(fds[1], STDERR_FILENO);
-        execv(dlx_test_spawn_program("dlpackd"), (char *const *)(uintptr_t)words);
-        _exit(127);
-    }
-    close(fds[1]);
-    while (n < size - 1 && (got = read(fds[0], ret + n, size - 1 - n)) > 0)
-        n += (size_t)got;
-    ret[n] = '\0';
-    close(fds[0]);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
-TEST(options_of_the_daemon)
-{
-    char text[4096];
-    const char *words[] = {"dlpackd",    "--socket", dlx_test_spawn_socket,
-                           "--ready-fd", "2",        "--idle-exit",
-                           "0.02",       NULL};
-    ck_assert_int_eq(run_daemon(words, text, sizeof text), 0);
-    ck_assert_str_eq(text, "READY=1\n"); /* then /dev/null: the pipe had its end */
-    words[4] = "77";
-    ck_assert_int_eq(run_daemon(words, text, sizeof text), 2);
-    ck_assert_ptr_nonnull(strstr(text, "--ready-fd 77"));
-    words[4] = "2";
-    static const char *const bad[] = {"", "x", "1s", "0", "-1", "nan", "inf", "1e9"};
-    for (size_t i = 0; i < DLX_ARRAY_SIZE(bad); i++) {
-        words[6] = bad[i];
-        ck_assert_int_eq(run_daemon(words, text, sizeof text), 2);
-        ck_assert_ptr_nonnull(strstr(text, "--idle-exit"));
-    }
-}
-
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "connect") == 0)
         return connect_and_tell();
     if (!realpath("/proc/self/exe", self))
         return 1;
-    if (dlx_test_valgrind()) {
-        printf("SKIP: valgrind has no pidfds, and its own way with clone()\n");
+    if (dlx_test_skips(dlx_test_valgrind(), "valgrind has no pidfds, and its own way with clone()"))
         return 77;
-    }
     return dlx_test_run_case(dlx_test_spawn_case("fail"));
 }

@@ -43,37 +43,40 @@ static void name_journal(void)
     (void)setenv("JOURNAL_STREAM", name, 1);
 }
 
+struct start {
+    const char *const *args;
+    const char *env;
+};
+
+static void start(const void *userdata)
+{
+    const struct start *start = userdata;
+    (void)setenv("DLX_SOCKET", place.path, 1);
+    if (start->env)
+        dlx_test_child_putenv(start->env);
+    if (is_journal)
+        name_journal();
+    if (fd_limit > 0)
+        (void)setrlimit(RLIMIT_NOFILE, &(struct rlimit){fd_limit, fd_limit});
+    if (failing_call > 0 && !dlx_test_seccomp_fail(failing_call, ENOMEM))
+        _exit(126);
+    become_daemon(start->args);
+}
+
 /* Run it with these arguments, and with NAME=value of `env` if that is not NULL; returns the exit
  * status. */
 static int run(const char *const *args, const char *env)
 {
-    int fds[2], status;
-    size_t n = 0;
-    ssize_t got;
-    ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
-        (void)setenv("DLX_SOCKET", place.path, 1);
-        if (env)
-            (void)putenv(strdup(env));
-        (void)dup2(fds[1], STDERR_FILENO);
-        if (is_journal)
-            name_journal();
-        if (fd_limit > 0)
-            (void)setrlimit(RLIMIT_NOFILE, &(struct rlimit){fd_limit, fd_limit});
-        if (failing_call > 0 && !dlx_test_seccomp_fail(failing_call, ENOMEM))
-            _exit(126);
-        become_daemon(args);
-    }
-    close(fds[1]);
-    while (n < sizeof log_text - 1 &&
-           (got = read(fds[0], log_text + n, sizeof log_text - 1 - n)) > 0)
-        n += (size_t)got;
-    log_text[n] = '\0';
-    close(fds[0]);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+    return dlx_test_fork_said(start, &(struct start){args, env}, log_text, sizeof log_text);
 }
+
+static bool log_begins(const char *words)
+{
+    return strncmp(log_text, words, strlen(words)) == 0;
+}
+
+/* It ends by itself, so all that it said is there. */
+static const char *const briefly[] = {"--idle-exit", "0.01", NULL};
 
 TEST(options_that_cannot_be_are_refused)
 {
@@ -87,17 +90,20 @@ TEST(options_that_cannot_be_are_refused)
         {{"--ready-fd", "2x"}, NULL, "no open file descriptor"},
         {{"--ready-fd", "-1"}, NULL, "no open file descriptor"},
         {{"--ready-fd", "99999999999"}, NULL, "no open file descriptor"},
-        {{"--ready-fd", "77"}, NULL, "no open file descriptor"},
+        {{"--ready-fd", "77"}, NULL, "--ready-fd 77: no open file descriptor"},
         {{"--fd-store", ""}, NULL, "from 0 to 65536"},
         {{"--fd-store", "ten"}, NULL, "from 0 to 65536"},
         {{"--fd-store", "10x"}, NULL, "from 0 to 65536"},
         {{"--fd-store", "-1"}, NULL, "from 0 to 65536"},
         {{"--fd-store", "65537"}, NULL, "from 0 to 65536"},
         {{NULL}, "FDSTORE=many", "FDSTORE: 'many' is not a number"},
-        {{"--idle-exit", ""}, NULL, "more than 0"},
+        {{"--idle-exit", ""}, NULL, "--idle-exit : more than 0"},
+        {{"--idle-exit", "x"}, NULL, "--idle-exit x: more than 0"},
         {{"--idle-exit", "1s"}, NULL, "more than 0"},
         {{"--idle-exit", "0"}, NULL, "more than 0"},
+        {{"--idle-exit", "-1"}, NULL, "more than 0"},
         {{"--idle-exit", "nan"}, NULL, "more than 0"},
+        {{"--idle-exit", "inf"}, NULL, "more than 0"},
         {{"--idle-exit", "1e7"}, NULL, "at most 1000000"},
         {{"--memory", "disk"}, NULL, "'disk': memfd, posix"},
         {{NULL}, "DLX_MEMORY=disk", "'disk': memfd, posix"},
@@ -110,9 +116,7 @@ TEST(options_that_cannot_be_are_refused)
         {{"--memory-limit", "2000000TiB"}, NULL, "like 8GiB"},
         {{NULL}, "DLX_MEMORY_LIMIT=much", "DLX_MEMORY_LIMIT: 'much' is not an amount of memory"},
         {{"--allow-user", ""}, NULL, "there is no user"},
-        {{"--allow-user", "no/such/user"},
-         NULL,
-         "--allow-user no/such/user: there is no user 'no/such/user'"},
+        {{"--allow-user", "no/such"}, NULL, "--allow-user no/such: there is no user 'no/such'"},
         {{"--allow-user", "-1"}, NULL, "there is no user"},
         {{"--allow-user", "7x"}, NULL, "there is no user"},
         {{"--allow-user", "4294967295"}, NULL, "there is no user"},
@@ -128,28 +132,21 @@ TEST(options_that_cannot_be_are_refused)
     }
 }
 
-/* ---- users --------------------------------------------------------------------------------- */
-
 /* The exit status of one who becomes this user, and says Hello through the socket: 0, or 1 if it is
  * refused, or 2 if it cannot connect. */
 static int hello_as(uid_t uid, const char *path)
 {
-    int status;
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         struct sockaddr_un address = {.sun_family = AF_UNIX};
-        Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
-        hello.major = DLX_PROTO_MAJOR;
         (void)snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
         dlx_test_become(&place, uid);
         int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         if (connect(fd, (const struct sockaddr *)&address, sizeof address) < 0)
             _exit(2);
-        dlx_test_send(fd, DLX__WIRE__PACKET__BODY_HELLO, &hello, 1);
-        _exit(dlx_test_recv(fd)->body_case == DLX__WIRE__PACKET__BODY_HELLO_REPLY ? 0 : 1);
+        _exit(dlx_test_call(fd, HELLO(.major = DLX_PROTO_MAJOR))->body_case != BODY(HELLO_REPLY));
     }
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+    return dlx_test_fork_status(pid);
 }
 
 /* A daemon whose umask lets nobody in, with its socket in a folder that it makes, or (_i) in one
@@ -159,10 +156,8 @@ LOOP_TEST(allowed_users_reach_the_socket_and_others_are_refused, 0, 2)
     char folder[300], socket_path[320];
     int ready[2], said[2];
     char byte;
-    if (geteuid() != 0) {
-        puts("SKIP: needs root to become another user");
+    if (dlx_test_skips(geteuid() != 0, "needs root to become another user"))
         return;
-    }
     (void)snprintf(folder, sizeof folder, "%s/made", place.dir);
     (void)snprintf(socket_path, sizeof socket_path, "%s/s", folder);
     if (_i)
@@ -171,19 +166,11 @@ LOOP_TEST(allowed_users_reach_the_socket_and_others_are_refused, 0, 2)
     ck_assert_int_eq(pipe2(said, O_CLOEXEC), 0);
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
-        const char *const args[] = {"--socket",
-                                    socket_path,
-                                    "--allow-user",
-                                    "64001",
-                                    "--allow-user",
-                                    "daemon",
-                                    "--ready-fd",
-                                    "1",
-                                    NULL};
         (void)umask(077);
         (void)dup2(said[1], STDERR_FILENO);
         (void)dup2(ready[1], STDOUT_FILENO);
-        become_daemon(args);
+        become_daemon(DLX_TEST_WORDS("--socket", socket_path, "--allow-user", "64001",
+                                     "--allow-user", "daemon", "--ready-fd", "1"));
     }
     close(ready[1]);
     close(said[1]);
@@ -201,21 +188,27 @@ LOOP_TEST(allowed_users_reach_the_socket_and_others_are_refused, 0, 2)
     ck_assert_int_eq(rmdir(folder), 0);
 }
 
-/* It ends by itself, so all that it said is there. */
 TEST(lines_for_the_journal_have_a_level)
 {
-    static const char *const args[] = {"--idle-exit", "0.01", NULL};
-    static const char *const more[] = {"--idle-exit", "0.01", "--foreground", NULL};
     is_journal = true;
-    ck_assert_int_eq(run(args, NULL), 0);
-    ck_assert_msg(strncmp(log_text, "<5>listening on ", 16) == 0, "%s", log_text);
-    ck_assert_int_eq(run(more, NULL), 0);
-    ck_assert_msg(strncmp(log_text, "dlpackd: listening on ", 22) == 0, "%s", log_text);
-    is_journal = false;
-    ck_assert_int_eq(run(args, NULL), 0);
-    ck_assert_msg(strncmp(log_text, "dlpackd: listening on ", 22) == 0, "%s", log_text);
-    ck_assert_int_eq(run(args, "JOURNAL_STREAM=1:2"), 0); /* of another one: stderr is ours */
-    ck_assert_msg(strncmp(log_text, "dlpackd: listening on ", 22) == 0, "%s", log_text);
+    ck_assert_int_eq(run(briefly, NULL), 0);
+    ck_assert_msg(log_begins("<5>listening on "), "%s", log_text);
+    ck_assert_int_eq(run(DLX_TEST_WORDS("--idle-exit", "0.01", "--foreground"), NULL), 0);
+    ck_assert_msg(log_begins("dlpackd: listening on "), "%s", log_text);
+    is_journal = false; /* there is none, or that of another one: stderr is ours */
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(run(briefly, i ? "JOURNAL_STREAM=1:2" : NULL), 0);
+        ck_assert_msg(log_begins("dlpackd: listening on "), "%s", log_text);
+    }
+}
+
+/* Then its stderr is /dev/null. */
+TEST(a_line_says_that_it_is_ready)
+{
+    ck_assert_int_eq(
+        run(DLX_TEST_WORDS("--socket", place.path, "--ready-fd", "2", "--idle-exit", "0.02"), NULL),
+        0);
+    ck_assert_str_eq(log_text, "READY=1\n");
 }
 
 TEST(a_configuration_is_checked_without_a_daemon)
@@ -229,19 +222,17 @@ TEST(a_configuration_is_checked_without_a_daemon)
     };
     char path[300];
     (void)snprintf(path, sizeof path, "%s/dlpackd.conf", place.dir);
-    const char *const args[] = {"--check-config", path, NULL};
-    const char *const serve[] = {"--config", path, NULL};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
         FILE *f = fopen(path, "we");
         ck_assert_ptr_nonnull(f);
         ck_assert_int_ge(fputs(all[i].text, f), 0);
         ck_assert_int_eq(fclose(f), 0);
-        ck_assert_int_eq(run(args, NULL), all[i].status);
-        ck_assert_msg(strstr(log_text, all[i].words), "%s", log_text);
+        ck_assert_int_eq(run(DLX_TEST_WORDS("--check-config", path), NULL), all[i].status);
+        contains(log_text, all[i].words);
         ck_assert_int_lt(access(place.path, F_OK), 0);
     }
-    ck_assert_int_eq(run(serve, NULL), 1);
-    ck_assert_msg(strstr(log_text, all[1].words), "%s", log_text);
+    ck_assert_int_eq(run(DLX_TEST_WORDS("--config", path), NULL), 1);
+    contains(log_text, all[1].words);
     ck_assert_int_lt(access(place.path, F_OK), 0);
     ck_assert_int_eq(unlink(path), 0);
 }
@@ -253,41 +244,37 @@ TEST(an_option_wins_over_its_variable)
         const char *option, *value, *wrong, *empty;
     } all[] = {{"--memory", "memfd", "DLX_MEMORY=disk", "DLX_MEMORY="},
                {"--memory-limit", "1GiB", "DLX_MEMORY_LIMIT=much", "DLX_MEMORY_LIMIT="}};
-    static const char *const none[] = {"--idle-exit", "0.01", NULL};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
         const char *const args[] = {"--idle-exit", "0.01", all[i].option, all[i].value, NULL};
         ck_assert_msg(run(args, all[i].wrong) == 0, "%s: %s", all[i].option, log_text);
-        ck_assert_msg(run(none, all[i].empty) == 0, "%s: %s", all[i].empty, log_text);
+        ck_assert_msg(run(briefly, all[i].empty) == 0, "%s: %s", all[i].empty, log_text);
     }
 }
 
 /* It runs as well; it only says that nothing will outlive it. */
 TEST(a_store_without_a_service_manager_is_said)
 {
-    static const char *const args[] = {"--idle-exit", "0.01", "--fd-store", "10", NULL};
-    ck_assert_int_eq(run(args, "NOTIFY_SOCKET="), 0);
-    ck_assert_msg(strstr(log_text, "retained messages end with this daemon: "), "%s", log_text);
-    ck_assert_ptr_nonnull(strstr(log_text, "NOTIFY_SOCKET"));
+    ck_assert_int_eq(
+        run(DLX_TEST_WORDS("--idle-exit", "0.01", "--fd-store", "10"), "NOTIFY_SOCKET="), 0);
+    contains(log_text, "retained messages end with this daemon: ");
+    contains(log_text, "NOTIFY_SOCKET");
 }
 
 TEST(too_few_file_descriptors_are_said)
 {
-    static const char *const args[] = {"--idle-exit", "0.01", NULL};
     size_t n_failed = 0;
     int status;
 #ifdef DLX_SANITIZE
     puts("SKIP: sanitizers need file descriptors themselves");
     return;
 #endif
-    if (dlx_test_valgrind()) {
-        puts("SKIP: valgrind keeps RLIMIT_NOFILE to itself");
+    if (dlx_test_skips(dlx_test_valgrind(), "valgrind keeps RLIMIT_NOFILE to itself"))
         return;
-    }
-    for (fd_limit = 4; (status = run(args, NULL)) != 0; fd_limit++) {
+    for (fd_limit = 4; (status = run(briefly, NULL)) != 0; fd_limit++) {
         if (status == 127) /* too few for the dynamic linker, too */
             continue;
-        ck_assert_msg(status == EXIT_FAILURE && strncmp(log_text, "dlpackd: ", 9) == 0,
-                      "%d, %d: %s", (int)fd_limit, status, log_text);
+        ck_assert_msg(status == EXIT_FAILURE && log_begins("dlpackd: "), "%d, %d: %s",
+                      (int)fd_limit, status, log_text);
         ck_assert_int_lt(access(place.path, F_OK), 0);
         n_failed++;
     }
@@ -295,21 +282,20 @@ TEST(too_few_file_descriptors_are_said)
     /* It runs, and says how few there are. */
     char words[64];
     (void)snprintf(words, sizeof words, "at most %d file descriptors", (int)fd_limit);
-    ck_assert_msg(strstr(log_text, words), "%s", log_text);
+    contains(log_text, words);
     fd_limit = 1024;
-    ck_assert_int_eq(run(args, NULL), 0);
+    ck_assert_int_eq(run(briefly, NULL), 0);
     ck_assert_msg(!strstr(log_text, "file descriptors"), "%s", log_text);
 }
 
 /* On its first pipes, and on what it registers in its first turn, libuv aborts. */
 TEST(what_libuv_cannot_have_is_said)
 {
-    static const char *const args[] = {"--idle-exit", "0.01", NULL};
     static const unsigned calls[] = {SYS_pipe2, SYS_epoll_ctl, SYS_epoll_create1, SYS_eventfd2};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(calls); i++) {
         failing_call = calls[i];
-        ck_assert_msg(run(args, NULL) == EXIT_FAILURE && strncmp(log_text, "dlpackd: ", 9) == 0,
-                      "call %u: %s", failing_call, log_text);
+        ck_assert_msg(run(briefly, NULL) == EXIT_FAILURE && log_begins("dlpackd: "), "call %u: %s",
+                      failing_call, log_text);
 #ifndef DLX_SANITIZE /* ThreadSanitizer's abort() changes errno */
         ck_assert_msg(strstr(log_text, "memory"), "call %u: %s", failing_call, log_text);
 #endif
@@ -341,20 +327,16 @@ LOOP_TEST(closed_standard_descriptors_are_filled, 1, 8)
 {
     int ready[2];
     char line[9] = "", number[16];
-    if (dlx_test_valgrind()) {
-        puts("SKIP: what is closed is valgrind's own file there");
+    if (dlx_test_skips(dlx_test_valgrind(), "what is closed is valgrind's own file there"))
         return;
-    }
     ck_assert_int_eq(pipe(ready), 0);
     (void)snprintf(number, sizeof number, "%d", ready[1]);
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
-        const char *const args[] = {"--foreground", "--socket", place.path,
-                                    "--ready-fd",   number,     NULL};
         for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
             if (_i & 1 << fd)
                 close(fd);
-        become_daemon(args);
+        become_daemon(DLX_TEST_WORDS("--foreground", "--socket", place.path, "--ready-fd", number));
     }
     close(ready[1]);
     ck_assert_int_eq(read(ready[0], line, sizeof line - 1), 8);

@@ -12,8 +12,6 @@
 
 static struct dlx_test_daemon place;
 
-/* ---- the files ----------------------------------------------------------------------------- */
-
 static struct stat stat_of(const char *path)
 {
     struct stat st;
@@ -21,33 +19,29 @@ static struct stat stat_of(const char *path)
     return st;
 }
 
-static void lock_path_of(char ret[300])
+static char lock_path[300];
+
+static void set_up(void)
 {
-    (void)snprintf(ret, 300, "%s.lock", place.path);
+    (void)snprintf(lock_path, sizeof lock_path, "%s.lock", place.path);
 }
 
 /* Somebody has the lock: a daemon that has just begun, or one that hangs. Odd: another kind of
  * socket answers there. */
 LOOP_TEST(who_holds_the_lock_is_named_though_nobody_answers, 0, 2)
 {
-    char lock_path[300], log[1024];
-    lock_path_of(lock_path);
-    int lock = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600), other = -1;
+    auto_fd lock = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    auto_fd other = _i % 2 ? dlx_test_listen(place.path, SOCK_STREAM) : -1;
     ck_assert_int_eq(write(lock, "4711\n", 5), 5);
     ck_assert_int_eq(flock(lock, LOCK_EX), 0);
-    if (_i % 2)
-        other = dlx_test_listen(place.path, SOCK_STREAM);
     uint64_t before = dlx__now_ns();
-    ck_assert_int_eq(dlx_test_daemon_fail(place.path, log, sizeof log), 1);
-    ck_assert_msg(strstr(log, "another dlpackd (pid 4711) is listening on"), "%s", log);
+    (void)dlx_test_daemon_refuses(place.path, 1, "another dlpackd (pid 4711) is listening on");
     if (_i % 2 == 0) /* it may be about to listen */
         ck_assert_uint_ge(dlx__now_ns() - before, UINT64_C(1900000000));
     ck_assert_int_eq(access(lock_path, F_OK), 0);
     ck_assert_int_eq(unlink(lock_path), 0);
     if (other >= 0)
         ck_assert_int_eq(unlink(place.path), 0);
-    dlx__close(other);
-    close(lock);
 }
 
 static void clear_umask(void *userdata)
@@ -59,8 +53,6 @@ static void clear_umask(void *userdata)
 /* Whoever can open it can hold the lock, and no daemon would ever start again. */
 TEST(nobody_else_can_open_the_lock)
 {
-    char lock_path[300];
-    lock_path_of(lock_path);
     dlx_test_daemon_start_prepared(&place, clear_umask, NULL);
     ck_assert_uint_eq(stat_of(lock_path).st_mode, S_IFREG | 0600);
     ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
@@ -70,8 +62,6 @@ TEST(nobody_else_can_open_the_lock)
  * comes when a daemon was killed. */
 LOOP_TEST(a_lock_that_others_can_open_is_replaced, 0, 2)
 {
-    char lock_path[300];
-    lock_path_of(lock_path);
     int theirs = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     ck_assert_int_eq(fchmod(theirs, 0644), 0);
     ino_t before = stat_of(lock_path).st_ino;
@@ -91,10 +81,9 @@ LOOP_TEST(a_lock_that_others_can_open_is_replaced, 0, 2)
 TEST(a_lock_file_of_another_kind_is_left_alone)
 {
     enum { LINK, HARD_LINK, FIFO, FOREIGN, N };
-    char lock_path[300], victim[300], log[1024], text[16] = "";
-    lock_path_of(lock_path);
+    char victim[300], text[16] = "";
     (void)snprintf(victim, sizeof victim, "%s/victim", place.dir);
-    int fd = open(victim, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    auto_fd fd = open(victim, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     ck_assert_int_eq(write(fd, "untouched", 9), 9);
     for (int kind = 0; kind < N; kind++) {
         if (kind == LINK)
@@ -109,13 +98,11 @@ TEST(a_lock_file_of_another_kind_is_left_alone)
             ck_assert(close(open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600)) == 0 &&
                       chown(lock_path, 65534, 65534) == 0);
         struct stat before = stat_of(lock_path);
-        ck_assert_int_eq(dlx_test_daemon_fail(place.path, log, sizeof log), 1);
-        ck_assert_msg(strstr(log, "lock file ") && strstr(log, lock_path), "%s", log);
+        contains(dlx_test_daemon_refuses(place.path, 1, "lock file "), lock_path);
         ck_assert_uint_eq(stat_of(lock_path).st_ino, before.st_ino);
         ck_assert_int_eq(pread(fd, text, sizeof text, 0), 9);
         ck_assert_int_eq(unlink(lock_path), 0);
     }
-    close(fd);
     ck_assert_int_eq(unlink(victim), 0);
 }
 
@@ -130,30 +117,20 @@ LOOP_TEST(what_others_put_in_place_of_its_socket_stays, 0, 2)
     ck_assert_int_eq(unlink(place.path), _i % 2 ? 0 : -1);
 }
 
-/* ---- a socket of the service manager -------------------------------------------------------- */
-
-/* As systemd does. */
-static void pass_socket(void *userdata)
+static void pass_socket(void *fd)
 {
-    char pid[20];
-    (void)snprintf(pid, sizeof pid, "%d", (int)getpid());
-    if (dup2(*(int *)userdata, 3) != 3 || setenv("LISTEN_PID", pid, 1) < 0 ||
-        setenv("LISTEN_FDS", "1", 1) < 0 || setenv("LISTEN_FDNAMES", "dlpackd.socket", 1) < 0)
-        _exit(126);
-    (void)fcntl(3, F_SETFD, 0);
+    dlx_test_pass_sockets(fd, 1, "dlpackd.socket");
 }
 
 /* It is neither locked, nor looked at who answers there, nor removed, whoever ends the daemon; a
  * client that came before the daemon is served. */
 TEST(a_socket_of_the_service_manager_is_used)
 {
-    char lock_path[300];
-    lock_path_of(lock_path);
-    int listener = dlx_test_listen(place.path, SOCK_SEQPACKET);
+    auto_fd listener = dlx_test_listen(place.path, SOCK_SEQPACKET);
     for (int i = 0; i < 3; i++) {
-        int early = dlx_test_connect(&place);
+        auto_fd early = dlx_test_connect(&place);
         dlx_test_daemon_start_prepared(&place, pass_socket, &listener);
-        int late = dlx_test_hello(&place, 1);
+        auto_fd late = dlx_test_hello(&place, 1);
         dlx_test_greet(early, 1);
         ck_assert_int_lt(access(lock_path, F_OK), 0);
         if (i == 0)
@@ -161,14 +138,9 @@ TEST(a_socket_of_the_service_manager_is_used)
         else
             ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
         ck_assert_uint_eq(stat_of(place.path).st_mode & S_IFMT, S_IFSOCK);
-        close(early);
-        close(late);
     }
-    close(listener);
     ck_assert_int_eq(unlink(place.path), 0);
 }
-
-/* ---- descriptors ----------------------------------------------------------------------------- */
 
 /* So that the next descriptor has no number. */
 static void fill_up(pid_t pid)
@@ -200,7 +172,7 @@ TEST(lack_of_descriptors_is_logged_once)
     fill_up(place.pid);
     for (int i = 0; i < 20; i++) {
         const char *text = dlx_test_disconnected(dlx_test_connect(&place), DLX_E_FD_LIMIT);
-        ck_assert_msg(strstr(text, "no file descriptor left"), "%s", text);
+        contains(text, "no file descriptor left");
     }
     close(witness);
     ck_assert_int_eq(fcntl(place.log_fd, F_SETFL, O_NONBLOCK), 0);
@@ -212,40 +184,30 @@ TEST(lack_of_descriptors_is_logged_once)
     ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
 }
 
-static void forget_passrights(void *userdata)
-{
-    if (!dlx_test_seccomp_no_passrights())
-        (void)!write(STDERR_FILENO, "no seccomp here\n", 16);
-    (void)userdata;
-}
-
 /* A daemon that is sent some takes none, and closes the connection: on the control socket, and on
  * that of a subscription. */
 TEST(descriptors_are_not_taken_where_the_kernel_does_not_refuse_them)
 {
     uint8_t data[] = {0x08, 0x01, 0xda, 0x01, 0x00}; /* DaemonInfo */
-    int fds[253], path = open("/", O_PATH | O_CLOEXEC);
-    dlx_test_daemon_start_prepared(&place, forget_passrights, NULL);
+    int fds[253];
+    auto_fd path = open("/", O_PATH | O_CLOEXEC);
+    dlx_test_daemon_start_prepared(&place, dlx_test_seccomp_on_an_older_kernel, NULL);
     int witness = dlx_test_hello(&place, 1);
     size_t n_fds = dlx_test_daemon_n_fds(&place);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(fds); i++)
         fds[i] = i % 2 == 0 ? STDIN_FILENO : path;
     for (size_t n = 1; n <= DLX_ARRAY_SIZE(fds); n += 84) {
-        struct dlx_test_subscription sub;
+        auto_test_subscription sub;
         int fd = dlx_test_hello(&place, 1);
         ck_assert_int_eq(dlx__packet_send(fd, data, sizeof data, fds, n), 0);
-        const char *text = dlx_test_disconnected(fd, DLX_E_PROTOCOL);
-        ck_assert_msg(strstr(text, "file descriptors: clients send none"), "%s", text);
+        contains(dlx_test_disconnected(fd, DLX_E_PROTOCOL), "file descriptors: clients send none");
         fd = dlx_test_hello(&place, 1);
         dlx_test_subscribe(&sub, fd, "t", false);
         ck_assert_int_eq(dlx__packet_send(sub.fd, data, sizeof data, fds, n), 0);
-        text = dlx_test_disconnected(fd, DLX_E_PROTOCOL);
-        ck_assert_msg(strstr(text, "subscription to t: packet with"), "%s", text);
-        dlx_test_subscription_deinit(&sub);
+        contains(dlx_test_disconnected(fd, DLX_E_PROTOCOL), "subscription to t: packet with");
     }
     dlx_test_recv_done();
     dlx_test_daemon_wait_n_fds(&place, n_fds);
-    close(path);
     close(witness);
     ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
 }
@@ -255,5 +217,6 @@ int main(void)
     TCase *tcase = tcase_create("socket");
     tcase_set_timeout(tcase, PATIENCE_S);
     dlx_test_dir_fixture(tcase, &place);
+    tcase_add_checked_fixture(tcase, set_up, NULL);
     return dlx_test_run_case(tcase);
 }
