@@ -264,11 +264,7 @@ TEST(too_few_file_descriptors_are_said)
 {
     size_t n_failed = 0;
     int status;
-#ifdef DLX_SANITIZE
-    puts("SKIP: sanitizers need file descriptors themselves");
-    return;
-#endif
-    if (dlx_test_skips(dlx_test_valgrind(), "valgrind keeps RLIMIT_NOFILE to itself"))
+    if (dlx_test_skips(dlx_test_instrumented(), "sanitizers and valgrind need file descriptors"))
         return;
     for (fd_limit = 4; (status = run(briefly, NULL)) != 0; fd_limit++) {
         if (status == 127) /* too few for the dynamic linker, too */

@@ -21,12 +21,18 @@ static struct dlx_proto_arena rx_arena;
 static uint32_t last_serial;
 const struct dlx_memory *dlx_test_memory;
 
-/* ---- the daemon ---------------------------------------------------------------------------- */
-
 bool dlx_test_valgrind(void)
 {
     const char *value = getenv("VALGRIND");
     return value && *value && strcmp(value, "0") != 0;
+}
+
+bool dlx_test_instrumented(void)
+{
+#ifdef DLX_SANITIZE
+    return true;
+#endif
+    return dlx_test_valgrind();
 }
 
 void dlx_test_dir_make(struct dlx_test_daemon *daemon)
@@ -300,8 +306,6 @@ void dlx_test_daemon_wait_n_fds(const struct dlx_test_daemon *daemon, size_t n)
     }
 }
 
-/* ---- packets ------------------------------------------------------------------------------- */
-
 int dlx_test_connect(const struct dlx_test_daemon *daemon)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -441,8 +445,6 @@ const char *dlx_test_disconnected(int fd, int code)
     return text;
 }
 
-/* ---- publisher ----------------------------------------------------------------------------- */
-
 Dlx__Wire__PublisherNew dlx_test_publisher_request(const char *topic)
 {
     Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
@@ -532,8 +534,6 @@ uint64_t dlx_test_leaves(const struct dlx_test_publisher *publisher)
 {
     return dlx_load64_sc(&line_of(publisher)->leaves);
 }
-
-/* ---- subscription -------------------------------------------------------------------------- */
 
 void dlx_test_subscribe(struct dlx_test_subscription *subscription, int control, const char *topic,
                         bool reliable)

@@ -27,6 +27,8 @@ struct dlx_test_daemon {
 
 /* Does this run under valgrind (VALGRIND=1)? It simulates some things that a test may look at. */
 bool dlx_test_valgrind(void);
+/* Or with a sanitizer? Both have descriptors, memory and system calls of their own. */
+bool dlx_test_instrumented(void);
 
 /* A folder for the socket, under $TMPDIR; and away with it. In unchecked fixtures: a daemon that a
  * failed test left is ended by the kernel (PDEATHSIG), but its folder is not. */
