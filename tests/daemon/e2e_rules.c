@@ -5,10 +5,9 @@
  * pattern shows, and what SIGHUP takes away from those who are there.
  */
 
-#include "tests/harness/fork.h"
 #include "tests/daemon/harness_config.h"
+#include "tests/harness/fork.h"
 #include "tests/harness/user.h"
-#include <grp.h>
 
 #define ALICE 64001
 #define BOB   64002
@@ -35,15 +34,12 @@ static int connect_only(const char *topic)
 /* The code that the call has in a process of that user. */
 static int call_as(uid_t uid, int (*call)(const char *topic), const char *topic)
 {
-    int status;
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         dlx_test_user_become(uid);
         _exit(-call(topic));
     }
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert(WIFEXITED(status));
-    return -WEXITSTATUS(status);
+    return -dlx_test_fork_status(pid);
 }
 
 static const char cameras[] = "[rule alice]\nusers = 64001\ntopics = cam/**\n"
@@ -52,21 +48,32 @@ static const char cameras[] = "[rule alice]\nusers = 64001\ntopics = cam/**\n"
 
 TEST(a_rule_decides_by_user_topic_and_verb)
 {
+    static const struct {
+        uid_t uid;
+        int (*call)(const char *topic);
+        const char *topic;
+        int code;
+        const char *log;
+    } all[] = {
+        {ALICE, publish, "cam/front", 0, ""},
+        {ALICE, publish, "mic", DLX_E_ACCESS,
+         "uid 64001 may not publish on mic: no rule allows it \"publish\""},
+        {BOB, publish, "cam/front", DLX_E_ACCESS, ""},
+        {BOB, subscribe, "cam/front", 0, ""},
+        {BOB, subscribe, "cam/rear", DLX_E_ACCESS,
+         "uid 64002 may not subscribe to cam/rear: no rule allows it \"subscribe\""},
+        {0, publish, "mic", 0, ""},
+        {64003, connect_only, "", DLX_E_ACCESS,
+         "refused: uid 64003 may not use this daemon: no rule allows it anything"},
+    };
     if (!dlx_test_user_may())
         return;
     dlx_configured_start(cameras);
-    ck_assert_int_eq(call_as(ALICE, publish, "cam/front"), 0);
-    ck_assert_int_eq(call_as(ALICE, publish, "mic"), DLX_E_ACCESS);
-    ck_assert_int_eq(call_as(BOB, publish, "cam/front"), DLX_E_ACCESS);
-    ck_assert_int_eq(call_as(BOB, subscribe, "cam/front"), 0);
-    ck_assert_int_eq(call_as(BOB, subscribe, "cam/rear"), DLX_E_ACCESS);
-    ck_assert_int_eq(call_as(0, publish, "mic"), 0);
-    (void)dlx_configured_log("uid 64001 may not publish on mic: no rule allows it \"publish\"");
-    (void)dlx_configured_log(
-        "uid 64002 may not subscribe to cam/rear: no rule allows it \"subscribe\"");
-    ck_assert_int_eq(call_as(64003, connect_only, ""), DLX_E_ACCESS);
-    (void)dlx_configured_log(
-        "refused: uid 64003 may not use this daemon: no rule allows it anything");
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
+        int r = call_as(all[i].uid, all[i].call, all[i].topic);
+        ck_assert_msg(r == all[i].code, "%u %s: %d", all[i].uid, all[i].topic, r);
+        (void)dlx_configured_log(all[i].log);
+    }
 }
 
 TEST(a_denial_names_its_rule_in_the_log)
@@ -81,112 +88,110 @@ TEST(a_denial_names_its_rule_in_the_log)
     ck_assert_msg(strstr(log, "rule \"secret\" ("), "%s", log);
 }
 
-/* In a process of that user: takes what comes, and says so; what ends it is its exit status. */
-static pid_t take_as(uid_t uid, const char *topic, int *ret_said)
+/* One who takes or publishes, and says what comes of it by letters. */
+struct user {
+    struct dlx_test_peer peer;
+    uid_t uid;
+    const char *topic;
+};
+
+static void tell(int sock, char c)
 {
-    int fds[2];
-    ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
-        struct dlx_subscription *s = NULL;
-        struct dlx_message *m = NULL;
-        struct dlx_client *c = NULL;
-        int r;
-        dlx_test_user_become(uid);
-        if (dlx_configured_connect("s", &c) < 0 || dlx_subscribe(c, topic, NULL, &s) < 0 ||
-            write(fds[1], "s", 1) != 1)
-            _exit(101);
-        /* The connection is lost first, and made again. */
-        while ((r = dlx_take(s, PATIENCE, &m)) == 0 || r == DLX_E_DISCONNECTED) {
-            if (r == 0 && write(fds[1], "m", 1) != 1)
-                _exit(101);
-            m = dlx_message_unref(m);
-        }
-        (void)fprintf(stderr, "%s\n", dlx_client_errmsg(NULL));
-        _exit(-r);
-    }
-    close(fds[1]);
-    *ret_said = fds[0];
-    return pid;
+    if (send(sock, &c, 1, MSG_NOSIGNAL) != 1)
+        _exit(101);
 }
 
-static void expect(int said, char c)
+static void expect(const struct user *user, char c)
 {
     char byte = 0;
-    ck_assert_int_eq(read(said, &byte, 1), 1);
+    ck_assert_int_eq(recv(user->peer.sock, &byte, 1, 0), 1);
     ck_assert_int_eq(byte, c);
 }
 
-static int end_of(pid_t pid)
+static int end_of(const struct user *user)
 {
-    int status;
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert(WIFEXITED(status));
-    return -WEXITSTATUS(status);
+    close(user->peer.sock);
+    return -dlx_test_fork_status(user->peer.pid);
+}
+
+/* Takes what comes; what ends it is its exit status. */
+static void take(int sock, const void *userdata)
+{
+    const struct user *user = userdata;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    struct dlx_client *c = NULL;
+    int r;
+    dlx_test_user_become(user->uid);
+    ok(dlx_configured_connect("s", &c));
+    ok(dlx_subscribe(c, user->topic, NULL, &s));
+    tell(sock, 's');
+    /* The connection is lost first, and made again. */
+    while ((r = dlx_take(s, PATIENCE, &m)) == 0 || r == DLX_E_DISCONNECTED) {
+        if (r == 0)
+            tell(sock, 'm');
+        m = dlx_message_unref(m);
+    }
+    (void)fprintf(stderr, "%s\n", dlx_client_errmsg(NULL));
+    _exit(-r);
+}
+
+static struct user begin(uid_t uid, void (*part)(int sock, const void *userdata), const char *topic)
+{
+    struct user user = {.uid = uid, .topic = topic};
+    user.peer = dlx_test_fork_peer(part, &user);
+    expect(&user, 's');
+    return user;
 }
 
 /* Bob may still use the daemon, but not this topic. */
 TEST(a_subscriber_whose_right_was_taken_is_told_and_gets_it_back)
 {
-    int said;
     if (!dlx_test_user_may())
         return;
     dlx_configured_start(cameras);
-    pid_t bob = take_as(BOB, "cam/front", &said);
-    expect(said, 's');
+    struct user bob = begin(BOB, take, "cam/front");
     dlx_configured_reload("[rule bob]\nusers = 64002\ntopics = cam/rear\nallow = subscribe\n",
                           "uid 64002 may not subscribe to cam/front: no rule allows it");
-    ck_assert_int_eq(end_of(bob), DLX_E_ACCESS);
+    ck_assert_int_eq(end_of(&bob), DLX_E_ACCESS);
     ck_assert_int_eq(call_as(BOB, subscribe, "cam/front"), DLX_E_ACCESS);
     dlx_configured_reload(cameras, "read the configuration again: 2 rules");
     ck_assert_int_eq(call_as(BOB, subscribe, "cam/front"), 0);
-    close(said);
 }
 
 TEST(sighup_ends_links_that_are_not_allowed_any_more)
 {
-    int alice_said, bob_said;
-    struct dlx_publisher *p = NULL;
     if (!dlx_test_user_may())
         return;
     dlx_configured_start(cameras);
-    struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_publisher_new(c, "cam/front", NULL, &p));
-    pid_t alice = take_as(ALICE, "cam/front", &alice_said), bob = take_as(BOB, "cam/*", &bob_said);
-    expect(alice_said, 's');
-    expect(bob_said, 's');
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "cam/front", NULL);
+    struct user alice = begin(ALICE, take, "cam/front"), bob = begin(BOB, take, "cam/*");
     ok(dlx_publisher_wait(p, 2, PATIENCE));
     dlx_test_stream_publish(p, 10, 1);
-    expect(alice_said, 'm');
-    expect(bob_said, 'm');
+    expect(&alice, 'm');
+    expect(&bob, 'm');
     /* A bad file changes nothing. */
     dlx_configured_reload("[rule alice]\nusers = 64001\nnonsense\n",
                           "the configuration stays as it was: ");
     (void)dlx_configured_log("dlpackd.conf:3: neither");
     dlx_test_stream_publish(p, 10, 1);
-    expect(bob_said, 'm');
-    expect(alice_said, 'm');
+    expect(&bob, 'm');
+    expect(&alice, 'm');
     dlx_configured_reload("[rule alice]\nusers = 64001\ntopics = cam/**\nallow = subscribe\n",
                           "read the configuration again: 1 rules");
-    ck_assert_int_eq(end_of(bob), DLX_E_ACCESS);
+    ck_assert_int_eq(end_of(&bob), DLX_E_ACCESS);
     dlx_test_stream_publish(p, 10, 1);
-    expect(alice_said, 'm');
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
+    expect(&alice, 'm');
     ok(dlx_publisher_wait(p, 0, 0));
-    ok(dlx_publisher_get_stats(p, &stats));
-    ck_assert_uint_eq(stats.n_subscribers, 1);
-    dlx_test_fork_kill(alice);
-    close(alice_said);
-    close(bob_said);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
+    ck_assert_uint_eq(dlx_test_stream_stats(p).n_subscribers, 1);
+    dlx_test_peer_kill(&alice.peer);
 }
 
 /* What the call has that publishes, or waits for a subscriber. */
 static int publish_once(struct dlx_publisher *p)
 {
-    const struct dlx_tensor_spec spec = {
-        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = (const int64_t[]){10}};
+    const struct dlx_tensor_spec spec = INT64_SPEC((const int64_t[]){10});
     DLManagedTensorVersioned *t = NULL;
     int r = dlx_alloc(p, &spec, &t);
     if (r < 0)
@@ -200,7 +205,7 @@ static int publish_once(struct dlx_publisher *p)
 /* Publishes as long as that has this code: returns the next one; after a while, this one. */
 static int publish_while(struct dlx_publisher *p, int code)
 {
-    uint64_t end = dlx__now_ns() + PATIENCE;
+    uint64_t end = dlx__deadline(PATIENCE);
     int r;
     do
         r = publish_once(p);
@@ -208,63 +213,40 @@ static int publish_while(struct dlx_publisher *p, int code)
     return r;
 }
 
-/* In a process of Alice: publishes as fast as it can, and says when that is refused, and when it
- * may again. */
-static pid_t publish_on(const char *topic, int *ret_said)
+/* Publishes as fast as it can, and says when that is refused, and when it may again. */
+static void publish_on(int sock, const void *userdata)
 {
-    int fds[2];
-    ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
-        struct dlx_publisher *p = NULL;
-        int r;
-        dlx_test_user_become(ALICE);
-        ok(dlx_publisher_new(dlx_test_stream_connect(), topic, NULL, &p));
-        if (write(fds[1], "s", 1) != 1)
-            _exit(101);
-        r = publish_while(p, 0);
-        if (r != DLX_E_ACCESS || !strstr(dlx_client_errmsg(NULL), "uid 64001 may not publish on") ||
-            publish_once(p) != DLX_E_ACCESS || dlx_publisher_wait(p, 1, PATIENCE) != DLX_E_ACCESS ||
-            write(fds[1], "r", 1) != 1) {
-            (void)fprintf(stderr, "%d: %s\n", r, dlx_client_errmsg(NULL));
-            _exit(102);
-        }
-        if (publish_while(p, DLX_E_ACCESS) != 0 || write(fds[1], "a", 1) != 1)
-            _exit(103);
-        ok(dlx_publisher_wait(p, 1, PATIENCE));
-        ok(publish_once(p));
-        dlx_publisher_unref(p);
-        _exit(0);
-    }
-    close(fds[1]);
-    *ret_said = fds[0];
-    return pid;
+    const struct user *user = userdata;
+    dlx_test_user_become(user->uid);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, user->topic, NULL);
+    tell(sock, 's');
+    fails(publish_while(p, 0), DLX_E_ACCESS, "uid 64001 may not publish on");
+    ck_assert_int_eq(publish_once(p), DLX_E_ACCESS);
+    ck_assert_int_eq(dlx_publisher_wait(p, 1, PATIENCE), DLX_E_ACCESS);
+    tell(sock, 'r');
+    ok(publish_while(p, DLX_E_ACCESS));
+    tell(sock, 'a');
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    ok(publish_once(p));
 }
 
 /* Alice may still use the daemon, but not this topic. */
 TEST(a_publisher_whose_right_was_taken_is_told_and_gets_it_back)
 {
-    int said;
-    struct dlx_subscription *s = NULL;
-    struct dlx_message *m = NULL;
     if (!dlx_test_user_may())
         return;
     dlx_configured_start(cameras);
-    pid_t alice = publish_on("cam/front", &said);
-    expect(said, 's');
+    struct user alice = begin(ALICE, publish_on, "cam/front");
     dlx_configured_reload("[rule alice]\nusers = 64001\ntopics = cam/rear\nallow = publish\n",
                           "uid 64001 may not publish on cam/front: no rule allows it");
-    expect(said, 'r');
+    expect(&alice, 'r');
     dlx_configured_reload(cameras, "read the configuration again: 2 rules");
-    expect(said, 'a');
-    struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_subscribe(c, "cam/front", NULL, &s));
-    ok(dlx_take(s, PATIENCE, &m));
-    dlx_message_unref(m);
-    ck_assert_int_eq(end_of(alice), 0);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
-    close(said);
+    expect(&alice, 'a');
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, "cam/front", NULL);
+    dlx_message_unref(dlx_test_stream_next(s));
+    ck_assert_int_eq(end_of(&alice), 0);
 }
 
 int main(void)
