@@ -24,44 +24,32 @@ static struct {
 
 static void pass(void)
 {
-    char text[20];
-    int copies[2];
-    if (passed.n == 0)
-        return;
-    for (int i = 0; i < passed.n; i++)
-        copies[i] = fcntl(passed.fds[i], F_DUPFD, 10);
-    for (int i = 0; i < passed.n; i++)
-        if (dup2(copies[i], 3 + i) < 0 || close(copies[i]) < 0)
-            _exit(126);
-    (void)snprintf(text, sizeof text, "%d", (int)getpid());
-    (void)setenv("LISTEN_PID", text, 1);
-    (void)snprintf(text, sizeof text, "%d", passed.n);
-    (void)setenv("LISTEN_FDS", text, 1);
-    (void)setenv("LISTEN_FDNAMES", passed.names, 1);
+    if (passed.n > 0)
+        dlx_test_pass_sockets(passed.fds, passed.n, passed.names);
+}
+
+static void serve_elsewhere(const void *userdata)
+{
+    (void)userdata;
+    (void)snprintf(daemon_->path, sizeof daemon_->path, "%s/other", daemon_->dir);
+    dlx_configured_exec(NULL);
 }
 
 /* It ends before it listens: returns what it said. */
 static const char *refuses(const char *config)
 {
     static char said[4096];
-    int pipe_fds[2], status;
-    ssize_t n, size = 0;
     dlx_configured_write(config);
-    ck_assert_int_eq(pipe(pipe_fds), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
-        (void)snprintf(daemon_->path, sizeof daemon_->path, "%s/other", daemon_->dir);
-        (void)dup2(pipe_fds[1], STDERR_FILENO);
-        dlx_configured_exec(NULL);
-    }
-    close(pipe_fds[1]);
-    while ((n = read(pipe_fds[0], said + size, sizeof said - 1 - (size_t)size)) > 0)
-        size += n;
-    said[size] = '\0';
-    close(pipe_fds[0]);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "status %x: %s", status, said);
+    int status = dlx_test_fork_said(serve_elsewhere, NULL, said, sizeof said);
+    ck_assert_msg(status == 1, "status %d: %s", status, said);
     return said;
+}
+
+static struct dlx_client *connect_by(const char *path)
+{
+    struct dlx_client *c = NULL;
+    ok(dlx_configured_connect(path, &c));
+    return c;
 }
 
 static const char *config_of(const char *rest)
@@ -100,35 +88,25 @@ static void end_passed(void)
 /* The user who runs this test, root if it is root, may do everything by the main socket. */
 TEST(each_socket_has_rules_of_its_own)
 {
-    struct dlx_client *c = NULL, *pods = NULL;
-    struct dlx_publisher *p = NULL, *q = NULL;
-    struct dlx_subscription *s = NULL;
-    struct dlx_message *m = NULL;
-    struct dlx_daemon_info info = {.size = sizeof info};
+    struct dlx_publisher *q = NULL;
     struct stat st;
     dlx_configured_start(config_of(subscribe_only));
     ck_assert_int_eq(stat(pods_path, &st), 0);
     ck_assert_uint_eq(st.st_mode & 07777U, 0640);
-    ok(dlx_configured_connect(daemon_->path, &c));
-    ok(dlx_configured_connect(pods_path, &pods));
-    ok(dlx_publisher_new(c, "cam/front", NULL, &p));
+    auto_client *c = connect_by(daemon_->path), *pods = connect_by(pods_path);
+    auto_publisher *p = dlx_test_stream_publisher(c, "cam/front", NULL);
+    auto_subscription *s = NULL;
     fails(dlx_publisher_new(pods, "cam/rear", NULL, &q), DLX_E_ACCESS,
           "by socket pods may not publish on cam/rear");
     fails(dlx_subscribe(pods, "mic", NULL, &s), DLX_E_ACCESS, "may not subscribe to mic");
     ok(dlx_subscribe(pods, "cam/front", NULL, &s));
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_test_stream_publish(p, 10, 1);
-    ok(dlx_take(s, PATIENCE, &m));
-    dlx_test_stream_check(m, 10, 1);
-    dlx_message_unref(m);
-    ok(dlx_client_get_daemon_info(pods, &info));
-    ck_assert_str_eq(info.socket, pods_path);
-    ok(dlx_client_get_daemon_info(c, &info));
-    ck_assert_str_eq(info.socket, daemon_->path);
-    dlx_subscription_unref(s);
-    dlx_publisher_unref(p);
-    dlx_client_unref(pods);
-    dlx_client_unref(c);
+    dlx_test_stream_expect(s, 10, 1);
+    struct dlx_daemon_info by_pods = dlx_test_stream_daemon_info(pods);
+    ck_assert_str_eq(by_pods.socket, pods_path);
+    struct dlx_daemon_info by_main = dlx_test_stream_daemon_info(c);
+    ck_assert_str_eq(by_main.socket, daemon_->path);
     ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
     ck_assert_int_lt(access(pods_path, F_OK), 0); /* it was the daemon's */
     dlx_test_daemon_start(daemon_, NULL);
@@ -137,28 +115,24 @@ TEST(each_socket_has_rules_of_its_own)
 /* Root of a container is uid 0 as well. */
 TEST(nobody_is_a_superuser_by_another_socket)
 {
-    struct dlx_client *c = NULL;
+    auto_client *c = NULL;
     dlx_configured_start(
         config_of("[rule main]\nusers = *\nsockets = dlpackd\ntopics = **\nallow = all\n"));
     fails(dlx_configured_connect(pods_path, &c), DLX_E_ACCESS,
           "may not use this daemon by its socket pods");
     ok(dlx_configured_connect(daemon_->path, &c));
-    dlx_client_unref(c);
 }
 
 TEST(a_class_of_quotas_holds_for_its_socket)
 {
-    struct dlx_client *c = NULL, *pods = NULL, *second = NULL;
+    auto_client *second = NULL;
     dlx_configured_start(config_of("quota = small\n[quota small]\nconnections = 1\n"
                                    "[rule all]\nusers = *\ntopics = **\nallow = all\n"));
-    ok(dlx_configured_connect(pods_path, &pods));
+    auto_client *pods = connect_by(pods_path);
     fails(dlx_configured_connect(pods_path, &second), DLX_E_LIMIT,
           "asks for 1 connections, uses 1 and may have 1 (quota connections of class small)");
-    ok(dlx_configured_connect(daemon_->path, &c));
-    ok(dlx_configured_connect(daemon_->path, &second));
-    dlx_client_unref(c);
-    dlx_client_unref(second);
-    dlx_client_unref(pods);
+    auto_client *c = connect_by(daemon_->path);
+    second = connect_by(daemon_->path);
 }
 
 static int read_pace(const struct dlx_quota_info *info, void *ret)
@@ -170,9 +144,8 @@ static int read_pace(const struct dlx_quota_info *info, void *ret)
 
 static void ask(struct dlx_client *c, int n)
 {
-    struct dlx_daemon_info info = {.size = sizeof info};
     for (int i = 0; i < n; i++)
-        ok(dlx_client_get_daemon_info(c, &info));
+        (void)dlx_test_stream_daemon_info(c);
 }
 
 static void *ask_much(void *c)
@@ -189,14 +162,12 @@ TEST(requests_above_the_rate_of_a_class_wait)
     static const char rest[] = "quota = slow\n[rule all]\nusers = *\ntopics = **\nallow = all\n"
                                "[quota slow]\nrequests-per-second = %s\n";
     char text[400];
-    struct dlx_client *c = NULL, *pods = NULL;
     struct dlx_quota_info pace = {.max = 0};
-    pthread_t thread;
     (void)snprintf(text, sizeof text, rest, "40");
     dlx_configured_start(config_of(text));
-    ok(dlx_configured_connect(daemon_->path, &c));
+    auto_client *c = connect_by(daemon_->path);
     uint64_t start = dlx__now_ns();
-    ok(dlx_configured_connect(pods_path, &pods));
+    auto_client *pods = connect_by(pods_path);
     ask(c, 4 * RATE);
     ask(pods, RATE + 1); /* Hello was one, too */
     ck_assert_uint_ge(dlx__now_ns() - start, 1000000000);
@@ -204,7 +175,7 @@ TEST(requests_above_the_rate_of_a_class_wait)
     ck_assert_uint_eq(pace.max, RATE);
     ck_assert_uint_ge(pace.used, 1);
     ck_assert_uint_le(pace.used, RATE);
-    ck_assert_int_eq(pthread_create(&thread, NULL, ask_much, pods), 0);
+    pthread_t thread = dlx_test_stream_thread(ask_much, pods);
     start = dlx__now_ns();
     do { /* it waits now */
         ok(dlx_list_quotas(c, read_pace, &pace));
@@ -215,135 +186,95 @@ TEST(requests_above_the_rate_of_a_class_wait)
     ck_assert_int_eq(kill(daemon_->pid, SIGHUP), 0);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_uint_lt(dlx__now_ns() - start, UINT64_C(1000) / RATE * 1000000000 / 2);
-    dlx_client_unref(pods);
-    dlx_client_unref(c);
 }
 
 /* The publisher hears it when it is made: nobody could be told at its end. */
 TEST(memory_that_would_stay_beyond_its_quota_is_refused)
 {
-    const struct dlx_publisher_args retains = {.size = sizeof retains, .retain = 1};
-    struct dlx_client *c = NULL;
-    struct dlx_publisher *p = NULL;
+    auto_publisher *p = NULL;
     dlx_configured_start("[quota default]\nretained-bytes = 4Ki\n");
-    c = dlx_test_stream_connect();
-    fails(dlx_publisher_new(c, "a", &retains, &p), DLX_E_LIMIT,
+    auto_client *c = dlx_test_stream_connect();
+    fails(dlx_publisher_new(c, "a", PUBLISHER(.retain = 1), &p), DLX_E_LIMIT,
           "uses 0 B and may have 4.0 KiB (quota retained-bytes)");
     ok(dlx_publisher_new(c, "a", NULL, &p));
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 /* The new limit holds as soon as SIGHUP was handled; who is there stays. */
 TEST(sighup_lowers_a_limit_for_what_is_new)
 {
-    struct dlx_client *c = NULL, *more = NULL;
-    struct dlx_publisher *p = NULL, *q = NULL;
+    auto_publisher *third = NULL;
     int r = 0;
     dlx_configured_start("[quota default]\nobjects = 3\n");
-    c = dlx_test_stream_connect();
-    ok(dlx_publisher_new(c, "a", NULL, &p));
-    ok(dlx_publisher_new(c, "b", NULL, &q));
+    auto_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "a", NULL);
+    struct dlx_publisher *q = dlx_test_stream_publisher(c, "b", NULL);
     dlx_configured_write("[quota default]\nobjects = 1\n");
     ck_assert_int_eq(kill(daemon_->pid, SIGHUP), 0);
-    for (uint64_t end = dlx__now_ns() + PATIENCE; r == 0 && dlx__now_ns() < end;) {
-        struct dlx_publisher *third = NULL;
-        more = dlx_test_stream_connect();
+    for (uint64_t until = dlx__deadline(PATIENCE); r == 0; dlx_test_before(until)) {
+        auto_client *more = dlx_test_stream_connect();
         r = dlx_publisher_new(more, "c", NULL, &third);
-        dlx_publisher_unref(third);
-        dlx_client_unref(more);
+        third = dlx_publisher_unref(third);
     }
     ck_assert_int_eq(r, DLX_E_LIMIT);
     dlx_test_stream_publish(p, 10, 1); /* it has its memory, and gets more */
     dlx_publisher_unref(q);
-    fails(dlx_publisher_new(c, "c", NULL, &q), DLX_E_LIMIT,
+    fails(dlx_publisher_new(c, "c", NULL, &third), DLX_E_LIMIT,
           "uses 1 and may have 1 (quota objects)");
     dlx_publisher_unref(p);
-    ok(dlx_publisher_new(c, "c", NULL, &q));
-    dlx_publisher_unref(q);
-    dlx_client_unref(c);
+    ok(dlx_publisher_new(c, "c", NULL, &third));
 }
 
 /* By FileDescriptorName=, or by the name of its unit; a path in the configuration makes no other
  * one. */
 LOOP_TEST(sockets_of_the_service_manager_are_known_by_their_names, 0, 2)
 {
-    struct dlx_client *c = NULL, *pods = NULL;
-    struct dlx_publisher *p = NULL;
+    auto_publisher *p = NULL;
     begin_with_passed(_i == 0 ? "pods:dlpackd" : "pods.socket:dlpackd.socket");
-    ok(dlx_configured_connect(pods_path, &pods));
+    auto_client *pods = connect_by(pods_path), *c = connect_by(daemon_->path);
     fails(dlx_publisher_new(pods, "cam/rear", NULL, &p), DLX_E_ACCESS, "by socket pods");
-    ok(dlx_configured_connect(daemon_->path, &c));
     ok(dlx_publisher_new(c, "cam/rear", NULL, &p));
-    dlx_publisher_unref(p);
-    dlx_client_unref(pods);
-    dlx_client_unref(c);
     end_passed();
     ck_assert_int_eq(unlink(pods_path), 0); /* it is the manager's */
 }
 
 TEST(a_socket_that_nobody_describes_is_refused)
 {
-    const char *said;
     char path[300];
     (void)snprintf(path, sizeof path, "%s/podz", daemon_->dir);
-    passed.fds[0] = dlx_test_listen(path, SOCK_SEQPACKET);
+    auto_fd podz = dlx_test_listen(path, SOCK_SEQPACKET);
+    passed.fds[0] = podz;
     passed.n = 1;
     passed.names = "podz";
-    said = refuses(config_of(""));
+    const char *said = refuses(config_of(""));
     ck_assert_msg(strstr(said, "inherited descriptor 3 (podz)") && strstr(said, "[socket podz]"),
                   "%s", said);
     passed.n = 0;
-    said = refuses("[socket pods]\nmode = 0600\n");
-    ck_assert_msg(strstr(said, "dlpackd.conf:1: socket pods: no path, and the service manager "
-                               "passed no socket pods"),
-                  "%s", said);
-    said = refuses("[socket pods]\npath = /nonexistent/folder/pods\n");
-    ck_assert_msg(strstr(said, "dlpackd.conf:1: socket pods: "), "%s", said);
-    close(passed.fds[0]);
+    contains(refuses("[socket pods]\nmode = 0600\n"),
+             "dlpackd.conf:1: socket pods: no path, and the service manager passed no socket pods");
+    contains(refuses("[socket pods]\npath = /nonexistent/folder/pods\n"),
+             "dlpackd.conf:1: socket pods: ");
     ck_assert_int_eq(unlink(path), 0);
-}
-
-/* ---- a mounted file -------------------------------------------------------------------------- */
-
-static void say(int fd)
-{
-    ck_assert_int_eq(write(fd, "", 1), 1);
-}
-
-static void hear(int fd)
-{
-    char byte;
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    ck_assert_int_eq(poll(&p, 1, PATIENCE_MS), 1);
-    ck_assert_int_eq(read(fd, &byte, 1), 1);
 }
 
 /* In a mount namespace of its own, where the socket is a mounted file. Publishes, and goes on with
  * the next daemon. */
-static void live_in_container(const char *file, int sock)
+static void live_in_container(int sock, const void *file)
 {
-    struct dlx_client *c = NULL, *later = NULL;
-    struct dlx_publisher *p = NULL;
     if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
         mount(daemon_->path, file, NULL, MS_BIND, NULL) < 0)
         _exit(77);
-    ok(dlx_configured_connect(file, &c));
-    ok(dlx_publisher_new(c, "t", NULL, &p));
-    say(sock);
-    hear(sock);
+    auto_client *c = connect_by(file);
+    auto_publisher *p = dlx_test_stream_publisher(c, "t", NULL);
+    dlx_test_say(sock);
+    dlx_test_hear(sock);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_test_stream_publish(p, 10, 1);
-    say(sock);
-    hear(sock); /* there is another daemon now */
-    ok(dlx_configured_connect(file, &later));
-    dlx_client_unref(later);
+    dlx_test_say(sock);
+    dlx_test_hear(sock); /* there is another daemon now */
+    dlx_client_unref(connect_by(file));
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_test_stream_publish(p, 10, 2);
-    hear(sock);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
-    _exit(0);
+    dlx_test_hear(sock);
 }
 
 /* The socket unit keeps the listening descriptor, so the inode that was mounted stays the
@@ -351,12 +282,8 @@ static void live_in_container(const char *file, int sock)
 TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
 {
     char file[300];
-    int pair[2];
-    struct dlx_subscription *s = NULL;
-    if (geteuid() != 0) {
-        puts("SKIP: needs root to mount a file");
+    if (dlx_test_skips(geteuid() != 0, "needs root to mount a file"))
         return;
-    }
     (void)snprintf(file, sizeof file, "%s/mounted", daemon_->dir);
     close(open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
     ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
@@ -364,26 +291,19 @@ TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
     passed.n = 1;
     passed.names = "dlpackd.socket";
     dlx_configured_start("");
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0)
-        live_in_container(file, pair[1]);
-    close(pair[1]);
-    hear(pair[0]);
-    struct dlx_client *c = dlx_test_stream_connect();
-    ok(dlx_subscribe(c, "t", NULL, &s));
-    say(pair[0]);
-    hear(pair[0]);
+    struct dlx_test_peer container = dlx_test_fork_peer(live_in_container, file);
+    dlx_test_hear(container.sock);
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, "t", NULL);
+    dlx_test_say(container.sock);
+    dlx_test_hear(container.sock);
     dlx_test_stream_expect(s, 10, 1);
     dlx_test_daemon_kill(daemon_);
     dlx_configured_start("");
-    say(pair[0]);
+    dlx_test_say(container.sock);
     dlx_test_stream_expect(s, 10, 2);
-    say(pair[0]);
-    dlx_test_fork_join(pid);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
-    close(pair[0]);
+    dlx_test_say(container.sock);
+    dlx_test_peer_join(&container);
     end_passed();
     ck_assert_int_eq(unlink(file), 0);
 }
@@ -396,74 +316,61 @@ static void take_over(void)
     dlx_test_upgrade_await("listening on ");
 }
 
+/* Its lock is not, in any case. */
 static bool is_there(const char *path)
 {
+    char lock[320];
     struct stat st;
-    return lstat(path, &st) == 0;
-}
-
-static const char *lock_of(const char *path)
-{
-    static char lock[320];
     (void)snprintf(lock, sizeof lock, "%s.lock", path);
-    return lock;
+    ck_assert_int_lt(lstat(lock, &st), 0);
+    return lstat(path, &st) == 0;
 }
 
 /* It has each socket from the daemon whose place it takes, and lets go of one that the
  * configuration does not describe any more: nothing of that is left. */
 TEST(a_program_that_takes_over_listens_on_each_socket)
 {
-    struct dlx_client *c = NULL, *pods = NULL;
     struct dlx_publisher *p = NULL;
+    struct dlx_client *none = NULL;
     struct stat before, after;
     dlx_configured_start(config_of(subscribe_only));
     ck_assert_int_eq(stat(pods_path, &before), 0);
     for (int i = 0; i < 3; i++) {
         take_over();
-        ok(dlx_configured_connect(daemon_->path, &c));
-        ok(dlx_configured_connect(pods_path, &pods));
+        auto_client *c = connect_by(daemon_->path), *pods = connect_by(pods_path);
         fails(dlx_publisher_new(pods, "cam/rear", NULL, &p), DLX_E_ACCESS,
               "by socket pods may not publish on cam/rear");
-        dlx_client_unref(pods);
-        dlx_client_unref(c);
         ck_assert_int_eq(stat(pods_path, &after), 0);
         ck_assert_uint_eq(after.st_ino, before.st_ino);
     }
     dlx_configured_write("");
     take_over();
-    ok(dlx_configured_connect(daemon_->path, &c));
-    dlx_client_unref(c);
-    fails(dlx_configured_connect(pods_path, &pods), DLX_E_NO_DAEMON, pods_path);
+    dlx_client_unref(connect_by(daemon_->path));
+    fails(dlx_configured_connect(pods_path, &none), DLX_E_NO_DAEMON, pods_path);
     ck_assert(!is_there(pods_path));
-    ck_assert(!is_there(lock_of(pods_path)));
     take_over(); /* and the one after it knows of nothing */
     dlx_configured_write(config_of(subscribe_only));
     take_over();
-    ok(dlx_configured_connect(pods_path, &pods));
-    dlx_client_unref(pods);
+    dlx_client_unref(connect_by(pods_path));
 }
 
 /* Nor is it a file that has taken the place of the daemon's. */
 LOOP_TEST(a_file_that_the_daemon_did_not_make_is_left_where_it_is, 0, 2)
 {
-    struct dlx_client *c = NULL, *pods = NULL;
     bool is_passed = _i == 0;
     if (is_passed)
         begin_with_passed("pods:dlpackd");
     else
         dlx_configured_start(config_of(subscribe_only));
-    ok(dlx_configured_connect(pods_path, &pods));
-    dlx_client_unref(pods);
+    dlx_client_unref(connect_by(pods_path));
     if (!is_passed) {
         ck_assert_int_eq(unlink(pods_path), 0);
         close(dlx_test_listen(pods_path, SOCK_SEQPACKET));
     }
     dlx_configured_write("");
     take_over();
-    ok(dlx_configured_connect(daemon_->path, &c));
-    dlx_client_unref(c);
+    dlx_client_unref(connect_by(daemon_->path));
     ck_assert(is_there(pods_path));
-    ck_assert(!is_there(lock_of(pods_path)));
     ck_assert_int_eq(unlink(pods_path), 0);
     if (is_passed)
         end_passed();
