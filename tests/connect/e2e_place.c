@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which daemon is found where there are several, where one refuses, and where the machine's is
- * being restarted. Each story has a /run and a /tmp of its own, so it needs root.
+ * being restarted.
  */
 #include "tests/harness/fork.h"
 #include "tests/harness/spawn.h"
@@ -16,6 +16,7 @@ static void start_machine_daemon(void)
     char said[512] = "";
     size_t n = 0;
     int fds[2];
+    ck_assert(mkdir("/run/dlpackd", 0755) == 0 || errno == EEXIST);
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
     machine = dlx_test_fork();
     if (machine == 0) {
@@ -39,28 +40,9 @@ static void end_machine_daemon(int signal)
     ck_assert_int_eq(waitpid(machine, NULL, 0), machine);
 }
 
-/* Runs the story in a process of its own. */
-static void alone(void (*story)(void))
+CASE(place)
 {
-    int status;
-    if (geteuid() != 0) {
-        printf("SKIP: needs root, for a /run of its own\n");
-        return;
-    }
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
-        unsetenv("XDG_RUNTIME_DIR");
-        if (!dlx_test_spawn_hide_places())
-            _exit(77);
-        ck_assert_int_eq(mkdir("/run/dlpackd", 0755), 0);
-        story();
-        _exit(0);
-    }
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
-        printf("SKIP: no mount namespace here\n");
-    else
-        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
+    return dlx_test_spawn_hidden_case("place");
 }
 
 static void end_private_daemon(struct dlx_client *c)
@@ -70,36 +52,29 @@ static void end_private_daemon(struct dlx_client *c)
     dlx_test_spawn_wait_end(pid);
 }
 
-static void is_refused_by_the_machine(void)
+/* The daemon of root stays: its end is that of this process, which is not root any more. */
+TEST_OF(place, who_is_refused_by_the_machines_daemon_gets_a_private_one_and_is_told)
 {
-    struct dlx_subscription *s;
     struct dlx_message *m;
     start_machine_daemon();
     ck_assert_int_eq(chmod(SYSTEM_SOCKET, 0666), 0);
     ck_assert_int_eq(setuid(SOMEBODY), 0);
 
     dlx_test_spawn_fails(DLX_AUTOSPAWN_NEVER, 0, DLX_E_ACCESS, SYSTEM_SOCKET ": ");
-    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "uid 61234"));
+    contains(dlx_client_errmsg(NULL), "uid 61234");
     const char *refused = strstr(dlx_client_errmsg(NULL), "; and no private one is started: ");
     ck_assert_ptr_nonnull(refused);
     ck_assert_ptr_null(strstr(refused, SYSTEM_SOCKET)); /* that daemon was named before */
 
     struct dlx_client *c = dlx_test_spawn_connect();
     ck_assert_int_eq(dlx_client_place(c), DLX_DAEMON_TMP);
-    ck_assert_msg(strstr(dlx_client_passed_over(c), SYSTEM_SOCKET ": ") &&
-                      strstr(dlx_client_passed_over(c), "uid 61234"),
-                  "%s", dlx_client_passed_over(c));
-    ok(dlx_subscribe(c, "a", NULL, &s));
+    contains(dlx_client_passed_over(c), SYSTEM_SOCKET ": ");
+    contains(dlx_client_passed_over(c), "uid 61234");
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "a", NULL);
     fails(dlx_take(s, 1, &m), DLX_E_TIMEOUT, "(passed over: " SYSTEM_SOCKET);
     fails(dlx_get(c, "a", 0, &m), DLX_E_EMPTY, "(passed over: " SYSTEM_SOCKET);
     dlx_subscription_unref(s);
     end_private_daemon(c);
-}
-
-/* The daemon of root stays: its end is that of this process, which is not root any more. */
-TEST(who_is_refused_by_the_machines_daemon_gets_a_private_one_and_is_told)
-{
-    alone(is_refused_by_the_machine);
 }
 
 static unsigned n_looks;
@@ -130,13 +105,13 @@ static void waits_for_the_machine_so_long(int64_t timeout_ns, int64_t wait_ns)
     end_machine_daemon(SIGTERM);
 }
 
-static void waits_for_the_machine(void)
+TEST_OF(place, while_the_machines_daemon_restarts_clients_wait_for_it)
 {
     waits_for_the_machine_so_long(20 * SECOND, 0);
 }
 
 /* It takes longer to come back than to answer. */
-static void waits_longer_for_the_machine(void)
+TEST_OF(place, who_waits_for_a_daemon_waits_so_long_for_the_machines)
 {
     struct dlx_connect_args args = {
         .size = sizeof args, .timeout_ns = SECOND / 1000, .wait_ns = SECOND / 20};
@@ -149,17 +124,7 @@ static void waits_longer_for_the_machine(void)
     waits_for_the_machine_so_long(20 * SECOND, DLX_FOREVER);
 }
 
-TEST(who_waits_for_a_daemon_waits_so_long_for_the_machines)
-{
-    alone(waits_longer_for_the_machine);
-}
-
-TEST(while_the_machines_daemon_restarts_clients_wait_for_it)
-{
-    alone(waits_for_the_machine);
-}
-
-static void waits_in_vain(void)
+TEST_OF(place, no_private_daemon_is_started_while_the_machines_socket_is_there)
 {
     start_machine_daemon();
     end_machine_daemon(SIGKILL);
@@ -174,12 +139,7 @@ static void waits_in_vain(void)
     end_private_daemon(c);
 }
 
-TEST(no_private_daemon_is_started_while_the_machines_socket_is_there)
-{
-    alone(waits_in_vain);
-}
-
-static void finds_the_first(void)
+TEST_OF(place, a_named_daemon_comes_before_the_users_and_that_before_the_machines)
 {
     start_machine_daemon();
     struct dlx_client *c = dlx_test_spawn_connect();
@@ -205,12 +165,7 @@ static void finds_the_first(void)
     end_machine_daemon(SIGTERM);
 }
 
-TEST(a_named_daemon_comes_before_the_users_and_that_before_the_machines)
-{
-    alone(finds_the_first);
-}
-
 int main(void)
 {
-    return dlx_test_run_case(dlx_test_spawn_case("place"));
+    return dlx_test_run_cases();
 }

@@ -41,8 +41,8 @@ bool dlx_test_skips(bool is_so, const char *why);
  * dlx_test_run_case() adds all of them to its case, in the order of the file.
  *
  * A program whose tests need different fixtures has several cases: CASE(name) { return ...; }
- * makes one, or returns NULL where its tests are skipped, TEST_OF(name, test) { ... } is a test of
- * it, and dlx_test_run_cases() runs all. */
+ * makes one, or says why its tests are skipped and returns NULL; TEST_OF(name, test) { ... } is a
+ * test of it, and dlx_test_run_cases() runs all. */
 #define TEST(name)                LOOP_TEST(name, 0, 1)
 #define LOOP_TEST(name, from, to) DLX_TEST_DEFINE(name, dlx_test_add(&name##_test, from, to))
 #define TEST_OF(make, name)       LOOP_TEST_OF(make, name, 0, 1)

@@ -97,12 +97,11 @@ TCase *dlx_test_spawn_case(const char *name)
     return tcase;
 }
 
-bool dlx_test_spawn_hide_places(void)
+static void hide_places(void)
 {
     char real[4096];
     ck_assert_ptr_nonnull(realpath(dlx_test_spawn_program("dlpackd"), real));
-    if (unshare(CLONE_NEWNS) < 0)
-        return false;
+    ck_assert_int_eq(unshare(CLONE_NEWNS), 0);
     int file = open(real, O_PATH | O_CLOEXEC);
     ck_assert_int_ge(file, 0);
     ck_assert_int_eq(mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL), 0);
@@ -114,8 +113,30 @@ bool dlx_test_spawn_hide_places(void)
     ck_assert_int_eq(mount(real, DLX_TEST_SPAWN_DAEMON, "none", MS_BIND, NULL), 0);
     ck_assert_int_eq(mount("tmpfs", "/tmp", "tmpfs", 0, "mode=1777"), 0);
     setenv("DLX_DAEMON", DLX_TEST_SPAWN_DAEMON, 1);
+    unsetenv("XDG_RUNTIME_DIR");
     close(file);
-    return true;
+}
+
+static bool may_unshare(void)
+{
+    int status = 1;
+    pid_t pid = fork(); /* no test runs, so no assertion of Check may be made */
+    if (pid == 0)
+        _exit(unshare(CLONE_NEWNS) < 0);
+    return waitpid(pid, &status, 0) == pid && status == 0;
+}
+
+TCase *dlx_test_spawn_hidden_case(const char *name)
+{
+    if (dlx_test_skips(geteuid() != 0, "needs root, for a /run and a /tmp of its own") ||
+        dlx_test_skips(!may_unshare(), "no mount namespace here"))
+        return NULL;
+    TCase *tcase = tcase_create(name);
+    tcase_set_timeout(tcase, 60);
+    tcase_add_unchecked_fixture(tcase, make_dir, clean);
+    tcase_add_checked_fixture(tcase, start, NULL);
+    tcase_add_checked_fixture(tcase, hide_places, NULL);
+    return tcase;
 }
 
 struct dlx_client *dlx_test_spawn_connect(void)

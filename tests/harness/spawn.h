@@ -20,12 +20,12 @@ TCase *dlx_test_spawn_case(const char *name);
 /* Path of a program of this build. Static, two at once. */
 const char *dlx_test_spawn_program(const char *name);
 /*
- * In a process of the test's own, as root: a /run and a /tmp of its own, both empty but for the
- * daemon of this build as DLX_TEST_SPAWN_DAEMON, which is $DLX_DAEMON then. The fixtures look at
- * the old /tmp. Returns false where the kernel does not let it.
+ * Each test has a /run and a /tmp of its own, both empty but for the daemon of this build as
+ * DLX_TEST_SPAWN_DAEMON, which is $DLX_DAEMON then; and no runtime folder. The test leaves them as
+ * they are. NULL, which says why, where the kernel does not let it.
  */
 #define DLX_TEST_SPAWN_DAEMON "/run/daemon"
-bool dlx_test_spawn_hide_places(void);
+TCase *dlx_test_spawn_hidden_case(const char *name);
 /* Connect where the library finds, or starts, a daemon: to be dropped by the caller. */
 struct dlx_client *dlx_test_spawn_connect(void);
 /* dlx_connect() with these arguments is to fail with the code, and the word in its message. */
