@@ -64,17 +64,24 @@ TEST(programs_that_are_no_daemon)
     dlx_test_spawn_remove("script");
 }
 
+/* What it wrote into its file `pid`; it is over, and nothing of it is left. */
+static pid_t pid_of_script(void)
+{
+    char pid[32];
+    dlx_test_spawn_read("pid", pid, sizeof pid);
+    dlx_test_spawn_remove("pid");
+    dlx_test_spawn_remove("script");
+    return atoi(pid);
+}
+
 /* Who leaves something running holds the pipe, but the program's end is noticed. */
 TEST(program_that_ends_and_leaves_another)
 {
-    char pid[32];
     dlx_test_spawn_script("sleep 1000 & echo $! >$DIR/pid; exit 4");
     fails_with(DLX_E_NO_DAEMON, "status 4");
-    dlx_test_spawn_read("pid", pid, sizeof pid);
-    ck_assert_int_eq(kill(atoi(pid), SIGKILL), 0);
-    dlx_test_spawn_wait_end(atoi(pid));
-    dlx_test_spawn_remove("script");
-    dlx_test_spawn_remove("pid");
+    pid_t pid = pid_of_script();
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    dlx_test_spawn_wait_end(pid);
 }
 
 /* Late is late, whatever it does; it is ended, with what it started. */
@@ -86,16 +93,12 @@ LOOP_TEST(program_that_hangs, 0, 4)
         "echo $$ >$DIR/pid; exec 2>/dev/null; exec sleep 1000",
         "echo $$ >$DIR/pid; echo READY=11 >&2; echo XREADY=1 >&2; while :; do echo READY >&2; done",
     };
-    char pid[32];
     uint64_t start = dlx__now_ns();
     dlx_test_spawn_script(scripts[_i]);
     dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, SECOND / 2, DLX_E_TIMEOUT, "not ready in time");
     ck_assert_uint_ge(dlx__now_ns() - start, SECOND / 2);
     ck_assert_uint_lt(dlx__now_ns() - start, 10 * SECOND);
-    dlx_test_spawn_read("pid", pid, sizeof pid);
-    dlx_test_spawn_wait_end(atoi(pid));
-    dlx_test_spawn_remove("script");
-    dlx_test_spawn_remove("pid");
+    dlx_test_spawn_wait_end(pid_of_script());
 }
 
 /* It says that it is ready, and is not there: not for ever. */
@@ -148,12 +151,9 @@ static int connect_and_tell(void)
 
 TEST(program_with_rights_of_its_file_starts_none)
 {
-#ifdef DLX_SANITIZE
-    printf("SKIP: sanitizers do not run with rights of a file\n");
-    return;
-#endif
     char path[4500], text[4096] = "";
-    if (dlx_test_skips(geteuid() != 0, "needs root, to make a set-user-ID program"))
+    if (dlx_test_skips(dlx_test_instrumented(), "sanitizers do not run with rights of a file") ||
+        dlx_test_skips(geteuid() != 0, "needs root, to make a set-user-ID program"))
         return;
     (void)snprintf(path, sizeof path, "cp %s %s/copy", self, dlx_test_spawn_dir);
     ck_assert_int_eq(system(path), 0); // NOLINT(bugprone-command-processor)
@@ -166,7 +166,7 @@ TEST(program_with_rights_of_its_file_starts_none)
     ck_assert_uint_gt(fread(text, 1, sizeof text - 1, pipe), 0);
     ck_assert_int_eq(pclose(pipe), 0);
     ck_assert_int_eq(atoi(text), DLX_E_NO_DAEMON);
-    ck_assert_msg(strstr(text, "has rights that its caller does not have"), "%s", text);
+    contains(text, "has rights that its caller does not have");
     dlx_test_spawn_remove("copy");
 }
 
@@ -177,7 +177,7 @@ CASE(hidden)
 
 TEST_OF(hidden, without_a_runtime_folder)
 {
-    struct dlx_connect_args only = {.size = sizeof only, .autospawn = DLX_AUTOSPAWN_NEVER};
+    const struct dlx_connect_args only = {.size = sizeof only, .autospawn = DLX_AUTOSPAWN_NEVER};
     struct stat st;
     struct dlx_client *c, *other = NULL;
     char folder[64], file[128];

@@ -19,10 +19,8 @@ static bool refuse(unsigned nr, unsigned arg, unsigned value, int error)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    if (dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter)))
-        return true;
-    puts("SKIP: no seccomp here");
-    return false;
+    return !dlx_test_skips(!dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter)),
+                           "no seccomp here");
 }
 
 static const struct {
@@ -97,18 +95,14 @@ TEST(its_environment_may_be_empty)
 TEST(who_may_wait_for_ever_starts_one_too)
 {
     const struct dlx_connect_args args = {.size = sizeof args, .timeout_ns = DLX_FOREVER};
-    struct dlx_daemon_info info = {.size = sizeof info};
     auto_client *c = NULL;
     ok(dlx_connect(&c, &args));
-    ok(dlx_client_get_daemon_info(c, &info));
-    ck_assert_uint_eq(info.n_clients, 1);
+    ck_assert_uint_eq(dlx_test_stream_daemon_info(c).n_clients, 1);
 }
 
 int main(void)
 {
-    if (dlx_test_valgrind()) {
-        puts("SKIP: valgrind has no pidfds, and its own way with clone()");
+    if (dlx_test_skips(dlx_test_valgrind(), "valgrind has no pidfds, and its own way with clone()"))
         return 77;
-    }
     return dlx_test_run_case(dlx_test_spawn_case("kernel"));
 }

@@ -77,6 +77,16 @@ TEST(a_place_that_is_too_long)
     env.runtime_dir = NULL;
 }
 
+/* Where a private daemon's socket goes. */
+static enum dlx_socket_path private_place(void)
+{
+    char path[DLX_SOCKET_PATH_SIZE];
+    enum dlx_socket_path place;
+    auto_fd fd = -1;
+    ck_assert_int_eq(dlx__socket_path_private(&env, &place, path, &fd), 0);
+    return place;
+}
+
 static void refused(const char *word)
 {
     char path[DLX_SOCKET_PATH_SIZE];
@@ -84,16 +94,14 @@ static void refused(const char *word)
     int fd = -1;
     ck_assert_int_eq(dlx__socket_path_private(&env, &place, path, &fd), DLX_E_ACCESS);
     ck_assert_int_eq(fd, -1);
-    ck_assert_msg(strstr(dlx__error_message(), folder) && strstr(dlx__error_message(), word), "%s",
-                  dlx__error_message());
+    contains(dlx__error_message(), folder);
+    contains(dlx__error_message(), word);
     ck_assert(!dlx__socket_path_of(&env, DLX_SOCKET_PATH_TMP, path)); /* nor is it looked into */
 }
 
 TEST(a_folder_that_is_not_ours_alone)
 {
     char path[DLX_SOCKET_PATH_SIZE], other[300];
-    enum dlx_socket_path place;
-    int fd = -1;
     static const mode_t open_modes[] = {0701, 0710, 0770, 0777, 01700, 02700};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(open_modes); i++) {
         ck_assert_int_eq(mkdir(folder, 0700), 0);
@@ -121,19 +129,14 @@ TEST(a_folder_that_is_not_ours_alone)
     ck_assert_int_eq(rmdir(folder), 0);
     (void)snprintf(folder, sizeof folder, "%s/dlpackd-%u", base, (unsigned)env.uid);
 
-    ck_assert_int_eq(dlx__socket_path_private(&env, &place, path, &fd), 0);
-    ck_assert_int_eq(place, DLX_SOCKET_PATH_TMP);
+    ck_assert_int_eq(private_place(), DLX_SOCKET_PATH_TMP);
     ck_assert(dlx__socket_path_of(&env, DLX_SOCKET_PATH_TMP, path));
-    close(fd);
 }
 
 /* Or read, and so open and lock. */
 TEST(a_runtime_folder_that_others_can_write_to)
 {
     static char run[300];
-    char path[DLX_SOCKET_PATH_SIZE];
-    enum dlx_socket_path place;
-    int fd = -1;
     (void)snprintf(run, sizeof run, "%s/run", base);
     ck_assert_int_eq(mkdir(run, 0700), 0);
     env.runtime_dir = run;
@@ -146,14 +149,10 @@ TEST(a_runtime_folder_that_others_can_write_to)
                  {01777, DLX_SOCKET_PATH_TMP}};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
         ck_assert_int_eq(chmod(run, cases[i].mode), 0);
-        ck_assert_int_eq(dlx__socket_path_private(&env, &place, path, &fd), 0);
-        ck_assert_msg(place == cases[i].place, "mode %o", (unsigned)cases[i].mode);
-        close(fd);
+        ck_assert_msg(private_place() == cases[i].place, "mode %o", (unsigned)cases[i].mode);
     }
     ck_assert_int_eq(rmdir(run), 0);
-    ck_assert_int_eq(dlx__socket_path_private(&env, &place, path, &fd), 0);
-    ck_assert_int_eq(place, DLX_SOCKET_PATH_TMP);
-    close(fd);
+    ck_assert_int_eq(private_place(), DLX_SOCKET_PATH_TMP);
 }
 
 TEST(who_may_listen_where)
@@ -171,8 +170,8 @@ TEST(who_may_listen_where)
 
 TEST(one_holds_the_folder)
 {
-    int a = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int b = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    auto_fd a = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    auto_fd b = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     uint64_t now = dlx__now_ns();
     ck_assert_int_eq(dlx__socket_path_lock(a, base, now), 0);
     ck_assert_int_eq(dlx__socket_path_lock(b, base, now + 20000000), DLX_E_TIMEOUT);
@@ -181,8 +180,6 @@ TEST(one_holds_the_folder)
     int manager_fds = fcntl(a, F_DUPFD_CLOEXEC, 0); /* as a child would have it */
     dlx__socket_path_unlock(a);
     ck_assert_int_eq(dlx__socket_path_lock(b, base, now), 0);
-    close(a);
-    close(b);
     close(manager_fds);
 }
 
