@@ -5,28 +5,22 @@
  * there: what it had published meanwhile is counted when its link ends.
  */
 
-#include "client/publish/publisher.h"
 #include "client/publish/publisher_reconnect.h"
-#include "client/subscribe/subscription.h"
-#include "client/subscribe/subscription_reconnect.h"
 #include "tests/harness/fork.h"
-#include "tests/harness/stream.h"
-#include <sys/prctl.h>
-#include <time.h>
+#include "tests/restart/harness_restart.h"
 
 /* It announces itself to the new daemon. */
-static void wait_for_daemon(struct dlx_publisher *p, uint64_t epoch)
+static void wait_for_daemon(struct dlx_publisher *p)
 {
-    for (time_t end = time(NULL) + PATIENCE_S; p->epoch == epoch;) {
+    uint64_t epoch = p->epoch;
+    for (uint64_t until = dlx__deadline(PATIENCE); p->epoch == epoch; dlx_test_before(until))
         dlx__publisher_check(p, dlx__now_ns());
-        ck_assert_int_lt(time(NULL), end);
-    }
 }
 
 static void replace_daemon(struct dlx_publisher *p)
 {
     dlx_test_stream_restart();
-    wait_for_daemon(p, p->epoch);
+    wait_for_daemon(p);
 }
 
 static void publish_to(struct dlx_publisher *p, uint64_t last)
@@ -42,60 +36,17 @@ static void close_at_once(struct dlx_publisher *p)
     dlx_publisher_unref(p);
 }
 
-struct reader {
-    struct dlx_client *c;
-    struct dlx_subscription *s;
-    uint64_t last, gaps, taken;
-};
-
-static struct reader subscribe(const struct dlx_subscribe_args *sa)
-{
-    struct reader r = {.c = dlx_test_stream_connect()};
-    ok(dlx_subscribe(r.c, "test/a", sa, &r.s));
-    return r;
-}
-
-static void end_reader(struct reader *r)
-{
-    dlx_subscription_unref(r->s);
-    dlx_client_unref(r->c);
-}
-
-/* Returns what dlx_take() does. */
-static int take_one(struct reader *r, int64_t timeout_ns)
-{
-    struct dlx_message *m = NULL;
-    int code = dlx_take(r->s, timeout_ns, &m);
-    if (code < 0)
-        return code;
-    ck_assert_uint_eq(dlx_message_seq(m), r->last + dlx_message_gap(m) + 1);
-    dlx_test_stream_check(m, 10, (int64_t)dlx_message_seq(m));
-    r->gaps += dlx_message_gap(m);
-    r->last = dlx_message_seq(m);
-    r->taken++;
-    dlx_message_unref(m);
-    return 0;
-}
-
-static void take_to(struct reader *r, uint64_t last)
-{
-    while (r->last < last)
-        ok(take_one(r, PATIENCE));
-}
-
 /* Take what is there until the last publisher is gone. */
-static void take_rest(struct reader *r, int64_t timeout_ns)
+static void take_rest(struct dlx_restart_reader *r, int64_t timeout_ns)
 {
     int code;
-    time_t end = time(NULL) + PATIENCE_S;
-    while ((code = take_one(r, timeout_ns)) != DLX_E_PUBLISHER_GONE) {
+    for (uint64_t until = dlx__deadline(PATIENCE);
+         (code = dlx_restart_read(r, timeout_ns)) != DLX_E_PUBLISHER_GONE; dlx_test_before(until))
         ck_assert(code == 0 || code == DLX_E_EMPTY || code == DLX_E_TIMEOUT);
-        ck_assert_int_lt(time(NULL), end);
-    }
 }
 
 /* The event of its only link's end. */
-static void check_event(struct reader *r, uint32_t kind)
+static void check_event(struct dlx_restart_reader *r, uint32_t kind)
 {
     struct dlx_event e = {.size = sizeof e};
     ok(dlx_subscription_next_event(r->s, &e));
@@ -104,13 +55,6 @@ static void check_event(struct reader *r, uint32_t kind)
         ok(dlx_subscription_next_event(r->s, &e));
     while (e.kind == DLX_EVENT_RECONNECTED);
     ck_assert_uint_eq(e.kind, kind);
-}
-
-static struct dlx_subscription_stats stats_of(const struct reader *r)
-{
-    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(r->s);
-    ck_assert_uint_eq(stats.taken, r->taken);
-    return stats;
 }
 
 /* The ways to take, how many were taken before the daemon died, and how many daemons follow. */
@@ -135,11 +79,11 @@ LOOP_TEST(who_closes_before_we_are_back_leaves_its_last_number, 0, (int)DLX_ARRA
     const struct way *way = &ways[_i];
     auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
-    struct reader r = subscribe(SUBSCRIBE(.mode = way->mode, .spin_ns = way->spin_ns));
+    auto_reader r = dlx_restart_reader_make(SUBSCRIBE(.mode = way->mode, .spin_ns = way->spin_ns));
     for (uint64_t n = 1; n <= 3; n++) {
         publish_to(p, n);
         if (n <= way->n_before)
-            take_to(&r, n);
+            dlx_restart_read_to(&r, n);
     }
     if (way->has_fd)
         ck_assert_int_ge(dlx_subscription_fd(r.s), 0);
@@ -150,12 +94,11 @@ LOOP_TEST(who_closes_before_we_are_back_leaves_its_last_number, 0, (int)DLX_ARRA
     uint64_t n_missed = p->core.head - 3;
     close_at_once(p);
     take_rest(&r, way->timeout_ns);
-    struct dlx_subscription_stats stats = stats_of(&r);
+    struct dlx_subscription_stats stats = dlx_restart_reader_stats(&r);
     ck_assert_uint_eq(stats.taken, 3);
     ck_assert_uint_eq(stats.lost, way->mode == DLX_MODE_LATEST ? 0 : n_missed);
     ck_assert_uint_eq(stats.skipped, way->mode == DLX_MODE_LATEST ? n_missed : 0);
     check_event(&r, DLX_EVENT_LEFT);
-    end_reader(&r);
 }
 
 /* Odd: it keeps them only while it is there. */
@@ -164,25 +107,24 @@ LOOP_TEST(what_it_leaves_with_the_new_daemon_is_not_lost, 0, 2)
     auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = dlx_test_stream_publisher(
         c, "test/a", PUBLISHER(.retain = 2, .retain_for_ns = _i ? DLX_RETAIN_LATCHED : 0));
-    struct reader r = subscribe(NULL);
+    auto_reader r = dlx_restart_reader_make(NULL);
     publish_to(p, 3);
-    take_to(&r, 3);
+    dlx_restart_read_to(&r, 3);
     replace_daemon(p);
     publish_to(p, 9);
     close_at_once(p);
     r.s->next_try_ns = UINT64_MAX; /* it leaves its link before it has another one */
     take_rest(&r, SECOND);
-    ck_assert_uint_eq(stats_of(&r).lost, _i ? 6 : 4);
+    ck_assert_uint_eq(dlx_restart_reader_stats(&r).lost, _i ? 6 : 4);
     check_event(&r, DLX_EVENT_LEFT);
     if (_i == 0) {
         r.s->next_try_ns = 0;
-        ck_assert_int_eq(take_one(&r, 0), DLX_E_DISCONNECTED); /* said once */
-        take_to(&r, 9);
+        ck_assert_int_eq(dlx_restart_read(&r, 0), DLX_E_DISCONNECTED); /* said once */
+        dlx_restart_read_to(&r, 9);
         ck_assert_uint_eq(r.taken, 5);
         ck_assert_uint_eq(r.gaps, 4);
-        ck_assert_uint_eq(stats_of(&r).lost, 4);
+        ck_assert_uint_eq(dlx_restart_reader_stats(&r).lost, 4);
     }
-    end_reader(&r);
 }
 
 /* A subscriber that does not look is sent four arenas, and then its daemon ends. Its publisher goes
@@ -195,7 +137,7 @@ LOOP_TEST(who_was_not_sent_every_arena_hears_how_many_it_misses, 0, 2)
     int code;
     dlx_set_debug(false); /* arenas have other sizes in it */
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = 32));
-    struct reader r = subscribe(NULL);
+    auto_reader r = dlx_restart_reader_make(NULL);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++)
         dlx_test_stream_publish(p, sizes[i], 1);
     publish_to(p, 20);
@@ -210,75 +152,55 @@ LOOP_TEST(who_was_not_sent_every_arena_hears_how_many_it_misses, 0, 2)
         r.taken++;
         dlx_message_unref(m);
     }
-    struct dlx_subscription_stats stats = stats_of(&r);
+    struct dlx_subscription_stats stats = dlx_restart_reader_stats(&r);
     ck_assert_uint_eq(stats.taken + stats.lost, 25);
     ck_assert_uint_gt(stats.lost, 0); /* they lie where it cannot look */
     if (_i == 0)
         dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
-    end_reader(&r);
 }
 
 /* A publisher says anything over its bell, and hangs up: only its own messages seem to be lost. */
 LOOP_TEST(what_a_liar_says_over_its_bell_costs_no_other_stream, 0, 2)
 {
-    struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
-    struct dlx_publisher *p[2] = {NULL, NULL};
     uint8_t bytes[1000];
-    for (int i = 0; i < 2; i++)
-        ok(dlx_publisher_new(c[i], "test/a", NULL, &p[i]));
-    struct reader r = subscribe(NULL);
-    ok(dlx_publisher_wait(p[0], 1, PATIENCE));
-    ok(dlx_publisher_wait(p[1], 1, PATIENCE));
-    publish_to(p[0], 3);
-    take_to(&r, 3);
+    auto_client *c = dlx_test_stream_connect(), *liars = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    auto_publisher *liar = dlx_test_stream_publisher(liars, "test/a", NULL);
+    auto_reader r = dlx_restart_reader_make(NULL);
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    ok(dlx_publisher_wait(liar, 1, PATIENCE));
+    publish_to(p, 3);
+    dlx_restart_read_to(&r, 3);
     for (size_t i = 0; i < sizeof bytes; i++)
         bytes[i] = (uint8_t)(_i == 0 ? UINT8_MAX : i * 37);
     const struct dlx_publisher_link *publisher_link =
-        (const void *)p[1]->core.links[0]; /* its first field */
+        (const void *)liar->core.links[0]; /* its first field */
     ck_assert_int_eq(send(publisher_link->bell, bytes, sizeof bytes, MSG_NOSIGNAL),
                      (int)sizeof bytes);
     ck_assert_int_eq(shutdown(publisher_link->bell, SHUT_RDWR), 0);
-    time_t end = time(NULL) + PATIENCE_S;
-    while (stats_of(&r).n_publishers > 1) {
-        ck_assert_int_eq(take_one(&r, SECOND / 100), DLX_E_TIMEOUT);
-        ck_assert_int_lt(time(NULL), end);
-    }
-    ck_assert_uint_le(stats_of(&r).lost, INT64_MAX);
-    publish_to(p[0], 6);
-    take_to(&r, 6);
+    for (uint64_t until = dlx__deadline(PATIENCE); dlx_restart_reader_stats(&r).n_publishers > 1;
+         dlx_test_before(until))
+        ck_assert_int_eq(dlx_restart_read(&r, SECOND / 100), DLX_E_TIMEOUT);
+    ck_assert_uint_le(dlx_restart_reader_stats(&r).lost, INT64_MAX);
+    publish_to(p, 6);
+    dlx_restart_read_to(&r, 6);
     ck_assert_uint_eq(r.gaps, 0);
-    end_reader(&r);
-    for (int i = 0; i < 2; i++) {
-        dlx_publisher_unref(p[i]);
-        dlx_client_unref(c[i]);
-    }
-}
-
-static void say(int fd)
-{
-    ck_assert_int_eq(write(fd, "", 1), 1);
-}
-
-static void hear(int fd)
-{
-    char byte;
-    ck_assert_int_eq(read(fd, &byte, 1), 1);
 }
 
 /* A publisher in a process of its own: three messages, and six more when the daemon was
  * replaced. */
-static _Noreturn void publish_until_killed(int fd)
+static void publish_until_killed(int sock, const void *none)
 {
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)none;
     struct dlx_publisher *p = dlx_test_stream_publisher(dlx_test_stream_connect(), "test/a", NULL);
-    say(fd);
-    hear(fd);
+    dlx_test_say(sock);
+    dlx_test_hear(sock);
     publish_to(p, 3);
-    say(fd);
-    hear(fd);
-    wait_for_daemon(p, p->epoch);
+    dlx_test_say(sock);
+    dlx_test_hear(sock);
+    wait_for_daemon(p);
     publish_to(p, 9);
-    say(fd);
+    dlx_test_say(sock);
     for (;;)
         pause();
 }
@@ -286,37 +208,26 @@ static _Noreturn void publish_until_killed(int fd)
 /* Odd: we were on our way to the new daemon, which tells its last number. Else nobody does. */
 LOOP_TEST(who_is_killed_before_we_are_back_is_lost, 0, 2)
 {
-    int fds[2], status;
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0)
-        publish_until_killed(fds[1]);
-    close(fds[1]);
-    hear(fds[0]);
-    struct reader r = subscribe(NULL);
-    say(fds[0]);
-    take_to(&r, 2);
-    hear(fds[0]);
+    struct dlx_test_peer publisher = dlx_test_fork_peer(publish_until_killed, NULL);
+    dlx_test_hear(publisher.sock);
+    auto_reader r = dlx_restart_reader_make(NULL);
+    dlx_test_say(publisher.sock);
+    dlx_restart_read_to(&r, 2);
+    dlx_test_hear(publisher.sock);
     dlx_test_stream_restart();
-    say(fds[0]);
-    hear(fds[0]);
-    time_t end = time(NULL) + PATIENCE_S;
-    dlx__subscription_read_notifications(r.s);
-    while (_i && r.s->sock < 0) {
-        dlx__subscription_reconnect(r.s);
-        ck_assert_int_lt(time(NULL), end);
-    }
-    if (_i)
+    dlx_test_say(publisher.sock);
+    dlx_test_hear(publisher.sock);
+    if (_i) {
+        dlx_restart_subscribe_again(r.s);
         dlx_test_wait_readable(r.s->sock); /* the offer of a link */
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert(WIFSIGNALED(status)); /* it has not failed */
+    } else {
+        dlx__subscription_read_notifications(r.s);
+    }
+    dlx_test_peer_kill(&publisher);
     take_rest(&r, SECOND);
     ck_assert_uint_eq(r.taken, 3);
-    ck_assert_uint_eq(stats_of(&r).lost, _i ? 6 : 0);
+    ck_assert_uint_eq(dlx_restart_reader_stats(&r).lost, _i ? 6 : 0);
     check_event(&r, DLX_EVENT_LOST);
-    close(fds[0]);
-    end_reader(&r);
 }
 
 int main(void)
