@@ -9,19 +9,6 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
-#include <time.h>
-
-/* Publish until this is true. */
-static void publish_until(struct dlx_publisher *p, int64_t *n, bool (*done)(void *userdata),
-                          void *userdata)
-{
-    time_t end = time(NULL) + PATIENCE_S;
-    while (!done(userdata)) {
-        ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, ++*n), PUBLISH(.timeout_ns = PATIENCE)));
-        ck_assert_int_lt(time(NULL), end);
-        sched_yield();
-    }
-}
 
 struct reader {
     struct dlx_client *c;
@@ -70,44 +57,28 @@ static void *read_all(void *userdata)
     return NULL;
 }
 
-static void start_reader(struct reader *r, pthread_t *thread)
+static pthread_t start_reader(struct reader *r)
 {
     r->c = dlx_test_stream_connect();
     atomic_store(&r->to, UINT64_MAX);
-    ok(dlx_subscribe(r->c, "test/a", SUBSCRIBE(.reliable = true), &r->s));
-    ck_assert_int_eq(pthread_create(thread, NULL, read_all, r), 0);
+    r->s = dlx_test_stream_subscribe(r->c, "test/a", SUBSCRIBE(.reliable = true));
+    return dlx_test_stream_thread(read_all, r);
 }
 
-/* Publish one more, which is the last. Nobody ends before it: who stops reading stops the
- * publisher, and so all that sleep. */
-static void end_readers(struct reader readers[2], pthread_t threads[2], struct dlx_publisher *p,
-                        int64_t n)
+static void end_reader(struct reader *r)
 {
-    for (int i = 0; i < 2; i++)
-        atomic_store(&readers[i].to, (uint64_t)n);
-    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, n), PUBLISH(.timeout_ns = PATIENCE)));
-    for (int i = 0; i < 2; i++) {
-        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
-        struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(readers[i].s);
-        ck_assert_uint_eq(stats.lost, 0);
-        ck_assert_uint_eq(stats.n_publishers, 1);
-        dlx_subscription_unref(readers[i].s);
-        dlx_client_unref(readers[i].c);
-    }
+    dlx_subscription_unref(r->s);
+    dlx_client_unref(r->c);
 }
 
-struct progress {
-    struct reader *readers;
-    uint64_t to;
-};
-
-static bool have_read(void *userdata)
+static bool have_read(const struct reader readers[2], uint64_t to)
 {
-    struct progress *p = userdata;
-    for (int i = 0; i < 2; i++)
-        if (atomic_load(&p->readers[i].last) < p->to)
-            return false;
-    return true;
+    return atomic_load(&readers[0].last) >= to && atomic_load(&readers[1].last) >= to;
+}
+
+static void publish_patiently(struct dlx_publisher *p, int64_t value)
+{
+    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, value), PUBLISH(.timeout_ns = PATIENCE)));
 }
 
 struct writer {
@@ -120,10 +91,8 @@ static void *publish_all(void *userdata)
 {
     struct writer *w = userdata;
     block_sigchld();
-    while (!atomic_load(&w->stop)) {
-        int64_t n = (int64_t)atomic_fetch_add(&w->n, 1) + 1;
-        ok(dlx_publish(w->p, dlx_test_stream_alloc(w->p, 10, n), PUBLISH(.timeout_ns = PATIENCE)));
-    }
+    while (!atomic_load(&w->stop))
+        publish_patiently(w->p, (int64_t)atomic_fetch_add(&w->n, 1) + 1);
     return NULL;
 }
 
@@ -133,17 +102,12 @@ TEST(restarts_at_any_moment_lose_nothing)
     /* So few messages need one arena: of many that come at once, the daemon may not have sent all
      * when it ends. */
     auto_client *c = dlx_test_stream_connect();
-    static struct reader readers[2];
-    static struct writer writer;
-    pthread_t threads[3];
-    memset(readers, 0, sizeof readers);
-    memset(&writer, 0, sizeof writer);
-    readers[1].polls = true;
-    ok(dlx_publisher_new(c, "test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK, .depth = 16),
-                         &writer.p));
-    for (int i = 0; i < 2; i++)
-        start_reader(&readers[i], &threads[i]);
-    ck_assert_int_eq(pthread_create(&threads[2], NULL, publish_all, &writer), 0);
+    auto_publisher *p = dlx_test_stream_publisher(
+        c, "test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK, .depth = 16));
+    struct writer writer = {.p = p};
+    struct reader readers[] = {{.polls = false}, {.polls = true}};
+    pthread_t threads[] = {start_reader(&readers[0]), start_reader(&readers[1]),
+                           dlx_test_stream_thread(publish_all, &writer)};
     for (unsigned round = 0; round < 40; round++) {
         uint64_t some_time = round * 997 % 8000 * 300; /* up to 2.4 ms, never the same */
         for (uint64_t end = dlx__now_ns() + some_time; dlx__now_ns() < end;)
@@ -151,19 +115,24 @@ TEST(restarts_at_any_moment_lose_nothing)
         dlx_test_stream_restart();
     }
     uint64_t n = atomic_load(&writer.n);
-    struct progress progress = {readers, n + 100};
-    for (time_t end = time(NULL) + PATIENCE_S; !have_read(&progress) && time(NULL) < end;)
+    for (uint64_t until = dlx__deadline(PATIENCE); !have_read(readers, n + 100);
+         dlx_test_before(until))
         sched_yield();
-    ck_assert(have_read(&progress));
     atomic_store(&writer.stop, true);
     ck_assert_int_eq(pthread_join(threads[2], NULL), 0);
-    end_readers(readers, threads, writer.p, (int64_t)atomic_load(&writer.n) + 1);
-    dlx_publisher_unref(writer.p);
-}
-
-static bool is_announced(void *userdata)
-{
-    return ((struct dlx_publisher *)userdata)->epoch > 0;
+    /* One more, which is the last. Nobody ends before it: who stops reading stops the publisher,
+     * and so all that sleep. */
+    n = atomic_load(&writer.n) + 1;
+    for (int i = 0; i < 2; i++)
+        atomic_store(&readers[i].to, n);
+    publish_patiently(p, (int64_t)n);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+        struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(readers[i].s);
+        ck_assert_uint_eq(stats.lost, 0);
+        ck_assert_uint_eq(stats.n_publishers, 1);
+        end_reader(&readers[i]);
+    }
 }
 
 TEST(what_was_allocated_before_is_copied_and_said_so)
@@ -176,7 +145,10 @@ TEST(what_was_allocated_before_is_copied_and_said_so)
                              *never = dlx_test_stream_alloc(x.p, 10, 1);
     int64_t n = 0;
     dlx_test_stream_restart();
-    publish_until(x.p, &n, is_announced, x.p);
+    for (uint64_t until = dlx__deadline(PATIENCE); x.p->epoch == 0; dlx_test_before(until)) {
+        publish_patiently(x.p, ++n);
+        sched_yield();
+    }
     fails(dlx_publish(x.p, before, &strict), DLX_E_WOULD_COPY, "predates the dlpackd restart");
     ok(dlx_publish(x.p, before, &reported));
     ck_assert_uint_eq(report.n_copied, 1);
@@ -185,7 +157,7 @@ TEST(what_was_allocated_before_is_copied_and_said_so)
     struct dlx_message *m = dlx_test_stream_next(x.s);
     while (((const int64_t *)dlx_message_peek(m, 0)->data)[0] != 7777) {
         dlx_message_unref(m);
-        ok(dlx_take(x.s, PATIENCE, &m));
+        m = dlx_test_stream_next(x.s);
     }
     dlx_test_stream_check(m, 10, 7777);
     dlx_message_unref(m);
@@ -232,8 +204,8 @@ LOOP_TEST(each_kind_of_publishing_finds_the_new_daemon, 0, 6)
 
 TEST(a_publisher_that_never_waits_finds_the_second_daemon)
 {
-    const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
-    auto_pair x = dlx_test_pair_make(PUBLISHER(.on_full = DLX_ON_FULL_BLOCK), &reliable);
+    auto_pair x =
+        dlx_test_pair_make(PUBLISHER(.on_full = DLX_ON_FULL_BLOCK), SUBSCRIBE(.reliable = true));
     dlx_test_stream_publish(x.p, 10, 1);
     dlx_test_stream_restart();
     x.p->watch.next_look_ns = 0;
@@ -242,8 +214,7 @@ TEST(a_publisher_that_never_waits_finds_the_second_daemon)
     DLManagedTensorVersioned *third = dlx_test_stream_alloc(x.p, 10, 3);
     fails(dlx_publish(x.p, third, NULL), DLX_E_FULL, "have yet to join");
     dlx_test_stream_restart();
-    dlx_test_stream_take(x.s, 1);
-    dlx_test_stream_take(x.s, 2);
+    dlx_test_stream_take_all(x.s, 1, 2);
     dlx_test_stream_publish_once_joined(x.p, third, x.s);
     dlx_test_stream_take(x.s, 3);
 }
@@ -269,12 +240,10 @@ static int look_without_a_system_call(void)
 /* Whose word says that it is there. */
 TEST(a_publisher_hears_of_its_daemon_without_a_system_call)
 {
-    int status;
     pid_t pid = dlx_test_fork();
     if (pid == 0)
         _exit(look_without_a_system_call() ? 7 : 1);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_int_eq(status, 7 << 8);
+    ck_assert_int_eq(dlx_test_fork_status(pid), 7);
 }
 
 /* A publisher that the daemon does not know any more asks its socket, although the daemon is
@@ -286,12 +255,10 @@ TEST(nobody_vouches_for_a_publisher_that_was_disconnected)
     ck_assert(dlx__writer_has_daemon(&x.p->core));
     uint64_t id = x.p->id;
     shutdown(x.c->sock, SHUT_RDWR);
-    for (uint64_t until = dlx__deadline(PATIENCE); dlx__writer_has_daemon(&x.p->core);) {
-        ck_assert_uint_lt(dlx__now_ns(), until);
+    uint64_t until = dlx__deadline(PATIENCE);
+    for (; dlx__writer_has_daemon(&x.p->core); dlx_test_before(until))
         sched_yield();
-    }
-    for (uint64_t until = dlx__deadline(PATIENCE); x.p->id == id;) {
-        ck_assert_uint_lt(dlx__now_ns(), until);
+    for (; x.p->id == id; dlx_test_before(until)) {
         x.p->watch.next_look_ns = 0;
         dlx_test_stream_publish(x.p, 10, 2);
     }
@@ -322,12 +289,11 @@ TEST(a_shared_set_is_shared_with_the_new_daemon_too)
     enum { N = 1 << 18 };
     static int64_t values[N];
     auto_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_publish_args share = {.size = sizeof share, .share = true};
     int64_t shape = N;
     DLManagedTensorVersioned t = INT64_TENSOR(values, &shape);
     struct dlx_item items[] = {{"a", &t}, {"b", &t}};
     dlx_test_stream_restart();
-    ok(dlx_publish_set(x.p, items, 2, NULL, &share));
+    ok(dlx_publish_set(x.p, items, 2, NULL, PUBLISH(.share = true)));
     ck_assert_uint_eq(x.p->epoch, 1);
 }
 
@@ -351,38 +317,30 @@ TEST(who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone)
     auto_publisher *p = NULL;
     struct dlx_message *m = NULL;
     auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
-    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
-    ck_assert_uint_eq(stats.has_daemon, 1);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).has_daemon, 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     fails(dlx_take(s, PATIENCE, &m), DLX_E_DISCONNECTED, "dlpackd is gone");
     fails(dlx_take(s, 30000000, &m), DLX_E_TIMEOUT, "test/a: no message in time, since no dlpackd");
-    ok(dlx_subscription_get_stats(s, &stats));
-    ck_assert_uint_eq(stats.has_daemon, 0);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).has_daemon, 0);
     fails(dlx_publisher_new(c, "test/a", NULL, &p), DLX_E_DISCONNECTED, "run dlpackd --socket=");
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     auto_client *c2 = dlx_test_stream_connect();
     ok(dlx_publisher_new(c2, "test/a", NULL, &p));
     dlx_test_stream_publish(p, 10, 1);
-    ok(dlx_take(s, PATIENCE, &m)); /* it is there again, and misses nothing of who came later */
-    dlx_message_unref(m);
-    ok(dlx_subscription_get_stats(s, &stats));
-    ck_assert_uint_eq(stats.has_daemon, 1);
+    /* It is there again, and misses nothing of who came later. */
+    dlx_message_unref(dlx_test_stream_next(s));
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).has_daemon, 1);
 }
 
 /* A publisher that waits announces itself, too. */
 TEST(a_publisher_that_waits_for_subscribers_is_announced_again)
 {
     auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = NULL;
-    static struct reader r;
-    pthread_t thread;
-    memset(&r, 0, sizeof r);
-    ok(dlx_publisher_new(c, "test/a",
-                         &(struct dlx_publisher_args){.size = sizeof(struct dlx_publisher_args),
-                                                      .on_full = DLX_ON_FULL_BLOCK},
-                         &p));
+    auto_publisher *p =
+        dlx_test_stream_publisher(c, "test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK));
+    struct reader r = {.polls = false};
     dlx_test_stream_restart();
-    start_reader(&r, &thread);
+    pthread_t thread = start_reader(&r);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_test_stream_publish(p, 10, 1);
     while (atomic_load(&r.last) < 1)
@@ -390,8 +348,7 @@ TEST(a_publisher_that_waits_for_subscribers_is_announced_again)
     atomic_store(&r.to, 2);
     dlx_test_stream_publish(p, 10, 2);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
-    dlx_subscription_unref(r.s);
-    dlx_client_unref(r.c);
+    end_reader(&r);
 }
 
 int main(void)

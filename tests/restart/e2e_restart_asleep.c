@@ -4,13 +4,10 @@
  * it all that its publishers count on: links, and arenas. It gets every message all the same,
  * once and in order. */
 
-#include "client/publish/publisher.h"
-#include "client/subscribe/subscription.h"
-#include "tests/harness/stream.h"
+#include "tests/restart/harness_restart.h"
 #include <inttypes.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <time.h>
 
 #define N_PUBLISHERS 12
 /* A pattern has so many spare links. */
@@ -19,35 +16,48 @@
 static const int64_t sizes[] = {10, 3000, 9000, 30000, 70000, 150000};
 #define N_SIZES ((uint64_t)DLX_ARRAY_SIZE(sizes))
 
-static const struct dlx_publisher_args block = {
-    .size = sizeof block, .depth = 8, .on_full = DLX_ON_FULL_BLOCK};
-static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
-
 struct stream {
     struct dlx_client *c;
     struct dlx_publisher *p;
     _Atomic uint64_t n; /* published */
     uint64_t taken;
 };
+static struct stream streams[N_PUBLISHERS];
+static unsigned n_streams;
+static struct dlx_client *client;
+static struct dlx_subscription *s; /* to all of them */
+
+static void begin(void)
+{
+    dlx_set_debug(false); /* arenas have other sizes in it */
+    client = dlx_test_stream_connect();
+    s = dlx_test_stream_subscribe(client, "test/*", SUBSCRIBE(.reliable = true));
+}
+
+static void end(void)
+{
+    for (unsigned i = 0; i < n_streams; i++) {
+        dlx_publisher_unref(streams[i].p);
+        dlx_client_unref(streams[i].c);
+    }
+    dlx_subscription_unref(s);
+    dlx_client_unref(client);
+}
 
 static int64_t size_of(uint64_t seq)
 {
     return sizes[(seq - 1) % N_SIZES];
 }
 
-static void stream_begin(struct stream *stream, unsigned i)
+static struct stream *add_stream(void)
 {
     char topic[32];
-    (void)snprintf(topic, sizeof topic, "test/%u", i);
-    memset(stream, 0, sizeof *stream);
+    struct stream *stream = &streams[n_streams];
+    (void)snprintf(topic, sizeof topic, "test/%u", n_streams++);
     stream->c = dlx_test_stream_connect();
-    ok(dlx_publisher_new(stream->c, topic, &block, &stream->p));
-}
-
-static void stream_end(struct stream *stream)
-{
-    dlx_publisher_unref(stream->p);
-    dlx_client_unref(stream->c);
+    stream->p = dlx_test_stream_publisher(stream->c, topic,
+                                          PUBLISHER(.depth = 8, .on_full = DLX_ON_FULL_BLOCK));
+    return stream;
 }
 
 /* One message more; within this time, or never. */
@@ -70,9 +80,9 @@ static void publish_all_sizes(struct stream *stream)
 }
 
 /* Returns as dlx_take(). */
-static int take_one(struct dlx_subscription *s, struct stream *streams, int64_t timeout_ns)
+static int take_one(int64_t timeout_ns)
 {
-    struct dlx_message *m = NULL;
+    auto_message *m = NULL;
     unsigned i = N_PUBLISHERS;
     int r = dlx_take(s, timeout_ns, &m);
     if (r < 0)
@@ -85,48 +95,38 @@ static int take_one(struct dlx_subscription *s, struct stream *streams, int64_t 
                   " is taken as message %" PRIu64,
                   i, dlx_message_seq(m), dlx_message_gap(m), seq);
     dlx_test_stream_check(m, size_of(seq), (int64_t)seq);
-    dlx_message_unref(m);
     return 0;
 }
 
-static bool all_are_taken(const struct stream *streams, unsigned n)
+static bool all_are_taken(void)
 {
-    for (unsigned i = 0; i < n; i++)
+    for (unsigned i = 0; i < n_streams; i++)
         if (streams[i].taken < streams[i].n)
             return false;
     return true;
 }
 
 /* Publishers that never wait publish `more` each, and the subscription takes everything. */
-static void finish(struct dlx_subscription *s, struct stream *streams, unsigned n, uint64_t more)
+static void finish(uint64_t more)
 {
-    uint64_t to[N_PUBLISHERS];
-    time_t end = time(NULL) + PATIENCE_S;
-    for (unsigned i = 0; i < n; i++)
+    uint64_t to[N_PUBLISHERS], until = dlx__deadline(PATIENCE);
+    for (unsigned i = 0; i < n_streams; i++)
         to[i] = streams[i].n + more;
-    for (bool published = false; !published || !all_are_taken(streams, n);) {
+    for (bool published = false; !published || !all_are_taken();) {
         published = true;
-        for (unsigned i = 0; i < n; i++) {
+        for (unsigned i = 0; i < n_streams; i++) {
             if (streams[i].n < to[i])
                 (void)publish_within(&streams[i], 0);
             published &= streams[i].n >= to[i];
         }
-        while (take_one(s, streams, SECOND / 1000) == 0)
+        while (take_one(SECOND / 1000) == 0)
             ;
-        ck_assert_int_lt(time(NULL), end);
+        dlx_test_before(until);
     }
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
 }
 
-static void wait_until_announced(struct stream *stream, uint64_t epoch)
-{
-    for (time_t end = time(NULL) + PATIENCE_S; stream->p->epoch == epoch;) {
-        (void)dlx_publisher_wait(stream->p, 1000, SECOND / 50);
-        ck_assert_int_lt(time(NULL), end);
-    }
-}
-
-static uint32_t n_sealed_spares(const struct dlx_subscription *s)
+static uint32_t n_sealed_spares(void)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_links; i++)
@@ -135,12 +135,12 @@ static uint32_t n_sealed_spares(const struct dlx_subscription *s)
 }
 
 /* It looks, and takes nothing, until it has so many links and all its spare ones again. */
-static void await_spares(struct dlx_subscription *s, uint32_t n_links)
+static void await_spares(uint32_t n_links)
 {
-    time_t end = time(NULL) + PATIENCE_S;
-    while (n_sealed_spares(s) < N_SPARES || s->n_links - s->n_spares < n_links) {
+    for (uint64_t until = dlx__deadline(PATIENCE);
+         n_sealed_spares() < N_SPARES || s->n_links - s->n_spares < n_links;
+         dlx_test_before(until)) {
         dlx__subscription_read_notifications(s);
-        ck_assert_int_lt(time(NULL), end);
         sched_yield();
     }
 }
@@ -151,69 +151,45 @@ enum wakes_up { WITHOUT_DAEMON, WITH_DAEMON, WITH_PUBLISHERS, WITH_THIRD_DAEMON 
 
 LOOP_TEST(a_pattern_that_sleeps_through_the_end_of_daemons_gets_all, 0, 4)
 {
-    auto_client *c = dlx_test_stream_connect();
-    static struct stream streams[N_PUBLISHERS];
-    dlx_set_debug(false); /* arenas have other sizes in it */
-    auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     for (unsigned i = 0; i < N_PUBLISHERS; i++) {
-        stream_begin(&streams[i], i);
-        publish_all_sizes(&streams[i]);
+        publish_all_sizes(add_stream());
         if (i == N_PUBLISHERS - N_SPARES - 1)
-            await_spares(s, i + 1);
+            await_spares(i + 1);
     }
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     if (_i == WITHOUT_DAEMON)
-        while (take_one(s, streams, SECOND / 10) == 0)
+        while (take_one(SECOND / 10) == 0)
             ;
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     for (unsigned i = 0; i < N_PUBLISHERS && _i >= WITH_PUBLISHERS; i++)
-        wait_until_announced(&streams[i], 0);
+        dlx_restart_announce(streams[i].p);
     if (_i == WITH_THIRD_DAEMON)
         dlx_test_stream_restart();
-    finish(s, streams, N_PUBLISHERS, 2 * N_SIZES);
-    for (unsigned i = 0; i < N_PUBLISHERS; i++)
-        stream_end(&streams[i]);
+    finish(2 * N_SIZES);
 }
 
-struct reader {
-    struct dlx_subscription *s;
-    struct stream *streams;
-    unsigned n_streams;
-    atomic_bool stop;
-};
-
-static void *take_all(void *userdata)
+static void *take_all(void *none)
 {
-    struct reader *r = userdata;
-    while (!atomic_load(&r->stop) || !all_are_taken(r->streams, r->n_streams)) {
-        int code = take_one(r->s, r->streams, SECOND / 100);
-        if (code == DLX_E_PUBLISHER_GONE)
-            break;
-    }
-    return NULL;
+    while (!all_are_taken() && take_one(SECOND / 100) != DLX_E_PUBLISHER_GONE)
+        ;
+    return none;
 }
 
 /* They publish nothing more, so they have not met the next daemon when they close. */
 TEST(publishers_that_close_show_the_next_daemon_what_was_not_sent)
 {
-    auto_client *c = dlx_test_stream_connect();
-    static struct stream streams[N_SPARES];
-    dlx_set_debug(false);
-    auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     for (unsigned i = 0; i < N_SPARES; i++) {
-        stream_begin(&streams[i], i);
-        publish_all_sizes(&streams[i]);
+        publish_all_sizes(add_stream());
     }
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    struct reader reader = {.s = s, .streams = streams, .n_streams = N_SPARES, .stop = true};
-    pthread_t thread = dlx_test_stream_thread(take_all, &reader);
+    pthread_t thread = dlx_test_stream_thread(take_all, NULL);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     for (unsigned i = 0; i < N_SPARES; i++) {
         streams[i].p->watch.linger_ns = PATIENCE;
-        stream_end(&streams[i]);
+        streams[i].p = dlx_publisher_unref(streams[i].p);
     }
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
-    ck_assert(all_are_taken(streams, N_SPARES));
+    ck_assert(all_are_taken());
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
 }
 
@@ -231,11 +207,16 @@ static void *publish_until_told(void *userdata)
     return NULL;
 }
 
+static void *take_until_told(void *stop)
+{
+    while (!atomic_load((atomic_bool *)stop) && take_one(SECOND / 100) != DLX_E_PUBLISHER_GONE)
+        ;
+    return NULL;
+}
+
 TEST(a_pattern_loses_nothing_when_daemons_end_at_any_moment)
 {
     enum { RESTARTS = 12 };
-    auto_client *c = dlx_test_stream_connect();
-    static struct stream streams[N_PUBLISHERS];
     struct writer writers[N_PUBLISHERS];
     pthread_t threads[N_PUBLISHERS];
     atomic_bool stop = false;
@@ -243,33 +224,30 @@ TEST(a_pattern_loses_nothing_when_daemons_end_at_any_moment)
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD); /* a daemon that ends is no signal for the threads that publish */
     ck_assert_int_eq(pthread_sigmask(SIG_BLOCK, &set, NULL), 0);
-    dlx_set_debug(false);
-    auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
     for (unsigned i = 0; i < N_PUBLISHERS; i++) {
-        stream_begin(&streams[i], i);
-        await_spares(s, i + 1);
-        writers[i] = (struct writer){&streams[i], &stop};
-        ck_assert_int_eq(pthread_create(&threads[i], NULL, publish_until_told, &writers[i]), 0);
+        writers[i] = (struct writer){add_stream(), &stop};
+        await_spares(i + 1);
+        threads[i] = dlx_test_stream_thread(publish_until_told, &writers[i]);
     }
     for (unsigned round = 0; round < RESTARTS; round++) {
         for (unsigned k = 0; k < round * 997 % 300; k++) /* some messages, never as many */
-            (void)take_one(s, streams, SECOND / 1000);
+            (void)take_one(SECOND / 1000);
         dlx_test_stream_restart();
     }
-    struct reader reader = {.s = s, .streams = streams}; /* waits for nothing in particular */
-    pthread_t thread = dlx_test_stream_thread(take_all, &reader);
+    atomic_bool reader_stop = false;
+    pthread_t thread = dlx_test_stream_thread(take_until_told, &reader_stop);
     atomic_store(&stop, true);
     for (unsigned i = 0; i < N_PUBLISHERS; i++)
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
-    atomic_store(&reader.stop, true);
+    atomic_store(&reader_stop, true);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
-    finish(s, streams, N_PUBLISHERS,
-           1); /* who makes no call does not see that the daemon has ended */
-    for (unsigned i = 0; i < N_PUBLISHERS; i++)
-        stream_end(&streams[i]);
+    /* Who makes no call does not see that the daemon has ended. */
+    finish(1);
 }
 
 int main(void)
 {
-    return dlx_test_run_case(dlx_test_stream_case("restart_asleep"));
+    TCase *tcase = dlx_test_stream_case("restart_asleep");
+    tcase_add_checked_fixture(tcase, begin, end);
+    return dlx_test_run_case(tcase);
 }

@@ -3,9 +3,7 @@
 /* After a restart of the daemon counters go on, as the library and as `dlxctl` show them, and an
  * event tells of it. */
 
-#include "client/publish/publisher.h"
-#include "client/subscribe/subscription.h"
-#include "tests/harness/stream.h"
+#include "tests/restart/harness_restart.h"
 #include <sched.h>
 
 struct counters {
@@ -112,26 +110,23 @@ static void move(struct dlx_test_pair *pair)
 {
     uint32_t n_moved = 0;
     dlx_test_stream_restart();
-    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; n_moved == 0 || !has_moved(pair->s);) {
+    for (uint64_t until = dlx__deadline(PATIENCE); n_moved == 0 || !has_moved(pair->s);
+         dlx_test_before(until)) {
         look(pair->p, pair->s);
         n_moved += n_reconnected(NULL, pair->s, "test/a");
-        ck_assert_uint_lt(dlx__now_ns(), end);
     }
 }
 
-static const struct dlx_subscribe_args modes[] = {
-    {.size = sizeof modes[0]},
-    {.size = sizeof modes[0], .mode = DLX_MODE_LATEST},
-};
+static const enum dlx_mode modes[] = {DLX_MODE_ALL, DLX_MODE_LATEST};
 
 LOOP_TEST(counters_go_on_with_the_next_daemon, 0, 2)
 {
-    auto_pair pair = dlx_test_pair_make(NULL, &modes[_i]);
+    auto_pair pair = dlx_test_pair_make(NULL, SUBSCRIBE(.mode = modes[_i]));
     uint64_t n = 0, taken = 0;
     for (int i = 0; i < 3; i++) {
-        while (++n % 50 != 0) /* more than the depth: most of them are lost, or skipped */
-            dlx_test_stream_publish(pair.p, 10, (int64_t)n);
-        dlx_test_stream_publish(pair.p, 10, (int64_t)n);
+        /* More than the depth: most of them are lost, or skipped. */
+        dlx_test_stream_publish_all(pair.p, 10, (int64_t)n + 1, (int64_t)n + 50);
+        n += 50;
         taken += take_all(pair.s);
         ck_assert_uint_gt(n, taken);
         expect(pair.s, taken, n - taken);
@@ -145,18 +140,15 @@ TEST(what_is_taken_by_the_old_link_counts_for_the_new_one)
 {
     auto_pair pair = dlx_test_pair_make(NULL, NULL);
     struct dlx_event e = {.size = sizeof e};
-    for (int64_t n = 1; n <= 10; n++) {
-        dlx_test_stream_publish(pair.p, 10, n);
-        if (n <= 4)
-            dlx_test_stream_take(pair.s, n);
-    }
+    dlx_test_stream_publish_all(pair.p, 10, 1, 4);
+    dlx_test_stream_take_all(pair.s, 1, 4);
+    dlx_test_stream_publish_all(pair.p, 10, 5, 10);
     dlx_test_stream_restart();
-    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; pair.s->n_open < 2;) {
+    for (uint64_t until = dlx__deadline(PATIENCE); pair.s->n_open < 2; dlx_test_before(until)) {
         int r = dlx_publisher_wait(pair.p, 1, SECOND / 1000);
         ck_assert(r == 0 || r == DLX_E_TIMEOUT);
         r = dlx_subscription_next_event(pair.s, &e); /* reads news, takes nothing */
         ck_assert(r == 0 || r == DLX_E_EMPTY);
-        ck_assert_uint_lt(dlx__now_ns(), end);
     }
     ck_assert_uint_eq(shown().link.taken, 4);
     dlx_test_stream_take_all(pair.s, 5, 10);
@@ -190,12 +182,12 @@ LOOP_TEST(counters_go_on_after_the_daemon_disconnected_one_side, 0, 4)
     auto_pair pair = {.c = dlx_test_stream_connect()};
     struct dlx_message *m = NULL;
     uint64_t n = 0, taken = 0;
-    ok(dlx_publisher_new(pair.c, "test/a", NULL, &pair.p));
-    ok(dlx_subscribe(c, "test/a", &modes[_i / 2], &pair.s));
+    pair.p = dlx_test_stream_publisher(pair.c, "test/a", NULL);
+    pair.s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.mode = modes[_i / 2]));
     for (uint64_t reconnected = 1; reconnected <= 3; reconnected++) {
         const uint64_t end = dlx__deadline(PATIENCE), id = pair.p->id;
-        for (int k = 0; k < 50; k++)
-            dlx_test_stream_publish(pair.p, 10, (int64_t)++n);
+        dlx_test_stream_publish_all(pair.p, 10, (int64_t)n + 1, (int64_t)n + 50);
+        n += 50;
         taken += take_all(pair.s);
         expect(pair.s, taken, n - taken);
         ck_assert_int_eq(shutdown(is_publisher ? pair.c->sock : c->sock, SHUT_RDWR), 0);
@@ -219,30 +211,28 @@ LOOP_TEST(counters_go_on_after_the_daemon_disconnected_one_side, 0, 4)
 TEST(an_event_tells_each_side_once_that_the_daemon_was_replaced)
 {
     auto_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s[3] = {NULL};
-    uint32_t n_told[4] = {0};
     auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    struct dlx_subscription *s[3];
+    uint32_t n_told[3] = {0}, p_told = 0;
     for (int i = 0; i < 3; i++)
-        ok(dlx_subscribe(c, "test/*", NULL, &s[i]));
+        s[i] = dlx_test_stream_subscribe(c, "test/*", NULL);
     for (uint32_t n = 1; n <= 3; n++) {
         dlx_test_stream_restart();
-        for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
-             n_told[0] < n || n_told[1] < n || n_told[2] < n || n_told[3] < n;) {
+        for (uint64_t until = dlx__deadline(PATIENCE);
+             p_told < n || n_told[0] < n || n_told[1] < n || n_told[2] < n;
+             dlx_test_before(until)) {
             for (int i = 0; i < 3; i++) {
                 look(p, s[i]);
                 n_told[i] += n_reconnected(NULL, s[i], "test/*");
             }
-            n_told[3] += n_reconnected(p, NULL, "test/a");
-            ck_assert_uint_lt(dlx__now_ns(), end);
+            p_told += n_reconnected(p, NULL, "test/a");
         }
         dlx_test_stream_publish(p, 10, n);
         for (int i = 0; i < 3; i++) {
             dlx_test_stream_take(s[i], n);
-            n_told[i] += n_reconnected(NULL, s[i], "test/*");
-            ck_assert_uint_eq(n_told[i], n);
+            ck_assert_uint_eq(n_told[i] + n_reconnected(NULL, s[i], "test/*"), n);
         }
-        n_told[3] += n_reconnected(p, NULL, "test/a");
-        ck_assert_uint_eq(n_told[3], n);
+        ck_assert_uint_eq(p_told + n_reconnected(p, NULL, "test/a"), n);
     }
     dlx_test_stream_unref_subscriptions(s, 3);
 }
@@ -263,21 +253,19 @@ static void (*const polls[])(struct dlx_publisher *p) = {poll_stats, poll_events
 LOOP_TEST(a_publisher_that_only_polls_is_found_at_the_next_daemon, 0, DLX_ARRAY_SIZE(polls))
 {
     auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = NULL;
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.retain = 1));
     auto_message *m = NULL;
-    ok(dlx_publisher_new(
-        c, "test/a",
-        &(struct dlx_publisher_args){.size = sizeof(struct dlx_publisher_args), .retain = 1}, &p));
     dlx_test_stream_publish(p, 10, 1);
     dlx_test_stream_restart();
     auto_client *newcomer = dlx_test_stream_connect();
-    int r = dlx_get(newcomer, "test/a", 0, &m);
-    ck_assert_int_eq(r, DLX_E_EMPTY);
-    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; r == DLX_E_EMPTY;) {
-        ck_assert_uint_lt(dlx__now_ns(), end);
+    ck_assert_int_eq(dlx_get(newcomer, "test/a", 0, &m), DLX_E_EMPTY);
+    int r;
+    uint64_t until = dlx__deadline(PATIENCE);
+    do {
+        dlx_test_before(until);
         polls[_i](p);
         r = dlx_get(newcomer, "test/a", 0, &m);
-    }
+    } while (r == DLX_E_EMPTY);
     ok(r);
     ck_assert_uint_eq(dlx_message_seq(m), 1);
 }
