@@ -3,24 +3,12 @@
 /* What a publisher retains is there with the daemon that replaces its first one, for newcomers too,
  * and comes once. */
 
-#include "client/publish/publisher.h"
-#include "tests/harness/manager.h"
-#include "tests/harness/stream.h"
+#include "tests/harness/store.h"
+#include "tests/restart/harness_restart.h"
 
-static const struct dlx_publisher_args retain_3 = {.size = sizeof retain_3, .retain = 3};
-
-static struct dlx_publisher *new_publisher(struct dlx_client *c,
-                                           const struct dlx_publisher_args *args)
+static struct dlx_publisher *new_publisher(struct dlx_client *c, uint32_t on_full)
 {
-    return dlx_test_stream_publisher(c, "test/a", args);
-}
-
-/* A new daemon, and the publisher looks for it. */
-static void restart(struct dlx_publisher *p)
-{
-    dlx_test_stream_restart();
-    for (uint64_t epoch = p->epoch; p->epoch == epoch;)
-        ck_assert_int_eq(dlx_publisher_wait(p, 1000, SECOND / 50), DLX_E_TIMEOUT);
+    return dlx_test_stream_publisher(c, "test/a", PUBLISHER(.retain = 3, .on_full = on_full));
 }
 
 static struct dlx_subscription *subscribe(struct dlx_client *c, uint32_t history, bool reliable)
@@ -40,12 +28,11 @@ static int take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_messa
 
 static void take_and_check(struct dlx_subscription *s, int64_t first, int64_t last)
 {
-    struct dlx_message *m = NULL;
     for (int64_t i = first; i <= last; i++) {
+        auto_message *m = NULL;
         ok(take(s, PATIENCE, &m));
         dlx_test_stream_check(m, 100, i);
         ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)i);
-        dlx_message_unref(m);
     }
 }
 
@@ -64,13 +51,13 @@ static uint64_t n_lost(struct dlx_subscription *s)
 TEST(newcomers_find_what_is_retained_after_each_restart)
 {
     auto_client *c = dlx_test_stream_connect(), *c2 = NULL;
-    auto_publisher *p = new_publisher(c, &retain_3);
+    auto_publisher *p = new_publisher(c, DLX_ON_FULL_DROP);
     int64_t n = 0;
     for (int round = 0; round < 6; round++) {
-        for (int k = 0; k < round;
-             k++) /* none in the first round, and then fewer than are retained */
-            dlx_test_stream_publish(p, 100, ++n);
-        restart(p);
+        /* None in the first round, and then fewer than are retained. */
+        dlx_test_stream_publish_all(p, 100, n + 1, n + round);
+        n += round;
+        dlx_restart_with(p);
         c2 = dlx_test_stream_connect();
         auto_subscription *s = subscribe(c2, 0, false);
         take_and_check(s, n > 3 ? n - 2 : 1, n);
@@ -80,66 +67,53 @@ TEST(newcomers_find_what_is_retained_after_each_restart)
     }
 }
 
-TEST(who_was_there_gets_nothing_twice)
+/* Odd: reliable. */
+LOOP_TEST(who_was_there_gets_nothing_twice, 0, 2)
 {
-    for (int reliable = 0; reliable < 2; reliable++) {
-        struct dlx_publisher_args args = retain_3;
-        args.on_full = reliable ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP;
-        struct dlx_client *c = dlx_test_stream_connect();
-        struct dlx_publisher *p = new_publisher(c, &args);
-        struct dlx_subscription *s = subscribe(c, 0, reliable), *slow = subscribe(c, 0, reliable);
-        dlx_test_stream_publish_all(p, 100, 1, 10);
-        take_and_check(s, 1, 10);
-        take_and_check(slow, 1, 8);
-        restart(p);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = new_publisher(c, _i ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP);
+    auto_subscription *s = subscribe(c, 0, _i), *slow = subscribe(c, 0, _i);
+    dlx_test_stream_publish_all(p, 100, 1, 10);
+    take_and_check(s, 1, 10);
+    take_and_check(slow, 1, 8);
+    for (int64_t next = 9; next <= 10; next++) {
+        dlx_restart_with(p);
         check_nothing(s);
-        take_and_check(slow, 9, 9);
-        restart(p);
-        check_nothing(s);
-        take_and_check(slow, 10, 10);
-        check_nothing(slow);
-        restart(p);
-        check_nothing(s);
-        check_nothing(slow);
-        while (dlx_publisher_wait(p, 2, 0) != 0) { /* the new daemon has linked them */
-            check_nothing(s);
-            check_nothing(slow);
-        }
-        dlx_test_stream_publish(p, 100, 11);
-        take_and_check(s, 11, 11);
-        take_and_check(slow, 11, 11);
-        ck_assert_uint_eq(n_lost(s), 0);
-        ck_assert_uint_eq(n_lost(slow), 0);
-        dlx_subscription_unref(s);
-        dlx_subscription_unref(slow);
-        dlx_publisher_unref(p);
-        dlx_client_unref(c);
-        struct dlx_client *c2 = dlx_test_stream_connect();
-        ok(dlx_retained_drop(c2, "test/a"));
-        dlx_client_unref(c2);
+        take_and_check(slow, next, next);
     }
+    check_nothing(slow);
+    dlx_restart_with(p);
+    do {
+        check_nothing(s);
+        check_nothing(slow);
+    } while (dlx_publisher_wait(p, 2, 0) != 0); /* the new daemon has linked them */
+    dlx_test_stream_publish(p, 100, 11);
+    take_and_check(s, 11, 11);
+    take_and_check(slow, 11, 11);
+    ck_assert_uint_eq(n_lost(s), 0);
+    ck_assert_uint_eq(n_lost(slow), 0);
 }
 
 /* It gets the newest of each control block at most, while it holds one of an older block. */
 TEST(latest_skips_to_what_came_after_the_new_daemon)
 {
     auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = new_publisher(c, &retain_3);
+    auto_publisher *p = new_publisher(c, DLX_ON_FULL_DROP);
     struct dlx_message *held = NULL, *m = NULL;
     int64_t n = 0, last = 0;
     auto_subscription *s =
         dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.mode = DLX_MODE_LATEST));
     for (int round = 0; round < 4; round++) {
-        for (int k = 0; k < 3; k++)
-            dlx_test_stream_publish(p, 100, ++n);
+        dlx_test_stream_publish_all(p, 100, n + 1, n + 3);
+        n += 3;
         if (round == 0) {
             ok(take(s, PATIENCE, &held));
             last = (int64_t)dlx_message_seq(held);
             ck_assert_int_eq(last, n);
         }
-        restart(p);
-        for (int k = 0; k < 2; k++)
-            dlx_test_stream_publish(p, 100, ++n);
+        dlx_restart_with(p);
+        dlx_test_stream_publish_all(p, 100, n + 1, n + 2);
+        n += 2;
         while (last < n) {
             ok(take(s, PATIENCE, &m));
             int64_t seq = (int64_t)dlx_message_seq(m);
@@ -164,7 +138,7 @@ TEST(copies_are_given_back)
 {
     dlx_set_debug(false); /* its arenas are larger */
     auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = new_publisher(c, PUBLISHER(.retain = 3, .depth = 8));
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.retain = 3, .depth = 8));
     auto_subscription *s = subscribe(c, 0, false);
     struct dlx_message *held[2] = {NULL}, *m = NULL;
     int64_t n = 0;
@@ -172,7 +146,7 @@ TEST(copies_are_given_back)
         dlx_test_stream_publish(p, 100, ++n);
         ok(dlx_take(s, SECOND, &held[i]));
     }
-    restart(p);
+    dlx_restart_with(p);
     check_nothing(s);
     auto_subscription *late = subscribe(c, 0, false);
     ok(dlx_take(late, SECOND, &m)); /* the copy of the first one */
@@ -186,8 +160,7 @@ TEST(copies_are_given_back)
     dlx_message_unref(held[0]);
     dlx_message_unref(held[1]);
     dlx_message_unref(m);
-    for (int i = 0; i < 100; i++)
-        dlx_test_stream_publish(p, 100, ++n);
+    dlx_test_stream_publish_all(p, 100, n + 1, n + 100);
     ck_assert_uint_le(dlx_test_stream_stats(p).arena_bytes, 64 << 10);
 }
 
@@ -245,18 +218,16 @@ static void check_set(struct dlx_message *m, int64_t value)
 TEST(sets_are_carried_whole)
 {
     auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = new_publisher(c, PUBLISHER(.retain = 2));
-    struct dlx_message *m = NULL;
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.retain = 2));
     publish_set(p, 1000, false);
     publish_set(p, 2000, true);
     for (int i = 0; i < 3; i++) {
-        restart(p);
+        dlx_restart_with(p);
         auto_client *c2 = dlx_test_stream_connect();
         auto_subscription *s = subscribe(c2, 0, false);
         for (int64_t value = 1000; value <= 2000; value += 1000) {
-            ok(dlx_take(s, SECOND, &m));
+            auto_message *m = dlx_test_stream_next(s);
             check_set(m, value);
-            dlx_message_unref(m);
         }
     }
 }
@@ -264,54 +235,41 @@ TEST(sets_are_carried_whole)
 TEST(what_was_shared_is_carried_and_stays_the_callers)
 {
     auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = new_publisher(c, &retain_3);
-    struct dlx_publish_args share = {.size = sizeof share, .share = true};
+    auto_publisher *p = new_publisher(c, DLX_ON_FULL_DROP);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 100, 7);
     for (int i = 0; i < 3; i++)
-        ok(dlx_publish(p, t, &share));
-    restart(p);
+        ok(dlx_publish(p, t, PUBLISH(.share = true)));
+    dlx_restart_with(p);
     ck_assert_int_eq(((const int64_t *)t->dl_tensor.data)[99], 106);
     t->deleter(t);
-    restart(p);
+    dlx_restart_with(p);
     auto_subscription *s = subscribe(c, 0, false);
-    struct dlx_message *m = NULL;
     for (int i = 0; i < 3; i++) {
+        auto_message *m = NULL;
         ok(take(s, SECOND, &m));
         dlx_test_stream_check(m, 100, 7);
-        dlx_message_unref(m);
     }
 }
 
 /* Its former self, which the service manager kept, goes; what it leaves at its end is kept. */
 TEST(a_publisher_replaces_what_was_kept_of_it)
 {
-    static struct dlx_test_manager manager;
-    dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    dlx_test_manager_start(&manager, &dlx_test_stream_daemon);
-    dlx_test_manager_run(&manager, &dlx_test_stream_daemon, 100);
+    dlx_test_store_begin(DLX_TEST_STORE_MANY);
     struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = new_publisher(c, &retain_3);
+    struct dlx_publisher *p = new_publisher(c, DLX_ON_FULL_DROP);
     dlx_test_stream_publish_all(p, 100, 1, 2);
     for (int i = 0; i < 5; i++) {
-        dlx_test_daemon_kill(&dlx_test_stream_daemon);
-        dlx_test_manager_run(&manager, &dlx_test_stream_daemon, 100);
-        for (uint64_t epoch = p->epoch; p->epoch == epoch;)
-            ck_assert_int_eq(dlx_publisher_wait(p, 1000, SECOND / 50), DLX_E_TIMEOUT);
+        dlx_test_store_restart();
+        dlx_restart_announce(p);
         /* The ledger, a pidfd, a control block, an arena. */
-        dlx_test_manager_wait_n_kept(&manager, "", 4);
+        dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 4);
     }
     dlx_publisher_unref(p);
     dlx_client_unref(c);
-    dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    dlx_test_manager_run(&manager, &dlx_test_stream_daemon, 100);
-    c = dlx_test_stream_connect();
-    struct dlx_subscription *s = subscribe(c, 0, false);
-    take_and_check(s, 1, 2);
-    dlx_subscription_unref(s);
-    ok(dlx_retained_drop(c, "test/a"));
-    dlx_client_unref(c);
-    dlx_test_manager_wait_n_kept(&manager, "", 1);
-    dlx_test_manager_stop(&manager);
+    dlx_test_store_restart();
+    dlx_test_store_check_there("test/a", 1, 2);
+    dlx_test_store_drop("test/a");
+    dlx_test_store_end();
 }
 
 int main(void)

@@ -2,40 +2,33 @@
 
 /* The daemon ends, and the next one answers so late that the publisher does not wait for it. */
 
-#include "client/publish/publisher.h"
 #include "client/publish/publisher_reconnect.h"
-#include "client/subscribe/subscription.h"
 #include "common/memory.h"
-#include "common/proto.h"
-#include "tests/harness/stream.h"
+#include "tests/restart/harness_restart.h"
 #include <inttypes.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/un.h>
-#include <time.h>
 
 /* Stands between one client and the daemon, and can keep back the answer to a PublisherReady. */
 struct proxy {
-    struct sockaddr_un address;
     int listener;
     int client;
     int daemon;
     atomic_bool keeps_back; /* the answer to the next PublisherReady */
     uint32_t serial;        /* of that */
     atomic_bool stop;
-    pthread_t thread;
 };
 
-static int socket_at(const struct sockaddr_un *address, bool listens)
+/* Returns -1 when it is not there. */
+static int connect_to_daemon(void)
 {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    const struct sockaddr *any = (const struct sockaddr *)address;
-    ck_assert_int_ge(fd, 0);
-    if (listens ? bind(fd, any, sizeof *address) == 0 && listen(fd, 4) == 0
-                : connect(fd, any, sizeof *address) == 0)
-        return fd;
-    close(fd);
-    return -1;
+    memcpy(address.sun_path, dlx_test_stream_daemon.path, strlen(dlx_test_stream_daemon.path));
+    if (connect(fd, (const struct sockaddr *)&address, sizeof address) < 0)
+        fd = dlx__close(fd);
+    return fd;
 }
 
 static void hang_up(struct proxy *x)
@@ -51,7 +44,7 @@ static bool is_late(struct proxy *x, const struct dlx_packet *packet, bool is_re
     const Dlx__Wire__Packet *body;
     if (dlx__proto_unpack(&arena, packet->data, packet->size, &body) < 0)
         return false;
-    if (!is_reply && body->body_case == DLX__WIRE__PACKET__BODY_PUBLISHER_READY &&
+    if (!is_reply && body->body_case == BODY(PUBLISHER_READY) &&
         atomic_exchange(&x->keeps_back, false))
         x->serial = body->serial;
     return is_reply && x->serial != 0 && body->serial == x->serial;
@@ -71,8 +64,6 @@ static void forward(struct proxy *x, int from, int to)
 static void *run_proxy(void *userdata)
 {
     struct proxy *x = userdata;
-    struct sockaddr_un daemon = {.sun_family = AF_UNIX};
-    memcpy(daemon.sun_path, dlx_test_stream_daemon.path, strlen(dlx_test_stream_daemon.path) + 1);
     while (!atomic_load(&x->stop)) {
         struct pollfd fds[] = {{.fd = x->client < 0 ? x->listener : -1, .events = POLLIN},
                                {.fd = x->client, .events = POLLIN},
@@ -84,33 +75,13 @@ static void *run_proxy(void *userdata)
             forward(x, x->daemon, x->client);
         if (fds[0].revents) {
             x->client = accept4(x->listener, NULL, NULL, SOCK_CLOEXEC);
-            x->daemon = socket_at(&daemon, false);
+            x->daemon = connect_to_daemon();
             if (x->daemon < 0)
                 hang_up(x);
         }
     }
     hang_up(x);
     return NULL;
-}
-
-static void start_proxy(struct proxy *x)
-{
-    *x = (struct proxy){.address = {.sun_family = AF_UNIX}, .client = -1, .daemon = -1};
-    size_t n = strlen(dlx_test_stream_daemon.path);
-    ck_assert_uint_lt(n + sizeof ".late", sizeof x->address.sun_path);
-    memcpy(x->address.sun_path, dlx_test_stream_daemon.path, n);
-    memcpy(x->address.sun_path + n, ".late", sizeof ".late");
-    x->listener = socket_at(&x->address, true);
-    ck_assert_int_ge(x->listener, 0);
-    ck_assert_int_eq(pthread_create(&x->thread, NULL, run_proxy, x), 0);
-}
-
-static void end_proxy(struct proxy *x)
-{
-    atomic_store(&x->stop, true);
-    ck_assert_int_eq(pthread_join(x->thread, NULL), 0);
-    close(x->listener);
-    unlink(x->address.sun_path);
 }
 
 /* Its one link that is no spare is open, and by the daemon that is there. */
@@ -139,23 +110,24 @@ static void *follow(void *userdata)
  * that. */
 TEST(an_announcement_whose_answer_is_late_counts)
 {
-    const struct dlx_publisher_args block = {.size = sizeof block, .on_full = DLX_ON_FULL_BLOCK};
-    const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
-    static struct proxy proxy;
-    struct dlx_client *c = NULL, *c2 = dlx_test_stream_connect();
-    start_proxy(&proxy);
-    ok(dlx_connect(&c, &(struct dlx_connect_args){.size = sizeof(struct dlx_connect_args),
-                                                  .socket = proxy.address.sun_path}));
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c2, "test/a", &reliable);
+    char path[300];
+    struct proxy proxy = {.client = -1, .daemon = -1};
+    (void)snprintf(path, sizeof path, "%s.late", dlx_test_stream_daemon.path);
+    auto_fd listener = proxy.listener = dlx_test_listen(path, SOCK_SEQPACKET);
+    pthread_t proxy_thread = dlx_test_stream_thread(run_proxy, &proxy);
+    const struct dlx_connect_args args = {.size = sizeof args, .socket = path};
+    struct dlx_client *c = NULL;
+    auto_client *c2 = dlx_test_stream_connect();
+    ok(dlx_connect(&c, &args));
+    struct dlx_publisher *p =
+        dlx_test_stream_publisher(c, "test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK));
+    auto_subscription *s = dlx_test_stream_subscribe(c2, "test/a", SUBSCRIBE(.reliable = true));
     dlx_test_stream_publish(p, 10, 1);
     dlx_test_stream_take(s, 1);
     dlx_test_stream_restart();
     dlx_test_stream_publish(p, 10, 2);
-    for (time_t end = time(NULL) + PATIENCE_S; p->epoch == 0;) {
+    for (uint64_t until = dlx__deadline(PATIENCE); p->epoch == 0; dlx_test_before(until))
         dlx__publisher_check(p, dlx__now_ns()); /* it announces itself, and leaves its block */
-        ck_assert_int_lt(time(NULL), end);
-    }
     dlx_test_stream_restart();
     atomic_store(&proxy.keeps_back, true);
     pthread_t thread = dlx_test_stream_thread(follow, s);
@@ -168,11 +140,11 @@ TEST(an_announcement_whose_answer_is_late_counts)
     dlx_test_stream_publish_once_joined(p, third, s);
     dlx_test_stream_restart();
     dlx_test_stream_take(s, 3);
-    dlx_subscription_unref(s);
     dlx_publisher_unref(p);
     dlx_client_unref(c);
-    dlx_client_unref(c2);
-    end_proxy(&proxy);
+    atomic_store(&proxy.stop, true);
+    ck_assert_int_eq(pthread_join(proxy_thread, NULL), 0);
+    unlink(path);
 }
 
 static int ignore(const struct dlx_publisher_info *info, void *userdata)
@@ -196,23 +168,20 @@ LOOP_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory, 0, 2)
     auto_publisher *p2 = dlx_test_stream_publisher(c2, "test/a", NULL);
     auto_subscription *s2 = dlx_test_stream_subscribe(c2, "test/b", NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
-    /* The offer of p2 is in s's socket, and the link of s2 in p's. */
-    struct pollfd waiting[] = {{.fd = s->sock, .events = POLLIN},
-                               {.fd = p->daemon.link_sock, .events = POLLIN}};
-    for (int i = 0; i < 2; i++)
-        ck_assert_int_eq(poll(&waiting[i], 1, PATIENCE_MS), 1);
+    dlx_test_wait_readable(s->sock);             /* the offer of p2 */
+    dlx_test_wait_readable(p->daemon.link_sock); /* the link of s2 */
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     dlx_test_daemon_start(&dlx_test_stream_daemon, kinds[!_i]);
     ok(dlx_list_publishers(c, NULL, ignore, NULL));
     ok(dlx_publish(p, t, NULL));
     dlx_test_stream_expect(s2, 10, 1);
-    int r = DLX_E_EMPTY;
-    for (time_t end = time(NULL) + PATIENCE_S; r == DLX_E_EMPTY && time(NULL) < end;) {
+    int r;
+    uint64_t until = dlx__deadline(PATIENCE);
+    do {
+        dlx_test_before(until);
         dlx_test_stream_publish(p2, 10, 2);
         r = dlx_take(s, 0, &m);
-        if (r == DLX_E_DISCONNECTED) /* said once */
-            r = DLX_E_EMPTY;
-    }
+    } while (r == DLX_E_EMPTY || r == DLX_E_DISCONNECTED /* said once */);
     ok(r);
     dlx_test_stream_check(m, 10, 2);
 }
@@ -238,33 +207,23 @@ TEST(a_call_waits_for_a_new_daemon_that_is_slow)
     ck_assert_ptr_null(fault);
 }
 
-/* ---- a daemon that does not answer ---------------------------------------------------------- */
-
 enum { NEVER_ANSWERS, ONLY_GREETS, N_MUTES };
 
 /* Listens where the daemon was, and counts those who wait for it. */
 struct mute {
-    struct sockaddr_un address;
     int listener;
     int how;
     atomic_uint n_asked;
     atomic_bool stop;
-    pthread_t thread;
 };
 
 static void greet(int fd, const Dlx__Wire__Packet *hello)
 {
-    Dlx__Wire__HelloReply body = DLX__WIRE__HELLO_REPLY__INIT;
-    Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
-    body.major = DLX_PROTO_MAJOR;
-    body.minor = DLX_PROTO_MINOR;
-    body.memory = dlx__memory_memfd.tag;
-    body.client = 1;
-    body.version = (char *)(uintptr_t) "mute";
-    reply.serial = hello->serial;
-    reply.body_case = DLX__WIRE__PACKET__BODY_HELLO_REPLY;
-    reply.hello_reply = &body;
-    (void)dlx__proto_send(fd, &reply, NULL, 0);
+    dlx_test_send(fd,
+                  DLX_TEST_REQUEST(HELLO_REPLY, HelloReply, hello_reply, .major = DLX_PROTO_MAJOR,
+                                   .minor = DLX_PROTO_MINOR, .memory = dlx__memory_memfd.tag,
+                                   .client = 1, .version = (char[]){"mute"}),
+                  hello->serial);
 }
 
 /* Count what it waits for, and take no more than needed from it. Returns false when it has left. */
@@ -278,7 +237,7 @@ static bool hear(struct mute *x, int fd)
         r = dlx__proto_unpack(&arena, packet.data, packet.size, &body);
     if (r < 0)
         return r == DLX_E_EMPTY;
-    if (body->body_case == DLX__WIRE__PACKET__BODY_HELLO && x->how == ONLY_GREETS)
+    if (body->body_case == BODY(HELLO) && x->how == ONLY_GREETS)
         greet(fd, body);
     else if (body->serial != 0)
         atomic_fetch_add(&x->n_asked, 1);
@@ -302,25 +261,6 @@ static void *run_mute(void *userdata)
     return NULL;
 }
 
-static void start_mute(struct mute *x, int how)
-{
-    *x = (struct mute){.address = {.sun_family = AF_UNIX}, .how = how};
-    memcpy(x->address.sun_path, dlx_test_stream_daemon.path,
-           strlen(dlx_test_stream_daemon.path) + 1);
-    unlink(x->address.sun_path);
-    x->listener = socket_at(&x->address, true);
-    ck_assert_int_ge(x->listener, 0);
-    ck_assert_int_eq(pthread_create(&x->thread, NULL, run_mute, x), 0);
-}
-
-static void end_mute(struct mute *x)
-{
-    atomic_store(&x->stop, true);
-    ck_assert_int_eq(pthread_join(x->thread, NULL), 0);
-    close(x->listener);
-    unlink(x->address.sun_path);
-}
-
 /* So long each. The longest pause follows the fifth wait. */
 #define MUTE_NS  SECOND
 #define PAUSE_NS (SECOND * 8 / 5)
@@ -341,15 +281,17 @@ static void look_for_one(struct dlx_test_pair *x)
 LOOP_TEST(a_daemon_that_does_not_answer_is_asked_now_and_then, 0, 2 * N_MUTES)
 {
     static void (*const calls[])(struct dlx_test_pair *) = {publish_one, look_for_one};
-    static struct mute mute;
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    struct mute mute = {.how = _i % N_MUTES};
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     uint64_t start, n_calls = 0, elapsed;
     publish_one(&x); /* memory is there */
     dlx_test_stream_take(x.s, 1);
     if (calls[_i / N_MUTES] == look_for_one)
         x.p = dlx_publisher_unref(x.p);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    start_mute(&mute, _i % N_MUTES);
+    unlink(dlx_test_stream_daemon.path);
+    auto_fd listener = mute.listener = dlx_test_listen(dlx_test_stream_daemon.path, SOCK_SEQPACKET);
+    pthread_t thread = dlx_test_stream_thread(run_mute, &mute);
     start = dlx__now_ns();
     do {
         calls[_i / N_MUTES](&x);
@@ -360,8 +302,9 @@ LOOP_TEST(a_daemon_that_does_not_answer_is_asked_now_and_then, 0, 2 * N_MUTES)
     ck_assert_msg(n <= 6 + elapsed / (uint64_t)PAUSE_NS, "asked %u times in %.3f s", n,
                   (double)elapsed / 1e9);
     ck_assert_msg(n_calls > 10 * (uint64_t)n, "%" PRIu64 " calls, %u of them waited", n_calls, n);
-    end_mute(&mute);
-    dlx_test_pair_end(&x);
+    atomic_store(&mute.stop, true);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    unlink(dlx_test_stream_daemon.path);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
 }
 
@@ -384,7 +327,7 @@ static void *hold_lock(void *userdata)
 
 TEST(a_stream_does_not_wait_for_a_thread_that_waits_for_the_daemon)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct holder holder = {.c = x.c};
     uint64_t start, n_calls = 0;
     for (int i = 0; i < 100; i++) /* more memory than it has by then is not needed */
@@ -398,7 +341,6 @@ TEST(a_stream_does_not_wait_for_a_thread_that_waits_for_the_daemon)
     atomic_store(&holder.stop, true);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_msg(n_calls > 500, "%" PRIu64 " messages in a second", n_calls); /* 50 that wait */
-    dlx_test_pair_end(&x);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
 }
 
