@@ -4,11 +4,7 @@
 
 #include "ring/layout.h"
 #include "tests/harness/fork.h"
-#include "tests/harness/stream.h"
-#include <time.h>
-
-static const struct dlx_publisher_args retain_1 = {.size = sizeof retain_1, .retain = 1};
-static const struct dlx_publisher_args retain_2 = {.size = sizeof retain_2, .retain = 2};
+#include "tests/harness/store.h"
 
 static struct dlx_publisher *new_publisher(struct dlx_client *c,
                                            const struct dlx_publisher_args *args)
@@ -54,10 +50,8 @@ static uint64_t shared_bytes(struct dlx_client *c)
 TEST(who_comes_late_gets_what_is_retained_unasked)
 {
     auto_client *c = dlx_test_stream_connect();
-    struct dlx_publisher_args latched = retain_2;
-    latched.retain_for_ns = DLX_RETAIN_LATCHED;
-    latched.history = 4;
-    struct dlx_publisher *p = new_publisher(c, &latched);
+    struct dlx_publisher *p =
+        new_publisher(c, PUBLISHER(.retain = 2, .retain_for_ns = DLX_RETAIN_LATCHED, .history = 4));
     dlx_test_stream_publish_all(p, 100, 1, 4);
     check_stream(c, 0, 3, 4, DLX_E_EMPTY);
     check_stream(c, 1, 3, 4, DLX_E_EMPTY);
@@ -72,12 +66,10 @@ TEST(who_comes_late_gets_what_is_retained_unasked)
 
 TEST(retained_messages_outlive_their_publisher)
 {
-    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_message *m = NULL, *n = NULL;
-    struct dlx_publisher *p = new_publisher(c, &retain_2);
-    dlx_test_stream_publish_all(p, 100, 1, 10);
-    dlx_publisher_unref(p);
-    c = dlx_client_unref(c);
+    auto_client *other = dlx_test_stream_connect();
+    auto_message *m = NULL;
+    struct dlx_message *n = NULL;
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 10);
     ck_assert_uint_eq(list(other).n_retained, 1);
     check_stream(other, 0, 9, 10, DLX_E_PUBLISHER_GONE);
     check_stream(other, 8, 9, 10, DLX_E_PUBLISHER_GONE); /* no more than that */
@@ -94,19 +86,17 @@ TEST(retained_messages_outlive_their_publisher)
     fails(dlx_retained_drop(other, "test/a"), DLX_E_NOT_FOUND, "test/a");
     ck_assert_uint_eq(shared_bytes(other), 0);
     dlx_test_stream_check(m, 100, 10);
-    dlx_message_unref(m);
 }
 
 TEST(a_reliable_subscription_gets_what_is_retained)
 {
     auto_client *c = dlx_test_stream_connect();
-    struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
     auto_subscription *s = NULL;
-    struct dlx_publisher *p = new_publisher(c, &retain_1); /* drops its oldest */
+    struct dlx_publisher *p = new_publisher(c, &dlx_test_retain_1); /* drops its oldest */
     dlx_test_stream_publish(p, 100, 1);
-    fails(dlx_subscribe(c, "test/a", &args, &s), DLX_E_QOS, "reliable");
+    fails(dlx_subscribe(c, "test/a", SUBSCRIBE(.reliable = true), &s), DLX_E_QOS, "reliable");
     dlx_publisher_unref(p); /* what is retained is not dropped any more */
-    ok(dlx_subscribe(c, "test/a", &args, &s));
+    ok(dlx_subscribe(c, "test/a", SUBSCRIBE(.reliable = true), &s));
     dlx_test_stream_expect(s, 100, 1);
 }
 
@@ -114,8 +104,7 @@ TEST(a_clean_end_gives_back_memory_that_retains_nothing)
 {
     auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = new_publisher(c, PUBLISHER(.history = 8, .retain = 1));
-    for (int64_t i = 0; i < 8; i++)
-        dlx_test_stream_publish(p, 1 << 20, i); /* 8 MiB each */
+    dlx_test_stream_publish_all(p, 1 << 20, 0, 7); /* 8 MiB each */
     uint64_t before = shared_bytes(c);
     ck_assert_uint_ge(before, UINT64_C(64) << 20);
     dlx_publisher_unref(p);
@@ -128,9 +117,8 @@ TEST(a_clean_end_gives_back_memory_that_retains_nothing)
 TEST(a_successor_replaces_once_it_has_as_many)
 {
     auto_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *first = new_publisher(c, &retain_2), *second;
-    dlx_test_stream_publish(first, 100, 1);
-    dlx_test_stream_publish(first, 100, 2);
+    struct dlx_publisher *first = new_publisher(c, &dlx_test_retain_2), *second;
+    dlx_test_stream_publish_all(first, 100, 1, 2);
     fails(dlx_retained_drop(c, "test/a"), DLX_E_NOT_FOUND, "still there");
     dlx_publisher_unref(first);
     /* One that retains nothing replaces nothing. */
@@ -141,7 +129,7 @@ TEST(a_successor_replaces_once_it_has_as_many)
     dlx_test_stream_publish(plain, 100, 50);
     dlx_publisher_unref(plain);
     ck_assert_uint_eq(list(c).n_retained, 1);
-    second = new_publisher(c, &retain_2);
+    second = new_publisher(c, &dlx_test_retain_2);
     dlx_test_stream_publish(second, 100, 11);
     ck_assert_uint_eq(list(c).n_retained, 1);
     dlx_test_stream_publish(second, 100, 12);
@@ -150,42 +138,40 @@ TEST(a_successor_replaces_once_it_has_as_many)
     check_stream(c, 0, 11, 12, DLX_E_EMPTY);
     dlx_publisher_unref(second);
     /* Not enough: both stay, and the newest is the one that was published last. */
-    second = new_publisher(c, &retain_2);
+    second = new_publisher(c, &dlx_test_retain_2);
     dlx_test_stream_publish(second, 100, 21);
     dlx_publisher_unref(second);
     ck_assert_uint_eq(list(c).n_retained, 2);
-    struct dlx_message *m = NULL;
+    auto_message *m = NULL;
     ok(dlx_get(c, "test/a", 0, &m));
     dlx_test_stream_check(m, 100, 21);
-    dlx_message_unref(m);
     ok(dlx_retained_drop(c, "test/a"));
     ck_assert_uint_eq(list(c).n, 0);
 }
 
 TEST(retained_messages_expire)
 {
+    static const struct {
+        const char *topic;
+        int64_t retain_for_ns;
+        bool stays;
+    } all[] = {{"t/0", 40000000, false},
+               {"t/1", 20000000, false},
+               {"t/2", 60 * SECOND, true},
+               {"t/3", DLX_FOREVER, true}};
     auto_client *c = dlx_test_stream_connect();
-    struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
-    static const int64_t times[] = {40000000, 20000000, 60 * SECOND, DLX_FOREVER};
-    for (int i = 0; i < 4; i++) {
-        args.retain_for_ns = times[i];
-        char topic[16];
-        (void)snprintf(topic, sizeof topic, "t/%d", i);
-        auto_publisher *p = dlx_test_stream_publisher(c, topic, &args);
-        dlx_test_stream_publish(p, 100, 1);
-    }
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++)
+        dlx_test_store_leave_messages(
+            all[i].topic, PUBLISHER(.retain = 1, .retain_for_ns = all[i].retain_for_ns), 1);
     ck_assert_uint_ge(list(c).n, 2);
-    for (time_t end = time(NULL) + PATIENCE_S; list(c).n > 2;)
-        ck_assert_int_lt(time(NULL), end);
-    struct dlx_message *m = NULL;
-    fails(dlx_get(c, "t/0", 0, &m), DLX_E_EMPTY, "t/0");
-    ok(dlx_get(c, "t/2", 0, &m));
-    dlx_message_unref(m);
-    ok(dlx_get(c, "t/3", 0, &m));
-    dlx_message_unref(m);
+    for (uint64_t until = dlx__deadline(PATIENCE); list(c).n > 2;)
+        dlx_test_before(until);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
+        auto_message *m = NULL;
+        ck_assert_msg(dlx_get(c, all[i].topic, 0, &m) == (all[i].stays ? 0 : DLX_E_EMPTY), "%s",
+                      all[i].topic);
+    }
 }
-
-/* ---- killed publishers --------------------------------------------------------------------- */
 
 #define SET 20
 
@@ -194,7 +180,7 @@ static pid_t spawn_trainer(int64_t value)
 {
     struct dlx_test_child child = dlx_test_fork_child();
     if (child.pid == 0) {
-        struct dlx_publisher *p = new_publisher(dlx_test_stream_connect(), &retain_1);
+        struct dlx_publisher *p = new_publisher(dlx_test_stream_connect(), &dlx_test_retain_1);
         struct dlx_item items[SET];
         char names[SET][16];
         for (int i = 0; i < SET; i++) {
@@ -223,14 +209,13 @@ static void check_set(struct dlx_message *m, int64_t value)
 TEST(a_killed_publisher_leaves_its_set_without_a_gap)
 {
     auto_client *c = dlx_test_stream_connect();
-    struct dlx_message *m = NULL;
     for (int64_t round = 1; round <= 40; round++) {
         pid_t pid = spawn_trainer(round * 10000);
         kill(pid, SIGKILL);
         for (int i = 0; i < 20; i++) {
+            auto_message *m = NULL;
             ok(dlx_get(c, "test/a", PATIENCE, &m));
             check_set(m, round * 10000);
-            dlx_message_unref(m);
         }
         ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
         ck_assert_uint_eq(list(c).n_retained, 1);
@@ -239,58 +224,47 @@ TEST(a_killed_publisher_leaves_its_set_without_a_gap)
     ck_assert_uint_eq(shared_bytes(c), 0);
 }
 
-/* ---- a publisher that only seems to have gone ------------------------------------------------ */
-
-/* Its control socket is closed, but its process lives, and could write. */
-TEST(nobody_joins_what_may_still_be_written)
+/* A publisher that speaks packets, with a message of which nothing is there but its number. */
+static struct dlx_test_publisher pretend(int control)
 {
-    auto_client *c = dlx_test_stream_connect();
     struct dlx_test_publisher p;
-    int control = dlx_test_hello(&dlx_test_stream_daemon, 10);
-    Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
-    request.topic = (char *)(uintptr_t) "test/a";
-    request.history = 4;
-    request.depth = 16;
+    Dlx__Wire__PublisherNew request = dlx_test_publisher_request("test/a");
     request.n_entries = DLX_SHM_ENTRIES_MIN;
     request.retain = 1;
     dlx_test_publisher_new_from(&p, control, &request);
     *(uint64_t *)p.block = 1; /* head */
     dlx_test_publisher_ready(&p);
+    return p;
+}
+
+/* Its control socket is closed, but its process lives, and could write. */
+TEST(nobody_joins_what_may_still_be_written)
+{
+    auto_client *c = dlx_test_stream_connect();
+    struct dlx_message *m = NULL;
+    int control = dlx_test_hello(&dlx_test_stream_daemon, 10);
+    auto_test_publisher p = pretend(control);
     ck_assert_uint_eq(list(c).n, 1);
     close(control);
-    struct dlx_subscription *s = NULL;
-    struct dlx_message *m = NULL;
-    ok(dlx_subscribe(c, "test/a", NULL, &s)); /* waits for its death, then does without it */
+    /* It waits for its death, then does without it. */
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
     ck_assert_uint_eq(list(c).n, 0);
-    dlx_subscription_unref(s);
-    dlx_test_publisher_deinit(&p);
 }
 
 /* One that the daemon put out leaves nothing. */
 TEST(who_is_disconnected_retains_nothing)
 {
     auto_client *c = dlx_test_stream_connect();
-    struct dlx_test_publisher p;
     int control = dlx_test_hello(&dlx_test_stream_daemon, 10);
-    Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
-    request.topic = (char *)(uintptr_t) "test/a";
-    request.history = 4;
-    request.depth = 16;
-    request.n_entries = DLX_SHM_ENTRIES_MIN;
-    request.retain = 5;
-    ck_assert_ptr_nonnull(strstr(dlx_test_call_error(control, DLX__WIRE__PACKET__BODY_PUBLISHER_NEW,
-                                                     &request, DLX_E_INVALID),
-                                 "retains 5 messages"));
-    request.retain = 1;
-    dlx_test_publisher_new_from(&p, control, &request);
-    *(uint64_t *)p.block = 1; /* head */
-    dlx_test_publisher_ready(&p);
-    Dlx__Wire__Ok nonsense = DLX__WIRE__OK__INIT;
-    dlx_test_send(control, DLX__WIRE__PACKET__BODY_OK, &nonsense, 77);
+    Dlx__Wire__PublisherNew request = dlx_test_publisher_request("test/a");
+    request.retain = request.history + 1;
+    contains(dlx_test_call_error(control, BODY(PUBLISHER_NEW), &request, DLX_E_INVALID),
+             "retains 5 messages");
+    auto_test_publisher p = pretend(control);
+    dlx_test_send(control, OK(), 77);
     (void)dlx_test_disconnected(control, DLX_E_PROTOCOL);
     ck_assert_uint_eq(list(c).n, 0);
-    dlx_test_publisher_deinit(&p);
 }
 
 int main(void)
