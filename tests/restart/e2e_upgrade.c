@@ -10,7 +10,6 @@
 #include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/timerfd.h>
-#include <sys/un.h>
 
 enum { UPGRADES = 20 };
 
@@ -21,10 +20,7 @@ static void tell(const char *what, uint64_t ns)
         (void)fprintf(stderr, "%s: %.1f ms\n", what, (double)ns / 1e6);
 }
 
-/* ---- streams --------------------------------------------------------------------------------- */
-
 static struct {
-    struct dlx_client *c;
     struct dlx_publisher *p;
     struct dlx_subscription *s;
     atomic_bool stop;
@@ -65,60 +61,47 @@ static void *take_all(void *none)
     return none;
 }
 
-static void await_taken(uint64_t n)
+static void await_50_messages(void)
 {
-    uint64_t deadline = dlx__deadline(PATIENCE);
-    while (atomic_load(&stream.n_taken) < n) {
-        ck_assert_uint_lt(dlx__now_ns(), deadline);
+    uint64_t n = atomic_load(&stream.n_published) + 50;
+    for (uint64_t until = dlx__deadline(PATIENCE); atomic_load(&stream.n_taken) < n;
+         dlx_test_before(until))
         (void)poll(NULL, 0, 1);
-    }
-}
-
-/* The new daemon has been told of the publisher. */
-static void await_publisher(void)
-{
-    uint64_t deadline = dlx__deadline(PATIENCE);
-    while (dlx_test_store_n_publishers() == 0) {
-        ck_assert_uint_lt(dlx__now_ns(), deadline);
-        (void)poll(NULL, 0, 1);
-    }
 }
 
 TEST(a_stream_loses_nothing_through_upgrades)
 {
-    struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    pthread_t threads[2];
-    memset(&stream, 0, sizeof stream);
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_publisher *p =
+        dlx_test_stream_publisher(c, "test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK));
+    auto_subscription *s = dlx_test_stream_subscribe(other, "test/a", SUBSCRIBE(.reliable = true));
+    stream.p = p;
+    stream.s = s;
     atomic_store(&stream.to, UINT64_MAX);
-    stream.c = dlx_test_stream_connect();
-    auto_client *other = dlx_test_stream_connect();
-    ok(dlx_publisher_new(stream.c, "test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK), &stream.p));
-    ok(dlx_subscribe(other, "test/a", &reliable, &stream.s));
-    ck_assert_int_eq(pthread_create(&threads[0], NULL, take_all, NULL), 0);
-    ck_assert_int_eq(pthread_create(&threads[1], NULL, publish_all, NULL), 0);
+    pthread_t threads[] = {dlx_test_stream_thread(take_all, NULL),
+                           dlx_test_stream_thread(publish_all, NULL)};
     for (int i = 0; i < UPGRADES; i++) {
-        await_taken(atomic_load(&stream.n_published) + 50);
+        await_50_messages();
         dlx_test_upgrade_to_new();
-        await_publisher();
+        /* The new daemon has to be told of the publisher. */
+        for (uint64_t until = dlx__deadline(PATIENCE); dlx_test_store_n_publishers() == 0;
+             dlx_test_before(until))
+            (void)poll(NULL, 0, 1);
     }
-    await_taken(atomic_load(&stream.n_published) + 50);
+    await_50_messages();
     atomic_store(&stream.stop, true);
     ck_assert_int_eq(pthread_join(threads[1], NULL), 0);
     /* One more, which is the last: the reader waits for it. */
     uint64_t n = atomic_load(&stream.n_published) + 1;
     atomic_store(&stream.to, n);
-    dlx_test_stream_publish(stream.p, 10, (int64_t)n);
+    dlx_test_stream_publish(p, 10, (int64_t)n);
     ck_assert_int_eq(pthread_join(threads[0], NULL), 0);
     ck_assert_uint_eq(atomic_load(&stream.n_taken), n);
-    ok(dlx_subscription_get_stats(stream.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.lost, 0);
     ck_assert_uint_eq(stats.taken, n);
     tell("longest call of dlx_publish()", stream.longest_publish_ns);
     tell("longest time between two messages that were taken", stream.longest_take_ns);
-    dlx_subscription_unref(stream.s);
-    dlx_publisher_unref(stream.p);
-    dlx_client_unref(stream.c);
 }
 
 static void *upgrade_all(void *done)
@@ -160,20 +143,15 @@ TEST(newcomers_get_in_throughout)
     tell("longest time until a newcomer had a message", longest);
 }
 
-/* ---- what is retained ------------------------------------------------------------------------ */
-
 /* The library of the publishers does not run meanwhile: they make no call. */
 TEST(what_idle_live_publishers_retain_is_there_at_once)
 {
-    const struct dlx_publisher_args latched = {
-        .size = sizeof latched, .retain = 2, .retain_for_ns = DLX_RETAIN_LATCHED};
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = dlx_test_store_publisher(c, "test/a", &dlx_test_retain_2),
-                         *l = dlx_test_store_publisher(c, "test/l", &latched);
-    for (int64_t i = 1; i <= 5; i++) {
-        dlx_test_stream_publish(p, 100, i);
-        dlx_test_stream_publish(l, 100, i);
-    }
+    auto_client *c = dlx_test_stream_connect();
+    struct dlx_publisher *p = dlx_test_store_publisher(c, "test/a", &dlx_test_retain_2);
+    struct dlx_publisher *l = dlx_test_store_publisher(
+        c, "test/l", PUBLISHER(.retain = 2, .retain_for_ns = DLX_RETAIN_LATCHED));
+    dlx_test_stream_publish_all(p, 100, 1, 5);
+    dlx_test_stream_publish_all(l, 100, 1, 5);
     dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 3);
     for (int i = 0; i < 3; i++) {
         dlx_test_upgrade();
@@ -183,18 +161,14 @@ TEST(what_idle_live_publishers_retain_is_there_at_once)
         dlx_test_store_check_there("test/b", 3, 3);
     }
     /* They go on, and newcomers with them. */
-    struct dlx_client *other = dlx_test_stream_connect();
-    struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/*", NULL);
-    dlx_subscription_unref(s);
-    ok(dlx_subscribe(other, "test/a", NULL, &s));
+    auto_client *other = dlx_test_stream_connect();
+    dlx_subscription_unref(dlx_test_stream_subscribe(other, "test/*", NULL));
+    auto_subscription *s = dlx_test_stream_subscribe(other, "test/a", NULL);
     dlx_test_store_take(s, 4, 4);
     dlx_test_stream_publish_all(p, 100, 6, 10);
     dlx_test_store_take(s, 5, 10);
-    dlx_subscription_unref(s);
     dlx_publisher_unref(p);
     dlx_publisher_unref(l);
-    dlx_client_unref(other);
-    dlx_client_unref(c);
     dlx_test_store_drop("test/a");
     ck_assert_int_eq(dlx_test_store_n_publishers(), 1); /* what was latched went with its end */
     dlx_test_store_drop("test/b");
@@ -215,7 +189,7 @@ LOOP_TEST(a_publisher_that_dies_after_an_upgrade_leaves_what_it_should, 0, 2)
         dlx_test_store_drop("test/a");
     }
     for (uint64_t until = dlx__deadline(PATIENCE); dlx_test_store_n_publishers() > 0;)
-        ck_assert_uint_lt(dlx__now_ns(), until);
+        dlx_test_before(until);
 }
 
 TEST(more_than_a_service_manager_keeps_survives)
@@ -226,10 +200,8 @@ TEST(more_than_a_service_manager_keeps_survives)
     char topic[32], words[100];
     struct rlimit files;
     ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &files), 0);
-    if (files.rlim_max < 8 * N) {
-        printf("SKIP: %d topics need %d descriptors (ulimit -Hn)\n", N, 8 * N);
+    if (dlx_test_skips(files.rlim_max < 8 * N, "2000 topics need 16000 descriptors (ulimit -Hn)"))
         return;
-    }
     files.rlim_cur = files.rlim_max;
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &files), 0);
     auto_client *c = dlx_test_stream_connect();
@@ -256,8 +228,6 @@ TEST(more_than_a_service_manager_keeps_survives)
     ck_assert_int_eq(dlx_test_store_n_publishers(), n);
     dlx_test_stream_unref_publishers(publishers, (size_t)n);
 }
-
-/* ---- signals and descriptors ----------------------------------------------------------------- */
 
 static void *hang_up(void *stop)
 {
@@ -293,11 +263,9 @@ TEST(the_file_that_runs_is_not_replaced_by_itself)
 
 TEST(no_descriptor_is_left_by_upgrades)
 {
-    char log[512];
-    struct dlx_client *c = dlx_test_stream_connect();
+    char lock[300];
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);
     dlx_test_store_leave_messages("test/b", &dlx_test_retain_2, 3);
-    dlx_client_unref(c);
     /* What it has of its own, and the regions of two topics. */
     dlx_test_upgrade();
     size_t n_fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
@@ -311,48 +279,36 @@ TEST(no_descriptor_is_left_by_upgrades)
     dlx_test_store_drop("test/b");
     dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, n_fds - 4);
     /* Its lock was there all along. */
-    ck_assert_int_eq(dlx_test_daemon_fail(dlx_test_stream_daemon.path, log, sizeof log), 1);
-    ck_assert_msg(strstr(log, "another dlpackd (pid "), "%s", log);
+    (void)dlx_test_daemon_refuses(dlx_test_stream_daemon.path, 1, "another dlpackd (pid ");
     /* What it made it removes. */
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
     ck_assert_int_lt(access(dlx_test_stream_daemon.path, F_OK), 0);
-    (void)snprintf(log, sizeof log, "%s.lock", dlx_test_stream_daemon.path);
-    ck_assert_int_lt(access(log, F_OK), 0);
+    (void)snprintf(lock, sizeof lock, "%s.lock", dlx_test_stream_daemon.path);
+    ck_assert_int_lt(access(lock, F_OK), 0);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
 }
 
-/* In the child: its descriptor 3 is the socket. */
 static void pass_socket(void *fd)
 {
-    char pid[16];
-    if (dup2(*(int *)fd, 3) < 0)
-        _exit(125);
-    (void)snprintf(pid, sizeof pid, "%d", (int)getpid());
-    setenv("LISTEN_PID", pid, 1);
-    setenv("LISTEN_FDS", "1", 1);
+    dlx_test_pass_sockets(fd, 1, "dlpackd.socket");
 }
 
 TEST(a_socket_of_the_service_manager_is_handed_on)
 {
     struct dlx_test_daemon *daemon = &dlx_test_stream_daemon;
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
     char lock[300];
     ck_assert_int_eq(dlx_test_daemon_stop(daemon), 0);
-    memcpy(address.sun_path, daemon->path, strlen(daemon->path));
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
-    ck_assert_int_eq(listen(fd, 16), 0);
+    auto_fd fd = dlx_test_listen(daemon->path, SOCK_SEQPACKET);
     dlx_test_daemon_start_prepared(daemon, pass_socket, &fd);
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);
     for (int i = 0; i < 3; i++) {
         dlx_test_upgrade_to_new();
         dlx_test_store_check_there("test/a", 3, 3);
     }
-    (void)snprintf(lock, sizeof lock, "%s.lock", daemon->path);
+    (void)snprintf(lock, sizeof lock, "%.255s.lock", daemon->path);
     ck_assert_int_lt(access(lock, F_OK), 0);
     ck_assert_int_eq(dlx_test_daemon_stop(daemon), 0);
     ck_assert_int_eq(access(daemon->path, F_OK), 0); /* it is not the daemon's */
-    close(fd);
     (void)unlink(daemon->path);
     dlx_test_daemon_start(daemon, NULL);
 }

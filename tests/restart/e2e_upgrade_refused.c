@@ -48,10 +48,8 @@ TEST(a_program_that_cannot_take_over_changes_nothing)
         {0, "#!/no/such/interpreter\n", 0, SIGHUP, "No such file or directory"},
         {0, NULL, 0, SIGUSR2, "No such file or directory"},
     };
-    if (dlx_test_valgrind()) {
-        printf("SKIP: valgrind starts every program that can be read\n");
+    if (dlx_test_skips(dlx_test_valgrind(), "valgrind starts every program that can be read"))
         return;
-    }
     auto_pair x = begin();
     for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
         if (all[i].size > 0)
@@ -76,7 +74,7 @@ TEST(a_program_that_fails_at_the_last_moment_changes_nothing)
     char text[700];
     dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 3);
     dlx_test_upgrade();
-    struct dlx_test_pair x = begin();
+    auto_pair x = begin();
     (void)snprintf(text, sizeof text, "#!/bin/sh\nrm %s\n", dlx_test_upgrade_program);
     dlx_test_upgrade_write(dlx_test_upgrade_program, text);
     dlx_test_upgrade_signal(SIGHUP);
@@ -87,7 +85,6 @@ TEST(a_program_that_fails_at_the_last_moment_changes_nothing)
         dlx_test_upgrade_to_new();
         dlx_test_store_check_there("test/b", 3, 3);
     }
-    dlx_test_pair_end(&x);
     dlx_test_store_drop("test/b");
 }
 
@@ -107,10 +104,8 @@ static rlim_t fill_descriptors(void)
 TEST(a_lack_of_descriptors_changes_nothing)
 {
     struct rlimit before, few;
-    if (dlx_test_valgrind()) {
-        printf("SKIP: valgrind needs descriptors to start a program\n");
+    if (dlx_test_skips(dlx_test_valgrind(), "valgrind needs descriptors to start a program"))
         return;
-    }
     auto_pair x = begin();
     ck_assert_int_eq(prlimit(dlx_test_stream_daemon.pid, RLIMIT_NOFILE, NULL, &before), 0);
     few = (struct rlimit){fill_descriptors(), before.rlim_max};
@@ -137,6 +132,13 @@ TEST(a_wrong_configuration_stops_an_upgrade)
     dlx_test_upgrade_await("listening on ");
 }
 
+static void check_handover(const void *option)
+{
+    /* A descriptor that the daemon closed when it was ready. */
+    execl(dlx_test_upgrade_program, "dlpackd", "--ready-fd=77", option, (char *)NULL);
+    _exit(127);
+}
+
 /* Of a daemon that hands over in another version than this program reads. */
 TEST(a_program_says_whether_it_can_take_over)
 {
@@ -145,27 +147,14 @@ TEST(a_program_says_whether_it_can_take_over)
         int status;
     } all[] = {{"1.2", 0}, {"1.1", 1}, {"2.2", 1}, {"", 1}, {"1.2.3", 1}};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
-        char option[64], said[256] = "";
-        int fds[2], status;
+        char option[64], said[256];
         (void)snprintf(option, sizeof option, "--check-handover=%s", all[i].version);
-        ck_assert_int_eq(pipe(fds), 0);
-        pid_t pid = dlx_test_fork();
-        if (pid == 0) {
-            (void)dup2(fds[1], STDERR_FILENO);
-            /* A descriptor that the daemon closed when it was ready. */
-            execl(dlx_test_upgrade_program, "dlpackd", "--ready-fd=77", option, (char *)NULL);
-            _exit(127);
-        }
-        close(fds[1]);
-        ck_assert_int_ge(read(fds[0], said, sizeof said - 1), 0);
-        close(fds[0]);
-        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == all[i].status, "%s: %#x %s",
-                      all[i].version, (unsigned)status, said);
+        int status = dlx_test_fork_said(check_handover, option, said, sizeof said);
+        ck_assert_msg(status == all[i].status, "%s: %d %s", all[i].version, status, said);
         if (all[i].status > 0) {
             (void)snprintf(option, sizeof option, "hands over in version %s,", all[i].version);
-            ck_assert_msg(strstr(said, option) && strstr(said, "takes over in version 1.2"), "%s",
-                          said);
+            contains(said, option);
+            contains(said, "takes over in version 1.2");
         }
     }
 }

@@ -29,7 +29,7 @@ static void check_names(void)
 
 TEST(what_the_manager_keeps_stays_as_it_is)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = dlx_test_store_publisher(c, "test/a", &dlx_test_retain_2);
     dlx_test_stream_publish_all(p, 100, 1, 5);
     dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 3);
@@ -52,7 +52,6 @@ TEST(what_the_manager_keeps_stays_as_it_is)
     dlx_test_store_check_there("test/b", 4, 4);
     dlx_test_upgrade();
     dlx_publisher_unref(p); /* announces itself first */
-    dlx_client_unref(c);
     dlx_test_store_check_there("test/a", 4, 5);
 }
 

@@ -53,10 +53,8 @@ static bool make_group(const char *bytes)
     puts("SKIP: sanitizers need much memory of their own");
     return false;
 #endif
-    if (dlx_test_valgrind()) {
-        puts("SKIP: valgrind needs much memory of its own");
+    if (dlx_test_skips(dlx_test_valgrind(), "valgrind needs much memory of its own"))
         return false;
-    }
     bool made = false;
     if (find_own(own, sizeof own)) {
         (void)snprintf(group, sizeof group, "%s/dlx-test.%d", own, (int)getpid());
@@ -85,8 +83,6 @@ static void remove_group(void)
         sched_yield();
     }
 }
-
-/* ---- who publishes --------------------------------------------------------------------------- */
 
 enum { RAN_OUT = 0, CANNOT_ENTER = 3, NEVER_FULL = 4, OTHER_CODE = 5, SMALL_FAILS = 6 };
 
@@ -151,8 +147,6 @@ TEST(a_publisher_whose_group_is_full_is_told)
     dlx_client_unref(c);
     remove_group();
 }
-
-/* ---- who reads ------------------------------------------------------------------------------- */
 
 enum { N_MESSAGES = 16 };
 

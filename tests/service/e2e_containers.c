@@ -55,8 +55,6 @@ static void hear(const struct dlx_test_container *container)
     (void)dlx_test_container_hear(container->sock);
 }
 
-/* ---- roles --------------------------------------------------------------------------------- */
-
 static const struct dlx_publisher_args blocking = {
     .size = sizeof blocking, .history = 1, .on_full = DLX_ON_FULL_BLOCK};
 static const struct dlx_publish_args patient = {.size = sizeof patient, .timeout_ns = PATIENCE};
@@ -110,8 +108,6 @@ LOOP_TEST(messages_pass_between_containers, 0, N_PAIRS)
         check_stream(&pairs[_i]);
 }
 
-/* ---- sets ---------------------------------------------------------------------------------- */
-
 static void publish_set(int sock)
 {
     auto_publisher *p = publisher(&blocking);
@@ -144,8 +140,6 @@ LOOP_TEST(sets_pass_between_containers, 0, N_PAIRS)
     dlx_test_container_join(&s);
     dlx_test_container_join(&p);
 }
-
-/* ---- what is retained ---------------------------------------------------------------------- */
 
 static void retain_two(int sock)
 {
@@ -188,8 +182,6 @@ LOOP_TEST(a_container_that_comes_late_gets_what_is_retained, LIVES, IS_KILLED + 
     auto_client *c = dlx_test_stream_connect();
     ok(dlx_retained_drop(c, "test/a"));
 }
-
-/* ---- deaths -------------------------------------------------------------------------------- */
 
 static uint64_t shared_bytes(struct dlx_client *c)
 {
@@ -286,8 +278,6 @@ LOOP_TEST(a_publisher_goes_on_without_a_dead_subscriber_in_another_container, 0,
         check_death_of_subscriber(&pairs[_i], true);
 }
 
-/* ---- restarts ------------------------------------------------------------------------------ */
-
 static void publish_around_a_restart(int sock)
 {
     auto_publisher *p = publisher(&blocking);
@@ -348,8 +338,6 @@ LOOP_TEST(containers_go_on_with_the_next_daemon, 0, N_PAIRS)
         check_restart(&pairs[_i], false);
 }
 
-/* ---- a daemon in namespaces of its own ----------------------------------------------------- */
-
 /* It sees none of its clients: all of them have pid 0 for it. */
 TEST(a_daemon_in_a_container_serves_others)
 {
@@ -396,8 +384,6 @@ TEST(a_daemon_in_a_container_needs_pidfds_of_its_peers_and_says_so)
     if (begin(enter_with_an_older_kernel))
         fails(connect_library(), DLX_E_DISCONNECTED, "SO_PEERPIDFD");
 }
-
-/* ---- which daemon answers ------------------------------------------------------------------ */
 
 static void check_says(const char *command, const char *text)
 {

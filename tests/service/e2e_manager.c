@@ -25,18 +25,17 @@ static void write_config(const char *text)
 
 static void open_manager(void)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
     (void)snprintf(config_path, sizeof config_path, "%s/dlpackd.conf", daemon_.dir);
     (void)snprintf(notify_path, sizeof notify_path, "%s/n", daemon_.dir);
-    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.100s", notify_path);
     (void)unlink(notify_path); /* of a test that failed */
-    notify_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(bind(notify_fd, (const struct sockaddr *)&address, sizeof address), 0);
+    notify_fd = dlx_test_listen(notify_path, SOCK_DGRAM);
     write_config("[rule everybody]\nusers = *\ntopics = **\nallow = all\n");
 }
 
+/* What a test started ends, too. */
 static void close_manager(void)
 {
+    ck_assert(daemon_.pid < 0 || dlx_test_daemon_stop(&daemon_) == 0);
     ck_assert_int_eq(close(notify_fd), 0);
     ck_assert_int_eq(unlink(notify_path), 0);
     ck_assert_int_eq(unlink(config_path), 0);
@@ -69,17 +68,17 @@ static const char *hear(void)
     return said;
 }
 
+static bool is_ping(void)
+{
+    return strncmp(said, "WATCHDOG=1\n", 11) == 0;
+}
+
 /* Pings may come in between. */
 static const char *hear_of(const char *state)
 {
     while (strncmp(hear(), state, strlen(state)) != 0)
-        ck_assert_msg(strncmp(said, "WATCHDOG=1\n", 11) == 0, "%s: %s", state, said);
+        ck_assert_msg(is_ping(), "%s: %s", state, said);
     return said;
-}
-
-static void expect(const char *words)
-{
-    ck_assert_msg(strstr(said, words), "'%s' lacks '%s'", said, words);
 }
 
 TEST(pings_come_in_half_of_the_time_and_say_who_is_there)
@@ -89,21 +88,21 @@ TEST(pings_come_in_half_of_the_time_and_say_who_is_there)
     start("100000");
     (void)snprintf(status, sizeof status, "\nSTATUS=Listening on %s: 0 clients", daemon_.path);
     ck_assert_int_eq(strncmp(hear(), "READY=1\n", 8), 0);
-    expect(status);
+    contains(said, status);
     uint64_t begin_ns = 0;
     for (unsigned i = 0; i <= N; i++) {
-        ck_assert_msg(strncmp(hear(), "WATCHDOG=1\n", 11) == 0, "%s", said);
+        (void)hear();
+        ck_assert_msg(is_ping(), "%s", said);
         begin_ns = i == 0 ? dlx__now_ns() : begin_ns;
     }
     uint64_t took_ms = (dlx__now_ns() - begin_ns) / 1000000;
     /* The first one may have been waiting for a while, so that the next one came early. */
     ck_assert_uint_ge(took_ms, (N - 1) * INTERVAL_MS / 2);
-    expect(status);
-    int fd = dlx_test_hello(&daemon_, 1);
+    contains(said, status);
+    auto_fd fd = dlx_test_hello(&daemon_, 1);
     (void)snprintf(status, sizeof status, "%s: 1 clients, 0 publishers", daemon_.path);
     while (!strstr(hear_of("WATCHDOG=1\n"), status))
         ;
-    close(fd);
     ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
     (void)hear_of("STOPPING=1\n");
 }
@@ -117,26 +116,27 @@ TEST(without_a_watchdog_there_are_no_pings_and_no_numbers)
     ck_assert_msg(strncmp(hear(), "STOPPING=1\n", 11) == 0, "%s", said);
 }
 
+static void reload(const char *config)
+{
+    write_config(config);
+    ck_assert_int_eq(kill(daemon_.pid, SIGHUP), 0);
+    (void)hear_of("RELOADING=1\n");
+    (void)hear_of("READY=1\n");
+}
+
 TEST(the_manager_hears_of_a_reload_and_why_it_was_refused)
 {
     char place[400];
     start("100000");
     (void)hear_of("READY=1\n");
-    write_config("[rule everybody]\nusers = *\ntopics = **\nallow = nonsense\n");
-    ck_assert_int_eq(kill(daemon_.pid, SIGHUP), 0);
-    (void)hear_of("RELOADING=1\n");
-    (void)hear_of("READY=1\n");
+    reload("[rule everybody]\nusers = *\ntopics = **\nallow = nonsense\n");
     (void)snprintf(place, sizeof place, "; the new configuration is wrong: %s:4: 'nonsense'",
                    config_path);
-    expect(place);
+    contains(said, place);
     (void)hear_of("WATCHDOG=1\n"); /* it stays so until there is a better one */
-    expect(place);
-    write_config("[rule nobody]\nusers = 64001\ntopics = a\nallow = all\n");
-    ck_assert_int_eq(kill(daemon_.pid, SIGHUP), 0);
-    (void)hear_of("RELOADING=1\n");
-    (void)hear_of("READY=1\n");
+    contains(said, place);
+    reload("[rule nobody]\nusers = 64001\ntopics = a\nallow = all\n");
     ck_assert_msg(!strstr(said, "configuration"), "%s", said);
-    ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
 }
 
 /* How often has it slept? */
@@ -160,26 +160,21 @@ TEST(a_manager_that_does_not_read_for_a_while_is_pinged_again)
 {
     const uint64_t deadline = dlx__deadline(PATIENCE);
     start("2000");
-    int fd = dlx_test_hello(&daemon_, 1);
+    auto_fd fd = dlx_test_hello(&daemon_, 1);
     /* Its queue is full when a datagram of ours does not fit either. */
-    int sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    auto_fd sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     (void)snprintf(address.sun_path, sizeof address.sun_path, "%.100s", notify_path);
     while (sendto(sock, "x", 1, MSG_DONTWAIT, (const struct sockaddr *)&address, sizeof address) ==
            1)
-        ck_assert_uint_lt(dlx__now_ns(), deadline);
-    close(sock);
-    const unsigned long before = n_sleeps();
-    while (n_sleeps() < before + 5) { /* it has tried in vain */
-        ck_assert_uint_lt(dlx__now_ns(), deadline);
+        dlx_test_before(deadline);
+    /* It has tried in vain. */
+    for (const unsigned long before = n_sleeps(); n_sleeps() < before + 5;
+         dlx_test_before(deadline))
         (void)poll(NULL, 0, 1);
-    }
-    int other = dlx_test_hello(&daemon_, 1); /* it still serves */
-    while (strncmp(hear(), "WATCHDOG=1\n", 11) != 0 || !strstr(said, ": 2 clients"))
-        ck_assert_uint_lt(dlx__now_ns(), deadline);
-    close(other);
-    close(fd);
-    ck_assert_int_eq(dlx_test_daemon_stop(&daemon_), 0);
+    auto_fd other = dlx_test_hello(&daemon_, 1); /* it still serves */
+    while (!strstr(hear(), ": 2 clients") || !is_ping())
+        dlx_test_before(deadline);
 }
 
 int main(void)
