@@ -45,6 +45,13 @@ static struct dlx_test_container run(uid_t uid, dlx_test_container_role *role)
     return dlx_test_container_start(&dlx_test_stream_daemon, uid, role);
 }
 
+/* The role alone. */
+static void play(uid_t uid, dlx_test_container_role *role)
+{
+    struct dlx_test_container container = run(uid, role);
+    dlx_test_container_join(&container);
+}
+
 static void say(const struct dlx_test_container *container)
 {
     dlx_test_container_say(container->sock, 0);
@@ -62,16 +69,13 @@ static const struct dlx_publish_args patient = {.size = sizeof patient, .timeout
 static struct dlx_publisher *publisher(const struct dlx_publisher_args *args)
 {
     auto_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", args);
-    return p;
+    return dlx_test_stream_publisher(c, "test/a", args);
 }
 
 static struct dlx_subscription *subscription(bool reliable)
 {
     auto_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s =
-        dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.reliable = reliable));
-    return s;
+    return dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.reliable = reliable));
 }
 
 static void publish_many(int sock)
@@ -92,10 +96,12 @@ static void take_many(int sock)
     dlx_test_container_say(sock, 0);
 }
 
-static void check_stream(const struct pair *pair)
+/* One publishes until the other has taken. */
+static void check_stream(const struct pair *pair, dlx_test_container_role *publishes,
+                         dlx_test_container_role *takes)
 {
-    struct dlx_test_container p = run(pair->publisher, publish_many);
-    struct dlx_test_container s = run(pair->subscriber, take_many);
+    struct dlx_test_container p = run(pair->publisher, publishes);
+    struct dlx_test_container s = run(pair->subscriber, takes);
     hear(&s);
     say(&p);
     dlx_test_container_join(&s);
@@ -105,7 +111,7 @@ static void check_stream(const struct pair *pair)
 LOOP_TEST(messages_pass_between_containers, 0, N_PAIRS)
 {
     if (begin(serve_users))
-        check_stream(&pairs[_i]);
+        check_stream(&pairs[_i], publish_many, take_many);
 }
 
 static void publish_set(int sock)
@@ -121,24 +127,17 @@ static void publish_set(int sock)
 static void take_set(int sock)
 {
     auto_subscription *s = subscription(true);
-    struct dlx_message *m = dlx_test_stream_next(s);
+    auto_message *m = dlx_test_stream_next(s);
     ck_assert_uint_eq(dlx_message_n_tensors(m), 2);
     ck_assert_str_eq(dlx_message_name(m, 1), "two");
     ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 1)->data)[6], 206);
-    dlx_message_unref(m);
     dlx_test_container_say(sock, 0);
 }
 
 LOOP_TEST(sets_pass_between_containers, 0, N_PAIRS)
 {
-    if (!begin(serve_users))
-        return;
-    struct dlx_test_container p = run(pairs[_i].publisher, publish_set);
-    struct dlx_test_container s = run(pairs[_i].subscriber, take_set);
-    hear(&s);
-    say(&p);
-    dlx_test_container_join(&s);
-    dlx_test_container_join(&p);
+    if (begin(serve_users))
+        check_stream(&pairs[_i], publish_set, take_set);
 }
 
 static void retain_two(int sock)
@@ -153,8 +152,7 @@ static void take_two(int sock)
 {
     auto_subscription *s = subscription(false);
     (void)sock;
-    dlx_test_stream_take(s, 1);
-    dlx_test_stream_take(s, 2);
+    dlx_test_stream_take_all(s, 1, 2);
 }
 
 enum end { LIVES, ENDS, IS_KILLED };
@@ -163,7 +161,7 @@ LOOP_TEST(a_container_that_comes_late_gets_what_is_retained, LIVES, IS_KILLED + 
 {
     if (!begin(serve_users))
         return;
-    struct dlx_test_container p = run(0, retain_two), s;
+    struct dlx_test_container p = run(0, retain_two);
     hear(&p);
     if (_i == IS_KILLED)
         dlx_test_container_kill(&p);
@@ -171,10 +169,8 @@ LOOP_TEST(a_container_that_comes_late_gets_what_is_retained, LIVES, IS_KILLED + 
         say(&p);
         dlx_test_container_join(&p);
     }
-    for (int i = 0; i < 2; i++) {
-        s = run(0, take_two);
-        dlx_test_container_join(&s);
-    }
+    for (int i = 0; i < 2; i++)
+        play(0, take_two);
     if (_i == LIVES) {
         say(&p);
         dlx_test_container_join(&p);
@@ -217,10 +213,9 @@ static void check_death_of_publisher(const struct pair *pair)
     ck_assert_uint_gt(shared_bytes(c), before + (8 << 20) - 1);
     dlx_test_container_kill(&p);
     dlx_test_container_join(&s);
-    for (int ms = 0; shared_bytes(c) != before; ms++) {
-        ck_assert_int_lt(ms, PATIENCE_MS);
+    for (uint64_t until = dlx__deadline(PATIENCE); shared_bytes(c) != before;
+         dlx_test_before(until))
         (void)poll(NULL, 0, 1);
-    }
 }
 
 LOOP_TEST(a_subscriber_notices_the_death_of_a_publisher_in_another_container, 0, N_PAIRS)
@@ -343,7 +338,7 @@ TEST(a_daemon_in_a_container_serves_others)
 {
     if (!begin(dlx_test_container_enter))
         return;
-    check_stream(&pairs[0]);
+    check_stream(&pairs[0], publish_many, take_many);
     check_death_of_publisher(&pairs[0]);
     check_death_of_subscriber(&pairs[0], false);
     check_restart(&pairs[0], true);
@@ -354,8 +349,7 @@ static int connect_library(void)
     auto_client *c = NULL;
     const struct dlx_connect_args args = {
         .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = PATIENCE};
-    int r = dlx_connect(&c, &args);
-    return r;
+    return dlx_connect(&c, &args);
 }
 
 static void be_nobody(int sock)
@@ -366,10 +360,8 @@ static void be_nobody(int sock)
 
 TEST(a_daemon_in_a_container_refuses_users_without_a_name_and_says_so)
 {
-    if (!begin(dlx_test_container_enter))
-        return;
-    struct dlx_test_container c = run(DLX_TEST_ALICE, be_nobody);
-    dlx_test_container_join(&c);
+    if (begin(dlx_test_container_enter))
+        play(DLX_TEST_ALICE, be_nobody);
 }
 
 static void enter_with_an_older_kernel(void *userdata)
@@ -389,7 +381,7 @@ static void check_says(const char *command, const char *text)
 {
     struct dlx_test_cli cli;
     dlx_test_cli_run(&cli, dlx_test_stream_daemon.path, -1, 0, DLX_TEST_WORDS(command));
-    ck_assert_msg(strstr(cli.out, text) != NULL, "\"%s\" is not in: %s", text, cli.out);
+    contains(cli.out, text);
     dlx_test_cli_deinit(&cli);
 }
 
@@ -412,8 +404,7 @@ TEST(dlxctl_in_a_container_says_that_the_daemon_is_elsewhere)
     if (!begin(serve_users))
         return;
     ck_assert_uint_eq(pid_scope(), DLX_PID_HERE);
-    struct dlx_test_container c = run(0, ask_which);
-    dlx_test_container_join(&c);
+    play(0, ask_which);
     pid_t pid = dlx_test_fork();
     if (pid == 0) { /* dlxctl needs the files of this machine */
         dlx_test_container_enter(NULL);
