@@ -47,9 +47,8 @@ static void is_memory(struct dlx_client *c, const char *name)
 /* A publisher and a subscription, each in a connection of its own, and messages. */
 static void stream(void)
 {
-    auto_client *a = dlx_test_stream_connect(), *b = dlx_test_stream_connect();
-    auto_publisher *p = dlx_test_stream_publisher(a, "t", NULL);
-    auto_subscription *s = dlx_test_stream_subscribe(b, "t", NULL);
+    auto_publisher *p = dlx_test_stream_new_publisher("t", NULL);
+    auto_subscription *s = dlx_test_stream_new_subscription("t", NULL);
     for (int64_t i = 0; i < 20; i++) {
         dlx_test_stream_publish(p, 100000, i);
         dlx_test_stream_expect(s, 100000, i);
@@ -161,8 +160,7 @@ TEST(when_there_is_no_more_what_is_empty_makes_way)
     if (!dlx_test_shm_private("size=12m"))
         return;
     dlx_test_daemon_start(daemon_, POSIX);
-    auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = dlx_test_stream_publisher(c, "t", NULL);
+    auto_publisher *p = dlx_test_stream_new_publisher("t", NULL);
     ok(dlx_alloc(p, &spec, &t));
     n = 8 << 20;
     DLManagedTensorVersioned *more = NULL;

@@ -87,9 +87,8 @@ LOOP_TEST(a_publisher_does_without_a_dead_subscriber, 0, 2)
 {
     if (!dlx_test_pid_may_choose())
         return;
-    auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = dlx_test_stream_publisher(
-        c, "test/a", PUBLISHER(.history = 1, .on_full = DLX_ON_FULL_BLOCK));
+    auto_publisher *p = dlx_test_stream_new_publisher(
+        "test/a", PUBLISHER(.history = 1, .on_full = DLX_ON_FULL_BLOCK));
     struct dlx_test_peer first = dlx_test_fork_peer(hold_the_first, NULL);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_test_stream_publish(p, 10, 0);
@@ -264,7 +263,6 @@ static void leave_a_message(int sock, const void *userdata)
  * it, not its number. */
 TEST(the_next_daemon_knows_that_the_publisher_is_dead)
 {
-    auto_message *m = NULL;
     if (!dlx_test_pid_may_choose())
         return;
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
@@ -277,8 +275,7 @@ TEST(the_next_daemon_knows_that_the_publisher_is_dead)
     dlx_test_hear(second.sock);
     dlx_test_store_run_again();
     auto_client *c = dlx_test_stream_connect();
-    ok(dlx_get(c, "test/a", 0, &m));
-    dlx_test_stream_check(m, 10, 5);
+    dlx_test_stream_get(c, "test/a", 10, 5);
     dlx_test_store_drop("test/a");
     dlx_test_peer_kill(&second);
     dlx_test_store_end();

@@ -164,8 +164,7 @@ TEST(sighup_ends_links_that_are_not_allowed_any_more)
     if (!dlx_test_user_may())
         return;
     dlx_configured_start(cameras);
-    auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = dlx_test_stream_publisher(c, "cam/front", NULL);
+    auto_publisher *p = dlx_test_stream_new_publisher("cam/front", NULL);
     struct user alice = begin(ALICE, take, "cam/front"), bob = begin(BOB, take, "cam/*");
     ok(dlx_publisher_wait(p, 2, PATIENCE));
     dlx_test_stream_publish(p, 10, 1);
@@ -218,8 +217,7 @@ static void publish_on(int sock, const void *userdata)
 {
     const struct user *user = userdata;
     dlx_test_user_become(user->uid);
-    auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = dlx_test_stream_publisher(c, user->topic, NULL);
+    auto_publisher *p = dlx_test_stream_new_publisher(user->topic, NULL);
     tell(sock, 's');
     fails(publish_while(p, 0), DLX_E_ACCESS, "uid 64001 may not publish on");
     ck_assert_int_eq(publish_once(p), DLX_E_ACCESS);
@@ -243,8 +241,7 @@ TEST(a_publisher_whose_right_was_taken_is_told_and_gets_it_back)
     expect(&alice, 'r');
     dlx_configured_reload(cameras, "read the configuration again: 2 rules");
     expect(&alice, 'a');
-    auto_client *c = dlx_test_stream_connect();
-    auto_subscription *s = dlx_test_stream_subscribe(c, "cam/front", NULL);
+    auto_subscription *s = dlx_test_stream_new_subscription("cam/front", NULL);
     dlx_message_unref(dlx_test_stream_next(s));
     ck_assert_int_eq(end_of(&alice), 0);
 }

@@ -293,8 +293,7 @@ TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
     dlx_configured_start("");
     struct dlx_test_peer container = dlx_test_fork_peer(live_in_container, file);
     dlx_test_hear(container.sock);
-    auto_client *c = dlx_test_stream_connect();
-    auto_subscription *s = dlx_test_stream_subscribe(c, "t", NULL);
+    auto_subscription *s = dlx_test_stream_new_subscription("t", NULL);
     dlx_test_say(container.sock);
     dlx_test_hear(container.sock);
     dlx_test_stream_expect(s, 10, 1);

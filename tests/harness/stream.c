@@ -78,6 +78,20 @@ struct dlx_subscription *dlx_test_stream_subscribe(struct dlx_client *c, const c
     return s;
 }
 
+struct dlx_publisher *dlx_test_stream_new_publisher(const char *topic,
+                                                    const struct dlx_publisher_args *args)
+{
+    auto_client *c = dlx_test_stream_connect();
+    return dlx_test_stream_publisher(c, topic, args);
+}
+
+struct dlx_subscription *dlx_test_stream_new_subscription(const char *pattern,
+                                                          const struct dlx_subscribe_args *args)
+{
+    auto_client *c = dlx_test_stream_connect();
+    return dlx_test_stream_subscribe(c, pattern, args);
+}
+
 struct dlx_message *dlx_test_stream_next(struct dlx_subscription *s)
 {
     struct dlx_message *m = NULL;
@@ -111,6 +125,35 @@ void dlx_test_stream_expect(struct dlx_subscription *s, int64_t n, int64_t value
     struct dlx_message *m = dlx_test_stream_next(s);
     dlx_test_stream_check(m, n, value);
     dlx_message_unref(m);
+}
+
+void dlx_test_stream_get(struct dlx_client *c, const char *topic, int64_t n, int64_t value)
+{
+    auto_message *m = NULL;
+    ok(dlx_get(c, topic, 0, &m));
+    dlx_test_stream_check(m, n, value);
+}
+
+struct listed {
+    size_t n;
+    struct dlx_publisher_info last;
+};
+
+static int note(const struct dlx_publisher_info *info, void *userdata)
+{
+    struct listed *listed = userdata;
+    listed->n++;
+    listed->last = *info;
+    return 0;
+}
+
+size_t dlx_test_stream_list(struct dlx_client *c, struct dlx_publisher_info *ret)
+{
+    struct listed listed = {.n = 0};
+    ok(dlx_list_publishers(c, NULL, note, &listed));
+    if (ret && listed.n > 0)
+        *ret = listed.last;
+    return listed.n;
 }
 
 void dlx_test_stream_restart(void)

@@ -29,12 +29,22 @@ struct dlx_publisher *dlx_test_stream_publisher(struct dlx_client *c, const char
                                                 const struct dlx_publisher_args *args);
 struct dlx_subscription *dlx_test_stream_subscribe(struct dlx_client *c, const char *pattern,
                                                    const struct dlx_subscribe_args *args);
+/* Each with a connection of its own. */
+struct dlx_publisher *dlx_test_stream_new_publisher(const char *topic,
+                                                    const struct dlx_publisher_args *args);
+struct dlx_subscription *dlx_test_stream_new_subscription(const char *pattern,
+                                                          const struct dlx_subscribe_args *args);
 struct dlx_message *dlx_test_stream_next(struct dlx_subscription *s);
 struct dlx_publisher_stats dlx_test_stream_stats(struct dlx_publisher *p);
 struct dlx_subscription_stats dlx_test_stream_subscription_stats(struct dlx_subscription *s);
 struct dlx_daemon_info dlx_test_stream_daemon_info(struct dlx_client *c);
 /* The next message has `n` elements that count up from `value`. */
 void dlx_test_stream_expect(struct dlx_subscription *s, int64_t n, int64_t value);
+
+/* What dlx_get() has at once has `n` elements that count up from `value`. */
+void dlx_test_stream_get(struct dlx_client *c, const char *topic, int64_t n, int64_t value);
+/* How many publishers the daemon lists; `ret` is the last of them, or NULL. */
+size_t dlx_test_stream_list(struct dlx_client *c, struct dlx_publisher_info *ret);
 
 /* The daemon is killed, and another one started in its place. */
 void dlx_test_stream_restart(void);

@@ -217,8 +217,7 @@ static void check_set(struct dlx_message *m, int64_t value)
 
 TEST(sets_are_carried_whole)
 {
-    auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.retain = 2));
+    auto_publisher *p = dlx_test_stream_new_publisher("test/a", PUBLISHER(.retain = 2));
     publish_set(p, 1000, false);
     publish_set(p, 2000, true);
     for (int i = 0; i < 3; i++) {

@@ -77,8 +77,7 @@ static const struct way {
 LOOP_TEST(who_closes_before_we_are_back_leaves_its_last_number, 0, (int)DLX_ARRAY_SIZE(ways))
 {
     const struct way *way = &ways[_i];
-    auto_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    struct dlx_publisher *p = dlx_test_stream_new_publisher("test/a", NULL);
     auto_reader r = dlx_restart_reader_make(SUBSCRIBE(.mode = way->mode, .spin_ns = way->spin_ns));
     for (uint64_t n = 1; n <= 3; n++) {
         publish_to(p, n);
@@ -104,9 +103,8 @@ LOOP_TEST(who_closes_before_we_are_back_leaves_its_last_number, 0, (int)DLX_ARRA
 /* Odd: it keeps them only while it is there. */
 LOOP_TEST(what_it_leaves_with_the_new_daemon_is_not_lost, 0, 2)
 {
-    auto_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = dlx_test_stream_publisher(
-        c, "test/a", PUBLISHER(.retain = 2, .retain_for_ns = _i ? DLX_RETAIN_LATCHED : 0));
+    struct dlx_publisher *p = dlx_test_stream_new_publisher(
+        "test/a", PUBLISHER(.retain = 2, .retain_for_ns = _i ? DLX_RETAIN_LATCHED : 0));
     auto_reader r = dlx_restart_reader_make(NULL);
     publish_to(p, 3);
     dlx_restart_read_to(&r, 3);
@@ -132,11 +130,10 @@ LOOP_TEST(what_it_leaves_with_the_new_daemon_is_not_lost, 0, 2)
 LOOP_TEST(who_was_not_sent_every_arena_hears_how_many_it_misses, 0, 2)
 {
     static const int64_t sizes[] = {10, 3000, 9000, 30000, 70000};
-    auto_client *c = dlx_test_stream_connect();
     struct dlx_message *m = NULL;
     int code;
     dlx_set_debug(false); /* arenas have other sizes in it */
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = 32));
+    struct dlx_publisher *p = dlx_test_stream_new_publisher("test/a", PUBLISHER(.depth = 32));
     auto_reader r = dlx_restart_reader_make(NULL);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++)
         dlx_test_stream_publish(p, sizes[i], 1);
@@ -163,9 +160,8 @@ LOOP_TEST(who_was_not_sent_every_arena_hears_how_many_it_misses, 0, 2)
 LOOP_TEST(what_a_liar_says_over_its_bell_costs_no_other_stream, 0, 2)
 {
     uint8_t bytes[1000];
-    auto_client *c = dlx_test_stream_connect(), *liars = dlx_test_stream_connect();
-    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
-    auto_publisher *liar = dlx_test_stream_publisher(liars, "test/a", NULL);
+    auto_publisher *p = dlx_test_stream_new_publisher("test/a", NULL);
+    auto_publisher *liar = dlx_test_stream_new_publisher("test/a", NULL);
     auto_reader r = dlx_restart_reader_make(NULL);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     ok(dlx_publisher_wait(liar, 1, PATIENCE));

@@ -9,16 +9,8 @@
 struct counters {
     struct dlx_publisher_info publisher;
     struct dlx_link_info link;
-    int n_publishers, n_links;
+    int n_links;
 };
-
-static int note_publisher(const struct dlx_publisher_info *info, void *userdata)
-{
-    struct counters *counters = userdata;
-    counters->publisher = *info;
-    counters->n_publishers++;
-    return 0;
-}
 
 static int note_link(const struct dlx_link_info *info, void *userdata)
 {
@@ -31,10 +23,9 @@ static int note_link(const struct dlx_link_info *info, void *userdata)
 /* As dlxctl asks. */
 static struct counters shown(void)
 {
-    struct counters counters = {.n_publishers = 0};
+    struct counters counters = {.n_links = 0};
     auto_client *c = dlx_test_stream_connect();
-    ok(dlx_list_publishers(c, NULL, note_publisher, &counters));
-    ck_assert_int_eq(counters.n_publishers, 1);
+    ck_assert_uint_eq(dlx_test_stream_list(c, &counters.publisher), 1);
     ok(dlx_list_links(c, counters.publisher.publisher, note_link, &counters));
     ck_assert_int_eq(counters.n_links, 1);
     return counters;
@@ -252,8 +243,7 @@ static void (*const polls[])(struct dlx_publisher *p) = {poll_stats, poll_events
 /* It has nothing more to publish: what it retains is to be found again. */
 LOOP_TEST(a_publisher_that_only_polls_is_found_at_the_next_daemon, 0, DLX_ARRAY_SIZE(polls))
 {
-    auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.retain = 1));
+    auto_publisher *p = dlx_test_stream_new_publisher("test/a", PUBLISHER(.retain = 1));
     auto_message *m = NULL;
     dlx_test_stream_publish(p, 10, 1);
     dlx_test_stream_restart();

@@ -26,8 +26,7 @@ static void *publish_all(void *userdata)
 
 TEST(every_gap_has_a_number_through_restarts)
 {
-    auto_client *c = dlx_test_stream_connect();
-    struct writer writer = {.p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = 16))};
+    struct writer writer = {.p = dlx_test_stream_new_publisher("test/a", PUBLISHER(.depth = 16))};
     struct dlx_restart_reader readers[] = {
         dlx_restart_reader_make(NULL),
         {.c = dlx_test_stream_connect()},
@@ -84,13 +83,12 @@ LOOP_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2)
  * from 2: there is nothing to be taken, so that each look is for the next block. */
 LOOP_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0, 4)
 {
-    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     struct dlx_message *m = NULL;
     int64_t n = 0;
     int r;
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
-    auto_subscription *s = dlx_test_stream_subscribe(
-        other, "test/a", SUBSCRIBE(.spin_ns = _i % 2 ? DLX_SPIN_ALWAYS : 0));
+    struct dlx_publisher *p = dlx_test_stream_new_publisher("test/a", NULL);
+    auto_subscription *s = dlx_test_stream_new_subscription(
+        "test/a", SUBSCRIBE(.spin_ns = _i % 2 ? DLX_SPIN_ALWAYS : 0));
     dlx_test_stream_restart();
     for (uint64_t until = dlx__deadline(PATIENCE); p->epoch == 0; dlx_test_before(until)) {
         if (_i < 2)
@@ -114,9 +112,8 @@ LOOP_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0, 
  * not get. Not all (0), or all (1) of what is on the old link was taken. */
 LOOP_TEST(what_came_before_our_new_link_is_counted, 0, 2)
 {
-    auto_client *c = dlx_test_stream_connect();
     auto_reader r = dlx_restart_reader_make(NULL);
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    struct dlx_publisher *p = dlx_test_stream_new_publisher("test/a", NULL);
     dlx_test_stream_publish_all(p, 10, 1, 3);
     dlx_restart_read_to(&r, _i == 0 ? 2 : 3);
     dlx_restart_with(p);
@@ -138,10 +135,10 @@ LOOP_TEST(what_came_before_our_new_link_is_counted, 0, 2)
  * and has not. */
 TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
 {
-    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     auto_message *m = NULL;
     auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
-    auto_subscription *s = dlx_test_stream_subscribe(other, "test/a", NULL);
+    auto_subscription *s = dlx_test_stream_new_subscription("test/a", NULL);
     dlx_test_stream_publish_all(p, 10, 1, 3);
     dlx_test_stream_take_all(s, 1, 3);
     dlx_restart_with(p);
@@ -167,11 +164,11 @@ LOOP_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3)
 {
     static const int64_t sizes[] = {10, 3000, 9000, 30000, 70000, 150000, 300000, 10};
     const int64_t n = (int64_t)DLX_ARRAY_SIZE(sizes);
-    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_client *other = dlx_test_stream_connect();
     uint64_t last = 0, gaps = 0;
     int r = 0;
     dlx_set_debug(false); /* arenas have other sizes in it */
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = 16));
+    struct dlx_publisher *p = dlx_test_stream_new_publisher("test/a", PUBLISHER(.depth = 16));
     auto_subscription *s = dlx_test_stream_subscribe(other, "test/a", NULL);
     if (_i == 1)
         ck_assert_int_ge(dlx_subscription_fd(s), 0);
@@ -244,9 +241,8 @@ static void *take_four(void *r)
 
 TEST(who_closes_waits_for_subscribers_on_their_way)
 {
-    auto_client *c = dlx_test_stream_connect();
     auto_reader r = dlx_restart_reader_make(NULL);
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    struct dlx_publisher *p = dlx_test_stream_new_publisher("test/a", NULL);
     dlx_test_stream_publish(p, 10, 1);
     dlx_restart_with(p);
     dlx_test_stream_publish_all(p, 10, 2, 4);

@@ -109,9 +109,7 @@ TEST(a_clean_end_gives_back_memory_that_retains_nothing)
     ck_assert_uint_ge(before, UINT64_C(64) << 20);
     dlx_publisher_unref(p);
     ck_assert_uint_lt(shared_bytes(c), UINT64_C(20) << 20);
-    auto_message *m = NULL;
-    ok(dlx_get(c, "test/a", 0, &m));
-    dlx_test_stream_check(m, 1 << 20, 7);
+    dlx_test_stream_get(c, "test/a", 1 << 20, 7);
 }
 
 TEST(a_successor_replaces_once_it_has_as_many)
@@ -142,9 +140,7 @@ TEST(a_successor_replaces_once_it_has_as_many)
     dlx_test_stream_publish(second, 100, 21);
     dlx_publisher_unref(second);
     ck_assert_uint_eq(list(c).n_retained, 2);
-    auto_message *m = NULL;
-    ok(dlx_get(c, "test/a", 0, &m));
-    dlx_test_stream_check(m, 100, 21);
+    dlx_test_stream_get(c, "test/a", 100, 21);
     ok(dlx_retained_drop(c, "test/a"));
     ck_assert_uint_eq(list(c).n, 0);
 }

@@ -94,8 +94,7 @@ TEST(a_retained_publisher_leaves_once)
 {
     struct dlx_message *m = NULL;
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 10);
-    auto_client *c = dlx_test_stream_connect();
-    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.n_publishers = 2));
+    auto_subscription *s = dlx_test_stream_new_subscription("test/a", SUBSCRIBE(.n_publishers = 2));
     dlx_test_store_take(s, 9, 10);
     wait_until_left(s);
     for (int i = 0; i < 2; i++) {
@@ -161,8 +160,7 @@ LOOP_TEST(bounds_of_what_is_retained_outlive_daemons, 0, 2)
                                           : PUBLISHER(.retain = 2, .max_held_bytes = 800),
                                   2);
     dlx_test_store_restart();
-    auto_client *c = dlx_test_stream_connect();
-    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
+    auto_subscription *s = dlx_test_stream_new_subscription("test/a", NULL);
     struct dlx_message *m = dlx_test_stream_next(s);
     fails(dlx_take(s, PATIENCE, &other), DLX_E_TOO_MANY_HELD,
           _i == 0 ? "1 messages are held, the limit of the publisher"

@@ -71,10 +71,9 @@ static void await_50_messages(void)
 
 TEST(a_stream_loses_nothing_through_upgrades)
 {
-    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
     auto_publisher *p =
-        dlx_test_stream_publisher(c, "test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK));
-    auto_subscription *s = dlx_test_stream_subscribe(other, "test/a", SUBSCRIBE(.reliable = true));
+        dlx_test_stream_new_publisher("test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK));
+    auto_subscription *s = dlx_test_stream_new_subscription("test/a", SUBSCRIBE(.reliable = true));
     stream.p = p;
     stream.s = s;
     atomic_store(&stream.to, UINT64_MAX);

@@ -86,8 +86,7 @@ static int publish_until_full(void)
 {
     if (!enter_group())
         return CANNOT_ENTER;
-    auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.history = 100));
+    auto_publisher *p = dlx_test_stream_new_publisher("test/a", PUBLISHER(.history = 100));
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 0; i < 100; i++) {
         int64_t n = WORDS;
@@ -113,9 +112,8 @@ TEST(a_publisher_whose_group_is_full_is_told)
     int n = 0, r;
     if (!make_group("32M"))
         return;
-    auto_client *c = dlx_test_stream_connect();
     auto_subscription *s =
-        dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.max_held = 100, .history = 100));
+        dlx_test_stream_new_subscription("test/a", SUBSCRIBE(.max_held = 100, .history = 100));
     pid_t pid = dlx_test_fork();
     if (pid == 0)
         _exit(publish_until_full());
@@ -143,9 +141,8 @@ static void read_all(int sock, const void *none)
     (void)none;
     if (!enter_group())
         _exit(CANNOT_ENTER);
-    auto_client *c = dlx_test_stream_connect();
-    auto_subscription *s =
-        dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.reliable = true, .max_held = N_MESSAGES));
+    auto_subscription *s = dlx_test_stream_new_subscription(
+        "test/a", SUBSCRIBE(.reliable = true, .max_held = N_MESSAGES));
     dlx_test_say(sock);
     for (int i = 0; i < N_MESSAGES; i++)
         ok(dlx_take(s, PATIENCE, &held[i]));
@@ -159,9 +156,8 @@ TEST(who_reads_in_a_small_group_pays_nothing)
 {
     if (!make_group("8M"))
         return;
-    auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = dlx_test_stream_publisher(
-        c, "test/a", PUBLISHER(.history = N_MESSAGES, .on_full = DLX_ON_FULL_BLOCK));
+    auto_publisher *p = dlx_test_stream_new_publisher(
+        "test/a", PUBLISHER(.history = N_MESSAGES, .on_full = DLX_ON_FULL_BLOCK));
     struct dlx_test_peer reader = dlx_test_fork_peer(read_all, NULL);
     dlx_test_hear(reader.sock);
     for (int i = 0; i < N_MESSAGES; i++) /* four times what its group may have */

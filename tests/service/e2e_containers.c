@@ -68,14 +68,12 @@ static const struct dlx_publish_args patient = {.size = sizeof patient, .timeout
 
 static struct dlx_publisher *publisher(const struct dlx_publisher_args *args)
 {
-    auto_client *c = dlx_test_stream_connect();
-    return dlx_test_stream_publisher(c, "test/a", args);
+    return dlx_test_stream_new_publisher("test/a", args);
 }
 
 static struct dlx_subscription *subscription(bool reliable)
 {
-    auto_client *c = dlx_test_stream_connect();
-    return dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.reliable = reliable));
+    return dlx_test_stream_new_subscription("test/a", SUBSCRIBE(.reliable = reliable));
 }
 
 static void publish_many(int sock)
