@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* dlx_connect_args.wait_ns: a program that starts before the daemon does. */
 
 #include "tests/harness/spawn.h"

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* A daemon that a program started ends when nobody is connected and nothing is retained, and not
  * before. */
 

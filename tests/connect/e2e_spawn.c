@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* dlx_connect(&c, NULL) where nobody set anything up: a private daemon, shared by all, that ends by
  * itself. */
 

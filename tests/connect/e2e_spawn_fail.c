@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* A private daemon that cannot be started: the caller learns why, within its time, and nothing is
  * left. */
 

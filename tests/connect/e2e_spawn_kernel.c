@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* A private daemon where the kernel refuses a call that starting it needs: the caller learns which,
  * and nothing is left. And what the daemon has not of the process that happened to start it. */
 
@@ -35,7 +34,7 @@ static const struct {
     {SYS_dup3, 1, 2, EBUSY, "executing it: Device or resource busy"},
 };
 
-LOOP_TEST(a_call_that_is_refused_is_named, 0, (int)DLX_ARRAY_SIZE(refusals))
+LOOP_TEST(a_call_that_is_refused_is_named, 0, DLX_ARRAY_SIZE(refusals))
 {
     if (!refuse(refusals[_i].nr, refusals[_i].arg, refusals[_i].value, refusals[_i].error))
         return;
@@ -59,7 +58,7 @@ TEST(without_close_range_it_has_none_of_our_descriptors)
 
 static const int policies[] = {SCHED_FIFO, SCHED_RR};
 
-LOOP_TEST(a_daemon_that_a_real_time_thread_starts_is_not_one, 0, (int)DLX_ARRAY_SIZE(policies))
+LOOP_TEST(a_daemon_that_a_real_time_thread_starts_is_not_one, 0, DLX_ARRAY_SIZE(policies))
 {
     const struct sched_param one = {.sched_priority = 1}, none = {.sched_priority = 0};
     if (sched_setscheduler(0, policies[_i], &one) < 0) {

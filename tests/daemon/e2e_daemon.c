@@ -3,7 +3,6 @@
 #include "daemon/objects/client.h"
 #include "tests/daemon/harness_served.h"
 #include "tests/harness/fork.h"
-#include "tests/harness/run.h"
 #include <sys/resource.h>
 #include <sys/syscall.h>
 

@@ -2,7 +2,6 @@
 /* Who dies, or leaves early, takes what it had along and nothing else. */
 #include "tests/daemon/harness_served.h"
 #include "tests/harness/fork.h"
-#include "tests/harness/run.h"
 
 /* A client process that does its part of a story up to `stage` and is killed there. */
 static _Noreturn void play(int stage, const struct dlx_test_child *child)

@@ -3,7 +3,6 @@
 #include "common/memory.h"
 #include "ring/layout.h"
 #include "tests/daemon/harness_served.h"
-#include "tests/harness/run.h"
 #include "tests/harness/seccomp.h"
 
 /* Such a kernel lets clients send descriptors to the daemon's sockets. */

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* The daemon's own memory: what many objects took goes back to the system when they have gone,
  * though others stay. */
 
 #include "tests/harness/daemon.h"
-#include "tests/harness/run.h"
 
 #define N_TOPICS     5000
 #define N_PUBLISHERS 1000

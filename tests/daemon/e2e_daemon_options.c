@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* The daemon's command line and environment: what cannot be is refused with words and status 2, and
  * nothing is listened on. */
 
 #include "tests/daemon/harness_served.h"
 #include "tests/harness/fork.h"
-#include "tests/harness/run.h"
 #include "tests/harness/seccomp.h"
 #include <sys/prctl.h>
 #include <sys/resource.h>

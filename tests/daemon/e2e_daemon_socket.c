@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* The file of the daemon's socket and its lock, and what may come through it where the kernel
  * refuses nothing. */
 
 #include "tests/daemon/harness_served.h"
-#include "tests/harness/run.h"
 #include "tests/harness/seccomp.h"
 #include <dirent.h>
 #include <sys/file.h>

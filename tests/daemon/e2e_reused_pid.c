@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /*
  * A process dies, and another one gets its number before anybody has looked: for daemon and
  * publishers the first one is dead all the same, what it held comes back, and the second one has

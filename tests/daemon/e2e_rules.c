@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /*
  * Rules by topic between users, under a real dlpackd with a configuration: what is refused, what a
  * pattern shows, and what SIGHUP takes away from those who are there.

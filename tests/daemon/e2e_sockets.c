@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /*
  * A daemon with several listening sockets: rules and users by socket, files of its own and sockets
  * that the service manager passes, and a container that mounted the file of one.

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /*
  * Ends of different minor versions: raw packets of clients to the daemon, and the library
  * against a stand-in for a daemon. The rules are in docs/PROTOCOL.md, "Versions".
@@ -159,7 +158,7 @@ static uint64_t number_of(const Dlx__Wire__Packet *packet, unsigned id)
     return value;
 }
 
-LOOP_TEST(a_reply_has_no_field_that_is_newer_than_its_client, 0, (int)DLX_ARRAY_SIZE(minors))
+LOOP_TEST(a_reply_has_no_field_that_is_newer_than_its_client, 0, DLX_ARRAY_SIZE(minors))
 {
     auto_fd fd = connect_as(minors[_i]);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(newer_fields); i++) {
@@ -172,8 +171,7 @@ LOOP_TEST(a_reply_has_no_field_that_is_newer_than_its_client, 0, (int)DLX_ARRAY_
 }
 
 /* Fields 13 and 14 of LinkEntry. */
-LOOP_TEST(how_far_a_subscriber_is_behind_is_told_to_those_who_know_it, 0,
-          (int)DLX_ARRAY_SIZE(minors))
+LOOP_TEST(how_far_a_subscriber_is_behind_is_told_to_those_who_know_it, 0, DLX_ARRAY_SIZE(minors))
 {
     enum { DEPTH = 3, SINCE = 6 };
     auto_pair x = dlx_test_pair_make(PUBLISHER(.on_full = DLX_ON_FULL_BLOCK, .depth = DEPTH),
@@ -190,7 +188,7 @@ LOOP_TEST(how_far_a_subscriber_is_behind_is_told_to_those_who_know_it, 0,
 }
 
 /* A subscriber that has yet to answer LinkOffer, as one that makes no call. */
-LOOP_TEST(a_link_that_is_being_made_is_told_to_those_who_know_it, 0, (int)DLX_ARRAY_SIZE(minors))
+LOOP_TEST(a_link_that_is_being_made_is_told_to_those_who_know_it, 0, DLX_ARRAY_SIZE(minors))
 {
     enum { SINCE = 7 };
     auto_publisher *p = dlx_test_stream_new_publisher("test/a", NULL);
@@ -217,7 +215,7 @@ static int keep_publisher(const struct dlx_publisher_info *info, void *userdata)
 
 /* Field 17 of PublisherEntry; and the next daemon is told, too. */
 LOOP_TEST(what_a_publisher_could_not_publish_is_told_to_those_who_know_it, 0,
-          (int)DLX_ARRAY_SIZE(minors))
+          DLX_ARRAY_SIZE(minors))
 {
     enum { SINCE = 7 };
     auto_client *c = dlx_test_stream_connect();
@@ -248,7 +246,7 @@ TEST(an_older_client_may_not_ask_for_publishers_that_have_gone)
              "is of protocol 2.7, and this connection speaks 2.6");
 }
 
-LOOP_TEST(a_newer_client_may_say_more_in_hello, 0, (int)DLX_ARRAY_SIZE(minors))
+LOOP_TEST(a_newer_client_may_say_more_in_hello, 0, DLX_ARRAY_SIZE(minors))
 {
     int fd = dlx_test_connect(&dlx_test_stream_daemon);
     send_with_unknown_field(fd, HELLO(.major = DLX_PROTO_MAJOR, .minor = minors[_i]));
@@ -263,7 +261,7 @@ LOOP_TEST(a_newer_client_may_say_more_in_hello, 0, (int)DLX_ARRAY_SIZE(minors))
 
 /* It has been told which version the daemon speaks. */
 LOOP_TEST(after_hello_a_field_that_the_daemon_does_not_know_is_a_violation, 0,
-          (int)DLX_ARRAY_SIZE(minors))
+          DLX_ARRAY_SIZE(minors))
 {
     int fd = connect_as(minors[_i]);
     send_with_unknown_field(fd, DAEMON_INFO());
@@ -380,7 +378,7 @@ static int get_info(struct dlx_client *c, void *info)
     return dlx_client_get_daemon_info(c, info);
 }
 
-LOOP_TEST(the_library_goes_with_a_daemon_of_another_minor_version, 0, (int)DLX_ARRAY_SIZE(minors))
+LOOP_TEST(the_library_goes_with_a_daemon_of_another_minor_version, 0, DLX_ARRAY_SIZE(minors))
 {
     struct dlx_daemon_info info = {.size = sizeof info};
     ok(ask_stand_in(DLX_MIN(minors[_i], DLX_PROTO_MINOR), minors[_i], false, get_info, &info));

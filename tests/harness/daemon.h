@@ -8,10 +8,9 @@
  * seconds at most.
  */
 
-#include "tests/harness/patience.h"
 #include "common/proto.h"
-#include <check.h>
-#include <sys/types.h>
+#include "tests/harness/patience.h"
+#include "tests/harness/run.h"
 
 struct dlx_test_daemon {
     pid_t pid;

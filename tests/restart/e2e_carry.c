@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* What a publisher retains is there with the daemon that replaces its first one, for newcomers too,
  * and comes once. */
 

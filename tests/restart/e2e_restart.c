@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* The daemon ends and another one takes its place: streams go on, and everybody is there again. */
 
 #include "client/publish/publisher.h"

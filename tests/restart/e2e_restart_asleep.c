@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* Daemons end while a reliable subscription to a pattern is asleep, so that they have not sent
  * it all that its publishers count on: links, and arenas. It gets every message all the same,
  * once and in order. */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /*
  * A publisher goes on with a new daemon, and closes or is killed before a subscriber has come
  * there: what it had published meanwhile is counted when its link ends.
@@ -74,7 +73,7 @@ static const struct way {
     {.mode = DLX_MODE_LATEST, .timeout_ns = SECOND, .n_before = 3, .n_daemons = 2},
 };
 
-LOOP_TEST(who_closes_before_we_are_back_leaves_its_last_number, 0, (int)DLX_ARRAY_SIZE(ways))
+LOOP_TEST(who_closes_before_we_are_back_leaves_its_last_number, 0, DLX_ARRAY_SIZE(ways))
 {
     const struct way *way = &ways[_i];
     struct dlx_publisher *p = dlx_test_stream_new_publisher("test/a", NULL);

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* After a restart of the daemon counters go on, as the library and as `dlxctl` show them, and an
  * event tells of it. */
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* Daemons end while streams are read that may lose messages: what is missing is counted, every
  * message of it. */
 

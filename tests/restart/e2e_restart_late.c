@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* The daemon ends, and the next one answers so late that the publisher does not wait for it. */
 
 #include "client/publish/publisher_reconnect.h"

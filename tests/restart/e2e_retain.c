@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* Messages that stay: for those who come late, and after their publisher has gone. */
 
 #include "ring/layout.h"

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /*
  * After a restart of the daemon, what a live publisher retains that makes no call: newcomers get it
  * at once, and hold it whatever the publisher does then. docs/decisions/0023.

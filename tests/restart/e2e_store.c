@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* What is retained outlives the daemon, where the service manager keeps descriptors (a stand-in:
  * tests/harness/manager.h). */
 

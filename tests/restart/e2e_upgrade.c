@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* Another program takes the daemon's place in the same process: docs/decisions/0030. Nothing is
  * lost. */
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* A program that cannot take the daemon's place changes nothing: the daemon serves as before, and
  * says why. docs/decisions/0030. */
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /* A daemon whose place another program takes, and for which the service manager (a stand-in:
  * tests/harness/manager.h) keeps descriptors: what it keeps, and what the new daemon believes that
  * it keeps, stay the same. */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /*
  * A memory cgroup that is full. Who publishes pays, and lack of memory shows when memory is asked
  * for: never as a SIGBUS, neither there nor in whoever reads. Who reads pays nothing: one with next

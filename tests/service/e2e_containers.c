@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
 /*
  * Processes in containers that share nothing but the daemon's folder: messages, sets, what is
  * retained, deaths and restarts, with the daemon outside, and with one in namespaces of its own.

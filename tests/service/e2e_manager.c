@@ -6,7 +6,6 @@
  */
 
 #include "tests/harness/daemon.h"
-#include "tests/harness/run.h"
 #include <sys/un.h>
 
 #define INTERVAL_MS 50U /* of pings: half of WATCHDOG_USEC */
