@@ -8,23 +8,13 @@
 #include <sys/syscall.h>
 
 /* From here on the call with this argument fails. */
-static bool refuse(unsigned nr, unsigned arg, unsigned value, int error)
+static bool refuse(unsigned nr, unsigned arg, unsigned value, unsigned error)
 {
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 3),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (unsigned)offsetof(struct seccomp_data, args) + 8 * arg),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    return !dlx_test_skips(!dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter)),
-                           "no seccomp here");
+    return !dlx_test_skips(!dlx_test_seccomp_fail_with(nr, arg, value, error), "no seccomp here");
 }
 
 static const struct {
-    unsigned nr, arg, value;
-    int error;
+    unsigned nr, arg, value, error;
     const char *words;
 } refusals[] = {
     {SYS_openat, 2, O_RDWR, EMFILE, "opening /dev/null: Too many open files"},

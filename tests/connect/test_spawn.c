@@ -102,11 +102,12 @@ static void refused(const char *word)
 TEST(a_folder_that_is_not_ours_alone)
 {
     char path[DLX_SOCKET_PATH_SIZE], other[300];
-    static const mode_t open_modes[] = {0701, 0710, 0770, 0777, 01700, 02700};
+    static const mode_t open_modes[] = {0701, 0710, 0755, 0770, 0777, 01700, 02700};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(open_modes); i++) {
         ck_assert_int_eq(mkdir(folder, 0700), 0);
         ck_assert_int_eq(chmod(folder, open_modes[i]), 0);
-        refused("0700");
+        (void)snprintf(other, sizeof other, "has mode %04o, not 0700", (unsigned)open_modes[i]);
+        refused(other);
         ck_assert_int_eq(rmdir(folder), 0);
     }
     (void)snprintf(other, sizeof other, "%s/other", base);
@@ -118,6 +119,9 @@ TEST(a_folder_that_is_not_ours_alone)
     refused("not a folder");
     ck_assert_int_eq(unlink(folder), 0);
     ck_assert_int_eq(rmdir(other), 0);
+    close(open(folder, O_CREAT | O_WRONLY | O_CLOEXEC, 0700));
+    refused("is not a folder");
+    ck_assert_int_eq(unlink(folder), 0);
 
     ck_assert_int_eq(mkdir(folder, 0700), 0);
     env.uid++; /* as another user sees it, had he that name */

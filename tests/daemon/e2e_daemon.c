@@ -14,14 +14,6 @@ TEST(second_daemon_on_a_socket_names_the_first)
     close(dlx_test_hello(&dlx_served, 1)); /* the first goes on */
 }
 
-TEST(stale_socket_is_replaced)
-{
-    close(dlx_served_client);
-    dlx_test_daemon_kill(&dlx_served);
-    ck_assert_int_eq(access(dlx_served.path, F_OK), 0);
-    dlx_served_start(NULL);
-}
-
 TEST(path_that_is_no_socket_is_left_alone)
 {
     char path[300], lock[310], text[8] = "";
@@ -96,26 +88,6 @@ TEST(shutdown_tells_the_clients)
     (void)dlx_test_disconnected(fd, DLX_E_DISCONNECTED);
     (void)dlx_test_disconnected(dlx_served_client, DLX_E_DISCONNECTED);
     dlx_served_start(NULL);
-}
-
-TEST(unknown_version_hears_which_are_known)
-{
-    auto_fd fd = dlx_test_connect(&dlx_served);
-    const char *text = dlx_test_call_error(fd, HELLO(.major = 99), DLX_E_VERSION);
-    ck_assert_msg(strstr(text, "99.0") && strstr(text, "knows 2.0"), "%s", text);
-    struct dlx_packet packet;
-    dlx_test_wait_readable(fd);
-    ck_assert_int_eq(dlx__packet_recv_fds(fd, &packet), DLX_E_DISCONNECTED);
-}
-
-TEST(newer_minor_version_is_answered_with_ours)
-{
-    auto_fd fd = dlx_test_connect(&dlx_served);
-    const Dlx__Wire__Packet *reply =
-        dlx_test_call(fd, HELLO(.major = DLX_PROTO_MAJOR, .minor = 1000));
-    ck_assert_int_eq(reply->body_case, BODY(HELLO_REPLY));
-    ck_assert_uint_eq(reply->hello_reply->minor, DLX_PROTO_MINOR);
-    ck_assert_uint_gt(reply->hello_reply->client, 0);
 }
 
 TEST(long_name_is_refused_and_odd_names_are_cleaned)

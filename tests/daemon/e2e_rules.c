@@ -11,6 +11,15 @@
 #define ALICE 64001
 #define BOB   64002
 
+CASE(rules)
+{
+    if (!dlx_test_user_may())
+        return NULL;
+    TCase *tcase = dlx_test_stream_case("rules");
+    dlx_configured_fixture(tcase);
+    return tcase;
+}
+
 static int publish(const char *topic)
 {
     struct dlx_publisher *p = NULL;
@@ -45,7 +54,7 @@ static const char cameras[] = "[rule alice]\nusers = 64001\ntopics = cam/**\n"
                               "allow = publish subscribe observe\n"
                               "[rule bob]\nusers = 64002\ntopics = cam/front\nallow = subscribe\n";
 
-TEST(a_rule_decides_by_user_topic_and_verb)
+TEST_OF(rules, a_rule_decides_by_user_topic_and_verb)
 {
     static const struct {
         uid_t uid;
@@ -65,8 +74,6 @@ TEST(a_rule_decides_by_user_topic_and_verb)
         {64003, connect_only, "", DLX_E_ACCESS,
          "refused: uid 64003 may not use this daemon: no rule allows it anything"},
     };
-    if (!dlx_test_user_may())
-        return;
     dlx_configured_start(cameras);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
         int r = call_as(all[i].uid, all[i].call, all[i].topic);
@@ -75,10 +82,8 @@ TEST(a_rule_decides_by_user_topic_and_verb)
     }
 }
 
-TEST(a_denial_names_its_rule_in_the_log)
+TEST_OF(rules, a_denial_names_its_rule_in_the_log)
 {
-    if (!dlx_test_user_may())
-        return;
     dlx_configured_start("[rule secret]\nusers = *\ntopics = cam/secret\ndeny = all\n"
                          "[rule rest]\nusers = *\ntopics = **\nallow = all\n");
     ck_assert_int_eq(call_as(ALICE, publish, "cam/secret"), DLX_E_ACCESS);
@@ -144,10 +149,8 @@ static struct user begin(uid_t uid, void (*part)(int sock, const void *userdata)
 }
 
 /* Bob may still use the daemon, but not this topic. */
-TEST(a_subscriber_whose_right_was_taken_is_told_and_gets_it_back)
+TEST_OF(rules, a_subscriber_whose_right_was_taken_is_told_and_gets_it_back)
 {
-    if (!dlx_test_user_may())
-        return;
     dlx_configured_start(cameras);
     struct user bob = begin(BOB, take, "cam/front");
     dlx_configured_reload("[rule bob]\nusers = 64002\ntopics = cam/rear\nallow = subscribe\n",
@@ -158,10 +161,8 @@ TEST(a_subscriber_whose_right_was_taken_is_told_and_gets_it_back)
     ck_assert_int_eq(call_as(BOB, subscribe, "cam/front"), 0);
 }
 
-TEST(sighup_ends_links_that_are_not_allowed_any_more)
+TEST_OF(rules, sighup_ends_links_that_are_not_allowed_any_more)
 {
-    if (!dlx_test_user_may())
-        return;
     dlx_configured_start(cameras);
     auto_publisher *p = dlx_test_stream_new_publisher("cam/front", NULL);
     struct user alice = begin(ALICE, take, "cam/front"), bob = begin(BOB, take, "cam/*");
@@ -229,10 +230,8 @@ static void publish_on(int sock, const void *userdata)
 }
 
 /* Alice may still use the daemon, but not this topic. */
-TEST(a_publisher_whose_right_was_taken_is_told_and_gets_it_back)
+TEST_OF(rules, a_publisher_whose_right_was_taken_is_told_and_gets_it_back)
 {
-    if (!dlx_test_user_may())
-        return;
     dlx_configured_start(cameras);
     struct user alice = begin(ALICE, publish_on, "cam/front");
     dlx_configured_reload("[rule alice]\nusers = 64001\ntopics = cam/rear\nallow = publish\n",
@@ -247,7 +246,5 @@ TEST(a_publisher_whose_right_was_taken_is_told_and_gets_it_back)
 
 int main(void)
 {
-    TCase *tcase = dlx_test_stream_case("rules");
-    dlx_configured_fixture(tcase);
-    return dlx_test_run_case(tcase);
+    return dlx_test_run_cases();
 }

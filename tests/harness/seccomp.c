@@ -16,11 +16,34 @@ bool dlx_test_seccomp_install(struct sock_filter *filter, size_t n)
            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-bool dlx_test_seccomp_fail(unsigned nr, unsigned error)
+static bool act_on(unsigned nr, unsigned action)
 {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, action),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    return dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter));
+}
+
+bool dlx_test_seccomp_fail(unsigned nr, unsigned error)
+{
+    return act_on(nr, SECCOMP_RET_ERRNO | error);
+}
+
+bool dlx_test_seccomp_kill(unsigned nr)
+{
+    return act_on(nr, SECCOMP_RET_KILL_PROCESS);
+}
+
+bool dlx_test_seccomp_fail_with(unsigned nr, unsigned arg, unsigned value, unsigned error)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (unsigned)offsetof(struct seccomp_data, args) + 8 * arg),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -29,15 +52,7 @@ bool dlx_test_seccomp_fail(unsigned nr, unsigned error)
 
 bool dlx_test_seccomp_no_passrights(void)
 {
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_setsockopt, 0, 3),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SO_PASSRIGHTS, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOPROTOOPT),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    return dlx_test_seccomp_install(filter, DLX_ARRAY_SIZE(filter));
+    return dlx_test_seccomp_fail_with(SYS_setsockopt, 2, SO_PASSRIGHTS, ENOPROTOOPT);
 }
 
 void dlx_test_seccomp_on_an_older_kernel(void *userdata)

@@ -12,6 +12,10 @@
 bool dlx_test_seccomp_install(struct sock_filter *filter, size_t n);
 /* System call number `nr` returns `error`. */
 bool dlx_test_seccomp_fail(unsigned nr, unsigned error);
+/* The same where an argument (0 to 5) has this value. */
+bool dlx_test_seccomp_fail_with(unsigned nr, unsigned arg, unsigned value, unsigned error);
+/* The kernel kills who makes the system call. */
+bool dlx_test_seccomp_kill(unsigned nr);
 /* As before Linux 6.16: sockets cannot be told to refuse descriptors (SO_PASSRIGHTS). */
 bool dlx_test_seccomp_no_passrights(void);
 /* The same for a daemon: for dlx_test_daemon_start_prepared(). */

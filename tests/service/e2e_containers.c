@@ -61,13 +61,18 @@ static void hear(const struct dlx_test_container *container)
     (void)dlx_test_container_hear(container->sock);
 }
 
-static const struct dlx_publisher_args blocking = {
-    .size = sizeof blocking, .history = 1, .on_full = DLX_ON_FULL_BLOCK};
-static const struct dlx_publish_args patient = {.size = sizeof patient, .timeout_ns = PATIENCE};
-
-static struct dlx_publisher *publisher(const struct dlx_publisher_args *args)
+/* It has a subscriber. */
+static struct dlx_publisher *joined_publisher(void)
 {
-    return dlx_test_stream_new_publisher("test/a", args);
+    struct dlx_publisher *p = dlx_test_stream_new_publisher(
+        "test/a", PUBLISHER(.history = 1, .on_full = DLX_ON_FULL_BLOCK));
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    return p;
+}
+
+static void publish(struct dlx_publisher *p, int64_t value)
+{
+    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, value), PUBLISH(.timeout_ns = PATIENCE)));
 }
 
 static struct dlx_subscription *subscription(bool reliable)
@@ -77,11 +82,10 @@ static struct dlx_subscription *subscription(bool reliable)
 
 static void publish_many(int sock)
 {
-    auto_publisher *p = publisher(&blocking);
+    auto_publisher *p = joined_publisher();
     ck_assert_int_eq(getpid(), 1); /* as the subscriber */
-    ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 1; i <= N_MESSAGES; i++)
-        ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, i), &patient));
+        publish(p, i);
     (void)dlx_test_container_hear(sock);
 }
 
@@ -113,10 +117,9 @@ LOOP_TEST(messages_pass_between_containers, 0, N_PAIRS)
 
 static void publish_set(int sock)
 {
-    auto_publisher *p = publisher(&blocking);
+    auto_publisher *p = joined_publisher();
     struct dlx_item items[] = {{"one", dlx_test_stream_alloc(p, 5, 100)},
                                {"two", dlx_test_stream_alloc(p, 7, 200)}};
-    ok(dlx_publisher_wait(p, 1, PATIENCE));
     ok(dlx_publish_set(p, items, 2, NULL, NULL));
     (void)dlx_test_container_hear(sock);
 }
@@ -139,7 +142,7 @@ LOOP_TEST(sets_pass_between_containers, 0, N_PAIRS)
 
 static void retain_two(int sock)
 {
-    auto_publisher *p = publisher(PUBLISHER(.retain = 2));
+    auto_publisher *p = dlx_test_stream_new_publisher("test/a", PUBLISHER(.retain = 2));
     dlx_test_stream_publish_all(p, 10, 1, 2);
     dlx_test_container_say(sock, 0);
     (void)dlx_test_container_hear(sock);
@@ -183,8 +186,7 @@ static uint64_t shared_bytes(struct dlx_client *c)
 
 static void publish_one_and_wait(int sock)
 {
-    struct dlx_publisher *p = publisher(&blocking);
-    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    struct dlx_publisher *p = joined_publisher();
     dlx_test_stream_publish(p, 1 << 20, 1);
     (void)dlx_test_container_hear(sock);
 }
@@ -223,9 +225,8 @@ LOOP_TEST(a_subscriber_notices_the_death_of_a_publisher_in_another_container, 0,
 
 static void fill_and_go_on(int sock)
 {
-    auto_publisher *p = publisher(&blocking);
+    auto_publisher *p = joined_publisher();
     int r;
-    ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_test_stream_publish(p, 10, 1);
     (void)dlx_test_container_hear(sock); /* it holds that */
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 2);
@@ -234,7 +235,7 @@ static void fill_and_go_on(int sock)
     ck_assert_int_eq(r, DLX_E_FULL);
     dlx_test_container_say(sock, 0);
     (void)dlx_test_container_hear(sock); /* it is dead */
-    ok(dlx_publish(p, t, &patient));
+    ok(dlx_publish(p, t, PUBLISH(.timeout_ns = PATIENCE)));
     dlx_test_container_say(sock, 0);
 }
 
@@ -272,12 +273,11 @@ LOOP_TEST(a_publisher_goes_on_without_a_dead_subscriber_in_another_container, 0,
 
 static void publish_around_a_restart(int sock)
 {
-    auto_publisher *p = publisher(&blocking);
-    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    auto_publisher *p = joined_publisher();
     for (int64_t i = 1; i <= 4; i++) {
         if (i == 4) /* it announces itself to the next daemon, for who came late */
             ok(dlx_publisher_wait(p, 2, PATIENCE));
-        ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, i), &patient));
+        publish(p, i);
         (void)dlx_test_container_hear(sock);
     }
 }
@@ -416,7 +416,7 @@ TEST(dlxctl_says_that_the_daemon_is_in_a_container)
 {
     if (!begin(dlx_test_container_enter))
         return;
-    auto_publisher *p = publisher(&blocking);
+    auto_publisher *p = dlx_test_stream_new_publisher("test/a", NULL);
     check_says("info", "pid 1 of another pid namespace");
     check_says("ls", " ? "); /* it does not know who publishes */
 }
