@@ -7,8 +7,6 @@
 #include "tests/harness/spawn.h"
 #include <stdatomic.h>
 #include <sys/file.h>
-#include <sys/syscall.h>
-#include <sys/un.h>
 
 #define MANY         20
 #define STRESS_TURNS 60
@@ -40,7 +38,6 @@ static uint64_t mask_of(const char *status, const char *name)
 
 TEST(a_daemon_starts_serves_and_ends)
 {
-    struct stat st;
     struct dlx_client *c = dlx_test_spawn_connect();
     ck_assert_str_eq(dlx_client_errmsg(c), "");
     pid_t pid = dlx_test_spawn_pid(c);
@@ -52,13 +49,10 @@ TEST(a_daemon_starts_serves_and_ends)
     dlx_publisher_unref(p);
 
     /* As long as somebody is connected it stays, though it may go after a twentieth of a second. */
-    struct pollfd gone = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
-    ck_assert_int_ge(gone.fd, 0);
-    ck_assert_int_eq(poll(&gone, 1, 300), 0);
+    dlx_test_spawn_stays(pid);
     dlx_client_unref(c);
-    ck_assert_int_eq(poll(&gone, 1, PATIENCE_MS), 1);
-    close(gone.fd);
-    ck_assert(stat(dlx_test_spawn_socket, &st) < 0 && errno == ENOENT);
+    dlx_test_spawn_wait_end(pid);
+    ck_assert(access(dlx_test_spawn_socket, F_OK) < 0 && errno == ENOENT);
 }
 
 TEST(nothing_of_the_caller_reaches_the_daemon)
@@ -234,11 +228,11 @@ LOOP_TEST(processes_share_one_daemon, 0, DLX_ARRAY_SIZE(crowds))
 {
     const int n = crowds[_i];
     int go[2];
-    struct dlx_test_peer peers[MANY];
+    struct dlx_test_part peers[MANY];
     pid_t daemon[MANY];
     ck_assert_int_eq(pipe2(go, O_CLOEXEC), 0);
     for (int i = 0; i < n; i++)
-        peers[i] = dlx_test_fork_peer(connect_process, go);
+        peers[i] = dlx_test_part_begin(connect_process, go);
     close(go[0]);
     close(go[1]); /* all of them at once */
     for (int i = 0; i < n; i++) {
@@ -248,7 +242,7 @@ LOOP_TEST(processes_share_one_daemon, 0, DLX_ARRAY_SIZE(crowds))
     for (int i = 0; i < n; i++)
         dlx_test_say(peers[i].sock);
     for (int i = 0; i < n; i++)
-        dlx_test_peer_join(&peers[i]);
+        dlx_test_part_join(&peers[i]);
 }
 
 /* The daemon ends as soon as it is alone: clients keep coming while it does, until the test has
@@ -309,9 +303,8 @@ LOOP_TEST(a_hang_up_before_the_answer_is_no_failure, 0, 2)
     pid_t pid;
     void *c;
     int listener = dlx_test_listen(dlx_test_spawn_socket, SOCK_SEQPACKET);
-    struct pollfd p = {.fd = listener, .events = POLLIN};
     pthread_t thread = dlx_test_stream_thread(connect_thread, &pid);
-    ck_assert_int_eq(poll(&p, 1, PATIENCE_MS), 1);
+    dlx_test_wait_readable(listener);
     int fd = _i == 0 ? -1 : accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     ck_assert_int_eq(unlink(dlx_test_spawn_socket), 0);
     close(listener);
@@ -374,12 +367,11 @@ TEST(a_lock_that_is_held_a_moment_longer)
 TEST(a_socket_and_a_lock_of_a_killed_daemon)
 {
     auto_client *c = dlx_test_spawn_connect();
-    struct stat st;
     pid_t pid = dlx_test_spawn_pid(c);
     ck_assert_int_eq(kill(pid, SIGKILL), 0);
     dlx_test_spawn_wait_end(pid);
     c = dlx_client_unref(c);
-    ck_assert_int_eq(stat(dlx_test_spawn_socket, &st), 0);
+    ck_assert_int_eq(access(dlx_test_spawn_socket, F_OK), 0);
     c = dlx_test_spawn_connect();
     ck_assert_int_ne(dlx_test_spawn_pid(c), pid);
 }

@@ -165,8 +165,7 @@ TEST(when_there_is_no_more_what_is_empty_makes_way)
     fails(dlx_alloc(p, &spec, &more), DLX_E_NO_MEMORY, "/dev/shm"); /* it is used */
     t->deleter(t);
     /* The daemon may have it open for a moment. */
-    for (uint64_t until = dlx__deadline(PATIENCE); dlx_alloc(p, &spec, &more) == DLX_E_NO_MEMORY;)
-        dlx_test_before(until);
+    eventually(dlx_alloc(p, &spec, &more) != DLX_E_NO_MEMORY);
     more->deleter(more);
     n = 3 << 20; /* and what is too large for it is used, if there is nothing else */
     ok(dlx_alloc(p, &spec, &t));

@@ -16,7 +16,7 @@ static const struct dlx_publish_args wait_long = {.size = sizeof wait_long, .tim
 typedef void part_fn(int sock, const void *userdata);
 
 /* With this number, which a dead process had. */
-static struct dlx_test_peer spawn_as(pid_t number, part_fn *part, const void *userdata)
+static struct dlx_test_part spawn_as(pid_t number, part_fn *part, const void *userdata)
 {
     int pair[2];
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
@@ -28,7 +28,7 @@ static struct dlx_test_peer spawn_as(pid_t number, part_fn *part, const void *us
         _exit(0);
     }
     close(pair[1]);
-    return (struct dlx_test_peer){pid, pair[0]};
+    return (struct dlx_test_part){pid, pair[0]};
 }
 
 static _Noreturn void rest(void)
@@ -51,8 +51,7 @@ static void resume_daemon(void)
 
 static struct dlx_subscription *subscribe_reliably(void)
 {
-    return dlx_test_stream_subscribe(dlx_test_stream_connect(), "test/a",
-                                     SUBSCRIBE(.reliable = true));
+    return dlx_test_stream_subscribe(dlx_test_stream_connect(), "test/a", SUBSCRIBE_RELIABLY);
 }
 
 static void hold_the_first(int sock, const void *userdata)
@@ -86,9 +85,8 @@ LOOP_TEST(a_publisher_does_without_a_dead_subscriber, 0, 2)
 {
     if (!dlx_test_pid_may_choose())
         return;
-    auto_publisher *p = dlx_test_stream_new_publisher(
-        "test/a", PUBLISHER(.history = 1, .on_full = DLX_ON_FULL_BLOCK));
-    struct dlx_test_peer first = dlx_test_fork_peer(hold_the_first, NULL);
+    auto_publisher *p = dlx_test_stream_new_publisher("test/a", PUBLISHER_BLOCKING(.history = 1));
+    struct dlx_test_part first = dlx_test_part_begin(hold_the_first, NULL);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_test_stream_publish(p, 10, 0);
     dlx_test_hear(first.sock);
@@ -99,8 +97,8 @@ LOOP_TEST(a_publisher_does_without_a_dead_subscriber, 0, 2)
     ck_assert_msg(r == DLX_E_FULL, "%d: %s", r, dlx_client_errmsg(NULL));
 
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
-    dlx_test_peer_kill(&first);
-    struct dlx_test_peer second =
+    dlx_test_part_kill(&first);
+    struct dlx_test_part second =
         spawn_as(first.pid, _i % 2 == 0 ? wait_to_be_killed : take_one, NULL);
     ck_assert_int_eq(second.pid, first.pid);
     ok(dlx_publish(p, t, &wait_long));
@@ -116,7 +114,7 @@ LOOP_TEST(a_publisher_does_without_a_dead_subscriber, 0, 2)
     }
     dlx_test_hear(second.sock);
     ck_assert_int_eq((int)dlx_test_stream_stats(p).n_subscribers, _i % 2);
-    dlx_test_peer_kill(&second);
+    dlx_test_part_kill(&second);
 }
 
 struct left {
@@ -195,24 +193,22 @@ TEST(the_daemon_gives_nothing_of_a_dead_client_to_the_second)
     dlx_test_publisher_new(&pub, control, "theirs", 0);
     dlx_test_publisher_ready(&pub);
     dlx_test_subscribe(&sub, control, "mine", false);
-    struct dlx_test_peer first = dlx_test_fork_peer(take_part, NULL);
+    struct dlx_test_part first = dlx_test_part_begin(take_part, NULL);
     (void)dlx_test_join(&sub);
     receive(first.sock, 2, left.fds, left.ids);
-    while (dlx_test_joins(&pub) == 0)
-        (void)poll(NULL, 0, 1);
+    eventually(dlx_test_joins(&pub) > 0);
 
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
-    dlx_test_peer_kill(&first); /* its sockets are open still: no hang-up tells */
-    struct dlx_test_peer second = spawn_as(first.pid, try_to_be_the_first, &left);
+    dlx_test_part_kill(&first); /* its sockets are open still: no hang-up tells */
+    struct dlx_test_part second = spawn_as(first.pid, try_to_be_the_first, &left);
     dlx_test_hear(second.sock);
     resume_daemon();
     for (int i = 0; i < 2; i++)
         check_is_over(left.fds[i]);
     (void)dlx_test_expect(sub.fd, BODY(PUBLISHER_GONE));
-    while (dlx_test_leaves(&pub) == 0)
-        (void)poll(NULL, 0, 1);
+    eventually(dlx_test_leaves(&pub) > 0);
     dlx_test_say(second.sock);
-    dlx_test_peer_join(&second);
+    dlx_test_part_join(&second);
     dlx_test_recv_done();
 }
 
@@ -240,14 +236,14 @@ TEST(a_connection_of_a_dead_process_is_not_taken_for_the_seconds)
         return;
     close(pidfd);
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
-    struct dlx_test_peer first = dlx_test_fork_peer(connect_and_hand_over, NULL);
+    struct dlx_test_part first = dlx_test_part_begin(connect_and_hand_over, NULL);
     receive(first.sock, 1, &fd, none);
-    dlx_test_peer_kill(&first);
-    struct dlx_test_peer second = spawn_as(first.pid, wait_to_be_killed, NULL);
+    dlx_test_part_kill(&first);
+    struct dlx_test_part second = spawn_as(first.pid, wait_to_be_killed, NULL);
     dlx_test_hear(second.sock);
     resume_daemon();
     check_is_over(fd);
-    dlx_test_peer_kill(&second);
+    dlx_test_part_kill(&second);
 }
 
 static void leave_a_message(int sock, const void *userdata)
@@ -265,22 +261,17 @@ TEST(the_next_daemon_knows_that_the_publisher_is_dead)
     if (!dlx_test_pid_may_choose())
         return;
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
-    struct dlx_test_peer first = dlx_test_fork_peer(leave_a_message, NULL);
+    struct dlx_test_part first = dlx_test_part_begin(leave_a_message, NULL);
     dlx_test_hear(first.sock);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    dlx_test_peer_kill(&first);
-    struct dlx_test_peer second = spawn_as(first.pid, wait_to_be_killed, NULL);
+    dlx_test_part_kill(&first);
+    struct dlx_test_part second = spawn_as(first.pid, wait_to_be_killed, NULL);
     dlx_test_hear(second.sock);
     dlx_test_store_run_again();
     auto_client *c = dlx_test_stream_connect();
     dlx_test_stream_get(c, "test/a", 10, 5);
     dlx_test_store_drop("test/a");
-    dlx_test_peer_kill(&second);
+    dlx_test_part_kill(&second);
     dlx_test_store_end();
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("reused_pid"));
 }

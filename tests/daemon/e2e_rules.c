@@ -94,7 +94,7 @@ TEST_OF(rules, a_denial_names_its_rule_in_the_log)
 
 /* One who takes or publishes, and says what comes of it by letters. */
 struct user {
-    struct dlx_test_peer peer;
+    struct dlx_test_part peer;
     uid_t uid;
     const char *topic;
 };
@@ -143,7 +143,7 @@ static void take(int sock, const void *userdata)
 static struct user begin(uid_t uid, void (*part)(int sock, const void *userdata), const char *topic)
 {
     struct user user = {.uid = uid, .topic = topic};
-    user.peer = dlx_test_fork_peer(part, &user);
+    user.peer = dlx_test_part_begin(part, &user);
     expect(&user, 's');
     return user;
 }
@@ -184,7 +184,7 @@ TEST_OF(rules, sighup_ends_links_that_are_not_allowed_any_more)
     expect(&alice, 'm');
     ok(dlx_publisher_wait(p, 0, 0));
     ck_assert_uint_eq(dlx_test_stream_stats(p).n_subscribers, 1);
-    dlx_test_peer_kill(&alice.peer);
+    dlx_test_part_kill(&alice.peer);
 }
 
 /* What the call has that publishes, or waits for a subscriber. */

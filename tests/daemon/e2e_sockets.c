@@ -290,7 +290,7 @@ TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
     passed.n = 1;
     passed.names = "dlpackd.socket";
     dlx_configured_start("");
-    struct dlx_test_peer container = dlx_test_fork_peer(live_in_container, file);
+    struct dlx_test_part container = dlx_test_part_begin(live_in_container, file);
     dlx_test_hear(container.sock);
     auto_subscription *s = dlx_test_stream_new_subscription("t", NULL);
     dlx_test_say(container.sock);
@@ -301,7 +301,7 @@ TEST(a_container_that_mounted_the_file_goes_on_with_the_next_daemon)
     dlx_test_say(container.sock);
     dlx_test_stream_expect(s, 10, 2);
     dlx_test_say(container.sock);
-    dlx_test_peer_join(&container);
+    dlx_test_part_join(&container);
     end_passed();
     ck_assert_int_eq(unlink(file), 0);
 }

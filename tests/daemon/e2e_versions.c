@@ -175,8 +175,7 @@ LOOP_TEST(a_reply_has_no_field_that_is_newer_than_its_client, 0, DLX_ARRAY_SIZE(
 LOOP_TEST(how_far_a_subscriber_is_behind_is_told_to_those_who_know_it, 0, DLX_ARRAY_SIZE(minors))
 {
     enum { DEPTH = 3, SINCE = 6 };
-    auto_pair x = dlx_test_pair_make(PUBLISHER(.on_full = DLX_ON_FULL_BLOCK, .depth = DEPTH),
-                                     SUBSCRIBE(.reliable = true));
+    auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = DEPTH), SUBSCRIBE_RELIABLY);
     for (int i = 1; i <= DEPTH; i++)
         dlx_test_stream_publish(x.p, 10, i);
     dlx_store32_relaxed(&x.p->core.block->control->blocked, 1); /* as if it waited */
@@ -307,17 +306,15 @@ static void answer(const struct stand_in *x, int fd, const Dlx__Wire__Packet *re
         void *message;
     } answers[] = {
         {BODY(HELLO),
-         DLX_TEST_REQUEST(HELLO_REPLY, HelloReply, hello_reply, .major = DLX_PROTO_MAJOR,
-                          .minor = x->greets, .memory = dlx__memory_memfd.tag,
-                          .version = (char[]){"stand-in"})},
-        {BODY(DAEMON_INFO), DLX_TEST_REQUEST(DAEMON_INFO_REPLY, DaemonInfoReply, daemon_info_reply,
-                                             .major = DLX_PROTO_MAJOR, .minor = x->minor,
-                                             .longest_turn_ns = x->minor >= 1 ? 7 : 0,
-                                             .version = (char[]){"stand-in"})},
-        {BODY(LIST_PUBLISHERS), DLX_TEST_REQUEST(PUBLISHER_LIST, PublisherList, publisher_list,
-                                                 .n_entries = 1, .entries = publishers)},
-        {BODY(LIST_LINKS),
-         DLX_TEST_REQUEST(LINK_LIST, LinkList, link_list, .n_entries = 1, .entries = links)},
+         DLX_TEST_BODY(HELLO_REPLY, hello_reply, .major = DLX_PROTO_MAJOR, .minor = x->greets,
+                       .memory = dlx__memory_memfd.tag, .version = (char[]){"stand-in"})},
+        {BODY(DAEMON_INFO),
+         DLX_TEST_BODY(DAEMON_INFO_REPLY, daemon_info_reply, .major = DLX_PROTO_MAJOR,
+                       .minor = x->minor, .longest_turn_ns = x->minor >= 1 ? 7 : 0,
+                       .version = (char[]){"stand-in"})},
+        {BODY(LIST_PUBLISHERS),
+         DLX_TEST_BODY(PUBLISHER_LIST, publisher_list, .n_entries = 1, .entries = publishers)},
+        {BODY(LIST_LINKS), DLX_TEST_BODY(LINK_LIST, link_list, .n_entries = 1, .entries = links)},
     };
     size_t i = DLX_ARRAY_SIZE(answers) - 1;
     while (i > 0 && answers[i].asked != request->body_case)
@@ -481,9 +478,4 @@ TEST(a_field_of_a_daemon_that_the_library_does_not_know_is_a_violation)
     struct dlx_daemon_info info = {.size = sizeof info};
     fails(ask_stand_in(DLX_PROTO_MINOR, DLX_PROTO_MINOR + 1, true, get_info, &info), DLX_E_PROTOCOL,
           "DaemonInfoReply with unknown fields");
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("versions"));
 }

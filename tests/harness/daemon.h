@@ -83,31 +83,25 @@ int dlx_test_hello(const struct dlx_test_daemon *daemon, uint32_t max_links);
 /* Say Hello on a connection that has said nothing. */
 void dlx_test_greet(int fd, uint32_t max_links);
 
-/* The body and the message of a request: dlx_test_call_ok(fd, ARENA_DROP(.arena = 3)). */
-#define HELLO(...)         DLX_TEST_REQUEST(HELLO, Hello, hello, __VA_ARGS__)
-#define PUBLISHER_NEW(...) DLX_TEST_REQUEST(PUBLISHER_NEW, PublisherNew, publisher_new, __VA_ARGS__)
-#define PUBLISHER_READY(...)                                                                       \
-    DLX_TEST_REQUEST(PUBLISHER_READY, PublisherReady, publisher_ready, __VA_ARGS__)
-#define PUBLISHER_CLOSE(...)                                                                       \
-    DLX_TEST_REQUEST(PUBLISHER_CLOSE, PublisherClose, publisher_close, __VA_ARGS__)
-#define ARENA_NEW(...)   DLX_TEST_REQUEST(ARENA_NEW, ArenaNew, arena_new, __VA_ARGS__)
-#define ARENA_READY(...) DLX_TEST_REQUEST(ARENA_READY, ArenaReady, arena_ready, __VA_ARGS__)
-#define ARENA_DROP(...)  DLX_TEST_REQUEST(ARENA_DROP, ArenaDrop, arena_drop, __VA_ARGS__)
-#define SUBSCRIPTION_CLOSE(...)                                                                    \
-    DLX_TEST_REQUEST(SUBSCRIPTION_CLOSE, SubscriptionClose, subscription_close, __VA_ARGS__)
-#define LIST_PUBLISHERS(...)                                                                       \
-    DLX_TEST_REQUEST(LIST_PUBLISHERS, ListPublishers, list_publishers, __VA_ARGS__)
-#define LIST_LINKS(...)  DLX_TEST_REQUEST(LIST_LINKS, ListLinks, list_links, __VA_ARGS__)
-#define DAEMON_INFO(...) DLX_TEST_REQUEST(DAEMON_INFO, DaemonInfo, daemon_info, __VA_ARGS__)
-#define LINK_READY(...)  DLX_TEST_REQUEST(LINK_READY, LinkReady, link_ready, __VA_ARGS__)
-#define LINK_CLOSE(...)  DLX_TEST_REQUEST(LINK_CLOSE, LinkClose, link_close, __VA_ARGS__)
-#define ACK(...)         DLX_TEST_REQUEST(ACK, Ack, ack, __VA_ARGS__)
-#define OK(...)          DLX_TEST_REQUEST(OK, Ok, ok, __VA_ARGS__)
-#define DLX_TEST_REQUEST(NAME, Type, type, ...)                                                    \
-    BODY(NAME), &(Dlx__Wire__##Type)                                                               \
-    {                                                                                              \
-        .base = PROTOBUF_C_MESSAGE_INIT(&dlx__wire__##type##__descriptor), __VA_ARGS__             \
-    }
+/* The body and the message of a packet: dlx_test_call_ok(fd, ARENA_DROP(.arena = 3)). */
+#define HELLO(...)              DLX_TEST_BODY(HELLO, hello, __VA_ARGS__)
+#define PUBLISHER_READY(...)    DLX_TEST_BODY(PUBLISHER_READY, publisher_ready, __VA_ARGS__)
+#define PUBLISHER_CLOSE(...)    DLX_TEST_BODY(PUBLISHER_CLOSE, publisher_close, __VA_ARGS__)
+#define ARENA_NEW(...)          DLX_TEST_BODY(ARENA_NEW, arena_new, __VA_ARGS__)
+#define ARENA_READY(...)        DLX_TEST_BODY(ARENA_READY, arena_ready, __VA_ARGS__)
+#define ARENA_DROP(...)         DLX_TEST_BODY(ARENA_DROP, arena_drop, __VA_ARGS__)
+#define SUBSCRIPTION_CLOSE(...) DLX_TEST_BODY(SUBSCRIPTION_CLOSE, subscription_close, __VA_ARGS__)
+#define LIST_PUBLISHERS(...)    DLX_TEST_BODY(LIST_PUBLISHERS, list_publishers, __VA_ARGS__)
+#define LIST_LINKS(...)         DLX_TEST_BODY(LIST_LINKS, list_links, __VA_ARGS__)
+#define DAEMON_INFO(...)        DLX_TEST_BODY(DAEMON_INFO, daemon_info, __VA_ARGS__)
+#define LINK_READY(...)         DLX_TEST_BODY(LINK_READY, link_ready, __VA_ARGS__)
+#define LINK_CLOSE(...)         DLX_TEST_BODY(LINK_CLOSE, link_close, __VA_ARGS__)
+#define ACK(...)                DLX_TEST_BODY(ACK, ack, __VA_ARGS__)
+#define OK(...)                 DLX_TEST_BODY(OK, ok, __VA_ARGS__)
+#define DLX_TEST_BODY(NAME, name, ...)                                                             \
+    BODY(NAME),                                                                                    \
+        (&(__typeof__(*((Dlx__Wire__Packet *)NULL)->name)){                                        \
+            .base = PROTOBUF_C_MESSAGE_INIT(&dlx__wire__##name##__descriptor), __VA_ARGS__})
 
 void dlx_test_send(int fd, Dlx__Wire__Packet__BodyCase body, void *message, uint32_t serial);
 /* The next packet; valid until the next call. Its fds are closed by then, unless taken. */

@@ -77,8 +77,8 @@ pid_t dlx_test_fork_wait_ready(const struct dlx_test_child *child)
     return child->pid;
 }
 
-struct dlx_test_peer dlx_test_fork_peer(void (*part)(int sock, const void *userdata),
-                                        const void *userdata)
+struct dlx_test_part dlx_test_part_begin(void (*part)(int sock, const void *userdata),
+                                         const void *userdata)
 {
     int pair[2];
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
@@ -90,7 +90,7 @@ struct dlx_test_peer dlx_test_fork_peer(void (*part)(int sock, const void *userd
         _exit(0);
     }
     close(pair[1]);
-    return (struct dlx_test_peer){pid, pair[0]};
+    return (struct dlx_test_part){pid, pair[0]};
 }
 
 void dlx_test_say(int sock)
@@ -106,13 +106,13 @@ void dlx_test_hear(int sock)
     ck_assert_int_eq(recv(sock, &byte, 1, 0), 1);
 }
 
-void dlx_test_peer_join(const struct dlx_test_peer *peer)
+void dlx_test_part_join(const struct dlx_test_part *peer)
 {
     dlx_test_fork_join(peer->pid);
     close(peer->sock);
 }
 
-void dlx_test_peer_kill(const struct dlx_test_peer *peer)
+void dlx_test_part_kill(const struct dlx_test_part *peer)
 {
     ck_assert_int_eq(kill(peer->pid, SIGKILL), 0);
     ck_assert_int_eq(dlx_test_fork_status(peer->pid), 256 + SIGKILL);

@@ -25,17 +25,17 @@ pid_t dlx_test_fork_wait_ready(const struct dlx_test_child *child);
 
 /* A child that has one end of a socket, on which both say a byte when the other is to go on. It
  * runs `part`, and ends with status 0 when that returns; or with the test. */
-struct dlx_test_peer {
+struct dlx_test_part {
     pid_t pid;
     int sock;
 };
-struct dlx_test_peer dlx_test_fork_peer(void (*part)(int sock, const void *userdata),
-                                        const void *userdata);
+struct dlx_test_part dlx_test_part_begin(void (*part)(int sock, const void *userdata),
+                                         const void *userdata);
 void dlx_test_say(int sock);
 void dlx_test_hear(int sock);
 /* It has ended with status 0; it is killed, and has not failed before. Both close the socket. */
-void dlx_test_peer_join(const struct dlx_test_peer *peer);
-void dlx_test_peer_kill(const struct dlx_test_peer *peer);
+void dlx_test_part_join(const struct dlx_test_part *peer);
+void dlx_test_part_kill(const struct dlx_test_part *peer);
 
 /* Wait for the child's end. Returns its exit status, or 256 + the signal that ended it. */
 int dlx_test_fork_status(pid_t pid);

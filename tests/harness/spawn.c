@@ -163,14 +163,23 @@ pid_t dlx_test_spawn_pid(struct dlx_client *c)
     return (pid_t)info.pid;
 }
 
+static bool ends_within(pid_t pid, int ms)
+{
+    auto_fd fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (fd < 0 && errno == ESRCH)
+        return true;
+    ck_assert_int_ge(fd, 0);
+    return poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, ms) == 1;
+}
+
+void dlx_test_spawn_stays(pid_t pid)
+{
+    ck_assert_msg(!ends_within(pid, 300), "process %d has ended", (int)pid);
+}
+
 void dlx_test_spawn_wait_end(pid_t pid)
 {
-    struct pollfd p = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
-    if (p.fd < 0 && errno == ESRCH)
-        return;
-    ck_assert_int_ge(p.fd, 0);
-    ck_assert_msg(poll(&p, 1, PATIENCE_MS) == 1, "process %d does not end", (int)pid);
-    close(p.fd);
+    ck_assert_msg(ends_within(pid, PATIENCE_MS), "process %d does not end", (int)pid);
 }
 
 void dlx_test_spawn_wait_empty(void)

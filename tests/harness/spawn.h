@@ -31,6 +31,8 @@ struct dlx_client *dlx_test_spawn_connect(void);
 /* dlx_connect() with these arguments is to fail with the code, and the word in its message. */
 void dlx_test_spawn_fails(uint32_t autospawn, int64_t timeout_ns, int code, const char *word);
 pid_t dlx_test_spawn_pid(struct dlx_client *c);
+/* It goes on for longer than an idle daemon does. */
+void dlx_test_spawn_stays(pid_t pid);
 /* Wait until the process, of which nobody need be the parent, has ended. */
 void dlx_test_spawn_wait_end(pid_t pid);
 /* The same for whichever daemon is in the folder. */

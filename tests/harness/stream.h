@@ -7,13 +7,23 @@
 #include "tests/harness/daemon.h"
 #include "tests/harness/run.h"
 #include <dlx/dlx.h>
+#include <sched.h>
 
 #define SECOND INT64_C(1000000000)
+
+/* The condition, which is asked again and again, is to hold before a test loses its patience. */
+#define eventually(condition)                                                                      \
+    do {                                                                                           \
+        for (uint64_t until_ = dlx__deadline(PATIENCE); !(condition); (void)sched_yield())         \
+            if (dlx__now_ns() > until_)                                                            \
+                ck_abort_msg("waited in vain for: %s", #condition);                                \
+    } while (0)
 
 /* The daemon of the fixtures. */
 extern struct dlx_test_daemon dlx_test_stream_daemon;
 
-/* A test case whose tests have a daemon each; at the end of each test no fd may be left open. */
+/* A test case whose tests have a daemon each; at the end of each test no fd may be left open. It is
+ * that of a program without a main(). */
 TCase *dlx_test_stream_case(const char *name);
 
 /* The same fixtures, for a case that has others before them: they need the folder of the daemon. */
@@ -75,6 +85,16 @@ void dlx_test_stream_publish_once_joined(struct dlx_publisher *p, DLManagedTenso
     (&(const struct dlx_subscribe_args){.size = sizeof(struct dlx_subscribe_args), __VA_ARGS__})
 #define PUBLISH(...)                                                                               \
     (&(const struct dlx_publish_args){.size = sizeof(struct dlx_publish_args), __VA_ARGS__})
+
+#define CONNECT(...)                                                                               \
+    (&(const struct dlx_connect_args){.size = sizeof(struct dlx_connect_args),                     \
+                                      .socket = dlx_test_stream_daemon.path,                       \
+                                      __VA_ARGS__})
+#define SPEC(...)                                                                                  \
+    (&(const struct dlx_tensor_spec){.size = sizeof(struct dlx_tensor_spec), __VA_ARGS__})
+/* A publisher that waits for subscriptions, and one of those. */
+#define PUBLISHER_BLOCKING(...) PUBLISHER(.on_full = DLX_ON_FULL_BLOCK, __VA_ARGS__)
+#define SUBSCRIBE_RELIABLY      SUBSCRIBE(.reliable = true)
 
 /* What begins a tensor, or what asks for one, of one dimension of int64. */
 #define INT64_SPEC(int64_shape)                                                                    \

@@ -269,8 +269,3 @@ TEST(a_publisher_replaces_what_was_kept_of_it)
     dlx_test_store_drop("test/a");
     dlx_test_store_end();
 }
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("carry"));
-}

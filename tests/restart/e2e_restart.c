@@ -5,7 +5,6 @@
 #include "tests/harness/fork.h"
 #include "tests/harness/seccomp.h"
 #include "tests/harness/stream.h"
-#include <sched.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
 
@@ -60,7 +59,7 @@ static pthread_t start_reader(struct reader *r)
 {
     r->c = dlx_test_stream_connect();
     atomic_store(&r->to, UINT64_MAX);
-    r->s = dlx_test_stream_subscribe(r->c, "test/a", SUBSCRIBE(.reliable = true));
+    r->s = dlx_test_stream_subscribe(r->c, "test/a", SUBSCRIBE_RELIABLY);
     return dlx_test_stream_thread(read_all, r);
 }
 
@@ -100,8 +99,7 @@ TEST(restarts_at_any_moment_lose_nothing)
 {
     /* So few messages need one arena: of many that come at once, the daemon may not have sent all
      * when it ends. */
-    auto_publisher *p = dlx_test_stream_new_publisher(
-        "test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK, .depth = 16));
+    auto_publisher *p = dlx_test_stream_new_publisher("test/a", PUBLISHER_BLOCKING(.depth = 16));
     struct writer writer = {.p = p};
     struct reader readers[] = {{.polls = false}, {.polls = true}};
     pthread_t threads[] = {start_reader(&readers[0]), start_reader(&readers[1]),
@@ -113,9 +111,7 @@ TEST(restarts_at_any_moment_lose_nothing)
         dlx_test_stream_restart();
     }
     uint64_t n = atomic_load(&writer.n);
-    for (uint64_t until = dlx__deadline(PATIENCE); !have_read(readers, n + 100);
-         dlx_test_before(until))
-        sched_yield();
+    eventually(have_read(readers, n + 100));
     atomic_store(&writer.stop, true);
     ck_assert_int_eq(pthread_join(threads[2], NULL), 0);
     /* One more, which is the last. Nobody ends before it: who stops reading stops the publisher,
@@ -202,8 +198,7 @@ LOOP_TEST(each_kind_of_publishing_finds_the_new_daemon, 0, 6)
 
 TEST(a_publisher_that_never_waits_finds_the_second_daemon)
 {
-    auto_pair x =
-        dlx_test_pair_make(PUBLISHER(.on_full = DLX_ON_FULL_BLOCK), SUBSCRIBE(.reliable = true));
+    auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(), SUBSCRIBE_RELIABLY);
     dlx_test_stream_publish(x.p, 10, 1);
     dlx_test_stream_restart();
     x.p->watch.next_look_ns = 0;
@@ -318,8 +313,7 @@ TEST(who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone)
 /* A publisher that waits announces itself, too. */
 TEST(a_publisher_that_waits_for_subscribers_is_announced_again)
 {
-    auto_publisher *p =
-        dlx_test_stream_new_publisher("test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK));
+    auto_publisher *p = dlx_test_stream_new_publisher("test/a", PUBLISHER_BLOCKING());
     struct reader r = {.polls = false};
     dlx_test_stream_restart();
     pthread_t thread = start_reader(&r);
@@ -331,9 +325,4 @@ TEST(a_publisher_that_waits_for_subscribers_is_announced_again)
     dlx_test_stream_publish(p, 10, 2);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     end_reader(&r);
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("restart"));
 }

@@ -5,7 +5,6 @@
 
 #include "tests/restart/harness_restart.h"
 #include <inttypes.h>
-#include <sched.h>
 #include <stdatomic.h>
 
 #define N_PUBLISHERS 12
@@ -30,7 +29,7 @@ static void begin(void)
 {
     dlx_set_debug(false); /* arenas have other sizes in it */
     client = dlx_test_stream_connect();
-    s = dlx_test_stream_subscribe(client, "test/*", SUBSCRIBE(.reliable = true));
+    s = dlx_test_stream_subscribe(client, "test/*", SUBSCRIBE_RELIABLY);
 }
 
 static void end(void)
@@ -54,8 +53,7 @@ static struct stream *add_stream(void)
     struct stream *stream = &streams[n_streams];
     (void)snprintf(topic, sizeof topic, "test/%u", n_streams++);
     stream->c = dlx_test_stream_connect();
-    stream->p = dlx_test_stream_publisher(stream->c, topic,
-                                          PUBLISHER(.depth = 8, .on_full = DLX_ON_FULL_BLOCK));
+    stream->p = dlx_test_stream_publisher(stream->c, topic, PUBLISHER_BLOCKING(.depth = 8));
     return stream;
 }
 

@@ -203,7 +203,7 @@ static void publish_until_killed(int sock, const void *none)
 /* Odd: we were on our way to the new daemon, which tells its last number. Else nobody does. */
 LOOP_TEST(who_is_killed_before_we_are_back_is_lost, 0, 2)
 {
-    struct dlx_test_peer publisher = dlx_test_fork_peer(publish_until_killed, NULL);
+    struct dlx_test_part publisher = dlx_test_part_begin(publish_until_killed, NULL);
     dlx_test_hear(publisher.sock);
     auto_reader r = dlx_restart_reader_make(NULL);
     dlx_test_say(publisher.sock);
@@ -218,14 +218,9 @@ LOOP_TEST(who_is_killed_before_we_are_back_is_lost, 0, 2)
     } else {
         dlx__subscription_read_notifications(r.s);
     }
-    dlx_test_peer_kill(&publisher);
+    dlx_test_part_kill(&publisher);
     take_rest(&r, SECOND);
     ck_assert_uint_eq(r.taken, 3);
     ck_assert_uint_eq(dlx_restart_reader_stats(&r).lost, _i ? 6 : 0);
     check_event(&r, DLX_EVENT_LOST);
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("restart_close"));
 }

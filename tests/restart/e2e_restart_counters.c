@@ -3,7 +3,6 @@
  * event tells of it. */
 
 #include "tests/restart/harness_restart.h"
-#include <sched.h>
 
 struct counters {
     struct dlx_publisher_info publisher;
@@ -257,9 +256,4 @@ LOOP_TEST(a_publisher_that_only_polls_is_found_at_the_next_daemon, 0, DLX_ARRAY_
     } while (r == DLX_E_EMPTY);
     ok(r);
     ck_assert_uint_eq(dlx_message_seq(m), 1);
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("counters"));
 }

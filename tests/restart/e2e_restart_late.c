@@ -5,7 +5,6 @@
 #include "common/memory.h"
 #include "tests/restart/harness_restart.h"
 #include <inttypes.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <sys/un.h>
 
@@ -117,9 +116,8 @@ TEST(an_announcement_whose_answer_is_late_counts)
     const struct dlx_connect_args args = {.size = sizeof args, .socket = path};
     struct dlx_client *c = NULL;
     ok(dlx_connect(&c, &args));
-    struct dlx_publisher *p =
-        dlx_test_stream_publisher(c, "test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK));
-    auto_subscription *s = dlx_test_stream_new_subscription("test/a", SUBSCRIBE(.reliable = true));
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER_BLOCKING());
+    auto_subscription *s = dlx_test_stream_new_subscription("test/a", SUBSCRIBE_RELIABLY);
     dlx_test_stream_publish(p, 10, 1);
     dlx_test_stream_take(s, 1);
     dlx_test_stream_restart();
@@ -211,9 +209,9 @@ struct mute {
 static void greet(int fd, const Dlx__Wire__Packet *hello)
 {
     dlx_test_send(fd,
-                  DLX_TEST_REQUEST(HELLO_REPLY, HelloReply, hello_reply, .major = DLX_PROTO_MAJOR,
-                                   .minor = DLX_PROTO_MINOR, .memory = dlx__memory_memfd.tag,
-                                   .client = 1, .version = (char[]){"mute"}),
+                  DLX_TEST_BODY(HELLO_REPLY, hello_reply, .major = DLX_PROTO_MAJOR,
+                                .minor = DLX_PROTO_MINOR, .memory = dlx__memory_memfd.tag,
+                                .client = 1, .version = (char[]){"mute"}),
                   hello->serial);
 }
 
@@ -349,9 +347,4 @@ TEST(a_call_that_needs_the_daemon_does_not_wait_until_a_pause_ends)
     ck_assert_uint_eq(x.p->epoch, 1);
     ck_assert_uint_eq(x.c->next_try_ns, 0);
     t->deleter(t);
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("late"));
 }

@@ -93,9 +93,9 @@ TEST(a_reliable_subscription_gets_what_is_retained)
     auto_subscription *s = NULL;
     struct dlx_publisher *p = new_publisher(c, &dlx_test_retain_1); /* drops its oldest */
     dlx_test_stream_publish(p, 100, 1);
-    fails(dlx_subscribe(c, "test/a", SUBSCRIBE(.reliable = true), &s), DLX_E_QOS, "reliable");
+    fails(dlx_subscribe(c, "test/a", SUBSCRIBE_RELIABLY, &s), DLX_E_QOS, "reliable");
     dlx_publisher_unref(p); /* what is retained is not dropped any more */
-    ok(dlx_subscribe(c, "test/a", SUBSCRIBE(.reliable = true), &s));
+    ok(dlx_subscribe(c, "test/a", SUBSCRIBE_RELIABLY, &s));
     dlx_test_stream_expect(s, 100, 1);
 }
 
@@ -159,8 +159,7 @@ TEST(retained_messages_expire)
         dlx_test_store_leave_messages(
             all[i].topic, PUBLISHER(.retain = 1, .retain_for_ns = all[i].retain_for_ns), 1);
     ck_assert_uint_ge(list(c).n, 2);
-    for (uint64_t until = dlx__deadline(PATIENCE); list(c).n > 2;)
-        dlx_test_before(until);
+    eventually(list(c).n <= 2);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
         auto_message *m = NULL;
         ck_assert_msg(dlx_get(c, all[i].topic, 0, &m) == (all[i].stays ? 0 : DLX_E_EMPTY), "%s",
@@ -260,9 +259,4 @@ TEST(who_is_disconnected_retains_nothing)
     dlx_test_send(control, OK(), 77);
     (void)dlx_test_disconnected(control, DLX_E_PROTOCOL);
     ck_assert_uint_eq(list(c).n, 0);
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("retain"));
 }

@@ -214,16 +214,16 @@ static void publish_on(int sock, const void *args)
     }
 }
 
-static void let_publish(const struct dlx_test_peer *child)
+static void let_publish(const struct dlx_test_part *child)
 {
     dlx_test_say(child->sock);
     dlx_test_hear(child->sock);
 }
 
 /* It makes no call while the daemon is replaced. */
-static struct dlx_test_peer begin_with_child(const struct dlx_publisher_args *args)
+static struct dlx_test_part begin_with_child(const struct dlx_publisher_args *args)
 {
-    struct dlx_test_peer child = dlx_test_fork_peer(publish_on, args);
+    struct dlx_test_part child = dlx_test_part_begin(publish_on, args);
     dlx_test_hear(child.sock);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 1);
     dlx_test_store_restart();
@@ -234,14 +234,14 @@ static struct dlx_test_peer begin_with_child(const struct dlx_publisher_args *ar
 LOOP_TEST(a_publisher_that_dies_unheard_leaves_its_messages, 0, 2)
 {
     struct dlx_message *m = NULL;
-    struct dlx_test_peer child = begin_with_child(&dlx_test_retain_2);
+    struct dlx_test_part child = begin_with_child(&dlx_test_retain_2);
     auto_subscription *s = subscribe(NULL);
     auto_message *held = dlx_test_stream_next(s);
     dlx_test_store_take(s, 5, 5);
     if (_i > 0) /* s has its link by a daemon that has ended, too */
         dlx_test_store_restart();
     ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
-    dlx_test_peer_kill(&child);
+    dlx_test_part_kill(&child);
     int r;
     do
         r = dlx_take(s, PATIENCE, &m);
@@ -258,7 +258,7 @@ LOOP_TEST(a_publisher_that_dies_unheard_leaves_its_messages, 0, 2)
 /* Newcomers come while the publisher does. */
 TEST(a_publisher_that_wakes_up_while_a_newcomer_joins_loses_it_nothing)
 {
-    struct dlx_test_peer child = begin_with_child(&dlx_test_retain_2);
+    struct dlx_test_part child = begin_with_child(&dlx_test_retain_2);
     int64_t n = 5;
     for (int round = 0; round < 20; round++) {
         struct dlx_subscription *s[3];
@@ -284,7 +284,7 @@ TEST(a_publisher_that_wakes_up_while_a_newcomer_joins_loses_it_nothing)
         dlx_test_store_restart();
         other = dlx_test_stream_connect();
     }
-    dlx_test_peer_kill(&child);
+    dlx_test_part_kill(&child);
 }
 
 /* The publisher would not wait for it: it gets the one that has announced itself, or what that has
@@ -292,18 +292,17 @@ TEST(a_publisher_that_wakes_up_while_a_newcomer_joins_loses_it_nothing)
 LOOP_TEST(a_reliable_newcomer_waits_for_the_publisher_itself, 0, 2)
 {
     struct dlx_message *m = NULL;
-    struct dlx_test_peer child =
-        begin_with_child(PUBLISHER(.retain = 2, .on_full = DLX_ON_FULL_BLOCK));
-    auto_subscription *s = subscribe(SUBSCRIBE(.reliable = true)), *any = subscribe(NULL);
+    struct dlx_test_part child = begin_with_child(PUBLISHER_BLOCKING(.retain = 2));
+    auto_subscription *s = subscribe(SUBSCRIBE_RELIABLY), *any = subscribe(NULL);
     dlx_test_store_take(any, 4, 5);
     ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
     if (_i == 0) {
         let_publish(&child); /* 6 */
         dlx_test_store_take(s, 5, 6);
         dlx_test_store_take(any, 6, 6);
-        dlx_test_peer_kill(&child);
+        dlx_test_part_kill(&child);
     } else {
-        dlx_test_peer_kill(&child);
+        dlx_test_part_kill(&child);
         dlx_test_store_take(s, 4, 5);
     }
     ck_assert_int_eq(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
@@ -343,8 +342,7 @@ LOOP_TEST(what_a_publisher_retains_ends_in_time_though_it_closed_unheard, 0, 2)
         dlx_test_store_take(s, 4, 5);
         ck_assert_int_eq(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
     }
-    for (uint64_t until = dlx__deadline(PATIENCE); dlx_test_store_n_publishers() > 0;)
-        dlx_test_before(until);
+    eventually(dlx_test_store_n_publishers() == 0);
 }
 
 /*

@@ -5,7 +5,6 @@
 #include "tests/harness/fork.h"
 #include "tests/harness/store.h"
 #include "tests/harness/upgrade.h"
-#include <sched.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/timerfd.h>
@@ -63,16 +62,13 @@ static void *take_all(void *none)
 static void await_50_messages(void)
 {
     uint64_t n = atomic_load(&stream.n_published) + 50;
-    for (uint64_t until = dlx__deadline(PATIENCE); atomic_load(&stream.n_taken) < n;
-         dlx_test_before(until))
-        (void)poll(NULL, 0, 1);
+    eventually(atomic_load(&stream.n_taken) >= n);
 }
 
 TEST(a_stream_loses_nothing_through_upgrades)
 {
-    auto_publisher *p =
-        dlx_test_stream_new_publisher("test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK));
-    auto_subscription *s = dlx_test_stream_new_subscription("test/a", SUBSCRIBE(.reliable = true));
+    auto_publisher *p = dlx_test_stream_new_publisher("test/a", PUBLISHER_BLOCKING());
+    auto_subscription *s = dlx_test_stream_new_subscription("test/a", SUBSCRIBE_RELIABLY);
     stream.p = p;
     stream.s = s;
     atomic_store(&stream.to, UINT64_MAX);
@@ -82,9 +78,7 @@ TEST(a_stream_loses_nothing_through_upgrades)
         await_50_messages();
         dlx_test_upgrade_to_new();
         /* The new daemon has to be told of the publisher. */
-        for (uint64_t until = dlx__deadline(PATIENCE); dlx_test_store_n_publishers() == 0;
-             dlx_test_before(until))
-            (void)poll(NULL, 0, 1);
+        eventually(dlx_test_store_n_publishers() != 0);
     }
     await_50_messages();
     atomic_store(&stream.stop, true);
@@ -186,8 +180,7 @@ LOOP_TEST(a_publisher_that_dies_after_an_upgrade_leaves_what_it_should, 0, 2)
         dlx_test_store_check_there("test/a", 4, 5);
         dlx_test_store_drop("test/a");
     }
-    for (uint64_t until = dlx__deadline(PATIENCE); dlx_test_store_n_publishers() > 0;)
-        dlx_test_before(until);
+    eventually(dlx_test_store_n_publishers() == 0);
 }
 
 TEST(more_than_a_service_manager_keeps_survives)

@@ -7,7 +7,6 @@
 
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <sched.h>
 
 #define MIB     (INT64_C(1) << 20)
 #define MESSAGE (2 * MIB)
@@ -155,17 +154,12 @@ TEST(who_reads_in_a_small_group_pays_nothing)
 {
     if (!make_group("8M"))
         return;
-    auto_publisher *p = dlx_test_stream_new_publisher(
-        "test/a", PUBLISHER(.history = N_MESSAGES, .on_full = DLX_ON_FULL_BLOCK));
-    struct dlx_test_peer reader = dlx_test_fork_peer(read_all, NULL);
+    auto_publisher *p =
+        dlx_test_stream_new_publisher("test/a", PUBLISHER_BLOCKING(.history = N_MESSAGES));
+    struct dlx_test_part reader = dlx_test_part_begin(read_all, NULL);
     dlx_test_hear(reader.sock);
     for (int i = 0; i < N_MESSAGES; i++) /* four times what its group may have */
         dlx_test_stream_publish(p, WORDS, i);
-    dlx_test_peer_join(&reader);
+    dlx_test_part_join(&reader);
     remove_group();
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("cgroup"));
 }

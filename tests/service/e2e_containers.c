@@ -64,8 +64,8 @@ static void hear(const struct dlx_test_container *container)
 /* It has a subscriber. */
 static struct dlx_publisher *joined_publisher(void)
 {
-    struct dlx_publisher *p = dlx_test_stream_new_publisher(
-        "test/a", PUBLISHER(.history = 1, .on_full = DLX_ON_FULL_BLOCK));
+    struct dlx_publisher *p =
+        dlx_test_stream_new_publisher("test/a", PUBLISHER_BLOCKING(.history = 1));
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     return p;
 }
@@ -212,9 +212,7 @@ static void check_death_of_publisher(const struct pair *pair)
     ck_assert_uint_gt(shared_bytes(c), before + (8 << 20) - 1);
     dlx_test_container_kill(&p);
     dlx_test_container_join(&s);
-    for (uint64_t until = dlx__deadline(PATIENCE); shared_bytes(c) != before;
-         dlx_test_before(until))
-        (void)poll(NULL, 0, 1);
+    eventually(shared_bytes(c) == before);
 }
 
 LOOP_TEST(a_subscriber_notices_the_death_of_a_publisher_in_another_container, 0, N_PAIRS)
@@ -419,9 +417,4 @@ TEST(dlxctl_says_that_the_daemon_is_in_a_container)
     auto_publisher *p = dlx_test_stream_new_publisher("test/a", NULL);
     check_says("info", "pid 1 of another pid namespace");
     check_says("ls", " ? "); /* it does not know who publishes */
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("containers"));
 }
