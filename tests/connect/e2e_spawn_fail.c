@@ -5,7 +5,6 @@
 #include "tests/harness/fork.h"
 #include "tests/harness/spawn.h"
 #include <sys/mount.h>
-#include <sys/resource.h>
 
 #define SOMEBODY 61234 /* a uid that is nobody's */
 

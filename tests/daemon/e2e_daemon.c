@@ -3,7 +3,6 @@
 #include "daemon/objects/client.h"
 #include "tests/daemon/harness_served.h"
 #include "tests/harness/fork.h"
-#include <sys/resource.h>
 #include <sys/syscall.h>
 
 TEST(second_daemon_on_a_socket_names_the_first)

@@ -5,8 +5,8 @@
 #include "tests/daemon/harness_served.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/seccomp.h"
+#include "tests/harness/upgrade.h"
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 
@@ -221,10 +221,7 @@ TEST(a_configuration_is_checked_without_a_daemon)
     char path[300];
     (void)snprintf(path, sizeof path, "%s/dlpackd.conf", place.dir);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
-        FILE *f = fopen(path, "we");
-        ck_assert_ptr_nonnull(f);
-        ck_assert_int_ge(fputs(all[i].text, f), 0);
-        ck_assert_int_eq(fclose(f), 0);
+        dlx_test_upgrade_write(path, all[i].text);
         ck_assert_int_eq(run(DLX_TEST_WORDS("--check-config", path), NULL), all[i].status);
         contains(log_text, all[i].words);
         ck_assert_int_lt(access(place.path, F_OK), 0);

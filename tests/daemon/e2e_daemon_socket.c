@@ -3,10 +3,9 @@
  * refuses nothing. */
 
 #include "tests/daemon/harness_served.h"
+#include "tests/harness/manager.h"
 #include "tests/harness/seccomp.h"
-#include <dirent.h>
 #include <sys/file.h>
-#include <sys/resource.h>
 
 static struct dlx_test_daemon place;
 
@@ -140,26 +139,6 @@ TEST(a_socket_of_the_service_manager_is_used)
     ck_assert_int_eq(unlink(place.path), 0);
 }
 
-/* So that the next descriptor has no number. */
-static void fill_up(pid_t pid)
-{
-    char path[64];
-    bool used[1024] = {false};
-    (void)snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
-    DIR *dir = opendir(path);
-    ck_assert_ptr_nonnull(dir);
-    for (const struct dirent *entry; (entry = readdir(dir));) {
-        unsigned long fd = strtoul(entry->d_name, NULL, 10); /* of "." and "..": 0, which is used */
-        if (fd < DLX_ARRAY_SIZE(used)) /* those of valgrind itself are the last that can be */
-            used[fd] = true;
-    }
-    closedir(dir);
-    struct rlimit limit = {.rlim_cur = 0, .rlim_max = 20000};
-    while (used[limit.rlim_cur])
-        ck_assert_uint_lt(++limit.rlim_cur, DLX_ARRAY_SIZE(used));
-    ck_assert_int_eq(prlimit(pid, RLIMIT_NOFILE, &limit, NULL), 0);
-}
-
 TEST(lack_of_descriptors_is_logged_once)
 {
     static const char words[] = "out of file descriptors";
@@ -167,7 +146,7 @@ TEST(lack_of_descriptors_is_logged_once)
     dlx_test_daemon_start(&place, NULL);
     close(dlx_test_hello(&place, 1)); /* what is made for the first one is there */
     int witness = dlx_test_hello(&place, 1);
-    fill_up(place.pid);
+    (void)dlx_test_daemon_fill_fds(&place);
     for (int i = 0; i < 20; i++) {
         const char *text = dlx_test_disconnected(dlx_test_connect(&place), DLX_E_FD_LIMIT);
         contains(text, "no file descriptor left");

@@ -7,6 +7,7 @@
 #include "tests/harness/fork.h"
 #include "tests/daemon/harness_config.h"
 #include "tests/daemon/harness_served.h"
+#include "tests/harness/manager.h"
 #include "tests/harness/upgrade.h"
 #include <sched.h>
 #include <sys/mount.h>

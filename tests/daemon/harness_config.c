@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/daemon/harness_config.h"
+#include "tests/harness/upgrade.h"
 
 char dlx_configured_path[300];
 void (*dlx_configured_pass)(void);
@@ -24,10 +25,7 @@ void dlx_configured_fixture(TCase *tcase)
 
 void dlx_configured_write(const char *text)
 {
-    FILE *f = fopen(dlx_configured_path, "we");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_int_ge(fputs(text, f), 0);
-    ck_assert_int_eq(fclose(f), 0);
+    dlx_test_upgrade_write(dlx_configured_path, text);
 }
 
 void dlx_configured_exec(void *userdata)

@@ -205,33 +205,6 @@ void dlx_test_daemon_start_default(struct dlx_test_daemon *daemon, const char *e
     wait_until_it_listens(daemon);
 }
 
-int dlx_test_listen(const char *path, int type)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
-    (void)snprintf(address.sun_path, sizeof address.sun_path, "%.107s", path);
-    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
-    if (type != SOCK_DGRAM)
-        ck_assert_int_eq(listen(fd, 64), 0);
-    return fd;
-}
-
-void dlx_test_pass_sockets(const int *fds, int n, const char *names)
-{
-    static char texts[3][200];
-    int copies[16];
-    for (int i = 0; i < n; i++)
-        copies[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 3 + n);
-    for (int i = 0; i < n; i++)
-        if (dup2(copies[i], 3 + i) < 0)
-            _exit(126);
-    (void)snprintf(texts[0], sizeof texts[0], "LISTEN_PID=%d", (int)getpid());
-    (void)snprintf(texts[1], sizeof texts[1], "LISTEN_FDS=%d", n);
-    (void)snprintf(texts[2], sizeof texts[2], "LISTEN_FDNAMES=%s", names);
-    for (int i = 0; i < 3; i++)
-        dlx_test_child_putenv(texts[i]);
-}
-
 int dlx_test_daemon_fail(const char *socket, char *log, size_t log_size)
 {
     int fd;
@@ -294,6 +267,20 @@ size_t dlx_test_daemon_n_fds(const struct dlx_test_daemon *daemon)
         n++;
     closedir(dir);
     return n - 2;
+}
+
+struct rlimit dlx_test_daemon_fill_fds(const struct dlx_test_daemon *daemon)
+{
+    char path[64];
+    struct rlimit before, few = {.rlim_cur = 0};
+    ck_assert_int_eq(prlimit(daemon->pid, RLIMIT_NOFILE, NULL, &before), 0);
+    few.rlim_max = before.rlim_max;
+    do
+        (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)daemon->pid, (int)few.rlim_cur++);
+    while (faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0);
+    few.rlim_cur--; /* the first one that is free */
+    ck_assert_int_eq(prlimit(daemon->pid, RLIMIT_NOFILE, &few, NULL), 0);
+    return before;
 }
 
 void dlx_test_daemon_wait_n_fds(const struct dlx_test_daemon *daemon, size_t n)

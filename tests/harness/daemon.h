@@ -9,8 +9,10 @@
  */
 
 #include "common/proto.h"
+#include "tests/harness/fds.h"
 #include "tests/harness/patience.h"
 #include "tests/harness/run.h"
+#include <sys/resource.h>
 
 struct dlx_test_daemon {
     pid_t pid;
@@ -53,10 +55,6 @@ void dlx_test_daemon_start_prepared(struct dlx_test_daemon *daemon, void (*prepa
 _Noreturn void dlx_test_daemon_exec(const struct dlx_test_daemon *daemon, const char *const *args);
 /* The same without --socket: it is to find daemon->path by `env`. */
 void dlx_test_daemon_start_default(struct dlx_test_daemon *daemon, const char *env);
-/* Listen at a path that nobody has, with a socket of this type. */
-int dlx_test_listen(const char *path, int type);
-/* For `prepare`: as the service manager, pass these sockets with their names ("a:b"). */
-void dlx_test_pass_sockets(const int *fds, int n, const char *names);
 /* Run it where it is to fail: returns its exit status; `ret_log` is what it said. */
 int dlx_test_daemon_fail(const char *socket, char *ret_log, size_t log_size);
 /* The same: it fails with this status, and with these words in what it says, which is returned. */
@@ -69,6 +67,8 @@ void dlx_test_daemon_kill(struct dlx_test_daemon *daemon);
 void dlx_test_daemon_pause(const struct dlx_test_daemon *daemon);
 /* Open descriptors of the daemon. */
 size_t dlx_test_daemon_n_fds(const struct dlx_test_daemon *daemon);
+/* So that its next descriptor has no number: RLIMIT_NOFILE, whose former value is returned. */
+struct rlimit dlx_test_daemon_fill_fds(const struct dlx_test_daemon *daemon);
 /* Wait until it has so many again. */
 void dlx_test_daemon_wait_n_fds(const struct dlx_test_daemon *daemon, size_t n);
 /* Wait until there is something to be received, or the end. */

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/fds.h"
+#include "tests/harness/run.h"
+#include <sys/un.h>
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -43,5 +45,13 @@ int dlx_test_fds_bind(const char *path, int type)
     ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address,
                           (socklen_t)(offsetof(struct sockaddr_un, sun_path) + size)),
                      0);
+    return fd;
+}
+
+int dlx_test_listen(const char *path, int type)
+{
+    int fd = dlx_test_fds_bind(path, type);
+    if (type != SOCK_DGRAM)
+        ck_assert_int_eq(listen(fd, 64), 0);
     return fd;
 }

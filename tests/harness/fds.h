@@ -12,5 +12,7 @@ void dlx_test_fds_pair(int ret[2]);
 /* A Unix socket of this type (with SOCK_NONBLOCK or without) at a path, or with the abstract name
  * "@NAME". */
 int dlx_test_fds_bind(const char *path, int type);
+/* The same, and it listens, unless its type is SOCK_DGRAM. */
+int dlx_test_listen(const char *path, int type);
 
 #endif

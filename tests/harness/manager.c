@@ -192,3 +192,19 @@ void dlx_test_manager_wait_n_kept(struct dlx_test_manager *manager, const char *
         (void)poll(NULL, 0, 1);
     }
 }
+
+void dlx_test_pass_sockets(const int *fds, int n, const char *names)
+{
+    static char texts[3][200];
+    int copies[16];
+    for (int i = 0; i < n; i++)
+        copies[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 3 + n);
+    for (int i = 0; i < n; i++)
+        if (dup2(copies[i], 3 + i) < 0)
+            _exit(126);
+    (void)snprintf(texts[0], sizeof texts[0], "LISTEN_PID=%d", (int)getpid());
+    (void)snprintf(texts[1], sizeof texts[1], "LISTEN_FDS=%d", n);
+    (void)snprintf(texts[2], sizeof texts[2], "LISTEN_FDNAMES=%s", names);
+    for (int i = 0; i < 3; i++)
+        dlx_test_child_putenv(texts[i]);
+}

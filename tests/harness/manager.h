@@ -33,6 +33,10 @@ struct dlx_test_manager {
     char max[16];        /* $FDSTORE */
 };
 
+/* For dlx_test_daemon_start_prepared(): pass these sockets to the daemon, with their names
+ * ("a:b"). */
+void dlx_test_pass_sockets(const int *fds, int n, const char *names);
+
 /* In the folder of the daemon. */
 void dlx_test_manager_start(struct dlx_test_manager *manager, const struct dlx_test_daemon *daemon);
 /* Lets go of everything. */

@@ -6,7 +6,6 @@
 #include "tests/harness/store.h"
 #include "tests/harness/upgrade.h"
 #include <stdatomic.h>
-#include <sys/resource.h>
 #include <sys/timerfd.h>
 
 enum { UPGRADES = 20 };

@@ -6,7 +6,6 @@
 #include "tests/harness/fork.h"
 #include "tests/harness/store.h"
 #include "tests/harness/upgrade.h"
-#include <sys/resource.h>
 
 static int64_t n_published; /* messages, */
 static size_t n_fds;        /* and descriptors of the daemon then */
@@ -87,28 +86,13 @@ TEST(a_program_that_fails_at_the_last_moment_changes_nothing)
     dlx_test_store_drop("test/b");
 }
 
-/* There is no number for another descriptor. */
-static rlim_t fill_descriptors(void)
-{
-    char path[64];
-    rlim_t n = 0;
-    do
-        (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)dlx_test_stream_daemon.pid,
-                       (int)n++);
-    while (faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0);
-    return n - 1;
-}
-
 /* The trial passes, and then nothing can be handed over. */
 TEST(a_lack_of_descriptors_changes_nothing)
 {
-    struct rlimit before, few;
     if (dlx_test_skips(dlx_test_valgrind(), "valgrind needs descriptors to start a program"))
         return;
     auto_pair x = begin();
-    ck_assert_int_eq(prlimit(dlx_test_stream_daemon.pid, RLIMIT_NOFILE, NULL, &before), 0);
-    few = (struct rlimit){fill_descriptors(), before.rlim_max};
-    ck_assert_int_eq(prlimit(dlx_test_stream_daemon.pid, RLIMIT_NOFILE, &few, NULL), 0);
+    struct rlimit before = dlx_test_daemon_fill_fds(&dlx_test_stream_daemon);
     dlx_test_upgrade_signal(SIGUSR2);
     dlx_test_upgrade_await("cannot take its place: memfd_create");
     ck_assert_int_eq(prlimit(dlx_test_stream_daemon.pid, RLIMIT_NOFILE, &before, NULL), 0);

@@ -5,7 +5,7 @@
  * check_systemd_service.sh has the real one.
  */
 
-#include "tests/harness/daemon.h"
+#include "tests/harness/upgrade.h"
 #include <sys/un.h>
 
 #define INTERVAL_MS 50U /* of pings: half of WATCHDOG_USEC */
@@ -14,21 +14,13 @@ static struct dlx_test_daemon daemon_;
 static char config_path[300], notify_path[300], said[2048];
 static int notify_fd;
 
-static void write_config(const char *text)
-{
-    FILE *f = fopen(config_path, "we");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_int_ge(fputs(text, f), 0);
-    ck_assert_int_eq(fclose(f), 0);
-}
-
 static void open_manager(void)
 {
     (void)snprintf(config_path, sizeof config_path, "%s/dlpackd.conf", daemon_.dir);
     (void)snprintf(notify_path, sizeof notify_path, "%s/n", daemon_.dir);
     (void)unlink(notify_path); /* of a test that failed */
     notify_fd = dlx_test_listen(notify_path, SOCK_DGRAM);
-    write_config("[rule everybody]\nusers = *\ntopics = **\nallow = all\n");
+    dlx_test_upgrade_write(config_path, "[rule everybody]\nusers = *\ntopics = **\nallow = all\n");
 }
 
 /* What a test started ends, too. */
@@ -117,7 +109,7 @@ TEST(without_a_watchdog_there_are_no_pings_and_no_numbers)
 
 static void reload(const char *config)
 {
-    write_config(config);
+    dlx_test_upgrade_write(config_path, config);
     ck_assert_int_eq(kill(daemon_.pid, SIGHUP), 0);
     (void)hear_of("RELOADING=1\n");
     (void)hear_of("READY=1\n");
