@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/fds.h"
 #include "tests/harness/run.h"
-#include <sys/un.h>
-#include <check.h>
 #include <dirent.h>
-#include <fcntl.h>
-#include <stddef.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/un.h>
 
 size_t dlx_test_fds_count(void)

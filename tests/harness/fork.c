@@ -106,17 +106,17 @@ void dlx_test_hear(int sock)
     ck_assert_int_eq(recv(sock, &byte, 1, 0), 1);
 }
 
-void dlx_test_part_join(const struct dlx_test_part *peer)
+void dlx_test_part_join(const struct dlx_test_part *part)
 {
-    dlx_test_fork_join(peer->pid);
-    close(peer->sock);
+    dlx_test_fork_join(part->pid);
+    close(part->sock);
 }
 
-void dlx_test_part_kill(const struct dlx_test_part *peer)
+void dlx_test_part_kill(const struct dlx_test_part *part)
 {
-    ck_assert_int_eq(kill(peer->pid, SIGKILL), 0);
-    ck_assert_int_eq(dlx_test_fork_status(peer->pid), 256 + SIGKILL);
-    close(peer->sock);
+    ck_assert_int_eq(kill(part->pid, SIGKILL), 0);
+    ck_assert_int_eq(dlx_test_fork_status(part->pid), 256 + SIGKILL);
+    close(part->sock);
 }
 
 int dlx_test_fork_status(pid_t pid)

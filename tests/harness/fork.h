@@ -34,8 +34,8 @@ struct dlx_test_part dlx_test_part_begin(void (*part)(int sock, const void *user
 void dlx_test_say(int sock);
 void dlx_test_hear(int sock);
 /* It has ended with status 0; it is killed, and has not failed before. Both close the socket. */
-void dlx_test_part_join(const struct dlx_test_part *peer);
-void dlx_test_part_kill(const struct dlx_test_part *peer);
+void dlx_test_part_join(const struct dlx_test_part *part);
+void dlx_test_part_kill(const struct dlx_test_part *part);
 
 /* Wait for the child's end. Returns its exit status, or 256 + the signal that ended it. */
 int dlx_test_fork_status(pid_t pid);

@@ -28,8 +28,12 @@
 /* An int that is closed at the end of its block. */
 #define auto_fd dlx_cleanup(dlx__closep) int
 
+/* The text is to have these words. */
 #define contains(text, words)                                                                      \
-    ck_assert_msg(strstr((text), (words)), "\"%s\" lacks \"%s\"", (text), (words))
+    do {                                                                                           \
+        const char *text_ = (text), *words_ = (words);                                             \
+        ck_assert_msg(strstr(text_, words_), "\"%s\" lacks \"%s\"", text_, words_);                \
+    } while (0)
 
 /* For the end of each turn of a loop that waits: it is not too late. */
 void dlx_test_before(uint64_t deadline);
