@@ -33,10 +33,7 @@ CASE(named)
 
 static struct dlx_connect_args waiting(int64_t wait_ns)
 {
-    return (struct dlx_connect_args){.size = sizeof(struct dlx_connect_args),
-                                     .socket = dlx_test_stream_daemon.path,
-                                     .wait_ns = wait_ns,
-                                     .interrupt = start_daemon};
+    return *CONNECT(.wait_ns = wait_ns, .interrupt = start_daemon);
 }
 
 /* First its socket is not there, then nobody listens on it: it was killed. */

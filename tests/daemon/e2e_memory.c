@@ -134,8 +134,7 @@ TEST(without_seals_the_way_out_is_named_and_works)
 
 TEST(full_dev_shm_fails_the_alloc_and_nothing_else)
 {
-    struct dlx_tensor_spec spec = {
-        .size = sizeof spec, .dtype = {kDLUInt, 8, 1}, .ndim = 1, .shape = (int64_t[]){4 << 20}};
+    const struct dlx_tensor_spec spec = INT64_SPEC((int64_t[]){4 << 17});
     DLManagedTensorVersioned *t = NULL;
     if (!dlx_test_shm_private("size=2m"))
         return;
@@ -151,25 +150,24 @@ TEST(full_dev_shm_fails_the_alloc_and_nothing_else)
 /* Memory that a publisher has and does not use is not why it gets none. */
 TEST(when_there_is_no_more_what_is_empty_makes_way)
 {
-    int64_t n = 5 << 20;
-    struct dlx_tensor_spec spec = {
-        .size = sizeof spec, .dtype = {kDLUInt, 8, 1}, .ndim = 1, .shape = &n};
+    int64_t n = 5 << 17;
+    const struct dlx_tensor_spec spec = INT64_SPEC(&n);
     DLManagedTensorVersioned *t = NULL;
     if (!dlx_test_shm_private("size=12m"))
         return;
     dlx_test_daemon_start(daemon_, POSIX);
     auto_publisher *p = dlx_test_stream_new_publisher("t", NULL);
     ok(dlx_alloc(p, &spec, &t));
-    n = 8 << 20;
+    n = 8 << 17;
     DLManagedTensorVersioned *more = NULL;
     fails(dlx_alloc(p, &spec, &more), DLX_E_NO_MEMORY, "/dev/shm"); /* it is used */
     t->deleter(t);
     /* The daemon may have it open for a moment. */
     eventually(dlx_alloc(p, &spec, &more) != DLX_E_NO_MEMORY);
     more->deleter(more);
-    n = 3 << 20; /* and what is too large for it is used, if there is nothing else */
+    n = 3 << 17; /* and what is too large for it is used, if there is nothing else */
     ok(dlx_alloc(p, &spec, &t));
-    n = 4 << 20;
+    n = 4 << 17;
     ok(dlx_alloc(p, &spec, &more));
     t->deleter(t);
     more->deleter(more);

@@ -109,8 +109,6 @@ TEST(newcomers_get_in_throughout)
 {
     static atomic_bool done;
     uint64_t longest = 0, n = 0;
-    const struct dlx_connect_args args = {
-        .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = PATIENCE};
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);
     atomic_store(&done, false);
     pthread_t thread = dlx_test_stream_thread(upgrade_all, &done);
@@ -118,7 +116,7 @@ TEST(newcomers_get_in_throughout)
         auto_client *c = NULL;
         auto_message *m = NULL;
         uint64_t before = dlx__now_ns();
-        int r = dlx_connect(&c, &args);
+        int r = dlx_connect(&c, CONNECT(.timeout_ns = PATIENCE));
         if (r < 0) /* nobody says Assert here: another thread does */
             _exit(2);
         /* The daemon's place may be taken between the call and its answer. */

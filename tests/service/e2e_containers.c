@@ -342,9 +342,7 @@ TEST(a_daemon_in_a_container_serves_others)
 static int connect_library(void)
 {
     auto_client *c = NULL;
-    const struct dlx_connect_args args = {
-        .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = PATIENCE};
-    return dlx_connect(&c, &args);
+    return dlx_connect(&c, CONNECT(.timeout_ns = PATIENCE));
 }
 
 static void be_nobody(int sock)
