@@ -8,8 +8,8 @@
  * seconds at most.
  */
 
-#include "common/proto.h"
 #include "tests/harness/fds.h"
+#include "tests/harness/message.h"
 #include "tests/harness/patience.h"
 #include "tests/harness/run.h"
 #include <sys/resource.h>
@@ -23,8 +23,6 @@ struct dlx_test_daemon {
     const char *program;   /* NULL: of this build */
     const char *option[2]; /* more of them, one each; NULL: none */
 };
-
-#define BODY(name) DLX__WIRE__PACKET__BODY_##name
 
 /* Does this run under valgrind (VALGRIND=1)? It simulates some things that a test may look at. */
 bool dlx_test_valgrind(void);
@@ -98,10 +96,8 @@ void dlx_test_greet(int fd, uint32_t max_links);
 #define LINK_CLOSE(...)         DLX_TEST_BODY(LINK_CLOSE, link_close, __VA_ARGS__)
 #define ACK(...)                DLX_TEST_BODY(ACK, ack, __VA_ARGS__)
 #define OK(...)                 DLX_TEST_BODY(OK, ok, __VA_ARGS__)
-#define DLX_TEST_BODY(NAME, name, ...)                                                             \
-    BODY(NAME),                                                                                    \
-        (&(__typeof__(*((Dlx__Wire__Packet *)NULL)->name)){                                        \
-            .base = PROTOBUF_C_MESSAGE_INIT(&dlx__wire__##name##__descriptor), __VA_ARGS__})
+
+#define DLX_TEST_BODY(NAME, name, ...) BODY(NAME), WIRE(name, __VA_ARGS__)
 
 void dlx_test_send(int fd, Dlx__Wire__Packet__BodyCase body, void *message, uint32_t serial);
 /* The next packet; valid until the next call. Its fds are closed by then, unless taken. */
