@@ -4,61 +4,20 @@
  * alone. */
 
 #include "client/heap/arena_policy.h"
-#include "client/heap/heap.h"
-#include "tests/harness/run.h"
 #include "tests/harness/random.h"
+#include "tests/unit/harness_heap.h"
 #include <math.h>
 
 #define KIB    UINT64_C(1024)
 #define MIB    (1024 * KIB)
 #define WINDOW 1000
 
-static uint64_t generation;
-static uint32_t last_id;
 static uint64_t now; /* the number of the newest message */
 
-static struct dlx_heap *make_heap(bool debug)
-{
-    struct dlx_heap *heap;
-    ck_assert_int_eq(dlx__fork_init(&generation), 0);
-    ck_assert_int_eq(dlx__heap_new(&heap, generation, debug), 0);
-    last_id = 0;
-    now = 0;
-    return heap;
-}
+/* What the last publish() added to the heap, and gave up for that. */
+static uint64_t grown, dropped;
 
-/* Nothing is written to it, so it takes no memory. */
-static void add_arena(struct dlx_heap *heap, uint64_t size)
-{
-    void *map = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    ck_assert_ptr_ne(map, MAP_FAILED);
-    ck_assert_int_eq(dlx__heap_add(heap, ++last_id, map, size), 0);
-}
-
-static int try_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
-{
-    return dlx__heap_take(heap, size, ret);
-}
-
-/* From the arenas that are there. */
-static struct dlx_block *take(struct dlx_heap *heap, uint64_t size)
-{
-    struct dlx_block *block = NULL;
-    ck_assert_int_eq(try_take(heap, size, &block), 0);
-    return block;
-}
-
-static bool fits(struct dlx_heap *heap, uint64_t size)
-{
-    struct dlx_block *block;
-    int r = try_take(heap, size, &block);
-    ck_assert(r == 0 || r == DLX_E_FULL);
-    if (r == 0)
-        dlx__heap_give(heap, block);
-    return r == 0;
-}
-
-static uint64_t drop_excess(struct dlx_heap *heap, uint64_t size)
+static uint64_t drop_excess(uint64_t size)
 {
     uint64_t before = dlx__heap_bytes(heap);
     while (dlx__heap_drop_excess(heap, size, now, WINDOW))
@@ -66,160 +25,135 @@ static uint64_t drop_excess(struct dlx_heap *heap, uint64_t size)
     return before - dlx__heap_bytes(heap);
 }
 
-/* As a publisher does it. `ret_grown`: bytes of the arena that it took, or 0; may be NULL. */
-static struct dlx_block *publish(struct dlx_heap *heap, uint64_t size, uint64_t *ret_dropped,
-                                 uint64_t *ret_grown)
+/* As a publisher does it. */
+static struct dlx_block *publish(uint64_t size)
 {
     struct dlx_block *block;
     now++;
-    *ret_dropped = *ret_grown = 0;
-    int r = try_take(heap, size, &block);
+    dropped = grown = 0;
+    int r = dlx__heap_take(heap, size, &block);
     if (r == DLX_E_FULL) {
-        *ret_grown = dlx__heap_growth(heap, size);
-        *ret_dropped = drop_excess(heap, *ret_grown);
-        add_arena(heap, *ret_grown);
-        r = try_take(heap, size, &block);
+        grown = dlx__heap_growth(heap, size);
+        dropped = drop_excess(grown);
+        add_arena(grown);
+        r = dlx__heap_take(heap, size, &block);
     }
     if (r == DLX_E_FULL) {
         ck_assert(!dlx__heap_put_anywhere(heap, true));
-        r = try_take(heap, size, &block);
+        r = dlx__heap_take(heap, size, &block);
         ck_assert(dlx__heap_put_anywhere(heap, false));
     }
     ck_assert_int_eq(r, 0);
     return block;
 }
 
-/* ---- where ---------------------------------------------------------------------------------- */
-
 LOOP_TEST(a_large_block_has_an_arena_of_its_own, 0, 2)
 {
-    struct dlx_heap *heap = make_heap(_i == 1);
+    open_heap(_i == 1);
     ck_assert_uint_eq(dlx__heap_growth(heap, 5 * MIB + 1), 5 * MIB + 4096);
-    add_arena(heap, 5 * MIB);
-    struct dlx_block *large = take(heap, 4 * MIB), *small;
+    add_arena(5 * MIB);
+    struct dlx_block *large = take(4 * MIB);
     /* Nothing else goes there, so that all of the arena is free when it is. */
-    ck_assert(!fits(heap, 256));
-    ck_assert(!fits(heap, MIB));
-    add_arena(heap, dlx__heap_growth(heap, 256));
-    small = take(heap, 256);
+    ck_assert(!fits(256));
+    ck_assert(!fits(MIB));
+    add_arena(dlx__heap_growth(heap, 256));
+    struct dlx_block *small = take(256);
     ck_assert_uint_eq(dlx__block_arena_id(small), 2);
-    dlx__heap_give(heap, large);
+    give(large);
     ck_assert_uint_eq(dlx__heap_drop_empty(heap), 1);
     ck_assert_uint_eq(dlx__heap_drop_empty(heap), 0);
-    dlx__heap_give(heap, small);
-    dlx__heap_close(heap);
+    give(small);
 }
 
 TEST(a_large_block_does_not_join_small_ones)
 {
-    struct dlx_heap *heap = make_heap(false);
-    add_arena(heap, 2 * MIB);
-    ck_assert(fits(heap, 2 * MIB));
-    ck_assert(!fits(heap, 3 * MIB / 2)); /* a third of that would be wasted */
-    struct dlx_block *small = NULL;
+    add_arena(2 * MIB);
+    ck_assert(fits(2 * MIB));
+    ck_assert(!fits(3 * MIB / 2)); /* a third of that would be wasted */
     ck_assert(!dlx__heap_put_anywhere(heap, true));
-    small = take(heap, 256);
+    struct dlx_block *small = take(256);
     ck_assert(dlx__heap_put_anywhere(heap, false));
-    ck_assert(!fits(heap, MIB));
-    ck_assert(fits(heap, MIB - 256));
+    ck_assert(!fits(MIB));
+    ck_assert(fits(MIB - 256));
     /* Unless there is nothing else, and for what comes and goes together. */
     ck_assert(!dlx__heap_put_anywhere(heap, true));
-    ck_assert(fits(heap, MIB));
+    ck_assert(fits(MIB));
     ck_assert(dlx__heap_put_anywhere(heap, false));
-    dlx__heap_give(heap, small);
-    dlx__heap_close(heap);
+    give(small);
 }
 
 /* Sizes that change a little do not take memory from the kernel for each message. */
 TEST(an_arena_that_is_little_too_large_is_used_again)
 {
-    struct dlx_heap *heap = make_heap(false);
-    add_arena(heap, 10 * MIB);
-    ck_assert(fits(heap, 10 * MIB));
-    ck_assert(fits(heap, 8 * MIB));
-    ck_assert(!fits(heap, 7 * MIB));
-    ck_assert(!fits(heap, 10 * MIB + 1));
-    dlx__heap_close(heap);
+    add_arena(10 * MIB);
+    ck_assert(fits(10 * MIB));
+    ck_assert(fits(8 * MIB));
+    ck_assert(!fits(7 * MIB));
+    ck_assert(!fits(10 * MIB + 1));
 }
 
 /* Each arena is a mapping in every reader. */
 TEST(not_all_blocks_are_large)
 {
-    struct dlx_heap *heap = make_heap(false);
     static struct dlx_block *blocks[6000];
-    uint64_t dropped, grown;
     size_t n = 0;
     for (; n < DLX_ARRAY_SIZE(blocks); n++)
-        blocks[n] = publish(heap, MIB, &dropped, &grown);
+        blocks[n] = publish(MIB);
     ck_assert_uint_ge(dlx__heap_n_arenas(heap), 256);
     ck_assert_uint_le(dlx__heap_n_arenas(heap), 400);
     while (n-- > 0)
-        dlx__heap_give(heap, blocks[n]);
-    dlx__heap_close(heap);
+        give(blocks[n]);
 }
-
-/* ---- when ----------------------------------------------------------------------------------- */
 
 TEST(empty_arenas_go_when_there_are_too_many)
 {
-    struct dlx_heap *heap = make_heap(false);
-    struct dlx_block *a;
-    uint64_t dropped, grown;
     for (uint64_t size = 10; size <= 50; size += 10) {
-        a = publish(heap, size * MIB, &dropped, &grown);
+        struct dlx_block *a = publish(size * MIB);
         ck_assert_uint_eq(grown, size * MIB);
         /* 10, 20 and 30 MiB are not too much for a publisher that needs 30. */
         ck_assert_uint_eq(dropped > 0, size > 30);
         ck_assert_uint_le(dlx__heap_bytes(heap), (size + 32) * MIB);
-        dlx__heap_give(heap, a);
+        give(a);
     }
     ck_assert_uint_ge(dlx__heap_bytes(heap), 50 * MIB);
-    dlx__heap_close(heap);
 }
 
 /* What was needed a moment ago will be needed again. */
 TEST(what_was_needed_lately_stays)
 {
-    struct dlx_heap *heap = make_heap(false);
     struct dlx_block *blocks[8];
-    uint64_t dropped, grown;
     for (int i = 0; i < 8; i++)
-        blocks[i] = publish(heap, 20 * MIB, &dropped, &grown);
+        blocks[i] = publish(20 * MIB);
     for (int i = 0; i < 8; i++)
-        dlx__heap_give(heap, blocks[i]);
-    dlx__heap_give(heap, publish(heap, 5 * MIB, &dropped, &grown));
+        give(blocks[i]);
+    give(publish(5 * MIB));
     ck_assert_uint_eq(grown, 5 * MIB);
     ck_assert_uint_eq(dropped, 0); /* of 165 MiB, 160 were in use a message ago */
     now += WINDOW;                 /* in the window before, still */
-    dlx__heap_give(heap, publish(heap, 4 * MIB - 1, &dropped, &grown));
+    give(publish(4 * MIB - 1));
     ck_assert_uint_eq(dropped, 0);
     now += 2 * WINDOW;
-    dlx__heap_give(heap, publish(heap, 3 * MIB - 1, &dropped, &grown));
+    give(publish(3 * MIB - 1));
     ck_assert_uint_ge(dropped, 120 * MIB);
     ck_assert_uint_le(dlx__heap_bytes(heap), (3 + 32) * MIB);
-    dlx__heap_close(heap);
 }
 
 /* Two sizes in turn, a few of each held: after the first messages nothing comes and nothing
  * goes. */
 LOOP_TEST(a_stream_that_repeats_itself_keeps_its_arenas, 0, 2)
 {
-    struct dlx_heap *heap = make_heap(_i == 1);
+    open_heap(_i == 1);
     struct dlx_block *held[6] = {0};
-    uint64_t dropped, grown;
     for (uint64_t i = 0; i < 10000; i++) {
         struct dlx_block **at = &held[i % DLX_ARRAY_SIZE(held)];
-        dlx__heap_give(heap, *at);
-        *at = publish(heap, (i % 3 ? 24 : 9) * MIB + 5000, &dropped, &grown);
+        give(*at);
+        *at = publish((i % 3 ? 24 : 9) * MIB + 5000);
         ck_assert_uint_eq(dropped, 0);
         ck_assert(i < 6 || grown == 0);
     }
     for (size_t i = 0; i < DLX_ARRAY_SIZE(held); i++)
-        dlx__heap_give(heap, held[i]);
-    dlx__heap_close(heap);
+        give(held[i]);
 }
-
-/* ---- how much ------------------------------------------------------------------------------- */
 
 struct load {
     uint64_t live;           /* bytes that are held */
@@ -237,31 +171,26 @@ static const struct load loads[] = {
     {UINT64_C(100) << 20, 23, 23.3, 1.4, 0.01},
 };
 
-static uint64_t state;
-
 LOOP_TEST(random_sizes_take_little_more_than_they_need, 0, (int)DLX_ARRAY_SIZE(loads))
 {
     const struct load *l = &loads[_i];
-    struct dlx_heap *heap = make_heap(false);
     static struct dlx_block *held[20000];
     static uint64_t sizes[20000];
     size_t n_held = 0;
-    uint64_t live = 0, live_peak = 0, there_peak = 0, all = 0, all_grown = 0;
+    uint64_t live = 0, live_peak = 0, there_peak = 0, all = 0, all_grown = 0, state = 7;
     double span = l->log2_of_largest - l->log2_of_smallest;
-    state = 7;
     for (int i = 0; i < 8000; i++) {
         uint64_t size = (uint64_t)exp2(
             l->log2_of_smallest + span * ((double)(dlx_test_splitmix64(&state) >> 11) * 0x1p-53));
-        uint64_t dropped, grown;
         while (n_held > 0 && live + size > l->live) {
             size_t k = dlx_test_splitmix64(&state) % n_held;
-            dlx__heap_give(heap, held[k]);
+            give(held[k]);
             live -= sizes[k];
             held[k] = held[--n_held];
             sizes[k] = sizes[n_held];
         }
         ck_assert_uint_lt(n_held, DLX_ARRAY_SIZE(held));
-        held[n_held] = publish(heap, size, &dropped, &grown);
+        held[n_held] = publish(size);
         sizes[n_held++] = size;
         live += size;
         if (i < 3000)
@@ -275,8 +204,7 @@ LOOP_TEST(random_sizes_take_little_more_than_they_need, 0, (int)DLX_ARRAY_SIZE(l
     ck_assert_double_le((double)there_peak / (double)live_peak, l->most);
     ck_assert_double_le((double)all_grown / (double)all, l->grown);
     while (n_held > 0)
-        dlx__heap_give(heap, held[--n_held]);
-    dlx__heap_close(heap);
+        give(held[--n_held]);
 }
 
 static void unmap_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena)
@@ -290,22 +218,18 @@ TEST(small_blocks_begin_an_empty_arena_of_the_least_size)
 {
     const struct dlx_heap_kind kind = {
         .device = {kDLCUDA, 0}, .align = 256, .least = 2 * MIB, .free_arena = unmap_arena};
-    struct dlx_heap *heap;
-    struct dlx_block *block;
+    uint64_t generation;
+    close_heap();
     ck_assert_int_eq(dlx__fork_init(&generation), 0);
     ck_assert_int_eq(dlx__heap_new_of(&heap, generation, &kind), 0);
     ck_assert_uint_eq(dlx__heap_growth(heap, 64), 2 * MIB);
-    last_id = 0;
-    add_arena(heap, 2 * MIB);
-    ck_assert_int_eq(dlx__heap_take(heap, 64, &block), 0);
+    add_arena(2 * MIB);
+    struct dlx_block *block = take(64);
     ck_assert_uint_eq(block->size, 256);
-    dlx__heap_give(heap, block);
-    dlx__heap_close(heap);
+    give(block);
 }
 
 int main(void)
 {
-    TCase *tcase = tcase_create("fit");
-    tcase_set_timeout(tcase, 60);
-    return dlx_test_run_case(tcase);
+    return dlx_test_run_case(heap_case("fit"));
 }
