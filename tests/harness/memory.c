@@ -28,6 +28,12 @@ void dlx_test_memory_fill(int fd, uint64_t size)
     }
 }
 
+void dlx_test_memory_punch(int fd, uint64_t at, uint64_t size)
+{
+    const int how = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    ck_assert_int_eq(fallocate(fd, how, (off_t)at, (off_t)size), 0);
+}
+
 void dlx_test_memory_seal(int fd)
 {
     ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL), 0);

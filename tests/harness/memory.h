@@ -10,6 +10,8 @@
 
 /* Write zeros to its first `size` bytes: these pages are there for good. Nothing is sealed. */
 void dlx_test_memory_fill(int writer_fd, uint64_t size);
+/* Take pages away again. */
+void dlx_test_memory_punch(int writer_fd, uint64_t at, uint64_t size);
 /* The seals that a writer sets. */
 void dlx_test_memory_seal(int writer_fd);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Regions have one writer from the moment that they are sealed, and only sealed ones are
- * attached. */
+/* Regions of every kind of memory: what the writer writes readers see, and only good ones are
+ * attached. Sealed memory has one writer from the moment that it is sealed. */
 #include "common/memory.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/memory.h"
@@ -9,54 +9,99 @@
 #define SIZE  (UINT64_C(5) * DLX_PAGE)
 #define MEMFD (&dlx__memory_memfd)
 
-/* Step 1, without the daemon's fd. */
-static int region_new(uint64_t size, int *ret_writer_fd)
+static const struct dlx_memory *const memories[] = {&dlx__memory_memfd, &dlx__memory_posix};
+
+#define MEMORY_TEST(name) LOOP_TEST(name, 0, (int)DLX_ARRAY_SIZE(memories))
+
+static size_t n_fds; /* before the test */
+
+static void setup(void)
 {
-    int ro;
-    int r = dlx__region_new(MEMFD, "test", size, &ro, ret_writer_fd);
-    if (r == 0)
-        dlx__close(ro);
-    return r;
+    n_fds = dlx_test_fds_count();
+}
+
+static void teardown(void)
+{
+    ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
 }
 
 /* Steps 1 to 3: a writer's mapping, and fds of both kinds. */
 struct region {
+    const struct dlx_memory *memory;
     uint8_t *map;
     int rw; /* the writer's, which it would have closed */
     int ro;
 };
 
-static void region_init(struct region *region)
-{
-    void *map;
-    ck_assert_int_eq(dlx__region_new(MEMFD, "test", SIZE, &region->ro, &region->rw), 0);
-    ck_assert_int_eq(dlx__region_populate(MEMFD, dlx_test_fds_dup(region->rw), SIZE, &map), 0);
-    ck_assert_int_eq(dlx__region_prove(MEMFD, region->ro, SIZE), 0);
-    region->map = map;
-}
+#define auto_region dlx_cleanup(region_end) struct region
 
-static void region_deinit(struct region *region)
+static void region_end(const struct region *region)
 {
     dlx__region_unmap(region->map, SIZE);
     dlx__close(region->rw);
     dlx__close(region->ro);
 }
 
-/* ---- the four steps ------------------------------------------------------------------------ */
-
-TEST(what_the_writer_writes_readers_see)
+/* Step 1 alone. */
+static struct region region_new(const struct dlx_memory *memory)
 {
-    size_t before = dlx_test_fds_count();
-    struct region region;
-    const void *readers[3];
-    ck_assert_int_eq(dlx__memory_supported(MEMFD), 0);
-    ck_assert_uint_eq(dlx_test_fds_count(), before);
-    region_init(&region);
+    struct region region = {.memory = memory};
+    ck_assert_int_eq(dlx__region_new(memory, "test", SIZE, &region.ro, &region.rw), 0);
+    return region;
+}
+
+static struct region region_make(const struct dlx_memory *memory)
+{
+    struct region region = region_new(memory);
+    void *map;
+    ck_assert_int_eq(dlx__region_populate(memory, dlx_test_fds_dup(region.rw), SIZE, &map), 0);
+    ck_assert_int_eq(dlx__region_prove(memory, region.ro, SIZE), 0);
+    region.map = map;
+    return region;
+}
+
+static int attach(const struct dlx_memory *memory, int fd, uint64_t size)
+{
+    const void *map = NULL;
+    int r = dlx__region_attach(memory, fd < 0 ? -1 : dlx_test_fds_dup(fd), size, &map);
+    ck_assert((r == 0) == (map != NULL));
+    dlx__region_unmap(map, size);
+    return r;
+}
+
+static int populate(const struct dlx_memory *memory, int fd, uint64_t size)
+{
+    void *map = NULL;
+    int r = dlx__region_populate(memory, fd < 0 ? -1 : dlx_test_fds_dup(fd), size, &map);
+    ck_assert((r == 0) == (map != NULL));
+    dlx__region_unmap(map, size);
+    return r;
+}
+
+static void refuse_proof(const struct dlx_memory *memory, int fd)
+{
+    ck_assert_int_eq(dlx__region_prove(memory, fd, SIZE), DLX_E_BAD_PEER);
+    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "not made ready"));
+}
+
+static void check_all(const uint8_t *bytes, uint8_t value)
+{
     for (size_t i = 0; i < SIZE; i++)
-        ck_assert_uint_eq(region.map[i], 0);
+        ck_assert_uint_eq(bytes[i], value);
+}
+
+MEMORY_TEST(what_the_writer_writes_readers_see)
+{
+    const struct dlx_memory *memory = memories[_i];
+    const void *readers[3];
+    ck_assert_int_eq(dlx__memory_supported(memory), 0);
+    ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
+    auto_region region = region_make(memory);
+    ck_assert_uint_eq(dlx_test_fds_count(), n_fds + 2);
+    check_all(region.map, 0);
     memset(region.map, 'a', SIZE);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(readers); i++)
-        ck_assert_int_eq(dlx__region_attach(MEMFD, dlx_test_fds_dup(region.ro), SIZE, &readers[i]),
+        ck_assert_int_eq(dlx__region_attach(memory, dlx_test_fds_dup(region.ro), SIZE, &readers[i]),
                          0);
     memset(region.map + SIZE / 2, 'b', SIZE / 2);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(readers); i++) {
@@ -66,20 +111,18 @@ TEST(what_the_writer_writes_readers_see)
         dlx__region_unmap(readers[i], SIZE);
     }
     dlx__region_unmap(NULL, SIZE);
-    region_deinit(&region);
-    ck_assert_uint_eq(dlx_test_fds_count(), before);
 }
 
-TEST(fds_close_on_exec_and_read_only_ones_cannot_write)
+MEMORY_TEST(fds_close_on_exec_and_read_only_ones_cannot_write)
 {
-    struct region region;
-    region_init(&region);
+    auto_region region = region_make(memories[_i]);
     ck_assert_int_eq(fcntl(region.rw, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
     ck_assert_int_eq(fcntl(region.ro, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    ck_assert_int_eq(fcntl(region.rw, F_GETFL) & O_ACCMODE, O_RDWR);
     ck_assert_int_eq(fcntl(region.ro, F_GETFL) & O_ACCMODE, O_RDONLY);
-    region_deinit(&region);
 }
 
+/* By any fd of sealed memory; of other memory, by what readers are given. */
 static void nothing_writes_through(int fd)
 {
     ck_assert_ptr_eq(mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
@@ -98,15 +141,21 @@ static void nothing_writes_through(int fd)
     ck_assert_int_lt(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), 0);
 }
 
+MEMORY_TEST(readers_cannot_write_by_what_they_were_given)
+{
+    auto_region region = region_make(memories[_i]);
+    memset(region.map, 'a', SIZE);
+    nothing_writes_through(region.ro);
+    check_all(region.map, 'a');
+}
+
 TEST(a_sealed_region_has_no_second_writer)
 {
-    struct region region;
     struct stat st;
     char path[64];
-    region_init(&region);
+    auto_region region = region_make(MEMFD);
     memset(region.map, 'a', SIZE);
     nothing_writes_through(region.rw);
-    nothing_writes_through(region.ro);
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", region.ro);
     int again = open(path, O_RDWR | O_CLOEXEC); /* the kernel allows it: the file is ours */
     if (again >= 0) {
@@ -114,115 +163,111 @@ TEST(a_sealed_region_has_no_second_writer)
         dlx__close(again);
     }
     ck_assert_int_lt(truncate(path, 0), 0);
-    again = open(path, O_RDWR | O_TRUNC | O_CLOEXEC);
-    dlx__close(again);
+    dlx__close(open(path, O_RDWR | O_TRUNC | O_CLOEXEC));
     ck_assert_int_eq(fstat(region.ro, &st), 0);
     ck_assert_int_eq(st.st_size, SIZE);
     ck_assert_int_ge(st.st_blocks * 512, SIZE);
     /* Not even the writer takes pages away. */
     ck_assert_int_ne(madvise(region.map, SIZE, MADV_REMOVE), 0);
-    for (size_t i = 0; i < SIZE; i++)
-        ck_assert_uint_eq(region.map[i], 'a');
+    check_all(region.map, 'a');
     memset(region.map, 'b', SIZE);
     ck_assert_uint_eq(region.map[SIZE - 1], 'b');
-    region_deinit(&region);
 }
 
 TEST(before_sealing_the_size_is_fixed_already)
 {
-    int fd;
-    ck_assert_int_eq(region_new(SIZE, &fd), 0);
-    ck_assert_int_lt(ftruncate(fd, 0), 0);
-    ck_assert_int_lt(ftruncate(fd, (off_t)SIZE * 2), 0);
-    dlx__close(fd);
-    ck_assert_int_eq(region_new(UINT64_MAX - DLX_PAGE + 1, &fd), DLX_E_NO_MEMORY);
+    auto_region region = region_new(MEMFD);
+    ck_assert_int_lt(ftruncate(region.rw, 0), 0);
+    ck_assert_int_lt(ftruncate(region.rw, (off_t)SIZE * 2), 0);
 }
 
-/* ---- what is refused ----------------------------------------------------------------------- */
-
-TEST(bad_regions_are_not_attached)
+MEMORY_TEST(bad_regions_are_not_attached)
 {
-    size_t before = dlx_test_fds_count();
-    struct region region;
-    const void *map = NULL;
-    int fd;
-    region_init(&region);
     static const uint64_t wrong[] = {SIZE - DLX_PAGE, SIZE + DLX_PAGE,  0, 1,
                                      UINT64_MAX,      UINT64_C(1) << 63};
+    const struct dlx_memory *memory = memories[_i];
+    int fd, writer;
+    ck_assert_int_eq(dlx__region_new(memory, "test", UINT64_MAX - DLX_PAGE + 1, &fd, &writer),
+                     DLX_E_NO_MEMORY);
+    auto_region good = region_make(memory);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(wrong); i++)
-        ck_assert_int_eq(dlx__region_attach(MEMFD, dlx_test_fds_dup(region.ro), wrong[i], &map),
-                         DLX_E_PROTOCOL);
-    region_deinit(&region);
+        ck_assert_int_eq(attach(memory, good.ro, wrong[i]), DLX_E_PROTOCOL);
+    auto_region fresh = region_new(memory);
+    ck_assert_int_eq(populate(memory, fresh.rw, SIZE + DLX_PAGE), DLX_E_PROTOCOL);
 
-    /* Populated, but not sealed. */
-    ck_assert_int_eq(region_new(SIZE, &fd), 0);
-    dlx_test_memory_fill(fd, SIZE);
-    ck_assert_int_eq(dlx__region_attach(MEMFD, dlx_test_fds_dup(fd), SIZE, &map), DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__region_prove(MEMFD, fd, SIZE), DLX_E_BAD_PEER);
-    /* Without FUTURE_WRITE, without SEAL. */
-    ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, 0x0010 /* F_SEAL_FUTURE_WRITE */), 0);
-    ck_assert_int_eq(dlx__region_attach(MEMFD, dlx_test_fds_dup(fd), SIZE, &map), DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__region_prove(MEMFD, fd, SIZE), DLX_E_BAD_PEER);
-    ck_assert_ptr_nonnull(strstr(dlx__error_message(), "not made ready"));
-    ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL), 0);
-    ck_assert_int_eq(dlx__region_prove(MEMFD, fd, SIZE), 0);
-    ck_assert_int_eq(dlx__region_attach(MEMFD, dlx_test_fds_dup(fd), SIZE, &map), 0);
-    dlx__region_unmap(map, SIZE);
-    dlx__close(fd);
-
-    /* Sealed, but pages are missing: all, or one. */
-    for (off_t pages = 0; pages < 5; pages += 4) {
-        map = NULL;
-        ck_assert_int_eq(region_new(SIZE, &fd), 0);
-        dlx_test_memory_fill(fd, SIZE);
-        ck_assert_int_eq(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, pages * DLX_PAGE,
-                                   (off_t)SIZE - pages * DLX_PAGE),
-                         0);
-        ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, 0x0010 | F_SEAL_SEAL), 0);
-        ck_assert_int_eq(dlx__region_prove(MEMFD, fd, SIZE), DLX_E_BAD_PEER);
-        ck_assert_ptr_nonnull(strstr(dlx__error_message(), "not made ready"));
-        ck_assert_int_eq(dlx__region_attach(MEMFD, fd, SIZE, &map), DLX_E_PROTOCOL);
-        ck_assert_ptr_null(map);
+    /* Pages are missing: all, or one. */
+    for (uint64_t pages = 0; pages < 5; pages += 4) {
+        auto_region region = region_new(memory);
+        dlx_test_memory_fill(region.rw, SIZE);
+        dlx_test_memory_punch(region.rw, pages * DLX_PAGE, SIZE - pages * DLX_PAGE);
+        if (memory == MEMFD)
+            dlx_test_memory_seal(region.rw);
+        refuse_proof(memory, region.ro);
+        ck_assert_int_eq(attach(memory, region.ro, SIZE), DLX_E_PROTOCOL);
     }
-    ck_assert_uint_eq(dlx_test_fds_count(), before);
 }
 
-TEST(foreign_fds_are_refused_and_closed)
+TEST(regions_that_are_not_sealed_are_not_attached)
 {
-    size_t before = dlx_test_fds_count();
-    const void *map = NULL;
-    void *writable = NULL;
+    auto_region region = region_new(MEMFD);
+    dlx_test_memory_fill(region.rw, SIZE);
+    ck_assert_int_eq(attach(MEMFD, region.rw, SIZE), DLX_E_PROTOCOL);
+    refuse_proof(MEMFD, region.rw);
+    /* Without FUTURE_WRITE, without SEAL. */
+    ck_assert_int_eq(fcntl(region.rw, F_ADD_SEALS, 0x0010 /* F_SEAL_FUTURE_WRITE */), 0);
+    ck_assert_int_eq(attach(MEMFD, region.rw, SIZE), DLX_E_PROTOCOL);
+    refuse_proof(MEMFD, region.rw);
+    ck_assert_int_eq(fcntl(region.rw, F_ADD_SEALS, F_SEAL_SEAL), 0);
+    ck_assert_int_eq(dlx__region_prove(MEMFD, region.rw, SIZE), 0);
+    ck_assert_int_eq(attach(MEMFD, region.rw, SIZE), 0);
+}
+
+static void refuse_foreign(const struct dlx_memory *memory, int reader, int writer)
+{
+    ck_assert_int_eq(attach(memory, reader, SIZE), DLX_E_PROTOCOL);
+    ck_assert_int_eq(populate(memory, writer, SIZE), DLX_E_PROTOCOL);
+    ck_assert_int_eq(dlx__region_prove(memory, reader, SIZE), DLX_E_BAD_PEER);
+}
+
+MEMORY_TEST(foreign_fds_are_refused_and_closed)
+{
     int fds[2];
-    ck_assert_int_eq(dlx__region_attach(MEMFD, -1, SIZE, &map), DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__region_populate(MEMFD, -1, SIZE, &writable), DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__region_prove(MEMFD, -1, SIZE), DLX_E_BAD_PEER);
-
+    refuse_foreign(memories[_i], -1, -1);
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
-    ck_assert_int_eq(dlx__region_attach(MEMFD, dlx_test_fds_dup(fds[0]), SIZE, &map),
-                     DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__region_populate(MEMFD, fds[1], SIZE, &writable), DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__region_prove(MEMFD, fds[0], SIZE), DLX_E_BAD_PEER);
+    refuse_foreign(memories[_i], fds[0], fds[1]);
     dlx__close(fds[0]);
+    dlx__close(fds[1]);
+}
 
-    /* A memfd that can change its size, and one of another size. */
+TEST(who_expects_sealed_memory_takes_no_other)
+{
+    auto_region posix = region_new(&dlx__memory_posix);
+    ck_assert_int_eq(fallocate(posix.rw, 0, 0, (off_t)SIZE), 0);
+    refuse_foreign(MEMFD, posix.ro, posix.rw);
+    /* A memfd that can change its size. */
     int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     ck_assert_int_ge(fd, 0);
     ck_assert_int_eq(ftruncate(fd, (off_t)SIZE), 0);
-    ck_assert_int_eq(dlx__region_populate(MEMFD, dlx_test_fds_dup(fd), SIZE, &writable),
-                     DLX_E_PROTOCOL);
     dlx_test_memory_fill(fd, SIZE);
-    ck_assert_int_eq(dlx__region_prove(MEMFD, fd, SIZE), DLX_E_BAD_PEER);
+    refuse_foreign(MEMFD, fd, fd);
     dlx__close(fd);
-    ck_assert_int_eq(region_new(SIZE, &fd), 0);
-    ck_assert_int_eq(dlx__region_populate(MEMFD, dlx_test_fds_dup(fd), SIZE + DLX_PAGE, &writable),
-                     DLX_E_PROTOCOL);
-    dlx__close(fd);
-    ck_assert_ptr_null(map);
-    ck_assert_ptr_null(writable);
-    ck_assert_uint_eq(dlx_test_fds_count(), before);
+}
+
+TEST(backends_are_found_by_name_and_by_tag)
+{
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(memories); i++) {
+        ck_assert_ptr_eq(dlx__memory_by_name(memories[i]->name), memories[i]);
+        ck_assert_ptr_eq(dlx__memory_by_tag(memories[i]->tag), memories[i]);
+        ck_assert_uint_eq(memories[i]->tag, i); /* the numbers are the protocol's */
+    }
+    ck_assert_ptr_null(dlx__memory_by_name(""));
+    ck_assert_ptr_null(dlx__memory_by_name("memfds"));
+    ck_assert_ptr_null(dlx__memory_by_tag(2));
 }
 
 int main(void)
 {
-    return dlx_test_run_case(tcase_create("memory"));
+    TCase *tcase = tcase_create("memory");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    return dlx_test_run_case(tcase);
 }

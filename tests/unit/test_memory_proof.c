@@ -16,17 +16,35 @@
 /* Tests run for both. */
 static const struct dlx_memory *const memories[] = {&dlx__memory_memfd, &dlx__memory_posix};
 
+#define MEMORY_TEST(name) LOOP_TEST(name, 0, (int)DLX_ARRAY_SIZE(memories))
+
 struct region {
     const struct dlx_memory *memory;
     uint64_t size;
     int ro, rw;
 };
 
-static void region_new(struct region *region, int which, uint64_t size)
+#define auto_region dlx_cleanup(region_end) struct region
+
+static void region_end(const struct region *region)
 {
-    region->memory = memories[which];
-    region->size = size;
-    ck_assert_int_eq(dlx__region_new(region->memory, "test", size, &region->ro, &region->rw), 0);
+    dlx__close(region->ro);
+    dlx__close(region->rw);
+}
+
+static struct region region_new(int which, uint64_t size)
+{
+    struct region region = {.memory = memories[which], .size = size};
+    ck_assert_int_eq(dlx__region_new(region.memory, "test", size, &region.ro, &region.rw), 0);
+    return region;
+}
+
+/* As its writer does, but for the seals. */
+static struct region region_filled(int which, uint64_t size)
+{
+    struct region region = region_new(which, size);
+    dlx_test_memory_fill(region.rw, size);
+    return region;
 }
 
 /* As its writer does last. */
@@ -34,12 +52,6 @@ static void seal(const struct region *region)
 {
     if (region->memory == &dlx__memory_memfd)
         dlx_test_memory_seal(region->rw);
-}
-
-static void region_free(const struct region *region)
-{
-    dlx__close(region->ro);
-    dlx__close(region->rw);
 }
 
 static int prove(const struct region *region)
@@ -59,59 +71,47 @@ static bool blocks_are_complete(int fd, uint64_t size)
     return blocks(fd) * 512 >= size;
 }
 
-/* ---- pages that are missing ------------------------------------------------------------------ */
-
-LOOP_TEST(a_single_hole_is_found_wherever_it_is, 0, (int)DLX_ARRAY_SIZE(memories))
+MEMORY_TEST(a_single_hole_is_found_wherever_it_is)
 {
     static const uint64_t holes[] = {0, 1, 4095, 4096, PAGES - 1};
-    struct region region;
     size_t before = dlx_test_fds_count();
     for (size_t i = 0; i < DLX_ARRAY_SIZE(holes); i++) {
-        region_new(&region, _i, SIZE);
-        dlx_test_memory_fill(region.rw, SIZE);
-        ck_assert_int_eq(fallocate(region.rw, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                                   (off_t)(holes[i] * DLX_PAGE), DLX_PAGE),
-                         0);
+        auto_region region = region_filled(_i, SIZE);
+        dlx_test_memory_punch(region.rw, holes[i] * DLX_PAGE, DLX_PAGE);
         seal(&region);
         ck_assert_int_eq(prove(&region), DLX_E_BAD_PEER);
         char at[64];
         (void)snprintf(at, sizeof at, "page at %" PRIu64 " of", holes[i] * (uint64_t)DLX_PAGE);
         ck_assert_msg(strstr(dlx__error_message(), at), "%s", dlx__error_message());
-        region_free(&region);
     }
     ck_assert_uint_eq(dlx_test_fds_count(), before);
 }
 
 /* Or whoever looks would pay. */
-LOOP_TEST(to_look_at_pages_does_not_allocate_them, 0, (int)DLX_ARRAY_SIZE(memories))
+MEMORY_TEST(to_look_at_pages_does_not_allocate_them)
 {
-    struct region region;
-    region_new(&region, _i, SIZE);
+    auto_region region = region_new(_i, SIZE);
     seal(&region);
     ck_assert_int_eq(prove(&region), DLX_E_BAD_PEER);
     ck_assert_uint_eq(blocks(region.ro), 0);
-    region_free(&region);
 }
 
-LOOP_TEST(a_writer_that_has_done_its_part_passes, 0, (int)DLX_ARRAY_SIZE(memories))
+MEMORY_TEST(a_writer_that_has_done_its_part_passes)
 {
-    struct region region;
     void *map;
-    region_new(&region, _i, SIZE);
+    auto_region region = region_new(_i, SIZE);
     ck_assert_int_eq(prove(&region), DLX_E_BAD_PEER);
     ck_assert_int_eq(dlx__region_populate(region.memory, dlx_test_fds_dup(region.rw), SIZE, &map),
                      0);
     ck_assert_int_eq(prove(&region), 0);
     dlx__region_unmap(map, SIZE);
-    region_free(&region);
 }
 
 /* They are what is taken back when a fallocate() that has not ended is killed. */
-LOOP_TEST(pages_that_were_allocated_and_never_touched_do_not_pass, 0, (int)DLX_ARRAY_SIZE(memories))
+MEMORY_TEST(pages_that_were_allocated_and_never_touched_do_not_pass)
 {
-    struct region region;
     uint8_t byte;
-    region_new(&region, _i, SIZE);
+    auto_region region = region_new(_i, SIZE);
     ck_assert_int_eq(fallocate(region.rw, 0, 0, (off_t)SIZE), 0);
     seal(&region);
     ck_assert(blocks_are_complete(region.ro, SIZE));
@@ -122,10 +122,7 @@ LOOP_TEST(pages_that_were_allocated_and_never_touched_do_not_pass, 0, (int)DLX_A
      * other call can. */
     ck_assert_int_eq(fallocate(region.rw, 0, 0, (off_t)SIZE), 0);
     ck_assert_int_eq(prove(&region), 0);
-    region_free(&region);
 }
-
-/* ---- pages that are taken back --------------------------------------------------------------- */
 
 static pid_t start_allocating(const struct region *region)
 {
@@ -136,20 +133,12 @@ static pid_t start_allocating(const struct region *region)
     return pid;
 }
 
-static void end_allocating(pid_t pid)
-{
-    dlx_test_fork_kill(pid);
-}
-
 /* All pages but the first are there; then a call that allocates that one is under way: every block
  * counts. */
-LOOP_TEST(an_allocation_that_has_not_ended_does_not_pass, 0, (int)DLX_ARRAY_SIZE(memories))
+MEMORY_TEST(an_allocation_that_has_not_ended_does_not_pass)
 {
-    struct region region;
-    region_new(&region, _i, UINT64_C(256) << 20);
-    dlx_test_memory_fill(region.rw, region.size);
-    ck_assert_int_eq(fallocate(region.rw, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, DLX_PAGE),
-                     0);
+    auto_region region = region_filled(_i, UINT64_C(256) << 20);
+    dlx_test_memory_punch(region.rw, 0, DLX_PAGE);
     seal(&region);
     pid_t pid = dlx_test_fork();
     if (pid == 0)
@@ -157,27 +146,21 @@ LOOP_TEST(an_allocation_that_has_not_ended_does_not_pass, 0, (int)DLX_ARRAY_SIZE
     while (!blocks_are_complete(region.ro, region.size))
         continue;
     int r = prove(&region);
-    end_allocating(pid);
+    dlx_test_fork_kill(pid);
     ck_assert_int_eq(r, DLX_E_BAD_PEER);
-    region_free(&region);
 }
 
-LOOP_TEST(what_has_passed_stays_when_allocations_are_killed, 0, (int)DLX_ARRAY_SIZE(memories))
+MEMORY_TEST(what_has_passed_stays_when_allocations_are_killed)
 {
-    struct region region;
-    region_new(&region, _i, UINT64_C(16) << 20);
-    dlx_test_memory_fill(region.rw, region.size);
+    auto_region region = region_filled(_i, UINT64_C(16) << 20);
     seal(&region);
     ck_assert_int_eq(prove(&region), 0);
     for (int i = 0; i < 100; i++) {
-        end_allocating(start_allocating(&region));
+        dlx_test_fork_kill(start_allocating(&region));
         ck_assert(blocks_are_complete(region.ro, region.size));
     }
     ck_assert_int_eq(prove(&region), 0);
-    region_free(&region);
 }
-
-/* ---- pages that are elsewhere ---------------------------------------------------------------- */
 
 static bool is_in_memory(const struct region *region)
 {
@@ -196,11 +179,9 @@ static bool is_in_memory(const struct region *region)
 #define MADV_PAGEOUT 21
 #endif
 
-LOOP_TEST(pages_that_were_swapped_out_pass, 0, (int)DLX_ARRAY_SIZE(memories))
+MEMORY_TEST(pages_that_were_swapped_out_pass)
 {
-    struct region region;
-    region_new(&region, _i, SIZE);
-    dlx_test_memory_fill(region.rw, SIZE);
+    auto_region region = region_filled(_i, SIZE);
     seal(&region);
     void *map = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, region.ro, 0);
     ck_assert_ptr_ne(map, MAP_FAILED);
@@ -212,37 +193,27 @@ LOOP_TEST(pages_that_were_swapped_out_pass, 0, (int)DLX_ARRAY_SIZE(memories))
     if (is_in_memory(&region))
         puts("SKIP: there is no swap here");
     ck_assert_int_eq(prove(&region), 0);
-    region_free(&region);
 }
 
-/* ---- waiting --------------------------------------------------------------------------------- */
-
 /* Sealing would wait for the lock: a writer that has not done it, is told so. */
-LOOP_TEST(whoever_has_the_lock_of_the_file_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(memories))
+MEMORY_TEST(whoever_has_the_lock_of_the_file_holds_nobody_up)
 {
     struct dlx_test_lock lock;
-    struct region region;
-    region_new(&region, _i, SIZE);
-    dlx_test_memory_fill(region.rw, SIZE);
-    if (!dlx_test_memory_lock(&lock, region.rw)) {
-        region_free(&region);
+    auto_region region = region_filled(_i, SIZE);
+    if (!dlx_test_memory_lock(&lock, region.rw))
         return;
-    }
     int r = prove(&region); /* or the time limit of the test */
     ck_assert_int_eq(r, region.memory == &dlx__memory_memfd ? DLX_E_BAD_PEER : 0);
     ck_assert_int_eq(waitpid(lock.pid, NULL, WNOHANG), 0);
     dlx_test_memory_unlock(&lock);
-    region_free(&region);
 }
 
 /* A lease would hold up who opens the file; the daemon has opened it already. */
-LOOP_TEST(a_writer_gets_no_lease, 0, (int)DLX_ARRAY_SIZE(memories))
+MEMORY_TEST(a_writer_gets_no_lease)
 {
-    struct region region;
-    region_new(&region, _i, DLX_PAGE);
+    auto_region region = region_new(_i, DLX_PAGE);
     ck_assert_int_lt(fcntl(region.rw, F_SETLEASE, F_WRLCK), 0);
     ck_assert_int_eq(errno, EAGAIN);
-    region_free(&region);
 }
 
 int main(void)
