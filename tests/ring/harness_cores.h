@@ -4,9 +4,8 @@
 
 /* A writer and two links, for tests that go step by step. */
 
-#include "common/error.h"
 #include "tests/harness/ring.h"
-#include <check.h>
+#include "tests/harness/run.h"
 
 #define ENTRIES 8U
 #define WINDOW  3U
@@ -25,6 +24,7 @@ static struct fixture {
     unsigned n_controls, n_freed, n_blocks_gone, n_links_gone, n_rung, n_rung_writer;
     void (*on_bytes)(void); /* when a writer counts bytes */
 } f;
+static struct dlx_reader reader, other_reader;
 static int payload; /* they are counted, not looked at */
 
 static inline void pick_up(void *userdata)
@@ -155,6 +155,13 @@ static inline void reclaim_all(void)
         ;
 }
 
+/* Reclaim what can be: so many payloads have been freed then, in all. */
+static inline void reclaim_until_freed(unsigned n)
+{
+    reclaim_all();
+    ck_assert_uint_eq(f.n_freed, n);
+}
+
 /* Go on in another block with the newest messages. */
 static inline struct dlx_shm_control *move(uint32_t n_copied)
 {
@@ -172,28 +179,64 @@ static inline struct dlx_shm_control *move(uint32_t n_copied)
     return control;
 }
 
-static inline void begin(struct dlx_reader *r, struct dlx_shm_link *page,
-                         const struct dlx_shm_control *control, uint64_t base)
+/* On one of the pages, which is then the reader's. */
+static inline void begin_in(struct dlx_reader *r, struct dlx_shm_link *page,
+                            const struct dlx_shm_control *control, uint64_t base)
 {
     dlx__reader_init(r, control, ENTRIES, page, page == f.other_page, HELD, false, f.w.gating, true,
                      &reader_env, NULL);
     dlx__reader_start(r, 0, true, base);
 }
 
-static inline void begin_latest(struct dlx_reader *r)
+/* In the first block, from its first message on. */
+static inline void begin(void)
 {
-    dlx__reader_init(r, f.control, ENTRIES, f.page, 0, HELD, true, false, false, &reader_env, NULL);
-    dlx__reader_start(r, 0, false, 0);
+    begin_in(&reader, f.page, f.control, 0);
 }
 
-static inline uint64_t take_one(struct dlx_reader *r, uint32_t *ret_hold)
+static inline void begin_other(void)
+{
+    begin_in(&other_reader, f.other_page, f.control, 0);
+}
+
+/* A reader that nobody waits for: of all messages from `history` before the newest, or of the
+ * latest. */
+static inline void begin_lossy(bool latest, uint32_t history, uint64_t base)
+{
+    dlx__reader_init(&reader, f.control, ENTRIES, f.page, 0, HELD, latest, false, false,
+                     &reader_env, NULL);
+    dlx__reader_start(&reader, history, false, base);
+}
+
+/* Both have left, and passed everything. */
+static inline void leave_both(void)
+{
+    begin();
+    dlx__reader_close(&reader);
+    begin_other();
+    dlx__reader_close(&other_reader);
+}
+
+/* The next message is this one, and says that so many before it are lost. Returns its hold word. */
+static inline uint32_t take_after_gap(struct dlx_reader *r, uint64_t n, uint64_t gap)
 {
     struct dlx_taken taken;
     ck_assert_int_eq(dlx__reader_take(r, &taken, 1), 1);
     ck_assert(dlx_test_is_of(taken.words, taken.n));
-    *ret_hold = taken.hold;
-    ck_assert_uint_eq(taken.gap, 0);
-    return taken.n;
+    ck_assert_uint_eq(taken.n, n);
+    ck_assert_uint_eq(taken.gap, gap);
+    return taken.hold;
+}
+
+static inline uint32_t take(struct dlx_reader *r, uint64_t n)
+{
+    return take_after_gap(r, n, 0);
+}
+
+static inline void take_fails(struct dlx_reader *r, int code)
+{
+    struct dlx_taken taken;
+    ck_assert_int_eq(dlx__reader_take(r, &taken, 1), code);
 }
 
 #endif

@@ -3,15 +3,11 @@
 /* Writer and reader of a ring, step by step: publish, take, the end, hostile peers. */
 
 #include "tests/ring/harness_cores.h"
-#include "tests/harness/run.h"
-
-/* ---- publish and take ---------------------------------------------------------------------- */
 
 TEST(a_batch_may_fill_the_ring)
 {
-    struct dlx_reader r;
     struct dlx_taken taken[HELD];
-    begin(&r, f.page, f.control, 0);
+    begin();
     for (int round = 0; round < 5; round++) {
         unsigned n = 0;
         reclaim_all();
@@ -19,11 +15,11 @@ TEST(a_batch_may_fill_the_ring)
         for (; dlx__writer_has_room(&f.w); n++)
             put(1);
         ck_assert_uint_eq(n, ENTRIES - 1 - (round ? WINDOW : 0)); /* one is for the mark */
-        ck_assert(dlx__reader_pending(&r));
-        ck_assert_int_eq(dlx__reader_take(&r, taken, HELD), HELD);
+        ck_assert(dlx__reader_pending(&reader));
+        ck_assert_int_eq(dlx__reader_take(&reader, taken, HELD), HELD);
         for (uint32_t i = 0; i < HELD; i++) {
             ck_assert(dlx_test_is_of(taken[i].words, taken[i].n));
-            dlx__reader_release(&r, taken[i].hold);
+            dlx__reader_release(&reader, taken[i].hold);
         }
         dlx__writer_announce(&f.w);
         ck_assert_uint_eq(f.w.head + 1 - f.w.oldest, WINDOW);
@@ -32,180 +28,147 @@ TEST(a_batch_may_fill_the_ring)
 
 TEST(one_announcement_wakes_for_a_whole_batch)
 {
-    struct dlx_reader r;
-    begin(&r, f.page, f.control, 0);
-    ck_assert(dlx__reader_arm(&r));
+    begin();
+    ck_assert(dlx__reader_arm(&reader));
     put(3);
     ck_assert_uint_eq(f.n_rung, 0);
     dlx__writer_announce(&f.w);
     ck_assert_uint_eq(f.n_rung, 1);
     publish(1);
     ck_assert_uint_eq(f.n_rung, 1);
-    ck_assert(!dlx__reader_arm(&r)); /* there is something: it need not sleep */
+    ck_assert(!dlx__reader_arm(&reader)); /* there is something: it need not sleep */
 }
 
 TEST(a_take_gives_no_more_than_can_be_held)
 {
-    struct dlx_reader r;
     struct dlx_taken taken[2 * HELD];
-    begin(&r, f.page, f.control, 0);
+    begin();
     put(ENTRIES - 1);
     dlx__writer_announce(&f.w);
-    ck_assert_int_eq(dlx__reader_take(&r, taken, 2 * HELD), WINDOW); /* others are retired */
+    ck_assert_int_eq(dlx__reader_take(&reader, taken, 2 * HELD), WINDOW); /* others are retired */
     ck_assert_uint_eq(taken[0].gap, ENTRIES - 1 - WINDOW);
     publish(2);
-    ck_assert_int_eq(dlx__reader_take(&r, taken + WINDOW, 2), HELD - WINDOW);
-    ck_assert_int_eq(dlx__reader_take(&r, taken, 1), DLX_E_TOO_MANY_HELD);
-    ck_assert_uint_eq(dlx__reader_n_held(&r), HELD);
+    ck_assert_int_eq(dlx__reader_take(&reader, taken + WINDOW, 2), HELD - WINDOW);
+    take_fails(&reader, DLX_E_TOO_MANY_HELD);
+    ck_assert_uint_eq(dlx__reader_n_held(&reader), HELD);
     ck_assert_uint_eq(dlx__writer_link_n_held(&f.link), HELD);
 }
 
 TEST(a_take_of_none_fails_only_if_there_is_a_message)
 {
-    struct dlx_reader r;
     struct dlx_taken taken;
-    begin(&r, f.page, f.control, 0);
-    ck_assert_int_eq(dlx__reader_take(&r, &taken, 0), DLX_E_EMPTY);
+    begin();
+    ck_assert_int_eq(dlx__reader_take(&reader, &taken, 0), DLX_E_EMPTY);
     publish(1);
     for (int i = 0; i < 2; i++)
-        ck_assert_int_eq(dlx__reader_take(&r, &taken, 0), DLX_E_TOO_MANY_HELD);
-    ck_assert_uint_eq(dlx__reader_n_held(&r), 0);
-    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), 1);
-    ck_assert_uint_eq(taken.n, 1);
+        ck_assert_int_eq(dlx__reader_take(&reader, &taken, 0), DLX_E_TOO_MANY_HELD);
+    ck_assert_uint_eq(dlx__reader_n_held(&reader), 0);
+    (void)take(&reader, 1);
     dlx__writer_close(&f.w);
-    ck_assert_int_eq(dlx__reader_take(&r, &taken, 0), DLX_E_PUBLISHER_GONE);
+    ck_assert_int_eq(dlx__reader_take(&reader, &taken, 0), DLX_E_PUBLISHER_GONE);
 }
 
 TEST(a_lapped_reader_goes_on_at_the_oldest_message)
 {
-    struct dlx_reader r;
-    struct dlx_taken taken;
-    begin(&r, f.page, f.control, 0);
+    begin();
     publish(100);
-    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), 1);
-    ck_assert_uint_eq(taken.n, 100 + 1 - WINDOW);
-    ck_assert_uint_eq(taken.gap, taken.n - 1);
-    ck_assert_uint_eq(r.lost, taken.n - 1);
+    (void)take_after_gap(&reader, 100 + 1 - WINDOW, 100 - WINDOW);
+    ck_assert_uint_eq(reader.lost, 100 - WINDOW);
 }
 
 TEST(a_latest_reader_skips_to_the_newest_message)
 {
-    struct dlx_reader r;
     struct dlx_taken taken[2];
-    begin_latest(&r);
+    begin_lossy(true, 0, 0);
     publish(2);
-    ck_assert_int_eq(dlx__reader_take(&r, taken, 2), 1);
+    ck_assert_int_eq(dlx__reader_take(&reader, taken, 2), 1);
     ck_assert_uint_eq(taken[0].n, 2);
     publish(4);
-    ck_assert_int_eq(dlx__reader_take(&r, taken, 2), 1);
+    ck_assert_int_eq(dlx__reader_take(&reader, taken, 2), 1);
     ck_assert_uint_eq(taken[0].n, 6);
-    ck_assert_uint_eq(r.skipped, 1 + 3);
-    ck_assert_uint_eq(r.lost, 0);
+    ck_assert_uint_eq(reader.skipped, 1 + 3);
+    ck_assert_uint_eq(reader.lost, 0);
 }
 
 TEST(a_reader_starts_with_the_history_it_asks_for)
 {
-    struct dlx_reader r;
     publish(WINDOW);
     for (uint32_t history = 0; history < 5; history++) {
-        dlx__reader_init(&r, f.control, ENTRIES, f.page, 0, HELD, false, false, false, &reader_env,
-                         NULL);
-        dlx__reader_start(&r, history, false, 0);
-        ck_assert_uint_eq(r.cursor, WINDOW - DLX_MIN(history, WINDOW));
-        dlx__reader_start(&r, history, false, 2); /* 1 and 2 are not in this block */
-        ck_assert_uint_eq(r.cursor, DLX_MAX(WINDOW - DLX_MIN(history, WINDOW), 2U));
+        begin_lossy(false, history, 0);
+        ck_assert_uint_eq(reader.cursor, WINDOW - DLX_MIN(history, WINDOW));
+        begin_lossy(false, history, 2); /* 1 and 2 are not in this block */
+        ck_assert_uint_eq(reader.cursor, DLX_MAX(WINDOW - DLX_MIN(history, WINDOW), 2U));
     }
 }
 
 TEST(a_reader_that_joins_within_a_batch_finds_the_newest_message)
 {
-    struct dlx_reader r;
     put(4); /* head is not stored yet */
-    dlx__reader_init(&r, f.control, ENTRIES, f.page, 0, HELD, false, false, false, &reader_env,
-                     NULL);
-    dlx__reader_start(&r, 1, false, 0);
-    ck_assert_uint_eq(r.cursor, 3);
+    begin_lossy(false, 1, 0);
+    ck_assert_uint_eq(reader.cursor, 3);
 }
 
 /* dlx_publisher_wait() waits for readers of any kind. */
 TEST(a_reader_that_starts_rings_although_nobody_waits_for_what_it_takes)
 {
-    struct dlx_reader r;
     dlx__writer_set_blocked(&f.w, true);
-    begin_latest(&r);
+    begin_lossy(true, 0, 0);
     ck_assert_uint_eq(f.n_rung_writer, 1);
 }
 
-/* ---- the end ------------------------------------------------------------------------------- */
-
 TEST(the_end_comes_after_the_last_message)
 {
-    struct dlx_reader r;
-    struct dlx_taken taken;
-    uint32_t hold;
-    begin(&r, f.page, f.control, 0);
+    begin();
     publish(1);
-    ck_assert(!dlx__reader_is_closed(&r));
-    ck_assert_uint_eq(take_one(&r, &hold), 1);
-    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), DLX_E_EMPTY);
-    ck_assert(dlx__reader_arm(&r));
+    ck_assert(!dlx__reader_is_closed(&reader));
+    (void)take(&reader, 1);
+    take_fails(&reader, DLX_E_EMPTY);
+    ck_assert(dlx__reader_arm(&reader));
     dlx__writer_close(&f.w);
     ck_assert_uint_eq(f.n_rung, 1);
-    ck_assert(dlx__reader_pending(&r) && dlx__reader_is_closed(&r));
-    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), DLX_E_PUBLISHER_GONE);
-    ck_assert_uint_eq(r.cursor, 1);
+    ck_assert(dlx__reader_pending(&reader) && dlx__reader_is_closed(&reader));
+    take_fails(&reader, DLX_E_PUBLISHER_GONE);
+    ck_assert_uint_eq(reader.cursor, 1);
 }
 
 TEST(the_end_of_a_full_ring_leaves_all_messages)
 {
-    struct dlx_reader r;
     struct dlx_taken taken[ENTRIES];
-    dlx__reader_init(&r, f.control, ENTRIES, f.page, 0, HELD, false, false, false, &reader_env,
-                     NULL);
-    dlx__reader_start(&r, 0, false, 0);
+    begin_lossy(false, 0, 0);
     put(ENTRIES - 1);
     f.w.announced = f.w.head; /* as if `window` were as large */
     dlx__writer_close(&f.w);
-    ck_assert_int_eq(dlx__reader_take(&r, taken, ENTRIES), HELD);
+    ck_assert_int_eq(dlx__reader_take(&reader, taken, ENTRIES), HELD);
     ck_assert_uint_eq(taken[0].n, 1);
 }
 
 TEST(a_move_is_not_the_end)
 {
-    struct dlx_reader r;
-    struct dlx_taken taken;
-    uint32_t hold;
-    begin(&r, f.page, f.control, 0);
+    begin();
     publish(1);
     (void)move(1);
-    ck_assert(!dlx__reader_is_closed(&r));
-    ck_assert_uint_eq(take_one(&r, &hold), 1);
-    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), DLX_E_NOT_FOUND);
+    ck_assert(!dlx__reader_is_closed(&reader));
+    (void)take(&reader, 1);
+    take_fails(&reader, DLX_E_NOT_FOUND);
 }
 
 TEST(a_retired_message_is_lost_and_the_end_follows)
 {
-    struct dlx_reader r;
-    struct dlx_taken taken;
-    begin(&r, f.page, f.control, 0);
-    dlx__reader_close(&r);
+    begin();
+    dlx__reader_close(&reader);
     publish(WINDOW);
     reclaim_all(); /* 1 is GONE */
     dlx__writer_close(&f.w);
-    begin(&r, f.other_page, f.control, 0);
-    ck_assert(dlx__reader_pending(&r));
-    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), 1);
-    ck_assert_uint_eq(taken.n, 1); /* the other link had yet to start */
+    begin_other();
+    ck_assert(dlx__reader_pending(&other_reader));
+    (void)take(&other_reader, 1); /* the other link had yet to start */
     ck_assert_int_eq(dlx__writer_reclaim(&f.w, true), 1);
-    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), 1);
-    ck_assert_uint_eq(taken.n, 2);
+    (void)take(&other_reader, 2);
     publish(0);
-    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), 1);
-    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), DLX_E_PUBLISHER_GONE);
-    ck_assert_uint_eq(r.cursor, WINDOW);
+    (void)take(&other_reader, 3);
+    take_fails(&other_reader, DLX_E_PUBLISHER_GONE);
+    ck_assert_uint_eq(other_reader.cursor, WINDOW);
 }
-
-/* ---- hostile peers ------------------------------------------------------------------------- */
 
 static const uint64_t bad[] = {0,
                                1,
@@ -224,54 +187,36 @@ LOOP_TEST(a_hostile_control_block_does_not_keep_a_reader, 0, 4)
     for (size_t g = 0; g < DLX_ARRAY_SIZE(bad); g++)
         for (size_t h = 0; h < DLX_ARRAY_SIZE(bad); h++)
             for (size_t o = 0; o < DLX_ARRAY_SIZE(bad); o++) {
-                struct dlx_reader r;
                 struct dlx_taken taken[HELD];
                 memset(f.page, 0, dlx_shm_link_size(HELD));
                 for (uint32_t i = 0; i < ENTRIES; i++)
                     dlx_store64_relaxed(&f.control->entries[i].gen, bad[g] + i);
                 dlx_store64_relaxed(&f.control->head, bad[h]);
                 dlx_store64_relaxed(&f.control->oldest, bad[o]);
-                dlx__reader_init(&r, f.control, ENTRIES, f.page, 0, HELD, _i == 0, _i == 1, true,
-                                 &reader_env, NULL);
-                dlx__reader_start(&r, _i == 2 ? 2 : 0, false, 0);
-                (void)dlx__reader_is_closed(&r);
+                dlx__reader_init(&reader, f.control, ENTRIES, f.page, 0, HELD, _i == 0, _i == 1,
+                                 true, &reader_env, NULL);
+                dlx__reader_start(&reader, _i == 2 ? 2 : 0, false, 0);
+                (void)dlx__reader_is_closed(&reader);
                 for (int i = 0; i < 4; i++) {
-                    uint64_t before = r.cursor;
-                    int n = dlx__reader_take(&r, taken, HELD);
-                    ck_assert(r.cursor >= before && r.cursor < UINT64_MAX / 2);
+                    uint64_t before = reader.cursor;
+                    int n = dlx__reader_take(&reader, taken, HELD);
+                    ck_assert(reader.cursor >= before && reader.cursor < UINT64_MAX / 2);
                     ck_assert(dlx_load64_relaxed(&f.page->cursor) != DLX_SHM_CURSOR_CLOSED);
                     ck_assert(n <= (int)HELD && n != 0);
                     for (int k = 0; k < n; k++) {
                         ck_assert(taken[k].n > before);
-                        dlx__reader_release(&r, taken[k].hold);
+                        dlx__reader_release(&reader, taken[k].hold);
                     }
-                    ck_assert_uint_eq(dlx__reader_n_held(&r), 0);
+                    ck_assert_uint_eq(dlx__reader_n_held(&reader), 0);
                 }
             }
 }
 
-TEST(an_entry_far_ahead_of_head_is_a_lie)
-{
-    struct dlx_reader r;
-    struct dlx_taken taken;
-    begin(&r, f.page, f.control, 0);
-    publish(1);
-    dlx_store64_relaxed(&f.control->entries[1].gen, 1 + 2 * ENTRIES);
-    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), DLX_E_BAD_PEER);
-    ck_assert_str_ne(dlx__error_message(), "");
-    dlx_store64_relaxed(&f.control->entries[1].gen, 1 + ENTRIES);
-    dlx_store64_relaxed(&f.control->head, UINT64_MAX);
-    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), DLX_E_BAD_PEER);
-    ck_assert_uint_eq(r.cursor, 0);
-}
-
 TEST(a_hostile_link_page_hurts_only_its_own_link)
 {
-    struct dlx_reader r;
-    uint32_t hold;
-    begin(&r, f.other_page, f.control, 0);
+    begin_other();
     publish(1);
-    ck_assert_uint_eq(take_one(&r, &hold), 1);
+    (void)take(&other_reader, 1);
     for (size_t k = 0; k < DLX_ARRAY_SIZE(bad); k++) {
         dlx_store64_relaxed(&f.page->n_used, bad[k]);
         for (size_t c = 0; c < DLX_ARRAY_SIZE(bad); c++) {
@@ -290,29 +235,34 @@ TEST(a_hostile_link_page_hurts_only_its_own_link)
 /* An entry is at most one batch ahead of head, which the ring bounds. */
 TEST(an_entry_one_ring_ahead_of_head_is_believed_and_the_next_is_not)
 {
-    struct dlx_reader r;
-    struct dlx_taken taken;
-    begin(&r, f.page, f.control, 0);
+    static const uint64_t lies[] = {1 + 2 * ENTRIES, 1 + ENTRIES + 1};
+    begin();
     publish(1);
-    dlx_store64_relaxed(&f.control->entries[1].gen, 1 + ENTRIES + 1);
-    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), DLX_E_BAD_PEER);
-    ck_assert_uint_eq(r.lost, 0);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(lies); i++) {
+        dlx_store64_relaxed(&f.control->entries[1].gen, lies[i]);
+        take_fails(&reader, DLX_E_BAD_PEER);
+        ck_assert_str_ne(dlx__error_message(), "");
+    }
     dlx_store64_relaxed(&f.control->entries[1].gen, 1 + ENTRIES);
-    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), DLX_E_EMPTY);
-    ck_assert_uint_eq(r.lost, 1);
+    dlx_store64_relaxed(&f.control->head, UINT64_MAX);
+    take_fails(&reader, DLX_E_BAD_PEER);
+    ck_assert_uint_eq(reader.cursor, 0);
+    ck_assert_uint_eq(reader.lost, 0);
+    dlx_store64_relaxed(&f.control->head, 1);
+    take_fails(&reader, DLX_E_EMPTY);
+    ck_assert_uint_eq(reader.lost, 1);
 }
 
 /* The number goes into an error text, and its cursor is the peer's. */
 TEST(only_a_reliable_link_that_is_a_window_behind_blocks)
 {
     static const uint64_t passed[] = {1, WINDOW + 9, DLX_SHM_CURSOR_CLOSED};
-    struct dlx_reader r;
-    begin(&r, f.page, f.control, 0);
+    begin();
     publish(WINDOW);
     ck_assert_uint_eq(dlx__writer_link_lag(&f.w, &f.link), 0);
     f.link.reliable = true;
     ck_assert_uint_eq(dlx__writer_link_lag(&f.w, &f.link), WINDOW);
-    for (size_t i = 0; i < sizeof passed / sizeof passed[0]; i++) {
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(passed); i++) {
         dlx_store64_relaxed(&f.page->cursor, passed[i]);
         ck_assert_uint_eq(dlx__writer_link_lag(&f.w, &f.link), 0);
     }

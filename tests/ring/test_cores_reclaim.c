@@ -4,7 +4,6 @@
  * blocks. */
 
 #include "tests/ring/harness_cores.h"
-#include "tests/harness/run.h"
 
 CASE(dropping)
 {
@@ -13,48 +12,34 @@ CASE(dropping)
     return tcase;
 }
 
-/* ---- reclaim ------------------------------------------------------------------------------- */
-
 TEST_OF(dropping, a_held_message_is_not_freed)
 {
-    struct dlx_reader r, other;
-    uint32_t hold[2], other_hold;
-    begin(&r, f.page, f.control, 0);
-    begin(&other, f.other_page, f.control, 0);
+    begin();
+    begin_other();
     publish(2);
-    ck_assert_uint_eq(take_one(&r, &hold[0]), 1);
-    ck_assert_uint_eq(take_one(&r, &hold[1]), 2);
-    ck_assert_uint_eq(take_one(&other, &other_hold), 1);
+    uint32_t first = take(&reader, 1), second = take(&reader, 2);
+    uint32_t other_hold = take(&other_reader, 1);
     publish(5);
-    reclaim_all();
-    ck_assert_uint_eq(f.n_freed, 7 - WINDOW - 2); /* the other one has not passed the rest */
-    dlx__reader_release(&r, hold[1]);
-    dlx__reader_release(&r, hold[0]);
-    reclaim_all();
-    ck_assert_uint_eq(f.n_freed, 7 - WINDOW - 1);
-    dlx__reader_release(&other, other_hold);
-    reclaim_all();
-    ck_assert_uint_eq(f.n_freed, 7 - WINDOW);
+    reclaim_until_freed(7 - WINDOW - 2); /* the other one has not passed the rest */
+    dlx__reader_release(&reader, second);
+    dlx__reader_release(&reader, first);
+    reclaim_until_freed(7 - WINDOW - 1);
+    dlx__reader_release(&other_reader, other_hold);
+    reclaim_until_freed(7 - WINDOW);
 }
 
 TEST_OF(dropping, what_everybody_has_passed_goes_but_for_what_is_kept)
 {
-    struct dlx_reader r;
-    begin(&r, f.page, f.control, 0);
-    dlx__reader_close(&r);
-    begin(&r, f.other_page, f.control, 0);
-    dlx__reader_close(&r);
+    leave_both();
     publish(WINDOW);
-    reclaim_all();
-    ck_assert_uint_eq(f.n_freed, WINDOW - KEPT);
+    reclaim_until_freed(WINDOW - KEPT);
     ck_assert_uint_eq(dlx__writer_reclaim(&f.w, true), 0);
     ck_assert_uint_eq(f.w.n_payloads, KEPT);
 }
 
 TEST_OF(dropping, reclaim_drops_one_message_that_was_not_passed)
 {
-    struct dlx_reader r;
-    begin(&r, f.page, f.control, 0);
+    begin();
     publish(WINDOW);
     ck_assert_uint_eq(dlx__writer_reclaim(&f.w, false), 0);
     ck_assert_uint_eq(dlx__writer_reclaim(&f.w, true), 2); /* retired and freed */
@@ -71,9 +56,8 @@ CASE(gating)
 
 TEST_OF(gating, reclaim_does_not_drop_what_a_reliable_link_has_not_passed)
 {
-    struct dlx_reader r;
     ck_assert_int_eq(dlx__writer_link_add(&f.w, &f.link), 0);
-    begin(&r, f.page, f.control, 0);
+    begin();
     publish(WINDOW);
     ck_assert_uint_eq(dlx__writer_reclaim(&f.w, true), 0);
 }
@@ -81,11 +65,7 @@ TEST_OF(gating, reclaim_does_not_drop_what_a_reliable_link_has_not_passed)
 /* Who joined before they were put may not be seen yet: only dlx__writer_announce() has a fence. */
 TEST_OF(dropping, reclaim_leaves_what_was_not_announced)
 {
-    struct dlx_reader r;
-    begin(&r, f.page, f.control, 0);
-    dlx__reader_close(&r);
-    begin(&r, f.other_page, f.control, 0);
-    dlx__reader_close(&r);
+    leave_both();
     publish(KEPT);
     put(3);
     reclaim_all();
@@ -97,47 +77,41 @@ TEST_OF(dropping, reclaim_leaves_what_was_not_announced)
 
 TEST_OF(dropping, hold_words_that_were_never_used_are_not_looked_at)
 {
-    struct dlx_reader r;
-    uint32_t hold;
-    begin(&r, f.page, f.control, 0);
+    begin();
     publish(1);
-    ck_assert_uint_eq(take_one(&r, &hold), 1);
+    (void)take(&reader, 1);
     ck_assert_uint_eq(dlx_load64_relaxed(&f.page->n_used), 1);
     dlx_store64_relaxed(&f.page->hold[1], 2);
     publish(4);
-    reclaim_all();
-    ck_assert_uint_eq(f.n_freed, 1); /* 2; 1 is held */
+    reclaim_until_freed(1); /* 2; 1 is held */
     ck_assert_uint_eq(dlx__writer_link_n_held(&f.link), 1);
 }
 
 TEST_OF(dropping, one_message_at_a_time_is_held_by_one_word)
 {
-    struct dlx_reader r;
     uint32_t hold[3];
-    begin(&r, f.page, f.control, 0);
+    begin();
     for (int i = 0; i < 20; i++) {
         publish(1);
-        (void)take_one(&r, &hold[0]);
+        hold[0] = take(&reader, (uint64_t)i + 1);
         ck_assert_uint_eq(hold[0], 0);
-        dlx__reader_release(&r, hold[0]);
+        dlx__reader_release(&reader, hold[0]);
     }
     publish(3);
-    for (int i = 0; i < 3; i++) { /* several: each has its own */
-        (void)take_one(&r, &hold[i]);
-        for (int k = 0; k < i; k++)
+    for (unsigned i = 0; i < 3; i++) { /* several: each has its own */
+        hold[i] = take(&reader, 21 + i);
+        for (unsigned k = 0; k < i; k++)
             ck_assert_uint_ne(hold[i], hold[k]);
     }
 }
 
 TEST_OF(dropping, the_table_of_payloads_grows)
 {
-    struct dlx_reader r, other;
-    uint32_t hold;
     uint32_t room = f.w.payloads_room;
-    begin(&r, f.page, f.control, 0);
-    begin(&other, f.other_page, f.control, 0);
+    begin();
+    begin_other();
     publish(1);
-    ck_assert_uint_eq(take_one(&r, &hold), 1);
+    (void)take(&reader, 1);
     publish(5 * room); /* nobody reclaims */
     ck_assert_uint_gt(f.w.payloads_room, 5 * room);
     ck_assert_uint_eq(f.w.n_payloads, 1 + 5 * room);
@@ -145,19 +119,15 @@ TEST_OF(dropping, the_table_of_payloads_grows)
     ck_assert_uint_eq(f.w.n_payloads, WINDOW + 1);
 }
 
-/* ---- links --------------------------------------------------------------------------------- */
-
 /* The daemon has it, and has yet to tell: it may hold anything. */
 TEST_OF(dropping, nothing_is_freed_while_a_link_is_missing)
 {
     dlx_store64_relaxed(&f.membership.joins, 3); /* two were picked up */
     publish(WINDOW + 2);
-    reclaim_all();
-    ck_assert_uint_eq(f.n_freed, 0);
+    reclaim_until_freed(0);
     /* The daemon takes it back: it left before that. */
     dlx_store64_relaxed(&f.membership.joins, 2);
-    reclaim_all();
-    ck_assert_uint_eq(f.n_freed, 2);
+    reclaim_until_freed(2);
 }
 
 TEST_OF(gating, a_gating_writer_retires_nothing_while_a_link_is_missing)
@@ -172,23 +142,21 @@ TEST_OF(gating, a_gating_writer_retires_nothing_while_a_link_is_missing)
 
 TEST_OF(gating, a_gating_writer_is_full_until_a_reliable_reader_takes)
 {
-    struct dlx_reader r;
-    uint32_t hold;
     ck_assert_int_eq(dlx__writer_link_add(&f.w, &f.link), 0);
-    begin(&r, f.page, f.control, 0);
+    begin();
     publish(WINDOW);
     dlx__writer_set_blocked(&f.w, true);
     ck_assert_int_eq(dlx__writer_make_room(&f.w), DLX_E_FULL);
-    ck_assert_uint_eq(take_one(&r, &hold), 1);
+    uint32_t hold = take(&reader, 1);
     ck_assert_uint_eq(f.n_rung_writer, 1);
     ck_assert_int_eq(dlx__writer_make_room(&f.w), 0);
     dlx__writer_set_blocked(&f.w, false);
-    dlx__reader_release(&r, hold);
+    dlx__reader_release(&reader, hold);
     ck_assert_uint_eq(f.n_rung_writer, 1);
     publish(1);
     ck_assert_int_eq(dlx__writer_make_room(&f.w), DLX_E_FULL);
     dlx__writer_set_blocked(&f.w, true);
-    dlx__reader_close(&r);
+    dlx__reader_close(&reader);
     ck_assert_uint_eq(f.n_rung_writer, 2);
     ck_assert_int_eq(dlx__writer_make_room(&f.w), 0);
 }
@@ -208,10 +176,9 @@ TEST_OF(gating, a_new_link_does_not_keep_more_than_window_messages)
 
 TEST_OF(gating, a_link_that_is_picked_up_late_with_another_one_is_woken)
 {
-    struct dlx_reader r;
     dlx_store64_relaxed(&f.membership.joins, 1);
-    begin(&r, f.page, f.control, 0);
-    ck_assert(dlx__reader_arm(&r));
+    begin();
+    ck_assert(dlx__reader_arm(&reader));
     publish(1);
     ck_assert_uint_eq(f.n_rung, 0); /* its packet is missing */
     dlx_store64_relaxed(&f.membership.joins, 2);
@@ -224,95 +191,79 @@ TEST_OF(gating, a_link_that_is_picked_up_late_with_another_one_is_woken)
 
 TEST_OF(dropping, a_link_that_left_goes_although_no_daemon_says_so)
 {
-    struct dlx_reader r;
-    begin(&r, f.page, f.control, 0);
+    begin();
     publish(20);
-    dlx__reader_close(&r);
+    dlx__reader_close(&reader);
     dlx__writer_reclaim(&f.w, false);
     ck_assert_uint_eq(f.n_links_gone, 1);
 }
 
 TEST_OF(dropping, a_link_that_left_goes_with_what_it_held_last)
 {
-    struct dlx_reader r;
-    uint32_t hold[2];
-    begin(&r, f.page, f.control, 0);
+    begin();
     publish(2);
-    ck_assert_uint_eq(take_one(&r, &hold[0]), 1);
-    ck_assert_uint_eq(take_one(&r, &hold[1]), 2);
-    dlx__reader_close(&r);
+    uint32_t first = take(&reader, 1), second = take(&reader, 2);
+    dlx__reader_close(&reader);
     dlx_store64_relaxed(&f.membership.leaves, 1);
     publish(5);
     for (int i = 0; i < 3; i++) { /* as often as it is asked: it stays */
-        reclaim_all();
-        ck_assert_uint_eq(f.n_freed, 2); /* 3 and 4 */
+        reclaim_until_freed(2);   /* 3 and 4 */
         ck_assert_uint_eq(f.n_links_gone, 0);
     }
-    dlx__reader_release(&r, hold[0]);
-    reclaim_all();
-    ck_assert_uint_eq(f.n_freed, 3);
+    dlx__reader_release(&reader, first);
+    reclaim_until_freed(3);
     ck_assert_uint_eq(f.n_links_gone, 0);
-    dlx__reader_release(&r, hold[1]);
-    reclaim_all();
-    ck_assert_uint_eq(f.n_freed, 4);
+    dlx__reader_release(&reader, second);
+    reclaim_until_freed(4);
     ck_assert_uint_eq(f.n_links_gone, 1);
 }
 
 /* What a look at the links that left has seen is not believed later. */
 TEST_OF(dropping, what_was_held_when_a_link_left_is_freed_when_it_is_released)
 {
-    struct dlx_reader r;
-    uint32_t hold;
-    begin(&r, f.page, f.control, 0);
+    begin();
     publish(1);
-    ck_assert_uint_eq(take_one(&r, &hold), 1);
-    dlx__reader_close(&r);
+    uint32_t hold = take(&reader, 1);
+    dlx__reader_close(&reader);
     publish(WINDOW);
     dlx_store64_relaxed(&f.membership.leaves, 1);
     dlx__writer_read_membership(&f.w);
-    dlx__reader_release(&r, hold);
+    dlx__reader_release(&reader, hold);
     ck_assert_uint_eq(dlx__writer_reclaim(&f.w, false), 1);
     ck_assert_uint_eq(f.n_freed, 1);
 }
 
 TEST_OF(dropping, a_dead_link_holds_nothing)
 {
-    struct dlx_reader r;
-    uint32_t hold;
-    begin(&r, f.page, f.control, 0);
+    begin();
     publish(1);
-    ck_assert_uint_eq(take_one(&r, &hold), 1);
+    (void)take(&reader, 1);
     publish(WINDOW);
-    reclaim_all();
-    ck_assert_uint_eq(f.n_freed, 0);
+    reclaim_until_freed(0);
     f.link.dead = true;
-    reclaim_all();
-    ck_assert_uint_eq(f.n_freed, 1);
+    reclaim_until_freed(1);
     ck_assert_uint_eq(f.n_links_gone, 1);
 }
 
-/* ---- what a link holds --------------------------------------------------------------------- */
-
 TEST_OF(dropping, bytes_of_a_link_are_those_of_what_it_holds_but_the_newest)
 {
-    struct dlx_reader r;
     uint32_t hold[3];
-    begin(&r, f.page, f.control, 0);
+    begin();
     ck_assert_uint_eq(dlx__writer_link_bytes(&f.w, &f.link), 0);
     publish(3);
     for (unsigned i = 0; i < 3; i++) {
-        ck_assert_uint_eq(take_one(&r, &hold[i]), i + 1);
+        hold[i] = take(&reader, i + 1);
         ck_assert_uint_eq(dlx__writer_link_bytes(&f.w, &f.link), 10 * i);
         ck_assert_uint_eq(dlx__writer_link_n_used(&f.link), i + 1);
     }
     publish(WINDOW); /* retired by now */
     ck_assert_uint_eq(dlx__writer_link_bytes(&f.w, &f.link), 20);
-    dlx__reader_release(&r, hold[1]);
+    dlx__reader_release(&reader, hold[1]);
     ck_assert_uint_eq(dlx__writer_link_bytes(&f.w, &f.link), 10);
-    dlx__reader_release(&r, hold[0]);
+    dlx__reader_release(&reader, hold[0]);
     ck_assert_uint_eq(dlx__writer_link_bytes(&f.w, &f.link), 0);
     ck_assert_uint_eq(dlx__writer_link_n_used(&f.link), 3);
-    dlx__reader_release(&r, hold[2]);
+    dlx__reader_release(&reader, hold[2]);
 }
 
 /* They pin nothing. The greatest number is taken to be the newest, whatever it is. */
@@ -330,61 +281,45 @@ TEST_OF(dropping, numbers_of_no_message_have_no_bytes)
     }
 }
 
-static struct dlx_reader *busy;
 static uint32_t busy_hold;
 
 static void release_and_take(void)
 {
-    uint32_t hold;
     f.on_bytes = NULL;
-    dlx__reader_release(busy, busy_hold);
-    ck_assert_uint_eq(take_one(busy, &hold), 4);
-    ck_assert_uint_eq(hold, busy_hold);
+    dlx__reader_release(&reader, busy_hold);
+    ck_assert_uint_eq(take(&reader, 4), busy_hold);
 }
 
 /* Or an honest reader could be said to hold more than it ever did. */
 TEST_OF(dropping, what_is_released_and_taken_during_a_look_does_not_count)
 {
-    struct dlx_reader r;
-    uint32_t hold[3];
-    begin(&r, f.page, f.control, 0);
+    begin();
     publish(3);
-    for (int i = 0; i < 3; i++)
-        (void)take_one(&r, &hold[i]);
+    for (unsigned i = 1; i <= 3; i++)
+        busy_hold = take(&reader, i);
     publish(1);
-    busy = &r;
-    busy_hold = hold[2];
     f.on_bytes = release_and_take;
     ck_assert_uint_eq(dlx__writer_link_bytes(&f.w, &f.link), 10); /* 1, and not 2, the newest */
     ck_assert_uint_eq(dlx__writer_link_bytes(&f.w, &f.link), 20); /* 1 and 2, and not 4 */
 }
 
-/* ---- another control block ----------------------------------------------------------------- */
-
 TEST_OF(dropping, both_copies_stay_while_one_is_held)
 {
-    struct dlx_reader old, new;
-    uint32_t hold[2], late_hold;
-    begin(&old, f.page, f.control, 0);
+    begin();
     publish(3);
-    ck_assert_uint_eq(take_one(&old, &hold[0]), 1);
-    ck_assert_uint_eq(take_one(&old, &hold[1]), 2);
+    uint32_t first = take(&reader, 1), second = take(&reader, 2);
     const struct dlx_shm_control *control = move(2);
-    begin(&new, f.other_page, control, 1);
-    ck_assert_uint_eq(take_one(&new, &late_hold), 2);
+    begin_in(&other_reader, f.other_page, control, 1);
+    uint32_t late_hold = take(&other_reader, 2);
     publish(7);
     ck_assert_uint_eq(f.n_blocks_gone, 1); /* 1 to 3 are retired */
-    reclaim_all();
-    ck_assert_uint_eq(f.n_freed, 4 + 2); /* 3 twice, 4 to 7 once */
-    dlx__reader_release(&old, hold[1]);
-    reclaim_all();
-    ck_assert_uint_eq(f.n_freed, 6); /* the copy is held */
-    dlx__reader_release(&new, late_hold);
-    reclaim_all();
-    ck_assert_uint_eq(f.n_freed, 8); /* 2 twice */
-    dlx__reader_release(&old, hold[0]);
-    reclaim_all();
-    ck_assert_uint_eq(f.n_freed, 9);
+    reclaim_until_freed(4 + 2);            /* 3 twice, 4 to 7 once */
+    dlx__reader_release(&reader, second);
+    reclaim_until_freed(6); /* the copy is held */
+    dlx__reader_release(&other_reader, late_hold);
+    reclaim_until_freed(8); /* 2 twice */
+    dlx__reader_release(&reader, first);
+    reclaim_until_freed(9);
     dlx__writer_deinit(&f.w);
     ck_assert_uint_eq(f.n_freed, 12);
 }
@@ -411,49 +346,40 @@ TEST_OF(dropping, a_message_is_retired_in_every_block_that_has_it)
         publish(1);
         ck_assert(dlx_test_blocks_are_right(&f.w));
     }
-    reclaim_all();
-    ck_assert_uint_eq(f.n_freed, 3 + 2);
+    reclaim_until_freed(3 + 2);
 }
 
 TEST_OF(dropping, what_was_passed_on_another_link_is_not_taken_again)
 {
-    struct dlx_reader r;
-    uint32_t hold;
     publish(3);
     const struct dlx_shm_control *control = move(2); /* 2 and 3 */
     publish(1);
-    begin(&r, f.page, control, 1);
-    dlx__reader_follow(&r, 3, 0);
-    ck_assert_uint_eq(take_one(&r, &hold), 4);
-    ck_assert_uint_eq(r.lost, 0);
+    begin_in(&reader, f.page, control, 1);
+    dlx__reader_follow(&reader, 3, 0);
+    (void)take(&reader, 4);
+    ck_assert_uint_eq(reader.lost, 0);
 }
 
 TEST_OF(dropping, what_is_between_two_links_is_lost_once)
 {
-    struct dlx_reader r;
-    struct dlx_taken taken;
     publish(3);
     const struct dlx_shm_control *control = move(1); /* 3 */
-    begin(&r, f.page, control, 2);
-    dlx__reader_follow(&r, 1, 1); /* 1 was lost there */
-    ck_assert_uint_eq(r.lost, 1); /* 2 */
-    ck_assert_uint_eq(dlx__reader_untold(&r), 2);
-    ck_assert_int_eq(dlx__reader_take(&r, &taken, 1), 1);
-    ck_assert_uint_eq(taken.n, 3);
-    ck_assert_uint_eq(taken.gap, 2);
-    ck_assert_uint_eq(dlx__reader_untold(&r), 0);
+    begin_in(&reader, f.page, control, 2);
+    dlx__reader_follow(&reader, 1, 1); /* 1 was lost there */
+    ck_assert_uint_eq(reader.lost, 1); /* 2 */
+    ck_assert_uint_eq(dlx__reader_untold(&reader), 2);
+    (void)take_after_gap(&reader, 3, 2);
+    ck_assert_uint_eq(dlx__reader_untold(&reader), 0);
 }
 
 TEST_OF(gating, who_is_left_in_an_old_block_rings)
 {
-    struct dlx_reader r;
-    uint32_t hold;
     ck_assert_int_eq(dlx__writer_link_add(&f.w, &f.link), 0);
-    begin(&r, f.page, f.control, 0);
+    begin();
     publish(WINDOW);
     (void)move(WINDOW);
     ck_assert_int_eq(dlx__writer_make_room(&f.w), DLX_E_FULL);
-    ck_assert_uint_eq(take_one(&r, &hold), 1);
+    (void)take(&reader, 1);
     ck_assert_uint_eq(f.n_rung_writer, 1);
     ck_assert_int_eq(dlx__writer_make_room(&f.w), 0);
 }
