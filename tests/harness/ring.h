@@ -78,10 +78,35 @@ static inline bool dlx_test_blocks_are_right(const struct dlx_writer *w)
     return true;
 }
 
+static inline void dlx_test_reclaim_all(struct dlx_writer *w)
+{
+    while (dlx__writer_reclaim(w, false) > 0)
+        ;
+}
+
+/* What happens that a test does not look at. */
+static inline void dlx_test_ignore(void *userdata)
+{
+    (void)userdata;
+}
+
+static inline void dlx_test_ignore_link(void *userdata, struct dlx_writer_link *link)
+{
+    (void)userdata;
+    (void)link;
+}
+
+static inline void dlx_test_ignore_block(void *userdata, const struct dlx_writer_block *block)
+{
+    (void)userdata;
+    (void)block;
+}
+
+/* %ju is for a uint64_t: it is a uintmax_t on Linux. */
 #define sim_check(world, cond, ...)                                                                \
     do {                                                                                           \
         if (!(cond)) {                                                                             \
-            fprintf(stderr, "seed %llu: %s: ", (unsigned long long)(world)->seed, #cond);          \
+            fprintf(stderr, "seed %ju: %s: ", (world)->seed, #cond);                               \
             fprintf(stderr, __VA_ARGS__);                                                          \
             fprintf(stderr, "\n");                                                                 \
             abort();                                                                               \

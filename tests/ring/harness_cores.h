@@ -35,11 +35,6 @@ static inline void pick_up(void *userdata)
         ck_assert_int_eq(dlx__writer_link_add(&f.w, f.waiting[--f.n_waiting]), 0);
 }
 
-static inline void ignore(void *userdata)
-{
-    (void)userdata;
-}
-
 static inline void ring(void *userdata, struct dlx_writer_link *link)
 {
     (void)userdata;
@@ -86,7 +81,7 @@ static inline void block_gone(void *userdata, const struct dlx_writer_block *blo
 
 static const struct dlx_writer_env env = {.pick_up = pick_up,
                                           .ring = ring,
-                                          .look_for_dead = ignore,
+                                          .look_for_dead = dlx_test_ignore,
                                           .link_gone = link_gone,
                                           .payload_freed = payload_freed,
                                           .payload_bytes = payload_bytes,
@@ -151,8 +146,7 @@ static inline void publish(unsigned n)
 
 static inline void reclaim_all(void)
 {
-    while (dlx__writer_reclaim(&f.w, false) > 0)
-        ;
+    dlx_test_reclaim_all(&f.w);
 }
 
 /* Reclaim what can be: so many payloads have been freed then, in all. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/ring/harness_sim.h"
-#include "tests/harness/run.h"
 #include "tests/harness/random.h"
 #include <assert.h>
 #include <ucontext.h>
@@ -122,6 +121,12 @@ void sim_yield(void)
     swapcontext(&active->processes[active->current].context, &active->scheduler);
 }
 
+void sim_pause(uint32_t least, uint32_t below)
+{
+    for (uint32_t i = least + sim_random(below); i > 0; i--)
+        sim_yield();
+}
+
 void sim_wait(const uint64_t *ready)
 {
     active->processes[active->current].ready = ready;
@@ -149,12 +154,10 @@ void dlx_sim_step(const volatile void *word)
         sim_yield();
 }
 
-/* ---- a program ------------------------------------------------------------------------------ */
-
 static void (*run_one)(uint64_t seed);
 static uint64_t n_to_run;
 
-START_TEST(every_schedule_keeps_the_promises)
+TEST(every_schedule_keeps_the_promises)
 {
     const char *one = getenv("SIM_SEED");
     const char *many = getenv("SIM_SEEDS");
@@ -166,21 +169,17 @@ START_TEST(every_schedule_keeps_the_promises)
     for (uint64_t seed = 1; seed <= n; seed++)
         run_one(seed * UINT64_C(0x9e3779b97f4a7c15) >> 20);
 }
-END_TEST
 
-int dlx_test_sim_run(const char *name, void (*run_seed)(uint64_t seed), uint64_t n_seeds)
+int dlx_test_sim_run(void (*run_seed)(uint64_t seed), uint64_t n_seeds)
 {
 #if defined(__SANITIZE_THREAD__)
     /* One thread in all, on stacks that the sanitizer does not know. */
-    (void)printf("SKIP: %s is single-threaded: nothing for thread sanitizer to see\n", name);
+    (void)puts("SKIP: a simulation is single-threaded: nothing for thread sanitizer to see");
     return 0;
 #endif
-    run_one = run_seed;
-    n_to_run = n_seeds;
-    Suite *suite = suite_create(name);
     TCase *tcase = tcase_create("schedules");
     tcase_set_timeout(tcase, 300);
-    tcase_add_test(tcase, every_schedule_keeps_the_promises);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    run_one = run_seed;
+    n_to_run = n_seeds;
+    return dlx_test_run_case(tcase);
 }

@@ -9,8 +9,7 @@
  * interleavings, not weak memory.
  */
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "tests/harness/run.h"
 
 #define SIM_PROCESSES_MAX 16
 #define SIM_STEPS_MAX     1000000U /* of one run: more is a livelock */
@@ -33,6 +32,8 @@ uint32_t sim_random(uint32_t below);
 
 /* From inside a process: let others go on. */
 void sim_yield(void);
+/* Some times, fewer than `below`; and some more. */
+void sim_pause(uint32_t least, uint32_t below);
 
 /* From inside a process: wait until `*ready` is not 0. */
 void sim_wait(const uint64_t *ready);
@@ -45,6 +46,6 @@ bool sim_killed(int i);
  * main() of a simulation: `run_seed` for so many seeds, or SIM_SEEDS=n of them, or SIM_SEED=s
  * alone, in a test of Check. Returns the exit status.
  */
-int dlx_test_sim_run(const char *name, void (*run_seed)(uint64_t seed), uint64_t n_seeds);
+int dlx_test_sim_run(void (*run_seed)(uint64_t seed), uint64_t n_seeds);
 
 #endif

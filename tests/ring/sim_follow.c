@@ -12,10 +12,8 @@
  */
 
 #include "common/bell.h"
-#include "common/error.h"
 #include "tests/harness/ring.h"
 #include "tests/ring/harness_sim.h"
-#include <check.h>
 
 #define N_DAEMONS    4U
 #define N_ENTRIES    8U
@@ -52,8 +50,6 @@ struct world {
     uint64_t seed;
 };
 
-/* ---- environment --------------------------------------------------------------------------- */
-
 static void env_pick_up(void *userdata)
 {
     struct world *w = userdata;
@@ -62,17 +58,6 @@ static void env_pick_up(void *userdata)
         return;
     d->picked = true;
     sim_check(w, dlx__writer_link_add(&w->writer, &d->link) == 0, "no memory");
-}
-
-static void env_ignore(void *userdata)
-{
-    (void)userdata;
-}
-
-static void env_ignore_link(void *userdata, struct dlx_writer_link *link)
-{
-    (void)userdata;
-    (void)link;
 }
 
 static void env_payload_freed(void *userdata, void *payload)
@@ -92,14 +77,12 @@ static void env_block_gone(void *userdata, const struct dlx_writer_block *block)
 }
 
 static const struct dlx_writer_env writer_env = {.pick_up = env_pick_up,
-                                                 .ring = env_ignore_link,
-                                                 .look_for_dead = env_ignore,
-                                                 .link_gone = env_ignore_link,
+                                                 .ring = dlx_test_ignore_link,
+                                                 .look_for_dead = dlx_test_ignore,
+                                                 .link_gone = dlx_test_ignore_link,
                                                  .payload_freed = env_payload_freed,
                                                  .block_gone = env_block_gone};
-static const struct dlx_reader_env reader_env = {.ring = env_ignore};
-
-/* ---- publisher ----------------------------------------------------------------------------- */
+static const struct dlx_reader_env reader_env = {.ring = dlx_test_ignore};
 
 static void *new_cell(struct world *w, struct daemon *d, uint64_t n)
 {
@@ -146,8 +129,7 @@ static void resume(struct world *w)
               "no memory");
     for (uint64_t i = head - n + 1; i <= head; i++) {
         const uint64_t *from = dlx__writer_payload(&w->writer, i, words);
-        sim_check(w, *from == i && dlx_test_is_of(words, i), "message %llu is not to be had",
-                  (unsigned long long)i);
+        sim_check(w, *from == i && dlx_test_is_of(words, i), "message %ju is not to be had", i);
         dlx__writer_copy_retained(block, i, words, new_cell(w, d, i));
     }
     d->base = head - n;
@@ -195,8 +177,6 @@ static void publisher_main(void *userdata)
     leave(w);
 }
 
-/* ---- subscriber ---------------------------------------------------------------------------- */
-
 /* That announced the publisher. */
 static uint32_t newest_daemon(const struct world *w)
 {
@@ -239,12 +219,12 @@ struct held {
 
 static void check_held(const struct world *w, const struct dlx_taken *t)
 {
-    sim_check(w, dlx_test_is_of(t->words, t->n), "message %llu has words of %llu",
-              (unsigned long long)t->n, (unsigned long long)t->words[1] / 8);
+    sim_check(w, dlx_test_is_of(t->words, t->n), "message %ju has words of %ju", t->n,
+              t->words[1] / 8);
     bool found = false;
     for (uint32_t i = 0; i < N_DAEMONS; i++)
         found |= w->daemons[i].cells[t->n] == t->n;
-    sim_check(w, found, "message %llu is freed", (unsigned long long)t->n);
+    sim_check(w, found, "message %ju is freed", t->n);
 }
 
 static void drop_held(const struct world *w, struct held *held)
@@ -296,9 +276,8 @@ static void subscriber_main(void *userdata)
             w->n_lost++;
             continue;
         }
-        sim_check(w, taken.n == last + taken.gap + 1, "%llu after %llu, gap %llu",
-                  (unsigned long long)taken.n, (unsigned long long)last,
-                  (unsigned long long)taken.gap);
+        sim_check(w, taken.n == last + taken.gap + 1, "%ju after %ju, gap %ju", taken.n, last,
+                  taken.gap);
         check_held(w, &taken);
         last = taken.n;
         n_taken++;
@@ -311,17 +290,11 @@ static void subscriber_main(void *userdata)
     const struct dlx_reader *reader = &w->daemons[joined[at]].reader;
     n_missed += reader->lost;
     sim_check(w, last + dlx__reader_untold(reader) + n_rest == w->writer.head,
-              "%llu, %llu, %llu of %llu", (unsigned long long)last,
-              (unsigned long long)dlx__reader_untold(reader), (unsigned long long)n_rest,
-              (unsigned long long)w->writer.head);
-    sim_check(w, n_taken + n_missed == w->writer.head, "%llu taken and %llu lost of %llu",
-              (unsigned long long)n_taken, (unsigned long long)n_missed,
-              (unsigned long long)w->writer.head);
-    sim_check(w, !w->reliable || n_missed == w->n_lost, "reliable, %llu lost",
-              (unsigned long long)n_missed);
+              "%ju, %ju, %ju of %ju", last, dlx__reader_untold(reader), n_rest, w->writer.head);
+    sim_check(w, n_taken + n_missed == w->writer.head, "%ju taken and %ju lost of %ju", n_taken,
+              n_missed, w->writer.head);
+    sim_check(w, !w->reliable || n_missed == w->n_lost, "reliable, %ju lost", n_missed);
 }
-
-/* ---- one run ------------------------------------------------------------------------------- */
 
 static void run_seed(uint64_t seed)
 {
@@ -343,8 +316,7 @@ static void run_seed(uint64_t seed)
     /* Nobody is there any more. */
     for (uint32_t i = 0; i < N_DAEMONS; i++)
         w.daemons[i].link.dead = true;
-    while (dlx__writer_reclaim(&w.writer, false) > 0)
-        ;
+    dlx_test_reclaim_all(&w.writer);
     sim_check(&w,
               w.writer.head + 1 - w.writer.oldest == DLX_MIN(w.writer.head, KEPT) &&
                   w.writer.n_retired == 0 && w.n_used == w.writer.n_payloads,
@@ -362,5 +334,5 @@ static void run_seed(uint64_t seed)
 
 int main(void)
 {
-    return dlx_test_sim_run("sim_follow", run_seed, 3000);
+    return dlx_test_sim_run(run_seed, 3000);
 }

@@ -8,10 +8,8 @@
  * messages are LIVE than `window`, and every payload comes back.
  */
 
-#include "common/error.h"
 #include "tests/harness/ring.h"
 #include "tests/ring/harness_sim.h"
-#include <check.h>
 
 #define N_SUBSCRIBERS 3U
 #define PAYLOAD_WORDS 3U
@@ -80,8 +78,6 @@ struct world {
     uint64_t seed;
 };
 
-/* ---- environment of the writer ------------------------------------------------------------- */
-
 static struct subscriber *subscriber_of(struct dlx_writer_link *link)
 {
     return (struct subscriber *)((char *)link - offsetof(struct subscriber, link));
@@ -126,19 +122,13 @@ static void env_payload_freed(void *userdata, void *payload)
     struct world *w = userdata;
     struct cell *cell = payload;
     uint64_t n = (uint64_t)(cell - w->cells);
-    sim_check(w, cell->used, "message %llu is freed twice", (unsigned long long)n);
+    sim_check(w, cell->used, "message %ju is freed twice", n);
     for (uint32_t i = 0; i < w->n_subs; i++)
         sim_check(w, !w->subs[i].holds[n] || w->subs[i].link.dead,
-                  "message %llu is freed, %u holds it", (unsigned long long)n, i);
+                  "message %ju is freed, %u holds it", n, i);
     memset(cell->words, 0xdd, sizeof cell->words);
     cell->used = false;
     w->n_used--;
-}
-
-static void env_block_gone(void *userdata, const struct dlx_writer_block *block)
-{
-    (void)userdata;
-    (void)block;
 }
 
 static const struct dlx_writer_env writer_env = {
@@ -147,7 +137,7 @@ static const struct dlx_writer_env writer_env = {
     .look_for_dead = env_look_for_dead,
     .link_gone = env_link_gone,
     .payload_freed = env_payload_freed,
-    .block_gone = env_block_gone,
+    .block_gone = dlx_test_ignore_block,
 };
 
 static void env_ring_publisher(void *userdata)
@@ -157,13 +147,11 @@ static void env_ring_publisher(void *userdata)
 
 static const struct dlx_reader_env reader_env = {.ring = env_ring_publisher};
 
-/* ---- publisher ----------------------------------------------------------------------------- */
-
 static void announce(struct world *w)
 {
     dlx__writer_announce(&w->writer);
     uint64_t n_live = w->writer.head + 1 - w->writer.oldest;
-    sim_check(w, n_live <= w->window, "%llu messages are LIVE", (unsigned long long)n_live);
+    sim_check(w, n_live <= w->window, "%ju messages are LIVE", n_live);
 }
 
 /* Memory for a payload, and room for the message? */
@@ -248,8 +236,6 @@ static void publisher_main(void *userdata)
     dlx__writer_close(&w->writer);
 }
 
-/* ---- subscriber ---------------------------------------------------------------------------- */
-
 struct held {
     struct dlx_taken taken;
     bool used;
@@ -258,11 +244,11 @@ struct held {
 static void check_held(struct subscriber *s, const struct dlx_taken *t)
 {
     const struct world *w = s->world;
-    sim_check(w, dlx_test_is_of(t->words, t->n), "message %llu has words of %llu",
-              (unsigned long long)t->n, (unsigned long long)t->words[1] / 8);
+    sim_check(w, dlx_test_is_of(t->words, t->n), "message %ju has words of %ju", t->n,
+              t->words[1] / 8);
     for (uint32_t i = 0; i < PAYLOAD_WORDS; i++)
-        sim_check(w, w->cells[t->n].words[i] == t->n, "message %llu: payload is %llx",
-                  (unsigned long long)t->n, (unsigned long long)w->cells[t->n].words[i]);
+        sim_check(w, w->cells[t->n].words[i] == t->n, "message %ju: payload is %jx", t->n,
+                  w->cells[t->n].words[i]);
 }
 
 static void drop_held(struct subscriber *s, struct held *h)
@@ -320,10 +306,9 @@ static void join(struct subscriber *s)
     dlx__reader_start(&s->reader, s->history, s->from_start, 0);
     s->start = s->reader.cursor;
     s->started = true;
-    sim_check(w, s->start <= w->writer.head, "start at %llu", (unsigned long long)s->start);
+    sim_check(w, s->start <= w->writer.head, "start at %ju", s->start);
     sim_check(w, s->from_start ? s->start == 0 : s->start + s->history >= newest,
-              "start at %llu, newest was %llu", (unsigned long long)s->start,
-              (unsigned long long)newest);
+              "start at %ju, newest was %ju", s->start, newest);
 }
 
 /* The messages came in one call. Those that cannot be read, the last ones, are lost. */
@@ -374,8 +359,7 @@ static void subscriber_main(void *userdata)
     struct world *w = s->world;
     struct held held[MAX_HELD] = {0};
     uint64_t last, leave_after;
-    for (uint32_t i = sim_random(60); i > 0; i--)
-        sim_yield();
+    sim_pause(0, 60);
     join(s);
     leave_after = sim_random(3) == 0 ? sim_random((uint32_t)w->last) : UINT64_MAX;
     last = s->start;
@@ -405,13 +389,12 @@ static void subscriber_main(void *userdata)
             continue;
         }
         sim_check(w, r > 0, "take: %d %s", r, dlx__error_message());
-        sim_check(w, !s->latest || (r == 1 && taken[0].n >= head), "%llu is not the newest",
-                  (unsigned long long)taken[0].n);
+        sim_check(w, !s->latest || (r == 1 && taken[0].n >= head), "%ju is not the newest",
+                  taken[0].n);
         for (int i = 0; i < r; i++) {
             const struct dlx_taken *t = &taken[i];
-            sim_check(w, t->n > last && t->n == last + t->gap + 1, "%llu after %llu, gap %llu",
-                      (unsigned long long)t->n, (unsigned long long)last,
-                      (unsigned long long)t->gap);
+            sim_check(w, t->n > last && t->n == last + t->gap + 1, "%ju after %ju, gap %ju", t->n,
+                      last, t->gap);
             for (uint64_t n = last + 1; n < t->n; n++)
                 s->n_missed += n > s->at_join;
             last = t->n;
@@ -427,18 +410,14 @@ static void subscriber_main(void *userdata)
     }
     const struct dlx_reader *r = &s->reader;
     sim_check(w, r->cursor == s->start + r->taken + r->lost + r->skipped,
-              "cursor %llu, start %llu, taken %llu, lost %llu, skipped %llu",
-              (unsigned long long)r->cursor, (unsigned long long)s->start,
-              (unsigned long long)r->taken, (unsigned long long)r->lost,
-              (unsigned long long)r->skipped);
-    sim_check(w, last + dlx__reader_untold(r) == r->cursor, "%llu untold after %llu",
-              (unsigned long long)dlx__reader_untold(r), (unsigned long long)last);
-    sim_check(w, leave_after <= r->taken || r->cursor == w->last, "the end came at %llu",
-              (unsigned long long)r->cursor);
+              "cursor %ju, start %ju, taken %ju, lost %ju, skipped %ju", r->cursor, s->start,
+              r->taken, r->lost, r->skipped);
+    sim_check(w, last + dlx__reader_untold(r) == r->cursor, "%ju untold after %ju",
+              dlx__reader_untold(r), last);
+    sim_check(w, leave_after <= r->taken || r->cursor == w->last, "the end came at %ju", r->cursor);
     sim_check(w, leave_after <= r->taken || last == w->last || s->start == w->last || s->loses,
-              "%llu was the last one", (unsigned long long)last);
-    sim_check(w, !s->reliable || s->n_missed <= s->n_unread, "reliable, missed %llu",
-              (unsigned long long)s->n_missed);
+              "%ju was the last one", last);
+    sim_check(w, !s->reliable || s->n_missed <= s->n_unread, "reliable, missed %ju", s->n_missed);
     sim_check(w, s->latest || r->skipped == 0, "skipped");
     /* Leave while holding, then let go. */
     dlx__reader_close(&s->reader);
@@ -456,8 +435,7 @@ static void subscriber_main(void *userdata)
 static void reaper_main(void *userdata)
 {
     struct world *w = userdata;
-    for (uint32_t i = sim_random(600); i > 0; i--)
-        sim_yield();
+    sim_pause(0, 600);
     struct subscriber *s = &w->subs[sim_random(w->n_subs)];
     if (s->finished || sim_killed(s->process))
         return;
@@ -470,8 +448,6 @@ static void reaper_main(void *userdata)
     atomic_fetch_add(&w->membership->leaves, 1);
     w->bell++;
 }
-
-/* ---- one run ------------------------------------------------------------------------------- */
 
 static uint32_t digit(uint64_t *x, uint32_t base)
 {
@@ -541,9 +517,8 @@ static void run_seed(uint64_t seed)
     dlx__writer_read_membership(&w.writer);
     for (uint32_t i = 0; i < w.n_subs; i++)
         w.subs[i].link.dead = w.subs[i].picked && !w.subs[i].finished;
-    sim_check(&w, w.writer.head == w.last, "published %llu", (unsigned long long)w.writer.head);
-    while (dlx__writer_reclaim(&w.writer, false) > 0)
-        ;
+    sim_check(&w, w.writer.head == w.last, "published %ju", w.writer.head);
+    dlx_test_reclaim_all(&w.writer);
     for (uint32_t i = 0; i < w.n_subs; i++)
         sim_check(&w, !w.subs[i].picked || w.subs[i].gone, "link %u stays", i);
     sim_check(&w, w.n_used == w.kept && w.writer.n_payloads == w.kept && w.writer.n_retired == 0,
@@ -559,5 +534,5 @@ static void run_seed(uint64_t seed)
 
 int main(void)
 {
-    return dlx_test_sim_run("sim_ring", run_seed, 6000);
+    return dlx_test_sim_run(run_seed, 6000);
 }

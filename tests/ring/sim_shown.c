@@ -10,10 +10,8 @@
  * come back.
  */
 
-#include "common/error.h"
 #include "tests/harness/ring.h"
 #include "tests/ring/harness_sim.h"
-#include <check.h>
 
 #define N_DAEMONS    4U
 #define N_READERS    3U
@@ -54,13 +52,6 @@ struct world {
     uint64_t seed;
 };
 
-/* ---- environment --------------------------------------------------------------------------- */
-
-static void env_ignore(void *userdata)
-{
-    (void)userdata;
-}
-
 static bool env_has_unknown_readers(void *userdata)
 {
     struct world *w = userdata;
@@ -90,20 +81,12 @@ static void env_payload_freed(void *userdata, void *payload)
     d->n_used--;
 }
 
-static void env_block_gone(void *userdata, const struct dlx_writer_block *block)
-{
-    (void)userdata;
-    (void)block; /* readers may have it mapped */
-}
-
-static const struct dlx_writer_env writer_env = {.pick_up = env_ignore,
-                                                 .look_for_dead = env_ignore,
+static const struct dlx_writer_env writer_env = {.pick_up = dlx_test_ignore,
+                                                 .look_for_dead = dlx_test_ignore,
                                                  .payload_freed = env_payload_freed,
                                                  .has_unknown_readers = env_has_unknown_readers,
-                                                 .block_gone = env_block_gone};
-static const struct dlx_reader_env reader_env = {.ring = env_ignore};
-
-/* ---- publisher ----------------------------------------------------------------------------- */
+                                                 .block_gone = dlx_test_ignore_block};
+static const struct dlx_reader_env reader_env = {.ring = dlx_test_ignore};
 
 static void *new_cell(struct daemon *d, uint64_t n)
 {
@@ -163,27 +146,22 @@ static void publisher_main(void *userdata)
     dlx__writer_close(&w->writer);
 }
 
-/* ---- daemons ------------------------------------------------------------------------------- */
-
 static void daemons_main(void *userdata)
 {
     struct world *w = userdata;
     for (;;) {
-        for (uint32_t i = sim_random(300); i > 0; i--)
-            sim_yield();
+        sim_pause(0, 300);
         /* The kernel does this before anybody hears that the daemon has ended. */
         dlx_store32_sc(&w->daemons[w->n].membership->daemon_tid, 0);
         w->is_up = false;
         if (w->n + 1 == N_DAEMONS)
             return;
-        for (uint32_t i = sim_random(3) ? 0 : sim_random(300); i > 0; i--)
-            sim_yield();
+        if (sim_random(3) == 0)
+            sim_pause(0, 300);
         w->n++;
         w->is_up = true;
     }
 }
-
-/* ---- readers ------------------------------------------------------------------------------- */
 
 /* The present daemon shows the publisher's block. False: there is none, or it does not. */
 static bool join(struct reader *r)
@@ -209,10 +187,8 @@ static void check_held(const struct reader *r)
 {
     const struct world *w = r->world;
     uint64_t n = r->held.n;
-    sim_check(w, dlx_test_is_of(r->held.words, n), "message %llu has other words",
-              (unsigned long long)n);
-    sim_check(w, w->daemons[r->block].cells[n] == n, "message %llu was written to",
-              (unsigned long long)n);
+    sim_check(w, dlx_test_is_of(r->held.words, n), "message %ju has other words", n);
+    sim_check(w, w->daemons[r->block].cells[n] == n, "message %ju was written to", n);
 }
 
 static void let_go(struct reader *r)
@@ -240,8 +216,7 @@ static void read_some(struct reader *r)
         r->held = taken;
         check_held(r);
     }
-    for (uint32_t i = sim_random(40); i > 0; i--)
-        sim_yield();
+    sim_pause(0, 40);
     let_go(r);
 }
 
@@ -254,12 +229,9 @@ static void reader_main(void *userdata)
             read_some(r);
             dlx_store32_sc(&r->locks, 0); /* unmapped */
         }
-        for (uint32_t i = 1 + sim_random(20); i > 0; i--)
-            sim_yield();
+        sim_pause(1, 20);
     }
 }
-
-/* ---- one run ------------------------------------------------------------------------------- */
 
 static void run_seed(uint64_t seed)
 {
@@ -285,9 +257,8 @@ static void run_seed(uint64_t seed)
         sim_spawn(sim, reader_main, &w.readers[i]);
     }
     sim_check(&w, sim_run(sim), "deadlock");
-    sim_check(&w, w.writer.head == w.last, "published %llu", (unsigned long long)w.writer.head);
-    while (dlx__writer_reclaim(&w.writer, false) > 0)
-        ;
+    sim_check(&w, w.writer.head == w.last, "published %ju", w.writer.head);
+    dlx_test_reclaim_all(&w.writer);
     sim_check(&w, w.writer.n_retired == 0, "%u messages are withheld", w.writer.n_retired);
     dlx__writer_deinit(&w.writer);
     for (uint32_t i = 0; i < N_DAEMONS; i++) {
@@ -302,5 +273,5 @@ static void run_seed(uint64_t seed)
 
 int main(void)
 {
-    return dlx_test_sim_run("sim_shown", run_seed, 3000);
+    return dlx_test_sim_run(run_seed, 3000);
 }
