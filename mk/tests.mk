@@ -89,7 +89,7 @@ $(BUILD)/tests/gpu_probe: $(OBJ)/tests/gpu/gpu_probe.o
 $(BUILD)/tests/keeper_actor: $(OBJ)/tests/gpu/keeper_actor.o $(TEST_LIBS)
 $(BUILD)/tests/standin/libcuda.so.1: $(call parts,gpu/standin)
 $(BUILD)/tests/sim_daemon: $(OBJ)/tests/daemon/sim_daemon.o $(call parts,daemon/sim_daemon) \
-    $(call lib,daemon) $(call lib,common)
+    $(OBJ)/tests/harness/run.o $(call lib,daemon) $(call lib,common)
 
 # The processes of tests/soak, tests/hostile and tests/fail/faults use the library as users do; the
 # last ones also an allocator that can fail.

@@ -9,12 +9,7 @@
 
 #include "tests/daemon/sim_daemon/sim.h"
 #include "tests/harness/random.h"
-#include <check.h>
-#include <signal.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* In CI 10,000: .ci/run. */
 #ifdef DLX_SANITIZE
@@ -29,13 +24,11 @@ static bool verbose; /* SIM_VERBOSE=1: everything that happens */
 void sim_fail(const char *file, int line, const char *what, const char *fmt, ...)
 {
     va_list ap;
-    fprintf(stderr, "seed %llu, step %llu: %s:%d: %s: ", (unsigned long long)w.seed,
-            (unsigned long long)w.steps, file, line, what);
+    fprintf(stderr, "seed %ju, step %ju: %s:%d: %s: ", w.seed, w.steps, file, line, what);
     va_start(ap, fmt);
     vfprintf(stderr, fmt, ap);
     va_end(ap);
-    fprintf(stderr, "\nrun it again: SIM_SEED=%llu build/tests/sim_daemon\n",
-            (unsigned long long)w.seed);
+    fprintf(stderr, "\nrun it again: SIM_SEED=%ju build/tests/sim_daemon\n", w.seed);
     (void)signal(SIGABRT, SIG_DFL);
     abort();
 }
@@ -45,8 +38,7 @@ static void on_crash(int signum)
 {
     (void)signal(signum, SIG_DFL);
     fprintf( // NOLINT(bugprone-signal-handler): as above
-        stderr, "seed %llu, step %llu: signal %d\n", (unsigned long long)w.seed,
-        (unsigned long long)w.steps, signum);
+        stderr, "seed %ju, step %ju: signal %d\n", w.seed, w.steps, signum);
     (void)raise(signum);
 }
 
@@ -55,8 +47,7 @@ void sim_say(const char *fmt, ...)
     va_list ap;
     if (!verbose)
         return;
-    fprintf(stderr, "%llu %llu ms: ", (unsigned long long)w.steps,
-            (unsigned long long)(w.now / 1000000));
+    fprintf(stderr, "%ju %ju ms: ", w.steps, (w.now / 1000000));
     va_start(ap, fmt);
     vfprintf(stderr, fmt, ap);
     va_end(ap);
@@ -102,7 +93,7 @@ static void run_seed(uint64_t seed)
         totals[i] += w.counts[i];
 }
 
-START_TEST(every_schedule_keeps_the_promises)
+TEST(every_schedule_keeps_the_promises)
 {
     const char *one = getenv("SIM_SEED");
     const char *many = getenv("SIM_SEEDS");
@@ -120,20 +111,12 @@ START_TEST(every_schedule_keeps_the_promises)
     ck_assert_int_eq(sim_count_fds(), n_fds);
     if (getenv("SIM_VERBOSE"))
         fprintf(stderr,
-                "%llu steps, %llu requests (%llu answers, %llu errors, %llu undone), %llu packets, "
-                "%llu links added, %llu "
-                "waited, %llu of them withdrawn, %llu failed, %llu spares given, %llu publishers "
-                "had to "
-                "wait, %llu daemons more, %llu refusals\n",
-                (unsigned long long)n_steps, (unsigned long long)totals[0],
-                (unsigned long long)totals[3], (unsigned long long)totals[2],
-                (unsigned long long)totals[1], (unsigned long long)totals[5],
-                (unsigned long long)totals[6], (unsigned long long)totals[7],
-                (unsigned long long)totals[14], (unsigned long long)totals[4],
-                (unsigned long long)totals[16], (unsigned long long)totals[17],
-                (unsigned long long)totals[8], (unsigned long long)n_fired);
+                "%ju steps, %ju requests (%ju answers, %ju errors, %ju undone), %ju packets, "
+                "%ju links added, %ju waited, %ju of them withdrawn, %ju failed, "
+                "%ju spares given, %ju publishers had to wait, %ju daemons more, %ju refusals\n",
+                n_steps, totals[0], totals[3], totals[2], totals[1], totals[5], totals[6],
+                totals[7], totals[14], totals[4], totals[16], totals[17], totals[8], n_fired);
 }
-END_TEST
 
 int main(void)
 {
@@ -141,14 +124,7 @@ int main(void)
     puts("SKIP: the simulation is single-threaded: nothing for thread sanitizer to see");
     return 0;
 #endif
-    Suite *suite = suite_create("sim_daemon");
     TCase *tcase = tcase_create("schedules");
     tcase_set_timeout(tcase, 600);
-    tcase_add_test(tcase, every_schedule_keeps_the_promises);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return dlx_test_run_case(tcase);
 }

@@ -6,7 +6,6 @@
 #include "daemon/users/share.h"
 #include "daemon/users/user.h"
 #include "tests/daemon/sim_daemon/sim.h"
-#include <string.h>
 
 static int user_of(const struct link *l)
 {
@@ -156,8 +155,6 @@ static bool share_fits(int user, uint64_t size)
     uint64_t left = w.max_all - used_all();
     return size <= left && (used(user, DLXD_BYTES) + size) / DLXD_BYTES_SHARE <= left - size;
 }
-
-/* ---- room ------------------------------------------------------------------------------------ */
 
 /* What limit does one more link hit? */
 static uint32_t n_links_that_stay(const struct proc *proc)

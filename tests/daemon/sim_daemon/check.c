@@ -4,8 +4,6 @@
 
 #include "daemon/objects/publisher.h"
 #include "tests/daemon/sim_daemon/sim.h"
-#include <stdio.h>
-#include <string.h>
 
 static uint64_t charged(int user, enum dlxd_resource resource)
 {
@@ -27,13 +25,11 @@ static void check_charges(void)
                      has = charged(user, (enum dlxd_resource)r);
             if (r == DLXD_STORE_ENTRIES)
                 continue; /* check_store() */
-            MUST(has == n, "user %d has %llu of resource %d, expected %llu", user,
-                 (unsigned long long)has, r, (unsigned long long)n);
+            MUST(has == n, "user %d has %ju of resource %d, expected %ju", user, has, r, n);
             all += r == DLXD_BYTES ? n : 0;
         }
     }
-    MUST(w.broker.users.all_bytes == all, "%llu bytes",
-         (unsigned long long)w.broker.users.all_bytes);
+    MUST(w.broker.users.all_bytes == all, "%ju bytes", w.broker.users.all_bytes);
 }
 
 void check_info(const Dlx__Wire__DaemonInfoReply *body)
@@ -46,8 +42,7 @@ void check_info(const Dlx__Wire__DaemonInfoReply *body)
     for (int i = 0; i < LINKS; i++)
         n_links += w.links[i].used && !w.links[i].spare;
     for (int i = 0; i < w.n_drains; i++)
-        MUST(!drain_has_left(&w.drains[i]), "link %llu drains, and has left",
-             (unsigned long long)w.drains[i].link);
+        MUST(!drain_has_left(&w.drains[i]), "link %ju drains, and has left", w.drains[i].link);
     n_links += (uint32_t)w.n_drains;
     MUST(body->n_clients == n_clients && body->n_publishers == n_pubs && body->n_links == n_links &&
              body->shared_bytes == used_all(),
@@ -164,8 +159,6 @@ int64_t check_fds_of_peers(void)
     return n;
 }
 
-/* ---- what the service manager has ------------------------------------------------------------ */
-
 bool check_is_kept(const struct pub *p)
 {
     return p->used && p->retain > 0 && !p->latched && !p->not_kept &&
@@ -184,13 +177,12 @@ static void check_store(void)
             const struct region *r = &p->r[k];
             if (!region_is_ready(p, k))
                 continue;
-            (void)snprintf(name, sizeof name, "dlx-region-%llu-%u-%llu", (unsigned long long)p->id,
-                           r->id, (unsigned long long)r->order);
+            (void)snprintf(name, sizeof name, "dlx-region-%ju-%u-%ju", p->id, r->id, r->order);
             MUST(edge_find(name) >= 0, "%s is not kept", name);
             n++;
             n_of[p->user]++;
         }
-        (void)snprintf(name, sizeof name, "dlx-pid-%llu", (unsigned long long)p->id);
+        (void)snprintf(name, sizeof name, "dlx-pid-%ju", p->id);
         MUST((edge_find(name) >= 0) == (p->proc >= 0 || p->dying) || w.fired > 0,
              "pidfd of a publisher in state %d, dying %d", (int)p->state, p->dying);
         n += edge_find(name) >= 0;
@@ -198,8 +190,8 @@ static void check_store(void)
     }
     for (int user = 0; user < USERS; user++)
         MUST(charged(user, DLXD_STORE_ENTRIES) == (uint64_t)n_of[user] || w.fired > 0,
-             "user %d has %llu entries in the store, expected %d", user,
-             (unsigned long long)charged(user, DLXD_STORE_ENTRIES), n_of[user]);
+             "user %d has %ju entries in the store, expected %d", user,
+             charged(user, DLXD_STORE_ENTRIES), n_of[user]);
     MUST(w.n_kept == n || w.fired > 0, "%d descriptors are kept, expected %d", w.n_kept, n);
 }
 
@@ -226,8 +218,7 @@ static void learn(void)
             continue;
         const struct dlxd_publisher *theirs = dlxd_container_of(node, struct dlxd_publisher, by_id);
         if (theirs->not_kept && !p->not_kept) {
-            MUST(w.fired > 0 || w.max_fds < 1000, "publisher %llu is not kept",
-                 (unsigned long long)p->id);
+            MUST(w.fired > 0 || w.max_fds < 1000, "publisher %ju is not kept", p->id);
             p->not_kept = true;
         }
         MUST(theirs->dropped.n == n_remembered_drops(i), "%zu dropped regions are remembered",
@@ -238,8 +229,8 @@ static void learn(void)
             p->expires = theirs->expires_ns;
             p->unseen = p->dying && !theirs->death;
         }
-        MUST(p->state != PUB_RETAINED || p->expires == theirs->expires_ns, "it expires at %llu",
-             (unsigned long long)theirs->expires_ns);
+        MUST(p->state != PUB_RETAINED || p->expires == theirs->expires_ns, "it expires at %ju",
+             theirs->expires_ns);
     }
 }
 
@@ -255,20 +246,17 @@ void check_all(void)
         const struct pub *p = &w.pubs[i];
         if (p->used && p->proc >= 0 && p->line)
             MUST(n_joins(p) == p->joins && p->line[1] == p->leaves,
-                 "publisher %llu: %llu joins and %llu leaves, expected %llu and %llu",
-                 (unsigned long long)p->id, (unsigned long long)n_joins(p),
-                 (unsigned long long)p->line[1], (unsigned long long)p->joins,
-                 (unsigned long long)p->leaves);
+                 "publisher %ju: %ju joins and %ju leaves, expected %ju and %ju", p->id, n_joins(p),
+                 p->line[1], p->joins, p->leaves);
     }
     for (int i = 0; i < w.n_waiters; i++)
-        MUST(!w.waiters[i].left, "link %llu waits, whose subscriber has left",
-             (unsigned long long)w.waiters[i].link);
+        MUST(!w.waiters[i].left, "link %ju waits, whose subscriber has left", w.waiters[i].link);
     if (w.store && !w.queued)
         check_store();
     if (!w.queued) {
         int64_t expected = fds_of_daemon() + check_fds_of_peers() + w.store;
-        MUST(w.open_fds == expected, "%lld descriptors are open, expected %lld",
-             (long long)w.open_fds, (long long)expected);
+        MUST(w.open_fds == expected, "%jd descriptors are open, expected %jd", w.open_fds,
+             expected);
     }
     check_nothing_is_owed(-1);
 }
@@ -297,7 +285,6 @@ void check_nothing_is_owed(int pub)
         if (s->stalled || s->gone_sock || !link_is_owed(l, &for_credit))
             continue;
         MUST((for_credit || is_behind_another(l)) && s->sent - s->ack >= (s->reliable ? 16U : 4U),
-             "link %llu in state %d: something is due and was not sent", (unsigned long long)l->id,
-             (int)l->state);
+             "link %ju in state %d: something is due and was not sent", l->id, (int)l->state);
     }
 }

@@ -6,17 +6,11 @@
  * the service manager is an array of descriptors.
  */
 
-#include "common/error.h"
 #include "daemon/persist/notify.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/base/watch.h"
 #include "daemon/base/worker.h"
 #include "tests/daemon/sim_daemon/sim.h"
-#include <poll.h>
-#include <stdio.h>
-#include <string.h>
-
-/* ---- readiness ------------------------------------------------------------------------------- */
 
 struct dlxd_watch {
     int fd, events;
@@ -109,8 +103,6 @@ static void dispatch(const struct dlxd_watch *watch, int events)
     request_over();
     links_reconcile();
 }
-
-/* ---- jobs ------------------------------------------------------------------------------------ */
 
 struct job {
     dlxd_job_fn *run, *done;
@@ -206,8 +198,6 @@ int edge_n_abandoned(void)
     return n;
 }
 
-/* ---- one thing at a time --------------------------------------------------------------------- */
-
 bool edge_pump(void)
 {
     struct pollfd polls[WATCHES];
@@ -243,8 +233,6 @@ bool edge_pump(void)
     dispatch(&watches[at[chosen]], seen);
     return true;
 }
-
-/* ---- the service manager --------------------------------------------------------------------- */
 
 bool dlxd_notify_is_possible(void)
 {

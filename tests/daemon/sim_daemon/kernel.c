@@ -3,7 +3,6 @@
 /* What the daemon asks of the C library and the kernel, by the linker's --wrap: see the
  * Makefile. */
 
-#include "common/error.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/link.h"
 #include "daemon/users/outbox.h"
@@ -11,17 +10,18 @@
 #include "daemon/memory/report.h"
 #include "daemon/objects/pending_join.h"
 #include "tests/daemon/sim_daemon/sim.h"
-#include <fcntl.h>
-#include <poll.h>
 #include <stdarg.h>
-#include <string.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
+
+/* What the daemon calls instead of a function, which is then __real_NAME(). */
+#define WRAP(type, name, params)                                                                   \
+    type __real_##name params;                                                                     \
+    type __wrap_##name params;                                                                     \
+    type __wrap_##name params
 
 /* Of the request that is being handled; of what is sent meanwhile. */
 static struct dlx_proto_arena incoming, outgoing;
@@ -35,23 +35,6 @@ bool sim_refuse(void)
     return true;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t size);
-void *__real_reallocarray(void *p, size_t n, size_t size);
-char *__real_strdup(const char *text);
-char *__real_strndup(const char *text, size_t size);
-void __real_free(void *p);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t size);
-void *__wrap_reallocarray(void *p, size_t n, size_t size);
-char *__wrap_strdup(const char *text);
-char *__wrap_strndup(const char *text, size_t size);
-void __wrap_free(void *p);
-
 static bool no_memory(void)
 {
     if (!sim_refuse())
@@ -61,72 +44,53 @@ static bool no_memory(void)
     return true;
 }
 
-void *__wrap_malloc(size_t size)
+WRAP(void *, malloc, (size_t size))
 {
     void *p = no_memory() ? NULL : __real_malloc(size);
     w.live += p != NULL;
     return p;
 }
 
-void *__wrap_calloc(size_t n, size_t size)
+WRAP(void *, calloc, (size_t n, size_t size))
 {
     void *p = no_memory() ? NULL : __real_calloc(n, size);
     w.live += p != NULL;
     return p;
 }
 
-void *__wrap_realloc(void *p, size_t size)
+WRAP(void *, realloc, (void *p, size_t size))
 {
     void *q = no_memory() ? NULL : __real_realloc(p, size);
     w.live += q && !p;
     return q;
 }
 
-void *__wrap_reallocarray(void *p, size_t n, size_t size)
+WRAP(void *, reallocarray, (void *p, size_t n, size_t size))
 {
     void *q = no_memory() ? NULL : __real_reallocarray(p, n, size);
     w.live += q && !p;
     return q;
 }
 
-char *__wrap_strdup(const char *text)
+WRAP(char *, strdup, (const char *text))
 {
     char *p = no_memory() ? NULL : __real_strdup(text);
     w.live += p != NULL;
     return p;
 }
 
-char *__wrap_strndup(const char *text, size_t size)
+WRAP(char *, strndup, (const char *text, size_t size))
 {
     char *p = no_memory() ? NULL : __real_strndup(text, size);
     w.live += p != NULL;
     return p;
 }
 
-void __wrap_free(void *p)
+WRAP(void, free, (void *p))
 {
     w.live -= p != NULL;
     __real_free(p);
 }
-
-/* ---- descriptors ----------------------------------------------------------------------------- */
-
-int __real_close(int fd);
-int __real_socketpair(int domain, int type, int protocol, int fds[2]);
-int __real_memfd_create(const char *name, unsigned flags);
-int __real_open(const char *path, int flags, ...);
-int __real_fcntl(int fd, int op, ...);
-int __real_pipe2(int fds[2], int flags);
-int __real_fallocate(int fd, int mode, off_t offset, off_t size);
-int __real_shutdown(int fd, int how);
-int __wrap_close(int fd);
-int __wrap_shutdown(int fd, int how);
-int __wrap_socketpair(int domain, int type, int protocol, int fds[2]);
-int __wrap_memfd_create(const char *name, unsigned flags);
-int __wrap_open(const char *path, int flags, ...);
-int __wrap_fcntl(int fd, int op, ...);
-int __wrap_pipe2(int fds[2], int flags);
-int __wrap_fallocate(int fd, int mode, off_t offset, off_t size);
 
 static int opened(int fd)
 {
@@ -147,7 +111,7 @@ static bool too_many_files(void)
     return true;
 }
 
-int __wrap_close(int fd)
+WRAP(int, close, (int fd))
 {
     MUST(fd >= 0 && fd < FDS, "close(%d)", fd);
     struct fd_info *info = &w.fds[fd];
@@ -164,7 +128,7 @@ int __wrap_close(int fd)
 }
 
 /* It was not read: closed later. */
-int __wrap_shutdown(int fd, int how)
+WRAP(int, shutdown, (int fd, int how))
 {
     struct fd_info info = w.fds[fd];
     w.fds[fd].kind = FD_SHUT_DOWN;
@@ -174,7 +138,7 @@ int __wrap_shutdown(int fd, int how)
     return __real_shutdown(fd, how);
 }
 
-int __wrap_socketpair(int domain, int type, int protocol, int fds[2])
+WRAP(int, socketpair, (int domain, int type, int protocol, int fds[2]))
 {
     if (too_many_files())
         return -1;
@@ -192,21 +156,21 @@ int __wrap_socketpair(int domain, int type, int protocol, int fds[2])
     return 0;
 }
 
-int __wrap_memfd_create(const char *name, unsigned flags)
+WRAP(int, memfd_create, (const char *name, unsigned flags))
 {
     if (too_many_files())
         return -1;
     return opened(__real_memfd_create(name, flags));
 }
 
-int __wrap_open(const char *path, int flags, ...)
+WRAP(int, open, (const char *path, int flags, ...))
 {
     if (too_many_files())
         return -1;
     return opened(__real_open(path, flags));
 }
 
-int __wrap_fcntl(int fd, int op, ...)
+WRAP(int, fcntl, (int fd, int op, ...))
 {
     va_list ap;
     va_start(ap, op);
@@ -223,7 +187,7 @@ int __wrap_fcntl(int fd, int op, ...)
     return copy;
 }
 
-int __wrap_pipe2(int fds[2], int flags)
+WRAP(int, pipe2, (int fds[2], int flags))
 {
     if (too_many_files())
         return -1;
@@ -235,7 +199,7 @@ int __wrap_pipe2(int fds[2], int flags)
     return r;
 }
 
-int __wrap_fallocate(int fd, int mode, off_t offset, off_t size)
+WRAP(int, fallocate, (int fd, int mode, off_t offset, off_t size))
 {
     if (sim_refuse()) {
         errno = ENOSPC;
@@ -267,16 +231,9 @@ int sim_count_fds(void)
     return n;
 }
 
-/* ---- who somebody is, and time --------------------------------------------------------------- */
-
-int __real_getsockopt(int fd, int level, int name, void *value, socklen_t *size);
-int __real_clock_gettime(clockid_t clock, struct timespec *ts);
-int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *ts);
-
 static const uid_t uids[USERS] = {500, 0, 1001};
 
-int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size)
+WRAP(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *size))
 {
     if (w.fds[fd].kind != FD_CLIENT || level != SOL_SOCKET)
         return __real_getsockopt(fd, level, name, value, size);
@@ -296,7 +253,7 @@ int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size)
     return __real_getsockopt(fd, level, name, value, size);
 }
 
-int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
+WRAP(int, clock_gettime, (clockid_t clock, struct timespec *ts))
 {
     (void)clock;
     ts->tv_sec = (time_t)(w.now / 1000000000);
@@ -309,13 +266,6 @@ bool is_dead(int proc)
     struct pollfd p = {.fd = w.procs[proc].death, .events = POLLIN};
     return poll(&p, 1, 0) == 1;
 }
-
-/* ---- packets --------------------------------------------------------------------------------- */
-
-ssize_t __real_sendmsg(int fd, const struct msghdr *msg, int flags);
-ssize_t __real_recvmsg(int fd, struct msghdr *msg, int flags);
-ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags);
-ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags);
 
 static const Dlx__Wire__Packet *unpack(struct dlx_proto_arena *arena, const void *data, size_t size)
 {
@@ -373,7 +323,7 @@ static void sent(const struct fd_info *info, const struct msghdr *msg, int error
         on_not_told(info->index, packet, fds);
 }
 
-ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags)
+WRAP(ssize_t, sendmsg, (int fd, const struct msghdr *msg, int flags))
 {
     struct fd_info info = w.fds[fd];
     if (!w.inside)
@@ -396,26 +346,17 @@ ssize_t __wrap_sendmsg(int fd, const struct msghdr *msg, int flags)
     return n;
 }
 
-bool __wrap_dlx__packet_refuses_fds(int borrow_sock);
-
 /* As the newest kernels do: nothing has to be discarded beside the loop. */
-bool __wrap_dlx__packet_refuses_fds(int sock)
+WRAP(bool, dlx__packet_refuses_fds, (int sock))
 {
     (void)sock;
     return true;
 }
 
-int __real_dlxd_outbox_send(struct dlxd_outbox *outbox, struct dlxd_user *user,
-                            const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds,
-                            struct dlxd_flight **ret_flight);
-int __wrap_dlxd_outbox_send(struct dlxd_outbox *outbox, struct dlxd_user *user,
-                            const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds,
-                            struct dlxd_flight **ret_flight);
-
 /* Nothing is sent when there is no memory for what is in flight. */
-int __wrap_dlxd_outbox_send(struct dlxd_outbox *outbox, struct dlxd_user *user,
-                            const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds,
-                            struct dlxd_flight **ret_flight)
+WRAP(int, dlxd_outbox_send,
+     (struct dlxd_outbox * outbox, struct dlxd_user *user, const Dlx__Wire__Packet *packet,
+      const int *fds, size_t n_fds, struct dlxd_flight **ret_flight))
 {
     const struct fd_info info = w.fds[outbox->fd];
     uint64_t n_sent = w.n_sent;
@@ -425,17 +366,14 @@ int __wrap_dlxd_outbox_send(struct dlxd_outbox *outbox, struct dlxd_user *user,
     return r;
 }
 
-void __real_dlxd_link_drop_landed(struct dlxd_flight *flight);
-void __wrap_dlxd_link_drop_landed(struct dlxd_flight *flight);
-
-void __wrap_dlxd_link_drop_landed(struct dlxd_flight *flight)
+WRAP(void, dlxd_link_drop_landed, (struct dlxd_flight * flight))
 {
     if (w.running)
         on_drop_landed(dlxd_link_id(flight->link), flight->arena->id);
     __real_dlxd_link_drop_landed(flight);
 }
 
-ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags)
+WRAP(ssize_t, recvmsg, (int fd, struct msghdr *msg, int flags))
 {
     struct fd_info info = w.fds[fd];
     if (w.inside && w.refuse_one_in && one_in(w.refuse_one_in)) {
@@ -460,19 +398,8 @@ ssize_t __wrap_recvmsg(int fd, struct msghdr *msg, int flags)
     return n;
 }
 
-/* ---- what waits for a publisher -------------------------------------------------------------- */
-
-int __real_dlxd_pending_join_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body,
-                                  const int *fds);
-int __wrap_dlxd_pending_join_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body,
-                                  const int *fds);
-bool __real_dlxd_report_has_left(int fd, uint32_t max_held);
-bool __wrap_dlxd_report_has_left(int fd, uint32_t max_held);
-void __real_dlxd_membership_withdrawn(const struct dlxd_membership_line *line);
-void __wrap_dlxd_membership_withdrawn(const struct dlxd_membership_line *line);
-
-int __wrap_dlxd_pending_join_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *body,
-                                  const int *fds)
+WRAP(int, dlxd_pending_join_send,
+     (struct dlxd_link * link, const Dlx__Wire__LinkAdded *body, const int *fds))
 {
     int r = __real_dlxd_pending_join_send(link, body, fds);
     if (r < 0)
@@ -489,45 +416,25 @@ ino_t sim_inode(int fd)
     return st.st_ino;
 }
 
-bool __wrap_dlxd_report_has_left(int fd, uint32_t max_held)
+WRAP(bool, dlxd_report_has_left, (int fd, uint32_t max_held))
 {
     w.looked_at = sim_inode(fd);
     return __real_dlxd_report_has_left(fd, max_held);
 }
 
-void __wrap_dlxd_membership_withdrawn(const struct dlxd_membership_line *line)
+WRAP(void, dlxd_membership_withdrawn, (const struct dlxd_membership_line *line))
 {
     if (w.running)
         on_withdrawn();
     __real_dlxd_membership_withdrawn(line);
 }
 
-struct dlxd_drain *__real_dlxd_drain_free(struct dlxd_drain *drain);
-struct dlxd_drain *__wrap_dlxd_drain_free(struct dlxd_drain *drain);
-struct dlxd_drain *__wrap_dlxd_drain_free(struct dlxd_drain *drain)
+WRAP(struct dlxd_drain *, dlxd_drain_free, (struct dlxd_drain * drain))
 {
     if (w.running && drain)
         on_let_go(drain->link);
     return __real_dlxd_drain_free(drain);
 }
-
-/* ---- answers: those that wait in the daemon for room are answers, too ------------------------ */
-
-void __real_dlxd_client_send(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
-void __wrap_dlxd_client_send(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
-int __real_dlxd_client_send_fds(struct dlxd_client *client, const Dlx__Wire__Packet *packet,
-                                const int *fds, size_t n_fds);
-int __wrap_dlxd_client_send_fds(struct dlxd_client *client, const Dlx__Wire__Packet *packet,
-                                const int *fds, size_t n_fds);
-void __real_dlxd_client_send_ok(struct dlxd_client *client, uint32_t serial);
-void __wrap_dlxd_client_send_ok(struct dlxd_client *client, uint32_t serial);
-void __real_dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, int code,
-                                   const char *text);
-void __wrap_dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, int code,
-                                   const char *text);
-
-bool __real_dlxd_client_end_some(struct dlxd_client *client);
-bool __wrap_dlxd_client_end_some(struct dlxd_client *client);
 
 static int proc_of(const struct dlxd_client *client)
 {
@@ -535,14 +442,14 @@ static int proc_of(const struct dlxd_client *client)
     return w.fds[fd].index;
 }
 
-void __wrap_dlxd_client_send(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+WRAP(void, dlxd_client_send, (struct dlxd_client * client, const Dlx__Wire__Packet *packet))
 {
     on_reply(proc_of(client), packet, NULL, 0);
     __real_dlxd_client_send(client, packet);
 }
 
-int __wrap_dlxd_client_send_fds(struct dlxd_client *client, const Dlx__Wire__Packet *packet,
-                                const int *fds, size_t n_fds)
+WRAP(int, dlxd_client_send_fds,
+     (struct dlxd_client * client, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds))
 {
     int r = __real_dlxd_client_send_fds(client, packet, fds, n_fds);
     if (r == 0)
@@ -552,7 +459,7 @@ int __wrap_dlxd_client_send_fds(struct dlxd_client *client, const Dlx__Wire__Pac
     return r;
 }
 
-void __wrap_dlxd_client_send_ok(struct dlxd_client *client, uint32_t serial)
+WRAP(void, dlxd_client_send_ok, (struct dlxd_client * client, uint32_t serial))
 {
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
     packet.serial = serial;
@@ -561,8 +468,8 @@ void __wrap_dlxd_client_send_ok(struct dlxd_client *client, uint32_t serial)
     __real_dlxd_client_send_ok(client, serial);
 }
 
-void __wrap_dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, int code,
-                                   const char *text)
+WRAP(void, dlxd_client_send_error,
+     (struct dlxd_client * client, uint32_t serial, int code, const char *text))
 {
     Dlx__Wire__Error body = DLX__WIRE__ERROR__INIT;
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
@@ -576,7 +483,7 @@ void __wrap_dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, 
 }
 
 /* The first part of it: here it has few enough parts to end in one step. */
-bool __wrap_dlxd_client_end_some(struct dlxd_client *client)
+WRAP(bool, dlxd_client_end_some, (struct dlxd_client * client))
 {
     if (w.procs[proc_of(client)].connected)
         client_gone(proc_of(client), client->dismissed);

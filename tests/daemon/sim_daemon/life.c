@@ -2,9 +2,7 @@
 
 /* Daemons that end and begin, with what the service manager kept, and the end of a run. */
 
-#include "common/error.h"
 #include "common/memory.h"
-#include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/protocol/dispatch.h"
 #include "daemon/persist/manager_fds.h"
@@ -12,9 +10,6 @@
 #include "daemon/persist/store.h"
 #include "ring/layout.h"
 #include "tests/daemon/sim_daemon/sim.h"
-#include <poll.h>
-#include <stdio.h>
-#include <string.h>
 
 /* The daemon serves its own user and root; and a third, who has no right to what is others'. */
 static bool may(const struct dlxd_policy *policy, const struct dlxd_principal *who,
@@ -66,8 +61,6 @@ void life_settle(void)
     links_reconcile();
     check_all();
 }
-
-/* ---- another daemon -------------------------------------------------------------------------- */
 
 static void end_clients(void)
 {
@@ -129,10 +122,9 @@ static int find_kept(const struct pub *p, const struct region *r)
 {
     char name[112];
     if (r)
-        (void)snprintf(name, sizeof name, "dlx-region-%llu-%u-%llu", (unsigned long long)p->id,
-                       r->id, (unsigned long long)r->order);
+        (void)snprintf(name, sizeof name, "dlx-region-%ju-%u-%ju", p->id, r->id, r->order);
     else
-        (void)snprintf(name, sizeof name, "dlx-pid-%llu", (unsigned long long)p->id);
+        (void)snprintf(name, sizeof name, "dlx-pid-%ju", p->id);
     return edge_find(name);
 }
 
@@ -203,9 +195,9 @@ static void inherit(struct dlxd_manager_fds *manager_fds)
 void life_new_daemon(void)
 {
     struct dlxd_manager_fds manager_fds;
-    MUST(w.open_fds == check_fds_of_peers() - 0, "the daemon left %lld descriptors open",
-         (long long)(w.open_fds - check_fds_of_peers()));
-    MUST(w.live == 0, "the daemon left %lld pieces of memory", (long long)w.live);
+    MUST(w.open_fds == check_fds_of_peers() - 0, "the daemon left %jd descriptors open",
+         (w.open_fds - check_fds_of_peers()));
+    MUST(w.live == 0, "the daemon left %jd pieces of memory", w.live);
     w.now += rnd(2) ? rnd(3000000) * UINT64_C(1000) : 0;
     w.busy = false;
     w.now += 1000000000; /* as start_broker() does: what is restored is judged at that time */
@@ -232,8 +224,6 @@ void life_new_daemon(void)
     w.counts[8]++;
     life_settle();
 }
-
-/* ---- the end --------------------------------------------------------------------------------- */
 
 static void read_all(void)
 {
@@ -278,20 +268,17 @@ void life_quiesce(void)
         bool with_fds;
         const struct link *l = &w.links[i];
         MUST(!l->used || w.subs[l->sub].gone_sock || !link_is_owed(l, &with_fds),
-             "link %llu waits in state %d", (unsigned long long)l->id, (int)l->state);
+             "link %ju waits in state %d", l->id, (int)l->state);
         MUST(!l->used || w.subs[l->sub].gone_sock || l->n_landed == l->n_drops,
-             "link %llu: %d drops were read, and the daemon has seen %d", (unsigned long long)l->id,
-             l->n_drops, l->n_landed);
+             "link %ju: %d drops were read, and the daemon has seen %d", l->id, l->n_drops,
+             l->n_landed);
     }
     for (int i = 0; i < w.n_waiters; i++)
-        MUST(w.pubs[w.waiters[i].pub].link_sock < 0, "link %llu waits",
-             (unsigned long long)w.waiters[i].link);
+        MUST(w.pubs[w.waiters[i].pub].link_sock < 0, "link %ju waits", w.waiters[i].link);
     for (int i = 0; i < w.n_drains; i++)
-        MUST(!drain_has_left(&w.drains[i]), "link %llu drains, and has left",
-             (unsigned long long)w.drains[i].link);
+        MUST(!drain_has_left(&w.drains[i]), "link %ju drains, and has left", w.drains[i].link);
     MUST(w.broker.users.all_in_flight == 3 * (uint64_t)w.n_waiters,
-         "%llu descriptors are in flight, and all was read",
-         (unsigned long long)w.broker.users.all_in_flight);
+         "%ju descriptors are in flight, and all was read", w.broker.users.all_in_flight);
     for (int i = 0; i < PROCS; i++)
         MUST(!w.procs[i].connected || !(w.procs[i].must_go || w.procs[i].hung_up || is_dead(i)),
              "process %d has left, and is still there", i);
@@ -307,8 +294,8 @@ void life_end(void)
             peer_die(i);
     life_quiesce();
     for (int i = 0; i < PUBS; i++)
-        MUST(!w.pubs[i].used || w.pubs[i].state == PUB_RETAINED, "publisher %llu is left",
-             (unsigned long long)w.pubs[i].id);
+        MUST(!w.pubs[i].used || w.pubs[i].state == PUB_RETAINED, "publisher %ju is left",
+             w.pubs[i].id);
     life_end_daemon(false);
     for (int i = 0; i < PUBS; i++)
         if (w.pubs[i].used)
@@ -317,6 +304,6 @@ void life_end(void)
         close(w.kept[--w.n_kept].fd);
     for (int i = 0; i < PROCS; i++)
         close(w.procs[i].death);
-    MUST(w.open_fds == 0 && w.live == 0, "%lld descriptors and %lld pieces of memory are left",
-         (long long)w.open_fds, (long long)w.live);
+    MUST(w.open_fds == 0 && w.live == 0, "%jd descriptors and %jd pieces of memory are left",
+         w.open_fds, w.live);
 }

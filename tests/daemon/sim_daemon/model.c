@@ -3,7 +3,6 @@
 /* What there should be, after docs/PROTOCOL.md, and how each event changes it. Arrays, and sums
  * over them. */
 
-#include "common/error.h"
 #include "ring/layout.h"
 #include "common/topic.h"
 #include "daemon/objects/client.h"
@@ -11,11 +10,8 @@
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/subscription.h"
 #include "tests/daemon/sim_daemon/sim.h"
-#include <string.h>
 
 #define DYING_NS UINT64_C(1000000000)
-
-/* ---- finding --------------------------------------------------------------------------------- */
 
 struct pub *pub_by_id(uint64_t id)
 {
@@ -116,8 +112,6 @@ uint32_t n_links_of(const struct pub *p)
         n += w.links[i].used && w.links[i].pub == p - w.pubs;
     return n;
 }
-
-/* ---- links ----------------------------------------------------------------------------------- */
 
 struct pub *pub_add(void)
 {
@@ -225,8 +219,7 @@ static bool spare_assign(struct sub *s, struct pub *p)
         return false;
     const struct dlxd_link *l = theirs(first->id);
     MUST(l && (l->publisher || w.faults > 0),
-         "link %llu is a spare, and publisher %llu did not get it", (unsigned long long)first->id,
-         (unsigned long long)p->id);
+         "link %ju is a spare, and publisher %ju did not get it", first->id, p->id);
     if (!l->publisher && l->made != DLXD_MADE_EARLY)
         return false;
     first->pub = (int)(p - w.pubs);
@@ -240,8 +233,7 @@ static bool spare_assign(struct sub *s, struct pub *p)
         return true;
     }
     uint64_t bit = UINT64_C(1) << l->index % 64;
-    MUST(dlxd_publisher_id(l->publisher) == p->id, "link %llu is another publisher's",
-         (unsigned long long)first->id);
+    MUST(dlxd_publisher_id(l->publisher) == p->id, "link %ju is another publisher's", first->id);
     MUST(l->index < 256 && !(p->indices[l->index / 64] & bit), "index %u is taken", l->index);
     p->indices[l->index / 64] |= bit;
     first->index = l->index;
@@ -339,9 +331,9 @@ static void link_detach(struct link *l)
 
 void link_fail(struct link *l, int code)
 {
-    sim_say("link %llu fails: %s", (unsigned long long)l->id, dlx__error_name(code));
+    sim_say("link %ju fails: %s", l->id, dlx__error_name(code));
     MUST(l->state != LINK_ADDED && l->state != LINK_OPEN && l->state != LINK_FAILED,
-         "link %llu fails in state %d", (unsigned long long)l->id, (int)l->state);
+         "link %ju fails in state %d", l->id, (int)l->state);
     link_detach(l);
     l->state = LINK_FAILED;
     l->code = code;
@@ -349,7 +341,7 @@ void link_fail(struct link *l, int code)
 
 void link_end(struct link *l)
 {
-    sim_say("link %llu ends", (unsigned long long)l->id);
+    sim_say("link %ju ends", l->id);
     link_detach(l);
     if (l->page_fd >= 0)
         l->page_fd = dlx__close(l->page_fd);
@@ -366,8 +358,7 @@ void links_reconcile(void)
             continue;
         struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.links, l->id);
         if (!node) {
-            MUST(l->state == LINK_NEW || l->state == LINK_FAILED, "link %llu is not there",
-                 (unsigned long long)l->id);
+            MUST(l->state == LINK_NEW || l->state == LINK_FAILED, "link %ju is not there", l->id);
             link_end(l);
             continue;
         }
@@ -378,12 +369,10 @@ void links_reconcile(void)
             continue;
         MUST(theirs->fail_code == DLX_E_NO_MEMORY || theirs->fail_code == DLX_E_FD_LIMIT ||
                  (bad_page && theirs->fail_code == DLX_E_BAD_PEER),
-             "link %llu: %s", (unsigned long long)l->id, dlx__error_name(theirs->fail_code));
+             "link %ju: %s", l->id, dlx__error_name(theirs->fail_code));
         link_fail(l, theirs->fail_code);
     }
 }
-
-/* ---- the end of publishers ------------------------------------------------------------------- */
 
 static void pub_leave_client(struct pub *p)
 {
@@ -401,7 +390,7 @@ static void pub_leave_client(struct pub *p)
 
 void pub_vanish(struct pub *p)
 {
-    sim_say("publisher %llu vanishes", (unsigned long long)p->id);
+    sim_say("publisher %ju vanishes", p->id);
     if (p->proc >= 0)
         pub_leave_client(p);
     p->left = p->state == PUB_RETAINED ? p->left : w.steps;
@@ -459,7 +448,7 @@ void pub_resume(const struct pub *by)
 /* Nobody writes its messages any more. */
 void pub_settle(struct pub *p)
 {
-    sim_say("publisher %llu is retained", (unsigned long long)p->id);
+    sim_say("publisher %ju is retained", p->id);
     p->dying = p->hidden = p->shown = p->is_back = false;
     p->expires = p->retain_for ? w.now + p->retain_for : 0;
     if (p->expires < w.now && p->expires)
@@ -506,7 +495,7 @@ void pub_offer(struct pub *p, bool from_start)
 struct pub *on_death_seen(uint64_t id)
 {
     struct pub *p = pub_by_id(id);
-    MUST(p && p->dying, "publisher %llu is not awaited", (unsigned long long)id);
+    MUST(p && p->dying, "publisher %ju is not awaited", id);
     bool was_former = p->hidden || p->shown;
     p->is_late = p->shown && !p->is_back;
     if (was_former && n_published(p) == 0) {
@@ -516,8 +505,6 @@ struct pub *on_death_seen(uint64_t id)
     pub_settle(p);
     return was_former ? p : NULL;
 }
-
-/* ---- the rest -------------------------------------------------------------------------------- */
 
 void region_drop(struct pub *p, int at)
 {
@@ -541,8 +528,7 @@ bool sub_may_end(const struct sub *s)
 void sub_end(struct sub *s)
 {
     MUST(s->used, "a subscription ends twice");
-    MUST(sub_may_end(s) || !w.running, "subscription %llu ends for no reason",
-         (unsigned long long)s->id);
+    MUST(sub_may_end(s) || !w.running, "subscription %ju ends for no reason", s->id);
     for (int i = 0; w.running && i < LINKS; i++)
         if (w.links[i].used && w.links[i].sub == s - w.subs)
             link_end(&w.links[i]);

@@ -3,12 +3,8 @@
 /* What may be sent on subscription sockets and link sockets, and when: looked at as it is sent, so
  * across all sockets. */
 
-#include "common/error.h"
 #include "ring/layout.h"
 #include "tests/daemon/sim_daemon/sim.h"
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -36,14 +32,12 @@ static void must_be_locked(int fd)
     close(other);
 }
 
-/* ---- what a subscriber says ------------------------------------------------------------------ */
-
 void on_notifications(int sub, const Dlx__Wire__Packet *packet)
 {
     struct sub *s = &w.subs[sub];
     struct link *l;
     request_over();
-    sim_say("subscription %llu says %s", (unsigned long long)s->id, dlx__proto_name(packet));
+    sim_say("subscription %ju says %s", s->id, dlx__proto_name(packet));
     switch (packet->body_case) {
     case BODY(ACK):
         if (packet->ack->n - s->ack > s->sent - s->ack) {
@@ -71,8 +65,6 @@ void on_notifications(int sub, const Dlx__Wire__Packet *packet)
         MUST(false, "our client is wrong");
     }
 }
-
-/* ---- what is owed to it ---------------------------------------------------------------------- */
 
 /* The next arena that it was not told of; -1: none. */
 static int next_arena(const struct link *l)
@@ -115,8 +107,6 @@ bool link_is_owed(const struct link *l, bool *ret_for_credit)
     }
 }
 
-/* ---- what is sent to it ---------------------------------------------------------------------- */
-
 static void told_offer(struct sub *s, struct link *l, const Dlx__Wire__LinkOffer *body,
                        const int *fds)
 {
@@ -137,7 +127,7 @@ static void told_offer(struct sub *s, struct link *l, const Dlx__Wire__LinkOffer
     MUST(body->publisher == p->id && strcmp(body->topic, p->topic) == 0 &&
              body->resumes == p->resumes && body->max_held == s->max_held &&
              body->page_size == dlx_shm_link_size(s->max_held),
-         "LinkOffer of publisher %llu", (unsigned long long)p->id);
+         "LinkOffer of publisher %ju", p->id);
     MUST(body->link_index < 256 && !(p->indices[body->link_index / 64] & bit), "index %u is taken",
          body->link_index);
     p->indices[body->link_index / 64] |= bit;
@@ -166,11 +156,11 @@ static void told_open(struct link *l, const Dlx__Wire__LinkOpen *body, const int
     bool nobody = p->proc < 0 && pub_is_settled(p) && p->state == PUB_RETAINED;
     MUST(l->state == LINK_ADDED || (l->state == LINK_READY && nobody), "LinkOpen in state %d",
          (int)l->state);
-    MUST(p->proc < 0 || n_joins(p) == p->joins, "joins is %llu, %llu links were added",
-         (unsigned long long)n_joins(p), (unsigned long long)p->joins);
+    MUST(p->proc < 0 || n_joins(p) == p->joins, "joins is %ju, %ju links were added", n_joins(p),
+         p->joins);
     MUST(body->control_size == block->size && body->n_entries == p->n_entries &&
              body->after_seq == p->after_seq && sim_inode(fds[0]) == block->ino,
-         "control block of publisher %llu", (unsigned long long)p->id);
+         "control block of publisher %ju", p->id);
     must_be_sealed(fds[0]);
     if (p->shown || l->locked)
         must_be_locked(fds[0]);
@@ -182,8 +172,7 @@ static void told_open(struct link *l, const Dlx__Wire__LinkOpen *body, const int
              body->pid == (uint32_t)p->pid && body->max_held == p->max_held &&
              body->max_held_bytes == p->max_held_bytes &&
              body->history == (p->state == PUB_RETAINED ? p->retain : p->history),
-         "LinkOpen of publisher %llu: %u arenas, expected %u", (unsigned long long)p->id,
-         body->n_arenas, n_arenas(p));
+         "LinkOpen of publisher %ju: %u arenas, expected %u", p->id, body->n_arenas, n_arenas(p));
     l->state = LINK_OPEN;
     for (int i = 1; i < p->n_r; i++)
         if (region_is_ready(p, i))
@@ -216,13 +205,12 @@ static void told_dropped(struct link *l, const Dlx__Wire__ArenaDropped *body)
 void on_drop_landed(uint64_t id, uint32_t arena)
 {
     struct link *l = link_by_id(id);
-    MUST(l && l->n_landed < l->first_drop, "link %llu was not told of a drop",
-         (unsigned long long)id);
+    MUST(l && l->n_landed < l->first_drop, "link %ju was not told of a drop", id);
     const struct sub *s = &w.subs[l->sub];
     const struct region *r = &w.pubs[l->pub].r[l->drops[l->n_landed].region];
     MUST(arena == r->id, "ArenaDropped %u has landed, expected %u", arena, r->id);
     MUST(s->sock < 0 || s->all_read >= l->drops[l->n_landed].packet,
-         "ArenaDropped %u of link %llu was not read", arena, (unsigned long long)id);
+         "ArenaDropped %u of link %ju was not read", arena, id);
     l->n_landed++;
 }
 
@@ -237,8 +225,7 @@ static void told_gone(struct link *l)
     for (const struct link *other = w.links; other < w.links + LINKS; other++)
         MUST(!other->used || other->sub != l->sub || other->state != LINK_ADDED ||
                  other->added >= w.pubs[l->pub].left,
-             "PublisherGone before link %llu, which was added earlier",
-             (unsigned long long)other->id);
+             "PublisherGone before link %ju, which was added earlier", other->id);
     l->gone_sent = true;
 }
 
@@ -261,8 +248,7 @@ static void told_failed(struct sub *s, struct link *l, const Dlx__Wire__LinkFail
     MUST(body->code == l->code || (lack && w.fired > 0), "LinkFailed with %s, expected %s",
          dlx__error_name(body->code), dlx__error_name(l->code));
     MUST(body->origin == l->origin && body->last_seq == l->last_seq && body->missed == l->missed,
-         "LinkFailed: %llu up to %llu", (unsigned long long)body->origin,
-         (unsigned long long)body->last_seq);
+         "LinkFailed: %ju up to %ju", body->origin, body->last_seq);
     (void)s;
     w.counts[4]++;
     link_end(l);
@@ -303,16 +289,15 @@ void on_told(int sub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_
     struct sub *s = &w.subs[sub];
     struct link *l = link_by_id(link_of(packet));
     w.counts[5]++;
-    sim_say("subscription %llu: %s of link %llu", (unsigned long long)s->id,
-            dlx__proto_name(packet), (unsigned long long)link_of(packet));
+    sim_say("subscription %ju: %s of link %ju", s->id, dlx__proto_name(packet), link_of(packet));
     MUST(w.running, "%s from a daemon that ends", dlx__proto_name(packet));
     MUST(packet->serial == 0 && n_fds == n_fds_of(packet->body_case), "%s with %zu descriptors",
          dlx__proto_name(packet), n_fds);
     MUST(s->used && (l ? l->sub == sub : packet->body_case == BODY(LINK_FAILED)),
          "%s of a link that this subscription does not have", dlx__proto_name(packet));
     if (s->first > 0)
-        MUST(link_of(packet) == s->first, "the first packet is about link %llu, not %llu",
-             (unsigned long long)link_of(packet), (unsigned long long)s->first);
+        MUST(link_of(packet) == s->first, "the first packet is about link %ju, not %ju",
+             link_of(packet), s->first);
     s->first = 0;
     s->all_sent++;
     if (n_fds > 0) {
@@ -362,8 +347,6 @@ void on_not_told(int sub, const Dlx__Wire__Packet *packet, const int *fds)
     l->added = w.steps;
 }
 
-/* ---- what is sent to publishers -------------------------------------------------------------- */
-
 uint64_t n_joins(const struct pub *p)
 {
     return p->line[0] & DLX_SHM_JOINS_MASK;
@@ -373,13 +356,11 @@ uint64_t n_joins(const struct pub *p)
 static void on_added_late(int pub, struct waiter *waiter, const int *fds)
 {
     struct pub *p = &w.pubs[pub];
-    sim_say("publisher %llu: LinkAdded of link %llu, which waited", (unsigned long long)p->id,
-            (unsigned long long)waiter->link);
-    MUST(waiter->pub == pub && p->proc >= 0 && p->state == PUB_OPEN, "LinkAdded of link %llu",
-         (unsigned long long)waiter->link);
+    sim_say("publisher %ju: LinkAdded of link %ju, which waited", p->id, waiter->link);
+    MUST(waiter->pub == pub && p->proc >= 0 && p->state == PUB_OPEN, "LinkAdded of link %ju",
+         waiter->link);
     for (int i = 0; &w.waiters[i] != waiter; i++)
-        MUST(w.waiters[i].pub != pub, "it has passed link %llu",
-             (unsigned long long)w.waiters[i].link);
+        MUST(w.waiters[i].pub != pub, "it has passed link %ju", w.waiters[i].link);
     MUST(sim_inode(fds[0]) == waiter->page, "another link's page");
     must_be_sealed(fds[0]);
     MUST(w.fds[fds[2]].kind == FD_PIDFD && w.fds[fds[2]].index == waiter->proc,
@@ -404,23 +385,21 @@ void on_added(int pub, const Dlx__Wire__Packet *packet, const int *fds, size_t n
     struct link *l = link_by_id(body->link);
     MUST(l && l->state == LINK_READY && l->filled && l->pub == pub && p->proc >= 0 &&
              p->state == PUB_OPEN,
-         "LinkAdded of link %llu", (unsigned long long)body->link);
+         "LinkAdded of link %ju", body->link);
     const struct sub *s = &w.subs[l->sub];
     MUST(n_joins(p) == p->joins, "joins is raised before LinkAdded");
     for (int i = 0; i < w.n_waiters; i++)
-        MUST(w.waiters[i].pub != pub, "it has passed link %llu",
-             (unsigned long long)w.waiters[i].link);
+        MUST(w.waiters[i].pub != pub, "it has passed link %ju", w.waiters[i].link);
     MUST(body->pid == (uint32_t)w.procs[s->proc].pid && body->reader == l->reader &&
              body->link_index == l->index && body->max_held == s->max_held &&
              body->reliable == s->reliable && body->early == l->early &&
              body->latest == (s->mode == 1) && body->page_size == dlx_shm_link_size(s->max_held),
-         "LinkAdded of link %llu", (unsigned long long)l->id);
+         "LinkAdded of link %ju", l->id);
     MUST(sim_inode(fds[0]) == l->page, "another link's page");
     must_be_sealed(fds[0]);
     MUST(w.fds[fds[2]].kind == FD_PIDFD && w.fds[fds[2]].index == s->proc,
          "another process's pidfd");
-    sim_say("publisher %llu: LinkAdded of link %llu", (unsigned long long)p->id,
-            (unsigned long long)l->id);
+    sim_say("publisher %ju: LinkAdded of link %ju", p->id, l->id);
     l->bell = w.fds[fds[1]].peer;
     l->state = LINK_ADDED;
     l->added = w.steps;
@@ -433,13 +412,11 @@ void on_waits(uint64_t id, const int *fds)
 {
     request_shows();
     struct link *l = link_by_id(id);
-    MUST(l && l->state == LINK_READY && l->filled && w.n_waiters < WAITERS, "link %llu waits",
-         (unsigned long long)id);
+    MUST(l && l->state == LINK_READY && l->filled && w.n_waiters < WAITERS, "link %ju waits", id);
     const struct sub *s = &w.subs[l->sub];
     struct pub *p = &w.pubs[l->pub];
-    sim_say("publisher %llu: link %llu waits", (unsigned long long)p->id, (unsigned long long)id);
-    MUST(p->proc >= 0 && p->state == PUB_OPEN, "nobody is there to hear of link %llu",
-         (unsigned long long)id);
+    sim_say("publisher %ju: link %ju waits", p->id, id);
+    MUST(p->proc >= 0 && p->state == PUB_OPEN, "nobody is there to hear of link %ju", id);
     w.waiters[w.n_waiters++] = (struct waiter){.link = id,
                                                .pub = l->pub,
                                                .proc = s->proc,
@@ -460,11 +437,11 @@ void on_withdrawn(void)
         i++;
     MUST(i < w.n_waiters, "who is withdrawn does not wait");
     struct waiter *waiter = &w.waiters[i];
-    sim_say("link %llu is withdrawn", (unsigned long long)waiter->link);
+    sim_say("link %ju is withdrawn", waiter->link);
     const struct link *l = link_by_id(waiter->link); /* ends before its subscription does */
     MUST((waiter->ended || sub_may_end(&w.subs[l->sub])) &&
              (waiter->closed || is_dead(waiter->proc)),
-         "link %llu is needed", (unsigned long long)waiter->link);
+         "link %ju is needed", waiter->link);
     w.pubs[waiter->pub].joins--;
     waiter_remove(waiter);
     w.counts[14]++;
@@ -475,10 +452,10 @@ void on_let_go(uint64_t id)
     int i = 0;
     while (i < w.n_drains && w.drains[i].link != id)
         i++;
-    sim_say("link %llu is let go", (unsigned long long)id);
+    sim_say("link %ju is let go", id);
     if (i == w.n_drains) /* its publisher has left */
         return;
-    MUST(drain_has_left(&w.drains[i]), "link %llu holds messages", (unsigned long long)id);
+    MUST(drain_has_left(&w.drains[i]), "link %ju holds messages", id);
     w.counts[15]++;
     /* the model gets there in its turn: those who were refused before were refused */
     if (w.ready_due)
@@ -501,7 +478,7 @@ void on_not_added(uint64_t id, int code)
         return;
     case DLX_E_NO_MEMORY:
     case DLX_E_FD_LIMIT:
-        MUST(w.faults > 0, "link %llu: %s", (unsigned long long)id, dlx__error_name(code));
+        MUST(w.faults > 0, "link %ju: %s", id, dlx__error_name(code));
         link_fail(l, code);
         return;
     case DLX_E_LIMIT:
@@ -517,6 +494,6 @@ void on_not_added(uint64_t id, int code)
             link_fail(l, DLX_E_PUBLISHER_NOT_RESPONDING);
         return;
     default:
-        MUST(false, "link %llu: %s", (unsigned long long)id, dlx__error_name(code));
+        MUST(false, "link %ju: %s", id, dlx__error_name(code));
     }
 }

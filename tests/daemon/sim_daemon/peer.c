@@ -2,16 +2,10 @@
 
 /* The clients: what they say, and what they do with what they are sent. */
 
-#include "common/error.h"
 #include "common/memory.h"
 #include "ring/layout.h"
 #include "daemon/objects/client.h"
 #include "tests/daemon/sim_daemon/sim.h"
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -19,8 +13,6 @@
 
 static struct dlx_packet rx;
 static struct dlx_proto_arena arena;
-
-/* ---- coming and going ------------------------------------------------------------------------ */
 
 void peer_start(int proc)
 {
@@ -125,8 +117,6 @@ void peer_forget_pub(struct pub *p)
     }
 }
 
-/* ---- saying ---------------------------------------------------------------------------------- */
-
 static bool say(int sock, Dlx__Wire__Packet__BodyCase body, void *message, uint32_t serial)
 {
     Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
@@ -210,8 +200,6 @@ void peer_fill(struct region *r)
     r->fd = dlx__close(r->fd);
     r->filled = true;
 }
-
-/* ---- hearing --------------------------------------------------------------------------------- */
 
 static const Dlx__Wire__Packet *receive(int sock, int *ret_code)
 {

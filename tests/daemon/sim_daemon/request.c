@@ -2,15 +2,10 @@
 
 /* What each request should be answered with, and what follows from the answer. */
 
-#include "common/error.h"
 #include "ring/layout.h"
 #include "common/topic.h"
 #include "daemon/objects/publisher.h"
 #include "tests/daemon/sim_daemon/sim.h"
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
 
 static struct pub *own_pub(int proc, uint64_t id)
 {
@@ -25,8 +20,6 @@ static int find_region(const struct pub *p, uint32_t id)
             return i;
     return -1;
 }
-
-/* ---- what it should be answered with --------------------------------------------------------- */
 
 static int code_of_publisher_new(int proc, const Dlx__Wire__PublisherNew *body)
 {
@@ -146,8 +139,6 @@ static int code_of(int proc, const Dlx__Wire__Packet *packet)
     }
 }
 
-/* ---- the daemon takes a request in ----------------------------------------------------------- */
-
 static bool is_request(Dlx__Wire__Packet__BodyCase body)
 {
     return body >= BODY(HELLO) && body != BODY(HELLO_REPLY) && body != BODY(OK) &&
@@ -197,8 +188,6 @@ static void commit_early(int proc, const Dlx__Wire__Packet *packet)
         break;
     }
 }
-
-/* ---- it looks at regions --------------------------------------------------------------------- */
 
 void request_proves(void)
 {
@@ -296,8 +285,6 @@ void on_request(int proc, const Dlx__Wire__Packet *packet)
         w.asker = proc;
 }
 
-/* ---- the daemon answers ---------------------------------------------------------------------- */
-
 static ino_t inode(int fd)
 {
     struct stat st;
@@ -307,8 +294,7 @@ static ino_t inode(int fd)
 
 static void new_id(uint64_t id)
 {
-    MUST(id > w.highest_id, "id %llu after %llu", (unsigned long long)id,
-         (unsigned long long)w.highest_id);
+    MUST(id > w.highest_id, "id %ju after %ju", id, w.highest_id);
 }
 
 static void add_region(struct pub *p, uint32_t id, uint64_t size, int fd)
@@ -391,8 +377,7 @@ static void check_has_spares(const struct pub *p)
         const struct link *l = &w.links[i];
         if (l->used && l->early && l->pub == p - w.pubs)
             MUST(l->state != LINK_READY || w.subs[l->sub].stalled,
-                 "publisher %llu may publish before it has link %llu", (unsigned long long)p->id,
-                 (unsigned long long)l->id);
+                 "publisher %ju may publish before it has link %ju", p->id, l->id);
     }
 }
 
@@ -408,7 +393,7 @@ static void check_publishers(const Dlx__Wire__ListPublishers *asked,
             continue;
         if (n++ == 16)
             break;
-        MUST(n <= body->n_entries, "publisher %llu is not listed", (unsigned long long)p->id);
+        MUST(n <= body->n_entries, "publisher %ju is not listed", p->id);
         const Dlx__Wire__PublisherEntry *e = body->entries[n - 1];
         uint64_t bytes = 0;
         uint32_t n_arenas = 0;
@@ -424,7 +409,7 @@ static void check_publishers(const Dlx__Wire__ListPublishers *asked,
                  e->arena_bytes == bytes && e->control_bytes == p->r[0].size &&
                  e->history == p->history && e->retain == p->retain && e->on_full == p->on_full &&
                  e->depth == p->depth && e->retained == (p->state == PUB_RETAINED && !p->shown),
-             "entry of publisher %llu", (unsigned long long)p->id);
+             "entry of publisher %ju", p->id);
     }
     MUST(body->n_entries == (n > 16 ? 16 : n) && body->more == (n > 16), "%zu entries", n);
 }
@@ -446,7 +431,7 @@ static void check_links(const Dlx__Wire__ListLinks *asked, const Dlx__Wire__Link
         MUST(n <= body->n_entries && body->entries[n - 1]->link == next->id &&
                  body->entries[n - 1]->reliable == w.subs[next->sub].reliable &&
                  body->entries[n - 1]->max_held == w.subs[next->sub].max_held,
-             "link %llu is not listed", (unsigned long long)next->id);
+             "link %ju is not listed", next->id);
         after = next->id;
     }
     MUST(body->n_entries == (n > 32 ? 32 : n) && body->more == (n > 32), "%zu entries", n);
@@ -535,7 +520,7 @@ static void done(int proc, const Dlx__Wire__Packet *request, const Dlx__Wire__Pa
             break;
         links_reconcile(); /* what was refused a descriptor has failed, and nobody waits for it */
         p = own_pub(proc, request->publisher_ready->publisher);
-        MUST(!pub_is_awaited(p), "publisher %llu waits for nobody", (unsigned long long)p->id);
+        MUST(!pub_is_awaited(p), "publisher %ju waits for nobody", p->id);
         p->awaited = false;
         break;
     }

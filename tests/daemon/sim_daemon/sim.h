@@ -6,10 +6,9 @@
  * A simulation of the daemon: tests/daemon/sim_daemon/README.md tells what it does. Parts:
  *
  *     kernel.c   what the daemon asks the kernel for: counted, refused by the seed; the clock;
- *     processes' deaths
- * edge.c     readiness of sockets and jobs in the seed's order, and the service manager: in the
- * place of daemon/base/watch.c,
- *                worker.c, notify.c
+ *                processes' deaths
+ *     edge.c     readiness of sockets and jobs in the seed's order, and the service manager: in the
+ *                place of daemon/base/watch.c, worker.c, notify.c
  *     model.c    what there should be, and how each event changes it
  *     charges.c  what each user should be charged for it
  *     request.c  what each request should be answered with
@@ -22,7 +21,7 @@
 
 #include "common/proto.h"
 #include "daemon/objects/broker.h"
-#include <sys/types.h>
+#include "tests/harness/run.h"
 
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
 
@@ -245,6 +244,7 @@ extern struct world w;
 
 _Noreturn void sim_fail(const char *file, int line, const char *what, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+/* %ju is for a uint64_t: it is a uintmax_t on Linux. */
 #define MUST(cond, ...)                                                                            \
     do {                                                                                           \
         if (!(cond))                                                                               \

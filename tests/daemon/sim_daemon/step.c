@@ -2,14 +2,12 @@
 
 /* The schedule: what happens next, as the seed has it. */
 
-#include "common/error.h"
 #include "ring/layout.h"
 #include "daemon/objects/draining.h"
 #include "daemon/users/outbox.h"
 #include "daemon/objects/retained.h"
 #include "daemon/persist/store.h"
 #include "tests/daemon/sim_daemon/sim.h"
-#include <string.h>
 
 static char *topics[] = {"a", "a/b", "a/c"};
 static char *patterns[] = {"a", "a/b", "a/*", "**", "a/**", "a/c", "*"};
@@ -65,8 +63,6 @@ static int n_subs(void)
         n += w.subs[i].used;
     return n;
 }
-
-/* ---- requests -------------------------------------------------------------------------------- */
 
 static void ask_hello(int proc)
 {
@@ -282,8 +278,6 @@ static void ask(int proc)
         ask_hello(proc);
     requests[rnd(DLX_ARRAY_SIZE(requests))](proc);
 }
-
-/* ---- what else happens ----------------------------------------------------------------------- */
 
 static void publish(void)
 {
