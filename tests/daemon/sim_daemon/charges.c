@@ -9,13 +9,13 @@
 
 static int user_of(const struct link *l)
 {
-    return w.procs[w.subs[l->sub].proc].user;
+    return l->sub->proc->user;
 }
 
 /* Would a look show that whatever was sent on it was read? */
 static bool is_read(const struct link *l)
 {
-    const struct sub *s = &w.subs[l->sub];
+    const struct sub *s = l->sub;
     return s->sock < 0 || s->all_read == s->all_sent;
 }
 
@@ -43,8 +43,8 @@ static const struct link *first_link(const struct pub *p, int region)
 {
     const struct link *first = NULL;
     uint64_t since = 0;
-    for (const struct link *l = w.links; l < w.links + LINKS; l++) {
-        if (!l->used || l->pub != p - w.pubs)
+    each_link (l) {
+        if (l->pub != p)
             continue;
         int drop = region < 0 ? -1 : find_drop(l, region);
         if (region >= 0 && drop < 0)
@@ -83,16 +83,16 @@ static uint64_t used_of_pub(const struct pub *p, int user, enum dlxd_resource re
 
 bool drain_has_left(const struct drain *drain)
 {
-    return drain->closed || w.procs[drain->proc].pid != drain->pid || is_dead(drain->proc);
+    return drain->closed || drain->proc->pid != drain->pid || is_dead(drain->proc);
 }
 
 void drain_remove(int at)
 {
     struct drain *drain = &w.drains[at];
-    if (drain->reader >= 0)
-        w.procs[drain->reader].n_links--;
-    if (w.pubs[drain->pub].proc >= 0)
-        w.procs[w.pubs[drain->pub].proc].n_links--;
+    if (drain->reader)
+        drain->reader->n_links--;
+    if (drain->pub->proc)
+        drain->pub->proc->n_links--;
     w.n_drains--;
     memmove(drain, drain + 1, (size_t)(w.n_drains - at) * sizeof *drain);
 }
@@ -113,23 +113,20 @@ static uint64_t used_by_drain(const struct drain *drain, enum dlxd_resource reso
 uint64_t used(int user, enum dlxd_resource resource)
 {
     uint64_t n = 0;
-    for (int i = 0; i < PUBS; i++)
-        if (w.pubs[i].used)
-            n += used_of_pub(&w.pubs[i], user, resource);
-    for (int i = 0; i < SUBS; i++) {
-        const struct sub *s = &w.subs[i];
-        if (s->used && w.procs[s->proc].user == user)
+    each_pub (p)
+        n += used_of_pub(p, user, resource);
+    each_sub (s) {
+        if (s->proc->user == user)
             n += resource == DLXD_OBJECTS || (resource == DLXD_PATTERNS && strchr(s->topic, '*'));
     }
-    for (int i = 0; i < LINKS; i++) {
-        const struct link *l = &w.links[i];
-        if (!l->used || w.procs[w.subs[l->sub].proc].user != user)
+    each_link (l) {
+        if (l->sub->proc->user != user)
             continue;
         n += resource == DLXD_FAILED && l->state == LINK_FAILED;
-        if (l->pub < 0 && !l->spare)
+        if (!l->pub && !l->spare)
             continue;
         n += resource == DLXD_LINKS;
-        n += resource == DLXD_BYTES ? dlx_shm_link_size(w.subs[l->sub].max_held) : 0;
+        n += resource == DLXD_BYTES ? dlx_shm_link_size(l->sub->max_held) : 0;
     }
     for (int i = 0; i < PROCS; i++)
         n += resource == DLXD_CONNECTIONS && w.procs[i].connected && !w.procs[i].refused &&
@@ -157,42 +154,39 @@ static bool share_fits(int user, uint64_t size)
 }
 
 /* What limit does one more link hit? */
-static uint32_t n_links_that_stay(const struct proc *proc)
+static uint32_t n_links_that_stay(const struct proc *c)
 {
-    uint32_t n = proc->n_links;
+    uint32_t n = c->n_links;
     for (int i = 0; i < w.n_drains; i++) {
         const struct drain *l = &w.drains[i];
         if (drain_has_left(l))
-            n -= (uint32_t)(l->reader == proc - w.procs) +
-                 (uint32_t)(w.pubs[l->pub].proc == proc - w.procs);
+            n -= (uint32_t)(l->reader == c) + (uint32_t)(l->pub->proc == c);
     }
     return n;
 }
 
-static bool has_room(const struct proc *proc)
+static bool has_room(const struct proc *c)
 {
-    return n_links_that_stay(proc) < proc->max_links;
+    return n_links_that_stay(c) < c->max_links;
 }
 
 /* Of a publisher of another user: at most 3 times what is left. */
 static bool has_share(const struct proc *reader, const struct pub *p)
 {
-    const struct proc *writer = &w.procs[p->proc];
+    const struct proc *writer = p->proc;
     uint32_t n = 1;
     if (reader->user == writer->user)
         return true;
-    for (const struct link *l = w.links; l < w.links + LINKS; l++)
-        n += l->used && l->pub >= 0 && w.pubs[l->pub].proc == p->proc &&
-             w.procs[w.subs[l->sub].proc].user == reader->user;
+    each_link (l)
+        n += l->pub && l->pub->proc == p->proc && l->sub->proc->user == reader->user;
     for (const struct drain *l = w.drains; l < w.drains + w.n_drains; l++)
-        n += w.pubs[l->pub].proc == p->proc && l->user == reader->user && !drain_has_left(l);
+        n += l->pub->proc == p->proc && l->user == reader->user && !drain_has_left(l);
     return n <= DLXD_SHARE_OF_LEFT * (writer->max_links - n_links_that_stay(writer) - 1);
 }
 
 bool clients_have_room(const struct proc *reader, const struct pub *p)
 {
-    return has_room(reader) &&
-           (p->proc < 0 || (has_room(&w.procs[p->proc]) && has_share(reader, p)));
+    return has_room(reader) && (!p->proc || (has_room(p->proc) && has_share(reader, p)));
 }
 
 static bool bytes_fit(int user, uint64_t size)

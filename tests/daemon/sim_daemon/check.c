@@ -37,10 +37,10 @@ void check_info(const Dlx__Wire__DaemonInfoReply *body)
     uint32_t n_clients = 0, n_pubs = 0, n_links = 0;
     for (int i = 0; i < PROCS; i++)
         n_clients += w.procs[i].greeted;
-    for (int i = 0; i < PUBS; i++)
-        n_pubs += w.pubs[i].used && w.pubs[i].state != PUB_GONE;
-    for (int i = 0; i < LINKS; i++)
-        n_links += w.links[i].used && !w.links[i].spare;
+    each_pub (p)
+        n_pubs += p->state != PUB_GONE;
+    each_link (l)
+        n_links += !l->spare;
     for (int i = 0; i < w.n_drains; i++)
         MUST(!drain_has_left(&w.drains[i]), "link %ju drains, and has left", w.drains[i].link);
     n_links += (uint32_t)w.n_drains;
@@ -59,16 +59,16 @@ static void check_counts(void)
         greeting += c->connected && !c->greeted && !c->refused;
         refused += c->connected && c->refused;
     }
-    for (int i = 0; i < PUBS; i++) {
-        if (!w.pubs[i].used || w.pubs[i].state == PUB_GONE)
+    each_pub (p) {
+        if (p->state == PUB_GONE)
             continue;
         pubs++;
-        names[topics++] = w.pubs[i].topic;
+        names[topics++] = p->topic;
     }
-    for (int i = 0; i < SUBS; i++) {
-        subs += w.subs[i].used;
-        if (w.subs[i].used && !strchr(w.subs[i].topic, '*'))
-            names[topics++] = w.subs[i].topic;
+    each_sub (s) {
+        subs++;
+        if (!strchr(s->topic, '*'))
+            names[topics++] = s->topic;
     }
     for (size_t i = 0; i < topics; i++)
         for (size_t k = i + 1; k < topics;)
@@ -76,8 +76,8 @@ static void check_counts(void)
                 names[k] = names[--topics];
             else
                 k++;
-    for (int i = 0; i < LINKS; i++)
-        links += w.links[i].used;
+    each_link (l)
+        links++;
     const struct dlxd_registry *r = &w.broker.registry;
     MUST(w.broker.n_clients == clients && w.broker.n_greeting == greeting &&
              w.broker.n_refused == refused,
@@ -91,12 +91,12 @@ static void check_counts(void)
 
 /* Of a publisher that has gone the regions are closed when all its links have been told
  * everything. */
-static bool regions_are_open(int pub)
+static bool regions_are_open(const struct pub *p)
 {
-    if (w.pubs[pub].state != PUB_GONE)
+    if (p->state != PUB_GONE)
         return true;
-    for (int i = 0; i < LINKS; i++)
-        if (w.links[i].used && w.links[i].pub == pub && !w.links[i].gone_sent)
+    each_link (l)
+        if (l->pub == p && !l->gone_sent)
             return true;
     return false;
 }
@@ -107,7 +107,7 @@ static bool is_last_of_its_process(int drain)
     int i = w.n_drains - 1;
     while (w.drains[i].connection != w.drains[drain].connection)
         i--;
-    return i == drain && w.drains[i].reader < 0;
+    return i == drain && !w.drains[i].reader;
 }
 
 static int64_t fds_of_daemon(void)
@@ -116,28 +116,23 @@ static int64_t fds_of_daemon(void)
     bool has_page[USERS] = {false};
     for (int i = 0; i < PROCS; i++)
         n += w.procs[i].connected ? 2 + (w.procs[i].waits != 0) : 0;
-    for (int i = 0; i < PUBS; i++) {
-        const struct pub *p = &w.pubs[i];
-        if (!p->used)
-            continue;
-        if (p->proc >= 0)
+    each_pub (p) {
+        if (p->proc)
             has_page[p->user] = true;
-        n += (p->proc >= 0) + (p->dying && p->has_pidfd);
-        for (int k = 0; k < p->n_r && regions_are_open(i); k++)
+        n += (p->proc != NULL) + (p->dying && p->has_pidfd);
+        for (int k = 0; k < p->n_r && regions_are_open(p); k++)
             n += !p->r[k].gone;
     }
     for (int user = 0; user < USERS; user++)
         n += has_page[user];
-    for (int i = 0; i < SUBS; i++)
-        n += w.subs[i].used;
+    each_sub (s)
+        n++;
     n += 3 * w.n_waiters + w.n_drains + w.n_shut_down + edge_n_abandoned();
     for (int i = 0; i < w.n_drains; i++)
         n += is_last_of_its_process(i);
-    for (int i = 0; i < LINKS; i++) {
-        const struct link *l = &w.links[i];
-        if (l->used)
-            n += (l->state > LINK_NEW && l->state < LINK_FAILED) + (l->state == LINK_ADDED) +
-                 (l->state == LINK_ADDED && l->locked);
+    each_link (l) {
+        n += (l->state > LINK_NEW && l->state < LINK_FAILED) + (l->state == LINK_ADDED) +
+             (l->state == LINK_ADDED && l->locked);
     }
     return n;
 }
@@ -147,15 +142,15 @@ int64_t check_fds_of_peers(void)
     int64_t n = w.n_kept + w.n_barriers;
     for (int i = 0; i < PROCS; i++)
         n += (w.procs[i].death >= 0) + (w.procs[i].sock >= 0);
-    for (int i = 0; i < PUBS; i++) {
-        n += w.pubs[i].used && w.pubs[i].link_sock >= 0;
-        for (int k = 0; w.pubs[i].used && k < w.pubs[i].n_r; k++)
-            n += w.pubs[i].r[k].fd >= 0;
+    each_pub (p) {
+        n += p->link_sock >= 0;
+        for (int k = 0; k < p->n_r; k++)
+            n += p->r[k].fd >= 0;
     }
-    for (int i = 0; i < SUBS; i++)
-        n += w.subs[i].used && w.subs[i].sock >= 0;
-    for (int i = 0; i < LINKS; i++)
-        n += w.links[i].used && w.links[i].page_fd >= 0;
+    each_sub (s)
+        n += s->sock >= 0;
+    each_link (l)
+        n += l->page_fd >= 0;
     return n;
 }
 
@@ -169,8 +164,7 @@ static void check_store(void)
 {
     char name[112];
     int n = 1, n_of[USERS] = {1}; /* the ledger is the daemon's own user's */
-    for (int i = 0; i < PUBS; i++) {
-        const struct pub *p = &w.pubs[i];
+    each_pub (p) {
         if (!check_is_kept(p))
             continue;
         for (int k = 0; k < p->n_r; k++) {
@@ -183,7 +177,7 @@ static void check_store(void)
             n_of[p->user]++;
         }
         (void)snprintf(name, sizeof name, "dlx-pid-%ju", p->id);
-        MUST((edge_find(name) >= 0) == (p->proc >= 0 || p->dying) || w.fired > 0,
+        MUST((edge_find(name) >= 0) == (p->proc || p->dying) || w.fired > 0,
              "pidfd of a publisher in state %d, dying %d", (int)p->state, p->dying);
         n += edge_find(name) >= 0;
         n_of[p->user] += edge_find(name) >= 0;
@@ -196,12 +190,11 @@ static void check_store(void)
 }
 
 /* Of what was dropped, the daemon remembers what somebody has yet to acknowledge. */
-static size_t n_remembered_drops(int pub)
+static size_t n_remembered_drops(const struct pub *p)
 {
     uint64_t regions = 0;
-    for (int i = 0; i < LINKS; i++) {
-        const struct link *l = &w.links[i];
-        for (int k = l->n_landed; l->used && l->pub == pub && k < l->n_drops; k++)
+    each_link (l) {
+        for (int k = l->n_landed; l->pub == p && k < l->n_drops; k++)
             regions |= UINT64_C(1) << l->drops[k].region;
     }
     return (size_t)__builtin_popcountll(regions);
@@ -210,18 +203,15 @@ static size_t n_remembered_drops(int pub)
 /* What the daemon alone knows: what did not fit into the store, or could not be had. */
 static void learn(void)
 {
-    for (int i = 0; i < PUBS; i++) {
-        struct pub *p = &w.pubs[i];
-        struct dlxd_idmap_node *node =
-            p->used ? dlxd_idmap_find(&w.broker.registry.publishers, p->id) : NULL;
-        if (!node)
+    each_pub (p) {
+        const struct dlxd_publisher *theirs = their_publisher(p->id);
+        if (!theirs)
             continue;
-        const struct dlxd_publisher *theirs = dlxd_container_of(node, struct dlxd_publisher, by_id);
         if (theirs->not_kept && !p->not_kept) {
             MUST(w.fired > 0 || w.max_fds < 1000, "publisher %ju is not kept", p->id);
             p->not_kept = true;
         }
-        MUST(theirs->dropped.n == n_remembered_drops(i), "%zu dropped regions are remembered",
+        MUST(theirs->dropped.n == n_remembered_drops(p), "%zu dropped regions are remembered",
              theirs->dropped.n);
         p->has_pidfd = theirs->dying_pidfd >= 0;
         MUST(p->has_pidfd == p->dying || w.fired > 0, "dying %d", p->dying);
@@ -242,9 +232,8 @@ void check_all(void)
     learn();
     check_charges();
     check_counts();
-    for (int i = 0; i < PUBS; i++) {
-        const struct pub *p = &w.pubs[i];
-        if (p->used && p->proc >= 0 && p->line)
+    each_pub (p) {
+        if (p->proc && p->line)
             MUST(n_joins(p) == p->joins && p->line[1] == p->leaves,
                  "publisher %ju: %ju joins and %ju leaves, expected %ju and %ju", p->id, n_joins(p),
                  p->line[1], p->joins, p->leaves);
@@ -258,7 +247,7 @@ void check_all(void)
         MUST(w.open_fds == expected, "%jd descriptors are open, expected %jd", w.open_fds,
              expected);
     }
-    check_nothing_is_owed(-1);
+    check_nothing_is_owed(NULL);
 }
 
 /* PublisherGone is in order with what needs credit: is there any? */
@@ -267,21 +256,20 @@ static bool is_behind_another(const struct link *l)
     bool for_credit;
     if (l->state != LINK_OPEN || l->first_drop < l->n_drops)
         return false;
-    for (const struct link *other = w.links; other < w.links + LINKS; other++)
-        if (other->used && other->sub == l->sub && link_is_owed(other, &for_credit) && for_credit)
+    each_link (other)
+        if (other->sub == l->sub && link_is_owed(other, &for_credit) && for_credit)
             return true;
     return false;
 }
 
-/* What can be sent is sent at once: of one publisher's links, or of all (-1). */
-void check_nothing_is_owed(int pub)
+/* What can be sent is sent at once. */
+void check_nothing_is_owed(const struct pub *p)
 {
-    for (int i = 0; i < LINKS; i++) {
-        const struct link *l = &w.links[i];
+    each_link (l) {
         bool for_credit;
-        if (!l->used || (pub >= 0 && (l->pub != pub || l->state != LINK_OPEN)))
+        if (p && (l->pub != p || l->state != LINK_OPEN))
             continue;
-        const struct sub *s = &w.subs[l->sub];
+        const struct sub *s = l->sub;
         if (s->stalled || s->gone_sock || !link_is_owed(l, &for_credit))
             continue;
         MUST((for_credit || is_behind_another(l)) && s->sent - s->ack >= (s->reliable ? 16U : 4U),

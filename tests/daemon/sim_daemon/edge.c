@@ -78,8 +78,7 @@ static struct pub *look_for_death(const struct dlxd_watch *watch)
 /* At once, before anybody is told: so it is known what was refused. */
 static void offer(struct pub *p)
 {
-    struct dlxd_publisher *theirs = dlxd_container_of(
-        dlxd_idmap_find(&w.broker.registry.publishers, p->id), struct dlxd_publisher, by_id);
+    struct dlxd_publisher *theirs = their_publisher(p->id);
     while (dlxd_offering_step(theirs))
         ;
     w.inside = false;
@@ -89,9 +88,8 @@ static void offer(struct pub *p)
 
 static void dispatch(const struct dlxd_watch *watch, int events)
 {
-    const struct fd_info *info = &w.fds[watch->fd];
-    if (info->kind == FD_SUB && (events & DLXD_WRITABLE))
-        w.subs[info->index].stalled = 0;
+    if (w.fds[watch->fd].kind == FD_SUB && (events & DLXD_WRITABLE))
+        ((struct sub *)w.fds[watch->fd].of)->stalled = 0;
     struct pub *revealed = look_for_death(watch);
     w.inside = true;
     w.faults = 0;
@@ -107,8 +105,8 @@ static void dispatch(const struct dlxd_watch *watch, int events)
 struct job {
     dlxd_job_fn *run, *done;
     void *data;
-    int proc;      /* whose request waits for it; -1: nobody's */
-    uint64_t link; /* whose page it is about; 0: none */
+    struct proc *proc; /* whose request waits for it; NULL: nobody's */
+    uint64_t link;     /* whose page it is about; 0: none */
 };
 
 enum { JOBS = LINKS + PROCS };
@@ -131,7 +129,7 @@ int dlxd_workers_run(struct dlxd_workers *workers, const struct dlxd_user *whose
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a job");
     MUST(n_jobs < JOBS, "more jobs than there can be");
     jobs[n_jobs++] = (struct job){run, done, data, w.asker, w.link_ready};
-    if (w.asker >= 0)
+    if (w.asker)
         request_proves();
     else
         MUST(w.link_ready > 0, "a job for nobody");
@@ -145,7 +143,7 @@ static void run_job(int i)
     jobs[i] = jobs[--n_jobs];
     struct link *l = job.link ? link_by_id(job.link) : NULL;
     w.faults = 0;
-    if (job.proc >= 0)
+    if (job.proc)
         request_goes_on(job.proc);
     if (l && l->state == LINK_PROVING)
         l->state = LINK_READY;
@@ -181,11 +179,11 @@ int dlxd_workers_close_socket(struct dlxd_workers *workers, const struct dlxd_us
     return dlxd_workers_close(workers, whose, fd);
 }
 
-void edge_abandon(int proc)
+void edge_abandon(const struct proc *c)
 {
     for (int i = 0; i < n_jobs; i++)
-        if (jobs[i].proc == proc)
-            jobs[i].proc = -1;
+        if (jobs[i].proc == c)
+            jobs[i].proc = NULL;
 }
 
 int edge_n_abandoned(void)
@@ -193,7 +191,7 @@ int edge_n_abandoned(void)
     int n = 0;
     for (int i = 0; i < n_jobs; i++) {
         const struct link *l = jobs[i].link ? link_by_id(jobs[i].link) : NULL;
-        n += jobs[i].proc < 0 && !(l && l->state == LINK_PROVING);
+        n += !jobs[i].proc && !(l && l->state == LINK_PROVING);
     }
     return n;
 }

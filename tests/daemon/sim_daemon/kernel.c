@@ -114,16 +114,14 @@ static bool too_many_files(void)
 WRAP(int, close, (int fd))
 {
     MUST(fd >= 0 && fd < FDS, "close(%d)", fd);
-    struct fd_info *info = &w.fds[fd];
-    enum fd_kind kind = info->kind;
-    int index = info->index;
+    struct fd_info info = w.fds[fd];
     int r = __real_close(fd);
     MUST(r == 0, "close(%d): %s", fd, strerror(errno));
     w.open_fds--;
-    *info = (struct fd_info){.peer = -1};
-    w.n_shut_down -= kind == FD_SHUT_DOWN;
-    if (kind == FD_SUB)
-        sub_end(&w.subs[index]);
+    w.fds[fd] = (struct fd_info){.peer = -1};
+    w.n_shut_down -= info.kind == FD_SHUT_DOWN;
+    if (info.kind == FD_SUB)
+        sub_end(info.of);
     return r;
 }
 
@@ -134,7 +132,7 @@ WRAP(int, shutdown, (int fd, int how))
     w.fds[fd].kind = FD_SHUT_DOWN;
     w.n_shut_down++;
     if (info.kind == FD_SUB)
-        sub_end(&w.subs[info.index]);
+        sub_end(info.of);
     return __real_shutdown(fd, how);
 }
 
@@ -237,7 +235,7 @@ WRAP(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *size
 {
     if (w.fds[fd].kind != FD_CLIENT || level != SOL_SOCKET)
         return __real_getsockopt(fd, level, name, value, size);
-    const struct proc *c = &w.procs[w.fds[fd].index];
+    const struct proc *c = w.fds[fd].of;
     if (name == SO_PEERCRED) {
         struct ucred cred = {.pid = c->pid, .uid = uids[c->user], .gid = uids[c->user]};
         memcpy(value, &cred, sizeof cred);
@@ -261,9 +259,9 @@ WRAP(int, clock_gettime, (clockid_t clock, struct timespec *ts))
     return 0;
 }
 
-bool is_dead(int proc)
+bool is_dead(const struct proc *c)
 {
-    struct pollfd p = {.fd = w.procs[proc].death, .events = POLLIN};
+    struct pollfd p = {.fd = c->death, .events = POLLIN};
     return poll(&p, 1, 0) == 1;
 }
 
@@ -279,14 +277,15 @@ static const Dlx__Wire__Packet *unpack(struct dlx_proto_arena *arena, const void
 bool sim_is_full(int fd)
 {
     const struct fd_info *info = &w.fds[fd];
-    return info->kind == FD_LINKS && w.small_sockets && w.pubs[info->index].n_unread >= 2;
+    const struct pub *p = info->of;
+    return info->kind == FD_LINKS && w.small_sockets && p->n_unread >= 2;
 }
 
 static int refusal(int fd, const struct fd_info *info, bool with_fds)
 {
     if (!w.inside || w.crashed)
         return 0;
-    if (sim_is_full(fd) && w.pubs[info->index].link_sock >= 0)
+    if (sim_is_full(fd) && ((const struct pub *)info->of)->link_sock >= 0)
         return EAGAIN;
     if (w.refuse_one_in && info->kind != FD_OTHER && one_in(w.refuse_one_in))
         return with_fds ? ETOOMANYREFS : EAGAIN;
@@ -315,12 +314,12 @@ static void sent(const struct fd_info *info, const struct msghdr *msg, int error
         dlxd_idmap_find(&w.broker.registry.links, packet->link_failed->link))
         request_shows();
     if (error == 0 && info->kind == FD_SUB)
-        on_told(info->index, packet, fds, n_fds);
+        on_told(info->of, packet, fds, n_fds);
     else if (error == 0)
-        on_added(info->index, packet, fds, n_fds);
+        on_added(info->of, packet, fds, n_fds);
     else if (info->kind == FD_SUB && error != EPIPE && error != ECONNRESET &&
              (packet->body_case != BODY(LINK_FAILED) || link_by_id(packet->link_failed->link)))
-        on_not_told(info->index, packet, fds);
+        on_not_told(info->of, packet, fds);
 }
 
 WRAP(ssize_t, sendmsg, (int fd, const struct msghdr *msg, int flags))
@@ -362,7 +361,7 @@ WRAP(int, dlxd_outbox_send,
     uint64_t n_sent = w.n_sent;
     int r = __real_dlxd_outbox_send(outbox, user, packet, fds, n_fds, ret_flight);
     if (r < 0 && w.n_sent == n_sent && info.kind == FD_SUB)
-        on_not_told(info.index, packet, fds);
+        on_not_told(info.of, packet, fds);
     return r;
 }
 
@@ -391,9 +390,9 @@ WRAP(ssize_t, recvmsg, (int fd, struct msghdr *msg, int flags))
     if (w.inside && n > 0 && (info.kind == FD_CLIENT || info.kind == FD_SUB)) {
         const Dlx__Wire__Packet *packet = unpack(&incoming, msg->msg_iov->iov_base, (size_t)n);
         if (info.kind == FD_CLIENT)
-            on_request(info.index, packet);
+            on_request(info.of, packet);
         else
-            on_notifications(info.index, packet);
+            on_notifications(info.of, packet);
     }
     return n;
 }
@@ -436,10 +435,9 @@ WRAP(struct dlxd_drain *, dlxd_drain_free, (struct dlxd_drain * drain))
     return __real_dlxd_drain_free(drain);
 }
 
-static int proc_of(const struct dlxd_client *client)
+static struct proc *proc_of(const struct dlxd_client *client)
 {
-    int fd = client->fd;
-    return w.fds[fd].index;
+    return w.fds[client->fd].of;
 }
 
 WRAP(void, dlxd_client_send, (struct dlxd_client * client, const Dlx__Wire__Packet *packet))
@@ -485,7 +483,7 @@ WRAP(void, dlxd_client_send_error,
 /* The first part of it: here it has few enough parts to end in one step. */
 WRAP(bool, dlxd_client_end_some, (struct dlxd_client * client))
 {
-    if (w.procs[proc_of(client)].connected)
+    if (proc_of(client)->connected)
         client_gone(proc_of(client), client->dismissed);
     return __real_dlxd_client_end_some(client);
 }

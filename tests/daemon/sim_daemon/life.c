@@ -34,7 +34,7 @@ static void start_broker(void)
     w.broker.users.all_descriptors_max = UINT64_MAX;
     MUST(w.broker.registry.last_link >= w.highest_id, "ids are used again");
     w.last_link = w.broker.registry.last_link;
-    w.asker = -1;
+    w.asker = NULL;
     w.running = true;
 }
 
@@ -44,7 +44,7 @@ void life_begin(void)
     for (int i = 0; i < PROCS; i++)
         w.procs[i].death = w.procs[i].sock = -1;
     for (int i = 0; i < PROCS; i++)
-        peer_start(i);
+        peer_start(&w.procs[i]);
     start_broker();
     if (w.store) {
         struct dlxd_manager_fds none = {.n = 0};
@@ -89,12 +89,12 @@ static void stop_broker(void)
 static void forget_all_but_publishers(void)
 {
     w.n_waiters = w.n_drains = 0;
-    for (int i = 0; i < LINKS; i++) {
-        w.links[i].page_fd = w.links[i].used ? dlx__close(w.links[i].page_fd) : -1;
-        w.links[i].used = false;
+    each_link (l) {
+        l->page_fd = dlx__close(l->page_fd);
+        l->used = false;
     }
-    for (int i = 0; i < SUBS; i++)
-        MUST(!w.subs[i].used, "a subscription outlives its daemon");
+    each_sub (s)
+        MUST(false, "subscription %ju outlives its daemon", s->id);
     for (int i = 0; i < PROCS; i++) {
         MUST(!w.procs[i].connected, "a client outlives its daemon");
         w.procs[i].sock = dlx__close(w.procs[i].sock);
@@ -154,7 +154,7 @@ static bool restore(struct pub *p)
     if (dead && n_published(p) == 0)
         return false;
     p->state = PUB_RETAINED;
-    p->proc = -1;
+    p->proc = NULL;
     const struct dlx_shm_control *control = (const void *)p->r[0].map;
     p->dying = !dead;
     p->shown = !dead && n_published(p) > 0 &&
@@ -201,16 +201,15 @@ void life_new_daemon(void)
     w.now += rnd(2) ? rnd(3000000) * UINT64_C(1000) : 0;
     w.busy = false;
     w.now += 1000000000; /* as start_broker() does: what is restored is judged at that time */
-    for (int i = 0; i < PUBS; i++) {
-        struct pub *p = &w.pubs[i];
-        if (p->used && !restore(p)) {
-            peer_forget_pub(p);
-            p->used = false;
-        }
+    each_pub (p) {
+        if (restore(p))
+            continue;
+        peer_forget_pub(p);
+        p->used = false;
     }
-    for (int i = 0; i < PUBS; i++)
-        if (w.pubs[i].used && w.pubs[i].dying)
-            pub_resume(&w.pubs[i]);
+    each_pub (p)
+        if (p->dying)
+            pub_resume(p);
     w.now -= 1000000000;
     start_broker();
     if (w.store) {
@@ -228,20 +227,17 @@ void life_new_daemon(void)
 static void read_all(void)
 {
     for (int i = 0; i < PROCS; i++)
-        peer_read_replies(i);
-    for (int i = 0; i < PUBS; i++)
-        if (w.pubs[i].used)
-            peer_read_links(&w.pubs[i]);
-    for (int i = 0; i < SUBS; i++) {
-        struct sub *s = &w.subs[i];
-        while (s->used && peer_read_notifications(s))
+        peer_read_replies(&w.procs[i]);
+    each_pub (p)
+        peer_read_links(p);
+    each_sub (s) {
+        while (peer_read_notifications(s))
             continue;
-        if (s->used && s->ack != s->read)
+        if (s->ack != s->read)
             peer_ack(s, s->read);
     }
-    for (int i = 0; i < LINKS; i++)
-        if (w.links[i].used)
-            peer_answer(&w.links[i]);
+    each_link (l)
+        peer_answer(l);
 }
 
 /* Everybody reads, answers and acknowledges until nothing happens any more: then nothing may be
@@ -264,23 +260,23 @@ void life_quiesce(void)
         }
         step_time(w.now + (quiet == 2 ? 0 : 1100000000));
     }
-    for (int i = 0; i < LINKS; i++) {
+    each_link (l) {
         bool with_fds;
-        const struct link *l = &w.links[i];
-        MUST(!l->used || w.subs[l->sub].gone_sock || !link_is_owed(l, &with_fds),
-             "link %ju waits in state %d", l->id, (int)l->state);
-        MUST(!l->used || w.subs[l->sub].gone_sock || l->n_landed == l->n_drops,
+        MUST(l->sub->gone_sock || !link_is_owed(l, &with_fds), "link %ju waits in state %d", l->id,
+             (int)l->state);
+        MUST(l->sub->gone_sock || l->n_landed == l->n_drops,
              "link %ju: %d drops were read, and the daemon has seen %d", l->id, l->n_drops,
              l->n_landed);
     }
     for (int i = 0; i < w.n_waiters; i++)
-        MUST(w.pubs[w.waiters[i].pub].link_sock < 0, "link %ju waits", w.waiters[i].link);
+        MUST(w.waiters[i].pub->link_sock < 0, "link %ju waits", w.waiters[i].link);
     for (int i = 0; i < w.n_drains; i++)
         MUST(!drain_has_left(&w.drains[i]), "link %ju drains, and has left", w.drains[i].link);
     MUST(w.broker.users.all_in_flight == 3 * (uint64_t)w.n_waiters,
          "%ju descriptors are in flight, and all was read", w.broker.users.all_in_flight);
     for (int i = 0; i < PROCS; i++)
-        MUST(!w.procs[i].connected || !(w.procs[i].must_go || w.procs[i].hung_up || is_dead(i)),
+        MUST(!w.procs[i].connected ||
+                 !(w.procs[i].must_go || w.procs[i].hung_up || is_dead(&w.procs[i])),
              "process %d has left, and is still there", i);
     w.refuse_one_in = refuse;
     w.fault_one_in = faults;
@@ -291,15 +287,13 @@ void life_end(void)
     life_quiesce();
     for (int i = 0; i < PROCS; i++)
         if (w.procs[i].alive)
-            peer_die(i);
+            peer_die(&w.procs[i]);
     life_quiesce();
-    for (int i = 0; i < PUBS; i++)
-        MUST(!w.pubs[i].used || w.pubs[i].state == PUB_RETAINED, "publisher %ju is left",
-             w.pubs[i].id);
+    each_pub (p)
+        MUST(p->state == PUB_RETAINED, "publisher %ju is left", p->id);
     life_end_daemon(false);
-    for (int i = 0; i < PUBS; i++)
-        if (w.pubs[i].used)
-            peer_forget_pub(&w.pubs[i]);
+    each_pub (p)
+        peer_forget_pub(p);
     while (w.n_kept > 0)
         close(w.kept[--w.n_kept].fd);
     for (int i = 0; i < PROCS; i++)

@@ -15,25 +15,25 @@
 
 struct pub *pub_by_id(uint64_t id)
 {
-    for (int i = 0; i < PUBS; i++)
-        if (w.pubs[i].used && w.pubs[i].id == id)
-            return &w.pubs[i];
+    each_pub (p)
+        if (p->id == id)
+            return p;
     return NULL;
 }
 
 struct sub *sub_by_id(uint64_t id)
 {
-    for (int i = 0; i < SUBS; i++)
-        if (w.subs[i].used && w.subs[i].id == id)
-            return &w.subs[i];
+    each_sub (s)
+        if (s->id == id)
+            return s;
     return NULL;
 }
 
 struct link *link_by_id(uint64_t id)
 {
-    for (int i = 0; i < LINKS; i++)
-        if (w.links[i].used && w.links[i].id == id)
-            return &w.links[i];
+    each_link (l)
+        if (l->id == id)
+            return l;
     return NULL;
 }
 
@@ -45,7 +45,7 @@ bool pub_is_shown(const struct pub *p)
 
 bool joins_shown(const struct sub *s)
 {
-    return !s->reliable && w.procs[s->proc].minor >= 2;
+    return !s->reliable && s->proc->minor >= 2;
 }
 
 bool matches(const struct sub *s, const struct pub *p)
@@ -56,21 +56,18 @@ bool matches(const struct sub *s, const struct pub *p)
 struct sub *sub_after(uint64_t id, bool pattern)
 {
     struct sub *next = NULL;
-    for (int i = 0; i < SUBS; i++) {
-        struct sub *s = &w.subs[i];
-        if (s->used && s->id > id && (strchr(s->topic, '*') != NULL) == pattern &&
-            (!next || s->id < next->id))
+    each_sub (s) {
+        if (s->id > id && (strchr(s->topic, '*') != NULL) == pattern && (!next || s->id < next->id))
             next = s;
     }
     return next;
 }
 
-struct pub *pub_after(int proc, uint64_t id)
+struct pub *pub_after(const struct proc *c, uint64_t id)
 {
     struct pub *next = NULL;
-    for (int i = 0; i < PUBS; i++) {
-        struct pub *p = &w.pubs[i];
-        if (p->used && p->proc == proc && p->id > id && (!next || p->id < next->id))
+    each_pub (p) {
+        if (p->proc == c && p->id > id && (!next || p->id < next->id))
             next = p;
     }
     return next;
@@ -85,8 +82,7 @@ static int order(const struct pub *p, const char *topic, uint64_t id)
 struct pub *pub_listed_after(const char *topic, uint64_t id)
 {
     struct pub *next = NULL;
-    for (int i = 0; i < PUBS; i++) {
-        struct pub *p = &w.pubs[i];
+    each_pub (p) {
         if (pub_is_shown(p) && order(p, topic, id) > 0 &&
             (!next || order(p, next->topic, next->id) < 0))
             next = p;
@@ -108,8 +104,8 @@ uint64_t n_published(const struct pub *p)
 uint32_t n_links_of(const struct pub *p)
 {
     uint32_t n = 0;
-    for (int i = 0; i < LINKS; i++)
-        n += w.links[i].used && w.links[i].pub == p - w.pubs;
+    each_link (l)
+        n += l->pub == p;
     return n;
 }
 
@@ -119,8 +115,20 @@ struct pub *pub_add(void)
     while (i < PUBS && w.pubs[i].used)
         i++;
     MUST(i < PUBS, "no room for a publisher in the model");
-    w.pubs[i] = (struct pub){.used = true, .proc = -1, .link_sock = -1};
+    w.pubs[i] = (struct pub){.used = true, .link_sock = -1};
     return &w.pubs[i];
+}
+
+const struct dlxd_link *their_link(uint64_t id)
+{
+    struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.links, id);
+    return node ? dlxd_container_of(node, struct dlxd_link, by_id) : NULL;
+}
+
+struct dlxd_publisher *their_publisher(uint64_t id)
+{
+    struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.publishers, id);
+    return node ? dlxd_container_of(node, struct dlxd_publisher, by_id) : NULL;
 }
 
 /* Was something refused that this link needs? */
@@ -128,76 +136,60 @@ static bool link_is_lost(uint64_t id)
 {
     if (w.faults == 0)
         return false;
-    struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.links, id);
-    const struct dlxd_link *l = node ? dlxd_container_of(node, struct dlxd_link, by_id) : NULL;
+    const struct dlxd_link *l = their_link(id);
     return !l || (l->state == DLXD_LINK_FAILED && l->fail_code == DLX_E_NO_MEMORY);
+}
+
+static struct link *link_new(struct sub *s)
+{
+    int i = 0;
+    while (i < LINKS && w.links[i].used)
+        i++;
+    MUST(i < LINKS, "no room for a link in the model");
+    w.links[i] =
+        (struct link){.used = true, .id = ++w.last_link, .sub = s, .bell = -1, .page_fd = -1};
+    return &w.links[i];
 }
 
 struct link *link_add(struct sub *s, struct pub *p, bool from_start)
 {
-    int i = 0;
-    struct proc *reader = &w.procs[s->proc];
-    while (i < LINKS && w.links[i].used)
-        i++;
-    MUST(i < LINKS, "no room for a link in the model");
-    struct link *l = &w.links[i];
+    struct proc *reader = s->proc;
     bool fits =
         clients_have_room(reader, p) && user_has_room(reader->user, dlx_shm_link_size(s->max_held));
-    *l = (struct link){.used = true,
-                       .id = ++w.last_link,
-                       .sub = (int)(s - w.subs),
-                       .pub = (int)(p - w.pubs),
-                       .from_start = from_start,
-                       .bell = -1,
-                       .page_fd = -1};
+    struct link *l = link_new(s);
+    l->from_start = from_start;
     if (!fits || link_is_lost(l->id)) {
-        l->pub = -1;
         l->state = LINK_FAILED;
         l->code = fits ? DLX_E_NO_MEMORY : DLX_E_LIMIT;
         return l;
     }
+    l->pub = p;
     reader->n_links++;
-    if (p->proc >= 0)
-        w.procs[p->proc].n_links++;
+    if (p->proc)
+        p->proc->n_links++;
     return l;
-}
-
-/* What the daemon has of this link, which may not be there. */
-static const struct dlxd_link *theirs(uint64_t id)
-{
-    struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.links, id);
-    return node ? dlxd_container_of(node, struct dlxd_link, by_id) : NULL;
 }
 
 /* As many as it should have, or as its user may. */
 uint32_t spares_add(struct sub *s)
 {
     uint32_t n = 0, added = 0;
-    int user = w.procs[s->proc].user;
-    for (int i = 0; i < LINKS; i++)
-        n += w.links[i].used && w.links[i].spare && w.links[i].sub == s - w.subs;
+    int user = s->proc->user;
+    each_link (l)
+        n += l->spare && l->sub == s;
     while (n < s->n_spares) {
-        int i = 0;
-        const struct dlxd_link *l = theirs(w.last_link + 1);
+        const struct dlxd_link *l = their_link(w.last_link + 1);
         bool refused = l && l->state == DLXD_LINK_FAILED; /* since then */
         if (w.faults > 0 && (!l || !(l->made == DLXD_MADE_AS_SPARE || refused) ||
                              dlxd_subscription_id(l->subscription) != s->id))
             break;
         if (!user_has_room(user, dlx_shm_link_size(s->max_held)))
             break;
-        while (i < LINKS && w.links[i].used)
-            i++;
-        MUST(i < LINKS, "no room for a spare in the model");
-        w.links[i] = (struct link){.used = true,
-                                   .spare = true,
-                                   .id = ++w.last_link,
-                                   .sub = (int)(s - w.subs),
-                                   .pub = -1,
-                                   .bell = -1,
-                                   .page_fd = -1};
+        struct link *spare = link_new(s);
+        spare->spare = true;
         if (w.faults > 0 && refused)
-            link_fail(&w.links[i], l->fail_code);
-        n += w.links[i].spare;
+            link_fail(spare, l->fail_code);
+        n += spare->spare;
         added++;
     }
     return added;
@@ -208,25 +200,24 @@ uint32_t spares_add(struct sub *s)
 static bool spare_assign(struct sub *s, struct pub *p)
 {
     struct link *first = NULL;
-    struct proc *reader = &w.procs[s->proc];
-    for (int i = 0; i < LINKS; i++) {
-        struct link *l = &w.links[i];
-        if (l->used && l->sub == s - w.subs && l->spare && l->state >= LINK_PROVING &&
-            l->state <= LINK_SPARE && (!first || l->id < first->id))
+    struct proc *reader = s->proc;
+    each_link (l) {
+        if (l->sub == s && l->spare && l->state >= LINK_PROVING && l->state <= LINK_SPARE &&
+            (!first || l->id < first->id))
             first = l;
     }
     if (!first || (s->reliable && p->on_full == 0) || !clients_have_room(reader, p))
         return false;
-    const struct dlxd_link *l = theirs(first->id);
+    const struct dlxd_link *l = their_link(first->id);
     MUST(l && (l->publisher || w.faults > 0),
          "link %ju is a spare, and publisher %ju did not get it", first->id, p->id);
     if (!l->publisher && l->made != DLXD_MADE_EARLY)
         return false;
-    first->pub = (int)(p - w.pubs);
+    first->pub = p;
     first->spare = false;
     first->early = first->from_start = true;
     reader->n_links++;
-    w.procs[p->proc].n_links++;
+    p->proc->n_links++;
     w.counts[16]++;
     if (!l->publisher) { /* it got it, and then something was refused: links_reconcile() */
         first->state = LINK_NEW;
@@ -245,10 +236,9 @@ static bool spare_assign(struct sub *s, struct pub *p)
 /* Does it wait for a subscription that was there first, as neither of them may lose anything? */
 bool pub_is_awaited(const struct pub *p)
 {
-    for (int i = 0; i < LINKS; i++) {
-        const struct link *l = &w.links[i];
-        if (l->used && l->pub == p - w.pubs && l->from_start && l->state < LINK_OPEN &&
-            p->on_full == 1 && w.subs[l->sub].reliable)
+    each_link (l) {
+        if (l->pub == p && l->from_start && l->state < LINK_OPEN && p->on_full == 1 &&
+            l->sub->reliable)
             return true;
     }
     return false;
@@ -286,12 +276,12 @@ static void pub_free_if_over(struct pub *p)
 /* It ends: will its publisher keep what it has of it? */
 static bool link_drains(const struct link *l)
 {
-    const struct sub *s = &w.subs[l->sub];
-    const struct proc *c = &w.procs[s->proc];
+    const struct sub *s = l->sub;
+    const struct proc *c = s->proc;
     const struct drain drain = {.link = l->id,
                                 .pub = l->pub,
                                 .user = c->user,
-                                .reader = c->connected ? s->proc : -1,
+                                .reader = c->connected ? s->proc : NULL,
                                 .connection = c->connection,
                                 .proc = s->proc,
                                 .pid = c->pid,
@@ -308,24 +298,24 @@ static bool link_drains(const struct link *l)
 static void link_detach(struct link *l)
 {
     l->spare = false;
-    if (l->pub < 0)
+    if (!l->pub)
         return;
-    struct pub *p = &w.pubs[l->pub];
+    struct pub *p = l->pub;
     struct waiter *waiter = waiter_of(l->id);
     if (waiter) {
         waiter->ended = true;
         waiter->left = waiter->closed || is_dead(waiter->proc);
     }
-    bool joined = p->proc >= 0 && (l->state == LINK_ADDED || l->state == LINK_OPEN);
+    bool joined = p->proc && (l->state == LINK_ADDED || l->state == LINK_OPEN);
     p->leaves += joined;
     if (!joined || !link_drains(l)) {
-        w.procs[w.subs[l->sub].proc].n_links--;
-        if (p->proc >= 0)
-            w.procs[p->proc].n_links--;
+        l->sub->proc->n_links--;
+        if (p->proc)
+            p->proc->n_links--;
     }
     if (l->state != LINK_NEW)
         p->indices[l->index / 64] &= ~(UINT64_C(1) << l->index % 64);
-    l->pub = -1;
+    l->pub = NULL;
     pub_free_if_over(p);
 }
 
@@ -351,21 +341,17 @@ void link_end(struct link *l)
 /* Something was refused: which links has the daemon given up for that? */
 void links_reconcile(void)
 {
-    for (int i = 0; w.running && i < LINKS; i++) {
-        struct link *l = &w.links[i];
+    each_link (l) {
         bool bad_page = l->state == LINK_READY && !l->filled;
-        if (!l->used || (w.faults == 0 && !bad_page))
+        if (!w.running || (w.faults == 0 && !bad_page))
             continue;
-        struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.links, l->id);
-        if (!node) {
+        const struct dlxd_link *theirs = their_link(l->id);
+        if (!theirs) {
             MUST(l->state == LINK_NEW || l->state == LINK_FAILED, "link %ju is not there", l->id);
             link_end(l);
             continue;
         }
-        if (l->state == LINK_FAILED)
-            continue;
-        const struct dlxd_link *theirs = dlxd_container_of(node, struct dlxd_link, by_id);
-        if (theirs->state != DLXD_LINK_FAILED)
+        if (l->state == LINK_FAILED || theirs->state != DLXD_LINK_FAILED)
             continue;
         MUST(theirs->fail_code == DLX_E_NO_MEMORY || theirs->fail_code == DLX_E_FD_LIMIT ||
                  (bad_page && theirs->fail_code == DLX_E_BAD_PEER),
@@ -376,13 +362,13 @@ void links_reconcile(void)
 
 static void pub_leave_client(struct pub *p)
 {
-    w.procs[p->proc].n_links -= n_links_of(p);
+    p->proc->n_links -= n_links_of(p);
     for (int i = w.n_drains; i-- > 0;)
-        if (w.drains[i].pub == p - w.pubs)
+        if (w.drains[i].pub == p)
             drain_remove(i);
-    p->proc = -1;
+    p->proc = NULL;
     for (int i = w.n_waiters; i-- > 0;)
-        if (w.waiters[i].pub == p - w.pubs)
+        if (w.waiters[i].pub == p)
             waiter_remove(&w.waiters[i]);
     for (int i = 0; i < p->n_r; i++)
         p->r[i].gone |= !region_is_ready(p, i);
@@ -391,14 +377,13 @@ static void pub_leave_client(struct pub *p)
 void pub_vanish(struct pub *p)
 {
     sim_say("publisher %ju vanishes", p->id);
-    if (p->proc >= 0)
+    if (p->proc)
         pub_leave_client(p);
     p->left = p->state == PUB_RETAINED ? p->left : w.steps;
     p->state = PUB_GONE;
     p->dying = p->hidden = p->shown = p->is_back = false;
-    for (int i = 0; i < LINKS; i++) {
-        struct link *l = &w.links[i];
-        if (!l->used || l->pub != p - w.pubs || l->state == LINK_ADDED || l->state == LINK_OPEN)
+    each_link (l) {
+        if (l->pub != p || l->state == LINK_ADDED || l->state == LINK_OPEN)
             continue;
         l->origin = p->resumes ? p->resumes : p->id;
         l->last_seq = p->r[0].map ? p->r[0].map[0] : 0;
@@ -418,10 +403,8 @@ void pub_succeed(const struct pub *by)
     uint64_t n = by->state == PUB_NEW ? 0 : n_published(by);
     if (by->retain == 0 || n == 0)
         return;
-    for (int i = 0; i < PUBS; i++) {
-        struct pub *p = &w.pubs[i];
-        if (!p->used || p->state != PUB_RETAINED || p->id >= by->id ||
-            strcmp(p->topic, by->topic) != 0)
+    each_pub (p) {
+        if (p->state != PUB_RETAINED || p->id >= by->id || strcmp(p->topic, by->topic) != 0)
             continue;
         uint64_t origin = p->resumes ? p->resumes : p->id, needed = by->retain;
         if ((p->hidden || p->shown) && by->resumes != origin && !pub_has_died(p))
@@ -436,9 +419,8 @@ void pub_succeed(const struct pub *by)
 
 void pub_resume(const struct pub *by)
 {
-    for (int i = 0; i < PUBS; i++) {
-        struct pub *p = &w.pubs[i];
-        if (p->used && p->shown && p->id < by->id && strcmp(p->topic, by->topic) == 0 &&
+    each_pub (p) {
+        if (p->shown && p->id < by->id && strcmp(p->topic, by->topic) == 0 &&
             by->resumes == (p->resumes ? p->resumes : p->id) &&
             (by->user == p->user || by->user < 2))
             p->is_back = true;
@@ -510,17 +492,15 @@ void region_drop(struct pub *p, int at)
 {
     uint64_t bit = UINT64_C(1) << at;
     p->r[at].gone = true;
-    for (int i = 0; i < LINKS; i++) {
-        struct link *l = &w.links[i];
-        if (l->used && l->pub == p - w.pubs && l->state == LINK_OPEN &&
-            ((l->told | l->counted) & bit))
+    each_link (l) {
+        if (l->pub == p && l->state == LINK_OPEN && ((l->told | l->counted) & bit))
             l->drops[l->n_drops++].region = at;
     }
 }
 
 bool sub_may_end(const struct sub *s)
 {
-    const struct proc *c = &w.procs[s->proc];
+    const struct proc *c = s->proc;
     return s->gone_sock || s->closing || !c->connected || c->must_go || c->hung_up || w.faults > 0;
 }
 
@@ -529,34 +509,33 @@ void sub_end(struct sub *s)
 {
     MUST(s->used, "a subscription ends twice");
     MUST(sub_may_end(s) || !w.running, "subscription %ju ends for no reason", s->id);
-    for (int i = 0; w.running && i < LINKS; i++)
-        if (w.links[i].used && w.links[i].sub == s - w.subs)
-            link_end(&w.links[i]);
+    each_link (l)
+        if (w.running && l->sub == s)
+            link_end(l);
     s->used = false;
     peer_close_sub(s);
 }
 
 /* The daemon is about to free what it has of this client. */
-void client_gone(int proc, bool dismissed)
+void client_gone(struct proc *c, bool dismissed)
 {
-    struct proc *c = &w.procs[proc];
-    bool dead = is_dead(proc), excused = w.faults > 0 || c->unread > DLXD_TX_PACKETS_MAX;
+    bool dead = is_dead(c), excused = w.faults > 0 || c->unread > DLXD_TX_PACKETS_MAX;
     MUST(c->connected, "a connection ends twice");
-    sim_say("process %d has left: dead %d, dismissed %d", proc, dead, dismissed);
+    sim_say("process %d has left: dead %d, dismissed %d", number_of(c), dead, dismissed);
     c->connected = c->greeted = false;
     c->waits = c->proving.serial = 0;
-    edge_abandon(proc);
+    edge_abandon(c);
     if (!w.running)
         return;
     MUST(c->must_go || c->hung_up || dead || excused, "process %d was disconnected for no reason",
-         proc);
+         number_of(c));
     MUST(dismissed == c->dismissed || excused, "dismissed %d, expected %d", dismissed,
          c->dismissed);
     for (int i = 0; i < w.n_drains; i++)
-        if (w.drains[i].reader == proc)
-            w.drains[i].reader = -1;
+        if (w.drains[i].reader == c)
+            w.drains[i].reader = NULL;
     struct pub *p;
-    for (uint64_t id = 0; (p = pub_after(proc, id)); id = p->id) {
+    for (uint64_t id = 0; (p = pub_after(c, id)); id = p->id) {
         if (dismissed)
             pub_vanish(p);
         else

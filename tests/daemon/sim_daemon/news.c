@@ -32,9 +32,8 @@ static void must_be_locked(int fd)
     close(other);
 }
 
-void on_notifications(int sub, const Dlx__Wire__Packet *packet)
+void on_notifications(struct sub *s, const Dlx__Wire__Packet *packet)
 {
-    struct sub *s = &w.subs[sub];
     struct link *l;
     request_over();
     sim_say("subscription %ju says %s", s->id, dlx__proto_name(packet));
@@ -42,14 +41,14 @@ void on_notifications(int sub, const Dlx__Wire__Packet *packet)
     case BODY(ACK):
         if (packet->ack->n - s->ack > s->sent - s->ack) {
             s->gone_sock = true;
-            w.procs[s->proc].must_go = w.procs[s->proc].dismissed = true;
+            s->proc->must_go = s->proc->dismissed = true;
             break;
         }
         s->ack = packet->ack->n;
         break;
     case BODY(LINK_READY):
         l = link_by_id(packet->link_ready->link);
-        if (!l || l->sub != sub || l->state == LINK_FAILED)
+        if (!l || l->sub != s || l->state == LINK_FAILED)
             break;
         MUST(l->state == LINK_OFFERED, "our client is wrong");
         l->state = LINK_PROVING;
@@ -58,7 +57,7 @@ void on_notifications(int sub, const Dlx__Wire__Packet *packet)
         break;
     case BODY(LINK_CLOSE):
         l = link_by_id(packet->link_close->link);
-        if (l && l->sub == sub)
+        if (l && l->sub == s)
             link_end(l);
         break;
     default:
@@ -69,7 +68,7 @@ void on_notifications(int sub, const Dlx__Wire__Packet *packet)
 /* The next arena that it was not told of; -1: none. */
 static int next_arena(const struct link *l)
 {
-    const struct pub *p = &w.pubs[l->pub];
+    const struct pub *p = l->pub;
     int next = -1;
     for (int i = 1; i < p->n_r; i++)
         if (region_is_ready(p, i) && !(l->told >> i & 1) &&
@@ -87,7 +86,7 @@ bool link_is_owed(const struct link *l, bool *ret_for_credit)
         *ret_for_credit = true;
         return l->state == LINK_NEW;
     }
-    const struct pub *p = &w.pubs[l->pub];
+    const struct pub *p = l->pub;
     if (l->state == LINK_OPEN && l->first_drop < l->n_drops)
         return true;
     *ret_for_credit = !(l->early && l->state == LINK_ADDED);
@@ -120,7 +119,7 @@ static void told_offer(struct sub *s, struct link *l, const Dlx__Wire__LinkOffer
         l->state = LINK_OFFERED;
         return;
     }
-    struct pub *p = &w.pubs[l->pub];
+    struct pub *p = l->pub;
     MUST(l->state == LINK_NEW && (pub_is_shown(p) || p->is_back) && matches(s, p),
          "LinkOffer in state %d", (int)l->state);
     MUST(body->former == p->shown && (!p->shown || joins_shown(s)), "former %d", body->former);
@@ -151,12 +150,12 @@ static uint32_t n_arenas(const struct pub *p)
 
 static void told_open(struct link *l, const Dlx__Wire__LinkOpen *body, const int *fds)
 {
-    struct pub *p = &w.pubs[l->pub];
+    struct pub *p = l->pub;
     const struct region *block = &p->r[0];
-    bool nobody = p->proc < 0 && pub_is_settled(p) && p->state == PUB_RETAINED;
+    bool nobody = !p->proc && pub_is_settled(p) && p->state == PUB_RETAINED;
     MUST(l->state == LINK_ADDED || (l->state == LINK_READY && nobody), "LinkOpen in state %d",
          (int)l->state);
-    MUST(p->proc < 0 || n_joins(p) == p->joins, "joins is %ju, %ju links were added", n_joins(p),
+    MUST(!p->proc || n_joins(p) == p->joins, "joins is %ju, %ju links were added", n_joins(p),
          p->joins);
     MUST(body->control_size == block->size && body->n_entries == p->n_entries &&
              body->after_seq == p->after_seq && sim_inode(fds[0]) == block->ino,
@@ -181,7 +180,7 @@ static void told_open(struct link *l, const Dlx__Wire__LinkOpen *body, const int
 
 static void told_arena(struct link *l, const Dlx__Wire__ArenaAdded *body, const int *fds)
 {
-    struct pub *p = &w.pubs[l->pub];
+    struct pub *p = l->pub;
     int next = next_arena(l);
     MUST(l->state == LINK_OPEN && next >= 0 && !l->gone_sent, "ArenaAdded %u in state %d",
          body->arena, (int)l->state);
@@ -196,9 +195,9 @@ static void told_dropped(struct link *l, const Dlx__Wire__ArenaDropped *body)
 {
     MUST(l->state == LINK_OPEN && l->first_drop < l->n_drops && !l->gone_sent,
          "ArenaDropped %u that it does not know", body->arena);
-    const struct region *r = &w.pubs[l->pub].r[l->drops[l->first_drop].region];
+    const struct region *r = &l->pub->r[l->drops[l->first_drop].region];
     MUST(body->arena == r->id, "ArenaDropped %u, expected %u", body->arena, r->id);
-    l->drops[l->first_drop].packet = w.subs[l->sub].all_sent;
+    l->drops[l->first_drop].packet = l->sub->all_sent;
     l->drops[l->first_drop++].told = w.counts[5];
 }
 
@@ -206,8 +205,8 @@ void on_drop_landed(uint64_t id, uint32_t arena)
 {
     struct link *l = link_by_id(id);
     MUST(l && l->n_landed < l->first_drop, "link %ju was not told of a drop", id);
-    const struct sub *s = &w.subs[l->sub];
-    const struct region *r = &w.pubs[l->pub].r[l->drops[l->n_landed].region];
+    const struct sub *s = l->sub;
+    const struct region *r = &l->pub->r[l->drops[l->n_landed].region];
     MUST(arena == r->id, "ArenaDropped %u has landed, expected %u", arena, r->id);
     MUST(s->sock < 0 || s->all_read >= l->drops[l->n_landed].packet,
          "ArenaDropped %u of link %ju was not read", arena, id);
@@ -217,19 +216,17 @@ void on_drop_landed(uint64_t id, uint32_t arena)
 static void told_gone(struct link *l)
 {
     bool for_credit;
-    MUST(l->state == LINK_OPEN && !l->gone_sent && w.pubs[l->pub].state >= PUB_RETAINED &&
-             !w.pubs[l->pub].shown,
+    MUST(l->state == LINK_OPEN && !l->gone_sent && l->pub->state >= PUB_RETAINED && !l->pub->shown,
          "PublisherGone in state %d", (int)l->state);
     MUST(link_is_owed(l, &for_credit) && !for_credit && l->first_drop == l->n_drops,
          "PublisherGone before what is due");
-    for (const struct link *other = w.links; other < w.links + LINKS; other++)
-        MUST(!other->used || other->sub != l->sub || other->state != LINK_ADDED ||
-                 other->added >= w.pubs[l->pub].left,
+    each_link (other)
+        MUST(other->sub != l->sub || other->state != LINK_ADDED || other->added >= l->pub->left,
              "PublisherGone before link %ju, which was added earlier", other->id);
     l->gone_sent = true;
 }
 
-static void told_failed(struct sub *s, struct link *l, const Dlx__Wire__LinkFailed *body)
+static void told_failed(struct link *l, const Dlx__Wire__LinkFailed *body)
 {
     MUST(strlen(body->text) > 5, "LinkFailed says only '%s'", body->text);
     if (!l) {
@@ -249,7 +246,6 @@ static void told_failed(struct sub *s, struct link *l, const Dlx__Wire__LinkFail
          dlx__error_name(body->code), dlx__error_name(l->code));
     MUST(body->origin == l->origin && body->last_seq == l->last_seq && body->missed == l->missed,
          "LinkFailed: %ju up to %ju", body->origin, body->last_seq);
-    (void)s;
     w.counts[4]++;
     link_end(l);
 }
@@ -284,16 +280,15 @@ static size_t n_fds_of(Dlx__Wire__Packet__BodyCase body)
                                                                    : 0;
 }
 
-void on_told(int sub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds)
+void on_told(struct sub *s, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds)
 {
-    struct sub *s = &w.subs[sub];
     struct link *l = link_by_id(link_of(packet));
     w.counts[5]++;
     sim_say("subscription %ju: %s of link %ju", s->id, dlx__proto_name(packet), link_of(packet));
     MUST(w.running, "%s from a daemon that ends", dlx__proto_name(packet));
     MUST(packet->serial == 0 && n_fds == n_fds_of(packet->body_case), "%s with %zu descriptors",
          dlx__proto_name(packet), n_fds);
-    MUST(s->used && (l ? l->sub == sub : packet->body_case == BODY(LINK_FAILED)),
+    MUST(s->used && (l ? l->sub == s : packet->body_case == BODY(LINK_FAILED)),
          "%s of a link that this subscription does not have", dlx__proto_name(packet));
     if (s->first > 0)
         MUST(link_of(packet) == s->first, "the first packet is about link %ju, not %ju",
@@ -326,23 +321,22 @@ void on_told(int sub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_
         told_sealed(l);
         break;
     default:
-        told_failed(s, l, packet->link_failed);
+        told_failed(l, packet->link_failed);
         break;
     }
 }
 
 /* Its socket took no more. What is retained has nobody to be told of the link, so that is made all
  * the same. */
-void on_not_told(int sub, const Dlx__Wire__Packet *packet, const int *fds)
+void on_not_told(struct sub *s, const Dlx__Wire__Packet *packet, const int *fds)
 {
     struct link *l = link_by_id(link_of(packet));
-    sim_note_stall(&w.subs[sub]);
+    sim_note_stall(s);
     if (packet->body_case != BODY(LINK_OPEN) || l->state != LINK_READY)
         return;
-    MUST(w.pubs[l->pub].state == PUB_RETAINED && pub_is_settled(&w.pubs[l->pub]),
-         "LinkOpen before LinkAdded");
+    MUST(l->pub->state == PUB_RETAINED && pub_is_settled(l->pub), "LinkOpen before LinkAdded");
     l->bell = fds[1];
-    l->locked = w.pubs[l->pub].shown;
+    l->locked = l->pub->shown;
     l->state = LINK_ADDED;
     l->added = w.steps;
 }
@@ -353,17 +347,16 @@ uint64_t n_joins(const struct pub *p)
 }
 
 /* What waited, in its order; its link may have ended, and it may be gone, or hold messages. */
-static void on_added_late(int pub, struct waiter *waiter, const int *fds)
+static void on_added_late(struct pub *p, struct waiter *waiter, const int *fds)
 {
-    struct pub *p = &w.pubs[pub];
     sim_say("publisher %ju: LinkAdded of link %ju, which waited", p->id, waiter->link);
-    MUST(waiter->pub == pub && p->proc >= 0 && p->state == PUB_OPEN, "LinkAdded of link %ju",
+    MUST(waiter->pub == p && p->proc && p->state == PUB_OPEN, "LinkAdded of link %ju",
          waiter->link);
     for (int i = 0; &w.waiters[i] != waiter; i++)
-        MUST(w.waiters[i].pub != pub, "it has passed link %ju", w.waiters[i].link);
+        MUST(w.waiters[i].pub != p, "it has passed link %ju", w.waiters[i].link);
     MUST(sim_inode(fds[0]) == waiter->page, "another link's page");
     must_be_sealed(fds[0]);
-    MUST(w.fds[fds[2]].kind == FD_PIDFD && w.fds[fds[2]].index == waiter->proc,
+    MUST(w.fds[fds[2]].kind == FD_PIDFD && w.fds[fds[2]].of == waiter->proc,
          "another process's pidfd");
     p->n_unread++;
     p->leaves += waiter->ended; /* it was said before the publisher knew the link */
@@ -371,34 +364,31 @@ static void on_added_late(int pub, struct waiter *waiter, const int *fds)
     w.counts[6]++;
 }
 
-void on_added(int pub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds)
+void on_added(struct pub *p, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds)
 {
-    struct pub *p = &w.pubs[pub];
     MUST(packet->body_case == BODY(LINK_ADDED) && packet->serial == 0 && n_fds == 3, "%s with %zu",
          dlx__proto_name(packet), n_fds);
     const Dlx__Wire__LinkAdded *body = packet->link_added;
     struct waiter *waiter = waiter_of(body->link);
     if (waiter) {
-        on_added_late(pub, waiter, fds);
+        on_added_late(p, waiter, fds);
         return;
     }
     struct link *l = link_by_id(body->link);
-    MUST(l && l->state == LINK_READY && l->filled && l->pub == pub && p->proc >= 0 &&
-             p->state == PUB_OPEN,
+    MUST(l && l->state == LINK_READY && l->filled && l->pub == p && p->proc && p->state == PUB_OPEN,
          "LinkAdded of link %ju", body->link);
-    const struct sub *s = &w.subs[l->sub];
+    const struct sub *s = l->sub;
     MUST(n_joins(p) == p->joins, "joins is raised before LinkAdded");
     for (int i = 0; i < w.n_waiters; i++)
-        MUST(w.waiters[i].pub != pub, "it has passed link %ju", w.waiters[i].link);
-    MUST(body->pid == (uint32_t)w.procs[s->proc].pid && body->reader == l->reader &&
+        MUST(w.waiters[i].pub != p, "it has passed link %ju", w.waiters[i].link);
+    MUST(body->pid == (uint32_t)s->proc->pid && body->reader == l->reader &&
              body->link_index == l->index && body->max_held == s->max_held &&
              body->reliable == s->reliable && body->early == l->early &&
              body->latest == (s->mode == 1) && body->page_size == dlx_shm_link_size(s->max_held),
          "LinkAdded of link %ju", l->id);
     MUST(sim_inode(fds[0]) == l->page, "another link's page");
     must_be_sealed(fds[0]);
-    MUST(w.fds[fds[2]].kind == FD_PIDFD && w.fds[fds[2]].index == s->proc,
-         "another process's pidfd");
+    MUST(w.fds[fds[2]].kind == FD_PIDFD && w.fds[fds[2]].of == s->proc, "another process's pidfd");
     sim_say("publisher %ju: LinkAdded of link %ju", p->id, l->id);
     l->bell = w.fds[fds[1]].peer;
     l->state = LINK_ADDED;
@@ -413,14 +403,14 @@ void on_waits(uint64_t id, const int *fds)
     request_shows();
     struct link *l = link_by_id(id);
     MUST(l && l->state == LINK_READY && l->filled && w.n_waiters < WAITERS, "link %ju waits", id);
-    const struct sub *s = &w.subs[l->sub];
-    struct pub *p = &w.pubs[l->pub];
+    const struct sub *s = l->sub;
+    struct pub *p = l->pub;
     sim_say("publisher %ju: link %ju waits", p->id, id);
-    MUST(p->proc >= 0 && p->state == PUB_OPEN, "nobody is there to hear of link %ju", id);
+    MUST(p->proc && p->state == PUB_OPEN, "nobody is there to hear of link %ju", id);
     w.waiters[w.n_waiters++] = (struct waiter){.link = id,
                                                .pub = l->pub,
                                                .proc = s->proc,
-                                               .user = w.procs[s->proc].user,
+                                               .user = s->proc->user,
                                                .closed = l->closed,
                                                .page = sim_inode(fds[0])};
     l->bell = w.fds[fds[1]].peer;
@@ -439,10 +429,9 @@ void on_withdrawn(void)
     struct waiter *waiter = &w.waiters[i];
     sim_say("link %ju is withdrawn", waiter->link);
     const struct link *l = link_by_id(waiter->link); /* ends before its subscription does */
-    MUST((waiter->ended || sub_may_end(&w.subs[l->sub])) &&
-             (waiter->closed || is_dead(waiter->proc)),
+    MUST((waiter->ended || sub_may_end(l->sub)) && (waiter->closed || is_dead(waiter->proc)),
          "link %ju is needed", waiter->link);
-    w.pubs[waiter->pub].joins--;
+    waiter->pub->joins--;
     waiter_remove(waiter);
     w.counts[14]++;
 }
@@ -471,10 +460,10 @@ void on_not_added(uint64_t id, int code)
     request_shows();
     struct link *l = link_by_id(id);
     MUST(l && l->state == LINK_READY, "LinkAdded");
-    int user = w.procs[w.subs[l->sub].proc].user;
+    int user = l->sub->proc->user;
     switch (code) {
     case DLX_E_FULL:
-        sim_note_stall(&w.subs[l->sub]);
+        sim_note_stall(l->sub);
         return;
     case DLX_E_NO_MEMORY:
     case DLX_E_FD_LIMIT:
@@ -489,7 +478,7 @@ void on_not_added(uint64_t id, int code)
         if (l->until == 0)
             l->until = w.now + PATIENCE_NS;
         if (w.now < l->until)
-            sim_note_stall(&w.subs[l->sub]);
+            sim_note_stall(l->sub);
         else
             link_fail(l, DLX_E_PUBLISHER_NOT_RESPONDING);
         return;

@@ -14,10 +14,9 @@
 static struct dlx_packet rx;
 static struct dlx_proto_arena arena;
 
-void peer_start(int proc)
+void peer_start(struct proc *c)
 {
     static int last_pid = 1000;
-    struct proc *c = &w.procs[proc];
     dlx__close(c->death);
     dlx__close(c->sock);
     *c = (struct proc){.alive = true,
@@ -25,14 +24,13 @@ void peer_start(int proc)
                        .pid = ++last_pid,
                        .death = sim_eventfd(),
                        .sock = -1};
-    (void)snprintf(c->name, sizeof c->name, "p%d", proc);
+    (void)snprintf(c->name, sizeof c->name, "p%d", number_of(c));
     w.fds[c->death].kind = FD_PIDFD;
-    w.fds[c->death].index = proc;
+    w.fds[c->death].of = c;
 }
 
-void peer_connect(int proc)
+void peer_connect(struct proc *c)
 {
-    struct proc *c = &w.procs[proc];
     struct dlxd_client *client;
     static uint32_t last_connection;
     int pair[2];
@@ -46,7 +44,7 @@ void peer_connect(int proc)
     c->hung_up = c->must_go = c->dismissed = c->greeted = false;
     c->serial = c->answered = c->unread = c->n_links = c->max_links = 0;
     w.fds[pair[0]].kind = FD_CLIENT;
-    w.fds[pair[0]].index = proc;
+    w.fds[pair[0]].of = c;
     c->refused = used(c->user, DLXD_CONNECTIONS) >= w.max[DLXD_CONNECTIONS];
     w.inside = true;
     w.faults = 0;
@@ -57,24 +55,22 @@ void peer_connect(int proc)
 }
 
 /* Everything that it has, but its memory. */
-static void close_all(int proc)
+static void close_all(struct proc *c)
 {
-    struct proc *c = &w.procs[proc];
     c->hung_up = true;
     c->sock = dlx__close(c->sock);
-    for (int i = 0; i < SUBS; i++)
-        if (w.subs[i].used && w.subs[i].proc == proc)
-            peer_close_sub(&w.subs[i]);
-    for (int i = 0; i < PUBS; i++)
-        if (w.pubs[i].used && w.pubs[i].proc == proc)
-            w.pubs[i].link_sock = dlx__close(w.pubs[i].link_sock);
+    each_sub (s)
+        if (s->proc == c)
+            peer_close_sub(s);
+    each_pub (p)
+        if (p->proc == c)
+            p->link_sock = dlx__close(p->link_sock);
 }
 
-void peer_hang_up(int proc)
+void peer_hang_up(struct proc *c)
 {
-    struct proc *c = &w.procs[proc];
     if (one_in(2)) {
-        close_all(proc);
+        close_all(c);
     } else {
         c->hung_up = true;
         c->sock = dlx__close(c->sock);
@@ -83,13 +79,12 @@ void peer_hang_up(int proc)
 
 /* In no order that is certain: a child may have the sockets yet, or they are closed before the
  * process is dead. */
-void peer_die(int proc)
+void peer_die(struct proc *c)
 {
-    struct proc *c = &w.procs[proc];
     uint64_t one = 1;
     c->alive = false;
     if (!one_in(3))
-        close_all(proc);
+        close_all(c);
     for (uint32_t i = rnd(3); i > 0 && c->hung_up; i--)
         (void)edge_pump();
     MUST(write(c->death, &one, sizeof one) == (ssize_t)sizeof one, "eventfd");
@@ -99,9 +94,9 @@ void peer_close_sub(struct sub *s)
 {
     s->gone_sock = true;
     s->sock = dlx__close(s->sock);
-    for (int i = 0; i < LINKS; i++)
-        if (w.links[i].used && w.links[i].sub == s - w.subs)
-            w.links[i].page_fd = dlx__close(w.links[i].page_fd);
+    each_link (l)
+        if (l->sub == s)
+            l->page_fd = dlx__close(l->page_fd);
 }
 
 void peer_forget_pub(struct pub *p)
@@ -126,9 +121,8 @@ static bool say(int sock, Dlx__Wire__Packet__BodyCase body, void *message, uint3
     return dlx__proto_send(sock, &packet, NULL, 0) == 0;
 }
 
-void peer_send(int proc, Dlx__Wire__Packet__BodyCase body, void *message, uint32_t serial)
+void peer_send(struct proc *c, Dlx__Wire__Packet__BodyCase body, void *message, uint32_t serial)
 {
-    struct proc *c = &w.procs[proc];
     if (body == BODY(ARENA_NEW))
         c->asked[serial % DLX_ARRAY_SIZE(c->asked)] = ((Dlx__Wire__ArenaNew *)message)->publisher;
     if (c->sock >= 0)
@@ -159,7 +153,7 @@ static void make_ready(int fd, uint64_t size)
 /* Of an offer: ready, with a page that is allocated or not; or no, thanks. */
 void peer_answer(struct link *l)
 {
-    struct sub *s = &w.subs[l->sub];
+    struct sub *s = l->sub;
     if (!l->seen_offer || l->answered || s->sock < 0)
         return;
     l->answered = true;
@@ -214,7 +208,7 @@ static void got_publisher(const Dlx__Wire__PublisherNewReply *body)
 {
     struct pub *p = pub_by_id(body->publisher);
     void *map;
-    if (!p || p->proc < 0 || p->page)
+    if (!p || !p->proc || p->page)
         return;
     p->r[0].fd = dlx__packet_steal_fd(&rx, 0);
     p->link_sock = dlx__packet_steal_fd(&rx, 2);
@@ -229,14 +223,13 @@ static void got_publisher(const Dlx__Wire__PublisherNewReply *body)
 static void got_arena(const struct proc *c, uint32_t serial, const Dlx__Wire__ArenaNewReply *body)
 {
     struct pub *p = pub_by_id(c->asked[serial % DLX_ARRAY_SIZE(c->asked)]);
-    for (int i = 0; p && p->proc >= 0 && i < p->n_r; i++)
+    for (int i = 0; p && p->proc && i < p->n_r; i++)
         if (p->r[i].id == body->arena && !p->r[i].gone)
             p->r[i].fd = dlx__packet_steal_fd(&rx, 0);
 }
 
-static void got_reply(int proc, const Dlx__Wire__Packet *packet)
+static void got_reply(struct proc *c, const Dlx__Wire__Packet *packet)
 {
-    struct proc *c = &w.procs[proc];
     struct sub *s;
     if (packet->body_case == BODY(DISCONNECT)) {
         MUST(strlen(packet->disconnect->text) > 5, "disconnected without a reason");
@@ -256,9 +249,8 @@ static void got_reply(int proc, const Dlx__Wire__Packet *packet)
     }
 }
 
-void peer_read_replies(int proc)
+void peer_read_replies(struct proc *c)
 {
-    struct proc *c = &w.procs[proc];
     while (c->sock >= 0) {
         int r;
         const Dlx__Wire__Packet *packet = receive(c->sock, &r);
@@ -268,7 +260,7 @@ void peer_read_replies(int proc)
             c->sock = dlx__close(c->sock);
             return;
         }
-        got_reply(proc, packet);
+        got_reply(c, packet);
         dlx__packet_deinit(&rx);
     }
 }
@@ -286,7 +278,7 @@ bool peer_read_notifications(struct sub *s)
     if (packet->body_case == BODY(LINK_OFFER)) {
         struct link *l = link_by_id(packet->link_offer->link);
         if (l) {
-            MUST(&w.subs[l->sub] == s, "somebody else's offer");
+            MUST(l->sub == s, "somebody else's offer");
             l->seen_offer = true;
             l->page_fd = dlx__packet_steal_fd(&rx, 0);
         }

@@ -7,10 +7,10 @@
 #include "daemon/objects/publisher.h"
 #include "tests/daemon/sim_daemon/sim.h"
 
-static struct pub *own_pub(int proc, uint64_t id)
+static struct pub *own_pub(struct proc *c, uint64_t id)
 {
     struct pub *p = pub_by_id(id);
-    return p && p->proc == proc && p->state != PUB_GONE ? p : NULL;
+    return p && p->proc == c && p->state != PUB_GONE ? p : NULL;
 }
 
 static int find_region(const struct pub *p, uint32_t id)
@@ -21,9 +21,9 @@ static int find_region(const struct pub *p, uint32_t id)
     return -1;
 }
 
-static int code_of_publisher_new(int proc, const Dlx__Wire__PublisherNew *body)
+static int code_of_publisher_new(struct proc *c, const Dlx__Wire__PublisherNew *body)
 {
-    int user = w.procs[proc].user;
+    int user = c->user;
     if (body->history == 0 || body->depth == 0 || body->n_entries % 256 != 0 ||
         body->n_entries < 2 * body->depth)
         return DLX_E_INVALID;
@@ -34,9 +34,9 @@ static int code_of_publisher_new(int proc, const Dlx__Wire__PublisherNew *body)
     return 0;
 }
 
-static int code_of_subscribe(int proc, const Dlx__Wire__Subscribe *body)
+static int code_of_subscribe(struct proc *c, const Dlx__Wire__Subscribe *body)
 {
-    int user = w.procs[proc].user;
+    int user = c->user;
     if (used(user, DLXD_OBJECTS) >= w.max[DLXD_OBJECTS] ||
         (strchr(body->topic, '*') && used(user, DLXD_PATTERNS) >= w.max[DLXD_PATTERNS]))
         return DLX_E_LIMIT;
@@ -47,10 +47,10 @@ static int code_of_subscribe(int proc, const Dlx__Wire__Subscribe *body)
     return 0;
 }
 
-static int code_of_arena_new(int proc, const Dlx__Wire__ArenaNew *body)
+static int code_of_arena_new(struct proc *c, const Dlx__Wire__ArenaNew *body)
 {
-    const struct pub *p = own_pub(proc, body->publisher);
-    int user = w.procs[proc].user;
+    const struct pub *p = own_pub(c, body->publisher);
+    int user = c->user;
     if (!p)
         return DLX_E_NOT_FOUND;
     return bytes_fit_after_look(user, body->arena_size) &&
@@ -59,25 +59,25 @@ static int code_of_arena_new(int proc, const Dlx__Wire__ArenaNew *body)
                : DLX_E_LIMIT;
 }
 
-static int code_of_arena_ready(int proc, const Dlx__Wire__ArenaReady *body)
+static int code_of_arena_ready(struct proc *c, const Dlx__Wire__ArenaReady *body)
 {
-    const struct pub *p = own_pub(proc, body->publisher);
+    const struct pub *p = own_pub(c, body->publisher);
     w.region = p && body->arena > 0 ? find_region(p, body->arena) : -1;
     if (w.region < 0 || p->r[w.region].order)
         return DLX_E_NOT_FOUND;
     return p->r[w.region].filled ? 0 : DLX_E_BAD_PEER;
 }
 
-static int code_of_arena_drop(int proc, const Dlx__Wire__ArenaDrop *body)
+static int code_of_arena_drop(struct proc *c, const Dlx__Wire__ArenaDrop *body)
 {
-    const struct pub *p = own_pub(proc, body->publisher);
+    const struct pub *p = own_pub(c, body->publisher);
     w.region = p && body->arena > 0 ? find_region(p, body->arena) : -1;
     return w.region < 0 ? DLX_E_NOT_FOUND : 0;
 }
 
-static int code_of_publisher_ready(int proc, uint64_t id)
+static int code_of_publisher_ready(struct proc *c, uint64_t id)
 {
-    const struct pub *p = own_pub(proc, id);
+    const struct pub *p = own_pub(c, id);
     if (!p)
         return DLX_E_NOT_FOUND;
     if (p->state != PUB_NEW)
@@ -85,15 +85,14 @@ static int code_of_publisher_ready(int proc, uint64_t id)
     return p->r[0].filled ? 0 : DLX_E_BAD_PEER;
 }
 
-static int code_of_retained_drop(int proc, const char *topic)
+static int code_of_retained_drop(struct proc *c, const char *topic)
 {
     bool other = false;
     w.n = 0;
-    for (int i = 0; i < PUBS; i++) {
-        const struct pub *p = &w.pubs[i];
-        if (!p->used || p->state != PUB_RETAINED || strcmp(p->topic, topic) != 0)
+    each_pub (p) {
+        if (p->state != PUB_RETAINED || strcmp(p->topic, topic) != 0)
             continue;
-        if (w.procs[proc].user < 2 || w.procs[proc].user == p->user)
+        if (c->user < 2 || c->user == p->user)
             w.n++;
         else
             other = true;
@@ -101,37 +100,36 @@ static int code_of_retained_drop(int proc, const char *topic)
     return w.n > 0 ? 0 : other ? DLX_E_ACCESS : DLX_E_NOT_FOUND;
 }
 
-static int code_of(int proc, const Dlx__Wire__Packet *packet)
+static int code_of(struct proc *c, const Dlx__Wire__Packet *packet)
 {
     const struct sub *s;
     switch (packet->body_case) {
     case BODY(HELLO):
         return packet->hello->major == DLX_PROTO_MAJOR ? 0 : DLX_E_VERSION;
     case BODY(PUBLISHER_NEW):
-        return code_of_publisher_new(proc, packet->publisher_new);
+        return code_of_publisher_new(c, packet->publisher_new);
     case BODY(PUBLISHER_READY):
-        return code_of_publisher_ready(proc, packet->publisher_ready->publisher);
+        return code_of_publisher_ready(c, packet->publisher_ready->publisher);
     case BODY(PUBLISHER_CLOSE):
-        return own_pub(proc, packet->publisher_close->publisher) ? 0 : DLX_E_NOT_FOUND;
+        return own_pub(c, packet->publisher_close->publisher) ? 0 : DLX_E_NOT_FOUND;
     case BODY(PUBLISHER_RETAINS):
-        return own_pub(proc, packet->publisher_retains->publisher) ? 0 : DLX_E_NOT_FOUND;
+        return own_pub(c, packet->publisher_retains->publisher) ? 0 : DLX_E_NOT_FOUND;
     case BODY(RETAINED_DROP):
-        return code_of_retained_drop(proc, packet->retained_drop->topic);
+        return code_of_retained_drop(c, packet->retained_drop->topic);
     case BODY(ARENA_NEW):
-        return code_of_arena_new(proc, packet->arena_new);
+        return code_of_arena_new(c, packet->arena_new);
     case BODY(ARENA_READY):
-        return code_of_arena_ready(proc, packet->arena_ready);
+        return code_of_arena_ready(c, packet->arena_ready);
     case BODY(ARENA_DROP):
-        return code_of_arena_drop(proc, packet->arena_drop);
+        return code_of_arena_drop(c, packet->arena_drop);
     case BODY(SUBSCRIBE):
-        return code_of_subscribe(proc, packet->subscribe);
+        return code_of_subscribe(c, packet->subscribe);
     case BODY(SUBSCRIPTION_CLOSE):
         s = sub_by_id(packet->subscription_close->subscription);
-        return s && s->proc == proc ? 0 : DLX_E_NOT_FOUND;
+        return s && s->proc == c ? 0 : DLX_E_NOT_FOUND;
     case BODY(LIST_LINKS):
-        for (int i = 0; i < PUBS; i++)
-            if (w.pubs[i].used && w.pubs[i].state != PUB_GONE &&
-                w.pubs[i].id == packet->list_links->publisher)
+        each_pub (p)
+            if (p->state != PUB_GONE && p->id == packet->list_links->publisher)
                 return 0;
         return DLX_E_NOT_FOUND;
     default:
@@ -156,30 +154,29 @@ static bool is_violation(const struct proc *c, const Dlx__Wire__Packet *packet)
 
 static void end_all_retained(const char *topic, int user)
 {
-    for (int i = 0; i < PUBS; i++) {
-        struct pub *p = &w.pubs[i];
-        if (p->used && p->state == PUB_RETAINED && strcmp(p->topic, topic) == 0 &&
+    each_pub (p) {
+        if (p->state == PUB_RETAINED && strcmp(p->topic, topic) == 0 &&
             (user < 2 || user == p->user))
             pub_vanish(p);
     }
 }
 
 /* What the answer cannot change, and news may be sent of before it. */
-static void commit_early(int proc, const Dlx__Wire__Packet *packet)
+static void commit_early(struct proc *c, const Dlx__Wire__Packet *packet)
 {
     switch (packet->body_case) {
     case BODY(PUBLISHER_CLOSE):
-        pub_end(own_pub(proc, packet->publisher_close->publisher), true);
+        pub_end(own_pub(c, packet->publisher_close->publisher), true);
         break;
     case BODY(PUBLISHER_RETAINS):
-        pub_succeed(own_pub(proc, packet->publisher_retains->publisher));
+        pub_succeed(own_pub(c, packet->publisher_retains->publisher));
         break;
     case BODY(RETAINED_DROP):
-        end_all_retained(packet->retained_drop->topic, w.procs[proc].user);
+        end_all_retained(packet->retained_drop->topic, c->user);
         break;
     case BODY(ARENA_DROP):
         w.calm = true;
-        region_drop(own_pub(proc, packet->arena_drop->publisher), w.region);
+        region_drop(own_pub(c, packet->arena_drop->publisher), w.region);
         break;
     case BODY(SUBSCRIPTION_CLOSE):
         sub_by_id(packet->subscription_close->subscription)->closing = true;
@@ -191,7 +188,7 @@ static void commit_early(int proc, const Dlx__Wire__Packet *packet)
 
 void request_proves(void)
 {
-    struct proc *c = &w.procs[w.asker];
+    struct proc *c = w.asker;
     const Dlx__Wire__Packet *packet = w.request;
     MUST(packet->body_case == BODY(ARENA_READY) || packet->body_case == BODY(PUBLISHER_READY),
          "%s waits", dlx__proto_name(packet));
@@ -205,16 +202,15 @@ void request_proves(void)
         c->proving.publisher = packet->publisher_ready->publisher;
         MUST(!own_pub(w.asker, c->proving.publisher)->awaited, "it is ready already");
     }
-    w.asker = -1;
+    w.asker = NULL;
 }
 
-void request_goes_on(int proc)
+void request_goes_on(struct proc *c)
 {
     static Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
     static Dlx__Wire__ArenaReady arena = DLX__WIRE__ARENA_READY__INIT;
     static Dlx__Wire__PublisherReady publisher = DLX__WIRE__PUBLISHER_READY__INIT;
-    struct proc *c = &w.procs[proc];
-    MUST(c->connected && c->proving.serial > 0, "process %d waits for nothing", proc);
+    MUST(c->connected && c->proving.serial > 0, "process %d waits for nothing", number_of(c));
     packet.serial = c->proving.serial;
     packet.body_case = c->proving.body;
     arena.publisher = publisher.publisher = c->proving.publisher;
@@ -225,10 +221,10 @@ void request_goes_on(int proc)
     c->proving.serial = 0;
     request_over();
     w.request = &packet;
-    w.asker = proc;
-    w.code = code_of(proc, &packet);
+    w.asker = c;
+    w.code = code_of(c, &packet);
     MUST(w.code == 0 || w.code == DLX_E_BAD_PEER, "it has become %d", w.code);
-    struct pub *p = own_pub(proc, arena.publisher);
+    struct pub *p = own_pub(c, arena.publisher);
     w.ready_due = w.code == 0 && packet.body_case == BODY(PUBLISHER_READY);
     if (w.code == 0 && !w.ready_due)
         p->r[w.region].order = ++p->last_order;
@@ -249,47 +245,39 @@ void request_shows(void)
 /* The one before was answered, or waits for the service manager. */
 void request_over(void)
 {
-    if (w.asker >= 0) {
-        struct proc *c = &w.procs[w.asker];
+    if (w.asker) {
+        struct proc *c = w.asker;
         MUST((w.store && w.request->body_case == BODY(PUBLISHER_CLOSE)) || !c->connected,
              "%s was not answered", dlx__proto_name(w.request));
         if (c->connected)
             c->waits = w.request->serial;
     }
-    w.asker = -1;
+    w.asker = NULL;
     w.link_ready = 0;
     w.ready_due = false;
     drains_remove_let_go();
     w.calm = w.fds_refused = false;
 }
 
-void on_request(int proc, const Dlx__Wire__Packet *packet)
+void on_request(struct proc *c, const Dlx__Wire__Packet *packet)
 {
-    struct proc *c = &w.procs[proc];
     request_over();
     links_reconcile(); /* packets that were sent since the one before may have failed */
     MUST(c->waits == 0 && c->proving.serial == 0, "a request is read while the one before waits");
     w.counts[0]++;
-    sim_say("process %d: %s %u", proc, dlx__proto_name(packet), packet->serial);
+    sim_say("process %d: %s %u", number_of(c), dlx__proto_name(packet), packet->serial);
     if (is_violation(c, packet)) {
         c->must_go = c->dismissed = true;
         return;
     }
     w.request = packet;
-    w.code = c->refused ? DLX_E_LIMIT : code_of(proc, packet);
+    w.code = c->refused ? DLX_E_LIMIT : code_of(c, packet);
     if (w.code == 0)
-        commit_early(proc, packet);
+        commit_early(c, packet);
     if (packet->body_case == BODY(HELLO) && w.code < 0)
         c->must_go = true;
     if (packet->serial != 0)
-        w.asker = proc;
-}
-
-static ino_t inode(int fd)
-{
-    struct stat st;
-    MUST(fstat(fd, &st) == 0, "descriptor %d", fd);
-    return st.st_ino;
+        w.asker = c;
 }
 
 static void new_id(uint64_t id)
@@ -300,20 +288,19 @@ static void new_id(uint64_t id)
 static void add_region(struct pub *p, uint32_t id, uint64_t size, int fd)
 {
     MUST(p->n_r < REGIONS, "no room for a region in the model");
-    p->r[p->n_r++] = (struct region){.id = id, .size = size, .ino = inode(fd), .fd = -1};
+    p->r[p->n_r++] = (struct region){.id = id, .size = size, .ino = sim_inode(fd), .fd = -1};
     MUST((fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR, "its writer cannot write");
 }
 
-static void publisher_made(int proc, const Dlx__Wire__PublisherNew *asked,
+static void publisher_made(struct proc *c, const Dlx__Wire__PublisherNew *asked,
                            const Dlx__Wire__PublisherNewReply *body, const int *fds, size_t n_fds)
 {
     struct pub *p = pub_add();
-    struct proc *c = &w.procs[proc];
     MUST(n_fds == 3 && !pub_by_id(body->publisher), "PublisherNewReply");
     new_id(body->publisher);
     MUST(body->control_size == dlx_shm_control_size(asked->n_entries), "size");
     p->id = body->publisher;
-    p->proc = proc;
+    p->proc = c;
     p->user = c->user;
     p->pid = c->pid;
     memcpy(p->name, c->name, sizeof p->name);
@@ -331,11 +318,11 @@ static void publisher_made(int proc, const Dlx__Wire__PublisherNew *asked,
     p->max_held_bytes = asked->max_held_bytes;
     add_region(p, 0, body->control_size, fds[0]);
     int dsock = w.fds[fds[2]].peer;
-    w.fds[dsock] = (struct fd_info){.kind = FD_LINKS, .index = (int)(p - w.pubs), .peer = -1};
+    w.fds[dsock] = (struct fd_info){.kind = FD_LINKS, .of = p, .peer = -1};
     p->line_no = body->membership_line;
 }
 
-static void subscription_made(int proc, const Dlx__Wire__Subscribe *asked,
+static void subscription_made(struct proc *c, const Dlx__Wire__Subscribe *asked,
                               const Dlx__Wire__SubscribeReply *body, const int *fds, size_t n_fds)
 {
     int i = 0;
@@ -347,7 +334,7 @@ static void subscription_made(int proc, const Dlx__Wire__Subscribe *asked,
     struct sub *s = &w.subs[i];
     *s = (struct sub){.used = true,
                       .id = body->subscription,
-                      .proc = proc,
+                      .proc = c,
                       .reliable = asked->reliable,
                       .mode = asked->mode,
                       .max_held = asked->max_held,
@@ -355,7 +342,7 @@ static void subscription_made(int proc, const Dlx__Wire__Subscribe *asked,
                       .sock = -1,
                       .dsock = w.fds[fds[0]].peer};
     (void)snprintf(s->topic, sizeof s->topic, "%s", asked->topic);
-    w.fds[s->dsock] = (struct fd_info){.kind = FD_SUB, .index = i, .peer = -1};
+    w.fds[s->dsock] = (struct fd_info){.kind = FD_SUB, .of = s, .peer = -1};
     uint64_t first = w.last_link + 1;
     struct pub *p;
     const char *topic = "";
@@ -373,10 +360,9 @@ static void subscription_made(int proc, const Dlx__Wire__Subscribe *asked,
  * that for now. */
 static void check_has_spares(const struct pub *p)
 {
-    for (int i = 0; i < LINKS; i++) {
-        const struct link *l = &w.links[i];
-        if (l->used && l->early && l->pub == p - w.pubs)
-            MUST(l->state != LINK_READY || w.subs[l->sub].stalled,
+    each_link (l) {
+        if (l->early && l->pub == p)
+            MUST(l->state != LINK_READY || l->sub->stalled,
                  "publisher %ju may publish before it has link %ju", p->id, l->id);
     }
 }
@@ -420,17 +406,16 @@ static void check_links(const Dlx__Wire__ListLinks *asked, const Dlx__Wire__Link
     uint64_t after = asked->after_link;
     for (;;) {
         const struct link *next = NULL;
-        for (int i = 0; i < LINKS; i++) {
-            const struct link *l = &w.links[i];
-            if (l->used && l->pub >= 0 && w.pubs[l->pub].id == asked->publisher &&
-                l->state == LINK_OPEN && l->id > after && (!next || l->id < next->id))
+        each_link (l) {
+            if (l->pub && l->pub->id == asked->publisher && l->state == LINK_OPEN &&
+                l->id > after && (!next || l->id < next->id))
                 next = l;
         }
         if (!next || n++ == 32)
             break;
         MUST(n <= body->n_entries && body->entries[n - 1]->link == next->id &&
-                 body->entries[n - 1]->reliable == w.subs[next->sub].reliable &&
-                 body->entries[n - 1]->max_held == w.subs[next->sub].max_held,
+                 body->entries[n - 1]->reliable == next->sub->reliable &&
+                 body->entries[n - 1]->max_held == next->sub->max_held,
              "link %ju is not listed", next->id);
         after = next->id;
     }
@@ -438,23 +423,22 @@ static void check_links(const Dlx__Wire__ListLinks *asked, const Dlx__Wire__Link
 }
 
 /* It failed, although everything was right: for lack of something, and nothing has changed. */
-static void undone(int proc, const Dlx__Wire__Packet *request, const Dlx__Wire__Error *error)
+static void undone(struct proc *c, const Dlx__Wire__Packet *request, const Dlx__Wire__Error *error)
 {
     bool lack = error->code == DLX_E_NO_MEMORY || error->code == DLX_E_FD_LIMIT;
-    bool left = w.procs[proc].hung_up && error->code == DLX_E_DISCONNECTED;
+    bool left = c->hung_up && error->code == DLX_E_DISCONNECTED;
     MUST((w.faults > 0 && lack) || (w.fds_refused && (error->code == DLX_E_LIMIT || lack || left)),
          "%s: %s: %s", dlx__proto_name(request), dlx__error_name(error->code), error->text);
     w.counts[1]++;
     struct pub *p = NULL;
     if (request->body_case == BODY(ARENA_READY)) {
-        p = own_pub(proc, request->arena_ready->publisher);
-        struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.publishers, p->id);
-        const struct dlxd_publisher *theirs = dlxd_container_of(node, struct dlxd_publisher, by_id);
+        p = own_pub(c, request->arena_ready->publisher);
+        const struct dlxd_publisher *theirs = their_publisher(p->id);
         p->last_order = theirs->last_ready_seq;
         p->r[w.region].order = 0;
         p->r[w.region].gone = !dlxd_arenas_find(&theirs->unready, request->arena_ready->arena);
     } else if (request->body_case == BODY(ARENA_NEW)) {
-        p = own_pub(proc, request->arena_new->publisher);
+        p = own_pub(c, request->arena_new->publisher);
         if (w.fds_refused) /* its number is not used again */
             p->last_region++;
     } else if (request->body_case == BODY(PUBLISHER_CLOSE)) {
@@ -463,7 +447,7 @@ static void undone(int proc, const Dlx__Wire__Packet *request, const Dlx__Wire__
     w.last_link = w.broker.registry.last_link;
 }
 
-static void refused(int proc, const Dlx__Wire__Packet *request, const Dlx__Wire__Error *error)
+static void refused(struct proc *c, const Dlx__Wire__Packet *request, const Dlx__Wire__Error *error)
 {
     bool lack = w.faults > 0 && (error->code == DLX_E_NO_MEMORY || error->code == DLX_E_FD_LIMIT);
     MUST(error->code == w.code || lack, "%s: %s, expected %s: %s", dlx__proto_name(request),
@@ -473,33 +457,33 @@ static void refused(int proc, const Dlx__Wire__Packet *request, const Dlx__Wire_
          "no limit: %s", error->text);
     w.counts[2]++;
     if (request->body_case == BODY(PUBLISHER_READY) && w.code == DLX_E_BAD_PEER && !lack)
-        pub_vanish(own_pub(proc, request->publisher_ready->publisher));
+        pub_vanish(own_pub(c, request->publisher_ready->publisher));
     if (request->body_case == BODY(ARENA_READY) && w.code == DLX_E_BAD_PEER && !lack)
-        own_pub(proc, request->arena_ready->publisher)->r[w.region].gone = true;
+        own_pub(c, request->arena_ready->publisher)->r[w.region].gone = true;
     if (request->body_case == BODY(SUBSCRIBE))
         w.last_link = w.broker.registry.last_link;
 }
 
-static void done(int proc, const Dlx__Wire__Packet *request, const Dlx__Wire__Packet *reply,
+static void done(struct proc *c, const Dlx__Wire__Packet *request, const Dlx__Wire__Packet *reply,
                  const int *fds, size_t n_fds)
 {
     struct pub *p;
     switch (reply->body_case) {
     case BODY(HELLO_REPLY):
-        w.procs[proc].greeted = true;
-        w.procs[proc].max_links = request->hello->max_links;
-        w.procs[proc].minor = request->hello->minor;
+        c->greeted = true;
+        c->max_links = request->hello->max_links;
+        c->minor = request->hello->minor;
         break;
     case BODY(PUBLISHER_NEW_REPLY):
-        publisher_made(proc, request->publisher_new, reply->publisher_new_reply, fds, n_fds);
+        publisher_made(c, request->publisher_new, reply->publisher_new_reply, fds, n_fds);
         break;
     case BODY(ARENA_NEW_REPLY):
-        p = own_pub(proc, request->arena_new->publisher);
+        p = own_pub(c, request->arena_new->publisher);
         MUST(reply->arena_new_reply->arena == ++p->last_region, "number of an arena");
         add_region(p, p->last_region, request->arena_new->arena_size, fds[0]);
         break;
     case BODY(SUBSCRIBE_REPLY):
-        subscription_made(proc, request->subscribe, reply->subscribe_reply, fds, n_fds);
+        subscription_made(c, request->subscribe, reply->subscribe_reply, fds, n_fds);
         break;
     case BODY(RETAINED_DROP_REPLY):
         MUST(reply->retained_drop_reply->n_dropped == w.n, "%u were dropped", w.n);
@@ -515,20 +499,19 @@ static void done(int proc, const Dlx__Wire__Packet *request, const Dlx__Wire__Pa
         break;
     default:
         if (request->body_case == BODY(ARENA_READY)) /* its news came before the answer */
-            check_nothing_is_owed((int)(own_pub(proc, request->arena_ready->publisher) - w.pubs));
+            check_nothing_is_owed(own_pub(c, request->arena_ready->publisher));
         if (request->body_case != BODY(PUBLISHER_READY))
             break;
         links_reconcile(); /* what was refused a descriptor has failed, and nobody waits for it */
-        p = own_pub(proc, request->publisher_ready->publisher);
+        p = own_pub(c, request->publisher_ready->publisher);
         MUST(!pub_is_awaited(p), "publisher %ju waits for nobody", p->id);
         p->awaited = false;
         break;
     }
 }
 
-void on_reply(int proc, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds)
+void on_reply(struct proc *c, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds)
 {
-    struct proc *c = &w.procs[proc];
     if (!w.running)
         return;
     c->unread++;
@@ -537,11 +520,11 @@ void on_reply(int proc, const Dlx__Wire__Packet *packet, const int *fds, size_t 
         c->waits = 0;
         return;
     }
-    MUST(w.asker == proc && packet->serial == w.request->serial, "nobody asked for serial %u",
+    MUST(w.asker == c && packet->serial == w.request->serial, "nobody asked for serial %u",
          packet->serial);
-    w.asker = -1;
+    w.asker = NULL;
     w.counts[3]++;
-    sim_say("process %d: answer %u: %s", proc, packet->serial,
+    sim_say("process %d: answer %u: %s", number_of(c), packet->serial,
             packet->body_case == BODY(ERROR) ? packet->error->text : "yes");
     bool waits = packet->body_case == BODY(ERROR) && packet->error->code == DLX_E_FULL;
     if (waits || packet->body_case != BODY(ERROR))
@@ -550,8 +533,8 @@ void on_reply(int proc, const Dlx__Wire__Packet *packet, const int *fds, size_t 
     drains_remove_let_go();
     if (w.faults == 0 && w.request->body_case == BODY(PUBLISHER_READY) &&
         (waits || packet->body_case == BODY(OK)) && c->alive && !c->hung_up && !c->must_go &&
-        !own_pub(proc, w.request->publisher_ready->publisher)->awaited)
-        check_has_spares(own_pub(proc, w.request->publisher_ready->publisher));
+        !own_pub(c, w.request->publisher_ready->publisher)->awaited)
+        check_has_spares(own_pub(c, w.request->publisher_ready->publisher));
     if (waits) {
         struct pub *p = pub_by_id(w.request->publisher_ready->publisher);
         MUST(w.code == 0 && w.request->body_case == BODY(PUBLISHER_READY) && pub_is_awaited(p),
@@ -562,11 +545,11 @@ void on_reply(int proc, const Dlx__Wire__Packet *packet, const int *fds, size_t 
     } else if (packet->body_case != BODY(ERROR)) {
         MUST(w.code == 0, "%s was granted, expected %s", dlx__proto_name(w.request),
              dlx__error_name(w.code));
-        done(proc, w.request, packet, fds, n_fds);
+        done(c, w.request, packet, fds, n_fds);
     } else if (w.code == 0) {
-        undone(proc, w.request, packet->error);
+        undone(c, w.request, packet->error);
     } else {
-        refused(proc, w.request, packet->error);
+        refused(c, w.request, packet->error);
     }
     links_reconcile();
 }

@@ -41,8 +41,8 @@ enum {
 enum fd_kind { FD_OTHER, FD_CLIENT, FD_SUB, FD_LINKS, FD_PIDFD, FD_SHUT_DOWN };
 struct fd_info {
     enum fd_kind kind;
-    int index; /* of the process, subscription or publisher */
-    int peer;  /* of a pair, when it was made */
+    void *of; /* the process, subscription or publisher */
+    int peer; /* of a pair, when it was made */
 };
 
 /* A process that uses the daemon, and its connection. */
@@ -86,7 +86,7 @@ enum pub_state { PUB_NEW, PUB_OPEN, PUB_RETAINED, PUB_GONE };
 struct pub {
     bool used;
     uint64_t id;
-    int proc; /* -1: it has left */
+    struct proc *proc; /* NULL: it has left */
     int user, pid;
     char topic[24], name[8];
     uint32_t history, depth, n_entries, on_full, retain, max_held;
@@ -116,7 +116,7 @@ struct pub {
 struct sub {
     bool used;
     uint64_t id;
-    int proc;
+    struct proc *proc;
     char topic[24];
     bool reliable;
     uint32_t max_held, mode, n_spares;
@@ -143,7 +143,8 @@ enum link_state {
 struct link {
     bool used;
     uint64_t id;
-    int sub, pub; /* pub -1: it has failed, or is a spare */
+    struct sub *sub;
+    struct pub *pub; /* NULL: it has failed, or is a spare */
     enum link_state state;
     bool from_start, gone_sent;
     bool spare, early;
@@ -171,7 +172,9 @@ struct link {
 /* A LinkAdded that is to be sent when there is room. */
 struct waiter {
     uint64_t link; /* 0: there is none */
-    int pub, proc, user;
+    struct pub *pub;
+    struct proc *proc;
+    int user;
     bool closed; /* its page says that its subscriber has left */
     bool left;   /* and the link has ended: nobody is to hear of it */
     bool ended;
@@ -181,10 +184,12 @@ struct waiter {
 /* A link that has ended, whose publisher has its page yet. */
 struct drain {
     uint64_t link;
-    int pub, user;
-    int reader; /* the process; -1: its connection has ended */
+    struct pub *pub;
+    int user;
+    struct proc *reader; /* NULL: its connection has ended */
     uint32_t connection;
-    int proc, pid;
+    struct proc *proc;
+    int pid;
     bool closed; /* its page says that its subscriber has left */
     bool let_go; /* by the daemon, while it did what the model has yet to do */
     uint64_t size;
@@ -220,7 +225,7 @@ struct world {
     uint64_t max[DLXD_N_RESOURCES], max_all;
     uint64_t last_link, highest_id; /* of the daemon; ever */
     /* The request that is being handled. */
-    int asker; /* -1: none */
+    struct proc *asker; /* NULL: none */
     const Dlx__Wire__Packet *request;
     int code;               /* that it should be answered with */
     uint64_t link_ready;    /* or LinkReady of this link; 0: it is none */
@@ -261,6 +266,21 @@ static inline bool one_in(uint32_t n)
     return rnd(n) == 0;
 }
 
+/* Each one that is in use. */
+#define each_used(type, it, array)                                                                 \
+    for (struct type *it = (array); (it) < (array) + DLX_ARRAY_SIZE(array); (it)++)                \
+        if (!(it)->used)                                                                           \
+            continue;                                                                              \
+        else
+#define each_pub(it)  each_used(pub, it, w.pubs)
+#define each_sub(it)  each_used(sub, it, w.subs)
+#define each_link(it) each_used(link, it, w.links)
+
+static inline int number_of(const struct proc *c)
+{
+    return (int)(c - w.procs);
+}
+
 /* kernel.c */
 bool sim_refuse(void); /* does this call of the daemon fail for lack of something? */
 /* The daemon's socket took no more. Is there room in it? Then the daemon tries again when time has
@@ -269,20 +289,23 @@ void sim_note_stall(struct sub *s);
 int sim_dup(int fd);
 void sim_forget_fd(int fd); /* was closed by the kernel's own means, or handed over */
 int sim_count_fds(void);    /* as the kernel has them */
-bool is_dead(int proc);
+bool is_dead(const struct proc *c);
 int sim_eventfd(void);
 ino_t sim_inode(int fd);
 bool sim_is_full(int fd); /* a link socket, where sockets are small */
 
 /* edge.c */
-bool edge_pump(void);        /* one readiness of the daemon's, or one job; false: there is none */
-int edge_n_abandoned(void);  /* looks that nobody waits for; each has a descriptor */
-void edge_abandon(int proc); /* of a request of its, nobody waits for the look */
+bool edge_pump(void);       /* one readiness of the daemon's, or one job; false: there is none */
+int edge_n_abandoned(void); /* looks that nobody waits for; each has a descriptor */
+void edge_abandon(const struct proc *c); /* of a request of its, nobody waits for the look */
 void edge_manager_reads(void);
 void edge_drop_barriers(void);
 int edge_find(const char *name);
 
 /* model.c */
+/* What the daemon has of it; NULL: it is not there. */
+const struct dlxd_link *their_link(uint64_t id);
+struct dlxd_publisher *their_publisher(uint64_t id);
 struct pub *pub_by_id(uint64_t id);
 struct sub *sub_by_id(uint64_t id);
 struct link *link_by_id(uint64_t id);
@@ -312,12 +335,12 @@ void pub_resume(const struct pub *by);
 void region_drop(struct pub *p, int i);
 bool sub_may_end(const struct sub *s);
 void sub_end(struct sub *s);
-void client_gone(int proc, bool dismissed);
+void client_gone(struct proc *c, bool dismissed);
 void pub_offer(struct pub *p, bool from_start);
 /* The next in the order of ids; those of a process, or that a list shows, by topic first. NULL:
  * there is none. */
 struct sub *sub_after(uint64_t id, bool pattern);
-struct pub *pub_after(int proc, uint64_t id);
+struct pub *pub_after(const struct proc *c, uint64_t id);
 struct pub *pub_listed_after(const char *topic, uint64_t id);
 /* Returns it if it is to be offered now. */
 struct pub *on_death_seen(uint64_t pub_id);
@@ -339,21 +362,21 @@ bool clients_have_room(const struct proc *reader, const struct pub *p);
 bool user_has_room(int user, uint64_t size);
 
 /* request.c */
-void on_request(int proc, const Dlx__Wire__Packet *packet);
-void on_reply(int proc, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
+void on_request(struct proc *c, const Dlx__Wire__Packet *packet);
+void on_reply(struct proc *c, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
 void request_over(void);
 /* It begins to look at the region of the request that is being handled. */
 void request_proves(void);
 /* It has looked: the request goes on. */
-void request_goes_on(int proc);
+void request_goes_on(struct proc *c);
 /* The daemon tells the first of what PublisherReady has changed. */
 void request_shows(void);
 
 /* news.c */
-void on_notifications(int sub, const Dlx__Wire__Packet *packet);
-void on_told(int sub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
-void on_not_told(int sub, const Dlx__Wire__Packet *packet, const int *fds);
-void on_added(int pub, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
+void on_notifications(struct sub *s, const Dlx__Wire__Packet *packet);
+void on_told(struct sub *s, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
+void on_not_told(struct sub *s, const Dlx__Wire__Packet *packet, const int *fds);
+void on_added(struct pub *p, const Dlx__Wire__Packet *packet, const int *fds, size_t n_fds);
 /* It is to be sent when there is room; or it could not be sent, and does not wait. */
 void on_waits(uint64_t link, const int *fds);
 void on_not_added(uint64_t link, int code);
@@ -372,16 +395,16 @@ void check_info(const Dlx__Wire__DaemonInfoReply *body);
 void check_all(void);
 int64_t check_fds_of_peers(void);
 bool check_is_kept(const struct pub *p);
-void check_nothing_is_owed(int pub);
+void check_nothing_is_owed(const struct pub *p); /* NULL: of any */
 
 /* peer.c */
-void peer_start(int proc);
-void peer_connect(int proc);
-void peer_hang_up(int proc);
-void peer_die(int proc);
-void peer_send(int proc, Dlx__Wire__Packet__BodyCase body, void *message, uint32_t serial);
+void peer_start(struct proc *c);
+void peer_connect(struct proc *c);
+void peer_hang_up(struct proc *c);
+void peer_die(struct proc *c);
+void peer_send(struct proc *c, Dlx__Wire__Packet__BodyCase body, void *message, uint32_t serial);
 void peer_tell(struct sub *s, Dlx__Wire__Packet__BodyCase body, void *message);
-void peer_read_replies(int proc);
+void peer_read_replies(struct proc *c);
 bool peer_read_notifications(struct sub *s);
 void peer_answer(struct link *l);
 void peer_ack(struct sub *s, uint32_t n);

@@ -12,24 +12,24 @@
 static char *topics[] = {"a", "a/b", "a/c"};
 static char *patterns[] = {"a", "a/b", "a/*", "**", "a/**", "a/c", "*"};
 
-static struct pub *any_pub(int proc)
+static struct pub *any_pub(struct proc *c)
 {
     int at = (int)rnd(PUBS);
     for (int i = 0; i < PUBS; i++) {
         struct pub *p = &w.pubs[(at + i) % PUBS];
-        if (p->used && p->proc == proc)
+        if (p->used && p->proc == c)
             return p;
     }
     return NULL;
 }
 
 /* One that has a region to be made ready. */
-static struct pub *unready_pub(int proc, int *ret_region)
+static struct pub *unready_pub(struct proc *c, int *ret_region)
 {
     int at = (int)rnd(PUBS);
     for (int i = 0; i < PUBS; i++) {
         struct pub *p = &w.pubs[(at + i) % PUBS];
-        for (int k = 0; p->used && p->proc == proc && k < p->n_r; k++) {
+        for (int k = 0; p->used && p->proc == c && k < p->n_r; k++) {
             if (p->r[k].fd >= 0) {
                 *ret_region = k;
                 return p;
@@ -40,41 +40,41 @@ static struct pub *unready_pub(int proc, int *ret_region)
 }
 
 /* One that waits for a subscription. */
-static struct pub *awaited_pub(int proc)
+static struct pub *awaited_pub(struct proc *c)
 {
-    for (int i = 0; i < PUBS; i++)
-        if (w.pubs[i].used && w.pubs[i].proc == proc && w.pubs[i].awaited)
-            return &w.pubs[i];
+    each_pub (p)
+        if (p->proc == c && p->awaited)
+            return p;
     return NULL;
 }
 
 static int n_pubs(void)
 {
     int n = 0;
-    for (int i = 0; i < PUBS; i++)
-        n += w.pubs[i].used;
+    each_pub (p)
+        n++;
     return n;
 }
 
 static int n_subs(void)
 {
     int n = 0;
-    for (int i = 0; i < SUBS; i++)
-        n += w.subs[i].used;
+    each_sub (s)
+        n++;
     return n;
 }
 
-static void ask_hello(int proc)
+static void ask_hello(struct proc *c)
 {
     Dlx__Wire__Hello body = DLX__WIRE__HELLO__INIT;
     body.major = one_in(60) ? 99 : DLX_PROTO_MAJOR;
     body.minor = rnd(3);
-    body.name = w.procs[proc].name;
+    body.name = c->name;
     body.max_links = one_in(6) ? rnd(4) : 100;
-    peer_send(proc, BODY(HELLO), &body, ++w.procs[proc].serial);
+    peer_send(c, BODY(HELLO), &body, ++c->serial);
 }
 
-static void ask_publisher(int proc)
+static void ask_publisher(struct proc *c)
 {
     static const uint64_t times[] = {0, 0, 1000000, 50000000, 2000000000, UINT64_MAX};
     Dlx__Wire__PublisherNew body = DLX__WIRE__PUBLISHER_NEW__INIT;
@@ -102,17 +102,17 @@ static void ask_publisher(int proc)
         body.resumes = 1 + rnd(1000);
         body.after_seq = rnd(4);
     }
-    peer_send(proc, BODY(PUBLISHER_NEW), &body, ++w.procs[proc].serial);
+    peer_send(c, BODY(PUBLISHER_NEW), &body, ++c->serial);
 }
 
 /* Of a publisher, or of a region; now and then it is ready already, or not allocated. */
-static void ask_ready(int proc)
+static void ask_ready(struct proc *c)
 {
     Dlx__Wire__PublisherReady publisher = DLX__WIRE__PUBLISHER_READY__INIT;
     Dlx__Wire__ArenaReady arena = DLX__WIRE__ARENA_READY__INIT;
     int k = 0;
-    struct pub *p = one_in(20) ? any_pub(proc) : one_in(4) ? awaited_pub(proc) : NULL;
-    p = p ? p : unready_pub(proc, &k);
+    struct pub *p = one_in(20) ? any_pub(c) : one_in(4) ? awaited_pub(c) : NULL;
+    p = p ? p : unready_pub(c, &k);
     if (!p)
         return;
     if (!one_in(20))
@@ -120,20 +120,20 @@ static void ask_ready(int proc)
     publisher.publisher = arena.publisher = p->id;
     arena.arena = p->r[k].id;
     if (k == 0)
-        peer_send(proc, BODY(PUBLISHER_READY), &publisher, ++w.procs[proc].serial);
+        peer_send(c, BODY(PUBLISHER_READY), &publisher, ++c->serial);
     else
-        peer_send(proc, BODY(ARENA_READY), &arena, ++w.procs[proc].serial);
+        peer_send(c, BODY(ARENA_READY), &arena, ++c->serial);
 }
 
-static void ask_arena(int proc)
+static void ask_arena(struct proc *c)
 {
     Dlx__Wire__ArenaNew body = DLX__WIRE__ARENA_NEW__INIT;
-    struct pub *p = any_pub(proc);
+    struct pub *p = any_pub(c);
     if (!p || p->n_r > REGIONS - 8)
         return;
     body.publisher = p->id;
     body.arena_size = DLX_PAGE * (1 + rnd(4));
-    peer_send(proc, BODY(ARENA_NEW), &body, ++w.procs[proc].serial);
+    peer_send(c, BODY(ARENA_NEW), &body, ++c->serial);
 }
 
 static struct region *any_region(struct pub *p)
@@ -146,44 +146,44 @@ static struct region *any_region(struct pub *p)
     return NULL;
 }
 
-static void ask_arena_drop(int proc)
+static void ask_arena_drop(struct proc *c)
 {
     Dlx__Wire__ArenaDrop body = DLX__WIRE__ARENA_DROP__INIT;
-    struct pub *p = any_pub(proc);
+    struct pub *p = any_pub(c);
     struct region *r = any_region(p);
     if (!r)
         return;
     body.publisher = p->id;
     body.arena = r->id;
-    peer_send(proc, BODY(ARENA_DROP), &body, rnd(2) ? ++w.procs[proc].serial : 0);
+    peer_send(c, BODY(ARENA_DROP), &body, rnd(2) ? ++c->serial : 0);
 }
 
-static void ask_close(int proc)
+static void ask_close(struct proc *c)
 {
     Dlx__Wire__PublisherClose body = DLX__WIRE__PUBLISHER_CLOSE__INIT;
-    struct pub *p = any_pub(proc);
+    struct pub *p = any_pub(c);
     body.publisher = p ? p->id : 7;
-    peer_send(proc, BODY(PUBLISHER_CLOSE), &body, ++w.procs[proc].serial);
+    peer_send(c, BODY(PUBLISHER_CLOSE), &body, ++c->serial);
 }
 
-static void ask_retains(int proc)
+static void ask_retains(struct proc *c)
 {
     Dlx__Wire__PublisherRetains body = DLX__WIRE__PUBLISHER_RETAINS__INIT;
-    struct pub *p = any_pub(proc);
+    struct pub *p = any_pub(c);
     if (!p)
         return;
     body.publisher = p->id;
-    peer_send(proc, BODY(PUBLISHER_RETAINS), &body, rnd(2) ? ++w.procs[proc].serial : 0);
+    peer_send(c, BODY(PUBLISHER_RETAINS), &body, rnd(2) ? ++c->serial : 0);
 }
 
-static void ask_drop(int proc)
+static void ask_drop(struct proc *c)
 {
     Dlx__Wire__RetainedDrop body = DLX__WIRE__RETAINED_DROP__INIT;
     body.topic = topics[rnd(DLX_ARRAY_SIZE(topics))];
-    peer_send(proc, BODY(RETAINED_DROP), &body, ++w.procs[proc].serial);
+    peer_send(c, BODY(RETAINED_DROP), &body, ++c->serial);
 }
 
-static void ask_subscribe(int proc)
+static void ask_subscribe(struct proc *c)
 {
     Dlx__Wire__Subscribe body = DLX__WIRE__SUBSCRIBE__INIT;
     if (n_subs() >= SUBS - 2)
@@ -194,7 +194,7 @@ static void ask_subscribe(int proc)
     body.history = rnd(3);
     body.max_held = one_in(4) ? 300 + rnd(600) : 1 + rnd(16);
     body.n_spares = one_in(3) ? 0 : 1 + rnd(3);
-    peer_send(proc, BODY(SUBSCRIBE), &body, ++w.procs[proc].serial);
+    peer_send(c, BODY(SUBSCRIBE), &body, ++c->serial);
 }
 
 static struct sub *any_sub(void)
@@ -206,50 +206,50 @@ static struct sub *any_sub(void)
     return NULL;
 }
 
-static void ask_subscription_close(int proc)
+static void ask_subscription_close(struct proc *c)
 {
     Dlx__Wire__SubscriptionClose body = DLX__WIRE__SUBSCRIPTION_CLOSE__INIT;
     const struct sub *s = any_sub(); /* of somebody else, often */
     body.subscription = s ? s->id : 3;
-    peer_send(proc, BODY(SUBSCRIPTION_CLOSE), &body, ++w.procs[proc].serial);
+    peer_send(c, BODY(SUBSCRIPTION_CLOSE), &body, ++c->serial);
 }
 
-static void ask_lists(int proc)
+static void ask_lists(struct proc *c)
 {
     Dlx__Wire__ListPublishers publishers = DLX__WIRE__LIST_PUBLISHERS__INIT;
     Dlx__Wire__ListLinks links = DLX__WIRE__LIST_LINKS__INIT;
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
     const struct pub *p = &w.pubs[rnd(PUBS)];
-    uint32_t serial = ++w.procs[proc].serial;
+    uint32_t serial = ++c->serial;
     if (one_in(3)) {
-        peer_send(proc, BODY(DAEMON_INFO), &info, serial);
+        peer_send(c, BODY(DAEMON_INFO), &info, serial);
     } else if (one_in(2)) {
         publishers.topic = one_in(2) ? patterns[rnd(DLX_ARRAY_SIZE(patterns))] : publishers.topic;
         if (p->used && one_in(2)) {
             publishers.after_topic = (char *)(uintptr_t)p->topic;
             publishers.after_publisher = p->id;
         }
-        peer_send(proc, BODY(LIST_PUBLISHERS), &publishers, serial);
+        peer_send(c, BODY(LIST_PUBLISHERS), &publishers, serial);
     } else {
         links.publisher = p->used ? p->id : 5;
-        peer_send(proc, BODY(LIST_LINKS), &links, serial);
+        peer_send(c, BODY(LIST_LINKS), &links, serial);
     }
 }
 
-static void lie(int proc)
+static void lie(struct proc *c)
 {
     Dlx__Wire__DaemonInfo info = DLX__WIRE__DAEMON_INFO__INIT;
     Dlx__Wire__Ok no_request = DLX__WIRE__OK__INIT;
     struct sub *s = any_sub();
     switch (rnd(4)) {
     case 0:
-        peer_send(proc, BODY(DAEMON_INFO), &info, 0);
+        peer_send(c, BODY(DAEMON_INFO), &info, 0);
         break;
     case 1:
-        peer_send(proc, BODY(OK), &no_request, ++w.procs[proc].serial);
+        peer_send(c, BODY(OK), &no_request, ++c->serial);
         break;
     case 2:
-        ask_hello(proc);
+        ask_hello(c);
         break;
     default:
         if (s && s->sock >= 0)
@@ -258,31 +258,31 @@ static void lie(int proc)
     }
 }
 
-static void ask(int proc)
+static void ask(struct proc *c)
 {
-    static void (*const requests[])(int) = {ask_publisher, ask_publisher,
-                                            ask_publisher, ask_ready,
-                                            ask_ready,     ask_ready,
-                                            ask_ready,     ask_ready,
-                                            ask_ready,     ask_ready,
-                                            ask_ready,     ask_ready,
-                                            ask_arena,     ask_arena,
-                                            ask_arena,     ask_arena,
-                                            ask_arena,     ask_arena_drop,
-                                            ask_close,     ask_retains,
-                                            ask_drop,      ask_subscribe,
-                                            ask_subscribe, ask_subscribe,
-                                            ask_subscribe, ask_subscription_close,
-                                            ask_lists,     ask_lists};
-    if (w.procs[proc].serial == 0)
-        ask_hello(proc);
-    requests[rnd(DLX_ARRAY_SIZE(requests))](proc);
+    static void (*const requests[])(struct proc *) = {ask_publisher, ask_publisher,
+                                                      ask_publisher, ask_ready,
+                                                      ask_ready,     ask_ready,
+                                                      ask_ready,     ask_ready,
+                                                      ask_ready,     ask_ready,
+                                                      ask_ready,     ask_ready,
+                                                      ask_arena,     ask_arena,
+                                                      ask_arena,     ask_arena,
+                                                      ask_arena,     ask_arena_drop,
+                                                      ask_close,     ask_retains,
+                                                      ask_drop,      ask_subscribe,
+                                                      ask_subscribe, ask_subscribe,
+                                                      ask_subscribe, ask_subscription_close,
+                                                      ask_lists,     ask_lists};
+    if (c->serial == 0)
+        ask_hello(c);
+    requests[rnd(DLX_ARRAY_SIZE(requests))](c);
 }
 
 static void publish(void)
 {
     struct pub *p = &w.pubs[rnd(PUBS)];
-    if (p->used && p->proc >= 0 && w.procs[p->proc].alive && p->state != PUB_NEW)
+    if (p->used && p->proc && p->proc->alive && p->state != PUB_NEW)
         p->r[0].map[0] = DLX_MAX(p->r[0].map[0], p->after_seq) + 1 + rnd(3);
 }
 
@@ -291,9 +291,9 @@ static void listen_to(struct sub *s)
     uint32_t n = rnd(6);
     for (uint32_t i = 0; i < n && peer_read_notifications(s); i++)
         continue;
-    for (int i = 0; i < LINKS; i++)
-        if (w.links[i].used && &w.subs[w.links[i].sub] == s && !one_in(4))
-            peer_answer(&w.links[i]);
+    each_link (l)
+        if (l->sub == s && !one_in(4))
+            peer_answer(l);
     /* Late, or for a part of them. */
     if (s->read - s->ack > 0 && !one_in(3))
         peer_ack(s, s->ack + (one_in(3) ? rnd(s->read - s->ack + 1) : s->read - s->ack));
@@ -306,7 +306,7 @@ static void leave_link(void)
     if (!l->used || !l->answered)
         return;
     body.link = l->id;
-    peer_tell(&w.subs[l->sub], BODY(LINK_CLOSE), &body);
+    peer_tell(l->sub, BODY(LINK_CLOSE), &body);
 }
 
 void step_time(uint64_t now)
@@ -316,9 +316,8 @@ void step_time(uint64_t now)
     w.faults = 0;
     for (;;) {
         struct pub *first = NULL;
-        for (int i = 0; i < PUBS; i++) {
-            struct pub *p = &w.pubs[i];
-            if (p->used && p->state == PUB_RETAINED && p->expires && p->expires <= now &&
+        each_pub (p) {
+            if (p->state == PUB_RETAINED && p->expires && p->expires <= now &&
                 (!first || p->expires < first->expires))
                 first = p;
         }
@@ -341,28 +340,27 @@ void step_time(uint64_t now)
     w.faults = 0;
 }
 
-static void come(int proc)
+static void come(struct proc *c)
 {
-    if (!w.procs[proc].alive)
-        peer_start(proc);
-    if (!w.procs[proc].connected)
-        peer_connect(proc);
+    if (!c->alive)
+        peer_start(c);
+    if (!c->connected)
+        peer_connect(c);
 }
 
 void step(void)
 {
     static const uint64_t spans[] = {1000000, 20000000, 500000000, 2100000000};
-    int proc = (int)rnd(PROCS);
-    struct proc *c = &w.procs[proc];
+    struct proc *c = &w.procs[rnd(PROCS)];
     struct sub *s = any_sub();
     uint32_t what = rnd(1000);
     w.now += 1000000;
     if (what < 480) {
         if (!c->connected)
-            come(proc);
+            come(c);
         else if (!c->hung_up) {
-            peer_read_replies(proc);
-            ask(proc);
+            peer_read_replies(c);
+            ask(c);
         }
     } else if (what < 720) {
         if (s)
@@ -386,17 +384,17 @@ void step(void)
         p->link_sock = p->used ? dlx__close(p->link_sock) : -1;
     } else if (what < 970) {
         if (c->connected)
-            peer_hang_up(proc);
+            peer_hang_up(c);
     } else if (what < 980) {
         if (c->alive)
-            peer_die(proc);
+            peer_die(c);
     } else if (what < 985) {
         if (c->connected && !c->hung_up)
-            lie(proc);
+            lie(c);
     } else if (what < 987) {
         life_end_daemon(one_in(2));
         if (c->alive && one_in(2))
-            peer_die(proc);
+            peer_die(c);
         life_new_daemon();
     } else if (what < 991) {
         life_quiesce();
@@ -405,6 +403,6 @@ void step(void)
     for (uint32_t i = one_in(4) ? 0 : 1 + rnd(8); i > 0 && edge_pump(); i--)
         check_all();
     if (!one_in(6))
-        peer_read_replies((int)rnd(PROCS));
+        peer_read_replies(&w.procs[rnd(PROCS)]);
     w.steps++;
 }
