@@ -96,6 +96,5 @@ TEST(a_ring_has_twice_as_many_entries_as_its_window)
 
 int main(void)
 {
-    TCase *tcase = tcase_create("entry");
-    return dlx_test_run_case(tcase);
+    return dlx_test_run_case(tcase_create("entry"));
 }

@@ -19,25 +19,34 @@ static uint64_t ticks_at(const struct counter *counter, uint64_t ns)
     return counter->offset + ns * counter->per_us / 1000;
 }
 
-/* A look at this time that takes 20 ns. */
-static uint64_t look(struct dlx_clock *clock, const struct counter *counter, uint64_t ns)
-{
-    return dlx__clock_learn(clock, ticks_at(counter, ns - 10), ns, ticks_at(counter, ns + 10));
-}
-
 static bool is_good_for(const struct dlx_clock *clock, const struct counter *counter, uint64_t ns)
 {
     return ticks_at(counter, ns) - clock->ticks < clock->span;
 }
 
+/* It gets the time of the system's clock; is the counter believed then? */
+static void look_at(struct dlx_clock *clock, const struct counter *counter, uint64_t ns,
+                    bool is_believed)
+{
+    ck_assert_uint_eq(dlx__clock_learn(clock, ticks_at(counter, ns - 10), ns,
+                                       ticks_at(counter, ns + 10)), /* it takes 20 ns */
+                      ns);
+    ck_assert_int_eq(clock->span > 0, is_believed);
+}
+
 static void learn_rate(struct dlx_clock *clock, const struct counter *counter, uint64_t ns)
 {
-    ck_assert_uint_eq(look(clock, counter, ns), ns);
-    ck_assert_uint_eq(clock->span, 0);
-    ck_assert_uint_eq(look(clock, counter, ns + 9 * MS), ns + 9 * MS);
-    ck_assert_uint_eq(clock->span, 0);
-    ck_assert_uint_eq(look(clock, counter, ns + 10 * MS), ns + 10 * MS);
-    ck_assert_uint_gt(clock->span, 0);
+    look_at(clock, counter, ns, false);
+    look_at(clock, counter, ns + 9 * MS, false);
+    look_at(clock, counter, ns + 10 * MS, true);
+}
+
+/* By the counter, within 100 ns. */
+static void check_time(struct dlx_clock *clock, const struct counter *counter, uint64_t ns)
+{
+    uint64_t told = dlx__clock_at(clock, ticks_at(counter, ns));
+    ck_assert_uint_le(told, ns + 100);
+    ck_assert_uint_ge(told + 100, ns);
 }
 
 TEST(the_counter_tells_the_time_once_its_rate_is_known)
@@ -51,9 +60,7 @@ TEST(the_counter_tells_the_time_once_its_rate_is_known)
         learn_rate(&clock, counter, start);
         for (uint64_t ns = now + 1000; ns < now + MS - 1000; ns += 1000) {
             ck_assert(is_good_for(&clock, counter, ns));
-            uint64_t told = dlx__clock_at(&clock, ticks_at(counter, ns));
-            ck_assert_uint_le(told, ns + 100);
-            ck_assert_uint_ge(told + 100, ns);
+            check_time(&clock, counter, ns);
         }
         ck_assert(!is_good_for(&clock, counter, now + MS + 1000));
     }
@@ -79,15 +86,11 @@ TEST(a_counter_that_jumps_is_not_believed)
     learn_rate(&clock, &counter, 1000 * MS);
     counter.offset = 0; /* back */
     ck_assert(!is_good_for(&clock, &counter, 1011 * MS));
-    ck_assert_uint_eq(look(&clock, &counter, 1025 * MS), 1025 * MS);
-    ck_assert_uint_eq(clock.span, 0);
-    ck_assert_uint_eq(look(&clock, &counter, 1036 * MS), 1036 * MS);
-    ck_assert_uint_gt(clock.span, 0);
+    look_at(&clock, &counter, 1025 * MS, false);
+    look_at(&clock, &counter, 1036 * MS, true);
     counter.per_us = 2000; /* on another machine */
-    ck_assert_uint_eq(look(&clock, &counter, 1060 * MS), 1060 * MS);
-    ck_assert_uint_eq(clock.span, 0);
-    ck_assert_uint_eq(look(&clock, &counter, 1071 * MS), 1071 * MS);
-    ck_assert_uint_gt(clock.span, 0);
+    look_at(&clock, &counter, 1060 * MS, false);
+    look_at(&clock, &counter, 1071 * MS, true);
 }
 
 TEST(a_look_that_was_interrupted_does_not_count)
@@ -101,11 +104,9 @@ TEST(a_look_that_was_interrupted_does_not_count)
                       1020 * MS);
     ck_assert_uint_eq(clock.span, 0);
     ck_assert_uint_eq(clock.rate, rate);
-    ck_assert_uint_eq(look(&clock, &counter, 1026 * MS), 1026 * MS);
-    ck_assert_uint_gt(clock.span, 0);
+    look_at(&clock, &counter, 1026 * MS, true);
     /* After a long pause the rate is measured anew. */
-    ck_assert_uint_eq(look(&clock, &counter, 9000 * MS), 9000 * MS);
-    ck_assert_uint_gt(clock.span, 0);
+    look_at(&clock, &counter, 9000 * MS, true);
     ck_assert_uint_eq(clock.rate, rate);
 }
 
@@ -118,14 +119,10 @@ TEST(measuring_that_began_with_an_interrupted_look_begins_again)
     ck_assert_uint_eq(
         dlx__clock_learn(&clock, ticks_at(&counter, now - 2 * MS), now, ticks_at(&counter, now)),
         now);
-    ck_assert_uint_eq(look(&clock, &counter, now + 10 * MS), now + 10 * MS);
-    ck_assert_uint_eq(clock.span, 0);
+    look_at(&clock, &counter, now + 10 * MS, false);
     now += 20 * MS;
-    ck_assert_uint_eq(look(&clock, &counter, now), now);
-    ck_assert_uint_gt(clock.span, 0);
-    uint64_t told = dlx__clock_at(&clock, ticks_at(&counter, now + MS / 2));
-    ck_assert_uint_le(told, now + MS / 2 + 100);
-    ck_assert_uint_ge(told + 100, now + MS / 2);
+    look_at(&clock, &counter, now, true);
+    check_time(&clock, &counter, now + MS / 2);
 }
 
 /* Whether or not this machine's clock goes by the counter. */

@@ -64,7 +64,7 @@ TEST(names_of_numpy_are_read_as_numpy_does)
         {"F", "complex64"},        {"b", "int8"},
         {"Q", "uint64"},           {"float4_e2m1fn_x2", "float4_e2m1fnx2"}, /* of PyTorch */
     };
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(names); i++) {
         DLDataType t;
         char name[DLX_DTYPE_NAME_SIZE];
         ck_assert_msg(dlx_dtype_parse(names[i].name, &t) == 0, "%s", names[i].name);
@@ -85,7 +85,7 @@ TEST(bad_names_are_refused)
         "int16__x2", "float32x65536", "0x1:8:1", "99999999999999999999:8:1",
     };
     DLDataType t = {0};
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(bad); i++)
         ck_assert_msg(dlx_dtype_parse(bad[i], &t) == DLX_E_SHAPE, "'%s'", bad[i]);
 }
 

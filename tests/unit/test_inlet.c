@@ -7,120 +7,101 @@
 #include "ring/entry.h"
 #include "tests/harness/run.h"
 
-#define HELD 16
+enum { HELD = 16, N_ENTRIES = DLX_SHM_ENTRIES_MIN };
+
+/* A link, and its page as its publisher sees it. */
+static struct dlx_subscriber_link *subscriber_link;
+static const struct dlx_shm_link *page;
+static struct dlx_shm_control *control; /* if it was opened */
+
+static void setup(void)
+{
+    const struct dlx_memory *memory = dlx__memory_by_tag(0);
+    const uint64_t size = dlx_shm_link_size(HELD);
+    uint64_t generation;
+    int fd, writer_fd;
+    ck_assert_ptr_nonnull(memory);
+    ck_assert_int_eq(dlx__region_new(memory, "dlx-link", size, &fd, &writer_fd), 0);
+    page = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    ck_assert(page != MAP_FAILED);
+    close(fd);
+    ck_assert_int_eq(dlx__fork_init(&generation), 0);
+    ck_assert_int_eq(dlx__subscriber_link_new(&subscriber_link, memory, generation, 7, 8, "t",
+                                              writer_fd, size, 0, HELD),
+                     0);
+}
+
+static void teardown(void)
+{
+    dlx__subscriber_link_unref(subscriber_link);
+    dlx__region_unmap(control, dlx_shm_control_size(N_ENTRIES));
+    control = NULL;
+    munmap((void *)(uintptr_t)page, dlx_shm_link_size(HELD));
+}
+
+/* To a publisher of which there is only the control block. */
+static void open_link(void)
+{
+    const struct dlx_memory *memory = dlx__memory_by_tag(0);
+    const uint64_t size = dlx_shm_control_size(N_ENTRIES);
+    int fd, writer_fd;
+    ck_assert_int_eq(dlx__region_new(memory, "dlx-control", size, &fd, &writer_fd), 0);
+    ck_assert_int_eq(dlx__region_populate(memory, writer_fd, size, (void **)&control), 0);
+    ck_assert_int_eq(dlx__subscriber_link_open(subscriber_link, -1, fd, size, N_ENTRIES, 0, 0), 0);
+}
 
 /* Its publisher may know it already, and would wait for its first cursor as long as the process
  * lives. */
 TEST(a_link_that_was_never_opened_lets_its_publisher_go)
 {
-    const struct dlx_memory *memory = dlx__memory_by_tag(0);
-    uint64_t size = dlx_shm_link_size(HELD);
-    struct dlx_subscriber_link *subscriber_link = NULL;
-    int fd, writer_fd;
-    ck_assert_ptr_nonnull(memory);
-    ck_assert_int_eq(dlx__region_new(memory, "dlx-link", size, &fd, &writer_fd), 0);
-    ck_assert_int_eq(
-        dlx__subscriber_link_new(&subscriber_link, memory, 1, 7, 8, "t", writer_fd, size, 0, HELD),
-        0);
-    struct dlx_shm_link *page = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
-    ck_assert(page != MAP_FAILED);
     ck_assert_uint_eq(*(const uint64_t *)&page->cursor, 0);
     dlx__subscriber_link_close(subscriber_link);
     ck_assert_uint_eq(*(const uint64_t *)&page->cursor, DLX_SHM_CURSOR_CLOSED);
-    dlx__subscriber_link_unref(subscriber_link);
-    munmap(page, size);
-    close(fd);
-}
-
-/* A sealed control block, filled by `map`, which is the writer's. */
-static int make_block(const struct dlx_memory *memory, uint64_t size, struct dlx_shm_control **map)
-{
-    int fd, writer_fd;
-    ck_assert_int_eq(dlx__region_new(memory, "dlx-control", size, &fd, &writer_fd), 0);
-    ck_assert_int_eq(dlx__region_populate(memory, writer_fd, size, (void **)map), 0);
-    return fd;
-}
-
-/* An open link to a publisher of which there is only the control block. */
-struct link {
-    struct dlx_subscriber_link *subscriber_link;
-    struct dlx_shm_control *control;
-    const struct dlx_shm_link *page;
-    uint64_t size;
-};
-
-static struct link make_link(uint32_t n_entries)
-{
-    struct link x = {.size = dlx_shm_control_size(n_entries)};
-    const struct dlx_memory *memory = dlx__memory_by_tag(0);
-    const uint64_t link_size = dlx_shm_link_size(HELD);
-    uint64_t generation;
-    int fd, writer_fd;
-    ck_assert_int_eq(dlx__region_new(memory, "dlx-link", link_size, &fd, &writer_fd), 0);
-    x.page = mmap(NULL, link_size, PROT_READ, MAP_SHARED, fd, 0);
-    ck_assert(x.page != MAP_FAILED);
-    close(fd);
-    ck_assert_int_eq(dlx__fork_init(&generation), 0);
-    ck_assert_int_eq(dlx__subscriber_link_new(&x.subscriber_link, memory, generation, 7, 8, "t",
-                                              writer_fd, link_size, 0, HELD),
-                     0);
-    int control_fd = make_block(memory, x.size, &x.control);
-    ck_assert_int_eq(
-        dlx__subscriber_link_open(x.subscriber_link, -1, control_fd, x.size, n_entries, 0, 0), 0);
-    return x;
-}
-
-static void free_link(struct link *x)
-{
-    dlx__subscriber_link_unref(x->subscriber_link);
-    dlx__region_unmap(x->control, x->size);
-    munmap((void *)(uintptr_t)x->page, dlx_shm_link_size(HELD));
 }
 
 /* The rest of a batch is held, but nobody has it: it goes with the link. */
 TEST(a_closed_link_holds_nothing_that_was_not_handed_out)
 {
-    enum { N_ENTRIES = DLX_SHM_ENTRIES_MIN, N_BATCH = 5 };
-    struct link x = make_link(N_ENTRIES);
+    enum { N_BATCH = 5 };
     uint64_t words[DLX_SHM_ENTRY_WORDS] = {0};
     struct dlx_message *message;
+    open_link();
     /* Of tensors of size 0, which need no arena. */
     ck_assert(
         dlx__entry_pack_tensor(words, 0, 0, (DLDataType){kDLInt, 64, 1}, false, 1, (int64_t[]){0}));
     for (uint64_t n = 1; n <= N_BATCH; n++) {
         for (uint32_t i = 0; i < DLX_SHM_ENTRY_WORDS; i++)
-            dlx_store64_relaxed(&x.control->entries[n].words[i], words[i]);
-        dlx_store64_release(&x.control->entries[n].gen, n);
+            dlx_store64_relaxed(&control->entries[n].words[i], words[i]);
+        dlx_store64_release(&control->entries[n].gen, n);
     }
-    dlx_store64_release(&x.control->head, N_BATCH);
-    dlx__subscriber_link_start(x.subscriber_link, N_BATCH, false, false, false);
-    ck_assert_int_eq(dlx__subscriber_link_take(x.subscriber_link, N_BATCH, &message), 0);
+    dlx_store64_release(&control->head, N_BATCH);
+    dlx__subscriber_link_start(subscriber_link, N_BATCH, false, false, false);
+    ck_assert_int_eq(dlx__subscriber_link_take(subscriber_link, N_BATCH, &message), 0);
     ck_assert_uint_eq(dlx_message_seq(message), 1);
-    ck_assert_uint_eq(dlx__reader_n_held(&x.subscriber_link->core), N_BATCH);
-    dlx__subscriber_link_close(x.subscriber_link);
-    ck_assert_uint_eq(dlx__reader_n_held(&x.subscriber_link->core), 1);
-    ck_assert_uint_eq(*(const uint64_t *)&x.page->hold[0], 1); /* the one that was */
+    ck_assert_uint_eq(dlx__reader_n_held(&subscriber_link->core), N_BATCH);
+    dlx__subscriber_link_close(subscriber_link);
+    ck_assert_uint_eq(dlx__reader_n_held(&subscriber_link->core), 1);
+    ck_assert_uint_eq(*(const uint64_t *)&page->hold[0], 1); /* the one that was */
     dlx_message_unref(message);
-    ck_assert_uint_eq(*(const uint64_t *)&x.page->hold[0], 0);
-    free_link(&x);
+    ck_assert_uint_eq(*(const uint64_t *)&page->hold[0], 0);
 }
 
 /* A struct that was never used is like nothing, also not like words that are all 0. */
 TEST(a_message_of_zeros_is_refused_by_a_link_that_has_taken_nothing)
 {
-    enum { N_ENTRIES = DLX_SHM_ENTRIES_MIN };
-    struct link x = make_link(N_ENTRIES);
     struct dlx_message *message;
-    dlx_store64_release(&x.control->entries[1].gen, 1);
-    dlx_store64_release(&x.control->head, 1);
-    dlx__subscriber_link_start(x.subscriber_link, 1, false, false, false);
-    ck_assert_int_eq(dlx__subscriber_link_take(x.subscriber_link, 1, &message), DLX_E_BAD_PEER);
+    open_link();
+    dlx_store64_release(&control->entries[1].gen, 1);
+    dlx_store64_release(&control->head, 1);
+    dlx__subscriber_link_start(subscriber_link, 1, false, false, false);
+    ck_assert_int_eq(dlx__subscriber_link_take(subscriber_link, 1, &message), DLX_E_BAD_PEER);
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "unknown kind 0"));
-    dlx__subscriber_link_close(x.subscriber_link);
-    free_link(&x);
+    dlx__subscriber_link_close(subscriber_link);
 }
 
 int main(void)
 {
-    return dlx_test_run_case(tcase_create("inlet"));
+    TCase *tcase = tcase_create("inlet");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    return dlx_test_run_case(tcase);
 }

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 static int pair[2];
+static size_t before; /* fds that are open with it */
 static struct dlx_packet packet;
 static int (*const receive[])(int sock, struct dlx_packet *ret) = {dlx__packet_recv,
                                                                    dlx__packet_recv_fds};
@@ -20,12 +21,47 @@ static void setup(void)
         data[i] = (uint8_t)(i * 7);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(many); i++)
         many[i] = pair[i % 2]; /* the same few files: only the receiver needs room */
+    before = dlx_test_fds_count();
 }
 
 static void teardown(void)
 {
     pair[0] = dlx__close(pair[0]);
     pair[1] = dlx__close(pair[1]);
+}
+
+static void send_one(int sock, const char *text, size_t n_fds)
+{
+    ck_assert_int_eq(dlx__packet_send(sock, text, 1, many, n_fds), 0);
+}
+
+static void expect_one(char text, size_t n_fds)
+{
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), 0);
+    ck_assert_uint_eq(packet.size, 1);
+    ck_assert_int_eq(packet.data[0], text);
+    ck_assert_uint_eq(packet.n_fds, n_fds);
+    for (size_t i = 0; i < n_fds; i++)
+        ck_assert_int_eq(fcntl(packet.fds[i], F_GETFD), FD_CLOEXEC);
+    dlx__packet_deinit(&packet);
+}
+
+static void expect_nothing(int code)
+{
+    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), code);
+}
+
+/* There is room for so many more fds. Returns the limit that was. */
+static struct rlimit limit_fds(unsigned more)
+{
+    struct rlimit limit, low;
+    int lowest = dlx_test_fds_dup(pair[0]); /* number that is free */
+    dlx__close(lowest);
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    low = limit;
+    low.rlim_cur = (rlim_t)lowest + more;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+    return limit;
 }
 
 TEST(round_trips)
@@ -38,7 +74,6 @@ TEST(round_trips)
                  {100, DLX_PACKET_FDS_MAX},
                  {DLX_PACKET_SIZE_MAX, 0},
                  {DLX_PACKET_SIZE_MAX, DLX_PACKET_FDS_MAX}};
-    size_t before = dlx_test_fds_count();
     for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
         ck_assert_int_eq(dlx__packet_send(pair[0], data, cases[i].size, many, cases[i].n_fds), 0);
         ck_assert_uint_eq(dlx_test_fds_count(), before);
@@ -57,13 +92,12 @@ TEST(round_trips)
         dlx__packet_deinit(&packet);
         ck_assert_uint_eq(dlx_test_fds_count(), before);
     }
-    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_EMPTY);
+    expect_nothing(DLX_E_EMPTY);
 }
 
 TEST(stolen_fds_are_the_caller_s)
 {
-    size_t before = dlx_test_fds_count();
-    ck_assert_int_eq(dlx__packet_send(pair[0], "x", 1, many, 3), 0);
+    send_one(pair[0], "x", 3);
     ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), 0);
     int fd = dlx__packet_steal_fd(&packet, 1);
     ck_assert_int_ge(fd, 0);
@@ -105,7 +139,6 @@ LOOP_TEST(bad_packets_are_refused_with_their_fds, 0, 2)
     static uint8_t large[3 * DLX_PACKET_SIZE_MAX];
     static const size_t sizes[] = {DLX_PACKET_SIZE_MAX + 1, DLX_PACKET_SIZE_MAX + 2, sizeof large,
                                    0};
-    size_t before = dlx_test_fds_count();
     for (size_t i = 0; i < DLX_ARRAY_SIZE(sizes); i++) {
         for (size_t n_fds = sizes[i] == 0; n_fds <= DLX_PACKET_FDS_MAX; n_fds += 84) {
             send_raw(large, sizes[i], n_fds);
@@ -118,27 +151,18 @@ LOOP_TEST(bad_packets_are_refused_with_their_fds, 0, 2)
         }
     }
     /* The next packet is whole. */
-    send_raw("next", 4, 1);
-    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), 0);
-    ck_assert_uint_eq(packet.size, 4);
-    dlx__packet_deinit(&packet);
+    send_raw("n", 1, 1);
+    expect_one('n', 1);
 }
 
 /* Of who may send none they are not even taken: also where there would be no room for them. They
  * stay in the socket: to let go of them might wait. */
 LOOP_TEST(fds_that_nobody_may_send_never_become_ours, 0, 2)
 {
-    struct rlimit limit, low;
-    size_t before = dlx_test_fds_count();
-    int highest = dlx_test_fds_dup(pair[0]); /* the lowest number that is free */
-    dlx__close(highest);
-    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
     for (size_t n_fds = 1; n_fds <= DLX_PACKET_FDS_MAX; n_fds += 84) {
-        low = limit;
-        low.rlim_cur = _i == 0 ? limit.rlim_cur : (rlim_t)highest;
         send_raw("x", n_fds % 2, n_fds); /* some of them empty */
         send_raw("y", 1, 0);
-        ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+        struct rlimit limit = limit_fds(_i == 0 ? DLX_PACKET_FDS_MAX : 0);
         int with = dlx__packet_recv(pair[1], &packet);
         size_t size = packet.size, n_got = packet.n_fds;
         bool same = dlx__packet_recv(pair[1], &packet) == with && dlx__packet_drop(pair[1]);
@@ -158,22 +182,15 @@ LOOP_TEST(fds_that_nobody_may_send_never_become_ours, 0, 2)
 /* Nothing is lost, however often somebody looks. */
 TEST(fds_without_room_stay_in_the_socket)
 {
-    struct rlimit limit, low;
-    size_t before = dlx_test_fds_count();
+    int lost[3];
     if (dlx_test_valgrind()) {
         puts("SKIP: valgrind keeps RLIMIT_NOFILE to itself: the kernel hands over all descriptors");
         return;
     }
-    int highest = dlx_test_fds_dup(pair[0]); /* the lowest number that is free */
-    dlx__close(highest);
-    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    low = limit;
-    low.rlim_cur = (rlim_t)highest + 2;
-    for (const char *text = "xz"; *text; text++)
-        ck_assert_int_eq(dlx__packet_send(pair[0], text, 1, many, 5), 0);
-    ck_assert_int_eq(dlx__packet_send(pair[0], "", 1, NULL, 0), 0);
-    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
-    int lost[3];
+    send_one(pair[0], "x", 5);
+    send_one(pair[0], "z", 5);
+    send_one(pair[0], "", 0);
+    struct rlimit limit = limit_fds(2);
     for (int i = 0; i < 3; i++) {
         lost[i] = dlx__packet_recv_fds(pair[1], &packet);
         if (packet.n_fds > 0 || packet.size != 1 || packet.data[0] != 'x')
@@ -183,40 +200,30 @@ TEST(fds_without_room_stay_in_the_socket)
     for (int i = 0; i < 3; i++)
         ck_assert_int_eq(lost[i], DLX_E_FD_LIMIT);
     ck_assert_uint_eq(dlx_test_fds_count(), before);
-    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), 0);
-    ck_assert_int_eq(packet.data[0], 'x');
-    ck_assert_uint_eq(packet.n_fds, 5);
-    for (size_t i = 0; i < 5; i++)
-        ck_assert_int_eq(fcntl(packet.fds[i], F_GETFD), FD_CLOEXEC);
-    dlx__packet_deinit(&packet);
+    expect_one('x', 5);
     ck_assert(dlx__packet_drop(pair[1])); /* z */
-    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), 0);
-    ck_assert_int_eq(packet.data[0], 0);
-    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_EMPTY);
+    expect_one('\0', 0);
+    expect_nothing(DLX_E_EMPTY);
     send_raw("", 0, 1); /* a violation is gone */
-    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_PROTOCOL);
-    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_EMPTY);
+    expect_nothing(DLX_E_PROTOCOL);
+    expect_nothing(DLX_E_EMPTY);
     pair[0] = dlx__close(pair[0]);
-    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_DISCONNECTED);
+    expect_nothing(DLX_E_DISCONNECTED);
     ck_assert_uint_eq(dlx_test_fds_count(), before - 1);
 }
 
 LOOP_TEST(what_a_peer_sent_before_it_went_is_read, 0, 2)
 {
-    size_t before = dlx_test_fds_count();
-    ck_assert_int_eq(dlx__packet_send(pair[0], "a", 1, many, 2), 0);
-    ck_assert_int_eq(dlx__packet_send(pair[0], "b", 1, NULL, 0), 0);
+    send_one(pair[0], "a", 2);
+    send_one(pair[0], "b", 0);
     /* Something of ours stays unread: the kernel says ECONNRESET first. */
     if (_i == 1)
-        ck_assert_int_eq(dlx__packet_send(pair[1], "z", 1, NULL, 0), 0);
+        send_one(pair[1], "z", 0);
     pair[0] = dlx__close(pair[0]);
-    for (int c = 'a'; c <= 'b'; c++) {
-        ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), 0);
-        ck_assert_int_eq(packet.data[0], c);
-        dlx__packet_deinit(&packet);
-    }
-    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_DISCONNECTED);
-    ck_assert_int_eq(dlx__packet_recv_fds(pair[1], &packet), DLX_E_DISCONNECTED);
+    expect_one('a', 2);
+    expect_one('b', 0);
+    expect_nothing(DLX_E_DISCONNECTED);
+    expect_nothing(DLX_E_DISCONNECTED);
     ck_assert_int_eq(dlx__packet_send(pair[1], "x", 1, NULL, 0), DLX_E_DISCONNECTED);
     ck_assert_uint_eq(dlx_test_fds_count(), before - 1);
 }
@@ -239,16 +246,11 @@ LOOP_TEST(a_reader_that_does_not_read_fills_up, 0, 2)
  * that first. */
 TEST(a_packet_of_who_reset_the_connection_is_dropped)
 {
-    struct dlx_packet next = {0};
-    int ends[2];
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends),
-                     0);
-    ck_assert_int_eq(dlx__packet_send(ends[0], "bye", 3, NULL, 0), 0);
-    ck_assert_int_eq(dlx__packet_send(ends[1], "unread", 6, NULL, 0), 0);
-    close(ends[0]);
-    ck_assert(dlx__packet_drop(ends[1]));
-    ck_assert_int_eq(dlx__packet_recv_fds(ends[1], &next), DLX_E_DISCONNECTED);
-    close(ends[1]);
+    send_one(pair[0], "b", 0);
+    send_one(pair[1], "unread", 0);
+    pair[0] = dlx__close(pair[0]);
+    ck_assert(dlx__packet_drop(pair[1]));
+    expect_nothing(DLX_E_DISCONNECTED);
 }
 
 int main(void)
