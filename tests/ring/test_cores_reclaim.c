@@ -54,10 +54,15 @@ CASE(gating)
     return tcase;
 }
 
-TEST_OF(gating, reclaim_does_not_drop_what_a_reliable_link_has_not_passed)
+static void begin_reliable(void)
 {
     ck_assert_int_eq(dlx__writer_link_add(&f.w, &f.link), 0);
     begin();
+}
+
+TEST_OF(gating, reclaim_does_not_drop_what_a_reliable_link_has_not_passed)
+{
+    begin_reliable();
     publish(WINDOW);
     ck_assert_uint_eq(dlx__writer_reclaim(&f.w, true), 0);
 }
@@ -142,8 +147,7 @@ TEST_OF(gating, a_gating_writer_retires_nothing_while_a_link_is_missing)
 
 TEST_OF(gating, a_gating_writer_is_full_until_a_reliable_reader_takes)
 {
-    ck_assert_int_eq(dlx__writer_link_add(&f.w, &f.link), 0);
-    begin();
+    begin_reliable();
     publish(WINDOW);
     dlx__writer_set_blocked(&f.w, true);
     ck_assert_int_eq(dlx__writer_make_room(&f.w), DLX_E_FULL);
@@ -374,8 +378,7 @@ TEST_OF(dropping, what_is_between_two_links_is_lost_once)
 
 TEST_OF(gating, who_is_left_in_an_old_block_rings)
 {
-    ck_assert_int_eq(dlx__writer_link_add(&f.w, &f.link), 0);
-    begin();
+    begin_reliable();
     publish(WINDOW);
     (void)move(WINDOW);
     ck_assert_int_eq(dlx__writer_make_room(&f.w), DLX_E_FULL);

@@ -41,69 +41,82 @@ static void make_items(struct dlx_manifest_item *items)
 }
 
 /* A valid manifest in memory of exactly its size. */
-static void *make_manifest(uint64_t *ret_size)
+static uint8_t *data;
+static uint64_t size;
+
+static void *make_room(uint64_t n)
+{
+    void *room = malloc(n + (n == 0));
+    ck_assert_ptr_nonnull(room);
+    return room;
+}
+
+static struct dlx_shm_manifest write_manifest(const struct dlx_manifest_item *items, uint32_t n,
+                                              const void *metadata, uint32_t metadata_size)
+{
+    struct dlx_shm_manifest header;
+    free(data);
+    size = dlx__manifest_lay_out(items, n, metadata_size, &header);
+    data = make_room(size);
+    dlx__manifest_write(data, &header, items, metadata);
+    return header;
+}
+
+static void setup(void)
 {
     struct dlx_manifest_item items[N_ITEMS];
     make_items(items);
-    struct dlx_shm_manifest header;
-    *ret_size = dlx__manifest_lay_out(items, N_ITEMS, sizeof meta, &header);
-    ck_assert_uint_lt(*ret_size, 4096);
-    void *data = malloc(*ret_size);
-    ck_assert_ptr_nonnull(data);
-    dlx__manifest_write(data, &header, items, meta);
-    return data;
+    (void)write_manifest(items, N_ITEMS, meta, sizeof meta);
+    ck_assert_uint_lt(size, 4096);
 }
 
-static volatile uint64_t sink;
+static void teardown(void)
+{
+    free(data);
+    data = NULL;
+}
+
+/* These bytes are in it, and can be read. */
+static void touch(const void *manifest, uint64_t manifest_size, const void *part, size_t part_size)
+{
+    static volatile uint8_t sink;
+    const uint8_t *begin = manifest, *bytes = part;
+    ck_assert(bytes >= begin && bytes + part_size <= begin + manifest_size);
+    for (size_t i = 0; i < part_size; i++)
+        sink = bytes[i];
+    (void)sink;
+}
 
 /* Read it, and if it is believed then touch everything that it names. */
-static int read_all(const void *data, uint64_t size, uint32_t n)
+static int read_all(const void *from, uint64_t n_bytes, uint32_t n)
 {
     struct dlx_manifest manifest;
-    int r = dlx__manifest_open(data, size, n, &manifest);
-    if (r < 0) {
-        ck_assert_int_eq(r, DLX_E_BAD_PEER);
-        return r;
-    }
-    uint64_t sum = 0;
-    const uint8_t *end = (const uint8_t *)data + size;
-    for (uint32_t i = 0; i < n; i++) {
-        struct dlx_manifest_item item;
+    struct dlx_manifest_item item;
+    int r = dlx__manifest_open(from, n_bytes, n, &manifest);
+    for (uint32_t i = 0; r == 0 && i < n; i++) {
         r = dlx__manifest_item(&manifest, i, &item);
-        if (r < 0) {
-            ck_assert_int_eq(r, DLX_E_BAD_PEER);
-            return r;
-        }
+        if (r < 0)
+            break;
         ck_assert_uint_le(item.record.ndim, DLX_SHM_NDIM_MAX);
         ck_assert_uint_le(item.name_size, DLX_SHM_NAME_MAX);
-        ck_assert((const uint8_t *)item.shape >= (const uint8_t *)data);
-        ck_assert((const uint8_t *)(item.shape + item.record.ndim) <= end);
-        for (uint32_t d = 0; d < item.record.ndim; d++)
-            sum += (uint64_t)item.shape[d];
-        if (item.strides) {
-            ck_assert((const uint8_t *)(item.strides + item.record.ndim) <= end);
-            for (uint32_t d = 0; d < item.record.ndim; d++)
-                sum += (uint64_t)item.strides[d];
-        }
-        ck_assert((const uint8_t *)item.name >= (const uint8_t *)data);
-        ck_assert((const uint8_t *)item.name + item.name_size <= end);
-        for (uint32_t c = 0; c < item.name_size; c++)
-            sum += (uint8_t)item.name[c];
+        ck_assert_uint_eq((uintptr_t)item.shape % sizeof *item.shape, 0);
+        ck_assert_uint_eq((uintptr_t)item.strides % sizeof *item.strides, 0);
+        touch(from, n_bytes, item.shape, item.record.ndim * sizeof *item.shape);
+        if (item.strides)
+            touch(from, n_bytes, item.strides, item.record.ndim * sizeof *item.strides);
+        touch(from, n_bytes, item.name, item.name_size);
     }
-    ck_assert((const uint8_t *)manifest.meta >= (const uint8_t *)data);
-    ck_assert((const uint8_t *)manifest.meta + manifest.header.meta_size <= end);
-    for (uint32_t c = 0; c < manifest.header.meta_size; c++)
-        sum += ((const uint8_t *)manifest.meta)[c];
-    sink = sum;
-    return 0;
+    if (r == 0)
+        touch(from, n_bytes, manifest.meta, manifest.header.meta_size);
+    else
+        ck_assert_int_eq(r, DLX_E_BAD_PEER);
+    return r;
 }
 
 TEST(what_is_written_is_read)
 {
     struct dlx_manifest_item items[N_ITEMS];
     struct dlx_manifest manifest;
-    uint64_t size;
-    void *data = make_manifest(&size);
     make_items(items);
     ck_assert_int_eq(read_all(data, size, N_ITEMS), 0);
     ck_assert_int_eq(dlx__manifest_open(data, size, N_ITEMS, &manifest), 0);
@@ -125,7 +138,6 @@ TEST(what_is_written_is_read)
         else if (ndim > 0)
             ck_assert_mem_eq(item.strides, items[i].strides, ndim * sizeof *dims);
     }
-    free(data);
 }
 
 TEST(largest_parts)
@@ -143,13 +155,8 @@ TEST(largest_parts)
                                               .name = name,
                                               .name_size = sizeof name};
     }
-    struct dlx_shm_manifest header;
-    uint64_t size = dlx__manifest_lay_out(items, N, sizeof big, &header);
-    void *data = malloc(size);
-    ck_assert_ptr_nonnull(data);
-    dlx__manifest_write(data, &header, items, big);
+    (void)write_manifest(items, N, big, sizeof big);
     ck_assert_int_eq(read_all(data, size, N), 0);
-    free(data);
 }
 
 TEST(too_much_has_no_size)
@@ -170,23 +177,17 @@ TEST(too_much_has_no_size)
 
 TEST(every_truncation_is_refused)
 {
-    uint64_t size;
-    void *data = make_manifest(&size);
     for (uint64_t cut = 0; cut < size; cut++) {
-        void *copy = malloc(cut ? cut : 1);
-        ck_assert_ptr_nonnull(copy);
+        void *copy = make_room(cut);
         memcpy(copy, data, cut);
         /* The metadata is last: without a byte of it, something is missing. */
         ck_assert_msg(read_all(copy, cut, N_ITEMS) == DLX_E_BAD_PEER, "%ju bytes", (uintmax_t)cut);
         free(copy);
     }
-    free(data);
 }
 
 TEST(the_number_of_tensors_is_the_message_s)
 {
-    uint64_t size;
-    void *data = make_manifest(&size);
     static const uint32_t wrong[] = {
         0, 1, N_ITEMS - 1, N_ITEMS + 1, DLX_SHM_TENSORS_MAX + 1, UINT32_MAX};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(wrong); i++)
@@ -198,18 +199,13 @@ TEST(the_number_of_tensors_is_the_message_s)
         else
             (void)read_all(data, size, wrong[i]);
     }
-    free(data);
 }
 
 TEST(changed_bytes_stay_inside)
 {
     static const uint8_t values[] = {0, 1, 7, 0x7f, 0x80, 0xff};
-    uint64_t size;
-    void *data = make_manifest(&size);
-    uint8_t *copy = malloc(size);
+    uint8_t *copy = make_room(size);
     unsigned believed = 0;
-    ck_assert_ptr_nonnull(copy);
-    ck_assert_uint_gt(size, 0);
     for (uint64_t at = 0; at < size; at++) { /* each byte */
         for (size_t v = 0; v < DLX_ARRAY_SIZE(values); v++) {
             memcpy(copy, data, size);
@@ -227,14 +223,11 @@ TEST(changed_bytes_stay_inside)
     }
     ck_assert_uint_gt(believed, 0);
     free(copy);
-    free(data);
 }
 
 TEST(offsets_that_wrap_around_are_refused)
 {
-    uint64_t size;
-    struct dlx_shm_manifest *manifest = make_manifest(&size);
-    struct dlx_shm_manifest good = *manifest;
+    struct dlx_shm_manifest *manifest = (void *)data, good = *manifest;
     struct dlx_shm_manifest_entry *entry = (struct dlx_shm_manifest_entry *)(manifest + 1);
     struct dlx_shm_manifest_entry good_entry = *entry;
 #define REFUSED(...)                                                                               \
@@ -259,37 +252,31 @@ TEST(offsets_that_wrap_around_are_refused)
     REFUSED(entry->name_offset = UINT32_MAX);
     REFUSED(entry->name_size = UINT32_MAX);
 #undef REFUSED
-    free(manifest);
 }
 
 /* Two tensors in allocation 2, one in allocation 1, one on the CPU. */
-static void *make_gpu_manifest(uint64_t *ret_size, struct dlx_shm_manifest *ret_header)
+static struct dlx_shm_manifest make_gpu_manifest(void)
 {
     struct dlx_manifest_item items[N_ITEMS];
     make_items(items);
     items[0].allocation = items[1].allocation = 2;
     items[3].allocation = 1;
-    *ret_size = dlx__manifest_lay_out(items, N_ITEMS, sizeof meta, ret_header);
-    ck_assert_uint_eq(ret_header->gpu_size, 16 + 2 * DLX_SHM_ALLOCATION_SIZE);
-    ck_assert_uint_eq(ret_header->gpu_offset + ret_header->gpu_size, *ret_size);
-    uint8_t *data = malloc(*ret_size);
-    ck_assert_ptr_nonnull(data);
-    dlx__manifest_write(data, ret_header, items, meta);
-    ck_assert_uint_eq(ret_header->gpu_offset % 8, 0);
+    struct dlx_shm_manifest header = write_manifest(items, N_ITEMS, meta, sizeof meta);
+    ck_assert_uint_eq(header.gpu_size, 16 + 2 * DLX_SHM_ALLOCATION_SIZE);
+    ck_assert_uint_eq(header.gpu_offset + header.gpu_size, size);
+    ck_assert_uint_eq(header.gpu_offset % 8, 0);
     *dlx__manifest_gpu(data) = (struct dlx_shm_manifest_gpu){.publisher = 77, .ready = 1};
     memset(dlx__manifest_allocation(data, 0), 'a', DLX_SHM_ALLOCATION_SIZE);
     memset(dlx__manifest_allocation(data, 1), 'b', DLX_SHM_ALLOCATION_SIZE);
-    return data;
+    return header;
 }
 
 TEST(allocations_come_back)
 {
-    uint64_t size;
-    struct dlx_shm_manifest header;
     struct dlx_manifest manifest;
     struct dlx_manifest_item item;
     static const uint32_t expected[N_ITEMS] = {2, 2, 0, 1};
-    void *data = make_gpu_manifest(&size, &header);
+    (void)make_gpu_manifest();
     ck_assert_int_eq(dlx__manifest_open(data, size, N_ITEMS, &manifest), 0);
     ck_assert_uint_eq(manifest.gpu->publisher, 77);
     ck_assert_uint_eq(manifest.n_allocations, 2);
@@ -299,40 +286,38 @@ TEST(allocations_come_back)
         ck_assert_int_eq(dlx__manifest_item(&manifest, i, &item), 0);
         ck_assert_uint_eq(item.allocation, expected[i]);
     }
-    free(data);
 }
 
 TEST(allocations_that_are_not_there_are_refused)
 {
-    uint64_t size;
-    struct dlx_shm_manifest good, *data = make_gpu_manifest(&size, &good);
+    struct dlx_shm_manifest good = make_gpu_manifest(), *header = (void *)data;
     struct dlx_manifest manifest;
     struct dlx_manifest_item item;
 #define REFUSED(...)                                                                               \
     do {                                                                                           \
-        *data = good;                                                                              \
+        *header = good;                                                                            \
         __VA_ARGS__;                                                                               \
         ck_assert_int_eq(dlx__manifest_open(data, size, N_ITEMS, &manifest), DLX_E_BAD_PEER);      \
     } while (0)
-    REFUSED(data->gpu_offset++);
-    REFUSED(data->gpu_offset -= 4);
-    REFUSED(data->gpu_offset = UINT64_MAX);
-    REFUSED(data->gpu_size = 16);
-    REFUSED(data->gpu_size = 1);
-    REFUSED(data->gpu_size -= 1);
-    REFUSED(data->gpu_size = 16 + UINT64_C(5) * DLX_SHM_ALLOCATION_SIZE; data->gpu_offset = 0);
+    REFUSED(header->gpu_offset++);
+    REFUSED(header->gpu_offset -= 4);
+    REFUSED(header->gpu_offset = UINT64_MAX);
+    REFUSED(header->gpu_size = 16);
+    REFUSED(header->gpu_size = 1);
+    REFUSED(header->gpu_size -= 1);
+    REFUSED(header->gpu_size = 16 + UINT64_C(5) * DLX_SHM_ALLOCATION_SIZE; header->gpu_offset = 0);
 #undef REFUSED
-    *data = good;
-    data->gpu_size -= DLX_SHM_ALLOCATION_SIZE;
+    *header = good;
+    header->gpu_size -= DLX_SHM_ALLOCATION_SIZE;
     ck_assert_int_eq(dlx__manifest_open(data, size, N_ITEMS, &manifest), 0);
     ck_assert_int_eq(dlx__manifest_item(&manifest, 0, &item), DLX_E_BAD_PEER);
     ck_assert_int_eq(dlx__manifest_item(&manifest, 3, &item), 0);
-    free(data);
 }
 
 int main(void)
 {
     TCase *tcase = tcase_create("manifest");
     tcase_set_timeout(tcase, 60);
+    tcase_add_checked_fixture(tcase, setup, teardown);
     return dlx_test_run_case(tcase);
 }

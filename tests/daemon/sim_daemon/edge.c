@@ -96,10 +96,7 @@ static void dispatch(const struct dlxd_watch *watch, int events)
     watch->fn(watch->data, events);
     if (revealed)
         offer(revealed);
-    dlxd_broker_settle(&w.broker);
-    w.inside = false;
-    request_over();
-    links_reconcile();
+    life_rest();
 }
 
 struct job {
@@ -150,10 +147,7 @@ static void run_job(int i)
     w.inside = true;
     job.run(job.data);
     job.done(job.data);
-    dlxd_broker_settle(&w.broker);
-    w.inside = false;
-    request_over();
-    links_reconcile();
+    life_rest();
 }
 
 struct dlxd_workers *dlxd_workers_free(struct dlxd_workers *workers)

@@ -44,47 +44,23 @@ static bool no_memory(void)
     return true;
 }
 
-WRAP(void *, malloc, (size_t size))
-{
-    void *p = no_memory() ? NULL : __real_malloc(size);
-    w.live += p != NULL;
-    return p;
-}
+/* Memory is refused by the seed, or counted: unless it is in the place of `old`. */
+#define WRAP_MEMORY(type, name, old, params, args)                                                 \
+    WRAP(type, name, params)                                                                       \
+    {                                                                                              \
+        type made = no_memory() ? NULL : __real_##name args;                                       \
+        w.live += made && !(old);                                                                  \
+        return made;                                                                               \
+    }
 
-WRAP(void *, calloc, (size_t n, size_t size))
-{
-    void *p = no_memory() ? NULL : __real_calloc(n, size);
-    w.live += p != NULL;
-    return p;
-}
-
-WRAP(void *, realloc, (void *p, size_t size))
-{
-    void *q = no_memory() ? NULL : __real_realloc(p, size);
-    w.live += q && !p;
-    return q;
-}
-
-WRAP(void *, reallocarray, (void *p, size_t n, size_t size))
-{
-    void *q = no_memory() ? NULL : __real_reallocarray(p, n, size);
-    w.live += q && !p;
-    return q;
-}
-
-WRAP(char *, strdup, (const char *text))
-{
-    char *p = no_memory() ? NULL : __real_strdup(text);
-    w.live += p != NULL;
-    return p;
-}
-
-WRAP(char *, strndup, (const char *text, size_t size))
-{
-    char *p = no_memory() ? NULL : __real_strndup(text, size);
-    w.live += p != NULL;
-    return p;
-}
+/* clang-format off */
+WRAP_MEMORY(void *, malloc, NULL, (size_t size), (size))
+WRAP_MEMORY(void *, calloc, NULL, (size_t n, size_t size), (n, size))
+WRAP_MEMORY(void *, realloc, p, (void *p, size_t size), (p, size))
+WRAP_MEMORY(void *, reallocarray, p, (void *p, size_t n, size_t size), (p, n, size))
+WRAP_MEMORY(char *, strdup, NULL, (const char *text), (text))
+WRAP_MEMORY(char *, strndup, NULL, (const char *text, size_t size), (text, size))
+/* clang-format on */
 
 WRAP(void, free, (void *p))
 {

@@ -53,6 +53,14 @@ void life_begin(void)
     w.inside = w.calm = false;
 }
 
+void life_rest(void)
+{
+    dlxd_broker_settle(&w.broker);
+    w.inside = false;
+    request_over();
+    links_reconcile();
+}
+
 void life_settle(void)
 {
     w.inside = true;

@@ -415,6 +415,7 @@ void peer_close_sub(struct sub *s);
 
 /* life.c */
 void life_begin(void);
+void life_rest(void);   /* the daemon has done what it was called for */
 void life_settle(void); /* run what is ready, and check */
 void life_end_daemon(bool crash);
 void life_new_daemon(void);

@@ -333,10 +333,7 @@ void step_time(uint64_t now)
     dlxd_flights_look_all(&w.broker.users);
     w.queued &= w.busy;
     dlxd_store_retry(&w.broker, now);
-    dlxd_broker_settle(&w.broker);
-    w.inside = false;
-    request_over();
-    links_reconcile();
+    life_rest();
     w.faults = 0;
 }
 
