@@ -61,15 +61,6 @@ void life_rest(void)
     links_reconcile();
 }
 
-void life_settle(void)
-{
-    w.inside = true;
-    dlxd_broker_settle(&w.broker);
-    w.inside = false;
-    links_reconcile();
-    check_all();
-}
-
 static void end_clients(void)
 {
     dlx_for_each (it, &w.broker.clients) {
@@ -227,9 +218,12 @@ void life_new_daemon(void)
         MUST(dlxd_store_init(&w.broker, w.max_fds, &manager_fds) == 0, "%s", dlx__error_message());
         dlxd_manager_fds_deinit(&manager_fds);
     }
-    w.inside = w.calm = false;
+    w.calm = false;
     w.counts[8]++;
-    life_settle();
+    dlxd_broker_settle(&w.broker);
+    w.inside = false;
+    links_reconcile();
+    check_all();
 }
 
 static void read_all(void)

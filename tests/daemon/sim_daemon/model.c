@@ -53,7 +53,8 @@ bool matches(const struct sub *s, const struct pub *p)
     return dlx__pattern_matches(s->topic, p->topic);
 }
 
-struct sub *sub_after(uint64_t id, bool pattern)
+/* The next in the order of ids. NULL: there is none. */
+static struct sub *sub_after(uint64_t id, bool pattern)
 {
     struct sub *next = NULL;
     each_sub (s) {
@@ -63,7 +64,7 @@ struct sub *sub_after(uint64_t id, bool pattern)
     return next;
 }
 
-struct pub *pub_after(const struct proc *c, uint64_t id)
+static struct pub *pub_after(const struct proc *c, uint64_t id)
 {
     struct pub *next = NULL;
     each_pub (p) {
@@ -119,7 +120,8 @@ struct pub *pub_add(void)
     return &w.pubs[i];
 }
 
-const struct dlxd_link *their_link(uint64_t id)
+/* What the daemon has of it; NULL: it is not there. */
+static const struct dlxd_link *their_link(uint64_t id)
 {
     struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.links, id);
     return node ? dlxd_container_of(node, struct dlxd_link, by_id) : NULL;
@@ -428,7 +430,7 @@ void pub_resume(const struct pub *by)
 }
 
 /* Nobody writes its messages any more. */
-void pub_settle(struct pub *p)
+static void pub_settle(struct pub *p)
 {
     sim_say("publisher %ju is retained", p->id);
     p->dying = p->hidden = p->shown = p->is_back = false;

@@ -6,10 +6,6 @@
 #include "ring/layout.h"
 #include "tests/daemon/sim_daemon/sim.h"
 
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
-
 #define PATIENCE_NS UINT64_C(1000000000)
 
 /* Nobody writes it any more but who has it mapped, and this descriptor cannot. */

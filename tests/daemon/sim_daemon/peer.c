@@ -7,10 +7,6 @@
 #include "daemon/objects/client.h"
 #include "tests/daemon/sim_daemon/sim.h"
 
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
-
 static struct dlx_packet rx;
 static struct dlx_proto_arena arena;
 

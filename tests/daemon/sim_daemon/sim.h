@@ -23,6 +23,10 @@
 #include "daemon/objects/broker.h"
 #include "tests/harness/run.h"
 
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
 
 enum {
@@ -287,8 +291,7 @@ bool sim_refuse(void); /* does this call of the daemon fail for lack of somethin
  * passed, else when there is. */
 void sim_note_stall(struct sub *s);
 int sim_dup(int fd);
-void sim_forget_fd(int fd); /* was closed by the kernel's own means, or handed over */
-int sim_count_fds(void);    /* as the kernel has them */
+int sim_count_fds(void); /* as the kernel has them */
 bool is_dead(const struct proc *c);
 int sim_eventfd(void);
 ino_t sim_inode(int fd);
@@ -304,7 +307,6 @@ int edge_find(const char *name);
 
 /* model.c */
 /* What the daemon has of it; NULL: it is not there. */
-const struct dlxd_link *their_link(uint64_t id);
 struct dlxd_publisher *their_publisher(uint64_t id);
 struct pub *pub_by_id(uint64_t id);
 struct sub *sub_by_id(uint64_t id);
@@ -326,7 +328,6 @@ void link_fail(struct link *l, int code);
 void link_end(struct link *l);
 void pub_vanish(struct pub *p);
 void pub_end(struct pub *p, bool dead);
-void pub_settle(struct pub *p);
 void pub_succeed(const struct pub *p);
 /* Is the process dead whose pidfd is kept for it? */
 bool pub_has_died(const struct pub *p);
@@ -337,10 +338,7 @@ bool sub_may_end(const struct sub *s);
 void sub_end(struct sub *s);
 void client_gone(struct proc *c, bool dismissed);
 void pub_offer(struct pub *p, bool from_start);
-/* The next in the order of ids; those of a process, or that a list shows, by topic first. NULL:
- * there is none. */
-struct sub *sub_after(uint64_t id, bool pattern);
-struct pub *pub_after(const struct proc *c, uint64_t id);
+/* The next that a list shows: by topic, then by id. NULL: there is none. */
 struct pub *pub_listed_after(const char *topic, uint64_t id);
 /* Returns it if it is to be offered now. */
 struct pub *on_death_seen(uint64_t pub_id);
@@ -415,8 +413,7 @@ void peer_close_sub(struct sub *s);
 
 /* life.c */
 void life_begin(void);
-void life_rest(void);   /* the daemon has done what it was called for */
-void life_settle(void); /* run what is ready, and check */
+void life_rest(void); /* the daemon has done what it was called for */
 void life_end_daemon(bool crash);
 void life_new_daemon(void);
 void life_quiesce(void);
