@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Regions of every kind of memory: what the writer writes readers see, and only good ones are
  * attached. Sealed memory has one writer from the moment that it is sealed. */
-#include "common/memory.h"
 #include "tests/harness/fds.h"
-#include "tests/harness/memory.h"
-#include "tests/harness/run.h"
+#include "tests/unit/harness_region.h"
 
-#define SIZE  (UINT64_C(5) * DLX_PAGE)
-#define MEMFD (&dlx__memory_memfd)
-
-static const struct dlx_memory *const memories[] = {&dlx__memory_memfd, &dlx__memory_posix};
-
-#define MEMORY_TEST(name) LOOP_TEST(name, 0, (int)DLX_ARRAY_SIZE(memories))
+#define SIZE (UINT64_C(5) * DLX_PAGE)
 
 static size_t n_fds; /* before the test */
 
@@ -25,37 +18,13 @@ static void teardown(void)
     ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
 }
 
-/* Steps 1 to 3: a writer's mapping, and fds of both kinds. */
-struct region {
-    const struct dlx_memory *memory;
-    uint8_t *map;
-    int rw; /* the writer's, which it would have closed */
-    int ro;
-};
-
-#define auto_region dlx_cleanup(region_end) struct region
-
-static void region_end(const struct region *region)
-{
-    dlx__region_unmap(region->map, SIZE);
-    dlx__close(region->rw);
-    dlx__close(region->ro);
-}
-
-/* Step 1 alone. */
-static struct region region_new(const struct dlx_memory *memory)
-{
-    struct region region = {.memory = memory};
-    ck_assert_int_eq(dlx__region_new(memory, "test", SIZE, &region.ro, &region.rw), 0);
-    return region;
-}
-
+/* With the writer's mapping, and proven. */
 static struct region region_make(const struct dlx_memory *memory)
 {
-    struct region region = region_new(memory);
+    struct region region = region_new(memory, SIZE);
     void *map;
     ck_assert_int_eq(dlx__region_populate(memory, dlx_test_fds_dup(region.rw), SIZE, &map), 0);
-    ck_assert_int_eq(dlx__region_prove(memory, region.ro, SIZE), 0);
+    ck_assert_int_eq(prove(&region), 0);
     region.map = map;
     return region;
 }
@@ -176,7 +145,7 @@ TEST(a_sealed_region_has_no_second_writer)
 
 TEST(before_sealing_the_size_is_fixed_already)
 {
-    auto_region region = region_new(MEMFD);
+    auto_region region = region_new(MEMFD, SIZE);
     ck_assert_int_lt(ftruncate(region.rw, 0), 0);
     ck_assert_int_lt(ftruncate(region.rw, (off_t)SIZE * 2), 0);
 }
@@ -192,16 +161,14 @@ MEMORY_TEST(bad_regions_are_not_attached)
     auto_region good = region_make(memory);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(wrong); i++)
         ck_assert_int_eq(attach(memory, good.ro, wrong[i]), DLX_E_PROTOCOL);
-    auto_region fresh = region_new(memory);
+    auto_region fresh = region_new(memory, SIZE);
     ck_assert_int_eq(populate(memory, fresh.rw, SIZE + DLX_PAGE), DLX_E_PROTOCOL);
 
     /* Pages are missing: all, or one. */
     for (uint64_t pages = 0; pages < 5; pages += 4) {
-        auto_region region = region_new(memory);
-        dlx_test_memory_fill(region.rw, SIZE);
+        auto_region region = region_filled(memory, SIZE);
         dlx_test_memory_punch(region.rw, pages * DLX_PAGE, SIZE - pages * DLX_PAGE);
-        if (memory == MEMFD)
-            dlx_test_memory_seal(region.rw);
+        seal(&region);
         refuse_proof(memory, region.ro);
         ck_assert_int_eq(attach(memory, region.ro, SIZE), DLX_E_PROTOCOL);
     }
@@ -209,8 +176,7 @@ MEMORY_TEST(bad_regions_are_not_attached)
 
 TEST(regions_that_are_not_sealed_are_not_attached)
 {
-    auto_region region = region_new(MEMFD);
-    dlx_test_memory_fill(region.rw, SIZE);
+    auto_region region = region_filled(MEMFD, SIZE);
     ck_assert_int_eq(attach(MEMFD, region.rw, SIZE), DLX_E_PROTOCOL);
     refuse_proof(MEMFD, region.rw);
     /* Without FUTURE_WRITE, without SEAL. */
@@ -241,7 +207,7 @@ MEMORY_TEST(foreign_fds_are_refused_and_closed)
 
 TEST(who_expects_sealed_memory_takes_no_other)
 {
-    auto_region posix = region_new(&dlx__memory_posix);
+    auto_region posix = region_new(&dlx__memory_posix, SIZE);
     ck_assert_int_eq(fallocate(posix.rw, 0, 0, (off_t)SIZE), 0);
     refuse_foreign(MEMFD, posix.ro, posix.rw);
     /* A memfd that can change its size. */

@@ -2,62 +2,14 @@
 
 /* What passes for a region whose pages are all there, stays one, whatever its writer does. */
 
-#include "common/memory.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
-#include "tests/harness/memory.h"
-#include "tests/harness/run.h"
+#include "tests/unit/harness_region.h"
 #include <inttypes.h>
 
 /* More pages than are looked at at once. */
 #define PAGES UINT64_C(5000)
 #define SIZE  (PAGES * DLX_PAGE)
-
-/* Tests run for both. */
-static const struct dlx_memory *const memories[] = {&dlx__memory_memfd, &dlx__memory_posix};
-
-#define MEMORY_TEST(name) LOOP_TEST(name, 0, (int)DLX_ARRAY_SIZE(memories))
-
-struct region {
-    const struct dlx_memory *memory;
-    uint64_t size;
-    int ro, rw;
-};
-
-#define auto_region dlx_cleanup(region_end) struct region
-
-static void region_end(const struct region *region)
-{
-    dlx__close(region->ro);
-    dlx__close(region->rw);
-}
-
-static struct region region_new(int which, uint64_t size)
-{
-    struct region region = {.memory = memories[which], .size = size};
-    ck_assert_int_eq(dlx__region_new(region.memory, "test", size, &region.ro, &region.rw), 0);
-    return region;
-}
-
-/* As its writer does, but for the seals. */
-static struct region region_filled(int which, uint64_t size)
-{
-    struct region region = region_new(which, size);
-    dlx_test_memory_fill(region.rw, size);
-    return region;
-}
-
-/* As its writer does last. */
-static void seal(const struct region *region)
-{
-    if (region->memory == &dlx__memory_memfd)
-        dlx_test_memory_seal(region->rw);
-}
-
-static int prove(const struct region *region)
-{
-    return dlx__region_prove(region->memory, region->ro, region->size);
-}
 
 static uint64_t blocks(int fd)
 {
@@ -66,9 +18,9 @@ static uint64_t blocks(int fd)
     return (uint64_t)st.st_blocks;
 }
 
-static bool blocks_are_complete(int fd, uint64_t size)
+static bool blocks_are_complete(const struct region *region)
 {
-    return blocks(fd) * 512 >= size;
+    return blocks(region->ro) * 512 >= region->size;
 }
 
 MEMORY_TEST(a_single_hole_is_found_wherever_it_is)
@@ -76,7 +28,7 @@ MEMORY_TEST(a_single_hole_is_found_wherever_it_is)
     static const uint64_t holes[] = {0, 1, 4095, 4096, PAGES - 1};
     size_t before = dlx_test_fds_count();
     for (size_t i = 0; i < DLX_ARRAY_SIZE(holes); i++) {
-        auto_region region = region_filled(_i, SIZE);
+        auto_region region = region_filled(memories[_i], SIZE);
         dlx_test_memory_punch(region.rw, holes[i] * DLX_PAGE, DLX_PAGE);
         seal(&region);
         ck_assert_int_eq(prove(&region), DLX_E_BAD_PEER);
@@ -90,7 +42,7 @@ MEMORY_TEST(a_single_hole_is_found_wherever_it_is)
 /* Or whoever looks would pay. */
 MEMORY_TEST(to_look_at_pages_does_not_allocate_them)
 {
-    auto_region region = region_new(_i, SIZE);
+    auto_region region = region_new(memories[_i], SIZE);
     seal(&region);
     ck_assert_int_eq(prove(&region), DLX_E_BAD_PEER);
     ck_assert_uint_eq(blocks(region.ro), 0);
@@ -99,7 +51,7 @@ MEMORY_TEST(to_look_at_pages_does_not_allocate_them)
 MEMORY_TEST(a_writer_that_has_done_its_part_passes)
 {
     void *map;
-    auto_region region = region_new(_i, SIZE);
+    auto_region region = region_new(memories[_i], SIZE);
     ck_assert_int_eq(prove(&region), DLX_E_BAD_PEER);
     ck_assert_int_eq(dlx__region_populate(region.memory, dlx_test_fds_dup(region.rw), SIZE, &map),
                      0);
@@ -111,10 +63,10 @@ MEMORY_TEST(a_writer_that_has_done_its_part_passes)
 MEMORY_TEST(pages_that_were_allocated_and_never_touched_do_not_pass)
 {
     uint8_t byte;
-    auto_region region = region_new(_i, SIZE);
+    auto_region region = region_new(memories[_i], SIZE);
     ck_assert_int_eq(fallocate(region.rw, 0, 0, (off_t)SIZE), 0);
     seal(&region);
-    ck_assert(blocks_are_complete(region.ro, SIZE));
+    ck_assert(blocks_are_complete(&region));
     ck_assert_int_eq(prove(&region), DLX_E_BAD_PEER);
     ck_assert_int_eq(pread(region.ro, &byte, 1, 0), 1);
     ck_assert_int_eq(prove(&region), DLX_E_BAD_PEER);
@@ -137,13 +89,13 @@ static pid_t start_allocating(const struct region *region)
  * counts. */
 MEMORY_TEST(an_allocation_that_has_not_ended_does_not_pass)
 {
-    auto_region region = region_filled(_i, UINT64_C(256) << 20);
+    auto_region region = region_filled(memories[_i], UINT64_C(256) << 20);
     dlx_test_memory_punch(region.rw, 0, DLX_PAGE);
     seal(&region);
     pid_t pid = dlx_test_fork();
     if (pid == 0)
         _exit(fallocate(region.rw, 0, 0, (off_t)region.size) != 0);
-    while (!blocks_are_complete(region.ro, region.size))
+    while (!blocks_are_complete(&region))
         continue;
     int r = prove(&region);
     dlx_test_fork_kill(pid);
@@ -152,12 +104,12 @@ MEMORY_TEST(an_allocation_that_has_not_ended_does_not_pass)
 
 MEMORY_TEST(what_has_passed_stays_when_allocations_are_killed)
 {
-    auto_region region = region_filled(_i, UINT64_C(16) << 20);
+    auto_region region = region_filled(memories[_i], UINT64_C(16) << 20);
     seal(&region);
     ck_assert_int_eq(prove(&region), 0);
     for (int i = 0; i < 100; i++) {
         dlx_test_fork_kill(start_allocating(&region));
-        ck_assert(blocks_are_complete(region.ro, region.size));
+        ck_assert(blocks_are_complete(&region));
     }
     ck_assert_int_eq(prove(&region), 0);
 }
@@ -181,7 +133,7 @@ static bool is_in_memory(const struct region *region)
 
 MEMORY_TEST(pages_that_were_swapped_out_pass)
 {
-    auto_region region = region_filled(_i, SIZE);
+    auto_region region = region_filled(memories[_i], SIZE);
     seal(&region);
     void *map = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, region.ro, 0);
     ck_assert_ptr_ne(map, MAP_FAILED);
@@ -199,11 +151,11 @@ MEMORY_TEST(pages_that_were_swapped_out_pass)
 MEMORY_TEST(whoever_has_the_lock_of_the_file_holds_nobody_up)
 {
     struct dlx_test_lock lock;
-    auto_region region = region_filled(_i, SIZE);
+    auto_region region = region_filled(memories[_i], SIZE);
     if (!dlx_test_memory_lock(&lock, region.rw))
         return;
     int r = prove(&region); /* or the time limit of the test */
-    ck_assert_int_eq(r, region.memory == &dlx__memory_memfd ? DLX_E_BAD_PEER : 0);
+    ck_assert_int_eq(r, region.memory == MEMFD ? DLX_E_BAD_PEER : 0);
     ck_assert_int_eq(waitpid(lock.pid, NULL, WNOHANG), 0);
     dlx_test_memory_unlock(&lock);
 }
@@ -211,7 +163,7 @@ MEMORY_TEST(whoever_has_the_lock_of_the_file_holds_nobody_up)
 /* A lease would hold up who opens the file; the daemon has opened it already. */
 MEMORY_TEST(a_writer_gets_no_lease)
 {
-    auto_region region = region_new(_i, DLX_PAGE);
+    auto_region region = region_new(memories[_i], DLX_PAGE);
     ck_assert_int_lt(fcntl(region.rw, F_SETLEASE, F_WRLCK), 0);
     ck_assert_int_eq(errno, EAGAIN);
 }
