@@ -128,9 +128,8 @@ uint64_t used(int user, enum dlxd_resource resource)
         n += resource == DLXD_LINKS;
         n += resource == DLXD_BYTES ? dlx_shm_link_size(l->sub->max_held) : 0;
     }
-    for (int i = 0; i < PROCS; i++)
-        n += resource == DLXD_CONNECTIONS && w.procs[i].connected && !w.procs[i].refused &&
-             w.procs[i].user == user;
+    each_proc (c)
+        n += resource == DLXD_CONNECTIONS && c->connected && !c->refused && c->user == user;
     for (int i = 0; i < w.n_waiters; i++)
         n += resource == DLXD_PENDING_JOINS && w.waiters[i].user == user;
     for (int i = 0; i < w.n_drains; i++)

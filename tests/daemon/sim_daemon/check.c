@@ -35,8 +35,8 @@ static void check_charges(void)
 void check_info(const Dlx__Wire__DaemonInfoReply *body)
 {
     uint32_t n_clients = 0, n_pubs = 0, n_links = 0;
-    for (int i = 0; i < PROCS; i++)
-        n_clients += w.procs[i].greeted;
+    each_proc (c)
+        n_clients += c->greeted;
     each_pub (p)
         n_pubs += p->state != PUB_GONE;
     each_link (l)
@@ -53,8 +53,7 @@ static void check_counts(void)
 {
     size_t clients = 0, greeting = 0, refused = 0, pubs = 0, subs = 0, links = 0, topics = 0;
     const char *names[PUBS + SUBS];
-    for (int i = 0; i < PROCS; i++) {
-        const struct proc *c = &w.procs[i];
+    each_proc (c) {
         clients += c->greeted;
         greeting += c->connected && !c->greeted && !c->refused;
         refused += c->connected && c->refused;
@@ -114,8 +113,8 @@ static int64_t fds_of_daemon(void)
 {
     int64_t n = 0;
     bool has_page[USERS] = {false};
-    for (int i = 0; i < PROCS; i++)
-        n += w.procs[i].connected ? 2 + (w.procs[i].waits != 0) : 0;
+    each_proc (c)
+        n += c->connected ? 2 + (c->waits != 0) : 0;
     each_pub (p) {
         if (p->proc)
             has_page[p->user] = true;
@@ -140,8 +139,8 @@ static int64_t fds_of_daemon(void)
 int64_t check_fds_of_peers(void)
 {
     int64_t n = w.n_kept + w.n_barriers;
-    for (int i = 0; i < PROCS; i++)
-        n += (w.procs[i].death >= 0) + (w.procs[i].sock >= 0);
+    each_proc (c)
+        n += (c->death >= 0) + (c->sock >= 0);
     each_pub (p) {
         n += p->link_sock >= 0;
         for (int k = 0; k < p->n_r; k++)

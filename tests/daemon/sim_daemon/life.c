@@ -41,10 +41,10 @@ static void start_broker(void)
 void life_begin(void)
 {
     w.now = UINT64_C(1000000000000);
-    for (int i = 0; i < PROCS; i++)
-        w.procs[i].death = w.procs[i].sock = -1;
-    for (int i = 0; i < PROCS; i++)
-        peer_start(&w.procs[i]);
+    each_proc (c)
+        c->death = c->sock = -1;
+    each_proc (c)
+        peer_start(c);
     start_broker();
     if (w.store) {
         struct dlxd_manager_fds none = {.n = 0};
@@ -94,9 +94,9 @@ static void forget_all_but_publishers(void)
     }
     each_sub (s)
         MUST(false, "subscription %ju outlives its daemon", s->id);
-    for (int i = 0; i < PROCS; i++) {
-        MUST(!w.procs[i].connected, "a client outlives its daemon");
-        w.procs[i].sock = dlx__close(w.procs[i].sock);
+    each_proc (c) {
+        MUST(!c->connected, "a client outlives its daemon");
+        c->sock = dlx__close(c->sock);
     }
     edge_drop_barriers();
 }
@@ -228,8 +228,8 @@ void life_new_daemon(void)
 
 static void read_all(void)
 {
-    for (int i = 0; i < PROCS; i++)
-        peer_read_replies(&w.procs[i]);
+    each_proc (c)
+        peer_read_replies(c);
     each_pub (p)
         peer_read_links(p);
     each_sub (s) {
@@ -276,10 +276,9 @@ void life_quiesce(void)
         MUST(!drain_has_left(&w.drains[i]), "link %ju drains, and has left", w.drains[i].link);
     MUST(w.broker.users.all_in_flight == 3 * (uint64_t)w.n_waiters,
          "%ju descriptors are in flight, and all was read", w.broker.users.all_in_flight);
-    for (int i = 0; i < PROCS; i++)
-        MUST(!w.procs[i].connected ||
-                 !(w.procs[i].must_go || w.procs[i].hung_up || is_dead(&w.procs[i])),
-             "process %d has left, and is still there", i);
+    each_proc (c)
+        MUST(!c->connected || !(c->must_go || c->hung_up || is_dead(c)),
+             "process %d has left, and is still there", number_of(c));
     w.refuse_one_in = refuse;
     w.fault_one_in = faults;
 }
@@ -287,9 +286,9 @@ void life_quiesce(void)
 void life_end(void)
 {
     life_quiesce();
-    for (int i = 0; i < PROCS; i++)
-        if (w.procs[i].alive)
-            peer_die(&w.procs[i]);
+    each_proc (c)
+        if (c->alive)
+            peer_die(c);
     life_quiesce();
     each_pub (p)
         MUST(p->state == PUB_RETAINED, "publisher %ju is left", p->id);
@@ -298,8 +297,8 @@ void life_end(void)
         peer_forget_pub(p);
     while (w.n_kept > 0)
         close(w.kept[--w.n_kept].fd);
-    for (int i = 0; i < PROCS; i++)
-        close(w.procs[i].death);
+    each_proc (c)
+        close(c->death);
     MUST(w.open_fds == 0 && w.live == 0, "%jd descriptors and %jd pieces of memory are left",
          w.open_fds, w.live);
 }

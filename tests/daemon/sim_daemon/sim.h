@@ -270,6 +270,7 @@ static inline bool one_in(uint32_t n)
     return rnd(n) == 0;
 }
 
+#define each_proc(it) for (struct proc *it = w.procs; (it) < w.procs + PROCS; (it)++)
 /* Each one that is in use. */
 #define each_used(type, it, array)                                                                 \
     for (struct type *it = (array); (it) < (array) + DLX_ARRAY_SIZE(array); (it)++)                \
