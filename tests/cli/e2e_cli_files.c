@@ -3,85 +3,61 @@
 /* dlxctl and files that cannot be written, and pipes that nobody reads from or writes to. */
 
 #include "tests/cli/harness_cli_case.h"
-#include "tests/harness/run.h"
 #include <limits.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 
-/* More than a pipe has room for. */
-#define MESSAGE_SIZE "1000000"
+static const char *const commands[] = {"get", "save"};
 
-/* A message that stays: topic big, of zeros. */
+/* A message that stays: topic big, of more zeros than a pipe has room for. */
 static void retain_message(void)
 {
-    struct dlx_test_cli pub;
-    char *zeros = calloc(1, 1000000);
-    ck_assert_ptr_nonnull(zeros);
-    int in = dlx_test_memfd(zeros, 1000000);
-    dlx_test_cli_run(&pub, dlx_test_cli_daemon.path, in, 0,
-                     DLX_TEST_WORDS("pub", "big", "-", "--dtype", "uint8", "--shape", MESSAGE_SIZE,
-                                    "--retain", "1"));
-    dlx_test_cli_deinit(&pub);
-    (void)close(in);
-    free(zeros);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "big", PUBLISHER(.retain = 1));
+    dlx_test_stream_publish(p, 125000, 0);
 }
-
-/* ---- files ----------------------------------------------------------------------------------- */
 
 /* ulimit -f: nothing stays, and the reason is told. */
 LOOP_TEST(a_file_over_the_limit_of_its_size_is_an_error, 0, 4)
 {
-    static const char *const commands[] = {"get", "save"}, *const names[] = {"x.npy",
-                                                                             "x.safetensors"};
-    const char *command = commands[_i % 2], *name = names[_i / 2];
+    const char *file = dlx_test_cli_file(_i / 2 == 0 ? "x.npy" : "x.safetensors");
     const struct rlimit small = {.rlim_cur = 10240, .rlim_max = RLIM_INFINITY};
     struct rlimit before;
-    struct dlx_test_cli cli;
     retain_message();
     ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &before), 0);
     if (before.rlim_max != RLIM_INFINITY) {
         puts("SKIP: RLIMIT_FSIZE is limited");
         return;
     }
-    (void)signal(SIGXFSZ,
-                 SIG_DFL); /* programs in Python have it ignored, and who they start, too */
+    /* programs in Python have it ignored, and who they start, too */
+    (void)signal(SIGXFSZ, SIG_DFL);
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &small), 0);
-    dlx_test_cli_start(&cli, dlx_test_cli_daemon.path, -1,
-                       DLX_TEST_WORDS(command, "big", dlx_test_cli_file(name)));
+    auto_cli cli = dlxctl_start(commands[_i % 2], "big", file);
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &before), 0);
     dlx_test_cli_finish(&cli, 1);
-    ck_assert_msg(strstr(cli.err, "write: File too large"), "%s", cli.err);
+    has(cli.err, "write: File too large");
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
-    dlx_test_cli_deinit(&cli);
 }
 
 /* The longest name that a file system takes, and one more. */
 LOOP_TEST(a_file_may_have_the_longest_name_that_there_is, 0, 2)
 {
-    static const char *const commands[] = {"get", "save"};
     char name[NAME_MAX + 2];
-    struct dlx_test_cli cli;
     struct stat st;
     retain_message();
     memset(name, 'n', sizeof name - 1);
     memcpy(name + NAME_MAX - 4, ".npy", 5);
     const char *path = dlx_test_cli_file(name);
-    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 0,
-                     DLX_TEST_WORDS(commands[_i], "big", path));
-    dlx_test_cli_deinit(&cli);
+    auto_cli longest = dlxctl(0, commands[_i], "big", path);
     ck_assert_int_eq(stat(path, &st), 0);
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 1);
     ck_assert_int_eq(unlink(path), 0);
     memcpy(name + NAME_MAX - 3, ".npy", 5);
-    dlx_test_cli_run(&cli, dlx_test_cli_daemon.path, -1, 1,
-                     DLX_TEST_WORDS(commands[_i], "big", dlx_test_cli_file(name)));
-    ck_assert_msg(strstr(cli.err, "create: File name too long"), "%s", cli.err);
-    dlx_test_cli_deinit(&cli);
+    auto_cli longer = dlxctl(1, commands[_i], "big", dlx_test_cli_file(name));
+    has(longer.err, "create: File name too long");
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
 }
-
-/* ---- pipes ----------------------------------------------------------------------------------- */
 
 /* Wait until it sleeps in this system call, or opens something. Returns false if the kernel does
  * not tell. */
@@ -127,22 +103,21 @@ static const struct pipe_case {
     {{"save", "big", "fifo"}, SYS_openat}, {{"save", "big", "-"}, SYS_write},
     {{"pub", "other", "fifo"}, SYS_ppoll},
 };
-enum { N_PIPE_CASES = sizeof pipe_cases / sizeof pipe_cases[0] };
 
 /* Nobody reads from it, or writes to it, and nobody ever will. */
-LOOP_TEST(one_signal_ends_what_waits_for_the_other_end_of_a_pipe, 0, 2 * N_PIPE_CASES)
+LOOP_TEST(one_signal_ends_what_waits_for_the_other_end_of_a_pipe, 0,
+          2 * (int)DLX_ARRAY_SIZE(pipe_cases))
 {
     const struct pipe_case *x = &pipe_cases[_i / 2];
     const int number = _i % 2 ? SIGINT : SIGTERM;
     const char *fifo = dlx_test_cli_file("fifo");
     const char *words[5] = {0};
-    struct dlx_test_cli cli;
     for (size_t i = 0; i < 4 && x->words[i]; i++)
         words[i] = strcmp(x->words[i], "fifo") == 0 ? fifo : x->words[i];
     (void)unlink(fifo); /* of a test that failed */
     ck_assert_int_eq(mkfifo(fifo, 0600), 0);
     retain_message();
-    dlx_test_cli_start(&cli, dlx_test_cli_daemon.path, -1, words);
+    auto_cli cli = dlx_test_cli_started(words);
     if (wait_in_call(cli.pid, x->call)) {
         ck_assert_int_eq(kill(cli.pid, number), 0);
         if (x->call == SYS_write)
@@ -151,8 +126,8 @@ LOOP_TEST(one_signal_ends_what_waits_for_the_other_end_of_a_pipe, 0, 2 * N_PIPE_
     } else {
         puts("SKIP: /proc/PID/syscall does not tell what a process waits in");
         ck_assert_int_eq(kill(cli.pid, SIGKILL), 0);
+        dlx_test_cli_finish(&cli, 128 + SIGKILL);
     }
-    dlx_test_cli_deinit(&cli);
     ck_assert_int_eq(unlink(fifo), 0);
     ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
 }

@@ -1,43 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/cli/harness_cli_case.h"
 #include <regex.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-struct dlx_test_daemon dlx_test_cli_daemon;
 char dlx_test_cli_files[256];
 
-static void make_dirs(void)
+static void make_folder(void)
 {
-    dlx_test_dir_make(&dlx_test_cli_daemon);
     dlx_test_files_make(dlx_test_cli_files);
 }
 
-static void remove_dirs(void)
+static void remove_folder(void)
 {
     dlx_test_files_remove(dlx_test_cli_files);
-    dlx_test_dir_remove(&dlx_test_cli_daemon);
-}
-
-static void start(void)
-{
-    dlx_test_daemon_start(&dlx_test_cli_daemon, NULL);
-}
-
-static void stop(void)
-{
-    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_cli_daemon), 0);
 }
 
 TCase *dlx_test_cli_case(const char *name)
 {
-    TCase *tcase = tcase_create(name);
+    TCase *tcase = dlx_test_stream_case(name);
     tcase_set_timeout(tcase, 120);
-    tcase_add_unchecked_fixture(tcase, make_dirs, remove_dirs);
-    tcase_add_checked_fixture(tcase, start, stop);
+    tcase_add_unchecked_fixture(tcase, make_folder, remove_folder);
     return tcase;
+}
+
+struct dlx_client *dlx_test_cli_connect(const char *name)
+{
+    const struct dlx_connect_args args = {
+        .size = sizeof args, .socket = dlx_test_stream_daemon.path, .name = name};
+    struct dlx_client *c = NULL;
+    ok(dlx_connect(&c, &args));
+    return c;
 }
 
 const char *dlx_test_cli_file(const char *name)
@@ -49,11 +40,18 @@ const char *dlx_test_cli_file(const char *name)
     return path;
 }
 
-void dlx_test_cli_finish(struct dlx_test_cli *cli, int status)
+struct dlx_test_cli dlx_test_cli_started(const char *const *words)
 {
-    dlx_test_cli_wait(cli);
-    ck_assert_msg(cli->status == status, "status %d; printed: %.2000s; said: %.2000s", cli->status,
-                  cli->out, cli->err);
+    struct dlx_test_cli cli;
+    dlx_test_cli_start(&cli, dlx_test_stream_daemon.path, -1, words);
+    return cli;
+}
+
+struct dlx_test_cli dlx_test_cli_ended(int status, const char *const *words)
+{
+    struct dlx_test_cli cli;
+    dlx_test_cli_run(&cli, dlx_test_stream_daemon.path, -1, status, words);
+    return cli;
 }
 
 /* Replace each match of `pattern`. The caller frees. */

@@ -1,21 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/cli.h"
-#include <check.h>
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static const char *program(void)
 {
@@ -81,6 +68,18 @@ void dlx_test_cli_start(struct dlx_test_cli *cli, const char *socket, int stdin_
     start(cli, socket, stdin_fd, memfd_create("stderr", MFD_CLOEXEC), words);
 }
 
+static void check_status(const struct dlx_test_cli *cli, int status)
+{
+    ck_assert_msg(cli->status == status, "status %d; printed: %.2000s; said: %.2000s", cli->status,
+                  cli->out, cli->err);
+}
+
+void dlx_test_cli_finish(struct dlx_test_cli *cli, int status)
+{
+    dlx_test_cli_wait(cli);
+    check_status(cli, status);
+}
+
 /* Ours, and that of who has it as a terminal. */
 static void open_terminal(int ret[2], int flags, unsigned short columns)
 {
@@ -96,42 +95,42 @@ static void open_terminal(int ret[2], int flags, unsigned short columns)
     ck_assert_int_eq(ioctl(ret[1], TIOCSWINSZ, &size), 0);
 }
 
-void dlx_test_cli_run_on_screen(struct dlx_test_cli *cli, const char *socket,
-                                unsigned short columns, int status, const char *const *words)
+struct dlx_test_cli dlx_test_cli_run_on_screen(const char *socket, unsigned short columns,
+                                               int status, const char *const *words)
 {
+    struct dlx_test_cli cli;
     int ends[2];
     open_terminal(ends, 0, columns);
-    start_with(cli, socket, -1, ends, memfd_create("stderr", MFD_CLOEXEC), words);
-    dlx_test_cli_wait(cli);
-    ck_assert_msg(cli->status == status, "status %d; printed: %.2000s; said: %.2000s", cli->status,
-                  cli->out, cli->err);
+    start_with(&cli, socket, -1, ends, memfd_create("stderr", MFD_CLOEXEC), words);
+    dlx_test_cli_finish(&cli, status);
+    return cli;
 }
 
-void dlx_test_cli_run_on_terminal(struct dlx_test_cli *cli, const char *socket, int status,
-                                  const char *const *words)
+struct dlx_test_cli dlx_test_cli_run_on_terminal(const char *socket, int status,
+                                                 const char *const *words)
 {
+    struct dlx_test_cli cli;
     int ends[2], terminal;
     open_terminal(ends, O_NONBLOCK, 80);
     terminal = ends[0];
-    start(cli, socket, -1, ends[1], words);
-    dlx_test_cli_wait(cli);
-    free(cli->err);
-    cli->err = calloc(1, 4096);
-    ck_assert_ptr_nonnull(cli->err);
+    start(&cli, socket, -1, ends[1], words);
+    dlx_test_cli_wait(&cli);
+    free(cli.err);
+    cli.err = calloc(1, 4096);
+    ck_assert_ptr_nonnull(cli.err);
     /* The last slave closes here: what was written arrives in pieces, and then EIO. */
-    (void)close(cli->err_fd);
-    cli->err_fd = -1;
+    cli.err_fd = dlx__close(cli.err_fd);
     struct pollfd p = {.fd = terminal, .events = POLLIN};
     for (size_t size = 0; size < 4095;) {
         ck_assert_int_eq(poll(&p, 1, PATIENCE_MS), 1);
-        ssize_t n = read(terminal, cli->err + size, 4095 - size);
+        ssize_t n = read(terminal, cli.err + size, 4095 - size);
         if (n <= 0)
             break;
         size += (size_t)n;
     }
     (void)close(terminal);
-    ck_assert_msg(cli->status == status, "status %d; printed: %.2000s; said: %s", cli->status,
-                  cli->out, cli->err);
+    check_status(&cli, status);
+    return cli;
 }
 
 static void give_up(struct dlx_test_cli *cli, const char *why)
@@ -209,20 +208,17 @@ void dlx_test_cli_deinit(struct dlx_test_cli *cli)
 {
     if (cli->pid > 0)
         dlx_test_cli_wait(cli);
-    (void)close(cli->out_fd);
-    (void)close(cli->err_fd);
+    dlx__close(cli->out_fd);
+    dlx__close(cli->err_fd);
     free(cli->out);
     free(cli->err);
-    cli->out = cli->err = NULL;
 }
 
 void dlx_test_cli_run(struct dlx_test_cli *cli, const char *socket, int stdin_fd, int status,
                       const char *const *words)
 {
     dlx_test_cli_start(cli, socket, stdin_fd, words);
-    dlx_test_cli_wait(cli);
-    ck_assert_msg(cli->status == status, "dlxctl %s: status %d; printed: %.2000s; said: %.2000s",
-                  words[0], cli->status, cli->out, cli->err);
+    dlx_test_cli_finish(cli, status);
 }
 
 json_t *dlx_test_cli_json(const struct dlx_test_cli *cli)

@@ -7,11 +7,9 @@
  * ck_assert. Nothing here sleeps: everything waits for output or for an end, 30 seconds at most.
  */
 
-#include "tests/harness/patience.h"
 #include "tests/harness/daemon.h"
+#include "tests/harness/run.h"
 #include <jansson.h>
-#include <stddef.h>
-#include <sys/types.h>
 
 #define DLX_TEST_CLI_OUTPUT_SIZE (1 << 20)
 
@@ -36,15 +34,19 @@ void dlx_test_cli_wait_said(struct dlx_test_cli *cli, const char *words);
 void dlx_test_cli_wait(struct dlx_test_cli *cli);
 /* Waits if that was not done. */
 void dlx_test_cli_deinit(struct dlx_test_cli *cli);
+/* What is declared as this one does so at the end of its block. */
+#define auto_cli dlx_cleanup(dlx_test_cli_deinit) struct dlx_test_cli
 /* Start, wait, and check the status. */
 void dlx_test_cli_run(struct dlx_test_cli *cli, const char *socket, int stdin_fd, int status,
                       const char *const *words);
 /* The same with a terminal as its stderr; lines end in "\r\n" there. */
-void dlx_test_cli_run_on_terminal(struct dlx_test_cli *cli, const char *socket, int status,
-                                  const char *const *words);
+struct dlx_test_cli dlx_test_cli_run_on_terminal(const char *socket, int status,
+                                                 const char *const *words);
 /* With a terminal of so many columns as its stdout. */
-void dlx_test_cli_run_on_screen(struct dlx_test_cli *cli, const char *socket,
-                                unsigned short columns, int status, const char *const *words);
+struct dlx_test_cli dlx_test_cli_run_on_screen(const char *socket, unsigned short columns,
+                                               int status, const char *const *words);
+/* Wait for its end, which is to have this status. */
+void dlx_test_cli_finish(struct dlx_test_cli *cli, int status);
 
 /* What it printed, as JSON; the caller drops the reference. Line `n` from 0 of several. */
 json_t *dlx_test_cli_json(const struct dlx_test_cli *cli);
