@@ -351,9 +351,9 @@ const Dlx__Wire__Packet *dlx_test_recv(int fd)
     return packet;
 }
 
-const Dlx__Wire__Packet *dlx_test_expect(int fd, Dlx__Wire__Packet__BodyCase body)
+static const Dlx__Wire__Packet *check_body(const Dlx__Wire__Packet *packet,
+                                           Dlx__Wire__Packet__BodyCase body)
 {
-    const Dlx__Wire__Packet *packet = dlx_test_recv(fd);
     const char *text = "";
     if (packet->body_case == BODY(ERROR))
         text = packet->error->text;
@@ -364,6 +364,11 @@ const Dlx__Wire__Packet *dlx_test_expect(int fd, Dlx__Wire__Packet__BodyCase bod
     ck_assert_msg(packet->body_case == body, "got %s %s, expected %d", dlx__proto_name(packet),
                   text, (int)body);
     return packet;
+}
+
+const Dlx__Wire__Packet *dlx_test_expect(int fd, Dlx__Wire__Packet__BodyCase body)
+{
+    return check_body(dlx_test_recv(fd), body);
 }
 
 void dlx_test_recv_done(void)
@@ -398,21 +403,23 @@ const Dlx__Wire__Packet *dlx_test_call(int fd, Dlx__Wire__Packet__BodyCase body,
     return reply;
 }
 
+const Dlx__Wire__Packet *dlx_test_call_for(int fd, Dlx__Wire__Packet__BodyCase body, void *message,
+                                           Dlx__Wire__Packet__BodyCase reply_body)
+{
+    return check_body(dlx_test_call(fd, body, message), reply_body);
+}
+
 const char *dlx_test_call_error(int fd, Dlx__Wire__Packet__BodyCase body, void *message, int code)
 {
-    const Dlx__Wire__Packet *reply = dlx_test_call(fd, body, message);
-    ck_assert_msg(reply->body_case == BODY(ERROR), "got %s", dlx__proto_name(reply));
-    ck_assert_msg(reply->error->code == code, "%s: %s", dlx__error_name(reply->error->code),
-                  reply->error->text);
-    ck_assert_msg(reply->error->text[0] != '\0', "no words");
-    return reply->error->text;
+    const Dlx__Wire__Error *error = dlx_test_call_for(fd, body, message, BODY(ERROR))->error;
+    ck_assert_msg(error->code == code, "%s: %s", dlx__error_name(error->code), error->text);
+    ck_assert_msg(error->text[0] != '\0', "no words");
+    return error->text;
 }
 
 void dlx_test_call_ok(int fd, Dlx__Wire__Packet__BodyCase body, void *message)
 {
-    const Dlx__Wire__Packet *reply = dlx_test_call(fd, body, message);
-    ck_assert_msg(reply->body_case == BODY(OK), "got %s: %s", dlx__proto_name(reply),
-                  reply->body_case == BODY(ERROR) ? reply->error->text : "");
+    (void)dlx_test_call_for(fd, body, message, BODY(OK));
 }
 
 const char *dlx_test_disconnected(int fd, int code)
@@ -453,12 +460,10 @@ void dlx_test_publisher_new(struct dlx_test_publisher *publisher, int control, c
 void dlx_test_publisher_new_from(struct dlx_test_publisher *publisher, int control,
                                  Dlx__Wire__PublisherNew *request)
 {
-    const Dlx__Wire__Packet *reply = dlx_test_call(control, BODY(PUBLISHER_NEW), request);
-    ck_assert_msg(reply->body_case == BODY(PUBLISHER_NEW_REPLY), "got %s: %s",
-                  dlx__proto_name(reply),
-                  reply->body_case == BODY(ERROR) ? reply->error->text : "");
+    const Dlx__Wire__PublisherNewReply *body =
+        dlx_test_call_for(control, BODY(PUBLISHER_NEW), request, BODY(PUBLISHER_NEW_REPLY))
+            ->publisher_new_reply;
     ck_assert_uint_eq(dlx_test_n_fds(), 3);
-    const Dlx__Wire__PublisherNewReply *body = reply->publisher_new_reply;
     publisher->id = body->publisher;
     publisher->control = control;
     publisher->block_size = body->control_size;
@@ -489,22 +494,33 @@ void dlx_test_publisher_deinit(struct dlx_test_publisher *publisher)
     publisher->link_sock = dlx__close(publisher->link_sock);
 }
 
-uint32_t dlx_test_arena(const struct dlx_test_publisher *publisher, uint64_t size)
+uint32_t dlx_test_arena_new(const struct dlx_test_publisher *publisher, uint64_t size)
 {
     Dlx__Wire__ArenaNew request = DLX__WIRE__ARENA_NEW__INIT;
-    Dlx__Wire__ArenaReady ready = DLX__WIRE__ARENA_READY__INIT;
-    void *map;
-    request.publisher = ready.publisher = publisher->id;
+    request.publisher = publisher->id;
     request.arena_size = size;
-    const Dlx__Wire__Packet *reply = dlx_test_call(publisher->control, BODY(ARENA_NEW), &request);
-    ck_assert_msg(reply->body_case == BODY(ARENA_NEW_REPLY), "got %s: %s", dlx__proto_name(reply),
-                  reply->body_case == BODY(ERROR) ? reply->error->text : "");
+    const Dlx__Wire__Packet *reply =
+        dlx_test_call_for(publisher->control, BODY(ARENA_NEW), &request, BODY(ARENA_NEW_REPLY));
     ck_assert_uint_eq(dlx_test_n_fds(), 1);
-    ready.arena = reply->arena_new_reply->arena;
+    return reply->arena_new_reply->arena;
+}
+
+void dlx_test_arena_ready(const struct dlx_test_publisher *publisher, uint32_t arena)
+{
+    Dlx__Wire__ArenaReady request = DLX__WIRE__ARENA_READY__INIT;
+    request.publisher = publisher->id;
+    request.arena = arena;
+    dlx_test_call_ok(publisher->control, BODY(ARENA_READY), &request);
+}
+
+uint32_t dlx_test_arena(const struct dlx_test_publisher *publisher, uint64_t size)
+{
+    uint32_t arena = dlx_test_arena_new(publisher, size);
+    void *map;
     ck_assert_int_eq(dlx__region_populate(dlx_test_memory, dlx_test_take_fd(0), size, &map), 0);
     dlx__region_unmap(map, size);
-    dlx_test_call_ok(publisher->control, BODY(ARENA_READY), &ready);
-    return ready.arena;
+    dlx_test_arena_ready(publisher, arena);
+    return arena;
 }
 
 static struct dlx_shm_membership *line_of(const struct dlx_test_publisher *publisher)
@@ -529,9 +545,8 @@ void dlx_test_subscribe(struct dlx_test_subscription *subscription, int control,
     request.topic = (char *)(uintptr_t)topic;
     request.max_held = 16;
     request.reliable = reliable;
-    const Dlx__Wire__Packet *reply = dlx_test_call(control, BODY(SUBSCRIBE), &request);
-    ck_assert_msg(reply->body_case == BODY(SUBSCRIBE_REPLY), "got %s: %s", dlx__proto_name(reply),
-                  reply->body_case == BODY(ERROR) ? reply->error->text : "");
+    const Dlx__Wire__Packet *reply =
+        dlx_test_call_for(control, BODY(SUBSCRIBE), &request, BODY(SUBSCRIBE_REPLY));
     ck_assert_uint_eq(dlx_test_n_fds(), 1);
     subscription->id = reply->subscribe_reply->subscription;
     subscription->n_offers = reply->subscribe_reply->n_offers;

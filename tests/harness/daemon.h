@@ -112,6 +112,9 @@ int dlx_test_take_fd(size_t i);
 bool dlx_test_is_silent(int fd);
 /* Send a request, and return its reply. */
 const Dlx__Wire__Packet *dlx_test_call(int fd, Dlx__Wire__Packet__BodyCase body, void *message);
+/* The same, and the reply is to have this body. */
+const Dlx__Wire__Packet *dlx_test_call_for(int fd, Dlx__Wire__Packet__BodyCase body, void *message,
+                                           Dlx__Wire__Packet__BodyCase reply_body);
 /* The same, and the reply is to be an Error with this code; returns its text. */
 const char *dlx_test_call_error(int fd, Dlx__Wire__Packet__BodyCase body, void *message, int code);
 void dlx_test_call_ok(int fd, Dlx__Wire__Packet__BodyCase body, void *message);
@@ -151,6 +154,9 @@ void dlx_test_publisher_new_from(struct dlx_test_publisher *publisher, int contr
                                  Dlx__Wire__PublisherNew *request);
 void dlx_test_publisher_ready(struct dlx_test_publisher *publisher);
 void dlx_test_publisher_deinit(struct dlx_test_publisher *publisher);
+/* New, and the current packet has its fd; returns the id. */
+uint32_t dlx_test_arena_new(const struct dlx_test_publisher *publisher, uint64_t size);
+void dlx_test_arena_ready(const struct dlx_test_publisher *publisher, uint32_t arena);
 /* New and ready; returns the id. */
 uint32_t dlx_test_arena(const struct dlx_test_publisher *publisher, uint64_t size);
 uint64_t dlx_test_joins(const struct dlx_test_publisher *publisher);

@@ -15,11 +15,11 @@
 
 static struct dlx_test_fuse fuse;
 
-/* ---- descriptors ----------------------------------------------------------------------------- */
-
-/* The file does hold up who closes it. */
-static void check_that_it_waits(void)
+TEST(what_is_a_trap_for_close_is_one_here)
 {
+    if (!dlx_test_fuse_start(&fuse))
+        return;
+    dlx_test_fuse_mute(&fuse);
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         close(fuse.fd);
@@ -29,14 +29,6 @@ static void check_that_it_waits(void)
     ck_assert_int_eq(waitpid(pid, NULL, WNOHANG), 0);
     dlx_test_fuse_end(&fuse);
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
-}
-
-TEST(what_is_a_trap_for_close_is_one_here)
-{
-    if (!dlx_test_fuse_start(&fuse))
-        return;
-    dlx_test_fuse_mute(&fuse);
-    check_that_it_waits();
 }
 
 static void send_file(enum dlx_test_trap_way way, bool is_refused)
@@ -67,8 +59,6 @@ LOOP_TEST(a_file_does_not_hold_the_daemon_up_where_the_kernel_lets_it_pass, 0, O
     dlx_test_trap_on_an_older_kernel();
     send_file((enum dlx_test_trap_way)_i, false);
 }
-
-/* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Shared with the one who will stand still. */
 static struct {
@@ -116,61 +106,50 @@ static struct dlx_subscriber_link *join(void)
 {
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
-    struct dlx_message *m = dlx_test_stream_next(s);
-    dlx_message_unref(m);
+    dlx_message_unref(dlx_test_stream_next(s));
     return s->links[0];
 }
 
 /* A new ticket for each message. */
 static void *ask_for_bells(void *userdata)
 {
-    struct dlx_subscriber_link *subscriber_link = userdata;
+    struct dlx_subscriber_link *link = userdata;
     for (;;)
-        (void)dlx__reader_arm(&subscriber_link->core);
+        (void)dlx__reader_arm(&link->core);
     return NULL;
 }
 
 static void hears_its_bell_there(void)
 {
     pthread_t thread;
-    struct dlx_subscriber_link *subscriber_link = join();
+    struct dlx_subscriber_link *link = join();
     void *map = map_file();
     wait_for_go();
-    if (pthread_create(&thread, NULL, ask_for_bells, subscriber_link) != 0)
+    if (pthread_create(&thread, NULL, ask_for_bells, link) != 0)
         return;
-    dlx_test_wait_readable(subscriber_link->bell);
-    (void)recv(subscriber_link->bell, map, 1, 0);
+    dlx_test_wait_readable(link->bell);
+    (void)recv(link->bell, map, 1, 0);
 }
 
 static void rings_from_there(void)
 {
-    struct dlx_subscriber_link *subscriber_link = join();
+    struct dlx_subscriber_link *link = join();
     void *map = map_file();
     wait_for_go();
-    (void)send(subscriber_link->bell, map, 1, 0);
+    (void)send(link->bell, map, 1, 0);
 }
 
 static void (*const stands_still[])(void) = {sends_from_it, receives_into_it, hears_its_bell_there,
                                              rings_from_there};
 
-static pid_t start_who_stands_still(int i)
-{
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
-        stands_still[i]();
-        _exit(1); /* it did not stand still */
-    }
-    return pid;
-}
-
 static void await_alone(struct dlx_client *c, struct dlx_publisher *p)
 {
-    struct dlx_daemon_info info = {.size = sizeof info};
+    struct dlx_daemon_info info = {.size = 0};
     uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
     do {
         ck_assert_msg(dlx__now_ns() < end, "%u clients, %u links", info.n_clients, info.n_links);
         dlx_test_stream_publish(p, 10, 1); /* it lets links go that have ended */
-        ok(dlx_client_get_daemon_info(c, &info));
+        info = dlx_test_stream_daemon_info(c);
     } while (info.n_clients != 1 || info.n_links != 0);
 }
 
@@ -181,10 +160,13 @@ LOOP_TEST(who_stands_still_in_a_call_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(sta
         return;
     stage = mmap(NULL, sizeof *stage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(stage, MAP_FAILED);
-    struct dlx_client *c = dlx_test_stream_connect();
-    const struct dlx_publisher_args args = {.size = sizeof args, .history = 1};
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &args);
-    pid_t pid = start_who_stands_still(_i);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.history = 1));
+    pid_t pid = dlx_test_fork();
+    if (pid == 0) {
+        stands_still[_i]();
+        _exit(1); /* it did not stand still */
+    }
     fuse.fd = dlx__close(fuse.fd);
     for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; atomic_load(&stage->ready) == 0;) {
         ck_assert_uint_lt(dlx__now_ns(), end);
@@ -213,8 +195,6 @@ LOOP_TEST(who_stands_still_in_a_call_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(sta
     dlx_test_fuse_end(&fuse);
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
     await_alone(c, p);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
     munmap(stage, sizeof *stage);
 }
 

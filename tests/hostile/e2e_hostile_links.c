@@ -24,7 +24,11 @@ static void bear(unsigned n)
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-static const struct dlx_publisher_args shallow = {.size = sizeof shallow, .depth = 4};
+static struct dlx_publisher *shallow_publisher(struct dlx_client *c)
+{
+    return dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = 4));
+}
+
 static const struct dlx_subscribe_args newest = {.size = sizeof newest, .history = 1};
 
 /* 0: attached, and something was read. */
@@ -37,8 +41,6 @@ static int join(struct dlx_client *c, struct dlx_subscription **ret)
     dlx_message_unref(m);
     return r;
 }
-
-/* ---- a hostile subscriber ------------------------------------------------------------------ */
 
 struct outcome {
     int attached, refused;
@@ -83,19 +85,22 @@ static void stream(struct dlx_publisher *p, struct dlx_subscription *s, int64_t 
 
 enum { LOW_LIMIT, NO_LIMIT, N_HOARDERS };
 
-START_TEST(closed_subscriptions_that_hold_messages_meet_a_limit)
+LOOP_TEST(closed_subscriptions_that_hold_messages_meet_a_limit, 0, N_HOARDERS)
 {
+    if (dlx_test_valgrind()) {
+        puts("SKIP: valgrind keeps RLIMIT_NOFILE to itself");
+        return;
+    }
     struct outcome outcome = {.attached = 0};
-    struct dlx_subscription *newcomer = NULL;
     int64_t value = 0;
     int fds[2];
     ck_assert_int_eq(pipe(fds), 0);
     struct rlimit limit;
     ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
     bear(PUBLISHER_BEARS);
-    struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
-    struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/a", NULL);
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_publisher *p = shallow_publisher(c);
+    auto_subscription *s = dlx_test_stream_subscribe(other, "test/a", NULL), *newcomer = NULL;
     stream(p, s, &value, 20);
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
@@ -108,6 +113,7 @@ START_TEST(closed_subscriptions_that_hold_messages_meet_a_limit)
     while (poll(&done, 1, 1) == 0)
         stream(p, s, &value, 10);
     ck_assert_int_eq(read(fds[0], &outcome, sizeof outcome), sizeof outcome);
+    close(fds[0]);
     ck_assert_int_eq(outcome.attached, _i == LOW_LIMIT ? HOARDER_BEARS : PUBLISHER_BEARS - 1);
     ck_assert_int_eq(outcome.attached + outcome.refused, ROUNDS);
     char expected[64];
@@ -117,7 +123,7 @@ START_TEST(closed_subscriptions_that_hold_messages_meet_a_limit)
     stream(p, s, &value, 300);
     if (_i == NO_LIMIT) {
         ck_assert_int_eq(join(other, &newcomer), DLX_E_LIMIT);
-        dlx_subscription_unref(newcomer);
+        newcomer = dlx_subscription_unref(newcomer);
         dlx_test_fork_kill(pid);
     }
     uint64_t deadline = dlx__deadline(PATIENCE);
@@ -127,55 +133,40 @@ START_TEST(closed_subscriptions_that_hold_messages_meet_a_limit)
     ok(r);
     stream(p, s, &value, 1);
     dlx_test_stream_expect(newcomer, 10, value);
-    if (_i == LOW_LIMIT) {
+    if (_i == LOW_LIMIT)
         dlx_test_fork_kill(pid);
-    }
-    dlx_subscription_unref(newcomer);
-    dlx_subscription_unref(s);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
-    dlx_client_unref(other);
-    close(fds[0]);
 }
-END_TEST
-
-/* ---- honest ones --------------------------------------------------------------------------- */
 
 TEST(messages_given_back_after_their_subscriptions_are_charged_no_more)
 {
     enum { N = 20 };
-    struct dlx_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_publisher *p = shallow_publisher(c);
     struct dlx_message *held[N];
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
     dlx_test_stream_publish(p, 10, 1);
     struct dlx_daemon_info before = dlx_test_stream_daemon_info(c);
     ck_assert_uint_eq(before.n_links, 0);
     for (int i = 0; i < N; i++) {
-        struct dlx_subscription *s = dlx_test_stream_subscribe(other, "test/a", &newest);
-        ok(dlx_take(s, PATIENCE, &held[i]));
-        dlx_subscription_unref(s);
+        auto_subscription *s = dlx_test_stream_subscribe(other, "test/a", &newest);
+        held[i] = dlx_test_stream_next(s);
     }
     ck_assert_uint_eq(dlx_test_stream_daemon_info(c).n_links, N);
     ck_assert_uint_gt(dlx_test_stream_daemon_info(c).shared_bytes, before.shared_bytes);
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < N; i++)
         dlx_test_stream_check(held[i], 10, 1);
-        dlx_message_unref(held[i]);
-    }
+    dlx_test_stream_unref_messages(held, N);
     uint64_t deadline = dlx__deadline(PATIENCE);
-    while (dlx_test_stream_daemon_info(c).n_links >
-           0) /* nobody has told, and who looked just now does not again */
+    /* nobody has told, and who looked just now does not again */
+    while (dlx_test_stream_daemon_info(c).n_links > 0)
         ck_assert(dlx__now_ns() < deadline);
     ck_assert_uint_eq(dlx_test_stream_daemon_info(c).shared_bytes, before.shared_bytes);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
-    dlx_client_unref(other);
 }
 
 /* Also when nobody asks. */
 TEST(messages_given_back_leave_no_descriptor_with_the_daemon)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &shallow);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = shallow_publisher(c);
     dlx_test_stream_publish(p, 10, 1);
     size_t n_fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", &newest);
@@ -184,18 +175,11 @@ TEST(messages_given_back_leave_no_descriptor_with_the_daemon)
     dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, n_fds + 1); /* its page */
     dlx_message_unref(m);
     dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, n_fds);
-    dlx_publisher_unref(p);
-    dlx_client_unref(c);
 }
 
 int main(void)
 {
     TCase *tcase = dlx_test_stream_case("hostile_links");
     tcase_set_timeout(tcase, 60);
-    if (dlx_test_valgrind())
-        puts("SKIP: valgrind keeps RLIMIT_NOFILE to itself");
-    else
-        tcase_add_loop_test(tcase, closed_subscriptions_that_hold_messages_meet_a_limit, 0,
-                            N_HOARDERS);
     return dlx_test_run_case(tcase);
 }

@@ -22,8 +22,11 @@ static void others_are_served(void)
     dlx_test_pair_end(&pair);
 }
 
+enum kind { CONTROL_BLOCK, ARENA, LINK_PAGE, N_KINDS };
+
 /* A region that its client has not allocated yet, and what says that it has. */
 struct region {
+    enum kind kind;
     int control, link_sock;
     struct dlx_test_publisher publisher;
     struct dlx_test_subscription subscription;
@@ -34,33 +37,22 @@ struct region {
     Dlx__Wire__LinkReady link_ready;
 };
 
-enum kind { CONTROL_BLOCK, ARENA, LINK_PAGE, N_KINDS };
-
 static void make_control_block(struct region *r)
 {
-    Dlx__Wire__PublisherNew request = DLX__WIRE__PUBLISHER_NEW__INIT;
-    static char topic[] = "test/b";
-    request.topic = topic;
-    request.history = 1;
-    request.depth = 16;
-    request.n_entries = 256;
-    const Dlx__Wire__Packet *reply = dlx_test_call(r->control, BODY(PUBLISHER_NEW), &request);
-    ck_assert_int_eq(reply->body_case, BODY(PUBLISHER_NEW_REPLY));
-    r->publisher_ready.publisher = reply->publisher_new_reply->publisher;
-    r->size = reply->publisher_new_reply->control_size;
-    r->fd = dlx_test_take_fd(0);
+    Dlx__Wire__PublisherNew request = dlx_test_publisher_request("test/b");
+    const Dlx__Wire__PublisherNewReply *reply =
+        dlx_test_call_for(r->control, BODY(PUBLISHER_NEW), &request, BODY(PUBLISHER_NEW_REPLY))
+            ->publisher_new_reply;
+    r->publisher_ready.publisher = reply->publisher;
+    r->size = reply->control_size;
     r->link_sock = dlx_test_take_fd(2);
 }
 
 static void make_arena(struct region *r, uint64_t size)
 {
-    Dlx__Wire__ArenaNew request = DLX__WIRE__ARENA_NEW__INIT;
-    request.publisher = r->arena_ready.publisher = r->publisher.id;
-    request.arena_size = r->size = size;
-    const Dlx__Wire__Packet *reply = dlx_test_call(r->control, BODY(ARENA_NEW), &request);
-    ck_assert_int_eq(reply->body_case, BODY(ARENA_NEW_REPLY));
-    r->arena_ready.arena = reply->arena_new_reply->arena;
-    r->fd = dlx_test_take_fd(0);
+    r->arena_ready.publisher = r->publisher.id;
+    r->arena_ready.arena = dlx_test_arena_new(&r->publisher, size);
+    r->size = size;
 }
 
 static void make_link_page(struct region *r)
@@ -69,39 +61,39 @@ static void make_link_page(struct region *r)
     const Dlx__Wire__Packet *offer = dlx_test_expect(r->subscription.fd, BODY(LINK_OFFER));
     r->link_ready.link = offer->link_offer->link;
     r->size = offer->link_offer->page_size;
-    r->fd = dlx_test_take_fd(0);
     dlx_test_ack(&r->subscription);
 }
 
-static void make(struct region *r, enum kind kind, uint64_t arena_size)
+static struct region make(enum kind kind, uint64_t arena_size)
 {
-    memset(r, 0, sizeof *r);
-    dlx__wire__publisher_ready__init(&r->publisher_ready);
-    dlx__wire__arena_ready__init(&r->arena_ready);
-    dlx__wire__link_ready__init(&r->link_ready);
-    r->subscription.fd = r->link_sock = -1;
-    r->control = dlx_test_hello(&dlx_test_stream_daemon, 4);
-    if (kind == CONTROL_BLOCK) {
-        make_control_block(r);
-        return;
+    struct region r = {.kind = kind, .link_sock = -1, .subscription = {.fd = -1}};
+    dlx__wire__publisher_ready__init(&r.publisher_ready);
+    dlx__wire__arena_ready__init(&r.arena_ready);
+    dlx__wire__link_ready__init(&r.link_ready);
+    r.control = dlx_test_hello(&dlx_test_stream_daemon, 4);
+    if (kind != CONTROL_BLOCK) {
+        dlx_test_publisher_new(&r.publisher, r.control, "test/b", 0);
+        dlx_test_publisher_ready(&r.publisher);
     }
-    dlx_test_publisher_new(&r->publisher, r->control, "test/b", 0);
-    dlx_test_publisher_ready(&r->publisher);
-    if (kind == ARENA)
-        make_arena(r, arena_size);
+    if (kind == CONTROL_BLOCK)
+        make_control_block(&r);
+    else if (kind == ARENA)
+        make_arena(&r, arena_size);
     else
-        make_link_page(r);
+        make_link_page(&r);
+    r.fd = dlx_test_take_fd(0);
+    return r;
 }
 
 /* Say that it is ready: it is refused, and why. */
-static void is_refused(struct region *r, enum kind kind, const char *why)
+static void is_refused(struct region *r, const char *why)
 {
     const Dlx__Wire__LinkFailed *failed;
     const char *text = "";
-    if (kind == CONTROL_BLOCK) {
+    if (r->kind == CONTROL_BLOCK) {
         text = dlx_test_call_error(r->control, BODY(PUBLISHER_READY), &r->publisher_ready,
                                    DLX_E_BAD_PEER);
-    } else if (kind == ARENA) {
+    } else if (r->kind == ARENA) {
         text = dlx_test_call_error(r->control, BODY(ARENA_READY), &r->arena_ready, DLX_E_BAD_PEER);
     } else {
         dlx_test_send(r->subscription.fd, BODY(LINK_READY), &r->link_ready, 0);
@@ -122,39 +114,30 @@ static void forget(struct region *r)
     dlx__close(r->fd);
     close(r->control);
 }
-
-/* ---- the lock -------------------------------------------------------------------------------- */
+#define auto_region dlx_cleanup(forget) struct region
 
 /* Whoever sealed its memory would wait as long as the lock is held. */
 LOOP_TEST(a_client_that_holds_the_lock_of_its_memory_holds_nobody_up, 0, N_KINDS)
 {
     struct dlx_test_lock lock;
-    struct region r;
-    make(&r, (enum kind)_i, DLX_PAGE);
+    auto_region r = make((enum kind)_i, DLX_PAGE);
     dlx_test_memory_fill(r.fd, r.size);
-    if (!dlx_test_memory_lock(&lock, r.fd)) {
-        forget(&r);
+    if (!dlx_test_memory_lock(&lock, r.fd))
         return;
-    }
-    is_refused(&r, (enum kind)_i, "sealed");
+    is_refused(&r, "sealed");
     others_are_served();
     close(dlx_test_hello(&dlx_test_stream_daemon, 1));
     ck_assert_int_eq(waitpid(lock.pid, NULL, WNOHANG), 0); /* it has it yet */
     dlx_test_memory_unlock(&lock);
-    forget(&r);
 }
-
-/* ---- pages that can be taken away ------------------------------------------------------------ */
 
 LOOP_TEST(pages_that_nobody_has_touched_are_refused, 0, N_KINDS)
 {
-    struct region r;
-    make(&r, (enum kind)_i, UINT64_C(1) << 20);
+    auto_region r = make((enum kind)_i, UINT64_C(1) << 20);
     ck_assert_int_eq(fallocate(r.fd, 0, 0, (off_t)r.size), 0);
     dlx_test_memory_seal(r.fd);
-    is_refused(&r, (enum kind)_i, "page at 0 of");
+    is_refused(&r, "page at 0 of");
     others_are_served();
-    forget(&r);
 }
 
 static bool has_all_blocks(int fd, uint64_t size)
@@ -168,8 +151,7 @@ static bool has_all_blocks(int fd, uint64_t size)
  * when it is killed before it has come to the end, the page is gone. */
 TEST(an_allocation_that_has_not_ended_is_no_memory)
 {
-    struct region r;
-    make(&r, ARENA, UINT64_C(512) << 20);
+    auto_region r = make(ARENA, UINT64_C(512) << 20);
     dlx_test_memory_fill(r.fd, r.size);
     ck_assert_int_eq(fallocate(r.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, DLX_PAGE), 0);
     dlx_test_memory_seal(r.fd);
@@ -178,12 +160,9 @@ TEST(an_allocation_that_has_not_ended_is_no_memory)
         _exit(fallocate(r.fd, 0, 0, (off_t)r.size) != 0);
     while (!has_all_blocks(r.fd, r.size))
         continue;
-    is_refused(&r, ARENA, "page at 0 of");
+    is_refused(&r, "page at 0 of");
     dlx_test_fork_kill(pid);
-    forget(&r);
 }
-
-/* ---- memory that nobody uses ----------------------------------------------------------------- */
 
 static uint64_t shared_bytes(int control)
 {
@@ -193,8 +172,7 @@ static uint64_t shared_bytes(int control)
 
 TEST(memory_that_is_reserved_and_not_populated_comes_back)
 {
-    struct region r;
-    make(&r, ARENA, UINT64_C(64) << 20);
+    auto_region r = make(ARENA, UINT64_C(64) << 20);
     ck_assert_uint_gt(shared_bytes(r.control), r.size);
     while (shared_bytes(r.control) > r.size)
         continue;
@@ -202,7 +180,6 @@ TEST(memory_that_is_reserved_and_not_populated_comes_back)
         dlx_test_call_error(r.control, BODY(ARENA_READY), &r.arena_ready, DLX_E_NOT_FOUND);
     ck_assert_msg(strstr(text, "returned since its pages did not grow"), "%s", text);
     others_are_served();
-    forget(&r);
 }
 
 /* A process that has a message of this size allocated. */
@@ -210,14 +187,13 @@ TEST(memory_that_is_reserved_and_not_populated_comes_back)
 
 static void allocate(void)
 {
-    static const struct dlx_publisher_args args = {.size = sizeof args};
     struct dlx_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = NULL;
     DLManagedTensorVersioned *tensor;
     const int64_t shape[] = {(int64_t)MESSAGE};
     const struct dlx_tensor_spec spec = {
         .size = sizeof spec, .dtype = {kDLUInt, 8, 1}, .ndim = 1, .shape = shape};
-    if (dlx_publisher_new(c, "test/stopped", &args, &p) < 0)
+    if (dlx_publisher_new(c, "test/stopped", NULL, &p) < 0)
         _exit(2);
     _exit(dlx_alloc(p, &spec, &tensor) != 0);
 }
@@ -243,27 +219,23 @@ static bool stop_while_it_populates(pid_t pid, int control, struct dlx_client *c
 TEST(a_publisher_that_was_stopped_while_it_populated_memory_asks_again)
 {
     int control = dlx_test_hello(&dlx_test_stream_daemon, 4);
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     pid_t pid;
     for (bool stopped = false; !stopped;) {
         pid = dlx_test_fork();
         if (pid == 0)
             allocate();
         stopped = stop_while_it_populates(pid, control, c);
-        if (!stopped) {
+        if (!stopped)
             dlx_test_fork_kill(pid);
-        }
     }
     while (shared_bytes(control) > MESSAGE)
         continue;
     ck_assert_int_eq(kill(pid, SIGCONT), 0);
     dlx_test_fork_join(pid);
-    dlx_client_unref(c);
     dlx_test_recv_done();
     close(control);
 }
-
-/* ---- memory after a drop --------------------------------------------------------------------- */
 
 #define DROPPED (UINT64_C(16) << 20)
 
@@ -311,8 +283,7 @@ TEST(what_was_dropped_is_on_a_subscriber_that_does_not_read)
         (void)dlx_test_expect(subscription.fd, BODY(ARENA_DROPPED));
     while (shared_bytes(control) > before)
         continue;
-    const Dlx__Wire__Packet *reply = dlx_test_call(control, BODY(ARENA_NEW), &all);
-    ck_assert_int_eq(reply->body_case, BODY(ARENA_NEW_REPLY));
+    (void)dlx_test_call_for(control, BODY(ARENA_NEW), &all, BODY(ARENA_NEW_REPLY));
     dlx_test_publisher_deinit(&publisher);
     dlx_test_subscription_deinit(&subscription);
     dlx_test_recv_done();

@@ -36,7 +36,7 @@ static void go_before(struct dlx_test_scene *x, int64_t n)
 LOOP_TEST(a_head_that_jumps_harms_only_its_link, 0, 3 * N_WAYS)
 {
     for (size_t k = 0; k < DLX_ARRAY_SIZE(heads) * DLX_ARRAY_SIZE(heads); k++) {
-        struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)(_i % N_WAYS));
+        auto_scene x = dlx_test_scene_make_for((enum dlx_test_way)(_i % N_WAYS));
         go_before(&x, 3);
         if (_i / N_WAYS == 1) {
             dlx_test_stream_publish(x.liar, 4, 3);
@@ -47,7 +47,6 @@ LOOP_TEST(a_head_that_jumps_harms_only_its_link, 0, 3 * N_WAYS)
         if (_i / N_WAYS == 2)
             dlx_store64_sc(dlx_test_gen_of(x.liar, 4), 4 + x.liar->core.block->mask + 1);
         (void)dlx_test_scene_honest_goes_on_for(&x, 3);
-        dlx_test_scene_end(&x);
     }
 }
 
@@ -55,14 +54,12 @@ LOOP_TEST(a_head_that_jumps_harms_only_its_link, 0, 3 * N_WAYS)
 LOOP_TEST(a_head_that_jumped_harms_no_joiner, 0, 2 * N_WAYS)
 {
     static const uint64_t marks[] = {0, DLX_SHM_END, DLX_SHM_MOVED, DLX_SHM_GONE, 1, UINT64_MAX};
-    const struct dlx_subscribe_args sa = {
-        .size = sizeof sa,
-        .history = _i / N_WAYS == 1 ? 3 : 0,
-        .mode = _i % N_WAYS == LATEST ? DLX_MODE_LATEST : DLX_MODE_ALL,
-        .reliable = _i % N_WAYS == RELIABLE,
-    };
+    const struct dlx_subscribe_args *sa =
+        SUBSCRIBE(.history = _i / N_WAYS == 1 ? 3 : 0,
+                  .mode = _i % N_WAYS == LATEST ? DLX_MODE_LATEST : DLX_MODE_ALL,
+                  .reliable = _i % N_WAYS == RELIABLE);
     for (size_t k = 0; k < DLX_ARRAY_SIZE(heads) * DLX_ARRAY_SIZE(marks); k++) {
-        struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)(_i % N_WAYS));
+        auto_scene x = dlx_test_scene_make_for((enum dlx_test_way)(_i % N_WAYS));
         uint64_t head = heads[k % DLX_ARRAY_SIZE(heads)];
         uint64_t mark = marks[k / DLX_ARRAY_SIZE(heads)];
         go_before(&x, 3);
@@ -70,16 +67,15 @@ LOOP_TEST(a_head_that_jumped_harms_no_joiner, 0, 2 * N_WAYS)
         dlx_store64_sc(&dlx_test_control_of(x.liar)->head, head);
         for (uint64_t n = 0; n < 8; n++)
             dlx_store64_sc(dlx_test_gen_of(x.liar, head + n - 3), (head + n - 3) ^ mark);
-        ok(dlx_subscribe(x.c, "test/a", &sa, &x.s));
+        x.s = dlx_test_stream_subscribe(x.c, "test/a", sa);
         (void)dlx_test_scene_honest_goes_on_for(&x, 3);
-        dlx_test_scene_end(&x);
     }
 }
 
 /* The number after the last one is 0, which in a hold word says that nothing is held. */
 TEST(there_is_no_message_0)
 {
-    struct dlx_test_scene x = dlx_test_scene_make();
+    auto_scene x = dlx_test_scene_make_for(ONE);
     struct dlx_message *m[2] = {NULL, NULL};
     uint64_t words[DLX_SHM_ENTRY_WORDS];
     dlx_subscription_unref(x.s);
@@ -89,7 +85,7 @@ TEST(there_is_no_message_0)
             dlx_store64_sc(&dlx_test_control_of(x.liar)->entries[n].words[i], words[i]);
     dlx_store64_sc(dlx_test_gen_of(x.liar, 0), DLX_SHM_END);
     dlx_store64_sc(&dlx_test_control_of(x.liar)->head, UINT64_MAX);
-    ok(dlx_subscribe(x.c, "test/a", NULL, &x.s));
+    x.s = dlx_test_stream_subscribe(x.c, "test/a", NULL);
     for (uint64_t n = 0; n < 4; n++)
         dlx_store64_sc(dlx_test_gen_of(x.liar, n), n);
     for (int i = 0; i < 2; i++) {
@@ -99,7 +95,6 @@ TEST(there_is_no_message_0)
     }
     (void)dlx_test_scene_honest_goes_on(&x);
     dlx__heap_give(x.liar->heap, block);
-    dlx_test_scene_end(&x);
 }
 
 /* gen of the next message (4), and whether a subscriber must not believe it. */
@@ -129,7 +124,7 @@ static const struct {
 LOOP_TEST(a_gen_that_lies_harms_only_its_link, 0, N_WAYS)
 {
     for (size_t k = 0; k < DLX_ARRAY_SIZE(gens); k++) {
-        struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)(_i % N_WAYS));
+        auto_scene x = dlx_test_scene_make_for((enum dlx_test_way)(_i % N_WAYS));
         ck_assert_uint_eq(x.liar->core.block->mask, 255);
         go_before(&x, 3);
         dlx_store64_sc(dlx_test_gen_of(x.liar, 4), gens[k].gen);
@@ -138,29 +133,26 @@ LOOP_TEST(a_gen_that_lies_harms_only_its_link, 0, N_WAYS)
         for (int i = 3; i < 8; i++)
             dlx_test_stream_publish(x.liar, 4, i);
         (void)dlx_test_scene_honest_goes_on_for(&x, 10);
-        dlx_test_scene_end(&x);
     }
 }
 
 LOOP_TEST(gens_of_nobody_are_losses, 0, N_WAYS)
 {
-    struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)_i);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    auto_scene x = dlx_test_scene_make_for((enum dlx_test_way)_i);
     for (int i = 0; i < 10; i++)
         dlx_test_stream_publish(x.liar, 4, i);
     for (uint64_t n = 1; n <= 10; n++)
         dlx_store64_sc(dlx_test_gen_of(x.liar, n), n + n % 2 * 100);
     ck_assert(!dlx_test_scene_honest_goes_on_for(&x, 12));
-    ok(dlx_subscription_get_stats(x.s, &stats));
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.taken + stats.lost + stats.skipped, 22);
     ck_assert_uint_eq(stats.n_held, 0);
-    dlx_test_scene_end(&x);
 }
 
 LOOP_TEST(a_control_block_that_changes_all_the_time_is_survived, 0, N_WAYS)
 {
     for (int round = 0; round < 20; round++) {
-        struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)_i);
+        auto_scene x = dlx_test_scene_make_for((enum dlx_test_way)_i);
         struct dlx_test_scribbler scribbler = {.seed = (uint64_t)(round + 1),
                                                .words = (uint64_t *)dlx_test_control_of(x.liar)};
         /* Most of the time where the reader looks. */
@@ -169,7 +161,6 @@ LOOP_TEST(a_control_block_that_changes_all_the_time_is_survived, 0, N_WAYS)
         for (int i = 0; i < 10; i++)
             dlx_test_stream_publish(x.liar, 4, i);
         dlx_test_scene_while(&x, dlx_test_scribble, &scribbler, 100);
-        dlx_test_scene_end(&x);
     }
 }
 
@@ -187,14 +178,8 @@ static void *flip(void *userdata)
     uint64_t head = 1;
     while (!atomic_load(&x->base.stop)) {
         uint64_t r = dlx_test_random(&x->base.seed) >> 8, n = head + (r >> 8) % 6 - 2;
-        uint64_t values[] = {n,
-                             n,
-                             n,
-                             n | (x->marks & DLX_SHM_GONE),
-                             n | (x->marks & DLX_SHM_MOVED),
-                             n | (x->marks & DLX_SHM_END),
-                             n - 1,
-                             n + 1};
+        const uint64_t gone = n | (x->marks & DLX_SHM_GONE), end = n | (x->marks & DLX_SHM_END);
+        uint64_t values[] = {n, n, n, gone, n | (x->marks & DLX_SHM_MOVED), end, n - 1, n + 1};
         dlx_store64_release(&x->control->entries[n & x->mask].gen, values[r % 8]);
         if (r >> 20 & 1)
             dlx_store64_release(&x->control->head, head + (r >> 24) % 3);
@@ -210,7 +195,7 @@ LOOP_TEST(gens_that_never_settle_are_survived, 0, N_WAYS)
 {
     static const uint64_t marks[] = {0, DLX_SHM_GONE, DLX_SHM_GONE | DLX_SHM_MOVED, UINT64_MAX};
     for (int round = 0; round < 12; round++) {
-        struct dlx_test_scene x = dlx_test_scene_make_for((enum dlx_test_way)_i);
+        auto_scene x = dlx_test_scene_make_for((enum dlx_test_way)_i);
         uint64_t words[DLX_SHM_ENTRY_WORDS];
         struct flipper flipper = {.base = {.seed = (uint64_t)(round + 1)},
                                   .control = dlx_test_control_of(x.liar),
@@ -222,7 +207,6 @@ LOOP_TEST(gens_that_never_settle_are_survived, 0, N_WAYS)
                 dlx_store64_sc(&dlx_test_control_of(x.liar)->entries[n].words[i], words[i]);
         dlx_test_scene_while(&x, flip, &flipper.base, 100);
         dlx__heap_give(x.liar->heap, block);
-        dlx_test_scene_end(&x);
     }
 }
 

@@ -13,8 +13,6 @@
 #include "tests/hostile/harness_lies.h"
 #include "tests/harness/stream.h"
 
-/* ---- lies of a publisher --------------------------------------------------------------------- */
-
 /* Makes the lie, tells, and never returns. */
 typedef void lie_fn(struct dlx_publisher *p, int tell);
 
@@ -233,13 +231,12 @@ static const struct {
 
 static void lying_publisher(struct dlx_client *c, int tell, int arg)
 {
-    struct dlx_publisher_args pa = {.size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK};
-    struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = PATIENCE};
     dlx_set_debug(false); /* it writes where that forbids it */
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &pa);
+    struct dlx_publisher *p =
+        dlx_test_stream_publisher(c, "test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK));
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 0; i < 3; i++)
-        ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), &args));
+        ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), PUBLISH(.timeout_ns = PATIENCE)));
     dlx_test_liar_hear(tell);
     if (lies[arg].lie)
         lies[arg].lie(p, tell);
@@ -254,12 +251,10 @@ static void lying_publisher(struct dlx_client *c, int tell, int arg)
     dlx_test_liar_rest(tell);
 }
 
-/* ---- an honest subscriber -------------------------------------------------------------------- */
-
 LOOP_TEST(a_publisher_that_lies_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(lies) * N_ALL_WAYS)
 {
     int lie = _i / N_ALL_WAYS;
-    struct dlx_test_scene x = dlx_test_scene_begin((enum dlx_test_way)(_i % N_ALL_WAYS));
+    auto_scene x = dlx_test_scene_begin((enum dlx_test_way)(_i % N_ALL_WAYS));
     struct dlx_message *m = NULL;
     struct dlx_test_liar liar = dlx_test_liar_spawn(lying_publisher, lie);
     x.pid = liar.pid;
@@ -299,7 +294,6 @@ LOOP_TEST(a_publisher_that_lies_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(lies) * 
     ck_assert_uint_le(stats.rejected, 1);
     ck_assert_uint_eq(stats.n_held, 0);
     (void)dlx_test_scene_honest_goes_on_for(&x, 10);
-    dlx_test_scene_end(&x);
 }
 
 int main(void)

@@ -8,6 +8,7 @@
  */
 
 #include "common/memory.h"
+#include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 #include "tests/harness/user.h"
@@ -49,8 +50,6 @@ static void attack_as(uid_t uid, int (*attack)(void *userdata), void *userdata)
     ck_assert_int_eq(status, 0);
 }
 
-/* ---- regions ------------------------------------------------------------------------------- */
-
 /* A publisher's and a subscriber's memory, as it is when messages flow: all is announced and
  * sealed. */
 struct scene {
@@ -72,17 +71,10 @@ static void keep(struct scene *x, const char *name, int fd, uint64_t size, bool 
     x->regions[x->n++] = (struct region){name, fd, size, is_filled};
 }
 
-static int dup_of(int fd)
-{
-    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    ck_assert_int_ge(copy, 0);
-    return copy;
-}
-
 static int populate(int fd, uint64_t size)
 {
     void *map;
-    ck_assert_int_eq(dlx__region_populate(dlx_test_memory, dup_of(fd), size, &map), 0);
+    ck_assert_int_eq(dlx__region_populate(dlx_test_memory, dlx_test_fds_dup(fd), size, &map), 0);
     memset(map, 'a', size);
     dlx__region_unmap(map, size);
     return fd;
@@ -90,41 +82,30 @@ static int populate(int fd, uint64_t size)
 
 static struct scene make_scene(void)
 {
+    enum { ARENA_SIZE = 4 * DLX_PAGE };
     struct scene x = {.n = 0};
-    Dlx__Wire__PublisherNew new = DLX__WIRE__PUBLISHER_NEW__INIT;
-    Dlx__Wire__ArenaNew arena = DLX__WIRE__ARENA_NEW__INIT;
-    Dlx__Wire__ArenaReady arena_ready = DLX__WIRE__ARENA_READY__INIT;
+    Dlx__Wire__PublisherNew new = dlx_test_publisher_request("test/a");
     Dlx__Wire__LinkReady link_ready = DLX__WIRE__LINK_READY__INIT;
-    static char topic[] = "test/a";
     for (int i = 0; i < 2; i++)
         x.control[i] = dlx_test_hello(&dlx_test_stream_daemon, 4);
-    new.topic = topic;
-    new.history = 4;
-    new.depth = 16;
-    new.n_entries = 256;
-    const Dlx__Wire__Packet *reply = dlx_test_call(x.control[0], BODY(PUBLISHER_NEW), &new);
-    ck_assert_int_eq(reply->body_case, BODY(PUBLISHER_NEW_REPLY));
-    x.publisher = (struct dlx_test_publisher){.id = reply->publisher_new_reply->publisher,
-                                              .control = x.control[0]};
-    uint64_t size = reply->publisher_new_reply->control_size;
-    uint64_t page = reply->publisher_new_reply->membership_size;
-    int block = dlx_test_take_fd(0);
-    keep(&x, "membership page, reader", dlx_test_take_fd(1), page, false);
+    const Dlx__Wire__PublisherNewReply *made =
+        dlx_test_call_for(x.control[0], BODY(PUBLISHER_NEW), &new, BODY(PUBLISHER_NEW_REPLY))
+            ->publisher_new_reply;
+    x.publisher = (struct dlx_test_publisher){.id = made->publisher, .control = x.control[0]};
+    uint64_t size = made->control_size;
+    keep(&x, "membership page, reader", dlx_test_take_fd(1), made->membership_size, false);
     x.publisher.link_sock = dlx_test_take_fd(2);
-    keep(&x, "control block, writer", populate(block, size), size, true);
+    keep(&x, "control block, writer", populate(dlx_test_take_fd(0), size), size, true);
     dlx_test_publisher_ready(&x.publisher);
-    arena.publisher = arena_ready.publisher = x.publisher.id;
-    arena.arena_size = 4 * DLX_PAGE;
-    reply = dlx_test_call(x.control[0], BODY(ARENA_NEW), &arena);
-    ck_assert_int_eq(reply->body_case, BODY(ARENA_NEW_REPLY));
-    arena_ready.arena = reply->arena_new_reply->arena;
-    keep(&x, "arena, writer", populate(dlx_test_take_fd(0), 4 * DLX_PAGE), 4 * DLX_PAGE, true);
-    dlx_test_call_ok(x.control[0], BODY(ARENA_READY), &arena_ready);
+    uint32_t arena = dlx_test_arena_new(&x.publisher, ARENA_SIZE);
+    keep(&x, "arena, writer", populate(dlx_test_take_fd(0), ARENA_SIZE), ARENA_SIZE, true);
+    dlx_test_arena_ready(&x.publisher, arena);
 
-    dlx_test_subscribe(&x.subscription, x.control[1], topic, false);
-    reply = dlx_test_expect(x.subscription.fd, BODY(LINK_OFFER));
-    uint64_t link_size = reply->link_offer->page_size;
-    link_ready.link = reply->link_offer->link;
+    dlx_test_subscribe(&x.subscription, x.control[1], "test/a", false);
+    const Dlx__Wire__LinkOffer *offer =
+        dlx_test_expect(x.subscription.fd, BODY(LINK_OFFER))->link_offer;
+    uint64_t link_size = offer->page_size;
+    link_ready.link = offer->link;
     keep(&x, "link page, writer", populate(dlx_test_take_fd(0), link_size), link_size, true);
     dlx_test_ack(&x.subscription);
     dlx_test_send(x.subscription.fd, BODY(LINK_READY), &link_ready, 0);
@@ -132,7 +113,7 @@ static struct scene make_scene(void)
     keep(&x, "control block, reader", dlx_test_take_fd(0), size, true);
     dlx_test_ack(&x.subscription);
     (void)dlx_test_expect(x.subscription.fd, BODY(ARENA_ADDED));
-    keep(&x, "arena, reader", dlx_test_take_fd(0), 4 * DLX_PAGE, true);
+    keep(&x, "arena, reader", dlx_test_take_fd(0), ARENA_SIZE, true);
     dlx_test_recv_done();
     return x;
 }
@@ -249,8 +230,6 @@ LOOP_TEST(kept_descriptors_of_regions_write_nothing, 0, 2)
     end_scene(&x);
 }
 
-/* ---- processes ----------------------------------------------------------------------------- */
-
 static int open_of(pid_t pid, const char *what, int flags)
 {
     char path[64];
@@ -291,8 +270,6 @@ TEST(another_user_gets_nothing_out_of_the_processes)
         attack_as(NOBODY, attack_process, &pids[i]);
     end_scene(&x);
 }
-
-/* ---- identity ------------------------------------------------------------------------------ */
 
 static bool answers(int fd)
 {
@@ -346,14 +323,18 @@ static int use_after_setuid(void *userdata)
     Dlx__Wire__SubscriptionClose leave = DLX__WIRE__SUBSCRIPTION_CLOSE__INIT;
     Dlx__Wire__ArenaNew arena = DLX__WIRE__ARENA_NEW__INIT;
     arena.arena_size = DLX_PAGE;
+    const struct {
+        Dlx__Wire__Packet__BodyCase body;
+        void *message;
+    } requests[] = {{BODY(PUBLISHER_CLOSE), &close_it},
+                    {BODY(ARENA_NEW), &arena},
+                    {BODY(SUBSCRIPTION_CLOSE), &leave}};
     for (int64_t near = -2; near <= 2; near++) {
         close_it.publisher = arena.publisher = guess->publisher + (uint64_t)near;
         leave.subscription = guess->subscription + (uint64_t)near;
-        refused(dlx_test_call(guess->fd, BODY(PUBLISHER_CLOSE), &close_it)->body_case !=
-                BODY(ERROR));
-        refused(dlx_test_call(guess->fd, BODY(ARENA_NEW), &arena)->body_case != BODY(ERROR));
-        refused(dlx_test_call(guess->fd, BODY(SUBSCRIPTION_CLOSE), &leave)->body_case !=
-                BODY(ERROR));
+        for (size_t i = 0; i < DLX_ARRAY_SIZE(requests); i++)
+            refused(dlx_test_call(guess->fd, requests[i].body, requests[i].message)->body_case !=
+                    BODY(ERROR));
     }
     /* A new connection is one of the user that it is now. */
     struct dlx_client *c = NULL;

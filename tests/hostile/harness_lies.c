@@ -7,20 +7,18 @@
 static struct dlx_publisher *publisher_for(const struct dlx_test_scene *x)
 {
     const bool blocks = x->way == RELIABLE || x->way >= N_WAYS;
-    const struct dlx_publisher_args args = {
-        .size = sizeof args, .on_full = blocks ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP};
-    return dlx_test_stream_publisher(x->c, "test/a", &args);
+    return dlx_test_stream_publisher(
+        x->c, "test/a", PUBLISHER(.on_full = blocks ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP));
 }
 
 struct dlx_test_scene dlx_test_scene_begin(enum dlx_test_way way)
 {
     struct dlx_test_scene x = {.way = way, .c = dlx_test_stream_connect(), .pid = getpid()};
-    const struct dlx_subscribe_args args = {.size = sizeof args,
-                                            .mode = way == LATEST ? DLX_MODE_LATEST : DLX_MODE_ALL,
-                                            .reliable = way == RELIABLE,
-                                            .spin_ns = way == SPINNING ? DLX_SPIN_ALWAYS : 0};
     x.honest = publisher_for(&x);
-    x.s = dlx_test_stream_subscribe(x.c, "test/a", &args);
+    x.s = dlx_test_stream_subscribe(
+        x.c, "test/a",
+        SUBSCRIBE(.mode = way == LATEST ? DLX_MODE_LATEST : DLX_MODE_ALL,
+                  .reliable = way == RELIABLE, .spin_ns = way == SPINNING ? DLX_SPIN_ALWAYS : 0));
     if (way == POLLING)
         ck_assert_int_ge(dlx_subscription_fd(x.s), 0);
     return x;
@@ -31,11 +29,6 @@ struct dlx_test_scene dlx_test_scene_make_for(enum dlx_test_way way)
     struct dlx_test_scene x = dlx_test_scene_begin(way);
     x.liar = publisher_for(&x);
     return x;
-}
-
-struct dlx_test_scene dlx_test_scene_make(void)
-{
-    return dlx_test_scene_make_for(ONE);
 }
 
 void dlx_test_scene_end(struct dlx_test_scene *x)
@@ -111,11 +104,11 @@ void dlx_test_scene_touch(struct dlx_message *m)
 
 bool dlx_test_scene_honest_goes_on(struct dlx_test_scene *x)
 {
-    const struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = PATIENCE};
     struct dlx_message *m = NULL;
     uint64_t start = dlx__now_ns();
     bool told = false;
-    ok(dlx_publish(x->honest, dlx_test_stream_alloc(x->honest, 4, ++x->published), &args));
+    ok(dlx_publish(x->honest, dlx_test_stream_alloc(x->honest, 4, ++x->published),
+                   PUBLISH(.timeout_ns = PATIENCE)));
     for (;;) {
         int r = dlx_test_scene_take(x, SECOND, &m);
         ck_assert_msg(dlx_test_ends_in_time(start, PATIENCE), "message %d did not come",
@@ -182,8 +175,7 @@ void *dlx_test_scribble(void *userdata)
 void dlx_test_scene_while(struct dlx_test_scene *x, void *(*thread)(void *),
                           struct dlx_test_scribbler *scribbler, int n)
 {
-    pthread_t id;
-    ck_assert_int_eq(pthread_create(&id, NULL, thread, scribbler), 0);
+    pthread_t id = dlx_test_stream_thread(thread, scribbler);
     while (atomic_load(&scribbler->rounds) < 1000)
         continue;
     (void)dlx_test_scene_honest_goes_on_for(x, n);
