@@ -5,10 +5,6 @@
 #include "daemon/objects/retained.h"
 #include "daemon/base/worker.h"
 #include "tests/harness/fds.h"
-#include <check.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
 
 void dlx_test_broker_init(struct dlx_test_broker *test, uint64_t ram_bytes)
 {

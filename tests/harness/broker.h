@@ -8,6 +8,7 @@
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/subscription.h"
+#include "tests/harness/run.h"
 #include <uv.h>
 
 struct dlx_test_broker {

@@ -1,25 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/container.h"
-#include "common/error.h"
 #include "tests/harness/fork.h"
-#include <check.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <glob.h>
 #include <grp.h>
 #include <limits.h>
-#include <poll.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define NAMESPACES (CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWUTS)
 #define ROOT       "/tmp" /* a folder that is there: the new root is mounted on it */

@@ -11,7 +11,6 @@
  */
 
 #include "tests/harness/daemon.h"
-#include <stdbool.h>
 
 /* What root is in such a container, outside of it. */
 #define DLX_TEST_ALICE 64001

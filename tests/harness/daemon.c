@@ -1,20 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/daemon.h"
-#include "common/error.h"
 #include "common/memory.h"
 #include "ring/layout.h"
-#include <check.h>
 #include <dirent.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 
 static struct dlx_packet rx;
 static struct dlx_proto_arena rx_arena;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/fds.h"
-#include "tests/harness/run.h"
 #include <dirent.h>
 #include <sys/un.h>
 

@@ -2,7 +2,7 @@
 #ifndef DLX_TESTS_HARNESS_FDS_H
 #define DLX_TESTS_HARNESS_FDS_H
 
-#include <stddef.h>
+#include "tests/harness/run.h"
 
 /* How many fds this process has open. */
 size_t dlx_test_fds_count(void);

@@ -1,20 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/fork.h"
-#include <check.h>
-#include "common/util.h"
 #include "tests/harness/patience.h"
 #include <dirent.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 /* tmpfile(): a file under /tmp without a name. */
 static bool is_check_file(const char *fd)

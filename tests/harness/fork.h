@@ -2,7 +2,7 @@
 #ifndef DLX_TESTS_HARNESS_FORK_H
 #define DLX_TESTS_HARNESS_FORK_H
 
-#include <sys/types.h>
+#include "tests/harness/run.h"
 
 /*
  * fork(), for a child that runs parts of a test. Check's assertions write each step to a file that

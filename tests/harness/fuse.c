@@ -3,20 +3,10 @@
 #include "common/packet.h"
 #include "tests/harness/daemon.h"
 #include "tests/harness/fork.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/fuse.h>
-#include <poll.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 
 #define THE_FILE 2 /* its node */
 

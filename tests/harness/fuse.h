@@ -8,9 +8,8 @@
  * pages waits until the server ends. Needs root and /dev/fuse.
  */
 
+#include "tests/harness/run.h"
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <sys/types.h>
 
 struct dlx_test_fuse_asked {
     atomic_int mute;                          /* 1: it answers nobody */

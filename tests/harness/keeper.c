@@ -1,21 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/keeper.h"
-#include "common/error.h"
 #include "tests/harness/daemon.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
-#include <check.h>
 #include <dirent.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 
 #define CHUNK_SIZE UINT64_C(4096)
 

@@ -5,11 +5,10 @@
 /* The GPU keeper's processes, spoken to directly: memfds stand for GPU memory. A failure ends the
  * test. Everything waits for an event, ten seconds at most. */
 
-#include "common/error.h"
 #include "gpu/handle.h"
 #include "keeper/router.h"
 #include "keeper/wire.h"
-#include <sys/types.h>
+#include "tests/harness/run.h"
 
 /* A cuda_vmm allocation of so many chunks, all of one file of its own. */
 void dlx_test_keeper_handle(struct dlx_gpu_handle *ret, uint64_t id, uint32_t n_chunks);

@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/manager.h"
 #include "tests/harness/fds.h"
-#include "common/util.h"
-#include <check.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
 
 /* What the thread says is asserted when it has ended: a child that is forked while a thread is in
  * ck_assert, which locks also when all is well, waits for that lock for ever. */

@@ -10,7 +10,6 @@
  */
 
 #include "tests/harness/daemon.h"
-#include <pthread.h>
 #include <stdatomic.h>
 
 #define DLX_TEST_KEPT_MAX 256U

@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/maps.h"
-#include "common/util.h"
 #include "tests/harness/daemon.h"
-#include <check.h>
 #include <inttypes.h>
 #include <setjmp.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
 
 static sigjmp_buf back;
 

@@ -4,9 +4,7 @@
 
 /* What this process has mapped, and how. */
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tests/harness/run.h"
 
 /* Does a write there end with SIGSEGV? The byte stays as it is. One thread at a time. */
 bool dlx_test_faults(void *at);

@@ -3,16 +3,9 @@
 #include "common/packet.h"
 #include "tests/harness/daemon.h"
 #include "tests/harness/fork.h"
-#include <check.h>
-#include <fcntl.h>
 #include <linux/userfaultfd.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 
 #ifndef F_SEAL_FUTURE_WRITE

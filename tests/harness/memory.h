@@ -4,9 +4,7 @@
 
 /* What a writer does with a region, honest or not. */
 
-#include <stdbool.h>
-#include <stdint.h>
-#include <sys/types.h>
+#include "tests/harness/run.h"
 
 /* Write zeros to its first `size` bytes: these pages are there for good. Nothing is sealed. */
 void dlx_test_memory_fill(int writer_fd, uint64_t size);

@@ -2,10 +2,9 @@
 #ifndef DLX_TESTS_HARNESS_SECCOMP_H
 #define DLX_TESTS_HARNESS_SECCOMP_H
 
+#include "tests/harness/run.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <stdbool.h>
-#include <stddef.h>
 
 /* From here on, for this process and those that it starts. Returns false where the kernel does not
  * allow it. */

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/shm.h"
 #include "common/shm_name.h"
-#include <check.h>
 #include <dirent.h>
-#include <fcntl.h>
 #include <sched.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mount.h>
-#include <unistd.h>
 
 static bool write_file(const char *path, const char *text)
 {

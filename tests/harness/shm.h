@@ -5,8 +5,7 @@
 /* A /dev/shm of one's own, so that a test may fill it, or leave things in it, and no other program
  * sees it. */
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "tests/harness/run.h"
 
 /* For this process and its children, from now on; `options` are those of tmpfs. Needs root or user
  * namespaces: otherwise prints why the test is skipped, and returns false. */

@@ -7,7 +7,6 @@
  * of this build, and at the end no daemon, no file in the folder, no open descriptor and no child.
  */
 
-#include "tests/harness/patience.h"
 #include "tests/harness/stream.h"
 
 /* The runtime folder, and the paths that a daemon has there. */

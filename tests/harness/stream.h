@@ -5,7 +5,6 @@
 /* libdlx against a real daemon: fixtures, and tensors of int64 that count up from a value. */
 
 #include "tests/harness/daemon.h"
-#include "tests/harness/run.h"
 #include <dlx/dlx.h>
 #include <sched.h>
 

@@ -4,8 +4,7 @@
 
 /* Children that become another user. */
 
-#include <stdbool.h>
-#include <sys/types.h>
+#include "tests/harness/run.h"
 
 /* May this process do so? If not, says why: the test is skipped. */
 bool dlx_test_user_may(void);

@@ -5,7 +5,6 @@
 /* A process that lies to libdlx, and what the honest side expects of its own calls meanwhile. */
 
 #include "tests/harness/stream.h"
-#include <dlx/dlx.h>
 
 struct dlx_test_liar {
     pid_t pid;
