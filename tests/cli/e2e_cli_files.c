@@ -21,7 +21,7 @@ static void retain_message(void)
 /* ulimit -f: nothing stays, and the reason is told. */
 LOOP_TEST(a_file_over_the_limit_of_its_size_is_an_error, 0, 4)
 {
-    const char *file = dlx_test_cli_file(_i / 2 == 0 ? "x.npy" : "x.safetensors");
+    const char *file = dlx_test_file(_i / 2 == 0 ? "x.npy" : "x.safetensors");
     const struct rlimit small = {.rlim_cur = 10240, .rlim_max = RLIM_INFINITY};
     struct rlimit before;
     retain_message();
@@ -37,7 +37,7 @@ LOOP_TEST(a_file_over_the_limit_of_its_size_is_an_error, 0, 4)
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &before), 0);
     dlx_test_cli_finish(&cli, 1);
     has(cli.err, "write: File too large");
-    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
+    ck_assert_uint_eq(dlx_test_n_files(), 0);
 }
 
 /* The longest name that a file system takes, and one more. */
@@ -48,15 +48,15 @@ LOOP_TEST(a_file_may_have_the_longest_name_that_there_is, 0, 2)
     retain_message();
     memset(name, 'n', sizeof name - 1);
     memcpy(name + NAME_MAX - 4, ".npy", 5);
-    const char *path = dlx_test_cli_file(name);
+    const char *path = dlx_test_file(name);
     auto_cli longest = dlxctl(0, commands[_i], "big", path);
     ck_assert_int_eq(stat(path, &st), 0);
-    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 1);
+    ck_assert_uint_eq(dlx_test_n_files(), 1);
     ck_assert_int_eq(unlink(path), 0);
     memcpy(name + NAME_MAX - 3, ".npy", 5);
-    auto_cli longer = dlxctl(1, commands[_i], "big", dlx_test_cli_file(name));
+    auto_cli longer = dlxctl(1, commands[_i], "big", dlx_test_file(name));
     has(longer.err, "create: File name too long");
-    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
+    ck_assert_uint_eq(dlx_test_n_files(), 0);
 }
 
 /* Wait until it sleeps in this system call, or opens something. Returns false if the kernel does
@@ -110,11 +110,10 @@ LOOP_TEST(one_signal_ends_what_waits_for_the_other_end_of_a_pipe, 0,
 {
     const struct pipe_case *x = &pipe_cases[_i / 2];
     const int number = _i % 2 ? SIGINT : SIGTERM;
-    const char *fifo = dlx_test_cli_file("fifo");
+    const char *fifo = dlx_test_file("fifo");
     const char *words[5] = {0};
     for (size_t i = 0; i < 4 && x->words[i]; i++)
         words[i] = strcmp(x->words[i], "fifo") == 0 ? fifo : x->words[i];
-    (void)unlink(fifo); /* of a test that failed */
     ck_assert_int_eq(mkfifo(fifo, 0600), 0);
     retain_message();
     auto_cli cli = dlx_test_cli_started(words);
@@ -129,7 +128,7 @@ LOOP_TEST(one_signal_ends_what_waits_for_the_other_end_of_a_pipe, 0,
         dlx_test_cli_finish(&cli, 128 + SIGKILL);
     }
     ck_assert_int_eq(unlink(fifo), 0);
-    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), 0);
+    ck_assert_uint_eq(dlx_test_n_files(), 0);
 }
 
 int main(void)

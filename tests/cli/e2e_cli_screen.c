@@ -164,11 +164,11 @@ TEST(save_tells_the_names_of_several_files)
 {
     char said[1200];
     auto_cli pub = dlxctl(0, "pub", "w", dlx_test_npy("f4.npy"), "--loop", "3", "--retain", "3");
-    auto_cli three = dlxctl_on_terminal(0, "save", "w", dlx_test_cli_file("n.npy"), "--count", "3");
-    (void)snprintf(said, sizeof said, "\n3 files: %s ... %s\r\n", dlx_test_cli_file("n-000001.npy"),
-                   dlx_test_cli_file("n-000003.npy"));
+    auto_cli three = dlxctl_on_terminal(0, "save", "w", dlx_test_file("n.npy"), "--count", "3");
+    (void)snprintf(said, sizeof said, "\n3 files: %s ... %s\r\n", dlx_test_file("n-000001.npy"),
+                   dlx_test_file("n-000003.npy"));
     has(three.err, said);
-    auto_cli one = dlxctl_on_terminal(0, "save", "w", dlx_test_cli_file("one.npy"));
+    auto_cli one = dlxctl_on_terminal(0, "save", "w", dlx_test_file("one.npy"));
     has_not(one.err, " file");
 }
 

@@ -48,7 +48,7 @@ static struct dlx_test_cli save_pair(DLDataType dtype, const char *name, const c
         memset(items[i].tensor->dl_tensor.data, 'a' + i, 5U * dtype.bits / 8);
     }
     ok(dlx_publish_set(p, items, 2, &bytes, NULL));
-    return dlxctl(status, "save", "w", dlx_test_cli_file("pair.safetensors"), "--history", "1",
+    return dlxctl(status, "save", "w", dlx_test_file("pair.safetensors"), "--history", "1",
                   "--json");
 }
 
@@ -63,8 +63,8 @@ TEST(a_tensor_without_a_name_gets_one)
                                "room for a JSON object only\n");
     json_auto_t *json = dlx_test_cli_json(&save);
     ck_assert_str_eq(json_string_value(json_object_get(json, "file")),
-                     dlx_test_cli_file("pair.safetensors"));
-    char *data = dlx_test_read_file(dlx_test_cli_file("pair.safetensors"), &size);
+                     dlx_test_file("pair.safetensors"));
+    char *data = dlx_test_read_file(dlx_test_file("pair.safetensors"), &size);
     ck_assert_uint_gt(size, 8 + sizeof expected);
     ck_assert_mem_eq(data + 8, expected, sizeof expected - 1);
     ck_assert_mem_eq(data + size - 10, "bbbbbaaaaa", 10);
@@ -73,8 +73,6 @@ TEST(a_tensor_without_a_name_gets_one)
 
 TEST(what_the_format_cannot_say_leaves_no_file)
 {
-    (void)unlink(dlx_test_cli_file("pair.safetensors"));
-    size_t before = dlx_test_files_count(dlx_test_cli_files);
     auto_cli no_dtype = save_pair((DLDataType){kDLComplex, 128, 1}, "a", "{}", 1);
     ck_assert_str_eq(
         no_dtype.err,
@@ -83,7 +81,7 @@ TEST(what_the_format_cannot_say_leaves_no_file)
     ck_assert_str_eq(twice.err,
                      "dlxctl save: w: tensor 'tensor_0' is there twice: tensor 0 has no name "
                      "and would get that\n");
-    ck_assert_uint_eq(dlx_test_files_count(dlx_test_cli_files), before);
+    ck_assert_uint_eq(dlx_test_n_files(), 0);
     auto_cli one_tensor = dlxctl(2, "save", "w", "x.safetensors", "--tensor", "0");
     has(one_tensor.err, "--tensor is for .npy");
 }
@@ -106,7 +104,7 @@ TEST(what_npz_cannot_say_is_told)
         ((int16_t *)item.tensor->dl_tensor.data)[i] = (int16_t)(i + 1);
     item.tensor->dl_tensor.strides = strides; /* it is published as it lies there */
     ok(dlx_publish_set(p, &item, 1, &meta, NULL));
-    const char *npz = dlx_test_cli_file("told.npz");
+    const char *npz = dlx_test_file("told.npz");
     auto_cli get = dlxctl(0, "get", "w", npz);
     ck_assert_str_eq(get.err,
                      "dlxctl get: w: 2 bytes of metadata are left out: .npz has no room for them, "

@@ -2,23 +2,11 @@
 #include "tests/cli/harness_cli_case.h"
 #include <regex.h>
 
-char dlx_test_cli_files[256];
-
-static void make_folder(void)
-{
-    dlx_test_files_make(dlx_test_cli_files);
-}
-
-static void remove_folder(void)
-{
-    dlx_test_files_remove(dlx_test_cli_files);
-}
-
 TCase *dlx_test_cli_case(const char *name)
 {
     TCase *tcase = dlx_test_stream_case(name);
     tcase_set_timeout(tcase, 120);
-    tcase_add_unchecked_fixture(tcase, make_folder, remove_folder);
+    dlx_test_files_fixture(tcase);
     return tcase;
 }
 
@@ -29,15 +17,6 @@ struct dlx_client *dlx_test_cli_connect(const char *name)
     struct dlx_client *c = NULL;
     ok(dlx_connect(&c, &args));
     return c;
-}
-
-const char *dlx_test_cli_file(const char *name)
-{
-    static char paths[4][512];
-    static unsigned next;
-    char *path = paths[next++ % 4];
-    (void)snprintf(path, sizeof paths[0], "%s/%s", dlx_test_cli_files, name);
-    return path;
 }
 
 struct dlx_test_cli dlx_test_cli_started(const char *const *words)

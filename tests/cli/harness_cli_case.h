@@ -8,8 +8,6 @@
 #include "tests/harness/cli.h"
 #include "tests/harness/stream.h"
 
-extern char dlx_test_cli_files[256];
-
 /* As dlx_test_stream_case(), with the folder. */
 TCase *dlx_test_cli_case(const char *name);
 /* A client of this name. */
@@ -32,8 +30,6 @@ struct dlx_test_cli dlx_test_cli_ended(int status, const char *const *words);
 #define has_not(output, text)                                                                      \
     ck_assert_msg(!strstr(output, text), "\"%s\" has \"%s\"", output, text)
 
-/* The path of a file in the folder. Static; four at once. */
-const char *dlx_test_cli_file(const char *name);
 /*
  * What it printed is to be tests/data/cli/<name>, but for what differs from run to run: in that
  * file PID stands for the pid of this process, UID for a uid, N for a number of seven digits or

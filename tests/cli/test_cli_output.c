@@ -175,14 +175,16 @@ TEST(text_of_others_cannot_reach_the_terminal)
     ck_assert_str_eq(cut, "ab");
 }
 
-static char *table_text(struct table *t, unsigned indent, unsigned width)
+static void expect_table(const struct table *t, unsigned indent, unsigned width,
+                         const char *expected)
 {
     char *text = NULL;
     size_t size = 0;
     FILE *f = open_memstream(&text, &size);
     ck_assert_int_eq(table_print(t, f, indent, width), 0);
     (void)fclose(f);
-    return text;
+    ck_assert_str_eq(text, expected);
+    free(text);
 }
 
 TEST(tables_are_aligned)
@@ -198,11 +200,10 @@ TEST(tables_are_aligned)
     table_cell(t, "%s", "x");
     table_cell(t, "%d", 123456);
     table_cell(t, "%s", "viewer");
-    char *text = table_text(t, 2, 0);
-    ck_assert_str_eq(text, "  TOPIC         PID  PROGRAM\n"
-                           "  cam/front       7  caf\xc3\xa9\n"
-                           "  x          123456  viewer\n");
-    free(text);
+    expect_table(t, 2, 0,
+                 "  TOPIC         PID  PROGRAM\n"
+                 "  cam/front       7  caf\xc3\xa9\n"
+                 "  x          123456  viewer\n");
     table_free(t);
 }
 
@@ -214,12 +215,9 @@ TEST(tables_fit_the_terminal)
     ck_assert_int_eq(table_new(&t, columns, 2), 0);
     table_cell(t, "%s", "a/very/long/name/of/a/topic");
     table_cell(t, "%s", "1234567");
-    char *text = table_text(t, 0, 20);
-    ck_assert_str_eq(text, "TOPIC          BYTES\na/very/l...  1234567\n");
-    free(text);
-    text = table_text(t, 0, 5); /* no narrower than what can be read */
-    ck_assert_str_eq(text, "TOPIC       BYTES\na/ver...  1234567\n");
-    free(text);
+    expect_table(t, 0, 20, "TOPIC          BYTES\na/very/l...  1234567\n");
+    /* no narrower than what can be read */
+    expect_table(t, 0, 5, "TOPIC       BYTES\na/ver...  1234567\n");
     table_free(t);
     table_free(NULL);
 }
@@ -234,12 +232,9 @@ TEST(a_column_without_content_is_left_out_and_no_line_ends_in_spaces)
     ck_assert_int_eq(table_new(&t, columns, 3), 0);
     for (size_t i = 0; i < 6; i++)
         table_cell(t, "%s", cells[i]);
-    char *text = table_text(t, 0, 0);
-    ck_assert_str_eq(text, "TOPIC  NOTE\na      BEHIND\nb\n");
-    free(text);
-    text = table_text(t, 0, 6); /* what is left out for its width is named */
-    ck_assert_str_eq(text, "TOPIC\na\nb\n(no room for NOTE; --json has all)\n");
-    free(text);
+    expect_table(t, 0, 0, "TOPIC  NOTE\na      BEHIND\nb\n");
+    /* what is left out for its width is named */
+    expect_table(t, 0, 6, "TOPIC\na\nb\n(no room for NOTE; --json has all)\n");
     table_free(t);
 }
 
@@ -273,11 +268,8 @@ TEST(tables_leave_out_what_matters_less_and_say_so)
     table_cell(t, "1234567");
     table_cell(t, "camera_node");
     table_cell(t, "20 MiB");
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        char *text = table_text(t, 0, cases[i].width);
-        ck_assert_str_eq(text, cases[i].text);
-        free(text);
-    }
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++)
+        expect_table(t, 0, cases[i].width, cases[i].text);
     table_free(t);
 }
 
@@ -466,8 +458,7 @@ TEST(file_names_are_no_format_strings)
 
 TEST(tensors_are_saved_whole_or_not_at_all)
 {
-    char dir[256], path[512];
-    dlx_test_files_make(dir);
+    const char *path = dlx_test_file("t.npy");
     int64_t shape[] = {2, 3}, column_major[] = {1, 2};
     float data[] = {0, 3, 1, 4, 2, 5};
     DLTensor t = {.data = data,
@@ -478,7 +469,6 @@ TEST(tensors_are_saved_whole_or_not_at_all)
                   .strides = column_major};
     struct save_report report;
     struct cli_error e;
-    (void)snprintf(path, sizeof path, "%s/t.npy", dir);
     ck_assert_msg(save_tensor(&t, path, &report, &e) == 0, "%s", e.text);
     ck_assert(report.exact && report.size == 128 + 24);
     ck_assert_str_eq(report.dtype, "float32");
@@ -495,24 +485,25 @@ TEST(tensors_are_saved_whole_or_not_at_all)
         ck_assert(v == (float)i);
     }
     free(file);
-    ck_assert_uint_eq(dlx_test_files_count(dir), 1);
+    ck_assert_uint_eq(dlx_test_n_files(), 1);
     (void)unlink(path);
 
     t.device.device_type = kDLCUDA;
     ck_assert_int_eq(save_tensor(&t, path, &report, &e), DLX_E_DEVICE);
     t.device.device_type = kDLCPU;
-    (void)snprintf(path, sizeof path, "%s/no/such/folder.npy", dir);
+    path = dlx_test_file("no/such/folder.npy");
     ck_assert_int_eq(save_tensor(&t, path, &report, &e), DLX_E_SYSTEM);
     ck_assert_ptr_nonnull(strstr(e.text, "No such file"));
     ck_assert_int_eq(save_tensor(&t, "/dev/full", &report, &e), DLX_E_SYSTEM);
     ck_assert_str_eq(e.text, "/dev/full: write: No space left on device");
     shape[0] = INT64_MAX;
     ck_assert_int_eq(save_tensor(&t, path, &report, &e), DLX_E_SHAPE);
-    ck_assert_uint_eq(dlx_test_files_count(dir), 0);
-    dlx_test_files_remove(dir);
+    ck_assert_uint_eq(dlx_test_n_files(), 0);
 }
 
 int main(void)
 {
-    return dlx_test_run_case(tcase_create("output"));
+    TCase *tcase = tcase_create("output");
+    dlx_test_files_fixture(tcase);
+    return dlx_test_run_case(tcase);
 }

@@ -10,29 +10,11 @@
 #include "tests/harness/run.h"
 #include <sys/prctl.h>
 
-static char folder[256];
-static char path[512];
-
-static void make(void)
-{
-    dlx_test_files_make(folder);
-    (void)snprintf(path, sizeof path, "%s/x.npy", folder);
-}
-
-static void clean(void)
-{
-    dlx_test_files_remove(folder);
-}
-
-/* What a test left that failed is no concern of the next one. */
-static void empty(void)
-{
-    clean();
-    ck_assert_int_eq(mkdir(folder, 0700), 0);
-}
+/* What each of them saves. */
+static const char *path;
 
 static const int signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2, SIGTERM, SIGXCPU};
-enum { N_SIGNALS = sizeof signals / sizeof signals[0] };
+enum { N_SIGNALS = DLX_ARRAY_SIZE(signals) };
 
 static void check_content(const char *name, const char *content)
 {
@@ -74,18 +56,15 @@ LOOP_TEST(a_signal_that_ends_the_program_leaves_no_file, 0, N_SIGNALS)
 {
     int status = save_in_child(&signals[_i], DEFAULT);
     ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == signals[_i], "status %d", status);
-    ck_assert_uint_eq(dlx_test_files_count(folder), 0);
+    ck_assert_uint_eq(dlx_test_n_files(), 0);
 }
 
 LOOP_TEST(a_signal_that_ends_the_program_leaves_a_file_as_it_was, 0, N_SIGNALS)
 {
-    FILE *file = fopen(path, "we");
-    ck_assert_ptr_nonnull(file);
-    (void)fputs("before", file);
-    ck_assert_int_eq(fclose(file), 0);
+    dlx_test_file_write("x.npy", "before", 6);
     ck_assert(WIFSIGNALED(save_in_child(&signals[_i], DEFAULT)));
     check_content(path, "before");
-    ck_assert_uint_eq(dlx_test_files_count(folder), 1);
+    ck_assert_uint_eq(dlx_test_n_files(), 1);
 }
 
 LOOP_TEST(a_signal_that_is_caught_is_told_and_leaves_no_file, 0, 2)
@@ -94,7 +73,7 @@ LOOP_TEST(a_signal_that_is_caught_is_told_and_leaves_no_file, 0, 2)
     int status = save_in_child(&number, CAUGHT);
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == -DLX_E_INTERRUPTED, "status %d",
                   status);
-    ck_assert_uint_eq(dlx_test_files_count(folder), 0);
+    ck_assert_uint_eq(dlx_test_n_files(), 0);
 }
 
 LOOP_TEST(a_signal_that_is_ignored_changes_nothing, 0, N_SIGNALS)
@@ -102,10 +81,8 @@ LOOP_TEST(a_signal_that_is_ignored_changes_nothing, 0, N_SIGNALS)
     int status = save_in_child(&signals[_i], IGNORED);
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %d", status);
     check_content(path, "some bytes");
-    ck_assert_uint_eq(dlx_test_files_count(folder), 1);
+    ck_assert_uint_eq(dlx_test_n_files(), 1);
 }
-
-/* -- the disk ---------------------------------------------------------------------------------- */
 
 /* What save_file() asks for, in this order: 'f' for a file whose name is not there yet, 'F' for one
  * whose name is, 'd' for the folder. It stands in for that of libc. */
@@ -145,26 +122,18 @@ TEST(a_file_that_cannot_be_synced_is_an_error_and_is_not_there)
     sync_error = EIO;
     ck_assert_int_eq(save_file(path, write_some, "new", &e), DLX_E_SYSTEM);
     ck_assert_msg(strstr(e.text, "x.npy: sync: Input/output error"), "%s", e.text);
-    ck_assert_uint_eq(dlx_test_files_count(folder), 0);
+    ck_assert_uint_eq(dlx_test_n_files(), 0);
     synced[0] = '\0';
     sync_error = EINVAL; /* a file system that has nothing to sync */
     ck_assert_int_eq(save_file(path, write_some, "new", &e), 0);
     check_content(path, "new");
 }
 
-static void reset(void)
-{
-    memset(synced, 0, sizeof synced);
-    sync_error = 0;
-}
-
 TEST(a_symbolic_link_stays_and_its_file_is_replaced)
 {
     struct cli_error e = {{0}};
     struct stat st;
-    char target[640], link[640];
-    (void)snprintf(target, sizeof target, "%s/target", folder);
-    (void)snprintf(link, sizeof link, "%s/link", folder);
+    const char *target = dlx_test_file("target"), *link = dlx_test_file("link");
     ck_assert_int_eq(symlink("target", link), 0);
     ck_assert_int_eq(save_file(link, write_some, "new", &e), DLX_E_SYSTEM);
     ck_assert_msg(strstr(e.text, "/link: follow the symbolic link: No such file"), "%s", e.text);
@@ -175,7 +144,7 @@ TEST(a_symbolic_link_stays_and_its_file_is_replaced)
         ck_assert_int_eq(lstat(link, &st), 0);
         ck_assert(S_ISLNK(st.st_mode));
     }
-    ck_assert_uint_eq(dlx_test_files_count(folder), 2);
+    ck_assert_uint_eq(dlx_test_n_files(), 2);
 }
 
 TEST(a_file_that_is_replaced_keeps_its_permissions)
@@ -209,10 +178,17 @@ TEST(a_terminal_gets_no_tensor)
     (void)close(ours);
 }
 
+static void begin(void)
+{
+    path = dlx_test_file("x.npy");
+    memset(synced, 0, sizeof synced);
+    sync_error = 0;
+}
+
 int main(void)
 {
     TCase *tcase = tcase_create("save_file");
-    tcase_add_unchecked_fixture(tcase, make, clean);
-    tcase_add_checked_fixture(tcase, empty, reset);
+    dlx_test_files_fixture(tcase);
+    tcase_add_checked_fixture(tcase, begin, NULL);
     return dlx_test_run_case(tcase);
 }

@@ -4,20 +4,6 @@
 #include "tests/harness/cli.h"
 #include "tests/harness/run.h"
 
-static char dir[256];
-
-static void make_dir(void)
-{
-    dlx_test_files_make(dir);
-}
-
-static void remove_dir(void)
-{
-    dlx_test_files_remove(dir);
-}
-
-/* -- one tensor after the other out of one file ------------------------------------------------ */
-
 struct reading {
     struct source *source;
     struct source_item item;
@@ -67,21 +53,11 @@ static void expect_failure(struct source_args args, const char *path, int code, 
     end(&r);
 }
 
-/* Write a file, expect a failure, remove the file. */
 static void expect_failure_of(struct source_args args, const void *data, size_t size, int code,
                               const char *words)
 {
-    char path[512];
-    (void)snprintf(path, sizeof path, "%s/file", dir);
-    FILE *f = fopen(path, "wb");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_uint_eq(fwrite(data, 1, size, f), size);
-    (void)fclose(f);
-    expect_failure(args, path, code, words);
-    (void)unlink(path);
+    expect_failure(args, dlx_test_file_write("file", data, size), code, words);
 }
-
-/* -- .npy -------------------------------------------------------------------------------------- */
 
 TEST(files_of_numpy_are_read)
 {
@@ -188,8 +164,6 @@ TEST(files_that_cannot_be_read_are_named)
     expect_failure(args, "/", DLX_E_SYSTEM, "/: Is a directory");
 }
 
-/* -- raw bytes --------------------------------------------------------------------------------- */
-
 static struct source_args raw_args(uint8_t code, uint8_t bits, int32_t ndim, int64_t a, int64_t b)
 {
     return (struct source_args){
@@ -210,8 +184,6 @@ TEST(raw_bytes_are_whole_tensors)
     expect_failure_of(raw_args(kDLUInt, 4, 1, 5, 0), data, 3, 0, "");
     expect_failure_of(raw_args(200, 24, 1, 2, 0), data, 6, 0, "");
 }
-
-/* -- pipes ------------------------------------------------------------------------------------- */
 
 struct feed {
     int fd;
@@ -289,6 +261,6 @@ int main(void)
 {
     TCase *tcase = tcase_create("source");
     tcase_set_timeout(tcase, 60);
-    tcase_add_unchecked_fixture(tcase, make_dir, remove_dir);
+    dlx_test_files_fixture(tcase);
     return dlx_test_run_case(tcase);
 }

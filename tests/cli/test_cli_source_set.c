@@ -13,28 +13,28 @@ static const char small[] = "\x9d\0\0\0\0\0\0\0{\"a\":" T("U8", "[3]", "[0,3]") 
     "U8", "[]", "[3,4]") ",\"e\":" T("I64", "[0]", "[3,3]") "}wxyz";
 enum { SMALL_SIZE = sizeof small - 1, SMALL_DATA = 4 };
 
-static char dir[256];
+/* A file whose first set is about to be read. */
+struct reading {
+    struct source *source;
+    struct source_item item;
+    struct cli_error e;
+};
 
-static void make_dir(void)
+static struct reading begin(const char *path)
 {
-    dlx_test_files_make(dir);
+    char *files[] = {(char *)(uintptr_t)path};
+    const struct source_args args = {.files = files, .n_files = 1};
+    struct reading r = {0};
+    ck_assert_int_eq(source_new(&r.source, &args, &r.e), 0);
+    ck_assert_msg(source_next(r.source, &r.item, &r.e) == 1, "%s", r.e.text);
+    return r;
 }
 
-static void remove_dir(void)
+static void end(struct reading *r)
 {
-    dlx_test_files_remove(dir);
+    source_free(r->source);
 }
-
-static const char *write_file(const char *name, const void *data, size_t size)
-{
-    static char path[512];
-    (void)snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "wb");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_uint_eq(fwrite(data, 1, size, f), size);
-    (void)fclose(f);
-    return path;
-}
+#define auto_reading dlx_cleanup(end) struct reading
 
 /* Everything of one file: sets as text, like "a=wxy b=z". Returns what ended it. */
 static int read_all(struct source_args args, const char *path, char text[256], struct cli_error *e)
@@ -67,6 +67,8 @@ static int read_all(struct source_args args, const char *path, char text[256], s
     return code;
 }
 
+static const struct source_args any;
+
 /* The same from the standard input, into which a process writes. */
 static int read_pipe(const void *data, size_t size, char text[256], struct cli_error *e)
 {
@@ -75,7 +77,7 @@ static int read_pipe(const void *data, size_t size, char text[256], struct cli_e
     ck_assert_int_ge(before, 0);
     ck_assert_int_eq(dup2(in, STDIN_FILENO), STDIN_FILENO);
     (void)close(in);
-    int code = read_all((struct source_args){0}, "-", text, e);
+    int code = read_all(any, "-", text, e);
     ck_assert_int_eq(dup2(before, STDIN_FILENO), STDIN_FILENO);
     (void)close(before);
     ck_assert_int_eq(waitpid(feeder, NULL, 0), feeder);
@@ -87,14 +89,13 @@ TEST(a_set_is_read_whole)
     char text[256];
     struct cli_error e = {{0}};
     ck_assert_int_eq(small[0] & 0xff, SMALL_SIZE - 8 - SMALL_DATA);
-    ck_assert_int_eq(
-        read_all((struct source_args){0}, write_file("x.safetensors", small, SMALL_SIZE), text, &e),
-        0);
-    ck_assert_str_eq(text, "a=wxy e= b=z ");
     /* under another name it is recognised by what is in it */
-    ck_assert_int_eq(
-        read_all((struct source_args){0}, write_file("x", small, SMALL_SIZE), text, &e), 0);
-    ck_assert_str_eq(text, "a=wxy e= b=z ");
+    static const char *const names[] = {"x.safetensors", "x"};
+    for (size_t i = 0; i < 2; i++) {
+        ck_assert_int_eq(read_all(any, dlx_test_file_write(names[i], small, SMALL_SIZE), text, &e),
+                         0);
+        ck_assert_str_eq(text, "a=wxy e= b=z ");
+    }
     ck_assert_int_eq(read_pipe(small, SMALL_SIZE, text, &e), 0);
     ck_assert_str_eq(text, "a=wxy e= b=z ");
 }
@@ -102,14 +103,13 @@ TEST(a_set_is_read_whole)
 TEST(a_file_that_lies_about_its_size_is_refused)
 {
     char text[256], more[SMALL_SIZE + 1];
-    struct source_args args = {0};
     memcpy(more, small, SMALL_SIZE);
     more[SMALL_SIZE] = '!';
     for (size_t size = 0; size <= sizeof more; size++) {
         struct cli_error e = {{0}};
         if (size == SMALL_SIZE)
             continue;
-        ck_assert_int_eq(read_all(args, write_file("x.safetensors", more, size), text, &e),
+        ck_assert_int_eq(read_all(any, dlx_test_file_write("x.safetensors", more, size), text, &e),
                          DLX_E_INVALID);
         const char *words = size == 0                        ? "x.safetensors: is empty"
                             : size < 8                       ? "the size of its header takes 8"
@@ -148,19 +148,13 @@ TEST(a_pipe_that_lies_about_its_size_is_refused)
 
 TEST(a_file_that_shrinks_while_it_is_read_is_refused)
 {
-    const char *path = write_file("x.safetensors", small, SMALL_SIZE);
-    char *files[] = {(char *)(uintptr_t)path}, a[4], b[4];
+    const char *path = dlx_test_file_write("x.safetensors", small, SMALL_SIZE);
+    char a[4], b[4];
     void *data[] = {a, NULL, b}; /* nothing goes to the tensor without bytes */
-    struct source_args args = {.files = files, .n_files = 1};
-    struct source *source = NULL;
-    struct source_item item;
-    struct cli_error e = {{0}};
-    ck_assert_int_eq(source_new(&source, &args, &e), 0);
-    ck_assert_int_eq(source_next(source, &item, &e), 1);
+    auto_reading r = begin(path);
     ck_assert_int_eq(truncate(path, SMALL_SIZE - 2), 0);
-    ck_assert_int_eq(source_read_set(source, data, &e), DLX_E_INVALID);
-    ck_assert_msg(strstr(e.text, "have 4 bytes, the file ended after 2"), "%s", e.text);
-    source_free(source);
+    ck_assert_int_eq(source_read_set(r.source, data, &r.e), DLX_E_INVALID);
+    ck_assert_msg(strstr(r.e.text, "have 4 bytes, the file ended after 2"), "%s", r.e.text);
 }
 
 /* ---- .npz ---------------------------------------------------------------------------------- */
@@ -239,23 +233,16 @@ TEST(an_array_of_npz_that_changes_while_it_is_read_is_refused)
 {
     enum { SIZE = 64 << 10 };
     static uint8_t zip[2 * SIZE + 1024], a[SIZE], b[SIZE];
-    const char *path = write_file("x.npz", zip, make_npz(zip, "(2,32768)", SIZE));
+    const char *path = dlx_test_file_write("x.npz", zip, make_npz(zip, "(2,32768)", SIZE));
     const char *shape = memmem(zip, sizeof zip, "(2,32768)", 9);
-    char *files[] = {(char *)(uintptr_t)path};
-    const struct source_args args = {.files = files, .n_files = 1};
-    struct source *source = NULL;
-    struct source_item item;
-    struct cli_error e = {{0}};
     void *const into[] = {a, b};
-    ck_assert_int_eq(source_new(&source, &args, &e), 0);
-    ck_assert_msg(source_next(source, &item, &e) == 1, "%s", e.text);
-    ck_assert_uint_eq(item.size, 2 * (size_t)SIZE);
+    auto_reading r = begin(path);
+    ck_assert_uint_eq(r.item.size, 2 * (size_t)SIZE);
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     ck_assert_int_eq(pwrite(fd, "(4,16384)", 9, shape - (const char *)zip), 9);
     (void)close(fd);
-    ck_assert_int_eq(source_read_set(source, into, &e), DLX_E_INVALID);
-    ck_assert_msg(strstr(e.text, "a changed while the file was read"), "%s", e.text);
-    source_free(source);
+    ck_assert_int_eq(source_read_set(r.source, into, &r.e), DLX_E_INVALID);
+    ck_assert_msg(strstr(r.e.text, "a changed while the file was read"), "%s", r.e.text);
 }
 
 TEST(names_decide_before_content)
@@ -264,12 +251,14 @@ TEST(names_decide_before_content)
     struct cli_error e = {{0}};
     char text[256];
     ck_assert_int_eq(read_all((struct source_args){0},
-                              write_file("x.safetensors", header, sizeof header - 1), text, &e),
+                              dlx_test_file_write("x.safetensors", header, sizeof header - 1), text,
+                              &e),
                      DLX_E_LIMIT);
     ck_assert_ptr_nonnull(strstr(e.text, "over the limit of 100000000"));
     struct source_args args = {.dtype = {kDLBfloat, 16, 1}};
-    ck_assert_int_eq(read_all(args, write_file("x.safetensors", small, SMALL_SIZE), text, &e),
-                     DLX_E_INVALID);
+    ck_assert_int_eq(
+        read_all(args, dlx_test_file_write("x.safetensors", small, SMALL_SIZE), text, &e),
+        DLX_E_INVALID);
     ck_assert_ptr_nonnull(strstr(e.text, ".safetensors says the types itself"));
 }
 
@@ -292,33 +281,25 @@ TEST(many_tensors_are_read_in_pieces)
     for (unsigned i = 0; i < at; i++)
         *p++ = (char)(i * 31 >> 3);
 
-    const char *path = write_file("many.safetensors", file, (size_t)(p - file));
-    char *files[] = {(char *)(uintptr_t)path};
-    struct source_args args = {.files = files, .n_files = 1};
-    struct source *source = NULL;
-    struct source_item item;
-    struct cli_error e = {{0}};
-    ck_assert_int_eq(source_new(&source, &args, &e), 0);
-    ck_assert_msg(source_next(source, &item, &e) == 1, "%s", e.text);
-    ck_assert_uint_eq(item.set->n_tensors, N);
-    ck_assert_uint_eq(item.size, at);
+    auto_reading r = begin(dlx_test_file_write("many.safetensors", file, (size_t)(p - file)));
+    ck_assert_uint_eq(r.item.set->n_tensors, N);
+    ck_assert_uint_eq(r.item.size, at);
     for (unsigned i = 0; i < N; i++)
         data[i] = got[i];
-    ck_assert_msg(source_read_set(source, data, &e) == 0, "%s", e.text);
+    ck_assert_msg(source_read_set(r.source, data, &r.e) == 0, "%s", r.e.text);
     for (unsigned i = 0; i < N; i++) {
-        const struct safetensors_tensor *t = &item.set->tensors[i];
+        const struct safetensors_tensor *t = &r.item.set->tensors[i];
         for (unsigned k = 0; k < t->size; k++)
             ck_assert_int_eq(got[i][k], (uint8_t)((t->offset + k) * 31 >> 3));
         ck_assert_int_eq(got[i][t->size], 0);
     }
-    ck_assert_int_eq(source_next(source, &item, &e), 0);
-    source_free(source);
+    ck_assert_int_eq(source_next(r.source, &r.item, &r.e), 0);
 }
 
 int main(void)
 {
     TCase *tcase = tcase_create("sets");
     tcase_set_timeout(tcase, 60);
-    tcase_add_unchecked_fixture(tcase, make_dir, remove_dir);
+    dlx_test_files_fixture(tcase);
     return dlx_test_run_case(tcase);
 }

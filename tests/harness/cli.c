@@ -310,12 +310,7 @@ const char *dlx_test_npy(const char *name)
     return dlx_test_data(path);
 }
 
-void dlx_test_files_make(char path[256])
-{
-    const char *tmp = getenv("TMPDIR");
-    (void)snprintf(path, 256, "%s/files-XXXXXX", tmp ? tmp : "/tmp");
-    ck_assert_ptr_nonnull(mkdtemp(path));
-}
+static char folder[256];
 
 static size_t each_file(const char *path, bool remove)
 {
@@ -335,13 +330,56 @@ static size_t each_file(const char *path, bool remove)
     return n;
 }
 
+static void make_folder(void)
+{
+    const char *tmp = getenv("TMPDIR");
+    (void)snprintf(folder, sizeof folder, "%s/files-XXXXXX", tmp ? tmp : "/tmp");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+}
+
+/* What a test left that failed is no concern of the next one. */
+static void empty_folder(void)
+{
+    (void)each_file(folder, true);
+}
+
+static void remove_folder(void)
+{
+    empty_folder();
+    (void)rmdir(folder);
+}
+
+void dlx_test_files_fixture(TCase *tcase)
+{
+    tcase_add_unchecked_fixture(tcase, make_folder, remove_folder);
+    tcase_add_checked_fixture(tcase, empty_folder, NULL);
+}
+
+const char *dlx_test_file(const char *name)
+{
+    static char paths[4][512];
+    static unsigned next;
+    char *path = paths[next++ % 4];
+    (void)snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+const char *dlx_test_file_write(const char *name, const void *data, size_t size)
+{
+    const char *path = dlx_test_file(name);
+    FILE *file = fopen(path, "wbe");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fwrite(data, 1, size, file), size);
+    ck_assert_int_eq(fclose(file), 0);
+    return path;
+}
+
+size_t dlx_test_n_files(void)
+{
+    return each_file(folder, false);
+}
+
 size_t dlx_test_files_count(const char *path)
 {
     return each_file(path, false);
-}
-
-void dlx_test_files_remove(const char *path)
-{
-    (void)each_file(path, true);
-    (void)rmdir(path);
 }

@@ -8,7 +8,6 @@
  */
 
 #include "tests/harness/daemon.h"
-#include "tests/harness/run.h"
 #include <jansson.h>
 
 #define DLX_TEST_CLI_OUTPUT_SIZE (1 << 20)
@@ -63,9 +62,13 @@ char *dlx_test_read_file(const char *path, size_t *ret_size);
 const char *dlx_test_data(const char *name);
 const char *dlx_test_npy(const char *name);
 
-/* A folder for files under $TMPDIR, and away with it and the files in it. */
-void dlx_test_files_make(char path[256]);
+/* A folder under $TMPDIR for the tests of a case: each begins with an empty one. */
+void dlx_test_files_fixture(TCase *tcase);
+/* The path of a file in it: static, four at once; what it has then, and how many there are. */
+const char *dlx_test_file(const char *name);
+const char *dlx_test_file_write(const char *name, const void *data, size_t size);
+size_t dlx_test_n_files(void);
+/* Files in any folder. */
 size_t dlx_test_files_count(const char *path);
-void dlx_test_files_remove(const char *path);
 
 #endif
