@@ -16,6 +16,18 @@ static struct safetensors *accept_header(const char *header, uint64_t data_size)
     return s;
 }
 
+static void free_set(struct safetensors **s)
+{
+    safetensors_free(*s);
+}
+#define auto_set dlx_cleanup(free_set) struct safetensors
+
+static void free_text(char **text)
+{
+    free(*text);
+}
+#define auto_text dlx_cleanup(free_text) char
+
 static void refuse_bytes(const char *header, size_t size, uint64_t data_size, int code,
                          const char *words)
 {
@@ -31,8 +43,6 @@ static void refuse(const char *header, uint64_t data_size, int code, const char 
 {
     refuse_bytes(header, strlen(header), data_size, code, words);
 }
-
-/* -- the prefix -------------------------------------------------------------------------------- */
 
 TEST(the_size_of_the_header_has_limits)
 {
@@ -56,7 +66,7 @@ TEST(the_size_of_the_header_has_limits)
         {"\xff\xff\xff\xff\xff\xff\xff\xff", 8, UNKNOWN, DLX_E_LIMIT, "18446744073709551615 bytes"},
         {"\0\0\0\0\0\0\0\x80", 8, UNKNOWN, DLX_E_LIMIT, "9223372036854775808 bytes"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
         struct cli_error e = {{0}};
         size_t size = 0;
         int code =
@@ -78,8 +88,6 @@ TEST(a_file_is_recognised_by_its_first_bytes)
     ck_assert(!safetensors_is((const uint8_t *)"\x93NUMPY\x01\0v\0{'", 12));
     ck_assert(!safetensors_is((const uint8_t *)"YUV4MPEG{", 9));
 }
-
-/* -- what a header says ------------------------------------------------------------------------ */
 
 TEST(every_data_type_of_whole_bytes_is_carried)
 {
@@ -116,7 +124,7 @@ TEST(every_data_type_of_whole_bytes_is_carried)
         (void)snprintf(header, sizeof header,
                        "{\"a\":{\"dtype\":\"%s\",\"shape\":[2,3],\"data_offsets\":[0,%d]}}",
                        types[i].name, 6 * types[i].bits / 8);
-        struct safetensors *s = accept_header(header, 6U * types[i].bits / 8);
+        auto_set *s = accept_header(header, 6U * types[i].bits / 8);
         DLDataType dtype = s->tensors[0].dtype;
         ck_assert_msg(dtype.code == types[i].code && dtype.bits == types[i].bits &&
                           dtype.lanes == 1,
@@ -125,13 +133,12 @@ TEST(every_data_type_of_whole_bytes_is_carried)
         ck_assert_int_eq(safetensors_header_make(s->tensors, 1, NULL, 0, &h, &e), 0);
         ck_assert_mem_eq(h.data + SAFETENSORS_PREFIX_SIZE, header, strlen(header));
         safetensors_header_free(&h);
-        safetensors_free(s);
     }
 }
 
 TEST(tensors_come_in_the_order_of_their_data)
 {
-    struct safetensors *s =
+    auto_set *s =
         accept_header("{\"z\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[2,6]},"
                       "\"__metadata__\":{\"k\":\"v\",\"\\u00e9\":\"\"},"
                       "\"e\":{\"dtype\":\"F64\",\"shape\":[7,0],\"data_offsets\":[2,2]},"
@@ -149,10 +156,7 @@ TEST(tensors_come_in_the_order_of_their_data)
     ck_assert(s->tensors[2].offset == 2 && s->tensors[2].size == 4 && s->data_size == 6);
     ck_assert_str_eq(s->meta, "{\"k\":\"v\",\"\xc3\xa9\":\"\"}");
     ck_assert_uint_eq(s->meta_size, strlen(s->meta));
-    safetensors_free(s);
 }
-
-/* -- what is refused --------------------------------------------------------------------------- */
 
 #define T(dtype, shape, offsets)                                                                   \
     "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
@@ -175,7 +179,7 @@ TEST(what_is_no_json_object_is_refused)
         {"{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\"}}", "duplicate object key near '\"dtype\"'"},
         {"{\"a\":\"\x1b[2J", "not valid JSON"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++)
         refuse(cases[i].header, UNKNOWN, DLX_E_INVALID, cases[i].words);
     refuse_bytes("{}\0", 3, UNKNOWN, DLX_E_INVALID, "not valid JSON");
 }
@@ -185,7 +189,7 @@ TEST(words_about_a_file_do_not_reach_the_terminal_as_they_are)
     static const char *const headers[] = {"{\"a\":\"\x1b[2J", "{\"\\u001b[2J\":1}", "{\"a\":\x1b}",
                                           "{\"a\":{\"dtype\":\"\\u001b[2J\"}}",
                                           "{\"__metadata__\":{\"\\u001b\":1},\"a\":{}}"};
-    for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++) {
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(headers); i++) {
         struct safetensors *s = NULL;
         struct cli_error e = {{0}};
         ck_assert_int_lt(safetensors_parse(&s, headers[i], strlen(headers[i]), UNKNOWN, &e), 0);
@@ -235,7 +239,7 @@ TEST(what_does_not_describe_a_tensor_is_refused)
          "tensor 'a': data_offsets [0, 4] are 4 bytes, float32 (2,) has 8"},
         {"{\"a\":" T("F32", "[0]", "[0,4]") "}", DLX_E_INVALID, "float32 (0,) has 0"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++)
         refuse(cases[i].header, UNKNOWN, cases[i].code, cases[i].words);
 }
 
@@ -262,7 +266,7 @@ TEST(tensors_must_cover_the_data_once)
          UNKNOWN, "tensor 'b' begins at"},
         {"{\"a\":" T("U8", "[4]", "[0,4]") "}", 6, "the tensors have 4 bytes, the file has 6"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++)
         refuse(cases[i].header, cases[i].data_size, DLX_E_INVALID, cases[i].words);
 }
 
@@ -275,10 +279,8 @@ TEST(metadata_is_a_map_of_strings)
     refuse("{\"__metadata__\":{\"k\":\"v\"}}", 0, DLX_E_INVALID,
            "0 tensors, a message has 1 to 65535");
     refuse("{}", 0, DLX_E_INVALID, "0 tensors");
-    struct safetensors *s =
-        accept_header("{\"__metadata__\":{},\"a\":" T("U8", "[]", "[0,1]") "}", 1);
+    auto_set *s = accept_header("{\"__metadata__\":{},\"a\":" T("U8", "[]", "[0,1]") "}", 1);
     ck_assert_str_eq(s->meta, "{}");
-    safetensors_free(s);
 }
 
 /* `count` times a character between two texts; the caller frees. */
@@ -295,24 +297,19 @@ static char *filled(const char *before, size_t count, const char *after)
 
 TEST(limits_of_a_message_are_limits_of_a_file)
 {
-    const char *tensor = "\":" T("U8", "[]", "[0,1]") "}";
-    char *text = filled("{\"", DLX_NAME_MAX, tensor);
-    safetensors_free(accept_header(text, 1));
-    free(text);
-    text = filled("{\"", DLX_NAME_MAX + 1, tensor);
-    refuse(text, 1, DLX_E_LIMIT, "...': a name of 1024 bytes, the limit is 1023");
-    free(text);
+    static const char before[] = "{\"__metadata__\":{\"k\":\"",
+                      after[] = "\"},\"a\":" T("U8", "[]", "[0,1]") "}",
+                      tensor[] = "\":" T("U8", "[]", "[0,1]") "}";
+    auto_text *longest = filled("{\"", DLX_NAME_MAX, tensor);
+    auto_text *longer = filled("{\"", DLX_NAME_MAX + 1, tensor);
+    safetensors_free(accept_header(longest, 1));
+    refuse(longer, 1, DLX_E_LIMIT, "...': a name of 1024 bytes, the limit is 1023");
     /* {"k":"..."} has 8 bytes around what it holds */
-    text = filled("{\"__metadata__\":{\"k\":\"", DLX_META_MAX - 8,
-                  "\"},\"a\":" T("U8", "[]", "[0,1]") "}");
-    struct safetensors *s = accept_header(text, 1);
+    auto_text *largest = filled(before, DLX_META_MAX - 8, after);
+    auto_text *larger = filled(before, DLX_META_MAX - 7, after);
+    auto_set *s = accept_header(largest, 1);
     ck_assert_uint_eq(s->meta_size, DLX_META_MAX);
-    safetensors_free(s);
-    free(text);
-    text = filled("{\"__metadata__\":{\"k\":\"", DLX_META_MAX - 7,
-                  "\"},\"a\":" T("U8", "[]", "[0,1]") "}");
-    refuse(text, 1, DLX_E_LIMIT, "__metadata__ of 65537 bytes is over the limit of 65536");
-    free(text);
+    refuse(larger, 1, DLX_E_LIMIT, "__metadata__ of 65537 bytes is over the limit of 65536");
 }
 
 /* A header of `n` scalars. */
@@ -328,51 +325,39 @@ static char *many_tensors(unsigned n)
 
 TEST(a_set_has_as_many_tensors_as_a_message)
 {
-    char *text = many_tensors(DLX_TENSORS_MAX);
-    struct safetensors *s = accept_header(text, DLX_TENSORS_MAX);
+    auto_text *most = many_tensors(DLX_TENSORS_MAX), *more = many_tensors(DLX_TENSORS_MAX + 1);
+    auto_set *s = accept_header(most, DLX_TENSORS_MAX);
     ck_assert_uint_eq(s->n_tensors, DLX_TENSORS_MAX);
     ck_assert_str_eq(s->tensors[65534].name, "t65534");
-    safetensors_free(s);
-    free(text);
-    text = many_tensors(DLX_TENSORS_MAX + 1);
-    refuse(text, DLX_TENSORS_MAX + 1, DLX_E_LIMIT, "65536 tensors, a message has 1 to 65535");
-    free(text);
+    refuse(more, DLX_TENSORS_MAX + 1, DLX_E_LIMIT, "65536 tensors, a message has 1 to 65535");
 }
 
-static char *dimensions(unsigned n, const char *size)
+/* A header of a tensor of `n` dimensions of size 1. */
+static char *dimensions(unsigned n)
 {
-    char *text = malloc(n * 8 + 100), *p = text;
+    char *text = malloc(n * 2 + 100), *p = text;
     ck_assert_ptr_nonnull(text);
     p += sprintf(p, "{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,1],\"shape\":[");
     for (unsigned i = 0; i < n; i++)
-        p += sprintf(p, "%s%s", i ? "," : "", size);
+        p += sprintf(p, "%s1", i ? "," : "");
     strcpy(p, "]}}");
     return text;
 }
 
 TEST(dimensions_and_values_are_limited)
 {
-    char *text = dimensions(DLX_NDIM_MAX, "1");
-    struct safetensors *s = accept_header(text, 1);
+    auto_text *most = dimensions(DLX_NDIM_MAX), *more = dimensions(DLX_NDIM_MAX + 1);
+    auto_set *s = accept_header(most, 1);
     ck_assert_int_eq(s->tensors[0].ndim, DLX_NDIM_MAX);
-    safetensors_free(s);
-    free(text);
-    text = dimensions(DLX_NDIM_MAX + 1, "1");
-    refuse(text, 1, DLX_E_LIMIT, "tensor 'a' has 65 dimensions, the limit is 64");
-    free(text);
-    text = dimensions(SAFETENSORS_VALUES_MAX, "1"); /* would take 400 MB to parse */
-    refuse(text, 1, DLX_E_LIMIT, "more than the limit of 5000000 values");
-    free(text);
-    text = filled("{\"", 10,
-                  ",,[[{{\\\",,\":" T("U8", "[]", "[0,1]") "}"); /* in a name they count nothing */
-    safetensors_free(accept_header(text, 1));
-    free(text);
+    refuse(more, 1, DLX_E_LIMIT, "tensor 'a' has 65 dimensions, the limit is 64");
+    auto_text *values = dimensions(SAFETENSORS_VALUES_MAX); /* would take 400 MB to parse */
+    refuse(values, 1, DLX_E_LIMIT, "more than the limit of 5000000 values");
+    safetensors_free(accept_header(/* in a name they count nothing */
+                                   "{\"xxxxxxxxxx,,[[{{\\\",,\":" T("U8", "[]", "[0,1]") "}", 1));
     static char deep[4096] = "{\"a\":";
     memset(deep + 5, '[', 4000);
     refuse(deep, 1, DLX_E_INVALID, "maximum parsing depth");
 }
-
-/* -- what is written --------------------------------------------------------------------------- */
 
 static const int64_t shape23[] = {2, 3};
 
@@ -420,13 +405,10 @@ TEST(metadata_of_any_json_values_comes_back)
     ck_assert_int_eq(safetensors_header_make(&t, 1, meta, strlen(meta), &h, &e), 0);
     ck_assert(h.has_meta);
     ck_assert_mem_eq(h.data + SAFETENSORS_PREFIX_SIZE, stored, strlen(stored));
-    char *text = calloc(1, h.size);
-    ck_assert_ptr_nonnull(text);
-    memcpy(text, h.data + SAFETENSORS_PREFIX_SIZE, h.size - SAFETENSORS_PREFIX_SIZE);
-    struct safetensors *s = accept_header(text, 6);
+    auto_text *text =
+        strndup((const char *)h.data + SAFETENSORS_PREFIX_SIZE, h.size - SAFETENSORS_PREFIX_SIZE);
+    auto_set *s = accept_header(text, 6);
     ck_assert_str_eq(s->meta, meta);
-    safetensors_free(s);
-    free(text);
     safetensors_header_free(&h);
 }
 
@@ -436,13 +418,12 @@ TEST(metadata_that_only_looks_as_if_it_had_json_values_stays)
     static const char *const metas[] = {
         "{\"k\":\"1\",\"dlx.json\":\"x\"}", "{\"k\":\"1\",\"dlx.json\":\"[\\\"other\\\"]\"}",
         "{\"k\":\"v\",\"dlx.json\":\"[\\\"k\\\"]\"}", "{\"k\":\"1\",\"dlx.json\":\"[1]\"}"};
-    for (size_t i = 0; i < sizeof metas / sizeof metas[0]; i++) {
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(metas); i++) {
         char header[300];
         (void)snprintf(header, sizeof header,
                        "{\"__metadata__\":%s,\"a\":" T("U8", "[]", "[0,1]") "}", metas[i]);
-        struct safetensors *s = accept_header(header, 1);
+        auto_set *s = accept_header(header, 1);
         ck_assert_str_eq(s->meta, metas[i]);
-        safetensors_free(s);
     }
 }
 
@@ -456,7 +437,7 @@ TEST(metadata_that_the_format_cannot_hold_is_left_out)
                                         "{\"k\":\"\\u0000\"}",
                                         "\"k\"",
                                         "{\"k\":\"v\",\"k\":\"v\"}"};
-    for (size_t i = 0; i < sizeof metas / sizeof metas[0]; i++) {
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(metas); i++) {
         struct safetensors_tensor t = tensor("a", kDLUInt, 8);
         struct safetensors_header h;
         struct cli_error e = {{0}};
@@ -509,7 +490,7 @@ TEST(what_the_format_cannot_say_is_refused)
     cases[8].tensors[1].shape = huge;
     cases[9].tensors[1].shape = huge;
     cases[9].tensors[1].ndim = 1;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
         struct safetensors_header h = {0};
         struct cli_error e = {{0}};
         int code = safetensors_header_make(cases[i].tensors, 2, NULL, 0, &h, &e);
