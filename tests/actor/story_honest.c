@@ -147,8 +147,6 @@ _Noreturn static void subscribe(unsigned who, struct pair *pair)
     }
 }
 
-/* ---- the parent ------------------------------------------------------------------------------ */
-
 static int compare(const void *a, const void *b)
 {
     const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;

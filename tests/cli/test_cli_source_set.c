@@ -157,8 +157,6 @@ TEST(a_file_that_shrinks_while_it_is_read_is_refused)
     ck_assert_msg(strstr(r.e.text, "have 4 bytes, the file ended after 2"), "%s", r.e.text);
 }
 
-/* ---- .npz ---------------------------------------------------------------------------------- */
-
 static size_t put(uint8_t *at, uint64_t value, size_t size)
 {
     for (size_t i = 0; i < size; i++)

@@ -61,8 +61,6 @@ static size_t page_size(const struct dlx_writer_link *core)
     return sizeof(struct dlx_shm_link) + core->max_held * sizeof(uint64_t);
 }
 
-/* ---- environment --------------------------------------------------------------------------- */
-
 static void add_link(struct state *s, struct link *link)
 {
     uint32_t how = dlx_fuzz_choose(&s->f, 256);
@@ -133,8 +131,6 @@ static const struct dlx_writer_env env = {
     .block_gone = block_gone,
 };
 
-/* ---- checks -------------------------------------------------------------------------------- */
-
 /* Is there a reliable link that has not passed what is `window` behind, or may there be one? */
 static bool is_full(const struct dlx_writer *w)
 {
@@ -164,8 +160,6 @@ static void check(const struct state *s)
     REQUIRE(dlx_test_blocks_are_right(w));
     REQUIRE(load(&w->block->control->head) == w->announced || w->announced == w->block->base);
 }
-
-/* ---- steps --------------------------------------------------------------------------------- */
 
 static uint64_t *new_payload(struct state *s, uint64_t n)
 {

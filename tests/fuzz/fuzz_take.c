@@ -31,8 +31,6 @@ static void ring(void *userdata)
 
 static const struct dlx_reader_env env = {.ring = ring};
 
-/* ---- publisher ----------------------------------------------------------------------------- */
-
 static struct dlx_shm_entry *entry_of(const struct state *s, uint64_t n)
 {
     return &s->control->entries[n & (s->n_entries - 1)];
@@ -83,8 +81,6 @@ static void scribble(struct state *s)
                    dlx_fuzz_bytes(f, 2) * 8 % dlx_shm_control_size(s->n_entries),
                &value, sizeof value);
 }
-
-/* ---- subscriber ---------------------------------------------------------------------------- */
 
 static uint64_t load_hold(const struct state *s, uint32_t hold)
 {

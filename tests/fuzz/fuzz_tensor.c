@@ -63,8 +63,6 @@ static void read_input(struct dlx_fuzz *f, struct input *in)
     in->t.strides = in->strides;
 }
 
-/* ---- sizes, told a second time --------------------------------------------------------------- */
-
 static bool are_dims_possible(const struct input *in)
 {
     const DLTensor *t = &in->t;
@@ -123,8 +121,6 @@ static int64_t place_of(const struct input *in, uint64_t n)
     }
     return (int64_t)at;
 }
-
-/* ---- checks ---------------------------------------------------------------------------------- */
 
 static void check_sizes(const struct input *in, bool possible, wide bytes)
 {

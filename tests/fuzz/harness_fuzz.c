@@ -14,8 +14,6 @@ void dlx_fuzz_fail(const char *file, int line, const char *what)
     abort();
 }
 
-/* ---- a run ----------------------------------------------------------------------------------- */
-
 uint64_t dlx_fuzz_generation;
 
 /* Low numbers are given first, so one that leaks shows here. */
@@ -51,8 +49,6 @@ struct dlx_client *dlx_fuzz_client(int take_sock)
     dlx__peers_init(&c->peers);
     return c;
 }
-
-/* ---- packets ------------------------------------------------------------------------------- */
 
 void dlx_fuzz_ids_add(struct dlx_fuzz_ids *ids, uint64_t id)
 {
@@ -188,8 +184,6 @@ size_t dlx_fuzz_packet(struct dlx_fuzz *f, Dlx__Wire__Packet__BodyCase body, uin
         return 0;
     return dlx__wire__packet__pack(&packet, ret);
 }
-
-/* ---- maps ---------------------------------------------------------------------------------- */
 
 #define MAPS_MAX 4096U
 

@@ -27,8 +27,6 @@ static pid_t clone_into(unsigned long namespaces)
     return (pid_t)syscall(SYS_clone, namespaces | SIGCHLD, 0L, 0L, 0L, 0L);
 }
 
-/* ---- a root folder ------------------------------------------------------------------------- */
-
 static void bind_fd(int fd, const char *target)
 {
     char source[64];
@@ -107,8 +105,6 @@ static void make_root(const struct dlx_test_daemon *daemon)
     must(umount2(".", MNT_DETACH) == 0 && chdir("/") == 0);
 }
 
-/* ---- users --------------------------------------------------------------------------------- */
-
 static void write_file(const char *path, const char *text)
 {
     int fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -134,8 +130,6 @@ static void become_root(void)
     /* What a program that is executed there would have again. */
     must(prctl(PR_SET_DUMPABLE, 1) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
 }
-
-/* ---- containers ---------------------------------------------------------------------------- */
 
 bool dlx_test_container_may(void)
 {
@@ -242,8 +236,6 @@ uint64_t dlx_test_container_hear(int sock)
     ck_assert_msg(recv(sock, &word, sizeof word, 0) == sizeof word, "the other side has ended");
     return word;
 }
-
-/* ---- a daemon in a container --------------------------------------------------------------- */
 
 /* Stands for the daemon outside: SIGTERM is passed on, and its exit status comes back. */
 static void watch_over(pid_t pid, const sigset_t *signals)

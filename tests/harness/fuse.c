@@ -10,8 +10,6 @@
 
 #define THE_FILE 2 /* its node */
 
-/* ---- the server: no assertions here ---------------------------------------------------------- */
-
 static void reply(int dev, uint64_t unique, int error, const void *body, size_t size)
 {
     uint8_t out[sizeof(struct fuse_out_header) + 256];
@@ -158,8 +156,6 @@ static void run_server(int sock, int watch, struct dlx_test_fuse_asked *asked)
     serve(dev, watch, asked);
     _exit(0);
 }
-
-/* ---- the test -------------------------------------------------------------------------------- */
 
 static void receive(int sock, struct dlx_packet *packet)
 {

@@ -32,8 +32,6 @@ void dlx_test_memory_seal(int fd)
     ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL), 0);
 }
 
-/* ---- the lock: no assertions in the child ---------------------------------------------------- */
-
 /* A page that nobody provides; -1, with errno, where that is not allowed. */
 static int make_absent_page(void **ret_page)
 {

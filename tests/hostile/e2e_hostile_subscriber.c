@@ -201,8 +201,7 @@ TEST_OF(page, a_link_page_that_changes_all_the_time_is_survived)
     }
 }
 
-/* ---- in a process of its own ----------------------------------------------------------------- */
-
+/* Lies of a process: each is made, told of, and goes on until the process is killed. */
 static void sleeps(struct dlx_subscriber_link *link, int tell)
 {
     (void)link;
