@@ -74,10 +74,8 @@ static void fill(void *data, int64_t n, bool of_64_bits, int64_t value)
 static DLManagedTensorVersioned *alloc(struct dlx_publisher *p, const struct kind *kind,
                                        int64_t value)
 {
-    struct dlx_tensor_spec spec = {
-        .size = sizeof spec, .dtype = dtype_of(kind), .ndim = kind->ndim, .shape = kind->shape};
     DLManagedTensorVersioned *t = NULL;
-    ok(dlx_alloc(p, &spec, &t));
+    ok(dlx_alloc(p, SPEC(.dtype = dtype_of(kind), .ndim = kind->ndim, .shape = kind->shape), &t));
     /* Whatever its last user did to it. */
     ck_assert_int_eq(t->dl_tensor.ndim, kind->ndim);
     ck_assert_uint_eq(t->flags, 0);
@@ -91,6 +89,7 @@ static DLManagedTensorVersioned *alloc(struct dlx_publisher *p, const struct kin
     return t;
 }
 
+/* Dimensions 0 and 1 are exchanged. */
 static void swap(int64_t *two)
 {
     int64_t first = two[0];
@@ -123,21 +122,16 @@ static void publish_private(struct dlx_publisher *p, const struct kind *kind, in
 
 static void publish(struct dlx_publisher *p, const struct kind *kind, int64_t value)
 {
-    if (kind->how == PRIVATE) {
-        publish_private(p, kind, value);
-        return;
-    }
+    if (kind->how == PRIVATE)
+        return publish_private(p, kind, value);
     DLManagedTensorVersioned *t = alloc(p, kind, value);
-    if (kind->how == SET || kind->how == SET_OF_ONE) {
-        publish_set(p, t, kind, value);
-        return;
-    }
+    if (kind->how == SET || kind->how == SET_OF_ONE)
+        return publish_set(p, t, kind, value);
     if (kind->how == TRANSPOSED) {
         swap(t->dl_tensor.shape);
         swap(t->dl_tensor.strides);
-    } else if (kind->how == SHORTENED) {
-        t->dl_tensor.shape[0]--;
     }
+    t->dl_tensor.shape[0] -= kind->how == SHORTENED;
     ok(dlx_publish(p, t, NULL));
 }
 
@@ -157,8 +151,7 @@ static void check_tensor(const DLTensor *t, const struct kind *kind, int64_t val
     memcpy(shape, kind->shape, sizeof shape);
     if (kind->how == TRANSPOSED)
         swap(shape);
-    else if (kind->how == SHORTENED)
-        shape[0]--;
+    shape[0] -= kind->how == SHORTENED;
     ck_assert_int_eq(t->ndim, kind->ndim);
     ck_assert_int_eq(t->dtype.bits, kind->of_64_bits ? 64 : 32);
     ck_assert_uint_eq(t->byte_offset, 0);
@@ -203,10 +196,9 @@ static struct dlx_message *take(struct dlx_subscription *s, const struct kind *k
 /* A reader keeps up, or lags, or holds the last message. */
 LOOP_TEST(every_kind_follows_every_other, 0, 4)
 {
-    const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .history = LAG, .depth = LAG}; /* so that blocks come back soon */
-    auto_pair x = dlx_test_pair_make(&pa, NULL);
-    struct dlx_message *held = NULL;
+    /* Blocks come back soon. */
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.history = LAG, .depth = LAG), NULL);
+    auto_message *held = NULL;
     const bool lags = _i & 1, holds = _i & 2;
     int64_t value = 1000;
     for (size_t a = 0; a < N_KINDS; a++)
@@ -223,7 +215,6 @@ LOOP_TEST(every_kind_follows_every_other, 0, 4)
             }
             value += LAG;
         }
-    dlx_message_unref(held);
 }
 
 /* What those before were like says nothing about the place of this one. */
@@ -255,29 +246,22 @@ LOOP_TEST(a_message_like_the_last_may_still_lie_where_it_cannot, 0, 4)
 /* What dlx_alloc() is asked for decides, not what was there before: also when it cannot be. */
 TEST(a_spec_that_cannot_be_is_refused_after_one_that_can)
 {
+    static const int64_t negative = -1, n = 12;
+    static const struct {
+        struct dlx_tensor_spec spec;
+        const char *word;
+    } bad[] = {
+        {{.size = sizeof bad->spec, .dtype = {kDLInt, 32, 1}, .ndim = -1, .shape = &n}, "-1"},
+        {{.size = sizeof bad->spec, .dtype = {kDLInt, 32, 1}, .ndim = 1}, "NULL"},
+        {{.size = sizeof bad->spec, .dtype = {kDLInt, 32, 1}, .ndim = 1, .shape = &negative}, "-1"},
+        {{.size = sizeof bad->spec, .dtype = {kDLInt, 32, 0}, .ndim = 1, .shape = &n}, "lanes"},
+    };
     auto_pair x = dlx_test_pair_make(NULL, NULL);
-    const int64_t negative = -1, n = 12;
     DLManagedTensorVersioned *t = NULL;
-    struct dlx_tensor_spec spec = {
-        .size = sizeof spec, .dtype = {kDLInt, 32, 1}, .ndim = 1, .shape = &n};
     for (int i = 0; i < 3; i++) {
         publish(x.p, &kinds[i], 1);
         dlx_message_unref(take(x.s, &kinds[i], 1));
-        spec.ndim = -1;
-        fails(dlx_alloc(x.p, &spec, &t), DLX_E_SHAPE, "-1");
-        spec.ndim = 1;
-        spec.shape = NULL;
-        fails(dlx_alloc(x.p, &spec, &t), DLX_E_SHAPE, "NULL");
-        spec.shape = &negative;
-        fails(dlx_alloc(x.p, &spec, &t), DLX_E_SHAPE, "-1");
-        spec.shape = &n;
-        spec.dtype.lanes = 0;
-        fails(dlx_alloc(x.p, &spec, &t), DLX_E_SHAPE, "lanes");
-        spec.dtype.lanes = 1;
+        for (size_t k = 0; k < DLX_ARRAY_SIZE(bad); k++)
+            fails(dlx_alloc(x.p, &bad[k].spec, &t), DLX_E_SHAPE, bad[k].word);
     }
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("alike"));
 }

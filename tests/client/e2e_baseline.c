@@ -11,25 +11,15 @@
 /* Each failure is repeated so often that one block kept each time needs another arena. */
 enum { N_AGAIN = 100, N_WORDS = 8192 };
 
-static struct dlx_publisher_stats stats_of(struct dlx_publisher *p)
-{
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
-    ok(dlx_publisher_get_stats(p, &stats));
-    return stats;
-}
-
-/* ---- failures ------------------------------------------------------------------------------- */
-
 static const DLDataType word = {kDLInt, 64, 1};
 static int64_t n_words = N_WORDS, words[N_WORDS];
 
 static DLManagedTensorVersioned callers(void *data)
 {
-    return (DLManagedTensorVersioned){
-        .version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION},
-        .dl_tensor = {
-            .data = data, .device = {kDLCPU, 0}, .ndim = 1, .dtype = word, .shape = &n_words}};
+    return (DLManagedTensorVersioned)INT64_TENSOR(data, &n_words);
 }
+
+static const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
 
 static void publish_without_data(struct dlx_publisher *p)
 {
@@ -45,7 +35,6 @@ static void publish_legacy_without_data(struct dlx_publisher *p)
 
 static void publish_what_would_be_copied(struct dlx_publisher *p)
 {
-    const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
     DLManagedTensorVersioned t = callers(words);
     fails(dlx_publish(p, &t, &strict), DLX_E_WOULD_COPY, "strict");
 }
@@ -61,51 +50,42 @@ static void publish_what_spans_too_much(struct dlx_publisher *p)
 /* The first one is read where it lies, the second one is copied, the third one fails. */
 static void publish_set_without_data(struct dlx_publisher *p)
 {
-    DLManagedTensorVersioned *own = dlx_test_stream_alloc(p, N_WORDS, 3);
+    auto_tensor *own = dlx_test_stream_alloc(p, N_WORDS, 3);
     DLManagedTensorVersioned mine = callers(words), none = callers(NULL);
     const struct dlx_item items[] = {{"a", own}, {"b", &mine}, {"c", &none}};
     fails(dlx_publish_set(p, items, 3, NULL, NULL), DLX_E_SHAPE, "data is NULL");
-    own->deleter(own);
 }
 
 static void publish_set_of_one_name(struct dlx_publisher *p)
 {
-    DLManagedTensorVersioned *own = dlx_test_stream_alloc(p, N_WORDS, 3);
+    auto_tensor *own = dlx_test_stream_alloc(p, N_WORDS, 3);
     DLManagedTensorVersioned mine = callers(words);
     const struct dlx_item items[] = {{"a", own}, {"a", &mine}};
     fails(dlx_publish_set(p, items, 2, NULL, NULL), DLX_E_INVALID, "are both named");
-    own->deleter(own);
 }
 
 static void publish_shared_set_without_data(struct dlx_publisher *p)
 {
-    const struct dlx_publish_args share = {.size = sizeof share, .share = true};
-    DLManagedTensorVersioned *own = dlx_test_stream_alloc(p, N_WORDS, 3);
+    auto_tensor *own = dlx_test_stream_alloc(p, N_WORDS, 3);
     DLManagedTensorVersioned none = callers(NULL);
     const struct dlx_item items[] = {{"a", own}, {"b", own}, {"c", &none}};
-    fails(dlx_publish_set(p, items, 3, NULL, &share), DLX_E_SHAPE, "data is NULL");
-    own->deleter(own);
+    fails(dlx_publish_set(p, items, 3, NULL, PUBLISH(.share = true)), DLX_E_SHAPE, "data is NULL");
 }
 
 static void alloc_too_much(struct dlx_publisher *p)
 {
     int64_t shape[] = {INT64_MAX, INT64_MAX};
-    const struct dlx_tensor_spec spec = {
-        .size = sizeof spec, .dtype = word, .ndim = 2, .shape = shape};
     DLManagedTensorVersioned *t = NULL;
-    fails(dlx_alloc(p, &spec, &t), DLX_E_SHAPE, "2^63-1");
+    fails(dlx_alloc(p, SPEC(.dtype = word, .ndim = 2, .shape = shape), &t), DLX_E_SHAPE, "2^63-1");
     ck_assert_ptr_null(t);
 }
 
 /* Room for all of them is found first: the last one has more dimensions than can be. */
 static void alloc_set_with_a_bad_one(struct dlx_publisher *p)
 {
-    int64_t one = 1;
-    struct dlx_tensor_spec specs[3];
+    struct dlx_tensor_spec specs[] = {INT64_SPEC(&n_words), INT64_SPEC(&n_words),
+                                      INT64_SPEC(&n_words)};
     DLManagedTensorVersioned *t[3] = {NULL};
-    for (size_t i = 0; i < 3; i++)
-        specs[i] = (struct dlx_tensor_spec){
-            .size = sizeof specs[i], .dtype = word, .ndim = 1, .shape = i < 2 ? &n_words : &one};
     specs[2].ndim = DLX_NDIM_MAX + 1;
     fails(dlx_alloc_set(p, specs, 3, t), DLX_E_SHAPE, "tensor 2");
     ck_assert(!t[0] && !t[1] && !t[2]);
@@ -122,7 +102,7 @@ static void (*const failures[])(struct dlx_publisher *) = {
     alloc_too_much,
     alloc_set_with_a_bad_one,
 };
-#define N_FAILURES ((int)(sizeof failures / sizeof failures[0]))
+enum { N_FAILURES = DLX_ARRAY_SIZE(failures) };
 
 LOOP_TEST(what_fails_leaves_nothing_behind, 0, N_FAILURES)
 {
@@ -130,11 +110,11 @@ LOOP_TEST(what_fails_leaves_nothing_behind, 0, N_FAILURES)
     auto_message *m = NULL;
     for (int i = 0; i < 3; i++) /* caches fill */
         failures[_i](x.p);
-    const struct dlx_publisher_stats before = stats_of(x.p);
+    const struct dlx_publisher_stats before = dlx_test_stream_stats(x.p);
     size_t n_fds = dlx_test_fds_count();
     for (int i = 0; i < N_AGAIN; i++)
         failures[_i](x.p);
-    const struct dlx_publisher_stats now = stats_of(x.p);
+    const struct dlx_publisher_stats now = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(now.arena_bytes, before.arena_bytes);
     ck_assert_uint_eq(now.n_arenas, before.n_arenas);
     ck_assert_uint_eq(now.published, before.published);
@@ -145,8 +125,6 @@ LOOP_TEST(what_fails_leaves_nothing_behind, 0, N_FAILURES)
     ok(dlx_take(x.s, SECOND, &m));
     ck_assert_uint_eq(dlx_message_seq(m), 1);
 }
-
-/* ---- what lies in a block -------------------------------------------------------------------- */
 
 /* A shape or strides that the caller gave to what dlx_alloc() gave. */
 TEST(a_tensor_that_does_not_lie_in_its_block_is_copied)
@@ -159,9 +137,8 @@ TEST(a_tensor_that_does_not_lie_in_its_block_is_copied)
         {8, 1, 0, true}, {4, 2, 0, true},  {4, 0, 0, false}, {2, -1, 0, false},
         {1, 0, 0, true}, {1, 1, 8, false}, {2, 7, 0, true},
     };
-    const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
     auto_pair x = dlx_test_pair_make(NULL, NULL);
-    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(forms); i++) {
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 8, 1);
         t->dl_tensor.shape[0] = forms[i].shape;
         t->dl_tensor.strides[0] = forms[i].stride;
@@ -177,16 +154,12 @@ TEST(a_tensor_that_does_not_lie_in_its_block_is_copied)
 /* Two blocks side by side: one is not read where the other one lies. */
 TEST(a_tensor_that_reaches_into_the_next_block_is_copied)
 {
-    const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     for (int64_t n = 8; n <= 8192; n *= 4) {
-        DLManagedTensorVersioned *a = dlx_test_stream_alloc(x.p, n, 1);
-        DLManagedTensorVersioned *b = dlx_test_stream_alloc(x.p, n, 1);
-        if ((uintptr_t)a->dl_tensor.data > (uintptr_t)b->dl_tensor.data) {
-            DLManagedTensorVersioned *other = a;
-            a = b;
-            b = other;
-        }
+        DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, n, 1),
+                                 *u = dlx_test_stream_alloc(x.p, n, 1);
+        const bool in_order = (uintptr_t)t->dl_tensor.data < (uintptr_t)u->dl_tensor.data;
+        DLManagedTensorVersioned *a = in_order ? t : u, *b = in_order ? u : t;
         int64_t between = (int64_t *)b->dl_tensor.data - (int64_t *)a->dl_tensor.data;
         ck_assert_int_ge(between, n);
         a->dl_tensor.shape[0] = between + 1;
@@ -196,8 +169,6 @@ TEST(a_tensor_that_reaches_into_the_next_block_is_copied)
         b->deleter(b);
     }
 }
-
-/* ---- one thread at a time -------------------------------------------------------------------- */
 
 struct use {
     struct dlx_test_pair pair;
@@ -212,6 +183,12 @@ static void *use_both(void *userdata)
     use->publisher = dlx_publisher_get_stats(use->pair.p, &published);
     use->subscription = dlx_subscription_get_stats(use->pair.s, &taken);
     return NULL;
+}
+
+static void check_use(const struct use *use, int call)
+{
+    ck_assert_msg(use->publisher == 0 && use->subscription == 0, "call %d: %s, %s", call,
+                  dlx_strerror(use->publisher), dlx_strerror(use->subscription));
 }
 
 /* A call, good or bad, is over when it returns: another thread may make the next one. */
@@ -231,33 +208,25 @@ TEST(a_call_that_has_returned_is_over)
         }
         pthread_t thread = dlx_test_stream_thread(use_both, &use);
         ck_assert_int_eq(pthread_join(thread, NULL), 0);
-        ck_assert_msg(use.publisher == 0 && use.subscription == 0, "call %d: %s, %s", i,
-                      dlx_strerror(use.publisher), dlx_strerror(use.subscription));
+        check_use(&use, i);
         (void)use_both(&use);
-        ck_assert_msg(use.publisher == 0 && use.subscription == 0, "call %d: %s, %s", i,
-                      dlx_strerror(use.publisher), dlx_strerror(use.subscription));
+        check_use(&use, i);
     }
     dlx_test_pair_end(&use.pair);
 }
 
-/* ---- counters -------------------------------------------------------------------------------- */
-
 TEST(each_refused_message_counts_once)
 {
-    const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
-    auto_pair x =
-        dlx_test_pair_make(PUBLISHER(.on_full = DLX_ON_FULL_BLOCK, .depth = 2), &reliable);
-    dlx_test_stream_publish(x.p, 10, 1);
-    dlx_test_stream_publish(x.p, 10, 2);
-    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 3);
+    auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 2), SUBSCRIBE_RELIABLY);
+    dlx_test_stream_publish_all(x.p, 10, 1, 2);
+    auto_tensor *t = dlx_test_stream_alloc(x.p, 10, 3);
     for (uint64_t i = 1; i <= 3; i++) {
         fails(dlx_publish(x.p, t, NULL), DLX_E_FULL, "");
-        ck_assert_uint_eq(stats_of(x.p).full, 2 * i - 1);
+        ck_assert_uint_eq(dlx_test_stream_stats(x.p).full, 2 * i - 1);
         fails(dlx_publish(x.p, t, PUBLISH(.timeout_ns = SECOND / 100)), DLX_E_TIMEOUT, "");
-        ck_assert_uint_eq(stats_of(x.p).full, 2 * i);
-        ck_assert_uint_eq(stats_of(x.p).blocked, i);
+        ck_assert_uint_eq(dlx_test_stream_stats(x.p).full, 2 * i);
+        ck_assert_uint_eq(dlx_test_stream_stats(x.p).blocked, i);
     }
-    t->deleter(t);
 }
 
 /* Its spare links end with each daemon: it knows after many of them how many publishers it has. */
@@ -276,18 +245,11 @@ TEST(a_subscription_of_many_daemons_knows_its_publishers)
         struct dlx_client *other = dlx_test_stream_connect();
         struct dlx_publisher *p = dlx_test_stream_publisher(other, "test/a", NULL);
         dlx_test_stream_publish(p, 10, 7);
-        ok(dlx_take(s, 10 * SECOND, &m));
-        dlx_test_stream_check(m, 10, 7);
-        dlx_message_unref(m);
+        dlx_test_stream_expect(s, 10, 7);
         fails(dlx_take(s, SECOND / 20, &m), DLX_E_TIMEOUT, "no message in time");
         ck_assert(!strstr(dlx_client_errmsg(NULL), "nobody"));
         dlx_publisher_unref(p);
         dlx_client_unref(other);
         fails(dlx_take(s, 10 * SECOND, &m), DLX_E_PUBLISHER_GONE, "the last publisher left");
     }
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("baseline"));
 }

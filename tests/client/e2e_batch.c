@@ -34,6 +34,20 @@ static void check_and_release(struct dlx_message *m, int64_t value, uint64_t gap
     dlx_message_unref(m);
 }
 
+/* These are messages from `value` on, of which the first tells the gap. */
+static void check_all(uint32_t n, int64_t value, uint64_t gap)
+{
+    for (uint32_t i = 0; i < n; i++)
+        check_and_release(msgs[i], value + i, i == 0 ? gap : 0);
+}
+
+/* One after the other. */
+static void take_each(struct dlx_subscription *s, int64_t first, int64_t last)
+{
+    for (int64_t i = first; i <= last; i++)
+        check_and_release(dlx_test_stream_next(s), i, 0);
+}
+
 /* Take `n` at once, and no fewer. */
 static void take_n(struct dlx_subscription *s, uint32_t at_most, uint32_t n)
 {
@@ -42,14 +56,8 @@ static void take_n(struct dlx_subscription *s, uint32_t at_most, uint32_t n)
     ck_assert_uint_eq(got, n);
 }
 
-static const struct dlx_publisher_args deep = {.size = sizeof deep, .depth = 512},
-                                       blocks_3 = {.size = sizeof blocks_3,
-                                                   .depth = 3,
-                                                   .on_full = DLX_ON_FULL_BLOCK};
-static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true},
-                                       greedy = {.size = sizeof greedy, .max_held = 1024};
-
-/* ---- publish ------------------------------------------------------------------------------- */
+static const struct dlx_publisher_args deep = {.size = sizeof deep, .depth = 512};
+static const struct dlx_subscribe_args greedy = {.size = sizeof greedy, .max_held = 1024};
 
 TEST(a_batch_arrives_in_order)
 {
@@ -96,32 +104,24 @@ LOOP_TEST(the_first_that_fails_ends_a_batch, 0, 2)
     ok(dlx_publish_n(x.p, tensors + 2, 2, &args, &done));
     ck_assert_uint_eq(done, 2);
     take_n(x.s, 16, 4);
-    for (int i = 0; i < 4; i++)
-        check_and_release(msgs[i], i + 1, 0);
+    check_all(4, 1, 0);
 }
 
 TEST(a_batch_that_finds_no_room_is_published_in_part)
 {
-    auto_pair x = dlx_test_pair_make(&blocks_3, &reliable);
+    auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 3), SUBSCRIBE_RELIABLY);
     uint32_t done = 0;
     alloc_all(x.p, 1, 6);
     fails(dlx_publish_n(x.p, tensors, 6, NULL, &done), DLX_E_FULL, "3 behind");
     ck_assert_uint_eq(done, 3);
-    struct dlx_message *m = dlx_test_stream_next(x.s);
-    check_and_release(m, 1, 0);
+    take_each(x.s, 1, 1);
     fails(dlx_publish_n(x.p, tensors + 3, 3, PUBLISH(.timeout_ns = SECOND / 100), &done),
           DLX_E_TIMEOUT, "3 behind");
     ck_assert_uint_eq(done, 1);
-    for (int64_t i = 2; i <= 4; i++) {
-        ok(dlx_take(x.s, PATIENCE, &m));
-        check_and_release(m, i, 0);
-    }
+    take_each(x.s, 2, 4);
     ok(dlx_publish_n(x.p, tensors + 4, 2, NULL, &done));
     ck_assert_uint_eq(done, 2);
-    for (int64_t i = 5; i <= 6; i++) {
-        ok(dlx_take(x.s, PATIENCE, &m));
-        check_and_release(m, i, 0);
-    }
+    take_each(x.s, 5, 6);
 }
 
 enum { MANY = 600 }; /* more than the ring has entries */
@@ -132,8 +132,7 @@ TEST(an_idle_subscriber_gets_the_last_of_a_batch)
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     publish_n(x.p, 1, MANY);
     take_n(x.s, DEPTH, DEPTH);
-    for (int i = 0; i < DEPTH; i++)
-        check_and_release(msgs[i], MANY - DEPTH + 1 + i, i == 0 ? MANY - DEPTH : 0);
+    check_all(DEPTH, MANY - DEPTH + 1, MANY - DEPTH);
 }
 
 /* No assertions: another thread has those. */
@@ -157,7 +156,7 @@ static void *take_many(void *userdata)
 
 TEST(a_batch_larger_than_the_ring_waits_for_a_reliable_subscriber)
 {
-    auto_pair x = dlx_test_pair_make(&blocks_3, &reliable);
+    auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 3), SUBSCRIBE_RELIABLY);
     void *result = NULL;
     uint32_t done = 0;
     alloc_all(x.p, 1, MANY);
@@ -188,13 +187,8 @@ TEST(a_batch_copies_what_is_private)
     for (int i = 1; i < N; i += 2) {
         for (int k = 0; k < LEN; k++)
             data[i][k] = i + 1 + k;
-        foreign[i] = (DLManagedTensorVersioned){.version = {DLPACK_MAJOR_VERSION, 0},
-                                                .deleter = count_delete,
-                                                .dl_tensor = {.data = data[i],
-                                                              .device = {kDLCPU, 0},
-                                                              .ndim = 1,
-                                                              .dtype = {kDLInt, 64, 1},
-                                                              .shape = &shape}};
+        foreign[i] = (DLManagedTensorVersioned)INT64_TENSOR(data[i], &shape);
+        foreign[i].deleter = count_delete;
         tensors[i]->deleter(tensors[i]);
         tensors[i] = &foreign[i];
     }
@@ -206,19 +200,17 @@ TEST(a_batch_copies_what_is_private)
     ck_assert_uint_eq(report.copied_bytes, N / 2 * LEN * sizeof(int64_t));
     memset(data, 0, sizeof data);
     take_n(x.s, N, N);
-    for (int i = 0; i < N; i++)
-        check_and_release(msgs[i], i + 1, 0);
+    check_all(N, 1, 0);
 }
 
 TEST(a_shared_tensor_may_be_in_a_batch_often)
 {
     enum { N = 5 };
     auto_pair x = dlx_test_pair_make(NULL, NULL);
-    const struct dlx_publish_args share = {.size = sizeof share, .share = true, .strict = true};
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, LEN, 7);
     for (int i = 0; i < N; i++)
         tensors[i] = t;
-    ok(dlx_publish_n(x.p, tensors, N, &share, NULL));
+    ok(dlx_publish_n(x.p, tensors, N, PUBLISH(.share = true, .strict = true), NULL));
     take_n(x.s, N, N);
     t->deleter(t);
     for (int i = 0; i < N; i++) {
@@ -226,8 +218,6 @@ TEST(a_shared_tensor_may_be_in_a_batch_often)
         dlx_message_unref(msgs[i]);
     }
 }
-
-/* ---- take ---------------------------------------------------------------------------------- */
 
 TEST(taken_messages_are_in_order)
 {
@@ -241,8 +231,8 @@ TEST(taken_messages_are_in_order)
     publish_n(x.p, 1, 300);
     for (size_t k = 0; k < DLX_ARRAY_SIZE(ways); k++) {
         take_n(x.s, ways[k][0], ways[k][1]);
-        for (uint32_t i = 0; i < ways[k][1]; i++)
-            check_and_release(msgs[i], ++n, 0);
+        check_all(ways[k][1], n + 1, 0);
+        n += ways[k][1];
     }
     ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
 }
@@ -253,8 +243,7 @@ TEST(the_first_after_lost_messages_tells_the_gap)
     for (int64_t first = 1; first <= 21; first += 10) {
         publish_n(x.p, first, 10);
         take_n(x.s, 8, 4);
-        for (int64_t i = 0; i < 4; i++)
-            check_and_release(msgs[i], first + 6 + i, i == 0 ? 6 : 0);
+        check_all(4, first + 6, 6);
     }
 }
 
@@ -265,8 +254,7 @@ TEST(the_end_of_a_publisher_comes_after_its_messages)
     publish_n(x.p, 1, 3);
     x.p = dlx_publisher_unref(x.p);
     take_n(x.s, 8, 3);
-    for (int i = 0; i < 3; i++)
-        check_and_release(msgs[i], i + 1, 0);
+    check_all(3, 1, 0);
     fails(dlx_take_n(x.s, PATIENCE, msgs, 8, &got), DLX_E_PUBLISHER_GONE, "test/a");
     ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
 }
@@ -297,8 +285,7 @@ TEST(a_batch_ends_before_a_bad_message)
     dlx__writer_put(&x.p->core, words, 1, block);
     dlx__writer_announce(&x.p->core);
     take_n(x.s, 8, 2);
-    for (int i = 0; i < 2; i++)
-        check_and_release(msgs[i], i + 1, 0);
+    check_all(2, 1, 0);
     fails(dlx_take_n(x.s, PATIENCE, msgs, 8, &got), DLX_E_BAD_PEER, "offset 8");
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).rejected, 1);
 }
@@ -308,7 +295,6 @@ TEST(batches_of_several_publishers_lose_nothing)
 {
     enum { N = 20 };
     auto_pair x = dlx_test_pair_make(&deep, &greedy);
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
     uint64_t last[2] = {0, 0}, first = 0;
     uint32_t n = 0, got = 0;
     auto_publisher *other = dlx_test_stream_publisher(x.c, "test/a", &deep);
@@ -321,8 +307,7 @@ TEST(batches_of_several_publishers_lose_nothing)
         } else {
             ok(dlx_take_n(x.s, PATIENCE, msgs, 5, &got));
         }
-        ok(dlx_subscription_get_stats(x.s, &stats));
-        ck_assert_uint_eq(stats.n_held, got);
+        ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).n_held, got);
         for (uint32_t i = 0; i < got; i++) {
             if (first == 0)
                 first = dlx_message_publisher(msgs[i]);
@@ -332,9 +317,4 @@ TEST(batches_of_several_publishers_lose_nothing)
         n += got;
     }
     ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("batch"));
 }

@@ -11,8 +11,6 @@
 
 enum { DEPTH = 4, LINKS_MAX = 8 };
 
-/* ---- looking --------------------------------------------------------------------------------- */
-
 struct links {
     struct dlx_link_info of[LINKS_MAX];
     size_t n;
@@ -52,17 +50,11 @@ static struct dlx_link_info look_at_one(struct dlx_client *c)
 /* Until the first link blocks its publisher, or no longer does. */
 static struct links wait_until_it_blocks(struct dlx_client *c, bool blocks)
 {
-    for (uint64_t until = dlx__deadline(PATIENCE);;) {
-        struct links links = look(c);
-        ck_assert_uint_ge(links.n, 1);
-        if (links.of[0].blocks == blocks)
-            return links;
-        ck_assert_uint_lt(dlx__now_ns(), until);
-        (void)sched_yield();
-    }
+    struct links links;
+    eventually((links = look(c)).of[0].blocks == blocks);
+    ck_assert_uint_ge(links.n, 1);
+    return links;
 }
-
-/* ---- a publisher and subscribers ------------------------------------------------------------- */
 
 TEST(it_is_told_how_many_messages_a_subscriber_has_yet_to_take)
 {
@@ -75,9 +67,8 @@ TEST(it_is_told_how_many_messages_a_subscriber_has_yet_to_take)
     auto_message *m = dlx_test_stream_next(x.s);
     ck_assert_uint_eq(look_at_one(x.c).behind, 2); /* it holds the first one, and has passed it */
     m = dlx_message_unref(m);
-    for (int i = 4; i <= 10;
-         i++) /* further than the depth: some are lost, which it has yet to see */
-        dlx_test_stream_publish(x.p, 10, i);
+    /* Further than the depth: some are lost, which it has yet to see. */
+    dlx_test_stream_publish_all(x.p, 10, 4, 10);
     ck_assert_uint_eq(look_at_one(x.c).behind, 9);
     ck_assert_uint_eq(look_at_one(x.c).lost, 0);
     ok(dlx_take(x.s, PATIENCE, &m));
@@ -105,16 +96,15 @@ static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .rel
 LOOP_TEST(a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher, 0,
           DLX_ARRAY_SIZE(blocking))
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&blocking[_i], &reliable);
+    auto_pair x = dlx_test_pair_make(&blocking[_i], &reliable);
     uint64_t window = _i == 0 ? DEPTH : 6;
-    struct dlx_message *held = NULL, *m = NULL;
-    struct dlx_subscription *keeps_up = dlx_test_stream_subscribe(x.c, "test/a", &reliable);
+    auto_message *held = NULL;
+    auto_subscription *keeps_up = dlx_test_stream_subscribe(x.c, "test/a", &reliable);
     for (uint64_t i = 0; i <= window; i++) {
         dlx_test_stream_publish(x.p, 10, (int64_t)i);
-        ok(dlx_take(keeps_up, PATIENCE, &m));
-        m = dlx_message_unref(m);
+        dlx_test_stream_expect(keeps_up, 10, (int64_t)i);
         if (i == 0)
-            ok(dlx_take(x.s, PATIENCE, &held));
+            held = dlx_test_stream_next(x.s);
         if (i == window - 1) { /* as if it waited for anything else: there is room */
             dlx_store32_relaxed(&x.p->core.block->control->blocked, 1);
             ck_assert(!look(x.c).of[0].blocks);
@@ -131,36 +121,28 @@ LOOP_TEST(a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher, 0,
     ck_assert_uint_eq(links.of[0].n_held, 1);
     ck_assert(!links.of[1].blocks);
     ck_assert_uint_eq(links.of[1].behind, 0);
-    ok(dlx_take(x.s, PATIENCE, &m));
-    m = dlx_message_unref(m);
+    dlx_test_stream_expect(x.s, 10, 1);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     links = look(x.c);
     ck_assert(!links.of[0].blocks);
     ck_assert_uint_eq(links.of[0].behind, window);
-    dlx_message_unref(held);
-    dlx_subscription_unref(keeps_up);
-    dlx_test_pair_end(&x);
 }
 
 /* Such a one waits between its calls. */
 TEST(a_publisher_that_waits_by_its_descriptor_is_blocked)
 {
     auto_pair x = dlx_test_pair_make(&blocking[0], &reliable);
-    struct dlx_message *m = NULL;
-    for (int i = 1; i <= DEPTH; i++)
-        dlx_test_stream_publish(x.p, 10, i);
+    dlx_test_stream_publish_all(x.p, 10, 1, DEPTH);
     ck_assert_int_ge(dlx_publisher_fd(x.p), 0);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, DEPTH + 1);
     ck_assert_int_eq(dlx_publish(x.p, t, NULL), DLX_E_FULL);
     ck_assert(look_at_one(x.c).blocks);
-    ok(dlx_take(x.s, PATIENCE, &m)); /* there is room, and its loop has yet to see that */
+    /* There is room, and its loop has yet to see that. */
+    auto_message *m = dlx_test_stream_next(x.s);
     ck_assert(!look_at_one(x.c).blocks);
-    dlx_message_unref(m);
     ok(dlx_publish(x.p, t, NULL));
     ck_assert(!look_at_one(x.c).blocks);
 }
-
-/* ---- what the pages say ---------------------------------------------------------------------- */
 
 /* A publisher that speaks the protocol itself, so that a test writes its control block. */
 struct raw {
@@ -222,8 +204,7 @@ TEST(a_subscriber_that_has_not_started_is_not_behind)
     struct dlx_shm_link *page = x.s->links[0]->page;
     struct dlx_shm_control *control = x.p->core.block->control;
     dlx_store32_relaxed(&page->started, 0);
-    for (int i = 1; i <= DEPTH; i++)
-        dlx_test_stream_publish(x.p, 10, i);
+    dlx_test_stream_publish_all(x.p, 10, 1, DEPTH);
     ck_assert_uint_eq(look_at_one(x.c).behind, 0);
     ck_assert(!look_at_one(x.c).blocks);
     dlx_store32_relaxed(&control->blocked, 1);
@@ -279,10 +260,7 @@ TEST(a_publisher_that_was_killed_waits_for_nobody)
         for (;;)
             pause();
     }
-    for (uint64_t until = dlx__deadline(PATIENCE); !info.publisher;) {
-        ck_assert_uint_lt(dlx__now_ns(), until);
-        ok(dlx_list_publishers(c, "test/a", keep_publisher, &info));
-    }
+    eventually(dlx_list_publishers(c, "test/a", keep_publisher, &info) == 0 && info.publisher);
     link = wait_until_it_blocks(c, true).of[0];
     ck_assert_uint_eq(link.behind, DEPTH);
     dlx_test_fork_kill(pid);
@@ -290,9 +268,4 @@ TEST(a_publisher_that_was_killed_waits_for_nobody)
     ck_assert_uint_eq(link.behind, DEPTH);
     ok(dlx_list_publishers(c, "test/a", keep_publisher, &info));
     ck_assert(info.retained);
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("behind"));
 }

@@ -24,9 +24,6 @@ int poll(struct pollfd *fds, nfds_t n, int timeout_ms)
     return (int)syscall(SYS_ppoll, fds, n, timeout_ms < 0 ? NULL : &t, NULL, 0);
 }
 
-static const struct dlx_publisher_args blocks = {
-    .size = sizeof blocks, .on_full = DLX_ON_FULL_BLOCK, .depth = 4};
-static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
 static const int64_t wait_ns = WAIT_MS * INT64_C(1000000);
 
 /* Until there is no room any more; then it has waited, and slept. */
@@ -47,30 +44,24 @@ static void publish_until_blocked(struct dlx_publisher *p)
 
 TEST(a_bell_that_says_nothing_more_does_not_keep_it_awake)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
-    struct dlx_message *m = NULL;
+    auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 4), SUBSCRIBE_RELIABLY);
     dlx_test_stream_publish(x.p, 10, 1);
     dlx_test_stream_take(x.s, 1);
     ck_assert_int_eq(shutdown(x.s->links[0]->bell, SHUT_WR), 0);
     publish_until_blocked(x.p);
     for (int i = 0; i < 4; i++) { /* it is a subscriber as before, but for its bell */
-        ok(dlx_take(x.s, PATIENCE, &m));
+        auto_message *m = dlx_test_stream_next(x.s);
         ck_assert_uint_eq(dlx_message_gap(m), 0);
-        dlx_message_unref(m);
     }
-    dlx_test_pair_end(&x);
 }
 
 TEST(a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake)
 {
-    auto_pair x = dlx_test_pair_make(&blocks, &reliable);
-    pid_t pid = dlx_test_stream_subscribe_elsewhere(&reliable);
+    auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 4), SUBSCRIBE_RELIABLY);
+    pid_t pid = dlx_test_stream_subscribe_elsewhere(SUBSCRIBE_RELIABLY);
     ok(dlx_publisher_wait(x.p, 2, PATIENCE));
     dlx_test_stream_restart();
-    for (uint64_t until = dlx__deadline(PATIENCE); x.p->epoch == 0;) {
-        ck_assert_uint_lt(dlx__now_ns(), until);
-        dlx__publisher_check(x.p, dlx__now_ns());
-    }
+    eventually((dlx__publisher_check(x.p, dlx__now_ns()), x.p->epoch != 0));
     dlx_test_fork_kill(pid);
     publish_until_blocked(x.p); /* for the other one, who makes no call and so does not come */
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "have yet to join the new dlpackd"));
@@ -78,8 +69,8 @@ TEST(a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake)
 
 TEST(who_waits_for_subscribers_sleeps_when_daemon_and_subscriber_died)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&blocks, &reliable);
-    pid_t pid = dlx_test_stream_subscribe_elsewhere(&reliable);
+    auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 4), SUBSCRIBE_RELIABLY);
+    pid_t pid = dlx_test_stream_subscribe_elsewhere(SUBSCRIBE_RELIABLY);
     ok(dlx_publisher_wait(x.p, 2, PATIENCE));
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     dlx_test_fork_kill(pid);
@@ -87,11 +78,5 @@ TEST(who_waits_for_subscribers_sleeps_when_daemon_and_subscriber_died)
     fails(dlx_publisher_wait(x.p, 3, wait_ns), DLX_E_TIMEOUT, "of 3 subscribers");
     ck_assert_int_ge(n_polls, 1);
     ck_assert_int_le(n_polls, POLLS_MAX);
-    dlx_test_pair_end(&x);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL); /* as the fixture left it */
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("blocked"));
 }

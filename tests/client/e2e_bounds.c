@@ -15,8 +15,6 @@
 static const struct dlx_subscribe_args reliable = {
     .size = sizeof reliable, .reliable = true, .max_held = 8};
 
-/* ---- takes ----------------------------------------------------------------------------------- */
-
 /* By one call for each message, or by one for all that may be taken. */
 static void take_held(struct dlx_subscription *s, bool at_once, struct dlx_message **held,
                       uint32_t n, uint32_t most)
@@ -233,8 +231,6 @@ LOOP_TEST(bounds_outlive_the_daemon_and_the_publisher, 0, 2)
     expect_one_at_a_time(x.s);
 }
 
-/* ---- links that are cut ---------------------------------------------------------------------- */
-
 /* The bounds are unknown to its library. */
 static void make_liar(struct dlx_subscription *s)
 {
@@ -395,8 +391,6 @@ TEST(parts_of_a_tensor_count_their_own_bytes)
     }
 }
 
-/* ---- on two threads -------------------------------------------------------------------------- */
-
 struct releaser {
     struct dlx_message *_Atomic next[16];
     atomic_bool stop;
@@ -456,9 +450,4 @@ TEST(an_honest_link_that_takes_and_releases_meanwhile_is_not_cut)
     ck_assert_uint_gt(x.n_taken, 0);
     ck_assert_uint_eq(pair.s->links[0]->held_bytes, 0);
     ck_assert_uint_eq(dlx_test_stream_stats(pair.p).cut, 0);
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("bounds"));
 }

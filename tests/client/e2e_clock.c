@@ -146,8 +146,3 @@ TEST(who_waits_for_another_thread_waits_as_long_as_it_may)
 }
 
 #endif
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("clock"));
-}

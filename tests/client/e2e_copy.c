@@ -48,8 +48,6 @@ static void check(struct dlx_message *m, uint32_t i, int64_t n, int64_t value)
 static const struct dlx_publish_args share = {.size = sizeof share, .share = true, .strict = true};
 static const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
 
-/* ---- a struct of the caller's --------------------------------------------------------------- */
-
 /* What it says counts, not what the tensor says that it was copied from. */
 LOOP_TEST(a_part_of_a_tensor_in_a_struct_of_the_callers_is_copied, 0, 2)
 {
@@ -70,8 +68,6 @@ LOOP_TEST(a_part_of_a_tensor_in_a_struct_of_the_callers_is_copied, 0, 2)
     auto_message *m = dlx_test_stream_next(x.s);
     check(m, 0, 4, 9);
 }
-
-/* ---- share --------------------------------------------------------------------------------- */
 
 TEST(a_shared_tensor_is_published_again_without_a_copy)
 {
@@ -327,8 +323,6 @@ TEST(a_shared_tensor_outlives_its_publisher)
     }
 }
 
-/* ---- received tensors ---------------------------------------------------------------------- */
-
 /* A message of three int64 from topic test/a, by another connection than that of `x`. */
 struct source {
     struct dlx_test_pair pair;
@@ -475,9 +469,4 @@ TEST(a_tensor_without_a_shape_is_refused)
     fails(dlx_publish(x.p, t, NULL), DLX_E_SHAPE, "shape is NULL with");
     t->dl_tensor.shape = shape;
     ok(dlx_publish(x.p, t, &strict));
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("copy"));
 }

@@ -40,8 +40,6 @@ static void check_cheaply(struct dlx_message *m, int64_t n, int64_t value)
     ck_assert_int_eq(data[n - 1], value);
 }
 
-/* ---- how far ------------------------------------------------------------------------------- */
-
 LOOP_TEST(an_idle_subscriber_gets_the_last_messages, 0, 2)
 {
     enum { N = 40, DEPTH = 16 }; /* the default */
@@ -93,8 +91,6 @@ LOOP_TEST(a_publisher_waits_for_a_reliable_subscriber_at_its_depth, 0, 4)
         dlx_message_unref(held[i]);
     }
 }
-
-/* ---- memory -------------------------------------------------------------------------------- */
 
 TEST(a_publisher_of_one_large_set_needs_memory_for_two)
 {
@@ -200,8 +196,6 @@ LOOP_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream, 
     ck_assert_uint_le(arena_bytes(x.p), most);
 }
 
-/* ---- who holds all that it may -------------------------------------------------------------- */
-
 LOOP_TEST(a_subscriber_that_holds_max_held_stops_nobody, 0, 2)
 {
     enum { MAX_HELD = 4, DEPTH = 4, N = 300 };
@@ -227,9 +221,4 @@ LOOP_TEST(a_subscriber_that_holds_max_held_stops_nobody, 0, 2)
     ck_assert_uint_eq(dlx_message_seq(m), N - DEPTH + 1);
     ck_assert_uint_eq(dlx_message_gap(m), N - DEPTH - MAX_HELD);
     dlx_message_unref(m);
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("depth"));
 }

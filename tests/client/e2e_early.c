@@ -343,8 +343,3 @@ TEST(a_subscription_made_with_the_next_daemon_counts_from_then_on)
     take(s, 3 * DEPTH + 1, 4 * DEPTH);
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
 }
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("early"));
-}

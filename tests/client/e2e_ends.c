@@ -94,8 +94,6 @@ TEST(a_publisher_that_reconnects_has_not_left)
     fails(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "b/*");
 }
 
-/* ---- publishers that have gone --------------------------------------------------------------- */
-
 enum { N_GONE = 40 }; /* several pages */
 
 struct seen_gone {
@@ -168,9 +166,4 @@ TEST(publishers_that_have_gone_are_listed_until_their_links_end)
     for (uint64_t end = dlx__deadline(PATIENCE);
          dlx_list_gone_publishers(c, NULL, is_there, NULL) != 0;)
         ck_assert_uint_lt(dlx__now_ns(), end);
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("ends"));
 }

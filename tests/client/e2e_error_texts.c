@@ -226,8 +226,3 @@ TEST(many_names_are_cut)
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
 }
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("texts"));
-}

@@ -61,8 +61,6 @@ LOOP_TEST(get_waits_for_the_first_message_whoever_leaves_without_one, 0, 2)
     dlx_client_unref(c[1]);
 }
 
-/* ---- structs of other versions --------------------------------------------------------------- */
-
 TEST(fields_that_are_not_known_must_be_zero)
 {
     struct {
@@ -113,9 +111,4 @@ TEST(what_cannot_be_connected_with_is_said)
     ck_assert_ptr_null(c);
     fails(dlx_get(NULL, "test/a", 0, NULL), DLX_E_INVALID, "ret is NULL");
     fails(dlx_retained_drop(NULL, "test/a"), DLX_E_INVALID, "client is NULL");
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("get"));
 }

@@ -30,14 +30,28 @@ static int interrupt(void *interrupt_data)
 
 static struct dlx_client *connect_with(int64_t timeout_ns)
 {
-    struct dlx_connect_args args = {.size = sizeof args,
-                                    .socket = dlx_test_stream_daemon.path,
-                                    .timeout_ns = timeout_ns,
-                                    .interrupt = interrupt,
-                                    .interrupt_data = &data};
     struct dlx_client *c = NULL;
-    ok(dlx_connect(&c, &args));
+    ok(dlx_connect(
+        &c, CONNECT(.timeout_ns = timeout_ns, .interrupt = interrupt, .interrupt_data = &data)));
     return c;
+}
+
+static struct sockaddr_un address_of(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    ck_assert_uint_lt(strlen(path), sizeof address.sun_path);
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    return address;
+}
+
+/* Nobody accepts its connections. */
+static int listen_at(const char *path, int backlog)
+{
+    const struct sockaddr_un address = address_of(path);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(listen(fd, backlog), 0);
+    return fd;
 }
 
 static int count_publisher(const struct dlx_publisher_info *info, void *userdata)
@@ -77,10 +91,9 @@ TEST(it_ends_every_wait_for_the_daemon)
     struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     DLManagedTensorVersioned *t = NULL;
-    struct dlx_daemon_info before = {.size = sizeof before}, after = before;
     int n = 0;
     auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
-    ok(dlx_client_get_daemon_info(c, &before));
+    struct dlx_daemon_info before = dlx_test_stream_daemon_info(c), after = before;
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
     asked = (struct asked){.stop_at = 2};
     is_ended(alloc(p, &t), "dlx_alloc");
@@ -95,14 +108,8 @@ TEST(it_ends_every_wait_for_the_daemon)
     ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
     /* All of that was done, and is given back; a subscription is when the daemon sees that its
      * socket is closed. */
-    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;;) {
-        ok(dlx_client_get_daemon_info(c, &after));
-        if (after.n_publishers == 1 && after.shared_bytes == before.shared_bytes)
-            break;
-        ck_assert_msg(dlx__now_ns() < end, "%u publishers, %llu bytes, %llu before",
-                      after.n_publishers, (unsigned long long)after.shared_bytes,
-                      (unsigned long long)before.shared_bytes);
-    }
+    eventually((after = dlx_test_stream_daemon_info(c)).n_publishers == 1 &&
+               after.shared_bytes == before.shared_bytes);
     ok(publish(p));
 }
 
@@ -119,7 +126,6 @@ TEST(it_is_asked_as_long_as_the_daemon_stands_still)
  * deaf. */
 TEST(it_ends_the_wait_for_another_daemon)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
     auto_client *c = connect_with(DLX_FOREVER);
     struct dlx_publisher *other = NULL;
     struct dlx_subscription *s = NULL;
@@ -131,18 +137,14 @@ TEST(it_ends_the_wait_for_another_daemon)
     asked = (struct asked){.stop_at = 3};
     is_ended(alloc(p, &t), "dlx_alloc");
     (void)unlink(dlx_test_stream_daemon.path);
-    int deaf = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    ck_assert_uint_lt(strlen(dlx_test_stream_daemon.path), sizeof address.sun_path);
-    memcpy(address.sun_path, dlx_test_stream_daemon.path, strlen(dlx_test_stream_daemon.path) + 1);
-    ck_assert_int_eq(bind(deaf, (struct sockaddr *)&address, sizeof address), 0);
-    ck_assert_int_eq(listen(deaf, 4096), 0);
+    int deaf = listen_at(dlx_test_stream_daemon.path, 4096);
     is_ended(dlx_publisher_new(c, "test/b", NULL, &other), "dlx_publisher_new");
     is_ended(dlx_subscribe(c, "test/a", NULL, &s), "dlx_subscribe");
     is_ended(dlx_retained_drop(c, "test/a"), "dlx_retained_drop");
     is_ended(dlx_list_publishers(c, NULL, count_publisher, &n), "dlx_list_publishers");
     is_ended(dlx_client_get_daemon_info(c, &info), "dlx_client_get_daemon_info");
     close(deaf);
-    (void)unlink(address.sun_path);
+    (void)unlink(dlx_test_stream_daemon.path);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     asked.stop_at = 0;
     ok(publish(p));
@@ -182,7 +184,7 @@ TEST(it_ends_the_wait_for_another_thread)
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_int_eq(act.result, 0);
     ok(alloc(p, &t));
-    t->deleter(t);
+    dlx_test_stream_end_tensor(&t);
     dlx_publisher_unref(p);
     dlx_client_unref(act.c);
 }
@@ -226,11 +228,8 @@ static int close_one(void *unused)
 
 LOOP_TEST(it_may_close_a_publisher_and_ask_nothing, 0, 2)
 {
-    struct dlx_connect_args args = {.size = sizeof args,
-                                    .socket = dlx_test_stream_daemon.path,
-                                    .timeout_ns = _i == 0 ? PATIENCE : DLX_FOREVER,
-                                    .interrupt = close_one};
-    ok(dlx_connect(&inner.c, &args));
+    ok(dlx_connect(
+        &inner.c, CONNECT(.timeout_ns = _i == 0 ? PATIENCE : DLX_FOREVER, .interrupt = close_one)));
     ok(dlx_publisher_new(inner.c, "test/a", NULL, &inner.p));
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
     struct dlx_daemon_info info = dlx_test_stream_daemon_info(inner.c);
@@ -243,35 +242,28 @@ LOOP_TEST(it_may_close_a_publisher_and_ask_nothing, 0, 2)
 /* As a daemon that stands still has when many come. */
 TEST(who_finds_no_place_in_the_listen_queue_waits_no_longer_than_asked)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    int first = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    (void)snprintf(address.sun_path, sizeof address.sun_path, "%s/full", getenv("TMPDIR"));
-    ck_assert_int_eq(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
-    ck_assert_int_eq(listen(listener, 0), 0);
-    ck_assert_int_eq(connect(first, (struct sockaddr *)&address, sizeof address), 0);
+    char path[108];
+    (void)snprintf(path, sizeof path, "%.90s/full", dlx_test_stream_daemon.dir);
+    int listener = listen_at(path, 0), first = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    const struct sockaddr_un address = address_of(path);
+    ck_assert_int_eq(connect(first, (const struct sockaddr *)&address, sizeof address), 0);
     struct dlx_connect_args args = {.size = sizeof args,
-                                    .socket = address.sun_path,
+                                    .socket = path,
                                     .timeout_ns = SECOND / 20,
                                     .interrupt = interrupt,
                                     .interrupt_data = &data};
     struct dlx_client *c = NULL;
     asked = (struct asked){.stop_at = 0};
-    fails(dlx_connect(&c, &args), DLX_E_TIMEOUT, address.sun_path);
+    fails(dlx_connect(&c, &args), DLX_E_TIMEOUT, path);
     args.interrupt = NULL;
     args.timeout_ns = 1; /* not "for ever", as 0 is for the kernel */
-    fails(dlx_connect(&c, &args), DLX_E_TIMEOUT, address.sun_path);
+    fails(dlx_connect(&c, &args), DLX_E_TIMEOUT, path);
     args.interrupt = interrupt;
     args.timeout_ns = DLX_FOREVER;
     asked = (struct asked){.stop_at = 2};
-    fails(dlx_connect(&c, &args), DLX_E_INTERRUPTED, address.sun_path);
+    fails(dlx_connect(&c, &args), DLX_E_INTERRUPTED, path);
     ck_assert_int_eq(asked.n, 2);
     close(first);
     close(listener);
-    unlink(address.sun_path);
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("interrupt"));
+    unlink(path);
 }

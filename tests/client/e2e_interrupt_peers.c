@@ -27,17 +27,6 @@ static int interrupt(void *unused)
     return asked.stop_at > 0 && asked.n >= asked.stop_at;
 }
 
-static struct dlx_client *connect_asking(void)
-{
-    struct dlx_connect_args args = {
-        .size = sizeof args, .socket = dlx_test_stream_daemon.path, .interrupt = interrupt};
-    struct dlx_client *c = NULL;
-    ok(dlx_connect(&c, &args));
-    return c;
-}
-
-/* ---- the waits ----------------------------------------------------------------------------- */
-
 /* The client that is asked has a publisher and a subscription on test/a, and one on test/none;
  * `other` has the same, and asks nobody. */
 static struct {
@@ -57,14 +46,18 @@ struct wait {
     uint32_t min_subscribers;
     int64_t spin_ns;
     bool without_publisher;
+    bool with_fd;
 };
 
 static int take(int64_t timeout_ns)
 {
     auto_message *m = NULL;
     int r = dlx_take(now.s, timeout_ns, &m);
-    if (r == 0)
+    if (r == 0) {
         dlx_test_stream_check(m, 10, 7);
+        ck_assert_uint_eq(dlx_message_seq(m), 1);
+        ck_assert_uint_eq(dlx_message_gap(m), 0);
+    }
     return r;
 }
 
@@ -135,73 +128,51 @@ static void other_subscribes(void)
 }
 
 static const struct wait waits[] = {
-    {.name = "take", .topic = "test/other", .call = take, .end = other_publishes},
-    {.name = "take, spinning for ever",
-     .topic = "test/other",
-     .call = take,
-     .end = other_publishes,
-     .spin_ns = DLX_SPIN_ALWAYS},
-    {.name = "take, spinning for long",
-     .topic = "test/other",
-     .call = take,
-     .end = other_publishes,
-     .spin_ns = 100 * SECOND},
-    {.name = "take, never spinning",
-     .topic = "test/other",
-     .call = take,
-     .end = other_publishes,
-     .spin_ns = DLX_SPIN_NEVER},
-    {.name = "take where nobody publishes",
-     .topic = "test/other",
-     .call = take,
-     .end = other_publishes,
-     .without_publisher = true},
-    {.name = "take several", .topic = "test/other", .call = take_n, .end = other_publishes},
-    {.name = "get", .topic = "test/other", .call = get, .end = other_publishes},
-    {.name = "publish", .topic = "test/a", .call = publish, .end = other_takes_all, .blocks = true},
-    {.name = "publish several",
-     .topic = "test/a",
-     .call = publish_n,
-     .end = other_takes_all,
-     .blocks = true},
-    {.name = "publish a set",
-     .topic = "test/a",
-     .call = publish_set,
-     .end = other_takes_all,
-     .blocks = true},
-    {.name = "publish where subscribers are required",
-     .topic = "test/a",
-     .call = publish,
-     .end = other_subscribes,
-     .min_subscribers = 2},
-    {.name = "wait for subscribers",
-     .topic = "test/a",
-     .call = publisher_wait,
-     .end = other_subscribes},
+    {"take", "test/other", take, other_publishes, .blocks = false},
+    {"take with a descriptor", "test/other", take, other_publishes, .with_fd = true},
+    {"take, spinning for ever", "test/other", take, other_publishes, .spin_ns = DLX_SPIN_ALWAYS},
+    {"take, spinning for long", "test/other", take, other_publishes, .spin_ns = 100 * SECOND},
+    {"take, never spinning", "test/other", take, other_publishes, .spin_ns = DLX_SPIN_NEVER},
+    {"take of nobody", "test/other", take, other_publishes, .without_publisher = true},
+    {"take several", "test/other", take_n, other_publishes, .blocks = false},
+    {"get", "test/other", get, other_publishes, .blocks = false},
+    {"publish", "test/a", publish, other_takes_all, .blocks = true},
+    {"publish several", "test/a", publish_n, other_takes_all, .blocks = true},
+    {"publish a set", "test/a", publish_set, other_takes_all, .blocks = true},
+    {"publish to required ones", "test/a", publish, other_subscribes, .min_subscribers = 2},
+    {"wait for subscribers", "test/a", publisher_wait, other_subscribes, .blocks = false},
 };
+enum { N_WAITS = DLX_ARRAY_SIZE(waits) };
 
-static void set_up(const struct wait *w)
+static bool takes(const struct wait *w)
 {
-    const struct dlx_publisher_args pa = {.size = sizeof pa,
-                                          .depth = 3,
-                                          .on_full = DLX_ON_FULL_BLOCK,
-                                          .min_subscribers = w->min_subscribers};
-    const struct dlx_subscribe_args sa = {.size = sizeof sa, .spin_ns = w->spin_ns},
-                                    reliable = {.size = sizeof reliable, .reliable = true};
+    return w->call == take || w->call == take_n;
+}
+
+/* Such a one makes no system call. */
+static bool spins(const struct wait *w)
+{
+    return w->spin_ns > 0 || w->spin_ns == DLX_SPIN_ALWAYS;
+}
+
+static void set_up(const struct wait *w, int (*asks)(void *unused))
+{
     memset(&asked, 0, sizeof asked);
     now.late = NULL;
-    now.c = connect_asking();
+    ok(dlx_connect(&now.c, CONNECT(.interrupt = asks)));
     now.other = dlx_test_stream_connect();
-    ok(dlx_publisher_new(now.c, "test/a", &pa, &now.p));
-    ok(dlx_publisher_new(now.other, w->without_publisher ? "test/b" : "test/other", NULL,
-                         &now.other_p));
-    ok(dlx_subscribe(now.c, "test/other", &sa, &now.s));
-    ok(dlx_subscribe(now.other, "test/a", &reliable, &now.other_s));
+    now.p = dlx_test_stream_publisher(
+        now.c, "test/a", PUBLISHER_BLOCKING(.depth = 3, .min_subscribers = w->min_subscribers));
+    now.other_p =
+        dlx_test_stream_publisher(now.other, w->without_publisher ? "test/b" : "test/other", NULL);
+    now.s = dlx_test_stream_subscribe(now.c, "test/other", SUBSCRIBE(.spin_ns = w->spin_ns));
+    now.other_s = dlx_test_stream_subscribe(now.other, "test/a", SUBSCRIBE_RELIABLY);
+    ck_assert(!w->with_fd || dlx_subscription_fd(now.s) >= 0);
     ok(dlx_publisher_wait(now.p, 1, PATIENCE));
     for (size_t i = 0; i < DLX_ARRAY_SIZE(now.t); i++)
         now.t[i] = dlx_test_stream_alloc(now.p, 10, 7);
-    for (int i = 0; w->blocks && i < 3; i++)
-        dlx_test_stream_publish(now.p, 10, i);
+    if (w->blocks)
+        dlx_test_stream_publish_all(now.p, 10, 0, 2);
     if (w->without_publisher) {
         now.other_p = dlx_publisher_unref(now.other_p);
         ck_assert_int_eq(asked.n, 0);
@@ -211,8 +182,7 @@ static void set_up(const struct wait *w)
 static void tear_down(void)
 {
     for (size_t i = 0; i < DLX_ARRAY_SIZE(now.t); i++)
-        if (now.t[i])
-            now.t[i]->deleter(now.t[i]);
+        dlx_test_stream_end_tensor(&now.t[i]);
     dlx_subscription_unref(now.s);
     dlx_subscription_unref(now.other_s);
     dlx_subscription_unref(now.late);
@@ -222,27 +192,16 @@ static void tear_down(void)
     dlx_client_unref(now.other);
 }
 
-static struct dlx_publisher_stats publisher_stats(void)
-{
-    return dlx_test_stream_stats(now.p);
-}
-
-static struct dlx_subscription_stats subscription_stats(void)
-{
-    return dlx_test_stream_subscription_stats(now.s);
-}
-
 static bool sleeps(const struct wait *w)
 {
-    return (w->call == take || w->call == take_n) && w->spin_ns <= 0 &&
-           w->spin_ns != DLX_SPIN_ALWAYS;
+    return takes(w) && !spins(w);
 }
 
 /* One wait was made, in many parts, and has not failed for want of room. */
 static void one_wait_is_counted(const struct wait *w)
 {
-    struct dlx_publisher_stats p = publisher_stats();
-    unsigned long long n_sleeps = subscription_stats().sleeps;
+    struct dlx_publisher_stats p = dlx_test_stream_stats(now.p);
+    unsigned long long n_sleeps = dlx_test_stream_subscription_stats(now.s).sleeps;
     ck_assert_uint_eq(p.full, 0);
     ck_assert_uint_eq(p.blocked, w->blocks || w->min_subscribers > 0);
     /* It may have been woken for what is no message. */
@@ -256,11 +215,16 @@ static void appear(void)
         ok(dlx_publisher_new(now.other, "test/other", NULL, &now.other_p));
 }
 
+CASE(peers)
+{
+    return dlx_test_stream_case("interrupt_peers");
+}
+
 /* At the first question, and at a later one. */
-START_TEST(it_ends_every_wait_for_others)
+LOOP_TEST_OF(peers, it_ends_every_wait_for_others, 0, 2 * N_WAITS)
 {
     const struct wait *w = &waits[_i / 2];
-    set_up(w);
+    set_up(w, interrupt);
     size_t n_fds = dlx_test_fds_count();
     asked.stop_at = _i % 2 == 0 ? 1 : 3;
     int r = w->call(DLX_FOREVER);
@@ -270,7 +234,8 @@ START_TEST(it_ends_every_wait_for_others)
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "interrupted"));
     ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
     one_wait_is_counted(w);
-    ck_assert_uint_eq(subscription_stats().sleeps, sleeps(w));
+    if (!w->with_fd) /* which is readable at first, so that somebody looks */
+        ck_assert_uint_eq(dlx_test_stream_subscription_stats(now.s).sleeps, sleeps(w));
     asked.stop_at = 0;
     if (w->call == get) { /* it was to get what is retained, or comes while it waits */
         asked.act_at = asked.n + 1;
@@ -283,7 +248,6 @@ START_TEST(it_ends_every_wait_for_others)
     one_wait_is_counted(w);
     tear_down();
 }
-END_TEST
 
 static void (*end_it)(void);
 
@@ -293,10 +257,10 @@ static void appear_and_end(void)
     end_it();
 }
 
-START_TEST(a_wait_goes_on_when_it_was_asked_about)
+LOOP_TEST_OF(peers, a_wait_goes_on_when_it_was_asked_about, 0, N_WAITS)
 {
     const struct wait *w = &waits[_i];
-    set_up(w);
+    set_up(w, interrupt);
     asked.act_at = 3;
     asked.act = appear_and_end;
     end_it = w->end;
@@ -307,12 +271,11 @@ START_TEST(a_wait_goes_on_when_it_was_asked_about)
     one_wait_is_counted(w);
     tear_down();
 }
-END_TEST
 
-START_TEST(a_short_wait_is_not_asked_about_and_a_longer_one_ends_in_time)
+LOOP_TEST_OF(peers, a_short_wait_is_not_asked_about_and_a_longer_one_ends_in_time, 0, N_WAITS)
 {
     const struct wait *w = &waits[_i];
-    set_up(w);
+    set_up(w, interrupt);
     int r = w->call(SECOND / 1000);
     ck_assert_msg(r == DLX_E_TIMEOUT && asked.n == 0, "%s: %d (%s), asked %d times", w->name, r,
                   dlx_client_errmsg(NULL), asked.n);
@@ -321,9 +284,6 @@ START_TEST(a_short_wait_is_not_asked_about_and_a_longer_one_ends_in_time)
     ck_assert_uint_ge(dlx__now_ns(), end);
     tear_down();
 }
-END_TEST
-
-/* ---- signals ------------------------------------------------------------------------------- */
 
 static void note(int signal)
 {
@@ -340,23 +300,46 @@ static void interrupt_every(long us)
 }
 
 /* Waits that are too short to be asked about otherwise. */
-START_TEST(a_signal_is_asked_about_at_once_and_does_not_end_a_wait)
+LOOP_TEST_OF(peers, a_signal_is_asked_about_at_once_and_does_not_end_a_wait, 0, N_WAITS)
 {
     const struct wait *w = &waits[_i];
-    bool spins = w->spin_ns > 0 || w->spin_ns == DLX_SPIN_ALWAYS; /* and makes no system call */
-    set_up(w);
+    set_up(w, interrupt);
     interrupt_every(3000);
     uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
-    while (asked.n == 0 && !spins) {
+    while (asked.n == 0 && !spins(w)) {
         fails(w->call(SECOND / 25), DLX_E_TIMEOUT, w->topic);
         ck_assert_uint_lt(dlx__now_ns(), end);
     }
     interrupt_every(0);
     tear_down();
 }
-END_TEST
 
-/* ---- what it may do ------------------------------------------------------------------------ */
+/* Nothing is lost, and a tensor stays the caller's. The first signal may come before the call
+ * sleeps. */
+LOOP_TEST_OF(peers, a_signal_ends_a_wait_where_nobody_is_asked, 0, N_WAITS)
+{
+    const struct wait *w = &waits[_i];
+    if (spins(w))
+        return;
+    set_up(w, NULL);
+    interrupt_every(20000);
+    int r = w->call(PATIENCE);
+    interrupt_every(0);
+    fails(r, DLX_E_INTERRUPTED, "signal");
+    appear();
+    w->end();
+    if (w->call != get) { /* which gets what comes while it waits */
+        ok(w->call(PATIENCE));
+        one_wait_is_counted(w);
+    }
+    if (w->blocks) {
+        auto_message *m = dlx_test_stream_next(now.other_s);
+        ck_assert_uint_eq(dlx_message_seq(m), 4);
+        ck_assert_uint_eq(dlx_message_gap(m), 0);
+        dlx_test_stream_check(m, 10, 7);
+    }
+    tear_down();
+}
 
 static int inner[4];
 
@@ -371,27 +354,29 @@ static void use_what_waits(void)
 }
 
 /* Also by a thread that the publisher and the subscription have known for long. */
-START_TEST(it_may_use_all_but_what_waits)
+LOOP_TEST_OF(peers, it_may_use_all_but_what_waits, 0, N_WAITS)
 {
     const struct wait *w = &waits[_i];
-    bool takes = w->call == take || w->call == take_n, gets = w->call == get;
-    set_up(w);
+    set_up(w, interrupt);
     for (int n = 0; n < 200; n++)
-        ck_assert_uint_eq(publisher_stats().full + subscription_stats().taken, 0);
+        ck_assert_uint_eq(
+            dlx_test_stream_stats(now.p).full + dlx_test_stream_subscription_stats(now.s).taken, 0);
     ok(dlx_subscribe(now.other, "test/b", NULL, &now.late));
     asked.act_at = 1;
     asked.act = use_what_waits;
     fails(w->call(SECOND / 10), DLX_E_TIMEOUT, w->topic);
-    ck_assert_int_eq(inner[0], takes ? DLX_E_IN_USE : DLX_E_EMPTY);
-    ck_assert_int_eq(inner[1], !takes && !gets ? DLX_E_IN_USE : 0);
+    ck_assert_int_eq(inner[0], takes(w) ? DLX_E_IN_USE : DLX_E_EMPTY);
+    ck_assert_int_eq(inner[1], takes(w) || w->call == get ? 0 : DLX_E_IN_USE);
     ck_assert_int_eq(inner[2], 0);
     if (inner[1] == 0)
         now.t[2] = NULL;
     tear_down();
 }
-END_TEST
 
-/* ---- the start of a daemon ----------------------------------------------------------------- */
+CASE(start)
+{
+    return dlx_test_spawn_case("start");
+}
 
 static int connect_private(int64_t timeout_ns)
 {
@@ -407,7 +392,7 @@ static void let_it_start(void)
     dlx_test_spawn_say("go");
 }
 
-START_TEST(it_ends_the_start_of_a_daemon_and_the_daemon)
+TEST_OF(start, it_ends_the_start_of_a_daemon_and_the_daemon)
 {
     char text[32];
     dlx_test_spawn_script("echo $$ >$DIR/pid; exec sleep 1000");
@@ -424,9 +409,8 @@ START_TEST(it_ends_the_start_of_a_daemon_and_the_daemon)
     dlx_test_spawn_remove("pid");
     dlx_test_spawn_remove("script");
 }
-END_TEST
 
-START_TEST(a_start_goes_on_when_it_was_asked_about)
+TEST_OF(start, a_start_goes_on_when_it_was_asked_about)
 {
     memset(&asked, 0, sizeof asked);
     asked.act_at = 3;
@@ -439,9 +423,8 @@ START_TEST(a_start_goes_on_when_it_was_asked_about)
     dlx_test_spawn_remove("script");
     dlx_test_spawn_wait_empty();
 }
-END_TEST
 
-START_TEST(it_ends_the_wait_for_another_process_that_starts_one)
+TEST_OF(start, it_ends_the_wait_for_another_process_that_starts_one)
 {
     int dir = open(dlx_test_spawn_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     memset(&asked, 0, sizeof asked);
@@ -451,23 +434,8 @@ START_TEST(it_ends_the_wait_for_another_process_that_starts_one)
     ck_assert_int_eq(asked.n, 3);
     close(dir);
 }
-END_TEST
 
 int main(void)
 {
-    const int n = (int)DLX_ARRAY_SIZE(waits);
-    Suite *suite = suite_create("interrupt_peers");
-    TCase *tcase = dlx_test_stream_case("interrupt_peers");
-    tcase_add_loop_test(tcase, it_ends_every_wait_for_others, 0, 2 * n);
-    tcase_add_loop_test(tcase, a_wait_goes_on_when_it_was_asked_about, 0, n);
-    tcase_add_loop_test(tcase, a_short_wait_is_not_asked_about_and_a_longer_one_ends_in_time, 0, n);
-    tcase_add_loop_test(tcase, a_signal_is_asked_about_at_once_and_does_not_end_a_wait, 0, n);
-    tcase_add_loop_test(tcase, it_may_use_all_but_what_waits, 0, n);
-    suite_add_tcase(suite, tcase);
-    tcase = dlx_test_spawn_case("start");
-    tcase_add_test(tcase, it_ends_the_start_of_a_daemon_and_the_daemon);
-    tcase_add_test(tcase, a_start_goes_on_when_it_was_asked_about);
-    tcase_add_test(tcase, it_ends_the_wait_for_another_process_that_starts_one);
-    suite_add_tcase(suite, tcase);
-    return dlx_test_run(suite);
+    return dlx_test_run_cases();
 }

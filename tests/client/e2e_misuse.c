@@ -6,8 +6,6 @@
 #include "tests/harness/stream.h"
 #include <stdatomic.h>
 
-/* ---- whose tensor it is --------------------------------------------------------------------- */
-
 enum { SINGLE, SET, BATCH, N_WAYS };
 
 static int publish(struct dlx_publisher *p, int way, DLManagedTensorVersioned *t)
@@ -93,8 +91,6 @@ TEST(a_tensor_that_is_deleted_twice_comes_back_once)
         again[i]->deleter(again[i]);
 }
 
-/* ---- two threads ----------------------------------------------------------------------------- */
-
 struct waiter {
     struct dlx_publisher *p;
     DLManagedTensorVersioned *t;
@@ -152,8 +148,6 @@ TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
     ok(dlx_publish(x.p, t, NULL)); /* it stayed the caller's */
     dlx_test_stream_take(x.s, 3);
 }
-
-/* ---- two threads on one subscription --------------------------------------------------------- */
 
 enum { N_TAKEN = 20000 };
 
@@ -243,9 +237,4 @@ TEST(threads_that_take_from_one_subscription_get_no_message_twice)
     ck_assert_uint_eq(atomic_load(&n_taken), N_TAKEN);
     for (int i = 1; i <= N_TAKEN; i++)
         ck_assert_uint_eq(atomic_load(&n_times[i]), 1);
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("misuse"));
 }

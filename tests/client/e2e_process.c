@@ -7,132 +7,91 @@
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <time.h>
 
-/* ---- other processes ----------------------------------------------------------------------- */
-
-/* Fork; the child runs `fn` with a fresh connection and never returns. */
-static pid_t spawn(void (*fn)(struct dlx_client *c, int ready), int *ret_ready)
+/* Fork; the child runs `fn` with a fresh connection and never returns. Waits until it says that it
+ * is ready. */
+static struct dlx_test_peer spawn(void (*fn)(struct dlx_client *c, struct dlx_test_peer *parent))
 {
-    int fds[2];
-    ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
-        close(fds[0]);
-        fn(dlx_test_stream_connect(), fds[1]);
+    struct dlx_test_peer peer = dlx_test_fork_peer();
+    if (peer.pid == 0) {
+        fn(dlx_test_stream_connect(), &peer);
         _exit(0);
     }
-    close(fds[1]);
-    *ret_ready = fds[0];
-    return pid;
+    dlx_test_peer_hear(&peer);
+    return peer;
 }
 
-static void wait_ready(int fd)
-{
-    char byte;
-    ck_assert_int_eq(read(fd, &byte, 1), 1);
-    close(fd);
-}
-
-static void say_ready(int fd)
-{
-    ck_assert_int_eq(write(fd, "", 1), 1);
-}
-
-static int reap(pid_t pid)
-{
-    int status = 0;
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    return status;
-}
-
-static void publish_for_ever(struct dlx_client *c, int ready)
+static void publish_for_ever(struct dlx_client *c, struct dlx_test_peer *parent)
 {
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/stream", NULL);
-    say_ready(ready);
+    dlx_test_peer_say(parent);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 1;; i++)
         dlx_test_stream_publish(p, 64, i);
 }
 
+/* Each has its number as its value. */
+static void check_and_release(struct dlx_message *m)
+{
+    dlx_test_stream_check(m, 64, (int64_t)dlx_message_seq(m));
+    dlx_message_unref(m);
+}
+
 TEST(a_killed_publisher_leaves_what_it_published)
 {
     auto_client *c = dlx_test_stream_connect();
-    struct dlx_message *held[4] = {0}, *m = NULL;
-    int64_t value[4];
-    int ready, r;
-    pid_t pid = spawn(publish_for_ever, &ready);
-    wait_ready(ready);
+    struct dlx_message *held[4], *m = NULL;
+    int r;
+    struct dlx_test_peer peer = spawn(publish_for_ever);
     auto_subscription *s = dlx_test_stream_subscribe(c, "test/stream", NULL);
-    for (int i = 0; i < 4; i++) {
-        ok(dlx_take(s, PATIENCE, &held[i]));
-        value[i] = (int64_t)dlx_message_seq(held[i]);
-    }
-    for (int i = 0; i < 10000; i++) {
-        m = dlx_test_stream_next(s);
-        dlx_test_stream_check(m, 64, (int64_t)dlx_message_seq(m));
-        dlx_message_unref(m);
-    }
-    kill(pid, SIGKILL);
-    ck_assert(WIFSIGNALED(reap(pid)));
+    for (int i = 0; i < 4; i++)
+        held[i] = dlx_test_stream_next(s);
+    for (int i = 0; i < 10000; i++)
+        check_and_release(dlx_test_stream_next(s));
+    dlx_test_peer_kill(&peer);
     /* Drain: all that was published and not overwritten is still right. */
-    while ((r = dlx_take(s, PATIENCE, &m)) == 0) {
-        dlx_test_stream_check(m, 64, (int64_t)dlx_message_seq(m));
-        dlx_message_unref(m);
-    }
+    while ((r = dlx_take(s, PATIENCE, &m)) == 0)
+        check_and_release(m);
     ck_assert_msg(r == DLX_E_PUBLISHER_GONE, "%d %s", r, dlx_client_errmsg(c));
-    for (int i = 0; i < 4; i++) {
-        dlx_test_stream_check(held[i], 64, value[i]);
-        dlx_message_unref(held[i]);
-    }
+    for (int i = 0; i < 4; i++)
+        check_and_release(held[i]);
 }
 
 enum { N_HELD = 16, ELEMENTS = 1 << 17 }; /* 1 MiB */
 
-static void take_and_hold(struct dlx_client *c, int ready)
+static void take_and_hold(struct dlx_client *c, struct dlx_test_peer *parent)
 {
-    struct dlx_message *m = NULL;
     struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
-    say_ready(ready);
+    dlx_test_peer_say(parent);
     for (int i = 0; i < N_HELD; i++)
-        ok(dlx_take(s, PATIENCE, &m));
-    say_ready(ready);
+        (void)dlx_test_stream_next(s);
+    dlx_test_peer_say(parent);
     pause();
 }
 
 TEST(a_killed_subscriber_gives_its_memory_back)
 {
     auto_client *c = dlx_test_stream_connect();
-    struct dlx_publisher_stats held = {.size = sizeof held}, stats = {.size = sizeof stats};
-    char byte;
-    int ready;
     auto_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = N_HELD));
-    pid_t pid = spawn(take_and_hold, &ready);
-    ck_assert_int_eq(read(ready, &byte, 1), 1);
-    for (int64_t i = 0; i < N_HELD; i++)
-        dlx_test_stream_publish(p, ELEMENTS, i);
-    ck_assert_int_eq(read(ready, &byte, 1), 1); /* it holds all of them */
-    close(ready);
-    for (int64_t i = 0; i < N_HELD; i++)
-        dlx_test_stream_publish(p, ELEMENTS, i);
-    ok(dlx_publisher_get_stats(p, &held));
-    ck_assert_uint_ge(held.arena_bytes, 2 * N_HELD * ELEMENTS * sizeof(int64_t));
-    kill(pid, SIGKILL);
-    ck_assert(WIFSIGNALED(reap(pid)));
+    struct dlx_test_peer peer = spawn(take_and_hold);
+    dlx_test_stream_publish_all(p, ELEMENTS, 1, N_HELD);
+    dlx_test_peer_hear(&peer); /* it holds all of them */
+    dlx_test_stream_publish_all(p, ELEMENTS, 1, N_HELD);
+    const uint64_t bytes = dlx_test_stream_stats(p).arena_bytes;
+    ck_assert_uint_ge(bytes, 2 * N_HELD * ELEMENTS * sizeof(int64_t));
+    dlx_test_peer_kill(&peer);
     /* At once: death is the kernel's word. */
-    for (int64_t i = 0; i < 100; i++)
-        dlx_test_stream_publish(p, ELEMENTS, i);
-    ok(dlx_publisher_get_stats(p, &stats));
+    dlx_test_stream_publish_all(p, ELEMENTS, 1, 100);
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
     ck_assert_uint_eq(stats.n_subscribers, 0);
-    ck_assert_uint_le(stats.arena_bytes, held.arena_bytes);
+    ck_assert_uint_le(stats.arena_bytes, bytes);
 }
 
-static void take_reliably(struct dlx_client *c, int ready)
+static void take_reliably(struct dlx_client *c, struct dlx_test_peer *parent)
 {
-    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.reliable = true));
-    say_ready(ready);
-    for (int64_t i = 1; i <= 20000; i++)
-        dlx_test_stream_expect(s, 4, i);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE_RELIABLY);
+    dlx_test_peer_say(parent);
+    dlx_test_stream_expect_all(s, 4, 1, 20000);
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
     ck_assert_uint_eq(stats.lost + stats.skipped, 0);
 }
@@ -140,19 +99,13 @@ static void take_reliably(struct dlx_client *c, int ready)
 TEST(a_blocking_publisher_loses_nothing_for_reliable_subscribers)
 {
     auto_client *c = dlx_test_stream_connect();
-    int ready[2];
-    pid_t pid[2];
-    auto_publisher *p =
-        dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = 8, .on_full = DLX_ON_FULL_BLOCK));
-    for (int i = 0; i < 2; i++)
-        pid[i] = spawn(take_reliably, &ready[i]);
-    for (int i = 0; i < 2; i++)
-        wait_ready(ready[i]);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER_BLOCKING(.depth = 8));
+    struct dlx_test_peer one = spawn(take_reliably), other = spawn(take_reliably);
     ok(dlx_publisher_wait(p, 2, PATIENCE));
     for (int64_t i = 1; i <= 20000; i++)
         ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), PUBLISH(.timeout_ns = PATIENCE)));
-    for (int i = 0; i < 2; i++)
-        ck_assert_int_eq(reap(pid[i]), 0);
+    dlx_test_peer_join(&one);
+    dlx_test_peer_join(&other);
 }
 
 /* Another program in the same process: nobody reads any more, and nobody is dead. */
@@ -165,63 +118,46 @@ static void execute_cat(void)
     _exit(127);
 }
 
-static struct dlx_subscription *subscribe_reliably(struct dlx_client *c)
+static void take_one_and_execute(struct dlx_client *c, struct dlx_test_peer *parent)
 {
-    return dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE(.reliable = true));
-}
-
-static void take_one_and_execute(struct dlx_client *c, int ready)
-{
-    struct dlx_subscription *s = subscribe_reliably(c);
-    say_ready(ready);
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE_RELIABLY);
+    dlx_test_peer_say(parent);
     (void)dlx_test_stream_next(s);
     execute_cat();
 }
 
-static void execute_at_once(struct dlx_client *c, int ready)
+static void execute_at_once(struct dlx_client *c, struct dlx_test_peer *parent)
 {
-    (void)subscribe_reliably(c);
-    say_ready(ready);
+    (void)dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE_RELIABLY);
+    dlx_test_peer_say(parent);
     execute_cat();
 }
 
-static void publish_beside(void (*other)(struct dlx_client *c, int ready))
+/* Also before its first take. */
+LOOP_TEST(a_reliable_subscriber_that_executes_another_program_is_not_waited_for, 0, 2)
 {
+    int status;
     auto_client *c = dlx_test_stream_connect();
-    int ready;
-    auto_publisher *p =
-        dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = 8, .on_full = DLX_ON_FULL_BLOCK));
-    auto_subscription *s = subscribe_reliably(c);
-    pid_t pid = spawn(other, &ready);
-    wait_ready(ready);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER_BLOCKING(.depth = 8));
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE_RELIABLY);
+    struct dlx_test_peer peer = spawn(_i == 0 ? take_one_and_execute : execute_at_once);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 1; i <= 100; i++) {
-        auto_message *m = NULL;
         ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), PUBLISH(.timeout_ns = PATIENCE)));
-        ok(dlx_take(s, PATIENCE, &m)); /* who is still there loses nothing */
-        dlx_test_stream_check(m, 4, i);
+        dlx_test_stream_expect(s, 4, i); /* who is still there loses nothing */
     }
-    ck_assert_int_eq(kill(pid, SIGKILL), 0); /* it lived until now */
-    ck_assert_int_eq(WTERMSIG(reap(pid)), SIGKILL);
-}
-
-TEST(a_reliable_subscriber_that_executes_another_program_is_not_waited_for)
-{
-    publish_beside(take_one_and_execute);
-}
-
-TEST(a_reliable_subscriber_that_executes_before_its_first_take_is_not_waited_for)
-{
-    publish_beside(execute_at_once);
+    close(peer.sock);
+    ck_assert_int_eq(kill(peer.pid, SIGKILL), 0); /* it lived until now */
+    ck_assert_int_eq(waitpid(peer.pid, &status, 0), peer.pid);
+    ck_assert_int_eq(WTERMSIG(status), SIGKILL);
 }
 
 TEST(a_stream_goes_on_while_the_daemon_is_dead)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publisher *p2 = NULL;
     dlx_test_stream_publish(x.p, 64, 1);
-    struct dlx_message *m = dlx_test_stream_next(x.s);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(x.s, 64, 1);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     for (int64_t i = 0; i < 5000; i++) {
         dlx_test_stream_publish(x.p, 64, i);
@@ -229,7 +165,6 @@ TEST(a_stream_goes_on_while_the_daemon_is_dead)
     }
     fails(dlx_publisher_new(x.c, "test/b", NULL, &p2), DLX_E_DISCONNECTED,
           dlx_test_stream_daemon.path);
-    dlx_test_pair_end(&x);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL); /* over the stale socket file */
 }
 
@@ -265,12 +200,6 @@ static pid_t fork_sleeper(void)
     return pid;
 }
 
-static void end_sleeper(pid_t pid)
-{
-    ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert(WIFSIGNALED(reap(pid)));
-}
-
 TEST(a_timer_that_a_forked_child_has_does_not_keep_the_fd_readable)
 {
     auto_client *c = dlx_test_stream_connect();
@@ -283,19 +212,15 @@ TEST(a_timer_that_a_forked_child_has_does_not_keep_the_fd_readable)
     ck_assert_int_ge(s->timer, 0);
     pid_t pid = fork_sleeper();
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
-    for (time_t end = time(NULL) + PATIENCE_S; s->timer >= 0;) {
-        ck_assert_int_lt(time(NULL), end);
+    while (s->timer >= 0) {
         ck_assert(is_readable(fd, PATIENCE_MS));
         ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
     }
     ck_assert_uint_eq(n_watched(fd), 2); /* its socket, and what made the first poll look */
     /* What the daemon still has to say is over at some time; a timer would not be. */
-    for (time_t end = time(NULL) + PATIENCE_S;
-         is_readable(fd, 5 * (int)(DLX_RECONNECT_NS / 1000000));) {
-        ck_assert_int_lt(time(NULL), end);
+    while (is_readable(fd, 5 * (int)(DLX_RECONNECT_NS / 1000000)))
         ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
-    }
-    end_sleeper(pid);
+    dlx_test_fork_kill(pid);
 }
 
 TEST(a_closed_subscription_whose_descriptors_a_forked_child_has_is_not_readable)
@@ -311,10 +236,5 @@ TEST(a_closed_subscription_whose_descriptors_a_forked_child_has_is_not_readable)
     ck_assert_uint_eq(n_watched(fd), 0);
     ck_assert(!is_readable(fd, 0));
     close(fd);
-    end_sleeper(pid);
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("stream"));
+    dlx_test_fork_kill(pid);
 }

@@ -124,8 +124,6 @@ TEST(it_is_refused_without_a_publisher)
     fails(dlx_publisher_fd(NULL), DLX_E_INVALID, "dlx_publisher_fd");
 }
 
-/* ---- without a daemon ------------------------------------------------------------------------ */
-
 /* The daemon's end is told; then nothing is, until there is room. */
 TEST(without_a_daemon_it_is_readable_only_when_there_is_room)
 {
@@ -184,9 +182,4 @@ TEST(without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often)
     dlx_publisher_unref(p);
     dlx_client_unref(later);
     dlx_client_unref(c);
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("publisher_fd"));
 }

@@ -259,8 +259,6 @@ TEST(no_call_takes_a_handle_of_the_parent)
     end_all();
 }
 
-/* ---- what is no socket ----------------------------------------------------------------------- */
-
 LOOP_TEST(a_path_that_is_no_socket, 0, 2)
 {
     char words[300];
@@ -270,8 +268,6 @@ LOOP_TEST(a_path_that_is_no_socket, 0, 2)
     (void)snprintf(words, sizeof words, "no dlpackd at %s: it is not a socket", paths[_i]);
     fails(dlx_connect(&c, &args), DLX_E_NO_DAEMON, words);
 }
-
-/* ---- numbers --------------------------------------------------------------------------------- */
 
 TEST(a_publisher_that_cannot_be)
 {
@@ -485,9 +481,4 @@ TEST(messages_have_no_more_than_they_have)
     ok(dlx_take(pair.s, PATIENCE, &m));
     fails(dlx_message_find(m, "one", &at), DLX_E_NOT_FOUND, "\"one\"");
     dlx_message_unref(m);
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("refusals"));
 }

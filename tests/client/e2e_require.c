@@ -154,8 +154,3 @@ TEST(subscribers_are_waited_for_with_a_new_daemon)
     }
     expect_success(&child);
 }
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("require"));
-}

@@ -282,10 +282,3 @@ TEST(a_set_that_cannot_be_allocated_leaves_nothing)
     for (int i = 0; i < 3; i++)
         t[i]->deleter(t[i]);
 }
-
-int main(void)
-{
-    TCase *tcase = dlx_test_stream_case("sets");
-    tcase_set_timeout(tcase, 60);
-    return dlx_test_run_case(tcase);
-}

@@ -337,8 +337,3 @@ TEST(who_has_unsubscribed_is_not_counted_although_it_holds_a_message)
         ck_assert_uint_lt(dlx__now_ns(), end);
     }
 }
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("stream"));
-}

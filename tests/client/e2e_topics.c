@@ -281,8 +281,6 @@ TEST(patterns_of_a_user_have_a_limit)
     dlx_test_stream_unref_subscriptions(s, (size_t)n);
 }
 
-/* ---- events -------------------------------------------------------------------------------- */
-
 static struct dlx_event wait_event(struct dlx_publisher *p, struct dlx_subscription *s)
 {
     struct dlx_event e = {.size = sizeof e};
@@ -391,8 +389,6 @@ TEST(events_that_nobody_fetches_are_counted)
     ck_assert_uint_le(n, 66);
 }
 
-/* ---- joining while others come and go ------------------------------------------------------ */
-
 struct crowd {
     atomic_bool stop;
     unsigned topic;
@@ -445,9 +441,4 @@ TEST(what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes)
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
     }
     dlx_test_stream_unref_publishers(p, N);
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("topics"));
 }

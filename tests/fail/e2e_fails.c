@@ -14,8 +14,6 @@
 enum { DAEMON, LIBRARY }; /* whose calls fail */
 enum { N_DIMS = 12, N_SMALL = 100, N_LARGE = 20000 };
 
-/* ---- words of the stories: no ck_ in here, as calls fail ------------------------------------- */
-
 /* A tensor in the caller's memory, to be copied. */
 static DLManagedTensorVersioned callers(int64_t *data, int32_t ndim, int64_t *shape,
                                         int64_t *strides)
@@ -35,8 +33,6 @@ static int take(struct dlx_test_cast *x, struct dlx_subscription *s, int64_t n, 
     dlx_test_cast_check(x, n, value);
     return 0;
 }
-
-/* ---- everything that clients ask of a daemon ------------------------------------------------- */
 
 static int publish_two(struct dlx_test_cast *x)
 {
@@ -149,8 +145,6 @@ static int tell_everything(int who, struct dlx_test_fail *fail)
     dlx_test_server_stop();
     return r;
 }
-
-/* ---- what is done with messages once a stream runs ------------------------------------------- */
 
 static void name_of(char ret[16], int i)
 {
@@ -309,8 +303,6 @@ static int tell_of_messages(int kind, struct dlx_test_fail *fail)
     return r;
 }
 
-/* ---- a publisher's calls that fail again and again need no more memory ----------------------- */
-
 /* One block kept each time would need another arena. More dimensions than a block has room for. */
 enum { N_AGAIN = 40, N_WORDS = 8192 };
 enum { ALLOC, ALLOC_SET, ALLOC_TWO_KINDS, COPY, PUBLISH_SET, SHARE };
@@ -367,8 +359,6 @@ static int use_again_and_again(int kind, struct dlx_test_fail *fail)
     dlx_test_pair_end(&x);
     return r;
 }
-
-/* ---- the table ------------------------------------------------------------------------------- */
 
 static const struct dlx_test_fail_story stories[] = {
     {"the daemon", tell_everything, DAEMON, .n_calls = 600, .n_errors = 21},

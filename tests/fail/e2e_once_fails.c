@@ -123,8 +123,6 @@ TEST(a_message_that_there_is_no_memory_for_is_taken_later)
     dlx_test_pair_end(&x);
 }
 
-/* ---- bells that are rung --------------------------------------------------------------------- */
-
 /* 0: ENOBUFS, 1: EINTR */
 LOOP_TEST(a_bell_that_fails_once_is_rung_again, 0, 2)
 {
@@ -177,8 +175,6 @@ TEST(a_bell_that_could_not_be_rung_is_rung_with_the_next_message)
     take_and_check(x.s, 4, 2);
     dlx_test_pair_end(&x);
 }
-
-/* ---- what the daemon has to know before it sends more --------------------------------------- */
 
 /* Less than PATIENCE: something comes at once, or never. */
 #define SOON (INT64_C(5000000000))

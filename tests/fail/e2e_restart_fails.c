@@ -14,8 +14,6 @@
 #include "tests/harness/manager.h"
 #include "tests/harness/stream.h"
 
-/* ---- retained messages outlive their daemon -------------------------------------------------- */
-
 enum { GIVES, TAKES_BACK }; /* the daemon that fails */
 enum { N_RETAINED = 50, LAST = 7 };
 
@@ -99,8 +97,6 @@ static int outlive_daemon(int who, struct dlx_test_fail *fail)
     return r == DLX_E_EMPTY ? 0 : r;
 }
 
-/* ---- a publisher, or a subscription, goes on with another daemon ----------------------------- */
-
 /* Until it has gone on with this daemon, or, if a call is to fail, until one has. */
 static bool publisher_goes_on(struct dlx_publisher *p, uint64_t epoch,
                               const struct dlx_test_fail *fail)
@@ -183,8 +179,6 @@ static int go_on(int who, struct dlx_test_fail *fail)
     dlx_test_server_stop();
     return 0;
 }
-
-/* ---- the table ------------------------------------------------------------------------------- */
 
 static const struct dlx_test_fail_story stories[] = {
     {"the daemon that gives messages away", outlive_daemon, GIVES, .n_calls = 150},

@@ -174,8 +174,6 @@ static void end(uint32_t number)
     dlxd_pending_join_link_ended(link_at(number));
 }
 
-/* ---- what the publisher finds --------------------------------------------------------------- */
-
 static void read_socket(void)
 {
     static struct dlx_packet rx;
@@ -217,8 +215,6 @@ static void read_all(void)
     ck_assert_uint_eq(w.publisher->pending_joins.n_ended, 0);
     ck_assert_uint_eq(w.client->user->used[DLXD_PENDING_JOINS], 0);
 }
-
-/* ---- the tests ----------------------------------------------------------------------------- */
 
 TEST(who_waits_is_sent_in_the_order_of_joining)
 {

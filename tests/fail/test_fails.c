@@ -25,8 +25,6 @@
 
 static struct dlx_test_daemon place;
 
-/* ---- regions --------------------------------------------------------------------------------- */
-
 #define SIZE (UINT64_C(3) * DLX_PAGE)
 
 /* Both ends of one region. */
@@ -69,8 +67,6 @@ static int probe_memory(int kind, struct dlx_test_fail *fail)
     dlx_test_fail(NULL);
     return r;
 }
-
-/* ---- a daemon that starts -------------------------------------------------------------------- */
 
 enum { ALONE, POSIX, MANAGED, PASSED };
 
@@ -150,8 +146,6 @@ static int start_server(int kind, struct dlx_test_fail *fail)
     return r;
 }
 
-/* ---- what the service manager, or the program before, hands over ----------------------------- */
-
 /* They have the numbers from 3 on. */
 static int inherit(int kind, struct dlx_test_fail *fail)
 {
@@ -212,8 +206,6 @@ static int hand_over(int kind, struct dlx_test_fail *fail)
     (void)close(two);
     return r;
 }
-
-/* ---- what publishers and readers ask of the GPU keeper --------------------------------------- */
 
 #define ORIGIN     77U
 #define ALLOCATION 7U
@@ -305,8 +297,6 @@ static int ask_gpu_keeper(int kind, struct dlx_test_fail *fail)
     return r;
 }
 
-/* ---- the table ------------------------------------------------------------------------------- */
-
 static const struct dlx_test_fail_story stories[] = {
     {"a memfd", live_region, 0, .n_calls = 20, .n_errors = 6},
     {"a region of POSIX shared memory", live_region, 1, .n_calls = 20, .n_errors = 6},
@@ -327,8 +317,6 @@ LOOP_TEST(each_call_fails_once, 0, DLX_ARRAY_SIZE(stories))
 {
     dlx_test_fail_each(&stories[_i]);
 }
-
-/* ---- paths ----------------------------------------------------------------------------------- */
 
 TEST(the_default_path_is_the_environments)
 {

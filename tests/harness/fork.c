@@ -135,6 +135,38 @@ int dlx_test_fork_said(void (*part)(const void *userdata), const void *userdata,
     return dlx_test_fork_status(pid);
 }
 
+struct dlx_test_peer dlx_test_fork_peer(void)
+{
+    int pair[2];
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    pid_t pid = dlx_test_fork();
+    close(pair[pid != 0]);
+    return (struct dlx_test_peer){.pid = pid, .sock = pair[pid == 0]};
+}
+
+void dlx_test_peer_say(const struct dlx_test_peer *peer)
+{
+    ck_assert_int_eq(send(peer->sock, "", 1, MSG_NOSIGNAL), 1);
+}
+
+void dlx_test_peer_hear(const struct dlx_test_peer *peer)
+{
+    char byte;
+    ck_assert_int_eq(recv(peer->sock, &byte, 1, 0), 1);
+}
+
+void dlx_test_peer_join(struct dlx_test_peer *peer)
+{
+    close(peer->sock);
+    dlx_test_fork_join(peer->pid);
+}
+
+void dlx_test_peer_kill(struct dlx_test_peer *peer)
+{
+    close(peer->sock);
+    dlx_test_fork_kill(peer->pid);
+}
+
 void dlx_test_fork_join(pid_t pid)
 {
     int status = dlx_test_fork_status(pid);

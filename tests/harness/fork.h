@@ -42,6 +42,20 @@ int dlx_test_fork_status(pid_t pid);
 /* The same of a child that runs `part`, which may call exec; `said` is all of its stderr. */
 int dlx_test_fork_said(void (*part)(const void *userdata), const void *userdata, char *said,
                        size_t size);
+
+/* A child and its parent, each with an end of a socket, by which one tells the other a byte. In the
+ * child `pid` is 0. */
+struct dlx_test_peer {
+    pid_t pid;
+    int sock;
+};
+struct dlx_test_peer dlx_test_fork_peer(void);
+void dlx_test_peer_say(const struct dlx_test_peer *peer);
+void dlx_test_peer_hear(const struct dlx_test_peer *peer);
+/* In the parent: dlx_test_fork_join() or dlx_test_fork_kill(). */
+void dlx_test_peer_join(struct dlx_test_peer *peer);
+void dlx_test_peer_kill(struct dlx_test_peer *peer);
+
 /* The child ends with status 0. */
 void dlx_test_fork_join(pid_t pid);
 /* The child is killed and reaped. */

@@ -270,6 +270,12 @@ void dlx_test_stream_end_message(struct dlx_message **m)
     dlx_message_unref(*m);
 }
 
+void dlx_test_stream_end_tensor(DLManagedTensorVersioned **t)
+{
+    if (*t)
+        (*t)->deleter(*t);
+}
+
 TCase *dlx_test_stream_case(const char *name)
 {
     TCase *tcase = tcase_create(name);

@@ -128,10 +128,12 @@ void dlx_test_pair_end(struct dlx_test_pair *pair);
 #define auto_publisher    dlx_cleanup(dlx_test_stream_end_publisher) struct dlx_publisher
 #define auto_subscription dlx_cleanup(dlx_test_stream_end_subscription) struct dlx_subscription
 #define auto_message      dlx_cleanup(dlx_test_stream_end_message) struct dlx_message
+#define auto_tensor       dlx_cleanup(dlx_test_stream_end_tensor) DLManagedTensorVersioned
 #define auto_pair         dlx_cleanup(dlx_test_pair_end) struct dlx_test_pair
 void dlx_test_stream_end_client(struct dlx_client **c);
 void dlx_test_stream_end_publisher(struct dlx_publisher **p);
 void dlx_test_stream_end_subscription(struct dlx_subscription **s);
 void dlx_test_stream_end_message(struct dlx_message **m);
+void dlx_test_stream_end_tensor(DLManagedTensorVersioned **t);
 
 #endif
