@@ -68,13 +68,43 @@ static bool fails_now(const char *call, const int errors[DLX_TEST_FAIL_WAYS])
         return fails_now(#name, errors) ? (failed) : __real_##name args;                           \
     }
 
+/* What our code has allocated and not freed. */
+static atomic_size_t n_allocated;
+
+static void *count(void *fresh)
+{
+    n_allocated += fresh != NULL;
+    return fresh;
+}
+
+/* The same for what allocates, if the condition holds. */
+#define WRAP_ALLOCATOR(type, name, condition, params, args)                                        \
+    type __real_##name params;                                                                     \
+    type __wrap_##name params;                                                                     \
+    type __wrap_##name params                                                                      \
+    {                                                                                              \
+        static const int errors[DLX_TEST_FAIL_WAYS] = {ENOMEM};                                    \
+        if (fails_now(#name, errors))                                                              \
+            return NULL;                                                                           \
+        return (condition) ? count(__real_##name args) : __real_##name args;                       \
+    }
+
+void __real_free(void *p);
+void __wrap_free(void *p);
+void __wrap_free(void *p)
+{
+    n_allocated -= p != NULL;
+    __real_free(p);
+}
+
 /* clang-format off */
-WRAP(void *, malloc, NULL, (size_t size), (size), ENOMEM)
-WRAP(void *, calloc, NULL, (size_t n, size_t size), (n, size), ENOMEM)
-WRAP(void *, realloc, NULL, (void *p, size_t size), (p, size), ENOMEM)
-WRAP(void *, reallocarray, NULL, (void *p, size_t n, size_t size), (p, n, size), ENOMEM)
-WRAP(char *, strdup, NULL, (const char *s), (s), ENOMEM)
-WRAP(char *, strndup, NULL, (const char *s, size_t n), (s, n), ENOMEM)
+WRAP_ALLOCATOR(void *, malloc, true, (size_t size), (size))
+WRAP_ALLOCATOR(void *, aligned_alloc, true, (size_t alignment, size_t size), (alignment, size))
+WRAP_ALLOCATOR(void *, calloc, true, (size_t n, size_t size), (n, size))
+WRAP_ALLOCATOR(void *, realloc, !p, (void *p, size_t size), (p, size))
+WRAP_ALLOCATOR(void *, reallocarray, !p, (void *p, size_t n, size_t size), (p, n, size))
+WRAP_ALLOCATOR(char *, strdup, true, (const char *s), (s))
+WRAP_ALLOCATOR(char *, strndup, true, (const char *s, size_t n), (s, n))
 WRAP(int, accept4, -1, (int fd, struct sockaddr *a, socklen_t *size, int flags), (fd, a, size,
      flags), EMFILE, ECONNABORTED, ENOMEM)
 WRAP(int, bind, -1, (int fd, const struct sockaddr *a, socklen_t size), (fd, a, size), EADDRINUSE,
@@ -200,6 +230,7 @@ int __wrap_asprintf(char **ret, const char *format, ...)
     va_start(args, format);
     int n = vasprintf(ret, format, args);
     va_end(args);
+    n_allocated += n >= 0;
     return n;
 }
 
@@ -225,12 +256,14 @@ int dlx_test_fail_say(int code)
 
 /* What a process has that can be left over. */
 struct usage {
-    size_t n_fds, n_maps, n_names;
+    size_t n_fds, n_maps, n_names, n_allocated;
 };
 
 static struct usage usage(void)
 {
-    struct usage u = {.n_fds = dlx_test_fds_count(), .n_names = dlx_test_shm_count_own()};
+    struct usage u = {.n_fds = dlx_test_fds_count(),
+                      .n_names = dlx_test_shm_count_own(),
+                      .n_allocated = n_allocated};
     char line[512], how[8];
     FILE *f = fopen("/proc/self/maps", "re");
     ck_assert_ptr_nonnull(f);
@@ -286,9 +319,10 @@ static void check_point(const struct dlx_test_fail_story *story, const struct dl
     ck_assert_msg(!said.wrong, "%s: not as promised: %s", point, said.wrong);
     struct usage now = usage();
     ck_assert_msg(memcmp(&now, &before, sizeof now) == 0,
-                  "%s: %zu descriptors, %zu shared mappings, %zu names; %zu, %zu, %zu before",
-                  point, now.n_fds, now.n_maps, now.n_names, before.n_fds, before.n_maps,
-                  before.n_names);
+                  "%s: %zu descriptors, %zu shared mappings, %zu names, %zu allocations; "
+                  "%zu, %zu, %zu, %zu before",
+                  point, now.n_fds, now.n_maps, now.n_names, now.n_allocated, before.n_fds,
+                  before.n_maps, before.n_names, before.n_allocated);
 }
 
 static void each_point(const struct dlx_test_fail_story *story)

@@ -34,7 +34,8 @@ void dlx_test_fail(struct dlx_test_fail *fail);
 /*
  * A story that is told again and again, each time with one call that fails. Whatever fails, the
  * story ends; its error has words, and is none that another's lie or a time limit would be; and
- * this process has the descriptors, the shared mappings and the names in /dev/shm of before.
+ * this process has the descriptors, the shared mappings, the names in /dev/shm and as many
+ * allocations of our code as before.
  */
 struct dlx_test_fail_story {
     const char *name;
