@@ -12,9 +12,6 @@
 #define LARGE_N INT64_C(8192)
 #define LARGE   (LARGE_N * 8)
 
-static const struct dlx_subscribe_args reliable = {
-    .size = sizeof reliable, .reliable = true, .max_held = 8};
-
 /* By one call for each message, or by one for all that may be taken. */
 static void take_held(struct dlx_subscription *s, bool at_once, struct dlx_message **held,
                       uint32_t n, uint32_t most)
@@ -50,31 +47,29 @@ static void check_limit(struct dlx_test_pair *x, uint32_t n, const char *word, b
     ck_assert_int_eq(dlx_take(x->s, 0, &m), DLX_E_EMPTY);
 }
 
-LOOP_TEST(a_take_beyond_the_publishers_count_fails_until_one_is_released, 0, 2)
+/* The publisher's count, the subscription's if that is lower, or bytes, of which the last message
+ * may be larger than what is left. */
+static const struct {
+    uint32_t max_held;
+    uint64_t max_held_bytes;
+    uint32_t max_held_here;
+    uint32_t n;
+    const char *words;
+} limits[] = {
+    {2, 0, 8, 2, "2 messages are held, the limit of the publisher"},
+    {9, 0, 3, 3, "3 messages are held, the limit of this subscription"},
+    {0, 2 * BYTES, 8, 2, "160 B are held, and the publisher allows 160 B"},
+    {0, 2 * BYTES + 2, 8, 3, "240 B are held, and the publisher allows 162 B"},
+};
+
+LOOP_TEST(a_take_beyond_the_limit_fails_until_one_is_released, 0, 2 * DLX_ARRAY_SIZE(limits))
 {
+    const int i = _i / 2;
     auto_pair x =
-        dlx_test_pair_make(PUBLISHER(.on_full = DLX_ON_FULL_BLOCK, .max_held = 2), &reliable);
-    check_limit(&x, 2, "2 messages are held, the limit of the publisher", _i);
-}
-
-LOOP_TEST(the_lower_count_is_the_limit, 0, 2)
-{
-    struct dlx_subscribe_args sa = reliable;
-    sa.max_held = 3;
-    auto_pair x = dlx_test_pair_make(PUBLISHER(.on_full = DLX_ON_FULL_BLOCK, .max_held = 9), &sa);
-    check_limit(&x, 3, "3 messages are held, the limit of this subscription", _i);
-}
-
-/* The last one may be larger than what is left. */
-LOOP_TEST(a_take_beyond_the_publishers_bytes_fails_until_some_are_released, 0, 4)
-{
-    const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .on_full = DLX_ON_FULL_BLOCK, .max_held_bytes = 2 * BYTES + (_i & 2)};
-    auto_pair x = dlx_test_pair_make(&pa, &reliable);
-    if (_i & 2)
-        check_limit(&x, 3, "240 B are held, and the publisher allows 162 B", _i & 1);
-    else
-        check_limit(&x, 2, "160 B are held, and the publisher allows 160 B", _i & 1);
+        dlx_test_pair_make(PUBLISHER_BLOCKING(.max_held = limits[i].max_held,
+                                              .max_held_bytes = limits[i].max_held_bytes),
+                           SUBSCRIBE(.reliable = true, .max_held = limits[i].max_held_here));
+    check_limit(&x, limits[i].n, limits[i].words, _i % 2);
 }
 
 TEST(a_subscriber_of_the_newest_message_is_bounded_too)
@@ -89,9 +84,7 @@ TEST(a_subscriber_of_the_newest_message_is_bounded_too)
         fails(dlx_take(x.s, 0, &other), DLX_E_TOO_MANY_HELD, "max_held_bytes");
     }
     dlx_message_unref(m);
-    ok(dlx_take(x.s, 0, &m));
-    dlx_test_stream_check(m, N, 5);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(x.s, N, 5);
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.taken, 2);
     ck_assert_uint_eq(stats.skipped, 3);
@@ -111,27 +104,18 @@ TEST(who_holds_all_that_it_may_is_told_what_else_there_is)
     dlx_test_stream_check(held, N, 1);
 }
 
-static void *delete_tensor(void *userdata)
-{
-    DLManagedTensorVersioned *t = userdata;
-    t->deleter(t);
-    return NULL;
-}
-
-/* Of a set, all tensors count, as long as one of them is held. */
 /* One that was taken, and waited for its arena, while a batch comes from another link. */
 TEST(a_message_that_waited_counts_when_a_batch_takes_it)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p[2] = {NULL};
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/0", PUBLISHER(.max_held_bytes = LARGE)),
+                   *q = dlx_test_stream_publisher(c, "test/1", NULL);
     struct dlx_message *m[2] = {NULL};
     uint32_t got = 0, n = 0;
-    ok(dlx_publisher_new(c, "test/0", PUBLISHER(.max_held_bytes = LARGE), &p[0]));
-    ok(dlx_publisher_new(c, "test/1", NULL, &p[1]));
-    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", NULL);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", NULL);
     for (int round = 0; round < 2; round++) { /* the first one makes what is like it a rule */
-        for (int i = 0; i < 2; i++)
-            dlx_test_stream_publish(p[i], N, round);
+        dlx_test_stream_publish(p, N, round);
+        dlx_test_stream_publish(q, N, round);
         if (round == 1) {
             ck_assert_uint_eq(s->n_active, 2);
             while (s->n_alone > 0 || s->active[s->next]->core.is_bounded) {
@@ -154,64 +138,51 @@ TEST(a_message_that_waited_counts_when_a_batch_takes_it)
         for (int i = 0; i < 2; i++)
             ck_assert_uint_eq(atomic_load(&s->links[i]->held_bytes), 0);
     }
-    dlx_subscription_unref(s);
-    dlx_publisher_unref(p[0]);
-    dlx_publisher_unref(p[1]);
-    dlx_client_unref(c);
 }
 
+/* Of a set, all tensors count, as long as one of them is held. */
 TEST(bytes_count_until_the_last_tensor_is_deleted_on_another_thread)
 {
     auto_pair x = dlx_test_pair_make(PUBLISHER(.max_held_bytes = BYTES + 1), NULL);
-    struct dlx_message *m = NULL, *other = NULL;
+    struct dlx_message *other = NULL;
     for (int round = 0; round < 20; round++) {
         DLManagedTensorVersioned *t[2];
-        pthread_t thread;
         const struct dlx_item items[] = {{"a", dlx_test_stream_alloc(x.p, N, 1)},
                                          {"b", dlx_test_stream_alloc(x.p, N, 2)}};
         ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
         dlx_test_stream_publish(x.p, N, 3);
-        ok(dlx_take(x.s, PATIENCE, &m));
+        struct dlx_message *m = dlx_test_stream_next(x.s);
         for (uint32_t i = 0; i < 2; i++)
             ok(dlx_message_tensor(m, i, &t[i]));
         dlx_message_unref(m);
         for (int i = 0; i < 2; i++) {
             fails(dlx_take(x.s, 0, &other), DLX_E_TOO_MANY_HELD, "160 B are held");
-            ck_assert_int_eq(pthread_create(&thread, NULL, delete_tensor, t[i]), 0);
-            ck_assert_int_eq(pthread_join(thread, NULL), 0);
+            ck_assert_int_eq(pthread_join(dlx_test_stream_delete_elsewhere(t[i]), NULL), 0);
         }
-        ok(dlx_take(x.s, 0, &other));
-        dlx_test_stream_check(other, N, 3);
-        dlx_message_unref(other);
+        dlx_test_stream_expect(x.s, N, 3);
         ck_assert_uint_eq(x.s->links[0]->held_bytes, 0);
     }
 }
 
 static void expect_one_at_a_time(struct dlx_subscription *s)
 {
-    struct dlx_message *other = NULL;
-    struct dlx_message *m = dlx_test_stream_next(s);
+    struct dlx_message *m = dlx_test_stream_next(s), *other = NULL;
     fails(dlx_take(s, PATIENCE, &other), DLX_E_TOO_MANY_HELD, "the publisher");
     dlx_message_unref(m);
-    ok(dlx_take(s, PATIENCE, &m));
-    dlx_message_unref(m);
+    dlx_message_unref(dlx_test_stream_next(s));
 }
 
 /* After a restart each link has its own bounds: until nothing comes on the old one, and then two
  * more. */
 static void publish_on_a_new_link(struct dlx_test_pair *x)
 {
-    struct dlx_message *m = NULL;
-    uint64_t before = x->p->id, publisher = before, deadline = dlx__deadline(PATIENCE);
-    while (publisher == before) {
-        ck_assert(dlx__now_ns() < deadline);
+    const uint64_t before = x->p->id;
+    for (uint64_t publisher = before; publisher == before;) {
         dlx_test_stream_publish(x->p, N, 3);
-        ok(dlx_take(x->s, PATIENCE, &m));
+        auto_message *m = dlx_test_stream_next(x->s);
         publisher = dlx_message_publisher(m);
-        dlx_message_unref(m);
     }
-    dlx_test_stream_publish(x->p, N, 4);
-    dlx_test_stream_publish(x->p, N, 5);
+    dlx_test_stream_publish_all(x->p, N, 4, 5);
 }
 
 LOOP_TEST(bounds_outlive_the_daemon_and_the_publisher, 0, 2)
@@ -219,8 +190,7 @@ LOOP_TEST(bounds_outlive_the_daemon_and_the_publisher, 0, 2)
     const struct dlx_publisher_args pa = {
         .size = sizeof pa, .retain = 2, .max_held = _i ? 0 : 1, .max_held_bytes = _i ? BYTES : 0};
     auto_pair x = dlx_test_pair_make(&pa, NULL);
-    dlx_test_stream_publish(x.p, N, 1);
-    dlx_test_stream_publish(x.p, N, 2);
+    dlx_test_stream_publish_all(x.p, N, 1, 2);
     expect_one_at_a_time(x.s);
     dlx_test_stream_restart();
     publish_on_a_new_link(&x);
@@ -255,9 +225,9 @@ static struct cast make_cast(const struct dlx_publisher_args *pa, bool is_reliab
     struct cast x = {.c = dlx_test_stream_connect()};
     const struct dlx_subscribe_args sa = {
         .size = sizeof sa, .max_held = 8, .reliable = is_reliable};
-    ok(dlx_publisher_new(x.c, "test/a", pa, &x.p));
-    ok(dlx_subscribe(x.c, "test/a", &sa, &x.honest));
-    ok(dlx_subscribe(x.c, "test/a", &sa, &x.liar));
+    x.p = dlx_test_stream_publisher(x.c, "test/a", pa);
+    x.honest = dlx_test_stream_subscribe(x.c, "test/a", &sa);
+    x.liar = dlx_test_stream_subscribe(x.c, "test/a", &sa);
     make_liar(x.liar);
     x.page = x.liar->links[0]->page;
     return x;
@@ -282,10 +252,8 @@ static void publish_and_hold(struct cast *x, uint32_t n_honest, uint32_t n_liar)
 
 static void end_cast(struct cast *x)
 {
-    for (size_t i = 0; i < DLX_ARRAY_SIZE(x->held); i++) {
-        dlx_message_unref(x->held[i]);
-        dlx_message_unref(x->taken[i]);
-    }
+    dlx_test_stream_unref_messages(x->held, DLX_ARRAY_SIZE(x->held));
+    dlx_test_stream_unref_messages(x->taken, DLX_ARRAY_SIZE(x->taken));
     dlx_subscription_unref(x->honest);
     dlx_subscription_unref(x->liar);
     dlx_publisher_unref(x->p);
@@ -307,7 +275,6 @@ LOOP_TEST(a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on, 0, 4)
     const struct dlx_publisher_args pa = bounded(_i);
     struct cast x = make_cast(&pa, _i & 2);
     struct dlx_event event = {.size = sizeof event};
-    struct dlx_message *m = NULL;
     uint64_t link = x.liar->links[0]->id;
     /* One message more than it may hold, and, of bytes, the one that may exceed them. */
     while (dlx_test_stream_stats(x.p).cut == 0) {
@@ -330,14 +297,14 @@ LOOP_TEST(a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on, 0, 4)
     uint32_t n_arenas = dlx_test_stream_stats(x.p).n_arenas;
     for (int i = 0; i < 100; i++)
         publish_and_hold(&x, 3, 0);
-    ck_assert_uint_eq(dlx_test_stream_stats(x.p).cut, 1);
-    ck_assert_uint_eq(dlx_test_stream_stats(x.p).n_subscribers, 1);
-    ck_assert_uint_le(dlx_test_stream_stats(x.p).n_arenas, n_arenas);
+    struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
+    ck_assert_uint_eq(stats.cut, 1);
+    ck_assert_uint_eq(stats.n_subscribers, 1);
+    ck_assert_uint_le(stats.n_arenas, n_arenas);
     int r = 0;
     for (int i = 0; r == 0 && i < 4; i++) { /* of what was published before, at most `depth` */
+        auto_message *m = NULL;
         r = dlx_take(x.liar, PATIENCE, &m);
-        if (r == 0)
-            dlx_message_unref(m);
     }
     ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);
     end_cast(&x);
@@ -379,15 +346,13 @@ TEST(parts_of_a_tensor_count_their_own_bytes)
     }
     ck_assert_uint_eq(dlx__writer_link_bytes(&x.p->core, x.p->core.links[0]), 6 * 8);
     dlx_test_stream_unref_messages(held, 7);
-    ok(dlx_take(x.s, PATIENCE, &held[0]));
-    dlx_message_unref(held[0]);
+    dlx_message_unref(dlx_test_stream_next(x.s));
     /* The same memory again, all of it. */
     for (int i = 0; i < 20; i++) {
         dlx_test_stream_publish(x.p, LARGE_N, i);
-        ok(dlx_take(x.s, PATIENCE, &held[0]));
+        auto_message *m = dlx_test_stream_next(x.s);
         const struct dlx_block *block = x.p->core.block->payloads[x.p->core.head & 255];
         ck_assert_uint_eq(dlx__block_message_bytes(block), LARGE);
-        dlx_message_unref(held[0]);
     }
 }
 
@@ -435,9 +400,8 @@ TEST(an_honest_link_that_takes_and_releases_meanwhile_is_not_cut)
     auto_pair pair = dlx_test_pair_make(
         PUBLISHER(.depth = 64, .max_held = 4, .max_held_bytes = 1000), SUBSCRIBE(.max_held = 16));
     struct taker x = {.s = pair.s};
-    pthread_t taker, releaser;
-    ck_assert_int_eq(pthread_create(&taker, NULL, take_all, &x), 0);
-    ck_assert_int_eq(pthread_create(&releaser, NULL, release_all, &x.releaser), 0);
+    pthread_t taker = dlx_test_stream_thread(take_all, &x),
+              releaser = dlx_test_stream_thread(release_all, &x.releaser);
     for (int i = 0; i < MESSAGES; i++) {
         dlx_test_stream_publish(pair.p, 1 + i % 125, i);
         for (int k = 0; k < 4; k++)

@@ -42,10 +42,7 @@ static long call_of(long tid)
 
 static void await_call(const _Atomic long *tid, long call)
 {
-    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; call_of(*tid) != call;) {
-        ck_assert_msg(dlx__now_ns() < end, "thread %ld does not come to call %ld", *tid, call);
-        (void)poll(NULL, 0, 1);
-    }
+    eventually(call_of(*tid) == call);
 }
 
 /* What a thread does, and what became of it. No assertions there. */
@@ -77,70 +74,63 @@ static void *wait_for_the_lock(void *userdata)
     return NULL;
 }
 
+/* The daemon, which was stopped. */
+static void let_it_answer(const struct act *asker)
+{
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
+    ck_assert_int_eq(pthread_join(asker->thread, NULL), 0);
+    ck_assert_int_eq(asker->result, 0);
+}
+
 LOOP_TEST(who_waits_for_another_thread_waits_as_long_as_it_may, 0, 2)
 {
-    const struct dlx_connect_args args = {.size = sizeof args,
-                                          .socket = dlx_test_stream_daemon.path,
-                                          .timeout_ns = _i == 0 ? PATIENCE : DLX_FOREVER};
-    struct act asker = {.result = -1}, waiter = asker;
-    ok(dlx_connect(&asker.c, &args));
-    waiter.c = asker.c;
+    auto_client *c = NULL;
+    ok(dlx_connect(&c, CONNECT(.timeout_ns = _i == 0 ? PATIENCE : DLX_FOREVER)));
+    struct act asker = {.c = c, .result = -1}, waiter = asker;
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
-    ck_assert_int_eq(pthread_create(&asker.thread, NULL, ask, &asker), 0);
+    asker.thread = dlx_test_stream_thread(ask, &asker);
     await_call(&asker.tid, SYS_poll);
-    ck_assert_int_eq(pthread_create(&waiter.thread, NULL, wait_for_the_lock, &waiter), 0);
+    waiter.thread = dlx_test_stream_thread(wait_for_the_lock, &waiter);
     await_call(&waiter.tid, SYS_futex);
-    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
-    ck_assert_int_eq(pthread_join(asker.thread, NULL), 0);
+    let_it_answer(&asker);
     ck_assert_int_eq(pthread_join(waiter.thread, NULL), 0);
-    ck_assert_int_eq(asker.result, 0);
     ck_assert_int_eq(waiter.result, 0);
     if (!waiter.filtered)
         puts("SKIP: no seccomp here");
     dlx_publisher_unref(waiter.p);
-    dlx_client_unref(asker.c);
+}
+
+static void pass_all(struct dlx_test_pair *x, int64_t first, int64_t last)
+{
+    for (int64_t n = first; n <= last; n++) {
+        dlx_test_stream_publish(x->p, 10, n);
+        dlx_test_stream_take(x->s, n);
+    }
 }
 
 /* What is only told the daemon, or can be done later, does not wait for another thread's call: a
  * stream goes on. */
 TEST(a_stream_does_not_wait_for_another_thread)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(PUBLISHER(.history = 2, .retain = 1), NULL);
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.history = 2, .retain = 1), NULL);
     struct act asker = {.c = x.c, .result = -1};
-    int64_t n = 1;
-    for (; n <= 200; n++) { /* until it needs no more memory */
-        dlx_test_stream_publish(x.p, 10, n);
-        dlx_test_stream_take(x.s, n);
-    }
+    pass_all(&x, 1, 200); /* until it needs no more memory */
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
-    ck_assert_int_eq(pthread_create(&asker.thread, NULL, ask, &asker), 0);
+    asker.thread = dlx_test_stream_thread(ask, &asker);
     await_call(&asker.tid, SYS_poll);
-    for (; n <= 600; n++) {
-        dlx_test_stream_publish(x.p, 10, n);
-        dlx_test_stream_take(x.s, n);
-    }
-    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
-    ck_assert_int_eq(pthread_join(asker.thread, NULL), 0);
-    ck_assert_int_eq(asker.result, 0);
-    dlx_test_stream_publish(x.p, 10, n);
-    dlx_test_stream_take(x.s, n);
+    pass_all(&x, 201, 600);
+    let_it_answer(&asker);
+    pass_all(&x, 601, 601);
     x.p = dlx_publisher_unref(x.p);
-    struct dlx_message *m = NULL;
+    auto_message *m = NULL;
     ok(dlx_get(x.c, "test/a", 0, &m));
-    dlx_test_stream_check(m, 10, n);
-    dlx_message_unref(m);
+    dlx_test_stream_check(m, 10, 601);
     ok(dlx_retained_drop(x.c, "test/a"));
-    dlx_test_pair_end(&x);
 }
 
 #else
 
-TEST(a_stream_does_not_wait_for_another_thread)
-{
-    puts("SKIP: with sanitizers the clock of the day is used: client/control/call.c");
-}
-
-TEST(who_waits_for_another_thread_waits_as_long_as_it_may)
+TEST(who_waits_for_another_thread_waits_and_a_stream_does_not)
 {
     puts("SKIP: with sanitizers the clock of the day is used: client/control/call.c");
 }

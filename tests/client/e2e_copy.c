@@ -16,33 +16,34 @@ static void delete_private(DLManagedTensorVersioned *t)
 /* Three int64 in private memory that count up from `value`. */
 static DLManagedTensorVersioned *private_tensor(int64_t value)
 {
-    DLManagedTensorVersioned *t = calloc(1, sizeof *t);
+    DLManagedTensorVersioned *t = malloc(sizeof *t);
     int64_t *memory = malloc(4 * sizeof *memory);
     ck_assert(t && memory);
     memory[0] = 3;
     for (int i = 0; i < 3; i++)
         memory[1 + i] = value + i;
-    *t = (DLManagedTensorVersioned){.version = {DLPACK_MAJOR_VERSION, 0},
-                                    .manager_ctx = memory,
-                                    .deleter = delete_private,
-                                    .dl_tensor = {.data = memory + 1,
-                                                  .device = {kDLCPU, 0},
-                                                  .ndim = 1,
-                                                  .dtype = {kDLInt, 64, 1},
-                                                  .shape = memory}};
+    *t = (DLManagedTensorVersioned)INT64_TENSOR(memory + 1, memory);
+    t->manager_ctx = memory;
+    t->deleter = delete_private;
     return t;
 }
 
 /* Tensor i of the message: int64 that count up from `value`. */
 static void check(struct dlx_message *m, uint32_t i, int64_t n, int64_t value)
 {
-    DLManagedTensorVersioned *t;
+    auto_tensor *t = NULL;
     ok(dlx_message_tensor(m, i, &t));
     ck_assert_uint_eq(t->flags, DLPACK_FLAG_BITMASK_READ_ONLY);
     ck_assert_int_eq(t->dl_tensor.shape[0], n);
     for (int64_t k = 0; k < n; k++)
         ck_assert_int_eq(((int64_t *)t->dl_tensor.data)[k], value + k);
-    t->deleter(t);
+}
+
+/* The same of the next message. */
+static void take_and_check(struct dlx_subscription *s, int64_t n, int64_t value)
+{
+    auto_message *m = dlx_test_stream_next(s);
+    check(m, 0, n, value);
 }
 
 static const struct dlx_publish_args share = {.size = sizeof share, .share = true, .strict = true};
@@ -58,15 +59,10 @@ LOOP_TEST(a_part_of_a_tensor_in_a_struct_of_the_callers_is_copied, 0, 2)
     int64_t shape[1] = {4};
     mine.dl_tensor.shape = shape;
     mine.dl_tensor.byte_offset = 2 * sizeof(int64_t);
-    if (_i == 0) {
-        ok(dlx_publish(x.p, &mine, &args));
-    } else {
-        const struct dlx_item item = {.name = "part", .tensor = &mine};
-        ok(dlx_publish_set(x.p, &item, 1, NULL, &args));
-    }
+    const struct dlx_item item = {.name = "part", .tensor = &mine};
+    ok(_i == 0 ? dlx_publish(x.p, &mine, &args) : dlx_publish_set(x.p, &item, 1, NULL, &args));
     ck_assert_uint_eq(report.n_copied, 1);
-    auto_message *m = dlx_test_stream_next(x.s);
-    check(m, 0, 4, 9);
+    take_and_check(x.s, 4, 9);
 }
 
 TEST(a_shared_tensor_is_published_again_without_a_copy)
@@ -150,10 +146,8 @@ TEST(sharing_needs_no_more_memory_however_long)
         ok(dlx_publish(x.p, t, passes ? &strict : &share));
         if (!passes)
             t->deleter(t);
-        for (int k = 0; k < 2; k++) {
-            auto_message *m = dlx_test_stream_next(x.s);
-            dlx_test_stream_check(m, 400, i);
-        }
+        for (int k = 0; k < 2; k++)
+            dlx_test_stream_expect(x.s, 400, i);
     }
     ck_assert_uint_lt(dlx_test_stream_stats(x.p).arena_bytes,
                       4 << 20); /* of 64 MB that were published */
@@ -164,7 +158,7 @@ TEST(shared_tensors_are_in_sets_and_messages)
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args args = share;
-    DLManagedTensorVersioned *a = dlx_test_stream_alloc(x.p, 10, 100);
+    auto_tensor *a = dlx_test_stream_alloc(x.p, 10, 100);
     DLManagedTensorVersioned *b = dlx_test_stream_alloc(x.p, 20, 200);
     args.report = &report;
     /* In one set twice, as tied weights are; and with what is not shared before and after. */
@@ -177,58 +171,46 @@ TEST(shared_tensors_are_in_sets_and_messages)
     /* Without `share` all of it passes: what other messages have, and what is new. */
     struct dlx_item last[] = {{"b", b}, {"new", dlx_test_stream_alloc(x.p, 30, 300)}};
     ok(dlx_publish_set(x.p, last, 2, NULL, &strict));
-    struct dlx_message *m = dlx_test_stream_next(x.s);
-    ck_assert_uint_eq(dlx_message_n_tensors(m), 3);
-    check(m, 0, 10, 100);
-    check(m, 1, 20, 200);
-    check(m, 2, 10, 100);
-    ck_assert_ptr_eq(dlx_message_peek(m, 0)->data, dlx_message_peek(m, 2)->data);
-    const void *at = dlx_message_peek(m, 0)->data, *b_at = dlx_message_peek(m, 1)->data;
-    dlx_message_unref(m);
-    m = dlx_test_stream_next(x.s);
-    check(m, 0, 10, 100);
-    ck_assert_ptr_eq(dlx_message_peek(m, 0)->data, at);
-    dlx_message_unref(m);
-    m = dlx_test_stream_next(x.s);
-    check(m, 0, 20, 200);
-    check(m, 1, 30, 300);
-    ck_assert_ptr_eq(dlx_message_peek(m, 0)->data, b_at);
+    struct dlx_message *m[] = {dlx_test_stream_next(x.s), dlx_test_stream_next(x.s),
+                               dlx_test_stream_next(x.s)};
+    ck_assert_uint_eq(dlx_message_n_tensors(m[0]), 3);
+    check(m[0], 0, 10, 100);
+    check(m[0], 1, 20, 200);
+    check(m[0], 2, 10, 100);
+    check(m[1], 0, 10, 100);
+    check(m[2], 0, 20, 200);
+    check(m[2], 1, 30, 300);
+    const void *a_at = dlx_message_peek(m[0], 0)->data, *b_at = dlx_message_peek(m[0], 1)->data;
+    ck_assert_ptr_eq(dlx_message_peek(m[0], 2)->data, a_at);
+    ck_assert_ptr_eq(dlx_message_peek(m[1], 0)->data, a_at);
+    ck_assert_ptr_eq(dlx_message_peek(m[2], 0)->data, b_at);
+    dlx_test_stream_unref_messages(m, 2);
     for (int64_t i = 0; i < 300; i++) /* the one that is held keeps b */
         dlx_test_stream_publish(x.p, 20, i);
-    check(m, 0, 20, 200);
-    dlx_message_unref(m);
+    check(m[2], 0, 20, 200);
+    dlx_message_unref(m[2]);
     ck_assert_int_eq(((int64_t *)a->dl_tensor.data)[9], 109);
-    a->deleter(a);
 }
 
 /* A view of a shared tensor, and a scalar and a tensor of nothing. */
 TEST(the_form_of_a_shared_tensor_is_the_callers)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
-    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 64, 0), *empty, *many;
-    struct dlx_tensor_spec spec = {
-        .size = sizeof spec, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = (int64_t[]){0}};
+    auto_tensor *t = dlx_test_stream_alloc(x.p, 64, 0), *empty = dlx_test_stream_alloc(x.p, 0, 0),
+                *many = NULL;
     ok(dlx_publish(x.p, t, &share));
     t->dl_tensor.shape[0] = 32;
     t->dl_tensor.byte_offset = 256;
     ok(dlx_publish(x.p, t, &share));
-    ok(dlx_alloc(x.p, &spec, &empty));
     ok(dlx_publish(x.p, empty, &share));
-    int64_t shape[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
-    spec.ndim = 9; /* by a manifest */
-    spec.shape = shape;
-    ok(dlx_alloc(x.p, &spec, &many));
+    int64_t shape[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1}; /* by a manifest */
+    ok(dlx_alloc(x.p, SPEC(.dtype = {kDLInt, 64, 1}, .ndim = 9, .shape = shape), &many));
     *(int64_t *)many->dl_tensor.data = 5;
     ok(dlx_publish(x.p, many, &share));
     ok(dlx_publish(x.p, many, &share));
     static const int64_t n[] = {64, 32, 0, 1, 1}, value[] = {0, 32, 0, 5, 5};
-    for (int i = 0; i < 5; i++) {
-        auto_message *m = dlx_test_stream_next(x.s);
-        check(m, 0, n[i], value[i]);
-    }
-    t->deleter(t);
-    empty->deleter(empty);
-    many->deleter(many);
+    for (int i = 0; i < 5; i++)
+        take_and_check(x.s, n[i], value[i]);
 }
 
 TEST(with_share_a_copied_tensor_stays_the_callers_too)
@@ -288,81 +270,45 @@ TEST(what_fails_shares_nothing)
     for (int i = 0; i < 3; i++)
         dlx_message_unref(dlx_test_stream_next(x.s));
     ok(dlx_publish(x.p, t, &strict));
-    auto_message *m = dlx_test_stream_next(x.s);
-    check(m, 0, 10, 1);
-}
-
-static void *delete_it(void *tensor)
-{
-    ((DLManagedTensorVersioned *)tensor)->deleter(tensor);
-    return NULL;
+    take_and_check(x.s, 10, 1);
 }
 
 /* The deleter on another thread, before or after the publisher has gone; the subscriber holds the
  * message. */
-TEST(a_shared_tensor_outlives_its_publisher)
+LOOP_TEST(a_shared_tensor_outlives_its_publisher, 0, 2)
 {
-    for (int after = 0; after < 2; after++) {
-        auto_pair x = dlx_test_pair_make(NULL, NULL);
-        DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 100, 7);
-        pthread_t thread;
-        ok(dlx_publish(x.p, t, &share));
-        ok(dlx_publish(x.p, t, &share));
-        auto_message *m = dlx_test_stream_next(x.s);
-        if (!after)
-            ck_assert_int_eq(pthread_create(&thread, NULL, delete_it, t), 0);
-        dlx_publisher_unref(x.p);
-        x.p = NULL;
-        dlx_test_stream_check(m, 100, 7);
-        if (after) {
-            ck_assert_int_eq(((int64_t *)t->dl_tensor.data)[99], 106);
-            ck_assert_int_eq(pthread_create(&thread, NULL, delete_it, t), 0);
-        }
-        ck_assert_int_eq(pthread_join(thread, NULL), 0);
-        dlx_test_stream_check(m, 100, 7);
+    const bool after = _i == 1;
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 100, 7);
+    pthread_t thread;
+    ok(dlx_publish(x.p, t, &share));
+    ok(dlx_publish(x.p, t, &share));
+    auto_message *m = dlx_test_stream_next(x.s);
+    if (!after)
+        thread = dlx_test_stream_delete_elsewhere(t);
+    x.p = dlx_publisher_unref(x.p);
+    dlx_test_stream_check(m, 100, 7);
+    if (after) {
+        ck_assert_int_eq(((int64_t *)t->dl_tensor.data)[99], 106);
+        thread = dlx_test_stream_delete_elsewhere(t);
     }
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    dlx_test_stream_check(m, 100, 7);
 }
 
-/* A message of three int64 from topic test/a, by another connection than that of `x`. */
-struct source {
-    struct dlx_test_pair pair;
-    struct dlx_message *m;
-};
-
-static struct source source_make(void)
-{
-    struct source source = {.pair = dlx_test_pair_make(NULL, NULL)};
-    dlx_test_stream_publish(source.pair.p, 3, 70);
-    source.m = dlx_test_stream_next(source.pair.s);
-    return source;
-}
-
-static uint32_t n_held(struct dlx_subscription *s)
-{
-    return dlx_test_stream_subscription_stats(s).n_held;
-}
-
-static void source_end(struct source *source)
-{
-    dlx_message_unref(source->m);
-    ck_assert_uint_eq(n_held(source->pair.s), 0); /* nothing of it was kept */
-    dlx_test_pair_end(&source->pair);
-}
-
-/* Publish what was received from `source` on `p`, in every form that it can have; `s` receives
- * it. */
-static void publish_received(struct source *source, struct dlx_publisher *p,
+/* Publish tensor 0 of what was received on `p`, in every form that it can have; `s` receives it. */
+static void publish_received(struct dlx_message *received, struct dlx_publisher *p,
                              struct dlx_subscription *s)
 {
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args args = {.size = sizeof args, .report = &report};
     struct dlx_publisher_stats before = dlx_test_stream_stats(p), after;
     DLManagedTensorVersioned *t, *u;
-    DLManagedTensor *legacy, peeked = {.dl_tensor = *dlx_message_peek(source->m, 0)};
+    DLManagedTensor *legacy, peeked = {.dl_tensor = *dlx_message_peek(received, 0)};
 
-    ok(dlx_message_tensor(source->m, 0, &t));
-    ok(dlx_message_tensor(source->m, 0, &u));
-    ok(dlx_message_tensor_legacy(source->m, 0, true, &legacy));
+    ok(dlx_message_tensor(received, 0, &t));
+    ok(dlx_message_tensor(received, 0, &u));
+    ok(dlx_message_tensor_legacy(received, 0, true, &legacy));
     struct dlx_item items[] = {
         {"own", dlx_test_stream_alloc(p, 3, 1)}, {"received", t}, {"again", u}};
     fails(dlx_publish(p, t, &strict), DLX_E_WOULD_COPY, "was received");
@@ -388,7 +334,7 @@ static void publish_received(struct source *source, struct dlx_publisher *p,
     ok(dlx_publish_set(p, items, 3, NULL, &args)); /* spends t and u */
     ck_assert_uint_eq(report.n_copied, 2);
     ck_assert_uint_eq(report.copied_bytes, 48);
-    ok(dlx_message_tensor(source->m, 0, &t));
+    ok(dlx_message_tensor(received, 0, &t));
     ok(dlx_publish(p, t, NULL));
     after = dlx_test_stream_stats(p);
     ck_assert_uint_eq(after.copied - before.copied, 5);
@@ -405,46 +351,30 @@ static void publish_received(struct source *source, struct dlx_publisher *p,
     }
 }
 
-TEST(a_received_tensor_is_copied_to_another_topic)
+enum { BY_ITS_PUBLISHER, TO_ANOTHER_TOPIC, OF_A_SET, AFTER_ITS_PUBLISHER_LEFT, N_WAYS };
+
+/* Of a message with a manifest the managed tensors are made elsewhere. */
+LOOP_TEST(a_received_tensor_is_copied, 0, N_WAYS)
 {
-    struct source source = source_make();
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, "test/b", NULL);
     auto_subscription *s = dlx_test_stream_subscribe(c, "test/b", NULL);
-    publish_received(&source, p, s);
-    source_end(&source);
-}
-
-TEST(a_received_tensor_is_copied_by_its_own_publisher_too)
-{
-    struct source source = source_make();
-    publish_received(&source, source.pair.p, source.pair.s);
-    source_end(&source);
-}
-
-/* Of a message with a manifest the managed tensors are made elsewhere. */
-TEST(a_tensor_of_a_received_set_is_copied)
-{
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    struct source source = {.pair = x};
-    struct dlx_item items[] = {{"a", dlx_test_stream_alloc(x.p, 3, 70)},
-                               {"b", dlx_test_stream_alloc(x.p, 3, 80)}};
-    ok(dlx_publish_set(x.p, items, 2, NULL, &strict));
-    source.m = dlx_test_stream_next(x.s);
-    publish_received(&source, x.p, x.s);
-    source_end(&source);
-}
-
-/* The publisher that it came from may be gone. */
-TEST(a_received_tensor_of_a_publisher_that_left_is_copied)
-{
-    struct source source = source_make();
-    struct dlx_message *none;
-    dlx_publisher_unref(source.pair.p);
-    fails(dlx_take(source.pair.s, SECOND, &none), DLX_E_PUBLISHER_GONE, "left");
-    ok(dlx_publisher_new(source.pair.c, "test/a", NULL, &source.pair.p));
-    publish_received(&source, source.pair.p, source.pair.s);
-    source_end(&source);
+    const struct dlx_item items[] = {
+        {"a", dlx_test_stream_alloc(x.p, 3, 70)},
+        {"b", _i == OF_A_SET ? dlx_test_stream_alloc(x.p, 3, 80) : NULL}};
+    ok(_i == OF_A_SET ? dlx_publish_set(x.p, items, 2, NULL, &strict)
+                      : dlx_publish(x.p, items[0].tensor, &strict));
+    struct dlx_message *m = dlx_test_stream_next(x.s), *none;
+    if (_i == AFTER_ITS_PUBLISHER_LEFT) {
+        dlx_publisher_unref(x.p);
+        fails(dlx_take(x.s, SECOND, &none), DLX_E_PUBLISHER_GONE, "left");
+        ok(dlx_publisher_new(x.c, "test/a", NULL, &x.p));
+    }
+    const bool elsewhere = _i == TO_ANOTHER_TOPIC;
+    publish_received(m, elsewhere ? p : x.p, elsewhere ? s : x.s);
+    dlx_message_unref(m);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).n_held, 0); /* nothing was kept */
 }
 
 /* Another publisher's unpublished tensor is copied too, and goes back to where it came from. */
@@ -455,8 +385,7 @@ TEST(a_tensor_of_another_publisher_is_copied)
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(other, 3, 70);
     fails(dlx_publish(x.p, t, &strict), DLX_E_WOULD_COPY, "not from dlx_alloc() of this publisher");
     ok(dlx_publish(x.p, t, NULL));
-    auto_message *m = dlx_test_stream_next(x.s);
-    check(m, 0, 3, 70);
+    take_and_check(x.s, 3, 70);
 }
 
 /* The user takes away the shape of what dlx_alloc() gave. */

@@ -4,7 +4,6 @@
 
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
-#include <time.h>
 
 #define MIB     (UINT64_C(1) << 20)
 #define MIB_N   (INT64_C(1) << 17) /* elements of 1 MiB */
@@ -26,18 +25,30 @@ static void take_and_release(struct dlx_subscription *s, int64_t n, int64_t valu
 /* A message of which only the ends are written. */
 static DLManagedTensorVersioned *alloc_cheaply(struct dlx_publisher *p, int64_t n, int64_t value)
 {
-    struct dlx_tensor_spec spec = INT64_SPEC(&n);
+    const struct dlx_tensor_spec spec = INT64_SPEC(&n);
     DLManagedTensorVersioned *t = NULL;
     ok(dlx_alloc(p, &spec, &t));
     ((int64_t *)t->dl_tensor.data)[0] = ((int64_t *)t->dl_tensor.data)[n - 1] = value;
     return t;
 }
 
-static void check_cheaply(struct dlx_message *m, int64_t n, int64_t value)
+/* It is published when there is room, and arrives. */
+static void pass_cheaply(struct dlx_test_pair *x, int64_t n, int64_t value)
 {
+    ok(dlx_publish(x->p, alloc_cheaply(x->p, n, value), PUBLISH(.timeout_ns = PATIENCE)));
+    auto_message *m = dlx_test_stream_next(x->s);
     const int64_t *data = dlx_message_peek(m, 0)->data;
     ck_assert_int_eq(data[0], value);
     ck_assert_int_eq(data[n - 1], value);
+}
+
+/* Held ones, whose values count up. */
+static void check_and_release(struct dlx_message **m, int64_t count, int64_t n, int64_t value)
+{
+    for (int64_t i = 0; i < count; i++) {
+        dlx_test_stream_check(m[i], n, value + i);
+        dlx_message_unref(m[i]);
+    }
 }
 
 LOOP_TEST(an_idle_subscriber_gets_the_last_messages, 0, 2)
@@ -51,8 +62,7 @@ LOOP_TEST(an_idle_subscriber_gets_the_last_messages, 0, 2)
         m = dlx_test_stream_next(x.s);
         ck_assert_uint_eq(dlx_message_gap(m), i == N - DEPTH + 1 ? N - DEPTH : 0);
         ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)i);
-        dlx_test_stream_check(m, n, i);
-        dlx_message_unref(m);
+        check_and_release(&m, 1, n, i);
     }
     ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
@@ -66,7 +76,7 @@ LOOP_TEST(a_publisher_waits_for_a_reliable_subscriber_at_its_depth, 0, 4)
     enum { DEPTH = 5 };
     const int64_t n = _i & 1 ? LARGE_N : SMALL_N;
     const bool holds = _i & 2;
-    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = DEPTH, .on_full = DLX_ON_FULL_BLOCK),
+    auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = DEPTH),
                                      SUBSCRIBE(.reliable = true, .max_held = 32));
     struct dlx_message *held[32];
     int64_t taken = 0, published = 0;
@@ -86,10 +96,7 @@ LOOP_TEST(a_publisher_waits_for_a_reliable_subscriber_at_its_depth, 0, 4)
             taken++;
         }
     }
-    for (int64_t i = 0; holds && i < taken; i++) {
-        dlx_test_stream_check(held[i], n, i + 1);
-        dlx_message_unref(held[i]);
-    }
+    check_and_release(held, holds ? taken : 0, n, 1);
 }
 
 TEST(a_publisher_of_one_large_set_needs_memory_for_two)
@@ -104,8 +111,7 @@ TEST(a_publisher_of_one_large_set_needs_memory_for_two)
     auto_publisher *p = dlx_test_stream_publisher(
         c, "test/a", PUBLISHER(.retain = 1, .retain_for_ns = DLX_RETAIN_LATCHED));
     for (int i = 0; i < N_TENSORS; i++)
-        specs[i] = (struct dlx_tensor_spec){
-            .size = sizeof specs[i], .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = &n};
+        specs[i] = (struct dlx_tensor_spec)INT64_SPEC(&n);
     for (int round = 0; round < 10; round++) {
         ok(dlx_alloc_set(p, specs, N_TENSORS, t));
         for (int i = 0; i < N_TENSORS; i++)
@@ -125,7 +131,7 @@ LOOP_TEST(messages_behind_and_held_take_no_more_memory_than_they_need, 0, 3)
         {.size = sizeof cases[0], .depth = 1},
     };
     const struct dlx_publisher_args *pa = &cases[_i];
-    const uint64_t window = pa->depth > pa->history ? pa->depth : pa->history;
+    const uint64_t window = DLX_MAX(pa->depth, pa->history);
     auto_pair x = dlx_test_pair_make(pa, NULL);
     struct dlx_message *held[N_HELD];
     for (int64_t i = 0; i < N_HELD; i++) {
@@ -136,33 +142,24 @@ LOOP_TEST(messages_behind_and_held_take_no_more_memory_than_they_need, 0, 3)
         ok(dlx_publish(x.p, alloc_cheaply(x.p, MIB_N, i), NULL));
         ck_assert_uint_le(arena_bytes(x.p), (window + N_HELD + 1) * MIB);
     }
-    for (int64_t i = 0; i < N_HELD; i++) {
-        dlx_test_stream_check(held[i], MIB_N, i);
-        dlx_message_unref(held[i]);
-    }
+    check_and_release(held, N_HELD, MIB_N, 0);
 }
 
-/* Takes `n` messages and sleeps with them. */
-static pid_t spawn_hoarder(uint32_t n, int *ret_fd)
+/* Says that it has subscribed, takes `n` messages, says so, and sleeps with them. */
+static struct dlx_test_peer spawn_hoarder(uint32_t n)
 {
-    int fds[2];
-    ck_assert_int_eq(pipe(fds), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
-        const struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true, .max_held = n};
-        struct dlx_message *m = NULL;
-        struct dlx_subscription *s =
-            dlx_test_stream_subscribe(dlx_test_stream_connect(), "test/a", &sa);
-        ck_assert_int_eq(write(fds[1], "", 1), 1);
+    struct dlx_test_peer peer = dlx_test_fork_peer();
+    if (peer.pid == 0) {
+        struct dlx_subscription *s = dlx_test_stream_subscribe(
+            dlx_test_stream_connect(), "test/a", SUBSCRIBE(.reliable = true, .max_held = n));
+        dlx_test_peer_say(&peer);
         for (uint32_t i = 0; i < n; i++)
-            ok(dlx_take(s, PATIENCE, &m));
-        ck_assert_int_eq(write(fds[1], "", 1), 1);
+            (void)dlx_test_stream_next(s);
+        dlx_test_peer_say(&peer);
         for (;;)
             pause();
     }
-    close(fds[1]);
-    *ret_fd = fds[0];
-    return pid;
+    return peer;
 }
 
 LOOP_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream, 0, 2)
@@ -170,29 +167,18 @@ LOOP_TEST(memory_that_a_killed_subscriber_held_goes_back_under_a_steady_stream, 
     enum { DEPTH = 16 };
     const int64_t n_held = _i == 0 ? 200 : 512; /* from 256 arenas on, messages share larger ones */
     const uint64_t most = (DEPTH + 1) * MIB * 5 / 4 + 32 * MIB;
-    const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
-    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = DEPTH, .on_full = DLX_ON_FULL_BLOCK), NULL);
-    char byte;
-    int fd;
+    auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = DEPTH), NULL);
     dlx_set_debug(false);
-    pid_t pid = spawn_hoarder((uint32_t)n_held, &fd);
-    ck_assert_int_eq(read(fd, &byte, 1), 1);
-    for (int64_t i = 1; i <= n_held; i++) {
-        ok(dlx_publish(x.p, alloc_cheaply(x.p, MIB_N, i), &wait));
-        auto_message *m = dlx_test_stream_next(x.s);
-        check_cheaply(m, MIB_N, i);
-    }
-    ck_assert_int_eq(read(fd, &byte, 1), 1);
-    close(fd);
+    struct dlx_test_peer hoarder = spawn_hoarder((uint32_t)n_held);
+    dlx_test_peer_hear(&hoarder);
+    for (int64_t i = 1; i <= n_held; i++)
+        pass_cheaply(&x, MIB_N, i);
+    dlx_test_peer_hear(&hoarder);
     ck_assert_uint_ge(arena_bytes(x.p), (uint64_t)n_held * MIB);
-    dlx_test_fork_kill(pid);
-    for (time_t end = time(NULL) + PATIENCE_S; dlx_test_stream_stats(x.p).n_subscribers > 1;)
-        ck_assert_int_lt(time(NULL), end); /* until the daemon has told */
-    for (int64_t i = 1; i <= 4 * DEPTH; i++) {
-        ok(dlx_publish(x.p, alloc_cheaply(x.p, MIB_N, -i), &wait));
-        auto_message *m = dlx_test_stream_next(x.s);
-        check_cheaply(m, MIB_N, -i);
-    }
+    dlx_test_peer_kill(&hoarder);
+    eventually(dlx_test_stream_stats(x.p).n_subscribers == 1); /* the daemon has told */
+    for (int64_t i = 1; i <= 4 * DEPTH; i++)
+        pass_cheaply(&x, MIB_N, -i);
     ck_assert_uint_le(arena_bytes(x.p), most);
 }
 
@@ -213,10 +199,7 @@ LOOP_TEST(a_subscriber_that_holds_max_held_stops_nobody, 0, 2)
         else
             fails(dlx_take(x.s, 0, &m), DLX_E_TOO_MANY_HELD, "4 messages");
     }
-    for (int64_t i = 0; i < MAX_HELD; i++) {
-        dlx_test_stream_check(held[i], SMALL_N, i + 1);
-        dlx_message_unref(held[i]);
-    }
+    check_and_release(held, MAX_HELD, SMALL_N, 1);
     m = dlx_test_stream_next(x.s);
     ck_assert_uint_eq(dlx_message_seq(m), N - DEPTH + 1);
     ck_assert_uint_eq(dlx_message_gap(m), N - DEPTH - MAX_HELD);

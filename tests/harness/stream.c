@@ -206,6 +206,18 @@ pthread_t dlx_test_stream_thread(void *(*run)(void *userdata), void *userdata)
     return thread;
 }
 
+static void *delete_tensor(void *userdata)
+{
+    DLManagedTensorVersioned *t = userdata;
+    t->deleter(t);
+    return NULL;
+}
+
+pthread_t dlx_test_stream_delete_elsewhere(DLManagedTensorVersioned *t)
+{
+    return dlx_test_stream_thread(delete_tensor, t);
+}
+
 void dlx_test_stream_unref_publishers(struct dlx_publisher **p, size_t n)
 {
     for (size_t i = 0; i < n; i++)

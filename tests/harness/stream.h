@@ -68,6 +68,8 @@ void dlx_test_stream_take_all(struct dlx_subscription *s, int64_t first, int64_t
 pid_t dlx_test_stream_subscribe_elsewhere(const struct dlx_subscribe_args *args);
 /* Begin a thread, which the test joins. */
 pthread_t dlx_test_stream_thread(void *(*run)(void *userdata), void *userdata);
+/* The same, which deletes a tensor. */
+pthread_t dlx_test_stream_delete_elsewhere(DLManagedTensorVersioned *t);
 /* Release the first n of these. */
 void dlx_test_stream_unref_publishers(struct dlx_publisher **p, size_t n);
 void dlx_test_stream_unref_subscriptions(struct dlx_subscription **s, size_t n);
