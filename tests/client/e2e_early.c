@@ -4,7 +4,6 @@
  * later and while the subscriber makes no call of the library. */
 
 #include "tests/harness/fork.h"
-#include "tests/harness/patience.h"
 #include "tests/harness/stream.h"
 
 #define DEPTH 8
@@ -12,7 +11,6 @@
 static const struct dlx_publisher_args block = {
     .size = sizeof block, .depth = DEPTH, .on_full = DLX_ON_FULL_BLOCK};
 static const struct dlx_publisher_args drop = {.size = sizeof drop, .depth = DEPTH};
-static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
 
 static void publish(struct dlx_publisher *p, int64_t from, int64_t to)
 {
@@ -42,11 +40,9 @@ static uint64_t drain(struct dlx_subscription *s)
 enum end { CLOSES, EXITS, IS_KILLED };
 static void publish_elsewhere(const struct dlx_publisher_args *args, int64_t n, enum end end)
 {
-    int pair[2], status;
-    char byte;
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
+    int status;
+    struct dlx_test_peer peer = dlx_test_fork_peer();
+    if (peer.pid == 0) {
         struct dlx_client *c = dlx_test_stream_connect();
         struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", args);
         publish(p, 1, n);
@@ -54,44 +50,55 @@ static void publish_elsewhere(const struct dlx_publisher_args *args, int64_t n, 
             dlx_publisher_unref(p);
             dlx_client_unref(c);
         }
-        ck_assert_int_eq(send(pair[1], "", 1, 0), 1);
+        dlx_test_peer_say(&peer);
         if (end == IS_KILLED)
-            (void)recv(pair[1], &byte, 1, 0);
+            dlx_test_peer_hear(&peer);
         _exit(0);
     }
-    close(pair[1]);
-    ck_assert_int_eq(recv(pair[0], &byte, 1, 0), 1);
+    dlx_test_peer_hear(&peer);
     if (end == IS_KILLED)
-        ck_assert_int_eq(kill(pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        ck_assert_int_eq(kill(peer.pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(peer.pid, &status, 0), peer.pid);
     ck_assert(end == IS_KILLED ? WIFSIGNALED(status) : status == 0);
-    close(pair[0]);
+    close(peer.sock);
+}
+
+static uint64_t n_lost(struct dlx_subscription *s)
+{
+    return dlx_test_stream_subscription_stats(s).lost;
 }
 
 LOOP_TEST(a_reliable_subscriber_that_sleeps_elsewhere_gets_all_of_a_publisher_that_ends, 0, 3)
 {
     auto_client *c = dlx_test_stream_connect();
-    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE_RELIABLY);
     publish_elsewhere(&block, DEPTH, (enum end)_i);
     take(s, 1, DEPTH);
     ck_assert_uint_eq(drain(s), 0);
-    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
+    ck_assert_uint_eq(n_lost(s), 0);
+}
+
+/* Returns the tensor of the message that there is no room for. */
+static DLManagedTensorVersioned *publish_until_full(struct dlx_publisher *p)
+{
+    publish(p, 1, DEPTH);
+    DLManagedTensorVersioned *next = dlx_test_stream_alloc(p, 10, DEPTH + 1);
+    fails(dlx_publish(p, next, NULL), DLX_E_FULL, "depth");
+    return next;
 }
 
 TEST(a_publisher_waits_at_its_depth_for_a_subscriber_that_sleeps_elsewhere)
 {
     auto_client *c = dlx_test_stream_connect();
-    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE_RELIABLY);
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
-    publish(p, 1, DEPTH);
-    DLManagedTensorVersioned *next = dlx_test_stream_alloc(p, 10, DEPTH + 1);
-    fails(dlx_publish(p, next, NULL), DLX_E_FULL, "depth");
+    DLManagedTensorVersioned *next = publish_until_full(p);
     take(s, 1, 1);
     ok(dlx_publish(p, next, PUBLISH(.timeout_ns = PATIENCE)));
     take(s, 2, DEPTH + 1);
     dlx_publisher_unref(p);
     ck_assert_uint_eq(drain(s), 0);
-    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
+    ck_assert_uint_eq(n_lost(s), 0);
 }
 
 LOOP_TEST(what_an_unreliable_subscriber_does_not_get_counts_as_lost, 0, 3)
@@ -102,7 +109,7 @@ LOOP_TEST(what_an_unreliable_subscriber_does_not_get_counts_as_lost, 0, 3)
     publish_elsewhere(&drop, (int64_t)n_published, (enum end)_i);
     uint64_t n = drain(s);
     ck_assert_uint_ge(n, 1);
-    ck_assert_uint_eq(n + dlx_test_stream_subscription_stats(s).lost, n_published);
+    ck_assert_uint_eq(n + n_lost(s), n_published);
 }
 
 /* More publishers than there are spare links: of those that got none, and have left, every message
@@ -114,15 +121,12 @@ LOOP_TEST(messages_of_publishers_that_found_no_spare_link_count_as_lost, 0, 3)
     for (int i = 0; i < 4; i++)
         publish_elsewhere(&drop, DEPTH, (enum end)_i);
     uint64_t n = drain(s);
-    while (n + dlx_test_stream_subscription_stats(s).lost < 4 * DEPTH) {
-        struct dlx_message *m = NULL;
-        int r = dlx_take(s, PATIENCE, &m);
-        ck_assert_int_eq(r, 0);
-        dlx_message_unref(m);
+    while (n + n_lost(s) < 4 * DEPTH) {
+        dlx_message_unref(dlx_test_stream_next(s));
         n++;
     }
     ck_assert_uint_ge(n, 2 * DEPTH);
-    ck_assert_uint_eq(n + dlx_test_stream_subscription_stats(s).lost, 4 * DEPTH);
+    ck_assert_uint_eq(n + n_lost(s), 4 * DEPTH);
 }
 
 /* So many that one LinkFailed tells of most of them: the number is exact. */
@@ -137,30 +141,27 @@ TEST(messages_of_many_short_lived_publishers_are_counted_one_by_one)
         auto_publisher *p = dlx_test_stream_publisher(other, "test/a", &drop);
         publish(p, 1, DEPTH);
     }
-    while (n + dlx_test_stream_subscription_stats(s).lost < (uint64_t)N_PUBLISHERS * DEPTH) {
+    while (n + n_lost(s) < (uint64_t)N_PUBLISHERS * DEPTH) {
         int r = dlx_take(s, PATIENCE, &m);
         ck_assert_msg(r == 0 || r == DLX_E_PUBLISHER_GONE, "%s: %llu taken, %llu lost",
-                      dlx_error_name(r), (unsigned long long)n,
-                      (unsigned long long)dlx_test_stream_subscription_stats(s).lost);
+                      dlx_error_name(r), (unsigned long long)n, (unsigned long long)n_lost(s));
         n += r == 0;
         m = dlx_message_unref(m);
     }
     ck_assert_uint_ge(n, 2 * DEPTH);
-    ck_assert_uint_eq(n + dlx_test_stream_subscription_stats(s).lost,
-                      (uint64_t)N_PUBLISHERS * DEPTH);
+    ck_assert_uint_eq(n + n_lost(s), (uint64_t)N_PUBLISHERS * DEPTH);
 }
 
 LOOP_TEST(a_subscriber_that_leaves_or_is_killed_without_a_look_lets_the_publisher_go_on, 0, 2)
 {
     const bool leaves = _i == 0;
-    pid_t pid = leaves ? -1 : dlx_test_stream_subscribe_elsewhere(&reliable);
+    pid_t pid = leaves ? -1 : dlx_test_stream_subscribe_elsewhere(SUBSCRIBE_RELIABLY);
     auto_client *c = dlx_test_stream_connect();
-    auto_subscription *s = leaves ? dlx_test_stream_subscribe(c, "test/a", &reliable) : NULL;
+    auto_subscription *s =
+        leaves ? dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE_RELIABLY) : NULL;
     auto_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     ok(dlx_publisher_wait(p, 1, 0));
-    publish(p, 1, DEPTH);
-    DLManagedTensorVersioned *next = dlx_test_stream_alloc(p, 10, DEPTH + 1);
-    fails(dlx_publish(p, next, NULL), DLX_E_FULL, "depth");
+    DLManagedTensorVersioned *next = publish_until_full(p);
     s = dlx_subscription_unref(s);
     if (!leaves)
         dlx_test_fork_kill(pid);
@@ -169,86 +170,72 @@ LOOP_TEST(a_subscriber_that_leaves_or_is_killed_without_a_look_lets_the_publishe
 }
 
 /* Each subscribes to the other, and then waits for it in the library. */
-static void talk(int sock, const char *mine, const char *other)
+static void talk(const struct dlx_test_peer *peer, const char *mine, const char *other)
 {
-    char byte;
     auto_client *c = dlx_test_stream_connect();
-    auto_subscription *s = dlx_test_stream_subscribe(c, other, &reliable);
-    ck_assert_int_eq(send(sock, "", 1, 0), 1);
-    ck_assert_int_eq(recv(sock, &byte, 1, 0), 1);
+    auto_subscription *s = dlx_test_stream_subscribe(c, other, SUBSCRIBE_RELIABLY);
+    dlx_test_peer_say(peer);
+    dlx_test_peer_hear(peer);
     auto_publisher *p = dlx_test_stream_publisher(c, mine, &block);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     publish(p, 1, DEPTH);
     take(s, 1, DEPTH);
-    ck_assert_int_eq(send(sock, "", 1, 0), 1);
-    ck_assert_int_eq(recv(sock, &byte, 1, 0), 1);
+    dlx_test_peer_say(peer);
+    dlx_test_peer_hear(peer);
 }
 
 TEST(two_programs_that_subscribe_first_and_then_wait_for_each_other_get_through)
 {
-    int pair[2];
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
-        talk(pair[1], "test/a", "test/b");
+    struct dlx_test_peer peer = dlx_test_fork_peer();
+    if (peer.pid == 0) {
+        talk(&peer, "test/a", "test/b");
         _exit(0);
     }
-    talk(pair[0], "test/b", "test/a");
-    dlx_test_fork_join(pid);
-    close(pair[0]);
-    close(pair[1]);
+    talk(&peer, "test/b", "test/a");
+    dlx_test_peer_join(&peer);
 }
 
 #define SPARES 8
 
+/* On test/0, test/1 and so on. */
+static struct dlx_publisher *new_publisher(struct dlx_client *c, int i)
+{
+    char topic[16];
+    (void)snprintf(topic, sizeof topic, "test/%d", i);
+    return dlx_test_stream_publisher(c, topic, &block);
+}
+
 TEST(a_pattern_counts_for_as_many_publishers_as_it_has_spare_links_and_then_again)
 {
     auto_client *c = dlx_test_stream_connect();
-    auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", SUBSCRIBE_RELIABLY);
     struct dlx_publisher *p[SPARES];
-    struct dlx_message *m = NULL;
-    char topic[16];
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < SPARES; i++) {
-            (void)snprintf(topic, sizeof topic, "test/%d", i);
-            p[i] = dlx_test_stream_publisher(c, topic, &block);
+            p[i] = new_publisher(c, i);
             ok(dlx_publisher_wait(p[i], 1, 0));
             publish(p[i], 1, DEPTH);
         }
-        for (int i = 0; i < SPARES; i++)
-            p[i] = dlx_publisher_unref(p[i]);
+        dlx_test_stream_unref_publishers(p, SPARES);
         for (int i = 0; i < SPARES * DEPTH; i++) {
-            ok(dlx_take(s, PATIENCE, &m));
+            auto_message *m = dlx_test_stream_next(s);
             ck_assert_uint_eq(dlx_message_gap(m), 0);
-            dlx_message_unref(m);
         }
         ck_assert_uint_eq(drain(s), 0);
     }
-    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
-}
-
-static struct dlx_client *connect_for(int64_t timeout_ns, const char *name)
-{
-    struct dlx_client *c = NULL;
-    struct dlx_connect_args args = {.size = sizeof args,
-                                    .socket = dlx_test_stream_daemon.path,
-                                    .name = name,
-                                    .timeout_ns = timeout_ns};
-    ok(dlx_connect(&c, &args));
-    return c;
+    ck_assert_uint_eq(n_lost(s), 0);
 }
 
 TEST(a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription)
 {
-    auto_client *c = connect_for(SECOND / 5, "sleeper");
-    auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", &reliable);
+    auto_client *c = NULL;
+    ok(dlx_connect(&c, CONNECT(.timeout_ns = SECOND / 5, .name = "sleeper")));
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", SUBSCRIBE_RELIABLY);
     struct dlx_publisher *p[SPARES], *late = NULL;
     struct dlx_message *m = NULL;
-    char topic[16], pid[32];
-    for (int i = 0; i < SPARES; i++) {
-        (void)snprintf(topic, sizeof topic, "test/%d", i);
-        p[i] = dlx_test_stream_publisher(c, topic, &block);
-    }
+    char pid[32];
+    for (int i = 0; i < SPARES; i++)
+        p[i] = new_publisher(c, i);
     fails(dlx_publisher_new(c, "test/late", &block, &late), DLX_E_TIMEOUT, "test/*");
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "sleeper"));
     (void)snprintf(pid, sizeof pid, "pid %d", (int)getpid());
@@ -276,22 +263,20 @@ static int count(const struct dlx_publisher_info *info, void *userdata)
     return 0;
 }
 
-/* Until the daemon shows so many publishers: the last of them is ready, or waits to be. */
-static void await_publishers(struct dlx_client *c, uint32_t n)
+static uint32_t n_publishers(struct dlx_client *c)
 {
-    for (uint32_t found = 0; found < n;) {
-        found = 0;
-        ok(dlx_list_publishers(c, "test/a", count, &found));
-    }
+    uint32_t n = 0;
+    ok(dlx_list_publishers(c, "test/a", count, &n));
+    return n;
 }
 
 /* The subscriber reads its socket while the publisher waits. */
 TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks)
 {
     auto_client *c = dlx_test_stream_connect();
-    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
-    struct dlx_publisher *p[2] = {dlx_test_stream_publisher(c, "test/a", &block),
-                                  dlx_test_stream_publisher(c, "test/a", &block)};
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE_RELIABLY);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", &block),
+                   *q = dlx_test_stream_publisher(c, "test/a", &block);
     struct dlx_message *m = NULL;
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
@@ -301,20 +286,18 @@ TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks)
         dlx_publisher_unref(late);
         _exit(0);
     }
-    await_publishers(c, 3);
+    eventually(n_publishers(c) == 3); /* the last of them is ready, or waits to be */
     take(s, 1, DEPTH);
     ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
     dlx_test_fork_join(pid);
-    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
-    dlx_publisher_unref(p[0]);
-    dlx_publisher_unref(p[1]);
+    ck_assert_uint_eq(n_lost(s), 0);
 }
 
 /* The daemon that gave the link ends before the subscriber looks. */
 TEST(a_subscriber_that_sleeps_through_the_end_of_the_daemon_gets_all)
 {
     auto_client *c = dlx_test_stream_connect();
-    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE_RELIABLY);
     auto_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     publish(p, 1, DEPTH);
     dlx_test_stream_restart();
@@ -326,7 +309,7 @@ TEST(a_subscriber_that_sleeps_through_the_end_of_the_daemon_gets_all)
             ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
         take(s, i, i);
     }
-    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
+    ck_assert_uint_eq(n_lost(s), 0);
 }
 
 /* A publisher that was there announces itself to the next daemon, and finds a subscription that was
@@ -337,9 +320,9 @@ TEST(a_subscription_made_with_the_next_daemon_counts_from_then_on)
     auto_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     publish(p, 1, 3 * DEPTH);
     dlx_test_stream_restart();
-    auto_subscription *s = dlx_test_stream_subscribe(other, "test/a", &reliable);
+    auto_subscription *s = dlx_test_stream_subscribe(other, "test/a", SUBSCRIBE_RELIABLY);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     publish(p, 3 * DEPTH + 1, 4 * DEPTH);
     take(s, 3 * DEPTH + 1, 4 * DEPTH);
-    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
+    ck_assert_uint_eq(n_lost(s), 0);
 }

@@ -9,16 +9,16 @@ static int64_t get(struct dlx_client *c, const char *topic)
 {
     auto_message *m = NULL;
     ok(dlx_get(c, topic, 0, &m));
-    int64_t value = *(const int64_t *)dlx_message_peek(m, 0)->data;
-    return value;
+    const int64_t *data = dlx_message_peek(m, 0)->data;
+    return data[0];
 }
 
 TEST(the_newest_of_several_publishers_is_got)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p[3];
     for (int i = 0; i < 3; i++)
-        ok(dlx_publisher_new(c, i < 2 ? "test/a" : "test/b", NULL, &p[i]));
+        p[i] = dlx_test_stream_publisher(c, i < 2 ? "test/a" : "test/b", NULL);
     for (int64_t value = 1; value <= 12; value++) { /* whoever it is */
         dlx_test_stream_publish(p[value % 5 % 3], 10, value);
         ck_assert_int_eq(get(c, "test/*"), value);
@@ -27,7 +27,6 @@ TEST(the_newest_of_several_publishers_is_got)
     dlx_test_stream_publish(p[2], 10, 14);
     ck_assert_int_eq(get(c, "test/a"), 13);
     dlx_test_stream_unref_publishers(p, 3);
-    dlx_client_unref(c);
 }
 
 /* One that leaves nothing, and then one that publishes, each when somebody is there. */
@@ -48,17 +47,14 @@ static void *come_and_go(void *userdata)
 LOOP_TEST(get_waits_for_the_first_message_whoever_leaves_without_one, 0, 2)
 {
     static const int64_t timeouts[] = {DLX_FOREVER, PATIENCE};
-    struct dlx_client *c[2] = {dlx_test_stream_connect(), dlx_test_stream_connect()};
-    struct dlx_message *m = NULL;
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_message *m = NULL;
     void *wrong;
-    pthread_t thread = dlx_test_stream_thread(come_and_go, c[0]);
-    ok(dlx_get(c[1], "test/a", timeouts[_i], &m));
+    pthread_t thread = dlx_test_stream_thread(come_and_go, other);
+    ok(dlx_get(c, "test/a", timeouts[_i], &m));
     dlx_test_stream_check(m, 10, 7);
-    dlx_message_unref(m);
     ck_assert_int_eq(pthread_join(thread, &wrong), 0);
     ck_assert_msg(!wrong, "%s", (const char *)wrong);
-    dlx_client_unref(c[0]);
-    dlx_client_unref(c[1]);
 }
 
 TEST(fields_that_are_not_known_must_be_zero)

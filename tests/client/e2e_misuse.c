@@ -24,10 +24,9 @@ LOOP_TEST(a_tensor_is_not_published_twice, 0, N_WAYS *N_WAYS)
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5);
     ok(publish(x.p, first, t));
     fails(publish(x.p, second, t), DLX_E_INVALID, "published or deleted before");
-    struct dlx_message *m = dlx_test_stream_next(x.s);
+    auto_message *m = dlx_test_stream_next(x.s);
     fails(publish(x.p, second, t), DLX_E_INVALID, "published or deleted before");
     dlx_test_stream_check(m, 10, 5);
-    dlx_message_unref(m);
     ck_assert_uint_eq(dlx_test_stream_stats(x.p).published, 1);
     dlx_test_stream_publish(x.p, 10, 6);
     dlx_test_stream_expect(x.s, 10, 6);
@@ -58,37 +57,32 @@ LOOP_TEST(a_deleted_tensor_is_not_published, 0, N_WAYS)
 
 LOOP_TEST(deleting_a_published_tensor_does_nothing_but_count, 0, N_WAYS)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5);
     ok(publish(x.p, _i, t));
     ck_assert_uint_eq(dlx_test_stream_stats(x.p).deleted_again, 0);
     t->deleter(t);
     t->deleter(t);
     ck_assert_uint_eq(dlx_test_stream_stats(x.p).deleted_again, 2);
-    struct dlx_message *m = dlx_test_stream_next(x.s);
+    auto_message *m = dlx_test_stream_next(x.s);
     for (int64_t i = 0; i < 300; i++) { /* whose memory is not that one */
         dlx_test_stream_publish(x.p, 10, 1000 * i);
         dlx_test_stream_expect(x.s, 10, 1000 * i);
     }
     dlx_test_stream_check(m, 10, 5);
-    dlx_message_unref(m);
     ck_assert_uint_eq(dlx_test_stream_stats(x.p).deleted_again, 2);
-    dlx_test_pair_end(&x);
 }
 
 /* The memory comes back once, so it is handed out once. */
 TEST(a_tensor_that_is_deleted_twice_comes_back_once)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
-    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5), *again[2];
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5);
     t->deleter(t);
     t->deleter(t);
-    for (int i = 0; i < 2; i++)
-        again[i] = dlx_test_stream_alloc(x.p, 10, 100 * i);
-    ck_assert_ptr_ne(again[0]->dl_tensor.data, again[1]->dl_tensor.data);
+    auto_tensor *u = dlx_test_stream_alloc(x.p, 10, 0), *v = dlx_test_stream_alloc(x.p, 10, 100);
+    ck_assert_ptr_ne(u->dl_tensor.data, v->dl_tensor.data);
     ck_assert_uint_eq(dlx_test_stream_stats(x.p).deleted_again, 1);
-    for (int i = 0; i < 2; i++)
-        again[i]->deleter(again[i]);
 }
 
 struct waiter {
@@ -112,8 +106,7 @@ static bool is_blocked(const struct dlx_publisher *p)
 
 TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
 {
-    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = 1, .on_full = DLX_ON_FULL_BLOCK),
-                                     SUBSCRIBE(.reliable = true));
+    auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 1), SUBSCRIBE_RELIABLY);
     struct dlx_publisher_stats stats = {.size = sizeof stats};
     struct dlx_event event = {.size = sizeof event};
     int64_t n = 10;
@@ -125,10 +118,7 @@ TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
     const struct dlx_item item = {.name = "t", .tensor = t};
     uint32_t published = 7;
     pthread_t thread = dlx_test_stream_thread(publish_and_wait, &w);
-    for (uint64_t until = dlx__deadline(PATIENCE); !is_blocked(x.p);) {
-        ck_assert_uint_lt(dlx__now_ns(), until);
-        (void)poll(NULL, 0, 1);
-    }
+    eventually(is_blocked(x.p));
     fails(dlx_publish(x.p, t, NULL), DLX_E_IN_USE,
           "another thread: use one for each thread, or a lock");
     fails(dlx_publish_n(x.p, &t, 1, NULL, &published), DLX_E_IN_USE, "dlx_publish_n");
@@ -196,12 +186,8 @@ LOOP_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_subscription, 0, 2)
     uint32_t n;
     dlx_test_stream_publish_all(x.p, 10, 1, n_before);
     pthread_t thread = dlx_test_stream_thread(take_messages, &taker);
-    uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
-    while (atomic_load(&n_taken) < (uint64_t)n_before ||
-           dlx_subscription_get_stats(x.s, &stats) != DLX_E_IN_USE) {
-        ck_assert_uint_lt(dlx__now_ns(), end);
-        (void)poll(NULL, 0, 1);
-    }
+    eventually(atomic_load(&n_taken) >= (uint64_t)n_before &&
+               dlx_subscription_get_stats(x.s, &stats) == DLX_E_IN_USE);
     fails(dlx_take(x.s, 0, &m), DLX_E_IN_USE, "dlx_take: the subscription to test/a is in use");
     fails(dlx_take(x.s, PATIENCE, &m), DLX_E_IN_USE, "another thread"); /* at once */
     fails(dlx_take_n(x.s, 0, &m, 1, &n), DLX_E_IN_USE, "dlx_take_n");
@@ -212,24 +198,19 @@ LOOP_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_subscription, 0, 2)
     dlx_test_stream_publish(x.p, 10, n_before + 1);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_int_eq(taker.result, 0);
-    ok(dlx_subscription_get_stats(x.s, &stats));
-    ck_assert_uint_eq(stats.taken, (uint64_t)n_before + 1);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).taken, (uint64_t)n_before + 1);
 }
 
 /* One takes one by one, the other batches; the main thread publishes. */
 TEST(threads_that_take_from_one_subscription_get_no_message_twice)
 {
-    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = 64, .on_full = DLX_ON_FULL_BLOCK),
-                                     SUBSCRIBE(.reliable = true));
+    auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 64), SUBSCRIBE_RELIABLY);
     struct taker takers[2] = {{.s = x.s, .until = N_TAKEN},
                               {.s = x.s, .until = N_TAKEN, .many = true}};
-    pthread_t threads[2];
-    for (int i = 0; i < 2; i++)
-        ck_assert_int_eq(pthread_create(&threads[i], NULL, take_messages, &takers[i]), 0);
-    for (int64_t i = 1; i <= N_TAKEN; i++) {
-        DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, i);
-        ok(dlx_publish(x.p, t, PUBLISH(.timeout_ns = PATIENCE)));
-    }
+    pthread_t threads[] = {dlx_test_stream_thread(take_messages, &takers[0]),
+                           dlx_test_stream_thread(take_messages, &takers[1])};
+    for (int64_t i = 1; i <= N_TAKEN; i++)
+        ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 10, i), PUBLISH(.timeout_ns = PATIENCE)));
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
         ck_assert_int_eq(takers[i].result, 0);

@@ -5,10 +5,6 @@
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 
-static const struct dlx_publisher_args blocks = {
-    .size = sizeof blocks, .on_full = DLX_ON_FULL_BLOCK, .depth = 4};
-static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
-
 static bool is_readable(int fd, int timeout_ms)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -34,7 +30,7 @@ static void publish_until_full(struct dlx_publisher *p, int64_t *n)
 
 TEST(it_is_readable_when_there_is_room_again)
 {
-    auto_pair x = dlx_test_pair_make(&blocks, &reliable);
+    auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 4), SUBSCRIBE_RELIABLY);
     int fd = dlx_publisher_fd(x.p);
     int64_t n = 0, taken = 0;
     ck_assert_int_ge(fd, 0);
@@ -54,17 +50,14 @@ enum { MANY = 20000 };
 static void *take_all(void *userdata)
 {
     struct dlx_test_pair *x = userdata;
-    for (int64_t i = 1; i <= MANY; i++) {
-        auto_message *m = dlx_test_stream_next(x->s);
-        ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)i);
-    }
+    dlx_test_stream_take_all(x->s, 1, MANY);
     return NULL;
 }
 
 /* Also through restarts of the daemon: nothing rings while there is none. */
 LOOP_TEST(no_room_is_missed, 0, 2)
 {
-    auto_pair x = dlx_test_pair_make(&blocks, &reliable);
+    auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 4), SUBSCRIBE_RELIABLY);
     int fd = dlx_publisher_fd(x.p);
     pthread_t thread = dlx_test_stream_thread(take_all, &x);
     for (int64_t n = 1; n <= MANY; n++) {
@@ -100,14 +93,9 @@ TEST(it_is_readable_when_a_subscriber_dies)
 {
     auto_client *c = dlx_test_stream_connect();
     int64_t n = 0;
-    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", &blocks);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER_BLOCKING(.depth = 4));
     int fd = dlx_publisher_fd(p);
-    pid_t pid = dlx_test_fork();
-    if (pid == 0) {
-        (void)dlx_test_stream_subscribe(dlx_test_stream_connect(), "test/a", &reliable);
-        for (;;)
-            pause();
-    }
+    pid_t pid = dlx_test_stream_subscribe_elsewhere(SUBSCRIBE_RELIABLY);
     while (dlx_publisher_wait(p, 1, 0) != 0)
         ck_assert(is_readable(fd, PATIENCE_MS));
     do /* it may be readable for nothing, but not for ever */
@@ -127,7 +115,7 @@ TEST(it_is_refused_without_a_publisher)
 /* The daemon's end is told; then nothing is, until there is room. */
 TEST(without_a_daemon_it_is_readable_only_when_there_is_room)
 {
-    auto_pair x = dlx_test_pair_make(&blocks, &reliable);
+    auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 4), SUBSCRIBE_RELIABLY);
     int fd = dlx_publisher_fd(x.p), n_told = 0;
     int64_t n = 0, taken = 0;
     publish_until_full(x.p, &n);
@@ -148,8 +136,7 @@ TEST(without_a_daemon_it_is_readable_only_when_there_is_room)
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     dlx_test_stream_take(x.s, ++taken);
     ck_assert(is_readable(fd, PATIENCE_MS));
-    while (taken < n)
-        dlx_test_stream_take(x.s, ++taken);
+    dlx_test_stream_take_all(x.s, taken + 1, n);
     dlx_test_stream_publish_once_joined(x.p, dlx_test_stream_alloc(x.p, 10, n + 1), x.s);
 }
 
@@ -157,8 +144,8 @@ TEST(without_a_daemon_it_is_readable_only_when_there_is_room)
  * on. */
 TEST(without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often)
 {
-    struct dlx_client *c = dlx_test_stream_connect(), *later;
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     int fd = dlx_publisher_fd(p);
     ck_assert_int_eq(dlx_publisher_wait(p, 1, 0), DLX_E_TIMEOUT);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
@@ -169,8 +156,8 @@ TEST(without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often)
     }
     ck_assert_uint_ge(dlx__now_ns() - began, UINT64_C(1000000) * (20 + 40 + 80 + 160));
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
-    later = dlx_test_stream_connect();
-    struct dlx_subscription *s = dlx_test_stream_subscribe(later, "test/a", NULL);
+    auto_client *later = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(later, "test/a", NULL);
     for (int r = DLX_E_TIMEOUT; r != 0;) {
         struct dlx_message *m;
         ck_assert(is_readable(fd, PATIENCE_MS));
@@ -178,8 +165,4 @@ TEST(without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often)
         ck_assert(r == 0 || r == DLX_E_TIMEOUT);
         ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY); /* it does its part */
     }
-    dlx_subscription_unref(s);
-    dlx_publisher_unref(p);
-    dlx_client_unref(later);
-    dlx_client_unref(c);
 }

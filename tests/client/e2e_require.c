@@ -7,53 +7,24 @@
 #include "tests/harness/stream.h"
 
 static const struct dlx_publisher_args one = {.size = sizeof one, .min_subscribers = 1};
+static const struct dlx_publish_args patiently = {.size = sizeof patiently, .timeout_ns = PATIENCE};
 
 /* A process that subscribes when it is told to, and takes until it has the message of this
  * number. */
-struct child {
-    pid_t pid;
-    int fd; /* a byte: go on */
-};
-
-static struct child spawn_subscriber(uint64_t last)
+static struct dlx_test_peer spawn_subscriber(uint64_t last)
 {
-    struct child child;
-    int fds[2];
-    ck_assert_int_eq(pipe(fds), 0);
-    child.pid = dlx_test_fork();
-    ck_assert_int_ge(child.pid, 0);
-    if (child.pid == 0) {
-        struct dlx_message *m = NULL;
-        char byte;
-        close(fds[1]);
-        ck_assert_int_eq(read(fds[0], &byte, 1), 1);
-        struct dlx_client *c = dlx_test_stream_connect();
-        struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
-        for (uint64_t seq = 0; seq < last; dlx_message_unref(m)) {
-            ok(dlx_take(s, PATIENCE, &m));
+    struct dlx_test_peer peer = dlx_test_fork_peer();
+    if (peer.pid == 0) {
+        dlx_test_peer_hear(&peer);
+        struct dlx_subscription *s =
+            dlx_test_stream_subscribe(dlx_test_stream_connect(), "test/a", NULL);
+        for (uint64_t seq = 0; seq < last;) {
+            auto_message *m = dlx_test_stream_next(s);
             seq = dlx_message_seq(m);
         }
         _exit(0);
     }
-    close(fds[0]);
-    child.fd = fds[1];
-    return child;
-}
-
-static void go_on(struct child *child)
-{
-    ck_assert_int_eq(write(child->fd, "", 1), 1);
-    close(child->fd);
-}
-
-static void expect_success(struct child *child)
-{
-    dlx_test_fork_join(child->pid);
-}
-
-static struct dlx_publisher *new_publisher(struct dlx_client *c)
-{
-    return dlx_test_stream_publisher(c, "test/a", &one);
+    return peer;
 }
 
 static int publish_by(int way, struct dlx_publisher *p, DLManagedTensorVersioned *t,
@@ -69,7 +40,7 @@ static int publish_by(int way, struct dlx_publisher *p, DLManagedTensorVersioned
 LOOP_TEST(a_message_for_nobody_is_not_published, 0, 3)
 {
     auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = new_publisher(c);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", &one);
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args args = {.size = sizeof args, .report = &report};
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
@@ -88,9 +59,8 @@ LOOP_TEST(a_message_for_nobody_is_not_published, 0, 3)
     ck_assert_uint_eq(report.n_subscribers, 1);
     dlx_test_stream_take(s, 1);
     dlx_subscription_unref(s);
-    t = dlx_test_stream_alloc(p, 10, 2);
-    fails(publish_by(_i, p, t, &args), DLX_E_TIMEOUT, "0 of 1 subscribers");
-    t->deleter(t);
+    auto_tensor *next = dlx_test_stream_alloc(p, 10, 2);
+    fails(publish_by(_i, p, next, &args), DLX_E_TIMEOUT, "0 of 1 subscribers");
 }
 
 TEST(who_has_left_and_holds_messages_is_no_subscriber)
@@ -99,52 +69,49 @@ TEST(who_has_left_and_holds_messages_is_no_subscriber)
     dlx_test_stream_publish(x.p, 10, 1);
     auto_message *m = dlx_test_stream_next(x.s);
     x.s = dlx_subscription_unref(x.s);
-    DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 2);
+    auto_tensor *t = dlx_test_stream_alloc(x.p, 10, 2);
     fails(dlx_publish(x.p, t, NULL), DLX_E_TIMEOUT, "0 of 1 subscribers");
-    t->deleter(t);
     dlx_test_stream_check(m, 10, 1);
 }
 
 TEST(a_message_waits_for_the_first_subscriber)
 {
     auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = new_publisher(c);
-    struct child child = spawn_subscriber(1);
-    go_on(&child);
-    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, 1), PUBLISH(.timeout_ns = PATIENCE)));
-    expect_success(&child);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", &one);
+    struct dlx_test_peer child = spawn_subscriber(1);
+    dlx_test_peer_say(&child);
+    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, 1), &patiently));
+    dlx_test_peer_join(&child);
 }
 
 /* It is noticed, and the next message waits for another one. */
 TEST(a_subscriber_that_was_killed_is_none)
 {
-    const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = new_publisher(c);
-    struct child first = spawn_subscriber(UINT64_MAX), second = spawn_subscriber(3);
-    go_on(&first);
-    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, 1), &wait));
-    dlx_test_fork_kill(first.pid);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", &one);
+    struct dlx_test_peer first = spawn_subscriber(UINT64_MAX), second = spawn_subscriber(3);
+    dlx_test_peer_say(&first);
+    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, 1), &patiently));
+    dlx_test_peer_kill(&first);
     for (struct dlx_event event = {.size = sizeof event}; event.kind != DLX_EVENT_LOST;)
         (void)dlx_publisher_next_event(p, &event);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 2);
     fails(dlx_publish(p, t, NULL), DLX_E_TIMEOUT, "0 of 1 subscribers");
-    go_on(&second);
-    ok(dlx_publish(p, t, &wait));
-    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, 3), &wait));
-    expect_success(&second);
+    dlx_test_peer_say(&second);
+    ok(dlx_publish(p, t, &patiently));
+    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, 3), &patiently));
+    dlx_test_peer_join(&second);
 }
 
 TEST(subscribers_are_waited_for_with_a_new_daemon)
 {
-    const struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
     auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = new_publisher(c);
-    struct child child = spawn_subscriber(6);
-    go_on(&child);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", &one);
+    struct dlx_test_peer child = spawn_subscriber(6);
+    dlx_test_peer_say(&child);
     for (int64_t n = 1; n <= 6; n++) {
         struct dlx_publish_report report = {.size = sizeof report};
-        struct dlx_publish_args args = wait;
+        struct dlx_publish_args args = patiently;
         args.report = &report;
         ok(dlx_publish(p, dlx_test_stream_alloc(p, n << 18, n), &args)); /* with new memory */
         if (n < 6)                                                       /* after that it leaves */
@@ -152,5 +119,5 @@ TEST(subscribers_are_waited_for_with_a_new_daemon)
         if (n % 2 == 0 && n < 6)
             dlx_test_stream_restart();
     }
-    expect_success(&child);
+    dlx_test_peer_join(&child);
 }
