@@ -19,26 +19,16 @@ static struct {
     DLManagedTensor *legacy;
 } x;
 
-static int on_publisher(const struct dlx_publisher_info *info, void *userdata)
-{
-    (void)info;
-    (void)userdata;
-    return 0;
-}
-
-static int on_quota(const struct dlx_quota_info *info, void *userdata)
-{
-    (void)info;
-    (void)userdata;
-    return 0;
-}
-
-static int on_link(const struct dlx_link_info *info, void *userdata)
-{
-    (void)info;
-    (void)userdata;
-    return 0;
-}
+#define DEFINE_CALLBACK(name, info_type)                                                           \
+    static int name(const struct info_type *info, void *userdata)                                  \
+    {                                                                                              \
+        (void)info;                                                                                \
+        (void)userdata;                                                                            \
+        return 0;                                                                                  \
+    }
+DEFINE_CALLBACK(on_publisher, dlx_publisher_info)
+DEFINE_CALLBACK(on_quota, dlx_quota_info)
+DEFINE_CALLBACK(on_link, dlx_link_info)
 
 static void make_all(void)
 {
@@ -245,11 +235,11 @@ TEST(no_call_takes_a_handle_of_the_parent)
         /* It may release them, which changes nothing of the parent's, and have a client. */
         x.t->deleter(x.t);
         x.legacy->deleter(x.legacy);
-        (void)dlx_message_unref(x.m);
-        (void)dlx_subscription_unref(x.s);
-        (void)dlx_publisher_unref(x.p);
-        (void)dlx_client_unref(x.c);
-        (void)dlx_client_unref(dlx_test_stream_connect());
+        dlx_message_unref(x.m);
+        dlx_subscription_unref(x.s);
+        dlx_publisher_unref(x.p);
+        dlx_client_unref(x.c);
+        dlx_client_unref(dlx_test_stream_connect());
         _exit(0);
     }
     dlx_test_fork_join(pid);
@@ -394,24 +384,19 @@ TEST(a_socket_path_that_is_no_socket_path)
 /* Nothing is allocated for what can never be, or of what cannot be carried. */
 TEST(tensors_that_cannot_be)
 {
-    int64_t most[] = {INT64_MAX, 2}, large[] = {INT64_MAX / 16}, negative[] = {-1};
-    const struct dlx_tensor_spec two[] = {
-        {.size = sizeof *two, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = large},
-        {.size = sizeof *two, .dtype = {kDLInt, 64, 1}, .ndim = 1, .shape = large}};
-    struct dlx_tensor_spec one = two[0];
+    int64_t most[] = {INT64_MAX, 2}, large = INT64_MAX / 16, negative = -1, huge = INT64_C(1) << 45;
+    const struct dlx_tensor_spec two[] = {INT64_SPEC(&large), INT64_SPEC(&large)};
+    const DLDataType word = {kDLInt, 64, 1}, byte = {kDLInt, 8, 1};
     DLManagedTensorVersioned *t[3] = {NULL, NULL, NULL};
     auto_pair pair = dlx_test_pair_make(NULL, NULL);
-    one.shape = most;
-    one.ndim = 2;
-    fails(dlx_alloc(pair.p, &one, t), DLX_E_SHAPE, "2^63-1");
-    fails(dlx_alloc_set(pair.p, &one, 1, t), DLX_E_SHAPE, "");
-    one.ndim = 65;
-    fails(dlx_alloc(pair.p, &one, t), DLX_E_SHAPE, "65");
-    one = (struct dlx_tensor_spec){
-        .size = sizeof one, .dtype = {kDLInt, 8, 1}, .ndim = 1, .shape = negative};
-    fails(dlx_alloc(pair.p, &one, t), DLX_E_SHAPE, "-1");
-    negative[0] = INT64_C(1) << 45;
-    int r = dlx_alloc(pair.p, &one, t);
+    const struct dlx_tensor_spec *one = SPEC(.dtype = word, .ndim = 2, .shape = most);
+    fails(dlx_alloc(pair.p, one, t), DLX_E_SHAPE, "2^63-1");
+    fails(dlx_alloc_set(pair.p, one, 1, t), DLX_E_SHAPE, "");
+    one = SPEC(.dtype = word, .ndim = 65, .shape = most);
+    fails(dlx_alloc(pair.p, one, t), DLX_E_SHAPE, "65");
+    one = SPEC(.dtype = byte, .ndim = 1, .shape = &negative);
+    fails(dlx_alloc(pair.p, one, t), DLX_E_SHAPE, "-1");
+    int r = dlx_alloc(pair.p, SPEC(.dtype = byte, .ndim = 1, .shape = &huge), t);
     ck_assert_msg(r == DLX_E_LIMIT || r == DLX_E_NO_MEMORY, "%d", r);
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "bytes"));
     ck_assert_int_lt(dlx_alloc_set(pair.p, two, 2, t), 0);
@@ -430,17 +415,13 @@ TEST(tensors_that_cannot_be)
     /* Of the host, pinned: this process reads it, by a copy. */
     static const DLDeviceType pinned[] = {kDLCUDAHost, kDLROCMHost};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(pinned); i++) {
-        struct dlx_publish_args args = {.size = sizeof args, .share = true};
         own->dl_tensor.device.device_type = pinned[i];
-        ok(dlx_publish(pair.p, own, &args));
-        struct dlx_message *m = dlx_test_stream_next(pair.s);
+        ok(dlx_publish(pair.p, own, PUBLISH(.share = true)));
+        auto_message *m = dlx_test_stream_next(pair.s);
         dlx_test_stream_check(m, 10, 1);
         ck_assert_int_eq(dlx_message_peek(m, 0)->device.device_type, kDLCPU);
-        dlx_message_unref(m);
-        own->deleter(own);
-        if (i + 1 < DLX_ARRAY_SIZE(pinned))
-            own = dlx_test_stream_alloc(pair.p, 10, 1);
     }
+    own->deleter(own);
 }
 
 /* What is asked of a message, and is not there. */
@@ -457,7 +438,8 @@ TEST(messages_have_no_more_than_they_have)
     struct dlx_item items[] = {{.name = "one", .tensor = dlx_test_stream_alloc(pair.p, 10, 1)},
                                {.tensor = dlx_test_stream_alloc(pair.p, 10, 2)}};
     ok(dlx_publish_set(pair.p, items, 2, NULL, NULL));
-    struct dlx_message *m = dlx_test_stream_next(pair.s);
+    dlx_test_stream_publish(pair.p, 10, 3); /* no set: no names */
+    auto_message *m = dlx_test_stream_next(pair.s), *plain = dlx_test_stream_next(pair.s);
     ck_assert_ptr_nonnull(dlx_message_peek(m, 1));
     ck_assert_ptr_null(dlx_message_peek(m, 2));
     ck_assert_ptr_null(dlx_message_peek(NULL, 0));
@@ -476,9 +458,5 @@ TEST(messages_have_no_more_than_they_have)
     fails(dlx_message_private(m, 2, &none), DLX_E_INVALID, "tensor 2");
     fails(dlx_message_tensor_legacy(m, 2, true, &legacy), DLX_E_INVALID, "tensor 2");
     ck_assert(!none && !legacy);
-    dlx_message_unref(m);
-    dlx_test_stream_publish(pair.p, 10, 3); /* no set: no names */
-    ok(dlx_take(pair.s, PATIENCE, &m));
-    fails(dlx_message_find(m, "one", &at), DLX_E_NOT_FOUND, "\"one\"");
-    dlx_message_unref(m);
+    fails(dlx_message_find(plain, "one", &at), DLX_E_NOT_FOUND, "\"one\"");
 }

@@ -7,7 +7,6 @@
 #include "tests/harness/stream.h"
 #include <stdatomic.h>
 #include <sys/resource.h>
-#include <time.h>
 
 static struct dlx_publisher *new_publisher(struct dlx_client *c, const char *topic)
 {
@@ -53,8 +52,7 @@ TEST(a_pattern_follows_publishers_as_they_come_and_go)
     expect_nothing(s);
     /* One that comes later loses nothing. */
     struct dlx_publisher *rear = new_publisher(c, "cam/rear");
-    dlx_test_stream_publish(rear, 10, 4);
-    dlx_test_stream_publish(rear, 10, 5);
+    dlx_test_stream_publish_all(rear, 10, 4, 5);
     expect(s, "cam/rear", 4);
     expect(s, "cam/rear", 5);
     /* A new one on the same topic, after the first has left. */
@@ -72,9 +70,6 @@ TEST(a_pattern_follows_publishers_as_they_come_and_go)
     expect_nothing(s);
 }
 
-/* News of what one link waits for may be read while a take looks at another link, or spins. */
-enum { N_FIRST = 256, AT_ONCE = 16 };
-
 static void wait_for_fd(struct dlx_subscription *s)
 {
     struct pollfd readable = {.fd = dlx_subscription_fd(s), .events = POLLIN};
@@ -82,8 +77,12 @@ static void wait_for_fd(struct dlx_subscription *s)
     ck_assert_int_eq(poll(&readable, 1, PATIENCE_MS), 1);
 }
 
-static void take_first_messages(int64_t spin_ns, bool polls)
+/* News of what one link waits for may be read while a take looks at another link, or spins: a take
+ * that spins, one that sleeps, and a caller that polls. */
+LOOP_TEST(first_messages_of_many_publishers_arrive, 0, 3)
 {
+    enum { N_FIRST = 256, AT_ONCE = 16 };
+    const bool polls = _i == 2;
     auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p[N_FIRST];
     char topic[32];
@@ -91,7 +90,8 @@ static void take_first_messages(int64_t spin_ns, bool polls)
         (void)snprintf(topic, sizeof topic, "cam/%d", i);
         p[i] = new_publisher(c, topic);
     }
-    auto_subscription *s = dlx_test_stream_subscribe(c, "cam/*", SUBSCRIBE(.spin_ns = spin_ns));
+    auto_subscription *s =
+        dlx_test_stream_subscribe(c, "cam/*", SUBSCRIBE(.spin_ns = _i == 1 ? DLX_SPIN_NEVER : 0));
     uint64_t began = dlx__now_ns();
     for (int i = 0; i < N_FIRST; i++) {
         dlx_test_stream_publish(p[i], 10, i);
@@ -107,12 +107,6 @@ static void take_first_messages(int64_t spin_ns, bool polls)
     }
     expect_nothing(s);
     dlx_test_stream_unref_publishers(p, N_FIRST);
-}
-
-/* A take that spins, one that sleeps, and a caller that polls. */
-LOOP_TEST(first_messages_of_many_publishers_arrive, 0, 3)
-{
-    take_first_messages(_i == 1 ? DLX_SPIN_NEVER : 0, _i == 2);
 }
 
 /* Its publisher was not asked to ring: nobody else reads what the daemon tells of it. */
@@ -155,20 +149,18 @@ TEST(a_pattern_gets_what_is_retained)
         auto_publisher *p = dlx_test_stream_publisher(c, topics[i], PUBLISHER(.retain = 1));
         dlx_test_stream_publish(p, 10, i);
     }
-    struct dlx_subscription *s = new_subscription(c, "weights/*");
+    auto_subscription *s = new_subscription(c, "weights/*");
+    auto_message *newest = NULL;
     struct dlx_message *m = NULL;
     unsigned seen = 0;
     for (int i = 0; i < 2; i++) {
-        ok(dlx_take(s, SECOND, &m));
-        seen |= 1U << dlx_message_topic(m)[8] % 32;
-        dlx_message_unref(m);
+        auto_message *next = dlx_test_stream_next(s);
+        seen |= 1U << dlx_message_topic(next)[8] % 32;
     }
     ck_assert_uint_eq(seen, 1U << 'a' % 32 | 1U << 'b' % 32);
     ck_assert_int_eq(dlx_take(s, SECOND, &m), DLX_E_PUBLISHER_GONE);
-    dlx_subscription_unref(s);
-    ok(dlx_get(c, "weights/**", 0, &m)); /* the newest of several */
-    ck_assert_str_eq(dlx_message_topic(m), "weights/b/bias");
-    dlx_message_unref(m);
+    ok(dlx_get(c, "weights/**", 0, &newest)); /* of several */
+    ck_assert_str_eq(dlx_message_topic(newest), "weights/b/bias");
     fails(dlx_retained_drop(c, "weights/*"), DLX_E_TOPIC, "'*'");
 }
 
@@ -221,7 +213,8 @@ TEST(long_lists_by_pattern_are_complete)
 {
     enum { N = 60 };
     auto_client *c = dlx_test_stream_connect();
-    struct dlx_publisher *p[2 * N], *other = new_publisher(c, "cam/b");
+    struct dlx_publisher *p[2 * N];
+    auto_publisher *other = new_publisher(c, "cam/b");
     for (int i = 0; i < 2 * N; i++) {
         char topic[16];
         (void)snprintf(topic, sizeof topic, "cam/%03d", i % N);
@@ -231,7 +224,6 @@ TEST(long_lists_by_pattern_are_complete)
     ok(dlx_list_publishers(c, "cam/0*", add, &n));
     ck_assert_uint_eq(n, 2 * N);
     dlx_test_stream_unref_publishers(p, 2 * N);
-    dlx_publisher_unref(other);
 }
 
 static int keep_info(const struct dlx_publisher_info *info, void *userdata)
@@ -281,14 +273,21 @@ TEST(patterns_of_a_user_have_a_limit)
     dlx_test_stream_unref_subscriptions(s, (size_t)n);
 }
 
+/* Of a publisher, or else of a subscription. */
 static struct dlx_event wait_event(struct dlx_publisher *p, struct dlx_subscription *s)
 {
     struct dlx_event e = {.size = sizeof e};
-    int r = DLX_E_EMPTY;
-    for (time_t end = time(NULL) + PATIENCE_S; r == DLX_E_EMPTY && time(NULL) < end;)
-        r = p ? dlx_publisher_next_event(p, &e) : dlx_subscription_next_event(s, &e);
+    int r;
+    eventually((r = p ? dlx_publisher_next_event(p, &e) : dlx_subscription_next_event(s, &e)) !=
+               DLX_E_EMPTY);
     ok(r);
     return e;
+}
+
+static void is_event(const struct dlx_event *e, uint32_t kind, pid_t pid)
+{
+    ck_assert_uint_eq(e->kind, kind);
+    ck_assert_uint_eq(e->pid, (uint32_t)pid);
 }
 
 TEST(events_tell_who_came_and_left)
@@ -299,8 +298,7 @@ TEST(events_tell_who_came_and_left)
     ck_assert_int_eq(dlx_publisher_next_event(p, &e), DLX_E_EMPTY);
     auto_subscription *s = new_subscription(c2, "cam/*");
     ok(dlx_publisher_next_event(p, &e));
-    ck_assert_uint_eq(e.kind, DLX_EVENT_JOINED);
-    ck_assert_uint_eq(e.pid, (uint32_t)getpid());
+    is_event(&e, DLX_EVENT_JOINED, getpid());
     ck_assert_str_eq(e.topic, "cam/front");
     uint64_t link = e.link, publisher = e.publisher;
     ok(dlx_subscription_next_event(s, &e));
@@ -357,17 +355,13 @@ TEST(events_tell_who_died)
     pid_t subscriber = spawn(false), publisher = spawn(true);
     ck_assert_uint_eq(wait_event(p, NULL).pid, (uint32_t)subscriber);
     ck_assert_uint_eq(wait_event(NULL, s).pid, (uint32_t)publisher);
-    kill(subscriber, SIGKILL);
-    kill(publisher, SIGKILL);
-    ck_assert_int_eq(waitpid(subscriber, NULL, 0), subscriber);
-    ck_assert_int_eq(waitpid(publisher, NULL, 0), publisher);
+    dlx_test_fork_kill(subscriber);
+    dlx_test_fork_kill(publisher);
     struct dlx_event e = wait_event(p, NULL);
-    ck_assert_uint_eq(e.kind, DLX_EVENT_LOST);
-    ck_assert_uint_eq(e.pid, (uint32_t)subscriber);
+    is_event(&e, DLX_EVENT_LOST, subscriber);
     ck_assert_int_eq(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
     e = wait_event(NULL, s);
-    ck_assert_uint_eq(e.kind, DLX_EVENT_LOST);
-    ck_assert_uint_eq(e.pid, (uint32_t)publisher);
+    is_event(&e, DLX_EVENT_LOST, publisher);
 }
 
 TEST(events_that_nobody_fetches_are_counted)
@@ -391,17 +385,15 @@ TEST(events_that_nobody_fetches_are_counted)
 
 struct crowd {
     atomic_bool stop;
-    unsigned topic;
+    const char *topic;
 };
 
 static void *come_and_go(void *userdata)
 {
     struct crowd *x = userdata;
     auto_client *c = dlx_test_stream_connect();
-    while (!atomic_load(&x->stop)) {
-        auto_publisher *p =
-            dlx_test_stream_publisher(c, x->topic ? "test/other" : "test/another", NULL);
-    }
+    while (!atomic_load(&x->stop))
+        dlx_publisher_unref(new_publisher(c, x->topic));
     return NULL;
 }
 
@@ -411,30 +403,27 @@ TEST(what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes)
     enum { N = 6, ROUNDS = 150 };
     auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p[N];
-    struct crowd crowds[2] = {{.topic = 0}, {.topic = 1}};
+    struct crowd crowds[2] = {{.topic = "test/another"}, {.topic = "test/other"}};
     pthread_t threads[2];
     for (int i = 0; i < N; i++) {
-        ok(dlx_publisher_new(c, "test/a", NULL, &p[i]));
+        p[i] = new_publisher(c, "test/a");
         dlx_test_stream_publish(p[i], 10, 0);
     }
     for (int i = 0; i < 2; i++)
-        ck_assert_int_eq(pthread_create(&threads[i], NULL, come_and_go, &crowds[i]), 0);
+        threads[i] = dlx_test_stream_thread(come_and_go, &crowds[i]);
     for (int round = 1; round <= ROUNDS; round++) {
-        struct dlx_message *m = NULL;
-        int n = 0;
-        struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/*", NULL);
+        auto_subscription *s = new_subscription(c, "test/*");
         for (int i = 0; i < N; i++)
             dlx_test_stream_publish(p[i], 10, round);
-        while (n < N) {
+        for (int n = 0; n < N;) {
+            auto_message *m = NULL;
             int r = dlx_take(s, 2 * SECOND, &m);
             if (r == DLX_E_PUBLISHER_GONE)
                 continue;
             ck_assert_msg(r == 0, "round %d: %d of %d came", round, n, N);
             dlx_test_stream_check(m, 10, round);
-            dlx_message_unref(m);
             n++;
         }
-        dlx_subscription_unref(s);
     }
     for (int i = 0; i < 2; i++) {
         atomic_store(&crowds[i].stop, true);
