@@ -18,13 +18,10 @@ enum { N_DIMS = 12, N_SMALL = 100, N_LARGE = 20000 };
 static DLManagedTensorVersioned callers(int64_t *data, int32_t ndim, int64_t *shape,
                                         int64_t *strides)
 {
-    return (DLManagedTensorVersioned){.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION},
-                                      .dl_tensor = {.data = data,
-                                                    .device = {kDLCPU, 0},
-                                                    .ndim = ndim,
-                                                    .dtype = {kDLInt, 64, 1},
-                                                    .shape = shape,
-                                                    .strides = strides}};
+    DLManagedTensorVersioned t = INT64_TENSOR(data, shape);
+    t.dl_tensor.ndim = ndim;
+    t.dl_tensor.strides = strides;
+    return t;
 }
 
 static int take(struct dlx_test_cast *x, struct dlx_subscription *s, int64_t n, int64_t value)
@@ -65,19 +62,16 @@ static int count_link(const struct dlx_link_info *info, void *userdata)
 
 static int ask_everything(struct dlx_test_cast *x, uint64_t *ret_n_lost)
 {
-    const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .history = 2, .on_full = DLX_ON_FULL_BLOCK, .depth = 8, .retain = 1};
-    const struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true},
-                                    late = {.size = sizeof late, .history = 1};
+    const struct dlx_publisher_args *pa = PUBLISHER_BLOCKING(.history = 2, .depth = 8, .retain = 1);
     uint64_t id = 0;
     int n_links = 0;
     DLX_TEST_TRY(dlx_test_server_connect(&x->c[0]));
     DLX_TEST_TRY(dlx_test_server_connect(&x->c[1]));
-    DLX_TEST_TRY(dlx_publisher_new(x->c[0], "calls/a", &pa, &x->p));
-    DLX_TEST_TRY(dlx_subscribe(x->c[1], "calls/a", &sa, &x->s));
+    DLX_TEST_TRY(dlx_publisher_new(x->c[0], "calls/a", pa, &x->p));
+    DLX_TEST_TRY(dlx_subscribe(x->c[1], "calls/a", SUBSCRIBE_RELIABLY, &x->s));
     DLX_TEST_TRY(dlx_test_cast_publish(x, N_SMALL, 1));
     DLX_TEST_TRY(take(x, x->s, N_SMALL, 1));
-    DLX_TEST_TRY(dlx_subscribe(x->c[1], "calls/*", &late, &x->pattern));
+    DLX_TEST_TRY(dlx_subscribe(x->c[1], "calls/*", SUBSCRIBE(.history = 1), &x->pattern));
     DLX_TEST_TRY(take(x, x->pattern, N_SMALL, 1));
     DLX_TEST_TRY(dlx_test_cast_publish(x, N_LARGE, 2));
     DLX_TEST_TRY(take(x, x->s, N_LARGE, 2));
@@ -110,24 +104,20 @@ static int ask_and_leave(struct dlx_test_fail *fail, uint64_t *ret_n_lost)
     return r;
 }
 
+static bool is_empty(struct dlx_client *c)
+{
+    (void)dlx_retained_drop(c, "calls/a");
+    const struct dlx_daemon_info info = dlx_test_stream_daemon_info(c);
+    return info.shared_bytes == 0 && info.n_publishers == 0 && info.n_clients == 1;
+}
+
 /* Nothing is left of anybody, in a while. What a client left that may be alive stays until that is
  * known: drop it. */
 static void wait_until_empty(void)
 {
-    struct dlx_daemon_info info = {.size = sizeof info};
-    struct dlx_client *c = NULL;
-    uint64_t deadline = dlx__deadline(PATIENCE);
+    auto_client *c = NULL;
     ok(dlx_test_server_connect(&c));
-    for (;;) {
-        (void)dlx_retained_drop(c, "calls/a");
-        ok(dlx_client_get_daemon_info(c, &info));
-        if (info.shared_bytes == 0 && info.n_publishers == 0 && info.n_clients == 1)
-            break;
-        ck_assert_msg(dlx__now_ns() < deadline, "%llu bytes, %u publishers, %u clients are left",
-                      (unsigned long long)info.shared_bytes, info.n_publishers, info.n_clients);
-        (void)poll(NULL, 0, 1);
-    }
-    dlx_client_unref(c);
+    eventually(is_empty(c));
 }
 
 static int tell_everything(int who, struct dlx_test_fail *fail)
@@ -241,11 +231,10 @@ static int publish_shared(struct dlx_test_cast *x)
 {
     const int64_t n = 10;
     const struct dlx_tensor_spec spec = dlx_test_cast_spec(1, &n);
-    const struct dlx_publish_args share = {.size = sizeof share, .share = true};
     DLX_TEST_TRY(dlx_alloc(x->p, &spec, &x->t[0]));
     *(int64_t *)x->t[0]->dl_tensor.data = 5;
-    DLX_TEST_TRY(dlx_publish(x->p, x->t[0], &share));
-    DLX_TEST_TRY(dlx_publish(x->p, x->t[0], &share));
+    DLX_TEST_TRY(dlx_publish(x->p, x->t[0], PUBLISH(.share = true)));
+    DLX_TEST_TRY(dlx_publish(x->p, x->t[0], PUBLISH(.share = true)));
     DLX_TEST_TRY(take_values(x, 2, 0, 5));
     dlx_test_cast_give_back(x);
     return 0;
@@ -284,22 +273,18 @@ static int use_messages(struct dlx_test_cast *x)
 /* The same publisher goes on. */
 static int tell_of_messages(int kind, struct dlx_test_fail *fail)
 {
-    const struct dlx_publisher_args pa = {
-        .size = sizeof pa, .history = 2, .on_full = DLX_ON_FULL_BLOCK};
-    const struct dlx_subscribe_args sa = {.size = sizeof sa, .reliable = true, .max_held = 4};
-    struct dlx_test_pair pair = dlx_test_pair_make(&pa, &sa);
+    auto_pair pair = dlx_test_pair_make(PUBLISHER_BLOCKING(.history = 2),
+                                        SUBSCRIBE(.reliable = true, .max_held = 4));
     struct dlx_test_cast x = {.p = pair.p, .s = pair.s};
     (void)kind;
     dlx_test_fail(fail);
     int r = dlx_test_fail_say(use_messages(&x));
     dlx_test_cast_give_back(&x);
     dlx_test_fail(NULL);
-    struct dlx_subscription *s = dlx_test_stream_subscribe(pair.c, "test/a", NULL);
+    auto_subscription *s = dlx_test_stream_subscribe(pair.c, "test/a", NULL);
     pair.s = dlx_subscription_unref(pair.s); /* what it has not taken would be waited for */
     dlx_test_stream_publish(pair.p, 10, 1);
     dlx_test_stream_expect(s, 10, 1);
-    dlx_subscription_unref(s);
-    dlx_test_pair_end(&pair);
     return r;
 }
 
@@ -343,7 +328,7 @@ static int use_publisher(int kind, struct dlx_publisher *p, int32_t ndim)
 
 static int use_again_and_again(int kind, struct dlx_test_fail *fail)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     int r = 0;
     for (int i = 0; i < N_AGAIN; i++) /* until no call needs another arena */
         ok(use_publisher(kind, x.p, 1));
@@ -356,7 +341,6 @@ static int use_again_and_again(int kind, struct dlx_test_fail *fail)
         dlx_test_fail(NULL);
     }
     dlx_test_fail_expect(dlx_test_stream_stats(x.p).arena_bytes == bytes, "no more memory");
-    dlx_test_pair_end(&x);
     return r;
 }
 

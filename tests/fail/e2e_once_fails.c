@@ -28,39 +28,14 @@ static void lack_no_more(size_t n)
 
 static void take_and_check(struct dlx_subscription *s, int64_t n, int64_t value)
 {
-    struct dlx_message *m = dlx_test_stream_next(s);
+    auto_message *m = dlx_test_stream_next(s);
     dlx_test_stream_check(m, n, value);
     ck_assert_uint_eq(dlx_message_gap(m), 0);
-    dlx_message_unref(m);
-}
-
-/* Two clients, a publisher and a subscription, before the publisher has seen the link. */
-struct scene {
-    struct dlx_client *c, *other;
-    struct dlx_publisher *p;
-    struct dlx_subscription *s;
-};
-
-static struct scene begin(void)
-{
-    const struct dlx_publisher_args args = {.size = sizeof args, .depth = 3};
-    struct scene x = {.c = dlx_test_stream_connect(), .other = dlx_test_stream_connect()};
-    x.p = dlx_test_stream_publisher(x.c, "test/a", &args);
-    x.s = dlx_test_stream_subscribe(x.other, "test/a", NULL);
-    return x;
-}
-
-static void end(struct scene *x)
-{
-    dlx_subscription_unref(x->s);
-    dlx_publisher_unref(x->p);
-    dlx_client_unref(x->other);
-    dlx_client_unref(x->c);
 }
 
 TEST(a_link_that_there_is_no_memory_for_is_picked_up_later)
 {
-    struct scene x = begin();
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = 3), NULL); /* which has not seen the link */
     lack("madvise", 2); /* the page of the link; it is looked for twice */
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     lack_no_more(2);
@@ -68,32 +43,29 @@ TEST(a_link_that_there_is_no_memory_for_is_picked_up_later)
         dlx_test_stream_publish(x.p, 64, i);
         take_and_check(x.s, 64, i);
     }
-    end(&x);
 }
 
 TEST(a_publisher_may_end_with_a_link_that_it_had_no_memory_for)
 {
-    struct scene x = begin();
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     lack("madvise", 1000);
     fails(dlx_publisher_wait(x.p, 1, SECOND / 20), DLX_E_TIMEOUT, "0 of 1");
     x.p = dlx_publisher_unref(x.p);
     lack_no_more(1);
-    end(&x);
 }
 
 /* The packet is still in the socket: a connection is not given up, nor what depends on it. */
 TEST(a_packet_that_the_kernel_had_no_memory_for_is_read_later)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
+    auto_client *c = dlx_test_stream_connect();
     lack("recvmsg", 3);
     (void)dlx_test_stream_daemon_info(c);
     lack_no_more(4);
-    dlx_client_unref(c);
 }
 
 TEST(a_bell_that_could_not_be_read_is_read_later)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
     fails(dlx_take(x.s, SECOND / 100, &m), DLX_E_TIMEOUT, "no message");
     dlx_test_stream_publish(x.p, 64, 1); /* rings: it has slept */
@@ -105,12 +77,11 @@ TEST(a_bell_that_could_not_be_read_is_read_later)
         take_and_check(x.s, 64, i);
     }
     lack_no_more(2);
-    dlx_test_pair_end(&x);
 }
 
 TEST(a_message_that_there_is_no_memory_for_is_taken_later)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
     dlx_test_stream_publish(x.p, 64, 1);
     dlx_test_stream_publish(x.p, 64, 2);
@@ -120,7 +91,6 @@ TEST(a_message_that_there_is_no_memory_for_is_taken_later)
     ck_assert_int_eq(r, DLX_E_NO_MEMORY);
     take_and_check(x.s, 64, 1);
     take_and_check(x.s, 64, 2);
-    dlx_test_pair_end(&x);
 }
 
 /* 0: ENOBUFS, 1: EINTR */
@@ -159,7 +129,7 @@ static void fall_asleep(struct dlx_subscription *s)
 
 TEST(a_bell_that_could_not_be_rung_is_rung_with_the_next_message)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 4, 1);
     fall_asleep(x.s);
     lack("send", 1);
@@ -173,22 +143,12 @@ TEST(a_bell_that_could_not_be_rung_is_rung_with_the_next_message)
     ck_assert(is_readable(x.s, PATIENCE_MS));
     take_and_check(x.s, 4, 1);
     take_and_check(x.s, 4, 2);
-    dlx_test_pair_end(&x);
 }
 
 /* Less than PATIENCE: something comes at once, or never. */
 #define SOON (INT64_C(5000000000))
 /* The socket takes nothing for so long. */
 #define FULL_NS UINT64_C(100000000)
-
-static struct dlx_client *connect_soon(void)
-{
-    const struct dlx_connect_args args = {
-        .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = SOON};
-    struct dlx_client *c = NULL;
-    ok(dlx_connect(&c, &args));
-    return c;
-}
 
 /* Full from that packet on. */
 static void fill_socket(size_t at)
@@ -220,10 +180,10 @@ static size_t subscribe_when_full(struct dlx_client *c)
  * on how fast it is. */
 TEST(a_subscriber_that_could_not_acknowledge_tries_again)
 {
-    struct dlx_client *c = connect_soon();
+    auto_client *c = NULL;
+    ok(dlx_connect(&c, CONNECT(.timeout_ns = SOON)));
     for (size_t n_good = 0; n_good < 3;)
         n_good += subscribe_when_full(c);
-    dlx_client_unref(c);
 }
 
 /* Takes all, in dlx_take() or on the descriptor, with a socket that is full from packet `at` on. */
@@ -250,25 +210,16 @@ static void take_all_when_full(struct dlx_subscription *s, int n_messages, size_
 LOOP_TEST(a_subscriber_that_sleeps_and_could_not_acknowledge_tries_again, 0, 2)
 {
     enum { N_MESSAGES = 7 };
-    const struct dlx_publisher_args args = {.size = sizeof args, .depth = 2 * N_MESSAGES};
     bool failed = true;
-    struct dlx_client *c = connect_soon();
+    auto_client *c = NULL;
+    ok(dlx_connect(&c, CONNECT(.timeout_ns = SOON)));
     for (size_t at = 1; failed; at++) {
-        struct dlx_subscription *s = dlx_test_stream_subscribe(c, "calls/a", NULL);
-        struct dlx_publisher *p = dlx_test_stream_publisher(c, "calls/a", &args);
+        auto_subscription *s = dlx_test_stream_subscribe(c, "calls/a", NULL);
+        auto_publisher *p =
+            dlx_test_stream_publisher(c, "calls/a", PUBLISHER(.depth = 2 * N_MESSAGES));
         for (int i = 0; i < N_MESSAGES; i++)
             dlx_test_stream_publish(p, INT64_C(1000) << i, i);
         take_all_when_full(s, N_MESSAGES, at, _i == 0);
         failed = lacking.call != NULL;
-        dlx_subscription_unref(s);
-        dlx_publisher_unref(p);
     }
-    dlx_client_unref(c);
-}
-
-int main(void)
-{
-    TCase *tcase = dlx_test_stream_case("once_fails");
-    tcase_set_timeout(tcase, 5 * PATIENCE_S);
-    return dlx_test_run_case(tcase);
 }
