@@ -23,7 +23,7 @@ LOOP_TEST(a_tensor_is_not_published_twice, 0, N_WAYS *N_WAYS)
     const int first = _i / N_WAYS, second = _i % N_WAYS;
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5);
     ok(publish(x.p, first, t));
-    fails(publish(x.p, second, t), DLX_E_INVALID, "published or deleted before");
+    fails(publish(x.p, second, t), DLX_E_INVALID, "allocate another one, or publish with `share`");
     auto_message *m = dlx_test_stream_next(x.s);
     fails(publish(x.p, second, t), DLX_E_INVALID, "published or deleted before");
     dlx_test_stream_check(m, 10, 5);

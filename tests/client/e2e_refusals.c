@@ -359,14 +359,6 @@ TEST(a_topic_that_cannot_be)
     close(control);
 }
 
-TEST(a_reliable_subscription_names_the_publisher_that_drops)
-{
-    auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = dlx_test_stream_publisher(c, "cam/front", NULL);
-    fails(dlx_subscribe(c, "cam/*", SUBSCRIBE(.reliable = true), &out.s), DLX_E_QOS,
-          "link to cam/front");
-}
-
 TEST(a_socket_path_that_is_no_socket_path)
 {
     char path[200];
