@@ -197,12 +197,11 @@ TEST(a_call_that_has_returned_is_over)
     struct use use = {.pair = dlx_test_pair_make(NULL, NULL)};
     struct dlx_subscription_stats small = {.size = 1};
     struct dlx_publisher_stats tiny = {.size = 1};
-    struct dlx_message *m = NULL;
     for (int i = 0; i < 2 + N_FAILURES; i++) {
         if (i == 1) {
             ck_assert_int_lt(dlx_subscription_get_stats(use.pair.s, &small), 0);
             ck_assert_int_lt(dlx_publisher_get_stats(use.pair.p, &tiny), 0);
-            fails(dlx_take(use.pair.s, 0, &m), DLX_E_EMPTY, "");
+            take_fails(use.pair.s, 0, DLX_E_EMPTY, "");
         } else if (i >= 2) {
             failures[i - 2](use.pair.p);
         }

@@ -76,12 +76,10 @@ TEST(a_subscriber_of_the_newest_message_is_bounded_too)
 {
     auto_pair x =
         dlx_test_pair_make(PUBLISHER(.max_held_bytes = 1), SUBSCRIBE(.mode = DLX_MODE_LATEST));
-    struct dlx_message *other = NULL;
-    dlx_test_stream_publish(x.p, N, 1);
-    struct dlx_message *m = dlx_test_stream_next(x.s);
+    struct dlx_message *m = dlx_test_pair_pass(&x, N, 1);
     for (int64_t i = 2; i <= 5; i++) {
         dlx_test_stream_publish(x.p, N, i);
-        fails(dlx_take(x.s, 0, &other), DLX_E_TOO_MANY_HELD, "max_held_bytes");
+        take_fails(x.s, 0, DLX_E_TOO_MANY_HELD, "max_held_bytes");
     }
     dlx_message_unref(m);
     dlx_test_stream_expect(x.s, N, 5);
@@ -94,13 +92,12 @@ TEST(a_subscriber_of_the_newest_message_is_bounded_too)
 TEST(who_holds_all_that_it_may_is_told_what_else_there_is)
 {
     auto_pair x = dlx_test_pair_make(PUBLISHER(.max_held_bytes = BYTES), NULL);
-    struct dlx_message *m = NULL;
     dlx_test_stream_publish(x.p, N, 1);
     auto_message *held = dlx_test_stream_next(x.s);
-    ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
-    fails(dlx_take(x.s, 1000000, &m), DLX_E_TIMEOUT, "no message in time");
+    take_fails(x.s, 0, DLX_E_EMPTY, "");
+    take_fails(x.s, 1000000, DLX_E_TIMEOUT, "no message in time");
     x.p = dlx_publisher_unref(x.p);
-    fails(dlx_take(x.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "test/a");
+    take_fails(x.s, PATIENCE, DLX_E_PUBLISHER_GONE, "test/a");
     dlx_test_stream_check(held, N, 1);
 }
 
@@ -144,19 +141,17 @@ TEST(a_message_that_waited_counts_when_a_batch_takes_it)
 TEST(bytes_count_until_the_last_tensor_is_deleted_on_another_thread)
 {
     auto_pair x = dlx_test_pair_make(PUBLISHER(.max_held_bytes = BYTES + 1), NULL);
-    struct dlx_message *other = NULL;
     for (int round = 0; round < 20; round++) {
         DLManagedTensorVersioned *t[2];
         const struct dlx_item items[] = {{"a", dlx_test_stream_alloc(x.p, N, 1)},
                                          {"b", dlx_test_stream_alloc(x.p, N, 2)}};
         ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
-        dlx_test_stream_publish(x.p, N, 3);
-        struct dlx_message *m = dlx_test_stream_next(x.s);
+        struct dlx_message *m = dlx_test_pair_pass(&x, N, 3);
         for (uint32_t i = 0; i < 2; i++)
             ok(dlx_message_tensor(m, i, &t[i]));
         dlx_message_unref(m);
         for (int i = 0; i < 2; i++) {
-            fails(dlx_take(x.s, 0, &other), DLX_E_TOO_MANY_HELD, "160 B are held");
+            take_fails(x.s, 0, DLX_E_TOO_MANY_HELD, "160 B are held");
             ck_assert_int_eq(pthread_join(dlx_test_stream_delete_elsewhere(t[i]), NULL), 0);
         }
         dlx_test_stream_expect(x.s, N, 3);
@@ -166,8 +161,8 @@ TEST(bytes_count_until_the_last_tensor_is_deleted_on_another_thread)
 
 static void expect_one_at_a_time(struct dlx_subscription *s)
 {
-    struct dlx_message *m = dlx_test_stream_next(s), *other = NULL;
-    fails(dlx_take(s, PATIENCE, &other), DLX_E_TOO_MANY_HELD, "the publisher");
+    struct dlx_message *m = dlx_test_stream_next(s);
+    take_fails(s, PATIENCE, DLX_E_TOO_MANY_HELD, "the publisher");
     dlx_message_unref(m);
     dlx_message_unref(dlx_test_stream_next(s));
 }
@@ -178,8 +173,7 @@ static void publish_on_a_new_link(struct dlx_test_pair *x)
 {
     const uint64_t before = x->p->id;
     for (uint64_t publisher = before; publisher == before;) {
-        dlx_test_stream_publish(x->p, N, 3);
-        auto_message *m = dlx_test_stream_next(x->s);
+        auto_message *m = dlx_test_pair_pass(x, N, 3);
         publisher = dlx_message_publisher(m);
     }
     dlx_test_stream_publish_all(x->p, N, 4, 5);
@@ -349,8 +343,7 @@ TEST(parts_of_a_tensor_count_their_own_bytes)
     dlx_message_unref(dlx_test_stream_next(x.s));
     /* The same memory again, all of it. */
     for (int i = 0; i < 20; i++) {
-        dlx_test_stream_publish(x.p, LARGE_N, i);
-        auto_message *m = dlx_test_stream_next(x.s);
+        auto_message *m = dlx_test_pair_pass(&x, LARGE_N, i);
         const struct dlx_block *block = x.p->core.block->payloads[x.p->core.head & 255];
         ck_assert_uint_eq(dlx__block_message_bytes(block), LARGE);
     }

@@ -277,7 +277,6 @@ TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks)
     auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE_RELIABLY);
     auto_publisher *p = dlx_test_stream_publisher(c, "test/a", &block),
                    *q = dlx_test_stream_publisher(c, "test/a", &block);
-    struct dlx_message *m = NULL;
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         struct dlx_client *other = dlx_test_stream_connect();
@@ -288,7 +287,7 @@ TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks)
     }
     eventually(n_publishers(c) == 3); /* the last of them is ready, or waits to be */
     take(s, 1, DEPTH);
-    ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
+    take_fails(s, 0, DLX_E_EMPTY, "");
     dlx_test_fork_join(pid);
     ck_assert_uint_eq(n_lost(s), 0);
 }

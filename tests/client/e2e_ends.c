@@ -23,9 +23,8 @@ static void come_and_go(struct dlx_client *c, struct dlx_subscription *s, const 
 /* Until the subscription knows that nobody is attached. */
 static void wait_until_alone(struct dlx_subscription *s)
 {
-    struct dlx_message *m = NULL;
     do
-        fails(dlx_take(s, SECOND / 1000, &m), DLX_E_TIMEOUT, "no message in time");
+        take_fails(s, SECOND / 1000, DLX_E_TIMEOUT, "no message in time");
     while (dlx_test_stream_subscription_stats(s).n_publishers > 0);
 }
 
@@ -33,13 +32,12 @@ TEST(a_subscription_ends_when_so_many_publishers_have_left)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_subscription *s = subscribe(c, 2);
-    struct dlx_message *m = NULL;
     for (int round = 0; round < 2; round++) { /* the count begins again */
         come_and_go(c, s, "b/0");
         wait_until_alone(s);
         come_and_go(c, s, "b/1");
-        fails(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "b/*");
-        fails(dlx_take(s, SECOND / 100, &m), DLX_E_TIMEOUT, "b/*");
+        take_fails(s, PATIENCE, DLX_E_PUBLISHER_GONE, "b/*");
+        take_fails(s, SECOND / 100, DLX_E_TIMEOUT, "b/*");
     }
 }
 
@@ -47,13 +45,12 @@ TEST(a_subscription_does_not_end_while_a_publisher_is_attached)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_subscription *s = subscribe(c, 2);
-    struct dlx_message *m = NULL;
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "b/third", NULL);
     for (int i = 0; i < 3; i++)
         come_and_go(c, s, "b/0");
-    fails(dlx_take(s, SECOND / 100, &m), DLX_E_TIMEOUT, "b/*");
+    take_fails(s, SECOND / 100, DLX_E_TIMEOUT, "b/*");
     dlx_publisher_unref(p);
-    fails(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "b/*");
+    take_fails(s, PATIENCE, DLX_E_PUBLISHER_GONE, "b/*");
 }
 
 TEST(a_subscription_to_any_publishers_never_ends)
@@ -72,7 +69,6 @@ TEST(a_publisher_that_reconnects_has_not_left)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_subscription *s = subscribe(c, 2);
-    struct dlx_message *m = NULL;
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "b/0", NULL);
     for (int64_t value = 1; value <= 3; value += 2) {
         dlx_test_stream_publish(p, 10, value);
@@ -86,7 +82,7 @@ TEST(a_publisher_that_reconnects_has_not_left)
     dlx_publisher_unref(p);
     wait_until_alone(s);
     come_and_go(c, s, "b/1");
-    fails(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "b/*");
+    take_fails(s, PATIENCE, DLX_E_PUBLISHER_GONE, "b/*");
 }
 
 enum { N_GONE = 40 }; /* several pages */

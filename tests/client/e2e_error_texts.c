@@ -18,15 +18,16 @@ TEST(who_subscribes_reliably_is_told_of_a_publisher_that_drops)
 TEST(who_holds_too_many_is_told_the_limit)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *held[16], *m = NULL;
+    struct dlx_message *held[16];
     for (int i = 0; i < 16; i++) {
         dlx_test_stream_publish(x.p, 1, i);
         held[i] = dlx_test_stream_next(x.s);
     }
     dlx_test_stream_publish(x.p, 1, 16);
-    fails(dlx_take(x.s, PATIENCE, &m), DLX_E_TOO_MANY_HELD,
-          "16 messages are held, the limit of this subscription (max_held): release some first, or "
-          "subscribe with a larger max_held");
+    take_fails(
+        x.s, PATIENCE, DLX_E_TOO_MANY_HELD,
+        "16 messages are held, the limit of this subscription (max_held): release some first, or "
+        "subscribe with a larger max_held");
     dlx_test_stream_unref_messages(held, 16);
 }
 
@@ -34,8 +35,7 @@ TEST(who_holds_too_many_is_told_the_limit)
 static const char *words_of_take(struct dlx_subscription *s)
 {
     static char words[512];
-    struct dlx_message *m = NULL;
-    ck_assert_int_eq(dlx_take(s, 1000000, &m), DLX_E_TIMEOUT);
+    take_fails(s, 1000000, DLX_E_TIMEOUT, "");
     (void)snprintf(words, sizeof words, "%s", dlx_client_errmsg(NULL));
     return words;
 }
@@ -68,18 +68,17 @@ TEST(a_publisher_that_was_refused_is_a_reason_until_another_one_comes)
     auto_client *c = dlx_test_stream_connect();
     auto_subscription *s = dlx_test_stream_subscribe(c, "test/drops", SUBSCRIBE_RELIABLY);
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/drops", NULL);
-    struct dlx_message *m = NULL;
-    fails(dlx_take(s, PATIENCE, &m), DLX_E_QOS, "drops its oldest messages");
+    take_fails(s, PATIENCE, DLX_E_QOS, "drops its oldest messages");
     const char *words = words_of_take(s);
     has(words, "topic test/drops: no message in time, since a publisher was refused: subscriber ");
     has(words, "drops its oldest messages");
-    ck_assert_int_eq(dlx_take(s, 1000000, &m), DLX_E_TIMEOUT);
+    take_fails(s, 1000000, DLX_E_TIMEOUT, "");
     ck_assert_str_eq(dlx_client_errmsg(NULL), words);
     dlx_publisher_unref(p);
     p = dlx_test_stream_publisher(c, "test/drops", PUBLISHER_BLOCKING(.depth = 16));
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_publisher_unref(p);
-    fails(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "the last publisher left");
+    take_fails(s, PATIENCE, DLX_E_PUBLISHER_GONE, "the last publisher left");
     has(words_of_take(s), "topic test/drops: no message in time, since nobody publishes it at ");
 }
 
@@ -102,11 +101,10 @@ TEST(a_report_without_its_size_is_told)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {0};
-    struct dlx_message *m = NULL;
     auto_tensor *t = dlx_test_stream_alloc(x.p, 1, 1);
     fails(dlx_publish(x.p, t, PUBLISH(.report = &report)), DLX_E_INVALID,
           "result struct of 0 bytes, at least ");
-    ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
+    take_fails(x.s, 0, DLX_E_EMPTY, "");
 }
 
 TEST(who_finds_no_name_is_told_which_there_are)

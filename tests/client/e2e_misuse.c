@@ -35,7 +35,6 @@ LOOP_TEST(a_tensor_is_not_published_twice, 0, N_WAYS *N_WAYS)
 TEST(a_tensor_is_not_in_a_message_or_batch_twice)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m = NULL;
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5), *two[] = {t, t};
     const struct dlx_item items[] = {{"a", t}, {"b", t}};
     uint32_t n = 7;
@@ -43,7 +42,7 @@ TEST(a_tensor_is_not_in_a_message_or_batch_twice)
     fails(dlx_publish_n(x.p, two, 2, NULL, &n), DLX_E_INVALID, "published or deleted before");
     ck_assert_uint_eq(n, 1);
     dlx_test_stream_expect(x.s, 10, 5);
-    ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
+    take_fails(x.s, 0, DLX_E_EMPTY, "");
 }
 
 LOOP_TEST(a_deleted_tensor_is_not_published, 0, N_WAYS)

@@ -115,8 +115,7 @@ TEST(what_is_written_is_seen_by_nobody_else)
 TEST(only_pages_that_are_written_to_are_copied)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
-    dlx_test_stream_publish(x.p, LARGE, 1);
-    auto_message *m = dlx_test_stream_next(x.s);
+    auto_message *m = dlx_test_pair_pass(&x, LARGE, 1);
     auto_tensor *t = private_of(m, 0, LARGE, 1);
     if (!COPIED(t)) {
         ck_assert_uint_eq(own_bytes(data(t)), 0);
@@ -176,8 +175,7 @@ TEST(scalars_and_empty_tensors_are_copied)
 TEST(a_view_holds_its_message_and_a_copy_does_not)
 {
     auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = 2), SUBSCRIBE(.max_held = 1));
-    dlx_test_stream_publish(x.p, LARGE, 1);
-    struct dlx_message *m = dlx_test_stream_next(x.s);
+    struct dlx_message *m = dlx_test_pair_pass(&x, LARGE, 1);
     DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1);
     dlx_message_unref(m);
     if (!COPIED(t)) {
@@ -208,8 +206,7 @@ TEST(a_view_holds_its_message_and_a_copy_does_not)
 TEST(it_outlives_everything_else)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    dlx_test_stream_publish(x.p, LARGE, 1);
-    struct dlx_message *m = dlx_test_stream_next(x.s);
+    struct dlx_message *m = dlx_test_pair_pass(&x, LARGE, 1);
     DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1);
     dlx_message_unref(m);
     dlx_test_pair_end(&x);
@@ -247,8 +244,7 @@ TEST(another_thread_makes_views_while_arenas_come_and_go)
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct viewer v = {.n = 0};
     void *good = NULL;
-    dlx_test_stream_publish(x.p, LARGE, 1);
-    auto_message *m = dlx_test_stream_next(x.s);
+    auto_message *m = dlx_test_pair_pass(&x, LARGE, 1);
     v.m = m;
     pthread_t thread = dlx_test_stream_thread(make_views, &v);
     for (int64_t i = 1; i < 40; i++) {
@@ -288,8 +284,7 @@ LOOP_TEST(where_the_kernel_has_no_views_it_is_copied, 0, 2)
     static const unsigned calls[] = {__NR_mremap, __NR_mprotect};
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     auto_tensor *t = NULL;
-    dlx_test_stream_publish(x.p, LARGE, 1);
-    auto_message *m = dlx_test_stream_next(x.s);
+    auto_message *m = dlx_test_pair_pass(&x, LARGE, 1);
     if (!dlx_test_seccomp_fail(calls[_i], EINVAL)) { /* for the process of this test */
         puts("SKIP: no seccomp here");
         return;
@@ -303,8 +298,7 @@ TEST(publishing_one_on_copies_it)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
-    dlx_test_stream_publish(x.p, LARGE, 1);
-    struct dlx_message *m = dlx_test_stream_next(x.s);
+    struct dlx_message *m = dlx_test_pair_pass(&x, LARGE, 1);
     DLManagedTensorVersioned *t = private_of(m, 0, LARGE, 1);
     dlx_message_unref(m);
     for (int64_t i = 0; i < LARGE; i++)

@@ -66,8 +66,7 @@ LOOP_TEST(a_message_for_nobody_is_not_published, 0, 3)
 TEST(who_has_left_and_holds_messages_is_no_subscriber)
 {
     auto_pair x = dlx_test_pair_make(&one, NULL);
-    dlx_test_stream_publish(x.p, 10, 1);
-    auto_message *m = dlx_test_stream_next(x.s);
+    auto_message *m = dlx_test_pair_pass(&x, 10, 1);
     x.s = dlx_subscription_unref(x.s);
     auto_tensor *t = dlx_test_stream_alloc(x.p, 10, 2);
     fails(dlx_publish(x.p, t, NULL), DLX_E_TIMEOUT, "0 of 1 subscribers");

@@ -17,7 +17,6 @@ TEST(memory_is_of_the_kind_that_was_asked_for)
 TEST(a_tensor_arrives_without_a_copy)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_message *m = NULL;
     for (int64_t i = 0; i < 1000; i++) {
         dlx_test_stream_publish(x.p, 16, i * 100);
         auto_message *next = dlx_test_stream_next(x.s);
@@ -30,8 +29,8 @@ TEST(a_tensor_arrives_without_a_copy)
     ck_assert_uint_eq(stats.published, 1000);
     ck_assert_uint_eq(stats.copied_bytes, 0);
     ck_assert_uint_eq(stats.n_subscribers, 1);
-    fails(dlx_take(x.s, 0, &m), DLX_E_EMPTY, "");
-    fails(dlx_take(x.s, 1000000, &m), DLX_E_TIMEOUT, "test/a");
+    take_fails(x.s, 0, DLX_E_EMPTY, "");
+    take_fails(x.s, 1000000, DLX_E_TIMEOUT, "test/a");
 }
 
 TEST(a_tensor_outlives_message_subscription_publisher_and_client)
@@ -40,8 +39,7 @@ TEST(a_tensor_outlives_message_subscription_publisher_and_client)
     DLManagedTensorVersioned *a = NULL;
     auto_tensor *b = NULL, *local = dlx_test_stream_alloc(x.p, 8, 1);
     DLManagedTensor *legacy = NULL;
-    dlx_test_stream_publish(x.p, 1000, 7);
-    struct dlx_message *m = dlx_test_stream_next(x.s);
+    struct dlx_message *m = dlx_test_pair_pass(&x, 1000, 7);
     ok(dlx_message_tensor(m, 0, &a));
     ok(dlx_message_tensor(m, 0, &b));
     fails(dlx_message_tensor(m, 1, &b), DLX_E_INVALID, "tensor 1");
@@ -159,8 +157,7 @@ TEST(a_full_publisher_names_who_is_behind)
 {
     auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 4), SUBSCRIBE_RELIABLY);
     char word[64];
-    dlx_test_stream_publish(x.p, 4, 1);
-    struct dlx_message *m = dlx_test_stream_next(x.s);
+    struct dlx_message *m = dlx_test_pair_pass(&x, 4, 1);
     dlx_test_stream_publish_all(x.p, 4, 2, 5);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 4, 6);
     /* A program may have any name, also one that would clear a terminal. */
@@ -299,8 +296,7 @@ TEST(what_a_publisher_left_that_has_gone_is_waited_for)
 TEST(who_has_unsubscribed_is_not_counted_although_it_holds_a_message)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
-    dlx_test_stream_publish(x.p, 10, 1);
-    auto_message *m = dlx_test_stream_next(x.s);
+    auto_message *m = dlx_test_pair_pass(&x, 10, 1);
     x.s = dlx_subscription_unref(x.s);
     eventually(dlx_test_stream_stats(x.p).n_subscribers == 0);
 }

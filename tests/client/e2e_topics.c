@@ -28,8 +28,7 @@ static void expect(struct dlx_subscription *s, const char *topic, int64_t value)
 
 static void expect_nothing(struct dlx_subscription *s)
 {
-    struct dlx_message *m = NULL;
-    ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
+    take_fails(s, 0, DLX_E_EMPTY, "");
 }
 
 static uint32_t n_publishers(struct dlx_subscription *s)
@@ -65,8 +64,7 @@ TEST(a_pattern_follows_publishers_as_they_come_and_go)
     front = dlx_publisher_unref(front);
     expect_nothing(s);
     dlx_publisher_unref(rear);
-    struct dlx_message *m = NULL;
-    fails(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "cam/*");
+    take_fails(s, PATIENCE, DLX_E_PUBLISHER_GONE, "cam/*");
     expect_nothing(s);
 }
 
@@ -151,14 +149,13 @@ TEST(a_pattern_gets_what_is_retained)
     }
     auto_subscription *s = new_subscription(c, "weights/*");
     auto_message *newest = NULL;
-    struct dlx_message *m = NULL;
     unsigned seen = 0;
     for (int i = 0; i < 2; i++) {
         auto_message *next = dlx_test_stream_next(s);
         seen |= 1U << dlx_message_topic(next)[8] % 32;
     }
     ck_assert_uint_eq(seen, 1U << 'a' % 32 | 1U << 'b' % 32);
-    ck_assert_int_eq(dlx_take(s, SECOND, &m), DLX_E_PUBLISHER_GONE);
+    take_fails(s, SECOND, DLX_E_PUBLISHER_GONE, "");
     ok(dlx_get(c, "weights/**", 0, &newest)); /* of several */
     ck_assert_str_eq(dlx_message_topic(newest), "weights/b/bias");
     fails(dlx_retained_drop(c, "weights/*"), DLX_E_TOPIC, "'*'");
@@ -351,7 +348,6 @@ TEST(events_tell_who_died)
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = new_publisher(c, "t/parent");
     auto_subscription *s = new_subscription(c, "t/child");
-    struct dlx_message *m = NULL;
     pid_t subscriber = spawn(false), publisher = spawn(true);
     ck_assert_uint_eq(wait_event(p, NULL).pid, (uint32_t)subscriber);
     ck_assert_uint_eq(wait_event(NULL, s).pid, (uint32_t)publisher);
@@ -359,7 +355,7 @@ TEST(events_tell_who_died)
     dlx_test_fork_kill(publisher);
     struct dlx_event e = wait_event(p, NULL);
     is_event(&e, DLX_EVENT_LOST, subscriber);
-    ck_assert_int_eq(dlx_take(s, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
+    take_fails(s, PATIENCE, DLX_E_PUBLISHER_GONE, "");
     e = wait_event(NULL, s);
     is_event(&e, DLX_EVENT_LOST, publisher);
 }

@@ -255,6 +255,12 @@ struct dlx_test_pair dlx_test_pair_make(const struct dlx_publisher_args *pa,
     return pair;
 }
 
+struct dlx_message *dlx_test_pair_pass(struct dlx_test_pair *pair, int64_t n, int64_t value)
+{
+    dlx_test_stream_publish(pair->p, n, value);
+    return dlx_test_stream_next(pair->s);
+}
+
 void dlx_test_pair_end(struct dlx_test_pair *pair)
 {
     dlx_publisher_unref(pair->p);

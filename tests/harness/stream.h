@@ -10,6 +10,13 @@
 
 #define SECOND INT64_C(1000000000)
 
+/* dlx_take() is to fail likewise: there is no message. */
+#define take_fails(s, timeout_ns, code, word)                                                      \
+    do {                                                                                           \
+        struct dlx_message *none_ = NULL;                                                          \
+        fails(dlx_take(s, timeout_ns, &none_), code, word);                                        \
+    } while (0)
+
 /* The condition, which is asked again and again, is to hold before a test loses its patience. */
 #define eventually(condition)                                                                      \
     do {                                                                                           \
@@ -123,6 +130,8 @@ struct dlx_test_pair {
 struct dlx_test_pair dlx_test_pair_make(const struct dlx_publisher_args *pa,
                                         const struct dlx_subscribe_args *sa);
 void dlx_test_pair_end(struct dlx_test_pair *pair);
+/* Publish, and take the next message, which may be another one. */
+struct dlx_message *dlx_test_pair_pass(struct dlx_test_pair *pair, int64_t n, int64_t value);
 
 /* What is declared as one of these is released at the end of its block. A test that releases it
  * before sets it to NULL. */
