@@ -31,8 +31,7 @@ static void settle(struct dlx_test_pair *x, uint32_t n_arenas)
 
 static struct dlx_message *pass(struct dlx_test_pair *x, int64_t mib, int64_t value)
 {
-    dlx_test_stream_publish(x->p, N(mib), value);
-    return dlx_test_stream_next(x->s);
+    return dlx_test_pair_pass(x, N(mib), value);
 }
 
 /* The same with a message of which only the ends are written: the first and the last element are

@@ -8,12 +8,9 @@
 /* Returns the last one. */
 static struct dlx_message *read_four(struct dlx_subscription *s)
 {
-    struct dlx_message *m = NULL;
-    for (int64_t i = 1; i <= 4; i++) {
-        dlx_message_unref(m);
-        ok(dlx_take(s, PATIENCE, &m));
-        dlx_test_stream_check(m, 100, i);
-    }
+    dlx_test_stream_expect_all(s, 100, 1, 3);
+    struct dlx_message *m = dlx_test_stream_next(s);
+    dlx_test_stream_check(m, 100, 4);
     return m;
 }
 
@@ -250,9 +247,9 @@ TEST(all_who_sleep_are_woken_for_a_single_message)
     struct dlx_message *m = NULL;
     auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     for (int i = 0; i < N_SLEEP; i++) {
-        ok(dlx_subscribe(other, "test/a", NULL, &s[i]));
+        s[i] = dlx_test_stream_subscribe(other, "test/a", NULL);
         ck_assert_int_ge(dlx_subscription_fd(s[i]), 0);
-        ck_assert_int_eq(dlx_take(s[i], 0, &m), DLX_E_EMPTY);
+        take_fails(s[i], 0, DLX_E_EMPTY, "");
     }
     dlx_test_stream_publish(p, 10, 1);
     for (int i = 0; i < N_SLEEP; i++) {

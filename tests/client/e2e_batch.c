@@ -34,13 +34,6 @@ static void check_and_release(struct dlx_message *m, int64_t value, uint64_t gap
     dlx_message_unref(m);
 }
 
-/* These are messages from `value` on, of which the first tells the gap. */
-static void check_all(uint32_t n, int64_t value, uint64_t gap)
-{
-    for (uint32_t i = 0; i < n; i++)
-        check_and_release(msgs[i], value + i, i == 0 ? gap : 0);
-}
-
 /* One after the other. */
 static void take_each(struct dlx_subscription *s, int64_t first, int64_t last)
 {
@@ -54,6 +47,15 @@ static void take_n(struct dlx_subscription *s, uint32_t at_most, uint32_t n)
     uint32_t got = 0;
     ok(dlx_take_n(s, PATIENCE, msgs, at_most, &got));
     ck_assert_uint_eq(got, n);
+}
+
+/* Those are messages from `value` on, of which the first tells the gap. */
+static void expect_n(struct dlx_subscription *s, uint32_t at_most, uint32_t n, int64_t value,
+                     uint64_t gap)
+{
+    take_n(s, at_most, n);
+    for (uint32_t i = 0; i < n; i++)
+        check_and_release(msgs[i], value + i, i == 0 ? gap : 0);
 }
 
 static const struct dlx_publisher_args deep = {.size = sizeof deep, .depth = 512};
@@ -103,8 +105,7 @@ LOOP_TEST(the_first_that_fails_ends_a_batch, 0, 2)
     tensors[2] = third;
     ok(dlx_publish_n(x.p, tensors + 2, 2, &args, &done));
     ck_assert_uint_eq(done, 2);
-    take_n(x.s, 16, 4);
-    check_all(4, 1, 0);
+    expect_n(x.s, 16, 4, 1, 0);
 }
 
 TEST(a_batch_that_finds_no_room_is_published_in_part)
@@ -131,8 +132,7 @@ TEST(an_idle_subscriber_gets_the_last_of_a_batch)
     enum { DEPTH = 16 };
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     publish_n(x.p, 1, MANY);
-    take_n(x.s, DEPTH, DEPTH);
-    check_all(DEPTH, MANY - DEPTH + 1, MANY - DEPTH);
+    expect_n(x.s, DEPTH, DEPTH, MANY - DEPTH + 1, MANY - DEPTH);
 }
 
 /* No assertions: another thread has those. */
@@ -199,8 +199,7 @@ TEST(a_batch_copies_what_is_private)
     ck_assert_uint_eq(report.n_copied, N / 2);
     ck_assert_uint_eq(report.copied_bytes, N / 2 * LEN * sizeof(int64_t));
     memset(data, 0, sizeof data);
-    take_n(x.s, N, N);
-    check_all(N, 1, 0);
+    expect_n(x.s, N, N, 1, 0);
 }
 
 TEST(a_shared_tensor_may_be_in_a_batch_often)
@@ -230,8 +229,7 @@ TEST(taken_messages_are_in_order)
     fails(dlx_take_n(x.s, 0, msgs, 0, &got), DLX_E_INVALID, "n is 0");
     publish_n(x.p, 1, 300);
     for (size_t k = 0; k < DLX_ARRAY_SIZE(ways); k++) {
-        take_n(x.s, ways[k][0], ways[k][1]);
-        check_all(ways[k][1], n + 1, 0);
+        expect_n(x.s, ways[k][0], ways[k][1], n + 1, 0);
         n += ways[k][1];
     }
     ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
@@ -242,8 +240,7 @@ TEST(the_first_after_lost_messages_tells_the_gap)
     auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = 4), NULL);
     for (int64_t first = 1; first <= 21; first += 10) {
         publish_n(x.p, first, 10);
-        take_n(x.s, 8, 4);
-        check_all(4, first + 6, 6);
+        expect_n(x.s, 8, 4, first + 6, 6);
     }
 }
 
@@ -253,8 +250,7 @@ TEST(the_end_of_a_publisher_comes_after_its_messages)
     uint32_t got = 0;
     publish_n(x.p, 1, 3);
     x.p = dlx_publisher_unref(x.p);
-    take_n(x.s, 8, 3);
-    check_all(3, 1, 0);
+    expect_n(x.s, 8, 3, 1, 0);
     fails(dlx_take_n(x.s, PATIENCE, msgs, 8, &got), DLX_E_PUBLISHER_GONE, "test/a");
     ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
 }
@@ -264,8 +260,7 @@ TEST(of_the_latest_there_is_one)
     auto_pair x = dlx_test_pair_make(NULL, SUBSCRIBE(.mode = DLX_MODE_LATEST));
     uint32_t got = 0;
     publish_n(x.p, 1, 100);
-    take_n(x.s, 8, 1);
-    check_and_release(msgs[0], 100, 99);
+    expect_n(x.s, 8, 1, 100, 99);
     ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
 }
 
@@ -284,8 +279,7 @@ TEST(a_batch_ends_before_a_bad_message)
                                      (DLDataType){kDLInt, 64, 1}, false, 1, (int64_t[]){10}));
     dlx__writer_put(&x.p->core, words, 1, block);
     dlx__writer_announce(&x.p->core);
-    take_n(x.s, 8, 2);
-    check_all(2, 1, 0);
+    expect_n(x.s, 8, 2, 1, 0);
     fails(dlx_take_n(x.s, PATIENCE, msgs, 8, &got), DLX_E_BAD_PEER, "offset 8");
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).rejected, 1);
 }

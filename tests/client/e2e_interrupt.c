@@ -84,26 +84,33 @@ static void is_ended(int r, const char *what)
     asked.n = 0;
 }
 
+/* Of the client's calls that ask the daemon. */
+static void each_call_is_ended(struct dlx_client *c)
+{
+    struct dlx_publisher *other = NULL;
+    struct dlx_subscription *s = NULL;
+    struct dlx_daemon_info info = {.size = sizeof info};
+    int n = 0;
+    is_ended(dlx_publisher_new(c, "test/b", NULL, &other), "dlx_publisher_new");
+    is_ended(dlx_subscribe(c, "test/a", NULL, &s), "dlx_subscribe");
+    is_ended(dlx_retained_drop(c, "test/a"), "dlx_retained_drop");
+    is_ended(dlx_list_publishers(c, NULL, count_publisher, &n), "dlx_list_publishers");
+    is_ended(dlx_client_get_daemon_info(c, &info), "dlx_client_get_daemon_info");
+}
+
 TEST(it_ends_every_wait_for_the_daemon)
 {
     auto_client *c = connect_with(DLX_FOREVER);
-    struct dlx_publisher *other = NULL;
-    struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     DLManagedTensorVersioned *t = NULL;
-    int n = 0;
     auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     struct dlx_daemon_info before = dlx_test_stream_daemon_info(c), after = before;
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
     asked = (struct asked){.stop_at = 2};
     is_ended(alloc(p, &t), "dlx_alloc");
     is_ended(publish(p), "dlx_publish");
-    is_ended(dlx_publisher_new(c, "test/b", NULL, &other), "dlx_publisher_new");
-    is_ended(dlx_subscribe(c, "test/a", NULL, &s), "dlx_subscribe");
     is_ended(dlx_get(c, "test/a", DLX_FOREVER, &m), "dlx_get");
-    is_ended(dlx_retained_drop(c, "test/a"), "dlx_retained_drop");
-    is_ended(dlx_list_publishers(c, NULL, count_publisher, &n), "dlx_list_publishers");
-    is_ended(dlx_client_get_daemon_info(c, &after), "dlx_client_get_daemon_info");
+    each_call_is_ended(c);
     asked.stop_at = 0;
     ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
     /* All of that was done, and is given back; a subscription is when the daemon sees that its
@@ -127,22 +134,14 @@ TEST(it_is_asked_as_long_as_the_daemon_stands_still)
 TEST(it_ends_the_wait_for_another_daemon)
 {
     auto_client *c = connect_with(DLX_FOREVER);
-    struct dlx_publisher *other = NULL;
-    struct dlx_subscription *s = NULL;
     DLManagedTensorVersioned *t = NULL;
-    struct dlx_daemon_info info = {.size = sizeof info};
-    int n = 0;
     auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     asked = (struct asked){.stop_at = 3};
     is_ended(alloc(p, &t), "dlx_alloc");
     (void)unlink(dlx_test_stream_daemon.path);
     int deaf = listen_at(dlx_test_stream_daemon.path, 4096);
-    is_ended(dlx_publisher_new(c, "test/b", NULL, &other), "dlx_publisher_new");
-    is_ended(dlx_subscribe(c, "test/a", NULL, &s), "dlx_subscribe");
-    is_ended(dlx_retained_drop(c, "test/a"), "dlx_retained_drop");
-    is_ended(dlx_list_publishers(c, NULL, count_publisher, &n), "dlx_list_publishers");
-    is_ended(dlx_client_get_daemon_info(c, &info), "dlx_client_get_daemon_info");
+    each_call_is_ended(c);
     close(deaf);
     (void)unlink(dlx_test_stream_daemon.path);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);

@@ -329,15 +329,11 @@ TEST(events_tell_who_came_and_left)
     fails(dlx_publisher_next_event(NULL, &e), DLX_E_INVALID, "NULL");
 }
 
-static pid_t spawn(bool publish)
+static pid_t publish_elsewhere(void)
 {
     struct dlx_test_child child = dlx_test_fork_child();
     if (child.pid == 0) {
-        struct dlx_client *c = dlx_test_stream_connect();
-        if (publish)
-            (void)new_publisher(c, "t/child");
-        else
-            (void)new_subscription(c, "t/parent");
+        (void)new_publisher(dlx_test_stream_connect(), "test/b");
         dlx_test_fork_ready(&child);
     }
     return dlx_test_fork_wait_ready(&child);
@@ -346,9 +342,9 @@ static pid_t spawn(bool publish)
 TEST(events_tell_who_died)
 {
     auto_client *c = dlx_test_stream_connect();
-    auto_publisher *p = new_publisher(c, "t/parent");
-    auto_subscription *s = new_subscription(c, "t/child");
-    pid_t subscriber = spawn(false), publisher = spawn(true);
+    auto_publisher *p = new_publisher(c, "test/a");
+    auto_subscription *s = new_subscription(c, "test/b");
+    pid_t subscriber = dlx_test_stream_subscribe_elsewhere(NULL), publisher = publish_elsewhere();
     ck_assert_uint_eq(wait_event(p, NULL).pid, (uint32_t)subscriber);
     ck_assert_uint_eq(wait_event(NULL, s).pid, (uint32_t)publisher);
     dlx_test_fork_kill(subscriber);
