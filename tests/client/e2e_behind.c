@@ -24,19 +24,12 @@ static int add_link(const struct dlx_link_info *link, void *userdata)
     return 0;
 }
 
-static int keep_publisher(const struct dlx_publisher_info *info, void *userdata)
-{
-    *(struct dlx_publisher_info *)userdata = *info;
-    return 0;
-}
-
 /* The links of the one publisher of test/a, in the order in which they were made. */
 static struct links look(struct dlx_client *c)
 {
-    struct dlx_publisher_info info = {.publisher = 0};
     struct links links = {.n = 0};
-    ok(dlx_list_publishers(c, "test/a", keep_publisher, &info));
-    ok(dlx_list_links(c, info.publisher, add_link, &links));
+    const uint64_t publisher = dlx_test_stream_publisher_info(c, "test/a").publisher;
+    ok(dlx_list_links(c, publisher, add_link, &links));
     return links;
 }
 
@@ -248,7 +241,6 @@ LOOP_TEST(a_head_and_a_cursor_that_lie_give_numbers_that_can_be, 0, DLX_ARRAY_SI
 TEST(a_publisher_that_was_killed_waits_for_nobody)
 {
     auto_client *c = dlx_test_stream_connect();
-    struct dlx_publisher_info info = {.retained = false};
     struct dlx_link_info link;
     auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", &reliable);
     pid_t pid = dlx_test_fork();
@@ -260,12 +252,11 @@ TEST(a_publisher_that_was_killed_waits_for_nobody)
         for (;;)
             pause();
     }
-    eventually(dlx_list_publishers(c, "test/a", keep_publisher, &info) == 0 && info.publisher);
+    eventually(dlx_test_stream_n_publishers(c, "test/a") == 1);
     link = wait_until_it_blocks(c, true).of[0];
     ck_assert_uint_eq(link.behind, DEPTH);
     dlx_test_fork_kill(pid);
     link = wait_until_it_blocks(c, false).of[0];
     ck_assert_uint_eq(link.behind, DEPTH);
-    ok(dlx_list_publishers(c, "test/a", keep_publisher, &info));
-    ck_assert(info.retained);
+    ck_assert(dlx_test_stream_publisher_info(c, "test/a").retained);
 }

@@ -256,20 +256,6 @@ TEST(a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription)
     dlx_publisher_unref(late);
 }
 
-static int count(const struct dlx_publisher_info *info, void *userdata)
-{
-    (void)info;
-    ++*(uint32_t *)userdata;
-    return 0;
-}
-
-static uint32_t n_publishers(struct dlx_client *c)
-{
-    uint32_t n = 0;
-    ok(dlx_list_publishers(c, "test/a", count, &n));
-    return n;
-}
-
 /* The subscriber reads its socket while the publisher waits. */
 TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks)
 {
@@ -285,7 +271,8 @@ TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks)
         dlx_publisher_unref(late);
         _exit(0);
     }
-    eventually(n_publishers(c) == 3); /* the last of them is ready, or waits to be */
+    eventually(dlx_test_stream_n_publishers(c, "test/a") ==
+               3); /* the last of them is ready, or waits to be */
     take(s, 1, DEPTH);
     take_fails(s, 0, DLX_E_EMPTY, "");
     dlx_test_fork_join(pid);

@@ -182,14 +182,6 @@ static size_t n_watched(int epoll)
     return n;
 }
 
-static bool is_readable(int fd, int timeout_ms)
-{
-    struct pollfd pfd = {.fd = fd, .events = POLLIN};
-    int n = poll(&pfd, 1, timeout_ms);
-    ck_assert_int_ge(n, 0);
-    return n > 0;
-}
-
 /* A child that has every descriptor of its parent, until it is killed. */
 static pid_t fork_sleeper(void)
 {
@@ -212,12 +204,12 @@ TEST(a_timer_that_a_forked_child_has_does_not_keep_the_fd_readable)
     pid_t pid = fork_sleeper();
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     while (s->timer >= 0) {
-        ck_assert(is_readable(fd, PATIENCE_MS));
+        dlx_test_wait_readable(fd);
         take_fails(s, 0, DLX_E_EMPTY, "");
     }
     ck_assert_uint_eq(n_watched(fd), 2); /* its socket, and what made the first poll look */
     /* What the daemon still has to say is over at some time; a timer would not be. */
-    while (is_readable(fd, 5 * (int)(DLX_RECONNECT_NS / 1000000)))
+    while (dlx_test_is_readable(fd, 5 * (int)(DLX_RECONNECT_NS / 1000000)))
         take_fails(s, 0, DLX_E_EMPTY, "");
     dlx_test_fork_kill(pid);
 }
@@ -227,13 +219,13 @@ TEST(a_closed_subscription_whose_descriptors_a_forked_child_has_is_not_readable)
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     int fd = dlx_subscription_fd(x.s);
     ck_assert_int_ge(fd, 0);
-    ck_assert(is_readable(fd, 0)); /* "look" */
+    ck_assert(dlx_test_is_readable(fd, 0)); /* "look" */
     ck_assert_uint_eq(n_watched(fd), 3);
     fd = dlx_test_fds_dup(fd); /* as an event loop may have it */
     pid_t pid = fork_sleeper();
     dlx_test_pair_end(&x);
     ck_assert_uint_eq(n_watched(fd), 0);
-    ck_assert(!is_readable(fd, 0));
+    ck_assert(!dlx_test_is_readable(fd, 0));
     close(fd);
     dlx_test_fork_kill(pid);
 }

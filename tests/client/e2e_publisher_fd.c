@@ -5,14 +5,6 @@
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 
-static bool is_readable(int fd, int timeout_ms)
-{
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    int n = poll(&p, 1, timeout_ms);
-    ck_assert_int_ge(n, 0);
-    return n == 1;
-}
-
 /* Publishes without waiting until that fails; the numbers go on from *n. */
 static void publish_until_full(struct dlx_publisher *p, int64_t *n)
 {
@@ -35,12 +27,12 @@ TEST(it_is_readable_when_there_is_room_again)
     int64_t n = 0, taken = 0;
     ck_assert_int_ge(fd, 0);
     ck_assert_int_eq(dlx_publisher_fd(x.p), fd);
-    ck_assert(is_readable(fd, 0));
+    ck_assert(dlx_test_is_readable(fd, 0));
     for (int round = 0; round < 3; round++) {
         publish_until_full(x.p, &n);
-        ck_assert(!is_readable(fd, 0));
+        ck_assert(!dlx_test_is_readable(fd, 0));
         dlx_test_stream_take(x.s, ++taken);
-        ck_assert(is_readable(fd, PATIENCE_MS));
+        dlx_test_wait_readable(fd);
     }
     ck_assert_int_eq(n, taken + 3);
 }
@@ -66,7 +58,7 @@ LOOP_TEST(no_room_is_missed, 0, 2)
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, n);
         for (int r; (r = dlx_publish(x.p, t, NULL)) != 0;) {
             ck_assert_int_eq(r, DLX_E_FULL);
-            ck_assert(is_readable(fd, PATIENCE_MS));
+            dlx_test_wait_readable(fd);
         }
     }
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
@@ -81,10 +73,10 @@ TEST(it_is_readable_when_a_subscriber_comes)
     int fd = dlx_publisher_fd(p);
     for (uint32_t i = 0; i < 2; i++) {
         fails(dlx_publisher_wait(p, i + 1, 0), DLX_E_TIMEOUT, "subscribers");
-        ck_assert(!is_readable(fd, 0));
+        ck_assert(!dlx_test_is_readable(fd, 0));
         ok(dlx_subscribe(c, "test/a", NULL, &s[i]));
         while (dlx_publisher_wait(p, i + 1, 0) != 0)
-            ck_assert(is_readable(fd, PATIENCE_MS));
+            dlx_test_wait_readable(fd);
     }
     dlx_test_stream_unref_subscriptions(s, 2);
 }
@@ -97,14 +89,14 @@ TEST(it_is_readable_when_a_subscriber_dies)
     int fd = dlx_publisher_fd(p);
     pid_t pid = dlx_test_stream_subscribe_elsewhere(SUBSCRIBE_RELIABLY);
     while (dlx_publisher_wait(p, 1, 0) != 0)
-        ck_assert(is_readable(fd, PATIENCE_MS));
+        dlx_test_wait_readable(fd);
     do /* it may be readable for nothing, but not for ever */
         publish_until_full(p, &n);
-    while (is_readable(fd, 0));
+    while (dlx_test_is_readable(fd, 0));
     dlx_test_fork_kill(pid);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, n + 1);
     while (dlx_publish(p, t, NULL) != 0)
-        ck_assert(is_readable(fd, PATIENCE_MS));
+        dlx_test_wait_readable(fd);
 }
 
 TEST(it_is_refused_without_a_publisher)
@@ -119,23 +111,23 @@ TEST(without_a_daemon_it_is_readable_only_when_there_is_room)
     int fd = dlx_publisher_fd(x.p), n_told = 0;
     int64_t n = 0, taken = 0;
     publish_until_full(x.p, &n);
-    ck_assert(!is_readable(fd, 0));
+    ck_assert(!dlx_test_is_readable(fd, 0));
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
-    ck_assert(is_readable(fd, PATIENCE_MS));
+    dlx_test_wait_readable(fd);
     do
         publish_until_full(x.p, &n);
-    while (++n_told < 4 && is_readable(fd, 200));
+    while (++n_told < 4 && dlx_test_is_readable(fd, 200));
     ck_assert_int_lt(n_told, 4);
     for (int round = 0; round < 3; round++) {
         dlx_test_stream_take(x.s, ++taken);
-        ck_assert(is_readable(fd, PATIENCE_MS));
+        dlx_test_wait_readable(fd);
         publish_until_full(x.p, &n);
         ck_assert_int_eq(n, taken + 4);
     }
     /* The next one is found by the call that there is room for. */
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     dlx_test_stream_take(x.s, ++taken);
-    ck_assert(is_readable(fd, PATIENCE_MS));
+    dlx_test_wait_readable(fd);
     dlx_test_stream_take_all(x.s, taken + 1, n);
     dlx_test_stream_publish_once_joined(x.p, dlx_test_stream_alloc(x.p, 10, n + 1), x.s);
 }
@@ -151,7 +143,7 @@ TEST(without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often)
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     uint64_t began = dlx__now_ns();
     for (int i = 0; i < 6; i++) { /* the first one tells that the daemon is lost */
-        ck_assert(is_readable(fd, PATIENCE_MS));
+        dlx_test_wait_readable(fd);
         ck_assert_int_eq(dlx_publisher_wait(p, 1, 0), DLX_E_TIMEOUT);
     }
     ck_assert_uint_ge(dlx__now_ns() - began, UINT64_C(1000000) * (20 + 40 + 80 + 160));
@@ -160,7 +152,7 @@ TEST(without_a_daemon_who_waits_for_subscribers_looks_less_and_less_often)
     auto_subscription *s = dlx_test_stream_subscribe(later, "test/a", NULL);
     for (int r = DLX_E_TIMEOUT; r != 0;) {
         struct dlx_message *m;
-        ck_assert(is_readable(fd, PATIENCE_MS));
+        dlx_test_wait_readable(fd);
         r = dlx_publisher_wait(p, 1, 0);
         ck_assert(r == 0 || r == DLX_E_TIMEOUT);
         ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY); /* it does its part */

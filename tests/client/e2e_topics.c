@@ -68,13 +68,6 @@ TEST(a_pattern_follows_publishers_as_they_come_and_go)
     expect_nothing(s);
 }
 
-static void wait_for_fd(struct dlx_subscription *s)
-{
-    struct pollfd readable = {.fd = dlx_subscription_fd(s), .events = POLLIN};
-    ck_assert_int_ge(readable.fd, 0);
-    ck_assert_int_eq(poll(&readable, 1, PATIENCE_MS), 1);
-}
-
 /* News of what one link waits for may be read while a take looks at another link, or spins: a take
  * that spins, one that sleeps, and a caller that polls. */
 LOOP_TEST(first_messages_of_many_publishers_arrive, 0, 3)
@@ -97,7 +90,7 @@ LOOP_TEST(first_messages_of_many_publishers_arrive, 0, 3)
             auto_message *m = NULL;
             int r = DLX_E_EMPTY;
             while (polls && (r = dlx_take(s, 0, &m)) == DLX_E_EMPTY)
-                wait_for_fd(s);
+                dlx_test_wait_readable(dlx_subscription_fd(s));
             ok(polls ? r : dlx_take(s, PATIENCE, &m));
             /* A take that slept through news finds the message in the end. */
             ck_assert_uint_lt(dlx__now_ns() - began, PATIENCE);
@@ -116,22 +109,22 @@ TEST(news_that_an_event_was_made_of_wake_who_polls)
     struct dlx_event e = {.size = sizeof e};
     ok(dlx_subscription_next_event(s, &e));
     expect_nothing(s);
-    struct pollfd fd = {.fd = dlx_subscription_fd(s), .events = POLLIN};
+    const int fd = dlx_subscription_fd(s);
     for (int i = 0; i < 4; i++) {
         char topic[16];
         (void)snprintf(topic, sizeof topic, "cam/%d", i);
         expect_nothing(s);
-        while (poll(&fd, 1, 0) == 1)
+        while (dlx_test_is_readable(fd, 0))
             expect_nothing(s);
         struct dlx_publisher *p = new_publisher(c, topic);
         while (dlx_subscription_next_event(s, &e) == DLX_E_EMPTY)
             continue;
         ck_assert_uint_eq(e.kind, DLX_EVENT_JOINED);
-        ck_assert_int_eq(poll(&fd, 1, 0), 1);
-        while (poll(&fd, 1, 0) == 1)
+        ck_assert(dlx_test_is_readable(fd, 0));
+        while (dlx_test_is_readable(fd, 0))
             expect_nothing(s);
         dlx_test_stream_publish(p, 10, i);
-        ck_assert_int_eq(poll(&fd, 1, PATIENCE_MS), 1);
+        dlx_test_wait_readable(fd);
         expect(s, topic, i);
         dlx_publisher_unref(p);
         while (dlx_subscription_next_event(s, &e) == DLX_E_EMPTY || e.kind != DLX_EVENT_LEFT)
@@ -223,12 +216,6 @@ TEST(long_lists_by_pattern_are_complete)
     dlx_test_stream_unref_publishers(p, 2 * N);
 }
 
-static int keep_info(const struct dlx_publisher_info *info, void *userdata)
-{
-    *(struct dlx_publisher_info *)userdata = *info;
-    return 0;
-}
-
 static int on_link(const struct dlx_link_info *info, void *userdata)
 {
     uint64_t **last = userdata;
@@ -244,12 +231,11 @@ TEST(links_of_a_publisher_are_listed_once_each)
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = new_publisher(c, "test/a");
     struct dlx_subscription *s[N];
-    struct dlx_publisher_info info = {.size = sizeof info};
     uint64_t links[N + 2] = {0}, *last = links;
-    ok(dlx_list_publishers(c, "test/a", keep_info, &info));
+    const uint64_t publisher = dlx_test_stream_publisher_info(c, "test/a").publisher;
     for (int i = 0; i < N; i++) {
         last = links;
-        ok(dlx_list_links(c, info.publisher, on_link, &last));
+        ok(dlx_list_links(c, publisher, on_link, &last));
         ck_assert_int_eq(last - links, i);
         s[i] = new_subscription(c, "test/a");
     }

@@ -109,12 +109,6 @@ LOOP_TEST(a_bell_that_fails_once_is_rung_again, 0, 2)
     close(pair[1]);
 }
 
-static bool is_readable(struct dlx_subscription *s, int timeout_ms)
-{
-    struct pollfd fd = {.fd = dlx_subscription_fd(s), .events = POLLIN};
-    return poll(&fd, 1, timeout_ms) == 1;
-}
-
 /* Asks for a bell: the subscription's descriptor is readable when it rings. */
 static void fall_asleep(struct dlx_subscription *s)
 {
@@ -122,7 +116,7 @@ static void fall_asleep(struct dlx_subscription *s)
         ck_assert_int_ge(dlx_subscription_fd(s), 0);
         take_fails(s, 0, DLX_E_EMPTY, "");
     }
-    ck_assert(!is_readable(s, 0));
+    ck_assert(!dlx_test_is_readable(dlx_subscription_fd(s), 0));
 }
 
 TEST(a_bell_that_could_not_be_rung_is_rung_with_the_next_message)
@@ -136,9 +130,9 @@ TEST(a_bell_that_could_not_be_rung_is_rung_with_the_next_message)
     lack_no_more(DLX_BELL_TRIES);
     ok(r);
     ck_assert_uint_eq(lacking.n_calls, DLX_BELL_TRIES);
-    ck_assert(!is_readable(x.s, 0));
+    ck_assert(!dlx_test_is_readable(dlx_subscription_fd(x.s), 0));
     dlx_test_stream_publish(x.p, 4, 2);
-    ck_assert(is_readable(x.s, PATIENCE_MS));
+    dlx_test_wait_readable(dlx_subscription_fd(x.s));
     take_and_check(x.s, 4, 1);
     take_and_check(x.s, 4, 2);
 }

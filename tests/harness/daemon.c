@@ -323,10 +323,17 @@ void dlx_test_send(int fd, Dlx__Wire__Packet__BodyCase body, void *message, uint
     ck_assert_int_eq(dlx__proto_send(fd, &packet, NULL, 0), 0);
 }
 
-void dlx_test_wait_readable(int fd)
+bool dlx_test_is_readable(int fd, int timeout_ms)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
-    ck_assert_msg(poll(&p, 1, PATIENCE_MS) == 1, "nothing came");
+    int n = poll(&p, 1, timeout_ms);
+    ck_assert_int_ge(n, 0);
+    return n == 1;
+}
+
+void dlx_test_wait_readable(int fd)
+{
+    ck_assert_msg(dlx_test_is_readable(fd, PATIENCE_MS), "nothing came");
 }
 
 const Dlx__Wire__Packet *dlx_test_recv(int fd)

@@ -71,6 +71,7 @@ struct rlimit dlx_test_daemon_fill_fds(const struct dlx_test_daemon *daemon);
 void dlx_test_daemon_wait_n_fds(const struct dlx_test_daemon *daemon, size_t n);
 /* Wait until there is something to be received, or the end. */
 void dlx_test_wait_readable(int fd);
+bool dlx_test_is_readable(int fd, int timeout_ms);
 
 /* The daemon's memory, as it told the last one that said Hello. */
 extern const struct dlx_memory *dlx_test_memory;
