@@ -40,7 +40,6 @@ static uint64_t drain(struct dlx_subscription *s)
 enum end { CLOSES, EXITS, IS_KILLED };
 static void publish_elsewhere(const struct dlx_publisher_args *args, int64_t n, enum end end)
 {
-    int status;
     struct dlx_test_peer peer = dlx_test_fork_peer();
     if (peer.pid == 0) {
         struct dlx_client *c = dlx_test_stream_connect();
@@ -56,11 +55,7 @@ static void publish_elsewhere(const struct dlx_publisher_args *args, int64_t n, 
         _exit(0);
     }
     dlx_test_peer_hear(&peer);
-    if (end == IS_KILLED)
-        ck_assert_int_eq(kill(peer.pid, SIGKILL), 0);
-    ck_assert_int_eq(waitpid(peer.pid, &status, 0), peer.pid);
-    ck_assert(end == IS_KILLED ? WIFSIGNALED(status) : status == 0);
-    close(peer.sock);
+    (end == IS_KILLED ? dlx_test_peer_kill : dlx_test_peer_join)(&peer);
 }
 
 static uint64_t n_lost(struct dlx_subscription *s)
@@ -271,8 +266,7 @@ TEST(a_publisher_that_found_no_spare_link_goes_on_when_the_subscriber_looks)
         dlx_publisher_unref(late);
         _exit(0);
     }
-    eventually(dlx_test_stream_n_publishers(c, "test/a") ==
-               3); /* the last of them is ready, or waits to be */
+    eventually(dlx_test_stream_list(c, NULL) == 3); /* the last of them is ready, or waits to be */
     take(s, 1, DEPTH);
     take_fails(s, 0, DLX_E_EMPTY, "");
     dlx_test_fork_join(pid);

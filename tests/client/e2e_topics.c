@@ -232,10 +232,11 @@ TEST(links_of_a_publisher_are_listed_once_each)
     auto_publisher *p = new_publisher(c, "test/a");
     struct dlx_subscription *s[N];
     uint64_t links[N + 2] = {0}, *last = links;
-    const uint64_t publisher = dlx_test_stream_publisher_info(c, "test/a").publisher;
+    struct dlx_publisher_info info;
+    ck_assert_uint_eq(dlx_test_stream_list(c, &info), 1);
     for (int i = 0; i < N; i++) {
         last = links;
-        ok(dlx_list_links(c, publisher, on_link, &last));
+        ok(dlx_list_links(c, info.publisher, on_link, &last));
         ck_assert_int_eq(last - links, i);
         s[i] = new_subscription(c, "test/a");
     }

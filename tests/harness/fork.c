@@ -146,25 +146,24 @@ struct dlx_test_peer dlx_test_fork_peer(void)
 
 void dlx_test_peer_say(const struct dlx_test_peer *peer)
 {
-    ck_assert_int_eq(send(peer->sock, "", 1, MSG_NOSIGNAL), 1);
+    dlx_test_say(peer->sock);
 }
 
 void dlx_test_peer_hear(const struct dlx_test_peer *peer)
 {
-    char byte;
-    ck_assert_int_eq(recv(peer->sock, &byte, 1, 0), 1);
+    dlx_test_hear(peer->sock);
 }
 
 void dlx_test_peer_join(struct dlx_test_peer *peer)
 {
-    close(peer->sock);
     dlx_test_fork_join(peer->pid);
+    close(peer->sock);
 }
 
 void dlx_test_peer_kill(struct dlx_test_peer *peer)
 {
-    close(peer->sock);
     dlx_test_fork_kill(peer->pid);
+    close(peer->sock);
 }
 
 void dlx_test_fork_join(pid_t pid)

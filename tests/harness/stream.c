@@ -120,33 +120,6 @@ struct dlx_daemon_info dlx_test_stream_daemon_info(struct dlx_client *c)
     return info;
 }
 
-static int count_publisher(const struct dlx_publisher_info *info, void *userdata)
-{
-    (void)info;
-    ++*(uint32_t *)userdata;
-    return 0;
-}
-
-uint32_t dlx_test_stream_n_publishers(struct dlx_client *c, const char *pattern)
-{
-    uint32_t n = 0;
-    ok(dlx_list_publishers(c, pattern, count_publisher, &n));
-    return n;
-}
-
-static int keep_publisher(const struct dlx_publisher_info *info, void *userdata)
-{
-    *(struct dlx_publisher_info *)userdata = *info;
-    return 0;
-}
-
-struct dlx_publisher_info dlx_test_stream_publisher_info(struct dlx_client *c, const char *pattern)
-{
-    struct dlx_publisher_info info = {.publisher = 0};
-    ok(dlx_list_publishers(c, pattern, keep_publisher, &info));
-    return info;
-}
-
 void dlx_test_stream_expect(struct dlx_subscription *s, int64_t n, int64_t value)
 {
     struct dlx_message *m = dlx_test_stream_next(s);

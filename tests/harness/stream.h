@@ -54,9 +54,6 @@ struct dlx_message *dlx_test_stream_next(struct dlx_subscription *s);
 struct dlx_publisher_stats dlx_test_stream_stats(struct dlx_publisher *p);
 struct dlx_subscription_stats dlx_test_stream_subscription_stats(struct dlx_subscription *s);
 struct dlx_daemon_info dlx_test_stream_daemon_info(struct dlx_client *c);
-/* How many publishers there are, and the last of them; NULL: of all topics. */
-uint32_t dlx_test_stream_n_publishers(struct dlx_client *c, const char *pattern);
-struct dlx_publisher_info dlx_test_stream_publisher_info(struct dlx_client *c, const char *pattern);
 /* The next message has `n` elements that count up from `value`. */
 void dlx_test_stream_expect(struct dlx_subscription *s, int64_t n, int64_t value);
 
