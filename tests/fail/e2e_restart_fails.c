@@ -40,11 +40,10 @@ static void start_with_kept(struct dlx_test_fail *fail)
 /* As far as it goes, when the daemon has its difficulties. */
 static int leave_messages(void)
 {
-    const struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
     struct dlx_test_cast x = {.m = NULL};
     int r = dlx_test_server_connect(&x.c[0]);
     if (r == 0)
-        r = dlx_publisher_new(x.c[0], "store/a", &args, &x.p);
+        r = dlx_publisher_new(x.c[0], "store/a", PUBLISHER(.retain = 1), &x.p);
     for (int64_t value = 1; r == 0 && value <= LAST; value++)
         r = dlx_test_cast_publish(&x, N_RETAINED, value);
     (void)dlx_test_fail_say(r);
@@ -154,13 +153,12 @@ enum { PUBLISHER, SUBSCRIPTION };
 
 static int go_on(int who, struct dlx_test_fail *fail)
 {
-    const struct dlx_publisher_args pa = {.size = sizeof pa, .history = 3, .retain = 2};
     struct dlx_test_cast x = {.m = NULL};
     int64_t n = 0;
     dlx_test_server_start(NULL, NULL);
     ok(dlx_test_server_connect(&x.c[0]));
     ok(dlx_test_server_connect(&x.c[1]));
-    x.p = dlx_test_stream_publisher(x.c[0], "test/a", &pa);
+    x.p = dlx_test_stream_publisher(x.c[0], "test/a", PUBLISHER(.history = 3, .retain = 2));
     x.s = dlx_test_stream_subscribe(x.c[1], "test/a", NULL);
     while (n < 4)
         publish_two(x.p, ++n);
