@@ -16,10 +16,8 @@ struct context *context_current(void)
 static bool context_is_known(const struct context *context)
 {
     const struct context *c;
-    LIST_FOREACH(c, &state.contexts, link)
-    if (c == context)
-        return true;
-    return false;
+    LIST_FIND(c, &state.contexts, c == context);
+    return c != NULL;
 }
 
 bool context_is_live(const struct context *context)
@@ -78,11 +76,7 @@ void context_destroy(struct context *context)
             continue;
         if (!s->is_destroyed && s != context->legacy && s != context->per_thread)
             count_add(STANDIN_STREAMS, -1);
-        if (s->capture != CU_STREAM_CAPTURE_STATUS_NONE)
-            state.n_capturing--;
-        s->capture = CU_STREAM_CAPTURE_STATUS_NONE;
-        s->is_destroyed = true;
-        pthread_cond_signal(&s->wake);
+        stream_end(s);
     }
     signal_change();
     while (context->n_workers > 0)
@@ -96,8 +90,7 @@ void context_destroy(struct context *context)
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
 {
     ENTER(cuDevicePrimaryCtxRetain);
-    if (!device_is_valid(device))
-        return CUDA_ERROR_INVALID_DEVICE;
+    CHECK_DEVICE(device);
     if (!state.primary[device]) {
         CUresult code = context_new(device);
         if (code != CUDA_SUCCESS)
@@ -111,8 +104,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *ret, CUdevice device)
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device)
 {
     ENTER(cuDevicePrimaryCtxRelease);
-    if (!device_is_valid(device))
-        return CUDA_ERROR_INVALID_DEVICE;
+    CHECK_DEVICE(device);
     if (state.n_primary[device] == 0)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (--state.n_primary[device] == 0)
@@ -123,8 +115,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device)
 CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
 {
     ENTER(cuDevicePrimaryCtxGetState);
-    if (!device_is_valid(device))
-        return CUDA_ERROR_INVALID_DEVICE;
+    CHECK_DEVICE(device);
     if (!flags || !active)
         return CUDA_ERROR_INVALID_VALUE;
     *flags = 0;

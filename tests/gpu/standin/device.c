@@ -7,8 +7,6 @@
 #include <string.h>
 #include <strings.h>
 
-/* -- start ------------------------------------------------------------------------------------- */
-
 static void uuid_format(const CUuuid *uuid, char ret[48])
 {
     size_t n = (size_t)sprintf(ret, "GPU-");
@@ -86,19 +84,15 @@ CUresult CUDAAPI cuDriverGetVersion(int *ret)
     return CUDA_SUCCESS;
 }
 
-/* -- error texts ------------------------------------------------------------------------------- */
-
 #define ERRORS(X)                                                                                  \
     X(CUDA_SUCCESS, "no error")                                                                    \
     X(CUDA_ERROR_INVALID_VALUE, "invalid argument")                                                \
     X(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")                                                   \
     X(CUDA_ERROR_NOT_INITIALIZED, "initialization error")                                          \
-    X(CUDA_ERROR_DEINITIALIZED, "driver shutting down")                                            \
     X(CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected")                                  \
     X(CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal")                                         \
     X(CUDA_ERROR_INVALID_CONTEXT, "invalid device context")                                        \
     X(CUDA_ERROR_MAP_FAILED, "mapping of buffer object failed")                                    \
-    X(CUDA_ERROR_ALREADY_MAPPED, "resource already mapped")                                        \
     X(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,                                                          \
       "peer access is not supported between these two devices")                                    \
     X(CUDA_ERROR_OPERATING_SYSTEM, "OS call failed or operation not supported on this OS")         \
@@ -106,8 +100,6 @@ CUresult CUDAAPI cuDriverGetVersion(int *ret)
     X(CUDA_ERROR_NOT_FOUND, "named symbol not found")                                              \
     X(CUDA_ERROR_NOT_READY, "device not ready")                                                    \
     X(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered")                      \
-    X(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is already enabled")                    \
-    X(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "peer access has not been enabled")                      \
     X(CUDA_ERROR_CONTEXT_IS_DESTROYED, "context is destroyed")                                     \
     X(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,                                                   \
       "part or all of the requested memory range is already mapped")                               \
@@ -156,16 +148,10 @@ CUresult CUDAAPI cuGetErrorString(CUresult code, const char **ret)
     return error_find(code, ret, false);
 }
 
-/* -- devices ----------------------------------------------------------------------------------- */
-
 bool device_is_valid(CUdevice device)
 {
     return device >= 0 && device < state.n_devices;
 }
-
-#define CHECK_DEVICE(device)                                                                       \
-    if (!device_is_valid(device))                                                                  \
-    return CUDA_ERROR_INVALID_DEVICE
 
 CUresult CUDAAPI cuDeviceGetCount(int *ret)
 {

@@ -9,7 +9,6 @@
 
 struct state state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 _Thread_local bool in_callback;
-_Thread_local struct stream *kernel_stream;
 _Thread_local CUstreamCaptureMode thread_capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 atomic_bool waits_are_stuck;
 
@@ -23,15 +22,13 @@ static const struct {
 };
 static _Atomic uint64_t n_calls[N_CALLS], delays_ns[N_CALLS];
 
-/* -- failures on demand ------------------------------------------------------------------------ */
-
 #define MAX_FAILURES 16
 #define ANY_CALL     N_CALLS
 
 static struct failure {
     enum call_id id;
-    uint64_t seen, first,
-        times; /* calls so far; the first that fails; how many do. times 0: unused */
+    uint64_t seen, first; /* calls so far; the first that fails */
+    uint64_t times;       /* how many do; 0: unused */
     CUresult code;
     bool is_of_thread; /* only calls of `thread` count */
     pthread_t thread;
@@ -141,16 +138,14 @@ uint64_t standin_calls(const char *name)
     return id == ANY_CALL ? 0 : atomic_load(&n_calls[id]);
 }
 
-/* -- waiting ----------------------------------------------------------------------------------- */
-
-uint64_t now_ns(void)
+static uint64_t now_ns(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-void pause_ns(uint64_t ns)
+static void pause_ns(uint64_t ns)
 {
     struct timespec t = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
     /* lint-allow: sleep: a delay that a test asked for */
@@ -170,8 +165,6 @@ void signal_change(void)
 {
     pthread_cond_broadcast(&state.changed);
 }
-
-/* -- entry ------------------------------------------------------------------------------------- */
 
 static void after_fork_in_child(void)
 {

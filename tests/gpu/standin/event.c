@@ -19,10 +19,8 @@ struct event_name {
 static struct event *event_of(CUevent handle)
 {
     struct event *e;
-    LIST_FOREACH(e, &state.events, link)
-    if ((CUevent)e == handle && !e->is_destroyed)
-        return e;
-    return NULL;
+    LIST_FIND(e, &state.events, (CUevent)e == handle && !e->is_destroyed);
+    return e;
 }
 
 /* A record whose process has died is over: nothing else will reach it. */
@@ -41,8 +39,6 @@ void event_reach(struct event *event, uint64_t record)
            !atomic_compare_exchange_weak(&event->state->completed, &before, record)) {
     }
 }
-
-/* -- making and ending ------------------------------------------------------------------------- */
 
 static struct event *event_new(struct context *context, unsigned flags)
 {
@@ -114,8 +110,6 @@ CUresult CUDAAPI cuEventDestroy(CUevent handle)
     return CUDA_SUCCESS;
 }
 
-/* -- between processes ------------------------------------------------------------------------- */
-
 CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle *ret, CUevent handle)
 {
     ENTER(cuIpcGetEventHandle);
@@ -155,16 +149,11 @@ CUresult CUDAAPI cuIpcOpenEventHandle(CUevent *ret, CUipcEventHandle handle)
     return CUDA_SUCCESS;
 }
 
-/* -- use --------------------------------------------------------------------------------------- */
-
 CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream)
 {
     ENTER(cuEventRecord);
+    FIND_STREAM(stream);
     struct event *e = event_of(handle);
-    struct stream *s;
-    CUresult code = stream_of(&call, stream, &s);
-    if (code != CUDA_SUCCESS)
-        return code;
     if (!e || e->context != s->context)
         return CUDA_ERROR_INVALID_HANDLE;
     bool is_captured = s->capture == CU_STREAM_CAPTURE_STATUS_ACTIVE;
@@ -173,7 +162,7 @@ CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream)
         op->event = e;
         op->value = atomic_load(&e->state->recorded) + 1;
     }
-    code = stream_enqueue(s, op);
+    CUresult code = stream_enqueue(s, op);
     if (code != CUDA_SUCCESS)
         return code;
     e->captured_by = is_captured ? s : NULL;
@@ -221,17 +210,14 @@ CUresult CUDAAPI cuEventSynchronize(CUevent handle)
 CUresult CUDAAPI cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned flags)
 {
     ENTER(cuStreamWaitEvent);
+    FIND_STREAM(stream);
     struct event *e = event_of(handle);
-    struct stream *s;
-    CUresult code = stream_of(&call, stream, &s);
-    if (code != CUDA_SUCCESS)
-        return code;
     if (!e)
         return CUDA_ERROR_INVALID_HANDLE;
     if ((flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL) != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (e->captured_by && e->captured_by != s) {
-        code = capture_refuse(e->captured_by, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+        CUresult code = capture_refuse(e->captured_by, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
         if (code != CUDA_SUCCESS)
             return code;
     }

@@ -8,6 +8,7 @@
 #define MAX_PINS 64
 static _Thread_local struct range *pins[MAX_PINS];
 static _Thread_local int n_pins;
+static _Thread_local struct stream *kernel_stream; /* of the kernel that runs on this thread */
 
 static bool is_over(const struct stream *s)
 {
@@ -18,8 +19,6 @@ static size_t least(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
-
-/* -- copies ------------------------------------------------------------------------------------ */
 
 struct operand {
     struct range *pin; /* NULL: the host's */
@@ -74,8 +73,6 @@ static bool copy_or_fill(const struct stream *s, const struct op *op)
     return true;
 }
 
-/* -- words in memory --------------------------------------------------------------------------- */
-
 static bool word_satisfies(const struct op *op, const void *p)
 {
     uint64_t value = op->value, word;
@@ -116,8 +113,6 @@ static bool word_op(const struct stream *s, const struct op *op)
     operand_unpin(&o);
     return true;
 }
-
-/* -- functions --------------------------------------------------------------------------------- */
 
 static void call_out(struct stream *s, const struct op *op)
 {
@@ -164,8 +159,6 @@ void *standin_store(CUdeviceptr address, size_t size)
 {
     return kernel_access(address, size, true);
 }
-
-/* -- one operation ----------------------------------------------------------------------------- */
 
 void op_run(struct stream *s, struct op *op)
 {

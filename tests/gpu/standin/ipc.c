@@ -158,10 +158,9 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *ret, CUdeviceptr address)
 static struct range *opened_before(const struct context *context, const struct share_name *name)
 {
     struct range *r;
-    LIST_FOREACH(r, &state.ranges, link)
-    if (r->kind == RANGE_IPC && r->context == context && r->share_id == name->id)
-        return r;
-    return NULL;
+    LIST_FIND(r, &state.ranges,
+              r->kind == RANGE_IPC && r->context == context && r->share_id == name->id);
+    return r;
 }
 
 static struct range *ipc_map(struct context *context, const struct share *share,
@@ -177,7 +176,6 @@ static struct range *ipc_map(struct context *context, const struct share *share,
     range->device = visible_device(share->device);
     range->share = name->slot;
     range->share_id = name->id;
-    range->n_opens = 1;
     return range;
 }
 
@@ -191,6 +189,7 @@ CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *ret, CUipcMemHandle handle, uns
     struct range *range = opened_before(call.context, &name);
     if (range) {
         range->n_opens++;
+        count_add(STANDIN_IPC_MAPPINGS, 1);
     } else {
         CUresult code = share_import(&handle, 0, &share, &name);
         if (code != CUDA_SUCCESS)
@@ -204,7 +203,6 @@ CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *ret, CUipcMemHandle handle, uns
             return code != CUDA_SUCCESS ? code : CUDA_ERROR_MAP_FAILED;
         }
     }
-    count_add(STANDIN_IPC_MAPPINGS, 1);
     *ret = range->base;
     return CUDA_SUCCESS;
 }
@@ -220,9 +218,5 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address)
         count_add(STANDIN_IPC_MAPPINGS, -1);
         return CUDA_SUCCESS;
     }
-    CUresult code = context_drain(call.context);
-    range = range_find(address); /* the lock was given up */
-    if (code == CUDA_SUCCESS && range)
-        range_remove(range);
-    return code;
+    return range_free(call.context, address);
 }

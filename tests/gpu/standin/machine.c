@@ -148,8 +148,6 @@ bool machine_open(void)
     return process != NULL;
 }
 
-/* -- counters ---------------------------------------------------------------------------------- */
-
 void count_add(enum standin_counter counter, int64_t n)
 {
     if (process)
@@ -186,8 +184,6 @@ uint64_t standin_contexts_made(int device)
                ? atomic_load(&process->contexts_made[device])
                : 0;
 }
-
-/* -- memory of the devices --------------------------------------------------------------------- */
 
 static uint64_t memory_used(int index)
 {

@@ -15,8 +15,6 @@
 
 static int own_fds;
 
-/* -- memfds ------------------------------------------------------------------------------------ */
-
 static bool label_write(int fd, int device, const struct label *label)
 {
     struct label l = *label;
@@ -71,43 +69,54 @@ int standin_open_fds(void)
     return n;
 }
 
-CUresult backing_new(struct backing **ret, int device, const struct label *label, size_t charged)
+static struct backing *backing_of(int take_fd, int device, const struct label *label)
 {
-    struct backing *b = calloc(1, sizeof *b);
-    if (!b)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!memory_take(device, charged)) {
-        free(b);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct backing *b = take_fd < 0 ? NULL : calloc(1, sizeof *b);
+    if (!b) {
+        if (take_fd >= 0)
+            close(take_fd);
+        return NULL;
     }
     *b = (struct backing){
-        .refs = 1, .device = device, .size = label->size, .charged = charged, .prop = label->prop};
-    b->fd = memfd_create(MEMFD_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (b->fd >= 0)
-        own_fds++;
-    if (b->fd < 0 || !label_write(b->fd, device, label)) {
+        .refs = 1, .device = device, .size = label->size, .prop = label->prop, .fd = take_fd};
+    own_fds++;
+    return b;
+}
+
+CUresult backing_new(struct backing **ret, int device, const struct label *label, size_t charged)
+{
+    int fd = memfd_create(MEMFD_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    struct backing *b = backing_of(fd, device, label);
+    bool is_made = b && label_write(fd, device, label) && memory_take(device, charged);
+    if (!is_made) {
         backing_unref(b);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    b->charged = charged;
     *ret = b;
     return CUDA_SUCCESS;
 }
 
 struct backing *backing_of_fd(int fd, int device, const struct label *label)
 {
-    struct backing *b = calloc(1, sizeof *b);
-    if (!b)
-        return NULL;
-    *b = (struct backing){
-        .refs = 1, .device = device, .size = label->size, .prop = label->prop, .fd = -1};
-    b->prop.location.id = device;
-    b->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (b->fd < 0) {
-        free(b);
-        return NULL;
-    }
-    own_fds++;
+    struct backing *b = backing_of(fcntl(fd, F_DUPFD_CLOEXEC, 0), device, label);
+    if (b)
+        b->prop.location.id = device;
     return b;
+}
+
+CUresult backing_export(const struct backing *backing, CUmemAllocationHandleType type,
+                        unsigned long long flags, void *ret)
+{
+    if (flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+        backing->prop.requestedHandleTypes != type)
+        return CUDA_ERROR_INVALID_VALUE;
+    int fd = fcntl(backing->fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    count_add(STANDIN_FDS_EXPORTED, 1);
+    memcpy(ret, &fd, sizeof fd);
+    return CUDA_SUCCESS;
 }
 
 struct backing *backing_ref(struct backing *backing)
@@ -120,15 +129,11 @@ void backing_unref(struct backing *backing)
 {
     if (!backing || --backing->refs > 0)
         return;
-    if (backing->fd >= 0) {
-        close(backing->fd);
-        own_fds--;
-    }
+    close(backing->fd);
+    own_fds--;
     memory_give(backing->device, backing->charged);
     free(backing);
 }
-
-/* -- addresses --------------------------------------------------------------------------------- */
 
 CUdeviceptr addresses_reserve(size_t size, size_t alignment)
 {
@@ -149,21 +154,26 @@ void addresses_free(CUdeviceptr base, size_t size)
     munmap((void *)(uintptr_t)base, size);
 }
 
-/* -- ranges ------------------------------------------------------------------------------------ */
-
-static size_t whole_pages(size_t size)
-{
-    return (size + PAGE - 1) & ~(PAGE - 1);
-}
+static const enum standin_counter counters[] = {
+    [RANGE_ALLOC] = STANDIN_ALLOCATIONS,        [RANGE_VMM] = STANDIN_MAPPINGS,
+    [RANGE_IPC] = STANDIN_IPC_MAPPINGS,         [RANGE_POOL] = STANDIN_ALLOCATIONS,
+    [RANGE_POOL_IMPORT] = STANDIN_POOL_IMPORTS, [RANGE_MANAGED] = STANDIN_ALLOCATIONS,
+    [RANGE_HOST] = STANDIN_HOST_ALLOCATIONS,    [RANGE_REGISTERED] = STANDIN_REGISTERED,
+};
 
 struct range *range_new(enum range_kind kind, CUdeviceptr base, size_t size, int fd, size_t offset)
 {
     struct range *r = calloc(1, sizeof *r);
     if (!r)
         return NULL;
-    *r = (struct range){.kind = kind, .refs = 1, .is_listed = true, .base = base, .size = size};
-    r->share = -1;
-    r->buffer_id = ++state.last_buffer;
+    *r = (struct range){.kind = kind,
+                        .refs = 1,
+                        .is_listed = true,
+                        .base = base,
+                        .size = size,
+                        .buffer_id = ++state.last_buffer,
+                        .share = -1,
+                        .n_opens = 1};
     if (fd >= 0) {
         void *shadow =
             mmap(NULL, whole_pages(size), kind == RANGE_VMM ? PROT_NONE : PROT_READ | PROT_WRITE,
@@ -180,21 +190,8 @@ struct range *range_new(enum range_kind kind, CUdeviceptr base, size_t size, int
         r->owns_addresses = true;
     }
     LIST_INSERT_HEAD(&state.ranges, r, link);
+    count_add(counters[kind], 1);
     return r;
-}
-
-bool range_is_counted(enum range_kind kind, enum standin_counter *ret)
-{
-    static const enum standin_counter counters[] = {
-        [RANGE_ALLOC] = STANDIN_ALLOCATIONS,     [RANGE_VMM] = STANDIN_MAPPINGS,
-        [RANGE_POOL] = STANDIN_ALLOCATIONS,      [RANGE_POOL_IMPORT] = STANDIN_POOL_IMPORTS,
-        [RANGE_MANAGED] = STANDIN_ALLOCATIONS,   [RANGE_HOST] = STANDIN_HOST_ALLOCATIONS,
-        [RANGE_REGISTERED] = STANDIN_REGISTERED,
-    };
-    if (kind == RANGE_IPC)
-        return false; /* each open counts */
-    *ret = counters[kind];
-    return true;
 }
 
 static void range_unref(struct range *r)
@@ -209,18 +206,14 @@ static void range_unref(struct range *r)
 
 void range_remove(struct range *r)
 {
-    enum standin_counter counter;
     if (!r->is_listed)
         return;
     if (r->refs > 1)
         count_add(STANDIN_UNMAPPED_IN_USE, 1);
-    if (range_is_counted(r->kind, &counter))
-        count_add(counter, -1);
-    else
-        count_add(STANDIN_IPC_MAPPINGS, -r->n_opens);
+    count_add(counters[r->kind], -r->n_opens);
     if (r->share >= 0)
         share_end(r);
-    if (r->kind == RANGE_POOL)
+    if (r->pool)
         pool_give_back(r);
     LIST_REMOVE(r, link);
     r->is_listed = false;
@@ -232,10 +225,17 @@ void range_remove(struct range *r)
 struct range *range_find(CUdeviceptr address)
 {
     struct range *r;
-    LIST_FOREACH(r, &state.ranges, link)
-    if (address >= r->base && address - r->base < r->size)
-        return r;
-    return NULL;
+    LIST_FIND(r, &state.ranges, address >= r->base && address - r->base < r->size);
+    return r;
+}
+
+CUresult range_free(struct context *context, CUdeviceptr address)
+{
+    CUresult code = context_drain(context);
+    struct range *range = range_find(address); /* not before: the lock was given up */
+    if (code == CUDA_SUCCESS && range)
+        range_remove(range);
+    return code;
 }
 
 /* Memory of a context is open to its own device. */

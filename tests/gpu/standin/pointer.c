@@ -69,15 +69,11 @@ static size_t read_attribute(CUpointer_attribute attribute, const struct range *
 static const struct range *range_at(CUdeviceptr address)
 {
     const struct range *r = range_find(address);
-    if (r)
-        return r;
-    LIST_FOREACH(r, &state.ranges, link)
-    {
-        CUdeviceptr host = (CUdeviceptr)(uintptr_t)r->host;
-        if (r->kind == RANGE_REGISTERED && address >= host && address - host < r->size)
-            return r;
-    }
-    return NULL;
+    if (!r)
+        LIST_FIND(r, &state.ranges,
+                  r->kind == RANGE_REGISTERED && address >= (uintptr_t)r->host &&
+                      address - (uintptr_t)r->host < r->size);
+    return r;
 }
 
 CUresult CUDAAPI cuPointerGetAttribute(void *ret, CUpointer_attribute attribute,

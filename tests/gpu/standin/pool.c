@@ -7,8 +7,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define ALIGNMENT PAGE /* of allocations: an importer maps each of them alone */
-
 struct pool {
     LIST_ENTRY(pool) link;
     struct backing *backing;
@@ -23,10 +21,8 @@ struct pool {
 static struct pool *pool_of(CUmemoryPool handle)
 {
     struct pool *p;
-    LIST_FOREACH(p, &state.pools, link)
-    if ((CUmemoryPool)p == handle && !p->is_destroyed)
-        return p;
-    return NULL;
+    LIST_FIND(p, &state.pools, (CUmemoryPool)p == handle && !p->is_destroyed);
+    return p;
 }
 
 CUmemAccess_flags pool_access(const struct pool *pool, int device)
@@ -99,8 +95,6 @@ static CUresult pool_new(struct pool **ret, int device, CUmemAllocationHandleTyp
     return CUDA_SUCCESS;
 }
 
-/* -- pools ------------------------------------------------------------------------------------- */
-
 CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *ret, const CUmemPoolProps *props)
 {
     ENTER(cuMemPoolCreate);
@@ -111,8 +105,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *ret, const CUmemPoolProps *props)
         (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE &&
          props->handleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
         return CUDA_ERROR_NOT_SUPPORTED;
-    if (!device_is_valid(props->location.id))
-        return CUDA_ERROR_INVALID_DEVICE;
+    CHECK_DEVICE(props->location.id);
     CUresult code = pool_new(&p, props->location.id, props->handleTypes);
     if (code != CUDA_SUCCESS)
         return code;
@@ -153,9 +146,8 @@ CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *
     return CUDA_SUCCESS;
 }
 
-/* -- allocations ------------------------------------------------------------------------------- */
-
-/* The first place that is free, by offset; the capacity if there is none. */
+/* The first place that is free, by offset; the capacity if there is none. Whole pages, as an
+ * importer maps each allocation alone. */
 static size_t find_place(const struct pool *p, size_t size)
 {
     const struct range *r;
@@ -165,7 +157,7 @@ static size_t find_place(const struct pool *p, size_t size)
         moved = false;
         LIST_FOREACH(r, &state.ranges, link)
         {
-            size_t end = r->pool_offset + ((r->size + ALIGNMENT - 1) & ~(ALIGNMENT - 1));
+            size_t end = r->pool_offset + whole_pages(r->size);
             if (r->kind != RANGE_POOL || r->pool != p || end <= at || r->pool_offset >= at + size)
                 continue;
             at = end;
@@ -191,7 +183,6 @@ static CUresult pool_alloc(struct pool *p, size_t size, CUdeviceptr *ret)
     r->device = p->backing->device;
     r->backing = backing_ref(p->backing);
     p->n_live++;
-    count_add(STANDIN_ALLOCATIONS, 1);
     *ret = r->base;
     return CUDA_SUCCESS;
 }
@@ -200,11 +191,8 @@ CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *ret, size_t size, CUmemory
                                          CUstream stream)
 {
     ENTER(cuMemAllocFromPoolAsync);
+    FIND_STREAM(stream);
     struct pool *p = pool_of(handle);
-    struct stream *s;
-    CUresult code = stream_of(&call, stream, &s);
-    if (code != CUDA_SUCCESS)
-        return code;
     if (size == 0 || !p || p->is_imported)
         return CUDA_ERROR_INVALID_VALUE;
     return pool_alloc(p, size, ret);
@@ -213,11 +201,8 @@ CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *ret, size_t size, CUmemory
 CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream stream)
 {
     ENTER(cuMemFreeAsync);
+    FIND_STREAM(stream);
     struct range *r = range_find(address);
-    struct stream *s;
-    CUresult code = stream_of(&call, stream, &s);
-    if (code != CUDA_SUCCESS)
-        return code;
     if (!r || r->base != address || r->is_freeing ||
         (r->kind != RANGE_POOL && r->kind != RANGE_POOL_IMPORT))
         return CUDA_ERROR_INVALID_VALUE;
@@ -225,12 +210,10 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream stream)
     if (op)
         op->range = r;
     bool is_captured = s->capture == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    code = stream_enqueue(s, op);
+    CUresult code = stream_enqueue(s, op);
     r->is_freeing = code == CUDA_SUCCESS && !is_captured;
     return code;
 }
-
-/* -- between processes ------------------------------------------------------------------------- */
 
 CUresult CUDAAPI cuMemPoolExportToShareableHandle(void *ret, CUmemoryPool handle,
                                                   CUmemAllocationHandleType type,
@@ -238,15 +221,9 @@ CUresult CUDAAPI cuMemPoolExportToShareableHandle(void *ret, CUmemoryPool handle
 {
     ENTER(cuMemPoolExportToShareableHandle);
     const struct pool *p = pool_of(handle);
-    if (!p || p->is_imported || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-        p->backing->prop.requestedHandleTypes != type)
+    if (!p || p->is_imported)
         return CUDA_ERROR_INVALID_VALUE;
-    int fd = fcntl(p->backing->fd, F_DUPFD_CLOEXEC, 0);
-    if (fd < 0)
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    count_add(STANDIN_FDS_EXPORTED, 1);
-    memcpy(ret, &fd, sizeof fd);
-    return CUDA_SUCCESS;
+    return backing_export(p->backing, type, flags, ret);
 }
 
 CUresult CUDAAPI cuMemPoolImportFromShareableHandle(CUmemoryPool *ret, void *os_handle,
@@ -303,7 +280,6 @@ CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *ret, CUmemoryPool handle,
     r->share = name.slot;
     r->share_id = name.id;
     p->n_live++;
-    count_add(STANDIN_POOL_IMPORTS, 1);
     *ret = r->base;
     return CUDA_SUCCESS;
 }

@@ -30,6 +30,16 @@
 #define PAGE           ((size_t)4096)
 #define GRANULARITY    ((size_t)2 << 20)
 
+static inline size_t whole_pages(size_t size)
+{
+    return (size + PAGE - 1) & ~(PAGE - 1);
+}
+
+/* Sets `member` to the first one of the list that fits, or to NULL. */
+#define LIST_FIND(member, list, fits)                                                              \
+    for ((member) = LIST_FIRST(list); (member) && !(fits);)                                        \
+    (member) = LIST_NEXT(member, link)
+
 /* -- contexts ---------------------------------------------------------------------------------- */
 
 struct stream;
@@ -93,7 +103,7 @@ struct range {
     bool is_freeing;                 /* pools: cuMemFreeAsync was called */
     int share;                       /* the machine's entry once shared, or -1 */
     uint64_t share_id;
-    int n_opens;         /* IPC */
+    int n_opens;         /* 1, or more of RANGE_IPC */
     void *host;          /* HOST, REGISTERED: the CPU's address */
     bool is_read_only;   /* REGISTERED */
     unsigned long inode; /* REGISTERED: of the file that was mapped there; 0: none */
@@ -199,17 +209,25 @@ void call_leave(struct call *call);
     if (entered != CUDA_SUCCESS)                                                                   \
     return entered
 
+#define CHECK_DEVICE(device)                                                                       \
+    if (!device_is_valid(device))                                                                  \
+    return CUDA_ERROR_INVALID_DEVICE
+
+/* After ENTER(), in a call about a stream: the stream, s. */
+#define FIND_STREAM(handle)                                                                        \
+    struct stream *s = NULL;                                                                       \
+    CUresult found = stream_of(&call, handle, &s);                                                 \
+    if (found != CUDA_SUCCESS)                                                                     \
+    return found
+
 /* Wait until something may have changed, other processes' doing included. The lock is given up. */
 void wait_change(void);
 void signal_change(void);
-void pause_ns(uint64_t ns);
-uint64_t now_ns(void);
 extern atomic_bool waits_are_stuck;
 void configure_failures(const char *text);
 
 /* A host function or a kernel runs on this thread. */
 extern _Thread_local bool in_callback;
-extern _Thread_local struct stream *kernel_stream;
 extern _Thread_local CUstreamCaptureMode thread_capture_mode;
 
 /* -- contexts (context.c) ---------------------------------------------------------------------- */
@@ -240,11 +258,14 @@ struct range *range_find(CUdeviceptr address);
 /* The range at an address, pinned; NULL: the device may not access it so. */
 struct range *range_pin(CUdeviceptr address, const struct context *context, bool is_write);
 void range_unpin(struct range *range);
-bool range_is_counted(enum range_kind kind, enum standin_counter *ret);
+/* Waits for the work of the context, then removes the range at the address. */
+CUresult range_free(struct context *context, CUdeviceptr address);
 
 /* -- streams (stream.c) ------------------------------------------------------------------------ */
 
 struct stream *stream_new(struct context *context, unsigned flags);
+/* Ends its thread, once the work that it was given is done. */
+void stream_end(struct stream *stream);
 /* The stream of a handle, NULL included. */
 CUresult stream_of(const struct call *call, CUstream handle, struct stream **ret);
 /* Takes the operation over; the default streams' implicit order is added. */

@@ -4,8 +4,6 @@
 #include <signal.h>
 #include <stdlib.h>
 
-/* -- operations -------------------------------------------------------------------------------- */
-
 struct op *op_new(enum op_kind kind)
 {
     struct op *op = calloc(1, sizeof *op);
@@ -48,8 +46,6 @@ static void *stream_main(void *arg)
     return NULL;
 }
 
-/* -- streams ----------------------------------------------------------------------------------- */
-
 static bool thread_start(struct stream *s)
 {
     pthread_attr_t attributes;
@@ -84,6 +80,14 @@ struct stream *stream_new(struct context *context, unsigned flags)
     return s;
 }
 
+void stream_end(struct stream *s)
+{
+    state.n_capturing -= s->capture != CU_STREAM_CAPTURE_STATUS_NONE;
+    s->capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    s->is_destroyed = true;
+    pthread_cond_signal(&s->wake);
+}
+
 static CUresult default_stream(struct context *context, struct stream **place, unsigned flags,
                                struct stream **ret)
 {
@@ -100,14 +104,9 @@ CUresult stream_of(const struct call *call, CUstream handle, struct stream **ret
     if (handle == CU_STREAM_PER_THREAD)
         return default_stream(call->context, &call->context->per_thread, CU_STREAM_DEFAULT, ret);
     struct stream *s;
-    LIST_FOREACH(s, &state.streams, link)
-    {
-        if ((CUstream)s != handle || s->is_destroyed)
-            continue;
-        *ret = s;
-        return s->context->sticky;
-    }
-    return CUDA_ERROR_INVALID_HANDLE;
+    LIST_FIND(s, &state.streams, (CUstream)s == handle && !s->is_destroyed);
+    *ret = s;
+    return s ? s->context->sticky : CUDA_ERROR_INVALID_HANDLE;
 }
 
 static bool is_blocking(const struct stream *s)
@@ -151,10 +150,10 @@ static bool append_implicit_order(struct stream *s)
 static struct stream *captured_blocking_stream(const struct context *context)
 {
     struct stream *s;
-    LIST_FOREACH(s, &state.streams, link)
-    if (s->context == context && is_blocking(s) && s->capture == CU_STREAM_CAPTURE_STATUS_ACTIVE)
-        return s;
-    return NULL;
+    LIST_FIND(s, &state.streams,
+              s->context == context && is_blocking(s) &&
+                  s->capture == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    return s;
 }
 
 CUresult stream_enqueue(struct stream *s, struct op *op)
@@ -185,8 +184,6 @@ CUresult capture_refuse(struct stream *s, CUresult code)
     }
     return code;
 }
-
-/* -- waiting for work -------------------------------------------------------------------------- */
 
 static CUresult wait_for(struct stream *s, uint64_t upto)
 {

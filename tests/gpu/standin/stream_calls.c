@@ -21,37 +21,20 @@ CUresult CUDAAPI cuStreamDestroy(CUstream stream)
 {
     ENTER(cuStreamDestroy);
     struct stream *s;
-    LIST_FOREACH(s, &state.streams, link)
-    {
-        if ((CUstream)s != stream || s->is_destroyed || s == s->context->legacy ||
-            s == s->context->per_thread)
-            continue;
-        if (s->capture != CU_STREAM_CAPTURE_STATUS_NONE)
-            state.n_capturing--;
-        s->capture = CU_STREAM_CAPTURE_STATUS_NONE;
-        s->is_destroyed = true;
-        count_add(STANDIN_STREAMS, -1);
-        pthread_cond_signal(&s->wake);
-        return s->context->sticky;
-    }
-    return CUDA_ERROR_INVALID_HANDLE;
+    LIST_FIND(s, &state.streams, (CUstream)s == stream && !s->is_destroyed);
+    if (!s || s == s->context->legacy || s == s->context->per_thread)
+        return CUDA_ERROR_INVALID_HANDLE;
+    stream_end(s);
+    count_add(STANDIN_STREAMS, -1);
+    return s->context->sticky;
 }
-
-/* Each of the calls below finds its stream, s, first. */
-#define FIND_STREAM(handle)                                                                        \
-    struct stream *s = NULL;                                                                       \
-    CUresult found = stream_of(&call, handle, &s);                                                 \
-    if (found != CUDA_SUCCESS)                                                                     \
-    return found
 
 CUresult CUDAAPI cuStreamQuery(CUstream stream)
 {
     ENTER(cuStreamQuery);
     FIND_STREAM(stream);
     CUresult code = capture_refuse(s, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    if (code != CUDA_SUCCESS)
-        return code;
-    return s->completed == s->enqueued ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return code == CUDA_SUCCESS && s->completed != s->enqueued ? CUDA_ERROR_NOT_READY : code;
 }
 
 CUresult CUDAAPI cuStreamSynchronize(CUstream stream)
@@ -79,8 +62,6 @@ CUresult CUDAAPI cuStreamGetCtx_v2(CUstream stream, CUcontext *ret, CUgreenCtx *
         *ret_green = NULL;
     return CUDA_SUCCESS;
 }
-
-/* -- capture ----------------------------------------------------------------------------------- */
 
 CUresult CUDAAPI cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode)
 {

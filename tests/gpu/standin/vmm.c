@@ -6,16 +6,13 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* -- allocations and their handles ------------------------------------------------------------- */
-
 static CUresult prop_check(const CUmemAllocationProp *prop)
 {
     if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
     if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return CUDA_ERROR_NOT_SUPPORTED; /* memory of the host: not simulated */
-    if (!device_is_valid(prop->location.id))
-        return CUDA_ERROR_INVALID_DEVICE;
+    CHECK_DEVICE(prop->location.id);
     /* Where a test says that there are fabric handles, memory may allow them; none is made. */
     unsigned types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     if (device_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) != 0)
@@ -23,20 +20,12 @@ static CUresult prop_check(const CUmemAllocationProp *prop)
     return (prop->requestedHandleTypes & ~types) == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
+/* A handle that still has a reference: what cuMemRelease released last is dead, mapped or not. */
 static struct vmm_handle *handle_of(CUmemGenericAllocationHandle handle)
 {
     struct vmm_handle *h;
-    LIST_FOREACH(h, &state.handles, link)
-    if ((uintptr_t)h == handle)
-        return h;
-    return NULL;
-}
-
-/* A handle that still has a reference: what cuMemRelease released last is dead, mapped or not. */
-static struct vmm_handle *live_handle_of(CUmemGenericAllocationHandle handle)
-{
-    struct vmm_handle *h = handle_of(handle);
-    return h && h->refs > 0 ? h : NULL;
+    LIST_FIND(h, &state.handles, (uintptr_t)h == handle && h->refs > 0);
+    return h;
 }
 
 static void handle_drop(struct vmm_handle *h)
@@ -46,12 +35,6 @@ static void handle_drop(struct vmm_handle *h)
     LIST_REMOVE(h, link);
     backing_unref(h->backing);
     free(h);
-}
-
-static void mapping_ends(struct vmm_handle *h)
-{
-    h->mappings--;
-    handle_drop(h);
 }
 
 static CUresult handle_new(CUmemGenericAllocationHandle *ret, struct backing *take_backing)
@@ -73,8 +56,8 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *ret, const CUmemAllocatio
                                                CUmemAllocationGranularity_flags option)
 {
     ENTER(cuMemGetAllocationGranularity);
-    if ((option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
-         option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
+    if (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
+        option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult code = prop_check(prop);
     if (code == CUDA_SUCCESS)
@@ -100,7 +83,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *ret, size_t size,
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     ENTER(cuMemRelease);
-    struct vmm_handle *h = live_handle_of(handle);
+    struct vmm_handle *h = handle_of(handle);
     if (!h)
         return CUDA_ERROR_INVALID_VALUE;
     h->refs--;
@@ -126,16 +109,8 @@ CUresult CUDAAPI cuMemExportToShareableHandle(void *ret, CUmemGenericAllocationH
                                               unsigned long long flags)
 {
     ENTER(cuMemExportToShareableHandle);
-    const struct vmm_handle *h = live_handle_of(handle);
-    if (!h || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-        h->backing->prop.requestedHandleTypes != type)
-        return CUDA_ERROR_INVALID_VALUE;
-    int fd = fcntl(h->backing->fd, F_DUPFD_CLOEXEC, 0);
-    if (fd < 0)
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    count_add(STANDIN_FDS_EXPORTED, 1);
-    memcpy(ret, &fd, sizeof fd);
-    return CUDA_SUCCESS;
+    const struct vmm_handle *h = handle_of(handle);
+    return h ? backing_export(h->backing, type, flags, ret) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ret, void *os_handle,
@@ -150,15 +125,12 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *re
     return code == CUDA_SUCCESS ? handle_new(ret, backing_of_fd(fd, device, &label)) : code;
 }
 
-/* -- addresses --------------------------------------------------------------------------------- */
-
 static struct reservation *reservation_of(CUdeviceptr base, size_t size)
 {
     struct reservation *r;
-    LIST_FOREACH(r, &state.reservations, link)
-    if (base >= r->base && size <= r->size && base - r->base <= r->size - size)
-        return r;
-    return NULL;
+    LIST_FIND(r, &state.reservations,
+              base >= r->base && size <= r->size && base - r->base <= r->size - size);
+    return r;
 }
 
 /* The next mapping that begins in [base, end), or NULL. */
@@ -223,7 +195,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr base, size_t size, size_t offset,
                           CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
     ENTER(cuMemMap);
-    struct vmm_handle *h = live_handle_of(handle);
+    struct vmm_handle *h = handle_of(handle);
     struct reservation *r = reservation_of(base, size);
     if (!h || !r || flags != 0 || offset != 0 || base % GRANULARITY != 0 ||
         size != h->backing->size || mapping_from(base, base + size) || range_find(base))
@@ -236,7 +208,6 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr base, size_t size, size_t offset,
     range->handle = h;
     range->reservation = r;
     h->mappings++;
-    count_add(STANDIN_MAPPINGS, 1);
     return CUDA_SUCCESS;
 }
 
@@ -248,12 +219,11 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr base, size_t size)
     for (struct range *r; (r = mapping_from(base, base + size));) {
         struct vmm_handle *h = r->handle;
         range_remove(r);
-        mapping_ends(h);
+        h->mappings--;
+        handle_drop(h);
     }
     return CUDA_SUCCESS;
 }
-
-/* -- access ------------------------------------------------------------------------------------ */
 
 /*
  * The stand-in's own view has the widest access that a device has: what goes past the checks

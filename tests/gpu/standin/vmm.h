@@ -33,5 +33,8 @@ CUresult label_read(int fd, enum label_kind kind, struct label *ret, int *ret_de
 CUresult backing_new(struct backing **ret, int device, const struct label *label, size_t charged);
 /* Imported memory: the descriptor is duplicated. NULL: out of memory or descriptors. */
 struct backing *backing_of_fd(int fd, int device, const struct label *label);
+/* What both calls that export do: a descriptor, if the memory was made for that type. */
+CUresult backing_export(const struct backing *backing, CUmemAllocationHandleType type,
+                        unsigned long long flags, void *ret);
 
 #endif
