@@ -105,8 +105,8 @@ void dlx_test_gpu_unmap(CUdeviceptr address, size_t size);
 void dlx_test_gpu_clean(void);
 
 /* For tests of the stand-in itself: a test case whose tests have a machine with two devices each,
- * and the driver loaded. dlx_test_gpu_end_context() releases a device's context and checks that
- * nothing is left. */
+ * and the driver loaded. At its end, a test's context of device 0 is released, and nothing is left.
+ * dlx_test_gpu_end_context() does that earlier, or in another process. */
 TCase *dlx_test_gpu_standin_case(const char *name);
 void dlx_test_gpu_end_context(int device);
 

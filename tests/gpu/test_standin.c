@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The stand-in driver keeps the rules of the real one: devices, contexts, memory, in one process.
- */
+/* The stand-in driver keeps the rules of the real one: devices, contexts, memory of a process. */
 #include "tests/gpu/harness_gpu.h"
+#include "tests/harness/maps.h"
 
 #if DLX_TEST_HAS_GPU
 #include <dlfcn.h>
-#include <setjmp.h>
-
-/* -- loading ----------------------------------------------------------------------------------- */
 
 TEST(found_by_its_name)
 {
@@ -57,8 +53,6 @@ TEST(nothing_before_init)
     ck_assert_int_eq(n, 2);
 }
 
-/* -- devices ----------------------------------------------------------------------------------- */
-
 /* What follows an entry that names no device is not visible. Both devices have UUIDs that end with
  * their numbers, from 1 on. */
 LOOP_TEST(visible_devices_are_those_of_the_environment, 0, 4)
@@ -85,8 +79,6 @@ LOOP_TEST(visible_devices_are_those_of_the_environment, 0, 4)
     ck_assert_int_eq(uuid.bytes[15], rows[_i].first);
     CU_FAILS(cu.cuDeviceGet(&device, n), CUDA_ERROR_INVALID_DEVICE);
 }
-
-/* -- contexts ---------------------------------------------------------------------------------- */
 
 TEST(a_context_where_one_is_needed)
 {
@@ -147,17 +139,6 @@ TEST(an_illegal_address_stays)
     (void)dlx_test_gpu_context(0); /* a new context is sound */
     CU_OK(cu.cuMemAlloc(&p, 100));
     CU_OK(cu.cuMemFree(p));
-    dlx_test_gpu_end_context(0);
-}
-
-/* -- memory ------------------------------------------------------------------------------------ */
-
-static sigjmp_buf fault;
-
-static void on_fault(int signal)
-{
-    (void)signal;
-    siglongjmp(fault, 1);
 }
 
 TEST(the_cpu_cannot_use_device_memory)
@@ -165,15 +146,8 @@ TEST(the_cpu_cannot_use_device_memory)
     CUdeviceptr p;
     (void)dlx_test_gpu_context(0);
     CU_OK(cu.cuMemAlloc(&p, 100));
-    struct sigaction action = {.sa_handler = on_fault}, before;
-    ck_assert_int_eq(sigaction(SIGSEGV, &action, &before), 0);
-    bool faulted = sigsetjmp(fault, 1) != 0;
-    if (!faulted)
-        *(volatile char *)(uintptr_t)p = 1;
-    ck_assert_int_eq(sigaction(SIGSEGV, &before, NULL), 0);
-    ck_assert(faulted);
+    ck_assert(dlx_test_faults((void *)(uintptr_t)p));
     CU_OK(cu.cuMemFree(p));
-    dlx_test_gpu_end_context(0);
 }
 
 TEST(copies_and_fills)
@@ -195,7 +169,6 @@ TEST(copies_and_fills)
     CU_FAILS(cu.cuMemcpyDtoH(out, a, 1), CUDA_ERROR_INVALID_VALUE);
     CU_FAILS(cu.cuMemFree(b + 8), CUDA_ERROR_INVALID_VALUE);
     CU_OK(cu.cuMemFree(b));
-    dlx_test_gpu_end_context(0);
 }
 
 TEST(memory_is_limited)
@@ -214,7 +187,6 @@ TEST(memory_is_limited)
     ck_assert_uint_eq(available, 0);
     CU_OK(cu.cuMemRelease(handle));
     CU_OK(cu.cuMemFree(p));
-    dlx_test_gpu_end_context(0);
 }
 
 TEST(registered_memory_has_an_address_of_its_own)
@@ -249,7 +221,6 @@ TEST(registered_memory_has_an_address_of_its_own)
                                   1);
     CU_OK(cu.cuMemHostRegister(words, 4096, 0));
     CU_OK(cu.cuMemHostUnregister(words));
-    dlx_test_gpu_end_context(0);
     (void)munmap(words, 4096);
 }
 
@@ -268,7 +239,6 @@ TEST(registered_memory_is_registered_once_and_unregistered_before_it_is_unmapped
     ck_assert_int_eq(munmap(p, 16384), 0);
     CU_OK(cu.cuMemHostUnregister(p));
     ck_assert_uint_eq(standin.standin_count(STANDIN_UNMAPPED_REGISTERED), 1);
-    dlx_test_gpu_end_context(0);
 }
 
 #endif

@@ -5,15 +5,7 @@
 #if DLX_TEST_HAS_GPU
 
 #define POSIX CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-
-static int word_at(CUdeviceptr p)
-{
-    int value = 0;
-    CU_OK(cu.cuMemcpyDtoH(&value, p, sizeof value));
-    return value;
-}
-
-/* -- VMM: descriptors -------------------------------------------------------------------------- */
+#define LAZY  CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 
 static CUmemGenericAllocationHandle vmm_create(void)
 {
@@ -57,12 +49,11 @@ TEST(vmm_memory_outlives_its_exporter)
     CU_OK(cu.cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, POSIX));
     (void)close(fd);
     CUdeviceptr p = dlx_test_gpu_map(handle, DLX_TEST_GPU_CHUNK, CU_MEM_ACCESS_FLAGS_PROT_READ);
-    ck_assert_int_eq(word_at(p + DLX_TEST_GPU_CHUNK - 4), 4711);
+    ck_assert_uint_eq(dlx_test_gpu_word(p + DLX_TEST_GPU_CHUNK - 4), 4711);
     CU_FAILS(cu.cuMemsetD32(p, 1, 1), CUDA_SUCCESS);
     CU_FAILS(cu.cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
     CU_OK(cu.cuDevicePrimaryCtxRelease(0));
     vmm_drop(handle, p);
-    dlx_test_gpu_clean();
 }
 
 /* Ordinals differ between processes. */
@@ -87,7 +78,6 @@ LOOP_TEST(vmm_is_on_the_device_of_its_uuid, 0, 2)
     }
     dlx_test_gpu_tell(exporter.sock);
     dlx_test_gpu_join(&exporter);
-    dlx_test_gpu_clean();
 }
 
 TEST(descriptors_that_stay_open_are_counted)
@@ -100,10 +90,7 @@ TEST(descriptors_that_stay_open_are_counted)
     ck_assert_int_eq(standin.standin_open_fds(), 1);
     (void)close(fd);
     ck_assert_uint_eq(standin.standin_count(STANDIN_FDS_EXPORTED), 1);
-    dlx_test_gpu_clean();
 }
-
-/* -- legacy ------------------------------------------------------------------------------------ */
 
 static void legacy_exporter(int sock)
 {
@@ -132,7 +119,7 @@ static CUdeviceptr legacy_open(struct dlx_test_gpu_peer *exporter, CUipcMemHandl
     *exporter = dlx_test_gpu_start(legacy_exporter);
     (void)dlx_test_gpu_receive(exporter->sock, ret, sizeof *ret);
     (void)dlx_test_gpu_context(0);
-    CU_OK(cu.cuIpcOpenMemHandle(&p, *ret, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    CU_OK(cu.cuIpcOpenMemHandle(&p, *ret, LAZY));
     return p;
 }
 
@@ -150,23 +137,21 @@ TEST(legacy_opens_are_counted)
     CUipcMemHandle handle;
     CUdeviceptr again;
     CUdeviceptr p = legacy_open(&exporter, &handle);
-    CU_OK(cu.cuIpcOpenMemHandle(&again, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    CU_OK(cu.cuIpcOpenMemHandle(&again, handle, LAZY));
     ck_assert_uint_eq(again, p);
     ck_assert_uint_eq(standin.standin_count(STANDIN_IPC_MAPPINGS), 2);
     CU_FAILS(cu.cuIpcOpenMemHandle(&again, handle, 0), CUDA_ERROR_INVALID_VALUE);
-    ck_assert_int_eq(word_at(p + 9996), 815);
+    ck_assert_uint_eq(dlx_test_gpu_word(p + 9996), 815);
     CU_FAILS(cu.cuMemFree(p), CUDA_ERROR_INVALID_VALUE);
     CU_FAILS(cu.cuIpcCloseMemHandle(p + 400), CUDA_ERROR_INVALID_VALUE);
     CU_OK(cu.cuIpcCloseMemHandle(p));
-    ck_assert_int_eq(word_at(p), 815);
+    ck_assert_uint_eq(dlx_test_gpu_word(p), 815);
     CU_OK(cu.cuIpcCloseMemHandle(p));
     CU_FAILS(cu.cuIpcCloseMemHandle(p), CUDA_ERROR_INVALID_VALUE);
     ck_assert_uint_eq(legacy_freed(&exporter), 0);
-    CU_FAILS(cu.cuIpcOpenMemHandle(&p, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-             CUDA_ERROR_INVALID_HANDLE);
+    CU_FAILS(cu.cuIpcOpenMemHandle(&p, handle, LAZY), CUDA_ERROR_INVALID_HANDLE);
     dlx_test_gpu_tell(exporter.sock);
     dlx_test_gpu_join(&exporter);
-    dlx_test_gpu_end_context(0);
 }
 
 TEST(legacy_memory_freed_too_early)
@@ -174,16 +159,15 @@ TEST(legacy_memory_freed_too_early)
     struct dlx_test_gpu_peer exporter;
     CUipcMemHandle handle;
     CUdeviceptr p = legacy_open(&exporter, &handle);
-    (void)word_at(p);
+    (void)dlx_test_gpu_word(p);
     ck_assert_uint_eq(standin.standin_count(STANDIN_USED_AFTER_REVOKE), 0);
     ck_assert_uint_eq(legacy_freed(&exporter), 1);
-    (void)word_at(p);
+    (void)dlx_test_gpu_word(p);
     ck_assert_uint_eq(standin.standin_count(STANDIN_USED_AFTER_REVOKE), 1);
     ck_assert_uint_eq(standin.standin_count_of(exporter.pid, STANDIN_FREED_WHILE_OPEN), 1);
     CU_OK(cu.cuIpcCloseMemHandle(p));
     dlx_test_gpu_tell(exporter.sock);
     dlx_test_gpu_join(&exporter);
-    dlx_test_gpu_end_context(0);
 }
 
 TEST(legacy_memory_of_a_dead_exporter)
@@ -193,13 +177,11 @@ TEST(legacy_memory_of_a_dead_exporter)
     CUdeviceptr p = legacy_open(&exporter, &handle);
     pid_t pid = exporter.pid;
     dlx_test_gpu_kill(&exporter);
-    (void)word_at(p);
+    (void)dlx_test_gpu_word(p);
     ck_assert_uint_eq(standin.standin_count(STANDIN_USED_AFTER_REVOKE), 1);
     CU_OK(cu.cuIpcCloseMemHandle(p));
-    CU_FAILS(cu.cuIpcOpenMemHandle(&p, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-             CUDA_ERROR_INVALID_HANDLE);
+    CU_FAILS(cu.cuIpcOpenMemHandle(&p, handle, LAZY), CUDA_ERROR_INVALID_HANDLE);
     ck_assert_uint_eq(standin.standin_count_of(pid, STANDIN_ALLOCATIONS), 1); /* as it died */
-    dlx_test_gpu_end_context(0);
 }
 
 TEST(legacy_in_the_own_process)
@@ -207,25 +189,19 @@ TEST(legacy_in_the_own_process)
     CUdeviceptr p, opened;
     CUipcMemHandle handle;
     CUmemoryPool pool;
-    CU_OK(cu.cuInit(0));
     memset(&handle, 0, sizeof handle);
-    CU_FAILS(cu.cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-             CUDA_ERROR_INVALID_CONTEXT);
+    CU_OK(cu.cuInit(0));
+    CU_FAILS(cu.cuIpcOpenMemHandle(&opened, handle, LAZY), CUDA_ERROR_INVALID_CONTEXT);
     (void)dlx_test_gpu_context(0);
-    CU_FAILS(cu.cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-             CUDA_ERROR_INVALID_VALUE);
+    CU_FAILS(cu.cuIpcOpenMemHandle(&opened, handle, LAZY), CUDA_ERROR_INVALID_VALUE);
     CU_OK(cu.cuMemAlloc(&p, 100));
     CU_OK(cu.cuIpcGetMemHandle(&handle, p));
-    CU_FAILS(cu.cuIpcOpenMemHandle(&opened, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-             CUDA_ERROR_INVALID_CONTEXT);
+    CU_FAILS(cu.cuIpcOpenMemHandle(&opened, handle, LAZY), CUDA_ERROR_INVALID_CONTEXT);
     CU_OK(cu.cuMemFree(p));
     p = dlx_test_gpu_pool_make(100, POSIX, &pool);
     CU_FAILS(cu.cuIpcGetMemHandle(&handle, p), CUDA_ERROR_INVALID_VALUE);
     dlx_test_gpu_pool_free(pool, p);
-    dlx_test_gpu_end_context(0);
 }
-
-/* -- fork -------------------------------------------------------------------------------------- */
 
 static void child_of_a_user(int sock)
 {
@@ -244,10 +220,7 @@ TEST(the_driver_is_unusable_after_fork)
     dlx_test_gpu_await(child.sock);
     dlx_test_gpu_join(&child);
     ck_assert_uint_eq(standin.standin_count(STANDIN_CALLS_AFTER_FORK), 2); /* cuInit may be tried */
-    dlx_test_gpu_end_context(0);
 }
-
-/* -- events ------------------------------------------------------------------------------------ */
 
 static void event_exporter(int sock)
 {
@@ -302,7 +275,6 @@ TEST(events_between_processes)
     CU_OK(cu.cuEventDestroy(event));
     CU_FAILS(cu.cuIpcOpenEventHandle(&late, handle), CUDA_ERROR_INVALID_HANDLE);
     CU_OK(cu.cuStreamDestroy(stream));
-    dlx_test_gpu_end_context(0);
 }
 
 static void event_victim(int sock)
@@ -334,7 +306,6 @@ TEST(an_event_of_a_dead_process)
     dlx_test_gpu_kill(&victim);
     CU_OK(cu.cuEventSynchronize(event));
     CU_OK(cu.cuEventDestroy(event));
-    dlx_test_gpu_end_context(0);
 }
 
 TEST(events_between_processes_are_limited)
@@ -350,24 +321,17 @@ TEST(events_between_processes_are_limited)
     CU_OK(cu.cuEventCreate(&events[3], CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
     for (int i = 0; i < 64; i++)
         CU_OK(cu.cuEventDestroy(events[i]));
-    dlx_test_gpu_end_context(0);
 }
-
-/* -- pools ------------------------------------------------------------------------------------- */
 
 static void pool_exporter(int sock)
 {
     CUmemoryPool pool, other;
     uint64_t too_early = 0;
-    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                            .handleTypes = POSIX,
-                            .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
     CUmemPoolPtrExportData data;
-    CUdeviceptr first, p;
+    CUdeviceptr p;
     int fd;
     (void)dlx_test_gpu_context(0);
-    CU_OK(cu.cuMemPoolCreate(&pool, &props));
-    CU_OK(cu.cuMemAllocFromPoolAsync(&first, 5000, pool, NULL));
+    CUdeviceptr first = dlx_test_gpu_pool_make(5000, POSIX, &pool);
     CU_OK(cu.cuMemAllocFromPoolAsync(&p, 5000, pool, NULL));
     CU_OK(cu.cuMemsetD32(p, 31, 1250));
     CU_OK(cu.cuCtxSynchronize());
@@ -375,9 +339,9 @@ static void pool_exporter(int sock)
     CU_OK(cu.cuMemPoolExportPointer(&data, p));
     dlx_test_gpu_send(sock, &data, sizeof data, fd);
     (void)close(fd);
-    CU_OK(cu.cuMemPoolCreate(&other, &props));
+    CUdeviceptr unused = dlx_test_gpu_pool_make(5000, POSIX, &other);
     CU_OK(cu.cuMemPoolExportToShareableHandle(&fd, other, POSIX, 0));
-    CU_OK(cu.cuMemPoolDestroy(other));
+    dlx_test_gpu_pool_free(other, unused);
     dlx_test_gpu_send(sock, &too_early, sizeof too_early, fd);
     (void)close(fd);
     dlx_test_gpu_await(sock);
@@ -411,7 +375,7 @@ TEST(pools_between_processes)
     CU_FAILS(cu.cuMemPoolImportPointer(&p, other, &data), CUDA_ERROR_INVALID_VALUE);
     CU_OK(cu.cuMemPoolDestroy(other));
     CU_OK(cu.cuMemPoolImportPointer(&p, pool, &data));
-    ck_assert_int_eq(word_at(p + 4996), 31);
+    ck_assert_uint_eq(dlx_test_gpu_word(p + 4996), 31);
     CU_FAILS(cu.cuMemAllocFromPoolAsync(&own, 100, pool, NULL), CUDA_ERROR_INVALID_VALUE);
     CU_OK(cu.cuMemFreeAsync(p, NULL));
     CU_OK(cu.cuCtxSynchronize());
@@ -421,7 +385,6 @@ TEST(pools_between_processes)
     CU_FAILS(cu.cuMemPoolImportPointer(&p, pool, &data), CUDA_ERROR_INVALID_HANDLE);
     CU_OK(cu.cuMemPoolDestroy(pool));
     dlx_test_gpu_join(&exporter);
-    dlx_test_gpu_end_context(0);
 }
 
 #endif

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The stand-in driver's streams, events, captures and kernels, and what tests can make them do. */
 #include "tests/gpu/harness_gpu.h"
-#include "tests/harness/run.h"
 
 #if DLX_TEST_HAS_GPU
 #include <semaphore.h>
 #include <stdatomic.h>
-#include <time.h>
 
 static CUstream a, b;
 static CUdeviceptr memory;
@@ -22,11 +20,6 @@ static void start_streams(void)
     CU_OK(cu.cuCtxSynchronize());
 }
 
-static void stop_streams(void)
-{
-    dlx_test_gpu_end_context(0);
-}
-
 static uint64_t word_at(CUdeviceptr p)
 {
     uint64_t value = 0;
@@ -34,21 +27,12 @@ static uint64_t word_at(CUdeviceptr p)
     return value;
 }
 
-static int64_t clock_ms(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 /* A stream that wrongly does not wait would be done within this time. */
 static void stays_busy(CUstream stream)
 {
-    for (int64_t end = clock_ms() + 20; clock_ms() < end;)
+    for (uint64_t end = dlx__now_ns() + UINT64_C(20000000); dlx__now_ns() < end;)
         CU_FAILS(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
 }
-
-/* -- kernels ----------------------------------------------------------------------------------- */
 
 /* A kernel that says that it runs, and runs until it is let go; then it stores a word. */
 struct gate {
@@ -56,13 +40,6 @@ struct gate {
     CUdeviceptr address;
     uint64_t value;
 };
-
-static void gate_init(struct gate *gate, CUdeviceptr address, uint64_t value)
-{
-    *gate = (struct gate){.address = address, .value = value};
-    ck_assert_int_eq(sem_init(&gate->runs, 0, 0), 0);
-    ck_assert_int_eq(sem_init(&gate->may_end, 0, 0), 0);
-}
 
 static void gate_kernel(void *arg)
 {
@@ -76,7 +53,9 @@ static void gate_kernel(void *arg)
 
 static void run_gate(struct gate *gate, CUstream stream, CUdeviceptr address, uint64_t value)
 {
-    gate_init(gate, address, value);
+    *gate = (struct gate){.address = address, .value = value};
+    ck_assert_int_eq(sem_init(&gate->runs, 0, 0), 0);
+    ck_assert_int_eq(sem_init(&gate->may_end, 0, 0), 0);
     CU_OK(standin.standin_launch(stream, gate_kernel, gate));
     ck_assert_int_eq(sem_wait(&gate->runs), 0);
 }
@@ -177,8 +156,6 @@ TEST(unmapping_does_not_wait_and_is_noticed)
     CU_OK(cu.cuMemRelease(handle));
 }
 
-/* -- words ------------------------------------------------------------------------------------- */
-
 TEST(waits_compare_cyclically)
 {
     const uint64_t last = UINT64_MAX;
@@ -207,8 +184,6 @@ TEST(a_wait_without_a_writer_hangs_until_the_context_fails)
     CU_FAILS(cu.cuStreamSynchronize(a), CUDA_ERROR_LAUNCH_FAILED);
 }
 
-/* -- events ------------------------------------------------------------------------------------ */
-
 TEST(events_order_streams)
 {
     struct gate gate;
@@ -229,8 +204,6 @@ TEST(events_order_streams)
     CU_OK(cu.cuStreamSynchronize(b));
     ck_assert_uint_eq(word_at(memory + 8), 3);
 }
-
-/* -- host functions ---------------------------------------------------------------------------- */
 
 static _Atomic int n_ran;
 static _Atomic int code_in_callback;
@@ -264,8 +237,6 @@ TEST(host_functions_do_not_run_after_an_error)
     ck_assert_int_eq(n_ran, 0);
     (void)dlx_test_gpu_context(0);
 }
-
-/* -- capture ----------------------------------------------------------------------------------- */
 
 static CUstreamCaptureStatus capture_of(CUstream stream)
 {
@@ -346,8 +317,6 @@ TEST(unsafe_calls_break_a_global_capture)
     CU_OK(cu.cuMemFree(p));
 }
 
-/* -- on demand --------------------------------------------------------------------------------- */
-
 TEST(calls_fail_on_demand)
 {
     CUdeviceptr p[4];
@@ -391,10 +360,11 @@ TEST(calls_of_other_threads_do_not_count_as_calls_here)
 TEST(calls_are_delayed_on_demand)
 {
     int n;
-    int64_t before = clock_ms();
-    ck_assert(standin.standin_delay("cuDeviceGetCount", 30000000));
+    const uint64_t delay_ns = 30000000;
+    uint64_t before = dlx__now_ns();
+    ck_assert(standin.standin_delay("cuDeviceGetCount", delay_ns));
     CU_OK(cu.cuDeviceGetCount(&n));
-    ck_assert_int_ge(clock_ms() - before, 29);
+    ck_assert_uint_ge(dlx__now_ns() - before, delay_ns);
 }
 
 TEST(waiting_calls_are_counted)
@@ -411,12 +381,10 @@ TEST(waiting_calls_are_counted)
 int main(void)
 {
     TCase *tests = dlx_test_gpu_standin_case("streams");
-    tcase_add_checked_fixture(tests, start_streams, stop_streams);
+    tcase_add_checked_fixture(tests, start_streams, NULL);
     return dlx_test_run_case(tests);
 }
 
 #else
-
 DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif

@@ -5,6 +5,7 @@
 #if DLX_TEST_HAS_GPU
 
 #define CHUNK DLX_TEST_GPU_CHUNK
+#define POSIX CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
 TEST(vmm_needs_no_context)
 {
@@ -13,11 +14,9 @@ TEST(vmm_needs_no_context)
     int fd;
     CU_OK(cu.cuInit(0));
     CU_OK(cu.cuMemCreate(&handle, CHUNK, &prop, 0));
-    CU_OK(
-        cu.cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    CU_OK(cu.cuMemExportToShareableHandle(&fd, handle, POSIX, 0));
     ck_assert_int_eq(standin.standin_open_fds(), 1);
-    CU_OK(cu.cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)fd,
-                                            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    CU_OK(cu.cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)fd, POSIX));
     (void)close(fd);
     CUdeviceptr a = dlx_test_gpu_map(handle, CHUNK, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     CUdeviceptr b = dlx_test_gpu_map(imported, CHUNK, CU_MEM_ACCESS_FLAGS_PROT_READ);
@@ -33,7 +32,6 @@ TEST(vmm_needs_no_context)
     CU_OK(cu.cuMemcpyDtoH(&value, b, 4));
     dlx_test_gpu_unmap(a, CHUNK);
     dlx_test_gpu_unmap(b, CHUNK);
-    dlx_test_gpu_end_context(0);
 }
 
 TEST(vmm_sizes_are_whole_chunks)
@@ -66,7 +64,7 @@ TEST(vmm_mappings_are_whole_and_apart)
                    {CHUNK, 2 * CHUNK, 0},
                    {0, 2 * CHUNK, 0}, /* from here on since it is mapped */
                    {2 * CHUNK, 2 * CHUNK, 0}};
-    const size_t n_refused = sizeof refused / sizeof refused[0], n_before = 6;
+    const size_t n_before = 6;
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp prop = dlx_test_gpu_prop(0);
     CUmemAccessDesc access = dlx_test_gpu_access(0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
@@ -75,7 +73,7 @@ TEST(vmm_mappings_are_whole_and_apart)
     CU_OK(cu.cuMemCreate(&handle, 2 * CHUNK, &prop, 0));
     CU_OK(cu.cuMemAddressReserve(&base, 4 * CHUNK, 0, 0, 0));
     CU_FAILS(cu.cuMemSetAccess(base, 2 * CHUNK, &access, 1), CUDA_ERROR_INVALID_VALUE);
-    for (size_t i = 0; i < n_refused; i++) {
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(refused); i++) {
         if (i == n_before)
             CU_OK(cu.cuMemMap(base + CHUNK, 2 * CHUNK, 0, handle, 0));
         CUresult result =
@@ -89,7 +87,6 @@ TEST(vmm_mappings_are_whole_and_apart)
     CU_OK(cu.cuMemAddressFree(base, 4 * CHUNK));
     CU_OK(cu.cuMemRelease(handle));
     CU_FAILS(cu.cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
-    dlx_test_gpu_clean();
 }
 
 /* A file like that of exported memory, with its last page if it is to have a label. */
@@ -115,32 +112,28 @@ TEST(vmm_fds_are_told_from_forged_ones)
                 {"something", SEALS, true},
                 {"standin-memory", F_SEAL_SHRINK, true},
                 {"standin-memory", SEALS, false}};
-    const CUmemAllocationHandleType posix = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     CUmemGenericAllocationHandle handle, copy;
     CUmemAllocationProp prop = dlx_test_gpu_prop(0);
     int fd;
     CU_OK(cu.cuInit(0));
     CU_OK(cu.cuMemCreate(&handle, CHUNK, &prop, 0));
-    CU_OK(cu.cuMemExportToShareableHandle(&fd, handle, posix, 0));
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CU_OK(cu.cuMemExportToShareableHandle(&fd, handle, POSIX, 0));
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(rows); i++) {
         int forged = forge(fd, rows[i].name, rows[i].seals, rows[i].has_label);
-        CUresult result = cu.cuMemImportFromShareableHandle(&copy, (void *)(intptr_t)forged, posix);
+        CUresult result = cu.cuMemImportFromShareableHandle(&copy, (void *)(intptr_t)forged, POSIX);
         ck_assert_msg(result == (i == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE), "row %zu", i);
         (void)close(forged);
     }
-    CU_FAILS(cu.cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)-1, posix),
+    CU_FAILS(cu.cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)-1, POSIX),
              CUDA_ERROR_INVALID_VALUE);
     (void)close(fd);
     CU_OK(cu.cuMemRelease(copy));
     CU_OK(cu.cuMemRelease(handle));
     prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
     CU_OK(cu.cuMemCreate(&handle, CHUNK, &prop, 0));
-    CU_FAILS(cu.cuMemExportToShareableHandle(&fd, handle, posix, 0), CUDA_ERROR_INVALID_VALUE);
+    CU_FAILS(cu.cuMemExportToShareableHandle(&fd, handle, POSIX, 0), CUDA_ERROR_INVALID_VALUE);
     CU_OK(cu.cuMemRelease(handle));
-    dlx_test_gpu_clean();
 }
-
-/* -- two devices ----------------------------------------------------------------------------- */
 
 static CUdeviceptr kernel_address;
 
@@ -186,7 +179,6 @@ TEST(another_device_needs_access)
     CU_OK(cu.cuMemFree(plain));
     dlx_test_gpu_unmap(mapped, CHUNK);
     CU_OK(cu.cuMemRelease(handle));
-    dlx_test_gpu_end_context(0);
 }
 
 #endif
