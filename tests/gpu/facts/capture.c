@@ -157,7 +157,7 @@ static void note(char *list, size_t size, const char *name, CUresult result, CUr
                        facts_code(end));
 }
 
-START_TEST(E13_calls_during_a_capture)
+TEST(E13_calls_during_a_capture)
 {
     char refused[900] = "", relaxed[500] = "";
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(offer_memory);
@@ -185,12 +185,6 @@ START_TEST(E13_calls_during_a_capture)
                  sizeof calls / sizeof calls[0], refused[0] ? refused : "none",
                  relaxed[0] ? relaxed : "none");
     dlx_test_gpu_kill(&peer);
-}
-END_TEST
-
-void facts_add_capture(TCase *tc)
-{
-    tcase_add_test(tc, E13_calls_during_a_capture);
 }
 
 #endif

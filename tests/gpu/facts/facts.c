@@ -45,8 +45,6 @@ double facts_p50_us(uint64_t *ns, size_t n)
     return (double)ns[middle] / 1e3;
 }
 
-/* ---- roles --------------------------------------------------------------------------------- */
-
 void facts_say(int sock, struct facts_word word, int borrow_fd)
 {
     dlx_test_gpu_send(sock, &word, sizeof word, borrow_fd);
@@ -144,8 +142,6 @@ struct dlx_test_gpu_peer facts_observer(void)
     (void)facts_hear(peer.sock, NULL);
     return peer;
 }
-
-/* ---- memory -------------------------------------------------------------------------------- */
 
 int facts_make(struct facts_memory *ret, size_t size)
 {

@@ -27,8 +27,6 @@ double facts_ms(uint64_t from_ns, uint64_t to_ns);
 /* Sorts. */
 double facts_p50_us(uint64_t *ns, size_t n);
 
-/* ---- roles --------------------------------------------------------------------------------- */
-
 enum facts_op {
     FACTS_GO,   /* what the role makes of it */
     FACTS_FREE, /* answers a = bytes free */
@@ -58,8 +56,6 @@ void facts_serve(int sock, CUdeviceptr at, size_t size);
 /* A role with a context, which serves and does nothing else: it sees how much memory is free. */
 struct dlx_test_gpu_peer facts_observer(void);
 
-/* ---- memory -------------------------------------------------------------------------------- */
-
 #define FACTS_SIZE (64 * DLX_TEST_GPU_MIB)
 
 /* Makes memory with the pattern of seed 1; a VMM exporter sends its descriptor, and serves. */
@@ -76,14 +72,6 @@ CUresult facts_open(struct facts_memory *ret, int borrow_fd, size_t size, CUmemA
 uint64_t facts_count_wrong(CUdeviceptr at, size_t size, uint32_t seed, CUresult *ret);
 /* Allocates, writes, waits, frees. */
 CUresult facts_health(void);
-
-/* ---- questions ----------------------------------------------------------------------------- */
-
-void facts_add_lifetimes(TCase *tc);
-void facts_add_memory(TCase *tc);
-void facts_add_legacy(TCase *tc);
-void facts_add_order(TCase *tc);
-void facts_add_capture(TCase *tc);
 
 #endif
 

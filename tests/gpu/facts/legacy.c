@@ -54,8 +54,6 @@ static void export_all(int sock)
     facts_serve(sock, at, FACTS_SIZE);
 }
 
-/* ---- E7 ------------------------------------------------------------------------------------ */
-
 enum { NEW_PID = 1, NOBODY = 2, NEW_SHM = 4, NEW_PROC = 8 };
 static const struct {
     const char *name;
@@ -134,7 +132,7 @@ static void open_there(int sock)
         _exit(0); /* LeakSanitizer would look for its threads in the /proc of another namespace */
 }
 
-START_TEST(E7_importers_in_other_namespaces)
+TEST(E7_importers_in_other_namespaces)
 {
     char text[1100];
     size_t n = 0;
@@ -164,9 +162,6 @@ START_TEST(E7_importers_in_other_namespaces)
     (void)close(fd);
     facts_end(&exporter);
 }
-END_TEST
-
-/* ---- E4 ------------------------------------------------------------------------------------ */
 
 /* Whether who opens an allocation can read the one beside it, which nobody has shared. */
 static bool reads_neighbour(const struct handles *h)
@@ -204,7 +199,7 @@ static struct facts_word start_opener(struct dlx_test_gpu_peer *ret, const struc
     return facts_hear(ret->sock, NULL);
 }
 
-START_TEST(E4_older_handles_after_the_exporter)
+TEST(E4_older_handles_after_the_exporter)
 {
     struct handles h;
     struct dlx_test_gpu_peer importer, late, later;
@@ -234,13 +229,6 @@ START_TEST(E4_older_handles_after_the_exporter)
         memcmp(&h.memory, &h.interior, sizeof h.memory) == 0 ? "equals" : "differs from",
         facts_code(h.own_result), facts_code((int64_t)opened.a), opened.b ? "same" : "another",
         facts_code((int64_t)opened.c), (long long)h.to_neighbour, facts_yes(opened.d));
-}
-END_TEST
-
-void facts_add_legacy(TCase *tc)
-{
-    tcase_add_test(tc, E7_importers_in_other_namespaces);
-    tcase_add_test(tc, E4_older_handles_after_the_exporter);
 }
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* E3, E11, E12, E10, E6: calls without a context, what pointers say, residue, prices. */
+/* E11, E3, E12, E10, E6: what pointers say, calls without a context, residue, prices. */
 #include "tests/gpu/facts/facts.h"
 
 #if DLX_TEST_HAS_GPU
@@ -8,7 +8,53 @@
 #define MIB     DLX_TEST_GPU_MIB
 #define FD_TYPE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
-/* ---- E3 ------------------------------------------------------------------------------------ */
+static uint64_t attribute(CUpointer_attribute which, CUdeviceptr at)
+{
+    uint64_t value = 0;
+    return cu.cuPointerGetAttribute(&value, which, at) == CUDA_SUCCESS ? value : UINT64_MAX;
+}
+
+static void describe(char *ret, size_t size, const char *name, CUdeviceptr at)
+{
+    (void)snprintf(
+        ret, size,
+        "%s: legacy %lld, types %#llx, pool %s, range at -%#llx of %#llx, mapping at "
+        "-%#llx of %#llx",
+        name, (long long)(int64_t)attribute(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, at),
+        (unsigned long long)attribute(CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, at),
+        attribute(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, at) + 1 > 1 ? "yes" : "no",
+        (unsigned long long)(at - attribute(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at)),
+        (unsigned long long)attribute(CU_POINTER_ATTRIBUTE_RANGE_SIZE, at),
+        (unsigned long long)(at - attribute(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, at)),
+        (unsigned long long)attribute(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, at));
+}
+
+TEST(E11_what_pointers_say)
+{
+    static struct dlx_test_gpu_segment segment;
+    CUdeviceptr at, again, small[2];
+    CUmemoryPool pool;
+    char text[3][300];
+    dlx_test_gpu_context(0);
+    CU_OK(cu.cuMemAlloc(&at, 64 * MIB));
+    describe(text[0], sizeof text[0], "cuMemAlloc + 3 MiB", at + 3 * MIB);
+    uint64_t id = attribute(CU_POINTER_ATTRIBUTE_BUFFER_ID, at);
+    CU_OK(cu.cuMemFree(at));
+    CU_OK(cu.cuMemAlloc(&again, 64 * MIB));
+    bool is_new = attribute(CU_POINTER_ATTRIBUTE_BUFFER_ID, again) != id;
+    for (int i = 0; i < 2; i++)
+        CU_OK(cu.cuMemAlloc(&small[i], 4096));
+    uint64_t offset = small[1] - attribute(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, small[1]);
+    CUdeviceptr pooled = dlx_test_gpu_pool_make(64 * MIB, FD_TYPE, &pool);
+    describe(text[1], sizeof text[1], "pool + 3 MiB", pooled + 3 * MIB);
+    dlx_test_gpu_segment_make(&segment, 2, DLX_TEST_GPU_CHUNK, FD_TYPE);
+    describe(text[2], sizeof text[2], "second of 2 chunks + 1 MiB", segment.base + 3 * MIB);
+    facts_answer("E11 attributes of pointers: %s; %s; %s; an address that is used again (%s) has "
+                 "a new BUFFER_ID: %s; a second cuMemAlloc of 4 KiB is %lld after the first, and "
+                 "%llu into its range",
+                 text[0], text[1], text[2], again == at ? "it was" : "it was not",
+                 facts_yes(is_new), (long long)(small[1] - small[0]), (unsigned long long)offset);
+}
 
 /* Says which call failed first, if one did. */
 static void without_context(int sock)
@@ -38,7 +84,7 @@ static void without_context(int sock)
     facts_serve(sock, 0, 0);
 }
 
-START_TEST(E3_calls_without_a_context)
+TEST(E3_calls_without_a_context)
 {
     uint64_t n_free[4];
     struct dlx_test_gpu_peer observer = facts_observer();
@@ -61,68 +107,6 @@ START_TEST(E3_calls_without_a_context)
     facts_end(&peer);
     facts_end(&observer);
 }
-END_TEST
-
-/* ---- E11 ----------------------------------------------------------------------------------- */
-
-static uint64_t attribute(CUpointer_attribute which, CUdeviceptr at)
-{
-    uint64_t value = 0;
-    return cu.cuPointerGetAttribute(&value, which, at) == CUDA_SUCCESS ? value : UINT64_MAX;
-}
-
-static void describe(char *ret, size_t size, const char *name, CUdeviceptr at)
-{
-    (void)snprintf(
-        ret, size,
-        "%s: legacy %lld, types %#llx, pool %s, range at -%#llx of %#llx, mapping at "
-        "-%#llx of %#llx",
-        name, (long long)(int64_t)attribute(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, at),
-        (unsigned long long)attribute(CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, at),
-        attribute(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, at) + 1 > 1 ? "yes" : "no",
-        (unsigned long long)(at - attribute(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at)),
-        (unsigned long long)attribute(CU_POINTER_ATTRIBUTE_RANGE_SIZE, at),
-        (unsigned long long)(at - attribute(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, at)),
-        (unsigned long long)attribute(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, at));
-}
-
-static void identify(int sock)
-{
-    static struct dlx_test_gpu_segment segment;
-    CUdeviceptr at, again, small[2];
-    CUmemoryPool pool;
-    char text[3][300];
-    dlx_test_gpu_context(0);
-    CU_OK(cu.cuMemAlloc(&at, 64 * MIB));
-    describe(text[0], sizeof text[0], "cuMemAlloc + 3 MiB", at + 3 * MIB);
-    uint64_t id = attribute(CU_POINTER_ATTRIBUTE_BUFFER_ID, at);
-    CU_OK(cu.cuMemFree(at));
-    CU_OK(cu.cuMemAlloc(&again, 64 * MIB));
-    bool is_new = attribute(CU_POINTER_ATTRIBUTE_BUFFER_ID, again) != id;
-    for (int i = 0; i < 2; i++)
-        CU_OK(cu.cuMemAlloc(&small[i], 4096));
-    uint64_t offset = small[1] - attribute(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, small[1]);
-    CUdeviceptr pooled = dlx_test_gpu_pool_make(64 * MIB, FD_TYPE, &pool);
-    describe(text[1], sizeof text[1], "pool + 3 MiB", pooled + 3 * MIB);
-    dlx_test_gpu_segment_make(&segment, 2, DLX_TEST_GPU_CHUNK, FD_TYPE);
-    describe(text[2], sizeof text[2], "second of 2 chunks + 1 MiB", segment.base + 3 * MIB);
-    facts_answer("E11 attributes of pointers: %s; %s; %s; an address that is used again (%s) has "
-                 "a new BUFFER_ID: %s; a second cuMemAlloc of 4 KiB is %lld after the first, and "
-                 "%llu into its range",
-                 text[0], text[1], text[2], again == at ? "it was" : "it was not",
-                 facts_yes(is_new), (long long)(small[1] - small[0]), (unsigned long long)offset);
-    facts_say(sock, (struct facts_word){0}, -1);
-}
-
-START_TEST(E11_what_pointers_say)
-{
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(identify);
-    (void)facts_hear(peer.sock, NULL);
-    dlx_test_gpu_join(&peer);
-}
-END_TEST
-
-/* ---- E12 ----------------------------------------------------------------------------------- */
 
 #define MARK    UINT32_C(0xA5C3D2E1)
 #define RESIDUE (256 * MIB)
@@ -170,7 +154,7 @@ static void look(int sock)
     facts_say(sock, w, -1);
 }
 
-START_TEST(E12_residue_in_fresh_memory)
+TEST(E12_residue_in_fresh_memory)
 {
     char text[400];
     size_t n = 0;
@@ -193,9 +177,6 @@ START_TEST(E12_residue_in_fresh_memory)
     }
     facts_answer("E12 residue of a process in fresh memory of the next: %s", text);
 }
-END_TEST
-
-/* ---- E10 ----------------------------------------------------------------------------------- */
 
 static void CUDA_CB clear_word(void *arg)
 {
@@ -215,7 +196,7 @@ static CUresult release(int how, CUstream stream, _Atomic uint64_t *word, CUdevi
     return r;
 }
 
-static void release_words(int sock)
+TEST(E10_ways_to_release)
 {
     enum { N = 200 };
     static uint64_t ns[N];
@@ -244,18 +225,7 @@ static void release_words(int sock)
     facts_answer("E10 a release after an empty kernel is seen by the host, p50: host function "
                  "%.1f us, stream write %.1f us, synchronise and store %.1f us",
                  us[HOST_FUNCTION], us[STREAM_WRITE], us[SYNCHRONISE]);
-    facts_say(sock, (struct facts_word){0}, -1);
 }
-
-START_TEST(E10_ways_to_release)
-{
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(release_words);
-    (void)facts_hear(peer.sock, NULL);
-    dlx_test_gpu_join(&peer);
-}
-END_TEST
-
-/* ---- E6 ------------------------------------------------------------------------------------ */
 
 enum { N_OPENS = 64 };
 
@@ -315,7 +285,7 @@ static struct price price_of(size_t size, bool is_legacy)
 }
 
 /* 0: VMM; 1: the older interface. Another process each, since what is open stays open. */
-START_TEST(E6_price_of_opening)
+LOOP_TEST(E6_price_of_opening, 0, 2)
 {
     struct price p = price_of(DLX_TEST_GPU_CHUNK, _i == 1);
     facts_answer("E6 price of opening %d allocations of 2 MiB, %s: p50 %.1f us, the first %.1f us, "
@@ -323,15 +293,13 @@ START_TEST(E6_price_of_opening)
                  N_OPENS, _i ? "cuIpcOpenMemHandle" : "VMM import, reserve, map and access",
                  p.p50_us, p.first_us, p.last_us);
 }
-END_TEST
 
 /* The same for one large allocation. */
-START_TEST(E6_price_of_size)
+TEST(E6_price_of_size)
 {
-    struct dlx_test_gpu_peer peer;
     struct facts_memory memory;
     int fd;
-    peer = facts_start_exporter(&fd);
+    struct dlx_test_gpu_peer peer = facts_start_exporter(&fd);
     dlx_test_gpu_context(0);
     uint64_t start = dlx__now_ns();
     CU_OK(facts_open(&memory, fd, FACTS_SIZE, CU_MEM_ACCESS_FLAGS_PROT_READ));
@@ -339,17 +307,6 @@ START_TEST(E6_price_of_size)
                  (double)(dlx__now_ns() - start) / 1e3);
     (void)close(fd);
     facts_end(&peer);
-}
-END_TEST
-
-void facts_add_memory(TCase *tc)
-{
-    tcase_add_test(tc, E11_what_pointers_say);
-    tcase_add_test(tc, E3_calls_without_a_context);
-    tcase_add_test(tc, E12_residue_in_fresh_memory);
-    tcase_add_test(tc, E10_ways_to_release);
-    tcase_add_loop_test(tc, E6_price_of_opening, 0, 2);
-    tcase_add_test(tc, E6_price_of_size);
 }
 
 #endif

@@ -147,8 +147,6 @@ static void read_rounds(int sock)
     }
 }
 
-/* ---- both questions ------------------------------------------------------------------------ */
-
 struct duet {
     struct dlx_test_gpu_peer writer, reader;
     _Atomic uint64_t *page; /* this process's mapping of it, from before it was sealed */
@@ -233,7 +231,7 @@ static bool orders(const struct order *order)
 }
 
 /* 0: a sealed page, which the reader maps read-only; 1: neither. */
-START_TEST(E8_a_word_in_a_page)
+LOOP_TEST(E8_a_word_in_a_page, 0, 2)
 {
     const char *question = _i ? "E8 streams wait for a word in a page that both may write"
                               : "E8 streams wait for a word in a sealed page, mapped read-only";
@@ -256,9 +254,8 @@ START_TEST(E8_a_word_in_a_page)
                  facts_code(wait.result), facts_code(end.result), facts_ms(start, dlx__now_ns()));
     dlx_test_gpu_kill(&duet.reader);
 }
-END_TEST
 
-START_TEST(E9_events_between_processes)
+TEST(E9_events_between_processes)
 {
     struct duet duet;
     by_event = true;
@@ -279,7 +276,6 @@ START_TEST(E9_events_between_processes)
                  facts_code(wait.result), facts_code(end.result), facts_ms(start, dlx__now_ns()));
     dlx_test_gpu_kill(&duet.reader);
 }
-END_TEST
 
 static void count_events(int sock)
 {
@@ -300,21 +296,13 @@ static void count_events(int sock)
     (void)facts_hear(sock, NULL);
 }
 
-START_TEST(E9_number_of_events)
+TEST(E9_number_of_events)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(count_events);
     struct facts_word w = facts_hear(peer.sock, NULL);
     facts_answer("E9 events between processes that one process can have: %s%llu (%s)",
                  w.result ? "" : "at least ", (unsigned long long)w.a, facts_code(w.result));
     dlx_test_gpu_kill(&peer);
-}
-END_TEST
-
-void facts_add_order(TCase *tc)
-{
-    tcase_add_loop_test(tc, E8_a_word_in_a_page, 0, 2);
-    tcase_add_test(tc, E9_events_between_processes);
-    tcase_add_test(tc, E9_number_of_events);
 }
 
 #endif
