@@ -79,8 +79,6 @@ void gpu_bench_alloc_set(struct dlx_publisher *p, uint32_t n, size_t size,
     free(specs);
 }
 
-/* ---- two processes ------------------------------------------------------------------------- */
-
 void gpu_bench_publisher(struct gpu_bench_end *ret, const char *topic, struct bm_meeting *meeting)
 {
     ret->client = bm_connect();
@@ -123,8 +121,6 @@ pid_t gpu_bench_fork(void)
         dlx_test_fork_silence();
     return pid;
 }
-
-/* ---- program ------------------------------------------------------------------------------- */
 
 static void (*measure)(void);
 

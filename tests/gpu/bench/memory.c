@@ -18,6 +18,12 @@ struct shared {
     _Atomic uint64_t is_ready;                /* of a process that is to be killed */
 };
 
+static void end_process(pid_t pid, int signal)
+{
+    bm_check_errno(kill(pid, signal), "kill");
+    bm_check_errno(waitpid(pid, NULL, 0), "waitpid");
+}
+
 /* It is what is measured: the memory that is free after that time. */
 static void let_time_pass(uint64_t ns)
 {
@@ -59,8 +65,6 @@ static DLManagedTensorVersioned *take_newest(struct gpu_bench_end *end, const ch
     dlx_message_unref(m);
     return t;
 }
-
-/* ---- footprint ----------------------------------------------------------------------------- */
 
 static pid_t start_daemon(void)
 {
@@ -118,14 +122,11 @@ void gpu_bench_footprint(void)
     bm_wait(pids[1]);
     let_time_pass(SECOND_NS);
     size_t after = dlx_test_gpu_free_memory();
-    bm_check_errno(kill(daemon, SIGTERM), "kill");
-    bm_check_errno(waitpid(daemon, NULL, 0), "waitpid");
+    end_process(daemon, SIGTERM);
     bm_json_begin();
     bm_json_number("mib", mib(before, after));
     bm_json_end();
 }
-
-/* ---- kills --------------------------------------------------------------------------------- */
 
 static void observe(struct shared *shared)
 {
@@ -174,8 +175,7 @@ static void kill_one(struct shared *shared, bool is_producer, const char *topic,
     if (!pid)
         be_killed(shared, is_producer, topic, other);
     gpu_bench_await(&shared->is_ready, 1);
-    bm_check_errno(kill(pid, SIGKILL), "kill");
-    bm_check_errno(waitpid(pid, NULL, 0), "waitpid");
+    end_process(pid, SIGKILL);
 }
 
 void gpu_bench_kills(void)
@@ -212,11 +212,8 @@ void gpu_bench_kills(void)
     }
     let_time_pass(SECOND_NS);
     uint64_t after = free_now(shared);
-    const pid_t left[] = {living, observer};
-    for (int i = 0; i < 2; i++) {
-        bm_check_errno(kill(left[i], SIGKILL), "kill");
-        bm_check_errno(waitpid(left[i], NULL, 0), "waitpid");
-    }
+    end_process(living, SIGKILL);
+    end_process(observer, SIGKILL);
     bm_json_begin();
     bm_json_number("mib", mib(before, after));
     bm_json_number("n_kills", 2 * (double)n);

@@ -13,16 +13,13 @@ struct context *context_current(void)
     return depth > 0 ? stack[depth - 1] : NULL;
 }
 
-static bool context_is_known(const struct context *context)
+static CUresult context_check(const struct context *context)
 {
     const struct context *c;
     LIST_FIND(c, &state.contexts, c == context);
-    return c != NULL;
-}
-
-bool context_is_live(const struct context *context)
-{
-    return context_is_known(context) && !context->is_destroyed;
+    if (!c)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return c->is_destroyed ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
 }
 
 void context_poison(struct context *context, CUresult code)
@@ -127,14 +124,12 @@ CUresult CUDAAPI cuCtxPushCurrent(CUcontext handle)
 {
     ENTER(cuCtxPushCurrent);
     struct context *context = (struct context *)handle;
-    if (!context_is_known(context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (context->is_destroyed)
-        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    if (depth == MAX_DEPTH)
+    CUresult code = context_check(context);
+    if (code == CUDA_SUCCESS && depth == MAX_DEPTH)
         return CUDA_ERROR_INVALID_VALUE;
-    stack[depth++] = context;
-    return CUDA_SUCCESS;
+    if (code == CUDA_SUCCESS)
+        stack[depth++] = context;
+    return code;
 }
 
 CUresult CUDAAPI cuCtxPopCurrent(CUcontext *ret)
@@ -152,10 +147,9 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle)
 {
     ENTER(cuCtxSetCurrent);
     struct context *context = (struct context *)handle;
-    if (context && !context_is_known(context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (context && context->is_destroyed)
-        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    CUresult code = context ? context_check(context) : CUDA_SUCCESS;
+    if (code != CUDA_SUCCESS)
+        return code;
     if (depth > 0)
         depth--;
     if (context)
@@ -174,7 +168,7 @@ CUresult CUDAAPI cuCtxGetId(CUcontext handle, unsigned long long *ret)
 {
     ENTER(cuCtxGetId);
     const struct context *context = handle ? (struct context *)handle : context_current();
-    if (!context_is_live(context))
+    if (context_check(context) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_CONTEXT;
     *ret = context->id;
     return CUDA_SUCCESS;
@@ -194,7 +188,8 @@ CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle)
 {
     ENTER(cuCtxSynchronize);
     struct context *context = handle ? (struct context *)handle : call.context;
-    return context_is_live(context) ? context_drain(context) : CUDA_ERROR_INVALID_CONTEXT;
+    return context_check(context) == CUDA_SUCCESS ? context_drain(context)
+                                                  : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult standin_poison(CUresult code)

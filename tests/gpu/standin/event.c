@@ -4,17 +4,10 @@
  * Those between processes have their numbers in the machine's file, which has room for a limited
  * number.
  */
-#include "tests/gpu/standin/machine.h"
+#include "tests/gpu/standin/ipc.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define HANDLE_MAGIC UINT64_C(0x746e6576456e6174)
-
-struct event_name {
-    uint64_t magic, id;
-    int slot;
-};
 
 static struct event *event_of(CUevent handle)
 {
@@ -118,18 +111,15 @@ CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle *ret, CUevent handle)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!(e->flags & CU_EVENT_INTERPROCESS))
         return CUDA_ERROR_INVALID_VALUE;
-    struct event_name name = {HANDLE_MAGIC, machine->events[e->slot].id, e->slot};
-    memset(ret, 0, sizeof *ret);
-    memcpy(ret, &name, sizeof name);
+    share_name_write(NAME_OF_EVENT, machine->events[e->slot].id, e->slot, ret);
     return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuIpcOpenEventHandle(CUevent *ret, CUipcEventHandle handle)
 {
     ENTER(cuIpcOpenEventHandle);
-    struct event_name name;
-    memcpy(&name, &handle, sizeof name);
-    if (name.magic != HANDLE_MAGIC || name.slot < 0 || name.slot >= machine->n_events)
+    struct share_name name;
+    if (!share_name_read(&handle, NAME_OF_EVENT, machine->n_events, &name))
         return CUDA_ERROR_INVALID_VALUE;
     struct event *e = event_new(call.context, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
     if (!e)

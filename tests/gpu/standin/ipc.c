@@ -11,27 +11,24 @@
 #include <string.h>
 #include <unistd.h>
 
-#define HANDLE_MAGIC UINT64_C(0x637069646e617453)
-
-static void handle_write(const struct share_name *name, void *ret)
+void share_name_write(uint64_t magic, uint64_t id, int slot, void *ret)
 {
-    struct share_name n = *name;
-    n.magic = HANDLE_MAGIC;
+    const struct share_name name = {.magic = magic, .id = id, .slot = slot};
     memset(ret, 0, CU_IPC_HANDLE_SIZE);
-    memcpy(ret, &n, sizeof n);
+    memcpy(ret, &name, sizeof name);
 }
 
-bool share_name_read(const void *bytes, struct share_name *ret)
+bool share_name_read(const void *bytes, uint64_t magic, int n_slots, struct share_name *ret)
 {
     memcpy(ret, bytes, sizeof *ret);
-    return ret->magic == HANDLE_MAGIC && ret->slot >= 0 && ret->slot < MAX_SHARES;
+    return ret->magic == magic && ret->slot >= 0 && ret->slot < n_slots;
 }
 
 /* Machine locked. */
-static struct share *share_of(const struct share_name *name)
+static struct share *share_of(uint64_t id, int slot)
 {
-    struct share *share = &machine->shares[name->slot];
-    return share->id == name->id ? share : NULL;
+    struct share *share = &machine->shares[slot];
+    return share->id == id ? share : NULL;
 }
 
 static bool share_is_dead(const struct share *share)
@@ -62,7 +59,7 @@ CUresult share_publish(struct range *range, uint64_t pool_id, void *ret)
     if (range->share < 0)
         code = CUDA_ERROR_OUT_OF_MEMORY;
     else
-        handle_write(&(struct share_name){.id = range->share_id, .slot = range->share}, ret);
+        share_name_write(NAME_OF_MEMORY, range->share_id, range->share, ret);
     machine_unlock();
     return code;
 }
@@ -70,11 +67,11 @@ CUresult share_publish(struct range *range, uint64_t pool_id, void *ret)
 CUresult share_import(const void *bytes, uint64_t pool_id, struct share *ret,
                       struct share_name *ret_name)
 {
-    CUresult code = CUDA_ERROR_INVALID_VALUE;
-    if (!share_name_read(bytes, ret_name))
-        return code;
+    CUresult code = CUDA_SUCCESS;
+    if (!share_name_read(bytes, NAME_OF_MEMORY, MAX_SHARES, ret_name))
+        return CUDA_ERROR_INVALID_VALUE;
     machine_lock();
-    struct share *share = share_of(ret_name);
+    struct share *share = share_of(ret_name->id, ret_name->slot);
     if (!share || share_is_dead(share)) {
         code = CUDA_ERROR_INVALID_HANDLE;
     } else if (share->pool_id != pool_id) {
@@ -84,17 +81,15 @@ CUresult share_import(const void *bytes, uint64_t pool_id, struct share *ret,
     } else {
         share->n_opens++;
         *ret = *share;
-        code = CUDA_SUCCESS;
     }
     machine_unlock();
     return code;
 }
 
-void share_close(const struct range *range)
+void share_close(uint64_t id, int slot)
 {
     machine_lock();
-    struct share *share =
-        share_of(&(struct share_name){.id = range->share_id, .slot = range->share});
+    struct share *share = share_of(id, slot);
     if (share)
         share->n_opens--;
     machine_unlock();
@@ -103,7 +98,7 @@ void share_close(const struct range *range)
 void share_end(struct range *range)
 {
     if (range->kind == RANGE_IPC || range->kind == RANGE_POOL_IMPORT) {
-        share_close(range);
+        share_close(range->share_id, range->share);
         return;
     }
     machine_lock();
@@ -119,8 +114,7 @@ void share_check_use(const struct range *range)
     if (range->kind != RANGE_IPC && range->kind != RANGE_POOL_IMPORT)
         return;
     machine_lock();
-    const struct share *share =
-        share_of(&(struct share_name){.id = range->share_id, .slot = range->share});
+    const struct share *share = share_of(range->share_id, range->share);
     if (!share || share_is_dead(share))
         count_add(STANDIN_USED_AFTER_REVOKE, 1);
     machine_unlock();
@@ -184,7 +178,8 @@ CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *ret, CUipcMemHandle handle, uns
     ENTER(cuIpcOpenMemHandle);
     struct share share;
     struct share_name name;
-    if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !share_name_read(&handle, &name))
+    if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ||
+        !share_name_read(&handle, NAME_OF_MEMORY, MAX_SHARES, &name))
         return CUDA_ERROR_INVALID_VALUE;
     struct range *range = opened_before(call.context, &name);
     if (range) {
@@ -199,7 +194,7 @@ CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *ret, CUipcMemHandle handle, uns
         else
             range = ipc_map(call.context, &share, &name);
         if (!range) {
-            share_close(&(struct range){.share = name.slot, .share_id = name.id});
+            share_close(name.id, name.slot);
             return code != CUDA_SUCCESS ? code : CUDA_ERROR_MAP_FAILED;
         }
     }

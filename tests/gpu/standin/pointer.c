@@ -3,15 +3,6 @@
 #include "tests/gpu/standin/vmm.h"
 #include <string.h>
 
-/* An attribute's value: any of the types that attributes have. */
-union value {
-    uint64_t u64;
-    unsigned u32;
-    int i32;
-    unsigned char flag;
-    void *p;
-};
-
 static uint64_t allowed_types(const struct range *r)
 {
     return r->backing && (r->kind == RANGE_VMM || r->kind == RANGE_POOL)
@@ -19,47 +10,36 @@ static uint64_t allowed_types(const struct range *r)
                : CU_MEM_HANDLE_TYPE_NONE;
 }
 
-/* The size of the attribute's type, or 0 for an attribute that is not known. */
-static size_t read_attribute(CUpointer_attribute attribute, const struct range *r, union value *ret)
+static bool is_host(const struct range *r)
 {
-    bool is_host = r->kind == RANGE_HOST || r->kind == RANGE_REGISTERED;
+    return r->kind == RANGE_HOST || r->kind == RANGE_REGISTERED;
+}
+
+/* Each attribute, its type, and its value for memory of the range r. */
+#define ATTRIBUTES(X)                                                                              \
+    X(CONTEXT, struct context *, r->context)                                                       \
+    X(MEMORY_TYPE, unsigned, is_host(r) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE)               \
+    X(BUFFER_ID, uint64_t, r->buffer_id)                                                           \
+    X(IS_MANAGED, unsigned, r->kind == RANGE_MANAGED)                                              \
+    X(DEVICE_ORDINAL, int, r->device)                                                              \
+    X(IS_LEGACY_CUDA_IPC_CAPABLE, unsigned, r->kind == RANGE_ALLOC)                                \
+    X(RANGE_START_ADDR, uint64_t, r->reservation ? r->reservation->base : r->base)                 \
+    X(RANGE_SIZE, uint64_t, r->reservation ? r->reservation->size : r->size)                       \
+    X(ALLOWED_HANDLE_TYPES, uint64_t, allowed_types(r))                                            \
+    X(MEMPOOL_HANDLE, struct pool *, r->pool)                                                      \
+    X(MAPPING_SIZE, uint64_t, r->size)                                                             \
+    X(MAPPING_BASE_ADDR, uint64_t, r->base)
+
+/* The size of the attribute's type, at most that of `ret`, or 0 for one that is not known. */
+static size_t read_attribute(CUpointer_attribute attribute, const struct range *r, uint64_t *ret)
+{
     switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT:
-        ret->p = r->context;
-        return sizeof ret->p;
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        ret->u32 = is_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-        return sizeof ret->u32;
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-        ret->u64 = r->buffer_id;
-        return sizeof ret->u64;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-        ret->flag = r->kind == RANGE_MANAGED;
-        return sizeof(unsigned);
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        ret->i32 = r->device;
-        return sizeof ret->i32;
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-        ret->flag = r->kind == RANGE_ALLOC;
-        return sizeof(unsigned);
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        ret->u64 = r->reservation ? r->reservation->base : r->base;
-        return sizeof ret->u64;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        ret->u64 = r->reservation ? r->reservation->size : r->size;
-        return sizeof ret->u64;
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        ret->u64 = allowed_types(r);
-        return sizeof ret->u64;
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        ret->p = r->pool;
-        return sizeof ret->p;
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-        ret->u64 = r->size;
-        return sizeof ret->u64;
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-        ret->u64 = r->base;
-        return sizeof ret->u64;
+#define X(name, type, value)                                                                       \
+    case CU_POINTER_ATTRIBUTE_##name:                                                              \
+        memcpy(ret, &(type){value}, sizeof(type));                                                 \
+        return sizeof(type);
+        ATTRIBUTES(X)
+#undef X
     default:
         return 0;
     }
@@ -81,7 +61,7 @@ CUresult CUDAAPI cuPointerGetAttribute(void *ret, CUpointer_attribute attribute,
 {
     ENTER(cuPointerGetAttribute);
     const struct range *r = range_at(address);
-    union value value = {.u64 = 0};
+    uint64_t value = 0;
     size_t size = ret && r ? read_attribute(attribute, r, &value) : 0;
     if (size == 0)
         return CUDA_ERROR_INVALID_VALUE;
@@ -99,14 +79,14 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned n, CUpointer_attribute *attribu
     if (n == 0 || !attributes || !ret)
         return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < n; i++) {
-        union value value = {.u64 = 0};
+        uint64_t value = 0;
         size_t size = read_attribute(attributes[i], r ? r : &none, &value);
         if (size == 0 || !ret[i])
             return CUDA_ERROR_INVALID_VALUE;
         if (!r) {
-            value.u64 = 0;
+            value = 0;
             if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
-                value.i32 = -2;
+                memcpy(&value, &(int){-2}, sizeof(int));
         }
         memcpy(ret[i], &value, size);
     }

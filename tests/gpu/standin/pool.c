@@ -271,7 +271,7 @@ CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *ret, CUmemoryPool handle,
         return code;
     struct range *r = range_new(RANGE_POOL_IMPORT, 0, share.size, p->backing->fd, share.offset);
     if (!r) {
-        share_close(&(struct range){.share = name.slot, .share_id = name.id});
+        share_close(name.id, name.slot);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     r->pool = p;

@@ -233,8 +233,6 @@ extern _Thread_local CUstreamCaptureMode thread_capture_mode;
 /* -- contexts (context.c) ---------------------------------------------------------------------- */
 
 struct context *context_current(void);
-/* Whether a handle is a context's that was not destroyed. */
-bool context_is_live(const struct context *context);
 void context_poison(struct context *context, CUresult code);
 /* Ends all work of a context, and frees what belongs to it. */
 void context_destroy(struct context *context);
