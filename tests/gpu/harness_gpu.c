@@ -208,6 +208,14 @@ CUmemAllocationProp dlx_test_gpu_prop(int device)
                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
 }
 
+CUmemGenericAllocationHandle dlx_test_gpu_create(size_t size)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = dlx_test_gpu_prop(0);
+    CU_OK(cu.cuMemCreate(&handle, size, &prop, 0));
+    return handle;
+}
+
 CUmemAccessDesc dlx_test_gpu_access(int device, CUmemAccess_flags flags)
 {
     return (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
@@ -231,7 +239,7 @@ void dlx_test_gpu_unmap(CUdeviceptr address, size_t size)
     CU_OK(cu.cuMemAddressFree(address, size));
 }
 
-void dlx_test_gpu_clean(void)
+static void check_clean(void)
 {
     for (int i = 0; i <= STANDIN_LAST_LIVE; i++) {
         enum standin_counter counter = (enum standin_counter)i;
@@ -256,7 +264,7 @@ static void stop_standin(void)
     (void)cu.cuDevicePrimaryCtxGetState(0, &flags, &is_active);
     if (is_active)
         CU_OK(cu.cuDevicePrimaryCtxRelease(0));
-    dlx_test_gpu_clean();
+    check_clean();
     dlx_test_gpu_machine_end();
 }
 
@@ -270,7 +278,7 @@ TCase *dlx_test_gpu_standin_case(const char *name)
 void dlx_test_gpu_end_context(int device)
 {
     CU_OK(cu.cuDevicePrimaryCtxRelease(device));
-    dlx_test_gpu_clean();
+    check_clean();
 }
 
 #endif

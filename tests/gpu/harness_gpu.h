@@ -95,14 +95,12 @@ CUcontext dlx_test_gpu_context(int device);
 /* The smallest amount of VMM memory; such memory of a device, which can be exported. */
 #define DLX_TEST_GPU_CHUNK   ((size_t)2 << 20)
 CUmemAllocationProp dlx_test_gpu_prop(int device);
+CUmemGenericAllocationHandle dlx_test_gpu_create(size_t size); /* of device 0 */
 CUmemAccessDesc dlx_test_gpu_access(int device, CUmemAccess_flags flags);
 /* Reserves addresses, and maps memory there for device 0. */
 CUdeviceptr dlx_test_gpu_map(CUmemGenericAllocationHandle handle, size_t size,
                              CUmemAccess_flags flags);
 void dlx_test_gpu_unmap(CUdeviceptr address, size_t size);
-
-/* What each test has to leave behind: nothing. */
-void dlx_test_gpu_clean(void);
 
 /* For tests of the stand-in itself: a test case whose tests have a machine with two devices each,
  * and the driver loaded. At its end, a test's context of device 0 is released, and nothing is left.

@@ -7,14 +7,6 @@
 #define POSIX CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 #define LAZY  CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 
-static CUmemGenericAllocationHandle vmm_create(void)
-{
-    CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp prop = dlx_test_gpu_prop(0);
-    CU_OK(cu.cuMemCreate(&handle, DLX_TEST_GPU_CHUNK, &prop, 0));
-    return handle;
-}
-
 static void vmm_drop(CUmemGenericAllocationHandle handle, CUdeviceptr address)
 {
     dlx_test_gpu_unmap(address, DLX_TEST_GPU_CHUNK);
@@ -25,7 +17,7 @@ static void vmm_exporter(int sock)
 {
     int fd;
     (void)dlx_test_gpu_context(0);
-    CUmemGenericAllocationHandle handle = vmm_create();
+    CUmemGenericAllocationHandle handle = dlx_test_gpu_create(DLX_TEST_GPU_CHUNK);
     CUdeviceptr p =
         dlx_test_gpu_map(handle, DLX_TEST_GPU_CHUNK, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     CU_OK(cu.cuMemsetD32(p, 4711, DLX_TEST_GPU_CHUNK / 4));
@@ -84,7 +76,7 @@ TEST(descriptors_that_stay_open_are_counted)
 {
     int fd;
     CU_OK(cu.cuInit(0));
-    CUmemGenericAllocationHandle handle = vmm_create();
+    CUmemGenericAllocationHandle handle = dlx_test_gpu_create(DLX_TEST_GPU_CHUNK);
     CU_OK(cu.cuMemExportToShareableHandle(&fd, handle, POSIX, 0));
     CU_OK(cu.cuMemRelease(handle));
     ck_assert_int_eq(standin.standin_open_fds(), 1);

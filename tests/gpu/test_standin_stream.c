@@ -140,11 +140,9 @@ TEST(a_kernel_past_the_end_of_memory)
 TEST(unmapping_does_not_wait_and_is_noticed)
 {
     struct gate gate;
-    CUmemGenericAllocationHandle handle;
-    CUdeviceptr p;
-    CUmemAllocationProp prop = dlx_test_gpu_prop(0);
-    CU_OK(cu.cuMemCreate(&handle, DLX_TEST_GPU_CHUNK, &prop, 0));
-    p = dlx_test_gpu_map(handle, DLX_TEST_GPU_CHUNK, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    CUmemGenericAllocationHandle handle = dlx_test_gpu_create(DLX_TEST_GPU_CHUNK);
+    CUdeviceptr p =
+        dlx_test_gpu_map(handle, DLX_TEST_GPU_CHUNK, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     run_gate(&gate, a, p, 1);
     CU_OK(cu.cuMemUnmap(p, DLX_TEST_GPU_CHUNK)); /* the kernel still runs */
     ck_assert_uint_eq(standin.standin_count(STANDIN_UNMAPPED_IN_USE), 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The stand-in driver keeps the rules of the real one: virtual memory management. */
-#include "tests/gpu/harness_gpu.h"
+#include "tests/gpu/harness_gpu_machine.h"
 
 #if DLX_TEST_HAS_GPU
 
@@ -9,11 +9,10 @@
 
 TEST(vmm_needs_no_context)
 {
-    CUmemGenericAllocationHandle handle, imported;
-    CUmemAllocationProp prop = dlx_test_gpu_prop(0);
+    CUmemGenericAllocationHandle imported;
     int fd;
     CU_OK(cu.cuInit(0));
-    CU_OK(cu.cuMemCreate(&handle, CHUNK, &prop, 0));
+    CUmemGenericAllocationHandle handle = dlx_test_gpu_create(CHUNK);
     CU_OK(cu.cuMemExportToShareableHandle(&fd, handle, POSIX, 0));
     ck_assert_int_eq(standin.standin_open_fds(), 1);
     CU_OK(cu.cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)fd, POSIX));
@@ -23,13 +22,11 @@ TEST(vmm_needs_no_context)
     ck_assert_uint_eq(standin.standin_count(STANDIN_CONTEXTS_MADE), 0);
 
     (void)dlx_test_gpu_context(0);
-    int value = 0;
     CU_OK(cu.cuMemsetD32(a + CHUNK - 4, 42, 1));
-    CU_OK(cu.cuMemcpyDtoH(&value, b + CHUNK - 4, 4)); /* the same memory */
-    ck_assert_int_eq(value, 42);
+    ck_assert_uint_eq(dlx_test_gpu_word(b + CHUNK - 4), 42); /* the same memory */
     CU_OK(cu.cuMemRelease(handle));
     CU_OK(cu.cuMemRelease(imported)); /* mappings keep it */
-    CU_OK(cu.cuMemcpyDtoH(&value, b, 4));
+    (void)dlx_test_gpu_word(b);
     dlx_test_gpu_unmap(a, CHUNK);
     dlx_test_gpu_unmap(b, CHUNK);
 }
@@ -65,12 +62,10 @@ TEST(vmm_mappings_are_whole_and_apart)
                    {0, 2 * CHUNK, 0}, /* from here on since it is mapped */
                    {2 * CHUNK, 2 * CHUNK, 0}};
     const size_t n_before = 6;
-    CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp prop = dlx_test_gpu_prop(0);
     CUmemAccessDesc access = dlx_test_gpu_access(0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     CUdeviceptr base;
     CU_OK(cu.cuInit(0));
-    CU_OK(cu.cuMemCreate(&handle, 2 * CHUNK, &prop, 0));
+    CUmemGenericAllocationHandle handle = dlx_test_gpu_create(2 * CHUNK);
     CU_OK(cu.cuMemAddressReserve(&base, 4 * CHUNK, 0, 0, 0));
     CU_FAILS(cu.cuMemSetAccess(base, 2 * CHUNK, &access, 1), CUDA_ERROR_INVALID_VALUE);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(refused); i++) {
@@ -112,11 +107,11 @@ TEST(vmm_fds_are_told_from_forged_ones)
                 {"something", SEALS, true},
                 {"standin-memory", F_SEAL_SHRINK, true},
                 {"standin-memory", SEALS, false}};
-    CUmemGenericAllocationHandle handle, copy;
+    CUmemGenericAllocationHandle copy;
     CUmemAllocationProp prop = dlx_test_gpu_prop(0);
     int fd;
     CU_OK(cu.cuInit(0));
-    CU_OK(cu.cuMemCreate(&handle, CHUNK, &prop, 0));
+    CUmemGenericAllocationHandle handle = dlx_test_gpu_create(CHUNK);
     CU_OK(cu.cuMemExportToShareableHandle(&fd, handle, POSIX, 0));
     for (size_t i = 0; i < DLX_ARRAY_SIZE(rows); i++) {
         int forged = forge(fd, rows[i].name, rows[i].seals, rows[i].has_label);
@@ -157,12 +152,10 @@ static void store_gives(CUdeviceptr at, CUresult code)
 TEST(another_device_needs_access)
 {
     CUdeviceptr plain;
-    CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp prop = dlx_test_gpu_prop(0);
     CUmemAccessDesc access = dlx_test_gpu_access(1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     CUcontext owner = dlx_test_gpu_context(0);
     CU_OK(cu.cuMemAlloc(&plain, 100));
-    CU_OK(cu.cuMemCreate(&handle, CHUNK, &prop, 0));
+    CUmemGenericAllocationHandle handle = dlx_test_gpu_create(CHUNK);
     CUdeviceptr mapped = dlx_test_gpu_map(handle, CHUNK, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     (void)dlx_test_gpu_context(1);
     CU_OK(cu.cuMemSetAccess(mapped, CHUNK, &access, 1));

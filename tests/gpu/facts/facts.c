@@ -145,10 +145,9 @@ struct dlx_test_gpu_peer facts_observer(void)
 
 int facts_make(struct facts_memory *ret, size_t size)
 {
-    CUmemAllocationProp prop = dlx_test_gpu_prop(0);
     int fd = -1;
     ret->size = size;
-    CU_OK(cu.cuMemCreate(&ret->handle, size, &prop, 0));
+    ret->handle = dlx_test_gpu_create(size);
     ret->at = dlx_test_gpu_map(ret->handle, size, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     CU_OK(cu.cuMemExportToShareableHandle(&fd, ret->handle,
                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));

@@ -114,14 +114,11 @@ TEST(E3_calls_without_a_context)
 static CUdeviceptr fresh(bool is_vmm)
 {
     CUdeviceptr at;
-    CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp prop = dlx_test_gpu_prop(0);
-    if (!is_vmm) {
-        CU_OK(cu.cuMemAlloc(&at, RESIDUE));
-        return at;
-    }
-    CU_OK(cu.cuMemCreate(&handle, RESIDUE, &prop, 0));
-    return dlx_test_gpu_map(handle, RESIDUE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    if (is_vmm)
+        return dlx_test_gpu_map(dlx_test_gpu_create(RESIDUE), RESIDUE,
+                                CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    CU_OK(cu.cuMemAlloc(&at, RESIDUE));
+    return at;
 }
 
 static bool is_vmm;
