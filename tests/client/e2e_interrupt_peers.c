@@ -157,7 +157,6 @@ static bool spins(const struct wait *w)
 
 static void set_up(const struct wait *w, int (*asks)(void *unused))
 {
-    memset(&asked, 0, sizeof asked);
     now.late = NULL;
     ok(dlx_connect(&now.c, CONNECT(.interrupt = asks)));
     now.other = dlx_test_stream_connect();
@@ -173,10 +172,9 @@ static void set_up(const struct wait *w, int (*asks)(void *unused))
         now.t[i] = dlx_test_stream_alloc(now.p, 10, 7);
     if (w->blocks)
         dlx_test_stream_publish_all(now.p, 10, 0, 2);
-    if (w->without_publisher) {
+    if (w->without_publisher)
         now.other_p = dlx_publisher_unref(now.other_p);
-        ck_assert_int_eq(asked.n, 0);
-    }
+    memset(&asked, 0, sizeof asked); /* what took 50 ms, on a busy machine, was asked about */
 }
 
 static void tear_down(void)
