@@ -11,11 +11,9 @@
 
 static const uint32_t values[] = {0x11111111, 0x22222222, 0x33333333, 0x44444444, 0x55555555};
 
-/* ---- what arrives -------------------------------------------------------------------------- */
-
 static void take_one(int sock)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    auto_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
     DLManagedTensorVersioned *t, *again;
     struct dlx_message *m = dlx_test_gpu_take(&x);
     const DLTensor *peeked = dlx_message_peek(m, 0);
@@ -43,17 +41,14 @@ static void take_one(int sock)
     ck_assert_uint_eq(stats.gpu_waits, 2);
     ck_assert_uint_eq(stats.gpu_errors, 0);
     ck_assert_uint_eq(stats.n_held, 0);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_tensor_is_taken_by_another_process_and_deleted_when_it_is_done, 0)
 {
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_one);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
-    struct dlx_publish_args args = {.size = sizeof args, .strict = true};
-    ok(dlx_publish(x.p, dlx_test_gpu_tensor(4096, 2, N, values[0]), &args));
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(take_one, NULL);
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(4096, 2, N, values[0]), PUBLISH(.strict = true)));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
-    dlx_test_gpu_join(&peer);
+    dlx_test_gpu_join(&x.peer);
     ok(dlx_publisher_wait(x.p, 0, 0));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0); /* the newest message stays */
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[1]), NULL));
@@ -69,7 +64,7 @@ GPU_TEST(a_tensor_is_taken_by_another_process_and_deleted_when_it_is_done, 0)
 
 static void take_set(int sock)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    auto_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
     struct dlx_message *m = dlx_test_gpu_take(&x);
     DLManagedTensorVersioned *t[5];
     size_t size;
@@ -91,7 +86,6 @@ static void take_set(int sock)
     dlx_message_unref(m);
     for (uint32_t i = 0; i < 5; i++)
         t[i]->deleter(t[i]);
-    dlx_test_gpu_end(&x);
 }
 
 /* Tensors on the CPU and on the GPU, two of which are in one allocation, one with gaps, one
@@ -99,25 +93,22 @@ static void take_set(int sock)
 GPU_TEST(a_set_mixes_tensors_on_the_cpu_and_on_a_gpu, 0)
 {
     const struct dlx_bytes hello = {.data = "hello", .size = 6};
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_set);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
-    DLManagedTensorVersioned *b = dlx_test_gpu_tensor(256, 4, N, values[1]);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(take_set, NULL);
+    auto_tensor *b = dlx_test_gpu_tensor(256, 4, N, values[1]);
     struct dlx_item items[] = {
         {"a", dlx_test_gpu_tensor(0, 1, N, values[0])}, {"cpu", dlx_test_stream_alloc(x.p, 4, 7)},
         {"b", dlx_test_gpu_view(b, 1, N, 1)},           {"gaps", dlx_test_gpu_view(b, 2, N, 2)},
         {"empty", dlx_test_gpu_view(b, 0, N, 1)},
     };
     ok(dlx_publish_set(x.p, items, 5, &hello, NULL));
-    dlx_test_gpu_join(&peer);
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 4);
-    b->deleter(b);
 }
 
 static void take_on_device_1(int sock)
 {
     ck_assert_int_eq(setenv("CUDA_VISIBLE_DEVICES", "1,0", 1), 0);
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_on(sock, 1, NULL);
+    auto_gpu_end x = dlx_test_gpu_subscribe_on(sock, 1, NULL);
     struct dlx_message *m = dlx_test_gpu_take(&x);
     DLManagedTensorVersioned *t;
     ok(dlx_message_tensor(m, 0, &t));
@@ -126,65 +117,53 @@ static void take_on_device_1(int sock)
     t->deleter(t);
     dlx_message_unref(m);
     dlx_test_gpu_check_no_context(0, 1);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_device_has_the_number_that_its_own_process_gave_it, DLX_TEST_GPU_TWO)
 {
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_on_device_1);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    auto_gpu_end x = dlx_test_gpu_publish_to(take_on_device_1, NULL);
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(64, 1, N, values[2]), NULL));
-    dlx_test_gpu_join(&peer);
+    dlx_test_gpu_join(&x.peer);
     dlx_test_gpu_check_no_context(1, 1);
-    dlx_test_gpu_end(&x);
 }
 
 static void see_no_gpu(int sock)
 {
     ck_assert_int_eq(setenv("CUDA_VISIBLE_DEVICES", "1", 1), 0);
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    struct dlx_message *m = dlx_test_gpu_take(&x);
-    DLManagedTensorVersioned *t;
+    auto_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    auto_message *m = dlx_test_gpu_take(&x);
+    auto_tensor *t = NULL;
     char id[32];
     (void)snprintf(id, sizeof id, "publisher %llu", (unsigned long long)dlx_message_publisher(m));
     fails(dlx_message_tensor(m, 0, &t), DLX_E_DEVICE, "GPU-");
     fails(dlx_message_tensor(m, 0, &t), DLX_E_DEVICE, id);
     ok(dlx_message_tensor(m, 1, &t));
     ck_assert_int_eq(((int64_t *)t->dl_tensor.data)[0], 5);
-    t->deleter(t);
-    dlx_message_unref(m);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_gpu_that_is_not_visible_leaves_the_other_tensors_usable, DLX_TEST_GPU_TWO)
 {
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(see_no_gpu);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(see_no_gpu, NULL);
     struct dlx_item items[] = {{"gpu", dlx_test_gpu_tensor(0, 1, N, values[0])},
                                {"cpu", dlx_test_stream_alloc(x.p, 4, 5)}};
     ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
-    dlx_test_gpu_join(&peer);
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
 }
 
 static void take_late(int sock)
 {
-    struct dlx_subscribe_args args = {.size = sizeof args, .history = 2};
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, &args);
-    for (uint32_t i = 1; i <= 2; i++) {
+    auto_gpu_end x = dlx_test_gpu_subscribe(sock, SUBSCRIBE(.history = 2));
+    for (uint32_t i = 1; i <= 2; i++)
         dlx_test_gpu_expect(&x, 0, N, values[i]);
-    }
-    dlx_test_gpu_end(&x);
 }
 
 /* 0: it asks for the history; 1: the publisher retains. */
 GPU_LOOP_TEST(a_late_subscriber_gets_what_was_kept, 0, 2, 0)
 {
-    struct dlx_publisher_args args = {.size = sizeof args, .history = 2};
-    args.retain = _i == 1 ? 2 : 0;
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_late);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
+    struct dlx_test_gpu_end x =
+        dlx_test_gpu_publisher(PUBLISHER(.history = 2, .retain = _i == 1 ? 2 : 0));
     for (uint32_t i = 0; i < 3; i++)
         ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[i]), NULL));
     ok(dlx_publisher_wait(x.p, 0, 0));
@@ -197,7 +176,7 @@ GPU_LOOP_TEST(a_late_subscriber_gets_what_was_kept, 0, 2, 0)
 
 GPU_TEST(the_publisher_s_own_process_gets_the_original_memory, 0)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
+    auto_gpu_end x = dlx_test_gpu_both(NULL);
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor(512, 1, N, values[3]), *r;
     const void *data = (const uint8_t *)t->dl_tensor.data + t->dl_tensor.byte_offset;
     ok(dlx_publish(x.p, t, NULL));
@@ -216,45 +195,32 @@ GPU_TEST(the_publisher_s_own_process_gets_the_original_memory, 0)
     dlx_message_unref(dlx_test_gpu_take(&x));
     ok(dlx_publisher_wait(x.p, 0, 0));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
-    dlx_test_gpu_end(&x);
 }
-
-/* ---- order --------------------------------------------------------------------------------- */
 
 /* 0: the default stream; 1: one of its own. */
 GPU_LOOP_TEST(a_message_is_shown_when_its_stream_has_written_it, 0, 2, 0)
 {
-    CUstream stream = NULL;
-    struct dlx_publish_args args = {.size = sizeof args};
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(dlx_test_gpu_expect_sevens);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    auto_gpu_end x = dlx_test_gpu_publish_to(dlx_test_gpu_expect_sevens, NULL);
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor(0, 1, N, values[0]);
-    if (_i == 1)
-        stream = dlx_test_gpu_stream();
-    args.stream = stream;
+    CUstream stream = _i == 1 ? dlx_test_gpu_stream() : NULL;
     dlx_test_gpu_spin(stream, 0, WORK_NS);
     CU_OK(cu.cuMemsetD32Async(dlx_test_gpu_address(t), 7, N, stream));
-    ok(dlx_publish(x.p, t, &args));
-    dlx_test_gpu_join(&peer);
+    ok(dlx_publish(x.p, t, PUBLISH(.stream = stream)));
+    dlx_test_gpu_join(&x.peer);
     if (stream)
         CU_OK(cu.cuStreamDestroy(stream));
-    dlx_test_gpu_end(&x);
 }
 
 static void take_and_use(int sock)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    DLManagedTensorVersioned *t;
-    CUstream stream;
+    auto_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
     CUdeviceptr copy;
-    t = dlx_test_gpu_take_tensor(&x);
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
     CU_OK(cu.cuMemAlloc(&copy, N * sizeof(uint32_t)));
-    stream = dlx_test_gpu_stream();
+    CUstream stream = dlx_test_gpu_stream();
     uint64_t n = dlx_test_gpu_calls("cuCtxSynchronize");
     dlx_test_gpu_spin(stream, 0, WORK_NS);
-    ck_assert_int_eq(
-        cu.cuMemcpyDtoDAsync(copy, dlx_test_gpu_address(t), N * sizeof(uint32_t), stream),
-        CUDA_SUCCESS);
+    CU_OK(cu.cuMemcpyDtoDAsync(copy, dlx_test_gpu_address(t), N * sizeof(uint32_t), stream));
     t->deleter(t);
     dlx_test_gpu_wait_held(x.s, 0);
     dlx_test_gpu_check_calls("cuCtxSynchronize", n + 1);
@@ -262,46 +228,33 @@ static void take_and_use(int sock)
     ck_assert_uint_eq(dlx_test_gpu_word(copy), values[1]);
     dlx_test_gpu_check_count(STANDIN_UNMAPPED_IN_USE, 0);
     CU_OK(cu.cuMemFree(copy));
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(memory_is_given_back_when_all_work_is_done_if_no_stream_was_named, 0)
 {
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_and_use);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    auto_gpu_end x = dlx_test_gpu_publish_to(take_and_use, NULL);
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[1]), NULL));
-    dlx_test_gpu_join(&peer);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
 {
     CUstream stream;
-    CUgraph graph;
-    CUstreamCaptureStatus status;
-    struct dlx_publish_args args = {.size = sizeof args};
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor(0, 1, N, values[1]);
     CU_OK(cu.cuStreamCreate(&stream, 0));
     CU_OK(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    args.stream = stream;
-    fails(dlx_publish(x.p, t, &args), DLX_E_INVALID, "captured");
-    CU_OK(cu.cuStreamIsCapturing(stream, &status));
-    ck_assert_int_eq(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
-    CU_OK(cu.cuStreamEndCapture(stream, &graph));
-    CU_OK(cu.cuGraphDestroy(graph));
-    ok(dlx_publish(x.p, t, &args));
+    fails(dlx_publish(x.p, t, PUBLISH(.stream = stream)), DLX_E_INVALID, "captured");
+    dlx_test_gpu_end_capture(stream);
+    ok(dlx_publish(x.p, t, PUBLISH(.stream = stream)));
     CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
 }
 
-/* ---- what is refused ----------------------------------------------------------------------- */
-
 GPU_TEST(what_cannot_be_is_refused, DLX_TEST_GPU_TWO)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
-    DLManagedTensorVersioned *t = dlx_test_gpu_tensor(0, 4, N, values[0]), *cpu;
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
+    auto_tensor *t = dlx_test_gpu_tensor(0, 4, N, values[0]), *cpu = NULL;
     struct dlx_item twice[] = {{"a", t}, {"b", t}};
     fails(dlx_publish_set(x.p, twice, 2, NULL, NULL), DLX_E_INVALID, "twice");
     t->dl_tensor.shape[0] = 1 << 30;
@@ -318,9 +271,6 @@ GPU_TEST(what_cannot_be_is_refused, DLX_TEST_GPU_TWO)
     cpu->dl_tensor.device = (DLDevice){kDLCUDA, 0};
     fails(dlx_publish(x.p, cpu, NULL), DLX_E_DEVICE, "dlx_alloc");
     fails(dlx_tensor_used_on(cpu, NULL), DLX_E_INVALID, "dlx_message_tensor");
-    cpu->deleter(cpu);
-    t->deleter(t);
-    dlx_test_gpu_end(&x);
 }
 
 /* dlxctl says what it is, and refuses its values. */
@@ -329,8 +279,7 @@ GPU_TEST(dlxctl_describes_a_tensor_on_a_gpu_and_does_not_read_it, 0)
     struct dlx_test_cli cli;
     char file[300];
     const char *path = dlx_test_stream_daemon.path;
-    struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
+    auto_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.retain = 1));
     (void)snprintf(file, sizeof file, "%s/x.npy", dlx_test_stream_daemon.dir);
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 2, N, values[0]), NULL));
     dlx_test_cli_run(&cli, path, -1, 0, DLX_TEST_WORDS("echo", "--count=1", "gpu/a"));
@@ -344,7 +293,6 @@ GPU_TEST(dlxctl_describes_a_tensor_on_a_gpu_and_does_not_read_it, 0)
     ck_assert_msg(strstr(cli.err, "device type 2 cannot be read here"), "%s", cli.err);
     dlx_test_cli_deinit(&cli);
     ck_assert_int_ne(access(file, F_OK), 0);
-    dlx_test_gpu_end(&x);
 }
 
 #endif

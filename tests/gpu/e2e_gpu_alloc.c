@@ -10,23 +10,19 @@
 
 static void publish(struct dlx_publisher *p, int64_t n, uint32_t value)
 {
-    const struct dlx_publish_args args = {.size = sizeof args, .strict = true};
-    ok(dlx_publish(p, dlx_test_gpu_alloc(p, n, value), &args));
+    ok(dlx_publish(p, dlx_test_gpu_alloc(p, n, value), PUBLISH(.strict = true)));
 }
 
 static void take(struct dlx_test_gpu_end *x, int64_t n, uint32_t value)
 {
-    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(x);
+    auto_tensor *t = dlx_test_gpu_take_tensor(x);
     ck_assert_int_eq(t->dl_tensor.shape[0], n);
     dlx_test_gpu_check(t, n, value);
-    t->deleter(t);
 }
-
-/* ---- alloc --------------------------------------------------------------------------------- */
 
 GPU_LOOP_TEST(a_tensor_is_on_the_device_aligned_and_cleared_at_first, 0, 2, DLX_TEST_GPU_TWO)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     int64_t shape[] = {3, 5};
     struct dlx_tensor_spec spec = dlx_test_gpu_spec(shape, 2, (DLDevice){kDLCUDA, _i});
     DLManagedTensorVersioned *t[2];
@@ -48,14 +44,13 @@ GPU_LOOP_TEST(a_tensor_is_on_the_device_aligned_and_cleared_at_first, 0, 2, DLX_
     ck_assert_uint_eq(stats.arena_bytes, 0);
     for (int i = 0; i < 2; i++)
         t[i]->deleter(t[i]);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_device_that_is_not_there_is_refused, 0)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     int64_t n = N;
-    DLManagedTensorVersioned *t;
+    auto_tensor *t = NULL;
     struct dlx_tensor_spec spec = dlx_test_gpu_spec(&n, 1, (DLDevice){kDLCUDA, 7});
     fails(dlx_alloc(x.p, &spec, &t), DLX_E_DEVICE, "7");
     spec.device = (DLDevice){kDLCPU, 3};
@@ -68,29 +63,25 @@ GPU_TEST(a_device_that_is_not_there_is_refused, 0)
     spec.device = (DLDevice){kDLCPU, 0};
     ok(dlx_alloc(x.p, &spec, &t));
     ck_assert_int_eq(t->dl_tensor.device.device_type, kDLCPU);
-    t->deleter(t);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(more_than_the_device_has_is_refused_and_leaves_nothing, DLX_TEST_GPU_CHOICE)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     int64_t n = INT64_C(1) << 28; /* 1 GiB, all of it */
     const struct dlx_tensor_spec spec = dlx_test_gpu_spec(&n, 1, DEVICE);
-    DLManagedTensorVersioned *t = dlx_test_gpu_alloc_empty(x.p, N), *big;
+    auto_tensor *t = dlx_test_gpu_alloc_empty(x.p, N), *big = NULL;
     struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
     fails(dlx_alloc(x.p, &spec, &big), DLX_E_NO_MEMORY, "gpu/a");
     fails(dlx_alloc(x.p, &spec, &big), DLX_E_NO_MEMORY, "no memory for 1.0 GiB on ");
     dlx_test_gpu_state_check(&before);
-    t->deleter(t);
-    dlx_test_gpu_end(&x);
 }
 
 /* An arena that nothing is in makes room. */
 GPU_TEST(a_full_device_gives_up_what_is_not_used, DLX_TEST_GPU_CHOICE)
 {
     static struct dlx_test_gpu_segment others; /* all but 64 MiB of 1 GiB */
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     const int64_t half = INT64_C(10) << 20; /* 40 MiB */
     dlx_test_gpu_segment_make(&others, 1, 960 * DLX_TEST_GPU_MIB,
                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -100,7 +91,6 @@ GPU_TEST(a_full_device_gives_up_what_is_not_used, DLX_TEST_GPU_CHOICE)
     dlx_test_gpu_check_count(STANDIN_MAPPINGS, 2);
     t->deleter(t);
     dlx_test_gpu_segment_free(&others);
-    dlx_test_gpu_end(&x);
 }
 
 static struct dlx_test_gpu_end own;
@@ -129,97 +119,78 @@ GPU_TEST(an_allocation_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
 
 GPU_TEST(a_tensor_outlives_its_publisher_in_its_own_process, 0)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
-    DLManagedTensorVersioned *t = dlx_test_gpu_alloc(x.p, N, 5);
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
+    auto_tensor *t = dlx_test_gpu_alloc(x.p, N, 5);
     dlx_publisher_unref(dlx_steal(x.p));
     dlx_test_gpu_check(t, N, 5);
-    t->deleter(t);
-    dlx_test_gpu_end(&x);
 }
 
 /* Work that uses it is still queued when its tensor is deleted. */
 GPU_TEST(memory_of_a_deleted_tensor_is_used_again_when_the_work_on_it_is_done, 0)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
-    CUstream stream;
-    DLManagedTensorVersioned *t = dlx_test_gpu_alloc_empty(x.p, N);
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
+    auto_tensor *t = dlx_test_gpu_alloc_empty(x.p, N);
     CUdeviceptr at = dlx_test_gpu_address(t);
-    stream = dlx_test_gpu_stream();
+    CUstream stream = dlx_test_gpu_stream();
     dlx_test_gpu_spin(stream, at, 100000000);
     t->deleter(t);
     t = dlx_test_gpu_alloc_empty(x.p, N);
     ck_assert_uint_eq(dlx_test_gpu_address(t), at);
     CU_OK(cu.cuStreamQuery(stream)); /* it is done */
-    t->deleter(t);
-    dlx_test_gpu_end(&x);
 }
-
-/* ---- publish ------------------------------------------------------------------------------- */
 
 static void take_two(int sock)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    auto_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
     take(&x, N, 1);
     dlx_test_gpu_tell(sock);
     take(&x, N, 2);
     dlx_test_gpu_check_calls("cuMemImportFromShareableHandle", 1); /* one arena */
     dlx_test_gpu_check_no_context(1, 1);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_tensor_is_taken_by_another_process_without_a_copy, 0)
 {
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_two);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    auto_gpu_end x = dlx_test_gpu_publish_to(take_two, NULL);
     publish(x.p, N, 1);
-    dlx_test_gpu_await(peer.sock);
+    dlx_test_gpu_await(x.peer.sock);
     publish(x.p, N, 2);
-    dlx_test_gpu_join(&peer);
+    dlx_test_gpu_join(&x.peer);
     struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.copied, 0);
     ck_assert_uint_eq(stats.published_bytes, 2 * N * sizeof(uint32_t));
-    dlx_test_gpu_end(&x);
 }
 
 static void take_all(int sock)
 {
-    const struct dlx_subscribe_args args = {.size = sizeof args, .reliable = true};
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, &args);
+    auto_gpu_end x = dlx_test_gpu_subscribe(sock, SUBSCRIBE(.reliable = true));
     for (uint32_t i = 0; i < 100; i++)
         take(&x, N, i);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_stream_goes_round_in_one_arena, 0)
 {
-    struct dlx_publisher_args args = {.size = sizeof args, .on_full = DLX_ON_FULL_BLOCK};
-    struct dlx_publish_args wait = {.size = sizeof wait, .timeout_ns = PATIENCE};
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_all);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, &args);
+    auto_gpu_end x = dlx_test_gpu_publish_to(take_all, PUBLISHER(.on_full = DLX_ON_FULL_BLOCK));
     for (uint32_t i = 0; i < 100; i++)
-        ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, i), &wait));
+        ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, i), PUBLISH(.timeout_ns = PATIENCE)));
     dlx_test_gpu_check_calls("cuMemCreate", 1);
-    dlx_test_gpu_join(&peer);
-    dlx_test_gpu_end(&x);
 }
 
 static void take_dict(int sock)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    auto_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
     struct dlx_message *m = dlx_test_gpu_take(&x);
     uint32_t n = dlx_message_n_tensors(m);
     for (uint32_t i = 0; i < n; i++) {
-        DLManagedTensorVersioned *t;
+        auto_tensor *t = NULL;
         ok(dlx_message_tensor(m, i, &t));
         if (i == n - 1)
             ck_assert_int_eq(((uint32_t *)t->dl_tensor.data)[0], 99);
         else
             dlx_test_gpu_check(t, N, i);
-        t->deleter(t);
     }
     dlx_message_unref(m);
     dlx_test_gpu_check_calls("cuMemImportFromShareableHandle", 1);
-    dlx_test_gpu_end(&x);
 }
 
 /* A state dict: one arena, one descriptor, one import, and a tensor on the CPU beside them. */
@@ -231,8 +202,7 @@ GPU_TEST(a_set_lies_in_one_allocation, 0)
     struct dlx_item items[MANY];
     DLManagedTensorVersioned *t[MANY];
     char names[MANY][16];
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_dict);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    auto_gpu_end x = dlx_test_gpu_publish_to(take_dict, NULL);
     for (int i = 0; i < MANY; i++)
         specs[i] = dlx_test_gpu_spec(shape, 1, i == MANY - 1 ? (DLDevice){kDLCPU, 0} : DEVICE);
     ok(dlx_alloc_set(x.p, specs, MANY, t));
@@ -243,32 +213,27 @@ GPU_TEST(a_set_lies_in_one_allocation, 0)
             CU_OK(cu.cuMemsetD32(dlx_test_gpu_address(t[i]), i, N));
     }
     *(uint32_t *)t[MANY - 1]->dl_tensor.data = 99;
-    const struct dlx_publish_args args = {.size = sizeof args, .strict = true};
-    ok(dlx_publish_set(x.p, items, MANY, NULL, &args));
+    ok(dlx_publish_set(x.p, items, MANY, NULL, PUBLISH(.strict = true)));
     dlx_test_gpu_check_calls("cuMemCreate", 1);
-    dlx_test_gpu_join(&peer);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_tensor_that_was_published_is_not_the_caller_s_any_more, 0)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     DLManagedTensorVersioned *t = dlx_test_gpu_alloc(x.p, N, 1);
     ok(dlx_publish(x.p, t, NULL));
     fails(dlx_publish(x.p, t, NULL), DLX_E_INVALID, "published or deleted before");
     t->deleter(t); /* does nothing, and is counted nowhere that hurts */
     publish(x.p, N, 2);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_shared_tensor_stays_the_caller_s_and_is_in_several_messages, 0)
 {
-    const struct dlx_publish_args share = {.size = sizeof share, .share = true};
-    struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
-    DLManagedTensorVersioned *t = dlx_test_gpu_alloc(x.p, N, 4), *other;
+    auto_gpu_end x = dlx_test_gpu_both(NULL);
+    auto_tensor *t = dlx_test_gpu_alloc(x.p, N, 4), *other = NULL;
     CUdeviceptr at = dlx_test_gpu_address(t);
     for (int i = 0; i < 3; i++)
-        ok(dlx_publish(x.p, t, &share));
+        ok(dlx_publish(x.p, t, PUBLISH(.share = true)));
     ck_assert_uint_eq(t->flags & DLPACK_FLAG_BITMASK_READ_ONLY, DLPACK_FLAG_BITMASK_READ_ONLY);
     for (int i = 0; i < 3; i++)
         take(&x, N, 4);
@@ -277,15 +242,12 @@ GPU_TEST(a_shared_tensor_stays_the_caller_s_and_is_in_several_messages, 0)
     ok(dlx_publisher_wait(x.p, 0, 0));
     other = dlx_test_gpu_alloc_empty(x.p, N); /* no message has it, but its owner */
     ck_assert_uint_ne(dlx_test_gpu_address(other), at);
-    other->deleter(other);
-    t->deleter(t);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_view_of_it_is_published_and_what_was_moved_out_is_refused, 0)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
-    DLManagedTensorVersioned *t = dlx_test_gpu_alloc(x.p, 4 * N, 4);
+    auto_gpu_end x = dlx_test_gpu_both(NULL);
+    auto_tensor *t = dlx_test_gpu_alloc(x.p, 4 * N, 4);
     CU_OK(cu.cuMemsetD32(dlx_test_gpu_address(t) + N * sizeof(uint32_t), 9, N));
     t->dl_tensor.shape[0] = N;
     t->dl_tensor.byte_offset = N * sizeof(uint32_t);
@@ -297,19 +259,14 @@ GPU_TEST(a_view_of_it_is_published_and_what_was_moved_out_is_refused, 0)
     t->dl_tensor.byte_offset = 0;
     t->dl_tensor.data = (uint8_t *)t->dl_tensor.data - 4;
     fails(dlx_publish(x.p, t, NULL), DLX_E_DEVICE, "moved out");
-    t->deleter(t);
-    dlx_test_gpu_end(&x);
 }
-
-/* ---- memory of others that needs descriptors ------------------------------------------------ */
 
 /* More chunks than one message of a socket carries descriptors. */
 GPU_TEST(a_tensor_across_an_expandable_segment_is_taken, 0)
 {
     enum { CHUNKS = 260 };
     static struct dlx_test_gpu_segment segment;
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(dlx_test_gpu_expect_sevens);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    auto_gpu_end x = dlx_test_gpu_publish_to(dlx_test_gpu_expect_sevens, NULL);
     dlx_test_gpu_segment_make(&segment, CHUNKS, 2 * DLX_TEST_GPU_MIB,
                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     CU_OK(cu.cuMemsetD32(segment.base, 7, N));
@@ -322,27 +279,24 @@ GPU_TEST(a_tensor_across_an_expandable_segment_is_taken, 0)
         dlx_test_gpu_tensor_at(segment.base, 1, CHUNKS * 2 * (int64_t)DLX_TEST_GPU_MIB / 4);
     struct dlx_item items[] = {{"a", t}, {"all", all}};
     ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
-    dlx_test_gpu_join(&peer);
+    dlx_test_gpu_join(&x.peer);
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 2);
     dlx_test_gpu_segment_free(&segment);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_tensor_of_a_pool_is_taken, 0)
 {
     CUmemoryPool pool;
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(dlx_test_gpu_expect_sevens);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    auto_gpu_end x = dlx_test_gpu_publish_to(dlx_test_gpu_expect_sevens, NULL);
     CUdeviceptr at = dlx_test_gpu_pool_make(4096, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, &pool);
     CU_OK(cu.cuMemsetD32(at, 7, N));
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(at, N, 1);
     ok(dlx_publish(x.p, t, NULL));
-    dlx_test_gpu_join(&peer);
+    dlx_test_gpu_join(&x.peer);
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
     dlx_test_gpu_pool_free(pool, at);
-    dlx_test_gpu_end(&x);
 }
 
 #endif

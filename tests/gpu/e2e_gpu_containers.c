@@ -48,42 +48,36 @@ static void hear(const struct dlx_test_container *container)
     (void)dlx_test_container_hear(container->sock);
 }
 
-/* ---- roles --------------------------------------------------------------------------------- */
-
 static const struct dlx_publisher_args retain_2 = {.size = sizeof retain_2, .retain = 2};
 static const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
 
 /* They are ready when the word is said: whoever dies then leaves them whole. */
 static void publish_two(int sock)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain_2);
+    auto_gpu_end x = dlx_test_gpu_publisher(&retain_2);
     for (uint32_t i = 1; i <= 2; i++)
         ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, i), &strict));
     dlx_test_gpu_wait_ready(&x, 2);
     dlx_test_container_say(sock, 0);
     (void)dlx_test_container_hear(sock);
-    dlx_test_gpu_end(&x);
 }
 
 static void take_two(int sock)
 {
     (void)sock;
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(NULL);
+    auto_gpu_end x = dlx_test_gpu_subscriber(NULL);
     dlx_test_gpu_expect(&x, 0, N, 1);
     dlx_test_gpu_expect(&x, 0, N, 2);
-    dlx_test_gpu_end(&x);
 }
 
 /* Not by accident, but for the reason that is meant. */
 static void be_refused_two(int sock)
 {
     (void)sock;
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(NULL);
+    auto_gpu_end x = dlx_test_gpu_subscriber(NULL);
     DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(&x);
+    auto_message *m = dlx_test_gpu_take(&x);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_ACCESS, "only the same user");
-    dlx_message_unref(m);
-    dlx_test_gpu_end(&x);
 }
 
 static void check_two(uid_t publisher, uid_t subscriber_uid, dlx_test_container_role *role)
@@ -118,8 +112,6 @@ GPU_TEST(tensors_pass_where_the_daemon_is_in_a_container, 0)
         check_two(0, 0, take_two);
 }
 
-/* ---- what is retained ---------------------------------------------------------------------- */
-
 enum end { ENDS, IS_KILLED };
 
 GPU_LOOP_TEST(a_container_that_comes_late_gets_retained_tensors, ENDS, IS_KILLED + 1, 0)
@@ -140,7 +132,7 @@ GPU_LOOP_TEST(a_container_that_comes_late_gets_retained_tensors, ENDS, IS_KILLED
 
 static void publish_around_a_restart(int sock)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain_2);
+    auto_gpu_end x = dlx_test_gpu_publisher(&retain_2);
     ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 1), &strict));
     dlx_test_container_say(sock, 0);
     (void)dlx_test_container_hear(sock);
@@ -148,7 +140,6 @@ static void publish_around_a_restart(int sock)
     ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 2), &strict));
     dlx_test_container_say(sock, 0);
     (void)dlx_test_container_hear(sock);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_container_that_comes_late_gets_tensors_of_before_the_restart, 0)
@@ -166,8 +157,6 @@ GPU_TEST(a_container_that_comes_late_gets_tensors_of_before_the_restart, 0)
     say(&p);
     dlx_test_container_join(&p);
 }
-
-/* ---- one's own memory ---------------------------------------------------------------------- */
 
 /* The driver opens no memory of cudaMalloc in the process that has it: it is where it is. */
 static void check_own(struct dlx_test_gpu_end *x, uint32_t value)
@@ -191,7 +180,7 @@ static int count(const struct dlx_publisher_info *info, void *userdata)
 /* Until the next daemon knows both ends, and on. */
 static void take_own(int sock)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     int n = 0;
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
     check_own(&x, 1);
@@ -202,7 +191,6 @@ static void take_own(int sock)
         (void)dlx_list_publishers(x.c, "gpu/a", count, &n);
     }
     check_own(&x, 100);
-    dlx_test_gpu_end(&x);
 }
 
 /* Also when another container has a process with the same pid, and one where the daemon is. */
@@ -222,21 +210,18 @@ GPU_LOOP_TEST(a_process_in_a_container_knows_its_own_tensors, 0, 2, 0)
     dlx_test_container_join(&x);
 }
 
-/* ---- handles of one pid namespace ---------------------------------------------------------- */
-
 static void publish_malloc(int sock)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     dlx_test_container_say(sock, 0);
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), &strict));
     (void)dlx_test_container_hear(sock);
-    dlx_test_gpu_end(&x);
 }
 
 static void be_advised(int sock)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(NULL);
+    auto_gpu_end x = dlx_test_gpu_subscriber(NULL);
     DLManagedTensorVersioned *t;
     struct dlx_message *m = dlx_test_gpu_take(&x);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_SYSTEM, "cuda_ipc");
@@ -244,7 +229,6 @@ static void be_advised(int sock)
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "dlx_alloc()"));
     dlx_message_unref(m);
     dlx_test_container_say(sock, 0);
-    dlx_test_gpu_end(&x);
 }
 
 /* Both are pid 1, which the driver takes for one process, or one is pid 2. */

@@ -7,11 +7,9 @@
 
 #define N 16
 
-/* ---- subscribers --------------------------------------------------------------------------- */
-
 static void hold(int sock)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    auto_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
     DLManagedTensorVersioned *t;
     struct dlx_message *m = dlx_test_gpu_take(&x);
     ok(dlx_message_tensor(m, 0, &t));
@@ -21,27 +19,24 @@ static void hold(int sock)
     t->deleter(t);
     dlx_message_unref(m);
     dlx_test_gpu_tell(sock);
-    dlx_test_gpu_end(&x);
 }
 
 /* Message 1 is held by the peer, and 2 is the newest one. */
-static struct dlx_test_gpu_end publish_to_holder(struct dlx_test_gpu_peer *peer)
+static struct dlx_test_gpu_end publish_to_holder(void)
 {
-    *peer = dlx_test_gpu_start(hold);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(peer, NULL);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(hold, NULL);
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
-    dlx_test_gpu_await(peer->sock);
+    dlx_test_gpu_await(x.peer.sock);
     return x;
 }
 
 GPU_TEST(a_tensor_is_deleted_when_the_process_that_holds_it_is_killed, 0)
 {
-    struct dlx_test_gpu_peer peer;
-    struct dlx_test_gpu_end x = publish_to_holder(&peer);
+    struct dlx_test_gpu_end x = publish_to_holder();
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 8), NULL));
     ok(dlx_publisher_wait(x.p, 0, 0));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
-    dlx_test_gpu_kill(&peer);
+    dlx_test_gpu_kill(&x.peer);
     dlx_test_gpu_n_freed_open = 1;
     dlx_test_gpu_wait_deleted(&x, 1);
     dlx_test_gpu_end(&x);
@@ -50,42 +45,34 @@ GPU_TEST(a_tensor_is_deleted_when_the_process_that_holds_it_is_killed, 0)
 
 GPU_TEST(a_publisher_that_ends_does_not_free_what_is_held, 0)
 {
-    struct dlx_test_gpu_peer peer;
-    struct dlx_test_gpu_end x = publish_to_holder(&peer);
+    struct dlx_test_gpu_end x = publish_to_holder();
     DLManagedTensorVersioned *mine = dlx_test_gpu_tensor(0, 1, N, 9);
-    struct dlx_publish_args share = {.size = sizeof share, .share = true};
-    ok(dlx_publish(x.p, mine, &share));
+    ok(dlx_publish(x.p, mine, PUBLISH(.share = true)));
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
     mine->deleter(mine);
-    dlx_test_gpu_tell(peer.sock);
-    dlx_test_gpu_await(peer.sock);
-    dlx_test_gpu_join(&peer);
+    dlx_test_gpu_tell(x.peer.sock);
+    dlx_test_gpu_await(x.peer.sock);
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
 }
 
 GPU_TEST(a_publisher_that_ends_waits_for_those_who_hold, 0)
 {
-    struct dlx_test_gpu_peer peer;
-    struct dlx_test_gpu_end x = publish_to_holder(&peer);
-    dlx_test_gpu_tell(peer.sock);
+    auto_gpu_end x = publish_to_holder();
+    dlx_test_gpu_tell(x.peer.sock);
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
-    dlx_test_gpu_join(&peer);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_publisher_that_ends_leaves_no_tensor_on_a_gpu_retained, 0)
 {
-    struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
+    auto_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.retain = 1));
     struct dlx_message *m = NULL;
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
     ck_assert_int_eq(dlx_get(x.c, "gpu/a", 0, &m), DLX_E_EMPTY);
-    dlx_test_gpu_end(&x);
 }
 
 /* The context of the subscriber is lost: it releases all the same, and that is counted. */
@@ -102,33 +89,25 @@ static void lose_context(int sock)
     ck_assert_uint_eq(stats.gpu_errors, 1);
     ck_assert_uint_eq(stats.n_held, 0);
     dlx_test_gpu_tell(sock);
-    m = dlx_test_gpu_take(&x); /* the CPU's messages go on */
-    dlx_test_stream_check(m, 4, 3);
-    dlx_message_unref(m);
+    dlx_test_stream_expect(x.s, 4, 3); /* the CPU's messages go on */
     dlx_subscription_unref(x.s);
     dlx_client_unref(x.c);
 }
 
 GPU_TEST(a_lost_context_releases_and_is_counted, 0)
 {
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(lose_context);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    auto_gpu_end x = dlx_test_gpu_publish_to(lose_context, NULL);
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
-    dlx_test_gpu_await(peer.sock);
+    dlx_test_gpu_await(x.peer.sock);
     dlx_test_gpu_n_freed_open = 1;
     dlx_test_stream_publish(x.p, 4, 3);
     dlx_test_gpu_wait_deleted(&x, 1);
-    dlx_test_gpu_join(&peer);
-    dlx_test_gpu_end(&x);
 }
-
-/* ---- publishers ---------------------------------------------------------------------------- */
 
 static void publish_two(int sock)
 {
-    struct dlx_publisher_args args = {.size = sizeof args, .history = 2, .retain = 2};
     dlx_test_gpu_await(sock);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
+    auto_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.history = 2, .retain = 2));
     for (uint32_t i = 1; i <= 2; i++) {
         struct dlx_item items[] = {{"gpu", dlx_test_gpu_tensor(0, 1, N, i)},
                                    {"cpu", dlx_test_stream_alloc(x.p, 4, i)}};
@@ -136,14 +115,13 @@ static void publish_two(int sock)
     }
     dlx_test_gpu_tell(sock);
     dlx_test_gpu_await(sock);
-    dlx_test_gpu_end(&x);
 }
 
 /* 0: its subscriber has taken the messages; 1: they come from what the daemon retains. */
 GPU_LOOP_TEST(memory_of_a_publisher_that_was_killed_cannot_be_opened, 0, 2, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_two);
-    struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
+    auto_gpu_end x = {.c = dlx_test_stream_connect()};
     struct dlx_message *m[2];
     DLManagedTensorVersioned *t, *open = NULL;
     (void)dlx_test_gpu_context(0);
@@ -168,25 +146,17 @@ GPU_LOOP_TEST(memory_of_a_publisher_that_was_killed_cannot_be_opened, 0, 2, 0)
         open->deleter(open);
     for (int i = 0; i < 2; i++)
         dlx_message_unref(m[i]);
-    dlx_test_gpu_end(&x);
 }
-
-/* ---- failures of the driver ---------------------------------------------------------------- */
 
 static struct dlx_test_gpu_end own;
 static DLManagedTensorVersioned *tensor;
-static struct dlx_publish_args shared = {.size = sizeof shared, .share = true};
 
 /* What cannot be left to a thread is waited for. */
 static int publish_shared(void)
 {
-    struct dlx_publisher_stats before = {.size = sizeof before}, after = {.size = sizeof after};
-    ok(dlx_publisher_get_stats(own.p, &before));
-    int r = dlx_publish(own.p, tensor, &shared);
-    if (r < 0)
-        return r;
-    ok(dlx_publisher_get_stats(own.p, &after));
-    return after.gpu_waits > before.gpu_waits;
+    uint64_t n_waits = dlx_test_stream_stats(own.p).gpu_waits;
+    int r = dlx_publish(own.p, tensor, PUBLISH(.share = true));
+    return r < 0 ? r : dlx_test_stream_stats(own.p).gpu_waits > n_waits;
 }
 
 /* The next message lets the shared one go. */
@@ -222,30 +192,23 @@ static void release_and_take(void)
     opened->deleter(opened);
     dlx_message_unref(taken);
     dlx_subscription_unref(own.s);
-    struct dlx_subscribe_args args = {.size = sizeof args, .history = 1};
-    ok(dlx_subscribe(own.c, "gpu/a", &args, &own.s));
+    ok(dlx_subscribe(own.c, "gpu/a", SUBSCRIBE(.history = 1), &own.s));
     taken = dlx_test_gpu_take(&own);
 }
 
 GPU_TEST(an_open_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
 {
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_two);
-    own = dlx_test_gpu_subscribe_to(&peer, NULL);
+    own = dlx_test_gpu_subscribe_to(publish_two, NULL);
     taken = dlx_test_gpu_take(&own);
     ck_assert_uint_gt(dlx_test_gpu_fail_each(open_taken, release_and_take), 0);
     dlx_message_unref(taken);
     dlx_test_gpu_end(&own);
-    dlx_test_gpu_tell(peer.sock);
-    dlx_test_gpu_join(&peer);
 }
-
-/* ---- another daemon ------------------------------------------------------------------------ */
 
 GPU_TEST(a_retained_tensor_goes_along_to_another_daemon_and_is_deleted_once, 0)
 {
-    struct dlx_publisher_args args = {.size = sizeof args, .retain = 1};
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(dlx_test_gpu_expect_sevens);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.retain = 1));
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
     dlx_test_stream_restart();
     struct dlx_client *probe = dlx_test_stream_connect();

@@ -54,9 +54,7 @@ static bool opener_end(struct opener *opener)
 
 GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
 {
-    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
-    CUstreamCaptureStatus status;
-    CUgraph graph;
+    auto_gpu_pair pair = dlx_test_gpu_pair_new();
     DLManagedTensorVersioned *t;
     dlx_test_gpu_publish_behind(pair.x.p, pair.from, &gate, 0);
     struct dlx_message *m = dlx_test_gpu_take(&pair.x);
@@ -65,16 +63,12 @@ GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
     CUstream other = dlx_test_gpu_stream();
     ok(dlx_message_tensor_on(m, 0, other, &t)); /* also the trial is no part of the capture */
     ck_assert_int_eq(dlx_tensor_status(t), 1);
-    CU_OK(cu.cuStreamIsCapturing(pair.to, &status));
-    ck_assert_int_eq(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
-    CU_OK(cu.cuStreamEndCapture(pair.to, &graph));
-    CU_OK(cu.cuGraphDestroy(graph));
+    dlx_test_gpu_end_capture(pair.to);
     dlx_test_gpu_gate_open(&gate);
     dlx_test_gpu_sync(other);
     t->deleter(t);
     dlx_message_unref(m);
     ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_waits, 0);
-    dlx_test_gpu_pair_end(&pair);
 }
 
 /* Takes what is not ready, while the next call of that name fails, if it is not NULL. Returns
@@ -110,25 +104,21 @@ static const char *const trial_calls[] = {"cuMemHostRegister", "cuMemHostGetDevi
 GPU_LOOP_TEST(where_streams_cannot_wait_the_cpu_does_and_that_is_counted, 0,
               (int)DLX_ARRAY_SIZE(trial_calls), DLX_TEST_GPU_FAILURES)
 {
-    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    auto_gpu_pair pair = dlx_test_gpu_pair_new();
     ck_assert(take_waits(&pair, pair.to, trial_calls[_i]));
     uint64_t n_calls = dlx_test_gpu_calls(trial_calls[_i]);
     ck_assert(take_waits(&pair, pair.to, NULL));
     dlx_test_gpu_check_calls(trial_calls[_i], n_calls);
     ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_late, 0);
-    dlx_test_gpu_pair_end(&pair);
 }
 
 /* All other streams would wait, too. */
 GPU_LOOP_TEST(the_legacy_default_stream_does_not_wait, 0, 2, 0)
 {
-    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    auto_gpu_pair pair = dlx_test_gpu_pair_new();
     ck_assert(take_waits(&pair, _i == 0 ? NULL : CU_STREAM_LEGACY, NULL));
     dlx_test_gpu_check_calls("cuStreamWaitValue32", 0);
-    dlx_test_gpu_pair_end(&pair);
 }
-
-/* ---- limits -------------------------------------------------------------------------------- */
 
 /* Of the words that streams of a context wait for. */
 #define N_WORDS 1023
@@ -138,7 +128,7 @@ GPU_LOOP_TEST(the_legacy_default_stream_does_not_wait, 0, 2, 0)
 GPU_TEST(more_waits_than_there_are_words_are_left_to_the_cpu, 0)
 {
     static DLManagedTensorVersioned *t[N_WORDS + 1];
-    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    auto_gpu_pair pair = dlx_test_gpu_pair_new();
     CUstream streams[] = {pair.to, dlx_test_gpu_stream()};
     struct opener opener;
     dlx_test_gpu_publish_behind(pair.x.p, pair.from, &gate, 0);
@@ -167,14 +157,13 @@ GPU_TEST(more_waits_than_there_are_words_are_left_to_the_cpu, 0)
     dlx_test_gpu_wait_held(pair.x.s, 0);
     ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_waits, 1);
     ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_late, 0);
-    dlx_test_gpu_pair_end(&pair);
 }
 
 /* The stream of the trial never goes on, so whatever waits for all work on the device would never
  * end: the tensors are there before. */
 GPU_TEST(a_trial_that_does_not_end_is_given_up_and_made_once, DLX_TEST_GPU_FAILURES)
 {
-    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    auto_gpu_pair pair = dlx_test_gpu_pair_new();
     DLManagedTensorVersioned *t[2];
     struct opener opener;
     for (int i = 0; i < 2; i++)
@@ -198,10 +187,7 @@ GPU_TEST(a_trial_that_does_not_end_is_given_up_and_made_once, DLX_TEST_GPU_FAILU
     }
     dlx_test_gpu_wait_held(pair.x.s, 0);
     standin.standin_stick_waits(false);
-    dlx_test_gpu_pair_end(&pair);
 }
-
-/* ---- calls that fail ----------------------------------------------------------------------- */
 
 static struct dlx_test_gpu_pair own;
 static DLManagedTensorVersioned *tensor;

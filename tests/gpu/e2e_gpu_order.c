@@ -16,25 +16,21 @@
 static CUstream publish_early(struct dlx_publisher *p, uint64_t work_ns, uint32_t value)
 {
     CUstream stream = dlx_test_gpu_stream();
-    const struct dlx_publish_args args = {.size = sizeof args, .stream = stream};
     DLManagedTensorVersioned *t = dlx_test_gpu_alloc(p, N, 0);
     dlx_test_gpu_spin(stream, 0, work_ns);
     CU_OK(cu.cuMemsetD32Async(dlx_test_gpu_address(t), value, N, stream));
-    ok(dlx_publish(p, t, &args));
+    ok(dlx_publish(p, t, PUBLISH(.stream = stream)));
     return stream;
 }
 
 GPU_TEST(publish_does_not_wait_and_a_reader_does, 0)
 {
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(dlx_test_gpu_expect_sevens);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    auto_gpu_end x = dlx_test_gpu_publish_to(dlx_test_gpu_expect_sevens, NULL);
     CUstream stream = publish_early(x.p, WORK_NS, 7);
-    ck_assert_int_eq(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    CU_FAILS(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
     struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
     ck_assert_uint_eq(stats.published, 1);
     ck_assert_uint_eq(stats.gpu_waits, 0);
-    dlx_test_gpu_join(&peer);
-    dlx_test_gpu_end(&x);
 }
 
 /* It is there to be taken, and only its tensor is not ready: who asks again gets it. */
@@ -42,14 +38,13 @@ GPU_TEST(a_tensor_that_is_not_ready_in_time_can_be_asked_for_again, 0)
 {
     const struct dlx_connect_args quick = {
         .size = sizeof quick, .socket = dlx_test_stream_daemon.path, .timeout_ns = SECOND / 20};
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
-    struct dlx_client *c;
-    struct dlx_message *m = NULL;
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
+    auto_client *c = NULL;
     DLManagedTensorVersioned *t;
     ok(dlx_connect(&c, &quick));
     ok(dlx_subscribe(c, "gpu/a", NULL, &x.s));
     CUstream stream = publish_early(x.p, WORK_NS, 7);
-    m = dlx_test_gpu_take(&x);
+    struct dlx_message *m = dlx_test_gpu_take(&x);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_TIMEOUT, "has not written it");
     CU_OK(cu.cuStreamSynchronize(stream));
     ok(dlx_message_tensor(m, 0, &t));
@@ -57,19 +52,16 @@ GPU_TEST(a_tensor_that_is_not_ready_in_time_can_be_asked_for_again, 0)
     t->deleter(t);
     dlx_message_unref(m);
     x.s = dlx_subscription_unref(x.s);
-    dlx_client_unref(c);
-    dlx_test_gpu_end(&x);
 }
 
 /* An honest publisher does not drop it. What says whether the tensor is ready lies in it. */
 GPU_TEST(the_arena_of_a_message_that_is_not_ready_stays_though_its_publisher_dropped_it, 0)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
-    DLManagedTensorVersioned *t;
-    struct dlx_message *m, *none;
-    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
+    auto_gpu_end x = dlx_test_gpu_both(NULL);
+    struct dlx_message *none;
     (void)publish_early(x.p, WORK_NS, 7);
-    m = dlx_test_gpu_take(&x);
+    auto_message *m = dlx_test_gpu_take(&x);
+    auto_tensor *t = NULL;
     const struct dlx_subscriber_link *subscriber_link = x.s->links[0];
     ok(dlx__call_arena_drop(x.c, x.p->id, 1));
     for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;
@@ -79,45 +71,37 @@ GPU_TEST(the_arena_of_a_message_that_is_not_ready_stays_though_its_publisher_dro
     }
     ok(dlx_message_tensor(m, 0, &t));
     dlx_test_gpu_check(t, N, 7);
-    t->deleter(t);
-    dlx_message_unref(m);
-    dlx_test_gpu_end(&x);
 }
 
 /* A publisher that keeps nothing behind publishes on while its GPU is busy: what goes is waited
  * for before its memory is used again. */
 GPU_TEST(memory_of_a_message_is_used_again_when_it_is_written, 0)
 {
-    struct dlx_publisher_args args = {.size = sizeof args, .depth = 1};
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
+    auto_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.depth = 1));
     CUstream first = publish_early(x.p, WORK_NS, 1);
     (void)publish_early(x.p, 0, 2);
     ok(dlx_publisher_wait(x.p, 0, 0)); /* lets message 1 go */
     CU_OK(cu.cuStreamQuery(first));
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_publisher_ends_when_its_work_is_done_and_what_it_left_is_ready, 0)
 {
-    const struct dlx_publisher_args retain = {.size = sizeof retain, .retain = 1};
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain);
+    auto_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.retain = 1));
     CUstream stream = publish_early(x.p, WORK_NS, 7);
     dlx_publisher_unref(dlx_steal(x.p));
     CU_OK(cu.cuStreamQuery(stream));
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
     dlx_test_gpu_expect(&x, 0, N, 7);
-    dlx_test_gpu_end(&x);
 }
 
 /* What is carried to the control block for the next daemon is whole. */
 GPU_TEST(a_message_goes_along_to_another_daemon_when_it_is_ready, 0)
 {
-    const struct dlx_publisher_args retain = {.size = sizeof retain, .retain = 1};
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(dlx_test_gpu_expect_sevens);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain);
+    auto_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.retain = 1));
     (void)publish_early(x.p, WORK_NS, 7);
     dlx_test_stream_restart();
-    struct dlx_client *probe = dlx_test_stream_connect();
+    auto_client *probe = dlx_test_stream_connect();
     ok(dlx_publisher_wait(x.p, 0, 0));
     dlx_test_gpu_tell(peer.sock);
     for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;;) {
@@ -128,8 +112,6 @@ GPU_TEST(a_message_goes_along_to_another_daemon_when_it_is_ready, 0)
         ck_assert_uint_lt(dlx__now_ns(), end);
     }
     dlx_test_gpu_join(&peer);
-    dlx_client_unref(probe);
-    dlx_test_gpu_end(&x);
 }
 
 static void publish_and_stay(int sock)
@@ -144,14 +126,11 @@ static void publish_and_stay(int sock)
 
 GPU_TEST(a_reader_does_not_wait_for_a_publisher_that_was_killed, 0)
 {
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_and_stay);
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_to(&peer, NULL);
+    auto_gpu_end x = dlx_test_gpu_subscribe_to(publish_and_stay, NULL);
     DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(&x);
-    dlx_test_gpu_kill(&peer);
+    auto_message *m = dlx_test_gpu_take(&x);
+    dlx_test_gpu_kill(&x.peer);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_PUBLISHER_GONE, "before its GPU had written it");
-    dlx_message_unref(m);
-    dlx_test_gpu_end(&x);
 }
 
 /* The messages that waited for the work are of no use, and the stream of messages goes on. */
@@ -169,17 +148,13 @@ static void fail_while_published(int sock)
 
 GPU_TEST(an_error_of_the_publisher_s_gpu_fails_what_waited_for_it, 0)
 {
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(fail_while_published);
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_to(&peer, NULL);
+    auto_gpu_end x = dlx_test_gpu_subscribe_to(fail_while_published, NULL);
     DLManagedTensorVersioned *t;
     struct dlx_message *m = dlx_test_gpu_take(&x);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_DEVICE, "error of the publisher's GPU");
     dlx_message_unref(m);
-    m = dlx_test_gpu_take(&x);
-    dlx_test_stream_check(m, 4, 3);
-    dlx_message_unref(m);
-    dlx_test_gpu_kill(&peer); /* what its context lost is not to be looked for */
-    dlx_test_gpu_end(&x);
+    dlx_test_stream_expect(x.s, 4, 3);
+    dlx_test_gpu_kill(&x.peer); /* what its context lost is not to be looked for */
 }
 
 #endif

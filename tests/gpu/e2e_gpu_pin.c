@@ -51,6 +51,14 @@ static void check_nothing_left(void)
     ck_assert_uint_eq(standin.standin_count(STANDIN_CONTEXTS), 0);
 }
 
+/* A pair that leaves nothing registered. */
+#define auto_pinned dlx_cleanup(end_pinned) struct dlx_test_pair
+static void end_pinned(struct dlx_test_pair *x)
+{
+    dlx_test_pair_end(x);
+    check_nothing_left();
+}
+
 static void check_no_current_context(void)
 {
     CUcontext current = NULL;
@@ -70,8 +78,6 @@ static void check_no_event(struct dlx_subscription *s)
     struct dlx_event e = {.size = sizeof e};
     ck_assert_int_eq(dlx_subscription_next_event(s, &e), DLX_E_EMPTY);
 }
-
-/* ---- what is pinned ------------------------------------------------------------------------ */
 
 #define PIN_TEST(name) GPU_TEST(name, DLX_TEST_GPU_COUNTS | DLX_TEST_GPU_CHOICE)
 
@@ -112,7 +118,7 @@ PIN_TEST(arenas_that_come_and_go_while_streaming_are_registered_and_unregistered
 /* Each subscription has mappings of its own. */
 PIN_TEST(two_subscriptions_of_a_process_register_what_each_has_mapped)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
+    auto_pinned x = dlx_test_pair_make(&one, &pinned);
     struct dlx_subscription *other = dlx_test_stream_subscribe(x.c, "test/a", &pinned);
     dlx_message_unref(pass(&x, N(1), 1));
     struct dlx_message *m = dlx_test_stream_next(other);
@@ -123,8 +129,6 @@ PIN_TEST(two_subscriptions_of_a_process_register_what_each_has_mapped)
                       2 * dlx_test_stream_stats(x.p).n_arenas);
     dlx_subscription_unref(other);
     check_pinned(&x);
-    dlx_test_pair_end(&x);
-    check_nothing_left();
 }
 
 /* The copy is queued, and the stream gets to it when all else is gone but the message. */
@@ -187,7 +191,7 @@ GPU_TEST(a_received_tensor_is_copied_to_the_gpu_pinned_or_with_a_reason, 0)
 
 PIN_TEST(links_of_a_later_daemon_are_pinned_too)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
+    auto_pinned x = dlx_test_pair_make(&one, &pinned);
     dlx_message_unref(pass(&x, 10, 1));
     uint64_t n = standin.standin_calls("cuMemHostRegister"), until = dlx__deadline(PATIENCE);
     dlx_test_stream_restart();
@@ -200,8 +204,6 @@ PIN_TEST(links_of_a_later_daemon_are_pinned_too)
     }
     ck_assert_uint_gt(dlx_test_stream_subscription_stats(x.s).pinned_bytes, 0);
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pin_failures, 0);
-    dlx_test_pair_end(&x);
-    check_nothing_left();
 }
 
 PIN_TEST(nothing_is_registered_unasked)
@@ -234,31 +236,23 @@ PIN_TEST(only_the_named_device_gets_a_context)
 
 PIN_TEST(an_arena_is_registered_while_a_stream_is_captured)
 {
-    CUstream stream;
-    CUgraph graph;
-    CUstreamCaptureStatus status;
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     (void)dlx_test_gpu_context(0);
-    stream = dlx_test_gpu_stream();
+    CUstream stream = dlx_test_gpu_stream();
     CU_OK(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     for (int64_t mib = 10; mib < 24; mib += 2)
         dlx_message_unref(pass(&x, N(mib), mib));
     check_pinned(&x);
     ck_assert_uint_gt(standin.standin_calls("cuMemHostUnregister"), 0);
-    CU_OK(cu.cuStreamIsCapturing(stream, &status));
-    ck_assert_int_eq(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
     dlx_test_pair_end(&x);
-    CU_OK(cu.cuStreamEndCapture(stream, &graph));
-    CU_OK(cu.cuGraphDestroy(graph));
+    dlx_test_gpu_end_capture(stream);
     ck_assert_uint_eq(standin.standin_count(STANDIN_REGISTERED), 0);
 }
-
-/* ---- what cannot be ------------------------------------------------------------------------ */
 
 PIN_TEST(without_read_only_registration_messages_come_unpinned_and_that_is_said_once)
 {
     allow(false);
-    struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
+    auto_pinned x = dlx_test_pair_make(&one, &pinned);
     for (int64_t mib = 10; mib < 24; mib += 2)
         dlx_message_unref(pass(&x, N(mib), mib));
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pinned_bytes, 0);
@@ -272,14 +266,12 @@ PIN_TEST(without_read_only_registration_messages_come_unpinned_and_that_is_said_
     ck_assert_uint_ne(e.publisher, 0);
     ck_assert_msg(strstr(e.reason, "mapped read-only"), "%s", e.reason);
     check_no_event(x.s);
-    dlx_test_pair_end(&x);
-    check_nothing_left();
 }
 
 PIN_TEST(that_memory_is_unpinned_is_said_after_its_publisher_has_joined)
 {
     allow(false);
-    struct dlx_test_pair x = {.c = dlx_test_stream_connect()};
+    auto_pair x = {.c = dlx_test_stream_connect()};
     ok(dlx_publisher_new(x.c, "test/a", &one, &x.p));
     dlx_test_stream_publish(x.p, N(1), 1);
     ok(dlx_subscribe(x.c, "test/a", &pinned, &x.s));
@@ -289,7 +281,6 @@ PIN_TEST(that_memory_is_unpinned_is_said_after_its_publisher_has_joined)
     ck_assert_uint_eq(e.kind, DLX_EVENT_UNPINNED);
     ck_assert_uint_eq(e.link, joined.link);
     ck_assert_uint_eq(e.publisher, joined.publisher);
-    dlx_test_pair_end(&x);
 }
 
 PIN_TEST(a_device_with_the_page_tables_of_the_cpu_needs_no_flag)
@@ -297,16 +288,14 @@ PIN_TEST(a_device_with_the_page_tables_of_the_cpu_needs_no_flag)
     allow(false);
     standin.standin_set_attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
                                   1);
-    struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
+    auto_pinned x = dlx_test_pair_make(&one, &pinned);
     dlx_message_unref(pass(&x, N(1), 1));
     check_pinned(&x);
-    dlx_test_pair_end(&x);
-    check_nothing_left();
 }
 
 PIN_TEST(an_arena_that_cannot_be_registered_is_read_and_the_others_are_registered)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
+    auto_pinned x = dlx_test_pair_make(&one, &pinned);
     dlx_message_unref(pass(&x, N(1), 1));
     uint64_t before = dlx_test_stream_subscription_stats(x.s).pinned_bytes;
     ck_assert(standin.standin_fail("cuMemHostRegister", 1, 1, CUDA_ERROR_OUT_OF_MEMORY));
@@ -322,8 +311,6 @@ PIN_TEST(an_arena_that_cannot_be_registered_is_read_and_the_others_are_registere
     ck_assert_msg(strstr(e.reason, "cuMemHostRegister: CUDA_ERROR_OUT_OF_MEMORY"), "%s", e.reason);
     dlx_message_unref(m);
     dlx_message_unref(later);
-    dlx_test_pair_end(&x);
-    check_nothing_left();
 }
 
 /* The driver would take for it what is mapped there next. */
@@ -398,17 +385,13 @@ PIN_TEST(a_device_that_cannot_be_had_is_refused)
 {
     struct dlx_subscribe_args args = {.size = sizeof args, .pin = {kDLCUDA, 99}};
     struct dlx_subscription *s = NULL;
-    struct dlx_test_pair x = dlx_test_pair_make(&one, NULL);
+    auto_pinned x = dlx_test_pair_make(&one, NULL);
     fails(dlx_subscribe(x.c, "test/a", &args, &s), DLX_E_DEVICE, "no CUDA device 99");
     fails(dlx_subscribe(x.c, "test/a", &args, &s), DLX_E_DEVICE, "test/a");
     args.pin = (DLDevice){kDLCPU, 0};
     fails(dlx_subscribe(x.c, "test/a", &args, &s), DLX_E_DEVICE, "device type 1 is no GPU");
     ck_assert_ptr_null(s);
-    dlx_test_pair_end(&x);
-    check_nothing_left();
 }
-
-/* ---- fork ---------------------------------------------------------------------------------- */
 
 PIN_TEST(a_forked_child_unregisters_nothing)
 {

@@ -16,7 +16,7 @@ static struct dlx_test_gpu_gate gate;
 static void publish_some(int sock)
 {
     dlx_test_gpu_await(sock);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     for (int i = 0; i < dlx_test_gpu_variant; i++)
         ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
@@ -24,14 +24,6 @@ static void publish_some(int sock)
     dlx_test_gpu_await(sock);
     if (dlx_test_gpu_variant > 1)
         dlx_test_gpu_wait_deleted(&x, (uint32_t)dlx_test_gpu_variant - 1);
-    dlx_test_gpu_end(&x);
-}
-
-static void end(struct dlx_test_gpu_end *x, struct dlx_test_gpu_peer *peer)
-{
-    dlx_test_gpu_end(x);
-    dlx_test_gpu_tell(peer->sock);
-    dlx_test_gpu_join(peer);
 }
 
 static uint64_t n_waits(const struct dlx_test_gpu_end *x)
@@ -44,8 +36,7 @@ static uint64_t n_waits(const struct dlx_test_gpu_end *x)
 GPU_TEST(a_deleter_returns_while_work_on_its_streams_goes_on, 0)
 {
     dlx_test_gpu_variant = 1;
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_some);
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_to(&peer, NULL);
+    auto_gpu_end x = dlx_test_gpu_subscribe_to(publish_some, NULL);
     CUstream busy = dlx_test_gpu_stream(), idle = dlx_test_gpu_stream();
     DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
     CUdeviceptr copy, at = dlx_test_gpu_address(t);
@@ -65,14 +56,12 @@ GPU_TEST(a_deleter_returns_while_work_on_its_streams_goes_on, 0)
     ck_assert_uint_eq(n_waits(&x), 0);
     dlx_test_gpu_check_count(STANDIN_UNMAPPED_IN_USE, 0);
     CU_OK(cu.cuMemFree(copy));
-    end(&x, &peer);
 }
 
 GPU_TEST(a_tensor_whose_work_is_done_is_released_at_once, 0)
 {
     dlx_test_gpu_variant = 1;
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_some);
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_to(&peer, NULL);
+    auto_gpu_end x = dlx_test_gpu_subscribe_to(publish_some, NULL);
     CUstream stream = dlx_test_gpu_stream();
     DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
     ok(dlx_tensor_used_on(t, stream));
@@ -80,13 +69,12 @@ GPU_TEST(a_tensor_whose_work_is_done_is_released_at_once, 0)
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.n_held, 0);
     ck_assert_uint_eq(stats.gpu_waits, 0);
-    end(&x, &peer);
 }
 
 /* The memory is its publisher's again when the stream is done with it, and not before. */
 GPU_TEST(memory_is_not_used_again_while_a_stream_uses_it, 0)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
+    auto_gpu_end x = dlx_test_gpu_both(NULL);
     CUstream stream = dlx_test_gpu_stream();
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
     DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
@@ -102,16 +90,13 @@ GPU_TEST(memory_is_not_used_again_while_a_stream_uses_it, 0)
     dlx_test_gpu_gate_open(&gate);
     dlx_test_gpu_wait_deleted(&x, 1);
     CU_OK(cu.cuStreamQuery(stream));
-    dlx_test_gpu_end(&x);
 }
 
 /* A subscriber that runs ahead of its GPU waits in dlx_take(), if it may. */
 GPU_TEST(a_take_waits_for_room_that_a_stream_will_make, 0)
 {
-    const struct dlx_subscribe_args one = {.size = sizeof one, .max_held = 1};
     dlx_test_gpu_variant = 2;
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_some);
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_to(&peer, &one);
+    auto_gpu_end x = dlx_test_gpu_subscribe_to(publish_some, SUBSCRIBE(.max_held = 1));
     CUstream stream = dlx_test_gpu_stream();
     struct dlx_message *m;
     DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
@@ -126,15 +111,13 @@ GPU_TEST(a_take_waits_for_room_that_a_stream_will_make, 0)
     t = dlx_test_gpu_take_tensor(&x);
     CU_OK(cu.cuStreamQuery(stream));
     t->deleter(t);
-    end(&x, &peer);
 }
 
 /* 0: it has deleted the tensor before; 1: it does so afterwards. */
 GPU_LOOP_TEST(a_subscription_ends_when_the_work_is_done, 0, 2, 0)
 {
     dlx_test_gpu_variant = 1;
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_some);
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_to(&peer, NULL);
+    auto_gpu_end x = dlx_test_gpu_subscribe_to(publish_some, NULL);
     CUstream stream = dlx_test_gpu_stream();
     DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
     ok(dlx_tensor_used_on(t, stream));
@@ -147,15 +130,13 @@ GPU_LOOP_TEST(a_subscription_ends_when_the_work_is_done, 0, 2, 0)
     CU_OK(cu.cuStreamQuery(stream));
     dlx_test_gpu_check_count(STANDIN_IPC_MAPPINGS, 0);
     dlx_test_gpu_check_count(STANDIN_UNMAPPED_IN_USE, 0);
-    end(&x, &peer);
 }
 
 /* The publisher has left: the release is the last that refers to the link. */
 GPU_TEST(a_release_ends_the_link_of_a_publisher_that_has_left, 0)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
     struct dlx_message *m;
-    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
     CUstream stream = dlx_test_gpu_stream();
     ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL));
     DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
@@ -169,15 +150,11 @@ GPU_TEST(a_release_ends_the_link_of_a_publisher_that_has_left, 0)
     CU_OK(cu.cuStreamQuery(stream));
 }
 
-/* ---- several streams ----------------------------------------------------------------------- */
-
 /* A publisher and a subscriber of this process that may hold `n` messages, which are taken. */
 static struct dlx_test_gpu_end take_many(DLManagedTensorVersioned **ret, int n)
 {
-    const struct dlx_publisher_args args = {.size = sizeof args, .depth = (uint32_t)n};
-    const struct dlx_subscribe_args most = {.size = sizeof most, .max_held = (uint32_t)n};
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&args);
-    ok(dlx_subscribe(x.c, "gpu/a", &most, &x.s));
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.depth = (uint32_t)n));
+    ok(dlx_subscribe(x.c, "gpu/a", SUBSCRIBE(.max_held = (uint32_t)n), &x.s));
     for (int i = 0; i < n; i++) {
         ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL));
         ret[i] = dlx_test_gpu_take_tensor(&x);
@@ -188,7 +165,7 @@ static struct dlx_test_gpu_end take_many(DLManagedTensorVersioned **ret, int n)
 GPU_TEST(a_release_does_not_wait_for_the_streams_of_others, 0)
 {
     DLManagedTensorVersioned *t[4];
-    struct dlx_test_gpu_end x = take_many(t, 4);
+    auto_gpu_end x = take_many(t, 4);
     CUstream slow = dlx_test_gpu_stream(), quick = dlx_test_gpu_stream();
     dlx_test_gpu_gate_shut(&gate, slow);
     for (int i = 0; i < 4; i++) {
@@ -203,7 +180,6 @@ GPU_TEST(a_release_does_not_wait_for_the_streams_of_others, 0)
     dlx_test_gpu_gate_open(&gate);
     dlx_test_gpu_wait_held(x.s, 0);
     ck_assert_uint_eq(n_waits(&x), 0);
-    dlx_test_gpu_end(&x);
 }
 
 /* Some share a thread. They end last first. */
@@ -213,7 +189,7 @@ GPU_TEST(releases_on_more_streams_than_there_are_threads_all_end, 0)
     static struct dlx_test_gpu_gate gates[N_STREAMS];
     DLManagedTensorVersioned *t[N_STREAMS];
     CUstream streams[N_STREAMS];
-    struct dlx_test_gpu_end x = take_many(t, N_STREAMS);
+    auto_gpu_end x = take_many(t, N_STREAMS);
     for (int i = 0; i < N_STREAMS; i++) {
         streams[i] = dlx_test_gpu_stream();
         ok(dlx_tensor_used_on(t[i], streams[i]));
@@ -225,10 +201,7 @@ GPU_TEST(releases_on_more_streams_than_there_are_threads_all_end, 0)
         dlx_test_gpu_gate_open(&gates[i]);
     dlx_test_gpu_wait_held(x.s, 0);
     ck_assert_uint_eq(n_waits(&x), 0);
-    dlx_test_gpu_end(&x);
 }
-
-/* ---- pinned memory ------------------------------------------------------------------------- */
 
 #define N_PINNED INT64_C(4096)
 #define PINNED   ((size_t)N_PINNED * sizeof(int64_t))
@@ -256,10 +229,8 @@ static struct dlx_subscription_stats pinned_stats(const struct dlx_test_pair *x)
 static const void *pass_another(struct dlx_test_pair *x)
 {
     dlx_test_stream_publish(x->p, N_PINNED, 0);
-    struct dlx_message *m = dlx_test_stream_next(x->s);
-    const void *data = dlx_message_peek(m, 0)->data;
-    dlx_message_unref(m);
-    return data;
+    auto_message *m = dlx_test_stream_next(x->s);
+    return dlx_message_peek(m, 0)->data;
 }
 
 GPU_TEST(pinned_memory_is_not_written_again_before_a_copy_from_it_is_done, 0)
@@ -304,7 +275,7 @@ GPU_TEST(pinned_memory_is_not_written_again_before_a_copy_from_it_is_done, 0)
 GPU_TEST(a_set_in_pinned_memory_is_released_when_all_its_streams_are_done, 0)
 {
     struct dlx_message *m;
-    struct dlx_test_pair x = pinned_pair(5, &m);
+    auto_pair x = pinned_pair(5, &m);
     DLManagedTensorVersioned *t[2];
     CUstream streams[] = {dlx_test_gpu_stream(), dlx_test_gpu_stream()};
     dlx_message_unref(m);
@@ -325,29 +296,23 @@ GPU_TEST(a_set_in_pinned_memory_is_released_when_all_its_streams_are_done, 0)
     dlx_test_gpu_wait_held(x.s, 0);
     CU_OK(cu.cuStreamQuery(streams[1]));
     ck_assert_uint_eq(pinned_stats(&x).gpu_waits, 0);
-    dlx_test_pair_end(&x);
 }
 
 GPU_TEST(memory_that_is_not_pinned_is_used_on_no_stream, 0)
 {
-    struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
-    DLManagedTensorVersioned *t;
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, 4, 1);
-    struct dlx_message *m = dlx_test_stream_next(x.s);
+    auto_message *m = dlx_test_stream_next(x.s);
+    auto_tensor *t = NULL;
     ok(dlx_message_tensor(m, 0, &t));
     fails(dlx_tensor_used_on(t, NULL), DLX_E_DEVICE, "has no `pin`");
-    t->deleter(t);
-    dlx_message_unref(m);
-    dlx_test_pair_end(&x);
 }
-
-/* ---- fork ---------------------------------------------------------------------------------- */
 
 /* One release is under way, and another one would be: the child leaves both to its parent. */
 GPU_TEST(a_forked_child_releases_nothing_and_its_parent_still_does, 0)
 {
     DLManagedTensorVersioned *t[2];
-    struct dlx_test_gpu_end x = take_many(t, 2);
+    auto_gpu_end x = take_many(t, 2);
     CUstream stream = dlx_test_gpu_stream();
     for (int i = 0; i < 2; i++)
         ok(dlx_tensor_used_on(t[i], stream));
@@ -370,10 +335,7 @@ GPU_TEST(a_forked_child_releases_nothing_and_its_parent_still_does, 0)
     dlx_test_gpu_gate_open(&gate);
     dlx_test_gpu_wait_held(x.s, 0);
     CU_OK(cu.cuStreamQuery(stream));
-    dlx_test_gpu_end(&x);
 }
-
-/* ---- failures ------------------------------------------------------------------------------ */
 
 static struct dlx_test_gpu_end own;
 static CUstream own_stream;
@@ -399,8 +361,7 @@ GPU_TEST(a_release_that_gets_no_event_waits_and_is_counted, DLX_TEST_GPU_FAILURE
     static const char *const calls[] = {"cuEventCreate", "cuEventRecord",
                                         "cuDevicePrimaryCtxRetain", "cuStreamIsCapturing",
                                         "cuCtxPushCurrent"};
-    own = dlx_test_gpu_publisher(NULL);
-    ok(dlx_subscribe(own.c, "gpu/a", NULL, &own.s));
+    own = dlx_test_gpu_both(NULL);
     own_stream = dlx_test_gpu_stream();
     ck_assert_int_eq(use_and_release(), 0);
     DLManagedTensorVersioned *t;

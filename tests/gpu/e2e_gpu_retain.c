@@ -11,8 +11,7 @@
 
 static void publish(struct dlx_publisher *p, uint32_t value)
 {
-    const struct dlx_publish_args args = {.size = sizeof args, .strict = true};
-    ok(dlx_publish(p, dlx_test_gpu_alloc(p, N, value), &args));
+    ok(dlx_publish(p, dlx_test_gpu_alloc(p, N, value), PUBLISH(.strict = true)));
 }
 
 /* A peer publishes 1 and 2, says so, and then does nothing until the test's word. */
@@ -21,13 +20,12 @@ static const struct dlx_publisher_args retain_2 = {.size = sizeof retain_2, .ret
 static void publish_two(int sock)
 {
     dlx_test_gpu_await(sock);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain_2);
+    auto_gpu_end x = dlx_test_gpu_publisher(&retain_2);
     for (uint32_t i = 1; i <= 2; i++)
         publish(x.p, i);
     dlx_test_gpu_wait_ready(&x, 2);
     dlx_test_gpu_tell(sock);
     dlx_test_gpu_await(sock);
-    dlx_test_gpu_end(&x);
 }
 
 static void have_published(const struct dlx_test_gpu_peer *peer)
@@ -35,8 +33,6 @@ static void have_published(const struct dlx_test_gpu_peer *peer)
     dlx_test_gpu_tell(peer->sock);
     dlx_test_gpu_await(peer->sock);
 }
-
-/* ---- publishers ---------------------------------------------------------------------------- */
 
 enum end { ENDS, IS_KILLED, IS_STOPPED };
 
@@ -68,28 +64,26 @@ GPU_LOOP_TEST(retained_tensors_are_there_whatever_their_publisher_does, ENDS, IS
 static void publish_one_and_end(int sock)
 {
     dlx_test_gpu_await(sock);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     publish(x.p, 3);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(what_was_not_taken_when_the_publisher_ended_can_still_be, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_one_and_end);
     struct dlx_message *m;
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(NULL);
+    auto_gpu_end x = dlx_test_gpu_subscriber(NULL);
     dlx_test_gpu_tell(peer.sock);
     dlx_test_gpu_join(&peer);
     dlx_test_gpu_expect(&x, 0, N, 3);
     ck_assert_int_eq(dlx_take(x.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
-    dlx_test_gpu_end(&x);
 }
 
 /* Memory of others ends with its process, and its messages with it. */
 GPU_TEST(a_message_that_also_has_memory_of_others_is_not_retained, 0)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain_2);
+    auto_gpu_end x = dlx_test_gpu_publisher(&retain_2);
     struct dlx_message *m = NULL;
     struct dlx_item items[] = {{"own", dlx_test_gpu_alloc(x.p, N, 1)},
                                {"other", dlx_test_gpu_tensor(0, 1, N, 2)}};
@@ -97,10 +91,7 @@ GPU_TEST(a_message_that_also_has_memory_of_others_is_not_retained, 0)
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
     ck_assert_int_eq(dlx_get(x.c, "gpu/a", 0, &m), DLX_E_EMPTY);
-    dlx_test_gpu_end(&x);
 }
-
-/* ---- subscribers --------------------------------------------------------------------------- */
 
 static struct dlx_test_gpu_gate gate;
 
@@ -126,14 +117,13 @@ GPU_LOOP_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2
 {
     struct dlx_publisher_stats stats = {.size = sizeof stats};
     dlx_test_gpu_variant = _i;
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_and_hold);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    auto_gpu_end x = dlx_test_gpu_publish_to(take_and_hold, NULL);
     DLManagedTensorVersioned *held = dlx_test_gpu_alloc(x.p, N, 1), *kept, *t;
     uintptr_t first = (uintptr_t)held->dl_tensor.data;
     kept = dlx_test_gpu_alloc(x.p, N, 2);
     ok(dlx_publish(x.p, held, NULL));
-    dlx_test_gpu_await(peer.sock);
-    dlx_test_gpu_kill(&peer);
+    dlx_test_gpu_await(x.peer.sock);
+    dlx_test_gpu_kill(&x.peer);
     publish(x.p, 4);
     for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;;) {
         ok(dlx_publisher_wait(x.p, 0, 0));
@@ -151,22 +141,18 @@ GPU_LOOP_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2
         t->deleter(t);
     }
     ok(dlx_publish(x.p, kept, NULL)); /* what the caller has of it is good */
-    dlx_test_gpu_end(&x);
 }
-
-/* ---- daemons ------------------------------------------------------------------------------- */
 
 static void publish_after_restart(int sock)
 {
     dlx_test_gpu_await(sock);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain_2);
+    auto_gpu_end x = dlx_test_gpu_publisher(&retain_2);
     for (uint32_t i = 1; i <= 2; i++) {
         publish(x.p, i);
         dlx_test_gpu_wait_ready(&x, (int)i);
         dlx_test_gpu_tell(sock);
         dlx_test_gpu_await(sock);
     }
-    dlx_test_gpu_end(&x);
 }
 
 /* The publisher goes along to the next daemon, which did not hear of its memory. */

@@ -30,8 +30,6 @@ static struct dlx_test_gpu_end both(void)
     return dlx_test_gpu_both(NULL);
 }
 
-/* ---- memory that cannot be shared ---------------------------------------------------------- */
-
 enum memory { MANAGED, VIRTUAL, POOL, N_MEMORY };
 static const char *const reasons[] = {"managed", "its virtual memory was created without",
                                       "its memory pool was created without"};
@@ -66,8 +64,7 @@ static void end_memory(enum memory memory, CUdeviceptr at)
 GPU_LOOP_TEST(memory_that_cannot_be_shared_is_copied_when_that_is_asked_for, 0, N_MEMORY, 0)
 {
     begin();
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(dlx_test_gpu_expect_sevens);
-    struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(&peer, NULL);
+    auto_gpu_end x = dlx_test_gpu_publish_to(dlx_test_gpu_expect_sevens, NULL);
     CUdeviceptr at = make((enum memory)_i);
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(at, 2, N / 2);
     fails(dlx_publish(x.p, t, NULL), DLX_E_DEVICE, reasons[_i]);
@@ -81,13 +78,11 @@ GPU_LOOP_TEST(memory_that_cannot_be_shared_is_copied_when_that_is_asked_for, 0, 
     ck_assert_uint_eq(report.n_copied, 1);
     ck_assert_uint_eq(report.copied_bytes, N * sizeof(uint32_t));
     ck_assert_uint_eq(n_waits(&x), waits + 1);
-    dlx_test_gpu_join(&peer);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_view_is_copied_with_its_strides, 0)
 {
-    struct dlx_test_gpu_end x = both();
+    auto_gpu_end x = both();
     CUdeviceptr at = make(MANAGED);
     for (uint32_t i = 0; i < 2 * N; i++)
         dlx_test_gpu_fill(at + i * sizeof(uint32_t), sizeof(uint32_t), i % 2 == 0 ? 7 : 1);
@@ -98,13 +93,12 @@ GPU_TEST(a_view_is_copied_with_its_strides, 0)
     all->deleter(all);
     end_memory(MANAGED, at);
     dlx_test_gpu_expect(&x, 0, N, 7);
-    dlx_test_gpu_end(&x);
 }
 
 /* Its own process gets the copy, too: the original is the caller's. */
 GPU_TEST(a_shared_tensor_stays_the_caller_s_to_write, 0)
 {
-    struct dlx_test_gpu_end x = both();
+    auto_gpu_end x = both();
     struct dlx_publish_args args = stage;
     CUdeviceptr at = make(MANAGED);
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(at, 1, N);
@@ -118,14 +112,12 @@ GPU_TEST(a_shared_tensor_stays_the_caller_s_to_write, 0)
     end_memory(MANAGED, at);
     dlx_test_gpu_expect(&x, 0, N, 7);
     dlx_test_gpu_expect(&x, 0, N, 8);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(what_can_be_shared_is_not_copied, 0)
 {
-    struct dlx_test_gpu_end x = both();
-    DLManagedTensorVersioned *t = dlx_test_gpu_tensor(0, 1, N, 7);
-    ok(dlx_publish(x.p, t, &strict));
+    auto_gpu_end x = both();
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), &strict));
     ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 8), &stage));
     ck_assert_uint_eq(report.n_copied, 0);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
@@ -133,19 +125,16 @@ GPU_TEST(what_can_be_shared_is_not_copied, 0)
     dlx_test_gpu_expect(&x, 0, N, 8);
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(of_a_set_only_what_has_to_be_is_copied, 0)
 {
-    struct dlx_test_gpu_end x = both();
+    auto_gpu_end x = both();
     CUdeviceptr at = make(POOL);
-    DLManagedTensorVersioned *staged = dlx_test_gpu_tensor_at(at, 1, N), *t;
-    DLManagedTensorVersioned *ours = dlx_test_gpu_alloc(x.p, N, 8);
-    DLManagedTensorVersioned *others = dlx_test_gpu_tensor(0, 1, N, 9);
-    DLManagedTensorVersioned *cpu = dlx_test_stream_alloc(x.p, 4, 1);
-    struct dlx_item items[] = {
-        {"cpu", cpu}, {"staged", staged}, {"ours", ours}, {"others", others}};
+    struct dlx_item items[] = {{"cpu", dlx_test_stream_alloc(x.p, 4, 1)},
+                               {"staged", dlx_test_gpu_tensor_at(at, 1, N)},
+                               {"ours", dlx_test_gpu_alloc(x.p, N, 8)},
+                               {"others", dlx_test_gpu_tensor(0, 1, N, 9)}};
     fails(dlx_publish_set(x.p, items, 4, NULL, NULL), DLX_E_DEVICE, "tensor 1 (\"staged\")");
     ok(dlx_publish_set(x.p, items, 4, NULL, &stage));
     ck_assert_uint_eq(report.n_copied, 1);
@@ -154,28 +143,24 @@ GPU_TEST(of_a_set_only_what_has_to_be_is_copied, 0)
     end_memory(POOL, at);
     struct dlx_message *m = dlx_test_gpu_take(&x);
     for (uint32_t i = 1; i < 4; i++) {
+        auto_tensor *t = NULL;
         ok(dlx_message_tensor(m, i, &t));
         dlx_test_gpu_check(t, N, 6 + i);
-        t->deleter(t);
     }
     dlx_message_unref(m);
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 2);
-    dlx_test_gpu_end(&x);
 }
-
-/* ---- received tensors ---------------------------------------------------------------------- */
 
 static void publish_seven(int sock)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     dlx_test_gpu_tell(sock);
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     for (int i = 0; i < 2; i++)
         ok(dlx_publish(
             x.p, i == 0 ? dlx_test_gpu_alloc(x.p, N, 7) : dlx_test_gpu_tensor(0, 1, N, 8), NULL));
     dlx_test_gpu_await(sock);
-    dlx_test_gpu_end(&x);
 }
 
 /* Memory of dlx_alloc(), and of cudaMalloc. The copy stays when the original is gone. */
@@ -185,9 +170,9 @@ GPU_TEST(a_received_tensor_is_passed_on_as_a_copy, 0)
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_seven);
     dlx_test_gpu_await(peer.sock);
     begin();
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(NULL);
+    auto_gpu_end x = dlx_test_gpu_subscriber(NULL);
     ok(dlx_publisher_new(x.c, "gpu/b", NULL, &x.p));
-    struct dlx_subscription *s = dlx_test_stream_subscribe(x.c, "gpu/b", NULL);
+    auto_subscription *s = dlx_test_stream_subscribe(x.c, "gpu/b", NULL);
     CUstream stream = dlx_test_gpu_stream();
     struct dlx_publish_args args = stage;
     args.stream = stream;
@@ -206,15 +191,11 @@ GPU_TEST(a_received_tensor_is_passed_on_as_a_copy, 0)
     struct dlx_test_gpu_end to = {.c = x.c, .s = s};
     dlx_test_gpu_expect(&to, 0, N, 7);
     dlx_test_gpu_expect(&to, 0, N, 8);
-    dlx_subscription_unref(s);
-    dlx_test_gpu_end(&x);
 }
-
-/* ---- order --------------------------------------------------------------------------------- */
 
 GPU_TEST(what_the_stream_still_writes_is_in_the_copy, 0)
 {
-    struct dlx_test_gpu_end x = both();
+    auto_gpu_end x = both();
     CUdeviceptr at = make(POOL);
     CUstream stream = dlx_test_gpu_stream();
     struct dlx_publish_args args = stage;
@@ -225,35 +206,29 @@ GPU_TEST(what_the_stream_still_writes_is_in_the_copy, 0)
     CU_OK(cu.cuStreamQuery(stream)); /* it was waited for */
     dlx_test_gpu_expect(&x, 0, N, 9);
     end_memory(POOL, at);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
 {
-    struct dlx_test_gpu_end x = both();
+    auto_gpu_end x = both();
     CUdeviceptr at = make(POOL);
     CUstream stream = dlx_test_gpu_stream();
-    CUgraph graph;
     struct dlx_publish_args args = stage;
     args.stream = stream;
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(at, 1, N);
     CU_OK(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     fails(dlx_publish(x.p, t, &args), DLX_E_INVALID, "captured");
-    CU_OK(cu.cuStreamEndCapture(stream, &graph));
-    CU_OK(cu.cuGraphDestroy(graph));
+    dlx_test_gpu_end_capture(stream);
     ok(dlx_publish(x.p, t, &args));
     dlx_test_gpu_expect(&x, 0, N, 7);
     end_memory(POOL, at);
-    dlx_test_gpu_end(&x);
 }
-
-/* ---- what cannot be copied ----------------------------------------------------------------- */
 
 /* To try would be an error of the GPU, which ends all its work. */
 GPU_TEST(what_the_gpu_cannot_read_is_refused_with_the_reason, 0)
 {
     static uint32_t ordinary[N];
-    struct dlx_test_gpu_end x = both();
+    auto_gpu_end x = both();
     CUdeviceptr at = make(VIRTUAL), managed = make(MANAGED);
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at((CUdeviceptr)(uintptr_t)ordinary, 1, N);
     fails(dlx_publish(x.p, t, &stage), DLX_E_DEVICE, "not on a GPU");
@@ -270,19 +245,17 @@ GPU_TEST(what_the_gpu_cannot_read_is_refused_with_the_reason, 0)
     dlx_test_gpu_expect(&x, 0, N, 7);
     end_memory(MANAGED, managed);
     end_memory(VIRTUAL, at);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_tensor_without_elements_needs_no_copy, 0)
 {
-    struct dlx_test_gpu_end x = both();
+    auto_gpu_end x = both();
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(0, 0, N);
     ok(dlx_publish(x.p, t, &stage));
     ck_assert_uint_eq(report.copied_bytes, 0);
     t = dlx_test_gpu_take_tensor(&x);
     ck_assert_int_eq(t->dl_tensor.shape[0], 0);
     ok(dlx_publish(x.p, t, &stage)); /* a received one */
-    dlx_test_gpu_end(&x);
 }
 
 static struct dlx_test_gpu_end own;
@@ -291,11 +264,10 @@ static CUdeviceptr memory_;
 /* A stream that gets no event is waited for: one wait more than that for the copy. */
 static int publish_staged(void)
 {
-    struct dlx_publish_args args = {.size = sizeof args, .stage = true, .share = true};
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(memory_, 1, N);
     struct dlx_item item = {"a", t};
     uint64_t waits = n_waits(&own);
-    int r = dlx_publish_set(own.p, &item, 1, NULL, &args);
+    int r = dlx_publish_set(own.p, &item, 1, NULL, PUBLISH(.stage = true, .share = true));
     t->deleter(t);
     return r < 0 ? r : n_waits(&own) > waits + 1;
 }

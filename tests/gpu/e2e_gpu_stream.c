@@ -10,11 +10,9 @@
 
 static struct dlx_test_gpu_gate gate;
 
-/* ---- order --------------------------------------------------------------------------------- */
-
 GPU_TEST(take_and_release_return_while_the_publisher_s_work_goes_on, 0)
 {
-    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    auto_gpu_pair pair = dlx_test_gpu_pair_new();
     DLManagedTensorVersioned said, *t;
     dlx_test_gpu_publish_behind(pair.x.p, pair.from, &gate, 0);
     struct dlx_message *m = dlx_test_gpu_take(&pair.x);
@@ -40,12 +38,11 @@ GPU_TEST(take_and_release_return_while_the_publisher_s_work_goes_on, 0)
     struct dlx_subscription_stats stats = dlx_test_gpu_stats(&pair.x);
     ck_assert_uint_eq(stats.gpu_waits, 0);
     ck_assert_uint_eq(stats.gpu_late, 0);
-    dlx_test_gpu_pair_end(&pair);
 }
 
 GPU_TEST(a_stream_does_not_wait_for_a_tensor_that_is_ready, 0)
 {
-    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    auto_gpu_pair pair = dlx_test_gpu_pair_new();
     dlx_test_gpu_publish_behind(pair.x.p, pair.from, NULL, 0);
     struct dlx_message *m = dlx_test_gpu_take(&pair.x);
     DLManagedTensorVersioned *t;
@@ -61,21 +58,19 @@ GPU_TEST(a_stream_does_not_wait_for_a_tensor_that_is_ready, 0)
     ck_assert_uint_eq(dlx_test_gpu_stats(&pair.x).gpu_waits, 1); /* of the first deleter */
     fails(dlx_message_tensor_on(NULL, 0, NULL, &t), DLX_E_INVALID, "NULL");
     fails(dlx_tensor_status(NULL), DLX_E_INVALID, "dlx_tensor_status");
-    dlx_test_gpu_pair_end(&pair);
 }
 
 /* Of a set, a stream waits once. A tensor on the CPU is ready. */
 GPU_TEST(a_stream_waits_once_for_all_tensors_of_a_message, 0)
 {
-    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    auto_gpu_pair pair = dlx_test_gpu_pair_new();
     DLManagedTensorVersioned *t[4];
     struct dlx_item items[] = {{"a", dlx_test_gpu_alloc(pair.x.p, N, 7)},
                                {"b", dlx_test_gpu_alloc(pair.x.p, N, 7)},
                                {"c", dlx_test_stream_alloc(pair.x.p, 4, 3)}};
-    struct dlx_publish_args args = {.size = sizeof args, .stream = pair.from};
     dlx_test_gpu_gate_shut(&gate, pair.from);
-    ok(dlx_publish_set(pair.x.p, items, 3, NULL, &args));
-    struct dlx_message *m = dlx_test_gpu_take(&pair.x);
+    ok(dlx_publish_set(pair.x.p, items, 3, NULL, PUBLISH(.stream = pair.from)));
+    auto_message *m = dlx_test_gpu_take(&pair.x);
     for (uint32_t i = 0; i < 3; i++)
         ok(dlx_message_tensor_on(m, i, pair.to, &t[i]));
     ok(dlx_message_tensor_on(m, 0, pair.to, &t[3]));
@@ -88,15 +83,12 @@ GPU_TEST(a_stream_waits_once_for_all_tensors_of_a_message, 0)
         ck_assert_int_eq(dlx_tensor_status(t[i]), 0);
         t[i]->deleter(t[i]);
     }
-    dlx_message_unref(m);
-    dlx_test_gpu_pair_end(&pair);
 }
 
 /* All calls of the driver that are made meanwhile are about other streams. */
 GPU_TEST(a_stream_that_is_captured_is_left_alone, 0)
 {
-    CUgraph graph;
-    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    auto_gpu_pair pair = dlx_test_gpu_pair_new();
     CUstream captured = dlx_test_gpu_stream();
     DLManagedTensorVersioned *t = dlx_test_gpu_alloc(pair.x.p, N, 0);
     CU_OK(cu.cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -105,16 +97,14 @@ GPU_TEST(a_stream_that_is_captured_is_left_alone, 0)
     CU_OK(cu.cuMemcpyDtoDAsync(pair.copy, dlx_test_gpu_address(t), N * sizeof(uint32_t), pair.to));
     t->deleter(t);
     dlx_test_gpu_wait_held(pair.x.s, 0);
-    CU_OK(cu.cuStreamEndCapture(captured, &graph));
-    CU_OK(cu.cuGraphDestroy(graph));
+    dlx_test_gpu_end_capture(captured);
     ck_assert_uint_eq(dlx_test_gpu_word(pair.copy), 7);
-    dlx_test_gpu_pair_end(&pair);
 }
 
 /* Streams wait each for its own message, and the later one can be ready first. */
 GPU_TEST(of_two_streams_the_one_that_waits_for_less_goes_on_first, 0)
 {
-    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    auto_gpu_pair pair = dlx_test_gpu_pair_new();
     struct dlx_test_gpu_end other = {.c = pair.x.c};
     CUstream second = dlx_test_gpu_stream();
     ok(dlx_publisher_new(pair.x.c, "gpu/b", NULL, &other.p));
@@ -137,41 +127,33 @@ GPU_TEST(of_two_streams_the_one_that_waits_for_less_goes_on_first, 0)
     dlx_message_unref(dlx_test_gpu_take(&pair.x));
     dlx_subscription_unref(other.s);
     dlx_publisher_unref(other.p);
-    dlx_test_gpu_pair_end(&pair);
 }
 
 GPU_TEST(a_late_subscriber_s_stream_waits_for_a_retained_message, 0)
 {
-    const struct dlx_publisher_args retain = {.size = sizeof retain, .retain = 1};
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(&retain);
+    auto_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.retain = 1));
     CUstream from = dlx_test_gpu_stream(), to = dlx_test_gpu_stream();
     dlx_test_gpu_publish_behind(x.p, from, &gate, 0);
     ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
-    DLManagedTensorVersioned *t = dlx_test_gpu_take_on(&x, to);
+    auto_tensor *t = dlx_test_gpu_take_on(&x, to);
     ck_assert_int_eq(dlx_tensor_status(t), 1);
     dlx_test_gpu_gate_open(&gate);
     dlx_test_gpu_sync(to);
     ck_assert_int_eq(dlx_tensor_status(t), 0);
     dlx_test_gpu_check(t, N, 7);
-    t->deleter(t);
-    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_subscription_ends_when_no_stream_waits_any_more, 0)
 {
-    struct dlx_test_gpu_pair pair = dlx_test_gpu_pair_new();
+    auto_gpu_pair pair = dlx_test_gpu_pair_new();
     dlx_test_gpu_publish_behind(pair.x.p, pair.from, NULL, WORK_NS);
-    DLManagedTensorVersioned *t = dlx_test_gpu_take_on(&pair.x, pair.to);
+    auto_tensor *t = dlx_test_gpu_take_on(&pair.x, pair.to);
     ck_assert_int_eq(dlx_tensor_status(t), 1);
     pair.x.s = dlx_subscription_unref(pair.x.s);
     ck_assert_int_eq(dlx_tensor_status(t), 0);
     CU_OK(cu.cuStreamQuery(pair.from));
     dlx_test_gpu_sync(pair.to); /* or all that follows would wait for it */
-    t->deleter(t);
-    dlx_test_gpu_pair_end(&pair);
 }
-
-/* ---- two processes in a cycle -------------------------------------------------------------- */
 
 #define ROUNDS 6U
 
@@ -184,10 +166,9 @@ struct end_of_cycle {
 
 static struct end_of_cycle cycle_begin(const char *to, const char *from)
 {
-    const struct dlx_publisher_args deep = {.size = sizeof deep, .depth = 4 * ROUNDS};
     struct end_of_cycle end = {.c = dlx_test_stream_connect()};
     (void)dlx_test_gpu_context(0);
-    ok(dlx_publisher_new(end.c, to, &deep, &end.p));
+    ok(dlx_publisher_new(end.c, to, PUBLISHER(.depth = 4 * ROUNDS), &end.p));
     ok(dlx_subscribe(end.c, from, NULL, &end.s));
     ok(dlx_publisher_wait(end.p, 1, PATIENCE));
     end.stream = dlx_test_gpu_stream();
@@ -197,7 +178,6 @@ static struct end_of_cycle cycle_begin(const char *to, const char *from)
 /* What came, one place further, behind `first`. */
 static void cycle_pass_on(struct end_of_cycle *end, uint32_t first, CUdeviceptr keep)
 {
-    struct dlx_publish_args args = {.size = sizeof args, .stream = end->stream};
     DLManagedTensorVersioned *got, *next = dlx_test_gpu_alloc_empty(end->p, N);
     struct dlx_message *m = dlx_test_stream_next(end->s);
     ok(dlx_message_tensor_on(m, 0, end->stream, &got));
@@ -206,7 +186,7 @@ static void cycle_pass_on(struct end_of_cycle *end, uint32_t first, CUdeviceptr 
     CU_OK(cu.cuMemcpyDtoDAsync(dlx_test_gpu_address(next) + sizeof first, dlx_test_gpu_address(got),
                                (N - 1) * sizeof first, end->stream));
     CU_OK(cu.cuMemcpyDtoDAsync(keep, dlx_test_gpu_address(next), N * sizeof first, end->stream));
-    ok(dlx_publish(end->p, next, &args));
+    ok(dlx_publish(end->p, next, PUBLISH(.stream = end->stream)));
     got->deleter(got);
 }
 
@@ -240,13 +220,12 @@ GPU_TEST(two_processes_pass_tensors_round_and_round_without_waiting, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(be_the_other);
     struct end_of_cycle end = cycle_begin("gpu/forth", "gpu/back");
-    struct dlx_publish_args args = {.size = sizeof args, .stream = end.stream};
     DLManagedTensorVersioned *first = dlx_test_gpu_alloc(end.p, N, 99);
     CUdeviceptr keep;
     CU_OK(cu.cuMemAlloc(&keep, N * sizeof(uint32_t)));
     dlx_test_gpu_gate_shut(&gate, end.stream);
     CU_OK(cu.cuMemsetD32Async(dlx_test_gpu_address(first), 0, 1, end.stream));
-    ok(dlx_publish(end.p, first, &args));
+    ok(dlx_publish(end.p, first, PUBLISH(.stream = end.stream)));
     for (uint32_t i = 1; i <= ROUNDS; i++)
         cycle_pass_on(&end, 2 * i, keep);
     dlx_test_gpu_await(peer.sock);
@@ -262,8 +241,6 @@ GPU_TEST(two_processes_pass_tensors_round_and_round_without_waiting, 0)
     dlx_test_gpu_join(&peer);
     cycle_end(&end);
 }
-
-/* ---- publishers that are not ready --------------------------------------------------------- */
 
 static void publish_and_stay(int sock)
 {
@@ -300,30 +277,28 @@ static void check_late(struct dlx_test_gpu_end *x, CUstream stream, DLManagedTen
 GPU_LOOP_TEST(a_stream_goes_on_when_the_publisher_cannot_write_any_more, 0, 2, 0)
 {
     dlx_test_gpu_variant = _i;
-    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_and_stay);
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe_to(&peer, NULL);
+    auto_gpu_end x = dlx_test_gpu_subscribe_to(publish_and_stay, NULL);
     CUstream stream = dlx_test_gpu_stream();
     DLManagedTensorVersioned *t = dlx_test_gpu_take_on(&x, stream);
     ck_assert_int_eq(dlx_tensor_status(t), 1);
     if (_i == 0)
-        dlx_test_gpu_kill(&peer);
+        dlx_test_gpu_kill(&x.peer);
     else
-        dlx_test_gpu_tell(peer.sock);
+        dlx_test_gpu_tell(x.peer.sock);
     check_late(&x, stream, t, _i == 0 ? DLX_E_PUBLISHER_GONE : DLX_E_DEVICE,
                _i == 0 ? "gone" : "error of the publisher's GPU");
     t->deleter(t);
     if (_i == 1)
-        dlx_test_gpu_kill(&peer); /* what its context lost is not to be looked for */
-    dlx_test_gpu_end(&x);
+        dlx_test_gpu_kill(&x.peer); /* what its context lost is not to be looked for */
 }
 
 GPU_TEST(a_stream_goes_on_when_the_publisher_takes_too_long, 0)
 {
     const struct dlx_connect_args quick = {
         .size = sizeof quick, .socket = dlx_test_stream_daemon.path, .timeout_ns = SECOND / 20};
-    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     CUstream from = dlx_test_gpu_stream(), to = dlx_test_gpu_stream();
-    struct dlx_client *c;
+    auto_client *c = NULL;
     DLManagedTensorVersioned *t, *again;
     ok(dlx_connect(&c, &quick));
     ok(dlx_subscribe(c, "gpu/a", NULL, &x.s));
@@ -343,8 +318,6 @@ GPU_TEST(a_stream_goes_on_when_the_publisher_takes_too_long, 0)
     t->deleter(t);
     dlx_message_unref(m);
     x.s = dlx_subscription_unref(x.s);
-    dlx_client_unref(c);
-    dlx_test_gpu_end(&x);
 }
 
 #endif

@@ -128,6 +128,7 @@ static int wait_end(struct dlx_test_gpu_peer *peer)
 {
     int status = -1;
     ck_assert_int_eq(waitpid(peer->pid, &status, 0), peer->pid);
+    peer->pid = 0;
     (void)close(peer->sock);
     return status;
 }

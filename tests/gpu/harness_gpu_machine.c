@@ -54,22 +54,26 @@ uint32_t dlx_test_gpu_word(CUdeviceptr at)
     return word;
 }
 
+void dlx_test_gpu_end_capture(CUstream stream)
+{
+    CUgraph graph;
+    CUstreamCaptureStatus status;
+    CU_OK(cu.cuStreamIsCapturing(stream, &status));
+    ck_assert_int_eq(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    CU_OK(cu.cuStreamEndCapture(stream, &graph));
+    CU_OK(cu.cuGraphDestroy(graph));
+}
+
 static CUmemAllocationProp prop_of(CUmemAllocationHandleType type)
 {
-    CUmemAllocationProp prop;
-    memset(&prop, 0, sizeof prop);
-    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    CUmemAllocationProp prop = dlx_test_gpu_prop(0);
     prop.requestedHandleTypes = type;
     return prop;
 }
 
 static void map(CUdeviceptr at, uint64_t size, CUmemGenericAllocationHandle handle)
 {
-    CUmemAccessDesc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    desc.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    CUmemAccessDesc desc = dlx_test_gpu_access(0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     CU_OK(cu.cuMemMap(at, size, 0, handle, 0));
     CU_OK(cu.cuMemSetAccess(at, size, &desc, 1));
 }
@@ -111,12 +115,10 @@ void dlx_test_gpu_segment_free(struct dlx_test_gpu_segment *segment)
 CUdeviceptr dlx_test_gpu_pool_make(uint64_t size, CUmemAllocationHandleType type,
                                    CUmemoryPool *ret_pool)
 {
-    CUmemPoolProps props;
+    const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .handleTypes = type,
+                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     CUdeviceptr at;
-    memset(&props, 0, sizeof props);
-    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    props.handleTypes = type;
-    props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     CU_OK(cu.cuMemPoolCreate(ret_pool, &props));
     CU_OK(cu.cuMemAllocFromPoolAsync(&at, size, *ret_pool, NULL));
     CU_OK(cu.cuCtxSynchronize());

@@ -28,6 +28,8 @@ extern uint64_t dlx_test_gpu_n_captures_broken;
 
 void dlx_test_gpu_fill(CUdeviceptr at, uint64_t size, uint32_t word);
 uint32_t dlx_test_gpu_word(CUdeviceptr at);
+/* The stream is still captured, and is not any more then. */
+void dlx_test_gpu_end_capture(CUstream stream);
 
 /* Mappings of cuMemCreate side by side at the start of a reservation, as an expandable segment. */
 struct dlx_test_gpu_segment {

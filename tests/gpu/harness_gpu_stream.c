@@ -32,8 +32,6 @@ TCase *dlx_test_gpu_stream_case(const char *name)
     return tc;
 }
 
-/* ---- ends ---------------------------------------------------------------------------------- */
-
 struct dlx_test_gpu_end dlx_test_gpu_publisher(const struct dlx_publisher_args *args)
 {
     struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
@@ -49,12 +47,14 @@ struct dlx_test_gpu_end dlx_test_gpu_both(const struct dlx_publisher_args *args)
     return x;
 }
 
-struct dlx_test_gpu_end dlx_test_gpu_publish_to(struct dlx_test_gpu_peer *peer,
+struct dlx_test_gpu_end dlx_test_gpu_publish_to(void (*role)(int sock),
                                                 const struct dlx_publisher_args *args)
 {
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(role);
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(args);
-    dlx_test_gpu_tell(peer->sock);
-    dlx_test_gpu_await(peer->sock);
+    x.peer = peer;
+    dlx_test_gpu_tell(peer.sock);
+    dlx_test_gpu_await(peer.sock);
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     return x;
 }
@@ -79,16 +79,19 @@ struct dlx_test_gpu_end dlx_test_gpu_subscriber(const struct dlx_subscribe_args 
 {
     struct dlx_test_gpu_end x = {.c = dlx_test_stream_connect()};
     (void)dlx_test_gpu_context(0);
-    ok(dlx_subscribe(x.c, TOPIC, args, &x.s));
+    x.s = dlx_test_stream_subscribe(x.c, TOPIC, args);
     return x;
 }
 
-struct dlx_test_gpu_end dlx_test_gpu_subscribe_to(struct dlx_test_gpu_peer *peer,
+struct dlx_test_gpu_end dlx_test_gpu_subscribe_to(void (*role)(int sock),
                                                   const struct dlx_subscribe_args *args)
 {
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(role);
     struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(args);
-    dlx_test_gpu_tell(peer->sock);
-    dlx_test_gpu_await(peer->sock);
+    x.peer = peer;
+    x.is_awaited = true;
+    dlx_test_gpu_tell(peer.sock);
+    dlx_test_gpu_await(peer.sock);
     return x;
 }
 
@@ -100,9 +103,8 @@ struct dlx_message *dlx_test_gpu_take(struct dlx_test_gpu_end *end)
 static DLManagedTensorVersioned *take_tensor(struct dlx_test_gpu_end *end, uint32_t i)
 {
     DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(end);
+    auto_message *m = dlx_test_gpu_take(end);
     ok(dlx_message_tensor(m, i, &t));
-    dlx_message_unref(m);
     return t;
 }
 
@@ -113,28 +115,30 @@ DLManagedTensorVersioned *dlx_test_gpu_take_tensor(struct dlx_test_gpu_end *end)
 
 void dlx_test_gpu_expect(struct dlx_test_gpu_end *end, uint32_t i, int64_t n, uint32_t value)
 {
-    DLManagedTensorVersioned *t = take_tensor(end, i);
+    auto_tensor *t = take_tensor(end, i);
     dlx_test_gpu_check(t, n, value);
-    t->deleter(t);
 }
 
 void dlx_test_gpu_expect_sevens(int sock)
 {
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
+    auto_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
     dlx_test_gpu_expect(&x, 0, 16, 7);
-    dlx_test_gpu_end(&x);
 }
 
 void dlx_test_gpu_end(struct dlx_test_gpu_end *end)
 {
-    dlx_subscription_unref(end->s);
-    dlx_publisher_unref(end->p);
-    dlx_client_unref(end->c);
+    if (end->peer.pid > 0 && !end->is_awaited)
+        dlx_test_gpu_join(&end->peer);
+    dlx_subscription_unref(dlx_steal(end->s));
+    dlx_publisher_unref(dlx_steal(end->p));
+    dlx_client_unref(dlx_steal(end->c));
     dlx_test_gpu_check_count(STANDIN_IPC_MAPPINGS, 0);
     dlx_test_gpu_check_count(STANDIN_HANDLES, 0);
+    if (end->peer.pid > 0) {
+        dlx_test_gpu_tell(end->peer.sock);
+        dlx_test_gpu_join(&end->peer);
+    }
 }
-
-/* ---- tensors of dlx_alloc() ---------------------------------------------------------------- */
 
 struct dlx_tensor_spec dlx_test_gpu_spec(const int64_t *shape, int32_t ndim, DLDevice device)
 {
@@ -159,8 +163,6 @@ DLManagedTensorVersioned *dlx_test_gpu_alloc(struct dlx_publisher *p, int64_t n,
     dlx_test_gpu_fill(dlx_test_gpu_address(t), (uint64_t)n * sizeof value, value);
     return t;
 }
-
-/* ---- tensors of others ----------------------------------------------------------------------- */
 
 struct owner {
     DLManagedTensorVersioned tensor;
@@ -233,8 +235,6 @@ DLManagedTensorVersioned *dlx_test_gpu_view(const DLManagedTensorVersioned *of, 
     return tensor;
 }
 
-/* ---- gates --------------------------------------------------------------------------------- */
-
 static void CUDA_CB pass_gate(void *arg)
 {
     struct dlx_test_gpu_gate *gate = arg;
@@ -264,10 +264,8 @@ CUstream dlx_test_gpu_stream(void)
 void dlx_test_gpu_sync(CUstream stream)
 {
     CUresult result;
-    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;;) {
-        result = cu.cuStreamQuery(stream);
-        if (result != CUDA_ERROR_NOT_READY)
-            break;
+    uint64_t end = dlx__deadline(PATIENCE);
+    while ((result = cu.cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) {
         ck_assert_msg(dlx__now_ns() < end, "the stream has not done its work in %d s", PATIENCE_S);
         (void)sched_yield();
     }
@@ -281,18 +279,14 @@ struct dlx_subscription_stats dlx_test_gpu_stats(const struct dlx_test_gpu_end *
 
 void dlx_test_gpu_wait_held(struct dlx_subscription *s, uint32_t n)
 {
-    struct dlx_subscription_stats stats = {.size = sizeof stats};
-    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;;) {
-        ok(dlx_subscription_get_stats(s, &stats));
-        if (stats.n_held == n)
-            return;
-        ck_assert_msg(dlx__now_ns() < end, "%u messages are held after %d s, not %u", stats.n_held,
+    uint32_t n_held;
+    uint64_t end = dlx__deadline(PATIENCE);
+    while ((n_held = dlx_test_stream_subscription_stats(s).n_held) != n) {
+        ck_assert_msg(dlx__now_ns() < end, "%u messages are held after %d s, not %u", n_held,
                       PATIENCE_S, n);
         (void)sched_yield();
     }
 }
-
-/* ---- kernels ------------------------------------------------------------------------------- */
 
 void dlx_test_gpu_check(const DLManagedTensorVersioned *tensor, int64_t n, uint32_t value)
 {
@@ -310,30 +304,24 @@ void dlx_test_gpu_check(const DLManagedTensorVersioned *tensor, int64_t n, uint3
 
 void dlx_test_gpu_wait_ready(const struct dlx_test_gpu_end *x, int n)
 {
-    struct dlx_message *m;
     DLManagedTensorVersioned *t;
-    struct dlx_subscription *s = dlx_test_stream_subscribe(x->c, "gpu/a", NULL);
+    auto_subscription *s = dlx_test_stream_subscribe(x->c, "gpu/a", NULL);
     for (int i = 0; i < n; i++) {
-        ok(dlx_take(s, PATIENCE, &m));
+        auto_message *m = dlx_test_stream_next(s);
         ok(dlx_message_tensor(m, 0, &t));
         t->deleter(t);
-        dlx_message_unref(m);
     }
-    dlx_subscription_unref(s);
 }
-
-/* ---- pairs --------------------------------------------------------------------------------- */
 
 void dlx_test_gpu_publish_this(struct dlx_publisher *p, DLManagedTensorVersioned *t,
                                CUstream stream, struct dlx_test_gpu_gate *gate, uint64_t work_ns)
 {
-    struct dlx_publish_args args = {.size = sizeof args, .stream = stream};
     if (gate)
         dlx_test_gpu_gate_shut(gate, stream);
     if (work_ns > 0)
         dlx_test_gpu_spin(stream, 0, work_ns);
     CU_OK(cu.cuMemsetD32Async(dlx_test_gpu_address(t), 7, DLX_TEST_GPU_PAIR_N, stream));
-    ok(dlx_publish(p, t, &args));
+    ok(dlx_publish(p, t, PUBLISH(.stream = stream)));
 }
 
 void dlx_test_gpu_publish_behind(struct dlx_publisher *p, CUstream stream,
@@ -346,9 +334,8 @@ void dlx_test_gpu_publish_behind(struct dlx_publisher *p, CUstream stream,
 DLManagedTensorVersioned *dlx_test_gpu_take_on(struct dlx_test_gpu_end *x, CUstream stream)
 {
     DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(x);
+    auto_message *m = dlx_test_gpu_take(x);
     ok(dlx_message_tensor_on(m, 0, stream, &t));
-    dlx_message_unref(m);
     return t;
 }
 

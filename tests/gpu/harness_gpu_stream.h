@@ -14,19 +14,22 @@
 /* A test case whose tests have a daemon and a machine with two GPUs each. */
 TCase *dlx_test_gpu_stream_case(const char *name);
 
-/* One process: it has a context of a device, and either end of topic gpu/a, or both. */
+/* One process: it has a context of a device, and either end of topic gpu/a, or both; and perhaps a
+ * peer with the other end. */
 struct dlx_test_gpu_end {
     struct dlx_client *c;
     struct dlx_publisher *p;
     struct dlx_subscription *s;
     int device;
+    struct dlx_test_gpu_peer peer;
+    bool is_awaited; /* by the peer, which publishes: it ends after this end, when it is told */
 };
 
 struct dlx_test_gpu_end dlx_test_gpu_publisher(const struct dlx_publisher_args *args);
 /* The same, and a subscription of its own. */
 struct dlx_test_gpu_end dlx_test_gpu_both(const struct dlx_publisher_args *args);
-/* The same as the first; returns when the peer has subscribed. */
-struct dlx_test_gpu_end dlx_test_gpu_publish_to(struct dlx_test_gpu_peer *peer,
+/* The same as the first, with a peer of this role; returns when the peer has subscribed. */
+struct dlx_test_gpu_end dlx_test_gpu_publish_to(void (*role)(int sock),
                                                 const struct dlx_publisher_args *args);
 /* In a peer: subscribe, and say so. With a history or a NULL of that, after the test's word. */
 struct dlx_test_gpu_end dlx_test_gpu_subscribe(int sock, const struct dlx_subscribe_args *args);
@@ -34,8 +37,8 @@ struct dlx_test_gpu_end dlx_test_gpu_subscribe_on(int sock, int device,
                                                   const struct dlx_subscribe_args *args);
 /* A process that subscribes, whatever others do. */
 struct dlx_test_gpu_end dlx_test_gpu_subscriber(const struct dlx_subscribe_args *args);
-/* Subscribe to a publisher in the peer: it is told, and its word that it has published awaited. */
-struct dlx_test_gpu_end dlx_test_gpu_subscribe_to(struct dlx_test_gpu_peer *peer,
+/* Subscribe to a peer of this role: it is told, and its word that it has published awaited. */
+struct dlx_test_gpu_end dlx_test_gpu_subscribe_to(void (*role)(int sock),
                                                   const struct dlx_subscribe_args *args);
 struct dlx_message *dlx_test_gpu_take(struct dlx_test_gpu_end *end);
 /* The first tensor of the next message. */
@@ -44,8 +47,10 @@ DLManagedTensorVersioned *dlx_test_gpu_take_tensor(struct dlx_test_gpu_end *end)
 void dlx_test_gpu_expect(struct dlx_test_gpu_end *end, uint32_t i, int64_t n, uint32_t value);
 /* A role: subscribe, and expect one tensor of 16 sevens. */
 void dlx_test_gpu_expect_sevens(int sock);
-/* Nothing of the driver may be left then. */
+/* A publisher's peer is joined first, unless it was joined or killed. Nothing of the driver may be
+ * left then. */
 void dlx_test_gpu_end(struct dlx_test_gpu_end *end);
+#define auto_gpu_end dlx_cleanup(dlx_test_gpu_end) struct dlx_test_gpu_end
 
 /* Of dlx_alloc(): n elements of uint32 on device 0, as they come or all of this value. */
 struct dlx_tensor_spec dlx_test_gpu_spec(const int64_t *shape, int32_t ndim, DLDevice device);
@@ -98,8 +103,6 @@ extern int dlx_test_gpu_variant;
  * earlier one. */
 void dlx_test_gpu_wait_ready(const struct dlx_test_gpu_end *x, int n);
 
-/* ---- pairs --------------------------------------------------------------------------------- */
-
 /* A publisher and a subscriber of one process with a stream each, and tensors that are published
  * while the publisher's stream is held. */
 
@@ -113,6 +116,7 @@ struct dlx_test_gpu_pair {
 };
 struct dlx_test_gpu_pair dlx_test_gpu_pair_new(void);
 void dlx_test_gpu_pair_end(struct dlx_test_gpu_pair *pair);
+#define auto_gpu_pair dlx_cleanup(dlx_test_gpu_pair_end) struct dlx_test_gpu_pair
 
 /* A tensor that `stream` fills with 7, behind the gate (unless NULL) and work of `work_ns`, is
  * published at once. */

@@ -151,14 +151,12 @@ GPU_TEST(the_current_context_is_the_caller_s_before_and_after, DLX_TEST_GPU_TWO)
 GPU_TEST(an_arena_can_be_had_while_a_stream_is_captured, 0)
 {
     CUstream stream;
-    CUgraph graph;
     dlx_test_gpu_context(0);
     CU_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     CU_OK(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     publisher();
     ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, MIB, &export), 0);
-    CU_OK(cu.cuStreamEndCapture(stream, &graph));
-    CU_OK(cu.cuGraphDestroy(graph));
+    dlx_test_gpu_end_capture(stream);
     CU_OK(cu.cuStreamDestroy(stream));
     end();
 }
