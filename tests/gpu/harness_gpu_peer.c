@@ -6,10 +6,8 @@
 #include "gpu/imports.h"
 #include "tests/harness/fds.h"
 #include "tests/gpu/harness_gpu_machine.h"
-#include "tests/harness/patience.h"
+#include "tests/harness/stream.h"
 #include <dlpack/dlpack.h>
-
-/* ---- words and handles over a socket ------------------------------------------------------- */
 
 static struct dlx_packet packet;
 
@@ -24,8 +22,7 @@ static void recv_packet(int sock)
 {
     struct pollfd p = {.fd = sock, .events = POLLIN};
     ck_assert_int_eq(poll(&p, 1, PATIENCE_MS), 1);
-    int r = dlx__packet_recv_fds(sock, &packet);
-    ck_assert_msg(r == 0, "%s", dlx__error_message());
+    ok(dlx__packet_recv_fds(sock, &packet));
 }
 
 static void send_handle(int sock, const struct dlx_gpu_handle *handle)
@@ -46,8 +43,7 @@ static void recv_handle(int sock, struct dlx_gpu_handle *ret)
     *ret = (struct dlx_gpu_handle){0};
     do {
         recv_packet(sock);
-        int r = dlx__gpu_handle_decode(ret, packet.data, packet.size, packet.fds, packet.n_fds);
-        ck_assert_msg(r == 0, "%s", dlx__error_message());
+        ok(dlx__gpu_handle_decode(ret, packet.data, packet.size, packet.fds, packet.n_fds));
         dlx__packet_deinit(&packet);
     } while (!dlx__gpu_handle_is_complete(ret));
 }
@@ -59,8 +55,6 @@ static void recv_word(int sock, struct dlx_test_gpu_word *ret)
     memcpy(ret, packet.data, sizeof *ret);
     dlx__packet_deinit(&packet);
 }
-
-/* ---- in the peer --------------------------------------------------------------------------- */
 
 static struct dlx_gpu_import *imports[64];
 static uint64_t n_imports;
@@ -122,16 +116,14 @@ static void allocate(int sock, enum dlx_gpu_kind kind, uint64_t size)
     static struct dlx_gpu_exports *exports;
     struct dlx_gpu_export *export;
     uint64_t offset;
-    int r;
     dlx_test_gpu_context(0);
     if (!exports)
-        ck_assert_int_eq(dlx__gpu_exports_new(&exports, DLX_TEST_GPU_PEER), 0);
+        ok(dlx__gpu_exports_new(&exports, DLX_TEST_GPU_PEER));
     if (kind == DLX_GPU_CUDA_VMM)
-        r = dlx__gpu_exports_allocate(exports, kDLCUDA, 0, size, &export);
+        ok(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, size, &export));
     else
-        r = dlx__gpu_exports_share(exports, kDLCUDA, 0, (void *)(uintptr_t)foreign(kind, size),
-                                   size, &export, &offset);
-    ck_assert_msg(r == 0, "%s", dlx__error_message());
+        ok(dlx__gpu_exports_share(exports, kDLCUDA, 0, (void *)(uintptr_t)foreign(kind, size), size,
+                                  &export, &offset));
     for (uint64_t i = 0; i < size / 8; i += 4096) {
         uint64_t word = i + 1;
         CUdeviceptr at = (CUdeviceptr)(uintptr_t)dlx__gpu_export_base(export) + 8 * i;
@@ -207,8 +199,6 @@ static void serve(int sock)
         send_packet(sock, &w, sizeof w, NULL, 0);
     }
 }
-
-/* ---- in the test --------------------------------------------------------------------------- */
 
 void dlx_test_gpu_peer_start(struct dlx_test_gpu_peer *ret, const char *its_variable)
 {

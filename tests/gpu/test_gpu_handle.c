@@ -3,7 +3,7 @@
 #include "gpu/handle.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/random.h"
-#include "tests/harness/run.h"
+#include "tests/harness/stream.h"
 
 static struct dlx_gpu_handle sent, got;
 static uint8_t data[DLX_GPU_BYTES_MAX];
@@ -132,8 +132,7 @@ static void refused(size_t size, size_t n_fds, int code, const char *word)
 {
     size_t before = dlx_test_fds_count();
     struct dlx_gpu_handle was = got;
-    ck_assert_int_eq(dlx__gpu_handle_decode(&got, data, size, fds, n_fds), code);
-    ck_assert_msg(strstr(dlx__error_message(), word), "%s", dlx__error_message());
+    fails(dlx__gpu_handle_decode(&got, data, size, fds, n_fds), code, word);
     ck_assert_uint_eq(dlx_test_fds_count(), before);
     ck_assert_mem_eq(&got, &was, sizeof got);
 }

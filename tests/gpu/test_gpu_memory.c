@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPU memory in one process: arenas, what tensors of frameworks are in,
- * what cannot be shared, and what is left when a call of the driver fails. */
+/* GPU memory in one process: arenas, what tensors of frameworks are in, what cannot be shared, and
+ * what is left when a call of the driver fails. */
 #include "tests/gpu/harness_gpu_machine.h"
 
 #if DLX_TEST_HAS_GPU
 #include "gpu/exports.h"
 #include "gpu/imports.h"
 #include "tests/harness/fork.h"
+#include "tests/harness/stream.h"
 #include <dlpack/dlpack.h>
 
 #define FD_TYPE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -18,18 +19,31 @@ static uint64_t offset;
 
 static void publisher(void)
 {
-    ck_assert_int_eq(dlx__gpu_exports_new(&exports, DLX_TEST_GPU_OWN), 0);
+    ok(dlx__gpu_exports_new(&exports, DLX_TEST_GPU_OWN));
 }
 
+static void publisher_in_context(void)
+{
+    dlx_test_gpu_context(0);
+    publisher();
+}
+
+/* Of the fixture, unless the test ends it before. */
 static void end(void)
 {
-    dlx__gpu_export_unref(export);
-    dlx__gpu_exports_end(exports);
+    dlx__gpu_export_unref(dlx_steal(export));
+    if (exports)
+        dlx__gpu_exports_end(dlx_steal(exports));
 }
 
 static CUdeviceptr base_of(const struct dlx_gpu_export *e)
 {
     return (CUdeviceptr)(uintptr_t)dlx__gpu_export_base(e);
+}
+
+static int allocate(int32_t device, uint64_t size)
+{
+    return dlx__gpu_exports_allocate(exports, kDLCUDA, device, size, &export);
 }
 
 static int share(CUdeviceptr at, uint64_t size)
@@ -40,19 +54,15 @@ static int share(CUdeviceptr at, uint64_t size)
 
 static void shared(CUdeviceptr at, uint64_t size)
 {
-    int r = share(at, size);
-    ck_assert_msg(r == 0, "%s", dlx__error_message());
+    ok(share(at, size));
 }
 
 static void refused(CUdeviceptr at, uint64_t size, int code, const char *word)
 {
     struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
-    ck_assert_int_eq(share(at, size), code);
-    ck_assert_msg(strstr(dlx__error_message(), word), "%s", dlx__error_message());
+    fails(share(at, size), code, word);
     dlx_test_gpu_state_check(&before);
 }
-
-/* ---- devices ------------------------------------------------------------------------------- */
 
 /* In a process that sees the devices in this way. */
 static void ordinals(const char *visible, const struct dlx_gpu_uuid uuids[2], const int32_t want[2])
@@ -96,19 +106,15 @@ GPU_TEST(a_device_is_found_by_its_uuid_whatever_is_visible, DLX_TEST_GPU_CHOICE)
         ck_assert_int_eq(dlx__gpu_uuid(kDLCUDA, i, &uuid), 0);
         ck_assert_mem_eq(uuid.bytes, known[i].bytes, 16);
     }
-    ck_assert_int_eq(dlx__gpu_uuid(kDLCUDA, 2, &uuid), DLX_E_DEVICE);
-    ck_assert(strstr(dlx__error_message(), "no CUDA device 2"));
-    ck_assert_int_eq(dlx__gpu_uuid(kDLOpenCL, 0, &uuid), DLX_E_DEVICE);
-    ck_assert(strstr(dlx__error_message(), "device type 4"));
+    fails(dlx__gpu_uuid(kDLCUDA, 2, &uuid), DLX_E_DEVICE, "no CUDA device 2");
+    fails(dlx__gpu_uuid(kDLOpenCL, 0, &uuid), DLX_E_DEVICE, "device type 4");
 }
-
-/* ---- arenas -------------------------------------------------------------------------------- */
 
 GPU_TEST(an_arena_is_whole_pieces_of_zeros_on_its_device, DLX_TEST_GPU_TWO)
 {
     publisher();
     for (uint64_t size = 1; size <= 5 * MIB; size += 2 * MIB - 1) {
-        ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 1, size, &export), 0);
+        ok(allocate(1, size));
         const struct dlx_gpu_handle *handle = dlx__gpu_export_handle(export);
         ck_assert_uint_ge(handle->size, size);
         ck_assert_uint_eq(handle->size % (2 * MIB), 0);
@@ -122,14 +128,10 @@ GPU_TEST(an_arena_is_whole_pieces_of_zeros_on_its_device, DLX_TEST_GPU_TWO)
         dlx__gpu_export_unref(dlx_steal(export));
     }
     dlx_test_gpu_check_no_context(0, 0);
-    ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, 0, &export), DLX_E_INVALID);
-    ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, UINT64_MAX, &export),
-                     DLX_E_INVALID);
-    ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, UINT64_C(1) << 40, &export),
-                     DLX_E_NO_MEMORY);
-    ck_assert(strstr(dlx__error_message(), "CUDA_ERROR_OUT_OF_MEMORY"));
-    ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 99, MIB, &export), DLX_E_DEVICE);
-    end();
+    ck_assert_int_eq(allocate(0, 0), DLX_E_INVALID);
+    ck_assert_int_eq(allocate(0, UINT64_MAX), DLX_E_INVALID);
+    fails(allocate(0, UINT64_C(1) << 40), DLX_E_NO_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY");
+    ck_assert_int_eq(allocate(99, MIB), DLX_E_DEVICE);
 }
 
 GPU_TEST(the_current_context_is_the_caller_s_before_and_after, DLX_TEST_GPU_TWO)
@@ -138,7 +140,7 @@ GPU_TEST(the_current_context_is_the_caller_s_before_and_after, DLX_TEST_GPU_TWO)
     dlx_test_gpu_context(0);
     CU_OK(cu.cuCtxGetCurrent(&before));
     publisher();
-    ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 1, MIB, &export), 0);
+    ok(allocate(1, MIB));
     CU_OK(cu.cuCtxGetCurrent(&after));
     ck_assert_ptr_eq(before, after);
     end();
@@ -155,20 +157,15 @@ GPU_TEST(an_arena_can_be_had_while_a_stream_is_captured, 0)
     CU_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     CU_OK(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     publisher();
-    ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, MIB, &export), 0);
+    ok(allocate(0, MIB));
     dlx_test_gpu_end_capture(stream);
     CU_OK(cu.cuStreamDestroy(stream));
-    end();
 }
-
-/* ---- memory of frameworks ------------------------------------------------------------------ */
 
 GPU_TEST(memory_of_cudamalloc_is_shared_whole_and_once, 0)
 {
     CUdeviceptr at;
-    struct dlx_gpu_export *first;
-    dlx_test_gpu_context(0);
-    publisher();
+    publisher_in_context();
     CU_OK(cu.cuMemAlloc(&at, 3 * MIB));
     shared(at + MIB + 256, 512);
     const struct dlx_gpu_handle *handle = dlx__gpu_export_handle(export);
@@ -176,7 +173,7 @@ GPU_TEST(memory_of_cudamalloc_is_shared_whole_and_once, 0)
     ck_assert_uint_eq(handle->size, 3 * MIB);
     ck_assert_uint_eq(handle->n_chunks, 0);
     ck_assert_uint_eq(offset, MIB + 256);
-    first = export;
+    struct dlx_gpu_export *first = export;
     shared(at, 3 * MIB);
     ck_assert_ptr_eq(export, first);
     ck_assert_uint_eq(offset, 0);
@@ -217,13 +214,12 @@ GPU_TEST(a_thread_without_a_context_shares_memory_and_still_has_none, 0)
 GPU_TEST(an_address_that_is_used_again_is_another_allocation, DLX_TEST_GPU_ADDRESSES)
 {
     CUdeviceptr at, again[128];
-    uint64_t id, gone;
+    uint64_t gone;
     size_t n = 0;
-    dlx_test_gpu_context(0);
-    publisher();
+    publisher_in_context();
     CU_OK(cu.cuMemAlloc(&at, 2 * MIB));
     shared(at, 64);
-    id = dlx__gpu_export_handle(export)->id;
+    uint64_t id = dlx__gpu_export_handle(export)->id;
     dlx__gpu_export_unref(export);
     shared(at, 64); /* it was idle, and is the same */
     ck_assert_uint_eq(dlx__gpu_export_handle(export)->id, id);
@@ -244,9 +240,7 @@ GPU_TEST(an_address_that_is_used_again_is_another_allocation, DLX_TEST_GPU_ADDRE
 GPU_TEST(a_tensor_of_an_expandable_segment_takes_the_chunks_that_it_is_in, 0)
 {
     static struct dlx_test_gpu_segment segment;
-    struct dlx_gpu_export *two;
-    dlx_test_gpu_context(0);
-    publisher();
+    publisher_in_context();
     dlx_test_gpu_segment_make(&segment, 4, 2 * MIB, FD_TYPE);
     struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
     shared(segment.base + 3 * MIB, 2 * MIB);
@@ -255,15 +249,14 @@ GPU_TEST(a_tensor_of_an_expandable_segment_takes_the_chunks_that_it_is_in, 0)
     ck_assert_uint_eq(handle->n_chunks, 2);
     ck_assert_uint_eq(handle->size, 4 * MIB);
     ck_assert_uint_eq(offset, MIB);
-    two = export;
+    struct dlx_gpu_export *two = export;
     shared(segment.base + 2 * MIB + 256, 2 * MIB + 1);
     ck_assert_ptr_eq(export, two);
     dlx__gpu_export_unref(export);
     shared(segment.base + 3 * MIB, 64);
     ck_assert_ptr_ne(export, two);
     ck_assert_uint_eq(dlx__gpu_export_handle(export)->n_chunks, 1);
-    dlx__gpu_export_unref(export);
-    export = NULL;
+    dlx__gpu_export_unref(dlx_steal(export));
     refused(segment.base + 7 * MIB, 2 * MIB, DLX_E_DEVICE, "not mapped");
     dlx_test_gpu_segment_remap(&segment, 2);
     shared(segment.base + 3 * MIB, 2 * MIB);
@@ -308,8 +301,7 @@ GPU_TEST(idle_exports_are_limited_and_the_publisher_hears_which_went, 0)
 {
     static CUdeviceptr at[DLX_GPU_EXPORTS_IDLE_MAX + 2];
     uint64_t id, other;
-    dlx_test_gpu_context(0);
-    publisher();
+    publisher_in_context();
     for (size_t i = 0; i < DLX_ARRAY_SIZE(at); i++) {
         CU_OK(cu.cuMemAlloc(&at[i], 2 * MIB));
         shared(at[i], 64);
@@ -331,8 +323,7 @@ GPU_TEST(what_cannot_be_shared_is_refused_with_the_reason, 0)
     CUmemoryPool pool;
     void *host;
     static int ordinary;
-    dlx_test_gpu_context(0);
-    publisher();
+    publisher_in_context();
     CU_OK(cu.cuMemAllocManaged(&at, MIB, CU_MEM_ATTACH_GLOBAL));
     refused(at, 64, DLX_E_DEVICE, "managed");
     CU_OK(cu.cuMemFree(at));
@@ -348,33 +339,26 @@ GPU_TEST(what_cannot_be_shared_is_refused_with_the_reason, 0)
     dlx_test_gpu_pool_free(pool, at);
     CU_OK(cu.cuMemAlloc(&at, MIB));
     refused(at + MIB - 64, 128, DLX_E_DEVICE, "beyond its allocation");
-    ck_assert_int_eq(
-        dlx__gpu_exports_share(exports, kDLCUDA, 1, (void *)(uintptr_t)at, 64, &export, &offset),
-        DLX_E_INVALID);
-    ck_assert(strstr(dlx__error_message(), "says CUDA device 1, its memory is on device 0"));
+    fails(dlx__gpu_exports_share(exports, kDLCUDA, 1, (void *)(uintptr_t)at, 64, &export, &offset),
+          DLX_E_INVALID, "says CUDA device 1, its memory is on device 0");
     CU_OK(cu.cuMemFree(at));
-    end();
 }
 
 GPU_TEST(memory_of_a_fabric_is_refused, DLX_TEST_GPU_CHOICE)
 {
     static struct dlx_test_gpu_segment fabric;
-    dlx_test_gpu_context(0);
-    publisher();
+    publisher_in_context();
     standin.standin_set_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 1);
     dlx_test_gpu_segment_make(&fabric, 1, 2 * MIB, CU_MEM_HANDLE_TYPE_FABRIC);
     refused(fabric.base, 64, DLX_E_DEVICE, "IMEX");
     dlx_test_gpu_segment_free(&fabric);
-    end();
 }
-
-/* ---- failures ------------------------------------------------------------------------------ */
 
 static CUdeviceptr target;
 
 static int fail_allocate(void)
 {
-    return dlx__gpu_exports_allocate(exports, kDLCUDA, 0, 3 * MIB, &export);
+    return allocate(0, 3 * MIB);
 }
 
 static int fail_share(void)
@@ -393,15 +377,13 @@ GPU_TEST(an_arena_that_cannot_be_made_leaves_nothing, DLX_TEST_GPU_FAILURES)
     ck_assert_int_eq(fail_allocate(), 0); /* loads the driver */
     fail_undo();
     ck_assert_uint_eq(dlx_test_gpu_fail_each(fail_allocate, fail_undo), 14);
-    end();
 }
 
 GPU_TEST(memory_that_cannot_be_exported_leaves_nothing, DLX_TEST_GPU_FAILURES)
 {
     static struct dlx_test_gpu_segment segment;
     CUmemoryPool pool;
-    dlx_test_gpu_context(0);
-    publisher();
+    publisher_in_context();
     dlx_test_gpu_segment_make(&segment, 3, 2 * MIB, FD_TYPE);
     target = segment.base + MIB;
     shared(target, 3 * MIB);
@@ -411,10 +393,7 @@ GPU_TEST(memory_that_cannot_be_exported_leaves_nothing, DLX_TEST_GPU_FAILURES)
     target = dlx_test_gpu_pool_make(3 * MIB, FD_TYPE, &pool);
     ck_assert_uint_eq(dlx_test_gpu_fail_each(fail_share, fail_undo), 5);
     dlx_test_gpu_pool_free(pool, target);
-    end();
 }
-
-/* ---- fork ---------------------------------------------------------------------------------- */
 
 static void in_child(void (*fn)(void))
 {
@@ -426,13 +405,17 @@ static void in_child(void (*fn)(void))
     dlx_test_fork_join(pid);
 }
 
+static void check_forked(void)
+{
+    struct dlx_gpu_uuid uuid;
+    fails(dlx__gpu_uuid(kDLCUDA, 0, &uuid), DLX_E_FORKED, "forked child");
+}
+
 static void child_of_dlx(void)
 {
     struct dlx_gpu_export *other;
-    struct dlx_gpu_uuid uuid;
     uint64_t at;
-    ck_assert_int_eq(dlx__gpu_uuid(kDLCUDA, 0, &uuid), DLX_E_FORKED);
-    ck_assert(strstr(dlx__error_message(), "forked child"));
+    check_forked();
     ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, MIB, &other), DLX_E_FORKED);
     ck_assert_int_eq(dlx__gpu_exports_share(exports, kDLCUDA, 0, &at, 8, &other, &at),
                      DLX_E_FORKED);
@@ -442,26 +425,25 @@ static void child_of_dlx(void)
 GPU_TEST(a_forked_child_is_refused_and_leaves_its_parent_s_memory_alone, 0)
 {
     publisher();
-    ck_assert_int_eq(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, MIB, &export), 0);
+    ok(allocate(0, MIB));
     struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
     in_child(child_of_dlx);
     dlx_test_gpu_state_check(&before);
-    end();
-}
-
-static void child_of_another(void)
-{
-    struct dlx_gpu_uuid uuid;
-    ck_assert_int_eq(dlx__gpu_uuid(kDLCUDA, 0, &uuid), DLX_E_FORKED);
-    ck_assert(strstr(dlx__error_message(), "forked child"));
 }
 
 GPU_TEST(so_is_a_child_whose_parent_used_the_driver_without_us, 0)
 {
     dlx_test_gpu_context(0);
-    in_child(child_of_another);
+    in_child(check_forked);
+}
+
+static TCase *memory_case(void)
+{
+    TCase *tcase = dlx_test_gpu_case("memory");
+    tcase_add_checked_fixture(tcase, NULL, end);
+    return tcase;
 }
 
 #endif
 
-GPU_MAIN(dlx_test_gpu_case("memory"))
+GPU_MAIN(memory_case())

@@ -6,6 +6,7 @@
 #if DLX_TEST_HAS_GPU
 #include "gpu/exports.h"
 #include "gpu/imports.h"
+#include "tests/harness/stream.h"
 #include <dlpack/dlpack.h>
 
 #define FD_TYPE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -16,30 +17,47 @@ static struct dlx_test_gpu_peer peers[5];
 static struct dlx_gpu_exports *exports;
 static struct dlx_gpu_export *export;
 static uint64_t offset;
+static struct dlx_gpu_handle received; /* of a peer */
+static struct dlx_gpu_import *import;
 
 static void publisher(void)
 {
     dlx_test_gpu_context(0);
-    ck_assert_int_eq(dlx__gpu_exports_new(&exports, DLX_TEST_GPU_OWN), 0);
+    ok(dlx__gpu_exports_new(&exports, DLX_TEST_GPU_OWN));
+}
+
+/* A publisher, and a peer, which is started before. */
+static void publisher_with_peer(const char *variable)
+{
+    dlx_test_gpu_peer_start(&peers[0], variable);
+    publisher();
 }
 
 static void end(void)
 {
     dlx__gpu_export_unref(dlx_steal(export));
-    dlx__gpu_exports_end(exports);
+    if (exports)
+        dlx__gpu_exports_end(dlx_steal(exports));
+}
+
+/* What the test has not ended itself. */
+static void teardown(void)
+{
+    dlx__gpu_handle_deinit(&received);
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(peers); i++)
+        if (peers[i].pid > 0)
+            dlx_test_gpu_peer_end(&peers[i]);
+    end();
 }
 
 static void arena(uint64_t size)
 {
-    int r = dlx__gpu_exports_allocate(exports, kDLCUDA, 0, size, &export);
-    ck_assert_msg(r == 0, "%s", dlx__error_message());
+    ok(dlx__gpu_exports_allocate(exports, kDLCUDA, 0, size, &export));
 }
 
 static void share(CUdeviceptr at, uint64_t size)
 {
-    int r =
-        dlx__gpu_exports_share(exports, kDLCUDA, 0, (void *)(uintptr_t)at, size, &export, &offset);
-    ck_assert_msg(r == 0, "%s", dlx__error_message());
+    ok(dlx__gpu_exports_share(exports, kDLCUDA, 0, (void *)(uintptr_t)at, size, &export, &offset));
 }
 
 static CUdeviceptr base_of(const struct dlx_gpu_export *e)
@@ -62,9 +80,9 @@ static uint64_t open_in(struct dlx_test_gpu_peer *peer, enum dlx_gpu_access acce
     return w.a;
 }
 
-static uint64_t read_in(struct dlx_test_gpu_peer *peer, uint64_t import, uint64_t at)
+static uint64_t read_in(struct dlx_test_gpu_peer *peer, uint64_t number, uint64_t at)
 {
-    struct dlx_test_gpu_word w = dlx_test_gpu_ask(peer, DLX_TEST_GPU_READ, import, at, 0, NULL);
+    struct dlx_test_gpu_word w = dlx_test_gpu_ask(peer, DLX_TEST_GPU_READ, number, at, 0, NULL);
     ck_assert_int_eq(w.result, 0);
     return w.a;
 }
@@ -72,6 +90,24 @@ static uint64_t read_in(struct dlx_test_gpu_peer *peer, uint64_t import, uint64_
 static uint64_t ask(struct dlx_test_gpu_peer *peer, enum dlx_test_gpu_op op, uint64_t a)
 {
     return dlx_test_gpu_ask(peer, op, a, 0, 0, NULL).a;
+}
+
+/* 2 MiB of a peer. */
+static void begin_received(enum dlx_gpu_kind kind)
+{
+    dlx_test_gpu_peer_start(&peers[0], NULL);
+    dlx_test_gpu_ask_handle(&peers[0], kind, 2 * MIB, &received);
+}
+
+static int open_received(void)
+{
+    return dlx__gpu_import(DLX_TEST_GPU_PEER, &received, DLX_GPU_HOME, DLX_GPU_READ, NULL, &import);
+}
+
+static void close_received(void)
+{
+    dlx__gpu_import_unref(import);
+    dlx__gpu_imports_trim(0);
 }
 
 /* Nothing of the driver, but contexts, is left in the peer. */
@@ -84,42 +120,36 @@ static void check_empty(struct dlx_test_gpu_peer *peer)
         dlx_test_gpu_peer_check(peer, what[i], 0);
 }
 
-/* ---- kinds --------------------------------------------------------------------------------- */
-
 /* What the test wrote at `at`, the peer reads; and the other way, if it may write. */
 static void check_shared(CUdeviceptr at, bool may_write)
 {
     uint64_t word;
     dlx_test_gpu_fill(at, 64, 0x01020304);
-    uint64_t import = open_in(&peers[0], may_write ? DLX_GPU_READ_WRITE : DLX_GPU_READ);
-    ck_assert_uint_eq(read_in(&peers[0], import, offset), 0x0102030401020304);
+    uint64_t number = open_in(&peers[0], may_write ? DLX_GPU_READ_WRITE : DLX_GPU_READ);
+    ck_assert_uint_eq(read_in(&peers[0], number, offset), 0x0102030401020304);
     struct dlx_test_gpu_word w =
-        dlx_test_gpu_ask(&peers[0], DLX_TEST_GPU_WRITE, import, offset, 0xfeedfeedfeed, NULL);
+        dlx_test_gpu_ask(&peers[0], DLX_TEST_GPU_WRITE, number, offset, 0xfeedfeedfeed, NULL);
     ck_assert_int_eq(w.result, may_write ? 0 : DLX_E_SYSTEM);
     CU_OK(cu.cuMemcpyDtoH(&word, at, sizeof word));
     ck_assert_uint_eq(word, may_write ? 0xfeedfeedfeed : 0x0102030401020304);
-    ask(&peers[0], DLX_TEST_GPU_DROP, import);
+    ask(&peers[0], DLX_TEST_GPU_DROP, number);
 }
 
 GPU_LOOP_TEST(an_arena_is_read_and_with_leave_written_by_another_process, 0, 2, 0)
 {
-    dlx_test_gpu_peer_start(&peers[0], NULL);
-    publisher();
+    publisher_with_peer(NULL);
     arena(MIB);
     offset = 4096;
     check_shared(base_of(export) + 4096, _i == 1);
     ask(&peers[0], DLX_TEST_GPU_TRIM, 0);
     if (_i == 1)
         check_empty(&peers[0]);
-    dlx_test_gpu_peer_end(&peers[0]);
-    end();
 }
 
 GPU_TEST(memory_of_cudamalloc_is_used_by_another_process, 0)
 {
     CUdeviceptr at;
-    dlx_test_gpu_peer_start(&peers[0], NULL);
-    publisher();
+    publisher_with_peer(NULL);
     CU_OK(cu.cuMemAlloc(&at, MIB));
     share(at + 4096, 64);
     check_shared(at + 4096, true);
@@ -127,22 +157,19 @@ GPU_TEST(memory_of_cudamalloc_is_used_by_another_process, 0)
     check_empty(&peers[0]);
     end();
     CU_OK(cu.cuMemFree(at));
-    dlx_test_gpu_peer_end(&peers[0]);
 }
 
 /* A pool's importers have to free before the exporter: none is kept open. */
 GPU_TEST(memory_of_a_pool_is_used_by_another_process_and_closed_at_once, 0)
 {
     CUmemoryPool pool;
-    dlx_test_gpu_peer_start(&peers[0], NULL);
-    publisher();
+    publisher_with_peer(NULL);
     CUdeviceptr at = dlx_test_gpu_pool_make(MIB, FD_TYPE, &pool);
     share(at + 4096, 64);
     check_shared(at + 4096, true);
     check_empty(&peers[0]);
     end();
     dlx_test_gpu_pool_free(pool, at);
-    dlx_test_gpu_peer_end(&peers[0]);
 }
 
 GPU_LOOP_TEST(chunks_of_an_expandable_segment_are_side_by_side_in_another_process, 0, 3, 0)
@@ -150,19 +177,18 @@ GPU_LOOP_TEST(chunks_of_an_expandable_segment_are_side_by_side_in_another_proces
     static const uint32_t n_chunks[] = {3, 253, 300};
     static struct dlx_test_gpu_segment segment;
     uint32_t n = n_chunks[_i];
-    dlx_test_gpu_peer_start(&peers[0], NULL);
-    publisher();
+    publisher_with_peer(NULL);
     dlx_test_gpu_segment_make(&segment, n, 2 * MIB, FD_TYPE);
     for (uint32_t i = 0; i < n; i++)
         dlx_test_gpu_fill(segment.base + 2 * MIB * i, 64, i + 1);
     share(segment.base + MIB, (2 * n - 1) * MIB);
     ck_assert_uint_eq(dlx__gpu_export_handle(export)->n_chunks, n);
     uint64_t n_fds = ask(&peers[0], DLX_TEST_GPU_FDS, 0);
-    uint64_t import = open_in(&peers[0], DLX_GPU_READ);
+    uint64_t number = open_in(&peers[0], DLX_GPU_READ);
     for (uint32_t i = 0; i < n; i++)
-        ck_assert_uint_eq(read_in(&peers[0], import, 2 * MIB * i) & 0xffffffff, i + 1);
+        ck_assert_uint_eq(read_in(&peers[0], number, 2 * MIB * i) & 0xffffffff, i + 1);
     dlx_test_gpu_peer_check(&peers[0], STANDIN_HANDLES, 0);
-    ask(&peers[0], DLX_TEST_GPU_DROP, import);
+    ask(&peers[0], DLX_TEST_GPU_DROP, number);
     ask(&peers[0], DLX_TEST_GPU_TRIM, 0);
     check_empty(&peers[0]);
     ck_assert_uint_le(ask(&peers[0], DLX_TEST_GPU_FDS, 0), n_fds + 1); /* the driver's own */
@@ -171,27 +197,21 @@ GPU_LOOP_TEST(chunks_of_an_expandable_segment_are_side_by_side_in_another_proces
     dlx_test_gpu_segment_free(&segment);
 }
 
-/* ---- devices ------------------------------------------------------------------------------- */
-
 GPU_TEST(a_process_that_does_not_see_the_gpu_says_which_one, DLX_TEST_GPU_TWO)
 {
     char name[DLX_GPU_UUID_TEXT];
-    dlx_test_gpu_peer_start(&peers[0], "CUDA_VISIBLE_DEVICES=1");
-    publisher();
+    publisher_with_peer("CUDA_VISIBLE_DEVICES=1");
     arena(MIB);
     struct dlx_test_gpu_word w = ask_open(&peers[0], HOME, DLX_GPU_READ);
     ck_assert_int_eq(w.result, DLX_E_DEVICE);
     dlx__gpu_uuid_text(&dlx__gpu_export_handle(export)->device, name);
     ck_assert_msg(strstr(w.text, name) && strstr(w.text, "does not see"), "%s", w.text);
     check_empty(&peers[0]);
-    dlx_test_gpu_peer_end(&peers[0]);
-    end();
 }
 
 GPU_TEST(ordinals_of_the_two_processes_may_differ, DLX_TEST_GPU_TWO)
 {
-    dlx_test_gpu_peer_start(&peers[0], "CUDA_VISIBLE_DEVICES=1,0");
-    publisher();
+    publisher_with_peer("CUDA_VISIBLE_DEVICES=1,0");
     arena(MIB);
     dlx_test_gpu_fill(base_of(export), 64, 5);
     struct dlx_test_gpu_word w = ask_open(&peers[0], HOME, DLX_GPU_READ);
@@ -201,24 +221,16 @@ GPU_TEST(ordinals_of_the_two_processes_may_differ, DLX_TEST_GPU_TWO)
     w = ask_open(&peers[0], 0, DLX_GPU_READ);
     ck_assert_msg(w.result == 0, "%s", w.text);
     ck_assert_uint_eq(read_in(&peers[0], w.a, 0), 0x500000005);
-    dlx_test_gpu_peer_end(&peers[0]);
-    end();
 }
-
-/* ---- life and death ------------------------------------------------------------------------ */
 
 GPU_TEST(an_arena_outlives_its_process_while_a_descriptor_is_open, 0)
 {
-    struct dlx_gpu_handle handle;
-    struct dlx_gpu_import *import;
-    dlx_test_gpu_peer_start(&peers[0], NULL);
-    dlx_test_gpu_ask_handle(&peers[0], DLX_GPU_CUDA_VMM, 2 * MIB, &handle);
+    begin_received(DLX_GPU_CUDA_VMM);
     dlx_test_gpu_kill(&peers[0]);
     dlx_test_gpu_context(0);
     struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
-    int r = dlx__gpu_import(DLX_TEST_GPU_PEER, &handle, DLX_GPU_HOME, DLX_GPU_READ, NULL, &import);
-    ck_assert_msg(r == 0, "%s", dlx__error_message());
-    dlx__gpu_handle_deinit(&handle); /* the mapping keeps it now */
+    ok(open_received());
+    dlx__gpu_handle_deinit(&received); /* the mapping keeps it now */
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)dlx__gpu_import_base(import);
     ck_assert_uint_eq(dlx_test_gpu_word(at), 1);
     ck_assert_uint_eq(dlx_test_gpu_word(at + 8 * 4096), 4097);
@@ -257,15 +269,11 @@ GPU_LOOP_TEST(memory_comes_back_whatever_number_of_processes_had_it, 0, 3, 0)
         dlx_test_gpu_peer_end(&peers[i]);
     }
     dlx_test_gpu_check_free_memory(free_before);
-    end();
 }
-
-/* ---- what is kept open --------------------------------------------------------------------- */
 
 GPU_TEST(an_allocation_is_opened_once_and_stays_until_its_publisher_s_word, DLX_TEST_GPU_COUNTS)
 {
-    dlx_test_gpu_peer_start(&peers[0], NULL);
-    publisher();
+    publisher_with_peer(NULL);
     arena(MIB);
     uint64_t first = open_in(&peers[0], DLX_GPU_READ);
     uint64_t second = open_in(&peers[0], DLX_GPU_READ);
@@ -285,32 +293,29 @@ GPU_TEST(an_allocation_is_opened_once_and_stays_until_its_publisher_s_word, DLX_
     ask(&peers[0], DLX_TEST_GPU_DROP, second);
     ask(&peers[0], DLX_TEST_GPU_GONE, 0); /* all of them, idle or not */
     check_empty(&peers[0]);
-    dlx_test_gpu_peer_end(&peers[0]);
-    end();
+}
+
+static int import_own(const struct dlx_gpu_handle *handle, struct dlx_gpu_import **ret)
+{
+    return dlx__gpu_import(DLX_TEST_GPU_OWN, handle, DLX_GPU_HOME, DLX_GPU_READ, NULL, ret);
 }
 
 GPU_TEST(a_publisher_of_this_process_is_not_opened, 0)
 {
-    struct dlx_gpu_import *import;
     CUdeviceptr at;
     publisher();
     CU_OK(cu.cuMemAlloc(&at, MIB));
     share(at + 64, 64);
     const struct dlx_gpu_handle *handle = dlx__gpu_export_handle(export);
-    ck_assert_int_eq(
-        dlx__gpu_import(DLX_TEST_GPU_OWN, handle, DLX_GPU_HOME, DLX_GPU_READ, NULL, &import), 0);
+    ck_assert_int_eq(import_own(handle, &import), 0);
     ck_assert_uint_eq((CUdeviceptr)(uintptr_t)dlx__gpu_import_base(import) + offset, at + 64);
     dlx_test_gpu_check_calls("cuIpcOpenMemHandle", 0);
     struct dlx_gpu_handle other = *handle;
     struct dlx_gpu_import *none;
     other.size++;
-    ck_assert_int_eq(
-        dlx__gpu_import(DLX_TEST_GPU_OWN, &other, DLX_GPU_HOME, DLX_GPU_READ, NULL, &none),
-        DLX_E_PROTOCOL);
+    ck_assert_int_eq(import_own(&other, &none), DLX_E_PROTOCOL);
     other.id = 77;
-    ck_assert_int_eq(
-        dlx__gpu_import(DLX_TEST_GPU_OWN, &other, DLX_GPU_HOME, DLX_GPU_READ, NULL, &none),
-        DLX_E_NOT_FOUND);
+    ck_assert_int_eq(import_own(&other, &none), DLX_E_NOT_FOUND);
     end(); /* what was taken stays until it is dropped */
     ck_assert_uint_eq((CUdeviceptr)(uintptr_t)dlx__gpu_import_base(import), at);
     dlx__gpu_import_unref(import);
@@ -340,34 +345,6 @@ GPU_TEST(a_publisher_is_known_by_the_id_of_each_daemon, 0)
     ck_assert(is_found(own.number, own.id + 1));
     ck_assert(is_found(own.number, own.id)); /* by links of the former daemon */
     ck_assert(!is_found(own.number, own.id + 2));
-    end();
-}
-
-static struct dlx_gpu_handle received;
-static struct dlx_gpu_import *import;
-
-/* 2 MiB of a peer. */
-static void begin_received(enum dlx_gpu_kind kind)
-{
-    dlx_test_gpu_peer_start(&peers[0], NULL);
-    dlx_test_gpu_ask_handle(&peers[0], kind, 2 * MIB, &received);
-}
-
-static void end_received(void)
-{
-    dlx__gpu_handle_deinit(&received);
-    dlx_test_gpu_peer_end(&peers[0]);
-}
-
-static int open_received(void)
-{
-    return dlx__gpu_import(DLX_TEST_GPU_PEER, &received, DLX_GPU_HOME, DLX_GPU_READ, NULL, &import);
-}
-
-static void close_received(void)
-{
-    dlx__gpu_import_unref(import);
-    dlx__gpu_imports_trim(0);
 }
 
 GPU_LOOP_TEST(memory_that_cannot_be_opened_leaves_nothing, 0, 3, DLX_TEST_GPU_FAILURES)
@@ -378,18 +355,17 @@ GPU_LOOP_TEST(memory_that_cannot_be_opened_leaves_nothing, 0, 3, DLX_TEST_GPU_FA
     } cases[] = {{DLX_GPU_CUDA_VMM, 7}, {DLX_GPU_CUDA_IPC, 8}, {DLX_GPU_CUDA_POOL, 9}};
     begin_received(cases[_i].kind);
     dlx_test_gpu_context(0); /* so that no context's end closes what is left open */
-    ck_assert_int_eq(open_received(), 0);
+    ok(open_received());
     ck_assert_uint_eq(dlx_test_gpu_word((CUdeviceptr)(uintptr_t)dlx__gpu_import_base(import)), 1);
     dlx_test_gpu_context(1); /* so that one that is left on the stack is seen */
     close_received();
     ck_assert_uint_eq(dlx_test_gpu_fail_each(open_received, close_received), cases[_i].n_calls);
-    end_received();
 }
 
 GPU_TEST(a_description_that_lies_about_its_chunks_leaves_nothing, 0)
 {
     begin_received(DLX_GPU_CUDA_VMM);
-    ck_assert_int_eq(open_received(), 0);
+    ok(open_received());
     close_received();
     struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
     received.size = received.chunks[0].size = 4 * MIB;
@@ -402,9 +378,8 @@ GPU_TEST(a_description_that_lies_about_its_chunks_leaves_nothing, 0)
     ck_assert_int_lt(open_received(), 0);
     dlx_test_gpu_state_check(&before);
     received.chunks[0].fd = fd;
-    ck_assert_int_eq(open_received(), 0);
+    ok(open_received());
     close_received();
-    end_received();
 }
 
 GPU_LOOP_TEST(a_description_that_lies_about_the_size_of_memory_leaves_nothing, 0, 2,
@@ -416,19 +391,15 @@ GPU_LOOP_TEST(a_description_that_lies_about_the_size_of_memory_leaves_nothing, 0
     dlx_test_gpu_context(1);
     struct dlx_test_gpu_state before = dlx_test_gpu_state_now();
     received.size++;
-    ck_assert_int_eq(open_received(), DLX_E_PROTOCOL);
-    ck_assert_msg(strstr(dlx__error_message(), "says 2097153 bytes, and there are 2097152"), "%s",
-                  dlx__error_message());
+    fails(open_received(), DLX_E_PROTOCOL, "says 2097153 bytes, and there are 2097152");
     dlx_test_gpu_state_check(&before);
     received.size--;
-    ck_assert_int_eq(open_received(), 0);
+    ok(open_received());
     struct dlx_gpu_import *first = import;
     received.size++; /* said once it is open */
-    ck_assert_int_eq(open_received(), DLX_E_PROTOCOL);
-    ck_assert(strstr(dlx__error_message(), "has 2097153 bytes, and has said 2097152"));
+    fails(open_received(), DLX_E_PROTOCOL, "has 2097153 bytes, and has said 2097152");
     import = first;
     close_received();
-    end_received();
 }
 
 /* The one that was used longest ago goes first: the last one is still open at the end. */
@@ -439,17 +410,16 @@ GPU_TEST(no_more_than_a_limit_stays_open, DLX_TEST_GPU_COUNTS)
     for (uint64_t i = 1; i <= N; i++) {
         dlx_test_gpu_ask_handle(&peers[0], DLX_GPU_CUDA_VMM, 2 * MIB, &received);
         ck_assert_uint_eq(received.id, i);
-        ck_assert_int_eq(open_received(), 0);
+        ok(open_received());
         dlx__gpu_import_unref(import);
         if (i < N)
             dlx__gpu_handle_deinit(&received);
     }
     dlx_test_gpu_check_count(STANDIN_MAPPINGS, DLX_GPU_IMPORTS_IDLE_MAX);
-    ck_assert_int_eq(open_received(), 0);
+    ok(open_received());
     dlx_test_gpu_check_calls("cuMemMap", N);
     close_received();
     dlx_test_gpu_check_count(STANDIN_MAPPINGS, 0);
-    end_received();
 }
 
 enum { N_THREADS = 8, N_ROUNDS = 50 };
@@ -488,10 +458,16 @@ GPU_TEST(threads_that_open_at_once_open_once, DLX_TEST_GPU_COUNTS)
     }
     dlx_test_gpu_check_calls("cuMemImportFromShareableHandle", N_ROUNDS);
     dlx_test_gpu_check_count(STANDIN_MAPPINGS, 0);
-    end_received();
     ck_assert_int_eq(pthread_barrier_destroy(&barrier), 0);
+}
+
+static TCase *share_case(void)
+{
+    TCase *tcase = dlx_test_gpu_case("share");
+    tcase_add_checked_fixture(tcase, NULL, teardown);
+    return tcase;
 }
 
 #endif
 
-GPU_MAIN(dlx_test_gpu_case("share"))
+GPU_MAIN(share_case())

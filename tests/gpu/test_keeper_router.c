@@ -138,8 +138,6 @@ TEST(a_user_may_have_three_times_the_holders_that_are_left)
         dlx__close(owners[--n]);
 }
 
-/* ---- lifetimes ------------------------------------------------------------------------------- */
-
 TEST(what_the_daemon_has_outlives_its_publisher_and_the_rest_does_not)
 {
     int a = publisher(1, 1000, 1), b = publisher(2, 1000, 1), c = publisher(3, 1000, 1);
@@ -164,7 +162,7 @@ TEST(what_the_daemon_has_outlives_its_publisher_and_the_rest_does_not)
 TEST(one_of_the_same_uid_by_another_socket_has_a_holder_of_its_own)
 {
     const uint64_t main_user = 1000, pods_user = UINT64_C(5) << 32 | 1000;
-    int a = publisher(1, main_user, 2);
+    auto_fd a = publisher(1, main_user, 2);
     ck_assert_int_eq(fetch(1, pods_user, 5), DLX_E_NOT_FOUND);
     int b = publisher(1, pods_user, 1); /* replaces nobody */
     ck_assert_int_eq(fetch(1, main_user, 5), 0);
@@ -175,7 +173,6 @@ TEST(one_of_the_same_uid_by_another_socket_has_a_holder_of_its_own)
     close(b);
     dlx_test_keeper_wait_children(keeper.pid, 1);
     ck_assert_int_eq(fetch(1, main_user, 5), 0);
-    close(a);
 }
 
 TEST(without_a_daemon_what_is_left_behind_goes_after_a_while)
@@ -205,12 +202,11 @@ TEST(it_does_not_end_while_a_daemon_is_there_or_a_publisher)
         ck_assert_int_eq(poll(NULL, 0, 1), 0);
         ck_assert_int_eq(fetch(1, 1000, 5), 0);
     }
-    int b = publisher(2, 1000, 1);
+    auto_fd b = publisher(2, 1000, 1);
     keeper.daemon = dlx__close(keeper.daemon);
     dlx_test_keeper_wait_children(keeper.pid, 1);
     dlx_test_keeper_connect(&keeper);
     ck_assert_int_eq(fetch(2, 1000, 5), 0);
-    close(b);
 }
 
 TEST(a_holder_that_dies_costs_what_it_held_and_no_more)
@@ -218,7 +214,7 @@ TEST(a_holder_that_dies_costs_what_it_held_and_no_more)
     pid_t holder;
     int a = publisher(1, 1000, 1);
     ck_assert_uint_eq(dlx_test_keeper_children(keeper.pid, &holder, 1), 1);
-    int b = publisher(2, 1000, 3);
+    auto_fd b = publisher(2, 1000, 3);
     ck_assert_int_eq(kill(holder, SIGKILL), 0);
     dlx_test_keeper_wait_children(keeper.pid, 1);
     ck_assert_int_eq(fetch(1, 1000, 5), DLX_E_NOT_FOUND);
@@ -228,44 +224,36 @@ TEST(a_holder_that_dies_costs_what_it_held_and_no_more)
     a = publisher(1, 1000, 1);
     ck_assert_int_eq(fetch(1, 1000, 5), 0);
     close(a);
-    close(b);
 }
 
 TEST(holders_end_with_a_router_that_is_killed)
 {
-    int a = publisher(1, 1000, 1);
+    auto_fd a = publisher(1, 1000, 1);
     dlx_test_keeper_kill(&keeper);
     is_cut_off(a);
-    close(a);
 }
 
 TEST(a_daemon_that_breaks_the_protocol_is_cut_off)
 {
-    int a = publisher(1, 1000, 1);
+    auto_fd a = publisher(1, 1000, 1);
     ck_assert_int_eq(dlx__packet_send(keeper.daemon, "what?", 5, NULL, 0), 0);
     is_cut_off(keeper.daemon);
     dlx_test_keeper_connect(&keeper);
     ck_assert_int_eq(fetch(1, 1000, 5), 0);
-    close(a);
 }
-
-/* ---- those that hold others up --------------------------------------------------------------- */
 
 /* A holder that waits, for whatever file: its readers hear that it does not answer. */
 TEST(a_holder_that_stands_still_holds_nobody_else_up)
 {
     pid_t holder;
-    int a = publisher(1, 1000, 1);
+    auto_fd a = publisher(1, 1000, 1);
     ck_assert_uint_eq(dlx_test_keeper_children(keeper.pid, &holder, 1), 1);
-    int b = publisher(2, 1000, 1);
+    auto_fd b = publisher(2, 1000, 1);
     ck_assert_int_eq(kill(holder, SIGSTOP), 0);
-    int waiting = dlx_test_keeper_ask(&keeper, 1, 1000, 5, 7);
+    auto_fd waiting = dlx_test_keeper_ask(&keeper, 1, 1000, 5, 7);
     for (int i = 0; i < 10; i++)
         ck_assert_int_eq(fetch(2, 1000, 5), 0);
     ck_assert_int_eq(dlx_test_keeper_receive(waiting, &got, text), DLX_E_DISCONNECTED);
-    close(waiting);
-    close(a);
-    close(b);
 }
 
 static size_t unread(int *socks, size_t n, uint32_t reader)
@@ -322,7 +310,7 @@ TEST(a_user_may_not_fill_the_queue_of_readers)
         return;
     }
     restart();
-    int a = publisher(1, 1000, 1);
+    auto_fd a = publisher(1, 1000, 1);
     dlx_test_keeper_claim(&keeper, 0, 0, 0);
     for (int i = 0; i < N; i++)
         socks[i] = dlx_test_keeper_ask(&keeper, 1, 1000, 50, 7);
@@ -331,7 +319,6 @@ TEST(a_user_may_not_fill_the_queue_of_readers)
     ck_assert_msg(strstr(text, "768 of them of uid 50"), "%s", text);
     for (int i = 0; i < N; i++)
         close(socks[i]);
-    close(a);
 }
 
 /* Its last descriptor is closed by a holder that is killed. */
@@ -340,7 +327,7 @@ TEST(a_file_whose_server_does_not_answer_holds_up_its_own_holder_alone)
     struct dlx_test_fuse fuse;
     if (!dlx_test_fuse_start(&fuse))
         return;
-    int b = publisher(2, 1000, 1);
+    auto_fd b = publisher(2, 1000, 1);
     int a = publisher(1, 1001, 1);
     dlx__close(sent.chunks[0].fd);
     sent.chunks[0].fd = dlx__steal_fd(&fuse.fd);
@@ -356,13 +343,12 @@ TEST(a_file_whose_server_does_not_answer_holds_up_its_own_holder_alone)
     dlx_test_fuse_end(&fuse);
     dlx_test_keeper_wait_children(keeper.pid, 1);
     ck_assert_int_eq(fetch(2, 1000, 5), 0);
-    close(b);
 }
 
 TEST(the_router_has_as_many_files_afterwards)
 {
     struct dlx_test_daemon process = {.path = ""};
-    int a = publisher(1, 1000, 100);
+    auto_fd a = publisher(1, 1000, 100);
     process.pid = keeper.pid;
     size_t before = dlx_test_daemon_n_fds(&process);
     for (int i = 0; i < 100; i++) {
@@ -374,7 +360,6 @@ TEST(the_router_has_as_many_files_afterwards)
     dlx_test_keeper_tell(&keeper, DLX_KEEPER_FORGET, 2, 1000);
     dlx_test_keeper_wait_children(keeper.pid, 1);
     dlx_test_daemon_wait_n_fds(&process, before);
-    close(a);
 }
 
 int main(void)

@@ -2,7 +2,7 @@
 /* Packets of the GPU keeper: what is sent arrives, and nothing that a peer may send is trusted. */
 #include "tests/harness/keeper.h"
 #include "tests/harness/random.h"
-#include "tests/harness/run.h"
+#include "tests/harness/stream.h"
 
 static int pair[2];
 static struct dlx_packet packet;
@@ -82,8 +82,7 @@ static void refuses(const struct dlx_keeper_packet *right, size_t n_fds, size_t 
 {
     ck_assert_int_eq(pass(right, n_fds), 0);
     packet.data[at] = value;
-    ck_assert_int_eq(dlx__keeper_decode(&packet, &got), code);
-    ck_assert_msg(strstr(dlx__error_message(), word), "%s", dlx__error_message());
+    fails(dlx__keeper_decode(&packet, &got), code, word);
 }
 
 TEST(each_wrong_field_is_refused_by_its_name)
