@@ -38,14 +38,32 @@ static struct dlx_test_container run(uid_t uid, dlx_test_container_role *role)
     return dlx_test_container_start(&dlx_test_stream_daemon, uid, role);
 }
 
-static void say(const struct dlx_test_container *container)
+/* Runs it until it says a word. */
+static struct dlx_test_container run_until_word(uid_t uid, dlx_test_container_role *role)
 {
-    dlx_test_container_say(container->sock, 0);
+    struct dlx_test_container container = run(uid, role);
+    (void)dlx_test_container_hear(container.sock);
+    return container;
 }
 
-static void hear(const struct dlx_test_container *container)
+static void run_to_end(uid_t uid, dlx_test_container_role *role)
 {
-    (void)dlx_test_container_hear(container->sock);
+    struct dlx_test_container container = run(uid, role);
+    dlx_test_container_join(&container);
+}
+
+/* Says the word that it waits for, and waits for its end. */
+static void end(struct dlx_test_container *container)
+{
+    dlx_test_container_say(container->sock, 0);
+    dlx_test_container_join(container);
+}
+
+/* Say a word, and wait for one. */
+static void turn(int sock)
+{
+    dlx_test_container_say(sock, 0);
+    (void)dlx_test_container_hear(sock);
 }
 
 static const struct dlx_publisher_args retain_2 = {.size = sizeof retain_2, .retain = 2};
@@ -58,8 +76,7 @@ static void publish_two(int sock)
     for (uint32_t i = 1; i <= 2; i++)
         ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, i), &strict));
     dlx_test_gpu_wait_ready(&x, 2);
-    dlx_test_container_say(sock, 0);
-    (void)dlx_test_container_hear(sock);
+    turn(sock);
 }
 
 static void take_two(int sock)
@@ -82,14 +99,10 @@ static void be_refused_two(int sock)
 
 static void check_two(uid_t publisher, uid_t subscriber_uid, dlx_test_container_role *role)
 {
-    struct dlx_test_container p = run(publisher, publish_two);
-    hear(&p);
-    for (int i = 0; i < 2; i++) {
-        struct dlx_test_container s = run(subscriber_uid, role);
-        dlx_test_container_join(&s);
-    }
-    say(&p);
-    dlx_test_container_join(&p);
+    struct dlx_test_container p = run_until_word(publisher, publish_two);
+    for (int i = 0; i < 2; i++)
+        run_to_end(subscriber_uid, role);
+    end(&p);
 }
 
 static const uid_t users[] = {0, DLX_TEST_ALICE};
@@ -112,62 +125,51 @@ GPU_TEST(tensors_pass_where_the_daemon_is_in_a_container, 0)
         check_two(0, 0, take_two);
 }
 
-enum end { ENDS, IS_KILLED };
+enum fate { ENDS, IS_KILLED };
 
 GPU_LOOP_TEST(a_container_that_comes_late_gets_retained_tensors, ENDS, IS_KILLED + 1, 0)
 {
     if (!begin(serve_users))
         return;
-    struct dlx_test_container p = run(0, publish_two);
-    hear(&p);
+    struct dlx_test_container p = run_until_word(0, publish_two);
     if (_i == IS_KILLED)
         dlx_test_container_kill(&p);
     else
-        say(&p);
-    if (_i == ENDS)
-        dlx_test_container_join(&p);
-    struct dlx_test_container s = run(0, take_two);
-    dlx_test_container_join(&s);
+        end(&p);
+    run_to_end(0, take_two);
 }
 
 static void publish_around_a_restart(int sock)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(&retain_2);
     ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 1), &strict));
-    dlx_test_container_say(sock, 0);
-    (void)dlx_test_container_hear(sock);
+    turn(sock);
     ok(dlx_publisher_wait(x.p, 0, 0));
     ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 2), &strict));
-    dlx_test_container_say(sock, 0);
-    (void)dlx_test_container_hear(sock);
+    turn(sock);
 }
 
 GPU_TEST(a_container_that_comes_late_gets_tensors_of_before_the_restart, 0)
 {
     if (!begin(serve_users))
         return;
-    struct dlx_test_container p = run(0, publish_around_a_restart);
-    hear(&p);
+    struct dlx_test_container p = run_until_word(0, publish_around_a_restart);
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, serve_users, NULL);
-    say(&p);
-    hear(&p);
-    struct dlx_test_container s = run(0, take_two);
-    dlx_test_container_join(&s);
-    say(&p);
-    dlx_test_container_join(&p);
+    turn(p.sock);
+    run_to_end(0, take_two);
+    end(&p);
 }
 
 /* The driver opens no memory of cudaMalloc in the process that has it: it is where it is. */
 static void check_own(struct dlx_test_gpu_end *x, uint32_t value)
 {
-    DLManagedTensorVersioned *mine = dlx_test_gpu_tensor(0, 1, N, value), *t;
+    DLManagedTensorVersioned *mine = dlx_test_gpu_tensor(0, 1, N, value);
     const void *at = mine->dl_tensor.data;
     ok(dlx_publish(x->p, mine, &strict));
-    t = dlx_test_gpu_take_tensor(x);
+    auto_tensor *t = dlx_test_gpu_take_tensor(x);
     ck_assert_ptr_eq(t->dl_tensor.data, at);
     dlx_test_gpu_check(t, N, value);
-    t->deleter(t);
 }
 
 static int count(const struct dlx_publisher_info *info, void *userdata)
@@ -180,12 +182,10 @@ static int count(const struct dlx_publisher_info *info, void *userdata)
 /* Until the next daemon knows both ends, and on. */
 static void take_own(int sock)
 {
-    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
+    auto_gpu_end x = dlx_test_gpu_both(NULL);
     int n = 0;
-    ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
     check_own(&x, 1);
-    dlx_test_container_say(sock, 0);
-    (void)dlx_test_container_hear(sock);
+    turn(sock);
     for (uint32_t i = 2; n == 0; i++) {
         check_own(&x, i);
         (void)dlx_list_publishers(x.c, "gpu/a", count, &n);
@@ -199,15 +199,13 @@ GPU_LOOP_TEST(a_process_in_a_container_knows_its_own_tensors, 0, 2, 0)
     void (*prepare)(void *userdata) = _i == 0 ? serve_users : dlx_test_container_enter;
     if (!begin(prepare))
         return;
-    struct dlx_test_container x = run(0, take_own);
-    hear(&x);
+    struct dlx_test_container x = run_until_word(0, take_own);
     if (_i == 0)
         dlx_test_daemon_kill(&dlx_test_stream_daemon);
     else
         dlx_test_container_kill_daemon(&dlx_test_stream_daemon);
     dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, prepare, NULL);
-    say(&x);
-    dlx_test_container_join(&x);
+    end(&x);
 }
 
 static void publish_malloc(int sock)
@@ -238,15 +236,13 @@ GPU_LOOP_TEST(memory_of_cudaMalloc_is_refused_between_containers_with_advice, 0,
 {
     if (!begin(serve_users))
         return;
-    struct dlx_test_container p = run(0, publish_malloc);
-    hear(&p);
+    struct dlx_test_container p = run_until_word(0, publish_malloc);
     struct dlx_test_container s =
         _i == 0 ? run(0, be_advised)
                 : dlx_test_container_start_second(&dlx_test_stream_daemon, 0, be_advised);
-    hear(&s);
+    (void)dlx_test_container_hear(s.sock);
     dlx_test_container_join(&s);
-    say(&p);
-    dlx_test_container_join(&p);
+    end(&p);
 }
 
 int main(void)

@@ -14,8 +14,7 @@ static void hold(int sock)
     struct dlx_message *m = dlx_test_gpu_take(&x);
     ok(dlx_message_tensor(m, 0, &t));
     dlx_test_gpu_check(t, N, 7);
-    dlx_test_gpu_tell(sock);
-    dlx_test_gpu_await(sock);
+    dlx_test_gpu_turn(sock);
     t->deleter(t);
     dlx_message_unref(m);
     dlx_test_gpu_tell(sock);
@@ -51,8 +50,7 @@ GPU_TEST(a_publisher_that_ends_does_not_free_what_is_held, 0)
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
     mine->deleter(mine);
-    dlx_test_gpu_tell(x.peer.sock);
-    dlx_test_gpu_await(x.peer.sock);
+    dlx_test_gpu_turn(x.peer.sock);
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
 }
@@ -113,8 +111,7 @@ static void publish_two(int sock)
                                    {"cpu", dlx_test_stream_alloc(x.p, 4, i)}};
         ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
     }
-    dlx_test_gpu_tell(sock);
-    dlx_test_gpu_await(sock);
+    dlx_test_gpu_turn(sock);
 }
 
 /* 0: its subscriber has taken the messages; 1: they come from what the daemon retains. */
@@ -127,8 +124,7 @@ GPU_LOOP_TEST(memory_of_a_publisher_that_was_killed_cannot_be_opened, 0, 2, 0)
     (void)dlx_test_gpu_context(0);
     if (_i == 0)
         ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
-    dlx_test_gpu_tell(peer.sock);
-    dlx_test_gpu_await(peer.sock);
+    dlx_test_gpu_turn(peer.sock);
     for (int i = 0; i < 2 && _i == 0; i++)
         m[i] = dlx_test_gpu_take(&x);
     if (_i == 0)

@@ -19,7 +19,6 @@
 #include <sys/resource.h>
 
 static struct dlx_gpu_handle sent, got;
-static const struct dlx_subscribe_args history = {.size = sizeof history, .history = 8};
 
 /* What the daemon of the fixture has started: 0 if it is not there. */
 static pid_t keeper_pid(void)
@@ -65,16 +64,11 @@ static int fetch(struct dlx_client *c, struct dlx_subscription *s, uint64_t id)
 /* A newcomer of a connection of its own gets the memory. */
 static void reaches_a_newcomer_to(const char *topic, uint64_t id)
 {
-    struct dlx_client *c = dlx_test_stream_connect();
-    struct dlx_subscription *s = NULL;
-    struct dlx_message *m = NULL;
-    ok(dlx_subscribe(c, topic, &history, &s));
-    ok(dlx_take(s, PATIENCE, &m));
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, topic, SUBSCRIBE(.history = 8));
+    auto_message *m = dlx_test_stream_next(s); /* it is held while its memory is fetched */
     ok(fetch(c, s, id));
     ck_assert(dlx_test_keeper_same(&sent, &got));
-    dlx_message_unref(m);
-    dlx_subscription_unref(s);
-    dlx_client_unref(c);
 }
 
 static void reaches_a_newcomer(uint64_t id)
@@ -110,10 +104,13 @@ static void end(void)
 {
     keep = dlx__gpu_keep_free(keep);
     dlx_test_pair_end(&x);
+    x = (struct dlx_test_pair){.c = NULL};
 }
 
+/* Also ends the pair if the test has not. */
 static void done(void)
 {
+    end();
     dlx__gpu_handle_deinit(&sent);
     dlx__gpu_handle_deinit(&got);
 }
@@ -137,12 +134,10 @@ LOOP_TEST(what_is_put_reaches_a_subscriber_in_any_number_of_parts, 0, DLX_ARRAY_
 
 TEST(a_late_joiner_needs_nothing_of_an_idle_publisher)
 {
-    const struct dlx_publisher_args args = {.size = sizeof args, .history = 4};
-    begin(&args, 7, 3);
+    begin(PUBLISHER(.history = 4), 7, 3);
     dlx_test_stream_publish(x.p, 10, 1);
     for (int i = 0; i < 3; i++)
         reaches_a_newcomer(7);
-    end();
 }
 
 /* Puts and publishes one message to be retained, and waits to be killed. */
@@ -159,15 +154,10 @@ static pid_t spawn_publisher(const char *topic)
     return dlx_test_fork_wait_ready(&child);
 }
 
-static void kill_publisher(pid_t pid)
-{
-    dlx_test_fork_kill(pid);
-}
-
 TEST(memory_of_retained_messages_outlives_a_publisher_that_was_killed)
 {
     handle(7, 300);
-    kill_publisher(spawn_publisher("test/a"));
+    dlx_test_fork_kill(spawn_publisher("test/a"));
     for (int i = 0; i < 3; i++)
         reaches_a_newcomer(7);
     dlx_test_keeper_wait_children(keeper_pid(), 1);
@@ -185,7 +175,7 @@ TEST(memory_of_retained_messages_outlives_daemons)
     pid_t pid = spawn_publisher("test/a");
     dlx_test_store_restart();
     reaches_a_newcomer(7);
-    kill_publisher(pid);
+    dlx_test_fork_kill(pid);
     reaches_a_newcomer(7);
     for (int i = 0; i < 3; i++) {
         dlx_test_store_restart();
@@ -209,7 +199,7 @@ TEST(memory_of_each_retained_topic_outlives_daemons)
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
     handle(7, 3);
     for (unsigned i = 0; i < 3; i++)
-        kill_publisher(spawn_publisher(topics[i]));
+        dlx_test_fork_kill(spawn_publisher(topics[i]));
     for (int i = 0; i < 2; i++) {
         dlx_test_store_restart();
         for (unsigned k = 0; k < 3; k++)
@@ -224,8 +214,7 @@ TEST(memory_of_each_retained_topic_outlives_daemons)
 /* The publisher's connection goes on, and so do links that the former daemon made. */
 TEST(a_publisher_goes_on_with_another_daemon)
 {
-    const struct dlx_publisher_args args = {.size = sizeof args, .history = 4};
-    begin(&args, 7, 3);
+    begin(PUBLISHER(.history = 4), 7, 3);
     pass_one();
     const struct dlx_subscriber_link *old = link_of(x.s);
     pid_t before = keeper_pid();
@@ -246,26 +235,22 @@ TEST(a_publisher_goes_on_with_another_daemon)
 
 TEST(messages_that_are_held_keep_the_memory_of_a_publisher_that_closed)
 {
-    struct dlx_message *m = NULL;
     begin(NULL, 7, 3);
     dlx_test_stream_publish(x.p, 10, 1);
-    ok(dlx_take(x.s, PATIENCE, &m));
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     keep = dlx__gpu_keep_free(keep);
     x.p = dlx_publisher_unref(x.p);
     ok(fetch(x.c, x.s, 7));
     ck_assert(dlx_test_keeper_same(&sent, &got));
     dlx_message_unref(m);
-    dlx_test_pair_end(&x);
+    end();
     dlx_test_keeper_wait_children(keeper_pid(), 0);
 }
-
-/* ---- deaths ---------------------------------------------------------------------------------- */
 
 /* 0: the router is killed; 1: the holder. */
 LOOP_TEST(what_the_keeper_lost_is_put_again, 0, 2)
 {
-    const struct dlx_publisher_args args = {.size = sizeof args, .history = 4};
-    begin(&args, 7, 3);
+    begin(PUBLISHER(.history = 4), 7, 3);
     pass_one();
     pid_t router = keeper_pid(), victim = router;
     if (_i == 1)
@@ -281,7 +266,6 @@ LOOP_TEST(what_the_keeper_lost_is_put_again, 0, 2)
     put(0);
     reaches_a_newcomer(7);
     ck_assert_int_eq(_i == 1, keeper_pid() == router);
-    end();
 }
 
 /* It stands still: a call for GPU memory fails after a while, and the daemon serves all others. */
@@ -308,10 +292,7 @@ TEST(a_keeper_that_stands_still_holds_up_nobody_else)
     ck_assert_int_eq(status, 0);
     ck_assert_uint_lt(dlx__now_ns() - began, PATIENCE);
     ck_assert_int_eq(kill(router, SIGCONT), 0);
-    dlx_test_pair_end(&x);
 }
-
-/* ---- refusals -------------------------------------------------------------------------------- */
 
 static void without_keeper(void *userdata)
 {
@@ -333,7 +314,6 @@ TEST(a_keeper_that_is_not_installed_is_a_clear_error)
     }
     pass_one();
     fails(fetch(x.c, x.s, 7), DLX_E_NO_DAEMON, "/no/such/program");
-    dlx_test_pair_end(&x);
 }
 
 TEST(an_older_daemon_is_not_asked)
@@ -342,7 +322,6 @@ TEST(an_older_daemon_is_not_asked)
     handle(7, 1);
     x.c->minor = 2;
     fails(dlx__gpu_keep_put(x.p->client, x.p->id, &keep, &sent), DLX_E_VERSION, "2.3");
-    dlx_test_pair_end(&x);
 }
 
 TEST(a_forked_child_may_not_use_it)
@@ -357,25 +336,20 @@ TEST(a_forked_child_may_not_use_it)
                   : 1);
     dlx_test_fork_join(pid);
     ok(fetch(x.c, x.s, 7));
-    end();
 }
 
 TEST(another_publisher_or_link_is_refused)
 {
     int sock;
     x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_client *other = dlx_test_stream_connect();
+    auto_client *other = dlx_test_stream_connect();
     keeper_ends(); /* of the test before */
     pass_one();
     fails(dlx__call_gpu_keep(other, x.p->id, &sock), DLX_E_NOT_FOUND, "publisher");
     fails(dlx__call_gpu_get(other, link_of(x.s)->id, 0, 7, &sock), DLX_E_NOT_FOUND, "link");
     fails(dlx__call_gpu_get(x.c, link_of(x.s)->id, 0, 0, &sock), DLX_E_INVALID, "allocation 0");
     ck_assert_int_eq(keeper_pid(), 0); /* nobody needed it */
-    dlx_client_unref(other);
-    dlx_test_pair_end(&x);
 }
-
-/* ---- readers that do not read ---------------------------------------------------------------- */
 
 #define FILES 1024
 
@@ -409,7 +383,6 @@ TEST(readers_that_never_read_keep_nobody_out)
     for (int i = 0; i < N; i++)
         close(socks[i]);
     ok(fetch(x.c, x.s, 7));
-    end();
 }
 
 TEST(the_keeper_ends_after_the_last_daemon)

@@ -30,10 +30,10 @@ static void serve_both(void *userdata)
                          DLX_TEST_WORDS("--allow-user", "64001", "--allow-user", "64002"));
 }
 
-static void begin(void)
+static void begin(void (*serve)(void *userdata))
 {
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
-    dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, serve_both, NULL);
+    dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, serve, NULL);
 }
 
 static char config_path[300];
@@ -51,20 +51,18 @@ static void begin_with(const char *config)
     ck_assert_ptr_nonnull(f);
     ck_assert_int_ge(fputs(config, f), 0);
     ck_assert_int_eq(fclose(f), 0);
-    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
-    dlx_test_daemon_start_prepared(&dlx_test_stream_daemon, serve_config, NULL);
+    begin(serve_config);
 }
 
 /* A process of that user that shares `sent`, publishes a message, and waits to be killed. */
 static pid_t publish_as(uid_t uid, const char *topic)
 {
-    const struct dlx_publisher_args args = {.size = sizeof args, .history = 4};
     struct dlx_test_child child = dlx_test_fork_child();
     if (child.pid == 0) {
         struct dlx_gpu_keep *keep = NULL;
         dlx_test_user_become(uid);
         struct dlx_publisher *p =
-            dlx_test_stream_publisher(dlx_test_stream_connect(), topic, &args);
+            dlx_test_stream_publisher(dlx_test_stream_connect(), topic, PUBLISHER(.history = 4));
         if (dlx__gpu_keep_put(p->client, p->id, &keep, &sent) != 1)
             _exit(1);
         dlx_test_stream_publish(p, 10, 1);
@@ -73,24 +71,17 @@ static pid_t publish_as(uid_t uid, const char *topic)
     return dlx_test_fork_wait_ready(&child);
 }
 
-static void end(pid_t pid)
-{
-    dlx_test_fork_kill(pid);
-}
-
 /* A process of that user that joins, and fetches allocation 7: the code, in a child's exit
  * status. */
 static int fetch_as(uid_t uid, const char *topic)
 {
-    const struct dlx_subscribe_args args = {.size = sizeof args, .history = 4};
     int status;
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         struct dlx_gpu_handle got = {0};
-        struct dlx_client *c;
         dlx_test_user_become(uid);
-        c = dlx_test_stream_connect();
-        struct dlx_subscription *s = dlx_test_stream_subscribe(c, topic, &args);
+        struct dlx_client *c = dlx_test_stream_connect();
+        struct dlx_subscription *s = dlx_test_stream_subscribe(c, topic, SUBSCRIBE(.history = 4));
         (void)dlx_test_stream_next(s);
         int r = 1;
         for (uint32_t i = 0; i < s->n_links; i++)
@@ -107,7 +98,7 @@ TEST(memory_is_handed_over_within_one_user)
 {
     if (!dlx_test_user_may())
         return;
-    begin();
+    begin(serve_both);
     dlx_test_keeper_handle(&sent, 7, 2);
     pid_t alice = publish_as(ALICE, "test/alice"), root = publish_as(0, "test/root");
     ck_assert_int_eq(fetch_as(ALICE, "test/alice"), 0);
@@ -115,8 +106,8 @@ TEST(memory_is_handed_over_within_one_user)
     ck_assert_int_eq(fetch_as(0, "test/alice"), DLX_E_ACCESS);
     ck_assert_int_eq(fetch_as(BOB, "test/root"), DLX_E_ACCESS);
     ck_assert_int_eq(fetch_as(0, "test/root"), 0);
-    end(alice);
-    end(root);
+    dlx_test_fork_kill(alice);
+    dlx_test_fork_kill(root);
     dlx__gpu_handle_deinit(&sent);
 }
 
@@ -134,8 +125,8 @@ TEST(memory_is_handed_over_between_users_whom_a_rule_lets)
     ck_assert_int_eq(fetch_as(BOB, "test/own"), DLX_E_ACCESS);
     ck_assert_int_eq(fetch_as(CAROL, "test/shared"), DLX_E_ACCESS);
     ck_assert_int_eq(fetch_as(0, "test/shared"), DLX_E_ACCESS);
-    end(shared);
-    end(own);
+    dlx_test_fork_kill(shared);
+    dlx_test_fork_kill(own);
     dlx__gpu_handle_deinit(&sent);
     ck_assert_int_eq(unlink(config_path), 0);
 }
@@ -148,7 +139,7 @@ TEST(a_file_that_blocks_holds_up_nobody_else)
     struct dlx_gpu_handle honest;
     if (!dlx_test_user_may())
         return;
-    begin();
+    begin(serve_both);
     dlx_test_keeper_handle(&honest, 7, 2);
     sent = honest;
     pid_t bob = publish_as(BOB, "test/bob");
@@ -167,12 +158,12 @@ TEST(a_file_that_blocks_holds_up_nobody_else)
         dlx_test_fuse_wait(&fuse.asked->flush);
         for (int i = 0; i < 3; i++)
             ck_assert_int_eq(fetch_as(BOB, "test/bob"), 0);
-        end(publish_as(BOB, "test/more"));
+        dlx_test_fork_kill(publish_as(BOB, "test/more"));
         dlx_test_fuse_end(&fuse);
         ck_assert_int_eq(waitpid(alice, NULL, 0), alice);
     }
     ck_assert_int_eq(fetch_as(BOB, "test/bob"), 0);
-    end(bob);
+    dlx_test_fork_kill(bob);
     dlx__gpu_handle_deinit(&honest);
     dlx_test_keeper_wait_children(keeper, 0);
 }

@@ -120,8 +120,7 @@ static void publish_and_stay(int sock)
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(NULL);
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     (void)publish_early(x.p, 1000 * WORK_NS, 7);
-    dlx_test_gpu_tell(sock);
-    dlx_test_gpu_await(sock);
+    dlx_test_gpu_turn(sock);
 }
 
 GPU_TEST(a_reader_does_not_wait_for_a_publisher_that_was_killed, 0)
@@ -142,8 +141,7 @@ static void fail_while_published(int sock)
     (void)publish_early(x.p, WORK_NS, 7);
     dlx_test_gpu_lose_context();
     dlx_test_stream_publish(x.p, 4, 3);
-    dlx_test_gpu_tell(sock);
-    dlx_test_gpu_await(sock);
+    dlx_test_gpu_turn(sock);
 }
 
 GPU_TEST(an_error_of_the_publisher_s_gpu_fails_what_waited_for_it, 0)

@@ -20,8 +20,7 @@ static void publish_some(int sock)
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     for (int i = 0; i < dlx_test_gpu_variant; i++)
         ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
-    dlx_test_gpu_tell(sock);
-    dlx_test_gpu_await(sock);
+    dlx_test_gpu_turn(sock);
     if (dlx_test_gpu_variant > 1)
         dlx_test_gpu_wait_deleted(&x, (uint32_t)dlx_test_gpu_variant - 1);
 }
@@ -410,8 +409,7 @@ static void lose_context_while_releasing(int sock)
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.gpu_errors, 1);
     ck_assert_uint_eq(stats.gpu_waits, 0);
-    dlx_test_gpu_tell(sock);
-    dlx_test_gpu_await(sock);
+    dlx_test_gpu_turn(sock);
 }
 
 GPU_TEST(an_error_of_the_gpu_releases_and_is_counted, DLX_TEST_GPU_FAILURES)

@@ -15,23 +15,21 @@ static void publish(struct dlx_publisher *p, uint32_t value)
 }
 
 /* A peer publishes 1 and 2, says so, and then does nothing until the test's word. */
-static const struct dlx_publisher_args retain_2 = {.size = sizeof retain_2, .retain = 2};
-
 static void publish_two(int sock)
 {
     dlx_test_gpu_await(sock);
-    auto_gpu_end x = dlx_test_gpu_publisher(&retain_2);
+    auto_gpu_end x = dlx_test_gpu_publisher(&dlx_test_retain_2);
     for (uint32_t i = 1; i <= 2; i++)
         publish(x.p, i);
     dlx_test_gpu_wait_ready(&x, 2);
-    dlx_test_gpu_tell(sock);
-    dlx_test_gpu_await(sock);
+    dlx_test_gpu_turn(sock);
 }
 
-static void have_published(const struct dlx_test_gpu_peer *peer)
+static void newcomer_gets_both(void)
 {
-    dlx_test_gpu_tell(peer->sock);
-    dlx_test_gpu_await(peer->sock);
+    auto_gpu_end x = dlx_test_gpu_subscriber(NULL);
+    dlx_test_gpu_expect(&x, 0, N, 1);
+    dlx_test_gpu_expect(&x, 0, N, 2);
 }
 
 enum end { ENDS, IS_KILLED, IS_STOPPED };
@@ -39,7 +37,7 @@ enum end { ENDS, IS_KILLED, IS_STOPPED };
 GPU_LOOP_TEST(retained_tensors_are_there_whatever_their_publisher_does, ENDS, IS_STOPPED + 1, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_two);
-    have_published(&peer);
+    dlx_test_gpu_turn(peer.sock);
     if (_i == IS_KILLED) {
         dlx_test_gpu_kill(&peer);
     } else if (_i == IS_STOPPED) {
@@ -48,12 +46,8 @@ GPU_LOOP_TEST(retained_tensors_are_there_whatever_their_publisher_does, ENDS, IS
         dlx_test_gpu_tell(peer.sock);
         dlx_test_gpu_join(&peer);
     }
-    for (int i = 0; i < 2; i++) { /* one newcomer after the other */
-        struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(NULL);
-        dlx_test_gpu_expect(&x, 0, N, 1);
-        dlx_test_gpu_expect(&x, 0, N, 2);
-        dlx_test_gpu_end(&x);
-    }
+    for (int i = 0; i < 2; i++)
+        newcomer_gets_both();
     if (_i == IS_STOPPED) {
         ck_assert_int_eq(kill(peer.pid, SIGCONT), 0);
         dlx_test_gpu_tell(peer.sock);
@@ -83,7 +77,7 @@ GPU_TEST(what_was_not_taken_when_the_publisher_ended_can_still_be, 0)
 /* Memory of others ends with its process, and its messages with it. */
 GPU_TEST(a_message_that_also_has_memory_of_others_is_not_retained, 0)
 {
-    auto_gpu_end x = dlx_test_gpu_publisher(&retain_2);
+    auto_gpu_end x = dlx_test_gpu_publisher(&dlx_test_retain_2);
     struct dlx_message *m = NULL;
     struct dlx_item items[] = {{"own", dlx_test_gpu_alloc(x.p, N, 1)},
                                {"other", dlx_test_gpu_tensor(0, 1, N, 2)}};
@@ -107,15 +101,13 @@ static void take_and_hold(int sock)
         t->deleter(t);
         dlx_test_gpu_wait_held(x.s, 1);
     }
-    dlx_test_gpu_tell(sock);
-    dlx_test_gpu_await(sock); /* to be killed */
+    dlx_test_gpu_turn(sock); /* to be killed */
 }
 
 /* Its kernels may still run: what it could see is freed, and never used again. 0: it has the
  * tensor; 1: it has deleted it, and a stream uses it. */
 GPU_LOOP_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2, 0)
 {
-    struct dlx_publisher_stats stats = {.size = sizeof stats};
     dlx_test_gpu_variant = _i;
     auto_gpu_end x = dlx_test_gpu_publish_to(take_and_hold, NULL);
     DLManagedTensorVersioned *held = dlx_test_gpu_alloc(x.p, N, 1), *kept, *t;
@@ -125,11 +117,8 @@ GPU_LOOP_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2
     dlx_test_gpu_await(x.peer.sock);
     dlx_test_gpu_kill(&x.peer);
     publish(x.p, 4);
-    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE;;) {
+    for (uint64_t end = dlx__deadline(PATIENCE); dlx_test_stream_stats(x.p).n_subscribers > 0;) {
         ok(dlx_publisher_wait(x.p, 0, 0));
-        ok(dlx_publisher_get_stats(x.p, &stats));
-        if (stats.n_subscribers == 0)
-            break;
         ck_assert_uint_lt(dlx__now_ns(), end);
     }
     publish(x.p, 5); /* 4 was published by the same arena, and goes */
@@ -146,12 +135,11 @@ GPU_LOOP_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2
 static void publish_after_restart(int sock)
 {
     dlx_test_gpu_await(sock);
-    auto_gpu_end x = dlx_test_gpu_publisher(&retain_2);
+    auto_gpu_end x = dlx_test_gpu_publisher(&dlx_test_retain_2);
     for (uint32_t i = 1; i <= 2; i++) {
         publish(x.p, i);
         dlx_test_gpu_wait_ready(&x, (int)i);
-        dlx_test_gpu_tell(sock);
-        dlx_test_gpu_await(sock);
+        dlx_test_gpu_turn(sock);
     }
 }
 
@@ -159,15 +147,10 @@ static void publish_after_restart(int sock)
 GPU_TEST(a_subscriber_of_the_next_daemon_gets_what_was_published_before_and_after, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_after_restart);
-    dlx_test_gpu_tell(peer.sock);
-    dlx_test_gpu_await(peer.sock);
+    dlx_test_gpu_turn(peer.sock);
     dlx_test_stream_restart();
-    dlx_test_gpu_tell(peer.sock);
-    dlx_test_gpu_await(peer.sock);
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(NULL);
-    dlx_test_gpu_expect(&x, 0, N, 1);
-    dlx_test_gpu_expect(&x, 0, N, 2);
-    dlx_test_gpu_end(&x);
+    dlx_test_gpu_turn(peer.sock);
+    newcomer_gets_both();
     dlx_test_gpu_tell(peer.sock);
     dlx_test_gpu_join(&peer);
 }
@@ -178,18 +161,15 @@ GPU_LOOP_TEST(retained_tensors_outlive_their_publisher_and_the_daemon, ENDS, IS_
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(publish_two); /* before there are threads */
     dlx_test_store_begin(DLX_TEST_STORE_MANY);
-    have_published(&peer);
-    if (_i == IS_KILLED)
+    dlx_test_gpu_turn(peer.sock);
+    if (_i == IS_KILLED) {
         dlx_test_gpu_kill(&peer);
-    else
+    } else {
         dlx_test_gpu_tell(peer.sock);
-    if (_i != IS_KILLED)
         dlx_test_gpu_join(&peer);
+    }
     dlx_test_store_restart();
-    struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(NULL);
-    dlx_test_gpu_expect(&x, 0, N, 1);
-    dlx_test_gpu_expect(&x, 0, N, 2);
-    dlx_test_gpu_end(&x);
+    newcomer_gets_both();
     dlx_test_store_drop("gpu/a");
     dlx_test_store_end();
 }

@@ -208,8 +208,7 @@ static void be_the_other(int sock)
     CU_OK(cu.cuMemAlloc(&keep, N * sizeof(uint32_t)));
     for (uint32_t i = 0; i < ROUNDS; i++)
         cycle_pass_on(&end, 2 * i + 1, keep);
-    dlx_test_gpu_tell(sock);
-    dlx_test_gpu_await(sock);
+    dlx_test_gpu_turn(sock);
     dlx_test_gpu_sync(end.stream);
     CU_OK(cu.cuMemFree(keep));
     cycle_end(&end);
@@ -249,8 +248,7 @@ static void publish_and_stay(int sock)
     CUstream stream = dlx_test_gpu_stream();
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     dlx_test_gpu_publish_behind(x.p, stream, &gate, 0);
-    dlx_test_gpu_tell(sock);
-    dlx_test_gpu_await(sock);
+    dlx_test_gpu_turn(sock);
     if (dlx_test_gpu_variant == 1)
         dlx_test_gpu_lose_context();
     dlx_test_gpu_await(sock); /* to be killed */

@@ -107,8 +107,6 @@ void dlx_test_gpu_load(void)
 #undef X
 }
 
-/* -- other processes --------------------------------------------------------------------------- */
-
 struct dlx_test_gpu_peer dlx_test_gpu_start(void (*role)(int sock))
 {
     int pair[2];
@@ -191,7 +189,11 @@ void dlx_test_gpu_await(int sock)
     (void)dlx_test_gpu_receive(sock, &byte, 1);
 }
 
-/* -- one process ------------------------------------------------------------------------------- */
+void dlx_test_gpu_turn(int sock)
+{
+    dlx_test_gpu_tell(sock);
+    dlx_test_gpu_await(sock);
+}
 
 CUcontext dlx_test_gpu_context(int device)
 {

@@ -85,6 +85,8 @@ int dlx_test_gpu_receive(int sock, void *ret, size_t size);
 /* A word without a content, to the other one and from it. */
 void dlx_test_gpu_tell(int sock);
 void dlx_test_gpu_await(int sock);
+/* Both: it is the other one's turn, until it says so. */
+void dlx_test_gpu_turn(int sock);
 
 /* Initialises the driver, and makes a context of the device current. */
 CUcontext dlx_test_gpu_context(int device);

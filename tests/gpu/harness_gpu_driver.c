@@ -6,8 +6,6 @@
 #include "tests/gpu/harness_gpu_kernel.h"
 #include <sched.h>
 
-/* ---- what runs ----------------------------------------------------------------------------- */
-
 bool dlx_test_gpu_is_standin(void)
 {
     return !getenv("DLX_TEST_GPU_DRIVER");
@@ -59,8 +57,6 @@ void dlx_test_gpu_unchecked(const char *what)
     (void)dprintf(STDOUT_FILENO, "NOTE: not checked: %s\n", what);
 }
 
-/* ---- counts -------------------------------------------------------------------------------- */
-
 uint64_t dlx_test_gpu_calls(const char *name)
 {
     return dlx_test_gpu_is_standin() ? standin.standin_calls(name) : 0;
@@ -68,23 +64,21 @@ uint64_t dlx_test_gpu_calls(const char *name)
 
 void dlx_test_gpu_check_calls(const char *name, uint64_t n)
 {
-    if (dlx_test_gpu_is_standin()) {
+    if (dlx_test_gpu_is_standin())
         ck_assert_msg(standin.standin_calls(name) == n, "%s was called %llu times, not %llu", name,
                       (unsigned long long)standin.standin_calls(name), (unsigned long long)n);
-        return;
-    }
-    dlx_test_gpu_unchecked("how often calls of the driver are made");
+    else
+        dlx_test_gpu_unchecked("how often calls of the driver are made");
 }
 
 void dlx_test_gpu_check_count(enum standin_counter counter, uint64_t n)
 {
-    if (dlx_test_gpu_is_standin()) {
+    if (dlx_test_gpu_is_standin())
         ck_assert_msg(standin.standin_count(counter) == n, "%s: %llu, not %llu",
                       standin.standin_count_name(counter),
                       (unsigned long long)standin.standin_count(counter), (unsigned long long)n);
-        return;
-    }
-    dlx_test_gpu_unchecked("how many objects of the driver exist");
+    else
+        dlx_test_gpu_unchecked("how many objects of the driver exist");
 }
 
 void dlx_test_gpu_check_no_context(int device, int device_of_machine)
@@ -115,8 +109,6 @@ void dlx_test_gpu_check_n_fds(size_t n)
 
 /* How long a driver may take for the memory of a process that died: a story has less than 40 s. */
 #define BACK_NS UINT64_C(10000000000)
-
-/* ---- memory -------------------------------------------------------------------------------- */
 
 size_t dlx_test_gpu_free_memory(void)
 {

@@ -4,8 +4,6 @@
 #if DLX_TEST_HAS_GPU
 #include <sched.h>
 
-/* ---- NVIDIA's driver ----------------------------------------------------------------------- */
-
 /* PTX 7.0 and compute capability 7.0: every driver that libdlx uses compiles that. */
 static const char ptx[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -89,8 +87,6 @@ void dlx_test_gpu_kernels_load(void)
     kernels.context = context;
 }
 
-/* ---- the stand-in -------------------------------------------------------------------------- */
-
 struct task {
     CUdeviceptr at;
     uint64_t ns, n;
@@ -145,8 +141,6 @@ static void look_on_standin(void *arg)
         look->n_same += word && *word == look->value;
     }
 }
-
-/* ---- both ---------------------------------------------------------------------------------- */
 
 void dlx_test_gpu_spin(CUstream stream, CUdeviceptr at, uint64_t ns)
 {

@@ -53,8 +53,7 @@ struct dlx_test_gpu_end dlx_test_gpu_publish_to(void (*role)(int sock),
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(role);
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(args);
     x.peer = peer;
-    dlx_test_gpu_tell(peer.sock);
-    dlx_test_gpu_await(peer.sock);
+    dlx_test_gpu_turn(peer.sock);
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     return x;
 }
@@ -90,8 +89,7 @@ struct dlx_test_gpu_end dlx_test_gpu_subscribe_to(void (*role)(int sock),
     struct dlx_test_gpu_end x = dlx_test_gpu_subscriber(args);
     x.peer = peer;
     x.is_awaited = true;
-    dlx_test_gpu_tell(peer.sock);
-    dlx_test_gpu_await(peer.sock);
+    dlx_test_gpu_turn(peer.sock);
     return x;
 }
 

@@ -39,9 +39,8 @@ static void teardown(void)
     dlx__gpu_handle_deinit(&got);
     owner = dlx__close(owner);
     control = dlx__close(control);
-    if (pid > 0) {
+    if (pid > 0)
         dlx_test_fork_kill(pid);
-    }
     pid = 0;
 }
 
@@ -59,7 +58,6 @@ static int ask(uint64_t allocation)
 static int fetch(uint64_t allocation)
 {
     int sock = ask(allocation);
-    dlx__gpu_handle_deinit(&got);
     int r = dlx_test_keeper_receive(sock, &got, text);
     close(sock);
     return r;

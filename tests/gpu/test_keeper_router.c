@@ -48,7 +48,6 @@ static int publisher(uint64_t origin, uint64_t user, uint32_t n_chunks)
 static int fetch(uint64_t origin, uint64_t user, uint32_t reader)
 {
     int sock = dlx_test_keeper_ask(&keeper, origin, user, reader, 7);
-    dlx__gpu_handle_deinit(&got);
     int r = dlx_test_keeper_receive(sock, &got, text);
     close(sock);
     return r;
