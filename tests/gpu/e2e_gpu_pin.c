@@ -23,12 +23,29 @@ static void allow(bool may)
     standin.standin_set_attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, may);
 }
 
-static struct dlx_message *pass(struct dlx_test_pair *x, int64_t n, int64_t value)
+static struct dlx_subscription_stats stats_of(const struct dlx_test_pair *x)
+{
+    return dlx_test_stream_subscription_stats(x->s);
+}
+
+static struct dlx_message *take_passed(struct dlx_test_pair *x, int64_t n, int64_t value)
 {
     dlx_test_stream_publish(x->p, n, value);
     struct dlx_message *m = dlx_test_stream_next(x->s);
     dlx_test_stream_check(m, n, value);
     return m;
+}
+
+static void pass(struct dlx_test_pair *x, int64_t n, int64_t value)
+{
+    dlx_message_unref(take_passed(x, n, value));
+}
+
+/* 20 MiB, 22 MiB, ...: each needs an arena of its own, and the ones before go back. */
+static void pass_growing(struct dlx_test_pair *x)
+{
+    for (int64_t mib = 10; mib < 24; mib += 2)
+        pass(x, N(mib), mib);
 }
 
 /* The subscription has heard of all that its publisher has added and dropped, and has pinned it. */
@@ -40,8 +57,8 @@ static void check_pinned(struct dlx_test_pair *x)
         ck_assert_uint_lt(dlx__now_ns(), until);
         dlx__subscription_read_notifications(x->s);
     }
-    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x->s).pinned_bytes, p.arena_bytes);
-    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x->s).pin_failures, 0);
+    ck_assert_uint_eq(stats_of(x).pinned_bytes, p.arena_bytes);
+    ck_assert_uint_eq(stats_of(x).pin_failures, 0);
     ck_assert_uint_eq(standin.standin_count(STANDIN_REGISTERED), p.n_arenas);
 }
 
@@ -73,6 +90,19 @@ static struct dlx_event next_event(struct dlx_subscription *s)
     return e;
 }
 
+/* Its publisher has joined, and its memory is not pinned, for a reason with these words. */
+static void check_unpinned(struct dlx_subscription *s, const char *words)
+{
+    struct dlx_event joined = next_event(s), e = next_event(s);
+    ck_assert_uint_eq(joined.kind, DLX_EVENT_JOINED);
+    ck_assert_uint_eq(e.kind, DLX_EVENT_UNPINNED);
+    ck_assert_str_eq(e.topic, "test/a");
+    ck_assert_uint_eq(e.link, joined.link);
+    ck_assert_uint_eq(e.publisher, joined.publisher);
+    ck_assert_uint_ne(e.publisher, 0);
+    ck_assert_msg(strstr(e.reason, words), "%s", e.reason);
+}
+
 static void check_no_event(struct dlx_subscription *s)
 {
     struct dlx_event e = {.size = sizeof e};
@@ -85,9 +115,8 @@ PIN_TEST(each_arena_is_registered_once_and_unregistered_at_the_end)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     for (int64_t i = 0; i < 20; i++) {
-        struct dlx_message *m = pass(&x, N(1), i);
+        auto_message *m = take_passed(&x, N(1), i);
         ck_assert_int_eq(dlx_message_peek(m, 0)->device.device_type, kDLCPU);
-        dlx_message_unref(m);
     }
     uint32_t n_arenas = dlx_test_stream_stats(x.p).n_arenas;
     ck_assert_uint_gt(n_arenas, 0);
@@ -101,12 +130,10 @@ PIN_TEST(each_arena_is_registered_once_and_unregistered_at_the_end)
     check_nothing_left();
 }
 
-/* 20 MiB, 22 MiB, ...: each needs an arena of its own, and the ones before go back. */
 PIN_TEST(arenas_that_come_and_go_while_streaming_are_registered_and_unregistered)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
-    for (int64_t mib = 10; mib < 24; mib += 2)
-        dlx_message_unref(pass(&x, N(mib), mib));
+    pass_growing(&x);
     check_pinned(&x);
     ck_assert_uint_gt(standin.standin_calls("cuMemHostUnregister"), 0);
     dlx_test_pair_end(&x);
@@ -120,11 +147,10 @@ PIN_TEST(two_subscriptions_of_a_process_register_what_each_has_mapped)
 {
     auto_pinned x = dlx_test_pair_make(&one, &pinned);
     struct dlx_subscription *other = dlx_test_stream_subscribe(x.c, "test/a", &pinned);
-    dlx_message_unref(pass(&x, N(1), 1));
-    struct dlx_message *m = dlx_test_stream_next(other);
-    dlx_message_unref(m);
+    pass(&x, N(1), 1);
+    dlx_message_unref(dlx_test_stream_next(other));
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(other).pinned_bytes,
-                      dlx_test_stream_subscription_stats(x.s).pinned_bytes);
+                      stats_of(&x).pinned_bytes);
     ck_assert_uint_eq(standin.standin_count(STANDIN_REGISTERED),
                       2 * dlx_test_stream_stats(x.p).n_arenas);
     dlx_subscription_unref(other);
@@ -135,14 +161,13 @@ PIN_TEST(two_subscriptions_of_a_process_register_what_each_has_mapped)
 PIN_TEST(a_message_that_is_held_stays_pinned_when_its_subscription_has_left)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
-    struct dlx_message *m = pass(&x, N(1), 7);
+    struct dlx_message *m = take_passed(&x, N(1), 7);
     const void *data = dlx_message_peek(m, 0)->data;
     CUdeviceptr copy, on_device;
-    CUstream stream;
     int64_t got[2];
     (void)dlx_test_gpu_context(0);
     CU_OK(cu.cuMemAlloc(&copy, (size_t)MIB));
-    stream = dlx_test_gpu_stream();
+    CUstream stream = dlx_test_gpu_stream();
     dlx_test_pair_end(&x);
     ck_assert_uint_gt(standin.standin_count(STANDIN_REGISTERED), 0);
     CU_OK(cu.cuMemHostGetDevicePointer(&on_device, (void *)(uintptr_t)data, 0));
@@ -164,25 +189,24 @@ GPU_TEST(a_received_tensor_is_copied_to_the_gpu_pinned_or_with_a_reason, 0)
     (void)dlx_test_gpu_context(0);
     CU_OK(cu.cuMemAlloc(&copy, 24 * (size_t)MIB));
     for (int64_t mib = 10; mib < 24; mib += 2) {
-        struct dlx_message *m = pass(&x, N(mib), mib);
+        auto_message *m = take_passed(&x, N(mib), mib);
         const void *data = dlx_message_peek(m, 0)->data;
         size_t size = (size_t)(mib * MIB);
-        if (dlx_test_stream_subscription_stats(x.s).pin_failures == 0)
+        if (stats_of(&x).pin_failures == 0)
             CU_OK(cu.cuMemHostGetDevicePointer(&on_device, (void *)(uintptr_t)data, 0));
         CU_OK(cu.cuMemcpyHtoD(copy, data, size));
         CU_OK(cu.cuMemcpyDtoH(got, copy + size - sizeof got, sizeof got));
         ck_assert_int_eq(got[1], mib + N(mib) - 1);
-        dlx_message_unref(m);
     }
     ck_assert_uint_eq(next_event(x.s).kind, DLX_EVENT_JOINED);
-    if (dlx_test_stream_subscription_stats(x.s).pin_failures > 0) {
+    if (stats_of(&x).pin_failures > 0) {
         ck_assert(!dlx_test_gpu_is_standin());
         struct dlx_event e = next_event(x.s);
         ck_assert_uint_eq(e.kind, DLX_EVENT_UNPINNED);
         ck_assert_str_ne(e.reason, "");
         dlx_test_gpu_unchecked(e.reason);
     } else {
-        ck_assert_uint_gt(dlx_test_stream_subscription_stats(x.s).pinned_bytes, 0);
+        ck_assert_uint_gt(stats_of(&x).pinned_bytes, 0);
     }
     check_no_event(x.s);
     dlx_test_pair_end(&x);
@@ -192,7 +216,7 @@ GPU_TEST(a_received_tensor_is_copied_to_the_gpu_pinned_or_with_a_reason, 0)
 PIN_TEST(links_of_a_later_daemon_are_pinned_too)
 {
     auto_pinned x = dlx_test_pair_make(&one, &pinned);
-    dlx_message_unref(pass(&x, 10, 1));
+    pass(&x, 10, 1);
     uint64_t n = standin.standin_calls("cuMemHostRegister"), until = dlx__deadline(PATIENCE);
     dlx_test_stream_restart();
     while (standin.standin_calls("cuMemHostRegister") == n) {
@@ -202,8 +226,8 @@ PIN_TEST(links_of_a_later_daemon_are_pinned_too)
         while (dlx_take(x.s, 0, &m) == 0)
             dlx_message_unref(m);
     }
-    ck_assert_uint_gt(dlx_test_stream_subscription_stats(x.s).pinned_bytes, 0);
-    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pin_failures, 0);
+    ck_assert_uint_gt(stats_of(&x).pinned_bytes, 0);
+    ck_assert_uint_eq(stats_of(&x).pin_failures, 0);
 }
 
 PIN_TEST(nothing_is_registered_unasked)
@@ -212,10 +236,9 @@ PIN_TEST(nothing_is_registered_unasked)
     struct dlx_subscribe_args old = {.size = offsetof(struct dlx_subscribe_args, pin),
                                      .pin = {kDLCUDA, 0}}; /* a caller of before */
     struct dlx_subscription *s = dlx_test_stream_subscribe(x.c, "test/a", &old);
-    dlx_message_unref(pass(&x, N(1), 1));
-    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pinned_bytes +
-                          dlx_test_stream_subscription_stats(s).pinned_bytes,
-                      0);
+    pass(&x, N(1), 1);
+    ck_assert_uint_eq(
+        stats_of(&x).pinned_bytes + dlx_test_stream_subscription_stats(s).pinned_bytes, 0);
     dlx_subscription_unref(s);
     dlx_test_pair_end(&x);
     ck_assert_uint_eq(standin.standin_calls("cuInit"), 0);
@@ -223,9 +246,8 @@ PIN_TEST(nothing_is_registered_unasked)
 
 PIN_TEST(only_the_named_device_gets_a_context)
 {
-    struct dlx_subscribe_args args = {.size = sizeof args, .pin = {kDLCUDA, 1}};
-    struct dlx_test_pair x = dlx_test_pair_make(&one, &args);
-    dlx_message_unref(pass(&x, N(1), 1));
+    struct dlx_test_pair x = dlx_test_pair_make(&one, SUBSCRIBE(.pin = {kDLCUDA, 1}));
+    pass(&x, N(1), 1);
     check_pinned(&x);
     check_no_current_context();
     dlx_test_pair_end(&x);
@@ -240,8 +262,7 @@ PIN_TEST(an_arena_is_registered_while_a_stream_is_captured)
     (void)dlx_test_gpu_context(0);
     CUstream stream = dlx_test_gpu_stream();
     CU_OK(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    for (int64_t mib = 10; mib < 24; mib += 2)
-        dlx_message_unref(pass(&x, N(mib), mib));
+    pass_growing(&x);
     check_pinned(&x);
     ck_assert_uint_gt(standin.standin_calls("cuMemHostUnregister"), 0);
     dlx_test_pair_end(&x);
@@ -253,18 +274,12 @@ PIN_TEST(without_read_only_registration_messages_come_unpinned_and_that_is_said_
 {
     allow(false);
     auto_pinned x = dlx_test_pair_make(&one, &pinned);
-    for (int64_t mib = 10; mib < 24; mib += 2)
-        dlx_message_unref(pass(&x, N(mib), mib));
-    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pinned_bytes, 0);
-    ck_assert_uint_gt(dlx_test_stream_subscription_stats(x.s).pin_failures, 1);
-    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).lost, 0);
+    pass_growing(&x);
+    ck_assert_uint_eq(stats_of(&x).pinned_bytes, 0);
+    ck_assert_uint_gt(stats_of(&x).pin_failures, 1);
+    ck_assert_uint_eq(stats_of(&x).lost, 0);
     ck_assert_uint_eq(standin.standin_calls("cuMemHostRegister"), 0);
-    ck_assert_uint_eq(next_event(x.s).kind, DLX_EVENT_JOINED);
-    struct dlx_event e = next_event(x.s);
-    ck_assert_uint_eq(e.kind, DLX_EVENT_UNPINNED);
-    ck_assert_str_eq(e.topic, "test/a");
-    ck_assert_uint_ne(e.publisher, 0);
-    ck_assert_msg(strstr(e.reason, "mapped read-only"), "%s", e.reason);
+    check_unpinned(x.s, "mapped read-only");
     check_no_event(x.s);
 }
 
@@ -275,12 +290,8 @@ PIN_TEST(that_memory_is_unpinned_is_said_after_its_publisher_has_joined)
     ok(dlx_publisher_new(x.c, "test/a", &one, &x.p));
     dlx_test_stream_publish(x.p, N(1), 1);
     ok(dlx_subscribe(x.c, "test/a", &pinned, &x.s));
-    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pin_failures, 1);
-    struct dlx_event joined = next_event(x.s), e = next_event(x.s);
-    ck_assert_uint_eq(joined.kind, DLX_EVENT_JOINED);
-    ck_assert_uint_eq(e.kind, DLX_EVENT_UNPINNED);
-    ck_assert_uint_eq(e.link, joined.link);
-    ck_assert_uint_eq(e.publisher, joined.publisher);
+    ck_assert_uint_eq(stats_of(&x).pin_failures, 1);
+    check_unpinned(x.s, "mapped read-only");
 }
 
 PIN_TEST(a_device_with_the_page_tables_of_the_cpu_needs_no_flag)
@@ -289,35 +300,30 @@ PIN_TEST(a_device_with_the_page_tables_of_the_cpu_needs_no_flag)
     standin.standin_set_attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
                                   1);
     auto_pinned x = dlx_test_pair_make(&one, &pinned);
-    dlx_message_unref(pass(&x, N(1), 1));
+    pass(&x, N(1), 1);
     check_pinned(&x);
 }
 
 PIN_TEST(an_arena_that_cannot_be_registered_is_read_and_the_others_are_registered)
 {
     auto_pinned x = dlx_test_pair_make(&one, &pinned);
-    dlx_message_unref(pass(&x, N(1), 1));
-    uint64_t before = dlx_test_stream_subscription_stats(x.s).pinned_bytes;
+    pass(&x, N(1), 1);
+    uint64_t before = stats_of(&x).pinned_bytes;
     ck_assert(standin.standin_fail("cuMemHostRegister", 1, 1, CUDA_ERROR_OUT_OF_MEMORY));
-    struct dlx_message *m = pass(&x, N(12), 2);
-    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pinned_bytes, before);
-    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pin_failures, 1);
-    struct dlx_message *later = pass(&x, N(14), 3);
-    ck_assert_uint_gt(dlx_test_stream_subscription_stats(x.s).pinned_bytes, before);
-    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).pin_failures, 1);
-    ck_assert_uint_eq(next_event(x.s).kind, DLX_EVENT_JOINED);
-    struct dlx_event e = next_event(x.s);
-    ck_assert_uint_eq(e.kind, DLX_EVENT_UNPINNED);
-    ck_assert_msg(strstr(e.reason, "cuMemHostRegister: CUDA_ERROR_OUT_OF_MEMORY"), "%s", e.reason);
-    dlx_message_unref(m);
-    dlx_message_unref(later);
+    auto_message *m = take_passed(&x, N(12), 2);
+    ck_assert_uint_eq(stats_of(&x).pinned_bytes, before);
+    ck_assert_uint_eq(stats_of(&x).pin_failures, 1);
+    auto_message *later = take_passed(&x, N(14), 3);
+    ck_assert_uint_gt(stats_of(&x).pinned_bytes, before);
+    ck_assert_uint_eq(stats_of(&x).pin_failures, 1);
+    check_unpinned(x.s, "cuMemHostRegister: CUDA_ERROR_OUT_OF_MEMORY");
 }
 
 /* The driver would take for it what is mapped there next. */
 PIN_TEST(an_arena_that_cannot_be_unregistered_stays_mapped)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
-    struct dlx_message *m = pass(&x, N(1), 5);
+    struct dlx_message *m = take_passed(&x, N(1), 5);
     const int64_t *data = dlx_message_peek(m, 0)->data;
     (void)dlx_test_gpu_context(0); /* else all of it ends with the last context */
     ck_assert(standin.standin_fail("cuMemHostUnregister", 1, 1, CUDA_ERROR_UNKNOWN));
@@ -331,7 +337,7 @@ PIN_TEST(an_arena_that_cannot_be_unregistered_stays_mapped)
 PIN_TEST(an_arena_that_is_not_registered_any_more_is_unmapped)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
-    dlx_message_unref(pass(&x, N(1), 5));
+    pass(&x, N(1), 5);
     const struct dlx_subscriber_link_arena *arena = &x.s->links[0]->arenas[0];
     void *map = (void *)(uintptr_t)arena->map;
     (void)dlx_test_gpu_context(0);
@@ -356,10 +362,10 @@ static bool try_failing(const char *name, uint64_t k, uint64_t *n_refused, uint6
     int r = dlx_subscribe(x.c, "test/a", &pinned, &x.s);
     if (r == 0) {
         for (int64_t i = 0; i < 5; i++)
-            dlx_message_unref(pass(&x, N(1), i));
-        ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).lost, 0);
-        ck_assert_uint_le(dlx_test_stream_subscription_stats(x.s).pin_failures, 1);
-        *n_failures += dlx_test_stream_subscription_stats(x.s).pin_failures;
+            pass(&x, N(1), i);
+        ck_assert_uint_eq(stats_of(&x).lost, 0);
+        ck_assert_uint_le(stats_of(&x).pin_failures, 1);
+        *n_failures += stats_of(&x).pin_failures;
     } else {
         ck_assert_msg(r == DLX_E_NO_MEMORY, "%d: %s", r, dlx_client_errmsg(NULL));
         (*n_refused)++;
@@ -396,7 +402,7 @@ PIN_TEST(a_device_that_cannot_be_had_is_refused)
 PIN_TEST(a_forked_child_unregisters_nothing)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
-    struct dlx_message *m = pass(&x, N(1), 5);
+    struct dlx_message *m = take_passed(&x, N(1), 5);
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         struct dlx_subscription *s;
@@ -421,15 +427,13 @@ static void setup(void)
     allow(true);
 }
 
-int main(void)
+static TCase *pin_case(void)
 {
     TCase *tc = dlx_test_gpu_stream_case("pin");
     tcase_add_checked_fixture(tc, setup, NULL);
-    return dlx_test_run_case(tc);
+    return tc;
 }
 
-#else
-
-DLX_TEST_GPU_SKIP_MAIN("the stand-in for NVIDIA's driver was not built")
-
 #endif
+
+GPU_MAIN(pin_case())

@@ -25,6 +25,14 @@ static void publish_some(int sock)
         dlx_test_gpu_wait_deleted(&x, (uint32_t)dlx_test_gpu_variant - 1);
 }
 
+/* The tensor of the next message, which the stream uses. */
+static DLManagedTensorVersioned *take_used_on(struct dlx_test_gpu_end *x, CUstream stream)
+{
+    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(x);
+    ok(dlx_tensor_used_on(t, stream));
+    return t;
+}
+
 static uint64_t n_waits(const struct dlx_test_gpu_end *x)
 {
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x->s);
@@ -62,8 +70,7 @@ GPU_TEST(a_tensor_whose_work_is_done_is_released_at_once, 0)
     dlx_test_gpu_variant = 1;
     auto_gpu_end x = dlx_test_gpu_subscribe_to(publish_some, NULL);
     CUstream stream = dlx_test_gpu_stream();
-    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
-    ok(dlx_tensor_used_on(t, stream));
+    DLManagedTensorVersioned *t = take_used_on(&x, stream);
     t->deleter(t);
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.n_held, 0);
@@ -76,8 +83,7 @@ GPU_TEST(memory_is_not_used_again_while_a_stream_uses_it, 0)
     auto_gpu_end x = dlx_test_gpu_both(NULL);
     CUstream stream = dlx_test_gpu_stream();
     ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
-    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
-    ok(dlx_tensor_used_on(t, stream));
+    DLManagedTensorVersioned *t = take_used_on(&x, stream);
     dlx_test_gpu_gate_shut(&gate, stream);
     t->deleter(t);
     for (int i = 0; i < 8; i++) { /* the newest message would stay in any case */
@@ -118,8 +124,7 @@ GPU_LOOP_TEST(a_subscription_ends_when_the_work_is_done, 0, 2, 0)
     dlx_test_gpu_variant = 1;
     auto_gpu_end x = dlx_test_gpu_subscribe_to(publish_some, NULL);
     CUstream stream = dlx_test_gpu_stream();
-    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
-    ok(dlx_tensor_used_on(t, stream));
+    DLManagedTensorVersioned *t = take_used_on(&x, stream);
     dlx_test_gpu_spin(stream, 0, WORK_NS);
     if (_i == 0)
         t->deleter(t);
@@ -344,8 +349,7 @@ static int use_and_release(void)
 {
     uint64_t before = n_waits(&own);
     ok(dlx_publish(own.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
-    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&own);
-    ok(dlx_tensor_used_on(t, own_stream));
+    DLManagedTensorVersioned *t = take_used_on(&own, own_stream);
     dlx_test_gpu_gate_shut(&gate, own_stream);
     dlx_test_gpu_gate_open(&gate);
     t->deleter(t);
@@ -366,8 +370,7 @@ GPU_TEST(a_release_that_gets_no_event_waits_and_is_counted, DLX_TEST_GPU_FAILURE
     DLManagedTensorVersioned *t;
     for (size_t i = 0; i < DLX_ARRAY_SIZE(calls); i++) {
         ok(dlx_publish(own.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
-        t = dlx_test_gpu_take_tensor(&own);
-        ok(dlx_tensor_used_on(t, own_stream));
+        t = take_used_on(&own, own_stream);
         dlx_test_gpu_spin(own_stream, 0, WORK_NS);
         ck_assert(standin.standin_fail(calls[i], 1, 1, CUDA_ERROR_OUT_OF_MEMORY));
         t->deleter(t);
@@ -378,8 +381,7 @@ GPU_TEST(a_release_that_gets_no_event_waits_and_is_counted, DLX_TEST_GPU_FAILURE
     }
     /* The thread cannot wait for the event: it waits for the device. */
     ok(dlx_publish(own.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
-    t = dlx_test_gpu_take_tensor(&own);
-    ok(dlx_tensor_used_on(t, own_stream));
+    t = take_used_on(&own, own_stream);
     dlx_test_gpu_gate_shut(&gate, own_stream);
     ck_assert(standin.standin_fail("cuEventSynchronize", 1, 1, CUDA_ERROR_OUT_OF_MEMORY));
     t->deleter(t);
@@ -398,8 +400,7 @@ static void lose_context_while_releasing(int sock)
     struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
     CUstream stream = dlx_test_gpu_stream();
     ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL));
-    DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
-    ok(dlx_tensor_used_on(t, stream));
+    DLManagedTensorVersioned *t = take_used_on(&x, stream);
     dlx_test_gpu_gate_shut(&gate, stream);
     t->deleter(t);
     dlx_test_gpu_wait_held(x.s, 1);

@@ -10,6 +10,7 @@
 static struct dlx_publish_report report;
 static const struct dlx_publish_args stage = {
     .size = sizeof stage, .stage = true, .report = &report};
+#define STAGE_ON(of) PUBLISH(.stage = true, .report = &report, .stream = (of))
 static const struct dlx_publish_args strict = {
     .size = sizeof strict, .stage = true, .strict = true};
 
@@ -99,13 +100,11 @@ GPU_TEST(a_view_is_copied_with_its_strides, 0)
 GPU_TEST(a_shared_tensor_stays_the_caller_s_to_write, 0)
 {
     auto_gpu_end x = both();
-    struct dlx_publish_args args = stage;
     CUdeviceptr at = make(MANAGED);
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(at, 1, N);
-    args.share = true;
-    ok(dlx_publish(x.p, t, &args));
+    ok(dlx_publish(x.p, t, PUBLISH(.stage = true, .share = true)));
     dlx_test_gpu_fill(at, N * sizeof(uint32_t), 8);
-    ok(dlx_publish(x.p, t, &args));
+    ok(dlx_publish(x.p, t, PUBLISH(.stage = true, .share = true)));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
     ck_assert_uint_eq(t->flags & DLPACK_FLAG_BITMASK_READ_ONLY, 0);
     t->deleter(t);
@@ -174,15 +173,13 @@ GPU_TEST(a_received_tensor_is_passed_on_as_a_copy, 0)
     ok(dlx_publisher_new(x.c, "gpu/b", NULL, &x.p));
     auto_subscription *s = dlx_test_stream_subscribe(x.c, "gpu/b", NULL);
     CUstream stream = dlx_test_gpu_stream();
-    struct dlx_publish_args args = stage;
-    args.stream = stream;
     for (uint32_t i = 0; i < 2; i++) {
         struct dlx_message *m = dlx_test_gpu_take(&x);
         ok(dlx_message_tensor_on(m, 0, stream, &t));
         dlx_message_unref(m);
         fails(dlx_publish(x.p, t, NULL), DLX_E_DEVICE, "received");
         fails(dlx_publish(x.p, t, &strict), DLX_E_WOULD_COPY, "received");
-        ok(dlx_publish(x.p, t, &args));
+        ok(dlx_publish(x.p, t, STAGE_ON(stream)));
         ck_assert_uint_eq(report.n_copied, 1);
     }
     dlx_test_gpu_wait_held(x.s, 0);
@@ -198,11 +195,9 @@ GPU_TEST(what_the_stream_still_writes_is_in_the_copy, 0)
     auto_gpu_end x = both();
     CUdeviceptr at = make(POOL);
     CUstream stream = dlx_test_gpu_stream();
-    struct dlx_publish_args args = stage;
-    args.stream = stream;
     dlx_test_gpu_spin(stream, 0, 100000000);
     CU_OK(cu.cuMemsetD32Async(at, 9, N, stream));
-    ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, 1, N), &args));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, 1, N), STAGE_ON(stream)));
     CU_OK(cu.cuStreamQuery(stream)); /* it was waited for */
     dlx_test_gpu_expect(&x, 0, N, 9);
     end_memory(POOL, at);
@@ -213,13 +208,11 @@ GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
     auto_gpu_end x = both();
     CUdeviceptr at = make(POOL);
     CUstream stream = dlx_test_gpu_stream();
-    struct dlx_publish_args args = stage;
-    args.stream = stream;
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(at, 1, N);
     CU_OK(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    fails(dlx_publish(x.p, t, &args), DLX_E_INVALID, "captured");
+    fails(dlx_publish(x.p, t, STAGE_ON(stream)), DLX_E_INVALID, "captured");
     dlx_test_gpu_end_capture(stream);
-    ok(dlx_publish(x.p, t, &args));
+    ok(dlx_publish(x.p, t, STAGE_ON(stream)));
     dlx_test_gpu_expect(&x, 0, N, 7);
     end_memory(POOL, at);
 }

@@ -8,7 +8,7 @@
 static struct dlx_gpu_handle sent, got;
 static uint8_t data[DLX_GPU_BYTES_MAX];
 static int fds[DLX_PACKET_FDS_MAX]; /* as a packet brings them: ours until they are taken */
-static size_t n_fds_before;
+static size_t n_fds, n_fds_before;  /* of the packet; of this process */
 
 static void setup(void)
 {
@@ -46,11 +46,11 @@ static void make(enum dlx_gpu_kind kind, uint32_t n_chunks)
 }
 
 /* One part, with descriptors as recvmsg() would have made them. Returns its size. */
-static size_t encode(uint32_t first, size_t *ret_n_fds)
+static size_t encode(uint32_t first)
 {
     int borrowed[DLX_PACKET_FDS_MAX];
-    size_t size = dlx__gpu_handle_encode(&sent, first, data, borrowed, ret_n_fds);
-    for (size_t i = 0; i < *ret_n_fds; i++) {
+    size_t size = dlx__gpu_handle_encode(&sent, first, data, borrowed, &n_fds);
+    for (size_t i = 0; i < n_fds; i++) {
         dlx__close(fds[i]);
         fds[i] = dlx_test_fds_dup(borrowed[i]);
     }
@@ -62,8 +62,7 @@ static uint32_t transfer(void)
 {
     uint32_t n_parts = 0, first = 0;
     do {
-        size_t n_fds;
-        size_t size = encode(first, &n_fds);
+        size_t size = encode(first);
         ck_assert(!dlx__gpu_handle_is_complete(&got));
         ck_assert_int_eq(dlx__gpu_handle_decode(&got, data, size, fds, n_fds), 0);
         for (size_t i = 0; i < n_fds; i++)
@@ -128,33 +127,32 @@ LOOP_TEST(an_outline_is_whole_only_for_a_kind_without_descriptors, 0, 2)
 }
 
 /* What is sent is refused with this code and word, and nothing has changed hands. */
-static void refused(size_t size, size_t n_fds, int code, const char *word)
+static void refused(size_t size, size_t n_fds_said, int code, const char *word)
 {
     size_t before = dlx_test_fds_count();
     struct dlx_gpu_handle was = got;
-    fails(dlx__gpu_handle_decode(&got, data, size, fds, n_fds), code, word);
+    fails(dlx__gpu_handle_decode(&got, data, size, fds, n_fds_said), code, word);
     ck_assert_uint_eq(dlx_test_fds_count(), before);
     ck_assert_mem_eq(&got, &was, sizeof got);
 }
 
 TEST(parts_in_another_order_or_of_another_description_are_refused)
 {
-    size_t n_fds;
     make(DLX_GPU_CUDA_VMM, 300);
-    size_t size = encode(253, &n_fds);
+    size_t size = encode(253);
     refused(size, n_fds, DLX_E_PROTOCOL, "order");
-    size = encode(0, &n_fds);
+    size = encode(0);
     ck_assert_int_eq(dlx__gpu_handle_decode(&got, data, size, fds, n_fds), 0);
     ck_assert(!dlx__gpu_handle_is_complete(&got));
-    size = encode(0, &n_fds);
+    size = encode(0);
     refused(size, n_fds, DLX_E_PROTOCOL, "order");
-    size = encode(253, &n_fds);
+    size = encode(253);
     data[24]++; /* the id */
     refused(size, n_fds, DLX_E_PROTOCOL, "another");
     data[24]--;
     ck_assert_int_eq(dlx__gpu_handle_decode(&got, data, size, fds, n_fds), 0);
     check_same();
-    size = encode(253, &n_fds);
+    size = encode(253);
     refused(size, n_fds, DLX_E_PROTOCOL, "order");
 }
 
@@ -188,9 +186,8 @@ TEST(a_wrong_field_is_refused_by_name)
         {DLX_GPU_HEADER_SIZE + 0, 0xff, DLX_E_PROTOCOL, "size of a chunk"},
     };
     for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
-        size_t n_fds;
         make(DLX_GPU_CUDA_VMM, 2);
-        size_t size = encode(0, &n_fds);
+        size_t size = encode(0);
         data[cases[i].at] = cases[i].value;
         refused(size, n_fds, cases[i].code, cases[i].word);
         dlx__gpu_handle_deinit(&sent);
@@ -199,9 +196,8 @@ TEST(a_wrong_field_is_refused_by_name)
 
 TEST(wrong_sizes_and_numbers_of_descriptors_are_refused)
 {
-    size_t n_fds;
     make(DLX_GPU_CUDA_VMM, 2);
-    size_t size = encode(0, &n_fds);
+    size_t size = encode(0);
     for (size_t cut = 0; cut < size; cut++)
         refused(cut, n_fds, DLX_E_PROTOCOL, "size");
     refused(size + 1, n_fds, DLX_E_PROTOCOL, "size");
@@ -220,10 +216,9 @@ TEST(what_is_accepted_says_what_came)
     uint64_t seed = 0x9e3779b97f4a7c15;
     uint32_t n_taken = 0, n_refused = 0;
     for (uint32_t round = 0; round < 20000; round++) {
-        size_t n_fds;
         make((enum dlx_gpu_kind)dlx_test_random_in(&seed, 1, 5),
              (uint32_t)dlx_test_random_in(&seed, 0, 3));
-        size_t size = encode(0, &n_fds);
+        size_t size = encode(0);
         for (int64_t n = dlx_test_random_in(&seed, 0, 3); n > 0; n--)
             data[dlx_test_random_in(&seed, 0, (int64_t)size - 1)] =
                 (uint8_t)dlx_test_random_in(&seed, 0, 255);
