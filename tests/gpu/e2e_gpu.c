@@ -15,7 +15,7 @@ static void take_one(int sock)
 {
     auto_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
     DLManagedTensorVersioned *t, *again;
-    struct dlx_message *m = dlx_test_gpu_take(&x);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     const DLTensor *peeked = dlx_message_peek(m, 0);
     ck_assert_ptr_null(peeked->data);
     ck_assert_int_eq(peeked->device.device_type, kDLCUDA);
@@ -65,7 +65,7 @@ GPU_TEST(a_tensor_is_taken_by_another_process_and_deleted_when_it_is_done, 0)
 static void take_set(int sock)
 {
     auto_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    struct dlx_message *m = dlx_test_gpu_take(&x);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     DLManagedTensorVersioned *t[5];
     size_t size;
     ck_assert_uint_eq(dlx_message_n_tensors(m), 5);
@@ -109,7 +109,7 @@ static void take_on_device_1(int sock)
 {
     ck_assert_int_eq(setenv("CUDA_VISIBLE_DEVICES", "1,0", 1), 0);
     auto_gpu_end x = dlx_test_gpu_subscribe_on(sock, 1, NULL);
-    struct dlx_message *m = dlx_test_gpu_take(&x);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     DLManagedTensorVersioned *t;
     ok(dlx_message_tensor(m, 0, &t));
     ck_assert_int_eq(t->dl_tensor.device.device_id, 1);
@@ -131,7 +131,7 @@ static void see_no_gpu(int sock)
 {
     ck_assert_int_eq(setenv("CUDA_VISIBLE_DEVICES", "1", 1), 0);
     auto_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    auto_message *m = dlx_test_gpu_take(&x);
+    auto_message *m = dlx_test_stream_next(x.s);
     auto_tensor *t = NULL;
     char id[32];
     (void)snprintf(id, sizeof id, "publisher %llu", (unsigned long long)dlx_message_publisher(m));
@@ -180,7 +180,7 @@ GPU_TEST(the_publisher_s_own_process_gets_the_original_memory, 0)
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor(512, 1, N, values[3]), *r;
     const void *data = (const uint8_t *)t->dl_tensor.data + t->dl_tensor.byte_offset;
     ok(dlx_publish(x.p, t, NULL));
-    struct dlx_message *m = dlx_test_gpu_take(&x);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     ok(dlx_message_tensor(m, 0, &r));
     dlx_message_unref(m);
     ck_assert_ptr_eq(r->dl_tensor.data, data);
@@ -191,8 +191,8 @@ GPU_TEST(the_publisher_s_own_process_gets_the_original_memory, 0)
     fails(dlx_publish(x.p, r, NULL), DLX_E_DEVICE, "received");
     r->deleter(r);
     ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 4, 1), NULL));
-    dlx_message_unref(dlx_test_gpu_take(&x));
-    dlx_message_unref(dlx_test_gpu_take(&x));
+    dlx_message_unref(dlx_test_stream_next(x.s));
+    dlx_message_unref(dlx_test_stream_next(x.s));
     ok(dlx_publisher_wait(x.p, 0, 0));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
 }

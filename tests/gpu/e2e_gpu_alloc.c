@@ -179,7 +179,7 @@ GPU_TEST(a_stream_goes_round_in_one_arena, 0)
 static void take_dict(int sock)
 {
     auto_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
-    struct dlx_message *m = dlx_test_gpu_take(&x);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     uint32_t n = dlx_message_n_tensors(m);
     for (uint32_t i = 0; i < n; i++) {
         auto_tensor *t = NULL;
@@ -238,7 +238,7 @@ GPU_TEST(a_shared_tensor_stays_the_caller_s_and_is_in_several_messages, 0)
     for (int i = 0; i < 3; i++)
         take(&x, N, 4);
     dlx_test_stream_publish(x.p, 4, 1);
-    dlx_message_unref(dlx_test_gpu_take(&x));
+    dlx_message_unref(dlx_test_stream_next(x.s));
     ok(dlx_publisher_wait(x.p, 0, 0));
     other = dlx_test_gpu_alloc_empty(x.p, N); /* no message has it, but its owner */
     ck_assert_uint_ne(dlx_test_gpu_address(other), at);
@@ -270,13 +270,12 @@ GPU_TEST(a_tensor_across_an_expandable_segment_is_taken, 0)
     dlx_test_gpu_segment_make(&segment, CHUNKS, 2 * DLX_TEST_GPU_MIB,
                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     CU_OK(cu.cuMemsetD32(segment.base, 7, N));
-    DLManagedTensorVersioned *t =
-        dlx_test_gpu_tensor_at(segment.base, 1, CHUNKS * 2 * (int64_t)DLX_TEST_GPU_MIB / 4);
+    const int64_t n = CHUNKS * 2 * (int64_t)DLX_TEST_GPU_MIB / 4;
+    DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(segment.base, 1, n);
+    DLManagedTensorVersioned *all = dlx_test_gpu_tensor_at(segment.base, 1, n);
     t->dl_tensor.ndim = 1;
     t->dl_tensor.shape[0] = N;
     t->dl_tensor.strides = NULL;
-    DLManagedTensorVersioned *all =
-        dlx_test_gpu_tensor_at(segment.base, 1, CHUNKS * 2 * (int64_t)DLX_TEST_GPU_MIB / 4);
     struct dlx_item items[] = {{"a", t}, {"all", all}};
     ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
     dlx_test_gpu_join(&x.peer);
@@ -291,8 +290,7 @@ GPU_TEST(a_tensor_of_a_pool_is_taken, 0)
     auto_gpu_end x = dlx_test_gpu_publish_to(dlx_test_gpu_expect_sevens, NULL);
     CUdeviceptr at = dlx_test_gpu_pool_make(4096, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, &pool);
     CU_OK(cu.cuMemsetD32(at, 7, N));
-    DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(at, N, 1);
-    ok(dlx_publish(x.p, t, NULL));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, N, 1), NULL));
     dlx_test_gpu_join(&x.peer);
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);

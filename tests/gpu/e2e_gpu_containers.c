@@ -93,7 +93,7 @@ static void be_refused_two(int sock)
     (void)sock;
     auto_gpu_end x = dlx_test_gpu_subscriber(NULL);
     DLManagedTensorVersioned *t;
-    auto_message *m = dlx_test_gpu_take(&x);
+    auto_message *m = dlx_test_stream_next(x.s);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_ACCESS, "only the same user");
 }
 
@@ -221,7 +221,7 @@ static void be_advised(int sock)
 {
     auto_gpu_end x = dlx_test_gpu_subscriber(NULL);
     DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(&x);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_SYSTEM, "cuda_ipc");
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "in another container"));
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "dlx_alloc()"));

@@ -11,7 +11,7 @@ static void hold(int sock)
 {
     auto_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
     DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(&x);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     ok(dlx_message_tensor(m, 0, &t));
     dlx_test_gpu_check(t, N, 7);
     dlx_test_gpu_turn(sock);
@@ -78,7 +78,7 @@ static void lose_context(int sock)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
     DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(&x);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     ok(dlx_message_tensor(m, 0, &t));
     dlx_test_gpu_lose_context();
     dlx_message_unref(m);
@@ -127,14 +127,14 @@ GPU_LOOP_TEST(memory_of_a_publisher_that_was_killed_cannot_be_opened, 0, 2, 0)
     dlx_test_gpu_turn(peer.sock);
     if (_i == 0) {
         for (int i = 0; i < 2; i++)
-            m[i] = dlx_test_gpu_take(&x);
+            m[i] = dlx_test_stream_next(x.s);
         ok(dlx_message_tensor(m[0], 0, &open)); /* stays mapped */
     }
     dlx_test_gpu_kill(&peer);
     if (_i == 1) {
         ok(dlx_subscribe(x.c, "gpu/a", NULL, &x.s));
         for (int i = 0; i < 2; i++)
-            m[i] = dlx_test_gpu_take(&x);
+            m[i] = dlx_test_stream_next(x.s);
     }
     fails(dlx_message_tensor(m[1], 0, &t), DLX_E_PUBLISHER_GONE, "publisher");
     ok(dlx_message_tensor(m[1], 1, &t));
@@ -190,13 +190,13 @@ static void release_and_take(void)
     dlx_message_unref(taken);
     dlx_subscription_unref(own.s);
     ok(dlx_subscribe(own.c, "gpu/a", SUBSCRIBE(.history = 1), &own.s));
-    taken = dlx_test_gpu_take(&own);
+    taken = dlx_test_stream_next(own.s);
 }
 
 GPU_TEST(an_open_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
 {
     own = dlx_test_gpu_subscribe_to(publish_two, NULL);
-    taken = dlx_test_gpu_take(&own);
+    taken = dlx_test_stream_next(own.s);
     ck_assert_uint_gt(dlx_test_gpu_fail_each(open_taken, release_and_take), 0);
     dlx_message_unref(taken);
     dlx_test_gpu_end(&own);

@@ -57,7 +57,7 @@ GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
     auto_gpu_pair pair = dlx_test_gpu_pair_new();
     DLManagedTensorVersioned *t;
     dlx_test_gpu_publish_behind(pair.x.p, pair.from, &gate, 0);
-    struct dlx_message *m = dlx_test_gpu_take(&pair.x);
+    struct dlx_message *m = dlx_test_stream_next(pair.x.s);
     CU_OK(cu.cuStreamBeginCapture(pair.to, CU_STREAM_CAPTURE_MODE_GLOBAL));
     fails(dlx_message_tensor_on(m, 0, pair.to, &t), DLX_E_INVALID, "captured");
     CUstream other = dlx_test_gpu_stream();
@@ -132,7 +132,7 @@ GPU_TEST(more_waits_than_there_are_words_are_left_to_the_cpu, 0)
     CUstream streams[] = {pair.to, dlx_test_gpu_stream()};
     struct opener opener;
     dlx_test_gpu_publish_behind(pair.x.p, pair.from, &gate, 0);
-    struct dlx_message *m = dlx_test_gpu_take(&pair.x);
+    struct dlx_message *m = dlx_test_stream_next(pair.x.s);
     for (uint32_t i = 0; i < N_WORDS; i++)
         ok(dlx_message_tensor_on(m, 0, streams[i % 2], &t[i]));
     ck_assert_int_eq(dlx_tensor_status(t[N_WORDS - 1]), 1);
@@ -215,7 +215,7 @@ GPU_TEST(a_call_of_the_driver_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
                 ck_assert_uint_lt(dlx__now_ns(), until);
                 (void)sched_yield();
             }
-            message = dlx_test_gpu_take(&own.x);
+            message = dlx_test_stream_next(own.x.s);
             opener_begin(&opener, &own);
             ck_assert(standin.standin_fail_here(calls[i], k, CUDA_ERROR_OUT_OF_MEMORY));
             ok(dlx_message_tensor_on(message, 0, own.to, &tensor));
@@ -227,7 +227,7 @@ GPU_TEST(a_call_of_the_driver_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
             dlx_message_unref(message);
             dlx_test_gpu_wait_held(own.x.s, 0);
             dlx_test_stream_publish(own.x.p, 4, 3); /* lets it go */
-            dlx_message_unref(dlx_test_gpu_take(&own.x));
+            dlx_message_unref(dlx_test_stream_next(own.x.s));
             ok(dlx_publisher_wait(own.x.p, 0, 0));
             dlx_test_gpu_state_check(&before);
             if (!failed) {

@@ -44,7 +44,7 @@ GPU_TEST(a_tensor_that_is_not_ready_in_time_can_be_asked_for_again, 0)
     ok(dlx_connect(&c, &quick));
     ok(dlx_subscribe(c, "gpu/a", NULL, &x.s));
     CUstream stream = publish_early(x.p, WORK_NS, 7);
-    struct dlx_message *m = dlx_test_gpu_take(&x);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_TIMEOUT, "has not written it");
     CU_OK(cu.cuStreamSynchronize(stream));
     ok(dlx_message_tensor(m, 0, &t));
@@ -60,7 +60,7 @@ GPU_TEST(the_arena_of_a_message_that_is_not_ready_stays_though_its_publisher_dro
     auto_gpu_end x = dlx_test_gpu_both(NULL);
     struct dlx_message *none;
     (void)publish_early(x.p, WORK_NS, 7);
-    auto_message *m = dlx_test_gpu_take(&x);
+    auto_message *m = dlx_test_stream_next(x.s);
     auto_tensor *t = NULL;
     const struct dlx_subscriber_link *subscriber_link = x.s->links[0];
     ok(dlx__call_arena_drop(x.c, x.p->id, 1));
@@ -127,7 +127,7 @@ GPU_TEST(a_reader_does_not_wait_for_a_publisher_that_was_killed, 0)
 {
     auto_gpu_end x = dlx_test_gpu_subscribe_to(publish_and_stay, NULL);
     DLManagedTensorVersioned *t;
-    auto_message *m = dlx_test_gpu_take(&x);
+    auto_message *m = dlx_test_stream_next(x.s);
     dlx_test_gpu_kill(&x.peer);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_PUBLISHER_GONE, "before its GPU had written it");
 }
@@ -148,7 +148,7 @@ GPU_TEST(an_error_of_the_publisher_s_gpu_fails_what_waited_for_it, 0)
 {
     auto_gpu_end x = dlx_test_gpu_subscribe_to(fail_while_published, NULL);
     DLManagedTensorVersioned *t;
-    struct dlx_message *m = dlx_test_gpu_take(&x);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_DEVICE, "error of the publisher's GPU");
     dlx_message_unref(m);
     dlx_test_stream_expect(x.s, 4, 3);

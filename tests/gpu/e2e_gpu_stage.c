@@ -140,7 +140,7 @@ GPU_TEST(of_a_set_only_what_has_to_be_is_copied, 0)
     ck_assert_uint_eq(report.copied_bytes, N * sizeof(uint32_t));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
     end_memory(POOL, at);
-    struct dlx_message *m = dlx_test_gpu_take(&x);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     for (uint32_t i = 1; i < 4; i++) {
         auto_tensor *t = NULL;
         ok(dlx_message_tensor(m, i, &t));
@@ -174,7 +174,7 @@ GPU_TEST(a_received_tensor_is_passed_on_as_a_copy, 0)
     auto_subscription *s = dlx_test_stream_subscribe(x.c, "gpu/b", NULL);
     CUstream stream = dlx_test_gpu_stream();
     for (uint32_t i = 0; i < 2; i++) {
-        struct dlx_message *m = dlx_test_gpu_take(&x);
+        struct dlx_message *m = dlx_test_stream_next(x.s);
         ok(dlx_message_tensor_on(m, 0, stream, &t));
         dlx_message_unref(m);
         fails(dlx_publish(x.p, t, NULL), DLX_E_DEVICE, "received");

@@ -15,7 +15,7 @@ GPU_TEST(take_and_release_return_while_the_publisher_s_work_goes_on, 0)
     auto_gpu_pair pair = dlx_test_gpu_pair_new();
     DLManagedTensorVersioned said, *t;
     dlx_test_gpu_publish_behind(pair.x.p, pair.from, &gate, 0);
-    struct dlx_message *m = dlx_test_gpu_take(&pair.x);
+    struct dlx_message *m = dlx_test_stream_next(pair.x.s);
     ok(dlx_message_describe(m, 0, &said));
     ck_assert_int_eq(said.dl_tensor.device.device_type, kDLCUDA);
     ck_assert_ptr_null(said.dl_tensor.data);
@@ -44,7 +44,7 @@ GPU_TEST(a_stream_does_not_wait_for_a_tensor_that_is_ready, 0)
 {
     auto_gpu_pair pair = dlx_test_gpu_pair_new();
     dlx_test_gpu_publish_behind(pair.x.p, pair.from, NULL, 0);
-    struct dlx_message *m = dlx_test_gpu_take(&pair.x);
+    struct dlx_message *m = dlx_test_stream_next(pair.x.s);
     DLManagedTensorVersioned *t;
     ok(dlx_message_tensor(m, 0, &t)); /* waits */
     ck_assert_int_eq(dlx_tensor_status(t), 0);
@@ -70,7 +70,7 @@ GPU_TEST(a_stream_waits_once_for_all_tensors_of_a_message, 0)
                                {"c", dlx_test_stream_alloc(pair.x.p, 4, 3)}};
     dlx_test_gpu_gate_shut(&gate, pair.from);
     ok(dlx_publish_set(pair.x.p, items, 3, NULL, PUBLISH(.stream = pair.from)));
-    auto_message *m = dlx_test_gpu_take(&pair.x);
+    auto_message *m = dlx_test_stream_next(pair.x.s);
     for (uint32_t i = 0; i < 3; i++)
         ok(dlx_message_tensor_on(m, i, pair.to, &t[i]));
     ok(dlx_message_tensor_on(m, 0, pair.to, &t[3]));
@@ -124,7 +124,7 @@ GPU_TEST(of_two_streams_the_one_that_waits_for_less_goes_on_first, 0)
     ck_assert_int_eq(dlx_tensor_status(t), 0);
     t->deleter(t);
     u->deleter(u);
-    dlx_message_unref(dlx_test_gpu_take(&pair.x));
+    dlx_message_unref(dlx_test_stream_next(pair.x.s));
     dlx_subscription_unref(other.s);
     dlx_publisher_unref(other.p);
 }
@@ -301,7 +301,7 @@ GPU_TEST(a_stream_goes_on_when_the_publisher_takes_too_long, 0)
     ok(dlx_connect(&c, &quick));
     ok(dlx_subscribe(c, "gpu/a", NULL, &x.s));
     dlx_test_gpu_publish_behind(x.p, from, &gate, 0);
-    struct dlx_message *m = dlx_test_gpu_take(&x);
+    struct dlx_message *m = dlx_test_stream_next(x.s);
     ok(dlx_message_tensor_on(m, 0, to, &t));
     check_late(&x, to, t, DLX_E_TIMEOUT, "has not written it");
     ok(dlx_message_tensor_on(m, 0, to, &again)); /* once more, it waits anew */

@@ -93,15 +93,10 @@ struct dlx_test_gpu_end dlx_test_gpu_subscribe_to(void (*role)(int sock),
     return x;
 }
 
-struct dlx_message *dlx_test_gpu_take(struct dlx_test_gpu_end *end)
-{
-    return dlx_test_stream_next(end->s);
-}
-
 static DLManagedTensorVersioned *take_tensor(struct dlx_test_gpu_end *end, uint32_t i)
 {
     DLManagedTensorVersioned *t;
-    auto_message *m = dlx_test_gpu_take(end);
+    auto_message *m = dlx_test_stream_next(end->s);
     ok(dlx_message_tensor(m, i, &t));
     return t;
 }
@@ -332,7 +327,7 @@ void dlx_test_gpu_publish_behind(struct dlx_publisher *p, CUstream stream,
 DLManagedTensorVersioned *dlx_test_gpu_take_on(struct dlx_test_gpu_end *x, CUstream stream)
 {
     DLManagedTensorVersioned *t;
-    auto_message *m = dlx_test_gpu_take(x);
+    auto_message *m = dlx_test_stream_next(x->s);
     ok(dlx_message_tensor_on(m, 0, stream, &t));
     return t;
 }

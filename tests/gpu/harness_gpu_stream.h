@@ -40,7 +40,6 @@ struct dlx_test_gpu_end dlx_test_gpu_subscriber(const struct dlx_subscribe_args 
 /* Subscribe to a peer of this role: it is told, and its word that it has published awaited. */
 struct dlx_test_gpu_end dlx_test_gpu_subscribe_to(void (*role)(int sock),
                                                   const struct dlx_subscribe_args *args);
-struct dlx_message *dlx_test_gpu_take(struct dlx_test_gpu_end *end);
 /* The first tensor of the next message. */
 DLManagedTensorVersioned *dlx_test_gpu_take_tensor(struct dlx_test_gpu_end *end);
 /* Tensor `i` of the next message has n elements of this value. */
