@@ -210,11 +210,7 @@ GPU_TEST(a_call_of_the_driver_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
             uint64_t n_waits = standin.standin_calls("cuEventSynchronize");
             dlx_test_gpu_publish_this(own.x.p, tensor, own.from, &gate, 0);
             /* From then on the publisher's thread makes no calls that may fail. */
-            uint64_t until = dlx__now_ns() + (uint64_t)PATIENCE;
-            while (standin.standin_calls("cuEventSynchronize") == n_waits) {
-                ck_assert_uint_lt(dlx__now_ns(), until);
-                (void)sched_yield();
-            }
+            eventually(standin.standin_calls("cuEventSynchronize") > n_waits);
             message = dlx_test_stream_next(own.x.s);
             opener_begin(&opener, &own);
             ck_assert(standin.standin_fail_here(calls[i], k, CUDA_ERROR_OUT_OF_MEMORY));

@@ -10,6 +10,7 @@
 #include "client/message/message_gpu.h"
 #include "client/publish/publisher.h"
 #include "client/subscribe/subscription.h"
+#include "tests/harness/file.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/fuse.h"
 #include "tests/harness/keeper.h"
@@ -47,10 +48,7 @@ static void serve_config(void *userdata)
 static void begin_with(const char *config)
 {
     (void)snprintf(config_path, sizeof config_path, "%s/dlpackd.conf", dlx_test_stream_daemon.dir);
-    FILE *f = fopen(config_path, "we");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_int_ge(fputs(config, f), 0);
-    ck_assert_int_eq(fclose(f), 0);
+    dlx_test_write_file(config_path, config);
     begin(serve_config);
 }
 
@@ -75,7 +73,6 @@ static pid_t publish_as(uid_t uid, const char *topic)
  * status. */
 static int fetch_as(uid_t uid, const char *topic)
 {
-    int status;
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         struct dlx_gpu_handle got = {0};
@@ -89,9 +86,7 @@ static int fetch_as(uid_t uid, const char *topic)
                 r = dlx__message_gpu_fetch(c, s->links[i], 7, &got);
         _exit(-r);
     }
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert(WIFEXITED(status));
-    return -WEXITSTATUS(status);
+    return -dlx_test_fork_status(pid);
 }
 
 TEST(memory_is_handed_over_within_one_user)
@@ -166,9 +161,4 @@ TEST(a_file_that_blocks_holds_up_nobody_else)
     dlx_test_fork_kill(bob);
     dlx__gpu_handle_deinit(&honest);
     dlx_test_keeper_wait_children(keeper, 0);
-}
-
-int main(void)
-{
-    return dlx_test_run_case(dlx_test_stream_case("gpu_keep_users"));
 }

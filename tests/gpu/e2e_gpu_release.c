@@ -267,8 +267,7 @@ GPU_TEST(pinned_memory_is_not_written_again_before_a_copy_from_it_is_done, 0)
     dlx_test_gpu_wait_held(x.s, 0);
     CU_OK(cu.cuMemcpyDtoH(got, copy + PINNED - sizeof got, sizeof got));
     ck_assert_int_eq(got[1], 5 + N_PINNED - 1);
-    for (uint64_t end = dlx__now_ns() + (uint64_t)PATIENCE; pass_another(&x) != data;)
-        ck_assert_uint_lt(dlx__now_ns(), end);
+    eventually(pass_another(&x) == data);
     ck_assert_uint_eq(pinned_stats(&x).gpu_waits, 0);
     CU_OK(cu.cuMemFree(copy));
     dlx_test_pair_end(&x);

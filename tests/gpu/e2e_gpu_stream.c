@@ -292,13 +292,11 @@ GPU_LOOP_TEST(a_stream_goes_on_when_the_publisher_cannot_write_any_more, 0, 2, 0
 
 GPU_TEST(a_stream_goes_on_when_the_publisher_takes_too_long, 0)
 {
-    const struct dlx_connect_args quick = {
-        .size = sizeof quick, .socket = dlx_test_stream_daemon.path, .timeout_ns = SECOND / 20};
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     CUstream from = dlx_test_gpu_stream(), to = dlx_test_gpu_stream();
     auto_client *c = NULL;
     DLManagedTensorVersioned *t, *again;
-    ok(dlx_connect(&c, &quick));
+    ok(dlx_connect(&c, CONNECT(.timeout_ns = SECOND / 20)));
     ok(dlx_subscribe(c, "gpu/a", NULL, &x.s));
     dlx_test_gpu_publish_behind(x.p, from, &gate, 0);
     struct dlx_message *m = dlx_test_stream_next(x.s);

@@ -202,7 +202,7 @@ uint32_t dlx_test_gpu_fail_each(int (*fn)(void), void (*undo)(void))
                 continue;
             ck_assert_msg(r == DLX_E_NO_MEMORY, "%s %llu: %d", may_fail[i], (unsigned long long)k,
                           r);
-            ck_assert(strstr(dlx__error_message(), "CUDA_ERROR_OUT_OF_MEMORY"));
+            contains(dlx__error_message(), "CUDA_ERROR_OUT_OF_MEMORY");
             n_failed++;
         }
     }

@@ -6,7 +6,7 @@
 #include "gpu/imports.h"
 #include "tests/harness/fds.h"
 #include "tests/gpu/harness_gpu_machine.h"
-#include "tests/harness/stream.h"
+#include "tests/harness/patience.h"
 #include <dlpack/dlpack.h>
 
 static struct dlx_packet packet;

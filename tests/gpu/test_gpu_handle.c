@@ -3,7 +3,7 @@
 #include "gpu/handle.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/random.h"
-#include "tests/harness/stream.h"
+#include "tests/harness/run.h"
 
 static struct dlx_gpu_handle sent, got;
 static uint8_t data[DLX_GPU_BYTES_MAX];

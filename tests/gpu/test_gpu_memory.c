@@ -7,7 +7,6 @@
 #include "gpu/exports.h"
 #include "gpu/imports.h"
 #include "tests/harness/fork.h"
-#include "tests/harness/stream.h"
 #include <dlpack/dlpack.h>
 
 #define FD_TYPE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR

@@ -89,7 +89,7 @@ TEST(what_is_dropped_or_was_never_put_is_not_found)
     dlx_test_keeper_drop(owner, 8);
     dlx_test_keeper_drop(owner, 7);
     ck_assert_int_eq(fetch(7), DLX_E_NOT_FOUND);
-    ck_assert_msg(strstr(text, "allocation 7"), "%s", text);
+    contains(text, "allocation 7");
 }
 
 TEST(it_serves_when_its_publisher_has_gone)

@@ -2,7 +2,7 @@
 /* Packets of the GPU keeper: what is sent arrives, and nothing that a peer may send is trusted. */
 #include "tests/harness/keeper.h"
 #include "tests/harness/random.h"
-#include "tests/harness/stream.h"
+#include "tests/harness/run.h"
 
 static int pair[2];
 static struct dlx_packet packet;
