@@ -158,19 +158,17 @@ GPU_TEST(a_subscription_ends_when_no_stream_waits_any_more, 0)
 #define ROUNDS 6U
 
 struct end_of_cycle {
-    struct dlx_client *c;
-    struct dlx_publisher *p;
-    struct dlx_subscription *s;
+    struct dlx_test_gpu_end x;
     CUstream stream;
 };
 
 static struct end_of_cycle cycle_begin(const char *to, const char *from)
 {
-    struct end_of_cycle end = {.c = dlx_test_stream_connect()};
+    struct end_of_cycle end = {.x.c = dlx_test_stream_connect()};
     (void)dlx_test_gpu_context(0);
-    ok(dlx_publisher_new(end.c, to, PUBLISHER(.depth = 4 * ROUNDS), &end.p));
-    ok(dlx_subscribe(end.c, from, NULL, &end.s));
-    ok(dlx_publisher_wait(end.p, 1, PATIENCE));
+    ok(dlx_publisher_new(end.x.c, to, PUBLISHER(.depth = 4 * ROUNDS), &end.x.p));
+    ok(dlx_subscribe(end.x.c, from, NULL, &end.x.s));
+    ok(dlx_publisher_wait(end.x.p, 1, PATIENCE));
     end.stream = dlx_test_gpu_stream();
     return end;
 }
@@ -178,27 +176,25 @@ static struct end_of_cycle cycle_begin(const char *to, const char *from)
 /* What came, one place further, behind `first`. */
 static void cycle_pass_on(struct end_of_cycle *end, uint32_t first, CUdeviceptr keep)
 {
-    DLManagedTensorVersioned *got, *next = dlx_test_gpu_alloc_empty(end->p, N);
-    struct dlx_message *m = dlx_test_stream_next(end->s);
+    DLManagedTensorVersioned *got, *next = dlx_test_gpu_alloc_empty(end->x.p, N);
+    struct dlx_message *m = dlx_test_stream_next(end->x.s);
     ok(dlx_message_tensor_on(m, 0, end->stream, &got));
     dlx_message_unref(m);
     CU_OK(cu.cuMemsetD32Async(dlx_test_gpu_address(next), first, 1, end->stream));
     CU_OK(cu.cuMemcpyDtoDAsync(dlx_test_gpu_address(next) + sizeof first, dlx_test_gpu_address(got),
                                (N - 1) * sizeof first, end->stream));
     CU_OK(cu.cuMemcpyDtoDAsync(keep, dlx_test_gpu_address(next), N * sizeof first, end->stream));
-    ok(dlx_publish(end->p, next, PUBLISH(.stream = end->stream)));
+    ok(dlx_publish(end->x.p, next, PUBLISH(.stream = end->stream)));
     got->deleter(got);
 }
 
 static void cycle_end(struct end_of_cycle *end)
 {
-    dlx_test_gpu_wait_held(end->s, 0);
-    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(end->s);
+    dlx_test_gpu_wait_held(end->x.s, 0);
+    struct dlx_subscription_stats stats = dlx_test_gpu_stats(&end->x);
     ck_assert_uint_eq(stats.gpu_waits, 0);
     ck_assert_uint_eq(stats.gpu_late, 0);
-    dlx_subscription_unref(end->s);
-    dlx_publisher_unref(end->p);
-    dlx_client_unref(end->c);
+    dlx_test_gpu_end(&end->x);
 }
 
 static void be_the_other(int sock)
@@ -219,12 +215,12 @@ GPU_TEST(two_processes_pass_tensors_round_and_round_without_waiting, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(be_the_other);
     struct end_of_cycle end = cycle_begin("gpu/forth", "gpu/back");
-    DLManagedTensorVersioned *first = dlx_test_gpu_alloc(end.p, N, 99);
+    DLManagedTensorVersioned *first = dlx_test_gpu_alloc(end.x.p, N, 99);
     CUdeviceptr keep;
     CU_OK(cu.cuMemAlloc(&keep, N * sizeof(uint32_t)));
     dlx_test_gpu_gate_shut(&gate, end.stream);
     CU_OK(cu.cuMemsetD32Async(dlx_test_gpu_address(first), 0, 1, end.stream));
-    ok(dlx_publish(end.p, first, PUBLISH(.stream = end.stream)));
+    ok(dlx_publish(end.x.p, first, PUBLISH(.stream = end.stream)));
     for (uint32_t i = 1; i <= ROUNDS; i++)
         cycle_pass_on(&end, 2 * i, keep);
     dlx_test_gpu_await(peer.sock);
@@ -236,7 +232,7 @@ GPU_TEST(two_processes_pass_tensors_round_and_round_without_waiting, 0)
     ck_assert_uint_eq(dlx_test_gpu_word(keep + (2 * ROUNDS + 1) * sizeof(uint32_t)), 99);
     dlx_test_gpu_tell(peer.sock);
     CU_OK(cu.cuMemFree(keep));
-    dlx_test_gpu_wait_held(end.s, 0);
+    dlx_test_gpu_wait_held(end.x.s, 0);
     dlx_test_gpu_join(&peer);
     cycle_end(&end);
 }

@@ -28,11 +28,6 @@ static void start(void)
     control = controls[0];
 }
 
-static void setup(void)
-{
-    options = (struct dlxk_holder_options){0};
-}
-
 static void teardown(void)
 {
     dlx__gpu_handle_deinit(&sent);
@@ -42,6 +37,7 @@ static void teardown(void)
     if (pid > 0)
         dlx_test_fork_kill(pid);
     pid = 0;
+    options = (struct dlxk_holder_options){0};
 }
 
 static int ask(uint64_t allocation)
@@ -57,10 +53,15 @@ static int ask(uint64_t allocation)
 
 static int fetch(uint64_t allocation)
 {
-    int sock = ask(allocation);
-    int r = dlx_test_keeper_receive(sock, &got, text);
-    close(sock);
-    return r;
+    auto_fd sock = ask(allocation);
+    return dlx_test_keeper_receive(sock, &got, text);
+}
+
+/* Allocation 7 is what was sent. */
+static void check_fetched(void)
+{
+    ck_assert_msg(fetch(7) == 0, "%s", text);
+    ck_assert(dlx_test_keeper_same(&sent, &got));
 }
 
 /* A holder that has an allocation 7. */
@@ -76,10 +77,8 @@ static const uint32_t sizes[] = {1, DLXK_AHEAD, DLXK_AHEAD + 1, 253, 254, 300};
 LOOP_TEST(what_is_put_comes_back_in_parts_that_are_read_one_by_one, 0, DLX_ARRAY_SIZE(sizes))
 {
     start_with(sizes[_i]);
-    for (int i = 0; i < 3; i++) {
-        ck_assert_msg(fetch(7) == 0, "%s", text);
-        ck_assert(dlx_test_keeper_same(&sent, &got));
-    }
+    for (int i = 0; i < 3; i++)
+        check_fetched();
 }
 
 TEST(what_is_dropped_or_was_never_put_is_not_found)
@@ -102,8 +101,7 @@ TEST(it_serves_when_its_publisher_has_gone)
     ck_assert_int_eq(dlx__packet_recv_fds(control, &packet), 0);
     ck_assert_int_eq(dlx__keeper_decode(&packet, &gone), 0);
     ck_assert_int_eq(gone.kind, DLX_KEEPER_OWNER_GONE);
-    ck_assert_int_eq(fetch(7), 0);
-    ck_assert(dlx_test_keeper_same(&sent, &got));
+    check_fetched();
 }
 
 /* The publisher does not wait for the answer, and its subscriber asks at once. */
@@ -114,7 +112,7 @@ TEST(what_was_sent_before_a_reader_asks_is_found)
     size_t n_fds;
     start();
     ck_assert_int_eq(kill(pid, SIGSTOP), 0);
-    int sock = ask(9);
+    auto_fd sock = ask(9);
     for (uint64_t id = 1; id <= 9; id++) {
         dlx__gpu_handle_deinit(&sent);
         dlx_test_keeper_handle(&sent, id, 1);
@@ -126,7 +124,6 @@ TEST(what_was_sent_before_a_reader_asks_is_found)
     ck_assert_int_eq(kill(pid, SIGCONT), 0);
     ck_assert_msg(dlx_test_keeper_receive(sock, &got, text) == 0, "%s", text);
     ck_assert(dlx_test_keeper_same(&sent, &got));
-    close(sock);
 }
 
 TEST(a_second_description_with_an_id_replaces_the_first)
@@ -137,8 +134,7 @@ TEST(a_second_description_with_an_id_replaces_the_first)
         dlx_test_keeper_handle(&sent, 7, i);
         ck_assert_int_eq(dlx_test_keeper_put(owner, i, &sent, text), 0);
     }
-    ck_assert_int_eq(fetch(7), 0);
-    ck_assert(dlx_test_keeper_same(&sent, &got));
+    check_fetched();
 }
 
 TEST(too_many_descriptors_are_a_clear_error_and_cost_nothing_else)
@@ -151,9 +147,9 @@ TEST(too_many_descriptors_are_a_clear_error_and_cost_nothing_else)
     ck_assert_int_eq(dlx_test_keeper_put(owner, 1, &sent, text), 0);
     for (uint32_t i = 2; i < 5; i++) {
         ck_assert_int_eq(dlx_test_keeper_put(owner, i, &large, text), DLX_E_LIMIT);
-        ck_assert_msg(strstr(text, "needs 281") && strstr(text, "has 20") &&
-                          strstr(text, "limit 300"),
-                      "%s", text);
+        contains(text, "needs 281");
+        contains(text, "has 20");
+        contains(text, "limit 300");
     }
     ck_assert_int_eq(fetch(7), 0);
     ck_assert_int_eq(fetch(8), DLX_E_NOT_FOUND);
@@ -255,7 +251,7 @@ TEST(a_file_whose_server_does_not_answer_is_held_and_sent)
 int main(void)
 {
     TCase *tcase = tcase_create("holder");
-    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_checked_fixture(tcase, NULL, teardown);
     tcase_set_timeout(tcase, 2 * PATIENCE_S);
     return dlx_test_run_case(tcase);
 }

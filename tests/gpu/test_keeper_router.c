@@ -14,17 +14,17 @@ static struct dlxk_router_options options;
 static char text[DLX_ERROR_TEXT_SIZE];
 static struct dlx_gpu_handle sent, got;
 
-static void setup(void)
-{
-    options = (struct dlxk_router_options){.grace_ns = AN_HOUR};
-    dlx_test_keeper_start(&keeper, &options);
-}
-
 /* With other options or limits. */
 static void restart(void)
 {
     dlx_test_keeper_kill(&keeper);
     dlx_test_keeper_start(&keeper, &options);
+}
+
+static void setup(void)
+{
+    options = (struct dlxk_router_options){.grace_ns = AN_HOUR};
+    restart();
 }
 
 static void teardown(void)
@@ -47,10 +47,8 @@ static int publisher(uint64_t origin, uint64_t user, uint32_t n_chunks)
 
 static int fetch(uint64_t origin, uint64_t user, uint32_t reader)
 {
-    int sock = dlx_test_keeper_ask(&keeper, origin, user, reader, 7);
-    int r = dlx_test_keeper_receive(sock, &got, text);
-    close(sock);
-    return r;
+    auto_fd sock = dlx_test_keeper_ask(&keeper, origin, user, reader, 7);
+    return dlx_test_keeper_receive(sock, &got, text);
 }
 
 static void is_cut_off(int sock)
@@ -62,10 +60,9 @@ static void is_cut_off(int sock)
 
 TEST(each_publisher_has_a_holder_of_its_own)
 {
-    int owners[3];
-    owners[0] = publisher(1, 1000, 1);
-    owners[1] = publisher(1, 1001, 2); /* says that it is the same, and is another user's */
-    owners[2] = publisher(2, 1000, 3);
+    auto_fd a = publisher(1, 1000, 1);
+    auto_fd b = publisher(1, 1001, 2); /* says that it is the same, and is another user's */
+    auto_fd c = publisher(2, 1000, 3);
     dlx_test_keeper_wait_children(keeper.pid, 3);
     ck_assert_int_eq(fetch(2, 1000, 5), 0);
     ck_assert_uint_eq(got.n_chunks, 3);
@@ -75,13 +72,11 @@ TEST(each_publisher_has_a_holder_of_its_own)
     ck_assert_uint_eq(got.n_chunks, 1);
     ck_assert_int_eq(fetch(3, 1000, 5), DLX_E_NOT_FOUND);
     contains(text, "publisher 3");
-    close(owners[0]);
+    a = dlx__close(a);
     dlx_test_keeper_tell(&keeper, DLX_KEEPER_FORGET, 1, 1000);
     dlx_test_keeper_wait_children(keeper.pid, 2);
     ck_assert_int_eq(fetch(1, 1000, 5), DLX_E_NOT_FOUND);
     ck_assert_int_eq(fetch(1, 1001, 5), 0);
-    close(owners[1]);
-    close(owners[2]);
 }
 
 /* It is between two daemons, or announces itself anew because an answer was late. */
@@ -100,15 +95,12 @@ TEST(what_a_publisher_has_put_is_not_forgotten_while_it_is_connected)
 
 TEST(a_publisher_that_comes_again_begins_anew)
 {
-    int first = publisher(1, 1000, 1);
-    int second;
+    auto_fd first = publisher(1, 1000, 1), second = -1;
     ck_assert_int_eq(dlx_test_keeper_own(&keeper, 1, 1000, &second, text), 0);
     is_cut_off(first);
     ck_assert_int_eq(fetch(1, 1000, 5), DLX_E_NOT_FOUND);
     ck_assert_int_eq(dlx_test_keeper_put(second, 1, &sent, text), 0);
     ck_assert_int_eq(fetch(1, 1000, 5), 0);
-    close(first);
-    close(second);
 }
 
 TEST(a_user_may_have_three_times_the_holders_that_are_left)
@@ -211,7 +203,7 @@ TEST(it_does_not_end_while_a_daemon_is_there_or_a_publisher)
 TEST(a_holder_that_dies_costs_what_it_held_and_no_more)
 {
     pid_t holder;
-    int a = publisher(1, 1000, 1);
+    auto_fd a = publisher(1, 1000, 1);
     ck_assert_uint_eq(dlx_test_keeper_children(keeper.pid, &holder, 1), 1);
     auto_fd b = publisher(2, 1000, 3);
     ck_assert_int_eq(kill(holder, SIGKILL), 0);
@@ -222,7 +214,6 @@ TEST(a_holder_that_dies_costs_what_it_held_and_no_more)
     close(a);
     a = publisher(1, 1000, 1);
     ck_assert_int_eq(fetch(1, 1000, 5), 0);
-    close(a);
 }
 
 TEST(holders_end_with_a_router_that_is_killed)
