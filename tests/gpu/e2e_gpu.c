@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors on GPUs between processes, over a real daemon. */
-#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/gpu/harness_gpu_stream.h"
 
 #if DLX_TEST_HAS_GPU
 #include "tests/harness/cli.h"
-#include "tests/gpu/harness_gpu_stream.h"
 
 #define N       16
 #define WORK_NS UINT64_C(200000000) /* so long that what does not wait is seen */

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors that dlx_alloc() makes on GPUs, and other memory that is shared by descriptors. */
-#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/gpu/harness_gpu_stream.h"
 
 #if DLX_TEST_HAS_GPU
-#include "tests/gpu/harness_gpu_stream.h"
 
 #define N      16
 #define DEVICE ((DLDevice){kDLCUDA, 0})

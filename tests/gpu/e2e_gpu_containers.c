@@ -6,12 +6,10 @@
  * pid namespace alone fail with words that say what to do.
  */
 
-#include "tests/gpu/harness_gpu_machine.h"
-#include "tests/harness/run.h"
+#include "tests/gpu/harness_gpu_stream.h"
 
 #if DLX_TEST_HAS_GPU
 #include "tests/harness/container.h"
-#include "tests/gpu/harness_gpu_stream.h"
 
 #define N 16
 

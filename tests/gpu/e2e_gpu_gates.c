@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams that cannot wait until received tensors are ready: the CPU does, and that is counted. */
-#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/gpu/harness_gpu_stream.h"
 
 #if DLX_TEST_HAS_GPU
 #include "client/subscribe/subscription.h"
-#include "tests/gpu/harness_gpu_stream.h"
 #include <sched.h>
 
 #define N DLX_TEST_GPU_PAIR_N

@@ -10,7 +10,6 @@
 #include "client/message/message_gpu.h"
 #include "client/publish/publisher.h"
 #include "client/subscribe/subscription.h"
-#include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/keeper.h"
 #include "tests/harness/store.h"

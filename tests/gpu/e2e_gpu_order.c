@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When tensors on GPUs are ready: who waits, and who does not. */
-#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/gpu/harness_gpu_stream.h"
 
 #if DLX_TEST_HAS_GPU
 #include "client/control/call.h"
 #include "client/message/subscriber_link.h"
 #include "client/publish/publisher.h"
 #include "client/subscribe/subscription.h"
-#include "tests/gpu/harness_gpu_stream.h"
 
 #define N       16
 #define WORK_NS UINT64_C(300000000) /* so long that what does not wait is seen */

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Received tensors on GPUs are released when the work on the streams that were named is done, and
  * nobody waits for that. */
-#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/gpu/harness_gpu_stream.h"
 
 #if DLX_TEST_HAS_GPU
 #include "tests/harness/fork.h"
-#include "tests/gpu/harness_gpu_stream.h"
 
 #define N       16
 #define WORK_NS UINT64_C(300000000) /* so long that what does not wait is seen */

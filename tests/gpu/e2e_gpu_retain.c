@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors of dlx_alloc() on GPUs when their publisher, their subscribers or the daemon have
  * gone. */
-#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/gpu/harness_gpu_stream.h"
 
 #if DLX_TEST_HAS_GPU
-#include "tests/gpu/harness_gpu_stream.h"
 #include "tests/harness/store.h"
 
 #define N 16

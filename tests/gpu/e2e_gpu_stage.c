@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors on GPUs that cannot be passed on, and are copied because `stage` asks for it. */
-#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/gpu/harness_gpu_stream.h"
 
 #if DLX_TEST_HAS_GPU
-#include "tests/gpu/harness_gpu_stream.h"
 
 #define N 16
 

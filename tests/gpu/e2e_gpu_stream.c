@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams that wait until received tensors are ready, while no CPU does. */
-#include "tests/gpu/harness_gpu_machine.h"
+#include "tests/gpu/harness_gpu_stream.h"
 
 #if DLX_TEST_HAS_GPU
-#include "tests/gpu/harness_gpu_stream.h"
 
 #define N       DLX_TEST_GPU_PAIR_N
 #define WORK_NS UINT64_C(300000000) /* so long that what does not wait is seen */

@@ -10,7 +10,6 @@
  */
 
 #include "tests/gpu/harness_gpu.h"
-#include "tests/harness/run.h"
 
 #if DLX_TEST_HAS_GPU
 

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The process that holds one publisher's descriptors, over its two sockets. */
 #include "tests/harness/daemon.h"
-#include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/fuse.h"
 #include "tests/harness/keeper.h"
-#include "tests/harness/run.h"
 
 static struct dlxk_holder_options options;
 static int owner = -1, control = -1;

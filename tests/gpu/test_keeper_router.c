@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The router of the GPU keeper, with its holders, spoken to as the daemon does. */
 #include "tests/harness/daemon.h"
-#include "tests/harness/fds.h"
 #include "tests/harness/fuse.h"
 #include "tests/harness/keeper.h"
-#include "tests/harness/run.h"
 #include <sys/resource.h>
 
 #define AN_HOUR UINT64_C(3600000000000)
