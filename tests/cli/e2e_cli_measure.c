@@ -86,7 +86,7 @@ static void end(struct story *story)
     dlx_test_stream_unref_publishers(story->p, 2);
     dlx_client_unref(story->c);
 }
-#define auto_story dlx_cleanup(end) struct story
+#define auto_story DLX_TEST_AUTO(end) struct story
 
 /* What `dlxctl holds --json` lists of each of them. */
 struct row {

@@ -20,13 +20,13 @@ static void free_set(struct safetensors **s)
 {
     safetensors_free(*s);
 }
-#define auto_set dlx_cleanup(free_set) struct safetensors
+#define auto_set DLX_TEST_AUTO(free_set) struct safetensors
 
 static void free_text(char **text)
 {
     free(*text);
 }
-#define auto_text dlx_cleanup(free_text) char
+#define auto_text DLX_TEST_AUTO(free_text) char
 
 static void refuse_bytes(const char *header, size_t size, uint64_t data_size, int code,
                          const char *words)

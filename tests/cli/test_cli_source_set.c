@@ -34,7 +34,7 @@ static void end(struct reading *r)
 {
     source_free(r->source);
 }
-#define auto_reading dlx_cleanup(end) struct reading
+#define auto_reading DLX_TEST_AUTO(end) struct reading
 
 /* Everything of one file: sets as text, like "a=wxy b=z". Returns what ended it. */
 static int read_all(struct source_args args, const char *path, char text[256], struct cli_error *e)

@@ -285,7 +285,7 @@ static uint64_t leaves(const struct dlx_shm_membership *line)
     return dlx_load64_sc((dlx_atomic_u64 *)(uintptr_t)&line->leaves);
 }
 
-#define auto_line dlx_cleanup(dlxd_membership_line_deinit) struct dlxd_membership_line
+#define auto_line DLX_TEST_AUTO(dlxd_membership_line_deinit) struct dlxd_membership_line
 
 static void init_line(struct dlxd_membership_line *ret)
 {

@@ -69,7 +69,7 @@ static void check_nothing_left(void)
 }
 
 /* A pair that leaves nothing registered. */
-#define auto_pinned dlx_cleanup(end_pinned) struct dlx_test_pair
+#define auto_pinned DLX_TEST_AUTO(end_pinned) struct dlx_test_pair
 static void end_pinned(struct dlx_test_pair *x)
 {
     dlx_test_pair_end(x);

@@ -49,7 +49,7 @@ void dlx_test_gpu_expect_sevens(int sock);
 /* A publisher's peer is joined first, unless it was joined or killed. Nothing of the driver may be
  * left then. */
 void dlx_test_gpu_end(struct dlx_test_gpu_end *end);
-#define auto_gpu_end dlx_cleanup(dlx_test_gpu_end) struct dlx_test_gpu_end
+#define auto_gpu_end DLX_TEST_AUTO(dlx_test_gpu_end) struct dlx_test_gpu_end
 
 /* Of dlx_alloc(): n elements of uint32 on device 0, as they come or all of this value. */
 struct dlx_tensor_spec dlx_test_gpu_spec(const int64_t *shape, int32_t ndim, DLDevice device);
@@ -115,7 +115,7 @@ struct dlx_test_gpu_pair {
 };
 struct dlx_test_gpu_pair dlx_test_gpu_pair_new(void);
 void dlx_test_gpu_pair_end(struct dlx_test_gpu_pair *pair);
-#define auto_gpu_pair dlx_cleanup(dlx_test_gpu_pair_end) struct dlx_test_gpu_pair
+#define auto_gpu_pair DLX_TEST_AUTO(dlx_test_gpu_pair_end) struct dlx_test_gpu_pair
 
 /* A tensor that `stream` fills with 7, behind the gate (unless NULL) and work of `work_ns`, is
  * published at once. */

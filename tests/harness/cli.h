@@ -34,7 +34,7 @@ void dlx_test_cli_wait(struct dlx_test_cli *cli);
 /* Waits if that was not done. */
 void dlx_test_cli_deinit(struct dlx_test_cli *cli);
 /* What is declared as this one does so at the end of its block. */
-#define auto_cli dlx_cleanup(dlx_test_cli_deinit) struct dlx_test_cli
+#define auto_cli DLX_TEST_AUTO(dlx_test_cli_deinit) struct dlx_test_cli
 /* Start, wait, and check the status. */
 void dlx_test_cli_run(struct dlx_test_cli *cli, const char *socket, int stdin_fd, int status,
                       const char *const *words);

@@ -143,9 +143,9 @@ struct dlx_test_subscription {
 };
 
 /* What is declared as one of these, and set up, is released at the end of its block. */
-#define auto_test_publisher dlx_cleanup(dlx_test_publisher_deinit) struct dlx_test_publisher
+#define auto_test_publisher DLX_TEST_AUTO(dlx_test_publisher_deinit) struct dlx_test_publisher
 #define auto_test_subscription                                                                     \
-    dlx_cleanup(dlx_test_subscription_deinit) struct dlx_test_subscription
+    DLX_TEST_AUTO(dlx_test_subscription_deinit) struct dlx_test_subscription
 
 void dlx_test_publisher_new(struct dlx_test_publisher *publisher, int control, const char *topic,
                             uint32_t on_full);

@@ -26,7 +26,8 @@
 #include <unistd.h>
 
 /* An int that is closed at the end of its block. */
-#define auto_fd dlx_cleanup(dlx__closep) int
+#define DLX_TEST_AUTO(end) __attribute__((cleanup(end), unused)) /* also if only its end matters */
+#define auto_fd            DLX_TEST_AUTO(dlx__closep) int
 
 /* The text is to have these words. */
 #define contains(text, words)                                                                      \

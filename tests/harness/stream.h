@@ -135,13 +135,12 @@ struct dlx_message *dlx_test_pair_pass(struct dlx_test_pair *pair, int64_t n, in
 
 /* What is declared as one of these is released at the end of its block. A test that releases it
  * before sets it to NULL. */
-#define DLX_TEST_AUTO(end) __attribute__((cleanup(end), unused))
-#define auto_client        DLX_TEST_AUTO(dlx_test_stream_end_client) struct dlx_client
-#define auto_publisher     DLX_TEST_AUTO(dlx_test_stream_end_publisher) struct dlx_publisher
-#define auto_subscription  DLX_TEST_AUTO(dlx_test_stream_end_subscription) struct dlx_subscription
-#define auto_message       DLX_TEST_AUTO(dlx_test_stream_end_message) struct dlx_message
-#define auto_tensor        DLX_TEST_AUTO(dlx_test_stream_end_tensor) DLManagedTensorVersioned
-#define auto_pair          DLX_TEST_AUTO(dlx_test_pair_end) struct dlx_test_pair
+#define auto_client       DLX_TEST_AUTO(dlx_test_stream_end_client) struct dlx_client
+#define auto_publisher    DLX_TEST_AUTO(dlx_test_stream_end_publisher) struct dlx_publisher
+#define auto_subscription DLX_TEST_AUTO(dlx_test_stream_end_subscription) struct dlx_subscription
+#define auto_message      DLX_TEST_AUTO(dlx_test_stream_end_message) struct dlx_message
+#define auto_tensor       DLX_TEST_AUTO(dlx_test_stream_end_tensor) DLManagedTensorVersioned
+#define auto_pair         DLX_TEST_AUTO(dlx_test_pair_end) struct dlx_test_pair
 void dlx_test_stream_end_client(struct dlx_client **c);
 void dlx_test_stream_end_publisher(struct dlx_publisher **p);
 void dlx_test_stream_end_subscription(struct dlx_subscription **s);

@@ -114,7 +114,7 @@ static void forget(struct region *r)
     dlx__close(r->fd);
     close(r->control);
 }
-#define auto_region dlx_cleanup(forget) struct region
+#define auto_region DLX_TEST_AUTO(forget) struct region
 
 /* Whoever sealed its memory would wait as long as the lock is held. */
 LOOP_TEST(a_client_that_holds_the_lock_of_its_memory_holds_nobody_up, 0, N_KINDS)

@@ -43,7 +43,7 @@ static void end_cast(struct cast *x)
     dlx_publisher_unref(x->p);
     dlx_client_unref(x->c);
 }
-#define auto_cast dlx_cleanup(end_cast) struct cast
+#define auto_cast DLX_TEST_AUTO(end_cast) struct cast
 
 /* Publish, waiting so long if that is what it takes. */
 static int publish_within(struct cast *x, int64_t timeout_ns)

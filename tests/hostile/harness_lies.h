@@ -41,7 +41,7 @@ struct dlx_test_scene dlx_test_scene_begin(enum dlx_test_way way);
 struct dlx_test_scene dlx_test_scene_make_for(enum dlx_test_way way);
 void dlx_test_scene_end(struct dlx_test_scene *x);
 /* What is declared as this one ends with its block. */
-#define auto_scene dlx_cleanup(dlx_test_scene_end) struct dlx_test_scene
+#define auto_scene DLX_TEST_AUTO(dlx_test_scene_end) struct dlx_test_scene
 /* As the subscriber of this kind does it: it comes back in time, and names the liar. */
 int dlx_test_scene_take(struct dlx_test_scene *x, int64_t timeout_ns, struct dlx_message **ret);
 /* Read the ends of it: they must be inside a mapping, whatever the liar said. */

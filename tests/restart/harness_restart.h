@@ -21,7 +21,7 @@ struct dlx_restart_reader {
     struct dlx_subscription *s;
     uint64_t last, gaps, taken;
 };
-#define auto_reader dlx_cleanup(dlx_restart_reader_end) struct dlx_restart_reader
+#define auto_reader DLX_TEST_AUTO(dlx_restart_reader_end) struct dlx_restart_reader
 struct dlx_restart_reader dlx_restart_reader_make(const struct dlx_subscribe_args *args);
 void dlx_restart_reader_end(struct dlx_restart_reader *r);
 /* Take and check a message of 10 elements whose value is its number. Returns what dlx_take()

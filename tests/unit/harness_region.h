@@ -23,7 +23,7 @@ struct region {
     int ro;
 };
 
-#define auto_region dlx_cleanup(region_end) struct region
+#define auto_region DLX_TEST_AUTO(region_end) struct region
 
 static inline void region_end(const struct region *region)
 {
