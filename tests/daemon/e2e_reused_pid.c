@@ -8,7 +8,6 @@
 #include "tests/daemon/harness_pid.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/store.h"
-#include <sys/prctl.h>
 
 static const struct dlx_publish_args wait_long = {.size = sizeof wait_long, .timeout_ns = PATIENCE};
 
@@ -18,17 +17,7 @@ typedef void part_fn(int sock, const void *userdata);
 /* With this number, which a dead process had. */
 static struct dlx_test_part spawn_as(pid_t number, part_fn *part, const void *userdata)
 {
-    int pair[2];
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-    pid_t pid = dlx_test_pid_fork(number);
-    if (pid == 0) {
-        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        close(pair[0]);
-        part(pair[1], userdata);
-        _exit(0);
-    }
-    close(pair[1]);
-    return (struct dlx_test_part){pid, pair[0]};
+    return dlx_test_part_begin_as(number, dlx_test_pid_fork, part, userdata);
 }
 
 static _Noreturn void rest(void)

@@ -65,12 +65,25 @@ pid_t dlx_test_fork_wait_ready(const struct dlx_test_child *child)
     return child->pid;
 }
 
+static pid_t fork_any(pid_t unused)
+{
+    (void)unused;
+    return dlx_test_fork();
+}
+
 struct dlx_test_part dlx_test_part_begin(void (*part)(int sock, const void *userdata),
                                          const void *userdata)
 {
+    return dlx_test_part_begin_as(0, fork_any, part, userdata);
+}
+
+struct dlx_test_part dlx_test_part_begin_as(pid_t number, pid_t (*forks)(pid_t number),
+                                            void (*part)(int sock, const void *userdata),
+                                            const void *userdata)
+{
     int pair[2];
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
-    pid_t pid = dlx_test_fork();
+    pid_t pid = forks(number);
     if (pid == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
         close(pair[0]);

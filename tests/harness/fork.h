@@ -31,6 +31,10 @@ struct dlx_test_part {
 };
 struct dlx_test_part dlx_test_part_begin(void (*part)(int sock, const void *userdata),
                                          const void *userdata);
+/* The same, forked by this function, which gives the child this number. */
+struct dlx_test_part dlx_test_part_begin_as(pid_t number, pid_t (*forks)(pid_t number),
+                                            void (*part)(int sock, const void *userdata),
+                                            const void *userdata);
 void dlx_test_say(int sock);
 void dlx_test_hear(int sock);
 /* It has ended with status 0; it is killed, and has not failed before. Both close the socket. */
