@@ -34,19 +34,54 @@ char *dlxd_listener_default_path(void)
     return made;
 }
 
-static int make_directory(struct dlxd_listener *listener)
+/* ---- the folder ---------------------------------------------------------------------------- */
+
+static int make_folder(const struct dlxd_listener *listener, bool *ret_made)
 {
-    dlx_cleanup(dlx__freep) char *copy = strdup(listener->path);
-    if (!copy)
-        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
-    const char *dir = dirname(copy);
-    listener->made_folder = mkdir(dir, 0755) == 0;
-    if (!listener->made_folder && errno != EEXIST)
-        return dlx__fail_errno("making the directory of the socket, %s", dir);
-    if (listener->made_folder)
-        dlxd_log(DLXD_LOG_NOTICE, "made the folder %s for the socket", dir);
+    *ret_made = mkdir(listener->folder, 0755) == 0;
+    if (!*ret_made && errno != EEXIST)
+        return dlx__fail_errno("making the directory of the socket, %s", listener->folder);
+    if (*ret_made)
+        dlxd_log(DLXD_LOG_NOTICE, "made the folder %s for the socket", listener->folder);
     return 0;
 }
+
+/* Remembers whose the folder is, and who may reach into it: restore_folder(). A folder that is
+ * missing already is restored for this user alone. */
+static void note_folder(struct dlxd_listener *listener)
+{
+    struct stat name, folder;
+    bool is_there = lstat(listener->folder, &name) == 0 && stat(listener->folder, &folder) == 0;
+    listener->folder_name_uid = is_there ? name.st_uid : geteuid();
+    listener->folder_uid = is_there ? folder.st_uid : geteuid();
+    listener->folder_mode = is_there ? folder.st_mode & 07777 : 0700;
+}
+
+/* Makes a folder that was removed, with its former mode. A folder of that name may be another
+ * user's by now, who could replace the files that are made there. */
+static int restore_folder(const struct dlxd_listener *listener)
+{
+    struct stat name, folder;
+    bool made;
+    int r = make_folder(listener, &made);
+    if (r < 0)
+        return r;
+    if (made && chmod(listener->folder, listener->folder_mode) < 0)
+        return dlx__fail_errno("mode of %s", listener->folder);
+    if (lstat(listener->folder, &name) < 0 || stat(listener->folder, &folder) < 0)
+        return dlx__fail_errno("%s", listener->folder);
+    if (name.st_uid != listener->folder_name_uid || folder.st_uid != listener->folder_uid ||
+        (folder.st_mode & 07777 & ~listener->folder_mode) != 0)
+        return dlx__fail(DLX_E_ACCESS,
+                         "the folder %s was of uid %u with mode %04o, and is of uid %u with mode "
+                         "%04o: remove it",
+                         listener->folder, (unsigned)listener->folder_uid,
+                         (unsigned)listener->folder_mode, (unsigned)folder.st_uid,
+                         (unsigned)folder.st_mode & 07777U);
+    return 0;
+}
+
+/* ---- the path and its lock ----------------------------------------------------------------- */
 
 /* The path may be unused or a socket; anything else is left alone. */
 static int check_path(const char *path)
@@ -150,9 +185,9 @@ static int replace_lock(const struct dlxd_listener *listener, unsigned n_before)
     return 0;
 }
 
-static int take_lock(struct dlxd_listener *listener, const struct sockaddr_un *address)
+static int take_lock(struct dlxd_listener *listener, const struct sockaddr_un *address,
+                     uint64_t deadline)
 {
-    const uint64_t deadline = dlx__now_ns() + LOCK_WAIT_NS;
     enum lock_state state = LOCK_AGAIN;
     unsigned n_replaced = 0;
     bool exposed = false;
@@ -206,19 +241,20 @@ static int remove_stale(const char *path, const struct sockaddr_un *address)
     return 0;
 }
 
+/* ---- the socket ---------------------------------------------------------------------------- */
+
 /* Before listen(), nobody can connect. */
-static int restrict_file(const struct dlxd_listener *listener, const struct dlxd_listen *how)
+static int restrict_file(const struct dlxd_listener *listener)
 {
-    if (how->has_group && lchown(listener->path, (uid_t)-1, how->gid) < 0)
-        return dlx__fail_errno("group %u for %s", (unsigned)how->gid, listener->path);
+    if (listener->has_group && lchown(listener->path, (uid_t)-1, listener->gid) < 0)
+        return dlx__fail_errno("group %u for %s", (unsigned)listener->gid, listener->path);
     /* The mode decides who can connect and get a reply; policy.h decides what they may do. */
-    if (chmod(listener->path, how->mode ? how->mode : 0666) < 0)
+    if (chmod(listener->path, listener->mode ? listener->mode : 0666) < 0)
         return dlx__fail_errno("mode of %s", listener->path);
     return 0;
 }
 
-static int bind_and_listen(struct dlxd_listener *listener, const struct dlxd_listen *how,
-                           const struct sockaddr_un *address)
+static int bind_and_listen(struct dlxd_listener *listener, const struct sockaddr_un *address)
 {
     struct stat st;
     listener->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -235,7 +271,7 @@ static int bind_and_listen(struct dlxd_listener *listener, const struct dlxd_lis
     listener->bound = true;
     listener->dev = st.st_dev;
     listener->ino = st.st_ino;
-    int r = restrict_file(listener, how);
+    int r = restrict_file(listener);
     if (r < 0)
         return r;
     if (listen(listener->fd, BACKLOG) < 0)
@@ -243,30 +279,69 @@ static int bind_and_listen(struct dlxd_listener *listener, const struct dlxd_lis
     return 0;
 }
 
-static int listener_start(struct dlxd_listener *listener, const struct dlxd_listen *how)
+static void unbind(struct dlxd_listener *listener)
+{
+    if (dlxd_listener_is_at_path(listener))
+        (void)unlink(listener->path);
+    listener->bound = false;
+    dlx__closep(&listener->fd);
+}
+
+static struct sockaddr_un address_of(const struct dlxd_listener *listener)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    const char *path = how->path;
-    if (strlen(path) >= sizeof address.sun_path)
+    memcpy(address.sun_path, listener->path, strlen(listener->path));
+    return address;
+}
+
+static int claim_path(struct dlxd_listener *listener, uint64_t deadline)
+{
+    const struct sockaddr_un address = address_of(listener);
+    int r = check_path(listener->path);
+    if (r == 0 && !is_current(listener))
+        r = take_lock(listener, &address, deadline);
+    if (r == 0)
+        r = remove_stale(listener->path, &address);
+    if (r == 0)
+        r = bind_and_listen(listener, &address);
+    return r;
+}
+
+/* Takes over the path. */
+static int name_files(struct dlxd_listener *listener, char *take_path)
+{
+    dlx_cleanup(dlx__freep) char *copy = take_path ? strdup(take_path) : NULL;
+    listener->path = take_path;
+    listener->folder = copy ? strdup(dirname(copy)) : NULL;
+    return listener->folder ? 0 : dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
+}
+
+static int name_lock(struct dlxd_listener *listener)
+{
+    char *lock_path;
+    if (asprintf(&lock_path, "%s.lock", listener->path) < 0)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
+    listener->lock_path = lock_path;
+    return 0;
+}
+
+static int listener_start(struct dlxd_listener *listener, const char *path)
+{
+    const size_t path_max = sizeof(((struct sockaddr_un *)0)->sun_path) - 1;
+    if (strlen(path) > path_max)
         return dlx__fail(DLX_E_INVALID, "socket path of %zu bytes, at most %zu are possible: %s",
-                         strlen(path), sizeof address.sun_path - 1, path);
+                         strlen(path), path_max, path);
     if (!*path)
         return dlx__fail(DLX_E_INVALID, "empty socket path");
-    memcpy(address.sun_path, path, strlen(path));
-    listener->path = strdup(path);
-    if (!listener->path || asprintf(&listener->lock_path, "%s.lock", path) < 0) {
-        listener->lock_path = NULL;
-        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
-    }
-    int r = make_directory(listener);
+    int r = name_files(listener, strdup(path));
     if (r == 0)
-        r = check_path(path);
+        r = name_lock(listener);
     if (r == 0)
-        r = take_lock(listener, &address);
+        r = make_folder(listener, &listener->made_folder);
     if (r == 0)
-        r = remove_stale(path, &address);
+        r = claim_path(listener, dlx__now_ns() + LOCK_WAIT_NS);
     if (r == 0)
-        r = bind_and_listen(listener, how, &address);
+        note_folder(listener);
     return r;
 }
 
@@ -283,35 +358,39 @@ static int adopt(struct dlxd_listener *listener)
     size_t path_size = size - DLX_MIN(size, offsetof(struct sockaddr_un, sun_path));
     if (path_size == 0 || address.sun_path[0] == '\0')
         return dlx__fail(DLX_E_INVALID, "inherited socket %d is bound to no path", listener->fd);
-    listener->path = strndup(address.sun_path, DLX_MIN(path_size, sizeof address.sun_path));
-    return listener->path ? 0 : dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
+    return name_files(listener,
+                      strndup(address.sun_path, DLX_MIN(path_size, sizeof address.sun_path)));
 }
 
 static int listener_own(struct dlxd_listener *listener, const struct dlxd_listen *how)
 {
     dlx_cleanup(dlx__closep) int fd = how->take_lock_fd;
     const struct dlxd_listen_lock *lock = how->borrow_lock;
-    char *lock_path;
     /* The fd is the same open file description, so this checks whether the lock is still held. */
     if (flock(fd, LOCK_EX | LOCK_NB) < 0)
         return dlx__fail_errno("the lock of %s", listener->path);
-    if (asprintf(&lock_path, "%s.lock", listener->path) < 0)
-        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
-    listener->lock_path = lock_path;
+    int r = name_lock(listener);
+    if (r < 0)
+        return r;
     listener->lock_fd = dlx__steal_fd(&fd);
     listener->bound = lock->is_bound;
     listener->made_folder = lock->made_folder;
     listener->dev = (dev_t)lock->dev;
     listener->ino = (ino_t)lock->ino;
+    note_folder(listener);
     return 0;
 }
 
 int dlxd_listener_init(struct dlxd_listener *listener, const struct dlxd_listen *how)
 {
-    *listener = (struct dlxd_listener){.fd = how->take_fd, .lock_fd = -1};
+    *listener = (struct dlxd_listener){.fd = how->take_fd,
+                                       .lock_fd = -1,
+                                       .mode = how->mode,
+                                       .has_group = how->has_group,
+                                       .gid = how->gid};
     (void)snprintf(listener->name, sizeof listener->name, "%s",
                    how->name ? how->name : DLXD_SOCKET_MAIN);
-    int r = how->take_fd < 0 ? listener_start(listener, how) : adopt(listener);
+    int r = how->take_fd < 0 ? listener_start(listener, how->path) : adopt(listener);
     if (r == 0 && how->borrow_lock)
         r = listener_own(listener, how);
     else if (how->borrow_lock)
@@ -335,34 +414,68 @@ int dlxd_listener_hand_over(const struct dlxd_listener *listener, struct dlxd_ha
     return r;
 }
 
-int dlxd_listener_share(const struct dlxd_listener *listener)
+int dlxd_listener_share(struct dlxd_listener *listener)
 {
     struct stat st;
-    dlx_cleanup(dlx__freep) char *copy = strdup(listener->path);
-    if (!copy)
-        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
-    const char *dir = dirname(copy);
+    const char *dir = listener->folder;
     if (listener->made_folder && chmod(dir, 0755) < 0) /* the umask may have restricted it */
         return dlx__fail_errno("mode of %s", dir);
     if (stat(dir, &st) < 0)
         return dlx__fail_errno("%s", dir);
+    note_folder(listener);
     if (!(st.st_mode & S_IXOTH))
         dlxd_log(DLXD_LOG_WARNING, "other users cannot reach %s: mode %04o of folder %s",
                  listener->path, (unsigned)st.st_mode & 07777U, dir);
     return 0;
 }
 
-void dlxd_listener_deinit(struct dlxd_listener *listener)
+/* ---- files that were removed --------------------------------------------------------------- */
+
+bool dlxd_listener_is_ours(const struct dlxd_listener *listener)
+{
+    return listener->lock_path != NULL;
+}
+
+bool dlxd_listener_is_at_path(const struct dlxd_listener *listener)
 {
     struct stat st;
-    if (listener->bound && lstat(listener->path, &st) == 0 && st.st_dev == listener->dev &&
-        st.st_ino == listener->ino)
-        (void)unlink(listener->path);
-    dlx__closep(&listener->fd);
-    if (listener->lock_fd >= 0)
+    return listener->bound && lstat(listener->path, &st) == 0 && st.st_dev == listener->dev &&
+           st.st_ino == listener->ino;
+}
+
+void dlxd_listener_restore_lock(struct dlxd_listener *listener)
+{
+    const struct sockaddr_un address = address_of(listener);
+    if (is_current(listener))
+        return;
+    /* Another daemon that holds it finds our socket, and goes. */
+    if (take_lock(listener, &address, dlx__now_ns()) == 0)
+        dlxd_log(DLXD_LOG_WARNING, "%s was removed: made it again", listener->lock_path);
+}
+
+int dlxd_listener_restore(struct dlxd_listener *listener, bool *ret_is_taken)
+{
+    unbind(listener);
+    if (!is_current(listener))
+        dlx__closep(&listener->lock_fd);
+    int r = restore_folder(listener);
+    if (r == 0)
+        r = claim_path(listener, dlx__now_ns());
+    if (r < 0)
+        unbind(listener);
+    const struct sockaddr_un address = address_of(listener);
+    *ret_is_taken = r == DLX_E_IN_USE && listener->lock_fd < 0 && is_served(&address);
+    return r;
+}
+
+void dlxd_listener_deinit(struct dlxd_listener *listener)
+{
+    unbind(listener);
+    if (listener->lock_fd >= 0 && is_current(listener))
         (void)unlink(listener->lock_path);
     dlx__closep(&listener->lock_fd);
     free(listener->path);
+    free(listener->folder);
     free(listener->lock_path);
     *listener = (struct dlxd_listener){.fd = -1, .lock_fd = -1};
 }

@@ -30,13 +30,20 @@ struct dlxd_listen {
 struct dlxd_listener {
     char name[DLXD_SOCKET_NAME_SIZE];
     char *path;
+    char *folder;
     char *lock_path; /* NULL: the service manager's socket */
-    int fd;
+    int fd;          /* -1: its file was removed, and could not be made again */
     int lock_fd;
+    mode_t mode; /* as in struct dlxd_listen, like the next two */
+    bool has_group;
+    gid_t gid;
     bool bound;       /* the socket file is ours */
     bool made_folder; /* the listener made the folder of the socket */
     dev_t dev;
     ino_t ino;
+    uid_t folder_name_uid; /* of the folder, or of the symbolic link to it */
+    uid_t folder_uid;
+    mode_t folder_mode;
 };
 
 /*
@@ -54,7 +61,19 @@ int dlxd_listener_hand_over(const struct dlxd_listener *listener, struct dlxd_ha
 /* Lets other users connect. The socket's mode admits everybody, because the policy decides. Opens a
  * folder that the listener made to all users; leaves an existing folder alone and logs a warning if
  * it keeps them out. Returns 0; DLX_E_NO_MEMORY, DLX_E_ACCESS, DLX_E_SYSTEM. */
-int dlxd_listener_share(const struct dlxd_listener *listener);
+int dlxd_listener_share(struct dlxd_listener *listener);
+
+/* Did the daemon make the socket file? The service manager's is not looked after here. */
+bool dlxd_listener_is_ours(const struct dlxd_listener *listener);
+/* Does the path of such a socket still lead to it? */
+bool dlxd_listener_is_at_path(const struct dlxd_listener *listener);
+/* Makes the lock file of such a socket again if that was removed, and logs that. Tries once. */
+void dlxd_listener_restore_lock(struct dlxd_listener *listener);
+/* Closes such a socket, whose file was removed, and listens at its path again with a new one; makes
+ * its folder again, too, if need be. Nobody may watch the socket. Returns what dlxd_listener_init()
+ * returns; DLX_E_ACCESS also if the folder is another user's now. On failure the listener has no
+ * socket, and the call can be made again. `ret_is_taken`: another daemon has the path now. */
+int dlxd_listener_restore(struct dlxd_listener *listener, bool *ret_is_taken);
 /* Closes the socket and unlinks our files. */
 void dlxd_listener_deinit(struct dlxd_listener *listener);
 

@@ -563,7 +563,7 @@ int main(int argc, char **argv)
                  dlx__error_message());
     dlxd_manager_fds_deinit(&manager_fds);
     tell_ready(arguments.ready_fd);
-    dlxd_server_run(server);
+    int r = dlxd_server_run(server);
     dlxd_server_free(server);
-    return EXIT_SUCCESS;
+    return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -25,9 +25,9 @@
 #include <time.h>
 #include <uv.h>
 
-#define RETRY_MS 20U
-/* The interval of checks of draining links and of packets in flight, while there are any. */
-#define LOOK_MS    250U
+#define RETRY_MS   20U
+#define LOOK_MS    250U /* between checks of draining links and packets in flight, if there are any */
+#define PATHS_MS   500U /* between looks for the daemon's socket files */
 #define TRIM_MS    200U
 #define TRIM_LEAST 256U
 
@@ -46,6 +46,7 @@ struct dlxd_server {
     uv_timer_t expiry; /* of retained publishers */
     uv_timer_t looks;
     uv_timer_t reservations;
+    uv_timer_t paths;
     uv_timer_t idle;
     uv_timer_t trim;
     uv_timer_t gpu;
@@ -59,6 +60,7 @@ struct dlxd_server {
     uint64_t turn_began_ns; /* in CPU time of the thread */
     struct dlxd_sockets sockets;
     bool stopping;
+    int code; /* what dlxd_server_run() returns */
     struct dlxd_manager manager;
     bool is_successor; /* of a daemon in the same process */
     struct dlxd_broker broker;
@@ -161,6 +163,13 @@ static void start_at(struct dlxd_server *server, uv_timer_t *timer, uv_timer_cb 
     (void)uv_timer_start(timer, fn, due_ns > now ? (due_ns - now) / 1000000 + 1 : 0, 0);
 }
 
+static void stop(struct dlxd_server *server, int code)
+{
+    server->stopping = true;
+    server->code = code;
+    uv_stop(&server->loop);
+}
+
 /*
  * A connection in a listen queue counts as a client. A client that connects between this check and
  * the close of the socket gets a hang-up before any reply; its library tries again and finds no
@@ -174,10 +183,9 @@ static void on_idle(uv_timer_t *timer)
     if (!dlxd_broker_is_idle(&server->broker) || dlxd_sockets_somebody_waits(&server->sockets))
         return; /* the idle time starts anew */
     dlxd_log(DLXD_LOG_NOTICE, "no client for %.3g s: stopping", (double)server->idle_ms / 1e3);
-    server->stopping = true;
     server->broker.socket_path = "";
     dlxd_sockets_deinit(&server->sockets);
-    uv_stop(&server->loop);
+    stop(server, 0);
 }
 
 static void arm_idle(struct dlxd_server *server)
@@ -190,6 +198,22 @@ static void arm_idle(struct dlxd_server *server)
         server->idle_client = broker->last_client;
         uv_update_time(&server->loop);
         (void)uv_timer_start(&server->idle, on_idle, server->idle_ms, 0);
+    }
+}
+
+static void on_paths(uv_timer_t *timer)
+{
+    struct dlxd_server *server = timer->data;
+    if (server->stopping)
+        return;
+    enum dlxd_sockets_state state = dlxd_sockets_look(&server->sockets);
+    if (state == DLXD_SOCKETS_TAKEN) {
+        dlxd_log(DLXD_LOG_ERROR, "another dlpackd listens on %s: stopping; clients connect there",
+                 server->broker.socket_path);
+        stop(server, DLX_E_IN_USE);
+    } else if (state == DLXD_SOCKETS_REMOVED && dlxd_broker_is_idle(&server->broker)) {
+        dlxd_log(DLXD_LOG_ERROR, "no client, and none can connect: stopping");
+        stop(server, DLX_E_NO_DAEMON);
     }
 }
 
@@ -266,8 +290,7 @@ static void on_signal(uv_signal_t *handle, int signum)
 {
     struct dlxd_server *server = handle->data;
     dlxd_log(DLXD_LOG_NOTICE, "%s: stopping", strsignal(signum));
-    server->stopping = true;
-    uv_stop(&server->loop);
+    stop(server, 0);
 }
 
 static void end_reload(struct dlxd_server *server)
@@ -364,6 +387,7 @@ static int init_handles(struct dlxd_server *server)
     (void)uv_timer_init(&server->loop, &server->expiry);
     (void)uv_timer_init(&server->loop, &server->looks);
     (void)uv_timer_init(&server->loop, &server->reservations);
+    (void)uv_timer_init(&server->loop, &server->paths);
     (void)uv_timer_init(&server->loop, &server->idle);
     (void)uv_timer_init(&server->loop, &server->trim);
     (void)uv_timer_init(&server->loop, &server->gpu);
@@ -378,7 +402,7 @@ static int init_handles(struct dlxd_server *server)
     server->hello.data = server->retry.data = server->expiry.data = server->prepare.data = server;
     server->reservations.data = server->looks.data = server->idle.data = server->check.data =
         server;
-    server->trim.data = server->gpu.data = server->pace.data = server;
+    server->trim.data = server->gpu.data = server->pace.data = server->paths.data = server;
     (void)uv_signal_start(&server->term, on_signal, SIGTERM);
     (void)uv_signal_start(&server->interrupt, on_signal, SIGINT);
     return 0;
@@ -495,14 +519,17 @@ int dlxd_server_keep(struct dlxd_server *server, uint32_t max_fds,
     return r;
 }
 
-void dlxd_server_run(struct dlxd_server *server)
+int dlxd_server_run(struct dlxd_server *server)
 {
     dlxd_sockets_log(&server->sockets);
     dlxd_manager_tell_ready(&server->manager);
     server->turn_began_ns = cpu_time_ns();
     if (server->is_successor)
         dlxd_upgrade_block_signals(false);
+    if (dlxd_sockets_are_ours(&server->sockets))
+        (void)uv_timer_start(&server->paths, on_paths, PATHS_MS, PATHS_MS);
     (void)uv_run(&server->loop, UV_RUN_DEFAULT);
+    (void)uv_timer_stop(&server->paths);
     dlxd_manager_tell_stopping(&server->manager);
     server->broker.stopping = true;
     /* The store goes first: publishers that end here must not end for the next daemon. */
@@ -512,4 +539,5 @@ void dlxd_server_run(struct dlxd_server *server)
         dlxd_client_disconnect(dlxd_container_of(it, struct dlxd_client, node), DLX_E_DISCONNECTED,
                                "dlpackd is stopping");
     dlxd_broker_settle(&server->broker);
+    return server->code;
 }

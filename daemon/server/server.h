@@ -3,8 +3,8 @@
 #define DLXD_SERVER_H
 
 /* The loop around the broker: the listening sockets, signals and timers. Timers disconnect clients
- * that do not say Hello, try again to send fds that the kernel refused, and end a private daemon
- * that nobody uses. No timer runs without need. */
+ * that do not say Hello, try again to send fds that the kernel refused, end a private daemon that
+ * nobody uses, and look for the socket files that the daemon made. No timer runs without need. */
 
 #include <stdint.h>
 #include <sys/types.h>
@@ -43,8 +43,10 @@ void dlxd_server_set_idle_exit(struct dlxd_server *server, uint64_t idle_ms);
  * dlxd_store_init(). `max_fds` 0: without a store, only restores what was handed over. */
 int dlxd_server_keep(struct dlxd_server *server, uint32_t max_fds,
                      struct dlxd_manager_fds *manager_fds);
-/* Runs until SIGTERM or SIGINT, or until the idle time is over; then disconnects every client. */
-void dlxd_server_run(struct dlxd_server *server);
+/* Runs until SIGTERM or SIGINT, or until the idle time is over; then disconnects every client.
+ * Returns 0; DLX_E_IN_USE if it ended because another daemon listens at the path of its main
+ * socket; DLX_E_NO_DAEMON, because its sockets were removed and nobody was connected. */
+int dlxd_server_run(struct dlxd_server *server);
 /* Returns NULL; accepts NULL. */
 struct dlxd_server *dlxd_server_free(struct dlxd_server *server);
 

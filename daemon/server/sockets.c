@@ -16,7 +16,7 @@ struct socket {
     struct dlxd_list node;
     struct dlxd_sockets *sockets;
     struct dlxd_listener listener;
-    struct dlxd_watch *watch;
+    struct dlxd_watch *watch; /* NULL: nobody can connect, for the file was removed */
 };
 
 static struct socket *sockets_socket_of(struct dlxd_list *it)
@@ -102,6 +102,12 @@ void dlxd_sockets_deinit(struct dlxd_sockets *sockets)
     sockets->reserve_fd = dlx__close(sockets->reserve_fd);
 }
 
+static int watch(struct socket *socket)
+{
+    return dlxd_watch_new(&socket->watch, socket->sockets->broker->watches, socket->listener.fd,
+                          DLXD_READABLE, on_connection, socket);
+}
+
 int dlxd_sockets_add(struct dlxd_sockets *sockets, const struct dlxd_listen *how)
 {
     struct socket *socket = calloc(1, sizeof *socket);
@@ -113,8 +119,7 @@ int dlxd_sockets_add(struct dlxd_sockets *sockets, const struct dlxd_listen *how
     socket->sockets = sockets;
     int r = dlxd_listener_init(&socket->listener, how);
     if (r == 0)
-        r = dlxd_watch_new(&socket->watch, sockets->broker->watches, socket->listener.fd,
-                           DLXD_READABLE, on_connection, socket);
+        r = watch(socket);
     if (r < 0) {
         dlxd_listener_deinit(&socket->listener);
         free(socket);
@@ -139,11 +144,62 @@ int dlxd_sockets_share(const struct dlxd_sockets *sockets)
     return r;
 }
 
+/* ---- files that were removed --------------------------------------------------------------- */
+
+bool dlxd_sockets_are_ours(const struct dlxd_sockets *sockets)
+{
+    bool any = false;
+    dlx_for_each (it, &sockets->list)
+        any = any || dlxd_listener_is_ours(&sockets_socket_of(it)->listener);
+    return any;
+}
+
+/* Returns whether another daemon has the path. Connections that wait in the old socket are closed,
+ * and their libraries connect to the new one. */
+static bool restore(struct socket *socket)
+{
+    struct dlxd_listener *listener = &socket->listener;
+    const bool is_first_try = socket->watch != NULL;
+    bool is_taken = false;
+    socket->watch = dlxd_watch_free(socket->watch);
+    int r = dlxd_listener_restore(listener, &is_taken);
+    if (r == 0)
+        r = watch(socket);
+    if (r == 0)
+        dlxd_log(DLXD_LOG_WARNING, "%s was removed: listening there again", listener->path);
+    else if (is_first_try)
+        dlxd_log(DLXD_LOG_ERROR, "%s was removed, and nobody can connect there: %s", listener->path,
+                 dlx__error_message());
+    return is_taken;
+}
+
+enum dlxd_sockets_state dlxd_sockets_look(struct dlxd_sockets *sockets)
+{
+    bool any = false;
+    dlx_for_each (it, &sockets->list) {
+        struct socket *socket = sockets_socket_of(it);
+        if (dlxd_listener_is_ours(&socket->listener)) {
+            if (socket->watch && dlxd_listener_is_at_path(&socket->listener))
+                dlxd_listener_restore_lock(&socket->listener);
+            else if (restore(socket) && it == sockets->list.next)
+                return DLXD_SOCKETS_TAKEN;
+        }
+        any = any || socket->watch;
+    }
+    return any ? DLXD_SOCKETS_LISTENING : DLXD_SOCKETS_REMOVED;
+}
+
 int dlxd_sockets_hand_over(const struct dlxd_sockets *sockets, struct dlxd_handover *handover)
 {
     int r = 0;
-    dlx_for_each (it, &sockets->list)
-        r = r == 0 ? dlxd_listener_hand_over(&sockets_socket_of(it)->listener, handover) : r;
+    dlx_for_each (it, &sockets->list) {
+        const struct socket *socket = sockets_socket_of(it);
+        if (r == 0 && !socket->watch)
+            r = dlx__fail(DLX_E_SYSTEM, "%s was removed, and nobody can connect there",
+                          socket->listener.path);
+        else if (r == 0)
+            r = dlxd_listener_hand_over(&socket->listener, handover);
+    }
     return r;
 }
 

@@ -28,10 +28,27 @@ int dlxd_sockets_add(struct dlxd_sockets *sockets, const struct dlxd_listen *how
 const char *dlxd_sockets_main_path(const struct dlxd_sockets *sockets);
 /* Lets other users connect to each socket: as dlxd_listener_share(). */
 int dlxd_sockets_share(const struct dlxd_sockets *sockets);
-/* Hands over each socket: as dlxd_listener_hand_over(). */
+/* Hands over each socket: as dlxd_listener_hand_over(); DLX_E_SYSTEM if one was removed and could
+ * not be made again. */
 int dlxd_sockets_hand_over(const struct dlxd_sockets *sockets, struct dlxd_handover *handover);
 /* Logs the paths of the sockets. */
 void dlxd_sockets_log(const struct dlxd_sockets *sockets);
+
+/*
+ * A program that cleans /tmp may remove the file of a socket, its lock, or their folder. The daemon
+ * then listens at the same path again. Until it has noticed, a program that finds no socket may
+ * have started another daemon there. The two would not know each other's topics, so the former one
+ * ends: its clients connect to the path again, as they do after any end of a daemon.
+ */
+enum dlxd_sockets_state {
+    DLXD_SOCKETS_LISTENING,
+    DLXD_SOCKETS_REMOVED, /* nobody can connect: no socket could be made again */
+    DLXD_SOCKETS_TAKEN,   /* another daemon listens at the path of the main socket */
+};
+/* Is there a socket that the daemon made, and has to look after? */
+bool dlxd_sockets_are_ours(const struct dlxd_sockets *sockets);
+/* Makes again what was removed, and logs that; logs an error once if that fails. */
+enum dlxd_sockets_state dlxd_sockets_look(struct dlxd_sockets *sockets);
 
 /* Opens the reserve fd again if there was no fd for it. */
 void dlxd_sockets_restore_reserve(struct dlxd_sockets *sockets);

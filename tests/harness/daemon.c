@@ -219,13 +219,18 @@ const char *dlx_test_daemon_refuses(const char *socket, int status, const char *
     return log;
 }
 
-static int end(struct dlx_test_daemon *daemon, int signum)
+int dlx_test_daemon_wait_end(struct dlx_test_daemon *daemon)
 {
-    ck_assert_int_eq(kill(daemon->pid, signum), 0);
     int status = wait_for(daemon->pid);
     daemon->log_fd = dlx__close(daemon->log_fd);
     daemon->pid = -1;
     return status;
+}
+
+static int end(struct dlx_test_daemon *daemon, int signum)
+{
+    ck_assert_int_eq(kill(daemon->pid, signum), 0);
+    return dlx_test_daemon_wait_end(daemon);
 }
 
 int dlx_test_daemon_stop(struct dlx_test_daemon *daemon)

@@ -57,6 +57,8 @@ void dlx_test_daemon_start_default(struct dlx_test_daemon *daemon, const char *e
 int dlx_test_daemon_fail(const char *socket, char *ret_log, size_t log_size);
 /* The same: it fails with this status, and with these words in what it says, which is returned. */
 const char *dlx_test_daemon_refuses(const char *socket, int status, const char *words);
+/* It ends by itself; returns the exit status. */
+int dlx_test_daemon_wait_end(struct dlx_test_daemon *daemon);
 /* SIGTERM; returns the exit status. */
 int dlx_test_daemon_stop(struct dlx_test_daemon *daemon);
 /* SIGKILL. */

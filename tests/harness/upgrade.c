@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/upgrade.h"
+#include "tests/harness/daemon_log.h"
 #include <sys/sendfile.h>
 
 char dlx_test_upgrade_program[256];
@@ -81,23 +82,7 @@ TCase *dlx_test_upgrade_case(const char *name)
 
 void dlx_test_upgrade_await(const char *words)
 {
-    static char text[8192];
-    size_t n = 0;
-    uint64_t deadline = dlx__deadline(PATIENCE);
-    text[0] = '\0';
-    while (!strstr(text, words)) {
-        struct pollfd p = {.fd = dlx_test_stream_daemon.log_fd, .events = POLLIN};
-        int ms = dlx__deadline_ms(deadline, dlx__now_ns());
-        ck_assert_msg(ms > 0 && poll(&p, 1, ms) == 1, "the daemon does not say '%s': %s", words,
-                      text);
-        if (n > sizeof text / 2) { /* the words may have come by half */
-            memmove(text, text + n - strlen(words), strlen(words) + 1);
-            n = strlen(words);
-        }
-        ssize_t got = read(p.fd, text + n, 1); /* what follows the words is for the next call */
-        ck_assert_msg(got == 1, "the daemon ended before it said '%s': %s", words, text);
-        text[++n] = '\0';
-    }
+    dlx_test_daemon_await(&dlx_test_stream_daemon, words);
 }
 
 void dlx_test_upgrade_signal(int signum)
