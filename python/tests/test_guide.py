@@ -9,9 +9,10 @@ import runpy
 import subprocess
 import sys
 
+import dlx
 import numpy as np
 import pytest
-from conftest import PATIENCE, until
+from conftest import PATIENCE, run_threads, until
 
 TOP = os.path.join(os.path.dirname(__file__), "..", "..")
 GUIDE = os.path.join(TOP, "docs", "guide")
@@ -152,6 +153,24 @@ def test_a_recipe(daemon, tmp_path, name, says):
     assert name in write_programs("recipes.md", tmp_path)
     lines = end(start(tmp_path, name))
     assert re.fullmatch(says, "\n".join(lines)), lines
+
+
+def test_a_client_of_the_recipes_drops_an_answer_that_comes_late(c, tmp_path):
+    write_programs("recipes.md", tmp_path)
+    asked = c.subscribe("ask/*", timeout=PATIENCE)
+    client = runpy.run_path(tmp_path / "ask.py")["Client"](c)
+    answers = c.publisher(client.answers.topic)
+
+    def answer():
+        request = asked.take()
+        answers.publish(2 * np.asarray(request), meta=request.meta)
+
+    with pytest.raises(dlx.Timeout):
+        client.ask(np.full(4, 1), timeout=0)
+    answer()
+    got = []
+    run_threads([answer, lambda: got.append(client.ask(np.full(4, 2), timeout=PATIENCE))])
+    assert np.asarray(got[0]).tolist() == [4, 4, 4, 4] and got[0].meta == {"id": 2}
 
 
 def test_what_the_recorder_of_the_recipes_writes_can_be_replayed(c, tmp_path):
