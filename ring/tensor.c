@@ -90,6 +90,20 @@ bool dlx__tensor_is_row_major(int32_t ndim, const int64_t *shape, const int64_t 
     return true;
 }
 
+bool dlx__tensor_strides_follow(int32_t ndim, const int64_t *shape, const int64_t *strides)
+{
+    int64_t row_major[DLX_SHM_NDIM_MAX];
+    bool is_negative = false, are_same = true;
+    if (!strides)
+        return true;
+    dlx__tensor_row_major(ndim, shape, row_major);
+    for (int32_t i = 0; i < ndim; i++) {
+        is_negative |= strides[i] < 0;
+        are_same &= strides[i] == row_major[i];
+    }
+    return are_same || (is_negative && dlx__tensor_is_row_major(ndim, shape, strides));
+}
+
 int dlx__tensor_extent(DLDataType dtype, bool padded, int32_t ndim, const int64_t *shape,
                        const int64_t *strides, uint64_t *ret_size)
 {

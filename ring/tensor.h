@@ -37,22 +37,28 @@ static inline int dlx__tensor_size(DLDataType dtype, bool padded, int32_t ndim,
     return dlx__tensor_size_any(dtype, padded, ndim, shape, ret_size);
 }
 
-/* Fills `strides` for row-major order. Dimensions of size 1 get stride 1, which every framework
- * accepts. dlx__tensor_size() has checked the shape. */
+/* Fills `strides` for row-major order, as NumPy and PyTorch export it: each stride is the product
+ * of the sizes behind it, also for a dimension of size 1. A size of 0 counts as 1, as in PyTorch.
+ * dlx__tensor_size() has checked the shape. */
 static inline void dlx__tensor_row_major(int32_t ndim, const int64_t *shape, int64_t *strides)
 {
     int64_t stride = 1;
     for (int32_t i = ndim; i-- > 0;) {
-        int64_t size = shape[i];
-        strides[i] = size == 1 ? 1 : stride;
+        strides[i] = stride;
         /* Cannot overflow for tensors with elements; an empty tensor may have any strides. */
-        if (dlx_unlikely(__builtin_mul_overflow(stride, DLX_MAX(size, 1), &stride)))
+        if (dlx_unlikely(__builtin_mul_overflow(stride, DLX_MAX(shape[i], 1), &stride)))
             stride = 1;
     }
 }
 
-/* Do these strides describe row-major order? Ignores dimensions of size 1. NULL strides do. */
+/* Are the elements in row-major order? Ignores the strides that no element depends on: those of
+ * dimensions of size 1, and all of an empty tensor. True of NULL strides. */
 bool dlx__tensor_is_row_major(int32_t ndim, const int64_t *shape, const int64_t *strides);
+
+/* Can a record leave these strides out (DLX_SHM_RECORD_ROW_MAJOR)? True if they are those of
+ * dlx__tensor_row_major(). Consumers compare also the strides that no element depends on, so others
+ * there are carried, except negative ones, which PyTorch does not accept. */
+bool dlx__tensor_strides_follow(int32_t ndim, const int64_t *shape, const int64_t *strides);
 
 /* Computes the bytes that a tensor without negative strides spans, from its element 0. Returns 0,
  * or DLX_E_SHAPE as dlx__tensor_size() does, and for a negative stride. */

@@ -216,7 +216,7 @@ if [ -n "$site" ]; then
 fi
 if [ -n "$interop" ]; then
     for package in ml_dtypes torch jax tensorflow-cpu onnxruntime pydlpack mpich mpi4py nanobind \
-        pyzmq ray eclipse-zenoh iceoryx2; do
+        pyzmq ray eclipse-zenoh iceoryx2 tritonclient; do
         venv_package "${package%%>*}" "$package" \
             'to pass tensors to it (make check-interop, bench-python; some are large)'
     done

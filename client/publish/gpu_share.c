@@ -298,12 +298,10 @@ void dlx__block_settle_gpu(const struct dlx_block *block)
 static int make_record(const DLTensor *t, bool padded, struct dlx_shm_record *ret)
 {
     uint64_t size;
-    bool row_major = true;
     int r = dlx__tensor_size(t->dtype, padded, t->ndim, t->shape, &size);
-    if (r == 0 && !dlx__tensor_is_row_major(t->ndim, t->shape, t->strides)) {
-        row_major = false;
+    bool follow = r == 0 && dlx__tensor_strides_follow(t->ndim, t->shape, t->strides);
+    if (r == 0 && !follow)
         r = dlx__tensor_extent(t->dtype, padded, t->ndim, t->shape, t->strides, &size);
-    }
     if (r < 0)
         return r;
     *ret = (struct dlx_shm_record){
@@ -312,8 +310,7 @@ static int make_record(const DLTensor *t, bool padded, struct dlx_shm_record *re
         .dtype_lanes = t->dtype.lanes,
         .device_type = (int32_t)t->device.device_type,
         .ndim = (uint32_t)t->ndim,
-        .flags =
-            (padded ? DLX_SHM_RECORD_PADDED : 0U) | (row_major ? DLX_SHM_RECORD_ROW_MAJOR : 0U),
+        .flags = (padded ? DLX_SHM_RECORD_PADDED : 0U) | (follow ? DLX_SHM_RECORD_ROW_MAJOR : 0U),
         .size = size,
     };
     return 0;

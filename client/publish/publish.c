@@ -111,7 +111,7 @@ static bool overlaps(const DLTensor *t)
 /* Can this tensor be read where it lies, in its own block? The user may have changed the shape, the
  * strides or the start of what dlx_alloc() gave. */
 static bool fits_block(const struct dlx_block *block, const DLTensor *t, bool padded,
-                       uint64_t *ret_offset, uint64_t *ret_size, bool *ret_row_major)
+                       uint64_t *ret_offset, uint64_t *ret_size, bool *ret_follow)
 {
     if (dlx__block_is_frozen(block))
         return false;
@@ -122,10 +122,11 @@ static bool fits_block(const struct dlx_block *block, const DLTensor *t, bool pa
     /* First: it says whether there are shapes to look at. */
     if (dlx__tensor_size(t->dtype, padded, t->ndim, t->shape, ret_size) < 0)
         return false;
-    bool row_major = *ret_row_major = dlx__tensor_is_row_major(t->ndim, t->shape, t->strides);
-    if (!row_major && (overlaps(t) || dlx__tensor_extent(t->dtype, padded, t->ndim, t->shape,
-                                                         t->strides, ret_size) < 0))
+    if (!dlx__tensor_is_row_major(t->ndim, t->shape, t->strides) &&
+        (overlaps(t) ||
+         dlx__tensor_extent(t->dtype, padded, t->ndim, t->shape, t->strides, ret_size) < 0))
         return false;
+    *ret_follow = dlx__tensor_strides_follow(t->ndim, t->shape, t->strides);
     if (*ret_size == 0) {
         *ret_offset = 0;
         return true;
@@ -197,8 +198,8 @@ int dlx__publish_place_slowly(const DLTensor *t, const struct dlx_block *own, bo
                               struct dlx_shm_record *ret)
 {
     uint64_t offset = 0, size = 0;
-    bool row_major = true, copy = false;
-    if (!own || !fits_block(own, t, padded, &offset, &size, &row_major)) {
+    bool follow = true, copy = false;
+    if (!own || !fits_block(own, t, padded, &offset, &size, &follow)) {
         copy = true;
         int r = check_device(t);
         if (r == 0)
@@ -214,7 +215,7 @@ int dlx__publish_place_slowly(const DLTensor *t, const struct dlx_block *own, bo
         .device_type = kDLCPU,
         .ndim = (uint32_t)t->ndim,
         .flags = (padded ? DLX_SHM_RECORD_PADDED : 0U) |
-                 (copy || row_major ? DLX_SHM_RECORD_ROW_MAJOR : 0U),
+                 (copy || follow ? DLX_SHM_RECORD_ROW_MAJOR : 0U),
         .offset = offset,
         .size = size,
     };

@@ -19,8 +19,9 @@ DLX_API uint32_t dlx_message_n_tensors(const struct dlx_message *m);
  *
  * The tensor is read-only: DLPACK_FLAG_BITMASK_READ_ONLY is set, and the kernel enforces it, so a
  * write faults. `data` is aligned to DLX_ALIGNMENT, and byte_offset is 0. `strides` is never NULL
- * if ndim > 0. The tensor is row-major, unless the publisher passed on a view of its tensor (such
- * as a transposed one): then it has the strides of that view.
+ * if ndim > 0. The tensor is row-major, with the strides that PyTorch gives a fresh tensor,
+ * also in dimensions of size 1. If the publisher passed on a view of its tensor without a copy
+ * (such as a transposed one), it has the strides of that view.
  *
  * Returns 0; DLX_E_INVALID (no such tensor), DLX_E_NO_MEMORY, DLX_E_FORKED, and what <dlx/gpu.h>
  * lists for a tensor on a GPU.

@@ -138,7 +138,7 @@ class Methods:
         for k in keys:
             if k is None:
                 shape.append(1)
-                strides.append(1)
+                strides.append(None)
                 continue
             first, n, step = _pick(k, old_shape[axis], axis)
             offset += first * old_strides[axis]
@@ -146,6 +146,9 @@ class Methods:
                 shape.append(n)
                 strides.append(step * old_strides[axis])
             axis += 1
+        for i in reversed(range(len(shape))):  # as PyTorch has it: conv2d looks at it
+            if strides[i] is None:
+                strides[i] = shape[i + 1] * strides[i + 1] if i + 1 < len(shape) else 1
         return self._view(offset, tuple(shape), tuple(strides))
 
     def __setitem__(self, key, value):

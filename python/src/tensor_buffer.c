@@ -20,12 +20,14 @@ static const int64_t *strides_of(const struct dlxpy_tensor *t)
 static bool is_column_major(const DLTensor *t, const int64_t *strides)
 {
     int64_t stride = 1;
+    bool is = true;
     for (int32_t i = 0; i < t->ndim; i++) {
-        if (t->shape[i] > 1 && strides[i] != stride)
-            return false;
+        if (t->shape[i] == 0)
+            return true;
+        is &= t->shape[i] == 1 || strides[i] == stride;
         stride *= t->shape[i];
     }
-    return true;
+    return is;
 }
 
 /* Why it cannot be had so; NULL if it can. */

@@ -82,7 +82,7 @@ static DLManagedTensorVersioned *alloc(struct dlx_publisher *p, const struct kin
     int64_t stride = 1;
     for (int32_t i = kind->ndim; i-- > 0;) {
         ck_assert_int_eq(t->dl_tensor.shape[i], kind->shape[i]);
-        ck_assert_int_eq(t->dl_tensor.strides[i], kind->shape[i] == 1 ? 1 : stride);
+        ck_assert_int_eq(t->dl_tensor.strides[i], stride);
         stride *= kind->shape[i] ? kind->shape[i] : 1;
     }
     fill(t->dl_tensor.data, count(kind->ndim, kind->shape), kind->of_64_bits, value);

@@ -135,6 +135,7 @@ static void check_sizes(const struct input *in, bool possible, wide bytes)
     REQUIRE(size == bytes);
     dlx__tensor_row_major(t->ndim, t->shape, strides);
     REQUIRE(dlx__tensor_is_row_major(t->ndim, t->shape, strides));
+    REQUIRE(dlx__tensor_strides_follow(t->ndim, t->shape, strides));
     REQUIRE(dlx__tensor_extent(t->dtype, in->padded, t->ndim, t->shape, strides, &extent) == 0);
     REQUIRE(extent == size);
 }

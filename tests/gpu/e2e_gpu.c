@@ -76,6 +76,8 @@ static void take_set(int sock)
     ck_assert_int_eq(t[1]->dl_tensor.device.device_type, kDLCPU);
     ck_assert_int_eq(((int64_t *)t[1]->dl_tensor.data)[3], 10);
     dlx_test_gpu_check(t[2], N, values[1]);
+    ck_assert_int_eq(t[0]->dl_tensor.strides[0], N);
+    ck_assert_int_eq(t[2]->dl_tensor.strides[0], 1);
     ck_assert_int_eq(t[3]->dl_tensor.strides[0], 2 * N);
     ck_assert_int_eq(t[3]->dl_tensor.strides[1], 2);
     dlx_test_gpu_check(t[3], 2 * N, values[1]);
@@ -87,8 +89,8 @@ static void take_set(int sock)
         t[i]->deleter(t[i]);
 }
 
-/* Tensors on the CPU and on the GPU, two of which are in one allocation, one with gaps, one
- * empty. */
+/* Tensors on the CPU and on the GPU, two of which are in one allocation, one with gaps, one empty,
+ * and one of one row, whose stride is kept although no element depends on it. */
 GPU_TEST(a_set_mixes_tensors_on_the_cpu_and_on_a_gpu, 0)
 {
     const struct dlx_bytes hello = {.data = "hello", .size = 6};
@@ -99,6 +101,7 @@ GPU_TEST(a_set_mixes_tensors_on_the_cpu_and_on_a_gpu, 0)
         {"b", dlx_test_gpu_view(b, 1, N, 1)},           {"gaps", dlx_test_gpu_view(b, 2, N, 2)},
         {"empty", dlx_test_gpu_view(b, 0, N, 1)},
     };
+    items[2].tensor->dl_tensor.strides[0] = 1;
     ok(dlx_publish_set(x.p, items, 5, &hello, NULL));
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 4);

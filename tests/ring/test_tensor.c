@@ -128,7 +128,9 @@ TEST(row_major_strides)
         int64_t strides[4];
     } cases[] = {
         {3, {2, 3, 5}, {15, 5, 1}},
-        {4, {1, 3, 1, 5}, {1, 5, 1, 1}},
+        {4, {1, 3, 1, 5}, {15, 5, 5, 1}},
+        {3, {4, 0, 5}, {5, 5, 1}},
+        {4, {1, 1, 0, 1}, {1, 1, 1, 1}},
     };
     int64_t strides[4];
     for (size_t i = 0; i < DLX_ARRAY_SIZE(cases); i++) {
@@ -136,8 +138,6 @@ TEST(row_major_strides)
         for (int32_t d = 0; d < cases[i].ndim; d++)
             ck_assert_msg(strides[d] == cases[i].strides[d], "case %zu, dimension %d", i, d);
     }
-    dlx__tensor_row_major(3, (int64_t[]){4, 0, 5}, strides);
-    ck_assert_int_eq(strides[2], 1);
     dlx__tensor_row_major(0, NULL, NULL);
 }
 
@@ -163,6 +163,25 @@ TEST(row_major_order_is_recognised)
                                        (int64_t[]){INT64_C(1) << 62, 1}));
     ck_assert(dlx__tensor_is_row_major(3, (int64_t[]){1, 2, INT64_C(1) << 62},
                                        (int64_t[]){5, INT64_C(1) << 62, 1}));
+}
+
+TEST(strides_follow_from_the_shape_if_every_one_of_them_is_row_major)
+{
+    const int64_t ones[] = {1, 3, 1}, empty[] = {2, 0, 3}, full[] = {2, 3, 5};
+    ck_assert(dlx__tensor_strides_follow(0, NULL, NULL));
+    ck_assert(dlx__tensor_strides_follow(3, ones, NULL));
+    ck_assert(dlx__tensor_strides_follow(3, ones, (int64_t[]){3, 1, 1}));
+    ck_assert(dlx__tensor_strides_follow(3, empty, (int64_t[]){3, 3, 1}));
+    ck_assert(dlx__tensor_strides_follow(3, full, (int64_t[]){15, 5, 1}));
+    ck_assert(!dlx__tensor_strides_follow(3, ones, (int64_t[]){1, 1, 1}));
+    ck_assert(!dlx__tensor_strides_follow(3, ones, (int64_t[]){3, 1, 0}));
+    ck_assert(!dlx__tensor_strides_follow(3, empty, (int64_t[]){0, 3, 1}));
+    ck_assert(!dlx__tensor_strides_follow(3, full, (int64_t[]){15, 5, 2}));
+    /* Negative ones are left out where no element depends on them, and nowhere else. */
+    ck_assert(dlx__tensor_strides_follow(3, ones, (int64_t[]){-3, 1, 1}));
+    ck_assert(dlx__tensor_strides_follow(3, empty, (int64_t[]){INT64_MIN, 9, 1}));
+    ck_assert(!dlx__tensor_strides_follow(3, ones, (int64_t[]){3, -1, 1}));
+    ck_assert(!dlx__tensor_strides_follow(3, ones, (int64_t[]){-3, 2, 1}));
 }
 
 TEST(extents)
