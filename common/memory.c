@@ -15,9 +15,9 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* Memory is allocated in pieces, so that a signal (EINTR) does not undo an allocation of
- * gigabytes. */
-#define POPULATE_CHUNK (UINT64_C(64) << 20)
+/* Memory is allocated in steps, so that the daemon sees it grow, the caller can end it, and a
+ * signal (EINTR) undoes little. */
+#define POPULATE_STEP (UINT64_C(4) << 20)
 
 /* ---- backends ------------------------------------------------------------------------------ */
 
@@ -116,16 +116,45 @@ static int fail_allocate(int fd, uint64_t size)
     return dlx__fail_errno("allocating %s of shared memory", DLX_AMOUNT(size));
 }
 
-static int memory_allocate(int fd, uint64_t size)
+/* However many signals interrupt it. */
+static int allocate_range(int fd, uint64_t at, uint64_t n, uint64_t size)
 {
-    for (uint64_t done = 0; done < size;) {
-        uint64_t n = DLX_MIN(size - done, POPULATE_CHUNK);
-        if (fallocate(fd, 0, (off_t)done, (off_t)n) == 0)
-            done += n;
-        else if (errno != EINTR)
+    while (fallocate(fd, 0, (off_t)at, (off_t)n) < 0)
+        if (errno != EINTR)
             return fail_allocate(fd, size);
-    }
     return 0;
+}
+
+/*
+ * Allocates and touches `n` bytes: the writer is about to touch every page, one call is cheaper
+ * than a fault for each page, and the daemon's proof does not accept untouched pages.
+ *
+ * madvise() allocates as well, and no signal undoes what it did; fallocate() makes it faster. If
+ * madvise() fails, fallocate() says why. Before Linux 5.14 a second fallocate() initializes the
+ * pages.
+ */
+static int populate_step(int fd, uint8_t *map, uint64_t at, uint64_t n, uint64_t size,
+                         bool *ret_signalled)
+{
+    bool is_allocated = fallocate(fd, 0, (off_t)at, (off_t)n) == 0;
+    *ret_signalled = !is_allocated && errno == EINTR;
+    if ((is_allocated || *ret_signalled) && madvise(map + at, (size_t)n, MADV_POPULATE_WRITE) == 0)
+        return 0;
+    int r = allocate_range(fd, at, n, size);
+    return r < 0 ? r : allocate_range(fd, at, n, size);
+}
+
+static int populate(int fd, void *map, uint64_t size, dlx_region_step_fn *step, void *data)
+{
+    bool signalled;
+    int r = 0;
+    for (uint64_t at = 0, n; r == 0 && at < size; at += n) {
+        n = DLX_MIN(size - at, POPULATE_STEP);
+        r = populate_step(fd, map, at, n, size, &signalled);
+        if (r == 0 && step)
+            r = step(data, at + n, signalled);
+    }
+    return r;
 }
 
 int dlx__region_new(const struct dlx_memory *memory, const char *what, uint64_t size,
@@ -137,23 +166,17 @@ int dlx__region_new(const struct dlx_memory *memory, const char *what, uint64_t 
     return memory->create(what, size, ret_ro_fd, ret_writer_fd);
 }
 
-int dlx__region_populate(const struct dlx_memory *memory, int take_fd, uint64_t size,
-                         void **ret_map)
+int dlx__region_populate_in_steps(const struct dlx_memory *memory, int take_fd, uint64_t size,
+                                  dlx_region_step_fn *step, void *data, void **ret_map)
 {
     dlx_cleanup(dlx__closep) int fd = take_fd;
     void *map;
     int r = memory_check(memory, fd, size, DLX_REGION_NEW, false);
     if (r == 0)
-        r = memory_allocate(fd, size);
-    if (r == 0)
         r = map_region(fd, size, PROT_READ | PROT_WRITE, &map);
     if (r < 0)
         return r;
-    /* The writer is about to touch every page, and one call is cheaper than a fault for each page.
-     * The daemon's proof does not accept untouched pages. Before Linux 5.14, a second fallocate()
-     * initializes them. */
-    if (madvise(map, size, MADV_POPULATE_WRITE) < 0)
-        r = memory_allocate(fd, size);
+    r = populate(fd, map, size, step, data);
     if (r == 0)
         r = memory->seal(fd);
     if (r < 0)
@@ -161,6 +184,12 @@ int dlx__region_populate(const struct dlx_memory *memory, int take_fd, uint64_t 
     else
         *ret_map = map;
     return r;
+}
+
+int dlx__region_populate(const struct dlx_memory *memory, int take_fd, uint64_t size,
+                         void **ret_map)
+{
+    return dlx__region_populate_in_steps(memory, take_fd, size, NULL, NULL, ret_map);
 }
 
 static int check_pages(int fd, uint64_t size)

@@ -78,6 +78,13 @@ int dlx__region_new(const struct dlx_memory *memory, const char *what, uint64_t 
 int dlx__region_populate(const struct dlx_memory *memory, int take_fd, uint64_t size,
                          void **ret_map);
 
+/* Called after each step of an allocation, of 4 MiB: `n_bytes` are there. `signalled`: a signal
+ * handler ran in it. Returns 0, or the code with which the allocation ends. */
+typedef int dlx_region_step_fn(void *data, uint64_t n_bytes, bool signalled);
+/* The same for a region of any size. Also returns what `step` does. */
+int dlx__region_populate_in_steps(const struct dlx_memory *memory, int take_fd, uint64_t size,
+                                  dlx_region_step_fn *step, void *data, void **ret_map);
+
 /* Step 3. After it, the daemon may announce the region with its own fd. It takes long: it checks
  * each page and reads back swapped-out ones. Any thread may call it. Returns 0; DLX_E_BAD_PEER (not
  * sealed, or pages are missing), DLX_E_LIMIT (vm.max_map_count), DLX_E_SYSTEM. */

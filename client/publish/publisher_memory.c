@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/publish/publisher_memory.h"
 #include "client/control/call.h"
+#include "client/control/wait.h"
 #include "client/publish/publisher.h"
 #include "common/amount.h"
 #include "common/memory.h"
@@ -62,13 +63,50 @@ static void drop_excess(struct dlx_publisher *p, uint64_t id, uint64_t bytes)
         (void)dlx__call_arena_drop(p->client, id, arena);
 }
 
+struct populating {
+    struct dlx_publisher *p;
+    struct dlx_wait wait;
+    uint64_t size;
+};
+
+static int on_populated(void *data, uint64_t n_bytes, bool signalled)
+{
+    struct populating *populating = data;
+    struct dlx_publisher *p = populating->p;
+    if (populating->wait.ask_at == 0)
+        (void)dlx__wait_part(&populating->wait, p->client, dlx__now_ns());
+    int r = dlx__wait_ask(&populating->wait, p->client, &p->turn, signalled);
+    return r < 0 ? dlx__fail(r, "interrupted when %s of %s were allocated", DLX_AMOUNT(n_bytes),
+                             DLX_AMOUNT(populating->size))
+                 : 0;
+}
+
+static int add_arena(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
+                     uint32_t arena, int take_fd, uint64_t bytes)
+{
+    struct populating populating = {.p = p, .wait = {.deadline = UINT64_MAX}, .size = bytes};
+    void *map = NULL;
+    int r = dlx__region_populate_in_steps(memory, take_fd, bytes, on_populated, &populating, &map);
+    if (r == 0)
+        r = dlx__call_arena_ready(p->client, id, arena);
+    if (r == 0)
+        r = dlx__heap_add(p->heap, arena, map, bytes);
+    if (r < 0) {
+        dlx__region_unmap(map, bytes);
+        (void)dlx__call_arena_drop(p->client, id, arena);
+    }
+    return r;
+}
+
+/* `ret_taken_back`: the daemon, which has not changed, does not know the arena any more. */
 static int grow_memory(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
-                       uint64_t size)
+                       uint64_t size, bool *ret_taken_back)
 {
     uint64_t bytes = dlx__heap_growth(p->heap, size);
+    uint64_t epoch = atomic_load_explicit(&p->client->epoch, memory_order_acquire);
     uint32_t arena = 0;
-    void *map = NULL;
     int fd;
+    *ret_taken_back = false;
     if (bytes == UINT64_MAX)
         return dlx__fail(DLX_E_NO_MEMORY, "a tensor or a set may have at most %s",
                          DLX_AMOUNT(DLX_SHM_ARENA_MAX));
@@ -81,28 +119,27 @@ static int grow_memory(struct dlx_publisher *p, const struct dlx_memory *memory,
         return r;
     /* Now that there will be one, and before it has memory. */
     drop_excess(p, id, bytes);
-    r = dlx__region_populate(memory, fd, bytes, &map);
-    if (r == 0)
-        r = dlx__call_arena_ready(p->client, id, arena);
-    if (r == 0)
-        r = dlx__heap_add(p->heap, arena, map, bytes);
+    r = add_arena(p, memory, id, arena, fd, bytes);
     if (r == 0 && dlx__heap_bytes(p->heap) > TRIM_MUCH)
         p->memory.next_trim =
             DLX_MIN(p->memory.next_trim, dlx__writer_head(&p->core) + p->args.depth);
-    if (r < 0) {
-        dlx__region_unmap(map, bytes);
-        (void)dlx__call_arena_drop(p->client, id, arena);
-    }
+    *ret_taken_back = r == DLX_E_NOT_FOUND &&
+                      atomic_load_explicit(&p->client->epoch, memory_order_acquire) == epoch;
     return r;
 }
 
+/* The daemon takes memory back that does not grow for a while. A process that was stopped finds
+ * that once. */
 int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
                         uint64_t size)
 {
-    int r = grow_memory(p, memory, id, size);
-    /* The daemon returns memory that is not populated for a while: this process may have been
-     * stopped. */
-    return r == DLX_E_NOT_FOUND ? grow_memory(p, memory, id, size) : r;
+    bool taken_back;
+    int r = grow_memory(p, memory, id, size, &taken_back);
+    if (taken_back)
+        r = grow_memory(p, memory, id, size, &taken_back);
+    return taken_back ? dlx__fail_prefix(DLX_E_TIMEOUT, "dlpackd took the memory back twice, since "
+                                                        "this process was stopped or is too slow")
+                      : r;
 }
 
 /* Memory that nobody needs any more goes back, a part with each of the next messages: all of it
@@ -203,6 +240,8 @@ find_room(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
             return r;
     }
     int grown = grow_memory_and_take(p, size, ret);
+    if (grown == DLX_E_INTERRUPTED)
+        return dlx__fail_prefix(grown, "topic %s: no memory for %s", p->topic, DLX_AMOUNT(size));
     p->memory.crowded_until = grown < 0 ? dlx__now_ns() + CROWDED_NS : 0;
     if (grown == 0)
         return 0;

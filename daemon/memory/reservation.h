@@ -3,8 +3,8 @@
 #define DLXD_RESERVATION_H
 
 /* Regions that are charged but not yet filled with pages and made ready. A writer that never does
- * so would block memory that nobody uses, so a region whose pages have not grown for a while is
- * returned (reclaim.h). */
+ * so would block memory that nobody uses, so a region that lacks pages, and has got none for a
+ * while, is returned (reclaim.h). */
 
 #include "daemon/base/list.h"
 #include <stdint.h>

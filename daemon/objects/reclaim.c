@@ -9,12 +9,15 @@
 /* How many regions are checked in one scan. Each takes about 0.5 us. */
 #define LOOKS_AT_ONCE 2048U
 
-/* A region with a proof in progress counts as growing: the delay is the worker's. */
-static bool grows(struct dlxd_arena *arena, uint64_t now)
+/* A region with a proof in progress counts as growing: the delay is the worker's. One whose pages
+ * are all there has nothing to return: its writer is touching them, or copies into another one. */
+static bool may_stay(struct dlxd_arena *arena, uint64_t now)
 {
     struct dlxd_reservation *reservation = &arena->reservation;
     struct stat st;
     bool has_grown = arena->proof || fstat(arena->fd, &st) < 0;
+    if (!has_grown && (uint64_t)st.st_blocks * 512 >= arena->size)
+        return true;
     if (!has_grown && st.st_blocks > reservation->n_blocks) {
         reservation->n_blocks = st.st_blocks;
         has_grown = true;
@@ -49,7 +52,7 @@ void dlxd_reclaim(struct dlxd_broker *broker, uint64_t now)
         bool all = first == last;
         dlxd_list_remove(first);
         dlxd_list_push_back(list, first);
-        if (!grows(arena, now))
+        if (!may_stay(arena, now))
             give_back(arena);
         if (all)
             break;

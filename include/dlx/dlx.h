@@ -117,12 +117,12 @@ struct dlx_connect_args {
     /** enum dlx_autospawn. It has an effect only if neither `socket` nor $DLX_SOCKET is given. */
     uint32_t autospawn;
     /**
-     * Called while a call of this client waits, in the thread that waits: after 50 ms, then at
-     * least every 200 ms, and at once when a signal handler has run there. 0 waits on. Any other
-     * result ends the call with DLX_E_INTERRUPTED, and nothing is lost: messages stay to be taken,
-     * tensors still belong to the caller, a late answer is undone, and a daemon that was starting
-     * is ended. A call that has completed nevertheless returns 0. NULL: requests to the daemon end
-     * by their timeouts only, and other waits also if a signal handler runs during them.
+     * Called while a call of this client waits or allocates, in its thread: after 50 ms, then at
+     * least every 200 ms, and when a signal handler has run in a wait. 0 goes on. Any other result
+     * ends the call with DLX_E_INTERRUPTED, and nothing is lost: messages stay to be taken, tensors
+     * still belong to the caller, a late answer is undone, and a daemon that was starting is ended.
+     * A call that has completed nevertheless returns 0. NULL: requests to the daemon end by their
+     * timeouts only, and other waits also if a signal handler runs during them.
      *
      * All waits for the daemon or another program call it, those of dlx_connect() included; waits
      * for a GPU do not. It may run in several threads at once, and once more after a result other
@@ -287,13 +287,13 @@ struct dlx_tensor_spec {
  * belongs to the caller until dlx_publish() succeeds on it, or until the caller calls its deleter,
  * on any thread, also after the publisher was unreffed.
  *
- * Memory that no message needs is reused. If none fits, the daemon adds an arena.
+ * Memory that no message needs is reused. If none fits, this call populates a new arena.
  *
  * Returns 0; DLX_E_SHAPE (a negative size, too many dimensions, more than 2^63-1 bytes, zero bits
  * or lanes), DLX_E_NO_MEMORY (the text has the bytes and the reason), DLX_E_LIMIT (a quota, or the
- * number of mappings), DLX_E_DISCONNECTED, DLX_E_TIMEOUT (an arena is needed, and no daemon
- * answered in the time of struct dlx_connect_args), DLX_E_ACCESS (as of dlx_publish()),
- * DLX_E_FORKED, DLX_E_INVALID.
+ * number of mappings), DLX_E_DISCONNECTED, DLX_E_TIMEOUT (no daemon added an arena in the time of
+ * struct dlx_connect_args, or this process was stopped twice while it populated one),
+ * DLX_E_INTERRUPTED, DLX_E_ACCESS (as of dlx_publish()), DLX_E_FORKED, DLX_E_INVALID.
  */
 DLX_API int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *spec,
                       DLManagedTensorVersioned **ret);

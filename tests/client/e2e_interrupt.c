@@ -3,11 +3,15 @@
 /* dlx_connect_args.interrupt: what waits for a daemon that stands still is ended by it, and nothing
  * of it is left. */
 
+#include "client/control/call.h"
+#include "client/publish/publisher.h"
 #include "tests/harness/stream.h"
 #include <stdatomic.h>
 #include <sys/un.h>
 
-enum { LARGE = 1 << 20 }; /* elements: more than a publisher has when it is new */
+/* Elements: more than a publisher has when it is new; and more than are allocated before the first
+ * question. */
+enum { LARGE = 1 << 20, SLOW = 1 << 26 };
 
 struct asked {
     int n;
@@ -61,11 +65,15 @@ static int count_publisher(const struct dlx_publisher_info *info, void *userdata
     return 0;
 }
 
-static int alloc(struct dlx_publisher *p, DLManagedTensorVersioned **ret)
+static int alloc_n(struct dlx_publisher *p, int64_t n, DLManagedTensorVersioned **ret)
 {
-    int64_t n = LARGE;
     struct dlx_tensor_spec spec = INT64_SPEC(&n);
     return dlx_alloc(p, &spec, ret);
+}
+
+static int alloc(struct dlx_publisher *p, DLManagedTensorVersioned **ret)
+{
+    return alloc_n(p, LARGE, ret);
 }
 
 static int publish(struct dlx_publisher *p)
@@ -118,6 +126,50 @@ TEST(it_ends_every_wait_for_the_daemon)
     eventually((after = dlx_test_stream_daemon_info(c)).n_publishers == 1 &&
                after.shared_bytes == before.shared_bytes);
     ok(publish(p));
+}
+
+TEST(it_ends_an_allocation)
+{
+    auto_client *c = connect_with(PATIENCE);
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    DLManagedTensorVersioned *t = NULL;
+    struct dlx_daemon_info before = dlx_test_stream_daemon_info(c);
+    asked = (struct asked){.stop_at = 1};
+    fails(alloc_n(p, SLOW, &t), DLX_E_INTERRUPTED, "of 512.0 MiB were allocated");
+    ck_assert_int_eq(asked.n, 1);
+    ck_assert_uint_eq(dlx_test_stream_daemon_info(c).shared_bytes, before.shared_bytes);
+    ok(publish(p)); /* it may have memory again at once */
+}
+
+static struct {
+    struct dlx_client *c;
+    struct dlx_publisher *p;
+} taker;
+
+/* In place of the daemon, which takes arenas back from a process that is stopped: the first
+ * `n_arenas`. */
+static int take_arenas_back(void *n_arenas)
+{
+    for (uint32_t id = 1; id <= *(uint32_t *)n_arenas; id++)
+        (void)dlx__call_arena_drop(taker.c, taker.p->id, id);
+    return 0;
+}
+
+/* Once is made good for. */
+LOOP_TEST(memory_that_the_daemon_takes_back_twice_is_a_timeout, 1, 3)
+{
+    DLManagedTensorVersioned *t = NULL;
+    uint32_t n = (uint32_t)_i;
+    ok(dlx_connect(&taker.c, CONNECT(.interrupt = take_arenas_back, .interrupt_data = &n)));
+    ok(dlx_publisher_new(taker.c, "test/a", NULL, &taker.p));
+    int r = alloc_n(taker.p, SLOW, &t);
+    if (n == 1)
+        ok(r);
+    else
+        fails(r, DLX_E_TIMEOUT, "stopped or is too slow");
+    dlx_test_stream_end_tensor(&t);
+    dlx_publisher_unref(taker.p);
+    dlx_client_unref(taker.c);
 }
 
 TEST(it_is_asked_as_long_as_the_daemon_stands_still)

@@ -3,6 +3,7 @@
  * not. */
 #include "daemon/objects/reclaim.h"
 #include "tests/daemon/harness_scene.h"
+#include "tests/harness/memory.h"
 
 #define ARENA_SIZE (UINT64_C(1) << 20)
 /* Just over the time that a region may not grow. */
@@ -77,6 +78,35 @@ TEST(an_arena_that_grows_is_left_alone)
     }
     dlxd_reclaim(&dlx_scene.broker, now + LONG);
     ck_assert_uint_eq(bytes(), used);
+}
+
+/* Its writer may be touching them, which does not show. */
+TEST(an_arena_with_all_its_pages_is_left_alone)
+{
+    ck_assert_int_eq(fallocate(fd, 0, 0, ARENA_SIZE), 0);
+    look_in(0);
+    look_in(LONG);
+    ck_assert_uint_eq(bytes(), used + ARENA_SIZE);
+    dlx_test_memory_punch(fd, 0, DLX_PAGE);
+    look_in(LONG);
+    look_in(3 * LONG);
+    ck_assert_uint_eq(bytes(), used);
+}
+
+/* A publisher that reconnects copies what it retains before it is ready: that has no bound. */
+TEST(a_publisher_whose_control_block_is_populated_has_time)
+{
+    struct dlxd_publisher_fds made;
+    struct dlxd_publisher *late;
+    ok(dlxd_publisher_new(&late, client, "late", &dlx_scene_plain, &made));
+    dlx_scene_allocate(made.control_fd, late->control->size);
+    uint64_t populated = bytes();
+    look_in(0);
+    look_in(LONG);
+    ck_assert_uint_eq(bytes(), populated - ARENA_SIZE); /* the empty one is returned */
+    ck_assert_uint_eq(dlx_scene.broker.registry.publishers.n, 2);
+    close(made.membership_fd);
+    close(made.link_sock);
 }
 
 TEST(an_arena_that_is_being_proved_or_is_ready_is_left_alone)

@@ -188,6 +188,48 @@ TEST(regions_that_are_not_sealed_are_not_attached)
     ck_assert_int_eq(attach(MEMFD, region.rw, SIZE), 0);
 }
 
+#define LARGE (UINT64_C(9) << 20)
+
+struct steps {
+    int fd; /* of the region */
+    int n, stop_at;
+    uint64_t n_bytes;
+};
+
+/* What is there grows with each step. */
+static int on_step(void *data, uint64_t n_bytes, bool signalled)
+{
+    struct steps *steps = data;
+    struct stat st;
+    ck_assert(!signalled);
+    ck_assert_uint_gt(n_bytes, steps->n_bytes);
+    ck_assert_uint_le(n_bytes - steps->n_bytes, LARGE / 2);
+    ck_assert_int_eq(fstat(steps->fd, &st), 0);
+    ck_assert_uint_eq((uint64_t)st.st_blocks * 512, n_bytes);
+    steps->n_bytes = n_bytes;
+    return ++steps->n == steps->stop_at ? DLX_E_INTERRUPTED : 0;
+}
+
+MEMORY_TEST(a_large_region_is_populated_in_steps_that_end_it)
+{
+    void *map = NULL;
+    auto_region region = region_new(memories[_i], LARGE);
+    struct steps steps = {.fd = region.ro, .stop_at = 2};
+    ck_assert_int_eq(dlx__region_populate_in_steps(memories[_i], dlx_test_fds_dup(region.rw), LARGE,
+                                                   on_step, &steps, &map),
+                     DLX_E_INTERRUPTED);
+    ck_assert_ptr_null(map);
+    ck_assert_int_eq(steps.n, 2);
+    ck_assert_uint_lt(steps.n_bytes, LARGE);
+    auto_region other = region_new(memories[_i], LARGE);
+    steps = (struct steps){.fd = other.ro};
+    ok(dlx__region_populate_in_steps(memories[_i], dlx_test_fds_dup(other.rw), LARGE, on_step,
+                                     &steps, &map));
+    ck_assert_uint_eq(steps.n_bytes, LARGE);
+    ck_assert_int_eq(prove(&other), 0);
+    dlx__region_unmap(map, LARGE);
+}
+
 static void refuse_foreign(const struct dlx_memory *memory, int reader, int writer)
 {
     ck_assert_int_eq(attach(memory, reader, SIZE), DLX_E_PROTOCOL);
