@@ -25,6 +25,8 @@
 /* The last byte of a publisher that dropped this link because the link exceeded its limits. The
  * daemon does not report the end. */
 #define DLX_BELL_CUT 3
+/* Likewise of a publisher that was told that the daemon has disconnected the subscriber. */
+#define DLX_BELL_REVOKED 4
 
 /* Attempts to send a byte, for which the kernel may be out of memory. */
 #define DLX_BELL_TRIES 4
@@ -58,7 +60,13 @@ static inline uint64_t dlx__bell_hear(uint64_t end, const uint8_t *bytes, size_t
 }
 
 /* Who holds the other end? dlx__bell_holder() derives it from the previous state and new bytes. */
-enum dlx_bell_holder { DLX_BELL_UNHEARD, DLX_BELL_DAEMON, DLX_BELL_PUBLISHER, DLX_BELL_NOBODY };
+enum dlx_bell_holder {
+    DLX_BELL_UNHEARD,
+    DLX_BELL_DAEMON,
+    DLX_BELL_PUBLISHER,
+    DLX_BELL_CUT_BY_PUBLISHER, /* nobody: the link held too much */
+    DLX_BELL_CUT_BY_DAEMON,    /* nobody: the daemon disconnected the subscriber */
+};
 
 static inline enum dlx_bell_holder dlx__bell_holder(enum dlx_bell_holder holder,
                                                     const uint8_t *bytes, size_t n)
@@ -66,8 +74,12 @@ static inline enum dlx_bell_holder dlx__bell_holder(enum dlx_bell_holder holder,
     if (holder == DLX_BELL_UNHEARD)
         holder = bytes[0] == DLX_BELL_WAITS ? DLX_BELL_DAEMON : DLX_BELL_PUBLISHER;
     for (size_t i = 0; i < n; i++)
-        if (bytes[i] == DLX_BELL_TOLD || bytes[i] == DLX_BELL_CUT)
-            holder = bytes[i] == DLX_BELL_CUT ? DLX_BELL_NOBODY : DLX_BELL_PUBLISHER;
+        if (bytes[i] == DLX_BELL_TOLD)
+            holder = DLX_BELL_PUBLISHER;
+        else if (bytes[i] == DLX_BELL_CUT)
+            holder = DLX_BELL_CUT_BY_PUBLISHER;
+        else if (bytes[i] == DLX_BELL_REVOKED)
+            holder = DLX_BELL_CUT_BY_DAEMON;
     return holder;
 }
 

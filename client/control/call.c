@@ -184,6 +184,7 @@ int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
         r = receive_reply(c, &wait, timeout_ns, &reply, &bare);
         if (r < 0)
             return r;
+        dlx__call_note_goodbye(c, reply);
         if (reply->body_case == DLX__WIRE__PACKET__BODY_DISCONNECT)
             return lose(c, dlx__fail(DLX_E_DISCONNECTED, "dlpackd at %s disconnects: %s", c->path,
                                      reply->disconnect->text));

@@ -82,7 +82,8 @@ int dlx__call_gpu_get(struct dlx_client *c, uint64_t link, uint64_t origin, uint
 /* ---- notifications: packets of the link socket and of the subscription socket ---------------- */
 
 enum dlx_news_kind {
-    DLX_NOTIFICATION_LINK_ADDED,  /* [page, bell, pidfd] */
+    DLX_NOTIFICATION_LINK_ADDED, /* [page, bell, pidfd] */
+    DLX_NOTIFICATION_LINK_CUT,
     DLX_NOTIFICATION_LINK_OFFER,  /* [page] */
     DLX_NOTIFICATION_LINK_OPEN,   /* [control, bell] */
     DLX_NOTIFICATION_ARENA_ADDED, /* [arena] */
@@ -135,6 +136,10 @@ void dlx__notification_deinit(struct dlx_notification *notification);
  * DLX_E_DISCONNECTED, DLX_E_PROTOCOL, DLX_E_FD_LIMIT, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
  */
 int dlx__notification_read(int borrow_sock, struct dlx_notification *ret);
+
+/* Looks whether the daemon says why it is about to close the connection, for dlx__client_goodbye().
+ * The caller has the lock. */
+void dlx__call_hear_goodbye(struct dlx_client *c);
 
 /* Answers on the subscription socket, without waiting: 0, DLX_E_FULL, DLX_E_DISCONNECTED. */
 int dlx__notification_link_ready(int borrow_sock, uint64_t link, uint64_t reader);

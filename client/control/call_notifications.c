@@ -2,6 +2,7 @@
 #include "client/control/call.h"
 #include "client/control/call_wire.h"
 #include <stdio.h>
+#include <sys/socket.h>
 
 void dlx__notification_deinit(struct dlx_notification *notification)
 {
@@ -18,6 +19,7 @@ static const size_t n_fds_of[] = {
     [DLX_NOTIFICATION_LINK_OPEN] = 2,     [DLX_NOTIFICATION_ARENA_ADDED] = 1,
     [DLX_NOTIFICATION_ARENA_DROPPED] = 0, [DLX_NOTIFICATION_PUBLISHER_GONE] = 0,
     [DLX_NOTIFICATION_LINK_FAILED] = 0,   [DLX_NOTIFICATION_SPARE_SEALED] = 0,
+    [DLX_NOTIFICATION_LINK_CUT] = 0,
 };
 
 static int translate(const Dlx__Wire__Packet *p, struct dlx_notification *notification)
@@ -35,6 +37,11 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_notification *notifi
         notification->reader = p->link_added->reader;
         notification->latest = p->link_added->latest;
         notification->early = p->link_added->early;
+        return 0;
+    case DLX__WIRE__PACKET__BODY_LINK_CUT:
+        notification->kind = DLX_NOTIFICATION_LINK_CUT;
+        notification->link = p->link_cut->link;
+        notification->code = p->link_cut->code < 0 ? p->link_cut->code : DLX_E_PROTOCOL;
         return 0;
     case DLX__WIRE__PACKET__BODY_LINK_OFFER:
         notification->kind = DLX_NOTIFICATION_LINK_OFFER;
@@ -153,4 +160,28 @@ int dlx__notification_ack(int sock, uint32_t n)
     packet.body_case = DLX__WIRE__PACKET__BODY_ACK;
     packet.ack = &body;
     return dlx__proto_send(sock, &packet, NULL, 0);
+}
+
+/* ---- on the control socket ----------------------------------------------------------------- */
+
+void dlx__call_note_goodbye(struct dlx_client *c, const Dlx__Wire__Packet *packet)
+{
+    if (packet->body_case != DLX__WIRE__PACKET__BODY_DISCONNECT ||
+        packet->disconnect->code == DLX_E_DISCONNECTED) /* it is stopping */
+        return;
+    c->goodbye = packet->disconnect->code < 0 ? packet->disconnect->code : DLX_E_PROTOCOL;
+    (void)snprintf(c->goodbye_text, sizeof c->goodbye_text, "%s", packet->disconnect->text);
+}
+
+/* The daemon says it before it ends what we have there, and then closes the connection. */
+void dlx__call_hear_goodbye(struct dlx_client *c)
+{
+    const Dlx__Wire__Packet *packet;
+    uint8_t *data = c->call->packet.data;
+    ssize_t n = c->sock < 0
+                    ? -1
+                    : recv(c->sock, data, sizeof c->call->packet.data, MSG_PEEK | MSG_DONTWAIT);
+    if (n > 0 && dlx__proto_unpack(&c->call->arena, data, (size_t)n, &packet) == 0)
+        dlx__call_note_goodbye(c, packet);
+    dlx__error_clear();
 }

@@ -43,6 +43,8 @@ struct dlx_client {
     uint32_t minor;                  /* version of the protocol on this connection */
     const struct dlx_memory *memory; /* backend, as the daemon said */
     struct dlx_peers peers;
+    int goodbye; /* why a daemon disconnected us last, other than to end; 0: none did */
+    char goodbye_text[DLX_ERROR_TEXT_SIZE];
     char path[108];
     uint32_t path_kind;    /* enum dlx_daemon_place */
     char passed_over[512]; /* which daemons refused us, and why; "": none */

@@ -2,6 +2,7 @@
 #include "client/control/reconnect.h"
 #include "client/control/call.h"
 #include "client/control/call_wire.h"
+#include <string.h>
 
 static int connect_again(struct dlx_client *c, enum dlx_hurry hurry)
 {
@@ -32,11 +33,25 @@ int dlx__client_reconnect(struct dlx_client *c, uint64_t epoch, enum dlx_hurry h
         /* Somebody else has made it, or it is not lost. */
         r = atomic_load_explicit(&c->epoch, memory_order_relaxed) != epoch ? 0 : DLX_E_IN_USE;
     } else {
+        dlx__call_hear_goodbye(c);
         c->sock = dlx__close(c->sock);
         r = connect_again(c, hurry);
     }
     dlx__lock_release(&c->lock);
     return r;
+}
+
+int dlx__client_goodbye(struct dlx_client *c, char text[static DLX_ERROR_TEXT_SIZE])
+{
+    text[0] = '\0';
+    if (dlx__call_lock_within(c, 0) < 0)
+        return 0;
+    dlx__call_hear_goodbye(c);
+    int code = c->goodbye;
+    if (code < 0)
+        memcpy(text, c->goodbye_text, sizeof c->goodbye_text);
+    dlx__lock_release(&c->lock);
+    return code;
 }
 
 int dlx__client_ensure(struct dlx_client *c)

@@ -47,6 +47,10 @@ static inline bool dlx__socket_is_lost(int borrow_fd)
  * for another thread that waits for the daemon. */
 int dlx__client_reconnect(struct dlx_client *c, uint64_t epoch, enum dlx_hurry hurry);
 
+/* Why did the daemon disconnect this client last? Returns the code, and the daemon's text; 0 if it
+ * did not, only stopped, or another thread is in a call. */
+int dlx__client_goodbye(struct dlx_client *c, char ret_text[static DLX_ERROR_TEXT_SIZE]);
+
 /* For calls that need a daemon and no object of an earlier one: if the connection is lost, try
  * to make a new one. Returns 0, also where there is none; DLX_E_INTERRUPTED. */
 int dlx__client_ensure(struct dlx_client *c);

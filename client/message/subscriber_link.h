@@ -96,6 +96,7 @@ struct dlx_subscriber_link {
     enum dlx_subscriber_link_to_come to_come;
     bool foreign;      /* made by a daemon that has ended */
     bool former;       /* to a publisher of a former daemon, which may announce itself to ours */
+    uint64_t gone_at;  /* the cursor when the daemon said that its publisher is gone */
     uint64_t ended_at; /* 0, or the last message of a publisher that no other link will come to */
     uint64_t end;      /* likewise, plus 1, as it said itself when it closed */
     bool is_final;   /* what cannot be read here will not come by another link either: it is lost */

@@ -38,6 +38,15 @@ static void publisher_link_free(struct dlx_publisher *p, struct dlx_publisher_li
     free(link);
 }
 
+/* Of the links that the daemon has ended this one is known. */
+static void count_ended(struct dlx_publisher *p, struct dlx_publisher_link *link)
+{
+    if (link->state != DLX_PUBLISHER_LINK_ATTACHED)
+        return;
+    p->joins.n_ended += !link->foreign;
+    link->state = DLX_PUBLISHER_LINK_ENDED;
+}
+
 static void tell_left(struct dlx_publisher *p, struct dlx_publisher_link *link, const char *reason)
 {
     if (link->state != DLX_PUBLISHER_LINK_TOLD)
@@ -110,6 +119,28 @@ static bool publisher_add_link(struct dlx_publisher *p, struct dlx_notification 
     return true;
 }
 
+/* The daemon has disconnected the subscriber, which may live on and ignore that. What it holds
+ * stays held; the rest is over. */
+static void cut_by_daemon(struct dlx_publisher *p, const struct dlx_notification *cut)
+{
+    char reason[DLX_EVENT_REASON_SIZE];
+    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
+        struct dlx_publisher_link *link = publisher_link_of(dlx__writer_link_at(&p->core, i));
+        if (link->id != cut->link || link->foreign)
+            continue;
+        dlx__writer_link_set_left(&link->core);
+        (void)!send(link->bell, &(uint8_t){DLX_BELL_REVOKED}, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        shutdown(link->bell, SHUT_RDWR);
+        link->hung_up = true;
+        p->stats.cut++;
+        (void)snprintf(reason, sizeof reason, "dlpackd disconnected it: %s",
+                       dlx_strerror(cut->code));
+        count_ended(p, link);
+        tell_left(p, link, reason);
+        return;
+    }
+}
+
 /* The daemon sends what did not fit into the link socket as soon as there is room. Until then
  * nothing can be freed: so a publisher that wakes up waits for it, and does not fail, or take
  * more memory, for that. Not often for a daemon that stands still. */
@@ -151,7 +182,9 @@ static void env_pick_up(void *userdata)
         }
         if (r < 0)
             return; /* a link that is not picked up counts as one that holds everything */
-        if (notification.kind != DLX_NOTIFICATION_LINK_ADDED)
+        if (notification.kind == DLX_NOTIFICATION_LINK_CUT)
+            cut_by_daemon(p, &notification);
+        else if (notification.kind != DLX_NOTIFICATION_LINK_ADDED)
             dlx__notification_deinit(&notification);
         else if (!publisher_add_link(p, &notification))
             return;
@@ -161,18 +194,11 @@ static void env_pick_up(void *userdata)
 static void env_ring(void *userdata, struct dlx_writer_link *link)
 {
     struct dlx_publisher *p = userdata;
+    if (link->left) /* its bell hung up, or it was cut */
+        return;
     p->stats.bells++;
     if (!dlx__ring_bell(publisher_link_of(link)->bell))
         dlx__writer_link_ring_again(link);
-}
-
-/* Of the links that the daemon has ended this one is known. */
-static void count_ended(struct dlx_publisher *p, struct dlx_publisher_link *link)
-{
-    if (link->state != DLX_PUBLISHER_LINK_ATTACHED)
-        return;
-    p->joins.n_ended += !link->foreign;
-    link->state = DLX_PUBLISHER_LINK_ENDED;
 }
 
 /*
@@ -193,6 +219,8 @@ static void env_look_for_dead(void *userdata)
             tell_left(p, link, "");
         }
     }
+    if (p->joins.n_ended < dlx__writer_n_ended(&p->core)) /* perhaps by LinkCut, in the socket */
+        env_pick_up(p);
     for (uint32_t i = 0;
          i < dlx__writer_n_links(&p->core) && p->joins.n_ended < dlx__writer_n_ended(&p->core);
          i++) {

@@ -58,8 +58,8 @@ static ssize_t hear(struct dlx_subscriber_link *link)
 }
 
 /* The publisher is gone: it will not ring again. Drain what it published. Or it never knew of
- * us: then it is the daemon that has ended, or will tell why. */
-static void hang_up(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+ * us: then it is the daemon that has ended, or will tell why. Returns true if the link was cut. */
+static bool hang_up(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
     ssize_t n;
     while ((n = hear(link)) > 0) /* nobody can write more */
@@ -67,22 +67,26 @@ static void hang_up(struct dlx_subscription *s, struct dlx_subscriber_link *link
     if (n < 0 && errno != ECONNRESET) { /* no memory: the epoll names it again */
         struct epoll_event event = {.events = DLX_BELL_EVENTS, .data = {.ptr = link}};
         (void)epoll_ctl(s->epoll, EPOLL_CTL_MOD, link->bell, &event);
-        return;
+        return false;
     }
     (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, link->bell, NULL);
     link->is_deaf = true;
+    if (link->holder == DLX_BELL_CUT_BY_DAEMON || link->holder == DLX_BELL_CUT_BY_PUBLISHER)
+        return true;
     if (link->holder != DLX_BELL_DAEMON)
         dlx__subscriber_link_no_more_messages(link);
     if (link->end > 0)
         link->ended_at = DLX_MAX(link->ended_at, link->end - 1);
+    return false;
 }
 
 void dlx__subscription_on_bell(struct dlx_subscription *s, struct dlx_subscriber_link *link,
                                uint32_t events)
 {
-    if (events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR))
-        hang_up(s, link);
-    dlx__subscription_activate(s, link);
+    if ((events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR)) && hang_up(s, link))
+        dlx__subscription_cut(s, link);
+    else
+        dlx__subscription_activate(s, link);
 }
 
 bool dlx__subscription_park(struct dlx_subscription *s, struct dlx_subscriber_link *link)

@@ -127,8 +127,7 @@ read_news_for(struct dlx_subscription *s, struct dlx_subscriber_link *link, uint
 static void end(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
     link->stuck = s->n_spares > 0 && s->n_links - s->n_spares == 1 &&
-                  link->to_come != DLX_TO_COME_NOTHING && link->holder != DLX_BELL_NOBODY &&
-                  !dlx__subscription_is_cut_off(s, link);
+                  link->to_come != DLX_TO_COME_NOTHING && !dlx__subscription_is_cut_off(s, link);
     if (!link->stuck)
         dlx__subscription_detach(s, link);
 }
@@ -362,7 +361,8 @@ static int wait_take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
     return sleep_until(s, &wait, n, ret);
 }
 
-/* A caller that always finds messages still hears of new publishers, of parked links, and, soon
+/* A caller that always finds messages still hears of new publishers, of parked links, of links that
+ * are cut because the daemon has disconnected us, and, soon
  * after a link was made, of its arenas, of which only so many are sent before the first are
  * acknowledged. */
 static void __attribute__((noinline)) look_around(struct dlx_subscription *s)
@@ -372,8 +372,9 @@ static void __attribute__((noinline)) look_around(struct dlx_subscription *s)
         s->looks.notification_at = s->looks.takes + s->looks.notification_step;
         dlx__subscription_read_notifications(s);
     }
-    if (s->n_active < s->n_open && s->n_active > 0)
+    if ((s->n_active < s->n_open && s->n_active > 0) || dlx__subscription_has_foreign(s))
         (void)dlx__subscription_handle_events(s, 0);
+    dlx__subscription_leave_gone(s);
     s->looks.at = DLX_MIN(s->looks.notification_at, s->looks.takes + BELLS_EVERY);
 }
 

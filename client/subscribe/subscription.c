@@ -10,6 +10,7 @@
 #include "client/message/gpu_threads.h"
 #include "client/subscribe/origin.h"
 #include "client/subscribe/subscription_reconnect.h"
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
@@ -63,8 +64,11 @@ struct dlx_subscriber_link *dlx__subscription_successor(const struct dlx_subscri
     return NULL;
 }
 
-void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+/* `cut`: why the link is cut; NULL: it is not. */
+static void leave_link(struct dlx_subscription *s, struct dlx_subscriber_link *link,
+                       const char *cut)
 {
+    char reason[DLX_EVENT_REASON_SIZE];
     uint32_t i = 0;
     while (s->links[i] != link)
         i++;
@@ -91,9 +95,10 @@ void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_subscriber_
             dlx__origin_remember(s, link, n_missed);
         bool closed = dlx__reader_is_closed(&link->core) || link->end > 0;
         s->untold.n_left += !next;
+        (void)snprintf(reason, sizeof reason, "%s", cut ? cut : "");
         if (!next)
-            dlx__events_push(&s->events, closed ? DLX_EVENT_LEFT : DLX_EVENT_LOST, link->id,
-                             link->publisher, link->pid, link->topic, "");
+            dlx__events_push(&s->events, closed && !cut ? DLX_EVENT_LEFT : DLX_EVENT_LOST, link->id,
+                             link->publisher, link->pid, link->topic, reason);
     }
     dlx__subscriber_link_close(link);
     for (uint32_t k = 0; k < s->n_links; k++)
@@ -106,6 +111,68 @@ void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_subscriber_
     if (s->sock >= 0)
         (void)dlx__notification_link_close(s->sock, link->id); /* else the daemon sees us leave */
     dlx__subscriber_link_unref(link);
+}
+
+void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+{
+    leave_link(s, link, NULL);
+}
+
+/* The first failure counts. */
+static void fail_with(struct dlx_subscription *s, int code, const char *text)
+{
+    if (s->untold.failure != 0)
+        return;
+    s->untold.failure = code;
+    (void)snprintf(s->untold.failure_text, sizeof s->untold.failure_text, "%s", text);
+}
+
+static void cut(struct dlx_subscription *s, struct dlx_subscriber_link *link, int code,
+                const char *why)
+{
+    leave_link(s, link, why);
+    fail_with(s, code, why);
+    if (s->n_links == s->n_spares) /* the publisher has not left */
+        s->untold.was_attached = false;
+}
+
+void dlx__subscription_cut(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+{
+    char why[DLX_ERROR_TEXT_SIZE], text[DLX_ERROR_TEXT_SIZE];
+    int code = DLX_E_LIMIT;
+    if (link->holder == DLX_BELL_CUT_BY_PUBLISHER) {
+        (void)snprintf(why, sizeof why,
+                       "the publisher (pid %u) cut the link, which held more than it allows",
+                       link->pid);
+    } else {
+        code = dlx__client_goodbye(s->client, text);
+        (void)snprintf(why, sizeof why, "disconnected: %.480s",
+                       code ? text : "dlpackd said so to the publisher");
+        code = code ? code : DLX_E_DISCONNECTED;
+        *(s->sock < 0 ? &s->untold.told_lost : &s->untold.told_cut) = true;
+    }
+    cut(s, link, code, why);
+}
+
+void dlx__subscription_leave_gone(struct dlx_subscription *s)
+{
+    for (uint32_t i = s->n_links; i-- > 0;) {
+        struct dlx_subscriber_link *link = s->links[i];
+        if (link->state == DLX_SUBSCRIBER_LINK_OPEN && link->to_come == DLX_TO_COME_NOTHING &&
+            link->n_pending == 0 &&
+            dlx__reader_cursor(&link->core) - link->gone_at > 2 * (uint64_t)link->n_entries)
+            leave_link(s, link, "its publisher publishes, though dlpackd has disconnected it");
+    }
+}
+
+void dlx__subscription_refused(struct dlx_subscription *s, int code)
+{
+    char why[DLX_ERROR_TEXT_SIZE];
+    memcpy(why, dlx__error_message(), sizeof why);
+    fail_with(s, code, why);
+    s->untold.told_lost = true; /* the daemon is there */
+    while (s->n_links > 0)
+        cut(s, s->links[s->n_links - 1], code, why);
 }
 
 static int subscription_add_link(struct dlx_subscription *s, struct dlx_subscriber_link *link)
@@ -130,10 +197,7 @@ static int subscription_add_link(struct dlx_subscription *s, struct dlx_subscrib
 
 void dlx__subscription_fail(struct dlx_subscription *s, int code)
 {
-    if (s->untold.failure == 0) {
-        s->untold.failure = code;
-        memcpy(s->untold.failure_text, dlx__error_message(), sizeof s->untold.failure_text);
-    }
+    fail_with(s, code, dlx__error_message());
 }
 
 /* ---- notifications --------------------------------------------------------------------------- */
@@ -319,6 +383,7 @@ static void on_notifications(struct dlx_subscription *s, struct dlx_notification
         link = find_link(s, notification->link);
         if (link && link->state == DLX_SUBSCRIBER_LINK_OPEN) {
             link->to_come = DLX_TO_COME_NOTHING;
+            link->gone_at = dlx__reader_cursor(&link->core);
             dlx__subscription_activate(s, link);
         } else if (link) {
             dlx__subscription_detach(s, link);
@@ -330,6 +395,7 @@ static void on_notifications(struct dlx_subscription *s, struct dlx_notification
             settle_link(s, link);
         return;
     case DLX_NOTIFICATION_LINK_ADDED:
+    case DLX_NOTIFICATION_LINK_CUT:
         return; /* a publisher's: not ours to understand */
     }
 }
@@ -351,7 +417,8 @@ static void start_timer(struct dlx_subscription *s)
 static void lose_daemon(struct dlx_subscription *s)
 {
     s->sock = dlx__subscription_epoll_close(s, s->sock);
-    s->untold.told_lost = false;
+    s->untold.told_lost = s->untold.told_cut;
+    s->untold.told_cut = false;
     start_timer(s);
     for (uint32_t i = s->n_links; i-- > 0;) {
         struct dlx_subscriber_link *link = s->links[i];

@@ -52,7 +52,9 @@ struct dlx_subscription_untold {
     char refusal[DLX_ERROR_TEXT_SIZE]; /* the last DLX_E_QOS that was told; "": none */
     bool was_attached;                 /* ATTACHED */
     uint32_t n_left; /* publishers that have left since PUBLISHER_GONE was told last */
-    bool told_lost;  /* of a daemon that is lost (sock is -1): the caller knows it */
+    /* The daemon has disconnected us, and this is told before our socket is seen to be closed. */
+    bool told_cut;
+    bool told_lost; /* of a daemon that is lost (sock is -1): the caller knows it */
 };
 
 struct dlx_subscription {
@@ -158,6 +160,23 @@ void dlx__subscription_tell(struct dlx_subscription *s, struct dlx_subscriber_li
 
 /* Leave a link: what is held stays held. */
 void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_subscriber_link *link);
+
+/* Is there a link of a daemon that has ended, or that has disconnected us? */
+static inline bool dlx__subscription_has_foreign(const struct dlx_subscription *s)
+{
+    bool has = false;
+    for (uint32_t i = 0; !has && s->made_again && i < s->n_links; i++)
+        has = s->links[i]->foreign;
+    return has;
+}
+/* Its publisher has cut the link: a later take, and an event, say why. */
+void dlx__subscription_cut(struct dlx_subscription *s, struct dlx_subscriber_link *link);
+/* Leave links whose publishers are gone, as the daemon said, and have published more than a ring
+ * full since: a publisher whom the daemon has disconnected may ignore that. */
+void dlx__subscription_leave_gone(struct dlx_subscription *s);
+/* A daemon refuses the subscription, and the thread's message says why: leave all links, a later
+ * take says so. */
+void dlx__subscription_refused(struct dlx_subscription *s, int code);
 
 /* client/subscribe/parking.c: something may be there. Links that are not open, or whose turn has
  * not come, stay as they are. */

@@ -2,7 +2,6 @@
 #include "client/subscribe/subscription_reconnect.h"
 #include "client/control/call.h"
 #include "client/control/reconnect.h"
-#include <stdio.h>
 
 void dlx__subscription_reconnect(struct dlx_subscription *s)
 {
@@ -22,11 +21,7 @@ void dlx__subscription_reconnect(struct dlx_subscription *s)
     }
     if (r == DLX_E_ACCESS) { /* the rules have changed: the next take says so */
         s->next_try_ns = now + DLX_LOOK_NS;
-        if (s->untold.failure == 0) { /* one that was not told yet is told first */
-            s->untold.failure = r;
-            (void)snprintf(s->untold.failure_text, sizeof s->untold.failure_text, "%s",
-                           dlx__error_message());
-        }
+        dlx__subscription_refused(s, r);
     }
     dlx__error_clear();
 }

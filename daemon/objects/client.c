@@ -362,11 +362,25 @@ void dlxd_client_disconnect(struct dlxd_client *client, int code, const char *fm
     va_end(ap);
     dlxd_log(DLXD_LOG_NOTICE, "disconnecting %s (pid %d, uid %u): %s: %s", client->name,
              (int)client->pid, (unsigned)client->principal->uid, dlx__error_name(code), text);
-    client->dismissed = true;
+    client->dismissed = code;
     client_flush(client);
     if (dlxd_list_empty(&client->tx))
         dlxd_client_goodbye(client->fd, code, text);
     dlxd_client_doom(client);
+}
+
+bool dlxd_client_is_cut(const struct dlxd_client *client)
+{
+    switch (client->dismissed) {
+    case 0:
+    case DLX_E_DISCONNECTED: /* dlpackd is stopping */
+    case DLX_E_NO_MEMORY:
+    case DLX_E_FD_LIMIT:
+    case DLX_E_SYSTEM:
+        return false;
+    default:
+        return true;
+    }
 }
 
 void dlxd_client_refuse(struct dlxd_client *client)

@@ -62,8 +62,9 @@ struct dlxd_client {
     struct dlxd_principal *principal;
     struct dlxd_user *user;
     char name[DLXD_NAME_SIZE];
-    /* ENDING: was disconnected with a reason, so it may be alive, and leaves nothing. */
-    bool dismissed;
+    /* ENDING, not 0: was disconnected for this reason, so it may be alive. It leaves nothing, and
+     * dlxd_client_is_cut() says whether publishers are told, too. */
+    int dismissed;
     int refuse_code; /* REFUSED: the reply to its Hello */
     char *refuse_text;
     uint64_t accepted_ns;
@@ -113,6 +114,8 @@ static inline bool dlxd_client_is_doomed(const struct dlxd_client *client)
 {
     return client->state == DLXD_CLIENT_ENDING;
 }
+/* Was it disconnected by a rule or for a violation? Not if the daemon stops or lacks something. */
+bool dlxd_client_is_cut(const struct dlxd_client *client);
 /* The rules have changed: the client's task checks whether they still allow what it has
  * (review.h). */
 void dlxd_client_review(struct dlxd_client *client);

@@ -11,6 +11,7 @@ struct dlxd_drain *dlxd_drain_new(uint64_t link, struct dlxd_workers *workers, u
         drain->workers = workers;
         drain->page_fd = -1;
         drain->max_held = max_held;
+        dlxd_list_init(&drain->cut);
     }
     return drain;
 }

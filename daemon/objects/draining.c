@@ -76,6 +76,7 @@ bool dlxd_drain_has_left(int page_fd, uint32_t max_held, int pidfd)
 /* Gives back what it has of the publisher's client. */
 static void leave_publisher(struct dlxd_drain *drain)
 {
+    dlxd_pending_joins_forget_cut(drain);
     delist(&drain->of_publishers);
     drain->publisher->client->n_links--;
     drain->share = dlxd_share_put(drain->share);

@@ -175,7 +175,8 @@ void dlxd_link_drop_landed(struct dlxd_flight *flight)
 static void detach(struct dlxd_link *link)
 {
     struct dlxd_publisher *publisher = link->publisher;
-    bool joined = link->state == DLXD_LINK_ADDED || link->state == DLXD_LINK_OPEN;
+    const struct dlxd_client *reader = link->subscription->client;
+    bool joined = link->state == DLXD_LINK_ADDED || link->state == DLXD_LINK_OPEN, cut = false;
     if (!publisher) {
         if (link->made == DLXD_MADE_AS_SPARE && link->state != DLXD_LINK_FAILED)
             count_out(link);
@@ -183,17 +184,15 @@ static void detach(struct dlxd_link *link)
     }
     if (link->state == DLXD_LINK_OPEN)
         let_go_of_dropped(link);
-    if (joined) {
-        dlxd_membership_left(&publisher->line);
+    if (joined)
         dlx__region_unlock(publisher->control->fd);
-    }
     dlxd_pending_join_link_ended(link);
     dlxd_publisher_index_put(publisher, link->index);
     dlxd_publisher_link_leaves(publisher, link);
     dlxd_list_remove(&link->by_publisher);
     publisher->n_links--;
-    if (joined && publisher->client &&
-        dlxd_drain_begin(link->drain, publisher, link->subscription->client->holder)) {
+    if (joined && publisher->client && dlxd_drain_begin(link->drain, publisher, reader->holder)) {
+        cut = dlxd_client_is_cut(reader) && dlxd_pending_joins_cut(link->drain, reader->dismissed);
         link->drain = NULL;
     } else {
         if (publisher->client)
@@ -201,6 +200,8 @@ static void detach(struct dlxd_link *link)
         link->subscription->client->n_links--;
         release_resources(link);
     }
+    if (joined && !cut) /* else when the publisher was told */
+        dlxd_membership_left(&publisher->line);
     link->publisher = NULL;
     if (publisher->state == DLXD_PUBLISHER_GONE && !link->gone_sent)
         dlxd_publisher_delivered(publisher);

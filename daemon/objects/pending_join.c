@@ -4,6 +4,7 @@
 #include "common/error.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
+#include "daemon/objects/drain.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/users/outbox.h"
@@ -34,6 +35,7 @@ void dlxd_pending_joins_init(struct dlxd_pending_joins *pending_joins)
 {
     *pending_joins = (struct dlxd_pending_joins){.look_at = LOOK_LEAST};
     dlxd_list_init(&pending_joins->list);
+    dlxd_list_init(&pending_joins->cuts);
     dlxd_list_init(&pending_joins->slow);
 }
 
@@ -87,7 +89,18 @@ static bool is_full(int r)
     return r == DLX_E_FULL && errno == EAGAIN;
 }
 
-/* Sends pending joins in order, as far as there is room. */
+static int send_cut(const struct dlxd_publisher *publisher, const struct dlxd_drain *drain)
+{
+    Dlx__Wire__LinkCut body = DLX__WIRE__LINK_CUT__INIT;
+    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    body.link = drain->link;
+    body.code = drain->cut_code;
+    packet.body_case = DLX__WIRE__PACKET__BODY_LINK_CUT;
+    packet.link_cut = &body;
+    return dlx__proto_send(publisher->link_sock->fd, &packet, NULL, 0);
+}
+
+/* Sends pending joins in order, and then cuts, as far as there is room. */
 static int pending_join_flush(struct dlxd_publisher *publisher)
 {
     struct dlxd_pending_joins *pending_joins = &publisher->pending_joins;
@@ -106,11 +119,18 @@ static int pending_join_flush(struct dlxd_publisher *publisher)
             dlxd_membership_left(&publisher->line);
         pending_join_free(pending_join);
     }
-    bool full = is_full(r);
+    while (r == 0 && !dlxd_list_empty(&pending_joins->cuts)) {
+        struct dlxd_drain *drain =
+            dlxd_container_of(pending_joins->cuts.next, struct dlxd_drain, cut);
+        r = send_cut(publisher, drain);
+        if (r == 0)
+            dlxd_pending_joins_forget_cut(drain);
+    }
+    bool watched = is_full(r) && pending_joins->watch;
     dlxd_list_remove(&pending_joins->slow);
     if (pending_joins->watch)
-        dlxd_watch_set(pending_joins->watch, full ? DLXD_WRITABLE : 0);
-    if (r < 0 && !full && r != DLX_E_DISCONNECTED)
+        dlxd_watch_set(pending_joins->watch, watched ? DLXD_WRITABLE : 0);
+    if (r < 0 && !watched && r != DLX_E_DISCONNECTED)
         dlxd_list_push_back(&publisher->broker->slow, &pending_joins->slow);
     /* The publisher makes calls: it may have published, and has rung only the links that it knows.
      * The others may sleep. */
@@ -138,6 +158,25 @@ void dlxd_pending_joins_retry(struct dlxd_broker *broker)
         if (first == last)
             break;
     }
+}
+
+bool dlxd_pending_joins_cut(struct dlxd_drain *drain, int code)
+{
+    struct dlxd_publisher *publisher = drain->publisher;
+    if (publisher->client->principal->minor < 8)
+        return false;
+    drain->cut_code = code;
+    dlxd_list_push_back(&publisher->pending_joins.cuts, &drain->cut);
+    (void)pending_join_flush(publisher);
+    return true;
+}
+
+void dlxd_pending_joins_forget_cut(struct dlxd_drain *drain)
+{
+    if (!dlxd_list_linked(&drain->cut))
+        return;
+    dlxd_list_remove(&drain->cut);
+    dlxd_membership_left(&drain->publisher->line);
 }
 
 /* ---- who has left -------------------------------------------------------------------------- */

@@ -3,11 +3,18 @@
 #define DLXD_PENDING_JOIN_H
 
 /*
+ * What is yet to be sent on the link socket of a publisher.
+ *
  * Pending joins: links whose LinkAdded does not fit into the link socket of their publisher, which
  * makes no call. They are as open as any other link: `joins` counts them, so the publisher knows
  * that links are missing and frees nothing. Each LinkAdded waits here in the order of joining until
  * there is room, or until its subscriber is gone; then `joins` is lowered as if the link had never
  * existed (docs/decisions/0013).
+ *
+ * Cuts: draining links whose subscribers were disconnected by a rule or for a violation. Such a
+ * subscriber may live and ignore that, so the publisher is told (LinkCut), after the pending joins.
+ * `leaves` is raised when the packet is in the socket, so that a publisher that sees it finds the
+ * packet.
  */
 
 #include "common/proto.h"
@@ -17,6 +24,7 @@
 #define DLXD_PENDING_JOINS_MAX 512U
 
 struct dlxd_broker;
+struct dlxd_drain;
 struct dlxd_link;
 struct dlxd_publisher;
 struct dlxd_pending_join;
@@ -25,6 +33,7 @@ struct dlxd_watch;
 /* The pending joins of one publisher. */
 struct dlxd_pending_joins {
     struct dlxd_list list;
+    struct dlxd_list cuts;
     struct dlxd_list slow; /* in broker->slow when its socket takes nothing, but is not full */
     size_t n;
     size_t n_ended;     /* pending joins whose links have ended and that may still hold messages */
@@ -48,6 +57,12 @@ int dlxd_pending_join_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *b
 
 /* The link ends. Drops its pending join if the subscriber holds nothing. */
 void dlxd_pending_join_link_ended(struct dlxd_link *link);
+
+/* Tells the publisher of a draining link that its subscriber was disconnected for this reason.
+ * Returns false, without a change, if the publisher's library does not know LinkCut. */
+bool dlxd_pending_joins_cut(struct dlxd_drain *drain, int code);
+/* The draining link ends, or its publisher leaves: nothing is to be told any more. */
+void dlxd_pending_joins_forget_cut(struct dlxd_drain *drain);
 
 /* Lets the publishers in broker->slow try again. */
 void dlxd_pending_joins_retry(struct dlxd_broker *broker);

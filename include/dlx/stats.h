@@ -24,7 +24,7 @@ struct dlx_publisher_stats {
     uint32_t n_subscribers;   /**< subscribers attached at the last call on this publisher */
     uint64_t unprotected;     /**< debug mode: messages that could not be protected completely */
     uint64_t deleted_again;   /**< deleters called on tensors that had been published */
-    uint64_t cut;             /**< links cut because they held more than their limit */
+    uint64_t cut; /**< links cut: they held more than their limit, or dlpackd disconnected them */
     uint64_t gpu_waits;       /**< waits of dlx_publish() for a GPU, where no thread could */
     uint64_t gpu_arena_bytes; /**< GPU memory for dlx_alloc(), now */
 };

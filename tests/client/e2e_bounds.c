@@ -300,7 +300,7 @@ LOOP_TEST(a_link_that_holds_too_much_is_cut_and_counted_and_others_go_on, 0, 4)
         auto_message *m = NULL;
         r = dlx_take(x.liar, PATIENCE, &m);
     }
-    ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);
+    ck_assert_int_eq(r, DLX_E_LIMIT);
     end_cast(&x);
 }
 

@@ -187,6 +187,170 @@ TEST_OF(rules, sighup_ends_links_that_are_not_allowed_any_more)
     dlx_test_part_kill(&alice.peer);
 }
 
+/* The next event of this kind, and its reason. */
+static void expect_lost(struct dlx_subscription *s, const char *words)
+{
+    struct dlx_event event = {.size = sizeof event};
+    do
+        ok(dlx_subscription_next_event(s, &event));
+    while (event.kind != DLX_EVENT_LOST);
+    contains(event.reason, words);
+}
+
+/* Takes as long as there is something, and may be stopped between two messages. */
+static void take_reliably(int sock, const void *userdata)
+{
+    const struct user *user = userdata;
+    struct dlx_subscription *s = NULL;
+    struct dlx_message *m = NULL;
+    struct dlx_client *c = NULL;
+    int r;
+    dlx_test_user_become(user->uid);
+    ok(dlx_configured_connect("s", &c));
+    ok(dlx_subscribe(c, user->topic, SUBSCRIBE_RELIABLY, &s));
+    tell(sock, 's');
+    while ((r = dlx_take(s, PATIENCE, &m)) == 0)
+        m = dlx_message_unref(m);
+    ck_assert_int_eq(r, DLX_E_ACCESS);
+    contains(dlx_client_errmsg(NULL), "uid 64002 may not subscribe to cam/front");
+    expect_lost(s, "uid 64002 may not subscribe to cam/front");
+    r = dlx_take(s, 0, &m); /* neither is the daemon gone, nor the publisher */
+    ck_assert(r == DLX_E_EMPTY || r == DLX_E_ACCESS);
+}
+
+static const char blocks[] = "[rule bob]\nusers = 64002\ntopics = cam/front\n"
+                             "allow = subscribe block\n";
+static const char nothing_for_bob[] = "[rule bob]\nusers = 64002\ntopics = cam/rear\n"
+                                      "allow = subscribe\n";
+
+static void expect_left(struct dlx_publisher *p)
+{
+    struct dlx_event event = {.size = sizeof event};
+    do
+        ok(dlx_publisher_next_event(p, &event));
+    while (event.kind != DLX_EVENT_LEFT);
+    contains(event.reason, "dlpackd disconnected it: permission denied");
+}
+
+static uint64_t n_cut(struct dlx_publisher *p)
+{
+    return dlx_test_stream_stats(p).cut;
+}
+
+static void publish_reliably(struct dlx_publisher *p, int64_t value)
+{
+    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, value), PUBLISH(.timeout_ns = PATIENCE)));
+}
+
+/* Messages never end, so the subscriber never finds that nothing is there. */
+TEST_OF(rules, a_busy_subscriber_whose_right_was_taken_gets_nothing_new)
+{
+    dlx_configured_start(blocks);
+    auto_publisher *p = dlx_test_stream_new_publisher("cam/front", PUBLISHER_BLOCKING());
+    struct user bob = begin(BOB, take_reliably, "cam/front");
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    for (int64_t i = 1; i <= 1000; i++)
+        publish_reliably(p, i);
+    dlx_configured_reload(nothing_for_bob, "uid 64002 may not subscribe to cam/front");
+    for (int64_t i = 1001; n_cut(p) == 0; i++)
+        publish_reliably(p, i);
+    expect_left(p);
+    ck_assert_uint_eq(dlx_test_stream_stats(p).n_subscribers, 0);
+    ck_assert_int_eq(end_of(&bob), 0);
+}
+
+TEST_OF(rules, a_stopped_subscriber_whose_right_was_taken_blocks_nobody)
+{
+    dlx_configured_start(blocks);
+    auto_publisher *p = dlx_test_stream_new_publisher("cam/front", PUBLISHER_BLOCKING());
+    struct user bob = begin(BOB, take_reliably, "cam/front");
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    ck_assert_int_eq(kill(bob.peer.pid, SIGSTOP), 0);
+    int64_t i = 1;
+    auto_tensor *t = NULL;
+    for (; !t; i++) {
+        t = dlx_test_stream_alloc(p, 10, i);
+        if (dlx_publish(p, t, PUBLISH(.timeout_ns = 0)) == 0)
+            t = NULL;
+    }
+    dlx_configured_reload(nothing_for_bob, "uid 64002 may not subscribe to cam/front");
+    ok(dlx_publish(p, t, PUBLISH(.timeout_ns = PATIENCE)));
+    t = NULL;
+    for (int k = 0; k < 1000; k++)
+        dlx_test_stream_publish(p, 10, i++);
+    expect_left(p);
+    ck_assert_int_eq(kill(bob.peer.pid, SIGCONT), 0);
+    ck_assert_int_eq(end_of(&bob), 0);
+}
+
+enum { BURST = 512, BURSTS_MOST = 20 };
+
+static void publish_burst(struct dlx_publisher *p)
+{
+    for (int64_t i = 1; i <= BURST; i++)
+        dlx_test_stream_publish(p, 10, i);
+}
+
+/* Publishes whenever it is told to, by a path at which it finds no daemon any more: so it takes its
+ * disconnection for the daemon's end. */
+static void publish_bursts(int sock, const void *userdata)
+{
+    const struct user *user = userdata;
+    struct dlx_client *c = NULL;
+    dlx_test_user_become(user->uid);
+    ok(dlx_configured_connect("alias", &c));
+    struct dlx_publisher *p =
+        dlx_test_stream_publisher(c, user->topic, PUBLISHER(.depth = 2 * BURST, .history = 1));
+    tell(sock, 's');
+    for (;;) {
+        dlx_test_hear(sock);
+        publish_burst(p);
+        tell(sock, 'b');
+    }
+}
+
+static void burst(const struct user *user)
+{
+    dlx_test_say(user->peer.sock);
+    expect(user, 'b');
+}
+
+static int take_burst(struct dlx_subscription *s)
+{
+    struct dlx_message *m = NULL;
+    int r = 0;
+    for (int i = 0; i < BURST && r == 0; i++) {
+        r = dlx_take(s, PATIENCE, &m);
+        m = dlx_message_unref(m);
+    }
+    return r;
+}
+
+/* The subscriber always finds a message. */
+TEST_OF(rules, a_publisher_that_goes_on_without_its_right_is_left)
+{
+    dlx_configured_start(cameras);
+    char alias[sizeof dlx_configured_path + 8];
+    (void)snprintf(alias, sizeof alias, "%.*s/alias",
+                   (int)(strrchr(dlx_test_stream_daemon.path, '/') - dlx_test_stream_daemon.path),
+                   dlx_test_stream_daemon.path);
+    ck_assert_int_eq(symlink("s", alias), 0);
+    struct user alice = begin(ALICE, publish_bursts, "cam/front");
+    ck_assert_int_eq(unlink(alias), 0);
+    auto_subscription *s = dlx_test_stream_new_subscription("cam/front", NULL);
+    burst(&alice);
+    dlx_configured_reload("[rule alice]\nusers = 64001\ntopics = cam/rear\nallow = publish\n",
+                          "uid 64001 may not publish on cam/front: no rule allows it");
+    int r = 0;
+    for (int i = 0; i < BURSTS_MOST && r == 0; i++) {
+        burst(&alice);
+        r = take_burst(s);
+    }
+    ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);
+    expect_lost(s, "its publisher publishes, though dlpackd has disconnected it");
+    dlx_test_part_kill(&alice.peer);
+}
+
 /* What the call has that publishes, or waits for a subscriber. */
 static int publish_once(struct dlx_publisher *p)
 {

@@ -10,7 +10,7 @@
 #include "tests/harness/stream.h"
 
 /*
- * The highest field of each message in minor version 7. Whoever adds a field or a body raises
+ * The highest field of each message in minor version 8. Whoever adds a field or a body raises
  * DLX_PROTO_MINOR, sends the addition only to those who said that they know it, and changes this
  * table and `newer_fields`.
  */
@@ -52,6 +52,7 @@ static const struct {
     {"QuotaList", 5},
     {"QuotaEntry", 3},
     {"LinkAdded", 10},
+    {"LinkCut", 2},
     {"LinkOffer", 8},
     {"LinkReady", 2},
     {"LinkOpen", 16},
@@ -100,7 +101,7 @@ TEST(each_field_belongs_to_a_minor_version)
     const ProtobufCMessageDescriptor *packet = &dlx__wire__packet__descriptor;
     size_t row = 0;
     ck_assert_uint_eq(DLX_PROTO_MAJOR, 2);
-    ck_assert_uint_eq(DLX_PROTO_MINOR, 7);
+    ck_assert_uint_eq(DLX_PROTO_MINOR, 8);
     ck_assert_str_eq(packet->fields[0].name, "serial");
     for (unsigned i = 1; i < packet->n_fields; i++)
         row = check_message(packet->fields[i].descriptor, row);
@@ -280,7 +281,7 @@ LOOP_TEST(the_hello_of_another_major_version_is_answered_whatever_it_says, 0, 2)
     const Dlx__Wire__Error *error = dlx_test_expect(fd, BODY(ERROR))->error;
     ck_assert_int_eq(error->code, DLX_E_VERSION);
     contains(error->text, "3.0 is not known");
-    contains(error->text, "knows 2.0 to 2.7");
+    contains(error->text, "knows 2.0 to 2.8");
     dlx_test_wait_readable(fd);
     ck_assert_int_eq(dlx__packet_recv_fds(fd, &packet), DLX_E_DISCONNECTED);
 }
@@ -468,7 +469,7 @@ static int must_not_be_called(struct dlx_client *c, void *userdata)
 TEST(a_daemon_that_claims_a_newer_version_than_it_was_told_is_refused)
 {
     fails(ask_stand_in(DLX_PROTO_MINOR + 1, DLX_PROTO_MINOR + 1, false, must_not_be_called, NULL),
-          DLX_E_PROTOCOL, "answers a client of protocol 2.7 with 2.8");
+          DLX_E_PROTOCOL, "answers a client of protocol 2.8 with 2.9");
 }
 
 TEST(a_field_of_a_daemon_that_the_library_does_not_know_is_a_violation)

@@ -4,7 +4,11 @@
  * when. */
 
 #include "ring/layout.h"
+#include "daemon/objects/client.h"
 #include "daemon/objects/draining.h"
+#include "daemon/objects/link.h"
+#include "daemon/users/outbox.h"
+#include "daemon/users/principal.h"
 #include "tests/daemon/harness_scene.h"
 
 enum { MAX_HELD = 70, MAX_LINKS = 1200 };
@@ -25,6 +29,7 @@ static struct reading held[MAX_LINKS]; /* those that hold something */
 static void set_up(void)
 {
     writer = dlx_scene_client(0, MAX_LINKS);
+    writer->principal->minor = DLX_PROTO_MINOR;
     reader = dlx_scene_client(0, MAX_LINKS);
     publisher = dlx_scene_publisher_linked(writer, "t", &link_sock);
 }
@@ -259,6 +264,107 @@ TEST(everybody_is_looked_at_in_turn)
     for (int i = 1; i < PARTS; i++)
         look();
     expect(0);
+}
+
+/* ---- cuts ---------------------------------------------------------------------------------- */
+
+static uint64_t id_of(const struct reading *reading)
+{
+    return dlxd_link_id(dlx_scene_link(reading->subscription));
+}
+
+/* The next packet of the link socket says that this link was cut. */
+static void expect_cut(uint64_t link, int code)
+{
+    const Dlx__Wire__LinkCut *cut = dlx_scene_expect(link_sock, BODY(LINK_CUT))->link_cut;
+    ck_assert_uint_eq(cut->link, link);
+    ck_assert_int_eq(cut->code, code);
+}
+
+static uint64_t n_left(void)
+{
+    struct dlx_shm_membership line;
+    int fd;
+    ok(dlxd_membership_dup_fd(&publisher->line, &fd));
+    ck_assert_int_eq(pread(fd, &line, sizeof line, (off_t)(publisher->line.index * sizeof line)),
+                     sizeof line);
+    close(fd);
+    return dlx_load64_relaxed(&line.leaves);
+}
+
+static void disconnect(int code)
+{
+    dlxd_client_disconnect(reader, code, "for this reason");
+    dlxd_broker_settle(&dlx_scene.broker);
+}
+
+TEST(publishers_are_told_of_links_whose_subscribers_are_disconnected_for_a_reason)
+{
+    struct reading readings[2];
+    ok(join(&readings[0]));
+    ok(join(&readings[1]));
+    uint64_t first = id_of(&readings[0]), second = id_of(&readings[1]), before = n_left();
+    disconnect(DLX_E_ACCESS);
+    ck_assert_uint_eq(n_left(), before + 2);
+    expect_cut(first, DLX_E_ACCESS);
+    expect_cut(second, DLX_E_ACCESS);
+    ck_assert_ptr_null(dlx_scene_receive(link_sock));
+    expect(2); /* what they hold, or will, stays charged */
+}
+
+LOOP_TEST(publishers_are_not_told_of_other_ends, 0, 6)
+{
+    static const int codes[] = {DLX_E_DISCONNECTED, DLX_E_NO_MEMORY, DLX_E_FD_LIMIT, DLX_E_SYSTEM};
+    struct reading reading;
+    ok(join(&reading));
+    uint64_t before = n_left();
+    if (_i == 0)
+        say_closed(&reading); /* it has left by itself */
+    if (_i == 1)
+        writer->principal->minor = 7; /* its library does not know LinkCut */
+    disconnect(_i < 2 ? DLX_E_ACCESS : codes[_i - 2]);
+    ck_assert_ptr_null(dlx_scene_receive(link_sock));
+    ck_assert_uint_eq(n_left(), before + 1);
+}
+
+/* Fill the publisher's socket with packets that it ignores. */
+static void fill_link_sock(void)
+{
+    while (send(publisher->link_sock->fd, "x", 1, MSG_DONTWAIT) == 1)
+        continue;
+}
+
+TEST(a_cut_waits_until_the_link_socket_has_room)
+{
+    struct reading reading;
+    ok(join(&reading));
+    uint64_t link = id_of(&reading), before = n_left();
+    fill_link_sock();
+    disconnect(DLX_E_PROTOCOL);
+    ck_assert_uint_eq(n_left(), before); /* the publisher would find nothing */
+    char byte;
+    while (recv(link_sock, &byte, 1, MSG_DONTWAIT) == 1)
+        continue;
+    dlxd_pending_joins_retry(&dlx_scene.broker);
+    ck_assert_uint_eq(n_left(), before + 1);
+    expect_cut(link, DLX_E_PROTOCOL);
+}
+
+TEST(a_cut_that_waits_goes_with_its_subscriber_or_its_publisher)
+{
+    struct reading readings[2];
+    for (int i = 0; i < 2; i++)
+        ok(join(&readings[i]));
+    uint64_t before = n_left();
+    fill_link_sock();
+    disconnect(DLX_E_ACCESS);
+    say_closed(&readings[0]);
+    look();
+    ck_assert_uint_eq(n_left(), before + 1); /* the publisher looks, and sees CLOSED */
+    expect(1);
+    (void)dlxd_publisher_end(publisher);
+    dlxd_broker_settle(&dlx_scene.broker);
+    ck_assert_uint_eq(dlxd_drains_n_all(&dlx_scene.broker), 0);
 }
 
 int main(void)

@@ -120,7 +120,7 @@ ls and info.
   daemon  ...
   socket  SOCKET
   found  by --socket or DLX_SOCKET
-  protocol  2.7
+  protocol  2.8
   clients  3 (this one included)
   topics  1
   publishers  1
