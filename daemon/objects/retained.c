@@ -273,11 +273,16 @@ int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint3
                          "what is retained on %s is of uid %u, not %u: that user drops it, or whom "
                          "a rule allows to drop",
                          name, (unsigned)other->principal->uid, (unsigned)client->principal->uid);
+    if (here && here->config.retain > 0)
+        return dlx__fail(
+            DLX_E_NOT_FOUND,
+            "what is retained on %s is of publisher %s (pid %d), which is still there: "
+            "end it first",
+            name, here->client_name, (int)here->pid);
     if (here)
-        return dlx__fail(DLX_E_NOT_FOUND, "nothing is retained on %s: its publisher %s (pid %d) %s",
-                         name, here->client_name, (int)here->pid,
-                         here->config.retain > 0 ? "is still there, end it first"
-                                                 : "retains nothing");
+        return dlx__fail(DLX_E_NOT_FOUND,
+                         "nothing is retained on %s: its publisher %s (pid %d) retains nothing",
+                         name, here->client_name, (int)here->pid);
     return dlx__fail(DLX_E_NOT_FOUND, "nothing is retained on %s", name);
 }
 

@@ -310,6 +310,7 @@ static int configuration_read(const struct arguments *arguments, struct dlxd_con
 {
     dlxd_config_init(ret);
     int r = arguments->config ? dlxd_config_read(ret, arguments->config) : 0;
+    ret->quotas.borrow_file = arguments->config;
     if (r == 0 && arguments->memory_limit > 0)
         dlxd_config_limit_memory(ret, arguments->memory_limit);
     for (size_t i = 0; i < arguments->n_allowed && r == 0; i++)

@@ -49,6 +49,7 @@ struct dlxd_quota {
 struct dlxd_quotas {
     struct dlxd_quota *items;
     size_t n;
+    const char *borrow_file; /* the configuration, where classes can be set; NULL: none */
 };
 
 /* The built-in limits: half of `memory_bytes`, and constants. */

@@ -191,19 +191,33 @@ uint64_t dlxd_user_used(const struct dlxd_user *user, enum dlxd_resource resourc
     return resource == DLXD_REQUESTS ? dlxd_pace_used(&user->pace, now) : user->used[resource];
 }
 
-/* Where to raise the limit of all users together. A private daemon gets the variable from the
- * program that starts it. */
-#define POOL_REMEDY_SIZE 200
-static const char *pool_remedy(enum dlxd_resource resource, char text[POOL_REMEDY_SIZE])
+/* Where to raise a limit: of the user's class, or, for `is_pool`, of all users together. Only a
+ * daemon without a configuration reads the variable, of the program that starts it, and is ended by
+ * its user. Returns `text`. */
+#define REMEDY_SIZE 400
+static const char *remedy(const struct dlxd_user *user, enum dlxd_resource resource, bool is_pool,
+                          char text[REMEDY_SIZE])
 {
-    if (resource == DLXD_STORE_ENTRIES)
+    const struct dlxd_quotas *quotas = user->users->borrow_quotas;
+    const char *file = quotas ? quotas->borrow_file : NULL;
+    const char *release = resource == DLXD_BYTES ? "release some (see dlxctl holds), or " : "";
+    if (is_pool && resource == DLXD_STORE_ENTRIES)
         return "raise dlpackd's --fd-store and FileDescriptorStoreMax= of its unit";
-    if (resource != DLXD_BYTES)
+    if (is_pool && resource != DLXD_BYTES)
         return "raise dlpackd's RLIMIT_NOFILE (LimitNOFILE= of its unit, ulimit -n)";
-    (void)snprintf(text, POOL_REMEDY_SIZE,
-                   "release some, or end this dlpackd (pid %d): the next one reads --memory-limit, "
-                   "or DLX_MEMORY_LIMIT of the program that starts it",
-                   (int)getpid());
+    if (is_pool && file)
+        (void)snprintf(text, REMEDY_SIZE,
+                       "%sraise memory-limit in [daemon] of %.200s and restart dlpackd", release,
+                       file);
+    else if (is_pool || (resource == DLXD_BYTES && !user->borrow_quota && !file))
+        (void)snprintf(text, REMEDY_SIZE,
+                       "%send this dlpackd (pid %d): the next one reads --memory-limit, or "
+                       "DLX_MEMORY_LIMIT of the program that starts it",
+                       release, (int)getpid());
+    else
+        (void)snprintf(text, REMEDY_SIZE, "%sraise it in [quota %.60s] of %.200s", release,
+                       user->borrow_quota ? user->borrow_quota->name : DLXD_QUOTA_DEFAULT,
+                       file ? file : "dlpackd.conf");
     return text;
 }
 
@@ -213,15 +227,10 @@ static const char *key_text(const struct dlxd_user *user, enum dlxd_resource res
                             char text[KEY_SIZE])
 {
     const struct dlxd_quota *quota = user->borrow_quota;
-    const char *class = quota ? quota->name : DLXD_QUOTA_DEFAULT;
-    char remedy[POOL_REMEDY_SIZE];
-    int n = snprintf(text, KEY_SIZE, " (quota %s%s%.200s); ", dlxd_quota_key(resource),
-                     quota ? " of class " : "", quota ? class : "");
-    if (is_pool || (resource == DLXD_BYTES && !quota))
-        (void)snprintf(text + n, KEY_SIZE - (size_t)n, "%s", pool_remedy(resource, remedy));
-    else
-        (void)snprintf(text + n, KEY_SIZE - (size_t)n, "raise it in [quota %.200s] of dlpackd.conf",
-                       class);
+    char words[REMEDY_SIZE];
+    (void)snprintf(text, KEY_SIZE, " (quota %s%s%.100s); %s", dlxd_quota_key(resource),
+                   quota ? " of class " : "", quota ? quota->name : "",
+                   remedy(user, resource, is_pool, words));
     return text;
 }
 

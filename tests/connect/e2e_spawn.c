@@ -106,7 +106,7 @@ TEST(the_memory_limit_of_the_environment_is_the_daemons)
     tensor->deleter(tensor);
     n = 64 << 17;
     fails(dlx_alloc(p, &spec, &tensor), DLX_E_LIMIT, "topic test/a: no memory for 64.0 MiB: ");
-    contains(dlx_client_errmsg(c), "; release some, or end this dlpackd (pid ");
+    contains(dlx_client_errmsg(c), "; release some (see dlxctl holds), or end this dlpackd (pid ");
 }
 
 static atomic_int n_sigchld;

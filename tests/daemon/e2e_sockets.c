@@ -194,8 +194,12 @@ TEST(memory_that_would_stay_beyond_its_quota_is_refused)
     auto_publisher *p = NULL;
     dlx_configured_start("[quota default]\nretained-bytes = 4Ki\n");
     auto_client *c = dlx_test_stream_connect();
-    fails(dlx_publisher_new(c, "a", PUBLISHER(.retain = 1), &p), DLX_E_LIMIT,
-          "uses 0 B and may have 4.0 KiB (quota retained-bytes)");
+    char where[400];
+    (void)snprintf(where, sizeof where,
+                   "uses 0 B and may have 4.0 KiB (quota retained-bytes); raise it in [quota "
+                   "default] of %s",
+                   dlx_configured_path);
+    fails(dlx_publisher_new(c, "a", PUBLISHER(.retain = 1), &p), DLX_E_LIMIT, where);
     ok(dlx_publisher_new(c, "a", NULL, &p));
 }
 

@@ -57,11 +57,29 @@ TEST_OF(quota, a_socket_has_its_class_and_the_others_the_default_one)
     (void)dlx_users_charge(b, DLXD_BYTES, 3 * GIB / 2);
     ck_assert_str_eq(dlx_users_refused(b, DLXD_BYTES, GIB),
                      "uid 5 by socket p asks for 1.0 GiB of shared memory, uses 1.5 GiB and may "
-                     "have 2.0 GiB (quota bytes of class pods); raise it in [quota pods] of "
-                     "dlpackd.conf");
+                     "have 2.0 GiB (quota bytes of class pods); release some (see dlxctl holds), "
+                     "or raise it in [quota pods] of dlpackd.conf");
     ck_assert_str_eq(dlx_users_refused(b, DLXD_CONNECTIONS, 4097),
                      "uid 5 by socket p asks for 4097 connections, uses 0 and may have 4096 (quota "
                      "connections of class pods); raise it in [quota pods] of dlpackd.conf");
+}
+
+/* Who uses the service of the machine neither ends it nor chooses its options. */
+TEST_OF(quota, a_refusal_names_the_configuration_that_has_the_limit)
+{
+    struct dlxd_user *a = user_by(5, DLXD_SOCKET_MAIN), *b = user_by(5, "p");
+    set_quotas(8 * GIB, 2 * GIB);
+    contains(dlx_users_refused(a, DLXD_BYTES, 9 * GIB), "(quota bytes); release some (see dlxctl "
+                                                        "holds), or end this dlpackd (pid ");
+    quotas.borrow_file = "/etc/d.conf";
+    contains(dlx_users_refused(a, DLXD_BYTES, 9 * GIB), "(quota bytes); release some (see dlxctl "
+                                                        "holds), or raise it in [quota default] of "
+                                                        "/etc/d.conf");
+    contains(dlx_users_refused(b, DLXD_BYTES, 9 * GIB), ", or raise it in [quota pods] of /etc/");
+    dlx_users.all_bytes_max = GIB;
+    contains(dlx_users_refused(a, DLXD_BYTES, 2 * GIB),
+             ", or raise memory-limit in [daemon] of /etc/d.conf and restart dlpackd");
+    quotas.borrow_file = NULL;
 }
 
 /* Charges that are there stay, and what costs nothing goes on. */

@@ -73,7 +73,7 @@ Latched messages are for those who come meanwhile, who are subscribers as well: 
   $ dlxctl info a | grep settings
     settings  history 1, depth 16, drops the oldest when full, retains 1
   $ dlxctl rm a
-  dlxctl rm: nothing is retained on a: its publisher dlxctl (pid N) is still there, end it first
+  dlxctl rm: what is retained on a is of publisher dlxctl (pid N), which is still there: end it first
   [1]
   $ kill $pub && wait $pub; cat pub.err
   $ dlxctl ls
