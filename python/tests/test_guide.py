@@ -270,10 +270,19 @@ def test_the_program_of_operations_tells_what_the_daemon_knows(c, tmp_path):
         for _ in range(40):
             pub.publish(np.ones(3))
         held = sub.take()
-        lines = dict(line.rsplit(" ", 1) for line in end(start(tmp_path, "watch.py")))
-        program = c.links(c.publishers()[0]["publisher"])[0]["client_name"]
-        labels = f'topic="cam/front",program="{program}",pid="{os.getpid()}"'
-    assert lines['dlpackd_published{topic="cam/front"}'] == "40"
+        # A second publisher of the topic, and a second subscription of the process.
+        with c.publisher("cam/front") as second, c.subscribe("cam/front"):
+            pub.wait(2, PATIENCE)
+            second.wait(2, PATIENCE)
+            said = [line.rsplit(" ", 1) for line in end(start(tmp_path, "watch.py"))]
+            publisher = f'topic="cam/front",publisher="{c.publishers()[0]["publisher"]}"'
+            link = c.links(c.publishers()[0]["publisher"])[0]
+        labels = (
+            f'{publisher},link="{link["link"]}",program="{link["client_name"]}",pid="{os.getpid()}"'
+        )
+    lines = dict(said)
+    assert len(lines) == len(said) == 2 + 2 * 2 + 2 * 2 * 2
+    assert lines[f"dlpackd_published{{{publisher}}}"] == "40"
     assert (lines[f"dlpackd_held{{{labels}}}"], lines[f"dlpackd_lost{{{labels}}}"]) == (
         "1",
         str(held.gap),
