@@ -26,7 +26,7 @@
 #include <uv.h>
 
 #define RETRY_MS   20U
-#define LOOK_MS    250U /* between checks of draining links and packets in flight, if there are any */
+#define LOOK_MS    250U /* between checks of draining links and packets in flight, if any */
 #define PATHS_MS   500U /* between looks for the daemon's socket files */
 #define TRIM_MS    200U
 #define TRIM_LEAST 256U
