@@ -32,7 +32,7 @@ static int rule_add_topic(struct dlxd_rule *rule, const char *word)
 
 static int add_socket(struct dlxd_rule *rule, const char *word)
 {
-    int r = dlxd_check_name("socket", word);
+    int r = strcmp(word, "*") == 0 ? 0 : dlxd_check_name("socket", word);
     return r < 0 ? r : dlxd_rule_add_socket(rule, word);
 }
 
@@ -73,7 +73,7 @@ static const struct list {
 static int check_sockets(const struct dlxd_config *config, const struct dlxd_rule *rule)
 {
     for (size_t i = 0; i < rule->n_sockets; i++)
-        if (!dlxd_socket_is_main(rule->sockets[i]) &&
+        if (strcmp(rule->sockets[i], "*") != 0 && !dlxd_socket_is_main(rule->sockets[i]) &&
             !dlxd_config_find_socket(config, rule->sockets[i]))
             return dlx__fail(DLX_E_INVALID,
                              "%s: rule \"%s\" is about a socket '%s': there is no [socket %s]",

@@ -115,9 +115,9 @@ int dlxd_rule_add_socket(struct dlxd_rule *rule, const char *name)
 
 static bool is_about_socket(const struct dlxd_rule *rule, const char *socket)
 {
-    bool is = rule->n_sockets == 0;
+    bool is = rule->n_sockets == 0 && dlxd_socket_is_main(socket);
     for (size_t i = 0; i < rule->n_sockets && !is; i++)
-        is = strcmp(rule->sockets[i], socket) == 0;
+        is = strcmp(rule->sockets[i], "*") == 0 || strcmp(rule->sockets[i], socket) == 0;
     return is;
 }
 

@@ -40,7 +40,9 @@ struct dlxd_rule {
     size_t n_gids;
     char **topics; /* patterns: common/topic.h */
     size_t n_topics;
-    char **sockets; /* names; empty: every socket */
+    /* Names, or "*" for every socket. Empty: the main socket alone, since a rule that was written
+     * when it was the only one must not hold on sockets that are added later. */
+    char **sockets;
     size_t n_sockets;
     uint32_t allow; /* DLXD_VERB() bits, disjoint from `deny` */
     uint32_t deny;

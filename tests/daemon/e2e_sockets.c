@@ -9,6 +9,7 @@
 #include "tests/daemon/harness_served.h"
 #include "tests/harness/manager.h"
 #include "tests/harness/upgrade.h"
+#include <grp.h>
 #include <sched.h>
 #include <sys/mount.h>
 
@@ -127,7 +128,8 @@ TEST(a_class_of_quotas_holds_for_its_socket)
 {
     auto_client *second = NULL;
     dlx_configured_start(config_of("quota = small\n[quota small]\nconnections = 1\n"
-                                   "[rule all]\nusers = *\ntopics = **\nallow = all\n"));
+                                   "[rule all]\nusers = *\nsockets = *\ntopics = **\n"
+                                   "allow = all\n"));
     auto_client *pods = connect_by(pods_path);
     fails(dlx_configured_connect(pods_path, &second), DLX_E_LIMIT,
           "asks for 1 connections, uses 1 and may have 1 (quota connections of class small)");
@@ -159,8 +161,9 @@ static void *ask_much(void *c)
 TEST(requests_above_the_rate_of_a_class_wait)
 {
     enum { RATE = 40 };
-    static const char rest[] = "quota = slow\n[rule all]\nusers = *\ntopics = **\nallow = all\n"
-                               "[quota slow]\nrequests-per-second = %s\n";
+    static const char rest[] =
+        "quota = slow\n[rule all]\nusers = *\nsockets = *\ntopics = **\nallow = all\n"
+        "[quota slow]\nrequests-per-second = %s\n";
     char text[400];
     struct dlx_quota_info pace = {.max = 0};
     (void)snprintf(text, sizeof text, rest, "40");
@@ -279,6 +282,49 @@ static void live_in_container(int sock, const void *file)
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     dlx_test_stream_publish(p, 10, 2);
     dlx_test_hear(sock);
+}
+
+enum { CONTAINERS_UID = 54321, GROUPS_GID = 64055 };
+
+/* In a container without a user namespace, which chooses its own ids: the pods' socket is mounted,
+ * and the process has the gid of a group of the host. */
+static void choose_gid_in_container(int sock, const void *file)
+{
+    struct dlx_publisher *p = NULL;
+    const gid_t gid = GROUPS_GID;
+    if (unshare(CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET) < 0 ||
+        mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+        mount(pods_path, file, NULL, MS_BIND, NULL) < 0 || chdir(daemon_->dir) < 0 ||
+        setgroups(1, &gid) < 0 || setresgid(gid, gid, gid) < 0 ||
+        setresuid(CONTAINERS_UID, CONTAINERS_UID, CONTAINERS_UID) < 0)
+        _exit(77);
+    auto_client *c = connect_by(strrchr(file, '/') + 1);
+    fails(dlx_publisher_new(c, "secret", NULL, &p), DLX_E_ACCESS,
+          "uid 54321 by socket pods may not publish on secret");
+    dlx_subscription_unref(dlx_test_stream_subscribe(c, "cam/front", NULL));
+    dlx_test_say(sock);
+}
+
+/* The installed rule for a group, and the documented socket for pods. */
+TEST(a_rule_without_sockets_holds_on_the_main_one_alone)
+{
+    char file[300], text[1024];
+    if (dlx_test_skips(geteuid() != 0, "needs root to mount a file"))
+        return;
+    (void)snprintf(file, sizeof file, "%s/mounted", daemon_->dir);
+    close(open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    (void)snprintf(text, sizeof text,
+                   "[socket pods]\npath = %s\n"
+                   "[rule dlpack]\ngroups = %d\ntopics = **\nallow = all\n"
+                   "[rule pods]\nusers = *\nsockets = pods\ntopics = cam/**\nallow = subscribe\n",
+                   pods_path, GROUPS_GID);
+    dlx_configured_start(text);
+    struct dlx_test_part container = dlx_test_part_begin(choose_gid_in_container, file);
+    dlx_test_hear(container.sock);
+    dlx_test_part_join(&container);
+    ck_assert_int_eq(unlink(file), 0);
+    ck_assert_int_eq(dlx_test_daemon_stop(daemon_), 0);
+    dlx_test_daemon_start(daemon_, NULL);
 }
 
 /* The socket unit keeps the listening descriptor, so the inode that was mounted stays the

@@ -34,7 +34,7 @@ static bool may_by(const char *socket, uid_t uid, gid_t gid, enum dlxd_verb verb
 
 static bool may(uid_t uid, gid_t gid, enum dlxd_verb verb, const char *topic)
 {
-    return may_by("", uid, gid, verb, topic);
+    return may_by(DLXD_SOCKET_MAIN, uid, gid, verb, topic);
 }
 
 TEST(settings_and_rules_are_read)
@@ -189,7 +189,8 @@ TEST(a_rule_may_be_about_some_sockets)
                  "[socket dlpackd]\npath = /run/main\nmode = 0600\n"
                  "[rule a]\nusers = *\nsockets = pods\ntopics = a\nallow = subscribe\n"
                  "[rule b]\nusers = *\nsockets = dlpackd, empty\ntopics = a\nallow = publish\n"
-                 "[rule c]\nusers = 5\ntopics = a\nallow = drop\n"));
+                 "[rule c]\nusers = 5\nsockets = *\ntopics = a\nallow = drop\n"
+                 "[rule d]\nusers = 5\ntopics = a\nallow = observe\n"));
     ck_assert_uint_eq(config.n_sockets, 3);
     const struct dlxd_config_socket *pods = dlxd_config_find_socket(&config, "pods");
     ck_assert_str_eq(pods->path, "/run/p");
@@ -204,6 +205,7 @@ TEST(a_rule_may_be_about_some_sockets)
         ck_assert_int_eq(may_by(names[i], 5, 1, DLXD_MAY_PUBLISH, "a"), i != 0);
         ck_assert(may_by(names[i], 5, 1, DLXD_MAY_DROP, "a"));
         ck_assert(!may_by(names[i], 6, 1, DLXD_MAY_DROP, "a"));
+        ck_assert_int_eq(may_by(names[i], 5, 1, DLXD_MAY_OBSERVE, "a"), i == 2);
     }
     const struct dlxd_principal who = {.uid = 6, .socket = "other"};
     ck_assert(!dlxd_rules_allow_something(&config.rules, &who));
