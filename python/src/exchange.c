@@ -7,14 +7,20 @@
 #include "export.h"
 #include "gpu.h"
 #include "message.h"
+#include "source.h"
 #include "tensor.h"
 
 static int allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *error_ctx,
                     void (*SetError)(void *error_ctx, const char *kind, const char *message))
 {
-    if (prototype->device.device_type != kDLCPU || prototype->ndim < 0) {
+    if (prototype->device.device_type != kDLCPU) {
         SetError(error_ctx, "BufferError",
                  "memory of GPUs is allocated by a publisher: pub.empty(shape, device=...)");
+        return -1;
+    }
+    if (prototype->ndim < 0 || prototype->ndim > DLX_NDIM_MAX ||
+        (prototype->ndim > 0 && !prototype->shape)) {
+        SetError(error_ctx, "BufferError", "a shape of 0 to 64 dimensions is needed");
         return -1;
     }
     *out = dlxpy_private_new(prototype, false);
@@ -51,11 +57,10 @@ static int from_object(void *py_object, DLManagedTensorVersioned **out)
 
 static int to_object(DLManagedTensorVersioned *tensor, void **out_py_object)
 {
-    if (tensor->version.major != DLPACK_MAJOR_VERSION || tensor->dl_tensor.ndim > DLX_NDIM_MAX ||
-        tensor->dl_tensor.device.device_type != kDLCPU) {
-        PyErr_SetString(PyExc_BufferError,
-                        "a dlx.Tensor is of DLPack 1.x, in memory of the CPU, and of at "
-                        "most 64 dimensions");
+    if (dlxpy_source_check_version(tensor) < 0 || dlxpy_source_check_shape(&tensor->dl_tensor) < 0)
+        return -1;
+    if (tensor->dl_tensor.device.device_type != kDLCPU) {
+        PyErr_SetString(PyExc_BufferError, "a dlx.Tensor is made of memory of the CPU only");
         return -1;
     }
     /* On failure the tensor stays the caller's, so what may fail comes first. */

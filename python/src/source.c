@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "source.h"
+#include "dtype.h"
 #include "errors.h"
 #include "export.h"
 #include "gpu.h"
@@ -87,9 +88,28 @@ static int ask_device(PyObject *object, const struct dlxpy_sender *sender, int *
 
 /* ---- DLPack -------------------------------------------------------------------------------- */
 
+/* PyTorch exports tensors whose values are elsewhere, or nowhere, with no address. */
+static int check_is_there(const DLTensor *t, bool padded)
+{
+    size_t size = t->data ? 0 : dlxpy_tensor_bytes(t, padded);
+    if (size == 0 || size == SIZE_MAX) /* a shape that is refused later */
+        return 0;
+    PyErr_Format(PyExc_BufferError,
+                 "a tensor of %zu bytes has no memory, its address is NULL: it stands for values "
+                 "that are kept in another form or do not exist (in PyTorch a wrapper subclass, a "
+                 "FakeTensor or a ZeroTensor): publish the tensors that it is made of, or what its "
+                 "library makes an ordinary tensor of (x.clone(), x.dequantize())",
+                 size);
+    return -1;
+}
+
 static int use_tensor(struct dlxpy_source *s, const DLTensor *t, uint64_t flags,
                       const struct dlxpy_sender *sender)
 {
+    bool padded = flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+    if (dlxpy_source_check_shape(t) < 0 ||
+        (sender->use != DLXPY_LOOK && check_is_there(t, padded) < 0))
+        return -1;
     s->view.dl_tensor = *t;
     s->view.flags = flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
     if (check_device(sender, (int)t->device.device_type, t->device.device_id) < 0)

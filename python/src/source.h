@@ -71,6 +71,8 @@ int dlxpy_source_array_interface(struct dlxpy_source *s, PyObject *object);
 int dlxpy_source_open_capsule(struct dlxpy_source *s, PyObject *capsule);
 int dlxpy_source_look_into_capsule(struct dlxpy_source *s, PyObject *capsule);
 int dlxpy_source_check_version(const DLManagedTensorVersioned *managed);
+/* Are there so many dimensions, and a shape? */
+int dlxpy_source_check_shape(const DLTensor *t);
 
 /* source_gpu.c: make `managed` of `legacy`; what to pass as __dlpack__(stream=); may a tensor on
  * this GPU be had for `sender`? */

@@ -35,8 +35,23 @@ int dlxpy_source_check_version(const DLManagedTensorVersioned *managed)
 {
     if (managed->version.major == DLPACK_MAJOR_VERSION)
         return 0;
-    (void)dlxpy_raise_text(DLX_E_VERSION, "a tensor of DLPack %u.%u, only 1.x is known",
-                           managed->version.major, managed->version.minor);
+    PyErr_Format(PyExc_BufferError,
+                 "a tensor of DLPack %u.%u, and only 1.x is known: ask its library for that, as "
+                 "x.__dlpack__(max_version=(1, 0))",
+                 (unsigned)managed->version.major, (unsigned)managed->version.minor);
+    return -1;
+}
+
+int dlxpy_source_check_shape(const DLTensor *t)
+{
+    if (t->ndim < 0 || t->ndim > DLX_NDIM_MAX)
+        (void)dlxpy_raise_text(DLX_E_SHAPE, "a tensor of %d dimensions (limit %d)", (int)t->ndim,
+                               DLX_NDIM_MAX);
+    else if (t->ndim > 0 && !t->shape)
+        PyErr_Format(PyExc_BufferError, "a tensor of %d dimensions whose shape is NULL",
+                     (int)t->ndim);
+    else
+        return 0;
     return -1;
 }
 
@@ -73,13 +88,16 @@ int dlxpy_source_look_into_capsule(struct dlxpy_source *s, PyObject *capsule)
 {
     if (PyCapsule_IsValid(capsule, DLXPY_CAPSULE)) {
         const DLManagedTensorVersioned *managed = PyCapsule_GetPointer(capsule, DLXPY_CAPSULE);
+        if (dlxpy_source_check_version(managed) < 0)
+            return -1;
         s->view.dl_tensor = managed->dl_tensor;
-        return dlxpy_source_check_version(managed) < 0 ? -1 : 1;
+        return dlxpy_source_check_shape(&managed->dl_tensor) < 0 ? -1 : 1;
     }
     if (PyCapsule_IsValid(capsule, DLXPY_CAPSULE_LEGACY)) {
         const DLManagedTensor *legacy = PyCapsule_GetPointer(capsule, DLXPY_CAPSULE_LEGACY);
         s->view.dl_tensor = legacy->dl_tensor;
-        return check_is_whole(legacy) < 0 ? -1 : 1;
+        return check_is_whole(legacy) < 0 || dlxpy_source_check_shape(&legacy->dl_tensor) < 0 ? -1
+                                                                                              : 1;
     }
     return refuse(capsule);
 }

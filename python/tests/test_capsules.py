@@ -114,6 +114,47 @@ def test_a_capsule_of_another_name_is_refused(pair, name):
 
 
 @KINDS
+@pytest.mark.parametrize(
+    "member, value, error, words",
+    [
+        ("shape", None, BufferError, "2 dimensions whose shape is NULL"),
+        ("ndim", -1, dlx.Error, "a tensor of -1 dimensions"),
+        ("ndim", 65, dlx.Error, r"a tensor of 65 dimensions \(limit 64\)"),
+        ("data", None, BufferError, "24 bytes has no memory, .* wrapper subclass"),
+    ],
+)
+def test_a_capsule_that_describes_no_tensor_is_refused(pair, kind, member, value, error, words):
+    pub, sub = pair
+    ways = [pub.publish, dlx.tensor, lambda x: pub.publish({"a": x})]
+    if member != "data":  # the shape and type of what has no memory can be looked at
+        ways.append(pub.empty_like)
+    for way in ways:
+        library = Library(kind)
+        setattr(library.managed.t, member, value)
+        capsule = library.capsule()
+        with pytest.raises(error, match=words):
+            way(capsule)
+        del capsule
+        gc.collect()
+        assert library.n_deleted == 1
+    pub.publish(b"x")
+    assert sub.take().seq == 1
+
+
+def test_a_tensor_of_another_major_version_is_refused_as_one_that_is_no_buffer(pair):
+    """As the array API says; and it is not about the daemon."""
+    for what in (pair[0].publish, pair[0].empty_like, dlx.tensor):
+        library = Library(Versioned, version=(2, 0))
+        capsule = library.capsule()
+        with pytest.raises(BufferError, match="DLPack 2.0, and only 1.x is known") as e:
+            what(capsule)
+        assert not isinstance(e.value, ConnectionError)
+        del capsule
+        gc.collect()
+        assert library.n_deleted == 1
+
+
+@KINDS
 def test_like_looks_at_a_capsule_and_leaves_it(pair, kind):
     library = Library(kind, device=(2, 3))
     capsule = library.capsule()
@@ -153,7 +194,7 @@ def test_an_exception_midway_releases_it_once(pair, kind):
 @KINDS
 @pytest.mark.parametrize(
     "kwargs, error",
-    [({"device": (8, 0)}, dlx.DeviceError), ({"version": (2, 0)}, dlx.Error)],
+    [({"device": (8, 0)}, dlx.DeviceError), ({"version": (2, 0)}, BufferError)],
     ids=["device", "version"],
 )
 def test_what_cannot_be_carried_is_released(pair, kind, kwargs, error):
