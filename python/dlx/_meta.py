@@ -135,6 +135,5 @@ def decode(data):
         return data[: -len(_MARK)]
     try:
         return untag(value.get("meta")) if "dlx.tree" in value else untag(value)
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        # another program's, which looks like ours
+    except Exception:  # another program's, which looks like ours: nothing in it is certain
         return value

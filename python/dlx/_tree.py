@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from . import _meta
 from ._dlx import Message
-from ._errors import NotFound
+from ._errors import InvalidError, NotFound
 
 _tensor_of = Message.__getitem__
 _TENSOR = object()  # there is nothing to say: a tensor, or a dict of tensors
@@ -96,7 +96,13 @@ def _join(rest, meta):
 
 def with_meta(message, meta):
     """Returns the metadata of a TreeMessage that is republished with other metadata."""
-    return _join((_meta.loads(message.meta_bytes) or {}).get("dlx.tree", {}), meta)
+    try:
+        return _join((_meta.loads(message.meta_bytes) or {}).get("dlx.tree", {}), meta)
+    except Exception as e:  # another program's, which looks like ours
+        raise InvalidError(
+            f"topic {message.topic}: the structure of message {message.seq}, which another program "
+            f"wrote, cannot be passed on with other metadata ({e}): publish a dict of its tensors"
+        ) from None
 
 
 def _merge(found, rest):
@@ -128,7 +134,7 @@ def restore(message):
             at[last] = tensor
         tree = _merge(found, _meta.loads(message.meta_bytes)["dlx.tree"])
         return tree if isinstance(tree, dict) else flat
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+    except Exception:  # another program's, which looks like ours: nothing in it is certain
         return flat
 
 
@@ -141,7 +147,10 @@ class Methods:
                 return _tensor_of(self, _escape(key))
         tree = restore(self)
         if key not in tree:
-            at = f"; that tensor is {place(tree, key, 'msg')}" if key in self.names else ""
+            at = ""
+            with contextlib.suppress(Exception):  # not all trees have a place for all names
+                if key in self.names:
+                    at = f"; that tensor is {place(tree, key, 'msg')}"
             raise NotFound(
                 f"topic {self.topic}: message {self.seq} has no {key!r}; it has "
                 f"{', '.join(map(repr, tree))}{at}"

@@ -3,6 +3,7 @@
 /* What the daemon knows: publishers, links, itself. */
 
 #include "connection.h"
+#include "errors.h"
 
 static PyObject *daemon_dict(const struct dlx_client *c, const struct dlx_daemon_info *i)
 {
@@ -23,24 +24,24 @@ static PyObject *publisher_dict(const struct dlx_publisher_info *i)
     PyObject *refused = i->refused == DLX_REFUSED_UNKNOWN ? Py_NewRef(Py_None)
                                                           : PyLong_FromUnsignedLongLong(i->refused);
     return Py_BuildValue(
-        "{s:s,s:s,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:I,s:O,s:N}", "topic", i->topic,
-        "client_name", i->client_name, "publisher", i->publisher, "published", i->published,
-        "published_bytes", i->published_bytes, "arena_bytes", i->arena_bytes, "control_bytes",
-        i->control_bytes, "pid", i->pid, "uid", i->uid, "n_subscribers", i->n_subscribers,
-        "n_arenas", i->n_arenas, "depth", i->depth, "history", i->history, "on_full",
-        i->on_full == DLX_ON_FULL_BLOCK ? "block" : "drop", "retain", i->retain, "retained",
-        i->retained ? Py_True : Py_False, "refused", refused);
+        "{s:s,s:N,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:I,s:I,s:s,s:I,s:O,s:N}", "topic", i->topic,
+        "client_name", dlxpy_text(i->client_name), "publisher", i->publisher, "published",
+        i->published, "published_bytes", i->published_bytes, "arena_bytes", i->arena_bytes,
+        "control_bytes", i->control_bytes, "pid", i->pid, "uid", i->uid, "n_subscribers",
+        i->n_subscribers, "n_arenas", i->n_arenas, "depth", i->depth, "history", i->history,
+        "on_full", i->on_full == DLX_ON_FULL_BLOCK ? "block" : "drop", "retain", i->retain,
+        "retained", i->retained ? Py_True : Py_False, "refused", refused);
 }
 
 static PyObject *link_dict(const struct dlx_link_info *i)
 {
     PyObject *behind = i->behind == DLX_BEHIND_UNKNOWN ? Py_NewRef(Py_None)
                                                        : PyLong_FromUnsignedLongLong(i->behind);
-    return Py_BuildValue("{s:s,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:O,s:O,s:O,s:O,s:N}",
-                         "client_name", i->client_name, "link", i->link, "publisher", i->publisher,
-                         "taken", i->taken, "skipped", i->skipped, "lost", i->lost, "pid", i->pid,
-                         "uid", i->uid, "n_held", i->n_held, "max_held", i->max_held, "latest",
-                         i->mode == DLX_MODE_LATEST ? Py_True : Py_False, "reliable",
+    return Py_BuildValue("{s:N,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:O,s:O,s:O,s:O,s:N}",
+                         "client_name", dlxpy_text(i->client_name), "link", i->link, "publisher",
+                         i->publisher, "taken", i->taken, "skipped", i->skipped, "lost", i->lost,
+                         "pid", i->pid, "uid", i->uid, "n_held", i->n_held, "max_held", i->max_held,
+                         "latest", i->mode == DLX_MODE_LATEST ? Py_True : Py_False, "reliable",
                          i->reliable ? Py_True : Py_False, "blocks", i->blocks ? Py_True : Py_False,
                          "joining", i->joining ? Py_True : Py_False, "behind", behind);
 }

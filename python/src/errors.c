@@ -10,10 +10,14 @@
 static PyObject *make_error; /* dlx._errors.make */
 static volatile unsigned fork_generation = 1;
 
-/* The words may hold names of tensors, which are any bytes, and may be cut within a character. */
+PyObject *dlxpy_text(const char *text)
+{
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "backslashreplace");
+}
+
 static PyObject *raise(int code, const char *text)
 {
-    PyObject *object = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "backslashreplace");
+    PyObject *object = dlxpy_text(text);
     PyObject *error =
         object ? PyObject_CallFunction(make_error, "isO", code, dlx_error_name(code), object)
                : NULL;

@@ -13,6 +13,10 @@ PyObject *dlxpy_raise(int code);
 /* With words of ours. printf's formats. */
 PyObject *dlxpy_raise_text(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Words of other programs as str: names of tensors and of programs are any bytes, and may be cut
+ * within a character. */
+PyObject *dlxpy_text(const char *text);
+
 /* A handle that was closed: dlx.Closed. `what` is "the publisher of cam/front", say. */
 PyObject *dlxpy_raise_closed(const char *what);
 

@@ -194,12 +194,12 @@ static PyObject *make_event(const struct dlx_event *event)
         return NULL;
     const char *kind = kinds[event->kind <= DLX_EVENT_RECONNECTED ? event->kind : 0];
     PyStructSequence_SetItem(ret, 0, PyUnicode_FromString(kind));
-    PyStructSequence_SetItem(ret, 1, PyUnicode_FromString(event->topic));
+    PyStructSequence_SetItem(ret, 1, dlxpy_text(event->topic));
     PyStructSequence_SetItem(ret, 2, PyLong_FromUnsignedLong(event->pid));
     PyStructSequence_SetItem(ret, 3, PyLong_FromUnsignedLongLong(event->link));
     PyStructSequence_SetItem(ret, 4, PyLong_FromUnsignedLongLong(event->publisher));
     PyStructSequence_SetItem(ret, 5, PyLong_FromUnsignedLongLong(event->missed));
-    PyStructSequence_SetItem(ret, 6, PyUnicode_FromString(event->reason));
+    PyStructSequence_SetItem(ret, 6, dlxpy_text(event->reason));
     if (PyErr_Occurred())
         Py_CLEAR(ret);
     return ret;
