@@ -137,7 +137,7 @@ c '' tests/package/cpp/x.cpp '#include <dlx/dlx.hpp>' '#include <chrono>' '#incl
 c '' client/control/x.c '#include "daemon/base/y.h" /* lint-allow: include: a reason */'
 
 # -- length, licence, blanks -----------------------------------------------------------------------
-mapfile -t long < <(seq -f '/* %g */' 600)
+mapfile -t long < <(seq -f '/* %g */' 1200)
 c length common/x.c "${long[@]}"
 rule '' common/x.c "$spdx" "${long[@]:1}"
 rule '' docs/long.md "${long[@]}"
