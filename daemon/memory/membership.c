@@ -2,6 +2,7 @@
 #include "daemon/memory/membership.h"
 #include "common/error.h"
 #include "common/memory.h"
+#include "daemon/users/outbox.h"
 #include "ring/layout.h"
 #include <assert.h>
 #include <fcntl.h>
@@ -14,6 +15,7 @@ _Static_assert(DLX_SHM_MEMBERSHIP_LINES == 64, "one bit a line");
 struct dlxd_membership_page {
     struct dlxd_list node; /* in user->membership_pages */
     int fd;                /* read-only */
+    struct dlxd_charge charge;
     struct entry *entries; /* [DLX_SHM_MEMBERSHIP_LINES]: a private page, directly before `lines` */
     struct dlx_shm_membership *lines; /* the shared page */
     uint64_t used;                    /* one bit for each line */
@@ -97,6 +99,7 @@ static struct dlxd_membership_page *page_free(struct dlxd_membership_page *page)
         dlx__region_unmap(page->lines, DLX_PAGE);
         dlx__region_unmap(page->entries, DLX_PAGE);
         dlx__close(page->fd);
+        dlxd_charge_deinit(&page->charge);
         free(page);
     }
     return NULL;
@@ -131,7 +134,9 @@ static int page_new(struct dlxd_membership_page **ret, struct dlxd_user *user,
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a membership page");
     page->fd = -1;
     dlxd_list_init(&page->node);
-    int r = dlx__region_new(memory, "dlx-membership", DLX_PAGE, &page->fd, &fd);
+    int r = dlxd_flights_charge(&page->charge, user, DLXD_BYTES, DLX_PAGE);
+    if (r == 0)
+        r = dlx__region_new(memory, "dlx-membership", DLX_PAGE, &page->fd, &fd);
     if (r == 0) /* nobody else has the page yet, so nothing waits */
         r = dlx__region_populate(memory, fd, DLX_PAGE, &map);
     if (r < 0)

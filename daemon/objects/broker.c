@@ -22,8 +22,10 @@ int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
     broker->last_client = broker->start_ns / 1000; /* as in registry.c */
     dlxd_users_init(&broker->users, ram_bytes);
     struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0)
-        broker->users.all_descriptors_max = broker->users.all_in_flight_max = files.rlim_cur;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        dlxd_users_set_descriptors(&broker->users, files.rlim_cur);
+        broker->users.all_in_flight_max = files.rlim_cur;
+    }
     dlxd_registry_init(&broker->registry);
     dlxd_list_init(&broker->clients);
     dlxd_list_init(&broker->greeting);

@@ -167,6 +167,7 @@ static int set_up(struct dlxd_client *client, const char *socket)
             : DLX_E_NO_MEMORY;
     if (r < 0)
         return r;
+    client->user->is_administrator = dlxd_policy_is_superuser(&broker->policy, client->principal);
     client->refuse_code = dlxd_policy_admit(&broker->policy, client->principal);
     if (client->refuse_code == 0)
         client->refuse_code =

@@ -229,7 +229,7 @@ static int tell_publisher(struct dlxd_link *link, int bell)
     return r;
 }
 
-static int join(struct dlxd_link *link)
+static int make_bell_and_tell(struct dlxd_link *link)
 {
     int pair[2];
     int r = make_bell(pair);
@@ -242,6 +242,18 @@ static int join(struct dlxd_link *link)
         return r;
     link->bell_fd = dlx__steal_fd(&subscribers_end);
     return 0;
+}
+
+static int join(struct dlxd_link *link)
+{
+    struct dlxd_user *user = link->subscription->client->user;
+    bool is_locked = link->publisher->state == DLXD_PUBLISHER_SHOWN;
+    int r = dlxd_charge_init(&link->join_charge, user, DLXD_DESCRIPTORS, is_locked ? 2 : 1);
+    if (r == 0)
+        r = make_bell_and_tell(link);
+    if (r < 0)
+        dlxd_charge_deinit(&link->join_charge);
+    return r;
 }
 
 static int send_open(struct dlxd_link *link)

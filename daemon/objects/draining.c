@@ -56,11 +56,14 @@ static void draining_free_if_over(struct dlxd_holder *holder)
     if (holder->client || holder->drains.n > 0)
         return;
     dlx__close(holder->pidfd);
+    dlxd_charge_deinit(&holder->pidfd_charge);
     free(holder);
 }
 
 void dlxd_holder_disconnected(struct dlxd_holder *holder)
 {
+    if (holder->drains.n > 0)
+        dlxd_charge_restore(&holder->pidfd_charge, holder->client->user, DLXD_DESCRIPTORS, 1);
     holder->client = NULL;
     draining_free_if_over(holder);
 }

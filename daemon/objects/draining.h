@@ -21,6 +21,7 @@ struct dlxd_publisher;
 struct dlxd_holder {
     struct dlxd_client *client; /* NULL: the connection has ended */
     int pidfd;
+    struct dlxd_charge pidfd_charge; /* once the client's own has ended */
     struct dlxd_drains drains;
 };
 

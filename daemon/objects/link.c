@@ -139,6 +139,7 @@ static void close_join_fds(struct dlxd_link *link)
     link->locked_fd = dlx__close(link->locked_fd);
     link->bell_fd =
         dlxd_workers_close_socket(link->workers, link->subscription->client->user, link->bell_fd);
+    dlxd_charge_deinit(&link->join_charge);
 }
 
 static void release_resources(struct dlxd_link *link)

@@ -91,8 +91,9 @@ struct dlxd_link {
     struct dlxd_drain *drain; /* its page and charges; NULL: FAILED */
     struct dlxd_proof *proof; /* not NULL: PROVING */
     struct dlxd_workers *workers;
-    int bell_fd;   /* the subscriber's end, from LinkAdded to LinkOpen */
-    int locked_fd; /* likewise: the control block of a SHOWN publisher */
+    int bell_fd;                    /* the subscriber's end, from LinkAdded to LinkOpen */
+    int locked_fd;                  /* likewise: the control block of a SHOWN publisher */
+    struct dlxd_charge join_charge; /* for both */
 
     int fail_code;
     uint64_t fail_origin; /* of the publisher that is gone */

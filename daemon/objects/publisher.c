@@ -232,6 +232,7 @@ static int restore_all(struct dlxd_publisher *publisher, struct dlxd_user *user,
         return dlx__fail(DLX_E_PROTOCOL, "its control block is missing");
     publisher->user = dlxd_user_ref(user);
     dlxd_charge_restore(&publisher->object_charge, user, DLXD_OBJECTS, 1);
+    dlxd_charge_close_descriptors(&publisher->object_charge); /* it has no link socket */
     int r = restore_control(publisher, user, &regions[0]);
     for (size_t i = 1; r == 0 && i < n_regions; i++)
         r = restore_arena(publisher, user, &regions[i]);

@@ -123,7 +123,8 @@ struct dlxd_publisher {
 
     struct dlxd_gpu_member gpu; /* what the GPU keeper holds of it */
 
-    /* GONE: its first link pays this and the charges of its regions. */
+    /* With a descriptor: the link socket, or dying_pidfd. GONE: its first link pays this and the
+     * charges of its regions. */
     struct dlxd_charge object_charge;
 };
 

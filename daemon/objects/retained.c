@@ -56,11 +56,25 @@ static void retained_enlist(struct dlxd_publisher *publisher, uint64_t for_ns)
     dlxd_list_push_front(after, &publisher->by_client);
 }
 
-/* No process can write its memory any more. */
-static void settle(struct dlxd_publisher *publisher)
+/* Its object's descriptor, which was the link socket while it had a client. Accepts -1. */
+static void take_pidfd_of(struct dlxd_publisher *publisher, int take_fd)
+{
+    publisher->dying_pidfd = take_fd;
+    if (take_fd >= 0)
+        dlxd_charge_add_descriptor(&publisher->object_charge);
+}
+
+static void close_pidfd(struct dlxd_publisher *publisher)
 {
     publisher->death = dlxd_watch_free(publisher->death);
     publisher->dying_pidfd = dlx__close(publisher->dying_pidfd);
+    dlxd_charge_close_descriptors(&publisher->object_charge);
+}
+
+/* No process can write its memory any more. */
+static void settle(struct dlxd_publisher *publisher)
+{
+    close_pidfd(publisher);
     publisher->state = DLXD_PUBLISHER_RETAINED;
     retained_enlist(publisher, publisher->config.retain_for_ns);
     dlxd_store_hooks_update(publisher);
@@ -129,7 +143,7 @@ void dlxd_retained_add(struct dlxd_publisher *publisher, int pidfd)
         return;
     }
     retained_enlist(publisher, DLXD_DYING_NS);
-    publisher->dying_pidfd = fcntl(pidfd, F_DUPFD_CLOEXEC, 0);
+    take_pidfd_of(publisher, fcntl(pidfd, F_DUPFD_CLOEXEC, 0));
     if (publisher->dying_pidfd >= 0 && watch_death(publisher) == 0)
         publisher->state = DLXD_PUBLISHER_DYING;
     else
@@ -171,7 +185,7 @@ bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
     publisher->announced = is_shown ? publisher->announced : 0;
     publisher->announced_late = UINT64_MAX;
     dlxd_retained_resume(publisher);
-    publisher->dying_pidfd = dlx__steal_fd(&pidfd);
+    take_pidfd_of(publisher, dlx__steal_fd(&pidfd));
     retained_enlist(publisher, 0);
     if (watch_death(publisher) < 0)
         retained_enlist(publisher, 1); /* its death could not be seen */
@@ -181,8 +195,7 @@ bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
 
 void dlxd_retained_remove(struct dlxd_publisher *publisher)
 {
-    publisher->death = dlxd_watch_free(publisher->death);
-    publisher->dying_pidfd = dlx__close(publisher->dying_pidfd);
+    close_pidfd(publisher);
     dlxd_list_remove(&publisher->by_client);
 }
 

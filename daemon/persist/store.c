@@ -39,6 +39,7 @@ struct dlxd_barrier {
     struct dlxd_client *client;
     uint32_t serial;
     int fd;
+    struct dlxd_charge charge; /* for the fd */
     struct dlxd_watch *watch;
     uint64_t until_ns;
 };
@@ -54,6 +55,7 @@ static void barrier_free(struct dlxd_barrier *barrier)
     dlxd_list_remove(&barrier->node);
     dlxd_watch_free(barrier->watch);
     dlx__close(barrier->fd);
+    dlxd_charge_deinit(&barrier->charge);
     free(barrier);
 }
 
@@ -230,6 +232,8 @@ static bool wants(const struct dlxd_publisher *publisher)
 static int keep(struct dlxd_store *store, struct dlxd_user *whose, int fd, const char *name)
 {
     int r = dlxd_user_check(whose, DLXD_STORE_ENTRIES, 1);
+    if (r == 0)
+        r = dlxd_user_check(whose, DLXD_DESCRIPTORS, 1); /* until it was sent */
     return r < 0 ? r : dlxd_store_queue_keep(&store->queue, whose, fd, name);
 }
 
@@ -390,13 +394,16 @@ bool dlxd_store_answer_later(const struct dlxd_publisher *publisher, struct dlxd
                                      .serial = serial,
                                      .fd = pipe_fds[0],
                                      .until_ns = dlx__now_ns() + PATIENCE_NS};
-    int r = dlxd_store_queue_barrier(&store->queue, publisher->user, pipe_fds[1]);
+    int r = dlxd_charge_init(&barrier->charge, client->user, DLXD_DESCRIPTORS, 1);
+    if (r == 0)
+        r = dlxd_store_queue_barrier(&store->queue, publisher->user, pipe_fds[1]);
     dlx__close(pipe_fds[1]);
     if (r == 0)
         r = dlxd_watch_new(&barrier->watch, store->broker->watches, barrier->fd, DLXD_READABLE,
                            on_barrier, barrier);
     if (r < 0) {
         dlx__close(barrier->fd);
+        dlxd_charge_deinit(&barrier->charge);
         free(barrier);
         return false;
     }

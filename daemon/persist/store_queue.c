@@ -30,13 +30,15 @@ struct user {
     struct dlxd_list node; /* in queue->users */
     struct dlxd_list turn; /* in queue->turns, or in no list */
     struct dlxd_list notes;
-    struct dlxd_charge charge; /* for its part of queue->n_fds */
+    struct dlxd_charge charge; /* for its part of queue->n_fds, and the fds of notes */
 };
 
-static void note_free(struct dlxd_store_queue *queue, struct note *note)
+static void note_free(struct dlxd_store_queue *queue, struct user *user, struct note *note)
 {
     dlxd_list_remove(&note->node);
     queue->n--;
+    if (note->fd >= 0)
+        dlxd_charge_close_descriptor(&user->charge);
     dlx__close(note->fd);
     free(note);
 }
@@ -102,7 +104,7 @@ void dlxd_store_queue_deinit(struct dlxd_store_queue *queue)
     dlx_for_each (it, &queue->users) {
         struct user *user = dlxd_container_of(it, struct user, node);
         dlx_for_each (note, &user->notes)
-            note_free(queue, dlxd_container_of(note, struct note, node));
+            note_free(queue, user, dlxd_container_of(note, struct note, node));
         store_queue_count(queue, user, -(int32_t)user->charge.amount);
         put_user(user);
     }
@@ -133,6 +135,8 @@ static int post(struct dlxd_store_queue *queue, struct user *user, enum note_kin
         free(note);
         return dlx__fail_errno("descriptor for the service manager");
     }
+    if (note->fd >= 0)
+        dlxd_charge_add_descriptor(&user->charge);
     memcpy(note->name, name, size);
     dlxd_list_push_back(&user->notes, &note->node);
     queue->n++;
@@ -173,7 +177,7 @@ int dlxd_store_queue_drop(struct dlxd_store_queue *queue, struct dlxd_user *whos
     struct note *unsent = find_unsent(user, name);
     int r = 0;
     if (unsent) {
-        note_free(queue, unsent);
+        note_free(queue, user, unsent);
         store_queue_count(queue, user, -1);
         if (dlxd_list_empty(&user->notes))
             dlxd_list_remove(&user->turn);
@@ -253,7 +257,7 @@ int dlxd_store_queue_flush(struct dlxd_store_queue *queue, uint64_t now)
         pay(queue, now);
         if (note->kind == NOTE_DROP)
             store_queue_count(queue, user, -1);
-        note_free(queue, note);
+        note_free(queue, user, note);
         dlxd_list_remove(&user->turn);
         if (!dlxd_list_empty(&user->notes))
             dlxd_list_push_back(&queue->turns, &user->turn);

@@ -149,7 +149,9 @@ struct dlxd_outbox *dlxd_outbox_close(struct dlxd_outbox *outbox, struct dlxd_us
         return NULL;
     }
     charge_all_to(outbox, whose);
-    dlxd_charge_add_descriptor(&first_flight(outbox)->charge);
+    /* The socket is closed when the last flight has landed. */
+    dlxd_charge_add_descriptor(
+        &dlxd_container_of(outbox->flights.prev, struct dlxd_flight, of_outbox)->charge);
     (void)shutdown(outbox->fd, SHUT_RDWR);
     outbox->state = DLXD_OUTBOX_CLOSING;
     discard_received(outbox, whose);

@@ -24,8 +24,8 @@ enum dlxd_resource {
     DLXD_FAILED,        /* failed links whose subscribers have yet to be told */
     DLXD_GPU_CALLS,     /* calls that wait for the GPU keeper: daemon/gpu/keeper.h */
     DLXD_IN_FLIGHT,     /* descriptors that were sent and not yet received: outbox.h */
-    /* Descriptors that the daemon holds for the user, limited to a share (share.h). No charge names
-     * this resource, because the others include their descriptors. */
+    /* Descriptors that the daemon holds for the user, limited to a share (user.h). Charges of other
+     * resources include the descriptors of their objects. */
     DLXD_DESCRIPTORS,
     DLXD_N_RESOURCES,
 };

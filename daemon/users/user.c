@@ -44,6 +44,7 @@ void dlxd_users_init(struct dlxd_users *users, uint64_t shared_bytes)
     users->borrow_quotas = NULL;
     users->all_descriptors = 0;
     users->all_descriptors_max = UINT64_MAX;
+    users->descriptors_of_administrators = 0;
     users->all_in_flight = 0;
     users->all_in_flight_max = UINT64_MAX;
     users->all_stored = 0;
@@ -63,6 +64,13 @@ void dlxd_users_set_quotas(struct dlxd_users *users, const struct dlxd_quotas *q
         struct dlxd_user *user = dlxd_container_of(it, struct dlxd_user, node);
         user->borrow_quota = dlxd_quotas_of_socket(quotas, user->socket);
     }
+}
+
+void dlxd_users_set_descriptors(struct dlxd_users *users, uint64_t process_max)
+{
+    users->all_descriptors_max = process_max - DLX_MIN(process_max / 8, DLXD_DESCRIPTORS_OWN);
+    users->descriptors_of_administrators =
+        DLX_MIN(process_max / 32, DLXD_DESCRIPTORS_ADMINISTRATORS);
 }
 
 void dlxd_users_deinit(struct dlxd_users *users)
@@ -152,8 +160,11 @@ static struct pool pool_of(const struct dlxd_user *user, enum dlxd_resource reso
     case DLXD_IN_FLIGHT:
         return (struct pool){users->all_in_flight, users->all_in_flight_max, DLXD_IN_FLIGHT_SHARE};
     case DLXD_DESCRIPTORS:
-        return (struct pool){users->all_descriptors, users->all_descriptors_max,
-                             DLXD_DESCRIPTORS_SHARE};
+        return (struct pool){
+            users->all_descriptors,
+            left_of(user->is_administrator ? 0 : users->descriptors_of_administrators,
+                    users->all_descriptors_max),
+            DLXD_DESCRIPTORS_SHARE};
     case DLXD_STORE_ENTRIES:
         return (struct pool){users->all_stored, users->all_stored_max,
                              user->is_own ? DLXD_SHARE_ALL : DLXD_STORE_SHARE};
@@ -327,6 +338,7 @@ static uint64_t n_descriptors(enum dlxd_resource resource, uint64_t amount)
 static void add_to_all(struct dlxd_users *users, enum dlxd_resource resource, uint64_t amount)
 {
     users->all_bytes += resource == DLXD_BYTES ? amount : 0;
+    users->all_descriptors += resource == DLXD_DESCRIPTORS ? amount : 0;
     users->all_in_flight += resource == DLXD_IN_FLIGHT ? amount : 0;
     users->all_stored += resource == DLXD_STORE_ENTRIES ? amount : 0;
 }
@@ -383,13 +395,23 @@ void dlxd_charge_add_descriptor(struct dlxd_charge *charge)
     charge->user->users->all_descriptors++;
 }
 
+static void close_descriptors(struct dlxd_charge *charge, uint64_t n)
+{
+    assert(charge->n_descriptors >= n);
+    charge->n_descriptors -= n;
+    charge->user->used[DLXD_DESCRIPTORS] -= n;
+    charge->user->users->all_descriptors -= n;
+}
+
+void dlxd_charge_close_descriptor(struct dlxd_charge *charge)
+{
+    close_descriptors(charge, 1);
+}
+
 void dlxd_charge_close_descriptors(struct dlxd_charge *charge)
 {
-    if (!charge->user)
-        return;
-    charge->user->used[DLXD_DESCRIPTORS] -= charge->n_descriptors;
-    charge->user->users->all_descriptors -= charge->n_descriptors;
-    charge->n_descriptors = 0;
+    if (charge->user)
+        close_descriptors(charge, charge->n_descriptors);
 }
 
 void dlxd_charge_deinit(struct dlxd_charge *charge)

@@ -35,11 +35,12 @@ struct dlxd_users {
     const struct dlxd_quotas *borrow_quotas; /* other classes; NULL: none */
     uint64_t all_bytes;                      /* used by all users together */
     uint64_t all_bytes_max;
-    uint64_t all_descriptors;     /* likewise */
-    uint64_t all_descriptors_max; /* the limit of the process */
-    uint64_t all_in_flight;       /* likewise */
-    uint64_t all_in_flight_max;   /* the kernel's limit for the daemon's user */
-    uint64_t all_stored;          /* likewise, in the service manager's store */
+    uint64_t all_descriptors;               /* likewise */
+    uint64_t all_descriptors_max;           /* see dlxd_users_set_descriptors() */
+    uint64_t descriptors_of_administrators; /* of these, the last so many */
+    uint64_t all_in_flight;                 /* likewise */
+    uint64_t all_in_flight_max;             /* the kernel's limit for the daemon's user */
+    uint64_t all_stored;                    /* likewise, in the service manager's store */
     uint64_t all_stored_max;
 };
 
@@ -51,8 +52,9 @@ struct dlxd_user {
     char socket[DLXD_SOCKET_NAME_SIZE];
     const struct dlxd_quota *borrow_quota; /* its class; NULL: the default class */
     uint64_t used[DLXD_N_RESOURCES];
-    uint32_t n_greeting; /* clients that have not said Hello */
-    bool is_own;         /* the daemon's own user: see DLXD_SHARE_ALL */
+    uint32_t n_greeting;   /* clients that have not said Hello */
+    bool is_own;           /* the daemon's own user: see DLXD_SHARE_ALL */
+    bool is_administrator; /* may have the last descriptors */
     struct dlxd_pace pace;
     struct dlxd_list tasks;
     struct dlxd_list working;          /* in users->working */
@@ -80,6 +82,17 @@ void dlxd_users_init(struct dlxd_users *users, uint64_t shared_bytes);
  * it has and gets nothing new. The classes of the previous call are not used any more. */
 void dlxd_users_set_quotas(struct dlxd_users *users, const struct dlxd_quotas *borrow_quotas,
                            uint64_t shared_bytes);
+/*
+ * Sets the limit of descriptors from that of the process. Each descriptor that the daemon holds for
+ * a user is charged. Not charged are its own (sockets that it listens on, log, workers), those of
+ * at most DLXD_REFUSED_MAX connections that it refuses, and those that a worker is about to close:
+ * DLXD_DESCRIPTORS_OWN are left for all of these. The last DLXD_DESCRIPTORS_ADMINISTRATORS are left
+ * for administrators, who can connect and remove things whatever other users have. Small limits
+ * leave an eighth and a 32nd.
+ */
+#define DLXD_DESCRIPTORS_OWN            96U
+#define DLXD_DESCRIPTORS_ADMINISTRATORS 32U
+void dlxd_users_set_descriptors(struct dlxd_users *users, uint64_t process_max);
 /* No user may be left. */
 void dlxd_users_deinit(struct dlxd_users *users);
 
@@ -116,7 +129,9 @@ void dlxd_charge_set(struct dlxd_charge *charge, uint64_t amount);
 void dlxd_charge_move(struct dlxd_charge *charge, struct dlxd_user *to);
 /* Adds one descriptor, even beyond the limits: another charge that had it ends now. */
 void dlxd_charge_add_descriptor(struct dlxd_charge *charge);
-/* Its descriptors are closed; the rest stays. Does nothing if nothing is charged. */
+/* One of its descriptors is closed. */
+void dlxd_charge_close_descriptor(struct dlxd_charge *charge);
+/* All of its descriptors are closed; the rest stays. Does nothing if nothing is charged. */
 void dlxd_charge_close_descriptors(struct dlxd_charge *charge);
 /* Gives back what was charged, if anything. */
 void dlxd_charge_deinit(struct dlxd_charge *charge);

@@ -193,6 +193,44 @@ TEST_OF(users, a_user_may_have_a_share_of_the_descriptors_that_are_left)
             dlxd_charge_deinit(&charges[i][--n[i]]);
 }
 
+/* However many users take their shares of the others. */
+TEST_OF(users, the_last_descriptors_are_for_administrators)
+{
+    enum { MAX = 1024, ADMINISTRATOR = N_USERS - 1 };
+    static struct dlxd_charge charges[MAX];
+    size_t n = 0;
+    memset(charges, 0, sizeof charges);
+    dlxd_users_set_descriptors(&dlx_users, MAX);
+    ck_assert_uint_eq(dlx_users.all_descriptors_max, MAX - DLXD_DESCRIPTORS_OWN);
+    user[ADMINISTRATOR]->is_administrator = true;
+    for (int i = 0; i < ADMINISTRATOR; i++)
+        while (dlxd_charge_init(&charges[n], user[i], DLXD_CONNECTIONS, 1) == 0)
+            n++;
+    for (int i = 0; i < ADMINISTRATOR; i++)
+        (void)dlx_users_refused(user[i], DLXD_CONNECTIONS, 1);
+    uint64_t left = dlx_users.all_descriptors_max - dlx_users.all_descriptors;
+    ck_assert_uint_ge(left, DLXD_DESCRIPTORS_ADMINISTRATORS);
+    ck_assert_uint_lt(left, DLXD_DESCRIPTORS_ADMINISTRATORS + 2);
+    for (uint32_t i = 0; i < DLXD_DESCRIPTORS_ADMINISTRATORS / 4; i++)
+        (void)dlx_users_charge(user[ADMINISTRATOR], DLXD_CONNECTIONS, 1);
+    while (n > 0)
+        dlxd_charge_deinit(&charges[--n]);
+}
+
+static const struct {
+    uint64_t process, all, of_administrators;
+} descriptor_limits[] = {
+    {16, 14, 0}, {64, 56, 2}, {768, 672, 24}, {1024, 928, 32}, {1U << 20, (1U << 20) - 96, 32}};
+
+LOOP_TEST_OF(users, small_limits_of_descriptors_leave_parts_of_them, 0,
+             DLX_ARRAY_SIZE(descriptor_limits))
+{
+    dlxd_users_set_descriptors(&dlx_users, descriptor_limits[_i].process);
+    ck_assert_uint_eq(dlx_users.all_descriptors_max, descriptor_limits[_i].all);
+    ck_assert_uint_eq(dlx_users.descriptors_of_administrators,
+                      descriptor_limits[_i].of_administrators);
+}
+
 TEST_OF(core, acknowledging_more_than_was_sent_is_refused)
 {
     struct dlxd_broker broker = {.watches = NULL};

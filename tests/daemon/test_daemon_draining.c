@@ -105,7 +105,7 @@ static void expect(size_t n)
     ck_assert_uint_eq(writer->n_links, n);
     ck_assert_uint_eq(user->used[DLXD_LINKS], n);
     ck_assert_uint_eq(user->used[DLXD_BYTES],
-                      publisher->control->size + n * dlx_shm_link_size(MAX_HELD));
+                      DLX_PAGE + publisher->control->size + n * dlx_shm_link_size(MAX_HELD));
     ck_assert_uint_eq(dlxd_drains_n_all(&dlx_scene.broker), n);
 }
 
@@ -171,7 +171,7 @@ LOOP_TEST(a_newcomer_that_meets_a_limit_is_told_of_them_or_takes_their_place, 0,
     uint64_t *max = dlx_scene.broker.users.max;
     max[DLXD_LINKS] = _i == USERS_LINKS ? 5 : MAX_LINKS;
     if (_i == USERS_BYTES)
-        max[DLXD_BYTES] = publisher->control->size + 5 * dlx_shm_link_size(MAX_HELD);
+        max[DLXD_BYTES] = DLX_PAGE + publisher->control->size + 5 * dlx_shm_link_size(MAX_HELD);
     join_and_hold(5);
     ck_assert_int_eq(join(&next), DLX_E_LIMIT);
     ck_assert_msg(strstr(why, "5 closed subscriptions still hold messages") &&

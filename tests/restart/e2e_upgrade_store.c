@@ -3,6 +3,7 @@
  * tests/harness/manager.h) keeps descriptors: what it keeps, and what the new daemon believes that
  * it keeps, stay the same. */
 
+#include "tests/harness/fork.h"
 #include "tests/harness/store.h"
 #include "tests/harness/upgrade.h"
 #include <sys/un.h>
@@ -161,6 +162,71 @@ TEST(an_upgrade_that_fails_leaves_the_ledger_as_it_was)
                   dlx_test_stream_daemon.said);
     ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
     dlx_test_store_check_there("test/a", 3, 3);
+}
+
+enum { N_QUOTAS = 16 };
+
+struct quotas {
+    uint64_t used[N_QUOTAS];
+    int n;
+};
+
+static int add_quota(const struct dlx_quota_info *info, void *userdata)
+{
+    struct quotas *quotas = userdata;
+    bool passes = strcmp(info->name, "requests-per-second") == 0 ||
+                  strcmp(info->name, "descriptors-in-flight") == 0;
+    ck_assert_int_lt(quotas->n, N_QUOTAS);
+    quotas->used[quotas->n++] = passes ? 0 : info->used;
+    return 0;
+}
+
+static struct quotas quotas_now(void)
+{
+    struct quotas quotas = {.n = 0};
+    auto_client *c = dlx_test_stream_connect();
+    ok(dlx_list_quotas(c, add_quota, &quotas));
+    return quotas;
+}
+
+static bool quotas_are(const struct quotas *expected)
+{
+    struct quotas now = quotas_now();
+    return memcmp(&now, expected, sizeof now) == 0;
+}
+
+/* Whatever became of their publishers. */
+TEST(retained_messages_are_charged_alike_by_the_next_daemon)
+{
+    const struct dlx_publisher_args for_an_hour = {
+        .size = sizeof for_an_hour, .retain = 2, .retain_for_ns = UINT64_C(3600000000000)};
+    for (int i = 0; i < 8; i++) {
+        char topic[16];
+        (void)snprintf(topic, sizeof topic, "test/many/%d", i);
+        dlx_test_store_leave_messages(topic, &dlx_test_retain_1, 1);
+    }
+    dlx_test_store_leave_messages("test/b", &for_an_hour, 5);
+    pid_t idle = dlx_test_store_publish_elsewhere(&dlx_test_retain_2, 5);
+    dlx_test_store_restart();
+    struct quotas before = quotas_now();
+    ck_assert_int_gt(before.n, 10);
+    dlx_test_store_restart(); /* the idle publisher is known by its pidfd */
+    eventually(quotas_are(&before));
+    dlx_test_upgrade();
+    eventually(quotas_are(&before));
+    dlx_test_fork_kill(idle);
+    dlx_test_store_check_there("test/a", 4, 5);
+    eventually(!quotas_are(&before)); /* its pidfd is closed */
+    before = quotas_now();
+    dlx_test_store_restart();
+    eventually(quotas_are(&before));
+    dlx_test_upgrade();
+    eventually(quotas_are(&before));
+    for (int i = 0; i < 8; i++) {
+        char topic[16];
+        (void)snprintf(topic, sizeof topic, "test/many/%d", i);
+        dlx_test_store_drop(topic);
+    }
 }
 
 int main(void)

@@ -110,9 +110,68 @@ static uint64_t used_by_drain(const struct drain *drain, enum dlxd_resource reso
     return resource == DLXD_LINKS ? 1 : resource == DLXD_BYTES ? drain->size : 0;
 }
 
+/* Of a publisher that has gone the regions are closed when all its links have been told
+ * everything. */
+bool regions_are_open(const struct pub *p)
+{
+    if (p->state != PUB_GONE)
+        return true;
+    each_link (l)
+        if (l->pub == p && !l->gone_sent)
+            return true;
+    return false;
+}
+
+/* Of a connection that has ended, and of which links drain, the pidfd is kept once. */
+bool is_last_of_its_process(int drain)
+{
+    int i = w.n_drains - 1;
+    while (w.drains[i].connection != w.drains[drain].connection)
+        i--;
+    return i == drain && !w.drains[i].reader;
+}
+
+/* The membership page of its publishers: one is enough for as many as there can be. */
+uint64_t n_pages(int user)
+{
+    each_pub (p)
+        if (p->proc && p->user == user)
+            return 1;
+    return 0;
+}
+
+static uint64_t descriptors_of_pub(const struct pub *p, int user)
+{
+    uint64_t n = p->user == user && (p->proc || (p->dying && p->has_pidfd));
+    for (int i = 0; i < p->n_r && regions_are_open(p); i++)
+        n += !p->r[i].gone && payer_of(p, i) == user;
+    return n;
+}
+
+/* Without sockets that the daemon has shut down, which are not read yet. */
+uint64_t used_descriptors(int user)
+{
+    uint64_t n = n_pages(user);
+    each_proc (c)
+        if (c->connected && !c->refused && c->user == user)
+            n += 2U + (c->waits != 0);
+    each_pub (p)
+        n += descriptors_of_pub(p, user);
+    each_sub (s)
+        n += s->proc->user == user;
+    each_link (l)
+        if ((l->pub || l->spare) && user_of(l) == user)
+            n += 1U + (l->state == LINK_ADDED) + (l->state == LINK_ADDED && l->locked);
+    for (int i = 0; i < w.n_waiters; i++)
+        n += w.waiters[i].user == user ? 3 : 0;
+    for (int i = 0; i < w.n_drains; i++)
+        n += w.drains[i].user == user ? 1U + is_last_of_its_process(i) : 0;
+    return n;
+}
+
 uint64_t used(int user, enum dlxd_resource resource)
 {
-    uint64_t n = 0;
+    uint64_t n = resource == DLXD_BYTES ? n_pages(user) * DLX_PAGE : 0;
     each_pub (p)
         n += used_of_pub(p, user, resource);
     each_sub (s) {

@@ -32,6 +32,20 @@ static void check_charges(void)
     MUST(w.broker.users.all_bytes == all, "%ju bytes", w.broker.users.all_bytes);
 }
 
+/* Each descriptor that is open for somebody is charged. */
+static void check_descriptors(void)
+{
+    uint64_t all = (uint64_t)w.n_shut_down;
+    for (int user = 0; user < USERS; user++) {
+        uint64_t n = used_descriptors(user), has = charged(user, DLXD_DESCRIPTORS);
+        MUST(has == n || (w.n_shut_down > 0 && has > n && has - n <= (uint64_t)w.n_shut_down),
+             "user %d has %ju descriptors, expected %ju", user, has, n);
+        all += n;
+    }
+    MUST(w.broker.users.all_descriptors == all, "%ju descriptors are charged, expected %ju",
+         w.broker.users.all_descriptors, all);
+}
+
 void check_info(const Dlx__Wire__DaemonInfoReply *body)
 {
     uint32_t n_clients = 0, n_pubs = 0, n_links = 0;
@@ -86,27 +100,6 @@ static void check_counts(void)
     MUST(r->subscriptions.n == subs, "%zu subscriptions, expected %zu", r->subscriptions.n, subs);
     MUST(r->links.n == links, "%zu links, expected %zu", r->links.n, links);
     MUST(r->n_topics == topics, "%zu topics, expected %zu", r->n_topics, topics);
-}
-
-/* Of a publisher that has gone the regions are closed when all its links have been told
- * everything. */
-static bool regions_are_open(const struct pub *p)
-{
-    if (p->state != PUB_GONE)
-        return true;
-    each_link (l)
-        if (l->pub == p && !l->gone_sent)
-            return true;
-    return false;
-}
-
-/* Of a connection that has ended, and of which links drain, the pidfd is kept once. */
-static bool is_last_of_its_process(int drain)
-{
-    int i = w.n_drains - 1;
-    while (w.drains[i].connection != w.drains[drain].connection)
-        i--;
-    return i == drain && !w.drains[i].reader;
 }
 
 static int64_t fds_of_daemon(void)
@@ -185,6 +178,9 @@ static void check_store(void)
         MUST(charged(user, DLXD_STORE_ENTRIES) == (uint64_t)n_of[user] || w.fired > 0,
              "user %d has %ju entries in the store, expected %d", user,
              charged(user, DLXD_STORE_ENTRIES), n_of[user]);
+    MUST(w.broker.users.all_stored == (uint64_t)w.n_kept,
+         "%ju entries in the store are charged, and it has %d", w.broker.users.all_stored,
+         w.n_kept);
     MUST(w.n_kept == n || w.fired > 0, "%d descriptors are kept, expected %d", w.n_kept, n);
 }
 
@@ -242,6 +238,7 @@ void check_all(void)
     if (w.store && !w.queued)
         check_store();
     if (!w.queued) {
+        check_descriptors();
         int64_t expected = fds_of_daemon() + check_fds_of_peers() + w.store;
         MUST(w.open_fds == expected, "%jd descriptors are open, expected %jd", w.open_fds,
              expected);

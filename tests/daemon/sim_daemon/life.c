@@ -6,6 +6,7 @@
 #include "daemon/objects/client.h"
 #include "daemon/protocol/dispatch.h"
 #include "daemon/persist/manager_fds.h"
+#include "daemon/objects/publisher.h"
 #include "daemon/objects/retained.h"
 #include "daemon/persist/store.h"
 #include "ring/layout.h"
@@ -191,9 +192,55 @@ static void inherit(struct dlxd_manager_fds *manager_fds)
     }
 }
 
-void life_new_daemon(void)
+static void forget(struct pub *p)
+{
+    peer_forget_pub(p);
+    p->used = false;
+}
+
+/* Something was refused: what has the daemon not restored, or not shown, for that? */
+static void restore_reconcile(void)
+{
+    each_pub (p) {
+        const struct dlxd_publisher *theirs = their_publisher(p->id);
+        MUST(theirs || w.faults > 0, "publisher %ju was not restored", p->id);
+        if (!theirs) {
+            sim_say("publisher %ju was not restored", p->id);
+            forget(p);
+        } else if (p->shown && theirs->state == DLXD_PUBLISHER_HIDDEN) {
+            MUST(w.faults > 0, "publisher %ju is hidden", p->id);
+            p->shown = false;
+            p->hidden = true;
+        }
+    }
+}
+
+/* Restores what was kept. If something is refused, a part may be lost, or all, and no charge of
+ * that is left: check_all(). */
+static void restore_all(void)
 {
     struct dlxd_manager_fds manager_fds;
+    w.inside = false;
+    inherit(&manager_fds);
+    w.inside = true;
+    uint32_t fault_one_in = w.fault_one_in;
+    w.calm = !one_in(3);
+    w.fault_one_in = 4 + rnd(60);
+    int r = dlxd_store_init(&w.broker, w.max_fds, &manager_fds);
+    w.fault_one_in = fault_one_in;
+    w.calm = true;
+    if (r < 0) {
+        MUST(w.faults > 0, "%s", dlx__error_message());
+        MUST(dlxd_list_empty(&w.broker.users.users), "a user is left of what was not restored");
+        r = dlxd_store_init(&w.broker, w.max_fds, &manager_fds);
+    }
+    MUST(r == 0, "%s", dlx__error_message());
+    dlxd_manager_fds_deinit(&manager_fds);
+    restore_reconcile();
+}
+
+void life_new_daemon(void)
+{
     MUST(w.open_fds == check_fds_of_peers() - 0, "the daemon left %jd descriptors open",
          (w.open_fds - check_fds_of_peers()));
     MUST(w.live == 0, "the daemon left %jd pieces of memory", w.live);
@@ -201,23 +248,16 @@ void life_new_daemon(void)
     w.busy = false;
     w.now += 1000000000; /* as start_broker() does: what is restored is judged at that time */
     each_pub (p) {
-        if (restore(p))
-            continue;
-        peer_forget_pub(p);
-        p->used = false;
+        if (!restore(p))
+            forget(p);
     }
+    w.now -= 1000000000;
+    start_broker();
+    if (w.store)
+        restore_all();
     each_pub (p)
         if (p->dying)
             pub_resume(p);
-    w.now -= 1000000000;
-    start_broker();
-    if (w.store) {
-        w.inside = false;
-        inherit(&manager_fds);
-        w.inside = true;
-        MUST(dlxd_store_init(&w.broker, w.max_fds, &manager_fds) == 0, "%s", dlx__error_message());
-        dlxd_manager_fds_deinit(&manager_fds);
-    }
     w.calm = false;
     w.counts[8]++;
     dlxd_broker_settle(&w.broker);

@@ -28,7 +28,9 @@ static int code_of_publisher_new(struct proc *c, const Dlx__Wire__PublisherNew *
         body->n_entries < 2 * body->depth)
         return DLX_E_INVALID;
     uint64_t size = dlx_shm_control_size(body->n_entries);
-    if (used(user, DLXD_OBJECTS) >= w.max[DLXD_OBJECTS] || !bytes_fit_after_look(user, size) ||
+    uint64_t page = n_pages(user) == 0 ? DLX_PAGE : 0;
+    if (used(user, DLXD_OBJECTS) >= w.max[DLXD_OBJECTS] ||
+        !bytes_fit_after_look(user, size + page) ||
         !retained_bytes_fit(user, body->retain > 0 && !body->latched, size))
         return DLX_E_LIMIT;
     return 0;

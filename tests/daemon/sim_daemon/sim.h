@@ -353,6 +353,10 @@ void drain_remove(int at);
 void drains_remove_let_go(void);
 uint64_t used(int user, enum dlxd_resource resource);
 uint64_t used_all(void);
+uint64_t n_pages(int user);
+uint64_t used_descriptors(int user);
+bool regions_are_open(const struct pub *p);
+bool is_last_of_its_process(int drain);
 /* May it have so many more, after a look at what was read? */
 bool bytes_fit_after_look(int user, uint64_t size);
 /* Also as bytes that stay when the publisher has gone, if these do? */
