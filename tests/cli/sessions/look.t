@@ -126,7 +126,7 @@ ls and info.
   publishers  1
   links  1
   longest turn  N
-  shared memory  48.0 KiB, memfd: sealed
+  shared memory  52.0 KiB, memfd: sealed
   $ dlxctl info --json | grep -e socket -e place -e passed_over -e n_publishers
     "socket": "SOCKET",
     "place": "named",

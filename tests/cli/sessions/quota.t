@@ -6,7 +6,7 @@ dlxctl quota: a table for people, JSON for programs. What depends on the machine
   $ dlxctl quota | sed -E "s/^ +//; s/^$(id -u) /UID /; s/  +/ /g; s/ +$//" |
   >   sed -E 's/( (bytes|descriptors.*) [0-9.]+( KiB)?) [0-9.]*( [MGT]iB)?/\1 N/; s/(second) .*/\1 N/'
   UID SOCKET CLASS QUOTA USED MAX
-  UID dlpackd default bytes 36.0 KiB N
+  UID dlpackd default bytes 40.0 KiB N
   UID dlpackd default retained-bytes 0 B -
   UID dlpackd default store-entries 0 -
   UID dlpackd default connections 2 4096
@@ -18,7 +18,7 @@ dlxctl quota: a table for people, JSON for programs. What depends on the machine
   UID dlpackd default failed-links 0 16384
   UID dlpackd default gpu-calls 0 1024
   UID dlpackd default descriptors-in-flight 0 N
-  UID dlpackd default descriptors 7 N
+  UID dlpackd default descriptors 8 N
   $ dlxctl quota --json | grep -e uid -e socket -e class -A 2 -e '"objects"'
       "uid": N,
       "socket": "dlpackd",
