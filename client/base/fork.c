@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/base/fork.h"
+#include "client/base/misuse.h"
 #include "common/error.h"
 #include <pthread.h>
 #include <sys/mman.h>
@@ -34,8 +35,15 @@ int dlx__fork_init(uint64_t *ret_generation)
     return r;
 }
 
-int dlx__fail_forked(void)
+int dlx__fail_forked(uint64_t generation)
 {
+    pthread_mutex_lock(&lock);
+    bool is_one = generation > 0 && generation <= last_generation;
+    pthread_mutex_unlock(&lock);
+    dlx__check_released(generation, "a call on a handle or a message");
+    if (!is_one)
+        return dlx__fail(DLX_E_INVALID, "this handle is not one that can be used: it was released "
+                                        "before (DLX_DEBUG=1 finds where)");
     return dlx__fail(DLX_E_FORKED, "this handle was created before fork() by the parent process: "
                                    "call dlx_connect() in the child");
 }

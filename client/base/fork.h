@@ -23,7 +23,7 @@ static inline bool dlx__forked(uint64_t generation)
     return __builtin_expect(*dlx__fork_page != generation, 0);
 }
 
-/* DLX_E_FORKED with its message. */
-int dlx__fail_forked(void);
+/* DLX_E_FORKED, or DLX_E_INVALID for a handle that was released (client/base/misuse.h). */
+int dlx__fail_forked(uint64_t generation);
 
 #endif

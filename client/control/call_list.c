@@ -104,7 +104,7 @@ static int list_publishers(struct dlx_client *c, const char *topic, bool gone,
     if (r < 0)
         return r;
     if (dlx__forked(c->generation))
-        return dlx__fail_forked();
+        return dlx__fail_forked(c->generation);
     r = dlx__client_ensure(c);
     if (r < 0)
         return r;
@@ -172,7 +172,7 @@ int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn
     if (r < 0)
         return r;
     if (dlx__forked(c->generation))
-        return dlx__fail_forked();
+        return dlx__fail_forked(c->generation);
     r = dlx__client_ensure(c);
     if (r < 0)
         return r;
@@ -225,7 +225,7 @@ int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *inf
     if (!c || !info)
         return DLX_NAME_NULL(0, "dlx_client_get_daemon_info", {"client", c}, {"info", info});
     if (dlx__forked(c->generation))
-        return dlx__fail_forked();
+        return dlx__fail_forked(c->generation);
     int r = dlx__client_ensure(c);
     request.body_case = DLX__WIRE__PACKET__BODY_DAEMON_INFO;
     request.daemon_info = &body;

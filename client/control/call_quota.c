@@ -68,7 +68,7 @@ int dlx_list_quotas(struct dlx_client *c, dlx_quota_info_fn fn, void *userdata)
     if (!c || !fn)
         return DLX_NAME_NULL(0, "dlx_list_quotas", {"client", c}, {"fn", (void *)(uintptr_t)fn});
     if (dlx__forked(c->generation))
-        return dlx__fail_forked();
+        return dlx__fail_forked(c->generation);
     int r = dlx__client_ensure(c);
     if (r < 0)
         return r;

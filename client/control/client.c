@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/control/client.h"
+#include "client/base/misuse.h"
 #include "client/control/call.h"
 
 static void client_free(struct dlx_client *c)
@@ -7,7 +8,7 @@ static void client_free(struct dlx_client *c)
     dlx__close(c->sock);
     dlx__call_free(c->call);
     dlx__peers_deinit(&c->peers);
-    free(c);
+    dlx__release_handle(c, &c->generation);
 }
 
 enum dlx_daemon_place dlx_client_place(const struct dlx_client *c)
@@ -28,8 +29,12 @@ struct dlx_client *dlx__client_ref(struct dlx_client *c)
 
 struct dlx_client *dlx_client_unref(struct dlx_client *c)
 {
-    if (!c || dlx__forked(c->generation))
+    if (!c)
         return NULL;
+    if (dlx__forked(c->generation)) {
+        dlx__check_released(c->generation, "dlx_client_unref()");
+        return NULL;
+    }
     if (atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) == 1)
         client_free(c);
     return NULL;

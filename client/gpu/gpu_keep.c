@@ -148,7 +148,7 @@ int dlx__gpu_keep_put(struct dlx_client *c, uint64_t publisher, struct dlx_gpu_k
                       const struct dlx_gpu_handle *handle)
 {
     if (dlx__forked(c->generation))
-        return dlx__fail_forked();
+        return dlx__fail_forked(c->generation);
     assert(dlx__gpu_handle_is_complete(handle) && handle->n_chunks > 0);
     struct patience patience = patience_of(c);
     int r = DLX_E_DISCONNECTED;
@@ -241,7 +241,7 @@ int dlx__gpu_keep_get(struct dlx_client *c, uint64_t link, uint64_t origin, uint
     uint32_t n_packets = 0;
     int r = DLX_E_DISCONNECTED;
     if (dlx__forked(c->generation))
-        return dlx__fail_forked();
+        return dlx__fail_forked(c->generation);
     assert(ret->id == 0);
     for (int i = 0; i < TRIES_MAX && r == DLX_E_DISCONNECTED && n_packets == 0; i++)
         r = get(c, link, origin, allocation, ret, &n_packets);

@@ -2,7 +2,7 @@
 
 /* The managed tensor in a block, as the caller of dlx_alloc() gets it. */
 
-#include "client/heap/heap.h"
+#include "client/heap/debug.h"
 #include "common/error.h"
 #include "ring/tensor.h"
 
@@ -45,6 +45,8 @@ int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, c
     block->has_words = dlx__entry_pack_tensor(block->words, dlx__block_arena_id(block),
                                               block->offset, dtype, false, ndim, shape);
     block->is_dirty = true;
+    if (block->is_guarded)
+        dlx__debug_guard(block);
     dlx__block_hand_out(block);
     return 0;
 }

@@ -1,31 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/heap/debug.h"
+#include <inttypes.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum { UNKNOWN, OFF, ON };
-
-static atomic_int mode = UNKNOWN;
-
-bool dlx__debug(void)
-{
-    int now = atomic_load_explicit(&mode, memory_order_relaxed);
-    if (now != UNKNOWN)
-        return now == ON;
-    /* Not for a program with more rights than who set its environment (AT_SECURE). */
-    const char *value = secure_getenv("DLX_DEBUG");
-    int first = value && strcmp(value, "1") == 0 ? ON : OFF;
-    /* What dlx_set_debug() said meanwhile holds. */
-    if (!atomic_compare_exchange_strong_explicit(&mode, &now, first, memory_order_relaxed,
-                                                 memory_order_relaxed))
-        first = now;
-    return first == ON;
-}
-
-void dlx_set_debug(bool on)
-{
-    atomic_store_explicit(&mode, on ? ON : OFF, memory_order_relaxed);
-}
+#define GUARD_BYTE 0xd5
 
 uint64_t dlx__debug_align(void)
 {
@@ -41,6 +20,7 @@ bool dlx__debug_protect(struct dlx_block *blocks)
         if (!block->is_protected && block->size > 0)
             block->is_protected = mprotect(dlx__block_data(block), block->size, PROT_READ) == 0;
         all &= block->is_protected || block->size == 0;
+        dlx__debug_check(block);
     }
     return all;
 }
@@ -51,4 +31,32 @@ bool dlx__debug_unprotect(struct dlx_block *block)
         return false; /* vm.max_map_count: it is in the middle of what is protected */
     block->is_protected = false;
     return true;
+}
+
+/* ---- guard bytes --------------------------------------------------------------------------- */
+
+static uint8_t *guard_of(const struct dlx_block *block, uint64_t *ret_size)
+{
+    bool is_exported = block->made.ndim >= 0 && block->size > block->payload_size;
+    *ret_size = is_exported ? block->size - block->payload_size : 0;
+    return is_exported ? (uint8_t *)dlx__block_data(block) + block->payload_size : NULL;
+}
+
+void dlx__debug_guard(struct dlx_block *block)
+{
+    uint64_t size;
+    uint8_t *guard = guard_of(block, &size);
+    if (guard)
+        memset(guard, GUARD_BYTE, (size_t)size);
+}
+
+void dlx__debug_check(const struct dlx_block *block)
+{
+    uint64_t size;
+    const uint8_t *guard = guard_of(block, &size);
+    for (uint64_t i = 0; i < size; i++)
+        if (guard[i] != GUARD_BYTE)
+            dlx__misuse("a tensor of %" PRIu64 " bytes, from %p on, was written beyond its end, at "
+                        "byte %" PRIu64,
+                        block->payload_size, dlx__block_data(block), block->payload_size + i);
 }

@@ -5,16 +5,24 @@
 /*
  * The debug mode: what was published is write-protected in the publisher's own mapping until its
  * memory comes back. A heap is in it or not for as long as it lives; in it, each block has whole
- * pages of its own.
+ * pages of its own, whose last bytes no tensor has. They are filled when a tensor is exported, and
+ * have to be as they were when it is published or deleted.
  */
 
+#include "client/base/misuse.h"
 #include "client/heap/heap.h"
 
-/* Is it on: by dlx_set_debug(), or by DLX_DEBUG=1 at the first question? Any thread. */
-bool dlx__debug(void);
+/* At least so many bytes behind each tensor. */
+#define DLX_DEBUG_GUARD 64U
 
 /* What a block is aligned to then, and a multiple of: the pages of the kernel. */
 uint64_t dlx__debug_align(void);
+
+/* Fill the bytes behind an exported tensor. */
+void dlx__debug_guard(struct dlx_block *block);
+
+/* Abort if they were written to. */
+void dlx__debug_check(const struct dlx_block *block);
 
 /* Write-protect a list of blocks, by `next`, or what they refer to. False: the kernel has refused
  * some of it. */

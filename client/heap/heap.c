@@ -6,6 +6,8 @@
 #include <string.h>
 
 static struct dlx_block closed_stack;
+/* The heap of structs whose tensor the caller has given back in debug mode. */
+static struct dlx_heap released = {.generation = DLX_RELEASED};
 
 static void heap_unmap_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena)
 {
@@ -52,6 +54,16 @@ static void free_block(struct dlx_block *block)
     if (block->dims != block->inline_dims)
         free(block->dims);
     free(block);
+}
+
+static void quarantine_block(struct dlx_block *block)
+{
+    if (block->dims != block->inline_dims)
+        free(block->dims);
+    block->dims = block->inline_dims;
+    block->arena = NULL;
+    block->tensor.dl_tensor = (DLTensor){0};
+    dlx__quarantine(block);
 }
 
 static void free_blocks(struct dlx_block *block)
@@ -140,7 +152,9 @@ void dlx__heap_retry_stuck(struct dlx_heap *heap)
 
 bool dlx__heap_round(const struct dlx_heap *heap, uint64_t size, uint64_t *ret)
 {
-    return dlx__align_up(size, heap->kind.align, ret);
+    uint64_t guard = heap->is_guarded && size > 0 ? DLX_DEBUG_GUARD : 0;
+    return !__builtin_add_overflow(size, guard, &size) &&
+           dlx__align_up(size, heap->kind.align, ret);
 }
 
 /* From extent i of the arena; NULL: a block of 0 bytes. */
@@ -237,6 +251,23 @@ bool dlx__heap_want(struct dlx_heap *heap, uint64_t size)
     return dlx__heap_round(heap, size, &rounded) && dlx__payload_cache_want(&heap->cache, rounded);
 }
 
+/*
+ * In debug mode a caller gets no struct that a caller had before: that one stays as released, and the
+ * block goes on in the one that is returned.
+ */
+static struct dlx_block *renew(struct dlx_heap *heap, struct dlx_block *block)
+{
+    struct dlx_block *fresh;
+    if (block->made.ndim < 0 || new_block(heap, &fresh) < 0)
+        return block;
+    fresh->arena = block->arena;
+    fresh->offset = block->offset;
+    fresh->size = block->size;
+    block->heap = &released;
+    quarantine_block(block);
+    return fresh;
+}
+
 /* The last block of a frozen arena takes it along. */
 static void leave_frozen(struct dlx_heap *heap, struct dlx_block *block)
 {
@@ -283,6 +314,8 @@ static void __attribute__((noinline)) give_slowly(struct dlx_heap *heap, struct 
         heap->stuck = block;
         return;
     }
+    if (heap->is_guarded)
+        block = renew(heap, block);
     if (block->arena->state == DLX_ARENA_LEAVING)
         dlx__payload_cache_give_up_one(block, &heap->pool);
     else
@@ -310,7 +343,7 @@ static void __attribute__((noinline)) collect(struct dlx_heap *heap)
         if (dlx_unlikely(block->n_refs > 0))
             block->is_local = false; /* the last message gives it back */
         else
-            dlx__heap_give(heap, block);
+            dlx__heap_give(heap, heap->is_guarded ? renew(heap, block) : block);
         block = next;
     }
 }
@@ -328,9 +361,16 @@ void dlx__block_delete(DLManagedTensorVersioned *tensor)
 {
     struct dlx_block *block = tensor->manager_ctx;
     struct dlx_heap *heap = block->heap;
-    if (dlx__forked(heap->generation))
+    if (dlx__forked(heap->generation)) {
+        dlx__check_released(heap->generation, "the deleter of a tensor of dlx_alloc()");
         return; /* the memory is the parent's */
+    }
+    if (dlx_unlikely(block->is_guarded))
+        dlx__debug_check(block);
     if (dlx_unlikely(!atomic_exchange_explicit(&block->at_caller, false, memory_order_relaxed))) {
+        if (block->is_guarded)
+            dlx__misuse("the deleter of a tensor of dlx_alloc(): it was published or deleted "
+                        "before, and is not the caller's any more");
         /* Its message has it: the caller was not to call this, and nobody may be hurt by that. */
         atomic_fetch_add_explicit(&heap->n_deleted_again, 1, memory_order_relaxed);
         return;
@@ -338,7 +378,12 @@ void dlx__block_delete(DLManagedTensorVersioned *tensor)
     struct dlx_block *top = atomic_load_explicit(&heap->hints.returned, memory_order_acquire);
     do {
         if (dlx_unlikely(top == &closed_stack)) {
-            free_block(block);
+            if (block->is_guarded) {
+                block->heap = &released;
+                quarantine_block(block);
+            } else {
+                free_block(block);
+            }
             if (atomic_fetch_sub_explicit(&heap->n_orphans, 1, memory_order_acq_rel) == 1)
                 heap_free(heap);
             return;

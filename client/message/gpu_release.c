@@ -214,7 +214,9 @@ static int check_received(const DLManagedTensorVersioned *tensor, const char *ca
     dlx__error_clear();
     if (!tensor || !dlx__message_of(tensor))
         return dlx__fail(DLX_E_INVALID, "%s: the tensor is not one of dlx_message_tensor()", call);
-    return dlx__forked(dlx__message_of(tensor)->link->generation) ? dlx__fail_forked() : 0;
+    return dlx__forked(dlx__message_of(tensor)->link->generation)
+               ? dlx__fail_forked(dlx__message_of(tensor)->link->generation)
+               : 0;
 }
 
 int dlx_tensor_used_on(DLManagedTensorVersioned *tensor, void *stream)

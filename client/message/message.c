@@ -7,6 +7,7 @@
  */
 
 #include "client/message/message.h"
+#include "client/base/misuse.h"
 #include "client/message/gpu_release.h"
 #include "client/message/message_gpu.h"
 #include "client/message/message_table.h"
@@ -14,6 +15,14 @@
 #include <string.h>
 
 #define FIRST_USED (1U << 31)
+
+struct dlx_subscriber_link dlx__released_link = {.generation = DLX_RELEASED};
+struct dlx_message dlx__released_message = {.link = &dlx__released_link};
+
+void dlx__message_fail_released(void)
+{
+    dlx__misuse("a message was used after dlx_message_unref()");
+}
 
 static struct dlx_message_table *table_free(struct dlx_message_table *table)
 {
@@ -29,7 +38,10 @@ void dlx__message_free(struct dlx_message *m)
         table_free(m->table);
         (void)dlx__message_gpu_free(m->gpu);
     }
-    free(m);
+    if (m && m->link == &dlx__released_link)
+        dlx__quarantine(m);
+    else
+        free(m);
 }
 
 /* ---- build --------------------------------------------------------------------------------- */
@@ -287,14 +299,10 @@ static int new_message(struct dlx_subscriber_link *link, uint32_t hold)
     return 0;
 }
 
-static int build(struct dlx_subscriber_link *link, const struct dlx_taken *taken,
-                 struct dlx_message *m)
+static int build_anew_as(struct dlx_subscriber_link *link, const struct dlx_taken *taken,
+                         struct dlx_message *m)
 {
     int r;
-    m->seq = taken->n;
-    if (dlx__entry_is_like(taken->words, &m->form))
-        return dlx__message_build_again(link, taken->n, dlx__entry_arena(taken->words),
-                                        dlx__entry_offset(taken->words), m);
     switch (dlx__entry_kind(taken->words)) {
     case DLX_SHM_KIND_TENSOR:
         return build_anew(link, taken, m);
@@ -312,9 +320,41 @@ static int build(struct dlx_subscriber_link *link, const struct dlx_taken *taken
     }
 }
 
+static int build(struct dlx_subscriber_link *link, const struct dlx_taken *taken,
+                 struct dlx_message *m)
+{
+    m->seq = taken->n;
+    if (dlx__entry_is_like(taken->words, &m->form))
+        return dlx__message_build_again(link, taken->n, dlx__entry_arena(taken->words),
+                                        dlx__entry_offset(taken->words), m);
+    return build_anew_as(link, taken, m);
+}
+
+/* In debug mode: a struct that the caller had before stays released, and no tensor lies in a
+ * struct that is used again. */
+static int build_watched(struct dlx_subscriber_link *link, const struct dlx_taken *taken,
+                         struct dlx_message **ret)
+{
+    struct dlx_message *before = link->messages[taken->hold];
+    int r = new_message(link, taken->hold);
+    if (r < 0)
+        return r;
+    dlx__message_free(before);
+    *ret = link->messages[taken->hold];
+    (*ret)->seq = taken->n;
+    r = build_anew_as(link, taken, *ret);
+    if (r < 0)
+        return r;
+    dlx__message_hand_out(link, *ret, taken->n, taken->gap, taken->words[0]);
+    atomic_store_explicit(&(*ret)->refs, 1 | FIRST_USED, memory_order_relaxed);
+    return 0;
+}
+
 int dlx__message_build(struct dlx_subscriber_link *link, const struct dlx_taken *taken,
                        struct dlx_message **ret)
 {
+    if (dlx_unlikely(link->is_watched))
+        return build_watched(link, taken, ret);
     int r = link->messages[taken->hold] ? 0 : new_message(link, taken->hold);
     if (r == 0)
         r = build(link, taken, link->messages[taken->hold]);
@@ -342,6 +382,8 @@ struct dlx_message *dlx_message_ref(struct dlx_message *m)
 {
     if (m && !dlx__forked(m->link->generation))
         atomic_fetch_add_explicit(&m->refs, 1, memory_order_relaxed);
+    else if (m)
+        dlx__check_released(m->link->generation, "dlx_message_ref()");
     return m;
 }
 
@@ -349,11 +391,18 @@ struct dlx_message *dlx_message_ref(struct dlx_message *m)
 static void __attribute__((noinline)) let_go_slowly(struct dlx_message *m)
 {
     struct dlx_subscriber_link *link = m->link;
-    if (dlx__forked(link->generation))
+    if (dlx__forked(link->generation)) {
+        dlx__check_released(link->generation, "dlx_message_unref()");
         return; /* the parent's to release */
+    }
     uint64_t bytes = m->bytes;
     m->table = table_free(m->table);
     m->gpu = dlx__message_gpu_free(m->gpu);
+    if (link->is_watched) { /* its next calls end in the branches for a forked child */
+        m->n_tensors = 0;
+        m->link = &dlx__released_link;
+        atomic_store_explicit(&m->refs, 1 | FIRST_USED, memory_order_relaxed);
+    }
     dlx__reader_release(&link->core, m->hold);
     if (dlx__reader_is_bounded(&link->core))
         dlx__subscriber_link_uncount(link, bytes);
@@ -388,6 +437,14 @@ struct dlx_message *dlx_message_unref(struct dlx_message *m)
 void dlx__message_abandon(struct dlx_export *e)
 {
     struct dlx_message *m = e->message;
+    if (m == &dlx__released_message)
+        dlx__misuse("the deleter of a received tensor was called twice");
+    if (m->link->is_watched) {
+        e->message = &dlx__released_message;
+        dlx__quarantine(e);
+        unref(m);
+        return;
+    }
     /* One of the message's own stays used: the message is about to end, or has other tensors
      * out. */
     bool own = e == &m->first ||
@@ -467,10 +524,10 @@ static int new_export(struct dlx_message *m, uint32_t i, struct dlx_export **ret
     if (dlx_unlikely(!m || !ret))
         return DLX_NAME_NULL(0, "tensor of a message", {"message", m}, {"ret", ret});
     if (dlx_unlikely(dlx__forked(m->link->generation)))
-        return dlx__fail_forked();
+        return dlx__fail_forked(m->link->generation);
     if (dlx_unlikely(i >= m->n_tensors))
         return dlx__fail(DLX_E_INVALID, "tensor %u of a message of %u", i, m->n_tensors);
-    struct dlx_export *e = m->table ? take_own(m, i) : take_first(m);
+    struct dlx_export *e = m->link->is_watched ? NULL : m->table ? take_own(m, i) : take_first(m);
     if (dlx_unlikely(!e)) {
         e = malloc(sizeof *e);
         if (!e)
@@ -587,5 +644,9 @@ struct dlx_subscriber_link *dlx__message_link(const struct dlx_message *m)
 
 const DLTensor *dlx_message_peek(const struct dlx_message *m, uint32_t i)
 {
-    return m && i < m->n_tensors ? &m->tensors[i] : NULL;
+    if (dlx_likely(m && i < m->n_tensors))
+        return &m->tensors[i];
+    if (m)
+        dlx__message_check(m);
+    return NULL;
 }

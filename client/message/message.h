@@ -53,6 +53,18 @@ struct dlx_message {
     struct dlx_message_gpu *gpu; /* NULL: no tensor is on a GPU */
 };
 
+/* In debug mode, what has been released: a message has no tensors and this link, and a tensor has
+ * this message. */
+extern struct dlx_subscriber_link dlx__released_link;
+extern struct dlx_message dlx__released_message;
+
+_Noreturn void dlx__message_fail_released(void);
+static inline void dlx__message_check(const struct dlx_message *m)
+{
+    if (dlx_unlikely(m->n_tensors == 0))
+        dlx__message_fail_released();
+}
+
 /* The manifest of a message, where it lies. Returns 0; DLX_E_NOT_FOUND: its arena is not here;
  * DLX_E_BAD_PEER. */
 int dlx__message_open_manifest(struct dlx_subscriber_link *link, const struct dlx_taken *taken,

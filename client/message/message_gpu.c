@@ -269,7 +269,7 @@ int dlx_message_status(const struct dlx_message *m)
     if (!m)
         return dlx__fail(DLX_E_INVALID, "dlx_message_status: message is NULL");
     if (dlx__forked(m->link->generation))
-        return dlx__fail_forked();
+        return dlx__fail_forked(m->link->generation);
     if (!m->gpu)
         return 0;
     (void)pthread_mutex_lock(&m->gpu->lock);

@@ -12,7 +12,10 @@
 
 const char *dlx_message_name(const struct dlx_message *m, uint32_t i)
 {
-    if (!m || i >= m->n_tensors)
+    if (!m)
+        return NULL;
+    dlx__message_check(m);
+    if (i >= m->n_tensors)
         return NULL;
     return m->table ? m->table->text + m->table->names[i] : "";
 }
@@ -71,7 +74,7 @@ int dlx_message_find(struct dlx_message *m, const char *name, uint32_t *ret_i)
         return DLX_NAME_NULL(0, "dlx_message_find", {"message", m}, {"name", name},
                              {"ret_i", ret_i});
     if (dlx__forked(m->link->generation))
-        return dlx__fail_forked();
+        return dlx__fail_forked(m->link->generation);
     uint32_t found = DLX_NAMETABLE_NONE;
     size_t size = strnlen(name, DLX_SHM_NAME_MAX + 1);
     if (m->table && size > 0 && size <= DLX_SHM_NAME_MAX) {
@@ -91,26 +94,31 @@ int dlx_message_find(struct dlx_message *m, const char *name, uint32_t *ret_i)
 
 uint32_t dlx_message_n_tensors(const struct dlx_message *m)
 {
+    dlx__message_check(m);
     return m->n_tensors;
 }
 
 uint64_t dlx_message_seq(const struct dlx_message *m)
 {
+    dlx__message_check(m);
     return m->seq;
 }
 
 uint64_t dlx_message_gap(const struct dlx_message *m)
 {
+    dlx__message_check(m);
     return m->gap;
 }
 
 uint64_t dlx_message_monotonic_ns(const struct dlx_message *m)
 {
+    dlx__message_check(m);
     return m->monotonic_ns;
 }
 
 const void *dlx_message_meta(const struct dlx_message *m, size_t *ret_size)
 {
+    dlx__message_check(m);
     uint32_t size = m->table ? m->table->meta_size : 0;
     if (ret_size)
         *ret_size = size;
@@ -119,11 +127,13 @@ const void *dlx_message_meta(const struct dlx_message *m, size_t *ret_size)
 
 const char *dlx_message_topic(const struct dlx_message *m)
 {
+    dlx__message_check(m);
     return m->link->topic;
 }
 
 uint64_t dlx_message_publisher(const struct dlx_message *m)
 {
+    dlx__message_check(m);
     return m->link->publisher;
 }
 
@@ -133,7 +143,7 @@ int dlx_message_describe(struct dlx_message *m, uint32_t i, DLManagedTensorVersi
     if (!m || !ret)
         return DLX_NAME_NULL(0, "dlx_message_describe", {"message", m}, {"ret", ret});
     if (dlx__forked(m->link->generation))
-        return dlx__fail_forked();
+        return dlx__fail_forked(m->link->generation);
     if (i >= m->n_tensors)
         return dlx__fail(DLX_E_INVALID, "tensor %u of a message of %u", i, m->n_tensors);
     DLTensor tensor = m->tensors[i];

@@ -9,6 +9,7 @@
 #include "client/message/subscriber_link.h"
 #include "common/amount.h"
 #include "client/base/device.h"
+#include "client/base/misuse.h"
 #include "common/memory.h"
 #include <stdlib.h>
 #include <string.h>
@@ -25,15 +26,18 @@ struct private
 static void delete_private(DLManagedTensorVersioned *tensor)
 {
     struct private *p = tensor->manager_ctx;
+    bool is_forked = dlx__forked(p->generation);
+    if (is_forked)
+        dlx__check_released(p->generation, "the deleter of a private tensor");
     if (p->received) {
-        if (dlx__forked(p->generation))
+        if (is_forked)
             return; /* not mapped here, and the parent's to release */
         dlx__region_view_unmap(tensor->dl_tensor.data, p->size);
         p->received->deleter(p->received);
     } else {
         free(tensor->dl_tensor.data);
     }
-    free(p);
+    dlx__release_handle(p, &p->generation);
 }
 
 static int copy_tensor(struct private *p, const DLTensor *from)

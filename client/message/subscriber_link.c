@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "client/base/misuse.h"
 #include "client/message/gpu_threads.h"
 #include "client/message/message.h"
 #include "client/message/message_gpu.h"
@@ -162,6 +163,9 @@ void dlx__subscriber_link_start(struct dlx_subscriber_link *link, uint32_t histo
     uint32_t max_held = link->most_held ? DLX_MIN(link->max_held, link->most_held) : link->max_held;
     dlx__reader_init(&link->core, link->control, link->n_entries, link->page, link->link_index,
                      max_held, latest, reliable, rings, &reader_env, link);
+    link->is_watched = dlx__debug();
+    if (link->is_watched && link->most_held_bytes == 0)
+        link->most_held_bytes = UINT64_MAX; /* each message is taken and released by itself */
     if (link->most_held_bytes > 0)
         dlx__reader_set_bounded(&link->core);
     dlx__reader_start(&link->core, history, from_start, link->base);

@@ -71,6 +71,7 @@ struct dlx_subscriber_link {
     _Atomic uint64_t refs;
     uint64_t n_given; /* messages handed out */
     uint64_t generation;
+    bool is_watched; /* in debug mode: a message that was released stays so */
     const struct dlx_memory *memory;
     enum dlx_subscriber_link_state state;
     struct dlx_reader core;

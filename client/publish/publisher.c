@@ -123,7 +123,7 @@ static void publisher_free(struct dlx_publisher *p)
     dlx__close(p->ready.fd);
     dlx__notification_deinit(&p->joins.due);
     dlx_client_unref(p->client);
-    free(p);
+    dlx__release_handle(p, &p->generation);
 }
 
 int dlx__publisher_fail_refused(const struct dlx_publisher *p)
@@ -136,7 +136,7 @@ int dlx__publisher_refuse(const struct dlx_publisher *p, const char *what)
     if (!p)
         return dlx__fail(DLX_E_INVALID, "%s: publisher is NULL", what);
     if (dlx__forked(p->generation))
-        return dlx__fail_forked();
+        return dlx__fail_forked(p->generation);
     return dlx__fail(
         DLX_E_IN_USE,
         "%s: the publisher on %s is in use by another thread: use one for each thread, or a lock",
@@ -177,7 +177,7 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     if (!c || !ret)
         return DLX_NAME_NULL(0, "dlx_publisher_new", {"client", c}, {"ret", ret});
     if (dlx__forked(c->generation))
-        return dlx__fail_forked();
+        return dlx__fail_forked(c->generation);
     int r = dlx__args_copy(&args, sizeof args, sizeof args, user_args);
     if (r == 0)
         r = check_publisher(topic, &args);
@@ -245,8 +245,12 @@ static void keep_only_retained(struct dlx_publisher *p)
 
 struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
 {
-    if (!p || dlx__forked(p->generation))
+    if (!p)
         return NULL;
+    if (dlx__forked(p->generation)) {
+        dlx__check_released(p->generation, "dlx_publisher_unref()");
+        return NULL;
+    }
     dlx__publisher_link_drain(p, p->watch.linger_ns);
     dlx__writer_close(&p->core);
     dlx__publisher_link_tell_end(p);

@@ -76,7 +76,7 @@ int dlx_retained_drop(struct dlx_client *c, const char *topic)
     if (!c)
         return dlx__fail(DLX_E_INVALID, "dlx_retained_drop: client is NULL");
     if (dlx__forked(c->generation))
-        return dlx__fail_forked();
+        return dlx__fail_forked(c->generation);
     int r = dlx__client_ensure(c);
     if (r == 0)
         r = dlx__topic_check(topic);

@@ -2,6 +2,7 @@
 
 /* dlx_subscribe() and the end of a subscription. client/subscribe/subscription.c has its links. */
 
+#include "client/base/misuse.h"
 #include "client/control/call.h"
 #include "client/control/reconnect.h"
 #include "client/control/wait.h"
@@ -101,7 +102,7 @@ static void subscription_free(struct dlx_subscription *s)
     dlx__gpu_threads_end(s->gpu_threads); /* releases messages of closed links */
     dlx__pin_unref(s->pin);
     dlx_client_unref(s->client);
-    free(s);
+    dlx__release_handle(s, &s->generation);
 }
 
 int dlx__subscription_adopt(struct dlx_subscription *s, const struct dlx_new_subscription *made)
@@ -132,7 +133,7 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
     if (!c || !ret)
         return DLX_NAME_NULL(0, "dlx_subscribe", {"client", c}, {"ret", ret});
     if (dlx__forked(c->generation))
-        return dlx__fail_forked();
+        return dlx__fail_forked(c->generation);
     int r = dlx__args_copy(&args, sizeof args, offsetof(struct dlx_subscribe_args, pin), user_args);
     if (r == 0)
         r = check_subscription(topic, &args);
@@ -189,7 +190,7 @@ int dlx__subscription_refuse(const struct dlx_subscription *s, const char *what)
     if (!s)
         return dlx__fail(DLX_E_INVALID, "%s: subscription is NULL", what);
     if (dlx__forked(s->generation))
-        return dlx__fail_forked();
+        return dlx__fail_forked(s->generation);
     return dlx__fail(
         DLX_E_IN_USE,
         "%s: the subscription to %s is in use by another thread: use one for each thread", what,
@@ -198,7 +199,9 @@ int dlx__subscription_refuse(const struct dlx_subscription *s, const char *what)
 
 struct dlx_subscription *dlx_subscription_unref(struct dlx_subscription *s)
 {
-    if (s && !dlx__forked(s->generation))
+    if (s && dlx__forked(s->generation))
+        dlx__check_released(s->generation, "dlx_subscription_unref()");
+    else if (s)
         subscription_free(s);
     return NULL;
 }

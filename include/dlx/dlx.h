@@ -384,9 +384,15 @@ DLX_API int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
  *
  * In debug mode, a publisher write-protects the memory of a message in its own process from
  * dlx_publish() until the memory is reused; in other processes it is always protected. A write
- * raises SIGSEGV, and a debugger shows the line that wrote. The library prints nothing and installs
- * no handler. Each message costs two or more system calls and mappings, and each tensor pages of
- * its own. A message that the kernel does not protect (vm.max_map_count) counts as `unprotected`.
+ * raises SIGSEGV, and a debugger shows the line that wrote. The library installs no handler. Each
+ * message costs two or more system calls and mappings, and each tensor pages of its own. A message
+ * that the kernel does not protect (vm.max_map_count) counts as `unprotected`.
+ *
+ * These mistakes abort the process, after a line on stderr that names them: a handle or message
+ * that is used or released after its release, a deleter called twice or after dlx_publish(),
+ * and a write beyond the end of a tensor of dlx_alloc(), which is found when that is published or
+ * deleted. Messages are watched on links that are made in debug mode. The last 4096 released
+ * objects are known; what was released earlier is freed, and its use is not found.
  */
 DLX_API void dlx_set_debug(bool on);
 
