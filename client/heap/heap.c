@@ -252,8 +252,8 @@ bool dlx__heap_want(struct dlx_heap *heap, uint64_t size)
 }
 
 /*
- * In debug mode a caller gets no struct that a caller had before: that one stays as released, and the
- * block goes on in the one that is returned.
+ * In debug mode a caller gets no struct that a caller had before: that one stays as released, and
+ * the block goes on in the one that is returned.
  */
 static struct dlx_block *renew(struct dlx_heap *heap, struct dlx_block *block)
 {
