@@ -216,7 +216,8 @@ struct dlx_shm_membership {
      * or will be. The daemon raises it before the subscriber hears of the link, and lowers it for a
      * link that has left without holds and will never be sent. */
     _Alignas(64) dlx_atomic_u64 joins;
-    /* The number of links that a close or a death has ended: a hint to look for dead links. */
+    /* How many of the links that the publisher was sent have ended, by a close or a death. The
+     * daemon may see that before the publisher can, which then looks again. */
     dlx_atomic_u64 leaves;
     /* The thread id of the daemon's loop while that runs and knows this publisher. The word is in
      * the thread's list of robust futexes (set_robust_list(2)), so the kernel clears the id when

@@ -276,15 +276,20 @@ void dlx__writer_joins_changed(struct dlx_writer *w, uint64_t joins)
     }
 }
 
-void dlx__writer_leaves_changed(struct dlx_writer *w, uint64_t leaves)
+void dlx__writer_look_for_dead(struct dlx_writer *w)
 {
-    w->leaves_seen = leaves;
     w->env->look_for_dead(w->userdata);
     for (uint32_t i = w->n_links; i-- > 0;)
         if (w->links[i]->dead ||
             (dlx__writer_link_is_closed(w->links[i]) &&
              dlx__writer_link_n_held(w->links[i]) == 0)) /* free_unheld() sets the marks itself */
             remove_link(w, i);
+}
+
+void dlx__writer_leaves_changed(struct dlx_writer *w, uint64_t leaves)
+{
+    w->leaves_seen = leaves;
+    dlx__writer_look_for_dead(w);
 }
 
 void dlx__writer_set_membership(struct dlx_writer *w, const struct dlx_shm_membership *membership)

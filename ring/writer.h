@@ -221,6 +221,11 @@ static inline bool dlx__writer_has_daemon(const struct dlx_writer *w)
     return dlx_load32_relaxed(daemon_tid) & FUTEX_TID_MASK;
 }
 
+/* Has the environment look for links that ended, and drops those that are dead, or closed and hold
+ * nothing. A change of `leaves` does so, too; it may come before the environment can see the end.
+ */
+void dlx__writer_look_for_dead(struct dlx_writer *w);
+
 /* Has the subscription left? It may still hold messages. */
 bool dlx__writer_link_is_closed(const struct dlx_writer_link *link);
 

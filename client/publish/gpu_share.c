@@ -134,7 +134,7 @@ void dlx__gpu_share_collect(struct dlx_publisher *p)
 /* Also who died unnoticed, since the daemon that would tell may be gone. */
 static void collect_of_dead(struct dlx_publisher *p)
 {
-    dlx__publisher_link_env.look_for_dead(p);
+    dlx__writer_look_for_dead(&p->core);
     dlx__gpu_share_collect(p);
 }
 

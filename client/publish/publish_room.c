@@ -76,8 +76,8 @@ static int find_ring_room(struct dlx_publisher *p, struct dlx_wait *wait)
         dlx__publisher_link_unblock(p);
         if (r == 0)
             return 0;
-    } else if (p->daemon.link_sock < 0) { /* no daemon tells who died */
-        dlx__publisher_link_env.look_for_dead(p);
+    } else if (p->daemon.link_sock < 0 || dlx__publisher_link_misses_end(p)) {
+        dlx__writer_look_for_dead(&p->core);
         r = dlx__writer_make_room(&p->core);
         if (r == 0)
             return 0;

@@ -267,9 +267,7 @@ struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
 /* Whose link the daemon has ended is over. */
 static uint32_t count_subscribers(struct dlx_publisher *p)
 {
-    dlx__writer_read_membership(&p->core);
-    if (p->joins.n_ended < dlx__writer_n_ended(&p->core))
-        dlx__publisher_link_env.look_for_dead(p);
+    dlx__publisher_link_find_ends(p);
     return dlx__publisher_link_n_started(p);
 }
 
@@ -318,10 +316,7 @@ int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats 
     if (r < 0)
         return DLX_NAME_NULL(r, "dlx_publisher_get_stats", {"stats", stats});
     dlx__publisher_look(p, dlx__now_ns()); /* a program that only polls this is to be found, too */
-    dlx__writer_read_membership(&p->core);
-    /* Links whose end was not to be seen when the daemon told it. */
-    if (p->joins.n_ended < dlx__writer_n_ended(&p->core))
-        dlx__publisher_link_env.look_for_dead(p);
+    dlx__publisher_link_find_ends(p);
     p->stats.published = dlx__writer_head(&p->core);
     p->stats.arena_bytes = dlx__heap_bytes(p->heap);
     p->stats.n_arenas = dlx__heap_n_arenas(p->heap);

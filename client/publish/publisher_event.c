@@ -11,7 +11,7 @@ int dlx_publisher_next_event(struct dlx_publisher *p, struct dlx_event *ret)
     if (r < 0)
         return DLX_NAME_NULL(r, "dlx_publisher_next_event", {"ret", ret});
     dlx__publisher_look(p, dlx__now_ns());
-    dlx__writer_read_membership(&p->core);
+    dlx__publisher_link_find_ends(p);
     r = dlx__events_pop(&p->events, ret);
     dlx__publisher_leave(p);
     return r;

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The publisher's links: picked up from the link socket, rung, and let go when their process
- * died. */
+/* The publisher's links: picked up from the link socket, rung, waited for, and let go. */
 
 #include "client/control/call.h"
 #include "client/control/wait.h"
 #include "client/publish/gpu_heap.h"
 #include "client/publish/publisher.h"
 #include "client/publish/publisher_reconnect.h"
-#include "common/amount.h"
 #include "common/bell.h"
 #include "common/memory.h"
 #include <inttypes.h>
@@ -20,12 +18,6 @@
 /* So long a publisher waits for the next link that the daemon has not sent yet. */
 #define MORE_MS 20
 
-static struct dlx_publisher_link *publisher_link_of(const struct dlx_writer_link *link)
-{
-    return (struct dlx_publisher_link *)(uintptr_t)((const char *)link -
-                                                    offsetof(struct dlx_publisher_link, core));
-}
-
 static void publisher_link_free(struct dlx_publisher *p, struct dlx_publisher_link *link)
 {
     if (!link)
@@ -36,24 +28,6 @@ static void publisher_link_free(struct dlx_publisher *p, struct dlx_publisher_li
     dlx__region_unmap(link->page, link->page_size);
     dlx__peers_put(&p->client->peers, link->peer);
     free(link);
-}
-
-/* Of the links that the daemon has ended this one is known. */
-static void count_ended(struct dlx_publisher *p, struct dlx_publisher_link *link)
-{
-    if (link->state != DLX_PUBLISHER_LINK_ATTACHED)
-        return;
-    p->joins.n_ended += !link->foreign;
-    link->state = DLX_PUBLISHER_LINK_ENDED;
-}
-
-static void tell_left(struct dlx_publisher *p, struct dlx_publisher_link *link, const char *reason)
-{
-    if (link->state != DLX_PUBLISHER_LINK_TOLD)
-        dlx__events_push(&p->events,
-                         dlx__writer_link_is_dead(&link->core) ? DLX_EVENT_LOST : DLX_EVENT_LEFT,
-                         link->id, p->id, link->peer->pid, p->topic, reason);
-    link->state = DLX_PUBLISHER_LINK_TOLD;
 }
 
 /* On failure the notifications is as it was. */
@@ -119,28 +93,6 @@ static bool publisher_add_link(struct dlx_publisher *p, struct dlx_notification 
     return true;
 }
 
-/* The daemon has disconnected the subscriber, which may live on and ignore that. What it holds
- * stays held; the rest is over. */
-static void cut_by_daemon(struct dlx_publisher *p, const struct dlx_notification *cut)
-{
-    char reason[DLX_EVENT_REASON_SIZE];
-    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
-        struct dlx_publisher_link *link = publisher_link_of(dlx__writer_link_at(&p->core, i));
-        if (link->id != cut->link || link->foreign)
-            continue;
-        dlx__writer_link_set_left(&link->core);
-        (void)!send(link->bell, &(uint8_t){DLX_BELL_REVOKED}, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-        shutdown(link->bell, SHUT_RDWR);
-        link->hung_up = true;
-        p->stats.cut++;
-        (void)snprintf(reason, sizeof reason, "dlpackd disconnected it: %s",
-                       dlx_strerror(cut->code));
-        count_ended(p, link);
-        tell_left(p, link, reason);
-        return;
-    }
-}
-
 /* The daemon sends what did not fit into the link socket as soon as there is room. Until then
  * nothing can be freed: so a publisher that wakes up waits for it, and does not fail, or take
  * more memory, for that. Not often for a daemon that stands still. */
@@ -183,7 +135,7 @@ static void env_pick_up(void *userdata)
         if (r < 0)
             return; /* a link that is not picked up counts as one that holds everything */
         if (notification.kind == DLX_NOTIFICATION_LINK_CUT)
-            cut_by_daemon(p, &notification);
+            dlx__publisher_link_cut_by_daemon(p, &notification);
         else if (notification.kind != DLX_NOTIFICATION_LINK_ADDED)
             dlx__notification_deinit(&notification);
         else if (!publisher_add_link(p, &notification))
@@ -197,50 +149,16 @@ static void env_ring(void *userdata, struct dlx_writer_link *link)
     if (link->left) /* its bell hung up, or it was cut */
         return;
     p->stats.bells++;
-    if (!dlx__ring_bell(publisher_link_of(link)->bell))
+    if (!dlx__ring_bell(dlx__publisher_link_of(link)->bell))
         dlx__writer_link_ring_again(link);
-}
-
-/*
- * A process is dead when its pidfd says so, never by a time-out or a hang-up. One that executes
- * another program lives on, and its page does not say CLOSED: the daemon has ended a link more
- * than have closed or died, and it hung up.
- */
-static void env_look_for_dead(void *userdata)
-{
-    struct dlx_publisher *p = userdata;
-    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
-        struct dlx_publisher_link *link = publisher_link_of(dlx__writer_link_at(&p->core, i));
-        struct pollfd pfd = {.fd = link->peer->pidfd, .events = POLLIN};
-        if (!dlx__writer_link_is_dead(&link->core) && poll(&pfd, 1, 0) == 1 && pfd.revents)
-            dlx__writer_link_set_dead(&link->core);
-        if (dlx__writer_link_is_dead(&link->core) || dlx__writer_link_is_closed(&link->core)) {
-            count_ended(p, link);
-            tell_left(p, link, "");
-        }
-    }
-    if (p->joins.n_ended < dlx__writer_n_ended(&p->core)) /* perhaps by LinkCut, in the socket */
-        env_pick_up(p);
-    for (uint32_t i = 0;
-         i < dlx__writer_n_links(&p->core) && p->joins.n_ended < dlx__writer_n_ended(&p->core);
-         i++) {
-        struct dlx_publisher_link *link = publisher_link_of(dlx__writer_link_at(&p->core, i));
-        struct pollfd pfd = {.fd = link->bell};
-        if (link->state == DLX_PUBLISHER_LINK_ATTACHED && !link->foreign && poll(&pfd, 1, 0) == 1 &&
-            (pfd.revents & POLLHUP)) {
-            dlx__writer_link_set_left(&link->core);
-            count_ended(p, link);
-        }
-    }
 }
 
 static void env_link_gone(void *userdata, struct dlx_writer_link *link)
 {
-    count_ended(userdata, publisher_link_of(link));
-    tell_left(userdata, publisher_link_of(link), "");
+    dlx__publisher_link_end(userdata, dlx__publisher_link_of(link));
     if (dlx__writer_link_is_dead(link))
         dlx__gpu_heap_reader_died(userdata);
-    publisher_link_free(userdata, publisher_link_of(link));
+    publisher_link_free(userdata, dlx__publisher_link_of(link));
 }
 
 static void env_payload_freed(void *userdata, void *payload)
@@ -282,54 +200,13 @@ static void env_block_gone(void *userdata, const struct dlx_writer_block *block)
 const struct dlx_writer_env dlx__publisher_link_env = {
     .pick_up = env_pick_up,
     .ring = env_ring,
-    .look_for_dead = env_look_for_dead,
+    .look_for_dead = dlx__publisher_link_look_for_dead,
     .link_gone = env_link_gone,
     .payload_freed = env_payload_freed,
     .payload_bytes = env_payload_bytes,
     .has_unknown_readers = env_has_unknown_readers,
     .block_gone = env_block_gone,
 };
-
-/* ---- bounds ---------------------------------------------------------------------------------- */
-
-/* The library of a subscriber keeps to the bounds: a page that exceeds them was written by
- * something else. */
-static bool exceeds_bounds(const struct dlx_publisher *p, const struct dlx_writer_link *link,
-                           char reason[static DLX_EVENT_REASON_SIZE])
-{
-    uint32_t most = p->args.max_held, n_used = dlx__writer_link_n_used(link);
-    uint64_t most_bytes = p->args.max_held_bytes;
-    if (most > 0 && n_used > most) {
-        (void)snprintf(reason, DLX_EVENT_REASON_SIZE,
-                       "its page has used %u hold words (max_held %u)", n_used, most);
-        return true;
-    }
-    if (most_bytes == 0)
-        return false;
-    uint64_t bytes = dlx__writer_link_bytes(&p->core, link);
-    (void)snprintf(reason, DLX_EVENT_REASON_SIZE, "it holds %s and a message (max_held_bytes %s)",
-                   DLX_AMOUNT(bytes), DLX_AMOUNT(most_bytes));
-    return bytes > most_bytes;
-}
-
-bool dlx__publisher_link_cut(struct dlx_publisher *p)
-{
-    char reason[DLX_EVENT_REASON_SIZE];
-    bool any = false;
-    if (p->args.max_held == 0 && p->args.max_held_bytes == 0)
-        return false;
-    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
-        struct dlx_publisher_link *link = publisher_link_of(dlx__writer_link_at(&p->core, i));
-        if (dlx__writer_link_is_dead(&link->core) || !exceeds_bounds(p, &link->core, reason))
-            continue;
-        dlx__writer_link_set_dead(&link->core);
-        (void)!send(link->bell, &(uint8_t){DLX_BELL_CUT}, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-        p->stats.cut++;
-        tell_left(p, link, reason); /* and is not counted: the daemon has not ended it */
-        any = true;
-    }
-    return any;
-}
 
 /* ---- waiting ------------------------------------------------------------------------------- */
 
@@ -345,7 +222,7 @@ uint32_t dlx__publisher_link_n_started(const struct dlx_publisher *p)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++)
-        n += receives(publisher_link_of(dlx__writer_link_at(&p->core, i)));
+        n += receives(dlx__publisher_link_of(dlx__writer_link_at(&p->core, i)));
     return n;
 }
 
@@ -353,7 +230,7 @@ uint32_t dlx__publisher_link_n_attached(const struct dlx_publisher *p)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++)
-        n += publisher_link_of(dlx__writer_link_at(&p->core, i))->state ==
+        n += dlx__publisher_link_of(dlx__writer_link_at(&p->core, i))->state ==
              DLX_PUBLISHER_LINK_ATTACHED;
     return n;
 }
@@ -362,7 +239,8 @@ uint32_t dlx__publisher_link_n_reached(const struct dlx_publisher *p)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
-        const struct dlx_publisher_link *link = publisher_link_of(dlx__writer_link_at(&p->core, i));
+        const struct dlx_publisher_link *link =
+            dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
         n += !link->foreign && !dlx__writer_link_is_over(&link->core);
     }
     return n;
@@ -383,7 +261,8 @@ bool dlx__publisher_link_list_sources(const struct dlx_publisher *p, struct poll
     bool deaf = p->joins.state != DLX_PUBLISHER_JOINS_PICKED_UP;
     fds[0] = (struct pollfd){.fd = deaf ? -1 : p->daemon.link_sock, .events = POLLIN};
     for (uint32_t i = 0; i < n_links; i++) {
-        const struct dlx_publisher_link *link = publisher_link_of(dlx__writer_link_at(&p->core, i));
+        const struct dlx_publisher_link *link =
+            dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
         fds[1 + 2 * i] = (struct pollfd){.fd = link->hung_up ? -1 : link->bell, .events = POLLIN};
         /* Of the dead nothing more is to be heard. */
         fds[2 + 2 * i] = (struct pollfd){
@@ -394,7 +273,7 @@ bool dlx__publisher_link_list_sources(const struct dlx_publisher *p, struct poll
     bool looks_again = deaf || dlx__writer_misses_link(&p->core);
     /* Nothing else tells that the daemon has ended the link of who hung up. */
     for (uint32_t i = 0; i < n_links; i++)
-        looks_again |= publisher_link_of(dlx__writer_link_at(&p->core, i))->hung_up &&
+        looks_again |= dlx__publisher_link_of(dlx__writer_link_at(&p->core, i))->hung_up &&
                        !dlx__writer_link_is_over(dlx__writer_link_at(&p->core, i));
     return looks_again;
 }
@@ -418,16 +297,19 @@ int dlx__publisher_link_wait(struct dlx_publisher *p, struct dlx_wait *wait)
     if (r < 0)
         return r;
     for (uint32_t i = 0; n > 0 && i < n_links; i++) {
-        struct dlx_publisher_link *link = publisher_link_of(dlx__writer_link_at(&p->core, i));
+        struct dlx_publisher_link *link = dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
         short bell = fds[1 + 2 * i].revents;
         /* It will ring no more. What it holds still counts until its page says CLOSED and holds
          * nothing, or until its process is dead. */
         if ((bell & (POLLHUP | POLLERR)) || ((bell & POLLIN) && !drain_bell(link->bell)))
             link->hung_up = true;
-        if (fds[2 + 2 * i].revents)
+        if (fds[2 + 2 * i].revents) {
             dlx__writer_link_set_dead(&link->core);
+            dlx__publisher_link_end(p, link);
+        }
     }
     /* These last: links come, and go. */
+    dlx__publisher_link_find_ends(p);
     if (p->daemon.link_sock < 0)
         dlx__publisher_check(p, dlx__now_ns());
     else if (fds[0].revents)
@@ -445,7 +327,7 @@ static bool is_replaced(const struct dlx_publisher *p, const struct dlx_publishe
 {
     for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
         const struct dlx_publisher_link *other =
-            publisher_link_of(dlx__writer_link_at(&p->core, i));
+            dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
         if (!other->foreign && other->reader == link->reader &&
             dlx__writer_link_is_started(&other->core))
             return true;
@@ -457,7 +339,8 @@ static bool is_replaced(const struct dlx_publisher *p, const struct dlx_publishe
 static bool have_rejoined(const struct dlx_publisher *p, bool all)
 {
     for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
-        const struct dlx_publisher_link *link = publisher_link_of(dlx__writer_link_at(&p->core, i));
+        const struct dlx_publisher_link *link =
+            dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
         if (link->foreign && (all || dlx__writer_link_is_reliable(&link->core)) &&
             !dlx__writer_link_is_over(&link->core) && !is_replaced(p, link))
             return false;
@@ -468,7 +351,7 @@ static bool have_rejoined(const struct dlx_publisher *p, bool all)
 void dlx__publisher_link_set_foreign(struct dlx_publisher *p)
 {
     for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++)
-        publisher_link_of(dlx__writer_link_at(&p->core, i))->foreign = true;
+        dlx__publisher_link_of(dlx__writer_link_at(&p->core, i))->foreign = true;
     p->joins.n_ended = 0; /* as far as the new daemon knows */
     dlx__publisher_detour(p, DLX_DETOUR_REJOIN, !have_rejoined(p, false));
 }
@@ -481,7 +364,7 @@ int dlx__publisher_link_rejoin(struct dlx_publisher *p, struct dlx_wait *wait)
     for (;;) {
         dlx__writer_set_blocked(&p->core, true); /* again, as it may have moved */
         dlx__writer_read_membership(&p->core);
-        env_look_for_dead(p);
+        dlx__writer_look_for_dead(&p->core);
         dlx__publisher_detour(p, DLX_DETOUR_REJOIN, !have_rejoined(p, false));
         if (!(p->detours & DLX_DETOUR_REJOIN))
             break;
@@ -510,7 +393,7 @@ void dlx__publisher_link_drain(struct dlx_publisher *p, int64_t timeout_ns)
     do {
         dlx__writer_set_blocked(&p->core, true);
         dlx__writer_read_membership(&p->core);
-        env_look_for_dead(p);
+        dlx__writer_look_for_dead(&p->core);
     } while (p->daemon.link_sock >= 0 && !have_rejoined(p, true) &&
              dlx__publisher_link_wait(p, &wait) == 0);
     dlx__writer_set_blocked(&p->core, false);
@@ -530,8 +413,8 @@ void dlx__publisher_link_tell_end(struct dlx_publisher *p)
     uint8_t bytes[DLX_BELL_END_SIZE];
     dlx__bell_pack(dlx__writer_head(&p->core) - n_left_behind(p) + 1, bytes);
     for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++)
-        (void)!send(publisher_link_of(dlx__writer_link_at(&p->core, i))->bell, bytes, sizeof bytes,
-                    MSG_DONTWAIT | MSG_NOSIGNAL);
+        (void)!send(dlx__publisher_link_of(dlx__writer_link_at(&p->core, i))->bell, bytes,
+                    sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 /* ---- who is in the way --------------------------------------------------------------------- */
@@ -554,7 +437,7 @@ static void list_blocking(const struct dlx_publisher *p, char *ret, size_t size)
         uint64_t behind = dlx__writer_link_lag(&p->core, link);
         if (behind == 0)
             continue;
-        struct dlx_peer *peer = publisher_link_of(link)->peer;
+        struct dlx_peer *peer = dlx__publisher_link_of(link)->peer;
         const char *name = dlx__peers_name(&p->client->peers, peer);
         int n =
             snprintf(ret + used, size - used, "%s%s%spid %u%s holds %u and is %" PRIu64 " behind",

@@ -6,14 +6,18 @@
  * The links of a publisher, from its side: picked up from the link socket, rung, waited for, and
  * let go.
  *
- *     picked up --> ATTACHED -- its page says CLOSED, its process died, ---> ENDED
- *                      |        or its daemon has ended it                     |
- *                      |                                                      | an event tells it
- *                      +-- cut, since it holds more than it may -----------> TOLD --> freed
+ *     picked up --> ATTACHED ---- notice: an event tells the end ----> ENDED --> freed
  *
- * A link that ended may still hold messages, and is freed with the last of them (ring/writer.h).
- * Its end is told at once, except where only the daemon's count and the hang-up of its bell show
- * it: then when it is freed.
+ *     notice                                           event   the link
+ *     its page says CLOSED                             LEFT    may still hold messages
+ *     its pidfd: the process is dead                   LOST    is `dead`
+ *     the daemon has ended more links than are known   LOST    is `left`: its process executed
+ *     to have ended, and its bell hung up                      another program, or is dying
+ *     it holds more than it may, and is cut            LOST    is `dead`, whatever its process does
+ *
+ * The first notice counts, and others may follow in any order. A process that is killed hangs up
+ * before its pidfd says that it is dead, so a link that is `left` becomes `dead` later. A link that
+ * ended may still hold messages, and is freed with the last of them (ring/writer.h).
  */
 
 #include "client/base/peer.h"
@@ -26,7 +30,6 @@ struct dlx_wait; /* client/control/wait.h */
 enum dlx_publisher_link_state {
     DLX_PUBLISHER_LINK_ATTACHED,
     DLX_PUBLISHER_LINK_ENDED,
-    DLX_PUBLISHER_LINK_TOLD,
 };
 
 struct dlx_publisher_link {
@@ -63,11 +66,36 @@ struct dlx_publisher_joins {
     enum dlx_publisher_joins_state state;
     struct dlx_notification due; /* if DUE: the link, with fds */
     uint64_t next_more_ns;       /* not before: the daemon did not send the rest in time */
-    uint64_t n_ended;            /* links of this daemon that are known to have ended */
+    uint64_t n_ended;            /* links of this daemon that are ENDED, or were */
 };
 
 /* The environment of the ring writer: client/publish/publisher_link.c. */
 extern const struct dlx_writer_env dlx__publisher_link_env;
+
+static inline struct dlx_publisher_link *dlx__publisher_link_of(const struct dlx_writer_link *link)
+{
+    return (struct dlx_publisher_link *)(uintptr_t)((const char *)link -
+                                                    offsetof(struct dlx_publisher_link, core));
+}
+
+/* ---- ends: client/publish/publisher_link_end.c ----------------------------------------------- */
+
+/* The end of the link was noticed: tells it, unless that was done before. */
+void dlx__publisher_link_end(struct dlx_publisher *p, struct dlx_publisher_link *link);
+/* For the ring writer, which then drops what is over: dlx__writer_look_for_dead(). */
+void dlx__publisher_link_look_for_dead(void *userdata);
+/* LinkCut: the daemon has disconnected the subscriber of a link. */
+void dlx__publisher_link_cut_by_daemon(struct dlx_publisher *p, const struct dlx_notification *cut);
+/* Cut the links whose pages say that they hold more than this publisher allows: they hold
+ * nothing from the next dlx__writer_reclaim() on. Returns whether there were any. */
+bool dlx__publisher_link_cut(struct dlx_publisher *p);
+/* Has the daemon ended a link that is not known to have ended? What it saw of the end (a socket
+ * that hung up) may come before what the publisher can see: so the publisher looks again. */
+bool dlx__publisher_link_misses_end(const struct dlx_publisher *p);
+/* Read the membership line, and look for the ends that it tells of. Links may go. */
+void dlx__publisher_link_find_ends(struct dlx_publisher *p);
+
+/* ---- joins, waiting, reports ----------------------------------------------------------------- */
 
 /*
  * Wait until something may have changed: a bell, a join, a death; or until a part of the wait is
@@ -91,10 +119,6 @@ void dlx__publisher_link_drain(struct dlx_publisher *p, int64_t timeout_ns);
 void dlx__publisher_link_tell_end(struct dlx_publisher *p);
 /* The daemon that made the links has ended. */
 void dlx__publisher_link_set_foreign(struct dlx_publisher *p);
-
-/* Cut the links whose pages say that they hold more than this publisher allows: they hold
- * nothing from the next dlx__writer_reclaim() on. Returns whether there were any. */
-bool dlx__publisher_link_cut(struct dlx_publisher *p);
 
 /* Links whose subscriber receives what is published from now on. */
 uint32_t dlx__publisher_link_n_started(const struct dlx_publisher *p);

@@ -180,7 +180,7 @@ int dlx__publisher_reclaim(struct dlx_publisher *p, struct dlx_heap *heap, uint6
             return DLX_E_FULL;
         /* Before taking more memory: who holds, and is dead? And who holds more than it may? */
         if (!looked)
-            dlx__publisher_link_env.look_for_dead(p);
+            dlx__writer_look_for_dead(&p->core);
         else if (!dlx__publisher_link_cut(p))
             return DLX_E_FULL;
         cut = looked;

@@ -167,6 +167,10 @@ static void check(struct dlx_publisher *p, uint64_t now, enum dlx_hurry hurry)
     if ((p->detours & DLX_DETOUR_REFUSED) && now < p->watch.next_look_ns)
         return;
     p->watch.next_look_ns = now + DLX_LOOK_NS;
+    /* No daemon tells who died while it stands still, or there is none; and one that told of a
+     * process that was dying does not tell again when it is dead. */
+    dlx__writer_read_membership(&p->core);
+    dlx__writer_look_for_dead(&p->core);
     p->watch.had_daemon_tid = dlx__writer_has_daemon(&p->core);
     if (has_daemon(p))
         return;

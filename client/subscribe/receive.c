@@ -162,6 +162,19 @@ have_nothing(struct dlx_subscription *s, struct dlx_subscriber_link *link, int r
     }
 }
 
+void dlx__subscription_leave_ended(struct dlx_subscription *s)
+{
+    for (uint32_t i = s->n_active; i-- > 0;) {
+        struct dlx_subscriber_link *link = s->active[i];
+        if (link->to_come == DLX_TO_COME_MESSAGES || link->n_pending > 0)
+            continue;
+        int r = dlx__reader_take(&link->core, NULL, 0);
+        if (r == DLX_E_EMPTY || r == DLX_E_PUBLISHER_GONE)
+            (void)have_nothing(s, link, r);
+    }
+    dlx__error_clear();
+}
+
 /* One look at every active link. EMPTY: nothing anywhere. */
 static int try_take(struct dlx_subscription *s, uint32_t n, struct dlx_message **ret)
 {

@@ -192,6 +192,10 @@ void dlx__subscription_on_bell(struct dlx_subscription *s, struct dlx_subscriber
 struct dlx_subscriber_link *dlx__subscription_successor(const struct dlx_subscription *s,
                                                         const struct dlx_subscriber_link *link);
 
+/* client/subscribe/receive.c: leave the links whose publishers have left and of which everything
+ * was taken, as a take does. */
+void dlx__subscription_leave_ended(struct dlx_subscription *s);
+
 /* Read what the daemon has sent, without waiting. May attach and detach links, and set
  * `failure`. */
 void dlx__subscription_read_notifications(struct dlx_subscription *s);

@@ -3,6 +3,7 @@
 /* dlx_subscription_next_event(). */
 
 #include "client/message/gpu_threads.h"
+#include "client/subscribe/sleep.h"
 #include "client/subscribe/subscription.h"
 #include <sys/eventfd.h>
 
@@ -24,6 +25,18 @@ static void tell_late(struct dlx_subscription *s)
                          late.topic, dlx_strerror(late.code));
 }
 
+/* What a take would notice: a caller that has taken everything, and waits for the end of a
+ * publisher, need not take. */
+static void look_for_ends(struct dlx_subscription *s)
+{
+    dlx__subscription_read_notifications(s);
+    bool came = dlx__subscription_handle_events(s, 0) > 0;
+    dlx__subscription_leave_ended(s);
+    /* What made the descriptor readable was read: a caller that polls it is to take anyway. */
+    if (s->nudge >= 0 && (came || dlx__subscription_has_unused_notifications(s)))
+        (void)eventfd_write(s->nudge, 1);
+}
+
 int dlx_subscription_next_event(struct dlx_subscription *s, struct dlx_event *ret)
 {
     dlx__error_clear();
@@ -34,10 +47,7 @@ int dlx_subscription_next_event(struct dlx_subscription *s, struct dlx_event *re
         return r;
     tell_late(s);
     if (s->events.n == 0)
-        dlx__subscription_read_notifications(s);
-    /* Who polls is to take, as if the notifications were still there. */
-    if (s->nudge >= 0 && dlx__subscription_has_unused_notifications(s))
-        (void)eventfd_write(s->nudge, 1);
+        look_for_ends(s);
     r = dlx__events_pop(&s->events, ret);
     dlx__subscription_leave(s);
     return r;

@@ -33,6 +33,7 @@ struct dlxd_drain {
     struct dlxd_drain_node of_user;
     struct dlxd_list cut; /* draining: in `cuts` of the publisher if LinkCut is yet to be sent */
     int cut_code;
+    bool cut_counts; /* raise `leaves` with LinkCut */
 };
 
 /* Makes one without a page and charges. Returns NULL if out of memory. */

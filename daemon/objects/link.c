@@ -178,6 +178,7 @@ static void detach(struct dlxd_link *link)
     struct dlxd_publisher *publisher = link->publisher;
     const struct dlxd_client *reader = link->subscription->client;
     bool joined = link->state == DLXD_LINK_ADDED || link->state == DLXD_LINK_OPEN, cut = false;
+    bool counts = joined && !link->pending_join; /* else when the publisher is told of the link */
     if (!publisher) {
         if (link->made == DLXD_MADE_AS_SPARE && link->state != DLXD_LINK_FAILED)
             count_out(link);
@@ -193,7 +194,8 @@ static void detach(struct dlxd_link *link)
     dlxd_list_remove(&link->by_publisher);
     publisher->n_links--;
     if (joined && publisher->client && dlxd_drain_begin(link->drain, publisher, reader->holder)) {
-        cut = dlxd_client_is_cut(reader) && dlxd_pending_joins_cut(link->drain, reader->dismissed);
+        cut = dlxd_client_is_cut(reader) &&
+              dlxd_pending_joins_cut(link->drain, reader->dismissed, counts);
         link->drain = NULL;
     } else {
         if (publisher->client)
@@ -201,7 +203,7 @@ static void detach(struct dlxd_link *link)
         link->subscription->client->n_links--;
         release_resources(link);
     }
-    if (joined && !cut) /* else when the publisher was told */
+    if (counts && !cut) /* else when the publisher was told of the cut */
         dlxd_membership_left(&publisher->line);
     link->publisher = NULL;
     if (publisher->state == DLXD_PUBLISHER_GONE && !link->gone_sent)

@@ -115,7 +115,7 @@ static int pending_join_flush(struct dlxd_publisher *publisher)
             break;
         pending_join->flight = NULL;
         ring(pending_join, DLX_BELL_TOLD);
-        if (!pending_join->link) /* the publisher saw the end before it knew of the link */
+        if (!pending_join->link) /* it has ended: now the publisher can know which one */
             dlxd_membership_left(&publisher->line);
         pending_join_free(pending_join);
     }
@@ -160,12 +160,13 @@ void dlxd_pending_joins_retry(struct dlxd_broker *broker)
     }
 }
 
-bool dlxd_pending_joins_cut(struct dlxd_drain *drain, int code)
+bool dlxd_pending_joins_cut(struct dlxd_drain *drain, int code, bool counts)
 {
     struct dlxd_publisher *publisher = drain->publisher;
     if (publisher->client->principal->minor < 8)
         return false;
     drain->cut_code = code;
+    drain->cut_counts = counts;
     dlxd_list_push_back(&publisher->pending_joins.cuts, &drain->cut);
     (void)pending_join_flush(publisher);
     return true;
@@ -176,7 +177,8 @@ void dlxd_pending_joins_forget_cut(struct dlxd_drain *drain)
     if (!dlxd_list_linked(&drain->cut))
         return;
     dlxd_list_remove(&drain->cut);
-    dlxd_membership_left(&drain->publisher->line);
+    if (drain->cut_counts)
+        dlxd_membership_left(&drain->publisher->line);
 }
 
 /* ---- who has left -------------------------------------------------------------------------- */

@@ -59,8 +59,9 @@ int dlxd_pending_join_send(struct dlxd_link *link, const Dlx__Wire__LinkAdded *b
 void dlxd_pending_join_link_ended(struct dlxd_link *link);
 
 /* Tells the publisher of a draining link that its subscriber was disconnected for this reason.
- * Returns false, without a change, if the publisher's library does not know LinkCut. */
-bool dlxd_pending_joins_cut(struct dlxd_drain *drain, int code);
+ * `counts`: raises `leaves`, too; the pending join of a link that the publisher does not know does
+ * so. Returns false, without a change, if the publisher's library does not know LinkCut. */
+bool dlxd_pending_joins_cut(struct dlxd_drain *drain, int code, bool counts);
 /* The draining link ends, or its publisher leaves: nothing is to be told any more. */
 void dlxd_pending_joins_forget_cut(struct dlxd_drain *drain);
 

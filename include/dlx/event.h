@@ -14,7 +14,9 @@ extern "C" {
 enum dlx_event_kind {
     DLX_EVENT_JOINED = 1, /**< a peer is attached */
     DLX_EVENT_LEFT = 2,   /**< a peer closed; if a publisher, everything it published was taken */
-    DLX_EVENT_LOST = 3,   /**< the same, but the peer's process died, or its link was cut */
+    /** The same, but the peer did not close: its process died or executed another program, or its
+     *  link was cut. A publisher hears of this within a second if dlpackd cannot tell it. */
+    DLX_EVENT_LOST = 3,
     /** For a subscription with `pin`, once for each publisher: some of that publisher's memory
      *  could not be pinned. Its messages arrive nevertheless. */
     DLX_EVENT_UNPINNED = 4,
@@ -45,7 +47,8 @@ struct dlx_event {
 };
 
 /**
- * Gets the next event of a publisher, in the order in which it noticed them. Never waits.
+ * Gets the next event of a publisher, in the order in which it noticed them. Never waits. The end
+ * of each link is told once.
  *
  * Returns 0; DLX_E_EMPTY, DLX_E_INVALID, DLX_E_FORKED, DLX_E_IN_USE.
  */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /* When a subscription says that its publishers have left: n_publishers of struct
- * dlx_subscribe_args. */
+ * dlx_subscribe_args, and events. */
 
+#include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
 
 static struct dlx_subscription *subscribe(struct dlx_client *c, uint32_t n_publishers)
@@ -83,6 +84,64 @@ TEST(a_publisher_that_reconnects_has_not_left)
     wait_until_alone(s);
     come_and_go(c, s, "b/1");
     take_fails(s, PATIENCE, DLX_E_PUBLISHER_GONE, "b/*");
+}
+
+/* Closes when it is told to; it may be killed instead. */
+static struct dlx_test_peer publish_one_elsewhere(void)
+{
+    struct dlx_test_peer peer = dlx_test_fork_peer();
+    if (peer.pid == 0) {
+        struct dlx_publisher *p = dlx_test_stream_new_publisher("test/a", NULL);
+        dlx_test_stream_publish(p, 10, 1);
+        dlx_test_peer_say(&peer);
+        dlx_test_peer_hear(&peer);
+        dlx_publisher_unref(p);
+        _exit(0);
+    }
+    return peer;
+}
+
+static uint32_t next_kind(struct dlx_subscription *s)
+{
+    struct dlx_event event = {.size = sizeof event};
+    eventually(dlx_subscription_next_event(s, &event) == 0);
+    return event.kind;
+}
+
+/* It has taken everything, and does not take again. The publisher closes, or is killed; with a
+ * daemon, with one that stands still until the publisher is dead, and with none. */
+LOOP_TEST(a_subscription_that_reads_events_alone_is_told_once_that_its_publisher_has_gone, 0, 6)
+{
+    struct dlx_event event = {.size = sizeof event};
+    bool is_killed = _i % 2;
+    auto_client *c = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
+    struct dlx_test_peer peer = publish_one_elsewhere();
+    dlx_test_peer_hear(&peer);
+    dlx_test_stream_expect(s, 10, 1);
+    ck_assert_uint_eq(next_kind(s), DLX_EVENT_JOINED);
+    if (_i / 2 == 1)
+        dlx_test_daemon_pause(&dlx_test_stream_daemon);
+    else if (_i / 2 == 2)
+        dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    if (is_killed) {
+        dlx_test_peer_kill(&peer);
+    } else {
+        dlx_test_peer_say(&peer);
+        if (_i / 2 != 1) /* else it waits for the daemon */
+            dlx_test_peer_join(&peer);
+    }
+    if (_i / 2 == 1)
+        ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
+    ck_assert_uint_eq(next_kind(s), is_killed ? DLX_EVENT_LOST : DLX_EVENT_LEFT);
+    if (_i / 2 == 1 && !is_killed)
+        dlx_test_peer_join(&peer);
+    if (_i / 2 == 2)
+        dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    take_fails(s, PATIENCE, DLX_E_PUBLISHER_GONE, "test/a");
+    take_fails(s, SECOND / 100, DLX_E_TIMEOUT, "");
+    while (dlx_subscription_next_event(s, &event) == 0)
+        ck_assert_uint_eq(event.kind, DLX_EVENT_RECONNECTED);
 }
 
 enum { N_GONE = 40 }; /* several pages */

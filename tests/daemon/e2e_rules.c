@@ -223,12 +223,12 @@ static const char blocks[] = "[rule bob]\nusers = 64002\ntopics = cam/front\n"
 static const char nothing_for_bob[] = "[rule bob]\nusers = 64002\ntopics = cam/rear\n"
                                       "allow = subscribe\n";
 
-static void expect_left(struct dlx_publisher *p)
+static void expect_subscriber_lost(struct dlx_publisher *p)
 {
     struct dlx_event event = {.size = sizeof event};
     do
         ok(dlx_publisher_next_event(p, &event));
-    while (event.kind != DLX_EVENT_LEFT);
+    while (event.kind != DLX_EVENT_LOST);
     contains(event.reason, "dlpackd disconnected it: permission denied");
 }
 
@@ -254,7 +254,7 @@ TEST_OF(rules, a_busy_subscriber_whose_right_was_taken_gets_nothing_new)
     dlx_configured_reload(nothing_for_bob, "uid 64002 may not subscribe to cam/front");
     for (int64_t i = 1001; n_cut(p) == 0; i++)
         publish_reliably(p, i);
-    expect_left(p);
+    expect_subscriber_lost(p);
     ck_assert_uint_eq(dlx_test_stream_stats(p).n_subscribers, 0);
     ck_assert_int_eq(end_of(&bob), 0);
 }
@@ -278,7 +278,7 @@ TEST_OF(rules, a_stopped_subscriber_whose_right_was_taken_blocks_nobody)
     t = NULL;
     for (int k = 0; k < 1000; k++)
         dlx_test_stream_publish(p, 10, i++);
-    expect_left(p);
+    expect_subscriber_lost(p);
     ck_assert_int_eq(kill(bob.peer.pid, SIGCONT), 0);
     ck_assert_int_eq(end_of(&bob), 0);
 }

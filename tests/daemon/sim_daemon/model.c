@@ -309,7 +309,7 @@ static void link_detach(struct link *l)
         waiter->left = waiter->closed || is_dead(waiter->proc);
     }
     bool joined = p->proc && (l->state == LINK_ADDED || l->state == LINK_OPEN);
-    p->leaves += joined;
+    p->leaves += joined && !l->waits;
     if (!joined || !link_drains(l)) {
         l->sub->proc->n_links--;
         if (p->proc)

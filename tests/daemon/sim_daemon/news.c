@@ -354,8 +354,11 @@ static void on_added_late(struct pub *p, struct waiter *waiter, const int *fds)
     must_be_sealed(fds[0]);
     MUST(w.fds[fds[2]].kind == FD_PIDFD && w.fds[fds[2]].of == waiter->proc,
          "another process's pidfd");
+    struct link *l = link_by_id(waiter->link);
+    if (l)
+        l->waits = false;
     p->n_unread++;
-    p->leaves += waiter->ended; /* it was said before the publisher knew the link */
+    p->leaves += waiter->ended; /* it did not count before the publisher knew the link */
     waiter_remove(waiter);
     w.counts[6]++;
 }
@@ -412,6 +415,7 @@ void on_waits(uint64_t id, const int *fds)
     l->bell = w.fds[fds[1]].peer;
     l->state = LINK_ADDED;
     l->added = w.steps;
+    l->waits = true;
     p->joins++;
     w.counts[7]++;
 }

@@ -152,6 +152,7 @@ struct link {
     enum link_state state;
     bool from_start, gone_sent;
     bool spare, early;
+    bool waits;  /* it is ADDED, and its publisher has yet to be told */
     bool locked; /* the control block was, for the packet that was not sent */
     uint32_t index;
     uint64_t reader, until;
