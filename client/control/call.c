@@ -19,11 +19,11 @@
 #define SPARES         2U
 #define SPARES_PATTERN 8U
 
-#define HURRY_NS DLX_CALL_HURRY_NS
-/* A millisecond each. */
-#define CLOSE_TRIES 20
+#define HURRY_NS    DLX_CALL_HURRY_NS
+#define CLOSE_TRIES 20 /* a millisecond each */
 /* Who closes waits no longer for an answer: the daemon does it when it can. */
-#define CLOSE_NS INT64_C(2500000000)
+#define CLOSE_NS          INT64_C(2500000000)
+#define PROOF_NS_PER_BYTE 4 /* 0.04 with a processor to itself */
 /* How long streams leave a daemon alone that did not answer: twice as long each time. */
 #define PAUSE_FIRST_NS UINT64_C(100000000)
 #define PAUSE_MOST_NS  UINT64_C(1600000000)
@@ -226,7 +226,11 @@ int dlx__call_lock_within(struct dlx_client *c, int64_t timeout_ns)
             return 0;
         if (e == EDEADLK)
             return dlx__fail(DLX_E_IN_USE, "this thread waits for dlpackd at %s already", c->path);
-        if (dlx__now_ns() >= wait.deadline)
+        bool is_over = dlx__now_ns() >= wait.deadline;
+        if (is_over && timeout_ns == c->timeout_ns &&
+            atomic_load_explicit(&c->is_patient, memory_order_relaxed))
+            wait.deadline = dlx__deadline(timeout_ns);
+        else if (is_over)
             return dlx__fail(DLX_E_TIMEOUT, "another thread waits for dlpackd at %s", c->path);
         if (dlx__wait_ask(&wait, c, NULL, false) < 0)
             return dlx__call_interrupted(c);
@@ -537,11 +541,18 @@ int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size,
     return r;
 }
 
-int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena)
+/* The daemon proves every page before it answers, after those of the user's other regions. Threads
+ * that wait for the lock meanwhile have as much patience. */
+int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena, uint64_t size)
 {
+    int64_t timeout_ns = c->timeout_ns;
+    if (timeout_ns >= 0)
+        timeout_ns = DLX_MIN(timeout_ns, INT64_MAX / 2) + (int64_t)size * PROOF_NS_PER_BYTE;
     int r = dlx__call_lock(c);
     if (r == 0) {
-        r = region_ready(c, c->timeout_ns, publisher, arena);
+        atomic_store_explicit(&c->is_patient, true, memory_order_relaxed);
+        r = region_ready(c, timeout_ns, publisher, arena);
+        atomic_store_explicit(&c->is_patient, false, memory_order_relaxed);
         dlx__lock_release(&c->lock);
     }
     return r;

@@ -59,7 +59,7 @@ int dlx__call_publisher_close(struct dlx_client *c, uint64_t publisher);
 /* On success the caller owns the fd. */
 int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size,
                         uint32_t *ret_arena, int *ret_fd);
-int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena);
+int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena, uint64_t size);
 /* Tells, does not wait: DLX_E_FULL when the socket has no room. */
 int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t arena);
 

@@ -32,8 +32,9 @@ struct dlx_client {
     uint64_t pause_ns;      /* how long that was put off when the daemon last did not answer */
     char name[64];
     uint32_t serial;
-    bool unanswered; /* the last request was sent, and what came of it is not known */
-    bool silent;     /* the daemon has said nothing since somebody gave up waiting for it */
+    bool unanswered;        /* the last request was sent, and what came of it is not known */
+    bool silent;            /* the daemon has said nothing since somebody gave up waiting for it */
+    atomic_bool is_patient; /* the thread with the lock waits for the proof of an arena */
     struct dlx_call *call;
     int64_t timeout_ns;
     int64_t wait_ns;              /* of dlx_connect(), for a daemon that is not there */

@@ -88,7 +88,7 @@ static int add_arena(struct dlx_publisher *p, const struct dlx_memory *memory, u
     void *map = NULL;
     int r = dlx__region_populate_in_steps(memory, take_fd, bytes, on_populated, &populating, &map);
     if (r == 0)
-        r = dlx__call_arena_ready(p->client, id, arena);
+        r = dlx__call_arena_ready(p->client, id, arena, bytes);
     if (r == 0)
         r = dlx__heap_add(p->heap, arena, map, bytes);
     if (r < 0) {

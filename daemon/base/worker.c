@@ -18,10 +18,11 @@
 /* How long the daemon waits at its end for running jobs. */
 #define PATIENCE_NS UINT64_C(1000000000)
 
-/* The jobs of one user. Exists while the user has any. */
+/* The jobs of one user, or the descriptors that are closed for it. Exists while there are any. */
 struct queue {
     struct dlxd_list node; /* in workers->queues */
     const struct dlxd_user *whose;
+    bool is_closing;
     size_t n_jobs; /* including the running one and those not yet reported */
 
     /* Protected by the lock: */
@@ -207,17 +208,19 @@ static int provide_threads(struct dlxd_workers *workers)
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-static struct queue *get_queue(struct dlxd_workers *workers, const struct dlxd_user *whose)
+static struct queue *get_queue(struct dlxd_workers *workers, const struct dlxd_user *whose,
+                               bool is_closing)
 {
     dlx_for_each (it, &workers->queues) {
         struct queue *queue = dlxd_container_of(it, struct queue, node);
-        if (queue->whose == whose)
+        if (queue->whose == whose && queue->is_closing == is_closing)
             return queue;
     }
     struct queue *queue = calloc(1, sizeof *queue);
     if (!queue)
         return NULL;
     queue->whose = whose;
+    queue->is_closing = is_closing;
     dlxd_list_init(&queue->jobs);
     dlxd_list_init(&queue->ready);
     dlxd_list_push_back(&workers->queues, &queue->node);
@@ -344,7 +347,7 @@ struct dlxd_workers *dlxd_workers_free(struct dlxd_workers *workers)
 static int submit(struct dlxd_workers *workers, const struct dlxd_user *whose,
                   const struct job *what)
 {
-    struct queue *queue = get_queue(workers, whose);
+    struct queue *queue = get_queue(workers, whose, !what->run);
     if (!queue)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a job beside the loop");
     struct job *job = malloc(sizeof *job);

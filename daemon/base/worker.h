@@ -11,10 +11,11 @@
  *   takes 75 ms per GiB. Before Linux 6.16, the queue of a socket may contain descriptors that its
  *   peer sent, and closing a TCP socket with SO_LINGER takes as long as its maker likes.
  *
- * Each user has a queue of jobs. One job of a user runs at a time, and users take turns. So a user
- * with a slow or endless job delays only its own jobs. There are at most DLXD_WORKERS_MAX threads;
- * one is started when a user has a job and no thread is free. If that many users have an endless
- * job, the jobs of all other users wait for one of the threads.
+ * Each user has a queue of jobs and one of descriptors to close. One of each runs at a time, and
+ * users take turns. So a user with a slow or endless job delays only its own jobs, and no proof
+ * waits until gigabytes that went before it are returned. There are at most DLXD_WORKERS_MAX
+ * threads; one is started when a queue has work and no thread is free. If that many queues have an
+ * endless job, the jobs of all other users wait for one of the threads.
  *
  * The threads are not those of libuv's pool, because libuv aborts the process if it cannot start
  * its threads, and clients of the daemon's user can cause that (RLIMIT_NPROC, TasksMax). If no

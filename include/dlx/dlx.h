@@ -112,7 +112,8 @@ struct dlx_connect_args {
     const char *socket;
     /** Name of this program in `dlxctl ls`, at most 63 bytes. NULL: the process's comm. */
     const char *name;
-    /** Limit of each request to the daemon, by this call and every later one. 0: 5 seconds. */
+    /** Limit of each request to the daemon, by this call and every later one. 0: 5 seconds. For
+     *  a new arena it is longer, by 4 seconds a GiB. */
     int64_t timeout_ns;
     /** enum dlx_autospawn. It has an effect only if neither `socket` nor $DLX_SOCKET is given. */
     uint32_t autospawn;

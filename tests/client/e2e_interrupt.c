@@ -234,10 +234,53 @@ TEST(it_ends_the_wait_for_another_thread)
     ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_int_eq(act.result, 0);
+    asked.stop_at = 0;
     ok(alloc(p, &t));
     dlx_test_stream_end_tensor(&t);
     dlx_publisher_unref(p);
     dlx_client_unref(act.c);
+}
+
+static struct {
+    struct act act;
+    pthread_t caller, thread;
+    bool is_paused;
+    int n_waits; /* of the caller */
+} slow;
+
+/* The daemon stands still before it can prove the arena, for longer than a call waits. */
+static int slow_down(void *unused)
+{
+    (void)unused;
+    if (!pthread_equal(pthread_self(), slow.caller))
+        return 0;
+    if (!slow.is_paused)
+        dlx_test_daemon_pause(&dlx_test_stream_daemon);
+    slow.is_paused = true;
+    if (!atomic_load(&slow.act.c->is_patient))
+        return 0;
+    slow.n_waits++;
+    if (slow.n_waits == 1)
+        slow.thread = dlx_test_stream_thread(ask, &slow.act);
+    if (slow.n_waits == 10)
+        (void)kill(dlx_test_stream_daemon.pid, SIGCONT);
+    return 0;
+}
+
+/* And so has a thread that waits for this one. */
+TEST(a_large_arena_has_more_time_to_be_proved_than_other_calls)
+{
+    DLManagedTensorVersioned *t = NULL;
+    slow.caller = pthread_self();
+    ok(dlx_connect(&slow.act.c, CONNECT(.timeout_ns = SECOND, .interrupt = slow_down)));
+    struct dlx_publisher *p = dlx_test_stream_publisher(slow.act.c, "test/a", NULL);
+    ok(alloc_n(p, SLOW, &t));
+    ck_assert_int_ge(slow.n_waits, 10);
+    ck_assert_int_eq(pthread_join(slow.thread, NULL), 0);
+    ck_assert_int_eq(slow.act.result, 0);
+    dlx_test_stream_end_tensor(&t);
+    dlx_publisher_unref(p);
+    dlx_client_unref(slow.act.c);
 }
 
 /* A program that was interrupted can end. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/fds.h"
+#include "tests/harness/patience.h"
 #include <dirent.h>
+#include <netinet/in.h>
 #include <sys/un.h>
 
 size_t dlx_test_fds_count(void)
@@ -46,5 +48,28 @@ int dlx_test_listen(const char *path, int type)
     int fd = dlx_test_fds_bind(path, type);
     if (type != SOCK_DGRAM)
         ck_assert_int_eq(listen(fd, 64), 0);
+    return fd;
+}
+
+/* A TCP socket that lingers: its peer reads none of what it has sent. */
+int dlx_test_fds_slow_to_close(int *ret_other)
+{
+    static const uint8_t zeros[4096];
+    const struct linger linger = {.l_onoff = 1, .l_linger = PATIENCE_S};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof address;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(listener, (struct sockaddr *)&address, size), 0);
+    ck_assert_int_eq(getsockname(listener, (struct sockaddr *)&address, &size), 0);
+    ck_assert_int_eq(listen(listener, 1), 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&address, size), 0);
+    *ret_other = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    ck_assert_int_ge(*ret_other, 0);
+    dlx__close(listener);
+    while (send(fd, zeros, sizeof zeros, MSG_DONTWAIT) >= 0)
+        ;
+    ck_assert_int_eq(errno, EAGAIN);
+    ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger), 0);
     return fd;
 }

@@ -9,6 +9,8 @@ size_t dlx_test_fds_count(void);
 int dlx_test_fds_dup(int fd);
 /* The ends of a SOCK_SEQPACKET connection, neither of which blocks. */
 void dlx_test_fds_pair(int ret[2]);
+/* A descriptor whose close() waits until the other end, which it returns, is closed. */
+int dlx_test_fds_slow_to_close(int *ret_other);
 /* A Unix socket of this type (with SOCK_NONBLOCK or without) at a path, or with the abstract name
  * "@NAME". */
 int dlx_test_fds_bind(const char *path, int type);
