@@ -135,8 +135,9 @@ $(BUILD)/proto/dlx.pb-c.c $(BUILD)/proto/dlx.pb-c.h &: proto/dlx.proto
 	    $(PROTOC_C) --proto_path=. --c_out=$(BUILD) proto/dlx.proto)
 
 # Objects depend on the flags that they were compiled with: other flags rebuild what they change.
+# Expanded here, since the first object of a make lends its own flags to what it depends on.
 .PHONY: always
-$(FLAGS_FILE): export FLAGS = $(CC) $(CFLAGS) $(WARNINGS) $(BASE_CFLAGS) $(BASE_CPPFLAGS) \
+$(FLAGS_FILE): export FLAGS := $(CC) $(CFLAGS) $(WARNINGS) $(BASE_CFLAGS) $(BASE_CPPFLAGS) \
     $(CPPFLAGS) $(LDFLAGS) $(GPU_CPPFLAGS)
 $(FLAGS_FILE): always
 	@mkdir -p $(@D); cmp -s - $@ <<<"$$FLAGS" || printf '%s\n' "$$FLAGS" >$@
