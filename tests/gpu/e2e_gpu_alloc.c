@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors that dlx_alloc() makes on GPUs, and other memory that is shared by descriptors. */
 #include "tests/gpu/harness_gpu_stream.h"
+#include <dlx/gpu.h>
 
 #if DLX_TEST_HAS_GPU
 
@@ -135,6 +136,18 @@ GPU_TEST(memory_of_a_deleted_tensor_is_used_again_when_the_work_on_it_is_done, 0
     t->deleter(t);
     t = dlx_test_gpu_alloc_empty(x.p, N);
     ck_assert_uint_eq(dlx_test_gpu_address(t), at);
+    CU_OK(cu.cuStreamQuery(stream)); /* it is done */
+}
+
+/* An allocator frees memory without a word about the work that uses it: the call waits. */
+GPU_TEST(memory_of_an_allocator_is_freed_when_the_work_on_it_is_done, 0)
+{
+    (void)dlx_test_gpu_context(0);
+    void *memory = dlx_cuda_malloc(DLX_TEST_GPU_CHUNK, 0, NULL);
+    ck_assert_msg(memory, "%s", dlx__error_message());
+    CUstream stream = dlx_test_gpu_stream();
+    dlx_test_gpu_spin(stream, (CUdeviceptr)(uintptr_t)memory, 100000000);
+    dlx_cuda_free(memory, DLX_TEST_GPU_CHUNK, 0, NULL);
     CU_OK(cu.cuStreamQuery(stream)); /* it is done */
 }
 

@@ -111,6 +111,49 @@ TEST(a_local_tensor_outlives_its_publisher)
     kept->deleter(kept);
 }
 
+static DLManagedTensorVersioned *deleted_meanwhile;
+static uint32_t n_settled;
+
+/* Waits for the work of a GPU, during which another tensor is deleted. */
+static void settle(const struct dlx_heap_kind *kind)
+{
+    DLManagedTensorVersioned *tensor = dlx_steal(deleted_meanwhile);
+    (void)kind;
+    n_settled++;
+    if (tensor)
+        tensor->deleter(tensor);
+}
+
+static void leave_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena)
+{
+    (void)kind;
+    (void)arena;
+}
+
+/* The work that uses a tensor was queued before it was deleted: what is deleted during the wait was
+ * not waited for. */
+TEST(a_tensor_that_is_deleted_during_the_wait_for_others_is_waited_for_again)
+{
+    static _Alignas(256) uint8_t memory[512];
+    uint64_t generation;
+    const struct dlx_heap_kind kind = {.device = {kDLCUDA, 0},
+                                       .align = 256,
+                                       .least = sizeof memory,
+                                       .free_arena = leave_arena,
+                                       .settle = settle};
+    close_heap();
+    ok(dlx__fork_init(&generation));
+    ok(dlx__heap_new_of(&heap, generation, &kind));
+    ok(dlx__heap_add_of(heap, 1, memory, sizeof memory, NULL));
+    DLManagedTensorVersioned *tensor = export_block(take(100), 100);
+    deleted_meanwhile = export_block(take(100), 100);
+    tensor->deleter(tensor);
+    dlx__heap_collect(heap);
+    ck_assert_uint_eq(n_settled, 1);
+    dlx__heap_collect(heap);
+    ck_assert_uint_eq(n_settled, 2);
+}
+
 static void delete_on(bool other_thread, DLManagedTensorVersioned *tensor)
 {
     DLManagedTensorVersioned *one[] = {tensor, NULL};

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * In which order the threads of a subscription do what others wait for. No GPU is needed: calls
+ * that these threads make are replaced here, and note what could be seen at that moment.
+ */
+
+#include "client/message/gpu_release.h"
+#include "client/message/gpu_wait.h"
+#include "client/message/message.h"
+#include "client/message/pin.h"
+#include "tests/harness/patience.h"
+#include "tests/harness/run.h"
+#include <sched.h>
+#include <semaphore.h>
+
+static struct dlx_subscriber_link subscriber_link = {.topic = "cam/front", .bell = -1};
+static struct dlx_gpu_threads *threads;
+
+static void setup(void)
+{
+    ok(dlx__fork_init(&subscriber_link.generation));
+    ok(dlx__gpu_threads_new(&threads));
+    subscriber_link.gpu_threads = threads;
+}
+
+static void teardown(void)
+{
+    threads = dlx__gpu_threads_end(threads);
+}
+
+/* ---- the calls ------------------------------------------------------------------------------- */
+
+int __wrap_dlx__gpu_gate_shut(int32_t device_type, int32_t device, void *stream,
+                              struct dlx_gpu_gate *ret);
+int __wrap_dlx__gpu_gate_shut(int32_t device_type, int32_t device, void *stream,
+                              struct dlx_gpu_gate *ret)
+{
+    (void)device_type, (void)device, (void)stream, (void)ret;
+    return 0;
+}
+
+static struct dlx_gpu_wait *wait_;
+static int result_at_gate; /* of the wait, when the stream was let go on */
+
+void __wrap_dlx__gpu_gate_open(struct dlx_gpu_gate *gate);
+void __wrap_dlx__gpu_gate_open(struct dlx_gpu_gate *gate)
+{
+    (void)gate;
+    result_at_gate = dlx__gpu_wait_result(wait_);
+}
+
+int __wrap_dlx__gpu_event_record(int32_t device_type, int32_t device, void *stream,
+                                 struct dlx_gpu_event *ret, bool *ret_waited);
+int __wrap_dlx__gpu_event_record(int32_t device_type, int32_t device, void *stream,
+                                 struct dlx_gpu_event *ret, bool *ret_waited)
+{
+    (void)device_type, (void)device, (void)stream, (void)ret, (void)ret_waited;
+    return 1;
+}
+
+int __wrap_dlx__gpu_event_wait(const struct dlx_gpu_event *event);
+int __wrap_dlx__gpu_event_wait(const struct dlx_gpu_event *event)
+{
+    (void)event;
+    return 0;
+}
+
+void __wrap_dlx__gpu_event_end(struct dlx_gpu_event *event);
+void __wrap_dlx__gpu_event_end(struct dlx_gpu_event *event)
+{
+    (void)event;
+}
+
+int __wrap_dlx__gpu_retain(int32_t device_type, int32_t device);
+int __wrap_dlx__gpu_retain(int32_t device_type, int32_t device)
+{
+    (void)device_type, (void)device;
+    return 0;
+}
+
+void __wrap_dlx__gpu_release(int32_t device_type, int32_t device);
+void __wrap_dlx__gpu_release(int32_t device_type, int32_t device)
+{
+    (void)device_type, (void)device;
+}
+
+static uint32_t n_done_at_abandon; /* how many releases were said to be done */
+
+void __wrap_dlx__message_abandon(struct dlx_export *e);
+void __wrap_dlx__message_abandon(struct dlx_export *e)
+{
+    (void)e;
+    n_done_at_abandon = dlx__gpu_releases_n_done(threads);
+}
+
+/* ---- the order ------------------------------------------------------------------------------- */
+
+static bool is_not_gone(const void *userdata)
+{
+    (void)userdata;
+    return false;
+}
+
+/* 0: the publisher has written the tensor; 1: its GPU failed. */
+LOOP_TEST(a_stream_goes_on_when_its_result_is_known, 0, 2)
+{
+    dlx_atomic_u32 word = _i == 0 ? DLX_GPU_READY : DLX_GPU_FAILED;
+    struct dlx_message m = {.link = &subscriber_link};
+    const struct dlx_gpu_wait_args args = {
+        .m = &m, .word = &word, .deadline = UINT64_MAX, .is_gone = is_not_gone};
+    result_at_gate = DLX_GPU_WAITING;
+    ok(dlx__gpu_wait_add(threads, &args, &wait_));
+    dlx__gpu_threads_stop(threads); /* ends the thread */
+    ck_assert_int_eq(result_at_gate, _i == 0 ? 0 : DLX_E_DEVICE);
+    wait_ = dlx__gpu_wait_unref(wait_);
+}
+
+/* Who waits for a release takes a message then, and would find that it may hold no more. */
+TEST(a_release_is_done_when_its_message_has_been_let_go)
+{
+    DLTensor tensor = {.device = {kDLCPU, 0}};
+    struct dlx_message m = {.link = &subscriber_link, .n_tensors = 1, .tensors = &tensor};
+    struct dlx_export e = {.message = &m};
+    ok(dlx__pin_new((DLDevice){kDLCUDA, 0}, &subscriber_link.pin));
+    ok(dlx__gpu_use_on(&e, (void *)(uintptr_t)8));
+    ck_assert(dlx__gpu_release_tensor(&e)); /* a thread does it */
+    ok(dlx__gpu_releases_wait(threads, 0, dlx__deadline(PATIENCE)));
+    ck_assert_uint_eq(dlx__gpu_releases_n_done(threads), 1);
+    ck_assert_uint_eq(n_done_at_abandon, 0);
+    subscriber_link.pin = dlx__pin_unref(subscriber_link.pin);
+}
+
+static sem_t has_begun;
+static atomic_bool is_settled, is_done;
+
+/* If who settles the job does not wait for its end, that is seen here. */
+static void take_a_while(struct dlx_gpu_job *job, int result)
+{
+    (void)job;
+    ck_assert_int_eq(result, 0);
+    ck_assert_int_eq(sem_post(&has_begun), 0);
+    for (uint64_t until = dlx__now_ns() + 20000000; dlx__now_ns() < until && !is_settled;)
+        (void)sched_yield();
+    is_done = true;
+}
+
+TEST(a_job_that_has_begun_is_settled_when_it_is_done)
+{
+    struct dlx_gpu_order order = {.has_thread = false};
+    struct dlx_gpu_job job = {.done = take_a_while};
+    ck_assert_int_eq(sem_init(&has_begun, 0, 0), 0);
+    is_settled = is_done = false;
+    ck_assert(dlx__gpu_order_try(&order, &job));
+    ck_assert_int_eq(sem_wait(&has_begun), 0);
+    dlx__gpu_order_settle(&order, &job);
+    bool was_done = is_done;
+    is_settled = true;
+    dlx__gpu_order_end(&order);
+    ck_assert(was_done);
+}
+
+int main(void)
+{
+    TCase *tc = tcase_create("gpu_threads");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    return dlx_test_run_case(tc);
+}
