@@ -11,6 +11,21 @@ TEST(on_a_terminal_silence_ends_hz_too)
     has(hz.err, ": a: no message within 1.1");
 }
 
+/* --timeout is for a publisher that is silent for so long. One that is slower than --duration, or
+ * than the line that a terminal shows each second, is no failure. */
+LOOP_TEST(a_publisher_that_is_slower_than_the_measurement_is_not_silent, 0, 2)
+{
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "a", PUBLISHER(.history = 1));
+    dlx_test_stream_publish(p, 10, 1);
+    static const char *const words[] = {"hz", "a",          "--history", "1", "--timeout",
+                                        "60", "--duration", "1.2",       NULL};
+    auto_cli hz = _i == 0 ? dlx_test_cli_ended(0, words)
+                          : dlx_test_cli_run_on_screen(dlx_test_stream_daemon.path, 80, 0, words);
+    has(hz.out, "a: 1 message, ");
+    has_not(hz.err, "no message within");
+}
+
 /* Waits until the only subscriber sleeps in a take: it has asked for a bell. */
 static void wait_until_asleep(const struct dlx_publisher *p)
 {

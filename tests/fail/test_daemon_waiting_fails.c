@@ -366,6 +366,21 @@ TEST(a_publisher_that_has_closed_its_link_socket_is_not_waited_for)
     ck_assert_uint_eq(w.client->user->used[DLXD_PENDING_JOINS], 0);
 }
 
+/* The socket has room, and the kernel has none, for a moment: no event says that this is over. The
+ * publisher lives, and reads what comes. */
+TEST(who_waits_is_sent_when_the_kernel_has_room_again)
+{
+    struct dlx_test_fail fail = {.at = 1, .only = "sendmsg"};
+    join_many(THERE, IN_SOCKET + 3);
+    read_socket();
+    dlx_test_fail(&fail);
+    dlx_test_broker_run(&w.test);
+    dlx_test_fail(NULL);
+    ck_assert(has_failed(&fail));
+    ck_assert_uint_eq(w.publisher->pending_joins.n, 3);
+    read_all();
+}
+
 /* The first that waits, one behind it that has ended, and one that sends those before it, who have
  * room now: a call of one of these fails. */
 static int wait_with_failure(int kind, struct dlx_test_fail *fail)

@@ -293,6 +293,72 @@ TEST(a_keeper_that_stands_still_holds_up_nobody_else)
     ck_assert_int_eq(kill(router, SIGCONT), 0);
 }
 
+static void *put_elsewhere(void *ret)
+{
+    *(int *)ret = dlx__gpu_keep_put(x.p->client, x.p->id, &keep, &sent);
+    return NULL;
+}
+
+static int read_gpu_calls(const struct dlx_quota_info *info, void *ret)
+{
+    if (strcmp(info->name, "gpu-calls") == 0)
+        *(uint64_t *)ret = info->used;
+    return 0;
+}
+
+static uint64_t n_gpu_calls(struct dlx_client *c)
+{
+    uint64_t n = 0;
+    ok(dlx_list_quotas(c, read_gpu_calls, &n));
+    return n;
+}
+
+TEST(a_call_that_a_keeper_did_not_answer_is_for_the_next_one)
+{
+    int r = 0;
+    begin(PUBLISHER(.history = 4), 7, 1);
+    pass_one();
+    keep = dlx__gpu_keep_free(keep);
+    pid_t router = keeper_pid();
+    auto_client *c = dlx_test_stream_connect();
+    ck_assert_int_eq(kill(router, SIGSTOP), 0);
+    pthread_t thread = dlx_test_stream_thread(put_elsewhere, &r);
+    eventually(n_gpu_calls(c) == 1); /* it was sent */
+    ck_assert_int_eq(kill(router, SIGKILL), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(r, 1);
+    reaches_a_newcomer(7);
+}
+
+static pid_t slow_holder;
+static int n_asked;
+
+/* The program is asked now and then during a wait: the third time, the holder goes on. */
+static int go_on_at_third(void *unused)
+{
+    (void)unused;
+    if (++n_asked == 3)
+        ck_assert_int_eq(kill(slow_holder, SIGCONT), 0);
+    return 0;
+}
+
+/* A wait that may be interrupted has parts: the end of one is not the end of the time. */
+LOOP_TEST(a_keeper_that_is_slow_is_waited_for_also_by_a_program_that_can_interrupt, 0, 2)
+{
+    begin(PUBLISHER(.history = 4), 7, 1);
+    pass_one();
+    ck_assert_uint_eq(dlx_test_keeper_children(keeper_pid(), &slow_holder, 1), 1);
+    n_asked = 0;
+    x.c->interrupt = go_on_at_third;
+    handle(8, 2);
+    ck_assert_int_eq(kill(slow_holder, SIGSTOP), 0);
+    int r = _i == 0 ? dlx__gpu_keep_put(x.p->client, x.p->id, &keep, &sent) : fetch(x.c, x.s, 7);
+    ck_assert_int_eq(kill(slow_holder, SIGCONT), 0); /* also if nobody waited for it */
+    x.c->interrupt = NULL;
+    ck_assert_msg(r == 0, "%d: %s", r, dlx__error_message());
+    ck_assert_int_ge(n_asked, 3);
+}
+
 static void without_keeper(void *userdata)
 {
     (void)userdata;

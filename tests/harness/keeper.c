@@ -120,12 +120,18 @@ int dlx_test_keeper_reply_socket(int *ret_theirs)
 int dlx_test_keeper_receive(int sock, struct dlx_gpu_handle *ret,
                             char ret_text[DLX_ERROR_TEXT_SIZE])
 {
+    return dlx_test_keeper_receive_slowly(sock, 0, ret, ret_text);
+}
+
+int dlx_test_keeper_receive_slowly(int sock, int pause_ms, struct dlx_gpu_handle *ret,
+                                   char ret_text[DLX_ERROR_TEXT_SIZE])
+{
     static struct dlx_packet packet;
     struct dlx_keeper_packet part;
     int r;
     dlx__gpu_handle_deinit(ret);
     *ret_text = '\0';
-    while ((r = receive(sock, &packet, &part)) == 0) {
+    while ((void)poll(NULL, 0, pause_ms), (r = receive(sock, &packet, &part)) == 0) {
         if (part.kind == DLX_KEEPER_ANSWER) {
             r = keep_words(&part, ret_text);
             dlx__packet_deinit(&packet);

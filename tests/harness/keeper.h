@@ -29,6 +29,9 @@ int dlx_test_keeper_reply_socket(int *ret_theirs);
  * dropped. */
 int dlx_test_keeper_receive(int sock, struct dlx_gpu_handle *ret,
                             char ret_text[DLX_ERROR_TEXT_SIZE]);
+/* The same, with a pause before each packet. */
+int dlx_test_keeper_receive_slowly(int sock, int pause_ms, struct dlx_gpu_handle *ret,
+                                   char ret_text[DLX_ERROR_TEXT_SIZE]);
 
 /* The router as a process of this program. */
 struct dlx_test_keeper {
