@@ -8,6 +8,7 @@
 #include "daemon/persist/store_queue.h"
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/fds.h"
+#include <limits.h>
 
 #define SECOND UINT64_C(1000000000)
 #define BEGIN  (1000 * SECOND)
@@ -200,6 +201,16 @@ TEST_OF(store, what_cannot_be_sent_stays)
     ck_assert_int_eq(setenv("NOTIFY_SOCKET", "@dlx-test-nobody", 1), 0);
     ck_assert_int_lt(dlxd_store_queue_flush(&queue, BEGIN), 0);
     ck_assert_uint_eq(queue.n, 1);
+}
+
+TEST_OF(store, what_could_not_be_posted_is_not_counted)
+{
+    keep(GREEDY, 1);
+    ck_assert_int_lt(dlxd_store_queue_keep(&queue, user_of(GREEDY), INT_MAX, "no descriptor"), 0);
+    ck_assert_int_lt(dlxd_store_queue_keep(&queue, user_of(OTHER), INT_MAX, "no descriptor"), 0);
+    ck_assert_uint_eq(queue.n_fds, 1);
+    ck_assert_uint_eq(user_of(GREEDY)->used[DLXD_STORE_ENTRIES], 1);
+    ck_assert_uint_eq(user_of(OTHER)->used[DLXD_STORE_ENTRIES], 0);
 }
 
 static struct dlxd_publisher *retain(struct dlxd_client *client)

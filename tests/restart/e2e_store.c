@@ -6,6 +6,27 @@
 #include "tests/harness/store.h"
 #include "tests/harness/upgrade.h"
 
+static int add_stored(const struct dlx_quota_info *info, void *sum)
+{
+    if (strcmp(info->name, "store-entries") == 0)
+        *(uint64_t *)sum += info->used;
+    return 0;
+}
+
+static uint64_t n_charged(struct dlx_client *c)
+{
+    uint64_t sum = 0;
+    ok(dlx_list_quotas(c, add_stored, &sum));
+    return sum;
+}
+
+/* The users pay for what the service manager keeps of ours, and for nothing else. */
+static void check_charges(void)
+{
+    auto_client *c = dlx_test_stream_connect();
+    eventually(n_charged(c) == dlx_test_manager_n_kept(&dlx_test_store_manager, "dlx-"));
+}
+
 TEST(what_is_retained_outlives_daemons)
 {
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 10);
@@ -15,6 +36,7 @@ TEST(what_is_retained_outlives_daemons)
         ck_assert_int_eq(dlx_test_store_n_publishers(), 2);
         dlx_test_store_check_there("test/a", 9, 10);
         dlx_test_store_check_there("test/b", 3, 3);
+        check_charges();
     }
     /* One that is told to end leaves it, too. */
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
@@ -25,6 +47,7 @@ TEST(what_is_retained_outlives_daemons)
     dlx_test_store_restart();
     ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
     dlx_test_store_check_there("test/b", 1, 1);
+    check_charges();
 }
 
 /* "Closed" is answered when the manager has everything. */
@@ -269,6 +292,7 @@ TEST(descriptors_that_cannot_be_are_forgotten)
     ck_assert_uint_eq(dlx_test_manager_n_kept(&dlx_test_store_manager, "somebody-elses"), 1);
     dlx_test_store_drop("test/a");
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "", 2);
+    check_charges();
 }
 
 static void set_ledger_version(uint32_t version)
@@ -322,6 +346,7 @@ TEST(what_is_damaged_is_dropped_and_the_rest_is_there)
     ck_assert_int_eq(dlx_test_store_n_publishers(), 1);
     dlx_test_store_check_there("test/b", 1, 1);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-region-", 2);
+    check_charges();
 }
 
 int main(void)
