@@ -171,6 +171,25 @@ TEST(shared_tensors_are_in_sets_and_messages)
     ck_assert_int_eq(((int64_t *)a->dl_tensor.data)[9], 109);
 }
 
+/* The memory of both comes back, of the one with its deleter, of the other with its message. */
+TEST(a_set_of_shared_and_copied_tensors_needs_no_more_memory_however_long)
+{
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
+    int64_t n = 3, memory[] = {5, 6, 7};
+    DLManagedTensorVersioned foreign = INT64_TENSOR(memory, &n);
+    for (int i = 0; i < 5000; i++) {
+        DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 400, i);
+        const struct dlx_item items[] = {{"shared", t}, {"copied", &foreign}};
+        ok(dlx_publish_set(x.p, items, 2, NULL, PUBLISH(.share = true)));
+        t->deleter(t);
+        auto_message *m = dlx_test_stream_next(x.s);
+        check(m, 0, 400, i);
+        check(m, 1, 3, 5);
+    }
+    ck_assert_uint_lt(dlx_test_stream_stats(x.p).arena_bytes,
+                      4 << 20); /* of 16 MB that were allocated */
+}
+
 /* A view of a shared tensor, and a scalar and a tensor of nothing. */
 TEST(the_form_of_a_shared_tensor_is_the_callers)
 {

@@ -261,3 +261,45 @@ TEST(a_set_that_cannot_be_allocated_leaves_nothing)
     for (int i = 0; i < 3; i++)
         t[i]->deleter(t[i]);
 }
+
+/* A tensor of no bytes lies in no arena, so none of its memory is still to come: a reliable
+ * subscription would wait for it forever, and the publisher for the subscription. */
+LOOP_TEST(a_set_with_an_empty_tensor_reaches_a_reliable_subscription, 0, 2)
+{
+    auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 2), SUBSCRIBE_RELIABLY);
+    bool is_private = _i == 1;
+    for (int64_t n = 1; n <= 5; n++) {
+        struct dlx_item items[] = {
+            {"before", dlx_test_stream_alloc(x.p, 0, 0)},
+            {"some", dlx_test_stream_alloc(x.p, 10, n)},
+            {"after", is_private ? private_tensor(0, 5, false) : dlx_test_stream_alloc(x.p, 0, 0)}};
+        ok(dlx_publish_set(x.p, items, DLX_ARRAY_SIZE(items), NULL,
+                           PUBLISH(.timeout_ns = PATIENCE)));
+        auto_message *m = dlx_test_stream_next(x.s);
+        ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)n);
+        ck_assert_int_eq(dlx_message_peek(m, 0)->shape[0], 0);
+        ck_assert_int_eq(*(const int64_t *)dlx_message_peek(m, 1)->data, n);
+        ck_assert_int_eq(dlx_message_peek(m, 2)->shape[0], 0);
+    }
+}
+
+/* A program that was compiled with another version has other members, and says how many bytes. */
+LOOP_TEST(the_first_spec_of_a_set_says_how_far_apart_they_are, 0, 2)
+{
+    static const size_t sizes[] = {offsetof(struct dlx_tensor_spec, device),
+                                   sizeof(struct dlx_tensor_spec) + 3 * sizeof(uint64_t)};
+    auto_pair x = dlx_test_pair_make(NULL, NULL);
+    static _Alignas(struct dlx_tensor_spec) uint8_t specs[3 * 128];
+    const int64_t shapes[] = {10, 20, 30};
+    DLManagedTensorVersioned *t[3];
+    for (size_t i = 0; i < 3; i++) {
+        struct dlx_tensor_spec spec = INT64_SPEC(&shapes[i]);
+        spec.size = sizes[_i];
+        memcpy(specs + i * sizes[_i], &spec, DLX_MIN(sizeof spec, sizes[_i]));
+    }
+    ok(dlx_alloc_set(x.p, (const struct dlx_tensor_spec *)(const void *)specs, 3, t));
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(t[i]->dl_tensor.shape[0], shapes[i]);
+        t[i]->deleter(t[i]);
+    }
+}

@@ -224,6 +224,25 @@ static void make_spare_ready(const struct reader *reader)
     link->state = DLXD_LINK_SPARE;
 }
 
+/* Its link fails, in words, and the spare one is for a publisher that waits. */
+TEST(a_spare_link_of_a_reliable_subscription_is_for_a_publisher_that_blocks)
+{
+    struct reader *reader = &readers[0];
+    subscribe_as(reader, "t", SUBSCRIPTION_CONFIG(.max_held = 1, .n_spares = 1, .reliable = true));
+    ask(reader);
+    make_spare_ready(reader);
+    reader->subscription->state = DLXD_SUBSCRIPTION_FULL; /* nothing else can be sent */
+    const struct dlxd_publisher *drops = dlx_scene_publisher(client, "t");
+    ck_assert_uint_eq(drops->n_links, 0);
+    ck_assert_uint_eq(reader->subscription->n_failed, 1);
+    const struct dlxd_publisher *blocks =
+        dlx_test_broker_publisher(client, "t", PUBLISHER_CONFIG(.on_full = 1), 0);
+    dlx_scene_offer((struct dlxd_publisher *)(uintptr_t)blocks);
+    ck_assert_uint_eq(blocks->n_links, 1);
+    ck_assert_int_eq(dlxd_container_of(blocks->links.next, struct dlxd_link, by_publisher)->made,
+                     DLXD_MADE_EARLY);
+}
+
 TEST(a_publisher_joins_many_spare_links_step_by_step)
 {
     int link_sock;
