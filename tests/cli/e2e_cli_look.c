@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlxctl ls and info: what they note of subscribers, the rates of a watch, and that they only
  * look. */
+#include "client/publish/publisher.h"
 #include "tests/cli/harness_cli_case.h"
 #include <sched.h>
 
@@ -240,6 +241,29 @@ TEST(a_watch_tells_rates)
     ck_assert(messages_per_s(&watch, n, &is_null) == 0 && !is_null);
     ck_assert_int_eq(kill(watch.pid, SIGINT), 0);
     dlx_test_cli_finish(&watch, 0); /* that is how it ends */
+}
+
+/* A publisher writes its counters itself, and one of them may go down: that is no rate. */
+TEST(a_watch_has_no_rate_of_a_counter_that_went_down)
+{
+    auto_publisher *p = new_publisher("t", DLX_ON_FULL_DROP);
+    json_int_t published = 100;
+    bool has_rate = true;
+    publish(p, (int)published);
+    auto_cli watch = dlxctl_start("ls", "-w", "--json", "--interval", "0.1");
+    dlx_test_cli_wait_lines(&watch, 1);
+    dlx_store64_relaxed(&dlx__writer_control(&p->core)->published, 3);
+    for (size_t n = 0; published == 100; n++) {
+        dlx_test_cli_wait_lines(&watch, n + 1);
+        json_auto_t *list = dlx_test_cli_json_line(&watch, n);
+        const json_t *row = json_array_get(list, 0);
+        published = dlx_test_cli_integer(row, "published");
+        has_rate = !json_is_null(json_object_get(row, "messages_per_s"));
+    }
+    ck_assert_int_eq(published, 3);
+    ck_assert(!has_rate);
+    ck_assert_int_eq(kill(watch.pid, SIGINT), 0);
+    dlx_test_cli_finish(&watch, 0);
 }
 
 TEST(a_watch_on_a_screen_writes_it_anew_and_counts_what_has_no_room)

@@ -4,6 +4,7 @@
  * that the service manager passes, and a container that mounted the file of one.
  */
 
+#include "tests/harness/cli.h"
 #include "tests/harness/fork.h"
 #include "tests/daemon/harness_config.h"
 #include "tests/daemon/harness_served.h"
@@ -135,6 +136,32 @@ TEST(a_class_of_quotas_holds_for_its_socket)
           "asks for 1 connections, uses 1 and may have 1 (quota connections of class small)");
     auto_client *c = connect_by(daemon_->path);
     second = connect_by(daemon_->path);
+}
+
+/* A user is a uid by a socket: with the same uid, one by another socket is another user. */
+TEST(dlxctl_quota_lists_a_uid_once_for_each_socket)
+{
+    static const char *const words[] = {"quota", "--json", NULL};
+    static const char *const sockets[] = {"dlpackd", "pods"};
+    static const int n_connections[] = {1, 2}, most[] = {4096, 7};
+    dlx_configured_start(config_of("quota = small\n[quota small]\nconnections = 7\n"
+                                   "[rule all]\nusers = *\nsockets = *\ntopics = **\n"
+                                   "allow = all\n"));
+    auto_client *one = connect_by(pods_path), *two = connect_by(pods_path);
+    auto_cli cli = {0};
+    dlx_test_cli_run(&cli, daemon_->path, -1, 0, words);
+    json_t *users = dlx_test_cli_json(&cli);
+    ck_assert_uint_eq(json_array_size(users), 2);
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *user = json_array_get(users, i);
+        const json_t *connections = json_object_get(json_object_get(user, "quotas"), "connections");
+        ck_assert_int_eq(json_integer_value(json_object_get(user, "uid")), (json_int_t)getuid());
+        ck_assert_str_eq(json_string_value(json_object_get(user, "socket")), sockets[i]);
+        ck_assert_int_eq(json_integer_value(json_object_get(connections, "used")),
+                         n_connections[i]);
+        ck_assert_int_eq(json_integer_value(json_object_get(connections, "max")), most[i]);
+    }
+    json_decref(users);
 }
 
 static int read_pace(const struct dlx_quota_info *info, void *ret)

@@ -294,6 +294,25 @@ GPU_TEST(an_allocation_is_opened_once_and_stays_until_its_publisher_s_word, DLX_
     check_empty(&peers[0]);
 }
 
+/* Ids are those of one daemon, numbers those of one process: only both together are a publisher. */
+GPU_TEST(an_allocation_belongs_to_a_publisher_of_one_number_and_one_id, 0)
+{
+    static const struct dlx_gpu_publisher others[] = {{2, 2}, {1, 3}};
+    struct dlx_gpu_import *other;
+    begin_received(DLX_GPU_CUDA_VMM);
+    ok(open_received());
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(others); i++) {
+        ok(dlx__gpu_import(others[i], &received, DLX_GPU_HOME, DLX_GPU_READ, NULL, &other));
+        ck_assert_ptr_ne(other, import);
+        dlx__gpu_import_unref(other);
+        dlx__gpu_imports_gone(others[i], 0);
+        ok(dlx__gpu_import(DLX_TEST_GPU_PEER, &received, DLX_GPU_HOME, DLX_GPU_READ, NULL, &other));
+        ck_assert_ptr_eq(other, import); /* it has not gone with the other one */
+        dlx__gpu_import_unref(other);
+    }
+    close_received();
+}
+
 static int import_own(const struct dlx_gpu_handle *handle, struct dlx_gpu_import **ret)
 {
     return dlx__gpu_import(DLX_TEST_GPU_OWN, handle, DLX_GPU_HOME, DLX_GPU_READ, NULL, ret);
