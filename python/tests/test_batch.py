@@ -202,6 +202,15 @@ def test_a_batch_waits_once_for_all_its_messages(c):
         assert texts(sub.take_many(9)) == ["0", "1"]
 
 
+def test_a_wait_that_is_over_before_it_begins_is_a_time_out(c):
+    with blocking(c, depth=1) as (pub, sub):
+        pub.publish(b"0")
+        for publish in (pub.publish, lambda x, timeout: pub.publish_many([x], timeout=timeout)):
+            with pytest.raises(dlx.Timeout, match="behind"):
+                publish(b"1", timeout=1e-9)
+        assert texts(sub.take_many(9)) == ["0"]
+
+
 def test_a_batch_that_waits_is_published_whole_when_somebody_takes(c):
     with blocking(c) as (pub, sub):
         got = []

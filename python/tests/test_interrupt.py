@@ -149,3 +149,6 @@ def test_what_another_thread_closes_waits_no_longer(daemon, name):
         for thread in threads:
             thread.join(PATIENCE)
         assert len(said) == len(threads) and all("is closed" in x for x in said)
+        if handle is not c:  # it has left, although the object is still there
+            what = "n_publishers" if handle is pub else "n_links"
+            until(lambda: c.daemon()[what] == 0, "the end of what was closed")

@@ -71,6 +71,7 @@ def test_read_only_is_not_given_to_the_dlpack_of_before(received):
                 thing.__dlpack__(max_version=version)
     for thing in (received, received[0]):
         assert is_valid(id(thing.as_legacy().__dlpack__()), Legacy.NEW)
+    assert is_valid(id(received[0].as_legacy()[1, 1:].__dlpack__()), Legacy.NEW)  # so is a part
     assert is_valid(id(received.private(0).__dlpack__()), Legacy.NEW)
     a = np.from_dlpack(received[0].as_legacy())
     assert np.array_equal(a, np.arange(6, dtype=np.float32).reshape(2, 3))

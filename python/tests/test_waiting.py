@@ -151,6 +151,22 @@ def test_closing_ends_a_select_of_another_thread(several, monkeypatch):
     assert len(said) == 1 and "the subscription of b" in said[0]
 
 
+def n_mapped():
+    """Arenas of publishers that subscriptions of this process have mapped."""
+    with open("/proc/self/maps", encoding="utf-8") as f:
+        return sum("dlx-arena" in line and " r--s " in line for line in f)
+
+
+def test_closing_lets_go_of_what_select_found(c):
+    with c.publisher("a") as pub:
+        pub.publish(b"x")
+        n = n_mapped()
+        sub = c.subscribe("a", history=1)
+        assert dlx.select([sub], PATIENCE) == [sub] and n_mapped() > n
+        sub.close()
+        assert n_mapped() == n and sub.closed  # it is still there
+
+
 @pytest.mark.parametrize("timeout", [None, PATIENCE])
 def test_select_looks_again_by_itself(several, monkeypatch, timeout):
     """close() of another thread can end what poll() sleeps on without waking it."""
