@@ -3,13 +3,15 @@
 #define DLXD_WORKER_H
 
 /*
- * Jobs beside the loop, for work that takes long or may wait for a client. There are two kinds:
+ * Jobs beside the loop, for work that takes long or may wait for a client. Most are of two kinds:
  *
  * - The proof that all pages of a region are present (proof.h). It takes 40 ms per GiB, and longer
  *   if pages were swapped out. No client can make it wait forever.
  * - Closing a descriptor. Closing the last one of a region returns its pages to the kernel, which
  *   takes 75 ms per GiB. Before Linux 6.16, the queue of a socket may contain descriptors that its
  *   peer sent, and closing a TCP socket with SO_LINGER takes as long as its maker likes.
+ *
+ * The others read a configuration, try a new program, and start the GPU keeper.
  *
  * Each user has a queue of jobs and one of descriptors to close. One of each runs at a time, and
  * users take turns. So a user with a slow or endless job delays only its own jobs, and no proof
@@ -42,9 +44,9 @@ int dlxd_workers_new(struct dlxd_workers **ret, struct uv_loop_s *loop);
  * accepts NULL. */
 struct dlxd_workers *dlxd_workers_free(struct dlxd_workers *workers);
 
-/* Calls `run` on a thread and then `done` on the loop. `whose` only identifies the user and may be
- * NULL. Returns 0; DLX_E_NO_MEMORY, DLX_E_SYSTEM (there is no thread): then neither function is
- * called. */
+/* Calls `run` on a thread and then `done`, which may be NULL, on the loop. `whose` only identifies
+ * the queue of the user, and may be NULL. Returns 0; DLX_E_NO_MEMORY, DLX_E_SYSTEM (there is no
+ * thread): then neither function is called. */
 int dlxd_workers_run(struct dlxd_workers *workers, const struct dlxd_user *whose, dlxd_job_fn *run,
                      dlxd_job_fn *done, void *data);
 

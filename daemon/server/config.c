@@ -6,13 +6,17 @@
 #include "daemon/server/memory_available.h"
 #include "daemon/users/policy.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <glob.h>
 #include <grp.h>
 #include <ini.h>
+#include <inttypes.h>
 #include <libgen.h>
 #include <pwd.h>
+#include <search.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define RULE   "rule "
 #define SOCKET "socket "
@@ -84,7 +88,16 @@ int dlxd_config_parse_path(const char *text, char **ret)
 
 /* ---- files --------------------------------------------------------------------------------- */
 
+/* What all files share. */
+struct reading {
+    struct dlxd_config *config;
+    uint64_t n_bytes;
+    size_t n_words;
+    void *rules; /* of struct named, as tsearch(3) keeps them */
+};
+
 struct reader {
+    struct reading *all;
     struct dlxd_config *config;
     const char *path;
     FILE *file;
@@ -100,29 +113,66 @@ static int fail_here(struct reader *reader, int code)
     return 0; /* failure, for the parser */
 }
 
+/* A rule by its name, which the rule owns. */
+struct named {
+    const char *name;
+    size_t index;
+};
+
+static int compare_named(const void *a, const void *b)
+{
+    return strcmp(((const struct named *)a)->name, ((const struct named *)b)->name);
+}
+
+static struct dlxd_rule *add_rule(struct reader *reader, const char *name)
+{
+    struct dlxd_rules *rules = &reader->config->rules;
+    struct dlxd_rule *rule = dlxd_rules_add(rules, name);
+    struct named *named = rule ? malloc(sizeof *named) : NULL;
+    if (rule && asprintf(&rule->place, "%s:%u", reader->path, reader->line) < 0)
+        rule->place = NULL;
+    if (named)
+        *named = (struct named){.name = rule->name, .index = rules->n - 1};
+    if (named && rule->place && tsearch(named, &reader->all->rules, compare_named))
+        return rule;
+    free(named);
+    (void)dlx__fail(DLX_E_NO_MEMORY, "out of memory for rule \"%s\"", name);
+    return NULL;
+}
+
 static struct dlxd_rule *find_rule(struct reader *reader, const char *name)
 {
     struct dlxd_rules *rules = &reader->config->rules;
-    for (size_t i = 0; i < rules->n; i++) {
-        if (strcmp(rules->items[i].name, name) != 0)
-            continue;
-        if (i >= reader->first_rule)
-            return &rules->items[i];
-        (void)dlx__fail(DLX_E_INVALID, "rule \"%s\" is at %s already", name, rules->items[i].place);
-        return NULL;
-    }
-    struct dlxd_rule *rule = dlxd_rules_add(rules, name);
-    if (rule && asprintf(&rule->place, "%s:%u", reader->path, reader->line) < 0)
-        rule->place = NULL;
-    if (!rule || !rule->place)
-        (void)dlx__fail(DLX_E_NO_MEMORY, "out of memory for rule \"%s\"", name);
-    return rule && rule->place ? rule : NULL;
+    const struct named wanted = {.name = name};
+    struct named *const *found = tfind(&wanted, &reader->all->rules, compare_named);
+    if (!found)
+        return add_rule(reader, name);
+    if ((*found)->index >= reader->first_rule)
+        return &rules->items[(*found)->index];
+    (void)dlx__fail(DLX_E_INVALID, "rule \"%s\" is at %s already", name,
+                    rules->items[(*found)->index].place);
+    return NULL;
+}
+
+static size_t n_words_of(const struct dlxd_rule *rule)
+{
+    return rule->n_uids + rule->n_gids + rule->n_sockets + rule->n_topics;
 }
 
 static int set_in_rule(struct reader *reader, const char *name, const char *key, const char *value)
 {
     struct dlxd_rule *rule = find_rule(reader, name);
-    return rule ? dlxd_config_set_in_rule(rule, key, value) : DLX_E_INVALID;
+    if (!rule)
+        return DLX_E_INVALID;
+    size_t before = n_words_of(rule);
+    int r = dlxd_config_set_in_rule(rule, key, value);
+    reader->all->n_words += n_words_of(rule) - before;
+    if (r == 0 && reader->all->n_words > DLXD_CONFIG_WORDS_MAX)
+        r = dlx__fail(DLX_E_INVALID,
+                      "rules name more than %u users, groups, sockets and topics: name groups or "
+                      "patterns instead",
+                      DLXD_CONFIG_WORDS_MAX);
+    return r;
 }
 
 static int set_in_daemon(struct dlxd_config *config, const char *key, const char *value)
@@ -184,11 +234,16 @@ static int on_section(struct reader *reader, const char *line)
         return 0; /* the parser reports the error */
     (void)snprintf(section, sizeof section, "%.*s", (int)(end - line - 1), line + 1);
     (void)snprintf(place, sizeof place, "%s:%u", reader->path, reader->line);
+    int r = 0;
     if ((name = name_in(section, SOCKET)))
-        return dlxd_config_add_socket(reader->config, name, place);
-    if ((name = name_in(section, QUOTA)))
-        return dlxd_config_add_quota(reader->config, name, place);
-    return 0;
+        r = dlxd_config_add_socket(reader->config, name, place);
+    else if ((name = name_in(section, QUOTA)))
+        r = dlxd_config_add_quota(reader->config, name, place);
+    if (r == 0 &&
+        DLX_MAX(reader->config->n_sockets, reader->config->quotas.n) > DLXD_CONFIG_PARTS_MAX)
+        r = dlx__fail(DLX_E_INVALID, "more than %u sockets or classes of quotas",
+                      DLXD_CONFIG_PARTS_MAX);
+    return r;
 }
 
 /* For ini_parse_stream(): reads a line. */
@@ -198,6 +253,13 @@ static char *read_line(char *text, int size, void *data)
     if (reader->code < 0 || !fgets(text, size, reader->file))
         return NULL;
     reader->line++;
+    reader->all->n_bytes += strlen(text);
+    if (reader->all->n_bytes > DLXD_CONFIG_BYTES_MAX) {
+        (void)dlx__fail(DLX_E_INVALID, "the configuration has more than %" PRIu64 " bytes",
+                        DLXD_CONFIG_BYTES_MAX);
+        (void)fail_here(reader, DLX_E_INVALID);
+        return NULL;
+    }
     if (!strchr(text, '\n') && !feof(reader->file)) {
         (void)dlx__fail(DLX_E_INVALID, "the line has more than %d bytes", size - 2);
         (void)fail_here(reader, DLX_E_INVALID);
@@ -211,12 +273,29 @@ static char *read_line(char *text, int size, void *data)
     return text;
 }
 
-static int read_file(struct dlxd_config *config, const char *path)
+/* A FIFO or a device could wait for ever, or never end. */
+static int open_regular(const char *path, FILE **ret)
 {
-    struct reader reader = {.config = config, .path = path, .first_rule = config->rules.n};
-    reader.file = fopen(path, "re");
-    if (!reader.file)
+    struct stat st;
+    dlx_cleanup(dlx__closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0 || fstat(fd, &st) < 0)
         return dlx__fail_errno("%s", path);
+    if (!S_ISREG(st.st_mode))
+        return dlx__fail(DLX_E_INVALID, "%s is not a regular file", path);
+    *ret = fdopen(fd, "r");
+    if (!*ret)
+        return dlx__fail_errno("%s", path);
+    (void)dlx__steal_fd(&fd);
+    return 0;
+}
+
+static int read_file(struct reading *all, const char *path)
+{
+    struct reader reader = {
+        .all = all, .config = all->config, .path = path, .first_rule = all->config->rules.n};
+    int r = open_regular(path, &reader.file);
+    if (r < 0)
+        return r;
     int bad_line = ini_parse_stream(read_line, &reader, on_value, &reader);
     int error = ferror(reader.file) ? errno : 0;
     (void)fclose(reader.file);
@@ -239,7 +318,7 @@ static int on_glob_error(const char *path, int error)
     return error != ENOENT && error != ENOTDIR;
 }
 
-static int read_beside(struct dlxd_config *config, const char *path)
+static int read_beside(struct reading *all, const char *path)
 {
     dlx_cleanup(dlx__freep) char *copy = strdup(path);
     dlx_cleanup(dlx__freep) char *pattern = NULL;
@@ -251,9 +330,12 @@ static int read_beside(struct dlxd_config *config, const char *path)
         return 0;
     if (failed)
         return dlx__fail(DLX_E_SYSTEM, "%s cannot be read", pattern);
-    int r = 0;
+    int r = found.gl_pathc <= DLXD_CONFIG_FILES_MAX
+                ? 0
+                : dlx__fail(DLX_E_INVALID, "%s are %zu files (limit %u)", pattern, found.gl_pathc,
+                            DLXD_CONFIG_FILES_MAX);
     for (size_t i = 0; i < found.gl_pathc && r == 0; i++)
-        r = read_file(config, found.gl_pathv[i]);
+        r = read_file(all, found.gl_pathv[i]);
     globfree(&found);
     return r;
 }
@@ -269,10 +351,12 @@ void dlxd_config_init(struct dlxd_config *config)
 
 int dlxd_config_read(struct dlxd_config *config, const char *path)
 {
+    struct reading all = {.config = config};
     dlxd_config_init(config);
-    int r = read_file(config, path);
+    int r = read_file(&all, path);
     if (r == 0)
-        r = read_beside(config, path);
+        r = read_beside(&all, path);
+    tdestroy(all.rules, free);
     for (size_t i = 0; i < config->rules.n && r == 0; i++)
         r = dlxd_config_check_rule(config, &config->rules.items[i]);
     if (r == 0)

@@ -18,6 +18,13 @@ struct dlx_memory;
 /* The most descriptors that the service manager may store. */
 #define DLXD_FD_STORE_MAX 65536
 
+/* Limits of all files together. Each check of a right looks at the rules one by one, in 10 to 50 ns
+ * for each word. */
+#define DLXD_CONFIG_BYTES_MAX (UINT64_C(1) << 20)
+#define DLXD_CONFIG_FILES_MAX 1024U
+#define DLXD_CONFIG_WORDS_MAX 16384U /* users, groups, sockets and topics of rules */
+#define DLXD_CONFIG_PARTS_MAX 256U   /* sockets, and classes of quotas */
+
 /* A section [socket NAME]. */
 struct dlxd_config_socket {
     char name[DLXD_SOCKET_NAME_SIZE];
@@ -45,9 +52,10 @@ struct dlxd_config {
 
 /* Sets nothing. */
 void dlxd_config_init(struct dlxd_config *config);
-/* Reads `path` and the files of conf.d. Returns 0; DLX_E_INVALID, with "FILE:LINE: what and why"
- * for the first error; DLX_E_NO_MEMORY; DLX_E_SYSTEM and others for unreadable files. On failure,
- * `config` is as after dlxd_config_init(). */
+/* Reads `path` and the files of conf.d, which are regular files. Any thread, one at a time; may
+ * wait for a file system and for the name services of users and groups. Returns 0;
+ * DLX_E_INVALID, with "FILE:LINE: what and why" for the first error; DLX_E_NO_MEMORY; DLX_E_SYSTEM
+ * and others for unreadable files. On failure, `config` is as after dlxd_config_init(). */
 int dlxd_config_read(struct dlxd_config *config, const char *path);
 void dlxd_config_deinit(struct dlxd_config *config);
 

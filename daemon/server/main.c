@@ -7,7 +7,7 @@
 #include "daemon/persist/notify.h"
 #include "daemon/server/listener.h"
 #include "daemon/base/log.h"
-#include "daemon/server/config.h"
+#include "daemon/server/reload.h"
 #include "daemon/memory/stale_shm.h"
 #include "daemon/server/server.h"
 #include <argp.h>
@@ -293,33 +293,6 @@ static int main_fail(void)
 
 /* ---- the configuration --------------------------------------------------------------------- */
 
-struct configuration {
-    struct arguments *arguments;
-    struct dlxd_config config;
-    struct dlxd_server *server;
-};
-
-static void configuration_deinit(struct configuration *c)
-{
-    dlxd_config_deinit(&c->config);
-    free(c->arguments->allowed);
-}
-
-/* Adds a rule for each --allow-user after those of the file. */
-static int configuration_read(const struct arguments *arguments, struct dlxd_config *ret)
-{
-    dlxd_config_init(ret);
-    int r = arguments->config ? dlxd_config_read(ret, arguments->config) : 0;
-    ret->quotas.borrow_file = arguments->config;
-    if (r == 0 && arguments->memory_limit > 0)
-        dlxd_config_limit_memory(ret, arguments->memory_limit);
-    for (size_t i = 0; i < arguments->n_allowed && r == 0; i++)
-        r = dlxd_rules_add_user(&ret->rules, "--allow-user", arguments->allowed[i]);
-    if (r < 0)
-        dlxd_config_deinit(ret);
-    return r;
-}
-
 /* Options override settings. */
 static void use_settings(struct arguments *arguments, const struct dlxd_config *config)
 {
@@ -329,48 +302,6 @@ static void use_settings(struct arguments *arguments, const struct dlxd_config *
         arguments->memory = config->memory ? config->memory : &dlx__memory_memfd;
     if (arguments->fd_store < 0)
         arguments->fd_store = DLX_MAX(config->fd_store, 0);
-}
-
-static bool is_same(const char *a, const char *b)
-{
-    return a && b ? strcmp(a, b) == 0 : a == b;
-}
-
-static bool is_same_socket(const struct dlxd_config_socket *a, const struct dlxd_config_socket *b)
-{
-    return b && is_same(a->path, b->path) && a->mode == b->mode && a->has_group == b->has_group &&
-           a->gid == b->gid;
-}
-
-/* What applies from the start of the daemon: the sockets, and most of [daemon]. */
-static bool has_same_base(const struct dlxd_config *a, const struct dlxd_config *b)
-{
-    bool is = a->memory == b->memory && a->fd_store == b->fd_store &&
-              is_same(a->socket, b->socket) && a->n_sockets == b->n_sockets;
-    for (size_t i = 0; i < a->n_sockets && is; i++)
-        is = is_same_socket(&a->sockets[i], dlxd_config_find_socket(b, a->sockets[i].name));
-    return is;
-}
-
-/* Handles SIGHUP. */
-static int reload(void *data)
-{
-    struct configuration *c = data;
-    struct dlxd_config fresh, before = c->config;
-    int r = configuration_read(c->arguments, &fresh);
-    if (r < 0) {
-        dlxd_log(DLXD_LOG_ERROR, "the configuration stays as it was: %s", dlx__error_message());
-        return r;
-    }
-    if (!has_same_base(&fresh, &before))
-        dlxd_log(DLXD_LOG_WARNING, "[daemon] or a socket has changed: that takes a restart");
-    c->config = fresh;
-    dlxd_server_set_quotas(c->server, &c->config.quotas, c->config.shared_bytes);
-    if (dlxd_server_set_rules(c->server, &c->config.rules) < 0)
-        dlxd_log(DLXD_LOG_WARNING, "%s", dlx__error_message());
-    dlxd_log(DLXD_LOG_NOTICE, "read the configuration again: %zu rules", fresh.rules.n);
-    dlxd_config_deinit(&before);
-    return 0;
 }
 
 /* ---- sockets ------------------------------------------------------------------------------- */
@@ -489,31 +420,43 @@ static char **copy_arguments(int argc, char **argv)
     return copy;
 }
 
-/* Without a configuration to reload, SIGHUP ends the daemon, unless it is a service. */
-static void handle_signals(struct dlxd_server *server, struct configuration *configuration,
+static void arguments_deinit(struct arguments *arguments)
+{
+    free(arguments->allowed);
+}
+
+static volatile sig_atomic_t hung_up;
+
+static void note_hangup(int signum)
+{
+    (void)signum;
+    hung_up = 1;
+}
+
+/* SIGHUP may come before the daemon can handle it, and never ends it. */
+static void handle_signals(struct dlxd_server *server, struct dlxd_reload *reload,
                            char *const *argv)
 {
     if (argv)
         dlxd_server_set_arguments(server, argv);
-    if (configuration->arguments->config)
-        dlxd_server_on_hangup(server, reload, configuration);
-    else if (dlxd_notify_is_possible())
-        dlxd_server_on_hangup(server, NULL, NULL);
+    dlxd_server_on_hangup(server, reload->source.path ? dlxd_reload_begin : NULL, reload);
+    if (hung_up)
+        (void)raise(SIGHUP);
 }
 
 int main(int argc, char **argv)
 {
     static const struct argp argp = {options, main_parse, NULL, doc, NULL, NULL, NULL};
     dlx_cleanup(dlx__freep) char **arguments_again = copy_arguments(argc, argv);
-    struct arguments arguments = {.ready_fd = -1, .fd_store = -1};
-    dlx_cleanup(configuration_deinit) struct configuration configuration = {.arguments =
-                                                                                &arguments};
+    dlx_cleanup(arguments_deinit) struct arguments arguments = {.ready_fd = -1, .fd_store = -1};
+    dlx_cleanup(dlxd_reload_deinit) struct dlxd_reload reload = {.server = NULL};
     dlx_cleanup(dlx__freep) char *default_path = NULL;
     dlx_cleanup(dlxd_manager_fds_deinit) struct dlxd_manager_fds manager_fds = {.n = 0};
 
     /* A lost reader or a file at its size limit fails one call; the daemon continues. */
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGXFSZ, SIG_IGN);
+    (void)signal(SIGHUP, note_hangup);
     argp_err_exit_status = 2;
     int error = argp_parse(&argp, argc, argv, 0, NULL, &arguments);
     if (error != 0) {
@@ -524,16 +467,20 @@ int main(int argc, char **argv)
         return EXIT_FAILURE; /* there is nowhere to report it */
     dlxd_log_init(arguments.foreground ? DLXD_LOG_INFO : DLXD_LOG_NOTICE,
                   !arguments.foreground && dlxd_log_is_journal() ? DLXD_LOG_JOURNAL : NULL);
-    if (configuration_read(&arguments, &configuration.config) < 0)
+    reload.source = (struct dlxd_config_source){.path = arguments.config,
+                                                .memory_limit = arguments.memory_limit,
+                                                .allowed = arguments.allowed,
+                                                .n_allowed = arguments.n_allowed};
+    if (dlxd_reload_read(&reload.source, &reload.config) < 0)
         return main_fail();
     if (arguments.checks_config) {
-        (void)printf("%s: %zu rules\n", arguments.config, configuration.config.rules.n);
+        (void)printf("%s: %zu rules\n", arguments.config, reload.config.rules.n);
         return EXIT_SUCCESS;
     }
     if (arguments.checks_handover)
         return dlxd_handover_check_version(arguments.checks_handover) < 0 ? main_fail()
                                                                           : EXIT_SUCCESS;
-    use_settings(&arguments, &configuration.config);
+    use_settings(&arguments, &reload.config);
     if (dlxd_manager_fds_init(&manager_fds) < 0)
         return main_fail();
     if (!arguments.socket) {
@@ -549,15 +496,16 @@ int main(int argc, char **argv)
     if (arguments.memory == &dlx__memory_posix)
         dlxd_stale_shm_clean(DLXD_STALE_SHM_DIR);
     struct dlxd_server *server;
-    if (start_server(&server, &arguments, &configuration.config, &manager_fds) < 0)
+    if (start_server(&server, &arguments, &reload.config, &manager_fds) < 0)
         return main_fail();
-    configuration.server = server;
-    if (configure(server, &configuration.config, &manager_fds) < 0) {
+    reload.server = server;
+    if (configure(server, &reload.config, &manager_fds) < 0) {
         (void)main_fail();
+        reload.server = NULL;
         dlxd_server_free(server);
         return EXIT_FAILURE;
     }
-    handle_signals(server, &configuration, arguments_again);
+    handle_signals(server, &reload, arguments_again);
     dlxd_server_set_idle_exit(server, arguments.idle_ms);
     if (dlxd_server_keep(server, (uint32_t)arguments.fd_store, &manager_fds) < 0)
         dlxd_log(DLXD_LOG_WARNING, "retained messages end with this daemon: %s",
@@ -565,6 +513,7 @@ int main(int argc, char **argv)
     dlxd_manager_fds_deinit(&manager_fds);
     tell_ready(arguments.ready_fd);
     int r = dlxd_server_run(server);
+    reload.server = NULL;
     dlxd_server_free(server);
     return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -37,7 +37,7 @@ struct dlxd_server {
     uv_signal_t interrupt;
     uv_signal_t hangup;
     uv_signal_t replace;
-    int (*on_hangup)(void *data);
+    void (*on_hangup)(void *data);
     void *hangup_data;
     bool reloads; /* after SIGHUP began an upgrade: reload if the upgrade fails */
     struct dlxd_upgrade upgrade;
@@ -293,18 +293,25 @@ static void on_signal(uv_signal_t *handle, int signum)
     stop(server, 0);
 }
 
-static void end_reload(struct dlxd_server *server)
+void dlxd_server_reloaded(struct dlxd_server *server, int code)
+{
+    dlxd_manager_tell_reloaded(&server->manager, code);
+}
+
+static void begin_reload(struct dlxd_server *server)
 {
     bool reads = server->reloads && server->on_hangup;
     server->reloads = false;
-    dlxd_manager_tell_reloaded(&server->manager,
-                               reads ? server->on_hangup(server->hangup_data) : 0);
+    if (reads)
+        server->on_hangup(server->hangup_data);
+    else
+        dlxd_server_reloaded(server, 0);
 }
 
 /* The upgrade failed: the daemon continues, and reloads its configuration if that was requested. */
 static void on_no_upgrade(void *data)
 {
-    end_reload(data);
+    begin_reload(data);
 }
 
 static void begin_upgrade(struct dlxd_server *server)
@@ -312,7 +319,7 @@ static void begin_upgrade(struct dlxd_server *server)
     if (dlxd_upgrade_begin(&server->upgrade) == 0)
         return;
     dlxd_log(DLXD_LOG_ERROR, "this daemon goes on: %s", dlx__error_message());
-    end_reload(server);
+    begin_reload(server);
 }
 
 static void on_hangup(uv_signal_t *handle, int signum)
@@ -324,7 +331,7 @@ static void on_hangup(uv_signal_t *handle, int signum)
     if (dlxd_upgrade_is_due(&server->upgrade))
         begin_upgrade(server);
     else if (server->upgrade.state == DLXD_UPGRADE_IDLE)
-        end_reload(server);
+        begin_reload(server);
 }
 
 static void on_replace(uv_signal_t *handle, int signum)
@@ -479,6 +486,11 @@ int dlxd_server_set_rules(struct dlxd_server *server, const struct dlxd_rules *b
     return borrow_rules->n > 0 ? dlxd_sockets_share(&server->sockets) : 0;
 }
 
+struct dlxd_workers *dlxd_server_workers(struct dlxd_server *server)
+{
+    return server->broker.workers;
+}
+
 void dlxd_server_set_quotas(struct dlxd_server *server, const struct dlxd_quotas *borrow_quotas,
                             uint64_t shared_bytes)
 {
@@ -497,7 +509,7 @@ void dlxd_server_set_arguments(struct dlxd_server *server, char *const *argv)
     (void)uv_signal_start(&server->replace, on_replace, SIGUSR2);
 }
 
-void dlxd_server_on_hangup(struct dlxd_server *server, int (*fn)(void *data), void *data)
+void dlxd_server_on_hangup(struct dlxd_server *server, void (*fn)(void *data), void *data)
 {
     server->on_hangup = fn;
     server->hangup_data = data;

@@ -15,6 +15,7 @@ struct dlxd_listen;
 struct dlxd_quotas;
 struct dlxd_rules;
 struct dlxd_server;
+struct dlxd_workers;
 
 /* Listens on the main socket. Takes its fd, also on failure. Returns 0, or what
  * dlxd_listener_init() returns. */
@@ -33,10 +34,13 @@ void dlxd_server_set_quotas(struct dlxd_server *server, const struct dlxd_quotas
  * caller keeps; without this call, SIGUSR2 ends the process. SIGHUP does the same if the file at
  * that path is not the one that runs: upgrade.h. */
 void dlxd_server_set_arguments(struct dlxd_server *server, char *const *argv);
-/* Makes SIGHUP call `fn`, which may be NULL, unless another program takes over; without this call,
- * SIGHUP ends the process. If `fn` returns a negative code, with the thread's message set, the new
- * configuration was refused. */
-void dlxd_server_on_hangup(struct dlxd_server *server, int (*fn)(void *data), void *data);
+/* Makes SIGHUP call `fn` unless another program takes over. `fn` may be NULL; else it reloads the
+ * configuration, and dlxd_server_reloaded() says that this is done: with a negative code, and the
+ * thread's message set, if the new configuration was refused. */
+void dlxd_server_on_hangup(struct dlxd_server *server, void (*fn)(void *data), void *data);
+void dlxd_server_reloaded(struct dlxd_server *server, int code);
+/* The daemon's workers, for jobs beside its loop. */
+struct dlxd_workers *dlxd_server_workers(struct dlxd_server *server);
 /* Ends the daemon after this time without a client, from now on; 0: never. */
 void dlxd_server_set_idle_exit(struct dlxd_server *server, uint64_t idle_ms);
 /* Makes retained messages outlive the daemon, and restores those of the former one: as

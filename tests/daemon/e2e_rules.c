@@ -6,6 +6,7 @@
 
 #include "tests/daemon/harness_config.h"
 #include "tests/harness/fork.h"
+#include "tests/harness/fuse.h"
 #include "tests/harness/user.h"
 
 #define ALICE 64001
@@ -406,6 +407,60 @@ TEST_OF(rules, a_publisher_whose_right_was_taken_is_told_and_gets_it_back)
     auto_subscription *s = dlx_test_stream_new_subscription("cam/front", NULL);
     dlx_message_unref(dlx_test_stream_next(s));
     ck_assert_int_eq(end_of(&alice), 0);
+}
+
+/* ---- files that cannot be read ------------------------------------------------------------- */
+
+static const char *in_conf_d(const char *name)
+{
+    static char path[sizeof dlx_configured_path + 40];
+    (void)snprintf(path, sizeof path, "%.*s/conf.d%s",
+                   (int)(strrchr(dlx_configured_path, '/') - dlx_configured_path),
+                   dlx_configured_path, name);
+    return path;
+}
+
+static void expect_served(void)
+{
+    auto_publisher *p = dlx_test_stream_new_publisher("cam/front", NULL);
+    auto_subscription *s = dlx_test_stream_new_subscription("cam/front", NULL);
+    dlx_test_stream_publish(p, 10, 1);
+    dlx_test_stream_expect(s, 10, 1);
+}
+
+TEST_OF(rules, a_fifo_in_conf_d_is_refused)
+{
+    dlx_configured_start(cameras);
+    ck_assert_int_eq(mkdir(in_conf_d(""), 0700), 0);
+    ck_assert_int_eq(mkfifo(in_conf_d("/x.conf"), 0600), 0);
+    dlx_configured_reload(cameras, "the configuration stays as it was: ");
+    (void)dlx_configured_log("conf.d/x.conf is not a regular file");
+    expect_served();
+    ck_assert_int_eq(unlink(in_conf_d("/x.conf")), 0);
+    ck_assert_int_eq(rmdir(in_conf_d("")), 0);
+}
+
+/* The file lies on a file system that has stopped answering. */
+TEST_OF(rules, a_configuration_that_cannot_be_read_delays_nobody)
+{
+    struct dlx_test_fuse fuse;
+    char target[64];
+    dlx_configured_start(cameras);
+    if (!dlx_test_fuse_start(&fuse))
+        return;
+    (void)snprintf(target, sizeof target, "/proc/%d/fd/%d", (int)getpid(), fuse.fd);
+    ck_assert_int_eq(mkdir(in_conf_d(""), 0700), 0);
+    ck_assert_int_eq(symlink(target, in_conf_d("/x.conf")), 0);
+    dlx_test_fuse_mute(&fuse);
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGHUP), 0);
+    dlx_test_fuse_wait(&fuse.asked->open);
+    ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGHUP), 0);
+    expect_served();
+    dlx_test_fuse_end(&fuse);
+    (void)dlx_configured_log("the configuration stays as it was: ");
+    expect_served();
+    ck_assert_int_eq(unlink(in_conf_d("/x.conf")), 0);
+    ck_assert_int_eq(rmdir(in_conf_d("")), 0);
 }
 
 int main(void)

@@ -115,6 +115,59 @@ TEST(files_of_conf_d_follow_in_the_order_of_their_names)
     ck_assert_int_eq(rmdir(path_of("conf.d")), 0);
 }
 
+/* A file of `n` parts, each printed with its number, between `before` and `after`. */
+static int read_many(const char *before, const char *format, int n)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    ck_assert_ptr_nonnull(file);
+    (void)fputs(before, file);
+    for (int i = 0; i < n; i++)
+        ck_assert_int_gt(fprintf(file, format, i), 0);
+    ck_assert_int_eq(fclose(file), 0);
+    int r = read_text(text);
+    free(text);
+    return r;
+}
+
+TEST(a_configuration_has_limits)
+{
+    static const char rule[] = "[rule %d]\nusers = *\ntopics = a\nallow = drop\n";
+    static const char topic[] = "topics = t%d\n";
+    static const char comment[] = "# %150d\n";
+    const int n_words = DLXD_CONFIG_WORDS_MAX;
+    ok(read_many("", rule, n_words));
+    ck_assert_uint_eq(config.rules.n, (size_t)n_words);
+    dlxd_config_deinit(&config);
+    fails(read_many("", rule, n_words + 1), DLX_E_INVALID,
+          "rules name more than 16384 users, groups, sockets and topics");
+    ok(read_many("[rule a]\nusers = *\nallow = drop\n", topic, n_words));
+    dlxd_config_deinit(&config);
+    fails(read_many("[rule a]\nusers = *\nallow = drop\n", topic, n_words + 1), DLX_E_INVALID,
+          "more than 16384");
+    ok(read_many("", comment, 6800));
+    dlxd_config_deinit(&config);
+    fails(read_many("", comment, 6900), DLX_E_INVALID, "more than 1048576 bytes");
+    ok(read_many("", "[quota %d]\n", DLXD_CONFIG_PARTS_MAX));
+    dlxd_config_deinit(&config);
+    fails(read_many("", "[quota %d]\n", DLXD_CONFIG_PARTS_MAX + 1), DLX_E_INVALID,
+          "more than 256 sockets or classes of quotas");
+    ok(read_many("", "[socket s%d]\n", DLXD_CONFIG_PARTS_MAX));
+    dlxd_config_deinit(&config);
+    fails(read_many("", "[socket s%d]\n", DLXD_CONFIG_PARTS_MAX + 1), DLX_E_INVALID,
+          "more than 256 sockets or classes");
+}
+
+TEST(a_configuration_is_a_regular_file)
+{
+    ck_assert_int_eq(mkfifo(path_of("fifo"), 0600), 0);
+    fails(dlxd_config_read(&config, path), DLX_E_INVALID, "fifo is not a regular file");
+    ck_assert_int_eq(unlink(path), 0);
+    fails(dlxd_config_read(&config, "/dev/zero"), DLX_E_INVALID, "is not a regular file");
+    fails(dlxd_config_read(&config, "/proc"), DLX_E_INVALID, "is not a regular file");
+}
+
 #define FIFTY "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
 static const struct {
     const char *text, *words;
@@ -262,7 +315,7 @@ TEST(a_file_that_cannot_be_read_is_an_error)
     ck_assert_int_lt(dlxd_config_read(&config, path_of("no.conf")), 0);
     ck_assert(strstr(dlx__error_message(), "no.conf"));
     ck_assert_int_lt(dlxd_config_read(&config, place.dir), 0);
-    ck_assert_msg(strstr(dlx__error_message(), "cannot be read: Is a directory"), "%s",
+    ck_assert_msg(strstr(dlx__error_message(), "is not a regular file"), "%s",
                   dlx__error_message());
 }
 

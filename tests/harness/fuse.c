@@ -74,6 +74,9 @@ static void count(struct dlx_test_fuse_asked *asked, uint32_t opcode)
     case FUSE_FLUSH:
         atomic_fetch_add(&asked->flush, 1);
         break;
+    case FUSE_OPEN:
+        atomic_fetch_add(&asked->open, 1);
+        break;
     case FUSE_GETATTR:
         atomic_fetch_add(&asked->getattr, 1);
         break;

@@ -13,7 +13,7 @@
 
 struct dlx_test_fuse_asked {
     atomic_int mute;                          /* 1: it answers nobody */
-    atomic_int flush, getattr, read, release; /* how often it was asked since */
+    atomic_int open, flush, getattr, read, release; /* how often it was asked since */
 };
 
 struct dlx_test_fuse {

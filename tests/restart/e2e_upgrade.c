@@ -249,6 +249,27 @@ TEST(the_file_that_runs_is_not_replaced_by_itself)
     dlx_test_upgrade_await("read the configuration again");
 }
 
+/* It has nothing to read again, and no service manager. */
+TEST(sighup_never_ends_a_daemon)
+{
+    const char *config = dlx_test_stream_daemon.option[0];
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+    dlx_test_stream_daemon.option[0] = NULL;
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);
+    auto_client *c = dlx_test_stream_connect();
+    for (int i = 0; i < 3; i++) {
+        dlx_test_upgrade_signal(SIGHUP);
+        dlx_test_stream_get(c, "test/a", 100, 3);
+    }
+    dlx_test_upgrade_to_new();
+    auto_client *next = dlx_test_stream_connect();
+    dlx_test_stream_get(next, "test/a", 100, 3);
+    ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
+    dlx_test_stream_daemon.option[0] = config;
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+}
+
 TEST(no_descriptor_is_left_by_upgrades)
 {
     char lock[300];
