@@ -224,6 +224,8 @@ void dlx__heap_bring_back(struct dlx_heap *heap, struct dlx_heap_aside *aside);
 void dlx__heap_freeze(struct dlx_heap *heap, struct dlx_heap_aside *aside);
 
 uint64_t dlx__heap_bytes(const struct dlx_heap *heap);
+/* Does the address lie in one of its arenas? */
+bool dlx__heap_has(const struct dlx_heap *heap, const void *data);
 /* Tensors that were deleted although they had been published. */
 uint64_t dlx__heap_n_deleted_again(const struct dlx_heap *heap);
 uint32_t dlx__heap_n_arenas(const struct dlx_heap *heap);

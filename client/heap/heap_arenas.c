@@ -20,6 +20,14 @@ void dlx__heap_free_arenas(const struct dlx_heap *heap, struct dlx_arena *first)
     }
 }
 
+bool dlx__heap_has(const struct dlx_heap *heap, const void *data)
+{
+    for (const struct dlx_arena *arena = heap->arenas; arena; arena = arena->next)
+        if ((uintptr_t)data - (uintptr_t)arena->map < arena->size)
+            return true;
+    return false;
+}
+
 void dlx__heap_stay(struct dlx_heap *heap)
 {
     heap->is_leaving = false;

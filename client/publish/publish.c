@@ -303,6 +303,7 @@ static int make_tensor(struct dlx_publisher *p, const DLTensor *t, struct dlx_bl
         r = dlx__publish_copy(made->parcel.blocks, 0, t, &record);
         made->parcel.copied_bytes = record.size;
         made->parcel.n_copied = 1;
+        made->parcel.n_copied_views = dlx__heap_has(p->heap, t->data);
     } else if (dlx__publish_shares(own, args)) {
         r = dlx__block_share(own, &made->parcel.blocks);
         if (r < 0)
@@ -343,7 +344,7 @@ void dlx__publish_show_counters(const struct dlx_publisher *p, struct dlx_shm_co
 }
 
 void dlx__publish_report(const struct dlx_publisher *p, const struct dlx_publish_args *args,
-                         uint64_t copied_bytes, uint32_t n_copied)
+                         uint64_t copied_bytes, uint32_t n_copied, uint32_t n_copied_views)
 {
     if (!args->report)
         return;
@@ -351,6 +352,7 @@ void dlx__publish_report(const struct dlx_publisher *p, const struct dlx_publish
                                         .seq = dlx__writer_head(&p->core),
                                         .copied_bytes = copied_bytes,
                                         .n_copied = n_copied,
+                                        .n_copied_views = n_copied_views,
                                         .n_subscribers = dlx__publisher_link_n_reached(p)};
     (void)dlx__args_return(args->report, sizeof report, &report, sizeof report);
 }
@@ -385,6 +387,7 @@ struct batch {
     uint64_t now;
     uint64_t copied_bytes;
     uint32_t n_copied;
+    uint32_t n_copied_views;
 };
 
 static void begin_batch(struct dlx_publisher *p, struct batch *batch,
@@ -425,6 +428,7 @@ static int put_any(struct dlx_publisher *p, struct batch *batch, const DLTensor 
     dlx__publish_put(p, &made.parcel, batch->now);
     batch->copied_bytes += made.parcel.copied_bytes;
     batch->n_copied += made.parcel.n_copied;
+    batch->n_copied_views += made.parcel.n_copied_views;
     if (made.parcel.n_copied > 0)
         return 1;
     dlx__publish_handed_over(own, batch->args);
@@ -468,7 +472,8 @@ static void end_batch(struct dlx_publisher *p, const struct batch *batch)
 {
     announce_rest(p);
     note_next(p);
-    dlx__publish_report(p, batch->args, batch->copied_bytes, batch->n_copied);
+    dlx__publish_report(p, batch->args, batch->copied_bytes, batch->n_copied,
+                        batch->n_copied_views);
     dlx__publisher_look(p, batch->args->monotonic_ns ? dlx__clock_now(&p->clock) : batch->now);
 }
 

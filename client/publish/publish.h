@@ -117,6 +117,7 @@ struct dlx_parcel {
     uint64_t bytes;
     uint64_t copied_bytes;
     uint32_t n_copied;
+    uint32_t n_copied_views; /* of these, in memory of the publisher */
 };
 
 /* Put it into the ring: there is room. dlx__publish_announce() follows. */
@@ -142,6 +143,6 @@ static inline __attribute__((always_inline)) void dlx__publish_announce(struct d
 
 /* Fill the report of the last message, if one is asked for. */
 void dlx__publish_report(const struct dlx_publisher *p, const struct dlx_publish_args *args,
-                         uint64_t copied_bytes, uint32_t n_copied);
+                         uint64_t copied_bytes, uint32_t n_copied, uint32_t n_copied_views);
 
 #endif

@@ -27,6 +27,7 @@ struct set {
     uint64_t copied_bytes;
     uint64_t bytes;
     uint32_t n_copied;
+    uint32_t n_copied_views;
     uint32_t n_staged;     /* of these, on GPUs */
     uint64_t *is_copied;   /* a bit for each item that is copied */
     bool has_shared;       /* something in it is also elsewhere, or stays the caller's */
@@ -214,6 +215,7 @@ static int place_item(struct dlx_publisher *p, struct set *set, uint32_t i,
         __builtin_add_overflow(set->copy_size, aligned, &set->copy_size))
         return dlx__fail(DLX_E_SHAPE, "topic %s: the set has more than 2^64-1 bytes", p->topic);
     count_copy(set, i);
+    set->n_copied_views += dlx__heap_has(p->heap, t->dl_tensor.data);
     return 0;
 }
 
@@ -351,7 +353,11 @@ static void put_set(struct dlx_publisher *p, struct set *set, const struct dlx_p
         else if (set->gpu && is_on_gpu(set, i) && !is_copied(set, i))
             dlx__gpu_parcel_adopt(p, set->gpu, set->items[i].tensor, args);
     }
-    const struct dlx_parcel parcel = {words, blocks, set->bytes, set->copied_bytes, set->n_copied};
+    const struct dlx_parcel parcel = {.words = words,
+                                      .blocks = blocks,
+                                      .bytes = set->bytes,
+                                      .copied_bytes = set->copied_bytes,
+                                      .n_copied = set->n_copied};
     dlx__publish_put(p, &parcel,
                      args->monotonic_ns ? args->monotonic_ns : dlx__clock_now(&p->clock));
     dlx__publish_announce(p);
@@ -397,7 +403,7 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
         return r;
     }
     put_set(p, set, args);
-    dlx__publish_report(p, args, set->copied_bytes, set->n_copied);
+    dlx__publish_report(p, args, set->copied_bytes, set->n_copied, set->n_copied_views);
     for (uint32_t i = 0; !args->share && set->n_copied > 0 && i < set->n; i++) {
         DLManagedTensorVersioned *t = set->items[i].tensor;
         if (is_copied(set, i) && t->deleter)

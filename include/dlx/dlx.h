@@ -306,6 +306,9 @@ struct dlx_publish_report {
     uint64_t copied_bytes;  /**< bytes of payload that were copied into shared memory */
     uint32_t n_copied;      /**< tensors that were copied */
     uint32_t n_subscribers; /**< subscriptions that the message was published to */
+    /** Of n_copied, those in memory of this publisher: views of tensors of dlx_alloc(), which would
+     *  not have been copied themselves. */
+    uint32_t n_copied_views;
 };
 
 struct dlx_publish_args {

@@ -46,6 +46,7 @@ from ._dtype import DType
 from ._errors import (
     AccessError,
     Closed,
+    CopyWarning,
     DaemonError,
     DeviceError,
     Error,
@@ -98,6 +99,7 @@ __all__ = [
     "InUse",
     "Closed",
     "PeerError",
+    "CopyWarning",
     "torch_mem_pool",
     "__version__",
 ]

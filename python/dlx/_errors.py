@@ -21,6 +21,7 @@ __all__ = [
     "InUse",
     "Closed",
     "PeerError",
+    "CopyWarning",
 ]
 
 
@@ -109,6 +110,10 @@ class Closed(Error, ValueError):
 
 class PeerError(Error):
     """A publisher wrote invalid values into shared memory: its link is cut, the others go on."""
+
+
+class CopyWarning(RuntimeWarning):
+    """A tensor of empty() was copied, since something made of it is still there."""
 
 
 _OF_NAME = {

@@ -8,6 +8,7 @@
 #include "parcel.h"
 #include "publisher.h"
 #include "wait.h"
+#include <stdarg.h>
 #include <stdlib.h>
 
 /* Bytes to copy, and tensors to publish, from which on it pays to let other threads run
@@ -131,6 +132,38 @@ static int publish_batch(struct batch *b, struct wishes *w)
     return 0;
 }
 
+/* A dlx.CopyWarning, once for each publisher. Returns 0, or -1 with an exception. */
+static int warn(struct dlxpy_publisher *p, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    PyObject *text = PyUnicode_FromFormatV(format, args);
+    va_end(args);
+    PyObject *class = text ? dlxpy_import("_errors", "CopyWarning") : NULL;
+    const char *utf8 = class ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+    p->has_warned = true;
+    int r = utf8 ? PyErr_WarnEx(class, utf8, 1) : -1;
+    Py_XDECREF(class);
+    Py_XDECREF(text);
+    return r;
+}
+
+/* The message is out, and only libdlx knows that what it copied is a view of its own memory: an
+ * array made of a tensor of empty(), whose dlx.Tensor is gone. Returns 0, or -1 with an
+ * exception. */
+static int check_views(struct dlxpy_publisher *p, const struct dlx_publish_report *report)
+{
+    if (report->n_copied_views == 0 || p->has_warned)
+        return 0;
+    return warn(p,
+                "topic %U: message %llu was copied, though %u of its tensors lie in memory of "
+                "empty(): they are views, as of np.asarray() or torch.from_dlpack(): publish the "
+                "dlx.Tensor that empty() returned, once what was made of it is gone (del), or with "
+                "share=True; further copies of this publisher are not told, Report.copied says "
+                "which they are",
+                p->handle.topic, (unsigned long long)report->seq, (unsigned)report->n_copied_views);
+}
+
 /* libdlx does not know what was made of its tensors: those are copied, which `strict` refuses, and
  * which is told once otherwise. Returns 0, or -1 with an exception. */
 static int check_copies(const struct dlxpy_parcel *parcel, struct dlxpy_publisher *p, bool strict)
@@ -142,14 +175,13 @@ static int check_copies(const struct dlxpy_parcel *parcel, struct dlxpy_publishe
         if (s->own || !t || !Py_IS_TYPE(s->object, dlxpy_tensor_type) || t->publisher != p->number)
             continue;
         Py_ssize_t n_exports = dlxpy_tensor_n_exports(t), n = n_exports < 0 ? 1 : n_exports - 1;
-        p->has_warned |= !strict;
         if (!strict)
-            return PyErr_WarnFormat(PyExc_RuntimeWarning, 1,
-                                    "topic %.200s: tensor %lu is copied, since %zd array(s) made "
-                                    "of it are still there: delete them (del) before publish(), "
-                                    "or publish it with share=True; further copies of this "
-                                    "publisher are not told, Report.copied says which they are",
-                                    topic, (unsigned long)i, n);
+            return warn(p,
+                        "topic %U: tensor %u is copied, since %zd array(s) made of it are still "
+                        "there: delete them (del) before publish(), or publish it with share=True; "
+                        "further copies of this publisher are not told, Report.copied says which "
+                        "they are",
+                        p->handle.topic, (unsigned)i, n);
         (void)dlxpy_raise_text(
             DLX_E_WOULD_COPY,
             "topic %.200s: tensor %u would be copied, since %zd array(s) made "
@@ -233,7 +265,7 @@ const char dlxpy_publish_doc[] =
     "A tensor of empty(), zeros() or empty_like() of this publisher is passed on\n"
     "without a copy and is spent: using it again raises ValueError. If anything made\n"
     "from it (an ndarray, a torch.Tensor, a memoryview) still exists, it is copied, and\n"
-    "the first time a RuntimeWarning says so. Further copies are not reported: check\n"
+    "the first time a dlx.CopyWarning says so. Further copies are not reported: check\n"
     "Report.copied. All other tensors are copied. The dlx.Report that is returned has\n"
     ".copied, .n_copied and .copied_bytes, the number of the message (.seq), and how\n"
     "many subscriptions it was published to (.subscribers).\n"
@@ -295,6 +327,8 @@ PyObject *dlxpy_publish(PyObject *self, PyObject *const *args, Py_ssize_t n_args
     if (r == 0)
         r = publish_batch(&b, &w);
     dlxpy_parcel_unpack(&parcel, b.n_done == 1 && !w.args.share);
+    if (r == 0)
+        r = check_views(p, &w.report);
     dlxpy_handle_leave(&p->handle);
     return r == 0 ? make_report(&w.report) : NULL;
 }
@@ -350,6 +384,8 @@ static int publish_all(struct batch *b, struct dlxpy_parcel *parcels, PyObject *
         uint64_t copied_bytes = stats_of(b->p).copied_bytes;
         r = publish_batch(b, w);
         w->report.copied_bytes = stats_of(b->p).copied_bytes - copied_bytes;
+        if (r == 0)
+            r = check_views(b->p, &w->report);
     }
     for (uint32_t i = 0; i < n_packed; i++) {
         n_copied += dlxpy_parcel_n_copied(&parcels[i]);

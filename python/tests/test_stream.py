@@ -7,6 +7,7 @@ import gc
 import os
 import threading
 import time
+import warnings
 
 import dlx
 import numpy as np
@@ -42,11 +43,33 @@ def test_a_tensor_in_shared_memory_is_passed_without_a_copy(pair):
         msg[0]
 
 
+def test_a_view_of_memory_of_the_publisher_is_copied_with_a_warning_once(pair):
+    """Whose dlx.Tensor is gone, as in x = torch.from_dlpack(pub.empty(...))."""
+    pub, sub = pair
+    view = np.asarray(pub.zeros((4, 5)))
+    with pytest.warns(dlx.CopyWarning, match="message 1 was copied, though 1 .* memory of empty"):
+        assert pub.publish({"a": view, "b": np.zeros(3)}).n_copied == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pub.publish(view).copied and pub.publish_many([view[1:]]).copied
+    assert [sub.take()[0].shape for _ in range(3)] == [(4, 5), (4, 5), (3, 5)]
+
+
+def test_a_copy_of_other_memory_is_no_reason_for_a_warning(pair):
+    pub, sub = pair
+    kept = pub.zeros(5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pub.publish(np.ones(5)).copied
+        assert pub.publish(sub.take()).copied
+    assert not pub.publish(kept).copied
+
+
 def test_what_was_made_of_a_tensor_has_it_copied_and_strict_refuses(pair):
     pub, sub = pair
     x = pub.zeros(5, "int32")
     a = np.asarray(x)
-    with pytest.warns(RuntimeWarning, match="is copied"):
+    with pytest.warns(dlx.CopyWarning, match="is copied"):
         report = pub.publish(x)
     assert report.copied and report.copied_bytes == 20 and not x.published
     with pytest.raises(dlx.WouldCopy, match="1 array.* still there"):

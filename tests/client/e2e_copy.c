@@ -46,6 +46,7 @@ LOOP_TEST(a_part_of_a_tensor_in_a_struct_of_the_callers_is_copied, 0, 2)
     const struct dlx_item item = {.name = "part", .tensor = &mine};
     ok(_i == 0 ? dlx_publish(x.p, &mine, &args) : dlx_publish_set(x.p, &item, 1, NULL, &args));
     ck_assert_uint_eq(report.n_copied, 1);
+    ck_assert_uint_eq(report.n_copied_views, 1); /* which a caller would hardly expect */
     take_and_check(x.s, 4, 9);
 }
 

@@ -95,6 +95,7 @@ TEST(private_memory_is_copied_once_and_compacted_and_reported)
     ck_assert_int_eq(n_deleted, 1);
     ck_assert_uint_eq(report.copied_bytes, 48);
     ck_assert_uint_eq(report.n_copied, 1);
+    ck_assert_uint_eq(report.n_copied_views, 0);
     ck_assert_uint_eq(report.seq, 1);
     struct dlx_message *m = dlx_test_stream_next(x.s);
     ok(dlx_message_tensor(m, 0, &r));
