@@ -100,8 +100,10 @@ const char dlxpy_links_doc[] =
     "list of dicts with the members of struct dlx_link_info. Raises dlx.NotFound.";
 PyObject *dlxpy_connection_links(PyObject *self, PyObject *publisher)
 {
-    uint64_t id = PyLong_AsUnsignedLongLong(publisher);
+    PyObject *number = PyNumber_Index(publisher); /* also one of NumPy */
+    uint64_t id = number ? PyLong_AsUnsignedLongLong(number) : 0;
     struct dlxpy_wait wait;
+    Py_XDECREF(number);
     PyObject *ret = PyErr_Occurred() ? NULL : PyList_New(0);
     struct dlx_client *c = ret ? dlxpy_connection_enter(self, &wait) : NULL;
     if (!c || dlxpy_connection_leave(self, &wait, dlx_list_links(c, id, add_link, ret)) < 0)

@@ -234,7 +234,10 @@ static int parse_wishes(const struct dlxpy_publisher *p, PyObject *const *value,
         parse_stream(value[4], w) < 0 || dlxpy_flag(value[5], &w->args.stage) < 0)
         return -1;
     if (value[3]) {
-        w->args.monotonic_ns = PyLong_AsUnsignedLongLong(value[3]);
+        PyObject *number = PyNumber_Index(value[3]); /* also one of NumPy */
+        if (number)
+            w->args.monotonic_ns = PyLong_AsUnsignedLongLong(number);
+        Py_XDECREF(number);
         if (PyErr_Occurred())
             return -1;
     }

@@ -65,6 +65,16 @@ def test_a_copy_of_other_memory_is_no_reason_for_a_warning(pair):
     assert not pub.publish(kept).copied
 
 
+def test_numbers_of_numpy_are_numbers(pair, c):
+    pub, sub = pair
+    pub.publish(b"x", monotonic_ns=np.int64(12345))
+    assert sub.take().monotonic_ns == 12345
+    with pytest.raises(TypeError):
+        pub.publish(b"x", monotonic_ns=1.5)
+    (found,) = c.publishers("cam/front")
+    assert len(c.links(np.uint64(found["publisher"]))) == 1
+
+
 def test_what_was_made_of_a_tensor_has_it_copied_and_strict_refuses(pair):
     pub, sub = pair
     x = pub.zeros(5, "int32")
