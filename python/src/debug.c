@@ -2,6 +2,7 @@
 #include "debug.h"
 #include "args.h"
 #include "dtype.h"
+#include "errors.h"
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@ struct region {
     atomic_uintptr_t end; /* 0: nothing */
     uintptr_t start;
     uint64_t seq;
+    unsigned generation; /* of fork: that of the process that has the memory */
     bool received;
     char topic[DLX_TOPIC_MAX + 1];
     char name[128];
@@ -44,6 +46,7 @@ static void remember(const char *topic, const char *name, uint64_t seq, const DL
     atomic_store(&r->end, 0);
     r->start = (uintptr_t)t->data;
     r->seq = seq;
+    r->generation = dlxpy_fork_generation();
     r->received = received;
     (void)snprintf(r->topic, sizeof r->topic, "%s", topic);
     (void)snprintf(r->name, sizeof r->name, "%s", name ? name : "");
@@ -95,17 +98,21 @@ static void on_fault(int signal, siginfo_t *info, void *context)
     bool looks = atomic_load(&is_on) && info->si_code > 0;
     const struct region *r = looks ? find((uintptr_t)info->si_addr) : NULL;
     if (r) {
+        bool is_parents = r->generation != dlxpy_fork_generation();
         say("dlx: fault in ");
-        say(r->received ? "a received tensor, which is read-only" : "a tensor that was published");
+        say(is_parents    ? "memory of the parent process, which a forked child does not have"
+            : r->received ? "a received tensor, which is read-only"
+                          : "a tensor that was published");
         say(": topic ");
         say(r->topic);
         say(r->name[0] ? ", tensor \"" : ", tensor");
         say(r->name);
         say(r->name[0] ? "\", message " : ", message ");
         say_number(r->seq);
-        say(r->received ? ": write to msg.private(name) instead, subscribe with private=True, or "
-                          "copy it first\n"
-                        : ": fill a tensor before it is published, or publish a copy\n");
+        say(is_parents    ? ": call dlx.connect() in the child, or copy the tensor before fork()\n"
+            : r->received ? ": write to msg.private(name) instead, subscribe with private=True, or "
+                            "copy it first\n"
+                          : ": fill a tensor before it is published, or publish a copy\n");
     }
     /* As if this had not been here: the instruction faults again. */
     (void)sigaction(signal, &before, NULL);

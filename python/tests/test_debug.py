@@ -84,3 +84,25 @@ view[0] = b"y"
     err = p.end(status=-signal.SIGSEGV)
     assert ("dlx: fault in a received tensor" in err) == on
     assert "Fatal Python error: Segmentation fault" in err
+
+
+def test_debug_tells_a_forked_child_that_it_has_no_memory_of_its_parent(peer):
+    """Whether it reads or writes: it is not about writing."""
+    p = peer(
+        """
+        import os, resource
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        import numpy as np
+        dlx.debug()
+        c.publisher("w", retain=1).publish(np.arange(100000))
+        a = np.asarray(c.get("w"))
+        pid = os.fork()
+        if pid == 0:
+            os._exit(int(a[5]))
+        say(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        """
+    )
+    assert p.hear() == str(-signal.SIGSEGV)
+    said = p.end()
+    assert "memory of the parent process, which a forked child does not have: topic w" in said
+    assert "call dlx.connect() in the child" in said and "read-only" not in said
