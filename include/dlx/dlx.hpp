@@ -121,8 +121,15 @@ inline cuda_memory cuda_malloc(std::size_t size, int device, void *stream = null
     return memory;
 }
 
-/** A tensor of a set to be published. Publishing empties `value`. */
+/** A tensor of a set to be published, which empties it: `{"rgb", std::move(t)}`. */
 struct item {
+    item(const char *n, tensor &&t) noexcept : name(n), value(t) {}
+    const char *name; /* nullptr: none */
+    tensor &value;
+};
+
+/** A tensor of a set that the caller keeps: `{"rgb", t}`. */
+struct shared_item {
     const char *name; /* nullptr: none */
     tensor &value;
 };
@@ -200,20 +207,13 @@ class publisher : public detail::handle<dlx_publisher>
         };
         return report_of(args, publish);
     }
-    /** Publishes several tensors and metadata as one message, as in `p.publish_set({{"rgb", a},
-     *  {"boxes", b}})`. On success all of them are empty afterwards; on failure, and with
-     *  args.share, none is. */
+    /** Publishes several tensors and metadata as one message, as in
+     *  `p.publish_set({{"rgb", std::move(a)}, {"boxes", std::move(b)}})`. On success all of them
+     *  are empty afterwards; on failure, and with args.share, none is. */
     dlx_publish_report publish_set(span<const item> items, span<const unsigned char> meta = {},
                                    dlx_publish_args args = {})
     {
-        std::vector<dlx_item> c_items;
-        for (const item &i : items)
-            c_items.push_back({i.name, i.value.get()});
-        const dlx_bytes bytes{meta.data(), meta.size()};
-        const dlx_publish_report report = report_of(args, [&](const dlx_publish_args &a) {
-            return dlx_publish_set(get(), c_items.data(), count(c_items.size()),
-                                   meta.empty() ? nullptr : &bytes, &a);
-        });
+        const dlx_publish_report report = put_set(items, meta, args);
         for (const item &i : items)
             if (!args.share)
                 (void)i.value.release();
@@ -223,6 +223,26 @@ class publisher : public detail::handle<dlx_publisher>
                                    span<const unsigned char> meta = {}, dlx_publish_args args = {})
     {
         return publish_set(span<const item>(items.begin(), items.size()), meta, args);
+    }
+    /** Publishes several tensors that the caller keeps, as share() does: `p.share_set({{"rgb", a},
+     *  {"again", a}})`. */
+    dlx_publish_report share_set(span<const shared_item> items, span<const unsigned char> meta = {},
+                                 dlx_publish_args args = {})
+    {
+        args.share = true;
+        return put_set(items, meta, args);
+    }
+    dlx_publish_report share_set(std::initializer_list<shared_item> items,
+                                 span<const unsigned char> meta = {}, dlx_publish_args args = {})
+    {
+        return share_set(span<const shared_item>(items.begin(), items.size()), meta, args);
+    }
+    /** Gets a descriptor for poll(2), which the publisher owns: dlx_publisher_fd(). */
+    int fd() const
+    {
+        const int r = dlx_publisher_fd(get());
+        detail::check(r);
+        return r;
     }
     /** Waits until `n` subscribers are attached. False if they are not in time. */
     template <class R, class P> bool wait(std::uint32_t n, std::chrono::duration<R, P> timeout)
@@ -240,6 +260,19 @@ class publisher : public detail::handle<dlx_publisher>
     }
 
   private:
+    template <class I>
+    dlx_publish_report put_set(span<const I> items, span<const unsigned char> meta,
+                               const dlx_publish_args &args)
+    {
+        std::vector<dlx_item> c_items;
+        for (const I &i : items)
+            c_items.push_back({i.name, i.value.get()});
+        const dlx_bytes bytes{meta.data(), meta.size()};
+        return report_of(args, [&](const dlx_publish_args &a) {
+            return dlx_publish_set(get(), c_items.data(), count(c_items.size()),
+                                   meta.empty() ? nullptr : &bytes, &a);
+        });
+    }
     static std::uint32_t count(std::size_t n)
     {
         return n > UINT32_MAX ? UINT32_MAX : static_cast<std::uint32_t>(n); /* refused by libdlx */

@@ -111,13 +111,11 @@ static void alloc_publish_take()
 static void shared_tensors_stay()
 {
     stream x("cpp/share");
-    dlx_publish_args args{};
     dlx::tensor t = x.p.alloc<int>({3});
     t.data<int>()[2] = 7;
     EXPECT(x.p.share(t).copied_bytes == 0 && t && t.is_read_only());
     FAILS(t.data<int>(), DLX_E_READ_ONLY, "read-only");
-    args.share = true;
-    EXPECT(x.p.publish_set({{"a", t}, {"again", t}}, {}, args).seq == 2 && t);
+    EXPECT(x.p.share_set({{"a", t}, {"again", t}}).seq == 2 && t);
     EXPECT(t.data<const int>()[2] == 7);
     own_memory own(false);
     dlx::tensor copied(&own.t);
@@ -210,6 +208,7 @@ static void nothing_there()
     EXPECT(!x.s.take(0s));
     EXPECT(!x.s.take(1ns) && !x.s.take(std::chrono::duration<double>(1e-12)));
     EXPECT(!x.p.wait(2, 1ms));
+    EXPECT(x.p.fd() >= 0 && x.p.fd() != x.s.fd());
     pollfd fd = {x.s.fd(), POLLIN, 0};
     EXPECT(!x.s.take(0s));
     EXPECT(poll(&fd, 1, 0) == 0);
@@ -314,13 +313,17 @@ static void sets_by_name()
     own_memory memory(false);
     dlx::tensor own(&memory.t);
     boxes.data<float>()[0] = 0.25f;
-    FAILS(x.p.publish_set({{"rgb", rgb}, {"rgb", boxes}}), DLX_E_INVALID, "rgb");
-    FAILS(x.p.publish_set({{"rgb", rgb}, {"again", rgb}}), DLX_E_INVALID, "again");
+    static_assert(!std::is_constructible_v<dlx::item, const char *, dlx::tensor &>,
+                  "what the caller still names is not taken away unasked");
+    FAILS(x.p.publish_set({{"rgb", std::move(rgb)}, {"rgb", std::move(boxes)}}), DLX_E_INVALID,
+          "rgb");
+    FAILS(x.p.publish_set({{"rgb", std::move(rgb)}, {"again", std::move(rgb)}}), DLX_E_INVALID,
+          "again");
     FAILS(x.p.publish_set({}), DLX_E_INVALID, "");
     EXPECT(rgb && boxes);
     const std::array<unsigned char, 3> meta{1, 2, 3};
-    const dlx_publish_report report =
-        x.p.publish_set({{"rgb", rgb}, {"boxes", boxes}, {nullptr, own}}, meta);
+    const dlx_publish_report report = x.p.publish_set(
+        {{"rgb", std::move(rgb)}, {"boxes", std::move(boxes)}, {nullptr, std::move(own)}}, meta);
     EXPECT(!rgb && !boxes && !own && report.n_copied == 1 && memory.n_deleted == 1);
     const dlx::message m = x.s.take(10s).value();
     EXPECT(m.n_tensors() == 3 && m.name(2) == std::string() && m.find("boxes") == 1);
@@ -338,7 +341,7 @@ static void sets_by_name()
     for (int i = 0; i < 40; i++)
         tensors.push_back(x.p.alloc<int>({i}));
     for (dlx::tensor &t : tensors)
-        items.push_back({nullptr, t});
+        items.emplace_back(nullptr, std::move(t));
     (void)x.p.publish_set(items);
     EXPECT(x.s.take(10s)->n_tensors() == 40);
 }
