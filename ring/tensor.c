@@ -251,7 +251,11 @@ int dlx__tensor_compact(void *dst, const DLTensor *src, bool padded)
     if (size == 0)
         return 0;
     if (!src->data)
-        return dlx__fail(DLX_E_SHAPE, "data is NULL with %" PRIu64 " bytes of elements", size);
+        return dlx__fail(DLX_E_SHAPE,
+                         "data is NULL with %" PRIu64
+                         " bytes of elements: the tensor has no memory, "
+                         "but stands for values that are elsewhere or do not exist",
+                         size);
     const uint8_t *data = (const uint8_t *)src->data + src->byte_offset;
     if (dlx__tensor_is_row_major(src->ndim, src->shape, src->strides)) {
         memcpy(dst, data, (size_t)size);
