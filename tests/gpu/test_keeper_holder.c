@@ -206,8 +206,8 @@ TEST(a_reader_that_does_not_read_is_given_up)
 /* Each part that is read is a sign of life: the time that a reader has is for the next one. */
 TEST(a_reader_that_is_slow_but_reads_gets_everything)
 {
-    enum { N_PARTS = 6, PAUSE_MS = 300 };
-    options.reader_ns = UINT64_C(1000000) * PAUSE_MS * (N_PARTS - 1);
+    enum { N_PARTS = 8, PAUSE_MS = 300 };
+    options.reader_ns = UINT64_C(1000000) * PAUSE_MS * N_PARTS / 2;
     start_with(N_PARTS * DLXK_AHEAD);
     auto_fd sock = ask(7);
     ck_assert_msg(dlx_test_keeper_receive_slowly(sock, PAUSE_MS, &got, text) == 0, "%s", text);
