@@ -35,20 +35,32 @@ uint64_t dlxd_report_behind(const struct dlxd_control_report *control, uint64_t 
     return head > passed ? head - passed : 0;
 }
 
-bool dlxd_report_has_left(int fd, uint32_t max_held)
+enum holds { HOLDS_NOTHING, HOLDS_SOMETHING, HOLDS_UNKNOWN };
+
+static enum holds look_at_holds(int fd, uint32_t max_held)
 {
     static uint64_t hold[DLX_SHM_HELD_MAX]; /* as in dlxd_report_link() */
-    struct dlx_shm_link page;
     size_t size = max_held * sizeof *hold;
+    if (pread(fd, hold, size, offsetof(struct dlx_shm_link, hold)) != (ssize_t)size)
+        return HOLDS_UNKNOWN;
+    for (uint32_t i = 0; i < max_held; i++)
+        if (hold[i] != 0)
+            return HOLDS_SOMETHING;
+    return HOLDS_NOTHING;
+}
+
+bool dlxd_report_holds(int fd, uint32_t max_held)
+{
+    return look_at_holds(fd, max_held) == HOLDS_SOMETHING;
+}
+
+bool dlxd_report_has_left(int fd, uint32_t max_held)
+{
+    struct dlx_shm_link page;
     if (!copy(fd, &page, sizeof page) || report_look(&page.cursor) != DLX_SHM_CURSOR_CLOSED)
         return false;
     /* Read after the cursor: no hold is added any more. */
-    if (pread(fd, hold, size, offsetof(struct dlx_shm_link, hold)) != (ssize_t)size)
-        return false;
-    for (uint32_t i = 0; i < max_held; i++)
-        if (hold[i] != 0)
-            return false;
-    return true;
+    return look_at_holds(fd, max_held) == HOLDS_NOTHING;
 }
 
 void dlxd_report_link(int fd, uint32_t max_held, struct dlxd_link_report *ret)

@@ -34,6 +34,8 @@ void dlxd_report_control(int borrow_fd, struct dlxd_control_report *ret);
 void dlxd_report_link(int borrow_fd, uint32_t max_held, struct dlxd_link_report *ret);
 /* The messages after `passed` according to the publisher: below 2^61, whatever both sides wrote. */
 uint64_t dlxd_report_behind(const struct dlxd_control_report *control, uint64_t passed);
+/* Does the subscriber hold a message? A page that cannot be read holds none. */
+bool dlxd_report_holds(int borrow_fd, uint32_t max_held);
 /* Does the subscriber hold nothing, and will it take nothing more? Once true, always true. */
 bool dlxd_report_has_left(int borrow_fd, uint32_t max_held);
 

@@ -26,10 +26,15 @@ struct dlxd_drain {
     struct dlxd_charge links_charge;
     struct dlxd_charge bytes_charge;
 
-    struct dlxd_publisher *publisher; /* draining: NULL after the publisher has left its client */
+    uint32_t mode; /* of the subscription, for lists */
+    bool reliable;
+
+    struct dlxd_publisher *publisher; /* draining */
     struct dlxd_holder *holder;       /* draining: the subscriber's process */
     struct dlxd_drain_node of_holder;
-    struct dlxd_drain_node of_publishers;
+    struct dlxd_drain_node of_publisher; /* by link */
+    struct dlxd_drain_node of_client;    /* the publisher's; in no list after that has left it */
+    bool is_due; /* its publisher has left its client, and it was not checked since */
     struct dlxd_drain_node of_user;
     struct dlxd_list cut; /* draining: in `cuts` of the publisher if LinkCut is yet to be sent */
     int cut_code;

@@ -7,6 +7,7 @@
 #include "daemon/memory/report.h"
 #include "daemon/users/share.h"
 #include <poll.h>
+#include <string.h>
 
 /* The most links checked in one scan, and the part of the time that scans may take (1/16). */
 #define LOOK_MOST 128U
@@ -46,6 +47,7 @@ struct dlxd_holder *dlxd_holder_new(struct dlxd_client *client, int take_pidfd)
         return NULL;
     }
     holder->client = client;
+    holder->pid = client->pid;
     holder->pidfd = take_pidfd;
     dlxd_drains_init(&holder->drains);
     return holder;
@@ -64,6 +66,8 @@ void dlxd_holder_disconnected(struct dlxd_holder *holder)
 {
     if (holder->drains.n > 0)
         dlxd_charge_restore(&holder->pidfd_charge, holder->client->user, DLXD_DESCRIPTORS, 1);
+    _Static_assert(sizeof holder->name == sizeof holder->client->name, "a name fits");
+    memcpy(holder->name, holder->client->name, sizeof holder->name);
     holder->client = NULL;
     draining_free_if_over(holder);
 }
@@ -76,22 +80,39 @@ bool dlxd_drain_has_left(int page_fd, uint32_t max_held, int pidfd)
     return dlxd_report_has_left(page_fd, max_held) || poll(&process, 1, 0) == 1;
 }
 
-/* Gives back what it has of the publisher's client. */
-static void leave_publisher(struct dlxd_drain *drain)
+static bool drain_is_dead(const struct dlxd_drain *drain)
 {
+    struct pollfd process = {.fd = drain->holder->pidfd, .events = POLLIN};
+    return poll(&process, 1, 0) == 1;
+}
+
+/* After the publisher has left its client, only messages that are held need its memory. */
+static bool drain_is_over(const struct dlxd_drain *drain)
+{
+    if (drain->publisher->client)
+        return dlxd_drain_has_left(drain->page_fd, drain->max_held, drain->holder->pidfd);
+    return !dlxd_report_holds(drain->page_fd, drain->max_held) || drain_is_dead(drain);
+}
+
+/* Gives back what it has of the publisher's client. */
+static void draining_leave_client(struct dlxd_drain *drain)
+{
+    if (!drain->of_client.drains)
+        return;
     dlxd_pending_joins_forget_cut(drain);
-    delist(&drain->of_publishers);
+    delist(&drain->of_client);
+    drain->of_client.drains = NULL;
     drain->publisher->client->n_links--;
     drain->share = dlxd_share_put(drain->share);
-    drain->publisher = NULL;
 }
 
 static void draining_end(struct dlxd_drain *drain)
 {
     struct dlxd_holder *holder = drain->holder;
+    struct dlxd_publisher *publisher = drain->publisher;
     struct dlxd_user *user = drain->links_charge.user;
-    if (drain->publisher)
-        leave_publisher(drain);
+    draining_leave_client(drain);
+    delist(&drain->of_publisher);
     delist(&drain->of_holder);
     delist(&drain->of_user);
     if (user->drains.n == 0) /* the drain may be all that the user has */
@@ -100,6 +121,7 @@ static void draining_end(struct dlxd_drain *drain)
         holder->client->n_links--;
     draining_free_if_over(holder);
     dlxd_drain_free(drain);
+    dlxd_publisher_link_left(publisher);
 }
 
 void dlxd_drains_look(struct dlxd_drains *drains)
@@ -110,10 +132,10 @@ void dlxd_drains_look(struct dlxd_drains *drains)
     for (size_t i = DLX_MIN(drains->n, LOOK_MOST); i > 0; i--) {
         struct dlxd_list *first = drains->list.next;
         struct dlxd_drain *drain = drain_of(first);
-        if (!drain->publisher ||
-            dlxd_drain_has_left(drain->page_fd, drain->max_held, drain->holder->pidfd)) {
+        if (drain_is_over(drain)) {
             draining_end(drain);
         } else {
+            drain->is_due = false;
             dlxd_list_remove(first);
             dlxd_list_push_back(&drains->list, first);
         }
@@ -123,54 +145,93 @@ void dlxd_drains_look(struct dlxd_drains *drains)
     drains->look_ns = now + LOOK_PART * (now - start);
 }
 
+/* By link: lists are in this order. Links mostly end in it, too. */
+static void enlist_by_link(struct dlxd_drain *drain, struct dlxd_drains *drains)
+{
+    struct dlxd_list *after = drains->list.prev;
+    while (after != &drains->list && drain_of(after)->link > drain->link)
+        after = after->prev;
+    draining_enlist(&drain->of_publisher, drains, drain);
+    dlxd_list_remove(&drain->of_publisher.node);
+    dlxd_list_push_front(after, &drain->of_publisher.node);
+}
+
 bool dlxd_drain_begin(struct dlxd_drain *drain, struct dlxd_publisher *publisher,
                       struct dlxd_holder *holder)
 {
     struct dlxd_drains *of_user = &drain->links_charge.user->drains;
-    if (dlxd_drain_has_left(drain->page_fd, drain->max_held, holder->pidfd))
-        return false;
-    if (of_user->n >= of_user->look_at)
-        dlxd_drains_look(of_user);
     drain->publisher = publisher;
     drain->holder = holder;
+    if (drain_is_over(drain))
+        return false;
+    enlist_by_link(drain, &publisher->drains); /* first, so that the publisher stays */
+    if (of_user->n >= of_user->look_at)
+        dlxd_drains_look(of_user);
     draining_enlist(&drain->of_holder, &holder->drains, drain);
-    draining_enlist(&drain->of_publishers, &publisher->client->drains, drain);
+    if (publisher->client)
+        draining_enlist(&drain->of_client, &publisher->client->drains, drain);
     draining_enlist(&drain->of_user, of_user, drain);
     return true;
 }
 
-/* Drains whose publishers have left are first in the list. */
+/* Checks those that are due, which are first in the list. */
 static bool end_some(struct dlxd_task *task)
 {
     struct dlxd_user *user = dlxd_container_of(task, struct dlxd_user, end_drains);
     struct dlxd_list *list = &user->drains.list;
     for (uint32_t n = ENDS_AT_ONCE; !dlxd_list_empty(list); n--) {
-        struct dlxd_drain *drain = drain_of(list->next);
-        if (drain->publisher)
+        struct dlxd_list *first = list->next;
+        struct dlxd_drain *drain = drain_of(first);
+        if (!drain->is_due)
             return false;
         if (n == 0)
             return true;
-        draining_end(drain);
+        drain->is_due = false;
+        if (drain_is_over(drain)) {
+            draining_end(drain);
+        } else {
+            dlxd_list_remove(first);
+            dlxd_list_push_back(list, first);
+        }
     }
     return false;
 }
 
-/* The publisher does not keep these links any more. Ending one takes about 14 us, so it is done in
- * the time of the user who is charged for it. */
+/* Checking and ending one takes about 14 us, so it is done in the time of the user who is charged
+ * for it. */
 void dlxd_drains_publisher_left(struct dlxd_publisher *publisher)
 {
-    dlx_for_each (it, &publisher->client->drains.list) {
+    dlx_for_each (it, &publisher->drains.list) {
         struct dlxd_drain *drain = drain_of(it);
         struct dlxd_user *user = drain->links_charge.user;
-        if (drain->publisher != publisher)
-            continue;
-        leave_publisher(drain);
+        draining_leave_client(drain);
+        drain->is_due = true;
         dlxd_list_remove(&drain->of_user.node);
         dlxd_list_push_front(&user->drains.list, &drain->of_user.node);
         if (!dlxd_list_linked(&user->end_drains.node))
             dlxd_task_init(&user->end_drains, end_some);
         dlxd_task_start(&user->end_drains, user);
     }
+}
+
+void dlxd_drains_clear(struct dlxd_broker *broker)
+{
+    dlx_for_each (it, &broker->users.users) {
+        struct dlxd_user *user = dlxd_user_ref(dlxd_container_of(it, struct dlxd_user, node));
+        while (user->drains.n > 0)
+            draining_end(drain_of(user->drains.list.next));
+        dlxd_user_unref(user);
+    }
+}
+
+const struct dlxd_drain *dlxd_drain_of_publisher(const struct dlxd_list *node)
+{
+    return dlxd_container_of(node, struct dlxd_drain_node, node)->drain;
+}
+
+const char *dlxd_holder_name(const struct dlxd_holder *holder)
+{
+    return holder->client ? holder->client->name : holder->name;
 }
 
 /* ---- all ----------------------------------------------------------------------------------- */

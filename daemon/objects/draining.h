@@ -3,15 +3,24 @@
 #define DLXD_DRAINING_H
 
 /*
- * Draining links. When a link ends that its publisher knows or will be told of, its subscriber may
- * still hold messages. The publisher keeps the bell and the page until nothing is held or the
- * process is dead. So the resources of the link stay: it counts as a link of both clients and stays
- * charged. No event reports the release of the last message. The daemon checks when a new link
- * meets a limit, when the number of draining links has doubled, when somebody asks for it, and
- * periodically (docs/decisions/0015).
+ * Draining links. When a link ends, its subscriber may still hold messages. So the resources of the
+ * link stay: it counts as a link of both clients, is listed with the links of its publisher, and
+ * stays charged.
+ *
+ * While the publisher has a client, and was told of the link or will be, it keeps the bell and the
+ * page until the subscriber has left: until nothing is held and nothing will be taken. After that,
+ * the link drains until nothing is held, and keeps the GONE publisher with the charges of its
+ * memory, which the first holder pays. In both cases the link ends when the process is dead. No
+ * event reports the release of the last message. The daemon checks when a new link meets a limit,
+ * when the number of draining links has doubled, when somebody asks for it, and periodically
+ * (docs/decisions/0015).
  */
 
 #include "daemon/objects/drain.h"
+
+#include <sys/types.h>
+
+#define DLXD_HOLDER_NAME_SIZE 64
 
 struct dlxd_broker;
 struct dlxd_client;
@@ -20,6 +29,8 @@ struct dlxd_publisher;
 /* A subscribing process. It outlives its connection while links of it drain. */
 struct dlxd_holder {
     struct dlxd_client *client; /* NULL: the connection has ended */
+    pid_t pid;
+    char name[DLXD_HOLDER_NAME_SIZE]; /* once the connection has ended */
     int pidfd;
     struct dlxd_charge pidfd_charge; /* once the client's own has ended */
     struct dlxd_drains drains;
@@ -47,5 +58,11 @@ bool dlxd_drain_begin(struct dlxd_drain *drain, struct dlxd_publisher *publisher
                       struct dlxd_holder *holder);
 /* The publisher has left its client. */
 void dlxd_drains_publisher_left(struct dlxd_publisher *publisher);
+/* The daemon ends: frees all drains. */
+void dlxd_drains_clear(struct dlxd_broker *broker);
+
+/* The drain of a list of a publisher's, by link; and the name of its subscriber's client. */
+const struct dlxd_drain *dlxd_drain_of_publisher(const struct dlxd_list *node);
+const char *dlxd_holder_name(const struct dlxd_holder *holder);
 
 #endif

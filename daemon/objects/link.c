@@ -193,8 +193,8 @@ static void detach(struct dlxd_link *link)
     dlxd_publisher_link_leaves(publisher, link);
     dlxd_list_remove(&link->by_publisher);
     publisher->n_links--;
-    if (joined && publisher->client && dlxd_drain_begin(link->drain, publisher, reader->holder)) {
-        cut = dlxd_client_is_cut(reader) &&
+    if (joined && dlxd_drain_begin(link->drain, publisher, reader->holder)) {
+        cut = publisher->client && dlxd_client_is_cut(reader) &&
               dlxd_pending_joins_cut(link->drain, reader->dismissed, counts);
         link->drain = NULL;
     } else {
@@ -221,6 +221,8 @@ static struct dlxd_link *link_alloc(struct dlxd_subscription *subscription, uint
         free(link);
         return NULL;
     }
+    link->drain->mode = subscription->config.mode;
+    link->drain->reliable = subscription->config.reliable;
     link->subscription = subscription;
     link->workers = subscription->broker->workers;
     link->state = DLXD_LINK_NEW;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/objects/payer.h"
 #include "daemon/objects/client.h"
+#include "daemon/objects/draining.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/subscription.h"
@@ -49,14 +50,21 @@ void dlxd_payer_may_change(struct dlxd_link *link, struct dlxd_arena *arena)
         payer_charge(arena);
 }
 
+/* Of its links, and then of those that drain. NULL: there is none. */
+static struct dlxd_user *first_user(const struct dlxd_publisher *publisher)
+{
+    if (!dlxd_list_empty(&publisher->links))
+        return dlxd_container_of(publisher->links.next, struct dlxd_link, by_publisher)
+            ->subscription->client->user;
+    if (publisher->drains.n == 0)
+        return NULL;
+    return dlxd_drain_of_publisher(publisher->drains.list.next)->links_charge.user;
+}
+
 void dlxd_payer_of_gone(struct dlxd_publisher *publisher)
 {
-    if (dlxd_list_empty(&publisher->links))
-        return;
-    struct dlxd_user *user =
-        dlxd_container_of(publisher->links.next, struct dlxd_link, by_publisher)
-            ->subscription->client->user;
-    if (user == publisher->object_charge.user)
+    struct dlxd_user *user = first_user(publisher);
+    if (!user || user == publisher->object_charge.user)
         return;
     dlxd_charge_move(&publisher->object_charge, user);
     dlxd_charge_move(&publisher->control->charge, user);

@@ -21,8 +21,8 @@ struct dlxd_publisher;
 void dlxd_payer_of_dropped(struct dlxd_publisher *publisher, struct dlxd_arena *arena);
 /* This link was told, has acknowledged the drop, or ends; others have not acknowledged it. */
 void dlxd_payer_may_change(struct dlxd_link *link, struct dlxd_arena *arena);
-/* The owner is gone, or a link of a GONE owner has ended: the first remaining link pays for
- * everything. */
+/* The owner is gone, or a link of a GONE owner has ended: the first remaining link, or else the
+ * first draining one, pays for everything. */
 void dlxd_payer_of_gone(struct dlxd_publisher *publisher);
 
 #endif

@@ -126,6 +126,7 @@ static struct dlxd_publisher *publisher_alloc(struct dlxd_broker *broker, const 
     dlxd_pending_joins_init(&publisher->pending_joins);
     dlxd_list_init(&publisher->by_client);
     dlxd_list_init(&publisher->links);
+    dlxd_drains_init(&publisher->drains);
     publisher->cursor = &publisher->links;
     dlxd_task_init(&publisher->task, dlxd_publisher_step);
     (void)snprintf(publisher->topic_name, sizeof publisher->topic_name, "%s", topic);
@@ -368,7 +369,7 @@ void dlxd_publisher_link_left(struct dlxd_publisher *publisher)
 {
     if (publisher->state != DLXD_PUBLISHER_GONE)
         return;
-    if (publisher->n_links == 0)
+    if (publisher->n_links == 0 && publisher->drains.n == 0)
         publisher_free(publisher);
     else
         dlxd_payer_of_gone(publisher);

@@ -6,9 +6,10 @@
  * A publisher: its control block, membership line, arenas and links.
  *
  * When it closes or dies it becomes GONE: no new subscription finds it, but it is listed
- * (ListPublishers.gone) and exists until its last link has ended, because its subscribers drain its
- * messages and may still need its arenas. If it retains messages, it is RETAINED before that
- * (daemon/objects/retained.h): it has no client any more, but new subscriptions find it.
+ * (ListPublishers.gone) and exists until its last link has ended and no subscriber holds messages
+ * of it, because its subscribers drain its messages and may still need its arenas. If it retains
+ * messages, it is RETAINED before that (daemon/objects/retained.h): it has no client any more, but
+ * new subscriptions find it.
  */
 
 #include "common/topic.h"
@@ -106,6 +107,7 @@ struct dlxd_publisher {
     uint64_t last_ready_seq;
     uint64_t last_drop_seq;
 
+    struct dlxd_drains drains; /* links that have ended, and whose subscribers hold messages */
     size_t n_links;
     size_t n_undelivered; /* GONE: links that have not been told everything */
     uint64_t *index_bits; /* the link indices in use */
@@ -239,7 +241,7 @@ void dlxd_publisher_index_put(struct dlxd_publisher *publisher, uint32_t index);
 void dlxd_publisher_drop_acknowledged(struct dlxd_link *link, struct dlxd_arena *arena);
 /* A link of a GONE publisher has been told everything. After the last one, the fds are closed. */
 void dlxd_publisher_delivered(struct dlxd_publisher *publisher);
-/* A link has left the list. Frees a GONE publisher with its last link. */
+/* A link has left the list, or a draining link has ended. Frees a GONE publisher with the last. */
 void dlxd_publisher_link_left(struct dlxd_publisher *publisher);
 
 /* May a new subscription join it? Not while its client ends, nor while its process may still write

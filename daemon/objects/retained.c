@@ -5,6 +5,7 @@
 #include "common/syscalls.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
+#include "daemon/objects/draining.h"
 #include "daemon/objects/store_hooks.h"
 #include "daemon/base/log.h"
 #include "daemon/objects/publisher.h"
@@ -322,4 +323,5 @@ void dlxd_retained_clear(struct dlxd_broker *broker)
     struct dlxd_publisher *publisher;
     while ((publisher = first_of(&broker->expiring)) || (publisher = first_of(&broker->retained)))
         dlxd_publisher_vanish(publisher);
+    dlxd_drains_clear(broker);
 }

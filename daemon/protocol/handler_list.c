@@ -2,7 +2,7 @@
 #include "common/error.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
-#include "daemon/objects/drain.h"
+#include "daemon/objects/draining.h"
 #include "daemon/protocol/handler.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
@@ -240,9 +240,56 @@ static void fill_link(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link,
         fill_behind(entry, link, control, &report);
 }
 
+/* A link that has ended, and whose subscriber holds messages. */
+static void fill_drain(Dlx__Wire__LinkEntry *entry, const struct dlxd_drain *drain)
+{
+    struct dlxd_link_report report;
+    dlxd_report_link(drain->page_fd, drain->max_held, &report);
+    dlx__wire__link_entry__init(entry);
+    entry->link = drain->link;
+    entry->publisher = dlxd_publisher_id(drain->publisher);
+    entry->client_name = (char *)(uintptr_t)dlxd_holder_name(drain->holder);
+    entry->pid = (uint32_t)drain->holder->pid;
+    entry->uid = drain->links_charge.user->uid;
+    entry->n_held = report.n_held;
+    entry->max_held = drain->max_held;
+    entry->mode = drain->mode;
+    entry->reliable = drain->reliable;
+    entry->taken = report.taken;
+    entry->skipped = report.skipped;
+    entry->lost = report.lost;
+}
+
+static Dlx__Wire__LinkEntry *next_entry(struct link_page *page)
+{
+    if (page->n == LINKS_MAX) {
+        page->more = true;
+        return NULL;
+    }
+    page->pointers[page->n] = &page->entries[page->n];
+    return page->pointers[page->n++];
+}
+
+/* Adds those with ids from `after` to `until`, which are told to clients of 2.7 and later. */
+static void add_drains(struct link_page *page, const struct dlxd_publisher *publisher,
+                       struct dlxd_list **at, uint64_t after, uint64_t until)
+{
+    for (; *at != &publisher->drains.list; *at = (*at)->next) {
+        const struct dlxd_drain *drain = dlxd_drain_of_publisher(*at);
+        if (drain->link > until || page->more)
+            return;
+        Dlx__Wire__LinkEntry *entry = drain->link > after ? next_entry(page) : NULL;
+        if (entry)
+            fill_drain(entry, drain);
+    }
+}
+
 static void add_links(struct link_page *page, const struct dlxd_publisher *publisher,
                       uint64_t after, uint32_t minor)
 {
+    struct dlxd_list *drains = minor >= JOINING_SINCE
+                                   ? publisher->drains.list.next
+                                   : (struct dlxd_list *)(uintptr_t)&publisher->drains.list;
     struct dlxd_control_report control = {.head = 0};
     if (minor >= BEHIND_SINCE)
         dlxd_report_control(publisher->control->fd, &control);
@@ -253,14 +300,13 @@ static void add_links(struct link_page *page, const struct dlxd_publisher *publi
         bool is_told = link->state == DLXD_LINK_OPEN || minor >= JOINING_SINCE;
         if (!is_told || dlxd_link_id(link) <= after)
             continue;
-        if (page->n == LINKS_MAX) {
-            page->more = true;
+        add_drains(page, publisher, &drains, after, dlxd_link_id(link));
+        Dlx__Wire__LinkEntry *entry = next_entry(page);
+        if (!entry)
             return;
-        }
-        fill_link(&page->entries[page->n], link, &control, minor);
-        page->pointers[page->n] = &page->entries[page->n];
-        page->n++;
+        fill_link(entry, link, &control, minor);
     }
+    add_drains(page, publisher, &drains, after, UINT64_MAX);
 }
 
 int dlxd_handle_list_links(struct dlxd_client *client, const Dlx__Wire__Packet *packet)

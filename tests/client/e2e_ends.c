@@ -186,6 +186,60 @@ static int n_gone(struct dlx_client *c, const char *topic, struct seen_gone *ret
     return ret->n;
 }
 
+struct seen_held {
+    struct dlx_client *c;
+    uint64_t bytes;
+    uint32_t pid, n_held;
+};
+
+static int see_holder(const struct dlx_link_info *info, void *userdata)
+{
+    struct seen_held *seen = userdata;
+    seen->pid = info->pid;
+    seen->n_held += info->n_held;
+    return 0;
+}
+
+static int see_held(const struct dlx_publisher_info *info, void *userdata)
+{
+    struct seen_held *seen = userdata;
+    seen->bytes += info->arena_bytes + info->control_bytes;
+    ok(dlx_list_links(seen->c, info->publisher, see_holder, seen));
+    return 0;
+}
+
+/* Who holds messages of a publisher that has gone, and are its bytes counted? */
+static void check_held_here(struct dlx_client *looks)
+{
+    struct seen_held seen = {.c = looks};
+    struct dlx_daemon_info info = {.size = sizeof info};
+    ok(dlx_list_gone_publishers(looks, NULL, see_held, &seen));
+    ck_assert_uint_eq(seen.n_held, 1);
+    ck_assert_uint_eq(seen.pid, (uint32_t)getpid());
+    ck_assert_uint_gt(seen.bytes, 8 << 20);
+    ok(dlx_client_get_daemon_info(looks, &info));
+    ck_assert_uint_ge(info.shared_bytes, seen.bytes);
+}
+
+TEST(a_publisher_that_has_gone_is_listed_and_charged_until_nothing_of_it_is_held)
+{
+    auto_client *looks = dlx_test_stream_connect();
+    struct dlx_client *c = dlx_test_stream_connect();
+    struct dlx_subscription *s = dlx_test_stream_subscribe(c, "held", NULL);
+    struct dlx_publisher *p = dlx_test_stream_publisher(looks, "held", NULL);
+    dlx_test_stream_publish(p, 1 << 20, 1);
+    struct dlx_message *m = dlx_test_stream_next(s);
+    dlx_publisher_unref(p);
+    take_fails(s, PATIENCE, DLX_E_PUBLISHER_GONE, "held"); /* the link has ended */
+    check_held_here(looks);
+    dlx_subscription_unref(s);
+    check_held_here(looks);
+    dlx_client_unref(c); /* the process has no connection, and holds the message */
+    check_held_here(looks);
+    dlx_message_unref(m);
+    eventually(dlx_list_gone_publishers(looks, NULL, is_there, NULL) == 0);
+}
+
 /* The last of them goes first. */
 TEST(publishers_that_have_gone_are_listed_until_their_links_end)
 {

@@ -223,6 +223,8 @@ TEST(the_end_of_their_publisher_ends_them_step_by_step)
     enum { MANY = 100, MOST = 16 };
     size_t n_fds = dlx_test_broker_n_fds(&dlx_scene);
     join_and_hold(MANY);
+    for (int i = 0; i < MANY; i++)
+        give_back(i);
     (void)dlxd_publisher_end(publisher);
     ck_assert_uint_eq(writer->n_links, 0); /* its process has nothing to do with them any more */
     for (size_t left = MANY; left > 0;) {
@@ -241,10 +243,75 @@ TEST(the_end_of_their_publisher_ends_them_step_by_step)
 TEST(a_look_may_end_those_whose_publisher_has_left)
 {
     join_and_hold(2);
+    give_back(0);
+    give_back(1);
     (void)dlxd_publisher_end(publisher);
     look();
     ck_assert_uint_eq(dlxd_drains_n_all(&dlx_scene.broker), 0);
     ck_assert(dlxd_list_empty(&writer->user->tasks));
+}
+
+static size_t n_gone(void)
+{
+    return dlx_scene.broker.registry.gone_publishers.n;
+}
+
+TEST(what_is_held_of_a_publisher_that_has_gone_keeps_its_charges)
+{
+    const struct dlxd_user *user = writer->user;
+    uint64_t control = publisher->control->size, page = dlx_shm_link_size(MAX_HELD);
+    join_and_hold(3);
+    give_back(1);
+    (void)dlxd_publisher_end(publisher);
+    dlxd_broker_settle(&dlx_scene.broker);
+    ck_assert_uint_eq(dlxd_drains_n_all(&dlx_scene.broker), 2);
+    ck_assert_uint_eq(n_gone(), 1);
+    ck_assert_uint_eq(writer->n_links, reader == writer ? 2 : 0);
+    ck_assert_uint_eq(reader->n_links, 2);
+    ck_assert_uint_eq(user->used[DLXD_BYTES], control + 2 * page);
+    give_back(0);
+    look();
+    ck_assert_uint_eq(n_gone(), 1);
+    ck_assert_uint_eq(user->used[DLXD_BYTES], control + page);
+    give_back(2);
+    look();
+    ck_assert_uint_eq(n_gone(), 0);
+    ck_assert_uint_eq(reader->n_links, 0);
+    ck_assert_uint_eq(user->used[DLXD_BYTES], 0);
+    ck_assert_uint_eq(user->used[DLXD_LINKS], 0);
+}
+
+/* Its subscription is closed after that. */
+TEST(a_link_that_ends_after_its_publisher_drains_if_it_holds_something)
+{
+    struct reading reading[2];
+    ok(join(&reading[0]));
+    ok(join(&reading[1]));
+    hold(&reading[1], 7);
+    (void)dlxd_publisher_end(publisher);
+    dlx_test_broker_run(&dlx_scene);
+    leave(&reading[0]); /* holds nothing, and has not said that it is closed */
+    ck_assert_uint_eq(dlxd_drains_n_all(&dlx_scene.broker), 0);
+    leave(&reading[1]);
+    ck_assert_uint_eq(dlxd_drains_n_all(&dlx_scene.broker), 1);
+    ck_assert_uint_eq(n_gone(), 1);
+    ck_assert_uint_eq(reader->n_links, 1);
+    hold(&reading[1], 0);
+    look();
+    ck_assert_uint_eq(n_gone(), 0);
+    ck_assert_uint_eq(dlx_scene.broker.users.all_bytes, 0);
+}
+
+/* A daemon that ends waits for nobody. */
+TEST(the_end_of_the_daemon_ends_what_drains)
+{
+    join_and_hold(2);
+    (void)dlxd_publisher_end(publisher);
+    dlxd_broker_settle(&dlx_scene.broker);
+    ck_assert_uint_eq(n_gone(), 1);
+    dlxd_drains_clear(&dlx_scene.broker);
+    ck_assert_uint_eq(n_gone(), 0);
+    ck_assert_uint_eq(reader->n_links, 0);
 }
 
 /* Many are looked at in parts, since each takes 5 us of the loop's time: each has its turn. */

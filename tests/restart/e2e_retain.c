@@ -83,8 +83,10 @@ TEST(retained_messages_outlive_their_publisher)
     fails(dlx_get(other, "test/a", 0, &n), DLX_E_EMPTY, "test/a");
     fails(dlx_get(other, "test/a", 1000000, &n), DLX_E_TIMEOUT, "none came");
     fails(dlx_retained_drop(other, "test/a"), DLX_E_NOT_FOUND, "test/a");
-    ck_assert_uint_eq(shared_bytes(other), 0);
+    ck_assert_uint_gt(shared_bytes(other), 0); /* and it is counted */
     dlx_test_stream_check(m, 100, 10);
+    m = dlx_message_unref(m);
+    eventually(shared_bytes(other) == 0);
 }
 
 TEST(a_reliable_subscription_gets_what_is_retained)
