@@ -12,20 +12,30 @@
 #define TEXT_SIZE  960
 #define ENTRY_SIZE 4096
 
+#define LINES_MAX       100U /* for the administrator, and of all clients: in a second */
+#define USERS_LINES_MAX 10U  /* of one user, and as many refusals */
+#define USERS_MAX       64U  /* whose lines are counted apart */
+
 /* The lines of one kind written in the current second. */
 struct budget {
-    const char *what;
-    unsigned max;
     uint64_t second_ns; /* start of the current second */
     unsigned n_lines;
     unsigned n_dropped;
 };
 
+struct user_budgets {
+    uint64_t whose;
+    struct budget lines, refusals;
+};
+
 static struct {
     enum dlxd_log_level level;
     const char *journal;
-    struct budget lines, refusals;
-} state = {.lines = {.what = "lines", .max = 100}, .refusals = {.what = "refusals", .max = 10}};
+    struct budget lines;   /* for the administrator */
+    struct budget clients; /* of all clients; n_dropped: of users that have no place any more */
+    struct user_budgets users[USERS_MAX];
+    size_t n_users;
+} state;
 
 bool dlxd_log_is_journal(void)
 {
@@ -120,38 +130,96 @@ static bool emit_entry(enum dlxd_log_level level, const struct dlxd_log_field *f
     return send_entry(&entry);
 }
 
-/* ---- lines --------------------------------------------------------------------------------- */
+/* ---- budgets ------------------------------------------------------------------------------- */
 
-/* May a line of this level be written now? First reports the number of dropped lines. */
-static bool log_begin(struct budget *budget, enum dlxd_log_level level)
+static bool budget_has_room(struct budget *budget, unsigned max, uint64_t now)
 {
-    char text[64];
-    uint64_t now = dlx__now_ns();
-    if (level > state.level)
-        return false;
     if (now - budget->second_ns >= UINT64_C(1000000000)) {
         budget->second_ns = now;
         budget->n_lines = 0;
     }
-    if (budget->n_lines++ >= budget->max) {
+    return budget->n_lines < max;
+}
+
+/* Reports the number of dropped lines. */
+static void tell_dropped(struct budget *budget, const char *what, const char *whose)
+{
+    char text[96];
+    if (budget->n_dropped == 0)
+        return;
+    (void)snprintf(text, sizeof text, "%u %s were not written%s", budget->n_dropped, what, whose);
+    if (emit(DLXD_LOG_WARNING, text))
+        budget->n_dropped = 0;
+}
+
+static void tell_dropped_of(struct user_budgets *user)
+{
+    char whose[40];
+    (void)snprintf(whose, sizeof whose, " (of uid %u)", (unsigned)(uint32_t)user->whose);
+    tell_dropped(&user->lines, "lines", whose);
+    tell_dropped(&user->refusals, "refusals", whose);
+}
+
+/* If there are many users, the one that logged least recently loses its place. */
+static struct user_budgets *user_budgets_of(uint64_t whose)
+{
+    struct user_budgets *oldest = &state.users[0];
+    for (size_t i = 0; i < state.n_users; i++) {
+        struct user_budgets *user = &state.users[i];
+        if (user->whose == whose)
+            return user;
+        if (DLX_MAX(user->lines.second_ns, user->refusals.second_ns) <
+            DLX_MAX(oldest->lines.second_ns, oldest->refusals.second_ns))
+            oldest = user;
+    }
+    if (state.n_users < USERS_MAX)
+        oldest = &state.users[state.n_users++];
+    state.clients.n_dropped += oldest->lines.n_dropped + oldest->refusals.n_dropped;
+    *oldest = (struct user_budgets){.whose = whose};
+    return oldest;
+}
+
+/* May the user's client cause a line of this level now? */
+static bool log_begin_client(struct user_budgets *user, struct budget *budget,
+                             enum dlxd_log_level level)
+{
+    uint64_t now = dlx__now_ns();
+    if (level > state.level)
+        return false;
+    if (!budget_has_room(budget, USERS_LINES_MAX, now) ||
+        !budget_has_room(&state.clients, LINES_MAX, now)) {
         budget->n_dropped++;
         return false;
     }
-    if (budget->n_dropped > 0) {
-        (void)snprintf(text, sizeof text, "%u %s were not written", budget->n_dropped,
-                       budget->what);
-        if (emit(DLXD_LOG_WARNING, text))
-            budget->n_dropped = 0;
-    }
+    budget->n_lines++;
+    state.clients.n_lines++;
+    tell_dropped_of(user);
+    tell_dropped(&state.clients, "lines", " (of several users)");
     return true;
 }
+
+void dlxd_log_flush(void)
+{
+    tell_dropped(&state.lines, "lines", "");
+    tell_dropped(&state.clients, "lines", " (of several users)");
+    for (size_t i = 0; i < state.n_users; i++)
+        tell_dropped_of(&state.users[i]);
+}
+
+/* ---- lines --------------------------------------------------------------------------------- */
 
 void dlxd_log(enum dlxd_log_level level, const char *fmt, ...)
 {
     char text[TEXT_SIZE];
     va_list ap;
-    if (!log_begin(&state.lines, level))
+    if (level > state.level)
         return;
+    if (!budget_has_room(&state.lines, LINES_MAX, dlx__now_ns()) && level != DLXD_LOG_ERROR) {
+        state.lines.n_dropped++;
+        return;
+    }
+    state.lines.n_lines++;
+    tell_dropped(&state.lines, "lines", "");
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
@@ -159,15 +227,31 @@ void dlxd_log(enum dlxd_log_level level, const char *fmt, ...)
         state.lines.n_dropped++;
 }
 
-void dlxd_log_refusal(const struct dlxd_log_field *fields, size_t n_fields, const char *fmt, ...)
+void dlxd_log_client(uint64_t whose, enum dlxd_log_level level, const char *fmt, ...)
 {
     char text[TEXT_SIZE];
     va_list ap;
-    if (!log_begin(&state.refusals, DLXD_LOG_NOTICE))
+    struct user_budgets *user = user_budgets_of(whose);
+    if (!log_begin_client(user, &user->lines, level))
+        return;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (!emit(level, text))
+        user->lines.n_dropped++;
+}
+
+void dlxd_log_refusal(uint64_t whose, const struct dlxd_log_field *fields, size_t n_fields,
+                      const char *fmt, ...)
+{
+    char text[TEXT_SIZE];
+    va_list ap;
+    struct user_budgets *user = user_budgets_of(whose);
+    if (!log_begin_client(user, &user->refusals, DLXD_LOG_NOTICE))
         return;
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     if (!emit_entry(DLXD_LOG_NOTICE, fields, n_fields, text) && !emit(DLXD_LOG_NOTICE, text))
-        state.refusals.n_dropped++;
+        user->refusals.n_dropped++;
 }

@@ -3,10 +3,14 @@
 #define DLXD_LOG_H
 
 /*
- * Lines on stderr. A line is dropped and counted if stderr would block or has had 100 lines in this
- * second, because clients can cause lines. Refusals, which every user of the machine can cause,
- * have a separate limit of 10 lines a second, so that they hide nothing else. Not thread-safe: only
- * the loop's thread logs.
+ * Lines on stderr. There are two kinds, and those of one hide none of the other:
+ *
+ * - Lines for the administrator. Errors are always written, of the rest 100 a second.
+ * - Lines that clients cause: 10 a second of each user and 10 refusals, and 100 of all users
+ *   together.
+ *
+ * A line above such a limit, or for which stderr would block, is dropped, and counted in a later
+ * line. Not thread-safe: only the loop's thread logs.
  *
  * If stderr is connected to the journal, refusals go there in the journal's native protocol, with
  * fields that can be searched (systemd.journal-fields(7)). sd_journal_send(3) would do the same,
@@ -37,8 +41,14 @@ bool dlxd_log_is_journal(void);
  * the journal's. */
 void dlxd_log_init(enum dlxd_log_level level, const char *borrow_journal);
 void dlxd_log(enum dlxd_log_level level, const char *fmt, ...) dlx_printf(2, 3);
-/* Logs as a notice that a user was refused something. */
-void dlxd_log_refusal(const struct dlxd_log_field *fields, size_t n_fields, const char *fmt, ...)
+/* The same for a line that a client of this user causes: dlxd_principal_number(). */
+void dlxd_log_client(uint64_t whose, enum dlxd_log_level level, const char *fmt, ...)
     dlx_printf(3, 4);
+/* Logs as a notice that a user was refused something. */
+void dlxd_log_refusal(uint64_t whose, const struct dlxd_log_field *fields, size_t n_fields,
+                      const char *fmt, ...) dlx_printf(4, 5);
+/* Says how many lines were dropped and not yet counted: the program is about to end, or another one
+ * takes its place. */
+void dlxd_log_flush(void);
 
 #endif

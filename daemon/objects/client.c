@@ -7,6 +7,7 @@
 #include "daemon/objects/broker.h"
 #include "daemon/objects/store_hooks.h"
 #include "daemon/base/log.h"
+#include "daemon/users/principal.h"
 #include "daemon/users/outbox.h"
 #include "daemon/users/policy.h"
 #include "daemon/objects/subscription.h"
@@ -97,7 +98,8 @@ static void client_on_death(void *data, int events)
 {
     struct dlxd_client *client = data;
     (void)events;
-    dlxd_log(DLXD_LOG_INFO, "%s (pid %d) has died", client->name, (int)client->pid);
+    dlxd_log_client(dlxd_principal_number(client->principal), DLXD_LOG_INFO, "%s (pid %d) has died",
+                    client->name, (int)client->pid);
     dlxd_client_doom(client);
 }
 
@@ -327,8 +329,9 @@ void dlxd_client_greet(struct dlxd_client *client, const char *name, uint32_t ma
         client->name[n++] = (*c >= 0x20 && *c < 0x7f) ? (char)*c : '?';
     if (n > 0)
         client->name[n] = '\0';
-    dlxd_log(DLXD_LOG_INFO, "%s (pid %d, uid %u) is here", client->name, (int)client->pid,
-             (unsigned)client->principal->uid);
+    dlxd_log_client(dlxd_principal_number(client->principal), DLXD_LOG_INFO,
+                    "%s (pid %d, uid %u) is here", client->name, (int)client->pid,
+                    (unsigned)client->principal->uid);
 }
 
 void dlxd_client_review(struct dlxd_client *client)
@@ -361,8 +364,9 @@ void dlxd_client_disconnect(struct dlxd_client *client, int code, const char *fm
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    dlxd_log(DLXD_LOG_NOTICE, "disconnecting %s (pid %d, uid %u): %s: %s", client->name,
-             (int)client->pid, (unsigned)client->principal->uid, dlx__error_name(code), text);
+    dlxd_log_client(dlxd_principal_number(client->principal), DLXD_LOG_NOTICE,
+                    "disconnecting %s (pid %d, uid %u): %s: %s", client->name, (int)client->pid,
+                    (unsigned)client->principal->uid, dlx__error_name(code), text);
     client->dismissed = code;
     client_flush(client);
     if (dlxd_list_empty(&client->tx))

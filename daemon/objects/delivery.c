@@ -10,6 +10,7 @@
 #include "daemon/objects/drain.h"
 #include "daemon/objects/link.h"
 #include "daemon/base/log.h"
+#include "daemon/users/principal.h"
 #include "daemon/memory/proof.h"
 #include "daemon/users/outbox.h"
 #include "daemon/objects/publisher.h"
@@ -409,9 +410,11 @@ static enum outcome run_step(struct dlxd_subscription *subscription, struct dlxd
         return ALL_WAIT;
     }
     if (r != DLX_E_DISCONNECTED)
-        dlxd_log(DLXD_LOG_WARNING, "subscription %" PRIu64 " of %s (pid %d) to %s: %s",
-                 dlxd_subscription_id(subscription), subscription->client->name,
-                 (int)subscription->client->pid, subscription->topic_name, dlx__error_message());
+        dlxd_log_client(dlxd_principal_number(subscription->client->principal), DLXD_LOG_WARNING,
+                        "subscription %" PRIu64 " of %s (pid %d) to %s: %s",
+                        dlxd_subscription_id(subscription), subscription->client->name,
+                        (int)subscription->client->pid, subscription->topic_name,
+                        dlx__error_message());
     dlxd_subscription_doom(subscription);
     return ALL_WAIT;
 }

@@ -7,6 +7,7 @@
 #include "daemon/objects/delivery.h"
 #include "daemon/objects/link.h"
 #include "daemon/base/log.h"
+#include "daemon/users/principal.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/subscription.h"
 #include <stdio.h>
@@ -213,7 +214,8 @@ static void fail_without_link(struct dlxd_subscription *subscription, int code)
     char text[DLX_ERROR_TEXT_SIZE];
     uint64_t id = ++subscription->broker->registry.last_link;
     (void)snprintf(text, sizeof text, "%s", dlx__error_message());
-    dlxd_log(DLXD_LOG_ERROR, "%s", text);
+    dlxd_log_client(dlxd_principal_number(subscription->client->principal), DLXD_LOG_ERROR, "%s",
+                    text);
     bool in_turn = subscription->state != DLXD_SUBSCRIPTION_OPENING &&
                    (subscription->begun || dlxd_list_empty(&subscription->links));
     if (!in_turn || dlxd_delivery_tell_failed(subscription, id, code, text) < 0)

@@ -2,6 +2,7 @@
 #include "daemon/objects/reclaim.h"
 #include "daemon/objects/broker.h"
 #include "daemon/base/log.h"
+#include "daemon/users/principal.h"
 #include "daemon/objects/publisher.h"
 #include <inttypes.h>
 #include <sys/stat.h>
@@ -30,11 +31,11 @@ static bool may_stay(struct dlxd_arena *arena, uint64_t now)
 static void give_back(struct dlxd_arena *arena)
 {
     struct dlxd_publisher *publisher = arena->reservation.publisher;
-    dlxd_log(DLXD_LOG_INFO,
-             "publisher %" PRIu64 " of %s (pid %d) has reserved %" PRIu64
-             " bytes, and not populated any for %.3g s: they are returned",
-             dlxd_publisher_id(publisher), publisher->topic_name, (int)publisher->pid, arena->size,
-             (double)DLXD_RECLAIM_AFTER_NS / 1e9);
+    dlxd_log_client(dlxd_principal_number(publisher->principal), DLXD_LOG_INFO,
+                    "publisher %" PRIu64 " of %s (pid %d) has reserved %" PRIu64
+                    " bytes, and not populated any for %.3g s: they are returned",
+                    dlxd_publisher_id(publisher), publisher->topic_name, (int)publisher->pid,
+                    arena->size, (double)DLXD_RECLAIM_AFTER_NS / 1e9);
     if (arena == publisher->control)
         (void)dlxd_publisher_end(publisher);
     else

@@ -8,6 +8,7 @@
 #include "daemon/objects/draining.h"
 #include "daemon/objects/store_hooks.h"
 #include "daemon/base/log.h"
+#include "daemon/users/principal.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/memory/report.h"
 #include "daemon/objects/subscription.h"
@@ -79,8 +80,10 @@ static void settle(struct dlxd_publisher *publisher)
     publisher->state = DLXD_PUBLISHER_RETAINED;
     retained_enlist(publisher, publisher->config.retain_for_ns);
     dlxd_store_hooks_update(publisher);
-    dlxd_log(DLXD_LOG_INFO, "%s: retaining messages of %s (pid %d, uid %u)", publisher->topic_name,
-             publisher->client_name, (int)publisher->pid, (unsigned)publisher->principal->uid);
+    dlxd_log_client(dlxd_principal_number(publisher->principal), DLXD_LOG_INFO,
+                    "%s: retaining messages of %s (pid %d, uid %u)", publisher->topic_name,
+                    publisher->client_name, (int)publisher->pid,
+                    (unsigned)publisher->principal->uid);
     dlxd_retained_succeed(publisher);
 }
 

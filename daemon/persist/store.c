@@ -6,6 +6,7 @@
 #include "daemon/objects/client.h"
 #include "daemon/objects/store_hooks.h"
 #include "daemon/base/log.h"
+#include "daemon/users/principal.h"
 #include "daemon/persist/handover.h"
 #include "daemon/persist/manager_fds.h"
 #include "daemon/persist/notify.h"
@@ -208,10 +209,11 @@ void dlxd_store_retry(struct dlxd_broker *broker, uint64_t now)
             dlxd_container_of(store->barriers.next, struct dlxd_barrier, node);
         if (oldest->until_ns > now)
             return;
-        dlxd_log(DLXD_LOG_WARNING,
-                 "the service manager is slow to keep descriptors: what %s (pid %d) left is not "
-                 "safe yet",
-                 oldest->client->name, (int)oldest->client->pid);
+        dlxd_log_client(
+            dlxd_principal_number(oldest->client->principal), DLXD_LOG_WARNING,
+            "the service manager is slow to keep descriptors: what %s (pid %d) left is not "
+            "safe yet",
+            oldest->client->name, (int)oldest->client->pid);
         answer(oldest);
     }
 }
@@ -314,9 +316,10 @@ void dlxd_store_update(struct dlxd_publisher *publisher)
     if (!wants(publisher))
         return;
     if (keep_all(store, publisher) < 0) {
-        dlxd_log(DLXD_LOG_WARNING, "%s: what %s (pid %d) retains will not outlive this daemon: %s",
-                 publisher->topic_name, publisher->client_name, (int)publisher->pid,
-                 dlx__error_message());
+        dlxd_log_client(dlxd_principal_number(publisher->principal), DLXD_LOG_WARNING,
+                        "%s: what %s (pid %d) retains will not outlive this daemon: %s",
+                        publisher->topic_name, publisher->client_name, (int)publisher->pid,
+                        dlx__error_message());
         give_up(publisher);
     }
     store_flush(store);

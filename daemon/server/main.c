@@ -515,5 +515,6 @@ int main(int argc, char **argv)
     int r = dlxd_server_run(server);
     reload.server = NULL;
     dlxd_server_free(server);
+    dlxd_log_flush();
     return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -128,6 +128,7 @@ static int execute(const struct dlxd_upgrade *upgrade, const struct dlxd_handove
     environment[n] = variable;
     dlxd_log(DLXD_LOG_NOTICE, "%s takes the place of this daemon", upgrade->program);
     dlxd_upgrade_block_signals(true);
+    dlxd_log_flush();
     (void)execve(upgrade->program, upgrade->argv, environment);
     int r = dlx__fail_errno("execve");
     dlxd_upgrade_block_signals(false);

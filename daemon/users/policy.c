@@ -2,6 +2,7 @@
 #include "daemon/users/policy.h"
 #include "common/error.h"
 #include "daemon/base/log.h"
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,18 +32,44 @@ static bool is_allowed(const struct dlxd_policy *policy, const struct dlxd_princ
 
 /* A refusal as the journal records it. `topic` and `rule` may be NULL. */
 struct refusal {
-    char uid[16];
+    char uid[16], pid[16];
+    char program[17]; /* "": unknown */
+    char process[64]; /* " (pid 5, python3)" */
     char whose[DLXD_PRINCIPAL_TEXT_SIZE];
-    struct dlxd_log_field fields[6];
+    struct dlxd_log_field fields[8];
 };
+
+/* The name of the process, as comm in proc(5) has it: it can choose that name, so characters that
+ * are not printable become question marks. */
+static void read_program(pid_t pid, char ret[17])
+{
+    char path[40];
+    (void)snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
+    dlx_cleanup(dlx__closep) int fd = pid > 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    ssize_t n = fd < 0 ? 0 : read(fd, ret, 16);
+    ret[DLX_MAX(n, 0)] = '\0';
+    for (char *at = ret; *at; at++)
+        if (*at == '\n')
+            *at = '\0';
+        else if (*at < 0x20 || *at > 0x7e)
+            *at = '?';
+}
 
 static void refusal_init(struct refusal *refusal, const struct dlxd_principal *who,
                          const char *verb, const char *topic, const struct dlxd_rule *rule)
 {
     (void)snprintf(refusal->uid, sizeof refusal->uid, "%u", (unsigned)who->uid);
+    (void)snprintf(refusal->pid, sizeof refusal->pid, "%d", (int)who->pid);
+    read_program(who->pid, refusal->program);
+    refusal->process[0] = '\0';
+    if (who->pid > 0)
+        (void)snprintf(refusal->process, sizeof refusal->process, " (pid %s%s%s)", refusal->pid,
+                       *refusal->program ? ", " : "", refusal->program);
     dlxd_principal_text(who->uid, who->socket, refusal->whose);
     const struct dlxd_log_field fields[] = {
         {"DLPACKD_UID", refusal->uid},
+        {"DLPACKD_PID", who->pid > 0 ? refusal->pid : NULL},
+        {"DLPACKD_PROGRAM", refusal->program},
         {"DLPACKD_SOCKET", who->socket},
         {"DLPACKD_ACTION", verb},
         {"DLPACKD_TOPIC", topic},
@@ -57,9 +84,9 @@ static void log_stranger(const struct dlxd_principal *who)
 {
     struct refusal refusal;
     refusal_init(&refusal, who, "connect", NULL, NULL);
-    dlxd_log_refusal(refusal.fields, DLX_ARRAY_SIZE(refusal.fields),
-                     "refused: %s may not use this daemon: no rule allows it anything",
-                     refusal.whose);
+    dlxd_log_refusal(dlxd_principal_number(who), refusal.fields, DLX_ARRAY_SIZE(refusal.fields),
+                     "refused: %s may not use this daemon: no rule allows it anything%s",
+                     refusal.whose, refusal.process);
 }
 
 int dlxd_policy_admit(const struct dlxd_policy *policy, const struct dlxd_principal *who)
@@ -107,14 +134,15 @@ static void log_refusal(const struct dlxd_policy *policy, const struct dlxd_prin
     struct refusal refusal;
     refusal_init(&refusal, who, dlxd_verb_name(verb), topic, rule);
     if (rule)
-        dlxd_log_refusal(refusal.fields, DLX_ARRAY_SIZE(refusal.fields),
-                         "refused: %s may not %s %s: rule \"%s\" (%s) denies \"%s\"", refusal.whose,
-                         verb_texts[verb], topic, rule->name,
-                         rule->place ? rule->place : "command line", dlxd_verb_name(verb));
+        dlxd_log_refusal(dlxd_principal_number(who), refusal.fields, DLX_ARRAY_SIZE(refusal.fields),
+                         "refused: %s may not %s %s: rule \"%s\" (%s) denies \"%s\"%s",
+                         refusal.whose, verb_texts[verb], topic, rule->name,
+                         rule->place ? rule->place : "command line", dlxd_verb_name(verb),
+                         refusal.process);
     else
-        dlxd_log_refusal(refusal.fields, DLX_ARRAY_SIZE(refusal.fields),
-                         "refused: %s may not %s %s: no rule allows it \"%s\"", refusal.whose,
-                         verb_texts[verb], topic, dlxd_verb_name(verb));
+        dlxd_log_refusal(dlxd_principal_number(who), refusal.fields, DLX_ARRAY_SIZE(refusal.fields),
+                         "refused: %s may not %s %s: no rule allows it \"%s\"%s", refusal.whose,
+                         verb_texts[verb], topic, dlxd_verb_name(verb), refusal.process);
 }
 
 int dlxd_policy_check(const struct dlxd_policy *policy, const struct dlxd_principal *who,

@@ -61,7 +61,7 @@ int dlxd_principal_new(struct dlxd_principal **ret, pid_t *ret_pid, int sock, co
         dlxd_principal_unref(principal);
         return r;
     }
-    *ret_pid = cred.pid;
+    *ret_pid = principal->pid = cred.pid;
     *ret = principal;
     return 0;
 }

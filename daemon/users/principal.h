@@ -28,6 +28,7 @@ struct dlxd_principal {
     uint32_t n_refs;
     uid_t uid;
     gid_t gid;
+    pid_t pid;                          /* of the process that connected; 0: unknown */
     char socket[DLXD_SOCKET_NAME_SIZE]; /* the listening socket on which it connected */
     uint32_t minor;                     /* of its protocol version, once it has said Hello */
     size_t n_groups;

@@ -91,6 +91,7 @@ TEST_OF(rules, a_denial_names_its_rule_in_the_log)
     ck_assert_int_eq(call_as(ALICE, publish, "cam/front"), 0);
     const char *log = dlx_configured_log("dlpackd.conf:2) denies \"publish\"");
     ck_assert_msg(strstr(log, "rule \"secret\" ("), "%s", log);
+    ck_assert_msg(strstr(log, ", e2e_rules)"), "%s", log); /* the process, after its pid */
 }
 
 /* One who takes or publishes, and says what comes of it by letters. */

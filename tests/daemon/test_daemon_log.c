@@ -54,7 +54,7 @@ static void refuse(const char *topic)
 {
     const struct dlxd_log_field fields[] = {
         {"DLPACKD_UID", "1000"}, {"DLPACKD_TOPIC", topic}, {"DLPACKD_RULE", NULL}};
-    dlxd_log_refusal(fields, DLX_ARRAY_SIZE(fields), "refused: %s", topic);
+    dlxd_log_refusal(1000, fields, DLX_ARRAY_SIZE(fields), "refused: %s", topic);
 }
 
 TEST(a_refusal_is_an_entry_with_fields)
@@ -112,7 +112,7 @@ static void refuse_and_count(void)
     while (*read_entry())
         n_entries++;
     for (const char *at = read_lines(); (at = strstr(at, "<4>")); at++) {
-        ck_assert_msg(strstr(at, " refusals were not written\n"), "%s", text);
+        ck_assert_msg(strstr(at, " refusals were not written (of uid 1000)\n"), "%s", text);
         n_said += (unsigned)strtoul(at + 3, NULL, 10);
     }
 }
@@ -137,6 +137,50 @@ TEST(many_refusals_hide_nothing_else)
         }
         ck_assert_uint_eq(n_entries + n_said, n_refused);
     }
+}
+
+/* Garbage of a user that is not served, for example. */
+TEST(lines_of_one_user_hide_neither_the_administrator_s_nor_another_user_s)
+{
+    for (int i = 0; i < 1000; i++)
+        dlxd_log_client(7, DLXD_LOG_NOTICE, "garbage");
+    (void)read_lines();
+    dlxd_log_client(8, DLXD_LOG_NOTICE, "of another user");
+    ck_assert_ptr_nonnull(strstr(read_lines(), "<5>of another user\n"));
+    dlxd_log(DLXD_LOG_NOTICE, "for the administrator");
+    ck_assert_ptr_nonnull(strstr(read_lines(), "<5>for the administrator\n"));
+}
+
+TEST(errors_for_the_administrator_always_come_through)
+{
+    for (int i = 0; i < 1000; i++) {
+        dlxd_log(DLXD_LOG_NOTICE, "notice");
+        dlxd_log_client((uint64_t)i, DLXD_LOG_NOTICE, "garbage");
+        (void)read_lines();
+    }
+    dlxd_log(DLXD_LOG_ERROR, "an error");
+    ck_assert_ptr_nonnull(strstr(read_lines(), "<3>an error\n"));
+}
+
+/* More users than have a place. */
+TEST(dropped_lines_are_counted_before_the_end)
+{
+    enum { USERS = 100, LINES = 30 };
+    unsigned n_written = 0, n_counted = 0;
+    for (uint64_t user = 1; user <= USERS; user++)
+        for (int i = 0; i < LINES; i++) {
+            dlxd_log_client(user, DLXD_LOG_NOTICE, "garbage");
+            for (const char *at = read_lines(); (at = strstr(at, "<5>garbage")); at++)
+                n_written++;
+            for (const char *at = text; (at = strstr(at, "<4>")); at++)
+                n_counted += (unsigned)strtoul(at + 3, NULL, 10);
+        }
+    dlxd_log_flush();
+    for (const char *at = read_lines(); (at = strstr(at, "<4>")); at++)
+        n_counted += (unsigned)strtoul(at + 3, NULL, 10);
+    ck_assert_uint_eq(n_written + n_counted, USERS * LINES);
+    dlxd_log_flush();
+    ck_assert_str_eq(read_lines(), "");
 }
 
 TEST(stderr_is_the_journal_s_if_it_is_the_stream_that_is_named)
