@@ -29,6 +29,9 @@
  *     a subscription, and the caller sees to that. If another thread is in a call on the same
  *     object, a call fails with DLX_E_IN_USE and changes nothing; the unref calls do not check
  *     this. Different publishers and subscriptions are independent of each other.
+ *   - A thread must not be cancelled in a call (pthread_cancel): the object, and what its client
+ *     has locked, stays in use for ever. Disable that around calls (pthread_setcancelstate), and
+ *     end waits by `interrupt` or a time limit.
  *   - Any thread may use and release a message or a tensor, in any order, also after the publisher,
  *     the subscription and the client were unreffed. What is held stays valid.
  *
@@ -113,7 +116,9 @@ struct dlx_connect_args {
     /** Name of this program in `dlxctl ls`, at most 63 bytes. NULL: the process's comm. */
     const char *name;
     /** Limit of each request to the daemon, by this call and every later one. 0: 5 seconds. For
-     *  a new arena it is longer, by 4 seconds a GiB. */
+     *  a new arena it is longer, by 4 seconds a GiB. A publisher that needs memory makes such a
+     *  request: while the daemon is stopped or hangs, the publisher stands still for that long.
+     *  A publisher whose arenas suffice needs no daemon. */
     int64_t timeout_ns;
     /** enum dlx_autospawn. It has an effect only if neither `socket` nor $DLX_SOCKET is given. */
     uint32_t autospawn;
