@@ -9,6 +9,8 @@
 
 /* How many regions are checked in one scan. Each takes about 0.5 us. */
 #define LOOKS_AT_ONCE 2048U
+/* How many of them are returned in one scan. Each takes about 10 us. */
+#define RETURNS_AT_ONCE 64U
 
 /* A region with a proof in progress counts as growing: the delay is the worker's. One whose pages
  * are all there has nothing to return: its writer is touching them, or copies into another one. */
@@ -42,8 +44,9 @@ static void give_back(struct dlxd_arena *arena)
         (void)dlxd_publisher_arena_drop(publisher, arena->id);
 }
 
-void dlxd_reclaim(struct dlxd_broker *broker, uint64_t now)
+bool dlxd_reclaim(struct dlxd_broker *broker, uint64_t now)
 {
+    uint32_t n_returned = 0;
     struct dlxd_list *list = &broker->reservations, *last = list->prev;
     for (uint32_t n = LOOKS_AT_ONCE; n > 0 && !dlxd_list_empty(list); n--) {
         struct dlxd_list *first = list->next;
@@ -53,9 +56,12 @@ void dlxd_reclaim(struct dlxd_broker *broker, uint64_t now)
         bool all = first == last;
         dlxd_list_remove(first);
         dlxd_list_push_back(list, first);
-        if (!may_stay(arena, now))
+        if (!may_stay(arena, now)) {
             give_back(arena);
-        if (all)
+            n_returned++;
+        }
+        if (all || n_returned == RETURNS_AT_ONCE)
             break;
     }
+    return n_returned == RETURNS_AT_ONCE;
 }

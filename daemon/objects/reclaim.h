@@ -4,6 +4,7 @@
 
 /* Returns reserved memory that is not used: reservation.h. */
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* How often reservations are checked, and how long one may go without growing: the kernel slows a
@@ -13,8 +14,9 @@
 
 struct dlxd_broker;
 
-/* Checks the least recently checked reservations and returns those that do not grow, as if the
- * writer had dropped the arena or closed the publisher that is not ready. */
-void dlxd_reclaim(struct dlxd_broker *broker, uint64_t now_ns);
+/* Checks the least recently checked reservations and returns some of those that do not grow, as if
+ * the writer had dropped the arena or closed the publisher that is not ready. Returns true if there
+ * may be more of them, for a later turn of the loop. */
+bool dlxd_reclaim(struct dlxd_broker *broker, uint64_t now_ns);
 
 #endif

@@ -25,11 +25,12 @@
 #include <time.h>
 #include <uv.h>
 
-#define RETRY_MS   20U
-#define LOOK_MS    250U /* between checks of draining links and packets in flight, if any */
-#define PATHS_MS   500U /* between looks for the daemon's socket files */
-#define TRIM_MS    200U
-#define TRIM_LEAST 256U
+#define RETRY_MS        20U
+#define RECLAIM_MORE_MS 2    /* between the parts of many reservations that are returned */
+#define LOOK_MS         250U /* between checks of draining links and packets in flight, if any */
+#define PATHS_MS        500U /* between looks for the daemon's socket files */
+#define TRIM_MS         200U
+#define TRIM_LEAST      256U
 
 struct dlxd_server {
     uv_loop_t loop;
@@ -152,7 +153,8 @@ static void on_look(uv_timer_t *timer)
 static void on_reservations(uv_timer_t *timer)
 {
     struct dlxd_server *server = timer->data;
-    dlxd_reclaim(&server->broker, dlx__now_ns());
+    if (dlxd_reclaim(&server->broker, dlx__now_ns())) /* the others have their turn before */
+        (void)uv_timer_start(timer, on_reservations, RECLAIM_MORE_MS, 0);
 }
 
 /* Runs `fn` at `due_ns`, or at once if that has passed. */
