@@ -83,9 +83,32 @@ int cli_report_dlx(const struct cli *cli, const char *topic, int code)
     return cli_report(cli, topic && !names_topic(words, topic) ? topic : NULL, "%s", words);
 }
 
+static int count_publisher(const struct dlx_publisher_info *info, void *n)
+{
+    (void)info;
+    ++*(uint32_t *)n;
+    return 0;
+}
+
+const char *cli_hidden_publishers(const struct cli *cli, char text[CLI_HIDDEN_SIZE])
+{
+    struct dlx_daemon_info info = {.size = sizeof info};
+    uint32_t n = 0;
+    text[0] = '\0';
+    if (dlx_client_get_daemon_info(cli->client, &info) == 0 &&
+        dlx_list_publishers(cli->client, NULL, count_publisher, &n) == 0 && info.n_publishers > n)
+        (void)snprintf(text, CLI_HIDDEN_SIZE,
+                       " that you may observe (dlpackd's rules hide %u: dlpackd.conf, `allow = "
+                       "observe`)",
+                       info.n_publishers - n);
+    return text;
+}
+
 int cli_no_publisher(const struct cli *cli, const char *topic)
 {
-    int failure = cli_report(cli, topic, "no publisher%s", topic ? "" : "s");
+    char hidden[CLI_HIDDEN_SIZE];
+    int failure = cli_report(cli, topic, "no publisher%s%s", topic ? "" : "s",
+                             cli_hidden_publishers(cli, hidden));
     return topic ? failure : CLI_OK;
 }
 

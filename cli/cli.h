@@ -66,6 +66,11 @@ int cli_connect(struct cli *cli);
 int cli_report(const struct cli *cli, const char *what, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/** Words that follow "no publishers" if the daemon has some that this user may not see; "" if not.
+ *  Returns `text`. */
+#define CLI_HIDDEN_SIZE 128
+const char *cli_hidden_publishers(const struct cli *cli, char text[CLI_HIDDEN_SIZE]);
+
 /** Say that there is none: of this topic, which is a failure, or with NULL none at all, which is
  *  not. Returns an exit status. */
 int cli_no_publisher(const struct cli *cli, const char *topic);

@@ -238,8 +238,9 @@ static int ls_show(const struct ls *ls, int64_t now)
     if (!file)
         return cli_report(cli, NULL, "out of memory");
     int code = ls->look.n_entries > 0 ? print_table(ls, file, now) : 0;
+    char hidden[CLI_HIDDEN_SIZE];
     if (ls->look.n_entries == 0 && ls->watch)
-        fputs("no publishers\n", file);
+        fprintf(file, "no publishers%s\n", cli_hidden_publishers(cli, hidden));
     if (*ls->look.why_not)
         fprintf(file, "types are not known: %s\n", ls->look.why_not);
     if (fclose(file) != 0 || code < 0) {

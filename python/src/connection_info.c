@@ -76,8 +76,9 @@ const char dlxpy_publishers_doc[] =
     "--\n"
     "\n"
     "Lists the publishers of a topic, of a pattern, or all, with departed ones whose\n"
-    "messages are retained. Returns a list of dicts with the members of struct\n"
-    "dlx_publisher_info.";
+    "messages are retained; not those of topics that the daemon's rules do not let this\n"
+    "user observe, which c.daemon()['n_publishers'] counts. Returns a list of dicts with\n"
+    "the members of struct dlx_publisher_info.";
 PyObject *dlxpy_connection_publishers(PyObject *self, PyObject *args)
 {
     const char *topic = NULL;

@@ -125,6 +125,32 @@ TEST(nobody_is_a_superuser_by_another_socket)
     ok(dlx_configured_connect(daemon_->path, &c));
 }
 
+static void check_dlxctl(const char *socket, int status, const char *words,
+                         const char *const *command)
+{
+    struct dlx_test_cli cli;
+    dlx_test_cli_run(&cli, socket, -1, status, command);
+    contains(cli.err, words);
+    dlx_test_cli_deinit(&cli);
+}
+
+/* Who may subscribe but not observe receives from publishers that no list shows. */
+TEST(dlxctl_says_that_the_rules_hide_publishers)
+{
+    dlx_configured_start(config_of(subscribe_only));
+    auto_client *c = connect_by(daemon_->path), *pods = connect_by(pods_path);
+    auto_publisher *p = dlx_test_stream_publisher(c, "cam/front", NULL);
+    auto_subscription *s = dlx_test_stream_subscribe(pods, "cam/front", NULL);
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    dlx_test_stream_publish(p, 10, 1);
+    dlx_test_stream_expect(s, 10, 1);
+    check_dlxctl(pods_path, 0, "no publishers that you may observe (dlpackd's rules hide 1: ",
+                 DLX_TEST_WORDS("ls"));
+    check_dlxctl(pods_path, 1, "cam/front: no publisher that you may observe (dlpackd's rules ",
+                 DLX_TEST_WORDS("info", "cam/front"));
+    check_dlxctl(daemon_->path, 1, "cam/rear: no publisher\n", DLX_TEST_WORDS("info", "cam/rear"));
+}
+
 TEST(a_class_of_quotas_holds_for_its_socket)
 {
     auto_client *second = NULL;
