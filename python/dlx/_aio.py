@@ -97,7 +97,14 @@ async def _wait(subscription, n, stream):
         message = subscription._poll(n, stream)
         if message is not None:
             return message
-        await _readable(subscription)
+        if subscription._hint_after is None:
+            await _readable(subscription)
+            continue
+        try:
+            async with asyncio.timeout(subscription._hint_after):
+                await _readable(subscription)
+        except TimeoutError:
+            subscription._hint()
 
 
 async def _poll(subscription, timeout, n=0, stream=None):

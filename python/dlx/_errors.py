@@ -22,6 +22,7 @@ __all__ = [
     "Closed",
     "PeerError",
     "CopyWarning",
+    "NoPublisherWarning",
 ]
 
 
@@ -114,6 +115,10 @@ class PeerError(Error):
 
 class CopyWarning(RuntimeWarning):
     """A tensor of empty() was copied, since something made of it is still there."""
+
+
+class NoPublisherWarning(RuntimeWarning):
+    """A take() has waited for seconds on a topic that nobody publishes: its name may be wrong."""
 
 
 _OF_NAME = {

@@ -227,7 +227,8 @@ static PyObject *subscribe(PyObject *self, PyObject *const *args, Py_ssize_t n_a
     struct dlx_client *c = dlxpy_connection_enter(self, &wait);
     PyObject *ret = NULL;
     if (c && dlxpy_connection_leave(self, &wait, dlx_subscribe(c, topic, &sub, &s)) == 0)
-        ret = dlxpy_subscription_new(s, topic, timeout_ns, is_private);
+        ret = dlxpy_subscription_new(s, topic, timeout_ns, is_private,
+                                     sub.n_publishers != DLX_PUBLISHERS_ANY);
     else
         dlx_subscription_unref(s);
     Py_XDECREF(keep);

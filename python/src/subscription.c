@@ -77,13 +77,14 @@ static const struct dlxpy_handle_kind kind = {&dlxpy_subscription_type,
                                               closing};
 
 PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const char *topic, int64_t timeout_ns,
-                                 bool is_private)
+                                 bool is_private, bool hints)
 {
     struct dlxpy_subscription *self =
         (struct dlxpy_subscription *)dlxpy_handle_new(&kind, s, topic);
     if (self) {
         self->timeout_ns = timeout_ns;
         self->is_private = is_private;
+        self->hints = hints;
     }
     return (PyObject *)self;
 }
@@ -133,6 +134,7 @@ static int take_from_libdlx(struct dlxpy_subscription *self, int64_t timeout_ns,
                         : dlx_take(s, timeout_ns, &taken->one);
     if (r == 0 && !taken->many)
         taken->n = 1;
+    self->hints &= r != 0;
     self->ended |= r == DLX_E_PUBLISHER_GONE;
     if (!dlxpy_wait_leave(&wait)) {
         keep(self, r, taken);
@@ -165,6 +167,73 @@ static int look(struct dlxpy_subscription *self, struct dlxpy_taken *taken)
     return take_from_libdlx(self, 0, taken);
 }
 
+/* ---- a topic that nobody publishes --------------------------------------------------------- */
+
+/* A wait of so many seconds without a publisher warns that the name may be wrong. */
+#define HINT_S 5
+
+/* Returns 0, or -1 with an exception: the program has warnings raised. */
+static int warn_of_no_publisher(struct dlxpy_subscription *self)
+{
+    struct dlx_subscription_stats stats = {.size = sizeof stats};
+    if (dlx_subscription_get_stats(self->handle.of.subscription, &stats) < 0 ||
+        stats.n_publishers > 0)
+        return 0;
+    self->hints = false;
+    PyObject *errors = PyImport_ImportModule("dlx._errors");
+    PyObject *category = errors ? PyObject_GetAttrString(errors, "NoPublisherWarning") : NULL;
+    int r = category ? PyErr_WarnFormat(
+                           category, 1,
+                           "topic %.200s: no message for %d s, since nobody publishes it: `dlxctl "
+                           "ls` shows the topics that exist, and `dlxctl info` which daemon this "
+                           "is; subscribe with stay=True to wait without this warning",
+                           PyUnicode_AsUTF8AndSize(self->handle.topic, NULL), HINT_S)
+                     : -1;
+    Py_XDECREF(category);
+    Py_XDECREF(errors);
+    return r;
+}
+
+/* As take_from_libdlx(), for a take that waits. */
+static int take_or_warn(struct dlxpy_subscription *self, int64_t timeout_ns,
+                        struct dlxpy_taken *taken)
+{
+    const int64_t hint_ns = INT64_C(1000000000) * HINT_S;
+    if (!self->hints || (timeout_ns >= 0 && timeout_ns <= hint_ns))
+        return take_from_libdlx(self, timeout_ns, taken);
+    int r = take_from_libdlx(self, hint_ns, taken);
+    if (r != DLX_E_TIMEOUT)
+        return r;
+    if (warn_of_no_publisher(self) < 0)
+        return 1;
+    return take_from_libdlx(self, timeout_ns < 0 ? timeout_ns : timeout_ns - hint_ns, taken);
+}
+
+PyDoc_STRVAR(hint_after_doc, "Seconds without a message after which _hint() is due; None: never.");
+static PyObject *get_hint_after(PyObject *self, void *closure)
+{
+    (void)closure;
+    if (cast(self)->hints)
+        return PyLong_FromLong(HINT_S);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(hint_doc, "_hint($self, /)\n"
+                       "--\n"
+                       "\n"
+                       "Warns, once, if nobody publishes the topic.");
+static PyObject *hint(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    if (dlxpy_handle_enter(&cast(self)->handle) < 0)
+        return NULL;
+    int r = cast(self)->hints ? warn_of_no_publisher(cast(self)) : 0;
+    dlxpy_handle_leave(&cast(self)->handle);
+    if (r < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 /* What dlx_take() says of a wait in vain; why it was in vain follows. */
 #define LATE "no message in time"
 
@@ -173,7 +242,7 @@ static int look(struct dlxpy_subscription *self, struct dlxpy_taken *taken)
 static int take_or_say_why(struct dlxpy_subscription *self, int64_t timeout_ns, int64_t waited_ns,
                            struct dlxpy_taken *taken)
 {
-    int r = take_from_libdlx(self, timeout_ns == 0 ? 1 : timeout_ns, taken);
+    int r = take_or_warn(self, timeout_ns == 0 ? 1 : timeout_ns, taken);
     if (r != DLX_E_TIMEOUT)
         return r;
     char words[512];
@@ -503,6 +572,7 @@ static PyMethodDef methods[] = {
     {"take_many", (PyCFunction)(void (*)(void))take_many, FAST, take_many_doc},
     {"_poll", (PyCFunction)(void (*)(void))poll_it, METH_FASTCALL, poll_doc},
     {"_ready", is_ready, METH_NOARGS, NULL},
+    {"_hint", hint, METH_NOARGS, hint_doc},
     {"_check", (PyCFunction)(void (*)(void))check, METH_FASTCALL, check_doc},
     {"fileno", get_fileno, METH_NOARGS, fileno_doc},
     {"events", events, METH_NOARGS, events_doc},
@@ -516,6 +586,7 @@ static PyGetSetDef getset[] = {
     {"timeout", get_timeout, set_timeout, "Seconds that take() and loops wait; None: no limit.",
      NULL},
     {"closed", dlxpy_handle_is_closed, NULL, "True if closed.", NULL},
+    {"_hint_after", get_hint_after, NULL, hint_after_doc, NULL},
     {0},
 };
 

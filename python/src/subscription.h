@@ -21,13 +21,15 @@ struct dlxpy_subscription {
     int64_t timeout_ns; /* of take() and of loops, unless take() says otherwise */
     bool is_private;    /* so are the tensors of its messages */
     bool ended;         /* its publishers have left: every further take and loop says so */
+    bool hints;         /* nothing came yet, and no wait has warned that nobody publishes */
     /* What a take had when a signal's handler ended it: the next ones have it. */
     struct dlxpy_taken kept;
     int kept_code;
 };
 
-/* Takes `s` over, also when it fails. NULL with an exception. */
+/* Takes `s` over, also when it fails. `hints`: a long wait says that nobody publishes the topic.
+ * NULL with an exception. */
 PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const char *topic, int64_t timeout_ns,
-                                 bool is_private);
+                                 bool is_private, bool hints);
 
 #endif
