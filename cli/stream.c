@@ -53,6 +53,7 @@ static error_t stream_parse(int key, char *arg, struct argp_state *state)
         return 0;
     case OPTION_UNTIL_GONE:
         a->until_gone = true;
+        a->subscribe.n_publishers = 1; /* also of a pattern */
         return 0;
     case ARGP_KEY_END:
         if (a->subscribe.reliable && a->subscribe.mode == DLX_MODE_LATEST)

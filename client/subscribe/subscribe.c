@@ -150,6 +150,8 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
     s->client = dlx__client_ref(c);
     s->generation = c->generation;
     s->args = args;
+    if (args.n_publishers == 0 && dlx__is_pattern(topic))
+        s->args.n_publishers = DLX_PUBLISHERS_ANY;
     s->looks.spin_ns = args.spin_ns == 0  ? DLX_SPIN_DEFAULT_NS
                        : args.spin_ns > 0 ? (uint64_t)args.spin_ns
                                           : 0;

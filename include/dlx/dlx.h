@@ -509,8 +509,10 @@ struct dlx_subscribe_args {
     DLDevice pin;
     /** When dlx_take() fails with DLX_E_PUBLISHER_GONE: when no publisher is attached, at least
      *  this many have left, and everything they published was taken. Then the count begins again.
-     *  0: each time that the last one has left. DLX_PUBLISHERS_ANY: never, so that dlx_take() waits
-     *  for the next publisher. A publisher that reconnects to a restarted dlpackd has not left. */
+     *  DLX_PUBLISHERS_ANY: never, so that dlx_take() waits for the next publisher. 0 is 1 for a
+     *  topic, and DLX_PUBLISHERS_ANY for a pattern, because its topics come and go: there is a
+     *  moment without one between two workers that begin one after the other. A publisher that
+     *  reconnects to a restarted dlpackd has not left. */
     uint32_t n_publishers;
 };
 #define DLX_PUBLISHERS_ANY UINT32_MAX  /**< for `n_publishers`: dlx_take() never ends */
@@ -559,12 +561,16 @@ DLX_API int dlx_subscription_fd(struct dlx_subscription *s);
  * A subscription holds at most `max_held` messages of one publisher at once; that publisher's own
  * max_held and max_held_bytes may allow less.
  *
+ * DLX_FOREVER waits for ever if nobody publishes the topic, which may be misspelt. After a shorter
+ * wait the text of DLX_E_TIMEOUT says "since nobody publishes it at" the socket of this daemon, and
+ * `n_publishers` of dlx_subscription_get_stats() says so at any time.
+ *
  * Returns 0; DLX_E_EMPTY (timeout_ns is 0), DLX_E_TIMEOUT, DLX_E_TOO_MANY_HELD (release some: the
  * text has the limit, and whose it is), DLX_E_PUBLISHER_GONE (once, when the last publisher has
- * left and everything it published was taken, see `n_publishers`; later calls wait for a new
- * publisher), DLX_E_BAD_PEER (a publisher wrote invalid values: its link is cut, other links
- * continue), DLX_E_INTERRUPTED (`interrupt` of dlx_connect_args ended the wait; without one, a
- * signal handler ran during it), DLX_E_NO_MEMORY, DLX_E_LIMIT, DLX_E_FD_LIMIT, DLX_E_FORKED,
+ * left and everything it published was taken, not of a pattern, see `n_publishers`; later calls
+ * wait for a new publisher), DLX_E_BAD_PEER (a publisher wrote invalid values: its link is cut,
+ * other links continue), DLX_E_INTERRUPTED (`interrupt` of dlx_connect_args ended the wait; without
+ * one, a signal handler ran during it), DLX_E_NO_MEMORY, DLX_E_LIMIT, DLX_E_FD_LIMIT, DLX_E_FORKED,
  * DLX_E_SYSTEM, DLX_E_IN_USE (another thread is in a call on this subscription), DLX_E_QOS (once
  * for each publisher that drops and joins a reliable subscription), DLX_E_DISCONNECTED (once, when
  * no publisher is left and the daemon is lost; later calls wait for a new publisher).

@@ -129,7 +129,7 @@ TEST(messages_of_many_short_lived_publishers_are_counted_one_by_one)
 {
     enum { N_PUBLISHERS = 300 };
     auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
-    auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", NULL);
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", SUBSCRIBE(.n_publishers = 1));
     struct dlx_message *m = NULL;
     uint64_t n = 0;
     for (int i = 0; i < N_PUBLISHERS; i++) {
@@ -203,7 +203,8 @@ static struct dlx_publisher *new_publisher(struct dlx_client *c, int i)
 TEST(a_pattern_counts_for_as_many_publishers_as_it_has_spare_links_and_then_again)
 {
     auto_client *c = dlx_test_stream_connect();
-    auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", SUBSCRIBE_RELIABLY);
+    auto_subscription *s =
+        dlx_test_stream_subscribe(c, "test/*", SUBSCRIBE(.reliable = true, .n_publishers = 1));
     struct dlx_publisher *p[SPARES];
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < SPARES; i++) {

@@ -41,7 +41,8 @@ TEST(a_pattern_follows_publishers_as_they_come_and_go)
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *front = new_publisher(c, "cam/front"), *other = new_publisher(c, "lidar/front"),
                    *deep = new_publisher(c, "cam/a/b");
-    auto_subscription *s = new_subscription(c, "cam/*"), *all = new_subscription(c, "**");
+    auto_subscription *s = dlx_test_stream_subscribe(c, "cam/*", SUBSCRIBE(.n_publishers = 1));
+    auto_subscription *all = new_subscription(c, "**");
     ck_assert_uint_eq(n_publishers(s), 1);
     ck_assert_uint_eq(n_publishers(all), 3);
     dlx_test_stream_publish(front, 10, 1);
@@ -140,7 +141,7 @@ TEST(a_pattern_gets_what_is_retained)
         auto_publisher *p = dlx_test_stream_publisher(c, topics[i], PUBLISHER(.retain = 1));
         dlx_test_stream_publish(p, 10, i);
     }
-    auto_subscription *s = new_subscription(c, "weights/*");
+    auto_subscription *s = dlx_test_stream_subscribe(c, "weights/*", SUBSCRIBE(.n_publishers = 1));
     auto_message *newest = NULL;
     unsigned seen = 0;
     for (int i = 0; i < 2; i++) {
