@@ -208,7 +208,11 @@ static void on_paths(uv_timer_t *timer)
     struct dlxd_server *server = timer->data;
     if (server->stopping)
         return;
-    enum dlxd_sockets_state state = dlxd_sockets_look(&server->sockets);
+    /* An unused daemon that would end soon does not bring back a folder that was removed. */
+    bool goes = server->idle_ms > 0 && dlxd_broker_is_idle(&server->broker) &&
+                dlxd_sockets_are_lost(&server->sockets);
+    enum dlxd_sockets_state state =
+        goes ? DLXD_SOCKETS_REMOVED : dlxd_sockets_look(&server->sockets);
     if (state == DLXD_SOCKETS_TAKEN) {
         dlxd_log(DLXD_LOG_ERROR, "another dlpackd listens on %s: stopping; clients connect there",
                  server->broker.socket_path);

@@ -154,6 +154,16 @@ bool dlxd_sockets_are_ours(const struct dlxd_sockets *sockets)
     return any;
 }
 
+bool dlxd_sockets_are_lost(const struct dlxd_sockets *sockets)
+{
+    bool any = false;
+    dlx_for_each (it, &sockets->list) {
+        const struct dlxd_listener *listener = &sockets_socket_of(it)->listener;
+        any = any || !dlxd_listener_is_ours(listener) || dlxd_listener_is_at_path(listener);
+    }
+    return !any;
+}
+
 /* Returns whether another daemon has the path. Connections that wait in the old socket are closed,
  * and their libraries connect to the new one. */
 static bool restore(struct socket *socket)

@@ -47,6 +47,8 @@ enum dlxd_sockets_state {
 };
 /* Is there a socket that the daemon made, and has to look after? */
 bool dlxd_sockets_are_ours(const struct dlxd_sockets *sockets);
+/* Were the files of all sockets removed? */
+bool dlxd_sockets_are_lost(const struct dlxd_sockets *sockets);
 /* Makes again what was removed, and logs that; logs an error once if that fails. */
 enum dlxd_sockets_state dlxd_sockets_look(struct dlxd_sockets *sockets);
 

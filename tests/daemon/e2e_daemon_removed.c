@@ -100,6 +100,18 @@ LOOP_TEST(removed_files_are_made_again, 0, DLX_ARRAY_SIZE(removals))
     ck_assert(!is_there(place.path) && !is_there(lock_path));
 }
 
+/* It would leave a folder behind that its user has just removed. */
+TEST(an_unused_daemon_that_ends_when_idle_makes_nothing_again)
+{
+    struct dlx_test_daemon idle = place;
+    idle.option[0] = "--idle-exit=1000";
+    dlx_test_daemon_start(&idle, NULL);
+    remove_folder();
+    dlx_test_daemon_await(&idle, "no client, and none can connect: stopping");
+    ck_assert_int_eq(dlx_test_daemon_wait_end(&idle), 1);
+    ck_assert_int_eq(mkdir(folder, 0700), 0); /* it was not there */
+}
+
 /* It was started before the first daemon noticed anything. */
 TEST(a_daemon_whose_path_another_one_has_ends_and_its_clients_connect_there)
 {
