@@ -15,8 +15,10 @@ static int connect_again(struct dlx_client *c, enum dlx_hurry hurry)
         if (r < 0)
             c->sock = dlx__close(c->sock);
     }
-    if (r == 0)
+    if (r == 0) {
+        c->next_try_ns = 0; /* if this daemon ends soon, too, the next one is found at once */
         atomic_fetch_add_explicit(&c->epoch, 1, memory_order_release);
+    }
     if (r == DLX_E_ACCESS) /* it is there, and its rules change rarely */
         c->next_try_ns = dlx__now_ns() + DLX_LOOK_NS;
     return r;

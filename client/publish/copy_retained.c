@@ -4,12 +4,12 @@
 #include "client/publish/gpu_share.h"
 #include <string.h>
 
-uint32_t dlx__copy_retained_count(struct dlx_publisher *p)
+uint32_t dlx__copy_retained_count(struct dlx_publisher *p, uint32_t n_put)
 {
     uint64_t n_live = dlx__writer_n_live(&p->core);
     uint64_t n_retained = DLX_MIN(dlx__writer_head(&p->core) - p->daemon.base, p->retain);
     uint64_t n_behind = dlx__writer_head(&p->core) - dlx__writer_passed(&p->core);
-    return (uint32_t)DLX_MIN(n_live, DLX_MAX(n_retained, n_behind));
+    return (uint32_t)DLX_MIN(n_live, DLX_MAX(DLX_MAX(n_retained, n_behind), n_put));
 }
 
 /* The block that has the memory: a reference has none. */
@@ -156,4 +156,35 @@ void dlx__copy_retained_undo(struct dlx_publisher *p, struct dlx_writer_block *b
     for (uint32_t i = 0; i < dlx__writer_block_n_copied(block); i++)
         give_all(p, dlx__writer_block_copied(block, i));
     dlx__writer_block_forget_copied(block);
+}
+
+/* A block of this size, for which the daemon is asked for an arena if need be. */
+static int take_or_grow(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
+{
+    int r = dlx__heap_take(p->heap, size, ret);
+    if (r == DLX_E_FULL)
+        r = dlx__publisher_grow(p, p->daemon.memory, p->id, size);
+    else
+        return r;
+    return r == 0 ? dlx__heap_take(p->heap, size, ret) : r;
+}
+
+void dlx__copy_retained_grow(struct dlx_publisher *p)
+{
+    uint64_t words[DLX_SHM_ENTRY_WORDS];
+    struct dlx_block *taken = NULL, *block;
+    int r = 0;
+    if (dlx__writer_n_live(&p->core) == 0)
+        return;
+    for (uint32_t i = 0; r == 0 && i < p->args.history + 1; i++)
+        for (const struct dlx_block *like =
+                 dlx__writer_payload(&p->core, dlx__writer_head(&p->core), words);
+             r == 0 && like; like = like->next) {
+            r = take_or_grow(p, memory_of(like)->size, &block);
+            if (r == 0) {
+                block->next = taken;
+                taken = block;
+            }
+        }
+    give_all(p, taken);
 }

@@ -468,13 +468,14 @@ static int put_versioned(struct dlx_publisher *p, struct batch *batch,
 }
 
 /* Everything that was put is announced; it may move to another daemon here. */
-static void end_batch(struct dlx_publisher *p, const struct batch *batch)
+static void end_batch(struct dlx_publisher *p, const struct batch *batch, uint32_t n)
 {
     announce_rest(p);
     note_next(p);
     dlx__publish_report(p, batch->args, batch->copied_bytes, batch->n_copied,
                         batch->n_copied_views);
-    dlx__publisher_look(p, batch->args->monotonic_ns ? dlx__clock_now(&p->clock) : batch->now);
+    dlx__publisher_look_after(p, batch->args->monotonic_ns ? dlx__clock_now(&p->clock) : batch->now,
+                              n);
 }
 
 static int __attribute__((noinline))
@@ -493,7 +494,7 @@ publish_batch(struct dlx_publisher *p, DLManagedTensorVersioned *const *tensors,
             break;
     }
     if (*ret_n > 0)
-        end_batch(p, &batch);
+        end_batch(p, &batch, *ret_n);
     return r;
 }
 
@@ -517,7 +518,7 @@ int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
         put_ready(p, own, now);
         dlx__publish_announce(p);
         note_next(p);
-        dlx__publisher_look(p, now); /* last: it may move */
+        dlx__publisher_look_after(p, now, 1); /* last: it may move */
     } else {
         r = publish_batch(p, &tensor, 1, args, &n);
     }
@@ -556,7 +557,7 @@ int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
         if (r == DLX_E_WOULD_COPY)
             dlx__publish_fail_would_copy(p, "the tensor", NULL, dlx__message_of_legacy(tensor));
         if (r >= 0)
-            end_batch(p, &batch);
+            end_batch(p, &batch, 1);
         if (r == 1 && !args.share && tensor->deleter)
             tensor->deleter(tensor);
     }

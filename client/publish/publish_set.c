@@ -409,7 +409,7 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
         if (is_copied(set, i) && t->deleter)
             t->deleter(t);
     }
-    dlx__publisher_look(p, dlx__now_ns()); /* last: it may move */
+    dlx__publisher_look_after(p, dlx__now_ns(), 1); /* last: it may move */
     return 0;
 }
 

@@ -127,18 +127,19 @@ static int resume_with(struct dlx_publisher *p, uint32_t n)
     return 0;
 }
 
-static int resume(struct dlx_publisher *p)
+static int resume(struct dlx_publisher *p, uint32_t n_put)
 {
     uint64_t epoch = atomic_load_explicit(&p->client->epoch, memory_order_acquire);
     if (!read_last_notifications(p))
         return DLX_E_NO_MEMORY; /* a link that is told of is to be waited for */
-    uint32_t n = dlx__copy_retained_count(p);
+    uint32_t n = dlx__copy_retained_count(p, n_put);
     int r = resume_with(p, n);
     while (n > 0 && (r == DLX_E_NO_MEMORY || r == DLX_E_LIMIT))
         r = resume_with(p, n /= 2); /* the stream goes on, in any case with what will come */
     if (r < 0)
         return r;
     p->epoch = epoch;
+    dlx__copy_retained_grow(p);
     dlx__events_push(&p->events, DLX_EVENT_RECONNECTED, 0, p->id, 0, p->topic, "");
     return 0;
 }
@@ -162,7 +163,7 @@ static void note_answer(struct dlx_publisher *p, uint64_t now, int code)
     p->watch.next_look_ns = now + DLX_LOOK_NS;
 }
 
-static void check(struct dlx_publisher *p, uint64_t now, enum dlx_hurry hurry)
+static void check(struct dlx_publisher *p, uint64_t now, enum dlx_hurry hurry, uint32_t n_put)
 {
     if ((p->detours & DLX_DETOUR_REFUSED) && now < p->watch.next_look_ns)
         return;
@@ -180,14 +181,19 @@ static void check(struct dlx_publisher *p, uint64_t now, enum dlx_hurry hurry)
     int r = dlx__client_reconnect(p->client, p->epoch, hurry);
     /* In use: a daemon that is there refused it, when nobody waited for the answer. */
     if (r == 0 || r == DLX_E_IN_USE)
-        r = resume(p);
+        r = resume(p, n_put);
     note_answer(p, now, r);
     dlx__error_clear(); /* it is no failure of the call that looked */
 }
 
 void dlx__publisher_check(struct dlx_publisher *p, uint64_t now)
 {
-    check(p, now, DLX_HURRY_NOW_AND_THEN);
+    check(p, now, DLX_HURRY_NOW_AND_THEN, 0);
+}
+
+void dlx__publisher_check_after(struct dlx_publisher *p, uint64_t now, uint32_t n)
+{
+    check(p, now, DLX_HURRY_NOW_AND_THEN, n);
 }
 
 /* Until it is time to look again. Returns 0; DLX_E_INTERRUPTED. */
@@ -202,7 +208,7 @@ void dlx__publisher_await_daemon(struct dlx_publisher *p, struct dlx_wait *wait)
 {
     for (;;) {
         uint64_t now = dlx__now_ns();
-        check(p, now, DLX_HURRY_WAITING);
+        check(p, now, DLX_HURRY_WAITING, 0);
         if (has_daemon(p) || now >= wait->deadline || pause_between_looks(p, wait, now) < 0)
             return;
     }
@@ -226,7 +232,8 @@ bool dlx__publisher_has_resumed(struct dlx_publisher *p, int *code, int64_t time
     bool was_shown = is_shown(p); /* then there is a daemon, which answers soon, or was */
     for (;;) {
         uint64_t now = dlx__now_ns();
-        check(p, now, timeout_ns == 0 && !was_shown ? DLX_HURRY_NOW_AND_THEN : DLX_HURRY_WAITING);
+        check(p, now, timeout_ns == 0 && !was_shown ? DLX_HURRY_NOW_AND_THEN : DLX_HURRY_WAITING,
+              0);
         if (p->epoch != epoch || (was_shown && !is_shown(p)))
             return true;
         if (now >= wait.deadline || (p->detours & DLX_DETOUR_REFUSED))

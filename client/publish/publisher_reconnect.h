@@ -12,12 +12,25 @@
 /* Is the daemon that the publisher knows still there? If not, try to go on with another one. Not
  * while a message is being made: it moves, and its arenas are of no use any more. */
 void dlx__publisher_check(struct dlx_publisher *p, uint64_t now_ns);
-/* Part of every publish: look when it is time, and at once when the daemon's word has gone. */
+/* The same after a publish: its `n` messages, the newest ones, are taken along. Subscribers that
+ * the publisher does not know before it goes on may have been there when it was called. */
+void dlx__publisher_check_after(struct dlx_publisher *p, uint64_t now_ns, uint32_t n);
+static inline bool dlx__publisher_is_look_due(const struct dlx_publisher *p, uint64_t now_ns)
+{
+    return dlx_unlikely(now_ns >= p->watch.next_look_ns ||
+                        (p->watch.had_daemon_tid && !dlx__writer_has_daemon(&p->core)));
+}
+/* Look when it is time, and at once when the daemon's word has gone. */
 static inline void dlx__publisher_look(struct dlx_publisher *p, uint64_t now_ns)
 {
-    if (dlx_unlikely(now_ns >= p->watch.next_look_ns ||
-                     (p->watch.had_daemon_tid && !dlx__writer_has_daemon(&p->core))))
+    if (dlx__publisher_is_look_due(p, now_ns))
         dlx__publisher_check(p, now_ns);
+}
+/* Part of every publish. */
+static inline void dlx__publisher_look_after(struct dlx_publisher *p, uint64_t now_ns, uint32_t n)
+{
+    if (dlx__publisher_is_look_due(p, now_ns))
+        dlx__publisher_check_after(p, now_ns, n);
 }
 
 /* If that daemon is not there, wait for another one to go on with: reliable subscribers may not

@@ -249,3 +249,61 @@ TEST(who_closes_waits_for_subscribers_on_their_way)
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_uint_eq(r.taken, 4);
 }
+
+/* The publisher has memory of the former daemon, and learns of the end of that in the call that
+ * publishes. The subscription of before gets nothing twice. On a busy machine the new daemon may not
+ * answer in the time of a stream: then it is replaced again. */
+TEST(a_publish_that_reconnects_reaches_a_subscription_of_the_new_daemon)
+{
+    const uint64_t until = dlx__deadline(PATIENCE);
+    int64_t value = 2;
+    auto_publisher *p = dlx_test_stream_new_publisher("test/a", NULL);
+    auto_subscription *before = dlx_test_stream_new_subscription("test/a", NULL);
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    dlx_test_stream_publish(p, 10, 1);
+    dlx_test_stream_take(before, 1);
+    for (int round = 0; round < 2; value += 2, dlx_test_before(until)) {
+        dlx_test_stream_restart();
+        auto_subscription *s = dlx_test_stream_new_subscription("test/a", NULL);
+        dlx_test_stream_publish_all(p, 10, value, value + 1);
+        dlx_test_stream_take_all(before, value, value + 1);
+        if (!dlx__writer_has_daemon(&p->core))
+            continue;
+        dlx_test_stream_take_all(s, value, value + 1);
+        ck_assert_uint_eq(dlx_test_stream_subscription_stats(before).lost, 0);
+        round++;
+    }
+}
+
+/* The second daemon ends before the publisher has asked it for memory. What is published then is
+ * seen, or counted, when there is a third one. */
+LOOP_TEST(a_stream_goes_on_when_daemons_end_one_after_the_other, 0, 4)
+{
+    const int64_t n = _i < 2 ? 10 : 1 << 18; /* 2 MiB */
+    uint64_t taken = 0, gaps = 0;
+    int64_t value = 0;
+    auto_publisher *p = dlx_test_stream_new_publisher("test/a", NULL);
+    auto_subscription *s = dlx_test_stream_new_subscription("test/a", NULL);
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    dlx_test_stream_publish_all(p, n, 1, 2);
+    value = 2;
+    for (int round = 0; round < 3; round++) {
+        dlx_test_stream_restart();
+        if (_i % 2 == 0)
+            dlx_test_stream_publish(p, n, ++value);
+        eventually(((void)dlx_test_stream_stats(p), dlx__writer_has_daemon(&p->core)));
+        dlx_test_daemon_kill(&dlx_test_stream_daemon);
+        for (int i = 0; i < 5; i++)
+            dlx_test_stream_publish(p, n, ++value);
+        dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    }
+    eventually((dlx_test_stream_publish(p, n, ++value), dlx__writer_has_daemon(&p->core)));
+    for (uint64_t seq = 0; seq < (uint64_t)value; taken++) {
+        auto_message *m = dlx_test_stream_next(s);
+        gaps += dlx_message_gap(m);
+        seq = dlx_message_seq(m);
+        dlx_test_stream_check(m, n, (int64_t)seq);
+    }
+    ck_assert_uint_eq(taken + gaps, (uint64_t)value);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, gaps);
+}
