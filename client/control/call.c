@@ -14,10 +14,12 @@
 #include <sys/un.h>
 #include <time.h>
 
-/* Links for publishers that come while the caller of dlx_subscribe() is not in the library: so many
- * may. */
+/* Links for publishers that come while the subscriber is not in the library. */
 #define SPARES         2U
 #define SPARES_PATTERN 8U
+#define SPARES_MAX     4096U
+#define SPARES_MAX_OLD 64U /* of a daemon from before this minor version */
+#define SPARES_SINCE   8U
 
 #define HURRY_NS    DLX_CALL_HURRY_NS
 #define CLOSE_TRIES 20 /* a millisecond each */
@@ -571,6 +573,14 @@ int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t aren
 
 /* ---- subscription -------------------------------------------------------------------------- */
 
+static uint32_t n_spares(const struct dlx_client *c, const char *topic,
+                         const struct dlx_subscribe_args *args)
+{
+    uint32_t least = dlx__is_pattern(topic) ? SPARES_PATTERN : SPARES;
+    uint32_t n = args->n_publishers == DLX_PUBLISHERS_ANY ? 0 : args->n_publishers;
+    return DLX_MIN(DLX_MAX(n, least), c->minor < SPARES_SINCE ? SPARES_MAX_OLD : SPARES_MAX);
+}
+
 int dlx__call_subscribe(struct dlx_client *c, const char *topic,
                         const struct dlx_subscribe_args *args, int64_t timeout_ns,
                         struct dlx_new_subscription *ret)
@@ -583,12 +593,12 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
     body.history = args->history == DLX_HISTORY_NONE ? 0 : args->history;
     body.reliable = args->reliable;
     body.max_held = args->max_held;
-    body.n_spares = dlx__is_pattern(topic) ? SPARES_PATTERN : SPARES;
     request.body_case = DLX__WIRE__PACKET__BODY_SUBSCRIBE;
     request.subscribe = &body;
     int r = dlx__call_lock_within(c, timeout_ns);
     if (r < 0)
         return r;
+    body.n_spares = n_spares(c, topic, args);
     r = dlx__call_round_trip_within(c, timeout_ns, &request,
                                     DLX__WIRE__PACKET__BODY_SUBSCRIBE_REPLY, 1, &reply);
     if (r == 0)

@@ -287,7 +287,10 @@ int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, struct
             break;
         r = dlx__publisher_link_wait(p, wait);
         if (r == DLX_E_TIMEOUT)
-            r = dlx__fail(r, "topic %s has %u of %u subscribers", p->topic, n, n_subscribers);
+            r = dlx__fail(r,
+                          "topic %s has %u of %u subscribers; those that `dlxctl info %s` shows as "
+                          "JOINING have to make a call first, or to subscribe for more publishers",
+                          p->topic, n, n_subscribers, p->topic);
         if (r < 0)
             break;
     }

@@ -21,6 +21,9 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
+/* The minor version since which LinkFailed names the publisher. */
+#define FAILED_PUBLISHER_SINCE 8U
+
 static int send_on_subscription(struct dlxd_link *link, const Dlx__Wire__Packet *packet,
                                 const int *fds, size_t n_fds)
 {
@@ -73,6 +76,12 @@ static int send_failed(struct dlxd_link *link)
     body.origin = link->fail_origin;
     body.last_seq = link->fail_seq;
     body.missed = link->fail_missed;
+    if (link->subscription->client->principal->minor >= FAILED_PUBLISHER_SINCE) {
+        body.publisher = link->fail_publisher;
+        body.pid = link->fail_pid;
+        if (link->fail_topic)
+            body.topic = link->fail_topic;
+    }
     return send_failed_body(link->subscription, &body);
 }
 
@@ -198,7 +207,7 @@ void dlxd_delivery_prove(struct dlxd_link *link)
         return;
     }
     link->drain->page_fd = -1;
-    link->state = DLXD_LINK_PROVING;
+    dlxd_link_set_proving(link);
 }
 
 static int send_sealed(struct dlxd_link *link)

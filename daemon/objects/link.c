@@ -94,12 +94,11 @@ static int link_charge(struct dlxd_link *link)
 }
 
 /* Inserts by id: a spare link has a lower id than links that were made since. */
-static void insert_by_id(struct dlxd_publisher *publisher, struct dlxd_link *link)
+static void insert_by_id(struct dlxd_list *links, struct dlxd_link *link)
 {
-    struct dlxd_list *after = publisher->links.prev;
-    while (after != &publisher->links &&
-           dlxd_link_id(dlxd_container_of(after, struct dlxd_link, by_publisher)) >
-               dlxd_link_id(link))
+    struct dlxd_list *after = links->prev;
+    while (after != links && dlxd_link_id(dlxd_container_of(after, struct dlxd_link,
+                                                            by_publisher)) > dlxd_link_id(link))
         after = after->prev;
     dlxd_list_push_front(after, &link->by_publisher);
 }
@@ -119,7 +118,8 @@ static int attach(struct dlxd_link *link, struct dlxd_publisher *publisher)
         }
     }
     link->publisher = publisher;
-    insert_by_id(publisher, link);
+    dlxd_list_remove(&link->by_publisher);
+    insert_by_id(&publisher->links, link);
     publisher->n_links++;
     if (writer)
         writer->n_links++;
@@ -180,6 +180,7 @@ static void detach(struct dlxd_link *link)
     bool joined = link->state == DLXD_LINK_ADDED || link->state == DLXD_LINK_OPEN, cut = false;
     bool counts = joined && !link->pending_join; /* else when the publisher is told of the link */
     if (!publisher) {
+        dlxd_list_remove(&link->by_publisher);
         if (link->made == DLXD_MADE_AS_SPARE && link->state != DLXD_LINK_FAILED)
             count_out(link);
         return;
@@ -238,6 +239,7 @@ static void link_free(struct dlxd_link *link)
 {
     release_resources(link);
     dlxd_charge_deinit(&link->failed_charge);
+    free(link->fail_topic);
     free(link->fail_text);
     free(link);
 }
@@ -251,6 +253,14 @@ static void link_enlist(struct dlxd_link *link, uint64_t id)
         after = after->prev;
     dlxd_list_push_front(after, &link->by_subscription);
     dlxd_idmap_add(&link->subscription->broker->registry.links, &link->by_id, id);
+}
+
+/* LinkFailed will say whose link it was. */
+static void name_publisher(struct dlxd_link *link, const struct dlxd_publisher *publisher)
+{
+    link->fail_publisher = dlxd_publisher_id(publisher);
+    link->fail_pid = (uint32_t)publisher->pid;
+    link->fail_topic = strdup(publisher->topic_name);
 }
 
 int dlxd_link_new(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher,
@@ -267,10 +277,12 @@ int dlxd_link_new(struct dlxd_subscription *subscription, struct dlxd_publisher 
         r = link_charge(link);
     if (r == 0)
         r = attach(link, publisher);
-    if (r < 0)
-        dlxd_link_fail(link, r, dlx__error_message());
-    else
+    if (r == 0) {
         dlxd_link_schedule(link);
+        return 0;
+    }
+    name_publisher(link, publisher);
+    dlxd_link_fail(link, r, dlx__error_message());
     return 0;
 }
 
@@ -291,6 +303,13 @@ int dlxd_link_new_spare(struct dlxd_subscription *subscription, uint64_t id)
     subscription->broker->registry.n_spares++;
     dlxd_link_schedule(link);
     return 0;
+}
+
+void dlxd_link_set_proving(struct dlxd_link *link)
+{
+    link->state = DLXD_LINK_PROVING;
+    if (link->made == DLXD_MADE_AS_SPARE)
+        insert_by_id(&link->subscription->spares, link);
 }
 
 int dlxd_link_assign(struct dlxd_link *link, struct dlxd_publisher *publisher)
@@ -349,6 +368,8 @@ void dlxd_link_fail(struct dlxd_link *link, int code, const char *text)
     struct dlxd_subscription *subscription = link->subscription;
     link->fail_code = code;
     link->fail_text = strdup(text);
+    if (link->publisher)
+        name_publisher(link, link->publisher);
     link->fail_stays = link->state != DLXD_LINK_NEW ||
                        dlxd_link_id(link) <= subscription->last_offer ||
                        subscription->state == DLXD_SUBSCRIPTION_OPENING ||
@@ -388,6 +409,9 @@ static void merge(struct dlxd_link *into, struct dlxd_link *link)
         into->fail_seq = into->fail_missed;
     }
     into->n_merged++;
+    into->fail_publisher = into->fail_pid = 0;
+    free(into->fail_topic);
+    into->fail_topic = NULL;
     dlxd_link_end(link);
 }
 

@@ -67,7 +67,7 @@ enum dlxd_link_step {
 
 struct dlxd_link {
     struct dlxd_idmap_node by_id;
-    struct dlxd_list by_publisher; /* not linked when FAILED */
+    struct dlxd_list by_publisher; /* of a free spare link: in subscription->spares */
     struct dlxd_list by_subscription;
     struct dlxd_list pending;         /* in subscription->pending when there is a step to take */
     struct dlxd_publisher *publisher; /* NULL: FAILED, or a spare link */
@@ -96,10 +96,13 @@ struct dlxd_link {
     struct dlxd_charge join_charge; /* for both */
 
     int fail_code;
-    uint64_t fail_origin; /* of the publisher that is gone */
-    uint64_t fail_seq;    /* likewise: its newest message */
-    uint64_t fail_missed; /* likewise: its messages for this subscription */
-    char *fail_text;      /* NULL: the text of the code */
+    uint64_t fail_origin;    /* of the publisher that is gone */
+    uint64_t fail_seq;       /* likewise: its newest message */
+    uint64_t fail_missed;    /* likewise: its messages for this subscription */
+    uint64_t fail_publisher; /* 0: none, or several */
+    uint32_t fail_pid;       /* likewise */
+    char *fail_topic;        /* likewise NULL */
+    char *fail_text;         /* NULL: the text of the code */
     /* LinkFailed must name this very link: it was offered or promised, or its publisher is
      * known. */
     bool fail_stays;
@@ -115,6 +118,9 @@ int dlxd_link_new(struct dlxd_subscription *subscription, struct dlxd_publisher 
 /* Makes a spare link for a future publisher. Returns 0; without a link, DLX_E_NO_MEMORY or
  * DLX_E_LIMIT. */
 int dlxd_link_new_spare(struct dlxd_subscription *subscription, uint64_t id);
+/* The page of the link is prepared, and a worker checks it. If it is a spare link, a publisher can
+ * get it from now on. */
+void dlxd_link_set_proving(struct dlxd_link *link);
 /* Is it a spare link whose page is prepared? */
 static inline bool dlxd_link_is_free(const struct dlxd_link *link)
 {

@@ -16,6 +16,8 @@
  * pattern takes about 60 us for each topic, a link about 10 us. */
 #define LOOKS_AT_ONCE 16U
 #define LINKS_AT_ONCE 16U
+/* So many spare links a subscription may get that asked for fewer. */
+#define SPARES_GROWN_MAX 64U
 
 int dlxd_offer_fits(const struct dlxd_subscription *subscription,
                     const struct dlxd_publisher *publisher)
@@ -148,16 +150,27 @@ static int offer(struct dlxd_offers *offers, uint64_t id)
     return 0;
 }
 
-/* Makes as many as configured, or as the user may have. */
+/* Makes as many as configured, or as the user may have, but not many at once: 0 when there is none
+ * to add. */
 static uint32_t add_spares(struct dlxd_subscription *subscription, uint64_t *last_link)
 {
     uint32_t n = 0;
-    while (subscription->n_spares < subscription->config.n_spares &&
+    while (n < LINKS_AT_ONCE && subscription->n_spares < subscription->config.n_spares &&
            dlxd_link_new_spare(subscription, *last_link + 1) == 0) {
         ++*last_link;
         n++;
     }
     return n;
+}
+
+/* A publisher came, and no spare link is free for the next one: as many may come again. */
+static void grow_spares(struct dlxd_subscription *subscription)
+{
+    uint32_t *n = &subscription->config.n_spares;
+    if (subscription->offers) /* whose links have their numbers */
+        return;
+    if (dlxd_list_empty(&subscription->spares) && *n < SPARES_GROWN_MAX)
+        *n = DLX_MIN(2 * *n, SPARES_GROWN_MAX);
 }
 
 /* Returns unused reserved ids, unless later ids were given out. */
@@ -190,8 +203,10 @@ int dlxd_offers_step(struct dlxd_offers *offers)
         if (r < 0)
             break;
     }
-    if (r == 0)
-        offers->n_links += add_spares(offers->subscription, &offers->made_link);
+    uint32_t n = r == 0 ? add_spares(offers->subscription, &offers->made_link) : 0;
+    offers->n_links += n;
+    if (n > 0)
+        return 1;
     give_ids_back(offers);
     offers->subscription->last_offer = offers->made_link;
     return r;
@@ -225,14 +240,11 @@ static void fail_without_link(struct dlxd_subscription *subscription, int code)
 /* Gives a spare link whose page is prepared to a publisher that has just become ready. */
 static bool assign_spare(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher)
 {
-    if (subscription->n_spares == 0 || dlxd_offer_fits(subscription, publisher) < 0)
+    if (dlxd_list_empty(&subscription->spares) || dlxd_offer_fits(subscription, publisher) < 0)
         return false;
-    dlx_for_each (it, &subscription->links) {
-        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_subscription);
-        if (dlxd_link_is_free(link))
-            return dlxd_link_assign(link, publisher) == 0;
-    }
-    return false;
+    return dlxd_link_assign(
+               dlxd_container_of(subscription->spares.next, struct dlxd_link, by_publisher),
+               publisher) == 0;
 }
 
 static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publisher *publisher)
@@ -250,7 +262,9 @@ static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publish
     }
     if (r < 0)
         fail_without_link(subscription, r);
-    else if (!offers) /* a Subscribe in progress makes them itself */
+    if (from_start)
+        grow_spares(subscription);
+    if (r == 0 && !offers) /* a Subscribe in progress makes them itself */
         (void)add_spares(subscription, &registry->last_link);
 }
 

@@ -449,8 +449,10 @@ int dlxd_publisher_check_awaited(const struct dlxd_publisher *publisher)
         if (dlxd_link_is_awaited(link))
             return dlx__fail(
                 DLX_E_FULL,
-                "the reliable subscription of %s (pid %d) to %s has no spare link, and "
-                "makes no call that attaches it",
+                "the reliable subscription of %s (pid %d) to %s is not ready for another "
+                "publisher: "
+                "it has made no call since the last ones came; let it take, or subscribe for more "
+                "publishers (n_publishers, publishers=)",
                 subscription->client->name, (int)subscription->client->pid,
                 subscription->topic_name);
     }

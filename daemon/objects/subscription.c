@@ -86,6 +86,7 @@ int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *cl
     subscription->since = registry->last_announcement;
     dlxd_list_init(&subscription->links);
     dlxd_list_init(&subscription->pending);
+    dlxd_list_init(&subscription->spares);
     dlxd_list_init(&subscription->stuck);
     dlxd_task_init(&subscription->task, subscription_on_turn);
     (void)snprintf(subscription->topic_name, sizeof subscription->topic_name, "%s", topic);

@@ -28,7 +28,8 @@ struct dlxd_subscription_config {
     uint32_t mode; /* 0: all, 1: latest */
     uint32_t history;
     uint32_t max_held;
-    uint32_t n_spares; /* links for publishers that come while the subscriber makes no call */
+    /* Links for publishers that come while the subscriber makes no call; offer.c adds to it. */
+    uint32_t n_spares;
     bool reliable;
 };
 
@@ -51,6 +52,7 @@ struct dlxd_subscription {
     struct dlxd_list by_client;
     struct dlxd_list links;   /* by id */
     uint32_t n_spares;        /* spare links */
+    struct dlxd_list spares;  /* of them, those that a publisher can get: by_publisher */
     struct dlxd_list pending; /* links with a step to take: those that need no credit come first */
     struct dlxd_list stuck;
     struct dlxd_task task; /* sends, reads, and ends links */

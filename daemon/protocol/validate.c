@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define SPARES_MAX 64U
+#define SPARES_MAX 4096U
 
 int dlxd_validate_hello(const Dlx__Wire__Packet *packet)
 {

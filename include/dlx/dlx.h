@@ -512,7 +512,9 @@ struct dlx_subscribe_args {
      *  DLX_PUBLISHERS_ANY: never, so that dlx_take() waits for the next publisher. 0 is 1 for a
      *  topic, and DLX_PUBLISHERS_ANY for a pattern, because its topics come and go: there is a
      *  moment without one between two workers that begin one after the other. A publisher that
-     *  reconnects to a restarted dlpackd has not left. */
+     *  reconnects to a restarted dlpackd has not left.
+     *  Messages of up to so many publishers (4096; 0: 2, 8 with a pattern) that come and leave
+     *  between two calls are kept; those of others are lost, see DLX_EVENT_UNSEEN. */
     uint32_t n_publishers;
 };
 #define DLX_PUBLISHERS_ANY UINT32_MAX  /**< for `n_publishers`: dlx_take() never ends */

@@ -173,13 +173,13 @@ struct link *link_add(struct sub *s, struct pub *p, bool from_start)
 }
 
 /* As many as it should have, or as its user may. */
-uint32_t spares_add(struct sub *s)
+uint32_t spares_add(struct sub *s, uint32_t most)
 {
     uint32_t n = 0, added = 0;
     int user = s->proc->user;
     each_link (l)
         n += l->spare && l->sub == s;
-    while (n < s->n_spares) {
+    while (n < s->n_spares && added < most) {
         const struct dlxd_link *l = their_link(w.last_link + 1);
         bool refused = l && l->state == DLXD_LINK_FAILED; /* since then */
         if (w.faults > 0 && (!l || !(l->made == DLXD_MADE_AS_SPARE || refused) ||
@@ -458,6 +458,18 @@ void pub_end(struct pub *p, bool dead)
     }
 }
 
+/* Twice as many as before, once a publisher came and left none for the next one. */
+static void spares_grow(struct sub *s)
+{
+    each_link (l) {
+        if (l->sub == s && l->spare && l->state >= LINK_PROVING && l->state <= LINK_SPARE)
+            return;
+    }
+    const uint32_t most = SPARES_GROWN_MAX;
+    if (s->n_spares < most)
+        s->n_spares = DLX_MIN(2 * s->n_spares, most);
+}
+
 /* To all who wait for it: those of its topic, then patterns, the oldest first. */
 void pub_offer(struct pub *p, bool from_start)
 {
@@ -471,7 +483,9 @@ void pub_offer(struct pub *p, bool from_start)
                 if (l->state == LINK_NEW && s->reliable && p->on_full == 0 && p->state == PUB_OPEN)
                     link_fail(l, DLX_E_QOS);
             }
-            (void)spares_add(s);
+            if (from_start)
+                spares_grow(s);
+            (void)spares_add(s, SPARES_AT_ONCE);
         }
     }
 }

@@ -353,7 +353,7 @@ static void subscription_made(struct proc *c, const Dlx__Wire__Subscribe *asked,
             link_add(s, p, false);
             n++;
         }
-    n += spares_add(s);
+    n += spares_add(s, UINT32_MAX);
     MUST(body->n_offers == n, "%u offers, expected %u", body->n_offers, n);
     s->first = n > 0 ? first : 0;
 }

@@ -33,7 +33,9 @@ enum {
     PROCS = 6,
     PUBS = 20,
     SUBS = 14,
-    LINKS = 240,
+    LINKS = 600,
+    SPARES_AT_ONCE = 16,
+    SPARES_GROWN_MAX = 64,
     WAITERS = 400,
     DRAINS = 2000,
     REGIONS = 64,
@@ -323,7 +325,7 @@ uint64_t n_published(const struct pub *p);
 uint32_t n_links_of(const struct pub *p);
 struct pub *pub_add(void);
 struct link *link_add(struct sub *s, struct pub *p, bool from_start);
-uint32_t spares_add(struct sub *s);
+uint32_t spares_add(struct sub *s, uint32_t most);
 bool pub_is_awaited(const struct pub *p);
 bool pub_is_settled(const struct pub *p);
 void link_fail(struct link *l, int code);
