@@ -30,6 +30,13 @@ int dlx__fail_errno(const char *fmt, ...) dlx_printf(1, 2);
 /* Prefixes the thread's message with "<text>: ", to add who or where. Returns `code`. */
 int dlx__fail_prefix(int code, const char *fmt, ...) dlx_printf(2, 3);
 
+/* Does the process, or the machine, lack something now that it may have later: descriptors, memory,
+ * address space, mappings? */
+static inline bool dlx__error_is_lack(int code)
+{
+    return code == DLX_E_FD_LIMIT || code == DLX_E_NO_MEMORY || code == DLX_E_LIMIT;
+}
+
 /* The thread's message; "" if there is none. */
 const char *dlx__error_message(void);
 

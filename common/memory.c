@@ -89,6 +89,11 @@ static int map_region(int fd, uint64_t size, int prot, void **ret_map)
                              "cannot map %s: out of address space (ulimit -v) or of mappings "
                              "(raise vm.max_map_count)",
                              DLX_AMOUNT(size));
+        if (errno == EAGAIN) /* mlockall(MCL_FUTURE) locks it */
+            return dlx__fail(DLX_E_LIMIT,
+                             "cannot map %s: this process locks its memory, and may not lock that "
+                             "much (raise RLIMIT_MEMLOCK: ulimit -l)",
+                             DLX_AMOUNT(size));
         return dlx__fail_errno("mmap of %s", DLX_AMOUNT(size));
     }
     if (madvise(map, (size_t)size, MADV_DONTFORK) < 0) {

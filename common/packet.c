@@ -160,6 +160,11 @@ int dlx__packet_recv(int sock, struct dlx_packet *packet)
     return r;
 }
 
+int dlx__packet_look_fds(int sock, struct dlx_packet *packet)
+{
+    return packet_look(sock, true, packet);
+}
+
 int dlx__packet_recv_fds(int sock, struct dlx_packet *packet)
 {
     int r = packet_look(sock, true, packet);

@@ -56,6 +56,9 @@ int dlx__packet_recv(int borrow_sock, struct dlx_packet *packet);
  * `size` show its content. No other thread may receive from the socket meanwhile.
  */
 int dlx__packet_recv_fds(int borrow_sock, struct dlx_packet *packet);
+/* The same, but the packet stays in the socket on success, too: the caller drops it when it is done
+ * with it, or receives it again, with other descriptors. */
+int dlx__packet_look_fds(int borrow_sock, struct dlx_packet *packet);
 /* Discards the next packet. Returns false if it is still there. */
 bool dlx__packet_drop(int borrow_sock);
 

@@ -221,6 +221,22 @@ bool dlx__reader_is_closed(const struct dlx_reader *r)
     return gen_of(r, n) == (n | DLX_SHM_END);
 }
 
+uint64_t dlx__reader_n_left(const struct dlx_reader *r)
+{
+    uint64_t newest = find_newest(r);
+    return newest < DLX_SHM_MOVED ? newest - DLX_MIN(newest, r->cursor) : 0;
+}
+
+uint64_t dlx__reader_newest_ns(const struct dlx_reader *r)
+{
+    uint64_t n = find_newest(r);
+    if (n <= r->cursor || gen_of(r, n) != n)
+        return 0;
+    uint64_t ns = dlx_load64_relaxed(word(&entry_of(r, n)->words[0]));
+    dlx_fence(); /* load of the word, then of gen: the words are rewritten after gen has changed */
+    return gen_of(r, n) == n ? ns : 0;
+}
+
 bool dlx__reader_is_past(const struct dlx_reader *r, const struct dlx_reader *other)
 {
     uint64_t newest = find_newest(r);
@@ -262,6 +278,15 @@ static uint64_t skip_to_newest(struct dlx_reader *r, uint64_t n)
     count_skipped(r, head - n);
     r->cursor = head - 1;
     return head;
+}
+
+void dlx__reader_pass(struct dlx_reader *r)
+{
+    uint64_t n = dlx__reader_n_left(r);
+    if (n == 0)
+        return;
+    count_skipped(r, n);
+    set_cursor(r, r->cursor + n);
 }
 
 /* Copies message n, which its entry was seen to have, and stores its hold. */

@@ -213,6 +213,12 @@ static inline uint32_t dlx__reader_max_held(const struct dlx_reader *r)
     return r->max_held;
 }
 
+/* Is it in mode LATEST? */
+static inline bool dlx__reader_is_latest(const struct dlx_reader *r)
+{
+    return r->latest;
+}
+
 /* See dlx__reader_set_bounded(). */
 static inline bool dlx__reader_is_bounded(const struct dlx_reader *r)
 {
@@ -243,6 +249,16 @@ static inline uint64_t dlx__reader_untold(const struct dlx_reader *r)
 {
     return r->untold + r->cursor - r->last;
 }
+
+/* Messages that were published after the last one passed. 0 if the publisher claims an impossible
+ * number. */
+uint64_t dlx__reader_n_left(const struct dlx_reader *r);
+
+/* When was the newest message published that was not passed? 0: there is none, or it was retired
+ * meanwhile. */
+uint64_t dlx__reader_newest_ns(const struct dlx_reader *r);
+/* In mode LATEST: passes everything that is there, since another publisher has something newer. */
+void dlx__reader_pass(struct dlx_reader *r);
 
 /* Would dlx__reader_take() return anything but EMPTY? Costs one load, for busy waiting. */
 static inline bool dlx__reader_pending(const struct dlx_reader *r)

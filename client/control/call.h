@@ -124,6 +124,7 @@ struct dlx_notification {
     bool former; /* of an offer: its publisher may announce itself again */
     bool from_start;
     char text[DLX_ERROR_TEXT_SIZE]; /* topic of a publisher, reason of a failure */
+    char topic[DLX_TOPIC_MAX + 1];  /* of the publisher of a failed link; "": not told */
     size_t n_fds;
     int fds[3];
 };
@@ -136,6 +137,10 @@ void dlx__notification_deinit(struct dlx_notification *notification);
  * DLX_E_DISCONNECTED, DLX_E_PROTOCOL, DLX_E_FD_LIMIT, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
  */
 int dlx__notification_read(int borrow_sock, struct dlx_notification *ret);
+/* The same, and the packet stays in the socket: dlx__notification_done() drops it. */
+int dlx__notification_look(int borrow_sock, struct dlx_notification *ret);
+/* Returns false if it is still there. */
+bool dlx__notification_done(int borrow_sock);
 
 /* Looks whether the daemon says why it is about to close the connection, for dlx__client_goodbye().
  * The caller has the lock. */

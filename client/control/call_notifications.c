@@ -99,6 +99,10 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_notification *notifi
         notification->resumes = p->link_failed->origin;
         notification->base = p->link_failed->last_seq;
         notification->missed = p->link_failed->missed;
+        notification->publisher = p->link_failed->publisher;
+        notification->pid = p->link_failed->pid;
+        (void)snprintf(notification->topic, sizeof notification->topic, "%s",
+                       p->link_failed->topic);
         (void)snprintf(notification->text, sizeof notification->text, "%s", p->link_failed->text);
         return 0;
     default:
@@ -106,7 +110,8 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_notification *notifi
     }
 }
 
-int dlx__notification_read(int sock, struct dlx_notification *ret)
+static int notification_get(int sock, int (*receive)(int sock, struct dlx_packet *packet),
+                            struct dlx_notification *ret)
 {
     /* News are rare: buffers of their own cost less than a lock. */
     struct dlx_call *call = malloc(sizeof *call);
@@ -114,7 +119,7 @@ int dlx__notification_read(int sock, struct dlx_notification *ret)
     if (!call)
         return dlx__fail(DLX_E_NO_MEMORY, "buffers of %zu bytes", sizeof *call);
     call->packet.n_fds = 0;
-    int r = dlx__packet_recv_fds(sock, &call->packet);
+    int r = receive(sock, &call->packet);
     if (r == 0)
         r = dlx__proto_unpack(&call->arena, call->packet.data, call->packet.size, &packet);
     if (r == 0)
@@ -129,6 +134,21 @@ int dlx__notification_read(int sock, struct dlx_notification *ret)
     }
     dlx__call_free(call);
     return r;
+}
+
+int dlx__notification_read(int sock, struct dlx_notification *ret)
+{
+    return notification_get(sock, dlx__packet_recv_fds, ret);
+}
+
+int dlx__notification_look(int sock, struct dlx_notification *ret)
+{
+    return notification_get(sock, dlx__packet_look_fds, ret);
+}
+
+bool dlx__notification_done(int sock)
+{
+    return dlx__packet_drop(sock);
 }
 
 int dlx__notification_link_ready(int sock, uint64_t link, uint64_t reader)

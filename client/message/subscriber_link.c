@@ -79,6 +79,9 @@ void dlx__subscriber_link_free(struct dlx_subscriber_link *link)
     for (uint32_t i = 0; i < link->n_arenas; i++)
         link_unmap_arena(link, &link->arenas[i]);
     free(link->arenas);
+    for (uint32_t i = 0; i < link->n_unmapped; i++)
+        dlx__close(link->unmapped[i].fd);
+    free(link->unmapped);
     dlx__pin_unref(link->pin);
     dlx__gpu_threads_unref(link->gpu_threads);
     pthread_mutex_destroy(&link->arenas_lock);
@@ -155,6 +158,14 @@ int dlx__subscriber_link_open(struct dlx_subscriber_link *link, int take_bell, i
     return 0;
 }
 
+void dlx__subscriber_link_unopen(struct dlx_subscriber_link *link)
+{
+    dlx__region_unmap(link->control, link->control_size);
+    link->control = NULL;
+    link->bell = dlx__close(link->bell);
+    link->state = DLX_SUBSCRIBER_LINK_OFFERED;
+}
+
 void dlx__subscriber_link_start(struct dlx_subscriber_link *link, uint32_t history, bool from_start,
                                 bool latest, bool reliable)
 {
@@ -207,11 +218,23 @@ static uint32_t find_arena(const struct dlx_subscriber_link *link, uint32_t id)
     return low;
 }
 
+static struct dlx_unmapped_arena *find_unmapped(const struct dlx_subscriber_link *link, uint32_t id)
+{
+    for (uint32_t i = 0; i < link->n_unmapped; i++)
+        if (link->unmapped[i].id == id)
+            return &link->unmapped[i];
+    return NULL;
+}
+
 const struct dlx_subscriber_link_arena *
 dlx__subscriber_link_arena_search(struct dlx_subscriber_link *link, uint32_t id)
 {
     uint32_t i = link->arena_at[id % DLX_SUBSCRIBER_LINK_HINTS] = find_arena(link, id);
-    return i < link->n_arenas && link->arenas[i].id == id ? &link->arenas[i] : NULL;
+    if (i < link->n_arenas && link->arenas[i].id == id)
+        return &link->arenas[i];
+    if (find_unmapped(link, id))
+        link->lacks = id;
+    return NULL;
 }
 
 static int insert_arena(struct dlx_subscriber_link *link, uint32_t at,
@@ -242,27 +265,63 @@ static void pin_arena(struct dlx_subscriber_link *link, struct dlx_subscriber_li
     dlx__error_clear();
 }
 
-int dlx__subscriber_link_arena_add(struct dlx_subscriber_link *link, uint32_t id, int take_fd,
-                                   uint64_t size)
+static int map_arena(struct dlx_subscriber_link *link, uint32_t id, int borrow_fd, uint64_t size)
 {
-    dlx_cleanup(dlx__closep) int fd = take_fd;
     const void *map;
-    uint32_t at = find_arena(link, id);
-    if (at < link->n_arenas && link->arenas[at].id == id)
-        return dlx__fail(DLX_E_PROTOCOL, "arena %u was announced twice", id);
-    int r = borrow_dlx__region_attach(link->memory, fd, size, &map);
+    int r = borrow_dlx__region_attach(link->memory, borrow_fd, size, &map);
     if (r < 0)
         return r;
     struct dlx_subscriber_link_arena arena = {.id = id, .map = map, .size = size};
     if (size >= DLX_VIEW_MIN)
-        arena.spare = dlx__region_spare(fd, size);
+        arena.spare = dlx__region_spare(borrow_fd, size);
     if (link->pin)
         pin_arena(link, &arena);
     pthread_mutex_lock(&link->arenas_lock);
-    r = insert_arena(link, at, &arena);
+    r = insert_arena(link, find_arena(link, id), &arena);
     pthread_mutex_unlock(&link->arenas_lock);
     if (r < 0)
         link_unmap_arena(link, &arena);
+    return r;
+}
+
+int dlx__subscriber_link_arena_add(struct dlx_subscriber_link *link, uint32_t id, int take_fd,
+                                   uint64_t size)
+{
+    dlx_cleanup(dlx__closep) int fd = take_fd;
+    uint32_t at = find_arena(link, id);
+    if ((at < link->n_arenas && link->arenas[at].id == id) || find_unmapped(link, id))
+        return dlx__fail(DLX_E_PROTOCOL, "arena %u was announced twice", id);
+    int r = map_arena(link, id, fd, size);
+    if (r == 0 || !dlx__error_is_lack(r))
+        return r;
+    struct dlx_unmapped_arena *unmapped =
+        reallocarray(link->unmapped, link->n_unmapped + 1, sizeof *unmapped);
+    if (!unmapped)
+        return dlx__fail(DLX_E_NO_MEMORY, "table of %u arenas", link->n_unmapped + 1);
+    link->unmapped = unmapped;
+    unmapped[link->n_unmapped++] =
+        (struct dlx_unmapped_arena){.id = id, .fd = dlx__steal_fd(&fd), .size = size};
+    dlx__error_clear(); /* it matters when a message lies there */
+    return 0;
+}
+
+static void drop_unmapped(struct dlx_subscriber_link *link, struct dlx_unmapped_arena *arena)
+{
+    dlx__close(arena->fd);
+    *arena = link->unmapped[--link->n_unmapped];
+}
+
+/* Map the arena that a message was found to need. Returns 0; DLX_E_NOT_FOUND: it needs none of
+ * those that are here; why it cannot be mapped. */
+static int map_lacking(struct dlx_subscriber_link *link)
+{
+    struct dlx_unmapped_arena *arena = find_unmapped(link, link->lacks);
+    link->lacks = 0;
+    if (!arena)
+        return DLX_E_NOT_FOUND;
+    int r = map_arena(link, arena->id, arena->fd, arena->size);
+    if (r == 0)
+        drop_unmapped(link, arena);
     return r;
 }
 
@@ -289,6 +348,9 @@ void dlx__subscriber_link_arena_dropped(struct dlx_subscriber_link *link, uint32
     uint32_t i = find_arena(link, id);
     if (i < link->n_arenas && link->arenas[i].id == id)
         link->arenas[i].dropped_after = dlx__reader_cursor(&link->core) + 1;
+    struct dlx_unmapped_arena *unmapped = find_unmapped(link, id);
+    if (unmapped)
+        drop_unmapped(link, unmapped);
     dlx__subscriber_link_sweep_arenas(link);
 }
 
@@ -359,8 +421,7 @@ static int fail_too_many_held(const struct dlx_subscriber_link *link, uint32_t n
                      dlx__reader_max_held(&link->core));
 }
 
-int dlx__subscriber_link_take(struct dlx_subscriber_link *link, uint32_t n,
-                              struct dlx_message **ret)
+static int take_mapped(struct dlx_subscriber_link *link, uint32_t n, struct dlx_message **ret)
 {
     if (link->n_pending == 0) {
         if (dlx_unlikely(dlx__reader_is_bounded(&link->core)))
@@ -388,6 +449,34 @@ int dlx__subscriber_link_take(struct dlx_subscriber_link *link, uint32_t n,
     return r;
 }
 
+/* The message lies in an arena that is here and could not be mapped before. In mode LATEST a
+ * message that cannot be read makes way for a newer one. Each round maps an arena or passes a
+ * message. */
+static int __attribute__((noinline))
+map_and_take(struct dlx_subscriber_link *link, uint32_t n, struct dlx_message **ret)
+{
+    int r = DLX_E_NOT_FOUND;
+    for (uint32_t k = 0; k < DLX_SHM_ARENAS_MAX && r == DLX_E_NOT_FOUND && link->lacks != 0; k++) {
+        int mapped = map_lacking(link);
+        bool passes = dlx__reader_is_latest(&link->core) && dlx__reader_pending(&link->core);
+        if (mapped < 0 && !passes) {
+            link->stuck = mapped == DLX_E_NOT_FOUND;
+            return mapped;
+        }
+        if (mapped < 0)
+            dlx__subscriber_link_lose_pending(link);
+        r = take_mapped(link, n, ret);
+    }
+    return r;
+}
+
+int dlx__subscriber_link_take(struct dlx_subscriber_link *link, uint32_t n,
+                              struct dlx_message **ret)
+{
+    int r = take_mapped(link, n, ret);
+    return dlx_likely(r != DLX_E_NOT_FOUND) ? r : map_and_take(link, n, ret);
+}
+
 void dlx__subscriber_link_lose_first(struct dlx_subscriber_link *link)
 {
     const struct dlx_taken *first = &link->pending[link->first_pending++];
@@ -405,4 +494,16 @@ void dlx__subscriber_link_lose_pending(struct dlx_subscriber_link *link)
 {
     while (link->n_pending > 0)
         dlx__subscriber_link_lose_first(link);
+}
+
+uint64_t dlx__subscriber_link_newest_ns(const struct dlx_subscriber_link *link)
+{
+    uint64_t ns = dlx__reader_newest_ns(&link->core);
+    return ns > 0 || link->n_pending == 0 ? ns : link->pending[link->first_pending].words[0];
+}
+
+void dlx__subscriber_link_pass(struct dlx_subscriber_link *link)
+{
+    dlx__subscriber_link_lose_pending(link);
+    dlx__reader_pass(&link->core);
 }

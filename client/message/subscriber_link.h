@@ -28,6 +28,13 @@ struct dlx_subscriber_link_arena {
     uint64_t dropped_after; /* 0: in use; else the cursor when the publisher dropped it, plus 1 */
 };
 
+/* An arena that could not be mapped yet: a message that needs it tries again. */
+struct dlx_unmapped_arena {
+    uint32_t id;
+    int fd;
+    uint64_t size;
+};
+
 /* A stream of large blocks goes round as many arenas as it has blocks, and their ids follow each
  * other. */
 #define DLX_SUBSCRIBER_LINK_HINTS 16U
@@ -127,9 +134,12 @@ struct dlx_subscriber_link {
     uint32_t arenas_room;
     uint32_t arena_at
         [DLX_SUBSCRIBER_LINK_HINTS]; /* by id: where one of that id was when it was asked for */
-    uint32_t arenas_due;             /* of those that were there at the join, not here yet */
-    bool settled;                    /* attached with all of them: counted by its subscription */
-    struct dlx_message **messages;   /* [max_held]: one for each hold word, made when first used */
+    struct dlx_unmapped_arena *unmapped;
+    uint32_t n_unmapped;
+    uint32_t lacks;                /* of these, the one that a message needs; 0: none */
+    uint32_t arenas_due;           /* of those that were there at the join, not here yet */
+    bool settled;                  /* attached with all of them: counted by its subscription */
+    struct dlx_message **messages; /* [max_held]: one for each hold word, made when first used */
     char topic[DLX_TOPIC_MAX + 1];
     struct dlx_client *client;      /* the subscription's, for as long as that is there */
     _Atomic uint64_t gpu_publisher; /* the publisher's number as one of GPU memory; 0: none yet */
@@ -155,6 +165,9 @@ int dlx__subscriber_link_assign(struct dlx_subscriber_link *link, uint64_t publi
 int dlx__subscriber_link_open(struct dlx_subscriber_link *link, int take_bell, int take_control_fd,
                               uint64_t control_size, uint32_t n_entries, uint64_t base,
                               uint32_t n_arenas);
+
+/* Undoes that: LinkOpen is handled again. */
+void dlx__subscriber_link_unopen(struct dlx_subscriber_link *link);
 
 /* All of them are here: OPEN, beginning as dlx__reader_start() says. */
 void dlx__subscriber_link_start(struct dlx_subscriber_link *link, uint32_t history, bool from_start,
@@ -190,7 +203,9 @@ static inline void dlx__subscriber_link_no_more_messages(struct dlx_subscriber_l
 /* The subscription takes no more from it. */
 void dlx__subscriber_link_close(struct dlx_subscriber_link *link);
 
-/* ArenaAdded; takes the fd, also on failure. One that cannot be pinned is none. */
+/* ArenaAdded; takes the fd, also on failure. An arena that cannot be pinned is not, and one that
+ * cannot be mapped for want of something (dlx__error_is_lack()) is mapped when a message needs it.
+ * Returns 0; DLX_E_PROTOCOL; DLX_E_NO_MEMORY: nothing has changed. */
 int dlx__subscriber_link_arena_add(struct dlx_subscriber_link *link, uint32_t id, int take_fd,
                                    uint64_t size);
 /* ArenaDropped: unmapped once nothing that was taken before and may lie in it is held. */
@@ -199,7 +214,7 @@ void dlx__subscriber_link_sweep_arenas(struct dlx_subscriber_link *link);
 
 const struct dlx_subscriber_link_arena *
 dlx__subscriber_link_arena_search(struct dlx_subscriber_link *link, uint32_t id);
-/* NULL if it is not here (yet). */
+/* NULL if it is not here (yet), or not mapped. */
 static inline const struct dlx_subscriber_link_arena *
 dlx__subscriber_link_arena(struct dlx_subscriber_link *link, uint32_t id)
 {
@@ -217,6 +232,11 @@ dlx__subscriber_link_arena(struct dlx_subscriber_link *link, uint32_t id)
 void *dlx__subscriber_link_view(struct dlx_subscriber_link *link, const void *data, uint64_t size);
 /* Less is copied in the time that a view takes to make and to write to. */
 #define DLX_VIEW_MIN (UINT64_C(256) << 10)
+
+/* When was the newest message published that is here and was not handed out? 0: there is none. */
+uint64_t dlx__subscriber_link_newest_ns(const struct dlx_subscriber_link *link);
+/* In mode LATEST: passes all that is here. */
+void dlx__subscriber_link_pass(struct dlx_subscriber_link *link);
 
 /* The first pending message, whose arena will not come, is lost. */
 void dlx__subscriber_link_lose_first(struct dlx_subscriber_link *link);
@@ -244,10 +264,10 @@ struct dlx_subscriber_link *dlx__message_link(const struct dlx_message *m);
 
 /*
  * Take the next message, and, if nothing is pending, up to `n` from the ring. Returns 0;
- * DLX_E_EMPTY, DLX_E_TOO_MANY_HELD, DLX_E_PUBLISHER_GONE, DLX_E_BAD_PEER, DLX_E_NO_MEMORY, and
- * DLX_E_NOT_FOUND: an arena has not arrived, or the publisher has gone on with another daemon; call
- * again after reading notifications.
- */
+ * DLX_E_EMPTY, DLX_E_TOO_MANY_HELD, DLX_E_PUBLISHER_GONE, DLX_E_BAD_PEER; a lack
+ * (dlx__error_is_lack()): the message stays, for a later call; and DLX_E_NOT_FOUND: an arena has
+ * not arrived, or the publisher has gone on with another daemon; call again after reading
+ * notifications. */
 int dlx__subscriber_link_take(struct dlx_subscriber_link *link, uint32_t n,
                               struct dlx_message **ret);
 

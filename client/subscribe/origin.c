@@ -31,15 +31,15 @@ bool dlx__origin_is_joined(const struct dlx_subscription *s, uint64_t origin)
     return false;
 }
 
-void dlx__origin_gone_before(struct dlx_subscription *s,
-                             const struct dlx_notification *notification)
+uint64_t dlx__origin_gone_before(struct dlx_subscription *s,
+                                 const struct dlx_notification *notification)
 {
     uint64_t origin = notification->resumes, last_seq = notification->base;
     for (uint32_t i = 0; i < s->n_links; i++) {
         struct dlx_subscriber_link *link = s->links[i];
         if (dlx__origin_may_resume(link, origin)) {
             link->ended_at = DLX_MAX(link->ended_at, last_seq); /* the rest of it is taken first */
-            return;
+            return 0;
         }
     }
     bool is_own = !dlx__origin_is_anothers(s, 0, origin);
@@ -49,16 +49,17 @@ void dlx__origin_gone_before(struct dlx_subscription *s,
     uint64_t since =
         passed.origin == 0 ? last_seq - DLX_MIN(last_seq, notification->missed) : passed.seq;
     if (since >= last_seq)
-        return;
+        return 0;
     uint64_t n_missed = last_seq - since;
     bool is_latest = s->args.mode == DLX_MODE_LATEST;
     *(is_latest ? &s->stats.skipped : &s->stats.lost) += n_missed;
     if (!is_own)
-        return;
+        return n_missed;
     const struct dlx_resume_counts counts = {.skipped = is_latest ? n_missed : 0,
                                              .lost = is_latest ? 0 : n_missed};
     dlx__resume_positions_add(&s->resume_positions, origin, last_seq, passed.untold + n_missed);
     dlx__resume_positions_count(&s->resume_positions, origin, &counts);
+    return n_missed;
 }
 
 void dlx__origin_remember(struct dlx_subscription *s, const struct dlx_subscriber_link *link,

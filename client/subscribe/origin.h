@@ -24,9 +24,9 @@ bool dlx__origin_is_joined(const struct dlx_subscription *s, uint64_t origin);
 
 /* A publisher left before our link to it was open. Of one that we know by an earlier link we
  * missed what it published since; of another what the daemon says: all of it, if we were there
- * first. */
-void dlx__origin_gone_before(struct dlx_subscription *s,
-                             const struct dlx_notification *notification);
+ * first. Counts that, and returns it. */
+uint64_t dlx__origin_gone_before(struct dlx_subscription *s,
+                                 const struct dlx_notification *notification);
 
 /* A link ends, and its publisher may be seen again: remember how far it got, and what it counted.
  * `n_missed`: messages after the last one that it passed, which it counts as lost, too. */

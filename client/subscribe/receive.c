@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #define SPIN_MIN_NS UINT64_C(500)
@@ -23,14 +24,15 @@ static int check_ends(struct dlx_subscription *s)
     if (dlx_unlikely(s->untold.failure < 0)) {
         int code = s->untold.failure;
         s->untold.failure = 0;
-        if (code == DLX_E_QOS)
-            memcpy(s->untold.refusal, s->untold.failure_text, sizeof s->untold.refusal);
         return dlx__fail(code, "topic %s: %s", s->topic, s->untold.failure_text);
     }
     if (dlx_unlikely(s->n_links == s->n_spares)) {
         if (s->untold.was_attached && s->untold.n_left >= s->args.n_publishers) {
             s->untold.was_attached = false;
             s->untold.n_left = 0;
+            if (*s->untold.refusal)
+                return dlx__fail(DLX_E_PUBLISHER_GONE, "topic %s: no publisher is left: %s",
+                                 s->topic, s->untold.refusal);
             return dlx__fail(DLX_E_PUBLISHER_GONE,
                              "topic %s: the last publisher left, and "
                              "everything it published was taken",
@@ -132,6 +134,17 @@ static void end(struct dlx_subscription *s, struct dlx_subscriber_link *link)
         dlx__subscription_detach(s, link);
 }
 
+/* The publisher wrote what cannot be. */
+static int reject(struct dlx_subscription *s, struct dlx_subscriber_link *link, int r)
+{
+    uint64_t publisher = link->publisher;
+    uint32_t pid = link->pid;
+    s->stats.rejected++;
+    dlx__subscription_reject(s, link);
+    return dlx__fail_prefix(r, "topic %s, publisher %" PRIu64 " (pid %u)", s->topic, publisher,
+                            pid);
+}
+
 /* A link had no message: why? Returns EMPTY, and the search goes on, or what dlx_take() returns. */
 static int __attribute__((noinline))
 have_nothing(struct dlx_subscription *s, struct dlx_subscriber_link *link, int r)
@@ -150,11 +163,13 @@ have_nothing(struct dlx_subscription *s, struct dlx_subscriber_link *link, int r
         end(s, link);
         return DLX_E_EMPTY;
     case DLX_E_BAD_PEER:
-        s->stats.rejected++;
-        dlx__fail_prefix(r, "topic %s, publisher %" PRIu64 " (pid %u)", s->topic, link->publisher,
-                         link->pid);
-        dlx__subscription_detach(s, link);
-        return r;
+        return reject(s, link, r);
+    case DLX_E_FD_LIMIT:
+    case DLX_E_LIMIT:
+    case DLX_E_NO_MEMORY:
+        return dlx__fail_prefix(r,
+                                "topic %s, publisher %" PRIu64 " (pid %u): the next message stays",
+                                s->topic, link->publisher, link->pid);
     case DLX_E_TOO_MANY_HELD:
         return dlx__fail_prefix(r, "topic %s", s->topic);
     default:
@@ -290,7 +305,7 @@ void dlx__subscription_why_none(const struct dlx_subscription *s, char ret[DLX_W
     if (s->sock < 0)
         (void)snprintf(ret, DLX_WHY_NONE_SIZE, "no dlpackd is at %s", c->path);
     else if (*s->untold.refusal)
-        (void)snprintf(ret, DLX_WHY_NONE_SIZE, "a publisher was refused: %s", s->untold.refusal);
+        (void)snprintf(ret, DLX_WHY_NONE_SIZE, "%s", s->untold.refusal);
     else
         (void)snprintf(ret, DLX_WHY_NONE_SIZE, "nobody publishes it at %s%s%s%s", c->path,
                        *c->passed_over ? " (passed over: " : "", c->passed_over,
@@ -455,6 +470,8 @@ take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n, struct dlx_mess
     int r = take_once(s, timeout_ns, n, ret);
     if (r == DLX_E_EMPTY)
         return dlx__fail_text(r, "no message is there");
+    if (dlx_unlikely(dlx__error_is_lack(r)) && s->nudge >= 0)
+        (void)eventfd_write(s->nudge, 1); /* whoever polls is to take again: the message stays */
     return dlx_likely(r != DLX_E_TOO_MANY_HELD || timeout_ns == 0)
                ? r
                : take_when_released(s, dlx__deadline(timeout_ns), n, ret);

@@ -10,6 +10,7 @@
 #include "client/message/gpu_threads.h"
 #include "client/subscribe/origin.h"
 #include "client/subscribe/subscription_reconnect.h"
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -70,6 +71,7 @@ static void leave_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
 {
     char reason[DLX_EVENT_REASON_SIZE];
     uint32_t i = 0;
+    (void)snprintf(reason, sizeof reason, "%.95s", cut ? cut : "");
     while (s->links[i] != link)
         i++;
     s->links[i] = s->links[--s->n_links];
@@ -86,6 +88,8 @@ static void leave_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
         struct dlx_subscriber_link *next = dlx__subscription_successor(s, link);
         uint64_t n_missed =
             next ? 0 : link->ended_at - DLX_MIN(link->ended_at, dlx__reader_cursor(&link->core));
+        if (cut)
+            n_missed = DLX_MAX(n_missed, dlx__reader_n_left(&link->core));
         dlx__reader_miss(&link->core, n_missed);
         s->n_open--;
         if (next)
@@ -95,10 +99,12 @@ static void leave_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
             dlx__origin_remember(s, link, n_missed);
         bool closed = dlx__reader_is_closed(&link->core) || link->end > 0;
         s->untold.n_left += !next;
-        (void)snprintf(reason, sizeof reason, "%s", cut ? cut : "");
         if (!next)
             dlx__events_push(&s->events, closed && !cut ? DLX_EVENT_LEFT : DLX_EVENT_LOST, link->id,
                              link->publisher, link->pid, link->topic, reason);
+    } else if (cut) {
+        dlx__events_push(&s->events, DLX_EVENT_LOST, link->id, link->publisher, link->pid,
+                         link->topic, reason);
     }
     dlx__subscriber_link_close(link);
     for (uint32_t k = 0; k < s->n_links; k++)
@@ -127,9 +133,27 @@ static void fail_with(struct dlx_subscription *s, int code, const char *text)
     (void)snprintf(s->untold.failure_text, sizeof s->untold.failure_text, "%s", text);
 }
 
+/* It is why there is no publisher, if this was the last one. */
+static void note_cut(struct dlx_subscription *s, const struct dlx_subscriber_link *link,
+                     const char *why)
+{
+    (void)snprintf(s->untold.refusal, sizeof s->untold.refusal,
+                   "the link to publisher %" PRIu64 " (pid %u) was cut: %.400s", link->publisher,
+                   link->pid, why);
+}
+
+void dlx__subscription_reject(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+{
+    char why[DLX_ERROR_TEXT_SIZE];
+    memcpy(why, dlx__error_message(), sizeof why);
+    note_cut(s, link, why);
+    leave_link(s, link, why);
+}
+
 static void cut(struct dlx_subscription *s, struct dlx_subscriber_link *link, int code,
                 const char *why)
 {
+    note_cut(s, link, why);
     leave_link(s, link, why);
     fail_with(s, code, why);
     if (s->n_links == s->n_spares) /* the publisher has not left */
@@ -202,14 +226,17 @@ void dlx__subscription_fail(struct dlx_subscription *s, int code)
 
 /* ---- notifications --------------------------------------------------------------------------- */
 
-static void on_offer(struct dlx_subscription *s, struct dlx_notification *notification)
+/* Each of these returns 0; or what is lacking (dlx__error_is_lack()): then nothing has changed, and
+ * the notification is handled again later. */
+
+static int on_offer(struct dlx_subscription *s, struct dlx_notification *notification)
 {
     struct dlx_subscriber_link *link = NULL;
     uint64_t origin = notification->resumes ? notification->resumes : notification->publisher;
     if (notification->former && dlx__origin_is_joined(s, origin)) {
         settle(s, notification->link);
         (void)dlx__notification_link_close(s->sock, notification->link);
-        return;
+        return 0;
     }
     int r = dlx__subscriber_link_new(&link, s->memory, s->generation, notification->link,
                                      notification->publisher, notification->text,
@@ -225,17 +252,22 @@ static void on_offer(struct dlx_subscription *s, struct dlx_notification *notifi
     }
     if (r == 0) {
         r = dlx__notification_link_ready(s->sock, notification->link, s->reader);
+        if (r == DLX_E_FULL)
+            r = dlx__fail(DLX_E_NO_MEMORY, "the kernel has no room for an answer to dlpackd");
         if (r < 0)
             s->n_links--;
         else
             s->n_spares += notification->publisher == 0;
     }
-    if (r < 0) {
-        dlx__subscriber_link_unref(link);
-        if (r != DLX_E_DISCONNECTED) /* the daemon has ended: that is noticed elsewhere */
-            dlx__subscription_fail(s, r);
-        (void)dlx__notification_link_close(s->sock, notification->link);
-    }
+    if (r == 0)
+        return 0;
+    dlx__subscriber_link_unref(link);
+    if (dlx__error_is_lack(r))
+        return r;
+    if (r != DLX_E_DISCONNECTED) /* the daemon has ended: that is noticed elsewhere */
+        dlx__subscription_fail(s, r);
+    (void)dlx__notification_link_close(s->sock, notification->link);
+    return 0;
 }
 
 /* All that was there is here: from now on the publisher waits for us, if we are reliable. */
@@ -291,11 +323,11 @@ static void start_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
     dlx__subscription_tell(s, link);
 }
 
-static void on_open(struct dlx_subscription *s, struct dlx_notification *notification)
+static int on_open(struct dlx_subscription *s, struct dlx_notification *notification)
 {
     struct dlx_subscriber_link *link = find_link(s, notification->link);
     if (!link)
-        return; /* we closed it meanwhile */
+        return 0; /* we closed it meanwhile */
     int r = 0;
     if (link->publisher == 0) {
         r = dlx__subscriber_link_assign(link, notification->publisher, notification->text,
@@ -303,19 +335,24 @@ static void on_open(struct dlx_subscription *s, struct dlx_notification *notific
         s->n_spares -= link->publisher != 0;
         link->origin = notification->resumes ? notification->resumes : notification->publisher;
     }
+    link->pid = notification->pid;
     if (r == 0)
         r = dlx__subscriber_link_open(link, dlx__steal_fd(&notification->fds[1]),
                                       dlx__steal_fd(&notification->fds[0]), notification->size,
                                       notification->n_entries, notification->base,
                                       notification->n_arenas);
-    if (r == 0)
+    if (r == 0) {
         r = dlx__subscription_epoll_add(s, link->bell, DLX_BELL_EVENTS, link);
+        if (dlx__error_is_lack(r))
+            dlx__subscriber_link_unopen(link);
+    }
+    if (dlx__error_is_lack(r))
+        return r;
     if (r < 0) {
         dlx__subscription_fail(s, r);
-        dlx__subscription_detach(s, link);
-        return;
+        dlx__subscription_reject(s, link);
+        return 0;
     }
-    link->pid = notification->pid;
     link->history = notification->history;
     link->retain = notification->retain;
     link->on_full = notification->on_full;
@@ -324,22 +361,25 @@ static void on_open(struct dlx_subscription *s, struct dlx_notification *notific
     link->most_held_bytes = notification->max_held_bytes;
     if (link->arenas_due == 0)
         start_link(s, link);
+    return 0;
 }
 
-static void on_arena(struct dlx_subscription *s, struct dlx_notification *notification)
+static int on_arena(struct dlx_subscription *s, struct dlx_notification *notification)
 {
     struct dlx_subscriber_link *link = find_link(s, notification->link);
     bool added = notification->kind == DLX_NOTIFICATION_ARENA_ADDED;
     if (!link || link->state == DLX_SUBSCRIBER_LINK_OFFERED)
-        return; /* we closed it meanwhile */
+        return 0; /* we closed it meanwhile */
     int r = added ? dlx__subscriber_link_arena_add(link, notification->arena,
                                                    dlx__steal_fd(&notification->fds[0]),
                                                    notification->size)
                   : 0;
+    if (dlx__error_is_lack(r))
+        return r;
     if (r < 0) { /* its messages cannot be read: better no link than one that hangs */
         dlx__subscription_fail(s, r);
-        dlx__subscription_detach(s, link);
-        return;
+        dlx__subscription_reject(s, link);
+        return 0;
     }
     if (!added)
         dlx__subscriber_link_arena_dropped(link, notification->arena);
@@ -348,37 +388,60 @@ static void on_arena(struct dlx_subscription *s, struct dlx_notification *notifi
     /* A drop stands in for one that was never added. */
     if (link->arenas_due > 0 && --link->arenas_due == 0)
         start_link(s, link);
+    return 0;
 }
 
-static void on_notifications(struct dlx_subscription *s, struct dlx_notification *notification)
+static void tell_unseen(struct dlx_subscription *s, const struct dlx_notification *notification,
+                        const char *reason)
+{
+    dlx__events_push(&s->events, DLX_EVENT_UNSEEN, notification->link, notification->publisher,
+                     notification->pid, *notification->topic ? notification->topic : s->topic,
+                     reason);
+}
+
+static void on_failed(struct dlx_subscription *s, struct dlx_notification *notification)
+{
+    struct dlx_subscriber_link *link = find_link(s, notification->link);
+    char reason[DLX_EVENT_REASON_SIZE];
+    if (notification->code != DLX_E_PUBLISHER_GONE) {
+        dlx__fail(notification->code, "%s", notification->text);
+        dlx__subscription_fail(s, notification->code);
+        (void)snprintf(s->untold.refusal, sizeof s->untold.refusal,
+                       "a publisher was refused: %.480s", notification->text);
+        (void)snprintf(reason, sizeof reason, "%.95s", notification->text);
+        tell_unseen(s, notification, reason);
+    } else if (notification->resumes != 0) {
+        uint64_t n = dlx__origin_gone_before(s, notification);
+        (void)snprintf(
+            reason, sizeof reason,
+            "%" PRIu64 " messages: it left before a call here; see publishers (n_publishers)", n);
+        if (n > 0) {
+            s->untold.n_left++;
+            tell_unseen(s, notification, reason);
+        }
+    }
+    if (link)
+        dlx__subscription_detach(s, link);
+    else
+        settle(s, notification->link); /* it was never offered */
+}
+
+static int on_notifications(struct dlx_subscription *s, struct dlx_notification *notification)
 {
     struct dlx_subscriber_link *link;
     if (s->notifications.first_link == 0)
         s->notifications.first_link = notification->link;
     switch (notification->kind) {
     case DLX_NOTIFICATION_LINK_OFFER:
-        on_offer(s, notification);
-        return;
+        return on_offer(s, notification);
     case DLX_NOTIFICATION_LINK_OPEN:
-        on_open(s, notification);
-        return;
+        return on_open(s, notification);
     case DLX_NOTIFICATION_LINK_FAILED:
-        if (notification->code != DLX_E_PUBLISHER_GONE) {
-            dlx__fail(notification->code, "%s", notification->text);
-            dlx__subscription_fail(s, notification->code);
-        } else if (notification->resumes != 0) {
-            dlx__origin_gone_before(s, notification);
-        }
-        link = find_link(s, notification->link);
-        if (link)
-            dlx__subscription_detach(s, link);
-        else
-            settle(s, notification->link); /* it was never offered */
-        return;
+        on_failed(s, notification);
+        return 0;
     case DLX_NOTIFICATION_ARENA_ADDED:
     case DLX_NOTIFICATION_ARENA_DROPPED:
-        on_arena(s, notification);
-        return;
+        return on_arena(s, notification);
     case DLX_NOTIFICATION_PUBLISHER_GONE:
         link = find_link(s, notification->link);
         if (link && link->state == DLX_SUBSCRIBER_LINK_OPEN) {
@@ -388,16 +451,17 @@ static void on_notifications(struct dlx_subscription *s, struct dlx_notification
         } else if (link) {
             dlx__subscription_detach(s, link);
         }
-        return;
+        return 0;
     case DLX_NOTIFICATION_SPARE_SEALED:
         link = find_link(s, notification->link);
         if (link)
             settle_link(s, link);
-        return;
+        return 0;
     case DLX_NOTIFICATION_LINK_ADDED:
     case DLX_NOTIFICATION_LINK_CUT:
-        return; /* a publisher's: not ours to understand */
+        return 0; /* a publisher's: not ours to understand */
     }
+    return 0;
 }
 
 /* Wakes whoever sleeps on the epoll, the caller of dlx_subscription_fd() too: see needs_timer(). */
@@ -459,22 +523,26 @@ void dlx__subscription_read_notifications(struct dlx_subscription *s)
         dlx__subscription_reconnect(s);
     while (s->sock >= 0) {
         struct dlx_notification notification;
-        int r = dlx__notification_read(s->sock, &notification);
+        int r = dlx__notification_look(s->sock, &notification);
         if (r == DLX_E_EMPTY)
             break;
         if (r == DLX_E_DISCONNECTED || r == DLX_E_PROTOCOL) {
             lose_daemon(s);
             break;
         }
-        if (r < 0) {
-            if (s->untold.failure == 0)
-                dlx__subscription_fail(s, r);
+        size_t n_fds = r == 0 ? notification.n_fds : 0;
+        if (r == 0) {
+            r = on_notifications(s, &notification);
+            dlx__notification_deinit(&notification);
+        }
+        if (r < 0) { /* the packet stays, and what follows it */
+            dlx__subscription_fail(s, r);
             break;
         }
         s->notifications.n_read++;
-        s->notifications.n_with_fds += notification.n_fds > 0;
-        on_notifications(s, &notification);
-        dlx__notification_deinit(&notification);
+        s->notifications.n_with_fds += n_fds > 0;
+        if (!dlx__notification_done(s->sock))
+            break;
     }
     if (s->sock >= 0 && s->notifications.n_with_fds != s->notifications.n_acked)
         acknowledge(s);

@@ -49,7 +49,7 @@ struct dlx_subscription_looks {
 struct dlx_subscription_untold {
     int failure; /* of a link, or to subscribe again */
     char failure_text[DLX_ERROR_TEXT_SIZE];
-    char refusal[DLX_ERROR_TEXT_SIZE]; /* the last DLX_E_QOS that was told; "": none */
+    char refusal[DLX_ERROR_TEXT_SIZE]; /* why the last link failed or was cut; "": none did */
     bool was_attached;                 /* ATTACHED */
     uint32_t n_left; /* publishers that have left since PUBLISHER_GONE was told last */
     /* The daemon has disconnected us, and this is told before our socket is seen to be closed. */
@@ -160,6 +160,9 @@ void dlx__subscription_tell(struct dlx_subscription *s, struct dlx_subscriber_li
 
 /* Leave a link: what is held stays held. */
 void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_subscriber_link *link);
+/* Leave a link that cannot go on, as the thread's message says: DLX_EVENT_LOST has that reason, and
+ * what the publisher has published and the link has not passed counts as lost. */
+void dlx__subscription_reject(struct dlx_subscription *s, struct dlx_subscriber_link *link);
 
 /* Is there a link of a daemon that has ended, or that has disconnected us? */
 static inline bool dlx__subscription_has_foreign(const struct dlx_subscription *s)

@@ -48,6 +48,8 @@ int dlx_subscription_next_event(struct dlx_subscription *s, struct dlx_event *re
     tell_late(s);
     if (s->events.n == 0)
         look_for_ends(s);
+    for (uint32_t i = 0; i < s->n_links; i++) /* an arena may have been mapped late */
+        dlx__subscription_tell(s, s->links[i]);
     r = dlx__events_pop(&s->events, ret);
     dlx__subscription_leave(s);
     return r;

@@ -15,7 +15,8 @@ enum dlx_event_kind {
     DLX_EVENT_JOINED = 1, /**< a peer is attached */
     DLX_EVENT_LEFT = 2,   /**< a peer closed; if a publisher, everything it published was taken */
     /** The same, but the peer did not close: its process died or executed another program, or its
-     *  link was cut. A publisher hears of this within a second if dlpackd cannot tell it. */
+     *  link was cut, for `reason`. What a subscription can no longer get counts as lost. A
+     *  publisher hears of this within a second if dlpackd cannot tell it. */
     DLX_EVENT_LOST = 3,
     /** For a subscription with `pin`, once for each publisher: some of that publisher's memory
      *  could not be pinned. Its messages arrive nevertheless. */
@@ -29,6 +30,13 @@ enum dlx_event_kind {
      *  publisher's new id (0 for a subscription), `pid` and `link` are 0, and `topic` may be the
      *  pattern of the subscription. */
     DLX_EVENT_RECONNECTED = 6,
+    /** For a subscription: it has no messages of this publisher, and `reason` says why: the
+     *  publisher left before this subscription made a call, and more had come than the subscription
+     *  was ready for (`n_publishers` of struct dlx_subscribe_args); or no link could be made. What
+     *  is known to be missed counts as lost, or as skipped. One event may stand for several
+     *  publishers: `publisher` is 0 then. A daemon of protocol 2.7 does not tell `publisher`, `pid`
+     *  and `topic`: they are 0, 0 and that of the subscription. */
+    DLX_EVENT_UNSEEN = 7,
 };
 
 #define DLX_EVENT_REASON_SIZE 96
@@ -41,8 +49,8 @@ struct dlx_event {
     uint64_t publisher;            /**< id of the publisher */
     uint64_t missed;               /**< events dropped before this one: 64 are kept */
     char topic[DLX_TOPIC_MAX + 1]; /**< of the publisher */
-    /** Why the publisher cut the link, the memory is not pinned, or the last tensor was not ready;
-     *  "" for other events. */
+    /** Why the link was cut, the memory is not pinned, the last tensor was not ready, or a
+     *  publisher was not seen; "" for other events. */
     char reason[DLX_EVENT_REASON_SIZE];
 };
 

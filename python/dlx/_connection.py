@@ -132,9 +132,11 @@ class Methods:
         stay      True: loops and take() wait for the next publisher when the last one has left;
                   False: loops end there, and take() raises dlx.PublisherGone; None: True for a
                   pattern, else False
-        publishers  end when at least this many have left, instead of one: for the results of N
-                    workers; not
-                  with `stay`
+        publishers  end when at least this many have left, instead of one, and be ready for so
+                    many that come, publish and leave while this program does something else: for
+                    the results of N workers; not with `stay`. Without a number the subscription
+                    is ready for 2 (8 for a pattern), and for more, up to 64, once so many came;
+                    the messages of others count as lost, with an "unseen" event. Each costs 4 KiB
         spin      longest busy wait in seconds before sleeping; "never" (or 0), "always"; None:
                   adaptive
         pin       a GPU ("cuda:0") that copies by itself from CPU memory of publishers: keep a

@@ -224,7 +224,9 @@ class Report(structseq[object], tuple[int, bool, int, int, int]):
 class Event(structseq[object], tuple[str, str, int, int, int, int, str]):
     __match_args__: Final = ("kind", "topic", "pid", "link", "publisher", "missed", "reason")
     @property
-    def kind(self) -> Literal["joined", "left", "lost", "unpinned", "late", "reconnected"]: ...
+    def kind(
+        self,
+    ) -> Literal["joined", "left", "lost", "unpinned", "late", "reconnected", "unseen"]: ...
     @property
     def topic(self) -> str: ...
     @property

@@ -307,3 +307,98 @@ TEST(a_subscription_made_with_the_next_daemon_counts_from_then_on)
     take(s, 3 * DEPTH + 1, 4 * DEPTH);
     ck_assert_uint_eq(n_lost(s), 0);
 }
+
+/* ---- more publishers than two ---------------------------------------------------------------- */
+
+/* Each publishes its number once and leaves, while the subscriber makes no call. */
+static void publish_once_each(struct dlx_client *c, const char *topic, int n,
+                              const struct dlx_publisher_args *args)
+{
+    for (int i = 1; i <= n; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, topic, i);
+        auto_publisher *p = dlx_test_stream_publisher(c, name, args);
+        dlx_test_stream_publish(p, 10, i);
+    }
+}
+
+/* Takes the numbers from 1 to n, each once, from anybody. */
+static void take_each(struct dlx_subscription *s, int n)
+{
+    for (int64_t sum = 0, i = 1; i <= n; i++) {
+        auto_message *m = dlx_test_stream_next(s);
+        sum += *(const int64_t *)dlx_message_peek(m, 0)->data;
+        ck_assert(i < n || sum == (int64_t)n * (n + 1) / 2);
+    }
+}
+
+/* To a topic, to a pattern; reliably. */
+LOOP_TEST(a_subscription_for_n_publishers_gets_all_of_n_that_came_and_left, 0, 4)
+{
+    enum { N = 100 };
+    const bool is_pattern = _i & 1, reliable = _i & 2;
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    const uint64_t before = dlx_test_stream_daemon_info(c).shared_bytes;
+    auto_subscription *s = dlx_test_stream_subscribe(
+        c, is_pattern ? "test/*" : "test/a", SUBSCRIBE(.n_publishers = N, .reliable = reliable));
+    /* Each is charged. */
+    ck_assert_uint_eq(dlx_test_stream_daemon_info(c).shared_bytes - before, N * 4096);
+    publish_once_each(other, is_pattern ? "test/%d" : "test/a", N, reliable ? &block : &drop);
+    take_each(s, N);
+    take_fails(s, PATIENCE, DLX_E_PUBLISHER_GONE, "");
+    ck_assert_uint_eq(n_lost(s), 0);
+    s = dlx_subscription_unref(s);
+    eventually(dlx_test_stream_daemon_info(c).shared_bytes == before);
+}
+
+TEST(a_subscription_is_ready_for_more_publishers_after_more_came)
+{
+    enum { N = 12, ROUNDS = 10 };
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
+    uint64_t n = 0, last = 0;
+    for (int round = 0; round < ROUNDS && last < N; round++) {
+        publish_once_each(other, "test/a", N, &drop);
+        for (last = drain(s); last + n_lost(s) < (uint64_t)(round + 1) * N - n; last++)
+            dlx_message_unref(dlx_test_stream_next(s));
+        n += last;
+        ck_assert_uint_ge(last, 2);
+    }
+    ck_assert_uint_eq(last, N);
+}
+
+/* What is not kept is told, publisher by publisher. */
+TEST(publishers_that_were_not_seen_are_named_with_what_they_published)
+{
+    enum { N = 5, KEPT = 2 };
+    uint64_t ids[N];
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", SUBSCRIBE(.n_publishers = KEPT));
+    for (int i = 0; i < SPARES - KEPT; i++) /* it is ready for eight */
+        dlx_publisher_unref(dlx_test_stream_publisher(other, "test/nothing", &drop));
+    for (int i = 0; i < N; i++) {
+        struct dlx_publisher_info info = {.size = sizeof info};
+        auto_publisher *p = dlx_test_stream_publisher(other, "test/a", &drop);
+        publish(p, 1, 3);
+        ck_assert_uint_eq(dlx_test_stream_list(other, &info), 1);
+        ids[i] = info.publisher;
+    }
+    uint64_t n = 0;
+    while (n + n_lost(s) < N * 3) {
+        struct dlx_message *m = NULL;
+        n += dlx_take(s, PATIENCE, &m) == 0;
+        dlx_message_unref(m);
+    }
+    struct dlx_event e = {.size = sizeof e};
+    uint64_t n_unseen = 0;
+    while (dlx_subscription_next_event(s, &e) == 0) {
+        if (e.kind != DLX_EVENT_UNSEEN)
+            continue;
+        ck_assert_uint_eq(e.publisher, ids[KEPT + n_unseen++]);
+        ck_assert_str_eq(e.topic, "test/a");
+        ck_assert_uint_eq(e.pid, (uint32_t)getpid());
+        contains(e.reason, "3 messages");
+    }
+    ck_assert_uint_eq(n_unseen, N - KEPT);
+    ck_assert_uint_eq(n_lost(s), (N - KEPT) * 3);
+}

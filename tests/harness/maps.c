@@ -3,6 +3,7 @@
 #include "tests/harness/daemon.h"
 #include <inttypes.h>
 #include <setjmp.h>
+#include <sys/resource.h>
 
 static sigjmp_buf back;
 
@@ -53,7 +54,7 @@ static size_t max_map_count(void)
     return limit;
 }
 
-bool dlx_test_maps_can_exhaust(void)
+bool dlx_test_maps_can_limit(void)
 {
 #if defined(__SANITIZE_THREAD__)
     return false;
@@ -62,7 +63,35 @@ bool dlx_test_maps_can_exhaust(void)
     return false;
 #endif
 #endif
-    return !dlx_test_valgrind() && max_map_count() <= 2000000;
+    return !dlx_test_valgrind();
+}
+
+bool dlx_test_maps_can_exhaust(void)
+{
+    return dlx_test_maps_can_limit() && max_map_count() <= 2000000;
+}
+
+static void set_limit(rlim_t limit)
+{
+    struct rlimit both;
+    ck_assert_int_eq(getrlimit(RLIMIT_AS, &both), 0);
+    both.rlim_cur = limit;
+    ck_assert_int_eq(setrlimit(RLIMIT_AS, &both), 0);
+}
+
+void dlx_test_maps_limit(uint64_t room)
+{
+    uint64_t pages;
+    FILE *f = fopen("/proc/self/statm", "re");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_eq(fscanf(f, "%" SCNu64, &pages), 1);
+    (void)fclose(f);
+    set_limit(pages * (uint64_t)sysconf(_SC_PAGESIZE) + room);
+}
+
+void dlx_test_maps_unlimit(void)
+{
+    set_limit(RLIM_INFINITY);
 }
 
 struct dlx_test_maps dlx_test_maps_exhaust(void)

@@ -23,4 +23,10 @@ bool dlx_test_maps_can_exhaust(void);
 struct dlx_test_maps dlx_test_maps_exhaust(void);
 void dlx_test_maps_give_back(struct dlx_test_maps *maps);
 
+/* Let this process map so many bytes more, and no more (RLIMIT_AS). Not with ThreadSanitizer and
+ * valgrind. */
+bool dlx_test_maps_can_limit(void);
+void dlx_test_maps_limit(uint64_t room);
+void dlx_test_maps_unlimit(void);
+
 #endif

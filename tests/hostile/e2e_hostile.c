@@ -108,6 +108,7 @@ LOOP_TEST(a_lie_at_the_end_of_a_batch_is_told_after_the_batch, 0, 2)
     for (int i = 0; i < 3; i++)
         dlx_test_stream_publish(x.liar, 4, i);
     publish_lie(x.liar, &unknown_kind);
+    dlx_test_stream_publish_all(x.liar, 4, 4, 6);
     for (int i = 0; i < 3; i++) {
         ok(dlx_test_scene_take(&x, PATIENCE, &m));
         ck_assert_uint_eq(dlx_message_publisher(m), x.liar->id);
@@ -115,6 +116,16 @@ LOOP_TEST(a_lie_at_the_end_of_a_batch_is_told_after_the_batch, 0, 2)
         dlx_message_unref(m);
     }
     fails(dlx_test_scene_take(&x, 0, &m), DLX_E_BAD_PEER, "unknown kind");
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
+    ck_assert_uint_eq(stats.rejected, 1);
+    ck_assert_uint_eq(stats.lost, 3); /* what came after it */
+    struct dlx_event e = {.size = sizeof e};
+    do
+        ok(dlx_subscription_next_event(x.s, &e));
+    while (e.kind == DLX_EVENT_JOINED);
+    ck_assert_uint_eq(e.kind, DLX_EVENT_LOST);
+    ck_assert_uint_eq(e.publisher, x.liar->id);
+    contains(e.reason, "unknown kind");
     ck_assert(!dlx_test_scene_honest_goes_on(&x));
 }
 
