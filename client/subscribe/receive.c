@@ -193,11 +193,14 @@ void dlx__subscription_leave_ended(struct dlx_subscription *s)
 /* One look at every active link. EMPTY: nothing anywhere. */
 static int try_take(struct dlx_subscription *s, uint32_t n, struct dlx_message **ret)
 {
+    const bool is_latest = s->args.mode == DLX_MODE_LATEST;
     s->notifications.n_known = s->notifications.n_read;
     for (uint32_t k = 0; k < s->n_active; k++) {
         uint32_t i = s->next < s->n_active ? s->next : 0;
         struct dlx_subscriber_link *link = s->active[i];
         s->next = i + 1 < s->n_active ? i + 1 : 0;
+        if (dlx_unlikely(is_latest) && !dlx__subscription_is_newest(s, link))
+            continue;
         int r = dlx_unlikely(link->foreign && is_outdated(s, link))
                     ? DLX_E_PUBLISHER_GONE
                     : dlx__subscriber_link_take(link, n, ret);
@@ -205,6 +208,8 @@ static int try_take(struct dlx_subscription *s, uint32_t n, struct dlx_message *
         if (dlx_unlikely(r == DLX_E_NOT_FOUND))
             r = read_news_for(s, link, n, ret);
         if (dlx_likely(r == 0)) {
+            if (dlx_unlikely(is_latest))
+                dlx__subscription_pass_older(s, link, (*ret)->monotonic_ns);
             link->n_idle = 0;
             s->n_alone = k + 1 >= s->n_active ? ALONE_TAKES : 0;
             if (link->n_pending > 0 || s->n_alone > 0)

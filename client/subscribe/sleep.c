@@ -127,7 +127,7 @@ bool dlx__subscription_arm(struct dlx_subscription *s)
 
 bool dlx__subscription_waits_for_news(const struct dlx_subscription *s)
 {
-    bool waits = s->n_open < s->n_links - s->n_spares; /* for its arenas */
+    bool waits = dlx__subscription_joins(s);
     for (uint32_t i = 0; i < s->n_active; i++)
         waits |= !dlx__subscriber_link_listens(s->active[i]);
     return waits;

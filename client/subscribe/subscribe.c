@@ -183,6 +183,7 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
         subscription_free(s);
         return r;
     }
+    s->looks.is_owed = false; /* every publisher that was there is attached */
     *ret = s;
     return 0;
 }

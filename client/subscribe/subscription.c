@@ -495,6 +495,18 @@ static void lose_daemon(struct dlx_subscription *s)
     }
 }
 
+/* The daemon sends so many packets with descriptors before they are acknowledged. */
+#define CREDIT 4U
+
+/* Notifications were read in mode LATEST: are more to be expected? */
+static void expect_newer(struct dlx_subscription *s)
+{
+    uint64_t now = dlx__now_ns();
+    s->looks.is_owed &= now - s->looks.told_ns < DLX_NEWER_NS;
+    s->looks.is_owed |= s->notifications.n_with_fds - s->notifications.n_acked >= CREDIT;
+    s->looks.told_ns = now;
+}
+
 /* Once the daemon has no credit left, nothing comes before it has this. */
 static void acknowledge(struct dlx_subscription *s)
 {
@@ -509,7 +521,8 @@ static void acknowledge(struct dlx_subscription *s)
  * former daemon knew may go on in its old block, and cannot ring. */
 static bool needs_timer(const struct dlx_subscription *s)
 {
-    bool needs = s->sock < 0 || s->notifications.n_with_fds != s->notifications.n_acked;
+    bool needs = s->sock < 0 || s->notifications.n_with_fds != s->notifications.n_acked ||
+                 (s->args.mode == DLX_MODE_LATEST && dlx__subscription_may_get_newer(s));
     for (uint32_t i = 0; !needs && i < s->n_links; i++)
         needs = s->links[i]->former && s->links[i]->state == DLX_SUBSCRIBER_LINK_OPEN &&
                 s->links[i]->to_come != DLX_TO_COME_NOTHING;
@@ -519,6 +532,7 @@ static bool needs_timer(const struct dlx_subscription *s)
 /* Read what the daemon has sent. */
 void dlx__subscription_read_notifications(struct dlx_subscription *s)
 {
+    uint64_t n_read = s->notifications.n_read;
     if (s->sock < 0)
         dlx__subscription_reconnect(s);
     while (s->sock >= 0) {
@@ -544,6 +558,8 @@ void dlx__subscription_read_notifications(struct dlx_subscription *s)
         if (!dlx__notification_done(s->sock))
             break;
     }
+    if (s->args.mode == DLX_MODE_LATEST && s->notifications.n_read != n_read)
+        expect_newer(s);
     if (s->sock >= 0 && s->notifications.n_with_fds != s->notifications.n_acked)
         acknowledge(s);
     if (needs_timer(s))

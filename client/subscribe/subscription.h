@@ -32,6 +32,8 @@ struct dlx_subscription_looks {
     uint64_t notification_at;   /* likewise for notifications */
     uint32_t notification_step; /* and then again after so many */
     uint64_t last_ns;
+    uint64_t told_ns; /* in mode LATEST: when the last notification was read */
+    bool is_owed; /* likewise: since then, the daemon may have had more than it had credit for */
     uint64_t spin_ns; /* adaptive */
 };
 
@@ -190,6 +192,28 @@ bool dlx__subscription_park(struct dlx_subscription *s, struct dlx_subscriber_li
 /* The epoll names a bell for each new byte, whether the ones before were read or not. */
 void dlx__subscription_on_bell(struct dlx_subscription *s, struct dlx_subscriber_link *link,
                                uint32_t events);
+
+/* Do links wait for LinkOpen, or for arenas? */
+static inline bool dlx__subscription_joins(const struct dlx_subscription *s)
+{
+    return s->n_open < s->n_links - s->n_spares;
+}
+
+/* In mode LATEST: may the daemon be about to tell of a publisher with a newer message than those of
+ * publishers that have ended? These wait for that, but not for a daemon that says nothing. */
+#define DLX_NEWER_NS UINT64_C(100000000)
+static inline bool dlx__subscription_may_get_newer(const struct dlx_subscription *s)
+{
+    return (s->looks.is_owed || dlx__subscription_joins(s)) && s->sock >= 0 &&
+           dlx__now_ns() - s->looks.told_ns < DLX_NEWER_NS;
+}
+
+/* client/subscribe/latest.c, for mode LATEST: has nobody a newer message of its topic? The link is
+ * stuck if its publisher has ended, and a newer one may be about to be told. */
+bool dlx__subscription_is_newest(struct dlx_subscription *s, struct dlx_subscriber_link *link);
+/* A message of the link, of that time, was taken: what others published before it is passed. */
+void dlx__subscription_pass_older(struct dlx_subscription *s,
+                                  const struct dlx_subscriber_link *link, uint64_t ns);
 
 /* The link that goes on where this one ends, with another daemon; NULL: none. */
 struct dlx_subscriber_link *dlx__subscription_successor(const struct dlx_subscription *s,

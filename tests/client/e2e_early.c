@@ -402,3 +402,54 @@ TEST(publishers_that_were_not_seen_are_named_with_what_they_published)
     ck_assert_uint_eq(n_unseen, N - KEPT);
     ck_assert_uint_eq(n_lost(s), (N - KEPT) * 3);
 }
+
+/* ---- mode LATEST ----------------------------------------------------------------------------- */
+
+static void expect_only(struct dlx_subscription *s, int64_t value, uint64_t n_skipped)
+{
+    auto_message *m = dlx_test_stream_next(s);
+    dlx_test_stream_check(m, 10, value);
+    struct dlx_message *none = NULL;
+    int r;
+    while ((r = dlx_take(s, SECOND / 5, &none)) == DLX_E_PUBLISHER_GONE)
+        ;
+    ck_assert_int_eq(r, DLX_E_TIMEOUT);
+    const struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
+    ck_assert_uint_eq(stats.skipped, n_skipped);
+    ck_assert_uint_eq(stats.taken, 1);
+    ck_assert_uint_eq(stats.lost, 0);
+}
+
+/* Six loaders, one for each version: the subscriber sees the newest alone. */
+LOOP_TEST(mode_latest_gets_the_newest_of_publishers_that_ended, 0, 12)
+{
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_subscription *s = dlx_test_stream_subscribe(
+        c, _i & 1 ? "test/*" : "test/a",
+        SUBSCRIBE(.mode = DLX_MODE_LATEST, .n_publishers = _i & 2 ? 6 : 0));
+    publish_once_each(other, "test/a", 6, PUBLISHER(.retain = 1));
+    expect_only(s, 6, 5);
+}
+
+TEST(mode_latest_gets_the_newest_of_publishers_that_are_there)
+{
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_subscription *s =
+        dlx_test_stream_subscribe(c, "test/*", SUBSCRIBE(.mode = DLX_MODE_LATEST));
+    auto_publisher *p = dlx_test_stream_publisher(other, "test/a", NULL),
+                   *q = dlx_test_stream_publisher(other, "test/a", NULL);
+    publish(p, 1, 3);
+    publish(q, 4, 5);
+    publish(p, 6, 6);
+    expect_only(s, 6, 5);
+}
+
+TEST(mode_latest_gets_the_newest_of_each_topic)
+{
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_subscription *s =
+        dlx_test_stream_subscribe(c, "test/*", SUBSCRIBE(.mode = DLX_MODE_LATEST));
+    publish_once_each(other, "test/%d", 6, PUBLISHER(.retain = 1));
+    take_each(s, 6);
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).skipped, 0);
+}

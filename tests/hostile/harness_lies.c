@@ -4,19 +4,19 @@
 #include "tests/harness/random.h"
 #include "tests/hostile/harness_liar.h"
 
-static struct dlx_publisher *publisher_for(const struct dlx_test_scene *x)
+static struct dlx_publisher *publisher_for(const struct dlx_test_scene *x, const char *topic)
 {
     const bool blocks = x->way == RELIABLE || x->way >= N_WAYS;
     return dlx_test_stream_publisher(
-        x->c, "test/a", PUBLISHER(.on_full = blocks ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP));
+        x->c, topic, PUBLISHER(.on_full = blocks ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP));
 }
 
 struct dlx_test_scene dlx_test_scene_begin(enum dlx_test_way way)
 {
     struct dlx_test_scene x = {.way = way, .c = dlx_test_stream_connect(), .pid = getpid()};
-    x.honest = publisher_for(&x);
+    x.honest = publisher_for(&x, "test/a");
     x.s = dlx_test_stream_subscribe(
-        x.c, "test/a",
+        x.c, way == LATEST ? "test/*" : "test/a",
         SUBSCRIBE(.mode = way == LATEST ? DLX_MODE_LATEST : DLX_MODE_ALL,
                   .reliable = way == RELIABLE, .spin_ns = way == SPINNING ? DLX_SPIN_ALWAYS : 0));
     if (way == POLLING)
@@ -27,7 +27,8 @@ struct dlx_test_scene dlx_test_scene_begin(enum dlx_test_way way)
 struct dlx_test_scene dlx_test_scene_make_for(enum dlx_test_way way)
 {
     struct dlx_test_scene x = dlx_test_scene_begin(way);
-    x.liar = publisher_for(&x);
+    /* In mode LATEST a lie is not even looked at if its topic has something newer. */
+    x.liar = publisher_for(&x, way == LATEST ? "test/lies" : "test/a");
     return x;
 }
 
