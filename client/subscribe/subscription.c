@@ -529,13 +529,21 @@ static bool needs_timer(const struct dlx_subscription *s)
     return needs;
 }
 
-/* Read what the daemon has sent. */
+/* Returns false if the packet that was handled last is still in the socket. */
+static bool drop_handled(struct dlx_subscription *s)
+{
+    s->notifications.stays = s->notifications.stays && !dlx__notification_done(s->sock);
+    return !s->notifications.stays;
+}
+
+/* Read what the daemon has sent. A packet stays in the socket until it is handled, and the next one
+ * is not looked at before it is dropped. */
 void dlx__subscription_read_notifications(struct dlx_subscription *s)
 {
     uint64_t n_read = s->notifications.n_read;
     if (s->sock < 0)
         dlx__subscription_reconnect(s);
-    while (s->sock >= 0) {
+    while (s->sock >= 0 && drop_handled(s)) {
         struct dlx_notification notification;
         int r = dlx__notification_look(s->sock, &notification);
         if (r == DLX_E_EMPTY)
@@ -555,8 +563,7 @@ void dlx__subscription_read_notifications(struct dlx_subscription *s)
         }
         s->notifications.n_read++;
         s->notifications.n_with_fds += n_fds > 0;
-        if (!dlx__notification_done(s->sock))
-            break;
+        s->notifications.stays = true;
     }
     if (s->args.mode == DLX_MODE_LATEST && s->notifications.n_read != n_read)
         expect_newer(s);

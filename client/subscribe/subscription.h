@@ -19,6 +19,7 @@ struct dlx_subscription_notifications {
     uint64_t n_known;    /* of them, those that were read before the last look at all links began */
     uint32_t n_with_fds; /* of them, those with fds: for Ack */
     uint32_t n_acked;
+    bool stays;          /* the last of them, in the socket, until it is dropped */
     uint32_t n_offers;   /* links to publishers that were there, and spares */
     uint32_t n_settled;  /* of them, those that ended in a link, a sealed spare or a failure */
     uint64_t first_link; /* the number of the first of them; the others' follow */
