@@ -231,21 +231,23 @@ static const struct {
 
 static void lying_publisher(struct dlx_client *c, int tell, int arg)
 {
+    const char *topic = dlx_test_scene_liar_topic((enum dlx_test_way)(arg % N_ALL_WAYS));
+    int lie = arg / N_ALL_WAYS;
     dlx_set_debug(false); /* it writes where that forbids it */
     struct dlx_publisher *p =
-        dlx_test_stream_publisher(c, "test/a", PUBLISHER(.on_full = DLX_ON_FULL_BLOCK));
+        dlx_test_stream_publisher(c, topic, PUBLISHER(.on_full = DLX_ON_FULL_BLOCK));
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 0; i < 3; i++)
         ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), PUBLISH(.timeout_ns = PATIENCE)));
     dlx_test_liar_hear(tell);
-    if (lies[arg].lie)
-        lies[arg].lie(p, tell);
+    if (lies[lie].lie)
+        lies[lie].lie(p, tell);
     uint64_t n = p->core.head + 1;
-    if (lies[arg].gen > 0)
-        dlx_store64_sc(dlx_test_gen_of(p, n), n + lies[arg].gen);
+    if (lies[lie].gen > 0)
+        dlx_store64_sc(dlx_test_gen_of(p, n), n + lies[lie].gen);
     else
-        dlx_store64_sc(&dlx_test_control_of(p)->head, lies[arg].head);
-    if (lies[arg].head == 1)
+        dlx_store64_sc(&dlx_test_control_of(p)->head, lies[lie].head);
+    if (lies[lie].head == 1)
         dlx_store64_sc(&dlx_test_control_of(p)->oldest, 0);
     wake_readers(p);
     dlx_test_liar_rest(tell);
@@ -256,7 +258,7 @@ LOOP_TEST(a_publisher_that_lies_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(lies) * 
     int lie = _i / N_ALL_WAYS;
     auto_scene x = dlx_test_scene_begin((enum dlx_test_way)(_i % N_ALL_WAYS));
     struct dlx_message *m = NULL;
-    struct dlx_test_liar liar = dlx_test_liar_spawn(lying_publisher, lie);
+    struct dlx_test_liar liar = dlx_test_liar_spawn(lying_publisher, _i);
     x.pid = liar.pid;
     /* What it published before it began to lie. */
     for (uint64_t seq = 0; seq < 3;) {

@@ -24,11 +24,15 @@ struct dlx_test_scene dlx_test_scene_begin(enum dlx_test_way way)
     return x;
 }
 
+const char *dlx_test_scene_liar_topic(enum dlx_test_way way)
+{
+    return way == LATEST ? "test/lies" : "test/a";
+}
+
 struct dlx_test_scene dlx_test_scene_make_for(enum dlx_test_way way)
 {
     struct dlx_test_scene x = dlx_test_scene_begin(way);
-    /* In mode LATEST a lie is not even looked at if its topic has something newer. */
-    x.liar = publisher_for(&x, way == LATEST ? "test/lies" : "test/a");
+    x.liar = publisher_for(&x, dlx_test_scene_liar_topic(way));
     return x;
 }
 

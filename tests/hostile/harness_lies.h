@@ -39,6 +39,9 @@ struct dlx_test_scene {
 /* Without the liar; and with one of this process. */
 struct dlx_test_scene dlx_test_scene_begin(enum dlx_test_way way);
 struct dlx_test_scene dlx_test_scene_make_for(enum dlx_test_way way);
+/* Where the liar publishes: in mode LATEST a lie is not even looked at if its topic has something
+ * newer. */
+const char *dlx_test_scene_liar_topic(enum dlx_test_way way);
 void dlx_test_scene_end(struct dlx_test_scene *x);
 /* What is declared as this one ends with its block. */
 #define auto_scene DLX_TEST_AUTO(dlx_test_scene_end) struct dlx_test_scene
