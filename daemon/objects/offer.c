@@ -150,8 +150,8 @@ static int offer(struct dlxd_offers *offers, uint64_t id)
     return 0;
 }
 
-/* Makes as many as configured, or as the user may have, but not many at once: 0 when there is none
- * to add. */
+/* Makes as many as configured, or as the user may have, but at most LINKS_AT_ONCE: after so many
+ * there may be more to make. */
 static uint32_t add_spares(struct dlxd_subscription *subscription, uint64_t *last_link)
 {
     uint32_t n = 0;
@@ -205,7 +205,7 @@ int dlxd_offers_step(struct dlxd_offers *offers)
     }
     uint32_t n = r == 0 ? add_spares(offers->subscription, &offers->made_link) : 0;
     offers->n_links += n;
-    if (n > 0)
+    if (n == LINKS_AT_ONCE)
         return 1;
     give_ids_back(offers);
     offers->subscription->last_offer = offers->made_link;

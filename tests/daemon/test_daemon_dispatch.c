@@ -100,8 +100,8 @@ static const struct subscription_row {
     {0, 0, 0, 0, false, "from 1 to 4096"},
     {0, 0, DLX_SHM_HELD_MAX + 1, 0, false, "from 1 to 4096"},
     {0, 0, UINT32_MAX, 0, false, "from 1 to 4096"},
-    {0, 0, 1, 65, false, "65 spare links, at most 64 are possible"},
-    {1, DLX_SHM_HISTORY_MAX, DLX_SHM_HELD_MAX, 64, false, NULL},
+    {0, 0, 1, 4097, false, "4097 spare links, at most 4096 are possible"},
+    {1, DLX_SHM_HISTORY_MAX, DLX_SHM_HELD_MAX, 4096, false, NULL},
 };
 
 LOOP_TEST(a_subscription_out_of_range_is_refused, 0, DLX_ARRAY_SIZE(subscription_rows))

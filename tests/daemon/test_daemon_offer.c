@@ -197,6 +197,19 @@ TEST(a_subscription_to_many_topics_is_answered_step_by_step)
     ck_assert_uint_eq(reader->offers.n_links, TOPICS); /* their numbers follow one another: ask() */
 }
 
+TEST(a_subscription_gets_many_spare_links_step_by_step)
+{
+    struct reader *reader = &readers[0];
+    subscribe_as(reader, "t", SUBSCRIPTION_CONFIG(.max_held = 1, .n_spares = N));
+    while (reader->is_asking) {
+        uint32_t n = reader->offers.n_links;
+        ask(reader);
+        ck_assert_uint_le(reader->offers.n_links - n, MOST);
+    }
+    ck_assert_uint_eq(reader->offers.n_links, N);
+    ck_assert_uint_eq(reader->subscription->n_spares, N);
+}
+
 TEST(a_publisher_for_many_subscriptions_is_offered_step_by_step)
 {
     uint32_t steps = 0;
@@ -221,6 +234,7 @@ static void make_spare_ready(const struct reader *reader)
     ck_assert_int_eq(link->made, DLXD_MADE_AS_SPARE);
     link->drain->page_fd = memfd_create("page", MFD_CLOEXEC);
     ck_assert_int_ge(link->drain->page_fd, 0);
+    dlxd_link_set_proving(link);
     link->state = DLXD_LINK_SPARE;
 }
 
