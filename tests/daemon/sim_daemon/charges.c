@@ -25,7 +25,7 @@ static int looks = -1;
 /* Where is this region among the drops that a link has yet to acknowledge? -1: not there. */
 static int find_drop(const struct link *l, int region)
 {
-    for (int i = l->n_landed; i < l->n_drops; i++)
+    for (int i = l->n_settled; i < l->n_drops; i++)
         if (l->drops[i].region == region)
             return i < l->first_drop && user_of(l) == looks && is_read(l) ? -1 : i;
     return -1;
@@ -97,9 +97,13 @@ void drain_remove(int at)
     memmove(drain, drain + 1, (size_t)(w.n_drains - at) * sizeof *drain);
 }
 
-/* Those that the daemon has let go since the request came. */
-void drains_remove_let_go(void)
+/* The model has made the same offers. What the daemon has let go, and has seen read, meanwhile,
+ * freed room for none of those that were refused before. */
+void catch_up(void)
 {
+    w.is_behind = false;
+    each_link (l)
+        l->n_settled = l->n_landed;
     for (int i = w.n_drains; i-- > 0;)
         if (w.drains[i].let_go)
             drain_remove(i);
@@ -277,6 +281,10 @@ bool user_has_room(int user, uint64_t size)
 {
     if (fits(user, size))
         return true;
+    each_link (l) {
+        if (user_of(l) == user)
+            l->n_settled = l->n_landed;
+    }
     looks = user;
     bool r = fits(user, size);
     for (int i = w.n_drains; !r && i-- > 0;)

@@ -79,10 +79,12 @@ static struct pub *look_for_death(const struct dlxd_watch *watch)
 static void offer(struct pub *p)
 {
     struct dlxd_publisher *theirs = their_publisher(p->id);
+    w.is_behind = true;
     while (dlxd_offering_step(theirs))
         ;
     w.inside = false;
     pub_offer(p, false);
+    catch_up();
     w.inside = true;
 }
 

@@ -207,6 +207,8 @@ void on_drop_landed(uint64_t id, uint32_t arena)
     MUST(s->sock < 0 || s->all_read >= l->drops[l->n_landed].packet,
          "ArenaDropped %u of link %ju was not read", arena, id);
     l->n_landed++;
+    if (!w.is_behind)
+        l->n_settled = l->n_landed;
 }
 
 static void told_gone(struct link *l)
@@ -447,7 +449,7 @@ void on_let_go(uint64_t id)
     MUST(drain_has_left(&w.drains[i]), "link %ju holds messages", id);
     w.counts[15]++;
     /* the model gets there in its turn: those who were refused before were refused */
-    if (w.ready_due)
+    if (w.is_behind)
         w.drains[i].let_go = true;
     else
         drain_remove(i);

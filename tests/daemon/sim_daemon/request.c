@@ -227,7 +227,7 @@ void request_goes_on(struct proc *c)
     w.code = code_of(c, &packet);
     MUST(w.code == 0 || w.code == DLX_E_BAD_PEER, "it has become %d", w.code);
     struct pub *p = own_pub(c, arena.publisher);
-    w.ready_due = w.code == 0 && packet.body_case == BODY(PUBLISHER_READY);
+    w.ready_due = w.is_behind = w.code == 0 && packet.body_case == BODY(PUBLISHER_READY);
     if (w.code == 0 && !w.ready_due)
         p->r[w.region].order = ++p->last_order;
 }
@@ -241,7 +241,7 @@ void request_shows(void)
     p->state = PUB_OPEN;
     pub_resume(p);
     pub_offer(p, true);
-    drains_remove_let_go();
+    catch_up();
 }
 
 /* The one before was answered, or waits for the service manager. */
@@ -257,7 +257,7 @@ void request_over(void)
     w.asker = NULL;
     w.link_ready = 0;
     w.ready_due = false;
-    drains_remove_let_go();
+    catch_up();
     w.calm = w.fds_refused = false;
 }
 
@@ -532,7 +532,7 @@ void on_reply(struct proc *c, const Dlx__Wire__Packet *packet, const int *fds, s
     if (waits || packet->body_case != BODY(ERROR))
         request_shows();
     w.ready_due = false;
-    drains_remove_let_go();
+    catch_up();
     if (w.faults == 0 && w.request->body_case == BODY(PUBLISHER_READY) &&
         (waits || packet->body_case == BODY(OK)) && c->alive && !c->hung_up && !c->must_go &&
         !own_pub(c, w.request->publisher_ready->publisher)->awaited)

@@ -171,6 +171,7 @@ struct link {
         uint64_t told, packet; /* number of the packet, of all and of its subscription */
     } drops[REGIONS];
     int n_drops, first_drop, n_landed;
+    int n_settled; /* of `n_landed`, those that the model has come to */
     /* The subscriber's side. */
     bool seen_offer, answered, filled, closed;
     int page_fd;
@@ -198,7 +199,7 @@ struct drain {
     struct proc *proc;
     int pid;
     bool closed; /* its page says that its subscriber has left */
-    bool let_go; /* by the daemon, while it did what the model has yet to do */
+    bool let_go; /* while the model was behind */
     uint64_t size;
 };
 
@@ -239,6 +240,7 @@ struct world {
     int region;             /* that it is about */
     uint32_t n;             /* that it drops */
     bool ready_due;         /* it is PublisherReady, and what follows is not in the model yet */
+    bool is_behind;         /* the daemon offers a publisher, which is not in the model yet */
     bool fds_refused, calm; /* calm: nothing else is refused */
     /* The service manager. */
     bool store, busy;
@@ -353,7 +355,7 @@ void waiter_remove(struct waiter *waiter);
 /* charges.c */
 bool drain_has_left(const struct drain *drain);
 void drain_remove(int at);
-void drains_remove_let_go(void);
+void catch_up(void);
 uint64_t used(int user, enum dlxd_resource resource);
 uint64_t used_all(void);
 uint64_t n_pages(int user);
