@@ -378,7 +378,7 @@ TEST(lists_report_what_the_pages_say)
     ck_assert_uint_eq(p->daemon_info_reply->n_clients, 1);
     ck_assert_uint_eq(p->daemon_info_reply->shared_bytes,
                       pub.block_size + size + 8192 + DLX_PAGE); /* and its membership page */
-    dlx_store64_sc(&page->hold[0], 0); /* what is held would stay */
+    dlx_store64_sc(&page->hold[0], 0);                          /* what is held would stay */
     dlx_store64_sc(&page->hold[15], 0);
     dlx__region_unmap(map, size);
 }

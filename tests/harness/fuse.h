@@ -12,7 +12,7 @@
 #include <stdatomic.h>
 
 struct dlx_test_fuse_asked {
-    atomic_int mute;                          /* 1: it answers nobody */
+    atomic_int mute;                                /* 1: it answers nobody */
     atomic_int open, flush, getattr, read, release; /* how often it was asked since */
 };
 

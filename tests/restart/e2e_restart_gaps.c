@@ -251,8 +251,8 @@ TEST(who_closes_waits_for_subscribers_on_their_way)
 }
 
 /* The publisher has memory of the former daemon, and learns of the end of that in the call that
- * publishes. The subscription of before gets nothing twice. On a busy machine the new daemon may not
- * answer in the time of a stream: then it is replaced again. */
+ * publishes. The subscription of before gets nothing twice. On a busy machine the new daemon may
+ * not answer in the time of a stream: then it is replaced again. */
 TEST(a_publish_that_reconnects_reaches_a_subscription_of_the_new_daemon)
 {
     const uint64_t until = dlx__deadline(PATIENCE);
