@@ -263,6 +263,7 @@ static struct dlx_block *renew(struct dlx_heap *heap, struct dlx_block *block)
     fresh->arena = block->arena;
     fresh->offset = block->offset;
     fresh->size = block->size;
+    fresh->is_protected = block->is_protected;
     block->heap = &released;
     quarantine_block(block);
     return fresh;
