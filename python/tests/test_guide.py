@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs that docs/guide shows do what the pages say."""
 
+import contextlib
 import errno
 import os
 import pathlib
@@ -123,20 +124,36 @@ def test_what_a_topic_takes_besides_payloads_is_as_concepts_says(c, topic, of_su
     def shared():
         return c.daemon()["shared_bytes"]
 
+    of_user, of_publisher, of_link = 4 << 10, 20 << 10, 4 << 10
     before = shared()
     with c.publisher("small", depth=128) as first:
-        assert shared() - before == 20 << 10 == c.publishers("small")[0]["control_bytes"]
+        assert c.publishers("small")[0]["control_bytes"] == of_publisher
+        assert shared() - before == of_user + of_publisher
         with c.subscribe(topic):
             first.wait(1, PATIENCE)
-            assert shared() - before == (20 << 10) + of_subscription
+            assert shared() - before == of_user + of_publisher + of_subscription
             with c.publisher("small", depth=128) as second:
                 second.wait(1, PATIENCE)
                 until(
-                    lambda: shared() - before == 2 * (20 << 10) + of_subscription + (4 << 10),
+                    lambda: (
+                        shared() - before == of_user + 2 * of_publisher + of_subscription + of_link
+                    ),
                     "a page for the link",
                 )
     with c.publisher("deep", depth=129):
-        assert c.publishers("deep")[0]["control_bytes"] > 20 << 10
+        assert c.publishers("deep")[0]["control_bytes"] > of_publisher
+
+
+def test_each_64_publishers_of_a_user_take_what_concepts_says(c):
+    def shared():
+        return c.daemon()["shared_bytes"]
+
+    before = shared()
+    with contextlib.ExitStack() as publishers:
+        for n in range(1, 130):
+            publishers.enter_context(c.publisher(f"many/{n}", depth=128))
+            pages = (n + 63) // 64
+            assert shared() - before == n * (20 << 10) + pages * (4 << 10)
 
 
 @pytest.mark.parametrize(
