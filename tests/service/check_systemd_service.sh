@@ -242,8 +242,14 @@ set_up with-journal <<<StandardError=journal
 says "may not subscribe to secret/a" as dlx-bob $ctl hz secret/a
 rm /etc/dlpackd/conf.d/bob.conf
 systemctl restart dlpackd
-says "may not use this daemon" as dlx-bob $ctl ls
-journalctl --sync
+refuse() { # sets $refused: the pid of dlx-bob's dlxctl, which no rule allows anything
+    become dlx-bob $ctl ls >/tmp/said 2>&1 &
+    refused=$!
+    if wait $refused; then fail "dlxctl of dlx-bob should have been refused"; fi
+    grep -qF "may not use this daemon" /tmp/said
+    journalctl --sync
+}
+refuse
 refusals() { # refusals <field to show> <match...>: of the unit
     local field=$1
     shift
@@ -251,10 +257,22 @@ refusals() { # refusals <field to show> <match...>: of the unit
 }
 [ "$(refusals DLPACKD_RULE DLPACKD_TOPIC=secret/a DLPACKD_ACTION=subscribe)" = "not bob" ]
 [ "$(refusals DLPACKD_RULE_PLACE DLPACKD_TOPIC=secret/a)" = /etc/dlpackd/conf.d/bob.conf:2 ]
-[ "$(refusals MESSAGE DLPACKD_ACTION=connect)" = \
-    "refused: uid $(id -u dlx-bob) may not use this daemon: no rule allows it anything" ]
+# The sandbox (ProtectProc=invisible) hides the name of the program.
+text="refused: uid $(id -u dlx-bob) may not use this daemon: no rule allows it anything"
+[ "$(refusals MESSAGE DLPACKD_ACTION=connect)" = "$text (pid $refused)" ]
+[ "$(refusals DLPACKD_PID DLPACKD_ACTION=connect)" = $refused ]
+[ -z "$(refusals DLPACKD_PROGRAM DLPACKD_ACTION=connect)" ]
 echo "refusals are in the journal: $(refusals MESSAGE DLPACKD_TOPIC=secret/a)"
 set_back with-journal
+set_up with-program <<END
+StandardError=journal
+ProtectProc=default
+END
+refuse
+[ "$(refusals MESSAGE DLPACKD_PROGRAM=dlxctl)" = "$text (pid $refused, dlxctl)" ]
+[ "$(refusals DLPACKD_PROGRAM DLPACKD_PID=$refused DLPACKD_ACTION=connect)" = dlxctl ]
+echo "with the name of the program: $(refusals MESSAGE DLPACKD_PROGRAM=dlxctl)"
+set_back with-program
 
 # A configuration that is wrong from the start: it is tried again, and comes when the configuration
 # is right.
