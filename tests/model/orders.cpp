@@ -7,7 +7,7 @@
  * a bad outcome is found. tests/model/run.sh runs both:
  *
  *     orders hold_retire | reliable_take | passed | batch_sleep | take_blocked | release_blocked |
- * joiner [MISTAKE]
+ * joiner | newest [MISTAKE]
  *
  * Relacy does not move a load before a load, or a store before a load that comes first in the
  * program, beyond what stale values show; so a pass here says less than a failure.
@@ -277,6 +277,29 @@ struct joiner : rl::test_suite<joiner, 3> {
     void after() { RL_ASSERT(!asked || found || seen); }
 };
 
+/* A reader looks when message 1 was published, and holds nothing: dlx__reader_newest_ns(). The
+ * publisher retires the message and writes its entry again. */
+struct newest : rl::test_suite<newest, 2> {
+    ring_words w;
+    void before() { w.clear(); }
+    void thread(unsigned index)
+    {
+        if (index == 0) {
+            if (w.gen($).load(order("GEN_LOAD", acquire, relaxed)) != 1)
+                return;
+            int zero = w.word[0]($).load(relaxed);
+            fence("LOOK_FENCE");
+            int again = is("NO_SECOND_LOOK") ? 1 : w.gen($).load(acquire);
+            RL_ASSERT(again != 1 || zero == 1);
+        } else { /* put, dlx__writer_retire_in(), put */
+            w.put(1, order("GEN_STORE", release, relaxed));
+            w.gen($).store(-1, release);
+            fence("GONE_FENCE");
+            w.put(2, release);
+        }
+    }
+};
+
 int main(int argc, char **argv)
 {
     rl::test_params params;
@@ -296,6 +319,7 @@ int main(int argc, char **argv)
     RUN(take_blocked);
     RUN(release_blocked);
     RUN(joiner);
+    RUN(newest);
     /* As spin says it, for run.sh. Relacy itself tells of an error, and may end by abort() after
      * that. */
     if (ok)

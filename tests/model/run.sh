@@ -107,6 +107,7 @@ orders: gen and ticket                     |orders|batch_sleep|ok|quick
 orders: cursor and blocked                 |orders|take_blocked|ok|quick
 orders: hold word and blocked              |orders|release_blocked|ok|quick
 orders: gen and joins                      |orders|joiner|ok|quick
+orders: when the newest was published      |orders|newest|ok|quick
 ring: a retired entry is 0                 |ring|LAST=4 ZERO|error|quick
 ring: gen not looked at again              |ring|LAST=4 NORECHECK|error|quick
 ring: hold word after the second look      |ring|LAST=4 HOLDLATE|error|quick
@@ -225,6 +226,11 @@ orders: no fence after release             |orders|release_blocked RELEASE_FENCE
 orders: no fence after blocked             |orders|release_blocked BLOCKED_FENCE|error|quick
 orders: no fence after gen                 |orders|joiner ANNOUNCE_FENCE|error|quick
 orders: no fence of the joiner             |orders|joiner JOIN_FENCE|error|quick
+orders: no fence before the second look    |orders|newest LOOK_FENCE|error|quick
+orders: no second look                     |orders|newest NO_SECOND_LOOK|error|quick
+orders: no fence after GONE                |orders|newest GONE_FENCE|error|quick
+orders: weaker gen load                    |orders|newest GEN_LOAD|error|quick
+orders: weaker gen store                   |orders|newest GEN_STORE|error|quick
 '
 
 # one <number> <what> <model> <parameters> <expected>: writes $tmp/<number>.line; 1 when it is not
