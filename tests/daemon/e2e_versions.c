@@ -59,7 +59,7 @@ static const struct {
     {"ArenaAdded", 3},
     {"ArenaDropped", 2},
     {"PublisherGone", 1},
-    {"LinkFailed", 6},
+    {"LinkFailed", 9},
     {"Ack", 1},
     {"LinkClose", 1},
     {"SpareSealed", 1},
@@ -170,6 +170,27 @@ LOOP_TEST(a_reply_has_no_field_that_is_newer_than_its_client, 0, DLX_ARRAY_SIZE(
         ck_assert_int_eq(number_of(reply, newer_fields[i].field) != 0,
                          minors[_i] >= newer_fields[i].minor);
     }
+}
+
+/* Fields 7 to 9 of LinkFailed. */
+LOOP_TEST(a_link_that_failed_names_its_publisher_to_those_who_know_it, 0, DLX_ARRAY_SIZE(minors))
+{
+    enum { SINCE = 8 };
+    const bool knows = minors[_i] >= SINCE;
+    auto_fd fd = connect_as(minors[_i]), other = dlx_test_hello(&dlx_test_stream_daemon, 10);
+    auto_test_subscription sub;
+    struct dlx_test_publisher pub;
+    dlx_test_publisher_new(&pub, other, "t", 0);
+    dlx_test_publisher_ready(&pub);
+    dlx_test_subscribe(&sub, fd, "t", false);
+    (void)dlx_test_expect(sub.fd, BODY(LINK_OFFER));
+    dlx_test_call(other, PUBLISHER_CLOSE(.publisher = pub.id));
+    const Dlx__Wire__LinkFailed *failed = dlx_test_expect(sub.fd, BODY(LINK_FAILED))->link_failed;
+    ck_assert_int_eq(failed->code, DLX_E_PUBLISHER_GONE);
+    ck_assert_uint_eq(failed->publisher, knows ? pub.id : 0);
+    ck_assert_uint_eq(failed->pid, knows ? (uint32_t)getpid() : 0);
+    ck_assert_str_eq(failed->topic, knows ? "t" : "");
+    dlx_test_publisher_deinit(&pub);
 }
 
 /* Fields 13 and 14 of LinkEntry. */
