@@ -9,8 +9,7 @@
 #include <poll.h>
 #include <string.h>
 
-/* The most links checked in one scan, and the part of the time that scans may take (1/16). */
-#define LOOK_MOST 128U
+/* The part of the time that scans may take (1/16). */
 #define LOOK_PART 16U
 /* The most links ended in one step. */
 #define ENDS_AT_ONCE 16U
@@ -80,10 +79,10 @@ bool dlxd_drain_has_left(int page_fd, uint32_t max_held, int pidfd)
     return dlxd_report_has_left(page_fd, max_held) || poll(&process, 1, 0) == 1;
 }
 
-static bool drain_is_dead(const struct dlxd_drain *drain)
+bool dlxd_drain_holds(const struct dlxd_drain *drain)
 {
     struct pollfd process = {.fd = drain->holder->pidfd, .events = POLLIN};
-    return poll(&process, 1, 0) == 1;
+    return dlxd_report_holds(drain->page_fd, drain->max_held) && poll(&process, 1, 0) != 1;
 }
 
 /* After the publisher has left its client, only messages that are held need its memory. */
@@ -91,7 +90,7 @@ static bool drain_is_over(const struct dlxd_drain *drain)
 {
     if (drain->publisher->client)
         return dlxd_drain_has_left(drain->page_fd, drain->max_held, drain->holder->pidfd);
-    return !dlxd_report_holds(drain->page_fd, drain->max_held) || drain_is_dead(drain);
+    return !dlxd_drain_holds(drain);
 }
 
 /* Gives back what it has of the publisher's client. */
@@ -129,7 +128,7 @@ void dlxd_drains_look(struct dlxd_drains *drains)
     uint64_t start = dlx__now_ns();
     if (drains->n == 0 || start < drains->look_ns)
         return;
-    for (size_t i = DLX_MIN(drains->n, LOOK_MOST); i > 0; i--) {
+    for (size_t i = DLX_MIN(drains->n, DLXD_DRAINS_LOOK_MOST); i > 0; i--) {
         struct dlxd_list *first = drains->list.next;
         struct dlxd_drain *drain = drain_of(first);
         if (drain_is_over(drain)) {

@@ -4,8 +4,8 @@
 
 /*
  * Draining links. When a link ends, its subscriber may still hold messages. So the resources of the
- * link stay: it counts as a link of both clients, is listed with the links of its publisher, and
- * stays charged.
+ * link stay: it counts as a link of both clients, stays charged, and is listed with the links of
+ * its publisher while something is held.
  *
  * While the publisher has a client, and was told of the link or will be, it keeps the bell and the
  * page until the subscriber has left: until nothing is held and nothing will be taken. After that,
@@ -21,6 +21,8 @@
 #include <sys/types.h>
 
 #define DLXD_HOLDER_NAME_SIZE 64
+/* The most links that one scan, or one page of a list, checks. */
+#define DLXD_DRAINS_LOOK_MOST 128U
 
 struct dlxd_broker;
 struct dlxd_client;
@@ -58,6 +60,8 @@ bool dlxd_drain_begin(struct dlxd_drain *drain, struct dlxd_publisher *publisher
                       struct dlxd_holder *holder);
 /* The publisher has left its client. */
 void dlxd_drains_publisher_left(struct dlxd_publisher *publisher);
+/* Does the subscriber hold a message, in a process that lives? */
+bool dlxd_drain_holds(const struct dlxd_drain *drain);
 /* The daemon ends: frees all drains. */
 void dlxd_drains_clear(struct dlxd_broker *broker);
 

@@ -193,6 +193,7 @@ struct link_page {
     Dlx__Wire__LinkEntry entries[LINKS_MAX];
     Dlx__Wire__LinkEntry *pointers[LINKS_MAX];
     size_t n;
+    size_t n_checked; /* draining links */
     bool more;
 };
 
@@ -270,7 +271,9 @@ static Dlx__Wire__LinkEntry *next_entry(struct link_page *page)
     return page->pointers[page->n++];
 }
 
-/* Adds those with ids from `after` to `until`, which are told to clients of 2.7 and later. */
+/* Adds those with ids from `after` to `until`, which are told to clients of 2.7 and later. The next
+ * scan may be yet to end those that hold nothing any more: only after many of them, so that a page
+ * takes no longer, may such a link be in the list. */
 static void add_drains(struct link_page *page, const struct dlxd_publisher *publisher,
                        struct dlxd_list **at, uint64_t after, uint64_t until)
 {
@@ -278,7 +281,14 @@ static void add_drains(struct link_page *page, const struct dlxd_publisher *publ
         const struct dlxd_drain *drain = dlxd_drain_of_publisher(*at);
         if (drain->link > until || page->more)
             return;
-        Dlx__Wire__LinkEntry *entry = drain->link > after ? next_entry(page) : NULL;
+        if (drain->link <= after)
+            continue;
+        if (page->n_checked < DLXD_DRAINS_LOOK_MOST) {
+            page->n_checked++;
+            if (!dlxd_drain_holds(drain))
+                continue;
+        }
+        Dlx__Wire__LinkEntry *entry = next_entry(page);
         if (entry)
             fill_drain(entry, drain);
     }

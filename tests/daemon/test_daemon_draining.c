@@ -302,6 +302,54 @@ TEST(a_link_that_ends_after_its_publisher_drains_if_it_holds_something)
     ck_assert_uint_eq(dlx_scene.broker.users.all_bytes, 0);
 }
 
+/* The number of links that are listed of the publisher. */
+static size_t n_listed(void)
+{
+    Dlx__Wire__ListLinks *list = WIRE(list_links, .publisher = dlxd_publisher_id(publisher));
+    return dlx_scene_call_gets(writer, list, BODY(LINK_LIST))->link_list->n_entries;
+}
+
+/* No scan has taken place since they gave it back. */
+TEST(lists_have_only_those_that_hold_something)
+{
+    struct reading reading;
+    join_and_hold(3);
+    ok(join(&reading));
+    leave(&reading); /* has not said that it is closed */
+    expect(4);
+    ck_assert_uint_eq(n_listed(), 3);
+    give_back(0);
+    give_back(2);
+    ck_assert_uint_eq(n_listed(), 1);
+    expect(4);
+    (void)dlxd_publisher_end(publisher);
+    ck_assert_uint_eq(n_listed(), 1);
+}
+
+/* What a page checks is bounded, and all are found. */
+TEST(a_long_list_has_all_that_hold_something)
+{
+    enum { N = 300 };
+    join_and_hold(N);
+    for (int i = 0; i < N - 1; i++)
+        give_back(i);
+    const Dlx__Wire__LinkList *page;
+    uint64_t after = 0;
+    size_t n_held = 0;
+    do {
+        Dlx__Wire__ListLinks *list =
+            WIRE(list_links, .publisher = dlxd_publisher_id(publisher), .after_link = after);
+        page = dlx_scene_call_gets(writer, list, BODY(LINK_LIST))->link_list;
+        for (size_t i = 0; i < page->n_entries; i++) {
+            ck_assert_uint_gt(page->entries[i]->link, after);
+            after = page->entries[i]->link;
+            n_held += page->entries[i]->n_held;
+        }
+        ck_assert(!page->more || page->n_entries > 0);
+    } while (page->more);
+    ck_assert_uint_eq(n_held, 1);
+}
+
 /* A daemon that ends waits for nobody. */
 TEST(the_end_of_the_daemon_ends_what_drains)
 {
