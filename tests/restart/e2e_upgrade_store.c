@@ -168,7 +168,7 @@ enum { N_QUOTAS = 16 };
 
 struct quotas {
     uint64_t used[N_QUOTAS];
-    int n;
+    int64_t n;
 };
 
 static int add_quota(const struct dlx_quota_info *info, void *userdata)
