@@ -111,7 +111,8 @@ static void set_up_users(void)
 /* As if the machine had so much memory. */
 static void set_ram(uint64_t bytes)
 {
-    dlxd_users_set_quotas(&dlx_users, &(struct dlxd_quotas){.n = 0}, bytes);
+    static const struct dlxd_quotas none = {.n = 0};
+    dlxd_users_set_quotas(&dlx_users, &none, bytes);
 }
 
 CASE(users)

@@ -96,9 +96,9 @@ static void drop(const struct actor *a, uint32_t arena, uint32_t serial)
 
 static void set_up(void)
 {
+    static const struct dlxd_quotas none = {.n = 0};
     int link_sock;
-    dlxd_users_set_quotas(&dlx_scene.broker.users, &(struct dlxd_quotas){.n = 0},
-                          UINT64_C(1) << 36);
+    dlxd_users_set_quotas(&dlx_scene.broker.users, &none, UINT64_C(1) << 36);
     for (uint32_t i = 0; i < 2; i++) {
         actors[i].client = dlx_scene_client(i, 10);
         actors[i].fd = dlx_scene_fd(actors[i].client);
