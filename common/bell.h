@@ -64,8 +64,8 @@ enum dlx_bell_holder {
     DLX_BELL_UNHEARD,
     DLX_BELL_DAEMON,
     DLX_BELL_PUBLISHER,
-    DLX_BELL_CUT_BY_PUBLISHER, /* nobody: the link held too much */
-    DLX_BELL_CUT_BY_DAEMON,    /* nobody: the daemon disconnected the subscriber */
+    DLX_BELL_CUT_BY_PUBLISHER, /* none: the link held too much */
+    DLX_BELL_CUT_BY_DAEMON,    /* none: the daemon disconnected the subscriber */
 };
 
 static inline enum dlx_bell_holder dlx__bell_holder(enum dlx_bell_holder holder,

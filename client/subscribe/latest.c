@@ -9,7 +9,7 @@
 #define AHEAD_NS UINT64_C(1000000)
 
 /* Is there a newer message of this topic, by another publisher? One that claims to be from the
- * future keeps nobody else's from the caller. */
+ * future hides no other message. */
 static bool is_newer_elsewhere(const struct dlx_subscription *s,
                                const struct dlx_subscriber_link *link, uint64_t ns)
 {

@@ -476,7 +476,7 @@ take(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n, struct dlx_mess
     if (r == DLX_E_EMPTY)
         return dlx__fail_text(r, "no message is there");
     if (dlx_unlikely(dlx__error_is_lack(r)) && s->nudge >= 0)
-        (void)eventfd_write(s->nudge, 1); /* whoever polls is to take again: the message stays */
+        (void)eventfd_write(s->nudge, 1); /* the message stays: a caller that polls takes again */
     return dlx_likely(r != DLX_E_TOO_MANY_HELD || timeout_ns == 0)
                ? r
                : take_when_released(s, dlx__deadline(timeout_ns), n, ret);

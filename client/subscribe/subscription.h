@@ -209,7 +209,7 @@ static inline bool dlx__subscription_may_get_newer(const struct dlx_subscription
            dlx__now_ns() - s->looks.told_ns < DLX_NEWER_NS;
 }
 
-/* client/subscribe/latest.c, for mode LATEST: has nobody a newer message of its topic? The link is
+/* client/subscribe/latest.c, for mode LATEST: is its message the newest of the topic? The link is
  * stuck if its publisher has ended, and a newer one may be about to be told. */
 bool dlx__subscription_is_newest(struct dlx_subscription *s, struct dlx_subscriber_link *link);
 /* A message of the link, of that time, was taken: what others published before it is passed. */
