@@ -198,21 +198,39 @@ static void forget(struct pub *p)
     p->used = false;
 }
 
-/* Something was refused: what has the daemon not restored, or not shown, for that? */
+static struct pub *next_restored(uint64_t after)
+{
+    struct pub *next = NULL;
+    each_pub (p)
+        if (p->id > after && (!next || p->id < next->id))
+            next = p;
+    return next;
+}
+
+/* What has the daemon not restored, or not shown, since something was refused? What it restored is
+ * replaced as by any other successor, in the order of the ids. */
 static void restore_reconcile(void)
 {
     each_pub (p) {
         const struct dlxd_publisher *theirs = their_publisher(p->id);
-        MUST(theirs || w.faults > 0, "publisher %ju was not restored", p->id);
-        if (!theirs) {
+        if (!theirs && w.faults > 0) {
             sim_say("publisher %ju was not restored", p->id);
             forget(p);
-        } else if (p->shown && theirs->state == DLXD_PUBLISHER_HIDDEN) {
+        } else if (theirs && p->shown && theirs->state == DLXD_PUBLISHER_HIDDEN) {
             MUST(w.faults > 0, "publisher %ju is hidden", p->id);
             p->shown = false;
             p->hidden = true;
         }
     }
+    struct pub *p = NULL;
+    for (uint64_t id = 0; (p = next_restored(id)) != NULL;) {
+        id = p->id;
+        if (p->dying)
+            pub_resume(p);
+        pub_succeed(p);
+    }
+    each_pub (left)
+        MUST(their_publisher(left->id), "publisher %ju was not restored", left->id);
 }
 
 /* Restores what was kept. If something is refused, a part may be lost, or all, and no charge of
@@ -255,9 +273,6 @@ void life_new_daemon(void)
     start_broker();
     if (w.store)
         restore_all();
-    each_pub (p)
-        if (p->dying)
-            pub_resume(p);
     w.calm = false;
     w.counts[8]++;
     dlxd_broker_settle(&w.broker);
