@@ -29,7 +29,8 @@ check-interop: ## pass tensors between all frameworks that can be installed (lar
 	    --json $(BUILD)/interop.json --markdown $(BUILD)/INTEROP.md
 	@PYTHONPATH='$(BUILD_ABS)/python' PYTHONDONTWRITEBYTECODE=1 \
 	    $(INTEROP) -m pytest -q -rs -p no:cacheprovider \
-	    $(addprefix python/tests/,test_examples.py test_loss.py test_strides.py test_suites.py)
+	    $(addprefix python/tests/,test_examples.py test_loss.py test_strides.py test_suites.py \
+	    test_torch.py)
 
 bench-python: ## dlx beside other packages (QUICK=1: under 60 s); build/bench-python.json
 	$(NEED_INTEROP)

@@ -3,7 +3,7 @@
 
 import os
 
-from . import _dlx, _errors
+from . import _dlx, _errors, _torch
 from ._dlx import Connection
 from ._tensor import add
 
@@ -165,6 +165,7 @@ class Methods:
             busy = (0 if spin == "never" else None,)
         else:
             busy = () if spin is None else (spin,)
+        _torch.register()
         return self._subscribe(
             topic, latest, history, reliable, max_held, timeout, publishers, pin, private, *busy
         )
@@ -179,6 +180,7 @@ class Methods:
 
         Raises dlx.Timeout, and what subscribe() and take() raise.
         """
+        _torch.register()
         try:
             return self._get(topic, timeout, stream)
         except _errors.Timeout as e:

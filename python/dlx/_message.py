@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 
-from . import _html, _meta, _tree
+from . import _html, _meta, _torch, _tree
 from ._dlx import Message, NamedMessage, Tensor, TreeMessage
 from ._errors import NotFound
 from ._tensor import add
@@ -24,9 +24,10 @@ class _OfTheTensor(_Borrowed):
     def __get__(self, message, cls=None):
         if message is None:
             return self
-        if type(message) is Message and len(message) == 1:
+        n = len(message.names)
+        if type(message) is Message and n == 1:
             return getattr(message[0], self.name)
-        holds = "named tensors" if type(message) is not Message else f"{len(message)} tensors"
+        holds = "named tensors" if type(message) is not Message else f"{n} tensors"
         raise AttributeError(
             f"a message of {holds} has no {self.name}: take that of one of them, as "
             f"msg[key].{self.name}"
@@ -138,6 +139,7 @@ class NamedMethods:
 
 
 add(Methods, Message)
+add(_torch.Methods, Message)
 for _name in (
     "shape",
     "strides",

@@ -4,7 +4,7 @@
 import math
 import operator
 
-from . import _html
+from . import _html, _torch
 from ._dlx import Tensor, tensor_from_bytes
 from ._dtype import DType
 
@@ -153,11 +153,7 @@ class Methods:
 
     def __setitem__(self, key, value):
         if self.readonly:
-            raise ValueError(
-                "this tensor is read-only: one that was received may be written to as "
-                "msg.private(key), "
-                "one that was published not any more"
-            )
+            raise ValueError(_torch.READ_ONLY)
         self.numpy()[key] = value  # the array is gone again, so publish() need not copy
 
     def __iter__(self):
@@ -203,3 +199,4 @@ def add(methods, cls):
 
 
 add(Methods, Tensor)
+add(_torch.Methods, Tensor)

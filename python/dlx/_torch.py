@@ -1,12 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's caching allocator on memory that can be shared."""
+"""What PyTorch does with messages and tensors, and its caching allocator on memory that can be
+shared. Nothing here imports PyTorch before the program does.
+"""
 
+import sys
 from typing import TYPE_CHECKING
 
 from . import _dlx
+from ._dlx import Message, NamedMessage, Tensor
 
 if TYPE_CHECKING:
     import torch as _torch
+
+READ_ONLY = (
+    "this tensor is read-only: one that was received may be written to as msg.private(key), one "
+    "that was published not any more"
+)
+
+
+def _view(x):
+    """Returns what PyTorch makes of it; of a list or tuple, of what is in it."""
+    if isinstance(x, (Message, Tensor)):
+        from torch import from_dlpack
+
+        return from_dlpack(x)
+    if isinstance(x, (list, tuple)):
+        return (list if isinstance(x, list) else tuple)(map(_view, x))
+    return x
+
+
+def _is_read_only(x):
+    if isinstance(x, (list, tuple, Message)):
+        return any(map(_is_read_only, x.tensors if isinstance(x, Message) else x))
+    return isinstance(x, Tensor) and x.readonly
+
+
+class Methods:
+    """Methods of Message and Tensor."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        """PyTorch's functions take a tensor, or a message of one tensor, as torch.from_dlpack() of
+        it. PyTorch would write to read-only memory, so what is told to do so is refused.
+        """
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        is_in_place = kwargs.get("inplace") or (name.endswith("_") and not name.endswith("__"))
+        if _is_read_only(kwargs.get("out")) or (is_in_place and _is_read_only(args[:1])):
+            raise ValueError(READ_ONLY)
+        return func(*_view(args), **{key: _view(x) for key, x in kwargs.items()})
+
+
+def _collate(batch, *, collate_fn_map=None):
+    """Collates messages, or tensors, as default_collate() does what they behave like."""
+    from torch.utils.data._utils.collate import collate
+
+    def plain(x):
+        if isinstance(x, NamedMessage):
+            return dict(x)
+        return x.tensors if isinstance(x, Message) and len(x.names) != 1 else _view(x)
+
+    return collate(list(map(plain, batch)), collate_fn_map=collate_fn_map)
+
+
+def register():
+    """Tells torch.utils.data, if the program has imported it, how messages are collated."""
+    module = sys.modules.get("torch.utils.data._utils.collate")
+    known = getattr(module, "default_collate_fn_map", None)  # not while it is being imported
+    if known is not None:
+        known.update({Message: _collate, Tensor: _collate})
+
 
 # Pools of PyTorch have a bare pointer to it, and may use it until the process ends.
 _kept: dict = {}

@@ -218,10 +218,26 @@ static PyObject *private(PyObject *self, PyObject *key)
     return (PyObject *)t;
 }
 
+/* The length of the one tensor would not fit msg[0], and 1 would not fit msg.shape. TypeError: what
+ * asks for a length as a hint, such as list(msg), passes over that one alone. */
 static Py_ssize_t length(PyObject *self)
 {
     const struct dlx_message *m = dlxpy_message_of(self);
-    return m ? (Py_ssize_t)dlx_message_n_tensors(m) : -1;
+    uint32_t n = m ? dlx_message_n_tensors(m) : 0;
+    if (n == 1 && Py_IS_TYPE(self, dlxpy_message_type)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "a message of one tensor has no len(): that of the tensor is len(msg[0]), "
+                        "the number of tensors is len(msg.tensors)");
+        return -1;
+    }
+    return m ? (Py_ssize_t)n : -1;
+}
+
+/* As in `while msg := sub.try_take()`. */
+static int is_true(PyObject *self)
+{
+    (void)self;
+    return 1;
 }
 
 /* A str, or None when it has none. */
@@ -467,15 +483,16 @@ static PyGetSetDef getset[] = {
 
 static PyMemberDef members[] = {DLXPY_WEAKREFS(struct dlxpy_message), {0}};
 
-PyDoc_STRVAR(doc, "A message: one or more tensors, of which a subscriber receives all or nothing. "
-                  "It behaves like what was\n"
-                  "published. One tensor without a name has the attributes of that tensor: "
-                  "msg.shape, msg.dtype,\n"
-                  "msg.numpy(), torch.from_dlpack(msg). A set without names is a sequence: msg[0], "
-                  "len(msg), for t in msg.\n"
-                  "Tensors with names are a dlx.NamedMessage, a mapping. The message is held until "
-                  "it and everything made\n"
-                  "from it are gone. A subscription holds at most `max_held` messages.");
+PyDoc_STRVAR(
+    doc,
+    "A message: one or more tensors, of which a subscriber receives all or nothing. It behaves\n"
+    "like what was published. One tensor without a name has the attributes of that tensor:\n"
+    "msg.shape, msg.dtype, msg.numpy(), torch.from_dlpack(msg), torch.stack([msg]). A set\n"
+    "without names is a sequence: msg[0], len(msg), for t in msg. So is a message of one\n"
+    "tensor, but len(msg) raises TypeError there: it could be the number of tensors, or the\n"
+    "extent of the one. Tensors with names are a dlx.NamedMessage, a mapping. The message is\n"
+    "held until it and everything made from it are gone. A subscription holds at most\n"
+    "`max_held` messages.");
 PyDoc_STRVAR(named_doc, "A dlx.Message of tensors with names: a collections.abc.Mapping. The key "
                         "of a tensor without a name is its\n"
                         "index.");
@@ -485,6 +502,7 @@ static PyType_Slot slots[] = {
     {Py_tp_methods, methods},
     {Py_tp_members, members},
     {Py_tp_getset, getset},
+    {Py_nb_bool, (void *)is_true},
     {Py_mp_length, (void *)length},
     {Py_mp_subscript, (void *)get_item},
     {Py_bf_getbuffer, (void *)get_buffer},

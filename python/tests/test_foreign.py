@@ -71,7 +71,8 @@ def use(msg, pub):
     yield lambda: msg.names
     yield lambda: repr(msg)
     yield lambda: msg._repr_html_()
-    yield lambda: len(msg)
+    if type(msg) is not dlx.Message or len(msg.names) != 1:  # else it has none
+        yield lambda: len(msg)
     yield lambda: list(msg)
     keys = [key for key in msg if isinstance(key, (str, int))]
     for name in [*filter(None, msg.names), *keys, "a", "0", "no such", "", 0, -1]:

@@ -26,7 +26,18 @@ def test_one_tensor_gives_the_attributes_of_the_tensor(send):
         assert msg.tobytes() == VALUES.tobytes()
         assert (msg.numpy() == VALUES).all() and (np.asarray(msg) == VALUES).all()
         assert msg.__dlpack_device__() == (1, 0)
-        assert len(msg) == 1 and [t.shape for t in msg] == [(2, 3)] and msg.names == [None]
+        assert [t.shape for t in msg] == [(2, 3)] and msg.names == [None]
+
+
+def test_a_message_of_one_tensor_has_no_length_that_could_be_either_of_two(send):
+    for msg in (send(VALUES), send([VALUES])):
+        with pytest.raises(TypeError, match=r"len\(msg\[0\]\), .* is len\(msg.tensors\)$"):
+            len(msg)
+        assert len(msg[0]) == 2 and len(msg.tensors) == 1 and bool(msg)
+        (t,) = msg
+        assert [x.shape for x in list(msg)] == [t.shape] == [(2, 3)]
+        assert np.stack([msg, msg]).shape == (2, 2, 3)
+    assert len(send({"rgb": VALUES})) == 1
 
 
 def test_a_set_without_names_is_a_sequence_of_tensors(send):

@@ -26,7 +26,13 @@ def test_a_tensor_in_shared_memory_is_passed_without_a_copy(pair):
     with pytest.raises(ValueError, match="was published"):
         x.shape
     with sub.take() as msg:
-        assert (msg.topic, msg.seq, msg.gap, len(msg), msg.meta) == ("cam/front", 1, 0, 1, None)
+        assert (msg.topic, msg.seq, msg.gap, len(msg.tensors), msg.meta) == (
+            "cam/front",
+            1,
+            0,
+            1,
+            None,
+        )
         assert abs(msg.monotonic_ns - time.monotonic_ns()) < PATIENCE * 1e9
         y = msg[0]
     assert msg.released
