@@ -220,5 +220,17 @@ def refusal(error, object):
     return BufferError(f"{type(object)!r}: {lines[0]}" if lines else f"{type(object)!r} refuses it")
 
 
+def no_memory(error, object):
+    """Returns a BufferError that says what to publish instead of a tensor without memory, whatever
+    the words of its library are; None if it is no such tensor.
+    """
+    from . import _torch  # which needs the extension
+
+    if not isinstance(error, (BufferError, ValueError, RuntimeError)):
+        return None
+    reason = _torch.no_memory(object)
+    return reason and BufferError(f"{type(object)!r} has no memory of its own: {reason}")
+
+
 for _name in __all__:  # the module that users import
     globals()[_name].__module__ = "dlx"

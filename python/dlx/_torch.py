@@ -71,6 +71,49 @@ def register():
         known.update({Message: _collate, Tensor: _collate})
 
 
+def _module(name, attribute):
+    return getattr(sys.modules.get(name), attribute, None)
+
+
+def no_memory(x):
+    """Says why a tensor of PyTorch has no memory of its own, and what to publish instead; None if
+    it has, or is none of PyTorch's.
+    """
+    tensor = _module("torch", "Tensor")
+    if tensor is None or not isinstance(x, tensor):
+        return None
+    fake = _module("torch._subclasses.fake_tensor", "FakeTensor")
+    is_wrapped = _module("torch._C._functorch", "is_functorch_wrapped_tensor")
+    if fake is not None and isinstance(x, fake):
+        return (
+            "a FakeTensor has a shape and no values: publish outside of FakeTensorMode and of what "
+            "torch.compile() and torch.export() trace"
+        )
+    if is_wrapped is not None and is_wrapped(x):
+        return (
+            "within torch.func (vmap, grad, functionalize) it stands for other tensors: publish "
+            "what the transformed function was given or has returned"
+        )
+    if x.is_meta:
+        return (
+            "one on the device meta has a shape and no values: publish it when it was loaded, as "
+            "after module.to_empty(device='cpu') and load_state_dict()"
+        )
+    if x._is_zerotensor():
+        return "a ZeroTensor stands for zeros: publish x.clone()"
+    if x.layout is not sys.modules["torch"].strided:
+        return None
+    if hasattr(x, "__tensor_flatten__"):
+        names = ", ".join(f"x.{name}" for name in x.__tensor_flatten__()[0])
+        return f"it is made of other tensors: publish those ({names})"
+    if x.numel() and not x.data_ptr():
+        return (
+            "its class keeps the values elsewhere, or its storage was freed: publish the tensors "
+            "that have them"
+        )
+    return None
+
+
 # Pools of PyTorch have a bare pointer to it, and may use it until the process ends.
 _kept: dict = {}
 

@@ -88,7 +88,8 @@ static int ask_device(PyObject *object, const struct dlxpy_sender *sender, int *
 
 /* ---- DLPack -------------------------------------------------------------------------------- */
 
-/* PyTorch exports tensors whose values are elsewhere, or nowhere, with no address. */
+/* PyTorch exports tensors whose values are elsewhere, or nowhere, with no address. begin() replaces
+ * this text for those that are known. */
 static int check_is_there(const DLTensor *t, bool padded)
 {
     size_t size = t->data ? 0 : dlxpy_tensor_bytes(t, padded);
@@ -96,9 +97,8 @@ static int check_is_there(const DLTensor *t, bool padded)
         return 0;
     PyErr_Format(PyExc_BufferError,
                  "a tensor of %zu bytes has no memory, its address is NULL: it stands for values "
-                 "that are kept in another form or do not exist (in PyTorch a wrapper subclass, a "
-                 "FakeTensor or a ZeroTensor): publish the tensors that it is made of, or what its "
-                 "library makes an ordinary tensor of (x.clone(), x.dequantize())",
+                 "that are kept in another form or do not exist: publish the tensors that it is "
+                 "made of, or what its library makes an ordinary tensor of",
                  size);
     return -1;
 }
@@ -486,9 +486,11 @@ static int begin(struct dlxpy_source *s, PyObject *object, const struct dlxpy_se
     if (r == 0 && threw)
         PyErr_SetObject((PyObject *)Py_TYPE(threw), threw);
     Py_XDECREF(threw);
-    if (r == 0 && PyErr_Occurred())
-        return -1;
-    return r == 0 ? refuse(object) : r;
+    if (r == 0)
+        r = PyErr_Occurred() ? -1 : refuse(object);
+    if (r < 0)
+        dlxpy_amend("no_memory", "(O)", object);
+    return r;
 }
 
 int dlxpy_source_begin(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender)

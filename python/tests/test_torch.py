@@ -89,3 +89,75 @@ def test_a_subscription_tells_the_torch_of_the_program_how_messages_are_collated
         module.default_collate_fn_map = known
         c.subscribe("cam/front").close()
     assert set(known) == {dlx.Message, dlx.Tensor}
+
+
+@pytest.fixture
+def without_memory(torch):
+    """Tensors of PyTorch that have no memory, and what is said about each."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    class Wrapper(torch.Tensor):
+        @staticmethod
+        def __new__(cls, values):
+            return torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=values.dtype)
+
+        def __init__(self, values):
+            self.values_kept = values
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            args = [x.values_kept if isinstance(x, Wrapper) else x for x in args]
+            return func(*args, **(kwargs or {}))
+
+    class Flattened(Wrapper):
+        def __tensor_flatten__(self):
+            return ["values_kept"], None
+
+    with FakeTensorMode():
+        fake = torch.ones(3)
+        fake_on_meta = torch.ones(3, device="meta")
+    freed = torch.ones(3)
+    freed.untyped_storage().resize_(0)
+    return [
+        (fake, "a FakeTensor has a shape and no values: publish outside of FakeTensorMode"),
+        (fake_on_meta, "a FakeTensor has a shape and no values"),
+        (torch.ones(3, device="meta"), "the device meta has a shape and no values: .*to_empty"),
+        (torch._efficientzerotensor(3), r"a ZeroTensor stands for zeros: publish x\.clone\(\)"),
+        (Flattened(torch.ones(3)), r"made of other tensors: publish those \(x\.values_kept\)"),
+        (Wrapper(torch.ones(3)), "its class keeps the values elsewhere"),
+        (freed, "its storage was freed"),
+    ]
+
+
+def test_a_tensor_without_memory_is_refused_with_what_to_publish_instead(pair, without_memory):
+    pub, _ = pair
+    for x, words in without_memory:
+        for use in (
+            lambda: pub.publish(x),
+            lambda: pub.publish({"a": np.ones(3), "x": x}),
+            lambda: pub.publish_many([x]),
+            lambda: dlx.tensor(x),
+        ):
+            with pytest.raises(BufferError, match=f"has no memory of its own: .*{words}"):
+                use()
+
+
+def test_tensors_within_a_transformed_function_are_refused(torch, pair):
+    pub, _ = pair
+
+    def publishes(x):
+        for y in (x, x.detach()):
+            with pytest.raises(BufferError, match=r"within torch\.func .*: publish what"):
+                pub.publish(y)
+        return x.sum()
+
+    torch.vmap(publishes)(torch.ones(2, 3))
+    torch.func.grad(publishes)(torch.ones(3))
+    torch.func.functionalize(publishes)(torch.ones(3))
+
+
+def test_what_the_words_about_tensors_without_memory_advise_works(torch, send):
+    assert send(torch._efficientzerotensor(3).clone()).tolist() == [0, 0, 0]
+    layer = torch.nn.Linear(2, 2, device="meta").to_empty(device="cpu")
+    layer.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
+    assert send(layer.state_dict())["weight"].tolist() == [[1, 0], [0, 1]]
