@@ -234,7 +234,7 @@ int cmd_info(struct cli *cli, int argc, char **argv)
             "subscriber, but with --newest.\vOf a subscriber: messages taken, "
             "skipped on purpose (mode latest), and lost (overwritten before they were taken); how "
             "many "
-            "it is BEHIND, which it has yet to take; and held now, of as many as it may hold. "
+            "it is BEHIND, which it can still take; and held now, of as many as it may hold. "
             "BLOCKS: the publisher waits for room, since this reliable subscriber is as far behind "
             "as its depth or history allows; FULL: it holds all that it may and takes no more "
             "until it releases one; LOST: it has lost messages; JOINING: it has yet to be told of "

@@ -312,7 +312,7 @@ int cmd_ls(struct cli *cli, int argc, char **argv)
             "block together; RATE is messages a second, DATA bytes. \"retained\" in place of a "
             "process: it has gone, and the daemon keeps its last messages. BEHIND is how many "
             "messages "
-            "the slowest subscriber has yet to take. NOTE says BLOCKED if the publisher waits for "
+            "the slowest subscriber can still take. NOTE says BLOCKED if the publisher waits for "
             "a reliable subscriber that is as far behind as its depth or history allows, "
             "counts messages that the publisher had REFUSED, since there was no room for them, and "
             "counts subscribers that are FULL (they hold all messages that they may, and take no "

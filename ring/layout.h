@@ -199,6 +199,11 @@ struct dlx_shm_link {
     dlx_atomic_u64 taken_bytes;
     dlx_atomic_u64 skipped;
     dlx_atomic_u64 lost;
+    /* If above the cursor: reports use these two instead of the cursor and `lost` (in mode LATEST,
+     * `skipped`). So they count each missed message once while a reader passes it, and count none
+     * as gone while another link to the publisher has its turn (UINT64_MAX). */
+    dlx_atomic_u64 passing;
+    dlx_atomic_u64 missed;
 
     /* How many holds were ever used: the first ones. */
     _Alignas(64) dlx_atomic_u64 n_used;
@@ -224,6 +229,51 @@ struct dlx_shm_membership {
      * the thread ends for whatever reason. 0: only the link socket can tell. */
     dlx_atomic_u32 daemon_tid;
 };
+
+/* ---- reports -------------------------------------------------------------------------------- */
+
+struct dlx_shm_progress {
+    uint64_t gone;   /* messages that the subscriber has not passed and can never get */
+    uint64_t behind; /* messages that it can still get */
+};
+
+/* What the publisher has for a subscriber that has passed every message up to `passed`. `oldest`
+ * and `head` are words of a control block. Whatever the arguments are, the sum of the two results
+ * is below 2^61. */
+static inline struct dlx_shm_progress dlx_shm_progress(uint64_t passed, uint64_t oldest,
+                                                       uint64_t head)
+{
+    uint64_t newest = DLX_MIN(head, DLX_SHM_MOVED - 1);
+    uint64_t retired = DLX_MIN(oldest - (oldest > 0), newest);
+    uint64_t reached = DLX_MAX(passed, retired);
+    return (struct dlx_shm_progress){.gone = reached - passed,
+                                     .behind = newest - DLX_MIN(newest, reached)};
+}
+
+/* Words of a link page that report what was missed, loaded in this order. A copy is of one moment
+ * if the one before agrees in all but the cursor. The control block is loaded first and the holds
+ * next: whatever the publisher had dropped by then, the subscriber has passed, holds, or cannot
+ * get. */
+struct dlx_shm_misses {
+    uint64_t cursor, skipped, lost, passing, missed;
+};
+
+static inline bool dlx_shm_misses_agree(const struct dlx_shm_misses *a,
+                                        const struct dlx_shm_misses *b)
+{
+    return a->skipped == b->skipped && a->lost == b->lost && a->passing == b->passing &&
+           a->missed == b->missed;
+}
+
+/* `skipped` in mode LATEST, else `lost`: all that was missed up to dlx_shm_misses_counted(). */
+static inline uint64_t dlx_shm_misses_n(const struct dlx_shm_misses *m, bool is_latest)
+{
+    return m->passing > m->cursor ? m->missed : is_latest ? m->skipped : m->lost;
+}
+static inline uint64_t dlx_shm_misses_counted(const struct dlx_shm_misses *m)
+{
+    return DLX_MAX(m->cursor, m->passing);
+}
 
 /* ---- sizes and places ---------------------------------------------------------------------- */
 
@@ -302,6 +352,7 @@ DLX_SHM_AT(dlx_shm_link, cursor, 2048);
 DLX_SHM_AT(dlx_shm_link, started, 2056);
 DLX_SHM_AT(dlx_shm_link, taken, 2064);
 DLX_SHM_AT(dlx_shm_link, lost, 2088);
+DLX_SHM_AT(dlx_shm_link, missed, 2104);
 DLX_SHM_AT(dlx_shm_link, n_used, 2112);
 DLX_SHM_AT(dlx_shm_link, hold, 2120);
 DLX_SHM_AT(dlx_shm_membership, leaves, 8);

@@ -110,21 +110,54 @@ void dlx__reader_start(struct dlx_reader *r, uint32_t history, bool from_start, 
     ring_if_blocked(r); /* even if not `rings`: dlx_publisher_wait() waits for new links */
 }
 
-static void count_skipped(struct dlx_reader *r, uint64_t n)
+/* The value of `passing` while another link has its turn. */
+#define WAITS UINT64_MAX
+
+/* Counts `n` messages that were missed. The cursor is to pass them, if it has not: `to`. Reports
+ * read the words in the order of the page, so each store is a release. */
+static void count_missed(struct dlx_reader *r, uint64_t n, uint64_t to)
 {
-    r->skipped += n;
-    dlx_store64_relaxed(&r->page->skipped, r->skipped);
+    /* In mode LATEST nothing is lost: a newer message is there. */
+    uint64_t *count = r->latest ? &r->skipped : &r->lost;
+    *count += n;
+    dlx_store64_release(&r->page->missed, *count);
+    if (dlx_load64_relaxed(&r->page->passing) != WAITS)
+        dlx_store64_release(&r->page->passing, to);
+    dlx_store64_release(r->latest ? &r->page->skipped : &r->page->lost, *count);
 }
 
 void dlx__reader_miss(struct dlx_reader *r, uint64_t n)
 {
-    /* In mode LATEST nothing is lost: a newer message is there. */
-    if (r->latest) {
-        count_skipped(r, n);
-        return;
-    }
-    r->lost += n;
-    dlx_store64_relaxed(&r->page->lost, r->lost);
+    count_missed(r, n, r->cursor);
+}
+
+/* Misses all messages up to `n`. */
+static void miss_up_to(struct dlx_reader *r, uint64_t n)
+{
+    count_missed(r, n - r->cursor, n);
+    set_cursor(r, n);
+}
+
+uint64_t dlx__reader_n_gone(const struct dlx_reader *r, const struct dlx_reader *before)
+{
+    uint64_t passed = before ? before->cursor + dlx__reader_n_left(before) : r->cursor;
+    uint64_t oldest = dlx_load64_acquire(word(&r->control->oldest)), head = head_of(r);
+    if (head >= DLX_SHM_MOVED)
+        return 0;
+    /* What is between the two links comes by none of them. */
+    return dlx_shm_progress(passed, DLX_MAX(oldest, r->cursor + 1), DLX_MAX(head, r->cursor)).gone;
+}
+
+void dlx__reader_miss_gone(struct dlx_reader *r)
+{
+    uint64_t n = dlx__reader_n_gone(r, NULL);
+    if (n > 0)
+        miss_up_to(r, r->cursor + n);
+}
+
+void dlx__reader_wait(struct dlx_reader *r)
+{
+    dlx_store64_release(&r->page->passing, WAITS);
 }
 
 void dlx__reader_follow(struct dlx_reader *r, uint64_t cursor, uint64_t untold)
@@ -138,10 +171,12 @@ void dlx__reader_follow(struct dlx_reader *r, uint64_t cursor, uint64_t untold)
         set_cursor(r, cursor);
     }
     r->untold = untold;
+    dlx_store64_release(&r->page->passing, 0);
 }
 
 static void show_counters(const struct dlx_reader *r)
 {
+    dlx_store64_release(&r->page->missed, r->latest ? r->skipped : r->lost);
     dlx_store64_relaxed(&r->page->taken, r->taken);
     dlx_store64_relaxed(&r->page->taken_bytes, r->taken_bytes);
     dlx_store64_relaxed(&r->page->skipped, r->skipped);
@@ -262,8 +297,7 @@ static int look_further(struct dlx_reader *r, uint64_t n, uint64_t gen)
     if (oldest > next &&
         oldest <= head + 1) /* only saves steps: the entry that it names is checked, too */
         next = oldest;
-    dlx__reader_miss(r, next - n);
-    set_cursor(r, next - 1);
+    miss_up_to(r, next - 1);
     return 0;
 }
 
@@ -275,18 +309,15 @@ static uint64_t skip_to_newest(struct dlx_reader *r, uint64_t n)
     uint64_t head = head_of(r);
     if (head <= n || head >= DLX_SHM_MOVED)
         return n;
-    count_skipped(r, head - n);
-    r->cursor = head - 1;
+    miss_up_to(r, head - 1);
     return head;
 }
 
 void dlx__reader_pass(struct dlx_reader *r)
 {
     uint64_t n = dlx__reader_n_left(r);
-    if (n == 0)
-        return;
-    count_skipped(r, n);
-    set_cursor(r, r->cursor + n);
+    if (n > 0)
+        miss_up_to(r, r->cursor + n);
 }
 
 /* Copies message n, which its entry was seen to have, and stores its hold. */
@@ -324,7 +355,7 @@ static uint32_t drop_gone(struct dlx_reader *r, struct dlx_taken *taken, uint32_
         return got;
     for (uint32_t i = 0; i < n_gone; i++)
         dlx__reader_release(r, taken[i].hold);
-    dlx__reader_miss(r, n_gone);
+    count_missed(r, n_gone, taken[n_gone - 1].n);
     memmove(taken, taken + n_gone, (got - n_gone) * sizeof *taken);
     return got - n_gone;
 }

@@ -179,6 +179,10 @@ static inline void dlx__reader_count(struct dlx_reader *r, uint64_t bytes)
 /* Releases the newest `n` taken messages, which cannot be read, and counts them as lost. */
 void dlx__reader_lose(struct dlx_reader *r, const struct dlx_taken *taken, uint32_t n);
 
+/* Called between dlx__reader_init() and dlx__reader_start() if dlx__reader_follow() will be called:
+ * until then, reports count no messages as gone on this link. */
+void dlx__reader_wait(struct dlx_reader *r);
+
 /*
  * Continues where another link to the same publisher ended. No message was taken on this link
  * yet. Messages between the two links are lost; duplicates are skipped. `untold` messages were
@@ -196,6 +200,14 @@ void dlx__reader_move_counters(struct dlx_reader *to, struct dlx_reader *from);
 
 /* The publisher had `n` more messages, on a link that this subscription will not get. */
 void dlx__reader_miss(struct dlx_reader *r, uint64_t n);
+
+/* The number of messages that this reader can never get and has yet to count as missed. `before` is
+ * the link that has its turn before this one, and counts what is gone there; NULL: none. 0 if the
+ * publisher claims an impossible number. */
+uint64_t dlx__reader_n_gone(const struct dlx_reader *r, const struct dlx_reader *before);
+
+/* Passes and counts these messages: the reader takes none any more. */
+void dlx__reader_miss_gone(struct dlx_reader *r);
 
 /* The last message passed. */
 static inline uint64_t dlx__reader_cursor(const struct dlx_reader *r)

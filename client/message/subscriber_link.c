@@ -167,7 +167,7 @@ void dlx__subscriber_link_unopen(struct dlx_subscriber_link *link)
 }
 
 void dlx__subscriber_link_start(struct dlx_subscriber_link *link, uint32_t history, bool from_start,
-                                bool latest, bool reliable)
+                                bool latest, bool reliable, bool follows)
 {
     bool rings = link->on_full == DLX_ON_FULL_BLOCK;
     link->state = DLX_SUBSCRIBER_LINK_OPEN;
@@ -179,6 +179,8 @@ void dlx__subscriber_link_start(struct dlx_subscriber_link *link, uint32_t histo
         link->most_held_bytes = UINT64_MAX; /* each message is taken and released by itself */
     if (link->most_held_bytes > 0)
         dlx__reader_set_bounded(&link->core);
+    if (follows)
+        dlx__reader_wait(&link->core);
     dlx__reader_start(&link->core, history, from_start, link->base);
 }
 

@@ -169,9 +169,10 @@ int dlx__subscriber_link_open(struct dlx_subscriber_link *link, int take_bell, i
 /* Undoes that: LinkOpen is handled again. */
 void dlx__subscriber_link_unopen(struct dlx_subscriber_link *link);
 
-/* All of them are here: OPEN, beginning as dlx__reader_start() says. */
+/* All of them are here: OPEN, beginning as dlx__reader_start() says. `follows`:
+ * dlx__reader_follow() will be called. */
 void dlx__subscriber_link_start(struct dlx_subscriber_link *link, uint32_t history, bool from_start,
-                                bool latest, bool reliable);
+                                bool latest, bool reliable, bool follows);
 
 /* The subscription lets go of it: it goes with its last message. NULL is fine. */
 struct dlx_subscriber_link *dlx__subscriber_link_unref(struct dlx_subscriber_link *link);

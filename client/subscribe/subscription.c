@@ -86,6 +86,8 @@ static void leave_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
         dlx__subscriber_link_lose_pending(link);
         /* Where there is another link after all, that one counts what was before it. */
         struct dlx_subscriber_link *next = dlx__subscription_successor(s, link);
+        if (!next)
+            dlx__reader_miss_gone(&link->core);
         uint64_t n_missed =
             next ? 0 : link->ended_at - DLX_MIN(link->ended_at, dlx__reader_cursor(&link->core));
         if (cut)
@@ -297,13 +299,13 @@ static void start_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
         dlx__subscriber_link_no_more_messages(link->after);
         dlx__subscription_activate(s, link->after);
     }
-    dlx__subscriber_link_start(link, s->args.history == DLX_HISTORY_NONE ? 0 : history,
-                               link->from_start || s->made_again, s->args.mode == DLX_MODE_LATEST,
-                               s->args.reliable);
-    if (link->after) /* not only when it ends: whoever lists links sees this one alone */
-        dlx__reader_move_counters(&link->core, &link->after->core);
     struct dlx_resume_position passed =
         dlx__resume_positions_find(&s->resume_positions, link->origin);
+    dlx__subscriber_link_start(link, s->args.history == DLX_HISTORY_NONE ? 0 : history,
+                               link->from_start || s->made_again, s->args.mode == DLX_MODE_LATEST,
+                               s->args.reliable, link->after || passed.origin != 0);
+    if (link->after) /* not only when it ends: whoever lists links sees this one alone */
+        dlx__reader_move_counters(&link->core, &link->after->core);
     if (!link->after && passed.origin != 0) {
         dlx__reader_follow(&link->core, passed.seq, passed.untold);
         dlx__origin_resume_counters(s, link);

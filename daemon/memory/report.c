@@ -21,18 +21,12 @@ void dlxd_report_control(int fd, struct dlxd_control_report *ret)
     if (!copy(fd, &control, sizeof control))
         return;
     ret->head = report_look(&control.head);
+    ret->oldest = report_look(&control.oldest);
     ret->waits = dlx_load32_relaxed(&control.blocked) != 0;
     ret->heeds_locks = dlx_load32_relaxed(&control.heeds_locks) != 0;
     ret->published = report_look(&control.published);
     ret->published_bytes = report_look(&control.published_bytes);
     ret->refused = report_look(&control.refused);
-}
-
-uint64_t dlxd_report_behind(const struct dlxd_control_report *control, uint64_t passed)
-{
-    /* Message numbers are below DLX_SHM_MOVED. */
-    uint64_t head = DLX_MIN(control->head, DLX_SHM_MOVED - 1);
-    return head > passed ? head - passed : 0;
 }
 
 enum holds { HOLDS_NOTHING, HOLDS_SOMETHING, HOLDS_UNKNOWN };
@@ -63,22 +57,81 @@ bool dlxd_report_has_left(int fd, uint32_t max_held)
     return look_at_holds(fd, max_held) == HOLDS_NOTHING;
 }
 
-void dlxd_report_link(int fd, uint32_t max_held, struct dlxd_link_report *ret)
+/* The words of a link page from `cursor` to `missed`. */
+#define COUNTERS_AT   offsetof(struct dlx_shm_link, cursor)
+#define COUNTERS_SIZE (offsetof(struct dlx_shm_link, n_used) - COUNTERS_AT)
+/* How often counters are read that a subscriber writes all the time. */
+#define COUNTERS_TRIES 8
+
+struct counters {
+    struct dlx_shm_misses misses;
+    uint64_t taken;
+};
+
+static bool read_counters(int fd, struct counters *ret)
+{
+    struct dlx_shm_link page;
+    if (pread(fd, (uint8_t *)&page + COUNTERS_AT, COUNTERS_SIZE, COUNTERS_AT) !=
+        (ssize_t)COUNTERS_SIZE)
+        return false;
+    *ret = (struct counters){
+        .misses = {.cursor = report_look(&page.cursor),
+                   .skipped = report_look(&page.skipped),
+                   .lost = report_look(&page.lost),
+                   .passing = report_look(&page.passing),
+                   .missed = report_look(&page.missed)},
+        .taken = report_look(&page.taken),
+    };
+    return true;
+}
+
+/* Reads them until two copies agree. */
+static bool read_counters_at_once(int fd, struct counters *ret)
+{
+    struct counters before;
+    bool found = read_counters(fd, ret), agree = false;
+    for (int i = 0; found && !agree && i < COUNTERS_TRIES; i++) {
+        before = *ret;
+        found = read_counters(fd, ret);
+        agree = dlx_shm_misses_agree(&before.misses, &ret->misses);
+    }
+    return found;
+}
+
+static uint64_t add(uint64_t a, uint64_t b)
+{
+    return b > UINT64_MAX - a ? UINT64_MAX : a + b;
+}
+
+void dlxd_report_link(int fd, const struct dlxd_link_terms *terms,
+                      const struct dlxd_control_report *control, struct dlxd_link_report *ret)
 {
     /* Too large for the stack; only the loop's thread calls this. */
     static union {
         struct dlx_shm_link link;
         uint8_t bytes[sizeof(struct dlx_shm_link) + DLX_SHM_HELD_MAX * sizeof(uint64_t)];
     } page;
+    struct counters now;
     *ret = (struct dlxd_link_report){.taken = 0};
-    if (!copy(fd, &page, sizeof(struct dlx_shm_link) + max_held * sizeof(uint64_t)))
+    /* In this order: struct dlx_shm_misses. */
+    if (!copy(fd, &page, sizeof(struct dlx_shm_link) + terms->max_held * sizeof(uint64_t)) ||
+        !read_counters_at_once(fd, &now))
         return;
-    ret->cursor = report_look(&page.link.cursor);
+    uint64_t passed = DLX_MAX(now.misses.cursor, terms->after_seq), n_held_gone = 0;
+    uint64_t counted = DLX_MAX(passed, dlx_shm_misses_counted(&now.misses));
+    struct dlx_shm_progress all = dlx_shm_progress(passed, control->oldest, control->head);
+    uint64_t gone = dlx_shm_progress(counted, control->oldest, control->head).gone;
+    for (uint32_t i = 0; i < terms->max_held; i++) {
+        uint64_t n = report_look(&page.link.hold[i]);
+        ret->n_held += n != 0;
+        n_held_gone += n > counted && n - counted <= gone;
+    }
     ret->started = dlx_load32_relaxed(&page.link.started) != 0;
-    ret->taken = report_look(&page.link.taken);
-    ret->skipped = report_look(&page.link.skipped);
-    ret->lost = report_look(&page.link.lost);
-    for (uint32_t i = 0; i < max_held; i++)
-        if (report_look(&page.link.hold[i]) != 0)
-            ret->n_held++;
+    gone = ret->started || terms->is_first ? gone - DLX_MIN(gone, n_held_gone) : 0;
+    ret->behind = all.behind;
+    ret->taken = now.taken;
+    ret->skipped = now.misses.skipped;
+    ret->lost = now.misses.lost;
+    uint64_t *missed = terms->is_latest ? &ret->skipped : &ret->lost;
+    *missed = add(dlx_shm_misses_n(&now.misses, terms->is_latest), gone);
 }

@@ -12,7 +12,8 @@
 #include "common/util.h"
 
 struct dlxd_control_report {
-    uint64_t head; /* the newest message */
+    uint64_t head;   /* the newest message */
+    uint64_t oldest; /* the oldest message that subscribers can still take */
     bool heeds_locks;
     bool waits; /* for room or for subscribers */
     uint64_t published;
@@ -20,20 +21,30 @@ struct dlxd_control_report {
     uint64_t refused;
 };
 
+/* What the daemon knows of a link itself. */
+struct dlxd_link_terms {
+    uint32_t max_held;
+    bool is_latest;
+    uint64_t after_seq; /* its first message is a later one */
+    /* That is certain before the subscriber has stored its first cursor: no message up to there
+     * comes by another link. */
+    bool is_first;
+};
+
 struct dlxd_link_report {
-    uint64_t cursor; /* the newest message that it has passed; UINT64_MAX: it has left */
-    bool started;    /* it has stored its first cursor */
+    bool started; /* it has stored its first cursor */
+    uint64_t behind;
     uint64_t taken;
-    uint64_t skipped;
-    uint64_t lost;
+    uint64_t skipped; /* with what the publisher has dropped and the subscriber cannot get */
+    uint64_t lost;    /* likewise */
     uint32_t n_held;
 };
 
 /* A missing or incomplete page reports zeros. The caller keeps the fds. */
 void dlxd_report_control(int borrow_fd, struct dlxd_control_report *ret);
-void dlxd_report_link(int borrow_fd, uint32_t max_held, struct dlxd_link_report *ret);
-/* The messages after `passed` according to the publisher: below 2^61, whatever both sides wrote. */
-uint64_t dlxd_report_behind(const struct dlxd_control_report *control, uint64_t passed);
+/* `control` was read before, else messages that were taken meanwhile may count as lost. */
+void dlxd_report_link(int borrow_fd, const struct dlxd_link_terms *terms,
+                      const struct dlxd_control_report *control, struct dlxd_link_report *ret);
 /* Does the subscriber hold a message? A page that cannot be read holds none. */
 bool dlxd_report_holds(int borrow_fd, uint32_t max_held);
 /* Does the subscriber hold nothing, and will it take nothing more? Once true, always true. */

@@ -292,11 +292,13 @@ static void leave_client(struct dlxd_publisher *publisher)
     dlxd_arenas_deinit(&publisher->unready);
 }
 
-static uint64_t publisher_head_of(const struct dlxd_publisher *publisher)
+/* Its control block may be closed from now on. */
+static void note_last_messages(struct dlxd_publisher *publisher)
 {
     struct dlxd_control_report report;
     dlxd_report_control(publisher->control->fd, &report);
-    return report.head;
+    publisher->gone_head = report.head;
+    publisher->gone_oldest = report.oldest;
 }
 
 void dlxd_publisher_vanish(struct dlxd_publisher *publisher)
@@ -323,7 +325,7 @@ void dlxd_publisher_vanish(struct dlxd_publisher *publisher)
     dlx_for_each (it, &publisher->links)
         publisher->n_undelivered +=
             !dlxd_container_of(it, struct dlxd_link, by_publisher)->gone_sent;
-    publisher->gone_head = publisher_head_of(publisher);
+    note_last_messages(publisher);
     publisher->n_links++; /* keeps the publisher alive here */
     dlxd_publisher_tell_links(publisher);
     publisher->n_links--;

@@ -94,8 +94,9 @@ struct dlxd_publisher {
     struct dlxd_list *cursor; /* the next link to be told; `links` at the end */
     struct dlxd_task task;    /* offers it; tells links that it is gone or has become RETAINED */
     bool telling;
-    uint64_t gone_head; /* GONE: the number of its newest message */
-    uint64_t gone;      /* its place in the order in which publishers went, from 1; 0: not GONE */
+    uint64_t gone_head;   /* GONE: the number of its newest message */
+    uint64_t gone_oldest; /* GONE: likewise of the oldest one that subscribers can still take */
+    uint64_t gone;        /* its place in the order in which publishers went, from 1; 0: not GONE */
 
     struct dlxd_arena *proving; /* the region whose proof its client waits for; or NULL */
 

@@ -13,6 +13,7 @@
 
 #define PUBLISHERS_MAX 16U
 #define LINKS_MAX      32U
+#define MODE_LATEST    1U
 
 /* ---- publishers ---------------------------------------------------------------------------- */
 
@@ -197,46 +198,56 @@ struct link_page {
     bool more;
 };
 
-/* Sets how far the subscriber is behind, and whether its publisher waits for it, by the same words
- * as dlx__writer_make_room(). */
+/* What clients of this minor version, and later ones, are told of links. */
+enum { BEHIND_SINCE = 6, JOINING_SINCE = 7 };
+
+/* How far the subscriber is behind, and whether its publisher waits for it, by the same words as
+ * dlx__writer_make_room(). */
 static void fill_behind(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link,
                         const struct dlxd_control_report *control,
                         const struct dlxd_link_report *report)
 {
     const struct dlxd_publisher_config *publisher = &link->publisher->config;
-    bool is_early = link->made == DLXD_MADE_EARLY;
-    uint64_t passed = is_early ? DLX_MAX(report->cursor, publisher->after_seq) : report->cursor;
-    uint64_t behind = dlxd_report_behind(control, passed);
     bool waits = control->waits && !dlxd_publisher_has_ended(link->publisher);
-    if (report->started || is_early)
-        entry->behind = behind;
+    if (report->started || link->from_start)
+        entry->behind = report->behind;
     entry->blocks = waits && link->subscription->config.reliable &&
-                    behind >= DLX_MAX(publisher->depth, publisher->history);
+                    report->behind >= DLX_MAX(publisher->depth, publisher->history);
 }
 
-/* What clients of this minor version, and later ones, are told of links. */
-enum { BEHIND_SINCE = 6, JOINING_SINCE = 7 };
+static void fill_report(Dlx__Wire__LinkEntry *entry, const struct dlxd_link_report *report)
+{
+    entry->n_held = report->n_held;
+    entry->taken = report->taken;
+    entry->skipped = report->skipped;
+    entry->lost = report->lost;
+}
 
 static void fill_link(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link,
                       const struct dlxd_control_report *control, uint32_t minor)
 {
     const struct dlxd_subscription *subscription = link->subscription;
+    const struct dlxd_publisher_config *publisher = &link->publisher->config;
+    const struct dlxd_link_terms terms = {
+        .max_held = subscription->config.max_held,
+        .is_latest = subscription->config.mode == MODE_LATEST,
+        .after_seq = link->from_start ? publisher->after_seq : 0,
+        /* The subscriber may take what a reconnected publisher copied by an older link. */
+        .is_first = link->from_start && publisher->resumes == 0,
+    };
     struct dlxd_link_report report;
-    dlxd_report_link(link->drain->page_fd, subscription->config.max_held, &report);
+    dlxd_report_link(link->drain->page_fd, &terms, control, &report);
     dlx__wire__link_entry__init(entry);
     entry->link = dlxd_link_id(link);
     entry->publisher = dlxd_publisher_id(link->publisher);
     entry->client_name = subscription->client->name;
     entry->pid = (uint32_t)subscription->client->pid;
     entry->uid = subscription->client->principal->uid;
-    entry->n_held = report.n_held;
     entry->max_held = subscription->config.max_held;
     entry->mode = subscription->config.mode;
     entry->reliable = subscription->config.reliable;
-    entry->taken = report.taken;
-    entry->skipped = report.skipped;
-    entry->lost = report.lost;
     entry->joining = link->state != DLXD_LINK_OPEN;
+    fill_report(entry, &report);
     if (minor >= BEHIND_SINCE)
         fill_behind(entry, link, control, &report);
 }
@@ -244,21 +255,21 @@ static void fill_link(Dlx__Wire__LinkEntry *entry, const struct dlxd_link *link,
 /* A link that has ended, and whose subscriber holds messages. */
 static void fill_drain(Dlx__Wire__LinkEntry *entry, const struct dlxd_drain *drain)
 {
+    const struct dlxd_link_terms terms = {.max_held = drain->max_held,
+                                          .is_latest = drain->mode == MODE_LATEST};
+    const struct dlxd_control_report nothing = {.head = 0};
     struct dlxd_link_report report;
-    dlxd_report_link(drain->page_fd, drain->max_held, &report);
+    dlxd_report_link(drain->page_fd, &terms, &nothing, &report);
     dlx__wire__link_entry__init(entry);
     entry->link = drain->link;
     entry->publisher = dlxd_publisher_id(drain->publisher);
     entry->client_name = (char *)(uintptr_t)dlxd_holder_name(drain->holder);
     entry->pid = (uint32_t)drain->holder->pid;
     entry->uid = drain->links_charge.user->uid;
-    entry->n_held = report.n_held;
     entry->max_held = drain->max_held;
     entry->mode = drain->mode;
     entry->reliable = drain->reliable;
-    entry->taken = report.taken;
-    entry->skipped = report.skipped;
-    entry->lost = report.lost;
+    fill_report(entry, &report);
 }
 
 static Dlx__Wire__LinkEntry *next_entry(struct link_page *page)
@@ -301,10 +312,11 @@ static void add_links(struct link_page *page, const struct dlxd_publisher *publi
                                    ? publisher->drains.list.next
                                    : (struct dlxd_list *)(uintptr_t)&publisher->drains.list;
     struct dlxd_control_report control = {.head = 0};
-    if (minor >= BEHIND_SINCE)
+    if (!publisher->gone)
         dlxd_report_control(publisher->control->fd, &control);
-    if (publisher->gone)
-        control.head = publisher->gone_head;
+    else
+        control = (struct dlxd_control_report){.head = publisher->gone_head,
+                                               .oldest = publisher->gone_oldest};
     dlx_for_each (it, &publisher->links) {
         const struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
         bool is_told = link->state == DLXD_LINK_OPEN || minor >= JOINING_SINCE;

@@ -47,17 +47,20 @@ struct dlx_link_info {
     uint64_t link;        /**< id of the link */
     uint64_t publisher;   /**< id of the publisher */
     uint64_t taken;       /**< messages, as the subscriber counts them, also across restarts */
-    uint64_t skipped;     /**< likewise */
-    uint64_t lost;        /**< likewise */
-    uint32_t pid;         /**< of the subscriber, as in struct dlx_publisher_info */
-    uint32_t uid;         /**< of the subscriber */
-    uint32_t n_held;      /**< messages that it holds */
-    uint32_t max_held;    /**< messages that it may hold */
-    uint32_t mode;        /**< enum dlx_mode */
-    bool reliable;        /**< as in struct dlx_subscribe_args */
+    /** As in struct dlx_subscription_stats, also while the subscriber makes no call. A daemon older
+     *  than protocol 2.8 leaves out what the subscriber has yet to notice. */
+    uint64_t skipped;
+    uint64_t lost;     /**< likewise */
+    uint32_t pid;      /**< of the subscriber, as in struct dlx_publisher_info */
+    uint32_t uid;      /**< of the subscriber */
+    uint32_t n_held;   /**< messages that it holds */
+    uint32_t max_held; /**< messages that it may hold */
+    uint32_t mode;     /**< enum dlx_mode */
+    bool reliable;     /**< as in struct dlx_subscribe_args */
     bool blocks; /**< the publisher waits because of this link; false if the daemon is too old */
-    /** Messages that the subscriber has yet to take, skip or lose; or DLX_BEHIND_UNKNOWN. At
-     *  max(depth, history) a BLOCK publisher waits, and a DROP publisher drops. */
+    /** Messages that the subscriber can still take; or DLX_BEHIND_UNKNOWN. At max(depth, history) a
+     *  BLOCK publisher waits, and a DROP publisher drops. A daemon older than protocol 2.8 includes
+     *  dropped messages that the subscriber has yet to notice. */
     uint64_t behind;
     /** The link is not ready: the subscriber learns of it, and prepares memory for it, in its next
      *  call. A daemon older than protocol 2.7 does not list such links. */

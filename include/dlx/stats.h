@@ -37,9 +37,11 @@ struct dlx_subscription_stats {
     size_t size;
     uint64_t taken;       /**< messages */
     uint64_t taken_bytes; /**< payload of these messages */
-    uint64_t skipped;     /**< messages that DLX_MODE_LATEST passed over */
-    /** Messages that could not be taken: they were overwritten, or published through a new daemon
-     *  that this subscription had not reached in time. */
+    /** messages that DLX_MODE_LATEST passed over, or that were dropped before it could take them */
+    uint64_t skipped;
+    /** Messages that can never be taken: they were dropped, or published through a new daemon that
+     *  this subscription had not reached in time. They count as soon as they are dropped; the next
+     *  message that is taken tells them in its gap. */
     uint64_t lost;
     uint64_t sleeps;       /**< sleeps of dlx_take(), one or more system calls each */
     uint64_t rejected;     /**< links cut because their publisher wrote invalid values */
@@ -57,8 +59,9 @@ struct dlx_subscription_stats {
     uint32_t has_daemon;
 };
 
-/** Gets the counters of a subscription since it was made, also across restarts of the daemon.
- *  Returns 0; DLX_E_INVALID, DLX_E_FORKED, DLX_E_IN_USE. */
+/** Gets the counters of a subscription since it was made, also across restarts of the daemon. Reads
+ *  what the daemon has sent about publishers, as dlx_take() does, and does not wait. Returns 0;
+ *  DLX_E_INVALID, DLX_E_FORKED, DLX_E_IN_USE. */
 DLX_API int dlx_subscription_get_stats(struct dlx_subscription *s,
                                        struct dlx_subscription_stats *stats);
 

@@ -89,6 +89,20 @@ static void check_noted(const json_t *row, const struct noted *expected)
     ck_assert_int_eq(dlx_test_cli_integer(row, "have_lost"), expected->have_lost);
 }
 
+/* It is hung, or busy elsewhere: it makes no call. */
+TEST(ls_and_info_show_what_a_subscriber_that_takes_nothing_has_lost)
+{
+    auto_publisher *p = new_publisher("cam/front", DLX_ON_FULL_DROP);
+    auto_subscription *s = subscribe("cam/front", false);
+    publish(p, 500);
+    auto_cli ls = dlxctl(0, "ls", "--json"), info = dlxctl(0, "info", "cam/front", "--json");
+    json_auto_t *topics = dlx_test_cli_json(&ls), *links = dlx_test_cli_json(&info);
+    const struct noted expected = {.behind = 4, .have_lost = 1};
+    check_noted(json_array_get(topics, 0), &expected);
+    ck_assert_int_eq(dlx_test_cli_integer(link_of(links), "lost"), 496);
+    ck_assert_int_eq(dlx_test_cli_integer(link_of(links), "behind"), 4);
+}
+
 /*
  * Of cam/front, one subscriber keeps up, one has lost messages, and one has and is full. The
  * reliable one of lidar holds one message of two, and is slow: its publisher waits. That of quiet

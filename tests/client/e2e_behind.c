@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What dlx_list_links() tells: how far a subscriber is behind, and whether its publisher waits for
- * it. */
+/* What dlx_list_links() tells: how far a subscriber is behind, what it has lost, and whether its
+ * publisher waits for it. */
 
 #include "client/message/subscriber_link.h"
 #include "client/publish/publisher.h"
@@ -61,22 +61,11 @@ TEST(it_is_told_how_many_messages_a_subscriber_has_yet_to_take)
     auto_message *m = dlx_test_stream_next(x.s);
     ck_assert_uint_eq(look_at_one(x.c).behind, 2); /* it holds the first one, and has passed it */
     m = dlx_message_unref(m);
-    /* Further than the depth: some are lost, which it has yet to see. */
-    dlx_test_stream_publish_all(x.p, 10, 4, 10);
-    ck_assert_uint_eq(look_at_one(x.c).behind, 9);
-    ck_assert_uint_eq(look_at_one(x.c).lost, 0);
-    ok(dlx_take(x.s, PATIENCE, &m));
+    dlx_test_stream_publish(x.p, 10, 4);
     struct dlx_link_info link = look_at_one(x.c);
-    ck_assert_uint_gt(link.lost, 0);
-    ck_assert_uint_eq(link.behind, 10 - dlx_message_seq(m));
+    ck_assert_uint_eq(link.behind, 3);
+    ck_assert_uint_eq(link.lost, 0);
     ck_assert(!link.blocks);
-}
-
-static void *publish_one(void *p)
-{
-    DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
-    ok(dlx_publish(p, t, PUBLISH(.timeout_ns = PATIENCE)));
-    return NULL;
 }
 
 /* By its depth, or by its history if that is more. */
@@ -85,6 +74,154 @@ static const struct dlx_publisher_args blocking[] = {
     {.size = sizeof blocking[0], .on_full = DLX_ON_FULL_BLOCK, .depth = DEPTH, .history = 6},
 };
 static const struct dlx_subscribe_args reliable = {.size = sizeof reliable, .reliable = true};
+
+/* ---- what is lost --------------------------------------------------------------------------- */
+
+/* Of both, those that were lost, or skipped in mode LATEST. */
+struct missed {
+    uint64_t by_daemon, by_stats;
+};
+
+static struct missed missed_by(struct dlx_client *c, struct dlx_subscription *s)
+{
+    struct dlx_link_info link = look_at_one(c);
+    struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(s);
+    bool is_latest = link.mode == DLX_MODE_LATEST;
+    ck_assert_uint_eq(is_latest ? link.lost : link.skipped, 0);
+    ck_assert_uint_eq(is_latest ? stats.lost : stats.skipped, 0);
+    return (struct missed){.by_daemon = link.lost + link.skipped,
+                           .by_stats = stats.lost + stats.skipped};
+}
+
+static void expect_missed(struct dlx_client *c, struct dlx_subscription *s, uint64_t n)
+{
+    struct missed missed = missed_by(c, s);
+    ck_assert_uint_eq(missed.by_daemon, n);
+    ck_assert_uint_eq(missed.by_stats, n);
+}
+
+static const struct {
+    const char *pattern;
+    struct dlx_subscribe_args args;
+    bool publisher_is_first;
+} hung[] = {
+    {"test/a", {.size = sizeof(struct dlx_subscribe_args)}, true},
+    {"test/a", {.size = sizeof(struct dlx_subscribe_args)}, false},
+    {"test/*", {.size = sizeof(struct dlx_subscribe_args)}, true},
+    {"test/*", {.size = sizeof(struct dlx_subscribe_args)}, false},
+    {"test/a", {.size = sizeof(struct dlx_subscribe_args), .mode = DLX_MODE_LATEST}, true},
+    {"test/a", {.size = sizeof(struct dlx_subscribe_args), .mode = DLX_MODE_LATEST}, false},
+};
+
+/* It has not taken anything, nor made another call since the first message. */
+LOOP_TEST(what_a_hung_subscriber_can_never_get_is_lost_at_once, 0, DLX_ARRAY_SIZE(hung))
+{
+    auto_client *c = dlx_test_stream_connect();
+    bool is_latest = hung[_i].args.mode == DLX_MODE_LATEST;
+    auto_publisher *p = hung[_i].publisher_is_first
+                            ? dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = DEPTH))
+                            : NULL;
+    auto_subscription *s = dlx_test_stream_subscribe(c, hung[_i].pattern, &hung[_i].args);
+    if (!p)
+        p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = DEPTH));
+    dlx_test_stream_publish_all(p, 10, 1, DEPTH);
+    ck_assert_uint_eq(look_at_one(c).lost + look_at_one(c).skipped, 0);
+    dlx_test_stream_publish_all(p, 10, DEPTH + 1, 500);
+    struct dlx_link_info link = look_at_one(c);
+    ck_assert_uint_eq(is_latest ? link.skipped : link.lost, 500 - DEPTH);
+    ck_assert_uint_eq(link.behind, DEPTH);
+    ck_assert_uint_eq(link.taken, 0);
+    for (int i = 0; i < 2; i++)
+        expect_missed(c, s, 500 - DEPTH);
+    /* It counts them itself. */
+    auto_message *m = dlx_test_stream_next(s);
+    uint64_t n_before = is_latest ? 500 - 1 : 500 - DEPTH;
+    ck_assert_uint_eq(dlx_message_gap(m), n_before);
+    expect_missed(c, s, n_before);
+    ck_assert_uint_eq(look_at_one(c).behind, 500 - n_before - 1);
+    dlx_test_stream_publish_all(p, 10, 501, 500 + 2 * DEPTH);
+    expect_missed(c, s, 500 + 2 * DEPTH - DEPTH - 1); /* all but the ones in the ring and m */
+}
+
+/* A message that the subscriber holds is not lost, however old it is. */
+TEST(a_message_that_is_held_is_not_lost)
+{
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = DEPTH), NULL);
+    dlx_test_stream_publish_all(x.p, 10, 1, 3);
+    auto_message *m = dlx_test_stream_next(x.s), *n = dlx_test_stream_next(x.s);
+    dlx_test_stream_publish_all(x.p, 10, 4, 100);
+    expect_missed(x.c, x.s, 100 - DEPTH - 2);
+    ck_assert_uint_eq(look_at_one(x.c).n_held, 2);
+}
+
+static int count_lost(const struct dlx_link_info *link, void *n)
+{
+    *(uint64_t *)n += link->lost;
+    return 0;
+}
+
+static int note_publisher(const struct dlx_publisher_info *info, void *publisher)
+{
+    *(uint64_t *)publisher = info->publisher;
+    return 0;
+}
+
+static uint64_t lost_of_gone(struct dlx_client *c)
+{
+    uint64_t publisher = 0, n = 0;
+    ok(dlx_list_gone_publishers(c, "test/a", note_publisher, &publisher));
+    ck_assert_uint_ne(publisher, 0);
+    ok(dlx_list_links(c, publisher, count_lost, &n));
+    return n;
+}
+
+/* The subscriber has yet to take what is left of the publisher (0); it leaves while it holds a
+ * message (1). */
+LOOP_TEST(what_was_lost_stays_lost_when_an_end_of_the_link_goes, 0, 2)
+{
+    auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = DEPTH), NULL);
+    dlx_test_stream_publish(x.p, 10, 1);
+    auto_message *m = dlx_test_stream_next(x.s);
+    dlx_test_stream_publish_all(x.p, 10, 2, 100);
+    expect_missed(x.c, x.s, 100 - DEPTH - 1);
+    if (_i == 1) {
+        x.s = dlx_subscription_unref(x.s);
+        ck_assert_uint_eq(look_at_one(x.c).lost, 100 - DEPTH - 1);
+        ck_assert_uint_eq(look_at_one(x.c).behind, 0);
+    }
+    x.p = dlx_publisher_unref(x.p);
+    ck_assert_uint_eq(lost_of_gone(x.c), 100 - DEPTH - 1);
+}
+
+/* A publisher may write any number; the sum is one that there can be. */
+TEST(counters_that_lie_do_not_overflow)
+{
+    auto_pair x = dlx_test_pair_make(&blocking[0], NULL);
+    struct dlx_shm_control *control = x.p->core.block->control;
+    struct dlx_shm_link *page = x.s->links[0]->page;
+    dlx_store64_sc(&page->lost, UINT64_MAX - 1);
+    ck_assert_uint_eq(look_at_one(x.c).lost, UINT64_MAX - 1);
+    dlx_store64_sc(&control->head, UINT64_MAX);
+    dlx_store64_sc(&control->oldest, UINT64_MAX);
+    ck_assert_uint_eq(look_at_one(x.c).lost, UINT64_MAX);
+    ck_assert_uint_eq(look_at_one(x.c).behind, 0);
+    /* A head that cannot be is none: the next take says so. */
+    ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).lost, 0);
+    dlx_store64_sc(&page->passing, UINT64_MAX);
+    dlx_store64_sc(&page->missed, 3);
+    ck_assert_uint_eq(look_at_one(x.c).lost, 3);
+    dlx_store64_sc(&control->head, 0);
+    dlx_store64_sc(&control->oldest, 1);
+}
+
+/* ---- who waits ------------------------------------------------------------------------------ */
+
+static void *publish_one(void *p)
+{
+    DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
+    ok(dlx_publish(p, t, PUBLISH(.timeout_ns = PATIENCE)));
+    return NULL;
+}
 
 /* It holds one message of the 16 that it may hold: holding is not what the publisher waits for. */
 LOOP_TEST(a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher, 0,

@@ -481,7 +481,7 @@ static void begin(struct state *s)
     subscriber_link->arenas[0] =
         (struct dlx_subscriber_link_arena){.id = 1, .map = arena, .size = ARENA_SIZE};
     subscriber_link->n_arenas = 1;
-    dlx__subscriber_link_start(subscriber_link, 0, true, false, false);
+    dlx__subscriber_link_start(subscriber_link, 0, true, false, false, false);
     s->publisher_link.bell = s->peer.pidfd = -1;
     s->publisher_link.peer = &s->peer;
     s->publisher_link.core =

@@ -7,7 +7,7 @@
  * a bad outcome is found. tests/model/run.sh runs both:
  *
  *     orders hold_retire | reliable_take | passed | batch_sleep | take_blocked | release_blocked |
- * joiner | newest [MISTAKE]
+ * joiner | newest | report | report_hold [MISTAKE]
  *
  * Relacy does not move a load before a load, or a store before a load that comes first in the
  * program, beyond what stale values show; so a pass here says less than a failure.
@@ -300,6 +300,86 @@ struct newest : rl::test_suite<newest, 2> {
     }
 };
 
+/* A reader misses messages 1 and 2, one after the other, and the daemon reports meanwhile that it
+ * has lost two, since both are GONE: no message counts twice, or not at all. count_missed() and
+ * dlxd_report_link(). The daemon's copies are system calls, which keep their order. */
+struct report : rl::test_suite<report, 2> {
+    rl::atomic<int> cursor, lost, passing, missed;
+    struct copy {
+        int cursor, lost, passing, missed;
+    };
+    void before()
+    {
+        cursor($).store(0, relaxed);
+        lost($).store(0, relaxed);
+        passing($).store(0, relaxed);
+        missed($).store(0, relaxed);
+    }
+    copy read()
+    {
+        copy c;
+        c.cursor = cursor($).load(acquire);
+        c.lost = lost($).load(acquire);
+        c.passing = passing($).load(acquire);
+        c.missed = missed($).load(acquire);
+        return c;
+    }
+    void thread(unsigned index)
+    {
+        if (index == 0) {
+            for (int n = 1; n <= 2; n++) {
+                missed($).store(n, order("MISSED_STORE", release, relaxed));
+                if (!is("NO_PASSING"))
+                    passing($).store(n, order("PASSING_STORE", release, relaxed));
+                lost($).store(n, order("LOST_STORE", release, relaxed));
+                cursor($).store(n, order("CURSOR_STORE", release, relaxed));
+            }
+            return;
+        }
+        copy first = read(), c = is("ONE_COPY") ? first : read();
+        if (first.lost != c.lost || first.passing != c.passing || first.missed != c.missed)
+            return; /* it would read again */
+        bool passes = c.passing > c.cursor;
+        int counted = passes ? c.passing : c.cursor;
+        RL_ASSERT((passes ? c.missed : c.lost) + 2 - counted == 2);
+    }
+};
+
+/* A reader takes message 1, which the publisher retires meanwhile. The daemon reports it as lost
+ * only if the reader will not have it. */
+struct report_hold : rl::test_suite<report_hold, 3> {
+    ring_words w;
+    rl::atomic<int> oldest;
+    bool is_taken, is_reported;
+    void before()
+    {
+        w.clear();
+        w.gen($).store(1, relaxed);
+        oldest($).store(1, relaxed);
+        is_taken = is_reported = false;
+    }
+    void thread(unsigned index)
+    {
+        if (index == 0) { /* dlx__reader_take(), drop_gone(), dlx__reader_release() */
+            w.hold($).store(1, relaxed);
+            fence("HOLD_FENCE");
+            is_taken = w.gen($).load(relaxed) == 1;
+            if (is_taken)
+                w.cursor($).store(1, release);
+            w.hold($).store(0, order("HOLD_CLEAR", release, relaxed));
+        } else if (index == 1) { /* dlx__writer_retire_in_blocks() */
+            w.gen($).store(-1, release);
+            oldest($).store(2, order("OLDEST_STORE", release, relaxed));
+        } else { /* dlxd_report_link() */
+            int first = oldest($).load(acquire);
+            fence("REPORT_FENCE"); /* pread(2) */
+            bool is_held = !is("NO_HOLD") && w.hold($).load(acquire) == 1;
+            is_reported = first == 2 && w.cursor($).load(acquire) == 0 && !is_held;
+        }
+    }
+    void after() { RL_ASSERT(!is_taken || !is_reported); }
+};
+
 int main(int argc, char **argv)
 {
     rl::test_params params;
@@ -320,6 +400,8 @@ int main(int argc, char **argv)
     RUN(release_blocked);
     RUN(joiner);
     RUN(newest);
+    RUN(report);
+    RUN(report_hold);
     /* As spin says it, for run.sh. Relacy itself tells of an error, and may end by abort() after
      * that. */
     if (ok)

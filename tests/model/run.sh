@@ -108,6 +108,8 @@ orders: cursor and blocked                 |orders|take_blocked|ok|quick
 orders: hold word and blocked              |orders|release_blocked|ok|quick
 orders: gen and joins                      |orders|joiner|ok|quick
 orders: when the newest was published      |orders|newest|ok|quick
+orders: what a report counts as missed     |orders|report|ok|quick
+orders: what a report counts as gone       |orders|report_hold|ok|quick
 ring: a retired entry is 0                 |ring|LAST=4 ZERO|error|quick
 ring: gen not looked at again              |ring|LAST=4 NORECHECK|error|quick
 ring: hold word after the second look      |ring|LAST=4 HOLDLATE|error|quick
@@ -231,6 +233,17 @@ orders: no second look                     |orders|newest NO_SECOND_LOOK|error|q
 orders: no fence after GONE                |orders|newest GONE_FENCE|error|quick
 orders: weaker gen load                    |orders|newest GEN_LOAD|error|quick
 orders: weaker gen store                   |orders|newest GEN_STORE|error|quick
+orders: weaker store of what was missed    |orders|report MISSED_STORE|error|quick
+orders: weaker store of the next cursor    |orders|report PASSING_STORE|error|quick
+orders: weaker store of the counter        |orders|report LOST_STORE|error|quick
+orders: weaker cursor store                |orders|report CURSOR_STORE|error|quick
+orders: counter and cursor alone           |orders|report NO_PASSING|error|quick
+orders: counters read once                 |orders|report ONE_COPY|error|quick
+orders: no fence after the hold word       |orders|report_hold HOLD_FENCE|error|quick
+orders: weaker hold clear                  |orders|report_hold HOLD_CLEAR|error|quick
+orders: weaker oldest store                |orders|report_hold OLDEST_STORE|error|quick
+orders: no fence of the report             |orders|report_hold REPORT_FENCE|error|quick
+orders: hold word not looked at            |orders|report_hold NO_HOLD|error|quick
 '
 
 # one <number> <what> <model> <parameters> <expected>: writes $tmp/<number>.line; 1 when it is not

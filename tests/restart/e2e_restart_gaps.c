@@ -35,6 +35,8 @@ TEST(every_gap_has_a_number_through_restarts)
     for (unsigned round = 0; round < 40; round++) {
         for (unsigned k = 0; k < round * 997 % 6000; k++) { /* some time, never the same */
             (void)dlx_restart_read(&readers[k % 3], 0);
+            if (k % 7 == 0)
+                (void)dlx_restart_reader_stats(&readers[k % 3]);
             if (k % 50 == 0)
                 sched_yield();
         }
@@ -54,8 +56,43 @@ TEST(every_gap_has_a_number_through_restarts)
         } while (stats.n_publishers > 0);
         /* The last ones have no next. */
         ck_assert_uint_ge(stats.lost + stats.skipped, readers[i].gaps);
+        ck_assert_uint_eq(stats.taken + stats.lost + stats.skipped, (uint64_t)writer.n);
         dlx_restart_reader_end(&readers[i]);
     }
+}
+
+static uint64_t count_missed(struct dlx_restart_reader *r)
+{
+    (void)dlx_restart_reader_stats(r);
+    return r->missed;
+}
+
+static void wait_until_missed(struct dlx_restart_reader *r, uint64_t n)
+{
+    eventually(count_missed(r) == n);
+}
+
+/* The subscriber makes no other call than for its counters. The new daemon lists its new link. */
+LOOP_TEST(what_is_lost_through_a_restart_is_counted_at_once, 0, 2)
+{
+    const struct dlx_subscribe_args args = {.size = sizeof args,
+                                            .mode = _i == 0 ? DLX_MODE_ALL : DLX_MODE_LATEST};
+    auto_reader r = dlx_restart_reader_make(&args);
+    auto_publisher *p =
+        dlx_test_stream_new_publisher("test/a", PUBLISHER(.depth = 4, .retain = _i ? 3 : 0));
+    dlx_test_stream_publish_all(p, 10, 1, 10);
+    struct dlx_subscription_stats stats = dlx_restart_reader_stats(&r);
+    ck_assert_uint_eq(stats.lost + stats.skipped, 6);
+    dlx_restart_with(p);
+    dlx_restart_subscribe_again(r.s);
+    dlx_test_stream_publish_all(p, 10, 11, 12);
+    wait_until_missed(&r, 8);
+    dlx_test_stream_publish_all(p, 10, 13, 20);
+    wait_until_missed(&r, 16);
+    dlx_restart_read_to(&r, 20);
+    stats = dlx_restart_reader_stats(&r);
+    ck_assert_uint_eq(stats.lost + stats.skipped, _i == 0 ? 16 : 19);
+    ck_assert_uint_eq(stats.taken, _i == 0 ? 4 : 1);
 }
 
 /* It frees publishers and subscriptions in some order, but the publishers go on. */

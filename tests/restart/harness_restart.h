@@ -20,6 +20,7 @@ struct dlx_restart_reader {
     struct dlx_client *c;
     struct dlx_subscription *s;
     uint64_t last, gaps, taken;
+    uint64_t missed; /* as its counters said last */
 };
 #define auto_reader DLX_TEST_AUTO(dlx_restart_reader_end) struct dlx_restart_reader
 struct dlx_restart_reader dlx_restart_reader_make(const struct dlx_subscribe_args *args);
@@ -29,7 +30,7 @@ void dlx_restart_reader_end(struct dlx_restart_reader *r);
 int dlx_restart_read(struct dlx_restart_reader *r, int64_t timeout_ns);
 /* Up to the message with this number. */
 void dlx_restart_read_to(struct dlx_restart_reader *r, uint64_t last);
-/* It has counted what was taken. */
-struct dlx_subscription_stats dlx_restart_reader_stats(const struct dlx_restart_reader *r);
+/* It has counted what was taken, and what was lost or skipped does not become less. */
+struct dlx_subscription_stats dlx_restart_reader_stats(struct dlx_restart_reader *r);
 
 #endif

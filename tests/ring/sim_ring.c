@@ -5,7 +5,8 @@
  * all kinds that join, sleep, hold, leave and die at any access to a shared word, and the
  * daemon's part of a join. Checked: what is held never changes and is not freed, every message is
  * taken or counted, reliable subscribers lose nothing, nobody sleeps or waits for ever, no more
- * messages are LIVE than `window`, and every payload comes back.
+ * messages are LIVE than `window`, every payload comes back, and what the daemon reports as missed
+ * never counts a message that is taken, or one twice.
  */
 
 #include "tests/harness/ring.h"
@@ -420,6 +421,7 @@ static void subscriber_main(void *userdata)
     sim_check(w, !s->reliable || s->n_missed <= s->n_unread, "reliable, missed %ju", s->n_missed);
     sim_check(w, s->latest || r->skipped == 0, "skipped");
     /* Leave while holding, then let go. */
+    dlx__reader_miss_gone(&s->reader);
     dlx__reader_close(&s->reader);
     for (uint32_t i = 0; i < MAX_HELD; i++)
         drop_held(s, &held[i]);
@@ -429,6 +431,65 @@ static void subscriber_main(void *userdata)
     /* The daemon sees it leave. */
     atomic_fetch_add(&w->membership->leaves, 1);
     w->bell++;
+}
+
+#define N_REPORTS 60
+
+static struct dlx_shm_misses load_misses(struct dlx_shm_link *page)
+{
+    struct dlx_shm_misses m;
+    m.cursor = dlx_load64_acquire(&page->cursor);
+    m.skipped = dlx_load64_acquire(&page->skipped);
+    m.lost = dlx_load64_acquire(&page->lost);
+    m.passing = dlx_load64_acquire(&page->passing);
+    m.missed = dlx_load64_acquire(&page->missed);
+    return m;
+}
+
+struct report {
+    uint64_t missed; /* what the daemon would report, as dlxd_report_link() does */
+    uint64_t n_held; /* messages that the publisher has dropped and that count as taken: held */
+};
+
+/* Nothing is reported before the subscriber has started. */
+static struct report report_missed(struct subscriber *s)
+{
+    uint64_t head = dlx_load64_acquire(&s->world->control->head);
+    uint64_t oldest = dlx_load64_acquire(&s->world->control->oldest), hold[MAX_HELD];
+    for (uint32_t i = 0; i < s->link.max_held; i++)
+        hold[i] = dlx_load64_acquire(&s->page->hold[i]);
+    bool started = dlx_load32_acquire(&s->page->started);
+    struct dlx_shm_misses misses = load_misses(s->page), before;
+    do {
+        before = misses;
+        misses = load_misses(s->page);
+    } while (!dlx_shm_misses_agree(&before, &misses));
+    uint64_t counted = dlx_shm_misses_counted(&misses);
+    uint64_t gone = dlx_shm_progress(counted, oldest, head).gone;
+    struct report report = {.missed = dlx_shm_misses_n(&misses, s->latest)};
+    for (uint32_t i = 0; started && i < s->link.max_held; i++)
+        report.n_held += hold[i] > counted && hold[i] - counted <= gone;
+    report.missed += started ? gone - report.n_held : 0;
+    return report;
+}
+
+/* A report never counts a message that is taken after all, or one twice: the next one would be
+ * less. It may be less only while the subscriber holds a message for which it was too late, which
+ * it finds out next, and once it has left, since it does not count what is dropped meanwhile. */
+static void reporter_main(void *userdata)
+{
+    struct subscriber *s = userdata;
+    uint64_t most = 0;
+    for (int i = 0; i < N_REPORTS && !sim_killed(s->process); i++) {
+        struct report report = report_missed(s);
+        if (s->page->cursor == DLX_SHM_CURSOR_CLOSED)
+            return;
+        sim_check(s->world, report.missed + report.n_held >= most,
+                  "%ju were reported as missed, then %ju, and %ju are held", most, report.missed,
+                  report.n_held);
+        most = DLX_MAX(most, report.missed);
+        sim_pause(0, 20);
+    }
 }
 
 /* Kills a subscriber at any step; the daemon and the publisher's poll see it. */
@@ -507,6 +568,8 @@ static void run_seed(uint64_t seed)
         if (s->delegates)
             sim_spawn(sim, releaser_main, s);
         w.memory += w.roomy ? max_held : 0;
+        if (i == seed / 3 % w.n_subs)
+            sim_spawn(sim, reporter_main, s);
     }
     if (w.may_die)
         sim_spawn(sim, reaper_main, &w);

@@ -75,7 +75,7 @@ TEST(a_closed_link_holds_nothing_that_was_not_handed_out)
         dlx_store64_release(&control->entries[n].gen, n);
     }
     dlx_store64_release(&control->head, N_BATCH);
-    dlx__subscriber_link_start(subscriber_link, N_BATCH, false, false, false);
+    dlx__subscriber_link_start(subscriber_link, N_BATCH, false, false, false, false);
     ck_assert_int_eq(dlx__subscriber_link_take(subscriber_link, N_BATCH, &message), 0);
     ck_assert_uint_eq(dlx_message_seq(message), 1);
     ck_assert_uint_eq(dlx__reader_n_held(&subscriber_link->core), N_BATCH);
@@ -93,7 +93,7 @@ TEST(a_message_of_zeros_is_refused_by_a_link_that_has_taken_nothing)
     open_link();
     dlx_store64_release(&control->entries[1].gen, 1);
     dlx_store64_release(&control->head, 1);
-    dlx__subscriber_link_start(subscriber_link, 1, false, false, false);
+    dlx__subscriber_link_start(subscriber_link, 1, false, false, false, false);
     ck_assert_int_eq(dlx__subscriber_link_take(subscriber_link, 1, &message), DLX_E_BAD_PEER);
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "unknown kind 0"));
     dlx__subscriber_link_close(subscriber_link);
