@@ -186,8 +186,11 @@ void dlx__subscription_leave_gone(struct dlx_subscription *s)
         struct dlx_subscriber_link *link = s->links[i];
         if (link->state == DLX_SUBSCRIBER_LINK_OPEN && link->to_come == DLX_TO_COME_NOTHING &&
             link->n_pending == 0 &&
-            dlx__reader_cursor(&link->core) - link->gone_at > 2 * (uint64_t)link->n_entries)
-            leave_link(s, link, "its publisher publishes, though dlpackd has disconnected it");
+            dlx__reader_cursor(&link->core) - link->gone_at > 2 * (uint64_t)link->n_entries) {
+            static const char why[] = "its publisher publishes, though dlpackd has disconnected it";
+            note_cut(s, link, why);
+            leave_link(s, link, why);
+        }
     }
 }
 

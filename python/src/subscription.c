@@ -116,9 +116,8 @@ static void give_kept(struct dlxpy_taken *kept, struct dlxpy_taken *taken)
 static int raise_ended(const struct dlxpy_subscription *self)
 {
     (void)dlxpy_raise_text(DLX_E_PUBLISHER_GONE,
-                           "topic %.200s: the last publisher left, and everything it published was "
-                           "taken; subscribe with stay=True to wait for the next one",
-                           PyUnicode_AsUTF8AndSize(self->handle.topic, NULL));
+                           "%.440s; subscribe with stay=True to wait for the next one",
+                           self->reason);
     return DLX_E_PUBLISHER_GONE;
 }
 
@@ -136,6 +135,10 @@ static int take_from_libdlx(struct dlxpy_subscription *self, int64_t timeout_ns,
         taken->n = 1;
     self->hints &= r != 0;
     self->ended |= r == DLX_E_PUBLISHER_GONE;
+    const char *reason = dlx_client_errmsg(NULL); /* now: a signal's handler may use libdlx, too */
+    if (r < 0 && r != DLX_E_EMPTY && r != DLX_E_TIMEOUT)
+        (void)snprintf(self->reason, sizeof self->reason, "%s",
+                       reason[0] ? reason : dlx_strerror(r));
     if (!dlxpy_wait_leave(&wait)) {
         keep(self, r, taken);
         return 1;
@@ -143,7 +146,7 @@ static int take_from_libdlx(struct dlxpy_subscription *self, int64_t timeout_ns,
     if (r == DLX_E_PUBLISHER_GONE)
         return raise_ended(self);
     if (r < 0 && r != DLX_E_EMPTY && r != DLX_E_TIMEOUT)
-        (void)dlxpy_raise(r);
+        (void)dlxpy_raise_text(r, "%s", self->reason);
     return r;
 }
 
@@ -156,8 +159,7 @@ static int look(struct dlxpy_subscription *self, struct dlxpy_taken *taken)
         return raise_ended(self);
     if (r != 0) {
         self->kept_code = 0;
-        (void)dlxpy_raise_text(r, "topic %.200s: %s",
-                               PyUnicode_AsUTF8AndSize(self->handle.topic, NULL), dlx_strerror(r));
+        (void)dlxpy_raise_text(r, "%s", self->reason);
         return r;
     }
     if (self->kept.n > 0) {

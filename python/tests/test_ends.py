@@ -214,3 +214,19 @@ def test_a_dead_daemon_is_told_once_and_the_next_one_is_waited_for(tmp_path, way
             process.kill()
             process.wait()
     sub.close()
+
+
+@pytest.mark.parametrize("way", ["take", "take_many", "take_async", "take_many_async"])
+def test_publisher_gone_says_why_there_is_no_other_publisher(c, way):
+    """Each time: the next calls have the same words."""
+    with (
+        c.publisher("a", on_full="block") as pub,
+        c.subscribe("a", reliable=True, timeout=PATIENCE) as sub,
+        c.publisher("a"),
+    ):
+        with pytest.raises(dlx.InvalidError, match="drops its oldest messages"):
+            sub.take()
+        pub.close()
+        for _ in range(2):
+            with pytest.raises(dlx.PublisherGone, match="a publisher was refused: .* drops its"):
+                asyncio.run(getattr(sub, way)(1)) if "async" in way else getattr(sub, way)(1)

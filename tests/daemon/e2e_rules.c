@@ -349,6 +349,7 @@ TEST_OF(rules, a_publisher_that_goes_on_without_its_right_is_left)
         r = take_burst(s);
     }
     ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);
+    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "dlpackd has disconnected it"));
     expect_lost(s, "its publisher publishes, though dlpackd has disconnected it");
     dlx_test_part_kill(&alice.peer);
 }
