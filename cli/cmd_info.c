@@ -184,7 +184,7 @@ static int tell_daemon(struct cli *cli)
 {
     struct dlx_daemon_info d = {.size = sizeof d};
     char uptime[HUMAN_SIZE], memory[HUMAN_SIZE], turn[HUMAN_SIZE], version[64], socket[256];
-    char passed_over[1024];
+    char passed_over[1024], lack[sizeof d.lack * 4];
     int code = dlx_client_get_daemon_info(cli->client, &d);
     if (code < 0)
         return cli_report_dlx(cli, NULL, code);
@@ -208,6 +208,9 @@ static int tell_daemon(struct cli *cli)
     printf("topics         %u\n", d.n_topics);
     printf("publishers     %u\n", d.n_publishers);
     printf("links          %u\n", d.n_links);
+    output_printable(d.lack, lack, sizeof lack);
+    if (*lack)
+        printf("links wait     %s\n", lack);
     if (d.longest_turn_ns > 0)
         printf("longest turn   %s of CPU time in one turn of the loop\n", turn);
     printf("shared memory  %s, %s\n", memory,

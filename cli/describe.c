@@ -65,7 +65,7 @@ json_t *describe_daemon(const struct dlx_client *client, const struct dlx_daemon
     static const char *const scopes[] = {"unknown", "here", "elsewhere"};
     static const char *const places[] = {"named", "user", "system", "tmp"};
     return json_pack("{s:o, s:o, s:s, s:o, s:I, s:s, s:[I,I], s:I, s:I, s:I, s:I, s:s, s:o, s:o, "
-                     "s:o}",
+                     "s:o, s:o}",
                      "version", output_json_text(i->version), "socket", output_json_text(i->socket),
                      "place", places[dlx_client_place(client)], "passed_over",
                      output_json_text(dlx_client_passed_over(client)), "pid", (json_int_t)i->pid,
@@ -75,7 +75,7 @@ json_t *describe_daemon(const struct dlx_client *client, const struct dlx_daemon
                      (json_int_t)i->n_publishers, "n_links", (json_int_t)i->n_links, "memory",
                      i->memory, "shared_bytes", output_json_u64(i->shared_bytes), "uptime_ns",
                      output_json_u64(i->uptime_ns), "longest_turn_ns",
-                     output_json_u64(i->longest_turn_ns));
+                     output_json_u64(i->longest_turn_ns), "lack", output_json_text(i->lack));
 }
 
 static json_t *tensor_values(const DLTensor *t, uint64_t n_items, uint64_t n_values)

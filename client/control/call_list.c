@@ -250,6 +250,7 @@ int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *inf
         copy_text(got.version, sizeof got.version, d->version);
         copy_text(got.socket, sizeof got.socket, d->socket);
         copy_text(got.memory, sizeof got.memory, c->memory->name);
+        copy_text(got.lack, sizeof got.lack, d->lack);
     }
     dlx__lock_release(&c->lock);
     return r == 0 ? dlx__args_return(info, sizeof got, &got, sizeof got) : r;

@@ -62,6 +62,17 @@ static int check_subscription(const char *topic, struct dlx_subscribe_args *args
     return 0;
 }
 
+/* The daemon knows whether it could not make them. */
+static int fail_attach_late(const struct dlx_subscription *s)
+{
+    struct dlx_daemon_info info = {.size = sizeof info};
+    bool lacks = dlx_client_get_daemon_info(s->client, &info) == 0 && *info.lack;
+    return dlx__fail(DLX_E_TIMEOUT, "%u of %u links were made in time%s%s",
+                     s->notifications.n_settled, s->notifications.n_offers,
+                     lacks ? ", and dlpackd lacks what the others need: " : "",
+                     lacks ? info.lack : "");
+}
+
 /* Waits until every publisher that was there is attached and the next ones find spare links.
  * Returns 0, or why that cannot be. */
 static int attach_all(struct dlx_subscription *s)
@@ -77,8 +88,7 @@ static int attach_all(struct dlx_subscription *s)
             return dlx__fail(DLX_E_DISCONNECTED, "dlpackd closed the subscription");
         int r = wait_for_notifications(s, &wait);
         if (r == DLX_E_TIMEOUT)
-            return dlx__fail(r, "%u of %u links were made in time", s->notifications.n_settled,
-                             s->notifications.n_offers);
+            return fail_attach_late(s);
         if (r < 0)
             return r;
     }

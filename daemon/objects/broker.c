@@ -62,10 +62,12 @@ bool dlxd_broker_is_idle(const struct dlxd_broker *broker)
 
 void dlxd_broker_unstick(struct dlxd_broker *broker)
 {
+    uint64_t now = dlx__now_ns();
     dlx_for_each (it, &broker->stuck) {
         struct dlxd_subscription *subscription =
             dlxd_container_of(it, struct dlxd_subscription, stuck);
-        if (!dlxd_flights_have_room(subscription->client->user, DLXD_FLIGHT_FDS_MOST))
+        if (now < subscription->lack_until_ns ||
+            !dlxd_flights_have_room(subscription->client->user, DLXD_FLIGHT_FDS_MOST))
             continue;
         dlxd_list_remove(it);
         subscription->state = DLXD_SUBSCRIPTION_OPEN;

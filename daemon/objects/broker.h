@@ -10,6 +10,7 @@
  */
 
 #include "daemon/users/policy.h"
+#include "daemon/objects/lack.h"
 #include "daemon/objects/registry.h"
 #include "daemon/users/user.h"
 
@@ -61,7 +62,8 @@ struct dlxd_broker {
     /* Regions that are not ready, the least recently checked first: reclaim.h. */
     struct dlxd_list reservations;
     struct dlxd_list stuck; /* subscriptions to be tried again later: delivery.c */
-    struct dlxd_list slow;  /* publishers to be tried again later: pending_join.h */
+    struct dlxd_lack lack;
+    struct dlxd_list slow; /* publishers to be tried again later: pending_join.h */
 };
 
 /* The quotas are parts of `ram_bytes`. Deinitialize the broker even if this fails. */

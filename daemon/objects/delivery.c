@@ -8,6 +8,7 @@
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/drain.h"
+#include "daemon/objects/lack.h"
 #include "daemon/objects/link.h"
 #include "daemon/base/log.h"
 #include "daemon/users/principal.h"
@@ -23,6 +24,41 @@
 
 /* The minor version since which LinkFailed names the publisher. */
 #define FAILED_PUBLISHER_SINCE 8U
+
+/* The socket took no more packets. If it is full, the loop reports when there is room. If not, the
+ * kernel refused the fds (ETOOMANYREFS: the user has too many in flight) or was out of memory, and
+ * nothing reports the end of that, so the server tries again later. */
+static void wait_for_room(struct dlxd_subscription *subscription)
+{
+    struct pollfd p = {.fd = subscription->sock->fd, .events = POLLOUT};
+    /* Otherwise it waits already: see dlxd_delivery_join(). */
+    if (subscription->state != DLXD_SUBSCRIPTION_OPEN)
+        return;
+    if (poll(&p, 1, 0) == 1) {
+        subscription->state = DLXD_SUBSCRIPTION_STUCK;
+        dlxd_list_push_back(&subscription->broker->stuck, &subscription->stuck);
+        return;
+    }
+    subscription->state = DLXD_SUBSCRIPTION_FULL;
+    dlxd_subscription_rewatch(subscription);
+}
+
+/* What dlpackd itself lacks comes back. */
+static bool is_lack(int code)
+{
+    return code == DLX_E_FD_LIMIT || code == DLX_E_NO_MEMORY;
+}
+
+static bool needs_more_of_daemon(enum dlxd_link_step step)
+{
+    return step == DLXD_STEP_OFFER || step == DLXD_STEP_PROVE || step == DLXD_STEP_JOIN;
+}
+
+static void wait_for_what_lacks(struct dlxd_subscription *subscription)
+{
+    dlxd_lack_begin(subscription);
+    wait_for_room(subscription);
+}
 
 static int send_on_subscription(struct dlxd_link *link, const Dlx__Wire__Packet *packet,
                                 const int *fds, size_t n_fds)
@@ -126,10 +162,8 @@ static int send_offer(struct dlxd_link *link)
     int fd;
     int r =
         dlx__region_new(memory_of(link), "dlx-link", link->page_size, &link->drain->page_fd, &fd);
-    if (r < 0) {
-        dlxd_link_fail(link, r, dlx__error_message());
+    if (r < 0)
         return r;
-    }
     dlx_cleanup(dlx__closep) int writer = fd;
     body.link = dlxd_link_id(link);
     body.page_size = link->page_size;
@@ -188,26 +222,28 @@ static void on_proved(void *owner, int code, const char *text, int take_fd)
     struct dlxd_link *link = owner;
     link->proof = NULL;
     link->drain->page_fd = take_fd;
-    if (code < 0) {
-        (void)dlx__fail(code, "link page: %s", text);
-        dlxd_link_fail(link, code, dlx__error_message());
+    if (code == 0) {
+        link->state = DLXD_LINK_READY;
+        dlxd_link_schedule(link);
         return;
     }
-    link->state = DLXD_LINK_READY;
-    dlxd_link_schedule(link);
+    (void)dlx__fail(code, "link page: %s", text);
+    if (is_lack(code)) {
+        dlxd_link_set_prepared(link);
+        wait_for_what_lacks(link->subscription);
+    } else {
+        dlxd_link_fail(link, code, dlx__error_message());
+    }
 }
 
-void dlxd_delivery_prove(struct dlxd_link *link)
+static int prove(struct dlxd_link *link)
 {
     int r = dlxd_proof_begin(&link->proof, link->workers, memory_of(link),
                              link->drain->links_charge.user, link->drain->page_fd, link->page_size,
                              on_proved, link);
-    if (r < 0) {
-        dlxd_link_fail(link, r, dlx__error_message());
-        return;
-    }
-    link->drain->page_fd = -1;
-    dlxd_link_set_proving(link);
+    if (r == 0)
+        link->drain->page_fd = -1;
+    return r;
 }
 
 static int send_sealed(struct dlxd_link *link)
@@ -320,6 +356,8 @@ static int take_step(struct dlxd_link *link, enum dlxd_link_step step)
         return send_gone(link);
     case DLXD_STEP_SEAL:
         return send_sealed(link);
+    case DLXD_STEP_PROVE:
+        return prove(link);
     case DLXD_STEP_OFFER:
         return send_offer(link);
     case DLXD_STEP_JOIN:
@@ -332,24 +370,6 @@ static int take_step(struct dlxd_link *link, enum dlxd_link_step step)
         break;
     }
     return 0;
-}
-
-/* The socket took no more packets. If it is full, the loop reports when there is room. If not, the
- * kernel refused the fds (ETOOMANYREFS: the user has too many in flight) or was out of memory, and
- * nothing reports the end of that, so the server tries again later. */
-static void wait_for_room(struct dlxd_subscription *subscription)
-{
-    struct pollfd p = {.fd = subscription->sock->fd, .events = POLLOUT};
-    /* Otherwise it waits already: see dlxd_delivery_join(). */
-    if (subscription->state != DLXD_SUBSCRIPTION_OPEN)
-        return;
-    if (poll(&p, 1, 0) == 1) {
-        subscription->state = DLXD_SUBSCRIPTION_STUCK;
-        dlxd_list_push_back(&subscription->broker->stuck, &subscription->stuck);
-        return;
-    }
-    subscription->state = DLXD_SUBSCRIPTION_FULL;
-    dlxd_subscription_rewatch(subscription);
 }
 
 /* The publisher's link socket is closed. If the publisher is about to end, its end decides about
@@ -397,6 +417,8 @@ static enum outcome run_step(struct dlxd_subscription *subscription, struct dlxd
         return LINK_WAITS;
     int r = take_step(link, step);
     if (r == 0) {
+        if (needs_more_of_daemon(step))
+            dlxd_lack_end(subscription);
         subscription->begun = true;
         dlxd_link_step_done(link, step);
         /* The publisher may wait for this link by now, so LinkOpen is not queued behind offers. */
@@ -407,14 +429,19 @@ static enum outcome run_step(struct dlxd_subscription *subscription, struct dlxd
     }
     if (link->state == DLXD_LINK_FAILED && step != DLXD_STEP_FAILED)
         return DONE; /* LinkFailed is pending now */
+    if (is_lack(r) || step == DLXD_STEP_PROVE) {
+        wait_for_what_lacks(subscription);
+        return ALL_WAIT;
+    }
     if (step == DLXD_STEP_JOIN && r == DLX_E_DISCONNECTED && await_end(link))
         return LINK_WAITS;
-    if (step == DLXD_STEP_JOIN && r != DLX_E_FULL) {
+    if ((step == DLXD_STEP_JOIN && r != DLX_E_FULL) ||
+        (step == DLXD_STEP_OFFER && r == DLX_E_SYSTEM)) {
         dlxd_link_fail(link, r == DLX_E_DISCONNECTED ? DLX_E_PUBLISHER_NOT_RESPONDING : r,
                        dlx__error_message());
         return DONE;
     }
-    if (r == DLX_E_FULL || r == DLX_E_NO_MEMORY) {
+    if (r == DLX_E_FULL) {
         wait_for_room(subscription);
         return ALL_WAIT;
     }
@@ -426,6 +453,12 @@ static enum outcome run_step(struct dlxd_subscription *subscription, struct dlxd
                         dlx__error_message());
     dlxd_subscription_doom(subscription);
     return ALL_WAIT;
+}
+
+void dlxd_delivery_prove(struct dlxd_link *link)
+{
+    dlxd_link_set_prepared(link);
+    (void)run_step(link->subscription, link, DLXD_STEP_PROVE);
 }
 
 void dlxd_delivery_join(struct dlxd_link *link)
@@ -449,6 +482,8 @@ bool dlxd_delivery_step(struct dlxd_subscription *subscription)
     /* While the daemon stops, publishers are freed without being gone: streams continue. */
     if (subscription->broker->stopping)
         return false;
+    if (dlxd_list_empty(&subscription->pending))
+        dlxd_lack_end(subscription); /* who lacked it has ended */
     if (subscription->state != DLXD_SUBSCRIPTION_OPEN || dlxd_list_empty(&subscription->pending))
         return false;
     struct dlxd_link *link = next_link(subscription);
@@ -471,6 +506,7 @@ bool dlxd_delivery_step(struct dlxd_subscription *subscription)
     /* Links without need of credit come first, except ends of publishers. So if this link waits for
      * credit, all others do. */
     if (!has_credit(link, step)) {
+        dlxd_lack_end(subscription);
         subscription->waits = 0;
         return false;
     }

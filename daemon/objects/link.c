@@ -305,6 +305,14 @@ int dlxd_link_new_spare(struct dlxd_subscription *subscription, uint64_t id)
     return 0;
 }
 
+void dlxd_link_set_prepared(struct dlxd_link *link)
+{
+    link->state = DLXD_LINK_PREPARED;
+    if (link->made == DLXD_MADE_AS_SPARE)
+        dlxd_list_remove(&link->by_publisher);
+    dlxd_link_schedule(link);
+}
+
 void dlxd_link_set_proving(struct dlxd_link *link)
 {
     link->state = DLXD_LINK_PROVING;
@@ -473,9 +481,10 @@ enum dlxd_link_step dlxd_link_next(struct dlxd_link *link)
     switch (link->state) {
     case DLXD_LINK_NEW:
         return DLXD_STEP_OFFER;
+    case DLXD_LINK_PREPARED:
+        return DLXD_STEP_PROVE;
     case DLXD_LINK_OFFERED:
     case DLXD_LINK_PROVING:
-        return DLXD_STEP_NONE;
     case DLXD_LINK_SPARE:
         return DLXD_STEP_NONE;
     case DLXD_LINK_READY:
@@ -559,6 +568,9 @@ void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step)
         break;
     case DLXD_STEP_SEAL:
         link->state = DLXD_LINK_SPARE;
+        break;
+    case DLXD_STEP_PROVE:
+        dlxd_link_set_proving(link);
         break;
     case DLXD_STEP_JOIN:
         link->state = DLXD_LINK_ADDED;

@@ -5,10 +5,15 @@
 /*
  * A link: one publisher and one subscription, and how far the subscriber has been told.
  *
- *   NEW --LinkOffer--> OFFERED --(LinkReady)--> PROVING --> READY --LinkAdded--> ADDED
- *    |                   |                       |           |                    |
- *    |                   |                       |           |               LinkOpen --> OPEN
- *    +-------------------+-----------------------+-----------+--> FAILED --LinkFailed--> (freed)
+ *   NEW --LinkOffer--> OFFERED --LinkReady--> PREPARED <--> PROVING
+ *    |                   |                       |             |
+ *    |                   |                       |           READY --LinkAdded--> ADDED
+ *    |                   |                       |             |                    |
+ *    |                   |                       |             |               LinkOpen --> OPEN
+ *    +-------------------+-----------------------+-------------+--> FAILED --LinkFailed--> (freed)
+ *
+ * A step for which the daemon lacks descriptors, memory or a thread leaves the link as it is, and
+ * is tried again (lack.h): one whose page could not be checked is PREPARED again.
  *
  * A link is made for one publisher, or as a spare for one that does not exist yet. A spare link
  * goes from READY to SPARE, with SpareSealed. A publisher can get it once its subscriber has
@@ -35,12 +40,13 @@ struct dlxd_pending_join;
 struct dlxd_workers;
 
 enum dlxd_link_state {
-    DLXD_LINK_NEW,     /* the offer is to be sent */
-    DLXD_LINK_OFFERED, /* the subscriber prepares its page */
-    DLXD_LINK_PROVING, /* the subscriber has prepared it; a worker checks */
-    DLXD_LINK_READY,   /* the page is to be sent to the publisher */
-    DLXD_LINK_SPARE,   /* it has no publisher yet */
-    DLXD_LINK_ADDED,   /* the publisher has the link or will; the subscriber is to be told */
+    DLXD_LINK_NEW,      /* the offer is to be sent */
+    DLXD_LINK_OFFERED,  /* the subscriber prepares its page */
+    DLXD_LINK_PREPARED, /* the subscriber has prepared it; a worker is to check */
+    DLXD_LINK_PROVING,  /* a worker checks */
+    DLXD_LINK_READY,    /* the page is to be sent to the publisher */
+    DLXD_LINK_SPARE,    /* it has no publisher yet */
+    DLXD_LINK_ADDED,    /* the publisher has the link or will; the subscriber is to be told */
     DLXD_LINK_OPEN,
     DLXD_LINK_FAILED, /* the subscriber is to be told; it has no publisher any more */
 };
@@ -56,8 +62,9 @@ enum dlxd_link_step {
     /* Without fds: these need no credit. */
     DLXD_STEP_FAILED,
     DLXD_STEP_DROPPED,
-    DLXD_STEP_GONE, /* keeps its turn: see dlxd_link_schedule() */
-    DLXD_STEP_SEAL, /* SpareSealed of a spare link */
+    DLXD_STEP_GONE,  /* keeps its turn: see dlxd_link_schedule() */
+    DLXD_STEP_SEAL,  /* SpareSealed of a spare link */
+    DLXD_STEP_PROVE, /* no packet */
     /* With fds: */
     DLXD_STEP_OFFER,
     DLXD_STEP_JOIN, /* LinkAdded; LinkOpen follows */
@@ -118,8 +125,9 @@ int dlxd_link_new(struct dlxd_subscription *subscription, struct dlxd_publisher 
 /* Makes a spare link for a future publisher. Returns 0; without a link, DLX_E_NO_MEMORY or
  * DLX_E_LIMIT. */
 int dlxd_link_new_spare(struct dlxd_subscription *subscription, uint64_t id);
-/* The page of the link is prepared, and a worker checks it. If it is a spare link, a publisher can
- * get it from now on. */
+/* The page of the link is prepared, and a worker is to check it, or to check it again. */
+void dlxd_link_set_prepared(struct dlxd_link *link);
+/* The worker checks it. If it is a spare link, a publisher can get it from now on. */
 void dlxd_link_set_proving(struct dlxd_link *link);
 /* Is it a spare link whose page is prepared? */
 static inline bool dlxd_link_is_free(const struct dlxd_link *link)

@@ -5,6 +5,7 @@
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/delivery.h"
+#include "daemon/objects/lack.h"
 #include "daemon/objects/link.h"
 #include "daemon/base/log.h"
 #include "daemon/users/outbox.h"
@@ -61,6 +62,7 @@ static bool subscription_on_turn(struct dlxd_task *task)
 
 static void release(struct dlxd_subscription *subscription)
 {
+    dlxd_lack_end(subscription);
     dlxd_task_stop(&subscription->task);
     dlxd_list_remove(&subscription->stuck);
     dlxd_watch_free(subscription->watch);

@@ -55,7 +55,9 @@ struct dlxd_subscription {
     struct dlxd_list spares;  /* of them, those that a publisher can get: by_publisher */
     struct dlxd_list pending; /* links with a step to take: those that need no credit come first */
     struct dlxd_list stuck;
-    struct dlxd_task task; /* sends, reads, and ends links */
+    uint64_t lack_wait_ns;  /* of this attempt; 0: nothing is lacking (lack.h) */
+    uint64_t lack_until_ns; /* while it is stuck for that */
+    struct dlxd_task task;  /* sends, reads, and ends links */
     struct dlxd_broker *broker;
     struct dlxd_client *client;
     struct dlxd_topic *topic; /* NULL: a pattern */

@@ -71,6 +71,8 @@ int dlxd_handle_daemon_info(struct dlxd_client *client, const Dlx__Wire__Packet 
         body.longest_turn_ns = broker->longest_turn_ns;
     if (client->principal->minor >= 4)
         body.pid_namespace = dlx__pid_namespace();
+    if (client->principal->minor >= 8)
+        body.lack = broker->lack.text;
     reply.serial = packet->serial;
     reply.body_case = DLX__WIRE__PACKET__BODY_DAEMON_INFO_REPLY;
     reply.daemon_info_reply = &body;

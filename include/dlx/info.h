@@ -91,6 +91,9 @@ struct dlx_daemon_info {
     char memory[16];          /**< kind of shared memory: "memfd" (sealed), or "posix" */
     uint64_t longest_turn_ns; /**< CPU time of the longest turn of its loop; 0: too old to say */
     uint32_t pid_scope;       /**< enum dlx_pid_scope, for `pid` here and in the lists */
+    /** What dlpackd itself lacks now (descriptors, memory, a thread), so that links wait until it
+     *  has that again; "": nothing, or the daemon is too old to say. */
+    char lack[256];
 };
 
 /** Value of `max` without a limit. */

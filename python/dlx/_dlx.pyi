@@ -198,6 +198,7 @@ class DaemonInfo(TypedDict):
     memory: str
     longest_turn_ns: int
     pid_scope: str
+    lack: str
 
 class DLPackInfo(TypedDict):
     libdlx: str

@@ -25,7 +25,7 @@ struct dlxpy_subscription {
     /* What a take had when a signal's handler ended it: the next ones have it. */
     struct dlxpy_taken kept;
     int kept_code;
-    char reason[512]; /* the words of libdlx for `kept_code`, and for why its publishers have left */
+    char reason[512]; /* of libdlx: why its publishers have left; or of `kept_code` */
 };
 
 /* Takes `s` over, also when it fails. `hints`: a long wait says that nobody publishes the topic.

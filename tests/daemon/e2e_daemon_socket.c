@@ -146,7 +146,7 @@ TEST(lack_of_descriptors_is_logged_once)
     dlx_test_daemon_start(&place, NULL);
     close(dlx_test_hello(&place, 1)); /* what is made for the first one is there */
     int witness = dlx_test_hello(&place, 1);
-    (void)dlx_test_daemon_fill_fds(&place);
+    (void)dlx_test_daemon_leave_fds(&place, 0);
     for (int i = 0; i < 20; i++) {
         const char *text = dlx_test_disconnected(dlx_test_connect(&place), DLX_E_FD_LIMIT);
         contains(text, "no file descriptor left");

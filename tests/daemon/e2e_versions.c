@@ -40,7 +40,7 @@ static const struct {
     {"LinkList", 2},
     {"LinkEntry", 15},
     {"DaemonInfo", 0},
-    {"DaemonInfoReply", 13},
+    {"DaemonInfoReply", 14},
     {"Disconnect", 2},
     {"PublisherRetains", 1},
     {"RetainedDrop", 1},
@@ -65,7 +65,8 @@ static const struct {
     {"SpareSealed", 1},
 };
 
-/* What came after minor version 0, in answers. Numbers: 0 where they are not sent. Who does not
+/* What came after minor version 0, in answers. Numbers: 0 where they are not sent. The text of
+ * field 14 is empty mostly: test_daemon_dispatch. Who does not
  * know field 8 of LinkOffer, of version 2, is not made such offers: test_daemon_retained. */
 static const struct {
     Dlx__Wire__Packet__BodyCase body;
@@ -333,7 +334,8 @@ static void answer(const struct stand_in *x, int fd, const Dlx__Wire__Packet *re
         {BODY(DAEMON_INFO),
          DLX_TEST_BODY(DAEMON_INFO_REPLY, daemon_info_reply, .major = DLX_PROTO_MAJOR,
                        .minor = x->minor, .longest_turn_ns = x->minor >= 1 ? 7 : 0,
-                       .version = (char[]){"stand-in"})},
+                       .version = (char[]){"stand-in"},
+                       .lack = x->minor >= 8 ? (char[]){"memory"} : (char[]){""})},
         {BODY(LIST_PUBLISHERS),
          DLX_TEST_BODY(PUBLISHER_LIST, publisher_list, .n_entries = 1, .entries = publishers)},
         {BODY(LIST_LINKS), DLX_TEST_BODY(LINK_LIST, link_list, .n_entries = 1, .entries = links)},
@@ -409,6 +411,7 @@ LOOP_TEST(the_library_goes_with_a_daemon_of_another_minor_version, 0, DLX_ARRAY_
     ok(ask_stand_in(DLX_MIN(minors[_i], DLX_PROTO_MINOR), minors[_i], false, get_info, &info));
     ck_assert_uint_eq(info.protocol_minor, minors[_i]);
     ck_assert_uint_eq(info.longest_turn_ns, minors[_i] >= 1 ? 7 : 0);
+    ck_assert_str_eq(info.lack, minors[_i] >= 8 ? "memory" : "");
 }
 
 static int count_quota(const struct dlx_quota_info *info, void *userdata)

@@ -266,6 +266,7 @@ TEST(lists_come_page_by_page_in_order)
 TEST(an_older_minor_version_gets_no_newer_field_and_a_newer_one_learns_ours)
 {
     dlx_scene.broker.longest_turn_ns = 7;
+    (void)snprintf(dlx_scene.broker.lack.text, sizeof dlx_scene.broker.lack.text, "descriptors");
     for (uint32_t minor = 0; minor <= DLX_PROTO_MINOR + 1; minor++) {
         struct dlxd_client *newcomer = dlx_scene_client(0, 0);
         Dlx__Wire__Hello *hello = WIRE(hello, .major = DLX_PROTO_MAJOR, .minor = minor,
@@ -276,6 +277,7 @@ TEST(an_older_minor_version_gets_no_newer_field_and_a_newer_one_learns_ours)
             dlx_scene_call(newcomer, WIRE(daemon_info))->daemon_info_reply;
         ck_assert_uint_eq(got->longest_turn_ns, minor < 1 ? 0 : 7);
         ck_assert_uint_eq(got->pid_namespace, minor < 4 ? 0 : dlx__pid_namespace());
+        ck_assert_str_eq(got->lack, minor < 8 ? "" : "descriptors");
     }
 }
 

@@ -264,16 +264,17 @@ size_t dlx_test_daemon_n_fds(const struct dlx_test_daemon *daemon)
     return n - 2;
 }
 
-struct rlimit dlx_test_daemon_fill_fds(const struct dlx_test_daemon *daemon)
+struct rlimit dlx_test_daemon_leave_fds(const struct dlx_test_daemon *daemon, unsigned n)
 {
     char path[64];
     struct rlimit before, few = {.rlim_cur = 0};
     ck_assert_int_eq(prlimit(daemon->pid, RLIMIT_NOFILE, NULL, &before), 0);
     few.rlim_max = before.rlim_max;
-    do
-        (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)daemon->pid, (int)few.rlim_cur++);
-    while (faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0);
-    few.rlim_cur--; /* the first one that is free */
+    for (;; few.rlim_cur++) {
+        (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)daemon->pid, (int)few.rlim_cur);
+        if (faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) != 0 && n-- == 0)
+            break;
+    }
     ck_assert_int_eq(prlimit(daemon->pid, RLIMIT_NOFILE, &few, NULL), 0);
     return before;
 }

@@ -67,8 +67,8 @@ void dlx_test_daemon_kill(struct dlx_test_daemon *daemon);
 void dlx_test_daemon_pause(const struct dlx_test_daemon *daemon);
 /* Open descriptors of the daemon. */
 size_t dlx_test_daemon_n_fds(const struct dlx_test_daemon *daemon);
-/* So that its next descriptor has no number: RLIMIT_NOFILE, whose former value is returned. */
-struct rlimit dlx_test_daemon_fill_fds(const struct dlx_test_daemon *daemon);
+/* So that it can open `n` more and no other one: RLIMIT_NOFILE, whose former value is returned. */
+struct rlimit dlx_test_daemon_leave_fds(const struct dlx_test_daemon *daemon, unsigned n);
 /* Wait until it has so many again. */
 void dlx_test_daemon_wait_n_fds(const struct dlx_test_daemon *daemon, size_t n);
 /* Wait until there is something to be received, or the end. */

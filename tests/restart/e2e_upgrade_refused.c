@@ -92,7 +92,7 @@ TEST(a_lack_of_descriptors_changes_nothing)
     if (dlx_test_skips(dlx_test_valgrind(), "valgrind needs descriptors to start a program"))
         return;
     auto_pair x = begin();
-    struct rlimit before = dlx_test_daemon_fill_fds(&dlx_test_stream_daemon);
+    struct rlimit before = dlx_test_daemon_leave_fds(&dlx_test_stream_daemon, 0);
     dlx_test_upgrade_signal(SIGUSR2);
     dlx_test_upgrade_await("cannot take its place: memfd_create");
     ck_assert_int_eq(prlimit(dlx_test_stream_daemon.pid, RLIMIT_NOFILE, &before, NULL), 0);

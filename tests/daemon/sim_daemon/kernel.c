@@ -4,7 +4,10 @@
  * Makefile. */
 
 #include "daemon/objects/client.h"
+#include "daemon/memory/proof.h"
+#include "daemon/objects/lack.h"
 #include "daemon/objects/link.h"
+#include "daemon/objects/subscription.h"
 #include "daemon/users/outbox.h"
 #include "daemon/memory/membership.h"
 #include "daemon/memory/report.h"
@@ -272,6 +275,38 @@ void sim_note_stall(struct sub *s)
 {
     struct pollfd p = {.fd = s->dsock, .events = POLLOUT};
     s->stalled = poll(&p, 1, 0) == 1 ? 1 : 2;
+}
+
+/* The daemon lacks something itself: nothing is due to this subscription for a while. */
+WRAP(void, dlxd_lack_begin, (struct dlxd_subscription * subscription))
+{
+    struct sub *s = sub_by_id(dlxd_subscription_id(subscription));
+    MUST(w.faults > 0, "nothing is lacking: %s", dlx__error_message());
+    __real_dlxd_lack_begin(subscription);
+    sim_note_stall(s);
+    s->lack_until = subscription->lack_until_ns;
+    MUST(s->lack_until > w.now && s->lack_until - w.now <= 1000000000, "it waits for too long");
+    w.counts[18]++;
+}
+
+/* The look at a page may be begun long after LinkReady, while another request is handled. */
+WRAP(int, dlxd_proof_begin,
+     (struct dlxd_proof * *ret, struct dlxd_workers *workers, const struct dlx_memory *memory,
+      const struct dlxd_user *whose, int take_fd, uint64_t size, dlxd_proof_fn *fn, void *owner))
+{
+    struct link *l = link_at(owner);
+    struct proc *asker = w.asker;
+    uint64_t link_ready = w.link_ready;
+    if (!l)
+        return __real_dlxd_proof_begin(ret, workers, memory, whose, take_fd, size, fn, owner);
+    w.asker = NULL;
+    w.link_ready = l->id;
+    int r = __real_dlxd_proof_begin(ret, workers, memory, whose, take_fd, size, fn, owner);
+    w.asker = asker;
+    w.link_ready = link_ready;
+    if (r == 0)
+        l->state = LINK_PROVING;
+    return r;
 }
 
 static void sent(const struct fd_info *info, const struct msghdr *msg, int error)

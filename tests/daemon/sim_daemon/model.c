@@ -127,6 +127,14 @@ static const struct dlxd_link *their_link(uint64_t id)
     return node ? dlxd_container_of(node, struct dlxd_link, by_id) : NULL;
 }
 
+struct link *link_at(const void *theirs)
+{
+    each_link (l)
+        if (their_link(l->id) == theirs)
+            return l;
+    return NULL;
+}
+
 struct dlxd_publisher *their_publisher(uint64_t id)
 {
     struct dlxd_idmap_node *node = dlxd_idmap_find(&w.broker.registry.publishers, id);
@@ -340,7 +348,8 @@ void link_end(struct link *l)
     l->used = false;
 }
 
-/* Something was refused: which links has the daemon given up for that? */
+/* Something was refused: which links has the daemon given up for that, before it had offered them,
+ * and the pages of which others could it not look at? */
 void links_reconcile(void)
 {
     each_link (l) {
@@ -353,9 +362,13 @@ void links_reconcile(void)
             link_end(l);
             continue;
         }
+        if (theirs->state == DLXD_LINK_PREPARED && w.faults > 0) {
+            l->state = LINK_PREPARED;
+            continue;
+        }
         if (l->state == LINK_FAILED || theirs->state != DLXD_LINK_FAILED)
             continue;
-        MUST(theirs->fail_code == DLX_E_NO_MEMORY || theirs->fail_code == DLX_E_FD_LIMIT ||
+        MUST((theirs->fail_code == DLX_E_NO_MEMORY && l->state == LINK_NEW) ||
                  (bad_page && theirs->fail_code == DLX_E_BAD_PEER),
              "link %ju: %s", l->id, dlx__error_name(theirs->fail_code));
         link_fail(l, theirs->fail_code);

@@ -235,11 +235,11 @@ static void told_failed(struct link *l, const Dlx__Wire__LinkFailed *body)
     if (l->state == LINK_READY && !l->filled && body->code == DLX_E_BAD_PEER) {
         link_fail(l, DLX_E_BAD_PEER);
     } else if (l->state != LINK_FAILED) {
-        MUST(w.faults > 0 && (body->code == DLX_E_NO_MEMORY || body->code == DLX_E_FD_LIMIT),
+        MUST(w.faults > 0 && body->code == DLX_E_NO_MEMORY && l->state == LINK_NEW,
              "LinkFailed in state %d: %s", (int)l->state, body->text);
         link_fail(l, body->code);
     }
-    bool lack = body->code == DLX_E_NO_MEMORY || body->code == DLX_E_FD_LIMIT;
+    bool lack = body->code == DLX_E_NO_MEMORY;
     MUST(body->code == l->code || (lack && w.fired > 0), "LinkFailed with %s, expected %s",
          dlx__error_name(body->code), dlx__error_name(l->code));
     MUST(body->origin == l->origin && body->last_seq == l->last_seq && body->missed == l->missed,
@@ -470,8 +470,7 @@ void on_not_added(uint64_t id, int code)
     case DLX_E_NO_MEMORY:
     case DLX_E_FD_LIMIT:
         MUST(w.faults > 0, "link %ju: %s", id, dlx__error_name(code));
-        link_fail(l, code);
-        return;
+        return; /* it waits for what is lacking */
     case DLX_E_LIMIT:
         MUST(used(user, DLXD_PENDING_JOINS) >= w.max[DLXD_PENDING_JOINS], "there is no such limit");
         link_fail(l, code);

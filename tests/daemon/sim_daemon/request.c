@@ -504,7 +504,7 @@ static void done(struct proc *c, const Dlx__Wire__Packet *request, const Dlx__Wi
             check_nothing_is_owed(own_pub(c, request->arena_ready->publisher));
         if (request->body_case != BODY(PUBLISHER_READY))
             break;
-        links_reconcile(); /* what was refused a descriptor has failed, and nobody waits for it */
+        links_reconcile(); /* what was refused memory has failed, and nobody waits for it */
         p = own_pub(c, request->publisher_ready->publisher);
         MUST(!pub_is_awaited(p), "publisher %ju waits for nobody", p->id);
         p->awaited = false;

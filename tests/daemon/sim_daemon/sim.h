@@ -130,6 +130,7 @@ struct sub {
     bool gone_sock; /* we have closed it, or told a lie on it */
     bool closing;
     int stalled;                 /* the socket took no more. 1: for another reason than room */
+    uint64_t lack_until;         /* when it is 1: not before this time either */
     uint32_t sent;               /* with fds */
     uint32_t read, ack;          /* of these; acknowledged, as the daemon has seen */
     uint64_t all_sent, all_read; /* packets */
@@ -139,7 +140,8 @@ struct sub {
 enum link_state {
     LINK_NEW,
     LINK_OFFERED,
-    LINK_PROVING, /* the worker is to look at its page */
+    LINK_PREPARED, /* the daemon lacks what a look at its page needs */
+    LINK_PROVING,  /* the worker is to look at its page */
     LINK_READY,
     LINK_SPARE,
     LINK_ADDED,
@@ -317,6 +319,8 @@ struct dlxd_publisher *their_publisher(uint64_t id);
 struct pub *pub_by_id(uint64_t id);
 struct sub *sub_by_id(uint64_t id);
 struct link *link_by_id(uint64_t id);
+/* Which is in the daemon at this address; NULL: none. */
+struct link *link_at(const void *theirs);
 bool pub_is_shown(const struct pub *p);
 bool matches(const struct sub *s, const struct pub *p);
 /* May it join a publisher that is shown? */

@@ -327,7 +327,8 @@ void step_time(uint64_t now)
     }
     dlxd_retained_expire(&w.broker, now);
     for (int i = 0; i < SUBS; i++)
-        w.subs[i].stalled = w.subs[i].stalled == 1 ? 0 : w.subs[i].stalled;
+        if (w.subs[i].stalled == 1 && w.subs[i].lack_until <= now)
+            w.subs[i].stalled = 0;
     dlxd_broker_unstick(&w.broker);
     dlxd_drains_look_all(&w.broker);
     dlxd_flights_look_all(&w.broker.users);
