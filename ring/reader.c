@@ -250,6 +250,12 @@ uint32_t dlx__reader_n_held(const struct dlx_reader *r)
 
 /* ---- take ---------------------------------------------------------------------------------- */
 
+bool dlx__reader_is_left(const struct dlx_reader *r)
+{
+    uint64_t n = r->cursor + 1;
+    return gen_of(r, n) == (n | DLX_SHM_MOVED);
+}
+
 bool dlx__reader_is_closed(const struct dlx_reader *r)
 {
     uint64_t n = find_newest(r) + 1;

@@ -298,6 +298,8 @@ void dlx__reader_close(struct dlx_reader *r);
 
 /* Has the publisher marked the end of its messages? */
 bool dlx__reader_is_closed(const struct dlx_reader *r);
+/* Was everything taken that the publisher wrote before it moved to another daemon? */
+bool dlx__reader_is_left(const struct dlx_reader *r);
 
 /* The number of messages held now. */
 uint32_t dlx__reader_n_held(const struct dlx_reader *r);

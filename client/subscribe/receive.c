@@ -300,11 +300,28 @@ static int dont_wait(struct dlx_subscription *s, uint32_t n, struct dlx_message 
     }
 }
 
+/* Its publisher has joined a daemon, and only a daemon can make the link to where it publishes. */
+static const struct dlx_subscriber_link *find_left(const struct dlx_subscription *s)
+{
+    for (uint32_t i = 0; i < s->n_links; i++)
+        if (s->links[i]->state == DLX_SUBSCRIBER_LINK_OPEN &&
+            dlx__reader_is_left(&s->links[i]->core))
+            return s->links[i];
+    return NULL;
+}
+
 /* Where nobody publishes, it matters that others may use another daemon. */
 void dlx__subscription_why_none(const struct dlx_subscription *s, char ret[DLX_WHY_NONE_SIZE])
 {
     const struct dlx_client *c = s->client;
+    const struct dlx_subscriber_link *left = s->sock < 0 ? find_left(s) : NULL;
     ret[0] = '\0';
+    if (left)
+        (void)snprintf(ret, DLX_WHY_NONE_SIZE,
+                       "publisher %" PRIu64 " (pid %u) went on with another dlpackd, which ended "
+                       "before a call here: its messages come, or count as lost, when there is "
+                       "one at %s",
+                       left->publisher, left->pid, c->path);
     if (s->n_links > s->n_spares)
         return;
     if (s->sock < 0)

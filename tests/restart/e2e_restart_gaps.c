@@ -312,6 +312,82 @@ TEST(a_publish_that_reconnects_reaches_a_subscription_of_the_new_daemon)
     }
 }
 
+/* Values are the numbers of the messages. */
+static void publish_batch(struct dlx_publisher *p, int64_t from, uint32_t n)
+{
+    DLManagedTensorVersioned *tensors[8];
+    uint32_t done = 0;
+    for (uint32_t i = 0; i < n; i++)
+        tensors[i] = dlx_test_stream_alloc(p, 10, from + i);
+    ok(dlx_publish_n(p, tensors, n, NULL, &done));
+    ck_assert_uint_eq(done, n);
+}
+
+/* Takes up to message `last`. Returns how many were taken or counted as lost. */
+static int64_t account_for(struct dlx_subscription *s, int64_t last)
+{
+    int64_t n = 0, seq = 0;
+    while (seq < last) {
+        auto_message *m = dlx_test_stream_next(s);
+        seq = (int64_t)dlx_message_seq(m);
+        dlx_test_stream_check(m, 10, seq);
+        n += 1 + (int64_t)dlx_message_gap(m);
+    }
+    return n;
+}
+
+/* On a busy machine the new daemon may not answer in the time of a stream: then the publisher goes
+ * on with a later call, and the daemon is replaced again. The message that follows a batch counts
+ * what is missing of it. */
+TEST(a_batch_that_reconnects_reaches_a_subscription_of_the_new_daemon)
+{
+    const int64_t n = 5;
+    const uint64_t until = dlx__deadline(PATIENCE);
+    int64_t last = 1;
+    auto_publisher *p = dlx_test_stream_new_publisher("test/a", NULL);
+    auto_subscription *before = dlx_test_stream_new_subscription("test/a", NULL);
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    dlx_test_stream_publish(p, 10, last);
+    ck_assert_int_eq(account_for(before, last), last);
+    for (int round = 0; round < 2; dlx_test_before(until)) {
+        dlx_test_stream_restart();
+        auto_subscription *s = dlx_test_stream_new_subscription("test/a", NULL);
+        const int64_t first = last + 1;
+        publish_batch(p, first, (uint32_t)n);
+        const bool moved = dlx__writer_has_daemon(&p->core);
+        last += n;
+        do
+            dlx_test_stream_publish(p, 10, ++last);
+        while (!dlx__writer_has_daemon(&p->core));
+        ck_assert_int_eq(account_for(before, last), last - first + 1);
+        if (!moved)
+            continue;
+        ck_assert_int_eq(account_for(s, last), last - first + 1);
+        round++;
+    }
+}
+
+/* The subscriber makes no call while the second daemon is there, and nobody else can make a link to
+ * where the publisher has gone on: the take says so, and the third daemon ends the wait. */
+TEST(a_take_says_that_its_publisher_went_on_with_a_daemon_that_has_ended)
+{
+    auto_publisher *p = dlx_test_stream_new_publisher("test/a", NULL);
+    auto_subscription *s = dlx_test_stream_new_subscription("test/a", NULL);
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    dlx_test_stream_publish(p, 10, 1);
+    dlx_test_stream_take(s, 1);
+    dlx_test_stream_restart();
+    eventually(((void)dlx_test_stream_stats(p), dlx__writer_has_daemon(&p->core)));
+    dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    dlx_test_stream_publish(p, 10, 2);
+    take_fails(s, SECOND / 10, DLX_E_TIMEOUT,
+               "went on with another dlpackd, which ended before a call here");
+    dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+    eventually((dlx_test_stream_publish(p, 10, 3), dlx__writer_has_daemon(&p->core)));
+    auto_message *m = dlx_test_stream_next(s);
+    ck_assert_uint_eq(dlx_message_seq(m), 2 + dlx_message_gap(m));
+}
+
 /* The second daemon ends before the publisher has asked it for memory. What is published then is
  * seen, or counted, when there is a third one. */
 LOOP_TEST(a_stream_goes_on_when_daemons_end_one_after_the_other, 0, 4)
