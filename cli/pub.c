@@ -52,15 +52,8 @@ static int wait_subscribers(struct pub *p)
             break;
         if (code == DLX_E_INTERRUPTED)
             continue;
-        if (code != DLX_E_TIMEOUT) {
+        if (code != DLX_E_TIMEOUT || wait_now() >= deadline) {
             (void)cli_report_dlx(p->cli, p->topic, code);
-            return code;
-        }
-        if (wait_now() >= deadline) {
-            char time[HUMAN_SIZE];
-            human_ns(p->timeout_ns, time);
-            (void)cli_report(p->cli, p->topic, "%u of %u subscribers attached within %s",
-                             get_stats(p).n_subscribers, p->n_wait, time);
             return code;
         }
         if (progress_due(&p->progress, wait_now()))

@@ -56,6 +56,10 @@ int dlx__call_publisher_retains(struct dlx_client *c, uint64_t publisher);
 int dlx__call_retained_drop(struct dlx_client *c, const char *topic);
 int dlx__call_publisher_close(struct dlx_client *c, uint64_t publisher);
 
+/* dlx_list_links(), within that time for each page. Does not connect. */
+int dlx__call_list_links(struct dlx_client *c, uint64_t publisher, int64_t timeout_ns,
+                         dlx_link_info_fn fn, void *userdata);
+
 /* On success the caller owns the fd. */
 int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size,
                         uint32_t *ret_arena, int *ret_fd);

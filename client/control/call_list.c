@@ -161,21 +161,13 @@ int dlx_list_gone_publishers(struct dlx_client *c, const char *topic, dlx_publis
     return list_publishers(c, topic, true, fn, userdata);
 }
 
-int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn, void *userdata)
+int dlx__call_list_links(struct dlx_client *c, uint64_t publisher, int64_t timeout_ns,
+                         dlx_link_info_fn fn, void *userdata)
 {
     Dlx__Wire__ListLinks body = DLX__WIRE__LIST_LINKS__INIT;
     Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
     const Dlx__Wire__Packet *reply;
     bool more = true;
-    dlx__error_clear();
-    int r = DLX_NAME_NULL(0, "dlx_list_links", {"client", c}, {"fn", (void *)(uintptr_t)fn});
-    if (r < 0)
-        return r;
-    if (dlx__forked(c->generation))
-        return dlx__fail_forked(c->generation);
-    r = dlx__client_ensure(c);
-    if (r < 0)
-        return r;
     dlx_cleanup(dlx__freep) struct dlx_link_info *page = malloc(PAGE_MAX * sizeof *page);
     if (!page)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a page of the list");
@@ -184,10 +176,11 @@ int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn
     request.list_links = &body;
     while (more) {
         size_t n = 0;
-        r = dlx__call_lock(c);
+        int r = dlx__call_lock_within(c, timeout_ns);
         if (r < 0)
             return r;
-        r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_LINK_LIST, 0, &reply);
+        r = dlx__call_round_trip_within(c, timeout_ns, &request, DLX__WIRE__PACKET__BODY_LINK_LIST,
+                                        0, &reply);
         if (r == 0) {
             const Dlx__Wire__LinkList *list = reply->link_list;
             n = list->n_entries;
@@ -205,6 +198,18 @@ int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn
             body.after_link = page[n - 1].link;
     }
     return 0;
+}
+
+int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn, void *userdata)
+{
+    dlx__error_clear();
+    int r = DLX_NAME_NULL(0, "dlx_list_links", {"client", c}, {"fn", (void *)(uintptr_t)fn});
+    if (r < 0)
+        return r;
+    if (dlx__forked(c->generation))
+        return dlx__fail_forked(c->generation);
+    r = dlx__client_ensure(c);
+    return r < 0 ? r : dlx__call_list_links(c, publisher, c->timeout_ns, fn, userdata);
 }
 
 static uint32_t scope_of(uint64_t pid_namespace)

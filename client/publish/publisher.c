@@ -262,56 +262,7 @@ struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
     return NULL;
 }
 
-/* ---- subscribers and counters -------------------------------------------------------------- */
-
-/* Whose link the daemon has ended is over. */
-static uint32_t count_subscribers(struct dlx_publisher *p)
-{
-    dlx__publisher_link_find_ends(p);
-    return dlx__publisher_link_n_started(p);
-}
-
-int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, struct dlx_wait *wait)
-{
-    int r = 0;
-    if (count_subscribers(p) >= n_subscribers && !(p->detours & DLX_DETOUR_REFUSED))
-        return 0;
-    /* A subscription that stores its first cursor rings if somebody waits. */
-    for (;;) {
-        dlx__writer_set_blocked(&p->core, true); /* again, as it may have moved */
-        dlx__publisher_link_env.pick_up(p);
-        uint32_t n = count_subscribers(p);
-        if (p->detours & DLX_DETOUR_REFUSED)
-            r = dlx__publisher_fail_refused(p);
-        if (r < 0 || n >= n_subscribers)
-            break;
-        r = dlx__publisher_link_wait(p, wait);
-        if (r == DLX_E_TIMEOUT)
-            r = dlx__fail(r,
-                          "topic %s has %u of %u subscribers; those that `dlxctl info %s` shows as "
-                          "JOINING have to make a call first, or to subscribe for more publishers",
-                          p->topic, n, n_subscribers, p->topic);
-        if (r < 0)
-            break;
-    }
-    dlx__publisher_link_unblock(p);
-    return r;
-}
-
-int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns)
-{
-    int r = dlx__publisher_begin(p, "dlx_publisher_wait");
-    if (r < 0)
-        return r;
-    dlx__publisher_look(p, dlx__now_ns()); /* whoever has enough subscribers looks nowhere else */
-    dlx__publisher_link_arm_begin(p);
-    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
-    r = dlx__publisher_await(p, n_subscribers, &wait);
-    r = dlx__publisher_link_arm_end(p, r);
-    dlx__gpu_share_collect(p);
-    dlx__publisher_leave(p);
-    return r;
-}
+/* ---- counters ---------------------------------------------------------------------------- */
 
 int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats *stats)
 {

@@ -89,8 +89,9 @@ static inline void dlx__publisher_leave(struct dlx_publisher *p)
     dlx__turn_end(&p->turn);
 }
 
-/* Wait until so many subscribers are attached. Returns 0; DLX_E_TIMEOUT, which tells how many are;
- * DLX_E_ACCESS, and as dlx__publisher_link_wait(). */
+/* client/publish/publisher_wait.c: wait until so many subscribers are attached. Returns 0;
+ * DLX_E_TIMEOUT, which names those that are, and those that have yet to make a call; DLX_E_ACCESS,
+ * and as dlx__publisher_link_wait(). */
 int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, struct dlx_wait *wait);
 
 #endif

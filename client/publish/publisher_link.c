@@ -210,19 +210,17 @@ const struct dlx_writer_env dlx__publisher_link_env = {
 
 /* ---- waiting ------------------------------------------------------------------------------- */
 
-/* Whether it is in the library or not: the subscriber of an early link is waited for, or counts
- * what it misses. */
-static bool receives(const struct dlx_publisher_link *link)
+bool dlx__publisher_link_receives(const struct dlx_publisher_link *link)
 {
     return (dlx__writer_link_is_started(&link->core) || link->early) && !link->foreign &&
            !dlx__writer_link_is_over(&link->core);
 }
 
-uint32_t dlx__publisher_link_n_started(const struct dlx_publisher *p)
+uint32_t dlx__publisher_link_n_receiving(const struct dlx_publisher *p)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++)
-        n += receives(dlx__publisher_link_of(dlx__writer_link_at(&p->core, i)));
+        n += dlx__publisher_link_receives(dlx__publisher_link_of(dlx__writer_link_at(&p->core, i)));
     return n;
 }
 

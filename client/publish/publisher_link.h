@@ -120,8 +120,10 @@ void dlx__publisher_link_tell_end(struct dlx_publisher *p);
 /* The daemon that made the links has ended. */
 void dlx__publisher_link_set_foreign(struct dlx_publisher *p);
 
-/* Links whose subscriber receives what is published from now on. */
-uint32_t dlx__publisher_link_n_started(const struct dlx_publisher *p);
+/* Does its subscriber receive what is published from now on? Whether it is in the library or not:
+ * the subscriber of an early link is waited for, or counts what it misses. */
+bool dlx__publisher_link_receives(const struct dlx_publisher_link *link);
+uint32_t dlx__publisher_link_n_receiving(const struct dlx_publisher *p);
 /* Links whose subscribers have not closed them and live, as far as was seen: one that holds
  * messages is a link for longer. */
 uint32_t dlx__publisher_link_n_attached(const struct dlx_publisher *p);

@@ -457,7 +457,8 @@ DLX_API int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *item
  * publisher, unless the service manager keeps what it retains (dlpackd --fd-store). So an idle
  * publisher makes one of these calls now and then; dlx_publisher_wait(p, 0, 0) is cheap.
  *
- * Returns 0; DLX_E_TIMEOUT (the text has the number that is attached), DLX_E_ACCESS (as of
+ * Returns 0; DLX_E_TIMEOUT (the text has the number that is attached and, if the call waited, names
+ * them and those that have subscribed and have to make a call first), DLX_E_ACCESS (as of
  * dlx_publish()), DLX_E_INTERRUPTED (`interrupt` of dlx_connect_args ended the wait; without one, a
  * signal handler ran during it), DLX_E_INVALID, DLX_E_NO_MEMORY, DLX_E_FORKED, DLX_E_SYSTEM.
  */

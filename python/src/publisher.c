@@ -46,7 +46,8 @@ PyDoc_STRVAR(wait_doc,
              "--\n"
              "\n"
              "Waits until at least n subscribers are attached, for `timeout` seconds; None:\n"
-             "without a limit. Raises dlx.Timeout, whose text has the number that is attached.");
+             "without a limit. Raises dlx.Timeout, which names those that are attached, and\n"
+             "those that have subscribed and have to make a call first.");
 static PyObject *wait_for(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
                           PyObject *kwnames)
 {

@@ -63,6 +63,97 @@ LOOP_TEST(a_message_for_nobody_is_not_published, 0, 3)
     fails(publish_by(_i, p, next, &args), DLX_E_TIMEOUT, "0 of 1 subscribers");
 }
 
+/* ---- whom a wait has seen -------------------------------------------------------------------- */
+
+static void wait_in_vain(struct dlx_publisher *p, uint32_t n, const char *words)
+{
+    fails(dlx_publisher_wait(p, n, SECOND / 20), DLX_E_TIMEOUT, words);
+}
+
+/* It waits (0), or publishes only for a subscriber (1). */
+LOOP_TEST(a_wait_for_subscribers_says_that_nobody_subscribes, 0, 2)
+{
+    char words[400];
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", _i ? &one : NULL);
+    (void)snprintf(words, sizeof words,
+                   "topic test/a has 0 of 1 subscribers; nobody subscribes to it at %s",
+                   dlx_test_stream_daemon.path);
+    if (_i == 0) {
+        wait_in_vain(p, 1, words);
+        return;
+    }
+    auto_tensor *t = dlx_test_stream_alloc(p, 10, 1);
+    fails(dlx_publish(p, t, PUBLISH(.timeout_ns = SECOND / 20)), DLX_E_TIMEOUT, words);
+}
+
+/* It has been ready for two publishers, and is in no call since. */
+TEST(a_wait_for_subscribers_names_who_must_make_a_call_first)
+{
+    char words[400];
+    auto_client *c = dlx_test_stream_connect();
+    pid_t pid = dlx_test_stream_subscribe_elsewhere(NULL);
+    struct dlx_publisher *p[3];
+    for (int i = 0; i < 3; i++)
+        p[i] = dlx_test_stream_publisher(c, "test/a", NULL);
+    for (int i = 0; i < 2; i++)
+        ok(dlx_publisher_wait(p[i], 1, PATIENCE));
+    (void)snprintf(words, sizeof words, "(pid %d) subscribed, and must make a call first", pid);
+    wait_in_vain(p[2], 1, words);
+    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(c), "has 0 of 1 subscribers; "));
+    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(c), "subscribe for more publishers"));
+    /* One that is attached does not hide it. */
+    auto_subscription *s = dlx_test_stream_new_subscription("test/a", NULL);
+    ok(dlx_publisher_wait(p[2], 1, PATIENCE));
+    wait_in_vain(p[2], 2, words);
+    dlx_test_fork_kill(pid);
+    (void)snprintf(words, sizeof words, "(pid %d); nobody else subscribes to it", getpid());
+    do /* until the daemon has seen the end */
+        wait_in_vain(p[2], 2, "has 1 of 2 subscribers: ");
+    while (!strstr(dlx_client_errmsg(c), words));
+    dlx_test_stream_unref_publishers(p, 3);
+}
+
+/* Of several subscriptions of one process, one name; of many processes, the first ones. */
+TEST(a_wait_for_subscribers_names_few_of_many)
+{
+    enum { N = 5 };
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    struct dlx_subscription *s[N];
+    pid_t pids[N];
+    for (int i = 0; i < N; i++)
+        s[i] = dlx_test_stream_new_subscription("test/a", NULL);
+    wait_in_vain(p, 2 * N + 1, "has 5 of 11 subscribers: ");
+    ck_assert_ptr_null(strstr(dlx_client_errmsg(c), " more"));
+    for (int i = 0; i < N; i++)
+        pids[i] = dlx_test_stream_subscribe_elsewhere(NULL);
+    ok(dlx_publisher_wait(p, 2 * N, PATIENCE));
+    wait_in_vain(p, 2 * N + 1, "has 10 of 11 subscribers: ");
+    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(c), " and 3 more; nobody else subscribes"));
+    for (int i = 0; i < N; i++)
+        dlx_test_fork_kill(pids[i]);
+    dlx_test_stream_unref_subscriptions(s, N);
+}
+
+/* It stands still (0), or is not there (1): the wait is not much longer. */
+LOOP_TEST(a_wait_for_subscribers_says_what_it_does_not_know, 0, 2)
+{
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    if (_i == 0)
+        ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGSTOP), 0);
+    else
+        dlx_test_daemon_kill(&dlx_test_stream_daemon);
+    uint64_t before = dlx__now_ns();
+    wait_in_vain(p, 1, "has 0 of 1 subscribers; who else has subscribed is not known: ");
+    ck_assert_uint_lt(dlx__now_ns() - before, (uint64_t)PATIENCE);
+    if (_i == 0)
+        ck_assert_int_eq(kill(dlx_test_stream_daemon.pid, SIGCONT), 0);
+    else
+        dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
+}
+
 TEST(who_has_left_and_holds_messages_is_no_subscriber)
 {
     auto_pair x = dlx_test_pair_make(&one, NULL);

@@ -63,6 +63,28 @@ LOOP_TEST(a_subscribe_waits_until_dlpackd_can_make_its_links, 0, MANY)
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).lost, 0);
 }
 
+static void *subscribe_patiently(void *c)
+{
+    return dlx_test_stream_subscribe(c, "test/a", NULL);
+}
+
+/* The subscriber is not why. */
+TEST(a_wait_for_subscribers_says_what_dlpackd_lacks)
+{
+    void *s = NULL;
+    auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
+    const struct rlimit limit = dlx_test_daemon_leave_fds(place, OF_SUBSCRIBE);
+    pthread_t thread = dlx_test_stream_thread(subscribe_patiently, other);
+    eventually(is_lacking(c));
+    fails(dlx_publisher_wait(p, 1, SECOND / 20), DLX_E_TIMEOUT,
+          "subscribed, and dlpackd lacks what their links need: ");
+    allow(&limit);
+    ck_assert_int_eq(pthread_join(thread, &s), 0);
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    dlx_subscription_unref(s);
+}
+
 TEST(a_subscribe_that_is_too_late_says_what_dlpackd_lacks)
 {
     struct dlx_client *patient = dlx_test_stream_connect(), *c = NULL;

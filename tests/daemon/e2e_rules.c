@@ -94,6 +94,27 @@ TEST_OF(rules, a_denial_names_its_rule_in_the_log)
     ck_assert_msg(strstr(log, ", e2e_rules)"), "%s", log); /* the process, after its pid */
 }
 
+static int wait_for_subscribers(const char *topic)
+{
+    struct dlx_client *c = NULL;
+    struct dlx_publisher *p = NULL;
+    int r = dlx_configured_connect(dlx_test_stream_daemon.path, &c);
+    if (r == 0)
+        r = dlx_publisher_new(c, topic, NULL, &p);
+    if (r == 0)
+        fails(dlx_publisher_wait(p, 1, SECOND / 20), DLX_E_TIMEOUT,
+              "who else has subscribed is not known: dlpackd's rules let this program not observe");
+    dlx_publisher_unref(p);
+    dlx_client_unref(c);
+    return r;
+}
+
+TEST_OF(rules, a_wait_does_not_name_subscribers_that_may_not_be_observed)
+{
+    dlx_configured_start("[rule a]\nusers = 64001\ntopics = cam/**\nallow = publish\n");
+    ck_assert_int_eq(call_as(ALICE, wait_for_subscribers, "cam/front"), 0);
+}
+
 /* One who takes or publishes, and says what comes of it by letters. */
 struct user {
     struct dlx_test_part peer;

@@ -256,7 +256,7 @@ Silence is a failure when it was asked about.
   dlxctl save: quiet: no message within 20.0 ms: no publisher
   [1]
   $ refused pub a $npy/f4.npy --wait 2 --timeout 0.02
-  dlxctl pub: a: 0 of 2 subscribers attached within 20.0 ms
+  dlxctl pub: topic a has 0 of 2 subscribers; nobody subscribes to it at SOCKET
   [1]
   $ for command in bw hz; do
   >   refused $command a --timeout 0.05
