@@ -27,15 +27,24 @@ struct dlx_client *dlx__client_ref(struct dlx_client *c)
     return c;
 }
 
+void dlx__client_unref(struct dlx_client *c)
+{
+    if (c && !dlx__forked(c->generation) &&
+        atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) == 1)
+        client_free(c);
+}
+
+/* The caller has one reference; the others are those of publishers, subscriptions and messages. */
 struct dlx_client *dlx_client_unref(struct dlx_client *c)
 {
+    static const char call[] = "dlx_client_unref()";
     if (!c)
         return NULL;
-    if (dlx__forked(c->generation)) {
-        dlx__check_released(c->generation, "dlx_client_unref()");
-        return NULL;
-    }
-    if (atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) == 1)
-        client_free(c);
+    if (dlx__forked(c->generation))
+        dlx__check_released(c->generation, call);
+    else if (!atomic_exchange_explicit(&c->is_released, true, memory_order_acq_rel))
+        dlx__client_unref(c);
+    else
+        dlx__check_released(DLX_RELEASED, call);
     return NULL;
 }

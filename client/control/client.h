@@ -23,6 +23,7 @@ struct dlx_memory; /* common/memory.h */
 
 struct dlx_client {
     atomic_uint refs;
+    atomic_bool is_released; /* by the caller */
     uint64_t generation;
     struct dlx_lock lock;   /* for sock, serial, call */
     int sock;               /* control socket; -1 once it is lost */
@@ -52,5 +53,7 @@ struct dlx_client {
 };
 
 struct dlx_client *dlx__client_ref(struct dlx_client *c);
+/* Accepts NULL. */
+void dlx__client_unref(struct dlx_client *c);
 
 #endif

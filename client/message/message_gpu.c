@@ -86,7 +86,7 @@ struct dlx_message_gpu *dlx__message_gpu_free(struct dlx_message_gpu *gpu)
     }
     (void)dlx__gpu_wait_unref(gpu->wait);
     (void)pthread_mutex_destroy(&gpu->lock);
-    dlx_client_unref(gpu->client);
+    dlx__client_unref(gpu->client);
     free(gpu->places);
     free(gpu);
     return NULL;

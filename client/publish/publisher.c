@@ -122,7 +122,7 @@ static void publisher_free(struct dlx_publisher *p)
     dlx__close(p->ready.sources);
     dlx__close(p->ready.fd);
     dlx__notification_deinit(&p->joins.due);
-    dlx_client_unref(p->client);
+    dlx__client_unref(p->client);
     dlx__release_handle(p, &p->generation);
 }
 

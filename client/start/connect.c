@@ -348,7 +348,7 @@ int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *user_arg
         prctl(PR_GET_NAME, c->name); /* at most 16 bytes, terminated */
     r = find_and_greet(c, args.socket, args.autospawn);
     if (r < 0) {
-        dlx_client_unref(c);
+        dlx__client_unref(c);
         return r;
     }
     *ret = c;

@@ -111,7 +111,7 @@ static void subscription_free(struct dlx_subscription *s)
     dlx__close(s->epoll);
     dlx__gpu_threads_end(s->gpu_threads); /* releases messages of closed links */
     dlx__pin_unref(s->pin);
-    dlx_client_unref(s->client);
+    dlx__client_unref(s->client);
     dlx__release_handle(s, &s->generation);
 }
 

@@ -400,8 +400,10 @@ DLX_API int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
  * These mistakes abort the process, after a line on stderr that names them: a handle or message
  * that is used or released after its release, a deleter called twice or after dlx_publish(),
  * and a write beyond the end of a tensor of dlx_alloc(), which is found when that is published or
- * deleted. Messages are watched on links that are made in debug mode. The last 4096 released
- * objects are known; what was released earlier is freed, and its use is not found.
+ * deleted. Such a write is found up to the end of the page in which the tensor ends, and at least
+ * 64 bytes behind it; one further away changes other memory unnoticed, or raises SIGSEGV. Messages
+ * are watched on links that are made in debug mode. The last 4096 released objects are known; what
+ * was released earlier is freed, and its use is not found.
  */
 DLX_API void dlx_set_debug(bool on);
 

@@ -189,6 +189,15 @@ static void use_a_released_client(bool late)
         dlx_client_unref(c);
 }
 
+/* The publisher and the subscription have references to it. */
+static void release_a_client_in_use_twice(bool late)
+{
+    dlx_client_unref(x.c);
+    if (late)
+        pass_others();
+    dlx_client_unref(x.c);
+}
+
 static void write_beyond_the_end(bool late)
 {
     DLManagedTensorVersioned *t = alloc();
@@ -231,6 +240,7 @@ static const struct {
     {use_a_released_publisher, "released before"},
     {use_a_released_subscription, "released before"},
     {use_a_released_client, "released before"},
+    {release_a_client_in_use_twice, "dlx_client_unref(): it was released before"},
     {write_beyond_the_end, "8000 bytes, from"},
     {write_beyond_the_end_of_pages, "at byte 4159"},
 };
