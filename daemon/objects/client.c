@@ -327,8 +327,10 @@ void dlxd_client_greet(struct dlxd_client *client, const char *name, uint32_t ma
     for (const unsigned char *c = (const unsigned char *)name; *c && n < sizeof client->name - 1;
          c++)
         client->name[n++] = (*c >= 0x20 && *c < 0x7f) ? (char)*c : '?';
-    if (n > 0)
+    if (n > 0) {
         client->name[n] = '\0';
+        (void)snprintf(client->principal->name, sizeof client->principal->name, "%s", client->name);
+    }
     dlxd_log_client(dlxd_principal_number(client->principal), DLXD_LOG_INFO,
                     "%s (pid %d, uid %u) is here", client->name, (int)client->pid,
                     (unsigned)client->principal->uid);

@@ -33,14 +33,14 @@ static bool is_allowed(const struct dlxd_policy *policy, const struct dlxd_princ
 /* A refusal as the journal records it. `topic` and `rule` may be NULL. */
 struct refusal {
     char uid[16], pid[16];
-    char program[17]; /* "": unknown */
-    char process[64]; /* " (pid 5, python3)" */
+    char program[17];  /* "": unknown */
+    char process[112]; /* " (pid 5, python3)" */
     char whose[DLXD_PRINCIPAL_TEXT_SIZE];
-    struct dlxd_log_field fields[8];
+    struct dlxd_log_field fields[9];
 };
 
 /* The name of the process, as comm in proc(5) has it: it can choose that name, so characters that
- * are not printable become question marks. */
+ * are not printable become question marks. Unknown where a sandbox hides /proc. */
 static void read_program(pid_t pid, char ret[17])
 {
     char path[40];
@@ -62,14 +62,20 @@ static void refusal_init(struct refusal *refusal, const struct dlxd_principal *w
     (void)snprintf(refusal->pid, sizeof refusal->pid, "%d", (int)who->pid);
     read_program(who->pid, refusal->program);
     refusal->process[0] = '\0';
-    if (who->pid > 0)
+    if (who->pid > 0) {
+        bool calls_itself = !*refusal->program && *who->name;
         (void)snprintf(refusal->process, sizeof refusal->process, " (pid %s%s%s)", refusal->pid,
-                       *refusal->program ? ", " : "", refusal->program);
+                       calls_itself        ? ", client "
+                       : *refusal->program ? ", "
+                                           : "",
+                       calls_itself ? who->name : refusal->program);
+    }
     dlxd_principal_text(who->uid, who->socket, refusal->whose);
     const struct dlxd_log_field fields[] = {
         {"DLPACKD_UID", refusal->uid},
         {"DLPACKD_PID", who->pid > 0 ? refusal->pid : NULL},
         {"DLPACKD_PROGRAM", refusal->program},
+        {"DLPACKD_CLIENT", who->name},
         {"DLPACKD_SOCKET", who->socket},
         {"DLPACKD_ACTION", verb},
         {"DLPACKD_TOPIC", topic},

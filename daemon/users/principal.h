@@ -31,6 +31,7 @@ struct dlxd_principal {
     pid_t pid;                          /* of the process that connected; 0: unknown */
     char socket[DLXD_SOCKET_NAME_SIZE]; /* the listening socket on which it connected */
     uint32_t minor;                     /* of its protocol version, once it has said Hello */
+    char name[64]; /* that it has given itself in Hello; "": none, or not yet */
     size_t n_groups;
     gid_t *groups; /* supplementary groups */
     char *label;   /* of the security module; NULL: none */

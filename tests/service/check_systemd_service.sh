@@ -257,6 +257,9 @@ refusals() { # refusals <field to show> <match...>: of the unit
 }
 [ "$(refusals DLPACKD_RULE DLPACKD_TOPIC=secret/a DLPACKD_ACTION=subscribe)" = "not bob" ]
 [ "$(refusals DLPACKD_RULE_PLACE DLPACKD_TOPIC=secret/a)" = /etc/dlpackd/conf.d/bob.conf:2 ]
+[ "$(refusals DLPACKD_CLIENT DLPACKD_TOPIC=secret/a)" = dlxctl ]
+[ -z "$(refusals DLPACKD_PROGRAM DLPACKD_TOPIC=secret/a)" ]
+[[ $(refusals MESSAGE DLPACKD_TOPIC=secret/a) == *"(pid "*", client dlxctl)" ]]
 # The sandbox (ProtectProc=invisible) hides the name of the program.
 text="refused: uid $(id -u dlx-bob) may not use this daemon: no rule allows it anything"
 [ "$(refusals MESSAGE DLPACKD_ACTION=connect)" = "$text (pid $refused)" ]
