@@ -48,6 +48,12 @@
  * Arena                  writer: publisher            readers: its subscribers
  *
  *           | payloads of tensors and manifests, each at a multiple of 256 |
+ *
+ * Former page            writer: client               reader: daemon
+ *
+ *           | bytes [regions]     |  0: the client does not map the region any more
+ *           | regions [regions]   |  what they are; these never change
+ *           | sources [sources]   |  and whose: a publisher, or a link to one
  */
 
 #include "common/atomic.h"
@@ -69,6 +75,10 @@
 #define DLX_SHM_ALIGN       256U   /* of payloads */
 #define DLX_SHM_ARENA_MAX   (UINT64_C(1) << 46)
 #define DLX_SHM_ARENAS_MAX  4096U /* of one publisher at a time */
+/* Of one former page. The last region has all that does not fit. */
+#define DLX_SHM_FORMER_REGIONS_MAX 4096U
+#define DLX_SHM_FORMER_SOURCES_MAX 1024U
+#define DLX_SHM_FORMER_TOPIC_SIZE  256U
 
 /* ---- control block ------------------------------------------------------------------------- */
 
@@ -275,6 +285,27 @@ static inline uint64_t dlx_shm_misses_counted(const struct dlx_shm_misses *m)
     return DLX_MAX(m->cursor, m->passing);
 }
 
+/* ---- former page --------------------------------------------------------------------------- */
+
+/* One region that the client maps, and that was made for it on an earlier connection. */
+struct dlx_shm_former_region {
+    /* A number that names the region among those of its publisher: 0, the control block; the number
+     * of an arena; the id of a link, of its page, plus LINK; or, of what did not fit, the client's
+     * id plus REST. */
+    uint64_t region;
+    uint32_t source;
+    uint32_t zero;
+};
+#define DLX_SHM_FORMER_LINK (UINT64_C(1) << 62)
+#define DLX_SHM_FORMER_REST (UINT64_C(1) << 63)
+
+struct dlx_shm_former_source {
+    uint64_t publisher;    /* id with the daemon that made the regions */
+    uint32_t is_publisher; /* 1: the client publishes, 0: it subscribes */
+    uint32_t zero;
+    char topic[DLX_SHM_FORMER_TOPIC_SIZE]; /* with a terminating 0 */
+};
+
 /* ---- sizes and places ---------------------------------------------------------------------- */
 
 /* The number of entries for a publisher that leaves `window` messages in the ring: twice as many,
@@ -304,6 +335,25 @@ static inline uint64_t dlx_shm_control_size(uint32_t n_entries)
 static inline uint64_t dlx_shm_link_size(uint32_t max_held)
 {
     uint64_t size = sizeof(struct dlx_shm_link) + (uint64_t)max_held * sizeof(uint64_t);
+    return (size + DLX_PAGE - 1) & ~(uint64_t)(DLX_PAGE - 1);
+}
+
+/* Places in a former page, and its size. The first `n_regions` words are `bytes`. */
+static inline uint64_t dlx_shm_former_regions_at(uint32_t n_regions)
+{
+    return n_regions * (uint64_t)sizeof(dlx_atomic_u64);
+}
+
+static inline uint64_t dlx_shm_former_sources_at(uint32_t n_regions)
+{
+    return dlx_shm_former_regions_at(n_regions) +
+           n_regions * (uint64_t)sizeof(struct dlx_shm_former_region);
+}
+
+static inline uint64_t dlx_shm_former_size(uint32_t n_regions, uint32_t n_sources)
+{
+    uint64_t size = dlx_shm_former_sources_at(n_regions) +
+                    n_sources * (uint64_t)sizeof(struct dlx_shm_former_source);
     return (size + DLX_PAGE - 1) & ~(uint64_t)(DLX_PAGE - 1);
 }
 
@@ -358,5 +408,8 @@ DLX_SHM_AT(dlx_shm_link, hold, 2120);
 DLX_SHM_AT(dlx_shm_membership, leaves, 8);
 DLX_SHM_AT(dlx_shm_membership, daemon_tid, 16);
 _Static_assert(sizeof(struct dlx_shm_membership) == 64, "membership line");
+_Static_assert(sizeof(struct dlx_shm_former_region) == 16, "former region");
+DLX_SHM_AT(dlx_shm_former_source, topic, 16);
+_Static_assert(sizeof(struct dlx_shm_former_source) == 272, "former source");
 
 #endif

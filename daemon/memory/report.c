@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/memory/report.h"
-#include "ring/layout.h"
 
 /* Clients store whole, aligned words, and the kernel loads whole words, too. */
 static bool copy(int fd, void *dst, size_t size)
@@ -134,4 +133,29 @@ void dlxd_report_link(int fd, const struct dlxd_link_terms *terms,
     ret->lost = now.misses.lost;
     uint64_t *missed = terms->is_latest ? &ret->skipped : &ret->lost;
     *missed = add(dlx_shm_misses_n(&now.misses, terms->is_latest), gone);
+}
+
+static bool read_part(int fd, void *dst, size_t size, uint64_t at)
+{
+    return pread(fd, dst, size, (off_t)at) == (ssize_t)size;
+}
+
+bool dlxd_report_former(int fd, uint32_t max_regions, uint32_t n_regions, uint32_t n_sources,
+                        struct dlxd_former_report *ret)
+{
+    if (!read_part(fd, ret->bytes, n_regions * sizeof *ret->bytes, 0) ||
+        !read_part(fd, ret->regions, n_regions * sizeof *ret->regions,
+                   dlx_shm_former_regions_at(max_regions)) ||
+        !read_part(fd, ret->sources, n_sources * sizeof *ret->sources,
+                   dlx_shm_former_sources_at(max_regions)))
+        return false;
+    for (uint32_t i = 0; i < n_sources; i++)
+        ret->sources[i].topic[DLX_SHM_FORMER_TOPIC_SIZE - 1] = '\0';
+    return true;
+}
+
+const uint64_t *dlxd_report_former_bytes(int fd, uint32_t n_regions)
+{
+    static uint64_t bytes[DLX_SHM_FORMER_REGIONS_MAX]; /* as in dlxd_report_link() */
+    return read_part(fd, bytes, n_regions * sizeof *bytes, 0) ? bytes : NULL;
 }

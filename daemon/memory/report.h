@@ -9,7 +9,7 @@
  * decisions based on them concern that client alone.
  */
 
-#include "common/util.h"
+#include "ring/layout.h"
 
 struct dlxd_control_report {
     uint64_t head;   /* the newest message */
@@ -40,6 +40,13 @@ struct dlxd_link_report {
     uint32_t n_held;
 };
 
+/* What a client has written into a former page. */
+struct dlxd_former_report {
+    uint64_t bytes[DLX_SHM_FORMER_REGIONS_MAX];
+    struct dlx_shm_former_region regions[DLX_SHM_FORMER_REGIONS_MAX];
+    struct dlx_shm_former_source sources[DLX_SHM_FORMER_SOURCES_MAX];
+};
+
 /* A missing or incomplete page reports zeros. The caller keeps the fds. */
 void dlxd_report_control(int borrow_fd, struct dlxd_control_report *ret);
 /* `control` was read before, else messages that were taken meanwhile may count as lost. */
@@ -49,5 +56,12 @@ void dlxd_report_link(int borrow_fd, const struct dlxd_link_terms *terms,
 bool dlxd_report_holds(int borrow_fd, uint32_t max_held);
 /* Does the subscriber hold nothing, and will it take nothing more? Once true, always true. */
 bool dlxd_report_has_left(int borrow_fd, uint32_t max_held);
+
+/* Reads a former page with room for `max_regions`: the first `n_regions`, and so many sources.
+ * Returns false if it is incomplete. */
+bool dlxd_report_former(int borrow_fd, uint32_t max_regions, uint32_t n_regions, uint32_t n_sources,
+                        struct dlxd_former_report *ret);
+/* The bytes alone. Returns an array that is valid until the next call; NULL if incomplete. */
+const uint64_t *dlxd_report_former_bytes(int borrow_fd, uint32_t n_regions);
 
 #endif

@@ -3,6 +3,7 @@
 #include "common/error.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
+#include "daemon/objects/former.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/memory/report.h"
 #include "daemon/users/share.h"
@@ -52,9 +53,9 @@ struct dlxd_holder *dlxd_holder_new(struct dlxd_client *client, int take_pidfd)
     return holder;
 }
 
-static void draining_free_if_over(struct dlxd_holder *holder)
+void dlxd_holder_release(struct dlxd_holder *holder)
 {
-    if (holder->client || holder->drains.n > 0)
+    if (holder->client || holder->drains.n > 0 || holder->former || holder->former_asked)
         return;
     dlx__close(holder->pidfd);
     dlxd_charge_deinit(&holder->pidfd_charge);
@@ -63,12 +64,13 @@ static void draining_free_if_over(struct dlxd_holder *holder)
 
 void dlxd_holder_disconnected(struct dlxd_holder *holder)
 {
-    if (holder->drains.n > 0)
+    dlxd_former_disconnected(holder);
+    if (holder->drains.n > 0 || holder->former)
         dlxd_charge_restore(&holder->pidfd_charge, holder->client->user, DLXD_DESCRIPTORS, 1);
     _Static_assert(sizeof holder->name == sizeof holder->client->name, "a name fits");
     memcpy(holder->name, holder->client->name, sizeof holder->name);
     holder->client = NULL;
-    draining_free_if_over(holder);
+    dlxd_holder_release(holder);
 }
 
 /* ---- draining links ------------------------------------------------------------------------ */
@@ -118,7 +120,7 @@ static void draining_end(struct dlxd_drain *drain)
         dlxd_task_stop(&user->end_drains);
     if (holder->client)
         holder->client->n_links--;
-    draining_free_if_over(holder);
+    dlxd_holder_release(holder);
     dlxd_drain_free(drain);
     dlxd_publisher_link_left(publisher);
 }

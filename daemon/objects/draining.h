@@ -26,9 +26,11 @@
 
 struct dlxd_broker;
 struct dlxd_client;
+struct dlxd_former_page;
 struct dlxd_publisher;
 
-/* A subscribing process. It outlives its connection while links of it drain. */
+/* A client's process. It outlives its connection while links of it drain, or while it keeps memory
+ * of a former daemon. */
 struct dlxd_holder {
     struct dlxd_client *client; /* NULL: the connection has ended */
     pid_t pid;
@@ -36,6 +38,8 @@ struct dlxd_holder {
     int pidfd;
     struct dlxd_charge pidfd_charge; /* once the client's own has ended */
     struct dlxd_drains drains;
+    struct dlxd_former_page *former;       /* what it keeps of former daemons: former.h */
+    struct dlxd_former_page *former_asked; /* one that it has yet to fill */
 };
 
 /* Frees drains whose subscribers are gone. Checks a part of a long list, and is rate-limited to
@@ -49,6 +53,8 @@ size_t dlxd_drains_n_all(const struct dlxd_broker *broker);
 struct dlxd_holder *dlxd_holder_new(struct dlxd_client *client, int take_pidfd);
 /* The connection has ended, and all its subscriptions. */
 void dlxd_holder_disconnected(struct dlxd_holder *holder);
+/* Something that it has was freed. Frees it if nothing is left and the connection has ended. */
+void dlxd_holder_release(struct dlxd_holder *holder);
 
 /* Is the subscriber of this page gone: does it hold nothing and take nothing any more, or is its
  * process dead? */

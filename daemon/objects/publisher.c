@@ -8,6 +8,7 @@
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/draining.h"
+#include "daemon/objects/former.h"
 #include "daemon/objects/store_hooks.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/payer.h"
@@ -45,6 +46,7 @@ static void publisher_free(struct dlxd_publisher *publisher)
     dlxd_arenas_deinit(&publisher->unready);
     dlxd_arenas_deinit(&publisher->ready);
     dlxd_arenas_deinit(&publisher->dropped);
+    dlxd_former_uncover(publisher->broker, publisher->topic_name, dlxd_publisher_id(publisher));
     dlxd_pending_joins_deinit(&publisher->pending_joins);
     close_link_sock(publisher);
     dlxd_membership_line_deinit(&publisher->line);
@@ -461,6 +463,20 @@ int dlxd_publisher_check_awaited(const struct dlxd_publisher *publisher)
     return 0;
 }
 
+/* Considers also what the user keeps of former daemons. The first arena of a publisher that
+ * resumes is exempt: it takes the place of former ones, which go when it is there. */
+static int check_former(const struct dlxd_publisher *publisher, uint64_t size)
+{
+    struct dlxd_user *user = publisher->client->user;
+    if (publisher->state == DLXD_PUBLISHER_NEW && publisher->config.resumes != 0)
+        return 0;
+    int r = dlxd_user_check_former(user, size);
+    if (r == 0)
+        return 0;
+    dlxd_former_look(user);
+    return dlxd_user_check_former(user, size);
+}
+
 int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size,
                              struct dlxd_arena **ret, int *ret_writer_fd)
 {
@@ -471,7 +487,9 @@ int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size,
                          "possible",
                          dlxd_publisher_id(publisher), publisher->topic_name, n,
                          DLX_SHM_ARENAS_MAX);
-    int r = dlxd_arenas_reserve(&publisher->unready);
+    int r = check_former(publisher, size);
+    if (r == 0)
+        r = dlxd_arenas_reserve(&publisher->unready);
     if (r < 0)
         return r;
     r = new_region(publisher, publisher->client->user, "dlx-arena", publisher->last_arena + 1, size,
@@ -531,6 +549,13 @@ int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, int code, const
     return 0;
 }
 
+/* It is in no list any more, but clients may have listed it. */
+static void free_ready(const struct dlxd_publisher *publisher, struct dlxd_arena *arena)
+{
+    dlxd_arena_free(arena);
+    dlxd_former_uncover(publisher->broker, publisher->topic_name, dlxd_publisher_id(publisher));
+}
+
 static void drop_ready(struct dlxd_publisher *publisher, struct dlxd_arena *arena)
 {
     dlxd_arenas_remove(&publisher->ready, arena);
@@ -542,7 +567,7 @@ static void drop_ready(struct dlxd_publisher *publisher, struct dlxd_arena *aren
             arena->n_notify++;
     }
     if (arena->n_notify == 0) {
-        dlxd_arena_free(arena);
+        free_ready(publisher, arena);
     } else {
         dlxd_arena_close(arena);
         arena->drop_seq = ++publisher->last_drop_seq;
@@ -575,7 +600,7 @@ void dlxd_publisher_drop_acknowledged(struct dlxd_link *link, struct dlxd_arena 
     assert(arena->n_notify > 0 && link->drop_seq >= arena->drop_seq);
     if (--arena->n_notify == 0) {
         dlxd_arenas_remove(&publisher->dropped, arena);
-        dlxd_arena_free(arena);
+        free_ready(publisher, arena);
     } else {
         dlxd_payer_may_change(link, arena);
     }

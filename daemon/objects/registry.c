@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 void dlxd_registry_init(struct dlxd_registry *registry)
 {
@@ -13,11 +14,16 @@ void dlxd_registry_init(struct dlxd_registry *registry)
      * microsecond. */
     uint64_t first = dlx__now_ns() / 1000;
     *registry = (struct dlxd_registry){
-        .last_publisher = first, .last_subscription = first, .last_link = first};
+        .first_id = first, .last_publisher = first, .last_subscription = first, .last_link = first};
     dlxd_list_init(&registry->patterns);
     dlxd_list_init(&registry->gone);
     dlxd_idmap_init(&registry->publishers);
     dlxd_idmap_init(&registry->gone_publishers);
+    dlxd_list_init(&registry->formers);
+    dlxd_idmap_init(&registry->former_ids);
+    dlxd_idmap_init(&registry->former_keys);
+    if (getrandom(&registry->former_secret, sizeof registry->former_secret, GRND_NONBLOCK) < 0)
+        registry->former_secret = first; /* early after boot */
     dlxd_idmap_init(&registry->subscriptions);
     dlxd_idmap_init(&registry->links);
 }
@@ -27,6 +33,8 @@ void dlxd_registry_deinit(struct dlxd_registry *registry)
     assert(registry->n_topics == 0);
     dlxd_idmap_deinit(&registry->publishers);
     dlxd_idmap_deinit(&registry->gone_publishers);
+    dlxd_idmap_deinit(&registry->former_ids);
+    dlxd_idmap_deinit(&registry->former_keys);
     dlxd_idmap_deinit(&registry->subscriptions);
     dlxd_idmap_deinit(&registry->links);
     free(registry->topics);

@@ -25,10 +25,16 @@ struct dlxd_registry {
     struct dlxd_idmap gone_publishers;
     struct dlxd_list gone; /* the same, in the order in which they went */
     uint64_t last_gone;
+    struct dlxd_list formers;     /* what clients keep of former daemons, likewise: former.h */
+    struct dlxd_idmap former_ids; /* by id */
+    struct dlxd_idmap former_keys;
+    uint64_t former_secret; /* clients must not be able to aim at one bucket */
+    size_t n_former_pages;
     struct dlxd_idmap subscriptions;
     struct dlxd_idmap links;
     size_t n_spares; /* spare links */
     /* Neither this daemon nor a later one reuses an id before the machine restarts. */
+    uint64_t first_id; /* ids of this daemon's are above it */
     uint64_t last_publisher;
     uint64_t last_subscription;
     uint64_t last_link;

@@ -6,6 +6,7 @@
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/draining.h"
+#include "daemon/objects/former.h"
 #include "daemon/objects/store_hooks.h"
 #include "daemon/base/log.h"
 #include "daemon/users/principal.h"
@@ -327,4 +328,5 @@ void dlxd_retained_clear(struct dlxd_broker *broker)
     while ((publisher = first_of(&broker->expiring)) || (publisher = first_of(&broker->retained)))
         dlxd_publisher_vanish(publisher);
     dlxd_drains_clear(broker);
+    dlxd_former_clear(broker);
 }

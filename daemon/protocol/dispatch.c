@@ -45,6 +45,8 @@ static const struct request requests[] = {
     {BODY(GPU_KEEP), NULL, dlxd_handle_gpu_keep, 3},
     {BODY(GPU_GET), dlxd_validate_gpu_get, dlxd_handle_gpu_get, 3},
     {BODY(LIST_QUOTAS), NULL, dlxd_handle_list_quotas, 5},
+    {BODY(FORMER_NEW), dlxd_validate_former_new, dlxd_handle_former_new, 8},
+    {BODY(FORMER_READY), NULL, dlxd_handle_former_ready, 8},
 };
 
 static const struct {

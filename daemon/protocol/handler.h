@@ -38,6 +38,10 @@ int dlxd_handle_link_close(struct dlxd_subscription *subscription, const Dlx__Wi
 int dlxd_handle_gpu_keep(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_gpu_get(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 
+/* handler_former.c */
+int dlxd_handle_former_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+int dlxd_handle_former_ready(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
+
 /* handler_list.c */
 int dlxd_handle_list_publishers(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 int dlxd_handle_list_links(struct dlxd_client *client, const Dlx__Wire__Packet *packet);

@@ -4,6 +4,7 @@
 #include "common/memory.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
+#include "daemon/objects/former.h"
 #include "daemon/users/outbox.h"
 #include "daemon/protocol/handler.h"
 #include <sys/socket.h>
@@ -54,7 +55,9 @@ int dlxd_handle_daemon_info(struct dlxd_client *client, const Dlx__Wire__Packet 
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
     struct sockaddr_un address;
     dlxd_drains_look_all(broker);
+    dlxd_former_look_all(broker);
     dlxd_flights_look_all(&broker->users);
+    uint64_t former_bytes = dlxd_users_former_bytes(&broker->users);
     body.version = version;
     body.socket = (char *)(uintptr_t)socket_path(client, &address);
     body.pid = (uint32_t)getpid();
@@ -65,8 +68,10 @@ int dlxd_handle_daemon_info(struct dlxd_client *client, const Dlx__Wire__Packet 
     body.n_links = (uint32_t)(broker->registry.links.n - broker->registry.n_spares +
                               dlxd_drains_n_all(broker));
     body.n_topics = (uint32_t)broker->registry.n_topics;
-    body.shared_bytes = broker->users.all_bytes;
+    body.shared_bytes = broker->users.all_bytes + former_bytes;
     body.uptime_ns = dlx__now_ns() - broker->start_ns;
+    if (client->principal->minor >= 8)
+        body.former_bytes = former_bytes;
     if (client->principal->minor >= 1)
         body.longest_turn_ns = broker->longest_turn_ns;
     if (client->principal->minor >= 4)

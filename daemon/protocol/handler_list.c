@@ -3,6 +3,7 @@
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/draining.h"
+#include "daemon/objects/former.h"
 #include "daemon/protocol/handler.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
@@ -14,6 +15,9 @@
 #define PUBLISHERS_MAX 16U
 #define LINKS_MAX      32U
 #define MODE_LATEST    1U
+
+/* What clients of this minor version, and later ones, are told. */
+enum { BEHIND_SINCE = 6, JOINING_SINCE = 7, FORMER_SINCE = 8 };
 
 /* ---- publishers ---------------------------------------------------------------------------- */
 
@@ -140,29 +144,92 @@ static struct dlxd_list *next_gone(struct dlxd_registry *registry, uint64_t publ
     return next;
 }
 
-/* So many are looked at in one step: they fit a page. */
-static int list_some_gone(struct dlxd_client *client)
+static struct dlxd_former *former_of(struct dlxd_list *node)
+{
+    return dlxd_container_of(node, struct dlxd_former, node);
+}
+
+/* Likewise of what clients keep of former daemons, which is in the same order. */
+static struct dlxd_list *next_former(struct dlxd_registry *registry, uint64_t publisher,
+                                     uint64_t number)
+{
+    struct dlxd_idmap_node *node = dlxd_idmap_find(&registry->former_ids, publisher);
+    if (node)
+        return dlxd_container_of(node, struct dlxd_former, by_id)->node.next;
+    struct dlxd_list *next = registry->formers.next;
+    while (next != &registry->formers && former_of(next)->gone <= number)
+        next = next->next;
+    return next;
+}
+
+static void fill_former(Dlx__Wire__PublisherEntry *entry, const struct dlxd_former *former)
+{
+    dlx__wire__publisher_entry__init(entry);
+    entry->publisher = former->by_id.id;
+    entry->topic = (char *)(uintptr_t)former->topic;
+    entry->former = former->publisher;
+    entry->gone = former->gone;
+    entry->n_arenas = former->n_arenas;
+    entry->arena_bytes = former->arena_bytes;
+    entry->control_bytes = former->other_bytes;
+    dlx_for_each (it, &former->sources) {
+        const struct dlxd_former_source *source =
+            dlxd_container_of(it, struct dlxd_former_source, node);
+        entry->n_subscribers += !source->is_publisher;
+        if (!source->is_publisher)
+            continue;
+        const struct dlxd_holder *holder = dlxd_former_holder(source->page);
+        entry->client_name = (char *)(uintptr_t)dlxd_holder_name(holder);
+        entry->pid = (uint32_t)holder->pid;
+        entry->uid = dlxd_former_uid(source->page);
+    }
+}
+
+static bool may_list(const struct dlxd_client *client, const char *topic)
+{
+    return dlx__pattern_matches(client->request.topic, topic) &&
+           dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_OBSERVE, topic);
+}
+
+/* The next of both kinds: what went first. */
+static bool list_next_gone(struct dlxd_client *client, struct publisher_page *page)
 {
     struct dlxd_request *request = &client->request;
     struct dlxd_registry *registry = &client->broker->registry;
-    struct publisher_page page = {.n = 0};
-    struct dlxd_list *next = next_gone(registry, request->object, request->after);
-    for (uint32_t n = PUBLISHERS_MAX; n > 0 && next != &registry->gone; n--) {
-        const struct dlxd_publisher *publisher = gone_of(next);
-        request->object = dlxd_publisher_id(publisher);
-        request->after = publisher->gone;
-        next = next->next;
-        if (dlx__pattern_matches(request->topic, publisher->topic_name) &&
-            dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_OBSERVE,
-                            publisher->topic_name)) {
-            fill_publisher(&page.entries[page.n], publisher, true);
-            page.pointers[page.n] = &page.entries[page.n];
-            page.n++;
+    struct dlxd_list *gone = next_gone(registry, request->object, request->after);
+    struct dlxd_list *former = next_former(registry, request->object, request->after);
+    bool has_gone = gone != &registry->gone;
+    bool has_former = client->principal->minor >= FORMER_SINCE && former != &registry->formers;
+    if (has_former && (!has_gone || former_of(former)->gone < gone_of(gone)->gone)) {
+        request->object = former_of(former)->by_id.id;
+        request->after = former_of(former)->gone;
+        if (may_list(client, former_of(former)->topic)) {
+            fill_former(&page->entries[page->n], former_of(former));
+            page->pointers[page->n] = &page->entries[page->n];
+            page->n++;
+        }
+    } else if (has_gone) {
+        request->object = dlxd_publisher_id(gone_of(gone));
+        request->after = gone_of(gone)->gone;
+        if (may_list(client, gone_of(gone)->topic_name)) {
+            fill_publisher(&page->entries[page->n], gone_of(gone), true);
+            page->pointers[page->n] = &page->entries[page->n];
+            page->n++;
         }
     }
-    if (page.n == 0 && next != &registry->gone)
+    return has_gone || has_former;
+}
+
+/* So many are looked at in one step: they fit a page. */
+static int list_some_gone(struct dlxd_client *client)
+{
+    struct publisher_page page = {.n = 0};
+    bool more = true;
+    for (uint32_t n = PUBLISHERS_MAX; n > 0 && more; n--)
+        more = list_next_gone(client, &page);
+    if (page.n == 0 && more)
         return 1;
-    send_page(client, &page, next != &registry->gone);
+    send_page(client, &page, more);
     return 0;
 }
 
@@ -179,6 +246,7 @@ int dlxd_handle_list_publishers(struct dlxd_client *client, const Dlx__Wire__Pac
         return 0;
     }
     if (list->gone) {
+        dlxd_former_look_all(client->broker); /* what they have let go is not listed */
         request->object = list->after_publisher;
         request->after = list->after_gone;
         return dlxd_request_begin(client, packet->serial, list_some_gone);
@@ -197,9 +265,6 @@ struct link_page {
     size_t n_checked; /* draining links */
     bool more;
 };
-
-/* What clients of this minor version, and later ones, are told of links. */
-enum { BEHIND_SINCE = 6, JOINING_SINCE = 7 };
 
 /* How far the subscriber is behind, and whether its publisher waits for it, by the same words as
  * dlx__writer_make_room(). */
@@ -331,20 +396,67 @@ static void add_links(struct link_page *page, const struct dlxd_publisher *publi
     add_drains(page, publisher, &drains, after, UINT64_MAX);
 }
 
+/* The clients that keep something of a former daemon's publisher. */
+static void add_sources(struct link_page *page, const struct dlxd_former *former, uint64_t after)
+{
+    dlx_for_each (it, &former->sources) {
+        const struct dlxd_former_source *source =
+            dlxd_container_of(it, struct dlxd_former_source, node);
+        const struct dlxd_holder *holder = dlxd_former_holder(source->page);
+        if (source->id <= after)
+            continue;
+        Dlx__Wire__LinkEntry *entry = next_entry(page);
+        if (!entry)
+            return;
+        dlx__wire__link_entry__init(entry);
+        entry->link = source->id;
+        entry->publisher = former->by_id.id;
+        entry->client_name = (char *)(uintptr_t)dlxd_holder_name(holder);
+        entry->pid = (uint32_t)holder->pid;
+        entry->uid = dlxd_former_uid(source->page);
+        entry->former_bytes = source->bytes;
+        entry->is_publisher = source->is_publisher;
+    }
+}
+
+static bool may_observe(const struct dlxd_client *client, const char *topic)
+{
+    return dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_OBSERVE, topic);
+}
+
+/* Adds what is asked for. Returns false if there is no such publisher for this client. */
+static bool add_links_of(struct link_page *page, const struct dlxd_client *client,
+                         const Dlx__Wire__ListLinks *request)
+{
+    const struct dlxd_registry *registry = &client->broker->registry;
+    uint32_t minor = client->principal->minor;
+    struct dlxd_idmap_node *node = dlxd_idmap_find(&registry->publishers, request->publisher);
+    if (!node && minor >= JOINING_SINCE)
+        node = dlxd_idmap_find(&registry->gone_publishers, request->publisher);
+    if (node) {
+        const struct dlxd_publisher *publisher =
+            dlxd_container_of(node, struct dlxd_publisher, by_id);
+        if (!may_observe(client, publisher->topic_name))
+            return false;
+        add_links(page, publisher, request->after_link, minor);
+        return true;
+    }
+    node =
+        minor >= FORMER_SINCE ? dlxd_idmap_find(&registry->former_ids, request->publisher) : NULL;
+    const struct dlxd_former *former =
+        node ? dlxd_container_of(node, struct dlxd_former, by_id) : NULL;
+    if (!former || !may_observe(client, former->topic))
+        return false;
+    add_sources(page, former, request->after_link);
+    return true;
+}
+
 int dlxd_handle_list_links(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
     const Dlx__Wire__ListLinks *request = packet->list_links;
     struct link_page page = {.n = 0};
-    struct dlxd_idmap_node *node =
-        dlxd_idmap_find(&client->broker->registry.publishers, request->publisher);
-    if (!node && client->principal->minor >= 7)
-        node = dlxd_idmap_find(&client->broker->registry.gone_publishers, request->publisher);
-    const struct dlxd_publisher *publisher =
-        node ? dlxd_container_of(node, struct dlxd_publisher, by_id) : NULL;
-    if (!publisher || !dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_OBSERVE,
-                                       publisher->topic_name))
+    if (!add_links_of(&page, client, request))
         return dlx__fail(DLX_E_NOT_FOUND, "there is no publisher %" PRIu64, request->publisher);
-    add_links(&page, publisher, request->after_link, client->principal->minor);
 
     Dlx__Wire__LinkList body = DLX__WIRE__LINK_LIST__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;

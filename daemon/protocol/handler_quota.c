@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
+#include "daemon/objects/former.h"
 #include "daemon/users/outbox.h"
 #include "daemon/protocol/handler.h"
 #include <string.h>
@@ -58,8 +59,9 @@ int dlxd_handle_list_quotas(struct dlxd_client *client, const Dlx__Wire__Packet 
     Dlx__Wire__QuotaList body = DLX__WIRE__QUOTA_LIST__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
     struct entries entries;
-    dlxd_drains_look_all(
-        client->broker); /* what has gone, and was not looked at since, counts no more */
+    /* What has gone, and was not looked at since, counts no more. */
+    dlxd_drains_look_all(client->broker);
+    dlxd_former_look_all(client->broker);
     dlxd_flights_look_all(&client->broker->users);
     bool sees_all = dlxd_policy_is_superuser(&client->broker->policy, client->principal);
     if (sees_all)

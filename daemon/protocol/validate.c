@@ -123,3 +123,16 @@ int dlxd_validate_gpu_get(const Dlx__Wire__Packet *packet)
         return dlx__fail(DLX_E_INVALID, "allocation 0: ids of allocations begin with 1");
     return 0;
 }
+
+int dlxd_validate_former_new(const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__FormerNew *body = packet->former_new;
+    if (body->n_regions < 1 || body->n_regions > DLX_SHM_FORMER_REGIONS_MAX ||
+        body->n_sources < 1 || body->n_sources > DLX_SHM_FORMER_SOURCES_MAX)
+        return dlx__fail(DLX_E_INVALID,
+                         "former page for %u regions of %u sources, from 1 to %u of 1 to %u are "
+                         "possible",
+                         body->n_regions, body->n_sources, DLX_SHM_FORMER_REGIONS_MAX,
+                         DLX_SHM_FORMER_SOURCES_MAX);
+    return 0;
+}

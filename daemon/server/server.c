@@ -4,6 +4,7 @@
 #include "daemon/gpu/keeper.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
+#include "daemon/objects/former.h"
 #include "daemon/protocol/dispatch.h"
 #include "daemon/server/memory_available.h"
 #include "daemon/server/manager.h"
@@ -147,6 +148,7 @@ static void on_look(uv_timer_t *timer)
 {
     struct dlxd_server *server = timer->data;
     dlxd_drains_look_all(&server->broker);
+    dlxd_former_look_all(&server->broker);
     dlxd_flights_look_all(&server->broker.users);
 }
 
@@ -274,7 +276,8 @@ static void on_prepare(uv_prepare_t *prepare)
         (void)uv_timer_stop(&server->retry);
     else if (!uv_is_active((uv_handle_t *)&server->retry))
         (void)uv_timer_start(&server->retry, on_retry, RETRY_MS, 0);
-    if (dlxd_drains_n_all(broker) == 0 && !dlxd_flights_are_left(&broker->users))
+    if (dlxd_drains_n_all(broker) == 0 && broker->registry.n_former_pages == 0 &&
+        !dlxd_flights_are_left(&broker->users))
         (void)uv_timer_stop(&server->looks);
     else if (!uv_is_active((uv_handle_t *)&server->looks))
         (void)uv_timer_start(&server->looks, on_look, LOOK_MS, 0);

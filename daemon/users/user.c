@@ -107,6 +107,7 @@ int dlxd_users_get(struct dlxd_users *users, const struct dlxd_principal *princi
     dlxd_drains_init(&user->drains);
     dlxd_list_init(&user->end_drains.node);
     dlxd_list_init(&user->flights);
+    dlxd_list_init(&user->former_pages);
     dlxd_list_push_back(&users->users, &user->node);
     *ret = user;
     return 0;
@@ -126,6 +127,7 @@ struct dlxd_user *dlxd_user_unref(struct dlxd_user *user)
         assert(dlxd_list_empty(&user->membership_pages));
         assert(dlxd_list_empty(&user->tasks));
         assert(dlxd_list_empty(&user->flights));
+        assert(dlxd_list_empty(&user->former_pages) && user->former_bytes == 0);
         assert(dlxd_list_empty(&user->deferred_tasks));
         dlxd_list_remove(&user->working);
         dlxd_list_remove(&user->in_deferred);
@@ -199,7 +201,19 @@ uint64_t dlxd_user_next_request_ns(const struct dlxd_user *user, uint64_t now)
 
 uint64_t dlxd_user_used(const struct dlxd_user *user, enum dlxd_resource resource, uint64_t now)
 {
-    return resource == DLXD_REQUESTS ? dlxd_pace_used(&user->pace, now) : user->used[resource];
+    if (resource == DLXD_REQUESTS)
+        return dlxd_pace_used(&user->pace, now);
+    return user->used[resource] + (resource == DLXD_BYTES ? user->former_bytes : 0);
+}
+
+uint64_t dlxd_users_former_bytes(const struct dlxd_users *users)
+{
+    uint64_t sum = 0;
+    dlx_for_each (it, &users->users)
+        if (__builtin_add_overflow(sum, dlxd_container_of(it, struct dlxd_user, node)->former_bytes,
+                                   &sum))
+            return UINT64_MAX;
+    return sum;
 }
 
 /* Where to raise a limit: of the user's class, or, for `is_pool`, of all users together. Only a
@@ -349,6 +363,18 @@ int dlxd_user_check(const struct dlxd_user *user, enum dlxd_resource resource, u
     if (r == 0)
         r = check_descriptors(user, resource, n_descriptors(resource, amount));
     return r < 0 ? r : check_shares(user, resource, amount);
+}
+
+int dlxd_user_check_former(const struct dlxd_user *user, uint64_t bytes)
+{
+    uint64_t max = max_of(user, DLXD_BYTES), used = user->used[DLXD_BYTES] + user->former_bytes;
+    char text[DLXD_AMOUNT_SIZE], former[DLXD_AMOUNT_SIZE];
+    if (user->former_bytes == 0 || (bytes <= max && used <= max - bytes))
+        return 0;
+    return fail_limit(user, DLXD_BYTES, bytes, false,
+                      "%s, and its programs keep %s from before dlpackd was restarted",
+                      dlxd_quota_amount(DLXD_BYTES, max, text),
+                      dlxd_quota_amount(DLXD_BYTES, user->former_bytes, former));
 }
 
 void dlxd_charge_restore(struct dlxd_charge *charge, struct dlxd_user *user,

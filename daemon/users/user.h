@@ -65,6 +65,11 @@ struct dlxd_user {
     struct dlxd_task end_drains;       /* ends drains whose publishers have left */
     struct dlxd_list flights;          /* charged to this user: outbox.h */
     uint64_t next_look_ns;             /* when they may be checked again */
+    /* What former daemons made for this user's clients, and is in no charge: objects/former.h. */
+    uint64_t former_bytes;
+    uint64_t former_bytes_told;    /* the sum of what they say, also of what others pay */
+    struct dlxd_list former_pages; /* the least recently checked first */
+    uint64_t former_look_ns;       /* when they may be checked again */
 };
 
 /* Holds a reference to the user. All zero: nothing is charged. */
@@ -103,6 +108,9 @@ struct dlxd_user *dlxd_user_ref(struct dlxd_user *user);
 /* Returns NULL; accepts NULL. */
 struct dlxd_user *dlxd_user_unref(struct dlxd_user *user);
 
+/* What all users keep of former daemons. */
+uint64_t dlxd_users_former_bytes(const struct dlxd_users *users);
+
 /* The limit of its class, or less if others have left less. DLXD_UNLIMITED: no limit. */
 uint64_t dlxd_user_limit(const struct dlxd_user *user, enum dlxd_resource resource);
 
@@ -111,11 +119,16 @@ void dlxd_user_count_request(struct dlxd_user *user, uint64_t now_ns);
 /* When it may make the next request: `now_ns` if now. */
 uint64_t dlxd_user_next_request_ns(const struct dlxd_user *user, uint64_t now_ns);
 
-/* The amount in use; for requests, the number in the last second. */
+/* The amount in use, with what former daemons made; for requests, the number in the last second. */
 uint64_t dlxd_user_used(const struct dlxd_user *user, enum dlxd_resource resource, uint64_t now_ns);
 /* May it have so much more? Returns 0, or DLX_E_LIMIT naming the amount, the usage, the limit, and
  * its key in the configuration. */
 int dlxd_user_check(const struct dlxd_user *user, enum dlxd_resource resource, uint64_t amount);
+/* May a publisher of this user allocate so much, considering also what the user keeps of former
+ * daemons? Nothing else considers that: a client that comes back needs a control block and links
+ * before it can let go of the former ones. Nor do limits for all users together, since nothing
+ * proves what a client says. Returns as dlxd_user_check(). */
+int dlxd_user_check_former(const struct dlxd_user *user, uint64_t bytes);
 /* Charges the amount if dlxd_user_check() allows it, and returns what that returns. */
 int dlxd_charge_init(struct dlxd_charge *charge, struct dlxd_user *user,
                      enum dlxd_resource resource, uint64_t amount);
