@@ -83,6 +83,13 @@ int dlx__call_gpu_keep(struct dlx_client *c, uint64_t publisher, int *ret_sock);
 int dlx__call_gpu_get(struct dlx_client *c, uint64_t link, uint64_t origin, uint64_t allocation,
                       int *ret_sock);
 
+/* The former page: ring/layout.h. The caller has the lock, and owns the fd. Not before this minor
+ * version. */
+#define DLX_FORMER_SINCE 8U
+int dlx__call_former_new(struct dlx_client *c, uint32_t n_regions, uint32_t n_sources,
+                         uint64_t *ret_size, int *ret_fd);
+int dlx__call_former_ready(struct dlx_client *c, uint32_t n_regions, uint32_t n_sources);
+
 /* ---- notifications: packets of the link socket and of the subscription socket ---------------- */
 
 enum dlx_news_kind {

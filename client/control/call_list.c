@@ -42,6 +42,7 @@ static void publisher_info(const struct dlx_client *c, const Dlx__Wire__Publishe
         .retain = e->retain,
         .retained = e->retained,
         .refused = c->minor < REFUSED_SINCE ? DLX_REFUSED_UNKNOWN : e->refused,
+        .former = e->former,
     };
     copy_text(ret->topic, sizeof ret->topic, e->topic);
     copy_text(ret->client_name, sizeof ret->client_name, e->client_name);
@@ -65,6 +66,8 @@ static void link_info(const struct dlx_client *c, const Dlx__Wire__LinkEntry *e,
         .reliable = e->reliable,
         .blocks = e->blocks,
         .joining = e->joining,
+        .is_publisher = e->is_publisher,
+        .former_bytes = e->former_bytes,
         .behind = c->minor < BEHIND_SINCE ? DLX_BEHIND_UNKNOWN : e->behind,
     };
     copy_text(ret->client_name, sizeof ret->client_name, e->client_name);
@@ -249,6 +252,7 @@ int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *inf
         got.n_links = d->n_links;
         got.n_topics = d->n_topics;
         got.shared_bytes = d->shared_bytes;
+        got.former_bytes = d->former_bytes;
         got.uptime_ns = d->uptime_ns;
         got.longest_turn_ns = d->longest_turn_ns;
         got.pid_scope = scope_of(d->pid_namespace);

@@ -8,6 +8,7 @@ static void client_free(struct dlx_client *c)
     dlx__close(c->sock);
     dlx__call_free(c->call);
     dlx__peers_deinit(&c->peers);
+    dlx__mapped_unref(c->mapped);
     dlx__release_handle(c, &c->generation);
 }
 

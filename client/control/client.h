@@ -10,6 +10,7 @@
 #include "client/base/args.h"
 #include "client/base/fork.h"
 #include "client/base/lock.h"
+#include "client/base/mapped.h"
 #include "client/base/peer.h"
 #include "common/error.h"
 #include "common/util.h"
@@ -45,7 +46,9 @@ struct dlx_client {
     uint32_t minor;                  /* version of the protocol on this connection */
     const struct dlx_memory *memory; /* backend, as the daemon said */
     struct dlx_peers peers;
-    int goodbye; /* why a daemon disconnected us last, other than to end; 0: none did */
+    struct dlx_mapped *mapped;
+    bool tells_former; /* the daemon knows what we keep of earlier connections */
+    int goodbye;       /* why a daemon disconnected us last, other than to end; 0: none did */
     char goodbye_text[DLX_ERROR_TEXT_SIZE];
     char path[108];
     uint32_t path_kind;    /* enum dlx_daemon_place */

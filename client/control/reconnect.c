@@ -2,6 +2,7 @@
 #include "client/control/reconnect.h"
 #include "client/control/call.h"
 #include "client/control/call_wire.h"
+#include "client/control/former.h"
 #include <string.h>
 
 static int connect_again(struct dlx_client *c, enum dlx_hurry hurry)
@@ -18,6 +19,7 @@ static int connect_again(struct dlx_client *c, enum dlx_hurry hurry)
     if (r == 0) {
         c->next_try_ns = 0; /* if this daemon ends soon, too, the next one is found at once */
         atomic_fetch_add_explicit(&c->epoch, 1, memory_order_release);
+        dlx__former_tell(c);
     }
     if (r == DLX_E_ACCESS) /* it is there, and its rules change rarely */
         c->next_try_ns = dlx__now_ns() + DLX_LOOK_NS;

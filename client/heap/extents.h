@@ -27,9 +27,10 @@ enum dlx_arena_state {
 };
 
 struct dlx_arena {
-    struct dlx_arena *next; /* ascending id */
-    uint8_t *map;           /* of a GPU: not for this processor */
-    void *owner;            /* see dlx__heap_add_of() */
+    struct dlx_arena *next;           /* ascending id */
+    uint8_t *map;                     /* of a GPU: not for this processor */
+    void *owner;                      /* see dlx__heap_add_of() */
+    struct dlx_mapped_region *mapped; /* NULL: not noted */
     uint64_t size;
     uint64_t free_bytes; /* in extents */
     uint32_t id;         /* 0: frozen */

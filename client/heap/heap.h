@@ -170,6 +170,12 @@ void dlx__heap_collect(struct dlx_heap *heap);
 /* Bytes of a new arena that has room for `size` more; UINT64_MAX if there is no such number. */
 uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size);
 
+/* Whose arenas are added from now on: they are noted there (client/base/mapped.h). The caller keeps
+ * it until the next call, or the heap's end. Returns what was so before. */
+struct dlx_mapped_source;
+struct dlx_mapped_source *dlx__heap_note_in(struct dlx_heap *heap,
+                                            struct dlx_mapped_source *borrow_source);
+
 /* Add an arena: mapped read-write and announced. Owns the map on success. Returns 0;
  * DLX_E_NO_MEMORY. `owner` is for the kind's free_arena(). */
 int dlx__heap_add_of(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size, void *owner);

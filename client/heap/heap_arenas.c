@@ -2,11 +2,13 @@
 
 /* The arenas of a heap: how they come, are set aside, and go. */
 
+#include "client/base/mapped.h"
 #include "client/heap/heap_state.h"
 
 void dlx__heap_free_arena(const struct dlx_heap *heap, struct dlx_arena *arena)
 {
     heap->kind.free_arena(&heap->kind, arena);
+    dlx__mapped_remove(arena->mapped);
     free(arena->extents);
     free(arena);
 }
@@ -61,12 +63,25 @@ uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size)
     return rounded;
 }
 
+struct dlx_mapped_source *dlx__heap_note_in(struct dlx_heap *heap, struct dlx_mapped_source *source)
+{
+    struct dlx_mapped_source *before = heap->borrow_source;
+    heap->borrow_source = source;
+    return before;
+}
+
 int dlx__heap_add_of(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size, void *owner)
 {
     struct dlx_arena *arena = calloc(1, sizeof *arena);
     if (!arena || !dlx__extents_reserve(arena, 8)) {
         free(arena);
         return dlx__fail(DLX_E_NO_MEMORY, "state of an arena");
+    }
+    int r = dlx__mapped_add(heap->borrow_source, id, map, size, &arena->mapped);
+    if (r < 0) {
+        free(arena->extents);
+        free(arena);
+        return r;
     }
     arena->id = id;
     arena->map = map;

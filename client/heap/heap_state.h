@@ -15,7 +15,8 @@ struct dlx_heap {
     bool is_guarded;
     bool anywhere; /* see dlx__heap_put_anywhere() */
     struct dlx_arena *arenas;
-    struct dlx_arena *frozen; /* see dlx__heap_freeze() */
+    struct dlx_arena *frozen;                /* see dlx__heap_freeze() */
+    struct dlx_mapped_source *borrow_source; /* see dlx__heap_note_in() */
     uint32_t n_arenas;
     uint64_t bytes;
     bool is_leaving;        /* arenas are */

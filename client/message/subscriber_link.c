@@ -68,6 +68,19 @@ static void link_unmap_arena(const struct dlx_subscriber_link *link,
     if (!arena->is_pinned || dlx__pin_remove(link->pin, arena->map, arena->size))
         dlx__region_unmap(arena->map, arena->size);
     dlx__region_unmap(arena->spare, arena->size);
+    dlx__mapped_remove(arena->mapped);
+}
+
+int dlx__subscriber_link_note(struct dlx_subscriber_link *link, uint64_t epoch)
+{
+    if (link->mapped_page || !link->client || !link->client->mapped)
+        return 0;
+    int r = link->source ? 0
+                         : dlx__mapped_source_new(&link->source, link->client->mapped, epoch,
+                                                  link->publisher, link->topic, false);
+    return r < 0 ? r
+                 : dlx__mapped_add(link->source, DLX_SHM_FORMER_LINK + link->id, link->page,
+                                   link->page_size, &link->mapped_page);
 }
 
 void dlx__subscriber_link_free(struct dlx_subscriber_link *link)
@@ -89,8 +102,18 @@ void dlx__subscriber_link_free(struct dlx_subscriber_link *link)
         shutdown(link->bell, SHUT_RDWR); /* a forked child may have inherited it */
     dlx__close(link->bell);
     dlx__region_unmap(link->control, link->control_size);
+    dlx__mapped_remove(link->mapped_control);
     dlx__region_unmap(link->page, link->page_size);
+    dlx__mapped_remove(link->mapped_page);
+    dlx__mapped_source_unref(link->source);
     free(link);
+}
+
+struct dlx_subscriber_link *dlx__subscriber_link_leave(struct dlx_subscriber_link *link,
+                                                       uint64_t reader)
+{
+    dlx__mapped_source_left(link->source, reader, &link->refs);
+    return dlx__subscriber_link_unref(link);
 }
 
 struct dlx_subscriber_link *dlx__subscriber_link_unref(struct dlx_subscriber_link *link)
@@ -148,6 +171,11 @@ int dlx__subscriber_link_open(struct dlx_subscriber_link *link, int take_bell, i
     int r = dlx__region_attach(link->memory, dlx__steal_fd(&fd), control_size, &control);
     if (r < 0)
         return r;
+    r = dlx__mapped_add(link->source, 0, control, control_size, &link->mapped_control);
+    if (r < 0) {
+        dlx__region_unmap(control, control_size);
+        return r;
+    }
     link->control = control;
     link->control_size = control_size;
     link->n_entries = n_entries;
@@ -161,6 +189,8 @@ int dlx__subscriber_link_open(struct dlx_subscriber_link *link, int take_bell, i
 void dlx__subscriber_link_unopen(struct dlx_subscriber_link *link)
 {
     dlx__region_unmap(link->control, link->control_size);
+    dlx__mapped_remove(link->mapped_control);
+    link->mapped_control = NULL;
     link->control = NULL;
     link->bell = dlx__close(link->bell);
     link->state = DLX_SUBSCRIBER_LINK_OFFERED;
@@ -278,8 +308,10 @@ static int map_arena(struct dlx_subscriber_link *link, uint32_t id, int borrow_f
         arena.spare = dlx__region_spare(borrow_fd, size);
     if (link->pin)
         pin_arena(link, &arena);
+    r = dlx__mapped_add(link->source, id, map, size, &arena.mapped);
     pthread_mutex_lock(&link->arenas_lock);
-    r = insert_arena(link, find_arena(link, id), &arena);
+    if (r == 0)
+        r = insert_arena(link, find_arena(link, id), &arena);
     pthread_mutex_unlock(&link->arenas_lock);
     if (r < 0)
         link_unmap_arena(link, &arena);

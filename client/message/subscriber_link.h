@@ -21,7 +21,8 @@ struct dlx_gpu_threads; /* client/message/gpu_threads.h */
 /* An arena of the publisher, mapped read-only. */
 struct dlx_subscriber_link_arena {
     uint32_t id;
-    bool is_pinned; /* `map` is registered with the driver of a GPU */
+    bool is_pinned;                   /* `map` is registered with the driver of a GPU */
+    struct dlx_mapped_region *mapped; /* NULL: not noted */
     const uint8_t *map;
     const void *spare; /* of large ones, for copy-on-write views; NULL: none */
     uint64_t size;
@@ -141,7 +142,9 @@ struct dlx_subscriber_link {
     bool settled;                  /* attached with all of them: counted by its subscription */
     struct dlx_message **messages; /* [max_held]: one for each hold word, made when first used */
     char topic[DLX_TOPIC_MAX + 1];
-    struct dlx_client *client;      /* the subscription's, for as long as that is there */
+    struct dlx_client *client;        /* the subscription's, for as long as that is there */
+    struct dlx_mapped_source *source; /* what it maps is noted there; NULL: nothing is */
+    struct dlx_mapped_region *mapped_page, *mapped_control;
     _Atomic uint64_t gpu_publisher; /* the publisher's number as one of GPU memory; 0: none yet */
     struct dlx_gpu_threads *gpu_threads; /* its subscription's; NULL: callers wait themselves */
     struct dlx_pin *pin;                 /* pins its arenas; NULL: they are not */
@@ -160,6 +163,10 @@ int dlx__subscriber_link_new(struct dlx_subscriber_link **ret, const struct dlx_
 int dlx__subscriber_link_assign(struct dlx_subscriber_link *link, uint64_t publisher,
                                 const char *topic, uint32_t link_index);
 
+/* Notes what it maps from now on, and its page, as of this epoch of its client: once its publisher
+ * is known. Does nothing if that was done. Returns 0; DLX_E_NO_MEMORY. */
+int dlx__subscriber_link_note(struct dlx_subscriber_link *link, uint64_t epoch);
+
 /* LinkOpen, with the control block, and so many arenas to follow: OPENING. Takes the fds, also on
  * failure. */
 int dlx__subscriber_link_open(struct dlx_subscriber_link *link, int take_bell, int take_control_fd,
@@ -174,7 +181,11 @@ void dlx__subscriber_link_unopen(struct dlx_subscriber_link *link);
 void dlx__subscriber_link_start(struct dlx_subscriber_link *link, uint32_t history, bool from_start,
                                 bool latest, bool reliable, bool follows);
 
-/* The subscription lets go of it: it goes with its last message. NULL is fine. */
+/* The subscription lets go of it: it goes with its last message. Until then it counts with what
+ * this `reader` of a subscription holds. NULL is fine. */
+struct dlx_subscriber_link *dlx__subscriber_link_leave(struct dlx_subscriber_link *link,
+                                                       uint64_t reader);
+/* The same for one of which nothing is counted. */
 struct dlx_subscriber_link *dlx__subscriber_link_unref(struct dlx_subscriber_link *link);
 
 /* Nobody refers to it any more. */

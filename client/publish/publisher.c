@@ -72,6 +72,17 @@ int dlx__publisher_keep_control(const struct dlx_publisher_args *args, int borro
     return args->retain > 0 ? fcntl(borrow_fd, F_DUPFD_CLOEXEC, 0) : -1;
 }
 
+int dlx__publisher_note(const struct dlx_publisher *p, uint64_t epoch,
+                        const struct dlx_new_publisher *made, const void *control,
+                        struct dlx_mapped_source **ret)
+{
+    struct dlx_mapped_region *region;
+    int r = dlx__mapped_source_new(ret, p->client->mapped, epoch, made->id, p->topic, true);
+    if (r == 0)
+        r = dlx__mapped_add(*ret, 0, control, made->control_size, &region);
+    return r;
+}
+
 /* Map what the daemon made, and begin the ring writer on it. Takes the fds of `made`. */
 static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args,
                   struct dlx_new_publisher *made)
@@ -106,14 +117,22 @@ static int set_up(struct dlx_publisher *p, const struct dlx_publisher_args *args
         dlx__writer_heed_locks(&p->core);
     p->daemon.memory = made->memory;
     p->is_guarded = dlx__debug();
-    return dlx__heap_new(&p->heap, p->generation, p->is_guarded);
+    r = dlx__heap_new(&p->heap, p->generation, p->is_guarded);
+    if (r == 0)
+        r = dlx__publisher_note(p, p->epoch, made, control, &p->daemon.source);
+    if (r == 0)
+        (void)dlx__heap_note_in(p->heap, p->daemon.source);
+    return r;
 }
 
 static void publisher_free(struct dlx_publisher *p)
 {
     dlx__writer_deinit(&p->core);
     dlx__events_deinit(&p->events);
+    if (p->heap)
+        (void)dlx__heap_note_in(p->heap, NULL);
     dlx__heap_close(p->heap);
+    dlx__mapped_source_unref(p->daemon.source);
     dlx__gpu_share_free(p->gpu);
     dlx__region_unmap(p->daemon.membership, p->daemon.membership_size);
     dlx__close(p->daemon.link_sock);

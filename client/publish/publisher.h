@@ -67,6 +67,12 @@ static inline void dlx__publisher_detour(struct dlx_publisher *p, enum dlx_detou
     p->detours = on ? p->detours | detour : p->detours & ~(uint32_t)detour;
 }
 
+/* The daemon has made a publisher of this epoch of the client, whose control block is mapped: notes
+ * it. The caller owns `ret`, also on failure. Returns 0; DLX_E_NO_MEMORY. */
+int dlx__publisher_note(const struct dlx_publisher *p, uint64_t epoch,
+                        const struct dlx_new_publisher *made, const void *control,
+                        struct dlx_mapped_source **ret);
+
 /* It was refused: DLX_E_ACCESS, with the daemon's words. */
 int dlx__publisher_fail_refused(const struct dlx_publisher *p);
 

@@ -17,6 +17,7 @@ struct dlx_publisher_daemon {
     int link_sock;                   /* -1 once the daemon is gone */
     /* Of the newest control block, to see who has locked it; -1: the daemon would not keep it. */
     int control_fd;
+    struct dlx_mapped_source *source; /* its memory is noted there */
     const void *membership;
     uint64_t membership_size;
     uint64_t origin;    /* the publisher's id with the first daemon */

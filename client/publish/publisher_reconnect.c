@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/publish/publisher_reconnect.h"
 #include "client/control/call.h"
+#include "client/control/former.h"
 #include "client/publish/copy_retained.h"
 #include "client/publish/gpu_share.h"
 #include "client/publish/publish.h"
@@ -20,9 +21,9 @@ static bool read_last_notifications(struct dlx_publisher *p)
 
 /* Everything that can fail, for a publisher that the new daemon does not show yet. `n` messages
  * are taken along. */
-static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint32_t n,
-                   struct dlx_writer_block **ret_block, const void **ret_membership,
-                   int *ret_kept_fd)
+static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint64_t epoch,
+                   uint32_t n, struct dlx_writer_block **ret_block, const void **ret_membership,
+                   int *ret_kept_fd, struct dlx_mapped_source **ret_source)
 {
     dlx_cleanup(dlx__closep) int membership_fd = made->membership_fd;
     dlx_cleanup(dlx__closep) int kept_fd = dlx__publisher_keep_control(&p->args, made->control_fd);
@@ -33,8 +34,10 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
     int r = dlx__region_populate(made->memory, made->control_fd, made->control_size, &control);
     if (r < 0)
         return r;
-    if (made->control_size != dlx_shm_control_size(n_entries) ||
-        made->membership_line >= made->membership_size / DLX_CACHELINE)
+    r = dlx__publisher_note(p, epoch, made, control, ret_source);
+    (void)dlx__heap_note_in(p->heap, *ret_source);
+    if (r == 0 && (made->control_size != dlx_shm_control_size(n_entries) ||
+                   made->membership_line >= made->membership_size / DLX_CACHELINE))
         r = dlx__fail(DLX_E_PROTOCOL, "control block or membership line out of range");
     if (r == 0)
         r = dlx__region_attach(made->memory, dlx__steal_fd(&membership_fd), made->membership_size,
@@ -60,6 +63,7 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
         if (block)
             dlx__copy_retained_undo(p, block);
         dlx__writer_block_free(block);
+        dlx__mapped_remove_control(p->client->mapped, control);
         dlx__region_unmap(control, made->control_size);
         return r;
     }
@@ -71,8 +75,10 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
 /* From here on nothing can fail. */
 static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made,
                   struct dlx_writer_block *block, const void *membership, int take_kept_fd,
-                  struct dlx_heap_aside *aside)
+                  struct dlx_mapped_source *take_source, struct dlx_heap_aside *aside)
 {
+    dlx__mapped_source_unref(p->daemon.source);
+    p->daemon.source = take_source;
     dlx__publisher_link_set_foreign(p);
     dlx__writer_move(&p->core, block);
     dlx__writer_set_membership(&p->core, (const struct dlx_shm_membership *)membership +
@@ -102,11 +108,12 @@ static void go_on(struct dlx_publisher *p, const struct dlx_new_publisher *made,
     }
 }
 
-static int resume_with(struct dlx_publisher *p, uint32_t n)
+static int resume_with(struct dlx_publisher *p, uint64_t epoch, uint32_t n)
 {
     struct dlx_new_publisher made;
     struct dlx_writer_block *block = NULL;
     struct dlx_heap_aside aside;
+    struct dlx_mapped_source *source = NULL;
     const void *membership = NULL;
     int kept_fd = -1;
     int r = dlx__call_publisher_new(
@@ -115,15 +122,17 @@ static int resume_with(struct dlx_publisher *p, uint32_t n)
     if (r < 0)
         return r;
     dlx__heap_set_aside(p->heap, &aside);
-    r = prepare(p, &made, n, &block, &membership, &kept_fd);
+    r = prepare(p, &made, epoch, n, &block, &membership, &kept_fd, &source);
     if (r < 0) {
         dlx__heap_bring_back(p->heap, &aside);
+        (void)dlx__heap_note_in(p->heap, p->daemon.source);
+        dlx__mapped_source_unref(source);
         dlx__region_unmap(membership, made.membership_size);
         dlx__close(made.link_sock);
         (void)dlx__call_publisher_close(p->client, made.id);
         return r;
     }
-    go_on(p, &made, block, membership, kept_fd, &aside);
+    go_on(p, &made, block, membership, kept_fd, source, &aside);
     return 0;
 }
 
@@ -133,12 +142,13 @@ static int resume(struct dlx_publisher *p, uint32_t n_put)
     if (!read_last_notifications(p))
         return DLX_E_NO_MEMORY; /* a link that is told of is to be waited for */
     uint32_t n = dlx__copy_retained_count(p, n_put);
-    int r = resume_with(p, n);
+    int r = resume_with(p, epoch, n);
     while (n > 0 && (r == DLX_E_NO_MEMORY || r == DLX_E_LIMIT))
-        r = resume_with(p, n /= 2); /* the stream goes on, in any case with what will come */
+        r = resume_with(p, epoch, n /= 2); /* the stream goes on, in any case with what will come */
     if (r < 0)
         return r;
     p->epoch = epoch;
+    dlx__former_tell_more(p->client);
     dlx__copy_retained_grow(p);
     dlx__events_push(&p->events, DLX_EVENT_RECONNECTED, 0, p->id, 0, p->topic, "");
     return 0;

@@ -330,12 +330,15 @@ int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *user_arg
     if (r < 0)
         return r;
     struct dlx_client *c = calloc(1, sizeof *c);
-    if (!c || dlx__lock_init(&c->lock) != 0) {
+    struct dlx_mapped *mapped = dlx__mapped_new(generation);
+    if (!c || !mapped || dlx__lock_init(&c->lock) != 0) {
+        dlx__mapped_unref(mapped);
         free(c);
         return dlx__fail(DLX_E_NO_MEMORY, "state of a connection");
     }
     atomic_init(&c->refs, 1);
     c->generation = generation;
+    c->mapped = mapped;
     c->sock = -1;
     c->timeout_ns = args.timeout_ns ? args.timeout_ns : DEFAULT_TIMEOUT_NS;
     c->wait_ns = args.wait_ns;

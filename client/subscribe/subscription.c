@@ -118,7 +118,7 @@ static void leave_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
         }
     if (s->sock >= 0)
         (void)dlx__notification_link_close(s->sock, link->id); /* else the daemon sees us leave */
-    dlx__subscriber_link_unref(link);
+    dlx__subscriber_link_leave(link, s->reader);
 }
 
 void dlx__subscription_detach(struct dlx_subscription *s, struct dlx_subscriber_link *link)
@@ -341,6 +341,8 @@ static int on_open(struct dlx_subscription *s, struct dlx_notification *notifica
         link->origin = notification->resumes ? notification->resumes : notification->publisher;
     }
     link->pid = notification->pid;
+    if (r == 0)
+        r = dlx__subscriber_link_note(link, s->epoch);
     if (r == 0)
         r = dlx__subscriber_link_open(link, dlx__steal_fd(&notification->fds[1]),
                                       dlx__steal_fd(&notification->fds[0]), notification->size,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/subscribe/subscription_reconnect.h"
 #include "client/control/call.h"
+#include "client/control/former.h"
 #include "client/control/reconnect.h"
 
 void dlx__subscription_reconnect(struct dlx_subscription *s)
@@ -18,6 +19,7 @@ void dlx__subscription_reconnect(struct dlx_subscription *s)
         r = dlx__call_subscribe(s->client, s->topic, &s->args, DLX_RECONNECT_PATIENCE_NS, &made);
         if (r == 0 && dlx__subscription_adopt(s, &made) == 0)
             s->epoch = epoch;
+        dlx__former_tell_more(s->client);
     }
     if (r == DLX_E_ACCESS) { /* the rules have changed: the next take says so */
         s->next_try_ns = now + DLX_LOOK_NS;

@@ -47,6 +47,8 @@ int dlx_subscription_get_stats(struct dlx_subscription *s, struct dlx_subscripti
         *(s->args.mode == DLX_MODE_LATEST ? &sum.skipped : &sum.lost) += n_gone(s, link);
         sum.n_held += dlx__reader_n_held(&link->core) - link->n_pending;
     }
+    if (s->client->mapped) /* links that were left */
+        sum.n_held += (uint32_t)dlx__mapped_n_out(s->client->mapped, s->reader);
     dlx__pin_count(s->pin, &sum);
     sum.gpu_late = dlx__gpu_threads_late(s->gpu_threads).n;
     r = dlx__args_return(stats, offsetof(struct dlx_subscription_stats, gpu_waits), &sum,

@@ -35,6 +35,11 @@ struct dlx_publisher_info {
     /** Calls that failed with DLX_E_FULL or DLX_E_TIMEOUT (`full` of dlx_publisher_stats), as the
      *  publisher counts them; subscribers see no gap for them. DLX_REFUSED_UNKNOWN. */
     uint64_t refused;
+    /** Not 0: this is what is left of the memory of a publisher of an earlier daemon, where it had
+     *  this id. Only dlx_list_gone_publishers() lists such entries. The links are the programs that
+     *  still map the memory; `pid`, `uid` and `client_name` are those of the publisher if it is one
+     *  of them. */
+    uint64_t former;
 };
 
 /** Value of `behind` if the daemon is too old to report it. */
@@ -65,6 +70,10 @@ struct dlx_link_info {
     /** The link is not ready: the subscriber learns of it, and prepares memory for it, in its next
      *  call. A daemon older than protocol 2.7 does not list such links. */
     bool joining;
+    /** Of an entry with `former`: whether this program is the publisher itself. */
+    bool is_publisher;
+    /** Likewise: bytes of it that this program maps, as it says. All other counts are 0. */
+    uint64_t former_bytes;
 };
 
 /** Whether process ids of the daemon are those of the caller's pid namespace. */
@@ -77,16 +86,17 @@ enum dlx_pid_scope {
 /** What the daemon says of itself. */
 struct dlx_daemon_info {
     size_t size;
-    char version[32];         /**< of the daemon, such as "0.1.0" */
-    char socket[108];         /**< path in the daemon's mount namespace */
-    uint32_t pid;             /**< in the daemon's pid namespace: see pid_scope */
-    uint32_t protocol_major;  /**< version of its protocol */
-    uint32_t protocol_minor;  /**< likewise */
-    uint32_t n_clients;       /**< connections */
-    uint32_t n_publishers;    /**< publishers */
-    uint32_t n_links;         /**< including draining links: closed ones that still hold messages */
-    uint32_t n_topics;        /**< topics with a publisher or a subscription */
-    uint64_t shared_bytes;    /**< all shared memory that the daemon handed out */
+    char version[32];        /**< of the daemon, such as "0.1.0" */
+    char socket[108];        /**< path in the daemon's mount namespace */
+    uint32_t pid;            /**< in the daemon's pid namespace: see pid_scope */
+    uint32_t protocol_major; /**< version of its protocol */
+    uint32_t protocol_minor; /**< likewise */
+    uint32_t n_clients;      /**< connections */
+    uint32_t n_publishers;   /**< publishers */
+    uint32_t n_links;        /**< including draining links: closed ones that still hold messages */
+    uint32_t n_topics;       /**< topics with a publisher or a subscription */
+    /** All shared memory that the daemon handed out, and `former_bytes`. */
+    uint64_t shared_bytes;
     uint64_t uptime_ns;       /**< time since its start */
     char memory[16];          /**< kind of shared memory: "memfd" (sealed), or "posix" */
     uint64_t longest_turn_ns; /**< CPU time of the longest turn of its loop; 0: too old to say */
@@ -94,6 +104,8 @@ struct dlx_daemon_info {
     /** What dlpackd itself lacks now (descriptors, memory, a thread), so that links wait until it
      *  has that again; "": nothing, or the daemon is too old to say. */
     char lack[256];
+    /** What programs keep of the memory of earlier daemons, as they say; each byte once. */
+    uint64_t former_bytes;
 };
 
 /** Value of `max` without a limit. */
@@ -128,7 +140,9 @@ DLX_API int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_pub
 /**
  * Lists publishers that are gone and whose messages subscribers hold or have yet to take, in the
  * order in which they went. Their memory stays until the last of their links ends; dlx_list_links()
- * accepts their ids. Errors as of dlx_list_publishers(), and DLX_E_VERSION (the daemon is too old).
+ * accepts their ids. Of publishers of an earlier daemon, what programs still map is listed
+ * (`former`), if the daemon speaks protocol 2.8. Errors as of dlx_list_publishers(), and
+ * DLX_E_VERSION (the daemon is too old).
  */
 DLX_API int dlx_list_gone_publishers(struct dlx_client *c, const char *topic,
                                      dlx_publisher_info_fn fn, void *userdata);

@@ -27,6 +27,50 @@ bool dlx_test_faults(void *at)
     return faulted;
 }
 
+struct mapped_region {
+    unsigned long inode;
+    uint64_t size;
+};
+
+/* A map may be a part of its region. */
+static void note_region(struct mapped_region **regions, size_t *n, unsigned long inode,
+                        uint64_t end)
+{
+    size_t i = 0;
+    while (i < *n && (*regions)[i].inode != inode)
+        i++;
+    if (i == *n) {
+        *regions = reallocarray(*regions, ++*n, sizeof **regions);
+        ck_assert_ptr_nonnull(*regions);
+        (*regions)[i] = (struct mapped_region){.inode = inode};
+    }
+    (*regions)[i].size = DLX_MAX((*regions)[i].size, end);
+}
+
+uint64_t dlx_test_region_bytes(const pid_t *pids, size_t n_pids)
+{
+    struct mapped_region *regions = NULL;
+    uint64_t bytes = 0, first, end, offset;
+    unsigned long inode;
+    size_t n = 0;
+    char line[512], path[64];
+    for (size_t i = 0; i < n_pids; i++) {
+        (void)snprintf(path, sizeof path, "/proc/%d/maps", (int)pids[i]);
+        FILE *f = fopen(path, "re");
+        ck_assert_ptr_nonnull(f);
+        while (fgets(line, sizeof line, f))
+            if ((strstr(line, "/memfd:dlx-") || strstr(line, "/dlpackd.")) &&
+                sscanf(line, "%" SCNx64 "-%" SCNx64 " %*s %" SCNx64 " %*s %lu", &first, &end,
+                       &offset, &inode) == 4)
+                note_region(&regions, &n, inode, offset + end - first);
+        (void)fclose(f);
+    }
+    for (size_t i = 0; i < n; i++)
+        bytes += regions[i].size;
+    free(regions);
+    return bytes;
+}
+
 uint64_t dlx_test_protected_bytes(const char *file)
 {
     uint64_t bytes = 0, first, end;

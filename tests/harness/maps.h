@@ -12,6 +12,9 @@ bool dlx_test_faults(void *at);
 /* Bytes that are mapped shared and read-only from files of that name. */
 uint64_t dlx_test_protected_bytes(const char *file);
 
+/* Bytes of shared memory of dlpackd's that these processes map, each region once. */
+uint64_t dlx_test_region_bytes(const pid_t *pids, size_t n);
+
 /* Use up all mappings that vm.max_map_count allows: nothing may be mapped until they are given
  * back. Not where there are too many of them to try, nor with ThreadSanitizer and valgrind, which
  * map memory at any moment. */
