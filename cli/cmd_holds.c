@@ -52,6 +52,8 @@ static int compare_rows(const void *a, const void *b)
     const struct dlx_link_info *y = ((const struct row *)b)->link;
     if (x->n_held != y->n_held)
         return x->n_held > y->n_held ? -1 : 1;
+    if (x->former_bytes != y->former_bytes)
+        return x->former_bytes > y->former_bytes ? -1 : 1;
     return (x->link > y->link) - (x->link < y->link);
 }
 
@@ -90,6 +92,7 @@ static json_t *rows_json(const struct holds *h)
         const struct dlx_publisher_info *p = &h->rows[i].entry->info;
         json_t *row = describe_link(h->rows[i].link);
         if (json_object_set_new(row, "topic", output_json_text(p->topic)) < 0 ||
+            json_object_set_new(row, "former", output_json_u64(p->former)) < 0 ||
             json_object_set_new(row, "publisher", output_json_u64(p->publisher)) < 0 ||
             json_object_set_new(row, "publisher_gone", json_boolean(h->rows[i].entry->gone)) < 0 ||
             json_object_set_new(row, "publisher_bytes", output_json_u64(shared_bytes(p))) < 0 ||
@@ -108,13 +111,32 @@ enum { NOTE_SIZE = 96 };
 /* The memory of a publisher that is gone stays until its subscribers have taken everything. */
 static const char *holds_note(const struct row *row, char text[NOTE_SIZE])
 {
-    char bytes[HUMAN_SIZE];
+    char bytes[HUMAN_SIZE], own[HUMAN_SIZE];
     *text = '\0';
     human_bytes(shared_bytes(&row->entry->info), bytes);
-    if (row->entry->gone)
+    human_bytes(row->link->former_bytes, own);
+    if (row->entry->info.former != 0)
+        (void)snprintf(text, NOTE_SIZE, "from before dlpackd's restart, keeps %s%s", own,
+                       row->link->is_publisher ? ", the publisher" : "");
+    else if (row->entry->gone)
         (void)snprintf(text, NOTE_SIZE, "publisher GONE, %" PRIu64 " to take, keeps %s",
                        row->link->behind, bytes);
     return text;
+}
+
+/* Nobody knows them of memory of an earlier daemon. */
+static void add_counts(struct table *table, const struct row *row)
+{
+    const struct dlx_link_info *link = row->link;
+    for (int i = 0; row->entry->info.former != 0 && i < 5; i++)
+        table_cell(table, "-");
+    if (row->entry->info.former != 0)
+        return;
+    table_cell(table, "%u of %u", link->n_held, link->max_held);
+    table_cell(table, "%" PRIu64, link->taken);
+    table_cell(table, "%" PRIu64, link->lost);
+    table_cell(table, "%s", link->mode == DLX_MODE_LATEST ? "latest" : "all");
+    table_cell(table, "%s", link->reliable ? "yes" : "no");
 }
 
 static int print_rows(const struct holds *h)
@@ -137,11 +159,7 @@ static int print_rows(const struct holds *h)
         table_cell(table, "%s", describe_pid(link->pid, pid));
         table_cell(table, "%u", link->uid);
         table_cell(table, "%s", name);
-        table_cell(table, "%u of %u", link->n_held, link->max_held);
-        table_cell(table, "%" PRIu64, link->taken);
-        table_cell(table, "%" PRIu64, link->lost);
-        table_cell(table, "%s", link->mode == DLX_MODE_LATEST ? "latest" : "all");
-        table_cell(table, "%s", link->reliable ? "yes" : "no");
+        add_counts(table, &h->rows[i]);
         table_cell(table, "%s", holds_note(&h->rows[i], note));
     }
     int code = table_print(table, stdout, 0, output_width(stdout));
@@ -182,7 +200,9 @@ int cmd_holds(struct cli *cli, int argc, char **argv)
             "it is reliable. Those who hold most come first.\vHELD, TAKEN and LOST are as the "
             "subscriber counts them. Subscribers of a publisher that is GONE are listed even if "
             "they hold nothing: its memory stays until they have taken everything that it "
-            "published. A program that subscribes to a topic of several publishers has a line for "
+            "published. Of memory from before a restart of dlpackd, programs that keep it are "
+            "listed with how much, its publisher among them. A program that subscribes to a topic "
+            "of several publishers has a line for "
             "each. --json prints an array of objects. " CLI_PATTERN_HELP,
         .children = children,
     };

@@ -157,9 +157,26 @@ static int print_entry(const struct look *look, const struct look_entry *entry)
     return print_links(entry);
 }
 
+/* What programs keep of a publisher of an earlier daemon. */
+static void print_former(const struct look_entry *entry)
+{
+    const struct dlx_publisher_info *p = &entry->info;
+    char bytes[HUMAN_SIZE], name[256], pid[DESCRIBE_PID_SIZE];
+    human_bytes(p->arena_bytes + p->control_bytes, bytes);
+    printf("\npublisher %" PRIu64 " of %s, from before dlpackd's restart\n", p->former, p->topic);
+    printf("  memory       %s, which these programs keep:\n", bytes);
+    for (size_t l = 0; l < entry->n_links; l++) {
+        const struct dlx_link_info *link = &entry->links[l];
+        human_bytes(link->former_bytes, bytes);
+        output_printable(link->client_name, name, sizeof name);
+        printf("               %s, pid %s, uid %u: %s%s\n", name, describe_pid(link->pid, pid),
+               link->uid, bytes, link->is_publisher ? ", the publisher" : "");
+    }
+}
+
 static int tell_topic(struct look *look)
 {
-    size_t n_retained = 0;
+    size_t n_retained = 0, n_former = 0;
     if (look->cli->json) {
         int status = cli_json(look->cli, topic_json(look), true);
         return status == CLI_OK && look->n_entries == 0 ? cli_no_publisher(look->cli, look->topic)
@@ -169,13 +186,17 @@ static int tell_topic(struct look *look)
         return cli_no_publisher(look->cli, look->topic);
     for (size_t e = 0; e < look->n_entries; e++)
         n_retained += look->entries[e].info.retained;
-    size_t n = look->n_entries - n_retained;
+    for (size_t e = 0; e < look->n_entries; e++)
+        n_former += look->entries[e].info.former != 0;
+    size_t n = look->n_entries - n_retained - n_former;
     printf("%s: %zu publisher%s", look->topic, n, n == 1 ? "" : "s");
     if (n_retained > 0)
         printf(", %zu retained", n_retained);
     putchar('\n');
     for (size_t e = 0; e < look->n_entries; e++)
-        if (print_entry(look, &look->entries[e]) < 0)
+        if (look->entries[e].info.former != 0)
+            print_former(&look->entries[e]);
+        else if (print_entry(look, &look->entries[e]) < 0)
             return cli_report(look->cli, NULL, "out of memory");
     return cli_finish(look->cli, CLI_OK);
 }
@@ -184,6 +205,7 @@ static int tell_daemon(struct cli *cli)
 {
     struct dlx_daemon_info d = {.size = sizeof d};
     char uptime[HUMAN_SIZE], memory[HUMAN_SIZE], turn[HUMAN_SIZE], version[64], socket[256];
+    char former[HUMAN_SIZE];
     char passed_over[1024], lack[sizeof d.lack * 4];
     int code = dlx_client_get_daemon_info(cli->client, &d);
     if (code < 0)
@@ -193,6 +215,7 @@ static int tell_daemon(struct cli *cli)
     human_ns(d.uptime_ns <= INT64_MAX ? (int64_t)d.uptime_ns : INT64_MAX, uptime);
     human_ns(d.longest_turn_ns <= INT64_MAX ? (int64_t)d.longest_turn_ns : INT64_MAX, turn);
     human_bytes(d.shared_bytes, memory);
+    human_bytes(d.former_bytes, former);
     output_printable(d.version, version, sizeof version);
     output_printable(d.socket, socket, sizeof socket);
     output_printable(dlx_client_passed_over(cli->client), passed_over, sizeof passed_over);
@@ -216,6 +239,9 @@ static int tell_daemon(struct cli *cli)
     printf("shared memory  %s, %s\n", memory,
            strcmp(d.memory, "memfd") == 0 ? "memfd: sealed"
                                           : "posix: not sealed (see dlpackd --help)");
+    if (d.former_bytes > 0)
+        printf("               of it %s from before dlpackd's restart (see dlxctl holds --all)\n",
+               former);
     return cli_finish(cli, CLI_OK);
 }
 
@@ -246,7 +272,7 @@ int cmd_info(struct cli *cli, int argc, char **argv)
             "failure. " CLI_PATTERN_HELP,
         .children = children,
     };
-    struct look info = {.cli = cli};
+    struct look info = {.cli = cli, .include_former = true};
     int status = CLI_FAILURE;
 
     if (cli_parse(cli, &argp, argc, argv, &info) != CLI_OK)

@@ -14,7 +14,8 @@
 json_t *describe_publisher(const struct dlx_publisher_info *i)
 {
     return json_pack(
-        "{s:o, s:o, s:I, s:I, s:o, s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:s, s:I, s:b, s:o}",
+        "{s:o, s:o, s:I, s:I, s:o, s:I, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:s, s:I, s:b, s:o, "
+        "s:o}",
         "topic", output_json_text(i->topic), "publisher", output_json_u64(i->publisher), "pid",
         (json_int_t)i->pid, "uid", (json_int_t)i->uid, "client_name",
         output_json_text(i->client_name), "n_subscribers", (json_int_t)i->n_subscribers,
@@ -24,7 +25,8 @@ json_t *describe_publisher(const struct dlx_publisher_info *i)
         "depth", (json_int_t)i->depth, "history", (json_int_t)i->history, "on_full",
         i->on_full == DLX_ON_FULL_BLOCK ? "block" : "drop", "retain", (json_int_t)i->retain,
         "retained", (int)i->retained, "refused",
-        i->refused == DLX_REFUSED_UNKNOWN ? json_null() : output_json_u64(i->refused));
+        i->refused == DLX_REFUSED_UNKNOWN ? json_null() : output_json_u64(i->refused), "former",
+        output_json_u64(i->former));
 }
 
 json_t *describe_behind(uint64_t behind)
@@ -34,14 +36,16 @@ json_t *describe_behind(uint64_t behind)
 
 json_t *describe_link(const struct dlx_link_info *i)
 {
-    return json_pack("{s:o, s:I, s:I, s:o, s:b, s:b, s:o, s:o, s:o, s:I, s:I, s:o, s:b, s:b}",
+    return json_pack("{s:o, s:I, s:I, s:o, s:b, s:b, s:o, s:o, s:o, s:I, s:I, s:o, s:b, s:b, s:o, "
+                     "s:b}",
                      "link", output_json_u64(i->link), "pid", (json_int_t)i->pid, "uid",
                      (json_int_t)i->uid, "client_name", output_json_text(i->client_name), "latest",
                      (int)(i->mode == DLX_MODE_LATEST), "reliable", (int)i->reliable, "taken",
                      output_json_u64(i->taken), "skipped", output_json_u64(i->skipped), "lost",
                      output_json_u64(i->lost), "n_held", (json_int_t)i->n_held, "max_held",
                      (json_int_t)i->max_held, "behind", describe_behind(i->behind), "blocks",
-                     (int)i->blocks, "joining", (int)i->joining);
+                     (int)i->blocks, "joining", (int)i->joining, "former_bytes",
+                     output_json_u64(i->former_bytes), "is_publisher", (int)i->is_publisher);
 }
 
 const char *describe_pid(uint32_t pid, char text[DESCRIBE_PID_SIZE])
@@ -65,7 +69,7 @@ json_t *describe_daemon(const struct dlx_client *client, const struct dlx_daemon
     static const char *const scopes[] = {"unknown", "here", "elsewhere"};
     static const char *const places[] = {"named", "user", "system", "tmp"};
     return json_pack("{s:o, s:o, s:s, s:o, s:I, s:s, s:[I,I], s:I, s:I, s:I, s:I, s:s, s:o, s:o, "
-                     "s:o, s:o}",
+                     "s:o, s:o, s:o}",
                      "version", output_json_text(i->version), "socket", output_json_text(i->socket),
                      "place", places[dlx_client_place(client)], "passed_over",
                      output_json_text(dlx_client_passed_over(client)), "pid", (json_int_t)i->pid,
@@ -73,9 +77,10 @@ json_t *describe_daemon(const struct dlx_client *client, const struct dlx_daemon
                      (json_int_t)i->protocol_minor, "n_clients", (json_int_t)i->n_clients,
                      "n_topics", (json_int_t)i->n_topics, "n_publishers",
                      (json_int_t)i->n_publishers, "n_links", (json_int_t)i->n_links, "memory",
-                     i->memory, "shared_bytes", output_json_u64(i->shared_bytes), "uptime_ns",
-                     output_json_u64(i->uptime_ns), "longest_turn_ns",
-                     output_json_u64(i->longest_turn_ns), "lack", output_json_text(i->lack));
+                     i->memory, "shared_bytes", output_json_u64(i->shared_bytes), "former_bytes",
+                     output_json_u64(i->former_bytes), "uptime_ns", output_json_u64(i->uptime_ns),
+                     "longest_turn_ns", output_json_u64(i->longest_turn_ns), "lack",
+                     output_json_text(i->lack));
 }
 
 static json_t *tensor_values(const DLTensor *t, uint64_t n_items, uint64_t n_values)

@@ -14,6 +14,8 @@ enum { HELD_MAX = 4096 }; /* messages, the library's limit */
 static int add_publisher(const struct dlx_publisher_info *publisher, void *userdata)
 {
     struct look *look = userdata;
+    if (look->is_gone && publisher->former == 0 && !look->include_gone)
+        return 0;
     struct look_entry *entries = reallocarray(look->entries, look->n_entries + 1, sizeof *entries);
     if (!entries)
         return DLX_E_NO_MEMORY;
@@ -64,9 +66,11 @@ static void take_newest(struct look *look)
 static int add_gone(struct look *look)
 {
     size_t n = look->n_entries;
+    look->is_gone = true;
     int code = dlx_list_gone_publishers(look->cli->client, look->topic, add_publisher, look);
     for (; n < look->n_entries; n++)
         look->entries[n].gone = true;
+    look->is_gone = false;
     return code == DLX_E_VERSION ? 0 : code;
 }
 
@@ -74,7 +78,7 @@ int look_ask(struct look *look)
 {
     look_clear(look);
     int code = dlx_list_publishers(look->cli->client, look->topic, add_publisher, look);
-    if (code == 0 && look->include_gone)
+    if (code == 0 && (look->include_gone || look->include_former))
         code = add_gone(look);
     for (size_t i = 0; code == 0 && i < look->n_entries; i++) {
         struct look_entry *entry = &look->entries[i];

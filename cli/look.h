@@ -22,12 +22,14 @@ struct look_entry {
 
 struct look {
     struct cli *cli;
-    const char *topic; /**< or pattern; NULL: all topics */
-    bool newest;       /**< ask for the newest messages, too */
-    bool include_gone; /**< list publishers that are gone, too, if the daemon can: 2.7 */
+    const char *topic;   /**< or pattern; NULL: all topics */
+    bool newest;         /**< ask for the newest messages, too */
+    bool include_gone;   /**< list publishers that are gone, too, if the daemon can: 2.7 */
+    bool include_former; /**< of these, only what programs keep of earlier daemons: 2.8 */
 
     struct look_entry *entries; /**< by topic, then id */
     size_t n_entries;
+    bool is_gone;      /**< those that are being listed have gone */
     char why_not[512]; /**< the newest messages could not be looked at; else "" */
 };
 

@@ -194,6 +194,7 @@ class DaemonInfo(TypedDict):
     n_links: int
     n_topics: int
     shared_bytes: int
+    former_bytes: int
     uptime_ns: int
     memory: str
     longest_turn_ns: int

@@ -27,6 +27,7 @@ ls and info.
       "retain": 0,
       "retained": false,
       "refused": 0,
+      "former": 0,
       "blocked": false,
       "behind": 0,
       "full": 0,
@@ -68,6 +69,7 @@ ls and info.
         "retain": 0,
         "retained": false,
         "refused": 0,
+        "former": 0,
         "blocked": false,
         "behind": 0,
         "full": 0,
@@ -108,7 +110,9 @@ ls and info.
             "max_held": 16,
             "behind": 0,
             "blocks": false,
-            "joining": false
+            "joining": false,
+            "former_bytes": 0,
+            "is_publisher": false
           }
         ]
       }
