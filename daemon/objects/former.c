@@ -379,7 +379,7 @@ static int page_fill(struct dlxd_former_page *page, const struct dlxd_former_rep
         source->former = former_get(registry, from->topic, from->publisher);
         if (!source->former)
             return DLX_E_NO_MEMORY;
-        source->id = ++registry->last_link;
+        source->id = ++registry->last_former_source;
         dlxd_list_push_back(&source->former->sources, &source->node);
     }
     for (; page->n_claims < n_regions; page->n_claims++) {

@@ -30,6 +30,7 @@ struct dlxd_registry {
     struct dlxd_idmap former_keys;
     uint64_t former_secret; /* clients must not be able to aim at one bucket */
     size_t n_former_pages;
+    uint64_t last_former_source;
     struct dlxd_idmap subscriptions;
     struct dlxd_idmap links;
     size_t n_spares; /* spare links */

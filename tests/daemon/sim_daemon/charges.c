@@ -170,12 +170,12 @@ uint64_t used_descriptors(int user)
         n += w.waiters[i].user == user ? 3 : 0;
     for (int i = 0; i < w.n_drains; i++)
         n += w.drains[i].user == user ? 1U + is_last_of_its_process(i) : 0;
-    return n;
+    return n + former_descriptors(user);
 }
 
 uint64_t used(int user, enum dlxd_resource resource)
 {
-    uint64_t n = resource == DLXD_BYTES ? n_pages(user) * DLX_PAGE : 0;
+    uint64_t n = resource == DLXD_BYTES ? n_pages(user) * DLX_PAGE + former_page_bytes(user) : 0;
     each_pub (p)
         n += used_of_pub(p, user, resource);
     each_sub (s) {
@@ -251,7 +251,7 @@ bool clients_have_room(const struct proc *reader, const struct pub *p)
     return has_room(reader) && (!p->proc || (has_room(p->proc) && has_share(reader, p)));
 }
 
-static bool bytes_fit(int user, uint64_t size)
+bool bytes_fit(int user, uint64_t size)
 {
     return used(user, DLXD_BYTES) + size <= w.max[DLXD_BYTES] && share_fits(user, size);
 }

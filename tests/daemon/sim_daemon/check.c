@@ -59,7 +59,7 @@ void check_info(const Dlx__Wire__DaemonInfoReply *body)
         MUST(!drain_has_left(&w.drains[i]), "link %ju drains, and has left", w.drains[i].link);
     n_links += (uint32_t)w.n_drains;
     MUST(body->n_clients == n_clients && body->n_publishers == n_pubs && body->n_links == n_links &&
-             body->shared_bytes == used_all(),
+             body->shared_bytes == used_all() + dlxd_users_former_bytes(&w.broker.users),
          "%u clients, %u publishers, %u links", n_clients, n_pubs, n_links);
 }
 
@@ -122,6 +122,7 @@ static int64_t fds_of_daemon(void)
     n += 3 * w.n_waiters + w.n_drains + w.n_shut_down + edge_n_abandoned();
     for (int i = 0; i < w.n_drains; i++)
         n += is_last_of_its_process(i);
+    n += (int64_t)former_descriptors(-1);
     each_link (l) {
         n += (l->state > LINK_NEW && l->state < LINK_FAILED) + (l->state == LINK_ADDED) +
              (l->state == LINK_ADDED && l->locked);
@@ -131,7 +132,7 @@ static int64_t fds_of_daemon(void)
 
 int64_t check_fds_of_peers(void)
 {
-    int64_t n = w.n_kept + w.n_barriers;
+    int64_t n = w.n_kept + w.n_barriers + former_n_pages();
     each_proc (c)
         n += (c->death >= 0) + (c->sock >= 0);
     each_pub (p) {
@@ -226,6 +227,7 @@ void check_all(void)
     w.queued |= w.store && w.faults > 0; /* what could not be posted in whole is sent later */
     learn();
     check_charges();
+    former_check();
     check_counts();
     each_pub (p) {
         if (p->proc && p->line)

@@ -99,6 +99,7 @@ static void forget_all_but_publishers(void)
         MUST(!c->connected, "a client outlives its daemon");
         c->sock = dlx__close(c->sock);
     }
+    former_forget();
     edge_drop_barriers();
 }
 

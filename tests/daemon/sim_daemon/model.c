@@ -563,6 +563,7 @@ void client_gone(struct proc *c, bool dismissed)
     for (int i = 0; i < w.n_drains; i++)
         if (w.drains[i].reader == c)
             w.drains[i].reader = NULL;
+    former_client_gone(c);
     struct pub *p;
     for (uint64_t id = 0; (p = pub_after(c, id)); id = p->id) {
         if (dismissed)

@@ -49,12 +49,25 @@ static int code_of_subscribe(struct proc *c, const Dlx__Wire__Subscribe *body)
     return 0;
 }
 
+/* A publisher that comes back has its first arena beside what it keeps. */
+static bool former_fits(const struct pub *p, int user, uint64_t size)
+{
+    uint64_t former = former_bytes(user);
+    return former == 0 || (p->state == PUB_NEW && p->resumes != 0) ||
+           used(user, DLXD_BYTES) + former + size <= w.max[DLXD_BYTES];
+}
+
 static int code_of_arena_new(struct proc *c, const Dlx__Wire__ArenaNew *body)
 {
     const struct pub *p = own_pub(c, body->publisher);
     int user = c->user;
     if (!p)
         return DLX_E_NOT_FOUND;
+    if (!former_fits(p, user, body->arena_size)) {
+        former_looked(user);
+        if (!former_fits(p, user, body->arena_size))
+            return DLX_E_LIMIT;
+    }
     return bytes_fit_after_look(user, body->arena_size) &&
                    retained_bytes_fit(user, p->retain > 0 && !p->latched, body->arena_size)
                ? 0
@@ -182,6 +195,9 @@ static void commit_early(struct proc *c, const Dlx__Wire__Packet *packet)
         break;
     case BODY(SUBSCRIPTION_CLOSE):
         sub_by_id(packet->subscription_close->subscription)->closing = true;
+        break;
+    case BODY(DAEMON_INFO):
+        former_looked(-1);
         break;
     default:
         break;

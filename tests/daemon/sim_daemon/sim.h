@@ -13,6 +13,7 @@
  *     charges.c  what each user should be charged for it
  *     request.c  what each request should be answered with
  *     news.c     what may be sent on subscription and link sockets
+ *     former.c   what clients keep of earlier daemons
  *     check.c    after each step: does the daemon have what the model has?
  *     peer.c     the clients
  *     life.c     daemons that end and begin, and the end of a run
@@ -366,12 +367,26 @@ uint64_t n_pages(int user);
 uint64_t used_descriptors(int user);
 bool regions_are_open(const struct pub *p);
 bool is_last_of_its_process(int drain);
+bool bytes_fit(int user, uint64_t size);
 /* May it have so many more, after a look at what was read? */
 bool bytes_fit_after_look(int user, uint64_t size);
 /* Also as bytes that stay when the publisher has gone, if these do? */
 bool retained_bytes_fit(int user, bool stays, uint64_t size);
 bool clients_have_room(const struct proc *reader, const struct pub *p);
 bool user_has_room(int user, uint64_t size);
+
+/* former.c */
+void former_step(struct proc *c);
+/* The daemon has looked what this user's processes have let go; -1: all users'. */
+void former_looked(int user);
+void former_client_gone(const struct proc *c);
+void former_forget(void);
+void former_check(void);
+/* What the user is charged for what its processes keep, and for the pages that say so. */
+uint64_t former_bytes(int user);
+uint64_t former_page_bytes(int user);
+uint64_t former_descriptors(int user); /* -1: of all users */
+int former_n_pages(void);
 
 /* request.c */
 void on_request(struct proc *c, const Dlx__Wire__Packet *packet);

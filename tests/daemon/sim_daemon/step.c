@@ -4,6 +4,7 @@
 
 #include "ring/layout.h"
 #include "daemon/objects/draining.h"
+#include "daemon/objects/former.h"
 #include "daemon/users/outbox.h"
 #include "daemon/objects/retained.h"
 #include "daemon/persist/store.h"
@@ -331,6 +332,8 @@ void step_time(uint64_t now)
             w.subs[i].stalled = 0;
     dlxd_broker_unstick(&w.broker);
     dlxd_drains_look_all(&w.broker);
+    former_looked(-1);
+    dlxd_former_look_all(&w.broker);
     dlxd_flights_look_all(&w.broker.users);
     w.queued &= w.busy;
     dlxd_store_retry(&w.broker, now);
@@ -397,6 +400,8 @@ void step(void)
     } else if (what < 991) {
         life_quiesce();
     }
+    if (one_in(10))
+        former_step(&w.procs[rnd(PROCS)]);
     check_all();
     for (uint32_t i = one_in(4) ? 0 : 1 + rnd(8); i > 0 && edge_pump(); i--)
         check_all();
