@@ -31,9 +31,16 @@ static void rule_deinit(struct dlxd_rule *rule)
     free(rule->name);
 }
 
+/* Room for one more item, of arrays that grow by one at a time: twice as much where the number is a
+ * power of 2. Returns NULL if there is no memory; the array stays as it was. */
+static void *room_for_one(void *items, size_t n, size_t size)
+{
+    return (n & (n - 1)) == 0 ? reallocarray(items, n == 0 ? 1 : 2 * n, size) : items;
+}
+
 struct dlxd_rule *dlxd_rules_add(struct dlxd_rules *rules, const char *name)
 {
-    struct dlxd_rule *more = reallocarray(rules->items, rules->n + 1, sizeof *more);
+    struct dlxd_rule *more = room_for_one(rules->items, rules->n, sizeof *more);
     if (!more)
         return NULL;
     rules->items = more;
@@ -70,7 +77,7 @@ static int fail_memory(const struct dlxd_rule *rule)
 
 int dlxd_rule_add_uid(struct dlxd_rule *rule, uid_t uid)
 {
-    uid_t *more = reallocarray(rule->uids, rule->n_uids + 1, sizeof *more);
+    uid_t *more = room_for_one(rule->uids, rule->n_uids, sizeof *more);
     if (!more)
         return fail_memory(rule);
     rule->uids = more;
@@ -80,7 +87,7 @@ int dlxd_rule_add_uid(struct dlxd_rule *rule, uid_t uid)
 
 int dlxd_rule_add_gid(struct dlxd_rule *rule, gid_t gid)
 {
-    gid_t *more = reallocarray(rule->gids, rule->n_gids + 1, sizeof *more);
+    gid_t *more = room_for_one(rule->gids, rule->n_gids, sizeof *more);
     if (!more)
         return fail_memory(rule);
     rule->gids = more;
@@ -90,7 +97,7 @@ int dlxd_rule_add_gid(struct dlxd_rule *rule, gid_t gid)
 
 static int add_text(const struct dlxd_rule *rule, char ***texts, size_t *n, const char *text)
 {
-    char **more = reallocarray(*texts, *n + 1, sizeof *more);
+    char **more = room_for_one(*texts, *n, sizeof *more);
     if (!more)
         return fail_memory(rule);
     *texts = more;
