@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/memory/report.h"
+#include <string.h>
 
 /* Clients store whole, aligned words, and the kernel loads whole words, too. */
 static bool copy(int fd, void *dst, size_t size)
@@ -114,8 +115,10 @@ void dlxd_report_link(int fd, const struct dlxd_link_terms *terms,
     *ret = (struct dlxd_link_report){.taken = 0};
     /* In this order: struct dlx_shm_misses. */
     if (!copy(fd, &page, sizeof(struct dlx_shm_link) + terms->max_held * sizeof(uint64_t)) ||
-        !read_counters_at_once(fd, &now))
-        return;
+        !read_counters_at_once(fd, &now)) {
+        memset(&page, 0, sizeof page); /* there is none yet, or its owner has made it smaller */
+        now = (struct counters){.taken = 0};
+    }
     uint64_t passed = DLX_MAX(now.misses.cursor, terms->after_seq), n_held_gone = 0;
     uint64_t counted = DLX_MAX(passed, dlx_shm_misses_counted(&now.misses));
     struct dlx_shm_progress all = dlx_shm_progress(passed, control->oldest, control->head);

@@ -47,7 +47,7 @@ struct dlxd_former_report {
     struct dlx_shm_former_source sources[DLX_SHM_FORMER_SOURCES_MAX];
 };
 
-/* A missing or incomplete page reports zeros. The caller keeps the fds. */
+/* A missing or incomplete page is read as zeros. The caller keeps the fds. */
 void dlxd_report_control(int borrow_fd, struct dlxd_control_report *ret);
 /* `control` was read before, else messages that were taken meanwhile may count as lost. */
 void dlxd_report_link(int borrow_fd, const struct dlxd_link_terms *terms,

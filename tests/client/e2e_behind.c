@@ -143,6 +143,29 @@ LOOP_TEST(what_a_hung_subscriber_can_never_get_is_lost_at_once, 0, DLX_ARRAY_SIZ
     expect_missed(c, s, 500 + 2 * DEPTH - DEPTH - 1); /* all but the ones in the ring and m */
 }
 
+/* It is ready for two publishers, and makes no call: it will get what is left of the third, or
+ * count it. */
+TEST(what_a_subscriber_that_is_still_joining_can_never_get_is_lost_at_once)
+{
+    auto_client *c = dlx_test_stream_connect();
+    pid_t pid = dlx_test_stream_subscribe_elsewhere(NULL);
+    struct dlx_publisher *p[3];
+    for (int i = 0; i < 3; i++)
+        p[i] = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = DEPTH));
+    dlx_test_stream_publish_all(p[2], 10, 1, 10);
+    struct links links = {.n = 0};
+    struct dlx_publisher_info info = {.publisher = 0};
+    ck_assert_uint_eq(dlx_test_stream_list(c, &info), 3);
+    ck_assert_uint_eq(info.published, 10);
+    ok(dlx_list_links(c, info.publisher, add_link, &links));
+    ck_assert_uint_eq(links.n, 1);
+    ck_assert(links.of[0].joining);
+    ck_assert_uint_eq(links.of[0].lost, 10 - DEPTH);
+    ck_assert_uint_eq(links.of[0].behind, DEPTH);
+    dlx_test_fork_kill(pid);
+    dlx_test_stream_unref_publishers(p, 3);
+}
+
 /* A message that the subscriber holds is not lost, however old it is. */
 TEST(a_message_that_is_held_is_not_lost)
 {
