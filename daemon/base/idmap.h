@@ -4,7 +4,7 @@
 
 /* Objects by id. The daemon counts the ids, so no client can aim at one bucket. Nodes are members
  * of the objects: inserting allocates nothing and cannot fail. The table grows and shrinks with its
- * content. */
+ * content: nodes move to the next table a few at a time. */
 
 #include "common/util.h"
 
@@ -17,7 +17,10 @@ struct dlxd_idmap {
     struct dlxd_idmap_node **buckets;
     size_t n_buckets; /* 0 or a power of two */
     size_t n;
-    struct dlxd_idmap_node *first; /* the only bucket until one could be allocated */
+    struct dlxd_idmap_node *first;   /* the only bucket until one could be allocated */
+    struct dlxd_idmap_node **former; /* the table before this one; NULL: nothing has to be moved */
+    size_t n_former;
+    size_t n_moved; /* its first buckets, which are empty */
 };
 
 void dlxd_idmap_init(struct dlxd_idmap *map);

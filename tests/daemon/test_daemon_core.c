@@ -47,6 +47,32 @@ TEST_OF(core, objects_are_found_by_id_until_removed)
     dlxd_idmap_deinit(&map);
 }
 
+/* No change of a large table takes long, and all is found in between. */
+TEST_OF(core, a_table_of_ids_grows_and_shrinks_in_parts)
+{
+    enum { N = 5000, MOST = 16 };
+    static struct dlxd_idmap_node nodes[N];
+    struct dlxd_idmap map;
+    size_t n_moved = 0, n_moves = 0;
+    dlxd_idmap_init(&map);
+    for (uint64_t i = 0; i < 2 * N; i++) {
+        if (i < N)
+            dlxd_idmap_add(&map, &nodes[i], i + 1);
+        else
+            dlxd_idmap_remove(&map, &nodes[i - N]);
+        if (map.n_former > 0)
+            ck_assert_uint_le(map.n_moved, n_moved + MOST);
+        n_moves += map.n_former > 0 && n_moved == 0;
+        n_moved = map.n_moved;
+        for (uint64_t k = 0; k < N; k += 97) {
+            bool is_there = i < N ? k <= i : k > i - N;
+            ck_assert_ptr_eq(dlxd_idmap_find(&map, k + 1), is_there ? &nodes[k] : NULL);
+        }
+    }
+    ck_assert_uint_ge(n_moves, 12); /* from 64 buckets to 8,192 and back */
+    dlxd_idmap_deinit(&map);
+}
+
 TEST_OF(core, topics_are_sorted_found_and_go_with_their_last_user)
 {
     static const char *const names[] = {"m", "a/b", "z", "a", "a/b/c", "M", "a-b"};
