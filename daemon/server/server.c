@@ -241,7 +241,7 @@ static void on_check(uv_check_t *check)
 {
     struct dlxd_server *server = check->data;
     struct dlxd_broker *broker = &server->broker;
-    dlxd_work_run(&broker->users, DLXD_TURN_NS);
+    dlxd_work_run_turn(&broker->users);
     uint64_t now = cpu_time_ns();
     broker->longest_turn_ns = DLX_MAX(broker->longest_turn_ns, now - server->turn_began_ns);
     server->turn_began_ns = now;

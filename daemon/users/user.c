@@ -38,6 +38,7 @@ void dlxd_users_init(struct dlxd_users *users, uint64_t shared_bytes)
     dlxd_list_init(&users->users);
     dlxd_list_init(&users->working);
     dlxd_list_init(&users->deferred_users);
+    users->turn = 0;
     users->all_bytes = 0;
     users->all_bytes_max = shared_bytes / 4 * 3;
     dlxd_quota_defaults(users->max, shared_bytes);

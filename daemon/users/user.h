@@ -30,6 +30,7 @@
 struct dlxd_users {
     struct dlxd_list users;
     struct dlxd_list working;                /* users with tasks, the next one first: work.h */
+    uint64_t turn;                           /* of the loop: its number */
     struct dlxd_list deferred_users;         /* users with tasks that wait for their pace */
     uint64_t max[DLXD_N_RESOURCES];          /* limits of the default class */
     const struct dlxd_quotas *borrow_quotas; /* other classes; NULL: none */
@@ -58,6 +59,7 @@ struct dlxd_user {
     struct dlxd_pace pace;
     struct dlxd_list tasks;
     struct dlxd_list working;          /* in users->working */
+    uint64_t turn;                     /* the last one in which it had a slice */
     struct dlxd_list deferred_tasks;   /* tasks that wait until the user may make another request */
     struct dlxd_list in_deferred;      /* in users->deferred_users */
     struct dlxd_list membership_pages; /* membership.h */

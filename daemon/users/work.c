@@ -87,17 +87,39 @@ bool dlxd_work_is_left(const struct dlxd_users *users)
     return !dlxd_list_empty(&users->working);
 }
 
+/* The user that has waited longest works for a slice. */
+static void run_first(struct dlxd_users *users, uint64_t now, uint64_t end)
+{
+    struct dlxd_user *user =
+        dlxd_user_ref(dlxd_container_of(users->working.next, struct dlxd_user, working));
+    dlxd_list_remove(&user->working);
+    user->turn = users->turn;
+    if (!dlxd_list_empty(&user->tasks)) /* they may have been stopped */
+        run_user(user, DLX_MIN(end, now + DLXD_SLICE_NS));
+    work_enlist(user);
+    dlxd_user_unref(user);
+}
+
+static bool had_its_slice(const struct dlxd_users *users)
+{
+    return dlxd_container_of(users->working.next, struct dlxd_user, working)->turn == users->turn;
+}
+
+void dlxd_work_run_turn(struct dlxd_users *users)
+{
+    uint64_t now = dlx__now_ns(), end = now + DLXD_TURN_NS;
+    users->turn++;
+    while (!dlxd_list_empty(&users->working) && now < end && !had_its_slice(users)) {
+        run_first(users, now, end);
+        now = dlx__now_ns();
+    }
+}
+
 void dlxd_work_run(struct dlxd_users *users, uint64_t ns)
 {
     uint64_t now = dlx__now_ns(), end = ns < UINT64_MAX - now ? now + ns : UINT64_MAX;
     while (!dlxd_list_empty(&users->working) && now < end) {
-        struct dlxd_user *user =
-            dlxd_user_ref(dlxd_container_of(users->working.next, struct dlxd_user, working));
-        dlxd_list_remove(&user->working);
-        if (!dlxd_list_empty(&user->tasks)) /* they may have been stopped */
-            run_user(user, DLX_MIN(end, now + DLXD_SLICE_NS));
-        work_enlist(user);
-        dlxd_user_unref(user);
+        run_first(users, now, end);
         now = dlx__now_ns();
     }
 }

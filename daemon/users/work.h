@@ -5,10 +5,9 @@
 /*
  * How users share the daemon's time. Work whose duration depends on what clients send or have
  * registered is a task, done in bounded steps. Each user (user.h) has a queue of tasks. In a turn
- * of the loop, users with tasks work one after the other for a time slice each, and the tasks of a
- * user for one step each, until the turn is over; then the loop checks its sockets again. So a
- * client waits at most for one slice of each other user, however many connections, requests or
- * objects those have.
+ * of the loop, users with tasks work one after the other for one time slice each, and the tasks of
+ * a user for one step each; then the loop checks its sockets again. So a client waits for little
+ * more than one slice of each other user, however many connections, requests or objects those have.
  *
  * If a user has made as many requests in a second as its quota allows (pace.h), a task that would
  * read another request waits, and the user's other tasks continue.
@@ -22,7 +21,8 @@
 struct dlxd_user;
 struct dlxd_users;
 
-/* How long a user works before the next one, and how long a turn lasts: at most one step longer. */
+/* How long a user works before the next one, and how long a turn of many users lasts: at most one
+ * step longer. Users that had no slice in a turn are first in the next one. */
 #define DLXD_SLICE_NS UINT64_C(250000)
 #define DLXD_TURN_NS  UINT64_C(2000000)
 
@@ -60,6 +60,8 @@ bool dlxd_work_is_left(const struct dlxd_users *users);
 uint64_t dlxd_work_next_ns(struct dlxd_users *users, uint64_t now_ns);
 /* Starts the longest-waiting tasks of each user, as many as it may make requests. */
 void dlxd_work_wake(struct dlxd_users *users, uint64_t now_ns);
+/* Works for a turn of the loop. */
+void dlxd_work_run_turn(struct dlxd_users *users);
 /* Works for `ns`; UINT64_MAX: until only waiting tasks are left. */
 void dlxd_work_run(struct dlxd_users *users, uint64_t ns);
 

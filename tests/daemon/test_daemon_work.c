@@ -47,6 +47,15 @@ static bool count_step(struct dlxd_task *task)
     return ++count->n < count->most;
 }
 
+/* A step that takes longer than a slice. */
+static bool count_slowly(struct dlxd_task *task)
+{
+    uint64_t until = dlx__now_ns() + DLXD_SLICE_NS + 1;
+    while (dlx__now_ns() < until)
+        ;
+    return count_step(task);
+}
+
 TEST(users_take_turns_and_so_do_the_tasks_of_one)
 {
     enum { GREEDY = 3, STEPS = 5 };
@@ -75,6 +84,27 @@ TEST(users_take_turns_and_so_do_the_tasks_of_one)
     ck_assert_uint_lt(greedy[0].n, STEPS);
     ck_assert_uint_eq(greedy[1].n + greedy[2].n + honest.n, 3 * STEPS);
     ck_assert(!dlxd_work_is_left(&dlx_scene.broker.users));
+}
+
+/* Then the loop looks at its sockets: whoever comes meanwhile waits for a slice, not for as long as
+ * others have work. */
+TEST(a_turn_has_one_slice_of_each_user)
+{
+    enum { TURNS = 3 };
+    struct count greedy[2] = {{.most = 100}, {.most = 100}};
+    for (uint32_t i = 0; i < 2; i++) {
+        dlxd_task_init(&greedy[i].task, count_slowly);
+        dlxd_task_start(&greedy[i].task, dlx_scene_user(i + 1, ""));
+    }
+    for (uint32_t turn = 1; turn <= TURNS; turn++) {
+        dlxd_work_run_turn(&dlx_scene.broker.users);
+        /* On a busy machine, a step may take as long as a turn of many users. */
+        ck_assert_uint_le(greedy[0].n, turn);
+        ck_assert_uint_le(greedy[1].n, turn);
+        ck_assert_uint_ge(greedy[0].n + greedy[1].n, turn);
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        dlxd_task_stop(&greedy[i].task);
 }
 
 /* A user goes while it is in the list of those who work. */
