@@ -13,8 +13,10 @@
 
 #define STACK_SIZE ((size_t)1 << 20)  /* as much as sanitizers need; little of it is touched */
 #define GUARD_SIZE ((size_t)64 << 10) /* at least a page, of any page size */
-/* Jobs finished in one turn of the loop, so that other work gets its turn. */
+/* How many jobs are finished in one turn of the loop, and how long, so that other work gets its
+ * turn. */
 #define DONE_MOST 64
+#define DONE_NS   UINT64_C(250000)
 /* How long the daemon waits at its end for running jobs. */
 #define PATIENCE_NS UINT64_C(1000000000)
 
@@ -263,8 +265,9 @@ static struct job *next_done(struct dlxd_workers *workers)
 static void on_async(uv_async_t *async)
 {
     struct dlxd_workers *workers = async->data;
+    uint64_t until = dlx__now_ns() + DONE_NS;
     struct job *job;
-    for (int i = 0; i < DONE_MOST && (job = next_done(workers)); i++)
+    for (int i = 0; i < DONE_MOST && dlx__now_ns() < until && (job = next_done(workers)); i++)
         worker_finish(workers, job);
     (void)pthread_mutex_lock(&workers->lock);
     if (!dlxd_list_empty(&workers->done))

@@ -18,6 +18,7 @@ struct dlxd_reservation {
     struct dlxd_publisher *publisher; /* the owner */
     int64_t n_blocks;                 /* of memory, when it last grew */
     uint64_t grown_ns;                /* the time of that */
+    uint64_t looked_ns;               /* when it was last checked; 0: never */
 };
 
 /* It has an fd and no pages. */

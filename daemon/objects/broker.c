@@ -60,16 +60,23 @@ bool dlxd_broker_is_idle(const struct dlxd_broker *broker)
            dlxd_list_empty(&broker->expiring);
 }
 
+/* How many subscriptions are looked at in one step. Each takes 1 to 2 us. */
+#define UNSTUCK_AT_ONCE 256U
+
 void dlxd_broker_unstick(struct dlxd_broker *broker)
 {
     uint64_t now = dlx__now_ns();
-    dlx_for_each (it, &broker->stuck) {
+    struct dlxd_list *stuck = &broker->stuck, *last = stuck->prev, *it = NULL;
+    for (uint32_t n = UNSTUCK_AT_ONCE; n > 0 && !dlxd_list_empty(stuck) && it != last; n--) {
+        it = stuck->next;
         struct dlxd_subscription *subscription =
             dlxd_container_of(it, struct dlxd_subscription, stuck);
-        if (now < subscription->lack_until_ns ||
-            !dlxd_flights_have_room(subscription->client->user, DLXD_FLIGHT_FDS_MOST))
-            continue;
         dlxd_list_remove(it);
+        if (now < subscription->lack_until_ns ||
+            !dlxd_flights_have_room(subscription->client->user, DLXD_FLIGHT_FDS_MOST)) {
+            dlxd_list_push_back(stuck, it); /* the others are first the next time */
+            continue;
+        }
         subscription->state = DLXD_SUBSCRIPTION_OPEN;
         dlxd_subscription_mark(subscription);
     }

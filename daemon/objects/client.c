@@ -266,17 +266,18 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
     return 0;
 }
 
-/* How many publishers, subscriptions or links end in one step. */
-#define END_AT_ONCE 64U
+/* How many subscriptions or links end in one step, or the weight of publishers. */
+#define END_AT_ONCE 32U
 
 bool dlxd_client_end_some(struct dlxd_client *client)
 {
     uint32_t n = END_AT_ONCE;
     dlxd_request_end(client);
     client->gpu_call = dlxd_gpu_call_free(client->gpu_call);
-    for (; n > 0 && !dlxd_list_empty(&client->publishers); n--) {
+    while (n > 0 && !dlxd_list_empty(&client->publishers)) {
         struct dlxd_publisher *publisher =
             dlxd_container_of(client->publishers.next, struct dlxd_publisher, by_client);
+        n -= DLX_MIN(n, dlxd_publisher_weight(publisher));
         if (client->dismissed)
             dlxd_publisher_vanish(publisher);
         else
@@ -338,7 +339,8 @@ void dlxd_client_greet(struct dlxd_client *client, const char *name, uint32_t ma
 
 void dlxd_client_review(struct dlxd_client *client)
 {
-    client->is_to_review = true;
+    client->review = (struct dlxd_review){.state = DLXD_REVIEW_PUBLISHERS};
+    client->request.offers.is_to_review = true;
     dlxd_task_start(&client->task, client->user);
 }
 

@@ -9,6 +9,7 @@
 #include "daemon/base/list.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/request.h"
+#include "daemon/objects/review.h"
 #include "daemon/users/user.h"
 
 struct dlx_packet;
@@ -68,7 +69,7 @@ struct dlxd_client {
     int refuse_code; /* REFUSED: the reply to its Hello */
     char *refuse_text;
     uint64_t accepted_ns;
-    bool is_to_review; /* the rules have changed: review.h */
+    struct dlxd_review review;
 
     uint32_t max_links;         /* the limit of its process */
     size_t n_links;             /* as publisher and as subscriber, including draining links */

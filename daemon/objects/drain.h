@@ -9,6 +9,7 @@
  *   (part of a link) --dlxd_drain_begin()--> draining --(its subscriber is gone)--> freed
  */
 
+#include "daemon/base/idmap.h"
 #include "daemon/users/drains.h"
 #include "daemon/users/user.h"
 
@@ -18,8 +19,9 @@ struct dlxd_share;
 struct dlxd_workers;
 
 struct dlxd_drain {
-    uint64_t link;                /* the link's id */
-    struct dlxd_workers *workers; /* close the page */
+    uint64_t link;                  /* the link's id */
+    struct dlxd_idmap_node by_link; /* draining */
+    struct dlxd_workers *workers;   /* close the page */
     int page_fd; /* the daemon's read-only fd, for reports; -1 while the proof has it */
     uint32_t max_held;
     struct dlxd_share *share; /* in the publisher's client; NULL: none, or the same user */
@@ -40,6 +42,13 @@ struct dlxd_drain {
     int cut_code;
     bool cut_counts; /* raise `leaves` with LinkCut */
 };
+
+/* About how many times as long it takes to read the link's page as one that holds a few messages: 1
+ * to 2 us. */
+static inline uint32_t dlxd_drain_weight(uint32_t max_held)
+{
+    return 1 + max_held / 512;
+}
 
 /* Makes one without a page and charges. Returns NULL if out of memory. */
 struct dlxd_drain *dlxd_drain_new(uint64_t link, struct dlxd_workers *workers, uint32_t max_held);

@@ -12,8 +12,10 @@
 
 /* The part of the time that scans may take (1/16). */
 #define LOOK_PART 16U
-/* The most links ended in one step. */
+/* The most weight of links ended in one step. */
 #define ENDS_AT_ONCE 16U
+/* The duration of a scan of the links of all users. */
+#define LOOK_ALL_NS UINT64_C(1000000)
 
 /* ---- lists --------------------------------------------------------------------------------- */
 
@@ -28,6 +30,8 @@ static void draining_enlist(struct dlxd_drain_node *node, struct dlxd_drains *dr
 
 static void delist(struct dlxd_drain_node *node)
 {
+    if (node->drains->newest == &node->node)
+        node->drains->newest = NULL;
     dlxd_list_remove(&node->node);
     node->drains->n--;
 }
@@ -113,6 +117,7 @@ static void draining_end(struct dlxd_drain *drain)
     struct dlxd_publisher *publisher = drain->publisher;
     struct dlxd_user *user = drain->links_charge.user;
     draining_leave_client(drain);
+    dlxd_idmap_remove(&publisher->broker->registry.drains, &drain->by_link);
     delist(&drain->of_publisher);
     delist(&drain->of_holder);
     delist(&drain->of_user);
@@ -128,11 +133,13 @@ static void draining_end(struct dlxd_drain *drain)
 void dlxd_drains_look(struct dlxd_drains *drains)
 {
     uint64_t start = dlx__now_ns();
+    uint32_t weight = 0;
     if (drains->n == 0 || start < drains->look_ns)
         return;
-    for (size_t i = DLX_MIN(drains->n, DLXD_DRAINS_LOOK_MOST); i > 0; i--) {
+    for (size_t i = drains->n; i > 0 && weight < DLXD_DRAINS_LOOK_MOST; i--) {
         struct dlxd_list *first = drains->list.next;
         struct dlxd_drain *drain = drain_of(first);
+        weight += dlxd_drain_weight(drain->max_held);
         if (drain_is_over(drain)) {
             draining_end(drain);
         } else {
@@ -146,12 +153,18 @@ void dlxd_drains_look(struct dlxd_drains *drains)
     drains->look_ns = now + LOOK_PART * (now - start);
 }
 
-/* By link: lists are in this order. Links mostly end in it, too. */
+/* By link: lists are in this order. Links mostly end in it, too: after the last one, or after the
+ * one that ended before this. */
 static void enlist_by_link(struct dlxd_drain *drain, struct dlxd_drains *drains)
 {
     struct dlxd_list *after = drains->list.prev;
+    if (drains->newest && after != &drains->list && drain_of(after)->link > drain->link)
+        after = drains->newest;
+    while (after->next != &drains->list && drain_of(after->next)->link < drain->link)
+        after = after->next;
     while (after != &drains->list && drain_of(after)->link > drain->link)
         after = after->prev;
+    drains->newest = &drain->of_publisher.node;
     draining_enlist(&drain->of_publisher, drains, drain);
     dlxd_list_remove(&drain->of_publisher.node);
     dlxd_list_push_front(after, &drain->of_publisher.node);
@@ -165,6 +178,7 @@ bool dlxd_drain_begin(struct dlxd_drain *drain, struct dlxd_publisher *publisher
     drain->holder = holder;
     if (drain_is_over(drain))
         return false;
+    dlxd_idmap_add(&publisher->broker->registry.drains, &drain->by_link, drain->link);
     enlist_by_link(drain, &publisher->drains); /* first, so that the publisher stays */
     if (of_user->n >= of_user->look_at)
         dlxd_drains_look(of_user);
@@ -180,13 +194,14 @@ static bool end_some(struct dlxd_task *task)
 {
     struct dlxd_user *user = dlxd_container_of(task, struct dlxd_user, end_drains);
     struct dlxd_list *list = &user->drains.list;
-    for (uint32_t n = ENDS_AT_ONCE; !dlxd_list_empty(list); n--) {
+    for (uint32_t weight = 0; !dlxd_list_empty(list);) {
         struct dlxd_list *first = list->next;
         struct dlxd_drain *drain = drain_of(first);
         if (!drain->is_due)
             return false;
-        if (n == 0)
+        if (weight >= ENDS_AT_ONCE)
             return true;
+        weight += dlxd_drain_weight(drain->max_held);
         drain->is_due = false;
         if (drain_is_over(drain)) {
             draining_end(drain);
@@ -225,6 +240,12 @@ void dlxd_drains_clear(struct dlxd_broker *broker)
     }
 }
 
+struct dlxd_drain *dlxd_drain_find(const struct dlxd_broker *broker, uint64_t link)
+{
+    struct dlxd_idmap_node *node = dlxd_idmap_find(&broker->registry.drains, link);
+    return node ? dlxd_container_of(node, struct dlxd_drain, by_link) : NULL;
+}
+
 const struct dlxd_drain *dlxd_drain_of_publisher(const struct dlxd_list *node)
 {
     return dlxd_container_of(node, struct dlxd_drain_node, node)->drain;
@@ -244,9 +265,15 @@ static struct dlxd_user *user_of(struct dlxd_list *node)
 
 void dlxd_drains_look_all(struct dlxd_broker *broker)
 {
-    dlx_for_each (it, &broker->users.users) {
+    struct dlxd_list *users = &broker->users.users, *last = users->prev, *first;
+    uint64_t until = dlx__now_ns() + LOOK_ALL_NS;
+    for (bool more = !dlxd_list_empty(users); more && dlx__now_ns() < until;) {
+        first = users->next;
+        more = first != last;
+        dlxd_list_remove(first); /* the others are first the next time */
+        dlxd_list_push_back(users, first);
         /* The drains may be all that the user has. */
-        struct dlxd_user *user = dlxd_user_ref(user_of(it));
+        struct dlxd_user *user = dlxd_user_ref(user_of(first));
         dlxd_drains_look(&user->drains);
         dlxd_user_unref(user);
     }

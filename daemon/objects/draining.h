@@ -21,7 +21,7 @@
 #include <sys/types.h>
 
 #define DLXD_HOLDER_NAME_SIZE 64
-/* The most links that one scan, or one page of a list, checks. */
+/* The most weight of links that one scan checks: drain.h. */
 #define DLXD_DRAINS_LOOK_MOST 128U
 
 struct dlxd_broker;
@@ -71,6 +71,8 @@ bool dlxd_drain_holds(const struct dlxd_drain *drain);
 /* The daemon ends: frees all drains. */
 void dlxd_drains_clear(struct dlxd_broker *broker);
 
+/* Returns NULL if the link with this id does not drain. */
+struct dlxd_drain *dlxd_drain_find(const struct dlxd_broker *broker, uint64_t link);
 /* The drain of a list of a publisher's, by link; and the name of its subscriber's client. */
 const struct dlxd_drain *dlxd_drain_of_publisher(const struct dlxd_list *node);
 const char *dlxd_holder_name(const struct dlxd_holder *holder);

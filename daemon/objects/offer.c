@@ -16,6 +16,8 @@
  * pattern takes about 60 us for each topic, a link about 10 us. */
 #define LOOKS_AT_ONCE 16U
 #define LINKS_AT_ONCE 16U
+/* How many publishers of a topic are looked at in one step. */
+#define PUBLISHERS_AT_ONCE 256U
 /* So many spare links a subscription may get that asked for fewer. */
 #define SPARES_GROWN_MAX 64U
 
@@ -73,42 +75,67 @@ static int offer_add(struct dlxd_offers *offers, const struct dlxd_publisher *pu
     return 0;
 }
 
-static int offer_add_topic(struct dlxd_offers *offers, const struct dlxd_topic *topic)
+/* Adds those after `offers->publisher`, and looks at no more than `*n`. Returns 0, or an error. */
+static int offer_add_topic(struct dlxd_offers *offers, struct dlxd_topic *topic, uint32_t *n)
 {
+    const struct dlxd_subscription *subscription = offers->subscription;
+    struct dlxd_registry *registry = &subscription->broker->registry;
+    struct dlxd_list *it = may_offer(subscription, topic->name)
+                               ? dlxd_publisher_next_of(registry, topic, offers->publisher)
+                               : &topic->publishers;
     int r = 0;
-    if (!may_offer(offers->subscription, topic->name))
-        return 0;
-    for (const struct dlxd_list *it = topic->publishers.next; it != &topic->publishers && r == 0;
-         it = it->next) {
+    for (; it != &topic->publishers && *n > 0 && r == 0; it = it->next, --*n) {
         const struct dlxd_publisher *publisher =
             dlxd_container_of(it, struct dlxd_publisher, by_topic);
-        if (publisher->announced == 0 ||
-            announced_to(publisher, offers->subscription) > offers->subscription->since)
+        offers->publisher = dlxd_publisher_id(publisher);
+        bool is_silent = publisher->announced == 0;
+        if (is_silent || announced_to(publisher, subscription) > subscription->since)
             continue;
-        r = dlxd_offer_fits(offers->subscription, publisher);
+        r = dlxd_offer_fits(subscription, publisher);
         if (r == 0)
             r = offer_add(offers, publisher);
     }
+    if (it == &topic->publishers)
+        offers->publisher = 0;
     return r;
+}
+
+/* The topic whose publishers were looked at in part, or else the next one; NULL: there is none. */
+static struct dlxd_topic *next_topic(struct dlxd_offers *offers)
+{
+    const struct dlxd_subscription *subscription = offers->subscription;
+    struct dlxd_registry *registry = &subscription->broker->registry;
+    struct dlxd_topic *topic =
+        offers->publisher > 0 ? dlxd_registry_find(registry, offers->cursor.after) : NULL;
+    if (topic)
+        return topic;
+    offers->publisher = 0;
+    return dlxd_registry_next(registry, subscription->topic_name, &offers->cursor);
 }
 
 /* Returns 1 or an error. */
 static int find_some(struct dlxd_offers *offers)
 {
     const struct dlxd_subscription *subscription = offers->subscription;
+    const struct dlxd_policy *policy = &subscription->broker->policy;
     struct dlxd_registry *registry = &subscription->broker->registry;
-    const struct dlxd_topic *topic = subscription->topic;
-    int r = topic ? offer_add_topic(offers, topic) : 0;
-    for (uint32_t n = LOOKS_AT_ONCE; n > 0 && r == 0 && !subscription->topic; n--) {
-        topic = dlxd_registry_next(registry, subscription->topic_name, &offers->cursor);
+    struct dlxd_topic *topic = subscription->topic;
+    /* A reliable link needs a right of its own. */
+    uint32_t n_publishers = subscription->config.reliable
+                                ? dlxd_policy_checks_at_once(policy, PUBLISHERS_AT_ONCE)
+                                : PUBLISHERS_AT_ONCE;
+    int r = topic ? offer_add_topic(offers, topic, &n_publishers) : 0;
+    for (uint32_t n = dlxd_policy_checks_at_once(policy, LOOKS_AT_ONCE);
+         n > 0 && n_publishers > 0 && r == 0 && !subscription->topic; n--) {
+        topic = next_topic(offers);
         if (!topic)
             break;
         if (dlx__pattern_matches(subscription->topic_name, topic->name))
-            r = offer_add_topic(offers, topic);
+            r = offer_add_topic(offers, topic, &n_publishers);
     }
     if (r < 0)
         return r;
-    offers->found_all = subscription->topic || !topic;
+    offers->found_all = subscription->topic ? offers->publisher == 0 : !topic;
     if (offers->found_all) {
         offers->made_link = registry->last_link;
         registry->last_link += offers->n_publishers + subscription->config.n_spares;
@@ -139,10 +166,12 @@ static int offer(struct dlxd_offers *offers, uint64_t id)
 {
     struct dlxd_subscription *subscription = offers->subscription;
     struct dlxd_idmap_node *node = dlxd_idmap_find(&subscription->broker->registry.publishers, id);
-    if (!node) /* it has gone in between */
+    struct dlxd_publisher *publisher =
+        node ? dlxd_container_of(node, struct dlxd_publisher, by_id) : NULL;
+    /* It has gone in between, or there are new rules. */
+    if (!publisher || (offers->is_to_review && !may_offer(subscription, publisher->topic_name)))
         return 0;
-    int r = make_link(subscription, dlxd_container_of(node, struct dlxd_publisher, by_id),
-                      offers->made_link + 1, false);
+    int r = make_link(subscription, publisher, offers->made_link + 1, false);
     if (r < 0)
         return r;
     offers->made_link++;
@@ -294,7 +323,8 @@ bool dlxd_offering_step(struct dlxd_publisher *publisher)
 {
     struct dlxd_offering *offering = &publisher->offering;
     struct dlxd_registry *registry = &publisher->broker->registry;
-    for (uint32_t n = LOOKS_AT_ONCE; n > 0 && offering->active; n--) {
+    uint32_t n = dlxd_policy_checks_at_once(&publisher->broker->policy, LOOKS_AT_ONCE);
+    for (; n > 0 && offering->active; n--) {
         struct dlxd_list *list =
             offering->in_patterns ? &registry->patterns : &publisher->topic->subscriptions;
         if (offering->n_left != registry->n_left)

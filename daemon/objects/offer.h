@@ -21,7 +21,9 @@ int dlxd_offer_fits(const struct dlxd_subscription *subscription,
 struct dlxd_offers {
     struct dlxd_subscription *subscription;
     struct dlxd_topic_cursor cursor;
+    uint64_t publisher; /* the last one of the cursor's topic that was looked at; 0: of the next */
     bool found_all;
+    bool is_to_review;    /* the rules have changed since publishers were found */
     uint64_t *publishers; /* ids of the matching publishers */
     size_t n_publishers;
     size_t n_publishers_max;

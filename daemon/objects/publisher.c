@@ -129,7 +129,7 @@ static struct dlxd_publisher *publisher_alloc(struct dlxd_broker *broker, const 
     dlxd_list_init(&publisher->by_client);
     dlxd_list_init(&publisher->links);
     dlxd_drains_init(&publisher->drains);
-    publisher->cursor = &publisher->links;
+    publisher->cursor = publisher->next_told = &publisher->links;
     dlxd_task_init(&publisher->task, dlxd_publisher_step);
     (void)snprintf(publisher->topic_name, sizeof publisher->topic_name, "%s", topic);
     return publisher;
@@ -285,7 +285,7 @@ static void leave_client(struct dlxd_publisher *publisher)
         struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
         link->drain->share = dlxd_share_put(link->drain->share);
     }
-    publisher->client->n_links -= publisher->n_links;
+    publisher->client->n_links -= dlxd_publisher_n_links(publisher);
     publisher->client = NULL;
     dlxd_list_remove(&publisher->by_client);
     dlxd_pending_joins_deinit(&publisher->pending_joins);
@@ -399,6 +399,27 @@ struct dlxd_publisher *dlxd_publisher_find(struct dlxd_client *client, uint64_t 
     return NULL;
 }
 
+struct dlxd_list *dlxd_publisher_next_of(const struct dlxd_registry *registry,
+                                         struct dlxd_topic *topic, uint64_t after)
+{
+    struct dlxd_idmap_node *node = dlxd_idmap_find(&registry->publishers, after);
+    const struct dlxd_publisher *publisher =
+        node ? dlxd_container_of(node, struct dlxd_publisher, by_id) : NULL;
+    if (publisher && publisher->topic == topic)
+        return publisher->by_topic.next;
+    struct dlxd_list *it = topic->publishers.next;
+    while (it != &topic->publishers &&
+           dlxd_publisher_id(dlxd_container_of(it, struct dlxd_publisher, by_topic)) <= after)
+        it = it->next;
+    return it;
+}
+
+uint32_t dlxd_publisher_weight(const struct dlxd_publisher *publisher)
+{
+    size_t n_arenas = publisher->unready.n + publisher->ready.n + publisher->dropped.n;
+    return (uint32_t)(1 + n_arenas / 32 + publisher->n_links / 64 + publisher->drains.n / 64);
+}
+
 /* The client waits for the reply, so there is only one proof at a time. */
 static int begin_proof(struct dlxd_publisher *publisher, struct dlxd_arena *arena,
                        dlxd_proof_fn *fn)
@@ -509,15 +530,6 @@ static int no_such_arena(const struct dlxd_publisher *publisher, uint32_t id)
                      dlxd_publisher_id(publisher), publisher->topic_name, id);
 }
 
-static void schedule_open_links(const struct dlxd_publisher *publisher)
-{
-    dlx_for_each (it, &publisher->links) {
-        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
-        if (link->state == DLXD_LINK_OPEN)
-            dlxd_link_schedule(link);
-    }
-}
-
 int dlxd_publisher_arena_prove(struct dlxd_publisher *publisher, uint32_t id, dlxd_proof_fn *fn)
 {
     struct dlxd_arena *arena = dlxd_arenas_find(&publisher->unready, id);
@@ -544,7 +556,6 @@ int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, int code, const
     dlxd_arenas_remove(&publisher->unready, arena);
     arena->ready_seq = ++publisher->last_ready_seq;
     dlxd_arenas_push(&publisher->ready, arena);
-    schedule_open_links(publisher);
     dlxd_store_hooks_update(publisher);
     return 0;
 }
@@ -574,7 +585,7 @@ static void drop_ready(struct dlxd_publisher *publisher, struct dlxd_arena *aren
         dlxd_arenas_push(&publisher->dropped, arena);
         dlxd_payer_of_dropped(publisher, arena);
     }
-    schedule_open_links(publisher); /* also links that waited for credit to be told of the arena */
+    dlxd_publisher_tell_links(publisher); /* also those that waited to be told of the arena */
 }
 
 int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id)

@@ -91,9 +91,14 @@ struct dlxd_publisher {
     /* Likewise, for subscriptions that do not join a SHOWN publisher. */
     uint64_t announced_late;
     struct dlxd_offering offering;
-    struct dlxd_list *cursor; /* the next link to be told; `links` at the end */
-    struct dlxd_task task;    /* offers it; tells links that it is gone or has become RETAINED */
-    bool telling;
+    struct dlxd_list *cursor; /* the next link of a reply; `links` at the end */
+    struct dlxd_task task;    /* offers it; replaces what others retain; tells its links */
+    bool succeeds;            /* and has come so far in the topic: retained.h */
+    uint64_t succeeds_after;
+    /* Tells links that it has dropped an arena, is gone or has become RETAINED: 1: in this pass; 2:
+     * in this pass and another one, since there was more to tell; 0: nothing. */
+    uint32_t passes;
+    struct dlxd_list *next_told;
     uint64_t gone_head;   /* GONE: the number of its newest message */
     uint64_t gone_oldest; /* GONE: likewise of the oldest one that subscribers can still take */
     uint64_t gone;        /* its place in the order in which publishers went, from 1; 0: not GONE */
@@ -109,9 +114,9 @@ struct dlxd_publisher {
     uint64_t last_drop_seq;
 
     struct dlxd_drains drains; /* links that have ended, and whose subscribers hold messages */
-    size_t n_links;
-    size_t n_undelivered; /* GONE: links that have not been told everything */
-    uint64_t *index_bits; /* the link indices in use */
+    size_t n_links;            /* and 1 for the passes, which keep the publisher */
+    size_t n_undelivered;      /* GONE: links that have not been told everything */
+    uint64_t *index_bits;      /* the link indices in use */
     size_t n_index_words;
 
     /* From DYING to RETAINED: retained.h. */
@@ -141,6 +146,11 @@ static inline bool dlxd_publisher_leaves(const struct dlxd_publisher *publisher)
 static inline bool dlxd_publisher_has_ended(const struct dlxd_publisher *publisher)
 {
     return publisher->state >= DLXD_PUBLISHER_DYING && publisher->state != DLXD_PUBLISHER_SHOWN;
+}
+
+static inline size_t dlxd_publisher_n_links(const struct dlxd_publisher *publisher)
+{
+    return publisher->n_links - (publisher->passes > 0);
 }
 
 /* What the publisher gets; the caller owns the fds. */
@@ -196,6 +206,14 @@ void dlxd_publisher_vanish(struct dlxd_publisher *publisher);
 /* Returns the client's publisher with this id; or NULL, with the text of DLX_E_NOT_FOUND set. */
 struct dlxd_publisher *dlxd_publisher_find(struct dlxd_client *client, uint64_t id);
 
+/* The place in the topic's list of publishers that follows the publisher with the id `after`, which
+ * may have ended. The list is in the order of ids; 0: the first place. */
+struct dlxd_list *dlxd_publisher_next_of(const struct dlxd_registry *registry,
+                                         struct dlxd_topic *topic, uint64_t after);
+/* About how many times as long its end takes as that of a publisher without arenas and links, which
+ * takes 10 us. */
+uint32_t dlxd_publisher_weight(const struct dlxd_publisher *publisher);
+
 /* Starts to check whether its control block is ready; `fn` is called with the publisher as the
  * owner. Returns 0; or, without a change, DLX_E_IN_USE (it was ready already), DLX_E_NO_MEMORY,
  * DLX_E_SYSTEM. */
@@ -210,7 +228,8 @@ int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size,
 /* Likewise starts to check an arena. Returns 0; or, without a change, DLX_E_NOT_FOUND,
  * DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
 int dlxd_publisher_arena_prove(struct dlxd_publisher *publisher, uint32_t id, dlxd_proof_fn *fn);
-/* The result: the arena is scheduled on every open link. Returns 0; DLX_E_NO_MEMORY, without a
+/* The result; links are told by dlxd_publisher_deliver_step(), or dlxd_publisher_tell_links().
+ * Returns 0; DLX_E_NO_MEMORY, without a
  * change; or, if the check failed, `code`, and the arena is freed. */
 int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, int code, const char *text,
                                int take_fd);
@@ -221,9 +240,9 @@ int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id);
  * wait. */
 int dlxd_publisher_check_awaited(const struct dlxd_publisher *publisher);
 
-/* Sends what its links are to be told, as far as there is room and credit, from the first link on
- * in steps, for a reply that must follow these packets. dlxd_publisher_deliver_step() returns true
- * if there is more to do. */
+/* Schedules what open links are to be told, and sends it, as far as there is room and credit, from
+ * the first link on in steps, for a reply that must follow these packets.
+ * dlxd_publisher_deliver_step() returns true if there is more to do. */
 void dlxd_publisher_deliver_begin(struct dlxd_publisher *publisher);
 bool dlxd_publisher_deliver_step(struct dlxd_publisher *publisher);
 /* A link is about to leave the list. */

@@ -7,6 +7,7 @@
 #include "daemon/objects/delivery.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
+#include "daemon/objects/retained.h"
 
 /* How many links are told in one step. */
 #define TOLD_AT_ONCE 64U
@@ -26,15 +27,17 @@ static void publisher_links_tell(struct dlxd_link *link)
 
 static bool tell_some(struct dlxd_publisher *publisher)
 {
-    for (uint32_t n = TOLD_AT_ONCE; publisher->cursor != &publisher->links; n--) {
+    for (uint32_t n = TOLD_AT_ONCE; publisher->next_told != &publisher->links; n--) {
         if (n == 0)
             return true;
         struct dlxd_link *link =
-            dlxd_container_of(publisher->cursor, struct dlxd_link, by_publisher);
-        publisher->cursor = publisher->cursor->next;
+            dlxd_container_of(publisher->next_told, struct dlxd_link, by_publisher);
+        publisher->next_told = publisher->next_told->next;
         publisher_links_tell(link);
     }
-    publisher->telling = false;
+    publisher->next_told = publisher->links.next;
+    if (--publisher->passes > 0)
+        return true;
     publisher->n_links--;
     dlxd_publisher_link_left(publisher);
     return false;
@@ -43,18 +46,25 @@ static bool tell_some(struct dlxd_publisher *publisher)
 bool dlxd_publisher_step(struct dlxd_task *task)
 {
     struct dlxd_publisher *publisher = dlxd_container_of(task, struct dlxd_publisher, task);
-    if (publisher->offering.active && publisher->state != DLXD_PUBLISHER_GONE)
-        return dlxd_offering_step(publisher) || publisher->telling;
-    return publisher->telling && tell_some(publisher);
+    bool is_gone = publisher->state == DLXD_PUBLISHER_GONE;
+    if (publisher->offering.active && !is_gone)
+        return dlxd_offering_step(publisher) || publisher->succeeds || publisher->passes > 0;
+    if (publisher->succeeds && !is_gone)
+        return dlxd_retained_succeed_step(publisher) || publisher->passes > 0;
+    return publisher->passes > 0 && tell_some(publisher);
 }
 
 void dlxd_publisher_tell_links(struct dlxd_publisher *publisher)
 {
-    publisher->cursor = publisher->links.next;
-    if (!publisher->telling) /* keeps the publisher until the links are told */
+    bool more = true;
+    if (publisher->passes == 0) {
         publisher->n_links++;
-    publisher->telling = true;
-    bool more = tell_some(publisher);
+        publisher->passes = 1;
+        publisher->next_told = publisher->links.next;
+        more = tell_some(publisher);
+    } else {
+        publisher->passes = 2;
+    }
     if (more || publisher->offering.active)
         dlxd_task_start(&publisher->task, publisher->user);
 }
@@ -81,6 +91,8 @@ bool dlxd_publisher_deliver_step(struct dlxd_publisher *publisher)
         struct dlxd_link *link = dlxd_container_of(here, struct dlxd_link, by_publisher);
         struct dlxd_subscription *subscription = link->subscription;
         bool more = true;
+        if (link->state == DLXD_LINK_OPEN) /* there may be a new arena */
+            dlxd_link_schedule(link);
         /* A former spare link: its publisher does not wait for the subscriber's credit. */
         if (link->made == DLXD_MADE_EARLY)
             dlxd_delivery_join(link);
@@ -97,6 +109,8 @@ void dlxd_publisher_link_leaves(struct dlxd_publisher *publisher, const struct d
 {
     if (publisher->cursor == &link->by_publisher)
         publisher->cursor = link->by_publisher.next;
+    if (publisher->next_told == &link->by_publisher)
+        publisher->next_told = link->by_publisher.next;
 }
 
 /* ---- indices of links ------------------------------------------------------------------------ */

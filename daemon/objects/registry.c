@@ -26,6 +26,7 @@ void dlxd_registry_init(struct dlxd_registry *registry)
         registry->former_secret = first; /* early after boot */
     dlxd_idmap_init(&registry->subscriptions);
     dlxd_idmap_init(&registry->links);
+    dlxd_idmap_init(&registry->drains);
 }
 
 void dlxd_registry_deinit(struct dlxd_registry *registry)
@@ -37,6 +38,7 @@ void dlxd_registry_deinit(struct dlxd_registry *registry)
     dlxd_idmap_deinit(&registry->former_keys);
     dlxd_idmap_deinit(&registry->subscriptions);
     dlxd_idmap_deinit(&registry->links);
+    dlxd_idmap_deinit(&registry->drains);
     free(registry->topics);
     registry->topics = NULL;
 }

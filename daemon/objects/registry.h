@@ -33,7 +33,8 @@ struct dlxd_registry {
     uint64_t last_former_source;
     struct dlxd_idmap subscriptions;
     struct dlxd_idmap links;
-    size_t n_spares; /* spare links */
+    struct dlxd_idmap drains; /* links that have ended, and whose subscribers hold messages */
+    size_t n_spares;          /* spare links */
     /* Neither this daemon nor a later one reuses an id before the machine restarts. */
     uint64_t first_id; /* ids of this daemon's are above it */
     uint64_t last_publisher;

@@ -15,8 +15,10 @@ struct dlxd_request {
      * is no request. */
     int (*step)(struct dlxd_client *client);
     uint32_t serial;
-    uint64_t object;                    /* its publisher or subscription */
-    uint64_t after;                     /* of a list: handler_list.c */
+    uint64_t object;    /* its publisher or subscription */
+    uint64_t after;     /* of a list: handler_list.c */
+    uint64_t seen_link; /* likewise: how far it came */
+    uint64_t seen_drain;
     uint32_t n;                         /* of a drop: publishers dropped so far */
     char topic[DLX_TOPIC_SIZE_MAX + 1]; /* of a list or a drop */
     struct dlxd_topic_cursor cursor;

@@ -85,7 +85,7 @@ static void settle(struct dlxd_publisher *publisher)
                     "%s: retaining messages of %s (pid %d, uid %u)", publisher->topic_name,
                     publisher->client_name, (int)publisher->pid,
                     (unsigned)publisher->principal->uid);
-    dlxd_retained_succeed(publisher);
+    (void)dlxd_retained_succeed(publisher);
 }
 
 /* Called when its process has ended. */
@@ -181,7 +181,7 @@ bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
         else
             retained_enlist(publisher, was_there ? publisher->config.retain_for_ns : 0);
         dlxd_store_hooks_update(publisher);
-        dlxd_retained_succeed(publisher);
+        (void)dlxd_retained_succeed(publisher);
         return false;
     }
     dlx__region_unlock(publisher->control->fd); /* subscribers may have left since */
@@ -194,7 +194,7 @@ bool dlxd_retained_restore(struct dlxd_publisher *publisher, int take_pidfd, uin
     retained_enlist(publisher, 0);
     if (watch_death(publisher) < 0)
         retained_enlist(publisher, 1); /* its death could not be seen */
-    dlxd_retained_succeed(publisher);
+    (void)dlxd_retained_succeed(publisher);
     return !is_shown;
 }
 
@@ -245,27 +245,60 @@ static uint64_t n_needed(const struct dlxd_publisher *publisher,
     return resumes(successor, publisher) ? DLX_MIN(n, n_published(publisher)) : n;
 }
 
-void dlxd_retained_succeed(struct dlxd_publisher *successor)
+/* How many publishers of a topic are looked at in one step, and the most weight of those that end
+ * in it (publisher.h). */
+#define LOOKS_AT_ONCE 256U
+#define ENDS_AT_ONCE  16U
+
+static bool is_succeeded(const struct dlxd_publisher *publisher,
+                         const struct dlxd_publisher *successor, uint64_t n)
 {
-    uint64_t n = successor->state == DLXD_PUBLISHER_NEW ? 0 : n_published(successor);
-    if (successor->config.retain == 0 || n == 0)
-        return;
-    dlx_for_each (it, &successor->topic->publishers) {
-        struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
-        if (dlxd_publisher_leaves(publisher) &&
-            (resumes(successor, publisher) || !may_return(publisher)) &&
-            dlxd_publisher_id(publisher) < dlxd_publisher_id(successor) &&
-            n >= n_needed(publisher, successor) && may_drop(successor->principal, publisher))
-            dlxd_publisher_vanish(publisher);
-    }
+    return dlxd_publisher_leaves(publisher) &&
+           (resumes(successor, publisher) || !may_return(publisher)) &&
+           n >= n_needed(publisher, successor) && may_drop(successor->principal, publisher);
 }
 
-/* How many publishers are dropped in one step. */
-#define DROPS_AT_ONCE 16U
+bool dlxd_retained_succeed_step(struct dlxd_publisher *successor)
+{
+    const struct dlxd_broker *broker = successor->broker;
+    struct dlxd_topic *topic = successor->topic;
+    struct dlxd_list *it =
+        dlxd_publisher_next_of(&broker->registry, topic, successor->succeeds_after);
+    uint32_t n_looks = dlxd_policy_checks_at_once(&broker->policy, LOOKS_AT_ONCE), n_ends = 0;
+    uint64_t n = n_published(successor);
+    for (struct dlxd_list *next; it != &successor->by_topic; it = next) {
+        struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
+        if (n_looks-- == 0 || n_ends >= ENDS_AT_ONCE)
+            return true;
+        next = it->next;
+        successor->succeeds_after = dlxd_publisher_id(publisher);
+        if (is_succeeded(publisher, successor, n)) {
+            n_ends += dlxd_publisher_weight(publisher);
+            dlxd_publisher_vanish(publisher);
+        }
+    }
+    successor->succeeds = false;
+    return false;
+}
+
+bool dlxd_retained_succeed(struct dlxd_publisher *successor)
+{
+    if (successor->config.retain == 0 || successor->state == DLXD_PUBLISHER_NEW ||
+        n_published(successor) == 0)
+        return false;
+    successor->succeeds_after = 0;
+    successor->succeeds = true;
+    if (!dlxd_retained_succeed_step(successor))
+        return false;
+    dlxd_task_start(&successor->task, successor->user);
+    return true;
+}
 
 int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint32_t *n)
 {
     struct dlxd_topic *topic = dlxd_registry_find(&client->broker->registry, name);
+    bool may_drop_all =
+        dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_DROP, name);
     const struct dlxd_publisher *other = NULL, *here = NULL;
     uint32_t n_now = 0;
     /* The topic is freed with the last of them, unless there is another publisher. */
@@ -275,11 +308,13 @@ int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint3
         next = it->next;
         if (!dlxd_publisher_leaves(publisher)) {
             here = publisher;
-        } else if (!may_drop(client->principal, publisher)) {
+        } else if (!may_drop_all &&
+                   !dlxd_principal_is_same_user(client->principal, publisher->principal)) {
             other = publisher;
         } else {
-            if (n_now++ == DROPS_AT_ONCE)
+            if (n_now >= ENDS_AT_ONCE)
                 return 1;
+            n_now += dlxd_publisher_weight(publisher);
             dlxd_publisher_vanish(publisher);
             ++*n;
         }
@@ -318,8 +353,11 @@ uint64_t dlxd_retained_next_ns(const struct dlxd_broker *broker)
 
 void dlxd_retained_expire(struct dlxd_broker *broker, uint64_t now)
 {
-    while (dlxd_retained_next_ns(broker) <= now)
-        dlxd_publisher_vanish(first_of(&broker->expiring));
+    for (uint32_t n = 0; n < ENDS_AT_ONCE && dlxd_retained_next_ns(broker) <= now;) {
+        struct dlxd_publisher *publisher = first_of(&broker->expiring);
+        n += dlxd_publisher_weight(publisher);
+        dlxd_publisher_vanish(publisher);
+    }
 }
 
 void dlxd_retained_clear(struct dlxd_broker *broker)

@@ -48,8 +48,11 @@ void dlxd_retained_remove(struct dlxd_publisher *publisher);
  * the latter. */
 void dlxd_retained_resume(struct dlxd_publisher *successor);
 
-/* The publisher may have published what it retains: if so, its predecessors vanish. */
-void dlxd_retained_succeed(struct dlxd_publisher *successor);
+/* The publisher may have published what it retains: if so, its predecessors vanish. Does the first
+ * part, and the publisher's task the others: returns true if there are any. */
+bool dlxd_retained_succeed(struct dlxd_publisher *successor);
+/* Does another part. Returns true if there is more to do. */
+bool dlxd_retained_succeed_step(struct dlxd_publisher *successor);
 
 /* Drops a part of what is retained on a topic, and counts it. Returns 0 when all is dropped; 1 if
  * there is more; or, if no part was dropped, DLX_E_NOT_FOUND or DLX_E_ACCESS. */
@@ -57,6 +60,7 @@ int dlxd_retained_drop(const struct dlxd_client *client, const char *topic, uint
 
 /* When dlxd_retained_expire() has something to do; UINT64_MAX: never. */
 uint64_t dlxd_retained_next_ns(const struct dlxd_broker *broker);
+/* Does a part. */
 void dlxd_retained_expire(struct dlxd_broker *broker, uint64_t now_ns);
 
 /* The daemon ends: everything vanishes. */

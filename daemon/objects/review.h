@@ -2,12 +2,37 @@
 #ifndef DLXD_REVIEW_H
 #define DLXD_REVIEW_H
 
-/* The review after a change of the rules: a client with a publisher, subscription or link that is
+/*
+ * The review after a change of the rules: a client with a publisher, subscription or link that is
  * not allowed any more is disconnected, which ends all of them. Its library then asks again for
- * what it may still have. */
+ * what it may still have.
+ *
+ *   NONE --dlxd_client_review()--> PUBLISHERS --all checked--> SUBSCRIPTIONS --all checked--> NONE
+ *                                      ^                             |
+ *                                      +----dlxd_client_review()-----+
+ *
+ * A client is reviewed in steps of its own task, and nothing is read from it before the end. What
+ * it gets between two steps was checked by the new rules when it came. Objects are checked in the
+ * order of their ids, so an object that ends between two steps makes the review miss none.
+ */
+
+#include <stdint.h>
 
 struct dlxd_client;
 
-void dlxd_review(struct dlxd_client *client);
+enum dlxd_review_state {
+    DLXD_REVIEW_NONE,
+    DLXD_REVIEW_PUBLISHERS,
+    DLXD_REVIEW_SUBSCRIPTIONS, /* and their links */
+};
+
+struct dlxd_review {
+    enum dlxd_review_state state;
+    uint64_t object; /* the last publisher, or subscription, that was checked; 0: none */
+    uint64_t link;   /* the last link of that subscription that was checked; 0: none */
+};
+
+/* Does a part: it checks as many objects as suits the number of rules. */
+void dlxd_review_step(struct dlxd_client *client);
 
 #endif

@@ -181,8 +181,8 @@ bool dlxd_dispatch_client(struct dlxd_client *client)
         dlxd_client_free(client);
         return false;
     }
-    if (client->is_to_review) {
-        dlxd_review(client);
+    if (client->review.state != DLXD_REVIEW_NONE) {
+        dlxd_review_step(client);
         return true;
     }
     if (client->request.step) {

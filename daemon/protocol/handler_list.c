@@ -25,7 +25,7 @@ struct publisher_page {
     Dlx__Wire__PublisherEntry entries[PUBLISHERS_MAX];
     Dlx__Wire__PublisherEntry *pointers[PUBLISHERS_MAX];
     size_t n;
-    bool more;
+    uint32_t n_looks;
 };
 
 static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_publisher *publisher,
@@ -39,7 +39,7 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
     entry->client_name = (char *)(uintptr_t)publisher->client_name;
     entry->pid = (uint32_t)publisher->pid;
     entry->uid = publisher->principal->uid;
-    entry->n_subscribers = (uint32_t)(publisher->n_links - publisher->telling);
+    entry->n_subscribers = (uint32_t)dlxd_publisher_n_links(publisher);
     entry->depth = publisher->config.depth;
     entry->history = publisher->config.history;
     entry->on_full = publisher->config.on_full;
@@ -59,36 +59,44 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
         entry->arena_bytes += publisher->ready.items[i]->size;
 }
 
-/* Adds the announced publishers of one topic with ids above `after`. */
-static void list_add_topic(struct publisher_page *page, const struct dlxd_topic *topic,
-                           uint64_t after, bool tells_refused)
-{
-    dlx_for_each (it, &topic->publishers) {
-        const struct dlxd_publisher *publisher =
-            dlxd_container_of(it, struct dlxd_publisher, by_topic);
-        if (publisher->announced == 0 || dlxd_publisher_id(publisher) <= after)
-            continue;
-        if (page->n == PUBLISHERS_MAX) {
-            page->more = true;
-            return;
-        }
-        fill_publisher(&page->entries[page->n], publisher, tells_refused);
-        page->pointers[page->n] = &page->entries[page->n];
-        page->n++;
-    }
-}
-
-/* How many topics are checked in one step. */
-#define TOPICS_AT_ONCE 16U
+/* How many topics, and publishers of a topic with their arenas, are looked at in one step. */
+#define TOPICS_AT_ONCE     16U
+#define PUBLISHERS_AT_ONCE 256U
 /* The topic of the cursor is done. */
 #define NO_TOPIC UINT64_MAX
 
-static void add_if_matches(struct publisher_page *page, const struct dlxd_client *client,
-                           const struct dlxd_topic *topic, uint64_t after)
+/* Adds the announced publishers of one topic with ids above `request->after`, which then tells how
+ * far it came. */
+static void list_add_topic(struct publisher_page *page, struct dlxd_client *client,
+                           struct dlxd_topic *topic)
+{
+    struct dlxd_request *request = &client->request;
+    struct dlxd_list *it = dlxd_publisher_next_of(&client->broker->registry, topic, request->after);
+    for (; it != &topic->publishers; it = it->next) {
+        const struct dlxd_publisher *publisher =
+            dlxd_container_of(it, struct dlxd_publisher, by_topic);
+        if (page->n == PUBLISHERS_MAX || page->n_looks >= PUBLISHERS_AT_ONCE)
+            return;
+        request->after = dlxd_publisher_id(publisher);
+        page->n_looks++;
+        if (publisher->announced == 0)
+            continue;
+        page->n_looks += (uint32_t)publisher->ready.n / 16;
+        fill_publisher(&page->entries[page->n], publisher, client->principal->minor >= 7);
+        page->pointers[page->n] = &page->entries[page->n];
+        page->n++;
+    }
+    request->after = NO_TOPIC;
+}
+
+static void add_if_matches(struct publisher_page *page, struct dlxd_client *client,
+                           struct dlxd_topic *topic)
 {
     if (dlx__pattern_matches(client->request.topic, topic->name) &&
         dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_OBSERVE, topic->name))
-        list_add_topic(page, topic, after, client->principal->minor >= 7);
+        list_add_topic(page, client, topic);
+    else
+        client->request.after = NO_TOPIC;
 }
 
 static void send_page(struct dlxd_client *client, struct publisher_page *page, bool more)
@@ -110,19 +118,22 @@ static int list_some(struct dlxd_client *client)
     struct dlxd_request *request = &client->request;
     const struct dlxd_registry *registry = &client->broker->registry;
     struct publisher_page page = {.n = 0};
-    const struct dlxd_topic *topic = NULL;
+    struct dlxd_topic *topic = NULL;
     if (request->after != NO_TOPIC && (topic = dlxd_registry_find(registry, request->cursor.after)))
-        add_if_matches(&page, client, topic, request->after);
-    request->after = NO_TOPIC;
-    for (uint32_t n = TOPICS_AT_ONCE; n > 0 && !page.more; n--) {
+        add_if_matches(&page, client, topic);
+    else
+        request->after = NO_TOPIC;
+    uint32_t n = dlxd_policy_checks_at_once(&client->broker->policy, TOPICS_AT_ONCE);
+    for (; n > 0 && request->after == NO_TOPIC; n--) {
         topic = dlxd_registry_next(registry, request->topic, &request->cursor);
         if (!topic)
             break;
-        add_if_matches(&page, client, topic, 0);
+        request->after = 0;
+        add_if_matches(&page, client, topic);
     }
     if (page.n == 0 && topic)
         return 1;
-    send_page(client, &page, page.more || topic);
+    send_page(client, &page, topic);
     return 0;
 }
 
@@ -258,12 +269,17 @@ int dlxd_handle_list_publishers(struct dlxd_client *client, const Dlx__Wire__Pac
 
 /* ---- links --------------------------------------------------------------------------------- */
 
+/* The most weight of links whose pages are read in one step (drain.h), and the most links that are
+ * looked at. */
+#define WEIGHT_AT_ONCE 64U
+#define LINKS_AT_ONCE  1024U
+
 struct link_page {
     Dlx__Wire__LinkEntry entries[LINKS_MAX];
     Dlx__Wire__LinkEntry *pointers[LINKS_MAX];
     size_t n;
-    size_t n_checked; /* draining links */
-    bool more;
+    uint32_t weight;
+    uint32_t n_looks;
 };
 
 /* How far the subscriber is behind, and whether its publisher waits for it, by the same words as
@@ -337,67 +353,99 @@ static void fill_drain(Dlx__Wire__LinkEntry *entry, const struct dlxd_drain *dra
     fill_report(entry, &report);
 }
 
+static bool page_is_full(const struct link_page *page)
+{
+    return page->n == LINKS_MAX || page->weight >= WEIGHT_AT_ONCE || page->n_looks >= LINKS_AT_ONCE;
+}
+
 static Dlx__Wire__LinkEntry *next_entry(struct link_page *page)
 {
-    if (page->n == LINKS_MAX) {
-        page->more = true;
-        return NULL;
-    }
     page->pointers[page->n] = &page->entries[page->n];
     return page->pointers[page->n++];
 }
 
-/* Adds those with ids from `after` to `until`, which are told to clients of 2.7 and later. The next
- * scan may be yet to end those that hold nothing any more: only after many of them, so that a page
- * takes no longer, may such a link be in the list. */
-static void add_drains(struct link_page *page, const struct dlxd_publisher *publisher,
-                       struct dlxd_list **at, uint64_t after, uint64_t until)
+static struct dlxd_link *listed_link(struct dlxd_list *by_publisher)
 {
-    for (; *at != &publisher->drains.list; *at = (*at)->next) {
-        const struct dlxd_drain *drain = dlxd_drain_of_publisher(*at);
-        if (drain->link > until || page->more)
-            return;
-        if (drain->link <= after)
-            continue;
-        if (page->n_checked < DLXD_DRAINS_LOOK_MOST) {
-            page->n_checked++;
-            if (!dlxd_drain_holds(drain))
-                continue;
-        }
-        Dlx__Wire__LinkEntry *entry = next_entry(page);
-        if (entry)
-            fill_drain(entry, drain);
-    }
+    return dlxd_container_of(by_publisher, struct dlxd_link, by_publisher);
 }
 
-static void add_links(struct link_page *page, const struct dlxd_publisher *publisher,
-                      uint64_t after, uint32_t minor)
+/* Returns the first link after the one that was looked at last. If that one has ended, begins anew,
+ * and what was told is passed over. */
+static struct dlxd_list *list_next_link(const struct dlxd_client *client,
+                                        struct dlxd_publisher *publisher)
 {
-    struct dlxd_list *drains = minor >= JOINING_SINCE
-                                   ? publisher->drains.list.next
-                                   : (struct dlxd_list *)(uintptr_t)&publisher->drains.list;
+    struct dlxd_idmap_node *node =
+        dlxd_idmap_find(&client->broker->registry.links, client->request.seen_link);
+    struct dlxd_link *link = node ? dlxd_container_of(node, struct dlxd_link, by_id) : NULL;
+    return link && link->publisher == publisher ? link->by_publisher.next : publisher->links.next;
+}
+
+/* Likewise for those that drain. */
+static struct dlxd_list *list_next_drain(const struct dlxd_client *client,
+                                         struct dlxd_publisher *publisher)
+{
+    struct dlxd_drain *drain = dlxd_drain_find(client->broker, client->request.seen_drain);
+    return drain && drain->publisher == publisher ? drain->of_publisher.node.next
+                                                  : publisher->drains.list.next;
+}
+
+static void add_link(struct link_page *page, const struct dlxd_link *link,
+                     const struct dlxd_control_report *control, uint32_t minor)
+{
+    if (link->state != DLXD_LINK_OPEN && minor < JOINING_SINCE)
+        return;
+    page->weight += dlxd_drain_weight(link->subscription->config.max_held);
+    fill_link(next_entry(page), link, control, minor);
+}
+
+/* It may hold nothing any more, and the next scan is yet to end it. */
+static void add_drain(struct link_page *page, const struct dlxd_drain *drain, uint32_t minor)
+{
+    if (minor < JOINING_SINCE)
+        return;
+    page->weight += dlxd_drain_weight(drain->max_held);
+    if (dlxd_drain_holds(drain))
+        fill_drain(next_entry(page), drain);
+}
+
+/* Adds links and those that drain, which both are in the order of ids. Returns false at the end. */
+static bool add_links(struct link_page *page, struct dlxd_client *client,
+                      struct dlxd_publisher *publisher)
+{
+    struct dlxd_request *request = &client->request;
+    struct dlxd_list *link = list_next_link(client, publisher),
+                     *drain = list_next_drain(client, publisher);
+    const uint32_t minor = client->principal->minor;
     struct dlxd_control_report control = {.head = 0};
     if (!publisher->gone)
         dlxd_report_control(publisher->control->fd, &control);
     else
         control = (struct dlxd_control_report){.head = publisher->gone_head,
                                                .oldest = publisher->gone_oldest};
-    dlx_for_each (it, &publisher->links) {
-        const struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
-        bool is_told = link->state == DLXD_LINK_OPEN || minor >= JOINING_SINCE;
-        if (!is_told || dlxd_link_id(link) <= after)
-            continue;
-        add_drains(page, publisher, &drains, after, dlxd_link_id(link));
-        Dlx__Wire__LinkEntry *entry = next_entry(page);
-        if (!entry)
-            return;
-        fill_link(entry, link, &control, minor);
+    while (link != &publisher->links || drain != &publisher->drains.list) {
+        uint64_t link_id = link == &publisher->links ? UINT64_MAX : dlxd_link_id(listed_link(link));
+        uint64_t drain_id =
+            drain == &publisher->drains.list ? UINT64_MAX : dlxd_drain_of_publisher(drain)->link;
+        if (page_is_full(page))
+            return true;
+        page->n_looks++;
+        if (link_id < drain_id) {
+            if (link_id > request->after)
+                add_link(page, listed_link(link), &control, minor);
+            request->seen_link = link_id;
+            link = link->next;
+        } else {
+            if (drain_id > request->after)
+                add_drain(page, dlxd_drain_of_publisher(drain), minor);
+            request->seen_drain = drain_id;
+            drain = drain->next;
+        }
     }
-    add_drains(page, publisher, &drains, after, UINT64_MAX);
+    return false;
 }
 
-/* The clients that keep something of a former daemon's publisher. */
-static void add_sources(struct link_page *page, const struct dlxd_former *former, uint64_t after)
+/* Adds the clients that keep something of a former daemon's publisher. Returns false at the end. */
+static bool add_sources(struct link_page *page, const struct dlxd_former *former, uint64_t after)
 {
     dlx_for_each (it, &former->sources) {
         const struct dlxd_former_source *source =
@@ -405,9 +453,9 @@ static void add_sources(struct link_page *page, const struct dlxd_former *former
         const struct dlxd_holder *holder = dlxd_former_holder(source->page);
         if (source->id <= after)
             continue;
+        if (page->n == LINKS_MAX)
+            return true;
         Dlx__Wire__LinkEntry *entry = next_entry(page);
-        if (!entry)
-            return;
         dlx__wire__link_entry__init(entry);
         entry->link = source->id;
         entry->publisher = former->by_id.id;
@@ -417,6 +465,7 @@ static void add_sources(struct link_page *page, const struct dlxd_former *former
         entry->former_bytes = source->bytes;
         entry->is_publisher = source->is_publisher;
     }
+    return false;
 }
 
 static bool may_observe(const struct dlxd_client *client, const char *topic)
@@ -424,48 +473,52 @@ static bool may_observe(const struct dlxd_client *client, const char *topic)
     return dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_OBSERVE, topic);
 }
 
-/* Adds what is asked for. Returns false if there is no such publisher for this client. */
-static bool add_links_of(struct link_page *page, const struct dlxd_client *client,
-                         const Dlx__Wire__ListLinks *request)
+/* Adds a part of what is asked for. Returns 1 if there is more, 0 at the end; or DLX_E_NOT_FOUND if
+ * there is no such publisher for this client. */
+static int add_links_of(struct link_page *page, struct dlxd_client *client)
 {
     const struct dlxd_registry *registry = &client->broker->registry;
-    uint32_t minor = client->principal->minor;
-    struct dlxd_idmap_node *node = dlxd_idmap_find(&registry->publishers, request->publisher);
+    const uint64_t id = client->request.object;
+    const uint32_t minor = client->principal->minor;
+    struct dlxd_idmap_node *node = dlxd_idmap_find(&registry->publishers, id);
     if (!node && minor >= JOINING_SINCE)
-        node = dlxd_idmap_find(&registry->gone_publishers, request->publisher);
-    if (node) {
-        const struct dlxd_publisher *publisher =
-            dlxd_container_of(node, struct dlxd_publisher, by_id);
-        if (!may_observe(client, publisher->topic_name))
-            return false;
-        add_links(page, publisher, request->after_link, minor);
-        return true;
-    }
-    node =
-        minor >= FORMER_SINCE ? dlxd_idmap_find(&registry->former_ids, request->publisher) : NULL;
+        node = dlxd_idmap_find(&registry->gone_publishers, id);
+    struct dlxd_publisher *publisher =
+        node ? dlxd_container_of(node, struct dlxd_publisher, by_id) : NULL;
+    if (publisher && may_observe(client, publisher->topic_name))
+        return add_links(page, client, publisher);
+    node = !publisher && minor >= FORMER_SINCE ? dlxd_idmap_find(&registry->former_ids, id) : NULL;
     const struct dlxd_former *former =
         node ? dlxd_container_of(node, struct dlxd_former, by_id) : NULL;
-    if (!former || !may_observe(client, former->topic))
-        return false;
-    add_sources(page, former, request->after_link);
-    return true;
+    if (former && may_observe(client, former->topic))
+        return add_sources(page, former, client->request.after);
+    return dlx__fail(DLX_E_NOT_FOUND, "there is no publisher %" PRIu64, id);
 }
 
-int dlxd_handle_list_links(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+/* Sends an incomplete page after a step, as list_some() does. */
+static int list_some_links(struct dlxd_client *client)
 {
-    const Dlx__Wire__ListLinks *request = packet->list_links;
     struct link_page page = {.n = 0};
-    if (!add_links_of(&page, client, request))
-        return dlx__fail(DLX_E_NOT_FOUND, "there is no publisher %" PRIu64, request->publisher);
-
     Dlx__Wire__LinkList body = DLX__WIRE__LINK_LIST__INIT;
     Dlx__Wire__Packet reply = DLX__WIRE__PACKET__INIT;
+    int r = add_links_of(&page, client);
+    if (r < 0 || (r > 0 && page.n == 0))
+        return r;
+    body.more = r > 0;
     body.n_entries = page.n;
     body.entries = page.pointers;
-    body.more = page.more;
-    reply.serial = packet->serial;
+    reply.serial = client->request.serial;
     reply.body_case = DLX__WIRE__PACKET__BODY_LINK_LIST;
     reply.link_list = &body;
     dlxd_client_send(client, &reply);
     return 0;
+}
+
+int dlxd_handle_list_links(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
+{
+    const Dlx__Wire__ListLinks *list = packet->list_links;
+    struct dlxd_request *request = &client->request;
+    request->object = list->publisher;
+    request->after = request->seen_link = request->seen_drain = list->after_link;
+    return dlxd_request_begin(client, packet->serial, list_some_links);
 }

@@ -178,14 +178,26 @@ int dlxd_handle_publisher_close(struct dlxd_client *client, const Dlx__Wire__Pac
     return dlxd_reply_ok(client, packet);
 }
 
+static int succeed_some(struct dlxd_client *client)
+{
+    struct dlxd_publisher *publisher = dlxd_publisher_find(client, client->request.object);
+    if (publisher && publisher->succeeds)
+        return dlxd_retained_succeed_step(publisher) ? 1 : succeed_some(client);
+    if (client->request.serial != 0)
+        dlxd_client_send_ok(client, client->request.serial);
+    return 0;
+}
+
 int dlxd_handle_publisher_retains(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
 {
     struct dlxd_publisher *publisher =
         dlxd_publisher_find(client, packet->publisher_retains->publisher);
     if (!publisher)
         return DLX_E_NOT_FOUND;
-    dlxd_retained_succeed(publisher);
-    return packet->serial == 0 ? 0 : dlxd_reply_ok(client, packet);
+    if (!dlxd_retained_succeed(publisher))
+        return dlxd_reply_ok(client, packet);
+    client->request.object = packet->publisher_retains->publisher;
+    return dlxd_request_begin(client, packet->serial, succeed_some);
 }
 
 static int drop_some(struct dlxd_client *client)

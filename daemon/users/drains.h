@@ -14,7 +14,8 @@
 struct dlxd_drain;
 
 struct dlxd_drains {
-    struct dlxd_list list; /* the least recently checked link is first */
+    struct dlxd_list list;    /* the least recently checked link is first */
+    struct dlxd_list *newest; /* of those by link: the last one that came; NULL: it has left */
     size_t n;
     size_t look_at;   /* the length at which a scan is due */
     uint64_t look_ns; /* no scan before this time */

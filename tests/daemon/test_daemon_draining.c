@@ -351,6 +351,56 @@ TEST(a_long_list_has_all_that_hold_something)
 }
 
 /* A daemon that ends waits for nobody. */
+/* So a list can go on after the last link that it has told. */
+TEST(they_are_in_the_order_of_links_however_they_ended)
+{
+    enum { MANY = 40 };
+    uint64_t last = 0, n = 0;
+    for (int i = 0; i < MANY; i++) {
+        ok(join(&held[i]));
+        hold(&held[i], 7);
+    }
+    for (int i = 0; i < MANY; i++)
+        leave(&held[i * 17 % MANY]); /* 17: each of them once */
+    dlx_for_each (it, &publisher->drains.list) {
+        uint64_t link = dlxd_drain_of_publisher(it)->link;
+        ck_assert_uint_gt(link, last);
+        ck_assert_ptr_eq(dlxd_drain_find(&dlx_scene.broker, link), dlxd_drain_of_publisher(it));
+        last = link;
+        n++;
+    }
+    ck_assert_uint_eq(n, MANY);
+}
+
+/* To read a page of 4,096 words takes as long as many small ones. */
+TEST(a_list_of_wide_links_comes_in_short_pages)
+{
+    enum { MANY = 60, MOST = 8 };
+    uint64_t last = 0;
+    uint32_t n = 0;
+    int fd;
+    for (int i = 0; i < MANY; i++)
+        (void)dlx_scene_subscribed(dlx_scene_subscription(
+            reader, "t", SUBSCRIPTION_CONFIG(.max_held = DLX_SHM_HELD_MAX), &fd));
+    for (bool more = true; more;) {
+        const Dlx__Wire__LinkList *list =
+            dlx_scene_call_gets(
+                writer,
+                WIRE(list_links, .publisher = dlxd_publisher_id(publisher), .after_link = last),
+                BODY(LINK_LIST))
+                ->link_list;
+        ck_assert_uint_le(list->n_entries, MOST);
+        ck_assert(list->n_entries > 0 || !list->more);
+        for (size_t i = 0; i < list->n_entries; i++) {
+            ck_assert_uint_gt(list->entries[i]->link, last);
+            last = list->entries[i]->link;
+            n++;
+        }
+        more = list->more;
+    }
+    ck_assert_uint_eq(n, MANY);
+}
+
 TEST(the_end_of_the_daemon_ends_what_drains)
 {
     join_and_hold(2);

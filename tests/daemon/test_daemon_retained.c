@@ -113,6 +113,42 @@ TEST(the_first_to_expire_comes_first)
     ck_assert_uint_eq(dlxd_retained_next_ns(&dlx_scene.broker), UINT64_MAX);
 }
 
+enum { MANY = 60, AT_ONCE = 16 };
+
+/* Of so many, at most a part has vanished. Returns how many are left. */
+static size_t expect_part(size_t before)
+{
+    size_t n = n_publishers();
+    ck_assert_uint_le(n, before);
+    ck_assert_uint_le(before - n, AT_ONCE);
+    return n;
+}
+
+TEST(many_are_replaced_in_parts)
+{
+    struct dlxd_client *a = new_client(1000);
+    for (int i = 0; i < MANY; i++)
+        leave_messages(a, 1, 0);
+    struct dlxd_publisher *successor = new_publisher(a, 2);
+    ck_assert(dlxd_retained_succeed(successor));
+    size_t left = expect_part(MANY + 1);
+    while (dlxd_work_is_left(&dlx_scene.broker.users)) {
+        dlxd_work_run(&dlx_scene.broker.users, 1);
+        left = expect_part(left);
+    }
+    ck_assert(!successor->succeeds);
+    ck_assert_uint_eq(left, 1);
+}
+
+TEST(many_that_expire_together_do_so_in_parts)
+{
+    struct dlxd_client *a = new_client(1000);
+    for (int i = 0; i < MANY; i++)
+        leave_messages(a, 1, 1000000);
+    for (size_t left = MANY; left > 0; left = expect_part(left))
+        dlxd_retained_expire(&dlx_scene.broker, UINT64_MAX - 1);
+}
+
 /* Whether for ever or for a time: a daemon that ends would take it along. */
 LOOP_TEST(while_anything_is_retained_the_daemon_is_not_idle, 0, 2)
 {

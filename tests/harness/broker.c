@@ -130,6 +130,7 @@ void dlx_test_broker_ready(struct dlx_test_broker *test, struct dlxd_publisher *
 static void on_arena_proved(void *owner, int code, const char *text, int take_fd)
 {
     ck_assert_int_eq(dlxd_publisher_arena_ready(owner, code, text, take_fd), 0);
+    dlxd_publisher_tell_links(owner);
 }
 
 void dlx_test_broker_arena_ready(struct dlx_test_broker *test, struct dlxd_publisher *publisher,

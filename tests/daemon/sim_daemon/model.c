@@ -48,9 +48,14 @@ bool joins_shown(const struct sub *s)
     return !s->reliable && s->proc->minor >= 2;
 }
 
+bool is_denied(int user, const char *topic)
+{
+    return w.denied_topic && user == w.denied_user && strcmp(topic, w.denied_topic) == 0;
+}
+
 bool matches(const struct sub *s, const struct pub *p)
 {
-    return dlx__pattern_matches(s->topic, p->topic);
+    return dlx__pattern_matches(s->topic, p->topic) && !is_denied(s->proc->user, p->topic);
 }
 
 /* The next in the order of ids. NULL: there is none. */

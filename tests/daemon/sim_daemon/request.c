@@ -27,6 +27,8 @@ static int code_of_publisher_new(struct proc *c, const Dlx__Wire__PublisherNew *
     if (body->history == 0 || body->depth == 0 || body->n_entries % 256 != 0 ||
         body->n_entries < 2 * body->depth)
         return DLX_E_INVALID;
+    if (is_denied(user, body->topic))
+        return DLX_E_ACCESS;
     uint64_t size = dlx_shm_control_size(body->n_entries);
     uint64_t page = n_pages(user) == 0 ? DLX_PAGE : 0;
     if (used(user, DLXD_OBJECTS) >= w.max[DLXD_OBJECTS] ||
@@ -39,12 +41,14 @@ static int code_of_publisher_new(struct proc *c, const Dlx__Wire__PublisherNew *
 static int code_of_subscribe(struct proc *c, const Dlx__Wire__Subscribe *body)
 {
     int user = c->user;
+    if (is_denied(user, body->topic))
+        return DLX_E_ACCESS;
     if (used(user, DLXD_OBJECTS) >= w.max[DLXD_OBJECTS] ||
         (strchr(body->topic, '*') && used(user, DLXD_PATTERNS) >= w.max[DLXD_PATTERNS]))
         return DLX_E_LIMIT;
     for (int i = 0; body->reliable && i < PUBS; i++)
         if (pub_is_shown(&w.pubs[i]) && w.pubs[i].state == PUB_OPEN && w.pubs[i].on_full == 0 &&
-            dlx__pattern_matches(body->topic, w.pubs[i].topic))
+            dlx__pattern_matches(body->topic, w.pubs[i].topic) && !is_denied(user, w.pubs[i].topic))
             return DLX_E_QOS;
     return 0;
 }

@@ -234,6 +234,9 @@ struct world {
     int n_drains;
     ino_t looked_at; /* the page that the daemon has just seen */
     uint64_t max[DLXD_N_RESOURCES], max_all;
+    /* The rules: this user may neither publish nor subscribe to this topic. NULL: all may. */
+    int denied_user;
+    const char *denied_topic;
     uint64_t last_link, highest_id; /* of the daemon; ever */
     /* The request that is being handled. */
     struct proc *asker; /* NULL: none */
@@ -324,6 +327,8 @@ struct link *link_by_id(uint64_t id);
 struct link *link_at(const void *theirs);
 bool pub_is_shown(const struct pub *p);
 bool matches(const struct sub *s, const struct pub *p);
+/* Do the rules deny the user this topic? */
+bool is_denied(int user, const char *topic);
 /* May it join a publisher that is shown? */
 bool joins_shown(const struct sub *s);
 /* Can subscribers be told of it? */
@@ -446,6 +451,8 @@ void life_rest(void); /* the daemon has done what it was called for */
 void life_end_daemon(bool crash);
 void life_new_daemon(void);
 void life_quiesce(void);
+/* The daemon has new rules. `topic`: "a", "a/b", "a/c", or NULL. */
+void life_reload(int user, const char *topic);
 void life_end(void);
 
 /* step.c */

@@ -399,6 +399,8 @@ void step(void)
         life_new_daemon();
     } else if (what < 991) {
         life_quiesce();
+    } else if (what < 995) {
+        life_reload((int)rnd(USERS), one_in(3) ? NULL : topics[rnd(DLX_ARRAY_SIZE(topics))]);
     }
     if (one_in(10))
         former_step(&w.procs[rnd(PROCS)]);
