@@ -15,6 +15,7 @@
 #   N=n SEED=n FILES= SINCE=revision    `make mutants`: n mistakes in these or the changed files
 #   FUZZ_RUNS=n T='take topic'          `make fuzz`: executions of a target, and which targets
 #   BENCH_ARGS= HOSTILE_ARGS=           passed to bench/run, bench/run-gpu and tests/hostile/run
+#   TURNS_ARGS=                         passed to tests/hostile/turns.py
 #   PYTHON=python3                      for `make python`, `make check-python` and the tools
 #   INTEROP_PYTHON=python3              a Python with the frameworks: check-interop, bench-python
 #   CHECK_GPU_DRIVER=file               `make check-gpu`: a driver instead of libcuda.so.1

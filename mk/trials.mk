@@ -3,7 +3,7 @@
 # What looks at the code besides `make check`: linters, models, fuzzing, faults, soak, coverage.
 
 .PHONY: lint lint-analyzer format abi model fuzz fuzz-quick fuzz-build faults soak hostile \
-    hostile-cost coverage mutants skew-check containers-check
+    hostile-cost hostile-turns coverage mutants skew-check containers-check
 lint: ## check the tree's rules, formatting and static analysers
 	@tools/setup.sh --lint
 	+@$(SUBMAKE) all python
@@ -52,13 +52,18 @@ soak: ## kill and restart many programs for MINUTES=1; SEED=n; build/soak
 	@$(RUN_ENV) tests/soak/run --minutes '$(MINUTES)' $(if $(SEED),--seed '$(SEED)')
 
 HOSTILE_TESTS := $(basename $(notdir $(wildcard tests/hostile/e2e_*.c)))
-hostile: ## programs that lie, under sanitizers; then hostile-cost
+hostile: ## programs that lie, under sanitizers; then hostile-cost and hostile-turns
 	+@$(SUBMAKE) check SAN=address,undefined T='$(HOSTILE_TESTS)'
 	+@$(SUBMAKE) hostile-cost
+	+@$(SUBMAKE) hostile-turns
 
 hostile-cost: ## two greedy users beside honest ones (QUICK=1; HOSTILE_ARGS)
 	+@$(SUBMAKE) all hostile-programs
 	@$(RUN_ENV) tests/hostile/run $(HOSTILE_ARGS)
+
+hostile-turns: ## the longest turn that each kind of request can cause (QUICK=1; TURNS_ARGS)
+	+@$(SUBMAKE) all
+	@$(RUN_ENV) tests/hostile/turns.py $(TURNS_ARGS)
 
 COV_MAKE = $(SUBMAKE) CC=clang COV=1
 coverage: ## which branches the tests take, by file (T); build/clang-cov/coverage

@@ -13,9 +13,10 @@ BODY = {
     "arena_new_reply": 17, "arena_ready": 18, "arena_drop": 19, "subscribe": 20,
     "subscribe_reply": 21, "subscription_close": 22, "list_publishers": 23, "publisher_list": 24,
     "list_links": 25, "link_list": 26, "daemon_info": 27, "daemon_info_reply": 28, "disconnect": 29,
-    "publisher_retains": 30, "link_added": 40, "link_offer": 50, "link_ready": 51, "link_open": 52,
-    "arena_added": 53, "arena_dropped": 54, "publisher_gone": 55, "link_failed": 56, "ack": 57,
-    "link_close": 58, "spare_sealed": 59,
+    "publisher_retains": 30, "retained_drop": 31, "retained_drop_reply": 32, "gpu_keep": 33,
+    "gpu_get": 34, "list_quotas": 36, "quota_list": 37, "link_added": 40, "link_offer": 50,
+    "link_ready": 51, "link_open": 52, "arena_added": 53, "arena_dropped": 54, "publisher_gone": 55,
+    "link_failed": 56, "ack": 57, "link_close": 58, "spare_sealed": 59,
 }  # fmt: skip
 NAME = {number: name for name, number in BODY.items()}
 MAJOR, MINOR = 2, 1
@@ -113,10 +114,10 @@ def make_ready(fd, size, words=None):
 class Connection:
     """One that has said Hello."""
 
-    def __init__(self, path, max_links=60000):
+    def __init__(self, path, max_links=60000, minor=MINOR):
         self.sock = connect(path)
         self.serial = 0
-        reply = self.call("hello", {1: MAJOR, 2: MINOR, 3: "greedy", 4: max_links})
+        reply = self.call("hello", {1: MAJOR, 2: minor, 3: "greedy", 4: max_links})
         if reply.name != "hello_reply":
             raise ConnectionError(f"Hello was answered with {reply.name}: {reply.get(2)}")
 
@@ -128,11 +129,10 @@ class Connection:
         self.send(body, fields)
         return receive(self.sock)
 
-    def publisher(self, topic, retain=0, retain_for_ns=0, published=0):
+    def publisher(self, topic, retain=0, retain_for_ns=0, published=0, history=1, on_full=0):
         """Announced. The reply of PublisherNew, with its descriptors, or the error."""
-        reply = self.call(
-            "publisher_new", {1: topic, 2: 1, 3: 256, 5: retain, 7: retain_for_ns, 10: 16}
-        )
+        how = {1: topic, 2: history, 3: 256, 4: on_full, 5: retain, 7: retain_for_ns, 10: 16}
+        reply = self.call("publisher_new", how)
         if reply.name != "publisher_new_reply":
             return reply
         # head and `published` of ring/layout.h
