@@ -53,7 +53,9 @@ include mk/libraries.mk
 obj = $(patsubst %.c,$(OBJ)/%.o,$(1))
 lib = $(BUILD)/lib/lib$(1).a
 
-COMMON_OBJ := $(call obj,$(wildcard common/*.c ring/*.c) keeper/wire.c)
+# The library does not listen.
+LISTEN_OBJ := $(call obj,common/listen.c)
+COMMON_OBJ := $(filter-out $(LISTEN_OBJ),$(call obj,$(wildcard common/*.c ring/*.c) keeper/wire.c))
 PROTO_OBJ := $(OBJ)/proto/dlx.pb-c.o
 DAEMON_OBJ := $(call obj,$(filter-out daemon/server/main.c,$(wildcard daemon/*/*.c)))
 KEEPER_OBJ := $(call obj,$(filter-out keeper/main.c keeper/wire.c,$(wildcard keeper/*.c)))
@@ -149,7 +151,7 @@ $(HIP_OBJ): BASE_CPPFLAGS += $(HIP_CPPFLAGS)
 $(OBJ)/gpu/gpu.o: | $(if $(CUDA_INCLUDE),,no-cuda) $(if $(HIP_INCLUDE),,no-hip)
 
 # -- archives: one rule ---------------------------------------------------------------------------
-$(call lib,common): $(COMMON_OBJ) $(PROTO_OBJ)
+$(call lib,common): $(COMMON_OBJ) $(LISTEN_OBJ) $(PROTO_OBJ)
 $(call lib,daemon): $(DAEMON_OBJ)
 $(call lib,keeper): $(KEEPER_OBJ)
 $(call lib,client): $(CLIENT_OBJ)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/error.h"
+#include "common/listen.h"
 #include "common/syscalls.h"
-#include "keeper/listen.h"
 #include "keeper/router.h"
 #include <argp.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 /* Exported so that argp in libc sees it despite -fvisibility=hidden. */
 __attribute__((visibility("default"))) const char *argp_program_version =
@@ -22,6 +23,8 @@ static const char doc[] =
 
 enum { OPTION_GRACE = 0x100, OPTION_DETACH };
 #define GRACE_MAX_S 1e6
+#define BACKLOG     16
+#define FIRST_FD    3 /* of the service manager */
 
 static const struct argp_option options[] = {
     {"socket", 's', "PATH", 0,
@@ -82,6 +85,8 @@ static int fail(void)
     return EXIT_FAILURE;
 }
 
+static struct dlx_listen place = DLX_LISTEN_NONE();
+
 /* Whoever started this program does not wait, so nothing of theirs may stay open. */
 static bool detach(void)
 {
@@ -94,21 +99,20 @@ static bool detach(void)
     for (int fd = 0; fd <= 2; fd++)
         (void)dup2(null, fd);
     dlx__close(null);
-    return setsid() >= 0 && chdir("/") == 0;
+    return setsid() >= 0 && chdir("/") == 0 && (place.lock_fd < 0 || dlx__listen_sign(&place) == 0);
 }
 
 /* The handler runs in the loop or before it, and the calls that it makes are safe in a handler. */
-static const char *socket_path;
-static char lock_path[4096];
-
 static void on_signal(int signum)
 {
     (void)signum;
-    if (socket_path) {
-        (void)unlink(socket_path);
-        (void)unlink(lock_path);
-    }
+    dlx__listen_unlink(&place);
     _exit(EXIT_SUCCESS); /* its holders end with it */
+}
+
+static void keeper_tell(const char *text)
+{
+    (void)fprintf(stderr, "dlpackd-keeper: %s\n", text);
 }
 
 static void raise_limit(void)
@@ -120,9 +124,37 @@ static void raise_limit(void)
     }
 }
 
-static int make_listener(struct dlxk_listen *listen, const struct arguments *arguments)
+/* Takes the service manager's socket: sd_listen_fds(3). Returns 1, or 0 if there is none. */
+static int inherit(void)
 {
-    int r = dlxk_listen_inherit(listen);
+    const char *n = getenv("LISTEN_FDS"), *pid = getenv("LISTEN_PID");
+    int is_listener = 0;
+    socklen_t size = sizeof is_listener;
+    if (!n || !pid || strtol(pid, NULL, 10) != (long)getpid())
+        return 0;
+    if (strtol(n, NULL, 10) != 1 ||
+        getsockopt(FIRST_FD, SOL_SOCKET, SO_ACCEPTCONN, &is_listener, &size) < 0 || !is_listener)
+        return dlx__fail(DLX_E_INVALID, "LISTEN_FDS=%s: one socket to listen on is possible", n);
+    (void)fcntl(FIRST_FD, F_SETFD, FD_CLOEXEC);
+    (void)fcntl(FIRST_FD, F_SETFL, O_NONBLOCK);
+    place.fd = FIRST_FD;
+    return 1;
+}
+
+/* Returns 0; 1 if another keeper serves there; or an error. */
+static int listen_at(const char *path)
+{
+    int r = dlx__listen_start(&place, path);
+    if (r == DLX_E_IN_USE && place.path && dlx__listen_is_served(&place))
+        r = 1;
+    if (r != 0)
+        dlx__listen_deinit(&place);
+    return r;
+}
+
+static int make_listener(const struct arguments *arguments)
+{
+    int r = inherit();
     if (r != 0)
         return r < 0 ? r : 0;
     (void)syscall(SYS_close_range, 3U, ~0U, 0U); /* fds of the process that started it */
@@ -130,34 +162,32 @@ static int make_listener(struct dlxk_listen *listen, const struct arguments *arg
         return dlx__fail(DLX_E_INVALID,
                          "no --socket PATH, and no socket of a service manager: dlpackd starts "
                          "this program when it needs it");
-    return dlxk_listen_init(listen, arguments->socket);
+    place = DLX_LISTEN_NONE(.program = "dlpackd-keeper", .tell = keeper_tell, .backlog = BACKLOG,
+                            .mode = 0600, .takes_fds = true);
+    return listen_at(arguments->socket);
 }
 
 int main(int argc, char **argv)
 {
     static const struct argp argp = {options, parse, NULL, doc, NULL, NULL, NULL};
     struct arguments arguments = {.socket = NULL};
-    struct dlxk_listen listen;
 
     (void)signal(SIGPIPE, SIG_IGN);
     argp_err_exit_status = 2;
     int error = argp_parse(&argp, argc, argv, 0, NULL, &arguments);
     if (error != 0)
         return EXIT_FAILURE;
-    int r = make_listener(&listen, &arguments);
+    int r = make_listener(&arguments);
     if (r != 0)
         return r < 0 ? fail() : EXIT_SUCCESS;
-    if (listen.lock_path) {
-        (void)snprintf(lock_path, sizeof lock_path, "%s", listen.lock_path);
-        socket_path = arguments.socket;
-    }
     (void)signal(SIGTERM, on_signal);
     (void)signal(SIGINT, on_signal);
     raise_limit();
-    const struct dlxk_router_options router = {.grace_ns = arguments.grace_ns};
+    const struct dlxk_router_options router = {.grace_ns = arguments.grace_ns,
+                                               .place = place.path ? &place : NULL};
     if (arguments.detach && !detach())
         return EXIT_FAILURE;
-    r = dlxk_router_run(listen.fd, &router);
-    dlxk_listen_deinit(&listen);
+    r = dlxk_router_run(place.fd, &router);
+    dlx__listen_deinit(&place);
     return r < 0 ? fail() : EXIT_SUCCESS;
 }

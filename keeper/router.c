@@ -8,6 +8,10 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
+
+/* How late the keeper notices that its socket file was removed. */
+#define LOOK_NS UINT64_C(500000000)
 
 struct router {
     int epoll;
@@ -15,6 +19,7 @@ struct router {
     int daemon;   /* -1: none */
     bool is_late; /* there was none for `grace_ns` */
     uint64_t daemon_left_ns;
+    uint64_t look_ns; /* when it looks for its files again */
     struct dlxk_source on_listener;
     struct dlxk_source on_daemon;
     const struct dlxk_router_options *options;
@@ -197,6 +202,29 @@ static void on_connection(struct router *router)
         router->daemon = dlx__steal_fd(&sock);
 }
 
+/* ---- files that were removed ----------------------------------------------------------------- */
+
+/* As by a program that cleans /tmp: a daemon that starts later would not find the keeper, and what
+ * it holds. Without a daemon, a folder that was removed is left to the next one, which makes it. */
+static void look_at_place(struct router *router, uint64_t now)
+{
+    struct dlx_listen *place = router->options->place;
+    bool is_taken;
+    if (!place || now < router->look_ns)
+        return;
+    router->look_ns = now + LOOK_NS;
+    if (dlx__listen_is_at_path(place)) {
+        (void)dlx__listen_restore_lock(place);
+        return;
+    }
+    if (router->daemon < 0 && access(place->folder, F_OK) < 0)
+        return;
+    int r = dlx__listen_restore(place, &is_taken); /* closes the socket, which ends its watch */
+    router->listener = place->fd;
+    if (r == 0)
+        (void)router_watch(router, router->listener, &router->on_listener);
+}
+
 /* ---- life ------------------------------------------------------------------------------------ */
 
 static bool is_idle(const struct router *router)
@@ -213,6 +241,7 @@ static void on_time(struct router *router, uint64_t now)
         end_orphans(router);
     }
     dlxk_readers_look(&router->readers, now);
+    look_at_place(router, now);
 }
 
 static void handle(struct router *router, const struct dlxk_source *source)
@@ -245,6 +274,8 @@ static int wait_ms(const struct router *router, uint64_t now)
     uint64_t until = dlxk_readers_next_ns(&router->readers, now);
     if (router->daemon < 0 && !router->is_late)
         until = DLX_MIN(until, router->daemon_left_ns + grace_ns(router));
+    if (router->options->place)
+        until = DLX_MIN(until, router->look_ns);
     return dlx__deadline_ms(until, now);
 }
 

@@ -24,6 +24,7 @@
  * order.
  */
 
+#include "common/listen.h"
 #include "keeper/holder.h"
 
 /* The most holders, including those that are ending. A user may have three times what is left. */
@@ -40,10 +41,13 @@ struct dlxk_router_options {
     uint64_t grace_ns;      /* 0: DLXK_GRACE_NS */
     uint32_t n_holders_max; /* 0: DLXK_HOLDERS_MAX */
     struct dlxk_holder_options holder;
+    struct dlx_listen
+        *place; /* where it listens, if the files there are its own; NULL: they are not */
 };
 
-/* Runs the router until it has nothing to do any more. The caller keeps the listener. Returns 0 or
- * an error. */
+/* Runs the router until it has nothing to do any more. If files of `place` are removed, it makes
+ * them again, and has another listener, which the caller keeps with the place. Returns 0 or an
+ * error. */
 int dlxk_router_run(int borrow_listener, const struct dlxk_router_options *options);
 
 #endif

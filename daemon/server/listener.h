@@ -2,11 +2,10 @@
 #ifndef DLXD_LISTENER_H
 #define DLXD_LISTENER_H
 
-/* A listening socket and its lock file (PATH.lock), which keeps a second daemon off the path: the
- * lock lives as long as the process, so a socket file without a locked file is stale. Only the
- * daemon's user can open the file and hold the lock. */
+/* A listening socket of the daemon: made at a path (common/listen.h), by the service manager, or by
+ * the former daemon in this process. */
 
-#include "common/util.h"
+#include "common/listen.h"
 #include "daemon/users/principal.h"
 #include <sys/stat.h>
 
@@ -29,21 +28,7 @@ struct dlxd_listen {
 
 struct dlxd_listener {
     char name[DLXD_SOCKET_NAME_SIZE];
-    char *path;
-    char *folder;
-    char *lock_path; /* NULL: the service manager's socket */
-    int fd;          /* -1: its file was removed, and could not be made again */
-    int lock_fd;
-    mode_t mode; /* as in struct dlxd_listen, like the next two */
-    bool has_group;
-    gid_t gid;
-    bool bound;       /* the socket file is ours */
-    bool made_folder; /* the listener made the folder of the socket */
-    dev_t dev;
-    ino_t ino;
-    uid_t folder_name_uid; /* of the folder, or of the symbolic link to it */
-    uid_t folder_uid;
-    mode_t folder_mode;
+    struct dlx_listen at; /* with lock_path NULL: the service manager's socket */
 };
 
 /*
@@ -65,15 +50,8 @@ int dlxd_listener_share(struct dlxd_listener *listener);
 
 /* Did the daemon make the socket file? The service manager's is not looked after here. */
 bool dlxd_listener_is_ours(const struct dlxd_listener *listener);
-/* Does the path of such a socket still lead to it? */
-bool dlxd_listener_is_at_path(const struct dlxd_listener *listener);
 /* Makes the lock file of such a socket again if that was removed, and logs that. Tries once. */
 void dlxd_listener_restore_lock(struct dlxd_listener *listener);
-/* Closes such a socket, whose file was removed, and listens at its path again with a new one; makes
- * its folder again, too, if need be. Nobody may watch the socket. Returns what dlxd_listener_init()
- * returns; DLX_E_ACCESS also if the folder is another user's now. On failure the listener has no
- * socket, and the call can be made again. `ret_is_taken`: another daemon has the path now. */
-int dlxd_listener_restore(struct dlxd_listener *listener, bool *ret_is_taken);
 /* Closes the socket and unlinks our files. */
 void dlxd_listener_deinit(struct dlxd_listener *listener);
 

@@ -370,7 +370,7 @@ static int let_go_of(struct dlxd_manager_fds *manager_fds, const char *name)
     if (r < 0)
         return dlx__fail_prefix(r, "socket %s", name);
     dlxd_log(DLXD_LOG_WARNING, "nobody listens on %s any more: there is no [socket %s]",
-             listener.path, name);
+             listener.at.path, name);
     dlxd_listener_deinit(&listener);
     return 0;
 }

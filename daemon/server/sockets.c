@@ -36,7 +36,7 @@ static int open_reserve(void)
 static void refuse_one(struct dlxd_sockets *sockets, const struct socket *socket)
 {
     sockets->reserve_fd = dlx__close(sockets->reserve_fd);
-    int fd = accept4(socket->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int fd = accept4(socket->listener.at.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0)
         dlxd_client_goodbye(fd, DLX_E_FD_LIMIT, "dlpackd has no file descriptor left");
     dlxd_workers_close_socket(sockets->broker->workers, NULL, fd);
@@ -68,7 +68,7 @@ static void on_connection(void *data, int events)
     struct dlxd_client *client;
     (void)events;
     for (int i = 0; i < ACCEPT_BATCH; i++) {
-        int fd = accept4(socket->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = accept4(socket->listener.at.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) {
             if (errno == EMFILE || errno == ENFILE)
                 refuse_one(sockets, socket);
@@ -104,7 +104,7 @@ void dlxd_sockets_deinit(struct dlxd_sockets *sockets)
 
 static int watch(struct socket *socket)
 {
-    return dlxd_watch_new(&socket->watch, socket->sockets->broker->watches, socket->listener.fd,
+    return dlxd_watch_new(&socket->watch, socket->sockets->broker->watches, socket->listener.at.fd,
                           DLXD_READABLE, on_connection, socket);
 }
 
@@ -133,7 +133,7 @@ int dlxd_sockets_add(struct dlxd_sockets *sockets, const struct dlxd_listen *how
 
 const char *dlxd_sockets_main_path(const struct dlxd_sockets *sockets)
 {
-    return sockets_socket_of(sockets->list.next)->listener.path;
+    return sockets_socket_of(sockets->list.next)->listener.at.path;
 }
 
 int dlxd_sockets_share(const struct dlxd_sockets *sockets)
@@ -159,7 +159,7 @@ bool dlxd_sockets_are_lost(const struct dlxd_sockets *sockets)
     bool any = false;
     dlx_for_each (it, &sockets->list) {
         const struct dlxd_listener *listener = &sockets_socket_of(it)->listener;
-        any = any || !dlxd_listener_is_ours(listener) || dlxd_listener_is_at_path(listener);
+        any = any || !dlxd_listener_is_ours(listener) || dlx__listen_is_at_path(&listener->at);
     }
     return !any;
 }
@@ -172,14 +172,14 @@ static bool restore(struct socket *socket)
     const bool is_first_try = socket->watch != NULL;
     bool is_taken = false;
     socket->watch = dlxd_watch_free(socket->watch);
-    int r = dlxd_listener_restore(listener, &is_taken);
+    int r = dlx__listen_restore(&listener->at, &is_taken);
     if (r == 0)
         r = watch(socket);
     if (r == 0)
-        dlxd_log(DLXD_LOG_WARNING, "%s was removed: listening there again", listener->path);
+        dlxd_log(DLXD_LOG_WARNING, "%s was removed: listening there again", listener->at.path);
     else if (is_first_try)
-        dlxd_log(DLXD_LOG_ERROR, "%s was removed, and nobody can connect there: %s", listener->path,
-                 dlx__error_message());
+        dlxd_log(DLXD_LOG_ERROR, "%s was removed, and nobody can connect there: %s",
+                 listener->at.path, dlx__error_message());
     return is_taken;
 }
 
@@ -189,7 +189,7 @@ enum dlxd_sockets_state dlxd_sockets_look(struct dlxd_sockets *sockets)
     dlx_for_each (it, &sockets->list) {
         struct socket *socket = sockets_socket_of(it);
         if (dlxd_listener_is_ours(&socket->listener)) {
-            if (socket->watch && dlxd_listener_is_at_path(&socket->listener))
+            if (socket->watch && dlx__listen_is_at_path(&socket->listener.at))
                 dlxd_listener_restore_lock(&socket->listener);
             else if (restore(socket) && it == sockets->list.next)
                 return DLXD_SOCKETS_TAKEN;
@@ -206,7 +206,7 @@ int dlxd_sockets_hand_over(const struct dlxd_sockets *sockets, struct dlxd_hando
         const struct socket *socket = sockets_socket_of(it);
         if (r == 0 && !socket->watch)
             r = dlx__fail(DLX_E_SYSTEM, "%s was removed, and nobody can connect there",
-                          socket->listener.path);
+                          socket->listener.at.path);
         else if (r == 0)
             r = dlxd_listener_hand_over(&socket->listener, handover);
     }
@@ -216,7 +216,7 @@ int dlxd_sockets_hand_over(const struct dlxd_sockets *sockets, struct dlxd_hando
 void dlxd_sockets_log(const struct dlxd_sockets *sockets)
 {
     dlx_for_each (it, &sockets->list)
-        dlxd_log(DLXD_LOG_NOTICE, "listening on %s", sockets_socket_of(it)->listener.path);
+        dlxd_log(DLXD_LOG_NOTICE, "listening on %s", sockets_socket_of(it)->listener.at.path);
 }
 
 void dlxd_sockets_restore_reserve(struct dlxd_sockets *sockets)
@@ -228,7 +228,7 @@ void dlxd_sockets_restore_reserve(struct dlxd_sockets *sockets)
 bool dlxd_sockets_somebody_waits(const struct dlxd_sockets *sockets)
 {
     dlx_for_each (it, &sockets->list) {
-        struct pollfd queue = {.fd = sockets_socket_of(it)->listener.fd, .events = POLLIN};
+        struct pollfd queue = {.fd = sockets_socket_of(it)->listener.at.fd, .events = POLLIN};
         if (poll(&queue, 1, 0) != 0)
             return true;
     }
