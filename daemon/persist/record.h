@@ -13,7 +13,7 @@ struct dlxd_arena;
 /* The prefixes of the descriptors' names. A publisher's id follows the first two. */
 #define DLXD_RECORD_PIDFD     "dlx-pid-"
 #define DLXD_RECORD_REGION    "dlx-region-" /* ID-ARENA-SEQ; the control block is ID-0-0 */
-#define DLXD_RECORD_LEDGER    "dlx-ledger-" /* followed by a number that makes it unique */
+#define DLXD_RECORD_LEDGER    "dlx-ledger-" /* and a number: the newest has the greatest one */
 #define DLXD_RECORD_OURS      "dlx-"        /* the prefix of all of them */
 #define DLXD_RECORD_NAME_SIZE 128
 

@@ -61,13 +61,32 @@ static int find_all(struct dlxd_manager_fds *manager_fds, struct found_list *ret
     return 0;
 }
 
+static uint64_t number_of_ledger(const struct dlxd_manager_fd *from)
+{
+    return strtoull(from->name + strlen(DLXD_RECORD_LEDGER), NULL, 10);
+}
+
+/* The newest ledger with a number below `below`. There may be an older one, which a daemon could
+ * neither read nor drop, for lack of memory or descriptors. */
+static struct dlxd_manager_fd *find_ledger(struct dlxd_manager_fds *manager_fds, uint64_t below)
+{
+    struct dlxd_manager_fd *newest = NULL;
+    for (size_t i = 0; i < manager_fds->n; i++) {
+        struct dlxd_manager_fd *from = &manager_fds->fds[i];
+        if (from->fd >= 0 && begins_with(from->name, DLXD_RECORD_LEDGER) &&
+            number_of_ledger(from) < below &&
+            (!newest || number_of_ledger(from) > number_of_ledger(newest)))
+            newest = from;
+    }
+    return newest;
+}
+
 struct dlxd_manager_fd *dlxd_restore_ledger(struct dlxd_manager_fds *manager_fds,
                                             struct dlxd_ledger *ret)
 {
-    for (size_t i = 0; i < manager_fds->n; i++) {
-        struct dlxd_manager_fd *from = &manager_fds->fds[i];
-        if (from->fd < 0 || !begins_with(from->name, DLXD_RECORD_LEDGER))
-            continue;
+    struct dlxd_manager_fd *from;
+    for (uint64_t below = UINT64_MAX; (from = find_ledger(manager_fds, below)) != NULL;
+         below = number_of_ledger(from)) {
         int fd = fcntl(from->fd, F_DUPFD_CLOEXEC, 0);
         int r = fd < 0 ? dlx__fail_errno("descriptor of the ledger") : dlxd_ledger_open(ret, fd);
         if (r == 0)

@@ -3,6 +3,9 @@
 /* The ledger that one daemon leaves for the next. */
 
 #include "daemon/persist/ledger.h"
+#include "daemon/persist/manager_fds.h"
+#include "daemon/persist/record.h"
+#include "daemon/persist/restore.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/run.h"
 #include <sys/resource.h>
@@ -190,6 +193,32 @@ TEST(an_entry_beyond_the_limit_is_refused_in_words)
         _exit(0);
     }
     dlx_test_fork_join(child);
+}
+
+/* A daemon that could not read a ledger, for lack of descriptors, began another one, and could not
+ * drop the first. That one is read only if the newest cannot be. */
+TEST(of_two_ledgers_the_newest_counts)
+{
+    static char older[] = DLXD_RECORD_LEDGER "900", newest[] = DLXD_RECORD_LEDGER "1000";
+    struct dlxd_ledger ledgers[2], read;
+    ok(dlxd_ledger_init(&ledgers[0]));
+    ok(dlxd_ledger_init(&ledgers[1]));
+    ck_assert_int_eq(put(&ledgers[1], 0, 10), 1);
+    for (size_t first = 0; first < 2; first++) {
+        struct dlxd_manager_fd fds[2] = {
+            {.fd = ledgers[first].fd, .name = first ? newest : older},
+            {.fd = ledgers[!first].fd, .name = first ? older : newest}};
+        struct dlxd_manager_fds all = {.fds = fds, .n = 2};
+        ck_assert_ptr_eq(dlxd_restore_ledger(&all, &read), &fds[!first]);
+        ck_assert_uint_eq(read.n, 1);
+        dlxd_ledger_deinit(&read);
+        fds[!first].fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+        ck_assert_ptr_eq(dlxd_restore_ledger(&all, &read), &fds[first]);
+        dlxd_ledger_deinit(&read);
+        close(fds[!first].fd);
+    }
+    dlxd_ledger_deinit(&ledgers[0]);
+    dlxd_ledger_deinit(&ledgers[1]);
 }
 
 int main(void)
