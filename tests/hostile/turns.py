@@ -236,6 +236,36 @@ def gpu_get(d):
         c.settle()
 
 
+@scene("former_new")
+def former_pages(d):
+    """The largest pages for memory of a former daemon, each of which replaces the one before."""
+    c = d.client()
+    for _ in range(some(2000)):
+        c.post("former_new", {1: 4096, 2: 1024})
+    c.settle()
+
+
+@scene("former_ready")
+def former_memory(d):
+    """Clients that keep as many regions of former publishers as a page has, of which the daemon
+    knows none."""
+    bytes_of = struct.pack("<4096Q", *[4096] * 4096)
+    sources = b"".join(struct.pack("<QII256s", i + 1, 0, 0, b"t/%d" % i) for i in range(1024))
+    for k in range(8):
+        c = d.client()
+        regions = [(k * 4096 + i + 1, i % 1024, 0) for i in range(4096)]
+        for _ in range(3):
+            page = c.call("former_new", {1: 4096, 2: 1024})
+            data = bytes_of + b"".join(struct.pack("<QII", *x) for x in regions) + sources
+            wire.make_ready(page.fds[0], page.get(1), data=data)
+            page.close()
+            reply = c.call("former_ready", {1: 4096, 2: 1024})
+            if reply.name != "ok":
+                raise OSError(f"former memory: {reply.fields}")
+    for _ in range(200):
+        c.call("daemon_info")
+
+
 # ---- publishers
 # ----------------------------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ BODY = {
     "subscribe_reply": 21, "subscription_close": 22, "list_publishers": 23, "publisher_list": 24,
     "list_links": 25, "link_list": 26, "daemon_info": 27, "daemon_info_reply": 28, "disconnect": 29,
     "publisher_retains": 30, "retained_drop": 31, "retained_drop_reply": 32, "gpu_keep": 33,
-    "gpu_get": 34, "list_quotas": 36, "quota_list": 37, "link_added": 40, "link_offer": 50,
+    "gpu_get": 34, "list_quotas": 36, "quota_list": 37, "former_new": 38,
+    "former_new_reply": 39, "link_added": 40, "former_ready": 42, "link_offer": 50,
     "link_ready": 51, "link_open": 52, "arena_added": 53, "arena_dropped": 54, "publisher_gone": 55,
     "link_failed": 56, "ack": 57, "link_close": 58, "spare_sealed": 59,
 }  # fmt: skip
@@ -102,10 +103,10 @@ def connect(path):
     return s
 
 
-def make_ready(fd, size, words=None):
+def make_ready(fd, size, words=None, data=b""):
     """Step 2 of common/memory.h: touch every page, write some words, seal it against further
     writing."""
-    os.pwrite(fd, bytes(size), 0)
+    os.pwrite(fd, data + bytes(size - len(data)), 0)
     for offset, word in (words or {}).items():
         os.pwrite(fd, word.to_bytes(8, "little"), offset)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, 0x10 | fcntl.F_SEAL_SEAL)  # F_SEAL_FUTURE_WRITE
