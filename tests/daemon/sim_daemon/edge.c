@@ -147,7 +147,9 @@ static void run_job(int i)
     if (l && l->state == LINK_PROVING)
         l->state = LINK_READY;
     w.inside = true;
+    w.looks_at_page = job.link > 0;
     job.run(job.data);
+    w.looks_at_page = false;
     job.done(job.data);
     life_rest();
 }

@@ -289,6 +289,15 @@ WRAP(void, dlxd_lack_begin, (struct dlxd_subscription * subscription))
     w.counts[18]++;
 }
 
+/* It maps the page of a link, for which there may be no memory. (A request whose region cannot be
+ * looked at fails, and its object is gone.) */
+WRAP(int, dlx__region_prove, (const struct dlx_memory *memory, int borrow_fd, uint64_t size))
+{
+    return w.looks_at_page && sim_refuse()
+               ? dlx__fail(DLX_E_NO_MEMORY, "no memory to look at a region")
+               : __real_dlx__region_prove(memory, borrow_fd, size);
+}
+
 /* The look at a page may be begun long after LinkReady, while another request is handled. */
 WRAP(int, dlxd_proof_begin,
      (struct dlxd_proof * *ret, struct dlxd_workers *workers, const struct dlx_memory *memory,

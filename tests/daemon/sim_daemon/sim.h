@@ -242,6 +242,7 @@ struct world {
     struct proc *asker; /* NULL: none */
     const Dlx__Wire__Packet *request;
     int code;               /* that it should be answered with */
+    bool looks_at_page;     /* the worker */
     uint64_t link_ready;    /* or LinkReady of this link; 0: it is none */
     int region;             /* that it is about */
     uint32_t n;             /* that it drops */
