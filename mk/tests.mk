@@ -24,8 +24,8 @@ ACTOR_BIN := $(BUILD)/tests/actor/actor
 POSIX_TESTS := $(filter-out e2e_memory e2e_debug e2e_hostile_uid e2e_hostile_memory, \
     $(basename $(notdir $(wildcard tests/*/e2e_*.c))))
 
-.PHONY: check golden check-build check-programs check-gpu check-gpu-programs check-gpu-archive \
-    fault-programs soak-programs hostile-programs fuzz-programs
+.PHONY: check golden check-build check-programs standin check-gpu check-gpu-programs \
+    check-gpu-archive fault-programs soak-programs hostile-programs fuzz-programs
 # With T only the programs that it names are built; a script may need anything.
 CHECKED = $(if $(T),$(filter $(addprefix %/,$(T)),$(TEST_BIN)) $(STANDIN_LIB),check-programs)
 check: ## set up if needed, build, and run every test
@@ -40,6 +40,7 @@ golden: ## write what dlxctl prints now into tests/cli/sessions and tests/data/c
 
 check-build: all $(if $(filter check_%,$(T)),check-programs python,$(CHECKED) $(if $(T),,python))
 check-programs: $(TEST_BIN) $(STANDIN_LIB) $(GPU_BIN)
+standin: $(STANDIN_LIB)
 fault-programs: $(FAULT_BIN) $(ACTOR_BIN)
 soak-programs: $(ACTOR_BIN)
 hostile-programs: $(ACTOR_BIN)
