@@ -133,14 +133,24 @@ static void execute_at_once(struct dlx_client *c, struct dlx_test_peer *parent)
     execute_cat();
 }
 
-/* Also before its first take. */
-LOOP_TEST(a_reliable_subscriber_that_executes_another_program_is_not_waited_for, 0, 2)
+/* Each has a link by the new daemon, which does not count the end of the former one. */
+static void go_on_with_next_daemon(struct dlx_publisher *p, struct dlx_subscription *s)
+{
+    dlx_test_stream_restart();
+    dlx_test_stream_publish_once_joined(p, dlx_test_stream_alloc(p, 4, 1), s);
+    dlx_test_stream_expect(s, 4, 1);
+}
+
+/* Odd: before its first take. From 2 on: the publisher had links of a former daemon. */
+LOOP_TEST(a_reliable_subscriber_that_executes_another_program_is_not_waited_for, 0, 4)
 {
     int status;
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER_BLOCKING(.depth = 8));
     auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", SUBSCRIBE_RELIABLY);
-    struct dlx_test_peer peer = spawn(_i == 0 ? take_one_and_execute : execute_at_once);
+    if (_i >= 2)
+        go_on_with_next_daemon(p, s);
+    struct dlx_test_peer peer = spawn(_i % 2 ? execute_at_once : take_one_and_execute);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 1; i <= 100; i++) {
         ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), PUBLISH(.timeout_ns = PATIENCE)));

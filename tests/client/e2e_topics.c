@@ -162,6 +162,28 @@ static int note(const struct dlx_publisher_info *info, void *userdata)
     return 0;
 }
 
+/* Of each topic the newest message counts, whichever topic is the newer one. */
+LOOP_TEST(latest_of_a_pattern_skips_nothing_of_another_topic, 0, 2)
+{
+    const char *const topics[] = {"cam/front", "cam/rear"};
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *front = new_publisher(c, topics[0]), *rear = new_publisher(c, topics[1]);
+    auto_subscription *s =
+        dlx_test_stream_subscribe(c, "cam/*", SUBSCRIBE(.mode = DLX_MODE_LATEST));
+    for (int round = 1; round <= 4; round++) {
+        bool got[2] = {false, false};
+        dlx_test_stream_publish(_i ? front : rear, 10, round);
+        dlx_test_stream_publish(_i ? rear : front, 10, round);
+        for (int k = 0; k < 2; k++) {
+            auto_message *m = dlx_test_stream_next(s);
+            got[strcmp(dlx_message_topic(m), topics[1]) == 0] = true;
+            dlx_test_stream_check(m, 10, round);
+            ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).skipped, 0);
+        }
+        ck_assert(got[0] && got[1]);
+    }
+}
+
 TEST(publishers_are_listed_by_pattern)
 {
     auto_client *c = dlx_test_stream_connect();

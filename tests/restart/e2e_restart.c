@@ -277,6 +277,35 @@ TEST(a_shared_set_is_shared_with_the_new_daemon_too)
     ck_assert_uint_eq(x.p->epoch, 1);
 }
 
+/* Once the publisher has announced itself: while it waits for the first one to be taken. */
+static void *take_two_late(void *userdata)
+{
+    block_sigchld();
+    auto_client *c = dlx_test_stream_connect();
+    eventually(dlx_test_stream_list(c, NULL) == 1);
+    dlx_test_stream_take_all(userdata, 1, 2);
+    return NULL;
+}
+
+/* What was found of the set before the wait, and its memory, are of the daemon that has ended. */
+TEST(a_set_that_waits_through_a_restart_is_counted_once)
+{
+    int64_t values[10] = {9}, shape = 10;
+    auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 1), SUBSCRIBE_RELIABLY);
+    struct dlx_publish_report report = {.size = sizeof report};
+    DLManagedTensorVersioned foreign = INT64_TENSOR(values, &shape);
+    struct dlx_item items[] = {{"own", dlx_test_stream_alloc(x.p, 10, 2)}, {"foreign", &foreign}};
+    dlx_test_stream_publish(x.p, 10, 1);
+    ck_assert_uint_eq(x.p->epoch, 0);
+    dlx_test_stream_restart();
+    pthread_t thread = dlx_test_stream_thread(take_two_late, x.s);
+    ok(dlx_publish_set(x.p, items, 2, NULL, PUBLISH(.timeout_ns = PATIENCE, .report = &report)));
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_uint_eq(x.p->epoch, 1);
+    ck_assert_uint_eq(report.n_copied, 2);
+    ck_assert_uint_eq(report.copied_bytes, 2 * sizeof values);
+}
+
 TEST(an_old_connection_serves_new_calls)
 {
     auto_client *c = dlx_test_stream_connect();
