@@ -209,12 +209,16 @@ TEST(a_process_that_disconnects_has_them_yet)
     expect(2);
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene),
                       n_fds + 2 - 1); /* two pages and the pidfd; no socket */
+    uint64_t of_two = writer->user->used[DLXD_DESCRIPTORS];
     give_back(0);
     look();
     expect(1);
+    uint64_t of_one = writer->user->used[DLXD_DESCRIPTORS];
     give_back(1);
     look();
     expect(0);
+    /* The last one takes the charge of the pidfd along. */
+    ck_assert_uint_eq(of_one - writer->user->used[DLXD_DESCRIPTORS], of_two - of_one + 1);
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds - 2); /* nor that */
 }
 

@@ -190,6 +190,22 @@ TEST(what_stays_for_ever_has_no_end_after_a_late_death)
     close(pidfd[0]);
 }
 
+TEST(the_descriptor_of_a_process_that_ends_late_is_charged_until_then)
+{
+    int pidfd[2]; /* readable: dead */
+    struct dlxd_client *a = new_client(1000);
+    struct dlxd_publisher *publisher = new_publisher(a, 5);
+    ck_assert_int_eq(pipe2(pidfd, O_CLOEXEC), 0);
+    dlxd_publisher_die(publisher, pidfd[0]);
+    uint64_t n = a->user->used[DLXD_DESCRIPTORS];
+    close(pidfd[1]);
+    dlx_test_broker_run(&dlx_scene);
+    dlx_test_broker_run(&dlx_scene);
+    ck_assert_int_eq(publisher->state, DLXD_PUBLISHER_RETAINED);
+    ck_assert_uint_eq(a->user->used[DLXD_DESCRIPTORS], n - 1);
+    close(pidfd[0]);
+}
+
 /* If it is large enough for a control block, with what that says. */
 static int region_of(uint64_t size, uint64_t head, bool heeds_locks)
 {
@@ -293,6 +309,22 @@ TEST(memory_that_stays_is_counted_until_it_goes)
     dlxd_publisher_vanish(publisher);
     ck_assert_uint_eq(retained_bytes(user), 0);
     dlxd_user_unref(user);
+}
+
+/* It is no part of what is retained, and nobody can make it ready any more. */
+TEST(an_arena_that_was_never_ready_goes_with_its_client)
+{
+    int writer;
+    struct dlxd_arena *arena;
+    struct dlxd_client *client = new_client(1000);
+    struct dlxd_publisher *publisher = new_publisher(client, 5);
+    uint64_t bytes = client->user->used[DLXD_BYTES];
+    ok(dlxd_publisher_arena_new(publisher, 16 * DLX_PAGE, &arena, &writer));
+    (void)dlx_scene_keep(writer);
+    ck_assert_uint_eq(client->user->used[DLXD_BYTES], bytes + 16 * DLX_PAGE);
+    ck_assert(dlxd_publisher_end(publisher));
+    ck_assert_uint_le(client->user->used[DLXD_BYTES], bytes);
+    ck_assert_uint_eq(publisher->unready.n, 0);
 }
 
 /* A subscriber that still reads what was dropped, or has gone, keeps it mapped, and nobody else can

@@ -3,7 +3,9 @@
 /* What the service manager is sent, when, and for whom: users, amounts and times that a test cannot
  * have for real. */
 
+#include "daemon/persist/handover.h"
 #include "daemon/persist/manager_fds.h"
+#include "daemon/persist/record.h"
 #include "daemon/persist/store.h"
 #include "daemon/persist/store_queue.h"
 #include "tests/daemon/harness_scene.h"
@@ -285,6 +287,52 @@ TEST_OF(shares, nobody_can_take_all_that_the_manager_keeps)
     ck_assert_msg(strstr(dlx__error_message(), "may have at most what is left: all users together "
                                                "use 65 and may have 65"),
                   "%s", dlx__error_message());
+}
+
+/* Who finds regions without one takes them to have no writer, however soon a daemon ended. */
+TEST_OF(shares, a_pidfd_is_kept_before_the_regions_of_its_publisher)
+{
+    begin_store(OWN, 100);
+    struct dlxd_publisher *publisher = retain(dlx_scene_client(0, 10));
+    ck_assert(publisher->pidfd_kept && publisher->control->kept);
+    bool has_pidfd = false;
+    size_t n_regions = 0;
+    while (read_one()) {
+        has_pidfd |= strstr(last, "FDNAME=" DLXD_RECORD_PIDFD) != NULL;
+        n_regions += strstr(last, "FDNAME=" DLXD_RECORD_REGION) != NULL;
+        ck_assert(n_regions == 0 || has_pidfd);
+    }
+    ck_assert_uint_eq(n_regions, 1);
+}
+
+/* Publishers that the ledger of the store names. */
+static uint32_t n_in_ledger(void)
+{
+    struct dlxd_ledger ledger;
+    uint32_t n = 0;
+    ok(dlxd_ledger_open(&ledger, dlx_test_fds_dup(dlx_test_fds_find("/memfd:dlx-ledger"))));
+    for (uint32_t i = 1; i <= ledger.n; i++)
+        n += ledger.used[i];
+    dlxd_ledger_deinit(&ledger);
+    return n;
+}
+
+/* It names all that is handed over, also what is not to outlive the daemon in any other way. */
+TEST_OF(shares, an_upgrade_that_is_given_up_leaves_nothing_in_the_ledger)
+{
+    struct dlxd_handover handover;
+    begin_store(OWN, 100);
+    struct dlxd_client *client = dlx_scene_client(0, 10);
+    (void)retain(client);
+    (void)dlx_test_broker_publisher(
+        client, "latched", PUBLISHER_CONFIG(.history = 1, .retain = 1, .latched = true), 1);
+    ck_assert_uint_eq(n_in_ledger(), 1);
+    dlxd_handover_init(&handover);
+    ok(dlxd_store_hand_over(&dlx_scene.broker, &handover));
+    ck_assert_uint_eq(n_in_ledger(), 2);
+    dlxd_handover_deinit(&handover);
+    dlxd_store_take_back(&dlx_scene.broker);
+    ck_assert_uint_eq(n_in_ledger(), 1);
 }
 
 /* Its class, too, says how much the manager keeps for a user; the daemon's own one is no

@@ -2,6 +2,7 @@
 #include "tests/harness/fds.h"
 #include "tests/harness/patience.h"
 #include <dirent.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <sys/un.h>
 
@@ -14,6 +15,23 @@ size_t dlx_test_fds_count(void)
         n++;
     closedir(dir);
     return n - 3; /* without ".", ".." and the folder itself */
+}
+
+int dlx_test_fds_find(const char *text)
+{
+    char target[PATH_MAX];
+    int found = -1;
+    DIR *dir = opendir("/proc/self/fd");
+    ck_assert_ptr_nonnull(dir);
+    for (const struct dirent *entry; found < 0 && (entry = readdir(dir));) {
+        ssize_t n = readlinkat(dirfd(dir), entry->d_name, target, sizeof target - 1);
+        target[DLX_MAX(n, 0)] = '\0';
+        if (strstr(target, text))
+            found = atoi(entry->d_name);
+    }
+    closedir(dir);
+    ck_assert_msg(found >= 0, "no descriptor of %s", text);
+    return found;
 }
 
 int dlx_test_fds_dup(int fd)

@@ -6,6 +6,8 @@
 
 /* How many fds this process has open. */
 size_t dlx_test_fds_count(void);
+/* The first one whose link in /proc/self/fd has this text; the test fails if there is none. */
+int dlx_test_fds_find(const char *text);
 int dlx_test_fds_dup(int fd);
 /* The ends of a SOCK_SEQPACKET connection, neither of which blocks. */
 void dlx_test_fds_pair(int ret[2]);
