@@ -191,6 +191,25 @@ TEST(a_subscriber_that_is_about_to_join_is_shown)
     (void)close(fd);
 }
 
+/* Returns the rest of the line that `dlxctl quota` has of this quota. */
+static const char *line_of(const struct dlx_test_cli *cli, const char *quota, char ret[80])
+{
+    const char *at = strstr(cli->out, quota);
+    ck_assert_msg(at != NULL, "\"%s\" lacks \"%s\"", cli->out, quota);
+    (void)snprintf(ret, 80, "%.*s", (int)strcspn(at, "\n"), at);
+    return ret;
+}
+
+TEST(quotas_of_memory_have_units_and_others_have_none)
+{
+    char line[80];
+    auto_publisher *p = dlx_test_stream_publisher(c, "a", PUBLISHER(.retain = 1));
+    auto_cli quota = dlxctl(0, "quota");
+    has(line_of(&quota, " bytes ", line), " KiB ");
+    has(line_of(&quota, " retained-bytes ", line), " KiB ");
+    has_not(line_of(&quota, " descriptors ", line), "B");
+}
+
 /* Else it would end the wait of a publisher for its first subscriber. */
 TEST(looking_subscribes_only_where_it_says_so)
 {

@@ -51,6 +51,34 @@ LOOP_TEST(ctrl_c_before_the_first_message_is_a_failure, 0, 2)
     has(cli.err, ": a: no message came: 1 publisher attached\n");
 }
 
+/* Of a pattern, for all topics and for each: an age would be that of the wait. */
+TEST(messages_of_before_the_start_have_no_age_in_a_pattern)
+{
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "a/b", PUBLISHER(.history = 3));
+    dlx_test_stream_publish_all(p, 10, 1, 3);
+    auto_cli hz = dlxctl(0, "hz", "a/*", "--history", "3", "--count", "3", "--json");
+    json_auto_t *json = dlx_test_cli_json(&hz);
+    const json_t *of_topic = json_array_get(json_object_get(json, "topics"), 0);
+    ck_assert_int_eq(dlx_test_cli_integer(of_topic, "messages"), 3);
+    ck_assert(json_is_null(json_object_get(of_topic, "age")));
+    ck_assert(json_is_null(json_object_get(of_topic, "rate")));
+    ck_assert(json_is_null(json_object_get(json, "age")));
+}
+
+/* The next publisher of a pattern may come at any time: it is waited for unless that is said. */
+TEST(a_measurement_of_a_pattern_ends_with_its_last_publisher_if_asked_to)
+{
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "a/b", PUBLISHER(.history = 1));
+    dlx_test_stream_publish(p, 10, 1);
+    auto_cli hz = dlxctl_start("hz", "a/*", "--history", "1", "--until-gone");
+    ok(dlx_publisher_wait(p, 1, PATIENCE));
+    p = dlx_publisher_unref(p);
+    dlx_test_cli_finish(&hz, 0);
+    has(hz.out, "a/*: 1 message, ");
+}
+
 enum { N_SUBSCRIPTIONS = 4, N_MESSAGES = 3 };
 
 /* A publisher of topic "a" and one of "b", and subscribers that hold 1, 3 and 0 messages of "a" and

@@ -71,6 +71,18 @@ TEST(a_tensor_without_a_name_gets_one)
     free(data);
 }
 
+TEST(of_metadata_that_the_file_has_nothing_is_said)
+{
+    static const char expected[] = "{\"__metadata__\":{\"k\":\"v\"}";
+    size_t size = 0;
+    auto_cli save = save_pair((DLDataType){kDLUInt, 8, 1}, "a", "{\"k\":\"v\"}", 0);
+    ck_assert_str_eq(save.err, "");
+    char *data = dlx_test_read_file(dlx_test_file("pair.safetensors"), &size);
+    ck_assert_uint_gt(size, 8 + sizeof expected);
+    ck_assert_mem_eq(data + 8, expected, sizeof expected - 1);
+    free(data);
+}
+
 TEST(what_the_format_cannot_say_leaves_no_file)
 {
     auto_cli no_dtype = save_pair((DLDataType){kDLComplex, 128, 1}, "a", "{}", 1);
