@@ -35,6 +35,20 @@ def test_publish_async_waits_for_room_and_lets_others_run(c):
     asyncio.run(main())
 
 
+def test_publish_async_is_tried_once_before_it_waits(c):
+    async def main():
+        with blocking(c, depth=1) as (pub, sub):
+            pub.publish(b"first")
+            assert pub.stats()["full"] == 0
+            task = asyncio.create_task(pub.publish_async(b"second"))
+            await turns(20)
+            assert not task.done() and pub.stats()["full"] == 1
+            sub.take()
+            assert (await task).seq == 2
+
+    asyncio.run(main())
+
+
 def test_many_messages_go_through_a_short_queue_in_one_loop(c):
     async def main():
         with blocking(c, depth=4) as (pub, sub):

@@ -3,6 +3,7 @@
 
 import asyncio
 import threading
+import time
 import warnings
 
 import dlx
@@ -14,11 +15,14 @@ from conftest import PATIENCE
 def test_a_long_wait_for_a_topic_that_nobody_publishes_warns_once(c):
     """take(), and take_async() at the same time."""
     sync, other = c.subscribe("typo/sync"), c.subscribe("typo/async")
-    after = sync._hint_after + 0.5
+    hint_after, waited = sync._hint_after, []
+    after = hint_after + 0.5
 
     def take():
+        began = time.monotonic()
         with pytest.raises(dlx.Timeout):
             sync.take(timeout=after)
+        waited.append(time.monotonic() - began)
 
     async def main():
         with pytest.raises(dlx.Timeout):
@@ -37,6 +41,7 @@ def test_a_long_wait_for_a_topic_that_nobody_publishes_warns_once(c):
         ("topic typo/sync", words),
     ]
     assert sync._hint_after is None and other._hint_after is None
+    assert waited[0] < 2 * hint_after  # what it waited before it warned counts
 
 
 def test_a_program_that_raises_warnings_loses_no_message_by_this_one(c):

@@ -91,6 +91,22 @@ TEST(what_a_publisher_has_put_is_not_forgotten_while_it_is_connected)
     dlx_test_keeper_wait_children(keeper.pid, 0);
 }
 
+/* What the last daemon had claimed says nothing of what the next one will claim. */
+TEST(a_publisher_that_ends_before_the_next_daemon_has_claimed_it_is_kept_for_it)
+{
+    auto_fd a = publisher(1, 1000, 1);
+    dlx_test_keeper_claim(&keeper, 1, 1000, 4096);
+    ck_assert_int_eq(fetch(1, 1000, 5), 0); /* so that it was read */
+    dlx_test_keeper_connect(&keeper);
+    ck_assert_int_eq(fetch(1, 1000, 5), 0);
+    ck_assert_int_eq(shutdown(a, SHUT_WR), 0);
+    is_cut_off(a); /* its holder has told the router */
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(fetch(1, 1000, 5), 0);
+    dlx_test_keeper_claim(&keeper, 1, 1000, 4096);
+    ck_assert_int_eq(fetch(1, 1000, 5), 0);
+}
+
 TEST(a_publisher_that_comes_again_begins_anew)
 {
     auto_fd first = publisher(1, 1000, 1), second = -1;
