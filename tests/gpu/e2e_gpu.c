@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors on GPUs between processes, over a real daemon. */
+#include "client/publish/gpu_share.h"
+#include "client/publish/publisher.h"
 #include "tests/gpu/harness_gpu_stream.h"
 
 #if DLX_TEST_HAS_GPU
@@ -103,6 +105,7 @@ GPU_TEST(a_set_mixes_tensors_on_the_cpu_and_on_a_gpu, 0)
     };
     items[2].tensor->dl_tensor.strides[0] = 1;
     ok(dlx_publish_set(x.p, items, 5, &hello, NULL));
+    ck_assert_uint_eq(x.p->gpu->n_mortal, 1); /* a message, whatever the number of its tensors */
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 4);
 }

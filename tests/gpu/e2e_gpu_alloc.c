@@ -46,6 +46,20 @@ GPU_LOOP_TEST(a_tensor_is_on_the_device_aligned_and_cleared_at_first, 0, 2, DLX_
         t[i]->deleter(t[i]);
 }
 
+GPU_TEST(a_set_waits_for_the_default_stream_of_each_of_its_devices, DLX_TEST_GPU_TWO)
+{
+    auto_gpu_end x = dlx_test_gpu_publisher(NULL);
+    int64_t n = N;
+    struct dlx_item items[] = {{.name = "first"}, {.name = "second"}};
+    for (int i = 0; i < 2; i++) {
+        struct dlx_tensor_spec spec = dlx_test_gpu_spec(&n, 1, (DLDevice){kDLCUDA, i});
+        (void)dlx_test_gpu_context(i);
+        ok(dlx_alloc(x.p, &spec, &items[i].tensor));
+    }
+    ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
+    dlx_test_gpu_check_calls("cuEventRecord", 2);
+}
+
 GPU_TEST(a_device_that_is_not_there_is_refused, 0)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);

@@ -124,6 +124,16 @@ TEST(memory_of_others_is_known_until_its_publisher_ends)
     ck_assert_int_eq(n_closed, 0);
 }
 
+TEST(memory_of_others_that_is_used_when_its_publisher_ends_goes_with_its_last_use)
+{
+    uint64_t offset;
+    ok(dlx__gpu_exports_share(exports, kDLCUDA, 0, memory, 8, &export, &offset));
+    dlx__gpu_exports_end(dlx_steal(exports));
+    ck_assert_int_eq(n_forgotten, 0);
+    dlx__gpu_export_unref(export);
+    ck_assert_int_eq(n_forgotten, 1);
+}
+
 int main(void)
 {
     TCase *tc = tcase_create("gpu_exports");

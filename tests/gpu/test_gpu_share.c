@@ -313,6 +313,19 @@ GPU_TEST(an_allocation_belongs_to_a_publisher_of_one_number_and_one_id, 0)
     close_received();
 }
 
+/* What is mapped for reading alone is not given to who writes. */
+GPU_TEST(an_import_is_of_one_access, 0)
+{
+    struct dlx_gpu_import *other;
+    begin_received(DLX_GPU_CUDA_VMM);
+    ok(open_received());
+    ok(dlx__gpu_import(DLX_TEST_GPU_PEER, &received, DLX_GPU_HOME, DLX_GPU_READ_WRITE, NULL,
+                       &other));
+    ck_assert_ptr_ne(other, import);
+    dlx__gpu_import_unref(other);
+    close_received();
+}
+
 static int import_own(const struct dlx_gpu_handle *handle, struct dlx_gpu_import **ret)
 {
     return dlx__gpu_import(DLX_TEST_GPU_OWN, handle, DLX_GPU_HOME, DLX_GPU_READ, NULL, ret);
