@@ -391,6 +391,41 @@ if command -v mandoc >/dev/null; then
     manual 1 'a page that mandoc warns of' docs/man/dlpackd.8 's/^\.El$//'
 fi
 
+# -- figures -----------------------------------------------------------------------------------------
+# figures <status> <what> <sed of link.h>: after that change, of a tree whose figures were written
+figures() {
+    local tree=$tmp/thin link=client/message/subscriber_link.h
+    rm -rf "$tree"
+    mkdir -p "$tree"/{tools/lint,client/message,build/obj/client/message}
+    printf '%s\n' 'struct dlx_link_part {' '    int one, *two;' '};' \
+        'struct dlx_subscriber_link {' '    struct dlx_link_part part;' '    bool is_here;' '};' \
+        'void b(void);' >"$tree/$link"
+    for file in a b; do
+        printf '%s\n' '#include "client/message/subscriber_link.h"' 'void a(void);' \
+            "void $file(void)" '{' '}' >"$tree/client/message/$file.c"
+    done
+    sed -i 's/^{/{ a();/' "$tree/client/message/b.c"
+    git -C "$tree" init -q
+    ratchet() {
+        (cd "$tree" && for file in a b; do
+            cc -w -include stdbool.h -I. -c "client/message/$file.c" \
+                -o "build/obj/client/message/$file.o"
+        done && "$here/figures" "$@")
+    }
+    expect 0 'figures are written' ratchet --renew
+    sed -i "$3" "$tree/${4:-$link}"
+    expect "$1" "figures: $2" ratchet --check
+}
+figures 0 'nothing changed' ''
+figures 1 'a member more' 's/bool is_here;/bool is_here, is_there;/'
+figures 1 'a member of a part more' 's/one, /one, three, /'
+figures 1 'a boolean instead of a number' 's/int one/bool one/'
+figures 1 'a member less, which is not written down' 's/one, //'
+figures 1 'a word of flags' 's/bool is_here/unsigned flags/'
+figures 1 'a line more' '$s/$/\n/'
+figures 1 'a call that closes a circle' 's/^{/{ b();/' client/message/a.c
+figures 1 'a call that may move a publisher' 's/^{/{ dlx__publisher_go_on();/' client/message/a.c
+
 # -- format ----------------------------------------------------------------------------------------
 if clang-format --version 2>/dev/null | grep 'version 14' >/dev/null; then
     printf '%s\n' "$spdx" '#include <dlx/b.h>' '#include <dlx/a.h>' '' 'int f(char *p)' '{' \
