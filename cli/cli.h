@@ -17,6 +17,8 @@ enum cli_status {
     CLI_SIGNAL = 128, /**< plus the number of the signal: what was asked for is not complete */
 };
 
+#define DLXCTL "dlxctl"
+
 struct cli {
     const char *socket; /**< NULL: the library's default */
     bool json;
@@ -26,9 +28,6 @@ struct cli {
     bool has_said_wait;
     struct dlx_client *client;
 };
-
-/** Parse the command line and run the command. Returns the exit status. */
-int cli_run(int argc, char **argv);
 
 /* The commands. argv[0] is "dlxctl <command>". They return the exit status. */
 int cmd_ls(struct cli *cli, int argc, char **argv);

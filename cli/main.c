@@ -1,12 +1,184 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The program: safe standard descriptors, then cli_run(). */
+/* The program: the table of commands, and the command line before the name of one. */
 
 #include "cli/cli.h"
+#include "cli/npz.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+static const struct command {
+    const char *name;
+    int (*run)(struct cli *cli, int argc, char **argv);
+    const char *help;
+    enum dlx_autospawn autospawn; /**< who only looks starts no daemon */
+} commands[] = {
+    {"ls", cmd_ls, "list topics and their publishers", DLX_AUTOSPAWN_NEVER},
+    {"info", cmd_info, "show the daemon, or a topic with its links", DLX_AUTOSPAWN_NEVER},
+    {"pub", cmd_pub, "publish .npy" NPZ_COMMA " or .safetensors files, or raw bytes",
+     DLX_AUTOSPAWN_DEFAULT},
+    {"echo", cmd_echo, "print messages", DLX_AUTOSPAWN_DEFAULT},
+    {"get", cmd_get, "show or save the newest message of a topic", DLX_AUTOSPAWN_NEVER},
+    {"rm", cmd_rm, "drop what is retained on a topic", DLX_AUTOSPAWN_NEVER},
+    {"save", cmd_save, "write messages to .npy" NPZ_COMMA " or .safetensors files",
+     DLX_AUTOSPAWN_DEFAULT},
+    {"hz", cmd_hz, "measure rate, loss and age of messages", DLX_AUTOSPAWN_DEFAULT},
+    {"bw", cmd_bw, "measure bytes a second and sizes of messages", DLX_AUTOSPAWN_DEFAULT},
+    {"holds", cmd_holds, "show who holds messages", DLX_AUTOSPAWN_NEVER},
+    {"quota", cmd_quota, "show what users use of the daemon, and may have", DLX_AUTOSPAWN_NEVER},
+};
+
+struct global {
+    struct cli *cli;
+    const struct command *command;
+    int first; /* index of the command in argv */
+};
+
+static const struct command *find_command(const char *name)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    return NULL;
+}
+
+/* How many letters have to be added, left out or changed, or swapped with the next one, to make one
+ * word the other. Both have at most NAME_MAX_SIZE letters. */
+enum { NAME_MAX_SIZE = 12 };
+
+static size_t distance(const char *a, const char *b)
+{
+    size_t d[NAME_MAX_SIZE + 1][NAME_MAX_SIZE + 1], n_a = strlen(a), n_b = strlen(b);
+    for (size_t i = 0; i <= n_a; i++)
+        for (size_t j = 0; j <= n_b; j++) {
+            d[i][j] = i == 0 ? j : d[i - 1][j] + 1;
+            if (i == 0 || j == 0)
+                continue;
+            size_t changed = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            d[i][j] = d[i][j] < d[i][j - 1] + 1 ? d[i][j] : d[i][j - 1] + 1;
+            d[i][j] = d[i][j] < changed ? d[i][j] : changed;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                d[i - 2][j - 2] + 1 < d[i][j])
+                d[i][j] = d[i - 2][j - 2] + 1;
+        }
+    return d[n_a][n_b];
+}
+
+/* The command that was meant: one that begins the word or is begun by it ("publish", "inf"), or one
+ * that fewer than half of its letters tell from it. NULL: none. */
+static const struct command *find_nearest(const char *word)
+{
+    const struct command *nearest = NULL;
+    size_t least = NAME_MAX_SIZE + 1, n = strlen(word);
+    for (size_t i = 0; n > 0 && i < sizeof commands / sizeof commands[0]; i++) {
+        const char *name = commands[i].name;
+        size_t n_name = strlen(name), n_less = n < n_name ? n : n_name;
+        size_t far = strncmp(word, name, n_less) == 0 ? 0 : NAME_MAX_SIZE + 1;
+        if (far > 0 && n <= NAME_MAX_SIZE && 2 * distance(word, name) < n_name + 1)
+            far = distance(word, name);
+        if (far < least) {
+            least = far;
+            nearest = &commands[i];
+        }
+    }
+    return nearest;
+}
+
+static void fail_unknown_command(const struct argp_state *state, const char *word)
+{
+    char names[256] = "";
+    const struct command *nearest = find_nearest(word);
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        (void)snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "",
+                       commands[i].name);
+    argp_error(state, "unknown command '%s'%s%s%s\nCommands: %s", word,
+               nearest ? "; did you mean '" : "", nearest ? nearest->name : "", nearest ? "'?" : "",
+               names);
+}
+
+static error_t parse_global(int key, char *arg, struct argp_state *state)
+{
+    struct global *g = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = g->cli;
+        return 0;
+    case ARGP_KEY_ARG:
+        g->command = find_command(arg);
+        if (!g->command)
+            fail_unknown_command(state, arg);
+        g->first = state->next - 1;
+        state->next = state->argc; /* the rest is the command's */
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "a command is missing");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* The list of commands stands where argp puts the text before the options. */
+static char *global_help(int key, const char *text, void *input)
+{
+    (void)input;
+    if (key != ARGP_KEY_HELP_PRE_DOC)
+        return (char *)(uintptr_t)text; /* argp's own convention: unchanged */
+    char *help = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&help, &size);
+    if (!file)
+        return (char *)(uintptr_t)text;
+    fprintf(file, "%s\n\nCommands:\n", text);
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        fprintf(file, "  %-6s %s\n", commands[i].name, commands[i].help);
+    fprintf(file, "\n" DLXCTL " COMMAND --help shows the options of a command.\n");
+    (void)fclose(file);
+    return help;
+}
+
+static int run(int argc, char **argv)
+{
+    struct cli cli = {.command = ""};
+    struct global g = {.cli = &cli};
+    static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
+    static const struct argp argp = {
+        .parser = parse_global,
+        .args_doc = "COMMAND [ARG...]",
+        .doc = "Look at, feed and record the tensors that dlpackd brokers between processes.\v"
+               "Without --socket and $DLX_SOCKET, the daemon is the first one that answers on "
+               "$XDG_RUNTIME_DIR/dlpackd.sock, /run/dlpackd/dlpackd.sock or "
+               "/tmp/dlpackd-UID/dlpackd.sock. If none does, pub, echo, save, hz and bw start a "
+               "private one.\n\n"
+               "Exit status: 0 done, 1 failed, 2 wrong usage, 128 + N ended early by signal N.",
+        .children = children,
+        .help_filter = global_help,
+    };
+    argp_err_exit_status = CLI_USAGE;
+    argp_program_version = DLXCTL " " DLX_VERSION_STRING;
+    int error = argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &g);
+    if (error != 0) {
+        (void)fprintf(stderr, DLXCTL ": %s\n", strerror(error));
+        return CLI_FAILURE;
+    }
+    if (!g.command)
+        return CLI_USAGE;
+
+    char name[64];
+    (void)snprintf(name, sizeof name, DLXCTL " %s", g.command->name);
+    argv[g.first] = name;
+    cli.command = g.command->name;
+    cli.autospawn = g.command->autospawn;
+    int status = g.command->run(&cli, argc - g.first, argv + g.first);
+    dlx_client_unref(cli.client);
+    return status;
+}
 
 /* If a standard descriptor is closed, the next file or socket gets its number, and with it what is
  * printed. So a descriptor takes its place that fails with EBADF when used. */
@@ -25,5 +197,5 @@ int main(int argc, char **argv)
         return CLI_FAILURE; /* there is nowhere to report it */
     /* a file that gets too long (ulimit -f) is an error like a full disk */
     (void)signal(SIGXFSZ, SIG_IGN);
-    return cli_run(argc, argv);
+    return run(argc, argv);
 }

@@ -9,29 +9,7 @@
  * data must be rearranged.
  */
 
-#include "cli/error.h"
-#include "cli/npy.h"
-#include "cli/safetensors.h"
-
-struct source_args {
-    char *const *files; /**< "-" is the standard input; borrowed for the source's life */
-    size_t n_files;
-    bool joined;      /**< together they are one set, and each of `files` is [NAME=]FILE */
-    bool raw;         /**< they are raw bytes of `dtype` and `shape` */
-    DLDataType dtype; /**< bits 0: as the file says */
-    int32_t ndim;
-    int64_t shape[NPY_NDIM_MAX];
-};
-
-/** The next tensor, or set. */
-struct source_item {
-    const struct safetensors *set; /**< NULL: one tensor, as follows; lives until the next item */
-    DLDataType dtype;
-    int32_t ndim;
-    int64_t shape[NPY_NDIM_MAX];
-    uint64_t size;    /**< bytes, of a set all together */
-    const char *file; /**< "standard input" for "-" */
-};
+#include "cli/source_item.h"
 
 struct source;
 
@@ -39,7 +17,6 @@ struct source;
  * "rgb=a.npy" is the tensor rgb of a set, "a.npy" and "=a.npy" the tensor a. `*ret_file` points
  * into `argument`. Returns 0 or DLX_E_INVALID with words.
  */
-#define JOINED_NAME_SIZE 1024
 int joined_split(const char *argument, char name[JOINED_NAME_SIZE], const char **ret_file,
                  struct cli_error *e);
 

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Input of a source: a file or a pipe, read from front to back. */
+/* Input of a source: a file or a pipe, read from front to back, and what its formats share. */
 
+#include "cli/output.h"
 #include "cli/source_input.h"
 #include "cli/wait.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -119,4 +122,52 @@ int input_read(struct input *in, void *data, uint64_t size, uint64_t *ret_size, 
 {
     struct iovec piece = {.iov_base = data, .iov_len = (size_t)size};
     return input_read_pieces(in, &piece, 1, ret_size, e);
+}
+
+/* ---- what formats share ---------------------------------------------------------------------- */
+
+int source_take(struct source *s, void *data, uint64_t size, uint64_t *ret_size,
+                struct cli_error *e)
+{
+    *ret_size = 0;
+    if (size == 0) /* `data` may be NULL */
+        return 0;
+    size_t ahead = s->prefix_size < size ? s->prefix_size : (size_t)size;
+    memcpy(data, s->prefix, ahead);
+    memmove(s->prefix, s->prefix + ahead, s->prefix_size - ahead);
+    s->prefix_size -= ahead;
+    uint64_t got = 0;
+    int code = input_read(&s->in, (uint8_t *)data + ahead, size - ahead, &got, e);
+    if (code == 0)
+        *ret_size = ahead + got;
+    return code;
+}
+
+int source_scratch(struct source *s, uint64_t size, struct cli_error *e)
+{
+    if (size <= s->scratch_size)
+        return 0;
+    free(s->scratch);
+    s->scratch_size = 0;
+    s->scratch = size <= SIZE_MAX ? malloc((size_t)size) : NULL;
+    if (!s->scratch) {
+        char amount[HUMAN_SIZE];
+        human_bytes(size, amount);
+        return cli_fail(e, DLX_E_NO_MEMORY, "%.255s: no memory for %s", s->in.name, amount);
+    }
+    s->scratch_size = size;
+    return 0;
+}
+
+int source_lies(struct source *s, uint64_t expected, uint64_t found, const char *what,
+                struct cli_error *e)
+{
+    if (s->n_items > 1)
+        return cli_fail(e, DLX_E_INVALID,
+                        "%.255s: tensor %" PRIu64 " should have %" PRIu64
+                        " bytes (%s), the file has %" PRIu64 " more",
+                        s->in.name, s->n_items, expected, what, found);
+    return cli_fail(e, DLX_E_INVALID,
+                    "%.255s: %s should have %" PRIu64 " bytes, the file has %" PRIu64, s->in.name,
+                    what, expected, found);
 }

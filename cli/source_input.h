@@ -4,7 +4,7 @@
 
 /** One open file of a source, and what is behind the formats' table. Private to cli/source*.c. */
 
-#include "cli/source.h"
+#include "cli/source_item.h"
 #include <sys/uio.h>
 
 struct input {
@@ -29,6 +29,8 @@ int input_read(struct input *in, void *data, uint64_t size, uint64_t *ret_size,
 int input_read_pieces(struct input *in, struct iovec *pieces, size_t n, uint64_t *ret_size,
                       struct cli_error *e);
 
+struct source;
+
 struct source_format {
     /** As source_next(), for the file that is open; 0 at its end. */
     int (*next)(struct source *s, struct source_item *item, struct cli_error *e);
@@ -36,7 +38,7 @@ struct source_format {
     int (*read_set)(struct source *s, void *const *data, struct cli_error *e); /**< NULL: no sets */
 };
 
-extern const struct source_format source_npy, source_npz, source_raw, source_safetensors;
+extern const struct source_format source_npy, source_npz, source_safetensors;
 
 /** One file of a joined source. */
 struct joined_part {
@@ -44,12 +46,6 @@ struct joined_part {
     char *file[1];
     struct source *source;
 };
-
-/** As source_new(), source_free(), source_next() and source_read_set(), for the parts. */
-int joined_open(struct source *s, struct cli_error *e);
-void joined_close(struct source *s);
-int joined_next(struct source *s, struct source_item *ret_item, struct cli_error *e);
-int joined_read(struct source *s, void *const *data, struct cli_error *e);
 
 struct source {
     struct source_args args;

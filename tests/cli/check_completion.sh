@@ -104,8 +104,8 @@ lacks() { # lacks LINE WORD: it does not offer it
 # What argp says in its other form of help.
 options() { "$@" --usage | tr ' []|' '\n' | grep -oE '^--[a-z0-9-]+' | sort -u; }
 
-mapfile -t commands < <(sed -nE 's/^ *\{"([a-z-]+)", cmd_.*/\1/p' "$OLDPWD/cli/cli.c")
-[ "${#commands[@]}" -ge 10 ] || fail "${#commands[@]} commands in cli/cli.c"
+mapfile -t commands < <(sed -nE 's/^ *\{"([a-z-]+)", cmd_.*/\1/p' "$OLDPWD/cli/main.c")
+[ "${#commands[@]}" -ge 10 ] || fail "${#commands[@]} commands in cli/main.c"
 "$build/dlpackd" --socket "$DLX_SOCKET" --ready-fd 3 3>"$tmp/ready" 2>"$tmp/log" &
 daemon=$!
 until [ -s "$tmp/ready" ]; do kill -0 "$daemon" || fail "dlpackd: $(cat "$tmp/log")"; done

@@ -20,8 +20,8 @@ read -ra flags < <(pkg-config --cflags --libs jansson)
 "${CC:-cc}" -std=gnu11 -D_GNU_SOURCE -DDLX_NO_ZIP -DDLX_VERSION_STRING='"0"' -I. -Iinclude \
     -o "$tmp/dlxctl" cli/*.c "$build/libdlx.so" "-Wl,-rpath,$build" "${flags[@]}" -lm
 
-mapfile -t commands < <(sed -nE 's/^ *\{"([a-z-]+)", cmd_.*/\1/p' cli/cli.c)
-[ "${#commands[@]}" -ge 10 ] || fail "${#commands[@]} commands in cli/cli.c"
+mapfile -t commands < <(sed -nE 's/^ *\{"([a-z-]+)", cmd_.*/\1/p' cli/main.c)
+[ "${#commands[@]}" -ge 10 ] || fail "${#commands[@]} commands in cli/main.c"
 for command in '' "${commands[@]}"; do
     # shellcheck disable=SC2086 # no command is no word
     "$tmp/dlxctl" $command --help >"$tmp/help"
