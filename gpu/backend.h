@@ -11,7 +11,8 @@
  * called in a forked child (gpu/gpu.h).
  */
 
-#include "gpu/gpu.h"
+#include "gpu/handle.h"
+#include "gpu/stream.h"
 
 /* A part of memory with a handle of its own. */
 struct dlx_gpu_piece {
@@ -36,7 +37,7 @@ enum dlx_gpu_access { DLX_GPU_READ = 1, DLX_GPU_READ_WRITE };
 
 struct dlx_gpu_ops {
     enum dlx_gpu_kind kind;
-    const struct dlx_gpu_api *api;
+    int32_t device_type; /* of DLPack */
     /* An export, or what classify() found, keeps the memory in use: hold it only while needed. */
     bool export_pins;
     /* Memory may stay open while no tensor uses it, since opening is slow. */
@@ -104,5 +105,9 @@ int dlx__gpu_memory_pieces(struct dlx_gpu_memory *memory, uint32_t n);
 
 /* A backend calls this before it loads anything: from then on fork() is noticed. */
 void dlx__gpu_watch_forks(void);
+/* Is this a forked child of a process that had loaded a driver? */
+bool dlx__gpu_is_forked(void);
+/* DLX_E_FORKED with its message. */
+int dlx__gpu_fail_forked(void);
 
 #endif

@@ -5,7 +5,6 @@
 /* The CUDA driver, loaded at run time. Types are those of the real cuda.h, 12.5 or later. */
 
 #include "gpu/backend.h"
-#include "gpu/gpu.h"
 #include <cuda.h>
 
 /* Names without a version: cuda.h defines them as the version that it declares. All of them are in

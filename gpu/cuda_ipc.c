@@ -5,6 +5,7 @@
  */
 #include "common/error.h"
 #include "gpu/cuda_driver.h"
+#include <dlpack/dlpack.h>
 #include <string.h>
 
 _Static_assert(sizeof(CUipcMemHandle) == sizeof(((struct dlx_gpu_handle *)0)->token), "token");
@@ -80,9 +81,10 @@ static void cuda_ipc_forget(struct dlx_gpu_memory *memory)
     *memory = (struct dlx_gpu_memory){0};
 }
 
+/* An import closes with its last use: the owner may free the memory then. */
 const struct dlx_gpu_ops dlx__cuda_ipc_ops = {
     .kind = DLX_GPU_CUDA_IPC,
-    .api = &dlx__cuda_api, /* an import closes with its last use: the owner may free it then */
+    .device_type = kDLCUDA,
     .export = export_handle,
     .open = open_handle,
     .close = close_handle,

@@ -5,6 +5,7 @@
  */
 #include "common/error.h"
 #include "gpu/cuda_driver.h"
+#include <dlpack/dlpack.h>
 #include <string.h>
 
 #define FD_HANDLE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -118,7 +119,7 @@ static void cuda_pool_forget(struct dlx_gpu_memory *memory)
 
 const struct dlx_gpu_ops dlx__cuda_pool_ops = {
     .kind = DLX_GPU_CUDA_POOL,
-    .api = &dlx__cuda_api,
+    .device_type = kDLCUDA,
     .export_pins = true,
     .export = export_pointer,
     .open = open_pointer,

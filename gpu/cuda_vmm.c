@@ -7,6 +7,7 @@
 #include "common/amount.h"
 #include "common/error.h"
 #include "gpu/cuda_driver.h"
+#include <dlpack/dlpack.h>
 #include <string.h>
 
 #define FD_HANDLE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -225,7 +226,7 @@ static void cuda_vmm_forget(struct dlx_gpu_memory *memory)
 
 const struct dlx_gpu_ops dlx__cuda_vmm_ops = {
     .kind = DLX_GPU_CUDA_VMM,
-    .api = &dlx__cuda_api,
+    .device_type = kDLCUDA,
     .export_pins = true,
     .import_stays = true,
     .allocate = cuda_vmm_allocate,

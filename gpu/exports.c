@@ -142,8 +142,9 @@ void dlx__gpu_exports_end(struct dlx_gpu_exports *exports)
 }
 
 /* Export the memory, which then belongs to the export. On failure it stays the caller's. */
-static int exports_make(struct dlx_gpu_exports *exports, const struct dlx_gpu_memory *memory,
-                        bool is_ours, struct dlx_gpu_export **ret)
+static int exports_make(struct dlx_gpu_exports *exports, const struct dlx_gpu_api *api,
+                        const struct dlx_gpu_memory *memory, bool is_ours,
+                        struct dlx_gpu_export **ret)
 {
     struct dlx_gpu_export *export = calloc(1, sizeof *export);
     if (!export)
@@ -152,7 +153,7 @@ static int exports_make(struct dlx_gpu_exports *exports, const struct dlx_gpu_me
     export->is_ours = is_ours;
     export->n_uses = 1;
     export->memory = *memory;
-    int r = memory->ops->api->uuid(memory->device, &export->handle.device);
+    int r = api->uuid(memory->device, &export->handle.device);
     if (r == 0)
         r = memory->ops->export(memory, &export->handle);
     if (r < 0) {
@@ -191,7 +192,7 @@ int dlx__gpu_exports_allocate(struct dlx_gpu_exports *exports, int32_t device_ty
     if (r < 0)
         return r;
     (void)pthread_mutex_lock(&exports->making);
-    r = exports_make(exports, &memory, true, ret);
+    r = exports_make(exports, api, &memory, true, ret);
     (void)pthread_mutex_unlock(&exports->making);
     if (r < 0)
         ops->close(&memory);
@@ -242,7 +243,7 @@ int dlx__gpu_exports_share(struct dlx_gpu_exports *exports, int32_t device_type,
         uint64_t offset = (uint64_t)((uintptr_t)ptr - (uintptr_t)memory.base);
         struct dlx_gpu_export *export = reuse(exports, &memory);
         if (!export)
-            r = exports_make(exports, &memory, false, &export);
+            r = exports_make(exports, api, &memory, false, &export);
         else
             memory.ops->forget(&memory);
         if (r == 0) {

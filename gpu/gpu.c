@@ -3,8 +3,6 @@
 #include "common/error.h"
 #include "gpu/backend.h"
 #include <dlpack/dlpack.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -63,15 +61,6 @@ int dlx__gpu_ops(enum dlx_gpu_kind kind, const struct dlx_gpu_ops **ret)
                                 dlx__gpu_kind_text(kind));
     }
     *ret = kinds[kind];
-    return 0;
-}
-
-int dlx__gpu_memory_pieces(struct dlx_gpu_memory *memory, uint32_t n)
-{
-    memory->pieces = calloc(n, sizeof *memory->pieces);
-    if (!memory->pieces)
-        return dlx__fail(DLX_E_NO_MEMORY, "no memory for %u chunks of GPU memory", n);
-    memory->n_pieces = n;
     return 0;
 }
 
@@ -237,36 +226,4 @@ int dlx__gpu_ordinal(int32_t device_type, const struct dlx_gpu_uuid *uuid, int32
         }
     }
     return fail_not_visible(api, uuid, seen, n);
-}
-
-/* ---- fork ---------------------------------------------------------------------------------- */
-
-static atomic_bool is_forked;
-static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
-
-static void in_child(void)
-{
-    atomic_store_explicit(&is_forked, true, memory_order_relaxed);
-}
-
-static void watch(void)
-{
-    (void)pthread_atfork(NULL, NULL, in_child);
-}
-
-void dlx__gpu_watch_forks(void)
-{
-    (void)pthread_once(&watch_once, watch);
-}
-
-bool dlx__gpu_is_forked(void)
-{
-    return atomic_load_explicit(&is_forked, memory_order_relaxed);
-}
-
-int dlx__gpu_fail_forked(void)
-{
-    return dlx__fail(DLX_E_FORKED,
-                     "a forked child cannot use the GPUs that its parent has used: fork before the "
-                     "first use of a GPU, or start the child with exec (Python: the spawn method)");
 }

@@ -11,6 +11,7 @@
  */
 
 #include "gpu/handle.h"
+#include "gpu/stream.h"
 
 /* The GPU with this ordinal. DLX_E_DEVICE: no such GPU, driver or backend. */
 int dlx__gpu_uuid(int32_t device_type, int32_t device, struct dlx_gpu_uuid *ret);
@@ -38,15 +39,6 @@ int dlx__gpu_check_range(int32_t device_type, int32_t device, const void *ptr, u
 int dlx__gpu_copy(int32_t device_type, int32_t device, void *to, const void *from, uint64_t size,
                   void *stream);
 
-/* A point in a stream. All zero: none, or one that was reached. */
-struct dlx_gpu_event {
-    const struct dlx_gpu_api *api;
-    int32_t device;
-    bool has_context; /* it keeps the primary context of `device` */
-    int context;      /* whose CUdevice is this */
-    void *event;
-};
-
 /*
  * The work that is on a stream of the GPU now; NULL is the default stream. Returns 1 if it is not
  * done: dlx__gpu_event_wait() waits for it, and dlx__gpu_event_end() follows. Returns 0 if it is
@@ -58,13 +50,6 @@ int dlx__gpu_event_record(int32_t device_type, int32_t device, void *stream,
 /* Any thread. Returns 0; an error of the GPU, which has ended the work, too. */
 int dlx__gpu_event_wait(const struct dlx_gpu_event *event);
 void dlx__gpu_event_end(struct dlx_gpu_event *event);
-
-/* A stream waits for the CPU. All zero: none does. */
-struct dlx_gpu_gate {
-    const struct dlx_gpu_api *api;
-    struct dlx_gpu_gate_page *page;
-    uint32_t i;
-};
 
 /*
  * What is enqueued on a stream of the GPU from now on runs after dlx__gpu_gate_open(), which has to
@@ -89,10 +74,5 @@ int dlx__gpu_retain(int32_t device_type, int32_t device);
 void dlx__gpu_release(int32_t device_type, int32_t device);
 int dlx__gpu_pin(int32_t device_type, int32_t device, const void *at, uint64_t size);
 int dlx__gpu_unpin(int32_t device_type, int32_t device, const void *at);
-
-/* Is this a forked child of a process that had loaded a driver? */
-bool dlx__gpu_is_forked(void);
-/* DLX_E_FORKED with its message. */
-int dlx__gpu_fail_forked(void);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/hip_runtime.h"
 #include "common/error.h"
-#include "gpu/gpu.h"
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdarg.h>

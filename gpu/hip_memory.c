@@ -6,6 +6,7 @@
 #include "common/amount.h"
 #include "common/error.h"
 #include "gpu/hip_runtime.h"
+#include <dlpack/dlpack.h>
 #include <fcntl.h>
 #include <string.h>
 
@@ -83,7 +84,7 @@ static void forget_ipc(struct dlx_gpu_memory *memory)
 
 const struct dlx_gpu_ops dlx__hip_ipc_ops = {
     .kind = DLX_GPU_HIP_IPC,
-    .api = &dlx__hip_api,
+    .device_type = kDLROCM,
     .export = export_ipc,
     .open = open_ipc,
     .close = close_ipc,
@@ -299,7 +300,7 @@ static void forget_vmm(struct dlx_gpu_memory *memory)
 
 const struct dlx_gpu_ops dlx__hip_vmm_ops = {
     .kind = DLX_GPU_HIP_VMM,
-    .api = &dlx__hip_api,
+    .device_type = kDLROCM,
     .export_pins = true,
     .import_stays = true,
     .allocate = hip_memory_allocate,

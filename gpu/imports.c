@@ -193,7 +193,7 @@ int dlx__gpu_import(struct dlx_gpu_publisher publisher, const struct dlx_gpu_han
         return r < 0 ? r : import_own(handle, own, ret);
     r = dlx__gpu_ops(handle->kind, &ops);
     if (r == 0)
-        r = dlx__gpu_ordinal(ops->api->device_type, &handle->device, &home);
+        r = dlx__gpu_ordinal(ops->device_type, &handle->device, &home);
     if (r < 0)
         return r;
     struct dlx_gpu_import *entry = calloc(1, sizeof *entry);

@@ -65,7 +65,7 @@ void dlx__gpu_free(void *memory)
     if (!a)
         return;
     /* After an error the work has ended, too. */
-    (void)a->memory.ops->api->wait_device(a->memory.device);
+    (void)dlx__gpu_wait_device(a->memory.ops->device_type, a->memory.device);
     a->memory.ops->close(&a->memory);
     free(a);
 }

@@ -13,7 +13,7 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 
 "${cc[@]}" "${flags[@]}" -o "$tmp/absent" tests/gpu/test_gpu_absent.c tests/harness/run.c \
-    gpu/gpu.c gpu/handle.c gpu/exports.c gpu/imports.c common/error.c \
+    gpu/backend.c gpu/gpu.c gpu/handle.c gpu/exports.c gpu/imports.c common/error.c \
     "${check[@]}" -lm -lrt
 "$tmp/absent"
 

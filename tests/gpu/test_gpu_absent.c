@@ -49,7 +49,9 @@ TEST(each_kind_is_in_the_table_or_refused_by_name)
         if (dlx__gpu_ops((enum dlx_gpu_kind)kind, &ops) == 0) {
             ck_assert_uint_eq(ops->kind, kind);
             ck_assert(ops->export && ops->open && ops->close && ops->forget);
-            ck_assert(!ops->allocate == (ops->api->own_kind != ops->kind));
+            const struct dlx_gpu_api *api = NULL;
+            ok(dlx__gpu_api(ops->device_type, &api));
+            ck_assert(!ops->allocate == (api->own_kind != ops->kind));
         } else {
             contains(dlx__error_message(), name);
             contains(dlx__error_message(), "built without");

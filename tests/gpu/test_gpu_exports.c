@@ -62,7 +62,7 @@ static const struct dlx_gpu_api api = {.name = "test",
                                        .uuid = device_uuid,
                                        .classify = classify};
 static const struct dlx_gpu_ops ops = {.kind = DLX_GPU_CUDA_IPC,
-                                       .api = &api,
+                                       .device_type = kDLCUDA,
                                        .allocate = allocate,
                                        .export = export_it,
                                        .close = close_it,

@@ -1,66 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPUs of CUDA, and the contexts that some calls need. */
+/* The contexts that some calls need, and what all kinds of memory share. */
 #include "common/error.h"
 #include "gpu/cuda_driver.h"
-#include <dlpack/dlpack.h>
 #include <fcntl.h>
 #include <string.h>
-
-static int cuda_device_count(int32_t *ret)
-{
-    const struct dlx_cuda *cu;
-    int n;
-    int r = dlx__cuda(&cu);
-    if (r < 0)
-        return r;
-    CUresult result = cu->cuDeviceGetCount(&n);
-    if (result != CUDA_SUCCESS)
-        return dlx__cuda_fail(cu, result, "cuDeviceGetCount");
-    *ret = n;
-    return 0;
-}
-
-/* The UUID of a MIG instance is its own, as far as the driver's second version goes (cuda_load.c).
- * */
-static int cuda_device_uuid(int32_t device, struct dlx_gpu_uuid *ret)
-{
-    const struct dlx_cuda *cu;
-    CUdevice dev;
-    CUuuid id;
-    int r = dlx__cuda(&cu);
-    if (r < 0)
-        return r;
-    CUresult result = cu->cuDeviceGet(&dev, device);
-    if (result != CUDA_SUCCESS)
-        return dlx__cuda_fail(cu, result, "no CUDA device %d in this process", device);
-    result = cu->cuDeviceGetUuid(&id, dev);
-    if (result != CUDA_SUCCESS)
-        return dlx__cuda_fail(cu, result, "cuDeviceGetUuid of device %d", device);
-    memcpy(ret->bytes, id.bytes, sizeof ret->bytes);
-    return 0;
-}
-
-const struct dlx_gpu_api dlx__cuda_api = {
-    .name = "CUDA",
-    .device_type = kDLCUDA,
-    .own_kind = DLX_GPU_CUDA_VMM,
-    .count = cuda_device_count,
-    .uuid = cuda_device_uuid,
-    .classify = dlx__cuda_classify,
-    .event_record = dlx__cuda_event_record,
-    .event_wait = dlx__cuda_event_wait,
-    .event_end = dlx__cuda_event_end,
-    .gate_shut = dlx__cuda_gate_shut,
-    .gate_open = dlx__cuda_gate_open,
-    .wait_stream = dlx__cuda_wait_stream,
-    .wait_device = dlx__cuda_wait_device,
-    .check_range = dlx__cuda_check_range,
-    .copy = dlx__cuda_copy,
-    .retain = dlx__cuda_retain,
-    .release = dlx__cuda_release,
-    .pin = dlx__cuda_pin,
-    .unpin = dlx__cuda_unpin,
-};
 
 int dlx__cuda_enter_context(const struct dlx_cuda *cu, CUcontext context,
                             struct dlx_cuda_scope *ret)

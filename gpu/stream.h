@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_GPU_STREAM_H
+#define DLX_GPU_STREAM_H
+
+/* What stands in the order of a stream: gpu/gpu.h says what is done with it, drivers fill it. */
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct dlx_gpu_api; /* gpu/backend.h */
+struct dlx_gpu_gate_page;
+
+/* A point in a stream. All zero: none, or one that was reached. */
+struct dlx_gpu_event {
+    const struct dlx_gpu_api *api;
+    int32_t device;
+    bool has_context; /* it keeps the primary context of `device` */
+    int context;      /* whose CUdevice is this */
+    void *event;
+};
+
+/* A stream waits for the CPU. All zero: none does. */
+struct dlx_gpu_gate {
+    const struct dlx_gpu_api *api;
+    struct dlx_gpu_gate_page *page;
+    uint32_t i;
+};
+
+#endif
