@@ -167,6 +167,16 @@ static int fail_lost(const struct dlx_client *c)
                      c->path, remedy, is_named ? c->path : "");
 }
 
+/* Keeps the reason, except that the daemon stops, for dlx__client_goodbye(). */
+static void note_goodbye(struct dlx_client *c, const Dlx__Wire__Packet *packet)
+{
+    if (packet->body_case != DLX__WIRE__PACKET__BODY_DISCONNECT ||
+        packet->disconnect->code == DLX_E_DISCONNECTED) /* it is stopping */
+        return;
+    c->goodbye = packet->disconnect->code < 0 ? packet->disconnect->code : DLX_E_PROTOCOL;
+    (void)snprintf(c->goodbye_text, sizeof c->goodbye_text, "%s", packet->disconnect->text);
+}
+
 int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
                                 Dlx__Wire__Packet *request, Dlx__Wire__Packet__BodyCase expected,
                                 size_t n_fds, const Dlx__Wire__Packet **ret)
@@ -186,7 +196,7 @@ int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
         r = receive_reply(c, &wait, timeout_ns, &reply, &bare);
         if (r < 0)
             return r;
-        dlx__call_note_goodbye(c, reply);
+        note_goodbye(c, reply);
         if (reply->body_case == DLX__WIRE__PACKET__BODY_DISCONNECT)
             return lose(c, dlx__fail(DLX_E_DISCONNECTED, "dlpackd at %s disconnects: %s", c->path,
                                      reply->disconnect->text));
@@ -608,4 +618,66 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
                                              .sock = dlx__packet_steal_fd(&c->call->packet, 0)};
     dlx__lock_release(&c->lock);
     return r;
+}
+
+/* ---- the end of a connection ----------------------------------------------------------------- */
+
+/* The daemon says it before it ends what we have there, and then closes the connection. */
+void dlx__call_hear_goodbye(struct dlx_client *c)
+{
+    const Dlx__Wire__Packet *packet;
+    uint8_t *data = c->call->packet.data;
+    ssize_t n = c->sock < 0
+                    ? -1
+                    : recv(c->sock, data, sizeof c->call->packet.data, MSG_PEEK | MSG_DONTWAIT);
+    if (n > 0 && dlx__proto_unpack(&c->call->arena, data, (size_t)n, &packet) == 0)
+        note_goodbye(c, packet);
+    dlx__error_clear();
+}
+
+/* ---- GPU memory that outlives its publisher -------------------------------------------------- */
+
+/* Since this minor version. */
+#define GPU_MINOR 3U
+
+static int ask_for_keeper(struct dlx_client *c, Dlx__Wire__Packet *request, int *ret_sock)
+{
+    const Dlx__Wire__Packet *reply;
+    int r = dlx__call_lock(c);
+    if (r < 0)
+        return r;
+    if (c->minor < GPU_MINOR)
+        r = dlx__fail(DLX_E_VERSION,
+                      "dlpackd at %s speaks protocol %u.%u; GPU memory that outlives its publisher "
+                      "needs %u.%u",
+                      c->path, DLX_PROTO_MAJOR, c->minor, DLX_PROTO_MAJOR, GPU_MINOR);
+    else
+        r = dlx__call_round_trip(c, request, DLX__WIRE__PACKET__BODY_GPU_SOCKET, 1, &reply);
+    if (r == 0)
+        *ret_sock = dlx__packet_steal_fd(&c->call->packet, 0);
+    dlx__lock_release(&c->lock);
+    return r;
+}
+
+int dlx__call_gpu_keep(struct dlx_client *c, uint64_t publisher, int *ret_sock)
+{
+    Dlx__Wire__GpuKeep body = DLX__WIRE__GPU_KEEP__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    body.publisher = publisher;
+    request.body_case = DLX__WIRE__PACKET__BODY_GPU_KEEP;
+    request.gpu_keep = &body;
+    return ask_for_keeper(c, &request, ret_sock);
+}
+
+int dlx__call_gpu_get(struct dlx_client *c, uint64_t link, uint64_t origin, uint64_t allocation,
+                      int *ret_sock)
+{
+    Dlx__Wire__GpuGet body = DLX__WIRE__GPU_GET__INIT;
+    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    body.link = link;
+    body.origin = origin;
+    body.allocation = allocation;
+    request.body_case = DLX__WIRE__PACKET__BODY_GPU_GET;
+    request.gpu_get = &body;
+    return ask_for_keeper(c, &request, ret_sock);
 }

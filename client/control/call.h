@@ -3,8 +3,8 @@
 #define DLX_CLIENT_CALL_H
 
 /*
- * The control protocol as functions: one a request. Only client/control/call*.c see the wire's
- * structs.
+ * The control protocol as functions: one a request. Only files that include call_wire.h
+ * see the wire's structs.
  *
  * Every function may return, beside what is written at it: DLX_E_DISCONNECTED, DLX_E_TIMEOUT,
  * DLX_E_INTERRUPTED, DLX_E_PROTOCOL, DLX_E_FD_LIMIT, DLX_E_SYSTEM, and whatever code the daemon
@@ -16,6 +16,8 @@
 
 /* For what a stream can do without: it does not stand still for a daemon that does. */
 #define DLX_CALL_HURRY_NS INT64_C(20000000)
+/* To connect again and what follows, each. A new daemon has much to do. */
+#define DLX_RECONNECT_PATIENCE_NS INT64_C(100000000)
 
 struct dlx_call *dlx__call_free(struct dlx_call *call);
 
@@ -90,76 +92,8 @@ int dlx__call_former_new(struct dlx_client *c, uint32_t n_regions, uint32_t n_so
                          uint64_t *ret_size, int *ret_fd);
 int dlx__call_former_ready(struct dlx_client *c, uint32_t n_regions, uint32_t n_sources);
 
-/* ---- notifications: packets of the link socket and of the subscription socket ---------------- */
-
-enum dlx_news_kind {
-    DLX_NOTIFICATION_LINK_ADDED, /* [page, bell, pidfd] */
-    DLX_NOTIFICATION_LINK_CUT,
-    DLX_NOTIFICATION_LINK_OFFER,  /* [page] */
-    DLX_NOTIFICATION_LINK_OPEN,   /* [control, bell] */
-    DLX_NOTIFICATION_ARENA_ADDED, /* [arena] */
-    DLX_NOTIFICATION_ARENA_DROPPED,
-    DLX_NOTIFICATION_PUBLISHER_GONE,
-    DLX_NOTIFICATION_LINK_FAILED,
-    DLX_NOTIFICATION_SPARE_SEALED,
-};
-
-/* One packet, copied out of the wire's structs. Owns `fds`. */
-struct dlx_notification {
-    enum dlx_news_kind kind;
-    uint64_t link;
-    uint64_t publisher; /* 0: of an offer of a spare */
-    uint64_t client;
-    uint64_t size; /* of the page, control block or arena */
-    uint32_t pid;
-    uint32_t link_index;
-    uint32_t max_held;       /* hold words; of LinkOpen: what the publisher allows, 0: no bound */
-    uint64_t max_held_bytes; /* what the publisher allows; 0: no bound */
-    uint32_t arena;
-    uint32_t n_entries;
-    uint32_t history;
-    uint32_t retain;
-    uint32_t n_arenas;
-    /* The last message before the control block; of a failed link: the publisher's newest
-     * message. */
-    uint64_t base;
-    uint64_t resumes; /* the id of the publisher with its first daemon, or 0 */
-    /* Of a failed link: messages that a subscription misses that does not know the publisher. */
-    uint64_t missed;
-    uint64_t reader; /* the same for all links of a subscription */
-    uint32_t on_full;
-    int32_t code;
-    bool reliable;
-    bool latest;
-    bool early;
-    bool former; /* of an offer: its publisher may announce itself again */
-    bool from_start;
-    char text[DLX_ERROR_TEXT_SIZE]; /* topic of a publisher, reason of a failure */
-    char topic[DLX_TOPIC_MAX + 1];  /* of the publisher of a failed link; "": not told */
-    size_t n_fds;
-    int fds[3];
-};
-
-/* NULL is fine. */
-void dlx__notification_deinit(struct dlx_notification *notification);
-
-/*
- * Read one packet of a link or subscription socket, without waiting. Returns 0; DLX_E_EMPTY,
- * DLX_E_DISCONNECTED, DLX_E_PROTOCOL, DLX_E_FD_LIMIT, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
- */
-int dlx__notification_read(int borrow_sock, struct dlx_notification *ret);
-/* The same, and the packet stays in the socket: dlx__notification_done() drops it. */
-int dlx__notification_look(int borrow_sock, struct dlx_notification *ret);
-/* Returns false if it is still there. */
-bool dlx__notification_done(int borrow_sock);
-
 /* Looks whether the daemon says why it is about to close the connection, for dlx__client_goodbye().
  * The caller has the lock. */
 void dlx__call_hear_goodbye(struct dlx_client *c);
-
-/* Answers on the subscription socket, without waiting: 0, DLX_E_FULL, DLX_E_DISCONNECTED. */
-int dlx__notification_link_ready(int borrow_sock, uint64_t link, uint64_t reader);
-int dlx__notification_link_close(int borrow_sock, uint64_t link);
-int dlx__notification_ack(int borrow_sock, uint32_t n);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/control/call.h"
 #include "client/control/call_wire.h"
-#include "client/control/reconnect.h"
 #include "ring/layout.h"
 
 int dlx__call_former_new(struct dlx_client *c, uint32_t n_regions, uint32_t n_sources,

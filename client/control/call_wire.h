@@ -2,7 +2,7 @@
 #ifndef DLX_CLIENT_CALL_WIRE_H
 #define DLX_CLIENT_CALL_WIRE_H
 
-/* What client/control/call*.c share: the only files that see the wire's structs. */
+/* What call.c, call_list.c and notification.c share: the only files that see the wire's structs. */
 
 #include "client/control/client.h"
 #include "common/proto.h"
@@ -23,9 +23,6 @@ int dlx__call_round_trip(struct dlx_client *c, Dlx__Wire__Packet *request,
 int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
                                 Dlx__Wire__Packet *request, Dlx__Wire__Packet__BodyCase expected,
                                 size_t n_fds, const Dlx__Wire__Packet **ret);
-
-/* Keeps the reason of a Disconnect, except that the daemon stops, for dlx__client_goodbye(). */
-void dlx__call_note_goodbye(struct dlx_client *c, const Dlx__Wire__Packet *packet);
 
 /* c->lock, within c->timeout_ns. Returns 0; DLX_E_TIMEOUT, DLX_E_INTERRUPTED. */
 int dlx__call_lock(struct dlx_client *c);

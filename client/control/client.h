@@ -55,7 +55,11 @@ struct dlx_client {
     char passed_over[512]; /* which daemons refused us, and why; "": none */
 };
 
-struct dlx_client *dlx__client_ref(struct dlx_client *c);
+static inline struct dlx_client *dlx__client_ref(struct dlx_client *c)
+{
+    atomic_fetch_add_explicit(&c->refs, 1, memory_order_relaxed);
+    return c;
+}
 /* Accepts NULL. */
 void dlx__client_unref(struct dlx_client *c);
 

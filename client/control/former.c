@@ -2,7 +2,6 @@
 #include "client/control/former.h"
 #include "client/control/call.h"
 #include "client/control/call_wire.h"
-#include "client/control/reconnect.h"
 #include "common/memory.h"
 #include "ring/layout.h"
 #include <string.h>

@@ -16,7 +16,6 @@
 #include "client/base/clock.h"
 #include "client/base/event.h"
 #include "client/base/turn.h"
-#include "client/control/call.h"
 #include "client/control/client.h"
 #include "client/heap/heap.h"
 #include "client/publish/publisher_daemon.h"
@@ -67,6 +66,7 @@ static inline void dlx__publisher_detour(struct dlx_publisher *p, enum dlx_detou
     p->detours = on ? p->detours | detour : p->detours & ~(uint32_t)detour;
 }
 
+struct dlx_new_publisher; /* client/control/call.h */
 /* The daemon has made a publisher of this epoch of the client, whose control block is mapped: notes
  * it. The caller owns `ret`, also on failure. Returns 0; DLX_E_NO_MEMORY. */
 int dlx__publisher_note(const struct dlx_publisher *p, uint64_t epoch,

@@ -2,7 +2,7 @@
 
 /* The publisher's links: picked up from the link socket, rung, waited for, and let go. */
 
-#include "client/control/call.h"
+#include "client/control/notification.h"
 #include "client/control/wait.h"
 #include "client/publish/gpu_heap.h"
 #include "client/publish/publisher.h"

@@ -21,7 +21,7 @@
  */
 
 #include "client/base/peer.h"
-#include "client/control/call.h"
+#include "client/control/notification.h"
 #include "ring/writer.h"
 
 struct dlx_publisher;

@@ -3,9 +3,9 @@
 #define DLX_CLIENT_PUBLISHER_RECONNECT_H
 
 /* How a publisher goes on with another daemon: it moves into a control block and arenas that
- * this daemon made. client/control/reconnect.h has the model. */
+ * this daemon made. client/control/connection.h has the model. */
 
-#include "client/control/reconnect.h"
+#include "client/control/connection.h"
 #include "client/control/wait.h"
 #include "client/publish/publisher.h"
 

@@ -3,7 +3,7 @@
 /* Waits for subscribers, and whom such a wait has seen when its time is over. */
 
 #include "client/control/call.h"
-#include "client/control/reconnect.h"
+#include "client/control/connection.h"
 #include "client/control/wait.h"
 #include "client/publish/gpu_share.h"
 #include "client/publish/publisher.h"

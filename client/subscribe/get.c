@@ -3,7 +3,7 @@
 /* dlx_get() and dlx_retained_drop(): what is there, also when nobody publishes it any more. */
 
 #include "client/control/call.h"
-#include "client/control/reconnect.h"
+#include "client/control/connection.h"
 #include "client/subscribe/subscription.h"
 #include "common/topic.h"
 

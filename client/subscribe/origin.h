@@ -7,7 +7,7 @@
  * different ids: by its origin, its id with the first of them.
  */
 
-#include "client/control/call.h"
+#include "client/control/notification.h"
 #include "client/subscribe/subscription.h"
 
 /* Can a publisher that resumes `origin` be the publisher of this link? One that

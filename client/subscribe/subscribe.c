@@ -4,7 +4,7 @@
 
 #include "client/base/misuse.h"
 #include "client/control/call.h"
-#include "client/control/reconnect.h"
+#include "client/control/connection.h"
 #include "client/control/wait.h"
 #include "client/message/gpu_threads.h"
 #include "client/subscribe/subscription.h"

@@ -5,8 +5,8 @@
  * them. */
 
 #include "client/subscribe/subscription.h"
-#include "client/control/call.h"
-#include "client/control/reconnect.h"
+#include "client/control/notification.h"
+#include "client/control/connection.h"
 #include "client/message/gpu_threads.h"
 #include "client/subscribe/origin.h"
 #include "client/subscribe/subscription_reconnect.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/subscribe/subscription_reconnect.h"
 #include "client/control/call.h"
+#include "client/control/connection.h"
 #include "client/control/former.h"
-#include "client/control/reconnect.h"
 
 void dlx__subscription_reconnect(struct dlx_subscription *s)
 {

@@ -2,7 +2,7 @@
 
 /* libdlx between processes: death of each side and of the daemon, reliable streams, fork. */
 
-#include "client/control/reconnect.h"
+#include "client/control/connection.h"
 #include "client/subscribe/subscription.h"
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"

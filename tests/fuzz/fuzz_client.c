@@ -8,7 +8,7 @@
  */
 #include "client/control/call.h"
 #include "client/publish/publisher.h"
-#include "client/control/reconnect.h"
+#include "client/control/connection.h"
 #include "client/subscribe/subscription.h"
 #include "common/memory.h"
 #include "ring/entry.h"

@@ -2,7 +2,7 @@
 #include "tests/fuzz/harness_fuzz.h"
 #include "client/base/fork.h"
 #include "client/control/client.h"
-#include "client/control/reconnect.h"
+#include "client/control/connection.h"
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>

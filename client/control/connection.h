@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DLX_CLIENT_RECONNECT_H
-#define DLX_CLIENT_RECONNECT_H
+#ifndef DLX_CLIENT_CONNECTION_H
+#define DLX_CLIENT_CONNECTION_H
 
 /*
  * The daemon may end and another one may take its place. Streams go on meanwhile. The library has
@@ -26,9 +26,6 @@
  * another one is. */
 #define DLX_LOOK_NS      UINT64_C(1000000000)
 #define DLX_RECONNECT_NS UINT64_C(20000000)
-
-/* Connecting and what follows, each. A new daemon has much to do. */
-#define DLX_RECONNECT_PATIENCE_NS INT64_C(100000000)
 
 enum dlx_hurry {
     DLX_HURRY_NOW_AND_THEN, /* beside a stream, which goes on: never before c->next_try_ns */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "client/control/notification.h"
 #include "client/control/call.h"
 #include "client/control/call_wire.h"
 #include <stdio.h>
-#include <sys/socket.h>
 
 void dlx__notification_deinit(struct dlx_notification *notification)
 {
@@ -180,28 +180,4 @@ int dlx__notification_ack(int sock, uint32_t n)
     packet.body_case = DLX__WIRE__PACKET__BODY_ACK;
     packet.ack = &body;
     return dlx__proto_send(sock, &packet, NULL, 0);
-}
-
-/* ---- on the control socket ----------------------------------------------------------------- */
-
-void dlx__call_note_goodbye(struct dlx_client *c, const Dlx__Wire__Packet *packet)
-{
-    if (packet->body_case != DLX__WIRE__PACKET__BODY_DISCONNECT ||
-        packet->disconnect->code == DLX_E_DISCONNECTED) /* it is stopping */
-        return;
-    c->goodbye = packet->disconnect->code < 0 ? packet->disconnect->code : DLX_E_PROTOCOL;
-    (void)snprintf(c->goodbye_text, sizeof c->goodbye_text, "%s", packet->disconnect->text);
-}
-
-/* The daemon says it before it ends what we have there, and then closes the connection. */
-void dlx__call_hear_goodbye(struct dlx_client *c)
-{
-    const Dlx__Wire__Packet *packet;
-    uint8_t *data = c->call->packet.data;
-    ssize_t n = c->sock < 0
-                    ? -1
-                    : recv(c->sock, data, sizeof c->call->packet.data, MSG_PEEK | MSG_DONTWAIT);
-    if (n > 0 && dlx__proto_unpack(&c->call->arena, data, (size_t)n, &packet) == 0)
-        dlx__call_note_goodbye(c, packet);
-    dlx__error_clear();
 }
