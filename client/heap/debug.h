@@ -10,7 +10,7 @@
  */
 
 #include "client/base/misuse.h"
-#include "client/heap/heap.h"
+#include "client/heap/block.h"
 
 /* At least so many bytes behind each tensor. */
 #define DLX_DEBUG_GUARD 64U

@@ -13,10 +13,11 @@ struct dlx_extent {
 };
 
 /*
- *   USED <--> LEAVING      almost empty, while there is too much memory: blocks that come back stay
- * in it USED <--> ASIDE --> FROZEN      its daemon has ended: dlx__heap_set_aside(),
- * dlx__heap_freeze()
+ *     LEAVING <--- too much memory is there ---> USED <--- dlx__heap_set_aside() ---> ASIDE
+ *                                                                                       |
+ *                                                     dlx__heap_freeze() ---> FROZEN <--+
  *
+ * LEAVING: almost empty, and blocks that come back stay in it. ASIDE, FROZEN: its daemon has ended.
  * New blocks are put into USED ones, and into LEAVING ones when no more arenas can be had.
  */
 enum dlx_arena_state {

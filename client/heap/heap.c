@@ -1,9 +1,70 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "client/heap/heap.h"
+#include "client/base/mapped.h"
+#include "client/heap/arena_policy.h"
 #include "client/heap/debug.h"
-#include "client/heap/heap_state.h"
+#include "client/heap/payload_cache.h"
 #include "common/memory.h"
+#include "ring/tensor.h"
 #include <inttypes.h>
 #include <string.h>
+
+struct dlx_heap {
+    struct dlx_heap_hints hints;
+    uint64_t generation;
+    struct dlx_heap_kind kind;
+    bool is_guarded;
+    bool anywhere; /* see dlx__heap_put_anywhere() */
+    struct dlx_arena *arenas;
+    struct dlx_arena *frozen;                /* see dlx__heap_freeze() */
+    struct dlx_mapped_source *borrow_source; /* see dlx__heap_note_in() */
+    uint32_t n_arenas;
+    uint64_t bytes;
+    bool is_leaving;        /* arenas are */
+    uint64_t leave_for;     /* bytes of new arenas that this is still worth */
+    struct dlx_block *pool; /* block structs without memory */
+    struct dlx_payload_cache cache;
+    struct dlx_block *stuck; /* came back, but cannot be used yet */
+    struct dlx_arena_policy_peak peak;
+
+    /* Once the publisher has gone: local blocks that are left. */
+    _Atomic uint64_t n_orphans;
+    _Atomic uint64_t n_deleted_again;
+};
+
+static struct dlx_arena_policy policy_of(const struct dlx_heap *heap)
+{
+    return (struct dlx_arena_policy){
+        .arenas = heap->arenas,
+        .n_arenas = heap->n_arenas,
+        .bytes = heap->bytes,
+        .least = heap->kind.least,
+        .anywhere = heap->anywhere,
+    };
+}
+
+/* Blocks that keep their memory give it up: their structs go into the pool. Were there any? */
+static bool empty_payload_cache(struct dlx_heap *heap)
+{
+    return dlx__payload_cache_give_up(&heap->cache, &heap->pool);
+}
+
+static void heap_free_arena(const struct dlx_heap *heap, struct dlx_arena *arena)
+{
+    heap->kind.free_arena(&heap->kind, arena);
+    dlx__mapped_remove(arena->mapped);
+    free(arena->extents);
+    free(arena);
+}
+
+static void heap_free_arenas(const struct dlx_heap *heap, struct dlx_arena *first)
+{
+    while (first) {
+        struct dlx_arena *arena = first;
+        first = arena->next;
+        heap_free_arena(heap, arena);
+    }
+}
 
 static struct dlx_block closed_stack;
 /* The heap of structs whose tensor the caller has given back in debug mode. */
@@ -81,8 +142,8 @@ static void heap_free(struct dlx_heap *heap)
     free_blocks(heap->stuck);
     for (uint32_t i = 0; i < DLX_PAYLOAD_CACHE_SLOTS; i++)
         free_blocks(heap->cache.all[i].first);
-    dlx__heap_free_arenas(heap, heap->arenas);
-    dlx__heap_free_arenas(heap, heap->frozen);
+    heap_free_arenas(heap, heap->arenas);
+    heap_free_arenas(heap, heap->frozen);
     free(heap);
 }
 
@@ -137,7 +198,7 @@ static int new_block(struct dlx_heap *heap, struct dlx_block **ret)
     return 0;
 }
 
-void dlx__heap_retry_stuck(struct dlx_heap *heap)
+static void retry_stuck(struct dlx_heap *heap)
 {
     struct dlx_block *block = heap->stuck;
     heap->stuck = NULL;
@@ -146,6 +207,13 @@ void dlx__heap_retry_stuck(struct dlx_heap *heap)
         dlx__heap_give(heap, block);
         block = next;
     }
+}
+
+static void stay(struct dlx_heap *heap)
+{
+    heap->is_leaving = false;
+    for (struct dlx_arena *arena = heap->arenas; arena; arena = arena->next)
+        arena->state = DLX_ARENA_USED;
 }
 
 /* ---- take and give ------------------------------------------------------------------------- */
@@ -161,7 +229,7 @@ bool dlx__heap_round(const struct dlx_heap *heap, uint64_t size, uint64_t *ret)
 static int carve_from(struct dlx_heap *heap, struct dlx_arena *arena, uint32_t i, uint64_t size,
                       struct dlx_block **ret)
 {
-    struct dlx_arena_policy fit = dlx__heap_fit(heap);
+    struct dlx_arena_policy fit = policy_of(heap);
     /* n blocks leave at most n + 1 extents between them: with room for those, giving a block
      * back never needs memory. */
     if (arena && !dlx__extents_reserve(arena, arena->n_blocks + 2))
@@ -187,16 +255,16 @@ static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
 {
     uint32_t i = 0;
     struct dlx_arena *arena = NULL;
-    struct dlx_arena_policy fit = dlx__heap_fit(heap);
+    struct dlx_arena_policy fit = policy_of(heap);
     if (size > 0) {
         arena = dlx__arena_policy_find(&fit, size, &i);
         if (!arena) {
-            dlx__heap_retry_stuck(heap);
-            if (dlx__heap_empty_payload_cache(heap))
+            retry_stuck(heap);
+            if (empty_payload_cache(heap))
                 arena = dlx__arena_policy_find(&fit, size, &i);
         }
         if (!arena && heap->is_leaving && dlx__heap_growth(heap, size) > heap->leave_for) {
-            dlx__heap_stay(heap);
+            stay(heap);
             arena = dlx__arena_policy_find(&fit, size, &i);
         }
         if (!arena)
@@ -280,7 +348,7 @@ static void leave_frozen(struct dlx_heap *heap, struct dlx_block *block)
     while (*at != arena)
         at = &(*at)->next;
     *at = arena->next;
-    dlx__heap_free_arena(heap, arena);
+    heap_free_arena(heap, arena);
 }
 
 /* The struct of a block without memory. Returns the block whose last reference it was, if that is
@@ -405,4 +473,273 @@ int dlx__block_share(struct dlx_block *block, struct dlx_block **ret)
     block->is_dirty = true;
     block->is_local = true;
     return 0;
+}
+
+void dlx__block_restore(struct dlx_block *block)
+{
+    memcpy(block->dims, block->dims + 2 * block->made.ndim,
+           2 * (size_t)block->made.ndim * sizeof *block->dims);
+    block->tensor = (DLManagedTensorVersioned){.version = {DLPACK_MAJOR_VERSION, 0},
+                                               .manager_ctx = block,
+                                               .deleter = dlx__block_delete,
+                                               .dl_tensor = block->made};
+    block->is_plain = block->has_words && !block->is_guarded;
+    block->is_counted = false;
+    block->is_dirty = false;
+}
+
+int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, const int64_t *shape,
+                      uint64_t payload_size)
+{
+    uint32_t n = (uint32_t)ndim;
+    if (n > block->dims_room) {
+        int64_t *dims = malloc(4 * (size_t)n * sizeof *dims);
+        if (!dims)
+            return dlx__fail(DLX_E_NO_MEMORY, "shape of %d dimensions", ndim);
+        if (block->dims != block->inline_dims)
+            free(block->dims);
+        block->dims = dims;
+        block->dims_room = (uint16_t)n;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        block->dims[2 * n + i] = shape[i];
+    dlx__tensor_row_major(ndim, block->dims + 2 * n, block->dims + 3 * n);
+    block->made = (DLTensor){.data = dlx__block_data(block),
+                             .device = dlx__heap_kind(block->heap)->device,
+                             .ndim = ndim,
+                             .dtype = dtype,
+                             .shape = block->dims,
+                             .strides = block->dims + ndim};
+    block->payload_size = payload_size;
+    block->has_words = dlx__entry_pack_tensor(block->words, dlx__block_arena_id(block),
+                                              block->offset, dtype, false, ndim, shape);
+    block->is_dirty = true;
+    if (block->is_guarded)
+        dlx__debug_guard(block);
+    dlx__block_hand_out(block);
+    return 0;
+}
+
+/* ---- arenas ---------------------------------------------------------------------------------- */
+
+bool dlx__heap_has(const struct dlx_heap *heap, const void *data)
+{
+    for (const struct dlx_arena *arena = heap->arenas; arena; arena = arena->next)
+        if ((uintptr_t)data - (uintptr_t)arena->map < arena->size)
+            return true;
+    return false;
+}
+
+bool dlx__heap_put_anywhere(struct dlx_heap *heap, bool anywhere)
+{
+    bool before = heap->anywhere;
+    heap->anywhere = anywhere;
+    return before;
+}
+
+bool dlx__heap_is_large(const struct dlx_heap *heap, uint64_t size)
+{
+    struct dlx_arena_policy fit = policy_of(heap);
+    uint64_t rounded;
+    return dlx__heap_round(heap, size, &rounded) && dlx__arena_policy_is_large(&fit, rounded);
+}
+
+uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size)
+{
+    struct dlx_arena_policy fit = policy_of(heap);
+    uint64_t rounded;
+    if (!dlx__heap_round(heap, size, &rounded) || /* as it will be taken */
+        !dlx__align_up(dlx__arena_policy_growth(&fit, rounded), DLX_MAX(heap->kind.align, DLX_PAGE),
+                       &rounded) ||
+        rounded > DLX_SHM_ARENA_MAX)
+        return UINT64_MAX;
+    return rounded;
+}
+
+struct dlx_mapped_source *dlx__heap_note_in(struct dlx_heap *heap, struct dlx_mapped_source *source)
+{
+    struct dlx_mapped_source *before = heap->borrow_source;
+    heap->borrow_source = source;
+    return before;
+}
+
+int dlx__heap_add_of(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size, void *owner)
+{
+    struct dlx_arena *arena = calloc(1, sizeof *arena);
+    if (!arena || !dlx__extents_reserve(arena, 8)) {
+        free(arena);
+        return dlx__fail(DLX_E_NO_MEMORY, "state of an arena");
+    }
+    int r = dlx__mapped_add(heap->borrow_source, id, map, size, &arena->mapped);
+    if (r < 0) {
+        free(arena->extents);
+        free(arena);
+        return r;
+    }
+    arena->id = id;
+    arena->map = map;
+    arena->owner = owner;
+    arena->size = size;
+    arena->free_bytes = size;
+    arena->extents[0] = (struct dlx_extent){0, size};
+    arena->n_extents = 1;
+    struct dlx_arena **at = &heap->arenas;
+    while (*at)
+        at = &(*at)->next;
+    *at = arena;
+    heap->n_arenas++;
+    heap->bytes += size;
+    heap->leave_for -= DLX_MIN(heap->leave_for, size);
+    return 0;
+}
+
+void dlx__heap_set_aside(struct dlx_heap *heap, struct dlx_heap_aside *ret)
+{
+    dlx__heap_collect(heap);
+    (void)empty_payload_cache(heap);
+    heap->is_leaving = false;
+    *ret = (struct dlx_heap_aside){heap->arenas, heap->n_arenas, heap->bytes};
+    for (struct dlx_arena *arena = ret->arenas; arena; arena = arena->next)
+        arena->state = DLX_ARENA_ASIDE;
+    heap->arenas = NULL;
+    heap->n_arenas = 0;
+    heap->bytes = 0;
+}
+
+void dlx__heap_bring_back(struct dlx_heap *heap, struct dlx_heap_aside *aside)
+{
+    (void)empty_payload_cache(heap);
+    heap_free_arenas(heap, heap->arenas);
+    heap->arenas = aside->arenas;
+    heap->n_arenas = aside->n_arenas;
+    heap->bytes = aside->bytes;
+    for (struct dlx_arena *arena = heap->arenas; arena; arena = arena->next)
+        arena->state = DLX_ARENA_USED;
+    retry_stuck(heap);
+}
+
+void dlx__heap_freeze(struct dlx_heap *heap, struct dlx_heap_aside *aside)
+{
+    while (aside->arenas) {
+        struct dlx_arena *arena = aside->arenas;
+        aside->arenas = arena->next;
+        if (arena->n_blocks == 0) {
+            heap_free_arena(heap, arena);
+            continue;
+        }
+        arena->id = 0;
+        arena->state = DLX_ARENA_FROZEN;
+        arena->next = heap->frozen;
+        heap->frozen = arena;
+    }
+    retry_stuck(heap);
+}
+
+static uint32_t drop(struct dlx_heap *heap, struct dlx_arena **at)
+{
+    struct dlx_arena *arena = *at;
+    uint32_t id = arena->id;
+    *at = arena->next;
+    heap->n_arenas--;
+    heap->bytes -= arena->size;
+    heap_free_arena(heap, arena);
+    return id;
+}
+
+/* Fewer bytes than this are kept for the next message, whatever it is. */
+#define TRIM_LEAST (UINT64_C(1) << 20)
+/* More empty memory than this share of what is in use, and so many bytes, are too much. */
+#define SLACK_SHARE 4U
+#define SLACK_BYTES (UINT64_C(32) << 20)
+
+uint64_t dlx__heap_trim(struct dlx_heap *heap, bool all)
+{
+    dlx__payload_cache_trim(&heap->cache, &heap->pool, all ? 0 : TRIM_LEAST);
+    return dlx__heap_excess(heap, all);
+}
+
+uint64_t dlx__heap_excess(const struct dlx_heap *heap, bool all)
+{
+    uint64_t used = 0;
+    for (const struct dlx_arena *arena = heap->arenas; arena; arena = arena->next)
+        used += arena->size - arena->free_bytes;
+    uint64_t most = all ? used : used + used / SLACK_SHARE + SLACK_BYTES;
+    return heap->bytes - DLX_MIN(heap->bytes, most);
+}
+
+uint32_t dlx__heap_drop_excess(struct dlx_heap *heap, uint64_t size, uint64_t now, uint64_t window)
+{
+    struct dlx_arena_policy fit = policy_of(heap);
+    if (!dlx__arena_policy_is_excess(&fit, size, &heap->peak, now, window))
+        return 0;
+    return dlx__heap_drop_empty(heap);
+}
+
+uint32_t dlx__heap_drop_empty(struct dlx_heap *heap)
+{
+    (void)empty_payload_cache(heap);
+    for (struct dlx_arena **at = &heap->arenas; *at; at = &(*at)->next)
+        if ((*at)->n_blocks == 0)
+            return drop(heap, at);
+    return 0;
+}
+
+uint32_t dlx__heap_find_empty(const struct dlx_heap *heap, uint64_t excess, uint64_t *ret_size)
+{
+    const struct dlx_arena *least = NULL;
+    for (const struct dlx_arena *arena = heap->arenas; arena && excess > 0; arena = arena->next)
+        if (arena->n_blocks == 0 && (!least || arena->size < least->size)) {
+            least = arena;
+            if (arena->size <= excess)
+                break;
+        }
+    if (!least || heap->n_arenas <= 1)
+        return 0;
+    *ret_size = least->size;
+    return least->id;
+}
+
+/* An arena leaves if at most this share of it is used, for at most that share of what is free in
+ * new arenas. */
+#define LEAVE_USED 4U
+#define LEAVE_NEW  2U
+
+void dlx__heap_vacate(struct dlx_heap *heap)
+{
+    bool excess = dlx__heap_excess(heap, false) > 0;
+    if (heap->is_leaving == excess)
+        return;
+    stay(heap);
+    heap->leave_for = 0;
+    for (struct dlx_arena *arena = heap->arenas; arena && excess; arena = arena->next)
+        if (arena->size - arena->free_bytes <= arena->size / LEAVE_USED) {
+            arena->state = DLX_ARENA_LEAVING;
+            heap->is_leaving = true;
+            heap->leave_for += arena->free_bytes / LEAVE_NEW;
+        }
+    if (heap->is_leaving)
+        (void)empty_payload_cache(heap);
+}
+
+void dlx__heap_drop(struct dlx_heap *heap, uint32_t id)
+{
+    struct dlx_arena **at = &heap->arenas;
+    while ((*at)->id != id)
+        at = &(*at)->next;
+    (void)drop(heap, at);
+}
+
+uint64_t dlx__heap_n_deleted_again(const struct dlx_heap *heap)
+{
+    return atomic_load_explicit(&heap->n_deleted_again, memory_order_relaxed);
+}
+
+uint64_t dlx__heap_bytes(const struct dlx_heap *heap)
+{
+    return heap->bytes;
+}
+
+uint32_t dlx__heap_n_arenas(const struct dlx_heap *heap)
+{
+    return heap->n_arenas;
 }

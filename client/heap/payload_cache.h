@@ -8,7 +8,7 @@
  * not to drive each other out.
  */
 
-#include "client/heap/heap.h"
+#include "client/heap/block.h"
 
 #define DLX_PAYLOAD_CACHE_LOG2  5U
 #define DLX_PAYLOAD_CACHE_SLOTS (2U << DLX_PAYLOAD_CACHE_LOG2)
