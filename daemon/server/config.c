@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/server/config.h"
 #include "common/error.h"
-#include "common/memory.h"
-#include "daemon/server/config_parts.h"
+#include "common/topic.h"
 #include "daemon/server/memory_available.h"
 #include "daemon/users/policy.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
-#include <grp.h>
 #include <ini.h>
 #include <inttypes.h>
 #include <libgen.h>
-#include <pwd.h>
 #include <search.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,72 +18,6 @@
 #define RULE   "rule "
 #define SOCKET "socket "
 #define QUOTA  "quota "
-
-/* ---- values -------------------------------------------------------------------------------- */
-
-bool dlxd_config_parse_number(const char *text, unsigned long end, unsigned long *ret)
-{
-    char *rest;
-    *ret = strtoul(text, &rest, 10);
-    return *text >= '0' && *text <= '9' && !*rest && *ret < end;
-}
-
-/* A name takes precedence over a number, as in chown(1). */
-int dlxd_config_parse_user(const char *text, uid_t *ret)
-{
-    const struct passwd *user = getpwnam(text);
-    unsigned long uid = user ? user->pw_uid : 0;
-    if (!user && !dlxd_config_parse_number(text, (uid_t)-1, &uid))
-        return dlx__fail(DLX_E_INVALID, "there is no user '%.80s'", text);
-    if (uid == DLXD_OVERFLOW_UID)
-        return dlx__fail(DLX_E_INVALID,
-                         "uid %lu stands for users without a number, and has no rights", uid);
-    *ret = (uid_t)uid;
-    return 0;
-}
-
-int dlxd_config_parse_group(const char *text, gid_t *ret)
-{
-    const struct group *group = getgrnam(text);
-    unsigned long gid = group ? group->gr_gid : 0;
-    if (!group && !dlxd_config_parse_number(text, (gid_t)-1, &gid))
-        return dlx__fail(DLX_E_INVALID,
-                         "there is no group '%.80s': make it with groupadd(8), or name "
-                         "one that exists",
-                         text);
-    *ret = (gid_t)gid;
-    return 0;
-}
-
-int dlxd_config_parse_count(const char *text, int32_t *ret)
-{
-    unsigned long n;
-    if (!dlxd_config_parse_number(text, DLXD_FD_STORE_MAX + 1, &n))
-        return dlx__fail(DLX_E_INVALID, "'%.80s' is not a number from 0 to %d", text,
-                         DLXD_FD_STORE_MAX);
-    *ret = (int32_t)n;
-    return 0;
-}
-
-const struct dlx_memory *dlxd_config_parse_memory(const char *name)
-{
-    const struct dlx_memory *memory = dlx__memory_by_name(name);
-    if (!memory)
-        (void)dlx__fail(DLX_E_INVALID, "there is no memory of the kind '%.80s': memfd, posix",
-                        name);
-    return memory;
-}
-
-int dlxd_config_parse_path(const char *text, char **ret)
-{
-    if (text[0] != '/')
-        return dlx__fail(DLX_E_INVALID, "socket '%.80s' is no path that begins with /", text);
-    free(*ret);
-    *ret = strdup(text);
-    return *ret ? 0 : dlx__fail(DLX_E_NO_MEMORY, "out of memory for a path");
-}
-
-/* ---- files --------------------------------------------------------------------------------- */
 
 /* What all files share. */
 struct reading {
@@ -106,12 +37,36 @@ struct reader {
     int code;          /* of the first error; the thread's message has the text */
 };
 
-static int fail_here(struct reader *reader, int code)
+/* ---- [daemon] -------------------------------------------------------------------------------- */
+
+void dlxd_config_limit_memory(struct dlxd_config *config, uint64_t bytes)
 {
-    reader->code = dlx__fail_prefix(code == DLX_E_NO_MEMORY ? code : DLX_E_INVALID, "%s:%u",
-                                    reader->path, reader->line);
-    return 0; /* failure, for the parser */
+    uint64_t defaults[DLXD_N_RESOURCES];
+    config->shared_bytes = 2 * bytes;
+    dlxd_quota_defaults(defaults, config->shared_bytes);
+    dlxd_quotas_complete(&config->quotas, defaults);
 }
+
+static int set_in_daemon(struct dlxd_config *config, const char *key, const char *value)
+{
+    if (strcmp(key, "fd-store") == 0)
+        return dlxd_config_parse_count(value, &config->fd_store);
+    if (strcmp(key, "memory") == 0)
+        return dlxd_config_parse_memory(value, &config->memory);
+    if (strcmp(key, "memory-limit") == 0) {
+        uint64_t bytes = 0;
+        int r = dlxd_config_parse_memory_limit(value, &bytes);
+        if (r == 0)
+            dlxd_config_limit_memory(config, bytes);
+        return r;
+    }
+    if (strcmp(key, "socket") != 0)
+        return dlx__fail(DLX_E_INVALID,
+                         "[daemon] has no '%.80s': socket, memory, memory-limit, fd-store", key);
+    return dlxd_config_parse_path(value, &config->socket);
+}
+
+/* ---- [rule NAME] ----------------------------------------------------------------------------- */
 
 /* A rule by its name, which the rule owns. */
 struct named {
@@ -154,6 +109,70 @@ static struct dlxd_rule *find_rule(struct reader *reader, const char *name)
     return NULL;
 }
 
+static int rule_add_user(struct dlxd_rule *rule, const char *word)
+{
+    uid_t uid = 0;
+    if (strcmp(word, "*") == 0) {
+        rule->is_for_everybody = true;
+        return 0;
+    }
+    int r = dlxd_config_parse_user(word, &uid);
+    return r < 0 ? r : dlxd_rule_add_uid(rule, uid);
+}
+
+static int rule_add_group(struct dlxd_rule *rule, const char *word)
+{
+    gid_t gid = 0;
+    int r = dlxd_config_parse_group(word, &gid);
+    return r < 0 ? r : dlxd_rule_add_gid(rule, gid);
+}
+
+static int rule_add_topic(struct dlxd_rule *rule, const char *word)
+{
+    int r = dlx__pattern_check(word);
+    return r < 0 ? r : dlxd_rule_add_topic(rule, word);
+}
+
+static int rule_add_socket(struct dlxd_rule *rule, const char *word)
+{
+    int r = strcmp(word, "*") == 0 ? 0 : dlxd_check_name("socket", word);
+    return r < 0 ? r : dlxd_rule_add_socket(rule, word);
+}
+
+static int add_verb(uint32_t *verbs, uint32_t others, uint32_t all, const char *word)
+{
+    uint32_t found = strcmp(word, "all") == 0 ? all : 0;
+    for (int verb = 0; verb < DLXD_N_VERBS; verb++)
+        if (strcmp(word, dlxd_verb_name((enum dlxd_verb)verb)) == 0)
+            found = DLXD_VERB(verb);
+    if (found == 0)
+        return dlx__fail(DLX_E_INVALID,
+                         "'%.80s' is none of: publish, subscribe, observe, block, drop, gpu, all",
+                         word);
+    if (found & others)
+        return dlx__fail(DLX_E_INVALID, "'%.80s' is both allowed and denied", word);
+    *verbs |= found;
+    return 0;
+}
+
+static int rule_allow(struct dlxd_rule *rule, const char *word)
+{
+    return add_verb(&rule->allow, rule->deny, DLXD_ALLOW_ALL, word);
+}
+
+static int rule_deny(struct dlxd_rule *rule, const char *word)
+{
+    return add_verb(&rule->deny, rule->allow, DLXD_DENY_ALL, word);
+}
+
+static const struct list {
+    const char *key;
+    int (*add)(struct dlxd_rule *rule, const char *word);
+} lists[] = {
+    {"users", rule_add_user},   {"groups", rule_add_group}, {"sockets", rule_add_socket},
+    {"topics", rule_add_topic}, {"allow", rule_allow},      {"deny", rule_deny},
+};
+
 static size_t n_words_of(const struct dlxd_rule *rule)
 {
     return rule->n_uids + rule->n_gids + rule->n_sockets + rule->n_topics;
@@ -161,11 +180,25 @@ static size_t n_words_of(const struct dlxd_rule *rule)
 
 static int set_in_rule(struct reader *reader, const char *name, const char *key, const char *value)
 {
+    static const char separators[] = ", \t\n";
+    const struct list *list = NULL;
     struct dlxd_rule *rule = find_rule(reader, name);
     if (!rule)
         return DLX_E_INVALID;
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(lists) && !list; i++)
+        list = strcmp(key, lists[i].key) == 0 ? &lists[i] : NULL;
+    if (!list)
+        return dlx__fail(DLX_E_INVALID,
+                         "a rule has no '%.80s': users, groups, sockets, topics, allow, deny", key);
+    dlx_cleanup(dlx__freep) char *words = strdup(value);
+    if (!words)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory");
     size_t before = n_words_of(rule);
-    int r = dlxd_config_set_in_rule(rule, key, value);
+    int r = 0;
+    char *rest = NULL;
+    for (char *word = strtok_r(words, separators, &rest); word && r == 0;
+         word = strtok_r(NULL, separators, &rest))
+        r = list->add(rule, word);
     reader->all->n_words += n_words_of(rule) - before;
     if (r == 0 && reader->all->n_words > DLXD_CONFIG_WORDS_MAX)
         r = dlx__fail(DLX_E_INVALID,
@@ -175,25 +208,177 @@ static int set_in_rule(struct reader *reader, const char *name, const char *key,
     return r;
 }
 
-static int set_in_daemon(struct dlxd_config *config, const char *key, const char *value)
+static int check_sockets(const struct dlxd_config *config, const struct dlxd_rule *rule)
 {
-    if (strcmp(key, "fd-store") == 0)
-        return dlxd_config_parse_count(value, &config->fd_store);
-    if (strcmp(key, "memory") == 0) {
-        config->memory = dlxd_config_parse_memory(value);
-        return config->memory ? 0 : DLX_E_INVALID;
-    }
-    if (strcmp(key, "memory-limit") == 0) {
-        uint64_t bytes = 0;
-        int r = dlxd_config_parse_memory_limit(value, &bytes);
-        if (r == 0)
-            dlxd_config_limit_memory(config, bytes);
+    for (size_t i = 0; i < rule->n_sockets; i++)
+        if (strcmp(rule->sockets[i], "*") != 0 && !dlxd_socket_is_main(rule->sockets[i]) &&
+            !dlxd_config_find_socket(config, rule->sockets[i]))
+            return dlx__fail(DLX_E_INVALID,
+                             "%s: rule \"%s\" is about a socket '%s': there is no [socket %s]",
+                             rule->place, rule->name, rule->sockets[i], rule->sockets[i]);
+    return 0;
+}
+
+static int check_rule(const struct dlxd_config *config, const struct dlxd_rule *rule)
+{
+    if (!rule->is_for_everybody && rule->n_uids + rule->n_gids == 0)
+        return dlx__fail(DLX_E_INVALID, "%s: rule \"%s\" is about nobody: it needs users or groups",
+                         rule->place, rule->name);
+    if ((rule->allow | rule->deny) == 0)
+        return dlx__fail(DLX_E_INVALID, "%s: rule \"%s\" says nothing: it needs allow or deny",
+                         rule->place, rule->name);
+    if (rule->n_topics == 0)
+        return dlx__fail(DLX_E_INVALID,
+                         "%s: rule \"%s\" is about no topics: it needs topics, such as **",
+                         rule->place, rule->name);
+    return check_sockets(config, rule);
+}
+
+/* ---- [socket NAME] --------------------------------------------------------------------------- */
+
+struct dlxd_config_socket *dlxd_config_find_socket(const struct dlxd_config *config,
+                                                   const char *name)
+{
+    for (size_t i = 0; i < config->n_sockets; i++)
+        if (strcmp(config->sockets[i].name, name) == 0)
+            return &config->sockets[i];
+    return NULL;
+}
+
+static int add_socket(struct dlxd_config *config, const char *name, const char *place)
+{
+    int r = dlxd_check_name("socket", name);
+    if (r < 0)
+        return r;
+    if (dlxd_config_find_socket(config, name))
+        return 0; /* a later file adds to it */
+    for (size_t i = 0; i < config->n_sockets; i++)
+        if (dlxd_socket_number(config->sockets[i].name) == dlxd_socket_number(name))
+            return dlx__fail(DLX_E_INVALID, "sockets %s and %s have the same number: rename one",
+                             config->sockets[i].name, name);
+    struct dlxd_config_socket *more =
+        reallocarray(config->sockets, config->n_sockets + 1, sizeof *more);
+    if (more)
+        config->sockets = more;
+    char *copy = more ? strdup(place) : NULL;
+    if (!copy)
+        return dlx__fail(DLX_E_NO_MEMORY, "out of memory for socket %s", name);
+    more[config->n_sockets] = (struct dlxd_config_socket){.place = copy};
+    memcpy(more[config->n_sockets].name, name, strlen(name));
+    config->n_sockets++;
+    return 0;
+}
+
+static int set_in_socket(struct dlxd_config *config, const char *name, const char *key,
+                         const char *value)
+{
+    struct dlxd_config_socket *socket = dlxd_config_find_socket(config, name);
+    if (!socket)
+        return dlx__fail(DLX_E_INVALID, "'[socket %.80s]' has to begin its line", name);
+    if (strcmp(key, "path") == 0)
+        return dlxd_config_parse_path(value,
+                                      dlxd_socket_is_main(name) ? &config->socket : &socket->path);
+    if (strcmp(key, "mode") == 0)
+        return dlxd_config_parse_mode(value, &socket->mode);
+    if (strcmp(key, "group") == 0) {
+        int r = dlxd_config_parse_group(value, &socket->gid);
+        socket->has_group = r == 0;
         return r;
     }
-    if (strcmp(key, "socket") != 0)
-        return dlx__fail(DLX_E_INVALID,
-                         "[daemon] has no '%.80s': socket, memory, memory-limit, fd-store", key);
-    return dlxd_config_parse_path(value, &config->socket);
+    if (strcmp(key, "quota") != 0)
+        return dlx__fail(DLX_E_INVALID, "a socket has no '%.80s': path, mode, group, quota", key);
+    free(socket->quota);
+    socket->quota = strdup(value);
+    return socket->quota ? 0 : dlx__fail(DLX_E_NO_MEMORY, "out of memory for a name");
+}
+
+static void deinit_sockets(struct dlxd_config *config)
+{
+    for (size_t i = 0; i < config->n_sockets; i++) {
+        free(config->sockets[i].place);
+        free(config->sockets[i].path);
+        free(config->sockets[i].quota);
+    }
+    free(config->sockets);
+    config->sockets = NULL;
+    config->n_sockets = 0;
+}
+
+/* ---- [quota NAME] ---------------------------------------------------------------------------- */
+
+static int add_quota(struct dlxd_config *config, const char *name, const char *place)
+{
+    int r = dlxd_check_name("quota", name);
+    if (r < 0 || dlxd_quotas_find(&config->quotas, name)) /* a later file adds to it */
+        return r;
+    struct dlxd_quota *quota = dlxd_quotas_add(&config->quotas, name);
+    if (quota)
+        quota->place = strdup(place);
+    return quota && quota->place ? 0
+                                 : dlx__fail(DLX_E_NO_MEMORY, "out of memory for quota %s", name);
+}
+
+static int fail_quota_key(const char *key)
+{
+    char keys[256] = "";
+    for (int i = 0; i < DLXD_N_RESOURCES; i++) {
+        size_t n = strlen(keys);
+        (void)snprintf(keys + n, sizeof keys - n, "%s%s", i > 0 ? ", " : "",
+                       dlxd_quota_key((enum dlxd_resource)i));
+    }
+    return dlx__fail(DLX_E_INVALID, "a quota has no '%.80s': %s", key, keys);
+}
+
+static int set_in_quota(struct dlxd_config *config, const char *name, const char *key,
+                        const char *value)
+{
+    struct dlxd_quota *quota = dlxd_quotas_find(&config->quotas, name);
+    int resource = 0;
+    if (!quota)
+        return dlx__fail(DLX_E_INVALID, "'[quota %.80s]' has to begin its line", name);
+    while (resource < DLXD_N_RESOURCES &&
+           strcmp(key, dlxd_quota_key((enum dlxd_resource)resource)) != 0)
+        resource++;
+    if (resource == DLXD_N_RESOURCES)
+        return fail_quota_key(key);
+    bool is_memory = dlxd_quota_is_memory((enum dlxd_resource)resource);
+    int r = dlxd_config_parse_amount(value, is_memory ? config->memory_bytes : 0,
+                                     &quota->max[resource]);
+    if (r == 0 && resource == DLXD_REQUESTS && quota->max[resource] == 0)
+        r = dlx__fail(DLX_E_INVALID, "%s is 0, and a request would wait for ever: 1 is the least",
+                      key);
+    if (r == 0)
+        quota->is_set |= UINT32_C(1) << resource;
+    return r;
+}
+
+static int finish_quotas(struct dlxd_config *config)
+{
+    uint64_t defaults[DLXD_N_RESOURCES];
+    dlxd_quota_defaults(defaults, config->shared_bytes);
+    dlxd_quotas_complete(&config->quotas, defaults);
+    for (size_t i = 0; i < config->n_sockets; i++) {
+        const struct dlxd_config_socket *socket = &config->sockets[i];
+        if (!socket->quota || strcmp(socket->quota, DLXD_QUOTA_DEFAULT) == 0)
+            continue;
+        struct dlxd_quota *quota = dlxd_quotas_find(&config->quotas, socket->quota);
+        if (!quota)
+            return dlx__fail(DLX_E_INVALID, "%s: socket %s has quota '%s': there is no [quota %s]",
+                             socket->place, socket->name, socket->quota, socket->quota);
+        int r = dlxd_quota_add_socket(quota, socket->name);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static int fail_here(struct reader *reader, int code)
+{
+    reader->code = dlx__fail_prefix(code == DLX_E_NO_MEMORY ? code : DLX_E_INVALID, "%s:%u",
+                                    reader->path, reader->line);
+    return 0; /* failure, for the parser */
 }
 
 /* Returns the non-empty text after the prefix; otherwise NULL. */
@@ -214,9 +399,9 @@ static int on_value(void *data, const char *section, const char *key, const char
     else if ((name = name_in(section, RULE)))
         r = set_in_rule(reader, name, key, value);
     else if ((name = name_in(section, SOCKET)))
-        r = dlxd_config_set_in_socket(reader->config, name, key, value);
+        r = set_in_socket(reader->config, name, key, value);
     else if ((name = name_in(section, QUOTA)))
-        r = dlxd_config_set_in_quota(reader->config, name, key, value);
+        r = set_in_quota(reader->config, name, key, value);
     else
         r = dlx__fail(DLX_E_INVALID,
                       "'%.80s' is in [%.80s]: there are [daemon], [rule NAME], [socket NAME] and "
@@ -236,9 +421,9 @@ static int on_section(struct reader *reader, const char *line)
     (void)snprintf(place, sizeof place, "%s:%u", reader->path, reader->line);
     int r = 0;
     if ((name = name_in(section, SOCKET)))
-        r = dlxd_config_add_socket(reader->config, name, place);
+        r = add_socket(reader->config, name, place);
     else if ((name = name_in(section, QUOTA)))
-        r = dlxd_config_add_quota(reader->config, name, place);
+        r = add_quota(reader->config, name, place);
     if (r == 0 &&
         DLX_MAX(reader->config->n_sockets, reader->config->quotas.n) > DLXD_CONFIG_PARTS_MAX)
         r = dlx__fail(DLX_E_INVALID, "more than %u sockets or classes of quotas",
@@ -358,9 +543,9 @@ int dlxd_config_read(struct dlxd_config *config, const char *path)
         r = read_beside(&all, path);
     tdestroy(all.rules, free);
     for (size_t i = 0; i < config->rules.n && r == 0; i++)
-        r = dlxd_config_check_rule(config, &config->rules.items[i]);
+        r = check_rule(config, &config->rules.items[i]);
     if (r == 0)
-        r = dlxd_config_finish_quotas(config);
+        r = finish_quotas(config);
     if (r < 0)
         dlxd_config_deinit(config);
     return r;
@@ -370,7 +555,7 @@ void dlxd_config_deinit(struct dlxd_config *config)
 {
     dlxd_rules_deinit(&config->rules);
     dlxd_quotas_deinit(&config->quotas);
-    dlxd_config_deinit_sockets(config);
+    deinit_sockets(config);
     free(config->socket);
     dlxd_config_init(config);
 }

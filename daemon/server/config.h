@@ -6,17 +6,10 @@
  * ".conf" in the folder conf.d beside it, in the order of their names; later files add rules and
  * replace settings. */
 
+#include "daemon/server/config_value.h"
 #include "daemon/users/quota.h"
 #include "daemon/users/rules.h"
 #include <stdint.h>
-
-struct dlx_memory;
-
-/* The largest memory limit: small multiples of it must not overflow. */
-#define DLXD_MEMORY_LIMIT_MAX (UINT64_C(1) << 60)
-
-/* The most descriptors that the service manager may store. */
-#define DLXD_FD_STORE_MAX 65536
 
 /* Limits of all files together. Each check of a right looks at the rules one by one, in 10 to 50 ns
  * for each word. */
@@ -63,16 +56,6 @@ void dlxd_config_deinit(struct dlxd_config *config);
 struct dlxd_config_socket *dlxd_config_find_socket(const struct dlxd_config *config,
                                                    const char *name);
 
-/* Parses a user's name or number. Returns 0, or DLX_E_INVALID if there is no such user or it may
- * have no rights. */
-int dlxd_config_parse_user(const char *text, uid_t *ret);
-/* Parses a number from 0 to DLXD_FD_STORE_MAX. Returns 0, DLX_E_INVALID. */
-int dlxd_config_parse_count(const char *text, int32_t *ret);
-/* Parses the limit of shared memory for one user: "8GiB", "50%". Returns 0, DLX_E_INVALID. */
-int dlxd_config_parse_memory_limit(const char *text, uint64_t *ret);
 /* Limits each user without another class to `bytes`, and all users to 3/2 of it. */
 void dlxd_config_limit_memory(struct dlxd_config *config, uint64_t bytes);
-/* Returns NULL with the thread's message set. */
-const struct dlx_memory *dlxd_config_parse_memory(const char *name);
-
 #endif

@@ -107,8 +107,8 @@ struct arguments {
 
 static const struct dlx_memory *find_memory(const char *name, const struct argp_state *state)
 {
-    const struct dlx_memory *memory = dlxd_config_parse_memory(name);
-    if (!memory)
+    const struct dlx_memory *memory = NULL;
+    if (dlxd_config_parse_memory(name, &memory) < 0)
         argp_error(state, "%s", dlx__error_message());
     return memory;
 }
