@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dtype.h"
 #include "errors.h"
-#include "source.h"
 #include <float.h>
 #include <stdio.h>
 #include <string.h>

@@ -5,48 +5,6 @@
 #include "debug.h"
 #include "state.h"
 #include <stdbool.h>
-#include <string.h>
-
-/* ---- what the files need to add themselves -------------------------------------------------- */
-
-static const char *last_name(const char *name)
-{
-    const char *dot = strrchr(name, '.');
-    return dot ? dot + 1 : name;
-}
-
-PyTypeObject *dlxpy_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base)
-{
-    PyObject *type = PyType_FromModuleAndSpec(module, spec, (PyObject *)base);
-    if (type && PyModule_AddObjectRef(module, last_name(spec->name), type) < 0)
-        Py_CLEAR(type);
-    return (PyTypeObject *)type;
-}
-
-PyTypeObject *dlxpy_add_record(PyObject *module, PyStructSequence_Desc *desc)
-{
-    PyTypeObject *type = PyStructSequence_NewType(desc);
-    if (type && PyModule_AddObjectRef(module, last_name(desc->name), (PyObject *)type) < 0)
-        Py_CLEAR(type);
-    return type;
-}
-
-void dlxpy_free_object(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_Free(self);
-    Py_DECREF(type);
-}
-
-PyObject *dlxpy_import(const char *module, const char *name)
-{
-    PyObject *full = PyUnicode_FromFormat("dlx.%s", module);
-    PyObject *imported = full ? PyImport_Import(full) : NULL;
-    PyObject *ret = imported ? PyObject_GetAttrString(imported, name) : NULL;
-    Py_XDECREF(imported);
-    Py_XDECREF(full);
-    return ret;
-}
 
 /* ---- functions ----------------------------------------------------------------------------- */
 
@@ -79,7 +37,7 @@ static int set_up(PyObject *module)
     static int (*const parts[])(PyObject *) = {
         dlxpy_add_errors,     dlxpy_add_source,   dlxpy_add_tensor,    dlxpy_add_message,
         dlxpy_add_publish,    dlxpy_add_event,    dlxpy_add_publisher, dlxpy_add_subscription,
-        dlxpy_add_connection, dlxpy_add_exchange, dlxpy_add_pickle,
+        dlxpy_add_connection, dlxpy_add_exchange,
     };
     static bool is_loaded; /* whole: after a failure it may be loaded once more */
     if (is_loaded) {

@@ -4,17 +4,428 @@
 #include "errors.h"
 #include "export.h"
 #include "gpu.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-PyObject *dlxpy_attribute(PyObject *object, const char *name, bool *failed)
+/* ---- capsules -------------------------------------------------------------------------------- */
+
+/* By the rules of DLPack, who takes the tensor out renames the capsule, and calls the deleter once.
+ * A capsule that nobody renames calls it itself. */
+
+#define USED        "used_" DLXPY_CAPSULE
+#define USED_LEGACY "used_" DLXPY_CAPSULE_LEGACY
+
+/* `object` is no capsule of either kind, or was used before. */
+static int refuse_capsule(PyObject *object)
 {
-    PyObject *value = PyObject_GetAttrString(object, name);
-    if (!value && PyErr_ExceptionMatches(PyExc_AttributeError))
-        PyErr_Clear();
-    else if (!value)
-        *failed = true;
-    return value;
+    if (!PyCapsule_CheckExact(object)) {
+        PyErr_Format(PyExc_TypeError, "__dlpack__() returned %R, which is no capsule", object);
+        return -1;
+    }
+    const char *name = PyCapsule_GetName(object);
+    if (PyCapsule_IsValid(object, USED) || PyCapsule_IsValid(object, USED_LEGACY))
+        PyErr_Format(PyExc_BufferError,
+                     "the tensor of this DLPack capsule was taken before (its name is '%s'), and "
+                     "each capsule gives its tensor once: make a new one",
+                     name);
+    else
+        PyErr_Format(PyExc_TypeError,
+                     "a capsule named '%s' holds no DLPack tensor: those are named "
+                     "'" DLXPY_CAPSULE "' and '" DLXPY_CAPSULE_LEGACY "'",
+                     name ? name : "");
+    return -1;
+}
+
+int dlxpy_source_check_version(const DLManagedTensorVersioned *managed)
+{
+    if (managed->version.major == DLPACK_MAJOR_VERSION)
+        return 0;
+    PyErr_Format(PyExc_BufferError,
+                 "a tensor of DLPack %u.%u, and only 1.x is known: ask its library for that, as "
+                 "x.__dlpack__(max_version=(1, 0))",
+                 (unsigned)managed->version.major, (unsigned)managed->version.minor);
+    return -1;
+}
+
+int dlxpy_source_check_shape(const DLTensor *t)
+{
+    if (t->ndim < 0 || t->ndim > DLX_NDIM_MAX)
+        (void)dlxpy_raise_text(DLX_E_SHAPE, "a tensor of %d dimensions (limit %d)", (int)t->ndim,
+                               DLX_NDIM_MAX);
+    else if (t->ndim > 0 && !t->shape)
+        PyErr_Format(PyExc_BufferError, "a tensor of %d dimensions whose shape is NULL",
+                     (int)t->ndim);
+    else
+        return 0;
+    return -1;
+}
+
+/* MXNet names its bool uint1, and gives it a byte each. Before DLPack 1.1 nothing said whether
+ * small elements are packed. */
+static int check_is_whole(const DLManagedTensor *legacy)
+{
+    DLDataType dtype = legacy->dl_tensor.dtype;
+    if (dtype.code != kDLUInt || dtype.bits != 1)
+        return 0;
+    PyErr_SetString(PyExc_BufferError,
+                    "elements of uint1 from DLPack of before 1.0, which does not say whether they "
+                    "are packed: convert them to a type of whole bytes (in MXNet: "
+                    "x.astype('uint8'))");
+    return -1;
+}
+
+static int take_out(struct dlxpy_source *s, PyObject *capsule)
+{
+    if (PyCapsule_IsValid(capsule, DLXPY_CAPSULE)) {
+        s->managed = PyCapsule_GetPointer(capsule, DLXPY_CAPSULE);
+        (void)PyCapsule_SetName(capsule, USED);
+        return 0;
+    }
+    if (PyCapsule_IsValid(capsule, DLXPY_CAPSULE_LEGACY)) {
+        s->legacy = PyCapsule_GetPointer(capsule, DLXPY_CAPSULE_LEGACY);
+        (void)PyCapsule_SetName(capsule, USED_LEGACY);
+        return check_is_whole(s->legacy);
+    }
+    return refuse_capsule(capsule);
+}
+
+static int look_into_capsule(struct dlxpy_source *s, PyObject *capsule)
+{
+    if (PyCapsule_IsValid(capsule, DLXPY_CAPSULE)) {
+        const DLManagedTensorVersioned *managed = PyCapsule_GetPointer(capsule, DLXPY_CAPSULE);
+        if (dlxpy_source_check_version(managed) < 0)
+            return -1;
+        s->view.dl_tensor = managed->dl_tensor;
+        return dlxpy_source_check_shape(&managed->dl_tensor) < 0 ? -1 : 1;
+    }
+    if (PyCapsule_IsValid(capsule, DLXPY_CAPSULE_LEGACY)) {
+        const DLManagedTensor *legacy = PyCapsule_GetPointer(capsule, DLXPY_CAPSULE_LEGACY);
+        s->view.dl_tensor = legacy->dl_tensor;
+        return check_is_whole(legacy) < 0 || dlxpy_source_check_shape(&legacy->dl_tensor) < 0 ? -1
+                                                                                              : 1;
+    }
+    return refuse_capsule(capsule);
+}
+
+/* ---- GPUs ------------------------------------------------------------------------------------ */
+
+/* What a library that knows only the DLPack of before 1.0 gave, as libdlx takes it. */
+struct wrapped {
+    DLManagedTensorVersioned tensor;
+    DLManagedTensor *legacy;
+};
+
+static void delete_wrapped(DLManagedTensorVersioned *tensor)
+{
+    struct wrapped *w = tensor->manager_ctx;
+    if (w->legacy->deleter)
+        w->legacy->deleter(w->legacy);
+    free(w);
+}
+
+static int wrap(struct dlxpy_source *s)
+{
+    struct wrapped *w = malloc(sizeof *w);
+    if (!w) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    *w = (struct wrapped){.tensor = {.version = {DLPACK_MAJOR_VERSION, 0},
+                                     .manager_ctx = w,
+                                     .deleter = delete_wrapped,
+                                     .dl_tensor = s->legacy->dl_tensor},
+                          .legacy = s->legacy};
+    s->legacy = NULL;
+    s->managed = &w->tensor;
+    return 0;
+}
+
+/* Always the number: what leaving it out means differs (PyTorch does not wait then). */
+static PyObject *stream_number(const struct dlxpy_stream *stream, int device_type)
+{
+    if (dlxpy_stream_check(stream, device_type) < 0)
+        return NULL;
+    return PyLong_FromLongLong(dlxpy_stream_number(stream, device_type));
+}
+
+static int check_gpu(const struct dlxpy_sender *sender, int type, int id)
+{
+    const char *name = type == kDLROCM ? "ROCm" : "CUDA";
+    if (sender->use == DLXPY_PASS || sender->use == DLXPY_LOOK)
+        return 0;
+    if (sender->use == DLXPY_SHARE)
+        (void)dlxpy_raise_text(DLX_E_DEVICE,
+                               "the tensor is on %s device %d, and share=True is for tensors of "
+                               "empty(): without it, this one is not spent either",
+                               name, id);
+    else
+        (void)dlxpy_raise_text(DLX_E_DEVICE,
+                               "the tensor is on %s device %d: publish() takes it where it is, but "
+                               "nothing is copied to the host unasked (in PyTorch: t.cpu())",
+                               name, id);
+    return -1;
+}
+
+/* ---- the buffer protocol, and __array_interface__: steps in bytes, types by a text ---------- */
+
+static int make_dims(struct dlxpy_source *s, Py_ssize_t ndim)
+{
+    if (ndim > DLX_NDIM_MAX) {
+        PyErr_Format(PyExc_ValueError, "a tensor of %zd dimensions: at most %d are carried", ndim,
+                     DLX_NDIM_MAX);
+        return -1;
+    }
+    if (s->dims != s->inline_dims)
+        free(s->dims); /* of another protocol, that failed */
+    s->dims = 2 * ndim <= DLXPY_SOURCE_DIMS ? s->inline_dims
+                                            : malloc((size_t)(2 * ndim) * sizeof *s->dims);
+    if (!s->dims) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+static DLTensor describe(const struct dlxpy_source *s, void *data, Py_ssize_t ndim,
+                         DLDataType dtype)
+{
+    return (DLTensor){.data = data,
+                      .device = {kDLCPU, 0},
+                      .ndim = (int32_t)ndim,
+                      .dtype = dtype,
+                      .shape = s->dims,
+                      .strides = s->dims + ndim};
+}
+
+/* Steps are counted in elements from here on. */
+static int set_stride(struct dlxpy_source *s, Py_ssize_t ndim, Py_ssize_t i, int64_t bytes,
+                      int64_t item)
+{
+    if (bytes % item != 0) {
+        PyErr_Format(PyExc_BufferError,
+                     "steps of %lld bytes are no multiple of the item size, %lld: copy it first",
+                     (long long)bytes, (long long)item);
+        return -1;
+    }
+    s->dims[ndim + i] = bytes / item;
+    return 0;
+}
+
+static void set_row_major(struct dlxpy_source *s, Py_ssize_t ndim)
+{
+    uint64_t stride = 1; /* whether there can be so many elements is looked at later */
+    for (Py_ssize_t i = ndim; i-- > 0; stride *= s->dims[i] > 1 ? (uint64_t)s->dims[i] : 1)
+        s->dims[ndim + i] = (int64_t)stride;
+}
+
+/* ---- the buffer protocol ------------------------------------------------------------------- */
+
+/* Of NumPy: 'M', 'm' (times), 'U', 'S' (text); 0: it has none; -1 with an exception. */
+static int kind_of(PyObject *object)
+{
+    PyObject *dtype = PyObject_GetAttrString(object, "dtype");
+    PyObject *kind = dtype ? PyObject_GetAttrString(dtype, "kind") : NULL;
+    const char *text = kind && PyUnicode_Check(kind) ? PyUnicode_AsUTF8AndSize(kind, NULL) : NULL;
+    int ret = text ? text[0] : 0;
+    if (PyErr_Occurred() && dlxpy_pass_over() < 0)
+        ret = -1;
+    Py_XDECREF(kind);
+    Py_XDECREF(dtype);
+    return ret;
+}
+
+static int fail_time(PyObject *object)
+{
+    PyErr_Format(PyExc_BufferError,
+                 "a time of %R is no type of DLPack: publish its number, x.astype(\"int64\"), and "
+                 "say its unit in meta",
+                 (PyObject *)Py_TYPE(object));
+    return -1;
+}
+
+/* An array of times shows nothing: its own error does not say what to do. */
+static int fail_buffer(PyObject *object)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    int kind = kind_of(object);
+    if (kind == 0 || (kind > 0 && kind != 'M' && kind != 'm')) {
+        PyErr_Restore(type, value, trace);
+        dlxpy_amend("refusal", "(O)", object);
+        return -1;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return kind < 0 ? -1 : fail_time(object);
+}
+
+/* numpy.datetime64 and timedelta64 show the bytes of their number. 0, or -1 with an exception. */
+static int check_is_no_time(PyObject *object, const Py_buffer *b)
+{
+    if (b->ndim != 1 || b->shape[0] != 8 || b->itemsize != 1)
+        return 0;
+    int kind = kind_of(object);
+    return kind == 'M' || kind == 'm' ? fail_time(object) : kind < 0 ? -1 : 0;
+}
+
+/* What to do with elements of this format. */
+static const char *remedy_of(const char *format)
+{
+    char last = format[0] ? format[strlen(format) - 1] : '\0';
+    if (strncmp(format, "T{", 2) == 0)
+        return "publish its fields as named tensors, {name: x[name] for name in x.dtype.names}";
+    if (last == 'O')
+        return "convert Python objects to numbers, x.astype(\"float32\")";
+    if (last == 'w' || last == 's' || last == 'p')
+        return "put text into meta, or publish its bytes as uint8";
+    if (format[0] == '>' || format[0] == '!' || format[0] == '<')
+        return "convert it, x.astype(x.dtype.newbyteorder(\"=\"))";
+    return "convert it, x.astype(\"float32\") for example";
+}
+
+static int source_buffer(struct dlxpy_source *s, PyObject *object)
+{
+    DLDataType dtype;
+    if (!PyObject_CheckBuffer(object))
+        return 0;
+    if (PyObject_GetBuffer(object, &s->buffer, PyBUF_RECORDS_RO) < 0) {
+        s->buffer.obj = NULL;
+        return fail_buffer(object);
+    }
+    const Py_buffer *b = &s->buffer;
+    if (check_is_no_time(object, b) < 0)
+        goto fail;
+    if (!dlxpy_dtype_of_format(b->format, b->itemsize, &dtype)) {
+        PyErr_Format(
+            PyExc_BufferError,
+            "elements of format '%s', %zd bytes each: only numbers that DLPack has, in native "
+            "byte order, are carried; %s",
+            b->format ? b->format : "B", b->itemsize, remedy_of(b->format ? b->format : "B"));
+        goto fail;
+    }
+    if (make_dims(s, b->ndim) < 0)
+        goto fail;
+    for (int i = 0; i < b->ndim; i++)
+        s->dims[i] = b->shape[i];
+    set_row_major(s, b->ndim);
+    for (int i = 0; b->strides && i < b->ndim; i++)
+        if (set_stride(s, b->ndim, i, b->strides[i], b->itemsize) < 0)
+            goto fail;
+    s->view.dl_tensor = describe(s, b->buf, b->ndim, dtype);
+    return 1;
+fail:
+    PyBuffer_Release(&s->buffer);
+    s->buffer.obj = NULL;
+    return -1;
+}
+
+/* ---- __array_interface__ ------------------------------------------------------------------- */
+
+/* An entry of the dictionary, borrowed; NULL when it is not there, or None. */
+static PyObject *entry(PyObject *interface, const char *name)
+{
+    PyObject *value = PyDict_GetItemString(interface, name);
+    return value == Py_None ? NULL : value;
+}
+
+/* Of "<V2" and the like, which NumPy says of types that it does not know, the object's dtype has
+ * the name. Returns the bytes an element; 0 if there is no such type, or with an exception.
+ * Elements that are smaller than a byte have one each. */
+static size_t named_type(struct dlxpy_source *s, PyObject *object, unsigned long itemsize,
+                         DLDataType *ret)
+{
+    PyObject *dtype = PyObject_GetAttrString(object, "dtype");
+    bool found = dtype && dlxpy_dtype(dtype, ret) == 0;
+    Py_XDECREF(dtype);
+    if (!found && dlxpy_pass_over() < 0)
+        return 0;
+    if (found && ret->lanes == 1 && ret->bits < 8 && itemsize == 1) {
+        s->view.flags |= DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED;
+        return 1;
+    }
+    return found && dlxpy_dtype_bytes(*ret) == itemsize ? itemsize : 0;
+}
+
+/* Returns the bytes an element; 0 with an exception. */
+static size_t read_type(struct dlxpy_source *s, PyObject *object, PyObject *interface,
+                        DLDataType *ret)
+{
+    PyObject *typestr = entry(interface, "typestr");
+    bool is_text = typestr && PyUnicode_Check(typestr);
+    const char *text = is_text ? PyUnicode_AsUTF8AndSize(typestr, NULL) : NULL;
+    if (!text || strlen(text) < 3) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "__array_interface__ without a typestr");
+        return 0;
+    }
+    unsigned long itemsize = strtoul(text + 2, NULL, 10);
+    if (text[0] != '>' || itemsize == 1) {
+        if (text[1] != 'V' && dlx_dtype_parse(text + 1, ret) == 0)
+            return dlxpy_dtype_bytes(*ret);
+        size_t item = named_type(s, object, itemsize, ret);
+        if (item > 0)
+            return item;
+        if (PyErr_Occurred())
+            return 0;
+    }
+    PyErr_Format(PyExc_BufferError,
+                 "elements of type '%s': only numbers that DLPack has, in native byte order, are "
+                 "carried",
+                 text);
+    return 0;
+}
+
+static int read_dims(struct dlxpy_source *s, PyObject *interface, int64_t item,
+                     Py_ssize_t *ret_ndim)
+{
+    PyObject *shape = entry(interface, "shape"), *strides = entry(interface, "strides");
+    Py_ssize_t ndim = shape && PyTuple_Check(shape) ? PyTuple_Size(shape) : -1;
+    if (ndim < 0 || (strides && (!PyTuple_Check(strides) || PyTuple_Size(strides) != ndim))) {
+        PyErr_SetString(PyExc_TypeError,
+                        "__array_interface__ with a shape or strides that are none");
+        return -1;
+    }
+    if (make_dims(s, ndim) < 0)
+        return -1;
+    for (Py_ssize_t i = 0; i < ndim; i++)
+        s->dims[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
+    if (PyErr_Occurred())
+        return -1;
+    set_row_major(s, ndim);
+    for (Py_ssize_t i = 0; strides && i < ndim; i++) {
+        int64_t bytes = PyLong_AsLongLong(PyTuple_GetItem(strides, i));
+        if (PyErr_Occurred() || set_stride(s, ndim, i, bytes, item) < 0)
+            return -1;
+    }
+    *ret_ndim = ndim;
+    return 0;
+}
+
+static int source_array_interface(struct dlxpy_source *s, PyObject *object)
+{
+    bool failed = false;
+    DLDataType dtype;
+    Py_ssize_t ndim;
+    size_t item;
+    void *address;
+    int r = -1;
+    PyObject *interface = dlxpy_attribute(object, "__array_interface__", &failed);
+    if (!interface)
+        return failed ? -1 : 0;
+    PyObject *data = PyDict_Check(interface) ? entry(interface, "data") : NULL;
+    if (!data || !PyTuple_Check(data) || PyTuple_Size(data) != 2 || entry(interface, "mask")) {
+        PyErr_SetString(PyExc_TypeError,
+                        "__array_interface__ that has a mask, or no address, is not supported");
+    } else if ((item = read_type(s, object, interface, &dtype)) > 0 &&
+               read_dims(s, interface, (int64_t)item, &ndim) == 0) {
+        address = PyLong_AsVoidPtr(PyTuple_GetItem(data, 0));
+        s->view.dl_tensor = describe(s, address, ndim, dtype);
+        r = PyErr_Occurred() ? -1 : 1;
+    }
+    Py_DECREF(interface);
+    return r;
 }
 
 /* ---- devices ------------------------------------------------------------------------------- */
@@ -47,7 +458,7 @@ static int check_device(const struct dlxpy_sender *sender, int type, int id)
     if (type == kDLCPU || type == kDLCUDAHost || type == kDLROCMHost)
         return 0;
     if (is_gpu(type))
-        return dlxpy_source_check_gpu(sender, type, id);
+        return check_gpu(sender, type, id);
     const char *name = device_name(type);
     if (name)
         (void)dlxpy_raise_text(
@@ -116,7 +527,7 @@ static int use_tensor(struct dlxpy_source *s, const DLTensor *t, uint64_t flags,
         return -1;
     if (s->owner || !is_gpu((int)t->device.device_type))
         return 1;
-    if (s->legacy && dlxpy_source_wrap(s) < 0)
+    if (s->legacy && wrap(s) < 0)
         return -1;
     s->on_gpu = true;
     s->tensor = s->managed;
@@ -210,7 +621,7 @@ static int try_exchange(struct dlxpy_source *s, PyObject *object, const struct d
 static int open_capsule(struct dlxpy_source *s, PyObject *capsule,
                         const struct dlxpy_sender *sender)
 {
-    if (dlxpy_source_open_capsule(s, capsule) < 0)
+    if (take_out(s, capsule) < 0)
         return -1;
     return s->managed ? use_managed(s, s->managed, sender)
                       : use_tensor(s, &s->legacy->dl_tensor, 0, sender);
@@ -222,7 +633,7 @@ static int try_capsule(struct dlxpy_source *s, PyObject *object, const struct dl
 {
     if (!PyCapsule_CheckExact(object))
         return 0;
-    return sender->use == DLXPY_LOOK ? dlxpy_source_look_into_capsule(s, object)
+    return sender->use == DLXPY_LOOK ? look_into_capsule(s, object)
                                      : open_capsule(s, object, sender);
 }
 
@@ -289,7 +700,7 @@ static int try_dlpack(struct dlxpy_source *s, PyObject *object, const struct dlx
 static int try_on_gpu(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender,
                       int type)
 {
-    PyObject *stream = dlxpy_source_stream(&sender->stream, type);
+    PyObject *stream = stream_number(&sender->stream, type);
     int r = stream ? try_dlpack(s, object, sender, stream) : -1;
     Py_XDECREF(stream);
     return r;
@@ -418,9 +829,9 @@ static int try_in_turn(struct dlxpy_source *s, PyObject *object, const struct dl
     PyObject *type = NULL, *value = NULL, *trace = NULL;
     int r = 0;
     for (int way = 0; way < 3; way++) {
-        r = way == 0   ? dlxpy_source_buffer(s, object)
+        r = way == 0   ? source_buffer(s, object)
             : way == 1 ? try_dlpack(s, object, sender, NULL)
-                       : dlxpy_source_array_interface(s, object);
+                       : source_array_interface(s, object);
         if (r > 0)
             break;
         if (r < 0 && (!PyErr_ExceptionMatches(PyExc_Exception) || s->managed || s->legacy))

@@ -59,29 +59,9 @@ int dlxpy_source_begin(struct dlxpy_source *s, PyObject *object, const struct dl
 /* Let go of everything. `spent`: libdlx has taken the tensor of `own`. */
 void dlxpy_source_end(struct dlxpy_source *s, bool spent);
 
-/* source_buffer.c: fill `view` and what keeps it. Return 1; 0: not that kind of object; -1 with an
- * exception. */
-int dlxpy_source_buffer(struct dlxpy_source *s, PyObject *object);
-int dlxpy_source_array_interface(struct dlxpy_source *s, PyObject *object);
-
-/* source_capsule.c: take `managed` or `legacy` out of a capsule, which from then on is used, and
- * which must be released even if this failed; or only fill `view`, and leave the capsule as it is,
- * kept by `object`. Return 0 and 1; -1 with an exception: BufferError (a used capsule, bits),
- * TypeError, dlx.Error. */
-int dlxpy_source_open_capsule(struct dlxpy_source *s, PyObject *capsule);
-int dlxpy_source_look_into_capsule(struct dlxpy_source *s, PyObject *capsule);
+/* Is it of a version of DLPack that is known? Return 0; -1 with a BufferError. */
 int dlxpy_source_check_version(const DLManagedTensorVersioned *managed);
-/* Are there so many dimensions, and a shape? */
+/* Are there so many dimensions, and a shape? Returns 0; -1 with an exception. */
 int dlxpy_source_check_shape(const DLTensor *t);
-
-/* source_gpu.c: make `managed` of `legacy`; what to pass as __dlpack__(stream=); may a tensor on
- * this GPU be had for `sender`? */
-int dlxpy_source_wrap(struct dlxpy_source *s);
-PyObject *dlxpy_source_stream(const struct dlxpy_stream *stream, int device_type);
-int dlxpy_source_check_gpu(const struct dlxpy_sender *sender, int type, int id);
-
-/* An attribute, or NULL without an exception when there is none; *failed is set for any other
- * exception. */
-PyObject *dlxpy_attribute(PyObject *object, const char *name, bool *failed);
 
 #endif

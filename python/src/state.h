@@ -12,6 +12,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <dlx/dlx.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <structmember.h>
@@ -34,7 +35,6 @@ int dlxpy_add_subscription(PyObject *module);
 int dlxpy_add_connection(PyObject *module);
 int dlxpy_add_exchange(PyObject *module);
 int dlxpy_add_source(PyObject *module);
-int dlxpy_add_pickle(PyObject *module);
 int dlxpy_add_publish(PyObject *module);
 
 /* A type from its spec, added to the module under its last name; `base` may be NULL. NULL with an
@@ -62,5 +62,9 @@ void dlxpy_free_object(PyObject *self);
 /* An attribute of a module of this package (`module` without "dlx."), imported at the first call; a
  * new reference. NULL with an exception. */
 PyObject *dlxpy_import(const char *module, const char *name);
+
+/* An attribute, or NULL without an exception when there is none; *failed is set for any other
+ * exception. */
+PyObject *dlxpy_attribute(PyObject *object, const char *name, bool *failed);
 
 #endif

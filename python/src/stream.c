@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stream.h"
-#include "source.h"
 
 /* The number that stands for the legacy default stream of CUDA. */
 #define LEGACY 1

@@ -447,6 +447,154 @@ static Py_ssize_t length(PyObject *self)
     return -1;
 }
 
+/* ---- DLPack -------------------------------------------------------------------------------- */
+
+static PyObject *gpu_dlpack(const struct dlxpy_tensor *t, const struct dlxpy_request *request)
+{
+    DLDevice device;
+    if (dlxpy_gpu_open(t->owner, &device) < 0 || dlxpy_request_check(request, device) < 0)
+        return NULL;
+    if (!request->versioned && !t->gives_legacy)
+        return dlxpy_refuse_legacy("this tensor");
+    DLManagedTensorVersioned *managed = dlxpy_gpu_export(t->owner, &request->stream);
+    if (!managed || request->versioned)
+        return managed ? dlxpy_capsule(managed) : NULL;
+    struct dlxpy_owner *owner = dlxpy_owner_new(managed);
+    if (!owner) {
+        managed->deleter(managed);
+        return PyErr_NoMemory();
+    }
+    DLManagedTensor *legacy = dlxpy_owner_export_legacy(owner);
+    dlxpy_owner_unref(owner);
+    return dlxpy_capsule_legacy(legacy);
+}
+
+PyObject *dlxpy_tensor_dlpack(struct dlxpy_tensor *t, const struct dlxpy_request *request)
+{
+    if (!dlxpy_tensor_data(t))
+        return NULL;
+    if (t->owner->gpu)
+        return gpu_dlpack(t, request);
+    if (dlxpy_request_check(request, t->owner->tensor->dl_tensor.device) < 0)
+        return NULL;
+    if (request->copy) {
+        DLManagedTensorVersioned *copy = dlxpy_tensor_own_copy(t);
+        struct dlxpy_owner *owner = copy && !request->versioned ? dlxpy_owner_new(copy) : NULL;
+        if (!copy || request->versioned)
+            return copy ? dlxpy_capsule(copy) : NULL;
+        if (!owner) {
+            copy->deleter(copy);
+            return PyErr_NoMemory();
+        }
+        DLManagedTensor *legacy = dlxpy_owner_export_legacy(owner);
+        dlxpy_owner_unref(owner);
+        return dlxpy_capsule_legacy(legacy);
+    }
+    if (request->versioned)
+        return dlxpy_capsule(dlxpy_owner_export(t->owner));
+    if (t->owner->tensor->flags & DLPACK_FLAG_BITMASK_READ_ONLY && !t->gives_legacy)
+        return dlxpy_refuse_legacy("this tensor");
+    if (t->owner->tensor->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) {
+        PyErr_SetString(PyExc_BufferError, "elements that are padded to a byte need DLPack 1.1");
+        return NULL;
+    }
+    return dlxpy_capsule_legacy(dlxpy_owner_export_legacy(t->owner));
+}
+
+PyObject *dlxpy_tensor_device(const struct dlxpy_tensor *t)
+{
+    const DLTensor *data = dlxpy_tensor_data(t);
+    DLDevice device = data ? data->device : (DLDevice){0};
+    if (!data || (t->owner->gpu && dlxpy_gpu_open(t->owner, &device) < 0))
+        return NULL;
+    return Py_BuildValue("(ii)", (int)device.device_type, (int)device.device_id);
+}
+
+/* ---- pickles: a tensor as bytes, and of bytes; dlx/_tensor.py has the rest ------------------ */
+
+/* Another tensor object, whose buffer is the memory of this one as bytes, row-major: of a copy
+ * if it has other strides. */
+static PyObject *as_bytes(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    const DLTensor *t = dlxpy_tensor_cpu_data(cast(self));
+    if (!t)
+        return NULL;
+    if (!dlxpy_is_row_major(t)) {
+        DLManagedTensorVersioned *copy = dlxpy_tensor_own_copy(cast(self));
+        PyObject *row_major = copy ? (PyObject *)dlxpy_tensor_new(copy) : NULL;
+        PyObject *ret = row_major ? as_bytes(row_major, NULL) : NULL;
+        Py_XDECREF(row_major);
+        return ret;
+    }
+    struct dlxpy_owner *owner = cast(self)->owner;
+    DLManagedTensorVersioned *managed =
+        dlxpy_owner_export_bytes(owner, dlxpy_tensor_bytes(t, is_padded(owner->tensor)));
+    if (!managed)
+        return PyErr_NoMemory();
+    struct dlxpy_tensor *ret = dlxpy_tensor_new(managed);
+    if (ret)
+        ret->generation = cast(self)->generation;
+    return (PyObject *)ret;
+}
+
+/* Of a shape and data type that take `size` bytes. NULL with an exception. */
+static DLManagedTensorVersioned *make_private(PyObject *shape, PyObject *dtype, bool padded,
+                                              size_t size)
+{
+    int64_t dims[DLX_NDIM_MAX];
+    DLTensor like = {.ndim = (int32_t)PyTuple_Size(shape), .shape = dims};
+    size_t n = 1;
+    if (dlxpy_dtype(dtype, &like.dtype) < 0)
+        return NULL;
+    for (int32_t i = 0; i < like.ndim && like.ndim <= DLX_NDIM_MAX; i++) {
+        dims[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
+        if (dims[i] == -1 && PyErr_Occurred())
+            return NULL;
+        if (dims[i] < 0 || __builtin_mul_overflow(n, (size_t)dims[i], &n) || n > PTRDIFF_MAX / 256)
+            n = SIZE_MAX;
+    }
+    if (like.ndim > DLX_NDIM_MAX || n == SIZE_MAX || dlxpy_tensor_bytes(&like, padded) != size) {
+        PyErr_SetString(PyExc_ValueError, "shape and dtype do not fit the number of bytes");
+        return NULL;
+    }
+    DLManagedTensorVersioned *managed = dlxpy_private_new(&like, padded);
+    if (!managed)
+        PyErr_NoMemory();
+    return managed;
+}
+
+static void copy_bytes(void *to, const Py_buffer *from)
+{
+    size_t size = (size_t)from->len;
+    if (size >= COPY_ALONE) {
+        Py_BEGIN_ALLOW_THREADS
+        memcpy(to, from->buf, size);
+        Py_END_ALLOW_THREADS
+    } else if (size > 0) {
+        memcpy(to, from->buf, size);
+    }
+}
+
+PyDoc_STRVAR(from_bytes_doc, "tensor_from_bytes($module, data, shape, dtype, padded=False, /)\n"
+                             "--\n"
+                             "\n"
+                             "A private tensor of these bytes; what a pickle holds.");
+static PyObject *tensor_from_bytes(PyObject *self, PyObject *args)
+{
+    Py_buffer data;
+    PyObject *shape, *dtype;
+    int padded = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*O!O|p", &data, &PyTuple_Type, &shape, &dtype, &padded))
+        return NULL;
+    DLManagedTensorVersioned *managed = make_private(shape, dtype, padded, (size_t)data.len);
+    if (managed)
+        copy_bytes(managed->dl_tensor.data, &data);
+    PyBuffer_Release(&data);
+    return managed ? (PyObject *)dlxpy_tensor_new(managed) : NULL;
+}
+
 /* ---- module function ----------------------------------------------------------------------- */
 
 /* The name of a data type, however that is given. */
@@ -463,7 +611,7 @@ static PyObject *dtype_name(PyObject *self, PyObject *object)
 static PyMethodDef methods[] = {
     {"__dlpack__", (PyCFunction)(void (*)(void))dlpack, FAST, dlpack_doc},
     {"__dlpack_device__", dlpack_device, METH_NOARGS, device_doc},
-    {"_as_bytes", dlxpy_tensor_as_bytes, METH_NOARGS, NULL},
+    {"_as_bytes", as_bytes, METH_NOARGS, NULL},
     {"_as_bits", as_bits, METH_NOARGS, NULL},
     {"_view", make_view, METH_VARARGS, NULL},
     {"as_legacy", as_legacy, METH_NOARGS, as_legacy_doc},
@@ -534,6 +682,7 @@ static PyType_Spec spec = {"dlx.Tensor", sizeof(struct dlxpy_tensor), 0,
 
 static PyMethodDef functions[] = {
     {"_dtype_name", dtype_name, METH_O, NULL},
+    {"tensor_from_bytes", tensor_from_bytes, METH_VARARGS, from_bytes_doc},
     {0},
 };
 

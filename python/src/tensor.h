@@ -57,7 +57,7 @@ PyObject *dlxpy_tuple_of(const int64_t *values, int32_t n);
 /* Things made of it that may still be used to write to its memory; -1: nobody knows. */
 Py_ssize_t dlxpy_tensor_n_exports(const struct dlxpy_tensor *t);
 
-/* tensor_dlpack.c: a capsule, as was asked for. NULL with an exception. */
+/* A capsule, as was asked for. NULL with an exception. */
 PyObject *dlxpy_tensor_dlpack(struct dlxpy_tensor *t, const struct dlxpy_request *request);
 
 /* As __dlpack_device__ gives it. NULL with an exception. */
@@ -65,9 +65,6 @@ PyObject *dlxpy_tensor_device(const struct dlxpy_tensor *t);
 
 /* It was passed on: its memory is another's. */
 void dlxpy_tensor_spend(struct dlxpy_tensor *t);
-
-/* pickle.c: its methods of these names. */
-PyObject *dlxpy_tensor_as_bytes(PyObject *self, PyObject *unused);
 
 /* tensor_buffer.c: the slots and getters of other protocols. */
 int dlxpy_tensor_get_buffer(PyObject *self, Py_buffer *view, int flags);
