@@ -30,7 +30,6 @@ UNITS := dlpackd.socket dlpackd@.socket dlpackd.service dlpackd-keeper.socket dl
 # A run path is written only where the loader would not look by itself.
 STD_LIBDIRS := /lib /lib64 /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64 /usr/lib/% /lib/%
 INSTALL_RPATH := $(if $(filter $(STD_LIBDIRS),$(LIBDIR)),,-Wl$(,)-rpath$(,)$(LIBDIR))
-INSTALL_FILES := $(INSTALL) -m 644
 from_cmakedir = $(shell realpath -ms --relative-to='$(CMAKEDIR)' '$(1)')
 # Templates: packaging/ and systemd/ have the marks that these replace.
 fill_in = sed -e 's|@bindir@|$(BINDIR)|g' -e 's|@sysconfdir@|$(SYSCONFDIR)|g'
@@ -51,53 +50,57 @@ Libs.private: -pthread
 Cflags: -I$${includedir}/dlx/abi -I$${includedir}
 endef
 
+# What is made for an installation alone: templates filled in, and dlxctl with its run path.
+STAGE := $(BUILD)/stage
+
+# Files of a folder, as FROM:TO.
+from_to = $(foreach f,$(3),$(1)/$(f):$(2)/$(f))
+
+# All that is installed; `install` makes what is in $(STAGE). The configuration is not here: what an
+# administrator has changed stays.
+INSTALLED = $(call from_to,$(BUILD),$(BINDIR),$(notdir $(DAEMON_BIN))) \
+    $(STAGE)/dlxctl:$(BINDIR)/dlxctl \
+    $(call from_to,$(BUILD),$(LIBDIR),$(notdir $(SOREAL)) libdlx.a) \
+    $(call from_to,include,$(INCLUDEDIR),$(PUBLIC_HEADERS:include/%=%)) \
+    $(call from_to,include,$(DLPACKDIR),dlpack/dlpack.h) \
+    $(call from_to,$(STAGE),$(PKGCONFIGDIR),libdlx.pc) \
+    $(call from_to,$(STAGE),$(CMAKEDIR),$(CMAKE_FILES)) \
+    $(call from_to,$(BUILD)/man,$(MANDIR),$(shell $(PYTHON) tools/man --list)) \
+    $(call from_to,$(COMPLETION)/bash,$(BASHDIR),$(COMPLETED)) \
+    $(call from_to,$(COMPLETION)/zsh,$(ZSHDIR),$(COMPLETED:%=_%)) \
+    $(call from_to,$(COMPLETION)/fish,$(FISHDIR),$(COMPLETED:%=%.fish)) \
+    $(call from_to,$(STAGE)/user,$(UNITDIR),$(UNITS)) \
+    $(call from_to,$(STAGE)/system,$(SYSTEMUNITDIR),$(UNITS)) \
+    $(call from_to,systemd/sysusers.d,$(SYSUSERSDIR),dlpackd.conf) \
+    $(call from_to,systemd/tmpfiles.d,$(TMPFILESDIR),dlpackd.conf)
+# Links, likewise.
+INSTALLED_LINKS = $(notdir $(SOREAL)):$(LIBDIR)/$(SONAME) $(SONAME):$(LIBDIR)/libdlx.so
+installed_at = $(foreach p,$(1),'$(D)$(lastword $(subst :, ,$(p)))')
+
 .PHONY: install install-check uninstall
 install: export PC_FILE := $(PC_FILE)
 install: all man $(COMPLETION)/.made ## install under PREFIX (/usr/local), below DESTDIR if given
-	$(INSTALL) -d '$(D)$(BINDIR)' '$(D)$(LIBDIR)' '$(D)$(PKGCONFIGDIR)' '$(D)$(CMAKEDIR)' \
-	    '$(D)$(DLPACKDIR)/dlpack' '$(D)$(BASHDIR)' '$(D)$(ZSHDIR)' '$(D)$(FISHDIR)' \
-	    '$(D)$(UNITDIR)' '$(D)$(SYSTEMUNITDIR)' '$(D)$(SYSUSERSDIR)' '$(D)$(TMPFILESDIR)' \
-	    '$(D)$(dir $(CONFIG))conf.d'
-	$(INSTALL) -m 755 $(DAEMON_BIN) '$(D)$(BINDIR)/'
-	$(LINK) $(INSTALL_RPATH) -o '$(D)$(BINDIR)/dlxctl' $(OBJ)/cli/main.o $(call lib,cli) \
+	mkdir -p $(STAGE)/user $(STAGE)/system
+	$(LINK) $(INSTALL_RPATH) -o $(STAGE)/dlxctl $(OBJ)/cli/main.o $(call lib,cli) \
 	    -L$(BUILD) -ldlx $(CLI_LIBS)
-	$(INSTALL) -m 755 $(SOREAL) '$(D)$(LIBDIR)/libdlx.so.$(VERSION)'
-	ln -sf libdlx.so.$(VERSION) '$(D)$(LIBDIR)/$(SONAME)'
-	ln -sf $(SONAME) '$(D)$(LIBDIR)/libdlx.so'
-	$(INSTALL_FILES) $(BUILD)/libdlx.a '$(D)$(LIBDIR)/libdlx.a'
-	$(INSTALL_FILES) $(PUBLIC_HEADERS) '$(D)$(INCLUDEDIR)/dlx/'
-	$(INSTALL_FILES) include/dlpack/dlpack.h '$(D)$(DLPACKDIR)/dlpack/dlpack.h'
-	printf '%s\n' "$$PC_FILE" >'$(D)$(PKGCONFIGDIR)/libdlx.pc'
-	for f in $(CMAKE_FILES); do $(fill_in_cmake) packaging/$$f.in >'$(D)$(CMAKEDIR)'/$$f; \
-	    chmod 644 '$(D)$(CMAKEDIR)'/$$f; done
-	cd $(BUILD)/man && for f in man*/*; do \
-	    $(INSTALL) -D -m 644 "$$f" '$(D)$(MANDIR)'"/$$f"; done
-	$(INSTALL_FILES) $(COMPLETED:%=$(COMPLETION)/bash/%) '$(D)$(BASHDIR)/'
-	$(INSTALL_FILES) $(COMPLETED:%=$(COMPLETION)/zsh/_%) '$(D)$(ZSHDIR)/'
-	$(INSTALL_FILES) $(COMPLETED:%=$(COMPLETION)/fish/%.fish) '$(D)$(FISHDIR)/'
-	for u in $(UNITS); do \
-	    $(fill_in) systemd/user/$$u >'$(D)$(UNITDIR)'/$$u; chmod 644 '$(D)$(UNITDIR)'/$$u; \
-	    $(fill_in) systemd/system/$$u >'$(D)$(SYSTEMUNITDIR)'/$$u; \
-	    chmod 644 '$(D)$(SYSTEMUNITDIR)'/$$u; done
-	$(INSTALL_FILES) systemd/sysusers.d/dlpackd.conf '$(D)$(SYSUSERSDIR)/'
-	$(INSTALL_FILES) systemd/tmpfiles.d/dlpackd.conf '$(D)$(TMPFILESDIR)/'
+	printf '%s\n' "$$PC_FILE" >$(STAGE)/libdlx.pc
+	for f in $(CMAKE_FILES); do $(fill_in_cmake) packaging/$$f.in >$(STAGE)/$$f; done
+	for u in $(foreach f,user system,$(UNITS:%=$(f)/%)); do \
+	    $(fill_in) systemd/$$u >$(STAGE)/$$u; done
+	$(fill_in) systemd/dlpackd.conf >$(STAGE)/dlpackd.conf
+	for p in $(INSTALLED); do if [ -x "$${p%%:*}" ]; then mode=755; else mode=644; fi; \
+	    $(INSTALL) -D -m $$mode "$${p%%:*}" '$(D)'"$${p#*:}"; done
+	for p in $(INSTALLED_LINKS); do ln -sf "$${p%%:*}" '$(D)'"$${p#*:}"; done
+	$(INSTALL) -d '$(D)$(dir $(CONFIG))conf.d'
 	if [ -e '$(D)$(CONFIG)' ]; then echo '$(CONFIG) is there: it stays as it is'; \
-	    else $(fill_in) systemd/dlpackd.conf >'$(D)$(CONFIG)'; chmod 644 '$(D)$(CONFIG)'; fi
+	    else $(INSTALL) -m 644 $(STAGE)/dlpackd.conf '$(D)$(CONFIG)'; fi
 	$(if $(DESTDIR),,@tools/install-hints '$(BINDIR)' '$(LIBDIR)' '$(PKGCONFIGDIR)')
 
 install-check: all ## install somewhere, use it from there with pkg-config and CMake, uninstall
 	+@tools/install-check
 
-INSTALLED = $(addprefix $(BINDIR)/,dlpackd dlpackd-keeper dlxctl) \
-    $(addprefix $(LIBDIR)/,libdlx.so.$(VERSION) $(SONAME) libdlx.so libdlx.a) \
-    $(PKGCONFIGDIR)/libdlx.pc $(CMAKE_FILES:%=$(CMAKEDIR)/%) $(DLPACKDIR)/dlpack/dlpack.h \
-    $(patsubst include/%,$(INCLUDEDIR)/%,$(PUBLIC_HEADERS)) \
-    $(UNITS:%=$(UNITDIR)/%) $(UNITS:%=$(SYSTEMUNITDIR)/%) \
-    $(SYSUSERSDIR)/dlpackd.conf $(TMPFILESDIR)/dlpackd.conf \
-    $(COMPLETED:%=$(BASHDIR)/%) $(COMPLETED:%=$(ZSHDIR)/_%) $(COMPLETED:%=$(FISHDIR)/%.fish)
 uninstall: ## remove what `make install` put there; a configuration that was changed stays
-	rm -f $(INSTALLED:%='$(D)%')
-	for f in $$($(PYTHON) tools/man --list); do rm -f '$(D)$(MANDIR)'"/$$f"; done
+	rm -f $(call installed_at,$(INSTALLED) $(INSTALLED_LINKS))
 	if $(fill_in) systemd/dlpackd.conf | cmp -s - '$(D)$(CONFIG)'; then rm '$(D)$(CONFIG)'; fi
 	-rmdir --ignore-fail-on-non-empty '$(D)$(DLPACKDIR)/dlpack' '$(D)$(DLPACKDIR)' \
 	    '$(D)$(INCLUDEDIR)/dlx' '$(D)$(CMAKEDIR)' "$$(dirname '$(D)$(CMAKEDIR)')" \
