@@ -19,6 +19,7 @@
 #   PYTHON=python3                      for `make python`, `make check-python` and the tools
 #   INTEROP_PYTHON=python3              a Python with the frameworks: check-interop, bench-python
 #   CHECK_GPU_DRIVER=file               `make check-gpu`: a driver instead of libcuda.so.1
+#   SETUP=no                            name what is missing, and install nothing
 #   CUDA_INCLUDE=dir HIP_INCLUDE=dir    where cuda.h and hip/ are; empty: build without
 #   PREFIX DESTDIR BINDIR LIBDIR        where `make install` puts things
 #   INCLUDEDIR PKGCONFIGDIR CMAKEDIR    headers, pkg-config and CMake files

@@ -1,11 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs what is missing for the build and the tests, and says what. Returns at once, without the
-# network, when everything is there.
+# Names what is missing for the build and the tests, and installs it. Returns at once, without the
+# network, when everything is there. With SETUP=no in the environment it only names what is missing,
+# and fails if that is needed to build.
 #
 #   tools/setup.sh [--lint] [--model] [--bench] [--faults] [--interop] [--wheel] [--deb] [--docs]
-#                  [--containers] [--mutants] [--no-venv] [--dry-run]
+#                  [--containers] [--mutants] [--no-venv]
 #
 # On Debian and its relatives it asks dpkg what is missing and apt for it, with sudo when not root.
 # On another system it looks for the tools and libraries themselves and names what is not found.
@@ -43,7 +44,6 @@ mutants=
 audit=
 types=
 site=
-dry=
 for arg in "$@"; do
     case $arg in
     --lint) want+=("${lint[@]}") types=yes ;;
@@ -57,14 +57,13 @@ for arg in "$@"; do
     --mutants) mutants=yes ;;
     --docs) want+=("${docs[@]}") site=yes ;;
     --no-venv) venv= ;;
-    --dry-run) dry=yes ;;
     --help | -h)
-        sed -n '4,11s/^# \{0,1\}//p' "$0"
+        sed -n '4,13s/^# \{0,1\}//p' "$0"
         exit 0
         ;;
     *)
         echo "tools/setup.sh: unknown argument '$arg' (known: --lint --model --bench --faults" \
-            "--interop --wheel --deb --docs --containers --mutants --no-venv --dry-run)" >&2
+            "--interop --wheel --deb --docs --containers --mutants --no-venv)" >&2
         exit 2
         ;;
     esac
@@ -121,72 +120,28 @@ apt_install() {
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
+# ---- what is missing ----------------------------------------------------------------------------
+has_apt=
 if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
+    has_apt=yes
     mapfile -t missing < <(missing_debian "${want[@]}")
-    if [ "${#missing[@]}" -gt 0 ]; then
-        if [ -n "$dry" ]; then
-            echo "would install: ${missing[*]}"
-        else
-            apt_install "${missing[@]}"
-        fi
-    fi
-    mapfile -t missing < <(missing_debian "${may[@]}")
-    if [ "${#missing[@]}" -gt 0 ]; then
-        if [ -n "$dry" ]; then
-            echo "would install, where they are to be had: ${missing[*]}"
-        else
-            apt_install "${missing[@]}" ||
-                echo "tools/setup.sh: not to be had here: ${missing[*]}" >&2
-        fi
-    fi
+    mapfile -t missing_extra < <(missing_debian "${may[@]}")
 else
     mapfile -t missing < <(missing_elsewhere)
-    if [ "${#missing[@]}" -gt 0 ]; then
-        echo "tools/setup.sh: this system has no apt; please install:" >&2
-        printf '  %s\n' "${missing[@]}" >&2
-        exit 1
-    fi
+    missing_extra=()
 fi
 
 # What the tests compare us with. Tests that lack it say SKIP. `folder` names another environment.
+packages=() # lines FOLDER, NAME, SPECIFICATION, WHAT-FOR and options of pip, with tabs in between
 venv_package() { # NAME SPECIFICATION WHAT-FOR [OPTION OF PIP...]
     local into=${folder:-build/venv}
-    [ -n "$venv" ] && [ -z "$dry" ] && [ ! -e "$into/.have-$1" ] || return 0
-    echo "tools/setup.sh: $into: $2 from PyPI, $3"
-    if { [ -x "$into/bin/python" ] || python3 -m venv "$into"; } >"$log" 2>&1 &&
-        "$into/bin/python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 20 \
-            "${@:4}" "$2" >>"$log" 2>&1; then
-        touch "$into/.have-$1"
-    else
-        tail -n 5 "$log" >&2
-        echo "tools/setup.sh: no $2: what needs it will be skipped" >&2
-    fi
+    [ -n "$venv" ] && [ ! -e "$into/.have-$1" ] || return 0
+    packages+=("$into"$'\t'"$1"$'\t'"$2"$'\t'"$3"$'\t'"${*:4}")
 }
 venv_package tvm-ffi 'apache-tvm-ffi>=0.1.8,<1' 'for the real dlpack.h (check_dlpack_abi.sh)'
 venv_package numpy 'numpy>=2.1' 'for its DLPack tests (python/tests/test_suites.py)'
 venv_package prysk 'prysk>=0.20,<1' 'to run the sessions of dlxctl (tests/cli/check_sessions.sh)'
 venv_package pytest pytest 'to run the DLPack tests of NumPy and tvm-ffi'
-# The wheel of tvm-ffi brings no tests, its source does.
-tests=build/cache/tvm-ffi-tests
-if [ -n "$venv" ] && [ -z "$dry" ] && [ -e build/venv/.have-tvm-ffi ] && [ ! -e $tests/.have ]; then
-    echo "tools/setup.sh: $tests: the source of apache-tvm-ffi from PyPI, for its tests"
-    rm -rf $tests
-    mkdir -p $tests
-    version=$(build/venv/bin/python -c \
-        'import importlib.metadata as m; print(m.version("apache-tvm-ffi"))')
-    if build/venv/bin/python -m pip download -q --disable-pip-version-check --retries 1 \
-        --timeout 20 --no-deps \
-        --no-binary apache-tvm-ffi -d $tests "apache-tvm-ffi==$version" >"$log" 2>&1 &&
-        tar -xzf $tests/*.tar.gz -C $tests --strip-components=1 --wildcards \
-            --no-wildcards-match-slash '*/tests/python/*.py'; then
-        rm $tests/*.tar.gz
-        touch $tests/.have
-    else
-        tail -n 5 "$log" >&2
-        rm -rf $tests
-        echo "tools/setup.sh: no source of apache-tvm-ffi: its tests will be skipped" >&2
-    fi
-fi
 # Only the headers are used: programs load the driver at run time. Both API versions must compile.
 venv_package cuda12 'nvidia-cuda-runtime-cu12>=12.5,<13' 'for cuda.h' --no-deps \
     --target build/cache/cuda12
@@ -234,3 +189,70 @@ if [ -n "$interop" ]; then
         venv_package "$package" "$package" 'for python/examples' --no-deps
     done
 fi
+# The wheel of tvm-ffi brings no tests, its source does.
+tests=build/cache/tvm-ffi-tests
+if [ -n "$venv" ] && [ ! -e $tests/.have ]; then
+    packages+=("$tests"$'\t-\tthe source of tvm-ffi\tfor its tests\t')
+fi
+
+if [ $((${#missing[@]} + ${#missing_extra[@]} + ${#packages[@]})) = 0 ]; then exit 0; fi
+
+echo "tools/setup.sh: missing (SETUP=no installs nothing):"
+if [ "${#missing[@]}" -gt 0 ]; then echo "  needed: ${missing[*]}"; fi
+if [ "${#missing_extra[@]}" -gt 0 ]; then
+    echo "  where they are to be had: ${missing_extra[*]}"
+fi
+for package in "${packages[@]}"; do
+    IFS=$'\t' read -r into _ spec why _ <<<"$package"
+    echo "  from PyPI, in $into: $spec, $why"
+done
+if [ "${SETUP:-}" = no ]; then
+    [ "${#missing[@]}" = 0 ]
+    exit
+fi
+
+# ---- installing -----------------------------------------------------------------------------------
+if [ -z "$has_apt" ] && [ "${#missing[@]}" -gt 0 ]; then
+    echo "tools/setup.sh: this system has no apt; please install what is needed" >&2
+    exit 1
+fi
+if [ "${#missing[@]}" -gt 0 ]; then apt_install "${missing[@]}"; fi
+if [ "${#missing_extra[@]}" -gt 0 ]; then
+    apt_install "${missing_extra[@]}" ||
+        echo "tools/setup.sh: not to be had here: ${missing_extra[*]}" >&2
+fi
+
+pip_install() { # <folder> <specification> [option of pip...]
+    echo "tools/setup.sh: $1: $2"
+    { [ -x "$1/bin/python" ] || python3 -m venv "$1"; } >"$log" 2>&1 &&
+        "$1/bin/python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 20 \
+            "${@:3}" "$2" >>"$log" 2>&1
+}
+tvm_tests() {
+    local version
+    echo "tools/setup.sh: $tests: the source of apache-tvm-ffi"
+    rm -rf $tests
+    mkdir -p $tests
+    version=$(build/venv/bin/python -c \
+        'import importlib.metadata as m; print(m.version("apache-tvm-ffi"))') 2>"$log" &&
+        build/venv/bin/python -m pip download -q --disable-pip-version-check --retries 1 \
+            --timeout 20 --no-deps \
+            --no-binary apache-tvm-ffi -d $tests "apache-tvm-ffi==$version" >"$log" 2>&1 &&
+        tar -xzf $tests/*.tar.gz -C $tests --strip-components=1 --wildcards \
+            --no-wildcards-match-slash '*/tests/python/*.py' &&
+        rm $tests/*.tar.gz && touch $tests/.have && return
+    rm -rf $tests
+    return 1
+}
+for package in "${packages[@]}"; do
+    IFS=$'\t' read -r into name spec _ options <<<"$package"
+    read -ra options <<<"$options"
+    if [ "$name" = - ]; then
+        tvm_tests && continue
+    elif pip_install "$into" "$spec" "${options[@]}"; then
+        touch "$into/.have-$name"
+        continue
+    fi
+    tail -n 5 "$log" >&2
+    echo "tools/setup.sh: no $spec: what needs it will be skipped" >&2
+done
