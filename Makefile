@@ -64,7 +64,7 @@ CLI_OBJ := $(call obj,$(filter-out cli/main.c,$(wildcard cli/*.c)))
 # A backend whose headers are absent is left out, and says so when it is asked for.
 CUDA_OBJ := $(call obj,$(if $(CUDA_INCLUDE),$(wildcard gpu/cuda_*.c)))
 HIP_OBJ := $(call obj,$(if $(HIP_INCLUDE),$(wildcard gpu/hip_*.c)))
-GPU_OBJ := $(call obj,$(filter-out gpu/cuda_%.c gpu/hip_%.c,$(wildcard gpu/*.c))) \
+GPU_OBJ := $(call obj,$(filter-out gpu/cuda_%.c gpu/hip_%.c,$(wildcard gpu/*.c gpu/lib/*.c))) \
     $(CUDA_OBJ) $(HIP_OBJ)
 CLIENT_OBJ := $(call obj,$(wildcard client/*.c client/*/*.c)) $(GPU_OBJ)
 # In examples/ a file with a main is a program; a file without one is shared by all of them.

@@ -2,9 +2,16 @@
 #ifndef DLX_CLIENT_DEVICE_H
 #define DLX_CLIENT_DEVICE_H
 
-/* Text of DLPack devices, for errors. */
+/* DLPack devices: which are the CPU, and their text for errors. */
 
 #include <dlpack/dlpack.h>
+#include <stdbool.h>
+
+/* Shared memory, also as zeros say? */
+static inline bool dlx__device_is_cpu(DLDevice device)
+{
+    return device.device_type == 0 || device.device_type == kDLCPU;
+}
 
 #define DLX_DEVICE_SIZE 48
 /* "CUDA device 0 (device type 2)", "device type 99". Returns `text`. */

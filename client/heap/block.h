@@ -14,12 +14,14 @@
 struct dlx_heap;
 struct dlx_block;
 
-/*
- * What a block without memory stands for: the tensors of a message that are on GPUs
- * (client/publish/gpu_share.h). It hears of the block that comes back.
- */
+/* What a block without memory stands for: the tensors of a message that are on GPUs
+ * (gpu/lib/share.c). */
 struct dlx_block_guest {
     void (*came_back)(struct dlx_block *block);
+    /* Wait until nothing of its message will be written any more. */
+    void (*settle)(const struct dlx_block *block);
+    /* Another block stands for it, too. */
+    void (*again)(struct dlx_block_guest *guest, struct dlx_block *block);
 };
 
 /* Blocks of one size that were given back: client/heap/payload_cache.h. */

@@ -8,8 +8,7 @@
 
 #include "client/message/message.h"
 #include "client/base/misuse.h"
-#include "client/message/gpu_release.h"
-#include "client/message/message_gpu.h"
+#include "client/gpu/gpu.h"
 #include "client/message/message_table.h"
 #include <inttypes.h>
 #include <string.h>
@@ -32,11 +31,18 @@ static struct dlx_message_table *table_free(struct dlx_message_table *table)
     return NULL;
 }
 
+static void free_gpu(struct dlx_message *m)
+{
+    if (m->gpu)
+        dlx__gpu_receiver.message_free(m->gpu);
+    m->gpu = NULL;
+}
+
 void dlx__message_free(struct dlx_message *m)
 {
     if (m) {
         table_free(m->table);
-        (void)dlx__message_gpu_free(m->gpu);
+        free_gpu(m);
     }
     if (m && m->link == &dlx__released_link)
         dlx__quarantine(m);
@@ -108,7 +114,7 @@ static int build_tensor(struct dlx_subscriber_link *link, uint64_t n,
 static int build_on_gpu(struct dlx_message *m, uint32_t i, const struct dlx_manifest_item *item,
                         int64_t *shape, int64_t *strides)
 {
-    int r = dlx__message_gpu_place(m->gpu, i, item, shape, strides);
+    int r = dlx__gpu_receiver.place(m->gpu, i, item, shape, strides);
     if (r == 0)
         fill_tensor(&item->record, NULL, shape, strides, &m->tensors[i]);
     return r;
@@ -243,7 +249,7 @@ static int build_from_manifest(struct dlx_subscriber_link *link, const struct dl
     if (dlx_unlikely(manifest.n_allocations > 0)) {
         /* Its manifest says when it is ready. */
         m->first_arena = m->last_arena = dlx__entry_arena(taken->words);
-        r = dlx__message_gpu_new(link, &manifest, &m->gpu);
+        r = dlx__gpu_receiver.message_new(link, &manifest, &m->gpu);
     }
     for (uint32_t i = 0; r == 0 && i < m->n_tensors; i++)
         r = build_item(link, &manifest, i, m, &room);
@@ -311,7 +317,7 @@ static int build_anew_as(struct dlx_subscriber_link *link, const struct dlx_take
         r = build_from_manifest(link, taken, m);
         if (r < 0) {
             m->table = table_free(m->table);
-            m->gpu = dlx__message_gpu_free(m->gpu);
+            free_gpu(m);
         }
         return r;
     default:
@@ -397,7 +403,7 @@ static void __attribute__((noinline)) let_go_slowly(struct dlx_message *m)
     }
     uint64_t bytes = m->bytes;
     m->table = table_free(m->table);
-    m->gpu = dlx__message_gpu_free(m->gpu);
+    free_gpu(m);
     if (link->is_watched) { /* its next calls end in the branches for a forked child */
         m->n_tensors = 0;
         m->link = &dlx__released_link;
@@ -456,7 +462,7 @@ void dlx__message_abandon(struct dlx_export *e)
 
 static void __attribute__((noinline)) release_slowly(struct dlx_export *e)
 {
-    if (!e->message->gpu || !dlx__gpu_release_tensor(e))
+    if (!e->message->gpu || !dlx__gpu_receiver.release(e))
         dlx__message_abandon(e);
 }
 
@@ -483,7 +489,7 @@ static void delete_legacy(DLManagedTensor *tensor)
 static void delete_on_streams(DLManagedTensorVersioned *tensor)
 {
     struct dlx_export *e = tensor->manager_ctx;
-    if (!dlx__gpu_release_tensor(e))
+    if (!dlx__gpu_receiver.release(e))
         dlx__message_abandon(e);
 }
 
@@ -564,9 +570,9 @@ static int open_export(struct dlx_message *m, uint32_t i, void *const *stream, D
     e->streams = NULL;
     e->wait = NULL;
     if (dlx_unlikely(m->gpu)) {
-        r = dlx__message_gpu_open(m, i, ret_tensor);
+        r = dlx__gpu_receiver.open(m, i, ret_tensor);
         if (r == 0)
-            r = dlx__message_gpu_await(e, stream);
+            r = dlx__gpu_receiver.await(e, stream);
     }
     if (r == 0)
         *ret = e;

@@ -13,9 +13,10 @@
 #include <stdatomic.h>
 
 struct dlx_message_table; /* client/message/message.c */
-struct dlx_message_gpu;   /* client/message/message_gpu.c */
-struct dlx_gpu_streams;   /* client/message/gpu_release.c */
-struct dlx_gpu_wait;      /* client/message/gpu_wait.c */
+/* gpu/lib/receive.c */
+struct dlx_message_gpu;
+struct dlx_gpu_streams;
+struct dlx_gpu_wait;
 
 /* A managed tensor that dlx_message_tensor() handed out. */
 struct dlx_export {

@@ -2,7 +2,7 @@
 
 /* What a received message says of itself: names, numbers, metadata. */
 
-#include "client/message/message_gpu.h"
+#include "client/gpu/gpu.h"
 #include "client/message/message_table.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -147,7 +147,7 @@ int dlx_message_describe(struct dlx_message *m, uint32_t i, DLManagedTensorVersi
     if (i >= m->n_tensors)
         return dlx__fail(DLX_E_INVALID, "tensor %u of a message of %u", i, m->n_tensors);
     DLTensor tensor = m->tensors[i];
-    int r = m->gpu ? dlx__message_gpu_open(m, i, &tensor) : 0;
+    int r = m->gpu ? dlx__gpu_receiver.open(m, i, &tensor) : 0;
     if (r < 0)
         return r;
     tensor.data = m->tensors[i].data; /* on a GPU: it may not be ready */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/base/misuse.h"
-#include "client/message/gpu_threads.h"
+#include "client/gpu/gpu.h"
 #include "client/message/message.h"
-#include "client/message/message_gpu.h"
 #include "common/amount.h"
 #include "common/memory.h"
 #include <inttypes.h>
@@ -65,7 +64,7 @@ int dlx__subscriber_link_assign(struct dlx_subscriber_link *link, uint64_t publi
 static void link_unmap_arena(const struct dlx_subscriber_link *link,
                              const struct dlx_subscriber_link_arena *arena)
 {
-    if (!arena->is_pinned || dlx__pin_remove(link->pin, arena->map, arena->size))
+    if (!arena->is_pinned || dlx__gpu_receiver.unpin(link->gpu, arena->map, arena->size))
         dlx__region_unmap(arena->map, arena->size);
     dlx__region_unmap(arena->spare, arena->size);
     dlx__mapped_remove(arena->mapped);
@@ -88,15 +87,16 @@ void dlx__subscriber_link_free(struct dlx_subscriber_link *link)
     for (uint32_t i = 0; link->messages && i < link->max_held; i++)
         dlx__message_free(link->messages[i]);
     free(link->messages);
-    dlx__message_gpu_leave(link);
+    if (atomic_load_explicit(&link->gpu_publisher, memory_order_relaxed) != 0)
+        dlx__gpu_receiver.link_ended(link);
     for (uint32_t i = 0; i < link->n_arenas; i++)
         link_unmap_arena(link, &link->arenas[i]);
     free(link->arenas);
     for (uint32_t i = 0; i < link->n_unmapped; i++)
         dlx__close(link->unmapped[i].fd);
     free(link->unmapped);
-    dlx__pin_unref(link->pin);
-    dlx__gpu_threads_unref(link->gpu_threads);
+    if (link->gpu)
+        dlx__gpu_receiver.unref(link->gpu);
     pthread_mutex_destroy(&link->arenas_lock);
     if (link->bell >= 0)
         shutdown(link->bell, SHUT_RDWR); /* a forked child may have inherited it */
@@ -289,8 +289,9 @@ static int insert_arena(struct dlx_subscriber_link *link, uint32_t at,
 /* Outside the lock, since it takes time, and before the first message of the arena is built. */
 static void pin_arena(struct dlx_subscriber_link *link, struct dlx_subscriber_link_arena *arena)
 {
-    arena->is_pinned = dlx__pin_add(link->pin, arena->map, arena->size) == 0;
-    if (arena->is_pinned)
+    int r = link->gpu ? dlx__gpu_receiver.pin(link->gpu, arena->map, arena->size) : 0;
+    arena->is_pinned = r > 0;
+    if (r >= 0)
         return;
     if (link->unpinned[0] == '\0')
         (void)snprintf(link->unpinned, sizeof link->unpinned, "%s", dlx__error_message());
@@ -306,8 +307,7 @@ static int map_arena(struct dlx_subscriber_link *link, uint32_t id, int borrow_f
     struct dlx_subscriber_link_arena arena = {.id = id, .map = map, .size = size};
     if (size >= DLX_VIEW_MIN)
         arena.spare = dlx__region_spare(borrow_fd, size);
-    if (link->pin)
-        pin_arena(link, &arena);
+    pin_arena(link, &arena);
     r = dlx__mapped_add(link->source, id, map, size, &arena.mapped);
     pthread_mutex_lock(&link->arenas_lock);
     if (r == 0)

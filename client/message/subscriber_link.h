@@ -8,7 +8,6 @@
  */
 
 #include "client/control/client.h"
-#include "client/message/pin.h"
 #include "common/bell.h"
 #include "ring/reader.h"
 #include "ring/tensor.h"
@@ -16,7 +15,7 @@
 #include <stdatomic.h>
 
 struct dlx_message;
-struct dlx_gpu_threads; /* client/message/gpu_threads.h */
+struct dlx_gpu_receiver; /* client/gpu/gpu.h */
 
 /* An arena of the publisher, mapped read-only. */
 struct dlx_subscriber_link_arena {
@@ -146,8 +145,7 @@ struct dlx_subscriber_link {
     struct dlx_mapped_source *source; /* what it maps is noted there; NULL: nothing is */
     struct dlx_mapped_region *mapped_page, *mapped_control;
     _Atomic uint64_t gpu_publisher; /* the publisher's number as one of GPU memory; 0: none yet */
-    struct dlx_gpu_threads *gpu_threads; /* its subscription's; NULL: callers wait themselves */
-    struct dlx_pin *pin;                 /* pins its arenas; NULL: they are not */
+    struct dlx_gpu_receiver *gpu;   /* its subscription's; NULL: callers wait themselves */
     /* Why the first one that could not be is not; "": all are. */
     char unpinned[DLX_EVENT_REASON_SIZE];
     bool told_unpinned;

@@ -2,7 +2,6 @@
 
 /* dlx_alloc_set(): tensors of a set side by side, in memory for one message. */
 
-#include "client/publish/gpu_heap.h"
 #include "client/publish/publish.h"
 #include "client/publish/publisher_reconnect.h"
 #include "ring/manifest.h"

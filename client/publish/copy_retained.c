@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/publish/copy_retained.h"
 #include "client/heap/debug.h"
-#include "client/publish/gpu_share.h"
 #include <string.h>
 
 uint32_t dlx__copy_retained_count(struct dlx_publisher *p, uint32_t n_put)
@@ -57,7 +56,7 @@ static int copy_blocks(struct dlx_publisher *p, const struct dlx_block *from,
             return r;
         }
         if (from->is_gpu)
-            dlx__block_hold_gpu(*at, dlx__block_gpu_parcel(from));
+            from->guest->again(from->guest, *at);
         if (source->size > 0)
             memcpy(dlx__block_data(*at), dlx__block_data(source), source->size);
         at = &(*at)->next;
@@ -122,7 +121,7 @@ static int copy_message(struct dlx_publisher *p, uint64_t seq, struct dlx_writer
     struct dlx_block *copies;
     for (const struct dlx_block *block = blocks; block; block = block->next)
         if (block->is_gpu)
-            dlx__block_settle_gpu(block);
+            block->guest->settle(block);
     int r = copy_blocks(p, blocks, &copies);
     if (r < 0)
         return r;

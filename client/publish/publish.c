@@ -6,7 +6,6 @@
 #include "client/heap/debug.h"
 #include "client/message/message.h"
 #include "client/message/subscriber_link.h"
-#include "client/publish/gpu_heap.h"
 #include "client/publish/publisher_reconnect.h"
 #include "client/base/device.h"
 #include "ring/manifest.h"

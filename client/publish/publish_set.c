@@ -4,8 +4,7 @@
 
 #include "client/base/nametable.h"
 #include "client/message/subscriber_link.h"
-#include "client/publish/gpu_heap.h"
-#include "client/publish/gpu_share.h"
+#include "client/gpu/gpu.h"
 #include "client/publish/publish.h"
 #include "client/publish/publisher_reconnect.h"
 #include "ring/manifest.h"
@@ -175,7 +174,8 @@ static void count_copy(struct set *set, uint32_t i)
 static int place_on_gpu(struct dlx_publisher *p, struct set *set, uint32_t i,
                         const struct dlx_publish_args *args)
 {
-    int r = dlx__gpu_parcel_add(p, &set->gpu, set->n, set->items[i].tensor, args, &set->entries[i]);
+    int r =
+        dlx__gpu_publisher.add(p, &set->gpu, set->n, set->items[i].tensor, args, &set->entries[i]);
     if (r < 0)
         return dlx__fail_prefix(r, "topic %s: %s", p->topic, label(set, i).text);
     set->bytes += set->entries[i].record.size;
@@ -310,9 +310,9 @@ static int hold_gpu(struct dlx_publisher *p, struct set *set, const struct dlx_p
 {
     if (!set->gpu)
         return 0;
-    int r = dlx__gpu_parcel_hold(p, set->gpu, args, &set->gpu_block);
+    int r = dlx__gpu_publisher.hold(p, set->gpu, args, &set->gpu_block);
     if (r == 0)
-        dlx__gpu_parcel_write(p, set->gpu, dlx__block_data(set->manifest));
+        dlx__gpu_publisher.write(p, set->gpu, dlx__block_data(set->manifest));
     return r;
 }
 
@@ -351,7 +351,7 @@ static void put_set(struct dlx_publisher *p, struct set *set, const struct dlx_p
         if (own)
             dlx__publish_handed_over(own, args);
         else if (set->gpu && is_on_gpu(set, i) && !is_copied(set, i))
-            dlx__gpu_parcel_adopt(p, set->gpu, set->items[i].tensor, args);
+            dlx__gpu_publisher.adopt(p, set->gpu, set->items[i].tensor, args);
     }
     const struct dlx_parcel parcel = {.words = words,
                                       .blocks = blocks,
@@ -377,12 +377,13 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
     const struct set fresh = *set;
     int r = check_items(p, set, args);
     if (r == 0 && set->gpu)
-        dlx__gpu_share_collect(p);
+        dlx__gpu_publisher.collect(p);
     if (r == 0)
         r = dlx__publish_room(p, &wait);
     if (dlx_unlikely(r == 0 &&
                      p->epoch != epoch)) { /* it went on with another daemon while it waited */
-        dlx__gpu_parcel_unref(set->gpu);
+        if (set->gpu)
+            dlx__gpu_publisher.drop(set->gpu);
         *set = fresh;
         memset(set->is_copied, 0, bits_size(set->n));
         r = place_items_again(p, set, args);
@@ -428,7 +429,8 @@ int dlx__publish_items(struct dlx_publisher *p, const struct dlx_item *items, ui
                           .entries = entries,
                           .is_copied = memset(copied, 0, bits_size(n))};
         r = publish_set(p, &set, meta, args);
-        dlx__gpu_parcel_unref(set.gpu);
+        if (set.gpu)
+            dlx__gpu_publisher.drop(set.gpu);
     } while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, &r, args->timeout_ns));
     return r;
 }

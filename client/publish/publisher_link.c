@@ -4,7 +4,7 @@
 
 #include "client/control/notification.h"
 #include "client/control/wait.h"
-#include "client/publish/gpu_heap.h"
+#include "client/gpu/gpu.h"
 #include "client/publish/publisher.h"
 #include "client/publish/publisher_reconnect.h"
 #include "common/bell.h"
@@ -155,10 +155,11 @@ static void env_ring(void *userdata, struct dlx_writer_link *link)
 
 static void env_link_gone(void *userdata, struct dlx_writer_link *link)
 {
-    dlx__publisher_link_end(userdata, dlx__publisher_link_of(link));
-    if (dlx__writer_link_is_dead(link))
-        dlx__gpu_heap_reader_died(userdata);
-    publisher_link_free(userdata, dlx__publisher_link_of(link));
+    struct dlx_publisher *p = userdata;
+    dlx__publisher_link_end(p, dlx__publisher_link_of(link));
+    if (p->gpu && dlx__writer_link_is_dead(link))
+        dlx__gpu_publisher.reader_died(p);
+    publisher_link_free(p, dlx__publisher_link_of(link));
 }
 
 static void env_payload_freed(void *userdata, void *payload)

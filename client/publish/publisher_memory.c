@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/publish/publisher_memory.h"
+#include "client/base/device.h"
 #include "client/control/call.h"
+#include "client/gpu/gpu.h"
 #include "client/control/wait.h"
 #include "client/publish/publisher.h"
 #include "common/amount.h"
@@ -267,6 +269,23 @@ int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_bloc
         trim(p);
     int r = dlx__heap_take(p->heap, size, ret);
     return dlx_likely(r != DLX_E_FULL) ? r : find_room(p, size, ret);
+}
+
+int dlx__publisher_heap(struct dlx_publisher *p, DLDevice device, struct dlx_heap **ret)
+{
+    if (!dlx__device_is_cpu(device))
+        return dlx__gpu_publisher.heap(p, device, ret);
+    if (device.device_id != 0)
+        return dlx__fail(DLX_E_DEVICE, "there is no CPU device %d, only 0", device.device_id);
+    *ret = p->heap;
+    return 0;
+}
+
+int dlx__publisher_block_of(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,
+                            struct dlx_block **ret)
+{
+    return heap == p->heap ? dlx__publisher_block(p, size, ret)
+                           : dlx__gpu_publisher.block(p, heap, size, ret);
 }
 
 int dlx__publisher_block_beside(struct dlx_publisher *p, const struct dlx_block *other,

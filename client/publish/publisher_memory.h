@@ -37,6 +37,13 @@ int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_bloc
 int dlx__publisher_block_beside(struct dlx_publisher *p, const struct dlx_block *other,
                                 uint64_t size, struct dlx_block **ret);
 
+/* The heap for tensors on a device. Returns 0; DLX_E_DEVICE: there is no such device, or memory
+ * there cannot be allocated; DLX_E_NO_MEMORY, DLX_E_FORKED. */
+int dlx__publisher_heap(struct dlx_publisher *p, DLDevice device, struct dlx_heap **ret);
+/* dlx__publisher_block() of one of these heaps. */
+int dlx__publisher_block_of(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,
+                            struct dlx_block **ret);
+
 /*
  * Let messages that nobody needs any more go until the heap, which is the publisher's, has `size`
  * bytes, and with `drop` some that are not passed. DLX_E_FULL: none can go any more.

@@ -3,7 +3,7 @@
 #include "client/control/call.h"
 #include "client/control/former.h"
 #include "client/publish/copy_retained.h"
-#include "client/publish/gpu_share.h"
+#include "client/gpu/gpu.h"
 #include "client/publish/publish.h"
 #include "common/memory.h"
 #include <poll.h>
@@ -42,8 +42,8 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
     if (r == 0)
         r = dlx__region_attach(made->memory, dlx__steal_fd(&membership_fd), made->membership_size,
                                ret_membership);
-    if (r == 0) /* before a subscription of this process can hear of the new id */
-        r = dlx__gpu_share_also(p, made->id);
+    if (r == 0 && p->gpu) /* before a subscription of this process can hear of the new id */
+        r = dlx__gpu_publisher.also(p, made->id);
     if (r == 0)
         r = dlx__writer_block_new(&p->core, control, n_entries, n, &block);
     if (r == 0)

@@ -5,7 +5,7 @@
 #include "client/control/call.h"
 #include "client/control/connection.h"
 #include "client/control/wait.h"
-#include "client/publish/gpu_share.h"
+#include "client/gpu/gpu.h"
 #include "client/publish/publisher.h"
 #include "client/publish/publisher_reconnect.h"
 #include <stdio.h>
@@ -188,7 +188,8 @@ int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t 
     struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
     r = dlx__publisher_await(p, n_subscribers, &wait);
     r = dlx__publisher_link_arm_end(p, r);
-    dlx__gpu_share_collect(p);
+    if (p->gpu)
+        dlx__gpu_publisher.collect(p);
     dlx__publisher_leave(p);
     return r;
 }

@@ -2,7 +2,7 @@
 
 /* dlx_take() and dlx_take_n(): look, spin, sleep. */
 
-#include "client/message/gpu_release.h"
+#include "client/gpu/gpu.h"
 #include "client/message/message.h"
 #include "client/subscribe/sleep.h"
 #include "client/subscribe/subscription.h"
@@ -454,7 +454,7 @@ static int wait_for_release(struct dlx_subscription *s, uint32_t n_done, struct 
 {
     for (;;) {
         uint64_t part = dlx__wait_part(wait, s->client, dlx__now_ns());
-        int waited = dlx__gpu_releases_wait(s->gpu_threads, n_done, part);
+        int waited = dlx__gpu_receiver.wait_released(s->gpu, n_done, part);
         if (waited == 0 || waited == DLX_E_EMPTY)
             return waited;
         if (dlx__now_ns() >= wait->deadline)
@@ -473,7 +473,7 @@ take_when_released(struct dlx_subscription *s, uint64_t deadline, uint32_t n,
 {
     struct dlx_wait wait = {.deadline = deadline};
     for (;;) {
-        uint32_t n_done = dlx__gpu_releases_n_done(s->gpu_threads);
+        uint32_t n_done = dlx__gpu_receiver.n_released(s->gpu);
         uint64_t now = dlx__now_ns();
         int r = take_once(
             s, deadline == UINT64_MAX ? -1 : (int64_t)(deadline - DLX_MIN(now, deadline)), n, ret);

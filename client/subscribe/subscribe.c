@@ -6,7 +6,7 @@
 #include "client/control/call.h"
 #include "client/control/connection.h"
 #include "client/control/wait.h"
-#include "client/message/gpu_threads.h"
+#include "client/gpu/gpu.h"
 #include "client/subscribe/subscription.h"
 #include "common/topic.h"
 #include <inttypes.h>
@@ -96,7 +96,8 @@ static int attach_all(struct dlx_subscription *s)
 
 static void subscription_free(struct dlx_subscription *s)
 {
-    dlx__gpu_threads_stop(s->gpu_threads); /* a closed link does not tell when a message is ready */
+    if (s->gpu)
+        dlx__gpu_receiver.stop(s->gpu); /* a closed link does not tell when a message is ready */
     while (s->n_links > 0)
         dlx__subscription_detach(s, s->links[s->n_links - 1]);
     free(s->links);
@@ -109,8 +110,8 @@ static void subscription_free(struct dlx_subscription *s)
     dlx__subscription_epoll_close(s, s->nudge);
     dlx__subscription_epoll_close(s, s->timer);
     dlx__close(s->epoll);
-    dlx__gpu_threads_end(s->gpu_threads); /* releases messages of closed links */
-    dlx__pin_unref(s->pin);
+    if (s->gpu)
+        dlx__gpu_receiver.end(s->gpu); /* releases messages of closed links */
     dlx__client_unref(s->client);
     dlx__release_handle(s, &s->generation);
 }
@@ -173,10 +174,8 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
     memcpy(s->topic, topic, strlen(topic) + 1);
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
     r = s->epoll < 0 ? dlx__fail_errno("epoll_create1") : 0;
-    if (r == 0 && args.pin.device_type != 0)
-        r = dlx__pin_new(args.pin, &s->pin);
     if (r == 0)
-        r = dlx__gpu_threads_new(&s->gpu_threads);
+        r = dlx__gpu_receiver.begin(args.pin, &s->gpu);
     if (r == 0)
         r = dlx__call_subscribe(c, topic, &args, c->timeout_ns, &made);
     if (r == 0) {

@@ -7,7 +7,7 @@
 #include "client/subscribe/subscription.h"
 #include "client/control/notification.h"
 #include "client/control/connection.h"
-#include "client/message/gpu_threads.h"
+#include "client/gpu/gpu.h"
 #include "client/subscribe/origin.h"
 #include "client/subscribe/subscription_reconnect.h"
 #include <inttypes.h>
@@ -249,8 +249,7 @@ static int on_offer(struct dlx_subscription *s, struct dlx_notification *notific
                                      notification->link_index, notification->max_held);
     if (r == 0) {
         link->client = s->client;
-        link->pin = dlx__pin_ref(s->pin);
-        link->gpu_threads = dlx__gpu_threads_ref(s->gpu_threads);
+        link->gpu = dlx__gpu_receiver.ref(s->gpu);
         link->origin = origin;
         link->former = notification->former;
         r = subscription_add_link(s, link);

@@ -92,8 +92,7 @@ struct dlx_subscription {
     struct dlx_subscription_untold untold;
     struct dlx_resume_positions resume_positions;
     struct dlx_events events;
-    struct dlx_pin *pin; /* NULL: nothing is pinned */
-    struct dlx_gpu_threads *gpu_threads;
+    struct dlx_gpu_receiver *gpu; /* client/gpu/gpu.h */
     struct dlx_subscription_stats stats;
 };
 

@@ -2,7 +2,7 @@
 
 /* dlx_subscription_next_event(). */
 
-#include "client/message/gpu_threads.h"
+#include "client/gpu/gpu.h"
 #include "client/subscribe/sleep.h"
 #include "client/subscribe/subscription.h"
 #include <sys/eventfd.h>
@@ -20,7 +20,7 @@ void dlx__subscription_tell(struct dlx_subscription *s, struct dlx_subscriber_li
 static void tell_late(struct dlx_subscription *s)
 {
     struct dlx_gpu_late late;
-    if (dlx__gpu_threads_tell_late(s->gpu_threads, &late))
+    if (dlx__gpu_receiver.tell_late(s->gpu, &late))
         dlx__events_push(&s->events, DLX_EVENT_LATE, late.link, late.publisher, late.pid,
                          late.topic, dlx_strerror(late.code));
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/message/gpu_threads.h"
+#include "client/gpu/gpu.h"
 #include "client/subscribe/subscription.h"
 #include <sys/eventfd.h>
 
@@ -49,8 +49,7 @@ int dlx_subscription_get_stats(struct dlx_subscription *s, struct dlx_subscripti
     }
     if (s->client->mapped) /* links that were left */
         sum.n_held += (uint32_t)dlx__mapped_n_out(s->client->mapped, s->reader);
-    dlx__pin_count(s->pin, &sum);
-    sum.gpu_late = dlx__gpu_threads_late(s->gpu_threads).n;
+    dlx__gpu_receiver.stats(s->gpu, &sum);
     r = dlx__args_return(stats, offsetof(struct dlx_subscription_stats, gpu_waits), &sum,
                          sizeof sum);
     dlx__subscription_leave(s);

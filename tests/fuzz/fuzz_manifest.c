@@ -3,7 +3,7 @@
  * libFuzzer: manifests. The input is one, or says how to make one and what to change in it. What is
  * accepted lies in its bytes, and written again it tells the same.
  */
-#include "client/message/message_gpu.h"
+#include "gpu/lib/receive.h"
 #include "common/error.h"
 #include "gpu/handle.h"
 #include "ring/manifest.h"
@@ -45,13 +45,13 @@ static void read_gpu(const struct dlx_manifest *manifest, const struct dlx_manif
     static struct dlx_subscriber_link subscriber_link = {.pid = 1, .bell = -1, .client = &client};
     struct dlx_message_gpu *gpu = NULL;
     client.generation = dlx_fuzz_generation;
-    if (dlx__message_gpu_new(&subscriber_link, manifest, &gpu) < 0) {
+    if (dlx__gpu_receiver.message_new(&subscriber_link, manifest, &gpu) < 0) {
         REQUIRE(*dlx__error_message());
         return;
     }
     for (uint32_t i = 0; i < manifest->header.n_tensors; i++)
-        (void)dlx__message_gpu_place(gpu, i, &items[i], items[i].shape, items[i].strides);
-    (void)dlx__message_gpu_free(gpu);
+        (void)dlx__gpu_receiver.place(gpu, i, &items[i], items[i].shape, items[i].strides);
+    dlx__gpu_receiver.message_free(gpu);
 }
 
 /* Returns whether it was accepted. */

@@ -6,8 +6,8 @@
  * publisher.
  */
 
-#include "client/gpu/gpu_keep.h"
-#include "client/message/message_gpu.h"
+#include "gpu/lib/keep.h"
+#include "gpu/lib/receive.h"
 #include "client/publish/publisher.h"
 #include "client/subscribe/subscription.h"
 #include "tests/harness/file.h"

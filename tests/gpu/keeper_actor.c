@@ -11,8 +11,8 @@
  * of $DLX_SOCKET. Exit 1: an error, which it prints.
  */
 #include "client/control/call.h"
-#include "client/gpu/gpu_keep.h"
-#include "client/message/message_gpu.h"
+#include "gpu/lib/keep.h"
+#include "gpu/lib/receive.h"
 #include "client/publish/publisher.h"
 #include "client/subscribe/subscription.h"
 #include "common/error.h"

@@ -5,28 +5,25 @@
  * that these threads make are replaced here, and note what could be seen at that moment.
  */
 
-#include "client/message/gpu_release.h"
-#include "client/message/gpu_wait.h"
-#include "client/message/message.h"
-#include "client/message/pin.h"
+#include "gpu/lib/receive.h"
 #include "tests/harness/patience.h"
 #include "tests/harness/run.h"
 #include <sched.h>
 #include <semaphore.h>
 
 static struct dlx_subscriber_link subscriber_link = {.topic = "cam/front", .bell = -1};
-static struct dlx_gpu_threads *threads;
+static struct dlx_gpu_receiver *receiver;
 
 static void setup(void)
 {
     ok(dlx__fork_init(&subscriber_link.generation));
-    ok(dlx__gpu_threads_new(&threads));
-    subscriber_link.gpu_threads = threads;
+    ok(dlx__gpu_receiver.begin((DLDevice){kDLCUDA, 0}, &receiver)); /* its arenas are pinned */
+    subscriber_link.gpu = receiver;
 }
 
 static void teardown(void)
 {
-    threads = dlx__gpu_threads_end(threads);
+    dlx__gpu_receiver.end(receiver);
 }
 
 /* ---- the calls ------------------------------------------------------------------------------- */
@@ -91,7 +88,7 @@ void __wrap_dlx__message_abandon(struct dlx_export *e);
 void __wrap_dlx__message_abandon(struct dlx_export *e)
 {
     (void)e;
-    n_done_at_abandon = dlx__gpu_releases_n_done(threads);
+    n_done_at_abandon = dlx__gpu_receiver.n_released(receiver);
 }
 
 /* ---- the order ------------------------------------------------------------------------------- */
@@ -110,8 +107,8 @@ LOOP_TEST(a_stream_goes_on_when_its_result_is_known, 0, 2)
     const struct dlx_gpu_wait_args args = {
         .m = &m, .word = &word, .deadline = UINT64_MAX, .is_gone = is_not_gone};
     result_at_gate = DLX_GPU_WAITING;
-    ok(dlx__gpu_wait_add(threads, &args, &wait_));
-    dlx__gpu_threads_stop(threads); /* ends the thread */
+    ok(dlx__gpu_wait_add(receiver, &args, &wait_));
+    dlx__gpu_receiver.stop(receiver); /* ends the thread */
     ck_assert_int_eq(result_at_gate, _i == 0 ? 0 : DLX_E_DEVICE);
     wait_ = dlx__gpu_wait_unref(wait_);
 }
@@ -122,13 +119,11 @@ TEST(a_release_is_done_when_its_message_has_been_let_go)
     DLTensor tensor = {.device = {kDLCPU, 0}};
     struct dlx_message m = {.link = &subscriber_link, .n_tensors = 1, .tensors = &tensor};
     struct dlx_export e = {.message = &m};
-    ok(dlx__pin_new((DLDevice){kDLCUDA, 0}, &subscriber_link.pin));
     ok(dlx__gpu_use_on(&e, (void *)(uintptr_t)8));
-    ck_assert(dlx__gpu_release_tensor(&e)); /* a thread does it */
-    ok(dlx__gpu_releases_wait(threads, 0, dlx__deadline(PATIENCE)));
-    ck_assert_uint_eq(dlx__gpu_releases_n_done(threads), 1);
+    ck_assert(dlx__gpu_receiver.release(&e)); /* a thread does it */
+    ok(dlx__gpu_receiver.wait_released(receiver, 0, dlx__deadline(PATIENCE)));
+    ck_assert_uint_eq(dlx__gpu_receiver.n_released(receiver), 1);
     ck_assert_uint_eq(n_done_at_abandon, 0);
-    subscriber_link.pin = dlx__pin_unref(subscriber_link.pin);
 }
 
 static sem_t has_begun;

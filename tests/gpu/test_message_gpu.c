@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a message believes of the allocations that a peer describes. No GPU is needed. */
-#include "client/gpu/gpu_order.h"
-#include "client/message/message_gpu.h"
+#include "gpu/lib/order.h"
+#include "gpu/lib/receive.h"
 #include "gpu/handle.h"
 #include "tests/harness/run.h"
 
@@ -26,7 +26,7 @@ static int make(struct dlx_message_gpu **ret)
 {
     const struct dlx_manifest manifest = {
         .header = {.n_tensors = 1}, .gpu = &gpu_part, .n_allocations = 1, .allocations = bytes};
-    return dlx__message_gpu_new(&subscriber_link, &manifest, ret);
+    return dlx__gpu_receiver.message_new(&subscriber_link, &manifest, ret);
 }
 
 static const int64_t shape[] = {256};
@@ -42,7 +42,7 @@ static int place(struct dlx_message_gpu *gpu, int32_t device_type, uint64_t offs
                                                       .offset = offset,
                                                       .size = 1024},
                                            .allocation = 1};
-    return dlx__message_gpu_place(gpu, 0, &item, shape, NULL);
+    return dlx__gpu_receiver.place(gpu, 0, &item, shape, NULL);
 }
 
 TEST(a_tensor_lies_in_its_allocation)
@@ -52,7 +52,7 @@ TEST(a_tensor_lies_in_its_allocation)
     ck_assert_int_eq(place(gpu, kDLCUDA, 3072), 0);
     ck_assert_int_eq(place(gpu, kDLCUDA, 3073), DLX_E_BAD_PEER);
     ck_assert_int_eq(place(gpu, kDLROCM, 0), DLX_E_BAD_PEER);
-    (void)dlx__message_gpu_free(gpu);
+    dlx__gpu_receiver.message_free(gpu);
 }
 
 TEST(a_description_that_cannot_be_is_the_peer_s_fault)
@@ -71,11 +71,11 @@ LOOP_TEST(a_kind_of_a_later_version_is_told_when_it_is_opened, 0, 2)
     ck_assert_int_eq(make(&gpu), 0);
     ck_assert_int_eq(place(gpu, kDLCUDA, 1 << 20), 0);
     struct dlx_message m = {.link = &subscriber_link, .n_tensors = 1, .gpu = gpu};
-    ck_assert_int_eq(dlx__message_gpu_open(&m, 0, &tensor), DLX_E_VERSION);
+    ck_assert_int_eq(dlx__gpu_receiver.open(&m, 0, &tensor), DLX_E_VERSION);
     ck_assert_ptr_null(tensor.data);
     contains(dlx__error_message(), "99");
     contains(dlx__error_message(), "cam/front, publisher 7 (pid 42)");
-    (void)dlx__message_gpu_free(gpu);
+    dlx__gpu_receiver.message_free(gpu);
 }
 
 int main(void)

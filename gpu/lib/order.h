@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DLX_CLIENT_GPU_ORDER_H
-#define DLX_CLIENT_GPU_ORDER_H
+#ifndef DLX_GPU_ORDER_H
+#define DLX_GPU_ORDER_H
 
 /*
  * When the tensors of a message on GPUs are written. dlx_publish() waits for no GPU: it shows the
  * message at once, with a word in its manifest that says whether the work on the streams of its
  * publisher is done, and a thread of the publisher waits for that work and sets the word. A
- * subscriber that wants a tensor waits for the word: client/message/gpu_wait.
+ * subscriber that wants a tensor waits for the word: gpu/lib/receive.
  *
  *     PENDING --> READY      the work is done
  *        |

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DLX_CLIENT_PIN_H
-#define DLX_CLIENT_PIN_H
+#ifndef DLX_GPU_PIN_H
+#define DLX_GPU_PIN_H
 
 /*
  * Arenas of the CPU that a subscription has pinned for copies to a GPU (dlx_subscribe_args.pin).
  * Every mapping of an arena is registered with the driver when it is made, and unregistered before
- * it is unmapped. An arena that the driver refuses is read as without this.
- *
- * The subscription and each of its links hold a reference: messages outlive both of them, and their
- * arenas stay registered.
+ * it is unmapped. An arena that the driver refuses is read as without this. Messages outlive their
+ * subscription, and their arenas stay registered.
  */
 
-#include "client/control/client.h"
+#include <dlx/dlx.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
 
 struct dlx_pin;
 
@@ -19,8 +21,7 @@ struct dlx_pin;
  * DLX_E_FORKED, and what else the driver says. */
 int dlx__pin_new(DLDevice device, struct dlx_pin **ret);
 /* NULL is fine. Any thread. */
-struct dlx_pin *dlx__pin_ref(struct dlx_pin *pin);
-struct dlx_pin *dlx__pin_unref(struct dlx_pin *pin);
+void dlx__pin_free(struct dlx_pin *pin);
 
 /* The GPU that it is pinned for. */
 DLDevice dlx__pin_device(const struct dlx_pin *pin);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/message/pin.h"
+#include "gpu/lib/pin.h"
+#include "common/error.h"
 #include "gpu/gpu.h"
 #include <inttypes.h>
 
 struct dlx_pin {
-    atomic_uint refs;
     int32_t device_type;
     int32_t device;
     /* Any thread may release the last message of an arena. */
@@ -23,27 +23,17 @@ int dlx__pin_new(DLDevice device, struct dlx_pin **ret)
         free(pin);
         return dlx__fail_prefix(r, "cannot pin memory for device (%d, %d)", type, device.device_id);
     }
-    atomic_init(&pin->refs, 1);
     pin->device_type = type;
     pin->device = device.device_id;
     *ret = pin;
     return 0;
 }
 
-struct dlx_pin *dlx__pin_ref(struct dlx_pin *pin)
+void dlx__pin_free(struct dlx_pin *pin)
 {
     if (pin)
-        atomic_fetch_add_explicit(&pin->refs, 1, memory_order_relaxed);
-    return pin;
-}
-
-struct dlx_pin *dlx__pin_unref(struct dlx_pin *pin)
-{
-    if (pin && atomic_fetch_sub_explicit(&pin->refs, 1, memory_order_acq_rel) == 1) {
         dlx__gpu_release(pin->device_type, pin->device);
-        free(pin);
-    }
-    return NULL;
+    free(pin);
 }
 
 DLDevice dlx__pin_device(const struct dlx_pin *pin)

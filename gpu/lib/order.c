@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/gpu/gpu_order.h"
+#include "gpu/lib/order.h"
 #include <limits.h>
 #include <linux/futex.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/gpu/gpu_keep.h"
+#include "gpu/lib/keep.h"
 #include "client/control/call.h"
 #include "client/control/wait.h"
 #include "keeper/wire.h"

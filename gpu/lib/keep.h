@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DLX_CLIENT_GPU_KEEP_H
-#define DLX_CLIENT_GPU_KEEP_H
+#ifndef DLX_GPU_KEEP_H
+#define DLX_GPU_KEEP_H
 
 /*
  * The GPU keeper, from the library's side (docs/GPU.md): what publishers share by descriptors is

@@ -1,10 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/publish/gpu_share.h"
-#include "client/gpu/gpu_keep.h"
+
+/*
+ * Tensors on GPUs that a publisher shares. Their memory is not copied: a message says in its
+ * manifest how to open it. What a message needs until nobody holds it, exports and tensors, is a
+ * parcel. A block without memory among the blocks of the message stands for it, so it goes when
+ * these do:
+ *
+ *     NEW --> PUBLISHED --> its tensors' deleters are called, and it is freed
+ *      |          |
+ *      |          +--> LEFT    its publisher ended, and somebody still holds the message: to free
+ *      |                       the memory would be undefined, so it stays until the process ends
+ *      +--> freed; the tensors stay the caller's
+ *
+ * Memory of dlx_alloc() is no tensor to be deleted: its blocks come back to their heap. A parcel
+ * of nothing else outlives the publisher, in the keeper, and is never LEFT. Others are mortal.
+ *
+ * Memory of GPUs that a publisher allocates for tensors of dlx_alloc(): a heap (client/heap/heap.h)
+ * for each device, whose arenas are exports (gpu/exports.h) that the keeper has, too. So what was
+ * published can be opened as long as the daemon keeps the message, whatever becomes of the
+ * publisher.
+ *
+ * When a subscriber dies, work that it has queued may still run for a while. All arenas that are
+ * there then are used for no new tensor, and freed with the last of theirs.
+ *
+ * All of it is the publisher's thread's.
+ */
+
+#include "client/base/device.h"
+#include "client/gpu/gpu.h"
 #include "client/message/subscriber_link.h"
-#include "client/publish/gpu_heap.h"
 #include "client/publish/publish.h"
+#include "client/publish/publisher.h"
+#include "common/amount.h"
+#include "gpu/exports.h"
 #include "gpu/gpu.h"
+#include "gpu/lib/keep.h"
+#include "gpu/lib/order.h"
+#include "ring/manifest.h"
 #include "ring/tensor.h"
 #include <poll.h>
 #include <string.h>
@@ -20,6 +52,30 @@ _Static_assert(DLX_SHM_ALLOCATION_SIZE == DLX_GPU_HEADER_SIZE, "a description wi
 #define SPECIAL_STREAMS 2U
 
 #define DEVICES_MAX 16U
+
+/* Kernels want what cudaMalloc() gives. */
+#define ALIGN 256U
+/* The smallest piece that drivers allocate. */
+#define ARENA_LEAST (UINT64_C(2) << 20)
+
+/* What a publisher has of GPUs. */
+struct dlx_gpu_share {
+    struct dlx_gpu_exports *exports;
+    struct dlx_gpu_heap *heaps; /* a list */
+    struct dlx_gpu_order order;
+    struct dlx_gpu_keep *keep; /* NULL: the keeper has nothing of it yet */
+    uint64_t keep_number;      /* of the connection with the keeper; from 1 */
+    uint64_t number;           /* see struct dlx_gpu_publisher */
+    uint32_t n_parcels;
+    uint32_t n_mortal; /* parcels that end with this process */
+    bool is_over;      /* what comes back now is LEFT */
+};
+
+struct dlx_gpu_heap {
+    struct dlx_gpu_heap *next;
+    struct dlx_heap *heap;
+    uint64_t next_trim; /* message number */
+};
 
 struct dlx_gpu_parcel {
     struct dlx_block_guest guest; /* the first member: blocks refer to it */
@@ -42,7 +98,7 @@ struct dlx_gpu_parcel {
 
 /* ---- a publisher --------------------------------------------------------------------------- */
 
-int dlx__gpu_share_begin(struct dlx_publisher *p)
+static int share_begin(struct dlx_publisher *p)
 {
     if (p->gpu)
         return 0;
@@ -64,9 +120,9 @@ int dlx__gpu_share_begin(struct dlx_publisher *p)
     return 0;
 }
 
-int dlx__gpu_share_also(struct dlx_publisher *p, uint64_t id)
+static int share_also(struct dlx_publisher *p, uint64_t id)
 {
-    return p->gpu ? dlx__gpu_exports_also(p->gpu->exports, id) : 0;
+    return dlx__gpu_exports_also(p->gpu->exports, id);
 }
 
 /* One of them, by the connection that there is or a new one. Returns 1: the keeper has nothing
@@ -98,7 +154,7 @@ static int keep_others(struct dlx_publisher *p)
     return DLX_MIN(r, 0);
 }
 
-int dlx__gpu_share_keep(struct dlx_publisher *p, struct dlx_gpu_export *export)
+static int share_keep(struct dlx_publisher *p, struct dlx_gpu_export *export)
 {
     if (dlx__gpu_export_handle(export)->n_chunks == 0 ||
         *dlx__gpu_export_mark(export) == p->gpu->keep_number)
@@ -107,27 +163,232 @@ int dlx__gpu_share_keep(struct dlx_publisher *p, struct dlx_gpu_export *export)
     return r == 1 ? keep_others(p) : r;
 }
 
-void dlx__gpu_share_tell_gone(struct dlx_publisher *p)
+static void tell_gone(struct dlx_publisher *p)
 {
     uint64_t id;
     while (dlx__gpu_exports_next_gone(p->gpu->exports, &id))
         dlx__gpu_keep_drop(p->gpu->keep, id);
 }
 
-void dlx__gpu_share_free(struct dlx_gpu_share *share)
+static bool is_same_device(DLDevice a, DLDevice b)
 {
-    if (!share)
+    return a.device_type == b.device_type && a.device_id == b.device_id;
+}
+
+/* Work of this process may use the memory of tensors that it has deleted. An error has ended it,
+ * too. */
+static void wait_for_device(const struct dlx_heap_kind *kind)
+{
+    (void)dlx__gpu_wait_device((int32_t)kind->device.device_type, kind->device.device_id);
+    dlx__error_clear();
+}
+
+static void free_gpu_arena(const struct dlx_heap_kind *kind, const struct dlx_arena *arena)
+{
+    wait_for_device(kind);
+    dlx__gpu_export_unref(arena->owner);
+}
+
+/* ---- heaps --------------------------------------------------------------------------------- */
+
+static struct dlx_gpu_heap *find(const struct dlx_publisher *p, DLDevice device)
+{
+    struct dlx_gpu_heap *of = p->gpu ? p->gpu->heaps : NULL;
+    while (of && !is_same_device(dlx__heap_kind(of->heap)->device, device))
+        of = of->next;
+    return of;
+}
+
+static int heap_new(struct dlx_publisher *p, DLDevice device, struct dlx_heap **ret)
+{
+    const struct dlx_heap_kind kind = {.device = device,
+                                       .align = ALIGN,
+                                       .least = ARENA_LEAST,
+                                       .free_arena = free_gpu_arena,
+                                       .settle = wait_for_device};
+    struct dlx_gpu_uuid uuid;
+    int r = dlx__gpu_uuid((int32_t)device.device_type, device.device_id, &uuid);
+    if (r == 0)
+        r = share_begin(p);
+    if (r < 0)
+        return r;
+    struct dlx_gpu_heap *of = calloc(1, sizeof *of);
+    if (!of)
+        return dlx__fail(DLX_E_NO_MEMORY, "state of a publisher's memory");
+    r = dlx__heap_new_of(&of->heap, p->generation, &kind);
+    if (r < 0) {
+        free(of);
+        return r;
+    }
+    of->next = p->gpu->heaps;
+    p->gpu->heaps = of;
+    *ret = of->heap;
+    return 0;
+}
+
+static int heap_of(struct dlx_publisher *p, DLDevice device, struct dlx_heap **ret)
+{
+    struct dlx_gpu_heap *of = find(p, device);
+    if (!of)
+        return heap_new(p, device, ret);
+    *ret = of->heap;
+    return 0;
+}
+
+static struct dlx_gpu_heap *close_heaps(struct dlx_gpu_heap *first)
+{
+    while (first) {
+        struct dlx_gpu_heap *of = first;
+        first = of->next;
+        dlx__heap_close(of->heap);
+        free(of);
+    }
+    return NULL;
+}
+
+static uint64_t heap_bytes(const struct dlx_publisher *p)
+{
+    uint64_t bytes = 0;
+    for (const struct dlx_gpu_heap *of = p->gpu->heaps; of; of = of->next)
+        bytes += dlx__heap_bytes(of->heap);
+    return bytes;
+}
+
+static void reader_died(struct dlx_publisher *p)
+{
+    for (struct dlx_gpu_heap *of = p->gpu->heaps; of; of = of->next) {
+        struct dlx_heap_aside aside;
+        dlx__heap_set_aside(of->heap, &aside);
+        dlx__heap_freeze(of->heap, &aside);
+    }
+}
+
+/* ---- blocks -------------------------------------------------------------------------------- */
+
+static int grow_heap(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size)
+{
+    DLDevice device = dlx__heap_kind(heap)->device;
+    uint64_t bytes = dlx__heap_growth(heap, size);
+    struct dlx_gpu_export *export;
+    if (bytes == UINT64_MAX)
+        return dlx__fail(DLX_E_NO_MEMORY, "a tensor or a set may have at most %s",
+                         DLX_AMOUNT(DLX_SHM_ARENA_MAX));
+    uint64_t window = (uint64_t)DLX_TRIM_EVERY * p->args.depth;
+    while (dlx__heap_drop_excess(heap, bytes, dlx__writer_head(&p->core), window))
+        ;
+    int r = dlx__gpu_exports_allocate(p->gpu->exports, (int32_t)device.device_type,
+                                      device.device_id, bytes, &export);
+    if (r < 0)
+        return r;
+    const struct dlx_gpu_handle *handle = dlx__gpu_export_handle(export);
+    r = share_keep(p, export);
+    if (r == 0)
+        r = dlx__heap_add_of(heap, (uint32_t)handle->id, dlx__gpu_export_base(export), handle->size,
+                             export);
+    if (r < 0)
+        dlx__gpu_export_unref(export);
+    return r;
+}
+
+static int grow_heap_and_take(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,
+                              struct dlx_block **ret)
+{
+    int r = grow_heap(p, heap, size);
+    if (r == 0)
+        r = dlx__heap_take(heap, size, ret);
+    if (r == DLX_E_FULL) { /* with an arena more it may have become a large block */
+        bool before = dlx__heap_put_anywhere(heap, true);
+        r = dlx__heap_take(heap, size, ret);
+        (void)dlx__heap_put_anywhere(heap, before);
+    }
+    return r;
+}
+
+/* No more memory of the GPU: the stream goes on with what it has, if that is enough. */
+static int find_heap_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,
+                          struct dlx_block **ret)
+{
+    char why[DLX_ERROR_TEXT_SIZE];
+    int r = dlx__publisher_reclaim(p, heap, size, false, ret);
+    if (r != DLX_E_FULL)
+        return r;
+    int grown = grow_heap_and_take(p, heap, size, ret);
+    if (grown == 0)
+        return 0;
+    memcpy(why, dlx__error_message(), sizeof why);
+    bool before = dlx__heap_put_anywhere(heap, true);
+    r = dlx__publisher_reclaim(p, heap, size, true, ret);
+    (void)dlx__heap_put_anywhere(heap, before);
+    if (r != DLX_E_FULL)
+        return r;
+    if (grown == DLX_E_NO_MEMORY && dlx__heap_drop_empty(heap)) {
+        while (dlx__heap_drop_empty(heap))
+            ;
+        grown = grow_heap_and_take(p, heap, size, ret);
+        if (grown == 0)
+            return 0;
+        memcpy(why, dlx__error_message(), sizeof why);
+    }
+    DLDevice device = dlx__heap_kind(heap)->device;
+    return dlx__fail(grown, "topic %s: no memory for %s on %s: %s", p->topic, DLX_AMOUNT(size),
+                     DLX_DEVICE(device), why);
+}
+
+/* Arenas that nothing is in go back: memory of GPUs is scarce. */
+static void trim(struct dlx_publisher *p, struct dlx_heap *heap)
+{
+    struct dlx_gpu_heap *of = find(p, dlx__heap_kind(heap)->device);
+    uint64_t size, bytes;
+    uint32_t id;
+    if (dlx__writer_head(&p->core) < of->next_trim)
         return;
+    bytes = dlx__heap_trim(heap, of->next_trim > 0);
+    while ((id = dlx__heap_find_empty(heap, bytes, &size))) {
+        dlx__heap_drop(heap, id);
+        bytes -= DLX_MIN(bytes, size);
+    }
+    of->next_trim = dlx__writer_head(&p->core) + (uint64_t)DLX_TRIM_EVERY * p->args.depth;
+}
+
+static int heap_block(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,
+                      struct dlx_block **ret)
+{
+    trim(p, heap);
+    int r = dlx__heap_take(heap, size, ret);
+    if (r == DLX_E_FULL)
+        r = find_heap_room(p, heap, size, ret);
+    tell_gone(p);
+    return r;
+}
+
+static struct dlx_block *block_of(const struct dlx_publisher *p,
+                                  const DLManagedTensorVersioned *tensor)
+{
+    struct dlx_block *block = NULL;
+    for (struct dlx_gpu_heap *of = p->gpu ? p->gpu->heaps : NULL; of && !block; of = of->next)
+        block = dlx__block_of(of->heap, tensor);
+    return block;
+}
+
+static struct dlx_gpu_export *export_of(const struct dlx_block *block)
+{
+    return block->arena->owner;
+}
+
+/* ---- its end --------------------------------------------------------------------------------- */
+
+static void share_free(struct dlx_gpu_share *share)
+{
     dlx__gpu_order_end(&share->order);
-    share->heaps = dlx__gpu_heaps_close(share->heaps);
+    share->heaps = close_heaps(share->heaps);
     dlx__gpu_exports_end(share->exports);
     share->keep = dlx__gpu_keep_free(share->keep);
     free(share);
 }
 
-void dlx__gpu_share_collect(struct dlx_publisher *p)
+static void share_collect(struct dlx_publisher *p)
 {
-    while (p->gpu && p->gpu->n_parcels > 0 && dlx__writer_reclaim(&p->core, false) > 0)
+    while (p->gpu->n_parcels > 0 && dlx__writer_reclaim(&p->core, false) > 0)
         ;
 }
 
@@ -135,13 +396,11 @@ void dlx__gpu_share_collect(struct dlx_publisher *p)
 static void collect_of_dead(struct dlx_publisher *p)
 {
     dlx__writer_look_for_dead(&p->core);
-    dlx__gpu_share_collect(p);
+    share_collect(p);
 }
 
-void dlx__gpu_share_end(struct dlx_publisher *p)
+static void share_end(struct dlx_publisher *p)
 {
-    if (!p->gpu)
-        return;
     dlx__gpu_order_drain(&p->gpu->order);
     if (p->gpu->n_mortal == 0)
         return;
@@ -161,38 +420,26 @@ void dlx__gpu_share_end(struct dlx_publisher *p)
 
 /* ---- parcels ------------------------------------------------------------------------------- */
 
-/* The block that stood for a parcel came back. */
-static void drop_block(struct dlx_block *block)
+/* What a block with `is_gpu` stands for. */
+static struct dlx_gpu_parcel *parcel_of(const struct dlx_block *block)
 {
-    struct dlx_gpu_parcel *parcel = dlx__block_gpu_parcel(block);
-    block->is_gpu = false;
-    block->guest = NULL;
-    dlx__gpu_parcel_unref(parcel);
+    return (struct dlx_gpu_parcel *)(void *)block->guest;
 }
 
-static int parcel_new(struct dlx_publisher *p, uint32_t n, struct dlx_gpu_parcel **ret)
+/* The block stands for the parcel, too. */
+static void hold_block(struct dlx_block_guest *guest, struct dlx_block *block)
 {
-    int r = dlx__gpu_share_begin(p);
-    if (r < 0)
-        return r;
-    struct dlx_gpu_parcel *parcel = calloc(1, sizeof *parcel + n * sizeof parcel->tensors[0]);
-    struct dlx_gpu_export **exports = calloc(n, sizeof(struct dlx_gpu_export *));
-    struct dlx_block **own = calloc(n, sizeof(struct dlx_block *));
-    if (!parcel || !exports || !own) {
-        free(parcel);
-        free(exports);
-        free(own);
-        return dlx__fail(DLX_E_NO_MEMORY, "table of %u tensors", n);
-    }
-    parcel->guest.came_back = drop_block;
-    parcel->share = p->gpu;
-    parcel->share->n_parcels++;
-    parcel->n_refs = 1;
-    parcel->job.events = parcel->events;
-    parcel->exports = exports;
-    parcel->own = own;
-    *ret = parcel;
-    return 0;
+    struct dlx_gpu_parcel *parcel = (struct dlx_gpu_parcel *)(void *)guest;
+    parcel->n_refs++;
+    block->is_gpu = true;
+    block->guest = guest;
+}
+
+/* Wait until nothing of its message will be written any more. */
+static void settle_block(const struct dlx_block *block)
+{
+    struct dlx_gpu_parcel *parcel = parcel_of(block);
+    dlx__gpu_order_settle(&parcel->share->order, &parcel->job);
 }
 
 /* LEFT ones: referred to, so that it is plain where they are. */
@@ -215,7 +462,7 @@ static void give_blocks(struct dlx_block *block)
     }
 }
 
-void dlx__gpu_parcel_unref(struct dlx_gpu_parcel *parcel)
+static void parcel_unref(struct dlx_gpu_parcel *parcel)
 {
     uint64_t gone;
     if (!parcel || --parcel->n_refs > 0)
@@ -243,10 +490,45 @@ void dlx__gpu_parcel_unref(struct dlx_gpu_parcel *parcel)
     free(parcel);
 }
 
-void dlx__gpu_parcel_adopt(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel,
-                           DLManagedTensorVersioned *tensor, const struct dlx_publish_args *args)
+/* The block that stood for a parcel came back. */
+static void drop_block(struct dlx_block *block)
 {
-    struct dlx_block *own = dlx__gpu_block(p, tensor);
+    struct dlx_gpu_parcel *parcel = parcel_of(block);
+    block->is_gpu = false;
+    block->guest = NULL;
+    parcel_unref(parcel);
+}
+
+static int parcel_new(struct dlx_publisher *p, uint32_t n, struct dlx_gpu_parcel **ret)
+{
+    int r = share_begin(p);
+    if (r < 0)
+        return r;
+    struct dlx_gpu_parcel *parcel = calloc(1, sizeof *parcel + n * sizeof parcel->tensors[0]);
+    struct dlx_gpu_export **exports = calloc(n, sizeof(struct dlx_gpu_export *));
+    struct dlx_block **own = calloc(n, sizeof(struct dlx_block *));
+    if (!parcel || !exports || !own) {
+        free(parcel);
+        free(exports);
+        free(own);
+        return dlx__fail(DLX_E_NO_MEMORY, "table of %u tensors", n);
+    }
+    parcel->guest = (struct dlx_block_guest){
+        .came_back = drop_block, .settle = settle_block, .again = hold_block};
+    parcel->share = p->gpu;
+    parcel->share->n_parcels++;
+    parcel->n_refs = 1;
+    parcel->job.events = parcel->events;
+    parcel->exports = exports;
+    parcel->own = own;
+    *ret = parcel;
+    return 0;
+}
+
+static void parcel_adopt(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel,
+                         DLManagedTensorVersioned *tensor, const struct dlx_publish_args *args)
+{
+    struct dlx_block *own = block_of(p, tensor);
     if (!own) {
         if (!args->share)
             parcel->tensors[parcel->n_tensors++] = tensor;
@@ -259,8 +541,8 @@ void dlx__gpu_parcel_adopt(struct dlx_publisher *p, struct dlx_gpu_parcel *parce
     dlx__publish_handed_over(own, args);
 }
 
-int dlx__gpu_parcel_hold(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel,
-                         const struct dlx_publish_args *args, struct dlx_block **ret)
+static int parcel_hold(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel,
+                       const struct dlx_publish_args *args, struct dlx_block **ret)
 {
     for (uint32_t i = 0; i < parcel->n_own; i++) {
         struct dlx_block *ref;
@@ -275,21 +557,8 @@ int dlx__gpu_parcel_hold(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel,
     int r = dlx__heap_take(p->heap, 0, ret);
     if (r < 0)
         return r;
-    dlx__block_hold_gpu(*ret, parcel);
+    hold_block(&parcel->guest, *ret);
     return 0;
-}
-
-void dlx__block_hold_gpu(struct dlx_block *block, struct dlx_gpu_parcel *parcel)
-{
-    parcel->n_refs++;
-    block->is_gpu = true;
-    block->guest = &parcel->guest;
-}
-
-void dlx__block_settle_gpu(const struct dlx_block *block)
-{
-    struct dlx_gpu_parcel *parcel = dlx__block_gpu_parcel(block);
-    dlx__gpu_order_settle(&parcel->share->order, &parcel->job);
 }
 
 /* ---- tensors ------------------------------------------------------------------------------- */
@@ -383,7 +652,7 @@ static int share_memory(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel, 
                                data, item->record.size, &export, &item->record.offset);
     if (r < 0)
         return r;
-    r = dlx__gpu_share_keep(p, export);
+    r = share_keep(p, export);
     if (r < 0) {
         dlx__gpu_export_unref(export);
         return r;
@@ -402,7 +671,7 @@ static int share_block(struct dlx_gpu_parcel *parcel, const struct dlx_block *ow
         data - first > own->size - size)
         return dlx__fail(DLX_E_DEVICE, "it was moved out of what dlx_alloc() gave");
     item->record.offset = own->offset + (data - first);
-    item->allocation = add_export(parcel, dlx__gpu_export_ref(dlx__gpu_block_export(own)));
+    item->allocation = add_export(parcel, dlx__gpu_export_ref(export_of(own)));
     return 0;
 }
 
@@ -445,9 +714,9 @@ static int stage_tensor(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel, 
     const void *data = (const uint8_t *)t->data + t->byte_offset;
     int r = dlx__gpu_check_range(type, device, data, item->record.size);
     if (r == 0)
-        r = dlx__publisher_heap(p, t->device, &heap);
+        r = heap_of(p, t->device, &heap);
     if (r == 0)
-        r = dlx__publisher_block_of(p, heap, item->record.size, &block);
+        r = heap_block(p, heap, item->record.size, &block);
     if (r < 0)
         return r;
     r = dlx__gpu_copy(type, device, dlx__block_data(block), data, item->record.size, args->stream);
@@ -459,16 +728,16 @@ static int stage_tensor(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel, 
     block->next = parcel->blocks;
     parcel->blocks = block;
     item->record.offset = block->offset;
-    item->allocation = add_export(parcel, dlx__gpu_export_ref(dlx__gpu_block_export(block)));
+    item->allocation = add_export(parcel, dlx__gpu_export_ref(export_of(block)));
     return 1;
 }
 
-int dlx__gpu_parcel_add(struct dlx_publisher *p, struct dlx_gpu_parcel **parcel, uint32_t n,
-                        const DLManagedTensorVersioned *tensor, const struct dlx_publish_args *args,
-                        struct dlx_manifest_item *ret)
+static int parcel_add(struct dlx_publisher *p, struct dlx_gpu_parcel **parcel, uint32_t n,
+                      const DLManagedTensorVersioned *tensor, const struct dlx_publish_args *args,
+                      struct dlx_manifest_item *ret)
 {
     const DLTensor *t = &tensor->dl_tensor;
-    struct dlx_block *own = dlx__gpu_block(p, tensor);
+    struct dlx_block *own = block_of(p, tensor);
     if (dlx__block_of(p->heap, tensor))
         return dlx__fail(DLX_E_DEVICE,
                          "it is from dlx_alloc(), on the CPU, and claims device type %d",
@@ -492,7 +761,7 @@ int dlx__gpu_parcel_add(struct dlx_publisher *p, struct dlx_gpu_parcel **parcel,
     return r;
 }
 
-void dlx__gpu_parcel_write(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel, void *manifest)
+static void parcel_write(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel, void *manifest)
 {
     if (parcel->n_exports == 0)
         return;
@@ -508,3 +777,19 @@ void dlx__gpu_parcel_write(struct dlx_publisher *p, struct dlx_gpu_parcel *parce
     if (!is_ready)
         p->stats.gpu_waits += dlx__gpu_order_add(&parcel->share->order, &parcel->job);
 }
+
+const struct dlx_gpu_publisher_table dlx__gpu_publisher = {
+    .heap = heap_of,
+    .block = heap_block,
+    .add = parcel_add,
+    .hold = parcel_hold,
+    .write = parcel_write,
+    .adopt = parcel_adopt,
+    .drop = parcel_unref,
+    .also = share_also,
+    .collect = share_collect,
+    .reader_died = reader_died,
+    .bytes = heap_bytes,
+    .end = share_end,
+    .free = share_free,
+};

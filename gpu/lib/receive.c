@@ -1,0 +1,902 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "gpu/lib/receive.h"
+#include "common/packet.h"
+#include "gpu/gpu.h"
+#include "gpu/imports.h"
+#include "gpu/lib/keep.h"
+#include <inttypes.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Streams up to this number are special ones of CUDA. */
+#define SPECIAL_STREAMS 2U
+
+/* So often who waits looks whether a publisher has gone, and whoever waits for a release, at the
+ * clock. */
+#define LOOK_NS UINT64_C(20000000)
+/* And so often for words that the kernel does not watch: those beyond its limit, or all but the
+ * first where it can watch only one. */
+#define POLL_NS UINT64_C(1000000)
+
+struct allocation {
+    uint8_t bytes[DLX_SHM_ALLOCATION_SIZE]; /* a copy */
+    struct dlx_gpu_handle handle;           /* all zero: this version cannot open it */
+    struct dlx_gpu_import *import;
+};
+
+struct place {
+    uint32_t allocation; /* 1: the first; 0: none */
+    uint64_t offset;
+};
+
+struct dlx_message_gpu {
+    pthread_mutex_t lock; /* for `import` of all of them, and `wait` */
+    struct dlx_gpu_publisher publisher;
+    dlx_atomic_u32 *ready;     /* in the manifest */
+    int64_t timeout_ns;        /* how long it is waited for */
+    struct dlx_client *client; /* to ask for descriptors; NULL: there are none */
+    struct dlx_gpu_wait *wait; /* of the stream that waited last; NULL: none has */
+    void *wait_stream;
+    struct place *places; /* [n_tensors] */
+    uint32_t n_allocations;
+    struct allocation allocations[];
+};
+
+static const struct dlx_gpu_import *import_of(const struct dlx_export *e)
+{
+    const struct dlx_message_gpu *gpu = e->message->gpu;
+    uint32_t allocation = gpu ? gpu->places[e->i].allocation : 0;
+    return allocation > 0 ? gpu->allocations[allocation - 1].import : NULL;
+}
+
+/* ---- one word ------------------------------------------------------------------------------ */
+
+/* 0, DLX_GPU_WAITING, or an error code. `gone` was asked before: the publisher may have set the
+ * word last. */
+static int judge(dlx_atomic_u32 *word, bool gone, uint64_t now, uint64_t deadline)
+{
+    switch (dlx_load32_acquire(word)) {
+    case DLX_GPU_READY:
+        return 0;
+    case DLX_GPU_PENDING:
+        return gone ? DLX_E_PUBLISHER_GONE : now >= deadline ? DLX_E_TIMEOUT : DLX_GPU_WAITING;
+    default:
+        return DLX_E_DEVICE;
+    }
+}
+
+static int explain_wait(int r)
+{
+    switch (r) {
+    case DLX_E_DEVICE:
+        return dlx__fail(r, "an error of the publisher's GPU ended the work that was to write it");
+    case DLX_E_PUBLISHER_GONE:
+        return dlx__fail(r, "the publisher was gone before its GPU had written it");
+    case DLX_E_TIMEOUT:
+        return dlx__fail(r, "the publisher's GPU has not written it within the time of "
+                            "dlx_connect_args");
+    default:
+        return r;
+    }
+}
+
+static int wait_ready(dlx_atomic_u32 *word, uint64_t deadline, bool (*is_gone)(const void *),
+                      const void *userdata)
+{
+    for (;;) {
+        bool gone = is_gone(userdata);
+        uint64_t now = dlx__now_ns();
+        int r = judge(word, gone, now, deadline);
+        if (r != DLX_GPU_WAITING)
+            return explain_wait(r);
+        uint64_t left = DLX_MIN(deadline - now, LOOK_NS);
+        const struct timespec timeout = {.tv_nsec = (long)left};
+        (void)syscall(SYS_futex, word, FUTEX_WAIT, DLX_GPU_PENDING, &timeout, NULL, 0);
+    }
+}
+
+/* ---- waits of streams ---------------------------------------------------------------------- */
+
+struct dlx_gpu_wait {
+    struct dlx_gpu_wait *next;
+    atomic_uint refs;   /* the tensor's, and the thread's */
+    int over;           /* the result, before it is known */
+    _Atomic int result; /* from then on the message may go */
+    struct dlx_gpu_wait_args args;
+    struct dlx_gpu_gate gate;
+};
+
+int dlx__gpu_wait_result(struct dlx_gpu_wait *wait)
+{
+    return explain_wait(atomic_load_explicit(&wait->result, memory_order_acquire));
+}
+
+static struct dlx_gpu_wait *wait_ref(struct dlx_gpu_wait *wait)
+{
+    atomic_fetch_add_explicit(&wait->refs, 1, memory_order_relaxed);
+    return wait;
+}
+
+struct dlx_gpu_wait *dlx__gpu_wait_unref(struct dlx_gpu_wait *wait)
+{
+    if (wait && atomic_fetch_sub_explicit(&wait->refs, 1, memory_order_acq_rel) == 1)
+        free(wait);
+    return NULL;
+}
+
+static void wait_settle(struct dlx_gpu_wait *wait)
+{
+    while (atomic_load_explicit(&wait->result, memory_order_acquire) == DLX_GPU_WAITING)
+        (void)poll(NULL, 0, 1);
+}
+
+static void note_late(struct dlx_gpu_receiver *receiver, const struct dlx_gpu_wait *wait)
+{
+    const struct dlx_subscriber_link *link = wait->args.m->link;
+    struct dlx_gpu_late *late = &receiver->late;
+    (void)pthread_mutex_lock(&receiver->lock);
+    late->n++;
+    late->code = wait->over;
+    late->pid = link->pid;
+    late->link = link->id;
+    late->publisher = link->publisher;
+    memcpy(late->topic, link->topic, sizeof late->topic);
+    (void)pthread_mutex_unlock(&receiver->lock);
+}
+
+/* The result first, so that whoever has seen the stream go on finds it. */
+static void finish_wait(struct dlx_gpu_receiver *receiver, struct dlx_gpu_wait *wait)
+{
+    if (wait->over < 0)
+        note_late(receiver, wait);
+    atomic_store_explicit(&wait->result, wait->over, memory_order_release);
+    dlx__gpu_gate_open(&wait->gate);
+    (void)dlx__gpu_wait_unref(wait);
+}
+
+/* Locked. Takes those that are over off the list, with their results. */
+static struct dlx_gpu_wait *take_over(struct dlx_gpu_receiver *receiver)
+{
+    struct dlx_gpu_wait *over = NULL, **at = &receiver->waits;
+    while (*at) {
+        struct dlx_gpu_wait *wait = *at;
+        bool gone = wait->args.is_gone(wait->args.m);
+        wait->over = judge(wait->args.word, gone, dlx__now_ns(), wait->args.deadline);
+        if (wait->over == DLX_GPU_WAITING) {
+            at = &wait->next;
+            continue;
+        }
+        *at = wait->next;
+        wait->next = over;
+        over = wait;
+    }
+    return over;
+}
+
+/* ---- the thread's sleep -------------------------------------------------------------------- */
+
+struct sleep {
+    dlx_atomic_u32 *words[128]; /* as many as the kernel watches; the first is `changed` */
+    uint32_t n;
+    uint32_t n_changed;
+    uint64_t ns;
+};
+
+/* Locked. */
+static void plan(struct dlx_gpu_receiver *receiver, struct sleep *ret)
+{
+    uint64_t now = dlx__now_ns();
+    ret->words[0] = &receiver->changed;
+    ret->n = 1;
+    ret->n_changed = dlx_load32_relaxed(&receiver->changed);
+    ret->ns = LOOK_NS;
+    for (const struct dlx_gpu_wait *wait = receiver->waits; wait; wait = wait->next) {
+        uint64_t deadline = wait->args.deadline;
+        ret->ns = DLX_MIN(ret->ns, deadline - DLX_MIN(deadline, now));
+        if (ret->n < DLX_ARRAY_SIZE(ret->words))
+            ret->words[ret->n++] = wait->args.word;
+        else
+            ret->ns = DLX_MIN(ret->ns, POLL_NS);
+    }
+}
+
+/* Returns false if the kernel cannot watch several words. */
+static bool sleep_on_all(const struct sleep *sleep)
+{
+#ifdef SYS_futex_waitv
+    struct futex_waitv watched[DLX_ARRAY_SIZE(sleep->words)] = {{0}};
+    struct timespec end;
+    for (uint32_t i = 0; i < sleep->n; i++) {
+        watched[i].uaddr = (uintptr_t)sleep->words[i];
+        watched[i].val = i == 0 ? sleep->n_changed : DLX_GPU_PENDING;
+        watched[i].flags = FUTEX_32 | (i == 0 ? FUTEX_PRIVATE_FLAG : 0U);
+    }
+    (void)clock_gettime(CLOCK_MONOTONIC, &end);
+    uint64_t ns = (uint64_t)end.tv_nsec + sleep->ns;
+    end.tv_sec += (time_t)(ns / UINT64_C(1000000000));
+    end.tv_nsec = (long)(ns % UINT64_C(1000000000));
+    if (syscall(SYS_futex_waitv, watched, sleep->n, 0, &end, CLOCK_MONOTONIC) >= 0)
+        return true;
+    return errno == EAGAIN || errno == EINTR || errno == ETIMEDOUT;
+#else
+    (void)sleep;
+    return false;
+#endif
+}
+
+static void sleep_a_while(const struct sleep *sleep)
+{
+    if (sleep->n > 1 && sleep_on_all(sleep))
+        return;
+    uint64_t ns = sleep->n > 1 ? DLX_MIN(sleep->ns, POLL_NS) : sleep->ns;
+    const struct timespec timeout = {.tv_nsec = (long)ns};
+    (void)syscall(SYS_futex, sleep->words[0], FUTEX_WAIT_PRIVATE, sleep->n_changed,
+                  sleep->n > 1 ? &timeout : NULL, NULL, 0);
+}
+
+static void *waiter_main(void *arg)
+{
+    struct dlx_gpu_receiver *receiver = arg;
+    struct sleep sleep;
+    (void)pthread_mutex_lock(&receiver->lock);
+    while (!receiver->is_over || receiver->waits || receiver->n_announced > 0) {
+        struct dlx_gpu_wait *over = take_over(receiver), *next;
+        plan(receiver, &sleep);
+        (void)pthread_mutex_unlock(&receiver->lock);
+        if (!over)
+            sleep_a_while(&sleep);
+        for (; over; over = next) {
+            next = over->next;
+            finish_wait(receiver, over);
+        }
+        (void)pthread_mutex_lock(&receiver->lock);
+    }
+    (void)pthread_mutex_unlock(&receiver->lock);
+    return NULL;
+}
+
+/* ---- adding -------------------------------------------------------------------------------- */
+
+static void wake(struct dlx_gpu_receiver *receiver)
+{
+    (void)atomic_fetch_add_explicit(&receiver->changed, 1, memory_order_release);
+    (void)syscall(SYS_futex, &receiver->changed, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+/* Signals are for the program's own threads. Locked. */
+static bool start_waiter(struct dlx_gpu_receiver *receiver)
+{
+    sigset_t all, before;
+    if (receiver->has_waiter)
+        return true;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    receiver->has_waiter = pthread_create(&receiver->waiter, NULL, waiter_main, receiver) == 0;
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return receiver->has_waiter;
+}
+
+/* From here on the thread stays until the wait was added, or was not. */
+static bool announce_wait(struct dlx_gpu_receiver *receiver)
+{
+    if (!receiver)
+        return false;
+    (void)pthread_mutex_lock(&receiver->lock);
+    bool is_possible = !receiver->is_over && start_waiter(receiver);
+    receiver->n_announced += is_possible;
+    (void)pthread_mutex_unlock(&receiver->lock);
+    return is_possible;
+}
+
+static void add(struct dlx_gpu_receiver *receiver, struct dlx_gpu_wait *wait)
+{
+    (void)pthread_mutex_lock(&receiver->lock);
+    receiver->n_announced--;
+    if (wait) {
+        wait->next = receiver->waits;
+        receiver->waits = wait;
+    }
+    (void)pthread_mutex_unlock(&receiver->lock);
+    wake(receiver);
+}
+
+int dlx__gpu_wait_add(struct dlx_gpu_receiver *receiver, const struct dlx_gpu_wait_args *args,
+                      struct dlx_gpu_wait **ret)
+{
+    struct dlx_gpu_wait *wait = malloc(sizeof *wait);
+    if (!wait || !announce_wait(receiver)) {
+        free(wait);
+        return dlx__fail(DLX_E_NO_MEMORY, "no thread can wait for the publisher");
+    }
+    *wait = (struct dlx_gpu_wait){.args = *args};
+    atomic_init(&wait->refs, 2);
+    atomic_init(&wait->result, DLX_GPU_WAITING);
+    int r = dlx__gpu_gate_shut(args->device_type, args->device, args->stream, &wait->gate);
+    if (r < 0) {
+        add(receiver, NULL);
+        free(wait);
+        return r;
+    }
+    *ret = wait;
+    add(receiver, wait);
+    return 0;
+}
+
+static void waits_end(struct dlx_gpu_receiver *receiver)
+{
+    if (!receiver->has_waiter)
+        return;
+    wake(receiver);
+    (void)pthread_join(receiver->waiter, NULL);
+    receiver->has_waiter = false;
+}
+
+/* The streams that use a tensor. */
+struct dlx_gpu_streams {
+    uint32_t n;
+    void *streams[];
+};
+
+/* A tensor whose deleter has returned. */
+struct release {
+    struct dlx_gpu_job job;
+    struct dlx_gpu_receiver *receiver;
+    struct dlx_export *export;
+    uintptr_t stream; /* as of struct dlx_gpu_releaser */
+    struct dlx_gpu_event events[];
+};
+
+/* ---- releases --------------------------------------------------------------------- */
+
+static uint32_t n_released(struct dlx_gpu_receiver *receiver)
+{
+    return dlx_load32_acquire(&receiver->n_done);
+}
+
+static int wait_released(struct dlx_gpu_receiver *receiver, uint32_t n_done, uint64_t deadline)
+{
+    for (;;) {
+        uint32_t now_done = dlx_load32_acquire(&receiver->n_done);
+        uint64_t now = dlx__now_ns();
+        if (now_done != n_done)
+            return 0;
+        if (atomic_load_explicit(&receiver->n_added, memory_order_relaxed) == now_done)
+            return DLX_E_EMPTY;
+        if (now >= deadline)
+            return DLX_E_TIMEOUT;
+        uint64_t left = DLX_MIN(deadline - now, LOOK_NS);
+        const struct timespec timeout = {.tv_nsec = (long)left};
+        if (syscall(SYS_futex, &receiver->n_done, FUTEX_WAIT_PRIVATE, n_done, &timeout, NULL, 0) <
+                0 &&
+            errno == EINTR)
+            return DLX_E_INTERRUPTED;
+    }
+}
+
+/* ---- one tensor ---------------------------------------------------------------------------- */
+
+static void count(_Atomic uint64_t *counter)
+{
+    atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
+}
+
+/* Whose streams use a tensor: the GPU that it is on or, on the CPU, that it is pinned for. Returns
+ * false if there is none. */
+static bool find_device(const struct dlx_export *e, DLDevice *ret)
+{
+    const struct dlx_gpu_import *import = import_of(e);
+    const struct dlx_gpu_receiver *receiver = e->message->link->gpu;
+    const struct dlx_pin *pin = receiver ? receiver->pin : NULL;
+    DLDevice device = e->message->tensors[e->i].device;
+    if (import)
+        *ret = (DLDevice){device.device_type, dlx__gpu_import_device(import)};
+    else if (pin && device.device_type == kDLCPU)
+        *ret = dlx__pin_device(pin);
+    else
+        return false;
+    return true;
+}
+
+/* The work has ended, or the GPU is lost, which has ended it, too: nobody is to wait for it. What
+ * cannot be waited for by its streams is a reason to wait for everything. */
+static void finish_export(struct dlx_export *e, int result)
+{
+    struct dlx_subscriber_link *link = e->message->link;
+    DLDevice device;
+    if (result < 0 && find_device(e, &device))
+        result = dlx__gpu_wait_device((int32_t)device.device_type, device.device_id);
+    if (result < 0)
+        count(&link->n_gpu_errors);
+    if (e->wait)
+        wait_settle(e->wait);
+    e->wait = dlx__gpu_wait_unref(e->wait);
+    dlx__error_clear();
+}
+
+/* On the thread. */
+static void release_done(struct dlx_gpu_job *job, int result)
+{
+    struct release *release = (struct release *)(void *)job;
+    struct dlx_gpu_receiver *receiver = release->receiver;
+    finish_export(release->export, result);
+    dlx__message_abandon(release->export); /* may be the last that refers to its link */
+    free(release);
+    (void)atomic_fetch_add_explicit(&receiver->n_done, 1, memory_order_release);
+    (void)syscall(SYS_futex, &receiver->n_done, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+/* Locked. The one that waits for this stream, else one that has nothing to do: so a release waits
+ * for other streams only if more are busy than there are threads. */
+static struct dlx_gpu_order *find_releaser(struct dlx_gpu_receiver *receiver, uintptr_t stream)
+{
+    struct dlx_gpu_releaser *found = NULL;
+    for (uint32_t i = 0; i < DLX_GPU_RELEASERS; i++) {
+        struct dlx_gpu_releaser *releaser = &receiver->releasers[i];
+        if (dlx__gpu_order_is_idle(&releaser->order))
+            found = found ? found : releaser;
+        else if (stream != 0 && releaser->stream == stream)
+            return &releaser->order;
+    }
+    if (!found)
+        found = &receiver->releasers[receiver->next_releaser++ % DLX_GPU_RELEASERS];
+    found->stream = stream;
+    return &found->order;
+}
+
+/* If no other thread can be had, the first one has to do. */
+static bool leave_to_thread(struct dlx_gpu_receiver *receiver, struct release *release)
+{
+    (void)pthread_mutex_lock(&receiver->lock);
+    atomic_fetch_add_explicit(&receiver->n_added, 1, memory_order_relaxed);
+    bool is_left = !receiver->is_over &&
+                   (dlx__gpu_order_try(find_releaser(receiver, release->stream), &release->job) ||
+                    dlx__gpu_order_try(&receiver->releasers[0].order, &release->job));
+    if (!is_left)
+        atomic_fetch_sub_explicit(&receiver->n_added, 1, memory_order_relaxed);
+    (void)pthread_mutex_unlock(&receiver->lock);
+    return is_left;
+}
+
+/* Returns 1 if the thread releases the tensor; 0: its work is done (`*ret_waited`: it was waited
+ * for); an error. */
+static int record(struct dlx_export *e, DLDevice device, const struct dlx_gpu_streams *s,
+                  bool *ret_waited)
+{
+    struct release *release = calloc(1, sizeof *release + s->n * sizeof release->events[0]);
+    int r = release ? 0 : DLX_E_NO_MEMORY;
+    for (uint32_t i = 0; r >= 0 && i < s->n; i++) {
+        bool waited = false;
+        r = dlx__gpu_event_record((int32_t)device.device_type, device.device_id, s->streams[i],
+                                  &release->events[release->job.n_events], &waited);
+        release->job.n_events += r == 1;
+        *ret_waited |= waited;
+    }
+    if (r >= 0 && release->job.n_events > 0) {
+        release->job.events = release->events;
+        release->job.done = release_done;
+        release->receiver = e->message->link->gpu;
+        release->export = e;
+        release->stream = s->n == 1 ? (uintptr_t)s->streams[0] + 1 : 0;
+        if (release->receiver && leave_to_thread(release->receiver, release))
+            return 1;
+        *ret_waited = true;
+        r = dlx__gpu_job_wait(&release->job);
+    }
+    for (uint32_t i = 0; release && i < release->job.n_events; i++)
+        dlx__gpu_event_end(&release->events[i]);
+    free(release);
+    return DLX_MIN(r, 0);
+}
+
+static bool release_tensor(struct dlx_export *e)
+{
+    struct dlx_gpu_streams *s = e->streams;
+    struct dlx_subscriber_link *link = e->message->link;
+    DLDevice device;
+    bool waited = !s;
+    int r = 0;
+    if (dlx__forked(link->generation))
+        return false;
+    e->streams = NULL;
+    if ((s || import_of(e)) && find_device(e, &device)) {
+        r = s ? record(e, device, s, &waited) : DLX_E_EMPTY;
+        if (r < 0)
+            waited = true;
+        if (waited)
+            count(&link->n_gpu_waits);
+        if (r < 1)
+            finish_export(e, r);
+    }
+    free(s);
+    return r == 1;
+}
+
+/* ---- its streams --------------------------------------------------------------------------- */
+
+int dlx__gpu_use_on(struct dlx_export *e, void *stream)
+{
+    uint32_t n = e->streams ? e->streams->n : 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (e->streams->streams[i] == stream)
+            return 0;
+    struct dlx_gpu_streams *s = realloc(e->streams, sizeof *s + (n + 1) * sizeof s->streams[0]);
+    if (!s)
+        return dlx__fail(DLX_E_NO_MEMORY, "list of %u streams", n + 1);
+    s->streams[n] = stream;
+    s->n = n + 1;
+    e->streams = s;
+    return 0;
+}
+
+/* For `call`: a received tensor of this process. */
+static int check_received(const DLManagedTensorVersioned *tensor, const char *call)
+{
+    dlx__error_clear();
+    if (!tensor || !dlx__message_of(tensor))
+        return dlx__fail(DLX_E_INVALID, "%s: the tensor is not one of dlx_message_tensor()", call);
+    return dlx__forked(dlx__message_of(tensor)->link->generation)
+               ? dlx__fail_forked(dlx__message_of(tensor)->link->generation)
+               : 0;
+}
+
+int dlx_tensor_used_on(DLManagedTensorVersioned *tensor, void *stream)
+{
+    int r = check_received(tensor, "dlx_tensor_used_on");
+    if (r < 0)
+        return r;
+    struct dlx_export *e = tensor->manager_ctx;
+    DLDevice device;
+    if (!find_device(e, &device))
+        return dlx__fail(DLX_E_DEVICE,
+                         "dlx_tensor_used_on: the tensor is not on a GPU, or is empty, and its "
+                         "subscription has no `pin`");
+    if (!import_of(e))
+        dlx__message_release_on_streams(tensor);
+    return dlx__gpu_use_on(e, stream);
+}
+
+int dlx_tensor_status(const DLManagedTensorVersioned *tensor)
+{
+    int r = check_received(tensor, "dlx_tensor_status");
+    if (r < 0)
+        return r;
+    const struct dlx_export *e = tensor->manager_ctx;
+    return e->message->gpu && e->wait ? dlx__gpu_wait_result(e->wait) : 0;
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static int decode(struct allocation *a)
+{
+    return dlx__gpu_handle_decode_outline(&a->handle, a->bytes);
+}
+
+static void message_free(struct dlx_message_gpu *gpu)
+{
+    for (uint32_t i = 0; i < gpu->n_allocations; i++) {
+        dlx__gpu_import_unref(gpu->allocations[i].import);
+        dlx__gpu_handle_deinit(&gpu->allocations[i].handle);
+    }
+    (void)dlx__gpu_wait_unref(gpu->wait);
+    (void)pthread_mutex_destroy(&gpu->lock);
+    dlx__client_unref(gpu->client);
+    free(gpu->places);
+    free(gpu);
+}
+
+static int message_new(struct dlx_subscriber_link *link, const struct dlx_manifest *manifest,
+                       struct dlx_message_gpu **ret)
+{
+    uint32_t n = manifest->n_allocations;
+    struct dlx_message_gpu *gpu = calloc(1, sizeof *gpu + n * sizeof gpu->allocations[0]);
+    struct place *places = calloc(manifest->header.n_tensors, sizeof *places);
+    if (!gpu || !places) {
+        free(gpu);
+        free(places);
+        return dlx__fail(DLX_E_NO_MEMORY, "table of %u allocations", n);
+    }
+    (void)pthread_mutex_init(&gpu->lock, NULL);
+    uint64_t number = *(const volatile uint64_t *)&manifest->gpu->publisher;
+    gpu->publisher = (struct dlx_gpu_publisher){number, link->publisher};
+    gpu->ready = (dlx_atomic_u32 *)(uintptr_t)&manifest->gpu->ready; /* to be read */
+    gpu->timeout_ns = link->client->timeout_ns;
+    atomic_store_explicit(&link->gpu_publisher, number, memory_order_relaxed);
+    gpu->places = places;
+    gpu->n_allocations = n;
+    for (uint32_t i = 0; i < n; i++) {
+        struct allocation *a = &gpu->allocations[i];
+        memcpy(a->bytes, manifest->allocations + (size_t)i * sizeof a->bytes, sizeof a->bytes);
+        __asm__ volatile("" ::: "memory"); /* from here on only the private copy is looked at */
+        int r = decode(a);
+        if (r < 0 && r != DLX_E_VERSION) { /* of a later version: said when it is to be opened */
+            message_free(gpu);
+            return dlx__fail_prefix(DLX_E_BAD_PEER, "allocation %u", i + 1);
+        }
+        if (a->handle.n_chunks > 0 && !gpu->client)
+            gpu->client = dlx__client_ref(link->client);
+    }
+    *ret = gpu;
+    return 0;
+}
+
+static void link_ended(const struct dlx_subscriber_link *link)
+{
+    uint64_t number = atomic_load_explicit(&link->gpu_publisher, memory_order_relaxed);
+    dlx__gpu_imports_gone((struct dlx_gpu_publisher){number, link->publisher}, 0);
+}
+
+static int32_t device_type_of(enum dlx_gpu_kind kind)
+{
+    return kind == DLX_GPU_HIP_IPC || kind == DLX_GPU_HIP_VMM ? kDLROCM : kDLCUDA;
+}
+
+static int place_tensor(struct dlx_message_gpu *gpu, uint32_t i,
+                        const struct dlx_manifest_item *item, const int64_t *shape,
+                        const int64_t *strides)
+{
+    uint64_t size = 0;
+    if (item->allocation > 0) { /* dlx__manifest_item(): there are so many */
+        const struct dlx_gpu_handle *handle = &gpu->allocations[item->allocation - 1].handle;
+        size = handle->id != 0 ? handle->size : UINT64_MAX;
+        if (handle->id != 0 && item->record.device_type != device_type_of(handle->kind))
+            return dlx__fail(DLX_E_BAD_PEER, "tensor on device type %d in an allocation of kind %s",
+                             item->record.device_type, dlx__gpu_kind_text(handle->kind));
+        gpu->places[i] = (struct place){item->allocation, item->record.offset};
+    }
+    return dlx__record_check_gpu(&item->record, shape, strides, size);
+}
+
+/* ---- open ---------------------------------------------------------------------------------- */
+
+int dlx__message_gpu_fetch(struct dlx_client *c, const struct dlx_subscriber_link *link,
+                           uint64_t allocation, struct dlx_gpu_handle *ret)
+{
+    int r = dlx__gpu_keep_get(c, link->id, link->origin, allocation, ret);
+    return r < 0 && r != DLX_E_FORKED
+               ? dlx__fail_prefix(r, "GPU memory %" PRIu64 " of %s", allocation, link->topic)
+               : r;
+}
+
+static int fetch_parts(void *userdata, uint64_t id, struct dlx_gpu_handle *ret)
+{
+    const struct dlx_message *m = userdata;
+    return dlx__message_gpu_fetch(m->gpu->client, m->link, id, ret);
+}
+
+/* Locked. What the driver says of memory of a process that has ended is one of many codes. */
+static int open_allocation(struct dlx_message *m, struct allocation *a)
+{
+    if (a->handle.id == 0) {
+        int r = decode(a);
+        return r < 0 ? r : DLX_E_VERSION; /* it says why */
+    }
+    const struct dlx_gpu_fetch fetch = {.call = fetch_parts, .userdata = m};
+    int r = dlx__gpu_import(m->gpu->publisher, &a->handle, DLX_GPU_HOME, DLX_GPU_READ, &fetch,
+                            &a->import);
+    bool is_of_driver = r == DLX_E_SYSTEM || r == DLX_E_NOT_FOUND || r == DLX_E_ACCESS;
+    return is_of_driver && dlx__packet_hung_up(m->link->bell)
+               ? dlx__fail_prefix(DLX_E_PUBLISHER_GONE,
+                                  "the publisher is gone, and its GPU memory with it")
+               : r;
+}
+
+static bool is_publisher_gone(const void *userdata)
+{
+    const struct dlx_message *m = userdata;
+    return dlx__packet_hung_up(m->link->bell);
+}
+
+static int fail_tensor(const struct dlx_message *m, uint32_t i, int r)
+{
+    return dlx__fail_prefix(r, "topic %s, publisher %" PRIu64 " (pid %u), tensor %u",
+                            m->link->topic, m->link->publisher, m->link->pid, i);
+}
+
+static int open_tensor(struct dlx_message *m, uint32_t i, DLTensor *tensor)
+{
+    struct dlx_message_gpu *gpu = m->gpu;
+    const struct place *place = &gpu->places[i];
+    int r = 0;
+    if (place->allocation == 0)
+        return 0;
+    struct allocation *a = &gpu->allocations[place->allocation - 1];
+    (void)pthread_mutex_lock(&gpu->lock);
+    if (!a->import)
+        r = open_allocation(m, a);
+    (void)pthread_mutex_unlock(&gpu->lock);
+    if (r < 0)
+        return fail_tensor(m, i, r);
+    tensor->data = (uint8_t *)dlx__gpu_import_base(a->import) + place->offset;
+    tensor->device.device_id = dlx__gpu_import_device(a->import);
+    return 0;
+}
+
+/* ---- ready --------------------------------------------------------------------------------- */
+
+static bool are_streams_ordered(const struct dlx_message_gpu *gpu)
+{
+    return dlx_load32_acquire(gpu->ready) == DLX_GPU_READY;
+}
+
+/* The wait of this stream for another tensor of the message, if that is not over. Locked. A stream
+ * that each thread has for itself is another one each time. */
+static bool share_wait(const struct dlx_message_gpu *gpu, struct dlx_export *e, const void *stream)
+{
+    if (!gpu->wait || gpu->wait_stream != stream || (uintptr_t)stream <= SPECIAL_STREAMS ||
+        dlx__gpu_wait_result(gpu->wait) != DLX_GPU_WAITING)
+        return false;
+    e->wait = wait_ref(gpu->wait);
+    return true;
+}
+
+static int let_stream_wait(struct dlx_export *e, void *stream)
+{
+    struct dlx_message_gpu *gpu = e->message->gpu;
+    const struct dlx_gpu_wait_args args = {
+        .m = e->message,
+        .word = gpu->ready,
+        .deadline = dlx__deadline(gpu->timeout_ns),
+        .is_gone = is_publisher_gone,
+        .device_type = (int32_t)e->message->tensors[e->i].device.device_type,
+        .device = dlx__gpu_import_device(import_of(e)),
+        .stream = stream,
+    };
+    int r = 0;
+    (void)pthread_mutex_lock(&gpu->lock);
+    if (!share_wait(gpu, e, stream)) {
+        r = dlx__gpu_wait_add(e->message->link->gpu, &args, &e->wait);
+        if (r == 0) {
+            (void)dlx__gpu_wait_unref(gpu->wait);
+            gpu->wait = wait_ref(e->wait);
+            gpu->wait_stream = stream;
+        }
+    }
+    (void)pthread_mutex_unlock(&gpu->lock);
+    return r;
+}
+
+static int await_tensor(struct dlx_export *e, void *const *stream)
+{
+    struct dlx_message *m = e->message;
+    const struct dlx_message_gpu *gpu = m->gpu;
+    if (!import_of(e))
+        return 0;
+    int r = stream ? dlx__gpu_use_on(e, *stream) : 0;
+    if (r == 0 && dlx_likely(are_streams_ordered(gpu)))
+        return 0;
+    if (r == 0 && stream) {
+        r = let_stream_wait(e, *stream);
+        if (r == 0)
+            return 0;
+        if (r != DLX_E_INVALID) /* it is being captured */
+            atomic_fetch_add_explicit(&m->link->n_gpu_waits, 1, memory_order_relaxed);
+    }
+    if (r != DLX_E_INVALID) {
+        dlx__error_clear();
+        r = wait_ready(gpu->ready, dlx__deadline(gpu->timeout_ns), is_publisher_gone, m);
+    }
+    if (r == 0)
+        return 0;
+    free(e->streams);
+    e->streams = NULL;
+    return fail_tensor(m, e->i, r);
+}
+
+int dlx_message_status(const struct dlx_message *m)
+{
+    dlx__error_clear();
+    if (!m)
+        return dlx__fail(DLX_E_INVALID, "dlx_message_status: message is NULL");
+    if (dlx__forked(m->link->generation))
+        return dlx__fail_forked(m->link->generation);
+    if (!m->gpu)
+        return 0;
+    (void)pthread_mutex_lock(&m->gpu->lock);
+    int r = m->gpu->wait ? dlx__gpu_wait_result(m->gpu->wait) : 0;
+    (void)pthread_mutex_unlock(&m->gpu->lock);
+    return r;
+}
+
+/* ---- a subscription -------------------------------------------------------------------------- */
+
+static int receiver_begin(DLDevice pin, struct dlx_gpu_receiver **ret)
+{
+    struct dlx_gpu_receiver *receiver = calloc(1, sizeof *receiver);
+    if (!receiver)
+        return dlx__fail(DLX_E_NO_MEMORY, "state of a subscription");
+    int r = pin.device_type != 0 ? dlx__pin_new(pin, &receiver->pin) : 0;
+    if (r < 0) {
+        free(receiver);
+        return r;
+    }
+    atomic_init(&receiver->refs, 1);
+    (void)pthread_mutex_init(&receiver->lock, NULL);
+    *ret = receiver;
+    return 0;
+}
+
+static struct dlx_gpu_receiver *receiver_ref(struct dlx_gpu_receiver *receiver)
+{
+    atomic_fetch_add_explicit(&receiver->refs, 1, memory_order_relaxed);
+    return receiver;
+}
+
+static void receiver_unref(struct dlx_gpu_receiver *receiver)
+{
+    if (atomic_fetch_sub_explicit(&receiver->refs, 1, memory_order_acq_rel) > 1)
+        return;
+    dlx__pin_free(receiver->pin);
+    (void)pthread_mutex_destroy(&receiver->lock);
+    free(receiver);
+}
+
+static void receiver_stats(struct dlx_gpu_receiver *receiver, struct dlx_subscription_stats *stats)
+{
+    dlx__pin_count(receiver->pin, stats);
+    (void)pthread_mutex_lock(&receiver->lock);
+    stats->gpu_late = receiver->late.n;
+    (void)pthread_mutex_unlock(&receiver->lock);
+}
+
+static bool tell_late(struct dlx_gpu_receiver *receiver, struct dlx_gpu_late *ret)
+{
+    (void)pthread_mutex_lock(&receiver->lock);
+    *ret = receiver->late;
+    receiver->late.n_told = receiver->late.n;
+    (void)pthread_mutex_unlock(&receiver->lock);
+    return ret->n > ret->n_told;
+}
+
+static void receiver_stop(struct dlx_gpu_receiver *receiver)
+{
+    (void)pthread_mutex_lock(&receiver->lock);
+    receiver->is_over = true;
+    (void)pthread_mutex_unlock(&receiver->lock);
+    waits_end(receiver);
+}
+
+static void receiver_end(struct dlx_gpu_receiver *receiver)
+{
+    for (uint32_t i = 0; i < DLX_GPU_RELEASERS; i++) {
+        dlx__gpu_order_drain(&receiver->releasers[i].order);
+        dlx__gpu_order_end(&receiver->releasers[i].order);
+    }
+    receiver_unref(receiver);
+}
+
+static int pin_arena(struct dlx_gpu_receiver *receiver, const void *map, uint64_t size)
+{
+    int r = receiver->pin ? dlx__pin_add(receiver->pin, map, size) : 0;
+    return receiver->pin && r == 0 ? 1 : r;
+}
+
+static bool unpin_arena(struct dlx_gpu_receiver *receiver, const void *map, uint64_t size)
+{
+    return dlx__pin_remove(receiver->pin, map, size);
+}
+
+const struct dlx_gpu_receiver_table dlx__gpu_receiver = {
+    .message_new = message_new,
+    .message_free = message_free,
+    .place = place_tensor,
+    .open = open_tensor,
+    .await = await_tensor,
+    .release = release_tensor,
+    .link_ended = link_ended,
+    .begin = receiver_begin,
+    .ref = receiver_ref,
+    .unref = receiver_unref,
+    .stop = receiver_stop,
+    .end = receiver_end,
+    .stats = receiver_stats,
+    .tell_late = tell_late,
+    .n_released = n_released,
+    .wait_released = wait_released,
+    .pin = pin_arena,
+    .unpin = unpin_arena,
+};
