@@ -108,7 +108,7 @@ struct dlx_subscriber_link {
     uint64_t ended_at; /* 0, or the last message of a publisher that no other link will come to */
     uint64_t end;      /* likewise, plus 1, as it said itself when it closed */
     bool is_final;   /* what cannot be read here will not come by another link either: it is lost */
-    bool is_active;  /* every take looks at it: client/subscribe/parking.c */
+    bool is_active;  /* every take looks at it: client/subscribe/sleep.h */
     bool is_deaf;    /* its bell hung up */
     uint32_t n_idle; /* takes in a row that found nothing */
     uint32_t n_rings; /* bells that were asked for and may not have been read */

@@ -2,8 +2,20 @@
 #ifndef DLX_CLIENT_SLEEP_H
 #define DLX_CLIENT_SLEEP_H
 
-/* How a subscription waits for messages: it spins, then sleeps on its epoll.
- * client/subscribe/receive.c takes. */
+/*
+ * How a subscription waits for messages: it spins, then sleeps on its epoll.
+ * client/subscribe/take.c takes.
+ *
+ * Links are ACTIVE, and every take looks at their rings, or PARKED: nothing was there, and their
+ * publishers were asked to ring, so that the epoll names those that have something. So a take
+ * costs what arrives, not what is linked.
+ *
+ *     start, turn --> ACTIVE --- asked to ring, and nothing there --> PARKED
+ *                       ^                                               |
+ *                       +------------------ bell, notifications -----------------+
+ *
+ * A link is in neither state before it is open, and while another one goes before it (`after`).
+ */
 
 #include "client/control/wait.h"
 #include "client/subscribe/subscription.h"
@@ -24,6 +36,9 @@ static inline bool dlx__subscriber_link_listens(const struct dlx_subscriber_link
 {
     return !link->stuck;
 }
+
+/* Ask the publisher of an active link for a bell. Returns false if something is there already. */
+bool dlx__subscription_park(struct dlx_subscription *s, struct dlx_subscriber_link *link);
 
 /* Does a link wait for notifications: one that has yet to begin, or that is stuck? */
 bool dlx__subscription_waits_for_news(const struct dlx_subscription *s);

@@ -1,20 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The links of a subscription, and the daemon's notifications about them.
- * client/subscribe/subscribe.c makes and ends subscriptions, client/subscribe/receive.c takes from
- * them. */
+/* A subscription: its links, the daemon's notifications about them, and how it is made and ends.
+ * client/subscribe/take.c takes from it. */
 
 #include "client/subscribe/subscription.h"
-#include "client/control/notification.h"
+#include "client/base/misuse.h"
+#include "client/control/call.h"
 #include "client/control/connection.h"
+#include "client/control/former.h"
+#include "client/control/notification.h"
+#include "client/control/wait.h"
 #include "client/gpu/gpu.h"
 #include "client/subscribe/origin.h"
-#include "client/subscribe/subscription_reconnect.h"
+#include "common/topic.h"
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/timerfd.h>
+
+#define DEFAULT_HELD 16U
 
 /* ---- links --------------------------------------------------------------------------------- */
 
@@ -227,6 +236,37 @@ static int subscription_add_link(struct dlx_subscription *s, struct dlx_subscrib
 void dlx__subscription_fail(struct dlx_subscription *s, int code)
 {
     fail_with(s, code, dlx__error_message());
+}
+
+void dlx__subscription_activate(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+{
+    if (link->is_active || link->state != DLX_SUBSCRIBER_LINK_OPEN || link->after)
+        return;
+    link->is_active = true;
+    link->n_idle = 0;
+    s->n_alone = 0;
+    s->active[s->n_active++] = link; /* there is room for all links */
+}
+
+void dlx__subscription_deactivate(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+{
+    if (!link->is_active)
+        return;
+    uint32_t i = 0;
+    while (s->active[i] != link)
+        i++;
+    s->active[i] = s->active[--s->n_active];
+    link->is_active = false;
+}
+
+/* Once for each link, after the event that it is there: more of them would push others out. */
+void dlx__subscription_tell(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+{
+    if (link->unpinned[0] == '\0' || link->told_unpinned || link->state != DLX_SUBSCRIBER_LINK_OPEN)
+        return;
+    link->told_unpinned = true;
+    dlx__events_push(&s->events, DLX_EVENT_UNPINNED, link->id, link->publisher, link->pid,
+                     link->topic, link->unpinned);
 }
 
 /* ---- notifications --------------------------------------------------------------------------- */
@@ -535,6 +575,49 @@ static bool needs_timer(const struct dlx_subscription *s)
     return needs;
 }
 
+static int adopt(struct dlx_subscription *s, const struct dlx_new_subscription *made)
+{
+    int r = dlx__subscription_epoll_add(s, made->sock, EPOLLIN, NULL);
+    if (r < 0) {
+        dlx__close(made->sock);
+        return r;
+    }
+    s->id = made->id;
+    s->memory = made->memory;
+    s->sock = made->sock;
+    s->notifications.n_with_fds = s->notifications.n_acked = 0;
+    s->made_again = true;
+    for (uint32_t i = 0; i < s->n_links; i++)
+        s->links[i]->foreign = true;
+    s->timer = dlx__subscription_epoll_close(s, s->timer);
+    dlx__events_push(&s->events, DLX_EVENT_RECONNECTED, 0, 0, 0, s->topic, "");
+    return 0;
+}
+
+void dlx__subscription_reconnect(struct dlx_subscription *s)
+{
+    struct dlx_new_subscription made;
+    uint64_t now = dlx__now_ns();
+    if (now < s->next_try_ns)
+        return;
+    s->next_try_ns = now + DLX_RECONNECT_NS;
+    if (s->client->interrupt) /* it runs while this call waits for the daemon */
+        dlx__turn_disown(&s->turn);
+    int r = dlx__client_reconnect(s->client, s->epoch, DLX_HURRY_NOW_AND_THEN);
+    if (r == 0) {
+        uint64_t epoch = atomic_load_explicit(&s->client->epoch, memory_order_acquire);
+        r = dlx__call_subscribe(s->client, s->topic, &s->args, DLX_RECONNECT_PATIENCE_NS, &made);
+        if (r == 0 && adopt(s, &made) == 0)
+            s->epoch = epoch;
+        dlx__former_tell_more(s->client);
+    }
+    if (r == DLX_E_ACCESS) { /* the rules have changed: the next take says so */
+        s->next_try_ns = now + DLX_LOOK_NS;
+        dlx__subscription_refused(s, r);
+    }
+    dlx__error_clear();
+}
+
 /* Returns false if the packet that was handled last is still in the socket. */
 static bool drop_handled(struct dlx_subscription *s)
 {
@@ -579,4 +662,270 @@ void dlx__subscription_read_notifications(struct dlx_subscription *s)
         start_timer(s);
     else
         s->timer = dlx__subscription_epoll_close(s, s->timer);
+}
+
+/* ---- dlx_subscribe(), and the end ------------------------------------------------------------ */
+
+/* Waits until the daemon has sent something. Returns 0, also if it has to look again;
+ * DLX_E_TIMEOUT, DLX_E_INTERRUPTED, DLX_E_SYSTEM. */
+static int wait_for_notifications(struct dlx_subscription *s, struct dlx_wait *wait)
+{
+    struct pollfd pfd = {.fd = s->sock, .events = POLLIN};
+    uint64_t now = dlx__now_ns(), until = dlx__wait_part(wait, s->client, now);
+    if (s->notifications.n_acked != s->notifications.n_with_fds) /* it is sent again */
+        until = DLX_MIN(until, now + DLX_RECONNECT_NS);
+    int n = poll(&pfd, 1, dlx__deadline_ms(until, now));
+    if (n < 0 && errno != EINTR)
+        return dlx__fail_errno("poll");
+    if (n > 0)
+        return 0;
+    if (dlx__now_ns() >= wait->deadline)
+        return DLX_E_TIMEOUT;
+    return dlx__wait_ask(wait, s->client, NULL, n < 0) < 0 ? dlx__call_interrupted(s->client) : 0;
+}
+
+static int check_subscription(const char *topic, struct dlx_subscribe_args *args)
+{
+    int r = dlx__pattern_check(topic);
+    if (r < 0)
+        return r;
+    if (args->max_held == 0)
+        args->max_held = DEFAULT_HELD;
+    if (args->max_held > DLX_SHM_HELD_MAX)
+        return dlx__fail(DLX_E_INVALID, "subscription to %s: max_held %u must be at most %u", topic,
+                         args->max_held, DLX_SHM_HELD_MAX);
+    if (args->history > DLX_SHM_HISTORY_MAX && args->history != DLX_HISTORY_NONE)
+        return dlx__fail(DLX_E_INVALID, "subscription to %s: history %u must be at most %u", topic,
+                         args->history, DLX_SHM_HISTORY_MAX);
+    if (args->mode > DLX_MODE_LATEST)
+        return dlx__fail(DLX_E_INVALID, "subscription to %s: mode %u", topic, args->mode);
+    if (args->mode == DLX_MODE_LATEST && args->reliable)
+        return dlx__fail(DLX_E_INVALID,
+                         "subscription to %s: mode LATEST passes messages over, so it cannot be "
+                         "reliable",
+                         topic);
+    if (args->spin_ns < DLX_SPIN_ALWAYS)
+        return dlx__fail(DLX_E_INVALID, "subscription to %s: spin_ns %" PRId64, topic,
+                         args->spin_ns);
+    return 0;
+}
+
+/* The daemon knows whether it could not make them. */
+static int fail_attach_late(const struct dlx_subscription *s)
+{
+    struct dlx_daemon_info info = {.size = sizeof info};
+    bool lacks = dlx_client_get_daemon_info(s->client, &info) == 0 && *info.lack;
+    return dlx__fail(DLX_E_TIMEOUT, "%u of %u links were made in time%s%s",
+                     s->notifications.n_settled, s->notifications.n_offers,
+                     lacks ? ", and dlpackd lacks what the others need: " : "",
+                     lacks ? info.lack : "");
+}
+
+/* Waits until every publisher that was there is attached and the next ones find spare links.
+ * Returns 0, or why that cannot be. */
+static int attach_all(struct dlx_subscription *s)
+{
+    struct dlx_wait wait = {.deadline = dlx__deadline(s->client->timeout_ns)};
+    for (;;) {
+        dlx__subscription_read_notifications(s);
+        if (s->untold.failure < 0)
+            return dlx__fail(s->untold.failure, "%s", s->untold.failure_text);
+        if (s->notifications.n_settled >= s->notifications.n_offers)
+            return 0;
+        if (s->sock < 0)
+            return dlx__fail(DLX_E_DISCONNECTED, "dlpackd closed the subscription");
+        int r = wait_for_notifications(s, &wait);
+        if (r == DLX_E_TIMEOUT)
+            return fail_attach_late(s);
+        if (r < 0)
+            return r;
+    }
+}
+
+static void subscription_free(struct dlx_subscription *s)
+{
+    if (s->gpu)
+        dlx__gpu_receiver.stop(s->gpu); /* a closed link does not tell when a message is ready */
+    while (s->n_links > 0)
+        dlx__subscription_detach(s, s->links[s->n_links - 1]);
+    free(s->links);
+    free(s->active);
+    dlx__resume_positions_deinit(&s->resume_positions);
+    dlx__events_deinit(&s->events);
+    if (s->sock >= 0)
+        shutdown(s->sock, SHUT_RDWR); /* a forked child may have inherited it */
+    dlx__subscription_epoll_close(s, s->sock);
+    dlx__subscription_epoll_close(s, s->nudge);
+    dlx__subscription_epoll_close(s, s->timer);
+    dlx__close(s->epoll);
+    if (s->gpu)
+        dlx__gpu_receiver.end(s->gpu); /* releases messages of closed links */
+    dlx__client_unref(s->client);
+    dlx__release_handle(s, &s->generation);
+}
+
+int dlx_subscribe(struct dlx_client *c, const char *topic,
+                  const struct dlx_subscribe_args *user_args, struct dlx_subscription **ret)
+{
+    struct dlx_subscribe_args args;
+    struct dlx_new_subscription made;
+    dlx__error_clear();
+    if (!c || !ret)
+        return DLX_NAME_NULL(0, "dlx_subscribe", {"client", c}, {"ret", ret});
+    if (dlx__forked(c->generation))
+        return dlx__fail_forked(c->generation);
+    int r = dlx__args_copy(&args, sizeof args, offsetof(struct dlx_subscribe_args, pin), user_args);
+    if (r == 0)
+        r = check_subscription(topic, &args);
+    if (r < 0)
+        return r;
+    struct dlx_subscription *s = calloc(1, sizeof *s);
+    if (!s)
+        return dlx__fail(DLX_E_NO_MEMORY, "state of a subscription");
+    r = dlx__client_ensure(c);
+    if (r < 0) {
+        free(s);
+        return r;
+    }
+    s->client = dlx__client_ref(c);
+    s->generation = c->generation;
+    s->args = args;
+    if (args.n_publishers == 0 && dlx__is_pattern(topic))
+        s->args.n_publishers = DLX_PUBLISHERS_ANY;
+    s->looks.spin_ns = args.spin_ns == 0  ? DLX_SPIN_DEFAULT_NS
+                       : args.spin_ns > 0 ? (uint64_t)args.spin_ns
+                                          : 0;
+    s->sock = s->nudge = s->timer = -1;
+    s->looks.notification_step = 1;
+    if (getrandom(&s->reader, sizeof s->reader, GRND_NONBLOCK) < 0) /* early after boot */
+        s->reader = dlx__now_ns() ^ (uint64_t)(uintptr_t)s;
+    s->epoch = atomic_load_explicit(&c->epoch, memory_order_acquire);
+    memcpy(s->topic, topic, strlen(topic) + 1);
+    s->epoll = epoll_create1(EPOLL_CLOEXEC);
+    r = s->epoll < 0 ? dlx__fail_errno("epoll_create1") : 0;
+    if (r == 0)
+        r = dlx__gpu_receiver.begin(args.pin, &s->gpu);
+    if (r == 0)
+        r = dlx__call_subscribe(c, topic, &args, c->timeout_ns, &made);
+    if (r == 0) {
+        s->id = made.id;
+        s->memory = made.memory;
+        s->sock = made.sock;
+        s->notifications.n_offers = made.n_offers;
+        r = dlx__subscription_epoll_add(s, s->sock, EPOLLIN, NULL);
+    }
+    if (r == 0)
+        r = attach_all(s);
+    if (r < 0) {
+        dlx__fail_prefix(r, "subscription to %s", topic);
+        subscription_free(s);
+        return r;
+    }
+    s->looks.is_owed = false; /* every publisher that was there is attached */
+    *ret = s;
+    return 0;
+}
+
+int dlx__subscription_refuse(const struct dlx_subscription *s, const char *what)
+{
+    if (!s)
+        return dlx__fail(DLX_E_INVALID, "%s: subscription is NULL", what);
+    if (dlx__forked(s->generation))
+        return dlx__fail_forked(s->generation);
+    return dlx__fail(
+        DLX_E_IN_USE,
+        "%s: the subscription to %s is in use by another thread: use one for each thread", what,
+        s->topic);
+}
+
+struct dlx_subscription *dlx_subscription_unref(struct dlx_subscription *s)
+{
+    if (s && dlx__forked(s->generation))
+        dlx__check_released(s->generation, "dlx_subscription_unref()");
+    else if (s)
+        subscription_free(s);
+    return NULL;
+}
+
+/* ---- the descriptor, and counters ------------------------------------------------------------ */
+
+/* No publisher was asked to ring yet, and there may be something already: the first poll says
+ * "look", and the EMPTY that follows is the one that arms. */
+static int add_nudge(struct dlx_subscription *s)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = &s->nudge}};
+    dlx_cleanup(dlx__closep) int nudge = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (nudge < 0)
+        return dlx__fail_errno("eventfd");
+    if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, nudge, &event) < 0)
+        return dlx__fail_errno("epoll_ctl");
+    s->nudge = dlx__steal_fd(&nudge);
+    s->fd_given = true;
+    return 0;
+}
+
+int dlx_subscription_fd(struct dlx_subscription *s)
+{
+    int r = dlx__subscription_begin(s, "dlx_subscription_fd");
+    if (r < 0)
+        return r;
+    if (!s->fd_given)
+        r = add_nudge(s);
+    if (r == 0)
+        r = s->epoll;
+    dlx__subscription_leave(s);
+    return r;
+}
+
+/* A subscription that makes no other call still counts what its publishers have dropped. */
+static void hear_of_publishers(struct dlx_subscription *s)
+{
+    if (s->sock < 0) /* a call that may wait looks for another daemon */
+        return;
+    dlx__subscription_read_notifications(s);
+    /* What made the descriptor readable was read: a caller that polls it is to take anyway. */
+    if (s->nudge >= 0 && dlx__subscription_has_unused_notifications(s))
+        (void)eventfd_write(s->nudge, 1);
+    dlx__error_clear();
+}
+
+/* Messages that the subscription can never get by this link. The next takes will count them. */
+static uint64_t n_gone(const struct dlx_subscription *s, const struct dlx_subscriber_link *link)
+{
+    const struct dlx_reader *reader = &link->core;
+    uint64_t n = dlx__reader_n_gone(reader, link->after ? &link->after->core : NULL);
+    uint64_t newest = dlx__reader_cursor(reader) + dlx__reader_n_left(reader);
+    if (!dlx__subscription_successor(s, link))
+        n += link->ended_at - DLX_MIN(link->ended_at, newest);
+    return n;
+}
+
+int dlx_subscription_get_stats(struct dlx_subscription *s, struct dlx_subscription_stats *stats)
+{
+    dlx__error_clear();
+    if (!stats)
+        return dlx__fail(DLX_E_INVALID, "dlx_subscription_get_stats: stats is NULL");
+    int r = dlx__subscription_begin(s, "dlx_subscription_get_stats");
+    if (r < 0)
+        return r;
+    hear_of_publishers(s);
+    struct dlx_subscription_stats sum = s->stats;
+    sum.n_held = 0;
+    sum.n_publishers = s->n_open;
+    sum.has_daemon = s->sock >= 0;
+    for (uint32_t i = 0; i < s->n_links; i++) {
+        struct dlx_subscriber_link *link = s->links[i];
+        if (link->state != DLX_SUBSCRIBER_LINK_OPEN)
+            continue;
+        dlx__subscription_count(&sum, link);
+        *(s->args.mode == DLX_MODE_LATEST ? &sum.skipped : &sum.lost) += n_gone(s, link);
+        sum.n_held += dlx__reader_n_held(&link->core) - link->n_pending;
+    }
+    if (s->client->mapped) /* links that were left */
+        sum.n_held += (uint32_t)dlx__mapped_n_out(s->client->mapped, s->reader);
+    dlx__gpu_receiver.stats(s->gpu, &sum);
+    r = dlx__args_return(stats, offsetof(struct dlx_subscription_stats, gpu_waits), &sum,
+                         sizeof sum);
+    dlx__subscription_leave(s);
+    return r;
 }

@@ -134,10 +134,6 @@ int dlx__subscription_epoll_add(struct dlx_subscription *s, int fd, uint32_t eve
  * remove it while a forked child has it, too: the epoll would name it for ever. */
 int dlx__subscription_epoll_close(struct dlx_subscription *s, int take_fd);
 
-/* It was made again: notifications come on the new socket, which is taken, also on failure. */
-struct dlx_new_subscription;
-int dlx__subscription_adopt(struct dlx_subscription *s, const struct dlx_new_subscription *made);
-
 /* What the thread's message says happened to a link: remembered, and told by a later take, or by
  * dlx_subscribe(). The first one counts. */
 void dlx__subscription_fail(struct dlx_subscription *s, int code);
@@ -157,7 +153,7 @@ static inline bool dlx__subscription_has_unused_notifications(const struct dlx_s
 /* What a bell is in the epoll for. */
 #define DLX_BELL_EVENTS (EPOLLIN | EPOLLRDHUP | EPOLLET)
 
-/* client/base/event.c: what happened to the memory of a link that is open. */
+/* Tells by an event what happened to the memory of a link that is open. */
 void dlx__subscription_tell(struct dlx_subscription *s, struct dlx_subscriber_link *link);
 
 /* Leave a link: what is held stays held. */
@@ -183,15 +179,10 @@ void dlx__subscription_leave_gone(struct dlx_subscription *s);
  * take says so. */
 void dlx__subscription_refused(struct dlx_subscription *s, int code);
 
-/* client/subscribe/parking.c: something may be there. Links that are not open, or whose turn has
+/* Something may be there. Links that are not open, or whose turn has
  * not come, stay as they are. */
 void dlx__subscription_activate(struct dlx_subscription *s, struct dlx_subscriber_link *link);
 void dlx__subscription_deactivate(struct dlx_subscription *s, struct dlx_subscriber_link *link);
-/* Ask its publisher for a bell. Returns false if something is there already. */
-bool dlx__subscription_park(struct dlx_subscription *s, struct dlx_subscriber_link *link);
-/* The epoll names a bell for each new byte, whether the ones before were read or not. */
-void dlx__subscription_on_bell(struct dlx_subscription *s, struct dlx_subscriber_link *link,
-                               uint32_t events);
 
 /* Do links wait for LinkOpen, or for arenas? */
 static inline bool dlx__subscription_joins(const struct dlx_subscription *s)
@@ -208,21 +199,16 @@ static inline bool dlx__subscription_may_get_newer(const struct dlx_subscription
            dlx__now_ns() - s->looks.told_ns < DLX_NEWER_NS;
 }
 
-/* client/subscribe/latest.c, for mode LATEST: is its message the newest of the topic? The link is
- * stuck if its publisher has ended, and a newer one may be about to be told. */
-bool dlx__subscription_is_newest(struct dlx_subscription *s, struct dlx_subscriber_link *link);
-/* A message of the link, of that time, was taken: what others published before it is passed. */
-void dlx__subscription_pass_older(struct dlx_subscription *s,
-                                  const struct dlx_subscriber_link *link, uint64_t ns);
-
 /* The link that goes on where this one ends, with another daemon; NULL: none. */
 struct dlx_subscriber_link *dlx__subscription_successor(const struct dlx_subscription *s,
                                                         const struct dlx_subscriber_link *link);
 
-/* client/subscribe/receive.c: leave the links whose publishers have left and of which everything
+/* client/subscribe/take.c: leave the links whose publishers have left and of which everything
  * was taken, as a take does. */
 void dlx__subscription_leave_ended(struct dlx_subscription *s);
 
+/* The daemon is gone: try to subscribe with another one. */
+void dlx__subscription_reconnect(struct dlx_subscription *s);
 /* Read what the daemon has sent, without waiting. May attach and detach links, and set
  * `failure`. */
 void dlx__subscription_read_notifications(struct dlx_subscription *s);

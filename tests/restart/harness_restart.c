@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/restart/harness_restart.h"
-#include "client/subscribe/subscription_reconnect.h"
+#include "client/subscribe/subscription.h"
 
 void dlx_restart_announce(struct dlx_publisher *p)
 {

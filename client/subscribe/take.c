@@ -2,10 +2,13 @@
 
 /* dlx_take() and dlx_take_n(): look, spin, sleep. */
 
+#include "client/control/call.h"
+#include "client/control/connection.h"
 #include "client/gpu/gpu.h"
 #include "client/message/message.h"
 #include "client/subscribe/sleep.h"
 #include "client/subscribe/subscription.h"
+#include "common/topic.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,6 +20,60 @@
 #define NEWS_EVERY_TAKES 1024U
 /* How often a caller that never waits looks again because something came meanwhile. */
 #define ROUNDS_MAX 16
+
+/* ---- the newest of all publishers ------------------------------------------------------------ */
+
+/* Mode LATEST with several publishers of a topic: only the newest message of all of them counts. */
+
+/* Times of messages are taken by the processor's counter: so far they may be ahead. */
+#define AHEAD_NS UINT64_C(1000000)
+
+/* Is there a newer message of this topic, by another publisher? One that claims to be from the
+ * future hides no other message. */
+static bool is_newer_elsewhere(const struct dlx_subscription *s,
+                               const struct dlx_subscriber_link *link, uint64_t ns)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < s->n_active; i++) {
+        const struct dlx_subscriber_link *other = s->active[i];
+        if (other == link || strcmp(other->topic, link->topic) != 0)
+            continue;
+        uint64_t others = dlx__subscriber_link_newest_ns(other);
+        if (others <= ns)
+            continue;
+        most = most ? most : dlx__now_ns() + AHEAD_NS;
+        if (others <= most)
+            return true;
+    }
+    return false;
+}
+
+static bool is_newest(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+{
+    if (s->n_active == 1 && !s->looks.is_owed && !dlx__subscription_joins(s))
+        return true;
+    uint64_t ns = dlx__subscriber_link_newest_ns(link);
+    if (ns == 0)
+        return true;
+    bool has_ended = link->to_come != DLX_TO_COME_MESSAGES || dlx__reader_is_closed(&link->core);
+    link->stuck = has_ended && dlx__subscription_may_get_newer(s);
+    return !link->stuck && !is_newer_elsewhere(s, link, ns);
+}
+
+static void pass_older(struct dlx_subscription *s, const struct dlx_subscriber_link *link,
+                       uint64_t ns)
+{
+    for (uint32_t i = 0; i < s->n_active; i++) {
+        struct dlx_subscriber_link *other = s->active[i];
+        if (other == link || strcmp(other->topic, link->topic) != 0)
+            continue;
+        uint64_t others = dlx__subscriber_link_newest_ns(other);
+        if (others > 0 && others < ns)
+            dlx__subscriber_link_pass(other);
+    }
+}
+
+/* ---- what ends a take ------------------------------------------------------------------------ */
 
 /* Something that is not a message: a failed link, the end of the last publisher. */
 static int check_ends(struct dlx_subscription *s)
@@ -109,7 +166,7 @@ read_news_for(struct dlx_subscription *s, struct dlx_subscriber_link *link, uint
     return r == DLX_E_NOT_FOUND ? wait_for_news(s, link) : r;
 }
 
-/* ---- links that are looked at: client/subscribe/parking.c ------------------------------------ */
+/* ---- links that are looked at: client/subscribe/sleep.h -------------------------------------- */
 
 /* Of more active links than these, those that had nothing for so many takes are parked. */
 #define ACTIVE_FEW 8U
@@ -199,7 +256,7 @@ static int try_take(struct dlx_subscription *s, uint32_t n, struct dlx_message *
         uint32_t i = s->next < s->n_active ? s->next : 0;
         struct dlx_subscriber_link *link = s->active[i];
         s->next = i + 1 < s->n_active ? i + 1 : 0;
-        if (dlx_unlikely(is_latest) && !dlx__subscription_is_newest(s, link))
+        if (dlx_unlikely(is_latest) && !is_newest(s, link))
             continue;
         int r = dlx_unlikely(link->foreign && is_outdated(s, link))
                     ? DLX_E_PUBLISHER_GONE
@@ -209,7 +266,7 @@ static int try_take(struct dlx_subscription *s, uint32_t n, struct dlx_message *
             r = read_news_for(s, link, n, ret);
         if (dlx_likely(r == 0)) {
             if (dlx_unlikely(is_latest))
-                dlx__subscription_pass_older(s, link, (*ret)->monotonic_ns);
+                pass_older(s, link, (*ret)->monotonic_ns);
             link->n_idle = 0;
             s->n_alone = k + 1 >= s->n_active ? ALONE_TAKES : 0;
             if (link->n_pending > 0 || s->n_alone > 0)
@@ -581,6 +638,126 @@ int dlx_take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_messag
     if (r < 0)
         return r;
     r = take_n(s, timeout_ns, ret, n, ret_n);
+    dlx__subscription_leave(s);
+    return r;
+}
+
+/* ---- dlx_get() and dlx_retained_drop() ------------------------------------------------------- */
+
+/* What is there, also when nobody publishes it any more. */
+
+static bool is_newer(const struct dlx_message *a, const struct dlx_message *b)
+{
+    if (dlx_message_monotonic_ns(a) != dlx_message_monotonic_ns(b))
+        return dlx_message_monotonic_ns(a) > dlx_message_monotonic_ns(b);
+    return dlx_message_publisher(a) > dlx_message_publisher(b);
+}
+
+/* The first message that comes, and then the newest of what every publisher has now. */
+static int take_newest(struct dlx_subscription *s, uint64_t deadline, struct dlx_message **ret)
+{
+    struct dlx_message *newest = NULL;
+    uint32_t left = DLX_MAX(s->n_links - s->n_spares, 1U);
+    do {
+        struct dlx_message *m;
+        uint64_t now = dlx__now_ns();
+        int64_t wait = newest || deadline <= now ? 0
+                       : deadline == UINT64_MAX  ? DLX_FOREVER
+                                                 : (int64_t)(deadline - now);
+        int r = dlx_take(s, wait, &m);
+        if (r == DLX_E_PUBLISHER_GONE && !newest) {
+            r = dlx__call_check_interrupt(s->client);
+            if (r == 0)
+                continue; /* it left nothing: wait for the next one */
+        }
+        if (r < 0 && newest)
+            break;
+        if (r < 0)
+            return r;
+        bool newer = !newest || is_newer(m, newest);
+        dlx_message_unref(newer ? newest : m);
+        newest = newer ? m : newest;
+        left--;
+    } while (left > 0);
+    dlx__error_clear();
+    *ret = newest;
+    return 0;
+}
+
+int dlx_get(struct dlx_client *c, const char *topic, int64_t timeout_ns, struct dlx_message **ret)
+{
+    const struct dlx_subscribe_args args = {
+        .size = sizeof args, .mode = DLX_MODE_LATEST, .history = 1, .max_held = 2};
+    char why[DLX_ERROR_TEXT_SIZE], none[DLX_WHY_NONE_SIZE];
+    uint64_t deadline = timeout_ns == 0 ? 0 : dlx__deadline(timeout_ns);
+    struct dlx_subscription *s;
+    dlx__error_clear();
+    if (!ret)
+        return dlx__fail(DLX_E_INVALID, "dlx_get: ret is NULL");
+    int r = dlx_subscribe(c, topic, &args, &s);
+    if (r < 0)
+        return r;
+    r = take_newest(s, deadline, ret);
+    if (r == DLX_E_EMPTY || r == DLX_E_TIMEOUT) {
+        r = timeout_ns == 0 ? DLX_E_EMPTY : DLX_E_TIMEOUT;
+        dlx__subscription_why_none(s, none);
+        dlx__fail(r, "topic %s has no message%s%s%s", topic,
+                  r == DLX_E_TIMEOUT ? ", and none came" : "", *none ? ": " : "", none);
+    }
+    memcpy(why, dlx__error_message(), sizeof why);
+    dlx_subscription_unref(s);
+    return r < 0 ? dlx__fail(r, "%s", why) : 0;
+}
+
+int dlx_retained_drop(struct dlx_client *c, const char *topic)
+{
+    dlx__error_clear();
+    if (!c)
+        return dlx__fail(DLX_E_INVALID, "dlx_retained_drop: client is NULL");
+    if (dlx__forked(c->generation))
+        return dlx__fail_forked(c->generation);
+    int r = dlx__client_ensure(c);
+    if (r == 0)
+        r = dlx__topic_check(topic);
+    return r < 0 ? r : dlx__call_retained_drop(c, topic);
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static void tell_late(struct dlx_subscription *s)
+{
+    struct dlx_gpu_late late;
+    if (dlx__gpu_receiver.tell_late(s->gpu, &late))
+        dlx__events_push(&s->events, DLX_EVENT_LATE, late.link, late.publisher, late.pid,
+                         late.topic, dlx_strerror(late.code));
+}
+
+/* What a take would notice: a caller that has taken everything, and waits for the end of a
+ * publisher, need not take. */
+static void look_for_ends(struct dlx_subscription *s)
+{
+    dlx__subscription_read_notifications(s);
+    bool came = dlx__subscription_handle_events(s, 0) > 0;
+    dlx__subscription_leave_ended(s);
+    /* What made the descriptor readable was read: a caller that polls it is to take anyway. */
+    if (s->nudge >= 0 && (came || dlx__subscription_has_unused_notifications(s)))
+        (void)eventfd_write(s->nudge, 1);
+}
+
+int dlx_subscription_next_event(struct dlx_subscription *s, struct dlx_event *ret)
+{
+    dlx__error_clear();
+    if (!ret)
+        return dlx__fail(DLX_E_INVALID, "dlx_subscription_next_event: ret is NULL");
+    int r = dlx__subscription_begin(s, "dlx_subscription_next_event");
+    if (r < 0)
+        return r;
+    tell_late(s);
+    if (s->events.n == 0)
+        look_for_ends(s);
+    for (uint32_t i = 0; i < s->n_links; i++) /* an arena may have been mapped late */
+        dlx__subscription_tell(s, s->links[i]);
+    r = dlx__events_pop(&s->events, ret);
     dlx__subscription_leave(s);
     return r;
 }
