@@ -626,11 +626,11 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
 void dlx__call_hear_goodbye(struct dlx_client *c)
 {
     const Dlx__Wire__Packet *packet;
-    uint8_t *data = c->call->packet.data;
-    ssize_t n = c->sock < 0
-                    ? -1
-                    : recv(c->sock, data, sizeof c->call->packet.data, MSG_PEEK | MSG_DONTWAIT);
-    if (n > 0 && dlx__proto_unpack(&c->call->arena, data, (size_t)n, &packet) == 0)
+    if (c->sock < 0)
+        return;
+    struct dlx_packet *into = &c->call->packet;
+    ssize_t n = recv(c->sock, into->data, sizeof into->data, MSG_PEEK | MSG_DONTWAIT);
+    if (n > 0 && dlx__proto_unpack(&c->call->arena, into->data, (size_t)n, &packet) == 0)
         note_goodbye(c, packet);
     dlx__error_clear();
 }
