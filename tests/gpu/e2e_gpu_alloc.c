@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors that dlx_alloc() makes on GPUs, and other memory that is shared by descriptors. */
 #include "tests/gpu/harness_gpu_stream.h"
+#include "tests/harness/keeper.h"
 #include <dlx/gpu.h>
 
 #if DLX_TEST_HAS_GPU
@@ -58,6 +59,32 @@ GPU_TEST(a_set_waits_for_the_default_stream_of_each_of_its_devices, DLX_TEST_GPU
     }
     ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
     dlx_test_gpu_check_calls("cuEventRecord", 2);
+}
+
+#define LARGE ((int64_t)DLX_TEST_GPU_CHUNK / 4) /* elements: they need an arena of their own */
+
+static void take_two_late(int sock)
+{
+    auto_gpu_end x = dlx_test_gpu_subscribe(sock, SUBSCRIBE(.history = 2));
+    auto_tensor *first = dlx_test_gpu_take_tensor(&x), *second = dlx_test_gpu_take_tensor(&x);
+    ck_assert_int_eq(first->dl_tensor.shape[0], N);
+    ck_assert_int_eq(second->dl_tensor.shape[0], LARGE);
+}
+
+/* The next arena finds its process gone, and what is in other messages goes along. */
+GPU_TEST(what_the_keeper_lost_is_put_again_with_the_next_arena, 0)
+{
+    struct dlx_test_gpu_peer peer = dlx_test_gpu_start(take_two_late);
+    struct dlx_test_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.history = 2));
+    publish(x.p, N, 1);
+    pid_t router = dlx_test_keeper_find(dlx_test_stream_daemon.path), holder = 0;
+    ck_assert_uint_eq(dlx_test_keeper_children(router, &holder, 1), 1);
+    ck_assert_int_eq(kill(holder, SIGKILL), 0);
+    dlx_test_keeper_wait_children(router, 0);
+    publish(x.p, LARGE, 2);
+    dlx_test_gpu_tell(peer.sock);
+    dlx_test_gpu_join(&peer);
+    dlx_test_gpu_end(&x);
 }
 
 GPU_TEST(a_device_that_is_not_there_is_refused, 0)
