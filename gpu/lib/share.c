@@ -26,16 +26,15 @@
  * All of it is the publisher's thread's.
  */
 
+#include "gpu/lib/share.h"
 #include "client/base/device.h"
 #include "client/gpu/gpu.h"
 #include "client/message/subscriber_link.h"
 #include "client/publish/publish.h"
 #include "client/publish/publisher.h"
 #include "common/amount.h"
-#include "gpu/exports.h"
 #include "gpu/gpu.h"
 #include "gpu/lib/keep.h"
-#include "gpu/lib/order.h"
 #include "ring/manifest.h"
 #include "ring/tensor.h"
 #include <poll.h>
@@ -57,19 +56,6 @@ _Static_assert(DLX_SHM_ALLOCATION_SIZE == DLX_GPU_HEADER_SIZE, "a description wi
 #define ALIGN 256U
 /* The smallest piece that drivers allocate. */
 #define ARENA_LEAST (UINT64_C(2) << 20)
-
-/* What a publisher has of GPUs. */
-struct dlx_gpu_share {
-    struct dlx_gpu_exports *exports;
-    struct dlx_gpu_heap *heaps; /* a list */
-    struct dlx_gpu_order order;
-    struct dlx_gpu_keep *keep; /* NULL: the keeper has nothing of it yet */
-    uint64_t keep_number;      /* of the connection with the keeper; from 1 */
-    uint64_t number;           /* see struct dlx_gpu_publisher */
-    uint32_t n_parcels;
-    uint32_t n_mortal; /* parcels that end with this process */
-    bool is_over;      /* what comes back now is LEFT */
-};
 
 struct dlx_gpu_heap {
     struct dlx_gpu_heap *next;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors on GPUs between processes, over a real daemon. */
-#include "client/publish/gpu_share.h"
 #include "client/publish/publisher.h"
+#include "gpu/lib/share.h"
 #include "tests/gpu/harness_gpu_stream.h"
 
 #if DLX_TEST_HAS_GPU

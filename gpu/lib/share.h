@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DLX_GPU_SHARE_H
+#define DLX_GPU_SHARE_H
+
+#include "gpu/exports.h"
+#include "gpu/lib/order.h"
+
+struct dlx_gpu_heap;
+struct dlx_gpu_keep;
+
+/* What a publisher has of GPUs. */
+struct dlx_gpu_share {
+    struct dlx_gpu_exports *exports;
+    struct dlx_gpu_heap *heaps; /* a list */
+    struct dlx_gpu_order order;
+    struct dlx_gpu_keep *keep; /* NULL: the keeper has nothing of it yet */
+    uint64_t keep_number;      /* of the connection with the keeper; from 1 */
+    uint64_t number;           /* see struct dlx_gpu_publisher */
+    uint32_t n_parcels;
+    uint32_t n_mortal; /* parcels that end with this process */
+    bool is_over;      /* what comes back now is LEFT */
+};
+
+#endif
