@@ -256,8 +256,8 @@ static inline struct dlx_shm_progress dlx_shm_progress(uint64_t passed, uint64_t
     uint64_t newest = DLX_MIN(head, DLX_SHM_MOVED - 1);
     uint64_t retired = DLX_MIN(oldest - (oldest > 0), newest);
     uint64_t reached = DLX_MAX(passed, retired);
-    return (struct dlx_shm_progress){.gone = reached - passed,
-                                     .behind = newest - DLX_MIN(newest, reached)};
+    uint64_t behind = newest > reached ? newest - reached : 0;
+    return (struct dlx_shm_progress){.gone = reached - passed, .behind = behind};
 }
 
 /* Words of a link page that report what was missed, loaded in this order. A copy is of one moment
