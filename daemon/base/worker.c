@@ -337,8 +337,11 @@ struct dlxd_workers *dlxd_workers_free(struct dlxd_workers *workers)
     if (!workers)
         return NULL;
     workers->abandoned = !drain(workers);
-    for (size_t i = 0; !workers->abandoned && i < workers->n_threads; i++)
-        join_thread(&workers->threads[i]);
+    for (size_t i = 0; i < workers->n_threads; i++)
+        if (workers->abandoned)
+            (void)pthread_detach(workers->threads[i].id); /* its stack stays until the end */
+        else
+            join_thread(&workers->threads[i]);
     while ((job = next_done(workers)))
         worker_finish(workers, job);
     uv_close((uv_handle_t *)&workers->async, worker_on_close);
