@@ -289,11 +289,16 @@ static void take_around_a_restart(int sock)
     }
 }
 
+/* The message before comes, too, if its publisher is on the way to the next daemon with it. */
 static void come_late(int sock)
 {
     auto_subscription *s = subscription(true);
     dlx_test_container_say(sock, 0);
-    dlx_test_stream_expect(s, 10, 4);
+    auto_message *m = dlx_test_stream_next(s);
+    bool is_before = *(const int64_t *)dlx_message_peek(m, 0)->data == 3;
+    dlx_test_stream_check(m, 10, is_before ? 3 : 4);
+    if (is_before)
+        dlx_test_stream_expect(s, 10, 4);
 }
 
 /* They have the folder: the next daemon's socket is in it. */
