@@ -260,11 +260,15 @@ static int take_or_say_why(struct dlxpy_subscription *self, int64_t timeout_ns, 
     return r;
 }
 
-/* As look(), with an exception in any case. */
+/* As look(), with an exception in any case. If too many messages are held, libdlx waits for those
+ * that work on a GPU still uses. */
 static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxpy_taken *taken)
 {
     int r = look(self, taken);
-    return r == DLX_E_EMPTY ? take_or_say_why(self, timeout_ns, timeout_ns, taken) : r;
+    bool may_wait = r == DLX_E_TOO_MANY_HELD && timeout_ns != 0;
+    if (may_wait)
+        PyErr_Clear();
+    return r == DLX_E_EMPTY || may_wait ? take_or_say_why(self, timeout_ns, timeout_ns, taken) : r;
 }
 
 /* What was taken, for Python: a message, or a list of them. What it cannot be made of is dropped.

@@ -262,3 +262,28 @@ assert calls("cuCtxSynchronize") == n and not gate.passed
 gate.open()
 pub.close(); s.close(); c.close(); stream.close(); finish()
 """)
+
+
+def test_take_waits_for_messages_that_a_gpu_still_uses(alone):
+    alone("""
+import asyncio
+one = c.subscribe("gpu", max_held=1, timeout=60)
+stream = Stream()
+def gated():
+    pub.publish(Array(4))
+    pub.publish(Array(4))
+    msg = one.take()
+    taken, gate = Taken(msg, stream=stream.handle), Gate(stream.handle)
+    taken.close()
+    return gate
+for take in (lambda: one.take(60), lambda: one.take_many(1, 60)[0]):
+    gate = gated()
+    fails(dlx.TooManyHeld, "", lambda: one.take(0))
+    fails(dlx.TooManyHeld, "", lambda: asyncio.run(one.take_async(60)))
+    threading.Timer(0.1, gate.open).start()
+    msg = take()
+    assert gate.passed
+    del msg
+    until(lambda: one.stats()["n_held"] == 0)
+pub.close(); one.close(); s.close(); c.close(); stream.close(); finish()
+""")
