@@ -1,7 +1,8 @@
-ls and info.
+ls and info. The subscriber comes second: beside its publisher, it may keep more spare room.
 
   $ . "$TESTDIR/../scene.sh"
   $ command dlxctl pub cam/front $npy/f4.npy --hold --wait 1 2>/dev/null & pub=$!
+  $ wait_publisher cam/front
   $ command dlxctl echo cam/front >echo.out 2>/dev/null & echo=$!
   $ wait_lines echo.out 1
   $ dlxctl ls
