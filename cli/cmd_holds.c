@@ -124,7 +124,7 @@ static const char *holds_note(const struct row *row, char text[NOTE_SIZE])
     return text;
 }
 
-/* Nobody knows them of memory of an earlier daemon. */
+/* The counts of a link. The daemon has none for memory that an earlier daemon made. */
 static void add_counts(struct table *table, const struct row *row)
 {
     const struct dlx_link_info *link = row->link;

@@ -239,7 +239,7 @@ static int remove_stale(const struct dlx_listen *place, const struct sockaddr_un
 
 /* ---- the socket ---------------------------------------------------------------------------- */
 
-/* Before listen(), nobody can connect. */
+/* Before listen(), no client can connect. */
 static int restrict_file(const struct dlx_listen *place)
 {
     if (place->has_group && lchown(place->path, (uid_t)-1, place->gid) < 0)

@@ -14,7 +14,7 @@
 struct dlx_listen {
     /* Set by the caller before dlx__listen_start(): */
     const char *program;            /* borrowed, for errors: "dlpackd" */
-    void (*tell)(const char *text); /* of files that were made or replaced; NULL: nobody is told */
+    void (*tell)(const char *text); /* of files that were made or replaced; NULL: tells nothing */
     int backlog;
     mode_t mode;    /* of the socket file */
     bool has_group; /* `gid` is the group of that file, instead of the process's own */
@@ -23,7 +23,7 @@ struct dlx_listen {
 
     char *path;
     char *folder;
-    char *lock_path; /* NULL: somebody else made the socket */
+    char *lock_path; /* NULL: another program made the socket */
     int fd;          /* -1: its file was removed, and could not be made again */
     int lock_fd;
     bool bound;       /* the socket file is ours */
@@ -71,9 +71,9 @@ bool dlx__listen_is_at_path(const struct dlx_listen *place);
 /* Makes the lock file again if it was removed. Tries once. Returns true if it did. */
 bool dlx__listen_restore_lock(struct dlx_listen *place);
 /* Closes the socket, whose file was removed, and listens at its path again with a new one; makes
- * its folder again, too, if need be. Nobody may watch the socket. Returns what dlx__listen_start()
- * returns; DLX_E_ACCESS also if the folder is another user's now. On failure there is no socket,
- * and the call can be made again. `ret_is_taken`: another program has the path now. */
+ * its folder again, too, if need be. Callers stop watching the socket first. Returns what
+ * dlx__listen_start() returns; DLX_E_ACCESS also if the folder is another user's now. On failure
+ * there is no socket, and a retry is possible. `ret_is_taken`: another program has the path now. */
 int dlx__listen_restore(struct dlx_listen *place, bool *ret_is_taken);
 
 /* Unlinks our files. Safe in a signal handler that ends the process. */

@@ -26,7 +26,7 @@ struct dlx_mapped *dlx__mapped_new(uint64_t generation)
     return mapped;
 }
 
-/* Unlocks, and frees what nobody has any more. */
+/* Drops `n` references, unlocks, and frees `mapped` with the last one. */
 static void unlock_and_put(struct dlx_mapped *mapped, size_t n)
 {
     bool is_last = (mapped->n_refs -= n) == 0;

@@ -4,7 +4,7 @@
 
 /* Tells a daemon what the client maps of memory that was made on earlier connections
  * (client/base/mapped.h): messages that are held, and what a publisher keeps of the last daemon. A
- * daemon that is not told counts it for nobody. */
+ * daemon that is not told charges no user for it. */
 
 #include "client/control/client.h"
 

@@ -74,7 +74,7 @@ struct dlx_gpu_publisher_table {
 
     /* The publisher has this id, too, with the next daemon. Returns 0; DLX_E_NO_MEMORY. */
     int (*also)(struct dlx_publisher *p, uint64_t id);
-    /* Let messages go that nobody needs any more, so that memory of GPUs is not kept for long. */
+    /* Releases messages that no subscriber holds, so that memory of GPUs is not kept for long. */
     void (*collect)(struct dlx_publisher *p);
     /* A subscriber died: work that it has queued may still run for a while. */
     void (*reader_died)(struct dlx_publisher *p);

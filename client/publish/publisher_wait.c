@@ -156,7 +156,7 @@ int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, struct
     uint32_t n;
     if (count_subscribers(p) >= n_subscribers && !(p->detours & DLX_DETOUR_REFUSED))
         return 0;
-    /* A subscription that stores its first cursor rings if somebody waits. */
+    /* A subscription that stores its first cursor rings if a publisher waits. */
     for (;;) {
         dlx__writer_set_blocked(&p->core, true); /* again, as it may have moved */
         dlx__publisher_link_env.pick_up(p);
@@ -183,7 +183,7 @@ int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t 
     int r = dlx__publisher_begin(p, "dlx_publisher_wait");
     if (r < 0)
         return r;
-    dlx__publisher_look(p, dlx__now_ns()); /* whoever has enough subscribers looks nowhere else */
+    dlx__publisher_look(p, dlx__now_ns()); /* with enough subscribers, no other look is needed */
     dlx__publisher_link_arm_begin(p);
     struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
     r = dlx__publisher_await(p, n_subscribers, &wait);

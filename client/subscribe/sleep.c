@@ -28,7 +28,7 @@ static ssize_t hear(struct dlx_subscriber_link *link)
 static bool hang_up(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
     ssize_t n;
-    while ((n = hear(link)) > 0) /* nobody can write more */
+    while ((n = hear(link)) > 0) /* the publisher can write no more */
         ;
     if (n < 0 && errno != ECONNRESET) { /* no memory: the epoll names it again */
         struct epoll_event event = {.events = DLX_BELL_EVENTS, .data = {.ptr = link}};
@@ -59,7 +59,7 @@ bool dlx__subscription_park(struct dlx_subscription *s, struct dlx_subscriber_li
 {
     if (++link->n_rings > RINGS_MAX)
         (void)hear(link);
-    if (link->is_deaf) /* nobody will name it: it stays active */
+    if (link->is_deaf) /* no bell will name this link: it stays active */
         return link->to_come == DLX_TO_COME_MESSAGES && !dlx__reader_pending(&link->core);
     if (!dlx__reader_arm(&link->core))
         return false;

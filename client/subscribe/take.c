@@ -644,7 +644,7 @@ int dlx_take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_messag
 
 /* ---- dlx_get() and dlx_retained_drop() ------------------------------------------------------- */
 
-/* What is there, also when nobody publishes it any more. */
+/* Takes what is there, also after the publisher has ended. */
 
 static bool is_newer(const struct dlx_message *a, const struct dlx_message *b)
 {

@@ -81,7 +81,7 @@ static uint64_t key_of(const struct dlxd_registry *registry, const char *topic, 
     return key;
 }
 
-/* Two that have the same key, which nobody can find, do not count as one. */
+/* Compares the names, too: two publishers may have the same key, though none can be aimed at. */
 static struct dlxd_former *find(const struct dlxd_registry *registry, const char *topic,
                                 uint64_t publisher, uint64_t key)
 {
@@ -178,7 +178,7 @@ static void stop_paying(struct region *region)
     region->payer = dlxd_user_unref(region->payer);
 }
 
-/* Charges the first of those who list it, or nobody. */
+/* Charges the user of the first claim. A region that this daemon covers has no payer. */
 static void region_settle(struct region *region)
 {
     stop_paying(region);

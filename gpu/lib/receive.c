@@ -16,8 +16,7 @@
 /* Streams up to this number are special ones of CUDA. */
 #define SPECIAL_STREAMS 2U
 
-/* So often who waits looks whether a publisher has gone, and whoever waits for a release, at the
- * clock. */
+/* How often a waiting thread checks that the publisher lives, or, for a release, the clock. */
 #define LOOK_NS UINT64_C(20000000)
 /* And so often for words that the kernel does not watch: those beyond its limit, or all but the
  * first where it can watch only one. */
@@ -149,7 +148,7 @@ static void note_late(struct dlx_gpu_receiver *receiver, const struct dlx_gpu_wa
     (void)pthread_mutex_unlock(&receiver->lock);
 }
 
-/* The result first, so that whoever has seen the stream go on finds it. */
+/* Stores the result first: a thread that has seen the stream go on finds it. */
 static void finish_wait(struct dlx_gpu_receiver *receiver, struct dlx_gpu_wait *wait)
 {
     if (wait->over < 0)
@@ -402,8 +401,8 @@ static bool find_device(const struct dlx_export *e, DLDevice *ret)
     return true;
 }
 
-/* The work has ended, or the GPU is lost, which has ended it, too: nobody is to wait for it. What
- * cannot be waited for by its streams is a reason to wait for everything. */
+/* The work has ended, or the GPU is lost. If the export's streams could not be waited for, this
+ * waits for the whole device. */
 static void finish_export(struct dlx_export *e, int result)
 {
     struct dlx_subscriber_link *link = e->message->link;

@@ -11,8 +11,7 @@
  * is closed, unless another message uses it; the hold word is cleared; the publisher calls the
  * tensor's deleter.
  *
- * Nobody's CPU waits for a GPU: a subscription leaves that to threads of its own, each made when it
- * is first needed.
+ * Threads of the subscription wait for GPUs; each is made when it is first needed.
  *
  * Releases: the work that uses a tensor has to end before its memory is given back. The deleter
  * records an event on each stream of dlx_tensor_used_on() and returns; a thread waits for the
@@ -25,11 +24,11 @@
  * that, so that those of other tensors need not look.
  *
  * Waits: until the publisher has written a tensor, for the word of gpu/lib/order.h, for a certain
- * time, and for the death of the publisher. The CPU of whoever wants the tensor waits; or a stream
- * waits for a word of this process (a gate, gpu/gpu.h), and a thread waits for the publisher and
- * opens the gate. It always does: no stream waits for another process. What came of it is known
- * before the stream goes on. These have a thread of their own, since a stream for which a release
- * waits may itself wait for a publisher.
+ * time, and for the death of the publisher. The CPU of the thread that wants the tensor waits; or a
+ * stream waits for a word of this process (a gate, gpu/gpu.h), and a thread waits for the publisher
+ * and opens the gate. The thread always opens it: no stream waits for another process. The result
+ * is known before the stream goes on. Waits have a thread of their own, since a stream for which a
+ * release waits may itself wait for a publisher.
  */
 
 #include "client/control/client.h"

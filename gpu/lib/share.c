@@ -2,14 +2,14 @@
 
 /*
  * Tensors on GPUs that a publisher shares. Their memory is not copied: a message says in its
- * manifest how to open it. What a message needs until nobody holds it, exports and tensors, is a
- * parcel. A block without memory among the blocks of the message stands for it, so it goes when
- * these do:
+ * manifest how to open it. A parcel is what a message needs until no subscriber holds it: exports
+ * and tensors. A block without memory among the blocks of the message stands for the parcel, so the
+ * parcel goes when these do:
  *
  *     NEW --> PUBLISHED --> its tensors' deleters are called, and it is freed
  *      |          |
- *      |          +--> LEFT    its publisher ended, and somebody still holds the message: to free
- *      |                       the memory would be undefined, so it stays until the process ends
+ *      |          +--> LEFT    its publisher ended, and a subscriber still holds the message: to
+ *      |                       free it would be undefined, so it stays until the process ends
  *      +--> freed; the tensors stay the caller's
  *
  * Memory of dlx_alloc() is no tensor to be deleted: its blocks come back to their heap. A parcel

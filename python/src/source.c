@@ -11,7 +11,7 @@
 /* ---- capsules -------------------------------------------------------------------------------- */
 
 /* By the rules of DLPack, who takes the tensor out renames the capsule, and calls the deleter once.
- * A capsule that nobody renames calls it itself. */
+ * A capsule that no consumer renames calls it itself. */
 
 #define USED        "used_" DLXPY_CAPSULE
 #define USED_LEGACY "used_" DLXPY_CAPSULE_LEGACY
