@@ -38,7 +38,8 @@ void dlxd_lack_end(struct dlxd_subscription *subscription)
     subscription->lack_wait_ns = subscription->lack_until_ns = 0;
     if (--lack->n_waiting > 0)
         return;
-    dlxd_log(DLXD_LOG_NOTICE, "nobody waits any more for links that dlpackd could not make: %.1f s",
+    dlxd_log(DLXD_LOG_NOTICE,
+             "no subscription waits any more for links that dlpackd could not make: %.1f s",
              (double)(dlx__now_ns() - lack->since_ns) / 1e9);
     lack->text[0] = '\0';
 }
