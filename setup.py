@@ -15,14 +15,10 @@ import sys
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 ROOT = os.path.dirname(os.path.abspath(__file__))
 BASE = os.path.join(ROOT, "build", "wheel")
-# The comparison of frameworks, 28 KB that only this tree uses (make check-interop). debian/rules
-# leaves it out, too.
-TREE_ONLY = ("selftest", "_frameworks", "_interop")
 FILES = ("_dlx.abi3.so", "dlpackd", "dlpackd-keeper", "dlxctl")
 
 # What is linked: a header, the names that its archive may have, the variable of make that links it,
@@ -125,12 +121,6 @@ class Source(sdist):
             shutil.copy(os.path.join(made, name), os.path.join(base_dir, name))
 
 
-class Python(build_py):
-    def find_package_modules(self, package, package_dir):
-        found = super().find_package_modules(package, package_dir)
-        return [x for x in found if x[1] not in TREE_ONLY]
-
-
 class Build(build_ext):
     """One extension, which the Makefile builds, and the programs that go beside it."""
 
@@ -160,7 +150,7 @@ os.makedirs(BASE, exist_ok=True)
 setup(
     version=version(),
     ext_modules=[Extension("dlx._dlx", sources=[], py_limited_api=True)],
-    cmdclass={"build_ext": Build, "build_py": Python, "sdist": Source},
+    cmdclass={"build_ext": Build, "sdist": Source},
     options={
         "build": {"build_base": BASE},
         "egg_info": {"egg_base": BASE},

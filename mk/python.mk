@@ -13,6 +13,7 @@ NEED_INTEROP = @[ -n '$(INTEROP_PYTHON)' ] || tools/setup.sh --interop
 
 .PHONY: python check-python check-interop bench-python wheel wheel-check
 python: $(PY_LINKED) $(PY_DAEMON) $(PY_FILES) ## build the Python package in build/python
+	@rm -f $(filter-out $(PY_FILES),$(wildcard $(PY_DIR)/*.py)) # modules that have moved
 
 check-python: ## the tests of the Python package alone
 	+@$(SUBMAKE) check T=check_python
@@ -24,7 +25,8 @@ check-interop: ## pass tensors between all frameworks that can be installed (lar
 	+@$(SUBMAKE) python
 	@CXX='$(CXX_FOR_HEADERS)' tools/nanobind-probe '$(INTEROP)' '$(BUILD_ABS)/nanobind'
 	@mxnet=$(BUILD_ROOT)/venv-mxnet/bin/python; \
-	PYTHONPATH='$(BUILD_ABS)/python:$(BUILD_ABS)/nanobind' $(INTEROP) -m dlx.selftest \
+	PYTHONPATH='$(BUILD_ABS)/python:$(BUILD_ABS)/nanobind' PYTHONDONTWRITEBYTECODE=1 \
+	$(INTEROP) python/tests/interop/exchange.py \
 	    $$([ ! -x "$$mxnet" ] || echo --python "MXNet=$$mxnet") \
 	    --json $(BUILD)/interop.json --markdown $(BUILD)/INTEROP.md
 	@PYTHONPATH='$(BUILD_ABS)/python' PYTHONDONTWRITEBYTECODE=1 \

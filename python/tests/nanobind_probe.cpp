@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What a module that is compiled with nanobind takes and gives, for dlx.selftest: `make
+/* What a module that is compiled with nanobind takes and gives, for exchange.py: `make
  * check-interop` compiles it. */
 
 #include <cstring>

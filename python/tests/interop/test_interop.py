@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m dlx.selftest: over what is surely here; and that it would tell what is wrong."""
+"""exchange.py: over what is surely here; and that it would tell what is wrong."""
 
 import json
 import subprocess
 import sys
 
+import exchange
+import frameworks
 import pytest
-from dlx import _dlx, _frameworks, _interop, selftest
+import tables
+from dlx import _dlx
 
 
 def run(*args):
-    command = [sys.executable, "-m", "dlx.selftest", *args]
+    command = [sys.executable, exchange.__file__, *args]
     return subprocess.run(command, capture_output=True, text=True)
 
 
@@ -19,9 +22,9 @@ def test_the_frameworks_that_are_always_there(tmp_path):
     done = run("--only", "NumPy,memoryview,dlx,CuPy", "--json", path)
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads(path.read_text())
-    assert _interop.present(results) == ["NumPy", "memoryview", "dlx"]
+    assert tables.present(results) == ["NumPy", "memoryview", "dlx"]
     assert "absent" in results["frameworks"]["CuPy"]
-    assert len(results["cases"]) == 3 * len(selftest.CASES)
+    assert len(results["cases"]) == 3 * len(exchange.CASES)
     assert "| float32 | view | good | good |" in done.stdout and "0 failures" in done.stdout
     for row in results["cases"]:
         if row["sent"]["outcome"] == "sent":
@@ -44,12 +47,12 @@ def test_what_is_a_failure(sent, taken, says):
 
     row = {"producer": "NumPy", "dtype": "float32", "layout": "plain", "sent": result(sent)}
     row["taken"] = {"dlx": result(taken)} if taken else {}
-    assert list(selftest.failures({"cases": [row]})) == says
+    assert list(exchange.failures({"cases": [row]})) == says
 
 
 def test_refusals_are_a_list_for_each_framework_in_100_columns():
     text = "BufferError: " + "`no` such | type " * 10
-    said = _interop.refused(
+    said = tables.refused(
         [
             ("A", "takes", ["int4", "bool"], text),
             ("B", "gives", ["empty"], "E"),
@@ -62,7 +65,7 @@ def test_refusals_are_a_list_for_each_framework_in_100_columns():
 
 
 def test_a_worker_that_crashes_is_told_and_replaced(c):
-    worker = selftest.Worker("dlx", "take", None)
+    worker = exchange.Worker("dlx", "take", None)
     try:
         assert "version" in worker.greet()
         worker.process.kill()
@@ -86,9 +89,9 @@ def test_a_worker_that_crashes_is_told_and_replaced(c):
 def test_a_framework_may_get_better(pair, monkeypatch, sent, as_type, renamed, outcome):
     """One that gave a type as another one may give it as itself from a later version on."""
     pub, sub = pair
-    monkeypatch.setattr(selftest, "expected", lambda dtype, layout: (bytes([1, 0, 1, 1]), (4,)))
+    monkeypatch.setattr(exchange, "expected", lambda dtype, layout: (bytes([1, 0, 1, 1]), (4,)))
     pub.publish(_dlx.tensor_from_bytes(sent, (4,), as_type))
-    said = selftest.take(_frameworks.Dlx(), sub, "bool", "plain", renamed)
+    said = exchange.take(frameworks.Dlx(), sub, "bool", "plain", renamed)
     assert said["outcome"] == outcome and said.get("arrived", as_type) == as_type
 
 
@@ -103,14 +106,14 @@ def test_a_framework_may_get_better(pair, monkeypatch, sent, as_type, renamed, o
 )
 def test_packed_and_padded_elements_say_the_same(pair, monkeypatch, sent, padded, outcome):
     pub, sub = pair
-    monkeypatch.setattr(selftest, "expected", lambda dtype, layout: (bytes([1, 2, 3]), (3,)))
+    monkeypatch.setattr(exchange, "expected", lambda dtype, layout: (bytes([1, 2, 3]), (3,)))
     pub.publish(_dlx.tensor_from_bytes(sent, (3,), "int4", padded))
-    assert selftest.take(_frameworks.Dlx(), sub, "int4", "plain", "int4")["outcome"] == outcome
+    assert exchange.take(frameworks.Dlx(), sub, "int4", "plain", "int4")["outcome"] == outcome
 
 
 def test_a_framework_may_have_a_python_of_its_own(tmp_path):
     program = tmp_path / "python"
-    program.write_text(f'#!/bin/sh\necho "$4" >>{tmp_path}/ran\nexec {sys.executable} "$@"\n')
+    program.write_text(f'#!/bin/sh\necho "$3" >>{tmp_path}/ran\nexec {sys.executable} "$@"\n')
     program.chmod(0o755)
     done = run("--only", "memoryview,dlx", "--python", f"memoryview={program}")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -121,21 +124,21 @@ def test_a_framework_may_have_a_python_of_its_own(tmp_path):
 
 
 def test_the_words_of_an_error_are_one_line_that_can_be_read():
-    assert selftest.words(ValueError("no\nreally")) == "ValueError: no"
+    assert exchange.words(ValueError("no\nreally")) == "ValueError: no"
     mxnet = (
         'Traceback (most recent call last):\n  File "tensor_blob.h"\n'
         "Unknown DLDataType{\x06, \b, 1}"
     )
-    assert selftest.words(ValueError(mxnet)) == "ValueError: Unknown DLDataType{\\x06, \\x08, 1}"
+    assert exchange.words(ValueError(mxnet)) == "ValueError: Unknown DLDataType{\\x06, \\x08, 1}"
 
 
 def test_wrong_values_are_seen(c, pair):
     pub, sub = pair
-    raw, shape = selftest.expected("float32", "plain")
+    raw, shape = exchange.expected("float32", "plain")
     for sent, outcome in ((raw, "good"), (raw[:-1] + b"\x07", "WRONG")):
         pub.publish(_dlx.tensor_from_bytes(sent, shape, "float32"))
         assert (
-            selftest.take(_frameworks.Dlx(), sub, "float32", "plain", "float32")["outcome"]
+            exchange.take(frameworks.Dlx(), sub, "float32", "plain", "float32")["outcome"]
             == outcome
         )
 
@@ -143,9 +146,9 @@ def test_wrong_values_are_seen(c, pair):
 def test_a_table_that_is_too_wide_is_cut_and_keeps_its_first_column():
     head = ["types", *(f"framework {i}" for i in range(12))]
     rows = [[name, *("view" for _ in range(12))] for name in ("bool", "int8")]
-    parts = _interop.table(head, rows).split("\n\n")
+    parts = tables.table(head, rows).split("\n\n")
     lines = [[x.strip() for x in line.split("|")[1:-1]] for p in parts for line in p.splitlines()]
-    assert len(parts) > 1 and max(map(len, _interop.table(head, rows).splitlines())) <= 100
+    assert len(parts) > 1 and max(map(len, tables.table(head, rows).splitlines())) <= 100
     assert [x for line in lines if line[0] == "types" for x in line[1:]] == head[1:]
     assert [x[0] for x in lines] == ["types", "---", "bool", "int8"] * len(parts)
-    assert _interop.table(head[:3], [row[:3] for row in rows]).count("types") == 1
+    assert tables.table(head[:3], [row[:3] for row in rows]).count("types") == 1

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """How each framework makes a tensor, takes a received one, and shows what is in it: for
-dlx.selftest.
+exchange.py.
 
 A framework is imported when its class is made. `make` gets the bytes of an array of SHAPE,
 row-major, and gives an array with one of LAYOUTS; `take` gets a received dlx.Tensor; `raw` gives
 the elements as bytes, row-major; `address` says where they lie, or None if the framework does not
-tell. `must` names the types that it has to take and to give, or selftest fails.
+tell. `must` names the types that it has to take and to give, or exchange.py fails.
 """
 
-from . import _dlx
+import dlx
+from dlx import _dlx
 
 SHAPE = (2, 3, 4)
 BASIC = [
@@ -222,7 +223,7 @@ class Tvm(Framework):
         return self.tvm.from_dlpack(tensor)
 
     def raw(self, x):
-        return _dlx.tensor(x).tobytes()
+        return dlx.tensor(x).tobytes()
 
 
 class OnnxRuntime(Framework):
@@ -269,7 +270,7 @@ class PyDLPack(Framework):
         return self.dlpack.asdlpack(tensor.as_legacy())
 
     def raw(self, x):
-        return _dlx.tensor(x).tobytes()
+        return dlx.tensor(x).tobytes()
 
 
 class Builtin(Framework):
@@ -315,7 +316,7 @@ class Dlx(Framework):
     must = DTYPES[:-1]
 
     def __init__(self):
-        self.version = _dlx.__version__
+        self.version = dlx.__version__
 
     def make(self, raw, dtype, layout):
         if layout != "plain":

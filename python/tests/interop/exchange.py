@@ -2,8 +2,7 @@
 """Every framework that is installed gives tensors to every other one, between processes, and the
 values are compared.
 
-usage: python -m dlx.selftest [--only NAME,...] [--python NAME=PROGRAM] [--json FILE] [--markdown
-FILE]
+usage: exchange.py [--only NAME,...] [--python NAME=PROGRAM] [--json FILE] [--markdown FILE]
 
 Each framework has two processes, one that publishes and one that takes, on a daemon of their own.
 Of each type and layout it is told whether it arrived with the right values, as a view of the same
@@ -20,11 +19,12 @@ import subprocess
 import sys
 import tempfile
 
-from . import _dlx, _errors
-from ._frameworks import ALL, DTYPES, LAYOUTS, SHAPE
+import dlx
+import tables
+from frameworks import ALL, DTYPES, LAYOUTS, SHAPE
 
 TIMEOUT = 60.0
-TOPIC = "selftest"
+TOPIC = "interop"
 BYTES = {"bool": 1, "int4": 1, "complex64": 8, "complex128": 16}
 
 
@@ -141,7 +141,7 @@ def sync(subscription):
     while True:
         try:
             subscription.take(timeout=0)
-        except _errors.Timeout:
+        except dlx.Timeout:
             return {"outcome": "synced"}
 
 
@@ -150,7 +150,7 @@ def worker(name, role):
     os.dup2(2, 1)  # what frameworks print is not for us
     try:
         framework = ALL[name]()
-        with _dlx.connect() as c:
+        with dlx.connect() as c:
             handle = (
                 c.publisher(TOPIC, history=8)
                 if role == "publish"
@@ -178,7 +178,7 @@ def worker(name, role):
 
 class Worker:
     def __init__(self, name, role, env, python=sys.executable):
-        self.args = [python, "-m", "dlx.selftest", "--worker", name, role]
+        self.args = [python, os.path.abspath(__file__), "--worker", name, role]
         self.env, self.process = env, None
         self.start()
 
@@ -292,7 +292,7 @@ def main():
     if sys.argv[1:2] == ["--worker"]:
         worker(*sys.argv[2:4])
         return 0
-    p = argparse.ArgumentParser(prog="python -m dlx.selftest", description=__doc__.split("\n")[0])
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument(
         "--only", default="", help="names of frameworks, with commas between: " + ", ".join(ALL)
     )
@@ -313,12 +313,12 @@ def main():
     for name, program in pythons.items():
         if name not in ALL or not os.access(program, os.X_OK):
             p.error(f"--python {name}={program}: NAME is one of {', '.join(ALL)}, PROGRAM a Python")
-    with tempfile.TemporaryDirectory(prefix="dlx-selftest.") as folder:
+    with tempfile.TemporaryDirectory(prefix="dlx-interop.") as folder:
         path = os.path.join(folder, "s")
         ready, theirs = os.pipe()
         daemon = subprocess.Popen(
             [
-                os.path.join(os.path.dirname(_dlx.__file__), "dlpackd"),
+                os.path.join(os.path.dirname(dlx.__file__), "dlpackd"),
                 "--socket",
                 path,
                 "--ready-fd",
@@ -332,7 +332,7 @@ def main():
         )
         os.close(theirs)
         if not os.read(ready, 8).startswith(b"READY=1"):
-            sys.exit("dlx.selftest: the daemon does not start")
+            sys.exit("exchange.py: the daemon does not start")
         os.close(ready)
         env = {
             **os.environ,
@@ -347,10 +347,8 @@ def main():
         finally:
             daemon.terminate()
             daemon.wait()
-    results["python"], results["dlx"] = platform.python_version(), _dlx.dlpack_info()
-    from . import _interop
-
-    text = _interop.tables(results)
+    results["python"], results["dlx"] = platform.python_version(), dlx.dlpack_info()
+    text = tables.tables(results)
     print(text)
     for path, content in ((o.json, json.dumps(results, indent=1)), (o.markdown, text)):
         if path:
@@ -360,8 +358,7 @@ def main():
     print("\n".join(bad))
     n = sum(len(row["taken"]) for row in results["cases"])
     print(
-        f"{n} tensors taken between {len(_interop.present(results))} frameworks, {len(bad)} "
-        f"failures"
+        f"{n} tensors taken between {len(tables.present(results))} frameworks, {len(bad)} failures"
     )
     return 1 if bad or not n else 0
 

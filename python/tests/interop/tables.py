@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of dlx.selftest as Markdown: docs/INTEROP.md."""
+"""The results of exchange.py as Markdown: docs/INTEROP.md."""
 
 import textwrap
 
-from ._frameworks import DTYPES, LAYOUTS
+from frameworks import DTYPES, LAYOUTS
 
 WIDTH = 100  # of lines, in columns
 
 HEAD = """# Interoperability
 
-`make check-interop` makes this page. It runs `python -m dlx.selftest`, in which each framework
-publishes tensors in one process, and each takes them in another process, which compares the values.
+`make check-interop` makes this page. It runs `python/tests/interop/exchange.py`, in which each
+framework publishes tensors in one process, and each takes them in another process, which compares
+the values.
 Python {python}, DLPack {dlpack}.
 
 | result | meaning |
