@@ -3,29 +3,21 @@
 
 import re
 
-__all__ = [
-    "Error",
-    "Timeout",
-    "AccessError",
-    "DaemonError",
-    "NoMemory",
-    "LimitError",
-    "InvalidError",
-    "NotFound",
-    "PublisherGone",
-    "Full",
-    "TooManyHeld",
-    "WouldCopy",
-    "DeviceError",
-    "Forked",
-    "InUse",
-    "Closed",
-    "PeerError",
-    "CopyWarning",
-    "NoPublisherWarning",
-]
+_OF_CODE: dict = {}  # the class for the name of a code, without DLX_E_
 
 
+def _public(*codes):
+    """Makes a class one of the module that users import: the exception for these codes."""
+
+    def add(cls):
+        cls.__module__ = "dlx"
+        _OF_CODE.update(dict.fromkeys(codes, cls))
+        return cls
+
+    return add
+
+
+@_public()
 class Error(Exception):
     """A failure of dlx, and the base of its exceptions.
 
@@ -41,111 +33,102 @@ class Error(Exception):
         return str(self.args[0]) if self.args else ""
 
 
+@_public("TIMEOUT", "EMPTY")
 class Timeout(Error, TimeoutError):
     """No message came, nobody made room, or too few subscribers were attached, in time."""
 
 
+@_public("ACCESS")
 class AccessError(Error, PermissionError):
     """The daemon or its rules do not permit this."""
 
 
+@_public("NO_DAEMON", "DISCONNECTED", "PROTOCOL", "VERSION")
 class DaemonError(Error, ConnectionError):
     """There is no dlpackd, or the connection to it was lost."""
 
 
+@_public("NO_MEMORY")
 class NoMemory(Error, MemoryError):
     """There is not enough memory; the text has the bytes."""
 
 
+@_public("LIMIT", "FD_LIMIT")
 class LimitError(Error):
     """A limit was met, such as a quota, open files or mappings; the text names it."""
 
 
+@_public("INVALID", "TOPIC", "SHAPE", "QOS")
 class InvalidError(Error, ValueError):
     """An argument is not valid: a topic, a shape, or a quality of service that the publisher does
     not offer.
     """
 
 
+@_public("NOT_FOUND")
 class NotFound(Error, KeyError):
     """There is no such tensor, publisher or retained message."""
 
 
+@_public("PUBLISHER_GONE")
 class PublisherGone(Error):
     """The last publisher has left and everything it published was taken; or GPU memory ended with
     its process.
     """
 
 
+@_public("FULL")
 class Full(Error):
     """A reliable subscriber is `depth` messages behind and publish() does not wait; the text names
     it.
     """
 
 
+@_public("TOO_MANY_HELD")
 class TooManyHeld(Error):
     """The subscription holds max_held messages: release some, or subscribe with a larger one."""
 
 
+@_public("WOULD_COPY")
 class WouldCopy(Error, BufferError):
     """publish(strict=True) would have to copy the tensor."""
 
 
+@_public("DEVICE")
 class DeviceError(Error, BufferError):
     """The memory of a tensor cannot be used here: another device, or a GPU that this process does
     not see.
     """
 
 
+@_public("FORKED")
 class Forked(Error):
     """A forked child used a handle or tensor of its parent: connect again in the child."""
 
 
+@_public("IN_USE")
 class InUse(Error):
     """Another thread is in a call on the handle."""
 
 
+@_public()
 class Closed(Error, ValueError):
     """The handle was closed."""
 
 
+@_public("BAD_PEER")
 class PeerError(Error):
     """A publisher wrote invalid values into shared memory: its link is cut, the others go on."""
 
 
+@_public()
 class CopyWarning(RuntimeWarning):
     """A tensor of empty() was copied, since something made of it is still there."""
 
 
+@_public()
 class NoPublisherWarning(RuntimeWarning):
     """A take() has waited for seconds on a topic that nobody publishes: its name may be wrong."""
-
-
-_OF_NAME = {
-    "TIMEOUT": Timeout,
-    "EMPTY": Timeout,
-    "ACCESS": AccessError,
-    "NO_DAEMON": DaemonError,
-    "DISCONNECTED": DaemonError,
-    "PROTOCOL": DaemonError,
-    "VERSION": DaemonError,
-    "NO_MEMORY": NoMemory,
-    "LIMIT": LimitError,
-    "FD_LIMIT": LimitError,
-    "INVALID": InvalidError,
-    "TOPIC": InvalidError,
-    "SHAPE": InvalidError,
-    "QOS": InvalidError,
-    "NOT_FOUND": NotFound,
-    "PUBLISHER_GONE": PublisherGone,
-    "FULL": Full,
-    "TOO_MANY_HELD": TooManyHeld,
-    "WOULD_COPY": WouldCopy,
-    "DEVICE": DeviceError,
-    "FORKED": Forked,
-    "IN_USE": InUse,
-    "BAD_PEER": PeerError,
-}
 
 
 # What libdlx calls its functions and arguments, and what they are called here. Of two that begin
@@ -177,7 +160,7 @@ _ANY_NAME = re.compile("|".join(map(re.escape, _NAMES)))
 def make(code, name, text):
     """Returns the exception for a code; code 0 is a handle that was closed."""
     text = _ANY_NAME.sub(lambda found: _NAMES[found[0]], text)
-    error = (_OF_NAME.get(name, Error) if code else Closed)(text)
+    error = (_OF_CODE.get(name, Error) if code else Closed)(text)
     error.code, error.name = code, name if code else "CLOSED"
     return error
 
@@ -230,7 +213,3 @@ def no_memory(error, object):
         return None
     reason = _torch.no_memory(object)
     return reason and BufferError(f"{type(object)!r} has no memory of its own: {reason}")
-
-
-for _name in __all__:  # the module that users import
-    globals()[_name].__module__ = "dlx"

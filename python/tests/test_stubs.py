@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stubs and docstrings say what is there."""
+"""The stubs and docstrings say what is there, and each error code has its exception."""
 
 import ast
 import os
@@ -7,8 +7,9 @@ import re
 
 import dlx
 import pytest
-from dlx import _dlx
+from dlx import _dlx, _errors
 
+HEADER = os.path.join(os.path.dirname(__file__), "../../include/dlx/error.h")
 STUBS = os.path.join(os.path.dirname(dlx.__file__), "_dlx.pyi")
 
 
@@ -68,3 +69,14 @@ def test_each_counter_is_explained(pair):
             if not re.search(rf"\b{key}\b", type(handle).stats.__doc__)
         ]
         assert unexplained == []
+
+
+def test_each_error_code_has_an_exception_of_its_own_or_is_named_here():
+    with open(HEADER, encoding="utf-8") as f:
+        codes = re.findall(r"^    X\((\w+), (-\d+),", f.read(), re.MULTILINE)
+    plain = {"READ_ONLY", "PUBLISHER_NOT_RESPONDING", "KERNEL", "SYSTEM", "INTERRUPTED"}
+    assert {name for name, _ in codes} == set(_errors._OF_CODE) | plain
+    for name, number in codes:
+        error = _errors.make(int(number), name, "")
+        assert (type(error) is dlx.Error) == (name in plain), name
+        assert (error.code, error.name) == (int(number), name)
