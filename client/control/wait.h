@@ -27,6 +27,12 @@ struct dlx_wait {
     uint64_t part_ns;
 };
 
+/* A call whose caller gave it this time; 0: it does not wait, and does not read the clock. */
+static inline struct dlx_wait dlx__wait_of(int64_t timeout_ns)
+{
+    return (struct dlx_wait){.deadline = timeout_ns == 0 ? 0 : dlx__deadline(timeout_ns)};
+}
+
 /* The end of the part that begins or goes on at `now`: the deadline at the latest. */
 uint64_t dlx__wait_part(struct dlx_wait *wait, const struct dlx_client *c, uint64_t now);
 

@@ -1,19 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* dlx_alloc(), dlx_publish() and dlx_publish_n(): the hot path of a publisher. */
+/* dlx_alloc(), dlx_publish() and their variants: the hot path of a publisher. */
 
-#include "client/publish/publish.h"
-#include "client/heap/debug.h"
+#include "client/publish/make.h"
 #include "client/message/message.h"
-#include "client/message/subscriber_link.h"
-#include "client/publish/publisher_reconnect.h"
-#include "client/base/device.h"
+#include "client/publish/publisher_move.h"
 #include "ring/manifest.h"
 #include "ring/tensor.h"
-#include <inttypes.h>
 #include <string.h>
 
-/* ---- alloc --------------------------------------------------------------------------------- */
+/* ---- alloc -------------------------------------------------------------------------------- */
+
+/* If need be, from another daemon. */
+static int take_block(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size,
+                      struct dlx_block **ret)
+{
+    struct dlx_wait wait = dlx__wait_of(p->client->timeout_ns);
+    int r;
+    do
+        r = dlx__publisher_block_of(p, heap, size, ret);
+    while (dlx_unlikely(r < 0) && (r = dlx__publisher_go_on(p, r, &wait)) == DLX__AGAIN);
+    return r;
+}
+
+/* On failure the block is given back. */
+static int export_block(struct dlx_heap *heap, struct dlx_block *block,
+                        const struct dlx_tensor_spec *spec, uint64_t size,
+                        DLManagedTensorVersioned **ret)
+{
+    int r = dlx__block_export(block, spec->dtype, spec->ndim, spec->shape, size);
+    if (r < 0)
+        dlx__heap_give(heap, block);
+    else
+        *ret = &block->tensor;
+    return r;
+}
 
 static int __attribute__((noinline))
 alloc_slowly(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
@@ -31,18 +52,8 @@ alloc_slowly(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
         r = dlx__publisher_heap(p, spec->device, &heap);
     if (r < 0)
         return r;
-    do
-        r = dlx__publisher_block_of(p, heap, size, &block);
-    while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, &r, p->client->timeout_ns));
-    if (r < 0)
-        return r;
-    r = dlx__block_export(block, spec->dtype, spec->ndim, spec->shape, size);
-    if (r < 0) {
-        dlx__heap_give(heap, block);
-        return r;
-    }
-    *ret = &block->tensor;
-    return 0;
+    r = take_block(p, heap, size, &block);
+    return r < 0 ? r : export_block(heap, block, spec, size, ret);
 }
 
 /* Zeros, or what DLPack calls the CPU: for a stream of tensors, one look has to do. */
@@ -97,156 +108,144 @@ int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *user_spec,
     return r;
 }
 
-/* ---- what to publish ----------------------------------------------------------------------- */
+/* ---- alloc_set: tensors of a set side by side, in memory for one message ------------------ */
 
-static bool overlaps(const DLTensor *t)
+/* The first one says how far apart they are: the caller may know fewer members. */
+static const struct dlx_tensor_spec *spec_at(const struct dlx_tensor_spec *specs, uint32_t i)
 {
-    for (int32_t i = 0; i < t->ndim; i++)
-        if (t->strides[i] <= 0 && t->shape[i] > 1)
-            return true;
-    return false;
+    return (const void *)((const char *)specs + i * specs->size);
 }
 
-/* Can this tensor be read where it lies, in its own block? The user may have changed the shape, the
- * strides or the start of what dlx_alloc() gave. */
-static bool fits_block(const struct dlx_block *block, const DLTensor *t, bool padded,
-                       uint64_t *ret_offset, uint64_t *ret_size, bool *ret_follow)
+static int copy_spec(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t i,
+                     struct dlx_tensor_spec *ret, uint64_t *ret_size, struct dlx_heap **ret_heap)
 {
-    if (dlx__block_is_frozen(block))
-        return false;
-    const uint8_t *base = dlx__block_data(block);
-    uint64_t start, end;
-    if (t->device.device_type != kDLCPU || t->device.device_id != 0)
-        return false;
-    /* First: it says whether there are shapes to look at. */
-    if (dlx__tensor_size(t->dtype, padded, t->ndim, t->shape, ret_size) < 0)
-        return false;
-    if (!dlx__tensor_is_row_major(t->ndim, t->shape, t->strides) &&
-        (overlaps(t) ||
-         dlx__tensor_extent(t->dtype, padded, t->ndim, t->shape, t->strides, ret_size) < 0))
-        return false;
-    *ret_follow = dlx__tensor_strides_follow(t->ndim, t->shape, t->strides);
-    if (*ret_size == 0) {
-        *ret_offset = 0;
-        return true;
-    }
-    /* As numbers: the pointer need not lie in the block at all. */
-    uintptr_t data = (uintptr_t)t->data, first = (uintptr_t)base;
-    if (!base || __builtin_add_overflow(data, t->byte_offset, &data) || data < first)
-        return false;
-    start = data - first;
-    if (start % DLX_SHM_ALIGN != 0 || __builtin_add_overflow(start, *ret_size, &end) ||
-        end > block->size)
-        return false;
-    *ret_offset = block->offset + start;
-    return true;
+    int r = dlx__tensor_spec(ret, spec_at(specs, i));
+    if (r == 0)
+        r = dlx__tensor_size(ret->dtype, false, ret->ndim, ret->shape, ret_size);
+    if (r == 0)
+        r = dlx__publisher_heap(p, ret->device, ret_heap);
+    return r < 0 ? dlx__fail_prefix(r, "topic %s: tensor %u", p->topic, i) : 0;
 }
 
-static int check_device(const DLTensor *t)
+static int alloc_one(struct dlx_publisher *p, struct dlx_heap *heap,
+                     const struct dlx_tensor_spec *spec, uint64_t size,
+                     DLManagedTensorVersioned **ret)
 {
-    switch (t->device.device_type) {
-    case kDLCPU:
-    case kDLCUDAHost:
-    case kDLROCMHost:
-        return 0;
-    case kDLCUDA:
-    case kDLROCM:
-        return dlx__fail(DLX_E_DEVICE,
-                         "a tensor on %s is not copied: publish it as DLManagedTensorVersioned",
-                         DLX_DEVICE(t->device));
-    default:
-        return dlx__fail(DLX_E_DEVICE,
-                         "a tensor on %s cannot be carried, only in memory of the CPU and of CUDA "
-                         "and ROCm: copy it to the CPU first",
-                         DLX_DEVICE(t->device));
-    }
+    struct dlx_block *block;
+    int r = dlx__publisher_block_of(p, heap, size, &block);
+    return r < 0 ? r : export_block(heap, block, spec, size, ret);
 }
 
-int dlx__publish_fail_again(const struct dlx_publisher *p, const char *what)
+static int alloc_parts(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t n,
+                       DLManagedTensorVersioned **ret)
 {
-    return dlx__fail(
-        DLX_E_INVALID,
-        "topic %s: %s was published or deleted before, and is not the caller's any more: allocate "
-        "another one, or publish with `share`",
-        p->topic, what);
-}
-
-int dlx__publish_fail_would_copy(const struct dlx_publisher *p, const char *what,
-                                 const struct dlx_block *own, const struct dlx_message *received)
-{
-    static const char end[] = "so it would be copied, which `strict` forbids: publish without "
-                              "`strict`, or write into memory of dlx_alloc()";
-    if (received && dlx_message_publisher(received) == p->id)
-        return dlx__fail(DLX_E_WOULD_COPY,
-                         "topic %s: %s was received, and lies in memory of a message of this "
-                         "publisher, %s",
-                         p->topic, what, end);
-    if (received)
-        return dlx__fail(DLX_E_WOULD_COPY,
-                         "topic %s: %s was received, and lies in memory of the publisher on topic "
-                         "%s (pid %u), %s",
-                         p->topic, what, dlx_message_topic(received), received->link->pid, end);
-    return dlx__fail(DLX_E_WOULD_COPY, "topic %s: %s %s, %s", p->topic, what,
-                     own ? "was moved out of what dlx_alloc() gave, overlaps itself, or predates "
-                           "the dlpackd restart"
-                         : "is not from dlx_alloc() of this publisher",
-                     end);
-}
-
-int dlx__publish_place_slowly(const DLTensor *t, const struct dlx_block *own, bool padded,
-                              struct dlx_shm_record *ret)
-{
-    uint64_t offset = 0, size = 0;
-    bool follow = true, copy = false;
-    if (!own || !fits_block(own, t, padded, &offset, &size, &follow)) {
-        copy = true;
-        int r = check_device(t);
-        if (r == 0)
-            r = dlx__tensor_size(t->dtype, padded, t->ndim, t->shape, &size);
-        if (r < 0)
+    struct dlx_tensor_spec spec;
+    struct dlx_heap *heap;
+    uint64_t size;
+    for (uint32_t i = 0; i < n; i++) {
+        int r = copy_spec(p, specs, i, &spec, &size, &heap);
+        if (r == 0) {
+            bool before = dlx__heap_put_anywhere(heap, true);
+            r = alloc_one(p, heap, &spec, size, &ret[i]);
+            (void)dlx__heap_put_anywhere(heap, before);
+        }
+        if (r < 0) {
+            while (i-- > 0) {
+                ret[i]->deleter(ret[i]);
+                ret[i] = NULL; /* who deletes all that it has does not delete it again */
+            }
             return r;
+        }
     }
-    *ret = (struct dlx_shm_record){
-        .arena = own && !copy && size > 0 ? dlx__block_arena_id(own) : 0,
-        .dtype_code = t->dtype.code,
-        .dtype_bits = t->dtype.bits,
-        .dtype_lanes = t->dtype.lanes,
-        .device_type = kDLCPU,
-        .ndim = (uint32_t)t->ndim,
-        .flags = (padded ? DLX_SHM_RECORD_PADDED : 0U) |
-                 (copy || follow ? DLX_SHM_RECORD_ROW_MAJOR : 0U),
-        .offset = offset,
-        .size = size,
-    };
-    return copy;
+    return 0;
 }
 
-int dlx__publish_copy(const struct dlx_block *block, uint64_t at, const DLTensor *t,
-                      struct dlx_shm_record *record)
+/* Room for all of them in one piece, which they are then taken from. */
+static int make_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size)
 {
-    if (record->size == 0)
-        return 0;
-    int r = dlx__tensor_compact((uint8_t *)dlx__block_data(block) + at, t,
-                                record->flags & DLX_SHM_RECORD_PADDED);
-    record->arena = dlx__block_arena_id(block);
-    record->offset = block->offset + at;
+    struct dlx_block *whole;
+    int r = take_block(p, heap, size, &whole);
+    if (r == 0)
+        dlx__heap_give(heap, whole);
     return r;
 }
 
-int dlx__publish_manifest(struct dlx_publisher *p, const struct dlx_manifest_item *items,
-                          uint32_t n_items, const struct dlx_bytes *meta,
-                          const struct dlx_block *tensors, struct dlx_block **ret)
+/* Bytes of a manifest, with names of usual length. */
+static uint64_t manifest_size(uint32_t n, uint64_t n_dims)
 {
-    struct dlx_shm_manifest header;
-    uint64_t size = dlx__manifest_lay_out(items, n_items, meta ? (uint32_t)meta->size : 0, &header);
-    int r = dlx__publisher_block_beside(p, tensors, size, ret);
-    if (r < 0)
-        return r;
-    (*ret)->payload_size = size;
-    (*ret)->made.ndim = -1;
-    dlx__manifest_write(dlx__block_data(*ret), &header, items, meta ? meta->data : NULL);
-    return 0;
+    return sizeof(struct dlx_shm_manifest) + (sizeof(struct dlx_shm_manifest_entry) + 64) * n +
+           sizeof(int64_t) * n_dims;
 }
+
+/* Room for those of the tensors that go into this heap. */
+static int make_room_in(struct dlx_publisher *p, struct dlx_heap *heap,
+                        const struct dlx_tensor_spec *specs, uint32_t n)
+{
+    struct dlx_tensor_spec spec;
+    struct dlx_heap *of;
+    uint64_t size, total = 0, n_dims = 0;
+    bool all_there = true; /* blocks of an earlier set */
+    dlx__heap_want_none(heap);
+    for (uint32_t i = 0; i < n; i++) {
+        int r = copy_spec(p, specs, i, &spec, &size, &of);
+        if (r < 0)
+            return r;
+        n_dims += (uint32_t)spec.ndim;
+        if (of != heap)
+            continue;
+        all_there = all_there && (size == 0 || dlx__heap_want(heap, size));
+        if (!dlx__heap_round(heap, size, &size) || __builtin_add_overflow(total, size, &total))
+            return dlx__fail(DLX_E_SHAPE, "topic %s: the set has more than 2^64-1 bytes", p->topic);
+    }
+    if (heap == p->heap && __builtin_add_overflow(total, manifest_size(n, n_dims), &total))
+        total = UINT64_MAX;
+    return all_there ? 0 : make_room(p, heap, total);
+}
+
+/* More devices than this are gone through again each time. */
+#define HEAPS_MAX 32U
+
+static int alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t n,
+                     DLManagedTensorVersioned **ret)
+{
+    struct dlx_heap *heap, *done[HEAPS_MAX];
+    uint32_t n_done = 0;
+    if (n == 0 || n > DLX_SHM_TENSORS_MAX)
+        return dlx__fail(DLX_E_INVALID, "topic %s: a set of %u tensors, possible are 1 to %u",
+                         p->topic, n, DLX_SHM_TENSORS_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        struct dlx_tensor_spec spec;
+        uint32_t k = 0;
+        int r = dlx__tensor_spec(&spec, spec_at(specs, i));
+        if (r == 0)
+            r = dlx__publisher_heap(p, spec.device, &heap);
+        if (r < 0)
+            return dlx__fail_prefix(r, "topic %s: tensor %u", p->topic, i);
+        while (k < n_done && done[k] != heap)
+            k++;
+        if (k < n_done)
+            continue;
+        r = make_room_in(p, heap, specs, n);
+        if (r < 0)
+            return r;
+        if (n_done < HEAPS_MAX)
+            done[n_done++] = heap;
+    }
+    return alloc_parts(p, specs, n, ret);
+}
+
+int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec *specs, uint32_t n,
+                  DLManagedTensorVersioned **ret)
+{
+    int r = dlx__publisher_begin(specs && ret ? p : NULL, "dlx_alloc_set");
+    if (r < 0)
+        return DLX_NAME_NULL(r, "dlx_alloc_set", {"specs", specs}, {"ret", ret});
+    r = alloc_set(p, specs, n, ret);
+    dlx__publisher_leave(p);
+    return r;
+}
+
+/* ---- publish ------------------------------------------------------------------------------ */
 
 /* A tensor that is as dlx_alloc() gave it: nothing is to be made. */
 static inline bool is_in_own_block(const DLManagedTensorVersioned *tensor,
@@ -317,60 +316,6 @@ static int make_tensor(struct dlx_publisher *p, const DLTensor *t, struct dlx_bl
     return r;
 }
 
-/* ---- publish ------------------------------------------------------------------------------- */
-
-void dlx__publish_put(struct dlx_publisher *p, const struct dlx_parcel *parcel,
-                      uint64_t monotonic_ns)
-{
-    if (dlx_unlikely(p->is_guarded)) /* before anybody can read it */
-        p->stats.unprotected += !dlx__debug_protect(parcel->blocks);
-    dlx__block_count_message(parcel->blocks, parcel->bytes);
-    dlx__writer_put(&p->core, parcel->words, monotonic_ns, parcel->blocks);
-    p->stats.published_bytes += parcel->bytes;
-    p->stats.copied_bytes += parcel->copied_bytes;
-    p->stats.copied += parcel->n_copied > 0;
-    dlx_store64_relaxed(&dlx__writer_control(&p->core)->copied, p->stats.copied);
-    dlx_store64_relaxed(&dlx__writer_control(&p->core)->copied_bytes, p->stats.copied_bytes);
-}
-
-void dlx__publish_show_counters(const struct dlx_publisher *p, struct dlx_shm_control *control)
-{
-    dlx_store64_relaxed(&control->published, dlx__writer_head(&p->core));
-    dlx_store64_relaxed(&control->published_bytes, p->stats.published_bytes);
-    dlx_store64_relaxed(&control->copied, p->stats.copied);
-    dlx_store64_relaxed(&control->copied_bytes, p->stats.copied_bytes);
-    dlx_store64_relaxed(&control->refused, p->stats.full);
-}
-
-void dlx__publish_report(const struct dlx_publisher *p, const struct dlx_publish_args *args,
-                         uint64_t copied_bytes, uint32_t n_copied, uint32_t n_copied_views)
-{
-    if (!args->report)
-        return;
-    struct dlx_publish_report report = {.size = sizeof report,
-                                        .seq = dlx__writer_head(&p->core),
-                                        .copied_bytes = copied_bytes,
-                                        .n_copied = n_copied,
-                                        .n_copied_views = n_copied_views,
-                                        .n_subscribers = dlx__publisher_link_n_reached(p)};
-    (void)dlx__args_return(args->report, sizeof report, &report, sizeof report);
-}
-
-bool dlx__publish_shares(const struct dlx_block *own, const struct dlx_publish_args *args)
-{
-    return args->share || own->n_refs > 0;
-}
-
-void dlx__publish_handed_over(struct dlx_block *own, const struct dlx_publish_args *args)
-{
-    if (dlx_unlikely(args->share)) {
-        own->is_dirty = true;
-        own->tensor.flags |= DLPACK_FLAG_BITMASK_READ_ONLY;
-    } else {
-        dlx__block_published(own);
-    }
-}
-
 static inline void put_ready(struct dlx_publisher *p, struct dlx_block *own, uint64_t monotonic_ns)
 {
     own->next = NULL; /* a set that was not published may have left something there */
@@ -393,8 +338,9 @@ static void begin_batch(struct dlx_publisher *p, struct batch *batch,
                         const struct dlx_publish_args *args)
 {
     uint64_t now = dlx__clock_now(&p->clock);
-    *batch = (struct batch){.args = args, .now = args->monotonic_ns ? args->monotonic_ns : now};
-    batch->wait.deadline = args->timeout_ns == 0 ? 0 : dlx__deadline(args->timeout_ns);
+    *batch = (struct batch){.args = args,
+                            .wait = dlx__wait_of(args->timeout_ns),
+                            .now = args->monotonic_ns ? args->monotonic_ns : now};
 }
 
 static void announce_rest(struct dlx_publisher *p)
@@ -421,7 +367,8 @@ static int put_any(struct dlx_publisher *p, struct batch *batch, const DLTensor 
         if (dlx_likely(r == 0))
             break;
         announce_rest(p);
-        if (!dlx__publisher_has_resumed(p, &r, batch->args->timeout_ns))
+        r = dlx__publisher_go_on(p, r, &batch->wait);
+        if (r != DLX__AGAIN)
             return r;
     }
     dlx__publish_put(p, &made.parcel, batch->now);
@@ -562,4 +509,28 @@ int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
     }
     dlx__publisher_leave(p);
     return DLX_MIN(r, 0);
+}
+
+int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *items, uint32_t n_items,
+                    const struct dlx_bytes *meta, const struct dlx_publish_args *user_args)
+{
+    struct dlx_publish_args args = {0};
+    const void *data = meta && meta->size > 0 ? meta->data : "";
+    int r = dlx__publisher_begin(items && data ? p : NULL, "dlx_publish_set");
+    if (r < 0)
+        return DLX_NAME_NULL(r, "dlx_publish_set", {"items", items}, {"meta->data", data});
+    if (n_items == 0 || n_items > DLX_SHM_TENSORS_MAX)
+        r = dlx__fail(DLX_E_INVALID, "topic %s: a set of %u tensors, possible are 1 to %u",
+                      p->topic, n_items, DLX_SHM_TENSORS_MAX);
+    else if (meta && meta->size > DLX_SHM_META_MAX)
+        r = dlx__fail(DLX_E_INVALID,
+                      "topic %s: %zu bytes of metadata (limit DLX_META_MAX, %u): publish what is "
+                      "large as a tensor",
+                      p->topic, meta->size, DLX_SHM_META_MAX);
+    else if (user_args)
+        r = dlx__publish_args(&args, user_args);
+    if (r == 0)
+        r = dlx__publish_items(p, items, n_items, meta, &args);
+    dlx__publisher_leave(p);
+    return r;
 }

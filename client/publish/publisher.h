@@ -4,26 +4,98 @@
 
 /*
  * A publisher: a ring writer with its memory, its sockets and its links. Each concern has a struct
- * of its own, in the header of the concern:
+ * of its own:
  *
  *     memory   where payloads lie, and when memory goes back     publisher_memory.h
- *     daemon   what its daemon made for it                       publisher_daemon.h
- *     watch    whether that daemon is still there                publisher_daemon.h
+ *     daemon   what its daemon made for it
+ *     watch    whether that daemon is still there                publisher_move.h
  *     joins    links that are told of, and links that ended      publisher_link.h
- *     ready    the descriptor of dlx_publisher_fd()              publisher_fd.h
+ *     ready    the descriptor of dlx_publisher_fd()              publisher_wait.h
  */
 
 #include "client/base/clock.h"
 #include "client/base/event.h"
 #include "client/base/turn.h"
 #include "client/control/client.h"
+#include "client/control/notification.h"
 #include "client/heap/heap.h"
-#include "client/publish/publisher_daemon.h"
-#include "client/publish/publisher_fd.h"
-#include "client/publish/publisher_link.h"
-#include "client/publish/publisher_memory.h"
+#include "common/error.h"
 #include "ring/writer.h"
 #include <stdatomic.h>
+
+struct dlx_memory;
+
+struct dlx_publisher_memory {
+    /* The block that the next dlx_alloc() takes, and its payload: for prefetching only, may be
+     * stale. */
+    const void *next_block;
+    const void *next_data;
+    /* Not 0: the last block, of this size, needed an old message to go; the next one will, too. */
+    uint64_t room_size;
+    uint64_t next_trim; /* message number */
+    uint32_t n_trims;
+    uint32_t trim_step;     /* arenas that go back with each message; 0: none */
+    uint64_t crowded_until; /* no arena could be had: until then what fits anywhere will do */
+};
+
+/* What that daemon made for it, and knows of it. */
+struct dlx_publisher_daemon {
+    const struct dlx_memory *memory; /* the daemon's kind */
+    int link_sock;                   /* -1 once the daemon is gone */
+    /* Of the newest control block, to see who has locked it; -1: the daemon would not keep it. */
+    int control_fd;
+    struct dlx_mapped_source *source; /* its memory is noted there */
+    const void *membership;
+    uint64_t membership_size;
+    uint64_t origin;    /* the publisher's id with the first daemon */
+    uint64_t base;      /* this one does not know the messages up to here */
+    bool has_succeeded; /* it knows that there are as many messages as it retains */
+};
+
+/* When to look whether it is there. */
+struct dlx_publisher_watch {
+    uint64_t next_look_ns;
+    bool had_daemon_tid; /* it was there when we looked last, by its own word */
+    int64_t linger_ns;   /* how long a close waits for subscribers on their way to a new daemon */
+    char refusal[DLX_ERROR_TEXT_SIZE]; /* what the daemon said: DLX_DETOUR_REFUSED */
+};
+
+/*
+ * What comes by the link socket.
+ *
+ *                 no descriptor is free                 no memory for the link
+ *     STARVED <------------------------- PICKED_UP -----------------------------> DUE
+ *        |  the packet stays in the socket  ^  ^  the packet was read: it is kept  |
+ *        +-- a packet is read, or moved ----+  +------------- it is added ---------+
+ *
+ * Moved: the publisher goes on with another daemon, which has another socket.
+ */
+enum dlx_publisher_joins_state {
+    DLX_PUBLISHER_JOINS_PICKED_UP,
+    DLX_PUBLISHER_JOINS_STARVED,
+    DLX_PUBLISHER_JOINS_DUE,
+};
+
+struct dlx_publisher_joins {
+    enum dlx_publisher_joins_state state;
+    struct dlx_notification due; /* if DUE: the link, with fds */
+    uint64_t next_more_ns;       /* not before: the daemon did not send the rest in time */
+    uint64_t n_ended;            /* links of this daemon that are ENDED, or were */
+};
+
+/*
+ * dlx_publisher_fd(): an epoll that stays the same. Its one member is an epoll of all that tells of
+ * room or of subscribers. Each call that fails for want of these makes that one anew, since links
+ * come and go. Subscribers ring while the publisher says that it is blocked. It says so before the
+ * call looks, so that it misses nothing that comes later, and until a call succeeds.
+ */
+struct dlx_publisher_ready {
+    int fd;                  /* the epoll; -1: nobody asked for it */
+    int sources;             /* its member, an epoll; at first an eventfd that is readable */
+    int timer;               /* in `sources`: where nothing rings */
+    uint64_t pause_ns;       /* how long the timer was set to look for a daemon; 0: it was not */
+    const void *armed_block; /* the control block that says that it is blocked */
+};
 
 /* What a message has to do before it is published, even where there is room. */
 enum dlx_detour {
@@ -79,6 +151,16 @@ int dlx__publisher_fail_refused(const struct dlx_publisher *p);
 /* Why dlx__publisher_begin() refuses. */
 int dlx__publisher_refuse(const struct dlx_publisher *p, const char *what);
 
+/* Another descriptor of a control block that its daemon keeps beyond its own end, to be kept as
+ * p->daemon.control_fd; else -1. */
+int dlx__publisher_keep_control(const struct dlx_publisher_args *args, int borrow_fd);
+
+/* Entries of its control block. */
+uint32_t dlx__publisher_n_entries(const struct dlx_publisher_args *args);
+
+/* It has as many messages as it retains: what predecessors left may go. */
+void dlx__publisher_succeed(struct dlx_publisher *p);
+
 /* A call on the publisher begins. Returns 0, then dlx__publisher_leave() ends it; DLX_E_INVALID
  * (p is NULL), DLX_E_FORKED, DLX_E_IN_USE (another thread is in a call). `what` is the name of
  * the call. */
@@ -94,10 +176,5 @@ static inline void dlx__publisher_leave(struct dlx_publisher *p)
 {
     dlx__turn_end(&p->turn);
 }
-
-/* client/publish/publisher_wait.c: wait until so many subscribers are attached. Returns 0;
- * DLX_E_TIMEOUT, which names those that are, and those that have yet to make a call; DLX_E_ACCESS,
- * and as dlx__publisher_link_wait(). */
-int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, struct dlx_wait *wait);
 
 #endif

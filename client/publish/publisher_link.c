@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The publisher's links: picked up from the link socket, rung, waited for, and let go. */
+/* The publisher's links: picked up from the link socket, rung, seen to end, cut, and let go. */
 
-#include "client/control/notification.h"
-#include "client/control/wait.h"
+#include "client/publish/publisher_link.h"
+#include "client/control/connection.h"
 #include "client/gpu/gpu.h"
-#include "client/publish/publisher.h"
-#include "client/publish/publisher_reconnect.h"
+#include "common/amount.h"
 #include "common/bell.h"
 #include "common/memory.h"
 #include <inttypes.h>
@@ -73,7 +72,154 @@ static int publisher_link_new(struct dlx_publisher *p, struct dlx_notification *
     return 0;
 }
 
-/* ---- environment of the ring writer ---------------------------------------------------------- */
+/* ---- ends that are told ------------------------------------------------------------------- */
+
+static void tell_end(struct dlx_publisher *p, struct dlx_publisher_link *link,
+                     enum dlx_event_kind kind, const char *reason)
+{
+    if (link->state == DLX_PUBLISHER_LINK_ENDED)
+        return;
+    link->state = DLX_PUBLISHER_LINK_ENDED;
+    p->joins.n_ended += !link->foreign;
+    dlx__events_push(&p->events, kind, link->id, p->id, link->peer->pid, p->topic, reason);
+}
+
+/* ---- ends that are noticed ---------------------------------------------------------------- */
+
+/* A subscriber that was killed after it closed has left. */
+void dlx__publisher_link_end(struct dlx_publisher *p, struct dlx_publisher_link *link)
+{
+    tell_end(p, link, dlx__writer_link_is_closed(&link->core) ? DLX_EVENT_LEFT : DLX_EVENT_LOST,
+             "");
+}
+
+/* Links whose descriptors one poll(2) asks. */
+#define LOOK_AT_ONCE 64U
+
+/* A process is dead when its pidfd says so, never by a time-out or a hang-up. */
+static void look_at_pidfds(struct dlx_publisher *p, uint32_t first, uint32_t n)
+{
+    struct pollfd fds[LOOK_AT_ONCE];
+    for (uint32_t i = 0; i < n; i++) {
+        const struct dlx_writer_link *link = dlx__writer_link_at(&p->core, first + i);
+        fds[i] = (struct pollfd){
+            .fd = dlx__writer_link_is_dead(link) ? -1 : dlx__publisher_link_of(link)->peer->pidfd,
+            .events = POLLIN};
+    }
+    int n_ready = poll(fds, n, 0);
+    for (uint32_t i = 0; i < n && n_ready > 0; i++)
+        if (fds[i].revents)
+            dlx__writer_link_set_dead(dlx__writer_link_at(&p->core, first + i));
+}
+
+bool dlx__publisher_link_misses_end(const struct dlx_publisher *p)
+{
+    return p->joins.n_ended < dlx__writer_n_ended(&p->core);
+}
+
+/* A process that executes another program lives on, and its page does not say CLOSED: the daemon
+ * has ended a link more than have closed or died, and it hung up. */
+static void look_at_bells(struct dlx_publisher *p)
+{
+    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core) && dlx__publisher_link_misses_end(p);
+         i++) {
+        struct dlx_publisher_link *link = dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
+        struct pollfd pfd = {.fd = link->bell};
+        if (link->state == DLX_PUBLISHER_LINK_ATTACHED && !link->foreign && poll(&pfd, 1, 0) == 1 &&
+            (pfd.revents & POLLHUP)) {
+            dlx__writer_link_set_left(&link->core);
+            dlx__publisher_link_end(p, link);
+        }
+    }
+}
+
+void dlx__publisher_link_look_for_dead(void *userdata)
+{
+    struct dlx_publisher *p = userdata;
+    if (dlx__publisher_link_misses_end(p)) /* perhaps by LinkCut, in the socket */
+        dlx__publisher_link_env.pick_up(p);
+    uint32_t n_links = dlx__writer_n_links(&p->core);
+    for (uint32_t i = 0; i < n_links; i += LOOK_AT_ONCE)
+        look_at_pidfds(p, i, DLX_MIN(n_links - i, LOOK_AT_ONCE));
+    for (uint32_t i = 0; i < n_links; i++) {
+        struct dlx_publisher_link *link = dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
+        if (dlx__writer_link_is_dead(&link->core) || dlx__writer_link_is_closed(&link->core))
+            dlx__publisher_link_end(p, link);
+    }
+    look_at_bells(p);
+}
+
+void dlx__publisher_link_find_ends(struct dlx_publisher *p)
+{
+    dlx__writer_read_membership(&p->core);
+    if (dlx__publisher_link_misses_end(p))
+        dlx__writer_look_for_dead(&p->core);
+}
+
+/* ---- links that are cut ------------------------------------------------------------------- */
+
+/* The daemon has disconnected the subscriber, which may live on and ignore that. What it holds
+ * stays held; the rest is over. */
+void dlx__publisher_link_cut_by_daemon(struct dlx_publisher *p, const struct dlx_notification *cut)
+{
+    char reason[DLX_EVENT_REASON_SIZE];
+    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
+        struct dlx_publisher_link *link = dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
+        if (link->id != cut->link || link->foreign)
+            continue;
+        dlx__writer_link_set_left(&link->core);
+        (void)!send(link->bell, &(uint8_t){DLX_BELL_REVOKED}, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        shutdown(link->bell, SHUT_RDWR);
+        link->hung_up = true;
+        p->stats.cut++;
+        (void)snprintf(reason, sizeof reason, "dlpackd disconnected it: %s",
+                       dlx_strerror(cut->code));
+        tell_end(p, link, DLX_EVENT_LOST, reason);
+        return;
+    }
+}
+
+/* The library of a subscriber keeps to the bounds: a page that exceeds them was written by
+ * something else. */
+static bool exceeds_bounds(const struct dlx_publisher *p, const struct dlx_writer_link *link,
+                           char reason[static DLX_EVENT_REASON_SIZE])
+{
+    uint32_t most = p->args.max_held, n_used = dlx__writer_link_n_used(link);
+    uint64_t most_bytes = p->args.max_held_bytes;
+    if (most > 0 && n_used > most) {
+        (void)snprintf(reason, DLX_EVENT_REASON_SIZE,
+                       "its page has used %u hold words (max_held %u)", n_used, most);
+        return true;
+    }
+    if (most_bytes == 0)
+        return false;
+    uint64_t bytes = dlx__writer_link_bytes(&p->core, link);
+    (void)snprintf(reason, DLX_EVENT_REASON_SIZE, "it holds %s and a message (max_held_bytes %s)",
+                   DLX_AMOUNT(bytes), DLX_AMOUNT(most_bytes));
+    return bytes > most_bytes;
+}
+
+bool dlx__publisher_link_cut(struct dlx_publisher *p)
+{
+    char reason[DLX_EVENT_REASON_SIZE];
+    bool any = false;
+    if (p->args.max_held == 0 && p->args.max_held_bytes == 0)
+        return false;
+    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
+        struct dlx_publisher_link *link = dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
+        if (dlx__writer_link_is_dead(&link->core) || !exceeds_bounds(p, &link->core, reason))
+            continue;
+        dlx__writer_link_set_dead(&link->core);
+        (void)!send(link->bell, &(uint8_t){DLX_BELL_CUT}, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        p->stats.cut++;
+        tell_end(p, link, DLX_EVENT_LOST,
+                 reason); /* the daemon counts it when the subscriber has left */
+        any = true;
+    }
+    return any;
+}
+
+/* ---- environment of the ring writer ------------------------------------------------------- */
 
 /* Returns false when there is not enough memory, or open files, for it now: then it is kept. The
  * packet does not come again, and without its link nothing could ever be freed. */
@@ -211,7 +357,7 @@ const struct dlx_writer_env dlx__publisher_link_env = {
     .block_gone = env_block_gone,
 };
 
-/* ---- waiting ------------------------------------------------------------------------------- */
+/* ---- counts ------------------------------------------------------------------------------- */
 
 bool dlx__publisher_link_receives(const struct dlx_publisher_link *link)
 {
@@ -247,81 +393,7 @@ uint32_t dlx__publisher_link_n_reached(const struct dlx_publisher *p)
     return n;
 }
 
-/* Not to the end: a peer that writes as fast as we read does not keep us here. Returns false
- * when it writes no more. */
-static bool drain_bell(int fd)
-{
-    char bytes[4096];
-    return recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) != 0;
-}
-
-bool dlx__publisher_link_list_sources(const struct dlx_publisher *p, struct pollfd *fds)
-{
-    uint32_t n_links = dlx__writer_n_links(&p->core);
-    /* What cannot be added now is no reason to wake up. */
-    bool deaf = p->joins.state != DLX_PUBLISHER_JOINS_PICKED_UP;
-    fds[0] = (struct pollfd){.fd = deaf ? -1 : p->daemon.link_sock, .events = POLLIN};
-    for (uint32_t i = 0; i < n_links; i++) {
-        const struct dlx_publisher_link *link =
-            dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
-        fds[1 + 2 * i] = (struct pollfd){.fd = link->hung_up ? -1 : link->bell, .events = POLLIN};
-        /* Of the dead nothing more is to be heard. */
-        fds[2 + 2 * i] = (struct pollfd){
-            .fd = dlx__writer_link_is_dead(&link->core) ? -1 : link->peer->pidfd, .events = POLLIN};
-    }
-    /* Whoever is missing may leave before the daemon has told of it: no packet comes then, but
-     * `joins` is lowered. */
-    bool looks_again = deaf || dlx__writer_misses_link(&p->core);
-    /* Nothing else tells that the daemon has ended the link of who hung up. */
-    for (uint32_t i = 0; i < n_links; i++)
-        looks_again |= dlx__publisher_link_of(dlx__writer_link_at(&p->core, i))->hung_up &&
-                       !dlx__writer_link_is_over(dlx__writer_link_at(&p->core, i));
-    return looks_again;
-}
-
-int dlx__publisher_link_wait(struct dlx_publisher *p, struct dlx_wait *wait)
-{
-    uint32_t n_links = dlx__writer_n_links(&p->core);
-    dlx_cleanup(dlx__freep) struct pollfd *fds = calloc(2 * (size_t)n_links + 1, sizeof *fds);
-    if (!fds)
-        return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", n_links);
-    bool looks_again = dlx__publisher_link_list_sources(p, fds) || p->daemon.link_sock < 0;
-    uint64_t now = dlx__now_ns(), until = dlx__wait_part(wait, p->client, now);
-    if (looks_again)
-        until = DLX_MIN(until, now + DLX_RECONNECT_NS);
-    int n = poll(fds, 2 * (nfds_t)n_links + 1, dlx__deadline_ms(until, now));
-    if (n < 0 && errno != EINTR)
-        return dlx__fail_errno("poll of %u links", n_links);
-    int r = now < wait->deadline
-                ? dlx__wait_for_peers(wait, p->client, &p->turn, n < 0, p->topic, "subscribers")
-                : 0;
-    if (r < 0)
-        return r;
-    for (uint32_t i = 0; n > 0 && i < n_links; i++) {
-        struct dlx_publisher_link *link = dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
-        short bell = fds[1 + 2 * i].revents;
-        /* It will ring no more. What it holds still counts until its page says CLOSED and holds
-         * nothing, or until its process is dead. */
-        if ((bell & (POLLHUP | POLLERR)) || ((bell & POLLIN) && !drain_bell(link->bell)))
-            link->hung_up = true;
-        if (fds[2 + 2 * i].revents) {
-            dlx__writer_link_set_dead(&link->core);
-            dlx__publisher_link_end(p, link);
-        }
-    }
-    /* These last: links come, and go. */
-    dlx__publisher_link_find_ends(p);
-    if (p->daemon.link_sock < 0)
-        dlx__publisher_check(p, dlx__now_ns());
-    else if (fds[0].revents)
-        env_pick_up(p);
-    if (n <= 0)
-        return dlx__now_ns() >= wait->deadline ? DLX_E_TIMEOUT : 0;
-    /* The caller has looked since: a link that always rings is no reason to look for ever. */
-    return now >= wait->deadline ? DLX_E_TIMEOUT : 0;
-}
-
-/* ---- after a new daemon --------------------------------------------------------------------- */
+/* ---- after a new daemon ------------------------------------------------------------------- */
 
 /* Has its subscription a link by the new daemon? */
 static bool is_replaced(const struct dlx_publisher *p, const struct dlx_publisher_link *link)
@@ -336,8 +408,7 @@ static bool is_replaced(const struct dlx_publisher *p, const struct dlx_publishe
     return false;
 }
 
-/* Have all of them, or all that are reliable? */
-static bool have_rejoined(const struct dlx_publisher *p, bool all)
+bool dlx__publisher_link_have_rejoined(const struct dlx_publisher *p, bool all)
 {
     for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++) {
         const struct dlx_publisher_link *link =
@@ -354,53 +425,10 @@ void dlx__publisher_link_set_foreign(struct dlx_publisher *p)
     for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++)
         dlx__publisher_link_of(dlx__writer_link_at(&p->core, i))->foreign = true;
     p->joins.n_ended = 0; /* as far as the new daemon knows */
-    dlx__publisher_detour(p, DLX_DETOUR_REJOIN, !have_rejoined(p, false));
+    dlx__publisher_detour(p, DLX_DETOUR_REJOIN, !dlx__publisher_link_have_rejoined(p, false));
 }
 
-int dlx__publisher_link_rejoin(struct dlx_publisher *p, struct dlx_wait *wait)
-{
-    int r = 0;
-    /* That daemon may have ended, too, and a caller who never waits looks nowhere else. */
-    dlx__publisher_look(p, dlx__now_ns());
-    for (;;) {
-        dlx__writer_set_blocked(&p->core, true); /* again, as it may have moved */
-        dlx__writer_read_membership(&p->core);
-        dlx__writer_look_for_dead(&p->core);
-        dlx__publisher_detour(p, DLX_DETOUR_REJOIN, !have_rejoined(p, false));
-        if (!(p->detours & DLX_DETOUR_REJOIN))
-            break;
-        r = wait->deadline == 0 ? DLX_E_FULL : dlx__publisher_link_wait(p, wait);
-        if (r < 0)
-            break;
-    }
-    dlx__publisher_link_unblock(p);
-    if (r != DLX_E_FULL && r != DLX_E_TIMEOUT)
-        return r;
-    p->stats.full++;
-    return dlx__fail(r, "topic %s: reliable subscribers have yet to join the new dlpackd",
-                     p->topic);
-}
-
-void dlx__publisher_link_drain(struct dlx_publisher *p, int64_t timeout_ns)
-{
-    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)}, once = {.deadline = 0};
-    if (dlx__writer_head(&p->core) > dlx__writer_passed(&p->core))
-        dlx__publisher_await_daemon(p, &wait);
-    else if (dlx__writer_heeds_locks(
-                 &p->core)) /* a daemon that shows it has yet to hear that it ends */
-        dlx__publisher_await_daemon(p, &once);
-    if (dlx__writer_head(&p->core) <= p->daemon.base || have_rejoined(p, true))
-        return;
-    do {
-        dlx__writer_set_blocked(&p->core, true);
-        dlx__writer_read_membership(&p->core);
-        dlx__writer_look_for_dead(&p->core);
-    } while (p->daemon.link_sock >= 0 && !have_rejoined(p, true) &&
-             dlx__publisher_link_wait(p, &wait) == 0);
-    dlx__writer_set_blocked(&p->core, false);
-}
-
-/* ---- its end ------------------------------------------------------------------------------- */
+/* ---- its end ------------------------------------------------------------------------------ */
 
 /* Messages that the daemon goes on showing. */
 static uint64_t n_left_behind(const struct dlx_publisher *p)
@@ -416,51 +444,4 @@ void dlx__publisher_link_tell_end(struct dlx_publisher *p)
     for (uint32_t i = 0; i < dlx__writer_n_links(&p->core); i++)
         (void)!send(dlx__publisher_link_of(dlx__writer_link_at(&p->core, i))->bell, bytes,
                     sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
-}
-
-/* ---- who is in the way --------------------------------------------------------------------- */
-
-static const char *why_not_attached(const struct dlx_publisher *p)
-{
-    if (p->joins.state != DLX_PUBLISHER_JOINS_PICKED_UP)
-        return "open files or memory of this process";
-    return p->daemon.link_sock < 0 ? "dlpackd ended before it told of them"
-                                   : "dlpackd has yet to tell of them";
-}
-
-/* Others hold memory, and stop nobody. Nothing, if they have gone on meanwhile. */
-static void list_blocking(const struct dlx_publisher *p, char *ret, size_t size)
-{
-    size_t used = 0;
-    ret[0] = '\0';
-    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core) && used < size - 80; i++) {
-        const struct dlx_writer_link *link = dlx__writer_link_at(&p->core, i);
-        uint64_t behind = dlx__writer_link_lag(&p->core, link);
-        if (behind == 0)
-            continue;
-        struct dlx_peer *peer = dlx__publisher_link_of(link)->peer;
-        const char *name = dlx__peers_name(&p->client->peers, peer);
-        int n =
-            snprintf(ret + used, size - used, "%s%s%spid %u%s holds %u and is %" PRIu64 " behind",
-                     used ? ", " : ": ", name, *name ? " (" : "", peer->pid, *name ? ")" : "",
-                     dlx__writer_link_n_held(link), behind);
-        used += n > 0 ? (size_t)n : 0;
-    }
-}
-
-int dlx__publisher_link_blame(const struct dlx_publisher *p, int code)
-{
-    char who[DLX_ERROR_TEXT_SIZE];
-    if (dlx__writer_misses_link(&p->core))
-        return dlx__fail(
-            code,
-            "topic %s: %" PRIu64 " subscribers could not be attached (%s), so nothing can "
-            "be dropped (depth %u)",
-            p->topic, dlx__writer_n_missing(&p->core), why_not_attached(p), p->args.depth);
-    list_blocking(p, who, sizeof who);
-    return dlx__fail(
-        code,
-        "topic %s: a reliable subscriber is as far behind as it may be (depth %u)%.250s; "
-        "wait longer (timeout), raise depth, or stop that subscriber",
-        p->topic, p->args.depth, who);
 }

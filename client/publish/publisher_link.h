@@ -21,11 +21,7 @@
  */
 
 #include "client/base/peer.h"
-#include "client/control/notification.h"
-#include "ring/writer.h"
-
-struct dlx_publisher;
-struct dlx_wait; /* client/control/wait.h */
+#include "client/publish/publisher.h"
 
 enum dlx_publisher_link_state {
     DLX_PUBLISHER_LINK_ATTACHED,
@@ -46,29 +42,6 @@ struct dlx_publisher_link {
     bool early;   /* its subscription was there first: it receives everything, started or not */
 };
 
-/*
- * What comes by the link socket.
- *
- *                 no descriptor is free                 no memory for the link
- *     STARVED <------------------------- PICKED_UP -----------------------------> DUE
- *        |  the packet stays in the socket  ^  ^  the packet was read: it is kept  |
- *        +-- a packet is read, or moved ----+  +------------- it is added ---------+
- *
- * Moved: the publisher goes on with another daemon, which has another socket.
- */
-enum dlx_publisher_joins_state {
-    DLX_PUBLISHER_JOINS_PICKED_UP,
-    DLX_PUBLISHER_JOINS_STARVED,
-    DLX_PUBLISHER_JOINS_DUE,
-};
-
-struct dlx_publisher_joins {
-    enum dlx_publisher_joins_state state;
-    struct dlx_notification due; /* if DUE: the link, with fds */
-    uint64_t next_more_ns;       /* not before: the daemon did not send the rest in time */
-    uint64_t n_ended;            /* links of this daemon that are ENDED, or were */
-};
-
 /* The environment of the ring writer: client/publish/publisher_link.c. */
 extern const struct dlx_writer_env dlx__publisher_link_env;
 
@@ -78,7 +51,7 @@ static inline struct dlx_publisher_link *dlx__publisher_link_of(const struct dlx
                                                     offsetof(struct dlx_publisher_link, core));
 }
 
-/* ---- ends: client/publish/publisher_link_end.c ----------------------------------------------- */
+/* ---- ends ------------------------------------------------------------------------------------ */
 
 /* The end of the link was noticed: tells it, unless that was done before. */
 void dlx__publisher_link_end(struct dlx_publisher *p, struct dlx_publisher_link *link);
@@ -95,24 +68,11 @@ bool dlx__publisher_link_misses_end(const struct dlx_publisher *p);
 /* Read the membership line, and look for the ends that it tells of. Links may go. */
 void dlx__publisher_link_find_ends(struct dlx_publisher *p);
 
-/* ---- joins, waiting, reports ----------------------------------------------------------------- */
+/* ---- joins, restarts, counts ----------------------------------------------------------------- */
 
-/*
- * Wait until something may have changed: a bell, a join, a death; or until a part of the wait is
- * over and the program lets it go on. Bells are drained. Returns 0; DLX_E_TIMEOUT,
- * DLX_E_INTERRUPTED, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
- */
-int dlx__publisher_link_wait(struct dlx_publisher *p, struct dlx_wait *wait);
-
-/*
- * After a new daemon: wait until every reliable subscriber has a link by it, so that what is
- * published is not lost if that daemon ends, too. Returns 0; DLX_E_FULL, DLX_E_TIMEOUT, and as
- * dlx__publisher_link_wait().
- */
-int dlx__publisher_link_rejoin(struct dlx_publisher *p, struct dlx_wait *wait);
-/* Before it leaves: wait so long for subscribers who have yet to come to the new daemon, where
- * the newest messages are. */
-void dlx__publisher_link_drain(struct dlx_publisher *p, int64_t timeout_ns);
+/* Has every subscription with a link by a former daemon, or every reliable one, a link by this
+ * daemon? */
+bool dlx__publisher_link_have_rejoined(const struct dlx_publisher *p, bool all);
 /* It has published its last message: tell every link how far its stream came, less what the
  * daemon keeps. Who sees all of its control blocks knows it from these; who has not come to the
  * new daemon does not. */
@@ -129,15 +89,5 @@ uint32_t dlx__publisher_link_n_receiving(const struct dlx_publisher *p);
 uint32_t dlx__publisher_link_n_attached(const struct dlx_publisher *p);
 /* Links that a message reaches that is published now. */
 uint32_t dlx__publisher_link_n_reached(const struct dlx_publisher *p);
-
-/* Write into `fds`, which has room for 2 * n_links + 1, the descriptors that become readable
- * when there may be room, or a subscriber; -1 where there is none. Returns true if either may
- * also come without any of them: then look again after DLX_RECONNECT_NS. That a new daemon is
- * there is not told either. */
-struct pollfd;
-bool dlx__publisher_link_list_sources(const struct dlx_publisher *p, struct pollfd *fds);
-
-/* Set the thread's message to who keeps the publisher from publishing, and return `code`. */
-int dlx__publisher_link_blame(const struct dlx_publisher *p, int code);
 
 #endif

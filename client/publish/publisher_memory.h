@@ -5,27 +5,11 @@
 /* The memory of a publisher: blocks for its messages, by its heap, its ring and the daemon, and
  * when memory goes back. */
 
-#include "client/heap/heap.h"
-
-struct dlx_memory;
-struct dlx_publisher;
+#include "client/publish/publisher.h"
 
 /* What is not in use goes back after `depth` messages if it is much, else after so many times
  * that. */
 #define DLX_TRIM_EVERY UINT32_C(16)
-
-struct dlx_publisher_memory {
-    /* The block that the next dlx_alloc() takes, and its payload: for prefetching only, may be
-     * stale. */
-    const void *next_block;
-    const void *next_data;
-    /* Not 0: the last block, of this size, needed an old message to go; the next one will, too. */
-    uint64_t room_size;
-    uint64_t next_trim; /* message number */
-    uint32_t n_trims;
-    uint32_t trim_step;     /* arenas that go back with each message; 0: none */
-    uint64_t crowded_until; /* no arena could be had: until then what fits anywhere will do */
-};
 
 /*
  * A block of `size` bytes: from the heap, from messages that nobody needs any more, or from a new
@@ -61,5 +45,32 @@ bool dlx__publisher_drop_empty(struct dlx_publisher *p);
 
 /* Make room for the next message while this one is on its way. */
 void dlx__publisher_look_ahead(struct dlx_publisher *p);
+
+/* ---- what is taken along to another daemon -------------------------------------------------- */
+
+/*
+ * A publisher that announces itself to another daemon takes along what it retains, what a reliable
+ * subscriber has not passed, and what the call that does so has published: the daemon that has
+ * ended may not have sent it the arenas in which that lies, and the new one does not know them. So
+ * it is copied into a new one.
+ */
+
+/* How many messages that is, if the call has published the newest `n_put`. */
+uint32_t dlx__copy_retained_count(struct dlx_publisher *p, uint32_t n_put);
+
+/* The publisher has gone on: get memory for as many messages like the newest one as stay, and one
+ * more, if there is some. No old arena is written again, and this daemon may end before it is asked
+ * for an arena: the stream goes on. */
+void dlx__copy_retained_grow(struct dlx_publisher *p);
+
+/*
+ * Copy the messages that are to be carried into `block`. The new daemon knows the publisher by
+ * `id`, and has this kind of memory; the heap was set aside. Returns 0; what a call to the daemon
+ * returns, DLX_E_NO_MEMORY: then dlx__copy_retained_undo().
+ */
+int dlx__copy_retained(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,
+                       struct dlx_writer_block *block);
+/* The block is not used after all: give the copies back. */
+void dlx__copy_retained_undo(struct dlx_publisher *p, struct dlx_writer_block *block);
 
 #endif

@@ -1,24 +1,269 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-
-/* Waits for subscribers, and whom such a wait has seen when its time is over. */
-
+#include "client/publish/publisher_wait.h"
 #include "client/control/call.h"
-#include "client/control/connection.h"
-#include "client/control/wait.h"
 #include "client/gpu/gpu.h"
-#include "client/publish/publisher.h"
-#include "client/publish/publisher_reconnect.h"
+#include "client/publish/publisher_link.h"
+#include "client/publish/publisher_move.h"
+#include "common/memory.h"
+#include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
 
-/* Whose links the daemon has ended are over. */
-static uint32_t count_subscribers(struct dlx_publisher *p)
+/* ---- what tells of news ------------------------------------------------------------------- */
+
+/* Not to the end: a peer that writes as fast as we read does not keep us here. Returns false
+ * when it writes no more. */
+static bool drain_bell(int fd)
 {
-    dlx__publisher_link_find_ends(p);
-    return dlx__publisher_link_n_receiving(p);
+    char bytes[4096];
+    return recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) != 0;
 }
 
-/* ---- whom it has seen ------------------------------------------------------------------------ */
+/* Write into `fds`, which has room for 2 * n_links + 1, the descriptors that become readable
+ * when there may be room, or a subscriber; -1 where there is none. Returns true if either may
+ * also come without any of them: then look again after DLX_RECONNECT_NS. That a new daemon is
+ * there is not told either. */
+static bool list_sources(const struct dlx_publisher *p, struct pollfd *fds)
+{
+    uint32_t n_links = dlx__writer_n_links(&p->core);
+    /* What cannot be added now is no reason to wake up. */
+    bool deaf = p->joins.state != DLX_PUBLISHER_JOINS_PICKED_UP;
+    fds[0] = (struct pollfd){.fd = deaf ? -1 : p->daemon.link_sock, .events = POLLIN};
+    for (uint32_t i = 0; i < n_links; i++) {
+        const struct dlx_publisher_link *link =
+            dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
+        fds[1 + 2 * i] = (struct pollfd){.fd = link->hung_up ? -1 : link->bell, .events = POLLIN};
+        /* Of the dead nothing more is to be heard. */
+        fds[2 + 2 * i] = (struct pollfd){
+            .fd = dlx__writer_link_is_dead(&link->core) ? -1 : link->peer->pidfd, .events = POLLIN};
+    }
+    /* Whoever is missing may leave before the daemon has told of it: no packet comes then, but
+     * `joins` is lowered. */
+    bool looks_again = deaf || dlx__writer_misses_link(&p->core);
+    /* Nothing else tells that the daemon has ended the link of who hung up. */
+    for (uint32_t i = 0; i < n_links; i++)
+        looks_again |= dlx__publisher_link_of(dlx__writer_link_at(&p->core, i))->hung_up &&
+                       !dlx__writer_link_is_over(dlx__writer_link_at(&p->core, i));
+    return looks_again;
+}
+
+/* What a publisher waits for. */
+struct goal {
+    /* Returns 0; DLX_E_FULL: not yet; or why it cannot be reached. */
+    int (*look)(struct dlx_publisher *p, const struct goal *goal);
+    enum dlx_hurry hurry; /* for another daemon; NOW_AND_THEN: the wait is for subscribers */
+    uint32_t n_subscribers;
+    /* The publisher when an attempt failed: of this epoch of its client, and shown by a daemon. */
+    uint64_t epoch;
+    bool was_shown;
+};
+
+/* A signal ends a wait for subscribers, if the program gave no `interrupt`. */
+static int ask(struct dlx_publisher *p, const struct goal *goal, struct dlx_wait *wait,
+               bool signalled)
+{
+    if (goal->hurry == DLX_HURRY_NOW_AND_THEN)
+        return dlx__wait_for_peers(wait, p->client, &p->turn, signalled, p->topic, "subscribers");
+    return dlx__wait_ask(wait, p->client, &p->turn, signalled) < 0
+               ? dlx__call_interrupted(p->client)
+               : 0;
+}
+
+/*
+ * Sleep until something may have changed: a bell, a join, a death; or until a part of the wait is
+ * over and the program lets it go on. Bells are drained. Returns 0; DLX_E_TIMEOUT,
+ * DLX_E_INTERRUPTED, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
+ */
+static int sleep_for_news(struct dlx_publisher *p, const struct goal *goal, struct dlx_wait *wait)
+{
+    uint32_t n_links = dlx__writer_n_links(&p->core);
+    dlx_cleanup(dlx__freep) struct pollfd *fds = calloc(2 * (size_t)n_links + 1, sizeof *fds);
+    if (!fds)
+        return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", n_links);
+    bool looks_again =
+        list_sources(p, fds) || p->daemon.link_sock < 0 || goal->hurry != DLX_HURRY_NOW_AND_THEN;
+    uint64_t now = dlx__now_ns(), until = dlx__wait_part(wait, p->client, now);
+    if (looks_again)
+        until = DLX_MIN(until, now + DLX_RECONNECT_NS);
+    int n = poll(fds, 2 * (nfds_t)n_links + 1, dlx__deadline_ms(until, now));
+    if (n < 0 && errno != EINTR)
+        return dlx__fail_errno("poll of %u links", n_links);
+    int r = now < wait->deadline ? ask(p, goal, wait, n < 0) : 0;
+    if (r < 0)
+        return r;
+    for (uint32_t i = 0; n > 0 && i < n_links; i++) {
+        struct dlx_publisher_link *link = dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
+        short bell = fds[1 + 2 * i].revents;
+        /* It will ring no more. What it holds still counts until its page says CLOSED and holds
+         * nothing, or until its process is dead. */
+        if ((bell & (POLLHUP | POLLERR)) || ((bell & POLLIN) && !drain_bell(link->bell)))
+            link->hung_up = true;
+        if (fds[2 + 2 * i].revents) {
+            dlx__writer_link_set_dead(&link->core);
+            dlx__publisher_link_end(p, link);
+        }
+    }
+    /* These last: links come, and go. */
+    dlx__publisher_link_find_ends(p);
+    if (fds[0].revents)
+        dlx__publisher_link_env.pick_up(p);
+    /* A link that always rings is no reason to look for ever. */
+    return (n <= 0 ? dlx__now_ns() : now) >= wait->deadline ? DLX_E_TIMEOUT : 0;
+}
+
+/* A call waits no more. Subscribers go on ringing for dlx_publisher_fd(). */
+static void unblock(struct dlx_publisher *p)
+{
+    if (!(p->detours & DLX_DETOUR_ARMED))
+        dlx__writer_set_blocked(&p->core, false);
+}
+
+/*
+ * The one loop that waits, and that moves a publisher while it waits. Looks once more when the time
+ * is over. Returns 0; DLX_E_TIMEOUT, without a message; and what the goal's look fails with, or
+ * sleep_for_news().
+ */
+static int wait_until(struct dlx_publisher *p, const struct goal *goal, struct dlx_wait *wait)
+{
+    bool over = false;
+    int r;
+    for (;;) {
+        if (p->daemon.link_sock < 0 || goal->hurry != DLX_HURRY_NOW_AND_THEN)
+            dlx__publisher_check(p, dlx__now_ns(), goal->hurry, 0);
+        /* Subscribers ring if a publisher waits, also one that stores its first cursor. */
+        dlx__writer_set_blocked(&p->core, true); /* again each time, as it may have moved */
+        r = goal->look(p, goal);
+        if (r != DLX_E_FULL || over)
+            break;
+        r = sleep_for_news(p, goal, wait);
+        over = r == DLX_E_TIMEOUT;
+        if (r < 0 && !over)
+            break;
+    }
+    unblock(p);
+    return r == DLX_E_FULL ? DLX_E_TIMEOUT : r;
+}
+
+/* ---- dlx_publisher_fd() ------------------------------------------------------------------- */
+
+/* If dlx_publisher_fd() was called: before a call looks for room or subscribers, ask subscribers to
+ * ring, and forget what they rang before. */
+static void arm_begin(struct dlx_publisher *p)
+{
+    struct dlx_wait once = {.deadline = 0};
+    if (p->ready.fd < 0)
+        return;
+    dlx__publisher_detour(p, DLX_DETOUR_ARMED, true);
+    p->ready.armed_block = dlx__writer_control(&p->core);
+    dlx__writer_set_blocked(&p->core, true);
+    (void)sleep_for_news(p, &(struct goal){0}, &once);
+    dlx__error_clear();
+}
+
+/* Subscribers of one process have the same pidfd. */
+static int add_source(int epoll, int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    if (fd < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0 || errno == EEXIST)
+        return 0;
+    return dlx__fail_errno("epoll_ctl");
+}
+
+/*
+ * When to call again although nothing that can be polled says so; 0: never. Without a daemon there
+ * is room when a subscriber rings, as with one. But subscribers come by the next daemon, of which
+ * nothing tells: it is looked for less and less often, up to once in DLX_LOOK_NS.
+ */
+static uint64_t look_after(struct dlx_publisher *p, int r, bool looks_again)
+{
+    bool needs_daemon = p->daemon.link_sock < 0 && (r == DLX_E_TIMEOUT || looks_again);
+    if (!needs_daemon) {
+        p->ready.pause_ns = 0;
+        return looks_again ? DLX_RECONNECT_NS : 0;
+    }
+    p->ready.pause_ns =
+        p->ready.pause_ns == 0 ? DLX_RECONNECT_NS : DLX_MIN(2 * p->ready.pause_ns, DLX_LOOK_NS - 1);
+    return p->ready.pause_ns;
+}
+
+/* Put what may make room where the eventfd, or what might have made it before, was. The call
+ * failed with `code`. */
+static int replace_sources(struct dlx_publisher *p, int code)
+{
+    uint32_t n = 2 * dlx__writer_n_links(&p->core) + 1;
+    dlx_cleanup(dlx__freep) struct pollfd *fds = calloc(n, sizeof *fds);
+    if (!fds)
+        return dlx__fail(DLX_E_NO_MEMORY, "waiting for %u links", dlx__writer_n_links(&p->core));
+    bool looks_again = dlx__writer_control(&p->core) !=
+                       p->ready.armed_block; /* its subscribers were not asked to ring */
+    looks_again |= list_sources(p, fds);
+    dlx_cleanup(dlx__closep) int sources = epoll_create1(EPOLL_CLOEXEC);
+    int r = sources < 0 ? dlx__fail_errno("epoll_create1") : 0;
+    for (uint32_t i = 0; r == 0 && i < n; i++)
+        r = add_source(sources, fds[i].fd);
+    const struct itimerspec again = {
+        .it_value = {.tv_nsec = (long)look_after(p, code, looks_again)}};
+    if (r == 0 && timerfd_settime(p->ready.timer, 0, &again, NULL) < 0)
+        r = dlx__fail_errno("timerfd_settime");
+    if (r == 0)
+        r = add_source(sources, p->ready.timer);
+    if (r == 0)
+        r = add_source(p->ready.fd, sources);
+    if (r < 0)
+        return r;
+    /* Closing alone does not take it out: a forked child may have inherited it. */
+    (void)epoll_ctl(p->ready.fd, EPOLL_CTL_DEL, p->ready.sources, NULL);
+    dlx__close(p->ready.sources);
+    p->ready.sources = dlx__steal_fd(&sources);
+    return 0;
+}
+
+/* After the call, which returns `r`: if it has to be made again, the descriptor becomes readable
+ * when that is worth it. Returns `r`, or why the descriptor could not be prepared. */
+static int arm_end(struct dlx_publisher *p, int r)
+{
+    if (p->ready.fd < 0)
+        return r;
+    if (r != DLX_E_FULL && r != DLX_E_TIMEOUT) {
+        dlx__publisher_detour(p, DLX_DETOUR_ARMED, false);
+        p->ready.pause_ns = 0;
+        dlx__writer_set_blocked(&p->core, false);
+        return r;
+    }
+    dlx__writer_set_blocked(&p->core, true);
+    int armed = replace_sources(p, r);
+    return armed < 0 ? armed : r;
+}
+
+int dlx_publisher_fd(struct dlx_publisher *p)
+{
+    int r = dlx__publisher_begin(p, "dlx_publisher_fd");
+    if (r < 0)
+        return r;
+    if (p->ready.fd < 0) {
+        dlx_cleanup(dlx__closep) int ready = epoll_create1(EPOLL_CLOEXEC),
+                                     first = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK),
+                                     timer = timerfd_create(CLOCK_MONOTONIC,
+                                                            TFD_CLOEXEC | TFD_NONBLOCK);
+        r = ready < 0 || first < 0 || timer < 0 ? dlx__fail_errno("dlx_publisher_fd")
+                                                : add_source(ready, first);
+        if (r == 0) {
+            p->ready.fd = dlx__steal_fd(&ready);
+            p->ready.sources = dlx__steal_fd(&first);
+            p->ready.timer = dlx__steal_fd(&timer);
+        }
+    }
+    r = r < 0 ? r : p->ready.fd;
+    dlx__publisher_leave(p);
+    return r;
+}
+
+/* ---- whom it has seen --------------------------------------------------------------------- */
 
 #define WHY_NOT_SIZE 200
 /* The minor version since which daemons list links whose subscribers have yet to make a call. */
@@ -117,8 +362,14 @@ static int see_joining(struct seen *seen, char ret_why_not[WHY_NOT_SIZE])
     return r == DLX_E_INTERRUPTED ? r : 0;
 }
 
-static int wait_fail(struct dlx_publisher *p, uint32_t n, uint32_t n_wanted)
+/* DLX_E_TIMEOUT, with whom it has seen. A caller that does not wait asks often, and the daemon is
+ * not asked each time. */
+static int fail_for_subscribers(struct dlx_publisher *p, uint32_t n_wanted,
+                                const struct dlx_wait *wait)
 {
+    uint32_t n = dlx__publisher_link_n_receiving(p);
+    if (wait->deadline == 0)
+        return dlx__fail(DLX_E_TIMEOUT, "topic %s has %u of %u subscribers", p->topic, n, n_wanted);
     struct seen seen = {.publisher = p};
     char rest[DLX_ERROR_TEXT_SIZE], why_not[WHY_NOT_SIZE];
     see_own_links(&seen);
@@ -148,48 +399,209 @@ static int wait_fail(struct dlx_publisher *p, uint32_t n, uint32_t n_wanted)
                      n_wanted, seen.attached.n > 0 ? ": " : "", seen.attached.text, rest);
 }
 
-/* ---- waiting ------------------------------------------------------------------------------- */
+/* ---- subscribers -------------------------------------------------------------------------- */
 
-int dlx__publisher_await(struct dlx_publisher *p, uint32_t n_subscribers, struct dlx_wait *wait)
+static int look_for_subscribers(struct dlx_publisher *p, const struct goal *goal)
 {
-    int r = 0;
-    uint32_t n;
-    if (count_subscribers(p) >= n_subscribers && !(p->detours & DLX_DETOUR_REFUSED))
-        return 0;
-    /* A subscription that stores its first cursor rings if a publisher waits. */
-    for (;;) {
-        dlx__writer_set_blocked(&p->core, true); /* again, as it may have moved */
-        dlx__publisher_link_env.pick_up(p);
-        n = count_subscribers(p);
-        if (p->detours & DLX_DETOUR_REFUSED)
-            r = dlx__publisher_fail_refused(p);
-        if (r < 0 || n >= n_subscribers)
-            break;
-        r = dlx__publisher_link_wait(p, wait);
-        if (r < 0)
-            break;
-    }
-    dlx__publisher_link_unblock(p);
-    if (r != DLX_E_TIMEOUT)
-        return r;
-    /* A caller that does not wait asks often, and the daemon is not asked each time. */
-    if (wait->deadline != 0)
-        return wait_fail(p, n, n_subscribers);
-    return dlx__fail(r, "topic %s has %u of %u subscribers", p->topic, n, n_subscribers);
+    if (p->detours & DLX_DETOUR_REFUSED)
+        return dlx__publisher_fail_refused(p);
+    /* Whose links the daemon has ended are over. */
+    dlx__publisher_link_find_ends(p);
+    return dlx__publisher_link_n_receiving(p) >= goal->n_subscribers ? 0 : DLX_E_FULL;
 }
 
 int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns)
 {
+    const struct goal goal = {.look = look_for_subscribers, .n_subscribers = n_subscribers};
     int r = dlx__publisher_begin(p, "dlx_publisher_wait");
     if (r < 0)
         return r;
     dlx__publisher_look(p, dlx__now_ns()); /* with enough subscribers, no other look is needed */
-    dlx__publisher_link_arm_begin(p);
+    arm_begin(p);
     struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
-    r = dlx__publisher_await(p, n_subscribers, &wait);
-    r = dlx__publisher_link_arm_end(p, r);
+    r = wait_until(p, &goal, &wait);
+    if (r == DLX_E_TIMEOUT)
+        r = fail_for_subscribers(p, n_subscribers, &wait);
+    r = arm_end(p, r);
     if (p->gpu)
         dlx__gpu_publisher.collect(p);
     dlx__publisher_leave(p);
     return r;
+}
+
+/* ---- room --------------------------------------------------------------------------------- */
+
+static const char *why_not_attached(const struct dlx_publisher *p)
+{
+    if (p->joins.state != DLX_PUBLISHER_JOINS_PICKED_UP)
+        return "open files or memory of this process";
+    return p->daemon.link_sock < 0 ? "dlpackd ended before it told of them"
+                                   : "dlpackd has yet to tell of them";
+}
+
+/* Others hold memory, and stop nobody. Nothing, if they have gone on meanwhile. */
+static void list_blocking(const struct dlx_publisher *p, char *ret, size_t size)
+{
+    size_t used = 0;
+    ret[0] = '\0';
+    for (uint32_t i = 0; i < dlx__writer_n_links(&p->core) && used < size - 80; i++) {
+        const struct dlx_writer_link *link = dlx__writer_link_at(&p->core, i);
+        uint64_t behind = dlx__writer_link_lag(&p->core, link);
+        if (behind == 0)
+            continue;
+        struct dlx_peer *peer = dlx__publisher_link_of(link)->peer;
+        const char *name = dlx__peers_name(&p->client->peers, peer);
+        int n =
+            snprintf(ret + used, size - used, "%s%s%spid %u%s holds %u and is %" PRIu64 " behind",
+                     used ? ", " : ": ", name, *name ? " (" : "", peer->pid, *name ? ")" : "",
+                     dlx__writer_link_n_held(link), behind);
+        used += n > 0 ? (size_t)n : 0;
+    }
+}
+
+/* Who keeps the publisher from publishing. Returns `code`, or DLX_E_TIMEOUT where subscribers are
+ * missing that it requires; DLX_E_INTERRUPTED. */
+static int blame(struct dlx_publisher *p, int code, const struct dlx_wait *wait)
+{
+    char who[DLX_ERROR_TEXT_SIZE];
+    uint32_t n = p->args.min_subscribers;
+    if (p->detours & DLX_DETOUR_REJOIN)
+        return dlx__fail(code, "topic %s: reliable subscribers have yet to join the new dlpackd",
+                         p->topic);
+    if ((p->detours & DLX_DETOUR_REQUIRE) && dlx__publisher_link_n_receiving(p) < n) {
+        int r = fail_for_subscribers(p, n, wait);
+        if (r != DLX_E_TIMEOUT)
+            return r;
+        return dlx__fail_prefix(r, "nothing was published, since min_subscribers is %u%s", n,
+                                wait->deadline == 0 ? " (it did not wait: timeout_ns is 0)" : "");
+    }
+    if (dlx__writer_misses_link(&p->core))
+        return dlx__fail(
+            code,
+            "topic %s: %" PRIu64 " subscribers could not be attached (%s), so nothing can "
+            "be dropped (depth %u)",
+            p->topic, dlx__writer_n_missing(&p->core), why_not_attached(p), p->args.depth);
+    list_blocking(p, who, sizeof who);
+    return dlx__fail(
+        code,
+        "topic %s: a reliable subscriber is as far behind as it may be (depth %u)%.250s; "
+        "wait longer (timeout), raise depth, or stop that subscriber",
+        p->topic, p->args.depth, who);
+}
+
+/* All that a message needs before it can be published. */
+static int look_for_room(struct dlx_publisher *p, const struct goal *goal)
+{
+    int r = 0;
+    if (p->detours & DLX_DETOUR_REFUSED)
+        return dlx__publisher_fail_refused(p);
+    if (p->detours & DLX_DETOUR_REJOIN) {
+        bool all = dlx__publisher_link_have_rejoined(p, false);
+        dlx__publisher_detour(p, DLX_DETOUR_REJOIN, !all);
+        r = all ? 0 : DLX_E_FULL;
+    }
+    if (r == 0 && (p->detours & DLX_DETOUR_REQUIRE))
+        r = look_for_subscribers(p, goal);
+    return r < 0 ? r : dlx__writer_make_room(&p->core);
+}
+
+static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)
+{
+    const struct goal goal = {.look = look_for_room, .n_subscribers = p->args.min_subscribers};
+    bool waits = wait->deadline != 0;
+    int r = look_for_room(p, &goal);
+    if (r != DLX_E_FULL && r != DLX_E_ACCESS)
+        return r;
+    /* A daemon that has ended may be why: with another one there is room. And the one that refused
+     * the publisher may take it again. */
+    bool is_late = p->daemon.link_sock < 0 || (p->detours & ~(uint32_t)DLX_DETOUR_ARMED);
+    if (is_late) {
+        dlx__publisher_look(p, dlx__now_ns());
+        r = look_for_room(p, &goal);
+    }
+    if (r == DLX_E_FULL && waits) {
+        p->stats.blocked++;
+        r = wait_until(p, &goal, wait);
+    } else if (r == DLX_E_FULL && (is_late || dlx__publisher_link_misses_end(p))) {
+        dlx__publisher_link_env.pick_up(p);
+        dlx__writer_look_for_dead(&p->core);
+        r = look_for_room(p, &goal);
+    }
+    if (r != DLX_E_FULL && r != DLX_E_TIMEOUT)
+        return r;
+    r = blame(p, r, wait);
+    p->stats.full += r != DLX_E_INTERRUPTED;
+    return r;
+}
+
+int dlx__publish_room_slowly(struct dlx_publisher *p, struct dlx_wait *wait)
+{
+    uint64_t epoch = p->epoch;
+    arm_begin(p);
+    int r = arm_end(p, find_room(p, wait));
+    dlx_store64_relaxed(&dlx__writer_control(&p->core)->refused, p->stats.full);
+    return r == 0 && p->epoch != epoch ? DLX__AGAIN : r;
+}
+
+/* ---- another daemon ----------------------------------------------------------------------- */
+
+/* A later daemon has shown this block to subscribers, so the publisher frees nothing. */
+static bool is_shown(const struct dlx_publisher *p)
+{
+    return dlx__writer_heeds_locks(&p->core) && !dlx__writer_has_daemon(&p->core) &&
+           dlx__region_is_locked(p->daemon.control_fd);
+}
+
+/* Was it worth it to wait: can the attempt that failed be made again? */
+static int look_for_change(struct dlx_publisher *p, const struct goal *goal)
+{
+    if (p->epoch != goal->epoch || (goal->was_shown && !is_shown(p)))
+        return 0;
+    return p->detours & DLX_DETOUR_REFUSED ? dlx__publisher_fail_refused(p) : DLX_E_FULL;
+}
+
+int dlx__publisher_go_on(struct dlx_publisher *p, int r, struct dlx_wait *wait)
+{
+    char why[DLX_ERROR_TEXT_SIZE];
+    if (r != DLX_E_DISCONNECTED && r != DLX_E_NOT_FOUND)
+        return r;
+    memcpy(why, dlx__error_message(), sizeof why);
+    struct goal goal = {.look = look_for_change, .epoch = p->epoch, .was_shown = is_shown(p)};
+    /* One that was shown has a daemon, which answers soon, or had one. */
+    goal.hurry =
+        wait->deadline == 0 && !goal.was_shown ? DLX_HURRY_NOW_AND_THEN : DLX_HURRY_WAITING;
+    int waited = wait_until(p, &goal, wait);
+    if (waited == DLX_E_TIMEOUT)
+        return dlx__fail(r, "%s", why);
+    return waited == 0 ? DLX__AGAIN : waited;
+}
+
+static int look_for_daemon(struct dlx_publisher *p, const struct goal *goal)
+{
+    (void)goal;
+    return dlx__publisher_has_daemon(p) ? 0 : DLX_E_FULL;
+}
+
+static int look_for_all(struct dlx_publisher *p, const struct goal *goal)
+{
+    (void)goal;
+    return p->daemon.link_sock < 0 || dlx__publisher_link_have_rejoined(p, true) ? 0 : DLX_E_FULL;
+}
+
+void dlx__publisher_drain(struct dlx_publisher *p, int64_t timeout_ns)
+{
+    const struct goal daemon = {.look = look_for_daemon, .hurry = DLX_HURRY_WAITING};
+    const struct goal all = {.look = look_for_all};
+    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)}, once = {.deadline = 0};
+    /* Reliable subscribers may not have been sent all that they have yet to take. */
+    if (dlx__writer_head(&p->core) > dlx__writer_passed(&p->core))
+        (void)wait_until(p, &daemon, &wait);
+    else if (dlx__writer_heeds_locks(
+                 &p->core)) /* a daemon that shows it has yet to hear that it ends */
+        (void)wait_until(p, &daemon, &once);
+    if (dlx__writer_head(&p->core) > p->daemon.base) {
+        dlx__writer_look_for_dead(&p->core);
+        (void)wait_until(p, &all, &wait);
+    }
+    dlx__writer_set_blocked(&p->core, false);
 }

@@ -30,7 +30,7 @@
 #include "client/base/device.h"
 #include "client/gpu/gpu.h"
 #include "client/message/subscriber_link.h"
-#include "client/publish/publish.h"
+#include "client/publish/make.h"
 #include "client/publish/publisher.h"
 #include "common/amount.h"
 #include "gpu/gpu.h"

@@ -6,7 +6,7 @@
  * seen in another.
  */
 
-#include "client/publish/publisher.h"
+#include "client/publish/publisher_memory.h"
 #include "tests/harness/stream.h"
 
 enum { NDIM_MAX = 10, LAG = 6 };

@@ -2,7 +2,7 @@
 
 /* dlx_publish_n() and dlx_take_n(): many messages in one call, each as if it were alone. */
 
-#include "client/publish/publisher.h"
+#include "client/publish/publisher_memory.h"
 #include "tests/harness/stream.h"
 
 enum { LEN = 4 }; /* elements of a message */

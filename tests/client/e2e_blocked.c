@@ -5,7 +5,7 @@
 
 #include "client/message/subscriber_link.h"
 #include "client/publish/publisher.h"
-#include "client/publish/publisher_reconnect.h"
+#include "client/publish/publisher_move.h"
 #include "client/subscribe/subscription.h"
 #include "tests/harness/fork.h"
 #include "tests/harness/stream.h"
@@ -61,7 +61,8 @@ TEST(a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake)
     pid_t pid = dlx_test_stream_subscribe_elsewhere(SUBSCRIBE_RELIABLY);
     ok(dlx_publisher_wait(x.p, 2, PATIENCE));
     dlx_test_stream_restart();
-    eventually((dlx__publisher_check(x.p, dlx__now_ns()), x.p->epoch != 0));
+    eventually(
+        (dlx__publisher_check(x.p, dlx__now_ns(), DLX_HURRY_NOW_AND_THEN, 0), x.p->epoch != 0));
     dlx_test_fork_kill(pid);
     publish_until_blocked(x.p); /* for the other one, who makes no call and so does not come */
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "have yet to join the new dlpackd"));

@@ -3,7 +3,7 @@
 /* What a publisher lets one subscriber hold: takes beyond that fail, and a link that holds more is
  * cut. */
 
-#include "client/publish/publisher.h"
+#include "client/publish/publisher_link.h"
 #include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
 

@@ -7,7 +7,7 @@
  */
 
 #include "client/publish/publisher.h"
-#include "client/publish/publisher_reconnect.h"
+#include "client/publish/publisher_move.h"
 #include "client/subscribe/subscription.h"
 #include "tests/fail/harness_fail.h"
 #include "tests/fail/harness_server.h"
@@ -102,7 +102,7 @@ static bool publisher_goes_on(struct dlx_publisher *p, uint64_t epoch,
 {
     for (uint64_t until = dlx__deadline(PATIENCE);
          p->epoch == epoch && !(fail && fail->call) && dlx__now_ns() < until;) {
-        dlx__publisher_check(p, dlx__now_ns());
+        dlx__publisher_check(p, dlx__now_ns(), DLX_HURRY_NOW_AND_THEN, 0);
         if (p->epoch == epoch)
             (void)poll(NULL, 0, 1);
     }

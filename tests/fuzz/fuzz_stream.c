@@ -9,7 +9,7 @@
  */
 #include "client/control/call.h"
 #include "client/message/subscriber_link.h"
-#include "client/publish/publisher.h"
+#include "client/publish/publisher_link.h"
 #include "client/control/connection.h"
 #include "tests/fuzz/harness_fuzz.h"
 #include <string.h>

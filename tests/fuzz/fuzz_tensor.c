@@ -5,7 +5,7 @@
  * a second time, with 128 bits and one element at a time.
  */
 #include "client/heap/heap.h"
-#include "client/publish/publish.h"
+#include "client/publish/make.h"
 #include "common/error.h"
 #include "ring/entry.h"
 #include "ring/tensor.h"

@@ -6,7 +6,7 @@
  * other links go on. Each lie is tried on each way to take.
  */
 
-#include "client/publish/publish.h"
+#include "client/publish/publisher_link.h"
 #include "client/subscribe/subscription.h"
 #include "ring/entry.h"
 #include "tests/hostile/harness_liar.h"

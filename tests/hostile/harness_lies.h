@@ -8,7 +8,7 @@
  * library's back.
  */
 
-#include "client/publish/publish.h"
+#include "client/publish/make.h"
 #include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
 

@@ -4,7 +4,8 @@
  * there: what it had published meanwhile is counted when its link ends.
  */
 
-#include "client/publish/publisher_reconnect.h"
+#include "client/publish/publisher_move.h"
+#include "client/publish/publisher_link.h"
 #include "tests/harness/fork.h"
 #include "tests/restart/harness_restart.h"
 
@@ -13,7 +14,7 @@ static void wait_for_daemon(struct dlx_publisher *p)
 {
     uint64_t epoch = p->epoch;
     for (uint64_t until = dlx__deadline(PATIENCE); p->epoch == epoch; dlx_test_before(until))
-        dlx__publisher_check(p, dlx__now_ns());
+        dlx__publisher_check(p, dlx__now_ns(), DLX_HURRY_NOW_AND_THEN, 0);
 }
 
 static void replace_daemon(struct dlx_publisher *p)

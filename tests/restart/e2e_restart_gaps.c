@@ -2,7 +2,7 @@
 /* Daemons end while streams are read that may lose messages: what is missing is counted, every
  * message of it. */
 
-#include "client/publish/publisher_reconnect.h"
+#include "client/publish/publisher_move.h"
 #include "tests/restart/harness_restart.h"
 #include <stdatomic.h>
 
@@ -129,7 +129,7 @@ LOOP_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0, 
         if (_i < 2)
             dlx_test_stream_publish(p, 10, ++n);
         else
-            dlx__publisher_check(p, 0);
+            dlx__publisher_check(p, 0, DLX_HURRY_NOW_AND_THEN, 0);
     }
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     dlx_publisher_unref(p);

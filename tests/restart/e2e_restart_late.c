@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The daemon ends, and the next one answers so late that the publisher does not wait for it. */
 
-#include "client/publish/publisher_reconnect.h"
+#include "client/publish/publisher_move.h"
 #include "common/memory.h"
 #include "tests/restart/harness_restart.h"
 #include <inttypes.h>
@@ -123,7 +123,8 @@ TEST(an_announcement_whose_answer_is_late_counts)
     dlx_test_stream_restart();
     dlx_test_stream_publish(p, 10, 2);
     for (uint64_t until = dlx__deadline(PATIENCE); p->epoch == 0; dlx_test_before(until))
-        dlx__publisher_check(p, dlx__now_ns()); /* it announces itself, and leaves its block */
+        dlx__publisher_check(p, dlx__now_ns(), DLX_HURRY_NOW_AND_THEN,
+                             0); /* it announces itself, and leaves its block */
     dlx_test_stream_restart();
     atomic_store(&proxy.keeps_back, true);
     pthread_t thread = dlx_test_stream_thread(follow, s);
@@ -340,7 +341,7 @@ TEST(a_call_that_needs_the_daemon_does_not_wait_until_a_pause_ends)
     dlx_test_stream_restart();
     x.c->next_try_ns = UINT64_MAX;
     for (int i = 0; i < 1000; i++)
-        dlx__publisher_check(x.p, dlx__now_ns());
+        dlx__publisher_check(x.p, dlx__now_ns(), DLX_HURRY_NOW_AND_THEN, 0);
     ck_assert_uint_eq(x.p->epoch, 0);
     ck_assert_uint_eq(atomic_load(&x.c->epoch), 0);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 1);

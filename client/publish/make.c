@@ -1,17 +1,216 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* dlx_publish_set(): several named tensors and metadata as one message. */
+/* What messages are made of, and sets: several named tensors and metadata as one message. */
 
+#include "client/publish/make.h"
+#include "client/base/device.h"
 #include "client/base/nametable.h"
-#include "client/message/subscriber_link.h"
 #include "client/gpu/gpu.h"
-#include "client/publish/publish.h"
-#include "client/publish/publisher_reconnect.h"
-#include "ring/manifest.h"
+#include "client/heap/debug.h"
+#include "client/message/message.h"
+#include "client/message/subscriber_link.h"
+#include "client/publish/publisher_link.h"
+#include "client/publish/publisher_move.h"
 #include "ring/tensor.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+/* ---- what to publish ---------------------------------------------------------------------- */
+
+static bool overlaps(const DLTensor *t)
+{
+    for (int32_t i = 0; i < t->ndim; i++)
+        if (t->strides[i] <= 0 && t->shape[i] > 1)
+            return true;
+    return false;
+}
+
+/* Can this tensor be read where it lies, in its own block? The user may have changed the shape, the
+ * strides or the start of what dlx_alloc() gave. */
+static bool fits_block(const struct dlx_block *block, const DLTensor *t, bool padded,
+                       uint64_t *ret_offset, uint64_t *ret_size, bool *ret_follow)
+{
+    if (dlx__block_is_frozen(block))
+        return false;
+    const uint8_t *base = dlx__block_data(block);
+    uint64_t start, end;
+    if (t->device.device_type != kDLCPU || t->device.device_id != 0)
+        return false;
+    /* First: it says whether there are shapes to look at. */
+    if (dlx__tensor_size(t->dtype, padded, t->ndim, t->shape, ret_size) < 0)
+        return false;
+    if (!dlx__tensor_is_row_major(t->ndim, t->shape, t->strides) &&
+        (overlaps(t) ||
+         dlx__tensor_extent(t->dtype, padded, t->ndim, t->shape, t->strides, ret_size) < 0))
+        return false;
+    *ret_follow = dlx__tensor_strides_follow(t->ndim, t->shape, t->strides);
+    if (*ret_size == 0) {
+        *ret_offset = 0;
+        return true;
+    }
+    /* As numbers: the pointer need not lie in the block at all. */
+    uintptr_t data = (uintptr_t)t->data, first = (uintptr_t)base;
+    if (!base || __builtin_add_overflow(data, t->byte_offset, &data) || data < first)
+        return false;
+    start = data - first;
+    if (start % DLX_SHM_ALIGN != 0 || __builtin_add_overflow(start, *ret_size, &end) ||
+        end > block->size)
+        return false;
+    *ret_offset = block->offset + start;
+    return true;
+}
+
+static int check_device(const DLTensor *t)
+{
+    switch (t->device.device_type) {
+    case kDLCPU:
+    case kDLCUDAHost:
+    case kDLROCMHost:
+        return 0;
+    case kDLCUDA:
+    case kDLROCM:
+        return dlx__fail(DLX_E_DEVICE,
+                         "a tensor on %s is not copied: publish it as DLManagedTensorVersioned",
+                         DLX_DEVICE(t->device));
+    default:
+        return dlx__fail(DLX_E_DEVICE,
+                         "a tensor on %s cannot be carried, only in memory of the CPU and of CUDA "
+                         "and ROCm: copy it to the CPU first",
+                         DLX_DEVICE(t->device));
+    }
+}
+
+int dlx__publish_fail_again(const struct dlx_publisher *p, const char *what)
+{
+    return dlx__fail(
+        DLX_E_INVALID,
+        "topic %s: %s was published or deleted before, and is not the caller's any more: allocate "
+        "another one, or publish with `share`",
+        p->topic, what);
+}
+
+int dlx__publish_fail_would_copy(const struct dlx_publisher *p, const char *what,
+                                 const struct dlx_block *own, const struct dlx_message *received)
+{
+    static const char end[] = "so it would be copied, which `strict` forbids: publish without "
+                              "`strict`, or write into memory of dlx_alloc()";
+    if (received && dlx_message_publisher(received) == p->id)
+        return dlx__fail(DLX_E_WOULD_COPY,
+                         "topic %s: %s was received, and lies in memory of a message of this "
+                         "publisher, %s",
+                         p->topic, what, end);
+    if (received)
+        return dlx__fail(DLX_E_WOULD_COPY,
+                         "topic %s: %s was received, and lies in memory of the publisher on topic "
+                         "%s (pid %u), %s",
+                         p->topic, what, dlx_message_topic(received), received->link->pid, end);
+    return dlx__fail(DLX_E_WOULD_COPY, "topic %s: %s %s, %s", p->topic, what,
+                     own ? "was moved out of what dlx_alloc() gave, overlaps itself, or predates "
+                           "the dlpackd restart"
+                         : "is not from dlx_alloc() of this publisher",
+                     end);
+}
+
+int dlx__publish_place_slowly(const DLTensor *t, const struct dlx_block *own, bool padded,
+                              struct dlx_shm_record *ret)
+{
+    uint64_t offset = 0, size = 0;
+    bool follow = true, copy = false;
+    if (!own || !fits_block(own, t, padded, &offset, &size, &follow)) {
+        copy = true;
+        int r = check_device(t);
+        if (r == 0)
+            r = dlx__tensor_size(t->dtype, padded, t->ndim, t->shape, &size);
+        if (r < 0)
+            return r;
+    }
+    *ret = (struct dlx_shm_record){
+        .arena = own && !copy && size > 0 ? dlx__block_arena_id(own) : 0,
+        .dtype_code = t->dtype.code,
+        .dtype_bits = t->dtype.bits,
+        .dtype_lanes = t->dtype.lanes,
+        .device_type = kDLCPU,
+        .ndim = (uint32_t)t->ndim,
+        .flags = (padded ? DLX_SHM_RECORD_PADDED : 0U) |
+                 (copy || follow ? DLX_SHM_RECORD_ROW_MAJOR : 0U),
+        .offset = offset,
+        .size = size,
+    };
+    return copy;
+}
+
+int dlx__publish_copy(const struct dlx_block *block, uint64_t at, const DLTensor *t,
+                      struct dlx_shm_record *record)
+{
+    if (record->size == 0)
+        return 0;
+    int r = dlx__tensor_compact((uint8_t *)dlx__block_data(block) + at, t,
+                                record->flags & DLX_SHM_RECORD_PADDED);
+    record->arena = dlx__block_arena_id(block);
+    record->offset = block->offset + at;
+    return r;
+}
+
+int dlx__publish_manifest(struct dlx_publisher *p, const struct dlx_manifest_item *items,
+                          uint32_t n_items, const struct dlx_bytes *meta,
+                          const struct dlx_block *tensors, struct dlx_block **ret)
+{
+    struct dlx_shm_manifest header;
+    uint64_t size = dlx__manifest_lay_out(items, n_items, meta ? (uint32_t)meta->size : 0, &header);
+    int r = dlx__publisher_block_beside(p, tensors, size, ret);
+    if (r < 0)
+        return r;
+    (*ret)->payload_size = size;
+    (*ret)->made.ndim = -1;
+    dlx__manifest_write(dlx__block_data(*ret), &header, items, meta ? meta->data : NULL);
+    return 0;
+}
+
+void dlx__publish_put(struct dlx_publisher *p, const struct dlx_parcel *parcel,
+                      uint64_t monotonic_ns)
+{
+    if (dlx_unlikely(p->is_guarded)) /* before anybody can read it */
+        p->stats.unprotected += !dlx__debug_protect(parcel->blocks);
+    dlx__block_count_message(parcel->blocks, parcel->bytes);
+    dlx__writer_put(&p->core, parcel->words, monotonic_ns, parcel->blocks);
+    p->stats.published_bytes += parcel->bytes;
+    p->stats.copied_bytes += parcel->copied_bytes;
+    p->stats.copied += parcel->n_copied > 0;
+    dlx_store64_relaxed(&dlx__writer_control(&p->core)->copied, p->stats.copied);
+    dlx_store64_relaxed(&dlx__writer_control(&p->core)->copied_bytes, p->stats.copied_bytes);
+}
+
+void dlx__publish_report(const struct dlx_publisher *p, const struct dlx_publish_args *args,
+                         uint64_t copied_bytes, uint32_t n_copied, uint32_t n_copied_views)
+{
+    if (!args->report)
+        return;
+    struct dlx_publish_report report = {.size = sizeof report,
+                                        .seq = dlx__writer_head(&p->core),
+                                        .copied_bytes = copied_bytes,
+                                        .n_copied = n_copied,
+                                        .n_copied_views = n_copied_views,
+                                        .n_subscribers = dlx__publisher_link_n_reached(p)};
+    (void)dlx__args_return(args->report, sizeof report, &report, sizeof report);
+}
+
+bool dlx__publish_shares(const struct dlx_block *own, const struct dlx_publish_args *args)
+{
+    return args->share || own->n_refs > 0;
+}
+
+void dlx__publish_handed_over(struct dlx_block *own, const struct dlx_publish_args *args)
+{
+    if (dlx_unlikely(args->share)) {
+        own->is_dirty = true;
+        own->tensor.flags |= DLPACK_FLAG_BITMASK_READ_ONLY;
+    } else {
+        dlx__block_published(own);
+    }
+}
+
+/* ---- sets --------------------------------------------------------------------------------- */
 
 /* How many items ahead the caches are asked for what is looked at: a large set does not fit into
  * one. */
@@ -252,15 +451,6 @@ static int check_items(struct dlx_publisher *p, struct set *set,
     return r;
 }
 
-static int place_items_again(struct dlx_publisher *p, struct set *set,
-                             const struct dlx_publish_args *args)
-{
-    int r = 0;
-    for (uint32_t i = 0; r == 0 && i < set->n; i++)
-        r = place_item(p, set, i, args);
-    return r;
-}
-
 static int copy_items(struct dlx_publisher *p, struct set *set)
 {
     uint64_t at = 0, aligned = 0;
@@ -368,26 +558,15 @@ static size_t bits_size(uint32_t n)
     return ((size_t)n + 63) / 64 * sizeof(uint64_t);
 }
 
+/* Returns 0; DLX__AGAIN. */
 static int publish_set(struct dlx_publisher *p, struct set *set, const struct dlx_bytes *meta,
-                       const struct dlx_publish_args *args)
+                       const struct dlx_publish_args *args, struct dlx_wait *wait)
 {
-    struct dlx_wait wait = {.deadline =
-                                args->timeout_ns == 0 ? 0 : dlx__deadline(args->timeout_ns)};
-    uint64_t epoch = p->epoch;
-    const struct set fresh = *set;
     int r = check_items(p, set, args);
     if (r == 0 && set->gpu)
         dlx__gpu_publisher.collect(p);
     if (r == 0)
-        r = dlx__publish_room(p, &wait);
-    if (dlx_unlikely(r == 0 &&
-                     p->epoch != epoch)) { /* it went on with another daemon while it waited */
-        if (set->gpu)
-            dlx__gpu_publisher.drop(set->gpu);
-        *set = fresh;
-        memset(set->is_copied, 0, bits_size(set->n));
-        r = place_items_again(p, set, args);
-    }
+        r = dlx__publish_room(p, wait);
     if (r == 0)
         r = copy_items(p, set);
     if (r == 0)
@@ -419,6 +598,7 @@ int dlx__publish_items(struct dlx_publisher *p, const struct dlx_item *items, ui
 {
     dlx_cleanup(dlx__freep) struct dlx_manifest_item *entries = malloc(n * sizeof *entries);
     dlx_cleanup(dlx__freep) uint64_t *copied = malloc(bits_size(n));
+    struct dlx_wait wait = dlx__wait_of(args->timeout_ns);
     int r;
     if (!entries || !copied)
         return dlx__fail(DLX_E_NO_MEMORY, "table of %u tensors", n);
@@ -428,10 +608,10 @@ int dlx__publish_items(struct dlx_publisher *p, const struct dlx_item *items, ui
                           .share = args->share,
                           .entries = entries,
                           .is_copied = memset(copied, 0, bits_size(n))};
-        r = publish_set(p, &set, meta, args);
+        r = publish_set(p, &set, meta, args, &wait);
         if (set.gpu)
             dlx__gpu_publisher.drop(set.gpu);
-    } while (dlx_unlikely(r < 0) && dlx__publisher_has_resumed(p, &r, args->timeout_ns));
+    } while (dlx_unlikely(r < 0) && (r = dlx__publisher_go_on(p, r, &wait)) == DLX__AGAIN);
     return r;
 }
 
@@ -444,29 +624,5 @@ int dlx__publish_on_gpu(struct dlx_publisher *p, DLManagedTensorVersioned *tenso
     int r = dlx__publish_items(p, &item, 1, NULL, args);
     *copied_bytes += p->stats.copied_bytes - before.copied_bytes;
     *n_copied += p->stats.copied > before.copied;
-    return r;
-}
-
-int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *items, uint32_t n_items,
-                    const struct dlx_bytes *meta, const struct dlx_publish_args *user_args)
-{
-    struct dlx_publish_args args = {0};
-    const void *data = meta && meta->size > 0 ? meta->data : "";
-    int r = dlx__publisher_begin(items && data ? p : NULL, "dlx_publish_set");
-    if (r < 0)
-        return DLX_NAME_NULL(r, "dlx_publish_set", {"items", items}, {"meta->data", data});
-    if (n_items == 0 || n_items > DLX_SHM_TENSORS_MAX)
-        r = dlx__fail(DLX_E_INVALID, "topic %s: a set of %u tensors, possible are 1 to %u",
-                      p->topic, n_items, DLX_SHM_TENSORS_MAX);
-    else if (meta && meta->size > DLX_SHM_META_MAX)
-        r = dlx__fail(DLX_E_INVALID,
-                      "topic %s: %zu bytes of metadata (limit DLX_META_MAX, %u): publish what is "
-                      "large as a tensor",
-                      p->topic, meta->size, DLX_SHM_META_MAX);
-    else if (user_args)
-        r = dlx__publish_args(&args, user_args);
-    if (r == 0)
-        r = dlx__publish_items(p, items, n_items, meta, &args);
-    dlx__publisher_leave(p);
     return r;
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DLX_CLIENT_PUBLISH_H
-#define DLX_CLIENT_PUBLISH_H
+#ifndef DLX_CLIENT_MAKE_H
+#define DLX_CLIENT_MAKE_H
 
-/* The steps of publishing, for one tensor and batches (publish.c) and for sets (publish_set.c). */
+/* What messages are made of: the steps of publishing, for one tensor and batches (publish.c) and
+ * for sets. */
 
-#include "client/control/wait.h"
-#include "client/publish/publisher.h"
+#include "client/publish/publisher_memory.h"
+#include "client/publish/publisher_wait.h"
 #include "ring/manifest.h"
 
 /* What the caller passed, perhaps without the members that this version added. */
@@ -23,7 +24,7 @@ static inline int dlx__tensor_spec(struct dlx_tensor_spec *ret, const struct dlx
     return dlx__args_copy(ret, sizeof *ret, offsetof(struct dlx_tensor_spec, device), spec);
 }
 
-/* Publish a set: client/publish/publish_set.c. All earlier messages were announced. */
+/* Publish a set. All earlier messages were announced. */
 int dlx__publish_items(struct dlx_publisher *p, const struct dlx_item *items, uint32_t n,
                        const struct dlx_bytes *meta, const struct dlx_publish_args *args);
 
@@ -80,22 +81,6 @@ static inline bool dlx__publish_is_again(const struct dlx_block *own)
     return own && !atomic_load_explicit(&own->at_caller, memory_order_relaxed);
 }
 
-/* dlx__publish_room() when there is none, or when there is more to do first (enum dlx_detour).
- * Everything was announced. */
-int dlx__publish_room_slowly(struct dlx_publisher *p, struct dlx_wait *wait);
-
-static inline bool dlx__publish_has_room(const struct dlx_publisher *p)
-{
-    return dlx_likely(dlx__writer_has_room(&p->core) && p->detours == 0);
-}
-
-/* Room for a message, waiting for it if the publisher blocks, unless the deadline is 0. Returns 0;
- * DLX_E_FULL, DLX_E_TIMEOUT, DLX_E_INTERRUPTED, DLX_E_NO_MEMORY, DLX_E_ACCESS. */
-static inline int dlx__publish_room(struct dlx_publisher *p, struct dlx_wait *wait)
-{
-    return dlx__publish_has_room(p) ? 0 : dlx__publish_room_slowly(p, wait);
-}
-
 /* A block with a manifest, where `tensors`, the message's first block, lies if there is room.
  * `tensors` and `meta` may be NULL. Errors as of dlx__publisher_block(). */
 int dlx__publish_manifest(struct dlx_publisher *p, const struct dlx_manifest_item *items,
@@ -123,9 +108,6 @@ struct dlx_parcel {
 /* Put it into the ring: there is room. dlx__publish_announce() follows. */
 void dlx__publish_put(struct dlx_publisher *p, const struct dlx_parcel *parcel,
                       uint64_t monotonic_ns);
-
-/* Everything that was counted, in a control block that nobody sees yet. */
-void dlx__publish_show_counters(const struct dlx_publisher *p, struct dlx_shm_control *control);
 
 /* Wake who sleeps, count, and make room for what comes next. */
 static inline __attribute__((always_inline)) void dlx__publish_announce(struct dlx_publisher *p)

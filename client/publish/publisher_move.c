@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/publish/publisher_reconnect.h"
+#include "client/publish/publisher_move.h"
 #include "client/control/call.h"
 #include "client/control/former.h"
-#include "client/publish/copy_retained.h"
 #include "client/gpu/gpu.h"
-#include "client/publish/publish.h"
+#include "client/publish/publisher_link.h"
+#include "client/publish/publisher_memory.h"
 #include "common/memory.h"
-#include <poll.h>
 #include <stdio.h>
 
 /* What the old daemon said last is in the socket: newcomers that must be waited for. Of some it
@@ -17,6 +16,16 @@ static bool read_last_notifications(struct dlx_publisher *p)
     dlx__writer_read_membership(&p->core);
     dlx__publisher_link_env.pick_up(p);
     return p->daemon.link_sock < 0 || !dlx__writer_misses_link(&p->core);
+}
+
+/* Everything that was counted, in a control block that nobody sees yet. */
+static void carry_counters(const struct dlx_publisher *p, struct dlx_shm_control *control)
+{
+    dlx_store64_relaxed(&control->published, dlx__writer_head(&p->core));
+    dlx_store64_relaxed(&control->published_bytes, p->stats.published_bytes);
+    dlx_store64_relaxed(&control->copied, p->stats.copied);
+    dlx_store64_relaxed(&control->copied_bytes, p->stats.copied_bytes);
+    dlx_store64_relaxed(&control->refused, p->stats.full);
 }
 
 /* Everything that can fail, for a publisher that the new daemon does not show yet. `n` messages
@@ -49,7 +58,7 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
     if (r == 0)
         r = dlx__copy_retained(p, made->memory, made->id, block);
     if (r == 0)
-        dlx__publish_show_counters(p, control);
+        carry_counters(p, control);
     if (r == 0)
         r = dlx__call_publisher_ready(p->client, made->id, DLX_RECONNECT_PATIENCE_NS, &unanswered);
     /* It is announced, and whoever it should wait for may not come in time: it counts what it
@@ -154,7 +163,7 @@ static int resume(struct dlx_publisher *p, uint32_t n_put)
     return 0;
 }
 
-static bool has_daemon(const struct dlx_publisher *p)
+bool dlx__publisher_has_daemon(const struct dlx_publisher *p)
 {
     return p->daemon.link_sock >= 0 &&
            (p->watch.had_daemon_tid || !dlx__socket_is_lost(p->daemon.link_sock));
@@ -173,7 +182,8 @@ static void note_answer(struct dlx_publisher *p, uint64_t now, int code)
     p->watch.next_look_ns = now + DLX_LOOK_NS;
 }
 
-static void check(struct dlx_publisher *p, uint64_t now, enum dlx_hurry hurry, uint32_t n_put)
+void dlx__publisher_check(struct dlx_publisher *p, uint64_t now, enum dlx_hurry hurry,
+                          uint32_t n_put)
 {
     if ((p->detours & DLX_DETOUR_REFUSED) && now < p->watch.next_look_ns)
         return;
@@ -183,7 +193,7 @@ static void check(struct dlx_publisher *p, uint64_t now, enum dlx_hurry hurry, u
     dlx__writer_read_membership(&p->core);
     dlx__writer_look_for_dead(&p->core);
     p->watch.had_daemon_tid = dlx__writer_has_daemon(&p->core);
-    if (has_daemon(p))
+    if (dlx__publisher_has_daemon(p))
         return;
     p->watch.next_look_ns = now + DLX_RECONNECT_NS;
     if (p->client->interrupt) /* it runs while this call waits for the daemon */
@@ -194,66 +204,4 @@ static void check(struct dlx_publisher *p, uint64_t now, enum dlx_hurry hurry, u
         r = resume(p, n_put);
     note_answer(p, now, r);
     dlx__error_clear(); /* it is no failure of the call that looked */
-}
-
-void dlx__publisher_check(struct dlx_publisher *p, uint64_t now)
-{
-    check(p, now, DLX_HURRY_NOW_AND_THEN, 0);
-}
-
-void dlx__publisher_check_after(struct dlx_publisher *p, uint64_t now, uint32_t n)
-{
-    check(p, now, DLX_HURRY_NOW_AND_THEN, n);
-}
-
-/* Until it is time to look again. Returns 0; DLX_E_INTERRUPTED. */
-static int pause_between_looks(struct dlx_publisher *p, struct dlx_wait *wait, uint64_t now)
-{
-    uint64_t until = DLX_MIN(dlx__wait_part(wait, p->client, now), now + DLX_RECONNECT_NS);
-    int n = poll(NULL, 0, dlx__deadline_ms(until, now));
-    return dlx__wait_ask(wait, p->client, &p->turn, n < 0);
-}
-
-void dlx__publisher_await_daemon(struct dlx_publisher *p, struct dlx_wait *wait)
-{
-    for (;;) {
-        uint64_t now = dlx__now_ns();
-        check(p, now, DLX_HURRY_WAITING, 0);
-        if (has_daemon(p) || now >= wait->deadline || pause_between_looks(p, wait, now) < 0)
-            return;
-    }
-}
-
-/* A later daemon has shown this block to subscribers, so the publisher frees nothing. */
-static bool is_shown(const struct dlx_publisher *p)
-{
-    return dlx__writer_heeds_locks(&p->core) && !dlx__writer_has_daemon(&p->core) &&
-           dlx__region_is_locked(p->daemon.control_fd);
-}
-
-bool dlx__publisher_has_resumed(struct dlx_publisher *p, int *code, int64_t timeout_ns)
-{
-    char why[DLX_ERROR_TEXT_SIZE];
-    struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
-    uint64_t epoch = p->epoch;
-    if (*code != DLX_E_DISCONNECTED && *code != DLX_E_NOT_FOUND)
-        return false;
-    memcpy(why, dlx__error_message(), sizeof why);
-    bool was_shown = is_shown(p); /* then there is a daemon, which answers soon, or was */
-    for (;;) {
-        uint64_t now = dlx__now_ns();
-        check(p, now, timeout_ns == 0 && !was_shown ? DLX_HURRY_NOW_AND_THEN : DLX_HURRY_WAITING,
-              0);
-        if (p->epoch != epoch || (was_shown && !is_shown(p)))
-            return true;
-        if (now >= wait.deadline || (p->detours & DLX_DETOUR_REFUSED))
-            break;
-        if (pause_between_looks(p, &wait, now) < 0) {
-            *code = dlx__call_interrupted(p->client);
-            return false;
-        }
-    }
-    *code = (p->detours & DLX_DETOUR_REFUSED) ? dlx__publisher_fail_refused(p)
-                                              : dlx__fail(*code, "%s", why);
-    return false;
 }
