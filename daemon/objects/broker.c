@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/objects/broker.h"
 #include "daemon/gpu/keeper.h"
-#include "daemon/objects/client.h"
-#include "daemon/objects/delivery.h"
+#include "daemon/objects/pending_join.h"
+#include "daemon/objects/registry.h"
 #include "daemon/objects/retained.h"
 #include "daemon/objects/subscription.h"
 #include "daemon/users/outbox.h"
-#include "daemon/objects/pending_join.h"
 #include "daemon/base/watch.h"
 #include "daemon/base/worker.h"
 #include <sys/resource.h>

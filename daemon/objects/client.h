@@ -5,19 +5,10 @@
 /* A client: a connection with its identity, its control socket and bounded queue of replies, and
  * the objects that it owns. It ends when its process dies (pidfd), when its socket hangs up, or
  * when the daemon disconnects it with a reason. */
-#include "daemon/objects/draining.h"
-#include "daemon/base/list.h"
-#include "daemon/objects/publisher.h"
-#include "daemon/objects/request.h"
-#include "daemon/objects/review.h"
-#include "daemon/users/user.h"
+
+#include "daemon/objects/objects.h"
 
 struct dlx_packet;
-struct dlxd_barrier;
-struct dlxd_broker;
-struct dlxd_gpu_call;
-struct dlxd_outbox;
-struct dlxd_watch;
 struct Dlx__Wire__Packet;
 
 #define DLXD_TX_PACKETS_MAX 64U
@@ -30,65 +21,6 @@ struct Dlx__Wire__Packet;
 #define DLXD_GREETING_MAX 256U
 /* How many refused clients are kept until their Hello, to reply with the reason. */
 #define DLXD_REFUSED_MAX 32U
-
-/*
- *   GREETING --Hello--> OPEN ---> ENDING ---> (freed)
- *       |                            ^
- *       +----------------------------+
- *   REFUSED --Hello, Error-----------+
- */
-enum dlxd_client_state {
-    DLXD_CLIENT_NEW,      /* no other object knows it yet */
-    DLXD_CLIENT_GREETING, /* has not said Hello yet */
-    DLXD_CLIENT_REFUSED,  /* likewise, and will get an error as the reply */
-    DLXD_CLIENT_OPEN,
-    DLXD_CLIENT_ENDING, /* nothing is read or sent; the objects that it owns end step by step */
-};
-
-struct dlxd_client {
-    struct dlxd_list node;     /* in broker->clients */
-    struct dlxd_list greeting; /* in broker->greeting until Hello */
-    enum dlxd_client_state state;
-    struct dlxd_task task; /* reads and handles packets; ends the objects that it owns */
-    enum dlxd_input input;
-    struct dlxd_broker *broker;
-    uint64_t id;
-    int fd;
-    struct dlxd_outbox *outbox; /* of `fd` */
-    struct dlxd_watch *watch;
-    int pidfd; /* `holder` owns it once there is one */
-    struct dlxd_watch *pid_watch;
-
-    pid_t pid;
-    struct dlxd_principal *principal;
-    struct dlxd_user *user;
-    char name[DLXD_NAME_SIZE];
-    /* ENDING, not 0: was disconnected for this reason, so it may be alive. It leaves nothing, and
-     * dlxd_client_is_cut() says whether publishers are told, too. */
-    int dismissed;
-    int refuse_code; /* REFUSED: the reply to its Hello */
-    char *refuse_text;
-    uint64_t accepted_ns;
-    struct dlxd_review review;
-
-    uint32_t max_links;         /* the limit of its process */
-    size_t n_links;             /* as publisher and as subscriber, including draining links */
-    struct dlxd_list shares;    /* how many of its links each subscriber's user has */
-    struct dlxd_drains drains;  /* draining links of its publishers */
-    struct dlxd_holder *holder; /* of its subscriptions */
-    struct dlxd_list publishers;
-    struct dlxd_list subscriptions;
-
-    struct dlxd_request request;    /* in progress */
-    struct dlxd_barrier *barrier;   /* not NULL: nothing is read before this reply (store.h) */
-    bool awaits_proof;              /* likewise: the proof of a region of the client (proof.h) */
-    struct dlxd_gpu_call *gpu_call; /* likewise: a call to the GPU keeper */
-    struct dlxd_list tx;            /* packets that did not fit into the socket */
-    size_t n_tx;
-    size_t tx_size;
-
-    struct dlxd_charge connection_charge;
-};
 
 /* Can this system report the death of a client? Returns 0, or DLX_E_KERNEL with the reason. */
 int dlxd_client_supported(void);
@@ -111,10 +43,6 @@ void dlxd_client_greet(struct dlxd_client *client, const char *name, uint32_t ma
 /* Has its process closed the control socket or died? Checks both, because the event may not have
  * arrived yet. */
 bool dlxd_client_has_left(const struct dlxd_client *client);
-static inline bool dlxd_client_is_doomed(const struct dlxd_client *client)
-{
-    return client->state == DLXD_CLIENT_ENDING;
-}
 /* Was it disconnected by a rule or for a violation? Not if the daemon stops or lacks something. */
 bool dlxd_client_is_cut(const struct dlxd_client *client);
 /* The rules have changed: the client's task checks whether they still allow what it has

@@ -6,11 +6,7 @@
  * subscription socket, and LinkAdded on the publisher's link socket. Stops when there is no more
  * credit or no more room. */
 
-#include <stdbool.h>
-#include <stdint.h>
-
-struct dlxd_link;
-struct dlxd_subscription;
+#include "daemon/objects/objects.h"
 
 /* Sends the next packet. Returns false if nothing can be sent now. */
 bool dlxd_delivery_step(struct dlxd_subscription *subscription);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/objects/draining.h"
 #include "common/error.h"
-#include "daemon/objects/broker.h"
-#include "daemon/objects/client.h"
+#include "daemon/objects/drain.h"
 #include "daemon/objects/former.h"
+#include "daemon/objects/pending_join.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/memory/report.h"
 #include "daemon/users/share.h"
@@ -71,7 +71,6 @@ void dlxd_holder_disconnected(struct dlxd_holder *holder)
     dlxd_former_disconnected(holder);
     if (holder->drains.n > 0 || holder->former)
         dlxd_charge_restore(&holder->pidfd_charge, holder->client->user, DLXD_DESCRIPTORS, 1);
-    _Static_assert(sizeof holder->name == sizeof holder->client->name, "a name fits");
     memcpy(holder->name, holder->client->name, sizeof holder->name);
     holder->client = NULL;
     dlxd_holder_release(holder);

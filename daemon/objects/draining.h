@@ -18,29 +18,8 @@
 
 #include "daemon/objects/drain.h"
 
-#include <sys/types.h>
-
-#define DLXD_HOLDER_NAME_SIZE 64
 /* The most weight of links that one scan checks: drain.h. */
 #define DLXD_DRAINS_LOOK_MOST 128U
-
-struct dlxd_broker;
-struct dlxd_client;
-struct dlxd_former_page;
-struct dlxd_publisher;
-
-/* A client's process. It outlives its connection while links of it drain, or while it keeps memory
- * of a former daemon. */
-struct dlxd_holder {
-    struct dlxd_client *client; /* NULL: the connection has ended */
-    pid_t pid;
-    char name[DLXD_HOLDER_NAME_SIZE]; /* once the connection has ended */
-    int pidfd;
-    struct dlxd_charge pidfd_charge; /* once the client's own has ended */
-    struct dlxd_drains drains;
-    struct dlxd_former_page *former;       /* what it keeps of former daemons: former.h */
-    struct dlxd_former_page *former_asked; /* one that it has yet to fill */
-};
 
 /* Frees drains whose subscribers are gone. Checks a part of a long list, and is rate-limited to
  * 1/17 of CPU time. */

@@ -6,10 +6,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/worker.h"
 #include "daemon/memory/report.h"
-#include "daemon/objects/broker.h"
-#include "daemon/objects/client.h"
 #include "daemon/objects/draining.h"
-#include "daemon/objects/publisher.h"
 #include <assert.h>
 #include <inttypes.h>
 #include <poll.h>

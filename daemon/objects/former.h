@@ -26,17 +26,7 @@
  *     +-- sources: the clients that list some of them
  */
 
-#include "common/topic.h"
-#include "daemon/base/idmap.h"
-#include "daemon/base/list.h"
-#include "daemon/users/user.h"
-
-struct dlxd_broker;
-struct dlxd_client;
-struct dlxd_former_page;
-struct dlxd_holder;
-struct dlxd_publisher;
-struct dlxd_registry;
+#include "daemon/objects/objects.h"
 
 /* A publisher with an earlier daemon, of whose memory something is left. */
 struct dlxd_former {

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/objects/lack.h"
 #include "daemon/base/log.h"
-#include "daemon/objects/broker.h"
-#include "daemon/objects/client.h"
-#include "daemon/objects/subscription.h"
 #include <stdio.h>
 
 #define WAIT_NS     UINT64_C(20000000)

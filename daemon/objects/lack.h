@@ -7,18 +7,7 @@
  * last every second. The log tells when the first subscription waits and when the last one goes on;
  * DaemonInfoReply has the text meanwhile. */
 
-#include "common/error.h"
-#include "common/util.h"
-
-struct dlxd_broker;
-struct dlxd_subscription;
-
-/* Of a broker. */
-struct dlxd_lack {
-    uint32_t n_waiting; /* subscriptions; 0: nothing is lacking */
-    uint64_t since_ns;
-    char text[DLX_ERROR_TEXT_SIZE];
-};
+#include "daemon/objects/objects.h"
 
 /* A step failed for the lack of which the thread's error message tells. */
 void dlxd_lack_begin(struct dlxd_subscription *subscription);

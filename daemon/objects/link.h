@@ -3,14 +3,7 @@
 #define DLXD_LINK_H
 
 /*
- * A link: one publisher and one subscription, and how far the subscriber has been told.
- *
- *   NEW --LinkOffer--> OFFERED --LinkReady--> PREPARED <--> PROVING
- *    |                   |                       |             |
- *    |                   |                       |           READY --LinkAdded--> ADDED
- *    |                   |                       |             |                    |
- *    |                   |                       |             |               LinkOpen --> OPEN
- *    +-------------------+-----------------------+-------------+--> FAILED --LinkFailed--> (freed)
+ * What happens to a link.
  *
  * A step for which the daemon lacks descriptors, memory or a thread leaves the link as it is, and
  * is tried again (lack.h): one whose page could not be checked is PREPARED again.
@@ -26,36 +19,9 @@
  * check of whether an ending link drains.
  */
 
-#include "daemon/memory/arena.h"
-#include "daemon/base/idmap.h"
-#include "daemon/base/list.h"
-#include "daemon/users/user.h"
+#include "daemon/objects/objects.h"
 
-struct dlxd_drain;
 struct dlxd_flight;
-struct dlxd_proof;
-struct dlxd_publisher;
-struct dlxd_subscription;
-struct dlxd_pending_join;
-struct dlxd_workers;
-
-enum dlxd_link_state {
-    DLXD_LINK_NEW,      /* the offer is to be sent */
-    DLXD_LINK_OFFERED,  /* the subscriber prepares its page */
-    DLXD_LINK_PREPARED, /* the subscriber has prepared it; a worker is to check */
-    DLXD_LINK_PROVING,  /* a worker checks */
-    DLXD_LINK_READY,    /* the page is to be sent to the publisher */
-    DLXD_LINK_SPARE,    /* it has no publisher yet */
-    DLXD_LINK_ADDED,    /* the publisher has the link or will; the subscriber is to be told */
-    DLXD_LINK_OPEN,
-    DLXD_LINK_FAILED, /* the subscriber is to be told; it has no publisher any more */
-};
-
-enum dlxd_link_made {
-    DLXD_MADE_FOR_PUBLISHER,
-    DLXD_MADE_AS_SPARE, /* its subscription counts it until it is assigned, fails or ends */
-    DLXD_MADE_EARLY,
-};
 
 enum dlxd_link_step {
     DLXD_STEP_NONE,
@@ -70,52 +36,6 @@ enum dlxd_link_step {
     DLXD_STEP_JOIN, /* LinkAdded; LinkOpen follows */
     DLXD_STEP_OPEN,
     DLXD_STEP_ARENA,
-};
-
-struct dlxd_link {
-    struct dlxd_idmap_node by_id;
-    struct dlxd_list by_publisher; /* of a free spare link: in subscription->spares */
-    struct dlxd_list by_subscription;
-    struct dlxd_list pending;         /* in subscription->pending when there is a step to take */
-    struct dlxd_publisher *publisher; /* NULL: FAILED, or a spare link */
-    struct dlxd_subscription *subscription;
-    struct dlxd_pending_join *pending_join; /* not NULL: LinkAdded waits (pending_join.h) */
-    enum dlxd_link_state state;
-    enum dlxd_link_made made;
-    uint32_t index;  /* among the publisher's links */
-    uint64_t reader; /* sent by the subscriber for the publisher */
-    bool from_start;
-    bool gone_sent;
-    uint64_t join_until_ns; /* not 0: its publisher seems to be about to end */
-
-    /* How far the subscriber has been told: arena.h. */
-    uint64_t arena_seq;
-    uint64_t drop_seq;
-    uint64_t open_seq;      /* the newest arena that LinkOpen counted */
-    struct dlxd_list drops; /* flights of ArenaDropped, oldest first: outbox.h */
-
-    uint64_t page_size;
-    struct dlxd_drain *drain; /* its page and charges; NULL: FAILED */
-    struct dlxd_proof *proof; /* not NULL: PROVING */
-    struct dlxd_workers *workers;
-    int bell_fd;                    /* the subscriber's end, from LinkAdded to LinkOpen */
-    int locked_fd;                  /* likewise: the control block of a SHOWN publisher */
-    struct dlxd_charge join_charge; /* for both */
-
-    int fail_code;
-    uint64_t fail_origin;    /* of the publisher that is gone */
-    uint64_t fail_seq;       /* likewise: its newest message */
-    uint64_t fail_missed;    /* likewise: its messages for this subscription */
-    uint64_t fail_publisher; /* 0: none, or several */
-    uint32_t fail_pid;       /* likewise */
-    char *fail_topic;        /* likewise NULL */
-    char *fail_text;         /* NULL: the text of the code */
-    /* LinkFailed must name this very link: it was offered or promised, or its publisher is
-     * known. */
-    bool fail_stays;
-    uint32_t n_merged; /* other failed links that it reports */
-
-    struct dlxd_charge failed_charge;
 };
 
 /* Makes a link between the two, to be offered. A limit makes the link FAILED, which the subscriber
@@ -176,10 +96,5 @@ bool dlxd_link_knows(const struct dlxd_link *link, const struct dlxd_arena *aren
 /* Did the subscription exist before a publisher that must wait for it, and has one of the two yet
  * to be told of the link? */
 bool dlxd_link_is_awaited(const struct dlxd_link *link);
-
-static inline uint64_t dlxd_link_id(const struct dlxd_link *link)
-{
-    return link->by_id.id;
-}
 
 #endif

@@ -2,14 +2,13 @@
 #include "daemon/objects/offer.h"
 #include "common/error.h"
 #include "common/util.h"
-#include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/delivery.h"
 #include "daemon/objects/link.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/objects/registry.h"
 #include "daemon/base/log.h"
 #include "daemon/users/principal.h"
-#include "daemon/objects/publisher.h"
-#include "daemon/objects/subscription.h"
 #include <stdio.h>
 
 /* How many topics or subscriptions are checked, and how many links are made, in one step. A long

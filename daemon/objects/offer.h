@@ -5,35 +5,14 @@
 /* Which publisher serves which subscription: makes the links, whichever side comes first. The later
  * side pays for the work, which is done in steps. `last_announcement` in registry.h describes how
  * each pair meets exactly once. */
-#include "daemon/base/list.h"
-#include "daemon/objects/registry.h"
 
-struct dlxd_publisher;
-struct dlxd_subscription;
+#include "daemon/objects/objects.h"
 
 /* May this publisher serve this subscription? Returns 0; DLX_E_QOS naming both, DLX_E_ACCESS. */
 int dlxd_offer_fits(const struct dlxd_subscription *subscription,
                     const struct dlxd_publisher *publisher);
 
 /* ---- a new subscription and the existing publishers ------------------------------------------ */
-
-/* The progress of a Subscribe. All zero: there is none. */
-struct dlxd_offers {
-    struct dlxd_subscription *subscription;
-    struct dlxd_topic_cursor cursor;
-    uint64_t publisher; /* the last one of the cursor's topic that was looked at; 0: of the next */
-    bool found_all;
-    bool is_to_review;    /* the rules have changed since publishers were found */
-    uint64_t *publishers; /* ids of the matching publishers */
-    size_t n_publishers;
-    size_t n_publishers_max;
-    size_t n_offered; /* publishers that were offered */
-    /* Ids of links that were reserved so that they are consecutive: the last used one and the last
-     * one. */
-    uint64_t made_link;
-    uint64_t last_link;
-    uint32_t n_links; /* links made */
-};
 
 /* Starts for an OPENING subscription, which must not end before dlxd_offers_deinit(). */
 void dlxd_offers_init(struct dlxd_offers *offers, struct dlxd_subscription *subscription);
@@ -44,16 +23,6 @@ int dlxd_offers_step(struct dlxd_offers *offers);
 void dlxd_offers_deinit(struct dlxd_offers *offers);
 
 /* ---- a new publisher and the existing subscriptions ------------------------------------------ */
-
-/* The progress of a publisher. All zero: nothing to do. */
-struct dlxd_offering {
-    bool active;
-    bool from_start;  /* it has not published anything yet */
-    bool in_patterns; /* subscriptions to its topic are done */
-    uint64_t last;    /* the subscription handled last */
-    struct dlxd_list *next;
-    uint64_t n_left; /* `next` is valid while this many subscriptions have ended */
-};
 
 /* From now on the publisher is announced, and offered in steps. */
 void dlxd_offering_begin(struct dlxd_publisher *publisher, bool from_start);

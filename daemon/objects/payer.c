@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/objects/payer.h"
-#include "daemon/objects/client.h"
 #include "daemon/objects/draining.h"
 #include "daemon/objects/link.h"
-#include "daemon/objects/publisher.h"
-#include "daemon/objects/subscription.h"
 #include "daemon/users/outbox.h"
 #include <assert.h>
 

@@ -13,9 +13,7 @@
  * told, the least recently told first. The search for the next payer only moves forward.
  */
 
-struct dlxd_arena;
-struct dlxd_link;
-struct dlxd_publisher;
+#include "daemon/objects/objects.h"
 
 /* The owner dropped the arena, and a link knows it. */
 void dlxd_payer_of_dropped(struct dlxd_publisher *publisher, struct dlxd_arena *arena);

@@ -18,29 +18,10 @@
  */
 
 #include "common/proto.h"
-#include "daemon/base/list.h"
+#include "daemon/objects/objects.h"
 
 /* The limit for one publisher. Each pending join costs three descriptors. */
 #define DLXD_PENDING_JOINS_MAX 512U
-
-struct dlxd_broker;
-struct dlxd_drain;
-struct dlxd_link;
-struct dlxd_publisher;
-struct dlxd_pending_join;
-struct dlxd_watch;
-
-/* The pending joins of one publisher. */
-struct dlxd_pending_joins {
-    struct dlxd_list list;
-    struct dlxd_list cuts;
-    struct dlxd_list slow; /* in broker->slow when its socket takes nothing, but is not full */
-    size_t n;
-    size_t n_ended;     /* pending joins whose links have ended and that may still hold messages */
-    size_t look_at;     /* the number of these at which all are checked */
-    uint64_t looked_ns; /* the time of the last check */
-    struct dlxd_watch *watch; /* of the link socket; NULL until the first pending join */
-};
 
 void dlxd_pending_joins_init(struct dlxd_pending_joins *pending_joins);
 /* The publisher has left its client, and will get no LinkAdded any more. */

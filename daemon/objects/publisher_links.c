@@ -6,6 +6,7 @@
 #include "common/util.h"
 #include "daemon/objects/delivery.h"
 #include "daemon/objects/link.h"
+#include "daemon/objects/offer.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/retained.h"
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/objects/reclaim.h"
-#include "daemon/objects/broker.h"
+#include "daemon/objects/publisher.h"
 #include "daemon/base/log.h"
 #include "daemon/users/principal.h"
-#include "daemon/objects/publisher.h"
 #include <inttypes.h>
 #include <sys/stat.h>
 

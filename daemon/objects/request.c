@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/objects/request.h"
-#include "daemon/objects/client.h"
+#include "daemon/objects/offer.h"
 
 void dlxd_request_init(struct dlxd_request *request)
 {

@@ -12,12 +12,7 @@
  * again, is its successor.
  */
 
-#include <stdbool.h>
-#include <stdint.h>
-
-struct dlxd_broker;
-struct dlxd_client;
-struct dlxd_publisher;
+#include "daemon/objects/objects.h"
 
 /* May it leave messages for the daemon to keep? Its memory counts as retained from the start, so
  * that there is room for it at its end, when nobody could be told of a lack. */

@@ -2,12 +2,8 @@
 #include "daemon/objects/review.h"
 #include "common/error.h"
 #include "common/topic.h"
-#include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
-#include "daemon/objects/link.h"
 #include "daemon/objects/offer.h"
-#include "daemon/objects/publisher.h"
-#include "daemon/objects/subscription.h"
 
 /* The most objects that are checked in one step. */
 #define CHECKS_AT_ONCE 64U

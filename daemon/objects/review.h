@@ -16,21 +16,7 @@
  * order of their ids, so an object that ends between two steps makes the review miss none.
  */
 
-#include <stdint.h>
-
-struct dlxd_client;
-
-enum dlxd_review_state {
-    DLXD_REVIEW_NONE,
-    DLXD_REVIEW_PUBLISHERS,
-    DLXD_REVIEW_SUBSCRIPTIONS, /* and their links */
-};
-
-struct dlxd_review {
-    enum dlxd_review_state state;
-    uint64_t object; /* the last publisher, or subscription, that was checked; 0: none */
-    uint64_t link;   /* the last link of that subscription that was checked; 0: none */
-};
+#include "daemon/objects/objects.h"
 
 /* Does a part: it checks as many objects as suits the number of rules. */
 void dlxd_review_step(struct dlxd_client *client);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/objects/store_hooks.h"
-#include "daemon/objects/broker.h"
-#include "daemon/objects/client.h"
 
 void dlxd_store_hooks_update(struct dlxd_publisher *publisher)
 {

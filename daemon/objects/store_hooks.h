@@ -6,9 +6,7 @@
  * daemon. store.h is in a higher layer and sets broker->store_hooks. Without a store these
  * functions do nothing. */
 
-struct dlxd_arena;
-struct dlxd_client;
-struct dlxd_publisher;
+#include "daemon/objects/objects.h"
 
 struct dlxd_store_hooks {
     void (*update)(struct dlxd_publisher *publisher);

@@ -2,12 +2,11 @@
 #include "daemon/persist/restore.h"
 #include "common/error.h"
 #include "daemon/gpu/keeper.h"
-#include "daemon/objects/broker.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/objects/retained.h"
 #include "daemon/persist/manager_fds.h"
 #include "daemon/base/log.h"
-#include "daemon/objects/publisher.h"
 #include "daemon/persist/record.h"
-#include "daemon/objects/retained.h"
 #include "daemon/persist/store_queue.h"
 #include <fcntl.h>
 #include <stdio.h>

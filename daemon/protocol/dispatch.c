@@ -2,11 +2,11 @@
 #include "daemon/protocol/dispatch.h"
 #include "common/error.h"
 #include "common/proto.h"
-#include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
-#include "daemon/protocol/handler.h"
+#include "daemon/objects/request.h"
 #include "daemon/objects/review.h"
 #include "daemon/objects/subscription.h"
+#include "daemon/protocol/handler.h"
 #include "daemon/users/outbox.h"
 #include "daemon/protocol/validate.h"
 #include <string.h>

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/error.h"
-#include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
+#include "daemon/objects/drain.h"
 #include "daemon/objects/draining.h"
 #include "daemon/objects/former.h"
-#include "daemon/protocol/handler.h"
-#include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
+#include "daemon/objects/registry.h"
+#include "daemon/objects/request.h"
+#include "daemon/protocol/handler.h"
 #include "daemon/memory/report.h"
-#include "daemon/objects/subscription.h"
 #include <inttypes.h>
 #include <stdio.h>
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/error.h"
-#include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
+#include "daemon/objects/offer.h"
+#include "daemon/objects/publisher.h"
+#include "daemon/objects/request.h"
+#include "daemon/objects/retained.h"
 #include "daemon/protocol/dispatch.h"
 #include "daemon/protocol/handler.h"
-#include "daemon/objects/publisher.h"
-#include "daemon/objects/retained.h"
 #include "daemon/persist/store.h"
-#include "daemon/objects/subscription.h"
 #include <stdio.h>
 
 int dlxd_handle_publisher_new(struct dlxd_client *client, const Dlx__Wire__Packet *packet)

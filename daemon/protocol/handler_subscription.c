@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/error.h"
-#include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/delivery.h"
-#include "daemon/protocol/handler.h"
 #include "daemon/objects/link.h"
+#include "daemon/objects/offer.h"
+#include "daemon/objects/request.h"
 #include "daemon/objects/subscription.h"
+#include "daemon/protocol/handler.h"
 
 /* A pattern is checked for each publisher when it is offered. */
 static int check_access(const struct dlxd_client *client, const Dlx__Wire__Subscribe *request)

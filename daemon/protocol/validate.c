@@ -4,7 +4,7 @@
 #include "common/error.h"
 #include "ring/layout.h"
 #include "common/topic.h"
-#include "daemon/objects/publisher.h"
+#include "daemon/objects/objects.h"
 #include <inttypes.h>
 #include <string.h>
 

@@ -2,7 +2,7 @@
 #include "daemon/server/manager.h"
 #include "common/error.h"
 #include "common/util.h"
-#include "daemon/objects/broker.h"
+#include "daemon/objects/objects.h"
 #include "daemon/persist/notify.h"
 #include <stdio.h>
 

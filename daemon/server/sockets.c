@@ -4,7 +4,6 @@
 #include "daemon/base/log.h"
 #include "daemon/base/watch.h"
 #include "daemon/base/worker.h"
-#include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
 #include <fcntl.h>
 #include <poll.h>

@@ -5,7 +5,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/worker.h"
 #include "daemon/gpu/keeper.h"
-#include "daemon/objects/broker.h"
+#include "daemon/objects/objects.h"
 #include "daemon/persist/handover.h"
 #include "daemon/persist/store.h"
 #include <limits.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/daemon/harness_scene.h"
 #include "common/memory.h"
-#include "daemon/objects/link.h"
+#include "daemon/objects/offer.h"
 #include "ring/layout.h"
 #include "daemon/users/outbox.h"
 #include "tests/harness/fds.h"

@@ -5,7 +5,6 @@
 #include "daemon/users/policy.h"
 #include "daemon/base/idmap.h"
 #include "daemon/memory/membership.h"
-#include "daemon/objects/broker.h"
 #include "daemon/objects/registry.h"
 #include "daemon/objects/subscription.h"
 #include "daemon/users/outbox.h"

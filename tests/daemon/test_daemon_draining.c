@@ -4,9 +4,8 @@
  * when. */
 
 #include "ring/layout.h"
-#include "daemon/objects/client.h"
 #include "daemon/objects/draining.h"
-#include "daemon/objects/link.h"
+#include "daemon/objects/pending_join.h"
 #include "daemon/users/outbox.h"
 #include "daemon/users/principal.h"
 #include "tests/daemon/harness_scene.h"

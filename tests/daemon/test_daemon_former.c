@@ -2,7 +2,6 @@
 
 /* Memory of earlier daemons that clients list in former pages: who pays for it, and until when. */
 
-#include "daemon/objects/client.h"
 #include "daemon/objects/former.h"
 #include "ring/layout.h"
 #include "tests/daemon/harness_scene.h"

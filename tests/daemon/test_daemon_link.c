@@ -3,7 +3,6 @@
  * What keeps a link from being made or told. Random histories of links and arenas are the
  * simulation's (sim_daemon/).
  */
-#include "daemon/objects/link.h"
 #include "ring/layout.h"
 #include "tests/daemon/harness_scene.h"
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Publishers and subscriptions meet once, in steps that do a bounded amount of work, whatever comes
  * and goes between two of them. */
-#include "daemon/objects/delivery.h"
-#include "daemon/objects/drain.h"
 #include "daemon/objects/link.h"
+#include "daemon/objects/offer.h"
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/random.h"
 

@@ -2,7 +2,6 @@
 /* Memory that its owner has let go of is on the subscribers who still have it, one after the
  * other. */
 #include "daemon/objects/delivery.h"
-#include "daemon/objects/drain.h"
 #include "daemon/objects/link.h"
 #include "ring/layout.h"
 #include "tests/daemon/harness_scene.h"

@@ -3,7 +3,6 @@
  * regions that a test cannot have for real. */
 #include "common/memory.h"
 #include "ring/layout.h"
-#include "daemon/objects/link.h"
 #include "daemon/objects/retained.h"
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/fds.h"

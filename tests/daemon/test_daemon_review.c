@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* New rules: clients are reviewed in parts, whatever comes and goes between two of them. */
-#include "daemon/objects/client.h"
-#include "daemon/objects/subscription.h"
 #include "tests/daemon/harness_scene.h"
 
 enum { MANY = 150, MOST = 64 }; /* MOST: checks of one step */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* However many links of a publisher one user takes, others get some. */
-#include "daemon/objects/link.h"
 #include "daemon/users/share.h"
 #include "tests/daemon/harness_scene.h"
 

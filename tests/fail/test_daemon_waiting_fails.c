@@ -6,9 +6,8 @@
  */
 #include "common/bell.h"
 #include "ring/layout.h"
-#include "daemon/objects/link.h"
+#include "daemon/objects/pending_join.h"
 #include "daemon/objects/publisher.h"
-#include "daemon/objects/subscription.h"
 #include "tests/harness/broker.h"
 #include "tests/fail/harness_fail.h"
 #include "tests/harness/fork.h"

@@ -8,7 +8,6 @@
 
 #include "common/memory.h"
 #include "daemon/gpu/keeper.h"
-#include "daemon/objects/client.h"
 #include "daemon/persist/handover.h"
 #include "daemon/persist/manager_fds.h"
 #include "daemon/server/listener.h"

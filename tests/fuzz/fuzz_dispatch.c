@@ -14,9 +14,8 @@
 #include "common/memory.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
-#include "daemon/protocol/dispatch.h"
 #include "daemon/objects/retained.h"
-#include "daemon/objects/subscription.h"
+#include "daemon/protocol/dispatch.h"
 #include "daemon/base/worker.h"
 #include "tests/fuzz/harness_fuzz.h"
 #include <signal.h>

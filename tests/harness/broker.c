@@ -2,6 +2,8 @@
 #include "tests/harness/broker.h"
 #include "common/memory.h"
 #include "daemon/protocol/dispatch.h"
+#include "daemon/objects/offer.h"
+#include "daemon/objects/publisher.h"
 #include "daemon/objects/retained.h"
 #include "daemon/base/worker.h"
 #include "tests/harness/fds.h"

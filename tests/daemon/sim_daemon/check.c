@@ -2,7 +2,6 @@
 
 /* After each step: does the daemon have what the model has? */
 
-#include "daemon/objects/publisher.h"
 #include "tests/daemon/sim_daemon/sim.h"
 
 static uint64_t charged(int user, enum dlxd_resource resource)

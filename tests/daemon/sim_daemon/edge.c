@@ -7,7 +7,7 @@
  */
 
 #include "daemon/persist/notify.h"
-#include "daemon/objects/publisher.h"
+#include "daemon/objects/offer.h"
 #include "daemon/base/watch.h"
 #include "daemon/base/worker.h"
 #include "tests/daemon/sim_daemon/sim.h"

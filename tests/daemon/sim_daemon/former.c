@@ -2,7 +2,6 @@
 
 /* Former pages: what clients say that they keep of earlier daemons, and who pays for it. */
 
-#include "daemon/objects/client.h"
 #include "daemon/objects/former.h"
 #include "ring/layout.h"
 #include "tests/daemon/sim_daemon/sim.h"

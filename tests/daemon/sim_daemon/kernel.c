@@ -4,14 +4,14 @@
  * Makefile. */
 
 #include "daemon/objects/client.h"
-#include "daemon/memory/proof.h"
+#include "daemon/objects/drain.h"
 #include "daemon/objects/lack.h"
 #include "daemon/objects/link.h"
-#include "daemon/objects/subscription.h"
+#include "daemon/objects/pending_join.h"
+#include "daemon/memory/proof.h"
 #include "daemon/users/outbox.h"
 #include "daemon/memory/membership.h"
 #include "daemon/memory/report.h"
-#include "daemon/objects/pending_join.h"
 #include "tests/daemon/sim_daemon/sim.h"
 #include <stdarg.h>
 #include <sys/eventfd.h>

@@ -6,8 +6,6 @@
 #include "daemon/objects/client.h"
 #include "daemon/protocol/dispatch.h"
 #include "daemon/persist/manager_fds.h"
-#include "daemon/objects/publisher.h"
-#include "daemon/objects/retained.h"
 #include "daemon/persist/store.h"
 #include "ring/layout.h"
 #include "tests/daemon/sim_daemon/sim.h"

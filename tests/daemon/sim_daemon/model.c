@@ -6,9 +6,6 @@
 #include "ring/layout.h"
 #include "common/topic.h"
 #include "daemon/objects/client.h"
-#include "daemon/objects/link.h"
-#include "daemon/objects/publisher.h"
-#include "daemon/objects/subscription.h"
 #include "tests/daemon/sim_daemon/sim.h"
 
 #define DYING_NS UINT64_C(1000000000)

@@ -4,7 +4,6 @@
 
 #include "ring/layout.h"
 #include "common/topic.h"
-#include "daemon/objects/publisher.h"
 #include "tests/daemon/sim_daemon/sim.h"
 
 static struct pub *own_pub(struct proc *c, uint64_t id)

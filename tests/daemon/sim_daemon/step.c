@@ -5,8 +5,8 @@
 #include "ring/layout.h"
 #include "daemon/objects/draining.h"
 #include "daemon/objects/former.h"
-#include "daemon/users/outbox.h"
 #include "daemon/objects/retained.h"
+#include "daemon/users/outbox.h"
 #include "daemon/persist/store.h"
 #include "tests/daemon/sim_daemon/sim.h"
 
