@@ -4,10 +4,10 @@
 #include "common/proto.h"
 #include "common/syscalls.h"
 #include "daemon/gpu/keeper.h"
-#include "daemon/objects/draining.h"
+#include "daemon/objects/connection.h"
+#include "daemon/objects/former.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/request.h"
-#include "daemon/objects/store_hooks.h"
 #include "daemon/objects/subscription.h"
 #include "daemon/base/log.h"
 #include "daemon/users/principal.h"
@@ -15,8 +15,6 @@
 #include "daemon/users/policy.h"
 #include "daemon/base/watch.h"
 #include "daemon/base/worker.h"
-#include <poll.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -24,21 +22,6 @@
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77 /* Linux 6.5 */
 #endif
-
-/* A packet that did not fit into the socket. */
-struct tx_packet {
-    struct dlxd_list node;
-    size_t size;
-    uint8_t data[];
-};
-
-bool dlxd_client_has_left(const struct dlxd_client *client)
-{
-    if (dlx__packet_hung_up(client->fd))
-        return true;
-    struct pollfd p = {.fd = client->pidfd, .events = POLLIN};
-    return poll(&p, 1, 0) == 1;
-}
 
 static bool fallback_forced(void)
 {
@@ -105,43 +88,11 @@ static void client_on_death(void *data, int events)
     dlxd_client_doom(client);
 }
 
-bool dlxd_client_is_paused(const struct dlxd_client *client)
-{
-    return client->barrier || client->awaits_proof || client->gpu_call;
-}
-
-void dlxd_client_rewatch(struct dlxd_client *client)
-{
-    bool paused = dlxd_client_is_paused(client) || client->input == DLXD_INPUT_PAUSED;
-    if (!dlxd_client_is_doomed(client))
-        dlxd_watch_set(client->watch, (paused ? 0 : DLXD_READABLE) |
-                                          (dlxd_list_empty(&client->tx) ? 0 : DLXD_WRITABLE));
-}
-
-static void client_flush(struct dlxd_client *client)
-{
-    while (!dlxd_list_empty(&client->tx)) {
-        struct tx_packet *tx = dlxd_container_of(client->tx.next, struct tx_packet, node);
-        int r = dlx__packet_send(client->fd, tx->data, tx->size, NULL, 0);
-        if (r == DLX_E_FULL)
-            return;
-        dlxd_list_remove(&tx->node);
-        client->n_tx--;
-        client->tx_size -= tx->size;
-        free(tx);
-        if (r < 0) {
-            dlxd_client_doom(client);
-            return;
-        }
-    }
-    dlxd_client_rewatch(client);
-}
-
 static void client_on_events(void *data, int events)
 {
     struct dlxd_client *client = data;
     if (events & DLXD_WRITABLE)
-        client_flush(client);
+        dlxd_client_flush(client);
     if (!(events & DLXD_READABLE) || dlxd_client_is_doomed(client))
         return;
     client->input = dlxd_input_seen(client->input);
@@ -184,33 +135,6 @@ static int set_up(struct dlxd_client *client, const char *socket)
         r = dlxd_watch_new(&client->pid_watch, broker->watches, client->pidfd, DLXD_READABLE,
                            client_on_death, client);
     return r;
-}
-
-void dlxd_client_goodbye(int fd, int code, const char *text)
-{
-    Dlx__Wire__Disconnect body = DLX__WIRE__DISCONNECT__INIT;
-    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
-    body.code = code;
-    body.text = (char *)(uintptr_t)text;
-    packet.body_case = DLX__WIRE__PACKET__BODY_DISCONNECT;
-    packet.disconnect = &body;
-    (void)dlx__proto_send(fd, &packet, NULL, 0);
-}
-
-static void client_set_state(struct dlxd_client *client, enum dlxd_client_state state)
-{
-    struct dlxd_broker *broker = client->broker;
-    if (client->user) {
-        client->user->n_greeting -= client->state == DLXD_CLIENT_GREETING;
-        client->user->n_greeting += state == DLXD_CLIENT_GREETING;
-    }
-    broker->n_greeting -= client->state == DLXD_CLIENT_GREETING;
-    broker->n_refused -= client->state == DLXD_CLIENT_REFUSED;
-    broker->n_clients -= client->state == DLXD_CLIENT_OPEN;
-    broker->n_greeting += state == DLXD_CLIENT_GREETING;
-    broker->n_refused += state == DLXD_CLIENT_REFUSED;
-    broker->n_clients += state == DLXD_CLIENT_OPEN;
-    client->state = state;
 }
 
 static void make_way(struct dlxd_broker *broker, const struct dlxd_user *user)
@@ -262,7 +186,8 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
     client->id = ++broker->last_client;
     dlxd_list_push_back(&broker->clients, &client->node);
     dlxd_list_push_back(&broker->greeting, &client->greeting);
-    client_set_state(client, client->refuse_code < 0 ? DLXD_CLIENT_REFUSED : DLXD_CLIENT_GREETING);
+    dlxd_client_set_state(client,
+                          client->refuse_code < 0 ? DLXD_CLIENT_REFUSED : DLXD_CLIENT_GREETING);
     make_way(broker, client->user);
     *ret = client;
     return 0;
@@ -298,10 +223,7 @@ void dlxd_client_free(struct dlxd_client *client)
     dlxd_client_doom(client);
     while (dlxd_client_end_some(client))
         ;
-    dlx_for_each (t, &client->tx) {
-        dlxd_list_remove(t);
-        free(dlxd_container_of(t, struct tx_packet, node));
-    }
+    dlxd_client_forget_replies(client);
     dlxd_task_stop(&client->task);
     dlxd_list_remove(&client->node);
     dlxd_watch_free(client->watch);
@@ -311,10 +233,12 @@ void dlxd_client_free(struct dlxd_client *client)
         dlxd_outbox_close(client->outbox, client->user);
     else
         dlxd_workers_close_socket(client->broker->workers, client->user, client->fd);
-    if (client->holder)
+    if (client->holder) {
+        dlxd_former_disconnected(client->holder);
         dlxd_holder_disconnected(client->holder);
-    else
+    } else {
         dlx__close(client->pidfd);
+    }
     dlxd_user_unref(client->user);
     dlxd_principal_unref(client->principal);
     free(client->refuse_text);
@@ -324,7 +248,7 @@ void dlxd_client_free(struct dlxd_client *client)
 void dlxd_client_greet(struct dlxd_client *client, const char *name, uint32_t max_links)
 {
     dlxd_list_remove(&client->greeting);
-    client_set_state(client, DLXD_CLIENT_OPEN);
+    dlxd_client_set_state(client, DLXD_CLIENT_OPEN);
     client->max_links = max_links;
     size_t n = 0;
     for (const unsigned char *c = (const unsigned char *)name; *c && n < sizeof client->name - 1;
@@ -344,129 +268,4 @@ void dlxd_client_review(struct dlxd_client *client)
     client->review = (struct dlxd_review){.state = DLXD_REVIEW_PUBLISHERS};
     client->request.offers.is_to_review = true;
     dlxd_task_start(&client->task, client->user);
-}
-
-void dlxd_client_doom(struct dlxd_client *client)
-{
-    if (dlxd_client_is_doomed(client))
-        return;
-    dlxd_store_hooks_leave(client);
-    dlxd_list_remove(&client->greeting);
-    client_set_state(client, DLXD_CLIENT_ENDING);
-    if (client->watch)
-        dlxd_watch_set(client->watch, 0);
-    if (client->pid_watch)
-        dlxd_watch_set(client->pid_watch, 0);
-    if (client->user)
-        dlxd_task_start(&client->task, client->user);
-}
-
-void dlxd_client_disconnect(struct dlxd_client *client, int code, const char *fmt, ...)
-{
-    char text[DLX_ERROR_TEXT_SIZE];
-    va_list ap;
-    if (dlxd_client_is_doomed(client))
-        return;
-    va_start(ap, fmt);
-    (void)vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    dlxd_log_client(dlxd_principal_number(client->principal), DLXD_LOG_NOTICE,
-                    "disconnecting %s (pid %d, uid %u): %s: %s", client->name, (int)client->pid,
-                    (unsigned)client->principal->uid, dlx__error_name(code), text);
-    client->dismissed = code;
-    client_flush(client);
-    if (dlxd_list_empty(&client->tx))
-        dlxd_client_goodbye(client->fd, code, text);
-    dlxd_client_doom(client);
-}
-
-bool dlxd_client_is_cut(const struct dlxd_client *client)
-{
-    switch (client->dismissed) {
-    case 0:
-    case DLX_E_DISCONNECTED: /* dlpackd is stopping */
-    case DLX_E_NO_MEMORY:
-    case DLX_E_FD_LIMIT:
-    case DLX_E_SYSTEM:
-        return false;
-    default:
-        return true;
-    }
-}
-
-void dlxd_client_refuse(struct dlxd_client *client)
-{
-    dlxd_client_disconnect(client, client->refuse_code, "%s",
-                           client->refuse_text ? client->refuse_text
-                                               : dlx__error_text(client->refuse_code));
-}
-
-static void client_enqueue(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
-{
-    size_t size = dlx__wire__packet__get_packed_size(packet);
-    if (client->n_tx >= DLXD_TX_PACKETS_MAX || size > DLXD_TX_BYTES_MAX - client->tx_size) {
-        dlxd_client_disconnect(
-            client, DLX_E_LIMIT, "%zu replies of %zu bytes were not read: at most %u and %u",
-            client->n_tx, client->tx_size, DLXD_TX_PACKETS_MAX, DLXD_TX_BYTES_MAX);
-        return;
-    }
-    struct tx_packet *tx = malloc(sizeof *tx + size);
-    if (!tx) {
-        dlxd_client_disconnect(client, DLX_E_NO_MEMORY, "out of memory for a reply");
-        return;
-    }
-    tx->size = dlx__wire__packet__pack(packet, tx->data);
-    dlxd_list_push_back(&client->tx, &tx->node);
-    client->n_tx++;
-    client->tx_size += tx->size;
-    dlxd_client_rewatch(client);
-}
-
-void dlxd_client_send(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
-{
-    if (dlxd_client_is_doomed(client))
-        return;
-    int r = DLX_E_FULL;
-    if (dlxd_list_empty(&client->tx))
-        r = dlx__proto_send(client->fd, packet, NULL, 0);
-    if (r == DLX_E_FULL || r == DLX_E_NO_MEMORY)
-        client_enqueue(client, packet);
-    else if (r < 0)
-        dlxd_client_doom(client);
-}
-
-int dlxd_client_send_fds(struct dlxd_client *client, const Dlx__Wire__Packet *packet,
-                         const int *fds, size_t n_fds)
-{
-    int r = DLX_E_FULL;
-    if (dlxd_list_empty(&client->tx))
-        r = dlxd_outbox_send(client->outbox, client->user, packet, fds, n_fds, NULL);
-    if (r == DLX_E_FULL)
-        return dlx__fail(DLX_E_LIMIT,
-                         "%s (pid %d) cannot be sent file descriptors: it does not read its "
-                         "replies, or the daemon has too many on their way",
-                         client->name, (int)client->pid);
-    return r;
-}
-
-void dlxd_client_send_ok(struct dlxd_client *client, uint32_t serial)
-{
-    Dlx__Wire__Ok body = DLX__WIRE__OK__INIT;
-    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
-    packet.serial = serial;
-    packet.body_case = DLX__WIRE__PACKET__BODY_OK;
-    packet.ok = &body;
-    dlxd_client_send(client, &packet);
-}
-
-void dlxd_client_send_error(struct dlxd_client *client, uint32_t serial, int code, const char *text)
-{
-    Dlx__Wire__Error body = DLX__WIRE__ERROR__INIT;
-    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
-    body.code = code;
-    body.text = (char *)(uintptr_t)text;
-    packet.serial = serial;
-    packet.body_case = DLX__WIRE__PACKET__BODY_ERROR;
-    packet.error = &body;
-    dlxd_client_send(client, &packet);
 }

@@ -5,7 +5,7 @@
 #include "common/memory.h"
 #include "common/packet.h"
 #include "common/proto.h"
-#include "daemon/objects/client.h"
+#include "daemon/objects/connection.h"
 #include "daemon/objects/lack.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/pending_join.h"

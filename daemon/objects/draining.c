@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/objects/draining.h"
 #include "common/error.h"
+#include "daemon/objects/connection.h"
 #include "daemon/objects/drain.h"
-#include "daemon/objects/former.h"
 #include "daemon/objects/pending_join.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/memory/report.h"
 #include "daemon/users/share.h"
-#include <poll.h>
 #include <string.h>
 
 /* The part of the time that scans may take (1/16). */
@@ -41,53 +40,17 @@ static struct dlxd_drain *drain_of(struct dlxd_list *node)
     return dlxd_container_of(node, struct dlxd_drain_node, node)->drain;
 }
 
-/* ---- processes ----------------------------------------------------------------------------- */
-
-struct dlxd_holder *dlxd_holder_new(struct dlxd_client *client, int take_pidfd)
-{
-    struct dlxd_holder *holder = calloc(1, sizeof *holder);
-    if (!holder) {
-        (void)dlx__fail(DLX_E_NO_MEMORY, "out of memory for a client");
-        return NULL;
-    }
-    holder->client = client;
-    holder->pid = client->pid;
-    holder->pidfd = take_pidfd;
-    dlxd_drains_init(&holder->drains);
-    return holder;
-}
-
-void dlxd_holder_release(struct dlxd_holder *holder)
-{
-    if (holder->client || holder->drains.n > 0 || holder->former || holder->former_asked)
-        return;
-    dlx__close(holder->pidfd);
-    dlxd_charge_deinit(&holder->pidfd_charge);
-    free(holder);
-}
-
-void dlxd_holder_disconnected(struct dlxd_holder *holder)
-{
-    dlxd_former_disconnected(holder);
-    if (holder->drains.n > 0 || holder->former)
-        dlxd_charge_restore(&holder->pidfd_charge, holder->client->user, DLXD_DESCRIPTORS, 1);
-    memcpy(holder->name, holder->client->name, sizeof holder->name);
-    holder->client = NULL;
-    dlxd_holder_release(holder);
-}
-
 /* ---- draining links ------------------------------------------------------------------------ */
 
 bool dlxd_drain_has_left(int page_fd, uint32_t max_held, int pidfd)
 {
-    struct pollfd process = {.fd = pidfd, .events = POLLIN};
-    return dlxd_report_has_left(page_fd, max_held) || poll(&process, 1, 0) == 1;
+    return dlxd_report_has_left(page_fd, max_held) || dlxd_process_is_dead(pidfd);
 }
 
 bool dlxd_drain_holds(const struct dlxd_drain *drain)
 {
-    struct pollfd process = {.fd = drain->holder->pidfd, .events = POLLIN};
-    return dlxd_report_holds(drain->page_fd, drain->max_held) && poll(&process, 1, 0) != 1;
+    return dlxd_report_holds(drain->page_fd, drain->max_held) &&
+           !dlxd_process_is_dead(drain->holder->pidfd);
 }
 
 /* After the publisher has left its client, only messages that are held need its memory. */
@@ -248,11 +211,6 @@ struct dlxd_drain *dlxd_drain_find(const struct dlxd_broker *broker, uint64_t li
 const struct dlxd_drain *dlxd_drain_of_publisher(const struct dlxd_list *node)
 {
     return dlxd_container_of(node, struct dlxd_drain_node, node)->drain;
-}
-
-const char *dlxd_holder_name(const struct dlxd_holder *holder)
-{
-    return holder->client ? holder->client->name : holder->name;
 }
 
 /* ---- all ----------------------------------------------------------------------------------- */

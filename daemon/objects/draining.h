@@ -28,13 +28,6 @@ void dlxd_drains_look(struct dlxd_drains *drains);
 void dlxd_drains_look_all(struct dlxd_broker *broker);
 size_t dlxd_drains_n_all(const struct dlxd_broker *broker);
 
-/* Returns NULL if out of memory, with the thread's message set. Takes the fd on success. */
-struct dlxd_holder *dlxd_holder_new(struct dlxd_client *client, int take_pidfd);
-/* The connection has ended, and all its subscriptions. */
-void dlxd_holder_disconnected(struct dlxd_holder *holder);
-/* Something that it has was freed. Frees it if nothing is left and the connection has ended. */
-void dlxd_holder_release(struct dlxd_holder *holder);
-
 /* Is the subscriber of this page gone: does it hold nothing and take nothing any more, or is its
  * process dead? */
 bool dlxd_drain_has_left(int borrow_page_fd, uint32_t max_held, int borrow_pidfd);
@@ -52,8 +45,7 @@ void dlxd_drains_clear(struct dlxd_broker *broker);
 
 /* Returns NULL if the link with this id does not drain. */
 struct dlxd_drain *dlxd_drain_find(const struct dlxd_broker *broker, uint64_t link);
-/* The drain of a list of a publisher's, by link; and the name of its subscriber's client. */
+/* The drain of a list of a publisher's, by link. */
 const struct dlxd_drain *dlxd_drain_of_publisher(const struct dlxd_list *node);
-const char *dlxd_holder_name(const struct dlxd_holder *holder);
 
 #endif

@@ -6,10 +6,9 @@
 #include "daemon/base/log.h"
 #include "daemon/base/worker.h"
 #include "daemon/memory/report.h"
-#include "daemon/objects/draining.h"
+#include "daemon/objects/connection.h"
 #include <assert.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -436,25 +435,20 @@ int dlxd_former_ready(struct dlxd_client *client, uint32_t n_regions, uint32_t n
     return 0;
 }
 
-static bool former_is_dead(const struct dlxd_holder *holder)
-{
-    struct pollfd process = {.fd = holder->pidfd, .events = POLLIN};
-    return poll(&process, 1, 0) == 1;
-}
-
 void dlxd_former_disconnected(struct dlxd_holder *holder)
 {
     if (holder->former_asked)
         former_page_free(holder->former_asked);
-    if (holder->former && former_is_dead(holder))
+    if (holder->former && dlxd_process_is_dead(holder->pidfd))
         former_page_free(holder->former);
 }
 
 /* Frees it if nothing is left. */
 static void page_look(struct dlxd_former_page *page)
 {
-    const uint64_t *bytes =
-        former_is_dead(page->holder) ? NULL : dlxd_report_former_bytes(page->fd, page->n_claims);
+    const uint64_t *bytes = dlxd_process_is_dead(page->holder->pidfd)
+                                ? NULL
+                                : dlxd_report_former_bytes(page->fd, page->n_claims);
     for (uint32_t i = 0; bytes && i < page->n_claims; i++)
         if (page->claims[i].region && bytes[i] < page->claims[i].bytes)
             claim_shrink(&page->claims[i], bytes[i]);

@@ -3,7 +3,7 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "ring/layout.h"
-#include "daemon/objects/client.h"
+#include "daemon/objects/connection.h"
 #include "daemon/objects/drain.h"
 #include "daemon/objects/draining.h"
 #include "daemon/objects/payer.h"

@@ -2,7 +2,7 @@
 #include "daemon/objects/offer.h"
 #include "common/error.h"
 #include "common/util.h"
-#include "daemon/objects/client.h"
+#include "daemon/objects/connection.h"
 #include "daemon/objects/delivery.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"

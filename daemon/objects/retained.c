@@ -3,7 +3,7 @@
 #include "common/error.h"
 #include "common/memory.h"
 #include "common/syscalls.h"
-#include "daemon/objects/client.h"
+#include "daemon/objects/connection.h"
 #include "daemon/objects/draining.h"
 #include "daemon/objects/former.h"
 #include "daemon/objects/publisher.h"
@@ -14,7 +14,6 @@
 #include "daemon/memory/report.h"
 #include "daemon/base/watch.h"
 #include <fcntl.h>
-#include <poll.h>
 #include <unistd.h>
 
 /* The number of its messages, from a counter that its owner writes; a false value harms only the
@@ -110,8 +109,7 @@ static void retained_on_death(void *data, int events)
 
 static bool is_dead(int pidfd)
 {
-    struct pollfd p = {.fd = pidfd, .events = POLLIN};
-    return pidfd < 0 || poll(&p, 1, 0) == 1;
+    return pidfd < 0 || dlxd_process_is_dead(pidfd);
 }
 
 /* Opens a separate pidfd of the same process. The pid is still valid if the old pidfd shows the

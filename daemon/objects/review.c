@@ -2,7 +2,7 @@
 #include "daemon/objects/review.h"
 #include "common/error.h"
 #include "common/topic.h"
-#include "daemon/objects/client.h"
+#include "daemon/objects/connection.h"
 #include "daemon/objects/offer.h"
 
 /* The most objects that are checked in one step. */

@@ -2,7 +2,6 @@
 #include "daemon/persist/restore.h"
 #include "common/error.h"
 #include "daemon/gpu/keeper.h"
-#include "daemon/objects/publisher.h"
 #include "daemon/objects/retained.h"
 #include "daemon/persist/manager_fds.h"
 #include "daemon/base/log.h"

@@ -2,7 +2,7 @@
 #include "daemon/persist/store.h"
 #include "common/error.h"
 #include "daemon/gpu/keeper.h"
-#include "daemon/objects/client.h"
+#include "daemon/objects/connection.h"
 #include "daemon/objects/store_hooks.h"
 #include "daemon/base/log.h"
 #include "daemon/users/principal.h"

@@ -3,6 +3,7 @@
 #include "common/error.h"
 #include "common/proto.h"
 #include "daemon/objects/client.h"
+#include "daemon/objects/connection.h"
 #include "daemon/objects/request.h"
 #include "daemon/objects/review.h"
 #include "daemon/objects/subscription.h"

@@ -3,6 +3,7 @@
 #include "common/pid_namespace.h"
 #include "common/memory.h"
 #include "daemon/objects/client.h"
+#include "daemon/objects/connection.h"
 #include "daemon/objects/draining.h"
 #include "daemon/objects/former.h"
 #include "daemon/users/outbox.h"

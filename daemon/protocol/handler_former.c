@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/error.h"
 #include "daemon/base/log.h"
-#include "daemon/objects/client.h"
+#include "daemon/objects/connection.h"
 #include "daemon/objects/former.h"
 #include "daemon/protocol/handler.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/error.h"
-#include "daemon/objects/client.h"
+#include "daemon/objects/connection.h"
 #include "daemon/objects/drain.h"
 #include "daemon/objects/draining.h"
 #include "daemon/objects/former.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/objects/client.h"
+#include "daemon/objects/connection.h"
 #include "daemon/objects/draining.h"
 #include "daemon/objects/former.h"
 #include "daemon/users/outbox.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/server/reload.h"
+#include "daemon/objects/objects.h"
 #include "common/error.h"
 #include "daemon/base/log.h"
 #include "daemon/base/worker.h"

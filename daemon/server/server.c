@@ -4,6 +4,7 @@
 #include "daemon/gpu/keeper.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
+#include "daemon/objects/connection.h"
 #include "daemon/objects/draining.h"
 #include "daemon/objects/former.h"
 #include "daemon/objects/reclaim.h"

@@ -5,6 +5,7 @@
 #include "daemon/base/watch.h"
 #include "daemon/base/worker.h"
 #include "daemon/objects/client.h"
+#include "daemon/objects/connection.h"
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>

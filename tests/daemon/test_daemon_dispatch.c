@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every value of a request that is out of range gets an Error that says so, and changes nothing. */
 #include "common/pid_namespace.h"
+#include "daemon/objects/connection.h"
 #include "daemon/objects/offer.h"
 #include "ring/layout.h"
 #include "common/topic.h"

@@ -4,6 +4,7 @@
  * when. */
 
 #include "ring/layout.h"
+#include "daemon/objects/connection.h"
 #include "daemon/objects/draining.h"
 #include "daemon/objects/pending_join.h"
 #include "daemon/users/outbox.h"

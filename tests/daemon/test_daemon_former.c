@@ -2,6 +2,7 @@
 
 /* Memory of earlier daemons that clients list in former pages: who pays for it, and until when. */
 
+#include "daemon/objects/connection.h"
 #include "daemon/objects/former.h"
 #include "ring/layout.h"
 #include "tests/daemon/harness_scene.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Publishers and subscriptions meet once, in steps that do a bounded amount of work, whatever comes
  * and goes between two of them. */
+#include "daemon/objects/connection.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/offer.h"
 #include "tests/daemon/harness_scene.h"

@@ -7,6 +7,7 @@
  */
 
 #include "daemon/base/worker.h"
+#include "daemon/objects/connection.h"
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/fds.h"
 #include <semaphore.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How users share the daemon's time: counted in steps, so that no clock decides. */
 #include "tests/daemon/harness_scene.h"
+#include "daemon/objects/connection.h"
 
 static void send_info_requests(int to, uint32_t first, uint32_t n)
 {

@@ -4,6 +4,7 @@
  * Makefile. */
 
 #include "daemon/objects/client.h"
+#include "daemon/objects/connection.h"
 #include "daemon/objects/drain.h"
 #include "daemon/objects/lack.h"
 #include "daemon/objects/link.h"

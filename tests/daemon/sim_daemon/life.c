@@ -4,6 +4,7 @@
 
 #include "common/memory.h"
 #include "daemon/objects/client.h"
+#include "daemon/objects/connection.h"
 #include "daemon/protocol/dispatch.h"
 #include "daemon/persist/manager_fds.h"
 #include "daemon/persist/store.h"

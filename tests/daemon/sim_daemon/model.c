@@ -5,7 +5,7 @@
 
 #include "ring/layout.h"
 #include "common/topic.h"
-#include "daemon/objects/client.h"
+#include "daemon/objects/connection.h"
 #include "tests/daemon/sim_daemon/sim.h"
 
 #define DYING_NS UINT64_C(1000000000)
