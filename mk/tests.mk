@@ -132,7 +132,7 @@ $(BUILD)/tests/sim_daemon: private LINK_FLAGS = $(call wrap,malloc calloc reallo
     clock_gettime shutdown sendmsg recvmsg dlxd_client_send dlxd_client_send_fds \
     dlxd_client_send_ok dlxd_client_send_error dlxd_client_end_some dlx__packet_refuses_fds \
     dlxd_outbox_send dlxd_link_drop_landed dlxd_pending_join_send dlxd_report_has_left \
-    dlxd_membership_withdrawn dlxd_drain_free dlxd_lack_begin dlxd_proof_begin \
+    dlxd_membership_withdrawn dlxd_idmap_remove dlxd_lack_begin dlxd_proof_begin \
     dlx__region_prove)
 
 $(TEST_LINKED) $(OTHER_LINKED):

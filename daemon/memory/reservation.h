@@ -4,7 +4,7 @@
 
 /* Regions that are charged but not yet filled with pages and made ready. A writer that never does
  * so would block memory that nobody uses, so a region that lacks pages, and has got none for a
- * while, is returned (reclaim.h). */
+ * while, is returned (broker.h). */
 
 #include "daemon/base/list.h"
 #include <stdint.h>

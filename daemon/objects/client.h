@@ -33,8 +33,40 @@ void dlxd_client_free(struct dlxd_client *client);
 
 /* Handles Hello. */
 void dlxd_client_greet(struct dlxd_client *client, const char *name, uint32_t max_links);
-/* The rules have changed: the client's task checks whether they still allow what it has
- * (review.h). */
+
+/* ---- requests ------------------------------------------------------------------------------ */
+
+/* A request that may take several steps, because its work depends on what other clients have
+ * registered. Until it is answered, nothing else is read from its client, so that requests stay in
+ * order. */
+void dlxd_request_init(struct dlxd_request *request);
+/* Does the first part. The fields that `step` needs must be set. Returns what `step` returned. */
+int dlxd_request_begin(struct dlxd_client *client, uint32_t serial,
+                       int (*step)(struct dlxd_client *client));
+/* Does another part. */
+int dlxd_request_continue(struct dlxd_client *client);
+/* The request was answered, or nobody waits for the answer. Does nothing if there is none. */
+void dlxd_request_end(struct dlxd_client *client);
+
+/* ---- the review of what it has ------------------------------------------------------------- */
+
+/*
+ * The review after a change of the rules: a client with a publisher, subscription or link that is
+ * not allowed any more is disconnected, which ends all of them. Its library then asks again for
+ * what it may still have.
+ *
+ *   NONE --dlxd_client_review()--> PUBLISHERS --all checked--> SUBSCRIPTIONS --all checked--> NONE
+ *                                      ^                             |
+ *                                      +----dlxd_client_review()-----+
+ *
+ * A client is reviewed in steps of its own task, and nothing is read from it before the end. What
+ * it gets between two steps was checked by the new rules when it came. Objects are checked in the
+ * order of their ids, so an object that ends between two steps makes the review miss none.
+ */
+
+/* The rules have changed: the client's task checks whether they still allow what it has. */
 void dlxd_client_review(struct dlxd_client *client);
+/* Does a part: it checks as many objects as suits the number of rules. */
+void dlxd_review_step(struct dlxd_client *client);
 
 #endif

@@ -4,6 +4,7 @@
 #include "common/proto.h"
 #include "daemon/base/log.h"
 #include "daemon/base/watch.h"
+#include "daemon/memory/report.h"
 #include "daemon/objects/store_hooks.h"
 #include "daemon/users/outbox.h"
 #include "daemon/users/principal.h"
@@ -226,6 +227,11 @@ bool dlxd_process_is_dead(int pidfd)
 {
     struct pollfd p = {.fd = pidfd, .events = POLLIN};
     return poll(&p, 1, 0) == 1;
+}
+
+bool dlxd_reader_has_left(int page_fd, uint32_t max_held, int pidfd)
+{
+    return dlxd_report_has_left(page_fd, max_held) || dlxd_process_is_dead(pidfd);
 }
 
 struct dlxd_holder *dlxd_holder_new(struct dlxd_client *client, int take_pidfd)

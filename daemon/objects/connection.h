@@ -60,6 +60,9 @@ void dlxd_client_refuse(struct dlxd_client *client);
 
 /* Has the process of this pidfd ended? */
 bool dlxd_process_is_dead(int borrow_pidfd);
+/* Is the subscriber of this link page gone: does it hold nothing and take nothing any more, or is
+ * its process dead? */
+bool dlxd_reader_has_left(int borrow_page_fd, uint32_t max_held, int borrow_pidfd);
 
 /* Returns NULL if out of memory, with the thread's message set. Takes the fd on success. */
 struct dlxd_holder *dlxd_holder_new(struct dlxd_client *client, int take_pidfd);

@@ -6,7 +6,6 @@
 #include "common/packet.h"
 #include "common/proto.h"
 #include "daemon/objects/connection.h"
-#include "daemon/objects/lack.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/pending_join.h"
 #include "daemon/objects/subscription.h"

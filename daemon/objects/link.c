@@ -5,7 +5,6 @@
 #include "ring/layout.h"
 #include "daemon/objects/connection.h"
 #include "daemon/objects/drain.h"
-#include "daemon/objects/draining.h"
 #include "daemon/objects/payer.h"
 #include "daemon/objects/pending_join.h"
 #include "daemon/objects/publisher.h"

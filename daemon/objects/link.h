@@ -6,7 +6,7 @@
  * What happens to a link.
  *
  * A step for which the daemon lacks descriptors, memory or a thread leaves the link as it is, and
- * is tried again (lack.h): one whose page could not be checked is PREPARED again.
+ * is tried again (subscription.h): one whose page could not be checked is PREPARED again.
  *
  * A link is made for one publisher, or as a spare for one that does not exist yet. A spare link
  * goes from READY to SPARE, with SpareSealed. A publisher can get it once its subscriber has

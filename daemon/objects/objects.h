@@ -232,7 +232,7 @@ struct dlxd_subscription {
     struct dlxd_list spares;  /* of them, those that a publisher can get: by_publisher */
     struct dlxd_list pending; /* links with a step to take: those that need no credit come first */
     struct dlxd_list stuck;
-    uint64_t lack_wait_ns;  /* of this attempt; 0: nothing is lacking (lack.h) */
+    uint64_t lack_wait_ns;  /* of this attempt; 0: nothing is lacking (subscription.h) */
     uint64_t lack_until_ns; /* while it is stuck for that */
     struct dlxd_task task;  /* sends, reads, and ends links */
     struct dlxd_broker *broker;
@@ -272,7 +272,7 @@ static inline uint64_t dlxd_subscription_id(const struct dlxd_subscription *subs
 /* ---- links -------------------------------------------------------------------------------- */
 
 /* The resources of a link: its page, its place among the links of both clients, and its charges.
- * They may outlive the link, as a draining link (draining.h). */
+ * They may outlive the link, as a draining link (drain.h). */
 struct dlxd_drain {
     uint64_t link;                  /* the link's id */
     struct dlxd_idmap_node by_link; /* draining */
@@ -546,7 +546,7 @@ struct dlxd_broker {
     struct dlxd_list retained; /* publishers without a client: retained.h */
     struct dlxd_list expiring; /* likewise, by expires_ns */
 
-    /* Regions that are not ready, the least recently checked first: reclaim.h. */
+    /* Regions that are not ready, the least recently checked first: broker.h. */
     struct dlxd_list reservations;
     struct dlxd_list stuck; /* subscriptions to be tried again later: delivery.c */
     struct dlxd_lack lack;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/objects/payer.h"
-#include "daemon/objects/draining.h"
+#include "daemon/objects/drain.h"
 #include "daemon/objects/link.h"
 #include "daemon/users/outbox.h"
 #include <assert.h>

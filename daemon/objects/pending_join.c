@@ -2,7 +2,7 @@
 #include "daemon/objects/pending_join.h"
 #include "common/bell.h"
 #include "common/error.h"
-#include "daemon/objects/draining.h"
+#include "daemon/objects/connection.h"
 #include "daemon/users/outbox.h"
 #include "daemon/users/share.h"
 #include "daemon/base/watch.h"
@@ -187,8 +187,8 @@ static void withdraw(struct dlxd_pending_join *pending_join)
 
 static bool has_left(const struct dlxd_pending_join *pending_join)
 {
-    return dlxd_drain_has_left(pending_join->fds[PAGE], pending_join->body.max_held,
-                               pending_join->fds[PIDFD]);
+    return dlxd_reader_has_left(pending_join->fds[PAGE], pending_join->body.max_held,
+                                pending_join->fds[PIDFD]);
 }
 
 /* No event reports the release of the last message that a subscriber holds. */

@@ -5,7 +5,7 @@
 #include "common/memory.h"
 #include "ring/layout.h"
 #include "daemon/gpu/keeper.h"
-#include "daemon/objects/draining.h"
+#include "daemon/objects/drain.h"
 #include "daemon/objects/former.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/offer.h"

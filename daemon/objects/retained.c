@@ -4,7 +4,7 @@
 #include "common/memory.h"
 #include "common/syscalls.h"
 #include "daemon/objects/connection.h"
-#include "daemon/objects/draining.h"
+#include "daemon/objects/drain.h"
 #include "daemon/objects/former.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/registry.h"

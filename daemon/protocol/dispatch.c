@@ -4,8 +4,6 @@
 #include "common/proto.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/connection.h"
-#include "daemon/objects/request.h"
-#include "daemon/objects/review.h"
 #include "daemon/objects/subscription.h"
 #include "daemon/protocol/handler.h"
 #include "daemon/users/outbox.h"
@@ -13,7 +11,7 @@
 #include <string.h>
 
 /* Handles a request on the control socket. Returns 0 if the reply, if any, was sent; 1 if it
- * continues (request.h); or a code for an Error. */
+ * continues (client.h); or a code for an Error. */
 typedef int request_fn(struct dlxd_client *client, const Dlx__Wire__Packet *packet);
 /* Handles a notification on a subscription socket. Returns 0, or DLX_E_PROTOCOL. */
 typedef int notification_fn(struct dlxd_subscription *subscription,

@@ -4,7 +4,7 @@
 #include "common/memory.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/connection.h"
-#include "daemon/objects/draining.h"
+#include "daemon/objects/drain.h"
 #include "daemon/objects/former.h"
 #include "daemon/users/outbox.h"
 #include "daemon/protocol/handler.h"

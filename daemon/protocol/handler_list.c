@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/error.h"
+#include "daemon/objects/client.h"
 #include "daemon/objects/connection.h"
 #include "daemon/objects/drain.h"
-#include "daemon/objects/draining.h"
 #include "daemon/objects/former.h"
 #include "daemon/objects/publisher.h"
 #include "daemon/objects/registry.h"
-#include "daemon/objects/request.h"
 #include "daemon/protocol/handler.h"
 #include "daemon/memory/report.h"
 #include <inttypes.h>

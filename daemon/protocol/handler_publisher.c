@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/error.h"
+#include "daemon/objects/client.h"
 #include "daemon/objects/connection.h"
 #include "daemon/objects/offer.h"
 #include "daemon/objects/publisher.h"
-#include "daemon/objects/request.h"
 #include "daemon/objects/retained.h"
 #include "daemon/protocol/dispatch.h"
 #include "daemon/protocol/handler.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/objects/connection.h"
-#include "daemon/objects/draining.h"
+#include "daemon/objects/drain.h"
 #include "daemon/objects/former.h"
 #include "daemon/users/outbox.h"
 #include "daemon/protocol/handler.h"

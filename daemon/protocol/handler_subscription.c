@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/error.h"
+#include "daemon/objects/client.h"
 #include "daemon/objects/connection.h"
 #include "daemon/objects/delivery.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/offer.h"
-#include "daemon/objects/request.h"
 #include "daemon/objects/subscription.h"
 #include "daemon/protocol/handler.h"
 

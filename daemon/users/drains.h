@@ -3,7 +3,7 @@
 #define DLXD_DRAINS_H
 
 /* A list of draining links: those of one user, of one client's publishers, or of one subscriber's
- * process (draining.h). */
+ * process (drain.h). */
 
 #include "daemon/base/list.h"
 #include <stdint.h>

@@ -5,7 +5,7 @@
 
 #include "ring/layout.h"
 #include "daemon/objects/connection.h"
-#include "daemon/objects/draining.h"
+#include "daemon/objects/drain.h"
 #include "daemon/objects/pending_join.h"
 #include "daemon/users/outbox.h"
 #include "daemon/users/principal.h"

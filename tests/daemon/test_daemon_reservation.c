@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that is charged, and that nobody populates, is returned; what grows, or is there, is
  * not. */
-#include "daemon/objects/reclaim.h"
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/memory.h"
 

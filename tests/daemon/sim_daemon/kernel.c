@@ -6,9 +6,9 @@
 #include "daemon/objects/client.h"
 #include "daemon/objects/connection.h"
 #include "daemon/objects/drain.h"
-#include "daemon/objects/lack.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/pending_join.h"
+#include "daemon/objects/subscription.h"
 #include "daemon/memory/proof.h"
 #include "daemon/users/outbox.h"
 #include "daemon/memory/membership.h"
@@ -449,11 +449,11 @@ WRAP(void, dlxd_membership_withdrawn, (const struct dlxd_membership_line *line))
     __real_dlxd_membership_withdrawn(line);
 }
 
-WRAP(struct dlxd_drain *, dlxd_drain_free, (struct dlxd_drain * drain))
+WRAP(void, dlxd_idmap_remove, (struct dlxd_idmap * map, struct dlxd_idmap_node *node))
 {
-    if (w.running && drain)
-        on_let_go(drain->link);
-    return __real_dlxd_drain_free(drain);
+    if (w.running && map == &w.broker.registry.drains)
+        on_let_go(node->id);
+    __real_dlxd_idmap_remove(map, node);
 }
 
 static struct proc *proc_of(const struct dlxd_client *client)

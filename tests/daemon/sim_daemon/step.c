@@ -3,7 +3,7 @@
 /* The schedule: what happens next, as the seed has it. */
 
 #include "ring/layout.h"
-#include "daemon/objects/draining.h"
+#include "daemon/objects/drain.h"
 #include "daemon/objects/former.h"
 #include "daemon/objects/retained.h"
 #include "daemon/users/outbox.h"
