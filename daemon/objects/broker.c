@@ -4,9 +4,8 @@
 #include "daemon/gpu/keeper.h"
 #include "daemon/objects/pending_join.h"
 #include "daemon/objects/publisher.h"
+#include "daemon/objects/publisher_state.h"
 #include "daemon/objects/registry.h"
-#include "daemon/objects/retained.h"
-#include "daemon/objects/subscription.h"
 #include "daemon/users/outbox.h"
 #include "daemon/users/principal.h"
 #include "daemon/base/watch.h"
@@ -16,11 +15,10 @@
 #include <sys/stat.h>
 
 int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
-                     const struct dlx_memory *memory, const struct dlxd_readers *readers,
+                     const struct dlx_memory *memory, const struct dlxd_steps *steps,
                      uint64_t ram_bytes)
 {
-    *broker =
-        (struct dlxd_broker){.policy = {.uid = geteuid()}, .memory = memory, .readers = readers};
+    *broker = (struct dlxd_broker){.policy = {.uid = geteuid()}, .memory = memory, .steps = steps};
     broker->socket_path = "";
     broker->start_ns = dlx__now_ns();
     broker->last_client = broker->start_ns / 1000; /* as in registry.c */

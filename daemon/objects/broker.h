@@ -15,7 +15,7 @@ struct uv_loop_s;
 
 /* The quotas are parts of `ram_bytes`. Deinitialize the broker even if this fails. */
 int dlxd_broker_init(struct dlxd_broker *broker, struct uv_loop_s *loop,
-                     const struct dlx_memory *memory, const struct dlxd_readers *readers,
+                     const struct dlx_memory *memory, const struct dlxd_steps *steps,
                      uint64_t ram_bytes);
 /* All clients and the store must be gone; the loop must run once more. */
 void dlxd_broker_deinit(struct dlxd_broker *broker);

@@ -8,6 +8,7 @@
 #include "daemon/objects/former.h"
 #include "daemon/objects/offer.h"
 #include "daemon/objects/publisher.h"
+#include "daemon/objects/publisher_state.h"
 #include "daemon/objects/subscription.h"
 #include "daemon/base/log.h"
 #include "daemon/users/principal.h"
@@ -100,12 +101,6 @@ static void client_on_events(void *data, int events)
     dlxd_task_start(&client->task, client->user);
 }
 
-static bool client_on_turn(struct dlxd_task *task)
-{
-    struct dlxd_client *client = dlxd_container_of(task, struct dlxd_client, task);
-    return client->broker->readers->client(client);
-}
-
 /* The steps that can fail, before any other object knows the client. */
 static int set_up(struct dlxd_client *client, const char *socket)
 {
@@ -167,7 +162,7 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
     client->accepted_ns = dlx__now_ns();
     dlxd_list_init(&client->node);
     dlxd_list_init(&client->greeting);
-    dlxd_task_init(&client->task, client_on_turn);
+    dlxd_task_init(&client->task, broker->steps->client);
     dlxd_request_init(&client->request);
     dlxd_list_init(&client->shares);
     dlxd_drains_init(&client->drains);
@@ -298,6 +293,22 @@ void dlxd_request_end(struct dlxd_client *client)
     dlxd_offers_deinit(&client->request.offers);
     dlx__close(client->request.fd);
     dlxd_request_init(&client->request);
+}
+
+void dlxd_request_fail(struct dlxd_client *client, uint32_t serial, int code)
+{
+    if (serial != 0)
+        dlxd_client_send_error(client, serial, code,
+                               *dlx__error_message() ? dlx__error_message()
+                                                     : dlx__error_text(code));
+}
+
+void dlxd_request_resume(struct dlxd_client *client, uint32_t serial, int r)
+{
+    if (r < 0)
+        dlxd_request_fail(client, serial, r);
+    dlxd_client_rewatch(client);
+    dlxd_task_start(&client->task, client->user);
 }
 
 /* ---- the review of what it has ------------------------------------------------------------- */

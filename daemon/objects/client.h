@@ -47,6 +47,11 @@ int dlxd_request_begin(struct dlxd_client *client, uint32_t serial,
 int dlxd_request_continue(struct dlxd_client *client);
 /* The request was answered, or nobody waits for the answer. Does nothing if there is none. */
 void dlxd_request_end(struct dlxd_client *client);
+/* Sends an Error with the thread's message, unless the request wants no reply (serial 0). */
+void dlxd_request_fail(struct dlxd_client *client, uint32_t serial, int code);
+/* A request that waited was answered (0), continues (1), or failed with this code. The client is
+ * read from again. */
+void dlxd_request_resume(struct dlxd_client *client, uint32_t serial, int r);
 
 /* ---- the review of what it has ------------------------------------------------------------- */
 

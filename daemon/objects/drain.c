@@ -228,11 +228,6 @@ struct dlxd_drain *dlxd_drain_find(const struct dlxd_broker *broker, uint64_t li
     return node ? dlxd_container_of(node, struct dlxd_drain, by_link) : NULL;
 }
 
-const struct dlxd_drain *dlxd_drain_of_publisher(const struct dlxd_list *node)
-{
-    return dlxd_container_of(node, struct dlxd_drain_node, node)->drain;
-}
-
 /* ---- all ----------------------------------------------------------------------------------- */
 
 static struct dlxd_user *user_of(struct dlxd_list *node)

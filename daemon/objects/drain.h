@@ -53,7 +53,5 @@ void dlxd_drains_clear(struct dlxd_broker *broker);
 
 /* Returns NULL if the link with this id does not drain. */
 struct dlxd_drain *dlxd_drain_find(const struct dlxd_broker *broker, uint64_t link);
-/* The drain of a list of a publisher's, by link. */
-const struct dlxd_drain *dlxd_drain_of_publisher(const struct dlxd_list *node);
 
 #endif

@@ -5,10 +5,8 @@
 #include "ring/layout.h"
 #include "daemon/objects/connection.h"
 #include "daemon/objects/drain.h"
-#include "daemon/objects/payer.h"
 #include "daemon/objects/pending_join.h"
 #include "daemon/objects/publisher.h"
-#include "daemon/objects/subscription.h"
 #include "daemon/memory/proof.h"
 #include "daemon/users/outbox.h"
 #include "daemon/users/share.h"
@@ -439,12 +437,6 @@ void dlxd_link_condense(struct dlxd_link *link)
                                "subscription to %s does not read what it is told: %u links failed",
                                subscription->topic_name, subscription->n_failed);
     }
-}
-
-bool dlxd_link_knows(const struct dlxd_link *link, const struct dlxd_arena *arena)
-{
-    return link->state == DLXD_LINK_OPEN &&
-           (arena->ready_seq <= link->arena_seq || arena->ready_seq <= link->open_seq);
 }
 
 struct dlxd_arena *dlxd_link_next_dropped(struct dlxd_link *link)

@@ -89,10 +89,6 @@ void dlxd_link_step_done(struct dlxd_link *link, enum dlxd_link_step step);
 /* The subscriber has received ArenaDropped. This is a dlxd_landed_fn. */
 void dlxd_link_drop_landed(struct dlxd_flight *flight);
 
-/* Was the subscriber told of this arena, or will it be, so that it must be told of the drop? Valid
- * until it was told of the drop, when arena_seq moves on. */
-bool dlxd_link_knows(const struct dlxd_link *link, const struct dlxd_arena *arena);
-
 /* Did the subscription exist before a publisher that must wait for it, and has one of the two yet
  * to be told of the link? */
 bool dlxd_link_is_awaited(const struct dlxd_link *link);

@@ -38,345 +38,6 @@ struct dlxd_workers;
 
 #define DLXD_NAME_SIZE 64
 
-/* ---- publishers --------------------------------------------------------------------------- */
-
-/* The pending joins of one publisher. */
-struct dlxd_pending_joins {
-    struct dlxd_list list;
-    struct dlxd_list cuts;
-    struct dlxd_list slow; /* in broker->slow when its socket takes nothing, but is not full */
-    size_t n;
-    size_t n_ended;     /* pending joins whose links have ended and that may still hold messages */
-    size_t look_at;     /* the number of these at which all are checked */
-    uint64_t looked_ns; /* the time of the last check */
-    struct dlxd_watch *watch; /* of the link socket; NULL until the first pending join */
-};
-
-/* The progress of a publisher. All zero: nothing to do. */
-struct dlxd_offering {
-    bool active;
-    bool from_start;  /* it has not published anything yet */
-    bool in_patterns; /* subscriptions to its topic are done */
-    uint64_t last;    /* the subscription handled last */
-    struct dlxd_list *next;
-    uint64_t n_left; /* `next` is valid while this many subscriptions have ended */
-};
-
-/*
- *   NEW --> OPEN --(its client ends)--> DYING --(its process is dead)--> RETAINED
- *             |                                                            ^
- *             +--(it is closed, or its process is dead already)------------+
- *
- *   (from the store) --> RETAINED, or HIDDEN or SHOWN --(its process is dead)--> RETAINED
- *
- * Any of them --> GONE, which is freed with its last link.
- */
-enum dlxd_publisher_state {
-    DLXD_PUBLISHER_NEW, /* its control block is not ready */
-    DLXD_PUBLISHER_OPEN,
-    DLXD_PUBLISHER_DYING,    /* its process may still write: links wait */
-    DLXD_PUBLISHER_HIDDEN,   /* likewise; a former daemon knew it: it is not announced */
-    DLXD_PUBLISHER_SHOWN,    /* likewise, but new subscriptions join it, and it sees their locks */
-    DLXD_PUBLISHER_RETAINED, /* its messages remain, and nobody writes them */
-    DLXD_PUBLISHER_GONE,
-};
-
-struct dlxd_publisher_config {
-    uint32_t history;
-    uint32_t depth;
-    uint32_t n_entries;
-    uint32_t on_full;       /* 0: drop the oldest, 1: block */
-    uint32_t retain;        /* messages; 0: none */
-    bool latched;           /* nothing is retained after its end */
-    uint64_t retain_for_ns; /* 0: forever */
-    uint64_t resumes;       /* its id with the first daemon that it was announced to; 0: this one */
-    uint64_t after_seq;     /* the messages that it published there */
-    uint32_t max_held;      /* messages that one link may hold; 0: no limit */
-    uint64_t max_held_bytes; /* likewise, in bytes of payload */
-};
-
-struct dlxd_publisher {
-    struct dlxd_idmap_node by_id; /* when GONE: in gone_publishers of the registry */
-    struct dlxd_list by_topic;    /* likewise */
-    struct dlxd_list by_client;   /* after it has left its client: in one of the broker's lists */
-    struct dlxd_list links;       /* by id */
-    struct dlxd_broker *broker;
-    struct dlxd_client *client; /* NULL after it has left */
-    struct dlxd_topic *topic;   /* NULL when GONE */
-    enum dlxd_publisher_state state;
-    struct dlxd_publisher_config config;
-    pid_t pid;
-    struct dlxd_principal *principal;
-    struct dlxd_user *user; /* the owner, in whose time its work is done */
-    char client_name[DLXD_NAME_SIZE];
-    char topic_name[DLX_TOPIC_SIZE_MAX + 1];
-
-    struct dlxd_outbox *link_sock; /* the daemon's end */
-    struct dlxd_pending_joins pending_joins;
-    struct dlxd_membership_line line;
-
-    bool is_awaited;    /* its PublisherReady could not be answered with Ok yet */
-    uint64_t announced; /* 0: not announced yet; otherwise see registry.h */
-    /* Likewise, for subscriptions that do not join a SHOWN publisher. */
-    uint64_t announced_late;
-    struct dlxd_offering offering;
-    struct dlxd_list *cursor; /* the next link of a reply; `links` at the end */
-    struct dlxd_task task;    /* offers it; replaces what others retain; tells its links */
-    bool succeeds;            /* and has come so far in the topic: retained.h */
-    uint64_t succeeds_after;
-    /* Tells links that it has dropped an arena, is gone or has become RETAINED: 1: in this pass; 2:
-     * in this pass and another one, since there was more to tell; 0: nothing. */
-    uint32_t passes;
-    struct dlxd_list *next_told;
-    uint64_t gone_head;   /* GONE: the number of its newest message */
-    uint64_t gone_oldest; /* GONE: likewise of the oldest one that subscribers can still take */
-    uint64_t gone;        /* its place in the order in which publishers went, from 1; 0: not GONE */
-
-    struct dlxd_arena *proving; /* the region whose proof its client waits for; or NULL */
-
-    struct dlxd_arena *control;
-    struct dlxd_arenas unready; /* by id */
-    struct dlxd_arenas ready;   /* by ready_seq */
-    struct dlxd_arenas dropped; /* by drop_seq: a link has yet to acknowledge the drop */
-    uint32_t last_arena;
-    uint64_t last_ready_seq;
-    uint64_t last_drop_seq;
-
-    struct dlxd_drains drains; /* links that have ended, and whose subscribers hold messages */
-    size_t n_links;            /* and 1 for the passes, which keep the publisher */
-    size_t n_undelivered;      /* GONE: links that have not been told everything */
-    uint64_t *index_bits;      /* the link indices in use */
-    size_t n_index_words;
-
-    /* From DYING to RETAINED: retained.h. */
-    uint64_t expires_ns;
-    struct dlxd_watch *death; /* DYING, HIDDEN, SHOWN: watches this process */
-    int dying_pidfd;
-
-    /* What outlives the daemon: store.h. */
-    uint32_t ledger_index; /* 0: nothing */
-    bool pidfd_kept;
-    bool not_kept; /* there was no room for all of it */
-
-    struct dlxd_gpu_member gpu; /* what the GPU keeper holds of it */
-
-    /* With a descriptor: the link socket, or dying_pidfd. GONE: its first link pays this and the
-     * charges of its regions. */
-    struct dlxd_charge object_charge;
-};
-
-/* Has its client gone while the daemon keeps its messages? */
-static inline bool dlxd_publisher_leaves(const struct dlxd_publisher *publisher)
-{
-    return publisher->state >= DLXD_PUBLISHER_DYING && publisher->state <= DLXD_PUBLISHER_RETAINED;
-}
-
-/* Will its links get no new message? */
-static inline bool dlxd_publisher_has_ended(const struct dlxd_publisher *publisher)
-{
-    return publisher->state >= DLXD_PUBLISHER_DYING && publisher->state != DLXD_PUBLISHER_SHOWN;
-}
-
-static inline size_t dlxd_publisher_n_links(const struct dlxd_publisher *publisher)
-{
-    return publisher->n_links - (publisher->passes > 0);
-}
-
-static inline uint64_t dlxd_publisher_id(const struct dlxd_publisher *publisher)
-{
-    return publisher->by_id.id;
-}
-
-/* The publisher of this member. */
-static inline struct dlxd_publisher *dlxd_publisher_of_gpu(struct dlxd_gpu_member *member)
-{
-    return dlxd_container_of(member, struct dlxd_publisher, gpu);
-}
-
-/* Its id with the first daemon that it was announced to. */
-static inline uint64_t dlxd_publisher_origin(const struct dlxd_publisher *publisher)
-{
-    return publisher->config.resumes ? publisher->config.resumes : dlxd_publisher_id(publisher);
-}
-
-/* ---- subscriptions ------------------------------------------------------------------------ */
-
-struct dlxd_subscription_config {
-    uint32_t mode; /* 0: all, 1: latest */
-    uint32_t history;
-    uint32_t max_held;
-    /* Links for publishers that come while the subscriber makes no call; offer.c adds to it. */
-    uint32_t n_spares;
-    bool reliable;
-};
-
-/*
- *   OPENING --> OPEN <--> FULL        any of them --> ENDING --> (freed)
- *                 ^
- *                 +-----> STUCK
- */
-enum dlxd_subscription_state {
-    DLXD_SUBSCRIPTION_OPENING, /* its Subscribe is not answered yet: nothing is sent */
-    DLXD_SUBSCRIPTION_OPEN,
-    DLXD_SUBSCRIPTION_FULL,   /* nothing is sent until its socket is writable */
-    DLXD_SUBSCRIPTION_STUCK,  /* nothing is sent for a while: in broker->stuck */
-    DLXD_SUBSCRIPTION_ENDING, /* its links end step by step */
-};
-
-struct dlxd_subscription {
-    struct dlxd_idmap_node by_id;
-    struct dlxd_list by_topic; /* or in registry->patterns */
-    struct dlxd_list by_client;
-    struct dlxd_list links;   /* by id */
-    uint32_t n_spares;        /* spare links */
-    struct dlxd_list spares;  /* of them, those that a publisher can get: by_publisher */
-    struct dlxd_list pending; /* links with a step to take: those that need no credit come first */
-    struct dlxd_list stuck;
-    uint64_t lack_wait_ns;  /* of this attempt; 0: nothing is lacking (subscription.h) */
-    uint64_t lack_until_ns; /* while it is stuck for that */
-    struct dlxd_task task;  /* sends, reads, and ends links */
-    struct dlxd_broker *broker;
-    struct dlxd_client *client;
-    struct dlxd_topic *topic; /* NULL: a pattern */
-    struct dlxd_subscription_config config;
-    char topic_name[DLX_TOPIC_SIZE_MAX + 1];
-
-    struct dlxd_outbox *sock; /* the daemon's end */
-    struct dlxd_watch *watch;
-    enum dlxd_subscription_state state;
-    enum dlxd_input input;
-    struct dlxd_offers *offers; /* not NULL while its Subscribe is being answered */
-    bool begun;                 /* something was sent: delivery.c */
-    uint64_t last_offer;        /* the last link that the reply to its Subscribe counted */
-    uint32_t n_failed;          /* failed links */
-    struct dlxd_link *failed;   /* the failed link into which others are merged; NULL: none yet */
-    uint64_t since;             /* announcements before it: registry.h */
-    uint64_t waits;             /* the link tried first since the last change: delivery.c */
-    uint32_t n_fds_sent;        /* packets with fds, modulo 2^32 */
-    uint32_t n_fds_acked;       /* likewise */
-
-    struct dlxd_charge object_charge;
-    struct dlxd_charge pattern_charge;
-};
-
-static inline bool dlxd_subscription_is_doomed(const struct dlxd_subscription *subscription)
-{
-    return subscription->state == DLXD_SUBSCRIPTION_ENDING;
-}
-
-static inline uint64_t dlxd_subscription_id(const struct dlxd_subscription *subscription)
-{
-    return subscription->by_id.id;
-}
-
-/* ---- links -------------------------------------------------------------------------------- */
-
-/* The resources of a link: its page, its place among the links of both clients, and its charges.
- * They may outlive the link, as a draining link (drain.h). */
-struct dlxd_drain {
-    uint64_t link;                  /* the link's id */
-    struct dlxd_idmap_node by_link; /* draining */
-    struct dlxd_workers *workers;   /* close the page */
-    int page_fd; /* the daemon's read-only fd, for reports; -1 while the proof has it */
-    uint32_t max_held;
-    struct dlxd_share *share; /* in the publisher's client; NULL: none, or the same user */
-    struct dlxd_charge links_charge;
-    struct dlxd_charge bytes_charge;
-
-    uint32_t mode; /* of the subscription, for lists */
-    bool reliable;
-
-    struct dlxd_publisher *publisher; /* draining */
-    struct dlxd_holder *holder;       /* draining: the subscriber's process */
-    struct dlxd_drain_node of_holder;
-    struct dlxd_drain_node of_publisher; /* by link */
-    struct dlxd_drain_node of_client;    /* the publisher's; in no list after that has left it */
-    bool is_due; /* its publisher has left its client, and it was not checked since */
-    struct dlxd_drain_node of_user;
-    struct dlxd_list cut; /* draining: in `cuts` of the publisher if LinkCut is yet to be sent */
-    int cut_code;
-    bool cut_counts; /* raise `leaves` with LinkCut */
-};
-
-/*
- * A link: one publisher and one subscription, and how far the subscriber has been told.
- *
- *   NEW --LinkOffer--> OFFERED --LinkReady--> PREPARED <--> PROVING
- *    |                   |                       |             |
- *    |                   |                       |           READY --LinkAdded--> ADDED
- *    |                   |                       |             |                    |
- *    |                   |                       |             |               LinkOpen --> OPEN
- *    +-------------------+-----------------------+-------------+--> FAILED --LinkFailed--> (freed)
- */
-enum dlxd_link_state {
-    DLXD_LINK_NEW,      /* the offer is to be sent */
-    DLXD_LINK_OFFERED,  /* the subscriber prepares its page */
-    DLXD_LINK_PREPARED, /* the subscriber has prepared it; a worker is to check */
-    DLXD_LINK_PROVING,  /* a worker checks */
-    DLXD_LINK_READY,    /* the page is to be sent to the publisher */
-    DLXD_LINK_SPARE,    /* it has no publisher yet */
-    DLXD_LINK_ADDED,    /* the publisher has the link or will; the subscriber is to be told */
-    DLXD_LINK_OPEN,
-    DLXD_LINK_FAILED, /* the subscriber is to be told; it has no publisher any more */
-};
-
-enum dlxd_link_made {
-    DLXD_MADE_FOR_PUBLISHER,
-    DLXD_MADE_AS_SPARE, /* its subscription counts it until it is assigned, fails or ends */
-    DLXD_MADE_EARLY,
-};
-
-struct dlxd_link {
-    struct dlxd_idmap_node by_id;
-    struct dlxd_list by_publisher; /* of a free spare link: in subscription->spares */
-    struct dlxd_list by_subscription;
-    struct dlxd_list pending;         /* in subscription->pending when there is a step to take */
-    struct dlxd_publisher *publisher; /* NULL: FAILED, or a spare link */
-    struct dlxd_subscription *subscription;
-    struct dlxd_pending_join *pending_join; /* not NULL: LinkAdded waits (pending_join.h) */
-    enum dlxd_link_state state;
-    enum dlxd_link_made made;
-    uint32_t index;  /* among the publisher's links */
-    uint64_t reader; /* sent by the subscriber for the publisher */
-    bool from_start;
-    bool gone_sent;
-    uint64_t join_until_ns; /* not 0: its publisher seems to be about to end */
-
-    /* How far the subscriber has been told: arena.h. */
-    uint64_t arena_seq;
-    uint64_t drop_seq;
-    uint64_t open_seq;      /* the newest arena that LinkOpen counted */
-    struct dlxd_list drops; /* flights of ArenaDropped, oldest first: outbox.h */
-
-    uint64_t page_size;
-    struct dlxd_drain *drain; /* its page and charges; NULL: FAILED */
-    struct dlxd_proof *proof; /* not NULL: PROVING */
-    struct dlxd_workers *workers;
-    int bell_fd;                    /* the subscriber's end, from LinkAdded to LinkOpen */
-    int locked_fd;                  /* likewise: the control block of a SHOWN publisher */
-    struct dlxd_charge join_charge; /* for both */
-
-    int fail_code;
-    uint64_t fail_origin;    /* of the publisher that is gone */
-    uint64_t fail_seq;       /* likewise: its newest message */
-    uint64_t fail_missed;    /* likewise: its messages for this subscription */
-    uint64_t fail_publisher; /* 0: none, or several */
-    uint32_t fail_pid;       /* likewise */
-    char *fail_topic;        /* likewise NULL */
-    char *fail_text;         /* NULL: the text of the code */
-    /* LinkFailed must name this very link: it was offered or promised, or its publisher is
-     * known. */
-    bool fail_stays;
-    uint32_t n_merged; /* other failed links that it reports */
-
-    struct dlxd_charge failed_charge;
-};
-
-static inline uint64_t dlxd_link_id(const struct dlxd_link *link)
-{
-    return link->by_id.id;
-}
-
 /* ---- clients ------------------------------------------------------------------------------ */
 
 /* A client's process. It outlives its connection while links of it drain, or while it keeps memory
@@ -502,6 +163,373 @@ static inline bool dlxd_client_is_doomed(const struct dlxd_client *client)
     return client->state == DLXD_CLIENT_ENDING;
 }
 
+/* ---- publishers --------------------------------------------------------------------------- */
+
+/* The pending joins of one publisher. */
+struct dlxd_pending_joins {
+    struct dlxd_list list;
+    struct dlxd_list cuts;
+    struct dlxd_list slow; /* in broker->slow when its socket takes nothing, but is not full */
+    size_t n;
+    size_t n_ended;     /* pending joins whose links have ended and that may still hold messages */
+    size_t look_at;     /* the number of these at which all are checked */
+    uint64_t looked_ns; /* the time of the last check */
+    struct dlxd_watch *watch; /* of the link socket; NULL until the first pending join */
+};
+
+/* The progress of a publisher. All zero: nothing to do. */
+struct dlxd_offering {
+    bool active;
+    bool from_start;  /* it has not published anything yet */
+    bool in_patterns; /* subscriptions to its topic are done */
+    uint64_t last;    /* the subscription handled last */
+    struct dlxd_list *next;
+    uint64_t n_left; /* `next` is valid while this many subscriptions have ended */
+};
+
+/*
+ *   NEW --> OPEN --(its client ends)--> DYING --(its process is dead)--> RETAINED
+ *             |                                                            ^
+ *             +--(it is closed, or its process is dead already)------------+
+ *
+ *   (from the store) --> RETAINED, or HIDDEN or SHOWN --(its process is dead)--> RETAINED
+ *
+ * Any of them --> GONE, which is freed with its last link.
+ */
+enum dlxd_publisher_state {
+    DLXD_PUBLISHER_NEW, /* its control block is not ready */
+    DLXD_PUBLISHER_OPEN,
+    DLXD_PUBLISHER_DYING,    /* its process may still write: links wait */
+    DLXD_PUBLISHER_HIDDEN,   /* likewise; a former daemon knew it: it is not announced */
+    DLXD_PUBLISHER_SHOWN,    /* likewise, but new subscriptions join it, and it sees their locks */
+    DLXD_PUBLISHER_RETAINED, /* its messages remain, and nobody writes them */
+    DLXD_PUBLISHER_GONE,
+};
+
+struct dlxd_publisher_config {
+    uint32_t history;
+    uint32_t depth;
+    uint32_t n_entries;
+    uint32_t on_full;       /* 0: drop the oldest, 1: block */
+    uint32_t retain;        /* messages; 0: none */
+    bool latched;           /* nothing is retained after its end */
+    uint64_t retain_for_ns; /* 0: forever */
+    uint64_t resumes;       /* its id with the first daemon that it was announced to; 0: this one */
+    uint64_t after_seq;     /* the messages that it published there */
+    uint32_t max_held;      /* messages that one link may hold; 0: no limit */
+    uint64_t max_held_bytes; /* likewise, in bytes of payload */
+};
+
+struct dlxd_publisher {
+    struct dlxd_idmap_node by_id; /* when GONE: in gone_publishers of the registry */
+    struct dlxd_list by_topic;    /* likewise */
+    struct dlxd_list by_client;   /* after it has left its client: in one of the broker's lists */
+    struct dlxd_list links;       /* by id */
+    struct dlxd_broker *broker;
+    struct dlxd_client *client; /* NULL after it has left */
+    struct dlxd_topic *topic;   /* NULL when GONE */
+    enum dlxd_publisher_state state;
+    struct dlxd_publisher_config config;
+    pid_t pid;
+    struct dlxd_principal *principal;
+    struct dlxd_user *user; /* the owner, in whose time its work is done */
+    char client_name[DLXD_NAME_SIZE];
+    char topic_name[DLX_TOPIC_SIZE_MAX + 1];
+
+    struct dlxd_outbox *link_sock; /* the daemon's end */
+    struct dlxd_pending_joins pending_joins;
+    struct dlxd_membership_line line;
+
+    bool is_awaited;    /* its PublisherReady could not be answered with Ok yet */
+    uint64_t announced; /* 0: not announced yet; otherwise see registry.h */
+    /* Likewise, for subscriptions that do not join a SHOWN publisher. */
+    uint64_t announced_late;
+    struct dlxd_offering offering;
+    struct dlxd_list *cursor; /* the next link of a reply; `links` at the end */
+    struct dlxd_task task;    /* offers it; replaces what others retain; tells its links */
+    bool succeeds;            /* and has come so far in the topic: publisher_state.h */
+    uint64_t succeeds_after;
+    /* Tells links that it has dropped an arena, is gone or has become RETAINED: 1: in this pass; 2:
+     * in this pass and another one, since there was more to tell; 0: nothing. */
+    uint32_t passes;
+    struct dlxd_list *next_told;
+    uint64_t gone_head;   /* GONE: the number of its newest message */
+    uint64_t gone_oldest; /* GONE: likewise of the oldest one that subscribers can still take */
+    uint64_t gone;        /* its place in the order in which publishers went, from 1; 0: not GONE */
+
+    struct dlxd_arena *proving; /* the region whose proof its client waits for; or NULL */
+
+    struct dlxd_arena *control;
+    struct dlxd_arenas unready; /* by id */
+    struct dlxd_arenas ready;   /* by ready_seq */
+    struct dlxd_arenas dropped; /* by drop_seq: a link has yet to acknowledge the drop */
+    uint32_t last_arena;
+    uint64_t last_ready_seq;
+    uint64_t last_drop_seq;
+
+    struct dlxd_drains drains; /* links that have ended, and whose subscribers hold messages */
+    size_t n_links;            /* and 1 for the passes, which keep the publisher */
+    size_t n_undelivered;      /* GONE: links that have not been told everything */
+    uint64_t *index_bits;      /* the link indices in use */
+    size_t n_index_words;
+
+    /* From DYING to RETAINED: publisher_state.h. */
+    uint64_t expires_ns;
+    struct dlxd_watch *death; /* DYING, HIDDEN, SHOWN: watches this process */
+    int dying_pidfd;
+
+    /* What outlives the daemon: store.h. */
+    uint32_t ledger_index; /* 0: nothing */
+    bool pidfd_kept;
+    bool not_kept; /* there was no room for all of it */
+
+    struct dlxd_gpu_member gpu; /* what the GPU keeper holds of it */
+
+    /* With a descriptor: the link socket, or dying_pidfd. GONE: its first link pays this and the
+     * charges of its regions. */
+    struct dlxd_charge object_charge;
+};
+
+/* Has its client gone while the daemon keeps its messages? */
+static inline bool dlxd_publisher_leaves(const struct dlxd_publisher *publisher)
+{
+    return publisher->state >= DLXD_PUBLISHER_DYING && publisher->state <= DLXD_PUBLISHER_RETAINED;
+}
+
+/* Will its links get no new message? */
+static inline bool dlxd_publisher_has_ended(const struct dlxd_publisher *publisher)
+{
+    return publisher->state >= DLXD_PUBLISHER_DYING && publisher->state != DLXD_PUBLISHER_SHOWN;
+}
+
+/* May it leave messages for the daemon to keep? Its memory counts as retained from the start, so
+ * that there is room for it at its end, when nobody could be told of a lack. */
+static inline bool dlxd_publisher_may_retain(const struct dlxd_publisher *publisher)
+{
+    return publisher->config.retain > 0 && !publisher->config.latched;
+}
+
+static inline size_t dlxd_publisher_n_links(const struct dlxd_publisher *publisher)
+{
+    return publisher->n_links - (publisher->passes > 0);
+}
+
+static inline uint64_t dlxd_publisher_id(const struct dlxd_publisher *publisher)
+{
+    return publisher->by_id.id;
+}
+
+/* The publisher of this member. */
+static inline struct dlxd_publisher *dlxd_publisher_of_gpu(struct dlxd_gpu_member *member)
+{
+    return dlxd_container_of(member, struct dlxd_publisher, gpu);
+}
+
+/* Its id with the first daemon that it was announced to. */
+static inline uint64_t dlxd_publisher_origin(const struct dlxd_publisher *publisher)
+{
+    return publisher->config.resumes ? publisher->config.resumes : dlxd_publisher_id(publisher);
+}
+
+/* ---- subscriptions ------------------------------------------------------------------------ */
+
+struct dlxd_subscription_config {
+    uint32_t mode; /* 0: all, 1: latest */
+    uint32_t history;
+    uint32_t max_held;
+    /* Links for publishers that come while the subscriber makes no call; offer.c adds to it. */
+    uint32_t n_spares;
+    bool reliable;
+};
+
+/*
+ *   OPENING --> OPEN <--> FULL        any of them --> ENDING --> (freed)
+ *                 ^
+ *                 +-----> STUCK
+ */
+enum dlxd_subscription_state {
+    DLXD_SUBSCRIPTION_OPENING, /* its Subscribe is not answered yet: nothing is sent */
+    DLXD_SUBSCRIPTION_OPEN,
+    DLXD_SUBSCRIPTION_FULL,   /* nothing is sent until its socket is writable */
+    DLXD_SUBSCRIPTION_STUCK,  /* nothing is sent for a while: in broker->stuck */
+    DLXD_SUBSCRIPTION_ENDING, /* its links end step by step */
+};
+
+struct dlxd_subscription {
+    struct dlxd_idmap_node by_id;
+    struct dlxd_list by_topic; /* or in registry->patterns */
+    struct dlxd_list by_client;
+    struct dlxd_list links;   /* by id */
+    uint32_t n_spares;        /* spare links */
+    struct dlxd_list spares;  /* of them, those that a publisher can get: by_publisher */
+    struct dlxd_list pending; /* links with a step to take: those that need no credit come first */
+    struct dlxd_list stuck;
+    uint64_t lack_wait_ns;  /* of this attempt; 0: nothing is lacking (subscription.h) */
+    uint64_t lack_until_ns; /* while it is stuck for that */
+    struct dlxd_task task;  /* sends, reads, and ends links */
+    struct dlxd_broker *broker;
+    struct dlxd_client *client;
+    struct dlxd_topic *topic; /* NULL: a pattern */
+    struct dlxd_subscription_config config;
+    char topic_name[DLX_TOPIC_SIZE_MAX + 1];
+
+    struct dlxd_outbox *sock; /* the daemon's end */
+    struct dlxd_watch *watch;
+    enum dlxd_subscription_state state;
+    enum dlxd_input input;
+    struct dlxd_offers *offers; /* not NULL while its Subscribe is being answered */
+    bool begun;                 /* something was sent: delivery.c */
+    uint64_t last_offer;        /* the last link that the reply to its Subscribe counted */
+    uint32_t n_failed;          /* failed links */
+    struct dlxd_link *failed;   /* the failed link into which others are merged; NULL: none yet */
+    uint64_t since;             /* announcements before it: registry.h */
+    uint64_t waits;             /* the link tried first since the last change: delivery.c */
+    uint32_t n_fds_sent;        /* packets with fds, modulo 2^32 */
+    uint32_t n_fds_acked;       /* likewise */
+
+    struct dlxd_charge object_charge;
+    struct dlxd_charge pattern_charge;
+};
+
+static inline bool dlxd_subscription_is_doomed(const struct dlxd_subscription *subscription)
+{
+    return subscription->state == DLXD_SUBSCRIPTION_ENDING;
+}
+
+/* It may have something to send. */
+static inline void dlxd_subscription_mark(struct dlxd_subscription *subscription)
+{
+    if (subscription->state == DLXD_SUBSCRIPTION_OPEN)
+        dlxd_task_start(&subscription->task, subscription->client->user);
+}
+
+static inline uint64_t dlxd_subscription_id(const struct dlxd_subscription *subscription)
+{
+    return subscription->by_id.id;
+}
+
+/* ---- links -------------------------------------------------------------------------------- */
+
+/* The resources of a link: its page, its place among the links of both clients, and its charges.
+ * They may outlive the link, as a draining link (drain.h). */
+struct dlxd_drain {
+    uint64_t link;                  /* the link's id */
+    struct dlxd_idmap_node by_link; /* draining */
+    struct dlxd_workers *workers;   /* close the page */
+    int page_fd; /* the daemon's read-only fd, for reports; -1 while the proof has it */
+    uint32_t max_held;
+    struct dlxd_share *share; /* in the publisher's client; NULL: none, or the same user */
+    struct dlxd_charge links_charge;
+    struct dlxd_charge bytes_charge;
+
+    uint32_t mode; /* of the subscription, for lists */
+    bool reliable;
+
+    struct dlxd_publisher *publisher; /* draining */
+    struct dlxd_holder *holder;       /* draining: the subscriber's process */
+    struct dlxd_drain_node of_holder;
+    struct dlxd_drain_node of_publisher; /* by link */
+    struct dlxd_drain_node of_client;    /* the publisher's; in no list after that has left it */
+    bool is_due; /* its publisher has left its client, and it was not checked since */
+    struct dlxd_drain_node of_user;
+    struct dlxd_list cut; /* draining: in `cuts` of the publisher if LinkCut is yet to be sent */
+    int cut_code;
+    bool cut_counts; /* raise `leaves` with LinkCut */
+};
+
+/* The draining link with this node, in a list of its publisher's. */
+static inline const struct dlxd_drain *dlxd_drain_of_publisher(const struct dlxd_list *node)
+{
+    return dlxd_container_of(node, struct dlxd_drain_node, node)->drain;
+}
+
+/*
+ * A link: one publisher and one subscription, and how far the subscriber has been told.
+ *
+ *   NEW --LinkOffer--> OFFERED --LinkReady--> PREPARED <--> PROVING
+ *    |                   |                       |             |
+ *    |                   |                       |           READY --LinkAdded--> ADDED
+ *    |                   |                       |             |                    |
+ *    |                   |                       |             |               LinkOpen --> OPEN
+ *    +-------------------+-----------------------+-------------+--> FAILED --LinkFailed--> (freed)
+ */
+enum dlxd_link_state {
+    DLXD_LINK_NEW,      /* the offer is to be sent */
+    DLXD_LINK_OFFERED,  /* the subscriber prepares its page */
+    DLXD_LINK_PREPARED, /* the subscriber has prepared it; a worker is to check */
+    DLXD_LINK_PROVING,  /* a worker checks */
+    DLXD_LINK_READY,    /* the page is to be sent to the publisher */
+    DLXD_LINK_SPARE,    /* it has no publisher yet */
+    DLXD_LINK_ADDED,    /* the publisher has the link or will; the subscriber is to be told */
+    DLXD_LINK_OPEN,
+    DLXD_LINK_FAILED, /* the subscriber is to be told; it has no publisher any more */
+};
+
+enum dlxd_link_made {
+    DLXD_MADE_FOR_PUBLISHER,
+    DLXD_MADE_AS_SPARE, /* its subscription counts it until it is assigned, fails or ends */
+    DLXD_MADE_EARLY,
+};
+
+struct dlxd_link {
+    struct dlxd_idmap_node by_id;
+    struct dlxd_list by_publisher; /* of a free spare link: in subscription->spares */
+    struct dlxd_list by_subscription;
+    struct dlxd_list pending;         /* in subscription->pending when there is a step to take */
+    struct dlxd_publisher *publisher; /* NULL: FAILED, or a spare link */
+    struct dlxd_subscription *subscription;
+    struct dlxd_pending_join *pending_join; /* not NULL: LinkAdded waits (pending_join.h) */
+    enum dlxd_link_state state;
+    enum dlxd_link_made made;
+    uint32_t index;  /* among the publisher's links */
+    uint64_t reader; /* sent by the subscriber for the publisher */
+    bool from_start;
+    bool gone_sent;
+    uint64_t join_until_ns; /* not 0: its publisher seems to be about to end */
+
+    /* How far the subscriber has been told: arena.h. */
+    uint64_t arena_seq;
+    uint64_t drop_seq;
+    uint64_t open_seq;      /* the newest arena that LinkOpen counted */
+    struct dlxd_list drops; /* flights of ArenaDropped, oldest first: outbox.h */
+
+    uint64_t page_size;
+    struct dlxd_drain *drain; /* its page and charges; NULL: FAILED */
+    struct dlxd_proof *proof; /* not NULL: PROVING */
+    struct dlxd_workers *workers;
+    int bell_fd;                    /* the subscriber's end, from LinkAdded to LinkOpen */
+    int locked_fd;                  /* likewise: the control block of a SHOWN publisher */
+    struct dlxd_charge join_charge; /* for both */
+
+    int fail_code;
+    uint64_t fail_origin;    /* of the publisher that is gone */
+    uint64_t fail_seq;       /* likewise: its newest message */
+    uint64_t fail_missed;    /* likewise: its messages for this subscription */
+    uint64_t fail_publisher; /* 0: none, or several */
+    uint32_t fail_pid;       /* likewise */
+    char *fail_topic;        /* likewise NULL */
+    char *fail_text;         /* NULL: the text of the code */
+    /* LinkFailed must name this very link: it was offered or promised, or its publisher is
+     * known. */
+    bool fail_stays;
+    uint32_t n_merged; /* other failed links that it reports */
+
+    struct dlxd_charge failed_charge;
+};
+
+static inline uint64_t dlxd_link_id(const struct dlxd_link *link)
+{
+    return link->by_id.id;
+}
+
+/* Was the subscriber told of this arena, or will it be, so that it must be told of the drop? Valid
+ * until it was told of the drop, when arena_seq moves on. */
+static inline bool dlxd_link_knows(const struct dlxd_link *link, const struct dlxd_arena *arena)
+{
+    return link->state == DLXD_LINK_OPEN &&
+           (arena->ready_seq <= link->arena_seq || arena->ready_seq <= link->open_seq);
+}
+
 /* ---- the broker --------------------------------------------------------------------------- */
 
 /* Of a broker. */
@@ -511,13 +539,12 @@ struct dlxd_lack {
     char text[DLX_ERROR_TEXT_SIZE];
 };
 
-/* The functions that read and handle packets: dispatch.h, which is in a higher layer than clients
- * and subscriptions. */
-struct dlxd_readers {
-    /* Runs one step of the client's task. Returns false if nothing is left to do. */
-    bool (*client)(struct dlxd_client *client);
-    /* Reads and handles a packet, if there is one. */
-    void (*subscription)(struct dlxd_subscription *subscription);
+/* What the tasks of the objects do in one step, in higher layers than those that start them:
+ * dispatch.h. A step returns false if nothing is left to do. */
+struct dlxd_steps {
+    bool (*client)(struct dlxd_task *task);
+    bool (*subscription)(struct dlxd_task *task);
+    bool (*publisher)(struct dlxd_task *task);
 };
 
 struct dlxd_broker {
@@ -527,7 +554,7 @@ struct dlxd_broker {
     struct dlxd_registry registry;
     struct dlxd_policy policy;
     const struct dlx_memory *memory;
-    const struct dlxd_readers *readers;
+    const struct dlxd_steps *steps;
     struct dlxd_store *store;                   /* NULL: nothing outlives the daemon */
     const struct dlxd_store_hooks *store_hooks; /* likewise */
     struct dlxd_gpu_keeper *gpu;                /* NULL: there is none */
@@ -543,7 +570,7 @@ struct dlxd_broker {
     size_t n_greeting;         /* admitted clients that have not said Hello */
     size_t n_refused;          /* clients that will get an error for their Hello */
 
-    struct dlxd_list retained; /* publishers without a client: retained.h */
+    struct dlxd_list retained; /* publishers without a client: publisher_state.h */
     struct dlxd_list expiring; /* likewise, by expires_ns */
 
     /* Regions that are not ready, the least recently checked first: broker.h. */

@@ -6,6 +6,7 @@
 #include "daemon/objects/delivery.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/publisher.h"
+#include "daemon/objects/publisher_state.h"
 #include "daemon/objects/registry.h"
 #include "daemon/base/log.h"
 #include "daemon/users/principal.h"
@@ -296,18 +297,6 @@ static void offer_to(struct dlxd_subscription *subscription, struct dlxd_publish
         (void)add_spares(subscription, &registry->last_link);
 }
 
-void dlxd_offering_begin(struct dlxd_publisher *publisher, bool from_start)
-{
-    struct dlxd_registry *registry = &publisher->broker->registry;
-    publisher->announced_late = ++registry->last_announcement;
-    if (publisher->announced == 0)
-        publisher->announced = publisher->announced_late;
-    publisher->offering = (struct dlxd_offering){.active = true,
-                                                 .from_start = from_start,
-                                                 .next = publisher->topic->subscriptions.next,
-                                                 .n_left = registry->n_left};
-}
-
 /* Returns the first subscription after the last one that was handled. */
 static struct dlxd_list *find_next(const struct dlxd_offering *offering, struct dlxd_list *list)
 {
@@ -348,4 +337,68 @@ bool dlxd_offering_step(struct dlxd_publisher *publisher)
             offer_to(subscription, publisher);
     }
     return offering->active;
+}
+
+/* ---- a publisher's task, and its replies --------------------------------------------------- */
+
+bool dlxd_publisher_step(struct dlxd_task *task)
+{
+    struct dlxd_publisher *publisher = dlxd_container_of(task, struct dlxd_publisher, task);
+    bool is_gone = publisher->state == DLXD_PUBLISHER_GONE;
+    if (publisher->offering.active && !is_gone)
+        return dlxd_offering_step(publisher) || publisher->succeeds || publisher->passes > 0;
+    if (publisher->succeeds && !is_gone)
+        return dlxd_retained_succeed_step(publisher) || publisher->passes > 0;
+    return publisher->passes > 0 && dlxd_publisher_tell_step(publisher);
+}
+
+int dlxd_publisher_check_awaited(const struct dlxd_publisher *publisher)
+{
+    dlx_for_each (it, &publisher->links) {
+        const struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
+        const struct dlxd_subscription *subscription = link->subscription;
+        if (dlxd_link_is_awaited(link))
+            return dlx__fail(
+                DLX_E_FULL,
+                "the reliable subscription of %s (pid %d) to %s is not ready for another "
+                "publisher: "
+                "it has made no call since the last ones came; let it take, or subscribe for more "
+                "publishers (n_publishers, publishers=)",
+                subscription->client->name, (int)subscription->client->pid,
+                subscription->topic_name);
+    }
+    return 0;
+}
+
+/* How many links are checked, and how many packets are sent, in one step. */
+#define SENT_AT_ONCE 16U
+
+void dlxd_publisher_deliver_begin(struct dlxd_publisher *publisher)
+{
+    publisher->cursor = publisher->links.next;
+}
+
+bool dlxd_publisher_deliver_step(struct dlxd_publisher *publisher)
+{
+    uint32_t n = SENT_AT_ONCE;
+    while (publisher->cursor != &publisher->links) {
+        if (n == 0)
+            return true;
+        n--;
+        struct dlxd_list *here = publisher->cursor;
+        struct dlxd_link *link = dlxd_container_of(here, struct dlxd_link, by_publisher);
+        struct dlxd_subscription *subscription = link->subscription;
+        bool more = true;
+        if (link->state == DLXD_LINK_OPEN) /* there may be a new arena */
+            dlxd_link_schedule(link);
+        /* A former spare link: its publisher does not wait for the subscriber's credit. */
+        if (link->made == DLXD_MADE_EARLY)
+            dlxd_delivery_join(link);
+        /* The link may end here; then the cursor moves on. */
+        while (publisher->cursor == here && (more = dlxd_delivery_step(subscription)) && n > 0)
+            n--;
+        if (publisher->cursor == here && !more)
+            publisher->cursor = here->next;
+    }
+    return false;
 }

@@ -24,11 +24,23 @@ void dlxd_offers_deinit(struct dlxd_offers *offers);
 
 /* ---- a new publisher and the existing subscriptions ------------------------------------------ */
 
-/* From now on the publisher is announced, and offered in steps. */
-void dlxd_offering_begin(struct dlxd_publisher *publisher, bool from_start);
 /* Offers the publisher to some subscriptions. A subscription that does not match gets LinkFailed. A
  * new publisher takes a spare link of each subscription that has one. Returns true if there is more
  * to do. */
 bool dlxd_offering_step(struct dlxd_publisher *publisher);
+
+/* ---- a publisher's task, and its replies --------------------------------------------------- */
+
+/* A step of its task. */
+bool dlxd_publisher_step(struct dlxd_task *task);
+/* Returns 0; or DLX_E_FULL, naming an earlier subscription for whose link the publisher must
+ * wait. */
+int dlxd_publisher_check_awaited(const struct dlxd_publisher *publisher);
+
+/* Schedules what open links are to be told, and sends it, as far as there is room and credit, from
+ * the first link on in steps, for a reply that must follow these packets.
+ * dlxd_publisher_deliver_step() returns true if there is more to do. */
+void dlxd_publisher_deliver_begin(struct dlxd_publisher *publisher);
+bool dlxd_publisher_deliver_step(struct dlxd_publisher *publisher);
 
 #endif

@@ -5,14 +5,9 @@
 #include "common/memory.h"
 #include "ring/layout.h"
 #include "daemon/gpu/keeper.h"
-#include "daemon/objects/drain.h"
 #include "daemon/objects/former.h"
-#include "daemon/objects/link.h"
-#include "daemon/objects/offer.h"
-#include "daemon/objects/payer.h"
 #include "daemon/objects/pending_join.h"
 #include "daemon/objects/registry.h"
-#include "daemon/objects/retained.h"
 #include "daemon/objects/store_hooks.h"
 #include "daemon/memory/report.h"
 #include "daemon/users/outbox.h"
@@ -63,7 +58,7 @@ static int new_region(struct dlxd_publisher *publisher, struct dlxd_user *user, 
 {
     struct dlxd_arena *arena;
     int r = dlxd_arena_new(&arena, publisher->broker->workers, user, id, size,
-                           dlxd_retained_is_possible(publisher));
+                           dlxd_publisher_may_retain(publisher));
     if (r < 0)
         return r;
     r = dlx__region_new(publisher->broker->memory, name, size, &arena->fd, ret_writer_fd);
@@ -130,7 +125,7 @@ static struct dlxd_publisher *publisher_alloc(struct dlxd_broker *broker, const 
     dlxd_list_init(&publisher->links);
     dlxd_drains_init(&publisher->drains);
     publisher->cursor = publisher->next_told = &publisher->links;
-    dlxd_task_init(&publisher->task, dlxd_publisher_step);
+    dlxd_task_init(&publisher->task, publisher->broker->steps->publisher);
     (void)snprintf(publisher->topic_name, sizeof publisher->topic_name, "%s", topic);
     return publisher;
 }
@@ -190,7 +185,7 @@ static int restore_region(const struct dlxd_publisher *publisher, struct dlxd_us
     int r = dlx__region_inspect(publisher->broker->memory, region->fd, &size);
     if (r == 0)
         r = dlxd_arena_restore(ret, publisher->broker->workers, user, region->id, size,
-                               dlxd_retained_is_possible(publisher));
+                               dlxd_publisher_may_retain(publisher));
     if (r < 0)
         return r;
     (*ret)->ready_seq = region->ready_seq;
@@ -277,10 +272,8 @@ int dlxd_publisher_restore(struct dlxd_publisher **ret, struct dlxd_broker *brok
     return 0;
 }
 
-/* Frees what it does not need after its client has left. */
-static void leave_client(struct dlxd_publisher *publisher)
+void dlxd_publisher_leave_client(struct dlxd_publisher *publisher)
 {
-    dlxd_drains_publisher_left(publisher);
     dlx_for_each (it, &publisher->links) {
         struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
         link->drain->share = dlxd_share_put(link->drain->share);
@@ -294,69 +287,84 @@ static void leave_client(struct dlxd_publisher *publisher)
     dlxd_arenas_deinit(&publisher->unready);
 }
 
-/* Its control block may be closed from now on. */
-static void note_last_messages(struct dlxd_publisher *publisher)
-{
-    struct dlxd_control_report report;
-    dlxd_report_control(publisher->control->fd, &report);
-    publisher->gone_head = report.head;
-    publisher->gone_oldest = report.oldest;
-}
+/* ---- who pays ------------------------------------------------------------------------------ */
 
-void dlxd_publisher_vanish(struct dlxd_publisher *publisher)
-{
-    struct dlxd_registry *registry = &publisher->broker->registry;
-    assert(publisher->state != DLXD_PUBLISHER_GONE);
-    dlxd_store_hooks_forget(publisher);
-    publisher->state = DLXD_PUBLISHER_GONE;
-    if (publisher->client)
-        leave_client(publisher);
-    else
-        dlxd_retained_remove(publisher);
-    dlxd_list_remove(&publisher->by_topic);
-    dlxd_registry_put(registry, publisher->topic);
-    publisher->topic = NULL;
-    dlxd_idmap_remove(&registry->publishers, &publisher->by_id);
-    dlxd_idmap_add(&registry->gone_publishers, &publisher->by_id, dlxd_publisher_id(publisher));
-    dlxd_list_push_back(&registry->gone, &publisher->by_topic);
-    publisher->gone = ++registry->last_gone;
-    dlxd_arena_forget(publisher->control);
-    for (size_t i = 0; i < publisher->ready.n; i++)
-        dlxd_arena_forget(publisher->ready.items[i]);
-    publisher->n_undelivered = 1;
-    dlx_for_each (it, &publisher->links)
-        publisher->n_undelivered +=
-            !dlxd_container_of(it, struct dlxd_link, by_publisher)->gone_sent;
-    note_last_messages(publisher);
-    publisher->n_links++; /* keeps the publisher alive here */
-    dlxd_publisher_tell_links(publisher);
-    publisher->n_links--;
-    dlxd_publisher_delivered(publisher);
-    dlxd_publisher_link_left(publisher);
-}
+/*
+ * Who is charged for memory that its owner has released and that subscribers still have. The owner
+ * is not charged, because subscribers could make it pay forever; their own users are, one after the
+ * other, even beyond their limits.
+ *
+ * A dropped arena stays charged until each link that knew it has acknowledged the drop: until its
+ * ArenaDropped has landed (outbox.h) or the link has ended. So a subscriber that does not read pays
+ * for what it keeps. Links that were not told yet pay first, in their order, then those that were
+ * told, the least recently told first. The search for the next payer only moves forward.
+ */
 
-static bool publisher_end(struct dlxd_publisher *publisher, int pidfd)
+/* Returns the first link that knows a dropped arena and has not been told of the drop. */
+static struct dlxd_link *find_untold(struct dlxd_publisher *publisher, struct dlxd_list *from,
+                                     const struct dlxd_arena *arena)
 {
-    if (!dlxd_retained_is_wanted(publisher)) {
-        dlxd_publisher_vanish(publisher);
-        return false;
+    for (struct dlxd_list *it = from; it != &publisher->links; it = it->next) {
+        struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
+        if (link->drop_seq < arena->drop_seq && dlxd_link_knows(link, arena))
+            return link;
     }
-    leave_client(publisher);
-    publisher->state = DLXD_PUBLISHER_RETAINED;
-    dlxd_retained_add(publisher, pidfd);
-    dlxd_publisher_tell_links(publisher);
-    return true;
+    return NULL;
 }
 
-bool dlxd_publisher_end(struct dlxd_publisher *publisher)
+static void payer_charge(struct dlxd_arena *arena)
 {
-    return publisher && publisher_end(publisher, -1);
+    const struct dlxd_link *payer = arena->untold;
+    if (!payer) {
+        assert(!dlxd_list_empty(&arena->told));
+        payer = dlxd_container_of(arena->told.next, struct dlxd_flight, of_arena)->link;
+    }
+    dlxd_charge_move(&arena->charge, payer->subscription->client->user);
 }
 
-void dlxd_publisher_die(struct dlxd_publisher *publisher, int pidfd)
+static void charge_from(struct dlxd_publisher *publisher, struct dlxd_list *from,
+                        struct dlxd_arena *arena)
 {
-    (void)publisher_end(publisher, pidfd);
+    arena->untold = find_untold(publisher, from, arena);
+    payer_charge(arena);
 }
+
+static void payer_of_dropped(struct dlxd_publisher *publisher, struct dlxd_arena *arena)
+{
+    charge_from(publisher, publisher->links.next, arena);
+}
+
+void dlxd_payer_may_change(struct dlxd_link *link, struct dlxd_arena *arena)
+{
+    if (arena->untold == link)
+        charge_from(link->publisher, link->by_publisher.next, arena);
+    else
+        payer_charge(arena);
+}
+
+/* Of its links, and then of those that drain. NULL: there is none. */
+static struct dlxd_user *first_user(const struct dlxd_publisher *publisher)
+{
+    if (!dlxd_list_empty(&publisher->links))
+        return dlxd_container_of(publisher->links.next, struct dlxd_link, by_publisher)
+            ->subscription->client->user;
+    if (publisher->drains.n == 0)
+        return NULL;
+    return dlxd_drain_of_publisher(publisher->drains.list.next)->links_charge.user;
+}
+
+static void payer_of_gone(struct dlxd_publisher *publisher)
+{
+    struct dlxd_user *user = first_user(publisher);
+    if (!user || user == publisher->object_charge.user)
+        return;
+    dlxd_charge_move(&publisher->object_charge, user);
+    dlxd_charge_move(&publisher->control->charge, user);
+    for (size_t i = 0; i < publisher->ready.n; i++)
+        dlxd_charge_move(&publisher->ready.items[i]->charge, user);
+}
+
+/* ---- links that leave ---------------------------------------------------------------------- */
 
 void dlxd_publisher_delivered(struct dlxd_publisher *publisher)
 {
@@ -376,7 +384,7 @@ void dlxd_publisher_link_left(struct dlxd_publisher *publisher)
     if (publisher->n_links == 0 && publisher->drains.n == 0)
         publisher_free(publisher);
     else
-        dlxd_payer_of_gone(publisher);
+        payer_of_gone(publisher);
 }
 
 bool dlxd_publisher_is_settled(const struct dlxd_publisher *publisher)
@@ -420,70 +428,6 @@ uint32_t dlxd_publisher_weight(const struct dlxd_publisher *publisher)
     return (uint32_t)(1 + n_arenas / 32 + publisher->n_links / 64 + publisher->drains.n / 64);
 }
 
-/* The client waits for the reply, so there is only one proof at a time. */
-static int begin_proof(struct dlxd_publisher *publisher, struct dlxd_arena *arena,
-                       dlxd_proof_fn *fn)
-{
-    int r = dlxd_proof_begin(&arena->proof, arena->workers, publisher->broker->memory,
-                             arena->charge.user, arena->fd, arena->size, fn, publisher);
-    if (r < 0)
-        return r;
-    arena->fd = -1;
-    publisher->proving = arena;
-    return 0;
-}
-
-static struct dlxd_arena *end_proof(struct dlxd_publisher *publisher, int take_fd)
-{
-    struct dlxd_arena *arena = publisher->proving;
-    publisher->proving = NULL;
-    arena->proof = NULL;
-    arena->fd = take_fd;
-    return arena;
-}
-
-int dlxd_publisher_prove(struct dlxd_publisher *publisher, dlxd_proof_fn *fn)
-{
-    if (publisher->state != DLXD_PUBLISHER_NEW)
-        return dlx__fail(DLX_E_IN_USE, "publisher %" PRIu64 " of %s was made ready before",
-                         dlxd_publisher_id(publisher), publisher->topic_name);
-    int r = begin_proof(publisher, publisher->control, fn);
-    return r < 0 ? dlx__fail_prefix(r, "control block") : 0;
-}
-
-int dlxd_publisher_ready(struct dlxd_publisher *publisher, int code, const char *text, int take_fd)
-{
-    (void)end_proof(publisher, take_fd);
-    if (code < 0) {
-        (void)dlxd_publisher_end(publisher);
-        return dlx__fail(code, "control block: %s", text);
-    }
-    dlxd_reservation_end(publisher->control);
-    publisher->state = DLXD_PUBLISHER_OPEN;
-    dlxd_retained_resume(publisher);
-    dlxd_offering_begin(publisher, true);
-    dlxd_store_hooks_update(publisher);
-    return 0;
-}
-
-int dlxd_publisher_check_awaited(const struct dlxd_publisher *publisher)
-{
-    dlx_for_each (it, &publisher->links) {
-        const struct dlxd_link *link = dlxd_container_of(it, struct dlxd_link, by_publisher);
-        const struct dlxd_subscription *subscription = link->subscription;
-        if (dlxd_link_is_awaited(link))
-            return dlx__fail(
-                DLX_E_FULL,
-                "the reliable subscription of %s (pid %d) to %s is not ready for another "
-                "publisher: "
-                "it has made no call since the last ones came; let it take, or subscribe for more "
-                "publishers (n_publishers, publishers=)",
-                subscription->client->name, (int)subscription->client->pid,
-                subscription->topic_name);
-    }
-    return 0;
-}
-
 /* Considers also what the user keeps of former daemons. The first arena of a publisher that
  * resumes is exempt: it takes the place of former ones, which go when it is there. */
 static int check_former(const struct dlxd_publisher *publisher, uint64_t size)
@@ -522,44 +466,6 @@ int dlxd_publisher_arena_new(struct dlxd_publisher *publisher, uint64_t size,
     return 0;
 }
 
-static int no_such_arena(const struct dlxd_publisher *publisher, uint32_t id)
-{
-    return dlx__fail(DLX_E_NOT_FOUND,
-                     "publisher %" PRIu64 " of %s has no such arena %u: it was "
-                     "dropped, or returned since its pages did not grow",
-                     dlxd_publisher_id(publisher), publisher->topic_name, id);
-}
-
-int dlxd_publisher_arena_prove(struct dlxd_publisher *publisher, uint32_t id, dlxd_proof_fn *fn)
-{
-    struct dlxd_arena *arena = dlxd_arenas_find(&publisher->unready, id);
-    if (!arena)
-        return no_such_arena(publisher, id);
-    int r = begin_proof(publisher, arena, fn);
-    return r < 0 ? dlx__fail_prefix(r, "arena %u", id) : 0;
-}
-
-int dlxd_publisher_arena_ready(struct dlxd_publisher *publisher, int code, const char *text,
-                               int take_fd)
-{
-    struct dlxd_arena *arena = end_proof(publisher, take_fd);
-    if (code < 0) {
-        int r = dlx__fail(code, "arena %u: %s", arena->id, text);
-        dlxd_arenas_remove(&publisher->unready, arena);
-        dlxd_arena_free(arena);
-        return r;
-    }
-    int r = dlxd_arenas_reserve(&publisher->ready);
-    if (r < 0)
-        return dlx__fail_prefix(r, "arena %u", arena->id);
-    dlxd_reservation_end(arena);
-    dlxd_arenas_remove(&publisher->unready, arena);
-    arena->ready_seq = ++publisher->last_ready_seq;
-    dlxd_arenas_push(&publisher->ready, arena);
-    dlxd_store_hooks_update(publisher);
-    return 0;
-}
-
 /* It is in no list any more, but clients may have listed it. */
 static void free_ready(const struct dlxd_publisher *publisher, struct dlxd_arena *arena)
 {
@@ -567,7 +473,7 @@ static void free_ready(const struct dlxd_publisher *publisher, struct dlxd_arena
     dlxd_former_uncover(publisher->broker, publisher->topic_name, dlxd_publisher_id(publisher));
 }
 
-static void drop_ready(struct dlxd_publisher *publisher, struct dlxd_arena *arena)
+void dlxd_publisher_let_go_of(struct dlxd_publisher *publisher, struct dlxd_arena *arena)
 {
     dlxd_arenas_remove(&publisher->ready, arena);
     dlxd_arena_forget(arena);
@@ -583,26 +489,8 @@ static void drop_ready(struct dlxd_publisher *publisher, struct dlxd_arena *aren
         dlxd_arena_close(arena);
         arena->drop_seq = ++publisher->last_drop_seq;
         dlxd_arenas_push(&publisher->dropped, arena);
-        dlxd_payer_of_dropped(publisher, arena);
+        payer_of_dropped(publisher, arena);
     }
-    dlxd_publisher_tell_links(publisher); /* also those that waited to be told of the arena */
-}
-
-int dlxd_publisher_arena_drop(struct dlxd_publisher *publisher, uint32_t id)
-{
-    struct dlxd_arena *arena = dlxd_arenas_take(&publisher->unready, id);
-    if (arena) {
-        dlxd_arena_free(arena);
-        return 0;
-    }
-    arena = dlxd_arenas_find(&publisher->ready, id);
-    if (!arena)
-        return no_such_arena(publisher, id);
-    int r = dlxd_arenas_reserve(&publisher->dropped);
-    if (r < 0)
-        return r;
-    drop_ready(publisher, arena);
-    return 0;
 }
 
 void dlxd_publisher_drop_acknowledged(struct dlxd_link *link, struct dlxd_arena *arena)
@@ -615,4 +503,40 @@ void dlxd_publisher_drop_acknowledged(struct dlxd_link *link, struct dlxd_arena 
     } else {
         dlxd_payer_may_change(link, arena);
     }
+}
+
+void dlxd_publisher_link_leaves(struct dlxd_publisher *publisher, const struct dlxd_link *link)
+{
+    if (publisher->cursor == &link->by_publisher)
+        publisher->cursor = link->by_publisher.next;
+    if (publisher->next_told == &link->by_publisher)
+        publisher->next_told = link->by_publisher.next;
+}
+
+/* ---- indices of links ---------------------------------------------------------------------- */
+
+int dlxd_publisher_index_get(struct dlxd_publisher *publisher, uint32_t *ret)
+{
+    size_t i = 0;
+    while (i < publisher->n_index_words && publisher->index_bits[i] == UINT64_MAX)
+        i++;
+    if (i == publisher->n_index_words) {
+        size_t n = i ? i * 2 : 1;
+        uint64_t *bits = reallocarray(publisher->index_bits, n, sizeof *bits);
+        if (!bits)
+            return dlx__fail(DLX_E_NO_MEMORY, "out of memory for link indices");
+        for (size_t k = i; k < n; k++)
+            bits[k] = 0;
+        publisher->index_bits = bits;
+        publisher->n_index_words = n;
+    }
+    unsigned bit = (unsigned)__builtin_ctzll(~publisher->index_bits[i]);
+    publisher->index_bits[i] |= UINT64_C(1) << bit;
+    *ret = (uint32_t)(i * 64 + bit);
+    return 0;
+}
+
+void dlxd_publisher_index_put(struct dlxd_publisher *publisher, uint32_t index)
+{
+    publisher->index_bits[index / 64] &= ~(UINT64_C(1) << (index % 64));
 }

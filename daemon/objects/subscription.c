@@ -2,7 +2,6 @@
 #include "daemon/objects/subscription.h"
 #include "common/error.h"
 #include "common/packet.h"
-#include "daemon/objects/delivery.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/registry.h"
 #include "daemon/base/log.h"
@@ -55,9 +54,6 @@ void dlxd_lack_end(struct dlxd_subscription *subscription)
 
 /* ---- subscriptions ------------------------------------------------------------------------- */
 
-/* How many links end in one step. */
-#define LINKS_AT_ONCE 64U
-
 void dlxd_subscription_rewatch(struct dlxd_subscription *subscription)
 {
     bool reads = subscription->input != DLXD_INPUT_PAUSED;
@@ -83,20 +79,6 @@ static void subscription_on_events(void *data, int events)
         subscription->input = dlxd_input_seen(subscription->input);
     dlxd_subscription_rewatch(subscription);
     subscription_start(subscription);
-}
-
-static bool subscription_on_turn(struct dlxd_task *task)
-{
-    struct dlxd_subscription *subscription =
-        dlxd_container_of(task, struct dlxd_subscription, task);
-    uint32_t n = LINKS_AT_ONCE;
-    if (dlxd_subscription_is_doomed(subscription))
-        return !dlxd_subscription_end_some(subscription, &n);
-    bool more = dlxd_delivery_step(subscription);
-    if (subscription->input != DLXD_INPUT_NONE && !dlxd_subscription_is_doomed(subscription))
-        subscription->broker->readers->subscription(subscription);
-    return more || subscription->input != DLXD_INPUT_NONE ||
-           dlxd_subscription_is_doomed(subscription);
 }
 
 static void release(struct dlxd_subscription *subscription)
@@ -129,7 +111,7 @@ int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *cl
     dlxd_list_init(&subscription->pending);
     dlxd_list_init(&subscription->spares);
     dlxd_list_init(&subscription->stuck);
-    dlxd_task_init(&subscription->task, subscription_on_turn);
+    dlxd_task_init(&subscription->task, client->broker->steps->subscription);
     (void)snprintf(subscription->topic_name, sizeof subscription->topic_name, "%s", topic);
     int r = dlxd_charge_init(&subscription->object_charge, client->user, DLXD_OBJECTS, 1);
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
@@ -236,12 +218,6 @@ int dlxd_subscription_ack(struct dlxd_subscription *subscription, uint32_t n)
     subscription->n_fds_acked = n;
     (void)dlxd_outbox_look(subscription->sock);
     return 0;
-}
-
-void dlxd_subscription_mark(struct dlxd_subscription *subscription)
-{
-    if (subscription->state == DLXD_SUBSCRIPTION_OPEN)
-        subscription_start(subscription);
 }
 
 void dlxd_subscription_open(struct dlxd_subscription *subscription)

@@ -35,8 +35,6 @@ uint32_t dlxd_subscription_credit(const struct dlxd_subscription *subscription);
 int dlxd_subscription_ack(struct dlxd_subscription *subscription, uint32_t n);
 /* Its Subscribe is answered. */
 void dlxd_subscription_open(struct dlxd_subscription *subscription);
-/* It may have something to send. */
-void dlxd_subscription_mark(struct dlxd_subscription *subscription);
 
 /* Call it after a change of its state or `input`. */
 void dlxd_subscription_rewatch(struct dlxd_subscription *subscription);

@@ -2,7 +2,7 @@
 #include "daemon/persist/restore.h"
 #include "common/error.h"
 #include "daemon/gpu/keeper.h"
-#include "daemon/objects/retained.h"
+#include "daemon/objects/publisher_state.h"
 #include "daemon/persist/manager_fds.h"
 #include "daemon/base/log.h"
 #include "daemon/persist/record.h"

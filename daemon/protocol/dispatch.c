@@ -4,6 +4,8 @@
 #include "common/proto.h"
 #include "daemon/objects/client.h"
 #include "daemon/objects/connection.h"
+#include "daemon/objects/delivery.h"
+#include "daemon/objects/offer.h"
 #include "daemon/objects/subscription.h"
 #include "daemon/protocol/handler.h"
 #include "daemon/users/outbox.h"
@@ -84,21 +86,13 @@ static void refuse(struct dlxd_client *client, uint32_t serial)
     dlxd_client_doom(client);
 }
 
-static void send_error(struct dlxd_client *client, uint32_t serial, int code)
-{
-    if (serial != 0)
-        dlxd_client_send_error(client, serial, code,
-                               *dlx__error_message() ? dlx__error_message()
-                                                     : dlx__error_text(code));
-}
-
 static void continue_request(struct dlxd_client *client)
 {
     uint32_t serial = client->request.serial;
     dlx__error_clear();
     int r = dlxd_request_continue(client);
     if (r < 0)
-        send_error(client, serial, r);
+        dlxd_request_fail(client, serial, r);
 }
 
 static void handle_request(struct dlxd_client *client, const Dlx__Wire__Packet *packet)
@@ -135,19 +129,11 @@ static void handle_request(struct dlxd_client *client, const Dlx__Wire__Packet *
     if (r == 0)
         r = request->handle(client, packet);
     if (r < 0)
-        send_error(client, packet->serial, r);
+        dlxd_request_fail(client, packet->serial, r);
     if (r < 0 && is_hello)
         dlxd_client_doom(client);
     if (r > 0)
         dlxd_task_start(&client->task, client->user);
-}
-
-void dlxd_dispatch_resume(struct dlxd_client *client, uint32_t serial, int r)
-{
-    if (r < 0)
-        send_error(client, serial, r);
-    dlxd_client_rewatch(client);
-    dlxd_task_start(&client->task, client->user);
 }
 
 void dlxd_dispatch_client_bytes(struct dlxd_client *client, const uint8_t *data, size_t size)
@@ -172,8 +158,11 @@ static const char *receive_failure(int fd, int *code)
     return "empty packet";
 }
 
-bool dlxd_dispatch_client(struct dlxd_client *client)
+/* Handles a packet of its control socket, if there is one, or ends a part of what an ending client
+ * owns, which is freed at the end. */
+static bool step_client(struct dlxd_task *task)
 {
+    struct dlxd_client *client = dlxd_container_of(task, struct dlxd_client, task);
     if (dlxd_client_is_doomed(client)) {
         if (dlxd_client_end_some(client))
             return true;
@@ -242,7 +231,8 @@ void dlxd_dispatch_subscription_bytes(struct dlxd_subscription *subscription, co
     }
 }
 
-void dlxd_dispatch_subscription(struct dlxd_subscription *subscription)
+/* Reads and handles a packet, if there is one. */
+static void read_subscription(struct dlxd_subscription *subscription)
 {
     int r = dlx__packet_recv(subscription->sock->fd, &incoming);
     if (r == 0) {
@@ -261,5 +251,25 @@ void dlxd_dispatch_subscription(struct dlxd_subscription *subscription)
     dlxd_subscription_doom(subscription);
 }
 
-const struct dlxd_readers dlxd_dispatch = {.client = dlxd_dispatch_client,
-                                           .subscription = dlxd_dispatch_subscription};
+/* How many links end in one step. */
+#define LINKS_AT_ONCE 64U
+
+static bool step_subscription(struct dlxd_task *task)
+{
+    struct dlxd_subscription *subscription =
+        dlxd_container_of(task, struct dlxd_subscription, task);
+    uint32_t n = LINKS_AT_ONCE;
+    if (dlxd_subscription_is_doomed(subscription))
+        return !dlxd_subscription_end_some(subscription, &n);
+    bool more = dlxd_delivery_step(subscription);
+    if (subscription->input != DLXD_INPUT_NONE && !dlxd_subscription_is_doomed(subscription))
+        read_subscription(subscription);
+    return more || subscription->input != DLXD_INPUT_NONE ||
+           dlxd_subscription_is_doomed(subscription);
+}
+
+const struct dlxd_steps dlxd_dispatch = {
+    .client = step_client,
+    .subscription = step_subscription,
+    .publisher = dlxd_publisher_step,
+};

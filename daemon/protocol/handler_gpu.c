@@ -4,7 +4,6 @@
 #include "daemon/objects/client.h"
 #include "daemon/objects/connection.h"
 #include "daemon/objects/publisher.h"
-#include "daemon/protocol/dispatch.h"
 #include "daemon/protocol/handler.h"
 #include "daemon/users/policy.h"
 #include <inttypes.h>
@@ -23,7 +22,7 @@ static void on_socket(void *owner, int code, const char *text, int take_sock)
     reply.body_case = DLX__WIRE__PACKET__BODY_GPU_SOCKET;
     reply.gpu_socket = &body;
     int r = code < 0 ? dlx__fail(code, "%s", text) : dlxd_client_send_fds(client, &reply, &sock, 1);
-    dlxd_dispatch_resume(client, serial, r);
+    dlxd_request_resume(client, serial, r);
 }
 
 /* The call may have been answered already. */

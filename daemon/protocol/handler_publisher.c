@@ -4,8 +4,7 @@
 #include "daemon/objects/connection.h"
 #include "daemon/objects/offer.h"
 #include "daemon/objects/publisher.h"
-#include "daemon/objects/retained.h"
-#include "daemon/protocol/dispatch.h"
+#include "daemon/objects/publisher_state.h"
 #include "daemon/protocol/handler.h"
 #include "daemon/persist/store.h"
 #include <stdio.h>
@@ -116,7 +115,7 @@ static void publisher_handler_go_on(struct dlxd_client *client, int r,
         dlxd_request_end(client);
     else
         r = dlxd_request_begin(client, serial, step);
-    dlxd_dispatch_resume(client, serial, r);
+    dlxd_request_resume(client, serial, r);
 }
 
 static void on_publisher_proved(void *owner, int code, const char *text, int take_fd)

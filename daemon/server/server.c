@@ -7,7 +7,7 @@
 #include "daemon/objects/connection.h"
 #include "daemon/objects/drain.h"
 #include "daemon/objects/former.h"
-#include "daemon/objects/retained.h"
+#include "daemon/objects/publisher_state.h"
 #include "daemon/protocol/dispatch.h"
 #include "daemon/server/memory_available.h"
 #include "daemon/server/manager.h"

@@ -10,7 +10,7 @@
  * The kernel lets the daemon's user have RLIMIT_NOFILE descriptors in flight, in all sockets
  * together. Clients that do not read could use them up for everybody. So the descriptors of each
  * packet are charged to the user who causes it until its flight lands. A dropped arena is charged
- * until each of its ArenaDropped packets has landed (payer.h).
+ * until each of its ArenaDropped packets has landed (objects/publisher.c).
  *
  * The kernel reports how much of a socket's queue is unread (SIOCOUTQ), so all flights but the last
  * few that this amount may contain have landed. Acknowledgements of clients are not trusted: a

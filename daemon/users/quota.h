@@ -13,7 +13,7 @@
 
 enum dlxd_resource {
     DLXD_BYTES,          /* shared memory */
-    DLXD_RETAINED_BYTES, /* of these, what stays after the publisher has gone: retained.h */
+    DLXD_RETAINED_BYTES, /* of these, what stays after the publisher has gone: publisher_state.h */
     DLXD_STORE_ENTRIES,  /* descriptors that the service manager stores: store_queue.h */
     DLXD_CONNECTIONS,
     DLXD_REQUESTS, /* per second on control sockets; requests above the limit wait: pace.h */

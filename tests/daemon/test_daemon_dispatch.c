@@ -2,7 +2,7 @@
 /* Every value of a request that is out of range gets an Error that says so, and changes nothing. */
 #include "common/pid_namespace.h"
 #include "daemon/objects/connection.h"
-#include "daemon/objects/offer.h"
+#include "daemon/objects/publisher_state.h"
 #include "ring/layout.h"
 #include "common/topic.h"
 #include "tests/daemon/harness_scene.h"
@@ -238,7 +238,7 @@ TEST(lists_come_page_by_page_in_order)
     /* Not announced: not listed. Announce behind the protocol's back. */
     ck_assert_uint_eq(list_publishers(WIRE(list_publishers))->n_entries, 0);
     dlx_for_each (it, &client->publishers)
-        dlxd_offering_begin(dlxd_container_of(it, struct dlxd_publisher, by_client), true);
+        dlxd_publisher_announce(dlxd_container_of(it, struct dlxd_publisher, by_client), true);
     for (bool more = true; more;) {
         const Dlx__Wire__PublisherList *page = list_publishers(
             WIRE(list_publishers, .after_topic = last_topic, .after_publisher = last_id));

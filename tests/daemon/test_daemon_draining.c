@@ -7,6 +7,7 @@
 #include "daemon/objects/connection.h"
 #include "daemon/objects/drain.h"
 #include "daemon/objects/pending_join.h"
+#include "daemon/objects/publisher_state.h"
 #include "daemon/users/outbox.h"
 #include "daemon/users/principal.h"
 #include "tests/daemon/harness_scene.h"

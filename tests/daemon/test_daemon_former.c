@@ -4,6 +4,7 @@
 
 #include "daemon/objects/connection.h"
 #include "daemon/objects/former.h"
+#include "daemon/objects/publisher_state.h"
 #include "ring/layout.h"
 #include "tests/daemon/harness_scene.h"
 #include <sys/mman.h>

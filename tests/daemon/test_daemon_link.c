@@ -4,6 +4,7 @@
  * simulation's (sim_daemon/).
  */
 #include "ring/layout.h"
+#include "daemon/objects/publisher_state.h"
 #include "tests/daemon/harness_scene.h"
 
 static struct dlxd_client *client;

@@ -4,6 +4,7 @@
 #include "daemon/objects/connection.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/offer.h"
+#include "daemon/objects/publisher_state.h"
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/random.h"
 

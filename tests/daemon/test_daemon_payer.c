@@ -3,6 +3,7 @@
  * other. */
 #include "daemon/objects/delivery.h"
 #include "daemon/objects/link.h"
+#include "daemon/objects/publisher_state.h"
 #include "ring/layout.h"
 #include "tests/daemon/harness_scene.h"
 

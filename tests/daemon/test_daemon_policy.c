@@ -2,7 +2,8 @@
 /* Who a client is, who pays for it, and that the policy is asked wherever something is made,
  * offered, listed or dropped. */
 #include "daemon/gpu/origin.h"
-#include "daemon/objects/retained.h"
+#include "daemon/objects/offer.h"
+#include "daemon/objects/publisher_state.h"
 #include "daemon/persist/ledger.h"
 #include "daemon/persist/record.h"
 #include "tests/daemon/harness_scene.h"

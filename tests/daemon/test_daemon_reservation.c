@@ -2,6 +2,7 @@
 /* Memory that is charged, and that nobody populates, is returned; what grows, or is there, is
  * not. */
 #include "tests/daemon/harness_scene.h"
+#include "daemon/objects/publisher_state.h"
 #include "tests/harness/memory.h"
 
 #define ARENA_SIZE (UINT64_C(1) << 20)

@@ -3,7 +3,7 @@
  * regions that a test cannot have for real. */
 #include "common/memory.h"
 #include "ring/layout.h"
-#include "daemon/objects/retained.h"
+#include "daemon/objects/publisher_state.h"
 #include "tests/daemon/harness_scene.h"
 #include "tests/harness/fds.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* New rules: clients are reviewed in parts, whatever comes and goes between two of them. */
 #include "tests/daemon/harness_scene.h"
+#include "daemon/objects/publisher_state.h"
 
 enum { MANY = 150, MOST = 64 }; /* MOST: checks of one step */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* However many links of a publisher one user takes, others get some. */
 #include "daemon/users/share.h"
+#include "daemon/objects/publisher_state.h"
 #include "tests/daemon/harness_scene.h"
 
 enum { WRITER, GREEDY, HONEST, N_USERS };

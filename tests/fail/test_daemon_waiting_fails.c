@@ -8,6 +8,7 @@
 #include "ring/layout.h"
 #include "daemon/objects/pending_join.h"
 #include "daemon/objects/publisher.h"
+#include "daemon/objects/publisher_state.h"
 #include "tests/harness/broker.h"
 #include "tests/fail/harness_fail.h"
 #include "tests/harness/fork.h"

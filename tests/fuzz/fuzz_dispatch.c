@@ -14,7 +14,7 @@
 #include "common/memory.h"
 #include "daemon/objects/broker.h"
 #include "daemon/objects/client.h"
-#include "daemon/objects/retained.h"
+#include "daemon/objects/publisher_state.h"
 #include "daemon/protocol/dispatch.h"
 #include "daemon/base/worker.h"
 #include "tests/fuzz/harness_fuzz.h"

@@ -4,7 +4,7 @@
 #include "daemon/protocol/dispatch.h"
 #include "daemon/objects/offer.h"
 #include "daemon/objects/publisher.h"
-#include "daemon/objects/retained.h"
+#include "daemon/objects/publisher_state.h"
 #include "daemon/base/worker.h"
 #include "tests/harness/fds.h"
 
@@ -115,7 +115,7 @@ void dlx_test_broker_request(struct dlxd_client *client, Dlx__Wire__Packet__Body
         if (client->awaits_proof)
             dlx_test_broker_run(test_of(client));
         else
-            (void)dlxd_dispatch_client(client);
+            (void)dlxd_dispatch.client(&client->task);
 }
 
 static void on_proved(void *owner, int code, const char *text, int take_fd)

@@ -5,7 +5,6 @@
 
 #include "daemon/objects/client.h"
 #include "daemon/objects/connection.h"
-#include "daemon/objects/drain.h"
 #include "daemon/objects/link.h"
 #include "daemon/objects/pending_join.h"
 #include "daemon/objects/subscription.h"

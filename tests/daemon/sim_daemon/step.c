@@ -5,7 +5,7 @@
 #include "ring/layout.h"
 #include "daemon/objects/drain.h"
 #include "daemon/objects/former.h"
-#include "daemon/objects/retained.h"
+#include "daemon/objects/publisher_state.h"
 #include "daemon/users/outbox.h"
 #include "daemon/persist/store.h"
 #include "tests/daemon/sim_daemon/sim.h"
