@@ -3,8 +3,6 @@
 /* Values of options, parsed by hand where strtod() and strtoull() accept more than is wanted. */
 
 #include "cli/args.h"
-#include <errno.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,25 +112,4 @@ bool args_parse_shape(const char *text, int64_t shape[64], int32_t *ret_ndim)
         return false;
     *ret_ndim = ndim;
     return true;
-}
-
-uint64_t args_number(struct argp_state *state, const char *option, const char *text, uint64_t min,
-                     uint64_t max)
-{
-    uint64_t n = 0;
-    if (!args_parse_number(text, min, max, &n))
-        argp_error(state, "%s: '%s' is not a number from %" PRIu64 " to %" PRIu64, option, text,
-                   min, max);
-    return n;
-}
-
-int64_t args_time(struct argp_state *state, const char *option, const char *text)
-{
-    int64_t ns = 0;
-    if (!args_parse_time(text, &ns))
-        argp_error(
-            state,
-            "%s: '%s' is not a time from 0 to 1000000000 seconds, like 2, 0.5, 100ms or 5min",
-            option, text);
-    return ns;
 }

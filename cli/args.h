@@ -5,7 +5,6 @@
 /** Values of options. The parse functions are pure; each returns false for anything but a whole,
  *  valid value. */
 
-#include <argp.h>
 #include <dlpack/dlpack.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,10 +21,5 @@ bool args_parse_rate(const char *text, double *ret);
 
 /** "3,608,608", "3x608x608" or "(3, 608, 608)"; "()" is a scalar. At most 64 sizes. */
 bool args_parse_shape(const char *text, int64_t shape[64], int32_t *ret_ndim);
-
-/** The same for an argp parser: a bad value ends the program with usage status, naming `option`. */
-uint64_t args_number(struct argp_state *state, const char *option, const char *text, uint64_t min,
-                     uint64_t max);
-int64_t args_time(struct argp_state *state, const char *option, const char *text);
 
 #endif

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What commands share: how they report errors and connect, and their common options. */
+/* What commands share: how they report errors and connect, and their command lines. */
 
 #include "cli/cli.h"
 #include "cli/args.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/wait.h"
+#include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { OPTION_SOCKET = 'S', OPTION_JSON = 'j', OPTION_WAIT_DAEMON = 0x100 };
 
 /* ---- messages ------------------------------------------------------------------------------ */
 
@@ -29,12 +29,6 @@ int cli_report(const struct cli *cli, const char *what, const char *format, ...)
     (void)fprintf(stderr, DLXCTL " %s: %s%s%s\n", cli->command, what ? what : "", what ? ": " : "",
                   words);
     return CLI_FAILURE;
-}
-
-int cli_parse(const struct cli *cli, const struct argp *argp, int argc, char **argv, void *input)
-{
-    int error = argp_parse(argp, argc, argv, 0, NULL, input);
-    return error == 0 ? CLI_OK : cli_report(cli, NULL, "%s", strerror(error));
 }
 
 /* Do the words have this topic, as a word of its own? */
@@ -167,38 +161,170 @@ int cli_connect(struct cli *cli)
     return code;
 }
 
-/* ---- common options ---------------------------------------------------------------------- */
+/* ---- command lines -------------------------------------------------------------------------- */
 
-static const struct argp_option common_options[] = {
-    {"json", OPTION_JSON, NULL, 0, "Print JSON", 0},
-    {"socket", OPTION_SOCKET, "PATH", 0, "Socket of the daemon", 0},
-    {"wait-daemon", OPTION_WAIT_DAEMON, "TIME", OPTION_ARG_OPTIONAL,
-     "Wait until a daemon is up, at most for TIME; start none", 0},
-    {NULL, 'h', NULL, OPTION_HIDDEN, NULL, -1},
+static const struct cli_option common_options[] = {
+    {"json", 'j', NULL, CLI_TO(struct cli, json), "Print JSON"},
+    {"socket", 'S', "PATH", CLI_TO(struct cli, socket), "Socket of the daemon"},
+    {"wait-daemon", 0, "TIME", CLI_TIME_OR_EVER, offsetof(struct cli, wait_daemon_ns), 1, 0,
+     "Wait until a daemon is up, at most for TIME; start none"},
     {0},
 };
 
-static error_t parse_common(int key, char *arg, struct argp_state *state)
+enum { ROWS_MAX = 32, KEY_OF_ROW = 0x100 }; /* plus its index: the key without a letter */
+
+struct parser {
+    const struct cli_line *line;
+    void *into;
+    struct row {
+        const struct cli_option *option;
+        void *to; /* the member */
+    } rows[ROWS_MAX];
+    size_t n;
+    size_t n_arguments;                       /* that were given */
+    struct argp_option options[ROWS_MAX + 1]; /* what argp knows: the rows without arguments */
+    size_t n_options;
+    char arguments[128]; /* for --help: "TOPIC [FILE]" */
+};
+
+static bool is_argument(const struct cli_option *o)
 {
-    struct cli *cli = state->input;
+    return !o->name && o->type != CLI_HEADING;
+}
+
+static int key_of(const struct parser *p, size_t i)
+{
+    const struct cli_option *o = p->rows[i].option;
+    return o->letter || !o->name ? o->letter : KEY_OF_ROW + (int)i;
+}
+
+static void add_rows(struct parser *p, const struct cli_option *o, void *into)
+{
+    for (; o && o->type != CLI_END; o++) {
+        const size_t n = strlen(p->arguments);
+        assert(p->n < ROWS_MAX);
+        p->rows[p->n++] = (struct row){o, (char *)into + o->offset};
+        if (is_argument(o))
+            (void)snprintf(p->arguments + n, sizeof p->arguments - n, o->help ? "%s%s" : "%s[%s]",
+                           n > 0 ? " " : "", o->value);
+        else
+            p->options[p->n_options++] = (struct argp_option){
+                o->name,  key_of(p, p->n - 1),
+                o->value, o->type == CLI_TIME_OR_EVER ? OPTION_ARG_OPTIONAL : 0,
+                o->help,  0};
+    }
+}
+
+static void set_option(const struct row *row, char *text, struct argp_state *state)
+{
+    const struct cli_option *o = row->option;
+    uint64_t n = 0;
+    int64_t ns = DLX_FOREVER;
+    switch (o->type) {
+    case CLI_FLAG:
+        *(bool *)row->to = true;
+        return;
+    case CLI_TEXT:
+        *(const char **)row->to = text;
+        return;
+    case CLI_UINT32:
+    case CLI_UINT64:
+        if (!args_parse_number(text, o->min, o->max, &n))
+            argp_error(state, "--%s: '%s' is not a number from %" PRIu64 " to %" PRIu64, o->name,
+                       text, o->min, o->max);
+        if (o->type == CLI_UINT32)
+            *(uint32_t *)row->to = (uint32_t)n;
+        else
+            *(uint64_t *)row->to = n;
+        return;
+    case CLI_TIME:
+    case CLI_TIME_OR_EVER:
+        if (text && !args_parse_time(text, &ns))
+            argp_error(state,
+                       "--%s: '%s' is not a time from 0 to 1000000000 seconds, like 2, 0.5, 100ms "
+                       "or 5min",
+                       o->name, text);
+        if (ns == 0 && o->min > 0)
+            argp_error(state, "--%s: must be more than 0", o->name);
+        *(int64_t *)row->to = ns;
+        return;
+    case CLI_RATE:
+        if (!args_parse_rate(text, row->to))
+            argp_error(state,
+                       "--%s: '%s' is not a rate over 0 and up to 10^9 Hz, like 30, 29.97 or 2kHz",
+                       o->name, text);
+        return;
+    default:
+        return;
+    }
+}
+
+/* The row of the next argument; NULL: there are no more. */
+static const struct row *next_argument(const struct parser *p)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < p->n; i++)
+        if (is_argument(p->rows[i].option) && n++ == p->n_arguments)
+            return &p->rows[i];
+    return NULL;
+}
+
+static void take_argument(struct parser *p, char *text, struct argp_state *state)
+{
+    const struct row *row = next_argument(p);
+    p->n_arguments++;
+    if (!row) {
+        argp_error(state, "extra argument '%s'", text);
+    } else if (row->option->type == CLI_LIST) {
+        *(char *const **)row->to = &state->argv[state->next - 1];
+        state->next = state->argc;
+    } else {
+        set_option(row, text, state);
+    }
+}
+
+static error_t parse_line(int key, char *text, struct argp_state *state)
+{
+    struct parser *p = state->input;
+    const struct row *row;
     switch (key) {
-    case OPTION_SOCKET:
-        cli->socket = arg;
-        return 0;
-    case OPTION_JSON:
-        cli->json = true;
-        return 0;
-    case OPTION_WAIT_DAEMON:
-        cli->wait_daemon_ns = arg ? args_time(state, "--wait-daemon", arg) : DLX_FOREVER;
-        if (cli->wait_daemon_ns == 0)
-            argp_error(state, "--wait-daemon: must be more than 0");
-        return 0;
     case 'h':
         argp_state_help(state, state->out_stream, ARGP_HELP_STD_HELP);
         return 0;
+    case ARGP_KEY_ARG:
+        take_argument(p, text, state);
+        return 0;
+    case ARGP_KEY_END:
+        row = next_argument(p);
+        if (row && row->option->help)
+            argp_error(state, "%s", row->option->help);
+        if (p->line->check)
+            p->line->check(p->into, state);
+        return 0;
     default:
+        for (size_t i = 0; i < p->n; i++)
+            if (p->rows[i].option->name && key_of(p, i) == key) {
+                set_option(&p->rows[i], text, state);
+                return 0;
+            }
         return ARGP_ERR_UNKNOWN;
     }
 }
 
-const struct argp cli_argp_common = {.options = common_options, .parser = parse_common};
+int cli_parse(struct cli *cli, const struct cli_line *line, int argc, char **argv, void *into)
+{
+    struct parser p = {.line = line, .into = into};
+    add_rows(&p, line->options, into);
+    add_rows(&p, line->more, into);
+    add_rows(&p, common_options, cli);
+    p.options[p.n_options] = (struct argp_option){NULL, 'h', NULL, OPTION_HIDDEN, NULL, -1};
+    const struct argp argp = {
+        .options = p.options,
+        .parser = parse_line,
+        .args_doc = *p.arguments ? p.arguments : NULL,
+        .doc = line->doc,
+        .help_filter = line->help_filter,
+    };
+    int error = argp_parse(&argp, argc, argv, line->flags, NULL, &p);
+    return error == 0 ? CLI_OK : cli_report(cli, NULL, "%s", strerror(error));
+}

@@ -9,6 +9,7 @@
 #include <dlx/dlx.h>
 #include <jansson.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 enum cli_status {
     CLI_OK = 0,
@@ -50,12 +51,52 @@ int cmd_quota(struct cli *cli, int argc, char **argv);
 /** Is it a pattern, for several topics? */
 bool cli_is_pattern(const char *topic);
 
-/** Options of every command: --json, --socket, --wait-daemon, -h. Its input is the struct cli. */
-extern const struct argp cli_argp_common;
+/** What an option sets; CLI_TO() derives it from the type of the member. */
+enum cli_type {
+    CLI_END,     /**< of a table */
+    CLI_HEADING, /**< `help` is above the options that follow */
+    CLI_FLAG,    /**< bool: true */
+    CLI_TEXT,    /**< const char *: the value as it is */
+    CLI_LIST,    /**< char *const *: this argument and all that follow it, then NULL */
+    CLI_UINT32,  /**< a number from `min` to `max` */
+    CLI_UINT64,
+    CLI_TIME,         /**< int64_t: nanoseconds, at least `min` */
+    CLI_TIME_OR_EVER, /**< likewise; DLX_FOREVER without a value */
+    CLI_RATE,         /**< double: hertz */
+};
 
-/** Parse the arguments of a command. Wrong usage ends the program; what else fails (memory) is
- *  reported. Returns CLI_OK, CLI_FAILURE. */
-int cli_parse(const struct cli *cli, const struct argp *argp, int argc, char **argv, void *input);
+#define CLI_TYPE(member)                                                                           \
+    _Generic(member, bool: CLI_FLAG, const char *: CLI_TEXT, char *const *: CLI_LIST,              \
+             uint32_t: CLI_UINT32, uint64_t: CLI_UINT64, int64_t: CLI_TIME, double: CLI_RATE)
+#define CLI_IN(type, member, min, max)                                                             \
+    CLI_TYPE(((type *)0)->member), offsetof(type, member), min, max
+#define CLI_TO(type, member) CLI_IN(type, member, 0, 0)
+
+/** An option, or one of the arguments, which are in their order. */
+struct cli_option {
+    const char *name;  /**< "count" is --count; NULL: an argument */
+    int letter;        /**< 'n' is -n; 0: none */
+    const char *value; /**< the name of the value, or argument, in --help; NULL: no value */
+    enum cli_type type;
+    size_t offset;
+    uint64_t min, max;
+    const char *help; /**< of an argument: what is said if it is missing; NULL: it may be */
+};
+
+/** The command line of a command. */
+struct cli_line {
+    const char *doc;                  /**< before the options, and behind them what follows \v */
+    const struct cli_option *options; /**< up to CLI_END; NULL: none */
+    const struct cli_option *more;    /**< those of a struct that the command's own begins with */
+    void (*check)(void *into, struct argp_state *state);          /**< wrong usage: argp_error() */
+    unsigned flags;                                               /**< of argp_parse() */
+    char *(*help_filter)(int key, const char *text, void *input); /**< of struct argp */
+};
+
+/** Parse a command line into the command's struct. --json, --socket, --wait-daemon and -h are
+ *  options of all. Wrong usage ends the program; what else fails (memory) is reported. Returns
+ *  CLI_OK, CLI_FAILURE. */
+int cli_parse(struct cli *cli, const struct cli_line *line, int argc, char **argv, void *into);
 
 /** Connect, waiting for a daemon if that was asked for; a signal ends the program meanwhile.
  *  Reports what fails. Returns 0 or a negative code. */

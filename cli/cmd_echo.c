@@ -2,7 +2,6 @@
 
 /* dlxctl echo: a line, or a JSON object, for each message. */
 
-#include "cli/args.h"
 #include "cli/cli.h"
 #include "cli/describe.h"
 #include "cli/show.h"
@@ -12,8 +11,6 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { OPTION_COUNT = 'n', OPTION_VALUES = 'v' };
-
 struct echo {
     struct stream_args stream;
     const char *topic;
@@ -22,32 +19,6 @@ struct echo {
     uint64_t publisher; /* of the first message */
     bool several;       /* publishers were seen: name them */
 };
-
-static error_t echo_parse(int key, char *arg, struct argp_state *state)
-{
-    struct echo *e = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &e->stream;
-        return 0;
-    case OPTION_COUNT:
-        e->count = args_number(state, "--count", arg, 1, UINT64_MAX);
-        return 0;
-    case OPTION_VALUES:
-        e->n_values = args_number(state, "--values", arg, 0, SHOW_VALUES_MAX);
-        return 0;
-    case ARGP_KEY_ARG:
-        if (e->topic)
-            argp_error(state, "extra argument '%s'", arg);
-        e->topic = arg;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "a topic is missing");
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
 
 static void print_message(struct echo *e, const struct dlx_message *m)
 {
@@ -89,16 +60,17 @@ static int echo_run(struct echo *e, struct stream *s)
 
 int cmd_echo(struct cli *cli, int argc, char **argv)
 {
-    static const struct argp_option options[] = {
-        {"count", OPTION_COUNT, "N", 0, "End after N messages", 0},
-        {"values", OPTION_VALUES, "N", 0, "Show the first N values of each tensor (default: 6)", 0},
+    static const struct cli_option options[] = {
+        {NULL, 0, "TOPIC|PATTERN", CLI_TO(struct echo, topic), "a topic is missing"},
+        {"count", 'n', "N", CLI_IN(struct echo, count, 1, UINT64_MAX), "End after N messages"},
+        {"values", 'v', "N", CLI_IN(struct echo, n_values, 0, SHOW_VALUES_MAX),
+         "Show the first N values of each tensor (default: 6)"},
         {0},
     };
-    static const struct argp_child children[] = {{&stream_argp, 0, NULL, 0}, {0}};
-    static const struct argp argp = {
+    static const struct cli_line line = {
         .options = options,
-        .parser = echo_parse,
-        .args_doc = "TOPIC|PATTERN",
+        .more = stream_options,
+        .check = stream_check,
         .doc =
             "Print a line for each message: its number in its publisher's stream, its age, data "
             "type, shape, size and first values.\v\"(gap N)\" tells that N messages before it were "
@@ -108,13 +80,12 @@ int cmd_echo(struct cli *cli, int argc, char **argv)
             "a "
             "name are shown as code:bits:lanes, their values in hexadecimal. With a PATTERN each "
             "line begins with the topic. " CLI_PATTERN_HELP,
-        .children = children,
     };
     struct echo e = {.stream = {.cli = cli}, .n_values = SHOW_VALUES_DEFAULT};
     struct stream s = {0};
     int status = CLI_FAILURE;
 
-    if (cli_parse(cli, &argp, argc, argv, &e) != CLI_OK)
+    if (cli_parse(cli, &line, argc, argv, &e) != CLI_OK)
         return CLI_FAILURE;
     wait_catch_signals();
     if (stream_open(&s, &e.stream, e.topic) == 0)

@@ -2,7 +2,6 @@
 
 /* dlxctl get: the newest message of a topic, shown as echo shows it or saved as save saves it. */
 
-#include "cli/args.h"
 #include "cli/cli.h"
 #include "cli/describe.h"
 #include "cli/npz.h"
@@ -12,61 +11,25 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { OPTION_TIMEOUT = 't', OPTION_VALUES = 'v', OPTION_TENSOR = 'T' };
-
 struct get {
     struct saving to; /* without a file it is shown */
     int64_t timeout_ns;
-    uint64_t n_values;
-    bool has_values;
+    uint64_t n_values; /* SHOW_VALUES_MAX + 1: not given */
 };
 
-static void get_check(struct get *g, struct argp_state *state)
+static void get_check(void *into, struct argp_state *state)
 {
-    if (!g->to.topic)
-        argp_error(state, "a topic is missing");
+    struct get *g = into;
     if (g->to.file && !*g->to.file)
         argp_error(state, "the file name is empty");
-    if (g->to.file && g->has_values)
+    if (g->to.file && g->n_values <= SHOW_VALUES_MAX)
         argp_error(state, "--values is for showing a message; a file has all of them");
-    if (!g->to.file && g->to.chosen)
+    if (!g->to.file && g->to.tensor != SAVING_NO_TENSOR)
         argp_error(state, "--tensor needs a file");
     if (g->to.file)
         saving_check(&g->to, state);
-}
-
-static error_t get_parse(int key, char *arg, struct argp_state *state)
-{
-    struct get *g = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = g->to.cli;
-        return 0;
-    case OPTION_TIMEOUT:
-        g->timeout_ns = args_time(state, "--timeout", arg);
-        return 0;
-    case OPTION_VALUES:
-        g->n_values = args_number(state, "--values", arg, 0, SHOW_VALUES_MAX);
-        g->has_values = true;
-        return 0;
-    case OPTION_TENSOR:
-        g->to.tensor = (uint32_t)args_number(state, "--tensor", arg, 0, UINT16_MAX);
-        g->to.chosen = true;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (!g->to.topic)
-            g->to.topic = arg;
-        else if (!g->to.file)
-            g->to.file = arg;
-        else
-            argp_error(state, "extra argument '%s'", arg);
-        return 0;
-    case ARGP_KEY_END:
-        get_check(g, state);
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    if (g->n_values > SHOW_VALUES_MAX)
+        g->n_values = SHOW_VALUES_DEFAULT;
 }
 
 static int get_report(const struct get *g, int code)
@@ -104,30 +67,31 @@ static int get_show(const struct get *g, const struct dlx_message *m)
 
 int cmd_get(struct cli *cli, int argc, char **argv)
 {
-    static const struct argp_option options[] = {
-        {"timeout", OPTION_TIMEOUT, "TIME", 0,
-         "Wait for the first message for this time (default: not at all)", 0},
-        {"values", OPTION_VALUES, "N", 0, "Show the first N values of each tensor (default: 6)", 0},
-        {"tensor", OPTION_TENSOR, "I", 0,
-         "Of a message with several tensors, save tensor I to a .npy file (default: 0)", 0},
+    static const struct cli_option options[] = {
+        {NULL, 0, "TOPIC|PATTERN", CLI_TO(struct get, to.topic), "a topic is missing"},
+        {NULL, 0, "FILE|-", CLI_TO(struct get, to.file), NULL},
+        {"timeout", 't', "TIME", CLI_TO(struct get, timeout_ns),
+         "Wait for the first message for this time (default: not at all)"},
+        {"values", 'v', "N", CLI_IN(struct get, n_values, 0, SHOW_VALUES_MAX),
+         "Show the first N values of each tensor (default: 6)"},
+        {"tensor", 'T', "I", CLI_IN(struct get, to.tensor, 0, UINT16_MAX),
+         "Of a message with several tensors, save tensor I to a .npy file (default: 0)"},
         {0},
     };
-    static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
-    static const struct argp argp = {
+    static const struct cli_line line = {
         .options = options,
-        .parser = get_parse,
-        .args_doc = "TOPIC|PATTERN [FILE|-]",
+        .check = get_check,
         .doc = "Get the newest message of a topic, of those who publish there now and of what is "
                "retained: print it as echo does, or write it to a .npy file, or all of it to a "
                ".safetensors" NPZ_OR " file, as save does; '-' is the standard output, as .npy.\v"
                "Exits with status 1 if there is no message (after --timeout, if "
                "given). " CLI_PATTERN_HELP,
-        .children = children,
     };
-    struct get get = {.to = {.cli = cli}, .n_values = SHOW_VALUES_DEFAULT};
+    struct get get = {.to = {.cli = cli, .tensor = SAVING_NO_TENSOR},
+                      .n_values = SHOW_VALUES_MAX + 1};
     struct dlx_message *m = NULL;
 
-    if (cli_parse(cli, &argp, argc, argv, &get) != CLI_OK)
+    if (cli_parse(cli, &line, argc, argv, &get) != CLI_OK)
         return CLI_FAILURE;
     if (cli_connect(cli) < 0)
         return CLI_FAILURE;

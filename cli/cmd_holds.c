@@ -10,8 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { OPTION_ALL = 'a' };
-
 struct row {
     const struct look_entry *entry;
     const struct dlx_link_info *link;
@@ -23,26 +21,6 @@ struct holds {
     struct row *rows;
     size_t n_rows;
 };
-
-static error_t holds_parse(int key, char *arg, struct argp_state *state)
-{
-    struct holds *h = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = h->look.cli;
-        return 0;
-    case OPTION_ALL:
-        h->all = true;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (h->look.topic)
-            argp_error(state, "extra argument '%s'", arg);
-        h->look.topic = arg;
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
@@ -184,15 +162,13 @@ static int holds_tell(const struct holds *h)
 
 int cmd_holds(struct cli *cli, int argc, char **argv)
 {
-    static const struct argp_option options[] = {
-        {"all", OPTION_ALL, NULL, 0, "Also show subscribers that hold nothing", 0},
+    static const struct cli_option options[] = {
+        {NULL, 0, "TOPIC|PATTERN", CLI_TO(struct holds, look.topic), NULL},
+        {"all", 'a', NULL, CLI_TO(struct holds, all), "Also show subscribers that hold nothing"},
         {0},
     };
-    static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
-    static const struct argp argp = {
+    static const struct cli_line line = {
         .options = options,
-        .parser = holds_parse,
-        .args_doc = "[TOPIC|PATTERN]",
         .doc =
             "Show who holds messages, and so keeps publishers from using their memory again: for "
             "each subscriber of each publisher its process, user and program, the messages that "
@@ -204,12 +180,11 @@ int cmd_holds(struct cli *cli, int argc, char **argv)
             "listed with how much, its publisher among them. A program that subscribes to a topic "
             "of several publishers has a line for "
             "each. --json prints an array of objects. " CLI_PATTERN_HELP,
-        .children = children,
     };
     struct holds h = {.look = {.cli = cli, .include_gone = true}};
     int status = CLI_FAILURE;
 
-    if (cli_parse(cli, &argp, argc, argv, &h) != CLI_OK)
+    if (cli_parse(cli, &line, argc, argv, &h) != CLI_OK)
         return CLI_FAILURE;
     if (cli_connect(cli) == 0) {
         int code = holds_ask(&h);

@@ -10,30 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OPTION_NEWEST = 'n' };
-
-static error_t info_parse(int key, char *arg, struct argp_state *state)
+static void info_check(void *into, struct argp_state *state)
 {
-    struct look *look = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = look->cli;
-        return 0;
-    case OPTION_NEWEST:
-        look->newest = true;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (look->topic)
-            argp_error(state, "extra argument '%s'", arg);
-        look->topic = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (look->newest && !look->topic)
-            argp_error(state, "--newest needs a topic");
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    const struct look *look = into;
+    if (look->newest && !look->topic)
+        argp_error(state, "--newest needs a topic");
 }
 
 /* ---- telling --------------------------------------------------------------------------------- */
@@ -247,16 +228,15 @@ static int tell_daemon(struct cli *cli)
 
 int cmd_info(struct cli *cli, int argc, char **argv)
 {
-    static const struct argp_option options[] = {
-        {"newest", OPTION_NEWEST, NULL, 0,
-         "Show the newest message, too: subscribe for a moment, which a publisher may notice", 0},
+    static const struct cli_option options[] = {
+        {NULL, 0, "TOPIC|PATTERN", CLI_TO(struct look, topic), NULL},
+        {"newest", 'n', NULL, CLI_TO(struct look, newest),
+         "Show the newest message, too: subscribe for a moment, which a publisher may notice"},
         {0},
     };
-    static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
-    static const struct argp argp = {
+    static const struct cli_line line = {
         .options = options,
-        .parser = info_parse,
-        .args_doc = "[TOPIC|PATTERN]",
+        .check = info_check,
         .doc =
             "Without a topic: show the daemon. With one: show its publishers, their settings "
             "and memory, and who is subscribed. It only looks: no publisher takes it for a "
@@ -270,12 +250,11 @@ int cmd_info(struct cli *cli, int argc, char **argv)
             "the "
             "link, or to answer in its next call. A topic without a publisher is a "
             "failure. " CLI_PATTERN_HELP,
-        .children = children,
     };
     struct look info = {.cli = cli, .include_former = true};
     int status = CLI_FAILURE;
 
-    if (cli_parse(cli, &argp, argc, argv, &info) != CLI_OK)
+    if (cli_parse(cli, &line, argc, argv, &info) != CLI_OK)
         return CLI_FAILURE;
     if (cli_connect(cli) == 0) {
         if (!info.topic) {

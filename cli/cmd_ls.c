@@ -2,7 +2,6 @@
 
 /* dlxctl ls: a row for each publisher, once or, with --watch, again and again with rates. */
 
-#include "cli/args.h"
 #include "cli/cli.h"
 #include "cli/describe.h"
 #include "cli/dtype.h"
@@ -16,7 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OPTION_WATCH = 'w', OPTION_INTERVAL = 'i', OPTION_COUNT = 'n', OPTION_TYPES = 't' };
 #define INTERVAL_DEFAULT_NS INT64_C(1000000000)
 
 /* What a publisher had published when it was looked at before. */
@@ -35,41 +33,13 @@ struct ls {
     int64_t before_ns; /* 0: this is the first look */
 };
 
-static error_t ls_parse(int key, char *arg, struct argp_state *state)
+static void ls_check(void *into, struct argp_state *state)
 {
-    struct ls *ls = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = ls->look.cli;
-        return 0;
-    case OPTION_WATCH:
-        ls->watch = true;
-        return 0;
-    case OPTION_INTERVAL:
-        ls->interval_ns = args_time(state, "--interval", arg);
-        if (ls->interval_ns == 0)
-            argp_error(state, "--interval: must be more than 0");
-        return 0;
-    case OPTION_COUNT:
-        ls->count = args_number(state, "--count", arg, 1, UINT64_MAX);
-        return 0;
-    case OPTION_TYPES:
-        ls->look.newest = true;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (ls->look.topic)
-            argp_error(state, "extra argument '%s'", arg);
-        ls->look.topic = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (!ls->watch && (ls->interval_ns || ls->count))
-            argp_error(state, "--interval and --count need --watch");
-        if (!ls->interval_ns)
-            ls->interval_ns = INTERVAL_DEFAULT_NS;
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    struct ls *ls = into;
+    if (!ls->watch && (ls->interval_ns || ls->count))
+        argp_error(state, "--interval and --count need --watch");
+    if (!ls->interval_ns)
+        ls->interval_ns = INTERVAL_DEFAULT_NS;
 }
 
 /* ---- rates ----------------------------------------------------------------------------------- */
@@ -289,21 +259,21 @@ static int ls_watch(struct ls *ls)
 
 int cmd_ls(struct cli *cli, int argc, char **argv)
 {
-    static const struct argp_option options[] = {
-        {"watch", OPTION_WATCH, NULL, 0, "List again and again, with rates, until Ctrl-C", 0},
-        {"interval", OPTION_INTERVAL, "TIME", 0, "Time between two lists (default: 1s)", 0},
-        {"count", OPTION_COUNT, "N", 0, "End after N lists", 0},
-        {"types", OPTION_TYPES, NULL, 0,
+    static const struct cli_option options[] = {
+        {NULL, 0, "TOPIC|PATTERN", CLI_TO(struct ls, look.topic), NULL},
+        {"watch", 'w', NULL, CLI_TO(struct ls, watch),
+         "List again and again, with rates, until Ctrl-C"},
+        {"interval", 'i', "TIME", CLI_IN(struct ls, interval_ns, 1, 0),
+         "Time between two lists (default: 1s)"},
+        {"count", 'n', "N", CLI_IN(struct ls, count, 1, UINT64_MAX), "End after N lists"},
+        {"types", 't', NULL, CLI_TO(struct ls, look.newest),
          "Show the type of the newest message: subscribe for a moment, which a publisher may "
-         "notice",
-         0},
+         "notice"},
         {0},
     };
-    static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
-    static const struct argp argp = {
+    static const struct cli_line line = {
         .options = options,
-        .parser = ls_parse,
-        .args_doc = "[TOPIC|PATTERN]",
+        .check = ls_check,
         .doc =
             "List publishers: topic, id, process, program, attached subscribers, messages and "
             "bytes published, and the shared memory they use. It only looks: no publisher takes it "
@@ -322,12 +292,11 @@ int cmd_ls(struct cli *cli, int argc, char **argv)
             "no room for are left out and named; "
             "topics are whole. --json prints an array of objects, with --watch one a "
             "line. " CLI_PATTERN_HELP,
-        .children = children,
     };
     struct ls ls = {.look = {.cli = cli}};
     int status = CLI_FAILURE;
 
-    if (cli_parse(cli, &argp, argc, argv, &ls) != CLI_OK)
+    if (cli_parse(cli, &line, argc, argv, &ls) != CLI_OK)
         return CLI_FAILURE;
     if (cli_connect(cli) == 0) {
         status = ls.watch ? ls_watch(&ls) : ls_look_once(&ls);

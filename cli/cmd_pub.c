@@ -17,34 +17,15 @@
 
 enum { HISTORY_DEFAULT = 4, HISTORY_MAX = 1024 };
 
-enum {
-    OPTION_DTYPE = 'd',
-    OPTION_SET = 'e', /* together */
-    OPTION_META = 'm',
-    OPTION_SHAPE = 's',
-    OPTION_RATE = 'r',
-    OPTION_LOOP = 'l',
-    OPTION_HISTORY = 'H',
-    OPTION_BLOCK = 'b',
-    OPTION_RETAIN = 'R',
-    OPTION_WAIT = 'w',
-    OPTION_TIMEOUT = 't',
-    OPTION_HOLD = 'k', /* keep */
-    OPTION_RETAIN_FOR = 0x300,
-    OPTION_LATCH,
-    OPTION_LINGER,
-};
-
 struct options {
     struct pub pub;
     struct source_args source;
-    char **files;
+    const char *dtype, *shape, *meta_text;
     char *meta; /* its memory */
-    bool has_shape;
     bool latch;
 };
 
-static void cmd_pub_parse_dtype(struct options *o, const char *arg, struct argp_state *state)
+static void parse_dtype(struct options *o, const char *arg, struct argp_state *state)
 {
     if (dlx_dtype_parse(arg, &o->source.dtype) < 0)
         argp_error(state,
@@ -53,10 +34,10 @@ static void cmd_pub_parse_dtype(struct options *o, const char *arg, struct argp_
                    arg);
 }
 
-static void cmd_pub_parse_shape(struct options *o, const char *arg, struct argp_state *state)
+static void parse_shape(struct options *o, const char *arg, struct argp_state *state)
 {
-    o->has_shape = args_parse_shape(arg, o->source.shape, &o->source.ndim);
-    if (!o->has_shape)
+    o->source.raw = args_parse_shape(arg, o->source.shape, &o->source.ndim);
+    if (!o->source.raw)
         argp_error(state,
                    "--shape: '%s' is not a shape like 3,608,608 or 3x608x608 of at most %d sizes, "
                    "each up to 2^63 - 1",
@@ -77,10 +58,9 @@ static void check_meta_text(const char *text, const struct argp_state *state)
 }
 
 /* TEXT, or @FILE, whose content it is. */
-static void cmd_pub_parse_meta(struct options *o, const char *arg, struct argp_state *state)
+static void parse_meta(struct options *o, const char *arg, struct argp_state *state)
 {
     size_t size = strlen(arg);
-    free(o->meta);
     if (*arg != '@') {
         check_meta_text(arg, state);
         o->meta = strdup(arg);
@@ -101,23 +81,6 @@ static void cmd_pub_parse_meta(struct options *o, const char *arg, struct argp_s
     o->pub.meta = (struct dlx_bytes){.data = o->meta, .size = size};
 }
 
-static void parse_rate(struct options *o, const char *arg, struct argp_state *state)
-{
-    if (!args_parse_rate(arg, &o->pub.rate))
-        argp_error(state,
-                   "--rate: '%s' is not a rate over 0 and up to 10^9 Hz, like 30, 29.97 or 2kHz",
-                   arg);
-}
-
-static void add_file(struct options *o, char *arg, struct argp_state *state)
-{
-    char **files = reallocarray(o->files, o->source.n_files + 1, sizeof *files);
-    if (!files)
-        argp_failure(state, CLI_FAILURE, 0, "out of memory");
-    o->files = files;
-    files[o->source.n_files++] = arg;
-}
-
 static void check_retain(struct options *o, struct argp_state *state)
 {
     struct pub *p = &o->pub;
@@ -134,31 +97,15 @@ static void check_retain(struct options *o, struct argp_state *state)
                    p->history);
 }
 
-static void pub_check(struct options *o, struct argp_state *state)
+static void check_files(const struct options *o, struct argp_state *state)
 {
-    static char standard_input[] = "-";
-    struct source_args *s = &o->source;
+    const struct source_args *s = &o->source;
     struct cli_error e = {{0}};
-    if (!o->pub.topic)
-        argp_error(state, "a topic is missing");
-    if (o->has_shape && s->dtype.bits == 0)
-        argp_error(state, "--shape needs --dtype");
-    if (o->pub.hold && o->pub.linger_ns)
-        argp_error(state, "--hold and --linger exclude each other");
-    check_retain(o, state);
-    s->raw = o->has_shape;
-    if (s->n_files == 0) {
-        if (s->joined)
-            argp_error(state, "--set: a file is missing");
-        if (isatty(STDIN_FILENO))
-            argp_error(state, "a file is missing, and the standard input is a terminal");
-        add_file(o, standard_input, state);
-    }
     size_t n_standard = 0;
     for (size_t i = 0; i < s->n_files; i++) {
         char name[JOINED_NAME_SIZE];
-        const char *file = o->files[i];
-        if (s->joined && joined_split(o->files[i], name, &file, &e) < 0)
+        const char *file = s->files[i];
+        if (s->joined && joined_split(s->files[i], name, &file, &e) < 0)
             argp_error(state, "--set: %s", e.text);
         n_standard += strcmp(file, "-") == 0;
     }
@@ -166,128 +113,84 @@ static void pub_check(struct options *o, struct argp_state *state)
         argp_error(state, "the standard input ('-') can only be given once");
     if (n_standard > 0 && o->pub.n_loops != 1)
         argp_error(state, "--loop cannot read the standard input again; give a file");
-    s->files = o->files;
 }
 
-static error_t pub_parse(int key, char *arg, struct argp_state *state)
+static void pub_check(void *into, struct argp_state *state)
 {
-    struct options *o = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = o->pub.cli;
-        return 0;
-    case OPTION_DTYPE:
-        cmd_pub_parse_dtype(o, arg, state);
-        return 0;
-    case OPTION_SHAPE:
-        cmd_pub_parse_shape(o, arg, state);
-        return 0;
-    case OPTION_SET:
-        o->source.joined = true;
-        return 0;
-    case OPTION_META:
-        cmd_pub_parse_meta(o, arg, state);
-        return 0;
-    case OPTION_RATE:
-        parse_rate(o, arg, state);
-        return 0;
-    case OPTION_LOOP:
-        o->pub.n_loops = args_number(state, "--loop", arg, 0, UINT64_MAX);
-        return 0;
-    case OPTION_HISTORY:
-        o->pub.history = (uint32_t)args_number(state, "--history", arg, 1, HISTORY_MAX);
-        return 0;
-    case OPTION_BLOCK:
-        o->pub.block = true;
-        return 0;
-    case OPTION_RETAIN:
-        o->pub.retain = (uint32_t)args_number(state, "--retain", arg, 1, HISTORY_MAX);
-        return 0;
-    case OPTION_RETAIN_FOR:
-        o->pub.retain_for_ns = args_time(state, "--retain-for", arg);
-        if (o->pub.retain_for_ns == 0)
-            argp_error(state, "--retain-for: must be more than 0");
-        return 0;
-    case OPTION_LATCH:
-        o->latch = true;
-        return 0;
-    case OPTION_WAIT:
-        o->pub.n_wait = (uint32_t)args_number(state, "--wait", arg, 1, UINT32_MAX);
-        return 0;
-    case OPTION_TIMEOUT:
-        o->pub.timeout_ns = args_time(state, "--timeout", arg);
-        if (o->pub.timeout_ns == 0)
-            argp_error(state, "--timeout: must be more than 0");
-        return 0;
-    case OPTION_LINGER:
-        o->pub.linger_ns = args_time(state, "--linger", arg);
-        return 0;
-    case OPTION_HOLD:
-        o->pub.hold = true;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (!o->pub.topic)
-            o->pub.topic = arg;
-        else
-            add_file(o, arg, state);
-        return 0;
-    case ARGP_KEY_END:
-        pub_check(o, state);
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
+    static char standard_input[] = "-", *const only_standard_input[] = {standard_input, NULL};
+    struct options *o = into;
+    struct source_args *s = &o->source;
+    if (o->dtype)
+        parse_dtype(o, o->dtype, state);
+    if (o->shape)
+        parse_shape(o, o->shape, state);
+    if (o->meta_text)
+        parse_meta(o, o->meta_text, state);
+    if (o->shape && !o->dtype)
+        argp_error(state, "--shape needs --dtype");
+    if (o->pub.hold && o->pub.linger_ns)
+        argp_error(state, "--hold and --linger exclude each other");
+    check_retain(o, state);
+    if (!s->files) {
+        if (s->joined)
+            argp_error(state, "--set: a file is missing");
+        if (isatty(STDIN_FILENO))
+            argp_error(state, "a file is missing, and the standard input is a terminal");
+        s->files = only_standard_input;
     }
+    while (s->files[s->n_files])
+        s->n_files++;
+    check_files(o, state);
 }
 
-static const struct argp_option options[] = {
-    {NULL, 0, NULL, 0, "What the files are:", 1},
-    {"dtype", OPTION_DTYPE, "TYPE", 0,
+static const struct cli_option options[] = {
+    {NULL, 0, "TOPIC", CLI_TO(struct options, pub.topic), "a topic is missing"},
+    {NULL, 0, "[NAME=]FILE...|-", CLI_TO(struct options, source.files), NULL},
+    {.type = CLI_HEADING, .help = "What the files are:"},
+    {"dtype", 'd', "TYPE", CLI_TO(struct options, dtype),
      "With --shape: raw bytes of this type. Alone: take the items of .npy files for this type of "
-     "the "
-     "same size (bfloat16, float8_e4m3fn)",
-     1},
-    {"shape", OPTION_SHAPE, "N,N,...", 0, "Shape of raw bytes, like 3,608,608", 1},
-    {"set", OPTION_SET, NULL, 0,
+     "the same size (bfloat16, float8_e4m3fn)"},
+    {"shape", 's', "N,N,...", CLI_TO(struct options, shape), "Shape of raw bytes, like 3,608,608"},
+    {"set", 'e', NULL, CLI_TO(struct options, source.joined),
      "Publish the files together: each message is a set with a tensor of each. A file may be "
-     "NAME=FILE; else its name is that of the file without folder and suffix",
-     1},
-    {"meta", OPTION_META, "TEXT", 0,
+     "NAME=FILE; else its name is that of the file without folder and suffix"},
+    {"meta", 'm', "TEXT", CLI_TO(struct options, meta_text),
      "Metadata of each message, such as '{\"frame\": 7}'; what begins with { or [ must be JSON. "
-     "@FILE is what the file has, whatever that is",
-     1},
-    {NULL, 0, NULL, 0, "When:", 2},
-    {"rate", OPTION_RATE, "HZ", 0, "Messages a second (default: as fast as they are read)", 2},
-    {"loop", OPTION_LOOP, "N", 0, "Publish the files N times, 0 for ever (default: once)", 2},
-    {"wait", OPTION_WAIT, "N", 0, "Begin when N subscribers are attached", 2},
-    {"linger", OPTION_LINGER, "TIME", 0, "Stay for this time afterwards", 2},
-    {"hold", OPTION_HOLD, NULL, 0, "Stay until Ctrl-C, so that late subscribers get the history",
-     2},
-    {NULL, 0, NULL, 0, "How:", 3},
-    {"history", OPTION_HISTORY, "N", 0,
-     "Keep the last N messages (1 to 1024, default: 1, or as many as --retain)", 3},
-    {"retain", OPTION_RETAIN, "N", 0,
-     "Retain the last N messages afterwards: the daemon keeps them for `dlxctl get` and "
-     "for later subscribers",
-     3},
-    {"retain-for", OPTION_RETAIN_FOR, "TIME", 0,
+     "@FILE is what the file has, whatever that is"},
+    {.type = CLI_HEADING, .help = "When:"},
+    {"rate", 'r', "HZ", CLI_TO(struct options, pub.rate),
+     "Messages a second (default: as fast as they are read)"},
+    {"loop", 'l', "N", CLI_IN(struct options, pub.n_loops, 0, UINT64_MAX),
+     "Publish the files N times, 0 for ever (default: once)"},
+    {"wait", 'w', "N", CLI_IN(struct options, pub.n_wait, 1, UINT32_MAX),
+     "Begin when N subscribers are attached"},
+    {"linger", 0, "TIME", CLI_TO(struct options, pub.linger_ns), "Stay for this time afterwards"},
+    {"hold", 'k', NULL, CLI_TO(struct options, pub.hold),
+     "Stay until Ctrl-C, so that late subscribers get the history"},
+    {.type = CLI_HEADING, .help = "How:"},
+    {"history", 'H', "N", CLI_IN(struct options, pub.history, 1, HISTORY_MAX),
+     "Keep the last N messages (1 to 1024, default: 1, or as many as --retain)"},
+    {"retain", 'R', "N", CLI_IN(struct options, pub.retain, 1, HISTORY_MAX),
+     "Retain the last N messages afterwards: the daemon keeps them for `dlxctl get` and for later "
+     "subscribers"},
+    {"retain-for", 0, "TIME", CLI_IN(struct options, pub.retain_for_ns, 1, 0),
      "Retain them for this time (default: until another one of the topic replaces them, or `dlxctl "
-     "rm`)",
-     3},
-    {"latch", OPTION_LATCH, NULL, 0,
-     "Give them to late subscribers while pub runs, but do not retain them afterwards", 3},
-    {"block", OPTION_BLOCK, NULL, 0, "Wait for reliable subscribers instead of dropping", 3},
-    {"timeout", OPTION_TIMEOUT, "TIME", 0,
-     "Fail after waiting for subscribers for this time (default: never)", 3},
+     "rm`)"},
+    {"latch", 0, NULL, CLI_TO(struct options, latch),
+     "Give them to late subscribers while pub runs, but do not retain them afterwards"},
+    {"block", 'b', NULL, CLI_TO(struct options, pub.block),
+     "Wait for reliable subscribers instead of dropping"},
+    {"timeout", 't', "TIME", CLI_IN(struct options, pub.timeout_ns, 1, 0),
+     "Fail after waiting for subscribers for this time (default: never)"},
+    {.type = CLI_HEADING, .help = "General:"}, /* those of all commands */
     {0},
 };
 
 int cmd_pub(struct cli *cli, int argc, char **argv)
 {
-    static const struct argp_child children[] = {{&cli_argp_common, 0, "General:", 4}, {0}};
-    static const struct argp argp = {
+    static const struct cli_line line = {
         .options = options,
-        .parser = pub_parse,
-        .args_doc = "TOPIC [[NAME=]FILE...|-]",
+        .check = pub_check,
         .doc = "Publish tensors from .npy files or raw bytes, and sets of tensors from "
                ".safetensors" NPZ_AND " files, read straight into shared memory.\v"
                "Examples:\n"
@@ -308,13 +211,12 @@ int cmd_pub(struct cli *cli, int argc, char **argv)
                "--retain-for and --latch without --retain are about one message. What is retained "
                "stays charged to the user; it is replaced when another publisher of the topic has "
                "published as many messages as it retains itself.",
-        .children = children,
     };
     struct options o = {.pub = {.cli = cli, .n_loops = 1}};
     struct cli_error e = {{0}};
     int status = CLI_FAILURE;
 
-    if (cli_parse(cli, &argp, argc, argv, &o) != CLI_OK)
+    if (cli_parse(cli, &line, argc, argv, &o) != CLI_OK)
         return CLI_FAILURE;
     wait_catch_signals();
     if (source_new(&o.pub.source, &o.source, &e) < 0)
@@ -322,7 +224,6 @@ int cmd_pub(struct cli *cli, int argc, char **argv)
     else
         status = pub_run(&o.pub);
     source_free(o.pub.source);
-    free(o.files);
     free(o.meta);
     return status;
 }

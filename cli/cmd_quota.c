@@ -15,21 +15,6 @@ struct quotas {
     size_t n;
 };
 
-static error_t quota_parse(int key, char *arg, struct argp_state *state)
-{
-    const struct quotas *q = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = q->cli;
-        return 0;
-    case ARGP_KEY_ARG:
-        argp_error(state, "extra argument '%s'", arg);
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
-
 static int quota_add(const struct dlx_quota_info *info, void *userdata)
 {
     struct quotas *q = userdata;
@@ -126,21 +111,18 @@ static int quota_tell(const struct quotas *q)
 
 int cmd_quota(struct cli *cli, int argc, char **argv)
 {
-    static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
-    static const struct argp argp = {
-        .parser = quota_parse,
+    static const struct cli_line line = {
         .doc = "Show what the user of this program uses of the daemon, and what it may have: root "
                "and the daemon's own user see all users.\vA user is a uid by one of the daemon's "
                "listening sockets; its class, which dlpackd.conf(5) describes, says how much it "
                "may have. MAX is that, or what other users leave it now, if that is less; '-' is "
                "no limit. --json prints an array with an object for each user, in which max is "
                "null then.",
-        .children = children,
     };
     struct quotas q = {.cli = cli};
     int status = CLI_FAILURE;
 
-    if (cli_parse(cli, &argp, argc, argv, &q) != CLI_OK)
+    if (cli_parse(cli, &line, argc, argv, &q) != CLI_OK)
         return CLI_FAILURE;
     if (cli_connect(cli) == 0) {
         int code = dlx_list_quotas(cli->client, quota_add, &q);

@@ -9,40 +9,21 @@ struct rm {
     const char *topic;
 };
 
-static error_t rm_parse(int key, char *arg, struct argp_state *state)
-{
-    struct rm *rm = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = rm->cli;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (rm->topic)
-            argp_error(state, "extra argument '%s'", arg);
-        rm->topic = arg;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "a topic is missing");
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
-
 int cmd_rm(struct cli *cli, int argc, char **argv)
 {
-    static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
-    static const struct argp argp = {
-        .parser = rm_parse,
-        .args_doc = "TOPIC",
+    static const struct cli_option options[] = {
+        {NULL, 0, "TOPIC", CLI_TO(struct rm, topic), "a topic is missing"},
+        {0},
+    };
+    static const struct cli_line line = {
+        .options = options,
         .doc = "Drop what publishers that have gone retain on a topic.\vWho holds a message of it "
                "keeps it. Messages of a publisher that is still running stay. That nothing is "
                "retained is a failure.",
-        .children = children,
     };
     struct rm rm = {.cli = cli};
 
-    if (cli_parse(cli, &argp, argc, argv, &rm) != CLI_OK)
+    if (cli_parse(cli, &line, argc, argv, &rm) != CLI_OK)
         return CLI_FAILURE;
     if (cli_connect(cli) < 0)
         return CLI_FAILURE;

@@ -2,7 +2,6 @@
 
 /* dlxctl save: a file for each message. saving.c and save.c write it. */
 
-#include "cli/args.h"
 #include "cli/cli.h"
 #include "cli/npz.h"
 #include "cli/output.h"
@@ -24,7 +23,6 @@
 #define NPZ_NAMES ", and arr_<its place> in a .npz file"
 #endif
 
-enum { OPTION_COUNT = 'n', OPTION_TENSOR = 'T' };
 #define INTERVAL_NS INT64_C(250000000)
 
 struct save {
@@ -37,47 +35,22 @@ struct save {
     struct progress progress;
 };
 
-static error_t save_parse(int key, char *arg, struct argp_state *state)
+static void save_check(void *into, struct argp_state *state)
 {
-    struct save *s = state->input;
+    struct save *s = into;
     struct cli_error e = {{0}};
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &s->stream;
-        return 0;
-    case OPTION_COUNT:
-        s->count = args_number(state, "--count", arg, 1, UINT32_MAX);
-        s->counted = true;
-        return 0;
-    case OPTION_TENSOR:
-        s->to.tensor = (uint32_t)args_number(state, "--tensor", arg, 0, UINT16_MAX);
-        s->to.chosen = true;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (!s->to.topic)
-            s->to.topic = arg;
-        else if (!s->to.file)
-            s->to.file = arg;
-        else
-            argp_error(state, "extra argument '%s'", arg);
-        return 0;
-    case ARGP_KEY_END:
-        if (!s->to.file)
-            argp_error(state, "a topic and a file are needed");
-        if (save_pattern_check(s->to.file, &e) < 0)
-            argp_error(state, "%s", e.text);
-        saving_check(&s->to, state);
-        if (!s->counted)
-            s->count = s->stream.until_gone ? UINT64_MAX : 1;
-        if (s->count != 1 && cli_is_pattern(s->to.topic) && save_pattern_mixes_topics(s->to.file))
-            argp_error(state,
-                       "file name '%s': messages of several topics may have the same "
-                       "number, {topic} or %%d is needed, too",
-                       s->to.file);
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    stream_check(&s->stream, state);
+    if (save_pattern_check(s->to.file, &e) < 0)
+        argp_error(state, "%s", e.text);
+    saving_check(&s->to, state);
+    s->counted = s->count > 0;
+    if (!s->counted)
+        s->count = s->stream.until_gone ? UINT64_MAX : 1;
+    if (s->count != 1 && cli_is_pattern(s->to.topic) && save_pattern_mixes_topics(s->to.file))
+        argp_error(state,
+                   "file name '%s': messages of several topics may have the same number, {topic} "
+                   "or %%d is needed, too",
+                   s->to.file);
 }
 
 static int save_one(struct save *s, const struct dlx_message *m)
@@ -154,18 +127,19 @@ static void cmd_save_print_summary(const struct save *s, const struct stream *st
 
 int cmd_save(struct cli *cli, int argc, char **argv)
 {
-    static const struct argp_option options[] = {
-        {"count", OPTION_COUNT, "N", 0,
-         "Save N messages (default: 1; with --until-gone all that come)", 0},
-        {"tensor", OPTION_TENSOR, "I", 0,
-         "Of messages with several tensors, save tensor I (default: 0)", 0},
+    static const struct cli_option options[] = {
+        {NULL, 0, "TOPIC|PATTERN", CLI_TO(struct save, to.topic), "a topic and a file are needed"},
+        {NULL, 0, "FILE", CLI_TO(struct save, to.file), "a topic and a file are needed"},
+        {"count", 'n', "N", CLI_IN(struct save, count, 1, UINT32_MAX),
+         "Save N messages (default: 1; with --until-gone all that come)"},
+        {"tensor", 'T', "I", CLI_IN(struct save, to.tensor, 0, UINT16_MAX),
+         "Of messages with several tensors, save tensor I (default: 0)"},
         {0},
     };
-    static const struct argp_child children[] = {{&stream_argp, 0, NULL, 0}, {0}};
-    static const struct argp argp = {
+    static const struct cli_line line = {
         .options = options,
-        .parser = save_parse,
-        .args_doc = "TOPIC|PATTERN FILE",
+        .more = stream_options,
+        .check = save_check,
         .doc =
             "Write messages to .npy files, or, when FILE ends in .safetensors, whole sets with "
             "names and metadata" NPZ_SETS ".\v"
@@ -181,13 +155,12 @@ int cmd_save(struct cli *cli, int argc, char **argv)
             "message, from 0> in a .safetensors file" NPZ_NAMES ". "
             ".safetensors takes metadata that is a JSON object of strings, and is an error for a "
             "type that it does not know. What a file leaves out is told. " CLI_PATTERN_HELP,
-        .children = children,
     };
-    struct save save = {.stream = {.cli = cli}, .to = {.cli = cli}};
+    struct save save = {.stream = {.cli = cli}, .to = {.cli = cli, .tensor = SAVING_NO_TENSOR}};
     struct stream stream = {0};
     int status = CLI_FAILURE;
 
-    if (cli_parse(cli, &argp, argc, argv, &save) != CLI_OK)
+    if (cli_parse(cli, &line, argc, argv, &save) != CLI_OK)
         return CLI_FAILURE;
     wait_catch_signals();
     progress_init(&save.progress, save.to.topic, stderr, !cli->json, INTERVAL_NS);

@@ -35,9 +35,8 @@ static const struct command {
 };
 
 struct global {
-    struct cli *cli;
+    char *const *words; /* the command and what follows it */
     const struct command *command;
-    int first; /* index of the command in argv */
 };
 
 static const struct command *find_command(const char *name)
@@ -102,26 +101,12 @@ static void fail_unknown_command(const struct argp_state *state, const char *wor
                names);
 }
 
-static error_t parse_global(int key, char *arg, struct argp_state *state)
+static void global_check(void *into, struct argp_state *state)
 {
-    struct global *g = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = g->cli;
-        return 0;
-    case ARGP_KEY_ARG:
-        g->command = find_command(arg);
-        if (!g->command)
-            fail_unknown_command(state, arg);
-        g->first = state->next - 1;
-        state->next = state->argc; /* the rest is the command's */
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "a command is missing");
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    struct global *g = into;
+    g->command = find_command(g->words[0]);
+    if (!g->command)
+        fail_unknown_command(state, g->words[0]);
 }
 
 /* The list of commands stands where argp puts the text before the options. */
@@ -146,36 +131,35 @@ static char *global_help(int key, const char *text, void *input)
 static int run(int argc, char **argv)
 {
     struct cli cli = {.command = ""};
-    struct global g = {.cli = &cli};
-    static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
-    static const struct argp argp = {
-        .parser = parse_global,
-        .args_doc = "COMMAND [ARG...]",
+    struct global g = {0};
+    static const struct cli_option options[] = {
+        {NULL, 0, "COMMAND [ARG...]", CLI_TO(struct global, words), "a command is missing"},
+        {0},
+    };
+    static const struct cli_line line = {
+        .options = options,
+        .check = global_check,
+        .flags = ARGP_IN_ORDER, /* options after the command are its own */
         .doc = "Look at, feed and record the tensors that dlpackd brokers between processes.\v"
                "Without --socket and $DLX_SOCKET, the daemon is the first one that answers on "
                "$XDG_RUNTIME_DIR/dlpackd.sock, /run/dlpackd/dlpackd.sock or "
                "/tmp/dlpackd-UID/dlpackd.sock. If none does, pub, echo, save, hz and bw start a "
                "private one.\n\n"
                "Exit status: 0 done, 1 failed, 2 wrong usage, 128 + N ended early by signal N.",
-        .children = children,
         .help_filter = global_help,
     };
     argp_err_exit_status = CLI_USAGE;
     argp_program_version = DLXCTL " " DLX_VERSION_STRING;
-    int error = argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &g);
-    if (error != 0) {
-        (void)fprintf(stderr, DLXCTL ": %s\n", strerror(error));
+    if (cli_parse(&cli, &line, argc, argv, &g) != CLI_OK)
         return CLI_FAILURE;
-    }
-    if (!g.command)
-        return CLI_USAGE;
 
     char name[64];
     (void)snprintf(name, sizeof name, DLXCTL " %s", g.command->name);
-    argv[g.first] = name;
+    int first = (int)(g.words - argv);
+    argv[first] = name;
     cli.command = g.command->name;
     cli.autospawn = g.command->autospawn;
-    int status = g.command->run(&cli, argc - g.first, argv + g.first);
+    int status = g.command->run(&cli, argc - first, argv + first);
     dlx_client_unref(cli.client);
     return status;
 }

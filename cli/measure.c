@@ -3,7 +3,6 @@
 /* What hz and bw have in common: receive, show a line each second, then a summary. */
 
 #include "cli/measure.h"
-#include "cli/args.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/rates.h"
@@ -12,7 +11,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-enum { OPTION_COUNT = 'n', OPTION_WINDOW = 'w', OPTION_DURATION = 'd' };
 #define WINDOW_DEFAULT 10000
 #define WINDOW_MAX     10000000
 /* What the line of each second looks at: sorting ten million ages takes longer than that second. */
@@ -20,47 +18,16 @@ enum { OPTION_COUNT = 'n', OPTION_WINDOW = 'w', OPTION_DURATION = 'd' };
 #define SECOND_NS     INT64_C(1000000000)
 
 struct run {
-    const struct measure *measure;
     struct stream_args stream;
+    const struct measure *measure;
     const char *topic;
     uint64_t count; /* 0: without an end */
-    size_t window;
+    uint64_t window;
     struct rate *rate;   /* of all messages */
     struct rates *rates; /* of each topic, when `topic` is a pattern; else NULL */
     int64_t last_ns;     /* when the last message came; 0: none did */
     struct progress progress;
 };
-
-static error_t measure_parse(int key, char *arg, struct argp_state *state)
-{
-    struct run *h = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &h->stream;
-        return 0;
-    case OPTION_COUNT:
-        h->count = args_number(state, "--count", arg, 1, UINT64_MAX);
-        return 0;
-    case OPTION_WINDOW:
-        h->window = args_number(state, "--window", arg, 2, WINDOW_MAX);
-        return 0;
-    case OPTION_DURATION:
-        h->stream.duration_ns = args_time(state, "--duration", arg);
-        if (h->stream.duration_ns == 0)
-            argp_error(state, "--duration: must be more than 0");
-        return 0;
-    case ARGP_KEY_ARG:
-        if (h->topic)
-            argp_error(state, "extra argument '%s'", arg);
-        h->topic = arg;
-        return 0;
-    case ARGP_KEY_NO_ARGS:
-        argp_error(state, "a topic is missing");
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
 
 static void show_line(struct run *h, const struct stream *s, int64_t now)
 {
@@ -247,26 +214,26 @@ static int receive(struct run *h, struct stream *s)
 
 int measure_run(struct cli *cli, const struct measure *measure, int argc, char **argv)
 {
-    static const struct argp_option options[] = {
-        {"window", OPTION_WINDOW, "N", 0,
-         "Let the summary look at the last N messages (default: 10000)", 0},
-        {"count", OPTION_COUNT, "N", 0, "End after N messages", 0},
-        {"duration", OPTION_DURATION, "TIME", 0, "End after this time", 0},
+    static const struct cli_option options[] = {
+        {NULL, 0, "TOPIC|PATTERN", CLI_TO(struct run, topic), "a topic is missing"},
+        {"window", 'w', "N", CLI_IN(struct run, window, 2, WINDOW_MAX),
+         "Let the summary look at the last N messages (default: 10000)"},
+        {"count", 'n', "N", CLI_IN(struct run, count, 1, UINT64_MAX), "End after N messages"},
+        {"duration", 'd', "TIME", CLI_IN(struct run, stream.duration_ns, 1, 0),
+         "End after this time"},
         {0},
     };
-    static const struct argp_child children[] = {{&stream_argp, 0, NULL, 0}, {0}};
-    const struct argp argp = {
+    const struct cli_line line = {
         .options = options,
-        .parser = measure_parse,
-        .args_doc = "TOPIC|PATTERN",
+        .more = stream_options,
+        .check = stream_check,
         .doc = measure->doc,
-        .children = children,
     };
     struct run h = {.measure = measure, .stream = {.cli = cli}, .window = WINDOW_DEFAULT};
     struct stream s = {0};
     int status = CLI_FAILURE;
 
-    if (cli_parse(cli, &argp, argc, argv, &h) != CLI_OK)
+    if (cli_parse(cli, &line, argc, argv, &h) != CLI_OK)
         return CLI_FAILURE;
     wait_catch_signals();
     if (rate_new(&h.rate, h.window) < 0 ||

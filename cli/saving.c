@@ -26,8 +26,10 @@ void saving_check(struct saving *s, struct argp_state *state)
                    s->file);
     s->set = save_is_set(s->file);
     s->npz = save_is_npz(s->file);
-    if ((s->set || s->npz) && s->chosen)
+    if ((s->set || s->npz) && s->tensor != SAVING_NO_TENSOR)
         argp_error(state, "--tensor is for .npy; .safetensors" NPZ_AND " files have all tensors");
+    if (s->tensor == SAVING_NO_TENSOR)
+        s->tensor = 0;
 }
 
 static void tell_once(struct saving *s, bool *told, const char *text)

@@ -7,12 +7,13 @@
 
 #include "cli/cli.h"
 
+#define SAVING_NO_TENSOR UINT32_MAX
+
 struct saving {
     struct cli *cli;
     const char *topic; /**< or pattern */
     const char *file;  /**< or pattern, its suffix says what it is */
-    uint32_t tensor;   /**< the one that a .npy file gets */
-    bool chosen;       /**< that was asked for */
+    uint32_t tensor;   /**< the one that a .npy file gets; SAVING_NO_TENSOR: not asked for */
     bool set;          /**< into .safetensors, npz into .npz: saving_check() sets them */
     bool npz;
     bool told_type, told_more, told_meta;

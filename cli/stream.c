@@ -3,7 +3,6 @@
 /* One subscription, from connecting to the end that its options ask for. */
 
 #include "cli/stream.h"
-#include "cli/args.h"
 #include "cli/describe.h"
 #include "cli/look.h"
 #include "cli/output.h"
@@ -12,60 +11,28 @@
 #include <string.h>
 #include <unistd.h>
 
-enum {
-    OPTION_HISTORY = 'H',
-    OPTION_LATEST = 'l',
-    OPTION_RELIABLE = 'r',
-    OPTION_TIMEOUT = 't',
-    OPTION_UNTIL_GONE = 'g',
-};
-
-static const struct argp_option options[] = {
-    {"history", OPTION_HISTORY, "N", 0, "Begin with up to N messages published before", 0},
-    {"latest", OPTION_LATEST, NULL, 0, "Take only the newest message, skip older ones", 0},
-    {"reliable", OPTION_RELIABLE, NULL, 0,
-     "Make the publisher wait instead of dropping; only publishers that block do (pub --block)", 0},
-    {"timeout", OPTION_TIMEOUT, "TIME", 0, "Fail when no message comes for this time", 0},
-    {"until-gone", OPTION_UNTIL_GONE, NULL, 0, "End when the last publisher has left", 0},
+const struct cli_option stream_options[] = {
+    {"history", 'H', "N", CLI_IN(struct stream_args, subscribe.history, 0, UINT32_MAX),
+     "Begin with up to N messages published before"},
+    {"latest", 'l', NULL, CLI_TO(struct stream_args, latest),
+     "Take only the newest message, skip older ones"},
+    {"reliable", 'r', NULL, CLI_TO(struct stream_args, subscribe.reliable),
+     "Make the publisher wait instead of dropping; only publishers that block do (pub --block)"},
+    {"timeout", 't', "TIME", CLI_IN(struct stream_args, timeout_ns, 1, 0),
+     "Fail when no message comes for this time"},
+    {"until-gone", 'g', NULL, CLI_TO(struct stream_args, until_gone),
+     "End when the last publisher has left"},
     {0},
 };
 
-static error_t stream_parse(int key, char *arg, struct argp_state *state)
+void stream_check(void *args, struct argp_state *state)
 {
-    struct stream_args *a = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = a->cli;
-        return 0;
-    case OPTION_HISTORY:
-        a->subscribe.history = (uint32_t)args_number(state, "--history", arg, 0, UINT32_MAX);
-        return 0;
-    case OPTION_LATEST:
-        a->subscribe.mode = DLX_MODE_LATEST;
-        return 0;
-    case OPTION_RELIABLE:
-        a->subscribe.reliable = true;
-        return 0;
-    case OPTION_TIMEOUT:
-        a->timeout_ns = args_time(state, "--timeout", arg);
-        if (a->timeout_ns == 0)
-            argp_error(state, "--timeout: must be more than 0");
-        return 0;
-    case OPTION_UNTIL_GONE:
-        a->until_gone = true;
-        a->subscribe.n_publishers = 1; /* also of a pattern */
-        return 0;
-    case ARGP_KEY_END:
-        if (a->subscribe.reliable && a->subscribe.mode == DLX_MODE_LATEST)
-            argp_error(state, "--latest and --reliable exclude each other");
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    struct stream_args *a = args;
+    if (a->subscribe.reliable && a->latest)
+        argp_error(state, "--latest and --reliable exclude each other");
+    a->subscribe.mode = a->latest ? DLX_MODE_LATEST : DLX_MODE_ALL;
+    a->subscribe.n_publishers = a->until_gone ? 1 : 0; /* also of a pattern */
 }
-
-static const struct argp_child children[] = {{&cli_argp_common, 0, NULL, 0}, {0}};
-const struct argp stream_argp = {.options = options, .parser = stream_parse, .children = children};
 
 int stream_open(struct stream *s, const struct stream_args *args, const char *topic)
 {

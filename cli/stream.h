@@ -11,11 +11,14 @@ struct stream_args {
     struct dlx_subscribe_args subscribe;
     int64_t timeout_ns;  /**< without a message for so long is a failure; 0: wait for ever */
     int64_t duration_ns; /**< end after so long; 0: never */
+    bool latest;         /**< take only the newest message */
     bool until_gone;     /**< end when the last publisher has left */
 };
 
-/** --history, --latest, --reliable, --timeout, --until-gone. Its input is a struct stream_args. */
-extern const struct argp stream_argp;
+/** --history, --latest, --reliable, --timeout, --until-gone, for a struct that begins with a struct
+ *  stream_args; and its check, as in struct cli_line. */
+extern const struct cli_option stream_options[];
+void stream_check(void *args, struct argp_state *state);
 
 struct stream {
     struct stream_args args;
