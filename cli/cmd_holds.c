@@ -68,18 +68,12 @@ static json_t *rows_json(const struct holds *h)
     json_t *array = json_array();
     for (size_t i = 0; i < h->n_rows; i++) {
         const struct dlx_publisher_info *p = &h->rows[i].entry->info;
-        json_t *row = describe_link(h->rows[i].link);
-        if (json_object_set_new(row, "topic", output_json_text(p->topic)) < 0 ||
-            json_object_set_new(row, "former", output_json_u64(p->former)) < 0 ||
-            json_object_set_new(row, "publisher", output_json_u64(p->publisher)) < 0 ||
-            json_object_set_new(row, "publisher_gone", json_boolean(h->rows[i].entry->gone)) < 0 ||
-            json_object_set_new(row, "publisher_bytes", output_json_u64(shared_bytes(p))) < 0 ||
-            json_array_append(array, row) < 0) {
-            json_decref(row);
-            json_decref(array);
-            return NULL;
-        }
-        json_decref(row);
+        json_t *more =
+            json_pack("{s:o, s:o, s:o, s:b, s:o}", "topic", output_json_text(p->topic), "former",
+                      output_json_u64(p->former), "publisher", output_json_u64(p->publisher),
+                      "publisher_gone", (int)h->rows[i].entry->gone, "publisher_bytes",
+                      output_json_u64(shared_bytes(p)));
+        array = output_json_append(array, output_json_merge(describe_link(h->rows[i].link), more));
     }
     return array;
 }

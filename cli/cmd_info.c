@@ -21,24 +21,17 @@ static void info_check(void *into, struct argp_state *state)
 
 static json_t *entry_json(const struct look *look, const struct look_entry *entry)
 {
-    json_t *json = look_json(look, entry), *links = json_array();
+    json_t *links = json_array();
     for (size_t l = 0; l < entry->n_links; l++)
-        (void)json_array_append_new(links, describe_link(&entry->links[l]));
-    if (!json || json_object_set_new(json, "links", links) < 0) {
-        json_decref(json);
-        return NULL;
-    }
-    return json;
+        links = output_json_append(links, describe_link(&entry->links[l]));
+    return output_json_put(look_json(look, entry), "links", links);
 }
 
 static json_t *topic_json(const struct look *look)
 {
     json_t *publishers = json_array();
     for (size_t e = 0; e < look->n_entries; e++)
-        if (json_array_append_new(publishers, entry_json(look, &look->entries[e])) < 0) {
-            json_decref(publishers);
-            return NULL;
-        }
+        publishers = output_json_append(publishers, entry_json(look, &look->entries[e]));
     return json_pack("{s:o, s:o}", "topic", output_json_text(look->topic), "publishers",
                      publishers);
 }

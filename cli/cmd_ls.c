@@ -86,17 +86,13 @@ static json_t *list_json(const struct ls *ls, int64_t now)
     for (size_t i = 0; i < ls->look.n_entries; i++) {
         json_t *json = look_json(&ls->look, &ls->look.entries[i]);
         struct speed speed = speed_of(ls, &ls->look.entries[i].info, now);
-        json_t *rate = speed.messages < 0 ? json_pack("{s:n, s:n}", "messages_per_s", "bytes_per_s")
-                                          : json_pack("{s:f, s:f}", "messages_per_s",
-                                                      speed.messages, "bytes_per_s", speed.bytes);
-        bool done = json && rate && (!ls->watch || json_object_update(json, rate) == 0) &&
-                    json_array_append(array, json) == 0;
-        json_decref(json);
-        json_decref(rate);
-        if (!done) {
-            json_decref(array);
-            return NULL;
-        }
+        if (ls->watch && speed.messages < 0)
+            json =
+                output_json_merge(json, json_pack("{s:n, s:n}", "messages_per_s", "bytes_per_s"));
+        else if (ls->watch)
+            json = output_json_merge(json, json_pack("{s:f, s:f}", "messages_per_s", speed.messages,
+                                                     "bytes_per_s", speed.bytes));
+        array = output_json_append(array, json);
     }
     return array;
 }

@@ -91,10 +91,7 @@ static json_t *tensor_values(const DLTensor *t, uint64_t n_items, uint64_t n_val
     for (uint64_t i = 0; array && i < n; i++) {
         json_t *v = compact ? value_json(t->dtype, tensor_data(t), i)
                             : value_json(t->dtype, tensor_item(t, i / lanes), i % lanes);
-        if (json_array_append_new(array, v) < 0) {
-            json_decref(array);
-            return NULL;
-        }
+        array = output_json_append(array, v);
     }
     return array;
 }
@@ -121,43 +118,36 @@ json_t *describe_tensor(const DLTensor *t, uint64_t n_values)
     (void)dlx_dtype_name(t->dtype, dtype);
     json_t *shape = json_array();
     for (int32_t i = 0; i < t->ndim; i++)
-        (void)json_array_append_new(shape, json_integer(t->shape[i]));
+        shape = output_json_append(shape, json_integer(t->shape[i]));
     json_t *json = json_pack("{s:s, s:o, s:o}", "dtype", dtype, "shape", shape, "nbytes",
                              output_json_u64(size));
-    if (json && gpu_name(t) && json_object_set_new(json, "device", json_string(gpu_name(t))) < 0) {
-        json_decref(json);
-        return NULL;
-    }
-    if (json && n_values > 0 && tensor_is_readable(t) &&
-        json_object_set_new(json, "values", tensor_values(t, n_items, n_values)) < 0) {
-        json_decref(json);
-        return NULL;
-    }
+    if (gpu_name(t))
+        json = output_json_put(json, "device", json_string(gpu_name(t)));
+    if (n_values > 0 && tensor_is_readable(t))
+        json = output_json_put(json, "values", tensor_values(t, n_items, n_values));
     return json;
 }
 
 /* As it is, if it is UTF-8 (JSON, mostly). */
-static int add_meta(json_t *json, const struct dlx_message *m)
+static json_t *put_meta(json_t *json, const struct dlx_message *m)
 {
     size_t size = 0;
     const void *meta = dlx_message_meta(m, &size);
-    if (!json || !meta)
-        return json ? 0 : -1;
-    json_t *text = json_stringn(meta, size);
-    return text ? json_object_set_new(json, "meta", text)
-                : json_object_set_new(json, "meta_hex", output_json_hex(meta, size));
+    json_t *text = meta ? json_stringn(meta, size) : NULL;
+    if (!meta)
+        return json;
+    return text ? output_json_put(json, "meta", text)
+                : output_json_put(json, "meta_hex", output_json_hex(meta, size));
 }
 
 json_t *describe_message(const struct dlx_message *m, uint64_t n_values)
 {
     json_t *tensors = json_array();
     for (uint32_t i = 0; i < dlx_message_n_tensors(m); i++) {
-        const DLTensor *t = dlx_message_peek(m, i);
-        json_t *tensor = t ? describe_tensor(t, n_values) : NULL;
-        if (tensor && dlx_message_name(m, i)[0])
-            (void)json_object_set_new(tensor, "name", output_json_text(dlx_message_name(m, i)));
-        if (tensor)
-            (void)json_array_append_new(tensors, tensor);
+        json_t *tensor = describe_tensor(dlx_message_peek(m, i), n_values);
+        if (dlx_message_name(m, i)[0])
+            tensor = output_json_put(tensor, "name", output_json_text(dlx_message_name(m, i)));
+        tensors = output_json_append(tensors, tensor);
     }
     size_t meta_size = 0;
     (void)dlx_message_meta(m, &meta_size);
@@ -168,11 +158,7 @@ json_t *describe_message(const struct dlx_message *m, uint64_t n_values)
         output_json_u64(dlx_message_monotonic_ns(m)), "age_ns", (json_int_t)describe_age(m), "gap",
         output_json_u64(dlx_message_gap(m)), "meta_bytes", output_json_u64(meta_size), "tensors",
         tensors);
-    if (add_meta(json, m) < 0) {
-        json_decref(json);
-        return NULL;
-    }
-    return json;
+    return put_meta(json, m);
 }
 
 void describe_tensor_text(const DLTensor *t, char text[DESCRIBE_SIZE])

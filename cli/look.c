@@ -4,6 +4,7 @@
 
 #include "cli/look.h"
 #include "cli/describe.h"
+#include "cli/output.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -203,13 +204,9 @@ json_t *look_json(const struct look *look, const struct look_entry *entry)
         describe_behind(look_behind(entry)), "full", (json_int_t)look_count(entry, look_is_full),
         "have_lost", (json_int_t)look_count(entry, look_has_lost), "joining",
         (json_int_t)look_count(entry, look_is_joining));
-    json_t *newest = entry->newest ? describe_message(entry->newest, 0) : json_null();
-    if (!json || !note || json_object_update(json, note) < 0 ||
-        (look->newest && json_object_set(json, "newest", newest) < 0)) {
-        json_decref(json);
-        json = NULL;
-    }
-    json_decref(newest);
-    json_decref(note);
+    json = output_json_merge(json, note);
+    if (look->newest)
+        json = output_json_put(json, "newest",
+                               entry->newest ? describe_message(entry->newest, 0) : json_null());
     return json;
 }

@@ -55,19 +55,6 @@ static void show_line(struct run *h, const struct stream *s, int64_t now)
     progress_show(&h->progress, "%s%s", lost, words);
 }
 
-/* Add what the command says of these messages. Takes `json`; returns it, or NULL when out of
- * memory. */
-static json_t *add_measured(const struct run *h, const struct rate_summary *r, json_t *json)
-{
-    json_t *more = h->measure->json(r);
-    if (!json || !more || json_object_update(json, more) < 0) {
-        json_decref(json);
-        json = NULL;
-    }
-    json_decref(more);
-    return json;
-}
-
 static json_t *topics_json(const struct run *h)
 {
     json_t *array = json_array();
@@ -78,10 +65,7 @@ static json_t *topics_json(const struct run *h)
             json_pack("{s:s, s:o, s:o, s:o, s:I}", "topic", e->topic, "messages",
                       output_json_u64(r.n_messages), "bytes", output_json_u64(r.n_bytes), "missed",
                       output_json_u64(e->missed), "window", (json_int_t)r.n_window);
-        if (json_array_append_new(array, add_measured(h, &r, json)) < 0) {
-            json_decref(array);
-            return NULL;
-        }
+        array = output_json_append(array, output_json_merge(json, h->measure->json(&r)));
     }
     return array;
 }
@@ -94,12 +78,8 @@ static json_t *summary_json(const struct run *h, const struct rate_summary *r,
                   (json_int_t)elapsed_ns, "messages", output_json_u64(r->n_messages), "bytes",
                   output_json_u64(r->n_bytes), "skipped", output_json_u64(stats->skipped), "lost",
                   output_json_u64(stats->lost), "window", (json_int_t)r->n_window);
-    json = add_measured(h, r, json);
-    if (json && h->rates && json_object_set_new(json, "topics", topics_json(h)) < 0) {
-        json_decref(json);
-        json = NULL;
-    }
-    return json;
+    json = output_json_merge(json, h->measure->json(r));
+    return h->rates ? output_json_put(json, "topics", topics_json(h)) : json;
 }
 
 static void print_measured(const struct run *h, const struct rate_summary *r)

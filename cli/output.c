@@ -208,6 +208,31 @@ json_t *output_json_u64(uint64_t n)
     return n <= INT64_MAX ? json_integer((json_int_t)n) : json_real((double)n);
 }
 
+static json_t *unless_failed(json_t *json, bool failed)
+{
+    if (!failed)
+        return json;
+    json_decref(json);
+    return NULL;
+}
+
+json_t *output_json_put(json_t *object, const char *key, json_t *value)
+{
+    return unless_failed(object, json_object_set_new(object, key, value) < 0);
+}
+
+json_t *output_json_append(json_t *array, json_t *item)
+{
+    return unless_failed(array, json_array_append_new(array, item) < 0);
+}
+
+json_t *output_json_merge(json_t *object, json_t *more)
+{
+    bool failed = !object || !more || json_object_update(object, more) < 0;
+    json_decref(more);
+    return unless_failed(object, failed);
+}
+
 json_t *output_json_hex(const void *bytes, size_t size)
 {
     char *text = malloc(2 * size + 1);

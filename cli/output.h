@@ -48,6 +48,12 @@ json_t *output_json_u64(uint64_t n);
 /** Bytes as two hex digits each. NULL: out of memory. */
 json_t *output_json_hex(const void *bytes, size_t size);
 
+/** Add a member to an object, an item to an array, the members of `more` to an object. They take
+ *  over what they get, and return the first of it; NULL: out of memory, now or before. */
+json_t *output_json_put(json_t *object, const char *key, json_t *value);
+json_t *output_json_append(json_t *array, json_t *item);
+json_t *output_json_merge(json_t *object, json_t *more);
+
 /** Text that another process chose, all of it; what is not UTF-8 becomes U+FFFD. NULL: out of
  *  memory. */
 json_t *output_json_text(const char *text);

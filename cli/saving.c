@@ -75,13 +75,9 @@ static void tell_left_out(struct saving *s, const struct dlx_message *m,
 static int print_json(const struct saving *s, const struct dlx_message *m, const char *path,
                       const char *descr)
 {
-    json_t *json = describe_message(m, 0);
-    if (json &&
-        (json_object_set_new(json, "file", output_json_text(path)) < 0 ||
-         (!s->set && !s->npz && json_object_set_new(json, "descr", json_string(descr)) < 0))) {
-        json_decref(json);
-        json = NULL;
-    }
+    json_t *json = output_json_put(describe_message(m, 0), "file", output_json_text(path));
+    if (!s->set && !s->npz)
+        json = output_json_put(json, "descr", json_string(descr));
     return cli_json(s->cli, json, false);
 }
 

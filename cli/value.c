@@ -4,6 +4,7 @@
 
 #include "cli/value.h"
 #include "cli/dtype.h"
+#include "cli/output.h"
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -245,20 +246,11 @@ json_t *value_json(DLDataType dtype, const void *data, uint64_t index)
     case KIND_INT:
         return json_integer(v.i);
     case KIND_UINT:
-        /* jansson's integers are signed; JSON's numbers are not bounded, readers' mostly are
-         * doubles */
-        return v.u <= INT64_MAX ? json_integer((json_int_t)v.u) : json_real((double)v.u);
+        return output_json_u64(v.u);
     case KIND_REAL:
         return real_json(v.real[0]);
-    case KIND_COMPLEX: {
-        json_t *pair = json_array();
-        if (json_array_append_new(pair, real_json(v.real[0])) < 0 ||
-            json_array_append_new(pair, real_json(v.real[1])) < 0) {
-            json_decref(pair);
-            return NULL;
-        }
-        return pair;
-    }
+    case KIND_COMPLEX:
+        return json_pack("[o, o]", real_json(v.real[0]), real_json(v.real[1]));
     case KIND_HEX:
         break;
     }
