@@ -29,6 +29,17 @@ struct dlx_proto_arena {
 int dlx__proto_unpack(struct dlx_proto_arena *arena, const uint8_t *data, size_t size,
                       const Dlx__Wire__Packet **ret);
 
+/* A packet with this body: DLX_PACKET(LINK_CLOSE, link_close, &body). Its serial is 0: there is no
+ * answer. */
+#define DLX_PACKET(CASE, member, body)                                                             \
+    {                                                                                              \
+        .base = PROTOBUF_C_MESSAGE_INIT(&dlx__wire__packet__descriptor),                           \
+        .body_case = DLX__WIRE__PACKET__BODY_##CASE,                                               \
+        {                                                                                          \
+            .member = (body)                                                                       \
+        }                                                                                          \
+    }
+
 /* Packs and sends. The caller keeps the fds. Returns 0; DLX_E_LIMIT (larger than a packet may be),
  * or what dlx__packet_send() returns. */
 int dlx__proto_send(int borrow_sock, const Dlx__Wire__Packet *packet, const int *borrow_fds,

@@ -254,6 +254,18 @@ int dlx__call_lock(struct dlx_client *c)
     return dlx__call_lock_within(c, c->timeout_ns);
 }
 
+int dlx__call_ask(struct dlx_client *c, int64_t timeout_ns, Dlx__Wire__Packet *request,
+                  Dlx__Wire__Packet__BodyCase expected, size_t n_fds, const Dlx__Wire__Packet **ret)
+{
+    int r = dlx__call_lock_within(c, timeout_ns);
+    if (r < 0)
+        return r;
+    r = dlx__call_round_trip_within(c, timeout_ns, request, expected, n_fds, ret);
+    if (r < 0)
+        dlx__lock_release(&c->lock);
+    return r;
+}
+
 /* ---- connect ------------------------------------------------------------------------------- */
 
 /* connect() waits for a place in the listen queue, so long at most; 0: for ever. */
@@ -328,7 +340,7 @@ int dlx__call_greet(struct dlx_client *c, const char *name)
 int dlx__call_greet_within(struct dlx_client *c, const char *name, int64_t timeout_ns)
 {
     Dlx__Wire__Hello hello = DLX__WIRE__HELLO__INIT;
-    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(HELLO, hello, &hello);
     const Dlx__Wire__Packet *reply;
     if (!c->call) {
         c->call = malloc(sizeof *c->call);
@@ -340,8 +352,6 @@ int dlx__call_greet_within(struct dlx_client *c, const char *name, int64_t timeo
     hello.minor = DLX_PROTO_MINOR;
     hello.name = (char *)(uintptr_t)name;
     hello.max_links = dlx__limits_max_links();
-    request.body_case = DLX__WIRE__PACKET__BODY_HELLO;
-    request.hello = &hello;
     int r = dlx__call_round_trip_within(c, timeout_ns, &request,
                                         DLX__WIRE__PACKET__BODY_HELLO_REPLY, 0, &reply);
     if (r < 0)
@@ -377,7 +387,7 @@ int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
                             struct dlx_new_publisher *ret)
 {
     Dlx__Wire__PublisherNew body = DLX__WIRE__PUBLISHER_NEW__INIT;
-    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(PUBLISHER_NEW, publisher_new, &body);
     const Dlx__Wire__Packet *reply;
     body.topic = (char *)(uintptr_t)topic;
     body.history = args->history;
@@ -391,39 +401,32 @@ int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
     body.after_seq = after_seq;
     body.max_held = args->max_held;
     body.max_held_bytes = args->max_held_bytes;
-    request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_NEW;
-    request.publisher_new = &body;
-    int r = dlx__call_lock_within(c, timeout_ns);
+    int r = dlx__call_ask(c, timeout_ns, &request, DLX__WIRE__PACKET__BODY_PUBLISHER_NEW_REPLY, 3,
+                          &reply);
     if (r < 0)
         return r;
-    r = dlx__call_round_trip_within(c, timeout_ns, &request,
-                                    DLX__WIRE__PACKET__BODY_PUBLISHER_NEW_REPLY, 3, &reply);
-    if (r == 0) {
-        const Dlx__Wire__PublisherNewReply *got = reply->publisher_new_reply;
-        *ret = (struct dlx_new_publisher){
-            .id = got->publisher,
-            .memory = c->memory,
-            .control_size = got->control_size,
-            .membership_size = got->membership_size,
-            .membership_line = got->membership_line,
-            .control_fd = dlx__packet_steal_fd(&c->call->packet, 0),
-            .membership_fd = dlx__packet_steal_fd(&c->call->packet, 1),
-            .link_sock = dlx__packet_steal_fd(&c->call->packet, 2),
-        };
-    }
+    const Dlx__Wire__PublisherNewReply *got = reply->publisher_new_reply;
+    *ret = (struct dlx_new_publisher){
+        .id = got->publisher,
+        .memory = c->memory,
+        .control_size = got->control_size,
+        .membership_size = got->membership_size,
+        .membership_line = got->membership_line,
+        .control_fd = dlx__packet_steal_fd(&c->call->packet, 0),
+        .membership_fd = dlx__packet_steal_fd(&c->call->packet, 1),
+        .link_sock = dlx__packet_steal_fd(&c->call->packet, 2),
+    };
     dlx__lock_release(&c->lock);
-    return r;
+    return 0;
 }
 
 int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher, int64_t timeout_ns,
                               bool *ret_unanswered)
 {
     Dlx__Wire__PublisherReady body = DLX__WIRE__PUBLISHER_READY__INIT;
-    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(PUBLISHER_READY, publisher_ready, &body);
     const Dlx__Wire__Packet *reply;
     body.publisher = publisher;
-    request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_READY;
-    request.publisher_ready = &body;
     *ret_unanswered = false;
     int r = dlx__call_lock_within(c, timeout_ns);
     if (r < 0)
@@ -447,26 +450,22 @@ static int tell(struct dlx_client *c, const Dlx__Wire__Packet *request)
 int dlx__call_publisher_retains(struct dlx_client *c, uint64_t publisher)
 {
     Dlx__Wire__PublisherRetains body = DLX__WIRE__PUBLISHER_RETAINS__INIT;
-    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT; /* serial 0: no answer */
+    Dlx__Wire__Packet request =
+        DLX_PACKET(PUBLISHER_RETAINS, publisher_retains, &body); /* serial 0: no answer */
     body.publisher = publisher;
-    request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_RETAINS;
-    request.publisher_retains = &body;
     return tell(c, &request);
 }
 
 int dlx__call_retained_drop(struct dlx_client *c, const char *topic)
 {
     Dlx__Wire__RetainedDrop body = DLX__WIRE__RETAINED_DROP__INIT;
-    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(RETAINED_DROP, retained_drop, &body);
     const Dlx__Wire__Packet *reply;
     body.topic = (char *)(uintptr_t)topic;
-    request.body_case = DLX__WIRE__PACKET__BODY_RETAINED_DROP;
-    request.retained_drop = &body;
-    int r = dlx__call_lock(c);
-    if (r < 0)
-        return r;
-    r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_RETAINED_DROP_REPLY, 0, &reply);
-    dlx__lock_release(&c->lock);
+    int r = dlx__call_ask(c, c->timeout_ns, &request, DLX__WIRE__PACKET__BODY_RETAINED_DROP_REPLY,
+                          0, &reply);
+    if (r == 0)
+        dlx__lock_release(&c->lock);
     return r;
 }
 
@@ -475,11 +474,9 @@ int dlx__call_retained_drop(struct dlx_client *c, const char *topic)
 static int close_publisher(struct dlx_client *c, uint64_t publisher)
 {
     Dlx__Wire__PublisherClose body = DLX__WIRE__PUBLISHER_CLOSE__INIT;
-    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(PUBLISHER_CLOSE, publisher_close, &body);
     const Dlx__Wire__Packet *reply;
     body.publisher = publisher;
-    request.body_case = DLX__WIRE__PACKET__BODY_PUBLISHER_CLOSE;
-    request.publisher_close = &body;
     int r = dlx__call_lock_within(c, DLX_FOREVER);
     /* Without the lock, and so without an answer. If it is not sent, the publisher ends with the
      * connection. */
@@ -504,52 +501,27 @@ int dlx__call_publisher_close(struct dlx_client *c, uint64_t publisher)
     return r;
 }
 
-/* Without the lock. */
-static int region_new(struct dlx_client *c, int64_t timeout_ns, Dlx__Wire__ArenaNew *body,
-                      uint32_t *ret_arena, int *ret_fd)
+int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size,
+                        uint32_t *ret_arena, int *ret_fd)
 {
-    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    Dlx__Wire__ArenaNew body = DLX__WIRE__ARENA_NEW__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(ARENA_NEW, arena_new, &body);
     const Dlx__Wire__Packet *reply;
-    request.body_case = DLX__WIRE__PACKET__BODY_ARENA_NEW;
-    request.arena_new = body;
-    int r = dlx__call_round_trip_within(c, timeout_ns, &request,
-                                        DLX__WIRE__PACKET__BODY_ARENA_NEW_REPLY, 1, &reply);
-    if (r == 0 && reply->arena_new_reply->arena_size != body->arena_size)
+    body.publisher = publisher;
+    body.arena_size = size;
+    int r = dlx__call_ask(c, c->timeout_ns, &request, DLX__WIRE__PACKET__BODY_ARENA_NEW_REPLY, 1,
+                          &reply);
+    if (r < 0)
+        return r;
+    if (reply->arena_new_reply->arena_size != size)
         r = dlx__fail(DLX_E_PROTOCOL, "arena of another size than asked for");
-    if (r == 0 && reply->arena_new_reply->arena == 0)
+    else if (reply->arena_new_reply->arena == 0)
         r = dlx__fail(DLX_E_PROTOCOL, "arena with the number 0, which stands for no memory");
     if (r == 0) {
         *ret_arena = reply->arena_new_reply->arena;
         *ret_fd = dlx__packet_steal_fd(&c->call->packet, 0);
     }
-    return r;
-}
-
-static int region_ready(struct dlx_client *c, int64_t timeout_ns, uint64_t publisher,
-                        uint32_t arena)
-{
-    Dlx__Wire__ArenaReady body = DLX__WIRE__ARENA_READY__INIT;
-    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
-    const Dlx__Wire__Packet *reply;
-    body.publisher = publisher;
-    body.arena = arena;
-    request.body_case = DLX__WIRE__PACKET__BODY_ARENA_READY;
-    request.arena_ready = &body;
-    return dlx__call_round_trip_within(c, timeout_ns, &request, DLX__WIRE__PACKET__BODY_OK, 0,
-                                       &reply);
-}
-
-int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size,
-                        uint32_t *ret_arena, int *ret_fd)
-{
-    Dlx__Wire__ArenaNew body = DLX__WIRE__ARENA_NEW__INIT;
-    body.publisher = publisher;
-    body.arena_size = size;
-    int r = dlx__call_lock(c);
-    if (r == 0) {
-        r = region_new(c, c->timeout_ns, &body, ret_arena, ret_fd);
-        dlx__lock_release(&c->lock);
-    }
+    dlx__lock_release(&c->lock);
     return r;
 }
 
@@ -557,13 +529,19 @@ int dlx__call_arena_new(struct dlx_client *c, uint64_t publisher, uint64_t size,
  * that wait for the lock meanwhile have as much patience. */
 int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t arena, uint64_t size)
 {
+    Dlx__Wire__ArenaReady body = DLX__WIRE__ARENA_READY__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(ARENA_READY, arena_ready, &body);
+    const Dlx__Wire__Packet *reply;
     int64_t timeout_ns = c->timeout_ns;
+    body.publisher = publisher;
+    body.arena = arena;
     if (timeout_ns >= 0)
         timeout_ns = DLX_MIN(timeout_ns, INT64_MAX / 2) + (int64_t)size * PROOF_NS_PER_BYTE;
     int r = dlx__call_lock(c);
     if (r == 0) {
         atomic_store_explicit(&c->is_patient, true, memory_order_relaxed);
-        r = region_ready(c, timeout_ns, publisher, arena);
+        r = dlx__call_round_trip_within(c, timeout_ns, &request, DLX__WIRE__PACKET__BODY_OK, 0,
+                                        &reply);
         atomic_store_explicit(&c->is_patient, false, memory_order_relaxed);
         dlx__lock_release(&c->lock);
     }
@@ -573,11 +551,9 @@ int dlx__call_arena_ready(struct dlx_client *c, uint64_t publisher, uint32_t are
 int dlx__call_arena_drop(struct dlx_client *c, uint64_t publisher, uint32_t arena)
 {
     Dlx__Wire__ArenaDrop body = DLX__WIRE__ARENA_DROP__INIT;
-    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT; /* serial 0: no answer */
+    Dlx__Wire__Packet request = DLX_PACKET(ARENA_DROP, arena_drop, &body); /* serial 0: no answer */
     body.publisher = publisher;
     body.arena = arena;
-    request.body_case = DLX__WIRE__PACKET__BODY_ARENA_DROP;
-    request.arena_drop = &body;
     return tell(c, &request);
 }
 
@@ -596,15 +572,13 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
                         struct dlx_new_subscription *ret)
 {
     Dlx__Wire__Subscribe body = DLX__WIRE__SUBSCRIBE__INIT;
-    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(SUBSCRIBE, subscribe, &body);
     const Dlx__Wire__Packet *reply;
     body.topic = (char *)(uintptr_t)topic;
     body.mode = args->mode;
     body.history = args->history == DLX_HISTORY_NONE ? 0 : args->history;
     body.reliable = args->reliable;
     body.max_held = args->max_held;
-    request.body_case = DLX__WIRE__PACKET__BODY_SUBSCRIBE;
-    request.subscribe = &body;
     int r = dlx__call_lock_within(c, timeout_ns);
     if (r < 0)
         return r;
@@ -662,10 +636,8 @@ static int ask_for_keeper(struct dlx_client *c, Dlx__Wire__Packet *request, int 
 int dlx__call_gpu_keep(struct dlx_client *c, uint64_t publisher, int *ret_sock)
 {
     Dlx__Wire__GpuKeep body = DLX__WIRE__GPU_KEEP__INIT;
-    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(GPU_KEEP, gpu_keep, &body);
     body.publisher = publisher;
-    request.body_case = DLX__WIRE__PACKET__BODY_GPU_KEEP;
-    request.gpu_keep = &body;
     return ask_for_keeper(c, &request, ret_sock);
 }
 
@@ -673,11 +645,41 @@ int dlx__call_gpu_get(struct dlx_client *c, uint64_t link, uint64_t origin, uint
                       int *ret_sock)
 {
     Dlx__Wire__GpuGet body = DLX__WIRE__GPU_GET__INIT;
-    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(GPU_GET, gpu_get, &body);
     body.link = link;
     body.origin = origin;
     body.allocation = allocation;
-    request.body_case = DLX__WIRE__PACKET__BODY_GPU_GET;
-    request.gpu_get = &body;
     return ask_for_keeper(c, &request, ret_sock);
+}
+
+/* ---- memory of former daemons --------------------------------------------------------------- */
+
+int dlx__call_former_new(struct dlx_client *c, uint32_t n_regions, uint32_t n_sources,
+                         uint64_t *ret_size, int *ret_fd)
+{
+    Dlx__Wire__FormerNew body = DLX__WIRE__FORMER_NEW__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(FORMER_NEW, former_new, &body);
+    const Dlx__Wire__Packet *reply;
+    body.n_regions = n_regions;
+    body.n_sources = n_sources;
+    int r = dlx__call_round_trip_within(c, DLX_RECONNECT_PATIENCE_NS, &request,
+                                        DLX__WIRE__PACKET__BODY_FORMER_NEW_REPLY, 1, &reply);
+    if (r < 0)
+        return r;
+    if (reply->former_new_reply->page_size != dlx_shm_former_size(n_regions, n_sources))
+        return dlx__fail(DLX_E_PROTOCOL, "former page of another size than asked for");
+    *ret_size = reply->former_new_reply->page_size;
+    *ret_fd = dlx__packet_steal_fd(&c->call->packet, 0);
+    return 0;
+}
+
+int dlx__call_former_ready(struct dlx_client *c, uint32_t n_regions, uint32_t n_sources)
+{
+    Dlx__Wire__FormerReady body = DLX__WIRE__FORMER_READY__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(FORMER_READY, former_ready, &body);
+    const Dlx__Wire__Packet *reply;
+    body.n_regions = n_regions;
+    body.n_sources = n_sources;
+    return dlx__call_round_trip_within(c, DLX_RECONNECT_PATIENCE_NS, &request,
+                                       DLX__WIRE__PACKET__BODY_OK, 0, &reply);
 }

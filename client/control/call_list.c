@@ -96,7 +96,7 @@ static int list_publishers(struct dlx_client *c, const char *topic, bool gone,
                            dlx_publisher_info_fn fn, void *userdata)
 {
     Dlx__Wire__ListPublishers body = DLX__WIRE__LIST_PUBLISHERS__INIT;
-    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(LIST_PUBLISHERS, list_publishers, &body);
     const Dlx__Wire__Packet *reply;
     char after[DLX_TOPIC_MAX + 1] = "";
     bool more = true;
@@ -118,8 +118,6 @@ static int list_publishers(struct dlx_client *c, const char *topic, bool gone,
     body.topic = (char *)(uintptr_t)(topic ? topic : "");
     body.after_topic = after;
     body.gone = gone;
-    request.body_case = DLX__WIRE__PACKET__BODY_LIST_PUBLISHERS;
-    request.list_publishers = &body;
     while (more) {
         size_t n = 0;
         r = dlx__call_lock(c);
@@ -169,30 +167,25 @@ int dlx__call_list_links(struct dlx_client *c, uint64_t publisher, int64_t timeo
                          dlx_link_info_fn fn, void *userdata)
 {
     Dlx__Wire__ListLinks body = DLX__WIRE__LIST_LINKS__INIT;
-    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(LIST_LINKS, list_links, &body);
     const Dlx__Wire__Packet *reply;
     bool more = true;
     dlx_cleanup(dlx__freep) struct dlx_link_info *page = malloc(PAGE_MAX * sizeof *page);
     if (!page)
         return dlx__fail(DLX_E_NO_MEMORY, "out of memory for a page of the list");
     body.publisher = publisher;
-    request.body_case = DLX__WIRE__PACKET__BODY_LIST_LINKS;
-    request.list_links = &body;
     while (more) {
         size_t n = 0;
-        int r = dlx__call_lock_within(c, timeout_ns);
+        int r =
+            dlx__call_ask(c, timeout_ns, &request, DLX__WIRE__PACKET__BODY_LINK_LIST, 0, &reply);
         if (r < 0)
             return r;
-        r = dlx__call_round_trip_within(c, timeout_ns, &request, DLX__WIRE__PACKET__BODY_LINK_LIST,
-                                        0, &reply);
-        if (r == 0) {
-            const Dlx__Wire__LinkList *list = reply->link_list;
-            n = list->n_entries;
-            more = list->more;
-            r = check_list(c, n, more);
-            for (size_t i = 0; r == 0 && i < n; i++)
-                link_info(c, list->entries[i], &page[i]);
-        }
+        const Dlx__Wire__LinkList *list = reply->link_list;
+        n = list->n_entries;
+        more = list->more;
+        r = check_list(c, n, more);
+        for (size_t i = 0; r == 0 && i < n; i++)
+            link_info(c, list->entries[i], &page[i]);
         dlx__lock_release(&c->lock);
         for (size_t i = 0; r == 0 && i < n; i++)
             r = fn(&page[i], userdata);
@@ -227,7 +220,7 @@ static uint32_t scope_of(uint64_t pid_namespace)
 int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *info)
 {
     Dlx__Wire__DaemonInfo body = DLX__WIRE__DAEMON_INFO__INIT;
-    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(DAEMON_INFO, daemon_info, &body);
     const Dlx__Wire__Packet *reply;
     struct dlx_daemon_info got = {.size = sizeof got};
     dlx__error_clear();
@@ -236,34 +229,30 @@ int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *inf
     if (dlx__forked(c->generation))
         return dlx__fail_forked(c->generation);
     int r = dlx__client_ensure(c);
-    request.body_case = DLX__WIRE__PACKET__BODY_DAEMON_INFO;
-    request.daemon_info = &body;
     if (r == 0)
-        r = dlx__call_lock(c);
+        r = dlx__call_ask(c, c->timeout_ns, &request, DLX__WIRE__PACKET__BODY_DAEMON_INFO_REPLY, 0,
+                          &reply);
     if (r < 0)
         return r;
-    r = dlx__call_round_trip(c, &request, DLX__WIRE__PACKET__BODY_DAEMON_INFO_REPLY, 0, &reply);
-    if (r == 0) {
-        const Dlx__Wire__DaemonInfoReply *d = reply->daemon_info_reply;
-        got.pid = d->pid;
-        got.protocol_major = d->major;
-        got.protocol_minor = d->minor;
-        got.n_clients = d->n_clients;
-        got.n_publishers = d->n_publishers;
-        got.n_links = d->n_links;
-        got.n_topics = d->n_topics;
-        got.shared_bytes = d->shared_bytes;
-        got.former_bytes = d->former_bytes;
-        got.uptime_ns = d->uptime_ns;
-        got.longest_turn_ns = d->longest_turn_ns;
-        got.pid_scope = scope_of(d->pid_namespace);
-        copy_text(got.version, sizeof got.version, d->version);
-        copy_text(got.socket, sizeof got.socket, d->socket);
-        copy_text(got.memory, sizeof got.memory, c->memory->name);
-        copy_text(got.lack, sizeof got.lack, d->lack);
-    }
+    const Dlx__Wire__DaemonInfoReply *d = reply->daemon_info_reply;
+    got.pid = d->pid;
+    got.protocol_major = d->major;
+    got.protocol_minor = d->minor;
+    got.n_clients = d->n_clients;
+    got.n_publishers = d->n_publishers;
+    got.n_links = d->n_links;
+    got.n_topics = d->n_topics;
+    got.shared_bytes = d->shared_bytes;
+    got.former_bytes = d->former_bytes;
+    got.uptime_ns = d->uptime_ns;
+    got.longest_turn_ns = d->longest_turn_ns;
+    got.pid_scope = scope_of(d->pid_namespace);
+    copy_text(got.version, sizeof got.version, d->version);
+    copy_text(got.socket, sizeof got.socket, d->socket);
+    copy_text(got.memory, sizeof got.memory, c->memory->name);
+    copy_text(got.lack, sizeof got.lack, d->lack);
     dlx__lock_release(&c->lock);
-    return r == 0 ? dlx__args_return(info, sizeof got, &got, sizeof got) : r;
+    return dlx__args_return(info, sizeof got, &got, sizeof got);
 }
 
 /* ---- quotas ---------------------------------------------------------------------------------- */
@@ -321,7 +310,7 @@ static int ask_for_quotas(struct dlx_client *c, Dlx__Wire__Packet *request, stru
 int dlx_list_quotas(struct dlx_client *c, dlx_quota_info_fn fn, void *userdata)
 {
     Dlx__Wire__ListQuotas body = DLX__WIRE__LIST_QUOTAS__INIT;
-    Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT;
+    Dlx__Wire__Packet request = DLX_PACKET(LIST_QUOTAS, list_quotas, &body);
     struct quota_page page = {.more = true};
     char after[sizeof page.entries[0].socket] = "";
     dlx__error_clear();
@@ -333,8 +322,6 @@ int dlx_list_quotas(struct dlx_client *c, dlx_quota_info_fn fn, void *userdata)
     if (r < 0)
         return r;
     body.after_socket = after;
-    request.body_case = DLX__WIRE__PACKET__BODY_LIST_QUOTAS;
-    request.list_quotas = &body;
     while (page.more) {
         r = ask_for_quotas(c, &request, &page);
         for (size_t i = 0; r == 0 && i < page.n; i++)

@@ -24,6 +24,11 @@ int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
                                 Dlx__Wire__Packet *request, Dlx__Wire__Packet__BodyCase expected,
                                 size_t n_fds, const Dlx__Wire__Packet **ret);
 
+/* The same without the lock, which the caller has on success, and lets go of; else it has not. */
+int dlx__call_ask(struct dlx_client *c, int64_t timeout_ns, Dlx__Wire__Packet *request,
+                  Dlx__Wire__Packet__BodyCase expected, size_t n_fds,
+                  const Dlx__Wire__Packet **ret);
+
 /* c->lock, within c->timeout_ns. Returns 0; DLX_E_TIMEOUT, DLX_E_INTERRUPTED. */
 int dlx__call_lock(struct dlx_client *c);
 int dlx__call_lock_within(struct dlx_client *c, int64_t timeout_ns);

@@ -154,30 +154,24 @@ bool dlx__notification_done(int sock)
 int dlx__notification_link_ready(int sock, uint64_t link, uint64_t reader)
 {
     Dlx__Wire__LinkReady body = DLX__WIRE__LINK_READY__INIT;
-    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    Dlx__Wire__Packet packet = DLX_PACKET(LINK_READY, link_ready, &body);
     body.link = link;
     body.reader = reader;
-    packet.body_case = DLX__WIRE__PACKET__BODY_LINK_READY;
-    packet.link_ready = &body;
     return dlx__proto_send(sock, &packet, NULL, 0);
 }
 
 int dlx__notification_link_close(int sock, uint64_t link)
 {
     Dlx__Wire__LinkClose body = DLX__WIRE__LINK_CLOSE__INIT;
-    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    Dlx__Wire__Packet packet = DLX_PACKET(LINK_CLOSE, link_close, &body);
     body.link = link;
-    packet.body_case = DLX__WIRE__PACKET__BODY_LINK_CLOSE;
-    packet.link_close = &body;
     return dlx__proto_send(sock, &packet, NULL, 0);
 }
 
 int dlx__notification_ack(int sock, uint32_t n)
 {
     Dlx__Wire__Ack body = DLX__WIRE__ACK__INIT;
-    Dlx__Wire__Packet packet = DLX__WIRE__PACKET__INIT;
+    Dlx__Wire__Packet packet = DLX_PACKET(ACK, ack, &body);
     body.n = n;
-    packet.body_case = DLX__WIRE__PACKET__BODY_ACK;
-    packet.ack = &body;
     return dlx__proto_send(sock, &packet, NULL, 0);
 }
