@@ -11,7 +11,6 @@
 #include "client/control/notification.h"
 #include "client/control/wait.h"
 #include "client/gpu/gpu.h"
-#include "client/subscribe/origin.h"
 #include "common/topic.h"
 #include <inttypes.h>
 #include <poll.h>

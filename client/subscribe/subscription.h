@@ -8,7 +8,7 @@
 #include "client/base/event.h"
 #include "client/base/turn.h"
 #include "client/message/subscriber_link.h"
-#include "client/subscribe/resume_positions.h"
+#include "client/subscribe/origin.h"
 
 /* Longest busy wait unless the caller chose one. */
 #define DLX_SPIN_DEFAULT_NS UINT64_C(20000)

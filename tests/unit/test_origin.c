@@ -2,7 +2,8 @@
 
 /* What a subscription remembers of publishers that left, and counts on, without a daemon. */
 
-#include "client/subscribe/origin.h"
+#include "client/control/notification.h"
+#include "client/subscribe/subscription.h"
 #include "tests/harness/run.h"
 
 enum { ORIGIN = 7 };
