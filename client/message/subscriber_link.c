@@ -293,8 +293,10 @@ static void pin_arena(struct dlx_subscriber_link *link, struct dlx_subscriber_li
     arena->is_pinned = r > 0;
     if (r >= 0)
         return;
-    if (link->unpinned[0] == '\0')
+    if (link->pins == DLX_PINS_ALL) {
         (void)snprintf(link->unpinned, sizeof link->unpinned, "%s", dlx__error_message());
+        link->pins = DLX_PINS_FAILED;
+    }
     dlx__error_clear();
 }
 

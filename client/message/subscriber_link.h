@@ -69,6 +69,27 @@ enum dlx_subscriber_link_to_come {
     DLX_TO_COME_NOTHING,
 };
 
+/*
+ * Whose daemon made it, and does that daemon know its publisher?
+ *
+ *     OURS  --- the daemon ends ---> LOST             a publisher of ours
+ *     SHOWN --- the daemon ends ---> LOST_SHOWN       one of a former daemon, which ours shows, and
+ *                                                     which may announce itself to ours
+ */
+enum dlx_subscriber_link_daemon {
+    DLX_LINK_OURS,
+    DLX_LINK_SHOWN,
+    DLX_LINK_LOST,
+    DLX_LINK_LOST_SHOWN,
+};
+
+/* Are its arenas pinned? */
+enum dlx_subscriber_link_pins {
+    DLX_PINS_ALL,
+    DLX_PINS_FAILED, /* one is not, as `unpinned` says */
+    DLX_PINS_TOLD,   /* by an event */
+};
+
 /* Messages taken at once from a link, at most. */
 #define DLX_SUBSCRIBER_LINK_BATCH 32U
 
@@ -102,8 +123,7 @@ struct dlx_subscriber_link {
     int bell;                    /* -1 before LinkOpen */
     enum dlx_bell_holder holder; /* of its other end */
     enum dlx_subscriber_link_to_come to_come;
-    bool foreign;      /* made by a daemon that has ended */
-    bool former;       /* to a publisher of a former daemon, which may announce itself to ours */
+    enum dlx_subscriber_link_daemon daemon;
     uint64_t gone_at;  /* the cursor when the daemon said that its publisher is gone */
     uint64_t ended_at; /* 0, or the last message of a publisher that no other link will come to */
     uint64_t end;      /* likewise, plus 1, as it said itself when it closed */
@@ -146,10 +166,21 @@ struct dlx_subscriber_link {
     struct dlx_mapped_region *mapped_page, *mapped_control;
     _Atomic uint64_t gpu_publisher; /* the publisher's number as one of GPU memory; 0: none yet */
     struct dlx_gpu_receiver *gpu;   /* its subscription's; NULL: callers wait themselves */
-    /* Why the first one that could not be is not; "": all are. */
-    char unpinned[DLX_EVENT_REASON_SIZE];
-    bool told_unpinned;
+    enum dlx_subscriber_link_pins pins;
+    char unpinned[DLX_EVENT_REASON_SIZE]; /* why the first one that could not be pinned is not */
 };
+
+/* Has the daemon ended that made it? */
+static inline bool dlx__subscriber_link_is_foreign(const struct dlx_subscriber_link *link)
+{
+    return link->daemon >= DLX_LINK_LOST;
+}
+
+/* Did that daemon only show its publisher? */
+static inline bool dlx__subscriber_link_is_shown(const struct dlx_subscriber_link *link)
+{
+    return link->daemon == DLX_LINK_SHOWN || link->daemon == DLX_LINK_LOST_SHOWN;
+}
 
 /* Make a link of an offer: populates and maps its page. Takes the fd, also on failure. */
 int dlx__subscriber_link_new(struct dlx_subscriber_link **ret, const struct dlx_memory *memory,

@@ -78,7 +78,7 @@ struct dlx_resume_position dlx__resume_positions_find(const struct dlx_resume_po
 bool dlx__origin_may_resume(const struct dlx_subscriber_link *link, uint64_t origin)
 {
     return link->state == DLX_SUBSCRIBER_LINK_OPEN &&
-           (link->foreign || link->to_come == DLX_TO_COME_NOTHING || link->former) &&
+           (link->daemon != DLX_LINK_OURS || link->to_come == DLX_TO_COME_NOTHING) &&
            link->origin == origin;
 }
 
@@ -99,7 +99,8 @@ bool dlx__origin_is_joined(const struct dlx_subscription *s, uint64_t origin)
 {
     for (uint32_t i = 0; i < s->n_links; i++) {
         const struct dlx_subscriber_link *link = s->links[i];
-        if (link->state == DLX_SUBSCRIBER_LINK_OPEN && link->origin == origin && !link->former)
+        if (link->state == DLX_SUBSCRIBER_LINK_OPEN && link->origin == origin &&
+            !dlx__subscriber_link_is_shown(link))
             return true;
     }
     return false;

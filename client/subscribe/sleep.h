@@ -27,7 +27,7 @@
 static inline bool dlx__subscription_is_cut_off(const struct dlx_subscription *s,
                                                 const struct dlx_subscriber_link *link)
 {
-    return s->sock < 0 || link->foreign;
+    return s->sock < 0 || dlx__subscriber_link_is_foreign(link);
 }
 
 /* A link that is stuck waits for notifications, not for its publisher: whatever else that published

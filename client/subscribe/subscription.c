@@ -105,7 +105,8 @@ static void leave_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
         if (next)
             dlx__reader_move_counters(&next->core, &link->core);
         dlx__subscription_count(&s->stats, link);
-        if (link->retain > 0 || link->foreign || !dlx__reader_is_closed(&link->core))
+        if (link->retain > 0 || dlx__subscriber_link_is_foreign(link) ||
+            !dlx__reader_is_closed(&link->core))
             dlx__origin_remember(s, link, n_missed);
         bool closed = dlx__reader_is_closed(&link->core) || link->end > 0;
         s->untold.n_left += !next;
@@ -261,9 +262,9 @@ void dlx__subscription_deactivate(struct dlx_subscription *s, struct dlx_subscri
 /* Once for each link, after the event that it is there: more of them would push others out. */
 void dlx__subscription_tell(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
-    if (link->unpinned[0] == '\0' || link->told_unpinned || link->state != DLX_SUBSCRIBER_LINK_OPEN)
+    if (link->pins != DLX_PINS_FAILED || link->state != DLX_SUBSCRIBER_LINK_OPEN)
         return;
-    link->told_unpinned = true;
+    link->pins = DLX_PINS_TOLD;
     dlx__events_push(&s->events, DLX_EVENT_UNPINNED, link->id, link->publisher, link->pid,
                      link->topic, link->unpinned);
 }
@@ -290,7 +291,7 @@ static int on_offer(struct dlx_subscription *s, struct dlx_notification *notific
         link->client = s->client;
         link->gpu = dlx__gpu_receiver.ref(s->gpu);
         link->origin = origin;
-        link->former = notification->former;
+        link->daemon = notification->former ? DLX_LINK_SHOWN : DLX_LINK_OURS;
         r = subscription_add_link(s, link);
     }
     if (r == 0) {
@@ -317,7 +318,8 @@ static int on_offer(struct dlx_subscription *s, struct dlx_notification *notific
 static void start_link(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
     uint32_t history = DLX_MIN(DLX_MAX(s->args.history, link->retain), link->history);
-    if (link->former && dlx__origin_is_joined(s, link->origin)) { /* its publisher came meanwhile */
+    if (dlx__subscriber_link_is_shown(link) &&
+        dlx__origin_is_joined(s, link->origin)) { /* its publisher came meanwhile */
         dlx__subscription_detach(s, link);
         return;
     }
@@ -336,7 +338,7 @@ static void start_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
      * disconnected. The old link is left as soon as it has nothing new: from then on the new one,
      * which the daemon knows, counts. */
     if (link->after && link->after->publisher == link->publisher &&
-        (link->former || s->sock >= 0)) {
+        (dlx__subscriber_link_is_shown(link) || s->sock >= 0)) {
         dlx__subscriber_link_no_more_messages(link->after);
         dlx__subscription_activate(s, link->after);
     }
@@ -569,7 +571,8 @@ static bool needs_timer(const struct dlx_subscription *s)
     bool needs = s->sock < 0 || s->notifications.n_with_fds != s->notifications.n_acked ||
                  (s->args.mode == DLX_MODE_LATEST && dlx__subscription_may_get_newer(s));
     for (uint32_t i = 0; !needs && i < s->n_links; i++)
-        needs = s->links[i]->former && s->links[i]->state == DLX_SUBSCRIBER_LINK_OPEN &&
+        needs = dlx__subscriber_link_is_shown(s->links[i]) &&
+                s->links[i]->state == DLX_SUBSCRIBER_LINK_OPEN &&
                 s->links[i]->to_come != DLX_TO_COME_NOTHING;
     return needs;
 }
@@ -587,7 +590,8 @@ static int adopt(struct dlx_subscription *s, const struct dlx_new_subscription *
     s->notifications.n_with_fds = s->notifications.n_acked = 0;
     s->made_again = true;
     for (uint32_t i = 0; i < s->n_links; i++)
-        s->links[i]->foreign = true;
+        s->links[i]->daemon =
+            dlx__subscriber_link_is_shown(s->links[i]) ? DLX_LINK_LOST_SHOWN : DLX_LINK_LOST;
     s->timer = dlx__subscription_epoll_close(s, s->timer);
     dlx__events_push(&s->events, DLX_EVENT_RECONNECTED, 0, 0, 0, s->topic, "");
     return 0;

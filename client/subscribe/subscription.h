@@ -167,7 +167,7 @@ static inline bool dlx__subscription_has_foreign(const struct dlx_subscription *
 {
     bool has = false;
     for (uint32_t i = 0; !has && s->made_again && i < s->n_links; i++)
-        has = s->links[i]->foreign;
+        has = dlx__subscriber_link_is_foreign(s->links[i]);
     return has;
 }
 /* Its publisher has cut the link: a later take, and an event, say why. */

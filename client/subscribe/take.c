@@ -258,7 +258,7 @@ static int try_take(struct dlx_subscription *s, uint32_t n, struct dlx_message *
         s->next = i + 1 < s->n_active ? i + 1 : 0;
         if (dlx_unlikely(is_latest) && !is_newest(s, link))
             continue;
-        int r = dlx_unlikely(link->foreign && is_outdated(s, link))
+        int r = dlx_unlikely(dlx__subscriber_link_is_foreign(link) && is_outdated(s, link))
                     ? DLX_E_PUBLISHER_GONE
                     : dlx__subscriber_link_take(link, n, ret);
         uint32_t n_changes = s->n_changes;
@@ -296,7 +296,7 @@ static inline __attribute__((always_inline)) bool take_next(struct dlx_subscript
         return false;
     struct dlx_subscriber_link *link = s->active[s->next];
     struct dlx_message *m = link->messages[0];
-    if (dlx_unlikely(link->n_pending > 0 || link->foreign || !m ||
+    if (dlx_unlikely(link->n_pending > 0 || dlx__subscriber_link_is_foreign(link) || !m ||
                      !dlx__reader_take_plain(&link->core, &m->form, &taken)))
         return false;
     if (dlx_unlikely(dlx__message_build_again(link, taken.n, taken.arena, taken.offset, m) < 0)) {

@@ -79,7 +79,7 @@ static bool has_moved(const struct dlx_subscription *s)
     for (uint32_t i = 0; i < s->n_links; i++) {
         if (s->links[i]->state != DLX_SUBSCRIBER_LINK_OPEN)
             continue;
-        if (s->links[i]->foreign)
+        if (dlx__subscriber_link_is_foreign(s->links[i]))
             return false;
         n_open++;
     }

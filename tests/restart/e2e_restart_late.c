@@ -86,7 +86,7 @@ static void *run_proxy(void *userdata)
 static bool has_one_link(const struct dlx_subscription *s)
 {
     for (uint32_t i = 0; i < s->n_links; i++)
-        if (s->links[i]->foreign)
+        if (dlx__subscriber_link_is_foreign(s->links[i]))
             return false;
     return s->n_open == 1 && s->n_links == s->n_spares + 1;
 }
