@@ -186,7 +186,7 @@ static int uninstall(void)
 }
 
 const char dlxpy_debug_doc[] =
-    "debug($module, on=True, /)\n"
+    "debug($module, /, on=True)\n"
     "--\n"
     "\n"
     "Finds code that writes to memory of a message.\n"

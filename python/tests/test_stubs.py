@@ -1,16 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stubs and docstrings say what is there, and each error code has its exception."""
+"""The stubs and docstrings say what is there; error codes, counters and what the daemon tells are
+the same in C, in Python and in the JSON of dlxctl.
+"""
 
 import ast
+import inspect
+import json
 import os
 import re
+import subprocess
 
 import dlx
 import pytest
 from dlx import _dlx, _errors
 
-HEADER = os.path.join(os.path.dirname(__file__), "../../include/dlx/error.h")
+HEADERS = os.path.join(os.path.dirname(__file__), "../../include/dlx")
 STUBS = os.path.join(os.path.dirname(dlx.__file__), "_dlx.pyi")
+
+
+def header(name):
+    with open(os.path.join(HEADERS, name), encoding="utf-8") as f:
+        return f.read()
+
+
+def members(file, struct):
+    body = re.search(rf"^struct {struct} {{\n(.*?)^}};", header(file), re.MULTILINE | re.DOTALL)[1]
+    body = re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL)
+    return set(re.findall(r"(\w+)(?:\[.*?\])?;", body)) - {"size"}
 
 
 def stub_names():
@@ -72,11 +88,66 @@ def test_each_counter_is_explained(pair):
 
 
 def test_each_error_code_has_an_exception_of_its_own_or_is_named_here():
-    with open(HEADER, encoding="utf-8") as f:
-        codes = re.findall(r"^    X\((\w+), (-\d+),", f.read(), re.MULTILINE)
+    codes = re.findall(r"^    X\((\w+), (-\d+),", header("error.h"), re.MULTILINE)
     plain = {"READ_ONLY", "PUBLISHER_NOT_RESPONDING", "KERNEL", "SYSTEM", "INTERRUPTED"}
     assert {name for name, _ in codes} == set(_errors._OF_CODE) | plain
     for name, number in codes:
         error = _errors.make(int(number), name, "")
         assert (type(error) is dlx.Error) == (name in plain), name
         assert (error.code, error.name) == (int(number), name)
+
+
+def test_counters_are_the_members_of_their_structs(pair):
+    for handle, struct, stub in (
+        (pair[0], "dlx_publisher_stats", "PublisherStats"),
+        (pair[1], "dlx_subscription_stats", "SubscriptionStats"),
+    ):
+        assert set(handle.stats()) == members("stats.h", struct) == stub_names()[stub]
+
+
+def test_what_the_daemon_tells_are_the_members_of_their_structs(pair, c, tmp_path):
+    def dlxctl(*args):
+        program = os.path.join(os.path.dirname(dlx.__file__), "dlxctl")
+        done = subprocess.run(
+            [program, "--socket", tmp_path / "s", *args, "--json"], check=True, capture_output=True
+        )
+        return json.loads(done.stdout)
+
+    here = dlxctl("info", pair[0].topic)["publishers"][0]
+    publisher = members("info.h", "dlx_publisher_info")
+    assert publisher <= set(here)
+    # no list that Python has contains what is left of former publishers
+    assert set(c.publishers()[0]) == publisher - {"former"} == stub_names()["PublisherInfo"]
+
+    link = members("info.h", "dlx_link_info") - {"mode"} | {"latest"}
+    assert set(here["links"][0]) == link - {"publisher"}  # it is the object around
+    said = c.links(here["publisher"])[0]
+    assert set(said) == link - {"is_publisher", "former_bytes"} == stub_names()["LinkInfo"]
+
+    daemon = members("info.h", "dlx_daemon_info") - {"protocol_major", "protocol_minor"}
+    daemon |= {"protocol", "place", "refused_by"}
+    assert set(dlxctl("info")) == set(c.daemon()) == daemon == stub_names()["DaemonInfo"]
+
+
+def parsed_calls(pair):
+    pub, sub = pair
+    yield from (pub.empty, pub.zeros, pub.empty_like, pub.publish, pub.publish_many, pub.wait)
+    yield from (sub.take, sub.take_many, dlx.debug)
+
+
+def test_signatures_of_docstrings_are_those_that_calls_have(pair):
+    for call in parsed_calls(pair):
+        parameters = inspect.signature(call).parameters.values()
+        with pytest.raises(TypeError) as e:
+            call(unknown=1)
+        assert str(e.value).endswith("it has " + ", ".join(x.name for x in parameters))
+        n = sum(x.kind is x.POSITIONAL_OR_KEYWORD for x in parameters)
+        with pytest.raises(TypeError) as e:
+            call(*[None] * (n + 1))
+        if call.__name__ != "publish":  # it says what may be meant
+            assert f"takes {n} positional arguments but {n + 1} were given" in str(e.value)
+        required = [x.name for x in parameters if x.default is x.empty]
+        if required:
+            with pytest.raises(TypeError) as e:
+                call()
+            assert str(e.value).endswith(f"missing required argument: '{required[0]}'")
