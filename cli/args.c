@@ -28,8 +28,8 @@ struct unit {
     double factor;
 };
 
-/* A number and one of the units; "" is the one of a number alone. strtod() knows more than is
- * wanted here: spaces, signs, hexadecimal, "inf" and "nan". */
+/* Parses a number with one of the units, of which "" is that of a bare number. strtod() also
+ * accepts spaces, signs, hexadecimal, "inf" and "nan", which are refused here. */
 static bool parse_with_unit(const char *text, const struct unit *units, size_t n_units, double *ret)
 {
     char *end = NULL;

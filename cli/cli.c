@@ -31,7 +31,7 @@ int cli_report(const struct cli *cli, const char *what, const char *format, ...)
     return CLI_FAILURE;
 }
 
-/* Do the words have this topic, as a word of its own? */
+/* Do the words contain this topic as a whole word? */
 static bool names_topic(const char *words, const char *topic)
 {
     static const char in_topics[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -106,7 +106,7 @@ int cli_signal_status(bool endless)
 
 bool cli_is_pattern(const char *topic)
 {
-    return strchr(topic, '*') != NULL; /* no topic has one */
+    return strchr(topic, '*') != NULL; /* no topic contains one */
 }
 
 /* ---- the daemon ---------------------------------------------------------------------------- */
@@ -127,7 +127,7 @@ static int on_wait(void *userdata)
     return wait_signal() != 0;
 }
 
-/* How to have the daemon that is missing. libdlx says it itself of a path that DLX_SOCKET names. */
+/* Says how to start the missing daemon. If DLX_SOCKET names a path, the text of libdlx says it. */
 static void report_no_daemon(const struct cli *cli)
 {
     static const char wait[] = "or wait for it with --wait-daemon";
@@ -151,7 +151,7 @@ int cli_connect(struct cli *cli)
         .interrupt = on_wait,
         .interrupt_data = cli,
     };
-    (void)wait_begin_blocking(); /* a signal that came before is seen by on_wait() */
+    (void)wait_begin_blocking(); /* on_wait() sees a signal that came before */
     int code = dlx_connect(&cli->client, &args);
     wait_end_blocking();
     if (code == DLX_E_NO_DAEMON && cli->wait_daemon_ns == 0)
@@ -171,7 +171,8 @@ static const struct cli_option common_options[] = {
     {0},
 };
 
-enum { ROWS_MAX = 32, KEY_OF_ROW = 0x100 }; /* plus its index: the key without a letter */
+/* An option without a letter has the key KEY_OF_ROW + the index of its row. */
+enum { ROWS_MAX = 32, KEY_OF_ROW = 0x100 };
 
 struct parser {
     const struct cli_line *line;
@@ -181,7 +182,7 @@ struct parser {
         void *to; /* the member */
     } rows[ROWS_MAX];
     size_t n;
-    size_t n_arguments;                       /* that were given */
+    size_t n_arguments;                       /* given so far */
     struct argp_option options[ROWS_MAX + 1]; /* what argp knows: the rows without arguments */
     size_t n_options;
     char arguments[128]; /* for --help: "TOPIC [FILE]" */
@@ -259,7 +260,7 @@ static void set_option(const struct row *row, char *text, struct argp_state *sta
     }
 }
 
-/* The row of the next argument; NULL: there are no more. */
+/* Returns the row of the next argument, or NULL if the command takes no more. */
 static const struct row *next_argument(const struct parser *p)
 {
     size_t n = 0;

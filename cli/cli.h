@@ -15,7 +15,7 @@ enum cli_status {
     CLI_OK = 0,
     CLI_FAILURE = 1,
     CLI_USAGE = 2,
-    CLI_SIGNAL = 128, /**< plus the number of the signal: what was asked for is not complete */
+    CLI_SIGNAL = 128, /**< plus the number of the signal that ended the command early */
 };
 
 #define DLXCTL "dlxctl"
@@ -48,7 +48,7 @@ int cmd_quota(struct cli *cli, int argc, char **argv);
     "In a PATTERN '*' stands for any characters of its segment ('cam/*'), a last segment '**' "    \
     "for one or more."
 
-/** Is it a pattern, for several topics? */
+/** Is `topic` a pattern for several topics? */
 bool cli_is_pattern(const char *topic);
 
 /** What an option sets; CLI_TO() derives it from the type of the member. */
@@ -98,8 +98,8 @@ struct cli_line {
  *  CLI_OK, CLI_FAILURE. */
 int cli_parse(struct cli *cli, const struct cli_line *line, int argc, char **argv, void *into);
 
-/** Connect, waiting for a daemon if that was asked for; a signal ends the program meanwhile.
- *  Reports what fails. Returns 0 or a negative code. */
+/** Connect, and wait for a daemon with --wait-daemon; a signal ends the program meanwhile. Failures
+ *  are reported. Returns 0 or a negative code. */
 int cli_connect(struct cli *cli);
 
 /** Print "dlxctl <command>: [what: ]words" on stderr. Returns CLI_FAILURE. */
@@ -111,22 +111,23 @@ int cli_report(const struct cli *cli, const char *what, const char *format, ...)
 #define CLI_HIDDEN_SIZE 128
 const char *cli_hidden_publishers(const struct cli *cli, char text[CLI_HIDDEN_SIZE]);
 
-/** Say that there is none: of this topic, which is a failure, or with NULL none at all, which is
- *  not. Returns an exit status. */
+/** Report that the topic has no publisher, which is a failure; with NULL, that there are no
+ *  publishers at all, which is none. Returns an exit status. */
 int cli_no_publisher(const struct cli *cli, const char *topic);
 
-/** The same with the words of libdlx for its last failure; the topic, or NULL, goes before them
- *  unless they name it. */
+/** Report libdlx's last failure in its words, after the topic (or NULL) unless the words name it.
+ *  Returns CLI_FAILURE. */
 int cli_report_dlx(const struct cli *cli, const char *topic, int code);
 
-/** Print JSON and report what fails. Returns an exit status. */
+/** Print JSON; failures are reported. Returns an exit status. */
 int cli_json(const struct cli *cli, json_t *json, bool lines);
 
 /** Flush stdout; a write that failed (a full disk) is reported. Returns `status`, or CLI_FAILURE.
  */
 int cli_finish(const struct cli *cli, int status);
 
-/** The status after a signal: CLI_OK for what ends only by one, else 128 + its number. */
+/** The status after a signal: CLI_OK for a command that only a signal ends, else 128 + its number.
+ */
 int cli_signal_status(bool endless);
 
 #endif

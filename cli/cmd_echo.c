@@ -17,7 +17,7 @@ struct echo {
     uint64_t count; /* 0: without an end */
     uint64_t n_values;
     uint64_t publisher; /* of the first message */
-    bool several;       /* publishers were seen: name them */
+    bool several;       /* messages of several publishers came: name them */
 };
 
 static void print_message(struct echo *e, const struct dlx_message *m)

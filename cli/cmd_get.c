@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 struct get {
-    struct saving to; /* without a file it is shown */
+    struct saving to; /* without a file, the message is shown */
     int64_t timeout_ns;
     uint64_t n_values; /* SHOW_VALUES_MAX + 1: not given */
 };
@@ -35,7 +35,7 @@ static void get_check(void *into, struct argp_state *state)
 static int get_report(const struct get *g, int code)
 {
     char time[HUMAN_SIZE];
-    const char *words = dlx_client_errmsg(g->to.cli->client); /* it says if nobody publishes */
+    const char *words = dlx_client_errmsg(g->to.cli->client);
     if (code == DLX_E_EMPTY)
         return cli_report(g->to.cli, NULL, "%s (--timeout waits for one)", words);
     if (code != DLX_E_TIMEOUT)

@@ -131,7 +131,7 @@ static int print_entry(const struct look *look, const struct look_entry *entry)
     return print_links(entry);
 }
 
-/* What programs keep of a publisher of an earlier daemon. */
+/* Prints the programs that keep memory of a publisher of an earlier daemon. */
 static void print_former(const struct look_entry *entry)
 {
     const struct dlx_publisher_info *p = &entry->info;

@@ -17,7 +17,7 @@
 
 #define INTERVAL_DEFAULT_NS INT64_C(1000000000)
 
-/* What a publisher had published when it was looked at before. */
+/* The counters of a publisher at the previous look. */
 struct before {
     uint64_t publisher, published, published_bytes;
 };
@@ -44,7 +44,8 @@ static void ls_check(void *into, struct argp_state *state)
 
 /* ---- rates ----------------------------------------------------------------------------------- */
 
-/* Messages and bytes a second since the look before; negative: it was not there then. */
+/* Messages and bytes a second since the previous look; negative: that look did not find the
+ * publisher. */
 struct speed {
     double messages, bytes;
 };
@@ -171,7 +172,7 @@ static int print_table(const struct ls *ls, FILE *file, int64_t now)
     return code;
 }
 
-/* In one piece, which does not flicker; what the screen has no room for is counted. */
+/* Writes the screen in one call, so that it does not flicker. Lines that do not fit are counted. */
 static void show_screen(char *text)
 {
     unsigned height = output_height(stdout), n = 0, more = 0;
@@ -183,7 +184,7 @@ static void show_screen(char *text)
         else if (n + 1 >= height && *p == '\n')
             more++;
     }
-    if (height == 0) /* it is not known */
+    if (height == 0) /* unknown */
         more = 0;
     if (more > 1)
         *end = '\0';

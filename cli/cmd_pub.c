@@ -21,7 +21,7 @@ struct options {
     struct pub pub;
     struct source_args source;
     const char *dtype, *shape, *meta_text;
-    char *meta; /* its memory */
+    char *meta; /* memory of pub.meta */
     bool latch;
 };
 
@@ -57,7 +57,7 @@ static void check_meta_text(const char *text, const struct argp_state *state)
     json_decref(json);
 }
 
-/* TEXT, or @FILE, whose content it is. */
+/* The metadata is TEXT, or the content of FILE in "@FILE". */
 static void parse_meta(struct options *o, const char *arg, struct argp_state *state)
 {
     size_t size = strlen(arg);
@@ -182,7 +182,7 @@ static const struct cli_option options[] = {
      "Wait for reliable subscribers instead of dropping"},
     {"timeout", 't', "TIME", CLI_IN(struct options, pub.timeout_ns, 1, 0),
      "Fail after waiting for subscribers for this time (default: never)"},
-    {.type = CLI_HEADING, .help = "General:"}, /* those of all commands */
+    {.type = CLI_HEADING, .help = "General:"}, /* the options of all commands follow */
     {0},
 };
 

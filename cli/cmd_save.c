@@ -120,7 +120,7 @@ static void cmd_save_print_summary(const struct save *s, const struct stream *st
     human_bytes(s->bytes, bytes);
     fprintf(stderr, "%s: %" PRIu64 " message%s saved, %s, %" PRIu64 " lost, %" PRIu64 " skipped\n",
             s->to.topic, s->n, s->n == 1 ? "" : "s", bytes, stats.lost, stats.skipped);
-    if (s->n > 0 && s->count != 1 && strcmp(s->to.file, "-") != 0) /* not called as FILE says */
+    if (s->n > 0 && s->count != 1 && strcmp(s->to.file, "-") != 0) /* names differ from FILE */
         fprintf(stderr, "%" PRIu64 " file%s: %s%s%s\n", s->n, s->n == 1 ? "" : "s", s->first,
                 s->n == 1 ? "" : " ... ", s->n == 1 ? "" : s->last);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What libdlx tells, as JSON objects and as words. Keys are the names of the C structs. */
+/* Infos, messages and tensors as JSON objects and as words. Keys are the names of the C structs. */
 
 #include "cli/describe.h"
 #include "cli/dtype.h"
@@ -96,7 +96,7 @@ static json_t *tensor_values(const DLTensor *t, uint64_t n_items, uint64_t n_val
     return array;
 }
 
-/* NULL: it is in memory of the host. */
+/* Returns NULL for a tensor in memory of the host. */
 static const char *gpu_name(const DLTensor *t)
 {
     switch (t->device.device_type) {
@@ -128,7 +128,7 @@ json_t *describe_tensor(const DLTensor *t, uint64_t n_values)
     return json;
 }
 
-/* As it is, if it is UTF-8 (JSON, mostly). */
+/* Adds metadata as text if it is UTF-8, as JSON is, and in hexadecimal otherwise. */
 static json_t *put_meta(json_t *json, const struct dlx_message *m)
 {
     size_t size = 0;

@@ -9,7 +9,7 @@
 
 json_t *describe_publisher(const struct dlx_publisher_info *info);
 json_t *describe_link(const struct dlx_link_info *info);
-/** How far a subscriber is behind; null if the daemon does not tell. */
+/** How many messages a subscriber is behind; null if the daemon does not report it. */
 json_t *describe_behind(uint64_t behind);
 /** The daemon of this connection, and how it was found. */
 json_t *describe_daemon(const struct dlx_client *client, const struct dlx_daemon_info *info);
@@ -34,7 +34,7 @@ void describe_tensor_text(const DLTensor *tensor, char text[DESCRIBE_SIZE]);
 /** Tensors of a set that text shows; the rest is counted. */
 #define DESCRIBE_TENSORS 16
 
-/** Is it more than one tensor without a name? */
+/** Is the message a set: several tensors, a name or metadata? */
 bool describe_is_set(const struct dlx_message *m);
 
 /** "3 tensors, 1.50 MiB, 40 B of metadata". */

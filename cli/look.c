@@ -36,8 +36,8 @@ static int add_link(const struct dlx_link_info *link, void *userdata)
     return 0;
 }
 
-/* The newest message of each publisher that has one. That there is none, or that this program may
- * not see it, is no failure. */
+/* Takes the newest message of each publisher that has one. No message, or none that this program
+ * may see, is not a failure. */
 static void take_newest(struct look *look)
 {
     struct dlx_subscribe_args args = {
@@ -83,9 +83,9 @@ int look_ask(struct look *look)
         code = add_gone(look);
     for (size_t i = 0; code == 0 && i < look->n_entries; i++) {
         struct look_entry *entry = &look->entries[i];
-        /* before take_newest(), so that this program is not one of them */
+        /* before take_newest(), which would add a link of this program */
         code = dlx_list_links(look->cli->client, entry->info.publisher, add_link, entry);
-        if (code == DLX_E_NOT_FOUND) /* it may have left by now */
+        if (code == DLX_E_NOT_FOUND) /* the publisher has left meanwhile */
             code = 0;
     }
     if (code == 0 && look->newest && look->n_entries > 0)

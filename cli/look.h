@@ -5,19 +5,19 @@
 /**
  * What the daemon knows about publishers and their subscribers, for the commands that look.
  *
- * Asking subscribes to nothing, so no publisher takes this program for a subscriber. Only the
- * newest messages need that: then this program is a subscriber for a moment.
+ * Asking subscribes to nothing, so no publisher sees a subscriber. Only for the newest messages
+ * does this program subscribe for a moment.
  */
 
 #include "cli/cli.h"
 
-/** One publisher and all that is known about it. */
+/** One publisher with its links. */
 struct look_entry {
     struct dlx_publisher_info info;
     bool gone; /**< the publisher is gone; its memory stays until its links end */
     struct dlx_link_info *links;
     size_t n_links;
-    struct dlx_message *newest; /**< NULL: none to be had */
+    struct dlx_message *newest; /**< NULL: none */
 };
 
 struct look {
@@ -25,33 +25,33 @@ struct look {
     const char *topic;   /**< or pattern; NULL: all topics */
     bool newest;         /**< ask for the newest messages, too */
     bool include_gone;   /**< list publishers that are gone, too, if the daemon can: 2.7 */
-    bool include_former; /**< of these, only what programs keep of earlier daemons: 2.8 */
+    bool include_former; /**< list only memory that programs keep of earlier daemons: 2.8 */
 
     struct look_entry *entries; /**< by topic, then id */
     size_t n_entries;
-    bool is_gone;      /**< those that are being listed have gone */
-    char why_not[512]; /**< the newest messages could not be looked at; else "" */
+    bool is_gone;      /**< while publishers that are gone are being listed */
+    char why_not[512]; /**< why the newest messages could not be taken; else "" */
 };
 
 /** Ask anew. Returns 0 or a negative code of libdlx. */
 int look_ask(struct look *look);
 
-/** Forget what was asked, and release it. */
+/** Release the entries. */
 void look_clear(struct look *look);
 
-/** It holds as many messages as it may: it can take no more until it releases one. */
+/** Does the subscriber hold as many messages as it may? It takes no more until it releases one. */
 bool look_is_full(const struct dlx_link_info *link);
 
-/** It has lost messages: it was further behind than the publisher's depth. */
+/** Has the subscriber lost messages, since it was further behind than the publisher's depth? */
 bool look_has_lost(const struct dlx_link_info *link);
 
-/** The publisher waits for room: this reliable subscriber is as far behind as the depth allows. */
+/** Does the publisher wait for this reliable subscriber, which is as far behind as it may be? */
 bool look_blocks(const struct dlx_link_info *link);
 
-/** It has yet to be told of the link, or to prepare memory for it. */
+/** Has the subscriber yet to learn of the link, or to prepare memory for it? */
 bool look_is_joining(const struct dlx_link_info *link);
 
-/** How many subscribers are, or do, that. */
+/** How many subscribers of the publisher are that. */
 size_t look_count(const struct look_entry *entry, bool (*is)(const struct dlx_link_info *link));
 
 /** How far the slowest subscriber is behind, in messages; DLX_BEHIND_UNKNOWN. */

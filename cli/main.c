@@ -17,7 +17,7 @@ static const struct command {
     const char *name;
     int (*run)(struct cli *cli, int argc, char **argv);
     const char *help;
-    enum dlx_autospawn autospawn; /**< who only looks starts no daemon */
+    enum dlx_autospawn autospawn; /**< commands that only look start no daemon */
 } commands[] = {
     {"ls", cmd_ls, "list topics and their publishers", DLX_AUTOSPAWN_NEVER},
     {"info", cmd_info, "show the daemon, or a topic with its links", DLX_AUTOSPAWN_NEVER},
@@ -47,8 +47,8 @@ static const struct command *find_command(const char *name)
     return NULL;
 }
 
-/* How many letters have to be added, left out or changed, or swapped with the next one, to make one
- * word the other. Both have at most NAME_MAX_SIZE letters. */
+/* The edit distance of two words: letters that are added, left out, changed, or swapped with the
+ * next one. Both words have at most NAME_MAX_SIZE letters. */
 enum { NAME_MAX_SIZE = 12 };
 
 static size_t distance(const char *a, const char *b)
@@ -69,8 +69,8 @@ static size_t distance(const char *a, const char *b)
     return d[n_a][n_b];
 }
 
-/* The command that was meant: one that begins the word or is begun by it ("publish", "inf"), or one
- * that fewer than half of its letters tell from it. NULL: none. */
+/* Returns the command that was probably meant: a prefix of the word or an extension of it
+ * ("publish", "inf"), or one that differs in fewer than half of its letters. NULL: none. */
 static const struct command *find_nearest(const char *word)
 {
     const struct command *nearest = NULL;
@@ -164,8 +164,8 @@ static int run(int argc, char **argv)
     return status;
 }
 
-/* If a standard descriptor is closed, the next file or socket gets its number, and with it what is
- * printed. So a descriptor takes its place that fails with EBADF when used. */
+/* A closed standard descriptor would be the number of the next file or socket, which would then get
+ * what is printed. Its replacement fails with EBADF when used. */
 static bool fill_standard_fds(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What hz and bw have in common: receive, show a line each second, then a summary. */
+/* The common part of hz and bw: receive, show a line each second, then a summary. */
 
 #include "cli/measure.h"
 #include "cli/output.h"
@@ -13,7 +13,8 @@
 
 #define WINDOW_DEFAULT 10000
 #define WINDOW_MAX     10000000
-/* What the line of each second looks at: sorting ten million ages takes longer than that second. */
+/* The line of each second is about so many messages: sorting ten million ages takes longer than a
+ * second. */
 #define LINE_MESSAGES 10000
 #define SECOND_NS     INT64_C(1000000000)
 
@@ -136,8 +137,7 @@ static uint64_t message_bytes(const struct dlx_message *m)
     return sum;
 }
 
-/* What was published before the start came in a burst and is old: that tells nothing of the
- * topic. */
+/* Messages from before the start come in a burst and are old: they say nothing about the topic. */
 static int add_to(struct rate *rate, bool is_early, int64_t now, int64_t age, uint64_t bytes)
 {
     return is_early ? rate_add_untimed(rate, bytes) : rate_add(rate, now, age, bytes);

@@ -2,8 +2,7 @@
 #ifndef CLI_MEASURE_H
 #define CLI_MEASURE_H
 
-/** The commands that receive for a while and then say what came: hz, bw. They differ in what they
- *  say. */
+/** The commands that receive for a while and then sum up: hz, bw. They differ in the figures. */
 
 #include "cli/cli.h"
 #include "cli/rate.h"
@@ -21,7 +20,7 @@ struct measure {
     void (*line)(const struct rate_summary *r, unsigned n_dropped, char text[MEASURE_LINE_SIZE]);
     /** The summary's lines on stdout, after the one with messages, bytes and time. */
     void (*print)(const struct rate_summary *r);
-    /** The same as an object, to be added to the common one; NULL: out of memory. */
+    /** The summary as an object, to be added to the common one; NULL: out of memory. */
     json_t *(*json)(const struct rate_summary *r);
 };
 

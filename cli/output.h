@@ -2,7 +2,7 @@
 #ifndef CLI_OUTPUT_H
 #define CLI_OUTPUT_H
 
-/** What people read, and what programs read. */
+/** Output for people, and for programs. */
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -34,8 +34,8 @@ size_t output_bytes_of(const char *text, size_t columns);
  */
 void output_printable(const char *from, char *to, size_t size);
 
-/** The same for `size` bytes of any kind, but what is not plain text is escaped, as in C: "\n",
- *  "\x1b". What does not fit is not there; returns how many bytes are. */
+/** Copy `size` bytes of any kind, with everything but plain text escaped as in C: "\n", "\x1b".
+ *  Returns how many bytes fitted. */
 size_t output_escaped(const void *from, size_t from_size, char *to, size_t size);
 
 /** Print in ASCII, as one line, or indented when `lines` is set, and drop the reference. Returns 0
@@ -48,8 +48,9 @@ json_t *output_json_u64(uint64_t n);
 /** Bytes as two hex digits each. NULL: out of memory. */
 json_t *output_json_hex(const void *bytes, size_t size);
 
-/** Add a member to an object, an item to an array, the members of `more` to an object. They take
- *  over what they get, and return the first of it; NULL: out of memory, now or before. */
+/** Add a member to an object, an item to an array, the members of `more` to an object. The calls
+ *  own their arguments from then on. They return the object or array; NULL: out of memory, now or
+ *  when an argument was made. */
 json_t *output_json_put(json_t *object, const char *key, json_t *value);
 json_t *output_json_append(json_t *array, json_t *item);
 json_t *output_json_merge(json_t *object, json_t *more);

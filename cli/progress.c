@@ -10,7 +10,7 @@
 
 static struct progress *current;
 
-/* So much of a topic stays, if not all of it. */
+/* A topic that is shortened keeps so many columns. */
 enum { TOPIC_MIN = 16 };
 
 void progress_init(struct progress *p, const char *topic, FILE *file, bool wanted,

@@ -2,7 +2,7 @@
 #ifndef CLI_PROGRESS_H
 #define CLI_PROGRESS_H
 
-/** One line on a terminal that is written again and again. Nothing at all where there is none. */
+/** One line on a terminal that is rewritten again and again. Without a terminal, none is shown. */
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -63,8 +63,7 @@ static int wait_subscribers(struct pub *p)
     return 0;
 }
 
-/* Until the next message is due. Being late is not made up for by a burst of more than one period.
- * */
+/* Waits until the next message is due. A late publisher catches up by at most one period. */
 static int wait_turn(struct pub *p, double rate)
 {
     if (rate <= 0)
@@ -79,7 +78,7 @@ static int wait_turn(struct pub *p, double rate)
     return 0;
 }
 
-/* What is to be published: a tensor, or a set. */
+/* A message to be published: a tensor, or a set. */
 struct outgoing {
     const struct source_item *source;
     struct dlx_item *items;             /* names and tensors; a single tensor is the first one's */
@@ -101,7 +100,7 @@ static void outgoing_deinit(struct outgoing *o)
     free(o->data);
 }
 
-/* Memory for it, shared from the start. */
+/* Allocates shared memory for the message. */
 static int outgoing_init(struct outgoing *o, struct pub *p, const struct source_item *item)
 {
     uint32_t n = item->set ? item->set->n_tensors : 1;
@@ -125,7 +124,7 @@ static int outgoing_init(struct outgoing *o, struct pub *p, const struct source_
     }
     int code = item->set ? dlx_alloc_set(p->publisher, o->specs, n, o->tensors)
                          : dlx_alloc(p->publisher, o->specs, o->tensors);
-    if (code < 0) { /* none was allocated, whatever the pointers say */
+    if (code < 0) { /* nothing was allocated: the pointers mean nothing */
         memset(o->tensors, 0, n * sizeof(DLManagedTensorVersioned *));
         (void)cli_report(p->cli, p->topic, "%s: %s", item->file, dlx_client_errmsg(p->cli->client));
         return code;
@@ -155,7 +154,7 @@ static int publish_outgoing(struct pub *p, struct outgoing *o)
                                     .timeout_ns = p->block ? WAIT_SLICE_NS : 0};
     int64_t start = 0;
     for (;;) {
-        /* Before it, too: who has taken it may have left. */
+        /* Before publishing, too: a subscriber that took the message may have left after it. */
         p->was_heard = p->was_heard || get_stats(p).n_subscribers > 0;
         int code = publish_once(p, o, &args);
         o->spent = code == 0;
@@ -224,7 +223,7 @@ static int publish_files(struct pub *p)
     return 0;
 }
 
-/* Somebody who came later may have left by now. */
+/* A subscriber that came later may have left by now. */
 static void note_who_came(struct pub *p)
 {
     struct dlx_event event = {.size = sizeof event};
@@ -262,8 +261,7 @@ static int stay(struct pub *p)
     return 0;
 }
 
-/* What stays of it: the newest that is retained on the topic, and is like what was published here.
- * */
+/* Finds what the daemon retains of the publisher: a retained one of the topic with its counts. */
 struct legacy {
     const struct pub *pub;
     const struct dlx_publisher_stats *stats;
@@ -279,7 +277,7 @@ static int look_for_legacy(const struct dlx_publisher_info *info, void *userdata
     return 0;
 }
 
-/* It has been left: ask the daemon what is retained of it. Returns a status. */
+/* Asks the daemon what it retains of the publisher that was closed. Returns a status. */
 static int ask_retained(const struct pub *p, const struct dlx_publisher_stats *s, uint64_t *ret_n)
 {
     struct legacy legacy = {.pub = p, .stats = s};

@@ -32,7 +32,7 @@ struct pub {
     int64_t next_ns; /**< when the next message is due */
     int64_t end_ns;  /**< when the last one was published */
     bool told_waiting;
-    bool was_heard; /**< somebody was subscribed when a message was published */
+    bool was_heard; /**< a subscriber was attached when a message was published */
 };
 
 /** Returns the exit status. */

@@ -79,7 +79,7 @@ static int compare_numbers(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The smallest value that at least `percent` of them do not exceed. */
+/* The smallest age that at least `percent` of the ages do not exceed. */
 static int64_t percentile(const int64_t *sorted, size_t n, unsigned percent)
 {
     size_t rank = (n * percent + 99) / 100;

@@ -2,7 +2,7 @@
 #ifndef CLI_RATE_H
 #define CLI_RATE_H
 
-/** Intervals, sizes and ages of the last messages, and what they come to. Pure, no clock. */
+/** Intervals, sizes and ages of the last messages, and their summary. Pure, no clock. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -30,8 +30,8 @@ struct rate *rate_free(struct rate *r);
 /** A message of so many bytes came at `now_ns`, so old. Returns 0 or DLX_E_NO_MEMORY. */
 int rate_add(struct rate *r, int64_t now_ns, int64_t age_ns, uint64_t bytes);
 
-/** A message came that was published before anybody measured: it counts for sizes, and not for
- *  rates and ages. Likewise. */
+/** A message came that was published before the measurement: it counts for sizes, but not for rates
+ *  and ages. Returns 0 or DLX_E_NO_MEMORY. */
 int rate_add_untimed(struct rate *r, uint64_t bytes);
 
 /** Over the last `last` messages of the window; the time that it takes grows with their number. */

@@ -25,7 +25,7 @@ int rates_new(struct rates **ret, size_t window)
 
 static void entry_deinit(struct rates_entry *e)
 {
-    free((void *)(uintptr_t)e->topic); /* it is ours, others may only read it */
+    free((void *)(uintptr_t)e->topic); /* const only for readers */
     rate_free(e->rate);
 }
 

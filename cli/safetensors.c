@@ -85,8 +85,8 @@ int safetensors_header_size(const uint8_t *data, size_t size, uint64_t file_size
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* Each JSON value but the first stands behind a comma or in an open bracket: an upper bound,
- * outside of strings. What is no JSON is found later. */
+/* An upper bound: each JSON value but the first follows a comma or an open bracket outside of
+ * strings. Invalid JSON is found later. */
 static bool too_many_values(const char *header, size_t size)
 {
     size_t n = 1;

@@ -15,7 +15,7 @@
  *  Returns 0 or DLX_E_INVALID. */
 int save_pattern_check(const char *pattern, struct cli_error *e);
 
-/** What a file's name tells. */
+/** The parts of a file's name. */
 struct save_name {
     const char *pattern;
     uint64_t number;   /**< for %0Nd */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What get and save have in common: check the options, write, and tell once what was left out. */
+/* The common part of get and save: check the options, write, and say once what was left out. */
 
 #include "cli/saving.h"
 #include "cli/describe.h"
@@ -39,7 +39,7 @@ static void tell_once(struct saving *s, bool *told, const char *text)
     *told = true;
 }
 
-/* Say what the file does not have, when that happens for the first time. */
+/* Says what the file cannot hold, the first time that it happens. */
 static void tell_left_out(struct saving *s, const struct dlx_message *m,
                           const struct save_report *report)
 {

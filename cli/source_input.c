@@ -77,7 +77,7 @@ static int read_some(struct input *in, const struct iovec *pieces, int n, uint64
     return 0;
 }
 
-/* What one call is to read; the first piece has bytes. */
+/* The pieces that one call reads; the first one is not empty. */
 static int fill_batch(struct iovec batch[PIECES_AT_ONCE], const struct iovec *pieces, size_t n)
 {
     size_t room = READ_SIZE;

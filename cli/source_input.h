@@ -25,7 +25,7 @@ void input_close(struct input *in);
 int input_read(struct input *in, void *data, uint64_t size, uint64_t *ret_size,
                struct cli_error *e);
 
-/** The same into several pieces of memory, one after the other. Changes `pieces`. */
+/** Read into several pieces of memory, one after the other, as input_read(). Changes `pieces`. */
 int input_read_pieces(struct input *in, struct iovec *pieces, size_t n, uint64_t *ret_size,
                       struct cli_error *e);
 

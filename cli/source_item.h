@@ -2,7 +2,7 @@
 #ifndef CLI_SOURCE_ITEM_H
 #define CLI_SOURCE_ITEM_H
 
-/** What a source is asked for, and what it finds. */
+/** The arguments of a source, and the items that it finds. */
 
 #include "cli/error.h"
 #include "cli/npy.h"
@@ -13,8 +13,8 @@
 struct source_args {
     char *const *files; /**< "-" is the standard input; borrowed for the source's life */
     size_t n_files;
-    bool joined;      /**< together they are one set, and each of `files` is [NAME=]FILE */
-    bool raw;         /**< they are raw bytes of `dtype` and `shape` */
+    bool joined;      /**< the files together are one set, and each of them is [NAME=]FILE */
+    bool raw;         /**< the files are raw bytes of `dtype` and `shape` */
     DLDataType dtype; /**< bits 0: as the file says */
     int32_t ndim;
     int64_t shape[NPY_NDIM_MAX];

@@ -49,7 +49,7 @@ int stream_open(struct stream *s, const struct stream_args *args, const char *to
     }
     s->last = wait_now();
     s->end = args->duration_ns > 0 ? wait_deadline(args->duration_ns) : WAIT_FOREVER;
-    if (stream_stats(s).n_publishers == 0) /* a misspelt topic, for a script too */
+    if (stream_stats(s).n_publishers == 0) /* the topic may be misspelt */
         (void)cli_report(args->cli, topic, "no publisher yet, waiting for one");
     return 0;
 }
@@ -80,8 +80,7 @@ void stream_report_retained(const struct stream *s)
     look_clear(&look);
 }
 
-/* The first subscriber that a publisher of the topic waits for; nothing if the daemon does not
- * tell. */
+/* Adds the first subscriber that a publisher of the topic waits for, if the daemon reports one. */
 static void add_blocker(const struct stream *s, char text[STREAM_PUBLISHERS_SIZE])
 {
     struct look look = {.cli = s->args.cli, .topic = s->topic};
@@ -123,8 +122,7 @@ static int report_silence(const struct stream *s)
     return DLX_E_TIMEOUT;
 }
 
-/* What dlx_take() said other than a message. Returns 1 to go on, 0 for the end, or a negative code.
- */
+/* Handles a failure of dlx_take(). Returns 1 to go on, 0 for the end, or a negative code. */
 static int on_take_failed(struct stream *s, int code)
 {
     switch (code) {

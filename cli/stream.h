@@ -9,7 +9,7 @@
 struct stream_args {
     struct cli *cli; /**< set before parsing */
     struct dlx_subscribe_args subscribe;
-    int64_t timeout_ns;  /**< without a message for so long is a failure; 0: wait for ever */
+    int64_t timeout_ns;  /**< fail after so long without a message; 0: never */
     int64_t duration_ns; /**< end after so long; 0: never */
     bool latest;         /**< take only the newest message */
     bool until_gone;     /**< end when the last publisher has left */
@@ -24,13 +24,13 @@ struct stream {
     struct stream_args args;
     const char *topic;
     struct dlx_subscription *subscription;
-    int64_t start; /**< when it was about to subscribe */
+    int64_t start; /**< before it subscribed */
     int64_t end;   /**< when duration_ns is over */
     int64_t last;  /**< when the last message came, or the stream was opened */
     int64_t wake;  /**< when stream_next() returns STREAM_WAKE; WAIT_FOREVER: never */
 };
 
-/** Connect and subscribe; reports what fails. Returns 0 or a negative code. */
+/** Connect and subscribe; failures are reported. Returns 0 or a negative code. */
 int stream_open(struct stream *s, const struct stream_args *args, const char *topic);
 
 void stream_close(struct stream *s);
@@ -49,11 +49,11 @@ void stream_report_retained(const struct stream *s);
 int stream_next(struct stream *s, struct dlx_message **ret_message);
 
 /** "3 publishers attached", with ", BLOCKED by infer (pid 812)" if a subscriber keeps one of them
- *  from publishing: for what is said when nothing came. Returns `text`. */
+ *  from publishing: for reports that nothing came. Returns `text`. */
 #define STREAM_PUBLISHERS_SIZE 160
 const char *stream_publishers(const struct stream *s, char text[STREAM_PUBLISHERS_SIZE]);
 
-/** Counters; all 0 when they cannot be had. */
+/** The counters of the subscription; all 0 if there is none. */
 struct dlx_subscription_stats stream_stats(const struct stream *s);
 
 #endif

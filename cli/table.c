@@ -103,7 +103,7 @@ static size_t *measure_columns(const struct table *t)
     return widths;
 }
 
-/* 0: left out. */
+/* A column that is left out has the width 0. */
 static bool is_shown(const size_t *widths, size_t c)
 {
     return widths[c] > 0;
@@ -120,7 +120,7 @@ static size_t total_width(const struct table *t, const size_t *widths, bool shru
     return sum + (n - 1) * GAP;
 }
 
-/* Until the rest fits, though some of its cells are cut. */
+/* Leaves columns out until the rest fits with its cells cut. */
 static void leave_out(const struct table *t, size_t *widths, size_t limit)
 {
     for (unsigned turn = 1; turn <= t->n_columns && total_width(t, widths, true) > limit; turn++)
@@ -129,8 +129,7 @@ static void leave_out(const struct table *t, size_t *widths, size_t limit)
                 widths[c] = 0;
 }
 
-/* Take from the widest shrinking column, again and again, until the rows fit or nothing gives way.
- */
+/* Narrows the widest shrinking column again and again, until the rows fit or none can shrink. */
 static void shrink(const struct table *t, size_t *widths, size_t limit)
 {
     while (total_width(t, widths, false) > limit) {

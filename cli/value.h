@@ -28,7 +28,7 @@ double value_half(uint16_t bits);
 void value_text(DLDataType dtype, const void *data, uint64_t index, char text[VALUE_TEXT_SIZE]);
 
 /**
- * The same as JSON: numbers; true and false; a pair for complex; the strings "nan", "inf" and
+ * Value `index` as JSON: numbers; true and false; a pair for complex; the strings "nan", "inf" and
  * "-inf" for what JSON has no numbers for; hex digits for a type without a name. NULL: out of
  * memory.
  */

@@ -18,7 +18,7 @@ int64_t wait_now(void);
 /** now + delay_ns, WAIT_FOREVER when that overflows. */
 int64_t wait_deadline(int64_t delay_ns);
 
-/** From here on the first SIGINT or SIGTERM only makes a note; a second one ends the program. */
+/** From here on, the first SIGINT or SIGTERM is only noted; a second one ends the program. */
 void wait_catch_signals(void);
 
 /**
@@ -29,8 +29,8 @@ int wait_begin_blocking(void);
 void wait_end_blocking(void);
 
 /**
- * Around what must be tidied up, like a file under a temporary name: signals that would end the
- * program take effect when they are released. Has one come meanwhile?
+ * For code that must tidy up, such as a file under a temporary name: signals that would end the
+ * program take effect when they are released. wait_holds_signal(): has one come meanwhile?
  */
 void wait_hold_signals(sigset_t *before);
 void wait_release_signals(const sigset_t *before);
