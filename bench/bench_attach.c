@@ -108,7 +108,7 @@ int main(int argc, char **argv)
         struct dlx_client *c;
         struct dlx_subscription *s;
         uint64_t t0 = bm_now_ns();
-        bm_check(dlx_connect(&c, NULL), "dlx_connect");
+        bm_check(dlx_connect(NULL, &c), "dlx_connect");
         uint64_t t1 = bm_now_ns();
         bm_check(dlx_subscribe(c, topic, NULL, &s), "dlx_subscribe");
         uint64_t t2 = bm_now_ns();

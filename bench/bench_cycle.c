@@ -37,7 +37,7 @@ static __attribute__((noinline)) void cycle_take(struct dlx_subscription *s,
     if (batch == 1)
         bm_check(dlx_take(s, 0, &m[0]), "dlx_take");
     else
-        bm_check(dlx_take_n(s, 0, m, batch, &n), "dlx_take_n");
+        bm_check(dlx_take_n(s, batch, 0, m, &n), "dlx_take_n");
     if (n != batch)
         bm_fail("%u messages came instead of %u", n, batch);
     for (uint32_t i = 0; i < batch; i++) {

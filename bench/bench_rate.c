@@ -38,7 +38,7 @@ static uint32_t take_some(struct dlx_subscription *s, struct dlx_message **m, ui
     if (batch == 1)
         m[0] = bm_take(s);
     else
-        bm_check(dlx_take_n(s, INT64_C(30000000000), m, batch, &n), "dlx_take_n");
+        bm_check(dlx_take_n(s, batch, INT64_C(30000000000), m, &n), "dlx_take_n");
     return n;
 }
 

@@ -77,7 +77,7 @@ static void attach(const char *topic, uint32_t n)
 
     tensor_name(chosen, name);
     uint64_t t0 = bm_now_ns();
-    bm_check(dlx_connect(&c, NULL), "dlx_connect");
+    bm_check(dlx_connect(NULL, &c), "dlx_connect");
     uint64_t t1 = bm_now_ns();
     bm_check(dlx_get(c, topic, 0, &m), "dlx_get");
     uint64_t t2 = bm_now_ns();

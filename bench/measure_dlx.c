@@ -13,7 +13,7 @@ struct dlx_client *bm_connect(void)
 {
     struct dlx_client *c;
 
-    bm_check(dlx_connect(&c, NULL), "dlx_connect");
+    bm_check(dlx_connect(NULL, &c), "dlx_connect");
     return c;
 }
 

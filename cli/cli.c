@@ -152,7 +152,7 @@ int cli_connect(struct cli *cli)
         .interrupt_data = cli,
     };
     (void)wait_begin_blocking(); /* on_wait() sees a signal that came before */
-    int code = dlx_connect(&cli->client, &args);
+    int code = dlx_connect(&args, &cli->client);
     wait_end_blocking();
     if (code == DLX_E_NO_DAEMON && cli->wait_daemon_ns == 0)
         report_no_daemon(cli);

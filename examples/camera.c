@@ -78,7 +78,7 @@ int main(int argc, char **argv)
 
     struct dlx_client *c;
     struct dlx_publisher *p;
-    ex_check(dlx_connect(&c, NULL), "connecting");
+    ex_check(dlx_connect(NULL, &c), "connecting");
     ex_check(dlx_publisher_new(c, o.topic, NULL, &p), o.topic);
     if (o.n_subscribers)
         ex_check(dlx_publisher_wait(p, o.n_subscribers, INT64_C(10000000000)),

@@ -212,7 +212,7 @@ int main(int argc, char **argv)
     ex_parse(argc, argv, "[OPTION VALUE]...", options, 0);
     ex_catch_signals();
     w.every_ns = (uint64_t)every_ms * 1000000u;
-    ex_check(dlx_connect(&c, NULL), "connecting");
+    ex_check(dlx_connect(NULL, &c), "connecting");
     ex_check(dlx_subscribe(c, w.from, NULL, &s), w.from);
     while (!ex_stopped()) {
         struct dlx_message *m;

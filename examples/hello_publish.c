@@ -15,7 +15,7 @@ int main(void)
         .size = sizeof spec, .dtype = {kDLFloat, 32, 1}, .ndim = 2, .shape = shape};
     int r;
 
-    if ((r = dlx_connect(&c, NULL)) || (r = dlx_publisher_new(c, "hello", NULL, &p)) ||
+    if ((r = dlx_connect(NULL, &c)) || (r = dlx_publisher_new(c, "hello", NULL, &p)) ||
         (r = dlx_publisher_wait(p, 1, DLX_FOREVER)) || (r = dlx_alloc(p, &spec, &t)))
         goto end;
     float *x = t->dl_tensor.data; /* already in shared memory */

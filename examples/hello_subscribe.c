@@ -14,7 +14,7 @@ int main(void)
     DLManagedTensorVersioned *t;
     int r;
 
-    if ((r = dlx_connect(&c, NULL)) || (r = dlx_subscribe(c, "hello", NULL, &s)) ||
+    if ((r = dlx_connect(NULL, &c)) || (r = dlx_subscribe(c, "hello", NULL, &s)) ||
         (r = dlx_take(s, DLX_FOREVER, &m)))
         goto end;
     if (dlx_message_peek(m, 0)->device.device_type != kDLCPU) {

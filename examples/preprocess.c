@@ -114,7 +114,7 @@ int main(int argc, char **argv)
 
     ex_parse(argc, argv, "[OPTION VALUE]...", options, 0);
     ex_catch_signals();
-    ex_check(dlx_connect(&c, NULL), "connecting");
+    ex_check(dlx_connect(NULL, &c), "connecting");
     ex_check(dlx_publisher_new(c, o.to, NULL, &w.batches), o.to);
     if (o.n_subscribers)
         ex_check(dlx_publisher_wait(w.batches, o.n_subscribers, INT64_C(10000000000)),

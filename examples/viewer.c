@@ -44,7 +44,7 @@ int main(int argc, char **argv)
     ex_parse(argc, argv, "[OPTION VALUE]...", options, 0);
     ex_catch_signals();
     const struct dlx_subscribe_args args = {.size = sizeof args, .mode = DLX_MODE_LATEST};
-    ex_check(dlx_connect(&c, NULL), "connecting");
+    ex_check(dlx_connect(NULL, &c), "connecting");
     ex_check(dlx_subscribe(c, from, &args, &s), from);
     while (!ex_stopped()) {
         struct dlx_message *m;

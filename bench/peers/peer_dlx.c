@@ -118,7 +118,7 @@ static struct dlx_message *receive(void)
         return bm_take(in);
     if (n_read == n_received) {
         n_read = 0;
-        bm_check(dlx_take_n(in, INT64_C(30000000000), received, batch, &n_received), "dlx_take_n");
+        bm_check(dlx_take_n(in, batch, INT64_C(30000000000), received, &n_received), "dlx_take_n");
     }
     return received[n_read++];
 }

@@ -311,7 +311,7 @@ static int find_and_greet(struct dlx_client *c, const char *socket, uint32_t aut
     return r == DLX_E_NO_DAEMON && is_named && !socket ? fail_where_variable_says(path) : r;
 }
 
-int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *user_args)
+int dlx_connect(const struct dlx_connect_args *user_args, struct dlx_client **ret)
 {
     struct dlx_connect_args args;
     uint64_t generation;

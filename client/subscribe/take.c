@@ -602,8 +602,8 @@ static uint32_t take_pending(struct dlx_subscription *s, struct dlx_message **re
     return got;
 }
 
-static int take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret,
-                  uint32_t n, uint32_t *ret_n)
+static int take_n(struct dlx_subscription *s, uint32_t n, int64_t timeout_ns,
+                  struct dlx_message **ret, uint32_t *ret_n)
 {
     s->looks.takes++;
     int r = take(s, timeout_ns, DLX_MIN(n, DLX_SUBSCRIBER_LINK_BATCH), &ret[0]);
@@ -627,7 +627,7 @@ static int take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_mes
     return 0;
 }
 
-int dlx_take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret, uint32_t n,
+int dlx_take_n(struct dlx_subscription *s, uint32_t n, int64_t timeout_ns, struct dlx_message **ret,
                uint32_t *ret_n)
 {
     if (!ret || !ret_n)
@@ -637,7 +637,7 @@ int dlx_take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_messag
     int r = dlx__subscription_begin(s, "dlx_take_n");
     if (r < 0)
         return r;
-    r = take_n(s, timeout_ns, ret, n, ret_n);
+    r = take_n(s, n, timeout_ns, ret, ret_n);
     dlx__subscription_leave(s);
     return r;
 }

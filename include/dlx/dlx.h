@@ -6,7 +6,7 @@
  * libdlx: exchange DLPack tensors between processes without copying them.
  *
  *     publisher                                   subscriber
- *     dlx_connect(&c, NULL)                       dlx_connect(&c, NULL)
+ *     dlx_connect(NULL, &c)                       dlx_connect(NULL, &c)
  *     dlx_publisher_new(c, "cam/front", NULL, &p) dlx_subscribe(c, "cam/front", NULL, &s)
  *     dlx_alloc(p, &spec, &t)                     dlx_take(s, timeout_ns, &m)
  *     ... fill t->dl_tensor.data ...              dlx_message_tensor(m, 0, &r)
@@ -173,7 +173,7 @@ struct dlx_connect_args {
  * DLX_E_VERSION, DLX_E_LIMIT, DLX_E_FD_LIMIT, DLX_E_NO_MEMORY, DLX_E_DISCONNECTED, DLX_E_PROTOCOL,
  * DLX_E_INVALID, DLX_E_SYSTEM.
  */
-DLX_API int dlx_connect(struct dlx_client **ret, const struct dlx_connect_args *args);
+DLX_API int dlx_connect(const struct dlx_connect_args *args, struct dlx_client **ret);
 
 /** Where the daemon of a connection was found. */
 enum dlx_daemon_place {
@@ -589,8 +589,8 @@ DLX_API int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_
  *
  * Returns 0 if there is at least one; DLX_E_INVALID (also: n is 0); else as dlx_take().
  */
-DLX_API int dlx_take_n(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret,
-                       uint32_t n, uint32_t *ret_n);
+DLX_API int dlx_take_n(struct dlx_subscription *s, uint32_t n, int64_t timeout_ns,
+                       struct dlx_message **ret, uint32_t *ret_n);
 
 /**
  * Gets the newest message of a topic, from its publishers or from what is retained. If there is

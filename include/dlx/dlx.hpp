@@ -103,7 +103,7 @@ class client : public detail::handle<dlx_client>
     {
         dlx_client *c = nullptr;
         args.size = sizeof args;
-        detail::check(dlx_connect(&c, &args));
+        detail::check(dlx_connect(&args, &c));
         x_.reset(c);
     }
 };
@@ -400,8 +400,8 @@ class subscription : public detail::handle<dlx_subscription>
         std::vector<message> messages;
         std::uint32_t n_taken = 0;
         messages.reserve(c_messages.size()); /* before it takes: nothing throws after that */
-        const int r = dlx_take_n(get(), detail::nanoseconds(timeout), c_messages.data(),
-                                 static_cast<std::uint32_t>(c_messages.size()), &n_taken);
+        const int r = dlx_take_n(get(), static_cast<std::uint32_t>(c_messages.size()),
+                                 detail::nanoseconds(timeout), c_messages.data(), &n_taken);
         if (detail::there(r))
             for (std::uint32_t i = 0; i < n_taken; i++)
                 messages.emplace_back(c_messages[i]);

@@ -103,7 +103,7 @@ static PyObject *connect_it(PyObject *module, PyObject *const *args, Py_ssize_t 
         struct dlx_client *c = NULL;
         struct dlxpy_wait wait;
         dlxpy_wait_begin(&wait, NULL, true);
-        int r = dlx_connect(&c, &connect_args);
+        int r = dlx_connect(&connect_args, &c);
         if (dlxpy_wait_end(&wait, r) == 0)
             ret = connection_new(c);
         else

@@ -129,7 +129,7 @@ static int take_from_libdlx(struct dlxpy_subscription *self, int64_t timeout_ns,
     struct dlx_subscription *s = self->handle.of.subscription;
     struct dlxpy_wait wait;
     dlxpy_wait_begin(&wait, &self->handle, timeout_ns != 0);
-    int r = taken->many ? dlx_take_n(s, timeout_ns, taken->many, taken->room, &taken->n)
+    int r = taken->many ? dlx_take_n(s, taken->room, timeout_ns, taken->many, &taken->n)
                         : dlx_take(s, timeout_ns, &taken->one);
     if (r == 0 && !taken->many)
         taken->n = 1;

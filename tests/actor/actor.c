@@ -140,7 +140,7 @@ struct dlx_client *actor_connect(void)
                                           .autospawn = DLX_AUTOSPAWN_NEVER};
     while (atomic_load(&actor.phase) == ACTOR_RUN) {
         struct dlx_client *c = NULL;
-        int r = dlx_connect(&c, &args);
+        int r = dlx_connect(&args, &c);
         if (r == 0)
             return c;
         actor_error(NULL, r, "dlx_connect");

@@ -236,8 +236,8 @@ static bool take(struct reader *r, int64_t timeout_ns)
     uint32_t n = 1;
     int64_t at_once = r->polls ? 0 : timeout_ns;
     int code = actor_once_in(r->part, 4)
-                   ? dlx_take_n(r->in.s, at_once, taken,
-                                1 + (uint32_t)actor_random(r->part, TAKEN_MAX), &n)
+                   ? dlx_take_n(r->in.s, 1 + (uint32_t)actor_random(r->part, TAKEN_MAX), at_once,
+                                taken, &n)
                    : dlx_take(r->in.s, at_once, &taken[0]);
     if (code == 0) {
         for (uint32_t i = 0; i < n; i++)

@@ -15,7 +15,7 @@ struct dlx_client *dlx_test_cli_connect(const char *name)
     const struct dlx_connect_args args = {
         .size = sizeof args, .socket = dlx_test_stream_daemon.path, .name = name};
     struct dlx_client *c = NULL;
-    ok(dlx_connect(&c, &args));
+    ok(dlx_connect(&args, &c));
     return c;
 }
 

@@ -159,7 +159,7 @@ TEST(without_a_daemon_a_large_tensor_goes_where_it_fits)
 TEST(a_daemon_that_does_not_answer_is_not_asked_each_time)
 {
     auto_client *c = NULL;
-    ok(dlx_connect(&c, CONNECT(.timeout_ns = SECOND)));
+    ok(dlx_connect(CONNECT(.timeout_ns = SECOND), &c));
     auto_publisher *p = make_empty_arenas(c, 9);
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
     uint64_t begin = dlx__now_ns();

@@ -45,7 +45,7 @@ static void take_each(struct dlx_subscription *s, int64_t first, int64_t last)
 static void take_n(struct dlx_subscription *s, uint32_t at_most, uint32_t n)
 {
     uint32_t got = 0;
-    ok(dlx_take_n(s, PATIENCE, msgs, at_most, &got));
+    ok(dlx_take_n(s, at_most, PATIENCE, msgs, &got));
     ck_assert_uint_eq(got, n);
 }
 
@@ -141,7 +141,7 @@ static void *take_many(void *userdata)
     struct dlx_subscription *s = userdata;
     struct dlx_message *m[10];
     for (uint32_t n = 0, got = 0; n < MANY; n += got) {
-        if (dlx_take_n(s, PATIENCE, m, 10, &got) < 0)
+        if (dlx_take_n(s, 10, PATIENCE, m, &got) < 0)
             return NULL;
         for (uint32_t i = 0; i < got; i++) {
             bool good = dlx_message_seq(m[i]) == n + i + 1 &&
@@ -224,15 +224,15 @@ TEST(taken_messages_are_in_order)
     static const uint32_t ways[][2] = {{4, 4}, {1, 1}, {300, 295}}; /* asked for, there */
     uint32_t got = 7;
     int64_t n = 0;
-    fails(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY, "");
-    fails(dlx_take_n(x.s, 1000, msgs, 8, &got), DLX_E_TIMEOUT, "test/a");
-    fails(dlx_take_n(x.s, 0, msgs, 0, &got), DLX_E_INVALID, "n is 0");
+    fails(dlx_take_n(x.s, 8, 0, msgs, &got), DLX_E_EMPTY, "");
+    fails(dlx_take_n(x.s, 8, 1000, msgs, &got), DLX_E_TIMEOUT, "test/a");
+    fails(dlx_take_n(x.s, 0, 0, msgs, &got), DLX_E_INVALID, "n is 0");
     publish_n(x.p, 1, 300);
     for (size_t k = 0; k < DLX_ARRAY_SIZE(ways); k++) {
         expect_n(x.s, ways[k][0], ways[k][1], n + 1, 0);
         n += ways[k][1];
     }
-    ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
+    ck_assert_int_eq(dlx_take_n(x.s, 8, 0, msgs, &got), DLX_E_EMPTY);
 }
 
 TEST(the_first_after_lost_messages_tells_the_gap)
@@ -251,8 +251,8 @@ TEST(the_end_of_a_publisher_comes_after_its_messages)
     publish_n(x.p, 1, 3);
     x.p = dlx_publisher_unref(x.p);
     expect_n(x.s, 8, 3, 1, 0);
-    fails(dlx_take_n(x.s, PATIENCE, msgs, 8, &got), DLX_E_PUBLISHER_GONE, "test/a");
-    ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
+    fails(dlx_take_n(x.s, 8, PATIENCE, msgs, &got), DLX_E_PUBLISHER_GONE, "test/a");
+    ck_assert_int_eq(dlx_take_n(x.s, 8, 0, msgs, &got), DLX_E_EMPTY);
 }
 
 TEST(of_the_latest_there_is_one)
@@ -261,7 +261,7 @@ TEST(of_the_latest_there_is_one)
     uint32_t got = 0;
     publish_n(x.p, 1, 100);
     expect_n(x.s, 8, 1, 100, 99);
-    ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
+    ck_assert_int_eq(dlx_take_n(x.s, 8, 0, msgs, &got), DLX_E_EMPTY);
 }
 
 /* A message that cannot be ends a batch, and is told by the next call. */
@@ -280,7 +280,7 @@ TEST(a_batch_ends_before_a_bad_message)
     dlx__writer_put(&x.p->core, words, 1, block);
     dlx__writer_announce(&x.p->core);
     expect_n(x.s, 8, 2, 1, 0);
-    fails(dlx_take_n(x.s, PATIENCE, msgs, 8, &got), DLX_E_BAD_PEER, "offset 8");
+    fails(dlx_take_n(x.s, 8, PATIENCE, msgs, &got), DLX_E_BAD_PEER, "offset 8");
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).rejected, 1);
 }
 
@@ -299,7 +299,7 @@ TEST(batches_of_several_publishers_lose_nothing)
             ok(dlx_take(x.s, PATIENCE, msgs));
             got = 1;
         } else {
-            ok(dlx_take_n(x.s, PATIENCE, msgs, 5, &got));
+            ok(dlx_take_n(x.s, 5, PATIENCE, msgs, &got));
         }
         ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).n_held, got);
         for (uint32_t i = 0; i < got; i++) {
@@ -310,5 +310,5 @@ TEST(batches_of_several_publishers_lose_nothing)
         }
         n += got;
     }
-    ck_assert_int_eq(dlx_take_n(x.s, 0, msgs, 8, &got), DLX_E_EMPTY);
+    ck_assert_int_eq(dlx_take_n(x.s, 8, 0, msgs, &got), DLX_E_EMPTY);
 }

@@ -18,7 +18,7 @@ static void take_held(struct dlx_subscription *s, bool at_once, struct dlx_messa
 {
     uint32_t got = 0;
     if (at_once)
-        ok(dlx_take_n(s, PATIENCE, held, most, &got));
+        ok(dlx_take_n(s, most, PATIENCE, held, &got));
     for (; got < n; got++)
         ok(dlx_take(s, PATIENCE, &held[got]));
     ck_assert_uint_eq(got, n);
@@ -34,7 +34,7 @@ static void check_limit(struct dlx_test_pair *x, uint32_t n, const char *word, b
     take_held(x->s, at_once, held, n, ALL);
     for (int i = 0; i < 3; i++) {
         fails(dlx_take(x->s, PATIENCE, &m), DLX_E_TOO_MANY_HELD, word);
-        fails(dlx_take_n(x->s, 0, &m, 1, &got), DLX_E_TOO_MANY_HELD, "test/a");
+        fails(dlx_take_n(x->s, 1, 0, &m, &got), DLX_E_TOO_MANY_HELD, "test/a");
     }
     for (uint32_t i = 0; i < ALL; i++) {
         dlx_test_stream_check(held[i], N, i + 1);
@@ -125,7 +125,7 @@ TEST(a_message_that_waited_counts_when_a_batch_takes_it)
             waits->n_pending = 1;
         }
         for (n = 0; n < 2; n += got)
-            ok(dlx_take_n(s, PATIENCE, &m[n], 2 - n, &got));
+            ok(dlx_take_n(s, 2 - n, PATIENCE, &m[n], &got));
         for (int i = 0; i < 2; i++) {
             const struct dlx_subscriber_link *subscriber_link = s->links[i];
             ck_assert_uint_eq(atomic_load(&subscriber_link->held_bytes),

@@ -85,7 +85,7 @@ static void let_it_answer(const struct act *asker)
 LOOP_TEST(who_waits_for_another_thread_waits_as_long_as_it_may, 0, 2)
 {
     auto_client *c = NULL;
-    ok(dlx_connect(&c, CONNECT(.timeout_ns = _i == 0 ? PATIENCE : DLX_FOREVER)));
+    ok(dlx_connect(CONNECT(.timeout_ns = _i == 0 ? PATIENCE : DLX_FOREVER), &c));
     struct act asker = {.c = c, .result = -1}, waiter = asker;
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
     asker.thread = dlx_test_stream_thread(ask, &asker);

@@ -225,7 +225,7 @@ TEST(a_pattern_counts_for_as_many_publishers_as_it_has_spare_links_and_then_agai
 TEST(a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription)
 {
     auto_client *c = NULL;
-    ok(dlx_connect(&c, CONNECT(.timeout_ns = SECOND / 5, .name = "sleeper")));
+    ok(dlx_connect(CONNECT(.timeout_ns = SECOND / 5, .name = "sleeper"), &c));
     auto_subscription *s = dlx_test_stream_subscribe(c, "test/*", SUBSCRIBE_RELIABLY);
     struct dlx_publisher *p[SPARES], *late = NULL;
     struct dlx_message *m = NULL;

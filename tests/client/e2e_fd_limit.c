@@ -90,7 +90,7 @@ TEST(replies_that_come_too_late_leave_nothing)
     DLManagedTensorVersioned *t = NULL;
     const int64_t shape = 1 << 20;
     const struct dlx_tensor_spec spec = INT64_SPEC(&shape);
-    eventually(dlx_connect(&c, CONNECT(.timeout_ns = SECOND / 50)) == 0);
+    eventually(dlx_connect(CONNECT(.timeout_ns = SECOND / 50), &c) == 0);
     eventually(publisher_new(c, &p) == 0);
     const struct dlx_daemon_info before = dlx_test_stream_daemon_info(x.c);
     for (int i = 0; i < 3; i++) {

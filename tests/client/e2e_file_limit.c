@@ -134,7 +134,7 @@ static int connect_with_limit(struct rlimit *limit, const char *word)
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         limit_files(limit);
-        int r = dlx_connect(&c, NULL);
+        int r = dlx_connect(NULL, &c);
         dlx_client_unref(c);
         _exit(strstr(dlx_client_errmsg(NULL), word) ? -r : 99);
     }

@@ -64,15 +64,15 @@ TEST(fields_that_are_not_known_must_be_zero)
         uint64_t later;
     } newer = {.args = {.size = sizeof newer, .socket = dlx_test_stream_daemon.path}};
     struct dlx_client *c = NULL;
-    ok(dlx_connect(&c, &newer.args));
+    ok(dlx_connect(&newer.args, &c));
     dlx_client_unref(c);
     newer.later = 1;
-    fails(dlx_connect(&c, &newer.args), DLX_E_INVALID, "does not know");
+    fails(dlx_connect(&newer.args, &c), DLX_E_INVALID, "does not know");
     newer.later = 0;
     newer.args.size = 0; /* forgotten */
-    fails(dlx_connect(&c, &newer.args), DLX_E_INVALID, "is `size` set?");
+    fails(dlx_connect(&newer.args, &c), DLX_E_INVALID, "is `size` set?");
     newer.args.size = sizeof newer.args - 1;
-    fails(dlx_connect(&c, &newer.args), DLX_E_INVALID, "are needed");
+    fails(dlx_connect(&newer.args, &c), DLX_E_INVALID, "are needed");
 }
 
 TEST(results_are_as_long_as_the_caller_knows_them)
@@ -99,11 +99,11 @@ TEST(what_cannot_be_connected_with_is_said)
     struct dlx_client *c = NULL;
     memset(name, 'n', sizeof name);
     name[sizeof name - 1] = '\0';
-    fails(dlx_connect(&c, &args), DLX_E_INVALID, "client name of 299 bytes, at most ");
+    fails(dlx_connect(&args, &c), DLX_E_INVALID, "client name of 299 bytes, at most ");
     args.name = "x";
     args.autospawn = 99;
-    fails(dlx_connect(&c, &args), DLX_E_INVALID, "autospawn is 99");
-    fails(dlx_connect(NULL, &args), DLX_E_INVALID, "ret is NULL");
+    fails(dlx_connect(&args, &c), DLX_E_INVALID, "autospawn is 99");
+    fails(dlx_connect(&args, NULL), DLX_E_INVALID, "ret is NULL");
     ck_assert_ptr_null(c);
     fails(dlx_get(NULL, "test/a", 0, NULL), DLX_E_INVALID, "ret is NULL");
     fails(dlx_retained_drop(NULL, "test/a"), DLX_E_INVALID, "client is NULL");

@@ -36,7 +36,7 @@ static struct dlx_client *connect_with(int64_t timeout_ns)
 {
     struct dlx_client *c = NULL;
     ok(dlx_connect(
-        &c, CONNECT(.timeout_ns = timeout_ns, .interrupt = interrupt, .interrupt_data = &data)));
+        CONNECT(.timeout_ns = timeout_ns, .interrupt = interrupt, .interrupt_data = &data), &c));
     return c;
 }
 
@@ -160,7 +160,7 @@ LOOP_TEST(memory_that_the_daemon_takes_back_twice_is_a_timeout, 1, 3)
 {
     DLManagedTensorVersioned *t = NULL;
     uint32_t n = (uint32_t)_i;
-    ok(dlx_connect(&taker.c, CONNECT(.interrupt = take_arenas_back, .interrupt_data = &n)));
+    ok(dlx_connect(CONNECT(.interrupt = take_arenas_back, .interrupt_data = &n), &taker.c));
     ok(dlx_publisher_new(taker.c, "test/a", NULL, &taker.p));
     int r = alloc_n(taker.p, SLOW, &t);
     if (n == 1)
@@ -272,7 +272,7 @@ TEST(a_large_arena_has_more_time_to_be_proved_than_other_calls)
 {
     DLManagedTensorVersioned *t = NULL;
     slow.caller = pthread_self();
-    ok(dlx_connect(&slow.act.c, CONNECT(.timeout_ns = SECOND, .interrupt = slow_down)));
+    ok(dlx_connect(CONNECT(.timeout_ns = SECOND, .interrupt = slow_down), &slow.act.c));
     struct dlx_publisher *p = dlx_test_stream_publisher(slow.act.c, "test/a", NULL);
     ok(alloc_n(p, SLOW, &t));
     ck_assert_int_ge(slow.n_waits, 10);
@@ -322,8 +322,8 @@ static int close_one(void *unused)
 
 LOOP_TEST(it_may_close_a_publisher_and_ask_nothing, 0, 2)
 {
-    ok(dlx_connect(
-        &inner.c, CONNECT(.timeout_ns = _i == 0 ? PATIENCE : DLX_FOREVER, .interrupt = close_one)));
+    ok(dlx_connect(CONNECT(.timeout_ns = _i == 0 ? PATIENCE : DLX_FOREVER, .interrupt = close_one),
+                   &inner.c));
     ok(dlx_publisher_new(inner.c, "test/a", NULL, &inner.p));
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
     struct dlx_daemon_info info = dlx_test_stream_daemon_info(inner.c);
@@ -348,14 +348,14 @@ TEST(who_finds_no_place_in_the_listen_queue_waits_no_longer_than_asked)
                                     .interrupt_data = &data};
     struct dlx_client *c = NULL;
     asked = (struct asked){.stop_at = 0};
-    fails(dlx_connect(&c, &args), DLX_E_TIMEOUT, path);
+    fails(dlx_connect(&args, &c), DLX_E_TIMEOUT, path);
     args.interrupt = NULL;
     args.timeout_ns = 1; /* not "for ever", as 0 is for the kernel */
-    fails(dlx_connect(&c, &args), DLX_E_TIMEOUT, path);
+    fails(dlx_connect(&args, &c), DLX_E_TIMEOUT, path);
     args.interrupt = interrupt;
     args.timeout_ns = DLX_FOREVER;
     asked = (struct asked){.stop_at = 2};
-    fails(dlx_connect(&c, &args), DLX_E_INTERRUPTED, path);
+    fails(dlx_connect(&args, &c), DLX_E_INTERRUPTED, path);
     ck_assert_int_eq(asked.n, 2);
     close(first);
     close(listener);

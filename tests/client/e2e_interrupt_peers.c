@@ -65,7 +65,7 @@ static int take_n(int64_t timeout_ns)
 {
     struct dlx_message *m[2] = {NULL};
     uint32_t n = 0;
-    int r = dlx_take_n(now.s, timeout_ns, m, 2, &n);
+    int r = dlx_take_n(now.s, 2, timeout_ns, m, &n);
     ck_assert_uint_eq(n, r == 0);
     dlx_message_unref(m[0]);
     return r;
@@ -158,7 +158,7 @@ static bool spins(const struct wait *w)
 static void set_up(const struct wait *w, int (*asks)(void *unused))
 {
     now.late = NULL;
-    ok(dlx_connect(&now.c, CONNECT(.interrupt = asks)));
+    ok(dlx_connect(CONNECT(.interrupt = asks), &now.c));
     now.other = dlx_test_stream_connect();
     now.p = dlx_test_stream_publisher(
         now.c, "test/a", PUBLISHER_BLOCKING(.depth = 3, .min_subscribers = w->min_subscribers));
@@ -381,7 +381,7 @@ static int connect_private(int64_t timeout_ns)
     struct dlx_connect_args args = {
         .size = sizeof args, .timeout_ns = timeout_ns, .interrupt = interrupt};
     auto_client *c = NULL;
-    int r = dlx_connect(&c, &args);
+    int r = dlx_connect(&args, &c);
     return r;
 }
 

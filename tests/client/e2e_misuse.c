@@ -157,7 +157,7 @@ static void *take_messages(void *userdata)
     while (atomic_load(&n_taken) < t->until) {
         struct dlx_message *m[4];
         uint32_t n = 1;
-        int r = t->many ? dlx_take_n(t->s, t->timeout_ns, m, 4, &n)
+        int r = t->many ? dlx_take_n(t->s, 4, t->timeout_ns, m, &n)
                         : dlx_take(t->s, t->timeout_ns, &m[0]);
         if (r == DLX_E_IN_USE || r == DLX_E_EMPTY)
             continue;
@@ -189,7 +189,7 @@ LOOP_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_subscription, 0, 2)
                dlx_subscription_get_stats(x.s, &stats) == DLX_E_IN_USE);
     fails(dlx_take(x.s, 0, &m), DLX_E_IN_USE, "dlx_take: the subscription to test/a is in use");
     fails(dlx_take(x.s, PATIENCE, &m), DLX_E_IN_USE, "another thread"); /* at once */
-    fails(dlx_take_n(x.s, 0, &m, 1, &n), DLX_E_IN_USE, "dlx_take_n");
+    fails(dlx_take_n(x.s, 1, 0, &m, &n), DLX_E_IN_USE, "dlx_take_n");
     fails(dlx_subscription_fd(x.s), DLX_E_IN_USE, "dlx_subscription_fd");
     fails(dlx_subscription_next_event(x.s, &event), DLX_E_IN_USE, "dlx_subscription_next_event");
     fails(dlx_subscription_get_stats(x.s, &stats), DLX_E_IN_USE, "dlx_subscription_get_stats");

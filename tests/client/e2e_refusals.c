@@ -81,7 +81,7 @@ static struct dlx_item item;
 static int connects(int without)
 {
     const struct dlx_connect_args args = {.size = sizeof args};
-    return without == 0 ? dlx_connect(NULL, &args) : DLX_E_FORKED;
+    return without == 0 ? dlx_connect(&args, NULL) : DLX_E_FORKED;
 }
 
 DEFINE_CALL(publisher_new, dlx_publisher_new(ARG(0, x.c), "a", NULL, RET(struct dlx_publisher **)))
@@ -117,7 +117,7 @@ DEFINE_CALL(takes, dlx_take(ARG(0, x.s), 0, RET(struct dlx_message **)))
 static int takes_n(int without)
 {
     uint32_t n = 0;
-    return dlx_take_n(ARG(0, x.s), 0, RET(struct dlx_message **), 1, ARG(2, &n));
+    return dlx_take_n(ARG(0, x.s), 1, 0, RET(struct dlx_message **), ARG(2, &n));
 }
 
 DEFINE_CALL(gets, dlx_get(ARG(0, x.c), "a", 0, RET(struct dlx_message **)))
@@ -208,7 +208,7 @@ TEST(who_finds_nothing_is_told_so)
     while (dlx_subscription_next_event(x.s, &e) == 0)
         ;
     fails(dlx_take(x.s, 0, &m), DLX_E_EMPTY, "no message is there");
-    fails(dlx_take_n(x.s, 0, &m, 1, &n), DLX_E_EMPTY, "no message is there");
+    fails(dlx_take_n(x.s, 1, 0, &m, &n), DLX_E_EMPTY, "no message is there");
     fails(dlx_get(x.c, "nobody", 0, &m), DLX_E_EMPTY, "topic nobody has no message");
     fails(dlx_publisher_next_event(x.p, &e), DLX_E_EMPTY, "no event is there");
     fails(dlx_subscription_next_event(x.s, &e), DLX_E_EMPTY, "no event is there");
@@ -256,7 +256,7 @@ LOOP_TEST(a_path_that_is_no_socket, 0, 2)
     const struct dlx_connect_args args = {.size = sizeof args, .socket = paths[_i]};
     struct dlx_client *c = NULL;
     (void)snprintf(words, sizeof words, "no dlpackd at %s: it is not a socket", paths[_i]);
-    fails(dlx_connect(&c, &args), DLX_E_NO_DAEMON, words);
+    fails(dlx_connect(&args, &c), DLX_E_NO_DAEMON, words);
 }
 
 TEST(a_publisher_that_cannot_be)
@@ -341,9 +341,9 @@ TEST(a_socket_path_that_is_no_socket_path)
     memset(path, 'p', sizeof path);
     path[0] = '/';
     path[sizeof path - 1] = '\0';
-    fails(dlx_connect(&c, &args), DLX_E_INVALID, "is longer than 107 bytes");
+    fails(dlx_connect(&args, &c), DLX_E_INVALID, "is longer than 107 bytes");
     memcpy(path, "/nonexistent/dlx.sock", sizeof "/nonexistent/dlx.sock");
-    fails(dlx_connect(&c, &args), DLX_E_NO_DAEMON, path);
+    fails(dlx_connect(&args, &c), DLX_E_NO_DAEMON, path);
     ck_assert_ptr_null(c);
 }
 

@@ -48,7 +48,7 @@ LOOP_TEST_OF(named, a_daemon_that_comes_later_is_waited_for, 0, 3)
     ck_assert_int_eq(access(args.socket, F_OK), _i == 0 ? -1 : 0);
     asked.start_at = 3;
     args.timeout_ns = 20 * SECOND;
-    ok(dlx_connect(&c, &args));
+    ok(dlx_connect(&args, &c));
     ck_assert_int_eq(asked.n, 3);
     ck_assert_str_eq(dlx_client_errmsg(c), "");
     ck_assert_int_eq(dlx_test_spawn_pid(c), dlx_test_stream_daemon.pid);
@@ -73,7 +73,7 @@ LOOP_TEST_OF(named, who_gets_no_daemon_is_told_where_and_how_long_it_waited, 0,
     dlx_test_daemon_stop(&dlx_test_stream_daemon);
     asked.stop_at = in_vain[_i].stop_at;
     uint64_t began = dlx__now_ns();
-    fails(dlx_connect(&c, &args), in_vain[_i].code, in_vain[_i].words);
+    fails(dlx_connect(&args, &c), in_vain[_i].code, in_vain[_i].words);
     contains(dlx_client_errmsg(NULL), args.socket);
     if (in_vain[_i].n_asked < 0) {
         ck_assert_uint_ge(dlx__now_ns() - began, SECOND / 20);
@@ -105,7 +105,7 @@ TEST_OF(places, who_starts_no_daemon_waits_for_somebody_elses)
     auto_client *c = NULL;
     args.autospawn = DLX_AUTOSPAWN_NEVER;
     asked.start_at = 2;
-    ok(dlx_connect(&c, &args));
+    ok(dlx_connect(&args, &c));
     ck_assert_int_eq(dlx_test_spawn_pid(c), dlx_test_spawn_pid(other));
     other = dlx_client_unref(other);
 }
@@ -115,7 +115,7 @@ TEST_OF(places, who_waited_where_none_is_started_is_told_why)
     struct dlx_connect_args args = waiting_anywhere(SECOND / 20);
     struct dlx_client *c = NULL;
     setenv("DLX_AUTOSPAWN", "no", 1);
-    fails(dlx_connect(&c, &args), DLX_E_NO_DAEMON, "waited 0.05 s: ");
+    fails(dlx_connect(&args, &c), DLX_E_NO_DAEMON, "waited 0.05 s: ");
     contains(dlx_client_errmsg(NULL), dlx_test_spawn_socket);
     contains(dlx_client_errmsg(NULL), "$DLX_AUTOSPAWN turns that off");
 }
@@ -124,7 +124,7 @@ TEST_OF(places, who_may_start_a_daemon_does_not_wait)
 {
     struct dlx_connect_args args = waiting_anywhere(PATIENCE);
     auto_client *c = NULL;
-    ok(dlx_connect(&c, &args));
+    ok(dlx_connect(&args, &c));
     ck_assert_int_eq(asked.n, 0);
 }
 
@@ -134,7 +134,7 @@ TEST_OF(places, a_daemon_that_fails_to_start_is_not_started_again)
     struct dlx_client *c = NULL;
     char said[64];
     dlx_test_spawn_script("echo once >>\"$XDG_RUNTIME_DIR/starts\"; exit 3");
-    fails(dlx_connect(&c, &args), DLX_E_NO_DAEMON, "exited with status 3");
+    fails(dlx_connect(&args, &c), DLX_E_NO_DAEMON, "exited with status 3");
     ck_assert_int_eq(asked.n, 0);
     dlx_test_spawn_read("starts", said, sizeof said);
     ck_assert_str_eq(said, "once\n");

@@ -96,7 +96,7 @@ static void waits_for_the_machine_so_long(int64_t timeout_ns, int64_t wait_ns)
     start_machine_daemon();
     end_machine_daemon(SIGKILL);
 
-    ok(dlx_connect(&c, &args));
+    ok(dlx_connect(&args, &c));
     ck_assert_int_eq(dlx_test_spawn_pid(c), machine);
     ck_assert_int_eq(dlx_client_place(c), DLX_DAEMON_SYSTEM);
     ck_assert_str_eq(dlx_client_passed_over(c), "");
@@ -119,7 +119,7 @@ TEST_OF(place, who_waits_for_a_daemon_waits_so_long_for_the_machines)
     start_machine_daemon();
     end_machine_daemon(SIGKILL);
     uint64_t began = dlx__now_ns();
-    fails(dlx_connect(&c, &args), DLX_E_TIMEOUT, "did not come back within 0.05 s");
+    fails(dlx_connect(&args, &c), DLX_E_TIMEOUT, "did not come back within 0.05 s");
     ck_assert_uint_ge(dlx__now_ns() - began, SECOND / 20);
     waits_for_the_machine_so_long(20 * SECOND, DLX_FOREVER);
 }

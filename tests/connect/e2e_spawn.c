@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dlx_connect(&c, NULL) where nobody set anything up: a private daemon, shared by all, that ends by
+/* dlx_connect(NULL, &c) where nobody set anything up: a private daemon, shared by all, that ends by
  * itself. */
 
 #include "tests/harness/cli.h"
@@ -177,7 +177,7 @@ TEST(a_caller_without_standard_streams)
         close(i);
     }
     struct dlx_client *c = NULL;
-    int r = dlx_connect(&c, NULL);
+    int r = dlx_connect(NULL, &c);
     dlx_client_unref(c);
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(dup2(saved[i], i), i);
@@ -409,7 +409,7 @@ TEST(none_is_started_where_that_is_off)
     struct dlx_connect_args args = {.size = sizeof args, .autospawn = 2};
     auto_client *c = NULL;
     dlx_test_spawn_fails(DLX_AUTOSPAWN_NEVER, 0, DLX_E_NO_DAEMON, dlx_test_spawn_socket);
-    fails(dlx_connect(&c, &args), DLX_E_INVALID, "autospawn");
+    fails(dlx_connect(&args, &c), DLX_E_INVALID, "autospawn");
     for (size_t i = 0; i < DLX_ARRAY_SIZE(off); i++) {
         setenv("DLX_AUTOSPAWN", off[i], 1);
         dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, 0, DLX_E_NO_DAEMON, "DLX_AUTOSPAWN");
@@ -417,7 +417,7 @@ TEST(none_is_started_where_that_is_off)
     unsetenv("DLX_AUTOSPAWN");
     args.autospawn = DLX_AUTOSPAWN_DEFAULT;
     args.socket = dlx_test_spawn_socket; /* named: whoever named it sees to it */
-    fails(dlx_connect(&c, &args), DLX_E_NO_DAEMON, dlx_test_spawn_socket);
+    fails(dlx_connect(&args, &c), DLX_E_NO_DAEMON, dlx_test_spawn_socket);
     ck_assert_ptr_null(strstr(dlx_client_errmsg(NULL), "DLX_SOCKET"));
     setenv("DLX_SOCKET", dlx_test_spawn_socket, 1);
     dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, 0, DLX_E_NO_DAEMON,

@@ -127,7 +127,7 @@ TEST(few_descriptors)
         limit = old;
         limit.rlim_cur = (rlim_t)next + left;
         ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-        int r = dlx_connect(&c, NULL);
+        int r = dlx_connect(NULL, &c);
         ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &old), 0);
         ck_assert_msg(r == 0 || r == DLX_E_FD_LIMIT, "%d %s", r, dlx_client_errmsg(NULL));
         worked |= r == 0;
@@ -142,7 +142,7 @@ TEST(few_descriptors)
 static int connect_and_tell(void)
 {
     auto_client *c = NULL;
-    int r = dlx_connect(&c, NULL);
+    int r = dlx_connect(NULL, &c);
     printf("%d %s\n", r, dlx_client_errmsg(NULL));
     return 0;
 }
@@ -202,7 +202,7 @@ TEST_OF(hidden, without_a_runtime_folder)
     ck_assert_str_eq(info.socket, file);
     ck_assert_int_eq(mkdir("/tmp/run", 0700), 0);
     setenv("XDG_RUNTIME_DIR", "/tmp/run", 1);
-    ok(dlx_connect(&other, &only));
+    ok(dlx_connect(&only, &other));
     ck_assert_int_eq(dlx_test_spawn_pid(other), (pid_t)info.pid);
     dlx_client_unref(other);
     dlx_client_unref(c);

@@ -85,7 +85,7 @@ TEST(who_may_wait_for_ever_starts_one_too)
 {
     const struct dlx_connect_args args = {.size = sizeof args, .timeout_ns = DLX_FOREVER};
     auto_client *c = NULL;
-    ok(dlx_connect(&c, &args));
+    ok(dlx_connect(&args, &c));
     ck_assert_uint_eq(dlx_test_stream_daemon_info(c).n_clients, 1);
 }
 

@@ -89,7 +89,7 @@ TEST(a_subscribe_that_is_too_late_says_what_dlpackd_lacks)
 {
     struct dlx_client *patient = dlx_test_stream_connect(), *c = NULL;
     struct dlx_subscription *s = NULL;
-    ok(dlx_connect(&c, CONNECT(.timeout_ns = SECOND / 5)));
+    ok(dlx_connect(CONNECT(.timeout_ns = SECOND / 5), &c));
     const struct rlimit limit = dlx_test_daemon_leave_fds(place, OF_SUBSCRIBE);
     fails(dlx_subscribe(c, "test/a", NULL, &s), DLX_E_TIMEOUT,
           "of 2 links were made in time, and dlpackd lacks what the others need: ");

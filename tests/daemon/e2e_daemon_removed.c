@@ -47,7 +47,7 @@ static struct dlx_client *connect_to_place(void)
 {
     const struct dlx_connect_args args = {.size = sizeof args, .socket = place.path};
     struct dlx_client *c = NULL;
-    ok(dlx_connect(&c, &args));
+    ok(dlx_connect(&args, &c));
     return c;
 }
 

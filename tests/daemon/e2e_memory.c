@@ -63,7 +63,7 @@ TEST(one_process_uses_daemons_of_both_kinds)
     for (int i = 0; i < 2; i++) {
         dlx_test_daemon_start(daemons[i], kinds[i]);
         struct dlx_connect_args args = {.size = sizeof args, .socket = daemons[i]->path};
-        ok(dlx_connect(&x[i].c, &args));
+        ok(dlx_connect(&args, &x[i].c));
         is_memory(x[i].c, i == 0 ? "posix" : "memfd");
         x[i].p = dlx_test_stream_publisher(x[i].c, "t", NULL);
         x[i].s = dlx_test_stream_subscribe(x[i].c, "t", NULL);

@@ -390,7 +390,7 @@ static int ask_stand_in(uint32_t greets, uint32_t minor, bool says_more,
     unlink(dlx_test_stream_daemon.path);
     x.listener = dlx_test_listen(dlx_test_stream_daemon.path, SOCK_SEQPACKET);
     pthread_t thread = dlx_test_stream_thread(run_stand_in, &x);
-    int r = dlx_connect(&c, CONNECT(.timeout_ns = PATIENCE));
+    int r = dlx_connect(CONNECT(.timeout_ns = PATIENCE), &c);
     if (r == 0)
         r = call(c, userdata);
     dlx_client_unref(c);

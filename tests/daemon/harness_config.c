@@ -70,5 +70,5 @@ int dlx_configured_connect(const char *path, struct dlx_client **ret)
 {
     const struct dlx_connect_args args = {
         .size = sizeof args, .socket = path, .timeout_ns = PATIENCE};
-    return dlx_connect(ret, &args);
+    return dlx_connect(&args, ret);
 }

@@ -203,7 +203,7 @@ static size_t subscribe_when_full(struct dlx_client *c)
 TEST(a_subscriber_that_could_not_acknowledge_tries_again)
 {
     auto_client *c = NULL;
-    ok(dlx_connect(&c, CONNECT(.timeout_ns = SOON)));
+    ok(dlx_connect(CONNECT(.timeout_ns = SOON), &c));
     for (size_t n_good = 0; n_good < 3;)
         n_good += subscribe_when_full(c);
 }
@@ -235,7 +235,7 @@ LOOP_TEST(a_subscriber_that_sleeps_and_could_not_acknowledge_tries_again, 0, 2)
     enum { N_MESSAGES = 7 };
     bool failed = true;
     auto_client *c = NULL;
-    ok(dlx_connect(&c, CONNECT(.timeout_ns = SOON)));
+    ok(dlx_connect(CONNECT(.timeout_ns = SOON), &c));
     for (size_t at = 1; failed; at++) {
         auto_subscription *s = dlx_test_stream_subscribe(c, "calls/a", NULL);
         auto_publisher *p =

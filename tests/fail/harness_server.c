@@ -44,7 +44,7 @@ int dlx_test_server_connect(struct dlx_client **ret)
 {
     const struct dlx_connect_args args = {
         .size = sizeof args, .socket = path, .timeout_ns = PATIENCE};
-    return dlx_connect(ret, &args);
+    return dlx_connect(&args, ret);
 }
 
 /* Libuv keeps a pipe for signals, from the first server on. */

@@ -386,7 +386,7 @@ static void take(struct state *s)
     if (!s->s || n_free == 0)
         return;
     bool batch = s->f.left % 2; /* takes no byte of the input for that */
-    int r = batch ? dlx_take_n(s->s, 0, taken, n_free, &n) : dlx_take(s->s, 0, &taken[0]);
+    int r = batch ? dlx_take_n(s->s, n_free, 0, taken, &n) : dlx_take(s->s, 0, &taken[0]);
     check_result(r);
     if (r < 0)
         return;

@@ -38,7 +38,7 @@ GPU_TEST(a_tensor_that_is_not_ready_in_time_can_be_asked_for_again, 0)
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     auto_client *c = NULL;
     DLManagedTensorVersioned *t;
-    ok(dlx_connect(&c, CONNECT(.timeout_ns = SECOND / 20)));
+    ok(dlx_connect(CONNECT(.timeout_ns = SECOND / 20), &c));
     ok(dlx_subscribe(c, "gpu/a", NULL, &x.s));
     CUstream stream = publish_early(x.p, WORK_NS, 7);
     struct dlx_message *m = dlx_test_stream_next(x.s);

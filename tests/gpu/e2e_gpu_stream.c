@@ -291,7 +291,7 @@ GPU_TEST(a_stream_goes_on_when_the_publisher_takes_too_long, 0)
     CUstream from = dlx_test_gpu_stream(), to = dlx_test_gpu_stream();
     auto_client *c = NULL;
     DLManagedTensorVersioned *t, *again;
-    ok(dlx_connect(&c, CONNECT(.timeout_ns = SECOND / 20)));
+    ok(dlx_connect(CONNECT(.timeout_ns = SECOND / 20), &c));
     ok(dlx_subscribe(c, "gpu/a", NULL, &x.s));
     dlx_test_gpu_publish_behind(x.p, from, &gate, 0);
     struct dlx_message *m = dlx_test_stream_next(x.s);

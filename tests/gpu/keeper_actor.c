@@ -109,10 +109,10 @@ int main(int argc, char **argv)
 {
     struct dlx_client *c = NULL;
     if (argc == 4 && strcmp(argv[1], "put") == 0) {
-        require(dlx_connect(&c, NULL));
+        require(dlx_connect(NULL, &c));
         put(c, argv[2], (uint32_t)strtoul(argv[3], NULL, 10));
     } else if (argc == 3 && strcmp(argv[1], "get") == 0) {
-        require(dlx_connect(&c, NULL));
+        require(dlx_connect(NULL, &c));
         get(c, argv[2]);
     } else {
         (void)fprintf(stderr, "usage: keeper_actor put TOPIC CHUNKS | get TOPIC\n");

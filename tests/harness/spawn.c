@@ -143,7 +143,7 @@ struct dlx_client *dlx_test_spawn_connect(void)
 {
     struct dlx_connect_args args = {.size = sizeof args, .timeout_ns = 20 * SECOND};
     struct dlx_client *c = NULL;
-    ok(dlx_connect(&c, &args));
+    ok(dlx_connect(&args, &c));
     return c;
 }
 
@@ -152,7 +152,7 @@ void dlx_test_spawn_fails(uint32_t autospawn, int64_t timeout_ns, int code, cons
     struct dlx_connect_args args = {
         .size = sizeof args, .autospawn = autospawn, .timeout_ns = timeout_ns};
     struct dlx_client *c = NULL;
-    fails(dlx_connect(&c, &args), code, word);
+    fails(dlx_connect(&args, &c), code, word);
     ck_assert_ptr_null(c);
 }
 

@@ -26,7 +26,7 @@ struct dlx_client *dlx_test_stream_connect(void)
     struct dlx_client *c = NULL;
     struct dlx_connect_args args = {
         .size = sizeof args, .socket = dlx_test_stream_daemon.path, .timeout_ns = PATIENCE};
-    ok(dlx_connect(&c, &args));
+    ok(dlx_connect(&args, &c));
     return c;
 }
 

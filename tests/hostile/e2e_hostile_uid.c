@@ -339,7 +339,7 @@ static int use_after_setuid(void *userdata)
     /* A new connection is one of the user that it is now. */
     struct dlx_client *c = NULL;
     struct dlx_connect_args args = {.size = sizeof args, .socket = dlx_test_stream_daemon.path};
-    refused(geteuid() != 0 && dlx_connect(&c, &args) != DLX_E_ACCESS);
+    refused(geteuid() != 0 && dlx_connect(&args, &c) != DLX_E_ACCESS);
     return 0;
 }
 

@@ -50,7 +50,7 @@ static int take_batch(struct dlx_test_scene *x, int64_t timeout_ns, struct dlx_m
 {
     if (x->first == x->n_batch) {
         x->first = x->n_batch = 0;
-        int r = dlx_take_n(x->s, timeout_ns, x->batch, DLX_ARRAY_SIZE(x->batch), &x->n_batch);
+        int r = dlx_take_n(x->s, DLX_ARRAY_SIZE(x->batch), timeout_ns, x->batch, &x->n_batch);
         if (r < 0)
             return r;
     }

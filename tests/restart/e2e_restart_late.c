@@ -115,7 +115,7 @@ TEST(an_announcement_whose_answer_is_late_counts)
     pthread_t proxy_thread = dlx_test_stream_thread(run_proxy, &proxy);
     const struct dlx_connect_args args = {.size = sizeof args, .socket = path};
     struct dlx_client *c = NULL;
-    ok(dlx_connect(&c, &args));
+    ok(dlx_connect(&args, &c));
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER_BLOCKING());
     auto_subscription *s = dlx_test_stream_new_subscription("test/a", SUBSCRIBE_RELIABLY);
     dlx_test_stream_publish(p, 10, 1);

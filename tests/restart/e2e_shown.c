@@ -18,7 +18,7 @@ static struct dlx_publisher *p;
 /* A publisher that has published 1 to n. */
 static void publish_first(const struct dlx_publisher_args *args, int64_t size, int64_t n)
 {
-    ok(dlx_connect(&c, CONNECT(.timeout_ns = 3 * SECOND)));
+    ok(dlx_connect(CONNECT(.timeout_ns = 3 * SECOND), &c));
     p = dlx_test_store_publisher(c, "test/a", args);
     dlx_test_stream_publish_all(p, size, 1, n);
     dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 1);

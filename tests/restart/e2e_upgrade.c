@@ -116,7 +116,7 @@ TEST(newcomers_get_in_throughout)
         auto_client *c = NULL;
         auto_message *m = NULL;
         uint64_t before = dlx__now_ns();
-        int r = dlx_connect(&c, CONNECT(.timeout_ns = PATIENCE));
+        int r = dlx_connect(CONNECT(.timeout_ns = PATIENCE), &c);
         if (r < 0) /* nobody says Assert here: another thread does */
             _exit(2);
         /* The daemon's place may be taken between the call and its answer. */

@@ -347,7 +347,7 @@ TEST(a_daemon_in_a_container_serves_others)
 static int connect_library(void)
 {
     auto_client *c = NULL;
-    return dlx_connect(&c, CONNECT(.timeout_ns = PATIENCE));
+    return dlx_connect(CONNECT(.timeout_ns = PATIENCE), &c);
 }
 
 static void be_nobody(int sock)

@@ -76,7 +76,7 @@ static struct dlx_client *connect_as(const char *name)
     struct dlx_client *c = NULL;
     int r;
     do /* step by step it may take longer than the daemon waits for its Hello */
-        r = dlx_connect(&c, &args);
+        r = dlx_connect(&args, &c);
     while (r == DLX_E_DISCONNECTED);
     ok(r, "connect");
     return c;
@@ -237,7 +237,7 @@ static void subscribing_victim(void)
     for (uint64_t i = 1; i <= N_STORY; i++) {
         begin(i);
         uint32_t n = 1;
-        ok(i == BATCH_AT ? dlx_take_n(s, 10 * SECOND, batch, N_BATCH, &n)
+        ok(i == BATCH_AT ? dlx_take_n(s, N_BATCH, 10 * SECOND, batch, &n)
                          : dlx_take(s, 10 * SECOND, batch),
            "take");
         for (uint32_t k = 0; k < n; k++) {
