@@ -23,7 +23,7 @@ static void publish_one(struct dlx_publisher *p)
     const struct dlx_tensor_spec spec = bm_bytes(shape, 64);
 
     bm_check(dlx_alloc(p, &spec, &t), "dlx_alloc");
-    bm_check(dlx_publish(p, t, NULL), "dlx_publish");
+    bm_check(dlx_publish(p, t, NULL, NULL), "dlx_publish");
 }
 
 /* The links that are there already: a process with publishers and subscriptions of its own. */

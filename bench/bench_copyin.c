@@ -59,7 +59,7 @@ int main(int argc, char **argv)
                       .strides = strides},
     };
     for (size_t i = 0; i < n_warmup; i++)
-        bm_check(dlx_publish(p, &tensor, NULL), "dlx_publish");
+        bm_check(dlx_publish(p, &tensor, NULL, NULL), "dlx_publish");
     size_t n_targets = (size_t)(bm_publisher_stats(p).arena_bytes / size);
     if (n_targets < 1)
         n_targets = 1;
@@ -70,7 +70,7 @@ int main(int argc, char **argv)
         memset(targets[i] = bm_shared(size), 1, size);
     for (size_t i = 0; i < n; i++) {
         uint64_t t0 = bm_now_ns();
-        bm_check(dlx_publish(p, &tensor, NULL), "dlx_publish");
+        bm_check(dlx_publish(p, &tensor, NULL, NULL), "dlx_publish");
         copyin[i] = (double)(bm_now_ns() - t0);
         stamp_memcpy(&one[i], targets[0], source, size);
         stamp_memcpy(&many[i], targets[i % n_targets], source, size);

@@ -23,9 +23,9 @@ cycle_publish(struct dlx_publisher *p, const struct dlx_tensor_spec *spec, uint3
     for (uint32_t i = 0; i < batch; i++)
         bm_check(dlx_alloc(p, spec, &t[i]), "dlx_alloc");
     if (batch == 1)
-        bm_check(dlx_publish(p, t[0], NULL), "dlx_publish");
+        bm_check(dlx_publish(p, t[0], NULL, NULL), "dlx_publish");
     else
-        bm_check(dlx_publish_n(p, t, batch, NULL, NULL), "dlx_publish_n");
+        bm_check(dlx_publish_n(p, t, batch, NULL, NULL, NULL), "dlx_publish_n");
 }
 
 static __attribute__((noinline)) void cycle_take(struct dlx_subscription *s,

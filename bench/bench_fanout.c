@@ -87,7 +87,7 @@ int main(int argc, char **argv)
         for (int k = 0; k < CHUNK; k++) {
             DLManagedTensorVersioned *t;
             bm_check(dlx_alloc(p, &spec, &t), "dlx_alloc");
-            bm_check(dlx_publish(p, t, NULL), "dlx_publish");
+            bm_check(dlx_publish(p, t, NULL, NULL), "dlx_publish");
         }
     }
     struct bm_summary summary = bm_series_end(&series, CHUNK);

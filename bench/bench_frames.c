@@ -47,7 +47,7 @@ static void publish_frames(struct dlx_publisher *p, uint64_t n)
         while (rate && bm_now_ns() < start_ns + i * 1000000000u / rate)
             continue;
         memset(t->dl_tensor.data, (int)(i & 0x7f) + 1, frame_size);
-        bm_check(dlx_publish(p, t, NULL), "dlx_publish");
+        bm_check(dlx_publish(p, t, NULL, NULL), "dlx_publish");
     }
 }
 

@@ -56,7 +56,7 @@ static inline void side_send(struct side *s)
     bm_check(dlx_alloc(s->out, &s->spec, &t), "dlx_alloc");
     if (s->n_touched)
         memset(t->dl_tensor.data, 1, s->n_touched);
-    bm_check(dlx_publish(s->out, t, NULL), "dlx_publish");
+    bm_check(dlx_publish(s->out, t, NULL, NULL), "dlx_publish");
 }
 
 static inline void side_receive(struct side *s)

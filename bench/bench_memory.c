@@ -66,7 +66,7 @@ static void publish(struct dlx_publisher *p, size_t size)
     DLManagedTensorVersioned *t;
 
     bm_check(dlx_alloc(p, &spec, &t), "dlx_alloc");
-    bm_check(dlx_publish(p, t, NULL), "dlx_publish");
+    bm_check(dlx_publish(p, t, NULL, NULL), "dlx_publish");
 }
 
 static void take(struct live *l, struct dlx_subscription *s, size_t size)

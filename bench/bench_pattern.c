@@ -21,7 +21,7 @@ static void publish(struct dlx_publisher *p, const struct dlx_tensor_spec *spec)
     DLManagedTensorVersioned *t;
 
     bm_check(dlx_alloc(p, spec, &t), "dlx_alloc");
-    bm_check(dlx_publish(p, t, NULL), "dlx_publish");
+    bm_check(dlx_publish(p, t, NULL, NULL), "dlx_publish");
 }
 
 static void raise_limit(void)

@@ -43,7 +43,7 @@ int main(int argc, char **argv)
         for (int k = 0; k < CHUNK; k++) {
             DLManagedTensorVersioned *t;
             bm_check(dlx_alloc(p[next], &spec, &t), "dlx_alloc");
-            bm_check(dlx_publish(p[next], t, NULL), "dlx_publish");
+            bm_check(dlx_publish(p[next], t, NULL, NULL), "dlx_publish");
             dlx_message_unref(bm_take(s));
             next = next + 1 < n_publishers ? next + 1 : 0;
         }

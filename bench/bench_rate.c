@@ -98,13 +98,13 @@ static void publish(struct dlx_publisher *p, DLManagedTensorVersioned *const *t,
 
     if (n == 1) {
         do
-            r = dlx_publish(p, *t, args);
+            r = dlx_publish(p, *t, args, NULL);
         while (r == DLX_E_FULL);
         bm_check(r, "dlx_publish");
         return;
     }
     for (uint32_t n_done = 0, n_now; n_done < n; n_done += n_now) {
-        r = dlx_publish_n(p, t + n_done, n - n_done, args, &n_now);
+        r = dlx_publish_n(p, t + n_done, n - n_done, args, NULL, &n_now);
         if (r != DLX_E_FULL)
             bm_check(r, "dlx_publish_n");
     }

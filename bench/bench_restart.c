@@ -49,7 +49,7 @@ static void publish(struct dlx_publisher *p, unsigned char mark)
     DLManagedTensorVersioned *t;
     bm_check(dlx_alloc(p, &spec, &t), "dlx_alloc");
     memset(t->dl_tensor.data, mark, 64);
-    bm_check(dlx_publish(p, t, &wait), "dlx_publish");
+    bm_check(dlx_publish(p, t, &wait, NULL), "dlx_publish");
 }
 
 int main(int argc, char **argv)

@@ -33,7 +33,7 @@ static void publish(const char *topic, size_t size, uint32_t n)
 {
     const struct dlx_publisher_args args = {.size = sizeof args, .history = 1, .retain = 1};
     struct dlx_publish_report report = {.size = sizeof report};
-    const struct dlx_publish_args how = {.size = sizeof how, .report = &report};
+    const struct dlx_publish_args how = {.size = sizeof how};
     const int64_t shape[1] = {(int64_t)(size / n / sizeof(float))};
     size_t tensor_size = (size_t)shape[0] * sizeof(float);
     struct dlx_tensor_spec *specs = calloc(n, sizeof *specs);
@@ -54,7 +54,7 @@ static void publish(const char *topic, size_t size, uint32_t n)
         memset(tensors[i]->dl_tensor.data, mark(i), tensor_size);
         items[i] = (struct dlx_item){tensor_name(i, names[i]), tensors[i]};
     }
-    bm_check(dlx_publish_set(p, items, n, NULL, &how), "dlx_publish_set");
+    bm_check(dlx_publish_set(p, items, n, NULL, &how, &report), "dlx_publish_set");
     if (report.copied_bytes)
         bm_fail("%llu bytes were copied", (unsigned long long)report.copied_bytes);
     dlx_publisher_unref(p);

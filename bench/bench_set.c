@@ -51,7 +51,7 @@ static double one_set(struct state_dict *d, struct dlx_publisher *p, struct dlx_
     for (uint32_t i = 0; i < d->n; i++)
         d->items[i].tensor = d->tensors[i];
     uint64_t start = bm_now_ns();
-    bm_check(dlx_publish_set(p, d->items, d->n, NULL, NULL), "dlx_publish_set");
+    bm_check(dlx_publish_set(p, d->items, d->n, NULL, NULL, NULL), "dlx_publish_set");
     struct dlx_message *m = bm_take(s);
     for (uint32_t i = 0; i < d->n; i++)
         bm_check(dlx_message_tensor(m, i, &d->tensors[i]), "dlx_message_tensor");

@@ -57,7 +57,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < n_warmup + n; i++) {
         bm_await_sleep(pid);
         bm_check(dlx_alloc(p, &spec, &t), "dlx_alloc");
-        bm_check(dlx_publish(p, t, NULL), "dlx_publish");
+        bm_check(dlx_publish(p, t, NULL, NULL), "dlx_publish");
     }
     bm_wait(pid);
     bm_json_begin();

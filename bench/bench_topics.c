@@ -40,7 +40,7 @@ static void publish_one(struct dlx_publisher *p)
 
     bm_check(dlx_alloc(p, &spec, &t), "dlx_alloc");
     memset(t->dl_tensor.data, 1, PAYLOAD_SIZE);
-    bm_check(dlx_publish(p, t, NULL), "dlx_publish");
+    bm_check(dlx_publish(p, t, NULL, NULL), "dlx_publish");
 }
 
 static void hold(void)

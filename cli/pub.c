@@ -141,10 +141,10 @@ static int publish_once(struct pub *p, struct outgoing *o, const struct dlx_publ
     const struct safetensors *set = o->source->set;
     struct dlx_bytes meta = p->meta;
     if (!set && !meta.data)
-        return dlx_publish(p->publisher, o->tensors[0], args);
+        return dlx_publish(p->publisher, o->tensors[0], args, NULL);
     if (!meta.data)
         meta = (struct dlx_bytes){.data = set->meta, .size = set->meta_size};
-    return dlx_publish_set(p->publisher, o->items, o->n, meta.data ? &meta : NULL, args);
+    return dlx_publish_set(p->publisher, o->items, o->n, meta.data ? &meta : NULL, args, NULL);
 }
 
 /* Publish, however long subscribers make it wait. */

@@ -40,7 +40,7 @@ static void film_to_topic(struct film *film, struct dlx_publisher *p, const stru
         ex_check(dlx_alloc(p, &spec, &frame), "allocating a frame");
         film_draw(film, (double)i / o->rate, frame->dl_tensor.data);
         ex_sleep_until_ns(start_ns + i * 1000000000u / o->rate);
-        ex_check(dlx_publish(p, frame, NULL), "publishing a frame");
+        ex_check(dlx_publish(p, frame, NULL, NULL), "publishing a frame");
     }
     FILE *report = ex_report_open(o->report);
     ex_report_publisher(report, p, (double)(ex_now_ns() - start_ns) / 1e9);

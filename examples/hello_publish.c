@@ -21,7 +21,7 @@ int main(void)
     float *x = t->dl_tensor.data; /* already in shared memory */
     for (int i = 0; i < 6; i++)
         x[i] = (float)i / 2;
-    r = dlx_publish(p, t, NULL); /* passes ownership on success */
+    r = dlx_publish(p, t, NULL, NULL); /* passes ownership on success */
     if (r)
         t->deleter(t);
 end:

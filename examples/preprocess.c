@@ -63,7 +63,7 @@ static void add_frame(struct work *w, const DLTensor *frame)
     float *image = (float *)w->batch->dl_tensor.data + (size_t)w->n_filled * 3 * o->side * o->side;
     resize_run(w->resize, frame->data, image);
     if (++w->n_filled == o->n_images) {
-        ex_check(dlx_publish(w->batches, w->batch, NULL), "publishing a batch");
+        ex_check(dlx_publish(w->batches, w->batch, NULL, NULL), "publishing a batch");
         w->batch = NULL;
         w->n_filled = 0;
     }

@@ -89,7 +89,7 @@ static void send_batch(void)
     uint32_t n_sent;
 
     for (uint32_t i = 0; i < batch; i += n_sent) {
-        int r = dlx_publish_n(out, loaned + i, batch - i, &try_once, &n_sent);
+        int r = dlx_publish_n(out, loaned + i, batch - i, &try_once, NULL, &n_sent);
         if (r != DLX_E_FULL)
             bm_check(r, "dlx_publish_n");
     }
@@ -107,7 +107,7 @@ void peer_send(void)
         return;
     }
     do
-        r = dlx_publish(out, loaned[0], &try_once);
+        r = dlx_publish(out, loaned[0], &try_once, NULL);
     while (r == DLX_E_FULL);
     bm_check(r, "dlx_publish");
 }

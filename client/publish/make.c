@@ -181,10 +181,10 @@ void dlx__publish_put(struct dlx_publisher *p, const struct dlx_parcel *parcel,
     dlx_store64_relaxed(&dlx__writer_control(&p->core)->copied_bytes, p->stats.copied_bytes);
 }
 
-void dlx__publish_report(const struct dlx_publisher *p, const struct dlx_publish_args *args,
-                         uint64_t copied_bytes, uint32_t n_copied, uint32_t n_copied_views)
+void dlx__publish_report(const struct dlx_publisher *p, uint64_t copied_bytes, uint32_t n_copied,
+                         uint32_t n_copied_views, struct dlx_publish_report *ret)
 {
-    if (!args->report)
+    if (!ret)
         return;
     struct dlx_publish_report report = {.size = sizeof report,
                                         .seq = dlx__writer_head(&p->core),
@@ -192,7 +192,7 @@ void dlx__publish_report(const struct dlx_publisher *p, const struct dlx_publish
                                         .n_copied = n_copied,
                                         .n_copied_views = n_copied_views,
                                         .n_subscribers = dlx__publisher_link_n_reached(p)};
-    (void)dlx__args_return(args->report, sizeof report, &report, sizeof report);
+    (void)dlx__args_return(ret, sizeof report, &report, sizeof report);
 }
 
 bool dlx__publish_shares(const struct dlx_block *own, const struct dlx_publish_args *args)
@@ -560,7 +560,8 @@ static size_t bits_size(uint32_t n)
 
 /* Returns 0; DLX__AGAIN. */
 static int publish_set(struct dlx_publisher *p, struct set *set, const struct dlx_bytes *meta,
-                       const struct dlx_publish_args *args, struct dlx_wait *wait)
+                       const struct dlx_publish_args *args, struct dlx_wait *wait,
+                       struct dlx_publish_report *ret)
 {
     int r = check_items(p, set, args);
     if (r == 0 && set->gpu)
@@ -583,7 +584,7 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
         return r;
     }
     put_set(p, set, args);
-    dlx__publish_report(p, args, set->copied_bytes, set->n_copied, set->n_copied_views);
+    dlx__publish_report(p, set->copied_bytes, set->n_copied, set->n_copied_views, ret);
     for (uint32_t i = 0; !args->share && set->n_copied > 0 && i < set->n; i++) {
         DLManagedTensorVersioned *t = set->items[i].tensor;
         if (is_copied(set, i) && t->deleter)
@@ -594,7 +595,8 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
 }
 
 int dlx__publish_items(struct dlx_publisher *p, const struct dlx_item *items, uint32_t n,
-                       const struct dlx_bytes *meta, const struct dlx_publish_args *args)
+                       const struct dlx_bytes *meta, const struct dlx_publish_args *args,
+                       struct dlx_publish_report *ret)
 {
     dlx_cleanup(dlx__freep) struct dlx_manifest_item *entries = malloc(n * sizeof *entries);
     dlx_cleanup(dlx__freep) uint64_t *copied = malloc(bits_size(n));
@@ -608,7 +610,7 @@ int dlx__publish_items(struct dlx_publisher *p, const struct dlx_item *items, ui
                           .share = args->share,
                           .entries = entries,
                           .is_copied = memset(copied, 0, bits_size(n))};
-        r = publish_set(p, &set, meta, args, &wait);
+        r = publish_set(p, &set, meta, args, &wait, ret);
         if (set.gpu)
             dlx__gpu_publisher.drop(set.gpu);
     } while (dlx_unlikely(r < 0) && (r = dlx__publisher_go_on(p, r, &wait)) == DLX__AGAIN);
@@ -621,7 +623,7 @@ int dlx__publish_on_gpu(struct dlx_publisher *p, DLManagedTensorVersioned *tenso
 {
     const struct dlx_item item = {.tensor = tensor};
     const struct dlx_publisher_stats before = p->stats;
-    int r = dlx__publish_items(p, &item, 1, NULL, args);
+    int r = dlx__publish_items(p, &item, 1, NULL, args, NULL);
     *copied_bytes += p->stats.copied_bytes - before.copied_bytes;
     *n_copied += p->stats.copied > before.copied;
     return r;

@@ -9,13 +9,14 @@
 #include "client/publish/publisher_wait.h"
 #include "ring/manifest.h"
 
-/* What the caller passed, perhaps without the members that this version added. */
+/* What the caller passed, perhaps without the members that this version added. A report without
+ * its size is refused here, before anything is published. */
 static inline int dlx__publish_args(struct dlx_publish_args *ret,
-                                    const struct dlx_publish_args *user_args)
+                                    const struct dlx_publish_args *user_args,
+                                    const struct dlx_publish_report *report)
 {
     int r = dlx__args_copy(ret, sizeof *ret, offsetof(struct dlx_publish_args, stream), user_args);
-    /* Before anything is published, and not in a report that stays empty. */
-    return r == 0 && ret->report ? dlx__args_check_result(ret->report, sizeof *ret->report) : r;
+    return r == 0 && report ? dlx__args_check_result(report, sizeof *report) : r;
 }
 
 /* Likewise for a tensor that is to be allocated. */
@@ -24,9 +25,10 @@ static inline int dlx__tensor_spec(struct dlx_tensor_spec *ret, const struct dlx
     return dlx__args_copy(ret, sizeof *ret, offsetof(struct dlx_tensor_spec, device), spec);
 }
 
-/* Publish a set. All earlier messages were announced. */
+/* Publish a set. All earlier messages were announced. `ret` may be NULL. */
 int dlx__publish_items(struct dlx_publisher *p, const struct dlx_item *items, uint32_t n,
-                       const struct dlx_bytes *meta, const struct dlx_publish_args *args);
+                       const struct dlx_bytes *meta, const struct dlx_publish_args *args,
+                       struct dlx_publish_report *ret);
 
 /* Publish a tensor on a GPU as a message of its own, and add what was copied of it. */
 int dlx__publish_on_gpu(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
@@ -123,8 +125,8 @@ static inline __attribute__((always_inline)) void dlx__publish_announce(struct d
         dlx__publisher_succeed(p);
 }
 
-/* Fill the report of the last message, if one is asked for. */
-void dlx__publish_report(const struct dlx_publisher *p, const struct dlx_publish_args *args,
-                         uint64_t copied_bytes, uint32_t n_copied, uint32_t n_copied_views);
+/* Fill the report of the last message, if the caller asked for one (`ret` is not NULL). */
+void dlx__publish_report(const struct dlx_publisher *p, uint64_t copied_bytes, uint32_t n_copied,
+                         uint32_t n_copied_views, struct dlx_publish_report *ret);
 
 #endif

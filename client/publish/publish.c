@@ -327,6 +327,7 @@ static inline void put_ready(struct dlx_publisher *p, struct dlx_block *own, uin
 /* Tensors on their way, with what is the same for all of them. */
 struct batch {
     const struct dlx_publish_args *args;
+    struct dlx_publish_report *report; /* the caller's, or NULL */
     struct dlx_wait wait;
     uint64_t now;
     uint64_t copied_bytes;
@@ -335,10 +336,11 @@ struct batch {
 };
 
 static void begin_batch(struct dlx_publisher *p, struct batch *batch,
-                        const struct dlx_publish_args *args)
+                        const struct dlx_publish_args *args, struct dlx_publish_report *report)
 {
     uint64_t now = dlx__clock_now(&p->clock);
     *batch = (struct batch){.args = args,
+                            .report = report,
                             .wait = dlx__wait_of(args->timeout_ns),
                             .now = args->monotonic_ns ? args->monotonic_ns : now};
 }
@@ -418,22 +420,23 @@ static void end_batch(struct dlx_publisher *p, const struct batch *batch, uint32
 {
     announce_rest(p);
     note_next(p);
-    dlx__publish_report(p, batch->args, batch->copied_bytes, batch->n_copied,
-                        batch->n_copied_views);
+    dlx__publish_report(p, batch->copied_bytes, batch->n_copied, batch->n_copied_views,
+                        batch->report);
     dlx__publisher_look_after(p, batch->args->monotonic_ns ? dlx__clock_now(&p->clock) : batch->now,
                               n);
 }
 
 static int __attribute__((noinline))
 publish_batch(struct dlx_publisher *p, DLManagedTensorVersioned *const *tensors, uint32_t n,
-              const struct dlx_publish_args *user_args, uint32_t *ret_n)
+              const struct dlx_publish_args *user_args, struct dlx_publish_report *ret,
+              uint32_t *ret_n)
 {
     struct dlx_publish_args args = {0};
     struct batch batch;
-    int r = user_args ? dlx__publish_args(&args, user_args) : 0;
+    int r = dlx__publish_args(&args, user_args, ret);
     if (r < 0)
         return r;
-    begin_batch(p, &batch, &args);
+    begin_batch(p, &batch, &args, ret);
     for (*ret_n = 0; *ret_n < n; ++*ret_n) {
         r = put_versioned(p, &batch, tensors[*ret_n]);
         if (dlx_unlikely(r < 0))
@@ -447,38 +450,39 @@ publish_batch(struct dlx_publisher *p, DLManagedTensorVersioned *const *tensors,
 /* These arguments make no difference to a tensor that is ready, while there is room. */
 static inline bool are_plain(const struct dlx_publish_args *args)
 {
-    return !args ||
-           (args->size == sizeof *args && args->monotonic_ns == 0 && !args->share && !args->report);
+    return !args || (args->size == sizeof *args && args->monotonic_ns == 0 && !args->share);
 }
 
 int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
-                const struct dlx_publish_args *args)
+                const struct dlx_publish_args *args, struct dlx_publish_report *ret)
 {
     uint32_t n;
     int r = dlx__publisher_begin(tensor ? p : NULL, "dlx_publish");
     if (dlx_unlikely(r < 0))
         return DLX_NAME_NULL(r, "dlx_publish", {"tensor", tensor});
     struct dlx_block *own = dlx__block_of(p->heap, tensor);
-    if (dlx_likely(are_plain(args) && is_in_own_block(tensor, own) && dlx__publish_has_room(p))) {
+    if (dlx_likely(!ret && are_plain(args) && is_in_own_block(tensor, own) &&
+                   dlx__publish_has_room(p))) {
         uint64_t now = dlx__clock_now(&p->clock);
         put_ready(p, own, now);
         dlx__publish_announce(p);
         note_next(p);
         dlx__publisher_look_after(p, now, 1); /* last: it may move */
     } else {
-        r = publish_batch(p, &tensor, 1, args, &n);
+        r = publish_batch(p, &tensor, 1, args, ret, &n);
     }
     dlx__publisher_leave(p);
     return r;
 }
 
 int dlx_publish_n(struct dlx_publisher *p, DLManagedTensorVersioned *const *tensors, uint32_t n,
-                  const struct dlx_publish_args *args, uint32_t *ret_n)
+                  const struct dlx_publish_args *args, struct dlx_publish_report *ret,
+                  uint32_t *ret_n)
 {
     uint32_t done = 0;
     int r = dlx__publisher_begin(tensors ? p : NULL, "dlx_publish_n");
     if (r == 0) {
-        r = publish_batch(p, tensors, n, args, &done);
+        r = publish_batch(p, tensors, n, args, ret, &done);
         dlx__publisher_leave(p);
     } else {
         r = DLX_NAME_NULL(r, "dlx_publish_n", {"tensors", tensors});
@@ -489,16 +493,16 @@ int dlx_publish_n(struct dlx_publisher *p, DLManagedTensorVersioned *const *tens
 }
 
 int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
-                       const struct dlx_publish_args *user_args)
+                       const struct dlx_publish_args *user_args, struct dlx_publish_report *ret)
 {
     struct dlx_publish_args args = {0};
     struct batch batch;
     int r = dlx__publisher_begin(tensor ? p : NULL, "dlx_publish_legacy");
     if (r < 0)
         return DLX_NAME_NULL(r, "dlx_publish_legacy", {"tensor", tensor});
-    r = user_args ? dlx__publish_args(&args, user_args) : 0;
+    r = dlx__publish_args(&args, user_args, ret);
     if (r == 0) {
-        begin_batch(p, &batch, &args);
+        begin_batch(p, &batch, &args, ret);
         r = put_any(p, &batch, &tensor->dl_tensor, NULL, false);
         if (r == DLX_E_WOULD_COPY)
             dlx__publish_fail_would_copy(p, "the tensor", NULL, dlx__message_of_legacy(tensor));
@@ -512,7 +516,8 @@ int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
 }
 
 int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *items, uint32_t n_items,
-                    const struct dlx_bytes *meta, const struct dlx_publish_args *user_args)
+                    const struct dlx_bytes *meta, const struct dlx_publish_args *user_args,
+                    struct dlx_publish_report *ret)
 {
     struct dlx_publish_args args = {0};
     const void *data = meta && meta->size > 0 ? meta->data : "";
@@ -527,10 +532,10 @@ int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *items, uint3
                       "topic %s: %zu bytes of metadata (limit DLX_META_MAX, %u): publish what is "
                       "large as a tensor",
                       p->topic, meta->size, DLX_SHM_META_MAX);
-    else if (user_args)
-        r = dlx__publish_args(&args, user_args);
+    else
+        r = dlx__publish_args(&args, user_args, ret);
     if (r == 0)
-        r = dlx__publish_items(p, items, n_items, meta, &args);
+        r = dlx__publish_items(p, items, n_items, meta, &args, ret);
     dlx__publisher_leave(p);
     return r;
 }

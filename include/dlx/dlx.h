@@ -10,7 +10,7 @@
  *     dlx_publisher_new(c, "cam/front", NULL, &p) dlx_subscribe(c, "cam/front", NULL, &s)
  *     dlx_alloc(p, &spec, &t)                     dlx_take(s, timeout_ns, &m)
  *     ... fill t->dl_tensor.data ...              dlx_message_tensor(m, 0, &r)
- *     dlx_publish(p, t, NULL)                     ... use r, then r->deleter(r) ...
+ *     dlx_publish(p, t, NULL, NULL)               ... use r, then r->deleter(r) ...
  *
  * Conventions
  *   - A function returns 0 (DLX_OK) or a negative code of enum dlx_error. It writes its outputs
@@ -304,7 +304,7 @@ struct dlx_tensor_spec {
 DLX_API int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *spec,
                       DLManagedTensorVersioned **ret);
 
-/** What dlx_publish() did. */
+/** What dlx_publish() did. The caller sets `size`. */
 struct dlx_publish_report {
     size_t size;
     uint64_t seq;           /**< number of the message, 1 for the publisher's first */
@@ -326,8 +326,6 @@ struct dlx_publish_args {
     bool strict;
     /** The caller keeps the tensor, which nobody may write to any more: see dlx_publish(). */
     bool share;
-    /** Filled on success if not NULL. The caller sets its `size`. */
-    struct dlx_publish_report *report;
     void *stream; /**< GPUs: the stream that writes the tensors; <dlx/gpu.h> */
     bool stage;   /**< GPUs: copy tensors that cannot be passed on, instead of failing */
 };
@@ -345,6 +343,8 @@ struct dlx_publish_args {
  * was passed on: subscribers read it, and later messages reuse it. The caller ensures that nothing
  * in this process (a view, a NumPy array, another DLPack export) writes to it, or copies the tensor
  * first, or publishes it with `share`. dlx_set_debug() finds code that writes.
+ *
+ * `ret` receives the report on success; it may be NULL.
  *
  * With `share` the tensor stays the caller's, who calls its deleter as if it had not been
  * published. If it was not copied, it has DLPACK_FLAG_BITMASK_READ_ONLY from then on, and nobody
@@ -367,24 +367,25 @@ struct dlx_publish_args {
  * DLX_E_FORKED.
  */
 DLX_API int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
-                        const struct dlx_publish_args *args);
+                        const struct dlx_publish_args *args, struct dlx_publish_report *ret);
 
 /**
  * Publishes `n` tensors as n messages, in this order. It costs less than n calls of dlx_publish().
- * The timeout is for all of them together. The report is that of the last message, but counts the
- * copied bytes and tensors of all.
+ * The timeout is for all of them together.
  *
- * `ret_n` receives the number of published messages, also on failure; it may be NULL. The tensors
- * after those still belong to the caller.
+ * `ret_n` receives the number of published messages; it may be NULL. The tensors after those still
+ * belong to the caller. The report is that of the last message, but counts the copied bytes and
+ * tensors of all. Both are written on failure, too: the report if a message was published.
  *
  * Returns 0 if all were published, else as dlx_publish() for the first that was not.
  */
 DLX_API int dlx_publish_n(struct dlx_publisher *p, DLManagedTensorVersioned *const *tensors,
-                          uint32_t n, const struct dlx_publish_args *args, uint32_t *ret_n);
+                          uint32_t n, const struct dlx_publish_args *args,
+                          struct dlx_publish_report *ret, uint32_t *ret_n);
 
 /** Publishes a tensor in the struct of DLPack before version 1. It is always copied. */
 DLX_API int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
-                               const struct dlx_publish_args *args);
+                               const struct dlx_publish_args *args, struct dlx_publish_report *ret);
 
 /**
  * Turns the debug mode on or off for the publishers that this process makes from now on. Until the
@@ -448,7 +449,8 @@ DLX_API int dlx_alloc_set(struct dlx_publisher *p, const struct dlx_tensor_spec 
  * without `share`, too much metadata.
  */
 DLX_API int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *items, uint32_t n_items,
-                            const struct dlx_bytes *meta, const struct dlx_publish_args *args);
+                            const struct dlx_bytes *meta, const struct dlx_publish_args *args,
+                            struct dlx_publish_report *ret);
 
 /**
  * Waits until at least `n_subscribers` are attached. A subscription that is older than the

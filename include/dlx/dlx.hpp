@@ -165,12 +165,12 @@ class publisher : public detail::handle<dlx_publisher>
     {
         return alloc(dtype_of<T>, shape, device);
     }
-    /** Publishes one tensor. On success `t` is empty afterwards, unless args.share is set. The
-     *  report is returned, not written to args.report. */
+    /** Publishes one tensor. On success `t` is empty afterwards, unless args.share is set. */
     dlx_publish_report publish(tensor &&t, dlx_publish_args args = {})
     {
-        const dlx_publish_report report = report_of(
-            args, [&](const dlx_publish_args &a) { return dlx_publish(get(), t.get(), &a); });
+        auto report = detail::args(dlx_publish_report{});
+        args.size = sizeof args;
+        detail::check(dlx_publish(get(), t.get(), &args, &report));
         if (!args.share)
             (void)t.release();
         return report;
@@ -190,22 +190,23 @@ class publisher : public detail::handle<dlx_publisher>
                                  std::uint32_t *ret_n = nullptr)
     {
         std::vector<DLManagedTensorVersioned *> c_tensors;
+        auto report = detail::args(dlx_publish_report{});
         std::uint32_t n = 0;
+        args.size = sizeof args;
         if (ret_n)
             *ret_n = 0;
         if (tensors.size() > UINT32_MAX)
             throw error(DLX_E_INVALID, std::to_string(tensors.size()) + " messages at once");
         for (const tensor &t : tensors)
             c_tensors.push_back(t.get());
-        const auto publish = [&](const dlx_publish_args &a) {
-            const int r = dlx_publish_n(get(), c_tensors.data(), count(c_tensors.size()), &a, &n);
-            for (std::uint32_t i = 0; i < n && !a.share; i++)
-                (void)tensors[i].release();
-            if (ret_n)
-                *ret_n = n;
-            return r;
-        };
-        return report_of(args, publish);
+        const int r =
+            dlx_publish_n(get(), c_tensors.data(), count(c_tensors.size()), &args, &report, &n);
+        for (std::uint32_t i = 0; i < n && !args.share; i++)
+            (void)tensors[i].release();
+        if (ret_n)
+            *ret_n = n;
+        detail::check(r);
+        return report;
     }
     /** Publishes several tensors and metadata as one message, as in
      *  `p.publish_set({{"rgb", std::move(a)}, {"boxes", std::move(b)}})`. On success all of them
@@ -262,28 +263,21 @@ class publisher : public detail::handle<dlx_publisher>
   private:
     template <class I>
     dlx_publish_report put_set(span<const I> items, span<const unsigned char> meta,
-                               const dlx_publish_args &args)
+                               dlx_publish_args args)
     {
         std::vector<dlx_item> c_items;
         for (const I &i : items)
             c_items.push_back({i.name, i.value.get()});
         const dlx_bytes bytes{meta.data(), meta.size()};
-        return report_of(args, [&](const dlx_publish_args &a) {
-            return dlx_publish_set(get(), c_items.data(), count(c_items.size()),
-                                   meta.empty() ? nullptr : &bytes, &a);
-        });
+        auto report = detail::args(dlx_publish_report{});
+        args.size = sizeof args;
+        detail::check(dlx_publish_set(get(), c_items.data(), count(c_items.size()),
+                                      meta.empty() ? nullptr : &bytes, &args, &report));
+        return report;
     }
     static std::uint32_t count(std::size_t n)
     {
         return n > UINT32_MAX ? UINT32_MAX : static_cast<std::uint32_t>(n); /* refused by libdlx */
-    }
-    template <class F> static dlx_publish_report report_of(dlx_publish_args args, F publish)
-    {
-        auto report = detail::args(dlx_publish_report{});
-        args.size = sizeof args;
-        args.report = &report;
-        detail::check(publish(args));
-        return report;
     }
 };
 

@@ -40,7 +40,7 @@ struct wishes {
 /* ---- publishing ---------------------------------------------------------------------------- */
 
 static int publish_once(struct dlxpy_publisher *p, const struct dlxpy_parcel *parcel,
-                        const struct dlx_publish_args *args)
+                        struct wishes *w)
 {
     struct dlx_bytes meta = {0};
     if (parcel->meta) {
@@ -50,10 +50,10 @@ static int publish_once(struct dlxpy_publisher *p, const struct dlxpy_parcel *pa
         meta = (struct dlx_bytes){data, (size_t)size};
     }
     if (!parcel->is_set && meta.size == 0)
-        return dlx_publish(p->handle.of.publisher, parcel->first.tensor, args);
+        return dlx_publish(p->handle.of.publisher, parcel->first.tensor, &w->args, &w->report);
     struct dlx_item one = {NULL, parcel->is_set ? NULL : parcel->first.tensor};
     return dlx_publish_set(p->handle.of.publisher, parcel->is_set ? parcel->items : &one, parcel->n,
-                           &meta, args);
+                           &meta, &w->args, &w->report);
 }
 
 /* For dlx.debug(): where the tensors of a message lie. */
@@ -77,15 +77,16 @@ static uint32_t run_length(const struct batch *b)
 }
 
 /* Publish the next message, or more unless `one`. Returns what libdlx does. */
-static int publish_next(struct batch *b, bool one, const struct dlx_publish_args *args)
+static int publish_next(struct batch *b, bool one, struct wishes *w)
 {
     uint32_t n = one ? 1 : run_length(b), n_done = 0;
     int r;
     if (n < 2) {
-        r = publish_once(b->p, &b->parcels[b->n_done], args);
+        r = publish_once(b->p, &b->parcels[b->n_done], w);
         n_done = r == 0;
     } else {
-        r = dlx_publish_n(b->p->handle.of.publisher, b->tensors + b->n_done, n, args, &n_done);
+        r = dlx_publish_n(b->p->handle.of.publisher, b->tensors + b->n_done, n, &w->args,
+                          &w->report, &n_done);
     }
     b->n_done += n_done;
     return r;
@@ -122,7 +123,7 @@ static int publish_batch(struct batch *b, struct wishes *w)
         int64_t left = waits ? dlxpy_time_left(deadline) : 0;
         w->args.timeout_ns = waits && left == 0 ? 1 : left;
         dlxpy_wait_begin(&wait, &b->p->handle, !alone);
-        int r = publish_next(b, dlxpy_debug_is_on(), &w->args);
+        int r = publish_next(b, dlxpy_debug_is_on(), w);
         bool failed = dlxpy_wait_end(&wait, r) < 0;
         if (r == 0 && dlxpy_debug_is_on())
             remember(b->p, &b->parcels[b->n_done - 1], w->report.seq);
@@ -227,7 +228,7 @@ static int parse_stream(PyObject *object, struct wishes *w)
 static int parse_wishes(const struct dlxpy_publisher *p, PyObject *const *value, struct wishes *w)
 {
     *w = (struct wishes){.report = {.size = sizeof w->report},
-                         .args = {.size = sizeof w->args, .report = &w->report},
+                         .args = {.size = sizeof w->args},
                          .timeout_ns = p->timeout_ns};
     if ((value[0] && dlxpy_timeout(value[0], &w->timeout_ns) < 0) ||
         dlxpy_flag(value[1], &w->args.strict) < 0 || dlxpy_flag(value[2], &w->args.share) < 0 ||

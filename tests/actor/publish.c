@@ -128,7 +128,7 @@ bool actor_publish(struct actor_publisher *p, struct actor_draft *draft, int64_t
     struct actor_object *o = p->part->object;
     struct dlx_publish_report report = {.size = sizeof report};
     const struct dlx_publish_args args = {
-        .size = sizeof args, .timeout_ns = timeout_ns, .share = draft->share, .report = &report};
+        .size = sizeof args, .timeout_ns = timeout_ns, .share = draft->share};
     const struct dlx_bytes meta = {&draft->header, sizeof draft->header};
     uint64_t began_ns;
     int r;
@@ -137,8 +137,8 @@ bool actor_publish(struct actor_publisher *p, struct actor_draft *draft, int64_t
     do {
         began_ns = actor_now_ns();
         r = draft->is_set ? dlx_publish_set(p->p, draft->items, (uint32_t)draft->header.n_tensors,
-                                            &meta, &args)
-                          : dlx_publish(p->p, draft->items[0].tensor, &args);
+                                            &meta, &args, &report)
+                          : dlx_publish(p->p, draft->items[0].tensor, &args, &report);
         if (r < 0 && !try_again(p, r, "dlx_publish")) {
             __atomic_store_n(&o->begun, o->done, __ATOMIC_RELEASE);
             actor_draft_drop(draft);
@@ -159,8 +159,7 @@ void actor_publish_batch(struct actor_publisher *p, struct actor_draft *drafts, 
 {
     struct actor_object *o = p->part->object;
     struct dlx_publish_report report = {.size = sizeof report};
-    const struct dlx_publish_args args = {
-        .size = sizeof args, .timeout_ns = timeout_ns, .report = &report};
+    const struct dlx_publish_args args = {.size = sizeof args, .timeout_ns = timeout_ns};
     DLManagedTensorVersioned *tensors[ACTOR_BATCH_MAX];
     uint32_t at = 0;
     int r;
@@ -172,7 +171,7 @@ void actor_publish_batch(struct actor_publisher *p, struct actor_draft *drafts, 
     __atomic_store_n(&o->begun, o->done + n, __ATOMIC_RELEASE);
     do {
         uint32_t done = UINT32_MAX;
-        r = dlx_publish_n(p->p, tensors + at, n - at, &args, &done);
+        r = dlx_publish_n(p->p, tensors + at, n - at, &args, &report, &done);
         if (done > n - at || (r == 0 && done < n - at) ||
             (done > 0 && report.seq != o->done + done))
             actor_fault("topic %s: of %u messages after %" PRIu64

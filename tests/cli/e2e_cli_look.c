@@ -36,7 +36,7 @@ static struct dlx_subscription *subscribe(const char *topic, bool reliable)
 /* Until somebody takes a message. */
 static void *publish_once_there_is_room(void *p)
 {
-    ok(dlx_publish(p, dlx_test_stream_alloc(p, 12, 0), PUBLISH(.timeout_ns = PATIENCE)));
+    ok(dlx_publish(p, dlx_test_stream_alloc(p, 12, 0), PUBLISH(.timeout_ns = PATIENCE), NULL));
     return NULL;
 }
 
@@ -156,7 +156,7 @@ TEST(ls_and_info_tell_how_many_messages_could_not_be_published)
     publish(p, 4);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 12, 0);
     for (int i = 0; i < 3; i++)
-        ck_assert_int_eq(dlx_publish(p, t, NULL), DLX_E_FULL);
+        ck_assert_int_eq(dlx_publish(p, t, NULL, NULL), DLX_E_FULL);
     t->deleter(t);
     auto_cli ls = dlxctl(0, "ls"), info = dlxctl(0, "info", "lidar");
     has(ls.out, "3 REFUSED\n");

@@ -26,7 +26,7 @@ static struct dlx_publisher *publish(const char *topic, const void *meta, size_t
     struct dlx_publisher *p = dlx_test_stream_publisher(c, topic, NULL);
     struct dlx_item item = {.name = "rgb"};
     ok(dlx_alloc(p, &spec, &item.tensor));
-    ok(dlx_publish_set(p, &item, 1, size > 0 ? &bytes : NULL, NULL));
+    ok(dlx_publish_set(p, &item, 1, size > 0 ? &bytes : NULL, NULL, NULL));
     return p;
 }
 

@@ -47,7 +47,7 @@ static struct dlx_test_cli save_pair(DLDataType dtype, const char *name, const c
         ok(dlx_alloc(p, &spec, &items[i].tensor));
         memset(items[i].tensor->dl_tensor.data, 'a' + i, 5U * dtype.bits / 8);
     }
-    ok(dlx_publish_set(p, items, 2, &bytes, NULL));
+    ok(dlx_publish_set(p, items, 2, &bytes, NULL, NULL));
     return dlxctl(status, "save", "w", dlx_test_file("pair.safetensors"), "--history", "1",
                   "--json");
 }
@@ -115,7 +115,7 @@ TEST(what_npz_cannot_say_is_told)
     for (int16_t i = 0; i < 6; i++)
         ((int16_t *)item.tensor->dl_tensor.data)[i] = (int16_t)(i + 1);
     item.tensor->dl_tensor.strides = strides; /* it is published as it lies there */
-    ok(dlx_publish_set(p, &item, 1, &meta, NULL));
+    ok(dlx_publish_set(p, &item, 1, &meta, NULL, NULL));
     const char *npz = dlx_test_file("told.npz");
     auto_cli get = dlxctl(0, "get", "w", npz);
     ck_assert_str_eq(get.err,

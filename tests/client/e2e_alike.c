@@ -102,7 +102,7 @@ static void publish_set(struct dlx_publisher *p, DLManagedTensorVersioned *t,
 {
     const bool two = kind->how == SET;
     const struct dlx_item items[] = {{"one", t}, {"two", two ? alloc(p, kind, value) : NULL}};
-    ok(dlx_publish_set(p, items, two ? 2 : 1, NULL, NULL));
+    ok(dlx_publish_set(p, items, two ? 2 : 1, NULL, NULL, NULL));
 }
 
 static void publish_private(struct dlx_publisher *p, const struct kind *kind, int64_t value)
@@ -117,7 +117,7 @@ static void publish_private(struct dlx_publisher *p, const struct kind *kind, in
                                                    .ndim = kind->ndim,
                                                    .dtype = dtype_of(kind),
                                                    .shape = shape}};
-    ok(dlx_publish(p, &mine, NULL));
+    ok(dlx_publish(p, &mine, NULL, NULL));
 }
 
 static void publish(struct dlx_publisher *p, const struct kind *kind, int64_t value)
@@ -132,7 +132,7 @@ static void publish(struct dlx_publisher *p, const struct kind *kind, int64_t va
         swap(t->dl_tensor.strides);
     }
     t->dl_tensor.shape[0] -= kind->how == SHORTENED;
-    ok(dlx_publish(p, t, NULL));
+    ok(dlx_publish(p, t, NULL, NULL));
 }
 
 /* Element `at` of the tensor, counted in row-major order. */

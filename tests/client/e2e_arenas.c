@@ -44,7 +44,7 @@ static void pass_large(struct dlx_test_pair *x, int64_t mib)
     ok(dlx_alloc(x->p, &spec, &t));
     int64_t *data = t->dl_tensor.data;
     data[0] = data[n - 1] = mib;
-    ok(dlx_publish(x->p, t, NULL));
+    ok(dlx_publish(x->p, t, NULL, NULL));
     auto_message *m = dlx_test_stream_next(x->s);
     const int64_t *got = dlx_message_peek(m, 0)->data;
     ck_assert_ptr_ne(got, data);
@@ -126,7 +126,7 @@ TEST(a_set_lies_in_one_arena_with_its_manifest)
             *(uint8_t *)tensors[i]->dl_tensor.data = (uint8_t)(i + round);
             items[i] = (struct dlx_item){.tensor = tensors[i]};
         }
-        ok(dlx_publish_set(x.p, items, N_TENSORS, NULL, NULL));
+        ok(dlx_publish_set(x.p, items, N_TENSORS, NULL, NULL, NULL));
         ck_assert_uint_le(dlx_test_stream_stats(x.p).n_arenas, (uint32_t)round);
         auto_message *m = dlx_test_stream_next(x.s);
         for (uint32_t i = 0; i < N_TENSORS; i++)
@@ -246,7 +246,7 @@ TEST(an_arena_stays_mapped_for_a_set_with_a_tensor_in_it)
         arenas[i] = dlx__block_arena_id(dlx__block_of(x.p->heap, items[i].tensor));
         ck_assert_uint_ne(arenas[i], other);
     }
-    ok(dlx_publish_set(x.p, items, 3, NULL, NULL));
+    ok(dlx_publish_set(x.p, items, 3, NULL, NULL, NULL));
     ok(dlx_take(x.s, PATIENCE, &set));
     const uint32_t dropped[] = {other, arenas[0], arenas[1]};
     for (int i = 0; i < 3; i++)

@@ -217,7 +217,7 @@ TEST(what_a_reliable_subscriber_loses_with_its_daemon_is_counted)
     /* The window can be filled; what is in it cannot be dropped. */
     int64_t n = 1;
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 2);
-    while (dlx_publish(p, t, NULL) == 0)
+    while (dlx_publish(p, t, NULL, NULL) == 0)
         t = dlx_test_stream_alloc(p, 10, ++n + 1);
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "dlpackd ended before it told of them"));
     ck_assert_int_eq(n, 16);
@@ -225,7 +225,7 @@ TEST(what_a_reliable_subscriber_loses_with_its_daemon_is_counted)
     uint64_t seq = 1;
     while (seq < LAST) {
         auto_message *next = NULL;
-        if (n < LAST && dlx_publish(p, t, NULL) == 0)
+        if (n < LAST && dlx_publish(p, t, NULL, NULL) == 0)
             t = ++n < LAST ? dlx_test_stream_alloc(p, 10, n + 1) : NULL;
         else if (dlx_take(s, SECOND / 100, &next) == 0) {
             ck_assert_uint_eq(dlx_message_seq(next), seq + dlx_message_gap(next) + 1);

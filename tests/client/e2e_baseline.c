@@ -24,19 +24,19 @@ static const struct dlx_publish_args strict = {.size = sizeof strict, .strict = 
 static void publish_without_data(struct dlx_publisher *p)
 {
     DLManagedTensorVersioned t = callers(NULL);
-    fails(dlx_publish(p, &t, NULL), DLX_E_SHAPE, "data is NULL");
+    fails(dlx_publish(p, &t, NULL, NULL), DLX_E_SHAPE, "data is NULL");
 }
 
 static void publish_legacy_without_data(struct dlx_publisher *p)
 {
     DLManagedTensor t = {.dl_tensor = callers(NULL).dl_tensor};
-    fails(dlx_publish_legacy(p, &t, NULL), DLX_E_SHAPE, "data is NULL");
+    fails(dlx_publish_legacy(p, &t, NULL, NULL), DLX_E_SHAPE, "data is NULL");
 }
 
 static void publish_what_would_be_copied(struct dlx_publisher *p)
 {
     DLManagedTensorVersioned t = callers(words);
-    fails(dlx_publish(p, &t, &strict), DLX_E_WOULD_COPY, "strict");
+    fails(dlx_publish(p, &t, &strict, NULL), DLX_E_WOULD_COPY, "strict");
 }
 
 static void publish_what_spans_too_much(struct dlx_publisher *p)
@@ -44,7 +44,7 @@ static void publish_what_spans_too_much(struct dlx_publisher *p)
     int64_t stride = INT64_MAX;
     DLManagedTensorVersioned t = callers(words);
     t.dl_tensor.strides = &stride;
-    fails(dlx_publish(p, &t, NULL), DLX_E_SHAPE, "2^63-1");
+    fails(dlx_publish(p, &t, NULL, NULL), DLX_E_SHAPE, "2^63-1");
 }
 
 /* The first one is read where it lies, the second one is copied, the third one fails. */
@@ -53,7 +53,7 @@ static void publish_set_without_data(struct dlx_publisher *p)
     auto_tensor *own = dlx_test_stream_alloc(p, N_WORDS, 3);
     DLManagedTensorVersioned mine = callers(words), none = callers(NULL);
     const struct dlx_item items[] = {{"a", own}, {"b", &mine}, {"c", &none}};
-    fails(dlx_publish_set(p, items, 3, NULL, NULL), DLX_E_SHAPE, "data is NULL");
+    fails(dlx_publish_set(p, items, 3, NULL, NULL, NULL), DLX_E_SHAPE, "data is NULL");
 }
 
 static void publish_set_of_one_name(struct dlx_publisher *p)
@@ -61,7 +61,7 @@ static void publish_set_of_one_name(struct dlx_publisher *p)
     auto_tensor *own = dlx_test_stream_alloc(p, N_WORDS, 3);
     DLManagedTensorVersioned mine = callers(words);
     const struct dlx_item items[] = {{"a", own}, {"a", &mine}};
-    fails(dlx_publish_set(p, items, 2, NULL, NULL), DLX_E_INVALID, "are both named");
+    fails(dlx_publish_set(p, items, 2, NULL, NULL, NULL), DLX_E_INVALID, "are both named");
 }
 
 static void publish_shared_set_without_data(struct dlx_publisher *p)
@@ -69,7 +69,8 @@ static void publish_shared_set_without_data(struct dlx_publisher *p)
     auto_tensor *own = dlx_test_stream_alloc(p, N_WORDS, 3);
     DLManagedTensorVersioned none = callers(NULL);
     const struct dlx_item items[] = {{"a", own}, {"b", own}, {"c", &none}};
-    fails(dlx_publish_set(p, items, 3, NULL, PUBLISH(.share = true)), DLX_E_SHAPE, "data is NULL");
+    fails(dlx_publish_set(p, items, 3, NULL, PUBLISH(.share = true), NULL), DLX_E_SHAPE,
+          "data is NULL");
 }
 
 static void alloc_too_much(struct dlx_publisher *p)
@@ -143,7 +144,7 @@ TEST(a_tensor_that_does_not_lie_in_its_block_is_copied)
         t->dl_tensor.shape[0] = forms[i].shape;
         t->dl_tensor.strides[0] = forms[i].stride;
         t->dl_tensor.byte_offset = forms[i].byte_offset;
-        int r = dlx_publish(x.p, t, &strict);
+        int r = dlx_publish(x.p, t, &strict, NULL);
         ck_assert_msg(r == (forms[i].fits ? 0 : DLX_E_WOULD_COPY), "form %zu: %s", i,
                       dlx_strerror(r));
         if (r < 0)
@@ -163,9 +164,9 @@ TEST(a_tensor_that_reaches_into_the_next_block_is_copied)
         int64_t between = (int64_t *)b->dl_tensor.data - (int64_t *)a->dl_tensor.data;
         ck_assert_int_ge(between, n);
         a->dl_tensor.shape[0] = between + 1;
-        fails(dlx_publish(x.p, a, &strict), DLX_E_WOULD_COPY, "moved out");
+        fails(dlx_publish(x.p, a, &strict, NULL), DLX_E_WOULD_COPY, "moved out");
         a->dl_tensor.shape[0] = n;
-        ok(dlx_publish(x.p, a, &strict));
+        ok(dlx_publish(x.p, a, &strict, NULL));
         b->deleter(b);
     }
 }
@@ -220,9 +221,9 @@ TEST(each_refused_message_counts_once)
     dlx_test_stream_publish_all(x.p, 10, 1, 2);
     auto_tensor *t = dlx_test_stream_alloc(x.p, 10, 3);
     for (uint64_t i = 1; i <= 3; i++) {
-        fails(dlx_publish(x.p, t, NULL), DLX_E_FULL, "");
+        fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_FULL, "");
         ck_assert_uint_eq(dlx_test_stream_stats(x.p).full, 2 * i - 1);
-        fails(dlx_publish(x.p, t, PUBLISH(.timeout_ns = SECOND / 100)), DLX_E_TIMEOUT, "");
+        fails(dlx_publish(x.p, t, PUBLISH(.timeout_ns = SECOND / 100), NULL), DLX_E_TIMEOUT, "");
         ck_assert_uint_eq(dlx_test_stream_stats(x.p).full, 2 * i);
         ck_assert_uint_eq(dlx_test_stream_stats(x.p).blocked, i);
     }

@@ -22,7 +22,7 @@ static void publish_n(struct dlx_publisher *p, int64_t first, uint32_t n)
 {
     uint32_t done = 0;
     alloc_all(p, first, n);
-    ok(dlx_publish_n(p, tensors, n, NULL, &done));
+    ok(dlx_publish_n(p, tensors, n, NULL, NULL, &done));
     ck_assert_uint_eq(done, n);
 }
 
@@ -66,17 +66,17 @@ TEST(a_batch_arrives_in_order)
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
     uint32_t done = 7;
-    ok(dlx_publish_n(x.p, tensors, 0, NULL, &done));
+    ok(dlx_publish_n(x.p, tensors, 0, NULL, NULL, &done));
     ck_assert_uint_eq(done, 0);
     alloc_all(x.p, 1, 5);
-    ok(dlx_publish_n(x.p, tensors, 5, PUBLISH(.monotonic_ns = 12345, .report = &report), &done));
+    ok(dlx_publish_n(x.p, tensors, 5, PUBLISH(.monotonic_ns = 12345), &report, &done));
     ck_assert_uint_eq(done, 5);
     ck_assert_uint_eq(report.seq, 5);
     ck_assert_uint_eq(report.n_copied, 0);
     ck_assert_uint_eq(report.copied_bytes, 0);
     ck_assert_uint_eq(report.n_subscribers, 1);
     alloc_all(x.p, 6, 2);
-    ok(dlx_publish_n(x.p, tensors, 2, NULL, NULL));
+    ok(dlx_publish_n(x.p, tensors, 2, NULL, NULL, NULL));
     for (int64_t i = 1; i <= 7; i++) {
         struct dlx_message *m = dlx_test_stream_next(x.s);
         ck_assert(i > 5 || dlx_message_monotonic_ns(m) == 12345);
@@ -88,7 +88,7 @@ LOOP_TEST(the_first_that_fails_ends_a_batch, 0, 2)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
-    struct dlx_publish_args args = {.size = sizeof args, .report = &report, .strict = true};
+    struct dlx_publish_args args = {.size = sizeof args, .strict = true};
     uint32_t done = 0;
     alloc_all(x.p, 1, 4);
     DLManagedTensorVersioned *third = tensors[2];
@@ -96,14 +96,14 @@ LOOP_TEST(the_first_that_fails_ends_a_batch, 0, 2)
     DLManagedTensorVersioned foreign = INT64_TENSOR(private, &shape);
     tensors[2] = _i == 0 ? NULL : &foreign;
     if (_i == 0)
-        fails(dlx_publish_n(x.p, tensors, 4, &args, &done), DLX_E_INVALID, "NULL");
+        fails(dlx_publish_n(x.p, tensors, 4, &args, &report, &done), DLX_E_INVALID, "NULL");
     else
-        fails(dlx_publish_n(x.p, tensors, 4, &args, &done), DLX_E_WOULD_COPY, "strict");
+        fails(dlx_publish_n(x.p, tensors, 4, &args, &report, &done), DLX_E_WOULD_COPY, "strict");
     ck_assert_uint_eq(done, 2);
     ck_assert_uint_eq(report.seq, 2);
     /* What comes after it is still the caller's. */
     tensors[2] = third;
-    ok(dlx_publish_n(x.p, tensors + 2, 2, &args, &done));
+    ok(dlx_publish_n(x.p, tensors + 2, 2, &args, &report, &done));
     ck_assert_uint_eq(done, 2);
     expect_n(x.s, 16, 4, 1, 0);
 }
@@ -113,14 +113,14 @@ TEST(a_batch_that_finds_no_room_is_published_in_part)
     auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 3), SUBSCRIBE_RELIABLY);
     uint32_t done = 0;
     alloc_all(x.p, 1, 6);
-    fails(dlx_publish_n(x.p, tensors, 6, NULL, &done), DLX_E_FULL, "3 behind");
+    fails(dlx_publish_n(x.p, tensors, 6, NULL, NULL, &done), DLX_E_FULL, "3 behind");
     ck_assert_uint_eq(done, 3);
     take_each(x.s, 1, 1);
-    fails(dlx_publish_n(x.p, tensors + 3, 3, PUBLISH(.timeout_ns = SECOND / 100), &done),
+    fails(dlx_publish_n(x.p, tensors + 3, 3, PUBLISH(.timeout_ns = SECOND / 100), NULL, &done),
           DLX_E_TIMEOUT, "3 behind");
     ck_assert_uint_eq(done, 1);
     take_each(x.s, 2, 4);
-    ok(dlx_publish_n(x.p, tensors + 4, 2, NULL, &done));
+    ok(dlx_publish_n(x.p, tensors + 4, 2, NULL, NULL, &done));
     ck_assert_uint_eq(done, 2);
     take_each(x.s, 5, 6);
 }
@@ -161,7 +161,7 @@ TEST(a_batch_larger_than_the_ring_waits_for_a_reliable_subscriber)
     uint32_t done = 0;
     alloc_all(x.p, 1, MANY);
     pthread_t thread = dlx_test_stream_thread(take_many, x.s);
-    int r = dlx_publish_n(x.p, tensors, MANY, PUBLISH(.timeout_ns = PATIENCE), &done);
+    int r = dlx_publish_n(x.p, tensors, MANY, PUBLISH(.timeout_ns = PATIENCE), NULL, &done);
     ck_assert_int_eq(pthread_join(thread, &result), 0);
     ck_assert_int_eq(r, 0);
     ck_assert_uint_eq(done, MANY);
@@ -193,7 +193,7 @@ TEST(a_batch_copies_what_is_private)
         tensors[i] = &foreign[i];
     }
     n_deleted = 0;
-    ok(dlx_publish_n(x.p, tensors, N, PUBLISH(.report = &report), NULL));
+    ok(dlx_publish_n(x.p, tensors, N, NULL, &report, NULL));
     ck_assert_int_eq(n_deleted, N / 2);
     ck_assert_uint_eq(report.seq, N);
     ck_assert_uint_eq(report.n_copied, N / 2);
@@ -209,7 +209,7 @@ TEST(a_shared_tensor_may_be_in_a_batch_often)
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, LEN, 7);
     for (int i = 0; i < N; i++)
         tensors[i] = t;
-    ok(dlx_publish_n(x.p, tensors, N, PUBLISH(.share = true, .strict = true), NULL));
+    ok(dlx_publish_n(x.p, tensors, N, PUBLISH(.share = true, .strict = true), NULL, NULL));
     take_n(x.s, N, N);
     t->deleter(t);
     for (int i = 0; i < N; i++) {

@@ -242,7 +242,7 @@ TEST(counters_that_lie_do_not_overflow)
 static void *publish_one(void *p)
 {
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
-    ok(dlx_publish(p, t, PUBLISH(.timeout_ns = PATIENCE)));
+    ok(dlx_publish(p, t, PUBLISH(.timeout_ns = PATIENCE), NULL));
     return NULL;
 }
 
@@ -289,12 +289,12 @@ TEST(a_publisher_that_waits_by_its_descriptor_is_blocked)
     dlx_test_stream_publish_all(x.p, 10, 1, DEPTH);
     ck_assert_int_ge(dlx_publisher_fd(x.p), 0);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, DEPTH + 1);
-    ck_assert_int_eq(dlx_publish(x.p, t, NULL), DLX_E_FULL);
+    ck_assert_int_eq(dlx_publish(x.p, t, NULL, NULL), DLX_E_FULL);
     ck_assert(look_at_one(x.c).blocks);
     /* There is room, and its loop has yet to see that. */
     auto_message *m = dlx_test_stream_next(x.s);
     ck_assert(!look_at_one(x.c).blocks);
-    ok(dlx_publish(x.p, t, NULL));
+    ok(dlx_publish(x.p, t, NULL, NULL));
     ck_assert(!look_at_one(x.c).blocks);
 }
 

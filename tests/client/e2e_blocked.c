@@ -33,7 +33,7 @@ static void publish_until_blocked(struct dlx_publisher *p)
     for (int64_t i = 1; r == 0; i++) {
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, i);
         n_polls = 0;
-        r = dlx_publish(p, t, PUBLISH(.timeout_ns = wait_ns));
+        r = dlx_publish(p, t, PUBLISH(.timeout_ns = wait_ns), NULL);
         if (r < 0)
             t->deleter(t);
     }

@@ -145,7 +145,7 @@ TEST(bytes_count_until_the_last_tensor_is_deleted_on_another_thread)
         DLManagedTensorVersioned *t[2];
         const struct dlx_item items[] = {{"a", dlx_test_stream_alloc(x.p, N, 1)},
                                          {"b", dlx_test_stream_alloc(x.p, N, 2)}};
-        ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
+        ok(dlx_publish_set(x.p, items, 2, NULL, NULL, NULL));
         struct dlx_message *m = dlx_test_pair_pass(&x, N, 3);
         for (uint32_t i = 0; i < 2; i++)
             ok(dlx_message_tensor(m, i, &t[i]));
@@ -340,7 +340,7 @@ TEST(parts_of_a_tensor_count_their_own_bytes)
     for (int i = 0; i < 8; i++) {
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, LARGE_N, i);
         t->dl_tensor.shape[0] = 1;
-        ok(dlx_publish(x.p, t, NULL));
+        ok(dlx_publish(x.p, t, NULL, NULL));
         if (i < 7)
             ok(dlx_take(x.s, PATIENCE, &held[i]));
         else

@@ -38,13 +38,14 @@ LOOP_TEST(a_part_of_a_tensor_in_a_struct_of_the_callers_is_copied, 0, 2)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
-    const struct dlx_publish_args args = {.size = sizeof args, .report = &report};
+    const struct dlx_publish_args args = {.size = sizeof args};
     DLManagedTensorVersioned mine = *dlx_test_stream_alloc(x.p, 10, 7);
     int64_t shape[1] = {4};
     mine.dl_tensor.shape = shape;
     mine.dl_tensor.byte_offset = 2 * sizeof(int64_t);
     const struct dlx_item item = {.name = "part", .tensor = &mine};
-    ok(_i == 0 ? dlx_publish(x.p, &mine, &args) : dlx_publish_set(x.p, &item, 1, NULL, &args));
+    ok(_i == 0 ? dlx_publish(x.p, &mine, &args, &report)
+               : dlx_publish_set(x.p, &item, 1, NULL, &args, &report));
     ck_assert_uint_eq(report.n_copied, 1);
     ck_assert_uint_eq(report.n_copied_views, 1); /* which a caller would hardly expect */
     take_and_check(x.s, 4, 9);
@@ -55,10 +56,9 @@ TEST(a_shared_tensor_is_published_again_without_a_copy)
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args args = share;
-    args.report = &report;
     auto_tensor *t = dlx_test_stream_alloc(x.p, 100, 7);
     for (int i = 0; i < 3; i++) {
-        ok(dlx_publish(x.p, t, &args));
+        ok(dlx_publish(x.p, t, &args, &report));
         ck_assert_uint_eq(report.n_copied, 0);
         ck_assert_uint_eq(report.copied_bytes, 0);
         ck_assert(t->flags & DLPACK_FLAG_BITMASK_READ_ONLY);
@@ -86,8 +86,8 @@ TEST(shared_memory_comes_back_after_its_deleter_and_its_messages)
     for (int order = 0; order < 2; order++) {
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 512, 1000);
         const void *memory = t->dl_tensor.data;
-        ok(dlx_publish(x.p, t, &share));
-        ok(dlx_publish(x.p, t, &share));
+        ok(dlx_publish(x.p, t, &share, NULL));
+        ok(dlx_publish(x.p, t, &share, NULL));
         struct dlx_message *held = dlx_test_stream_next(x.s);
         dlx_message_unref(dlx_test_stream_next(x.s));
         for (int step = 0; step < 3; step++) {
@@ -100,7 +100,7 @@ TEST(shared_memory_comes_back_after_its_deleter_and_its_messages)
             for (int64_t i = 0; i < 100; i++) {
                 DLManagedTensorVersioned *again = dlx_test_stream_alloc(x.p, 512, i);
                 seen |= again->dl_tensor.data == memory;
-                ok(dlx_publish(x.p, again, &strict));
+                ok(dlx_publish(x.p, again, &strict, NULL));
                 dlx_message_unref(dlx_test_stream_next(x.s));
                 if (held)
                     dlx_test_stream_check(held, 512, 1000);
@@ -122,8 +122,8 @@ TEST(sharing_needs_no_more_memory_however_long)
     for (int i = 0; i < 20000; i++) {
         bool passes = i % 2; /* at last */
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 400, i);
-        ok(dlx_publish(x.p, t, &share));
-        ok(dlx_publish(x.p, t, passes ? &strict : &share));
+        ok(dlx_publish(x.p, t, &share, NULL));
+        ok(dlx_publish(x.p, t, passes ? &strict : &share, NULL));
         if (!passes)
             t->deleter(t);
         for (int k = 0; k < 2; k++)
@@ -140,17 +140,16 @@ TEST(shared_tensors_are_in_sets_and_messages)
     struct dlx_publish_args args = share;
     auto_tensor *a = dlx_test_stream_alloc(x.p, 10, 100);
     DLManagedTensorVersioned *b = dlx_test_stream_alloc(x.p, 20, 200);
-    args.report = &report;
     /* In one set twice, as tied weights are; and with what is not shared before and after. */
     struct dlx_item tied[] = {{"embed", a}, {"norm", b}, {"head", a}};
-    ok(dlx_publish_set(x.p, tied, 3, NULL, &args));
+    ok(dlx_publish_set(x.p, tied, 3, NULL, &args, &report));
     ck_assert_uint_eq(report.n_copied, 0);
     ck_assert(a->flags & DLPACK_FLAG_BITMASK_READ_ONLY);
-    ok(dlx_publish(x.p, a, &args));
-    fails(dlx_publish_set(x.p, tied, 3, NULL, &strict), DLX_E_INVALID, "twice");
+    ok(dlx_publish(x.p, a, &args, &report));
+    fails(dlx_publish_set(x.p, tied, 3, NULL, &strict, NULL), DLX_E_INVALID, "twice");
     /* Without `share` all of it passes: what other messages have, and what is new. */
     struct dlx_item last[] = {{"b", b}, {"new", dlx_test_stream_alloc(x.p, 30, 300)}};
-    ok(dlx_publish_set(x.p, last, 2, NULL, &strict));
+    ok(dlx_publish_set(x.p, last, 2, NULL, &strict, NULL));
     struct dlx_message *m[] = {dlx_test_stream_next(x.s), dlx_test_stream_next(x.s),
                                dlx_test_stream_next(x.s)};
     ck_assert_uint_eq(dlx_message_n_tensors(m[0]), 3);
@@ -181,7 +180,7 @@ TEST(a_set_of_shared_and_copied_tensors_needs_no_more_memory_however_long)
     for (int i = 0; i < 5000; i++) {
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 400, i);
         const struct dlx_item items[] = {{"shared", t}, {"copied", &foreign}};
-        ok(dlx_publish_set(x.p, items, 2, NULL, PUBLISH(.share = true)));
+        ok(dlx_publish_set(x.p, items, 2, NULL, PUBLISH(.share = true), NULL));
         t->deleter(t);
         auto_message *m = dlx_test_stream_next(x.s);
         check(m, 0, 400, i);
@@ -197,16 +196,16 @@ TEST(the_form_of_a_shared_tensor_is_the_callers)
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     auto_tensor *t = dlx_test_stream_alloc(x.p, 64, 0), *empty = dlx_test_stream_alloc(x.p, 0, 0),
                 *many = NULL;
-    ok(dlx_publish(x.p, t, &share));
+    ok(dlx_publish(x.p, t, &share, NULL));
     t->dl_tensor.shape[0] = 32;
     t->dl_tensor.byte_offset = 256;
-    ok(dlx_publish(x.p, t, &share));
-    ok(dlx_publish(x.p, empty, &share));
+    ok(dlx_publish(x.p, t, &share, NULL));
+    ok(dlx_publish(x.p, empty, &share, NULL));
     int64_t shape[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1}; /* by a manifest */
     ok(dlx_alloc(x.p, SPEC(.dtype = {kDLInt, 64, 1}, .ndim = 9, .shape = shape), &many));
     *(int64_t *)many->dl_tensor.data = 5;
-    ok(dlx_publish(x.p, many, &share));
-    ok(dlx_publish(x.p, many, &share));
+    ok(dlx_publish(x.p, many, &share, NULL));
+    ok(dlx_publish(x.p, many, &share, NULL));
     static const int64_t n[] = {64, 32, 0, 1, 1}, value[] = {0, 32, 0, 5, 5};
     for (int i = 0; i < 5; i++)
         take_and_check(x.s, n[i], value[i]);
@@ -216,7 +215,7 @@ TEST(with_share_a_copied_tensor_stays_the_callers_too)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
-    struct dlx_publish_args args = {.size = sizeof args, .share = true, .report = &report};
+    struct dlx_publish_args args = {.size = sizeof args, .share = true};
     int64_t n = 3, memory[] = {5, 6, 7};
     DLManagedTensorVersioned foreign = INT64_TENSOR(memory, &n);
     auto_tensor *moved = dlx_test_stream_alloc(x.p, 8, 0);
@@ -225,13 +224,14 @@ TEST(with_share_a_copied_tensor_stays_the_callers_too)
     moved->dl_tensor.data = (int64_t *)data + 2; /* what is received is aligned */
     moved->dl_tensor.shape[0] = 3;
     n_deleted = 0;
-    fails(dlx_publish(x.p, &foreign, &share), DLX_E_WOULD_COPY, "not from dlx_alloc()");
-    fails(dlx_publish(x.p, moved, &share), DLX_E_WOULD_COPY, "moved");
+    fails(dlx_publish(x.p, &foreign, &share, NULL), DLX_E_WOULD_COPY, "not from dlx_alloc()");
+    fails(dlx_publish(x.p, moved, &share, NULL), DLX_E_WOULD_COPY, "moved");
     struct dlx_item items[] = {{"foreign", &foreign}, {"moved", moved}};
-    fails(dlx_publish_set(x.p, items, 2, NULL, &share), DLX_E_WOULD_COPY, "tensor 0 (\"foreign\")");
-    ok(dlx_publish(x.p, &foreign, &args));
+    fails(dlx_publish_set(x.p, items, 2, NULL, &share, NULL), DLX_E_WOULD_COPY,
+          "tensor 0 (\"foreign\")");
+    ok(dlx_publish(x.p, &foreign, &args, &report));
     ck_assert_uint_eq(report.n_copied, 1);
-    ok(dlx_publish(x.p, moved, &args));
+    ok(dlx_publish(x.p, moved, &args, &report));
     ck_assert_uint_eq(report.n_copied, 1);
     ck_assert_uint_eq(report.copied_bytes, 24);
     /* Its memory was not shared: it may be written. */
@@ -240,10 +240,10 @@ TEST(with_share_a_copied_tensor_stays_the_callers_too)
     ((int64_t *)data)[2] = 1;
     memory[0] = 5;
     ((int64_t *)data)[2] = 2;
-    ok(dlx_publish_set(x.p, items, 2, NULL, &args));
+    ok(dlx_publish_set(x.p, items, 2, NULL, &args, &report));
     ck_assert_uint_eq(report.n_copied, 2);
     DLManagedTensor legacy = {.dl_tensor = foreign.dl_tensor};
-    ok(dlx_publish_legacy(x.p, &legacy, &args));
+    ok(dlx_publish_legacy(x.p, &legacy, &args, &report));
     ck_assert_uint_eq(n_deleted, 0);
     for (int i = 0; i < 4; i++) {
         auto_message *m = dlx_test_stream_next(x.s);
@@ -261,13 +261,13 @@ TEST(what_fails_shares_nothing)
     for (int64_t i = 0; i < 3; i++)
         dlx_test_stream_publish(x.p, 10, i);
     struct dlx_item item = {"t", t};
-    fails(dlx_publish(x.p, t, &share), DLX_E_FULL, "3 behind");
-    fails(dlx_publish_set(x.p, &item, 1, NULL, &share), DLX_E_FULL, "3 behind");
+    fails(dlx_publish(x.p, t, &share, NULL), DLX_E_FULL, "3 behind");
+    fails(dlx_publish_set(x.p, &item, 1, NULL, &share, NULL), DLX_E_FULL, "3 behind");
     ck_assert_uint_eq(t->flags, 0);
     ((int64_t *)t->dl_tensor.data)[0] = 1;
     for (int i = 0; i < 3; i++)
         dlx_message_unref(dlx_test_stream_next(x.s));
-    ok(dlx_publish(x.p, t, &strict));
+    ok(dlx_publish(x.p, t, &strict, NULL));
     take_and_check(x.s, 10, 1);
 }
 
@@ -279,8 +279,8 @@ LOOP_TEST(a_shared_tensor_outlives_its_publisher, 0, 2)
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 100, 7);
     pthread_t thread;
-    ok(dlx_publish(x.p, t, &share));
-    ok(dlx_publish(x.p, t, &share));
+    ok(dlx_publish(x.p, t, &share, NULL));
+    ok(dlx_publish(x.p, t, &share, NULL));
     auto_message *m = dlx_test_stream_next(x.s);
     if (!after)
         thread = dlx_test_stream_delete_elsewhere(t);
@@ -299,7 +299,7 @@ static void publish_received(struct dlx_message *received, struct dlx_publisher 
                              struct dlx_subscription *s)
 {
     struct dlx_publish_report report = {.size = sizeof report};
-    struct dlx_publish_args args = {.size = sizeof args, .report = &report};
+    struct dlx_publish_args args = {.size = sizeof args};
     struct dlx_publisher_stats before = dlx_test_stream_stats(p), after;
     DLManagedTensorVersioned *t, *u;
     DLManagedTensor *legacy, peeked = {.dl_tensor = *dlx_message_peek(received, 0)};
@@ -309,31 +309,31 @@ static void publish_received(struct dlx_message *received, struct dlx_publisher 
     ok(dlx_message_tensor_legacy(received, 0, true, &legacy));
     struct dlx_item items[] = {
         {"own", dlx_test_stream_alloc(p, 3, 1)}, {"received", t}, {"again", u}};
-    fails(dlx_publish(p, t, &strict), DLX_E_WOULD_COPY, "was received");
+    fails(dlx_publish(p, t, &strict, NULL), DLX_E_WOULD_COPY, "was received");
     const char *words = dlx_client_errmsg(NULL);
     char pid[32];
     (void)snprintf(pid, sizeof pid, "on topic test/a (pid %d)", (int)getpid());
     ck_assert_msg(strstr(words, "memory of a message of this publisher") || strstr(words, pid),
                   "%s", words);
-    fails(dlx_publish_legacy(p, legacy, &strict), DLX_E_WOULD_COPY, "was received");
-    fails(dlx_publish_legacy(p, &peeked, &strict), DLX_E_WOULD_COPY, "not from dlx_alloc()");
-    fails(dlx_publish_set(p, items, 3, NULL, &strict), DLX_E_WOULD_COPY,
+    fails(dlx_publish_legacy(p, legacy, &strict, NULL), DLX_E_WOULD_COPY, "was received");
+    fails(dlx_publish_legacy(p, &peeked, &strict, NULL), DLX_E_WOULD_COPY, "not from dlx_alloc()");
+    fails(dlx_publish_set(p, items, 3, NULL, &strict, NULL), DLX_E_WOULD_COPY,
           "tensor 1 (\"received\") was received");
 
-    ok(dlx_publish_legacy(p, legacy, &args));
+    ok(dlx_publish_legacy(p, legacy, &args, &report));
     ck_assert_uint_eq(report.n_copied, 1);
-    ok(dlx_publish_legacy(p, &peeked, &args));
+    ok(dlx_publish_legacy(p, &peeked, &args, &report));
     ck_assert_uint_eq(report.n_copied, 1);
     args.share = true; /* it stays ours, and is copied all the same */
-    ok(dlx_publish(p, t, &args));
+    ok(dlx_publish(p, t, &args, &report));
     ck_assert_uint_eq(report.n_copied, 1);
     ck_assert_uint_eq(report.copied_bytes, 24);
     args.share = false;
-    ok(dlx_publish_set(p, items, 3, NULL, &args)); /* spends t and u */
+    ok(dlx_publish_set(p, items, 3, NULL, &args, &report)); /* spends t and u */
     ck_assert_uint_eq(report.n_copied, 2);
     ck_assert_uint_eq(report.copied_bytes, 48);
     ok(dlx_message_tensor(received, 0, &t));
-    ok(dlx_publish(p, t, NULL));
+    ok(dlx_publish(p, t, NULL, NULL));
     after = dlx_test_stream_stats(p);
     ck_assert_uint_eq(after.copied - before.copied, 5);
     ck_assert_uint_eq(after.copied_bytes - before.copied_bytes, 6 * 24);
@@ -361,8 +361,8 @@ LOOP_TEST(a_received_tensor_is_copied, 0, N_WAYS)
     const struct dlx_item items[] = {
         {"a", dlx_test_stream_alloc(x.p, 3, 70)},
         {"b", _i == OF_A_SET ? dlx_test_stream_alloc(x.p, 3, 80) : NULL}};
-    ok(_i == OF_A_SET ? dlx_publish_set(x.p, items, 2, NULL, &strict)
-                      : dlx_publish(x.p, items[0].tensor, &strict));
+    ok(_i == OF_A_SET ? dlx_publish_set(x.p, items, 2, NULL, &strict, NULL)
+                      : dlx_publish(x.p, items[0].tensor, &strict, NULL));
     struct dlx_message *m = dlx_test_stream_next(x.s);
     if (_i == AFTER_ITS_PUBLISHER_LEFT) {
         dlx_publisher_unref(x.p);
@@ -381,8 +381,9 @@ TEST(a_tensor_of_another_publisher_is_copied)
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     auto_publisher *other = dlx_test_stream_publisher(x.c, "test/b", NULL);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(other, 3, 70);
-    fails(dlx_publish(x.p, t, &strict), DLX_E_WOULD_COPY, "not from dlx_alloc() of this publisher");
-    ok(dlx_publish(x.p, t, NULL));
+    fails(dlx_publish(x.p, t, &strict, NULL), DLX_E_WOULD_COPY,
+          "not from dlx_alloc() of this publisher");
+    ok(dlx_publish(x.p, t, NULL, NULL));
     take_and_check(x.s, 3, 70);
 }
 
@@ -393,7 +394,7 @@ TEST(a_tensor_without_a_shape_is_refused)
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 3, 70);
     int64_t *shape = t->dl_tensor.shape;
     t->dl_tensor.shape = NULL;
-    fails(dlx_publish(x.p, t, NULL), DLX_E_SHAPE, "shape is NULL with");
+    fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_SHAPE, "shape is NULL with");
     t->dl_tensor.shape = shape;
-    ok(dlx_publish(x.p, t, &strict));
+    ok(dlx_publish(x.p, t, &strict, NULL));
 }

@@ -34,7 +34,7 @@ static int status_of_writer(const char *env, int set)
         p = dlx_test_stream_publisher(c, "test/a", NULL);
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
         volatile int64_t *data = t->dl_tensor.data;
-        ok(dlx_publish(p, t, NULL));
+        ok(dlx_publish(p, t, NULL, NULL));
         signal(SIGSEGV, SIG_DFL); /* a sanitizer's handler would exit */
         int64_t seen = data[9];   /* reading is no crime */
         data[9] = seen;
@@ -79,7 +79,7 @@ TEST(the_mode_is_that_of_when_the_publisher_was_made)
     }
     for (int i = 0; i < 4; i++) {
         auto_tensor *t = dlx_test_stream_alloc(p[i], 10, 1);
-        ok(dlx_publish(p[i], t, &share));
+        ok(dlx_publish(p[i], t, &share, NULL));
         ck_assert_int_eq(is_protected(t), on[i]);
     }
     dlx_test_stream_unref_publishers(p, 4);
@@ -94,7 +94,7 @@ TEST(small_neighbours_are_not_affected)
         t[i] = dlx_test_stream_alloc(x.p, 1, i);
     ck_assert_uint_le(dlx_test_stream_stats(x.p).n_arenas, 8); /* several share one */
     for (int i = 0; i < 20; i += 2)
-        ok(dlx_publish(x.p, t[i], &share));
+        ok(dlx_publish(x.p, t[i], &share, NULL));
     for (int i = 0; i < 20; i++) {
         uint8_t *data = t[i]->dl_tensor.data;
         ck_assert_uint_eq((uintptr_t)data % PAGE, 0);
@@ -118,11 +118,11 @@ TEST(memory_is_writable_when_it_is_used_again)
         int64_t n = i % 7 == 0 ? 1000 : 100;
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, n, i);
         if (i % 3 == 0) {
-            ok(dlx_publish(x.p, t, &share));
+            ok(dlx_publish(x.p, t, &share, NULL));
             dlx_test_stream_expect(x.s, n, i);
             ck_assert(is_protected(t));
         }
-        ok(dlx_publish(x.p, t, &strict));
+        ok(dlx_publish(x.p, t, &strict, NULL));
         dlx_test_stream_expect(x.s, n, i);
     }
     ck_assert_uint_lt(dlx_test_stream_stats(x.p).arena_bytes, 4 << 20); /* of 20 MB that it took */
@@ -136,7 +136,7 @@ TEST(a_shared_tensor_stays_protected_when_its_message_is_gone)
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 1), *again;
     const void *memory = t->dl_tensor.data;
     ck_assert(!is_protected(t));
-    ok(dlx_publish(x.p, t, &share));
+    ok(dlx_publish(x.p, t, &share, NULL));
     dlx_test_stream_expect(x.s, 10, 1);
     for (int64_t i = 0; i < 50; i++) {
         dlx_test_stream_publish(x.p, 10, i);
@@ -148,12 +148,12 @@ TEST(a_shared_tensor_stays_protected_when_its_message_is_gone)
     for (int64_t i = 0; i < 50; i++) {
         again = dlx_test_stream_alloc(x.p, 10, i); /* writes */
         seen |= again->dl_tensor.data == memory;
-        ok(dlx_publish(x.p, again, NULL));
+        ok(dlx_publish(x.p, again, NULL, NULL));
     }
     ck_assert(seen);
     /* It may outlive the publisher. */
     again = dlx_test_stream_alloc(x.p, 10, 1);
-    ok(dlx_publish(x.p, again, &share));
+    ok(dlx_publish(x.p, again, &share, NULL));
     x.p = dlx_publisher_unref(x.p);
     ck_assert(is_protected(again));
     again->deleter(again);
@@ -174,22 +174,22 @@ TEST(all_of_a_message_is_protected)
     struct dlx_item items[] = {{"a", NULL}, {"b", NULL}, {"c", NULL}, {"copied", &foreign}};
     uint64_t pages = 0;
     ck_assert_uint_eq(dlx_test_protected_bytes("dlx-arena"), 0);
-    ok(dlx_publish(p, &foreign, NULL));
+    ok(dlx_publish(p, &foreign, NULL, NULL));
     ck_assert_uint_eq(dlx_test_protected_bytes("dlx-arena"), (pages += 1) * PAGE);
     foreign.dl_tensor.ndim = 9; /* with a manifest */
-    ok(dlx_publish(p, &foreign, NULL));
+    ok(dlx_publish(p, &foreign, NULL, NULL));
     ck_assert_uint_eq(dlx_test_protected_bytes("dlx-arena"), (pages += 2) * PAGE);
     ok(dlx_alloc_set(p, specs, 3, t));
     ck_assert_uint_eq(dlx_test_stream_stats(p).n_arenas,
                       1); /* it has as many small blocks as without the debug mode */
     for (int i = 0; i < 3; i++)
         items[i].tensor = t[i];
-    ok(dlx_publish_set(p, items, 4, NULL, NULL));
+    ok(dlx_publish_set(p, items, 4, NULL, NULL, NULL));
     ck_assert_uint_eq(dlx_test_protected_bytes("dlx-arena"), (pages += 5) * PAGE);
     ok(dlx_alloc_set(p, specs, 3, t));
     for (int i = 0; i < 3; i++)
         items[i].tensor = t[i];
-    ok(dlx_publish_set(p, items, 3, NULL, &share));
+    ok(dlx_publish_set(p, items, 3, NULL, &share, NULL));
     ck_assert_uint_eq(dlx_test_protected_bytes("dlx-arena"), (pages += 4) * PAGE);
     for (int i = 0; i < 3; i++)
         ck_assert(is_protected(t[i]));
@@ -220,7 +220,7 @@ TEST(the_largest_manifest_arrives)
     t->dl_tensor.strides[1] = 16;
     memset(t->dl_tensor.data, 9, 256);
     struct dlx_item item = {name, t};
-    ok(dlx_publish_set(x.p, &item, 1, &bytes, &strict));
+    ok(dlx_publish_set(x.p, &item, 1, &bytes, &strict, NULL));
     auto_message *m = dlx_test_stream_next(x.s);
     ck_assert_str_eq(dlx_message_name(m, 0), name);
     ck_assert_int_eq(dlx_message_peek(m, 0)->strides[1], 16);
@@ -239,16 +239,16 @@ TEST(what_cannot_be_protected_is_published_and_counted)
     DLManagedTensorVersioned *t[4];
     for (int i = 0; i < 4; i++) /* all of the first arena: it is mapped by the subscriber, too */
         t[i] = dlx_test_stream_alloc(x.p, 1, i);
-    ok(dlx_publish(x.p, t[3], NULL));
+    ok(dlx_publish(x.p, t[3], NULL, NULL));
     dlx_test_stream_expect(x.s, 1, 3);
     struct dlx_test_maps maps = dlx_test_maps_exhaust();
-    int r = dlx_publish(x.p, t[1], &share);
+    int r = dlx_publish(x.p, t[1], &share, NULL);
     dlx_test_maps_give_back(&maps);
     ck_assert_int_eq(r, 0);
     ck_assert_uint_eq(dlx_test_stream_stats(x.p).unprotected, 1);
     ck_assert(!is_protected(t[1]));
     dlx_test_stream_expect(x.s, 1, 1);
-    ok(dlx_publish(x.p, t[1], &share)); /* tries again */
+    ok(dlx_publish(x.p, t[1], &share, NULL)); /* tries again */
     ck_assert(is_protected(t[1]));
     ck_assert_uint_eq(dlx_test_stream_stats(x.p).unprotected, 1);
     dlx_test_stream_expect(x.s, 1, 1);

@@ -35,7 +35,7 @@ static DLManagedTensorVersioned *alloc_cheaply(struct dlx_publisher *p, int64_t 
 /* It is published when there is room, and arrives. */
 static void pass_cheaply(struct dlx_test_pair *x, int64_t n, int64_t value)
 {
-    ok(dlx_publish(x->p, alloc_cheaply(x->p, n, value), PUBLISH(.timeout_ns = PATIENCE)));
+    ok(dlx_publish(x->p, alloc_cheaply(x->p, n, value), PUBLISH(.timeout_ns = PATIENCE), NULL));
     auto_message *m = dlx_test_stream_next(x->s);
     const int64_t *data = dlx_message_peek(m, 0)->data;
     ck_assert_int_eq(data[0], value);
@@ -83,10 +83,10 @@ LOOP_TEST(a_publisher_waits_for_a_reliable_subscriber_at_its_depth, 0, 4)
     for (int64_t k = DEPTH; k >= 0; k--) { /* first without a message that was taken */
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, n, published + 1);
         while (published < taken + DEPTH) {
-            ok(dlx_publish(x.p, t, NULL));
+            ok(dlx_publish(x.p, t, NULL, NULL));
             t = dlx_test_stream_alloc(x.p, n, ++published + 1);
         }
-        fails(dlx_publish(x.p, t, NULL), DLX_E_FULL, "5 behind");
+        fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_FULL, "5 behind");
         t->deleter(t);
         for (int64_t i = 0; i < k; i++) {
             if (holds)
@@ -116,7 +116,7 @@ TEST(a_publisher_of_one_large_set_needs_memory_for_two)
         ok(dlx_alloc_set(p, specs, N_TENSORS, t));
         for (int i = 0; i < N_TENSORS; i++)
             items[i] = (struct dlx_item){.tensor = t[i]};
-        ok(dlx_publish_set(p, items, N_TENSORS, NULL, NULL));
+        ok(dlx_publish_set(p, items, N_TENSORS, NULL, NULL, NULL));
         ck_assert_uint_le(arena_bytes(p), 2 * (4 * N_TENSORS * MIB + 8192));
     }
 }
@@ -139,7 +139,7 @@ LOOP_TEST(messages_behind_and_held_take_no_more_memory_than_they_need, 0, 3)
         held[i] = dlx_test_stream_next(x.s);
     }
     for (int64_t i = 0; i < 100; i++) {
-        ok(dlx_publish(x.p, alloc_cheaply(x.p, MIB_N, i), NULL));
+        ok(dlx_publish(x.p, alloc_cheaply(x.p, MIB_N, i), NULL, NULL));
         ck_assert_uint_le(arena_bytes(x.p), (window + N_HELD + 1) * MIB);
     }
     check_and_release(held, N_HELD, MIB_N, 0);

@@ -78,7 +78,7 @@ static DLManagedTensorVersioned *publish_until_full(struct dlx_publisher *p)
 {
     publish(p, 1, DEPTH);
     DLManagedTensorVersioned *next = dlx_test_stream_alloc(p, 10, DEPTH + 1);
-    fails(dlx_publish(p, next, NULL), DLX_E_FULL, "depth");
+    fails(dlx_publish(p, next, NULL, NULL), DLX_E_FULL, "depth");
     return next;
 }
 
@@ -89,7 +89,7 @@ TEST(a_publisher_waits_at_its_depth_for_a_subscriber_that_sleeps_elsewhere)
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &block);
     DLManagedTensorVersioned *next = publish_until_full(p);
     take(s, 1, 1);
-    ok(dlx_publish(p, next, PUBLISH(.timeout_ns = PATIENCE)));
+    ok(dlx_publish(p, next, PUBLISH(.timeout_ns = PATIENCE), NULL));
     take(s, 2, DEPTH + 1);
     dlx_publisher_unref(p);
     ck_assert_uint_eq(drain(s), 0);
@@ -160,7 +160,7 @@ LOOP_TEST(a_subscriber_that_leaves_or_is_killed_without_a_look_lets_the_publishe
     s = dlx_subscription_unref(s);
     if (!leaves)
         dlx_test_fork_kill(pid);
-    ok(dlx_publish(p, next, PUBLISH(.timeout_ns = PATIENCE)));
+    ok(dlx_publish(p, next, PUBLISH(.timeout_ns = PATIENCE), NULL));
     publish(p, DEPTH + 2, 4 * DEPTH);
 }
 
@@ -286,7 +286,7 @@ TEST(a_subscriber_that_sleeps_through_the_end_of_the_daemon_gets_all)
     for (int64_t i = DEPTH + 1; i < 4 * DEPTH; i++) {
         struct dlx_message *m = NULL;
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, i);
-        while (dlx_publish(p, t, PUBLISH(.timeout_ns = SECOND / 100)) < 0)
+        while (dlx_publish(p, t, PUBLISH(.timeout_ns = SECOND / 100), NULL) < 0)
             ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
         take(s, i, i);
     }

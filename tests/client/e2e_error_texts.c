@@ -88,11 +88,12 @@ TEST(a_device_that_cannot_be_carried_is_named)
     auto_tensor *t = dlx_test_stream_alloc(x.p, 1, 1);
     const DLDevice before = t->dl_tensor.device;
     t->dl_tensor.device = (DLDevice){kDLMetal, 1};
-    fails(dlx_publish(x.p, t, NULL), DLX_E_DEVICE,
+    fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_DEVICE,
           "a tensor on Metal device 1 (device type 8) cannot be carried, only in memory of the CPU "
           "and of CUDA and ROCm: copy it to the CPU first");
     t->dl_tensor.device.device_type = (DLDeviceType)77;
-    fails(dlx_publish(x.p, t, NULL), DLX_E_DEVICE, "a tensor on device type 77 cannot be carried");
+    fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_DEVICE,
+          "a tensor on device type 77 cannot be carried");
     t->dl_tensor.device = before;
 }
 
@@ -102,8 +103,7 @@ TEST(a_report_without_its_size_is_told)
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {0};
     auto_tensor *t = dlx_test_stream_alloc(x.p, 1, 1);
-    fails(dlx_publish(x.p, t, PUBLISH(.report = &report)), DLX_E_INVALID,
-          "result struct of 0 bytes, at least ");
+    fails(dlx_publish(x.p, t, NULL, &report), DLX_E_INVALID, "result struct of 0 bytes, at least ");
     take_fails(x.s, 0, DLX_E_EMPTY, "");
 }
 
@@ -113,7 +113,7 @@ TEST(who_finds_no_name_is_told_which_there_are)
     uint32_t i;
     const struct dlx_item items[] = {{"rgb", dlx_test_stream_alloc(x.p, 1, 1)},
                                      {"depth", dlx_test_stream_alloc(x.p, 1, 1)}};
-    ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
+    ok(dlx_publish_set(x.p, items, 2, NULL, NULL, NULL));
     dlx_test_stream_publish(x.p, 1, 1);
     auto_message *set = dlx_test_stream_next(x.s), *m = dlx_test_stream_next(x.s);
     fails(dlx_message_find(set, "detph", &i), DLX_E_NOT_FOUND,
@@ -133,7 +133,7 @@ TEST(many_names_are_cut)
         (void)snprintf(names[i], sizeof names[i], "layer.%d.weight", i);
         items[i] = (struct dlx_item){names[i], dlx_test_stream_alloc(x.p, 1, 1)};
     }
-    ok(dlx_publish_set(x.p, items, 50, NULL, NULL));
+    ok(dlx_publish_set(x.p, items, 50, NULL, NULL, NULL));
     auto_message *m = dlx_test_stream_next(x.s);
     fails(dlx_message_find(m, "layer", &found), DLX_E_NOT_FOUND,
           "it has \"layer.0.weight\", \"layer.1.weight\", ");

@@ -147,7 +147,7 @@ LOOP_TEST(a_publisher_without_room_attaches_subscribers_later, 0, 2)
     dlx_test_peer_say(&peer);
     dlx_test_peer_hear(&peer);
     int n = 0, r = 0;
-    while (n < N - 1 && (r = dlx_publish(p, t[n], NULL)) == 0)
+    while (n < N - 1 && (r = dlx_publish(p, t[n], NULL, NULL)) == 0)
         n++;
     char why[512];
     (void)snprintf(why, sizeof why, "%s", dlx_client_errmsg(NULL));
@@ -160,7 +160,7 @@ LOOP_TEST(a_publisher_without_room_attaches_subscribers_later, 0, 2)
         ck_assert_int_eq(n, N - 1);
     ck_assert_int_eq(waited, DLX_E_TIMEOUT);
     for (; n < N; n++)
-        ok(dlx_publish(p, t[n], PUBLISH(.timeout_ns = PATIENCE)));
+        ok(dlx_publish(p, t[n], PUBLISH(.timeout_ns = PATIENCE), NULL));
     dlx_test_peer_join(&peer);
 }
 

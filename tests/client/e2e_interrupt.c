@@ -80,7 +80,7 @@ static int publish(struct dlx_publisher *p)
 {
     static int64_t values[LARGE], n = LARGE;
     DLManagedTensorVersioned mine = INT64_TENSOR(values, &n);
-    return dlx_publish(p, &mine, NULL);
+    return dlx_publish(p, &mine, NULL, NULL);
 }
 
 static void is_ended(int r, const char *what)

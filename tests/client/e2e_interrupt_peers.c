@@ -80,7 +80,7 @@ static int get(int64_t timeout_ns)
 
 static int publish(int64_t timeout_ns)
 {
-    int r = dlx_publish(now.p, now.t[0], PUBLISH(.timeout_ns = timeout_ns));
+    int r = dlx_publish(now.p, now.t[0], PUBLISH(.timeout_ns = timeout_ns), NULL);
     if (r == 0)
         now.t[0] = NULL;
     return r;
@@ -89,7 +89,7 @@ static int publish(int64_t timeout_ns)
 static int publish_n(int64_t timeout_ns)
 {
     uint32_t n = 9;
-    int r = dlx_publish_n(now.p, now.t, 2, PUBLISH(.timeout_ns = timeout_ns), &n);
+    int r = dlx_publish_n(now.p, now.t, 2, PUBLISH(.timeout_ns = timeout_ns), NULL, &n);
     ck_assert_uint_eq(n, r == 0 ? 2 : 0);
     if (r == 0)
         now.t[0] = now.t[1] = NULL;
@@ -99,7 +99,7 @@ static int publish_n(int64_t timeout_ns)
 static int publish_set(int64_t timeout_ns)
 {
     const struct dlx_item items[] = {{"x", now.t[0]}, {"y", now.t[1]}};
-    int r = dlx_publish_set(now.p, items, 2, NULL, PUBLISH(.timeout_ns = timeout_ns));
+    int r = dlx_publish_set(now.p, items, 2, NULL, PUBLISH(.timeout_ns = timeout_ns), NULL);
     if (r == 0)
         now.t[0] = now.t[1] = NULL;
     return r;
@@ -346,7 +346,7 @@ static void use_what_waits(void)
     struct dlx_daemon_info info = {.size = sizeof info};
     struct dlx_message *m = NULL;
     inner[0] = dlx_take(now.s, 0, &m);
-    inner[1] = dlx_publish(now.p, now.t[2], NULL);
+    inner[1] = dlx_publish(now.p, now.t[2], NULL, NULL);
     inner[2] = dlx_client_get_daemon_info(now.c, &info);
     now.late = dlx_subscription_unref(now.late);
 }

@@ -65,7 +65,7 @@ TEST(a_publisher_that_waits_is_stopped_and_continued)
         dlx_test_stream_publish_all(p, 10, 1, 3);
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 4);
         dlx_test_peer_say(&peer);
-        ok(dlx_publish(p, t, PUBLISH(.timeout_ns = PATIENCE)));
+        ok(dlx_publish(p, t, PUBLISH(.timeout_ns = PATIENCE), NULL));
         dlx_publisher_unref(p);
         _exit(0);
     }

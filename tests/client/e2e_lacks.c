@@ -22,7 +22,7 @@ static void publish_when_told(int sock, const void *userdata)
         dlx_test_hear(sock);
         DLManagedTensorVersioned *t =
             dlx_test_stream_alloc(p, i == 1 || i % 2 == 0 ? SMALL : LARGE, i);
-        ok(dlx_publish(p, t, PUBLISH(.timeout_ns = PATIENCE)));
+        ok(dlx_publish(p, t, PUBLISH(.timeout_ns = PATIENCE), NULL));
         dlx_test_say(sock);
     }
     dlx_test_hear(sock);

@@ -12,9 +12,9 @@ static int publish(struct dlx_publisher *p, int way, DLManagedTensorVersioned *t
 {
     const struct dlx_item item = {.name = "t", .tensor = t};
     uint32_t n;
-    return way == SINGLE ? dlx_publish(p, t, NULL)
-           : way == SET  ? dlx_publish_set(p, &item, 1, NULL, NULL)
-                         : dlx_publish_n(p, &t, 1, NULL, &n);
+    return way == SINGLE ? dlx_publish(p, t, NULL, NULL)
+           : way == SET  ? dlx_publish_set(p, &item, 1, NULL, NULL, NULL)
+                         : dlx_publish_n(p, &t, 1, NULL, NULL, &n);
 }
 
 LOOP_TEST(a_tensor_is_not_published_twice, 0, N_WAYS *N_WAYS)
@@ -38,8 +38,8 @@ TEST(a_tensor_is_not_in_a_message_or_batch_twice)
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, 5), *two[] = {t, t};
     const struct dlx_item items[] = {{"a", t}, {"b", t}};
     uint32_t n = 7;
-    fails(dlx_publish_set(x.p, items, 2, NULL, NULL), DLX_E_INVALID, "twice");
-    fails(dlx_publish_n(x.p, two, 2, NULL, &n), DLX_E_INVALID, "published or deleted before");
+    fails(dlx_publish_set(x.p, items, 2, NULL, NULL, NULL), DLX_E_INVALID, "twice");
+    fails(dlx_publish_n(x.p, two, 2, NULL, NULL, &n), DLX_E_INVALID, "published or deleted before");
     ck_assert_uint_eq(n, 1);
     dlx_test_stream_expect(x.s, 10, 5);
     take_fails(x.s, 0, DLX_E_EMPTY, "");
@@ -93,7 +93,7 @@ struct waiter {
 static void *publish_and_wait(void *userdata)
 {
     struct waiter *w = userdata;
-    w->result = dlx_publish(w->p, w->t, PUBLISH(.timeout_ns = PATIENCE));
+    w->result = dlx_publish(w->p, w->t, PUBLISH(.timeout_ns = PATIENCE), NULL);
     return NULL;
 }
 
@@ -118,12 +118,12 @@ TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
     uint32_t published = 7;
     pthread_t thread = dlx_test_stream_thread(publish_and_wait, &w);
     eventually(is_blocked(x.p));
-    fails(dlx_publish(x.p, t, NULL), DLX_E_IN_USE,
+    fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_IN_USE,
           "another thread: use one for each thread, or a lock");
-    fails(dlx_publish_n(x.p, &t, 1, NULL, &published), DLX_E_IN_USE, "dlx_publish_n");
+    fails(dlx_publish_n(x.p, &t, 1, NULL, NULL, &published), DLX_E_IN_USE, "dlx_publish_n");
     ck_assert_uint_eq(published, 0);
-    fails(dlx_publish_set(x.p, &item, 1, NULL, NULL), DLX_E_IN_USE, "another thread");
-    fails(dlx_publish_legacy(x.p, &legacy, NULL), DLX_E_IN_USE, "another thread");
+    fails(dlx_publish_set(x.p, &item, 1, NULL, NULL, NULL), DLX_E_IN_USE, "another thread");
+    fails(dlx_publish_legacy(x.p, &legacy, NULL, NULL), DLX_E_IN_USE, "another thread");
     fails(dlx_alloc(x.p, &spec, &none), DLX_E_IN_USE, "test/a");
     fails(dlx_alloc_set(x.p, &spec, 1, &none), DLX_E_IN_USE, "another thread");
     fails(dlx_publisher_wait(x.p, 1, 0), DLX_E_IN_USE, "another thread");
@@ -134,7 +134,7 @@ TEST(only_one_thread_at_a_time_is_in_a_call_on_a_publisher)
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_int_eq(w.result, 0);
     dlx_test_stream_take(x.s, 2);
-    ok(dlx_publish(x.p, t, NULL)); /* it stayed the caller's */
+    ok(dlx_publish(x.p, t, NULL, NULL)); /* it stayed the caller's */
     dlx_test_stream_take(x.s, 3);
 }
 
@@ -209,7 +209,8 @@ TEST(threads_that_take_from_one_subscription_get_no_message_twice)
     pthread_t threads[] = {dlx_test_stream_thread(take_messages, &takers[0]),
                            dlx_test_stream_thread(take_messages, &takers[1])};
     for (int64_t i = 1; i <= N_TAKEN; i++)
-        ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 10, i), PUBLISH(.timeout_ns = PATIENCE)));
+        ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 10, i), PUBLISH(.timeout_ns = PATIENCE),
+                       NULL));
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
         ck_assert_int_eq(takers[i].result, 0);

@@ -18,7 +18,7 @@ static DLManagedTensorVersioned *alloc(void)
 static DLManagedTensorVersioned *published(void)
 {
     DLManagedTensorVersioned *t = alloc();
-    ok(dlx_publish(x.p, t, NULL));
+    ok(dlx_publish(x.p, t, NULL, NULL));
     return t;
 }
 
@@ -80,7 +80,7 @@ static void unref_twice(bool late)
 static void unref_a_set_twice(bool late)
 {
     const struct dlx_item items[] = {{"a", alloc()}, {"b", alloc()}};
-    ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
+    ok(dlx_publish_set(x.p, items, 2, NULL, NULL, NULL));
     struct dlx_message *m = dlx_test_stream_next(x.s);
     dlx_message_unref(m);
     if (late)
@@ -162,7 +162,7 @@ static void use_a_released_publisher(bool late)
     DLManagedTensorVersioned *t = alloc();
     dlx_publisher_unref(p);
     if (late)
-        (void)dlx_publish(p, t, NULL);
+        (void)dlx_publish(p, t, NULL, NULL);
     else
         dlx_publisher_unref(p);
 }
@@ -205,7 +205,7 @@ static void write_beyond_the_end(bool late)
     if (late)
         t->deleter(t);
     else
-        ok(dlx_publish(x.p, t, NULL));
+        ok(dlx_publish(x.p, t, NULL, NULL));
 }
 
 /* Whole pages, behind which there is nothing to round. */
@@ -217,7 +217,7 @@ static void write_beyond_the_end_of_pages(bool late)
     if (late)
         t->deleter(t);
     else
-        ok(dlx_publish_set(x.p, &item, 1, NULL, NULL));
+        ok(dlx_publish_set(x.p, &item, 1, NULL, NULL, NULL));
 }
 
 static const struct {

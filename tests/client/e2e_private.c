@@ -94,7 +94,7 @@ TEST(what_is_written_is_seen_by_nobody_else)
     for (int i = 0; i < 2; i++) {
         int64_t n = sizes[i];
         auto_tensor *published = dlx_test_stream_alloc(x.p, n, 5);
-        ok(dlx_publish(x.p, published, PUBLISH(.share = true, .strict = true)));
+        ok(dlx_publish(x.p, published, PUBLISH(.share = true, .strict = true), NULL));
         auto_message *m = dlx_test_stream_next(x.s), *theirs = dlx_test_stream_next(other);
         auto_tensor *a = private_of(m, 0, n, 5), *b = private_of(m, 0, n, 5);
         fill(a, -1);
@@ -132,7 +132,7 @@ TEST(tensors_of_a_set_are_apart)
     DLManagedTensorVersioned *t[5];
     for (int64_t i = 0; i < 5; i++)
         items[i].tensor = dlx_test_stream_alloc(x.p, LARGE + 33 * i, 100 * i);
-    ok(dlx_publish_set(x.p, items, 5, NULL, NULL));
+    ok(dlx_publish_set(x.p, items, 5, NULL, NULL, NULL));
     struct dlx_message *m = dlx_test_stream_next(x.s);
     for (uint32_t i = 0; i < 5; i++) {
         t[i] = private_of(m, i, LARGE + 33 * i, 100 * i);
@@ -157,7 +157,7 @@ TEST(scalars_and_empty_tensors_are_copied)
         ok(dlx_alloc(x.p, SPEC(.dtype = {kDLInt, 64, 1}, .ndim = ndim, .shape = none), &t));
         if (ndim == 0)
             *data(t) = 77;
-        ok(dlx_publish(x.p, t, NULL));
+        ok(dlx_publish(x.p, t, NULL, NULL));
         auto_message *m = dlx_test_stream_next(x.s);
         ok(dlx_message_private(m, 0, &t));
         ck_assert(COPIED(t));
@@ -314,7 +314,7 @@ TEST(publishing_one_on_copies_it)
     dlx_message_unref(m);
     for (int64_t i = 0; i < LARGE; i++)
         data(t)[i] = 9 + i;
-    ok(dlx_publish(x.p, t, PUBLISH(.report = &report))); /* spends it */
+    ok(dlx_publish(x.p, t, NULL, &report)); /* spends it */
     ck_assert_uint_eq(report.n_copied, 1);
     dlx_test_stream_expect(x.s, LARGE, 9);
 }

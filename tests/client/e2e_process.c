@@ -103,7 +103,7 @@ TEST(a_blocking_publisher_loses_nothing_for_reliable_subscribers)
     struct dlx_test_peer one = spawn(take_reliably), other = spawn(take_reliably);
     ok(dlx_publisher_wait(p, 2, PATIENCE));
     for (int64_t i = 1; i <= 20000; i++)
-        ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), PUBLISH(.timeout_ns = PATIENCE)));
+        ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), PUBLISH(.timeout_ns = PATIENCE), NULL));
     dlx_test_peer_join(&one);
     dlx_test_peer_join(&other);
 }
@@ -153,7 +153,7 @@ LOOP_TEST(a_reliable_subscriber_that_executes_another_program_is_not_waited_for,
     struct dlx_test_peer peer = spawn(_i % 2 ? execute_at_once : take_one_and_execute);
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 1; i <= 100; i++) {
-        ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), PUBLISH(.timeout_ns = PATIENCE)));
+        ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), PUBLISH(.timeout_ns = PATIENCE), NULL));
         dlx_test_stream_expect(s, 4, i); /* who is still there loses nothing */
     }
     close(peer.sock);

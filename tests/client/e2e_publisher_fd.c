@@ -11,7 +11,7 @@ static void publish_until_full(struct dlx_publisher *p, int64_t *n)
     int r = 0;
     while (r == 0) {
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, *n + 1);
-        r = dlx_publish(p, t, NULL);
+        r = dlx_publish(p, t, NULL, NULL);
         if (r < 0)
             t->deleter(t);
         else
@@ -56,7 +56,7 @@ LOOP_TEST(no_room_is_missed, 0, 2)
         if (_i == 1 && n % (MANY / 4) == 0)
             dlx_test_stream_restart();
         DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 10, n);
-        for (int r; (r = dlx_publish(x.p, t, NULL)) != 0;) {
+        for (int r; (r = dlx_publish(x.p, t, NULL, NULL)) != 0;) {
             ck_assert_int_eq(r, DLX_E_FULL);
             dlx_test_wait_readable(fd);
         }
@@ -95,7 +95,7 @@ TEST(it_is_readable_when_a_subscriber_dies)
     while (dlx_test_is_readable(fd, 0));
     dlx_test_fork_kill(pid);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, n + 1);
-    while (dlx_publish(p, t, NULL) != 0)
+    while (dlx_publish(p, t, NULL, NULL) != 0)
         dlx_test_wait_readable(fd);
 }
 

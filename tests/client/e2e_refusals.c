@@ -88,22 +88,22 @@ DEFINE_CALL(publisher_new, dlx_publisher_new(ARG(0, x.c), "a", NULL, RET(struct 
 DEFINE_CALL(allocs, dlx_alloc(ARG(0, x.p), ARG(2, &spec), RET(DLManagedTensorVersioned **)))
 DEFINE_CALL(alloc_set,
             dlx_alloc_set(ARG(0, x.p), ARG(2, &spec), 1, RET(DLManagedTensorVersioned **)))
-DEFINE_CALL(publishes, dlx_publish(ARG(0, x.p), ARG(1, x.t), NULL))
+DEFINE_CALL(publishes, dlx_publish(ARG(0, x.p), ARG(1, x.t), NULL, NULL))
 
 static int publish_n(int without)
 {
     uint32_t n = 0;
-    int r = dlx_publish_n(ARG(0, x.p), ARG(1, &x.t), 1, NULL, &n);
+    int r = dlx_publish_n(ARG(0, x.p), ARG(1, &x.t), 1, NULL, NULL, &n);
     return n == 0 ? r : 0;
 }
 
-DEFINE_CALL(publish_legacy, dlx_publish_legacy(ARG(0, x.p), ARG(1, x.legacy), NULL))
+DEFINE_CALL(publish_legacy, dlx_publish_legacy(ARG(0, x.p), ARG(1, x.legacy), NULL, NULL))
 
 static int publish_set(int without)
 {
     const struct dlx_bytes meta = {.data = ARG(2, "m"), .size = 1};
     item = (struct dlx_item){.tensor = x.t};
-    return dlx_publish_set(ARG(0, x.p), ARG(1, &item), 1, &meta, NULL);
+    return dlx_publish_set(ARG(0, x.p), ARG(1, &item), 1, &meta, NULL, NULL);
 }
 
 DEFINE_CALL(publisher_wait, dlx_publisher_wait(ARG(0, x.p), 1, 0))
@@ -373,16 +373,16 @@ TEST(tensors_that_cannot_be)
     static const DLDeviceType there[] = {kDLCUDA, kDLOpenCL, kDLMetal, kDLCUDAManaged};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(there); i++) {
         own->dl_tensor.device.device_type = there[i];
-        fails(dlx_publish(pair.p, own, NULL), DLX_E_DEVICE, "device type");
+        fails(dlx_publish(pair.p, own, NULL, NULL), DLX_E_DEVICE, "device type");
     }
     own->version.major = 2;
-    fails(dlx_publish(pair.p, own, NULL), DLX_E_VERSION, "2.0");
+    fails(dlx_publish(pair.p, own, NULL, NULL), DLX_E_VERSION, "2.0");
     own->version.major = DLPACK_MAJOR_VERSION;
     /* Of the host, pinned: this process reads it, by a copy. */
     static const DLDeviceType pinned[] = {kDLCUDAHost, kDLROCMHost};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(pinned); i++) {
         own->dl_tensor.device.device_type = pinned[i];
-        ok(dlx_publish(pair.p, own, PUBLISH(.share = true)));
+        ok(dlx_publish(pair.p, own, PUBLISH(.share = true), NULL));
         auto_message *m = dlx_test_stream_next(pair.s);
         dlx_test_stream_check(m, 10, 1);
         ck_assert_int_eq(dlx_message_peek(m, 0)->device.device_type, kDLCPU);
@@ -403,7 +403,7 @@ TEST(messages_have_no_more_than_they_have)
     name[sizeof name - 1] = '\0';
     struct dlx_item items[] = {{.name = "one", .tensor = dlx_test_stream_alloc(pair.p, 10, 1)},
                                {.tensor = dlx_test_stream_alloc(pair.p, 10, 2)}};
-    ok(dlx_publish_set(pair.p, items, 2, NULL, NULL));
+    ok(dlx_publish_set(pair.p, items, 2, NULL, NULL, NULL));
     dlx_test_stream_publish(pair.p, 10, 3); /* no set: no names */
     auto_message *m = dlx_test_stream_next(pair.s), *plain = dlx_test_stream_next(pair.s);
     ck_assert_ptr_nonnull(dlx_message_peek(m, 1));

@@ -47,7 +47,7 @@ TEST(own_and_foreign_tensors_arrive_as_one)
         {NULL, dlx_test_stream_alloc(x.p, 5, 1000)}, {"gaps", private_tensor(2, 5, true)},
         {"", private_tensor(0, 5, false)},
     };
-    ok(dlx_publish_set(x.p, items, 5, &hello, PUBLISH(.report = &report)));
+    ok(dlx_publish_set(x.p, items, 5, &hello, NULL, &report));
     ck_assert_uint_eq(n_deleted, 3);
     ck_assert_uint_eq(report.n_copied, 3);
     ck_assert_uint_eq(report.copied_bytes, (12 + 10) * 8);
@@ -77,7 +77,7 @@ TEST(own_and_foreign_tensors_arrive_as_one)
     ck_assert_uint_eq(stats.taken_bytes, (100 + 12 + 5 + 10) * 8);
     /* One tensor may have a name and metadata, too; or none of it. */
     struct dlx_item one = {"only", dlx_test_stream_alloc(x.p, 4, 1)};
-    ok(dlx_publish_set(x.p, &one, 1, NULL, NULL));
+    ok(dlx_publish_set(x.p, &one, 1, NULL, NULL, NULL));
     dlx_test_stream_publish(x.p, 4, 2);
     auto_message *named = dlx_test_stream_next(x.s), *plain = dlx_test_stream_next(x.s);
     ck_assert_str_eq(dlx_message_name(named, 0), "only");
@@ -100,12 +100,14 @@ TEST(what_is_refused_changes_nothing)
         {"c", private_tensor(2, 2, false)},
     };
     memset(name, 'n', sizeof name - 1);
-    fails(dlx_publish_set(x.p, items, 0, NULL, NULL), DLX_E_INVALID, "0 tensors");
-    fails(dlx_publish_set(x.p, items, DLX_TENSORS_MAX + 1, NULL, NULL), DLX_E_INVALID, "65535");
-    fails(dlx_publish_set(x.p, items, 3, &large, NULL), DLX_E_INVALID,
+    fails(dlx_publish_set(x.p, items, 0, NULL, NULL, NULL), DLX_E_INVALID, "0 tensors");
+    fails(dlx_publish_set(x.p, items, DLX_TENSORS_MAX + 1, NULL, NULL, NULL), DLX_E_INVALID,
+          "65535");
+    fails(dlx_publish_set(x.p, items, 3, &large, NULL, NULL), DLX_E_INVALID,
           "65537 bytes of metadata (limit DLX_META_MAX, 65536)");
-    fails(dlx_publish_set(x.p, items, 3, &none, NULL), DLX_E_INVALID, "NULL");
-    fails(dlx_publish_set(x.p, items, 3, NULL, &strict), DLX_E_WOULD_COPY, "tensor 1 (\"b\")");
+    fails(dlx_publish_set(x.p, items, 3, &none, NULL, NULL), DLX_E_INVALID, "NULL");
+    fails(dlx_publish_set(x.p, items, 3, NULL, &strict, NULL), DLX_E_WOULD_COPY,
+          "tensor 1 (\"b\")");
     DLManagedTensorVersioned *c = items[2].tensor;
     const struct {
         struct dlx_item third;
@@ -119,29 +121,29 @@ TEST(what_is_refused_changes_nothing)
     };
     for (size_t i = 0; i < DLX_ARRAY_SIZE(thirds); i++) {
         items[2] = thirds[i].third;
-        fails(dlx_publish_set(x.p, items, 3, NULL, NULL), DLX_E_INVALID, thirds[i].words);
+        fails(dlx_publish_set(x.p, items, 3, NULL, NULL, NULL), DLX_E_INVALID, thirds[i].words);
     }
     items[2] = (struct dlx_item){"c", c};
     c->dl_tensor.device.device_type = kDLCUDA;
-    fails(dlx_publish_set(x.p, items, 3, NULL, NULL), DLX_E_DEVICE, "tensor 2 (\"c\")");
+    fails(dlx_publish_set(x.p, items, 3, NULL, NULL, NULL), DLX_E_DEVICE, "tensor 2 (\"c\")");
     c->dl_tensor.device.device_type = kDLCPU;
     c->dl_tensor.shape[0] = INT64_MAX;
-    fails(dlx_publish_set(x.p, items, 3, NULL, NULL), DLX_E_SHAPE, "tensor 2 (\"c\")");
-    fails(dlx_publish_set(x.p, &(struct dlx_item){.tensor = c}, 1, NULL, NULL), DLX_E_SHAPE,
+    fails(dlx_publish_set(x.p, items, 3, NULL, NULL, NULL), DLX_E_SHAPE, "tensor 2 (\"c\")");
+    fails(dlx_publish_set(x.p, &(struct dlx_item){.tensor = c}, 1, NULL, NULL, NULL), DLX_E_SHAPE,
           "tensor 0: ");                      /* without a name there is none to show */
     c->dl_tensor.shape[0] = INT64_C(1) << 40; /* more than there is, and nothing is read */
-    int r = dlx_publish_set(x.p, items, 3, NULL, NULL);
+    int r = dlx_publish_set(x.p, items, 3, NULL, NULL, NULL);
     ck_assert_msg(r == DLX_E_NO_MEMORY || r == DLX_E_LIMIT, "%s", dlx_client_errmsg(NULL));
     c->dl_tensor.shape[0] = 2;
     c->version.major = 2;
-    fails(dlx_publish_set(x.p, items, 3, NULL, NULL), DLX_E_VERSION, "tensor 2");
+    fails(dlx_publish_set(x.p, items, 3, NULL, NULL, NULL), DLX_E_VERSION, "tensor 2");
     c->version.major = DLPACK_MAJOR_VERSION;
     ck_assert_uint_eq(n_deleted, 0);
     ck_assert_int_eq(dlx_take(x.s, 0, &m), DLX_E_EMPTY);
     large.size--; /* the largest that is possible; all of the above is still the caller's */
     name[DLX_NAME_MAX] = '\0';
     items[2].name = name;
-    ok(dlx_publish_set(x.p, items, 3, &large, NULL));
+    ok(dlx_publish_set(x.p, items, 3, &large, NULL, NULL));
     ck_assert_uint_eq(n_deleted, 2);
     ok(dlx_take(x.s, SECOND, &m));
     ck_assert_str_eq(dlx_message_name(m, 2), name);
@@ -184,7 +186,7 @@ TEST(as_many_tensors_as_there_may_be_in_one_arena)
     uint32_t n = DLX_TENSORS_MAX, found;
     struct dlx_item *items = make_large(x.p, n);
     ck_assert_uint_eq(dlx_test_stream_stats(x.p).n_arenas, 1);
-    ok(dlx_publish_set(x.p, items, n, NULL, NULL));
+    ok(dlx_publish_set(x.p, items, n, NULL, NULL, NULL));
     ck_assert_uint_eq(dlx_test_stream_stats(x.p).copied_bytes, 0);
     auto_message *m = dlx_test_stream_next(x.s);
     ck_assert_uint_eq(dlx_message_n_tensors(m), n);
@@ -218,7 +220,7 @@ TEST(threads_share_a_message)
     for (int round = 0; round < 20; round++) {
         pthread_t threads[4];
         struct dlx_item *items = make_large(x.p, 300);
-        ok(dlx_publish_set(x.p, items, 300, &hello, NULL));
+        ok(dlx_publish_set(x.p, items, 300, &hello, NULL, NULL));
         auto_message *m = dlx_test_stream_next(x.s);
         for (int i = 0; i < 4; i++)
             threads[i] = dlx_test_stream_thread(use_all, m);
@@ -234,7 +236,7 @@ TEST(sets_of_one_size_need_no_more_memory_after_a_while)
     uint64_t before = 0;
     for (int i = 0; i < 200; i++) {
         struct dlx_item *items = make_large(x.p, 1000);
-        ok(dlx_publish_set(x.p, items, 1000, NULL, NULL));
+        ok(dlx_publish_set(x.p, items, 1000, NULL, NULL, NULL));
         auto_message *m = dlx_test_stream_next(x.s);
         ck_assert_int_eq(*(const int64_t *)dlx_message_peek(m, 999)->data, 999);
         free_large(items, 1000);
@@ -273,8 +275,8 @@ LOOP_TEST(a_set_with_an_empty_tensor_reaches_a_reliable_subscription, 0, 2)
             {"before", dlx_test_stream_alloc(x.p, 0, 0)},
             {"some", dlx_test_stream_alloc(x.p, 10, n)},
             {"after", is_private ? private_tensor(0, 5, false) : dlx_test_stream_alloc(x.p, 0, 0)}};
-        ok(dlx_publish_set(x.p, items, DLX_ARRAY_SIZE(items), NULL,
-                           PUBLISH(.timeout_ns = PATIENCE)));
+        ok(dlx_publish_set(x.p, items, DLX_ARRAY_SIZE(items), NULL, PUBLISH(.timeout_ns = PATIENCE),
+                           NULL));
         auto_message *m = dlx_test_stream_next(x.s);
         ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)n);
         ck_assert_int_eq(dlx_message_peek(m, 0)->shape[0], 0);

@@ -72,7 +72,7 @@ TEST(private_memory_is_copied_once_and_compacted_and_reported)
     float data[3][4];
     int64_t shape[2] = {4, 3}, strides[2] = {1, -4};
     struct dlx_publish_report report = {.size = sizeof report};
-    struct dlx_publish_args args = {.size = sizeof args, .report = &report};
+    struct dlx_publish_args args = {.size = sizeof args};
     auto_tensor *r = NULL;
     for (int i = 0; i < 12; i++)
         data[i / 4][i % 4] = (float)i;
@@ -88,10 +88,10 @@ TEST(private_memory_is_copied_once_and_compacted_and_reported)
                       .strides = strides}};
     n_deleted = 0;
     args.strict = true;
-    fails(dlx_publish(x.p, &t, &args), DLX_E_WOULD_COPY, "strict");
+    fails(dlx_publish(x.p, &t, &args, &report), DLX_E_WOULD_COPY, "strict");
     ck_assert_int_eq(n_deleted, 0);
     args.strict = false;
-    ok(dlx_publish(x.p, &t, &args));
+    ok(dlx_publish(x.p, &t, &args, &report));
     ck_assert_int_eq(n_deleted, 1);
     ck_assert_uint_eq(report.copied_bytes, 48);
     ck_assert_uint_eq(report.n_copied, 1);
@@ -119,7 +119,7 @@ TEST(shapes_of_all_kinds_arrive)
         /* A type that nobody knows. */
         ok(dlx_alloc(x.p, SPEC(.dtype = {200, 16, 1}, .ndim = ndims[k], .shape = shape), &t));
         ((uint16_t *)t->dl_tensor.data)[0] = (uint16_t)k;
-        ok(dlx_publish(x.p, t, NULL));
+        ok(dlx_publish(x.p, t, NULL, NULL));
         auto_message *m = dlx_test_stream_next(x.s);
         const DLTensor *r = dlx_message_peek(m, 0);
         ck_assert_int_eq(r->ndim, ndims[k]);
@@ -131,7 +131,7 @@ TEST(shapes_of_all_kinds_arrive)
     const int64_t none[2] = {3, 0};
     ok(dlx_alloc(x.p, SPEC(.dtype = {kDLFloat, 32, 1}, .ndim = 2, .shape = none), &t));
     ck_assert_ptr_null(t->dl_tensor.data);
-    ok(dlx_publish(x.p, t, NULL));
+    ok(dlx_publish(x.p, t, NULL, NULL));
     auto_message *m = dlx_test_stream_next(x.s);
     ck_assert_int_eq(dlx_message_peek(m, 0)->shape[1], 0);
     ck_assert_ptr_null(dlx_message_peek(m, 0)->data);
@@ -146,7 +146,7 @@ TEST(a_view_of_an_allocated_tensor_is_not_copied)
     t->dl_tensor.shape = shape;
     t->dl_tensor.strides = strides;
     t->dl_tensor.byte_offset = 256; /* from element 32 */
-    ok(dlx_publish(x.p, t, PUBLISH(.strict = true)));
+    ok(dlx_publish(x.p, t, PUBLISH(.strict = true), NULL));
     auto_message *m = dlx_test_stream_next(x.s);
     const DLTensor *r = dlx_message_peek(m, 0);
     ck_assert_int_eq(r->strides[1], 8);
@@ -164,13 +164,13 @@ TEST(a_full_publisher_names_who_is_behind)
     /* A program may have any name, also one that would clear a terminal. */
     ck_assert_int_eq(prctl(PR_SET_NAME, "cam\033[2J"), 0);
     (void)snprintf(word, sizeof word, "cam?[2J (pid %d) holds 1 and is 4 behind", getpid());
-    fails(dlx_publish(x.p, t, NULL), DLX_E_FULL, word);
-    fails(dlx_publish(x.p, t, NULL), DLX_E_FULL, "depth 4");
+    fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_FULL, word);
+    fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_FULL, "depth 4");
     dlx_test_stream_check(m, 4, 1);
     dlx_message_unref(m);
-    fails(dlx_publish(x.p, t, NULL), DLX_E_FULL, "holds 0 and is 4 behind");
+    fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_FULL, "holds 0 and is 4 behind");
     ok(dlx_take(x.s, SECOND, &m));
-    ok(dlx_publish(x.p, t, NULL));
+    ok(dlx_publish(x.p, t, NULL, NULL));
     dlx_test_stream_check(m, 4, 2);
     dlx_message_unref(m);
 }
@@ -189,7 +189,7 @@ TEST(a_full_publisher_names_no_subscriber_that_does_not_block)
     dlx_test_stream_take(follows, 2);
     auto_message *other = dlx_test_stream_next(follows);
     auto_tensor *t = dlx_test_stream_alloc(x.p, 10, 6);
-    fails(dlx_publish(x.p, t, NULL), DLX_E_FULL, "holds 0 and is 4 behind; wait longer");
+    fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_FULL, "holds 0 and is 4 behind; wait longer");
     ck_assert_ptr_null(strstr(dlx_client_errmsg(NULL), "behind, "));
     ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "or stop that subscriber"));
 }

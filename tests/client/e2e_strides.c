@@ -65,12 +65,12 @@ LOOP_TEST(allocated_tensors_are_row_major_in_every_dimension, 0, N_SHAPES)
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     DLManagedTensorVersioned *t = alloc(x.p, _i);
     check_row_major(&t->dl_tensor, _i);
-    ok(dlx_publish(x.p, t, PUBLISH(.strict = true)));
+    ok(dlx_publish(x.p, t, PUBLISH(.strict = true), NULL));
     auto_message *m = dlx_test_stream_next(x.s);
     check_received(m, 0, _i);
     DLManagedTensorVersioned *two[] = {alloc(x.p, _i), alloc(x.p, _i)};
     const struct dlx_item items[] = {{"a", two[0]}, {"b", two[1]}};
-    ok(dlx_publish_set(x.p, items, 2, NULL, PUBLISH(.strict = true)));
+    ok(dlx_publish_set(x.p, items, 2, NULL, PUBLISH(.strict = true), NULL));
     auto_message *set = dlx_test_stream_next(x.s);
     check_received(set, 0, _i);
     check_received(set, 1, _i);
@@ -104,9 +104,9 @@ LOOP_TEST(copied_tensors_are_row_major_in_every_dimension, 0, N_SHAPES)
         else
             t.strides = strides;
         versioned.dl_tensor = legacy.dl_tensor = t;
-        ok(dlx_publish(x.p, &versioned, NULL));
-        ok(dlx_publish_legacy(x.p, &legacy, NULL));
-        ok(dlx_publish_set(x.p, &item, 1, NULL, NULL));
+        ok(dlx_publish(x.p, &versioned, NULL, NULL));
+        ok(dlx_publish_legacy(x.p, &legacy, NULL, NULL));
+        ok(dlx_publish_set(x.p, &item, 1, NULL, NULL, NULL));
         for (int n = 0; n < 3; n++) {
             auto_message *m = dlx_test_stream_next(x.s);
             check_received(m, 0, _i);
@@ -139,8 +139,8 @@ LOOP_TEST(a_view_keeps_all_its_strides_but_negative_ones_that_nothing_depends_on
         t[i]->dl_tensor.strides = (int64_t *)(uintptr_t)views[_i].strides;
     }
     const struct dlx_item item = {"a", t[1]};
-    ok(dlx_publish(x.p, t[0], PUBLISH(.strict = true)));
-    ok(dlx_publish_set(x.p, &item, 1, NULL, PUBLISH(.strict = true)));
+    ok(dlx_publish(x.p, t[0], PUBLISH(.strict = true), NULL));
+    ok(dlx_publish_set(x.p, &item, 1, NULL, PUBLISH(.strict = true), NULL));
     for (int i = 0; i < 2; i++) {
         auto_message *m = dlx_test_stream_next(x.s);
         auto_tensor *private = NULL;

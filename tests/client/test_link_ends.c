@@ -174,7 +174,7 @@ static void read_events(struct world *w)
 static int publish(struct world *w)
 {
     DLManagedTensorVersioned *tensor = dlx_test_stream_alloc(w->p, 10, 1);
-    int r = dlx_publish(w->p, tensor, NULL);
+    int r = dlx_publish(w->p, tensor, NULL, NULL);
     if (r < 0) {
         ck_assert_int_eq(r, DLX_E_FULL);
         dlx_test_stream_end_tensor(&tensor);

@@ -185,7 +185,7 @@ TEST(no_name_is_there_while_everything_runs)
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x.p, 100000, 2);
     dlx_test_daemon_kill(daemon_);
     ck_assert_uint_eq(dlx_test_shm_count(), 0);
-    ok(dlx_publish(x.p, t, NULL)); /* the daemon is not needed for that */
+    ok(dlx_publish(x.p, t, NULL, NULL)); /* the daemon is not needed for that */
     dlx_test_stream_expect(x.s, 100000, 2);
 }
 

@@ -81,7 +81,7 @@ LOOP_TEST(a_publisher_does_without_a_dead_subscriber, 0, 2)
     dlx_test_hear(first.sock);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
     int r;
-    while ((r = dlx_publish(p, t, NULL)) == 0)
+    while ((r = dlx_publish(p, t, NULL, NULL)) == 0)
         t = dlx_test_stream_alloc(p, 10, 1);
     ck_assert_msg(r == DLX_E_FULL, "%d: %s", r, dlx_client_errmsg(NULL));
 
@@ -90,7 +90,7 @@ LOOP_TEST(a_publisher_does_without_a_dead_subscriber, 0, 2)
     struct dlx_test_part second =
         spawn_as(first.pid, _i % 2 == 0 ? wait_to_be_killed : take_one, NULL);
     ck_assert_int_eq(second.pid, first.pid);
-    ok(dlx_publish(p, t, &wait_long));
+    ok(dlx_publish(p, t, &wait_long, NULL));
     ck_assert_uint_eq(dlx_test_stream_stats(p).n_subscribers, 0);
     expect_event(p, DLX_EVENT_JOINED, first.pid);
     expect_event(p, DLX_EVENT_LOST, first.pid);
@@ -99,7 +99,7 @@ LOOP_TEST(a_publisher_does_without_a_dead_subscriber, 0, 2)
         expect_event(p, DLX_EVENT_JOINED, second.pid);
         /* It has begun, too: it takes what comes from now on. */
         ok(dlx_publisher_wait(p, 1, PATIENCE));
-        ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, 100), &wait_long));
+        ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, 100), &wait_long, NULL));
     }
     dlx_test_hear(second.sock);
     ck_assert_int_eq((int)dlx_test_stream_stats(p).n_subscribers, _i % 2);

@@ -262,7 +262,7 @@ static uint64_t n_cut(struct dlx_publisher *p)
 
 static void publish_reliably(struct dlx_publisher *p, int64_t value)
 {
-    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, value), PUBLISH(.timeout_ns = PATIENCE)));
+    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, value), PUBLISH(.timeout_ns = PATIENCE), NULL));
 }
 
 /* Messages never end, so the subscriber never finds that nothing is there. */
@@ -293,11 +293,11 @@ TEST_OF(rules, a_stopped_subscriber_whose_right_was_taken_blocks_nobody)
     auto_tensor *t = NULL;
     for (; !t; i++) {
         t = dlx_test_stream_alloc(p, 10, i);
-        if (dlx_publish(p, t, PUBLISH(.timeout_ns = 0)) == 0)
+        if (dlx_publish(p, t, PUBLISH(.timeout_ns = 0), NULL) == 0)
             t = NULL;
     }
     dlx_configured_reload(nothing_for_bob, "uid 64002 may not subscribe to cam/front");
-    ok(dlx_publish(p, t, PUBLISH(.timeout_ns = PATIENCE)));
+    ok(dlx_publish(p, t, PUBLISH(.timeout_ns = PATIENCE), NULL));
     t = NULL;
     for (int k = 0; k < 1000; k++)
         dlx_test_stream_publish(p, 10, i++);
@@ -383,7 +383,7 @@ static int publish_once(struct dlx_publisher *p)
     int r = dlx_alloc(p, &spec, &t);
     if (r < 0)
         return r;
-    r = dlx_publish(p, t, NULL);
+    r = dlx_publish(p, t, NULL, NULL);
     if (r < 0)
         t->deleter(t);
     return r;

@@ -249,7 +249,7 @@ LOOP_TEST(what_a_publisher_could_not_publish_is_told_to_those_who_know_it, 0,
     auto_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.min_subscribers = 1));
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 1);
     for (int i = 0; i < 2; i++)
-        ck_assert_int_eq(dlx_publish(p, t, NULL), DLX_E_TIMEOUT);
+        ck_assert_int_eq(dlx_publish(p, t, NULL, NULL), DLX_E_TIMEOUT);
     auto_fd fd = connect_as(minors[_i]);
     const Dlx__Wire__PublisherList *publishers =
         dlx_test_call(fd, LIST_PUBLISHERS())->publisher_list;

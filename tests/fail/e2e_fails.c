@@ -36,7 +36,7 @@ static int publish_two(struct dlx_test_cast *x)
     int64_t n = 3, values[3] = {1, 2, 3};
     DLManagedTensorVersioned mine = callers(values, 1, &n, NULL), other = mine;
     const struct dlx_item items[] = {{"one", &mine}, {"two", &other}};
-    DLX_TEST_TRY(dlx_publish_set(x->p, items, 2, NULL, NULL));
+    DLX_TEST_TRY(dlx_publish_set(x->p, items, 2, NULL, NULL, NULL));
     DLX_TEST_TRY(dlx_take(x->s, PATIENCE, &x->m));
     dlx_test_fail_expect(dlx_message_n_tensors(x->m) == 2 &&
                              strcmp(dlx_message_name(x->m, 1), "two") == 0,
@@ -162,7 +162,7 @@ static int publish_own_set(struct dlx_test_cast *x)
         items[i] = (struct dlx_item){.name = names[i], .tensor = x->t[i]};
         *(int64_t *)x->t[i]->dl_tensor.data = i;
     }
-    DLX_TEST_TRY(dlx_publish_set(x->p, items, DLX_TEST_CAST_TENSORS, &meta, NULL));
+    DLX_TEST_TRY(dlx_publish_set(x->p, items, DLX_TEST_CAST_TENSORS, &meta, NULL, NULL));
     memset(x->t, 0, sizeof x->t);
     return 0;
 }
@@ -220,9 +220,9 @@ static int publish_others(struct dlx_test_cast *x)
     DLManagedTensor legacy = {.dl_tensor = one.dl_tensor};
     const struct dlx_item items[] = {{"one", &one}, {"two", &two}};
     values[3][4] = 77;
-    DLX_TEST_TRY(dlx_publish(x->p, &one, NULL));
-    DLX_TEST_TRY(dlx_publish_legacy(x->p, &legacy, NULL));
-    DLX_TEST_TRY(dlx_publish_set(x->p, items, 2, NULL, NULL));
+    DLX_TEST_TRY(dlx_publish(x->p, &one, NULL, NULL));
+    DLX_TEST_TRY(dlx_publish_legacy(x->p, &legacy, NULL, NULL));
+    DLX_TEST_TRY(dlx_publish_set(x->p, items, 2, NULL, NULL, NULL));
     return take_values(x, 3, 11, 77);
 }
 
@@ -233,8 +233,8 @@ static int publish_shared(struct dlx_test_cast *x)
     const struct dlx_tensor_spec spec = dlx_test_cast_spec(1, &n);
     DLX_TEST_TRY(dlx_alloc(x->p, &spec, &x->t[0]));
     *(int64_t *)x->t[0]->dl_tensor.data = 5;
-    DLX_TEST_TRY(dlx_publish(x->p, x->t[0], PUBLISH(.share = true)));
-    DLX_TEST_TRY(dlx_publish(x->p, x->t[0], PUBLISH(.share = true)));
+    DLX_TEST_TRY(dlx_publish(x->p, x->t[0], PUBLISH(.share = true), NULL));
+    DLX_TEST_TRY(dlx_publish(x->p, x->t[0], PUBLISH(.share = true), NULL));
     DLX_TEST_TRY(take_values(x, 2, 0, 5));
     dlx_test_cast_give_back(x);
     return 0;
@@ -317,10 +317,11 @@ static int use_publisher(int kind, struct dlx_publisher *p, int32_t ndim)
     if (kind == ALLOC_TWO_KINDS) /* the second one fails: the first one is given back */
         return alloc_and_drop(p, two_kinds, 2);
     if (kind == COPY)
-        return dlx_publish(p, &one, NULL);
+        return dlx_publish(p, &one, NULL, NULL);
     DLX_TEST_TRY(dlx_alloc(p, &spec, &own));
     const struct dlx_item items[] = {{"own", own}, {"one", &one}, {"two", &two}};
-    int r = kind == SHARE ? dlx_publish(p, own, &share) : dlx_publish_set(p, items, 3, NULL, NULL);
+    int r = kind == SHARE ? dlx_publish(p, own, &share, NULL)
+                          : dlx_publish_set(p, items, 3, NULL, NULL, NULL);
     if (kind == SHARE || r < 0)
         own->deleter(own);
     return r;

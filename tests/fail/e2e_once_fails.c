@@ -126,7 +126,7 @@ TEST(a_bell_that_could_not_be_rung_is_rung_with_the_next_message)
     fall_asleep(x.s);
     lack("send", 1);
     lacking.for_ns = LONG_NS;
-    int r = dlx_publish(x.p, t, NULL);
+    int r = dlx_publish(x.p, t, NULL, NULL);
     lack_no_more(DLX_BELL_TRIES);
     ok(r);
     ck_assert_uint_eq(lacking.n_calls, DLX_BELL_TRIES);

@@ -146,7 +146,7 @@ static void publish_two(struct dlx_publisher *p, int64_t value)
 {
     const struct dlx_item items[] = {{"a", dlx_test_stream_alloc(p, 10, value)},
                                      {"b", dlx_test_stream_alloc(p, 10, value)}};
-    ok(dlx_publish_set(p, items, 2, NULL, NULL));
+    ok(dlx_publish_set(p, items, 2, NULL, NULL, NULL));
 }
 
 enum { PUBLISHER, SUBSCRIPTION };

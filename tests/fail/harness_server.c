@@ -104,7 +104,7 @@ int dlx_test_cast_publish(struct dlx_test_cast *x, int64_t n, int64_t value)
     DLX_TEST_TRY(dlx_alloc(x->p, &spec, &x->t[0]));
     for (int64_t i = 0; i < n; i++)
         ((int64_t *)x->t[0]->dl_tensor.data)[i] = value + i;
-    DLX_TEST_TRY(dlx_publish(x->p, x->t[0], NULL));
+    DLX_TEST_TRY(dlx_publish(x->p, x->t[0], NULL, NULL));
     x->t[0] = NULL;
     return 0;
 }

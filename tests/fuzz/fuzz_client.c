@@ -361,7 +361,7 @@ static void publish_one(struct state *s)
     if (!s->p)
         return;
     if (dlx_fuzz_choose(&s->f, 2)) {
-        check_result(dlx_publish(s->p, &private, NULL));
+        check_result(dlx_publish(s->p, &private, NULL, NULL));
         return;
     }
     struct dlx_tensor_spec spec = {
@@ -371,7 +371,7 @@ static void publish_one(struct state *s)
     if (r < 0)
         return;
     memcpy(t->dl_tensor.data, numbers, sizeof numbers);
-    r = dlx_publish(s->p, t, NULL);
+    r = dlx_publish(s->p, t, NULL, NULL);
     check_result(r);
     if (r < 0)
         t->deleter(t);

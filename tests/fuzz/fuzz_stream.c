@@ -321,7 +321,7 @@ static void publish_items(struct state *s, struct dlx_item *items, struct local 
                           struct private *privates, uint32_t n, uint32_t how)
 {
     struct dlx_publish_report report = {.size = sizeof report};
-    struct dlx_publish_args args = {.size = sizeof args, .report = &report};
+    struct dlx_publish_args args = {.size = sizeof args};
     const uint8_t *meta_data = NULL;
     struct sent *sent = &s->sent[(s->n_sent + 1) % SENT_MAX];
     args.strict = (how & 12) == 12;
@@ -336,8 +336,8 @@ static void publish_items(struct state *s, struct dlx_item *items, struct local 
     if (!one && meta_size > 0)
         memcpy(sent->meta, meta_data, meta_size);
     sent->meta_size = one ? 0 : meta_size;
-    int r = one ? dlx_publish(&s->p, items[0].tensor, &args)
-                : dlx_publish_set(&s->p, items, n, &meta, &args);
+    int r = one ? dlx_publish(&s->p, items[0].tensor, &args, &report)
+                : dlx_publish_set(&s->p, items, n, &meta, &args, &report);
     check_result(s, r);
     if (r < 0) {
         for (uint32_t i = 0; i < n; i++)
@@ -358,7 +358,7 @@ static void publish_batch(struct state *s, const struct dlx_item *items, struct 
                           struct private *privates, uint32_t n, uint32_t how)
 {
     struct dlx_publish_report report = {.size = sizeof report};
-    struct dlx_publish_args args = {.size = sizeof args, .report = &report};
+    struct dlx_publish_args args = {.size = sizeof args};
     DLManagedTensorVersioned *tensors[ITEMS];
     uint32_t done = UINT32_MAX;
     args.strict = (how & 12) == 12;
@@ -368,7 +368,7 @@ static void publish_batch(struct state *s, const struct dlx_item *items, struct 
         if (!copy_tensor(tensors[i], "", remember(s, i, 1)))
             return;
     }
-    int r = dlx_publish_n(&s->p, tensors, n, &args, &done);
+    int r = dlx_publish_n(&s->p, tensors, n, &args, &report, &done);
     check_result(s, r);
     REQUIRE(r == 0 ? done == n : done < n);
     s->n_sent += done;

@@ -47,12 +47,12 @@ static void take_one(int sock)
 GPU_TEST(a_tensor_is_taken_by_another_process_and_deleted_when_it_is_done, 0)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(take_one, NULL);
-    ok(dlx_publish(x.p, dlx_test_gpu_tensor(4096, 2, N, values[0]), PUBLISH(.strict = true)));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(4096, 2, N, values[0]), PUBLISH(.strict = true), NULL));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
     dlx_test_gpu_join(&x.peer);
     ok(dlx_publisher_wait(x.p, 0, 0));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0); /* the newest message stays */
-    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[1]), NULL));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[1]), NULL, NULL));
     ok(dlx_publisher_wait(x.p, 0, 0));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
     struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
@@ -104,7 +104,7 @@ GPU_TEST(a_set_mixes_tensors_on_the_cpu_and_on_a_gpu, 0)
         {"empty", dlx_test_gpu_view(b, 0, N, 1)},
     };
     items[2].tensor->dl_tensor.strides[0] = 1;
-    ok(dlx_publish_set(x.p, items, 5, &hello, NULL));
+    ok(dlx_publish_set(x.p, items, 5, &hello, NULL, NULL));
     ck_assert_uint_eq(x.p->gpu->n_mortal, 1); /* a message, whatever the number of its tensors */
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 4);
@@ -127,7 +127,7 @@ static void take_on_device_1(int sock)
 GPU_TEST(a_device_has_the_number_that_its_own_process_gave_it, DLX_TEST_GPU_TWO)
 {
     auto_gpu_end x = dlx_test_gpu_publish_to(take_on_device_1, NULL);
-    ok(dlx_publish(x.p, dlx_test_gpu_tensor(64, 1, N, values[2]), NULL));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(64, 1, N, values[2]), NULL, NULL));
     dlx_test_gpu_join(&x.peer);
     dlx_test_gpu_check_no_context(1, 1);
 }
@@ -151,7 +151,7 @@ GPU_TEST(a_gpu_that_is_not_visible_leaves_the_other_tensors_usable, DLX_TEST_GPU
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(see_no_gpu, NULL);
     struct dlx_item items[] = {{"gpu", dlx_test_gpu_tensor(0, 1, N, values[0])},
                                {"cpu", dlx_test_stream_alloc(x.p, 4, 5)}};
-    ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
+    ok(dlx_publish_set(x.p, items, 2, NULL, NULL, NULL));
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
 }
@@ -170,7 +170,7 @@ GPU_LOOP_TEST(a_late_subscriber_gets_what_was_kept, 0, 2, 0)
     struct dlx_test_gpu_end x =
         dlx_test_gpu_publisher(PUBLISHER(.history = 2, .retain = _i == 1 ? 2 : 0));
     for (uint32_t i = 0; i < 3; i++)
-        ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[i]), NULL));
+        ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[i]), NULL, NULL));
     ok(dlx_publisher_wait(x.p, 0, 0));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
     dlx_test_gpu_tell(peer.sock);
@@ -184,18 +184,18 @@ GPU_TEST(the_publisher_s_own_process_gets_the_original_memory, 0)
     auto_gpu_end x = dlx_test_gpu_both(NULL);
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor(512, 1, N, values[3]), *r;
     const void *data = (const uint8_t *)t->dl_tensor.data + t->dl_tensor.byte_offset;
-    ok(dlx_publish(x.p, t, NULL));
+    ok(dlx_publish(x.p, t, NULL, NULL));
     struct dlx_message *m = dlx_test_stream_next(x.s);
     ok(dlx_message_tensor(m, 0, &r));
     dlx_message_unref(m);
     ck_assert_ptr_eq(r->dl_tensor.data, data);
     dlx_test_gpu_check_calls("cuIpcOpenMemHandle", 0);
-    ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 4, 1), NULL));
+    ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 4, 1), NULL, NULL));
     ok(dlx_publisher_wait(x.p, 0, 0));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
-    fails(dlx_publish(x.p, r, NULL), DLX_E_DEVICE, "received");
+    fails(dlx_publish(x.p, r, NULL, NULL), DLX_E_DEVICE, "received");
     r->deleter(r);
-    ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 4, 1), NULL));
+    ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 4, 1), NULL, NULL));
     dlx_message_unref(dlx_test_stream_next(x.s));
     dlx_message_unref(dlx_test_stream_next(x.s));
     ok(dlx_publisher_wait(x.p, 0, 0));
@@ -210,7 +210,7 @@ GPU_LOOP_TEST(a_message_is_shown_when_its_stream_has_written_it, 0, 2, 0)
     CUstream stream = _i == 1 ? dlx_test_gpu_stream() : NULL;
     dlx_test_gpu_spin(stream, 0, WORK_NS);
     CU_OK(cu.cuMemsetD32Async(dlx_test_gpu_address(t), 7, N, stream));
-    ok(dlx_publish(x.p, t, PUBLISH(.stream = stream)));
+    ok(dlx_publish(x.p, t, PUBLISH(.stream = stream), NULL));
     dlx_test_gpu_join(&x.peer);
     if (stream)
         CU_OK(cu.cuStreamDestroy(stream));
@@ -238,7 +238,7 @@ static void take_and_use(int sock)
 GPU_TEST(memory_is_given_back_when_all_work_is_done_if_no_stream_was_named, 0)
 {
     auto_gpu_end x = dlx_test_gpu_publish_to(take_and_use, NULL);
-    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[1]), NULL));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, values[1]), NULL, NULL));
 }
 
 GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
@@ -248,9 +248,9 @@ GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor(0, 1, N, values[1]);
     CU_OK(cu.cuStreamCreate(&stream, 0));
     CU_OK(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    fails(dlx_publish(x.p, t, PUBLISH(.stream = stream)), DLX_E_INVALID, "captured");
+    fails(dlx_publish(x.p, t, PUBLISH(.stream = stream), NULL), DLX_E_INVALID, "captured");
     dlx_test_gpu_end_capture(stream);
-    ok(dlx_publish(x.p, t, PUBLISH(.stream = stream)));
+    ok(dlx_publish(x.p, t, PUBLISH(.stream = stream), NULL));
     CU_OK(cu.cuStreamDestroy(stream));
     dlx_test_gpu_end(&x);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
@@ -261,20 +261,20 @@ GPU_TEST(what_cannot_be_is_refused, DLX_TEST_GPU_TWO)
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     auto_tensor *t = dlx_test_gpu_tensor(0, 4, N, values[0]), *cpu = NULL;
     struct dlx_item twice[] = {{"a", t}, {"b", t}};
-    fails(dlx_publish_set(x.p, twice, 2, NULL, NULL), DLX_E_INVALID, "twice");
+    fails(dlx_publish_set(x.p, twice, 2, NULL, NULL, NULL), DLX_E_INVALID, "twice");
     t->dl_tensor.shape[0] = 1 << 30;
-    fails(dlx_publish(x.p, t, NULL), DLX_E_DEVICE, "beyond");
+    fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_DEVICE, "beyond");
     t->dl_tensor.shape[0] = -1;
-    fails(dlx_publish(x.p, t, NULL), DLX_E_SHAPE, "-1");
+    fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_SHAPE, "-1");
     t->dl_tensor.shape[0] = 4;
     t->dl_tensor.device.device_id = 1;
-    fails(dlx_publish(x.p, t, NULL), DLX_E_INVALID, "device");
+    fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_INVALID, "device");
     t->dl_tensor.device.device_id = 99;
-    fails(dlx_publish(x.p, t, NULL), DLX_E_DEVICE, "99");
+    fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_DEVICE, "99");
     t->dl_tensor.device = (DLDevice){kDLCPU, 0};
     cpu = dlx_test_stream_alloc(x.p, 4, 1);
     cpu->dl_tensor.device = (DLDevice){kDLCUDA, 0};
-    fails(dlx_publish(x.p, cpu, NULL), DLX_E_DEVICE, "dlx_alloc");
+    fails(dlx_publish(x.p, cpu, NULL, NULL), DLX_E_DEVICE, "dlx_alloc");
     fails(dlx_tensor_used_on(cpu, NULL), DLX_E_INVALID, "dlx_message_tensor");
 }
 
@@ -286,7 +286,7 @@ GPU_TEST(dlxctl_describes_a_tensor_on_a_gpu_and_does_not_read_it, 0)
     const char *path = dlx_test_stream_daemon.path;
     auto_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.retain = 1));
     (void)snprintf(file, sizeof file, "%s/x.npy", dlx_test_stream_daemon.dir);
-    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 2, N, values[0]), NULL));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 2, N, values[0]), NULL, NULL));
     dlx_test_cli_run(&cli, path, -1, 0, DLX_TEST_WORDS("echo", "--count=1", "gpu/a"));
     contains(cli.out, "uint32 (2, 16)  128 B  on cuda  (not readable here)");
     dlx_test_cli_deinit(&cli);

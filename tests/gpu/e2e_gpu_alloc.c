@@ -11,7 +11,7 @@
 
 static void publish(struct dlx_publisher *p, int64_t n, uint32_t value)
 {
-    ok(dlx_publish(p, dlx_test_gpu_alloc(p, n, value), PUBLISH(.strict = true)));
+    ok(dlx_publish(p, dlx_test_gpu_alloc(p, n, value), PUBLISH(.strict = true), NULL));
 }
 
 static void take(struct dlx_test_gpu_end *x, int64_t n, uint32_t value)
@@ -57,7 +57,7 @@ GPU_TEST(a_set_waits_for_the_default_stream_of_each_of_its_devices, DLX_TEST_GPU
         (void)dlx_test_gpu_context(i);
         ok(dlx_alloc(x.p, &spec, &items[i].tensor));
     }
-    ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
+    ok(dlx_publish_set(x.p, items, 2, NULL, NULL, NULL));
     dlx_test_gpu_check_calls("cuEventRecord", 2);
 }
 
@@ -225,7 +225,7 @@ GPU_TEST(a_stream_goes_round_in_one_arena, 0)
 {
     auto_gpu_end x = dlx_test_gpu_publish_to(take_all, PUBLISHER(.on_full = DLX_ON_FULL_BLOCK));
     for (uint32_t i = 0; i < 100; i++)
-        ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, i), PUBLISH(.timeout_ns = PATIENCE)));
+        ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, i), PUBLISH(.timeout_ns = PATIENCE), NULL));
     dlx_test_gpu_check_calls("cuMemCreate", 1);
 }
 
@@ -266,7 +266,7 @@ GPU_TEST(a_set_lies_in_one_allocation, 0)
             CU_OK(cu.cuMemsetD32(dlx_test_gpu_address(t[i]), i, N));
     }
     *(uint32_t *)t[MANY - 1]->dl_tensor.data = 99;
-    ok(dlx_publish_set(x.p, items, MANY, NULL, PUBLISH(.strict = true)));
+    ok(dlx_publish_set(x.p, items, MANY, NULL, PUBLISH(.strict = true), NULL));
     dlx_test_gpu_check_calls("cuMemCreate", 1);
 }
 
@@ -274,8 +274,8 @@ GPU_TEST(a_tensor_that_was_published_is_not_the_caller_s_any_more, 0)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     DLManagedTensorVersioned *t = dlx_test_gpu_alloc(x.p, N, 1);
-    ok(dlx_publish(x.p, t, NULL));
-    fails(dlx_publish(x.p, t, NULL), DLX_E_INVALID, "published or deleted before");
+    ok(dlx_publish(x.p, t, NULL, NULL));
+    fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_INVALID, "published or deleted before");
     t->deleter(t); /* does nothing, and is counted nowhere that hurts */
     publish(x.p, N, 2);
 }
@@ -286,7 +286,7 @@ GPU_TEST(a_shared_tensor_stays_the_caller_s_and_is_in_several_messages, 0)
     auto_tensor *t = dlx_test_gpu_alloc(x.p, N, 4), *other = NULL;
     CUdeviceptr at = dlx_test_gpu_address(t);
     for (int i = 0; i < 3; i++)
-        ok(dlx_publish(x.p, t, PUBLISH(.share = true)));
+        ok(dlx_publish(x.p, t, PUBLISH(.share = true), NULL));
     ck_assert_uint_eq(t->flags & DLPACK_FLAG_BITMASK_READ_ONLY, DLPACK_FLAG_BITMASK_READ_ONLY);
     for (int i = 0; i < 3; i++)
         take(&x, N, 4);
@@ -304,14 +304,14 @@ GPU_TEST(a_view_of_it_is_published_and_what_was_moved_out_is_refused, 0)
     CU_OK(cu.cuMemsetD32(dlx_test_gpu_address(t) + N * sizeof(uint32_t), 9, N));
     t->dl_tensor.shape[0] = N;
     t->dl_tensor.byte_offset = N * sizeof(uint32_t);
-    ok(dlx_publish(x.p, t, NULL));
+    ok(dlx_publish(x.p, t, NULL, NULL));
     take(&x, N, 9);
     t = dlx_test_gpu_alloc(x.p, N, 4);
     t->dl_tensor.byte_offset = 256;
-    fails(dlx_publish(x.p, t, NULL), DLX_E_DEVICE, "moved out");
+    fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_DEVICE, "moved out");
     t->dl_tensor.byte_offset = 0;
     t->dl_tensor.data = (uint8_t *)t->dl_tensor.data - 4;
-    fails(dlx_publish(x.p, t, NULL), DLX_E_DEVICE, "moved out");
+    fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_DEVICE, "moved out");
 }
 
 /* More chunks than one message of a socket carries descriptors. */
@@ -330,7 +330,7 @@ GPU_TEST(a_tensor_across_an_expandable_segment_is_taken, 0)
     t->dl_tensor.shape[0] = N;
     t->dl_tensor.strides = NULL;
     struct dlx_item items[] = {{"a", t}, {"all", all}};
-    ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
+    ok(dlx_publish_set(x.p, items, 2, NULL, NULL, NULL));
     dlx_test_gpu_join(&x.peer);
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 2);
@@ -343,7 +343,7 @@ GPU_TEST(a_tensor_of_a_pool_is_taken, 0)
     auto_gpu_end x = dlx_test_gpu_publish_to(dlx_test_gpu_expect_sevens, NULL);
     CUdeviceptr at = dlx_test_gpu_pool_make(4096, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, &pool);
     CU_OK(cu.cuMemsetD32(at, 7, N));
-    ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, N, 1), NULL));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, N, 1), NULL, NULL));
     dlx_test_gpu_join(&x.peer);
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);

@@ -72,7 +72,7 @@ static void publish_two(int sock)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(&retain_2);
     for (uint32_t i = 1; i <= 2; i++)
-        ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, i), &strict));
+        ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, i), &strict, NULL));
     dlx_test_gpu_wait_ready(&x, 2);
     turn(sock);
 }
@@ -140,10 +140,10 @@ GPU_LOOP_TEST(a_container_that_comes_late_gets_retained_tensors, ENDS, IS_KILLED
 static void publish_around_a_restart(int sock)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(&retain_2);
-    ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 1), &strict));
+    ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 1), &strict, NULL));
     turn(sock);
     ok(dlx_publisher_wait(x.p, 0, 0));
-    ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 2), &strict));
+    ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 2), &strict, NULL));
     turn(sock);
 }
 
@@ -164,7 +164,7 @@ static void check_own(struct dlx_test_gpu_end *x, uint32_t value)
 {
     DLManagedTensorVersioned *mine = dlx_test_gpu_tensor(0, 1, N, value);
     const void *at = mine->dl_tensor.data;
-    ok(dlx_publish(x->p, mine, &strict));
+    ok(dlx_publish(x->p, mine, &strict, NULL));
     auto_tensor *t = dlx_test_gpu_take_tensor(x);
     ck_assert_ptr_eq(t->dl_tensor.data, at);
     dlx_test_gpu_check(t, N, value);
@@ -211,7 +211,7 @@ static void publish_malloc(int sock)
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     dlx_test_container_say(sock, 0);
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
-    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), &strict));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), &strict, NULL));
     (void)dlx_test_container_hear(sock);
 }
 

@@ -23,7 +23,7 @@ static void hold(int sock)
 static struct dlx_test_gpu_end publish_to_holder(void)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_publish_to(hold, NULL);
-    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL, NULL));
     dlx_test_gpu_await(x.peer.sock);
     return x;
 }
@@ -31,7 +31,7 @@ static struct dlx_test_gpu_end publish_to_holder(void)
 GPU_TEST(a_tensor_is_deleted_when_the_process_that_holds_it_is_killed, 0)
 {
     struct dlx_test_gpu_end x = publish_to_holder();
-    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 8), NULL));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 8), NULL, NULL));
     ok(dlx_publisher_wait(x.p, 0, 0));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
     dlx_test_gpu_kill(&x.peer);
@@ -45,7 +45,7 @@ GPU_TEST(a_publisher_that_ends_does_not_free_what_is_held, 0)
 {
     struct dlx_test_gpu_end x = publish_to_holder();
     DLManagedTensorVersioned *mine = dlx_test_gpu_tensor(0, 1, N, 9);
-    ok(dlx_publish(x.p, mine, PUBLISH(.share = true)));
+    ok(dlx_publish(x.p, mine, PUBLISH(.share = true), NULL));
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
     mine->deleter(mine);
@@ -66,7 +66,7 @@ GPU_TEST(a_publisher_that_ends_leaves_no_tensor_on_a_gpu_retained, 0)
 {
     auto_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.retain = 1));
     struct dlx_message *m = NULL;
-    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL, NULL));
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
     ck_assert_int_eq(dlx_get(x.c, "gpu/a", 0, &m), DLX_E_EMPTY);
@@ -94,7 +94,7 @@ static void lose_context(int sock)
 GPU_TEST(a_lost_context_releases_and_is_counted, 0)
 {
     auto_gpu_end x = dlx_test_gpu_publish_to(lose_context, NULL);
-    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL, NULL));
     dlx_test_gpu_await(x.peer.sock);
     dlx_test_gpu_n_freed_open = 1;
     dlx_test_stream_publish(x.p, 4, 3);
@@ -108,7 +108,7 @@ static void publish_two(int sock)
     for (uint32_t i = 1; i <= 2; i++) {
         struct dlx_item items[] = {{"gpu", dlx_test_gpu_tensor(0, 1, N, i)},
                                    {"cpu", dlx_test_stream_alloc(x.p, 4, i)}};
-        ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
+        ok(dlx_publish_set(x.p, items, 2, NULL, NULL, NULL));
     }
     dlx_test_gpu_turn(sock);
 }
@@ -151,7 +151,7 @@ static DLManagedTensorVersioned *tensor;
 static int publish_shared(void)
 {
     uint64_t n_waits = dlx_test_stream_stats(own.p).gpu_waits;
-    int r = dlx_publish(own.p, tensor, PUBLISH(.share = true));
+    int r = dlx_publish(own.p, tensor, PUBLISH(.share = true), NULL);
     return r < 0 ? r : dlx_test_stream_stats(own.p).gpu_waits > n_waits;
 }
 
@@ -205,7 +205,7 @@ GPU_TEST(a_retained_tensor_goes_along_to_another_daemon_and_is_deleted_once, 0)
 {
     struct dlx_test_gpu_peer peer = dlx_test_gpu_start(dlx_test_gpu_expect_sevens);
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.retain = 1));
-    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL, NULL));
     dlx_test_stream_restart();
     struct dlx_client *probe = dlx_test_stream_connect();
     ok(dlx_publisher_wait(x.p, 0, 0));

@@ -18,7 +18,7 @@ static CUstream publish_early(struct dlx_publisher *p, uint64_t work_ns, uint32_
     DLManagedTensorVersioned *t = dlx_test_gpu_alloc(p, N, 0);
     dlx_test_gpu_spin(stream, 0, work_ns);
     CU_OK(cu.cuMemsetD32Async(dlx_test_gpu_address(t), value, N, stream));
-    ok(dlx_publish(p, t, PUBLISH(.stream = stream)));
+    ok(dlx_publish(p, t, PUBLISH(.stream = stream), NULL));
     return stream;
 }
 

@@ -18,7 +18,7 @@ static void publish_some(int sock)
     auto_gpu_end x = dlx_test_gpu_publisher(NULL);
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     for (int i = 0; i < dlx_test_gpu_variant; i++)
-        ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
+        ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL, NULL));
     dlx_test_gpu_turn(sock);
     if (dlx_test_gpu_variant > 1)
         dlx_test_gpu_wait_deleted(&x, (uint32_t)dlx_test_gpu_variant - 1);
@@ -81,7 +81,7 @@ GPU_TEST(memory_is_not_used_again_while_a_stream_uses_it, 0)
 {
     auto_gpu_end x = dlx_test_gpu_both(NULL);
     CUstream stream = dlx_test_gpu_stream();
-    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL, NULL));
     DLManagedTensorVersioned *t = take_used_on(&x, stream);
     dlx_test_gpu_gate_shut(&gate, stream);
     t->deleter(t);
@@ -141,7 +141,7 @@ GPU_TEST(a_release_ends_the_link_of_a_publisher_that_has_left, 0)
     struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
     struct dlx_message *m;
     CUstream stream = dlx_test_gpu_stream();
-    ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL));
+    ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL, NULL));
     DLManagedTensorVersioned *t = dlx_test_gpu_take_tensor(&x);
     x.p = dlx_publisher_unref(x.p);
     fails(dlx_take(x.s, PATIENCE, &m), DLX_E_PUBLISHER_GONE, "left");
@@ -159,7 +159,7 @@ static struct dlx_test_gpu_end take_many(DLManagedTensorVersioned **ret, int n)
     struct dlx_test_gpu_end x = dlx_test_gpu_publisher(PUBLISHER(.depth = (uint32_t)n));
     ok(dlx_subscribe(x.c, "gpu/a", SUBSCRIBE(.max_held = (uint32_t)n), &x.s));
     for (int i = 0; i < n; i++) {
-        ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL));
+        ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL, NULL));
         ret[i] = dlx_test_gpu_take_tensor(&x);
     }
     return x;
@@ -283,7 +283,7 @@ GPU_TEST(a_set_in_pinned_memory_is_released_when_all_its_streams_are_done, 0)
     dlx_message_unref(m);
     struct dlx_item items[] = {{"a", dlx_test_stream_alloc(x.p, 4, 1)},
                                {"b", dlx_test_stream_alloc(x.p, 4, 2)}};
-    ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
+    ok(dlx_publish_set(x.p, items, 2, NULL, NULL, NULL));
     ok(dlx_take(x.s, PATIENCE, &m));
     for (uint32_t i = 0; i < 2; i++) {
         ok(dlx_message_tensor(m, i, &t[i]));
@@ -346,7 +346,7 @@ static CUstream own_stream;
 static int use_and_release(void)
 {
     uint64_t before = n_waits(&own);
-    ok(dlx_publish(own.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
+    ok(dlx_publish(own.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL, NULL));
     DLManagedTensorVersioned *t = take_used_on(&own, own_stream);
     dlx_test_gpu_gate_shut(&gate, own_stream);
     dlx_test_gpu_gate_open(&gate);
@@ -367,7 +367,7 @@ GPU_TEST(a_release_that_gets_no_event_waits_and_is_counted, DLX_TEST_GPU_FAILURE
     ck_assert_int_eq(use_and_release(), 0);
     DLManagedTensorVersioned *t;
     for (size_t i = 0; i < DLX_ARRAY_SIZE(calls); i++) {
-        ok(dlx_publish(own.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
+        ok(dlx_publish(own.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL, NULL));
         t = take_used_on(&own, own_stream);
         dlx_test_gpu_spin(own_stream, 0, WORK_NS);
         ck_assert(standin.standin_fail(calls[i], 1, 1, CUDA_ERROR_OUT_OF_MEMORY));
@@ -378,7 +378,7 @@ GPU_TEST(a_release_that_gets_no_event_waits_and_is_counted, DLX_TEST_GPU_FAILURE
         dlx_test_gpu_check_count(STANDIN_EVENTS, 0);
     }
     /* The thread cannot wait for the event: it waits for the device. */
-    ok(dlx_publish(own.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL));
+    ok(dlx_publish(own.p, dlx_test_gpu_tensor(0, 1, N, 7), NULL, NULL));
     t = take_used_on(&own, own_stream);
     dlx_test_gpu_gate_shut(&gate, own_stream);
     ck_assert(standin.standin_fail("cuEventSynchronize", 1, 1, CUDA_ERROR_OUT_OF_MEMORY));
@@ -397,7 +397,7 @@ static void lose_context_while_releasing(int sock)
 {
     struct dlx_test_gpu_end x = dlx_test_gpu_both(NULL);
     CUstream stream = dlx_test_gpu_stream();
-    ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL));
+    ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 7), NULL, NULL));
     DLManagedTensorVersioned *t = take_used_on(&x, stream);
     dlx_test_gpu_gate_shut(&gate, stream);
     t->deleter(t);

@@ -10,7 +10,7 @@
 
 static void publish(struct dlx_publisher *p, uint32_t value)
 {
-    ok(dlx_publish(p, dlx_test_gpu_alloc(p, N, value), PUBLISH(.strict = true)));
+    ok(dlx_publish(p, dlx_test_gpu_alloc(p, N, value), PUBLISH(.strict = true), NULL));
 }
 
 /* A peer publishes 1 and 2, says so, and then does nothing until the test's word. */
@@ -80,7 +80,7 @@ GPU_TEST(a_message_that_also_has_memory_of_others_is_not_retained, 0)
     struct dlx_message *m = NULL;
     struct dlx_item items[] = {{"own", dlx_test_gpu_alloc(x.p, N, 1)},
                                {"other", dlx_test_gpu_tensor(0, 1, N, 2)}};
-    ok(dlx_publish_set(x.p, items, 2, NULL, NULL));
+    ok(dlx_publish_set(x.p, items, 2, NULL, NULL, NULL));
     dlx_publisher_unref(dlx_steal(x.p));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
     ck_assert_int_eq(dlx_get(x.c, "gpu/a", 0, &m), DLX_E_EMPTY);
@@ -112,7 +112,7 @@ GPU_LOOP_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2
     DLManagedTensorVersioned *held = dlx_test_gpu_alloc(x.p, N, 1), *kept, *t;
     uintptr_t first = (uintptr_t)held->dl_tensor.data;
     kept = dlx_test_gpu_alloc(x.p, N, 2);
-    ok(dlx_publish(x.p, held, NULL));
+    ok(dlx_publish(x.p, held, NULL, NULL));
     dlx_test_gpu_await(x.peer.sock);
     dlx_test_gpu_kill(&x.peer);
     publish(x.p, 4);
@@ -125,7 +125,7 @@ GPU_LOOP_TEST(memory_that_a_killed_subscriber_could_read_is_not_used_again, 0, 2
         ck_assert_msg(at < first || at >= first + DLX_TEST_GPU_CHUNK, "the arena is used again");
         t->deleter(t);
     }
-    ok(dlx_publish(x.p, kept, NULL)); /* what the caller has of it is good */
+    ok(dlx_publish(x.p, kept, NULL, NULL)); /* what the caller has of it is good */
 }
 
 static void publish_after_restart(int sock)

@@ -7,9 +7,8 @@
 #define N 16
 
 static struct dlx_publish_report report;
-static const struct dlx_publish_args stage = {
-    .size = sizeof stage, .stage = true, .report = &report};
-#define STAGE_ON(of) PUBLISH(.stage = true, .report = &report, .stream = (of))
+static const struct dlx_publish_args stage = {.size = sizeof stage, .stage = true};
+#define STAGE_ON(of) PUBLISH(.stage = true, .stream = (of))
 static const struct dlx_publish_args strict = {
     .size = sizeof strict, .stage = true, .strict = true};
 
@@ -67,11 +66,11 @@ GPU_LOOP_TEST(memory_that_cannot_be_shared_is_copied_when_that_is_asked_for, 0, 
     auto_gpu_end x = dlx_test_gpu_publish_to(dlx_test_gpu_expect_sevens, NULL);
     CUdeviceptr at = make((enum memory)_i);
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(at, 2, N / 2);
-    fails(dlx_publish(x.p, t, NULL), DLX_E_DEVICE, reasons[_i]);
-    fails(dlx_publish(x.p, t, &strict), DLX_E_WOULD_COPY, reasons[_i]);
+    fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_DEVICE, reasons[_i]);
+    fails(dlx_publish(x.p, t, &strict, NULL), DLX_E_WOULD_COPY, reasons[_i]);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
     uint64_t waits = n_waits(&x);
-    ok(dlx_publish(x.p, t, &stage));
+    ok(dlx_publish(x.p, t, &stage, &report));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1); /* it is done with it */
     dlx_test_gpu_fill(at, N * sizeof(uint32_t), 8);
     end_memory((enum memory)_i, at);
@@ -88,7 +87,7 @@ GPU_TEST(a_view_is_copied_with_its_strides, 0)
         dlx_test_gpu_fill(at + i * sizeof(uint32_t), sizeof(uint32_t), i % 2 == 0 ? 7 : 1);
     DLManagedTensorVersioned *all = dlx_test_gpu_tensor_at(at, 1, (int64_t)2 * N);
     DLManagedTensorVersioned *t = dlx_test_gpu_view(all, 4, N / 4, 2);
-    ok(dlx_publish(x.p, t, &stage));
+    ok(dlx_publish(x.p, t, &stage, &report));
     ck_assert_uint_eq(report.copied_bytes, (2 * N - 1) * sizeof(uint32_t));
     all->deleter(all);
     end_memory(MANAGED, at);
@@ -101,9 +100,9 @@ GPU_TEST(a_shared_tensor_stays_the_caller_s_to_write, 0)
     auto_gpu_end x = both();
     CUdeviceptr at = make(MANAGED);
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(at, 1, N);
-    ok(dlx_publish(x.p, t, PUBLISH(.stage = true, .share = true)));
+    ok(dlx_publish(x.p, t, PUBLISH(.stage = true, .share = true), NULL));
     dlx_test_gpu_fill(at, N * sizeof(uint32_t), 8);
-    ok(dlx_publish(x.p, t, PUBLISH(.stage = true, .share = true)));
+    ok(dlx_publish(x.p, t, PUBLISH(.stage = true, .share = true), NULL));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
     ck_assert_uint_eq(t->flags & DLPACK_FLAG_BITMASK_READ_ONLY, 0);
     t->deleter(t);
@@ -115,8 +114,8 @@ GPU_TEST(a_shared_tensor_stays_the_caller_s_to_write, 0)
 GPU_TEST(what_can_be_shared_is_not_copied, 0)
 {
     auto_gpu_end x = both();
-    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), &strict));
-    ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 8), &stage));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor(0, 1, N, 7), &strict, NULL));
+    ok(dlx_publish(x.p, dlx_test_gpu_alloc(x.p, N, 8), &stage, &report));
     ck_assert_uint_eq(report.n_copied, 0);
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 0);
     dlx_test_gpu_expect(&x, 0, N, 7);
@@ -133,8 +132,8 @@ GPU_TEST(of_a_set_only_what_has_to_be_is_copied, 0)
                                {"staged", dlx_test_gpu_tensor_at(at, 1, N)},
                                {"ours", dlx_test_gpu_alloc(x.p, N, 8)},
                                {"others", dlx_test_gpu_tensor(0, 1, N, 9)}};
-    fails(dlx_publish_set(x.p, items, 4, NULL, NULL), DLX_E_DEVICE, "tensor 1 (\"staged\")");
-    ok(dlx_publish_set(x.p, items, 4, NULL, &stage));
+    fails(dlx_publish_set(x.p, items, 4, NULL, NULL, NULL), DLX_E_DEVICE, "tensor 1 (\"staged\")");
+    ok(dlx_publish_set(x.p, items, 4, NULL, &stage, &report));
     ck_assert_uint_eq(report.n_copied, 1);
     ck_assert_uint_eq(report.copied_bytes, N * sizeof(uint32_t));
     ck_assert_uint_eq(dlx_test_gpu_n_deleted(), 1);
@@ -156,8 +155,9 @@ static void publish_seven(int sock)
     dlx_test_gpu_tell(sock);
     ok(dlx_publisher_wait(x.p, 1, PATIENCE));
     for (int i = 0; i < 2; i++)
-        ok(dlx_publish(
-            x.p, i == 0 ? dlx_test_gpu_alloc(x.p, N, 7) : dlx_test_gpu_tensor(0, 1, N, 8), NULL));
+        ok(dlx_publish(x.p,
+                       i == 0 ? dlx_test_gpu_alloc(x.p, N, 7) : dlx_test_gpu_tensor(0, 1, N, 8),
+                       NULL, NULL));
     dlx_test_gpu_await(sock);
 }
 
@@ -176,9 +176,9 @@ GPU_TEST(a_received_tensor_is_passed_on_as_a_copy, 0)
         struct dlx_message *m = dlx_test_stream_next(x.s);
         ok(dlx_message_tensor_on(m, 0, stream, &t));
         dlx_message_unref(m);
-        fails(dlx_publish(x.p, t, NULL), DLX_E_DEVICE, "received");
-        fails(dlx_publish(x.p, t, &strict), DLX_E_WOULD_COPY, "received");
-        ok(dlx_publish(x.p, t, STAGE_ON(stream)));
+        fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_DEVICE, "received");
+        fails(dlx_publish(x.p, t, &strict, NULL), DLX_E_WOULD_COPY, "received");
+        ok(dlx_publish(x.p, t, STAGE_ON(stream), &report));
         ck_assert_uint_eq(report.n_copied, 1);
     }
     dlx_test_gpu_wait_held(x.s, 0);
@@ -196,7 +196,7 @@ GPU_TEST(what_the_stream_still_writes_is_in_the_copy, 0)
     CUstream stream = dlx_test_gpu_stream();
     dlx_test_gpu_spin(stream, 0, 100000000);
     CU_OK(cu.cuMemsetD32Async(at, 9, N, stream));
-    ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, 1, N), STAGE_ON(stream)));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, 1, N), STAGE_ON(stream), &report));
     CU_OK(cu.cuStreamQuery(stream)); /* it was waited for */
     dlx_test_gpu_expect(&x, 0, N, 9);
     end_memory(POOL, at);
@@ -209,9 +209,9 @@ GPU_TEST(a_stream_that_is_captured_is_refused_untouched, 0)
     CUstream stream = dlx_test_gpu_stream();
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(at, 1, N);
     CU_OK(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    fails(dlx_publish(x.p, t, STAGE_ON(stream)), DLX_E_INVALID, "captured");
+    fails(dlx_publish(x.p, t, STAGE_ON(stream), &report), DLX_E_INVALID, "captured");
     dlx_test_gpu_end_capture(stream);
-    ok(dlx_publish(x.p, t, STAGE_ON(stream)));
+    ok(dlx_publish(x.p, t, STAGE_ON(stream), &report));
     dlx_test_gpu_expect(&x, 0, N, 7);
     end_memory(POOL, at);
 }
@@ -223,17 +223,17 @@ GPU_TEST(what_the_gpu_cannot_read_is_refused_with_the_reason, 0)
     auto_gpu_end x = both();
     CUdeviceptr at = make(VIRTUAL), managed = make(MANAGED);
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at((CUdeviceptr)(uintptr_t)ordinary, 1, N);
-    fails(dlx_publish(x.p, t, &stage), DLX_E_DEVICE, "not on a GPU");
+    fails(dlx_publish(x.p, t, &stage, &report), DLX_E_DEVICE, "not on a GPU");
     t->deleter(t);
     t = dlx_test_gpu_tensor_at(at, (int64_t)1 << 10, (int64_t)1 << 10); /* unmapped further on */
-    fails(dlx_publish(x.p, t, &stage), DLX_E_DEVICE, "beyond its allocation");
+    fails(dlx_publish(x.p, t, &stage, &report), DLX_E_DEVICE, "beyond its allocation");
     t->deleter(t);
     t = dlx_test_gpu_tensor_at(managed, (int64_t)1 << 20, (int64_t)1 << 20);
-    fails(dlx_publish(x.p, t, &stage), DLX_E_DEVICE, "beyond its allocation");
+    fails(dlx_publish(x.p, t, &stage, &report), DLX_E_DEVICE, "beyond its allocation");
     t->dl_tensor.device.device_id = 99;
-    fails(dlx_publish(x.p, t, &stage), DLX_E_DEVICE, "99");
+    fails(dlx_publish(x.p, t, &stage, &report), DLX_E_DEVICE, "99");
     t->deleter(t);
-    ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, 1, N), &stage));
+    ok(dlx_publish(x.p, dlx_test_gpu_tensor_at(at, 1, N), &stage, &report));
     dlx_test_gpu_expect(&x, 0, N, 7);
     end_memory(MANAGED, managed);
     end_memory(VIRTUAL, at);
@@ -243,11 +243,11 @@ GPU_TEST(a_tensor_without_elements_needs_no_copy, 0)
 {
     auto_gpu_end x = both();
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(0, 0, N);
-    ok(dlx_publish(x.p, t, &stage));
+    ok(dlx_publish(x.p, t, &stage, &report));
     ck_assert_uint_eq(report.copied_bytes, 0);
     t = dlx_test_gpu_take_tensor(&x);
     ck_assert_int_eq(t->dl_tensor.shape[0], 0);
-    ok(dlx_publish(x.p, t, &stage)); /* a received one */
+    ok(dlx_publish(x.p, t, &stage, &report)); /* a received one */
 }
 
 static struct dlx_test_gpu_end own;
@@ -259,7 +259,7 @@ static int publish_staged(void)
     DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(memory_, 1, N);
     struct dlx_item item = {"a", t};
     uint64_t waits = n_waits(&own);
-    int r = dlx_publish_set(own.p, &item, 1, NULL, PUBLISH(.stage = true, .share = true));
+    int r = dlx_publish_set(own.p, &item, 1, NULL, PUBLISH(.stage = true, .share = true), NULL);
     t->deleter(t);
     return r < 0 ? r : n_waits(&own) > waits + 1;
 }

@@ -68,7 +68,7 @@ GPU_TEST(a_stream_waits_once_for_all_tensors_of_a_message, 0)
                                {"b", dlx_test_gpu_alloc(pair.x.p, N, 7)},
                                {"c", dlx_test_stream_alloc(pair.x.p, 4, 3)}};
     dlx_test_gpu_gate_shut(&gate, pair.from);
-    ok(dlx_publish_set(pair.x.p, items, 3, NULL, PUBLISH(.stream = pair.from)));
+    ok(dlx_publish_set(pair.x.p, items, 3, NULL, PUBLISH(.stream = pair.from), NULL));
     auto_message *m = dlx_test_stream_next(pair.x.s);
     for (uint32_t i = 0; i < 3; i++)
         ok(dlx_message_tensor_on(m, i, pair.to, &t[i]));
@@ -183,7 +183,7 @@ static void cycle_pass_on(struct end_of_cycle *end, uint32_t first, CUdeviceptr 
     CU_OK(cu.cuMemcpyDtoDAsync(dlx_test_gpu_address(next) + sizeof first, dlx_test_gpu_address(got),
                                (N - 1) * sizeof first, end->stream));
     CU_OK(cu.cuMemcpyDtoDAsync(keep, dlx_test_gpu_address(next), N * sizeof first, end->stream));
-    ok(dlx_publish(end->x.p, next, PUBLISH(.stream = end->stream)));
+    ok(dlx_publish(end->x.p, next, PUBLISH(.stream = end->stream), NULL));
     got->deleter(got);
 }
 
@@ -219,7 +219,7 @@ GPU_TEST(two_processes_pass_tensors_round_and_round_without_waiting, 0)
     CU_OK(cu.cuMemAlloc(&keep, N * sizeof(uint32_t)));
     dlx_test_gpu_gate_shut(&gate, end.stream);
     CU_OK(cu.cuMemsetD32Async(dlx_test_gpu_address(first), 0, 1, end.stream));
-    ok(dlx_publish(end.x.p, first, PUBLISH(.stream = end.stream)));
+    ok(dlx_publish(end.x.p, first, PUBLISH(.stream = end.stream), NULL));
     for (uint32_t i = 1; i <= ROUNDS; i++)
         cycle_pass_on(&end, 2 * i, keep);
     dlx_test_gpu_await(peer.sock);

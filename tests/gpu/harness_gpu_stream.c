@@ -312,7 +312,7 @@ void dlx_test_gpu_publish_this(struct dlx_publisher *p, DLManagedTensorVersioned
     if (work_ns > 0)
         dlx_test_gpu_spin(stream, 0, work_ns);
     CU_OK(cu.cuMemsetD32Async(dlx_test_gpu_address(t), 7, DLX_TEST_GPU_PAIR_N, stream));
-    ok(dlx_publish(p, t, PUBLISH(.stream = stream)));
+    ok(dlx_publish(p, t, PUBLISH(.stream = stream), NULL));
 }
 
 void dlx_test_gpu_publish_behind(struct dlx_publisher *p, CUstream stream,

@@ -74,7 +74,7 @@ static void put(struct dlx_client *c, const char *topic, uint32_t n_chunks)
     require(dlx_publisher_new(c, topic, &args, &p));
     require(dlx__gpu_keep_put(p->client, p->id, &keep, &handle));
     require(dlx_alloc(p, &spec, &tensor));
-    require(dlx_publish(p, tensor, NULL));
+    require(dlx_publish(p, tensor, NULL, NULL));
     print(&handle);
     keep = dlx__gpu_keep_free(keep);
     dlx_publisher_unref(p);

@@ -43,7 +43,7 @@ DLManagedTensorVersioned *dlx_test_stream_alloc(struct dlx_publisher *p, int64_t
 
 void dlx_test_stream_publish(struct dlx_publisher *p, int64_t n, int64_t value)
 {
-    ok(dlx_publish(p, dlx_test_stream_alloc(p, n, value), NULL));
+    ok(dlx_publish(p, dlx_test_stream_alloc(p, n, value), NULL, NULL));
 }
 
 void dlx_test_stream_check(struct dlx_message *m, int64_t n, int64_t value)
@@ -240,7 +240,7 @@ void dlx_test_stream_publish_once_joined(struct dlx_publisher *p, DLManagedTenso
                                          struct dlx_subscription *s)
 {
     struct dlx_message *m = NULL;
-    for (time_t end = time(NULL) + PATIENCE_S; dlx_publish(p, tensor, NULL) == DLX_E_FULL;) {
+    for (time_t end = time(NULL) + PATIENCE_S; dlx_publish(p, tensor, NULL, NULL) == DLX_E_FULL;) {
         ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
         ck_assert_int_lt(time(NULL), end);
     }

@@ -19,7 +19,7 @@ typedef void lie_fn(struct dlx_publisher *p, int tell);
 static void publish_or_drop(struct dlx_publisher *p, int64_t value)
 {
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 4, value);
-    if (dlx_publish(p, t, NULL) < 0)
+    if (dlx_publish(p, t, NULL, NULL) < 0)
         t->deleter(t);
 }
 
@@ -134,7 +134,7 @@ static void manifest_flips(struct dlx_publisher *p, int tell)
     for (;;) {
         DLManagedTensorVersioned *t = NULL;
         ok(dlx_alloc(p, &spec, &t));
-        if (dlx_publish(p, t, NULL) < 0)
+        if (dlx_publish(p, t, NULL, NULL) < 0)
             t->deleter(t);
         for (uint32_t i = 0; i <= p->core.block->mask; i++) {
             const struct dlx_block *block = p->core.block->payloads[i];
@@ -238,7 +238,7 @@ static void lying_publisher(struct dlx_client *c, int tell, int arg)
         dlx_test_stream_publisher(c, topic, PUBLISHER(.on_full = DLX_ON_FULL_BLOCK));
     ok(dlx_publisher_wait(p, 1, PATIENCE));
     for (int64_t i = 0; i < 3; i++)
-        ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), PUBLISH(.timeout_ns = PATIENCE)));
+        ok(dlx_publish(p, dlx_test_stream_alloc(p, 4, i), PUBLISH(.timeout_ns = PATIENCE), NULL));
     dlx_test_liar_hear(tell);
     if (lies[lie].lie)
         lies[lie].lie(p, tell);

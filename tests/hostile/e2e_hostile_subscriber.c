@@ -50,7 +50,7 @@ static int publish_within(struct cast *x, int64_t timeout_ns)
 {
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(x->p, 4, x->published + 1);
     uint64_t start = dlx__now_ns();
-    int r = dlx_publish(x->p, t, PUBLISH(.timeout_ns = timeout_ns));
+    int r = dlx_publish(x->p, t, PUBLISH(.timeout_ns = timeout_ns), NULL);
     ck_assert_msg(dlx_test_ends_in_time(start, timeout_ns), "a publish of %.3f s took %.3f s",
                   (double)timeout_ns / 1e9, (double)(dlx__now_ns() - start) / 1e9);
     if (r == 0)

@@ -113,7 +113,7 @@ bool dlx_test_scene_honest_goes_on(struct dlx_test_scene *x)
     uint64_t start = dlx__now_ns();
     bool told = false;
     ok(dlx_publish(x->honest, dlx_test_stream_alloc(x->honest, 4, ++x->published),
-                   PUBLISH(.timeout_ns = PATIENCE)));
+                   PUBLISH(.timeout_ns = PATIENCE), NULL));
     for (;;) {
         int r = dlx_test_scene_take(x, SECOND, &m);
         ck_assert_msg(dlx_test_ends_in_time(start, PATIENCE), "message %d did not come",

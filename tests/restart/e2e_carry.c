@@ -187,7 +187,7 @@ static void publish_set(struct dlx_publisher *p, int64_t value, bool share)
                                    : dlx_test_stream_alloc(p, i % 17 + 1, value + i);
     }
     struct dlx_bytes meta = {"meta data", 9};
-    ok(dlx_publish_set(p, items, SET, &meta, PUBLISH(.share = share)));
+    ok(dlx_publish_set(p, items, SET, &meta, PUBLISH(.share = share), NULL));
     for (int i = 0; share && i < SET; i++)
         if (i != 3 && i != 5 && i != 7)
             items[i].tensor->deleter(items[i].tensor);
@@ -236,7 +236,7 @@ TEST(what_was_shared_is_carried_and_stays_the_callers)
     auto_publisher *p = new_publisher(c, DLX_ON_FULL_DROP);
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 100, 7);
     for (int i = 0; i < 3; i++)
-        ok(dlx_publish(p, t, PUBLISH(.share = true)));
+        ok(dlx_publish(p, t, PUBLISH(.share = true), NULL));
     dlx_restart_with(p);
     ck_assert_int_eq(((const int64_t *)t->dl_tensor.data)[99], 106);
     t->deleter(t);

@@ -76,7 +76,7 @@ static bool have_read(const struct reader readers[2], uint64_t to)
 
 static void publish_patiently(struct dlx_publisher *p, int64_t value)
 {
-    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, value), PUBLISH(.timeout_ns = PATIENCE)));
+    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, value), PUBLISH(.timeout_ns = PATIENCE), NULL));
 }
 
 struct writer {
@@ -134,7 +134,7 @@ TEST(what_was_allocated_before_is_copied_and_said_so)
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
     struct dlx_publish_args strict = {.size = sizeof strict, .strict = true},
-                            reported = {.size = sizeof reported, .report = &report};
+                            reported = {.size = sizeof reported};
     DLManagedTensorVersioned *before = dlx_test_stream_alloc(x.p, 10, 7777),
                              *never = dlx_test_stream_alloc(x.p, 10, 1);
     int64_t n = 0;
@@ -143,11 +143,12 @@ TEST(what_was_allocated_before_is_copied_and_said_so)
         publish_patiently(x.p, ++n);
         sched_yield();
     }
-    fails(dlx_publish(x.p, before, &strict), DLX_E_WOULD_COPY, "predates the dlpackd restart");
-    ok(dlx_publish(x.p, before, &reported));
+    fails(dlx_publish(x.p, before, &strict, NULL), DLX_E_WOULD_COPY,
+          "predates the dlpackd restart");
+    ok(dlx_publish(x.p, before, &reported, &report));
     ck_assert_uint_eq(report.n_copied, 1);
     ck_assert_uint_eq(report.copied_bytes, 80);
-    ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 10, 1), &strict));
+    ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 10, 1), &strict, NULL));
     struct dlx_message *m = dlx_test_stream_next(x.s);
     while (((const int64_t *)dlx_message_peek(m, 0)->data)[0] != 7777) {
         dlx_message_unref(m);
@@ -174,19 +175,20 @@ LOOP_TEST(each_kind_of_publishing_finds_the_new_daemon, 0, 6)
     dlx_test_stream_restart();
     switch (_i) {
     case 0:
-        ok(dlx_publish(x.p, &foreign, NULL));
+        ok(dlx_publish(x.p, &foreign, NULL, NULL));
         break;
     case 1:
-        ok(dlx_publish_legacy(x.p, &legacy, NULL));
+        ok(dlx_publish_legacy(x.p, &legacy, NULL, NULL));
         break;
     case 2:
-        ok(dlx_publish_set(x.p, &item, 1, NULL, NULL));
+        ok(dlx_publish_set(x.p, &item, 1, NULL, NULL, NULL));
         break;
     default:
         ok(_i == 3 ? dlx_alloc_set(x.p, &spec, 1, &own) : dlx_alloc(x.p, &spec, &own));
         memcpy(own->dl_tensor.data, values, sizeof values);
         struct dlx_item both[] = {{"own", own}, {"foreign", &foreign}};
-        ok(_i < 5 ? dlx_publish(x.p, own, NULL) : dlx_publish_set(x.p, both, 2, NULL, NULL));
+        ok(_i < 5 ? dlx_publish(x.p, own, NULL, NULL)
+                  : dlx_publish_set(x.p, both, 2, NULL, NULL, NULL));
         break;
     }
     ck_assert_uint_eq(x.p->epoch, 1);
@@ -205,7 +207,7 @@ TEST(a_publisher_that_never_waits_finds_the_second_daemon)
     dlx_test_stream_publish(x.p, 10, 2); /* then it announces itself */
     ck_assert_uint_eq(x.p->epoch, 1);
     DLManagedTensorVersioned *third = dlx_test_stream_alloc(x.p, 10, 3);
-    fails(dlx_publish(x.p, third, NULL), DLX_E_FULL, "have yet to join");
+    fails(dlx_publish(x.p, third, NULL, NULL), DLX_E_FULL, "have yet to join");
     dlx_test_stream_restart();
     dlx_test_stream_take_all(x.s, 1, 2);
     dlx_test_stream_publish_once_joined(x.p, third, x.s);
@@ -273,7 +275,7 @@ TEST(a_shared_set_is_shared_with_the_new_daemon_too)
     DLManagedTensorVersioned t = INT64_TENSOR(values, &shape);
     struct dlx_item items[] = {{"a", &t}, {"b", &t}};
     dlx_test_stream_restart();
-    ok(dlx_publish_set(x.p, items, 2, NULL, PUBLISH(.share = true)));
+    ok(dlx_publish_set(x.p, items, 2, NULL, PUBLISH(.share = true), NULL));
     ck_assert_uint_eq(x.p->epoch, 1);
 }
 
@@ -299,7 +301,7 @@ TEST(a_set_that_waits_through_a_restart_is_counted_once)
     ck_assert_uint_eq(x.p->epoch, 0);
     dlx_test_stream_restart();
     pthread_t thread = dlx_test_stream_thread(take_two_late, x.s);
-    ok(dlx_publish_set(x.p, items, 2, NULL, PUBLISH(.timeout_ns = PATIENCE, .report = &report)));
+    ok(dlx_publish_set(x.p, items, 2, NULL, PUBLISH(.timeout_ns = PATIENCE), &report));
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_uint_eq(x.p->epoch, 1);
     ck_assert_uint_eq(report.n_copied, 2);

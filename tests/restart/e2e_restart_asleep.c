@@ -62,7 +62,7 @@ static int publish_within(struct stream *stream, int64_t timeout_ns)
 {
     uint64_t seq = stream->n + 1;
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(stream->p, size_of(seq), (int64_t)seq);
-    int r = dlx_publish(stream->p, t, PUBLISH(.timeout_ns = timeout_ns));
+    int r = dlx_publish(stream->p, t, PUBLISH(.timeout_ns = timeout_ns), NULL);
     if (r < 0)
         t->deleter(t);
     else

@@ -209,10 +209,10 @@ LOOP_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3)
         ck_assert_int_ge(dlx_subscription_fd(s), 0);
     DLManagedTensorVersioned *first = dlx_test_stream_alloc(p, sizes[0], 1);
     DLManagedTensorVersioned *end = dlx_test_stream_alloc(p, sizes[n - 1], n); /* beside it */
-    ok(dlx_publish(p, first, NULL));
+    ok(dlx_publish(p, first, NULL, NULL));
     for (int64_t i = 1; i < n - 1; i++)
         dlx_test_stream_publish(p, sizes[i], i + 1);
-    ok(dlx_publish(p, end, NULL));
+    ok(dlx_publish(p, end, NULL, NULL));
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     dlx_publisher_unref(p);
     for (uint64_t until = dlx__deadline(PATIENCE); r != DLX_E_PUBLISHER_GONE;
@@ -321,7 +321,7 @@ static void publish_batch(struct dlx_publisher *p, int64_t from, uint32_t n)
     uint32_t done = 0;
     for (uint32_t i = 0; i < n; i++)
         tensors[i] = dlx_test_stream_alloc(p, 10, from + i);
-    ok(dlx_publish_n(p, tensors, n, NULL, &done));
+    ok(dlx_publish_n(p, tensors, n, NULL, NULL, &done));
     ck_assert_uint_eq(done, n);
 }
 

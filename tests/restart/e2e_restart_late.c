@@ -163,7 +163,7 @@ LOOP_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory, 0, 2)
     dlx_test_daemon_kill(&dlx_test_stream_daemon);
     dlx_test_daemon_start(&dlx_test_stream_daemon, kinds[!_i]);
     (void)dlx_test_stream_list(c, NULL);
-    ok(dlx_publish(p, t, NULL));
+    ok(dlx_publish(p, t, NULL, NULL));
     dlx_test_stream_expect(s2, 10, 1);
     int r;
     uint64_t until = dlx__deadline(PATIENCE);

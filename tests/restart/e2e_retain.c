@@ -183,7 +183,7 @@ static pid_t spawn_trainer(int64_t value)
             (void)snprintf(names[i], sizeof names[i], "w%d", i);
             items[i] = (struct dlx_item){names[i], dlx_test_stream_alloc(p, 1000, value)};
         }
-        ok(dlx_publish_set(p, items, SET, NULL, NULL));
+        ok(dlx_publish_set(p, items, SET, NULL, NULL, NULL));
         dlx_test_fork_ready(&child);
     }
     return dlx_test_fork_wait_ready(&child);

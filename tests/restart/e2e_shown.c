@@ -110,7 +110,7 @@ static int publish_large(int64_t value)
         return r;
     for (int i = 0; i < LARGE; i++)
         ((int64_t *)t->dl_tensor.data)[i] = value;
-    ok(dlx_publish(p, t, NULL));
+    ok(dlx_publish(p, t, NULL, NULL));
     return 0;
 }
 

@@ -37,7 +37,7 @@ static void *publish_all(void *none)
         uint64_t before = dlx__now_ns();
         int64_t value = (int64_t)atomic_load(&stream.n_published) + 1;
         ok(dlx_publish(stream.p, dlx_test_stream_alloc(stream.p, 10, value),
-                       PUBLISH(.timeout_ns = PATIENCE)));
+                       PUBLISH(.timeout_ns = PATIENCE), NULL));
         stream.longest_publish_ns = DLX_MAX(stream.longest_publish_ns, dlx__now_ns() - before);
         atomic_store(&stream.n_published, (uint64_t)value);
     }

@@ -99,7 +99,7 @@ static int publish_until_full(void)
         }
         for (int64_t k = 0; k < n; k++)
             ((int64_t *)t->dl_tensor.data)[k] = i * WORDS + k;
-        ok(dlx_publish(p, t, NULL));
+        ok(dlx_publish(p, t, NULL, NULL));
     }
     return NEVER_FULL;
 }

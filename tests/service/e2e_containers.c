@@ -72,7 +72,7 @@ static struct dlx_publisher *joined_publisher(void)
 
 static void publish(struct dlx_publisher *p, int64_t value)
 {
-    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, value), PUBLISH(.timeout_ns = PATIENCE)));
+    ok(dlx_publish(p, dlx_test_stream_alloc(p, 10, value), PUBLISH(.timeout_ns = PATIENCE), NULL));
 }
 
 static struct dlx_subscription *subscription(bool reliable)
@@ -120,7 +120,7 @@ static void publish_set(int sock)
     auto_publisher *p = joined_publisher();
     struct dlx_item items[] = {{"one", dlx_test_stream_alloc(p, 5, 100)},
                                {"two", dlx_test_stream_alloc(p, 7, 200)}};
-    ok(dlx_publish_set(p, items, 2, NULL, NULL));
+    ok(dlx_publish_set(p, items, 2, NULL, NULL, NULL));
     (void)dlx_test_container_hear(sock);
 }
 
@@ -228,12 +228,12 @@ static void fill_and_go_on(int sock)
     dlx_test_stream_publish(p, 10, 1);
     (void)dlx_test_container_hear(sock); /* it holds that */
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 2);
-    while ((r = dlx_publish(p, t, NULL)) == 0)
+    while ((r = dlx_publish(p, t, NULL, NULL)) == 0)
         t = dlx_test_stream_alloc(p, 10, 2);
     ck_assert_int_eq(r, DLX_E_FULL);
     dlx_test_container_say(sock, 0);
     (void)dlx_test_container_hear(sock); /* it is dead */
-    ok(dlx_publish(p, t, PUBLISH(.timeout_ns = PATIENCE)));
+    ok(dlx_publish(p, t, PUBLISH(.timeout_ns = PATIENCE), NULL));
     dlx_test_container_say(sock, 0);
 }
 

@@ -132,7 +132,7 @@ static void publish_batch(struct dlx_publisher *p, uint64_t i)
     uint32_t n = 0;
     for (uint32_t k = 0; k < N_BATCH; k++)
         tensors[k] = make(p, i + k, 0);
-    ok(dlx_publish_n(p, tensors, N_BATCH, &args, &n), "publish_n");
+    ok(dlx_publish_n(p, tensors, N_BATCH, &args, NULL, &n), "publish_n");
 }
 
 static int publish(struct dlx_publisher *p, uint64_t i, int64_t timeout_ns)
@@ -145,8 +145,8 @@ static int publish(struct dlx_publisher *p, uint64_t i, int64_t timeout_ns)
     int r = 0;
     for (uint32_t k = 0; k < n_items; k++)
         items[k] = (struct dlx_item){.name = names[k], .tensor = make(p, i, k)};
-    r = n_items == 1 ? dlx_publish(p, items[0].tensor, &args)
-                     : dlx_publish_set(p, items, n_items, NULL, &args);
+    r = n_items == 1 ? dlx_publish(p, items[0].tensor, &args, NULL)
+                     : dlx_publish_set(p, items, n_items, NULL, &args, NULL);
     for (uint32_t k = 0; k < n_items && (r < 0 || args.share); k++)
         items[k].tensor->deleter(items[k].tensor);
     return r;

@@ -39,7 +39,7 @@ static double mib(uint64_t before, uint64_t after)
 static void pass_one(struct gpu_bench_end *end, struct gpu_bench_tensor *own)
 {
     struct dlx_publish_args args = {.size = sizeof args, .share = true};
-    bm_check(dlx_publish(end->p, &own->tensor, &args), "dlx_publish");
+    bm_check(dlx_publish(end->p, &own->tensor, &args, NULL), "dlx_publish");
 }
 
 static void make_publisher(struct gpu_bench_end *end, struct gpu_bench_tensor *own,

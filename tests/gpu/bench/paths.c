@@ -93,7 +93,7 @@ void gpu_bench_handoff(void)
         else if (!is_ipc)
             t = gpu_bench_alloc(end.p, size);
         uint64_t start_ns = bm_now_ns();
-        bm_check(dlx_publish(end.p, t, &args), "dlx_publish");
+        bm_check(dlx_publish(end.p, t, &args, NULL), "dlx_publish");
         gpu_bench_await(&shared->done, i);
         if (i > n_warmup)
             ns[i - n_warmup - 1] = (double)(atomic_load(&shared->usable_ns) - start_ns);
@@ -126,7 +126,7 @@ static void statedict_ours(uint32_t n, size_t size, const char *topic, struct sh
         (void)snprintf(names[i], sizeof names[i], "w%u", i);
         items[i] = (struct dlx_item){.name = names[i], .tensor = tensors[i]};
     }
-    bm_check(dlx_publish_set(end.p, items, n, NULL, NULL), "dlx_publish_set");
+    bm_check(dlx_publish_set(end.p, items, n, NULL, NULL, NULL), "dlx_publish_set");
     gpu_bench_await(&shared->done, 1);
     gpu_bench_end(&end);
     free(names);
@@ -270,7 +270,7 @@ static double overlap_ours(uint64_t n)
     uint64_t start_ns = 0;
     for (uint64_t i = 1; i <= OVERLAP_WARMUP + n; i++) {
         dlx_test_gpu_spin(stream, 0, KERNEL_NS);
-        bm_check(dlx_publish(end.p, &own.tensor, &args), "dlx_publish");
+        bm_check(dlx_publish(end.p, &own.tensor, &args, NULL), "dlx_publish");
         if (i > 2) /* two in flight, so that none is dropped */
             gpu_bench_await(&shared->done, i - 2);
         if (i == OVERLAP_WARMUP) {
