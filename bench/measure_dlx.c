@@ -6,7 +6,7 @@
 void bm_check(int r, const char *what)
 {
     if (r)
-        bm_fail("%s: %s (%s)", what, dlx_strerror(r), dlx_client_errmsg(NULL));
+        bm_fail("%s: %s (%s)", what, dlx_strerror(r), dlx_errmsg());
 }
 
 struct dlx_client *bm_connect(void)

@@ -46,7 +46,7 @@ static bool names_topic(const char *words, const char *topic)
 
 int cli_report_dlx(const struct cli *cli, const char *topic, int code)
 {
-    const char *words = dlx_client_errmsg(cli->client);
+    const char *words = dlx_errmsg();
     if (!words || !*words)
         words = dlx_strerror(code);
     return cli_report(cli, topic && !names_topic(words, topic) ? topic : NULL, "%s", words);
@@ -131,7 +131,7 @@ static int on_wait(void *userdata)
 static void report_no_daemon(const struct cli *cli)
 {
     static const char wait[] = "or wait for it with --wait-daemon";
-    const char *path = getenv("DLX_SOCKET"), *why = dlx_client_errmsg(NULL);
+    const char *path = getenv("DLX_SOCKET"), *why = dlx_errmsg();
     if (cli->socket)
         (void)cli_report(cli, NULL, "%s; start it with `dlpackd --socket=%s`, %s", why, cli->socket,
                          wait);

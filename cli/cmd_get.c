@@ -35,7 +35,7 @@ static void get_check(void *into, struct argp_state *state)
 static int get_report(const struct get *g, int code)
 {
     char time[HUMAN_SIZE];
-    const char *words = dlx_client_errmsg(g->to.cli->client);
+    const char *words = dlx_errmsg();
     if (code == DLX_E_EMPTY)
         return cli_report(g->to.cli, NULL, "%s (--timeout waits for one)", words);
     if (code != DLX_E_TIMEOUT)

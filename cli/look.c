@@ -49,7 +49,7 @@ static void take_newest(struct look *look)
     struct dlx_subscription *s = NULL;
     struct dlx_message *m = NULL;
     if (dlx_subscribe(client, look->topic ? look->topic : "**", &args, &s) < 0) {
-        (void)snprintf(look->why_not, sizeof look->why_not, "%s", dlx_client_errmsg(client));
+        (void)snprintf(look->why_not, sizeof look->why_not, "%s", dlx_errmsg());
         return;
     }
     for (size_t n = 0; n < 4 * look->n_entries && dlx_take(s, 0, &m) == 0; n++) {

@@ -126,7 +126,7 @@ static int outgoing_init(struct outgoing *o, struct pub *p, const struct source_
                          : dlx_alloc(p->publisher, o->specs, o->tensors);
     if (code < 0) { /* nothing was allocated: the pointers mean nothing */
         memset(o->tensors, 0, n * sizeof(DLManagedTensorVersioned *));
-        (void)cli_report(p->cli, p->topic, "%s: %s", item->file, dlx_client_errmsg(p->cli->client));
+        (void)cli_report(p->cli, p->topic, "%s: %s", item->file, dlx_errmsg());
         return code;
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -175,7 +175,7 @@ static int publish_outgoing(struct pub *p, struct outgoing *o)
             return code;
         }
         if (!p->told_waiting && now - start > PATIENCE_NS && isatty(STDERR_FILENO)) {
-            (void)cli_report(p->cli, p->topic, "waiting: %s", dlx_client_errmsg(p->cli->client));
+            (void)cli_report(p->cli, p->topic, "waiting: %s", dlx_errmsg());
             p->told_waiting = true;
         }
     }

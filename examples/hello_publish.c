@@ -26,7 +26,7 @@ int main(void)
         t->deleter(t);
 end:
     if (r)
-        fprintf(stderr, "hello_publish: %s\n", dlx_client_errmsg(c));
+        fprintf(stderr, "hello_publish: %s\n", dlx_errmsg());
     dlx_publisher_unref(p);
     dlx_client_unref(c);
     return r != 0;

@@ -38,7 +38,7 @@ int main(void)
     t->deleter(t);
 end:
     if (r)
-        fprintf(stderr, "hello_subscribe: %s\n", dlx_client_errmsg(c));
+        fprintf(stderr, "hello_subscribe: %s\n", dlx_errmsg());
     dlx_message_unref(m);
     dlx_subscription_unref(s);
     dlx_client_unref(c);

@@ -27,7 +27,7 @@ void ex_check(int r, const char *what)
 {
     if (r == DLX_OK)
         return;
-    const char *words = dlx_client_errmsg(NULL);
+    const char *words = dlx_errmsg();
     ex_fail("%s: %s", what, words[0] ? words : dlx_strerror(r));
 }
 

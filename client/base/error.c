@@ -15,9 +15,8 @@ const char *dlx_error_name(int code)
     return dlx__error_name(code);
 }
 
-const char *dlx_client_errmsg(const struct dlx_client *c)
+const char *dlx_errmsg(void)
 {
-    (void)c; /* the message is the thread's */
     return dlx__error_message();
 }
 

@@ -14,7 +14,7 @@
  *
  * Conventions
  *   - A function returns 0 (DLX_OK) or a negative code of enum dlx_error. It writes its outputs
- *     only on success. After a failure, dlx_client_errmsg() describes what failed, and which limit.
+ *     only on success. After a failure, dlx_errmsg() describes what failed, and which limit.
  *   - x_unref(NULL) is allowed, and every x_unref returns NULL.
  *   - Argument structs begin with `size_t size`. Set it to sizeof(the struct) and zero the rest:
  *     `struct dlx_subscribe_args a = {.size = sizeof a}`. A zero field selects its default; a NULL
@@ -92,9 +92,9 @@ DLX_API const char *dlx_error_name(int code);
 /**
  * Returns the calling thread's last failure in words: what failed, on which topic or peer, and
  * which limit it met. The text is empty if the thread's last call of libdlx succeeded, and valid
- * until its next one. `c` may be NULL, as after a dlx_connect() that failed.
+ * until its next one.
  */
-DLX_API const char *dlx_client_errmsg(const struct dlx_client *c);
+DLX_API const char *dlx_errmsg(void);
 
 /** Returns the version of the library, such as "0.1.0". Static. */
 DLX_API const char *dlx_version(void);

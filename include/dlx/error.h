@@ -7,8 +7,8 @@
  *
  * Every function of libdlx that can fail returns 0 or one of these negative codes. The numbers are
  * part of the ABI and of the protocol: new codes are added at the end, and none is reused.
- * dlx_strerror() gives the text of a code. dlx_client_errmsg() describes one particular failure,
- * with its names, numbers and limits.
+ * dlx_strerror() gives the text of a code. dlx_errmsg() describes one particular failure, with its
+ * names, numbers and limits.
  *
  * X(name, number, text)
  */

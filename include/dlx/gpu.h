@@ -167,8 +167,8 @@ DLX_API int dlx_tensor_used_on(DLManagedTensorVersioned *tensor, void *stream);
  * GPUs, so too much for single tensors). It is zeroed, ready on every stream, and accessible to
  * this GPU alone. It retains the primary context of this GPU, and of no other, until it is freed.
  *
- * Returns NULL on failure, and dlx_client_errmsg(NULL) has the reason: no such GPU, driver or
- * backend, no more memory, 0 bytes, a forked child.
+ * Returns NULL on failure, and dlx_errmsg() has the reason: no such GPU, driver or backend, no more
+ * memory, 0 bytes, a forked child.
  */
 DLX_API void *dlx_cuda_malloc(size_t size, int device, void *stream);
 

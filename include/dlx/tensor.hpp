@@ -33,7 +33,7 @@ class error : public std::runtime_error
   private:
     static std::string words(int code)
     {
-        const char *text = dlx_client_errmsg(nullptr);
+        const char *text = dlx_errmsg();
         return *text ? text : dlx_strerror(code);
     }
     int code_;

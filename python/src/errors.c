@@ -31,7 +31,7 @@ static PyObject *raise(int code, const char *text)
 
 PyObject *dlxpy_raise(int code)
 {
-    const char *text = dlx_client_errmsg(NULL);
+    const char *text = dlx_errmsg();
     return raise(code, text[0] ? text : dlx_strerror(code));
 }
 

@@ -135,7 +135,7 @@ static int take_from_libdlx(struct dlxpy_subscription *self, int64_t timeout_ns,
         taken->n = 1;
     self->hints &= r != 0;
     self->ended |= r == DLX_E_PUBLISHER_GONE;
-    const char *reason = dlx_client_errmsg(NULL); /* now: a signal's handler may use libdlx, too */
+    const char *reason = dlx_errmsg(); /* now: a signal's handler may use libdlx, too */
     if (r < 0 && r != DLX_E_EMPTY && r != DLX_E_TIMEOUT)
         (void)snprintf(self->reason, sizeof self->reason, "%s",
                        reason[0] ? reason : dlx_strerror(r));
@@ -248,7 +248,7 @@ static int take_or_say_why(struct dlxpy_subscription *self, int64_t timeout_ns, 
     if (r != DLX_E_TIMEOUT)
         return r;
     char words[512];
-    (void)snprintf(words, sizeof words, "%s", dlx_client_errmsg(NULL));
+    (void)snprintf(words, sizeof words, "%s", dlx_errmsg());
     const char *why = strstr(words, LATE);
     const char *topic = PyUnicode_AsUTF8AndSize(self->handle.topic, NULL);
     why = why ? why + strlen(LATE) : "";

@@ -245,7 +245,7 @@ def fill(t, value, stream=1):
 
 lib = C.CDLL(dlx._dlx.__file__)
 lib.dlx_cuda_malloc.restype = C.c_void_p
-lib.dlx_client_errmsg.restype = C.c_char_p
+lib.dlx_errmsg.restype = C.c_char_p
 
 
 def cuda_malloc(size, device=0, stream=None):
@@ -261,7 +261,7 @@ class Segment:
 
     def __init__(self, size=4 << 20, device=0):
         self.at = cuda_malloc(size, device)
-        assert self.at, lib.dlx_client_errmsg(None)
+        assert self.at, lib.dlx_errmsg()
 
     def __del__(self):
         cuda_free(self.at)

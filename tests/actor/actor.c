@@ -79,7 +79,7 @@ static bool is_usual(int code)
 
 void actor_error(struct actor_object *object, int code, const char *what)
 {
-    const char *words = dlx_client_errmsg(NULL), *topic = object ? object->topic : "none";
+    const char *words = dlx_errmsg(), *topic = object ? object->topic : "none";
     uint32_t n = atomic_fetch_add(&actor.ledger->head.n_errors, 1) + 1;
     if (object && code > -ACTOR_ERRORS && code < 0)
         object->errors[-code]++;

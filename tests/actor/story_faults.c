@@ -155,7 +155,7 @@ static uint32_t n_arenas(struct actor_publisher *p)
 {
     struct dlx_publisher_stats stats = {.size = sizeof stats};
     if (dlx_publisher_get_stats(p->p, &stats) < 0)
-        actor_fault("dlx_publisher_get_stats: %s", dlx_client_errmsg(NULL));
+        actor_fault("dlx_publisher_get_stats: %s", dlx_errmsg());
     return stats.n_arenas;
 }
 

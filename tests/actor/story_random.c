@@ -248,8 +248,7 @@ static bool take(struct reader *r, int64_t timeout_ns)
     }
     if (code == DLX_E_TOO_MANY_HELD) {
         if (r->in.n_held == 0)
-            actor_fault("topic %s: nothing is held, but: %s", r->part->object->topic,
-                        dlx_client_errmsg(NULL));
+            actor_fault("topic %s: nothing is held, but: %s", r->part->object->topic, dlx_errmsg());
         actor_release(&r->in, (uint32_t)actor_random(r->part, r->in.n_held));
         return true;
     }

@@ -78,7 +78,7 @@ void actor_hold(struct actor_subscriber *s, struct dlx_message *take_m, uint64_t
     struct actor_held h = {.m = take_m, .bytes = actor_bytes(take_m), .until_ns = until_ns};
     int r = tensor ? dlx_message_tensor(take_m, 0, &h.t) : 0;
     if (r < 0)
-        actor_fault("dlx_message_tensor: %s", dlx_client_errmsg(NULL));
+        actor_fault("dlx_message_tensor: %s", dlx_errmsg());
     s->held_bytes += h.bytes;
     s->held[s->n_held++] = h;
     if (s->n_held > s->part->object->held_max)
@@ -108,7 +108,7 @@ struct dlx_subscription_stats actor_stats(struct actor_subscriber *s)
     struct dlx_subscription_stats stats = {.size = sizeof stats};
     struct actor_object *o = s->part->object;
     if (dlx_subscription_get_stats(s->s, &stats) < 0)
-        actor_fault("dlx_subscription_get_stats: %s", dlx_client_errmsg(NULL));
+        actor_fault("dlx_subscription_get_stats: %s", dlx_errmsg());
     if (stats.n_held > s->n_held) /* of publishers that are gone they are not counted */
         actor_fault("topic %s: %u messages are held, %u are counted", o->topic, s->n_held,
                     stats.n_held);

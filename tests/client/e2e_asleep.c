@@ -219,7 +219,7 @@ TEST(what_a_reliable_subscriber_loses_with_its_daemon_is_counted)
     DLManagedTensorVersioned *t = dlx_test_stream_alloc(p, 10, 2);
     while (dlx_publish(p, t, NULL, NULL) == 0)
         t = dlx_test_stream_alloc(p, 10, ++n + 1);
-    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "dlpackd ended before it told of them"));
+    ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "dlpackd ended before it told of them"));
     ck_assert_int_eq(n, 16);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     uint64_t seq = 1;

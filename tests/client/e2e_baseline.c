@@ -240,14 +240,14 @@ TEST(a_subscription_of_many_daemons_knows_its_publishers)
         dlx_test_stream_restart();
         do /* until it has come to the new daemon */
             r = dlx_take(s, SECOND / 20, &m);
-        while (r == DLX_E_DISCONNECTED || strstr(dlx_client_errmsg(NULL), "no dlpackd"));
+        while (r == DLX_E_DISCONNECTED || strstr(dlx_errmsg(), "no dlpackd"));
         fails(r, DLX_E_TIMEOUT, "nobody publishes it");
         struct dlx_client *other = dlx_test_stream_connect();
         struct dlx_publisher *p = dlx_test_stream_publisher(other, "test/a", NULL);
         dlx_test_stream_publish(p, 10, 7);
         dlx_test_stream_expect(s, 10, 7);
         fails(dlx_take(s, SECOND / 20, &m), DLX_E_TIMEOUT, "no message in time");
-        ck_assert(!strstr(dlx_client_errmsg(NULL), "nobody"));
+        ck_assert(!strstr(dlx_errmsg(), "nobody"));
         dlx_publisher_unref(p);
         dlx_client_unref(other);
         fails(dlx_take(s, 10 * SECOND, &m), DLX_E_PUBLISHER_GONE, "the last publisher left");

@@ -65,7 +65,7 @@ TEST(a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake)
         (dlx__publisher_check(x.p, dlx__now_ns(), DLX_HURRY_NOW_AND_THEN, 0), x.p->epoch != 0));
     dlx_test_fork_kill(pid);
     publish_until_blocked(x.p); /* for the other one, who makes no call and so does not come */
-    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "have yet to join the new dlpackd"));
+    ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "have yet to join the new dlpackd"));
 }
 
 TEST(who_waits_for_subscribers_sleeps_when_daemon_and_subscriber_died)

@@ -310,7 +310,7 @@ static void publish_received(struct dlx_message *received, struct dlx_publisher 
     struct dlx_item items[] = {
         {"own", dlx_test_stream_alloc(p, 3, 1)}, {"received", t}, {"again", u}};
     fails(dlx_publish(p, t, &strict, NULL), DLX_E_WOULD_COPY, "was received");
-    const char *words = dlx_client_errmsg(NULL);
+    const char *words = dlx_errmsg();
     char pid[32];
     (void)snprintf(pid, sizeof pid, "on topic test/a (pid %d)", (int)getpid());
     ck_assert_msg(strstr(words, "memory of a message of this publisher") || strstr(words, pid),

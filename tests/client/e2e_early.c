@@ -233,9 +233,9 @@ TEST(a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription)
     for (int i = 0; i < SPARES; i++)
         p[i] = new_publisher(c, i);
     fails(dlx_publisher_new(c, "test/late", &block, &late), DLX_E_TIMEOUT, "test/*");
-    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "sleeper"));
+    ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "sleeper"));
     (void)snprintf(pid, sizeof pid, "pid %d", (int)getpid());
-    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), pid));
+    ck_assert_ptr_nonnull(strstr(dlx_errmsg(), pid));
     /* One that drops its oldest messages waits for nobody: it cannot serve a reliable
      * subscription. */
     dlx_publisher_unref(dlx_test_stream_publisher(c, "test/drop", &drop));

@@ -12,7 +12,7 @@ TEST(who_subscribes_reliably_is_told_of_a_publisher_that_drops)
     fails(dlx_subscribe(c, "cam/*", SUBSCRIBE_RELIABLY, &s), DLX_E_QOS,
           "drops its oldest messages: make it a publisher that blocks (on_full), or subscribe "
           "without `reliable`");
-    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "link to cam/front"));
+    ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "link to cam/front"));
 }
 
 TEST(who_holds_too_many_is_told_the_limit)
@@ -36,7 +36,7 @@ static const char *words_of_take(struct dlx_subscription *s)
 {
     static char words[512];
     take_fails(s, 1000000, DLX_E_TIMEOUT, "");
-    (void)snprintf(words, sizeof words, "%s", dlx_client_errmsg(NULL));
+    (void)snprintf(words, sizeof words, "%s", dlx_errmsg());
     return words;
 }
 
@@ -54,11 +54,11 @@ TEST(who_finds_no_message_is_told_if_somebody_publishes)
     has(words_of_take(s), dlx_test_stream_daemon.path);
     fails(dlx_get(x.c, "test/nobody", 1000000, &m), DLX_E_TIMEOUT,
           "topic test/nobody has no message, and none came: nobody publishes it at ");
-    has(dlx_client_errmsg(NULL), dlx_test_stream_daemon.path);
+    has(dlx_errmsg(), dlx_test_stream_daemon.path);
     has(words_of_take(x.s), "topic test/a: no message in time");
-    ck_assert_ptr_null(strstr(dlx_client_errmsg(NULL), "nobody"));
+    ck_assert_ptr_null(strstr(dlx_errmsg(), "nobody"));
     fails(dlx_get(x.c, "test/a", 0, &m), DLX_E_EMPTY, "topic test/a has no message");
-    ck_assert_ptr_null(strstr(dlx_client_errmsg(NULL), "nobody"));
+    ck_assert_ptr_null(strstr(dlx_errmsg(), "nobody"));
 }
 
 /* Told once as DLX_E_QOS, and then whenever nothing came in time; it is no reason any more once
@@ -73,7 +73,7 @@ TEST(a_publisher_that_was_refused_is_a_reason_until_another_one_comes)
     has(words, "topic test/drops: no message in time, since a publisher was refused: subscriber ");
     has(words, "drops its oldest messages");
     take_fails(s, 1000000, DLX_E_TIMEOUT, "");
-    ck_assert_str_eq(dlx_client_errmsg(NULL), words);
+    ck_assert_str_eq(dlx_errmsg(), words);
     dlx_publisher_unref(p);
     p = dlx_test_stream_publisher(c, "test/drops", PUBLISHER_BLOCKING(.depth = 16));
     ok(dlx_publisher_wait(p, 1, PATIENCE));
@@ -137,5 +137,5 @@ TEST(many_names_are_cut)
     auto_message *m = dlx_test_stream_next(x.s);
     fails(dlx_message_find(m, "layer", &found), DLX_E_NOT_FOUND,
           "it has \"layer.0.weight\", \"layer.1.weight\", ");
-    has(dlx_client_errmsg(NULL), "\" and others");
+    has(dlx_errmsg(), "\" and others");
 }

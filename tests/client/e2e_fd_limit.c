@@ -150,7 +150,7 @@ LOOP_TEST(a_publisher_without_room_attaches_subscribers_later, 0, 2)
     while (n < N - 1 && (r = dlx_publish(p, t[n], NULL, NULL)) == 0)
         n++;
     char why[512];
-    (void)snprintf(why, sizeof why, "%s", dlx_client_errmsg(NULL));
+    (void)snprintf(why, sizeof why, "%s", dlx_errmsg());
     int waited = dlx_publisher_wait(p, 1, SECOND / 50); /* and does not spin */
     give_room();
     if (blocks)

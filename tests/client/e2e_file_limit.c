@@ -136,7 +136,7 @@ static int connect_with_limit(struct rlimit *limit, const char *word)
         limit_files(limit);
         int r = dlx_connect(NULL, &c);
         dlx_client_unref(c);
-        _exit(strstr(dlx_client_errmsg(NULL), word) ? -r : 99);
+        _exit(strstr(dlx_errmsg(), word) ? -r : 99);
     }
     int status;
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);

@@ -86,9 +86,8 @@ static int publish(struct dlx_publisher *p)
 static void is_ended(int r, const char *what)
 {
     ck_assert_msg(r == DLX_E_INTERRUPTED && asked.n == asked.stop_at, "%s: %d (%s), asked %d times",
-                  what, r, dlx_client_errmsg(NULL), asked.n);
-    ck_assert_msg(strstr(dlx_client_errmsg(NULL), dlx_test_stream_daemon.path), "%s: %s", what,
-                  dlx_client_errmsg(NULL));
+                  what, r, dlx_errmsg(), asked.n);
+    ck_assert_msg(strstr(dlx_errmsg(), dlx_test_stream_daemon.path), "%s: %s", what, dlx_errmsg());
     asked.n = 0;
 }
 

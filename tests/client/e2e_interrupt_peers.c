@@ -227,9 +227,9 @@ LOOP_TEST_OF(peers, it_ends_every_wait_for_others, 0, 2 * N_WAITS)
     asked.stop_at = _i % 2 == 0 ? 1 : 3;
     int r = w->call(DLX_FOREVER);
     ck_assert_msg(r == DLX_E_INTERRUPTED && asked.n == asked.stop_at, "%s: %d (%s), asked %d times",
-                  w->name, r, dlx_client_errmsg(NULL), asked.n);
-    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), w->topic));
-    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "interrupted"));
+                  w->name, r, dlx_errmsg(), asked.n);
+    ck_assert_ptr_nonnull(strstr(dlx_errmsg(), w->topic));
+    ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "interrupted"));
     ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
     one_wait_is_counted(w);
     if (!w->with_fd) /* which is readable at first, so that somebody looks */
@@ -263,9 +263,9 @@ LOOP_TEST_OF(peers, a_wait_goes_on_when_it_was_asked_about, 0, N_WAITS)
     asked.act = appear_and_end;
     end_it = w->end;
     int r = w->call(PATIENCE);
-    ck_assert_msg(r == 0 && asked.n >= 3, "%s: %d (%s), asked %d times", w->name, r,
-                  dlx_client_errmsg(NULL), asked.n);
-    ck_assert_str_eq(dlx_client_errmsg(NULL), "");
+    ck_assert_msg(r == 0 && asked.n >= 3, "%s: %d (%s), asked %d times", w->name, r, dlx_errmsg(),
+                  asked.n);
+    ck_assert_str_eq(dlx_errmsg(), "");
     one_wait_is_counted(w);
     tear_down();
 }
@@ -276,7 +276,7 @@ LOOP_TEST_OF(peers, a_short_wait_is_not_asked_about_and_a_longer_one_ends_in_tim
     set_up(w, interrupt);
     int r = w->call(SECOND / 1000);
     ck_assert_msg(r == DLX_E_TIMEOUT && asked.n == 0, "%s: %d (%s), asked %d times", w->name, r,
-                  dlx_client_errmsg(NULL), asked.n);
+                  dlx_errmsg(), asked.n);
     uint64_t end = dlx__now_ns() + SECOND / 10;
     fails(w->call(SECOND / 10), DLX_E_TIMEOUT, w->topic);
     ck_assert_uint_ge(dlx__now_ns(), end);

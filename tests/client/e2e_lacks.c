@@ -202,7 +202,7 @@ LOOP_TEST(a_publisher_that_comes_while_nothing_can_be_mapped_is_attached_later, 
     char words[256];
     for (size_t i = 0; i < DLX_ARRAY_SIZE(codes); i++)
         codes[i] = dlx_take(s, PATIENCE, &m);
-    (void)snprintf(words, sizeof words, "%s", dlx_client_errmsg(NULL));
+    (void)snprintf(words, sizeof words, "%s", dlx_errmsg());
     dlx_test_maps_give_back(&maps);
     for (size_t i = 0; i < DLX_ARRAY_SIZE(codes); i++)
         ck_assert_int_eq(codes[i], DLX_E_LIMIT);

@@ -52,7 +52,7 @@ TEST(a_killed_publisher_leaves_what_it_published)
     /* Drain: all that was published and not overwritten is still right. */
     while ((r = dlx_take(s, PATIENCE, &m)) == 0)
         check_and_release(m);
-    ck_assert_msg(r == DLX_E_PUBLISHER_GONE, "%d %s", r, dlx_client_errmsg(c));
+    ck_assert_msg(r == DLX_E_PUBLISHER_GONE, "%d %s", r, dlx_errmsg());
     for (int i = 0; i < 4; i++)
         check_and_release(held[i]);
 }

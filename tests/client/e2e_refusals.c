@@ -190,8 +190,7 @@ LOOP_TEST(every_call_needs_its_arguments, 0, (int)DLX_ARRAY_SIZE(calls))
         (void)snprintf(words, sizeof words, ": %s is NULL", calls[_i].needed[without]);
         int r = calls[_i].call(without);
         ck_assert_msg(r == DLX_E_INVALID, "%s without argument %d: %d", calls[_i].name, without, r);
-        ck_assert_msg(strstr(dlx_client_errmsg(NULL), words), "%s: %s", calls[_i].name,
-                      dlx_client_errmsg(NULL));
+        ck_assert_msg(strstr(dlx_errmsg(), words), "%s: %s", calls[_i].name, dlx_errmsg());
         ck_assert(nothing_written());
     }
     end_all();
@@ -213,7 +212,7 @@ TEST(who_finds_nothing_is_told_so)
     fails(dlx_publisher_next_event(x.p, &e), DLX_E_EMPTY, "no event is there");
     fails(dlx_subscription_next_event(x.s, &e), DLX_E_EMPTY, "no event is there");
     ck_assert_int_eq(dlx_publisher_wait(x.p, 0, 0), 0);
-    ck_assert_str_eq(dlx_client_errmsg(NULL), ""); /* the next call has its own words */
+    ck_assert_str_eq(dlx_errmsg(), ""); /* the next call has its own words */
     end_all();
 }
 
@@ -225,12 +224,12 @@ TEST(no_call_takes_a_handle_of_the_parent)
         for (size_t i = 0; i < DLX_ARRAY_SIZE(calls); i++) {
             int r = calls[i].call(-1);
             if (r != DLX_E_FORKED || !nothing_written()) {
-                printf("%s in a child: %d (%s)\n", calls[i].name, r, dlx_client_errmsg(NULL));
+                printf("%s in a child: %d (%s)\n", calls[i].name, r, dlx_errmsg());
                 (void)fflush(stdout);
                 _exit(1);
             }
         }
-        if (!strstr(dlx_client_errmsg(x.c), "fork"))
+        if (!strstr(dlx_errmsg(), "fork"))
             _exit(2);
         /* It may release them, which changes nothing of the parent's, and have a client. */
         x.t->deleter(x.t);
@@ -364,7 +363,7 @@ TEST(tensors_that_cannot_be)
     fails(dlx_alloc(pair.p, one, t), DLX_E_SHAPE, "-1");
     int r = dlx_alloc(pair.p, SPEC(.dtype = byte, .ndim = 1, .shape = &huge), t);
     ck_assert_msg(r == DLX_E_LIMIT || r == DLX_E_NO_MEMORY, "%d", r);
-    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "bytes"));
+    ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "bytes"));
     ck_assert_int_lt(dlx_alloc_set(pair.p, two, 2, t), 0);
     fails(dlx_alloc_set(pair.p, two, 0, t), DLX_E_INVALID, "0 tensors");
     fails(dlx_alloc_set(pair.p, two, DLX_TENSORS_MAX + 1, t), DLX_E_INVALID, "65536 tensors");

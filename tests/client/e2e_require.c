@@ -102,8 +102,8 @@ TEST(a_wait_for_subscribers_names_who_must_make_a_call_first)
         ok(dlx_publisher_wait(p[i], 1, PATIENCE));
     (void)snprintf(words, sizeof words, "(pid %d) subscribed, and must make a call first", pid);
     wait_in_vain(p[2], 1, words);
-    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(c), "has 0 of 1 subscribers; "));
-    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(c), "subscribe for more publishers"));
+    ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "has 0 of 1 subscribers; "));
+    ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "subscribe for more publishers"));
     /* One that is attached does not hide it. */
     auto_subscription *s = dlx_test_stream_new_subscription("test/a", NULL);
     ok(dlx_publisher_wait(p[2], 1, PATIENCE));
@@ -112,7 +112,7 @@ TEST(a_wait_for_subscribers_names_who_must_make_a_call_first)
     (void)snprintf(words, sizeof words, "(pid %d); nobody else subscribes to it", getpid());
     do /* until the daemon has seen the end */
         wait_in_vain(p[2], 2, "has 1 of 2 subscribers: ");
-    while (!strstr(dlx_client_errmsg(c), words));
+    while (!strstr(dlx_errmsg(), words));
     dlx_test_stream_unref_publishers(p, 3);
 }
 
@@ -127,12 +127,12 @@ TEST(a_wait_for_subscribers_names_few_of_many)
     for (int i = 0; i < N; i++)
         s[i] = dlx_test_stream_new_subscription("test/a", NULL);
     wait_in_vain(p, 2 * N + 1, "has 5 of 11 subscribers: ");
-    ck_assert_ptr_null(strstr(dlx_client_errmsg(c), " more"));
+    ck_assert_ptr_null(strstr(dlx_errmsg(), " more"));
     for (int i = 0; i < N; i++)
         pids[i] = dlx_test_stream_subscribe_elsewhere(NULL);
     ok(dlx_publisher_wait(p, 2 * N, PATIENCE));
     wait_in_vain(p, 2 * N + 1, "has 10 of 11 subscribers: ");
-    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(c), " and 3 more; nobody else subscribes"));
+    ck_assert_ptr_nonnull(strstr(dlx_errmsg(), " and 3 more; nobody else subscribes"));
     for (int i = 0; i < N; i++)
         dlx_test_fork_kill(pids[i]);
     dlx_test_stream_unref_subscriptions(s, N);

@@ -133,7 +133,7 @@ TEST(what_is_refused_changes_nothing)
           "tensor 0: ");                      /* without a name there is none to show */
     c->dl_tensor.shape[0] = INT64_C(1) << 40; /* more than there is, and nothing is read */
     int r = dlx_publish_set(x.p, items, 3, NULL, NULL, NULL);
-    ck_assert_msg(r == DLX_E_NO_MEMORY || r == DLX_E_LIMIT, "%s", dlx_client_errmsg(NULL));
+    ck_assert_msg(r == DLX_E_NO_MEMORY || r == DLX_E_LIMIT, "%s", dlx_errmsg());
     c->dl_tensor.shape[0] = 2;
     c->version.major = 2;
     fails(dlx_publish_set(x.p, items, 3, NULL, NULL, NULL), DLX_E_VERSION, "tensor 2");
@@ -257,7 +257,7 @@ TEST(a_set_that_cannot_be_allocated_leaves_nothing)
     fails(dlx_alloc_set(x.p, specs, 3, t), DLX_E_SHAPE, "tensor 2");
     specs[2].shape = &large;
     int r = dlx_alloc_set(x.p, specs, 3, t);
-    ck_assert_msg(r == DLX_E_NO_MEMORY || r == DLX_E_LIMIT, "%s", dlx_client_errmsg(NULL));
+    ck_assert_msg(r == DLX_E_NO_MEMORY || r == DLX_E_LIMIT, "%s", dlx_errmsg());
     specs[2].shape = &small;
     ok(dlx_alloc_set(x.p, specs, 3, t));
     for (int i = 0; i < 3; i++)

@@ -190,8 +190,8 @@ TEST(a_full_publisher_names_no_subscriber_that_does_not_block)
     auto_message *other = dlx_test_stream_next(follows);
     auto_tensor *t = dlx_test_stream_alloc(x.p, 10, 6);
     fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_FULL, "holds 0 and is 4 behind; wait longer");
-    ck_assert_ptr_null(strstr(dlx_client_errmsg(NULL), "behind, "));
-    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "or stop that subscriber"));
+    ck_assert_ptr_null(strstr(dlx_errmsg(), "behind, "));
+    ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "or stop that subscriber"));
 }
 
 /* What is held only takes memory. */

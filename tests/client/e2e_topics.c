@@ -275,8 +275,8 @@ TEST(patterns_of_a_user_have_a_limit)
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     for (n = 0; n <= 1024 && r == 0; n++)
         r = dlx_subscribe(c, "a/*", NULL, &s[n]);
-    ck_assert_msg(n == 1025 && r == DLX_E_LIMIT && strstr(dlx_client_errmsg(c), "1024"),
-                  "%d: %d: %s", n, r, dlx_client_errmsg(c));
+    ck_assert_msg(n == 1025 && r == DLX_E_LIMIT && strstr(dlx_errmsg(), "1024"), "%d: %d: %s", n, r,
+                  dlx_errmsg());
     dlx_test_stream_unref_subscriptions(s, (size_t)n);
 }
 

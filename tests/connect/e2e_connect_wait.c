@@ -50,7 +50,7 @@ LOOP_TEST_OF(named, a_daemon_that_comes_later_is_waited_for, 0, 3)
     args.timeout_ns = 20 * SECOND;
     ok(dlx_connect(&args, &c));
     ck_assert_int_eq(asked.n, 3);
-    ck_assert_str_eq(dlx_client_errmsg(c), "");
+    ck_assert_str_eq(dlx_errmsg(), "");
     ck_assert_int_eq(dlx_test_spawn_pid(c), dlx_test_stream_daemon.pid);
 }
 
@@ -74,13 +74,13 @@ LOOP_TEST_OF(named, who_gets_no_daemon_is_told_where_and_how_long_it_waited, 0,
     asked.stop_at = in_vain[_i].stop_at;
     uint64_t began = dlx__now_ns();
     fails(dlx_connect(&args, &c), in_vain[_i].code, in_vain[_i].words);
-    contains(dlx_client_errmsg(NULL), args.socket);
+    contains(dlx_errmsg(), args.socket);
     if (in_vain[_i].n_asked < 0) {
         ck_assert_uint_ge(dlx__now_ns() - began, SECOND / 20);
-        contains(dlx_client_errmsg(NULL), "No such file");
+        contains(dlx_errmsg(), "No such file");
     } else {
         ck_assert_int_eq(asked.n, in_vain[_i].n_asked);
-        ck_assert(asked.n > 0 || !strstr(dlx_client_errmsg(NULL), "waited"));
+        ck_assert(asked.n > 0 || !strstr(dlx_errmsg(), "waited"));
     }
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
 }
@@ -116,8 +116,8 @@ TEST_OF(places, who_waited_where_none_is_started_is_told_why)
     struct dlx_client *c = NULL;
     setenv("DLX_AUTOSPAWN", "no", 1);
     fails(dlx_connect(&args, &c), DLX_E_NO_DAEMON, "waited 0.05 s: ");
-    contains(dlx_client_errmsg(NULL), dlx_test_spawn_socket);
-    contains(dlx_client_errmsg(NULL), "$DLX_AUTOSPAWN turns that off");
+    contains(dlx_errmsg(), dlx_test_spawn_socket);
+    contains(dlx_errmsg(), "$DLX_AUTOSPAWN turns that off");
 }
 
 TEST_OF(places, who_may_start_a_daemon_does_not_wait)

@@ -61,8 +61,8 @@ TEST_OF(place, who_is_refused_by_the_machines_daemon_gets_a_private_one_and_is_t
     ck_assert_int_eq(setuid(SOMEBODY), 0);
 
     dlx_test_spawn_fails(DLX_AUTOSPAWN_NEVER, 0, DLX_E_ACCESS, SYSTEM_SOCKET ": ");
-    contains(dlx_client_errmsg(NULL), "uid 61234");
-    const char *refused = strstr(dlx_client_errmsg(NULL), "; and no private one is started: ");
+    contains(dlx_errmsg(), "uid 61234");
+    const char *refused = strstr(dlx_errmsg(), "; and no private one is started: ");
     ck_assert_ptr_nonnull(refused);
     ck_assert_ptr_null(strstr(refused, SYSTEM_SOCKET)); /* that daemon was named before */
 

@@ -39,7 +39,7 @@ static uint64_t mask_of(const char *status, const char *name)
 TEST(a_daemon_starts_serves_and_ends)
 {
     struct dlx_client *c = dlx_test_spawn_connect();
-    ck_assert_str_eq(dlx_client_errmsg(c), "");
+    ck_assert_str_eq(dlx_errmsg(), "");
     pid_t pid = dlx_test_spawn_pid(c);
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
     struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
@@ -106,7 +106,7 @@ TEST(the_memory_limit_of_the_environment_is_the_daemons)
     tensor->deleter(tensor);
     n = 64 << 17;
     fails(dlx_alloc(p, &spec, &tensor), DLX_E_LIMIT, "topic test/a: no memory for 64.0 MiB: ");
-    contains(dlx_client_errmsg(c), "; release some (see dlxctl holds), or end this dlpackd (pid ");
+    contains(dlx_errmsg(), "; release some (see dlxctl holds), or end this dlpackd (pid ");
 }
 
 static atomic_int n_sigchld;
@@ -418,7 +418,7 @@ TEST(none_is_started_where_that_is_off)
     args.autospawn = DLX_AUTOSPAWN_DEFAULT;
     args.socket = dlx_test_spawn_socket; /* named: whoever named it sees to it */
     fails(dlx_connect(&args, &c), DLX_E_NO_DAEMON, dlx_test_spawn_socket);
-    ck_assert_ptr_null(strstr(dlx_client_errmsg(NULL), "DLX_SOCKET"));
+    ck_assert_ptr_null(strstr(dlx_errmsg(), "DLX_SOCKET"));
     setenv("DLX_SOCKET", dlx_test_spawn_socket, 1);
     dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, 0, DLX_E_NO_DAEMON,
                          "DLX_SOCKET is set, so none is started: run dlpackd --socket=");

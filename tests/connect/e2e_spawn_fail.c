@@ -56,8 +56,8 @@ TEST(programs_that_are_no_daemon)
     for (size_t i = 0; i < DLX_ARRAY_SIZE(rows); i++) {
         dlx_test_spawn_script(rows[i].script);
         fails_with(DLX_E_NO_DAEMON, rows[i].words);
-        ck_assert_msg(i > 2 || strstr(dlx_client_errmsg(NULL), getenv("DLX_DAEMON")), "%s: %s",
-                      rows[i].script, dlx_client_errmsg(NULL));
+        ck_assert_msg(i > 2 || strstr(dlx_errmsg(), getenv("DLX_DAEMON")), "%s: %s", rows[i].script,
+                      dlx_errmsg());
     }
     dlx_test_spawn_remove("script");
 }
@@ -129,7 +129,7 @@ TEST(few_descriptors)
         ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
         int r = dlx_connect(NULL, &c);
         ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &old), 0);
-        ck_assert_msg(r == 0 || r == DLX_E_FD_LIMIT, "%d %s", r, dlx_client_errmsg(NULL));
+        ck_assert_msg(r == 0 || r == DLX_E_FD_LIMIT, "%d %s", r, dlx_errmsg());
         worked |= r == 0;
         failed |= r < 0;
         dlx_client_unref(c);
@@ -143,7 +143,7 @@ static int connect_and_tell(void)
 {
     auto_client *c = NULL;
     int r = dlx_connect(NULL, &c);
-    printf("%d %s\n", r, dlx_client_errmsg(NULL));
+    printf("%d %s\n", r, dlx_errmsg());
     return 0;
 }
 

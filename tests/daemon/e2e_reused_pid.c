@@ -83,7 +83,7 @@ LOOP_TEST(a_publisher_does_without_a_dead_subscriber, 0, 2)
     int r;
     while ((r = dlx_publish(p, t, NULL, NULL)) == 0)
         t = dlx_test_stream_alloc(p, 10, 1);
-    ck_assert_msg(r == DLX_E_FULL, "%d: %s", r, dlx_client_errmsg(NULL));
+    ck_assert_msg(r == DLX_E_FULL, "%d: %s", r, dlx_errmsg());
 
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
     dlx_test_part_kill(&first);

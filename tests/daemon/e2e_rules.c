@@ -159,7 +159,7 @@ static void take(int sock, const void *userdata)
             tell(sock, 'm');
         m = dlx_message_unref(m);
     }
-    (void)fprintf(stderr, "%s\n", dlx_client_errmsg(NULL));
+    (void)fprintf(stderr, "%s\n", dlx_errmsg());
     _exit(-r);
 }
 
@@ -235,7 +235,7 @@ static void take_reliably(int sock, const void *userdata)
     while ((r = dlx_take(s, PATIENCE, &m)) == 0)
         m = dlx_message_unref(m);
     ck_assert_int_eq(r, DLX_E_ACCESS);
-    contains(dlx_client_errmsg(NULL), "uid 64002 may not subscribe to cam/front");
+    contains(dlx_errmsg(), "uid 64002 may not subscribe to cam/front");
     expect_lost(s, "uid 64002 may not subscribe to cam/front");
     r = dlx_take(s, 0, &m); /* neither is the daemon gone, nor the publisher */
     ck_assert(r == DLX_E_EMPTY || r == DLX_E_ACCESS);
@@ -370,7 +370,7 @@ TEST_OF(rules, a_publisher_that_goes_on_without_its_right_is_left)
         r = take_burst(s);
     }
     ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);
-    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "dlpackd has disconnected it"));
+    ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "dlpackd has disconnected it"));
     expect_lost(s, "its publisher publishes, though dlpackd has disconnected it");
     dlx_test_part_kill(&alice.peer);
 }

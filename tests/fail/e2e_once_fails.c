@@ -176,7 +176,7 @@ static void fill_socket(size_t at)
 /* An offered link has no answer yet: that is told, and the offer stays in the socket. */
 static bool is_unanswered(int r)
 {
-    return r == DLX_E_NO_MEMORY && strstr(dlx_client_errmsg(NULL), "no room for an answer");
+    return r == DLX_E_NO_MEMORY && strstr(dlx_errmsg(), "no room for an answer");
 }
 
 /* Full from each packet on. How many could not acknowledge, and subscribed all the same? What else
@@ -190,7 +190,7 @@ static size_t subscribe_when_full(struct dlx_client *c)
         fill_socket(at);
         int r = dlx_subscribe(c, "calls/*", NULL, &s);
         dlx_test_fail(NULL);
-        ck_assert_msg(r == 0 || is_unanswered(r), "packet %zu: %s", at, dlx_client_errmsg(NULL));
+        ck_assert_msg(r == 0 || is_unanswered(r), "packet %zu: %s", at, dlx_errmsg());
         failed = lacking.call != NULL;
         n_good += r == 0 && failed;
         dlx_subscription_unref(s);
@@ -224,8 +224,7 @@ static void take_all_when_full(struct dlx_subscription *s, int n_messages, size_
             r = poll(&pfd, 1, (int)(SOON / 1000000)) == 1 ? 0 : DLX_E_TIMEOUT;
         m = dlx_message_unref(m);
     }
-    ck_assert_msg(n == n_messages, "packet %zu: %s after %d messages", at, dlx_client_errmsg(NULL),
-                  n);
+    ck_assert_msg(n == n_messages, "packet %zu: %s after %d messages", at, dlx_errmsg(), n);
 }
 
 /* Likewise of one that sleeps: 0 in dlx_take(), 1 on the descriptor; and there are more arenas than

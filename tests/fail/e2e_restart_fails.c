@@ -130,7 +130,7 @@ static void take_the_rest(struct dlx_subscription *s, uint64_t n, bool may_fail)
         ck_assert_msg(dlx__now_ns() < until, "no message after %d", (int)last);
         if (r == DLX_E_TIMEOUT || r == DLX_E_DISCONNECTED)
             continue;
-        ck_assert_msg(r == 0 || (may_fail && *dlx_client_errmsg(NULL)), "%s", dlx_strerror(r));
+        ck_assert_msg(r == 0 || (may_fail && *dlx_errmsg()), "%s", dlx_strerror(r));
         if (r < 0)
             return;
         ck_assert_uint_eq(dlx_message_seq(m), last + dlx_message_gap(m) + 1);

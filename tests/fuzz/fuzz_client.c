@@ -309,7 +309,7 @@ static void check_result(int r)
 {
     REQUIRE(r <= 0); /* a later daemon may have codes that we do not know */
     if (r < 0 && r != DLX_E_EMPTY)
-        REQUIRE(*dlx_client_errmsg(NULL));
+        REQUIRE(*dlx_errmsg());
 }
 
 static int on_publisher(const struct dlx_publisher_info *info, void *userdata)

@@ -195,7 +195,7 @@ static void allocate(struct state *s)
     int r = dlx_alloc(&s->p, &spec, &local->t);
     REQUIRE(r == 0 || r == DLX_E_SHAPE || r == DLX_E_DISCONNECTED || r == DLX_E_NO_MEMORY);
     if (r < 0) {
-        REQUIRE(*dlx_client_errmsg(s->c) && !local->t);
+        REQUIRE(*dlx_errmsg() && !local->t);
         return;
     }
     local->made = local->t->dl_tensor;
@@ -300,11 +300,11 @@ static bool copy_tensor(const DLManagedTensorVersioned *t, const char *name, str
     return true;
 }
 
-static void check_result(const struct state *s, int r)
+static void check_result(int r)
 {
     REQUIRE(r == 0 || r == DLX_E_FULL || r == DLX_E_DISCONNECTED || r == DLX_E_WOULD_COPY ||
             r == DLX_E_INVALID || r == DLX_E_NO_MEMORY);
-    REQUIRE(r == 0 || *dlx_client_errmsg(s->c));
+    REQUIRE(r == 0 || *dlx_errmsg());
 }
 
 /* It was published: is it still ours? */
@@ -338,7 +338,7 @@ static void publish_items(struct state *s, struct dlx_item *items, struct local 
     sent->meta_size = one ? 0 : meta_size;
     int r = one ? dlx_publish(&s->p, items[0].tensor, &args, &report)
                 : dlx_publish_set(&s->p, items, n, &meta, &args, &report);
-    check_result(s, r);
+    check_result(r);
     if (r < 0) {
         for (uint32_t i = 0; i < n; i++)
             REQUIRE(!privates[i].deleted);
@@ -369,7 +369,7 @@ static void publish_batch(struct state *s, const struct dlx_item *items, struct 
             return;
     }
     int r = dlx_publish_n(&s->p, tensors, n, &args, &report, &done);
-    check_result(s, r);
+    check_result(r);
     REQUIRE(r == 0 ? done == n : done < n);
     s->n_sent += done;
     REQUIRE(done == 0 || report.seq == s->n_sent);

@@ -221,8 +221,8 @@ static void be_advised(int sock)
     DLManagedTensorVersioned *t;
     struct dlx_message *m = dlx_test_stream_next(x.s);
     fails(dlx_message_tensor(m, 0, &t), DLX_E_SYSTEM, "cuda_ipc");
-    contains(dlx_client_errmsg(NULL), "in another container");
-    contains(dlx_client_errmsg(NULL), "dlx_alloc()");
+    contains(dlx_errmsg(), "in another container");
+    contains(dlx_errmsg(), "dlx_alloc()");
     dlx_message_unref(m);
     dlx_test_container_say(sock, 0);
 }

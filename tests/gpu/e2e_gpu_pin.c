@@ -367,7 +367,7 @@ static bool try_failing(const char *name, uint64_t k, uint64_t *n_refused, uint6
         ck_assert_uint_le(stats_of(&x).pin_failures, 1);
         *n_failures += stats_of(&x).pin_failures;
     } else {
-        ck_assert_msg(r == DLX_E_NO_MEMORY, "%d: %s", r, dlx_client_errmsg(NULL));
+        ck_assert_msg(r == DLX_E_NO_MEMORY, "%d: %s", r, dlx_errmsg());
         (*n_refused)++;
     }
     bool has_failed = standin.standin_fail_clear() > 0;

@@ -60,8 +60,8 @@ static void hoard(unsigned bears, int tell)
             dlx_store64_sc(&s->links[0]->page->hold[0], 1);
             outcome.attached++;
         } else {
-            ck_assert_msg(r == DLX_E_LIMIT, "%d: %s", r, dlx_client_errmsg(NULL));
-            (void)snprintf(outcome.why, sizeof outcome.why, "%s", dlx_client_errmsg(NULL));
+            ck_assert_msg(r == DLX_E_LIMIT, "%d: %s", r, dlx_errmsg());
+            (void)snprintf(outcome.why, sizeof outcome.why, "%s", dlx_errmsg());
             outcome.refused++;
         }
         dlx_subscription_unref(s);

@@ -263,7 +263,7 @@ LOOP_TEST(a_publisher_that_lies_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(lies) * 
     /* What it published before it began to lie. */
     for (uint64_t seq = 0; seq < 3;) {
         int r = dlx_test_scene_take(&x, SECOND, &m);
-        ck_assert_msg(r == 0, "%d %s", r, dlx_client_errmsg(NULL));
+        ck_assert_msg(r == 0, "%d %s", r, dlx_errmsg());
         seq = dlx_message_seq(m);
         dlx_test_scene_touch(m);
     }
@@ -278,7 +278,7 @@ LOOP_TEST(a_publisher_that_lies_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(lies) * 
             dlx_test_scene_touch(m);
         else
             ck_assert_msg(r == DLX_E_EMPTY || r == DLX_E_TIMEOUT || r == DLX_E_BAD_PEER,
-                          "%s: %d %s", lies[lie].name, r, dlx_client_errmsg(NULL));
+                          "%s: %d %s", lies[lie].name, r, dlx_errmsg());
     }
     ck_assert_msg(x.told || !lies[lie].told, "\"%s\" was believed", lies[lie].name);
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);

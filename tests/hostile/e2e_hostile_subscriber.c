@@ -139,7 +139,7 @@ LOOP_TEST_OF(page, one_that_starts_without_a_cursor_is_waited_for_and_named, 0, 
         take_all(&x);
     }
     ck_assert_int_eq(r, DLX_E_TIMEOUT);
-    ck_assert_ptr_nonnull(strstr(dlx_client_errmsg(NULL), "behind"));
+    ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "behind"));
     ck_assert_int_eq(x.published, 32);
     x.liar = dlx_subscription_unref(x.liar);
     go_on(&x, SHORT_NS);

@@ -45,8 +45,7 @@ void dlx_test_liar_check_names(pid_t pid)
 {
     char name[32];
     (void)snprintf(name, sizeof name, "pid %d", pid);
-    ck_assert_msg(strstr(dlx_client_errmsg(NULL), name) != NULL, "\"%s\" lacks \"%s\"",
-                  dlx_client_errmsg(NULL), name);
+    ck_assert_msg(strstr(dlx_errmsg(), name) != NULL, "\"%s\" lacks \"%s\"", dlx_errmsg(), name);
 }
 
 uint64_t dlx_test_liar_random(void)

@@ -95,7 +95,7 @@ TEST(arguments_that_are_missing_are_refused)
     ck_assert_int_eq(dlx_dtype_parse(NULL, &t), DLX_E_INVALID);
     ck_assert_int_eq(dlx_dtype_parse("float32", NULL), DLX_E_INVALID);
     ck_assert_int_eq(dlx_dtype_parse("float33", &t), DLX_E_SHAPE);
-    ck_assert_str_eq(dlx_client_errmsg(NULL), "\"float33\" is no data type");
+    ck_assert_str_eq(dlx_errmsg(), "\"float33\" is no data type");
 }
 
 int main(void)

@@ -60,7 +60,7 @@ static void wrong(const char *fmt, ...)
     va_start(ap, fmt);
     (void)vfprintf(stderr, fmt, ap);
     va_end(ap);
-    (void)fprintf(stderr, " (%s)\n", dlx_client_errmsg(NULL));
+    (void)fprintf(stderr, " (%s)\n", dlx_errmsg());
     exit(1);
 }
 
