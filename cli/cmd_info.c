@@ -180,7 +180,7 @@ static int tell_daemon(struct cli *cli)
     struct dlx_daemon_info d = {.size = sizeof d};
     char uptime[HUMAN_SIZE], memory[HUMAN_SIZE], turn[HUMAN_SIZE], version[64], socket[256];
     char former[HUMAN_SIZE];
-    char passed_over[1024], lack[sizeof d.lack * 4];
+    char refused_by[1024], lack[sizeof d.lack * 4];
     int code = dlx_client_get_daemon_info(cli->client, &d);
     if (code < 0)
         return cli_report_dlx(cli, NULL, code);
@@ -192,9 +192,9 @@ static int tell_daemon(struct cli *cli)
     human_bytes(d.former_bytes, former);
     output_printable(d.version, version, sizeof version);
     output_printable(d.socket, socket, sizeof socket);
-    output_printable(dlx_client_passed_over(cli->client), passed_over, sizeof passed_over);
-    if (*passed_over)
-        printf("passed over    %s\n", passed_over);
+    output_printable(dlx_client_refused_by(cli->client), refused_by, sizeof refused_by);
+    if (*refused_by)
+        printf("refused by     %s\n", refused_by);
     bool is_elsewhere = d.pid_scope == DLX_PID_ELSEWHERE;
     printf("daemon         dlpackd %s, pid %u%s, up %s\n", version, d.pid,
            is_elsewhere ? " of another pid namespace" : "", uptime);

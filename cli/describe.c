@@ -61,7 +61,7 @@ const char *describe_place(const struct dlx_client *client)
 {
     static const char *const places[] = {"by --socket or DLX_SOCKET", "in $XDG_RUNTIME_DIR",
                                          "in /run/dlpackd", "in /tmp"};
-    return places[dlx_client_place(client)];
+    return places[dlx_client_daemon_place(client)];
 }
 
 json_t *describe_daemon(const struct dlx_client *client, const struct dlx_daemon_info *i)
@@ -71,8 +71,8 @@ json_t *describe_daemon(const struct dlx_client *client, const struct dlx_daemon
     return json_pack("{s:o, s:o, s:s, s:o, s:I, s:s, s:[I,I], s:I, s:I, s:I, s:I, s:s, s:o, s:o, "
                      "s:o, s:o, s:o}",
                      "version", output_json_text(i->version), "socket", output_json_text(i->socket),
-                     "place", places[dlx_client_place(client)], "passed_over",
-                     output_json_text(dlx_client_passed_over(client)), "pid", (json_int_t)i->pid,
+                     "place", places[dlx_client_daemon_place(client)], "refused_by",
+                     output_json_text(dlx_client_refused_by(client)), "pid", (json_int_t)i->pid,
                      "pid_scope", scopes[i->pid_scope], "protocol", (json_int_t)i->protocol_major,
                      (json_int_t)i->protocol_minor, "n_clients", (json_int_t)i->n_clients,
                      "n_topics", (json_int_t)i->n_topics, "n_publishers",

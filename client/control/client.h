@@ -51,8 +51,8 @@ struct dlx_client {
     int goodbye;       /* why a daemon disconnected us last, other than to end; 0: none did */
     char goodbye_text[DLX_ERROR_TEXT_SIZE];
     char path[108];
-    uint32_t path_kind;    /* enum dlx_daemon_place */
-    char passed_over[512]; /* which daemons refused us, and why; "": none */
+    uint32_t path_kind;   /* enum dlx_daemon_place */
+    char refused_by[512]; /* which daemons refused us, and why; "": none */
 };
 
 static inline struct dlx_client *dlx__client_ref(struct dlx_client *c)

@@ -15,14 +15,14 @@ static void client_free(struct dlx_client *c)
     dlx__release_handle(c, &c->generation);
 }
 
-enum dlx_daemon_place dlx_client_place(const struct dlx_client *c)
+enum dlx_daemon_place dlx_client_daemon_place(const struct dlx_client *c)
 {
     return (enum dlx_daemon_place)c->path_kind;
 }
 
-const char *dlx_client_passed_over(const struct dlx_client *c)
+const char *dlx_client_refused_by(const struct dlx_client *c)
 {
-    return c->passed_over;
+    return c->refused_by;
 }
 
 void dlx__client_unref(struct dlx_client *c)

@@ -117,16 +117,16 @@ static int try_socket_path(struct dlx_client *c, const struct dlx_socket_path_en
 /* One that does not serve this user is no reason to have none. */
 static void pass_over(struct dlx_client *c)
 {
-    size_t used = strlen(c->passed_over);
+    size_t used = strlen(c->refused_by);
     c->sock = dlx__close(c->sock);
-    (void)snprintf(c->passed_over + used, sizeof c->passed_over - used, "%s%s: %s",
+    (void)snprintf(c->refused_by + used, sizeof c->refused_by - used, "%s%s: %s",
                    used > 0 ? "; " : "", c->path, dlx__error_message());
 }
 
 /* Greet whoever answers first. */
 static int look(struct dlx_client *c, const struct dlx_socket_path_env *env, uint64_t deadline)
 {
-    c->passed_over[0] = '\0';
+    c->refused_by[0] = '\0';
     for (int i = 0; i < DLX_N_SOCKET_PATHS; i++) {
         enum dlx_socket_path path_kind = (enum dlx_socket_path)i;
         if (!dlx__socket_path_of(env, path_kind, c->path))
@@ -187,13 +187,13 @@ static int start_daemon(struct dlx_client *c, const struct dlx_socket_path_env *
     const char *refusal =
         dlx__spawn_refusal(autospawn, getenv("DLX_AUTOSPAWN"), dlx__spawn_is_secure());
     if (refusal)
-        return *c->passed_over
+        return *c->refused_by
                    ? dlx__fail(DLX_E_NO_DAEMON, "%s", refusal)
                    : dlx__fail(DLX_E_NO_DAEMON, "no dlpackd at %s, and none is started: %s", paths,
                                refusal);
     int r = dlx__spawn_find(program);
     if (r < 0)
-        return *c->passed_over ? r : dlx__fail_prefix(r, "no dlpackd at %s", paths);
+        return *c->refused_by ? r : dlx__fail_prefix(r, "no dlpackd at %s", paths);
     *ret_tried = true;
     r = dlx__socket_path_private(env, &path_kind, c->path, &dir_fd);
     if (r < 0)
@@ -211,8 +211,8 @@ static int start_and_greet(struct dlx_client *c, const struct dlx_socket_path_en
                            uint32_t autospawn, uint64_t deadline, bool *ret_tried)
 {
     int r = start_daemon(c, env, autospawn, deadline, ret_tried);
-    if (r == DLX_E_NO_DAEMON && *c->passed_over)
-        return dlx__fail_prefix(DLX_E_ACCESS, "%s; and no private one is started", c->passed_over);
+    if (r == DLX_E_NO_DAEMON && *c->refused_by)
+        return dlx__fail_prefix(DLX_E_ACCESS, "%s; and no private one is started", c->refused_by);
     return r == 0 ? greet(c, deadline) : r;
 }
 
@@ -248,7 +248,7 @@ static bool may_daemon_come(const struct dlx_client *c, int r, bool has_tried, u
 {
     if (has_tried) /* to start one: that it failed is no reason to start it again and again */
         return false;
-    return r == DLX_E_NO_DAEMON || (r == DLX_E_ACCESS && (*c->passed_over || n_refused <= 1));
+    return r == DLX_E_NO_DAEMON || (r == DLX_E_ACCESS && (*c->refused_by || n_refused <= 1));
 }
 
 static int await_daemon(struct dlx_client *c, const struct dlx_socket_path_env *env,
@@ -292,7 +292,7 @@ static int fail_where_variable_says(const char *path)
 /*
  * Find a daemon, or start one, and greet as c->name. `socket` is the caller's, or NULL. Waits
  * c->wait_ns at most for a daemon that is not there, and c->timeout_ns for the rest. Sets c->path,
- * path_kind, passed_over, sock, call and id. Returns what dlx_connect() says.
+ * path_kind, refused_by, sock, call and id. Returns what dlx_connect() says.
  */
 static int find_and_greet(struct dlx_client *c, const char *socket, uint32_t autospawn)
 {

@@ -140,7 +140,7 @@ void dlx__subscription_fail(struct dlx_subscription *s, int code);
 
 /* Why no message came: nobody publishes it, a publisher was refused, or there is no daemon.
  * "": there is a publisher. */
-#define DLX_WHY_NONE_SIZE 700 /* a path, and what dlx_client_passed_over() returns */
+#define DLX_WHY_NONE_SIZE 700 /* a path, and what dlx_client_refused_by() returns */
 void dlx__subscription_why_none(const struct dlx_subscription *s, char ret[DLX_WHY_NONE_SIZE]);
 
 /* News were read, by whoever spins, for another link or for an event, after the last look at a link

@@ -387,8 +387,8 @@ void dlx__subscription_why_none(const struct dlx_subscription *s, char ret[DLX_W
         (void)snprintf(ret, DLX_WHY_NONE_SIZE, "%s", s->untold.refusal);
     else
         (void)snprintf(ret, DLX_WHY_NONE_SIZE, "nobody publishes it at %s%s%s%s", c->path,
-                       *c->passed_over ? " (passed over: " : "", c->passed_over,
-                       *c->passed_over ? ")" : "");
+                       *c->refused_by ? " (refused by " : "", c->refused_by,
+                       *c->refused_by ? ")" : "");
 }
 
 static int fail_late(const struct dlx_subscription *s)

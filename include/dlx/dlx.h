@@ -111,7 +111,7 @@ struct dlx_connect_args {
     size_t size;
     /** Path of the daemon's socket. NULL: $DLX_SOCKET; if that is not set, the first of
      *  $XDG_RUNTIME_DIR/dlpackd.sock, /run/dlpackd/dlpackd.sock and /tmp/dlpackd-UID/dlpackd.sock
-     *  whose daemon answers and serves this user. See dlx_client_passed_over(). */
+     *  whose daemon answers and serves this user. See dlx_client_refused_by(). */
     const char *socket;
     /** Name of this program in `dlxctl ls`, at most 63 bytes. NULL: the process's comm. */
     const char *name;
@@ -184,14 +184,14 @@ enum dlx_daemon_place {
 };
 
 /** Returns which daemon dlx_connect() chose: the same for the life of the client. Any thread. */
-DLX_API enum dlx_daemon_place dlx_client_place(const struct dlx_client *c);
+DLX_API enum dlx_daemon_place dlx_client_daemon_place(const struct dlx_client *c);
 
 /**
  * Returns the daemons that dlx_connect() found and that refused this user, each with its path and
- * its reason. Their programs do not see what this client publishes. Empty if there were none, or if
+ * its reason, as text. Their programs do not see what this client publishes. Empty if there were none, or if
  * a socket was given. Valid as long as the client. Any thread.
  */
-DLX_API const char *dlx_client_passed_over(const struct dlx_client *c);
+DLX_API const char *dlx_client_refused_by(const struct dlx_client *c);
 
 /** Releases the handle. Publishers, subscriptions and messages made with it stay valid. */
 DLX_API struct dlx_client *dlx_client_unref(struct dlx_client *c);

@@ -186,7 +186,7 @@ class DaemonInfo(TypedDict):
     version: str
     socket: str
     place: Literal["named", "user", "system", "tmp"]
-    passed_over: str
+    refused_by: str
     pid: int
     protocol: tuple[int, int]
     n_clients: int

@@ -73,11 +73,11 @@ static int parse_timeout(PyObject *object, struct dlx_connect_args *args)
 /* Takes `c` over. */
 static PyObject *connection_new(struct dlx_client *c)
 {
-    const char *passed_over = dlx_client_passed_over(c);
-    if (*passed_over && PyErr_WarnFormat(PyExc_RuntimeWarning, 2,
-                                         "this program does not see the topics of a dlpackd that "
-                                         "refused it: %s",
-                                         passed_over) < 0) {
+    const char *refused_by = dlx_client_refused_by(c);
+    if (*refused_by && PyErr_WarnFormat(PyExc_RuntimeWarning, 2,
+                                        "this program does not see the topics of a dlpackd that "
+                                        "refused it: %s",
+                                        refused_by) < 0) {
         dlx_client_unref(c);
         return NULL;
     }

@@ -11,8 +11,8 @@ static PyObject *daemon_dict(const struct dlx_client *c, const struct dlx_daemon
     static const char *const places[] = {"named", "user", "system", "tmp"};
     return Py_BuildValue(
         "{s:s,s:s,s:s,s:s,s:I,s:(II),s:I,s:I,s:I,s:I,s:K,s:K,s:K,s:s,s:K,s:s,s:N}", "version",
-        i->version, "socket", i->socket, "place", places[dlx_client_place(c)], "passed_over",
-        dlx_client_passed_over(c), "pid", i->pid, "protocol", i->protocol_major, i->protocol_minor,
+        i->version, "socket", i->socket, "place", places[dlx_client_daemon_place(c)], "refused_by",
+        dlx_client_refused_by(c), "pid", i->pid, "protocol", i->protocol_major, i->protocol_minor,
         "n_clients", i->n_clients, "n_publishers", i->n_publishers, "n_links", i->n_links,
         "n_topics", i->n_topics, "shared_bytes", i->shared_bytes, "former_bytes", i->former_bytes,
         "uptime_ns", i->uptime_ns, "memory", i->memory, "longest_turn_ns", i->longest_turn_ns,

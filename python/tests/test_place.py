@@ -47,9 +47,9 @@ if pid == 0:
         c = dlx.connect(autospawn=False)
     info = c.daemon()
     assert (info["socket"], info["place"]) == (system, "system"), info
-    assert info["passed_over"].startswith(user + ": uid {SOMEBODY} may not"), info
+    assert info["refused_by"].startswith(user + ": uid {SOMEBODY} may not"), info
     assert [w.category for w in said] == [RuntimeWarning], said
-    assert str(said[0].message).endswith(info["passed_over"]), said
+    assert str(said[0].message).endswith(info["refused_by"]), said
     warnings.simplefilter("error")
     try:
         dlx.connect(autospawn=False)
@@ -59,7 +59,7 @@ if pid == 0:
     env = {{**os.environ, "LD_LIBRARY_PATH": "/run"}}
     lines = subprocess.run(["/run/dlxctl", "info"], env=env, stdout=subprocess.PIPE, text=True,
                            check=True).stdout.splitlines()
-    assert lines[0] == "passed over    " + info["passed_over"], lines
+    assert lines[0] == "refused by     " + info["refused_by"], lines
     assert "found          in /run/dlpackd" in lines, lines
     os._exit(0)
 status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -67,12 +67,12 @@ TEST_OF(place, who_is_refused_by_the_machines_daemon_gets_a_private_one_and_is_t
     ck_assert_ptr_null(strstr(refused, SYSTEM_SOCKET)); /* that daemon was named before */
 
     struct dlx_client *c = dlx_test_spawn_connect();
-    ck_assert_int_eq(dlx_client_place(c), DLX_DAEMON_TMP);
-    contains(dlx_client_passed_over(c), SYSTEM_SOCKET ": ");
-    contains(dlx_client_passed_over(c), "uid 61234");
+    ck_assert_int_eq(dlx_client_daemon_place(c), DLX_DAEMON_TMP);
+    contains(dlx_client_refused_by(c), SYSTEM_SOCKET ": ");
+    contains(dlx_client_refused_by(c), "uid 61234");
     struct dlx_subscription *s = dlx_test_stream_subscribe(c, "a", NULL);
-    fails(dlx_take(s, 1, &m), DLX_E_TIMEOUT, "(passed over: " SYSTEM_SOCKET);
-    fails(dlx_get(c, "a", 0, &m), DLX_E_EMPTY, "(passed over: " SYSTEM_SOCKET);
+    fails(dlx_take(s, 1, &m), DLX_E_TIMEOUT, "(refused by " SYSTEM_SOCKET);
+    fails(dlx_get(c, "a", 0, &m), DLX_E_EMPTY, "(refused by " SYSTEM_SOCKET);
     dlx_subscription_unref(s);
     end_private_daemon(c);
 }
@@ -98,8 +98,8 @@ static void waits_for_the_machine_so_long(int64_t timeout_ns, int64_t wait_ns)
 
     ok(dlx_connect(&args, &c));
     ck_assert_int_eq(dlx_test_spawn_pid(c), machine);
-    ck_assert_int_eq(dlx_client_place(c), DLX_DAEMON_SYSTEM);
-    ck_assert_str_eq(dlx_client_passed_over(c), "");
+    ck_assert_int_eq(dlx_client_daemon_place(c), DLX_DAEMON_SYSTEM);
+    ck_assert_str_eq(dlx_client_refused_by(c), "");
     ck_assert_int_lt(access("/tmp/dlpackd-0", F_OK), 0);
     dlx_client_unref(c);
     end_machine_daemon(SIGTERM);
@@ -135,7 +135,7 @@ TEST_OF(place, no_private_daemon_is_started_while_the_machines_socket_is_there)
 
     ck_assert_int_eq(unlink(SYSTEM_SOCKET), 0);
     struct dlx_client *c = dlx_test_spawn_connect();
-    ck_assert_int_eq(dlx_client_place(c), DLX_DAEMON_TMP);
+    ck_assert_int_eq(dlx_client_daemon_place(c), DLX_DAEMON_TMP);
     end_private_daemon(c);
 }
 
@@ -143,10 +143,10 @@ TEST_OF(place, a_named_daemon_comes_before_the_users_and_that_before_the_machine
 {
     start_machine_daemon();
     struct dlx_client *c = dlx_test_spawn_connect();
-    ck_assert_int_eq(dlx_client_place(c), DLX_DAEMON_SYSTEM);
+    ck_assert_int_eq(dlx_client_daemon_place(c), DLX_DAEMON_SYSTEM);
     setenv("DLX_SOCKET", SYSTEM_SOCKET, 1);
     struct dlx_client *named = dlx_test_spawn_connect();
-    ck_assert_int_eq(dlx_client_place(named), DLX_DAEMON_NAMED);
+    ck_assert_int_eq(dlx_client_daemon_place(named), DLX_DAEMON_NAMED);
     ck_assert_int_eq(dlx_test_spawn_pid(named), machine);
     dlx_client_unref(named);
     dlx_client_unref(c);
@@ -156,7 +156,7 @@ TEST_OF(place, a_named_daemon_comes_before_the_users_and_that_before_the_machine
     ck_assert_int_eq(mkdir("/tmp/run", 0700), 0);
     setenv("XDG_RUNTIME_DIR", "/tmp/run", 1);
     c = dlx_test_spawn_connect();
-    ck_assert_int_eq(dlx_client_place(c), DLX_DAEMON_USER);
+    ck_assert_int_eq(dlx_client_daemon_place(c), DLX_DAEMON_USER);
     start_machine_daemon();
     struct dlx_client *other = dlx_test_spawn_connect();
     ck_assert_int_eq(dlx_test_spawn_pid(other), dlx_test_spawn_pid(c));

@@ -132,10 +132,10 @@ ls and info. The subscriber comes second: beside its publisher, it may keep more
   links  1
   longest turn  N
   shared memory  52.0 KiB, memfd: sealed
-  $ dlxctl info --json | grep -e socket -e place -e passed_over -e n_publishers
+  $ dlxctl info --json | grep -e socket -e place -e refused_by -e n_publishers
     "socket": "SOCKET",
     "place": "named",
-    "passed_over": "",
+    "refused_by": "",
     "n_publishers": 1,
   $ command dlxctl info --json | grep -c "\"pid\": $daemon,"
   1
