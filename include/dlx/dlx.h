@@ -188,8 +188,8 @@ DLX_API enum dlx_daemon_place dlx_client_daemon_place(const struct dlx_client *c
 
 /**
  * Returns the daemons that dlx_connect() found and that refused this user, each with its path and
- * its reason, as text. Their programs do not see what this client publishes. Empty if there were none, or if
- * a socket was given. Valid as long as the client. Any thread.
+ * its reason, as text. Their programs do not see what this client publishes. Empty if there were
+ * none, or if a socket was given. Valid as long as the client. Any thread.
  */
 DLX_API const char *dlx_client_refused_by(const struct dlx_client *c);
 
