@@ -26,12 +26,11 @@ static int cuda_device_uuid(int32_t device, struct dlx_gpu_uuid *ret)
     CUdevice dev;
     CUuuid id;
     int r = dlx__cuda(&cu);
+    if (r == 0)
+        r = dlx__cuda_device(cu, device, &dev);
     if (r < 0)
         return r;
-    CUresult result = cu->cuDeviceGet(&dev, device);
-    if (result != CUDA_SUCCESS)
-        return dlx__cuda_fail(cu, result, "no CUDA device %d in this process", device);
-    result = cu->cuDeviceGetUuid(&id, dev);
+    CUresult result = cu->cuDeviceGetUuid(&id, dev);
     if (result != CUDA_SUCCESS)
         return dlx__cuda_fail(cu, result, "cuDeviceGetUuid of device %d", device);
     memcpy(ret->bytes, id.bytes, sizeof ret->bytes);

@@ -206,12 +206,10 @@ int dlx__cuda_check_range(int32_t device, const void *ptr, uint64_t size)
     uint64_t at = (uintptr_t)ptr;
     CUdevice dev;
     int r = dlx__cuda(&cu);
-    if (r < 0)
-        return r;
-    CUresult result = cu->cuDeviceGet(&dev, device);
-    if (result != CUDA_SUCCESS)
-        return dlx__cuda_fail(cu, result, "no CUDA device %d in this process", device);
-    r = cuda_classify_get_attributes(cu, dlx__cuda_ptr(ptr), &a);
+    if (r == 0)
+        r = dlx__cuda_device(cu, device, &dev);
+    if (r == 0)
+        r = cuda_classify_get_attributes(cu, dlx__cuda_ptr(ptr), &a);
     if (r < 0)
         return r;
     if (a.memory_type == 0 || (a.memory_type == CU_MEMORYTYPE_HOST && !a.is_managed))

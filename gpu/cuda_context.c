@@ -5,6 +5,14 @@
 #include <fcntl.h>
 #include <string.h>
 
+int dlx__cuda_device(const struct dlx_cuda *cu, int32_t device, CUdevice *ret)
+{
+    CUresult result = cu->cuDeviceGet(ret, device);
+    if (result != CUDA_SUCCESS)
+        return dlx__cuda_fail(cu, result, "no CUDA device %d in this process", device);
+    return 0;
+}
+
 int dlx__cuda_enter_context(const struct dlx_cuda *cu, CUcontext context,
                             struct dlx_cuda_scope *ret)
 {
@@ -20,13 +28,13 @@ int dlx__cuda_enter(const struct dlx_cuda *cu, int32_t device, struct dlx_cuda_s
 {
     CUdevice dev;
     CUcontext context;
-    CUresult result = cu->cuDeviceGet(&dev, device);
-    if (result != CUDA_SUCCESS)
-        return dlx__cuda_fail(cu, result, "no CUDA device %d in this process", device);
-    result = cu->cuDevicePrimaryCtxRetain(&context, dev);
+    int r = dlx__cuda_device(cu, device, &dev);
+    if (r < 0)
+        return r;
+    CUresult result = cu->cuDevicePrimaryCtxRetain(&context, dev);
     if (result != CUDA_SUCCESS)
         return dlx__cuda_fail(cu, result, "no context on CUDA device %d", device);
-    int r = dlx__cuda_enter_context(cu, context, ret);
+    r = dlx__cuda_enter_context(cu, context, ret);
     if (r < 0) {
         (void)cu->cuDevicePrimaryCtxRelease(dev);
         return r;

@@ -79,6 +79,9 @@ int dlx__cuda(const struct dlx_cuda **ret);
 int dlx__cuda_fail(const struct dlx_cuda *cu, CUresult result, const char *fmt, ...)
     dlx_printf(3, 4);
 
+/* The driver's name of a device of this process. */
+int dlx__cuda_device(const struct dlx_cuda *cu, int32_t device, CUdevice *ret);
+
 /*
  * A context that is current for a few calls. Entering a device retains its primary context, which
  * is made if there is none: only for a device that the caller named. Leaving restores the context

@@ -31,10 +31,11 @@ static int find_flags(const struct dlx_cuda *cu, int32_t device, unsigned *ret)
 {
     CUdevice dev;
     int knows_flag = 0, uses_tables = 0;
-    CUresult result = cu->cuDeviceGet(&dev, device);
-    if (result == CUDA_SUCCESS)
-        result = cu->cuDeviceGetAttribute(
-            &knows_flag, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, dev);
+    int r = dlx__cuda_device(cu, device, &dev);
+    if (r < 0)
+        return r;
+    CUresult result = cu->cuDeviceGetAttribute(
+        &knows_flag, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, dev);
     if (result == CUDA_SUCCESS)
         result = cu->cuDeviceGetAttribute(
             &uses_tables, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, dev);

@@ -9,10 +9,10 @@ int dlx__cuda_enter_if_active(const struct dlx_cuda *cu, int32_t device, struct 
     CUdevice dev;
     unsigned flags;
     int active = 0;
-    CUresult result = cu->cuDeviceGet(&dev, device);
-    if (result != CUDA_SUCCESS)
-        return dlx__cuda_fail(cu, result, "no CUDA device %d in this process", device);
-    result = cu->cuDevicePrimaryCtxGetState(dev, &flags, &active);
+    int r = dlx__cuda_device(cu, device, &dev);
+    if (r < 0)
+        return r;
+    CUresult result = cu->cuDevicePrimaryCtxGetState(dev, &flags, &active);
     if (result != CUDA_SUCCESS)
         return dlx__cuda_fail(cu, result, "cuDevicePrimaryCtxGetState of CUDA device %d", device);
     *ret_entered = active != 0;
