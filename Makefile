@@ -56,7 +56,7 @@ lib = $(BUILD)/lib/lib$(1).a
 
 # The library does not listen.
 LISTEN_OBJ := $(call obj,common/listen.c)
-COMMON_OBJ := $(filter-out $(LISTEN_OBJ),$(call obj,$(wildcard common/*.c ring/*.c) keeper/wire.c))
+COMMON_OBJ := $(filter-out $(LISTEN_OBJ),$(call obj,$(wildcard common/*.c ring/*.c)))
 PROTO_OBJ := $(OBJ)/proto/dlx.pb-c.o
 DAEMON_OBJ := $(call obj,$(filter-out daemon/server/main.c,$(wildcard daemon/*/*.c)))
 KEEPER_OBJ := $(call obj,$(filter-out keeper/main.c keeper/wire.c,$(wildcard keeper/*.c)))
@@ -64,9 +64,14 @@ CLI_OBJ := $(call obj,$(filter-out cli/main.c,$(wildcard cli/*.c)))
 # A backend whose headers are absent is left out, and says so when it is asked for.
 CUDA_OBJ := $(call obj,$(if $(CUDA_INCLUDE),$(wildcard gpu/cuda_*.c)))
 HIP_OBJ := $(call obj,$(if $(HIP_INCLUDE),$(wildcard gpu/hip_*.c)))
-GPU_OBJ := $(call obj,$(filter-out gpu/cuda_%.c gpu/hip_%.c,$(wildcard gpu/*.c gpu/lib/*.c))) \
-    $(CUDA_OBJ) $(HIP_OBJ)
-CLIENT_OBJ := $(call obj,$(wildcard client/*.c client/*/*.c)) $(GPU_OBJ)
+# libdlx-gpu: libdlx.so loads it, and static programs link it.
+GPU_OBJ := $(call obj,$(filter-out gpu/cuda_%.c gpu/hip_%.c,$(wildcard gpu/*.c gpu/lib/*.c)) \
+    keeper/wire.c) $(CUDA_OBJ) $(HIP_OBJ)
+# What loads it is in libdlx.so alone.
+LOAD_OBJ := $(call obj,client/gpu/load.c)
+# Nothing but a weak reference names this one, which takes none out of an archive.
+LINKED_GPU := $(call obj,gpu/lib/library.c)
+CLIENT_OBJ := $(filter-out $(LOAD_OBJ),$(call obj,$(wildcard client/*.c client/*/*.c)))
 # In examples/ a file with a main is a program; a file without one is shared by all of them.
 EXAMPLE_ALL := $(wildcard examples/*.c)
 EXAMPLE_SRC := $(if $(EXAMPLE_ALL),$(shell grep -lE '^(int +)?main\>' $(EXAMPLE_ALL)))
@@ -76,7 +81,10 @@ DAEMON_BIN := $(BUILD)/dlpackd $(BUILD)/dlpackd-keeper
 SONAME := libdlx.so.$(SOVERSION)
 SOREAL := $(BUILD)/libdlx.so.$(VERSION)
 LIBDLX := $(BUILD)/libdlx.so
-LIB_BIN := $(SOREAL) $(BUILD)/$(SONAME) $(LIBDLX) $(BUILD)/libdlx.a
+GPU_SONAME := libdlx-gpu.so.$(SOVERSION)
+GPU_SOREAL := $(BUILD)/libdlx-gpu.so.$(VERSION)
+LIB_BIN := $(SOREAL) $(BUILD)/$(SONAME) $(LIBDLX) $(BUILD)/libdlx.a \
+    $(GPU_SOREAL) $(BUILD)/$(GPU_SONAME) $(BUILD)/libdlx-gpu.a
 
 # -- what people ask for --------------------------------------------------------------------------
 .PHONY: all help setup demo man clean distclean
@@ -119,7 +127,8 @@ distclean: ## remove build/ with everything in it
 	@rm -rf '$(BUILD_ROOT)'
 
 # -- compiling ------------------------------------------------------------------------------------
-$(OBJ)/%.o: %.c $(FLAGS_FILE) | $(BUILD)/proto/dlx.pb-c.h needed-packages
+MADE_HEADERS := $(BUILD)/proto/dlx.pb-c.h $(BUILD)/gpu_build.h
+$(OBJ)/%.o: %.c $(FLAGS_FILE) | $(MADE_HEADERS) needed-packages
 	@mkdir -p $(@D)
 	$(call say,CC)
 	$(Q)$(COMPILE) $(WARNINGS) -c -o $@ $<
@@ -138,6 +147,14 @@ $(BUILD)/proto/dlx.pb-c.c $(BUILD)/proto/dlx.pb-c.h &: proto/dlx.proto
 	$(Q)$(if $(PROTO_MADE),cp $(PROTO_MADE) $(@D)/, \
 	    $(PROTOC_C) --proto_path=. --c_out=$(BUILD) proto/dlx.proto)
 
+# What libdlx and libdlx-gpu have to agree on: the release, and all private headers that both see.
+$(BUILD)/gpu_build.h: $(wildcard include/*/*.h common/*.h ring/*.h client/*/*.h) keeper/wire.h \
+    Makefile
+	@mkdir -p $(@D)
+	$(call say,GEN)
+	$(Q)printf '#define DLX_GPU_BUILD "%s %s"\n' '$(VERSION)' \
+	    "$$(cat $(filter %.h,$^) | sha256sum | cut -c1-16)" >$@
+
 # Objects depend on the flags that they were compiled with: other flags rebuild what they change.
 # Expanded here, since the first object of a make lends its own flags to what it depends on.
 .PHONY: always
@@ -146,19 +163,21 @@ $(FLAGS_FILE): export FLAGS := $(CC) $(CFLAGS) $(WARNINGS) $(BASE_CFLAGS) $(BASE
 $(FLAGS_FILE): always
 	@mkdir -p $(@D); cmp -s - $@ <<<"$$FLAGS" || printf '%s\n' "$$FLAGS" >$@
 
-$(GPU_OBJ): BASE_CPPFLAGS += $(GPU_WITH)
+$(GPU_OBJ): BASE_CPPFLAGS += $(GPU_WITH) -DDLX_GPU_LIBRARY
 $(CUDA_OBJ): BASE_CPPFLAGS += $(CUDA_CPPFLAGS)
 $(HIP_OBJ): BASE_CPPFLAGS += $(HIP_CPPFLAGS)
 $(OBJ)/gpu/gpu.o: | $(if $(CUDA_INCLUDE),,no-cuda) $(if $(HIP_INCLUDE),,no-hip)
 
 # -- archives: one rule ---------------------------------------------------------------------------
-$(call lib,common): $(COMMON_OBJ) $(LISTEN_OBJ) $(PROTO_OBJ)
+$(call lib,common): $(COMMON_OBJ) $(LISTEN_OBJ) $(PROTO_OBJ) $(OBJ)/keeper/wire.o
 $(call lib,daemon): $(DAEMON_OBJ)
 $(call lib,keeper): $(KEEPER_OBJ)
 $(call lib,client): $(CLIENT_OBJ)
+$(call lib,gpu): $(GPU_OBJ)
 $(call lib,cli): $(CLI_OBJ)
 $(call lib,examples): $(call obj,$(filter-out $(EXAMPLE_SRC),$(EXAMPLE_ALL)))
 $(BUILD)/libdlx.a: $(COMMON_OBJ) $(CLIENT_OBJ) $(PROTO_OBJ)
+$(BUILD)/libdlx-gpu.a: $(GPU_OBJ)
 
 %.a:
 	@mkdir -p $(@D)
@@ -195,20 +214,26 @@ $(BUILD)/dlxctl: $(OBJ)/cli/main.o $(call lib,cli) $(LIBDLX)
 $(BUILD)/dlxctl: private LIBS = $(CLI_LIBS)
 
 # -z defs finds a forgotten library at once; not with sanitizers, whose run-time clang leaves open.
-$(SOREAL): $(COMMON_OBJ) $(CLIENT_OBJ) $(PROTO_OBJ) client/libdlx.map
+LINK_SHARED = -shared -Wl,-soname,$(1) -Wl,--version-script=$(2) $(if $(SAN),,-Wl$(,)-z$(,)defs)
+$(SOREAL): $(COMMON_OBJ) $(CLIENT_OBJ) $(LOAD_OBJ) $(PROTO_OBJ) client/libdlx.map
 $(SOREAL): private LIBS = $(PBC_LIBS)
-$(SOREAL): private LINK_FLAGS = -shared -Wl,-soname,$(SONAME) \
-    -Wl,--version-script=client/libdlx.map $(if $(SAN),,-Wl$(,)-z$(,)defs)
+$(SOREAL): private LINK_FLAGS = $(call LINK_SHARED,$(SONAME),client/libdlx.map)
+
+# It is never found by itself, but by libdlx.so, which it needs.
+$(GPU_SOREAL): $(GPU_OBJ) $(LIBDLX) gpu/libdlx-gpu.map
+$(GPU_SOREAL): private RPATH :=
+$(GPU_SOREAL): private LINK_FLAGS = $(call LINK_SHARED,$(GPU_SONAME),gpu/libdlx-gpu.map)
 
 $(EXAMPLE_BIN): $(BUILD)/%: $(OBJ)/%.o $(call lib,examples) $(LIBDLX)
 $(EXAMPLE_BIN): private LIBS = $(IMAGE_LIBS)
 
-$(DAEMON_BIN) $(BUILD)/dlxctl $(SOREAL) $(EXAMPLE_BIN):
+$(DAEMON_BIN) $(BUILD)/dlxctl $(SOREAL) $(GPU_SOREAL) $(EXAMPLE_BIN):
 	$(link)
 
 $(BUILD)/$(SONAME): $(SOREAL)
+$(BUILD)/$(GPU_SONAME): $(GPU_SOREAL)
 $(LIBDLX): $(BUILD)/$(SONAME)
-$(BUILD)/$(SONAME) $(LIBDLX):
+$(BUILD)/$(SONAME) $(BUILD)/$(GPU_SONAME) $(LIBDLX):
 	$(Q)ln -sf $(<F) $@
 
 include mk/tests.mk

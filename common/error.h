@@ -11,7 +11,7 @@
 
 #define DLX_ERROR_TEXT_SIZE 512
 
-const char *dlx__error_text(int code);
+dlx_for_gpu const char *dlx__error_text(int code);
 const char *dlx__error_name(int code);
 
 /* The error code of an errno value: DLX_E_FD_LIMIT for EMFILE and ENFILE, and so on. */
@@ -19,16 +19,16 @@ int dlx__error_from_errno(int err);
 
 /* Sets the thread's message and returns `code`. The text is truncated to DLX_ERROR_TEXT_SIZE - 1
  * bytes. */
-int dlx__fail(int code, const char *fmt, ...) dlx_printf(2, 3);
+dlx_for_gpu int dlx__fail(int code, const char *fmt, ...) dlx_printf(2, 3);
 
 /* The same without formatting, for frequent failures. */
 int dlx__fail_text(int code, const char *text);
 
 /* The same with ": <strerror(errno)>" appended; returns dlx__error_from_errno(errno). */
-int dlx__fail_errno(const char *fmt, ...) dlx_printf(1, 2);
+dlx_for_gpu int dlx__fail_errno(const char *fmt, ...) dlx_printf(1, 2);
 
 /* Prefixes the thread's message with "<text>: ", to add who or where. Returns `code`. */
-int dlx__fail_prefix(int code, const char *fmt, ...) dlx_printf(2, 3);
+dlx_for_gpu int dlx__fail_prefix(int code, const char *fmt, ...) dlx_printf(2, 3);
 
 /* Does the process, or the machine, lack something now that it may have later: descriptors, memory,
  * address space, mappings? */
@@ -38,11 +38,11 @@ static inline bool dlx__error_is_lack(int code)
 }
 
 /* The thread's message; "" if there is none. */
-const char *dlx__error_message(void);
+dlx_for_gpu const char *dlx__error_message(void);
 
 /* Is there a message? A flag of its own, at a fixed offset in the thread's memory (one byte of the
  * static TLS that libraries share), so that clearing costs one store and no call. */
-extern _Thread_local bool dlx__error_is_set __attribute__((tls_model("initial-exec")));
+extern dlx_for_gpu _Thread_local bool dlx__error_is_set __attribute__((tls_model("initial-exec")));
 
 /* Clears the thread's message. Public functions that can fail call it first. */
 static inline void dlx__error_clear(void)

@@ -21,7 +21,7 @@ struct dlx_packet {
 };
 
 /* Closes the fds that were not stolen. The packet can be reused. Accepts NULL. */
-void dlx__packet_deinit(struct dlx_packet *packet);
+dlx_for_gpu void dlx__packet_deinit(struct dlx_packet *packet);
 
 /* Takes fd `i` out of the packet; the caller owns it. Returns -1 if there is none or it was taken
  * before. */
@@ -55,7 +55,7 @@ int dlx__packet_recv(int borrow_sock, struct dlx_packet *packet);
  * loses nothing: the packet stays in the socket, to be received again or dropped, and `data` and
  * `size` show its content. No other thread may receive from the socket meanwhile.
  */
-int dlx__packet_recv_fds(int borrow_sock, struct dlx_packet *packet);
+dlx_for_gpu int dlx__packet_recv_fds(int borrow_sock, struct dlx_packet *packet);
 /* The same, but the packet stays in the socket on success, too: the caller drops it when it is done
  * with it, or receives it again, with other descriptors. */
 int dlx__packet_look_fds(int borrow_sock, struct dlx_packet *packet);
@@ -63,12 +63,12 @@ int dlx__packet_look_fds(int borrow_sock, struct dlx_packet *packet);
 bool dlx__packet_drop(int borrow_sock);
 
 /* Has the peer closed its end? Packets that it sent before may still be unread. */
-bool dlx__packet_hung_up(int borrow_sock);
+dlx_for_gpu bool dlx__packet_hung_up(int borrow_sock);
 
 /* Sends one packet without waiting; the caller keeps `fds`. Returns 0; DLX_E_FULL (errno EAGAIN:
  * the receiver does not read; ETOOMANYREFS: our user has too many fds in flight; ENOBUFS: no
  * memory; try again later), DLX_E_DISCONNECTED, DLX_E_NO_MEMORY, DLX_E_SYSTEM. */
-int dlx__packet_send(int borrow_sock, const void *data, size_t size, const int *borrow_fds,
-                     size_t n_fds);
+dlx_for_gpu int dlx__packet_send(int borrow_sock, const void *data, size_t size,
+                                 const int *borrow_fds, size_t n_fds);
 
 #endif

@@ -12,9 +12,16 @@
 #include <time.h>
 #include <unistd.h>
 
-#define dlx_cleanup(fn)       __attribute__((__cleanup__(fn)))
-#define dlx_likely(x)         __builtin_expect(!!(x), 1)
-#define dlx_unlikely(x)       __builtin_expect(!!(x), 0)
+#define dlx_cleanup(fn) __attribute__((__cleanup__(fn)))
+#define dlx_likely(x)   __builtin_expect(!!(x), 1)
+#define dlx_unlikely(x) __builtin_expect(!!(x), 0)
+/* What libdlx.so exports to libdlx-gpu.so, as DLX_PRIVATE_0 (client/libdlx.map), and to nobody
+ * else. Within libdlx it costs no more than other calls. */
+#ifdef DLX_GPU_LIBRARY
+#define dlx_for_gpu __attribute__((visibility("default")))
+#else
+#define dlx_for_gpu __attribute__((visibility("protected")))
+#endif
 #define dlx_printf(fmt, args) __attribute__((__format__(__printf__, fmt, args)))
 #define DLX_ARRAY_SIZE(a)     (sizeof(a) / sizeof((a)[0]))
 

@@ -39,16 +39,13 @@ int dlx__gpu_api(int32_t device_type, const struct dlx_gpu_api **ret)
         if (apis[i].device_type != device_type)
             continue;
         if (!apis[i].api)
-            return dlx__fail(DLX_E_DEVICE, "this libdlx has no %s support: it was built without %s",
+            return dlx__fail(DLX_E_DEVICE,
+                             "this libdlx-gpu has no %s support: it was built without %s",
                              apis[i].name, apis[i].header);
         *ret = apis[i].api;
         return 0;
     }
-    return dlx__fail(
-        DLX_E_DEVICE,
-        "device type %d is no GPU that can be shared: only CUDA (%d) and ROCm (%d) are, "
-        "copy others to the CPU",
-        device_type, kDLCUDA, kDLROCM);
+    return dlx__fail(DLX_E_DEVICE, "device type %d is no GPU", device_type);
 }
 
 int dlx__gpu_ops(enum dlx_gpu_kind kind, const struct dlx_gpu_ops **ret)

@@ -50,6 +50,19 @@ Libs.private: -pthread
 Cflags: -I$${includedir}/dlx/abi -I$${includedir}
 endef
 
+# For static programs: the others have libdlx.so load the library. libdlx.a has a weak reference to
+# the symbol after -u, and the linker takes nothing out of an archive for that.
+define GPU_PC_FILE
+prefix=$(PREFIX)
+libdir=$(LIBDIR)
+
+Name: dlx-gpu
+Description: tensors on GPUs for programs that link libdlx statically
+Version: $(VERSION)
+Requires: libdlx = $(VERSION)
+Libs.private: -Wl,-u,dlx__gpu_find -L$${libdir} -ldlx-gpu -ldl -pthread
+endef
+
 # What is made for an installation alone: templates filled in, and dlxctl with its run path.
 STAGE := $(BUILD)/stage
 
@@ -60,10 +73,10 @@ from_to = $(foreach f,$(3),$(1)/$(f):$(2)/$(f))
 # administrator has changed stays.
 INSTALLED = $(call from_to,$(BUILD),$(BINDIR),$(notdir $(DAEMON_BIN))) \
     $(STAGE)/dlxctl:$(BINDIR)/dlxctl \
-    $(call from_to,$(BUILD),$(LIBDIR),$(notdir $(SOREAL)) libdlx.a) \
+    $(call from_to,$(BUILD),$(LIBDIR),$(notdir $(SOREAL) $(GPU_SOREAL)) libdlx.a libdlx-gpu.a) \
     $(call from_to,include,$(INCLUDEDIR),$(PUBLIC_HEADERS:include/%=%)) \
     $(call from_to,include,$(DLPACKDIR),dlpack/dlpack.h) \
-    $(call from_to,$(STAGE),$(PKGCONFIGDIR),libdlx.pc) \
+    $(call from_to,$(STAGE),$(PKGCONFIGDIR),libdlx.pc dlx-gpu.pc) \
     $(call from_to,$(STAGE),$(CMAKEDIR),$(CMAKE_FILES)) \
     $(call from_to,$(BUILD)/man,$(MANDIR),$(shell $(PYTHON) tools/man --list)) \
     $(call from_to,$(COMPLETION)/bash,$(BASHDIR),$(COMPLETED)) \
@@ -74,16 +87,19 @@ INSTALLED = $(call from_to,$(BUILD),$(BINDIR),$(notdir $(DAEMON_BIN))) \
     $(call from_to,systemd/sysusers.d,$(SYSUSERSDIR),dlpackd.conf) \
     $(call from_to,systemd/tmpfiles.d,$(TMPFILESDIR),dlpackd.conf)
 # Links, likewise.
-INSTALLED_LINKS = $(notdir $(SOREAL)):$(LIBDIR)/$(SONAME) $(SONAME):$(LIBDIR)/libdlx.so
+INSTALLED_LINKS = $(notdir $(SOREAL)):$(LIBDIR)/$(SONAME) $(SONAME):$(LIBDIR)/libdlx.so \
+    $(notdir $(GPU_SOREAL)):$(LIBDIR)/$(GPU_SONAME)
 installed_at = $(foreach p,$(1),'$(D)$(lastword $(subst :, ,$(p)))')
 
 .PHONY: install install-check uninstall
 install: export PC_FILE := $(PC_FILE)
+install: export GPU_PC_FILE := $(GPU_PC_FILE)
 install: all man $(COMPLETION)/.made ## install under PREFIX (/usr/local), below DESTDIR if given
 	mkdir -p $(STAGE)/user $(STAGE)/system
 	$(LINK) $(INSTALL_RPATH) -o $(STAGE)/dlxctl $(OBJ)/cli/main.o $(call lib,cli) \
 	    -L$(BUILD) -ldlx $(CLI_LIBS)
 	printf '%s\n' "$$PC_FILE" >$(STAGE)/libdlx.pc
+	printf '%s\n' "$$GPU_PC_FILE" >$(STAGE)/dlx-gpu.pc
 	for f in $(CMAKE_FILES); do $(fill_in_cmake) packaging/$$f.in >$(STAGE)/$$f; done
 	for u in $(foreach f,user system,$(UNITS:%=$(f)/%)); do \
 	    $(fill_in) systemd/$$u >$(STAGE)/$$u; done

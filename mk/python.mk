@@ -11,7 +11,7 @@ PY_LINKED := $(PY_DIR)/_dlx.abi3.so $(if $(PY_SHARED),,$(PY_DIR)/dlxctl)
 INTEROP = $(or $(INTEROP_PYTHON),$(BUILD_ROOT)/venv/bin/python)
 NEED_INTEROP = @[ -n '$(INTEROP_PYTHON)' ] || tools/setup.sh --interop
 
-.PHONY: python check-python check-interop bench-python wheel wheel-check
+.PHONY: python python-shared check-python check-interop bench-python wheel wheel-check
 python: $(PY_LINKED) $(PY_DAEMON) $(PY_FILES) ## build the Python package in build/python
 	@rm -f $(filter-out $(PY_FILES),$(wildcard $(PY_DIR)/*.py)) # modules that have moved
 
@@ -59,17 +59,25 @@ $(PY_OBJ): BASE_CPPFLAGS += -isystem \
 # The extension contains libdlx, so that another copy on the system never takes its place. A
 # distribution, which has one copy, says PY_SHARED=1.
 $(PY_DIR)/_dlx.abi3.so: $(PY_OBJ) python/src/_dlx.map \
-    $(if $(PY_SHARED),$(LIBDLX),$(COMMON_OBJ) $(CLIENT_OBJ) $(PROTO_OBJ))
-$(PY_DIR)/_dlx.abi3.so: private RPATH :=
+    $(if $(PY_SHARED),$(LIBDLX),$(COMMON_OBJ) $(CLIENT_OBJ) $(GPU_OBJ) $(PROTO_OBJ))
 $(PY_DIR)/_dlx.abi3.so: private LIBS = $(if $(PY_SHARED),,$(PBC_LIBS))
-$(PY_DIR)/_dlx.abi3.so: private LINK_FLAGS = -shared \
+
+# For tests/gpu/check_gpu_library.sh: that of a distribution.
+PY_SHARED_TEST := $(BUILD)/tests/shared/_dlx.abi3.so
+$(PY_SHARED_TEST): $(PY_OBJ) python/src/_dlx.map $(LIBDLX) | $(BUILD)/$(GPU_SONAME)
+python-shared: $(PY_SHARED_TEST)
+
+PY_EXTENSIONS := $(PY_DIR)/_dlx.abi3.so $(PY_SHARED_TEST)
+$(PY_EXTENSIONS): private RPATH :=
+$(PY_EXTENSIONS): private LINK_FLAGS = -shared \
     -Wl,-Bsymbolic-functions,--version-script=python/src/_dlx.map
 
 # dlxctl finds no libdlx.so beside the package: it contains the library, too.
-$(PY_DIR)/dlxctl: $(OBJ)/cli/main.o $(foreach l,cli client common,$(call lib,$(l)))
+$(PY_DIR)/dlxctl: $(OBJ)/cli/main.o $(LINKED_GPU) \
+    $(foreach l,cli client gpu common,$(call lib,$(l)))
 $(PY_DIR)/dlxctl: private LIBS = $(PBC_LIBS) $(CLI_LIBS)
 
-$(PY_LINKED):
+$(PY_LINKED) $(PY_SHARED_TEST):
 	$(link)
 
 $(PY_DAEMON): $(PY_DIR)/%: $(BUILD)/%

@@ -38,7 +38,8 @@ golden: ## write what dlxctl prints now into tests/cli/sessions and tests/data/c
 	+@DLX_GOLDEN=write $(SUBMAKE) check T='check_sessions e2e_cli_look' || true
 	@git status --short tests/cli/sessions tests/data/cli
 
-check-build: all $(if $(filter check_%,$(T)),check-programs python,$(CHECKED) $(if $(T),,python))
+check-build: all $(if $(filter check_%,$(T)),check-programs python python-shared, \
+    $(CHECKED) $(if $(T),,python python-shared))
 check-programs: $(TEST_BIN) $(STANDIN_LIB) $(GPU_BIN)
 standin: $(STANDIN_LIB)
 fault-programs: $(FAULT_BIN) $(ACTOR_BIN)
@@ -56,7 +57,8 @@ check-gpu: ## tests on the GPU of this machine; without one it says so
 	    MAKE_PROGRAMS='$(SUBMAKE) -s check-gpu-programs' MAKE_PYTHON='$(SUBMAKE) -s python' \
 	    tools/check-gpu $(CHECK_GPU_PROGRAMS)
 
-check-gpu-programs: $(DAEMON_BIN) $(BUILD)/dlxctl $(CHECK_GPU_PROGRAMS:%=$(BUILD)/tests/%)
+check-gpu-programs: $(DAEMON_BIN) $(BUILD)/dlxctl $(BUILD)/$(GPU_SONAME) \
+    $(CHECK_GPU_PROGRAMS:%=$(BUILD)/tests/%)
 
 check-gpu-archive: $(BUILD)/proto/dlx.pb-c.c ## pack what check-gpu needs, without a network
 	@tools/check-gpu-archive '$(BUILD_ABS)' '$(CUDA_INCLUDE)'
@@ -68,17 +70,17 @@ $(OBJ)/tests/%.o: BASE_CPPFLAGS += $(CUDA_CPPFLAGS) $(if $(CUDA_INCLUDE),-DDLX_T
 
 # Seeded simulations hook the atomics: they have their own copies of the core.
 sim = $(patsubst $(OBJ)/%,$(SIM)/%,$(1))
-$(SIM)/%.o: %.c $(FLAGS_FILE) | $(BUILD)/proto/dlx.pb-c.h needed-packages
+$(SIM)/%.o: %.c $(FLAGS_FILE) | $(MADE_HEADERS) needed-packages
 	@mkdir -p $(@D)
 	$(call say,CC)
 	$(Q)$(COMPILE) $(WARNINGS) -DDLX_SIM -c -o $@ $<
 
 $(call lib,harness): $(call obj,$(wildcard tests/harness/*.c tests/*/harness_*.c))
-$(call lib,sim): $(call sim,$(filter-out $(GPU_OBJ),$(COMMON_OBJ) $(CLIENT_OBJ)) \
-    $(call obj,tests/harness/run.c tests/ring/harness_sim.c)) $(GPU_OBJ) $(PROTO_OBJ)
+$(call lib,sim): $(call sim,$(COMMON_OBJ) $(CLIENT_OBJ) \
+    $(call obj,tests/harness/run.c tests/ring/harness_sim.c)) $(PROTO_OBJ)
 
 # -- programs: what each is made of ---------------------------------------------------------------
-TEST_LIBS := $(foreach l,harness cli client daemon keeper common,$(call lib,$(l)))
+TEST_LIBS := $(foreach l,harness cli client gpu daemon keeper common,$(call lib,$(l))) $(LINKED_GPU)
 $(foreach t,$(TEST_SRC) $(FUZZ_SRC),$(eval $(call test,$(t)): $(call obj,$(t)) $(TEST_LIBS)))
 $(foreach t,$(SIM_SRC),$(eval $(call test,$(t)): $(call sim,$(call obj,$(t))) $(call lib,sim)))
 $(FUZZ_BIN): $(if $(FUZZ),,$(OBJ)/tests/fuzz/replay.o)
@@ -91,6 +93,10 @@ $(BUILD)/tests/gpu_bench: $(call parts,gpu/bench) $(TEST_LIBS) $(call lib,bench)
 $(BUILD)/tests/gpu_probe: $(OBJ)/tests/gpu/gpu_probe.o
 $(BUILD)/tests/keeper_actor: $(OBJ)/tests/gpu/keeper_actor.o $(TEST_LIBS)
 $(BUILD)/tests/standin/libcuda.so.1: $(call parts,gpu/standin)
+# It loads libdlx.so and what that finds.
+OTHER_BUILD := $(BUILD)/tests/other_build/$(GPU_SONAME)
+$(OTHER_BUILD): $(OBJ)/tests/gpu/other_build.o
+$(BUILD)/tests/e2e_gpu_library: | $(OTHER_BUILD) $(LIBDLX) $(BUILD)/$(GPU_SONAME)
 $(BUILD)/tests/sim_daemon: $(OBJ)/tests/daemon/sim_daemon.o $(call parts,daemon/sim_daemon) \
     $(OBJ)/tests/harness/run.o $(call lib,daemon) $(call lib,common)
 
@@ -105,13 +111,13 @@ $(BUILD)/tests/faults/libfaultalloc.so: $(call faults,alloc)
 
 # -- programs: how each is linked -----------------------------------------------------------------
 TEST_LINKED := $(sort $(TEST_BIN) $(GPU_BIN))
-OTHER_LINKED := $(STANDIN_LIB) $(FAULT_BIN) $(ACTOR_BIN)
+OTHER_LINKED := $(STANDIN_LIB) $(OTHER_BUILD) $(FAULT_BIN) $(ACTOR_BIN)
 $(TEST_LINKED): private LIBS = $(CHECK_LIBS) $(UV_LIBS) $(PBC_LIBS) $(JSON_LIBS) $(ZIP_LIBS) \
     $(INI_LIBS) -lm
 $(BUILD)/tests/gpu_probe: private LIBS = -ldl
 $(BUILD)/tests/faults/steps $(BUILD)/tests/faults/words: private LIBS = $(PBC_LIBS)
 $(BUILD)/tests/faults/libfaultalloc.so: private LINK_FLAGS = -shared
-$(STANDIN_LIB): private LINK_FLAGS = -shared -Wl,-soname,$(@F)
+$(STANDIN_LIB) $(OTHER_BUILD): private LINK_FLAGS = -shared -Wl,-soname,$(@F)
 
 # The linker's --wrap puts a function of the tests between our code and the one that it calls.
 wrap = $(1:%=-Wl,--wrap=%)

@@ -33,9 +33,9 @@ void dlx__manifest_write(void *dst, const struct dlx_shm_manifest *header,
 
 /* The address of the description of allocation `i`, counted from 0, in a manifest that was written.
  */
-uint8_t *dlx__manifest_allocation(void *manifest, uint32_t i);
+dlx_for_gpu uint8_t *dlx__manifest_allocation(void *manifest, uint32_t i);
 /* The address of the header of the part about GPUs. */
-struct dlx_shm_manifest_gpu *dlx__manifest_gpu(void *manifest);
+dlx_for_gpu struct dlx_shm_manifest_gpu *dlx__manifest_gpu(void *manifest);
 
 /* A manifest whose header was copied and checked. The peer may still write to everything else. */
 struct dlx_manifest {

@@ -14,8 +14,8 @@
 #include <dlpack/dlpack.h>
 
 /* The general case of dlx__tensor_size(). */
-int dlx__tensor_size_any(DLDataType dtype, bool padded, int32_t ndim, const int64_t *shape,
-                         uint64_t *ret_size);
+dlx_for_gpu int dlx__tensor_size_any(DLDataType dtype, bool padded, int32_t ndim,
+                                     const int64_t *shape, uint64_t *ret_size);
 
 /* Computes the bytes of a row-major tensor. Returns 0, or DLX_E_SHAPE with the reason: ndim below 0
  * or above DLX_SHM_NDIM_MAX, a negative size, more than 2^63-1 bytes, no bits or no lanes. */
@@ -58,12 +58,14 @@ bool dlx__tensor_is_row_major(int32_t ndim, const int64_t *shape, const int64_t 
 /* Can a record leave these strides out (DLX_SHM_RECORD_ROW_MAJOR)? True if they are those of
  * dlx__tensor_row_major(). Consumers compare also the strides that no element depends on, so others
  * there are carried, except negative ones, which PyTorch does not accept. */
-bool dlx__tensor_strides_follow(int32_t ndim, const int64_t *shape, const int64_t *strides);
+dlx_for_gpu bool dlx__tensor_strides_follow(int32_t ndim, const int64_t *shape,
+                                            const int64_t *strides);
 
 /* Computes the bytes that a tensor without negative strides spans, from its element 0. Returns 0,
  * or DLX_E_SHAPE as dlx__tensor_size() does, and for a negative stride. */
-int dlx__tensor_extent(DLDataType dtype, bool padded, int32_t ndim, const int64_t *shape,
-                       const int64_t *strides, uint64_t *ret_size);
+dlx_for_gpu int dlx__tensor_extent(DLDataType dtype, bool padded, int32_t ndim,
+                                   const int64_t *shape, const int64_t *strides,
+                                   uint64_t *ret_size);
 
 /* Copies `src` in row-major order to `dst`, which has room for dlx__tensor_size() bytes. Honours
  * byte_offset and NULL, zero and negative strides. Returns 0, or DLX_E_SHAPE if the span of the
@@ -83,8 +85,8 @@ static inline bool dlx__tensor_is_on_gpu(const DLTensor *t)
 
 /* Like dlx__record_check(), for a tensor on a GPU in an allocation of `size` bytes. `size` 0: there
  * is no allocation, so the tensor must be empty; UINT64_MAX: the size is unknown. */
-int dlx__record_check_gpu(const struct dlx_shm_record *record, const int64_t *shape,
-                          const int64_t *strides, uint64_t size);
+dlx_for_gpu int dlx__record_check_gpu(const struct dlx_shm_record *record, const int64_t *shape,
+                                      const int64_t *strides, uint64_t size);
 
 /* The general case of dlx__record_check(). */
 int dlx__record_check_any(const struct dlx_shm_record *record, const int64_t *shape,

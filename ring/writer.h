@@ -186,7 +186,7 @@ void dlx__writer_close(struct dlx_writer *w);
  * it also retires one message that links without `reliable` have not passed. Returns the number of
  * messages retired or freed; after 0, another call would do nothing.
  */
-uint32_t dlx__writer_reclaim(struct dlx_writer *w, bool drop);
+dlx_for_gpu uint32_t dlx__writer_reclaim(struct dlx_writer *w, bool drop);
 
 /* Called with true before waiting for room: asks subscribers to ring. The caller then calls
  * dlx__writer_make_room() once more and waits only if that still returns DLX_E_FULL. Called with
@@ -224,7 +224,7 @@ static inline bool dlx__writer_has_daemon(const struct dlx_writer *w)
 /* Has the environment look for links that ended, and drops those that are dead, or closed and hold
  * nothing. A change of `leaves` does so, too; it may come before the environment can see the end.
  */
-void dlx__writer_look_for_dead(struct dlx_writer *w);
+dlx_for_gpu void dlx__writer_look_for_dead(struct dlx_writer *w);
 
 /* Has the subscription left? It may still hold messages. */
 bool dlx__writer_link_is_closed(const struct dlx_writer_link *link);

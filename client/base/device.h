@@ -4,6 +4,7 @@
 
 /* DLPack devices: which are the CPU, and their text for errors. */
 
+#include "common/util.h"
 #include <dlpack/dlpack.h>
 #include <stdbool.h>
 
@@ -15,7 +16,7 @@ static inline bool dlx__device_is_cpu(DLDevice device)
 
 #define DLX_DEVICE_SIZE 48
 /* "CUDA device 0 (device type 2)", "device type 99". Returns `text`. */
-const char *dlx__device_text(DLDevice device, char text[DLX_DEVICE_SIZE]);
+dlx_for_gpu const char *dlx__device_text(DLDevice device, char text[DLX_DEVICE_SIZE]);
 /* The same in a buffer of the enclosing scope, for the arguments of dlx__fail(). */
 #define DLX_DEVICE(device) dlx__device_text((device), (char[DLX_DEVICE_SIZE]){0})
 

@@ -35,6 +35,11 @@ int dlx__fork_init(uint64_t *ret_generation)
     return r;
 }
 
+int dlx__refuse_forked(uint64_t generation)
+{
+    return dlx__forked(generation) ? dlx__fail_forked(generation) : 0;
+}
+
 int dlx__fail_forked(uint64_t generation)
 {
     pthread_mutex_lock(&lock);

@@ -8,6 +8,7 @@
  * page that the kernel wipes in children (MADV_WIPEONFORK) tells the generation that is current.
  */
 
+#include "common/util.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -22,6 +23,9 @@ static inline bool dlx__forked(uint64_t generation)
 {
     return __builtin_expect(*dlx__fork_page != generation, 0);
 }
+
+/* 0; or what dlx__fail_forked() returns if it was. */
+dlx_for_gpu int dlx__refuse_forked(uint64_t generation);
 
 /* DLX_E_FORKED, or DLX_E_INVALID for a handle that was released (client/base/misuse.h). */
 int dlx__fail_forked(uint64_t generation);

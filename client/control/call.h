@@ -25,7 +25,7 @@ struct dlx_call *dlx__call_free(struct dlx_call *call);
  * DLX_E_INTERRUPTED. */
 int dlx__call_check_interrupt(const struct dlx_client *c);
 /* The program's `interrupt` has ended a wait for the daemon: DLX_E_INTERRUPTED. */
-int dlx__call_interrupted(const struct dlx_client *c);
+dlx_for_gpu int dlx__call_interrupted(const struct dlx_client *c);
 
 /* Connect to c->path. Sets c->sock. Returns 0; DLX_E_NO_DAEMON, DLX_E_ACCESS, DLX_E_TIMEOUT (it is
  * there, and accepts nobody), DLX_E_INTERRUPTED, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
@@ -81,9 +81,9 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
 
 /* A socket to the GPU keeper: client/gpu/gpu_keep.h. The caller owns it. DLX_E_VERSION: the daemon
  * is older. */
-int dlx__call_gpu_keep(struct dlx_client *c, uint64_t publisher, int *ret_sock);
-int dlx__call_gpu_get(struct dlx_client *c, uint64_t link, uint64_t origin, uint64_t allocation,
-                      int *ret_sock);
+dlx_for_gpu int dlx__call_gpu_keep(struct dlx_client *c, uint64_t publisher, int *ret_sock);
+dlx_for_gpu int dlx__call_gpu_get(struct dlx_client *c, uint64_t link, uint64_t origin,
+                                  uint64_t allocation, int *ret_sock);
 
 /* The former page: ring/layout.h. The caller has the lock, and owns the fd. Not before this minor
  * version. */

@@ -61,6 +61,6 @@ static inline struct dlx_client *dlx__client_ref(struct dlx_client *c)
     return c;
 }
 /* Accepts NULL. */
-void dlx__client_unref(struct dlx_client *c);
+dlx_for_gpu void dlx__client_unref(struct dlx_client *c);
 
 #endif

@@ -34,15 +34,16 @@ static inline struct dlx_wait dlx__wait_of(int64_t timeout_ns)
 }
 
 /* The end of the part that begins or goes on at `now`: the deadline at the latest. */
-uint64_t dlx__wait_part(struct dlx_wait *wait, const struct dlx_client *c, uint64_t now);
+dlx_for_gpu uint64_t dlx__wait_part(struct dlx_wait *wait, const struct dlx_client *c,
+                                    uint64_t now);
 
 /*
  * Ask, if the part is over or a signal ended it. `turn`: of the object whose call waits, so that
  * the program's own calls on that object are refused; NULL: there is none. Returns 0;
  * DLX_E_INTERRUPTED: the wait is over. The caller finds words for it.
  */
-int dlx__wait_ask(struct dlx_wait *wait, const struct dlx_client *c, struct dlx_turn *turn,
-                  bool signalled);
+dlx_for_gpu int dlx__wait_ask(struct dlx_wait *wait, const struct dlx_client *c,
+                              struct dlx_turn *turn, bool signalled);
 
 /* The same for waits of publishers and subscriptions, which a signal alone ends where the program
  * gave no `interrupt`. The message names the topic, and what was waited for. */

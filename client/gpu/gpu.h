@@ -3,25 +3,32 @@
 #define DLX_CLIENT_GPU_H
 
 /*
- * What libdlx has the code for GPUs do: gpu/lib, behind two tables. No other header of GPUs is seen
- * by the library, and a message of the CPU never comes here.
+ * What libdlx has libdlx-gpu do (gpu/, gpu/lib), behind two tables. libdlx sees no other header of
+ * GPUs, and a message of the CPU never comes here.
+ *
+ * libdlx.so loads libdlx-gpu.so.0 with dlx__gpu_load(), before the first use of a GPU; a static
+ * program links libdlx-gpu.a. Without the library tensors on GPUs fail with DLX_E_DEVICE, and
+ * everything else works.
  *
  * A publisher has its part in `gpu` once it has shared memory of a GPU, a message in `gpu` if it
- * has tensors there, and a subscription and its links in `gpu` in any case. Functions that take
- * such a part are called only if there is one.
+ * has tensors there, and a subscription and its links in `gpu` from the first such message on, or
+ * from the beginning if the subscription has `pin`. Functions that take such a part are called only
+ * if there is one: so the library is loaded then.
  */
 
 #include "client/heap/block.h"
 #include <dlx/dlx.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 struct dlx_client;
 struct dlx_export;
-struct dlx_gpu_handle;
+struct dlx_gpu_link;
 struct dlx_gpu_parcel;
 struct dlx_gpu_receiver;
 struct dlx_gpu_share;
+struct dlx_gpu_wait;
 struct dlx_manifest;
 struct dlx_manifest_item;
 struct dlx_message;
@@ -87,40 +94,43 @@ struct dlx_gpu_publisher_table {
 };
 
 struct dlx_gpu_receiver_table {
-    /* For a manifest with allocations. Returns 0; DLX_E_NO_MEMORY, DLX_E_BAD_PEER. */
+    /*
+     * For a manifest with allocations, on the thread of the subscription: begins what the link and
+     * its subscription have of GPUs, if nothing has yet. Returns 0; DLX_E_NO_MEMORY,
+     * DLX_E_BAD_PEER.
+     */
     int (*message_new)(struct dlx_subscriber_link *link, const struct dlx_manifest *manifest,
                        struct dlx_message_gpu **ret);
     /* Close what is open: nothing uses it any more. */
     void (*message_free)(struct dlx_message_gpu *gpu);
-    /* Note where tensor `i` is, and check that. `gpu` NULL: the message has no allocations. Returns
-     * 0; DLX_E_BAD_PEER. */
+    /* Note where tensor `i` is, and check that. Returns 0; DLX_E_BAD_PEER. */
     int (*place)(struct dlx_message_gpu *gpu, uint32_t i, const struct dlx_manifest_item *item,
                  const int64_t *shape, const int64_t *strides);
     /* Open tensor `i`: sets its data and device, if it is on a GPU. Any thread. */
     int (*open)(struct dlx_message *m, uint32_t i, DLTensor *tensor);
     /* Wait until an open tensor is ready, or let the stream wait, which uses it from then on. */
     int (*await)(struct dlx_export *e, void *const *stream);
+    /* What dlx_message_status() and dlx_tensor_status() return. */
+    int (*message_status)(struct dlx_message_gpu *gpu);
+    int (*wait_status)(struct dlx_gpu_wait *wait);
+    /* A tensor of dlx_message_tensor() is used on this stream. Returns 0; DLX_E_NO_MEMORY;
+     * DLX_E_DEVICE, without a message: it is neither on a GPU nor pinned for one. */
+    int (*use_on)(DLManagedTensorVersioned *tensor, void *stream);
     /* A deleter was called, of a tensor of a message with tensors on GPUs, or of one on the CPU
      * that is used on streams. Returns true if a thread releases the tensor; false: nothing uses it
      * any more, and the caller goes on. Any thread. */
     bool (*release)(struct dlx_export *e);
-    /* A link ends that had messages with tensors on GPUs: nothing of its publisher needs to stay
-     * open while no message is held. */
-    void (*link_ended)(const struct dlx_subscriber_link *link);
 
     /*
-     * Of a subscription, whose arenas are pinned for `pin`, if that is a GPU. Its links refer to
-     * it, also when the subscription has ended. Returns 0; DLX_E_NO_MEMORY; DLX_E_DEVICE (no such
-     * device, driver or backend), DLX_E_FORKED, and what else the driver says.
+     * Of a subscription whose arenas are to be pinned for `pin`. Its links refer to it, also when
+     * the subscription has ended. Returns 0; DLX_E_NO_MEMORY; DLX_E_DEVICE (no such device, driver
+     * or backend), DLX_E_FORKED, and what else the driver says.
      */
     int (*begin)(DLDevice pin, struct dlx_gpu_receiver **ret);
-    /* Any thread. */
-    struct dlx_gpu_receiver *(*ref)(struct dlx_gpu_receiver *receiver);
-    void (*unref)(struct dlx_gpu_receiver *receiver);
     /* The subscription ends: from now on callers wait themselves. Wait for publishers, as long as
      * calls may take. */
     void (*stop)(struct dlx_gpu_receiver *receiver);
-    /* Then wait for streams, and unref. */
+    /* Then wait for streams, and drop the reference of the subscription. */
     void (*end)(struct dlx_gpu_receiver *receiver);
     void (*stats)(struct dlx_gpu_receiver *receiver, struct dlx_subscription_stats *stats);
     /* Which streams went on too early, if it was not told yet: from now on it is. */
@@ -131,16 +141,72 @@ struct dlx_gpu_receiver_table {
      * (none is) and DLX_E_TIMEOUT, both without a message; DLX_E_INTERRUPTED. */
     int (*wait_released)(struct dlx_gpu_receiver *receiver, uint32_t n, uint64_t deadline);
 
+    /* A link has its subscription's: sets its `gpu`, once. Returns 0; DLX_E_NO_MEMORY. */
+    int (*link_begin)(struct dlx_subscriber_link *link, struct dlx_gpu_receiver *receiver);
+    /* A link ends, after its messages and arenas: nothing of its publisher needs to stay open while
+     * no message is held. Any thread. */
+    void (*link_end)(struct dlx_subscriber_link *link);
     /* A mapping of an arena was made. Returns 1: it is pinned; 0: nothing is; or the driver's
      * refusal, which is counted. */
-    int (*pin)(struct dlx_gpu_receiver *receiver, const void *map, uint64_t size);
+    int (*pin)(struct dlx_gpu_link *link, const void *map, uint64_t size);
     /* One that is pinned is about to be unmapped; any thread. False: it may not be, since the
      * driver would take what is mapped there next for this one. It stays until the process ends,
      * and counts as a failure. */
-    bool (*unpin)(struct dlx_gpu_receiver *receiver, const void *map, uint64_t size);
+    bool (*unpin)(struct dlx_gpu_link *link, const void *map, uint64_t size);
 };
 
-extern const struct dlx_gpu_publisher_table dlx__gpu_publisher; /* gpu/lib/share.c */
-extern const struct dlx_gpu_receiver_table dlx__gpu_receiver;   /* gpu/lib/receive.c */
+/* ---- the library ----------------------------------------------------------------------------- */
+
+#define DLX_GPU_BUILD_SIZE 64
+
+/* What it says of itself (gpu/lib/library.c). The first two members have their place in every
+ * version. */
+struct dlx_gpu_library {
+    /* DLX_GPU_BUILD of gpu_build.h, which the build makes: the release, and a hash of the private
+     * headers. */
+    char build[DLX_GPU_BUILD_SIZE];
+    /* dlx__gpu_check() of the libdlx whose functions it calls. */
+    int (*core)(const struct dlx_gpu_library *library, const char *name);
+
+    const struct dlx_gpu_publisher_table *publisher;
+    const struct dlx_gpu_receiver_table *receiver;
+    /* gpu/malloc.h */
+    int (*malloc)(int32_t device_type, int32_t device, uint64_t size, void **ret);
+    void (*free)(void *memory);
+};
+
+/*
+ * Load the library, if that was not done: any thread. What keeps it from being loaded is looked for
+ * again by each call, so a program goes on without it, and has it once it is there. Returns 0;
+ * DLX_E_DEVICE, and the message says what to install.
+ */
+int dlx__gpu_load(void);
+/* The same for a tensor on this device; DLX_E_DEVICE also if it is no GPU that can be shared. */
+int dlx__gpu_load_for(DLDevice device);
+
+/* Is that our library, of this build? `name` is that of its file. Returns 0; DLX_E_DEVICE. */
+dlx_for_gpu int dlx__gpu_check(const struct dlx_gpu_library *library, const char *name);
+
+/*
+ * Find the library, and check it. In libdlx.so this is client/gpu/load.c; in a static program that
+ * links libdlx-gpu.a, gpu/lib/library.c. A static program does not load one: it would have a second
+ * libdlx with it.
+ */
+int dlx__gpu_find(const struct dlx_gpu_library **ret);
+/* That function; NULL: a static program without libdlx-gpu.a. Tests have other ones. */
+extern int (*dlx__gpu_finder)(const struct dlx_gpu_library **ret);
+
+extern const struct dlx_gpu_library *_Atomic dlx__gpu_loaded; /* NULL: it is not */
+
+/* For a caller that has a part of the library's, or has called dlx__gpu_load(). */
+static inline const struct dlx_gpu_publisher_table *dlx__gpu_publisher(void)
+{
+    return atomic_load_explicit(&dlx__gpu_loaded, memory_order_acquire)->publisher;
+}
+
+static inline const struct dlx_gpu_receiver_table *dlx__gpu_receiver(void)
+{
+    return atomic_load_explicit(&dlx__gpu_loaded, memory_order_acquire)->receiver;
+}
 
 #endif

@@ -36,18 +36,19 @@ struct dlx_heap_kind {
 /* Of shared memory. Returns 0; DLX_E_NO_MEMORY. `is_guarded`: it is in the debug mode. */
 int dlx__heap_new(struct dlx_heap **ret, uint64_t generation, bool is_guarded);
 /* Of another kind, which is copied. */
-int dlx__heap_new_of(struct dlx_heap **ret, uint64_t generation, const struct dlx_heap_kind *kind);
-const struct dlx_heap_kind *dlx__heap_kind(const struct dlx_heap *heap);
+dlx_for_gpu int dlx__heap_new_of(struct dlx_heap **ret, uint64_t generation,
+                                 const struct dlx_heap_kind *kind);
+dlx_for_gpu const struct dlx_heap_kind *dlx__heap_kind(const struct dlx_heap *heap);
 
 /* The publisher is gone, all its messages were freed: what is local stays, and the heap goes with
  * the last of it. NULL is fine. */
-void dlx__heap_close(struct dlx_heap *heap);
+dlx_for_gpu void dlx__heap_close(struct dlx_heap *heap);
 
 /*
  * A block of `size` bytes from the arenas that are there. Returns 0; DLX_E_FULL (none fits),
  * DLX_E_NO_MEMORY.
  */
-int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret);
+dlx_for_gpu int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret);
 
 /*
  * Likewise, but from the arena of `other`, which comes back when that does: a block elsewhere would
@@ -61,7 +62,7 @@ int dlx__heap_take_beside(struct dlx_heap *heap, const struct dlx_block *other, 
  * it: for blocks that come and go together, in an arena made for all of them, and when no more
  * arenas can be had. Returns what was so before.
  */
-bool dlx__heap_put_anywhere(struct dlx_heap *heap, bool anywhere);
+dlx_for_gpu bool dlx__heap_put_anywhere(struct dlx_heap *heap, bool anywhere);
 
 /* Does a block of `size` bytes have an arena of its own? See client/heap/arena_policy.h. */
 bool dlx__heap_is_large(const struct dlx_heap *heap, uint64_t size);
@@ -85,13 +86,13 @@ void dlx__heap_want_none(struct dlx_heap *heap);
 bool dlx__heap_want(struct dlx_heap *heap, uint64_t size);
 
 /* dlx__heap_give() of one that does not go where one was taken last. */
-void dlx__heap_give_elsewhere(struct dlx_heap *heap, struct dlx_block *block);
+dlx_for_gpu void dlx__heap_give_elsewhere(struct dlx_heap *heap, struct dlx_block *block);
 
 /* Fetch blocks whose local tensors were deleted. Part of dlx__heap_take(). */
 void dlx__heap_collect(struct dlx_heap *heap);
 
 /* Bytes of a new arena that has room for `size` more; UINT64_MAX if there is no such number. */
-uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size);
+dlx_for_gpu uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size);
 
 /* Whose arenas are added from now on: they are noted there (client/base/mapped.h). The caller keeps
  * it until the next call, or the heap's end. Returns what was so before. */
@@ -101,7 +102,8 @@ struct dlx_mapped_source *dlx__heap_note_in(struct dlx_heap *heap,
 
 /* Add an arena: mapped read-write and announced. Owns the map on success. Returns 0;
  * DLX_E_NO_MEMORY. `owner` is for the kind's free_arena(). */
-int dlx__heap_add_of(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size, void *owner);
+dlx_for_gpu int dlx__heap_add_of(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size,
+                                 void *owner);
 static inline int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, uint64_t size)
 {
     return dlx__heap_add_of(heap, id, map, size, NULL);
@@ -112,28 +114,30 @@ static inline int dlx__heap_add(struct dlx_heap *heap, uint32_t id, void *map, u
  * arenas, unless they are few bytes and not `all`. Returns how many bytes there are beyond what is
  * in use and, unless `all`, some slack.
  */
-uint64_t dlx__heap_trim(struct dlx_heap *heap, bool all);
+dlx_for_gpu uint64_t dlx__heap_trim(struct dlx_heap *heap, bool all);
 /* That number alone. */
 uint64_t dlx__heap_excess(const struct dlx_heap *heap, bool all);
 /* The id of an empty arena, not the only one, where there are `excess` bytes too many: one of at
  * most so many bytes, or else the smallest. 0: there is none. */
-uint32_t dlx__heap_find_empty(const struct dlx_heap *heap, uint64_t excess, uint64_t *ret_size);
+dlx_for_gpu uint32_t dlx__heap_find_empty(const struct dlx_heap *heap, uint64_t excess,
+                                          uint64_t *ret_size);
 /*
  * Is there still too much? Then arenas that are almost empty become empty when their blocks come
  * back, unless the stream needs much more memory before that. If not, they are used again.
  */
 void dlx__heap_vacate(struct dlx_heap *heap);
 /* Unmap this arena, which is empty. */
-void dlx__heap_drop(struct dlx_heap *heap, uint32_t id);
+dlx_for_gpu void dlx__heap_drop(struct dlx_heap *heap, uint32_t id);
 
 /*
  * An arena of `size` bytes is about to be added: if that makes more than what was used lately and
  * some slack, unmap an empty one and return its id. 0: nothing is to go. `now` is the current
  * message number, `window` how many messages "lately" is.
  */
-uint32_t dlx__heap_drop_excess(struct dlx_heap *heap, uint64_t size, uint64_t now, uint64_t window);
+dlx_for_gpu uint32_t dlx__heap_drop_excess(struct dlx_heap *heap, uint64_t size, uint64_t now,
+                                           uint64_t window);
 /* Unmap an empty arena and return its id; 0 if there is none. */
-uint32_t dlx__heap_drop_empty(struct dlx_heap *heap);
+dlx_for_gpu uint32_t dlx__heap_drop_empty(struct dlx_heap *heap);
 
 /*
  * The daemon that knew the arenas has ended. Set aside, they are as they were, but nothing is put
@@ -145,14 +149,13 @@ struct dlx_heap_aside {
     uint32_t n_arenas;
     uint64_t bytes;
 };
-void dlx__heap_set_aside(struct dlx_heap *heap, struct dlx_heap_aside *ret);
+dlx_for_gpu void dlx__heap_set_aside(struct dlx_heap *heap, struct dlx_heap_aside *ret);
 /* As it was: what was added since goes. No block is in that. */
 void dlx__heap_bring_back(struct dlx_heap *heap, struct dlx_heap_aside *aside);
 /* They are of no use any more: each goes with its last block. The number of a block's arena is 0
  * then. */
-void dlx__heap_freeze(struct dlx_heap *heap, struct dlx_heap_aside *aside);
-
-uint64_t dlx__heap_bytes(const struct dlx_heap *heap);
+dlx_for_gpu void dlx__heap_freeze(struct dlx_heap *heap, struct dlx_heap_aside *aside);
+dlx_for_gpu uint64_t dlx__heap_bytes(const struct dlx_heap *heap);
 /* Does the address lie in one of its arenas? */
 bool dlx__heap_has(const struct dlx_heap *heap, const void *data);
 /* Tensors that were deleted although they had been published. */
@@ -167,7 +170,7 @@ int dlx__block_export(struct dlx_block *block, DLDataType dtype, int32_t ndim, c
                       uint64_t payload_size);
 
 /* The deleter of local tensors. */
-void dlx__block_delete(DLManagedTensorVersioned *tensor);
+dlx_for_gpu void dlx__block_delete(DLManagedTensorVersioned *tensor);
 
 /* The block of a tensor that dlx__block_export() of this heap made, else NULL, as for what a caller
  * made from a copy of it. */
@@ -246,6 +249,6 @@ static inline void dlx__heap_give(struct dlx_heap *heap, struct dlx_block *block
 
 /* A reference to a block whose tensor is local, for a message: to be given back. Returns 0;
  * DLX_E_NO_MEMORY. */
-int dlx__block_share(struct dlx_block *block, struct dlx_block **ret);
+dlx_for_gpu int dlx__block_share(struct dlx_block *block, struct dlx_block **ret);
 
 #endif

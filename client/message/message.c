@@ -46,7 +46,7 @@ static struct dlx_message_table *table_free(struct dlx_message_table *table)
 static void free_gpu(struct dlx_message *m)
 {
     if (m->gpu)
-        dlx__gpu_receiver.message_free(m->gpu);
+        dlx__gpu_receiver()->message_free(m->gpu);
     m->gpu = NULL;
 }
 
@@ -122,11 +122,14 @@ static int build_tensor(struct dlx_subscriber_link *link, uint64_t n,
     return 0;
 }
 
-/* The same for one on a GPU, which is not opened. */
+/* The same for one on a GPU, which is not opened. Without libdlx-gpu the size of its allocation is
+ * unknown. */
 static int build_on_gpu(struct dlx_message *m, uint32_t i, const struct dlx_manifest_item *item,
                         int64_t *shape, int64_t *strides)
 {
-    int r = dlx__gpu_receiver.place(m->gpu, i, item, shape, strides);
+    int r = m->gpu ? dlx__gpu_receiver()->place(m->gpu, i, item, shape, strides)
+                   : dlx__record_check_gpu(&item->record, shape, strides,
+                                           item->allocation > 0 ? UINT64_MAX : 0);
     if (r == 0)
         fill_tensor(&item->record, NULL, shape, strides, &m->tensors[i]);
     return r;
@@ -240,6 +243,17 @@ static int build_item(struct dlx_subscriber_link *link, const struct dlx_manifes
     return 0;
 }
 
+/* Without libdlx-gpu the tensors on the CPU are of use all the same, and dlx_message_tensor() says
+ * why the others are not. */
+static int begin_gpu(struct dlx_subscriber_link *link, const struct dlx_manifest *manifest,
+                     struct dlx_message *m)
+{
+    if (dlx__gpu_load() == 0)
+        return dlx__gpu_receiver()->message_new(link, manifest, &m->gpu);
+    dlx__error_clear();
+    return 0;
+}
+
 static int build_from_manifest(struct dlx_subscriber_link *link, const struct dlx_taken *taken,
                                struct dlx_message *m)
 {
@@ -261,7 +275,7 @@ static int build_from_manifest(struct dlx_subscriber_link *link, const struct dl
     if (dlx_unlikely(manifest.n_allocations > 0)) {
         /* Its manifest says when it is ready. */
         m->first_arena = m->last_arena = dlx__entry_arena(taken->words);
-        r = dlx__gpu_receiver.message_new(link, &manifest, &m->gpu);
+        r = begin_gpu(link, &manifest, m);
     }
     for (uint32_t i = 0; r == 0 && i < m->n_tensors; i++)
         r = build_item(link, &manifest, i, m, &room);
@@ -472,9 +486,18 @@ void dlx__message_abandon(struct dlx_export *e)
     unref(m);
 }
 
+/* Of a tensor that a GPU may use. */
+static void release_on_gpu(struct dlx_export *e)
+{
+    if (dlx__forked(e->message->link->generation) || !dlx__gpu_receiver()->release(e))
+        dlx__message_abandon(e);
+}
+
 static void __attribute__((noinline)) release_slowly(struct dlx_export *e)
 {
-    if (!e->message->gpu || !dlx__gpu_receiver.release(e))
+    if (e->message->gpu)
+        release_on_gpu(e);
+    else
         dlx__message_abandon(e);
 }
 
@@ -500,9 +523,7 @@ static void delete_legacy(DLManagedTensor *tensor)
 /* Of a tensor on the CPU. */
 static void delete_on_streams(DLManagedTensorVersioned *tensor)
 {
-    struct dlx_export *e = tensor->manager_ctx;
-    if (!dlx__gpu_receiver.release(e))
-        dlx__message_abandon(e);
+    release_on_gpu(tensor->manager_ctx);
 }
 
 void dlx__message_release_on_streams(DLManagedTensorVersioned *tensor)
@@ -568,6 +589,31 @@ static inline void fill(struct dlx_export *e, struct dlx_message *m, uint64_t fl
     e->as.versioned.dl_tensor = *tensor;
 }
 
+static bool is_empty(const DLTensor *tensor)
+{
+    int32_t i = 0;
+    while (i < tensor->ndim && tensor->shape[i] != 0)
+        i++;
+    return i < tensor->ndim;
+}
+
+/* Open tensor i, if it is on a GPU. */
+static int open_tensor(struct dlx_message *m, uint32_t i, DLTensor *tensor)
+{
+    if (dlx_likely(!dlx__tensor_is_on_gpu(tensor)))
+        return 0;
+    if (m->gpu)
+        return dlx__gpu_receiver()->open(m, i, tensor);
+    if (is_empty(tensor))
+        return 0;
+    int r = dlx__gpu_load();
+    if (r == 0) /* since the message was taken */
+        r = dlx__fail(DLX_E_DEVICE, "libdlx-gpu could not be loaded when the message was taken: "
+                                    "take another one");
+    return dlx__fail_prefix(r, "topic %s, publisher %" PRIu64 " (pid %u), tensor %u",
+                            m->link->topic, m->link->publisher, m->link->pid, i);
+}
+
 /* An export of tensor i, which is open, and ready for the CPU or, if there is one, for the
  * stream. */
 static int open_export(struct dlx_message *m, uint32_t i, void *const *stream, DLTensor *ret_tensor,
@@ -581,11 +627,9 @@ static int open_export(struct dlx_message *m, uint32_t i, void *const *stream, D
     e->i = i;
     e->streams = NULL;
     e->wait = NULL;
-    if (dlx_unlikely(m->gpu)) {
-        r = dlx__gpu_receiver.open(m, i, ret_tensor);
-        if (r == 0)
-            r = dlx__gpu_receiver.await(e, stream);
-    }
+    r = open_tensor(m, i, ret_tensor);
+    if (r == 0 && dlx_unlikely(m->gpu))
+        r = dlx__gpu_receiver()->await(e, stream);
     if (r == 0)
         *ret = e;
     else
@@ -808,11 +852,55 @@ int dlx_message_describe(struct dlx_message *m, uint32_t i, DLManagedTensorVersi
     if (i >= m->n_tensors)
         return dlx__fail(DLX_E_INVALID, "tensor %u of a message of %u", i, m->n_tensors);
     DLTensor tensor = m->tensors[i];
-    int r = m->gpu ? dlx__gpu_receiver.open(m, i, &tensor) : 0;
+    int r = open_tensor(m, i, &tensor);
     if (r < 0)
         return r;
     tensor.data = m->tensors[i].data; /* on a GPU: it may not be ready */
     *ret = (DLManagedTensorVersioned){
         .version = dlx__message_version(m->flags[i]), .flags = m->flags[i], .dl_tensor = tensor};
     return 0;
+}
+
+/* ---- streams ------------------------------------------------------------------------------- */
+
+/* For `call`: a received tensor of this process. */
+static int check_received(const DLManagedTensorVersioned *tensor, const char *call)
+{
+    dlx__error_clear();
+    if (!tensor || !dlx__message_of(tensor))
+        return dlx__fail(DLX_E_INVALID, "%s: the tensor is not one of dlx_message_tensor()", call);
+    return dlx__refuse_forked(dlx__message_of(tensor)->link->generation);
+}
+
+int dlx_tensor_used_on(DLManagedTensorVersioned *tensor, void *stream)
+{
+    int r = check_received(tensor, "dlx_tensor_used_on");
+    if (r < 0)
+        return r;
+    const struct dlx_message *m = dlx__message_of(tensor);
+    r = atomic_load_explicit(&m->link->gpu, memory_order_acquire)
+            ? dlx__gpu_receiver()->use_on(tensor, stream)
+            : DLX_E_DEVICE;
+    return r != DLX_E_DEVICE
+               ? r
+               : dlx__fail(r, "dlx_tensor_used_on: the tensor is not on a GPU, or is empty, and "
+                              "its subscription has no `pin`");
+}
+
+int dlx_tensor_status(const DLManagedTensorVersioned *tensor)
+{
+    int r = check_received(tensor, "dlx_tensor_status");
+    if (r < 0)
+        return r;
+    const struct dlx_export *e = tensor->manager_ctx;
+    return e->message->gpu && e->wait ? dlx__gpu_receiver()->wait_status(e->wait) : 0;
+}
+
+int dlx_message_status(const struct dlx_message *m)
+{
+    dlx__error_clear();
+    if (!m)
+        return dlx__fail(DLX_E_INVALID, "dlx_message_status: message is NULL");
+    int r = dlx__refuse_forked(m->link->generation);
+    return r == 0 && m->gpu ? dlx__gpu_receiver()->message_status(m->gpu) : r;
 }

@@ -139,10 +139,10 @@ static inline DLPackVersion dlx__message_version(uint64_t flags)
 }
 
 /* A tensor on the CPU is used on streams: its deleter is to look at them. */
-void dlx__message_release_on_streams(DLManagedTensorVersioned *tensor);
+dlx_for_gpu void dlx__message_release_on_streams(DLManagedTensorVersioned *tensor);
 
 /* The end of a tensor: nothing uses it any more, or ever did. Any thread. */
-void dlx__message_abandon(struct dlx_export *e);
+dlx_for_gpu void dlx__message_abandon(struct dlx_export *e);
 
 /*
  * Build the message of `taken`, whose hold word is set: checks every number. Returns 0;

@@ -64,7 +64,7 @@ int dlx__subscriber_link_assign(struct dlx_subscriber_link *link, uint64_t publi
 static void link_unmap_arena(const struct dlx_subscriber_link *link,
                              const struct dlx_subscriber_link_arena *arena)
 {
-    if (!arena->is_pinned || dlx__gpu_receiver.unpin(link->gpu, arena->map, arena->size))
+    if (!arena->is_pinned || dlx__gpu_receiver()->unpin(link->gpu, arena->map, arena->size))
         dlx__region_unmap(arena->map, arena->size);
     dlx__region_unmap(arena->spare, arena->size);
     dlx__mapped_remove(arena->mapped);
@@ -87,8 +87,6 @@ void dlx__subscriber_link_free(struct dlx_subscriber_link *link)
     for (uint32_t i = 0; link->messages && i < link->max_held; i++)
         dlx__message_free(link->messages[i]);
     free(link->messages);
-    if (atomic_load_explicit(&link->gpu_publisher, memory_order_relaxed) != 0)
-        dlx__gpu_receiver.link_ended(link);
     for (uint32_t i = 0; i < link->n_arenas; i++)
         link_unmap_arena(link, &link->arenas[i]);
     free(link->arenas);
@@ -96,7 +94,7 @@ void dlx__subscriber_link_free(struct dlx_subscriber_link *link)
         dlx__close(link->unmapped[i].fd);
     free(link->unmapped);
     if (link->gpu)
-        dlx__gpu_receiver.unref(link->gpu);
+        dlx__gpu_receiver()->link_end(link);
     pthread_mutex_destroy(&link->arenas_lock);
     if (link->bell >= 0)
         shutdown(link->bell, SHUT_RDWR); /* a forked child may have inherited it */
@@ -289,7 +287,8 @@ static int insert_arena(struct dlx_subscriber_link *link, uint32_t at,
 /* Outside the lock, since it takes time, and before the first message of the arena is built. */
 static void pin_arena(struct dlx_subscriber_link *link, struct dlx_subscriber_link_arena *arena)
 {
-    int r = link->gpu ? dlx__gpu_receiver.pin(link->gpu, arena->map, arena->size) : 0;
+    struct dlx_gpu_link *gpu = link->gpu;
+    int r = gpu ? dlx__gpu_receiver()->pin(gpu, arena->map, arena->size) : 0;
     arena->is_pinned = r > 0;
     if (r >= 0)
         return;

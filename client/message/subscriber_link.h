@@ -15,7 +15,8 @@
 #include <stdatomic.h>
 
 struct dlx_message;
-struct dlx_gpu_receiver; /* client/gpu/gpu.h */
+struct dlx_gpu_link; /* client/gpu/gpu.h */
+struct dlx_gpu_receiver;
 
 /* An arena of the publisher, mapped read-only. */
 struct dlx_subscriber_link_arena {
@@ -164,8 +165,9 @@ struct dlx_subscriber_link {
     struct dlx_client *client;        /* the subscription's, for as long as that is there */
     struct dlx_mapped_source *source; /* what it maps is noted there; NULL: nothing is */
     struct dlx_mapped_region *mapped_page, *mapped_control;
-    _Atomic uint64_t gpu_publisher; /* the publisher's number as one of GPU memory; 0: none yet */
-    struct dlx_gpu_receiver *gpu;   /* its subscription's; NULL: callers wait themselves */
+    struct dlx_gpu_link *_Atomic gpu; /* what it has of GPUs; NULL: nothing yet */
+    /* What its subscription has, for as long as that is there: the link may begin it. */
+    struct dlx_gpu_receiver **gpu_of;
     enum dlx_subscriber_link_pins pins;
     char unpinned[DLX_EVENT_REASON_SIZE]; /* why the first one that could not be pinned is not */
 };
@@ -297,7 +299,7 @@ bool dlx__message_may_lie_in(const struct dlx_message *m,
 
 /* The message that a tensor is of; NULL if it was not made by dlx_message_tensor(), or
  * _legacy(). */
-const struct dlx_message *dlx__message_of(const DLManagedTensorVersioned *tensor);
+dlx_for_gpu const struct dlx_message *dlx__message_of(const DLManagedTensorVersioned *tensor);
 const struct dlx_message *dlx__message_of_legacy(const DLManagedTensor *tensor);
 
 /* Its link, for as long as the message or a tensor of it is held. */

@@ -373,8 +373,10 @@ static void count_copy(struct set *set, uint32_t i)
 static int place_on_gpu(struct dlx_publisher *p, struct set *set, uint32_t i,
                         const struct dlx_publish_args *args)
 {
-    int r =
-        dlx__gpu_publisher.add(p, &set->gpu, set->n, set->items[i].tensor, args, &set->entries[i]);
+    const DLManagedTensorVersioned *tensor = set->items[i].tensor;
+    int r = dlx__gpu_load_for(tensor->dl_tensor.device);
+    if (r == 0)
+        r = dlx__gpu_publisher()->add(p, &set->gpu, set->n, tensor, args, &set->entries[i]);
     if (r < 0)
         return dlx__fail_prefix(r, "topic %s: %s", p->topic, label(set, i).text);
     set->bytes += set->entries[i].record.size;
@@ -500,9 +502,9 @@ static int hold_gpu(struct dlx_publisher *p, struct set *set, const struct dlx_p
 {
     if (!set->gpu)
         return 0;
-    int r = dlx__gpu_publisher.hold(p, set->gpu, args, &set->gpu_block);
+    int r = dlx__gpu_publisher()->hold(p, set->gpu, args, &set->gpu_block);
     if (r == 0)
-        dlx__gpu_publisher.write(p, set->gpu, dlx__block_data(set->manifest));
+        dlx__gpu_publisher()->write(p, set->gpu, dlx__block_data(set->manifest));
     return r;
 }
 
@@ -541,7 +543,7 @@ static void put_set(struct dlx_publisher *p, struct set *set, const struct dlx_p
         if (own)
             dlx__publish_handed_over(own, args);
         else if (set->gpu && is_on_gpu(set, i) && !is_copied(set, i))
-            dlx__gpu_publisher.adopt(p, set->gpu, set->items[i].tensor, args);
+            dlx__gpu_publisher()->adopt(p, set->gpu, set->items[i].tensor, args);
     }
     const struct dlx_parcel parcel = {.words = words,
                                       .blocks = blocks,
@@ -565,7 +567,7 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
 {
     int r = check_items(p, set, args);
     if (r == 0 && set->gpu)
-        dlx__gpu_publisher.collect(p);
+        dlx__gpu_publisher()->collect(p);
     if (r == 0)
         r = dlx__publish_room(p, wait);
     if (r == 0)
@@ -612,7 +614,7 @@ int dlx__publish_items(struct dlx_publisher *p, const struct dlx_item *items, ui
                           .is_copied = memset(copied, 0, bits_size(n))};
         r = publish_set(p, &set, meta, args, &wait, ret);
         if (set.gpu)
-            dlx__gpu_publisher.drop(set.gpu);
+            dlx__gpu_publisher()->drop(set.gpu);
     } while (dlx_unlikely(r < 0) && (r = dlx__publisher_go_on(p, r, &wait)) == DLX__AGAIN);
     return r;
 }

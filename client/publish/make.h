@@ -91,10 +91,12 @@ int dlx__publish_manifest(struct dlx_publisher *p, const struct dlx_manifest_ite
 
 /* Is this tensor, which is not copied, to be in the message by a reference? Either it stays the
  * caller's, or other messages refer to it. */
-bool dlx__publish_shares(const struct dlx_block *own, const struct dlx_publish_args *args);
+dlx_for_gpu bool dlx__publish_shares(const struct dlx_block *own,
+                                     const struct dlx_publish_args *args);
 
 /* Its message is out: whose is the tensor now? */
-void dlx__publish_handed_over(struct dlx_block *own, const struct dlx_publish_args *args);
+dlx_for_gpu void dlx__publish_handed_over(struct dlx_block *own,
+                                          const struct dlx_publish_args *args);
 
 /* What a message is made of. */
 struct dlx_parcel {

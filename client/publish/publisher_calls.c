@@ -117,7 +117,7 @@ static void publisher_free(struct dlx_publisher *p)
     dlx__heap_close(p->heap);
     dlx__mapped_source_unref(p->daemon.source);
     if (p->gpu)
-        dlx__gpu_publisher.free(p->gpu);
+        dlx__gpu_publisher()->free(p->gpu);
     dlx__region_unmap(p->daemon.membership, p->daemon.membership_size);
     dlx__close(p->daemon.link_sock);
     dlx__close(p->daemon.control_fd);
@@ -234,7 +234,7 @@ struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
     dlx__writer_close(&p->core);
     dlx__publisher_link_tell_end(p);
     if (p->gpu)
-        dlx__gpu_publisher.end(p);
+        dlx__gpu_publisher()->end(p);
     if (p->retain > 0)
         keep_only_retained(p);
     (void)dlx__call_publisher_close(p->client, p->id); /* a daemon that is gone knows already */
@@ -254,7 +254,7 @@ int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats 
     p->stats.published = dlx__writer_head(&p->core);
     p->stats.arena_bytes = dlx__heap_bytes(p->heap);
     p->stats.n_arenas = dlx__heap_n_arenas(p->heap);
-    p->stats.gpu_arena_bytes = p->gpu ? dlx__gpu_publisher.bytes(p) : 0;
+    p->stats.gpu_arena_bytes = p->gpu ? dlx__gpu_publisher()->bytes(p) : 0;
     p->stats.n_subscribers = dlx__publisher_link_n_attached(p);
     p->stats.deleted_again = dlx__heap_n_deleted_again(p->heap);
     r = dlx__args_return(stats, offsetof(struct dlx_publisher_stats, gpu_waits), &p->stats,

@@ -304,7 +304,7 @@ static void env_link_gone(void *userdata, struct dlx_writer_link *link)
     struct dlx_publisher *p = userdata;
     dlx__publisher_link_end(p, dlx__publisher_link_of(link));
     if (p->gpu && dlx__writer_link_is_dead(link))
-        dlx__gpu_publisher.reader_died(p);
+        dlx__gpu_publisher()->reader_died(p);
     publisher_link_free(p, dlx__publisher_link_of(link));
 }
 

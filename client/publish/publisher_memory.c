@@ -274,8 +274,10 @@ int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_bloc
 
 int dlx__publisher_heap(struct dlx_publisher *p, DLDevice device, struct dlx_heap **ret)
 {
-    if (!dlx__device_is_cpu(device))
-        return dlx__gpu_publisher.heap(p, device, ret);
+    if (!dlx__device_is_cpu(device)) {
+        int r = dlx__gpu_load_for(device);
+        return r < 0 ? r : dlx__gpu_publisher()->heap(p, device, ret);
+    }
     if (device.device_id != 0)
         return dlx__fail(DLX_E_DEVICE, "there is no CPU device %d, only 0", device.device_id);
     *ret = p->heap;
@@ -286,7 +288,7 @@ int dlx__publisher_block_of(struct dlx_publisher *p, struct dlx_heap *heap, uint
                             struct dlx_block **ret)
 {
     return heap == p->heap ? dlx__publisher_block(p, size, ret)
-                           : dlx__gpu_publisher.block(p, heap, size, ret);
+                           : dlx__gpu_publisher()->block(p, heap, size, ret);
 }
 
 int dlx__publisher_block_beside(struct dlx_publisher *p, const struct dlx_block *other,

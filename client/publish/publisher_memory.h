@@ -32,8 +32,8 @@ int dlx__publisher_block_of(struct dlx_publisher *p, struct dlx_heap *heap, uint
  * Let messages that nobody needs any more go until the heap, which is the publisher's, has `size`
  * bytes, and with `drop` some that are not passed. DLX_E_FULL: none can go any more.
  */
-int dlx__publisher_reclaim(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t size, bool drop,
-                           struct dlx_block **ret);
+dlx_for_gpu int dlx__publisher_reclaim(struct dlx_publisher *p, struct dlx_heap *heap,
+                                       uint64_t size, bool drop, struct dlx_block **ret);
 
 /* Get an arena with room for `size` bytes from the daemon, which knows the publisher by `id` and
  * has this kind of memory. Returns 0; the errors of a call to it; DLX_E_LIMIT, DLX_E_NO_MEMORY. */

@@ -52,7 +52,7 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
         r = dlx__region_attach(made->memory, dlx__steal_fd(&membership_fd), made->membership_size,
                                ret_membership);
     if (r == 0 && p->gpu) /* before a subscription of this process can hear of the new id */
-        r = dlx__gpu_publisher.also(p, made->id);
+        r = dlx__gpu_publisher()->also(p, made->id);
     if (r == 0)
         r = dlx__writer_block_new(&p->core, control, n_entries, n, &block);
     if (r == 0)

@@ -424,7 +424,7 @@ int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t 
         r = fail_for_subscribers(p, n_subscribers, &wait);
     r = arm_end(p, r);
     if (p->gpu)
-        dlx__gpu_publisher.collect(p);
+        dlx__gpu_publisher()->collect(p);
     dlx__publisher_leave(p);
     return r;
 }

@@ -289,11 +289,13 @@ static int on_offer(struct dlx_subscription *s, struct dlx_notification *notific
                                      notification->link_index, notification->max_held);
     if (r == 0) {
         link->client = s->client;
-        link->gpu = dlx__gpu_receiver.ref(s->gpu);
+        link->gpu_of = &s->gpu;
         link->origin = origin;
         link->daemon = notification->former ? DLX_LINK_SHOWN : DLX_LINK_OURS;
-        r = subscription_add_link(s, link);
+        r = s->gpu ? dlx__gpu_receiver()->link_begin(link, s->gpu) : 0;
     }
+    if (r == 0)
+        r = subscription_add_link(s, link);
     if (r == 0) {
         r = dlx__notification_link_ready(s->sock, notification->link, s->reader);
         if (r == DLX_E_FULL)
@@ -748,7 +750,7 @@ static int attach_all(struct dlx_subscription *s)
 static void subscription_free(struct dlx_subscription *s)
 {
     if (s->gpu)
-        dlx__gpu_receiver.stop(s->gpu); /* a closed link does not tell when a message is ready */
+        dlx__gpu_receiver()->stop(s->gpu); /* a closed link does not tell when a message is ready */
     while (s->n_links > 0)
         dlx__subscription_detach(s, s->links[s->n_links - 1]);
     free(s->links);
@@ -762,9 +764,16 @@ static void subscription_free(struct dlx_subscription *s)
     dlx__subscription_epoll_close(s, s->timer);
     dlx__close(s->epoll);
     if (s->gpu)
-        dlx__gpu_receiver.end(s->gpu); /* releases messages of closed links */
+        dlx__gpu_receiver()->end(s->gpu); /* releases messages of closed links */
     dlx__client_unref(s->client);
     dlx__release_handle(s, &s->generation);
+}
+
+/* Its arenas are pinned; else the first message with tensors on GPUs begins this. */
+static int begin_pinned(struct dlx_subscription *s)
+{
+    int r = dlx__gpu_load_for(s->args.pin);
+    return r < 0 ? r : dlx__gpu_receiver()->begin(s->args.pin, &s->gpu);
 }
 
 int dlx_subscribe(struct dlx_client *c, const char *topic,
@@ -806,8 +815,8 @@ int dlx_subscribe(struct dlx_client *c, const char *topic,
     memcpy(s->topic, topic, strlen(topic) + 1);
     s->epoll = epoll_create1(EPOLL_CLOEXEC);
     r = s->epoll < 0 ? dlx__fail_errno("epoll_create1") : 0;
-    if (r == 0)
-        r = dlx__gpu_receiver.begin(args.pin, &s->gpu);
+    if (r == 0 && args.pin.device_type != 0)
+        r = begin_pinned(s);
     if (r == 0)
         r = dlx__call_subscribe(c, topic, &args, c->timeout_ns, &made);
     if (r == 0) {
@@ -926,7 +935,8 @@ int dlx_subscription_get_stats(struct dlx_subscription *s, struct dlx_subscripti
     }
     if (s->client->mapped) /* links that were left */
         sum.n_held += (uint32_t)dlx__mapped_n_out(s->client->mapped, s->reader);
-    dlx__gpu_receiver.stats(s->gpu, &sum);
+    if (s->gpu)
+        dlx__gpu_receiver()->stats(s->gpu, &sum);
     r = dlx__args_return(stats, offsetof(struct dlx_subscription_stats, gpu_waits), &sum,
                          sizeof sum);
     dlx__subscription_leave(s);

@@ -92,7 +92,7 @@ struct dlx_subscription {
     struct dlx_subscription_untold untold;
     struct dlx_resume_positions resume_positions;
     struct dlx_events events;
-    struct dlx_gpu_receiver *gpu; /* client/gpu/gpu.h */
+    struct dlx_gpu_receiver *gpu; /* client/gpu/gpu.h; NULL: none yet */
     struct dlx_subscription_stats stats;
 };
 

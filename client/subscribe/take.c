@@ -509,9 +509,9 @@ static int take_once(struct dlx_subscription *s, int64_t timeout_ns, uint32_t n,
  * DLX_E_INTERRUPTED. */
 static int wait_for_release(struct dlx_subscription *s, uint32_t n_done, struct dlx_wait *wait)
 {
-    for (;;) {
+    while (s->gpu) {
         uint64_t part = dlx__wait_part(wait, s->client, dlx__now_ns());
-        int waited = dlx__gpu_receiver.wait_released(s->gpu, n_done, part);
+        int waited = dlx__gpu_receiver()->wait_released(s->gpu, n_done, part);
         if (waited == 0 || waited == DLX_E_EMPTY)
             return waited;
         if (dlx__now_ns() >= wait->deadline)
@@ -520,6 +520,7 @@ static int wait_for_release(struct dlx_subscription *s, uint32_t n_done, struct 
         if (r < 0)
             return r;
     }
+    return DLX_E_EMPTY;
 }
 
 /* Messages whose tensors were deleted are held while work on a GPU uses them: wait for the first of
@@ -530,7 +531,7 @@ take_when_released(struct dlx_subscription *s, uint64_t deadline, uint32_t n,
 {
     struct dlx_wait wait = {.deadline = deadline};
     for (;;) {
-        uint32_t n_done = dlx__gpu_receiver.n_released(s->gpu);
+        uint32_t n_done = s->gpu ? dlx__gpu_receiver()->n_released(s->gpu) : 0;
         uint64_t now = dlx__now_ns();
         int r = take_once(
             s, deadline == UINT64_MAX ? -1 : (int64_t)(deadline - DLX_MIN(now, deadline)), n, ret);
@@ -727,7 +728,7 @@ int dlx_retained_drop(struct dlx_client *c, const char *topic)
 static void tell_late(struct dlx_subscription *s)
 {
     struct dlx_gpu_late late;
-    if (dlx__gpu_receiver.tell_late(s->gpu, &late))
+    if (s->gpu && dlx__gpu_receiver()->tell_late(s->gpu, &late))
         dlx__events_push(&s->events, DLX_EVENT_LATE, late.link, late.publisher, late.pid,
                          late.topic, dlx_strerror(late.code));
 }

@@ -147,11 +147,12 @@ static int put_allocation(struct patience *patience, struct dlx_gpu_keep *keep,
 int dlx__gpu_keep_put(struct dlx_client *c, uint64_t publisher, struct dlx_gpu_keep **keep,
                       const struct dlx_gpu_handle *handle)
 {
-    if (dlx__forked(c->generation))
-        return dlx__fail_forked(c->generation);
     assert(dlx__gpu_handle_is_complete(handle) && handle->n_chunks > 0);
     struct patience patience = patience_of(c);
-    int r = DLX_E_DISCONNECTED;
+    int r = dlx__refuse_forked(c->generation);
+    if (r < 0)
+        return r;
+    r = DLX_E_DISCONNECTED;
     for (int i = 0; i < TRIES_MAX && r == DLX_E_DISCONNECTED; i++) {
         bool is_broken = false;
         if (*keep && (*keep)->sock < 0)
@@ -239,10 +240,11 @@ int dlx__gpu_keep_get(struct dlx_client *c, uint64_t link, uint64_t origin, uint
                       struct dlx_gpu_handle *ret)
 {
     uint32_t n_packets = 0;
-    int r = DLX_E_DISCONNECTED;
-    if (dlx__forked(c->generation))
-        return dlx__fail_forked(c->generation);
+    int r = dlx__refuse_forked(c->generation);
+    if (r < 0)
+        return r;
     assert(ret->id == 0);
+    r = DLX_E_DISCONNECTED;
     for (int i = 0; i < TRIES_MAX && r == DLX_E_DISCONNECTED && n_packets == 0; i++)
         r = get(c, link, origin, allocation, ret, &n_packets);
     return r;

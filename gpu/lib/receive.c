@@ -53,6 +53,13 @@ static const struct dlx_gpu_import *import_of(const struct dlx_export *e)
     return allocation > 0 ? gpu->allocations[allocation - 1].import : NULL;
 }
 
+/* The library has a part of the message, or of its link, so the link has one here. */
+static struct dlx_gpu_receiver *receiver_of(const struct dlx_export *e)
+{
+    const struct dlx_subscriber_link *link = e->message->link;
+    return atomic_load_explicit(&link->gpu, memory_order_acquire)->receiver;
+}
+
 /* ---- one word ------------------------------------------------------------------------------ */
 
 /* 0, DLX_GPU_WAITING, or an error code. `gone` was asked before: the publisher may have set the
@@ -283,8 +290,6 @@ static bool start_waiter(struct dlx_gpu_receiver *receiver)
 /* From here on the thread stays until the wait was added, or was not. */
 static bool announce_wait(struct dlx_gpu_receiver *receiver)
 {
-    if (!receiver)
-        return false;
     (void)pthread_mutex_lock(&receiver->lock);
     bool is_possible = !receiver->is_over && start_waiter(receiver);
     receiver->n_announced += is_possible;
@@ -389,8 +394,7 @@ static void count(_Atomic uint64_t *counter)
 static bool find_device(const struct dlx_export *e, DLDevice *ret)
 {
     const struct dlx_gpu_import *import = import_of(e);
-    const struct dlx_gpu_receiver *receiver = e->message->link->gpu;
-    const struct dlx_pin *pin = receiver ? receiver->pin : NULL;
+    const struct dlx_pin *pin = receiver_of(e)->pin;
     DLDevice device = e->message->tensors[e->i].device;
     if (import)
         *ret = (DLDevice){device.device_type, dlx__gpu_import_device(import)};
@@ -478,10 +482,10 @@ static int record(struct dlx_export *e, DLDevice device, const struct dlx_gpu_st
     if (r >= 0 && release->job.n_events > 0) {
         release->job.events = release->events;
         release->job.done = release_done;
-        release->receiver = e->message->link->gpu;
+        release->receiver = receiver_of(e);
         release->export = e;
         release->stream = s->n == 1 ? (uintptr_t)s->streams[0] + 1 : 0;
-        if (release->receiver && leave_to_thread(release->receiver, release))
+        if (leave_to_thread(release->receiver, release))
             return 1;
         *ret_waited = true;
         r = dlx__gpu_job_wait(&release->job);
@@ -499,8 +503,6 @@ static bool release_tensor(struct dlx_export *e)
     DLDevice device;
     bool waited = !s;
     int r = 0;
-    if (dlx__forked(link->generation))
-        return false;
     e->streams = NULL;
     if ((s || import_of(e)) && find_device(e, &device)) {
         r = s ? record(e, device, s, &waited) : DLX_E_EMPTY;
@@ -532,40 +534,78 @@ int dlx__gpu_use_on(struct dlx_export *e, void *stream)
     return 0;
 }
 
-/* For `call`: a received tensor of this process. */
-static int check_received(const DLManagedTensorVersioned *tensor, const char *call)
+static int use_tensor_on(DLManagedTensorVersioned *tensor, void *stream)
 {
-    dlx__error_clear();
-    if (!tensor || !dlx__message_of(tensor))
-        return dlx__fail(DLX_E_INVALID, "%s: the tensor is not one of dlx_message_tensor()", call);
-    return dlx__forked(dlx__message_of(tensor)->link->generation)
-               ? dlx__fail_forked(dlx__message_of(tensor)->link->generation)
-               : 0;
-}
-
-int dlx_tensor_used_on(DLManagedTensorVersioned *tensor, void *stream)
-{
-    int r = check_received(tensor, "dlx_tensor_used_on");
-    if (r < 0)
-        return r;
     struct dlx_export *e = tensor->manager_ctx;
     DLDevice device;
     if (!find_device(e, &device))
-        return dlx__fail(DLX_E_DEVICE,
-                         "dlx_tensor_used_on: the tensor is not on a GPU, or is empty, and its "
-                         "subscription has no `pin`");
+        return DLX_E_DEVICE;
     if (!import_of(e))
         dlx__message_release_on_streams(tensor);
     return dlx__gpu_use_on(e, stream);
 }
 
-int dlx_tensor_status(const DLManagedTensorVersioned *tensor)
+/* ---- what a subscription and its links have ------------------------------------------------- */
+
+static int receiver_begin(DLDevice pin, struct dlx_gpu_receiver **ret)
 {
-    int r = check_received(tensor, "dlx_tensor_status");
-    if (r < 0)
+    struct dlx_gpu_receiver *receiver = calloc(1, sizeof *receiver);
+    if (!receiver)
+        return dlx__fail(DLX_E_NO_MEMORY, "state of a subscription");
+    int r = pin.device_type != 0 ? dlx__pin_new(pin, &receiver->pin) : 0;
+    if (r < 0) {
+        free(receiver);
         return r;
-    const struct dlx_export *e = tensor->manager_ctx;
-    return e->message->gpu && e->wait ? dlx__gpu_wait_result(e->wait) : 0;
+    }
+    atomic_init(&receiver->refs, 1);
+    (void)pthread_mutex_init(&receiver->lock, NULL);
+    *ret = receiver;
+    return 0;
+}
+
+static struct dlx_gpu_receiver *receiver_ref(struct dlx_gpu_receiver *receiver)
+{
+    atomic_fetch_add_explicit(&receiver->refs, 1, memory_order_relaxed);
+    return receiver;
+}
+
+static void receiver_unref(struct dlx_gpu_receiver *receiver)
+{
+    if (atomic_fetch_sub_explicit(&receiver->refs, 1, memory_order_acq_rel) > 1)
+        return;
+    dlx__pin_free(receiver->pin);
+    (void)pthread_mutex_destroy(&receiver->lock);
+    free(receiver);
+}
+
+static int link_begin(struct dlx_subscriber_link *link, struct dlx_gpu_receiver *receiver)
+{
+    struct dlx_gpu_link *of = calloc(1, sizeof *of);
+    if (!of)
+        return dlx__fail(DLX_E_NO_MEMORY, "state of a link");
+    of->receiver = receiver_ref(receiver);
+    atomic_store_explicit(&link->gpu, of, memory_order_release);
+    return 0;
+}
+
+/* The first message with tensors on GPUs begins it. */
+static int ensure_link(struct dlx_subscriber_link *link)
+{
+    int r = 0;
+    if (atomic_load_explicit(&link->gpu, memory_order_relaxed))
+        return 0;
+    if (!*link->gpu_of)
+        r = receiver_begin((DLDevice){0}, link->gpu_of);
+    return r < 0 ? r : link_begin(link, *link->gpu_of);
+}
+
+static void link_end(struct dlx_subscriber_link *link)
+{
+    struct dlx_gpu_link *of = atomic_load_explicit(&link->gpu, memory_order_relaxed);
+    if (of->publisher != 0)
+        dlx__gpu_imports_gone((struct dlx_gpu_publisher){of->publisher, link->publisher}, 0);
+    receiver_unref(of->receiver);
+    free(of);
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -592,6 +632,9 @@ static int message_new(struct dlx_subscriber_link *link, const struct dlx_manife
                        struct dlx_message_gpu **ret)
 {
     uint32_t n = manifest->n_allocations;
+    int r = ensure_link(link);
+    if (r < 0)
+        return r;
     struct dlx_message_gpu *gpu = calloc(1, sizeof *gpu + n * sizeof gpu->allocations[0]);
     struct place *places = calloc(manifest->header.n_tensors, sizeof *places);
     if (!gpu || !places) {
@@ -604,14 +647,14 @@ static int message_new(struct dlx_subscriber_link *link, const struct dlx_manife
     gpu->publisher = (struct dlx_gpu_publisher){number, link->publisher};
     gpu->ready = (dlx_atomic_u32 *)(uintptr_t)&manifest->gpu->ready; /* to be read */
     gpu->timeout_ns = link->client->timeout_ns;
-    atomic_store_explicit(&link->gpu_publisher, number, memory_order_relaxed);
+    atomic_load_explicit(&link->gpu, memory_order_relaxed)->publisher = number;
     gpu->places = places;
     gpu->n_allocations = n;
     for (uint32_t i = 0; i < n; i++) {
         struct allocation *a = &gpu->allocations[i];
         memcpy(a->bytes, manifest->allocations + (size_t)i * sizeof a->bytes, sizeof a->bytes);
         __asm__ volatile("" ::: "memory"); /* from here on only the private copy is looked at */
-        int r = decode(a);
+        r = decode(a);
         if (r < 0 && r != DLX_E_VERSION) { /* of a later version: said when it is to be opened */
             message_free(gpu);
             return dlx__fail_prefix(DLX_E_BAD_PEER, "allocation %u", i + 1);
@@ -621,12 +664,6 @@ static int message_new(struct dlx_subscriber_link *link, const struct dlx_manife
     }
     *ret = gpu;
     return 0;
-}
-
-static void link_ended(const struct dlx_subscriber_link *link)
-{
-    uint64_t number = atomic_load_explicit(&link->gpu_publisher, memory_order_relaxed);
-    dlx__gpu_imports_gone((struct dlx_gpu_publisher){number, link->publisher}, 0);
 }
 
 static int32_t device_type_of(enum dlx_gpu_kind kind)
@@ -748,7 +785,7 @@ static int let_stream_wait(struct dlx_export *e, void *stream)
     int r = 0;
     (void)pthread_mutex_lock(&gpu->lock);
     if (!share_wait(gpu, e, stream)) {
-        r = dlx__gpu_wait_add(e->message->link->gpu, &args, &e->wait);
+        r = dlx__gpu_wait_add(receiver_of(e), &args, &e->wait);
         if (r == 0) {
             (void)dlx__gpu_wait_unref(gpu->wait);
             gpu->wait = wait_ref(e->wait);
@@ -786,53 +823,15 @@ static int await_tensor(struct dlx_export *e, void *const *stream)
     return fail_tensor(m, e->i, r);
 }
 
-int dlx_message_status(const struct dlx_message *m)
+static int message_status(struct dlx_message_gpu *gpu)
 {
-    dlx__error_clear();
-    if (!m)
-        return dlx__fail(DLX_E_INVALID, "dlx_message_status: message is NULL");
-    if (dlx__forked(m->link->generation))
-        return dlx__fail_forked(m->link->generation);
-    if (!m->gpu)
-        return 0;
-    (void)pthread_mutex_lock(&m->gpu->lock);
-    int r = m->gpu->wait ? dlx__gpu_wait_result(m->gpu->wait) : 0;
-    (void)pthread_mutex_unlock(&m->gpu->lock);
+    (void)pthread_mutex_lock(&gpu->lock);
+    int r = gpu->wait ? dlx__gpu_wait_result(gpu->wait) : 0;
+    (void)pthread_mutex_unlock(&gpu->lock);
     return r;
 }
 
-/* ---- a subscription -------------------------------------------------------------------------- */
-
-static int receiver_begin(DLDevice pin, struct dlx_gpu_receiver **ret)
-{
-    struct dlx_gpu_receiver *receiver = calloc(1, sizeof *receiver);
-    if (!receiver)
-        return dlx__fail(DLX_E_NO_MEMORY, "state of a subscription");
-    int r = pin.device_type != 0 ? dlx__pin_new(pin, &receiver->pin) : 0;
-    if (r < 0) {
-        free(receiver);
-        return r;
-    }
-    atomic_init(&receiver->refs, 1);
-    (void)pthread_mutex_init(&receiver->lock, NULL);
-    *ret = receiver;
-    return 0;
-}
-
-static struct dlx_gpu_receiver *receiver_ref(struct dlx_gpu_receiver *receiver)
-{
-    atomic_fetch_add_explicit(&receiver->refs, 1, memory_order_relaxed);
-    return receiver;
-}
-
-static void receiver_unref(struct dlx_gpu_receiver *receiver)
-{
-    if (atomic_fetch_sub_explicit(&receiver->refs, 1, memory_order_acq_rel) > 1)
-        return;
-    dlx__pin_free(receiver->pin);
-    (void)pthread_mutex_destroy(&receiver->lock);
-    free(receiver);
-}
+/* ---- a subscription ------------------------------------------------------------------------ */
 
 static void receiver_stats(struct dlx_gpu_receiver *receiver, struct dlx_subscription_stats *stats)
 {
@@ -868,34 +867,37 @@ static void receiver_end(struct dlx_gpu_receiver *receiver)
     receiver_unref(receiver);
 }
 
-static int pin_arena(struct dlx_gpu_receiver *receiver, const void *map, uint64_t size)
+static int pin_arena(struct dlx_gpu_link *link, const void *map, uint64_t size)
 {
-    int r = receiver->pin ? dlx__pin_add(receiver->pin, map, size) : 0;
-    return receiver->pin && r == 0 ? 1 : r;
+    struct dlx_pin *pin = link->receiver->pin;
+    int r = pin ? dlx__pin_add(pin, map, size) : 0;
+    return pin && r == 0 ? 1 : r;
 }
 
-static bool unpin_arena(struct dlx_gpu_receiver *receiver, const void *map, uint64_t size)
+static bool unpin_arena(struct dlx_gpu_link *link, const void *map, uint64_t size)
 {
-    return dlx__pin_remove(receiver->pin, map, size);
+    return dlx__pin_remove(link->receiver->pin, map, size);
 }
 
-const struct dlx_gpu_receiver_table dlx__gpu_receiver = {
+const struct dlx_gpu_receiver_table dlx__gpu_receive_table = {
     .message_new = message_new,
     .message_free = message_free,
     .place = place_tensor,
     .open = open_tensor,
     .await = await_tensor,
+    .message_status = message_status,
+    .wait_status = dlx__gpu_wait_result,
+    .use_on = use_tensor_on,
     .release = release_tensor,
-    .link_ended = link_ended,
     .begin = receiver_begin,
-    .ref = receiver_ref,
-    .unref = receiver_unref,
     .stop = receiver_stop,
     .end = receiver_end,
     .stats = receiver_stats,
     .tell_late = tell_late,
     .n_released = n_released,
     .wait_released = wait_released,
+    .link_begin = link_begin,
+    .link_end = link_end,
     .pin = pin_arena,
     .unpin = unpin_arena,
 };

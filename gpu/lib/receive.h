@@ -62,6 +62,12 @@ struct dlx_gpu_receiver {
     dlx_atomic_u32 changed; /* counts what was added, and the end; a futex */
 };
 
+/* What a link has, from the first message with tensors on GPUs on, or if arenas are pinned. */
+struct dlx_gpu_link {
+    struct dlx_gpu_receiver *receiver; /* its subscription's: a reference */
+    uint64_t publisher; /* the publisher's number as one of GPU memory; 0: none yet */
+};
+
 /* Fetch an allocation of the link's publisher from the keeper: as dlx__gpu_keep_get(). */
 int dlx__message_gpu_fetch(struct dlx_client *c, const struct dlx_subscriber_link *link,
                            uint64_t allocation, struct dlx_gpu_handle *ret);
@@ -94,6 +100,6 @@ int dlx__gpu_wait_result(struct dlx_gpu_wait *wait);
 /* NULL is fine; returns NULL. */
 struct dlx_gpu_wait *dlx__gpu_wait_unref(struct dlx_gpu_wait *wait);
 
-extern const struct dlx_gpu_receiver_table dlx__gpu_receiver;
+extern const struct dlx_gpu_receiver_table dlx__gpu_receive_table;
 
 #endif

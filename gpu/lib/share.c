@@ -28,7 +28,6 @@
 
 #include "gpu/lib/share.h"
 #include "client/base/device.h"
-#include "client/gpu/gpu.h"
 #include "client/message/subscriber_link.h"
 #include "client/publish/make.h"
 #include "client/publish/publisher.h"
@@ -764,7 +763,7 @@ static void parcel_write(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel,
         p->stats.gpu_waits += dlx__gpu_order_add(&parcel->share->order, &parcel->job);
 }
 
-const struct dlx_gpu_publisher_table dlx__gpu_publisher = {
+const struct dlx_gpu_publisher_table dlx__gpu_share_table = {
     .heap = heap_of,
     .block = heap_block,
     .add = parcel_add,

@@ -2,6 +2,7 @@
 #ifndef DLX_GPU_SHARE_H
 #define DLX_GPU_SHARE_H
 
+#include "client/gpu/gpu.h"
 #include "gpu/exports.h"
 #include "gpu/lib/order.h"
 
@@ -20,5 +21,7 @@ struct dlx_gpu_share {
     uint32_t n_mortal; /* parcels that end with this process */
     bool is_over;      /* what comes back now is LEFT */
 };
+
+extern const struct dlx_gpu_publisher_table dlx__gpu_share_table;
 
 #endif

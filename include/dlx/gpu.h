@@ -6,10 +6,14 @@
  * Tensors on GPUs. Included by dlx/dlx.h.
  *
  * Tensors on device kDLCUDA or kDLROCM travel like tensors on the CPU, and one set may have both.
- * Three things differ. Other processes open GPU memory by descriptors, which a separate process,
- * the GPU keeper, holds (docs/GPU.md). Work on a GPU goes on after a call has returned, so
- * publishing and releasing name a stream (CUstream or hipStream_t; NULL: the default stream). And
- * no page table makes a received tensor read-only: nobody may write to it, but nothing enforces
+ * libdlx-gpu, a second library of the same build, does what is to be done on GPUs: libdlx.so loads
+ * it when a program uses a GPU for the first time, and a static program links it. Without it, what
+ * follows fails with DLX_E_DEVICE, and dlx_take() takes messages for their tensors on the CPU.
+ *
+ * Three things differ from the CPU. Other processes open GPU memory by descriptors, which the GPU
+ * keeper holds, a separate process (docs/GPU.md). Work on a GPU goes on after a call has returned,
+ * so publishing and releasing name a stream (CUstream or hipStream_t; NULL: the default stream).
+ * And no page table makes a received tensor read-only: nobody may write to it, but nothing enforces
  * that.
  *
  * Allocating. dlx_alloc() and dlx_alloc_set() with `device` {kDLCUDA, n} or {kDLROCM, n} give

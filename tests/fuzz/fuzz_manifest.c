@@ -42,16 +42,18 @@ static void require_same(const struct dlx_manifest_item *a, const struct dlx_man
 static void read_gpu(const struct dlx_manifest *manifest, const struct dlx_manifest_item *items)
 {
     static struct dlx_client client = {.refs = 1};
-    static struct dlx_subscriber_link subscriber_link = {.pid = 1, .bell = -1, .client = &client};
+    static struct dlx_gpu_receiver *receiver;
+    static struct dlx_subscriber_link subscriber_link = {
+        .pid = 1, .bell = -1, .client = &client, .gpu_of = &receiver};
     struct dlx_message_gpu *gpu = NULL;
     client.generation = dlx_fuzz_generation;
-    if (dlx__gpu_receiver.message_new(&subscriber_link, manifest, &gpu) < 0) {
+    if (dlx__gpu_receive_table.message_new(&subscriber_link, manifest, &gpu) < 0) {
         REQUIRE(*dlx__error_message());
         return;
     }
     for (uint32_t i = 0; i < manifest->header.n_tensors; i++)
-        (void)dlx__gpu_receiver.place(gpu, i, &items[i], items[i].shape, items[i].strides);
-    dlx__gpu_receiver.message_free(gpu);
+        (void)dlx__gpu_receive_table.place(gpu, i, &items[i], items[i].shape, items[i].strides);
+    dlx__gpu_receive_table.message_free(gpu);
 }
 
 /* Returns whether it was accepted. */

@@ -17,13 +17,14 @@ static struct dlx_gpu_receiver *receiver;
 static void setup(void)
 {
     ok(dlx__fork_init(&subscriber_link.generation));
-    ok(dlx__gpu_receiver.begin((DLDevice){kDLCUDA, 0}, &receiver)); /* its arenas are pinned */
-    subscriber_link.gpu = receiver;
+    ok(dlx__gpu_receive_table.begin((DLDevice){kDLCUDA, 0}, &receiver)); /* its arenas are pinned */
+    ok(dlx__gpu_receive_table.link_begin(&subscriber_link, receiver));
 }
 
 static void teardown(void)
 {
-    dlx__gpu_receiver.end(receiver);
+    dlx__gpu_receive_table.end(receiver);
+    dlx__gpu_receive_table.link_end(&subscriber_link);
 }
 
 /* ---- the calls ------------------------------------------------------------------------------- */
@@ -88,7 +89,7 @@ void __wrap_dlx__message_abandon(struct dlx_export *e);
 void __wrap_dlx__message_abandon(struct dlx_export *e)
 {
     (void)e;
-    n_done_at_abandon = dlx__gpu_receiver.n_released(receiver);
+    n_done_at_abandon = dlx__gpu_receive_table.n_released(receiver);
 }
 
 /* ---- the order ------------------------------------------------------------------------------- */
@@ -108,7 +109,7 @@ LOOP_TEST(a_stream_goes_on_when_its_result_is_known, 0, 2)
         .m = &m, .word = &word, .deadline = UINT64_MAX, .is_gone = is_not_gone};
     result_at_gate = DLX_GPU_WAITING;
     ok(dlx__gpu_wait_add(receiver, &args, &wait_));
-    dlx__gpu_receiver.stop(receiver); /* ends the thread */
+    dlx__gpu_receive_table.stop(receiver); /* ends the thread */
     ck_assert_int_eq(result_at_gate, _i == 0 ? 0 : DLX_E_DEVICE);
     wait_ = dlx__gpu_wait_unref(wait_);
 }
@@ -120,9 +121,9 @@ TEST(a_release_is_done_when_its_message_has_been_let_go)
     struct dlx_message m = {.link = &subscriber_link, .n_tensors = 1, .tensors = &tensor};
     struct dlx_export e = {.message = &m};
     ok(dlx__gpu_use_on(&e, (void *)(uintptr_t)8));
-    ck_assert(dlx__gpu_receiver.release(&e)); /* a thread does it */
-    ok(dlx__gpu_receiver.wait_released(receiver, 0, dlx__deadline(PATIENCE)));
-    ck_assert_uint_eq(dlx__gpu_receiver.n_released(receiver), 1);
+    ck_assert(dlx__gpu_receive_table.release(&e)); /* a thread does it */
+    ok(dlx__gpu_receive_table.wait_released(receiver, 0, dlx__deadline(PATIENCE)));
+    ck_assert_uint_eq(dlx__gpu_receive_table.n_released(receiver), 1);
     ck_assert_uint_eq(n_done_at_abandon, 0);
 }
 

@@ -8,8 +8,13 @@
 static uint8_t bytes[DLX_SHM_ALLOCATION_SIZE];
 static const struct dlx_shm_manifest_gpu gpu_part = {.publisher = 77, .ready = DLX_GPU_READY};
 static struct dlx_client client = {.refs = 1};
-static struct dlx_subscriber_link subscriber_link = {
-    .topic = "cam/front", .publisher = 7, .pid = 42, .bell = -1, .client = &client};
+static struct dlx_gpu_receiver *receiver;
+static struct dlx_subscriber_link subscriber_link = {.topic = "cam/front",
+                                                     .publisher = 7,
+                                                     .pid = 42,
+                                                     .bell = -1,
+                                                     .client = &client,
+                                                     .gpu_of = &receiver};
 
 /* An honest one of 4096 bytes. */
 static void setup(void)
@@ -26,7 +31,7 @@ static int make(struct dlx_message_gpu **ret)
 {
     const struct dlx_manifest manifest = {
         .header = {.n_tensors = 1}, .gpu = &gpu_part, .n_allocations = 1, .allocations = bytes};
-    return dlx__gpu_receiver.message_new(&subscriber_link, &manifest, ret);
+    return dlx__gpu_receive_table.message_new(&subscriber_link, &manifest, ret);
 }
 
 static const int64_t shape[] = {256};
@@ -42,7 +47,7 @@ static int place(struct dlx_message_gpu *gpu, int32_t device_type, uint64_t offs
                                                       .offset = offset,
                                                       .size = 1024},
                                            .allocation = 1};
-    return dlx__gpu_receiver.place(gpu, 0, &item, shape, NULL);
+    return dlx__gpu_receive_table.place(gpu, 0, &item, shape, NULL);
 }
 
 TEST(a_tensor_lies_in_its_allocation)
@@ -52,7 +57,7 @@ TEST(a_tensor_lies_in_its_allocation)
     ck_assert_int_eq(place(gpu, kDLCUDA, 3072), 0);
     ck_assert_int_eq(place(gpu, kDLCUDA, 3073), DLX_E_BAD_PEER);
     ck_assert_int_eq(place(gpu, kDLROCM, 0), DLX_E_BAD_PEER);
-    dlx__gpu_receiver.message_free(gpu);
+    dlx__gpu_receive_table.message_free(gpu);
 }
 
 TEST(a_description_that_cannot_be_is_the_peer_s_fault)
@@ -71,11 +76,11 @@ LOOP_TEST(a_kind_of_a_later_version_is_told_when_it_is_opened, 0, 2)
     ck_assert_int_eq(make(&gpu), 0);
     ck_assert_int_eq(place(gpu, kDLCUDA, 1 << 20), 0);
     struct dlx_message m = {.link = &subscriber_link, .n_tensors = 1, .gpu = gpu};
-    ck_assert_int_eq(dlx__gpu_receiver.open(&m, 0, &tensor), DLX_E_VERSION);
+    ck_assert_int_eq(dlx__gpu_receive_table.open(&m, 0, &tensor), DLX_E_VERSION);
     ck_assert_ptr_null(tensor.data);
     contains(dlx__error_message(), "99");
     contains(dlx__error_message(), "cam/front, publisher 7 (pid 42)");
-    dlx__gpu_receiver.message_free(gpu);
+    dlx__gpu_receive_table.message_free(gpu);
 }
 
 int main(void)

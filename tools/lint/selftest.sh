@@ -224,6 +224,26 @@ printf 'DLX_0.1 { global: dlx_*; local: *; };\n' >"$tmp/pattern.map"
 printf 'DLX_0.1 { global: dlx_one; local: *; };\n' >"$tmp/fewer.map"
 printf 'DLX_0.1 { global: dlx_one; dlx_two; other; local: *; };\n' >"$tmp/other.map"
 printf 'DLX_0.1 { global: dlx_one; dlx_two; dlx_four; local: *; };\n' >"$tmp/more.map"
+private='int dlx__a(void) { return 3; } int dlx__b(void) { return 4; }'
+printf '%s\n' 'DLX_0.1 { global: dlx_one; dlx_two; local: *; };' \
+    'DLX_PRIVATE_0 { global: dlx__a; dlx__b; };' >"$tmp/private.map"
+printf '%s\n' 'DLX_0.1 { global: dlx_one; dlx_two; local: *; };' \
+    'DLX_PRIVATE_0 { global: dlx__a; };' >"$tmp/one-private.map"
+gpu_lib() { # gpu_lib <functions that it calls...>
+    printf 'int %s(void);\n' "$@" >"$tmp/gpu.c"
+    printf 'int dlx_gpu(void) { return 0%s; }\n' "$(printf ' + %s()' "$@")" >>"$tmp/gpu.c"
+    "${CC:-gcc}" -shared -fPIC -o "$tmp/gpu.so" "$tmp/gpu.c" "$tmp/lib.so"
+}
+lib "$both $private" "$tmp/private.map"
+private_symbols() { "$here/symbols" "$tmp/lib.so" "$tmp/$1" "$tmp/include" "$tmp/gpu.so"; }
+gpu_lib dlx__a dlx__b
+expect 0 'private symbols' private_symbols private.map
+expect 1 'a private symbol that is not in the map' private_symbols one-private.map
+gpu_lib dlx__a
+expect 1 'a private symbol that is not called' private_symbols private.map
+gpu_lib dlx__a dlx__b dlx_one
+expect 1 'a public function that the GPU library calls' private_symbols private.map
+
 lib "$both" "$tmp/good.map"
 expect 0 'good symbols' "$here/symbols" "$tmp/lib.so" "$tmp/good.map" "$tmp/include"
 expect 1 'a map that is not the one of the library' "$here/symbols" "$tmp/lib.so" "$tmp/fewer.map"
