@@ -136,7 +136,8 @@ $(BUILD)/tests/test_gpu_threads: private LINK_FLAGS = $(call wrap,dlx__gpu_gate_
 $(BUILD)/tests/sim_daemon: private LINK_FLAGS = $(call wrap,malloc calloc realloc reallocarray \
     strdup strndup free close socketpair memfd_create open fcntl pipe2 fallocate getsockopt \
     clock_gettime shutdown sendmsg recvmsg dlxd_client_send dlxd_client_send_fds \
-    dlxd_client_send_ok dlxd_client_send_error dlxd_client_end_some dlx__packet_refuses_fds \
+    dlxd_client_send_ok dlxd_client_send_error dlxd_client_end_some dlxd_slice_is_over \
+    dlx__packet_refuses_fds \
     dlxd_outbox_send dlxd_link_drop_landed dlxd_pending_join_send dlxd_report_has_left \
     dlxd_membership_withdrawn dlxd_idmap_remove dlxd_lack_begin dlxd_proof_begin \
     dlx__region_prove)

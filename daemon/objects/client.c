@@ -188,27 +188,34 @@ int dlxd_client_new(struct dlxd_client **ret, struct dlxd_broker *broker, int ta
     return 0;
 }
 
-/* How many subscriptions or links end in one step, or the weight of publishers. */
-#define END_AT_ONCE 32U
+static bool owns_something(const struct dlxd_client *client)
+{
+    return !dlxd_list_empty(&client->publishers) || !dlxd_list_empty(&client->subscriptions);
+}
+
+static void end_publisher(const struct dlxd_client *client, struct dlxd_publisher *publisher)
+{
+    if (client->dismissed)
+        dlxd_publisher_vanish(publisher);
+    else
+        dlxd_publisher_die(publisher, client->pidfd);
+}
 
 bool dlxd_client_end_some(struct dlxd_client *client)
 {
-    uint32_t n = END_AT_ONCE;
     dlxd_request_end(client);
     client->gpu_call = dlxd_gpu_call_free(client->gpu_call);
-    while (n > 0 && !dlxd_list_empty(&client->publishers)) {
-        struct dlxd_publisher *publisher =
-            dlxd_container_of(client->publishers.next, struct dlxd_publisher, by_client);
-        n -= DLX_MIN(n, dlxd_publisher_weight(publisher));
-        if (client->dismissed)
-            dlxd_publisher_vanish(publisher);
+    while (owns_something(client)) {
+        if (!dlxd_list_empty(&client->publishers))
+            end_publisher(client, dlxd_container_of(client->publishers.next, struct dlxd_publisher,
+                                                    by_client));
         else
-            dlxd_publisher_die(publisher, client->pidfd);
+            (void)dlxd_subscription_end_some(
+                dlxd_container_of(client->subscriptions.next, struct dlxd_subscription, by_client));
+        if (dlxd_slice_is_over(&client->broker->users))
+            break;
     }
-    while (n > 0 && !dlxd_list_empty(&client->subscriptions))
-        (void)dlxd_subscription_end_some(
-            dlxd_container_of(client->subscriptions.next, struct dlxd_subscription, by_client), &n);
-    return !dlxd_list_empty(&client->publishers) || !dlxd_list_empty(&client->subscriptions);
+    return owns_something(client);
 }
 
 void dlxd_client_free(struct dlxd_client *client)
@@ -312,9 +319,6 @@ void dlxd_request_resume(struct dlxd_client *client, uint32_t serial, int r)
 }
 
 /* ---- the review of what it has ------------------------------------------------------------- */
-
-/* The most objects that are checked in one step. */
-#define CHECKS_AT_ONCE 64U
 
 static int check(const struct dlxd_client *client, enum dlxd_verb verb, const char *topic)
 {
@@ -436,10 +440,12 @@ void dlxd_review_step(struct dlxd_client *client)
     int r = client->refuse_code == 0 && begins ? dlxd_policy_admit(policy, client->principal) : 0;
     if (client->refuse_code < 0)
         review->state = DLXD_REVIEW_NONE;
-    for (uint32_t n = dlxd_policy_checks_at_once(policy, CHECKS_AT_ONCE);
-         n > 0 && r == 0 && review->state != DLXD_REVIEW_NONE; n--)
+    while (r == 0 && review->state != DLXD_REVIEW_NONE) {
         r = review->state == DLXD_REVIEW_PUBLISHERS ? review_publisher(client)
                                                     : review_subscription(client);
+        if (dlxd_slice_is_over(&client->broker->users))
+            break;
+    }
     if (r == 0)
         return;
     review->state = DLXD_REVIEW_NONE;

@@ -71,7 +71,7 @@ void dlxd_request_resume(struct dlxd_client *client, uint32_t serial, int r);
 
 /* The rules have changed: the client's task checks whether they still allow what it has. */
 void dlxd_client_review(struct dlxd_client *client);
-/* Does a part: it checks as many objects as suits the number of rules. */
+/* Does a step of it. */
 void dlxd_review_step(struct dlxd_client *client);
 
 #endif

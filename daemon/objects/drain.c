@@ -11,8 +11,6 @@
 
 /* The part of the time that scans may take (1/16). */
 #define LOOK_PART 16U
-/* The most weight of links ended in one step. */
-#define ENDS_AT_ONCE 16U
 /* The duration of a scan of the links of all users. */
 #define LOOK_ALL_NS UINT64_C(1000000)
 
@@ -176,14 +174,11 @@ static bool end_some(struct dlxd_task *task)
 {
     struct dlxd_user *user = dlxd_container_of(task, struct dlxd_user, end_drains);
     struct dlxd_list *list = &user->drains.list;
-    for (uint32_t weight = 0; !dlxd_list_empty(list);) {
+    while (!dlxd_list_empty(list)) {
         struct dlxd_list *first = list->next;
         struct dlxd_drain *drain = drain_of(first);
         if (!drain->is_due)
             return false;
-        if (weight >= ENDS_AT_ONCE)
-            return true;
-        weight += dlxd_drain_weight(drain->max_held);
         drain->is_due = false;
         if (drain_is_over(drain)) {
             draining_end(drain);
@@ -191,6 +186,8 @@ static bool end_some(struct dlxd_task *task)
             dlxd_list_remove(first);
             dlxd_list_push_back(list, first);
         }
+        if (dlxd_slice_is_over(user->users))
+            return true;
     }
     return false;
 }

@@ -12,12 +12,8 @@
 #include "daemon/users/principal.h"
 #include <stdio.h>
 
-/* How many topics or subscriptions are checked, and how many links are made, in one step. A long
- * pattern takes about 60 us for each topic, a link about 10 us. */
-#define LOOKS_AT_ONCE 16U
-#define LINKS_AT_ONCE 16U
-/* How many publishers of a topic are looked at in one step. */
-#define PUBLISHERS_AT_ONCE 256U
+/* How many spare links are made at once, when the subscription or a publisher comes. */
+#define SPARES_AT_ONCE 16U
 /* So many spare links a subscription may get that asked for fewer. */
 #define SPARES_GROWN_MAX 64U
 
@@ -75,18 +71,21 @@ static int offer_add(struct dlxd_offers *offers, const struct dlxd_publisher *pu
     return 0;
 }
 
-/* Adds those after `offers->publisher`, and looks at no more than `*n`. Returns 0, or an error. */
-static int offer_add_topic(struct dlxd_offers *offers, struct dlxd_topic *topic, uint32_t *n)
+/* Adds those after `offers->publisher`, until the slice is over. Returns 0, or an error. */
+static int offer_add_topic(struct dlxd_offers *offers, struct dlxd_topic *topic)
 {
     const struct dlxd_subscription *subscription = offers->subscription;
     struct dlxd_registry *registry = &subscription->broker->registry;
     struct dlxd_list *it = may_offer(subscription, topic->name)
                                ? dlxd_publisher_next_of(registry, topic, offers->publisher)
                                : &topic->publishers;
+    struct dlxd_list *first = it;
     int r = 0;
-    for (; it != &topic->publishers && *n > 0 && r == 0; it = it->next, --*n) {
+    for (; it != &topic->publishers && r == 0; it = it->next) {
         const struct dlxd_publisher *publisher =
             dlxd_container_of(it, struct dlxd_publisher, by_topic);
+        if (it != first && dlxd_slice_is_over(&subscription->broker->users))
+            break;
         offers->publisher = dlxd_publisher_id(publisher);
         bool is_silent = publisher->announced == 0;
         if (is_silent || announced_to(publisher, subscription) > subscription->since)
@@ -117,21 +116,17 @@ static struct dlxd_topic *next_topic(struct dlxd_offers *offers)
 static int find_some(struct dlxd_offers *offers)
 {
     const struct dlxd_subscription *subscription = offers->subscription;
-    const struct dlxd_policy *policy = &subscription->broker->policy;
     struct dlxd_registry *registry = &subscription->broker->registry;
     struct dlxd_topic *topic = subscription->topic;
-    /* A reliable link needs a right of its own. */
-    uint32_t n_publishers = subscription->config.reliable
-                                ? dlxd_policy_checks_at_once(policy, PUBLISHERS_AT_ONCE)
-                                : PUBLISHERS_AT_ONCE;
-    int r = topic ? offer_add_topic(offers, topic, &n_publishers) : 0;
-    for (uint32_t n = dlxd_policy_checks_at_once(policy, LOOKS_AT_ONCE);
-         n > 0 && n_publishers > 0 && r == 0 && !subscription->topic; n--) {
+    int r = topic ? offer_add_topic(offers, topic) : 0;
+    while (r == 0 && !subscription->topic) {
         topic = next_topic(offers);
         if (!topic)
             break;
         if (dlx__pattern_matches(subscription->topic_name, topic->name))
-            r = offer_add_topic(offers, topic, &n_publishers);
+            r = offer_add_topic(offers, topic);
+        if (dlxd_slice_is_over(&subscription->broker->users))
+            break;
     }
     if (r < 0)
         return r;
@@ -179,12 +174,12 @@ static int offer(struct dlxd_offers *offers, uint64_t id)
     return 0;
 }
 
-/* Makes as many as configured, or as the user may have, but at most LINKS_AT_ONCE: after so many
+/* Makes as many as configured, or as the user may have, but at most SPARES_AT_ONCE: after so many
  * there may be more to make. */
 static uint32_t add_spares(struct dlxd_subscription *subscription, uint64_t *last_link)
 {
     uint32_t n = 0;
-    while (n < LINKS_AT_ONCE && subscription->n_spares < subscription->config.n_spares &&
+    while (n < SPARES_AT_ONCE && subscription->n_spares < subscription->config.n_spares &&
            dlxd_link_new_spare(subscription, *last_link + 1) == 0) {
         ++*last_link;
         n++;
@@ -225,16 +220,14 @@ int dlxd_offers_step(struct dlxd_offers *offers)
             return r;
         r = 0;
     }
-    for (uint32_t n = LINKS_AT_ONCE; offers->n_offered < offers->n_publishers; n--) {
-        if (n == 0)
-            return 1;
+    while (r == 0 && offers->n_offered < offers->n_publishers) {
         r = offer(offers, offers->publishers[offers->n_offered++]);
-        if (r < 0)
-            break;
+        if (r == 0 && dlxd_slice_is_over(&offers->subscription->broker->users))
+            return 1;
     }
     uint32_t n = r == 0 ? add_spares(offers->subscription, &offers->made_link) : 0;
     offers->n_links += n;
-    if (n == LINKS_AT_ONCE)
+    if (n == SPARES_AT_ONCE)
         return 1;
     give_ids_back(offers);
     offers->subscription->last_offer = offers->made_link;
@@ -307,36 +300,42 @@ static struct dlxd_list *find_next(const struct dlxd_offering *offering, struct 
     return it;
 }
 
+/* The next subscription; or, after those to its topic, those to patterns follow. */
+static void offer_to_next(struct dlxd_publisher *publisher, struct dlxd_offering *offering)
+{
+    struct dlxd_registry *registry = &publisher->broker->registry;
+    struct dlxd_list *list =
+        offering->in_patterns ? &registry->patterns : &publisher->topic->subscriptions;
+    if (offering->n_left != registry->n_left)
+        offering->next = find_next(offering, list);
+    offering->n_left = registry->n_left;
+    if (offering->next == list) {
+        offering->active = !offering->in_patterns;
+        offering->in_patterns = true;
+        offering->last = 0;
+        offering->next = registry->patterns.next;
+        return;
+    }
+    struct dlxd_subscription *subscription =
+        dlxd_container_of(offering->next, struct dlxd_subscription, by_topic);
+    offering->last = dlxd_subscription_id(subscription);
+    offering->next = offering->next->next;
+    bool suits = !offering->in_patterns ||
+                 (dlx__pattern_matches(subscription->topic_name, publisher->topic_name) &&
+                  may_offer(subscription, publisher->topic_name));
+    if (suits && subscription->since < announced_to(publisher, subscription) &&
+        !dlxd_subscription_is_doomed(subscription))
+        offer_to(subscription, publisher);
+}
+
 bool dlxd_offering_step(struct dlxd_publisher *publisher)
 {
-    struct dlxd_offering *offering = &publisher->offering;
-    struct dlxd_registry *registry = &publisher->broker->registry;
-    uint32_t n = dlxd_policy_checks_at_once(&publisher->broker->policy, LOOKS_AT_ONCE);
-    for (; n > 0 && offering->active; n--) {
-        struct dlxd_list *list =
-            offering->in_patterns ? &registry->patterns : &publisher->topic->subscriptions;
-        if (offering->n_left != registry->n_left)
-            offering->next = find_next(offering, list);
-        offering->n_left = registry->n_left;
-        if (offering->next == list) {
-            offering->active = !offering->in_patterns;
-            offering->in_patterns = true;
-            offering->last = 0;
-            offering->next = registry->patterns.next;
-            continue;
-        }
-        struct dlxd_subscription *subscription =
-            dlxd_container_of(offering->next, struct dlxd_subscription, by_topic);
-        offering->last = dlxd_subscription_id(subscription);
-        offering->next = offering->next->next;
-        bool suits = !offering->in_patterns ||
-                     (dlx__pattern_matches(subscription->topic_name, publisher->topic_name) &&
-                      may_offer(subscription, publisher->topic_name));
-        if (suits && subscription->since < announced_to(publisher, subscription) &&
-            !dlxd_subscription_is_doomed(subscription))
-            offer_to(subscription, publisher);
+    while (publisher->offering.active) {
+        offer_to_next(publisher, &publisher->offering);
+        if (dlxd_slice_is_over(&publisher->broker->users))
+            break;
     }
-    return offering->active;
+    return publisher->offering.active;
 }
 
 /* ---- a publisher's task, and its replies --------------------------------------------------- */
@@ -370,9 +369,6 @@ int dlxd_publisher_check_awaited(const struct dlxd_publisher *publisher)
     return 0;
 }
 
-/* How many links are checked, and how many packets are sent, in one step. */
-#define SENT_AT_ONCE 16U
-
 void dlxd_publisher_deliver_begin(struct dlxd_publisher *publisher)
 {
     publisher->cursor = publisher->links.next;
@@ -380,11 +376,8 @@ void dlxd_publisher_deliver_begin(struct dlxd_publisher *publisher)
 
 bool dlxd_publisher_deliver_step(struct dlxd_publisher *publisher)
 {
-    uint32_t n = SENT_AT_ONCE;
+    const struct dlxd_users *users = &publisher->broker->users;
     while (publisher->cursor != &publisher->links) {
-        if (n == 0)
-            return true;
-        n--;
         struct dlxd_list *here = publisher->cursor;
         struct dlxd_link *link = dlxd_container_of(here, struct dlxd_link, by_publisher);
         struct dlxd_subscription *subscription = link->subscription;
@@ -395,10 +388,13 @@ bool dlxd_publisher_deliver_step(struct dlxd_publisher *publisher)
         if (link->made == DLXD_MADE_EARLY)
             dlxd_delivery_join(link);
         /* The link may end here; then the cursor moves on. */
-        while (publisher->cursor == here && (more = dlxd_delivery_step(subscription)) && n > 0)
-            n--;
+        while (publisher->cursor == here && (more = dlxd_delivery_step(subscription)) &&
+               !dlxd_slice_is_over(users))
+            ;
         if (publisher->cursor == here && !more)
             publisher->cursor = here->next;
+        if (dlxd_slice_is_over(users))
+            break;
     }
-    return false;
+    return publisher->cursor != &publisher->links;
 }

@@ -21,9 +21,6 @@
 
 /* ---- what its links are told --------------------------------------------------------------- */
 
-/* How many links are told in one step. */
-#define TOLD_AT_ONCE 64U
-
 /* A link of a GONE publisher fails if its subscriber does not know the publisher yet. */
 static void tell_link(struct dlxd_link *link)
 {
@@ -37,13 +34,14 @@ static void tell_link(struct dlxd_link *link)
 
 bool dlxd_publisher_tell_step(struct dlxd_publisher *publisher)
 {
-    for (uint32_t n = TOLD_AT_ONCE; publisher->next_told != &publisher->links; n--) {
-        if (n == 0)
-            return true;
+    while (publisher->next_told != &publisher->links) {
         struct dlxd_link *link =
             dlxd_container_of(publisher->next_told, struct dlxd_link, by_publisher);
         publisher->next_told = publisher->next_told->next;
         tell_link(link);
+        if (publisher->next_told != &publisher->links &&
+            dlxd_slice_is_over(&publisher->broker->users))
+            return true;
     }
     publisher->next_told = publisher->links.next;
     if (--publisher->passes > 0)
@@ -269,11 +267,6 @@ static uint64_t n_needed(const struct dlxd_publisher *publisher,
     return resumes(successor, publisher) ? DLX_MIN(n, n_published(publisher)) : n;
 }
 
-/* How many publishers of a topic are looked at in one step, and the most weight of those that end
- * in it (publisher.h). */
-#define LOOKS_AT_ONCE 256U
-#define ENDS_AT_ONCE  16U
-
 static bool is_succeeded(const struct dlxd_publisher *publisher,
                          const struct dlxd_publisher *successor, uint64_t n)
 {
@@ -284,22 +277,17 @@ static bool is_succeeded(const struct dlxd_publisher *publisher,
 
 bool dlxd_retained_succeed_step(struct dlxd_publisher *successor)
 {
-    const struct dlxd_broker *broker = successor->broker;
-    struct dlxd_topic *topic = successor->topic;
-    struct dlxd_list *it =
-        dlxd_publisher_next_of(&broker->registry, topic, successor->succeeds_after);
-    uint32_t n_looks = dlxd_policy_checks_at_once(&broker->policy, LOOKS_AT_ONCE), n_ends = 0;
+    struct dlxd_list *it = dlxd_publisher_next_of(&successor->broker->registry, successor->topic,
+                                                  successor->succeeds_after);
     uint64_t n = n_published(successor);
     for (struct dlxd_list *next; it != &successor->by_topic; it = next) {
         struct dlxd_publisher *publisher = dlxd_container_of(it, struct dlxd_publisher, by_topic);
-        if (n_looks-- == 0 || n_ends >= ENDS_AT_ONCE)
-            return true;
         next = it->next;
         successor->succeeds_after = dlxd_publisher_id(publisher);
-        if (is_succeeded(publisher, successor, n)) {
-            n_ends += dlxd_publisher_weight(publisher);
+        if (is_succeeded(publisher, successor, n))
             dlxd_publisher_vanish(publisher);
-        }
+        if (dlxd_slice_is_over(&successor->broker->users))
+            return true;
     }
     successor->succeeds = false;
     return false;
@@ -367,7 +355,6 @@ int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint3
     bool may_drop_all =
         dlxd_policy_may(&client->broker->policy, client->principal, DLXD_MAY_DROP, name);
     const struct dlxd_publisher *other = NULL, *here = NULL;
-    uint32_t n_now = 0;
     /* The topic is freed with the last of them, unless there is another publisher. */
     struct dlxd_list *end = topic ? &topic->publishers : NULL;
     for (struct dlxd_list *it = topic ? end->next : NULL, *next; it != end; it = next) {
@@ -379,11 +366,10 @@ int dlxd_retained_drop(const struct dlxd_client *client, const char *name, uint3
                    !dlxd_principal_is_same_user(client->principal, publisher->principal)) {
             other = publisher;
         } else {
-            if (n_now >= ENDS_AT_ONCE)
-                return 1;
-            n_now += dlxd_publisher_weight(publisher);
             dlxd_publisher_vanish(publisher);
             ++*n;
+            if (dlxd_slice_is_over(&client->broker->users))
+                return 1;
         }
     }
     if (*n > 0)
@@ -420,11 +406,8 @@ uint64_t dlxd_retained_next_ns(const struct dlxd_broker *broker)
 
 void dlxd_retained_expire(struct dlxd_broker *broker, uint64_t now)
 {
-    for (uint32_t n = 0; n < ENDS_AT_ONCE && dlxd_retained_next_ns(broker) <= now;) {
-        struct dlxd_publisher *publisher = first_of(&broker->expiring);
-        n += dlxd_publisher_weight(publisher);
-        dlxd_publisher_vanish(publisher);
-    }
+    if (dlxd_retained_next_ns(broker) <= now)
+        dlxd_publisher_vanish(first_of(&broker->expiring));
 }
 
 void dlxd_retained_clear(struct dlxd_broker *broker)

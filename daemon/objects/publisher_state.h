@@ -82,7 +82,7 @@ int dlxd_retained_drop(const struct dlxd_client *client, const char *topic, uint
 
 /* When dlxd_retained_expire() has something to do; UINT64_MAX: never. */
 uint64_t dlxd_retained_next_ns(const struct dlxd_broker *broker);
-/* Does a part. */
+/* Ends the first of those whose time is over. */
 void dlxd_retained_expire(struct dlxd_broker *broker, uint64_t now_ns);
 
 /* The daemon ends: everything vanishes. */

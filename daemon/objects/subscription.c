@@ -155,16 +155,16 @@ static void begin_end(struct dlxd_subscription *subscription)
     subscription->state = DLXD_SUBSCRIPTION_ENDING;
 }
 
-bool dlxd_subscription_end_some(struct dlxd_subscription *subscription, uint32_t *n)
+bool dlxd_subscription_end_some(struct dlxd_subscription *subscription)
 {
     struct dlxd_registry *registry = &subscription->broker->registry;
     begin_end(subscription);
-    for (; *n > 0 && !dlxd_list_empty(&subscription->links); --*n)
+    while (!dlxd_list_empty(&subscription->links)) {
         dlxd_link_end(
             dlxd_container_of(subscription->links.next, struct dlxd_link, by_subscription));
-    if (*n == 0)
-        return false;
-    --*n;
+        if (dlxd_slice_is_over(&subscription->broker->users))
+            return false;
+    }
     dlxd_list_remove(&subscription->by_client);
     dlxd_list_remove(&subscription->by_topic);
     dlxd_registry_put(registry, subscription->topic);
@@ -176,9 +176,8 @@ bool dlxd_subscription_end_some(struct dlxd_subscription *subscription, uint32_t
 
 void dlxd_subscription_free(struct dlxd_subscription *subscription)
 {
-    uint32_t n = UINT32_MAX;
-    if (subscription)
-        (void)dlxd_subscription_end_some(subscription, &n);
+    while (subscription && !dlxd_subscription_end_some(subscription))
+        ;
 }
 
 void dlxd_subscription_doom(struct dlxd_subscription *subscription)

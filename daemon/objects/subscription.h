@@ -19,9 +19,8 @@ int dlxd_subscription_new(struct dlxd_subscription **ret, struct dlxd_client *cl
                           int *ret_fd);
 /* Ends all its links and frees it. Accepts NULL. */
 void dlxd_subscription_free(struct dlxd_subscription *subscription);
-/* Ends at most `*n` of its links and counts `*n` down. Frees it after its last link, which counts
- * as one more; returns true if so. */
-bool dlxd_subscription_end_some(struct dlxd_subscription *subscription, uint32_t *n);
+/* Does a step of it. Returns true when the subscription is freed. */
+bool dlxd_subscription_end_some(struct dlxd_subscription *subscription);
 /* Its task ends it. */
 void dlxd_subscription_doom(struct dlxd_subscription *subscription);
 

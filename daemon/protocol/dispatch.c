@@ -251,16 +251,12 @@ static void read_subscription(struct dlxd_subscription *subscription)
     dlxd_subscription_doom(subscription);
 }
 
-/* How many links end in one step. */
-#define LINKS_AT_ONCE 64U
-
 static bool step_subscription(struct dlxd_task *task)
 {
     struct dlxd_subscription *subscription =
         dlxd_container_of(task, struct dlxd_subscription, task);
-    uint32_t n = LINKS_AT_ONCE;
     if (dlxd_subscription_is_doomed(subscription))
-        return !dlxd_subscription_end_some(subscription, &n);
+        return !dlxd_subscription_end_some(subscription);
     bool more = dlxd_delivery_step(subscription);
     if (subscription->input != DLXD_INPUT_NONE && !dlxd_subscription_is_doomed(subscription))
         read_subscription(subscription);

@@ -58,8 +58,7 @@ static void fill_publisher(Dlx__Wire__PublisherEntry *entry, const struct dlxd_p
         entry->arena_bytes += publisher->ready.items[i]->size;
 }
 
-/* How many topics, and publishers of a topic with their arenas, are looked at in one step. */
-#define TOPICS_AT_ONCE     16U
+/* How many publishers of a topic, with their arenas, are looked at for one page. */
 #define PUBLISHERS_AT_ONCE 256U
 /* The topic of the cursor is done. */
 #define NO_TOPIC UINT64_MAX
@@ -122,13 +121,14 @@ static int list_some(struct dlxd_client *client)
         add_if_matches(&page, client, topic);
     else
         request->after = NO_TOPIC;
-    uint32_t n = dlxd_policy_checks_at_once(&client->broker->policy, TOPICS_AT_ONCE);
-    for (; n > 0 && request->after == NO_TOPIC; n--) {
+    while (request->after == NO_TOPIC) {
         topic = dlxd_registry_next(registry, request->topic, &request->cursor);
         if (!topic)
             break;
         request->after = 0;
         add_if_matches(&page, client, topic);
+        if (dlxd_slice_is_over(&client->broker->users))
+            break;
     }
     if (page.n == 0 && topic)
         return 1;

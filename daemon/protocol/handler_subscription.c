@@ -65,17 +65,13 @@ int dlxd_handle_subscribe(struct dlxd_client *client, const Dlx__Wire__Packet *p
     return dlxd_request_begin(client, packet->serial, offer_some);
 }
 
-/* How many links end in one step. */
-#define LINKS_AT_ONCE 64U
-
 static int close_some(struct dlxd_client *client)
 {
     struct dlxd_request *request = &client->request;
     struct dlxd_idmap_node *node =
         dlxd_idmap_find(&client->broker->registry.subscriptions, request->object);
-    uint32_t n = LINKS_AT_ONCE;
     if (node &&
-        !dlxd_subscription_end_some(dlxd_container_of(node, struct dlxd_subscription, by_id), &n))
+        !dlxd_subscription_end_some(dlxd_container_of(node, struct dlxd_subscription, by_id)))
         return 1;
     if (request->serial != 0)
         dlxd_client_send_ok(client, request->serial);

@@ -133,15 +133,6 @@ bool dlxd_policy_may(const struct dlxd_policy *policy, const struct dlxd_princip
                        : is_allowed(policy, who, verb, topic);
 }
 
-/* A rule takes about 20 ns. */
-#define RULES_AT_ONCE 4096U
-
-uint32_t dlxd_policy_checks_at_once(const struct dlxd_policy *policy, uint32_t most)
-{
-    size_t n_rules = policy->borrow_rules ? policy->borrow_rules->n : 0;
-    return (uint32_t)DLX_MAX(DLX_MIN(RULES_AT_ONCE / DLX_MAX(n_rules, 1U), most), 1U);
-}
-
 static void log_refusal(const struct dlxd_policy *policy, const struct dlxd_principal *who,
                         enum dlxd_verb verb, const char *topic)
 {

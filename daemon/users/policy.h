@@ -23,8 +23,6 @@ struct dlxd_policy {
 
 /* Is it root or the daemon's own user, on the main socket? */
 bool dlxd_policy_is_superuser(const struct dlxd_policy *policy, const struct dlxd_principal *who);
-/* How many rights may be checked in one step (work.h): the more rules, the fewer; 1 to `most`. */
-uint32_t dlxd_policy_checks_at_once(const struct dlxd_policy *policy, uint32_t most);
 /* May the client do anything at all? Returns 0, or DLX_E_ACCESS naming it. */
 int dlxd_policy_admit(const struct dlxd_policy *policy, const struct dlxd_principal *who);
 

@@ -31,6 +31,7 @@ struct dlxd_users {
     struct dlxd_list users;
     struct dlxd_list working;                /* users with tasks, the next one first: work.h */
     uint64_t turn;                           /* of the loop: its number */
+    uint64_t slice_end_ns;                   /* of the user that works: work.h */
     struct dlxd_list deferred_users;         /* users with tasks that wait for their pace */
     uint64_t max[DLXD_N_RESOURCES];          /* limits of the default class */
     const struct dlxd_quotas *borrow_quotas; /* other classes; NULL: none */

@@ -72,14 +72,19 @@ void dlxd_work_wake(struct dlxd_users *users, uint64_t now)
 /* ---- turns ----------------------------------------------------------------------------------- */
 
 /* Runs one step of each task in turn. */
-static void run_user(struct dlxd_user *user, uint64_t until_ns)
+static void run_user(struct dlxd_user *user)
 {
     do {
         struct dlxd_task *task = dlxd_container_of(user->tasks.next, struct dlxd_task, node);
         dlxd_list_remove(&task->node);
         if (task->step(task))
             dlxd_task_start(task, user);
-    } while (!dlxd_list_empty(&user->tasks) && dlx__now_ns() < until_ns);
+    } while (!dlxd_list_empty(&user->tasks) && !dlxd_slice_is_over(user->users));
+}
+
+bool dlxd_slice_is_over(const struct dlxd_users *users)
+{
+    return dlx__now_ns() >= users->slice_end_ns;
 }
 
 bool dlxd_work_is_left(const struct dlxd_users *users)
@@ -94,8 +99,10 @@ static void run_first(struct dlxd_users *users, uint64_t now, uint64_t end)
         dlxd_user_ref(dlxd_container_of(users->working.next, struct dlxd_user, working));
     dlxd_list_remove(&user->working);
     user->turn = users->turn;
+    users->slice_end_ns = DLX_MIN(end, now + DLXD_SLICE_NS);
     if (!dlxd_list_empty(&user->tasks)) /* they may have been stopped */
-        run_user(user, DLX_MIN(end, now + DLXD_SLICE_NS));
+        run_user(user);
+    users->slice_end_ns = 0;
     work_enlist(user);
     dlxd_user_unref(user);
 }

@@ -6,7 +6,8 @@
  * How users share the daemon's time. Work whose duration depends on what clients send or have
  * registered is a task, done in bounded steps. Each user (user.h) has a queue of tasks. In a turn
  * of the loop, users with tasks work one after the other for one time slice each, and the tasks of
- * a user for one step each; then the loop checks its sockets again. So a client waits for little
+ * a user for one step each; then the loop checks its sockets again. A step that has more to do goes
+ * on until the slice is over. So a client waits for little
  * more than one slice of each other user, however many connections, requests or objects those have.
  *
  * If a user has made as many requests in a second as its quota allows (pace.h), a task that would
@@ -41,6 +42,9 @@ void dlxd_task_start(struct dlxd_task *task, struct dlxd_user *user);
 /* For a step: start the task when its user may make another request. */
 void dlxd_task_defer(struct dlxd_task *task, struct dlxd_user *user);
 void dlxd_task_stop(struct dlxd_task *task);
+/* After each unit of work that takes up to 0.1 ms: is it time for others? True outside of steps, so
+ * what begins there does one unit, and its task does the others. */
+bool dlxd_slice_is_over(const struct dlxd_users *users);
 
 /* A socket is read in steps of the task of its owner. */
 enum dlxd_input {

@@ -200,6 +200,7 @@ TEST(what_a_publisher_that_has_gone_leaves_is_on_its_subscribers)
     uint64_t left = ARENA_SIZE + publisher->control->size;
     uint64_t objects = clients[WRITER]->user->used[DLXD_OBJECTS];
     (void)dlxd_publisher_end(publisher);
+    dlxd_broker_settle(&dlx_scene.broker);
     ck_assert_uint_eq(clients[WRITER]->user->used[DLXD_OBJECTS], objects - 1);
     ck_assert_uint_eq(bytes_of(WRITER), 0 - left - DLX_PAGE); /* its membership page */
     ck_assert_uint_eq(bytes_of(FIRST), left);

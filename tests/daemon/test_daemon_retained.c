@@ -49,6 +49,14 @@ static size_t n_publishers(void)
     return dlx_scene.broker.registry.publishers.n;
 }
 
+static int drop(const struct dlxd_client *client, uint32_t *n)
+{
+    int r;
+    while ((r = dlxd_retained_drop(client, "t", n)) == 1)
+        ;
+    return r;
+}
+
 TEST(another_user_neither_evicts_nor_drops)
 {
     uint32_t n = 0;
@@ -60,10 +68,10 @@ TEST(another_user_neither_evicts_nor_drops)
     ck_assert_uint_eq(n_publishers(), 2);
     dlxd_publisher_end(other);
     ck_assert_uint_eq(n_publishers(), 2);
-    ok(dlxd_retained_drop(b, "t", &n));
+    ok(drop(b, &n));
     ck_assert_uint_eq(n, 1);
     n = 0;
-    fails(dlxd_retained_drop(b, "t", &n), DLX_E_ACCESS, "uid 1000");
+    fails(drop(b, &n), DLX_E_ACCESS, "uid 1000");
     ck_assert_uint_eq(n_publishers(), 1);
     /* The same user, root and the daemon's own user may. */
     struct dlxd_publisher *same = new_publisher(a, 2);
@@ -76,7 +84,7 @@ TEST(another_user_neither_evicts_nor_drops)
     leave_messages(a, 2, 0);
     ck_assert_uint_eq(n_publishers(), 2);
     b->principal->uid = 500;
-    ok(dlxd_retained_drop(b, "t", &n));
+    ok(drop(b, &n));
 }
 
 TEST(a_counter_that_lies_low_replaces_nothing)
@@ -112,7 +120,7 @@ TEST(the_first_to_expire_comes_first)
     ck_assert_uint_eq(dlxd_retained_next_ns(&dlx_scene.broker), UINT64_MAX);
 }
 
-enum { MANY = 60, AT_ONCE = 16 };
+enum { MANY = 60, AT_ONCE = 1 };
 
 /* Of so many, at most a part has vanished. Returns how many are left. */
 static size_t expect_part(size_t before)
@@ -159,7 +167,7 @@ LOOP_TEST(while_anything_is_retained_the_daemon_is_not_idle, 0, 2)
     ck_assert(!is_idle());
     if (_i == 0) {
         a = new_client(1000);
-        ok(dlxd_retained_drop(a, "t", &n));
+        ok(drop(a, &n));
         dlxd_client_free(a);
     } else {
         uint64_t end = dlxd_retained_next_ns(&dlx_scene.broker);
@@ -497,6 +505,7 @@ LOOP_TEST(who_had_announced_itself_again_replaces_itself_when_it_is_restored, 0,
         die();
     ck_assert_uint_eq(n_publishers(), 2);
     struct dlxd_publisher *newest = restore_after(102, 100, 3, 5, heeds);
+    dlxd_broker_settle(&dlx_scene.broker);
     ck_assert_uint_eq(n_publishers(), 1);
     ck_assert_ptr_nonnull(dlxd_idmap_find(&dlx_scene.broker.registry.publishers, 102));
     ck_assert_int_eq(newest->state, is_dead ? DLXD_PUBLISHER_RETAINED

@@ -108,6 +108,33 @@ TEST(a_turn_has_one_slice_of_each_user)
         dlxd_task_stop(&greedy[i].task);
 }
 
+/* Goes on while its user has time. */
+static bool count_while_there_is_time(struct dlxd_task *task)
+{
+    struct count *count = dlxd_container_of(task, struct count, task);
+    do
+        count->n++;
+    while (!dlxd_slice_is_over(&dlx_scene.broker.users));
+    return true;
+}
+
+TEST(step_goes_on_until_its_slice_is_over)
+{
+    struct count count = {0};
+    uint32_t n = 0;
+    dlxd_task_init(&count.task, count_while_there_is_time);
+    dlxd_task_start(&count.task, dlx_scene_user(1, ""));
+    run_step();
+    ck_assert_uint_eq(count.n, 1); /* a unit is done in any case */
+    /* On a busy machine, another program may have the processor for a slice. */
+    while (count.n == ++n) {
+        dlxd_work_run_turn(&dlx_scene.broker.users);
+        ck_assert_uint_lt(n, 1000);
+    }
+    ck_assert(dlxd_slice_is_over(&dlx_scene.broker.users)); /* no step runs */
+    dlxd_task_stop(&count.task);
+}
+
 /* A user goes while it is in the list of those who work. */
 TEST(a_task_that_is_stopped_leaves_nothing)
 {

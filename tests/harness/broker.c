@@ -110,7 +110,9 @@ void dlx_test_broker_request(struct dlxd_client *client, Dlx__Wire__Packet__Body
     packet.body_case = body;
     packet.ok = message;
     ck_assert_uint_le(dlx__wire__packet__get_packed_size(&packet), sizeof data);
+    client->broker->users.slice_end_ns = UINT64_MAX; /* as in a step that has time */
     dlxd_dispatch_client_bytes(client, data, dlx__wire__packet__pack(&packet, data));
+    client->broker->users.slice_end_ns = 0;
     while (client->request.step || client->awaits_proof)
         if (client->awaits_proof)
             dlx_test_broker_run(test_of(client));

@@ -326,7 +326,8 @@ void step_time(uint64_t now)
             break;
         pub_vanish(first);
     }
-    dlxd_retained_expire(&w.broker, now);
+    for (int i = 0; i < PUBS; i++) /* the timer ends one, and comes again at once */
+        dlxd_retained_expire(&w.broker, now);
     for (int i = 0; i < SUBS; i++)
         if (w.subs[i].stalled == 1 && w.subs[i].lack_until <= now)
             w.subs[i].stalled = 0;
