@@ -32,7 +32,7 @@
 #define LOOK_MS         250U /* between checks of draining links and packets in flight, if any */
 #define PATHS_MS        500U /* between looks for the daemon's socket files */
 #define TRIM_MS         200U
-#define TRIM_LEAST      256U
+#define TRIM_LEAST      128U
 
 struct dlxd_server {
     uv_loop_t loop;
@@ -134,13 +134,13 @@ static void on_trim(uv_timer_t *timer)
 }
 
 /* The allocator keeps free pages between remaining objects until malloc_trim() returns them to the
- * system. That takes 0.1 ms for each MiB, so it is done only soon after half of many objects are
- * gone. */
+ * system. That takes 0.1 ms for each MiB, so it is done only soon after many objects are gone, and
+ * half of all. */
 static void arm_trim(struct dlxd_server *server)
 {
     size_t n = n_objects(&server->broker);
     server->most_objects = DLX_MAX(server->most_objects, n);
-    if (server->most_objects >= TRIM_LEAST && n <= server->most_objects / 2 &&
+    if (server->most_objects - n >= TRIM_LEAST && n <= server->most_objects / 2 &&
         !uv_is_active((uv_handle_t *)&server->trim))
         (void)uv_timer_start(&server->trim, on_trim, TRIM_MS, 0);
 }

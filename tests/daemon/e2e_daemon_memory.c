@@ -27,6 +27,13 @@ static size_t memory_kib(void)
     return kib;
 }
 
+static void await_memory_kib(size_t most)
+{
+    uint64_t deadline = dlx__deadline(PATIENCE);
+    for (size_t now; (now = memory_kib()) > most; (void)poll(NULL, 0, 10))
+        ck_assert_msg(dlx__now_ns() < deadline, "%zu KiB, at most %zu", now, most);
+}
+
 /* Topics with a subscription each, some with a publisher; `stays` gets one in the midst of them.
  * Returns what the daemon had when all were there. */
 static size_t come_and_go(struct dlx_test_subscription *stays, int control_that_stays)
@@ -62,16 +69,44 @@ TEST(memory_of_a_burst_goes_back)
     dlx_test_subscribe(&stay[N_ROUNDS], control, "t", false);
     size_t before = memory_kib();
     for (int i = 0; i < N_ROUNDS; i++) {
-        uint64_t deadline = dlx__deadline(PATIENCE);
         size_t most = come_and_go(&stay[i], control);
         ck_assert_msg(most > before + 8 * SLACK_KIB, "%zu KiB, %zu before: too few to show much",
                       most, before);
-        for (size_t now; (now = memory_kib()) > before + SLACK_KIB; (void)poll(NULL, 0, 10))
-            ck_assert_msg(dlx__now_ns() < deadline, "round %d: %zu KiB, %zu before", i, now,
-                          before);
+        await_memory_kib(before + SLACK_KIB);
     }
     for (int i = 0; i <= N_ROUNDS; i++)
         dlx_test_subscription_deinit(&stay[i]);
+    close(control);
+    dlx_test_recv_done();
+    ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
+}
+
+/* Too few objects to be a burst of their own, spread over all that it had. */
+TEST(memory_of_last_objects_of_a_burst_goes_back)
+{
+    enum { ONE_OF = 20 }; /* stays until the memory of the others has gone back */
+    static struct dlx_test_subscription subscriptions[N_TOPICS];
+    char name[64];
+    if (dlx_test_skips(dlx_test_instrumented(), "sanitizers and valgrind have allocators"))
+        return;
+    dlx_test_daemon_start(&place, NULL);
+    int control = dlx_test_hello(&place, 2 * N_TOPICS);
+    size_t before = memory_kib();
+    for (int i = 0; i < N_TOPICS; i++) {
+        (void)snprintf(name, sizeof name, "topic/%d", i);
+        dlx_test_subscribe(&subscriptions[i], control, name, false);
+    }
+    size_t most = memory_kib();
+    for (int i = 0; i < N_TOPICS; i++)
+        if (i % ONE_OF != 0)
+            dlx_test_subscription_deinit(&subscriptions[i]);
+    await_memory_kib(before + (most - before) / 2);
+    size_t of_last = memory_kib();
+    ck_assert_msg(of_last > before + 2 * SLACK_KIB, "%zu KiB, %zu before: too few to show much",
+                  of_last, before);
+    for (int i = 0; i < N_TOPICS; i += ONE_OF)
+        dlx_test_subscription_deinit(&subscriptions[i]);
+    await_memory_kib(before + SLACK_KIB);
     close(control);
     dlx_test_recv_done();
     ck_assert_int_eq(dlx_test_daemon_stop(&place), 0);
