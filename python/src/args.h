@@ -23,7 +23,7 @@ int dlxpy_parse(const struct dlxpy_params *params, PyObject *const *args, Py_ssi
 /* A str, or a path; NULL for None. Returns 0, or -1 with an exception. *ret_keep is to be dropped
  * by the caller. */
 int dlxpy_text_of(PyObject *object, PyObject **ret_keep, const char **ret);
-/* Likewise, with words for a topic. */
+/* As dlxpy_text_of(), for a topic: None is an error, too. */
 int dlxpy_topic_of(PyObject *object, PyObject **ret_keep, const char **ret);
 
 /* A time-out in seconds: a number >= 0, or None for no limit, as nanoseconds; -1 with an
@@ -44,7 +44,7 @@ int dlxpy_flag(PyObject *object, bool *ret);
  * torch.device("cuda:1"). NULL and None leave *ret alone. Returns 0, or -1 with an exception that
  * names `what`. */
 int dlxpy_gpu_device(PyObject *object, const char *what, DLDevice *ret);
-/* Likewise, and "cpu". */
+/* As dlxpy_gpu_device(), and also "cpu". */
 int dlxpy_device(PyObject *object, const char *what, DLDevice *ret);
 
 /* When a time-out that begins now is over; UINT64_MAX: never. And how much of it is left: 0 when it

@@ -9,7 +9,7 @@
 
 /* Around a question to the daemon. NULL with an exception: it is closed. */
 struct dlx_client *dlxpy_connection_enter(PyObject *self, struct dlxpy_wait *wait);
-/* It was answered with `r`. Returns 0; -1 with an exception: as dlxpy_wait_end(). */
+/* Ends a request that returned `r`. Returns 0; -1 with an exception: as dlxpy_wait_end(). */
 int dlxpy_connection_leave(PyObject *self, struct dlxpy_wait *wait, int r);
 
 /* connection_info.c: what the daemon knows. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What the daemon knows: publishers, links, itself. */
+/* Requests that only ask the daemon: publishers, links, the daemon itself. */
 
 #include "connection.h"
 #include "errors.h"

@@ -114,10 +114,10 @@ static void on_fault(int signal, siginfo_t *info, void *context)
                             "copy it first\n"
                           : ": fill a tensor before it is published, or publish a copy\n");
     }
-    /* As if this had not been here: the instruction faults again. */
+    /* With the former handler in place, the instruction faults again. */
     (void)sigaction(signal, &before, NULL);
     if (info->si_code <= 0)
-        (void)raise(signal); /* somebody sent it */
+        (void)raise(signal); /* a process sent the signal */
     (void)context;
 }
 
@@ -173,8 +173,9 @@ static int set_traceback(bool on)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* What came later stays as it is, and keeps ours below it, which says nothing then: neither ours
- * nor faulthandler's could be taken out without it. Returns 0, or -1 with an exception. */
+/* A handler that was installed later stays, and calls this module's and faulthandler's, which
+ * cannot be removed below it; this module's then prints nothing. Returns 0, or -1 with an
+ * exception. */
 static int uninstall(void)
 {
     struct sigaction now;

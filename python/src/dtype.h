@@ -14,7 +14,7 @@
  */
 int dlxpy_dtype(PyObject *object, DLDataType *ret);
 
-/* Its name, a new reference; NULL with an exception. */
+/* The name of a data type, a new reference; NULL with an exception. */
 PyObject *dlxpy_dtype_name(DLDataType dtype);
 
 /* Format of the struct module; NULL if there is none, as for bfloat16. */

@@ -10,7 +10,7 @@
 /* The last failure of a libdlx call of this thread, with the library's words. */
 PyObject *dlxpy_raise(int code);
 
-/* With words of ours. printf's formats. */
+/* A failure of this extension, with its own text in printf's formats. */
 PyObject *dlxpy_raise_text(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Words of other programs as str: names of tensors and of programs are any bytes, and may be cut

@@ -105,7 +105,7 @@ static int describe(void *py_object, DLTensor *out)
     return 0;
 }
 
-/* What was received is ready on every stream before this API gives it away. */
+/* A received tensor is ready on every stream before this API gives it away. */
 static int current_stream(DLDeviceType device_type, int32_t device_id, void **out_current_stream)
 {
     (void)device_type;

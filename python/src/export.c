@@ -126,7 +126,7 @@ static void end(void *tensor, const DLTensor *t, void (*delete)(void *tensor))
     PyErr_Restore(type, value, trace);
 }
 
-/* Who takes the tensor renames the capsule. */
+/* A consumer renames the capsule when it takes the tensor. */
 static void end_capsule(PyObject *capsule)
 {
     if (!PyCapsule_IsValid(capsule, DLXPY_CAPSULE))

@@ -8,7 +8,7 @@
 #include "stream.h"
 #include <stdbool.h>
 
-/* What __dlpack__(*, stream, max_version, dl_device, copy) was asked for. */
+/* The arguments of __dlpack__(*, stream, max_version, dl_device, copy). */
 struct dlxpy_request {
     struct dlxpy_stream stream;
     DLDevice device; /* if has_device */

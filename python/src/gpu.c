@@ -22,7 +22,7 @@ bool dlxpy_gpu_has(const struct dlx_message *m, uint32_t i)
 
 /* ---- streams ------------------------------------------------------------------------------- */
 
-/* Those that use a tensor. n = 0: they are not known. */
+/* The streams that use a tensor. n = 0: the streams are unknown. */
 struct streams {
     uint32_t n;
     void *all[2];
@@ -52,7 +52,7 @@ static struct streams find_streams(const struct dlxpy_gpu *gpu, const struct dlx
     return s;
 }
 
-/* What take() was told, when nobody knew on which device the tensors are. */
+/* Checks the stream of take(), which came before the device of the tensors was known. */
 static int check_take(const struct dlxpy_gpu *gpu)
 {
     return dlxpy_stream_check(&gpu->stream, (int)type_of(gpu));
@@ -68,8 +68,8 @@ static int name_streams(DLManagedTensorVersioned *t, const struct streams *s)
 
 /* ---- making and ending --------------------------------------------------------------------- */
 
-/* Nobody has used it. To wait for a stream of this thread, which nobody has used either, is what
- * keeps libdlx from waiting for the device. */
+/* Drops a tensor that no stream has used. libdlx would wait for the whole device; with a stream of
+ * this thread, which is idle, it waits for that. */
 static void drop_unused(DLManagedTensorVersioned *t)
 {
     if (t->dl_tensor.data)
@@ -144,8 +144,8 @@ int dlxpy_gpu_open(const struct dlxpy_owner *owner, DLDevice *ret)
     return 0;
 }
 
-/* Until the tensor is ready, the CPU waits. `s` are streams that use it. After an error the tensor
- * that was made is the caller's, too. */
+/* Lets the CPU wait until the tensor is ready. `s` are streams that use it. A tensor that was made
+ * belongs to the caller, also after an error. */
 static int wait_here(const struct dlxpy_gpu *gpu, const struct streams *s,
                      DLManagedTensorVersioned **ret)
 {
@@ -153,8 +153,8 @@ static int wait_here(const struct dlxpy_gpu *gpu, const struct streams *s,
     return r < 0 ? r : name_streams(*ret, s);
 }
 
-/* Likewise the streams wait. The last of them is the tensor's; another one is made to wait by a
- * tensor of its own, if there is something to wait for. */
+/* Lets the streams wait until the tensor is ready. The last stream is the tensor's; a tensor of its
+ * own makes the other one wait, unless the tensor is ready already. */
 static int let_streams_wait(const struct dlxpy_gpu *gpu, const struct streams *s,
                             DLManagedTensorVersioned **ret)
 {

@@ -39,25 +39,26 @@ bool dlxpy_gpu_has(const struct dlx_message *m, uint32_t i);
  * said. */
 int dlxpy_gpu_open(const struct dlxpy_owner *owner, DLDevice *ret);
 
-/* Likewise: "cuda:0", or "cuda" if it was not opened. */
+/* The device of such an owner: "cuda:0", or "cuda" if the tensor was not opened. NULL with an
+ * exception. */
 PyObject *dlxpy_gpu_name(const struct dlxpy_owner *owner);
 
-/* Likewise: dlx.DeviceError: there are no bytes for the CPU. -1. */
+/* Raises dlx.DeviceError for such an owner, whose bytes the CPU cannot read. Returns -1. */
 int dlxpy_gpu_refuse_cpu(const struct dlxpy_owner *owner);
 
-/* What follows is for an owner whose `gpu` is not NULL. */
+/* The functions below are for an owner whose `gpu` is not NULL. */
 
 /* A tensor for the consumer; `stream` was checked; NULL: the consumer does not tell. NULL with an
  * exception. */
 DLManagedTensorVersioned *dlxpy_gpu_export(const struct dlxpy_owner *owner,
                                            const struct dlxpy_stream *stream);
 
-/* As dlxpy_gpu_export() for a consumer that does not tell, but it is used as long as the owner is
- * there. -1 with an exception. */
+/* As dlxpy_gpu_export() without a stream, for a consumer that uses the tensor as long as the owner
+ * exists. -1 with an exception. */
 int dlxpy_gpu_expose(const struct dlxpy_owner *owner, DLTensor *ret);
 
-/* The same for a consumer that is told after which stream it may use it: the stream of take(), as a
- * number, or None. */
+/* As dlxpy_gpu_expose(), for a consumer that learns after which stream it may use the tensor: that
+ * of take(), as a number, or None. */
 int dlxpy_gpu_expose_on(const struct dlxpy_owner *owner, DLTensor *ret, PyObject **ret_stream);
 
 /* "ready", "waiting" or the name of an error: dlx_message_status(). NULL with an exception. */

@@ -40,8 +40,8 @@ static void drop(struct dlxpy_handle *h)
     dlxpy_wait_unref(h->kind->unref, of_libdlx);
 }
 
-/* The same for a caller that can be told of a signal. Returns 0; -1 with an exception, and it is
- * gone all the same. */
+/* As drop(), for a caller that can raise what a signal's handler raised. Returns 0; -1 with an
+ * exception; the object is gone in both cases. */
 static int drop_or_raise(struct dlxpy_handle *h)
 {
     struct dlxpy_wait wait;

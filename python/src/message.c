@@ -30,8 +30,7 @@ static PyTypeObject *type_of(const struct dlx_message *m)
         i++;
     if (i == n)
         return dlxpy_message_type;
-    /* As _tree.py begins the metadata of what was nested; the same as bytes of a user ends
-     * otherwise. */
+    /* _tree.py begins the metadata of a nested set so, and ends it with "}". */
     static const char begin[] = "{\"dlx.tree\":";
     size_t size;
     const char *meta = dlx_message_meta(m, &size);
@@ -94,7 +93,7 @@ static int make_private(struct dlx_message *m, uint32_t i, DLManagedTensorVersio
     return r;
 }
 
-/* Of a tensor on the CPU, or a private one. Returns 0, or -1 with an exception. */
+/* Gets a tensor on the CPU, or a private one. Returns 0, or -1 with an exception. */
 static int get_tensor(const struct dlxpy_message *message, uint32_t i,
                       DLManagedTensorVersioned **ret)
 {
@@ -233,7 +232,7 @@ static Py_ssize_t length(PyObject *self)
     return m ? (Py_ssize_t)n : -1;
 }
 
-/* As in `while msg := sub.try_take()`. */
+/* A message is true, as `while msg := sub.try_take()` needs it. */
 static int is_true(PyObject *self)
 {
     (void)self;

@@ -28,7 +28,7 @@ struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_
 /* All of them, a list; `closure` is not used. NULL with an exception. */
 PyObject *dlxpy_message_tensors(PyObject *self, void *closure);
 
-/* Its message; NULL with dlx.Closed when it was released. */
+/* The message of a dlx.Message; NULL with dlx.Closed after its release. */
 struct dlx_message *dlxpy_message_of(PyObject *self);
 
 /* The message, if it has one tensor; NULL with an exception. */

@@ -72,7 +72,7 @@ DLTensor dlxpy_owner_describe(const struct dlxpy_owner *owner)
     return t;
 }
 
-/* With room for `n_dims` numbers after it. NULL: no memory. */
+/* Makes a managed tensor with room for `n_dims` numbers after it. NULL: no memory. */
 static DLManagedTensorVersioned *export_with(struct dlxpy_owner *owner, size_t n_dims)
 {
     DLManagedTensorVersioned *ret = malloc(sizeof *ret + n_dims * sizeof(int64_t));

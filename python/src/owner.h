@@ -40,14 +40,14 @@ void dlxpy_owner_unref(struct dlxpy_owner *owner);
 DLManagedTensorVersioned *dlxpy_owner_export(struct dlxpy_owner *owner);
 DLManagedTensor *dlxpy_owner_export_legacy(struct dlxpy_owner *owner);
 
-/* Likewise, of a row-major tensor, as its `size` bytes. */
+/* As dlxpy_owner_export(), of a row-major tensor as its `size` bytes. */
 DLManagedTensorVersioned *dlxpy_owner_export_bytes(struct dlxpy_owner *owner, size_t size);
 
-/* Likewise, of a part that begins `offset` bytes on: `ndim` extents and strides are for the caller
- * to fill in. */
+/* As dlxpy_owner_export(), of a part that begins `offset` bytes on. The caller fills in `ndim`
+ * extents and strides. */
 DLManagedTensorVersioned *dlxpy_owner_view(struct dlxpy_owner *owner, int64_t offset, int32_t ndim);
 
-/* What an export says, for as long as the owner has a reference. */
+/* The description that an export has, valid as long as the owner has a reference. */
 DLTensor dlxpy_owner_describe(const struct dlxpy_owner *owner);
 
 /* A tensor of private memory: row-major, writable, aligned to DLX_ALIGNMENT, its content undefined.

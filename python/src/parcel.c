@@ -73,7 +73,7 @@ static void say_which(PyObject *key, uint32_t i, PyObject *tree)
         dlxpy_amend("name_item", "(sI)", "tensors", i);
 }
 
-/* What a list holds that is meant as one tensor, or as a nested set. */
+/* Is the object an item of a list that was meant as one tensor, or as a nested set? */
 static bool is_plain(PyObject *object)
 {
     return PyList_Check(object) || PyTuple_Check(object) || PyDict_Check(object) ||
@@ -117,8 +117,8 @@ static int pack_sequence(struct dlxpy_parcel *parcel, PyObject *sequence, PyObje
     return r;
 }
 
-/* What msg.keys() gives may be published: bytes that are no UTF-8 are in it as os.fsdecode() has
- * them. A new reference, or NULL. */
+/* Returns a key as msg.keys() gives it: bytes that are no UTF-8 are there as in os.fsdecode(). A
+ * new reference, or NULL. */
 static PyObject *name_object(PyObject *key)
 {
     if (PyUnicode_AsUTF8AndSize(key, NULL)) {
@@ -164,8 +164,8 @@ static int is_mapping(PyObject *object)
     return r > 0 ? has(object, "keys") : r;
 }
 
-/* Of a dict: does it need names for what is deeper in it, or hold what is no tensor? `flat`: a type
- * that is neither. Returns as has(). */
+/* Does this item make a dict nested: an int key, a value that holds others, or no tensor? `flat`:
+ * the last type that was no mapping. Returns as has(). */
 static int is_nested(PyObject *key, PyObject *value, PyTypeObject **flat)
 {
     if (PyLong_CheckExact(key) || PyDict_Check(value) || PyList_Check(value) ||

@@ -33,7 +33,8 @@ int dlxpy_parcel_check_size(Py_ssize_t n);
 /* Let go of everything. `spent`: libdlx has taken its tensors. */
 void dlxpy_parcel_unpack(struct dlxpy_parcel *parcel, bool spent);
 
-/* What an item of a mapping's items() holds, borrowed. Returns 0, or -1 with TypeError. */
+/* The key and value, borrowed, of an item of a mapping's items(). Returns 0, or -1 with TypeError.
+ */
 int dlxpy_pair(PyObject *item, PyObject **ret_key, PyObject **ret_value);
 
 /* Is there something on a GPU, which libdlx waits for? */

@@ -29,7 +29,7 @@ struct batch {
     uint32_t n_done; /* published */
 };
 
-/* What publish() and publish_many() are asked for. */
+/* The arguments that publish() and publish_many() share. */
 struct wishes {
     struct dlx_publish_report report;
     struct dlx_publish_args args;
@@ -209,7 +209,7 @@ static PyObject *make_report(const struct dlx_publish_report *report)
     return ret;
 }
 
-/* What libdlx waits for has to be a stream. */
+/* libdlx waits for this stream, so -1 (any) is refused. */
 static int parse_stream(PyObject *object, struct wishes *w)
 {
     if (dlxpy_stream_parse(object, &w->stream) < 0)
@@ -399,7 +399,7 @@ static int publish_all(struct batch *b, struct dlxpy_parcel *parcels, PyObject *
     return r;
 }
 
-/* As publish_all(), and finds the room. */
+/* Allocates the parcels, enters the publisher and calls publish_all(). */
 static int publish_tuple(struct dlxpy_publisher *p, PyObject *messages, struct wishes *w,
                          uint32_t *ret_n_done)
 {

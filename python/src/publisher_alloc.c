@@ -52,7 +52,7 @@ static int parse_shape(PyObject *object, struct spec *spec)
     return r;
 }
 
-/* Of another tensor. */
+/* Reads shape and data type of another tensor. */
 static int look_at(PyObject *object, struct spec *spec)
 {
     /* -1: the content is of no interest, so no stream has to wait for it. */

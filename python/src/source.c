@@ -110,7 +110,7 @@ static int look_into_capsule(struct dlxpy_source *s, PyObject *capsule)
 
 /* ---- GPUs ------------------------------------------------------------------------------------ */
 
-/* What a library that knows only the DLPack of before 1.0 gave, as libdlx takes it. */
+/* A managed tensor of DLPack before 1.0, in the form that libdlx takes. */
 struct wrapped {
     DLManagedTensorVersioned tensor;
     DLManagedTensor *legacy;
@@ -221,7 +221,7 @@ static void set_row_major(struct dlxpy_source *s, Py_ssize_t ndim)
 
 /* ---- the buffer protocol ------------------------------------------------------------------- */
 
-/* Of NumPy: 'M', 'm' (times), 'U', 'S' (text); 0: it has none; -1 with an exception. */
+/* Returns dtype.kind of NumPy: 'M', 'm' (times), 'U', 'S' (text); 0: none; -1 with an exception. */
 static int kind_of(PyObject *object)
 {
     PyObject *dtype = PyObject_GetAttrString(object, "dtype");
@@ -270,7 +270,7 @@ static int check_is_no_time(PyObject *object, const Py_buffer *b)
     return kind == 'M' || kind == 'm' ? fail_time(object) : kind < 0 ? -1 : 0;
 }
 
-/* What to do with elements of this format. */
+/* Says what to do with elements of this format. */
 static const char *remedy_of(const char *format)
 {
     char last = format[0] ? format[strlen(format) - 1] : '\0';
@@ -330,9 +330,9 @@ static PyObject *entry(PyObject *interface, const char *name)
     return value == Py_None ? NULL : value;
 }
 
-/* Of "<V2" and the like, which NumPy says of types that it does not know, the object's dtype has
- * the name. Returns the bytes an element; 0 if there is no such type, or with an exception.
- * Elements that are smaller than a byte have one each. */
+/* NumPy gives types that it does not know as "<V2" and the like; the object's dtype has their name.
+ * Returns the bytes an element; 0 if there is no such type, or with an exception. Elements that are
+ * smaller than a byte have one each. */
 static size_t named_type(struct dlxpy_source *s, PyObject *object, unsigned long itemsize,
                          DLDataType *ret)
 {
@@ -475,7 +475,7 @@ static int check_device(const struct dlxpy_sender *sender, int type, int id)
     return -1;
 }
 
-/* What the object says of itself, before it is asked for its memory. Returns 1; 0: nothing; -1. */
+/* Asks the object for its device, before its memory. Returns 1; 0: none; -1 with an exception. */
 static int ask_device(PyObject *object, const struct dlxpy_sender *sender, int *ret_type)
 {
     int type, id, r = -1;
@@ -584,9 +584,9 @@ static PyObject *take_exception(PyObject *object)
     return value;
 }
 
-/* It does not wait for the work that writes a tensor on a GPU: __dlpack__ does, which also has
- * better words for what it refuses. Returns 1; 0: ask by another protocol, *ret_threw if its
- * library refused it; -1 with an exception. */
+/* Asks through the C exchange API, which does not wait for the work that writes a tensor on a GPU.
+ * __dlpack__ does, and words refusals better. Returns 1; 0: ask by another protocol,
+ * *ret_threw if the library refused the object; -1 with an exception. */
 static int try_exchange(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender,
                         PyObject **ret_threw)
 {

@@ -16,7 +16,7 @@
 #define DLXPY_SOURCE_DIMS 16
 
 struct dlxpy_source {
-    /* What to give to libdlx: `view`, which has no deleter and describes memory that stays until
+    /* The tensor for libdlx: `view`, which has no deleter and describes memory that stays until
      * dlxpy_source_end(); or the tensor of `own` itself, which can be passed on; or, on a GPU,
      * `managed`, which libdlx keeps. */
     DLManagedTensorVersioned *tensor;
@@ -42,12 +42,12 @@ enum dlxpy_use {
     DLXPY_SHARE, /* likewise, and the caller promises not to write to it any more */
 };
 
-/* Who wants it, and what for. */
+/* The publisher or call that wants a tensor, and its purpose. */
 struct dlxpy_sender {
     enum dlxpy_use use;
     uint64_t publisher; /* number of the dlx.Publisher whose tensors may be passed on */
-    /* Who passes them, one for all that is packed together: one tensor may be there twice, what
-     * libdlx says to that is for it. */
+    /* One for all tensors that are packed together. The same tensor may be among them twice; libdlx
+     * decides about that. */
     const void *user;
     struct dlxpy_stream stream; /* that libdlx waits for before it passes on what is on a GPU */
 };

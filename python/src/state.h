@@ -44,8 +44,8 @@ PyTypeObject *dlxpy_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject *
 /* A structseq type, likewise. */
 PyTypeObject *dlxpy_add_record(PyObject *module, PyStructSequence_Desc *desc);
 
-/* What lets an object of `type`, which has a member `PyObject *weakrefs`, be referred to weakly: an
- * entry of its Py_tp_members, and the first step of its dealloc. */
+/* Weak references to an object of `type`, which has a member `PyObject *weakrefs`: an entry of its
+ * Py_tp_members, and the first step of its dealloc. */
 #define DLXPY_WEAKREFS(type)                                                                       \
     {                                                                                              \
         "__weaklistoffset__", T_PYSSIZET, offsetof(type, weakrefs), READONLY, NULL                 \

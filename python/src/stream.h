@@ -19,7 +19,7 @@
 #include "state.h"
 #include <stdbool.h>
 
-/* Of CUDA and HIP: a stream that each thread has for itself. */
+/* The stream of CUDA and HIP that each thread has for itself. */
 #define DLXPY_STREAM_PER_THREAD 2
 
 enum dlxpy_stream_kind {
@@ -40,10 +40,10 @@ int dlxpy_stream_parse(PyObject *object, struct dlxpy_stream *ret);
 /* May it be a stream of a device of this type? Returns 0, or -1 with ValueError. */
 int dlxpy_stream_check(const struct dlxpy_stream *s, int device_type);
 
-/* What libdlx takes as this stream; NULL is the default stream. Not for -1. */
+/* The handle of this stream for libdlx; NULL is the default stream. Not for -1. */
 void *dlxpy_stream_handle(const struct dlxpy_stream *s);
 
-/* What __dlpack__(stream=...) of another library takes as this stream, which was checked. */
+/* The number of this stream for __dlpack__(stream=...) of another library; it was checked. */
 long long dlxpy_stream_number(const struct dlxpy_stream *s, int device_type);
 
 #endif

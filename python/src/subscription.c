@@ -102,7 +102,7 @@ static void keep(struct dlxpy_subscription *self, int r, struct dlxpy_taken *tak
     }
 }
 
-/* As many as there is room for. */
+/* Moves as many kept messages as there is room for. */
 static void give_kept(struct dlxpy_taken *kept, struct dlxpy_taken *taken)
 {
     struct dlx_message **to = taken->many ? taken->many : &taken->one;
@@ -121,8 +121,8 @@ static int raise_ended(const struct dlxpy_subscription *self)
     return DLX_E_PUBLISHER_GONE;
 }
 
-/* Into `taken`, which has room and is empty. Returns 0; DLX_E_EMPTY or DLX_E_TIMEOUT, without an
- * exception; another code of libdlx, or 1, with one. */
+/* Takes messages into `taken`, which has room and is empty. Returns 0; DLX_E_EMPTY
+ * or DLX_E_TIMEOUT, without an exception; another code of libdlx, or 1, with one. */
 static int take_from_libdlx(struct dlxpy_subscription *self, int64_t timeout_ns,
                             struct dlxpy_taken *taken)
 {
@@ -150,8 +150,8 @@ static int take_from_libdlx(struct dlxpy_subscription *self, int64_t timeout_ns,
     return r;
 }
 
-/* What is there, without waiting; but it may find a new daemon, which takes time to answer. Returns
- * as take_from_libdlx(). */
+/* Takes what is there, without waiting. But libdlx may find a new daemon, which takes time to
+ * answer. Returns as take_from_libdlx(). */
 static int look(struct dlxpy_subscription *self, struct dlxpy_taken *taken)
 {
     int r = self->kept_code;
@@ -236,7 +236,7 @@ static PyObject *hint(PyObject *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* What dlx_take() says of a wait in vain; why it was in vain follows. */
+/* The beginning of dlx_take()'s text for a wait in vain; the reason follows. */
 #define LATE "no message in time"
 
 /* A take that waits, for at least 1 ns: only then libdlx says why it was in vain. The exception
@@ -271,8 +271,8 @@ static int take(struct dlxpy_subscription *self, int64_t timeout_ns, struct dlxp
     return r == DLX_E_EMPTY || may_wait ? take_or_say_why(self, timeout_ns, timeout_ns, taken) : r;
 }
 
-/* What was taken, for Python: a message, or a list of them. What it cannot be made of is dropped.
- * NULL with an exception. */
+/* Makes a dlx.Message, or a list of them, of what was taken. Messages that remain after a failure
+ * are dropped later. NULL with an exception. */
 static PyObject *make_result(struct dlxpy_taken *taken, const struct dlxpy_stream *stream,
                              bool is_private)
 {

@@ -7,7 +7,7 @@
 #include "args.h"
 #include "handle.h"
 
-/* What one call of libdlx took. */
+/* The messages that one call of libdlx took. */
 struct dlxpy_taken {
     struct dlx_message **many; /* room for `room`; NULL: for `one` */
     struct dlx_message *one;
@@ -22,7 +22,7 @@ struct dlxpy_subscription {
     bool is_private;    /* so are the tensors of its messages */
     bool ended;         /* its publishers have left: every further take and loop says so */
     bool hints;         /* nothing came yet, and no wait has warned that nobody publishes */
-    /* What a take had when a signal's handler ended it: the next ones have it. */
+    /* Messages of a take that a signal's handler ended, for the next takes. */
     struct dlxpy_taken kept;
     int kept_code;
     char reason[512]; /* of libdlx: why its publishers have left; or of `kept_code` */

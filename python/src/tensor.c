@@ -93,8 +93,8 @@ void dlxpy_tensor_spend(struct dlxpy_tensor *t)
     t->owner = NULL;
 }
 
-/* Who waits for a GPU may wait for what needs the GIL. The deleter of another library's memory
- * may run Python, for which no exception may be there. */
+/* Releasing memory of a GPU may wait for a thread that needs the GIL. The deleter of another
+ * library's memory may run Python, for which no exception may be set. */
 static void dealloc(PyObject *self)
 {
     struct dlxpy_owner *owner = cast(self)->owner;
@@ -225,7 +225,7 @@ static PyObject *copy(PyObject *self, PyObject *unused)
     return managed ? (PyObject *)dlxpy_tensor_new(managed) : NULL;
 }
 
-/* The same memory as unsigned integers, for what has no name in NumPy. */
+/* Returns the same memory as unsigned integers, for types without a name in NumPy. */
 static PyObject *as_bits(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -538,7 +538,7 @@ static PyObject *as_bytes(PyObject *self, PyObject *unused)
     return (PyObject *)ret;
 }
 
-/* Of a shape and data type that take `size` bytes. NULL with an exception. */
+/* Makes a private tensor whose shape and data type take `size` bytes. NULL with an exception. */
 static DLManagedTensorVersioned *make_private(PyObject *shape, PyObject *dtype, bool padded,
                                               size_t size)
 {

@@ -27,7 +27,7 @@ struct dlxpy_tensor *dlxpy_tensor_new(DLManagedTensorVersioned *managed);
 /* Takes `owner` over, on success. NULL with an exception. */
 struct dlxpy_tensor *dlxpy_tensor_of(struct dlxpy_owner *owner);
 
-/* One more object for the same memory. */
+/* Makes one more object for the same memory. NULL with an exception. */
 struct dlxpy_tensor *dlxpy_tensor_again(const struct dlxpy_tensor *t);
 
 /* May its owner be looked at? Not once it was published, nor while another thread publishes it
@@ -41,29 +41,29 @@ static inline bool dlxpy_tensor_is_there(const struct dlxpy_tensor *t)
  * received one has no address if it is on a GPU. */
 DLTensor *dlxpy_tensor_data(const struct dlxpy_tensor *t);
 
-/* Likewise; and dlx.DeviceError if it is on a GPU. */
+/* As dlxpy_tensor_data(), and dlx.DeviceError for a tensor on a GPU. */
 DLTensor *dlxpy_tensor_cpu_data(const struct dlxpy_tensor *t);
 
 /* A private, writable copy; `managed` stays the caller's. The GIL is released. NULL with an
  * exception. */
 DLManagedTensorVersioned *dlxpy_tensor_copy(const DLManagedTensorVersioned *managed);
 
-/* Likewise, of a tensor object. */
+/* As dlxpy_tensor_copy(), of a tensor object. */
 DLManagedTensorVersioned *dlxpy_tensor_own_copy(struct dlxpy_tensor *t);
 
-/* Of numbers; NULL with an exception. */
+/* A tuple of numbers; NULL with an exception. */
 PyObject *dlxpy_tuple_of(const int64_t *values, int32_t n);
 
-/* Things made of it that may still be used to write to its memory; -1: nobody knows. */
+/* How many objects made of the tensor can still write to its memory; -1: unknown. */
 Py_ssize_t dlxpy_tensor_n_exports(const struct dlxpy_tensor *t);
 
 /* A capsule, as was asked for. NULL with an exception. */
 PyObject *dlxpy_tensor_dlpack(struct dlxpy_tensor *t, const struct dlxpy_request *request);
 
-/* As __dlpack_device__ gives it. NULL with an exception. */
+/* The device as in __dlpack_device__. NULL with an exception. */
 PyObject *dlxpy_tensor_device(const struct dlxpy_tensor *t);
 
-/* It was passed on: its memory is another's. */
+/* The tensor was passed on: its memory belongs to another owner. */
 void dlxpy_tensor_spend(struct dlxpy_tensor *t);
 
 /* tensor_buffer.c: the slots and getters of other protocols. */

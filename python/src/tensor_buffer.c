@@ -137,7 +137,8 @@ static PyObject *add_address(PyObject *interface, void *address, bool read_only)
     return interface;
 }
 
-/* Who has no such protocol for its device has no such attribute, and is asked for another one. */
+/* A tensor whose device the protocol does not cover has no such attribute, so that consumers ask
+ * for another one. */
 static const DLTensor *data_of(const struct dlxpy_tensor *t, bool is_there, const char *protocol)
 {
     const DLTensor *data = dlxpy_tensor_data(t);
@@ -173,7 +174,7 @@ PyObject *dlxpy_tensor_array_interface(PyObject *self, void *closure)
     return interface ? add_address(interface, first, read_only) : NULL;
 }
 
-/* Who uses it keeps the object, and waits for `stream`; None: the data is ready on every stream. */
+/* A consumer keeps the object, and waits for `stream`; None: the data is ready on every stream. */
 PyObject *dlxpy_tensor_cuda_array_interface(PyObject *self, void *closure)
 {
     static const char protocol[] = "__cuda_array_interface__";

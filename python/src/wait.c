@@ -2,7 +2,7 @@
 #include "wait.h"
 #include "errors.h"
 
-/* Of this thread: the call of libdlx that it is in. NULL also while Python runs in between. */
+/* The call of libdlx in which this thread is. NULL also while Python runs in between. */
 static _Thread_local struct dlxpy_wait *innermost;
 
 void dlxpy_wait_begin(struct dlxpy_wait *wait, const struct dlxpy_handle *handle, bool release)

@@ -16,9 +16,9 @@
 #include "handle.h"
 
 struct dlxpy_wait {
-    const struct dlxpy_handle *handle; /* NULL: there is none to be closed */
+    const struct dlxpy_handle *handle; /* NULL: none */
     PyThreadState *released;           /* NULL: this thread has the GIL */
-    bool is_deaf;                      /* goes on whatever comes: nobody could be told */
+    bool is_deaf;                      /* signals do not end the wait: no caller can raise */
     bool stopped;                      /* with an exception */
     struct dlxpy_wait *outer;          /* around this one, which a handler or finalizer made */
 };
@@ -30,11 +30,11 @@ void dlxpy_wait_begin(struct dlxpy_wait *wait, const struct dlxpy_handle *handle
  * call returned. */
 bool dlxpy_wait_leave(struct dlxpy_wait *wait);
 
-/* The same, for a call that returned `r`. Returns 0: it succeeded; -1 with an exception. Where that
- * is a handler's, the call may have succeeded: r says so. */
+/* As dlxpy_wait_leave(), for a call that returned `r`. Returns 0 if the call succeeded; -1 with an
+ * exception. If a signal's handler raised it, the call may have succeeded: see `r`. */
 int dlxpy_wait_end(struct dlxpy_wait *wait, int r);
 
-/* Drop what is of libdlx where nobody can be told of a signal. */
+/* Drop an object of libdlx where no caller can raise what a signal's handler raised. */
 void dlxpy_wait_unref(void (*unref)(void *of_libdlx), void *of_libdlx);
 
 /* For dlx_connect_args. */
