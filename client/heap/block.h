@@ -4,7 +4,7 @@
 
 /* A block of a publisher's heap, which client/heap/heap.h speaks of, and a queue of such. */
 
-#include "client/heap/extents.h"
+#include "client/heap/arena.h"
 #include "common/util.h"
 #include "ring/entry.h"
 #include <dlpack/dlpack.h>
@@ -24,14 +24,14 @@ struct dlx_block_guest {
     void (*again)(struct dlx_block_guest *guest, struct dlx_block *block);
 };
 
-/* Blocks of one size that were given back: client/heap/payload_cache.h. */
+/* Blocks of one size that were given back. */
 struct dlx_cache_slot {
     uint64_t size;           /* of those in it, or of the last that were */
     struct dlx_block *first; /* a queue: structs are used again as late as possible */
     struct dlx_block *last;
     uint64_t n;
-    uint64_t n_least;  /* since the last dlx__payload_cache_trim() */
-    uint64_t n_wanted; /* see dlx__payload_cache_want() */
+    uint64_t n_least;  /* since the last dlx__heap_trim() */
+    uint64_t n_wanted; /* see dlx__heap_want() */
 };
 
 /* The first member of a heap. */

@@ -1,13 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/heap/heap.h"
 #include "client/base/mapped.h"
-#include "client/heap/arena_policy.h"
+#include "client/heap/arena.h"
 #include "client/heap/debug.h"
-#include "client/heap/payload_cache.h"
 #include "common/memory.h"
 #include "ring/tensor.h"
 #include <inttypes.h>
 #include <string.h>
+
+/*
+ * Blocks of a heap that were given back and keep their memory, by size: the next message is
+ * probably of the same size. Two sizes for each hash: those of a state dict and its manifest are
+ * not to drive each other out.
+ */
+#define CACHE_LOG2  5U
+#define CACHE_SLOTS (2U << CACHE_LOG2)
+struct payload_cache {
+    struct dlx_cache_slot all[CACHE_SLOTS];
+};
 
 struct dlx_heap {
     struct dlx_heap_hints hints;
@@ -23,7 +33,7 @@ struct dlx_heap {
     bool is_leaving;        /* arenas are */
     uint64_t leave_for;     /* bytes of new arenas that this is still worth */
     struct dlx_block *pool; /* block structs without memory */
-    struct dlx_payload_cache cache;
+    struct payload_cache cache;
     struct dlx_block *stuck; /* came back, but cannot be used yet */
     struct dlx_arena_policy_peak peak;
 
@@ -31,6 +41,110 @@ struct dlx_heap {
     _Atomic uint64_t n_orphans;
     _Atomic uint64_t n_deleted_again;
 };
+
+/* ---- blocks that keep their memory ---------------------------------------------------------- */
+
+/* Where blocks of this size are, if there are any. */
+static inline struct dlx_cache_slot *cache_slot(struct payload_cache *cache, uint64_t size)
+{
+    uint64_t hash = size / DLX_SHM_ALIGN * UINT64_C(0x9e3779b97f4a7c15) >> (64 - CACHE_LOG2);
+    struct dlx_cache_slot *two = &cache->all[2 * hash];
+    return &two[two[0].size != size];
+}
+
+/* Does the one that cache_take() would return lie in this arena? */
+static inline bool cache_first(struct payload_cache *cache, uint64_t size,
+                               const struct dlx_arena *arena)
+{
+    const struct dlx_cache_slot *slot = cache_slot(cache, size);
+    return slot->first && slot->size == size && slot->first->arena == arena;
+}
+
+/* One of this size; NULL: there is none. */
+static inline struct dlx_block *cache_take(struct payload_cache *cache, uint64_t size,
+                                           struct dlx_cache_slot **ret_slot)
+{
+    struct dlx_cache_slot *slot = cache_slot(cache, size);
+    if (dlx_unlikely(!slot->first || slot->size != size))
+        return NULL;
+    *ret_slot = slot;
+    return dlx__cache_slot_pop(slot);
+}
+
+/* The memory of a block that is in no queue goes back to its arena, and its struct into the
+ * pool. */
+static void cache_give_up_one(struct dlx_block *block, struct dlx_block **pool)
+{
+    dlx__extents_give(block->arena, block->offset, block->size);
+    block->arena->n_blocks--;
+    block->arena = NULL;
+    block->next = *pool;
+    *pool = block;
+}
+
+static void cache_give_up(struct dlx_cache_slot *slot, uint64_t n, struct dlx_block **pool)
+{
+    for (; n > 0; n--)
+        cache_give_up_one(dlx__cache_slot_pop(slot), pool);
+    slot->n_least = slot->n;
+}
+
+/* May drive another size out: memory of those goes back to their arenas, and their structs into the
+ * pool. */
+static struct dlx_cache_slot *cache_make(struct payload_cache *cache, uint64_t size,
+                                         struct dlx_block **pool)
+{
+    struct dlx_cache_slot *newer = cache_slot(cache, size), *older = newer - 1;
+    cache_give_up(older, older->n, pool);
+    *older = *newer;
+    *newer = (struct dlx_cache_slot){.size = size};
+    return newer;
+}
+
+static inline void cache_give(struct payload_cache *cache, struct dlx_block *block,
+                              struct dlx_block **pool)
+{
+    struct dlx_cache_slot *slot = cache_slot(cache, block->size);
+    if (dlx_unlikely(slot->size != block->size))
+        slot = cache_make(cache, block->size, pool);
+    dlx__cache_slot_push(slot, block);
+}
+
+/* All of them. Were there any? */
+static bool cache_give_up_all(struct payload_cache *cache, struct dlx_block **pool)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < CACHE_SLOTS; i++) {
+        any |= cache->all[i].n > 0;
+        cache_give_up(&cache->all[i], cache->all[i].n, pool);
+    }
+    return any;
+}
+
+/* Those that nobody took since the last call go likewise, unless they have fewer than `least` bytes
+ * together. */
+static void cache_trim(struct payload_cache *cache, struct dlx_block **pool, uint64_t least)
+{
+    for (uint32_t i = 0; i < CACHE_SLOTS; i++) {
+        struct dlx_cache_slot *slot = &cache->all[i];
+        bool few = slot->size == 0 || slot->n_least < least / slot->size;
+        cache_give_up(slot, few ? 0 : slot->n_least, pool);
+    }
+}
+
+static void cache_want_none(struct payload_cache *cache)
+{
+    for (uint32_t i = 0; i < CACHE_SLOTS; i++)
+        cache->all[i].n_wanted = 0;
+}
+
+static bool cache_want(struct payload_cache *cache, uint64_t size)
+{
+    struct dlx_cache_slot *slot = cache_slot(cache, size);
+    return slot->size == size && slot->n_wanted++ < slot->n;
+}
+
+/* ---- the heap -------------------------------------------------------------------------------- */
 
 static struct dlx_arena_policy policy_of(const struct dlx_heap *heap)
 {
@@ -46,7 +160,7 @@ static struct dlx_arena_policy policy_of(const struct dlx_heap *heap)
 /* Blocks that keep their memory give it up: their structs go into the pool. Were there any? */
 static bool empty_payload_cache(struct dlx_heap *heap)
 {
-    return dlx__payload_cache_give_up(&heap->cache, &heap->pool);
+    return cache_give_up_all(&heap->cache, &heap->pool);
 }
 
 static void heap_free_arena(const struct dlx_heap *heap, struct dlx_arena *arena)
@@ -140,7 +254,7 @@ static void heap_free(struct dlx_heap *heap)
 {
     free_blocks(heap->pool);
     free_blocks(heap->stuck);
-    for (uint32_t i = 0; i < DLX_PAYLOAD_CACHE_SLOTS; i++)
+    for (uint32_t i = 0; i < CACHE_SLOTS; i++)
         free_blocks(heap->cache.all[i].first);
     heap_free_arenas(heap, heap->arenas);
     heap_free_arenas(heap, heap->frozen);
@@ -279,7 +393,7 @@ int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
     dlx__heap_collect(heap);
     if (!dlx__heap_round(heap, size, &rounded))
         return DLX_E_FULL;
-    struct dlx_block *block = dlx__payload_cache_take(&heap->cache, rounded, &heap->hints.last);
+    struct dlx_block *block = cache_take(&heap->cache, rounded, &heap->hints.last);
     if (dlx_unlikely(!block))
         return carve(heap, rounded, ret);
     block->next = NULL;
@@ -296,8 +410,8 @@ int dlx__heap_take_beside(struct dlx_heap *heap, const struct dlx_block *other, 
     if (!arena || arena->state != DLX_ARENA_USED || !dlx__heap_round(heap, size, &rounded) ||
         rounded == 0)
         return DLX_E_FULL;
-    if (dlx__payload_cache_first(&heap->cache, rounded, arena)) {
-        *ret = dlx__payload_cache_take(&heap->cache, rounded, &of_those);
+    if (cache_first(&heap->cache, rounded, arena)) {
+        *ret = cache_take(&heap->cache, rounded, &of_those);
         (*ret)->next = NULL;
         return 0;
     }
@@ -310,13 +424,13 @@ int dlx__heap_take_beside(struct dlx_heap *heap, const struct dlx_block *other, 
 void dlx__heap_want_none(struct dlx_heap *heap)
 {
     dlx__heap_collect(heap);
-    dlx__payload_cache_want_none(&heap->cache);
+    cache_want_none(&heap->cache);
 }
 
 bool dlx__heap_want(struct dlx_heap *heap, uint64_t size)
 {
     uint64_t rounded;
-    return dlx__heap_round(heap, size, &rounded) && dlx__payload_cache_want(&heap->cache, rounded);
+    return dlx__heap_round(heap, size, &rounded) && cache_want(&heap->cache, rounded);
 }
 
 /*
@@ -386,15 +500,15 @@ static void __attribute__((noinline)) give_slowly(struct dlx_heap *heap, struct 
     if (heap->is_guarded)
         block = renew(heap, block);
     if (block->arena->state == DLX_ARENA_LEAVING)
-        dlx__payload_cache_give_up_one(block, &heap->pool);
+        cache_give_up_one(block, &heap->pool);
     else
-        dlx__payload_cache_give(&heap->cache, block, &heap->pool);
+        cache_give(&heap->cache, block, &heap->pool);
 }
 
 void dlx__heap_give_elsewhere(struct dlx_heap *heap, struct dlx_block *block)
 {
     if (block && dlx__block_is_reusable(block))
-        dlx__payload_cache_give(&heap->cache, block, &heap->pool);
+        cache_give(&heap->cache, block, &heap->pool);
     else
         give_slowly(heap, block);
 }
@@ -654,7 +768,7 @@ static uint32_t drop(struct dlx_heap *heap, struct dlx_arena **at)
 
 uint64_t dlx__heap_trim(struct dlx_heap *heap, bool all)
 {
-    dlx__payload_cache_trim(&heap->cache, &heap->pool, all ? 0 : TRIM_LEAST);
+    cache_trim(&heap->cache, &heap->pool, all ? 0 : TRIM_LEAST);
     return dlx__heap_excess(heap, all);
 }
 

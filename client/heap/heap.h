@@ -58,13 +58,13 @@ int dlx__heap_take_beside(struct dlx_heap *heap, const struct dlx_block *other, 
                           struct dlx_block **ret);
 
 /*
- * From now on a block is taken wherever it fits, or again where client/heap/arena_policy.h wants
+ * From now on a block is taken wherever it fits, or again where client/heap/arena.h wants
  * it: for blocks that come and go together, in an arena made for all of them, and when no more
  * arenas can be had. Returns what was so before.
  */
 dlx_for_gpu bool dlx__heap_put_anywhere(struct dlx_heap *heap, bool anywhere);
 
-/* Does a block of `size` bytes have an arena of its own? See client/heap/arena_policy.h. */
+/* Does a block of `size` bytes have an arena of its own? See client/heap/arena.h. */
 bool dlx__heap_is_large(const struct dlx_heap *heap, uint64_t size);
 
 /* What a block of `size` bytes takes. False: there is no such number. */

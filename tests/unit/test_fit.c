@@ -3,7 +3,7 @@
 /* In which arena blocks are put, and when empty arenas go: memory comes back by whole arenas
  * alone. */
 
-#include "client/heap/arena_policy.h"
+#include "client/heap/arena.h"
 #include "tests/harness/random.h"
 #include "tests/unit/harness_heap.h"
 #include <math.h>
