@@ -8,7 +8,7 @@
 
 _Static_assert(sizeof DLX_GPU_BUILD <= DLX_GPU_BUILD_SIZE, "the name of a build");
 
-__attribute__((weak)) int dlx__gpu_find(const struct dlx_gpu_library **ret);
+#pragma weak dlx__gpu_find
 
 int (*dlx__gpu_finder)(const struct dlx_gpu_library **ret) = dlx__gpu_find;
 const struct dlx_gpu_library *_Atomic dlx__gpu_loaded;
