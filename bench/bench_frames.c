@@ -107,7 +107,7 @@ static void subscriber(const char *topic, uint64_t n_warmup, uint64_t n)
     bm_check(dlx_subscribe(c, topic, &args, &s), topic);
     while (!(r = dlx_take(s, INT64_C(30000000000), &m))) {
         uint64_t seq = dlx_message_seq(m);
-        const DLTensor *t = dlx_message_peek(m, 0);
+        const DLTensor *t = dlx_message_tensor_peek(m, 0);
         if (read_all(t) != *(const uint64_t *)t->data * (frame_size / 8))
             n_torn++;
         dlx_message_unref(m);

@@ -70,7 +70,7 @@ static void subscriber(const char *topic, uint64_t n, uint32_t batch, struct res
             if (dlx_message_seq(m[j]) != ++i)
                 bm_fail("message %llu came instead of %llu",
                         (unsigned long long)dlx_message_seq(m[j]), (unsigned long long)i);
-            const uint64_t *words = dlx_message_peek(m[j], 0)->data;
+            const uint64_t *words = dlx_message_tensor_peek(m[j], 0)->data;
             for (int k = 0; k < 8; k++)
                 sum += words[k];
             dlx_message_unref(m[j]);

@@ -34,7 +34,7 @@ static void take_all(const char *topic, struct result *result)
         result->missing += seq - next;
         next = seq + 1;
         result->taken++;
-        last = *(const unsigned char *)dlx_message_peek(m, 0)->data == 1;
+        last = *(const unsigned char *)dlx_message_tensor_peek(m, 0)->data == 1;
         dlx_message_unref(m);
     }
     dlx_subscription_unref(s);

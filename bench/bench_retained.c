@@ -81,8 +81,8 @@ static void attach(const char *topic, uint32_t n)
     uint64_t t1 = bm_now_ns();
     bm_check(dlx_get(c, topic, 0, &m), "dlx_get");
     uint64_t t2 = bm_now_ns();
-    bm_check(dlx_message_find(m, name, &i), name);
-    const DLTensor *t = dlx_message_peek(m, i);
+    bm_check(dlx_message_tensor_find(m, name, &i), name);
+    const DLTensor *t = dlx_message_tensor_peek(m, i);
     const volatile unsigned char *data = t->data;
     unsigned char first = data[0];
     uint64_t t3 = bm_now_ns();

@@ -112,7 +112,7 @@ static const char *type_text(const struct look_entry *entry, char text[TYPE_SIZE
         (void)snprintf(text, TYPE_SIZE, "%u tensors", dlx_message_n_tensors(m));
         return text;
     }
-    const DLTensor *t = dlx_message_peek(m, 0);
+    const DLTensor *t = dlx_message_tensor_peek(m, 0);
     (void)dlx_dtype_name(t->dtype, dtype);
     shape_name(t->shape, t->ndim, shape);
     (void)snprintf(text, TYPE_SIZE, "%s %.*s", dtype, TYPE_WIDTH, shape);

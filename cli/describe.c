@@ -144,9 +144,10 @@ json_t *describe_message(const struct dlx_message *m, uint64_t n_values)
 {
     json_t *tensors = json_array();
     for (uint32_t i = 0; i < dlx_message_n_tensors(m); i++) {
-        json_t *tensor = describe_tensor(dlx_message_peek(m, i), n_values);
-        if (dlx_message_name(m, i)[0])
-            tensor = output_json_put(tensor, "name", output_json_text(dlx_message_name(m, i)));
+        json_t *tensor = describe_tensor(dlx_message_tensor_peek(m, i), n_values);
+        if (dlx_message_tensor_name(m, i)[0])
+            tensor =
+                output_json_put(tensor, "name", output_json_text(dlx_message_tensor_name(m, i)));
         tensors = output_json_append(tensors, tensor);
     }
     size_t meta_size = 0;
@@ -178,7 +179,7 @@ void describe_tensor_text(const DLTensor *t, char text[DESCRIBE_SIZE])
 
 bool describe_is_set(const struct dlx_message *m)
 {
-    return dlx_message_n_tensors(m) > 1 || dlx_message_name(m, 0)[0] ||
+    return dlx_message_n_tensors(m) > 1 || dlx_message_tensor_name(m, 0)[0] ||
            dlx_message_meta(m, NULL) != NULL;
 }
 
@@ -189,7 +190,7 @@ void describe_set_text(const struct dlx_message *m, char text[DESCRIBE_SIZE])
     uint64_t sum = 0, n_items, size;
     size_t meta_size = 0;
     for (uint32_t i = 0; i < n; i++)
-        if (tensor_size(dlx_message_peek(m, i), &n_items, &size))
+        if (tensor_size(dlx_message_tensor_peek(m, i), &n_items, &size))
             sum += size;
     (void)dlx_message_meta(m, &meta_size);
     human_bytes(sum, bytes);
@@ -200,13 +201,13 @@ void describe_set_text(const struct dlx_message *m, char text[DESCRIBE_SIZE])
 
 void describe_item_text(const struct dlx_message *m, uint32_t i, char text[DESCRIBE_ITEM_SIZE])
 {
-    output_printable(dlx_message_name(m, i), text, DESCRIBE_ITEM_SIZE - DESCRIBE_SIZE - 2);
+    output_printable(dlx_message_tensor_name(m, i), text, DESCRIBE_ITEM_SIZE - DESCRIBE_SIZE - 2);
     size_t used = strlen(text);
     if (used > 0) {
         memcpy(text + used, "  ", 2);
         used += 2;
     }
-    describe_tensor_text(dlx_message_peek(m, i), text + used);
+    describe_tensor_text(dlx_message_tensor_peek(m, i), text + used);
 }
 
 bool describe_meta_text(const struct dlx_message *m, char text[DESCRIBE_META_SIZE])

@@ -130,7 +130,7 @@ static uint64_t message_bytes(const struct dlx_message *m)
 {
     uint64_t sum = 0, n_items = 0, size = 0;
     for (uint32_t i = 0; i < dlx_message_n_tensors(m); i++) {
-        const DLTensor *t = dlx_message_peek(m, i);
+        const DLTensor *t = dlx_message_tensor_peek(m, i);
         if (t && tensor_size(t, &n_items, &size))
             sum += size;
     }

@@ -179,7 +179,7 @@ struct content {
 static int add_member(zip_t *zip, struct content *c, uint32_t i)
 {
     char name[DLX_NAME_MAX + 32];
-    const char *own = dlx_message_name(c->message, i);
+    const char *own = dlx_message_tensor_name(c->message, i);
     if (*own)
         (void)snprintf(name, sizeof name, "%s.npy", own);
     else
@@ -225,7 +225,7 @@ static int write_content(int fd, const void *content)
 static int fill_member(struct content *c, uint32_t i, struct save_report *r)
 {
     struct member *m = &c->members[i];
-    const DLTensor *t = dlx_message_peek(c->message, i);
+    const DLTensor *t = dlx_message_tensor_peek(c->message, i);
     struct npy_storage storage;
     uint64_t n_items = 0, size = 0;
     int code = save_look(t, &n_items, &size, c->e);

@@ -225,7 +225,7 @@ static int write_set(int fd, const void *content)
     uint64_t n_items = 0, size = 0;
     int code = save_bytes(fd, c->header.data, c->header.size);
     for (uint32_t i = 0; code == 0 && i < c->n; i++) {
-        const DLTensor *t = dlx_message_peek(c->message, c->tensors[i].index);
+        const DLTensor *t = dlx_message_tensor_peek(c->message, c->tensors[i].index);
         if (tensor_size(t, &n_items, &size)) /* it was looked at before */
             code = save_items(fd, t, n_items, size);
     }
@@ -236,14 +236,14 @@ static int fill_set(struct set_content *c, struct cli_error *e)
 {
     char label[SAFETENSORS_LABEL_SIZE];
     for (uint32_t i = 0; i < c->n; i++) {
-        const DLTensor *t = dlx_message_peek(c->message, i);
+        const DLTensor *t = dlx_message_tensor_peek(c->message, i);
         uint64_t n_items = 0, size = 0;
         int code = save_look(t, &n_items, &size, e);
         if (code < 0) {
-            safetensors_label(dlx_message_name(c->message, i), label);
+            safetensors_label(dlx_message_tensor_name(c->message, i), label);
             return cli_fail_at(e, code, label);
         }
-        c->tensors[i] = (struct safetensors_tensor){.name = dlx_message_name(c->message, i),
+        c->tensors[i] = (struct safetensors_tensor){.name = dlx_message_tensor_name(c->message, i),
                                                     .dtype = t->dtype,
                                                     .ndim = t->ndim,
                                                     .shape = t->shape};

@@ -86,7 +86,7 @@ int saving_write(struct saving *s, const struct dlx_message *m, const char *path
 {
     struct save_report report;
     struct cli_error e = {{0}};
-    const DLTensor *t = dlx_message_peek(m, s->tensor);
+    const DLTensor *t = dlx_message_tensor_peek(m, s->tensor);
     if (!s->set && !s->npz && !t)
         return cli_report(s->cli, s->topic,
                           "message %" PRIu64 " has %u tensors, there is no tensor %u",

@@ -43,9 +43,9 @@ void show_message(const struct dlx_message *m, const char *from, uint64_t n_valu
     if (with_gap && dlx_message_gap(m) > 0)
         printf("  (gap %" PRIu64 ")", dlx_message_gap(m));
     if (!describe_is_set(m)) {
-        describe_tensor_text(dlx_message_peek(m, 0), tensor);
+        describe_tensor_text(dlx_message_tensor_peek(m, 0), tensor);
         printf("  %s", tensor);
-        print_values(dlx_message_peek(m, 0), n_values);
+        print_values(dlx_message_tensor_peek(m, 0), n_values);
         putchar('\n');
         return;
     }
@@ -54,7 +54,7 @@ void show_message(const struct dlx_message *m, const char *from, uint64_t n_valu
     for (uint32_t i = 0; i < n && i < DESCRIBE_TENSORS; i++) {
         describe_item_text(m, i, tensor);
         printf("    %s", tensor);
-        print_values(dlx_message_peek(m, i), n_values);
+        print_values(dlx_message_tensor_peek(m, i), n_values);
         putchar('\n');
     }
     if (n > DESCRIBE_TENSORS)

@@ -161,7 +161,7 @@ static void draw_sheet(const struct work *w, const char *path)
 
 static void look_at(struct work *w, struct dlx_message *m, uint64_t now_ns)
 {
-    const DLTensor *t = dlx_message_peek(m, 0);
+    const DLTensor *t = dlx_message_tensor_peek(m, 0);
     uint64_t latency_ns = now_ns - dlx_message_monotonic_ns(m);
     DLManagedTensorVersioned *tensor;
 

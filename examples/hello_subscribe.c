@@ -17,7 +17,7 @@ int main(void)
     if ((r = dlx_connect(NULL, &c)) || (r = dlx_subscribe(c, "hello", NULL, &s)) ||
         (r = dlx_take(s, DLX_FOREVER, &m)))
         goto end;
-    if (dlx_message_peek(m, 0)->device.device_type != kDLCPU) {
+    if (dlx_message_tensor_peek(m, 0)->device.device_type != kDLCPU) {
         fprintf(stderr, "hello_subscribe: the tensor is on a GPU, and this program reads memory of "
                         "the CPU\n");
         dlx_message_unref(m);

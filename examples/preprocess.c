@@ -83,7 +83,7 @@ static void work_run(struct work *w)
         if (!start_ns)
             start_ns = end_ns;
         ex_latency_add(&w->latency, end_ns - dlx_message_monotonic_ns(m));
-        const DLTensor *frame = dlx_message_peek(m, 0);
+        const DLTensor *frame = dlx_message_tensor_peek(m, 0);
         ex_check_cpu(frame, w->options->from);
         if (!is_rgb(frame))
             ex_fail("%s does not carry RGB frames", w->options->from);

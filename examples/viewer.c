@@ -57,7 +57,7 @@ int main(int argc, char **argv)
             start_ns = end_ns;
         ex_latency_add(&latency, end_ns - dlx_message_monotonic_ns(m));
         if (!is_written && end_ns - start_ns >= (uint64_t)at_ms * 1000000u) {
-            write_snapshot(dlx_message_peek(m, 0), from, snapshot);
+            write_snapshot(dlx_message_tensor_peek(m, 0), from, snapshot);
             printf("viewer: frame %" PRIu64 " of %s is in %s\n", dlx_message_seq(m), from,
                    snapshot);
             is_written = true;

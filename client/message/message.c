@@ -16,7 +16,7 @@
 
 /* What a message with a manifest has beside its struct, in one piece of memory. */
 struct dlx_message_table {
-    _Atomic(struct dlx_nametable *) index; /* made by the first dlx_message_find() */
+    _Atomic(struct dlx_nametable *) index; /* made by the first dlx_message_tensor_find() */
     uint32_t *names;                       /* [n_tensors]: offsets in `text` */
     char *text;                            /* names, each terminated */
     void *meta;
@@ -704,7 +704,7 @@ struct dlx_subscriber_link *dlx__message_link(const struct dlx_message *m)
     return m->link;
 }
 
-const DLTensor *dlx_message_peek(const struct dlx_message *m, uint32_t i)
+const DLTensor *dlx_message_tensor_peek(const struct dlx_message *m, uint32_t i)
 {
     if (dlx_likely(m && i < m->n_tensors))
         return &m->tensors[i];
@@ -715,7 +715,7 @@ const DLTensor *dlx_message_peek(const struct dlx_message *m, uint32_t i)
 
 /* ---- names --------------------------------------------------------------------------------- */
 
-const char *dlx_message_name(const struct dlx_message *m, uint32_t i)
+const char *dlx_message_tensor_name(const struct dlx_message *m, uint32_t i)
 {
     if (!m)
         return NULL;
@@ -754,7 +754,7 @@ static int fail_name(const struct dlx_message *m, const char *name)
     size_t used = 0;
     uint32_t i = 0;
     for (; i < m->n_tensors; i++) {
-        const char *one = dlx_message_name(m, i);
+        const char *one = dlx_message_tensor_name(m, i);
         size_t size = one ? strlen(one) + 4 : 0; /* with quotes and a comma */
         if (size <= 4 || size >= sizeof names - used)
             break;
@@ -762,9 +762,9 @@ static int fail_name(const struct dlx_message *m, const char *name)
             (size_t)snprintf(names + used, sizeof names - used, "%s\"%s\"", i > 0 ? ", " : "", one);
     }
     if (used == 0)
-        (void)snprintf(all, sizeof all, "its %u tensors have no names%s", m->n_tensors,
-                       m->table && m->n_tensors > 0 && *dlx_message_name(m, 0) ? " that fit here"
-                                                                               : "");
+        (void)snprintf(
+            all, sizeof all, "its %u tensors have no names%s", m->n_tensors,
+            m->table && m->n_tensors > 0 && *dlx_message_tensor_name(m, 0) ? " that fit here" : "");
     else
         (void)snprintf(all, sizeof all, "it has %s%s", names,
                        i < m->n_tensors ? " and others" : "");
@@ -772,12 +772,12 @@ static int fail_name(const struct dlx_message *m, const char *name)
                      m->link->topic, m->seq, name, all);
 }
 
-int dlx_message_find(struct dlx_message *m, const char *name, uint32_t *ret_i)
+int dlx_message_tensor_find(struct dlx_message *m, const char *name, uint32_t *ret)
 {
     dlx__error_clear();
-    if (!m || !name || !ret_i)
-        return DLX_NAME_NULL(0, "dlx_message_find", {"message", m}, {"name", name},
-                             {"ret_i", ret_i});
+    if (!m || !name || !ret)
+        return DLX_NAME_NULL(0, "dlx_message_tensor_find", {"message", m}, {"name", name},
+                             {"ret", ret});
     if (dlx__forked(m->link->generation))
         return dlx__fail_forked(m->link->generation);
     uint32_t found = DLX_NAMETABLE_NONE;
@@ -791,7 +791,7 @@ int dlx_message_find(struct dlx_message *m, const char *name, uint32_t *ret_i)
     }
     if (found == DLX_NAMETABLE_NONE)
         return fail_name(m, name);
-    *ret_i = found;
+    *ret = found;
     return 0;
 }
 
@@ -842,11 +842,11 @@ uint64_t dlx_message_publisher(const struct dlx_message *m)
     return m->link->publisher;
 }
 
-int dlx_message_describe(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned *ret)
+int dlx_message_tensor_describe(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned *ret)
 {
     dlx__error_clear();
     if (!m || !ret)
-        return DLX_NAME_NULL(0, "dlx_message_describe", {"message", m}, {"ret", ret});
+        return DLX_NAME_NULL(0, "dlx_message_tensor_describe", {"message", m}, {"ret", ret});
     if (dlx__forked(m->link->generation))
         return dlx__fail_forked(m->link->generation);
     if (i >= m->n_tensors)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * dlx_message_private(): a tensor that its owner may write to. A large one is a copy-on-write view
- * of the arena, which holds the message for as long as it is there: pages that were not written to
- * are the publisher's, who must not use them again. A small one is a copy, which holds nothing.
+ * dlx_message_tensor_private(): a tensor that its owner may write to. A large one is a
+ * copy-on-write view of the arena, which holds the message for as long as it is there: pages that
+ * were not written to are the publisher's, who must not use them again. A small one is a copy,
+ * which holds nothing.
  */
 
 #include "client/message/subscriber_link.h"
@@ -100,11 +101,11 @@ static int make_private(struct dlx_subscriber_link *link, DLManagedTensorVersion
     return r;
 }
 
-int dlx_message_private(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret)
+int dlx_message_tensor_private(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret)
 {
     DLManagedTensorVersioned *received;
     struct private *p = NULL;
-    const DLTensor *tensor = dlx_message_peek(m, i);
+    const DLTensor *tensor = dlx_message_tensor_peek(m, i);
     if (tensor && dlx__tensor_is_on_gpu(tensor)) {
         dlx__error_clear();
         return dlx__fail(DLX_E_DEVICE,

@@ -295,7 +295,7 @@ class message : public detail::handle<dlx_message>
     std::uint64_t publisher() const noexcept { return dlx_message_publisher(get()); }
     /** The results of topic(), name() and meta() are valid as long as the message. */
     const char *topic() const noexcept { return dlx_message_topic(get()); }
-    const char *name(std::uint32_t i) const noexcept { return dlx_message_name(get(), i); }
+    const char *name(std::uint32_t i) const noexcept { return dlx_message_tensor_name(get(), i); }
     span<const unsigned char> meta() const noexcept
     {
         std::size_t size = 0;
@@ -306,14 +306,14 @@ class message : public detail::handle<dlx_message>
     std::uint32_t find(const std::string &name) const
     {
         std::uint32_t i = 0;
-        detail::check(dlx_message_find(get(), detail::c_str(name), &i));
+        detail::check(dlx_message_tensor_find(get(), detail::c_str(name), &i));
         return i;
     }
     /** Lends a tensor, by index or by name, for as long as the message. Throws DLX_E_INVALID or
      *  DLX_E_NOT_FOUND. */
     tensor_view peek(std::uint32_t i) const
     {
-        const DLTensor *t = dlx_message_peek(get(), i);
+        const DLTensor *t = dlx_message_tensor_peek(get(), i);
         if (!t)
             throw error(DLX_E_INVALID, "tensor " + std::to_string(i) + " of a message of " +
                                            std::to_string(n_tensors()));
@@ -335,21 +335,22 @@ class message : public detail::handle<dlx_message>
         detail::check(dlx_message_tensor_on(get(), i, stream, &t));
         return dlx::tensor(t);
     }
-    /** Tells the device of tensor `i` without waiting until it is ready: dlx_message_describe(). */
+    /** Tells the device of tensor `i` without waiting until it is ready, by
+     *  dlx_message_tensor_describe(). */
     DLDevice device(std::uint32_t i) const
     {
         DLManagedTensorVersioned t{};
-        detail::check(dlx_message_describe(get(), i, &t));
+        detail::check(dlx_message_tensor_describe(get(), i, &t));
         return t.dl_tensor.device;
     }
     /** Tells whether the tensors were ready for the stream of tensor_on() that began to wait last:
      *  0, 1 or an error code of dlx_message_status(). */
     int status() const noexcept { return dlx_message_status(get()); }
-    /** Makes a private, writable tensor: dlx_message_private(). */
+    /** Makes a private, writable tensor: dlx_message_tensor_private(). */
     dlx::tensor private_tensor(std::uint32_t i) const
     {
         DLManagedTensorVersioned *t = nullptr;
-        detail::check(dlx_message_private(get(), i, &t));
+        detail::check(dlx_message_tensor_private(get(), i, &t));
         return dlx::tensor(t);
     }
     dlx::tensor private_tensor(const std::string &name) const { return private_tensor(find(name)); }

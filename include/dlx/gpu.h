@@ -53,9 +53,9 @@
  * Taking. dlx_take() opens nothing. The first dlx_message_tensor() for a tensor of an allocation
  * opens that allocation, which takes longer. It waits until the tensor is ready, at most the time
  * of a request in struct dlx_connect_args. The tensor's device_id is the number of the GPU in this
- * process. In the publisher's own process, it is the original memory. dlx_message_private() returns
- * DLX_E_DEVICE. Additional errors of dlx_message_tensor(), after which the message's other tensors
- * stay usable:
+ * process. In the publisher's own process, it is the original memory. dlx_message_tensor_private()
+ * returns DLX_E_DEVICE. Additional errors of dlx_message_tensor(), after which the message's other
+ * tensors stay usable:
  *
  *   - DLX_E_TIMEOUT: the tensor is not ready yet; call again.
  *   - DLX_E_PUBLISHER_GONE: the publisher died before the tensor was ready, or its memory ended
@@ -120,7 +120,8 @@ DLX_API int dlx_message_tensor_on(struct dlx_message *m, uint32_t i, void *strea
  * Returns 0; DLX_E_INVALID, DLX_E_FORKED, and what dlx_message_tensor() returns (but not
  * DLX_E_TIMEOUT or an error of the publisher's work).
  */
-DLX_API int dlx_message_describe(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned *ret);
+DLX_API int dlx_message_tensor_describe(struct dlx_message *m, uint32_t i,
+                                        DLManagedTensorVersioned *ret);
 
 /**
  * Tells whether the tensor was ready when its stream continued. Ask when the stream has done its

@@ -23,6 +23,16 @@ DLX_API uint32_t dlx_message_n_tensors(const struct dlx_message *m);
  * also in dimensions of size 1. If the publisher passed on a view of its tensor without a copy
  * (such as a transposed one), it has the strides of that view.
  *
+ * This is the way to get a tensor. Each variant of it is for one need:
+ *
+ *   - dlx_message_tensor_peek() lends the tensor for as long as the message, so that there is
+ *     nothing to release; not for the content of tensors on GPUs.
+ *   - dlx_message_tensor_private() gives memory that the caller may write to.
+ *   - dlx_message_tensor_on() gives a tensor on a GPU to a stream, before it is ready.
+ *   - dlx_message_tensor_describe() tells what a tensor on a GPU is, without waiting until it is
+ *     ready.
+ *   - dlx_message_tensor_legacy() is for libraries that do not know DLPack 1.
+ *
  * Returns 0; DLX_E_INVALID (no such tensor), DLX_E_NO_MEMORY, DLX_E_FORKED, and what <dlx/gpu.h>
  * lists for a tensor on a GPU.
  */
@@ -44,13 +54,22 @@ DLX_API int dlx_message_tensor(struct dlx_message *m, uint32_t i, DLManagedTenso
  * Returns 0; DLX_E_INVALID (no such tensor), DLX_E_NO_MEMORY (it had to be copied: the text has the
  * bytes), DLX_E_DEVICE (it is on a GPU), DLX_E_FORKED.
  */
-DLX_API int dlx_message_private(struct dlx_message *m, uint32_t i, DLManagedTensorVersioned **ret);
+DLX_API int dlx_message_tensor_private(struct dlx_message *m, uint32_t i,
+                                       DLManagedTensorVersioned **ret);
 
 /**
+ * Makes a managed tensor in the struct of DLPack before version 1. Otherwise like
+ * dlx_message_tensor(). That struct cannot say that the tensor is read-only: with `allow_read_only`
+ * the caller promises that nobody writes to it.
+ *
+ * Returns as dlx_message_tensor(); DLX_E_READ_ONLY (without `allow_read_only`).
+ */
+DLX_API int dlx_message_tensor_legacy(struct dlx_message *m, uint32_t i, bool allow_read_only,
+                                      DLManagedTensor **ret); /**
  * Lends tensor `i`, read-only and valid as long as the message. NULL if there is no such tensor. A
  * tensor on a GPU has data NULL and device_id 0 here; dlx_message_tensor() opens it.
  */
-DLX_API const DLTensor *dlx_message_peek(const struct dlx_message *m, uint32_t i);
+DLX_API const DLTensor *dlx_message_tensor_peek(const struct dlx_message *m, uint32_t i);
 
 /**
  * Finds the index of the tensor with a name. The first call on a message makes a table of its
@@ -58,11 +77,11 @@ DLX_API const DLTensor *dlx_message_peek(const struct dlx_message *m, uint32_t i
  *
  * Returns 0; DLX_E_NOT_FOUND, DLX_E_INVALID, DLX_E_NO_MEMORY, DLX_E_FORKED.
  */
-DLX_API int dlx_message_find(struct dlx_message *m, const char *name, uint32_t *ret_i);
+DLX_API int dlx_message_tensor_find(struct dlx_message *m, const char *name, uint32_t *ret);
 
 /** Returns the name of tensor `i`; "" if it has none, NULL if there is no such tensor. Valid as
  *  long as the message. */
-DLX_API const char *dlx_message_name(const struct dlx_message *m, uint32_t i);
+DLX_API const char *dlx_message_tensor_name(const struct dlx_message *m, uint32_t i);
 
 /** Returns the metadata, aligned to 8 bytes, and its size in bytes; NULL and 0 if there is none.
  *  Valid as long as the message. */
@@ -91,16 +110,6 @@ DLX_API struct dlx_message *dlx_message_unref(struct dlx_message *m);
 
 /** Adds a reference, which needs one more dlx_message_unref(). Returns the message. Any thread. */
 DLX_API struct dlx_message *dlx_message_ref(struct dlx_message *m);
-
-/**
- * Makes a managed tensor in the struct of DLPack before version 1. Otherwise like
- * dlx_message_tensor(). That struct cannot say that the tensor is read-only: with `allow_read_only`
- * the caller promises that nobody writes to it.
- *
- * Returns as dlx_message_tensor(); DLX_E_READ_ONLY (without `allow_read_only`).
- */
-DLX_API int dlx_message_tensor_legacy(struct dlx_message *m, uint32_t i, bool allow_read_only,
-                                      DLManagedTensor **ret);
 
 #ifdef __cplusplus
 }

@@ -56,8 +56,8 @@ static void remember(const char *topic, const char *name, uint64_t seq, const DL
 void dlxpy_debug_received(const struct dlx_message *m)
 {
     for (uint32_t i = 0; i < dlx_message_n_tensors(m); i++)
-        remember(dlx_message_topic(m), dlx_message_name(m, i), dlx_message_seq(m),
-                 dlx_message_peek(m, i), true);
+        remember(dlx_message_topic(m), dlx_message_tensor_name(m, i), dlx_message_seq(m),
+                 dlx_message_tensor_peek(m, i), true);
 }
 
 void dlxpy_debug_published(const char *topic, const char *name, uint64_t seq, const DLTensor *t)

@@ -90,7 +90,7 @@ static int describe(void *py_object, DLTensor *out)
             PyErr_SetString(PyExc_BufferError, "of a message on a GPU, only msg[0] has an address");
             return -1;
         }
-        *out = *dlx_message_peek(m, 0);
+        *out = *dlx_message_tensor_peek(m, 0);
         return 0;
     }
     if (!Py_IS_TYPE((PyObject *)py_object, dlxpy_tensor_type)) {

@@ -16,7 +16,7 @@ struct dlxpy_gpu {
 
 bool dlxpy_gpu_has(const struct dlx_message *m, uint32_t i)
 {
-    const DLTensor *t = dlx_message_peek(m, i);
+    const DLTensor *t = dlx_message_tensor_peek(m, i);
     return t && (t->device.device_type == kDLCUDA || t->device.device_type == kDLROCM);
 }
 
@@ -98,7 +98,7 @@ struct dlxpy_owner *dlxpy_gpu_owner(struct dlx_message *m, uint32_t i,
             .manager_ctx = gpu,
             .deleter = delete_gpu,
             .flags = DLPACK_FLAG_BITMASK_READ_ONLY,
-            .dl_tensor = *dlx_message_peek(m, i),
+            .dl_tensor = *dlx_message_tensor_peek(m, i),
         };
     struct dlxpy_owner *owner = gpu ? dlxpy_owner_new(&gpu->described) : NULL;
     if (!owner) {
@@ -135,7 +135,7 @@ int dlxpy_gpu_open(const struct dlxpy_owner *owner, DLDevice *ret)
     if (gpu && !gpu->is_open) {
         int r;
         Py_BEGIN_ALLOW_THREADS
-        r = dlx_message_describe(gpu->m, gpu->i, &t);
+        r = dlx_message_tensor_describe(gpu->m, gpu->i, &t);
         Py_END_ALLOW_THREADS
         if (note(gpu, r, &t) < 0)
             return -1;

@@ -35,8 +35,8 @@ struct dlxpy_owner *dlxpy_gpu_owner(struct dlx_message *m, uint32_t i,
 bool dlxpy_gpu_has(const struct dlx_message *m, uint32_t i);
 
 /* For an owner that is on a GPU, received or not: the device; open it if it was not, without the
- * GIL. Whether it is ready does not matter. -1 with the exception for what dlx_message_describe()
- * said. */
+ * GIL. Whether it is ready does not matter. -1 with the exception for what
+ * dlx_message_tensor_describe() said. */
 int dlxpy_gpu_open(const struct dlxpy_owner *owner, DLDevice *ret);
 
 /* The device of such an owner: "cuda:0", or "cuda" if the tensor was not opened. NULL with an

@@ -26,7 +26,7 @@ struct dlx_message *dlxpy_message_of(PyObject *self)
 static PyTypeObject *type_of(const struct dlx_message *m)
 {
     uint32_t i = 0, n = dlx_message_n_tensors(m);
-    while (i < n && !dlx_message_name(m, i)[0])
+    while (i < n && !dlx_message_tensor_name(m, i)[0])
         i++;
     if (i == n)
         return dlxpy_message_type;
@@ -87,7 +87,7 @@ static int make_private(struct dlx_message *m, uint32_t i, DLManagedTensorVersio
     int r;
     (void)dlx_message_ref(m);
     Py_BEGIN_ALLOW_THREADS
-    r = dlx_message_private(m, i, ret);
+    r = dlx_message_tensor_private(m, i, ret);
     dlx_message_unref(m);
     Py_END_ALLOW_THREADS
     return r;
@@ -149,7 +149,7 @@ static int find_name(struct dlx_message *m, PyObject *key, uint32_t *ret)
     int r = 1;
     if (bytes &&
         PyBytes_AsStringAndSize(bytes, &name, NULL) == 0) /* without a size: no NUL either */
-        r = dlx_message_find(m, name, ret);
+        r = dlx_message_tensor_find(m, name, ret);
     Py_XDECREF(bytes);
     return r;
 }
@@ -243,7 +243,7 @@ static int is_true(PyObject *self)
 static PyObject *name_of(PyObject *self, const struct dlx_message *m, uint32_t i)
 {
     (void)self;
-    const char *name = dlx_message_name(m, i);
+    const char *name = dlx_message_tensor_name(m, i);
     return name[0] ? PyUnicode_DecodeUTF8(name, (Py_ssize_t)strlen(name), "surrogateescape")
                    : Py_NewRef(Py_None);
 }
@@ -258,7 +258,7 @@ static PyObject *tensor_of(PyObject *self, const struct dlx_message *m, uint32_t
 static PyObject *spec_of(PyObject *self, const struct dlx_message *m, uint32_t i)
 {
     (void)self;
-    const DLTensor *t = dlx_message_peek(m, i);
+    const DLTensor *t = dlx_message_tensor_peek(m, i);
     PyObject *dtype = dlxpy_dtype_name(t->dtype);
     PyObject *shape = dtype ? dlxpy_tuple_of(t->shape, t->ndim) : NULL;
     if (shape)

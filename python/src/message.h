@@ -18,7 +18,7 @@ struct dlxpy_message {
 };
 
 /* Takes `m` over, also when it fails. `stream`: that its tensors on GPUs are used on. `is_private`:
- * its tensors are those of dlx_message_private(). NULL with an exception. */
+ * its tensors are those of dlx_message_tensor_private(). NULL with an exception. */
 PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *stream,
                             bool is_private);
 

@@ -262,7 +262,7 @@ static PyObject *names_of(const struct dlx_message *m)
     uint32_t n = dlx_message_n_tensors(m);
     PyObject *names = PyTuple_New(n);
     for (uint32_t i = 0; names && i < n; i++) {
-        const char *name = dlx_message_name(m, i);
+        const char *name = dlx_message_tensor_name(m, i);
         PyObject *object = name[0] ? PyBytes_FromString(name) : Py_None;
         if (!object) {
             Py_DECREF(names);

@@ -366,7 +366,7 @@ def test_a_manual_page_begins_with_what_readers_look_for(tmp_path):
     on_gpus = [
         i
         for i, name in enumerate(names)
-        if name in ("dlx_message_tensor_on", "dlx_message_describe", "dlx_message_status")
+        if name in ("dlx_message_tensor_on", "dlx_message_tensor_describe", "dlx_message_status")
     ]
     assert names[:2] == ["dlx_message_n_tensors", "dlx_message_tensor"]
     assert len(on_gpus) == 3 and min(on_gpus) > names.index("dlx_message_tensor_legacy")

@@ -43,14 +43,14 @@ uint64_t actor_bytes(const struct dlx_message *m)
 {
     uint64_t size = 0;
     for (uint32_t i = 0; i < dlx_message_n_tensors(m); i++)
-        size += tensor_bytes(dlx_message_peek(m, i));
+        size += tensor_bytes(dlx_message_tensor_peek(m, i));
     return size;
 }
 
 struct actor_header actor_header_of(const struct dlx_message *m)
 {
     struct actor_header h = {.magic = 0};
-    const DLTensor *t = dlx_message_peek(m, 0);
+    const DLTensor *t = dlx_message_tensor_peek(m, 0);
     size_t meta_size;
     const void *meta = dlx_message_meta(m, &meta_size);
     if (meta_size == sizeof h)
@@ -79,7 +79,7 @@ void actor_check(const struct dlx_message *m, const char *when)
     size_t meta_size;
     (void)dlx_message_meta(m, &meta_size);
     for (uint32_t i = 0; i < h.n_tensors; i++) {
-        const DLTensor *t = dlx_message_peek(m, i);
+        const DLTensor *t = dlx_message_tensor_peek(m, i);
         uint64_t size = tensor_bytes(t), skip = meta_size > 0 || size == 0 ? 0 : sizeof h;
         uint64_t at = find_wrong((const uint8_t *)t->data + skip, size - skip, h.seed[i]);
         if (at != size - skip)

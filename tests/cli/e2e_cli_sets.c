@@ -6,8 +6,8 @@
 static const DLTensor *tensor_of(struct dlx_message *m, const char *name)
 {
     uint32_t i = 0;
-    ck_assert_int_eq(dlx_message_find(m, name, &i), 0);
-    return dlx_message_peek(m, i);
+    ck_assert_int_eq(dlx_message_tensor_find(m, name, &i), 0);
+    return dlx_message_tensor_peek(m, i);
 }
 
 TEST(a_set_of_a_file_has_its_names_and_metadata)

@@ -183,7 +183,7 @@ static struct dlx_message *take(struct dlx_subscription *s, const struct kind *k
     struct dlx_message *m = dlx_test_stream_next(s);
     ck_assert_uint_eq(dlx_message_n_tensors(m), kind->how == SET ? 2 : 1);
     for (uint32_t i = 0; i < dlx_message_n_tensors(m); i++) {
-        check_tensor(dlx_message_peek(m, i), kind, value);
+        check_tensor(dlx_message_tensor_peek(m, i), kind, value);
         ok(dlx_message_tensor(m, i, &t));
         check_tensor(&t->dl_tensor, kind, value);
         ck_assert_uint_eq(t->flags, DLPACK_FLAG_BITMASK_READ_ONLY);

@@ -46,7 +46,7 @@ static void pass_large(struct dlx_test_pair *x, int64_t mib)
     data[0] = data[n - 1] = mib;
     ok(dlx_publish(x->p, t, NULL, NULL));
     auto_message *m = dlx_test_stream_next(x->s);
-    const int64_t *got = dlx_message_peek(m, 0)->data;
+    const int64_t *got = dlx_message_tensor_peek(m, 0)->data;
     ck_assert_ptr_ne(got, data);
     ck_assert_int_eq(got[0], mib);
     ck_assert_int_eq(got[n - 1], mib);
@@ -130,7 +130,7 @@ TEST(a_set_lies_in_one_arena_with_its_manifest)
         ck_assert_uint_le(dlx_test_stream_stats(x.p).n_arenas, (uint32_t)round);
         auto_message *m = dlx_test_stream_next(x.s);
         for (uint32_t i = 0; i < N_TENSORS; i++)
-            ck_assert_uint_eq(*(const uint8_t *)dlx_message_peek(m, i)->data,
+            ck_assert_uint_eq(*(const uint8_t *)dlx_message_tensor_peek(m, i)->data,
                               (uint8_t)(i + (uint32_t)round));
     }
 }
@@ -255,7 +255,7 @@ TEST(an_arena_stays_mapped_for_a_set_with_a_tensor_in_it)
     dlx__subscriber_link_sweep_arenas(x.s->links[0]);
     ck_assert(!has_arena(x.s, other));
     for (uint32_t i = 0; i < 2; i++) {
-        const DLTensor *t = dlx_message_peek(set, i);
+        const DLTensor *t = dlx_message_tensor_peek(set, i);
         ck_assert(has_arena(x.s, arenas[i]));
         for (int64_t k = 0; k < t->shape[0]; k++)
             ck_assert_int_eq(((const int64_t *)t->data)[k], 10 + 10 * i + k);

@@ -347,7 +347,7 @@ static void come_and_expect(int sock, int64_t value)
         int64_t last;
         do {
             auto_message *m = dlx_test_stream_next(stay[i]);
-            last = *(const int64_t *)dlx_message_peek(m, 0)->data;
+            last = *(const int64_t *)dlx_message_tensor_peek(m, 0)->data;
             dlx_test_stream_check(m, 100, last);
         } while (last != value);
     }

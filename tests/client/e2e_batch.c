@@ -145,7 +145,7 @@ static void *take_many(void *userdata)
             return NULL;
         for (uint32_t i = 0; i < got; i++) {
             bool good = dlx_message_seq(m[i]) == n + i + 1 &&
-                        *(const int64_t *)dlx_message_peek(m[i], 0)->data == n + i + 1;
+                        *(const int64_t *)dlx_message_tensor_peek(m[i], 0)->data == n + i + 1;
             dlx_message_unref(m[i]);
             if (!good)
                 return NULL;

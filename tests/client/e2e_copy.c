@@ -69,7 +69,8 @@ TEST(a_shared_tensor_is_published_again_without_a_copy)
         m[i] = dlx_test_stream_next(x.s);
         ck_assert_uint_eq(dlx_message_seq(m[i]), (uint64_t)i + 1);
         check(m[i], 0, 100, 7);
-        ck_assert_ptr_eq(dlx_message_peek(m[i], 0)->data, dlx_message_peek(m[0], 0)->data);
+        ck_assert_ptr_eq(dlx_message_tensor_peek(m[i], 0)->data,
+                         dlx_message_tensor_peek(m[0], 0)->data);
     }
     dlx_test_stream_unref_messages(m, 3);
     struct dlx_publisher_stats stats = dlx_test_stream_stats(x.p);
@@ -159,10 +160,11 @@ TEST(shared_tensors_are_in_sets_and_messages)
     check(m[1], 0, 10, 100);
     check(m[2], 0, 20, 200);
     check(m[2], 1, 30, 300);
-    const void *a_at = dlx_message_peek(m[0], 0)->data, *b_at = dlx_message_peek(m[0], 1)->data;
-    ck_assert_ptr_eq(dlx_message_peek(m[0], 2)->data, a_at);
-    ck_assert_ptr_eq(dlx_message_peek(m[1], 0)->data, a_at);
-    ck_assert_ptr_eq(dlx_message_peek(m[2], 0)->data, b_at);
+    const void *a_at = dlx_message_tensor_peek(m[0], 0)->data,
+               *b_at = dlx_message_tensor_peek(m[0], 1)->data;
+    ck_assert_ptr_eq(dlx_message_tensor_peek(m[0], 2)->data, a_at);
+    ck_assert_ptr_eq(dlx_message_tensor_peek(m[1], 0)->data, a_at);
+    ck_assert_ptr_eq(dlx_message_tensor_peek(m[2], 0)->data, b_at);
     dlx_test_stream_unref_messages(m, 2);
     for (int64_t i = 0; i < 300; i++) /* the one that is held keeps b */
         dlx_test_stream_publish(x.p, 20, i);
@@ -302,7 +304,7 @@ static void publish_received(struct dlx_message *received, struct dlx_publisher 
     struct dlx_publish_args args = {.size = sizeof args};
     struct dlx_publisher_stats before = dlx_test_stream_stats(p), after;
     DLManagedTensorVersioned *t, *u;
-    DLManagedTensor *legacy, peeked = {.dl_tensor = *dlx_message_peek(received, 0)};
+    DLManagedTensor *legacy, peeked = {.dl_tensor = *dlx_message_tensor_peek(received, 0)};
 
     ok(dlx_message_tensor(received, 0, &t));
     ok(dlx_message_tensor(received, 0, &u));
@@ -345,7 +347,7 @@ static void publish_received(struct dlx_message *received, struct dlx_publisher 
             check(m, 1, 3, 70);
             check(m, 2, 3, 70);
         }
-        ck_assert_ptr_ne(dlx_message_peek(m, 0)->data, peeked.dl_tensor.data);
+        ck_assert_ptr_ne(dlx_message_tensor_peek(m, 0)->data, peeked.dl_tensor.data);
     }
 }
 

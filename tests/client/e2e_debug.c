@@ -222,8 +222,8 @@ TEST(the_largest_manifest_arrives)
     struct dlx_item item = {name, t};
     ok(dlx_publish_set(x.p, &item, 1, &bytes, &strict, NULL));
     auto_message *m = dlx_test_stream_next(x.s);
-    ck_assert_str_eq(dlx_message_name(m, 0), name);
-    ck_assert_int_eq(dlx_message_peek(m, 0)->strides[1], 16);
+    ck_assert_str_eq(dlx_message_tensor_name(m, 0), name);
+    ck_assert_int_eq(dlx_message_tensor_peek(m, 0)->strides[1], 16);
     (void)dlx_message_meta(m, &size);
     ck_assert_uint_eq(size, sizeof meta);
 }

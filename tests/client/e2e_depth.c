@@ -37,7 +37,7 @@ static void pass_cheaply(struct dlx_test_pair *x, int64_t n, int64_t value)
 {
     ok(dlx_publish(x->p, alloc_cheaply(x->p, n, value), PUBLISH(.timeout_ns = PATIENCE), NULL));
     auto_message *m = dlx_test_stream_next(x->s);
-    const int64_t *data = dlx_message_peek(m, 0)->data;
+    const int64_t *data = dlx_message_tensor_peek(m, 0)->data;
     ck_assert_int_eq(data[0], value);
     ck_assert_int_eq(data[n - 1], value);
 }

@@ -327,7 +327,7 @@ static void take_each(struct dlx_subscription *s, int n)
 {
     for (int64_t sum = 0, i = 1; i <= n; i++) {
         auto_message *m = dlx_test_stream_next(s);
-        sum += *(const int64_t *)dlx_message_peek(m, 0)->data;
+        sum += *(const int64_t *)dlx_message_tensor_peek(m, 0)->data;
         ck_assert(i < n || sum == (int64_t)n * (n + 1) / 2);
     }
 }

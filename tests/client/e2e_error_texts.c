@@ -116,9 +116,9 @@ TEST(who_finds_no_name_is_told_which_there_are)
     ok(dlx_publish_set(x.p, items, 2, NULL, NULL, NULL));
     dlx_test_stream_publish(x.p, 1, 1);
     auto_message *set = dlx_test_stream_next(x.s), *m = dlx_test_stream_next(x.s);
-    fails(dlx_message_find(set, "detph", &i), DLX_E_NOT_FOUND,
+    fails(dlx_message_tensor_find(set, "detph", &i), DLX_E_NOT_FOUND,
           "has no tensor \"detph\": it has \"rgb\", \"depth\"");
-    fails(dlx_message_find(m, "depth", &i), DLX_E_NOT_FOUND,
+    fails(dlx_message_tensor_find(m, "depth", &i), DLX_E_NOT_FOUND,
           "has no tensor \"depth\": its 1 tensors have no names");
 }
 
@@ -135,7 +135,7 @@ TEST(many_names_are_cut)
     }
     ok(dlx_publish_set(x.p, items, 50, NULL, NULL, NULL));
     auto_message *m = dlx_test_stream_next(x.s);
-    fails(dlx_message_find(m, "layer", &found), DLX_E_NOT_FOUND,
+    fails(dlx_message_tensor_find(m, "layer", &found), DLX_E_NOT_FOUND,
           "it has \"layer.0.weight\", \"layer.1.weight\", ");
     has(dlx_errmsg(), "\" and others");
 }

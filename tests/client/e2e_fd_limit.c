@@ -75,7 +75,7 @@ TEST(calls_without_room_fail_and_leave_nothing)
     dlx_test_stream_publish(x.p, 1 << 20, 2);
     for (int64_t i = 1; i <= 2; i++) {
         auto_message *m = dlx_test_stream_next(x.s);
-        ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 0)->data)[0], i);
+        ck_assert_int_eq(((const int64_t *)dlx_message_tensor_peek(m, 0)->data)[0], i);
     }
 }
 

@@ -9,7 +9,7 @@ static int64_t get(struct dlx_client *c, const char *topic)
 {
     auto_message *m = NULL;
     ok(dlx_get(c, topic, 0, &m));
-    const int64_t *data = dlx_message_peek(m, 0)->data;
+    const int64_t *data = dlx_message_tensor_peek(m, 0)->data;
     return data[0];
 }
 

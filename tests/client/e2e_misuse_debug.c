@@ -31,7 +31,7 @@ static struct dlx_message *taken(void)
 static DLManagedTensorVersioned *received(struct dlx_message *m, bool private)
 {
     DLManagedTensorVersioned *t = NULL;
-    ok(private ? dlx_message_private(m, 0, &t) : dlx_message_tensor(m, 0, &t));
+    ok(private ? dlx_message_tensor_private(m, 0, &t) : dlx_message_tensor(m, 0, &t));
     return t;
 }
 
@@ -113,7 +113,7 @@ static void peek_into_a_released_message(bool late)
     dlx_message_unref(m);
     if (late)
         pass_others();
-    (void)dlx_message_peek(m, 0);
+    (void)dlx_message_tensor_peek(m, 0);
 }
 
 static void get_a_tensor_of_a_released_message(bool late)
@@ -281,7 +281,7 @@ TEST(a_program_without_mistakes_goes_on)
         unused->deleter(unused);
         struct dlx_message *m = dlx_test_pair_pass(&y, N, i);
         ok(dlx_message_tensor(m, 0, &t));
-        ok(dlx_message_private(m, 0, &private));
+        ok(dlx_message_tensor_private(m, 0, &private));
         dlx_message_unref(dlx_message_ref(m));
         dlx_test_stream_check(m, N, i);
         dlx_message_unref(m);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* dlx_message_private(): what is written to is the caller's alone; what is not, is not copied, and
- * not used again. */
+/* dlx_message_tensor_private(): what is written to is the caller's alone; what is not, is not
+ * copied, and not used again. */
 
 #include "tests/harness/fork.h"
 #include "tests/harness/maps.h"
@@ -44,7 +44,7 @@ static DLManagedTensorVersioned *private_of(struct dlx_message *m, uint32_t i, i
                                             int64_t value)
 {
     DLManagedTensorVersioned *t = NULL;
-    ok(dlx_message_private(m, i, &t));
+    ok(dlx_message_tensor_private(m, i, &t));
     ck_assert_uint_eq(t->flags & DLPACK_FLAG_BITMASK_READ_ONLY, 0);
     ck_assert_uint_eq(t->version.major, DLPACK_MAJOR_VERSION);
     ck_assert_int_eq(t->dl_tensor.ndim, 1);
@@ -139,7 +139,7 @@ TEST(tensors_of_a_set_are_apart)
         fill(t[i], -1 - (int64_t)i);
     }
     for (uint32_t i = 0; i < 5; i++) {
-        ck_assert_int_eq(((int64_t *)dlx_message_peek(m, i)->data)[0], 100 * i);
+        ck_assert_int_eq(((int64_t *)dlx_message_tensor_peek(m, i)->data)[0], 100 * i);
         ck_assert_int_eq(data(t[i])[0], -1 - (int64_t)i);
         ck_assert_int_eq(data(t[i])[LARGE + 33 * i - 1], -1 - (int64_t)i);
     }
@@ -159,7 +159,7 @@ TEST(scalars_and_empty_tensors_are_copied)
             *data(t) = 77;
         ok(dlx_publish(x.p, t, NULL, NULL));
         auto_message *m = dlx_test_stream_next(x.s);
-        ok(dlx_message_private(m, 0, &t));
+        ok(dlx_message_tensor_private(m, 0, &t));
         ck_assert(COPIED(t));
         ck_assert_int_eq(t->dl_tensor.ndim, ndim);
         if (ndim == 0)
@@ -193,7 +193,7 @@ TEST(a_view_holds_its_message_and_a_copy_does_not)
     }
     dlx_test_stream_publish(x.p, SMALL, 7);
     m = dlx_test_stream_next(x.s);
-    while (dlx_message_peek(m, 0)->shape[0] != SMALL) {
+    while (dlx_message_tensor_peek(m, 0)->shape[0] != SMALL) {
         dlx_message_unref(m);
         m = dlx_test_stream_next(x.s);
     }
@@ -227,7 +227,7 @@ static void *make_views(void *arg)
     struct viewer *v = arg;
     while (!atomic_load(&v->stop) || v->n == 0) {
         DLManagedTensorVersioned *t = NULL;
-        if (dlx_message_private(v->m, 0, &t) < 0)
+        if (dlx_message_tensor_private(v->m, 0, &t) < 0)
             return NULL;
         data(t)[LARGE - 1]--;
         bool good = data(t)[0] == 1 && data(t)[LARGE - 1] == LARGE - 1;
@@ -266,7 +266,7 @@ TEST(a_child_has_the_copy_and_not_the_view)
     pid_t pid = dlx_test_fork();
     if (pid == 0) {
         DLManagedTensorVersioned *none = NULL;
-        fails(dlx_message_private(m, 0, &none), DLX_E_FORKED, "fork");
+        fails(dlx_message_tensor_private(m, 0, &none), DLX_E_FORKED, "fork");
         ck_assert_int_eq(dlx_test_faults(data(t)), !COPIED(t));
         ck_assert_int_eq(data(u)[SMALL - 1], SMALL);
         t->deleter(t);
@@ -288,7 +288,7 @@ static void make_private_without(unsigned call)
         (void)fflush(stdout);
         return;
     }
-    ok(dlx_message_private(m, 0, &t));
+    ok(dlx_message_tensor_private(m, 0, &t));
     ck_assert(COPIED(t) && data(t)[0] == 1 && data(t)[LARGE - 1] == LARGE);
     fill(t, 1);
 }

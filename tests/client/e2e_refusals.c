@@ -126,9 +126,10 @@ DEFINE_CALL(subscription_get_stats,
             dlx_subscription_get_stats(ARG(0, x.s), RET(struct dlx_subscription_stats *)))
 DEFINE_CALL(subscription_next_event,
             dlx_subscription_next_event(ARG(0, x.s), RET(struct dlx_event *)))
-DEFINE_CALL(message_find, dlx_message_find(ARG(0, x.m), ARG(2, "a"), RET(uint32_t *)))
+DEFINE_CALL(message_find, dlx_message_tensor_find(ARG(0, x.m), ARG(2, "a"), RET(uint32_t *)))
 DEFINE_CALL(message_tensor, dlx_message_tensor(ARG(0, x.m), 0, RET(DLManagedTensorVersioned **)))
-DEFINE_CALL(message_private, dlx_message_private(ARG(0, x.m), 0, RET(DLManagedTensorVersioned **)))
+DEFINE_CALL(message_private,
+            dlx_message_tensor_private(ARG(0, x.m), 0, RET(DLManagedTensorVersioned **)))
 DEFINE_CALL(message_tensor_legacy,
             dlx_message_tensor_legacy(ARG(0, x.m), 0, true, RET(DLManagedTensor **)))
 DEFINE_CALL(list_publishers, dlx_list_publishers(ARG(0, x.c), NULL, ARG(1, on_publisher), NULL))
@@ -167,7 +168,7 @@ static const struct {
              CALL(retained_drop, "client"),
              CALL(subscription_get_stats, "subscription", "stats"),
              CALL(subscription_next_event, "subscription", "ret"),
-             CALL(message_find, "message", "ret_i", "name"),
+             CALL(message_find, "message", "ret", "name"),
              CALL(message_tensor, "message", "ret"),
              CALL(message_private, "message", "ret"),
              CALL(message_tensor_legacy, "message", "ret"),
@@ -384,7 +385,7 @@ TEST(tensors_that_cannot_be)
         ok(dlx_publish(pair.p, own, PUBLISH(.share = true), NULL));
         auto_message *m = dlx_test_stream_next(pair.s);
         dlx_test_stream_check(m, 10, 1);
-        ck_assert_int_eq(dlx_message_peek(m, 0)->device.device_type, kDLCPU);
+        ck_assert_int_eq(dlx_message_tensor_peek(m, 0)->device.device_type, kDLCPU);
     }
     own->deleter(own);
 }
@@ -405,23 +406,23 @@ TEST(messages_have_no_more_than_they_have)
     ok(dlx_publish_set(pair.p, items, 2, NULL, NULL, NULL));
     dlx_test_stream_publish(pair.p, 10, 3); /* no set: no names */
     auto_message *m = dlx_test_stream_next(pair.s), *plain = dlx_test_stream_next(pair.s);
-    ck_assert_ptr_nonnull(dlx_message_peek(m, 1));
-    ck_assert_ptr_null(dlx_message_peek(m, 2));
-    ck_assert_ptr_null(dlx_message_peek(NULL, 0));
-    ck_assert_str_eq(dlx_message_name(m, 1), "");
-    ck_assert_ptr_null(dlx_message_name(m, 2));
-    ck_assert_ptr_null(dlx_message_name(NULL, 0));
+    ck_assert_ptr_nonnull(dlx_message_tensor_peek(m, 1));
+    ck_assert_ptr_null(dlx_message_tensor_peek(m, 2));
+    ck_assert_ptr_null(dlx_message_tensor_peek(NULL, 0));
+    ck_assert_str_eq(dlx_message_tensor_name(m, 1), "");
+    ck_assert_ptr_null(dlx_message_tensor_name(m, 2));
+    ck_assert_ptr_null(dlx_message_tensor_name(NULL, 0));
     ck_assert_ptr_null(dlx_message_meta(m, &size));
     ck_assert_uint_eq(size, 0);
-    ok(dlx_message_find(m, "one", &at));
+    ok(dlx_message_tensor_find(m, "one", &at));
     ck_assert_uint_eq(at, 0);
-    fails(dlx_message_find(m, "two", &at), DLX_E_NOT_FOUND, "\"two\"");
-    fails(dlx_message_find(m, "", &at), DLX_E_NOT_FOUND, "no tensor");
-    fails(dlx_message_find(m, name, &at), DLX_E_NOT_FOUND, "nnn");
+    fails(dlx_message_tensor_find(m, "two", &at), DLX_E_NOT_FOUND, "\"two\"");
+    fails(dlx_message_tensor_find(m, "", &at), DLX_E_NOT_FOUND, "no tensor");
+    fails(dlx_message_tensor_find(m, name, &at), DLX_E_NOT_FOUND, "nnn");
     ck_assert_uint_eq(at, 0);
     fails(dlx_message_tensor(m, 2, &none), DLX_E_INVALID, "tensor 2");
-    fails(dlx_message_private(m, 2, &none), DLX_E_INVALID, "tensor 2");
+    fails(dlx_message_tensor_private(m, 2, &none), DLX_E_INVALID, "tensor 2");
     fails(dlx_message_tensor_legacy(m, 2, true, &legacy), DLX_E_INVALID, "tensor 2");
     ck_assert(!none && !legacy);
-    fails(dlx_message_find(plain, "one", &at), DLX_E_NOT_FOUND, "\"one\"");
+    fails(dlx_message_tensor_find(plain, "one", &at), DLX_E_NOT_FOUND, "\"one\"");
 }

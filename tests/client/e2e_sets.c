@@ -57,14 +57,14 @@ TEST(own_and_foreign_tensors_arrive_as_one)
     static const int64_t counts[] = {100, 12, 5, 10, 0}, firsts[] = {7, 0, 1000, 0, 0};
     DLManagedTensorVersioned *t[5];
     for (uint32_t i = 0; i < 5; i++) {
-        ck_assert_str_eq(dlx_message_name(m, i), names[i]);
+        ck_assert_str_eq(dlx_message_tensor_name(m, i), names[i]);
         ok(dlx_message_tensor(m, i, &t[i]));
         ck_assert_uint_eq(t[i]->flags, DLPACK_FLAG_BITMASK_READ_ONLY);
         for (int64_t k = 0; k < counts[i]; k++)
             ck_assert_int_eq(((int64_t *)t[i]->dl_tensor.data)[k], firsts[i] + k);
     }
     uint32_t found = 99;
-    ok(dlx_message_find(m, "gaps", &found));
+    ok(dlx_message_tensor_find(m, "gaps", &found));
     ck_assert_uint_eq(found, 3);
     size_t size;
     ck_assert_str_eq(dlx_message_meta(m, &size), "hello");
@@ -80,10 +80,10 @@ TEST(own_and_foreign_tensors_arrive_as_one)
     ok(dlx_publish_set(x.p, &one, 1, NULL, NULL, NULL));
     dlx_test_stream_publish(x.p, 4, 2);
     auto_message *named = dlx_test_stream_next(x.s), *plain = dlx_test_stream_next(x.s);
-    ck_assert_str_eq(dlx_message_name(named, 0), "only");
+    ck_assert_str_eq(dlx_message_tensor_name(named, 0), "only");
     ck_assert_ptr_null(dlx_message_meta(named, &size));
     ck_assert_uint_eq(size, 0);
-    ck_assert_str_eq(dlx_message_name(plain, 0), "");
+    ck_assert_str_eq(dlx_message_tensor_name(plain, 0), "");
 }
 
 TEST(what_is_refused_changes_nothing)
@@ -146,7 +146,7 @@ TEST(what_is_refused_changes_nothing)
     ok(dlx_publish_set(x.p, items, 3, &large, NULL, NULL));
     ck_assert_uint_eq(n_deleted, 2);
     ok(dlx_take(x.s, SECOND, &m));
-    ck_assert_str_eq(dlx_message_name(m, 2), name);
+    ck_assert_str_eq(dlx_message_tensor_name(m, 2), name);
     size_t size;
     (void)dlx_message_meta(m, &size);
     ck_assert_uint_eq(size, DLX_META_MAX);
@@ -191,9 +191,9 @@ TEST(as_many_tensors_as_there_may_be_in_one_arena)
     auto_message *m = dlx_test_stream_next(x.s);
     ck_assert_uint_eq(dlx_message_n_tensors(m), n);
     for (uint32_t i = 0; i < n; i++) {
-        ok(dlx_message_find(m, items[i].name, &found));
+        ok(dlx_message_tensor_find(m, items[i].name, &found));
         ck_assert_uint_eq(found, i);
-        ck_assert_int_eq(*(const int64_t *)dlx_message_peek(m, i)->data, i);
+        ck_assert_int_eq(*(const int64_t *)dlx_message_tensor_peek(m, i)->data, i);
     }
     free_large(items, n);
 }
@@ -206,7 +206,7 @@ static void *use_all(void *userdata)
     for (uint32_t i = 0; i < 300; i++) {
         DLManagedTensorVersioned *t;
         (void)snprintf(name, sizeof name, "layers.%u.weight", i);
-        ok(dlx_message_find(m, name, &found));
+        ok(dlx_message_tensor_find(m, name, &found));
         ok(dlx_message_tensor(m, found, &t));
         ck_assert_int_eq(*(const int64_t *)t->dl_tensor.data, i);
         t->deleter(t);
@@ -238,7 +238,7 @@ TEST(sets_of_one_size_need_no_more_memory_after_a_while)
         struct dlx_item *items = make_large(x.p, 1000);
         ok(dlx_publish_set(x.p, items, 1000, NULL, NULL, NULL));
         auto_message *m = dlx_test_stream_next(x.s);
-        ck_assert_int_eq(*(const int64_t *)dlx_message_peek(m, 999)->data, 999);
+        ck_assert_int_eq(*(const int64_t *)dlx_message_tensor_peek(m, 999)->data, 999);
         free_large(items, 1000);
         if (i == 50)
             before = dlx_test_stream_stats(x.p).arena_bytes;
@@ -279,9 +279,9 @@ LOOP_TEST(a_set_with_an_empty_tensor_reaches_a_reliable_subscription, 0, 2)
                            NULL));
         auto_message *m = dlx_test_stream_next(x.s);
         ck_assert_uint_eq(dlx_message_seq(m), (uint64_t)n);
-        ck_assert_int_eq(dlx_message_peek(m, 0)->shape[0], 0);
-        ck_assert_int_eq(*(const int64_t *)dlx_message_peek(m, 1)->data, n);
-        ck_assert_int_eq(dlx_message_peek(m, 2)->shape[0], 0);
+        ck_assert_int_eq(dlx_message_tensor_peek(m, 0)->shape[0], 0);
+        ck_assert_int_eq(*(const int64_t *)dlx_message_tensor_peek(m, 1)->data, n);
+        ck_assert_int_eq(dlx_message_tensor_peek(m, 2)->shape[0], 0);
     }
 }
 

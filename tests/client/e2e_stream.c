@@ -121,7 +121,7 @@ TEST(shapes_of_all_kinds_arrive)
         ((uint16_t *)t->dl_tensor.data)[0] = (uint16_t)k;
         ok(dlx_publish(x.p, t, NULL, NULL));
         auto_message *m = dlx_test_stream_next(x.s);
-        const DLTensor *r = dlx_message_peek(m, 0);
+        const DLTensor *r = dlx_message_tensor_peek(m, 0);
         ck_assert_int_eq(r->ndim, ndims[k]);
         ck_assert_int_eq(r->dtype.code, 200);
         ck_assert_uint_eq(((const uint16_t *)r->data)[0], k);
@@ -133,8 +133,8 @@ TEST(shapes_of_all_kinds_arrive)
     ck_assert_ptr_null(t->dl_tensor.data);
     ok(dlx_publish(x.p, t, NULL, NULL));
     auto_message *m = dlx_test_stream_next(x.s);
-    ck_assert_int_eq(dlx_message_peek(m, 0)->shape[1], 0);
-    ck_assert_ptr_null(dlx_message_peek(m, 0)->data);
+    ck_assert_int_eq(dlx_message_tensor_peek(m, 0)->shape[1], 0);
+    ck_assert_ptr_null(dlx_message_tensor_peek(m, 0)->data);
 }
 
 TEST(a_view_of_an_allocated_tensor_is_not_copied)
@@ -148,7 +148,7 @@ TEST(a_view_of_an_allocated_tensor_is_not_copied)
     t->dl_tensor.byte_offset = 256; /* from element 32 */
     ok(dlx_publish(x.p, t, PUBLISH(.strict = true), NULL));
     auto_message *m = dlx_test_stream_next(x.s);
-    const DLTensor *r = dlx_message_peek(m, 0);
+    const DLTensor *r = dlx_message_tensor_peek(m, 0);
     ck_assert_int_eq(r->strides[1], 8);
     ck_assert_uint_eq(r->byte_offset, 0);
     ck_assert_int_eq(((const int64_t *)r->data)[0], 32);

@@ -41,13 +41,13 @@ static void check_received(struct dlx_message *m, uint32_t i, int which)
 {
     auto_tensor *t = NULL, *private = NULL;
     DLManagedTensor *legacy;
-    check_row_major(dlx_message_peek(m, i), which);
+    check_row_major(dlx_message_tensor_peek(m, i), which);
     ok(dlx_message_tensor(m, i, &t));
     check_row_major(&t->dl_tensor, which);
     ok(dlx_message_tensor_legacy(m, i, true, &legacy));
     check_row_major(&legacy->dl_tensor, which);
     legacy->deleter(legacy);
-    ok(dlx_message_private(m, i, &private));
+    ok(dlx_message_tensor_private(m, i, &private));
     check_row_major(&private->dl_tensor, which);
 }
 
@@ -144,8 +144,8 @@ LOOP_TEST(a_view_keeps_all_its_strides_but_negative_ones_that_nothing_depends_on
     for (int i = 0; i < 2; i++) {
         auto_message *m = dlx_test_stream_next(x.s);
         auto_tensor *private = NULL;
-        ok(dlx_message_private(m, 0, &private));
-        const DLTensor *both[] = {dlx_message_peek(m, 0), &private->dl_tensor};
+        ok(dlx_message_tensor_private(m, 0, &private));
+        const DLTensor *both[] = {dlx_message_tensor_peek(m, 0), &private->dl_tensor};
         for (int k = 0; k < 2; k++)
             for (int d = 0; d < 2; d++) {
                 ck_assert_int_eq(both[k]->shape[d], views[_i].shape[d]);

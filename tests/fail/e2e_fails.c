@@ -39,7 +39,7 @@ static int publish_two(struct dlx_test_cast *x)
     DLX_TEST_TRY(dlx_publish_set(x->p, items, 2, NULL, NULL, NULL));
     DLX_TEST_TRY(dlx_take(x->s, PATIENCE, &x->m));
     dlx_test_fail_expect(dlx_message_n_tensors(x->m) == 2 &&
-                             strcmp(dlx_message_name(x->m, 1), "two") == 0,
+                             strcmp(dlx_message_tensor_name(x->m, 1), "two") == 0,
                          "the names of a set");
     DLX_TEST_TRY(dlx_message_tensor(x->m, 1, &x->t[0]));
     dlx_test_fail_expect(((const int64_t *)x->t[0]->dl_tensor.data)[2] == 3, "the values of a set");
@@ -171,7 +171,7 @@ static int make_private(struct dlx_test_cast *x, uint32_t i, size_t at)
 {
     x->t[at]->deleter(x->t[at]);
     x->t[at] = NULL;
-    return dlx_message_private(x->m, i, &x->t[at]);
+    return dlx_message_tensor_private(x->m, i, &x->t[at]);
 }
 
 static int use_set(struct dlx_test_cast *x)
@@ -181,7 +181,7 @@ static int use_set(struct dlx_test_cast *x)
         char name[16];
         uint32_t at;
         name_of(name, i);
-        DLX_TEST_TRY(dlx_message_find(x->m, name, &at));
+        DLX_TEST_TRY(dlx_message_tensor_find(x->m, name, &at));
         DLX_TEST_TRY(dlx_message_tensor(x->m, at, &x->t[i]));
         const DLTensor *t = &x->t[i]->dl_tensor;
         dlx_test_fail_expect(*(const int64_t *)t->data == i, "a value of a set");
@@ -205,7 +205,7 @@ static int take_values(struct dlx_test_cast *x, int n, int at, int64_t value)
 {
     for (int i = 0; i < n; i++) {
         DLX_TEST_TRY(dlx_take(x->s, PATIENCE, &x->m));
-        const DLTensor *t = dlx_message_peek(x->m, 0);
+        const DLTensor *t = dlx_message_tensor_peek(x->m, 0);
         dlx_test_fail_expect(((const int64_t *)t->data)[at] == value, "a value that was published");
         x->m = dlx_message_unref(x->m);
     }

@@ -59,7 +59,7 @@ static int look(void)
     if (r == 0)
         r = dlx_get(x.c[0], "store/a", 0, &x.m);
     if (r == 0) {
-        const int64_t *data = dlx_message_peek(x.m, 0)->data;
+        const int64_t *data = dlx_message_tensor_peek(x.m, 0)->data;
         ck_assert_int_le(data[0], LAST);
         ck_assert_int_eq(data[N_RETAINED - 1], data[0] + N_RETAINED - 1);
     }

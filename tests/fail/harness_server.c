@@ -111,7 +111,7 @@ int dlx_test_cast_publish(struct dlx_test_cast *x, int64_t n, int64_t value)
 
 void dlx_test_cast_check(struct dlx_test_cast *x, int64_t n, int64_t value)
 {
-    const DLTensor *t = dlx_message_peek(x->m, 0);
+    const DLTensor *t = dlx_message_tensor_peek(x->m, 0);
     const int64_t *data = t->data;
     dlx_test_fail_expect(t->shape[0] == n && data[0] == value && data[n - 1] == value + n - 1,
                          "the values of a message");

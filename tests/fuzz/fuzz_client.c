@@ -397,7 +397,7 @@ static void take(struct state *s)
             at++;
         s->messages[at] = m;
         for (uint32_t i = 0; i < dlx_message_n_tensors(m); i++) {
-            const DLTensor *t = dlx_message_peek(m, i);
+            const DLTensor *t = dlx_message_tensor_peek(m, i);
             if (t->ndim == 1 && t->shape[0] > 0)
                 sum += *(const uint8_t *)t->data;
         }

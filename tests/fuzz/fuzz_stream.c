@@ -147,12 +147,14 @@ static void check_message(const struct state *s, struct dlx_message *m)
         uint32_t found;
         REQUIRE(dlx_message_tensor(m, i, &t) == 0 && t->dl_tensor.ndim == was->ndim);
         REQUIRE(!(t->flags & DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED) == !was->padded);
-        make_copy(&t->dl_tensor, was->padded, dlx_message_name(m, i), was->n_elements, &copy);
+        make_copy(&t->dl_tensor, was->padded, dlx_message_tensor_name(m, i), was->n_elements,
+                  &copy);
         REQUIRE(strcmp(copy.name, was->name) == 0 && copy.dtype.code == was->dtype.code &&
                 copy.dtype.bits == was->dtype.bits && copy.dtype.lanes == was->dtype.lanes);
         REQUIRE(memcmp(copy.shape, was->shape, sizeof copy.shape) == 0);
         REQUIRE(memcmp(copy.bytes, was->bytes, sizeof copy.bytes) == 0);
-        REQUIRE(!was->name[0] || (dlx_message_find(m, was->name, &found) == 0 && found == i));
+        REQUIRE(!was->name[0] ||
+                (dlx_message_tensor_find(m, was->name, &found) == 0 && found == i));
         t->deleter(t);
     }
 }

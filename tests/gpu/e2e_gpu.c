@@ -17,7 +17,7 @@ static void take_one(int sock)
     auto_gpu_end x = dlx_test_gpu_subscribe(sock, NULL);
     DLManagedTensorVersioned *t, *again;
     struct dlx_message *m = dlx_test_stream_next(x.s);
-    const DLTensor *peeked = dlx_message_peek(m, 0);
+    const DLTensor *peeked = dlx_message_tensor_peek(m, 0);
     ck_assert_ptr_null(peeked->data);
     ck_assert_int_eq(peeked->device.device_type, kDLCUDA);
     dlx_test_gpu_check_calls("cuIpcOpenMemHandle", 0);
@@ -32,7 +32,7 @@ static void take_one(int sock)
     ck_assert_int_eq(t->dl_tensor.strides[0], N);
     dlx_test_gpu_check(t, 2 * N, values[0]);
     dlx_test_gpu_check(again, 2 * N, values[0]);
-    fails(dlx_message_private(m, 0, &again), DLX_E_DEVICE,
+    fails(dlx_message_tensor_private(m, 0, &again), DLX_E_DEVICE,
           "only tensors on the CPU can be private");
     again->deleter(again);
     dlx_message_unref(m);
@@ -72,7 +72,7 @@ static void take_set(int sock)
     ck_assert_uint_eq(dlx_message_n_tensors(m), 5);
     for (uint32_t i = 0; i < 5; i++)
         ok(dlx_message_tensor(m, i, &t[i]));
-    ck_assert_str_eq(dlx_message_name(m, 2), "b");
+    ck_assert_str_eq(dlx_message_tensor_name(m, 2), "b");
     ck_assert_str_eq(dlx_message_meta(m, &size), "hello");
     dlx_test_gpu_check(t[0], N, values[0]);
     ck_assert_int_eq(t[1]->dl_tensor.device.device_type, kDLCPU);

@@ -26,7 +26,7 @@
     X(dlx_connect)                                                                                 \
     X(dlx_cuda_free)                                                                               \
     X(dlx_cuda_malloc)                                                                             \
-    X(dlx_message_describe)                                                                        \
+    X(dlx_message_tensor_describe)                                                                 \
     X(dlx_message_status)                                                                          \
     X(dlx_message_tensor)                                                                          \
     X(dlx_message_unref)                                                                           \
@@ -404,8 +404,8 @@ static void take_without(int sock)
     (void)snprintf(words, sizeof words, absent, (int)getppid());
     check_cpu_tensor(m, 0, 8);
     lib_fails(lib.dlx_message_tensor(m, 1, &t), DLX_E_DEVICE, words);
-    lib_fails(lib.dlx_message_describe(m, 1, &described), DLX_E_DEVICE, words);
-    lib_ok(lib.dlx_message_describe(m, 0, &described));
+    lib_fails(lib.dlx_message_tensor_describe(m, 1, &described), DLX_E_DEVICE, words);
+    lib_ok(lib.dlx_message_tensor_describe(m, 0, &described));
     lib_ok(lib.dlx_message_status(m));
     link_to(built("libdlx-gpu.so.0"), "libdlx-gpu.so.0");
     lib_fails(lib.dlx_message_tensor(m, 1, &t), DLX_E_DEVICE,

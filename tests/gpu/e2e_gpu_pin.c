@@ -116,7 +116,7 @@ PIN_TEST(each_arena_is_registered_once_and_unregistered_at_the_end)
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     for (int64_t i = 0; i < 20; i++) {
         auto_message *m = take_passed(&x, N(1), i);
-        ck_assert_int_eq(dlx_message_peek(m, 0)->device.device_type, kDLCPU);
+        ck_assert_int_eq(dlx_message_tensor_peek(m, 0)->device.device_type, kDLCPU);
     }
     uint32_t n_arenas = dlx_test_stream_stats(x.p).n_arenas;
     ck_assert_uint_gt(n_arenas, 0);
@@ -162,7 +162,7 @@ PIN_TEST(a_message_that_is_held_stays_pinned_when_its_subscription_has_left)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     struct dlx_message *m = take_passed(&x, N(1), 7);
-    const void *data = dlx_message_peek(m, 0)->data;
+    const void *data = dlx_message_tensor_peek(m, 0)->data;
     CUdeviceptr copy, on_device;
     int64_t got[2];
     (void)dlx_test_gpu_context(0);
@@ -190,7 +190,7 @@ GPU_TEST(a_received_tensor_is_copied_to_the_gpu_pinned_or_with_a_reason, 0)
     CU_OK(cu.cuMemAlloc(&copy, 24 * (size_t)MIB));
     for (int64_t mib = 10; mib < 24; mib += 2) {
         auto_message *m = take_passed(&x, N(mib), mib);
-        const void *data = dlx_message_peek(m, 0)->data;
+        const void *data = dlx_message_tensor_peek(m, 0)->data;
         size_t size = (size_t)(mib * MIB);
         if (stats_of(&x).pin_failures == 0)
             CU_OK(cu.cuMemHostGetDevicePointer(&on_device, (void *)(uintptr_t)data, 0));
@@ -324,7 +324,7 @@ PIN_TEST(an_arena_that_cannot_be_unregistered_stays_mapped)
 {
     struct dlx_test_pair x = dlx_test_pair_make(&one, &pinned);
     struct dlx_message *m = take_passed(&x, N(1), 5);
-    const int64_t *data = dlx_message_peek(m, 0)->data;
+    const int64_t *data = dlx_message_tensor_peek(m, 0)->data;
     (void)dlx_test_gpu_context(0); /* else all of it ends with the last context */
     ck_assert(standin.standin_fail("cuMemHostUnregister", 1, 1, CUDA_ERROR_UNKNOWN));
     dlx_message_unref(m);

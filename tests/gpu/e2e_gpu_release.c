@@ -233,7 +233,7 @@ static const void *pass_another(struct dlx_test_pair *x)
 {
     dlx_test_stream_publish(x->p, N_PINNED, 0);
     auto_message *m = dlx_test_stream_next(x->s);
-    return dlx_message_peek(m, 0)->data;
+    return dlx_message_tensor_peek(m, 0)->data;
 }
 
 GPU_TEST(pinned_memory_is_not_written_again_before_a_copy_from_it_is_done, 0)

@@ -15,7 +15,7 @@ GPU_TEST(take_and_release_return_while_the_publisher_s_work_goes_on, 0)
     DLManagedTensorVersioned said, *t;
     dlx_test_gpu_publish_behind(pair.x.p, pair.from, &gate, 0);
     struct dlx_message *m = dlx_test_stream_next(pair.x.s);
-    ok(dlx_message_describe(m, 0, &said));
+    ok(dlx_message_tensor_describe(m, 0, &said));
     ck_assert_int_eq(said.dl_tensor.device.device_type, kDLCUDA);
     ck_assert_ptr_null(said.dl_tensor.data);
     ck_assert_ptr_null(said.deleter);

@@ -48,7 +48,7 @@ void dlx_test_stream_publish(struct dlx_publisher *p, int64_t n, int64_t value)
 
 void dlx_test_stream_check(struct dlx_message *m, int64_t n, int64_t value)
 {
-    const DLTensor *t = dlx_message_peek(m, 0);
+    const DLTensor *t = dlx_message_tensor_peek(m, 0);
     ck_assert_ptr_nonnull(t);
     ck_assert_int_eq(t->ndim, 1);
     ck_assert_int_eq(t->shape[0], n);

@@ -198,10 +198,10 @@ static void check_set(struct dlx_message *m, int64_t value)
     size_t meta_size = 0;
     ck_assert_uint_eq(dlx_message_n_tensors(m), SET);
     for (uint32_t i = 0; i < SET; i++) {
-        const DLTensor *t = dlx_message_peek(m, i);
+        const DLTensor *t = dlx_message_tensor_peek(m, i);
         char name[16];
         (void)snprintf(name, sizeof name, "w%u", i);
-        ck_assert_str_eq(dlx_message_name(m, i), name);
+        ck_assert_str_eq(dlx_message_tensor_name(m, i), name);
         int64_t n = i == 7 ? 0 : i == 3 || i == 5 ? 4 : i % 17 + 1, k = 0;
         int64_t first = i == 3 || i == 5 ? value : value + i;
         ck_assert_int_eq(t->ndim, i == 5 ? 10 : 1);

@@ -150,7 +150,7 @@ TEST(what_was_allocated_before_is_copied_and_said_so)
     ck_assert_uint_eq(report.copied_bytes, 80);
     ok(dlx_publish(x.p, dlx_test_stream_alloc(x.p, 10, 1), &strict, NULL));
     struct dlx_message *m = dlx_test_stream_next(x.s);
-    while (((const int64_t *)dlx_message_peek(m, 0)->data)[0] != 7777) {
+    while (((const int64_t *)dlx_message_tensor_peek(m, 0)->data)[0] != 7777) {
         dlx_message_unref(m);
         m = dlx_test_stream_next(x.s);
     }
@@ -195,7 +195,7 @@ LOOP_TEST(each_kind_of_publishing_finds_the_new_daemon, 0, 6)
     auto_message *m = dlx_test_stream_next(x.s);
     ck_assert_uint_eq(dlx_message_seq(m), 2);
     ck_assert_uint_eq(dlx_message_gap(m), 0);
-    ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 0)->data)[N - 1], 9);
+    ck_assert_int_eq(((const int64_t *)dlx_message_tensor_peek(m, 0)->data)[N - 1], 9);
 }
 
 TEST(a_publisher_that_never_waits_finds_the_second_daemon)

@@ -193,7 +193,7 @@ static void check_set(struct dlx_message *m, int64_t value)
 {
     ck_assert_uint_eq(dlx_message_n_tensors(m), SET);
     for (uint32_t i = 0; i < SET; i++) {
-        const DLTensor *t = dlx_message_peek(m, i);
+        const DLTensor *t = dlx_message_tensor_peek(m, i);
         int64_t k = 0;
         while (k < 1000 && ((const int64_t *)t->data)[k] == value + k)
             k++;

@@ -122,7 +122,7 @@ TEST(newcomers_get_in_throughout)
         /* The daemon's place may be taken between the call and its answer. */
         while ((r = dlx_get(c, "test/a", PATIENCE, &m)) == DLX_E_DISCONNECTED)
             ;
-        if (r < 0 || ((const int64_t *)dlx_message_peek(m, 0)->data)[0] != 3)
+        if (r < 0 || ((const int64_t *)dlx_message_tensor_peek(m, 0)->data)[0] != 3)
             _exit(3);
         longest = DLX_MAX(longest, dlx__now_ns() - before);
         n++;

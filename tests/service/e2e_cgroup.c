@@ -123,7 +123,7 @@ TEST(a_publisher_whose_group_is_full_is_told)
     ck_assert_int_ge(n, 4);
     ck_assert_int_lt(n, 20);
     for (int i = 0; i < n; i++) {
-        dlx_test_stream_check(held[i], dlx_message_peek(held[i], 0)->shape[0], i * WORDS);
+        dlx_test_stream_check(held[i], dlx_message_tensor_peek(held[i], 0)->shape[0], i * WORDS);
         dlx_message_unref(held[i]);
     }
     /* The kernel may rather end a process than refuse it memory: its own choice. */

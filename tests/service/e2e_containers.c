@@ -129,8 +129,8 @@ static void take_set(int sock)
     auto_subscription *s = subscription(true);
     auto_message *m = dlx_test_stream_next(s);
     ck_assert_uint_eq(dlx_message_n_tensors(m), 2);
-    ck_assert_str_eq(dlx_message_name(m, 1), "two");
-    ck_assert_int_eq(((const int64_t *)dlx_message_peek(m, 1)->data)[6], 206);
+    ck_assert_str_eq(dlx_message_tensor_name(m, 1), "two");
+    ck_assert_int_eq(((const int64_t *)dlx_message_tensor_peek(m, 1)->data)[6], 206);
     dlx_test_container_say(sock, 0);
 }
 
@@ -295,7 +295,7 @@ static void come_late(int sock)
     auto_subscription *s = subscription(true);
     dlx_test_container_say(sock, 0);
     auto_message *m = dlx_test_stream_next(s);
-    bool is_before = *(const int64_t *)dlx_message_peek(m, 0)->data == 3;
+    bool is_before = *(const int64_t *)dlx_message_tensor_peek(m, 0)->data == 3;
     dlx_test_stream_check(m, 10, is_before ? 3 : 4);
     if (is_before)
         dlx_test_stream_expect(s, 10, 4);

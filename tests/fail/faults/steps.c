@@ -158,7 +158,7 @@ static void check(const struct dlx_message *m)
     if (dlx_message_n_tensors(m) != tensors_of(i))
         wrong("message %" PRIu64 " has %u tensors", i, dlx_message_n_tensors(m));
     for (uint32_t k = 0; k < tensors_of(i); k++) {
-        const DLTensor *t = dlx_message_peek(m, k);
+        const DLTensor *t = dlx_message_tensor_peek(m, k);
         if (t->shape[0] != words_of(i))
             wrong("message %" PRIu64 " has %" PRId64 " words", i, t->shape[0]);
         for (int64_t at = 0; at < t->shape[0]; at = next_word(at))
