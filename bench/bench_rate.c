@@ -169,7 +169,7 @@ int main(int argc, char **argv)
     bm_json_number("p50_ns", result->p50_ns);
     bm_json_number("delivered", (double)atomic_load(&result->n_taken));
     bm_json_number("publisher_waits", (double)stats.blocked);
-    bm_json_number("publisher_full", (double)stats.full);
+    bm_json_number("publisher_refused", (double)stats.refused);
     bm_json_number("bells", (double)stats.bells);
     bm_json_number("subscriber_sleeps", (double)result->n_sleeps);
     bm_json_end();

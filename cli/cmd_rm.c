@@ -27,7 +27,7 @@ int cmd_rm(struct cli *cli, int argc, char **argv)
         return CLI_FAILURE;
     if (cli_connect(cli) < 0)
         return CLI_FAILURE;
-    int code = dlx_retained_drop(cli->client, rm.topic);
+    int code = dlx_drop_retained(cli->client, rm.topic);
     if (code < 0)
         return cli_report_dlx(cli, rm.topic, code);
     if (cli->json)

@@ -94,17 +94,17 @@ static const char *find_name(DLDataType dtype)
     return NULL;
 }
 
-bool dlx_dtype_name(DLDataType dtype, char *name)
+bool dlx_dtype_name(DLDataType dtype, char *ret)
 {
     const char *known = find_name(dtype);
-    if (!name)
+    if (!ret)
         return known;
     if (!known)
-        (void)snprintf(name, DLX_DTYPE_NAME_SIZE, "%u:%u:%u", dtype.code, dtype.bits, dtype.lanes);
+        (void)snprintf(ret, DLX_DTYPE_NAME_SIZE, "%u:%u:%u", dtype.code, dtype.bits, dtype.lanes);
     else if (dtype.lanes > 1)
-        (void)snprintf(name, DLX_DTYPE_NAME_SIZE, "%sx%u", known, dtype.lanes);
+        (void)snprintf(ret, DLX_DTYPE_NAME_SIZE, "%sx%u", known, dtype.lanes);
     else
-        (void)snprintf(name, DLX_DTYPE_NAME_SIZE, "%s", known);
+        (void)snprintf(ret, DLX_DTYPE_NAME_SIZE, "%s", known);
     return known;
 }
 
@@ -155,12 +155,12 @@ static const char *skip_byte_order(const char *name)
     return *name == '<' || *name == '|' || *name == '=' ? name + 1 : name;
 }
 
-int dlx_dtype_parse(const char *name, DLDataType *ret_dtype)
+int dlx_dtype_parse(const char *name, DLDataType *ret)
 {
     dlx__error_clear();
-    if (!name || !ret_dtype)
-        return dlx__fail(DLX_E_INVALID, "dlx_dtype_parse: name or ret_dtype is NULL");
-    if (parse_numbers(name, ret_dtype))
+    if (!name || !ret)
+        return dlx__fail(DLX_E_INVALID, "dlx_dtype_parse: name or ret is NULL");
+    if (parse_numbers(name, ret))
         return 0;
     const char *text = skip_byte_order(name);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -168,8 +168,7 @@ int dlx_dtype_parse(const char *name, DLDataType *ret_dtype)
         unsigned lanes;
         if (strncmp(text, names[i].name, size) != 0 || !parse_lanes(text + size, &lanes))
             continue; /* "int8" is the beginning of nothing, "float8_e4m3" of many */
-        *ret_dtype =
-            (DLDataType){.code = names[i].code, .bits = names[i].bits, .lanes = (uint16_t)lanes};
+        *ret = (DLDataType){.code = names[i].code, .bits = names[i].bits, .lanes = (uint16_t)lanes};
         return 0;
     }
     return dlx__fail(DLX_E_SHAPE, "\"%.64s\" is no data type", name);

@@ -217,15 +217,15 @@ static uint32_t scope_of(uint64_t pid_namespace)
     return pid_namespace == own ? DLX_PID_HERE : DLX_PID_ELSEWHERE;
 }
 
-int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *info)
+int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *ret)
 {
     Dlx__Wire__DaemonInfo body = DLX__WIRE__DAEMON_INFO__INIT;
     Dlx__Wire__Packet request = DLX_PACKET(DAEMON_INFO, daemon_info, &body);
     const Dlx__Wire__Packet *reply;
     struct dlx_daemon_info got = {.size = sizeof got};
     dlx__error_clear();
-    if (!c || !info)
-        return DLX_NAME_NULL(0, "dlx_client_get_daemon_info", {"client", c}, {"info", info});
+    if (!c || !ret)
+        return DLX_NAME_NULL(0, "dlx_client_get_daemon_info", {"client", c}, {"ret", ret});
     if (dlx__forked(c->generation))
         return dlx__fail_forked(c->generation);
     int r = dlx__client_ensure(c);
@@ -252,7 +252,7 @@ int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *inf
     copy_text(got.memory, sizeof got.memory, c->memory->name);
     copy_text(got.lack, sizeof got.lack, d->lack);
     dlx__lock_release(&c->lock);
-    return dlx__args_return(info, sizeof got, &got, sizeof got);
+    return dlx__args_return(ret, sizeof got, &got, sizeof got);
 }
 
 /* ---- quotas ---------------------------------------------------------------------------------- */

@@ -244,11 +244,11 @@ struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
 
 /* ---- counters and events ------------------------------------------------------------------ */
 
-int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats *stats)
+int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats *ret)
 {
-    int r = dlx__publisher_begin(stats ? p : NULL, "dlx_publisher_get_stats");
+    int r = dlx__publisher_begin(ret ? p : NULL, "dlx_publisher_get_stats");
     if (r < 0)
-        return DLX_NAME_NULL(r, "dlx_publisher_get_stats", {"stats", stats});
+        return DLX_NAME_NULL(r, "dlx_publisher_get_stats", {"ret", ret});
     dlx__publisher_look(p, dlx__now_ns()); /* a program that only polls this is to be found, too */
     dlx__publisher_link_find_ends(p);
     p->stats.published = dlx__writer_head(&p->core);
@@ -257,7 +257,7 @@ int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats 
     p->stats.gpu_arena_bytes = p->gpu ? dlx__gpu_publisher()->bytes(p) : 0;
     p->stats.n_subscribers = dlx__publisher_link_n_attached(p);
     p->stats.deleted_again = dlx__heap_n_deleted_again(p->heap);
-    r = dlx__args_return(stats, offsetof(struct dlx_publisher_stats, gpu_waits), &p->stats,
+    r = dlx__args_return(ret, offsetof(struct dlx_publisher_stats, gpu_waits), &p->stats,
                          sizeof p->stats);
     dlx__publisher_leave(p);
     return r;

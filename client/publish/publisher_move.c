@@ -25,7 +25,7 @@ static void carry_counters(const struct dlx_publisher *p, struct dlx_shm_control
     dlx_store64_relaxed(&control->published_bytes, p->stats.published_bytes);
     dlx_store64_relaxed(&control->copied, p->stats.copied);
     dlx_store64_relaxed(&control->copied_bytes, p->stats.copied_bytes);
-    dlx_store64_relaxed(&control->refused, p->stats.full);
+    dlx_store64_relaxed(&control->refused, p->stats.refused);
 }
 
 /* Everything that can fail, for a publisher that the new daemon does not show yet. `n` messages

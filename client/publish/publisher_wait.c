@@ -530,7 +530,7 @@ static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)
     if (r != DLX_E_FULL && r != DLX_E_TIMEOUT)
         return r;
     r = blame(p, r, wait);
-    p->stats.full += r != DLX_E_INTERRUPTED;
+    p->stats.refused += r != DLX_E_INTERRUPTED;
     return r;
 }
 
@@ -539,7 +539,7 @@ int dlx__publish_room_slowly(struct dlx_publisher *p, struct dlx_wait *wait)
     uint64_t epoch = p->epoch;
     arm_begin(p);
     int r = arm_end(p, find_room(p, wait));
-    dlx_store64_relaxed(&dlx__writer_control(&p->core)->refused, p->stats.full);
+    dlx_store64_relaxed(&dlx__writer_control(&p->core)->refused, p->stats.refused);
     return r == 0 && p->epoch != epoch ? DLX__AGAIN : r;
 }
 

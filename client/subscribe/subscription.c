@@ -912,11 +912,11 @@ static uint64_t n_gone(const struct dlx_subscription *s, const struct dlx_subscr
     return n;
 }
 
-int dlx_subscription_get_stats(struct dlx_subscription *s, struct dlx_subscription_stats *stats)
+int dlx_subscription_get_stats(struct dlx_subscription *s, struct dlx_subscription_stats *ret)
 {
     dlx__error_clear();
-    if (!stats)
-        return dlx__fail(DLX_E_INVALID, "dlx_subscription_get_stats: stats is NULL");
+    if (!ret)
+        return dlx__fail(DLX_E_INVALID, "dlx_subscription_get_stats: ret is NULL");
     int r = dlx__subscription_begin(s, "dlx_subscription_get_stats");
     if (r < 0)
         return r;
@@ -937,8 +937,7 @@ int dlx_subscription_get_stats(struct dlx_subscription *s, struct dlx_subscripti
         sum.n_held += (uint32_t)dlx__mapped_n_out(s->client->mapped, s->reader);
     if (s->gpu)
         dlx__gpu_receiver()->stats(s->gpu, &sum);
-    r = dlx__args_return(stats, offsetof(struct dlx_subscription_stats, gpu_waits), &sum,
-                         sizeof sum);
+    r = dlx__args_return(ret, offsetof(struct dlx_subscription_stats, gpu_waits), &sum, sizeof sum);
     dlx__subscription_leave(s);
     return r;
 }

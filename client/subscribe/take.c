@@ -643,7 +643,7 @@ int dlx_take_n(struct dlx_subscription *s, uint32_t n, int64_t timeout_ns, struc
     return r;
 }
 
-/* ---- dlx_get() and dlx_retained_drop() ------------------------------------------------------- */
+/* ---- dlx_get() and dlx_drop_retained() ------------------------------------------------------- */
 
 /* Takes what is there, also after the publisher has ended. */
 
@@ -710,11 +710,11 @@ int dlx_get(struct dlx_client *c, const char *topic, int64_t timeout_ns, struct 
     return r < 0 ? dlx__fail(r, "%s", why) : 0;
 }
 
-int dlx_retained_drop(struct dlx_client *c, const char *topic)
+int dlx_drop_retained(struct dlx_client *c, const char *topic)
 {
     dlx__error_clear();
     if (!c)
-        return dlx__fail(DLX_E_INVALID, "dlx_retained_drop: client is NULL");
+        return dlx__fail(DLX_E_INVALID, "dlx_drop_retained: client is NULL");
     if (dlx__forked(c->generation))
         return dlx__fail_forked(c->generation);
     int r = dlx__client_ensure(c);

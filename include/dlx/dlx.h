@@ -228,7 +228,7 @@ struct dlx_publisher_args {
      *
      * Kept messages are charged to the user. They stay until another publisher of the topic, of the
      * same user or of root, has published as many messages as it retains itself; until
-     * dlx_retained_drop(); for `retain_for_ns`; or until the daemon ends.
+     * dlx_drop_retained(); for `retain_for_ns`; or until the daemon ends.
      */
     uint32_t retain;
     /** How long the daemon keeps them after the publisher is gone. 0 and DLX_FOREVER: without a
@@ -611,7 +611,7 @@ DLX_API int dlx_get(struct dlx_client *c, const char *topic, int64_t timeout_ns,
  * there), DLX_E_ACCESS (it belongs to another user), DLX_E_TOPIC, and the errors of every request
  * to the daemon.
  */
-DLX_API int dlx_retained_drop(struct dlx_client *c, const char *topic);
+DLX_API int dlx_drop_retained(struct dlx_client *c, const char *topic);
 
 #ifdef __cplusplus
 }

@@ -18,12 +18,12 @@ extern "C" {
  * with lanes. A type without a name is written in numbers, "code:bits:lanes". dlx_dtype_parse()
  * reads all of these.
  *
- * `name` has room for DLX_DTYPE_NAME_SIZE bytes, or is NULL to learn only whether there is a name.
+ * `ret` has room for DLX_DTYPE_NAME_SIZE bytes, or is NULL to learn only whether there is a name.
  * Any thread, without a client.
  *
  * Returns whether the type has a name.
  */
-DLX_API bool dlx_dtype_name(DLDataType dtype, char *name);
+DLX_API bool dlx_dtype_name(DLDataType dtype, char *ret);
 
 /**
  * Finds the data type with a name. It accepts three kinds of names:
@@ -38,7 +38,7 @@ DLX_API bool dlx_dtype_name(DLDataType dtype, char *name);
  * Returns 0; DLX_E_SHAPE (there is no such type, or it would have no bits or no lanes),
  * DLX_E_INVALID (an argument is NULL).
  */
-DLX_API int dlx_dtype_parse(const char *name, DLDataType *ret_dtype);
+DLX_API int dlx_dtype_parse(const char *name, DLDataType *ret);
 
 #ifdef __cplusplus
 }

@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/** The daemon is older and does not tell. */
+/** Value of `refused` if the daemon is too old to report it. */
 #define DLX_REFUSED_UNKNOWN UINT64_MAX
 
 /** One publisher, as the daemon knows it. */
@@ -32,8 +32,8 @@ struct dlx_publisher_info {
     uint32_t on_full;       /**< enum dlx_on_full */
     uint32_t retain;        /**< messages */
     bool retained;          /**< the publisher is gone, and the daemon keeps its messages */
-    /** Calls that failed with DLX_E_FULL or DLX_E_TIMEOUT (`full` of dlx_publisher_stats), as the
-     *  publisher counts them; subscribers see no gap for them. DLX_REFUSED_UNKNOWN. */
+    /** Publishes that failed with DLX_E_FULL or DLX_E_TIMEOUT, as the publisher counts them:
+     *  subscribers see no gap for them. Or DLX_REFUSED_UNKNOWN. */
     uint64_t refused;
     /** Not 0: this is what is left of the memory of a publisher of an earlier daemon, where it had
      *  this id. Only dlx_list_gone_publishers() lists such entries. The links are the programs that
@@ -160,7 +160,7 @@ DLX_API int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_in
 DLX_API int dlx_list_quotas(struct dlx_client *c, dlx_quota_info_fn fn, void *userdata);
 
 /** Gets what the daemon says of itself. Errors as of dlx_list_publishers(). */
-DLX_API int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *info);
+DLX_API int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *ret);
 
 #ifdef __cplusplus
 }

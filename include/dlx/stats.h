@@ -16,7 +16,7 @@ struct dlx_publisher_stats {
     uint64_t published_bytes; /**< payload of these messages */
     uint64_t copied;          /**< messages that were copied into shared memory */
     uint64_t copied_bytes;    /**< payload that was copied */
-    uint64_t full;            /**< publishes that failed with FULL or TIMEOUT */
+    uint64_t refused;         /**< publishes that failed with DLX_E_FULL or DLX_E_TIMEOUT */
     uint64_t blocked;         /**< publishes that had to wait */
     uint64_t bells;           /**< wake-ups of sleeping subscribers, one system call each */
     uint64_t arena_bytes;     /**< shared memory for payloads, now */
@@ -31,7 +31,7 @@ struct dlx_publisher_stats {
 
 /** Gets the counters of a publisher since it was made, also across restarts of the daemon. Returns
  *  0; DLX_E_INVALID, DLX_E_FORKED, DLX_E_IN_USE. */
-DLX_API int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats *stats);
+DLX_API int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats *ret);
 
 struct dlx_subscription_stats {
     size_t size;
@@ -54,16 +54,16 @@ struct dlx_subscription_stats {
     /** Streams of dlx_message_tensor_on() that continued before the tensor was ready: its publisher
      *  was gone, had failed or took too long. */
     uint64_t gpu_late;
-    /** 1, or 0 if the daemon has ended, as far as this subscription noticed, and it has not joined
+    /** False if the daemon has ended, as far as this subscription noticed, and it has not joined
      *  another one. */
-    uint32_t has_daemon;
+    bool has_daemon;
 };
 
 /** Gets the counters of a subscription since it was made, also across restarts of the daemon. Reads
  *  what the daemon has sent about publishers, as dlx_take() does, and does not wait. Returns 0;
  *  DLX_E_INVALID, DLX_E_FORKED, DLX_E_IN_USE. */
 DLX_API int dlx_subscription_get_stats(struct dlx_subscription *s,
-                                       struct dlx_subscription_stats *stats);
+                                       struct dlx_subscription_stats *ret);
 
 #ifdef __cplusplus
 }

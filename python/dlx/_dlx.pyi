@@ -118,7 +118,7 @@ class PublisherStats(TypedDict):
     published_bytes: int
     copied: int
     copied_bytes: int
-    full: int
+    refused: int
     blocked: int
     bells: int
     arena_bytes: int

@@ -11,7 +11,7 @@ class Methods:
     def publish_async(self, tensors, *, timeout=..., **arguments):
         """Does as publish(), for asyncio: a coroutine. Where publish() would wait for subscribers,
         it waits on the publisher's descriptor in the running loop, without a thread. Each attempt
-        counts as `full` in stats(). The tensors must not change before it is done."""
+        counts as `refused` in stats(). The tensors must not change before it is done."""
         from . import _aio
 
         return _aio.publish(self, tensors, timeout=timeout, **arguments)

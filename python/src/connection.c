@@ -274,7 +274,7 @@ static PyObject *drop_retained(PyObject *self, PyObject *object)
         return NULL;
     struct dlxpy_wait wait;
     struct dlx_client *c = dlxpy_connection_enter(self, &wait);
-    int r = c ? dlxpy_connection_leave(self, &wait, dlx_retained_drop(c, topic)) : -1;
+    int r = c ? dlxpy_connection_leave(self, &wait, dlx_drop_retained(c, topic)) : -1;
     Py_XDECREF(keep);
     if (r < 0)
         return NULL;

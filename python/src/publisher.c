@@ -105,7 +105,7 @@ PyDoc_STRVAR(stats_doc,
              "\n"
              "- published, published_bytes: messages, and bytes of their tensors\n"
              "- copied, copied_bytes: messages with a tensor that was copied, and bytes\n"
-             "- full, blocked: publishes that failed for want of room or subscribers, or that\n"
+             "- refused, blocked: publishes that failed for want of room or subscribers, or that\n"
              "  waited for them\n"
              "- bells: sleeping subscribers that were woken, a system call each\n"
              "- n_subscribers: attached when this publisher last looked\n"
@@ -130,7 +130,7 @@ static PyObject *stats(PyObject *self, PyObject *unused)
         return NULL;
     return Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:I,s:K,s:K,s:K,s:K,s:K}",
                          "published", s.published, "published_bytes", s.published_bytes, "copied",
-                         s.copied, "copied_bytes", s.copied_bytes, "full", s.full, "blocked",
+                         s.copied, "copied_bytes", s.copied_bytes, "refused", s.refused, "blocked",
                          s.blocked, "bells", s.bells, "arena_bytes", s.arena_bytes, "n_arenas",
                          s.n_arenas, "n_subscribers", s.n_subscribers, "unprotected", s.unprotected,
                          "deleted_again", s.deleted_again, "cut", s.cut, "gpu_waits", s.gpu_waits,

@@ -526,7 +526,7 @@ static PyObject *stats(PyObject *self, PyObject *unused)
                          "n_publishers", s.n_publishers, "gpu_waits", s.gpu_waits, "gpu_errors",
                          s.gpu_errors, "gpu_late", s.gpu_late, "pinned_bytes", s.pinned_bytes,
                          "pin_failures", s.pin_failures, "has_daemon",
-                         PyBool_FromLong((long)s.has_daemon));
+                         PyBool_FromLong(s.has_daemon));
 }
 
 static int next_event(void *s, struct dlx_event *ret)

@@ -190,7 +190,7 @@ def test_a_batch_that_does_not_wait_is_published_as_far_as_there_is_room(c):
         assert "depth 4" in str(e) and [x.published for x in tensors] == [True] * 4 + [False] * 2
         assert texts(sub.take_many(9)) == list("0123")
         assert pub.publish_many(tensors[4:]).seq == 6 and texts(sub.take_many(9)) == ["4", "5"]
-        assert pub.stats()["full"] == 1
+        assert pub.stats()["refused"] == 1
 
 
 def test_a_batch_waits_once_for_all_its_messages(c):
@@ -198,7 +198,7 @@ def test_a_batch_waits_once_for_all_its_messages(c):
     with blocking(c, depth=2, timeout=0.5) as (pub, sub):
         e = fails(pub, dlx.Timeout, [b"0", b"1", b"2", b"3"], 2)
         assert "behind" in str(e)
-        assert (pub.stats()["full"], pub.stats()["blocked"]) == (1, 1)
+        assert (pub.stats()["refused"], pub.stats()["blocked"]) == (1, 1)
         assert texts(sub.take_many(9)) == ["0", "1"]
 
 
@@ -224,7 +224,7 @@ def test_a_batch_that_waits_is_published_whole_when_somebody_takes(c):
         tensors = [b"%d" % i if i % 7 else {"a": b"%d" % i} for i in range(100)]
         assert pub.publish_many(tensors, timeout=PATIENCE).seq == 100
         thread.join()
-        assert got == [str(i) for i in range(100)] and pub.stats()["full"] == 0
+        assert got == [str(i) for i in range(100)] and pub.stats()["refused"] == 0
 
 
 def test_a_handler_that_raises_ends_a_batch_and_what_was_published_is_told(c):

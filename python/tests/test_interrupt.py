@@ -51,7 +51,7 @@ def test_an_interrupted_publish_waited_once_and_publishes_nothing(full, nth):
     pub, sub = full
     with every(Nth(nth)), pytest.raises(ZeroDivisionError):
         pub.publish(b"3")
-    assert [pub.stats()[x] for x in ("published", "full", "blocked")] == [2, 0, 1]
+    assert [pub.stats()[x] for x in ("published", "refused", "blocked")] == [2, 0, 1]
     assert [bytes(m[0]) for m in sub.take_many(9)] == [b"1", b"2"]
     assert pub.publish(b"3").seq == 3 and bytes(sub.take()[0]) == b"3"
 
@@ -60,7 +60,7 @@ def test_a_handler_that_returns_lets_every_wait_go_on_as_one(full, c):
     pub, sub = full
     with every(Nth(20, lambda: sub.take_many(2))):
         assert pub.publish(b"3").seq == 3
-    assert [pub.stats()[x] for x in ("published", "full", "blocked")] == [3, 0, 1]
+    assert [pub.stats()[x] for x in ("published", "refused", "blocked")] == [3, 0, 1]
     assert bytes(sub.take()[0]) == b"3"
     with c.publisher("b") as other, c.subscribe("b", timeout=PATIENCE) as taker:
         with every(Nth(20, lambda: other.publish(b"x"))):

@@ -280,7 +280,7 @@ def test_waits_of_a_publisher_count_once_also_for_subscribers_that_come_to_a_new
             except dlx.Timeout as e:
                 n, words = n + 1, str(e)
         stats = pub.stats()
-        assert stats["full"] == n and stats["blocked"] < n  # the last one was none
+        assert stats["refused"] == n and stats["blocked"] < n  # the last one was none
 
 
 def test_a_private_daemon_starts_where_there_is_none(monkeypatch, folders, nobody_else):

@@ -365,7 +365,7 @@ def test_a_blocking_publisher_waits_and_names_who_is_in_the_way(c):
             for _ in range(4):
                 pub.publish(b"y", timeout=PATIENCE)
             thread.join()
-            assert pub.stats()["full"] == 2
+            assert pub.stats()["refused"] == 2
     with c.publisher("b") as pub, pytest.raises(dlx.InvalidError, match="b"):
         c.subscribe("b", reliable=True)
 

@@ -200,8 +200,8 @@ static void play_side(struct dlx_client *c)
     actor_withdraw(&p);
     if (wanted)
         get_retained(&part);
-    while ((r = dlx_retained_drop(c, SIDE)) < 0 && r != DLX_E_NOT_FOUND)
-        actor_error(part.object, r, "dlx_retained_drop");
+    while ((r = dlx_drop_retained(c, SIDE)) < 0 && r != DLX_E_NOT_FOUND)
+        actor_error(part.object, r, "dlx_drop_retained");
 }
 
 struct listing {

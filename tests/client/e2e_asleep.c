@@ -50,7 +50,7 @@ static const struct dlx_publisher_args shallow = {.size = sizeof shallow, .retai
 static void check_nobody(struct dlx_publisher *p)
 {
     struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
-    ck_assert_uint_eq(stats.full, 0);
+    ck_assert_uint_eq(stats.refused, 0);
     ck_assert_uint_eq(stats.n_subscribers, 0);
 }
 
@@ -99,7 +99,7 @@ TEST(a_thousand_come_and_go_while_the_publisher_sleeps)
     publish_many(p, 1000);
     check_nobody(p);
     dlx_publisher_unref(p);
-    ok(dlx_retained_drop(other, "test/a"));
+    ok(dlx_drop_retained(other, "test/a"));
     struct dlx_daemon_info info = dlx_test_stream_daemon_info(other);
     ck_assert_uint_eq(info.shared_bytes, 0);
     ck_assert_uint_eq(info.n_links, 0);
@@ -278,7 +278,7 @@ TEST(it_may_end_while_hundreds_wait)
     dlx_publisher_unref(p);
     check_guests(&guests, 2, 4);
     check_end(&guests, PATIENCE, DLX_E_PUBLISHER_GONE);
-    ok(dlx_retained_drop(guests.c, "test/a"));
+    ok(dlx_drop_retained(guests.c, "test/a"));
     guests_leave(&guests);
     dlx_client_unref(c);
     dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, fds_before);
@@ -298,7 +298,7 @@ static struct dlx_test_peer spawn_publisher(void)
         dlx_test_peer_say(&peer);
         dlx_test_peer_hear(&peer);
         publish_many(p, 6);
-        ck_assert_uint_eq(dlx_test_stream_stats(p).full, 0);
+        ck_assert_uint_eq(dlx_test_stream_stats(p).refused, 0);
         dlx_publisher_unref(p);
         dlx_client_unref(c);
         _exit(0);
@@ -323,7 +323,7 @@ TEST(hundreds_come_and_go_while_the_publisher_is_stopped)
     check_guests(&guests, 2, 5);
     dlx_test_peer_say(&peer);
     dlx_test_peer_join(&peer);
-    ok(dlx_retained_drop(guests.c, "test/a"));
+    ok(dlx_drop_retained(guests.c, "test/a"));
     guests_leave(&guests);
     dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, fds_before);
 }

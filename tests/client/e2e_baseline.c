@@ -222,9 +222,9 @@ TEST(each_refused_message_counts_once)
     auto_tensor *t = dlx_test_stream_alloc(x.p, 10, 3);
     for (uint64_t i = 1; i <= 3; i++) {
         fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_FULL, "");
-        ck_assert_uint_eq(dlx_test_stream_stats(x.p).full, 2 * i - 1);
+        ck_assert_uint_eq(dlx_test_stream_stats(x.p).refused, 2 * i - 1);
         fails(dlx_publish(x.p, t, PUBLISH(.timeout_ns = SECOND / 100), NULL), DLX_E_TIMEOUT, "");
-        ck_assert_uint_eq(dlx_test_stream_stats(x.p).full, 2 * i);
+        ck_assert_uint_eq(dlx_test_stream_stats(x.p).refused, 2 * i);
         ck_assert_uint_eq(dlx_test_stream_stats(x.p).blocked, i);
     }
 }

@@ -125,7 +125,7 @@ TEST(a_stream_does_not_wait_for_another_thread)
     auto_message *m = NULL;
     ok(dlx_get(x.c, "test/a", 0, &m));
     dlx_test_stream_check(m, 10, 601);
-    ok(dlx_retained_drop(x.c, "test/a"));
+    ok(dlx_drop_retained(x.c, "test/a"));
 }
 
 #else

@@ -106,5 +106,5 @@ TEST(what_cannot_be_connected_with_is_said)
     fails(dlx_connect(&args, NULL), DLX_E_INVALID, "ret is NULL");
     ck_assert_ptr_null(c);
     fails(dlx_get(NULL, "test/a", 0, NULL), DLX_E_INVALID, "ret is NULL");
-    fails(dlx_retained_drop(NULL, "test/a"), DLX_E_INVALID, "client is NULL");
+    fails(dlx_drop_retained(NULL, "test/a"), DLX_E_INVALID, "client is NULL");
 }

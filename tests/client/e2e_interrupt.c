@@ -100,7 +100,7 @@ static void each_call_is_ended(struct dlx_client *c)
     int n = 0;
     is_ended(dlx_publisher_new(c, "test/b", NULL, &other), "dlx_publisher_new");
     is_ended(dlx_subscribe(c, "test/a", NULL, &s), "dlx_subscribe");
-    is_ended(dlx_retained_drop(c, "test/a"), "dlx_retained_drop");
+    is_ended(dlx_drop_retained(c, "test/a"), "dlx_drop_retained");
     is_ended(dlx_list_publishers(c, NULL, count_publisher, &n), "dlx_list_publishers");
     is_ended(dlx_client_get_daemon_info(c, &info), "dlx_client_get_daemon_info");
 }

@@ -121,7 +121,7 @@ static int takes_n(int without)
 }
 
 DEFINE_CALL(gets, dlx_get(ARG(0, x.c), "a", 0, RET(struct dlx_message **)))
-DEFINE_CALL(retained_drop, dlx_retained_drop(ARG(0, x.c), "a"))
+DEFINE_CALL(drop_retained, dlx_drop_retained(ARG(0, x.c), "a"))
 DEFINE_CALL(subscription_get_stats,
             dlx_subscription_get_stats(ARG(0, x.s), RET(struct dlx_subscription_stats *)))
 DEFINE_CALL(subscription_next_event,
@@ -159,14 +159,14 @@ static const struct {
              CALL(publish_set, "publisher", "items", "meta->data"),
              CALL(publisher_wait, "publisher"),
              CALL(publisher_next_event, "publisher", "ret"),
-             CALL(publisher_get_stats, "publisher", "stats"),
+             CALL(publisher_get_stats, "publisher", "ret"),
              CALL(subscribes, "client", "ret"),
              CALL(subscription_fd, "subscription"),
              CALL(takes, "subscription", "ret"),
              CALL(takes_n, "subscription", "ret", "ret_n"),
              CALL(gets, "client", "ret"),
-             CALL(retained_drop, "client"),
-             CALL(subscription_get_stats, "subscription", "stats"),
+             CALL(drop_retained, "client"),
+             CALL(subscription_get_stats, "subscription", "ret"),
              CALL(subscription_next_event, "subscription", "ret"),
              CALL(message_find, "message", "ret", "name"),
              CALL(message_tensor, "message", "ret"),
@@ -175,7 +175,7 @@ static const struct {
              CALL(list_publishers, "client", "fn"),
              CALL(list_links, "client", "fn"),
              CALL(list_quotas, "client", "fn"),
-             CALL(daemon_info, "client", "info")};
+             CALL(daemon_info, "client", "ret")};
 
 static bool nothing_written(void)
 {
@@ -322,7 +322,7 @@ TEST(a_topic_that_cannot_be)
     fails(dlx_subscribe(c, "a b*", NULL, &out.s), DLX_E_TOPIC, "' ' at 1");
     fails(dlx_list_publishers(c, "a**", on_publisher, NULL), DLX_E_TOPIC, "last segment");
     fails(dlx_get(c, "a b", 0, &out.m), DLX_E_TOPIC, "a b");
-    fails(dlx_retained_drop(c, "a b"), DLX_E_TOPIC, "a b");
+    fails(dlx_drop_retained(c, "a b"), DLX_E_TOPIC, "a b");
     ck_assert(nothing_written());
     /* The daemon looks itself. */
     int control = dlx_test_hello(&dlx_test_stream_daemon, 10);

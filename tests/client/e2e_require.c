@@ -53,7 +53,7 @@ LOOP_TEST(a_message_for_nobody_is_not_published, 0, 3)
           "min_subscribers is 1: topic test/a has ");
     struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
     ck_assert_uint_eq(stats.published, 0);
-    ck_assert_uint_eq(stats.full, 2);
+    ck_assert_uint_eq(stats.refused, 2);
     ck_assert_uint_eq(stats.blocked, 1);
     struct dlx_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     args.timeout_ns = 0;

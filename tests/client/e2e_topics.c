@@ -152,7 +152,7 @@ TEST(a_pattern_gets_what_is_retained)
     take_fails(s, SECOND, DLX_E_PUBLISHER_GONE, "");
     ok(dlx_get(c, "weights/**", 0, &newest)); /* of several */
     ck_assert_str_eq(dlx_message_topic(newest), "weights/b/bias");
-    fails(dlx_retained_drop(c, "weights/*"), DLX_E_TOPIC, "'*'");
+    fails(dlx_drop_retained(c, "weights/*"), DLX_E_TOPIC, "'*'");
 }
 
 static int note(const struct dlx_publisher_info *info, void *userdata)

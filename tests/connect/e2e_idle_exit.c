@@ -20,7 +20,7 @@ LOOP_TEST(what_is_retained_keeps_the_daemon, 0, 2)
     dlx_test_spawn_stays(pid);
     struct dlx_client *c = dlx_test_spawn_connect();
     ck_assert_int_eq(dlx_test_spawn_pid(c), pid);
-    ok(dlx_retained_drop(c, "test/a"));
+    ok(dlx_drop_retained(c, "test/a"));
     dlx_client_unref(c);
     dlx_test_spawn_wait_end(pid);
 }

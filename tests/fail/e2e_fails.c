@@ -86,7 +86,7 @@ static int ask_everything(struct dlx_test_cast *x, uint64_t *ret_n_lost)
     x->p = dlx_publisher_unref(x->p);
     DLX_TEST_TRY(dlx_get(x->c[0], "calls/a", 0, &x->m)); /* EMPTY: the daemon could not keep it */
     dlx_test_cast_check(x, N_SMALL, 3);
-    DLX_TEST_TRY(dlx_retained_drop(x->c[0], "calls/a"));
+    DLX_TEST_TRY(dlx_drop_retained(x->c[0], "calls/a"));
     /* It connects again, if need be. */
     DLX_TEST_TRY(dlx_list_publishers(x->c[1], "calls/a", see_publisher, &id));
     *ret_n_lost = atomic_load(&x->c[0]->epoch) + atomic_load(&x->c[1]->epoch);
@@ -106,7 +106,7 @@ static int ask_and_leave(struct dlx_test_fail *fail, uint64_t *ret_n_lost)
 
 static bool is_empty(struct dlx_client *c)
 {
-    (void)dlx_retained_drop(c, "calls/a");
+    (void)dlx_drop_retained(c, "calls/a");
     const struct dlx_daemon_info info = dlx_test_stream_daemon_info(c);
     return info.shared_bytes == 0 && info.n_publishers == 0 && info.n_clients == 1;
 }

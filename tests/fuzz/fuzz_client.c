@@ -429,7 +429,7 @@ static void ask(struct state *s)
         n = dlx_client_get_daemon_info(s->c, &info);
         break;
     case 3:
-        n = dlx_retained_drop(s->c, "t");
+        n = dlx_drop_retained(s->c, "t");
         break;
     case 4:
         n = s->s && dlx_subscription_fd(s->s) < 0 ? DLX_E_SYSTEM : 0;

@@ -22,7 +22,7 @@ static void begin(void)
 static int drop(const struct dlx_publisher_info *info, void *userdata)
 {
     struct dlx_client *c = userdata;
-    int r = info->retained ? dlx_retained_drop(c, info->topic) : 0;
+    int r = info->retained ? dlx_drop_retained(c, info->topic) : 0;
     ck_assert_msg(r == 0 || r == DLX_E_NOT_FOUND, "%s: %d", info->topic, r);
     return 0;
 }
@@ -130,7 +130,7 @@ int dlx_test_store_n_publishers(void)
 void dlx_test_store_drop(const char *topic)
 {
     auto_client *c = dlx_test_stream_connect();
-    ok(dlx_retained_drop(c, topic));
+    ok(dlx_drop_retained(c, topic));
 }
 
 void dlx_test_store_end(void)

@@ -79,10 +79,10 @@ TEST(retained_messages_outlive_their_publisher)
     ck_assert_uint_eq(dlx_message_seq(m), 10);
     dlx_message_unref(n);
     /* Dropped: nobody gets it any more, who has it keeps it. */
-    ok(dlx_retained_drop(other, "test/a"));
+    ok(dlx_drop_retained(other, "test/a"));
     fails(dlx_get(other, "test/a", 0, &n), DLX_E_EMPTY, "test/a");
     fails(dlx_get(other, "test/a", 1000000, &n), DLX_E_TIMEOUT, "none came");
-    fails(dlx_retained_drop(other, "test/a"), DLX_E_NOT_FOUND, "test/a");
+    fails(dlx_drop_retained(other, "test/a"), DLX_E_NOT_FOUND, "test/a");
     ck_assert_uint_gt(shared_bytes(other), 0); /* and it is counted */
     dlx_test_stream_check(m, 100, 10);
     m = dlx_message_unref(m);
@@ -118,12 +118,12 @@ TEST(a_successor_replaces_once_it_has_as_many)
     auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *first = new_publisher(c, &dlx_test_retain_2), *second;
     dlx_test_stream_publish_all(first, 100, 1, 2);
-    fails(dlx_retained_drop(c, "test/a"), DLX_E_NOT_FOUND, "still there");
+    fails(dlx_drop_retained(c, "test/a"), DLX_E_NOT_FOUND, "still there");
     dlx_publisher_unref(first);
     /* One that retains nothing replaces nothing. */
     struct dlx_publisher *plain = new_publisher(c, NULL);
     struct dlx_publisher *other = dlx_test_stream_publisher(c, "test/plain", NULL);
-    fails(dlx_retained_drop(c, "test/plain"), DLX_E_NOT_FOUND, ") retains nothing");
+    fails(dlx_drop_retained(c, "test/plain"), DLX_E_NOT_FOUND, ") retains nothing");
     dlx_publisher_unref(other);
     dlx_test_stream_publish(plain, 100, 50);
     dlx_publisher_unref(plain);
@@ -142,7 +142,7 @@ TEST(a_successor_replaces_once_it_has_as_many)
     dlx_publisher_unref(second);
     ck_assert_uint_eq(list(c).n_retained, 2);
     dlx_test_stream_get(c, "test/a", 100, 21);
-    ok(dlx_retained_drop(c, "test/a"));
+    ok(dlx_drop_retained(c, "test/a"));
     ck_assert_uint_eq(list(c).n, 0);
 }
 
@@ -216,7 +216,7 @@ TEST(a_killed_publisher_leaves_its_set_without_a_gap)
         ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
         ck_assert_uint_eq(list(c).n_retained, 1);
     }
-    ok(dlx_retained_drop(c, "test/a"));
+    ok(dlx_drop_retained(c, "test/a"));
     ck_assert_uint_eq(shared_bytes(c), 0);
 }
 

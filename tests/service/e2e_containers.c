@@ -176,7 +176,7 @@ LOOP_TEST(a_container_that_comes_late_gets_what_is_retained, LIVES, IS_KILLED + 
         dlx_test_container_join(&p);
     }
     auto_client *c = dlx_test_stream_connect();
-    ok(dlx_retained_drop(c, "test/a"));
+    ok(dlx_drop_retained(c, "test/a"));
 }
 
 static uint64_t shared_bytes(struct dlx_client *c)

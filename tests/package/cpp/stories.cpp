@@ -389,7 +389,7 @@ static void retained()
     const std::optional<dlx::message> m = dlx::get(c, "cpp/weights", 10s);
     EXPECT(m && m->seq() == 3 && m->data<int>(0)[0] == 2);
     FAILS(dlx::get(c, "not//good", 1s), DLX_E_TOPIC, "not//good");
-    EXPECT(dlx_retained_drop(c.get(), "cpp/weights") == 0);
+    EXPECT(dlx_drop_retained(c.get(), "cpp/weights") == 0);
     EXPECT(!dlx::get(c, "cpp/weights", 1ms));
 }
 
