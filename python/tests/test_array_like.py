@@ -116,7 +116,7 @@ def test_a_part_is_the_part_that_numpy_gives(send, key, layout):
 @pytest.mark.parametrize(
     "key", [2, -3, (0, 0, 4), (0, 0, 0, 0), (..., ...), (slice(None), 3)], ids=str
 )
-def test_what_lies_outside_is_an_index_error(send, key):
+def test_an_index_outside_is_an_index_error(send, key):
     t = send(VALUES)[0]
     with pytest.raises(IndexError):
         VALUES[key]
@@ -153,7 +153,7 @@ def test_parts_hold_the_message_and_are_made_of_the_tensor(pair):
         pub.zeros(4, "int4")[1]
 
 
-def test_what_is_assigned_is_published_without_a_copy(pair):
+def test_assigned_values_are_published_without_a_copy(pair):
     pub, sub = pair
     x = pub.empty(VALUES.shape, VALUES.dtype)
     x[:] = VALUES

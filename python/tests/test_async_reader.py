@@ -96,7 +96,7 @@ def test_a_loop_does_not_spin_on_what_nobody_takes(c):
 
 
 @pytest.mark.parametrize("end", ["close", "drop", "thread", "after the loop"])
-def test_what_a_wait_left_goes_with_the_handle(c, end):
+def test_remains_of_a_wait_go_with_the_handle(c, end):
     async def main(loop):
         with pytest.raises(dlx.Timeout):
             await handles[0].take_async(0.001)

@@ -112,7 +112,7 @@ def fails(pub, error, messages, n, **kwargs):
     return e.value
 
 
-def test_what_is_no_message_is_found_before_anything_is_published(pair):
+def test_an_object_that_is_no_message_is_found_before_anything_is_published(pair):
     pub, sub = pair
     x, y = numbers(pub, 2)
     assert str(fails(pub, TypeError, [x, object()], 0)).startswith("messages[1]: no tensor")

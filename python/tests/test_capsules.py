@@ -197,7 +197,7 @@ def test_an_exception_midway_releases_it_once(pair, kind):
     [({"device": (8, 0)}, dlx.DeviceError), ({"version": (2, 0)}, BufferError)],
     ids=["device", "version"],
 )
-def test_what_cannot_be_carried_is_released(pair, kind, kwargs, error):
+def test_a_capsule_that_cannot_be_carried_is_released(pair, kind, kwargs, error):
     if kind is Legacy and "version" in kwargs:
         pytest.skip("a tensor of before 1.0 has no version")
     library = Library(kind, **kwargs)
@@ -242,7 +242,7 @@ def test_bits_of_before_dlpack_1_are_refused(pair):
     assert pair[1].take()[0].dtype == "uint1"
 
 
-def test_what_is_no_capsule_is_named(pair):
+def test_an_object_that_is_no_capsule_is_named(pair):
     class Gives:
         def __dlpack__(self, **kwargs):
             return 3

@@ -134,7 +134,7 @@ def test_a_connection_says_what_it_wants(pair, c, row):
     assert "dlx_" not in check(row, c=c)
 
 
-def test_who_waits_for_a_publisher_that_is_there_hears_of_none_missing(pair):
+def test_a_wait_for_a_present_publisher_names_none_missing(pair):
     with pytest.raises(dlx.Timeout) as e:
         pair[1].take(timeout=0.01)
     assert str(e.value) == "topic cam/front: no message within 0.01 s"
@@ -208,7 +208,7 @@ def test_a_connection_to_a_private_daemon_says_what_starts_the_next_one(
     until(lambda: not os.path.exists(f"/proc/{new}"))
 
 
-def test_who_may_start_no_daemon_hears_why_in_words_of_python(folders, nobody_else):
+def test_a_connect_that_may_start_no_daemon_says_why_in_words_of_python(folders, nobody_else):
     with pytest.raises(dlx.DaemonError, match="none is started: autospawn=False"):
         dlx.connect(autospawn=False)
 

@@ -110,7 +110,7 @@ class Throws:
 TRACE = "not strided\nException raised from f at x.cpp:3\nframe #0: g\n"
 
 
-def test_what_the_exchange_api_refuses_dlpack_may_give_or_refuse_in_better_words(pair):
+def test_a_tensor_that_the_exchange_api_refuses_may_come_by_dlpack(pair):
     class Gives(Throws, Producer):
         pass
 
@@ -139,7 +139,7 @@ def test_what_the_exchange_api_refuses_dlpack_may_give_or_refuse_in_better_words
         (KeyboardInterrupt(), KeyboardInterrupt),
     ],
 )
-def test_what_the_exchange_api_alone_refuses_is_told_in_one_line(pair, error, expected):
+def test_a_refusal_of_the_exchange_api_alone_is_told_in_one_line(pair, error, expected):
     with pytest.raises(expected) as e:
         pair[0].publish(Throws(error))
     assert type(e.value) is expected and len(str(e.value).splitlines()) < 2

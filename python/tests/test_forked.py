@@ -29,7 +29,7 @@ def test_private_memory_is_there_in_a_forked_child(pair):
         assert in_child(lambda: np.asarray(t).tolist()) == "[97, 98, 99]", name
 
 
-def test_what_libdlx_mapped_is_not_there_in_a_forked_child(pair):
+def test_memory_that_libdlx_mapped_is_absent_in_a_forked_child(pair):
     pub, sub = pair
     pub.publish(np.zeros(LARGE, np.uint8))
     msg = sub.take()

@@ -170,7 +170,7 @@ until(lambda: s.stats()["n_held"] == 0)
     )
 
 
-def test_what_only_the_cpu_can_do_is_refused_with_advice(alone):
+def test_an_operation_of_the_cpu_alone_is_refused_with_advice(alone):
     alone("""
 import numpy as np
 pub.publish(Array(2, 4, value=9))
@@ -203,7 +203,7 @@ pub.publish(Array(1))
 """)
 
 
-def test_what_cannot_be_published_is_refused_and_given_back(alone):
+def test_a_tensor_that_cannot_be_published_is_refused_and_given_back(alone):
     alone("""
 x, y = Array(4), Array(4)
 fails(dlx.DeviceError, "share=True is for tensors of empty()", lambda: pub.publish(x, share=True))
@@ -236,7 +236,7 @@ stream.close(); del x, y, e; finish()
 """)
 
 
-def test_what_cannot_be_shared_is_copied_when_stage_asks_for_it(alone):
+def test_memory_that_cannot_be_shared_is_copied_when_stage_asks_for_it(alone):
     alone("""
 class Managed:
     def __init__(self):

@@ -195,7 +195,7 @@ pub.close(); s.close(); c.close(); del e, made; finish()
     )
 
 
-def test_what_only_the_cpu_can_do_with_an_allocated_tensor_is_refused(alone):
+def test_an_operation_of_the_cpu_alone_on_an_allocated_tensor_is_refused(alone):
     alone("""
 import numpy as np
 x = pub.empty((2, 4), "uint32", device="cuda:0")

@@ -130,7 +130,7 @@ def code(name):
 @pytest.mark.parametrize("is_set", [False, True])
 @pytest.mark.parametrize("takes", sorted(LIBRARIES))
 @pytest.mark.parametrize("gives", sorted(LIBRARIES))
-def test_one_library_publishes_and_another_takes(gpu_peer, gives, takes, is_set):
+def test_a_library_publishes_and_another_takes(gpu_peer, gives, takes, is_set):
     need(gives, takes)
     taker = gpu_peer(TAKE.format(library=code(takes), is_set=is_set))
     assert taker.hear() == "ready"
@@ -242,7 +242,7 @@ hear()
     taker.end()
 
 
-def test_what_a_pool_of_pytorch_holds_outlives_its_process(gpu_peer):
+def test_memory_of_a_pool_of_pytorch_outlives_its_process(gpu_peer):
     """Descriptors do, of memory that libdlx allocated; legacy handles of cudaMalloc do not."""
     need("torch")
     try:

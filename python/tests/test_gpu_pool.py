@@ -85,7 +85,7 @@ pub.close(); c.close(); del x; finish()
     giver.end()
 
 
-def test_what_cannot_be_allocated_is_null_with_a_reason(alone):
+def test_an_impossible_allocation_is_null_with_a_reason(alone):
     alone("""
 def refused(words, *args):
     assert cuda_malloc(*args) is None

@@ -242,7 +242,7 @@ pub.close(); a.close(); s.close(); c.close(); del x, taken; finish()
 """)
 
 
-def test_what_was_only_looked_at_waits_for_nothing(alone):
+def test_a_tensor_that_was_only_looked_at_waits_for_nothing(alone):
     alone("""
 stream = Stream()
 pub.publish(Array(4))

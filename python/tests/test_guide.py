@@ -120,7 +120,7 @@ def test_the_table_of_concepts_follows_from_its_formula(tmp_path):
 
 
 @pytest.mark.parametrize("topic, of_subscription", [("small", 12 << 10), ("*", 36 << 10)])
-def test_what_a_topic_takes_besides_payloads_is_as_concepts_says(c, topic, of_subscription):
+def test_memory_of_a_topic_besides_payloads_is_as_concepts_says(c, topic, of_subscription):
     def shared():
         return c.daemon()["shared_bytes"]
 
@@ -190,7 +190,7 @@ def test_a_client_of_the_recipes_drops_an_answer_that_comes_late(c, tmp_path):
     assert np.asarray(got[0]).tolist() == [4, 4, 4, 4] and got[0].meta == {"id": 2}
 
 
-def test_what_the_recorder_of_the_recipes_writes_can_be_replayed(c, tmp_path):
+def test_a_file_of_the_recorder_of_the_recipes_can_be_replayed(c, tmp_path):
     write_programs("recipes.md", tmp_path)
     (tmp_path / "files").mkdir()
     recorder = start(tmp_path, "record.py", "record", "rec/**", "files", "6")

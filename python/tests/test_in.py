@@ -233,7 +233,7 @@ def test_a_tensor_of_anything(pair):
     )
 
 
-def test_what_is_conjugated_only_when_it_is_read_is_refused(pair):
+def test_a_tensor_that_is_conjugated_when_read_is_refused(pair):
     class Lazy:
         __dlpack_c_exchange_api__ = dlx.Tensor.__dlpack_c_exchange_api__
 

@@ -125,7 +125,7 @@ CLOSED = {
 
 
 @pytest.mark.parametrize("name", CLOSED)
-def test_what_another_thread_closes_waits_no_longer(daemon, name):
+def test_a_handle_that_another_thread_closes_waits_no_longer(daemon, name):
     with dlx.connect() as c, blocking(c, timeout=None) as (pub, sub):
         pub.publish_many([b"1", b"2"])
         handle, call = CLOSED[name](c, pub, sub)

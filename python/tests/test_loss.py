@@ -41,7 +41,7 @@ def test_a_mask_is_not_lost(pair, name):
         assert np.array_equal(np.asarray(msg["data"]), x.data)
 
 
-def test_who_has_a_method_of_that_name_is_not_masked(pair):
+def test_an_object_with_a_method_of_that_name_is_not_masked(pair):
     """As pandas: it chooses elements."""
 
     class Chooses(np.ndarray):
@@ -83,7 +83,7 @@ NO_NUMBERS = {
 
 
 @pytest.mark.parametrize("name", NO_NUMBERS)
-def test_what_is_no_number_is_not_taken_for_one(pair, name):
+def test_an_object_that_is_no_number_is_not_taken_for_one(pair, name):
     with pytest.raises((BufferError, ValueError, TypeError)):
         pair[0].publish(NO_NUMBERS[name])
 

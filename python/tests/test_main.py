@@ -21,12 +21,12 @@ def run(*args, **env):
     )
 
 
-def test_it_is_dlxctl_of_the_package(tmp_path):
+def test_python_m_dlx_is_dlxctl_of_the_package(tmp_path):
     said = run("--version", PATH=str(tmp_path))
     assert (said.returncode, said.stdout, said.stderr) == (0, f"dlxctl {dlx.__version__}\n", "")
 
 
-def test_it_uses_the_daemon_that_python_uses_and_its_status_is_dlxctls(c):
+def test_python_m_dlx_uses_the_daemon_of_python_and_returns_the_status_of_dlxctl(c):
     with c.publisher("here"):
         said = run("ls", "--json")
         assert (

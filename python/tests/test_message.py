@@ -16,7 +16,7 @@ def has(msg, names):
     return [name for name in names if hasattr(msg, name)]
 
 
-def test_one_tensor_gives_the_attributes_of_the_tensor(send):
+def test_a_message_of_one_tensor_has_the_attributes_of_the_tensor(send):
     for msg in (send(VALUES), send([VALUES])):
         assert type(msg) is dlx.Message and has(msg, OF_A_TENSOR) == OF_A_TENSOR
         assert has(msg, OF_A_MAPPING) == []
@@ -73,7 +73,7 @@ def test_tensors_with_names_are_a_mapping(send):
             pytest.fail("no match")
 
 
-def test_one_tensor_with_a_name_is_a_mapping_that_arrays_are_made_of(send):
+def test_a_single_tensor_with_a_name_is_a_mapping_that_arrays_are_made_of(send):
     msg = send({"rgb": VALUES})
     assert isinstance(msg, Mapping) and list(msg) == ["rgb"] and not hasattr(msg, "shape")
     assert (np.asarray(msg) == VALUES).all() and msg.__dlpack_device__() == (1, 0)

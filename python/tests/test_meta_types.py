@@ -75,7 +75,7 @@ def test_json_of_other_programs_is_a_dict(pair, monkeypatch, sent, meta):
     assert pair[1].take().meta == meta
 
 
-def test_what_cannot_be_metadata_is_named(pair):
+def test_an_object_that_cannot_be_metadata_is_named(pair):
     for bad, words in (
         ({"a": [1, {"b": {1}}]}, r"meta\['a'\]\[1\]\['b'\] is of type set"),
         ({"a": np.arange(3)}, r"meta\['a'\] is an array, of type ndarray"),

@@ -99,7 +99,7 @@ def test_a_copy_because_of_a_live_array_is_told_once_a_publisher(c, publish):
             assert "(del)" in told[0]
 
 
-def test_what_the_caller_could_not_avoid_is_not_told(c):
+def test_copies_that_the_caller_could_not_avoid_are_not_told(c):
     with (
         c.publisher("a") as pub,
         c.publisher("b") as other,

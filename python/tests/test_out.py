@@ -89,7 +89,7 @@ def test_read_only_is_not_given_to_the_dlpack_of_before(received):
         ({"dl_device": (1,)}, TypeError),
     ],
 )
-def test_what_memory_of_the_cpu_cannot_do_is_refused(received, kwargs, error):
+def test_requests_that_memory_of_the_cpu_cannot_meet_are_refused(received, kwargs, error):
     for thing in (received, received[0]):
         with pytest.raises(error):
             thing.__dlpack__(**{"max_version": (1, 0), **kwargs})

@@ -38,7 +38,7 @@ USES = {
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 @pytest.mark.parametrize("take", TAKES)
 @pytest.mark.parametrize("use", USES)
-def test_nobody_else_sees_what_is_written_to_a_private_message(c, take, use, size):
+def test_writes_to_a_private_message_are_seen_nowhere_else(c, take, use, size):
     with (
         c.publisher("a") as pub,
         c.subscribe("a", timeout=PATIENCE) as other,

@@ -110,7 +110,7 @@ def test_ctrl_c_interrupts_every_question_to_the_daemon(daemon, peer, name):
         )
 
 
-def test_what_nobody_waits_for_any_more_is_given_back(daemon):
+def test_an_answer_after_its_wait_has_ended_is_given_back(daemon):
     """A question that was left is answered all the same; and a connection may be closed while it
     is.
     """
@@ -226,7 +226,7 @@ def test_a_handler_may_drop_what_it_likes_while_its_thread_waits(daemon, c, peer
         p.end()
 
 
-def test_what_leaves_after_a_wait_does_not_change_its_error(daemon, peer):
+def test_a_call_that_ends_after_a_wait_does_not_change_its_error(daemon, peer):
     with goes_on(daemon):
         # the other thread queues for 1 s
         p, said = handles_while_it_waits(peer, daemon, "b.close()", timeout=5)
@@ -314,7 +314,7 @@ def test_other_threads_run_while_a_look_for_messages_finds_a_new_daemon(pair, de
 
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
-def test_what_a_take_had_when_a_handler_ended_it_is_not_lost(pair, deaf, look):
+def test_messages_of_a_take_that_a_handler_ended_are_not_lost(pair, deaf, look):
     pub, sub = pair
     n, x = 0, pub.zeros(1)
 

@@ -81,7 +81,7 @@ def test_numbers_of_numpy_are_numbers(pair, c):
     assert len(c.links(np.uint64(found["publisher"]))) == 1
 
 
-def test_what_was_made_of_a_tensor_has_it_copied_and_strict_refuses(pair):
+def test_a_tensor_that_arrays_were_made_of_is_copied_and_strict_refuses(pair):
     pub, sub = pair
     x = pub.zeros(5, "int32")
     a = np.asarray(x)
@@ -391,7 +391,7 @@ def test_how_long_a_take_is_busy(c):
             until(lambda: (cpu_of_a_wait(sub) > 0.02) == busy, f"spin={spin}")
 
 
-def test_what_the_daemon_knows(c, pair):
+def test_lists_tell_all_that_the_daemon_knows(c, pair):
     pub, sub = pair
     (info,) = c.publishers()
     assert info["topic"] == "cam/front" and info["history"] == 8 and info["on_full"] == "drop"

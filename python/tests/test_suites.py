@@ -145,7 +145,7 @@ def test_the_suite_of_tvm_ffi(daemon):
     ],
 )
 @pytest.mark.parametrize("name", ["test_copy", "test_ndim0"])
-def test_what_is_a_failure_of_a_suite(row, says, name):
+def test_results_that_are_failures_of_a_suite(row, says, name):
     results = {f"test_dlpack.py::TestDLPack::{name}[x]": row}
     if says or (name == "test_copy" and row["words"].endswith("AssertionError")):
         check_suite("numpy", results, 1, "")

@@ -156,7 +156,7 @@ def test_tensors_within_a_transformed_function_are_refused(torch, pair):
     torch.func.functionalize(publishes)(torch.ones(3))
 
 
-def test_what_the_words_about_tensors_without_memory_advise_works(torch, send):
+def test_advice_about_tensors_without_memory_works(torch, send):
     assert send(torch._efficientzerotensor(3).clone()).tolist() == [0, 0, 0]
     layer = torch.nn.Linear(2, 2, device="meta").to_empty(device="cpu")
     layer.load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})

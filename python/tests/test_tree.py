@@ -65,7 +65,7 @@ TREES = {
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_what_is_nested_comes_back_as_it_was(send, name):
+def test_a_nested_message_comes_back_as_it_was(send, name):
     tree = TREES[name]
     first = send(tree)
     for msg in (first, send(first)):  # which goes on with its structure
@@ -77,7 +77,7 @@ def test_what_is_nested_comes_back_as_it_was(send, name):
         assert all(key in msg for key in tree)
 
 
-def test_it_travels_as_a_flat_set_that_any_program_reads(send):
+def test_a_tree_travels_as_a_flat_set_that_any_program_reads(send):
     msg = send({"opt": {"m": [A, B], "a/b": {"~": B}}, "step": 3, "x": B}, meta={"t": 1})
     assert msg.names == ["opt/m/0", "opt/m/1", "opt/a~1b/~0", "x"] and len(msg.tensors) == 4
     assert msg.meta_bytes == b'{"dlx.tree":{"opt":{"m":{"dlx.list":{}}},"step":3},"meta":{"t":1}}'
@@ -199,7 +199,7 @@ def test_a_key_that_is_not_there_names_those_that_are(send):
     ],
     ids=lambda x: repr(x)[:40],
 )
-def test_what_another_program_calls_a_tree_is_a_flat_set_at_worst(pair, monkeypatch, meta):
+def test_a_tree_of_another_program_is_a_flat_set_at_worst(pair, monkeypatch, meta):
     """Metadata as a C program would send them."""
     pub, sub = pair
     monkeypatch.setattr("dlx._meta.encode", bytes)

@@ -105,7 +105,7 @@ static const struct pipe_case {
 };
 
 /* Nobody reads from it, or writes to it, and nobody ever will. */
-LOOP_TEST(one_signal_ends_what_waits_for_the_other_end_of_a_pipe, 0,
+LOOP_TEST(a_command_that_waits_for_the_other_end_of_a_pipe_ends_by_one_signal, 0,
           2 * (int)DLX_ARRAY_SIZE(pipe_cases))
 {
     const struct pipe_case *x = &pipe_cases[_i / 2];

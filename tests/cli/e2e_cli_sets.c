@@ -83,7 +83,7 @@ TEST(of_metadata_that_the_file_has_nothing_is_said)
     free(data);
 }
 
-TEST(what_the_format_cannot_say_leaves_no_file)
+TEST(a_set_that_safetensors_cannot_represent_leaves_no_file)
 {
     auto_cli no_dtype = save_pair((DLDataType){kDLComplex, 128, 1}, "a", "{}", 1);
     ck_assert_str_eq(
@@ -100,7 +100,7 @@ TEST(what_the_format_cannot_say_leaves_no_file)
 
 /* A tensor without a name gets NumPy's; strides are followed; types and metadata that it cannot say
  * are told. */
-TEST(what_npz_cannot_say_is_told)
+TEST(types_and_metadata_that_npz_cannot_represent_are_named)
 {
     int64_t strides[] = {1, 3};
     const struct dlx_tensor_spec spec = {.size = sizeof spec,

@@ -161,7 +161,7 @@ TEST(tensors_come_in_the_order_of_their_data)
 #define T(dtype, shape, offsets)                                                                   \
     "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
-TEST(what_is_no_json_object_is_refused)
+TEST(a_header_that_is_no_json_object_is_refused)
 {
     static const struct {
         const char *header, *words;
@@ -197,7 +197,7 @@ TEST(words_about_a_file_do_not_reach_the_terminal_as_they_are)
     }
 }
 
-TEST(what_does_not_describe_a_tensor_is_refused)
+TEST(an_entry_that_does_not_describe_a_tensor_is_refused)
 {
     static const struct {
         const char *header;
@@ -449,7 +449,7 @@ TEST(metadata_that_the_format_cannot_hold_is_left_out)
     }
 }
 
-TEST(what_the_format_cannot_say_is_refused)
+TEST(a_tensor_that_safetensors_cannot_represent_is_refused)
 {
     static const int64_t huge[] = {INT64_MAX, 2};
     struct {

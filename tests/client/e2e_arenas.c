@@ -218,7 +218,7 @@ TEST(a_dropped_arena_stays_mapped_for_what_lies_in_it_alone)
     dlx_message_unref(m[2]);
 }
 
-TEST(what_is_impossible_costs_no_arena)
+TEST(an_impossible_allocation_costs_no_arena)
 {
     auto_pair x = dlx_test_pair_make(&one, NULL);
     const int64_t shape = INT64_C(1) << 50;

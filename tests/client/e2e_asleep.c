@@ -199,7 +199,7 @@ LOOP_TEST(a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleeps
 
 /* A reliable one that the publisher was not told of is not waited for: what it loses by that has a
  * number. */
-TEST(what_a_reliable_subscriber_loses_with_its_daemon_is_counted)
+TEST(messages_that_a_reliable_subscriber_loses_with_its_daemon_are_counted)
 {
     static const struct dlx_subscribe_args reliable = {
         .size = sizeof reliable, .history = 1, .reliable = true};
@@ -267,7 +267,7 @@ TEST(all_who_sleep_are_woken_for_a_single_message)
 }
 
 /* With all that it retains, and nothing of who waited. */
-TEST(it_may_end_while_hundreds_wait)
+TEST(a_publisher_may_end_while_hundreds_wait)
 {
     size_t fds_before = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     struct dlx_client *c = dlx_test_stream_connect();
@@ -355,7 +355,7 @@ static void come_and_expect(int sock, int64_t value)
 }
 
 /* The publisher wakes up at moments that have nothing to do with what happens to those who wait. */
-TEST(it_may_wake_up_at_any_moment)
+TEST(a_publisher_may_wake_up_at_any_moment)
 {
     enum { N_ROUNDS = 4 };
     auto_client *c = dlx_test_stream_connect();

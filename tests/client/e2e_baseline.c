@@ -105,7 +105,7 @@ static void (*const failures[])(struct dlx_publisher *) = {
 };
 enum { N_FAILURES = DLX_ARRAY_SIZE(failures) };
 
-LOOP_TEST(what_fails_leaves_nothing_behind, 0, N_FAILURES)
+LOOP_TEST(a_failed_call_leaves_nothing_behind, 0, N_FAILURES)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     auto_message *m = NULL;

@@ -50,7 +50,7 @@ static struct links wait_until_it_blocks(struct dlx_client *c, bool blocks)
     return links;
 }
 
-TEST(it_is_told_how_many_messages_a_subscriber_has_yet_to_take)
+TEST(a_list_says_how_many_messages_a_subscriber_has_yet_to_take)
 {
     auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = DEPTH), NULL);
     ck_assert_uint_eq(look_at_one(x.c).behind, 0);
@@ -114,7 +114,7 @@ static const struct {
 };
 
 /* It has not taken anything, nor made another call since the first message. */
-LOOP_TEST(what_a_hung_subscriber_can_never_get_is_lost_at_once, 0, DLX_ARRAY_SIZE(hung))
+LOOP_TEST(messages_that_a_hung_subscriber_can_never_get_are_lost_at_once, 0, DLX_ARRAY_SIZE(hung))
 {
     auto_client *c = dlx_test_stream_connect();
     bool is_latest = hung[_i].args.mode == DLX_MODE_LATEST;
@@ -145,7 +145,7 @@ LOOP_TEST(what_a_hung_subscriber_can_never_get_is_lost_at_once, 0, DLX_ARRAY_SIZ
 
 /* It is ready for two publishers, and makes no call: it will get what is left of the third, or
  * count it. */
-TEST(what_a_subscriber_that_is_still_joining_can_never_get_is_lost_at_once)
+TEST(messages_that_a_joining_subscriber_can_never_get_are_lost_at_once)
 {
     auto_client *c = dlx_test_stream_connect();
     pid_t pid = dlx_test_stream_subscribe_elsewhere(NULL);
@@ -200,7 +200,7 @@ static uint64_t lost_of_gone(struct dlx_client *c)
 
 /* The subscriber has yet to take what is left of the publisher (0); it leaves while it holds a
  * message (1). */
-LOOP_TEST(what_was_lost_stays_lost_when_an_end_of_the_link_goes, 0, 2)
+LOOP_TEST(lost_messages_stay_lost_when_an_end_of_the_link_goes, 0, 2)
 {
     auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = DEPTH), NULL);
     dlx_test_stream_publish(x.p, 10, 1);

@@ -68,7 +68,7 @@ TEST(a_subscriber_that_died_with_its_daemon_does_not_keep_it_awake)
     ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "have yet to join the new dlpackd"));
 }
 
-TEST(who_waits_for_subscribers_sleeps_when_daemon_and_subscriber_died)
+TEST(a_wait_for_subscribers_sleeps_when_daemon_and_subscriber_died)
 {
     auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 4), SUBSCRIBE_RELIABLY);
     pid_t pid = dlx_test_stream_subscribe_elsewhere(SUBSCRIBE_RELIABLY);

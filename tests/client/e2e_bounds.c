@@ -89,7 +89,7 @@ TEST(a_subscriber_of_the_newest_message_is_bounded_too)
 }
 
 /* What fails is a take of a message that is there. */
-TEST(who_holds_all_that_it_may_is_told_what_else_there_is)
+TEST(a_subscriber_that_holds_all_it_may_is_told_what_else_there_is)
 {
     auto_pair x = dlx_test_pair_make(PUBLISHER(.max_held_bytes = BYTES), NULL);
     dlx_test_stream_publish(x.p, N, 1);

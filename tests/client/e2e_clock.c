@@ -82,7 +82,7 @@ static void let_it_answer(const struct act *asker)
     ck_assert_int_eq(asker->result, 0);
 }
 
-LOOP_TEST(who_waits_for_another_thread_waits_as_long_as_it_may, 0, 2)
+LOOP_TEST(a_wait_for_another_thread_lasts_as_long_as_it_may, 0, 2)
 {
     auto_client *c = NULL;
     ok(dlx_connect(CONNECT(.timeout_ns = _i == 0 ? PATIENCE : DLX_FOREVER), &c));
@@ -130,7 +130,7 @@ TEST(a_stream_does_not_wait_for_another_thread)
 
 #else
 
-TEST(who_waits_for_another_thread_waits_and_a_stream_does_not)
+TEST(a_wait_for_another_thread_does_not_hold_up_a_stream)
 {
     puts("SKIP: with sanitizers the clock of the day is used: client/control/call.c");
 }

@@ -255,7 +255,7 @@ TEST(with_share_a_copied_tensor_stays_the_callers_too)
     }
 }
 
-TEST(what_fails_shares_nothing)
+TEST(a_failed_publish_shares_nothing)
 {
     auto_pair x = dlx_test_pair_make(PUBLISHER(.depth = 3, .on_full = DLX_ON_FULL_BLOCK),
                                      SUBSCRIBE(.reliable = true));

@@ -228,7 +228,7 @@ TEST(the_largest_manifest_arrives)
     ck_assert_uint_eq(size, sizeof meta);
 }
 
-TEST(what_cannot_be_protected_is_published_and_counted)
+TEST(a_message_that_cannot_be_protected_is_published_and_counted)
 {
     if (!dlx_test_maps_can_exhaust()) {
         puts("SKIP: mappings cannot be used up here");

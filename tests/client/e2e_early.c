@@ -96,7 +96,7 @@ TEST(a_publisher_waits_at_its_depth_for_a_subscriber_that_sleeps_elsewhere)
     ck_assert_uint_eq(n_lost(s), 0);
 }
 
-LOOP_TEST(what_an_unreliable_subscriber_does_not_get_counts_as_lost, 0, 3)
+LOOP_TEST(messages_that_an_unreliable_subscriber_does_not_get_count_as_lost, 0, 3)
 {
     const uint64_t n_published = 1000;
     auto_client *c = dlx_test_stream_connect();

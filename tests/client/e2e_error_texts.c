@@ -4,7 +4,7 @@
 
 #include "tests/harness/stream.h"
 
-TEST(who_subscribes_reliably_is_told_of_a_publisher_that_drops)
+TEST(a_reliable_subscribe_is_told_of_a_publisher_that_drops)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = dlx_test_stream_publisher(c, "cam/front", NULL);
@@ -15,7 +15,7 @@ TEST(who_subscribes_reliably_is_told_of_a_publisher_that_drops)
     ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "link to cam/front"));
 }
 
-TEST(who_holds_too_many_is_told_the_limit)
+TEST(a_subscriber_that_holds_too_many_is_told_the_limit)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *held[16];
@@ -45,7 +45,7 @@ static void has(const char *text, const char *words)
     ck_assert_msg(strstr(text, words), "\"%s\" lacks \"%s\"", text, words);
 }
 
-TEST(who_finds_no_message_is_told_if_somebody_publishes)
+TEST(a_take_without_a_message_says_if_the_topic_has_a_publisher)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = NULL;
@@ -107,7 +107,7 @@ TEST(a_report_without_its_size_is_told)
     take_fails(x.s, 0, DLX_E_EMPTY, "");
 }
 
-TEST(who_finds_no_name_is_told_which_there_are)
+TEST(a_search_for_an_absent_name_is_told_the_present_ones)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     uint32_t i;

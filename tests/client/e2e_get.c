@@ -91,7 +91,7 @@ TEST(results_are_as_long_as_the_caller_knows_them)
     fails(dlx_publisher_get_stats(x.p, &newer.stats), DLX_E_INVALID, "is `size` set?");
 }
 
-TEST(what_cannot_be_connected_with_is_said)
+TEST(arguments_that_no_connection_can_have_are_named)
 {
     char name[300];
     struct dlx_connect_args args = {

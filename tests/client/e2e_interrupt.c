@@ -105,7 +105,7 @@ static void each_call_is_ended(struct dlx_client *c)
     is_ended(dlx_client_get_daemon_info(c, &info), "dlx_client_get_daemon_info");
 }
 
-TEST(it_ends_every_wait_for_the_daemon)
+TEST(an_interrupt_ends_every_wait_for_the_daemon)
 {
     auto_client *c = connect_with(DLX_FOREVER);
     struct dlx_message *m = NULL;
@@ -127,7 +127,7 @@ TEST(it_ends_every_wait_for_the_daemon)
     ok(publish(p));
 }
 
-TEST(it_ends_an_allocation)
+TEST(an_interrupt_ends_an_allocation)
 {
     auto_client *c = connect_with(PATIENCE);
     auto_publisher *p = dlx_test_stream_publisher(c, "test/a", NULL);
@@ -171,7 +171,7 @@ LOOP_TEST(memory_that_the_daemon_takes_back_twice_is_a_timeout, 1, 3)
     dlx_client_unref(taker.c);
 }
 
-TEST(it_is_asked_as_long_as_the_daemon_stands_still)
+TEST(interrupt_is_asked_as_long_as_the_daemon_stands_still)
 {
     auto_client *c = connect_with(DLX_FOREVER);
     dlx_test_daemon_pause(&dlx_test_stream_daemon);
@@ -182,7 +182,7 @@ TEST(it_is_asked_as_long_as_the_daemon_stands_still)
 
 /* A daemon that has ended is waited for, too; and so is the answer of one in its place that is
  * deaf. */
-TEST(it_ends_the_wait_for_another_daemon)
+TEST(an_interrupt_ends_the_wait_for_another_daemon)
 {
     auto_client *c = connect_with(DLX_FOREVER);
     DLManagedTensorVersioned *t = NULL;
@@ -217,7 +217,7 @@ static void *ask(void *userdata)
 }
 
 /* Who comes second waits for the first, or is the first: both end in the same way. */
-TEST(it_ends_the_wait_for_another_thread)
+TEST(an_interrupt_ends_the_wait_for_another_thread)
 {
     struct act act = {.c = connect_with(PATIENCE), .result = -1};
     DLManagedTensorVersioned *t = NULL;
@@ -283,7 +283,7 @@ TEST(a_large_arena_has_more_time_to_be_proved_than_other_calls)
 }
 
 /* A program that was interrupted can end. */
-TEST(who_closes_does_not_wait_for_a_daemon_that_is_known_to_stand_still)
+TEST(a_close_does_not_wait_for_a_daemon_that_is_known_to_stand_still)
 {
     auto_client *c = connect_with(DLX_FOREVER);
     struct dlx_publisher *p[8] = {NULL};
@@ -319,7 +319,7 @@ static int close_one(void *unused)
     return 0;
 }
 
-LOOP_TEST(it_may_close_a_publisher_and_ask_nothing, 0, 2)
+LOOP_TEST(interrupt_may_close_a_publisher_and_ask_the_daemon_nothing, 0, 2)
 {
     ok(dlx_connect(CONNECT(.timeout_ns = _i == 0 ? PATIENCE : DLX_FOREVER, .interrupt = close_one),
                    &inner.c));
@@ -333,7 +333,7 @@ LOOP_TEST(it_may_close_a_publisher_and_ask_nothing, 0, 2)
 }
 
 /* As a daemon that stands still has when many come. */
-TEST(who_finds_no_place_in_the_listen_queue_waits_no_longer_than_asked)
+TEST(a_connect_without_a_place_in_the_listen_queue_waits_no_longer_than_asked)
 {
     char path[108];
     (void)snprintf(path, sizeof path, "%.90s/full", dlx_test_stream_daemon.dir);

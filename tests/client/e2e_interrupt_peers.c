@@ -219,7 +219,7 @@ CASE(peers)
 }
 
 /* At the first question, and at a later one. */
-LOOP_TEST_OF(peers, it_ends_every_wait_for_others, 0, 2 * N_WAITS)
+LOOP_TEST_OF(peers, an_interrupt_ends_every_wait_for_others, 0, 2 * N_WAITS)
 {
     const struct wait *w = &waits[_i / 2];
     set_up(w, interrupt);
@@ -352,7 +352,7 @@ static void use_what_waits(void)
 }
 
 /* Also by a thread that the publisher and the subscription have known for long. */
-LOOP_TEST_OF(peers, it_may_use_all_but_what_waits, 0, N_WAITS)
+LOOP_TEST_OF(peers, interrupt_may_use_all_but_the_object_that_waits, 0, N_WAITS)
 {
     const struct wait *w = &waits[_i];
     set_up(w, interrupt);
@@ -391,7 +391,7 @@ static void let_it_start(void)
     dlx_test_spawn_say("go");
 }
 
-TEST_OF(start, it_ends_the_start_of_a_daemon_and_the_daemon)
+TEST_OF(start, an_interrupt_ends_the_start_of_a_daemon_and_the_daemon)
 {
     char text[32];
     dlx_test_spawn_script("echo $$ >$DIR/pid; exec sleep 1000");
@@ -423,7 +423,7 @@ TEST_OF(start, a_start_goes_on_when_it_was_asked_about)
     dlx_test_spawn_wait_empty();
 }
 
-TEST_OF(start, it_ends_the_wait_for_another_process_that_starts_one)
+TEST_OF(start, an_interrupt_ends_the_wait_for_another_process_that_starts_a_daemon)
 {
     int dir = open(dlx_test_spawn_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     memset(&asked, 0, sizeof asked);

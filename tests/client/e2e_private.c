@@ -86,7 +86,7 @@ static uint64_t own_bytes(const void *at)
     return kib * 1024;
 }
 
-TEST(what_is_written_is_seen_by_nobody_else)
+TEST(a_write_to_a_private_tensor_is_seen_nowhere_else)
 {
     static const int64_t sizes[] = {LARGE, SMALL};
     auto_pair x = dlx_test_pair_make(NULL, NULL);
@@ -203,7 +203,7 @@ TEST(a_view_holds_its_message_and_a_copy_does_not)
     dlx_message_unref(dlx_test_stream_next(x.s));
 }
 
-TEST(it_outlives_everything_else)
+TEST(a_private_tensor_outlives_everything_else)
 {
     struct dlx_test_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_message *m = dlx_test_pair_pass(&x, LARGE, 1);

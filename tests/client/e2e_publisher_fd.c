@@ -20,7 +20,7 @@ static void publish_until_full(struct dlx_publisher *p, int64_t *n)
     ck_assert_int_eq(r, DLX_E_FULL);
 }
 
-TEST(it_is_readable_when_there_is_room_again)
+TEST(the_fd_is_readable_when_there_is_room_again)
 {
     auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 4), SUBSCRIBE_RELIABLY);
     int fd = dlx_publisher_fd(x.p);
@@ -65,7 +65,7 @@ LOOP_TEST(no_room_is_missed, 0, 2)
     ck_assert_uint_eq(dlx_test_stream_stats(x.p).published, MANY);
 }
 
-TEST(it_is_readable_when_a_subscriber_comes)
+TEST(the_fd_is_readable_when_a_subscriber_comes)
 {
     auto_client *c = dlx_test_stream_connect();
     struct dlx_subscription *s[2] = {NULL};
@@ -81,7 +81,7 @@ TEST(it_is_readable_when_a_subscriber_comes)
     dlx_test_stream_unref_subscriptions(s, 2);
 }
 
-TEST(it_is_readable_when_a_subscriber_dies)
+TEST(the_fd_is_readable_when_a_subscriber_dies)
 {
     auto_client *c = dlx_test_stream_connect();
     int64_t n = 0;
@@ -99,7 +99,7 @@ TEST(it_is_readable_when_a_subscriber_dies)
         dlx_test_wait_readable(fd);
 }
 
-TEST(it_is_refused_without_a_publisher)
+TEST(the_fd_is_refused_without_a_publisher)
 {
     fails(dlx_publisher_fd(NULL), DLX_E_INVALID, "dlx_publisher_fd");
 }

@@ -197,7 +197,7 @@ LOOP_TEST(every_call_needs_its_arguments, 0, (int)DLX_ARRAY_SIZE(calls))
     end_all();
 }
 
-TEST(who_finds_nothing_is_told_so)
+TEST(a_call_that_finds_nothing_says_so)
 {
     struct dlx_message *m;
     struct dlx_event e = {.size = sizeof e};

@@ -156,7 +156,7 @@ LOOP_TEST(a_wait_for_subscribers_says_what_it_does_not_know, 0, 2)
         dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
 }
 
-TEST(who_has_left_and_holds_messages_is_no_subscriber)
+TEST(a_subscriber_that_left_and_holds_messages_does_not_count)
 {
     auto_pair x = dlx_test_pair_make(&one, NULL);
     auto_message *m = dlx_test_pair_pass(&x, 10, 1);

@@ -86,7 +86,7 @@ TEST(own_and_foreign_tensors_arrive_as_one)
     ck_assert_str_eq(dlx_message_tensor_name(plain, 0), "");
 }
 
-TEST(what_is_refused_changes_nothing)
+TEST(a_refused_set_changes_nothing)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     static char meta[DLX_META_MAX + 1], name[DLX_NAME_MAX + 2];

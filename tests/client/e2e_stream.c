@@ -273,7 +273,7 @@ TEST(frames_of_one_size_need_no_more_memory_after_a_while)
 
 /* Its last messages lie in arenas that the daemon sends when the ones before are acknowledged: it
  * is slow. */
-TEST(what_a_publisher_left_that_has_gone_is_waited_for)
+TEST(messages_of_a_publisher_that_has_gone_are_waited_for)
 {
     enum { N = 24, ELEMENTS = 1 << 17 };
     auto_pair x = dlx_test_pair_make(PUBLISHER(.history = N), NULL);
@@ -294,7 +294,7 @@ TEST(what_a_publisher_left_that_has_gone_is_waited_for)
 }
 
 /* Its link stays for the message; a publisher that only asks for its counters hears of the end. */
-TEST(who_has_unsubscribed_is_not_counted_although_it_holds_a_message)
+TEST(an_ended_subscription_that_holds_a_message_is_not_counted)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     auto_message *m = dlx_test_pair_pass(&x, 10, 1);

@@ -400,7 +400,7 @@ static void *come_and_go(void *userdata)
 }
 
 /* Links of publishers that come meanwhile are not those that dlx_subscribe() waits for. */
-TEST(what_is_published_after_a_subscribe_reaches_it_whoever_comes_and_goes)
+TEST(a_message_published_after_a_subscribe_reaches_it_while_others_come_and_go)
 {
     enum { N = 6, ROUNDS = 150 };
     auto_client *c = dlx_test_stream_connect();

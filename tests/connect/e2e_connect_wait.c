@@ -65,7 +65,7 @@ static const struct {
     {DLX_FOREVER, 2, 2, DLX_E_INTERRUPTED, ""}, /* the wait can be interrupted */
 };
 
-LOOP_TEST_OF(named, who_gets_no_daemon_is_told_where_and_how_long_it_waited, 0,
+LOOP_TEST_OF(named, a_connect_without_a_daemon_says_where_and_how_long_it_waited, 0,
              DLX_ARRAY_SIZE(in_vain))
 {
     struct dlx_connect_args args = waiting(in_vain[_i].wait_ns);
@@ -99,7 +99,7 @@ static struct dlx_connect_args waiting_anywhere(int64_t wait_ns)
     return args;
 }
 
-TEST_OF(places, who_starts_no_daemon_waits_for_somebody_elses)
+TEST_OF(places, a_connect_that_starts_no_daemon_waits_for_another_programs)
 {
     struct dlx_connect_args args = waiting_anywhere(PATIENCE);
     auto_client *c = NULL;
@@ -110,7 +110,7 @@ TEST_OF(places, who_starts_no_daemon_waits_for_somebody_elses)
     other = dlx_client_unref(other);
 }
 
-TEST_OF(places, who_waited_where_none_is_started_is_told_why)
+TEST_OF(places, a_connect_that_waited_says_why_no_daemon_is_started)
 {
     struct dlx_connect_args args = waiting_anywhere(SECOND / 20);
     struct dlx_client *c = NULL;
@@ -120,7 +120,7 @@ TEST_OF(places, who_waited_where_none_is_started_is_told_why)
     contains(dlx_errmsg(), "$DLX_AUTOSPAWN turns that off");
 }
 
-TEST_OF(places, who_may_start_a_daemon_does_not_wait)
+TEST_OF(places, a_connect_that_may_start_a_daemon_does_not_wait)
 {
     struct dlx_connect_args args = waiting_anywhere(PATIENCE);
     auto_client *c = NULL;

@@ -14,7 +14,7 @@ static pid_t retain_for(int64_t retain_for_ns)
     return dlx_test_spawn_pid(c);
 }
 
-LOOP_TEST(what_is_retained_keeps_the_daemon, 0, 2)
+LOOP_TEST(retained_messages_keep_the_daemon, 0, 2)
 {
     pid_t pid = retain_for(_i * 3600 * SECOND);
     dlx_test_spawn_stays(pid);

@@ -53,7 +53,7 @@ static void end_private_daemon(struct dlx_client *c)
 }
 
 /* The daemon of root stays: its end is that of this process, which is not root any more. */
-TEST_OF(place, who_is_refused_by_the_machines_daemon_gets_a_private_one_and_is_told)
+TEST_OF(place, a_program_that_the_machines_daemon_refuses_gets_a_private_one_and_is_told)
 {
     struct dlx_message *m;
     start_machine_daemon();
@@ -111,7 +111,7 @@ TEST_OF(place, while_the_machines_daemon_restarts_clients_wait_for_it)
 }
 
 /* It takes longer to come back than to answer. */
-TEST_OF(place, who_waits_for_a_daemon_waits_so_long_for_the_machines)
+TEST_OF(place, a_connect_waits_as_long_for_the_machines_daemon_as_for_another)
 {
     struct dlx_connect_args args = {
         .size = sizeof args, .timeout_ns = SECOND / 1000, .wait_ns = SECOND / 20};

@@ -81,7 +81,7 @@ TEST(its_environment_may_be_empty)
 }
 
 /* Neither the calls nor the one who starts it have an end then. */
-TEST(who_may_wait_for_ever_starts_one_too)
+TEST(a_connect_that_may_wait_for_ever_starts_a_daemon_too)
 {
     const struct dlx_connect_args args = {.size = sizeof args, .timeout_ns = DLX_FOREVER};
     auto_client *c = NULL;

@@ -25,7 +25,7 @@ static void stop(void)
     ck_assert_int_eq(rmdir(base), 0);
 }
 
-TEST(who_may_start_one)
+TEST(environment_and_arguments_say_if_a_daemon_may_be_started)
 {
     ck_assert_ptr_null(dlx__spawn_refusal(DLX_AUTOSPAWN_DEFAULT, NULL, false));
     ck_assert_ptr_null(dlx__spawn_refusal(DLX_AUTOSPAWN_DEFAULT, "", false));
@@ -159,7 +159,7 @@ TEST(a_runtime_folder_that_others_can_write_to)
     ck_assert_int_eq(private_place(), DLX_SOCKET_PATH_TMP);
 }
 
-TEST(who_may_listen_where)
+TEST(a_socket_path_is_trusted_by_the_user_that_listens_there)
 {
     int fds[2];
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds), 0);
@@ -172,7 +172,7 @@ TEST(who_may_listen_where)
     close(fds[1]);
 }
 
-TEST(one_holds_the_folder)
+TEST(the_lock_of_a_folder_has_one_holder)
 {
     auto_fd a = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     auto_fd b = open(base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

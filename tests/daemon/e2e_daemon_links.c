@@ -193,7 +193,7 @@ TEST(publisher_that_does_not_respond_refuses_the_641st)
 }
 
 /* It leaves, or dies: who waited for it hears that it has gone, and nothing is left of them. */
-LOOP_TEST(who_waits_for_a_publisher_that_ends_is_told_so, 0, 2)
+LOOP_TEST(subscribers_that_wait_for_a_publisher_are_told_of_its_end, 0, 2)
 {
     enum { N = 140 };
     struct dlx_test_publisher pub;

@@ -280,7 +280,7 @@ TEST(too_few_file_descriptors_are_said)
 }
 
 /* On its first pipes, and on what it registers in its first turn, libuv aborts. */
-TEST(what_libuv_cannot_have_is_said)
+TEST(a_resource_that_libuv_cannot_get_is_named)
 {
     static const unsigned calls[] = {SYS_pipe2, SYS_epoll_ctl, SYS_epoll_create1, SYS_eventfd2};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(calls); i++) {

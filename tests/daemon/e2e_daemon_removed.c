@@ -171,7 +171,7 @@ LOOP_TEST(the_folder_of_somebody_else_is_not_used, 0, 2)
 }
 
 /* Neither a file nor another program's socket is removed. */
-LOOP_TEST(what_others_put_at_the_path_stays, 0, 2)
+LOOP_TEST(a_foreign_file_at_the_socket_path_stays, 0, 2)
 {
     dlx_test_daemon_start(&place, NULL);
     auto_client *c = connect_to_place();

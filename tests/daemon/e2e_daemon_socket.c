@@ -25,7 +25,7 @@ static void set_up(void)
 
 /* Somebody has the lock: a daemon that has just begun, or one that hangs. Odd: another kind of
  * socket answers there. */
-LOOP_TEST(who_holds_the_lock_is_named_though_nobody_answers, 0, 2)
+LOOP_TEST(the_holder_of_the_lock_is_named_though_nobody_answers, 0, 2)
 {
     auto_fd lock = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     auto_fd other = _i % 2 ? dlx_test_listen(place.path, SOCK_STREAM) : -1;
@@ -48,7 +48,7 @@ static void clear_umask(void *userdata)
 }
 
 /* Whoever can open it can hold the lock, and no daemon would ever start again. */
-TEST(nobody_else_can_open_the_lock)
+TEST(the_lock_can_be_opened_by_its_own_user_only)
 {
     dlx_test_daemon_start_prepared(&place, clear_umask, NULL);
     ck_assert_uint_eq(stat_of(lock_path).st_mode, S_IFREG | 0600);
@@ -104,7 +104,7 @@ TEST(a_lock_file_of_another_kind_is_left_alone)
 }
 
 /* Even: it is gone; odd: there is something else. */
-LOOP_TEST(what_others_put_in_place_of_its_socket_stays, 0, 2)
+LOOP_TEST(a_foreign_file_in_place_of_the_socket_stays, 0, 2)
 {
     dlx_test_daemon_start(&place, NULL);
     ck_assert_int_eq(unlink(place.path), 0);

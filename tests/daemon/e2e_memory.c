@@ -55,7 +55,7 @@ static void stream(void)
     }
 }
 
-TEST(one_process_uses_daemons_of_both_kinds)
+TEST(a_process_uses_daemons_of_both_kinds)
 {
     struct dlx_test_pair x[2];
     static const char *const kinds[] = {POSIX, MEMFD};

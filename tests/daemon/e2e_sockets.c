@@ -115,7 +115,7 @@ TEST(each_socket_has_rules_of_its_own)
 }
 
 /* Root of a container is uid 0 as well. */
-TEST(nobody_is_a_superuser_by_another_socket)
+TEST(root_by_another_socket_is_no_superuser)
 {
     auto_client *c = NULL;
     dlx_configured_start(

@@ -240,8 +240,7 @@ static int keep_publisher(const struct dlx_publisher_info *info, void *userdata)
 }
 
 /* Field 17 of PublisherEntry; and the next daemon is told, too. */
-LOOP_TEST(what_a_publisher_could_not_publish_is_told_to_those_who_know_it, 0,
-          DLX_ARRAY_SIZE(minors))
+LOOP_TEST(refused_messages_are_told_to_versions_that_know_them, 0, DLX_ARRAY_SIZE(minors))
 {
     enum { SINCE = 7 };
     auto_client *c = dlx_test_stream_connect();

@@ -228,7 +228,7 @@ static const struct {
     {"[daemon]\nsocket = /" FIFTY FIFTY FIFTY FIFTY "\n", ":2: the line has more than 198 bytes"},
 };
 
-LOOP_TEST(what_is_wrong_is_said_with_its_line, 0, DLX_ARRAY_SIZE(bad))
+LOOP_TEST(an_error_in_a_configuration_is_named_with_its_line, 0, DLX_ARRAY_SIZE(bad))
 {
     fails(read_text(bad[_i].text), DLX_E_INVALID, bad[_i].words);
     ck_assert_uint_eq(config.rules.n, 0);

@@ -476,7 +476,7 @@ static void *run_loop(void *userdata)
 }
 
 /* The kernel does it, as when a daemon is killed. */
-TEST_OF(users, nobody_is_vouched_for_by_a_loop_that_has_ended)
+TEST_OF(users, a_loop_that_has_ended_vouches_for_no_publisher)
 {
     static struct loop loop;
     static struct dlxd_users others; /* not of the fixture: only a loop may end its own lines */

@@ -110,7 +110,7 @@ static void expect(size_t n)
     ck_assert_uint_eq(dlxd_drains_n_all(&dlx_scene.broker), n);
 }
 
-TEST(who_holds_something_stays_charged_until_it_is_given_back)
+TEST(a_drain_that_holds_a_message_is_charged_until_it_is_given_back)
 {
     size_t n_fds = dlx_test_broker_n_fds(&dlx_scene);
     join_and_hold(1);
@@ -126,7 +126,7 @@ TEST(who_holds_something_stays_charged_until_it_is_given_back)
     ck_assert_uint_eq(dlx_test_broker_n_fds(&dlx_scene), n_fds);
 }
 
-TEST(who_holds_nothing_is_let_go_at_once)
+TEST(a_drain_that_holds_nothing_is_let_go_at_once)
 {
     struct reading reading;
     size_t n_fds = dlx_test_broker_n_fds(&dlx_scene);
@@ -139,7 +139,7 @@ TEST(who_holds_nothing_is_let_go_at_once)
 }
 
 /* It could take what comes: its publisher keeps the page. */
-TEST(who_does_not_say_that_it_has_closed_stays_charged)
+TEST(a_drain_that_does_not_say_that_it_has_closed_stays_charged)
 {
     struct reading reading;
     ok(join(&reading));
@@ -188,7 +188,7 @@ LOOP_TEST(a_newcomer_that_meets_a_limit_is_told_of_them_or_takes_their_place, 0,
     expect(0);
 }
 
-TEST(they_are_looked_at_when_they_have_doubled)
+TEST(drains_are_looked_at_when_they_have_doubled)
 {
     join_and_hold(8);
     for (int i = 0; i < 8; i++)
@@ -261,7 +261,7 @@ static size_t n_gone(void)
     return dlx_scene.broker.registry.gone_publishers.n;
 }
 
-TEST(what_is_held_of_a_publisher_that_has_gone_keeps_its_charges)
+TEST(memory_held_of_a_publisher_that_has_gone_keeps_its_charges)
 {
     const struct dlxd_user *user = writer->user;
     uint64_t control = publisher->control->size, page = dlx_shm_link_size(MAX_HELD);
@@ -357,7 +357,7 @@ TEST(a_long_list_has_all_that_hold_something)
 
 /* A daemon that ends waits for nobody. */
 /* So a list can go on after the last link that it has told. */
-TEST(they_are_in_the_order_of_links_however_they_ended)
+TEST(drains_are_in_the_order_of_links_however_they_ended)
 {
     enum { MANY = 40 };
     uint64_t last = 0, n = 0;

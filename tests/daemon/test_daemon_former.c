@@ -107,7 +107,7 @@ static void expect(uint64_t of_writer, uint64_t of_reader)
     ck_assert_uint_eq(dlxd_users_former_bytes(&dlx_scene.broker.users), of_writer + of_reader);
 }
 
-TEST(what_a_client_lists_counts_until_it_is_cleared)
+TEST(a_region_that_a_client_lists_counts_until_it_is_cleared)
 {
     size_t n_fds = dlx_test_broker_n_fds(&dlx_scene);
     uint64_t others = writer->user->used[DLXD_BYTES];
@@ -159,7 +159,7 @@ TEST(subscribers_pay_one_after_the_other)
 }
 
 /* Another size, topic, or role of a region: its liar's user pays. */
-TEST(nobody_pays_for_what_others_say)
+TEST(a_user_does_not_pay_for_claims_of_others)
 {
     struct page honest = keep(writer, 1, SIZE, true);
     struct page lies = page_new(reader);
@@ -193,7 +193,7 @@ TEST(the_next_page_of_a_client_replaces_the_one_before)
 }
 
 /* The process lives, and keeps it. */
-TEST(what_is_kept_counts_after_the_connection_has_ended)
+TEST(kept_memory_counts_after_the_connection_has_ended)
 {
     struct dlxd_client *other = dlx_scene_client(1, 16);
     other->principal->minor = DLX_PROTO_MINOR;
@@ -207,7 +207,7 @@ TEST(what_is_kept_counts_after_the_connection_has_ended)
 }
 
 /* A daemon that has restored a publisher has its memory in its books. */
-TEST(what_the_daemon_knows_counts_when_its_publisher_is_freed)
+TEST(memory_that_the_daemon_knows_counts_when_its_publisher_is_freed)
 {
     struct dlxd_publisher *publisher = dlx_scene_publisher(writer, "t");
     struct dlxd_arena *arena = dlx_scene_arena(publisher, SIZE);
@@ -263,7 +263,7 @@ TEST(payloads_are_refused_while_former_ones_fill_the_quota)
 }
 
 /* Nothing proves what a client says. */
-TEST(what_a_client_says_takes_nothing_from_others)
+TEST(claims_of_a_client_take_nothing_from_others)
 {
     struct page page = page_new(reader);
     page_source(&page, OLD, "t", false);

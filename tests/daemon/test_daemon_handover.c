@@ -25,7 +25,7 @@ static bool is_cloexec(int fd)
     return fcntl(fd, F_GETFD) == FD_CLOEXEC;
 }
 
-LOOP_TEST(what_is_handed_over_is_taken_over, 0, 3)
+LOOP_TEST(descriptors_that_are_handed_over_are_taken_over, 0, 3)
 {
     struct dlxd_handover handover;
     struct dlxd_manager_fds manager_fds;
@@ -139,7 +139,7 @@ static void refused(int fd, const char *words)
     ck_assert(!getenv(DLXD_HANDOVER_VARIABLE));
 }
 
-TEST(what_is_no_sealed_memfd_with_a_table_is_refused)
+TEST(a_handover_that_is_no_sealed_memfd_with_a_table_is_refused)
 {
     int fd = dlx_test_fds_dup(STDIN_FILENO);
     begin_table(fd);
@@ -200,7 +200,7 @@ TEST(a_table_that_names_itself_is_refused)
     refused(fd, "cannot be x");
 }
 
-TEST(what_is_for_another_process_is_left_alone)
+TEST(a_handover_for_another_process_is_left_alone)
 {
     static const char *const texts[] = {
         "", "1:3", ":3", "x", "99999", "-1:3", "99999999999999999999:3"};

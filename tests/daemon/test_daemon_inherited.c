@@ -90,7 +90,7 @@ static void not_for_us(void)
     ck_assert(is_open(FIRST) && is_open(FIRST + N - 1));
 }
 
-TEST(what_is_for_another_process_is_left_alone)
+TEST(descriptors_for_another_process_are_left_alone)
 {
     run(not_for_us);
 }
@@ -114,7 +114,7 @@ static void impossible(void)
     refused("99999999999", "a", DLX_E_INVALID, "LISTEN_FDS=99999999999");
 }
 
-TEST(what_cannot_be_is_said)
+TEST(impossible_descriptors_are_named)
 {
     run(impossible);
 }

@@ -77,7 +77,7 @@ TEST(a_link_waits_while_its_user_has_too_many_descriptors_in_flight)
 }
 
 /* Others would pay for what it does not read. */
-TEST(nobody_joins_a_publisher_whose_user_has_too_many_descriptors_in_flight)
+TEST(a_publisher_whose_user_has_too_many_descriptors_in_flight_is_not_joined)
 {
     int link_sock = begin_joining(dlx_scene_client(1, 1000));
     dlx_scene.broker.users.all_in_flight_max = 20;

@@ -74,7 +74,7 @@ TEST(a_value_adds_no_field)
                                    "DLPACKD_TOPIC=a?DLPACKD_UID=0?\n");
 }
 
-TEST(what_the_journal_does_not_take_is_a_line)
+TEST(an_entry_that_the_journal_does_not_take_is_a_line)
 {
     char long_topic[5000];
     memset(long_topic, 'x', sizeof long_topic - 1);

@@ -364,7 +364,7 @@ TEST(failed_links_that_nobody_reads_are_bounded_and_what_was_missed_is_exact)
 
 /* Whatever failed first: the subscriber counts what was missed of a publisher that has gone, and
  * knows no such publisher. */
-TEST(what_was_missed_is_exact_when_other_failures_came_first)
+TEST(the_count_of_missed_messages_is_exact_after_other_failures)
 {
     enum { REFUSED = 100, GONE = 50 };
     struct reader *reader = &readers[0];
@@ -401,7 +401,7 @@ TEST(failed_links_of_all_subscriptions_of_a_user_have_a_limit)
 }
 
 /* Those that the answer to Subscribe counts are told one by one, or not at all. */
-TEST(who_does_not_read_what_it_was_promised_is_disconnected_at_the_limit)
+TEST(a_subscriber_that_leaves_offers_unread_is_disconnected_at_the_limit)
 {
     enum { LIMIT = 10 };
     struct dlxd_publisher *first[LIMIT + 2];

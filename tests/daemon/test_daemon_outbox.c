@@ -110,7 +110,7 @@ TEST(of_many_packets_the_oldest_have_landed_when_few_are_unread)
     ck_assert_uint_eq(in_flight(A), 0);
 }
 
-TEST(what_was_read_has_landed_when_more_is_sent)
+TEST(descriptors_that_were_read_have_landed_when_more_are_sent)
 {
     must_send(A, 3);
     receive(1);
@@ -191,7 +191,7 @@ TEST(a_socket_that_was_read_is_closed_at_once)
 }
 
 /* Whoever closes a socket that its client has not read pays for it, and not who caused it. */
-TEST(what_is_unread_when_a_socket_ends_is_on_its_owner)
+TEST(descriptors_unread_when_a_socket_ends_are_on_its_owner)
 {
     must_send(B, 3);
     must_send(B, 1);
@@ -305,7 +305,7 @@ TEST(a_packet_without_descriptors_meets_no_limit)
 }
 
 /* Of many packets on one socket one stands for all: the others hide no other socket. */
-TEST(one_look_finds_a_socket_that_was_read_behind_many_packets)
+TEST(a_look_finds_a_socket_that_was_read_behind_many_packets)
 {
     struct dlxd_outbox *full = outbox;
     must_send_many(200, A, 0);

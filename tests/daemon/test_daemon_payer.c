@@ -105,7 +105,7 @@ TEST(a_dropped_arena_is_on_who_has_yet_to_be_told_and_then_on_who_has_yet_to_rea
 }
 
 /* Whoever was told last may be the first to read. */
-TEST(who_reads_a_drop_early_leaves_it_to_who_does_not)
+TEST(a_subscriber_that_reads_a_drop_early_leaves_it_to_the_others)
 {
     drop();
     tell(SECOND);
@@ -140,7 +140,7 @@ TEST(an_acknowledgement_is_believed_once_the_packets_were_read)
     is_charged_to(WRITER);
 }
 
-TEST(what_was_told_and_not_read_is_on_the_next_when_a_link_ends)
+TEST(a_drop_that_was_told_and_not_read_is_on_the_next_link)
 {
     drop();
     tell(FIRST);
@@ -174,7 +174,7 @@ static int ask_for_link(struct dlxd_user *user)
 }
 
 /* Whoever reads what he is told is refused nothing since the daemon has yet to see it. */
-LOOP_TEST(who_meets_the_limit_of_bytes_gets_what_he_has_read, 0, 2)
+LOOP_TEST(a_user_at_the_limit_of_bytes_gets_what_reading_has_freed, 0, 2)
 {
     int (*const ask[])(struct dlxd_user *) = {ask_for_arena, ask_for_link};
     struct dlxd_user *user = clients[FIRST]->user;
@@ -195,7 +195,7 @@ TEST(a_dropped_arena_is_on_the_next_when_a_link_ends)
     is_charged_to(SECOND);
 }
 
-TEST(what_a_publisher_that_has_gone_leaves_is_on_its_subscribers)
+TEST(memory_of_a_publisher_that_has_gone_is_on_its_subscribers)
 {
     uint64_t left = ARENA_SIZE + publisher->control->size;
     uint64_t objects = clients[WRITER]->user->used[DLXD_OBJECTS];
@@ -213,7 +213,7 @@ TEST(what_a_publisher_that_has_gone_leaves_is_on_its_subscribers)
 }
 
 /* He cannot be kept from having it, but he gets nothing more. */
-TEST(who_is_beyond_his_limit_gets_nothing_until_he_lets_go)
+TEST(a_user_beyond_his_limit_gets_nothing_until_he_lets_go)
 {
     struct dlxd_user *user = clients[FIRST]->user;
     dlx_scene.broker.users.max[DLXD_BYTES] = ARENA_SIZE;

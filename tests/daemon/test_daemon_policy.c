@@ -139,7 +139,7 @@ static struct dlxd_publisher *publish(const char *topic, uint32_t on_full, uint3
         client, topic, PUBLISHER_CONFIG(.history = 4, .on_full = on_full, .retain = retain), 5);
 }
 
-TEST(who_may_not_publish_is_refused)
+TEST(a_publisher_that_the_rules_deny_is_refused)
 {
     Dlx__Wire__PublisherNew body = dlx_scene_publisher_new("a/b"),
                             other = dlx_scene_publisher_new("a/c");
@@ -165,7 +165,7 @@ static void subscribe_fails(const char *topic, bool reliable, const char *words)
         DLX_E_ACCESS, words);
 }
 
-TEST(who_may_not_subscribe_is_refused)
+TEST(a_subscriber_that_the_rules_deny_is_refused)
 {
     deny_only(DLXD_MAY_SUBSCRIBE, "a/b");
     subscribe_fails("a/b", false, "may not subscribe to a/b");
@@ -187,7 +187,7 @@ TEST(a_pattern_is_offered_only_what_its_subscriber_may_subscribe_to)
     ck_assert_uint_eq(dlx_scene.broker.registry.links.n, 2);
 }
 
-TEST(who_may_not_make_publishers_wait_is_refused)
+TEST(a_reliable_subscriber_that_the_rules_deny_is_refused)
 {
     deny_only(DLXD_MAY_BLOCK, "a/b");
     subscribe_fails("a/b", true, "may not make publishers wait on a/b");
@@ -220,7 +220,7 @@ TEST(lists_show_only_what_may_be_observed)
                          "there is no publisher");
 }
 
-TEST(who_may_not_drop_is_refused_but_for_what_is_its_own)
+TEST(a_drop_that_the_rules_deny_is_refused_but_for_own_messages)
 {
     Dlx__Wire__RetainedDrop *drop = WIRE(retained_drop, .topic = WIRE_TEXT("a/b"));
     for (int own = 0; own < 2; own++) {

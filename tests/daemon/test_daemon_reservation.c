@@ -146,7 +146,7 @@ TEST(an_arena_that_is_being_proved_or_is_ready_is_left_alone)
     ck_assert_uint_eq(bytes(), used + ARENA_SIZE);
 }
 
-TEST(one_look_takes_a_bounded_number_of_them)
+TEST(a_look_takes_a_bounded_number_of_reservations)
 {
     enum { MANY = 300, MOST = 16 };
     for (int i = 0; i < MANY; i++) {

@@ -150,7 +150,7 @@ TEST(other_names_are_not_taken_for_ours)
         ck_assert_msg(!dlx__shm_name_parse(names[i], &name), "%s", names[i]);
 }
 
-TEST(who_is_alive)
+TEST(a_name_is_alive_as_long_as_its_process)
 {
     struct dlx_shm_name name = own_name();
     ck_assert(dlx__shm_name_is_alive(&name));
@@ -168,7 +168,7 @@ TEST(who_is_alive)
     ck_assert(!dlx__shm_name_is_alive(&name));
 }
 
-TEST(what_dead_daemons_left_is_removed_and_nothing_else)
+TEST(regions_that_dead_daemons_left_are_removed_and_no_others)
 {
     struct dlx_shm_name own = own_name();
     uid_t uid = geteuid();
@@ -233,7 +233,7 @@ TEST(files_of_others_stay)
     ck_assert_uint_eq(dlxd_stale_shm_clean(dir), 1);
 }
 
-TEST(what_cannot_be_removed_stays_and_is_no_failure)
+TEST(a_region_that_cannot_be_removed_stays_and_is_no_failure)
 {
     const char *name = name_of(65534, dead_process(), 1);
     make_file(name);

@@ -180,7 +180,7 @@ LOOP_TEST(while_anything_is_retained_the_daemon_is_not_idle, 0, 2)
 
 /* The second in which its process is awaited is not its end: the ledger would say so to the next
  * daemon. */
-TEST(what_stays_for_ever_has_no_end_after_a_late_death)
+TEST(messages_retained_for_ever_have_no_end_after_a_late_death)
 {
     int pidfd[2]; /* readable: dead */
     struct dlxd_client *a = new_client(1000);
@@ -255,7 +255,7 @@ static const struct restored {
     {UINT32_MAX, 0, 1, {CONTROL}, DLX_E_PROTOCOL},
 };
 
-LOOP_TEST(what_cannot_be_a_publisher_is_not_restored, 0, DLX_ARRAY_SIZE(restored))
+LOOP_TEST(regions_that_cannot_be_a_publisher_are_not_restored, 0, DLX_ARRAY_SIZE(restored))
 {
     static const struct dlxd_publisher_region kinds[] = {
         {.id = 0}, {.id = 1, .ready_seq = 1}, {.id = 4, .ready_seq = 3}};
@@ -336,7 +336,7 @@ TEST(an_arena_that_was_never_ready_goes_with_its_client)
 
 /* A subscriber that still reads what was dropped, or has gone, keeps it mapped, and nobody else can
  * get it. */
-TEST(what_a_subscriber_still_has_is_not_retained)
+TEST(memory_that_a_subscriber_still_has_is_not_retained)
 {
     int sock;
     struct dlxd_client *client = new_client(500), *reader = new_client(500);
@@ -360,7 +360,7 @@ TEST(what_a_subscriber_still_has_is_not_retained)
     ck_assert_uint_ge(user->used[DLXD_BYTES], control->size);
 }
 
-TEST(what_would_stay_beyond_the_limit_is_refused_from_the_start)
+TEST(a_publisher_that_would_retain_beyond_the_limit_is_refused_from_the_start)
 {
     struct dlxd_publisher_fds made;
     struct dlxd_publisher *another;
@@ -416,7 +416,7 @@ static struct dlxd_publisher *restore(uint64_t id, uint64_t head, bool heeds)
 }
 
 /* An upgrade loses nothing, whatever the limits have become. */
-TEST(what_a_former_daemon_retained_is_back_beyond_the_limits)
+TEST(messages_that_a_former_daemon_retained_are_back_beyond_the_limits)
 {
     for (int i = 0; i < DLXD_N_RESOURCES; i++)
         dlx_scene.broker.users.max[i] = 0;
@@ -449,7 +449,7 @@ static uint32_t subscribe(struct dlxd_client *client, bool reliable)
         client, "t", SUBSCRIPTION_CONFIG(.max_held = 1, .reliable = reliable), &sock));
 }
 
-TEST(who_lives_is_shown_if_its_library_looks_for_locks)
+TEST(a_live_publisher_is_shown_if_its_library_looks_for_locks)
 {
     ck_assert_int_eq(restore(100, 5, false)->state, DLXD_PUBLISHER_HIDDEN);
     ck_assert_int_eq(restore(101, 0, true)->state, DLXD_PUBLISHER_HIDDEN); /* with nothing */
@@ -460,7 +460,7 @@ TEST(who_lives_is_shown_if_its_library_looks_for_locks)
     ck_assert_uint_eq(n_publishers(), 1); /* 101 left nothing, and this one replaces 100 */
 }
 
-TEST(what_is_shown_is_offered_to_those_that_can_join_it_and_to_others_later)
+TEST(a_shown_publisher_is_offered_to_able_subscribers_and_to_others_later)
 {
     struct dlxd_client *client = new_client(1000), *old = new_client(1000);
     struct dlxd_publisher *publisher = restore(100, 5, true);
@@ -474,7 +474,7 @@ TEST(what_is_shown_is_offered_to_those_that_can_join_it_and_to_others_later)
     ck_assert_uint_eq(publisher->n_links, 3);
 }
 
-LOOP_TEST(who_has_announced_itself_again_is_not_shown_twice, 0, 2)
+LOOP_TEST(reannounced_publisher_is_shown_once, 0, 2)
 {
     struct dlxd_client *client = new_client(1000), *other = new_client(1001);
     struct dlxd_publisher *publisher = restore(100, 5, true);
@@ -495,7 +495,7 @@ LOOP_TEST(who_has_announced_itself_again_is_not_shown_twice, 0, 2)
 
 /* It had announced itself again, and the daemon was killed before it read that the new block has
  * what the old one retains. An idle publisher says that to no later daemon. */
-LOOP_TEST(who_had_announced_itself_again_replaces_itself_when_it_is_restored, 0, 4)
+LOOP_TEST(reannounced_publisher_replaces_itself_when_it_is_restored, 0, 4)
 {
     bool heeds = _i % 2, is_dead = _i / 2;
     restore(100, 5, heeds);
@@ -517,7 +517,7 @@ LOOP_TEST(who_had_announced_itself_again_replaces_itself_when_it_is_restored, 0,
 
 /* It lives, and what it retains is its own to replace. Once it has died, anybody's may who
  * could. */
-LOOP_TEST(who_lives_is_replaced_by_itself_only, 0, 4)
+LOOP_TEST(a_live_publisher_is_replaced_by_itself_only, 0, 4)
 {
     bool heeds = _i % 2, dies = _i / 2;
     struct dlxd_client *client = new_client(1000);

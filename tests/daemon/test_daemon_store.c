@@ -108,7 +108,7 @@ CASE(store)
     return tcase;
 }
 
-TEST_OF(store, what_is_too_much_is_sent_at_a_rate)
+TEST_OF(store, entries_beyond_a_burst_are_sent_at_a_rate)
 {
     enum { N = 2000 };
     keep_many(GREEDY, N);
@@ -161,7 +161,7 @@ TEST_OF(store, users_take_turns)
     ck_assert_uint_gt(queue.n, N);
 }
 
-TEST_OF(store, what_is_dropped_before_it_was_sent_is_never_sent)
+TEST_OF(store, an_entry_dropped_before_it_was_sent_is_never_sent)
 {
     size_t n_fds = dlx_test_fds_count();
     keep_many(GREEDY, 3);
@@ -183,7 +183,7 @@ TEST_OF(store, what_is_dropped_before_it_was_sent_is_never_sent)
 }
 
 /* Or the manager would have more than are counted, and drop one without a word. */
-TEST_OF(store, what_is_removed_is_counted_until_that_was_sent)
+TEST_OF(store, a_removed_entry_is_counted_until_its_removal_was_sent)
 {
     keep(GREEDY, 1);
     ck_assert_uint_eq(n_sent(BEGIN), 1);
@@ -197,7 +197,7 @@ TEST_OF(store, what_is_removed_is_counted_until_that_was_sent)
     ck_assert_uint_eq(user_of(GREEDY)->used[DLXD_STORE_ENTRIES], 0);
 }
 
-TEST_OF(store, what_cannot_be_sent_stays)
+TEST_OF(store, an_entry_that_cannot_be_sent_stays)
 {
     keep(GREEDY, 1);
     ck_assert_int_eq(setenv("NOTIFY_SOCKET", "@dlx-test-nobody", 1), 0);
@@ -205,7 +205,7 @@ TEST_OF(store, what_cannot_be_sent_stays)
     ck_assert_uint_eq(queue.n, 1);
 }
 
-TEST_OF(store, what_could_not_be_posted_is_not_counted)
+TEST_OF(store, an_entry_that_could_not_be_posted_is_not_counted)
 {
     keep(GREEDY, 1);
     ck_assert_int_lt(dlxd_store_queue_keep(&queue, user_of(GREEDY), INT_MAX, "no descriptor"), 0);
@@ -270,7 +270,7 @@ TEST_OF(shares, a_share_belongs_to_a_user_by_one_socket)
     ck_assert(!retain(pods)->not_kept);
 }
 
-TEST_OF(shares, nobody_can_take_all_that_the_manager_keeps)
+TEST_OF(shares, a_user_cannot_take_all_that_the_manager_keeps)
 {
     enum { MAX = 65 };
     begin_store(OWN, MAX);

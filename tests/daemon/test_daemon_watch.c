@@ -79,7 +79,7 @@ CASE(watch)
     return tcase;
 }
 
-TEST_OF(watch, what_holds_is_told_until_it_is_paused)
+TEST_OF(watch, a_state_that_holds_is_told_until_the_watch_is_paused)
 {
     struct seen seen = {0};
     watch(&seen, a[0], DLXD_READABLE);

@@ -247,7 +247,7 @@ TEST(requests_above_the_pace_wait_and_others_do_not)
 }
 
 /* Its end does not wait: it gives back what others may have. A raised limit holds at once. */
-TEST(who_waits_for_its_pace_can_be_ended_and_let_go)
+TEST(a_client_that_waits_for_its_pace_can_be_ended_and_let_go)
 {
     int fds[2];
     struct dlxd_client *first = dlx_scene_client(1, 10);
@@ -270,7 +270,7 @@ TEST(who_waits_for_its_pace_can_be_ended_and_let_go)
     ck_assert_uint_eq(read_replies(fds[1], n + 1), 5 - n);
 }
 
-TEST(who_is_silent_for_longest_makes_way_for_its_own_user_only)
+TEST(the_longest_silent_client_makes_way_for_its_own_user_only)
 {
     enum { N = DLXD_GREETING_MAX + 20 };
     struct dlxd_client *first = NULL, *honest = dlx_scene_client(2, 0);

@@ -83,7 +83,7 @@ TEST_OF(quota, a_refusal_names_the_configuration_that_has_the_limit)
 }
 
 /* Charges that are there stay, and what costs nothing goes on. */
-TEST_OF(quota, who_is_above_a_lowered_limit_keeps_what_it_has_and_gets_nothing_new)
+TEST_OF(quota, a_user_above_a_lowered_limit_keeps_what_it_has_and_gets_nothing_new)
 {
     struct dlxd_user *user = user_by(5, "p");
     set_quotas(8 * GIB, 2 * GIB);
@@ -125,7 +125,7 @@ TEST_OF(quota, the_limit_is_what_others_leave)
 }
 
 /* The least that is shared, and the most: no sum overflows. */
-TEST_OF(quota, one_user_may_have_all_of_a_memory_limit)
+TEST_OF(quota, a_single_user_may_have_all_of_a_memory_limit)
 {
     const uint64_t limits[] = {4096, 100 * GIB, UINT64_C(1) << 60};
     struct dlxd_user *a = user_by(1, DLXD_SOCKET_MAIN);
@@ -152,7 +152,7 @@ TEST_OF(quota, amounts_are_in_units_for_people)
 }
 
 /* What is there already is counted, and stands in the way of what is new. */
-TEST_OF(quota, what_a_former_daemon_knew_is_charged_beyond_the_limit)
+TEST_OF(quota, memory_that_a_former_daemon_knew_is_charged_beyond_the_limit)
 {
     struct dlxd_charge former = {.user = NULL};
     struct dlxd_user *user = user_by(5, "p");

@@ -216,7 +216,7 @@ static void read_all(void)
     ck_assert_uint_eq(w.client->user->used[DLXD_PENDING_JOINS], 0);
 }
 
-TEST(who_waits_is_sent_in_the_order_of_joining)
+TEST(waiting_joins_are_sent_in_the_order_of_joining)
 {
     size_t n_fds = dlx_test_broker_n_fds(&w.test);
     join_many(THERE, IN_SOCKET);
@@ -236,7 +236,7 @@ TEST(who_waits_is_sent_in_the_order_of_joining)
     read_all();
 }
 
-TEST(who_has_left_for_good_makes_room_and_nobody_else_does)
+TEST(a_join_that_has_left_for_good_makes_room_and_no_other_does)
 {
     size_t n_fds = dlx_test_broker_n_fds(&w.test);
     join_many(THERE, IN_SOCKET);
@@ -293,7 +293,7 @@ static void expect_bytes(int bell, const char *expected, size_t n)
 }
 
 /* It may have published what it could not ring them for. */
-TEST(those_who_wait_are_rung_when_the_publisher_makes_a_call)
+TEST(waiting_joins_are_rung_when_the_publisher_makes_a_call)
 {
     static const char waits[] = {DLX_BELL_WAITS}, rung[] = {0}, told[] = {DLX_BELL_TOLD};
     int known, next, last;
@@ -368,7 +368,7 @@ TEST(a_publisher_that_has_closed_its_link_socket_is_not_waited_for)
 
 /* The socket has room, and the kernel has none, for a moment: no event says that this is over. The
  * publisher lives, and reads what comes. */
-TEST(who_waits_is_sent_when_the_kernel_has_room_again)
+TEST(waiting_joins_are_sent_when_the_kernel_has_room_again)
 {
     struct dlx_test_fail fail = {.at = 1, .only = "sendmsg"};
     join_many(THERE, IN_SOCKET + 3);

@@ -116,7 +116,7 @@ static void done(void)
 
 static const uint32_t sizes[] = {1, 253, 254, 600};
 
-LOOP_TEST(what_is_put_reaches_a_subscriber_in_any_number_of_parts, 0, DLX_ARRAY_SIZE(sizes))
+LOOP_TEST(a_handle_reaches_a_subscriber_in_any_number_of_parts, 0, DLX_ARRAY_SIZE(sizes))
 {
     begin(NULL, 1, 1);
     handle(2, sizes[_i]);
@@ -247,7 +247,7 @@ TEST(messages_that_are_held_keep_the_memory_of_a_publisher_that_closed)
 }
 
 /* 0: the router is killed; 1: the holder. */
-LOOP_TEST(what_the_keeper_lost_is_put_again, 0, 2)
+LOOP_TEST(a_handle_that_the_keeper_lost_is_put_again, 0, 2)
 {
     begin(PUBLISHER(.history = 4), 7, 3);
     pass_one();

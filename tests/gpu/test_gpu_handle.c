@@ -211,7 +211,7 @@ TEST(wrong_sizes_and_numbers_of_descriptors_are_refused)
  * Descriptions with a few bytes changed at random: each is refused with its descriptors, or becomes
  * a handle that says, when it is encoded again, what came.
  */
-TEST(what_is_accepted_says_what_came)
+TEST(an_accepted_handle_encodes_to_what_came)
 {
     uint64_t seed = 0x9e3779b97f4a7c15;
     uint32_t n_taken = 0, n_refused = 0;

@@ -72,14 +72,14 @@ static void start_with(uint32_t n_chunks)
 
 static const uint32_t sizes[] = {1, DLXK_AHEAD, DLXK_AHEAD + 1, 253, 254, 300};
 
-LOOP_TEST(what_is_put_comes_back_in_parts_that_are_read_one_by_one, 0, DLX_ARRAY_SIZE(sizes))
+LOOP_TEST(a_handle_comes_back_in_parts_that_are_read_one_by_one, 0, DLX_ARRAY_SIZE(sizes))
 {
     start_with(sizes[_i]);
     for (int i = 0; i < 3; i++)
         check_fetched();
 }
 
-TEST(what_is_dropped_or_was_never_put_is_not_found)
+TEST(a_handle_that_was_dropped_or_never_put_is_not_found)
 {
     start_with(3);
     ck_assert_int_eq(fetch(6), DLX_E_NOT_FOUND);
@@ -89,7 +89,7 @@ TEST(what_is_dropped_or_was_never_put_is_not_found)
     contains(text, "allocation 7");
 }
 
-TEST(it_serves_when_its_publisher_has_gone)
+TEST(a_holder_serves_when_its_publisher_has_gone)
 {
     struct dlx_packet packet;
     struct dlx_keeper_packet gone;
@@ -103,7 +103,7 @@ TEST(it_serves_when_its_publisher_has_gone)
 }
 
 /* The publisher does not wait for the answer, and its subscriber asks at once. */
-TEST(what_was_sent_before_a_reader_asks_is_found)
+TEST(a_handle_sent_before_a_reader_asks_is_found)
 {
     static uint8_t data[DLX_GPU_BYTES_MAX];
     int fds[DLX_PACKET_FDS_MAX];
@@ -214,7 +214,7 @@ TEST(a_reader_that_is_slow_but_reads_gets_everything)
     ck_assert(dlx_test_keeper_same(&sent, &got));
 }
 
-TEST(it_ends_with_the_router)
+TEST(a_holder_ends_with_the_router)
 {
     int status;
     start_with(3);

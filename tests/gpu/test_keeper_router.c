@@ -78,7 +78,7 @@ TEST(each_publisher_has_a_holder_of_its_own)
 }
 
 /* It is between two daemons, or announces itself anew because an answer was late. */
-TEST(what_a_publisher_has_put_is_not_forgotten_while_it_is_connected)
+TEST(handles_of_a_connected_publisher_are_not_forgotten)
 {
     int a = publisher(1, 1000, 1);
     dlx_test_keeper_tell(&keeper, DLX_KEEPER_FORGET, 1, 1000);
@@ -143,7 +143,7 @@ TEST(a_user_may_have_three_times_the_holders_that_are_left)
         dlx__close(owners[--n]);
 }
 
-TEST(what_the_daemon_has_outlives_its_publisher_and_the_rest_does_not)
+TEST(handles_that_the_daemon_claims_outlive_their_publisher_and_no_others)
 {
     int a = publisher(1, 1000, 1), b = publisher(2, 1000, 1), c = publisher(3, 1000, 1);
     close(a);
@@ -164,7 +164,7 @@ TEST(what_the_daemon_has_outlives_its_publisher_and_the_rest_does_not)
 }
 
 /* The daemon's other sockets have other users, whatever their uids. */
-TEST(one_of_the_same_uid_by_another_socket_has_a_holder_of_its_own)
+TEST(a_uid_by_another_socket_has_a_holder_of_its_own)
 {
     const uint64_t main_user = 1000, pods_user = UINT64_C(5) << 32 | 1000;
     auto_fd a = publisher(1, main_user, 2);
@@ -197,7 +197,7 @@ TEST(without_a_daemon_what_is_left_behind_goes_after_a_while)
     ck_assert_int_eq(dlx_test_keeper_wait(&keeper), 0);
 }
 
-TEST(it_does_not_end_while_a_daemon_is_there_or_a_publisher)
+TEST(a_router_does_not_end_while_a_daemon_or_a_publisher_is_there)
 {
     options.grace_ns = 1000000;
     restart();

@@ -266,7 +266,7 @@ enum {
 
 /* One that is there goes on as if nothing was said, and what the liar claims is lost of its own
  * stream alone: what its control block says to be gone, or everything when nobody saw that. */
-LOOP_TEST(who_says_he_is_another_harms_nobody, 0, N_LIARS)
+LOOP_TEST(a_liar_that_claims_to_be_another_publisher_harms_only_itself, 0, N_LIARS)
 {
     const struct dlx_publisher_args *args = PUBLISHER(.history = 1, .depth = 8);
     auto_pair x = dlx_test_pair_make(NULL, NULL);

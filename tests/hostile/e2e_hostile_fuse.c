@@ -15,7 +15,7 @@
 
 static struct dlx_test_fuse fuse;
 
-TEST(what_is_a_trap_for_close_is_one_here)
+TEST(a_muted_fuse_file_traps_a_close)
 {
     if (!dlx_test_fuse_start(&fuse))
         return;
@@ -153,7 +153,8 @@ static void await_alone(struct dlx_client *c, struct dlx_publisher *p)
     } while (info.n_clients != 1 || info.n_links != 0);
 }
 
-LOOP_TEST(who_stands_still_in_a_call_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(stands_still))
+LOOP_TEST(a_process_that_stands_still_in_a_call_holds_up_no_other, 0,
+          (int)DLX_ARRAY_SIZE(stands_still))
 {
     int64_t value = 1;
     if (!dlx_test_fuse_start(&fuse))

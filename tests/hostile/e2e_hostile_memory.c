@@ -255,7 +255,7 @@ static void drop(const struct dlx_test_publisher *publisher, uint32_t arena)
     dlx_test_call_ok(publisher->control, BODY(ARENA_DROP), &request);
 }
 
-TEST(what_was_dropped_is_on_a_subscriber_that_does_not_read)
+TEST(dropped_memory_is_on_a_subscriber_that_does_not_read)
 {
     struct dlx_test_publisher publisher;
     struct dlx_test_subscription subscription;

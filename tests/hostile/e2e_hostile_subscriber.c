@@ -128,7 +128,7 @@ TEST_OF(page, a_cursor_that_lies_harms_only_itself)
 
 /* One that says that it has started, and has passed nothing: it is in the way as any other that
  * takes nothing. */
-LOOP_TEST_OF(page, one_that_starts_without_a_cursor_is_waited_for_and_named, 0, 2)
+LOOP_TEST_OF(page, a_subscriber_that_starts_without_a_cursor_is_waited_for_and_named, 0, 2)
 {
     auto_cast x = make_cast_with_liar();
     dlx_store64_sc(&x.page->cursor, 0);

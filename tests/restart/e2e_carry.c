@@ -67,7 +67,7 @@ TEST(newcomers_find_what_is_retained_after_each_restart)
 }
 
 /* Odd: reliable. */
-LOOP_TEST(who_was_there_gets_nothing_twice, 0, 2)
+LOOP_TEST(a_subscriber_that_was_there_gets_nothing_twice, 0, 2)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = new_publisher(c, _i ? DLX_ON_FULL_BLOCK : DLX_ON_FULL_DROP);
@@ -230,7 +230,7 @@ TEST(sets_are_carried_whole)
     }
 }
 
-TEST(what_was_shared_is_carried_and_stays_the_callers)
+TEST(a_shared_tensor_is_carried_and_stays_the_callers)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = new_publisher(c, DLX_ON_FULL_DROP);

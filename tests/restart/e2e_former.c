@@ -198,7 +198,7 @@ static void hold_elsewhere(int sock, const void *userdata)
     dlx_message_unref(held[0]);
 }
 
-TEST(what_a_process_kept_counts_no_more_when_it_is_killed)
+TEST(memory_that_a_process_kept_counts_no_more_when_it_is_killed)
 {
     struct dlx_test_part part = dlx_test_part_begin(hold_elsewhere, NULL);
     dlx_test_hear(part.sock);

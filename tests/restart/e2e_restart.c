@@ -129,7 +129,7 @@ TEST(restarts_at_any_moment_lose_nothing)
     }
 }
 
-TEST(what_was_allocated_before_is_copied_and_said_so)
+TEST(a_tensor_allocated_before_a_restart_is_copied_and_reported)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     struct dlx_publish_report report = {.size = sizeof report};
@@ -237,7 +237,7 @@ TEST(a_publisher_hears_of_its_daemon_without_a_system_call)
 
 /* A publisher that the daemon does not know any more asks its socket, although the daemon is
  * there. */
-TEST(nobody_vouches_for_a_publisher_that_was_disconnected)
+TEST(a_disconnected_publisher_is_not_vouched_for)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, 10, 1);
@@ -255,7 +255,7 @@ TEST(nobody_vouches_for_a_publisher_that_was_disconnected)
 }
 
 /* Who publishes once and then sleeps is known to the daemon that was there then. */
-TEST(one_message_is_enough_to_find_the_new_daemon)
+TEST(a_single_message_is_enough_to_find_the_new_daemon)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
     dlx_test_stream_publish(x.p, 10, 1); /* looks; next time in a second */
@@ -320,7 +320,7 @@ TEST(an_old_connection_serves_new_calls)
     dlx_test_stream_expect(s, 10, 1);
 }
 
-TEST(who_waits_for_a_publisher_hears_once_that_the_daemon_is_gone)
+TEST(a_take_hears_once_that_the_daemon_is_gone)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_publisher *p = NULL;

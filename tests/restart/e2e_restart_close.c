@@ -74,7 +74,8 @@ static const struct way {
     {.mode = DLX_MODE_LATEST, .timeout_ns = SECOND, .n_before = 3, .n_daemons = 2},
 };
 
-LOOP_TEST(who_closes_before_we_are_back_leaves_its_last_number, 0, DLX_ARRAY_SIZE(ways))
+LOOP_TEST(a_publisher_that_closes_before_subscribers_are_back_leaves_its_last_number, 0,
+          DLX_ARRAY_SIZE(ways))
 {
     const struct way *way = &ways[_i];
     struct dlx_publisher *p = dlx_test_stream_new_publisher("test/a", NULL);
@@ -101,7 +102,7 @@ LOOP_TEST(who_closes_before_we_are_back_leaves_its_last_number, 0, DLX_ARRAY_SIZ
 }
 
 /* Odd: it keeps them only while it is there. */
-LOOP_TEST(what_it_leaves_with_the_new_daemon_is_not_lost, 0, 2)
+LOOP_TEST(messages_that_a_publisher_leaves_with_the_new_daemon_are_not_lost, 0, 2)
 {
     struct dlx_publisher *p = dlx_test_stream_new_publisher(
         "test/a", PUBLISHER(.retain = 2, .retain_for_ns = _i ? DLX_RETAIN_LATCHED : 0));
@@ -127,7 +128,7 @@ LOOP_TEST(what_it_leaves_with_the_new_daemon_is_not_lost, 0, 2)
 
 /* A subscriber that does not look is sent four arenas, and then its daemon ends. Its publisher goes
  * on without a daemon, or (odd) with the next one. */
-LOOP_TEST(who_was_not_sent_every_arena_hears_how_many_it_misses, 0, 2)
+LOOP_TEST(a_subscriber_without_every_arena_hears_how_many_it_misses, 0, 2)
 {
     static const int64_t sizes[] = {10, 3000, 9000, 30000, 70000};
     struct dlx_message *m = NULL;
@@ -158,7 +159,7 @@ LOOP_TEST(who_was_not_sent_every_arena_hears_how_many_it_misses, 0, 2)
 
 /* A publisher says anything over its bell, and hangs up: only its own messages seem to be lost.
  * Odd: also that the daemon has disconnected the subscriber, which one take then says. */
-LOOP_TEST(what_a_liar_says_over_its_bell_costs_no_other_stream, 0, 2)
+LOOP_TEST(lies_over_a_bell_cost_no_other_stream, 0, 2)
 {
     uint8_t bytes[1000];
     int n_cut = 0;
@@ -208,7 +209,7 @@ static void publish_until_killed(int sock, const void *none)
 }
 
 /* Odd: we were on our way to the new daemon, which tells its last number. Else nobody does. */
-LOOP_TEST(who_is_killed_before_we_are_back_is_lost, 0, 2)
+LOOP_TEST(a_publisher_killed_before_subscribers_are_back_is_lost, 0, 2)
 {
     struct dlx_test_part publisher = dlx_test_part_begin(publish_until_killed, NULL);
     dlx_test_hear(publisher.sock);

@@ -125,7 +125,7 @@ LOOP_TEST(counters_go_on_with_the_next_daemon, 0, 2)
 }
 
 /* The new link is there, and counts, before the last messages of the old one are taken. */
-TEST(what_is_taken_by_the_old_link_counts_for_the_new_one)
+TEST(messages_taken_by_the_old_link_count_for_the_new_one)
 {
     auto_pair pair = dlx_test_pair_make(NULL, NULL);
     struct dlx_event e = {.size = sizeof e};

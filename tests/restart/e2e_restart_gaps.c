@@ -73,7 +73,7 @@ static void wait_until_missed(struct dlx_restart_reader *r, uint64_t n)
 }
 
 /* The subscriber makes no other call than for its counters. The new daemon lists its new link. */
-LOOP_TEST(what_is_lost_through_a_restart_is_counted_at_once, 0, 2)
+LOOP_TEST(messages_lost_through_a_restart_are_counted_at_once, 0, 2)
 {
     const struct dlx_subscribe_args args = {.size = sizeof args,
                                             .mode = _i == 0 ? DLX_MODE_ALL : DLX_MODE_LATEST};
@@ -116,7 +116,7 @@ LOOP_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2)
 /* The publisher went on in a block that a daemon in between knew, and has gone: what it left behind
  * does not say so, nobody brings news, and who never sleeps does not hear the bell. Odd: it spins;
  * from 2: there is nothing to be taken, so that each look is for the next block. */
-LOOP_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0, 4)
+LOOP_TEST(a_sleepless_subscriber_hears_that_a_publisher_has_gone_after_its_daemon, 0, 4)
 {
     struct dlx_message *m = NULL;
     int64_t n = 0;
@@ -145,7 +145,7 @@ LOOP_TEST(who_never_sleeps_hears_that_a_publisher_has_gone_after_its_daemon, 0, 
 
 /* It published to the new daemon and left before we had a link there: as many are lost as we did
  * not get. Not all (0), or all (1) of what is on the old link was taken. */
-LOOP_TEST(what_came_before_our_new_link_is_counted, 0, 2)
+LOOP_TEST(messages_before_the_new_link_are_counted, 0, 2)
 {
     auto_reader r = dlx_restart_reader_make(NULL);
     struct dlx_publisher *p = dlx_test_stream_new_publisher("test/a", NULL);
@@ -168,7 +168,7 @@ LOOP_TEST(what_came_before_our_new_link_is_counted, 0, 2)
 
 /* It lost its connection to the new daemon before we had a link there, and came back: it has gone,
  * and has not. */
-TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
+TEST(messages_of_a_publisher_that_came_back_are_counted_once)
 {
     auto_client *c = dlx_test_stream_connect();
     auto_message *m = NULL;
@@ -195,7 +195,7 @@ TEST(what_a_publisher_that_came_back_had_published_is_counted_once)
 
 /* Of many new arenas a subscriber that does not look was not sent the last ones when its daemon
  * ended, and then its publisher left: what lies in them is lost, what came after is not. */
-LOOP_TEST(what_is_behind_lost_messages_is_taken_from_who_has_gone, 0, 3)
+LOOP_TEST(messages_behind_lost_ones_are_taken_from_a_publisher_that_has_gone, 0, 3)
 {
     static const int64_t sizes[] = {10, 3000, 9000, 30000, 70000, 150000, 300000, 10};
     const int64_t n = (int64_t)DLX_ARRAY_SIZE(sizes);
@@ -273,7 +273,7 @@ static void *take_four(void *r)
     return NULL;
 }
 
-TEST(who_closes_waits_for_subscribers_on_their_way)
+TEST(a_close_waits_for_subscribers_on_their_way)
 {
     auto_reader r = dlx_restart_reader_make(NULL);
     struct dlx_publisher *p = dlx_test_stream_new_publisher("test/a", NULL);

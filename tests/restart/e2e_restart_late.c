@@ -146,7 +146,7 @@ TEST(an_announcement_whose_answer_is_late_counts)
 
 /* Another object of the client has met the next daemon, which has another kind of memory, before it
  * is read. */
-LOOP_TEST(what_the_former_daemon_said_is_of_its_kind_of_memory, 0, 2)
+LOOP_TEST(an_offer_of_the_former_daemon_is_of_its_kind_of_memory, 0, 2)
 {
     static const char *const kinds[] = {"DLX_MEMORY=posix", "DLX_MEMORY=memfd"};
     auto_message *m = NULL;

@@ -46,7 +46,7 @@ static uint64_t shared_bytes(struct dlx_client *c)
     return dlx_test_stream_daemon_info(c).shared_bytes;
 }
 
-TEST(who_comes_late_gets_what_is_retained_unasked)
+TEST(a_late_subscriber_gets_retained_messages_unasked)
 {
     auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p =
@@ -234,7 +234,7 @@ static struct dlx_test_publisher pretend(int control)
 }
 
 /* Its control socket is closed, but its process lives, and could write. */
-TEST(nobody_joins_what_may_still_be_written)
+TEST(memory_that_may_still_be_written_is_not_joined)
 {
     auto_client *c = dlx_test_stream_connect();
     struct dlx_message *m = NULL;
@@ -249,7 +249,7 @@ TEST(nobody_joins_what_may_still_be_written)
 }
 
 /* One that the daemon put out leaves nothing. */
-TEST(who_is_disconnected_retains_nothing)
+TEST(a_disconnected_publisher_retains_nothing)
 {
     auto_client *c = dlx_test_stream_connect();
     int control = dlx_test_hello(&dlx_test_stream_daemon, 10);

@@ -89,7 +89,7 @@ LOOP_TEST(a_newcomer_goes_over_to_a_publisher_that_wakes_up, 0, 2)
 }
 
 /* It has memory for three messages. */
-TEST(what_a_newcomer_holds_stays_as_it_is_while_the_publisher_goes_on)
+TEST(a_message_that_a_newcomer_holds_stays_as_it_is_while_the_publisher_goes_on)
 {
     begin_with(&dlx_test_retain_1, LARGE, 5);
     auto_subscription *s = subscribe(NULL);
@@ -330,7 +330,7 @@ TEST(a_newcomer_that_sleeps_hears_of_a_publisher_that_cannot_come)
 }
 
 /* It closes before it has noticed that there is another daemon, which shows what it retains. */
-LOOP_TEST(what_a_publisher_retains_ends_in_time_though_it_closed_unheard, 0, 2)
+LOOP_TEST(messages_of_a_publisher_that_closed_unheard_end_in_time, 0, 2)
 {
     struct dlx_message *m = NULL;
     begin_with(PUBLISHER(.retain = 2, .retain_for_ns = SECOND / 5), 100, 5);

@@ -27,7 +27,7 @@ static void check_charges(void)
     eventually(n_charged(c) == dlx_test_manager_n_kept(&dlx_test_store_manager, "dlx-"));
 }
 
-TEST(what_is_retained_outlives_daemons)
+TEST(retained_messages_outlive_daemons)
 {
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_2, 10);
     dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 3);
@@ -192,7 +192,7 @@ LOOP_TEST(bounds_of_what_is_retained_outlive_daemons, 0, 2)
 }
 
 /* The ledger, and a control block and an arena for each; a pidfd for each that is open. */
-TEST(what_does_not_fit_is_not_kept_by_half)
+TEST(a_publisher_that_does_not_fit_is_not_kept_by_half)
 {
     dlx_test_store_limit(4);
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 1);
@@ -328,7 +328,7 @@ TEST(a_ledger_of_another_version_is_given_up_in_words)
 }
 
 /* The regions of a publisher are not what the ledger says. */
-TEST(what_is_damaged_is_dropped_and_the_rest_is_there)
+TEST(damaged_regions_are_dropped_and_the_rest_is_there)
 {
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 1);
     dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 1);

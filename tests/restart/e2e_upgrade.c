@@ -133,7 +133,7 @@ TEST(newcomers_get_in_throughout)
 }
 
 /* The library of the publishers does not run meanwhile: they make no call. */
-TEST(what_idle_live_publishers_retain_is_there_at_once)
+TEST(messages_that_idle_live_publishers_retain_are_there_at_once)
 {
     auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = dlx_test_store_publisher(c, "test/a", &dlx_test_retain_2);

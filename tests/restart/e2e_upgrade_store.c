@@ -27,7 +27,7 @@ static void check_names(void)
     ck_assert_msg(!twice[0], "%s is kept twice", twice);
 }
 
-TEST(what_the_manager_keeps_stays_as_it_is)
+TEST(entries_that_the_manager_keeps_stay_as_they_are)
 {
     auto_client *c = dlx_test_stream_connect();
     struct dlx_publisher *p = dlx_test_store_publisher(c, "test/a", &dlx_test_retain_2);
@@ -56,7 +56,7 @@ TEST(what_the_manager_keeps_stays_as_it_is)
 }
 
 /* It is handed over beside what is kept, and there is no room for it later, either. */
-TEST(what_did_not_fit_survives_an_upgrade_and_no_crash)
+TEST(a_publisher_that_did_not_fit_survives_an_upgrade_and_no_crash)
 {
     dlx_test_store_limit(4);
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);

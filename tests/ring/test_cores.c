@@ -26,7 +26,7 @@ TEST(a_batch_may_fill_the_ring)
     }
 }
 
-TEST(one_announcement_wakes_for_a_whole_batch)
+TEST(an_announcement_wakes_for_a_whole_batch)
 {
     begin();
     ck_assert(dlx__reader_arm(&reader));

@@ -28,7 +28,7 @@ TEST_OF(dropping, a_held_message_is_not_freed)
     reclaim_until_freed(7 - WINDOW);
 }
 
-TEST_OF(dropping, what_everybody_has_passed_goes_but_for_what_is_kept)
+TEST_OF(dropping, messages_that_all_have_passed_go_but_for_kept_ones)
 {
     leave_both();
     publish(WINDOW);
@@ -92,7 +92,7 @@ TEST_OF(dropping, hold_words_that_were_never_used_are_not_looked_at)
     ck_assert_uint_eq(dlx__writer_link_n_held(&f.link), 1);
 }
 
-TEST_OF(dropping, one_message_at_a_time_is_held_by_one_word)
+TEST_OF(dropping, messages_held_one_at_a_time_need_one_word)
 {
     uint32_t hold[3];
     begin();
@@ -223,7 +223,7 @@ TEST_OF(dropping, a_link_that_left_goes_with_what_it_held_last)
 }
 
 /* What a look at the links that left has seen is not believed later. */
-TEST_OF(dropping, what_was_held_when_a_link_left_is_freed_when_it_is_released)
+TEST_OF(dropping, a_message_held_when_a_link_left_is_freed_when_it_is_released)
 {
     begin();
     publish(1);
@@ -295,7 +295,7 @@ static void release_and_take(void)
 }
 
 /* Or an honest reader could be said to hold more than it ever did. */
-TEST_OF(dropping, what_is_released_and_taken_during_a_look_does_not_count)
+TEST_OF(dropping, messages_released_and_taken_during_a_look_do_not_count)
 {
     begin();
     publish(3);
@@ -353,7 +353,7 @@ TEST_OF(dropping, a_message_is_retired_in_every_block_that_has_it)
     reclaim_until_freed(3 + 2);
 }
 
-TEST_OF(dropping, what_was_passed_on_another_link_is_not_taken_again)
+TEST_OF(dropping, messages_passed_on_another_link_are_not_taken_again)
 {
     publish(3);
     const struct dlx_shm_control *control = move(2); /* 2 and 3 */
@@ -364,7 +364,7 @@ TEST_OF(dropping, what_was_passed_on_another_link_is_not_taken_again)
     ck_assert_uint_eq(reader.lost, 0);
 }
 
-TEST_OF(dropping, what_is_between_two_links_is_lost_once)
+TEST_OF(dropping, messages_between_two_links_are_lost_once)
 {
     publish(3);
     const struct dlx_shm_control *control = move(1); /* 3 */
@@ -376,7 +376,7 @@ TEST_OF(dropping, what_is_between_two_links_is_lost_once)
     ck_assert_uint_eq(dlx__reader_untold(&reader), 0);
 }
 
-TEST_OF(gating, who_is_left_in_an_old_block_rings)
+TEST_OF(gating, a_reader_left_in_an_old_block_rings)
 {
     begin_reliable();
     publish(WINDOW);

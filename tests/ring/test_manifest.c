@@ -113,7 +113,7 @@ static int read_all(const void *from, uint64_t n_bytes, uint32_t n)
     return r;
 }
 
-TEST(what_is_written_is_read)
+TEST(a_written_manifest_is_read)
 {
     struct dlx_manifest_item items[N_ITEMS];
     struct dlx_manifest manifest;

@@ -30,7 +30,7 @@ static const struct {
     {UINT64_MAX, UINT64_MAX, UINT64_MAX, 0, 0},
 };
 
-LOOP_TEST(what_is_gone_and_what_is_left, 0, DLX_ARRAY_SIZE(progress))
+LOOP_TEST(progress_says_how_many_are_gone_and_left, 0, DLX_ARRAY_SIZE(progress))
 {
     struct dlx_shm_progress got =
         dlx_shm_progress(progress[_i].passed, progress[_i].oldest, progress[_i].head);
@@ -52,7 +52,7 @@ static const struct {
     {{.cursor = UINT64_MAX, .lost = 4, .passing = UINT64_MAX}, 4, 0, UINT64_MAX}, /* it has left */
 };
 
-LOOP_TEST(what_a_link_page_says_was_missed, 0, DLX_ARRAY_SIZE(misses))
+LOOP_TEST(a_link_page_says_how_many_were_missed, 0, DLX_ARRAY_SIZE(misses))
 {
     const struct dlx_shm_misses *m = &misses[_i].misses;
     ck_assert_uint_eq(dlx_shm_misses_n(m, false), misses[_i].n);

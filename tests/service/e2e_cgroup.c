@@ -150,7 +150,7 @@ static void read_all(int sock, const void *none)
     }
 }
 
-TEST(who_reads_in_a_small_group_pays_nothing)
+TEST(a_reader_in_a_small_group_pays_nothing)
 {
     if (!make_group("8M"))
         return;

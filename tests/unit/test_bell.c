@@ -7,7 +7,7 @@
 
 static const uint64_t ends[] = {1, 2, 127, 128, 0x4081020408, INT64_MAX - 1, INT64_MAX};
 
-LOOP_TEST(what_is_packed_is_heard_among_rings, 0, (int)DLX_ARRAY_SIZE(ends))
+LOOP_TEST(a_packed_number_is_heard_among_rings, 0, (int)DLX_ARRAY_SIZE(ends))
 {
     for (size_t cut = 0; cut <= DLX_BELL_END_SIZE + 4; cut++) {
         uint8_t bytes[2 + DLX_BELL_END_SIZE + 2] = {0}; /* rung before, and after */

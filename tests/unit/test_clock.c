@@ -126,7 +126,7 @@ TEST(measuring_that_began_with_an_interrupted_look_begins_again)
 }
 
 /* Whether or not this machine's clock goes by the counter. */
-TEST(it_agrees_with_the_system_clock)
+TEST(the_clock_agrees_with_the_system_clock)
 {
     struct dlx_clock clock = {0};
     uint64_t last = 0, start = dlx__now_ns();

@@ -119,7 +119,7 @@ TEST(empty_arenas_go_when_there_are_too_many)
 }
 
 /* What was needed a moment ago will be needed again. */
-TEST(what_was_needed_lately_stays)
+TEST(memory_needed_lately_stays)
 {
     struct dlx_block *blocks[8];
     for (int i = 0; i < 8; i++)

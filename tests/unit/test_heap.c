@@ -307,7 +307,7 @@ static struct dlx_block *export_again(DLDataType dtype, int32_t ndim, const int6
     return dlx__heap_export_again(heap, dtype, ndim, shape);
 }
 
-TEST(what_is_taken_again_is_like_what_was_exported)
+TEST(a_block_taken_again_is_like_the_exported_one)
 {
     const int64_t n = 100, other = 101;
     add_arena(8192);

@@ -73,7 +73,7 @@ TEST(bytes_behind_a_tensor_are_filled_when_it_is_exported)
     tensor->deleter(tensor);
 }
 
-TEST(what_is_protected_is_writable_when_it_comes_back)
+TEST(a_protected_block_is_writable_when_it_comes_back)
 {
     struct dlx_block *blocks[4];
     add_arena(8 * page);
@@ -138,7 +138,7 @@ static void take_protected(struct dlx_block *blocks[3])
 
 /* The kernel may refuse to split a mapping, in either direction. What it does not make writable is
  * out of use until it does. */
-TEST(what_cannot_be_made_writable_is_not_used)
+TEST(a_block_that_cannot_be_made_writable_is_not_used)
 {
     struct dlx_block *blocks[3], *block;
     if (!dlx_test_maps_can_exhaust())

@@ -78,7 +78,7 @@ static void *take_turns(void *data)
     return NULL;
 }
 
-TEST(one_thread_at_a_time)
+TEST(a_lock_is_held_by_one_thread_at_a_time)
 {
     pthread_t threads[N_THREADS];
     for (int i = 0; i < N_THREADS; i++)

@@ -247,7 +247,7 @@ MEMORY_TEST(foreign_fds_are_refused_and_closed)
     dlx__close(fds[1]);
 }
 
-TEST(who_expects_sealed_memory_takes_no_other)
+TEST(a_reader_that_expects_sealed_memory_takes_no_other)
 {
     auto_region posix = region_new(&dlx__memory_posix, SIZE);
     ck_assert_int_eq(fallocate(posix.rw, 0, 0, (off_t)SIZE), 0);

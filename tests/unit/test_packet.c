@@ -212,7 +212,7 @@ TEST(fds_without_room_stay_in_the_socket)
     ck_assert_uint_eq(dlx_test_fds_count(), before - 1);
 }
 
-LOOP_TEST(what_a_peer_sent_before_it_went_is_read, 0, 2)
+LOOP_TEST(packets_that_a_peer_sent_before_it_went_are_read, 0, 2)
 {
     send_one(pair[0], "a", 2);
     send_one(pair[0], "b", 0);

@@ -41,7 +41,7 @@ def test_the_frameworks_that_are_always_there(tmp_path):
         ("refused, x", None, ["NumPy does not give float32, plain: refused, x"]),
     ],
 )
-def test_what_is_a_failure(sent, taken, says):
+def test_outcomes_that_are_failures(sent, taken, says):
     def result(text):
         return dict(zip(("outcome", "words"), text.split(", "), strict=False))
 
