@@ -12,12 +12,24 @@
  * flight for each ArenaDropped in its socket. No I/O here.
  */
 
-#include "daemon/memory/reservation.h"
+#include "daemon/base/list.h"
 #include "daemon/users/user.h"
 
 struct dlxd_link;
 struct dlxd_proof;
+struct dlxd_publisher;
 struct dlxd_workers;
+
+/* A region that is charged but not yet filled with pages and made ready. A writer that never does
+ * so would block memory that nobody uses, so a region that lacks pages, and has got none for a
+ * while, is returned (broker.h). All zero: not reserved. */
+struct dlxd_reservation {
+    struct dlxd_list node; /* in broker->reservations: the least recently checked is first */
+    struct dlxd_publisher *publisher; /* the owner */
+    int64_t n_blocks;                 /* of memory, when it last grew */
+    uint64_t grown_ns;                /* the time of that */
+    uint64_t looked_ns;               /* when it was last checked; 0: never */
+};
 
 struct dlxd_arena {
     uint32_t id; /* 0: the control block */
@@ -57,6 +69,12 @@ int dlxd_arena_restore(struct dlxd_arena **ret, struct dlxd_workers *workers,
 void dlxd_arena_forget(struct dlxd_arena *arena);
 void dlxd_arena_close(struct dlxd_arena *arena);
 struct dlxd_arena *dlxd_arena_free(struct dlxd_arena *arena);
+
+/* The arena has an fd and no pages. */
+void dlxd_reservation_begin(struct dlxd_arena *arena, struct dlxd_publisher *publisher,
+                            struct dlxd_list *all);
+/* The arena is ready or gone. Does nothing if it is not reserved. */
+void dlxd_reservation_end(struct dlxd_arena *arena);
 
 /* Frees the arenas as well. */
 void dlxd_arenas_deinit(struct dlxd_arenas *arenas);

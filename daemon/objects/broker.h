@@ -27,7 +27,7 @@ bool dlxd_broker_is_idle(const struct dlxd_broker *broker);
 /* Lets stuck subscriptions and slow publishers try again. */
 void dlxd_broker_unstick(struct dlxd_broker *broker);
 
-/* ---- reserved memory that is not used: reservation.h ---------------------------------------- */
+/* ---- reserved memory that is not used: arena.h --------------------------------------------- */
 
 /* How often reservations are checked, and how long one may go without growing: the kernel slows a
  * process that exceeds memory.high down by up to 2 s a call. */
