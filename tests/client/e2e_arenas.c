@@ -88,6 +88,25 @@ TEST(memory_goes_back_and_comes_again_while_others_hold_theirs)
     }
 }
 
+/* Of 64 MiB that a burst needed: the next messages give back what is too much, and no more. */
+TEST(a_burst_leaves_what_the_next_one_may_need)
+{
+    enum { BURST = 16, MIB_EACH = 4 };
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = dlx_test_stream_publisher(c, "test/a", PUBLISHER(.depth = 1, .history = 1));
+    DLManagedTensorVersioned *t[BURST];
+    for (int64_t i = 0; i < BURST; i++)
+        t[i] = dlx_test_stream_alloc(p, N(MIB_EACH), i);
+    ck_assert_uint_ge(dlx_test_stream_stats(p).arena_bytes, BURST * MIB_EACH * MIB);
+    for (int64_t i = 0; i < BURST; i++)
+        t[i]->deleter(t[i]);
+    dlx_test_stream_publish_all(p, 10, 1, 4);
+    uint64_t bytes = dlx_test_stream_stats(p).arena_bytes;
+    ck_assert_uint_ge(bytes, (32 - MIB_EACH) * MIB);
+    ck_assert_uint_le(bytes, (32 + MIB_EACH) * MIB);
+    ck_assert_uint_eq(charged_bytes(c), bytes);
+}
+
 /* Of several sizes in turn, each held for a while: after the first messages no arena comes or
  * goes. */
 TEST(a_steady_stream_keeps_its_arenas)

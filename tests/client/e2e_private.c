@@ -124,27 +124,42 @@ TEST(only_pages_that_are_written_to_are_copied)
     }
 }
 
-/* Tensors of a set begin anywhere in a page. */
+/* Tensors of a set lie one after the other, and begin and end anywhere in a page: a little less
+ * than so many pages, from near the end of a page, are in one page more. */
 TEST(tensors_of_a_set_are_apart)
 {
+    enum { N = 5, PAGES = 40960 };
     auto_pair x = dlx_test_pair_make(NULL, NULL);
-    struct dlx_item items[5] = {{NULL, NULL}};
-    DLManagedTensorVersioned *t[5];
-    for (int64_t i = 0; i < 5; i++)
-        items[i].tensor = dlx_test_stream_alloc(x.p, LARGE + 33 * i, 100 * i);
-    ok(dlx_publish_set(x.p, items, 5, NULL, NULL, NULL));
+    struct dlx_tensor_spec specs[N];
+    struct dlx_item items[N] = {{NULL, NULL}};
+    DLManagedTensorVersioned *t[N];
+    int64_t n[N];
+    uint32_t n_within = 0;
+    for (int64_t i = 0; i < N; i++) {
+        n[i] = PAGES - 33 * i;
+        specs[i] = (struct dlx_tensor_spec)INT64_SPEC(&n[i]);
+    }
+    ok(dlx_alloc_set(x.p, specs, N, t));
+    for (int64_t i = 0; i < N; i++) {
+        n_within += (uintptr_t)data(t[i]) % DLX_PAGE != 0;
+        for (int64_t k = 0; k < n[i]; k++)
+            data(t[i])[k] = 100 * i + k;
+        items[i].tensor = t[i];
+    }
+    ck_assert_uint_gt(n_within, 0);
+    ok(dlx_publish_set(x.p, items, N, NULL, NULL, NULL));
     struct dlx_message *m = dlx_test_stream_next(x.s);
-    for (uint32_t i = 0; i < 5; i++) {
-        t[i] = private_of(m, i, LARGE + 33 * i, 100 * i);
+    for (uint32_t i = 0; i < N; i++) {
+        t[i] = private_of(m, i, n[i], 100 * i);
         fill(t[i], -1 - (int64_t)i);
     }
-    for (uint32_t i = 0; i < 5; i++) {
+    for (uint32_t i = 0; i < N; i++) {
         ck_assert_int_eq(((int64_t *)dlx_message_tensor_peek(m, i)->data)[0], 100 * i);
         ck_assert_int_eq(data(t[i])[0], -1 - (int64_t)i);
-        ck_assert_int_eq(data(t[i])[LARGE + 33 * i - 1], -1 - (int64_t)i);
+        ck_assert_int_eq(data(t[i])[n[i] - 1], -1 - (int64_t)i);
     }
     dlx_message_unref(m);
-    for (uint32_t i = 0; i < 5; i++)
+    for (uint32_t i = 0; i < N; i++)
         t[i]->deleter(t[i]);
 }
 

@@ -171,6 +171,8 @@ static int go_on(int who, struct dlx_test_fail *fail)
     (void)publisher_goes_on(x.p, epoch, who == PUBLISHER ? fail : NULL);
     dlx_test_fail(NULL);
     ck_assert_msg(publisher_goes_on(x.p, epoch, NULL), "the publisher does not go on");
+    /* Those with which it tried to go on are gone. */
+    ck_assert_uint_eq(dlx_test_stream_daemon_info(x.c[0]).n_publishers, 1);
     if (who == SUBSCRIPTION) {
         dlx_test_fail(fail);
         subscription_goes_on(x.s, fail);

@@ -37,6 +37,18 @@ TEST_OF(dropping, messages_that_all_have_passed_go_but_for_kept_ones)
     ck_assert_uint_eq(f.w.n_payloads, KEPT);
 }
 
+/* However long it takes nothing. */
+TEST_OF(dropping, who_wants_the_newest_alone_keeps_no_message)
+{
+    f.link.latest = true;
+    begin_lossy(true, 0, 0);
+    begin_other();
+    dlx__reader_close(&other_reader);
+    publish(WINDOW);
+    reclaim_until_freed(WINDOW - KEPT);
+    (void)take_after_gap(&reader, WINDOW, WINDOW - 1);
+}
+
 TEST_OF(dropping, reclaim_drops_one_message_that_was_not_passed)
 {
     begin();
