@@ -284,6 +284,38 @@ TEST(sighup_lowers_a_limit_for_what_is_new)
     ok(dlx_publisher_new(c, "c", NULL, &third));
 }
 
+/* Rules and limits hold from then on; the rest is as it was, which is said. */
+TEST(sighup_tells_what_takes_a_restart)
+{
+    static const struct {
+        const char *pods; /* its section; NULL: none */
+        const char *rest;
+        bool is_told;
+    } all[] = {
+        {"mode = 0640\n", "[rule a]\nusers = 64001\ntopics = a\nallow = all\n", false},
+        {"mode = 0640\n", "[quota default]\nobjects = 3\n", false},
+        {"mode = 0660\n", "", true},
+        {"mode = 0640\ngroup = 64009\n", "", true},
+        {"mode = 0640\n", "[socket more]\npath = /tmp/dlpackd-more\n", true},
+        {NULL, "", true},
+        {NULL, "[socket more]\npath = /tmp/dlpackd-more\nmode = 0640\n", true},
+        {"mode = 0640\n", "[daemon]\nsocket = /tmp/dlpackd-more\n", true},
+        {"mode = 0640\n", "[daemon]\nmemory = posix\n", true},
+        {"mode = 0640\n", "[daemon]\nfd-store = 3\n", true},
+    };
+    for (size_t i = 0; i < DLX_ARRAY_SIZE(all); i++) {
+        char text[1024];
+        dlx_configured_start(config_of(""));
+        int n = !all[i].pods ? 0
+                             : snprintf(text, sizeof text, "[socket pods]\npath = %s\n%s",
+                                        pods_path, all[i].pods);
+        (void)snprintf(text + n, sizeof text - (size_t)n, "%s", all[i].rest);
+        dlx_configured_reload(text, "read the configuration again: ");
+        bool is_told = strstr(dlx_configured_log(""), "has changed: that takes a restart") != NULL;
+        ck_assert_msg(is_told == all[i].is_told, "%zu: %s", i, text);
+    }
+}
+
 /* By FileDescriptorName=, or by the name of its unit; a path in the configuration makes no other
  * one. */
 LOOP_TEST(sockets_of_the_service_manager_are_known_by_their_names, 0, 2)

@@ -114,6 +114,25 @@ TEST(links_are_reviewed_in_parts)
     ck_assert(!dlxd_client_is_doomed(writer));
 }
 
+/* Links of the second subscription, which are older than some of the first one's. */
+TEST(links_of_each_subscription_are_reviewed)
+{
+    int fds[2];
+    struct dlxd_client *writer = client;
+    (void)dlx_scene_publisher(writer, "a/0");
+    (void)dlx_scene_publisher(writer, "b/0");
+    client = dlx_scene_client(0, 10000);
+    struct dlxd_subscription *first = dlx_scene_subscription(client, "a/*", NULL, &fds[0]);
+    ck_assert_uint_eq(dlx_scene_subscribed(first), 1);
+    struct dlxd_subscription *second = dlx_scene_subscription(client, "b/*", NULL, &fds[1]);
+    ck_assert_uint_eq(dlx_scene_subscribed(second), 1);
+    (void)dlx_scene_publisher(writer, "a/1");
+    reload("b/0");
+    while (is_reviewed())
+        run_step();
+    ck_assert_int_eq(client->dismissed, DLX_E_ACCESS);
+}
+
 /* New rules while it is reviewed by others: it is reviewed anew. */
 TEST(a_review_begins_anew_with_newer_rules)
 {
