@@ -252,11 +252,12 @@ GPU_TEST(a_tensor_without_elements_needs_no_copy, 0)
 
 static struct dlx_test_gpu_end own;
 static CUdeviceptr memory_;
+static int64_t n_staged; /* so many that its arena has no room for more of them */
 
 /* A stream that gets no event is waited for: one wait more than that for the copy. */
 static int publish_staged(void)
 {
-    DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(memory_, 1, N);
+    DLManagedTensorVersioned *t = dlx_test_gpu_tensor_at(memory_, 1, n_staged);
     struct dlx_item item = {"a", t};
     uint64_t waits = n_waits(&own);
     int r = dlx_publish_set(own.p, &item, 1, NULL, PUBLISH(.stage = true, .share = true), NULL);
@@ -272,11 +273,16 @@ static void publish_other(void)
 
 GPU_TEST(a_copy_that_fails_leaves_nothing, DLX_TEST_GPU_FAILURES)
 {
-    own = dlx_test_gpu_publisher(NULL);
-    memory_ = make(MANAGED);
+    own = dlx_test_gpu_publisher(PUBLISHER(.history = 1));
+    n_staged = (int64_t)(DLX_TEST_GPU_CHUNK / sizeof(uint32_t)) * 3 / 4;
+    CU_OK(
+        cu.cuMemAllocManaged(&memory_, (size_t)n_staged * sizeof(uint32_t), CU_MEM_ATTACH_GLOBAL));
     ok(publish_staged()); /* its arena stays */
     publish_other();
+    uint64_t bytes = dlx_test_stream_stats(own.p).gpu_arena_bytes;
+    ck_assert_uint_lt(bytes, 2 * (uint64_t)n_staged * sizeof(uint32_t));
     ck_assert_uint_gt(dlx_test_gpu_fail_each(publish_staged, publish_other), 0);
+    ck_assert_uint_eq(dlx_test_stream_stats(own.p).gpu_arena_bytes, bytes);
     end_memory(MANAGED, memory_);
     dlx_test_gpu_end(&own);
 }
