@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What people read: numbers, tables, text of others, rates; and the names and contents of saved
  * files. */
+#include "cli/describe.h"
 #include "cli/npy.h"
 #include "cli/output.h"
 #include "cli/progress.h"
@@ -312,6 +313,28 @@ TEST(json_is_one_line_or_many)
     json_t *big = output_json_u64(UINT64_MAX);
     ck_assert(json_is_real(big));
     json_decref(big);
+}
+
+/* An element has a value for each of its lanes. */
+TEST(values_are_counted_and_not_elements)
+{
+    static const struct {
+        uint64_t n_values;
+        const char *text;
+    } cases[] = {{1, "[1]"}, {3, "[1,2,3]"}, {6, "[1,2,3,4,5,6]"}, {100, "[1,2,3,4,5,6]"}};
+    int32_t compact[] = {1, 2, 3, 4, 5, 6}, apart[] = {1, 2, 0, 0, 3, 4, 0, 0, 5, 6};
+    int64_t shape[] = {3}, stride[] = {1}, strides[] = {2};
+    const DLTensor tensors[] = {
+        {.data = compact, .ndim = 1, .dtype = {kDLInt, 32, 2}, .shape = shape, .strides = stride},
+        {.data = apart, .ndim = 1, .dtype = {kDLInt, 32, 2}, .shape = shape, .strides = strides}};
+    for (size_t i = 0; i < 2 * DLX_ARRAY_SIZE(cases); i++) {
+        DLTensor t = tensors[i % 2];
+        t.device.device_type = kDLCPU;
+        json_auto_t *json = describe_tensor(&t, cases[i / 2].n_values);
+        char *text = json_dumps(json_object_get(json, "values"), JSON_COMPACT);
+        ck_assert_str_eq(text, cases[i / 2].text);
+        free(text);
+    }
 }
 
 TEST(rates_come_from_the_last_messages)
