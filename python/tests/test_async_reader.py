@@ -125,6 +125,26 @@ def test_remains_of_a_wait_go_with_the_handle(c, end):
         assert count_fds() == fds
 
 
+def test_what_a_wait_left_goes_before_who_waits_looks_again(c):
+    async def main(loop):
+        c.subscribe("a").close()
+        gc.collect()
+        fds = count_fds()
+        sub = c.subscribe("a")
+        waits = asyncio.create_task(sub.take_async(PATIENCE))
+        await asyncio.sleep(0)
+        sub.close()
+        while count_fds() > fds:
+            assert not waits.done()
+            await asyncio.sleep(0)
+        assert not waits.done()
+        with pytest.raises(dlx.Closed):
+            await waits
+
+    with c.publisher("a"):
+        run(main)
+
+
 def test_a_handle_may_go_to_another_loop(c):
     async def main(loop):
         pub.publish(b"x")

@@ -47,6 +47,39 @@ def test_functions_of_torch_that_would_write_to_read_only_memory_are_refused(tor
     assert torch.equal(own.clone().copy_(received), own)  # writes to a tensor of PyTorch
 
 
+def test_what_a_function_writes_to_decides_whether_it_is_refused(monkeypatch, send):
+    """As PyTorch asks, which need not be there."""
+    module = types.ModuleType("torch")
+    module.from_dlpack = np.asarray
+    monkeypatch.setitem(sys.modules, "torch", module)
+    msg, own = send(VALUES), dlx.tensor(VALUES.copy())
+
+    def call(name, *args, **kwargs):
+        def func(*args, **kwargs):
+            return name
+
+        func.__name__ = name
+        return dlx.Message.__torch_function__(func, (dlx.Message,), args, kwargs)
+
+    for name, args, kwargs in (
+        ("add_", (own, msg), {}),
+        ("_foreach_add_", ([own], [msg]), {}),
+        ("add", (msg, 1), {"out": own}),
+        ("relu", (msg,), {"inplace": False}),
+        ("__add__", (msg, 1), {}),
+    ):
+        assert call(name, *args, **kwargs) == name
+    for name, args, kwargs in (
+        ("add_", (msg, own), {}),
+        ("_foreach_add_", ([own, msg], [own, own]), {}),
+        ("add", (own, 1), {"out": msg}),
+        ("aminmax", (own,), {"out": (own, msg)}),
+        ("relu", (msg,), {"inplace": True}),
+    ):
+        with pytest.raises(ValueError, match="is read-only"):
+            call(name, *args, **kwargs)
+
+
 def test_functions_of_torch_write_to_memory_of_a_publisher(torch, pair):
     pub, sub = pair
     x = pub.empty((2, 3), "float32")
