@@ -119,8 +119,10 @@ def text_to_rst(lines):
 
 
 def header_comment(app, lines, transform, options):
+    is_table = any(re.match(" {2,3}DLX_E_", line) for line in lines)  # of errors, with long rows
     if (
         lines
+        and not is_table
         and any(re.match(" {5,}", line) for line in lines[1:])
         and not lines[0].startswith(" ")
     ):

@@ -13,13 +13,17 @@
  *     dlx_publish(p, t, NULL, NULL)               ... use r, then r->deleter(r) ...
  *
  * Conventions
- *   - A function returns 0 (DLX_OK) or a negative code of enum dlx_error. It writes its outputs
- *     only on success. After a failure, dlx_errmsg() describes what failed, and which limit.
+ *   - A function returns 0 (DLX_OK) or a negative code of enum dlx_error. After a failure,
+ *     dlx_errmsg() describes what failed, and which limit.
+ *   - Parameters are in this order: the object, what is to be done, an argument struct or a time
+ *     limit, and the results (`ret`), which are written only on success.
+ *   - x_get_y() fills a struct, x_y() returns a value or makes an object. Calls that begin with
+ *     dlx_message_tensor are about one tensor of a message.
  *   - x_unref(NULL) is allowed, and every x_unref returns NULL.
- *   - Argument structs begin with `size_t size`. Set it to sizeof(the struct) and zero the rest:
- *     `struct dlx_subscribe_args a = {.size = sizeof a}`. A zero field selects its default; a NULL
- *     pointer selects all defaults. A call fails with DLX_E_INVALID if `size` is too small, or if
- *     trailing bytes that this library does not know are set.
+ *   - Argument and result structs begin with `size_t size`. Set it to sizeof(the struct) and zero
+ *     the rest: `struct dlx_subscribe_args a = {.size = sizeof a}`. A zero field selects its
+ *     default; a NULL pointer selects all defaults. A call fails with DLX_E_INVALID if `size` is
+ *     too small, or if trailing bytes that this library does not know are set.
  *   - Times are nanoseconds of CLOCK_MONOTONIC. A timeout_ns of 0 does not wait. DLX_FOREVER, or
  *     any other negative number, waits without a limit.
  *   - Tensors are DLPack 1.x (dlpack/dlpack.h): shapes and strides count elements, not bytes.
@@ -165,13 +169,24 @@ struct dlx_connect_args {
  * restarting. Then this call waits for it. It neither goes on to the next path nor starts a private
  * daemon, which would not know the topics of the other programs.
  *
- * Returns 0; DLX_E_NO_DAEMON (nobody listens, or none could be started: the text has the path or
- * the program, its exit status and output, and with `wait_ns` the time waited), DLX_E_TIMEOUT (the
- * daemon did not answer, the machine's daemon did not return, or the daemon that was started was
- * late and was ended), DLX_E_ACCESS (the daemon refuses this user and no private one could be
- * started; or /tmp/dlpackd-UID is a link, belongs to somebody else, or is not of mode 0700),
- * DLX_E_VERSION, DLX_E_LIMIT, DLX_E_FD_LIMIT, DLX_E_NO_MEMORY, DLX_E_DISCONNECTED, DLX_E_PROTOCOL,
- * DLX_E_INVALID, DLX_E_SYSTEM.
+ * Returns 0, or:
+ *
+ *   DLX_E_NO_DAEMON     nobody listens, or none could be started: the text has the path or the
+ *                       program, its exit status and output, and with `wait_ns` the time waited
+ *   DLX_E_TIMEOUT       the daemon did not answer, the machine's daemon did not return, or the
+ *                       daemon that was started was late and was ended
+ *   DLX_E_ACCESS        the daemon refuses this user and no private one could be started; or
+ *                       /tmp/dlpackd-UID is a link, belongs to somebody else, or is not of mode
+ *                       0700
+ *   DLX_E_INTERRUPTED   `interrupt` ended the wait
+ *   DLX_E_VERSION       the daemon speaks another major version of the protocol
+ *   DLX_E_LIMIT         the daemon has as many connections as it or this user may have
+ *   DLX_E_FD_LIMIT      the process may open no more descriptors
+ *   DLX_E_NO_MEMORY     the state of the connection could not be allocated
+ *   DLX_E_DISCONNECTED  the daemon closed the connection
+ *   DLX_E_PROTOCOL      the answer is no answer of dlpackd
+ *   DLX_E_INVALID       an argument makes no sense; the text says which
+ *   DLX_E_SYSTEM        a system call failed; the text says which
  */
 DLX_API int dlx_connect(const struct dlx_connect_args *args, struct dlx_client **ret);
 
@@ -259,9 +274,8 @@ struct dlx_publisher_args {
  * A topic name is 1 to 255 bytes: segments of [A-Za-z0-9_.-] separated by '/', none of them empty,
  * "." or "..".
  *
- * Returns 0; DLX_E_TOPIC, DLX_E_INVALID, DLX_E_ACCESS, DLX_E_LIMIT, DLX_E_NO_MEMORY (the control
- * block could not be allocated), DLX_E_DISCONNECTED, DLX_E_TIMEOUT, DLX_E_FD_LIMIT, DLX_E_PROTOCOL,
- * DLX_E_FORKED, DLX_E_SYSTEM.
+ * Returns 0; DLX_E_TOPIC, DLX_E_ACCESS, DLX_E_LIMIT, DLX_E_NO_MEMORY (the control block could not
+ * be allocated), and the errors of every request to the daemon (dlx_list_publishers()).
  */
 DLX_API int dlx_publisher_new(struct dlx_client *c, const char *topic,
                               const struct dlx_publisher_args *args, struct dlx_publisher **ret);
@@ -295,11 +309,23 @@ struct dlx_tensor_spec {
  *
  * Memory that no message needs is reused. If none fits, this call populates a new arena.
  *
- * Returns 0; DLX_E_SHAPE (a negative size, too many dimensions, more than 2^63-1 bytes, zero bits
- * or lanes), DLX_E_NO_MEMORY (the text has the bytes and the reason), DLX_E_LIMIT (a quota, or the
- * number of mappings), DLX_E_DISCONNECTED, DLX_E_TIMEOUT (no daemon added an arena in the time of
- * struct dlx_connect_args, or this process was stopped twice while it populated one),
- * DLX_E_INTERRUPTED, DLX_E_ACCESS (as of dlx_publish()), DLX_E_FORKED, DLX_E_INVALID.
+ * Returns 0, or:
+ *
+ *   DLX_E_SHAPE         a negative size, too many dimensions, more than 2^63-1 bytes, zero bits or
+ *                       lanes
+ *   DLX_E_NO_MEMORY     the text has the bytes and the reason
+ *   DLX_E_LIMIT         a quota, or the number of mappings
+ *   DLX_E_TIMEOUT       no daemon added an arena in the time of struct dlx_connect_args, or this
+ *                       process was stopped twice while it populated one
+ *   DLX_E_INTERRUPTED   `interrupt` of dlx_connect_args ended the wait for an arena
+ *   DLX_E_DISCONNECTED  no daemon could be asked for an arena
+ *   DLX_E_FD_LIMIT      the process may open no more descriptors, which an arena needs
+ *   DLX_E_ACCESS        as of dlx_publish()
+ *   DLX_E_INVALID       an argument is NULL, or its `size` is wrong
+ *   DLX_E_IN_USE        another thread is in a call on this publisher
+ *   DLX_E_FORKED        the publisher is the parent's
+ *   DLX_E_PROTOCOL      the answer is no answer of dlpackd
+ *   DLX_E_SYSTEM        a system call failed; the text says which
  */
 DLX_API int dlx_alloc(struct dlx_publisher *p, const struct dlx_tensor_spec *spec,
                       DLManagedTensorVersioned **ret);
@@ -356,15 +382,29 @@ struct dlx_publish_args {
  * The call makes no system call unless a subscriber sleeps or joins, or memory is needed (without
  * robust futexes, and beyond a daemon's 2,048th publisher, one a second looks for the daemon).
  *
- * Returns 0; DLX_E_FULL (a BLOCK publisher with timeout_ns 0: a reliable subscriber is `depth`
- * behind, and the text names it), DLX_E_TIMEOUT (the same after the wait, or there are fewer than
- * `min_subscribers`), DLX_E_INTERRUPTED (`interrupt` of dlx_connect_args ended the wait; without
- * one, a signal handler ran during it), DLX_E_SHAPE, DLX_E_DEVICE, DLX_E_VERSION (the tensor's
- * major version is not 1), DLX_E_WOULD_COPY, DLX_E_NO_MEMORY, DLX_E_LIMIT, DLX_E_DISCONNECTED,
- * DLX_E_ACCESS (dlpackd has reloaded its rules, and they no longer let this program publish on the
- * topic: each call fails, and the library asks again once a second), DLX_E_INVALID (also: the
- * tensor was published before), DLX_E_IN_USE (another thread is in a call on this publisher),
- * DLX_E_FORKED.
+ * Returns 0, or:
+ *
+ *   DLX_E_FULL          a BLOCK publisher with timeout_ns 0: a reliable subscriber is `depth`
+ *                       behind, and the text names it; publish again later
+ *   DLX_E_TIMEOUT       the same after the wait; or there are fewer than `min_subscribers`; or the
+ *                       daemon added no arena in its time
+ *   DLX_E_INTERRUPTED   `interrupt` of dlx_connect_args ended the wait; without one, a signal
+ *                       handler ran during it
+ *   DLX_E_WOULD_COPY    with `strict`: the text has the reason for the copy
+ *   DLX_E_INVALID       an argument is NULL or makes no sense, or the tensor was published before
+ *   DLX_E_SHAPE         the tensor's shape, strides or data type cannot be
+ *   DLX_E_DEVICE        the tensor's device cannot be carried, or not without `stage`
+ *   DLX_E_VERSION       the tensor's major version of DLPack is not 1
+ *   DLX_E_NO_MEMORY     there is none for a copy or a manifest; the text has the bytes
+ *   DLX_E_LIMIT         a quota, or the number of mappings, as of dlx_alloc()
+ *   DLX_E_DISCONNECTED  no daemon could be asked for an arena, or for the subscribers
+ *   DLX_E_FD_LIMIT      the process may open no more descriptors, which an arena needs
+ *   DLX_E_ACCESS        dlpackd has reloaded its rules, and they no longer let this program publish
+ *                       on the topic: each call fails, and the library asks again once a second
+ *   DLX_E_IN_USE        another thread is in a call on this publisher
+ *   DLX_E_FORKED        the publisher is the parent's
+ *   DLX_E_PROTOCOL      the answer is no answer of dlpackd
+ *   DLX_E_SYSTEM        a system call failed; the text says which
  */
 DLX_API int dlx_publish(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
                         const struct dlx_publish_args *args, struct dlx_publish_report *ret);
@@ -383,7 +423,8 @@ DLX_API int dlx_publish_n(struct dlx_publisher *p, DLManagedTensorVersioned *con
                           uint32_t n, const struct dlx_publish_args *args,
                           struct dlx_publish_report *ret, uint32_t *ret_n);
 
-/** Publishes a tensor in the struct of DLPack before version 1. It is always copied. */
+/** Publishes a tensor in the struct of DLPack before version 1, which is always copied. Returns as
+ *  dlx_publish(). */
 DLX_API int dlx_publish_legacy(struct dlx_publisher *p, DLManagedTensor *tensor,
                                const struct dlx_publish_args *args, struct dlx_publish_report *ret);
 
@@ -464,7 +505,8 @@ DLX_API int dlx_publish_set(struct dlx_publisher *p, const struct dlx_item *item
  * Returns 0; DLX_E_TIMEOUT (the text has the number that is attached and, if the call waited, names
  * them and those that have subscribed and have to make a call first), DLX_E_ACCESS (as of
  * dlx_publish()), DLX_E_INTERRUPTED (`interrupt` of dlx_connect_args ended the wait; without one, a
- * signal handler ran during it), DLX_E_INVALID, DLX_E_NO_MEMORY, DLX_E_FORKED, DLX_E_SYSTEM.
+ * signal handler ran during it), DLX_E_INVALID, DLX_E_NO_MEMORY, DLX_E_IN_USE, DLX_E_FORKED,
+ * DLX_E_SYSTEM.
  */
 DLX_API int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns);
 
@@ -537,11 +579,10 @@ struct dlx_subscribe_args {
  *
  * Returns 0; DLX_E_DEVICE (`pin` names a GPU that this process cannot use; memory that cannot be
  * pinned is no error, but counts as `pin_failures` and gives DLX_EVENT_UNPINNED), DLX_E_TOPIC,
- * DLX_E_INVALID, DLX_E_ACCESS, DLX_E_QOS (the subscription is reliable and a publisher drops: the
- * text names both), DLX_E_PUBLISHER_NOT_RESPONDING (a publisher makes no call, such as
- * dlx_publish(), and its queue of pending links is full), DLX_E_LIMIT, DLX_E_NO_MEMORY,
- * DLX_E_DISCONNECTED, DLX_E_TIMEOUT, DLX_E_FD_LIMIT, DLX_E_PROTOCOL, DLX_E_BAD_PEER, DLX_E_FORKED,
- * DLX_E_SYSTEM.
+ * DLX_E_ACCESS, DLX_E_QOS (the subscription is reliable and a publisher drops: the text names
+ * both), DLX_E_PUBLISHER_NOT_RESPONDING (a publisher makes no call, such as dlx_publish(), and its
+ * queue of pending links is full), DLX_E_LIMIT, DLX_E_BAD_PEER (a publisher wrote invalid values),
+ * and the errors of every request to the daemon (dlx_list_publishers()).
  */
 DLX_API int dlx_subscribe(struct dlx_client *c, const char *topic,
                           const struct dlx_subscribe_args *args, struct dlx_subscription **ret);
@@ -572,15 +613,27 @@ DLX_API int dlx_subscription_fd(struct dlx_subscription *s);
  * wait the text of DLX_E_TIMEOUT says "since nobody publishes it at" the socket of this daemon, and
  * `n_publishers` of dlx_subscription_get_stats() says so at any time.
  *
- * Returns 0; DLX_E_EMPTY (timeout_ns is 0), DLX_E_TIMEOUT, DLX_E_TOO_MANY_HELD (release some: the
- * text has the limit, and whose it is), DLX_E_PUBLISHER_GONE (once, when the last publisher has
- * left and everything it published was taken, not of a pattern, see `n_publishers`; later calls
- * wait for a new publisher), DLX_E_BAD_PEER (a publisher wrote invalid values: its link is cut,
- * other links continue), DLX_E_INTERRUPTED (`interrupt` of dlx_connect_args ended the wait; without
- * one, a signal handler ran during it), DLX_E_NO_MEMORY, DLX_E_LIMIT, DLX_E_FD_LIMIT, DLX_E_FORKED,
- * DLX_E_SYSTEM, DLX_E_IN_USE (another thread is in a call on this subscription), DLX_E_QOS (once
- * for each publisher that drops and joins a reliable subscription), DLX_E_DISCONNECTED (once, when
- * no publisher is left and the daemon is lost; later calls wait for a new publisher).
+ * Returns 0, or:
+ *
+ *   DLX_E_EMPTY           there is no message, and timeout_ns is 0
+ *   DLX_E_TIMEOUT         no message came in time
+ *   DLX_E_TOO_MANY_HELD   release some: the text has the limit, and whose it is
+ *   DLX_E_PUBLISHER_GONE  once, when the last publisher has left and everything it published was
+ *                         taken, not of a pattern, see `n_publishers`; later calls wait for a new
+ *                         publisher
+ *   DLX_E_INTERRUPTED     `interrupt` of dlx_connect_args ended the wait; without one, a signal
+ *                         handler ran during it
+ *   DLX_E_BAD_PEER        a publisher wrote invalid values: its link is cut, other links continue
+ *   DLX_E_QOS             once for each publisher that drops and joins a reliable subscription
+ *   DLX_E_DISCONNECTED    once, when no publisher is left and the daemon is lost; later calls wait
+ *                         for a new publisher
+ *   DLX_E_NO_MEMORY       there is none for the message or a link
+ *   DLX_E_LIMIT           the process may have no more mappings
+ *   DLX_E_FD_LIMIT        the process may open no more descriptors, which a link needs
+ *   DLX_E_INVALID         an argument is NULL
+ *   DLX_E_IN_USE          another thread is in a call on this subscription
+ *   DLX_E_FORKED          the subscription is the parent's
+ *   DLX_E_SYSTEM          a system call failed; the text says which
  */
 DLX_API int dlx_take(struct dlx_subscription *s, int64_t timeout_ns, struct dlx_message **ret);
 
@@ -609,7 +662,7 @@ DLX_API int dlx_get(struct dlx_client *c, const char *topic, int64_t timeout_ns,
  *
  * Returns 0; DLX_E_NOT_FOUND (nothing is retained; the text says whether a publisher is still
  * there), DLX_E_ACCESS (it belongs to another user), DLX_E_TOPIC, and the errors of every request
- * to the daemon.
+ * to the daemon (dlx_list_publishers()).
  */
 DLX_API int dlx_drop_retained(struct dlx_client *c, const char *topic);
 

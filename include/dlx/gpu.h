@@ -138,6 +138,8 @@ DLX_API int dlx_tensor_status(const DLManagedTensorVersioned *tensor);
  * Does as dlx_tensor_status(), for a message, whose tensors are all ready at once. If several
  * streams waited for it, the result is that of the stream that began to wait last; 0 if none had to
  * wait. Any thread.
+ *
+ * Returns as dlx_tensor_status().
  */
 DLX_API int dlx_message_status(const struct dlx_message *m);
 

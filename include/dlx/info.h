@@ -131,8 +131,23 @@ typedef int (*dlx_quota_info_fn)(const struct dlx_quota_info *info, void *userda
 /**
  * Lists publishers, ordered by topic, then by id. `topic` may be a pattern. NULL: all topics.
  *
- * Returns 0; what `fn` returned; DLX_E_TOPIC, and the errors of every request to the daemon
- * (DLX_E_DISCONNECTED, DLX_E_TIMEOUT, DLX_E_PROTOCOL, DLX_E_FORKED, DLX_E_NO_MEMORY).
+ * All of these codes but DLX_E_TOPIC are the errors of every request to the daemon.
+ *
+ * Returns 0 or what `fn` returned, or:
+ *
+ *   DLX_E_TOPIC         the topic or pattern is invalid
+ *   DLX_E_DISCONNECTED  the daemon is lost, and no other one could be reached
+ *   DLX_E_TIMEOUT       the daemon did not answer in the time of struct dlx_connect_args
+ *   DLX_E_INTERRUPTED   `interrupt` of struct dlx_connect_args ended the wait
+ *   DLX_E_IN_USE        `interrupt` made this call while its thread waits for the daemon
+ *   DLX_E_INVALID       an argument is NULL or makes no sense; the text says which
+ *   DLX_E_VERSION       the daemon does not know the request, or its protocol is another one
+ *   DLX_E_ACCESS        the daemon that was reached instead of a lost one refuses this user
+ *   DLX_E_FD_LIMIT      the process may open no more descriptors
+ *   DLX_E_NO_MEMORY     there is none for the request or its answer
+ *   DLX_E_FORKED        the client is the parent's
+ *   DLX_E_PROTOCOL      the answer is no answer of dlpackd
+ *   DLX_E_SYSTEM        a system call failed; the text says which
  */
 DLX_API int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_info_fn fn,
                                 void *userdata);
@@ -141,25 +156,27 @@ DLX_API int dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_pub
  * Lists publishers that are gone and whose messages subscribers hold or have yet to take, in the
  * order in which they went. Their memory stays until the last of their links ends; dlx_list_links()
  * accepts their ids. Of publishers of an earlier daemon, what programs still map is listed
- * (`former`), if the daemon speaks protocol 2.8. Errors as of dlx_list_publishers(), and
- * DLX_E_VERSION (the daemon is too old).
+ * (`former`), if the daemon speaks protocol 2.8.
+ *
+ * Returns as dlx_list_publishers(); DLX_E_VERSION (the daemon is too old).
  */
 DLX_API int dlx_list_gone_publishers(struct dlx_client *c, const char *topic,
                                      dlx_publisher_info_fn fn, void *userdata);
 
-/** Lists the links of a publisher, ordered by id. Errors as of dlx_list_publishers(), and
- *  DLX_E_NOT_FOUND. */
+/** Lists the links of a publisher, ordered by id. Returns as dlx_list_publishers(); DLX_E_NOT_FOUND
+ *  (there is no such publisher). */
 DLX_API int dlx_list_links(struct dlx_client *c, uint64_t publisher, dlx_link_info_fn fn,
                            void *userdata);
 
 /**
  * Lists the quotas of the caller's user. Root, and the daemon's own user on its main socket, see
- * those of all users, ordered by uid. Errors as of dlx_list_publishers(), and DLX_E_VERSION (the
- * daemon is too old).
+ * those of all users, ordered by uid.
+ *
+ * Returns as dlx_list_publishers(); DLX_E_VERSION (the daemon is too old).
  */
 DLX_API int dlx_list_quotas(struct dlx_client *c, dlx_quota_info_fn fn, void *userdata);
 
-/** Gets what the daemon says of itself. Errors as of dlx_list_publishers(). */
+/** Gets what the daemon says of itself. Returns as dlx_list_publishers(). */
 DLX_API int dlx_client_get_daemon_info(struct dlx_client *c, struct dlx_daemon_info *ret);
 
 #ifdef __cplusplus
