@@ -169,16 +169,21 @@ bool dlxd_drain_begin(struct dlxd_drain *drain, struct dlxd_publisher *publisher
     return true;
 }
 
-/* Checks those that are due, which are first in the list. */
+/* Those that are due are first in the list. */
+static bool has_due(const struct dlxd_list *list)
+{
+    return !dlxd_list_empty(list) && drain_of(list->next)->is_due;
+}
+
+/* Checks those that are due. The last one takes its user along, unless something else has it: then
+ * nothing may be left to do. */
 static bool end_some(struct dlxd_task *task)
 {
     struct dlxd_user *user = dlxd_container_of(task, struct dlxd_user, end_drains);
     struct dlxd_list *list = &user->drains.list;
-    while (!dlxd_list_empty(list)) {
+    while (has_due(list)) {
         struct dlxd_list *first = list->next;
         struct dlxd_drain *drain = drain_of(first);
-        if (!drain->is_due)
-            return false;
         drain->is_due = false;
         if (drain_is_over(drain)) {
             draining_end(drain);
@@ -187,9 +192,9 @@ static bool end_some(struct dlxd_task *task)
             dlxd_list_push_back(list, first);
         }
         if (dlxd_slice_is_over(user->users))
-            return true;
+            break;
     }
-    return false;
+    return has_due(list);
 }
 
 /* Checking and ending one takes about 14 us, so it is done in the time of the user who is charged

@@ -7,8 +7,8 @@
  * registered is a task, done in bounded steps. Each user (user.h) has a queue of tasks. In a turn
  * of the loop, users with tasks work one after the other for one time slice each, and the tasks of
  * a user for one step each; then the loop checks its sockets again. A step that has more to do goes
- * on until the slice is over. So a client waits for little
- * more than one slice of each other user, however many connections, requests or objects those have.
+ * on until the slice is over. So a client waits for little more than one slice of each other user,
+ * however many connections, requests or objects those have.
  *
  * If a user has made as many requests in a second as its quota allows (pace.h), a task that would
  * read another request waits, and the user's other tasks continue.
@@ -23,7 +23,7 @@ struct dlxd_user;
 struct dlxd_users;
 
 /* How long a user works before the next one, and how long a turn of many users lasts: at most one
- * step longer. Users that had no slice in a turn are first in the next one. */
+ * unit of work longer. Users that had no slice in a turn are first in the next one. */
 #define DLXD_SLICE_NS UINT64_C(250000)
 #define DLXD_TURN_NS  UINT64_C(2000000)
 

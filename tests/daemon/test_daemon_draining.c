@@ -244,6 +244,20 @@ TEST(the_end_of_their_publisher_ends_them_step_by_step)
     ck_assert_uint_lt(dlx_test_broker_n_fds(&dlx_scene), n_fds);
 }
 
+/* The user goes with the last of them, and its task with the user. The slice is over by then. */
+TEST(user_that_has_draining_links_alone_goes_with_the_last_one)
+{
+    join_and_hold(1);
+    give_back(0);
+    (void)dlxd_publisher_end(publisher);
+    dlxd_client_free(reader);
+    dlxd_client_free(writer);
+    ck_assert_uint_eq(dlxd_drains_n_all(&dlx_scene.broker), 1);
+    dlxd_work_run(&dlx_scene.broker.users, 1);
+    ck_assert_uint_eq(dlxd_drains_n_all(&dlx_scene.broker), 0);
+    ck_assert(dlxd_list_empty(&dlx_scene.broker.users.users));
+}
+
 /* Before its task has come to them: the task goes with the last of them. */
 TEST(a_look_may_end_those_whose_publisher_has_left)
 {
