@@ -55,15 +55,17 @@ static bool list_sources(const struct dlx_publisher *p, struct pollfd *fds)
 /* What a publisher waits for. */
 struct goal {
     /* Returns 0; DLX_E_FULL: not yet; or why it cannot be reached. */
-    int (*look)(struct dlx_publisher *p, const struct goal *goal);
-    enum dlx_hurry hurry; /* for another daemon; NOW_AND_THEN: the wait is for subscribers */
+    int (*look)(struct dlx_publisher *p, struct goal *goal);
+    enum dlx_hurry hurry; /* for another daemon; NOW_AND_THEN: one may come, and is not needed */
     uint32_t n_subscribers;
+    bool lacks_subscribers; /* as the last look has found */
     /* The publisher when an attempt failed: of this epoch of its client, and shown by a daemon. */
     uint64_t epoch;
     bool was_shown;
 };
 
-/* A signal ends a wait for subscribers, if the program gave no `interrupt`. */
+/* A signal ends a wait for subscribers and for room, if the program gave no `interrupt`; not one for
+ * a daemon. */
 static int ask(struct dlx_publisher *p, const struct goal *goal, struct dlx_wait *wait,
                bool signalled)
 {
@@ -128,13 +130,17 @@ static void unblock(struct dlx_publisher *p)
  * is over. Returns 0; DLX_E_TIMEOUT, without a message; and what the goal's look fails with, or
  * sleep_for_news().
  */
-static int wait_until(struct dlx_publisher *p, const struct goal *goal, struct dlx_wait *wait)
+static int wait_until(struct dlx_publisher *p, struct goal *goal, struct dlx_wait *wait)
 {
-    bool over = false;
+    bool needs_daemon = goal->hurry != DLX_HURRY_NOW_AND_THEN, over = false;
+    uint64_t next_check_ns = 0; /* subscribers that ring are no reason to ask a daemon more often */
     int r;
     for (;;) {
-        if (p->daemon.link_sock < 0 || goal->hurry != DLX_HURRY_NOW_AND_THEN)
-            dlx__publisher_check(p, dlx__now_ns(), goal->hurry, 0);
+        uint64_t now = dlx__now_ns();
+        if ((needs_daemon && now >= next_check_ns) || (!needs_daemon && p->daemon.link_sock < 0)) {
+            next_check_ns = now + DLX_RECONNECT_NS;
+            dlx__publisher_check(p, now, goal->hurry, 0);
+        }
         /* Subscribers ring if a publisher waits, also one that stores its first cursor. */
         dlx__writer_set_blocked(&p->core, true); /* again each time, as it may have moved */
         r = goal->look(p, goal);
@@ -162,6 +168,8 @@ static void arm_begin(struct dlx_publisher *p)
     p->ready.armed_block = dlx__writer_control(&p->core);
     dlx__writer_set_blocked(&p->core, true);
     (void)sleep_for_news(p, &(struct goal){0}, &once);
+    if (p->daemon.link_sock < 0)
+        dlx__publisher_check(p, dlx__now_ns(), DLX_HURRY_NOW_AND_THEN, 0);
     dlx__error_clear();
 }
 
@@ -401,25 +409,28 @@ static int fail_for_subscribers(struct dlx_publisher *p, uint32_t n_wanted,
 
 /* ---- subscribers -------------------------------------------------------------------------- */
 
-static int look_for_subscribers(struct dlx_publisher *p, const struct goal *goal)
+static int look_for_subscribers(struct dlx_publisher *p, struct goal *goal)
 {
     if (p->detours & DLX_DETOUR_REFUSED)
         return dlx__publisher_fail_refused(p);
     /* Whose links the daemon has ended are over. */
     dlx__publisher_link_find_ends(p);
-    return dlx__publisher_link_n_receiving(p) >= goal->n_subscribers ? 0 : DLX_E_FULL;
+    goal->lacks_subscribers = dlx__publisher_link_n_receiving(p) < goal->n_subscribers;
+    return goal->lacks_subscribers ? DLX_E_FULL : 0;
 }
 
 int dlx_publisher_wait(struct dlx_publisher *p, uint32_t n_subscribers, int64_t timeout_ns)
 {
-    const struct goal goal = {.look = look_for_subscribers, .n_subscribers = n_subscribers};
+    struct goal goal = {.look = look_for_subscribers, .n_subscribers = n_subscribers};
     int r = dlx__publisher_begin(p, "dlx_publisher_wait");
     if (r < 0)
         return r;
     dlx__publisher_look(p, dlx__now_ns()); /* with enough subscribers, no other look is needed */
     arm_begin(p);
     struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
-    r = wait_until(p, &goal, &wait);
+    r = look_for_subscribers(p, &goal);
+    if (r == DLX_E_FULL)
+        r = wait_until(p, &goal, &wait);
     if (r == DLX_E_TIMEOUT)
         r = fail_for_subscribers(p, n_subscribers, &wait);
     r = arm_end(p, r);
@@ -461,14 +472,15 @@ static void list_blocking(const struct dlx_publisher *p, char *ret, size_t size)
 
 /* Who keeps the publisher from publishing. Returns `code`, or DLX_E_TIMEOUT where subscribers are
  * missing that it requires; DLX_E_INTERRUPTED. */
-static int blame(struct dlx_publisher *p, int code, const struct dlx_wait *wait)
+static int blame(struct dlx_publisher *p, const struct goal *goal, int code,
+                 const struct dlx_wait *wait)
 {
     char who[DLX_ERROR_TEXT_SIZE];
-    uint32_t n = p->args.min_subscribers;
+    uint32_t n = goal->n_subscribers;
     if (p->detours & DLX_DETOUR_REJOIN)
         return dlx__fail(code, "topic %s: reliable subscribers have yet to join the new dlpackd",
                          p->topic);
-    if ((p->detours & DLX_DETOUR_REQUIRE) && dlx__publisher_link_n_receiving(p) < n) {
+    if (goal->lacks_subscribers) {
         int r = fail_for_subscribers(p, n, wait);
         if (r != DLX_E_TIMEOUT)
             return r;
@@ -490,7 +502,7 @@ static int blame(struct dlx_publisher *p, int code, const struct dlx_wait *wait)
 }
 
 /* All that a message needs before it can be published. */
-static int look_for_room(struct dlx_publisher *p, const struct goal *goal)
+static int look_for_room(struct dlx_publisher *p, struct goal *goal)
 {
     int r = 0;
     if (p->detours & DLX_DETOUR_REFUSED)
@@ -507,7 +519,7 @@ static int look_for_room(struct dlx_publisher *p, const struct goal *goal)
 
 static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)
 {
-    const struct goal goal = {.look = look_for_room, .n_subscribers = p->args.min_subscribers};
+    struct goal goal = {.look = look_for_room, .n_subscribers = p->args.min_subscribers};
     bool waits = wait->deadline != 0;
     int r = look_for_room(p, &goal);
     if (r != DLX_E_FULL && r != DLX_E_ACCESS)
@@ -529,7 +541,7 @@ static int find_room(struct dlx_publisher *p, struct dlx_wait *wait)
     }
     if (r != DLX_E_FULL && r != DLX_E_TIMEOUT)
         return r;
-    r = blame(p, r, wait);
+    r = blame(p, &goal, r, wait);
     p->stats.refused += r != DLX_E_INTERRUPTED;
     return r;
 }
@@ -553,7 +565,7 @@ static bool is_shown(const struct dlx_publisher *p)
 }
 
 /* Was it worth it to wait: can the attempt that failed be made again? */
-static int look_for_change(struct dlx_publisher *p, const struct goal *goal)
+static int look_for_change(struct dlx_publisher *p, struct goal *goal)
 {
     if (p->epoch != goal->epoch || (goal->was_shown && !is_shown(p)))
         return 0;
@@ -576,13 +588,13 @@ int dlx__publisher_go_on(struct dlx_publisher *p, int r, struct dlx_wait *wait)
     return waited == 0 ? DLX__AGAIN : waited;
 }
 
-static int look_for_daemon(struct dlx_publisher *p, const struct goal *goal)
+static int look_for_daemon(struct dlx_publisher *p, struct goal *goal)
 {
     (void)goal;
     return dlx__publisher_has_daemon(p) ? 0 : DLX_E_FULL;
 }
 
-static int look_for_all(struct dlx_publisher *p, const struct goal *goal)
+static int look_for_all(struct dlx_publisher *p, struct goal *goal)
 {
     (void)goal;
     return p->daemon.link_sock < 0 || dlx__publisher_link_have_rejoined(p, true) ? 0 : DLX_E_FULL;
@@ -590,8 +602,8 @@ static int look_for_all(struct dlx_publisher *p, const struct goal *goal)
 
 void dlx__publisher_drain(struct dlx_publisher *p, int64_t timeout_ns)
 {
-    const struct goal daemon = {.look = look_for_daemon, .hurry = DLX_HURRY_WAITING};
-    const struct goal all = {.look = look_for_all};
+    struct goal daemon = {.look = look_for_daemon, .hurry = DLX_HURRY_WAITING};
+    struct goal all = {.look = look_for_all};
     struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)}, once = {.deadline = 0};
     /* Reliable subscribers may not have been sent all that they have yet to take. */
     if (dlx__writer_head(&p->core) > dlx__writer_passed(&p->core))
@@ -599,7 +611,7 @@ void dlx__publisher_drain(struct dlx_publisher *p, int64_t timeout_ns)
     else if (dlx__writer_heeds_locks(
                  &p->core)) /* a daemon that shows it has yet to hear that it ends */
         (void)wait_until(p, &daemon, &once);
-    if (dlx__writer_head(&p->core) > p->daemon.base) {
+    if (dlx__writer_head(&p->core) > p->daemon.base && p->daemon.link_sock >= 0) {
         dlx__writer_look_for_dead(&p->core);
         (void)wait_until(p, &all, &wait);
     }

@@ -41,7 +41,7 @@ static inline int dlx__publish_room(struct dlx_publisher *p, struct dlx_wait *wa
  * The attempt returned `r`. Returns DLX__AGAIN if it is DLX__AGAIN, or if the attempt failed
  * because the publisher's daemon has ended, and there is another one now, for which this waits.
  * Else returns `r`, or why the publisher cannot go on: DLX_E_ACCESS (a daemon does not take it any
- * more), DLX_E_INTERRUPTED.
+ * more), DLX_E_INTERRUPTED, DLX_E_NO_MEMORY, DLX_E_SYSTEM.
  */
 int dlx__publisher_go_on(struct dlx_publisher *p, int r, struct dlx_wait *wait);
 
