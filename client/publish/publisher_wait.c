@@ -64,8 +64,8 @@ struct goal {
     bool was_shown;
 };
 
-/* A signal ends a wait for subscribers and for room, if the program gave no `interrupt`; not one for
- * a daemon. */
+/* A signal ends a wait for subscribers or for room, if the program gave no `interrupt`. It ends no
+ * wait for a daemon. */
 static int ask(struct dlx_publisher *p, const struct goal *goal, struct dlx_wait *wait,
                bool signalled)
 {
