@@ -92,7 +92,7 @@ struct dlx_arena *dlx__arena_policy_find(const struct dlx_arena_policy *policy, 
 uint64_t dlx__arena_policy_growth(const struct dlx_arena_policy *policy, uint64_t size);
 
 /* With `size` bytes more, is there more memory than was needed lately, and the slack? As
- * dlx__heap_drop_excess(). */
+ * dlx__heap_find_excess(). */
 bool dlx__arena_policy_is_excess(const struct dlx_arena_policy *policy, uint64_t size,
                                  struct dlx_arena_policy_peak *peak, uint64_t now, uint64_t window);
 

@@ -749,17 +749,6 @@ void dlx__heap_freeze(struct dlx_heap *heap, struct dlx_heap_aside *aside)
     retry_stuck(heap);
 }
 
-static uint32_t drop(struct dlx_heap *heap, struct dlx_arena **at)
-{
-    struct dlx_arena *arena = *at;
-    uint32_t id = arena->id;
-    *at = arena->next;
-    heap->n_arenas--;
-    heap->bytes -= arena->size;
-    heap_free_arena(heap, arena);
-    return id;
-}
-
 /* Fewer bytes than this are kept for the next message, whatever it is. */
 #define TRIM_LEAST (UINT64_C(1) << 20)
 /* More empty memory than this share of what is in use, and so many bytes, are too much. */
@@ -781,20 +770,20 @@ uint64_t dlx__heap_excess(const struct dlx_heap *heap, bool all)
     return heap->bytes - DLX_MIN(heap->bytes, most);
 }
 
-uint32_t dlx__heap_drop_excess(struct dlx_heap *heap, uint64_t size, uint64_t now, uint64_t window)
+uint32_t dlx__heap_find_excess(struct dlx_heap *heap, uint64_t size, uint64_t now, uint64_t window)
 {
     struct dlx_arena_policy fit = policy_of(heap);
     if (!dlx__arena_policy_is_excess(&fit, size, &heap->peak, now, window))
         return 0;
-    return dlx__heap_drop_empty(heap);
+    return dlx__heap_find_any_empty(heap);
 }
 
-uint32_t dlx__heap_drop_empty(struct dlx_heap *heap)
+uint32_t dlx__heap_find_any_empty(struct dlx_heap *heap)
 {
     (void)empty_payload_cache(heap);
-    for (struct dlx_arena **at = &heap->arenas; *at; at = &(*at)->next)
-        if ((*at)->n_blocks == 0)
-            return drop(heap, at);
+    for (const struct dlx_arena *arena = heap->arenas; arena; arena = arena->next)
+        if (arena->n_blocks == 0)
+            return arena->id;
     return 0;
 }
 
@@ -840,7 +829,11 @@ void dlx__heap_drop(struct dlx_heap *heap, uint32_t id)
     struct dlx_arena **at = &heap->arenas;
     while ((*at)->id != id)
         at = &(*at)->next;
-    (void)drop(heap, at);
+    struct dlx_arena *arena = *at;
+    *at = arena->next;
+    heap->n_arenas--;
+    heap->bytes -= arena->size;
+    heap_free_arena(heap, arena);
 }
 
 uint64_t dlx__heap_n_deleted_again(const struct dlx_heap *heap)

@@ -131,13 +131,13 @@ dlx_for_gpu void dlx__heap_drop(struct dlx_heap *heap, uint32_t id);
 
 /*
  * An arena of `size` bytes is about to be added: if that makes more than what was used lately and
- * some slack, unmap an empty one and return its id. 0: nothing is to go. `now` is the current
+ * some slack, returns the id of an empty one, which is to go. 0: none is. `now` is the current
  * message number, `window` how many messages "lately" is.
  */
-dlx_for_gpu uint32_t dlx__heap_drop_excess(struct dlx_heap *heap, uint64_t size, uint64_t now,
+dlx_for_gpu uint32_t dlx__heap_find_excess(struct dlx_heap *heap, uint64_t size, uint64_t now,
                                            uint64_t window);
-/* Unmap an empty arena and return its id; 0 if there is none. */
-dlx_for_gpu uint32_t dlx__heap_drop_empty(struct dlx_heap *heap);
+/* The id of an empty arena, now that no block is kept for the next message; 0: there is none. */
+dlx_for_gpu uint32_t dlx__heap_find_any_empty(struct dlx_heap *heap);
 
 /*
  * The daemon that knew the arenas has ended. Set aside, they are as they were, but nothing is put

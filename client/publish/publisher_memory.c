@@ -22,12 +22,12 @@
 /* So long a daemon that gave no arena is not asked for one, if there is another way. */
 #define CROWDED_NS UINT64_C(1000000000)
 
-/* Tell the daemon, which may have no time for it now, and unmap. */
-static bool drop_arena(struct dlx_publisher *p, uint32_t id)
+/* Tell the daemon, and unmap. What it cannot be told of now is charged, and stays. */
+static bool drop_arena(struct dlx_publisher *p, uint64_t id, uint32_t arena)
 {
-    if (dlx__call_arena_drop(p->client, p->id, id) == DLX_E_FULL)
+    if (dlx__call_arena_drop(p->client, id, arena) == DLX_E_FULL)
         return false;
-    dlx__heap_drop(p->heap, id);
+    dlx__heap_drop(p->heap, arena);
     return true;
 }
 
@@ -40,7 +40,7 @@ static bool drop_arenas(struct dlx_publisher *p, uint64_t bytes, uint32_t n)
         uint32_t id = dlx__heap_find_empty(p->heap, bytes, &size);
         if (id == 0)
             return true;
-        if (!drop_arena(p, id))
+        if (!drop_arena(p, p->id, id))
             break;
         bytes -= DLX_MIN(bytes, size);
     }
@@ -51,10 +51,8 @@ bool dlx__publisher_drop_empty(struct dlx_publisher *p)
 {
     bool any = false;
     uint32_t arena;
-    while ((arena = dlx__heap_drop_empty(p->heap))) {
-        (void)dlx__call_arena_drop(p->client, p->id, arena);
+    while ((arena = dlx__heap_find_any_empty(p->heap)) && drop_arena(p, p->id, arena))
         any = true;
-    }
     return any;
 }
 
@@ -62,8 +60,9 @@ static void drop_excess(struct dlx_publisher *p, uint64_t id, uint64_t bytes)
 {
     uint32_t arena;
     uint64_t window = (uint64_t)DLX_TRIM_EVERY * p->args.depth;
-    while ((arena = dlx__heap_drop_excess(p->heap, bytes, dlx__writer_head(&p->core), window)))
-        (void)dlx__call_arena_drop(p->client, id, arena);
+    while ((arena = dlx__heap_find_excess(p->heap, bytes, dlx__writer_head(&p->core), window)) &&
+           drop_arena(p, id, arena))
+        ;
 }
 
 struct populating {

@@ -259,8 +259,9 @@ static int grow_heap(struct dlx_publisher *p, struct dlx_heap *heap, uint64_t si
         return dlx__fail(DLX_E_NO_MEMORY, "a tensor or a set may have at most %s",
                          DLX_AMOUNT(DLX_SHM_ARENA_MAX));
     uint64_t window = (uint64_t)DLX_TRIM_EVERY * p->args.depth;
-    while (dlx__heap_drop_excess(heap, bytes, dlx__writer_head(&p->core), window))
-        ;
+    for (uint32_t id;
+         (id = dlx__heap_find_excess(heap, bytes, dlx__writer_head(&p->core), window));)
+        dlx__heap_drop(heap, id);
     int r = dlx__gpu_exports_allocate(p->gpu->exports, (int32_t)device.device_type,
                                       device.device_id, bytes, &export);
     if (r < 0)
@@ -306,9 +307,10 @@ static int find_heap_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64
     (void)dlx__heap_put_anywhere(heap, before);
     if (r != DLX_E_FULL)
         return r;
-    if (grown == DLX_E_NO_MEMORY && dlx__heap_drop_empty(heap)) {
-        while (dlx__heap_drop_empty(heap))
-            ;
+    bool any = false;
+    for (uint32_t id; grown == DLX_E_NO_MEMORY && (id = dlx__heap_find_any_empty(heap)); any = true)
+        dlx__heap_drop(heap, id);
+    if (any) {
         grown = grow_heap_and_take(p, heap, size, ret);
         if (grown == 0)
             return 0;
@@ -323,12 +325,10 @@ static int find_heap_room(struct dlx_publisher *p, struct dlx_heap *heap, uint64
 static void trim(struct dlx_publisher *p, struct dlx_heap *heap)
 {
     struct dlx_gpu_heap *of = find(p, dlx__heap_kind(heap)->device);
-    uint64_t size, bytes;
-    uint32_t id;
     if (dlx__writer_head(&p->core) < of->next_trim)
         return;
-    bytes = dlx__heap_trim(heap, of->next_trim > 0);
-    while ((id = dlx__heap_find_empty(heap, bytes, &size))) {
+    uint64_t size, bytes = dlx__heap_trim(heap, of->next_trim > 0);
+    for (uint32_t id; (id = dlx__heap_find_empty(heap, bytes, &size));) {
         dlx__heap_drop(heap, id);
         bytes -= DLX_MIN(bytes, size);
     }

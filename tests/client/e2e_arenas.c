@@ -5,6 +5,7 @@
 
 #include "client/control/call.h"
 #include "client/publish/publisher.h"
+#include "client/publish/publisher_memory.h"
 #include "client/subscribe/subscription.h"
 #include "tests/harness/stream.h"
 
@@ -107,6 +108,29 @@ TEST(a_burst_leaves_what_the_next_one_may_need)
     ck_assert_uint_eq(charged_bytes(c), bytes);
 }
 
+/* One of 2 MiB and one of `mib` MiB are there, and nothing is in them. */
+static struct dlx_publisher *make_empty_arenas(struct dlx_client *c, int64_t mib)
+{
+    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &one);
+    auto_tensor *t = dlx_test_stream_alloc(p, N(2), 1), *u = dlx_test_stream_alloc(p, N(mib), 2);
+    ck_assert_uint_eq(dlx_test_stream_stats(p).n_arenas, 2);
+    return p;
+}
+
+/* The connection has no time for that: another call is on its way. */
+TEST(an_arena_that_the_daemon_cannot_be_told_of_stays)
+{
+    auto_client *c = dlx_test_stream_connect();
+    auto_publisher *p = make_empty_arenas(c, 9);
+    dlx__heap_collect(p->heap);
+    ck_assert_int_eq(dlx__lock_until(&c->lock, UINT64_MAX), 0);
+    ck_assert(!dlx__publisher_drop_empty(p));
+    dlx__lock_release(&c->lock);
+    ck_assert_uint_eq(charged_bytes(c), dlx_test_stream_stats(p).arena_bytes);
+    ck_assert(dlx__publisher_drop_empty(p));
+    ck_assert_uint_eq(charged_bytes(c), 0);
+}
+
 /* Of several sizes in turn, each held for a while: after the first messages no arena comes or
  * goes. */
 TEST(a_steady_stream_keeps_its_arenas)
@@ -152,15 +176,6 @@ TEST(a_set_lies_in_one_arena_with_its_manifest)
             ck_assert_uint_eq(*(const uint8_t *)dlx_message_tensor_peek(m, i)->data,
                               (uint8_t)(i + (uint32_t)round));
     }
-}
-
-/* One of 2 MiB and one of `mib` MiB are there, and nothing is in them. */
-static struct dlx_publisher *make_empty_arenas(struct dlx_client *c, int64_t mib)
-{
-    struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &one);
-    auto_tensor *t = dlx_test_stream_alloc(p, N(2), 1), *u = dlx_test_stream_alloc(p, N(mib), 2);
-    ck_assert_uint_eq(dlx_test_stream_stats(p).n_arenas, 2);
-    return p;
 }
 
 TEST(without_a_daemon_a_large_tensor_goes_where_it_fits)

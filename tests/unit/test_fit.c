@@ -20,8 +20,8 @@ static uint64_t grown, dropped;
 static uint64_t drop_excess(uint64_t size)
 {
     uint64_t before = dlx__heap_bytes(heap);
-    while (dlx__heap_drop_excess(heap, size, now, WINDOW))
-        ;
+    for (uint32_t id; (id = dlx__heap_find_excess(heap, size, now, WINDOW));)
+        dlx__heap_drop(heap, id);
     return before - dlx__heap_bytes(heap);
 }
 
@@ -60,8 +60,9 @@ LOOP_TEST(a_large_block_has_an_arena_of_its_own, 0, 2)
     struct dlx_block *small = take(256);
     ck_assert_uint_eq(dlx__block_arena_id(small), 2);
     give(large);
-    ck_assert_uint_eq(dlx__heap_drop_empty(heap), 1);
-    ck_assert_uint_eq(dlx__heap_drop_empty(heap), 0);
+    ck_assert_uint_eq(dlx__heap_find_any_empty(heap), 1);
+    dlx__heap_drop(heap, 1);
+    ck_assert_uint_eq(dlx__heap_find_any_empty(heap), 0);
     give(small);
 }
 
