@@ -10,13 +10,13 @@
  * multiply. */
 #define MEASURE_NS     UINT64_C(10000000)
 #define MEASURE_NS_MAX (UINT64_C(1) << 32)
-/* Of that time, in parts, the looks at the system's clock at both ends may have taken: we may have
- * been interrupted between it and the counter. */
+/* The share of that time that looks at the system's clock may take at both ends: an interrupt may
+ * come between a look at it and at the counter. */
 #define LOOK_PART 4096U
 /* A look that takes longer is tried again, so often at most. */
 #define LOOK_NS   UINT64_C(250)
 #define LOOKS_MAX 3
-/* One that takes longer does not tell when in it the time was that. */
+/* A look that takes longer does not tell when in its course the clock had that time. */
 #define LOOK_NS_MAX UINT64_C(2500)
 /* A rate that changes by more than this part is that of another counter: a virtual machine has
  * moved. */

@@ -135,7 +135,7 @@ static bool parse_numbers(const char *p, DLDataType *ret)
     return true;
 }
 
-/* What follows a name: nothing, "x4", or "_x2" as PyTorch has it. */
+/* The lanes after a name: nothing, "x4", or "_x2" as PyTorch writes them. */
 static bool parse_lanes(const char *p, unsigned *ret)
 {
     *ret = 1;

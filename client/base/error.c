@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What the library says about itself: its errors in words, and its version. */
+/* The library in words: its errors and its version. */
 
 #include "common/error.h"
 #include <dlx/dlx.h>

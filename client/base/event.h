@@ -2,7 +2,7 @@
 #ifndef DLX_CLIENT_EVENT_H
 #define DLX_CLIENT_EVENT_H
 
-/* Who came and who went, until somebody asks: the last DLX_EVENTS_MAX of it. */
+/* Peers that came and went, until the program asks: the last DLX_EVENTS_MAX events. */
 
 #include "common/util.h"
 #include <dlx/dlx.h>

@@ -41,7 +41,7 @@ struct dlx_mapped_source {
     uint64_t epoch;
     uint64_t publisher;
     bool is_publisher;
-    /* Of a link that its subscription has left: messages that are still out. */
+    /* Messages that are still out, of a link that its subscription has left. */
     const _Atomic uint64_t *n_out;
     uint64_t subscription;
     char topic[];
@@ -63,14 +63,14 @@ struct dlx_mapped *dlx__mapped_unref(struct dlx_mapped *mapped);
 int dlx__mapped_source_new(struct dlx_mapped_source **ret, struct dlx_mapped *mapped,
                            uint64_t epoch, uint64_t publisher, const char *topic,
                            bool is_publisher);
-/* Its owner lets go of it; it goes with its last region. Returns NULL; accepts NULL. */
+/* The owner lets go of the source, which goes with its last region. Returns NULL; accepts NULL. */
 struct dlx_mapped_source *dlx__mapped_source_unref(struct dlx_mapped_source *source);
 
-/* It was mapped. Without a source (NULL), which is fine, nothing is noted and `ret` is NULL.
- * Returns 0; DLX_E_NO_MEMORY. */
+/* Note that a region was mapped. Without a source (NULL), which is fine, nothing is noted and `ret`
+ * is NULL. Returns 0; DLX_E_NO_MEMORY. */
 int dlx__mapped_add(struct dlx_mapped_source *source, uint64_t number, const void *map,
                     uint64_t size, struct dlx_mapped_region **ret);
-/* It is unmapped. Accepts NULL. */
+/* Note that a region is unmapped. Accepts NULL. */
 void dlx__mapped_remove(struct dlx_mapped_region *region);
 /* The same for the control block at this address. */
 void dlx__mapped_remove_control(struct dlx_mapped *mapped, const void *map);

@@ -21,7 +21,7 @@ bool dlx__debug(void)
     /* Not for a program with more rights than who set its environment (AT_SECURE). */
     const char *value = secure_getenv("DLX_DEBUG");
     int first = value && strcmp(value, "1") == 0 ? ON : OFF;
-    /* What dlx_set_debug() said meanwhile holds. */
+    /* A call of dlx_set_debug() in between holds. */
     if (!atomic_compare_exchange_strong_explicit(&mode, &now, first, memory_order_relaxed,
                                                  memory_order_relaxed))
         first = now;

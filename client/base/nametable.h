@@ -17,8 +17,7 @@ struct dlx_nametable;
 int dlx__nametable_new(struct dlx_nametable **ret, uint32_t n_keys);
 struct dlx_nametable *dlx__nametable_free(struct dlx_nametable *table);
 
-/* What add takes: keys of a large set are hashed ahead, and the caches asked for their places in
- * the table. */
+/* A key for add: keys of a large set are hashed ahead, and their places in the table prefetched. */
 uint32_t dlx__nametable_hash(const struct dlx_nametable *table, const void *key, uint32_t key_size);
 
 /* Add a key of at most 65,535 bytes, borrowed, with its hash and an index up to 65,535. Returns

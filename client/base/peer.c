@@ -54,8 +54,8 @@ int dlx__peers_get(struct dlx_peers *peers, uint64_t client, uint32_t pid, int b
     return r;
 }
 
-/* A number of this process's pid namespace, which that of the daemon is not always. 0: it cannot be
- * seen. */
+/* The pid in the namespace of this process, which is not always that of the daemon. 0: the process
+ * cannot be seen. */
 static long pid_of(int pidfd)
 {
     char path[64], line[128];

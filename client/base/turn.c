@@ -5,7 +5,7 @@
 
 /* Calls in a row after which a thread gets the turn for its own. */
 #define OWN_AFTER 64U
-/* Who lost it so often does not get it again: membarrier() takes microseconds. */
+/* A thread that lost the turn so often does not own it again: membarrier() takes microseconds. */
 #define LOST_MAX 4U
 
 static bool membarrier(int command)

@@ -15,11 +15,11 @@
 #include <stdatomic.h>
 
 struct dlx_turn {
-    _Atomic(const void *) owner; /* NULL: nobody */
+    _Atomic(const void *) owner; /* NULL: none */
     _Atomic uint32_t inside;     /* the owner is in a call */
-    _Atomic uint32_t busy;       /* somebody is who does not own it, or wants to be */
-    bool is_foreign;             /* whoever is in a call is not the owner; false between calls */
-    /* Of whoever is in a call. */
+    _Atomic uint32_t busy; /* a thread that does not own the turn is in a call, or wants to be */
+    bool is_foreign;       /* the thread in a call is not the owner; false between calls */
+    /* Of the thread that is in a call. */
     const void *last;
     uint32_t n_same; /* calls of `last` in a row */
     uint32_t n_lost; /* times that an owner was not alone after all */
@@ -48,8 +48,8 @@ static inline bool dlx__turn_begin(struct dlx_turn *turn)
     return dlx__turn_begin_slowly(turn);
 }
 
-/* Whoever is in a call gives up owning the turn: until the call ends, this thread's further calls
- * are refused as those of others are. */
+/* The thread in a call gives up owning the turn: until the call ends, its further calls are refused
+ * as those of other threads are. */
 static inline void dlx__turn_disown(struct dlx_turn *turn)
 {
     atomic_store_explicit(&turn->owner, NULL, memory_order_relaxed);

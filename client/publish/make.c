@@ -212,8 +212,7 @@ void dlx__publish_handed_over(struct dlx_block *own, const struct dlx_publish_ar
 
 /* ---- sets --------------------------------------------------------------------------------- */
 
-/* How many items ahead the caches are asked for what is looked at: a large set does not fit into
- * one. */
+/* How many items ahead tensors and blocks are prefetched: a large set does not fit into a cache. */
 #define AHEAD 8U
 
 struct set {
@@ -420,8 +419,8 @@ static int place_item(struct dlx_publisher *p, struct set *set, uint32_t i,
     return 0;
 }
 
-/* Of ours: the lines of its block that are looked at. The address is the caller's, and none is
- * wrong here. */
+/* Prefetch the lines of the block that are read, if the tensor is ours. The address is the
+ * caller's, and no address is wrong here. */
 static void prefetch_tensor(const DLManagedTensorVersioned *t)
 {
     for (size_t line = 0; line <= offsetof(struct dlx_block, inline_dims) + 72; line += 64)

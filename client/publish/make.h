@@ -94,14 +94,15 @@ int dlx__publish_manifest(struct dlx_publisher *p, const struct dlx_manifest_ite
 dlx_for_gpu bool dlx__publish_shares(const struct dlx_block *own,
                                      const struct dlx_publish_args *args);
 
-/* Its message is out: whose is the tensor now? */
+/* The message is out: say whose its tensor is now. */
 dlx_for_gpu void dlx__publish_handed_over(struct dlx_block *own,
                                           const struct dlx_publish_args *args);
 
 /* What a message is made of. */
 struct dlx_parcel {
     const uint64_t *words; /* of its entry, but for the time */
-    /* Its payload, a list by `next`: they come back when nobody needs it any more. */
+    /* Its payload, a list by `next`: the blocks come back when no subscriber needs the message any
+     * more. */
     struct dlx_block *blocks;
     uint64_t bytes;
     uint64_t copied_bytes;

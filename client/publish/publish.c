@@ -152,7 +152,7 @@ static int alloc_parts(struct dlx_publisher *p, const struct dlx_tensor_spec *sp
         if (r < 0) {
             while (i-- > 0) {
                 ret[i]->deleter(ret[i]);
-                ret[i] = NULL; /* who deletes all that it has does not delete it again */
+                ret[i] = NULL; /* a caller may delete all entries that are not NULL */
             }
             return r;
         }
@@ -351,7 +351,8 @@ static void announce_rest(struct dlx_publisher *p)
         dlx__publish_announce(p);
 }
 
-/* Put one of them, of whatever kind. Returns 1: it was copied, and stays the caller's to delete. */
+/* Put one tensor of the batch, of whatever kind. Returns 1: the tensor was copied, and stays the
+ * caller's to delete. */
 static int put_any(struct dlx_publisher *p, struct batch *batch, const DLTensor *t,
                    struct dlx_block *own, bool padded)
 {

@@ -38,7 +38,7 @@ struct dlx_publisher_memory {
     uint64_t crowded_until; /* no arena could be had: until then what fits anywhere will do */
 };
 
-/* What that daemon made for it, and knows of it. */
+/* What that daemon made for the publisher, and knows of it. */
 struct dlx_publisher_daemon {
     const struct dlx_memory *memory; /* the daemon's kind */
     int link_sock;                   /* -1 once the daemon is gone */
@@ -48,14 +48,14 @@ struct dlx_publisher_daemon {
     const void *membership;
     uint64_t membership_size;
     uint64_t origin;    /* the publisher's id with the first daemon */
-    uint64_t base;      /* this one does not know the messages up to here */
+    uint64_t base;      /* this daemon does not know the messages up to here */
     bool has_succeeded; /* it knows that there are as many messages as it retains */
 };
 
 /* When to look whether it is there. */
 struct dlx_publisher_watch {
     uint64_t next_look_ns;
-    bool had_daemon_tid; /* it was there when we looked last, by its own word */
+    bool had_daemon_tid; /* the daemon was there at the last look, by its own word */
     int64_t linger_ns;   /* how long a close waits for subscribers on their way to a new daemon */
     char refusal[DLX_ERROR_TEXT_SIZE]; /* what the daemon said: DLX_DETOUR_REFUSED */
 };
@@ -90,7 +90,7 @@ struct dlx_publisher_joins {
  * call looks, so that it misses nothing that comes later, and until a call succeeds.
  */
 struct dlx_publisher_ready {
-    int fd;                  /* the epoll; -1: nobody asked for it */
+    int fd;                  /* the epoll; -1: the program did not ask for it */
     int sources;             /* its member, an epoll; at first an eventfd that is readable */
     int timer;               /* in `sources`: where nothing rings */
     uint64_t pause_ns;       /* how long the timer was set to look for a daemon; 0: it was not */
@@ -145,7 +145,7 @@ int dlx__publisher_note(const struct dlx_publisher *p, uint64_t epoch,
                         const struct dlx_new_publisher *made, const void *control,
                         struct dlx_mapped_source **ret);
 
-/* It was refused: DLX_E_ACCESS, with the daemon's words. */
+/* Fail as a daemon refused the publisher: DLX_E_ACCESS, with the daemon's words. */
 int dlx__publisher_fail_refused(const struct dlx_publisher *p);
 
 /* Why dlx__publisher_begin() refuses. */
@@ -158,7 +158,7 @@ int dlx__publisher_keep_control(const struct dlx_publisher_args *args, int borro
 /* Entries of its control block. */
 uint32_t dlx__publisher_n_entries(const struct dlx_publisher_args *args);
 
-/* It has as many messages as it retains: what predecessors left may go. */
+/* The publisher has as many messages as it retains: those that predecessors left may go. */
 void dlx__publisher_succeed(struct dlx_publisher *p);
 
 /* A call on the publisher begins. Returns 0, then dlx__publisher_leave() ends it; DLX_E_INVALID

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The calls on a publisher that publish nothing and wait for nobody: its beginning, its end, its
- * counters and its events. */
+/* The calls on a publisher that publish nothing and do not wait for subscribers: its beginning, its
+ * end, its counters and its events. */
 
 #include "client/control/call.h"
 #include "client/control/wait.h"
@@ -212,8 +212,8 @@ int dlx_publisher_new(struct dlx_client *c, const char *topic,
     return 0;
 }
 
-/* What the daemon keeps is charged: give back the arenas that have none of it, nor of what
- * subscribers have yet to take. */
+/* The daemon charges what it keeps: give back arenas that have neither a retained message nor one
+ * that subscribers have yet to take. */
 static void keep_only_retained(struct dlx_publisher *p)
 {
     dlx__writer_set_kept(&p->core, p->retain);

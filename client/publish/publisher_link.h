@@ -73,9 +73,9 @@ void dlx__publisher_link_find_ends(struct dlx_publisher *p);
 /* Has every subscription with a link by a former daemon, or every reliable one, a link by this
  * daemon? */
 bool dlx__publisher_link_have_rejoined(const struct dlx_publisher *p, bool all);
-/* It has published its last message: tell every link how far its stream came, less what the
- * daemon keeps. Who sees all of its control blocks knows it from these; who has not come to the
- * new daemon does not. */
+/* The publisher has published its last message: tell every link how far the stream came, less what
+ * the daemon keeps. A subscriber that sees all control blocks of the publisher knows that from
+ * them; one that has yet to come to the new daemon does not. */
 void dlx__publisher_link_tell_end(struct dlx_publisher *p);
 /* The daemon that made the links has ended. */
 void dlx__publisher_link_set_foreign(struct dlx_publisher *p);

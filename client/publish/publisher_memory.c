@@ -10,9 +10,8 @@
 #include "common/memory.h"
 #include <string.h>
 
-/* So many bytes of blocks are taken before it is looked which ones nobody needs any more:
- * looking at cursors and hold words disturbs the readers, so for small messages it is done once
- * in many. */
+/* So many bytes of blocks are taken between two looks for blocks that no subscriber needs any more:
+ * reading cursors and hold words disturbs the readers, so small messages do it once in many. */
 #define FREE_GROWTH (UINT64_C(32) << 10)
 
 /* What is not in use goes back after `depth` messages if it is much, else after so many times
@@ -144,14 +143,14 @@ int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory
                       : r;
 }
 
-/* Memory that nobody needs any more goes back, a part with each of the next messages: all of it
+/* Memory that no message needs any more goes back, a part with each of the next messages: all of it
  * after `depth`. */
 static void __attribute__((noinline)) trim(struct dlx_publisher *p)
 {
     bool much = dlx__heap_bytes(p->heap) > TRIM_MUCH, goes_on = p->memory.trim_step > 0;
     uint32_t every = much ? 1 : DLX_TRIM_EVERY;
     if (!goes_on) {
-        /* Or what nobody needs counts as used. */
+        /* Else memory that no message needs counts as used. */
         while (much && dlx__writer_reclaim(&p->core, false) > 0)
             ;
         p->memory.n_trims += every;
@@ -180,7 +179,8 @@ int dlx__publisher_reclaim(struct dlx_publisher *p, struct dlx_heap *heap, uint6
             continue;
         if (cut || dlx__writer_n_retired(&p->core) == 0)
             return DLX_E_FULL;
-        /* Before taking more memory: who holds, and is dead? And who holds more than it may? */
+        /* Before more memory is taken: free what dead subscribers hold, and cut links that hold
+         * more than they may. */
         if (!looked)
             dlx__writer_look_for_dead(&p->core);
         else if (!dlx__publisher_link_cut(p))

@@ -12,12 +12,12 @@
 #define DLX_TRIM_EVERY UINT32_C(16)
 
 /*
- * A block of `size` bytes: from the heap, from messages that nobody needs any more, or from a new
- * arena. Errors as of dlx_alloc().
+ * A block of `size` bytes: from the heap, from messages that no subscriber needs any more, or from
+ * a new arena. Errors as of dlx_alloc().
  */
 int dlx__publisher_block(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret);
-/* Likewise, of what goes when `other` does (NULL: some other): it lies where that does, if there
- * is room. */
+/* Likewise, for a block that goes when `other` does (NULL: some other): it lies beside that, if
+ * there is room. */
 int dlx__publisher_block_beside(struct dlx_publisher *p, const struct dlx_block *other,
                                 uint64_t size, struct dlx_block **ret);
 
@@ -29,8 +29,8 @@ int dlx__publisher_block_of(struct dlx_publisher *p, struct dlx_heap *heap, uint
                             struct dlx_block **ret);
 
 /*
- * Let messages that nobody needs any more go until the heap, which is the publisher's, has `size`
- * bytes, and with `drop` some that are not passed. DLX_E_FULL: none can go any more.
+ * Let messages that no subscriber needs any more go until the heap, which is the publisher's, has
+ * `size` bytes, and with `drop` some that are not passed. DLX_E_FULL: none can go any more.
  */
 dlx_for_gpu int dlx__publisher_reclaim(struct dlx_publisher *p, struct dlx_heap *heap,
                                        uint64_t size, bool drop, struct dlx_block **ret);

@@ -18,7 +18,7 @@ static bool read_last_notifications(struct dlx_publisher *p)
     return p->daemon.link_sock < 0 || !dlx__writer_misses_link(&p->core);
 }
 
-/* Everything that was counted, in a control block that nobody sees yet. */
+/* Write all counters into a control block that no subscriber sees yet. */
 static void carry_counters(const struct dlx_publisher *p, struct dlx_shm_control *control)
 {
     dlx_store64_relaxed(&control->published, dlx__writer_head(&p->core));
@@ -61,8 +61,8 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
         carry_counters(p, control);
     if (r == 0)
         r = dlx__call_publisher_ready(p->client, made->id, DLX_RECONNECT_PATIENCE_NS, &unanswered);
-    /* It is announced, and whoever it should wait for may not come in time: it counts what it
-     * misses. */
+    /* The publisher is announced, and a subscriber that it should wait for may come too late: that
+     * counts what it misses. */
     if (r == DLX_E_FULL)
         r = 0;
     /* Without an answer, subscribers may have been told all the same, and left their old links
@@ -199,7 +199,7 @@ void dlx__publisher_check(struct dlx_publisher *p, uint64_t now, enum dlx_hurry 
     if (p->client->interrupt) /* it runs while this call waits for the daemon */
         dlx__turn_disown(&p->turn);
     int r = dlx__client_reconnect(p->client, p->epoch, hurry);
-    /* In use: a daemon that is there refused it, when nobody waited for the answer. */
+    /* In use: a daemon that is there refused the publisher, when no call waited for the answer. */
     if (r == 0 || r == DLX_E_IN_USE)
         r = resume(p, n_put);
     note_answer(p, now, r);

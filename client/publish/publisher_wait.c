@@ -31,18 +31,18 @@ static bool drain_bell(int fd)
 static bool list_sources(const struct dlx_publisher *p, struct pollfd *fds)
 {
     uint32_t n_links = dlx__writer_n_links(&p->core);
-    /* What cannot be added now is no reason to wake up. */
+    /* A descriptor that cannot be added now is no reason to wake up. */
     bool deaf = p->joins.state != DLX_PUBLISHER_JOINS_PICKED_UP;
     fds[0] = (struct pollfd){.fd = deaf ? -1 : p->daemon.link_sock, .events = POLLIN};
     for (uint32_t i = 0; i < n_links; i++) {
         const struct dlx_publisher_link *link =
             dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
         fds[1 + 2 * i] = (struct pollfd){.fd = link->hung_up ? -1 : link->bell, .events = POLLIN};
-        /* Of the dead nothing more is to be heard. */
+        /* A dead process says nothing more. */
         fds[2 + 2 * i] = (struct pollfd){
             .fd = dlx__writer_link_is_dead(&link->core) ? -1 : link->peer->pidfd, .events = POLLIN};
     }
-    /* Whoever is missing may leave before the daemon has told of it: no packet comes then, but
+    /* A missing subscriber may leave before the daemon has told of it: no packet comes then, but
      * `joins` is lowered. */
     bool looks_again = deaf || dlx__writer_misses_link(&p->core);
     /* Nothing else tells that the daemon has ended the link of who hung up. */
@@ -101,8 +101,8 @@ static int sleep_for_news(struct dlx_publisher *p, const struct goal *goal, stru
     for (uint32_t i = 0; n > 0 && i < n_links; i++) {
         struct dlx_publisher_link *link = dlx__publisher_link_of(dlx__writer_link_at(&p->core, i));
         short bell = fds[1 + 2 * i].revents;
-        /* It will ring no more. What it holds still counts until its page says CLOSED and holds
-         * nothing, or until its process is dead. */
+        /* The subscriber will ring no more. Messages that it holds count until its page says CLOSED
+         * and holds nothing, or until its process is dead. */
         if ((bell & (POLLHUP | POLLERR)) || ((bell & POLLIN) && !drain_bell(link->bell)))
             link->hung_up = true;
         if (fds[2 + 2 * i].revents) {
@@ -110,7 +110,7 @@ static int sleep_for_news(struct dlx_publisher *p, const struct goal *goal, stru
             dlx__publisher_link_end(p, link);
         }
     }
-    /* These last: links come, and go. */
+    /* Joins and ends last: links come, and go. */
     dlx__publisher_link_find_ends(p);
     if (fds[0].revents)
         dlx__publisher_link_env.pick_up(p);
@@ -413,7 +413,7 @@ static int look_for_subscribers(struct dlx_publisher *p, struct goal *goal)
 {
     if (p->detours & DLX_DETOUR_REFUSED)
         return dlx__publisher_fail_refused(p);
-    /* Whose links the daemon has ended are over. */
+    /* Links that the daemon has ended are over. */
     dlx__publisher_link_find_ends(p);
     goal->lacks_subscribers = dlx__publisher_link_n_receiving(p) < goal->n_subscribers;
     return goal->lacks_subscribers ? DLX_E_FULL : 0;
@@ -450,7 +450,8 @@ static const char *why_not_attached(const struct dlx_publisher *p)
                                    : "dlpackd has yet to tell of them";
 }
 
-/* Others hold memory, and stop nobody. Nothing, if they have gone on meanwhile. */
+/* Other subscribers hold memory, but do not stop the publisher. Say nothing if all have gone on
+ * meanwhile. */
 static void list_blocking(const struct dlx_publisher *p, char *ret, size_t size)
 {
     size_t used = 0;
@@ -470,8 +471,8 @@ static void list_blocking(const struct dlx_publisher *p, char *ret, size_t size)
     }
 }
 
-/* Who keeps the publisher from publishing. Returns `code`, or DLX_E_TIMEOUT where subscribers are
- * missing that it requires; DLX_E_INTERRUPTED. */
+/* Name the subscribers that keep the publisher from publishing. Returns `code`, or DLX_E_TIMEOUT
+ * where required subscribers are missing; DLX_E_INTERRUPTED. */
 static int blame(struct dlx_publisher *p, const struct goal *goal, int code,
                  const struct dlx_wait *wait)
 {

@@ -17,7 +17,7 @@
 
 /* How often a daemon may end between our connecting and its answer. */
 #define TRIES_MAX 16
-/* How often it is looked whether a daemon that restarts listens again. */
+/* Time between two looks for a daemon that restarts. */
 #define RESTART_POLL_NS UINT64_C(10000000)
 /*
  * How often a caller who waits (`wait_ns`) looks for a daemon: first after so long, then twice as
@@ -39,7 +39,7 @@ static int name_socket(struct dlx_client *c, const char *path)
     return 0;
 }
 
-/* ---- nobody named a socket ----------------------------------------------------------------- */
+/* ---- no socket was named ------------------------------------------------------------------- */
 
 static int64_t time_left(uint64_t deadline)
 {
@@ -63,9 +63,9 @@ static int open_socket_path(struct dlx_client *c, const struct dlx_socket_path_e
 }
 
 /*
- * The machine's daemon is restarting: its socket is there, and nobody listens. Whoever started a
- * private daemon now would not see the topics of those who wait. Returns as open_socket_path()
- * does.
+ * The machine's daemon is restarting: its socket is there, and nobody listens. A program that
+ * started a private daemon now would not see the topics of those that wait. Returns as
+ * open_socket_path() does.
  */
 static int await_restart(struct dlx_client *c, const struct dlx_socket_path_env *env,
                          uint64_t deadline)
@@ -108,13 +108,13 @@ static int try_socket_path(struct dlx_client *c, const struct dlx_socket_path_en
         if (c->wait_ns != 0)
             deadline = dlx__deadline(c->timeout_ns); /* to answer */
     }
-    /* A runtime folder that we may not look into is somebody else's: left over from su. */
+    /* A runtime folder that we may not look into is another user's: left over from su. */
     if (r == DLX_E_ACCESS && path_kind == DLX_SOCKET_PATH_RUNTIME)
         return DLX_E_NO_DAEMON;
     return r == 0 ? greet(c, deadline) : r;
 }
 
-/* One that does not serve this user is no reason to have none. */
+/* A daemon that does not serve this user is no reason to have none. */
 static void pass_over(struct dlx_client *c)
 {
     size_t used = strlen(c->refused_by);
@@ -123,7 +123,7 @@ static void pass_over(struct dlx_client *c)
                    used > 0 ? "; " : "", c->path, dlx__error_message());
 }
 
-/* Greet whoever answers first. */
+/* Greet the daemon that answers first. */
 static int look(struct dlx_client *c, const struct dlx_socket_path_env *env, uint64_t deadline)
 {
     c->refused_by[0] = '\0';
@@ -140,7 +140,7 @@ static int look(struct dlx_client *c, const struct dlx_socket_path_env *env, uin
     return DLX_E_NO_DAEMON;
 }
 
-/* Those who come here at the same time do so one after the other, and all but the first find a
+/* Programs that come here at the same time go on one after the other, and all but the first find a
  * daemon. */
 static int start_locked(struct dlx_client *c, const struct dlx_socket_path_env *env,
                         enum dlx_socket_path path_kind, const char *program, uint64_t deadline)
@@ -153,7 +153,7 @@ static int start_locked(struct dlx_client *c, const struct dlx_socket_path_env *
     if (failure == DLX_E_INTERRUPTED)
         return failure;
     (void)snprintf(words, sizeof words, "%s", dlx__error_message());
-    /* Also when it failed: it may have met another that got ready. */
+    /* Look also when the start failed: it may have met another daemon that got ready. */
     r = open_socket_path(c, env, path_kind, deadline);
     if (r != DLX_E_NO_DAEMON)
         return r;
@@ -206,7 +206,7 @@ static int start_daemon(struct dlx_client *c, const struct dlx_socket_path_env *
     return r;
 }
 
-/* Where nobody is, or only daemons that refuse us. */
+/* Paths at which no daemon is, or only daemons that refuse us. */
 static int start_and_greet(struct dlx_client *c, const struct dlx_socket_path_env *env,
                            uint32_t autospawn, uint64_t deadline, bool *ret_tried)
 {
@@ -216,7 +216,7 @@ static int start_and_greet(struct dlx_client *c, const struct dlx_socket_path_en
     return r == 0 ? greet(c, deadline) : r;
 }
 
-/* `env` is NULL where somebody named a socket. */
+/* `env` is NULL if a socket was named. */
 static int try_all(struct dlx_client *c, const struct dlx_socket_path_env *env, uint32_t autospawn,
                    bool *ret_tried)
 {
@@ -232,7 +232,7 @@ static int try_all(struct dlx_client *c, const struct dlx_socket_path_env *env, 
                 r = start_and_greet(c, env, autospawn, deadline, ret_tried);
         }
         if (r == 0)
-            dlx__error_clear(); /* of the paths where nobody was */
+            dlx__error_clear(); /* of the paths without a daemon */
         /* Lost before it greeted back: a daemon that was just ending, or we stood still for longer
          * than it waits. Nothing has happened yet. */
         if (r != DLX_E_DISCONNECTED || i == TRIES_MAX || time_left(deadline) == 0)
@@ -274,7 +274,7 @@ static int await_daemon(struct dlx_client *c, const struct dlx_socket_path_env *
     }
 }
 
-/* Whoever expects that a daemon is started may not know of the variable. */
+/* A user who expects that a daemon is started may not know of the variable. */
 static int fail_where_variable_says(const char *path)
 {
     char why[DLX_ERROR_TEXT_SIZE];

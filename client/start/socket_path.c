@@ -48,8 +48,8 @@ static void tmp_folder(const struct dlx_socket_path_env *env, char ret[DLX_SOCKE
     (void)snprintf(ret, DLX_SOCKET_PATH_SIZE, "%s/dlpackd-%u", env->tmp_dir, (unsigned)env->uid);
 }
 
-/* Why the folder of the last place is not one to use. O_NOFOLLOW: a link leads to where somebody
- * else wants us. */
+/* Why the folder of the last place is not one to use. O_NOFOLLOW: a link leads to where another
+ * user wants us. */
 static int open_tmp_folder(const struct dlx_socket_path_env *env, const char *folder, int *ret_fd)
 {
     struct stat st;
@@ -115,8 +115,8 @@ bool dlx__socket_path_is_trusted(const struct dlx_socket_path_env *env,
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == env->uid;
 }
 
-/* A folder of ours that others can neither write to nor open: whoever can open it can hold its
- * lock. */
+/* A folder of ours that others can neither write to nor open: a process that can open it can hold
+ * its lock. */
 static int open_runtime_dir(const struct dlx_socket_path_env *env)
 {
     struct stat st;

@@ -49,7 +49,7 @@ bool dlx__socket_path_has_socket(const char *path);
 /* All of them for a message: "A, B or C". */
 void dlx__socket_path_list(const struct dlx_socket_path_env *env, char *ret, size_t ret_size);
 
-/* Is whoever listens on this connected socket one that may be at this place? */
+/* May the process that listens on this connected socket be at this place? */
 bool dlx__socket_path_is_trusted(const struct dlx_socket_path_env *env,
                                  enum dlx_socket_path path_kind, int borrow_fd);
 

@@ -71,7 +71,7 @@ static bool own_folder(char ret[DLX_PROGRAM_PATH_SIZE])
     return true;
 }
 
-/* A relative folder of PATH depends on where somebody happens to be: it is passed over. */
+/* A relative folder of PATH depends on the working directory: it is passed over. */
 static bool find_on_path(char ret[DLX_PROGRAM_PATH_SIZE])
 {
     const char *path = getenv("PATH");
@@ -110,7 +110,8 @@ int dlx__spawn_find(char ret[DLX_PROGRAM_PATH_SIZE])
 
 /* ---- start --------------------------------------------------------------------------------- */
 
-/* What a service manager told the caller about itself is not for the daemon, which would answer. */
+/* The variables of a service manager are for the caller, and not for the daemon, which would
+ * answer. */
 static bool is_for_caller_only(const char *variable)
 {
     static const char *const names[] = {"NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_",

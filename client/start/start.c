@@ -88,7 +88,8 @@ BARE static int run_program(void *data)
     struct shared *s = data;
     struct sched_param other = {.sched_priority = 0};
     reset_signals();
-    /* A daemon has no business among the real-time threads of whoever happened to start it. */
+    /* A daemon has no business among the real-time threads of the program that happened to start
+     * it. */
     long policy = syscall(SYS_sched_getscheduler, 0L);
     if (policy == SCHED_FIFO || policy == SCHED_RR)
         (void)syscall(SYS_sched_setscheduler, 0L, (long)SCHED_OTHER, &other);
@@ -149,7 +150,8 @@ BARE static bool take_words(struct shared *s, const char *text, size_t size)
     return false;
 }
 
-/* What is in the pipe now. Returns 1: ready; 0: not yet; -1: nobody has the other end any more. */
+/* Read what is in the pipe now. Returns 1: ready; 0: not yet; -1: no process has the other end any
+ * more. */
 BARE static int read_words(struct shared *s, long fd)
 {
     char text[256];
@@ -177,7 +179,7 @@ BARE static bool is_late(struct shared *s)
            (now.tv_sec == s->deadline.tv_sec && now.tv_nsec >= s->deadline.tv_nsec);
 }
 
-/* Its end is looked for as well: something that it left running may hold the pipe. */
+/* Look for the end of the program, too: a process that it left running may hold the pipe. */
 BARE static void watch(struct shared *s, long pid, long fd)
 {
     const struct timespec slice = {.tv_nsec = SLICE_MS * 1000000L};
@@ -218,7 +220,7 @@ BARE static int run_starter(void *data)
         return give_up(s, "opening /dev/null", errno);
     if (syscall(SYS_pipe2, fds, (long)(O_CLOEXEC | O_NONBLOCK)) < 0 || fds[0] != 2 || fds[1] != 3)
         return give_up(s, "making a pipe", errno);
-    /* Its stderr is to block as anybody's does. */
+    /* The daemon's stderr is to block as that of every program does. */
     if (syscall(SYS_fcntl, 3L, (long)F_SETFL, 0L) < 0)
         return give_up(s, "making a pipe", errno);
     long pid = clone_process(run_program, s, 1, CLONE_VFORK | SIGCHLD);

@@ -30,7 +30,7 @@ struct dlx_start {
     char *const *argv;
     char *const *envp;
     uint64_t deadline;
-    const struct dlx_client *client; /* whose `interrupt` is asked; NULL: nobody's */
+    const struct dlx_client *client; /* whose `interrupt` is asked; NULL: none */
     /* Out. */
     int error;        /* errno of what the starter could not do, else 0 */
     const char *what; /* that, in words */
