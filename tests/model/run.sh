@@ -100,6 +100,23 @@ shown: as designed                         |shown||ok|quick
 shown: three payloads, longer              |shown|NB=3 LAST=5|ok|quick
 shown: three more daemons                  |shown|ND=4|ok|quick
 shown: two readers                         |shown|NR=2|ok|full
+adopt: a reliable reader                   |adopt|ND=2 LAST=5 ONLY=0|ok|quick
+adopt: a newcomer                          |adopt|ND=2 NB=2 LAST=3 ONLY=1|ok|quick
+adopt: moves from an unknown reader        |adopt|ND=2 NB=2 LAST=3 ONLY=1 STORE|ok|full
+adopt: moves from an unknown link          |adopt|ND=2 NB=2 LAST=3 A=9 ONLY=1 PENDING|ok|quick
+adopt: a reader makes no call any more     |adopt|ND=2 NB=4 LAST=5 ONLY=1 KEEP|ok|full
+adopt: the same, moves                     |adopt|ND=2 NB=4 LAST=5 ONLY=1 KEEP PENDING|ok|full
+adopt: a reliable reader, three daemons    |adopt|LAST=4 ONLY=0|ok|full
+adopt: a newcomer, three daemons           |adopt|NB=2 LAST=3 A=9 ONLY=1|ok|full
+adopt: both readers                        |adopt|ND=2 NB=2 LAST=3 A=9|ok|full
+adopt: moves, three daemons                |adopt|NB=2 LAST=3 A=9 ONLY=1 STORE|ok|full
+adopt: the reliable reader dies, late answers|adopt|LAST=3 ONLY=0 DIE=0 SLOW|ok|full
+adopt: the newcomer dies                   |adopt|ND=2 NB=2 LAST=3 ONLY=1 DIE=1|ok|full
+adopt: the publisher dies                  |adopt|ND=2 NB=2 LAST=4 ONLY=0 DIE=2|ok|full
+adopt: two daemons at a time               |adopt|ND=2 NB=2 LAST=3 ONLY=1 OVERLAP|ok|full
+adopt: pages may be missing                |adopt|ND=2 LAST=3 ONLY=1 HOSTILE|ok|full
+adopt: needless: cursor, then old link     |adopt|ND=2 LAST=5 ONLY=0 CLOSEFIRST|ok|full
+adopt: stays, waits for unknown readers |adopt|ND=2 NB=2 LAST=3 A=9 ONLY=1 PENDING NOMOVE=2|ok|full
 orders: hold word and gen                  |orders|hold_retire|ok|quick
 orders: a reliable take                    |orders|reliable_take|ok|quick
 orders: what is passed                     |orders|passed|ok|quick
@@ -200,6 +217,21 @@ shown: id cleared when the next one serves |shown|CLEARLATE|error|quick
 shown: unmapped before it lets go          |shown|UNMAPFIRST|error|quick
 shown: what was there is never freed       |shown|ALONE|error|quick
 shown: the same, with more memory          |shown|ALONE NB=3|error|quick
+adopt: stays, an unknown reader (store)    |adopt|NB=2 LAST=3 ONLY=1 STORE NOMOVE=1|error|quick
+adopt: stays, an unknown link           |adopt|ND=2 NB=2 LAST=3 ONLY=1 PENDING NOMOVE=1|error|quick
+adopt: waits for an unknown reader (store)|adopt|NB=4 LAST=5 ONLY=1 STORE KEEP NOMOVE=2|error|quick
+adopt: waits for an unknown link   |adopt|ND=2 NB=4 LAST=5 ONLY=1 PENDING KEEP NOMOVE=2|error|quick
+adopt: shown before it looks at the line   |adopt|NB=2 LAST=3 A=9 ONLY=1 EARLYSHOW|error|full
+adopt: old link socket not drained         |adopt|ND=2 NB=2 LAST=3 ONLY=1 NODRAIN|error|full
+adopt: leaves a daemon that is there   |adopt|ND=2 NB=2 LAST=3 ONLY=1 OVERLAP LEAVEALIVE|error|full
+adopt: joins not read after the cursors    |adopt|ND=2 LAST=5 ONLY=0 NOLOOK|error|full
+adopt: new link begins where newcomers do  |adopt|ND=2 LAST=5 ONLY=0 FROMSTART|error|full
+adopt: a link never opened is not closed   |adopt|LAST=4 ONLY=0 NOCLOSED|error|full
+adopt: closed link not looked at           |adopt|ND=2 LAST=4 ONLY=0 DROPCLOSED|error|full
+adopt: arenas are not handed over          |adopt|ND=2 LAST=3 ONLY=0 ONLYBLOCK|error|full
+adopt: nothing is proved                   |adopt|ND=2 LAST=3 ONLY=1 HOSTILE NOPROOF|error|full
+adopt: charged twice                       |adopt|ND=2 LAST=3 ONLY=1 STORE TWICE|error|full
+adopt: charged when the publisher is dead  |adopt|ND=2 LAST=3 ONLY=0 DIE=2 LEFT|error|full
 orders: no fence after the hold word       |orders|hold_retire HOLD_FENCE|error|quick
 orders: no fence after GONE                |orders|hold_retire GONE_FENCE|error|quick
 orders: weaker gen load                    |orders|hold_retire GEN_LOAD|error|quick
