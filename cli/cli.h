@@ -68,9 +68,8 @@ enum cli_type {
 #define CLI_TYPE(member)                                                                           \
     _Generic(member, bool: CLI_FLAG, const char *: CLI_TEXT, char *const *: CLI_LIST,              \
              uint32_t: CLI_UINT32, uint64_t: CLI_UINT64, int64_t: CLI_TIME, double: CLI_RATE)
-#define CLI_IN(type, member, min, max)                                                             \
-    CLI_TYPE(((type *)0)->member), offsetof(type, member), min, max
-#define CLI_TO(type, member) CLI_IN(type, member, 0, 0)
+#define CLI_IN(type, member, min, max) CLI_TYPE(((type){}).member), offsetof(type, member), min, max
+#define CLI_TO(type, member)           CLI_IN(type, member, 0, 0)
 
 /** An option, or one of the arguments, which are in their order. */
 struct cli_option {
