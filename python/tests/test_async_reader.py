@@ -125,7 +125,7 @@ def test_remains_of_a_wait_go_with_the_handle(c, end):
         assert count_fds() == fds
 
 
-def test_what_a_wait_left_goes_before_who_waits_looks_again(c):
+def test_remains_of_a_wait_go_before_a_waiter_looks_again(c):
     async def main(loop):
         c.subscribe("a").close()
         gc.collect()

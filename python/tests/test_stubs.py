@@ -105,7 +105,7 @@ def test_counters_are_the_members_of_their_structs(pair):
         assert set(handle.stats()) == members("stats.h", struct) == stub_names()[stub]
 
 
-def test_what_the_daemon_tells_are_the_members_of_their_structs(pair, c, tmp_path):
+def test_dicts_of_the_daemon_have_the_members_of_their_structs(pair, c, tmp_path):
     def dlxctl(*args):
         program = os.path.join(os.path.dirname(dlx.__file__), "dlxctl")
         done = subprocess.run(

@@ -47,7 +47,7 @@ def test_functions_of_torch_that_would_write_to_read_only_memory_are_refused(tor
     assert torch.equal(own.clone().copy_(received), own)  # writes to a tensor of PyTorch
 
 
-def test_what_a_function_writes_to_decides_whether_it_is_refused(monkeypatch, send):
+def test_a_function_is_refused_by_the_tensors_that_it_writes_to(monkeypatch, send):
     """As PyTorch asks, which need not be there."""
     module = types.ModuleType("torch")
     module.from_dlpack = np.asarray

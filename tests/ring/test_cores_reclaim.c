@@ -38,7 +38,7 @@ TEST_OF(dropping, messages_that_all_have_passed_go_but_for_kept_ones)
 }
 
 /* However long it takes nothing. */
-TEST_OF(dropping, who_wants_the_newest_alone_keeps_no_message)
+TEST_OF(dropping, a_reader_of_the_newest_alone_keeps_no_message)
 {
     f.link.latest = true;
     begin_lossy(true, 0, 0);

@@ -418,7 +418,8 @@ fi
 figures() {
     local tree=$tmp/thin link=client/message/subscriber_link.h
     rm -rf "$tree"
-    mkdir -p "$tree"/{tools/lint,client/message,build/obj/client/message}
+    mkdir -p "$tree"/{tools/lint,tests,client/message,build/obj/client/message}
+    echo 'TEST(a_ring_is_full)' >"$tree/tests/test_ring.c"
     printf '%s\n' 'struct dlx_link_part {' '    int one, *two;' '};' \
         'struct dlx_subscriber_link {' '    struct dlx_link_part part;' '    bool is_here;' '};' \
         'void b(void);' >"$tree/$link"
@@ -439,6 +440,7 @@ figures() {
     expect "$1" "figures: $2" ratchet --check
 }
 figures 0 'nothing changed' ''
+figures 1 'a name of a test without a subject' 's/a_ring/what/' tests/test_ring.c
 figures 1 'a member more' 's/bool is_here;/bool is_here, is_there;/'
 figures 1 'a member of a part more' 's/one, /one, three, /'
 figures 1 'a boolean instead of a number' 's/int one/bool one/'
