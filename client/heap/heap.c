@@ -127,7 +127,9 @@ static void cache_trim(struct payload_cache *cache, struct dlx_block **pool, uin
 {
     for (uint32_t i = 0; i < CACHE_SLOTS; i++) {
         struct dlx_cache_slot *slot = &cache->all[i];
-        bool few = slot->size == 0 || slot->n_least < least / slot->size;
+        if (slot->n == 0) /* most of them: n_least is 0, too */
+            continue;
+        bool few = slot->n_least < least / slot->size;
         cache_give_up(slot, few ? 0 : slot->n_least, pool);
     }
 }
