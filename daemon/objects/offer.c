@@ -20,8 +20,8 @@
 int dlxd_offer_fits(const struct dlxd_subscription *subscription,
                     const struct dlxd_publisher *publisher)
 {
-    if (!subscription->config.reliable ||
-        dlxd_publisher_leaves(publisher)) /* it drops no more messages */
+    /* A publisher that has left its client, or is GONE, drops no more messages. */
+    if (!subscription->config.reliable || publisher->state >= DLXD_PUBLISHER_DYING)
         return 0;
     if (publisher->config.on_full == 1)
         return dlxd_policy_check(&subscription->broker->policy, subscription->client->principal,

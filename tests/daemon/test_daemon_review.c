@@ -133,6 +133,30 @@ TEST(links_of_each_subscription_are_reviewed)
     ck_assert_int_eq(client->dismissed, DLX_E_ACCESS);
 }
 
+/* What is retained drops no more messages, so reliable subscriptions join it; nor does what has
+ * gone, of which the link stays for a while. */
+TEST(reliable_link_to_a_retained_publisher_that_has_gone_is_left_alone)
+{
+    int fd;
+    struct dlxd_publisher *publisher =
+        dlx_test_broker_publisher(client, "t", PUBLISHER_CONFIG(.history = 4, .retain = 2), 5);
+    (void)dlxd_publisher_end(publisher);
+    client = dlx_scene_client(0, 10);
+    struct dlxd_subscription *s =
+        dlx_scene_subscription(client, "t", SUBSCRIPTION_CONFIG(.reliable = true), &fd);
+    ck_assert_uint_eq(dlx_scene_subscribed(s), 1);
+    dlxd_broker_settle(&dlx_scene.broker);
+    (void)dlx_scene_accept(fd, dlx_scene_receive(fd));
+    dlx_test_broker_run(&dlx_scene);
+    dlxd_publisher_vanish(publisher);
+    ck_assert_int_eq(publisher->state, DLXD_PUBLISHER_GONE);
+    ck_assert(!dlxd_list_empty(&s->links));
+    reload("another");
+    while (is_reviewed())
+        run_step();
+    ck_assert(!dlxd_client_is_doomed(client));
+}
+
 /* New rules while it is reviewed by others: it is reviewed anew. */
 TEST(a_review_begins_anew_with_newer_rules)
 {
