@@ -223,11 +223,11 @@ int dlx__region_attach(const struct dlx_memory *memory, int take_fd, uint64_t si
                        const void **ret_map)
 {
     dlx_cleanup(dlx__closep) int fd = take_fd;
-    return borrow_dlx__region_attach(memory, fd, size, ret_map);
+    return dlx__region_attach_borrowed(memory, fd, size, ret_map);
 }
 
-int borrow_dlx__region_attach(const struct dlx_memory *memory, int borrow_fd, uint64_t size,
-                              const void **ret_map)
+int dlx__region_attach_borrowed(const struct dlx_memory *memory, int borrow_fd, uint64_t size,
+                                const void **ret_map)
 {
     void *map;
     int r = memory_check(memory, borrow_fd, size, DLX_REGION_SEALED, true);

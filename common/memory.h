@@ -96,8 +96,8 @@ int dlx__region_attach(const struct dlx_memory *memory, int take_fd, uint64_t si
                        const void **ret_map);
 
 /* The same; the caller keeps the fd. */
-int borrow_dlx__region_attach(const struct dlx_memory *memory, int borrow_fd, uint64_t size,
-                              const void **ret_map);
+int dlx__region_attach_borrowed(const struct dlx_memory *memory, int borrow_fd, uint64_t size,
+                                const void **ret_map);
 
 /* Checks a region that passed step 3, and returns its size. Returns 0; DLX_E_PROTOCOL,
  * DLX_E_SYSTEM. */

@@ -65,8 +65,9 @@ void dlx__extents_give(struct dlx_arena *arena, uint64_t offset, uint64_t size)
 #define GROWTH_SHARE 4U
 #define GROWTH_MAX   (UINT64_C(64) << 20)
 
-/* A block is large if there can be so many of its size, and a call to the daemon, a descriptor
- * there and a mapping in each reader are little beside it. */
+/* A block is large from LARGE_MIN on, and from a LARGE_SHARE of the heap on: there are few of
+ * them then, and a call to the daemon, a descriptor there and a mapping in each reader are
+ * little beside one. */
 #define LARGE_SHARE 512U
 #define LARGE_MIN   (UINT64_C(1) << 20)
 /* With so many arenas no block is: each of them costs the daemon a descriptor, and every reader a
@@ -121,7 +122,8 @@ struct dlx_arena *dlx__arena_policy_find(const struct dlx_arena_policy *policy, 
     struct dlx_arena *best = NULL;
     uint64_t best_size = UINT64_MAX;
     bool large = dlx__arena_policy_is_large(policy, size);
-    /* An arena that was made for small blocks is one when it is empty, too. */
+    /* Small blocks may also begin in an empty arena of the size that an arena for small blocks
+     * gets. */
     uint64_t shared = DLX_MAX(DLX_MAX(large_from(policy), step_for_small(policy)), policy->least);
     uint64_t most = large ? 0 : shared;
     for (struct dlx_arena *arena = policy->arenas; arena; arena = arena->next) {

@@ -47,7 +47,7 @@ struct dlx_arena {
     uint64_t free_bytes; /* in extents */
     uint32_t id;         /* 0: frozen */
     enum dlx_arena_state state;
-    bool has_large;    /* the first block that came in when it was empty */
+    bool has_large;    /* the block that came when it was empty was large */
     uint32_t n_blocks; /* with memory in it, those of the payload cache included */
     uint32_t n_extents;
     uint32_t extents_room;

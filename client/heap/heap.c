@@ -198,8 +198,8 @@ int dlx__heap_new(struct dlx_heap **ret, uint64_t generation, bool is_guarded)
     const struct dlx_heap_kind kind = {
         .device = {kDLCPU, 0},
         .align = align,
-        /* In the debug mode small blocks are larger, but not fewer: what a stream does without
-         * more memory it does there, too. */
+        /* In the debug mode an arena has room for as many small blocks as without, so a stream
+         * needs no more arenas. */
         .least = DLX_ARENA_SIZE_MIN / DLX_SHM_ALIGN * align,
         .free_arena = heap_unmap_arena,
     };
@@ -804,8 +804,8 @@ uint32_t dlx__heap_find_empty(const struct dlx_heap *heap, uint64_t excess, uint
     return least->id;
 }
 
-/* An arena leaves if at most this share of it is used, for at most that share of what is free in
- * new arenas. */
+/* Arenas leave that are used by 1/LEAVE_USED at most, until new arenas have 1/LEAVE_NEW of their
+ * free bytes. */
 #define LEAVE_USED 4U
 #define LEAVE_NEW  2U
 

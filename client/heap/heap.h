@@ -52,15 +52,15 @@ dlx_for_gpu int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_
 
 /*
  * Likewise, but from the arena of `other`, which comes back when that does: a block elsewhere would
- * keep another arena from becoming empty. NULL: there is none.
+ * keep another arena from becoming empty. DLX_E_FULL if `other` is NULL or its arena has no room.
  */
 int dlx__heap_take_beside(struct dlx_heap *heap, const struct dlx_block *other, uint64_t size,
                           struct dlx_block **ret);
 
 /*
- * From now on a block is taken wherever it fits, or again where client/heap/arena.h wants
- * it: for blocks that come and go together, in an arena made for all of them, and when no more
- * arenas can be had. Returns what was so before.
+ * With `anywhere`, from now on a block is taken wherever it fits: for blocks that come and go
+ * together, in an arena made for all of them, and when no more arenas can be had. Without,
+ * client/heap/arena.h chooses again. Returns what was so before.
  */
 dlx_for_gpu bool dlx__heap_put_anywhere(struct dlx_heap *heap, bool anywhere);
 
@@ -94,7 +94,7 @@ void dlx__heap_collect(struct dlx_heap *heap);
 /* Bytes of a new arena that has room for `size` more; UINT64_MAX if there is no such number. */
 dlx_for_gpu uint64_t dlx__heap_growth(const struct dlx_heap *heap, uint64_t size);
 
-/* Whose arenas are added from now on: they are noted there (client/base/mapped.h). The caller keeps
+/* Set where arenas that are added from now on are noted (client/base/mapped.h). The caller keeps
  * it until the next call, or the heap's end. Returns what was so before. */
 struct dlx_mapped_source;
 struct dlx_mapped_source *dlx__heap_note_in(struct dlx_heap *heap,
@@ -122,8 +122,8 @@ uint64_t dlx__heap_excess(const struct dlx_heap *heap, bool all);
 dlx_for_gpu uint32_t dlx__heap_find_empty(const struct dlx_heap *heap, uint64_t excess,
                                           uint64_t *ret_size);
 /*
- * Is there still too much? Then arenas that are almost empty become empty when their blocks come
- * back, unless the stream needs much more memory before that. If not, they are used again.
+ * If there is still too much memory, mark arenas that are almost empty LEAVING: blocks that come
+ * back stay in them. Else, or once the stream needs much more memory, all are USED again.
  */
 void dlx__heap_vacate(struct dlx_heap *heap);
 /* Unmap this arena, which is empty. */

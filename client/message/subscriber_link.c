@@ -302,7 +302,7 @@ static void pin_arena(struct dlx_subscriber_link *link, struct dlx_subscriber_li
 static int map_arena(struct dlx_subscriber_link *link, uint32_t id, int borrow_fd, uint64_t size)
 {
     const void *map;
-    int r = borrow_dlx__region_attach(link->memory, borrow_fd, size, &map);
+    int r = dlx__region_attach_borrowed(link->memory, borrow_fd, size, &map);
     if (r < 0)
         return r;
     struct dlx_subscriber_link_arena arena = {.id = id, .map = map, .size = size};

@@ -231,7 +231,7 @@ struct set {
     struct dlx_block *own; /* what is read where it lies, and is nowhere else: a list, */
     struct dlx_block *own_last;
     uint32_t n_own;            /* and how many they are */
-    const void *before[AHEAD]; /* where the newest of them are */
+    const void *before[AHEAD]; /* `&next` of the newest ones, for `ahead` */
     struct dlx_block *copies;  /* NULL if there is nothing to copy */
     struct dlx_block *manifest;
     struct dlx_gpu_parcel *gpu;  /* NULL: nothing in it is on a GPU */
@@ -341,8 +341,8 @@ static int check_name(const struct dlx_publisher *p, const struct set *set, uint
     return 0;
 }
 
-/* It is read where it lies. Back to front, so that blocks that come back and are taken again keep
- * their order. */
+/* Add a block that readers read in place, in front of the list, so that blocks that come back
+ * are taken again in order. */
 static void add_own(struct set *set, struct dlx_block *own, const struct dlx_publish_args *args)
 {
     if (dlx__publish_shares(own, args)) {

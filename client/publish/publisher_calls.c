@@ -244,13 +244,19 @@ struct dlx_publisher *dlx_publisher_unref(struct dlx_publisher *p)
 
 /* ---- counters and events ------------------------------------------------------------------ */
 
+/* A program that only polls these is to be found by another daemon, and to hear of ends, too. */
+static void notice_ends(struct dlx_publisher *p)
+{
+    dlx__publisher_look(p, dlx__now_ns());
+    dlx__publisher_link_find_ends(p);
+}
+
 int dlx_publisher_get_stats(struct dlx_publisher *p, struct dlx_publisher_stats *ret)
 {
     int r = dlx__publisher_begin(ret ? p : NULL, "dlx_publisher_get_stats");
     if (r < 0)
         return DLX_NAME_NULL(r, "dlx_publisher_get_stats", {"ret", ret});
-    dlx__publisher_look(p, dlx__now_ns()); /* a program that only polls this is to be found, too */
-    dlx__publisher_link_find_ends(p);
+    notice_ends(p);
     p->stats.published = dlx__writer_head(&p->core);
     p->stats.arena_bytes = dlx__heap_bytes(p->heap);
     p->stats.n_arenas = dlx__heap_n_arenas(p->heap);
@@ -268,8 +274,7 @@ int dlx_publisher_next_event(struct dlx_publisher *p, struct dlx_event *ret)
     int r = dlx__publisher_begin(ret ? p : NULL, "dlx_publisher_next_event");
     if (r < 0)
         return DLX_NAME_NULL(r, "dlx_publisher_next_event", {"ret", ret});
-    dlx__publisher_look(p, dlx__now_ns());
-    dlx__publisher_link_find_ends(p);
+    notice_ends(p);
     r = dlx__events_pop(&p->events, ret);
     dlx__publisher_leave(p);
     return r;

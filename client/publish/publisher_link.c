@@ -29,7 +29,7 @@ static void publisher_link_free(struct dlx_publisher *p, struct dlx_publisher_li
     free(link);
 }
 
-/* On failure the notifications is as it was. */
+/* On failure, `notification` is unchanged. */
 static int publisher_link_new(struct dlx_publisher *p, struct dlx_notification *notification,
                               struct dlx_publisher_link **ret)
 {
@@ -45,8 +45,8 @@ static int publisher_link_new(struct dlx_publisher *p, struct dlx_notification *
     int r = dlx__peers_get(&p->client->peers, notification->client, notification->pid,
                            notification->fds[2], &link->peer);
     if (r == 0)
-        r = borrow_dlx__region_attach(p->daemon.memory, notification->fds[0], notification->size,
-                                      &page);
+        r = dlx__region_attach_borrowed(p->daemon.memory, notification->fds[0], notification->size,
+                                        &page);
     if (r < 0) {
         publisher_link_free(p, link);
         return r;

@@ -70,8 +70,8 @@ void dlx__publisher_link_find_ends(struct dlx_publisher *p);
 
 /* ---- joins, restarts, counts ----------------------------------------------------------------- */
 
-/* Has every subscription with a link by a former daemon, or every reliable one, a link by this
- * daemon? */
+/* Does every reliable subscription (with `all`: every one) that has a link by a former daemon
+ * have one by this daemon, too? */
 bool dlx__publisher_link_have_rejoined(const struct dlx_publisher *p, bool all);
 /* The publisher has published its last message: tell every link how far the stream came, less what
  * the daemon keeps. A subscriber that sees all control blocks of the publisher knows that from

@@ -14,8 +14,7 @@
  * reading cursors and hold words disturbs the readers, so small messages do it once in many. */
 #define FREE_GROWTH (UINT64_C(32) << 10)
 
-/* What is not in use goes back after `depth` messages if it is much, else after so many times
- * that. */
+/* From so many bytes of arenas on, there is much that may not be in use. */
 #define TRIM_MUCH (UINT64_C(32) << 20)
 
 /* So long a daemon that gave no arena is not asked for one, if there is another way. */

@@ -8,9 +8,9 @@
 #include "common/memory.h"
 #include <stdio.h>
 
-/* What the old daemon said last is in the socket: newcomers that must be waited for. Of some it
- * may not have told us, and will not any more. What those hold lies in blocks and arenas that we
- * are about to leave: nothing is written there again. */
+/* Read the old daemon's last packets: links that must be waited for. The daemon may have ended
+ * before it sent some. Their subscribers hold only memory that the publisher leaves and never
+ * writes again. */
 static bool read_last_notifications(struct dlx_publisher *p)
 {
     dlx__writer_read_membership(&p->core);
@@ -61,7 +61,7 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
         carry_counters(p, control);
     if (r == 0)
         r = dlx__call_publisher_ready(p->client, made->id, DLX_RECONNECT_PATIENCE_NS, &unanswered);
-    /* The publisher is announced, and a subscriber that it should wait for may come too late: that
+    /* FULL: the publisher is announced, but a reliable subscriber has no link yet. That one
      * counts what it misses. */
     if (r == DLX_E_FULL)
         r = 0;
@@ -188,8 +188,8 @@ void dlx__publisher_check(struct dlx_publisher *p, uint64_t now, enum dlx_hurry 
     if ((p->detours & DLX_DETOUR_REFUSED) && now < p->watch.next_look_ns)
         return;
     p->watch.next_look_ns = now + DLX_LOOK_NS;
-    /* No daemon tells who died while it stands still, or there is none; and one that told of a
-     * process that was dying does not tell again when it is dead. */
+    /* Look for dead subscribers: the daemon may be stopped or gone, or may have told of a
+     * process before it was dead. */
     dlx__writer_read_membership(&p->core);
     dlx__writer_look_for_dead(&p->core);
     p->watch.had_daemon_tid = dlx__writer_has_daemon(&p->core);
@@ -199,7 +199,7 @@ void dlx__publisher_check(struct dlx_publisher *p, uint64_t now, enum dlx_hurry 
     if (p->client->interrupt) /* it runs while this call waits for the daemon */
         dlx__turn_disown(&p->turn);
     int r = dlx__client_reconnect(p->client, p->epoch, hurry);
-    /* In use: a daemon that is there refused the publisher, when no call waited for the answer. */
+    /* IN_USE: the connection is there, but the daemon refused the publisher earlier. Ask again. */
     if (r == 0 || r == DLX_E_IN_USE)
         r = resume(p, n_put);
     note_answer(p, now, r);

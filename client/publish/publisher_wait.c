@@ -26,8 +26,8 @@ static bool drain_bell(int fd)
 
 /* Write into `fds`, which has room for 2 * n_links + 1, the descriptors that become readable
  * when there may be room, or a subscriber; -1 where there is none. Returns true if either may
- * also come without any of them: then look again after DLX_RECONNECT_NS. That a new daemon is
- * there is not told either. */
+ * also come without any of them: then look again after DLX_RECONNECT_NS. No descriptor tells of
+ * a new daemon. */
 static bool list_sources(const struct dlx_publisher *p, struct pollfd *fds)
 {
     uint32_t n_links = dlx__writer_n_links(&p->core);
@@ -59,7 +59,8 @@ struct goal {
     enum dlx_hurry hurry; /* for another daemon; NOW_AND_THEN: one may come, and is not needed */
     uint32_t n_subscribers;
     bool lacks_subscribers; /* as the last look has found */
-    /* The publisher when an attempt failed: of this epoch of its client, and shown by a daemon. */
+    /* When an attempt failed: the client's epoch, and whether a later daemon showed the
+     * publisher. */
     uint64_t epoch;
     bool was_shown;
 };
@@ -141,7 +142,7 @@ static int wait_until(struct dlx_publisher *p, struct goal *goal, struct dlx_wai
             next_check_ns = now + DLX_RECONNECT_NS;
             dlx__publisher_check(p, now, goal->hurry, 0);
         }
-        /* Subscribers ring if a publisher waits, also one that stores its first cursor. */
+        /* Subscribers ring if a publisher waits, also when they store their first cursor. */
         dlx__writer_set_blocked(&p->core, true); /* again each time, as it may have moved */
         r = goal->look(p, goal);
         if (r != DLX_E_FULL || over)
@@ -199,8 +200,8 @@ static uint64_t look_after(struct dlx_publisher *p, int r, bool looks_again)
     return p->ready.pause_ns;
 }
 
-/* Put what may make room where the eventfd, or what might have made it before, was. The call
- * failed with `code`. */
+/* Replace the member of the epoll `ready.fd`, at first an eventfd, by a new epoll of all
+ * descriptors that may tell of room or subscribers. The call failed with `code`. */
 static int replace_sources(struct dlx_publisher *p, int code)
 {
     uint32_t n = 2 * dlx__writer_n_links(&p->core) + 1;
@@ -477,7 +478,8 @@ static int blame(struct dlx_publisher *p, const struct goal *goal, int code,
                  const struct dlx_wait *wait)
 {
     char who[DLX_ERROR_TEXT_SIZE];
-    uint32_t n = goal->n_subscribers;
+    uint32_t n = goal->n_subscribers, most = DLX_MAX(p->args.depth, p->args.history);
+    const char *limit = p->args.history > p->args.depth ? "history" : "depth"; /* the larger one */
     if (p->detours & DLX_DETOUR_REJOIN)
         return dlx__fail(code, "topic %s: reliable subscribers have yet to join the new dlpackd",
                          p->topic);
@@ -492,14 +494,13 @@ static int blame(struct dlx_publisher *p, const struct goal *goal, int code,
         return dlx__fail(
             code,
             "topic %s: %" PRIu64 " subscribers could not be attached (%s), so nothing can "
-            "be dropped (depth %u)",
-            p->topic, dlx__writer_n_missing(&p->core), why_not_attached(p), p->args.depth);
+            "be dropped (%s %u)",
+            p->topic, dlx__writer_n_missing(&p->core), why_not_attached(p), limit, most);
     list_blocking(p, who, sizeof who);
-    return dlx__fail(
-        code,
-        "topic %s: a reliable subscriber is as far behind as it may be (depth %u)%.250s; "
-        "wait longer (timeout), raise depth, or stop that subscriber",
-        p->topic, p->args.depth, who);
+    return dlx__fail(code,
+                     "topic %s: a reliable subscriber is as far behind as it may be (%s %u)%.250s; "
+                     "wait longer (timeout), raise %s, or stop that subscriber",
+                     p->topic, limit, most, who, limit);
 }
 
 /* All that a message needs before it can be published. */
@@ -509,9 +510,9 @@ static int look_for_room(struct dlx_publisher *p, struct goal *goal)
     if (p->detours & DLX_DETOUR_REFUSED)
         return dlx__publisher_fail_refused(p);
     if (p->detours & DLX_DETOUR_REJOIN) {
-        bool all = dlx__publisher_link_have_rejoined(p, false);
-        dlx__publisher_detour(p, DLX_DETOUR_REJOIN, !all);
-        r = all ? 0 : DLX_E_FULL;
+        bool rejoined = dlx__publisher_link_have_rejoined(p, false);
+        dlx__publisher_detour(p, DLX_DETOUR_REJOIN, !rejoined);
+        r = rejoined ? 0 : DLX_E_FULL;
     }
     if (r == 0 && (p->detours & DLX_DETOUR_REQUIRE))
         r = look_for_subscribers(p, goal);
@@ -565,7 +566,7 @@ static bool is_shown(const struct dlx_publisher *p)
            dlx__region_is_locked(p->daemon.control_fd);
 }
 
-/* Was it worth it to wait: can the attempt that failed be made again? */
+/* Can the attempt that failed be made again? */
 static int look_for_change(struct dlx_publisher *p, struct goal *goal)
 {
     if (p->epoch != goal->epoch || (goal->was_shown && !is_shown(p)))
@@ -580,7 +581,7 @@ int dlx__publisher_go_on(struct dlx_publisher *p, int r, struct dlx_wait *wait)
         return r;
     memcpy(why, dlx__error_message(), sizeof why);
     struct goal goal = {.look = look_for_change, .epoch = p->epoch, .was_shown = is_shown(p)};
-    /* One that was shown has a daemon, which answers soon, or had one. */
+    /* A daemon that has shown the publisher answers soon. */
     goal.hurry =
         wait->deadline == 0 && !goal.was_shown ? DLX_HURRY_NOW_AND_THEN : DLX_HURRY_WAITING;
     int waited = wait_until(p, &goal, wait);
@@ -610,7 +611,7 @@ void dlx__publisher_drain(struct dlx_publisher *p, int64_t timeout_ns)
     if (dlx__writer_head(&p->core) > dlx__writer_passed(&p->core))
         (void)wait_until(p, &daemon, &wait);
     else if (dlx__writer_heeds_locks(
-                 &p->core)) /* a daemon that shows it has yet to hear that it ends */
+                 &p->core)) /* a daemon that shows the publisher has yet to hear that it ends */
         (void)wait_until(p, &daemon, &once);
     if (dlx__writer_head(&p->core) > p->daemon.base && p->daemon.link_sock >= 0) {
         dlx__writer_look_for_dead(&p->core);

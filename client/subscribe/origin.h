@@ -61,17 +61,18 @@ struct dlx_resume_position dlx__resume_positions_find(const struct dlx_resume_po
  * our daemon knows, and has not told us to be gone, is another's. */
 bool dlx__origin_may_resume(const struct dlx_subscriber_link *link, uint64_t origin);
 
-/* Does it say that it goes on with a stream whose publisher is there? That one's numbers are not
- * its own. */
+/* Does `publisher` claim the origin of another publisher that is still there? Then its numbers
+ * belong to another stream. */
 bool dlx__origin_is_anothers(const struct dlx_subscription *s, uint64_t publisher, uint64_t origin);
 
-/* Of a publisher that has yet to come to this daemon: do we get its messages by a link that it
- * knows? Holding both links would keep the publisher from freeing memory. */
+/* The publisher has yet to come to this daemon. Does the subscription have an open link that the
+ * publisher made with an earlier one? A second link would keep the publisher from freeing
+ * memory. */
 bool dlx__origin_is_joined(const struct dlx_subscription *s, uint64_t origin);
 
-/* A publisher left before our link to it was open. Of one that we know by an earlier link we
- * missed what it published since; of another what the daemon says: all of it, if we were there
- * first. Counts that, and returns it. */
+/* A publisher left before our link to it was open. If an earlier link is remembered, the
+ * subscription missed the messages after its position. Else the daemon says how many: all, if
+ * the subscription was there first. Counts that, and returns it. */
 uint64_t dlx__origin_gone_before(struct dlx_subscription *s,
                                  const struct dlx_notification *notification);
 

@@ -78,7 +78,7 @@ struct dlx_subscription {
     bool fd_given;
     int nudge; /* an eventfd that makes the epoll readable, once its fd was given away; else -1 */
     struct dlx_subscriber_link **links;
-    struct dlx_subscriber_link **active; /* [inlets_room]: those that every take looks at */
+    struct dlx_subscriber_link **active; /* [links_room]: those that every take looks at */
     uint32_t n_active;
     uint32_t n_links;
     uint32_t n_spares; /* of them: links that have no publisher yet */

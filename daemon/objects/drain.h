@@ -18,8 +18,8 @@
 
 #include "daemon/objects/objects.h"
 
-/* About how many times as long it takes to read the link's page as one that holds a few messages: 1
- * to 2 us. */
+/* The cost of one check of a link, relative to a link with a small `max_held`, whose page takes
+ * 1 to 2 us to read. */
 static inline uint32_t dlxd_drain_weight(uint32_t max_held)
 {
     return 1 + max_held / 512;
@@ -33,8 +33,8 @@ struct dlxd_drain *dlxd_drain_new(uint64_t link, struct dlxd_workers *workers, u
 /* It must be in no list. Returns NULL; accepts NULL. */
 struct dlxd_drain *dlxd_drain_free(struct dlxd_drain *drain);
 
-/* Frees drains whose subscribers are gone. Checks a part of a long list, and is rate-limited to
- * 1/17 of CPU time. */
+/* Frees drains whose subscribers are gone. Checks a part of a long list, and takes 1/17 of the
+ * time at most. */
 void dlxd_drains_look(struct dlxd_drains *drains);
 /* Does so for all users. */
 void dlxd_drains_look_all(struct dlxd_broker *broker);

@@ -102,8 +102,8 @@ int dlxd_flights_charge(struct dlxd_charge *charge, struct dlxd_user *user,
                         enum dlxd_resource resource, uint64_t amount);
 /* May the user have `n_fds` more descriptors in flight? */
 bool dlxd_flights_have_room(struct dlxd_user *user, size_t n_fds);
-/* Lands flights of all users. Checks a part of many outboxes, and is rate-limited to 1/17 of CPU
- * time. */
+/* Lands flights of all users. Checks a part of many outboxes, and takes 1/16 of the time at
+ * most. */
 void dlxd_flights_look_all(struct dlxd_users *users);
 bool dlxd_flights_are_left(const struct dlxd_users *users);
 /* The daemon ends: drops all flights. */

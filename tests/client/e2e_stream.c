@@ -175,6 +175,16 @@ TEST(a_full_publisher_names_who_is_behind)
     dlx_message_unref(m);
 }
 
+TEST(full_publisher_names_its_history_where_that_is_larger_than_its_depth)
+{
+    auto_pair x =
+        dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 2, .history = 4), SUBSCRIBE_RELIABLY);
+    dlx_test_stream_publish_all(x.p, 4, 1, 4);
+    auto_tensor *t = dlx_test_stream_alloc(x.p, 4, 5);
+    fails(dlx_publish(x.p, t, NULL, NULL), DLX_E_FULL, "(history 4)");
+    ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "raise history"));
+}
+
 TEST(a_full_publisher_names_no_subscriber_that_does_not_block)
 {
     auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 4), SUBSCRIBE_RELIABLY);

@@ -40,7 +40,7 @@ static int live(const struct dlx_memory *memory)
     if (r == 0)
         r = dlx__region_inspect(memory, ro, &size);
     if (r == 0)
-        r = borrow_dlx__region_attach(memory, ro, SIZE, &read_map);
+        r = dlx__region_attach_borrowed(memory, ro, SIZE, &read_map);
     (void)dlx_test_fail_say(r);
     dlx__region_unmap(read_map, SIZE);
     dlx__region_unmap(map, SIZE);
