@@ -353,7 +353,7 @@ TEST(lists_report_what_the_pages_say)
     const Dlx__Wire__PublisherList *pubs =
         dlx_test_call(dlx_served_client, LIST_PUBLISHERS())->publisher_list;
     ck_assert_uint_eq(pubs->n_entries, 1);
-    ck_assert(!pubs->more);
+    bool more = pubs->more; /* the user's slice was over, as on a slow machine */
     const Dlx__Wire__PublisherEntry *entry = pubs->entries[0];
     ck_assert_uint_eq(entry->published, 5);
     ck_assert_uint_eq(entry->published_bytes, UINT64_MAX);
@@ -362,6 +362,13 @@ TEST(lists_report_what_the_pages_say)
     ck_assert_uint_eq(entry->n_arenas, 1);
     ck_assert_uint_eq(entry->arena_bytes, 8192);
     ck_assert_uint_eq(entry->control_bytes, pub.block_size);
+    if (more) {
+        char after[] = "t";
+        pubs = dlx_test_call(dlx_served_client,
+                             LIST_PUBLISHERS(.after_topic = after, .after_publisher = pub.id))
+                   ->publisher_list;
+        ck_assert(pubs->n_entries == 0 && !pubs->more);
+    }
     const Dlx__Wire__LinkList *got =
         dlx_test_call(dlx_served_client, LIST_LINKS(.publisher = pub.id))->link_list;
     ck_assert_uint_eq(got->n_entries, 1);
