@@ -15,8 +15,8 @@
 #define dlx_cleanup(fn) __attribute__((__cleanup__(fn)))
 #define dlx_likely(x)   __builtin_expect(!!(x), 1)
 #define dlx_unlikely(x) __builtin_expect(!!(x), 0)
-/* What libdlx.so exports to libdlx-gpu.so, as DLX_PRIVATE_0 (client/libdlx.map), and to nobody
- * else. Within libdlx it costs no more than other calls. */
+/* A function that libdlx.so exports to libdlx-gpu.so alone, as DLX_PRIVATE_0 (client/libdlx.map).
+ * Within libdlx its call costs no more than others. */
 #ifdef DLX_GPU_LIBRARY
 #define dlx_for_gpu __attribute__((visibility("default")))
 #else

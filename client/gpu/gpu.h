@@ -176,9 +176,9 @@ struct dlx_gpu_library {
 };
 
 /*
- * Load the library, if that was not done: any thread. What keeps it from being loaded is looked for
- * again by each call, so a program goes on without it, and has it once it is there. Returns 0;
- * DLX_E_DEVICE, and the message says what to install.
+ * Load the library, unless it is loaded. Any thread. A call that fails leaves nothing behind: the
+ * next call tries again, so a program that goes on without the library has it once it is there.
+ * Returns 0; DLX_E_DEVICE, and the message says what to install.
  */
 int dlx__gpu_load(void);
 /* The same for a tensor on this device; DLX_E_DEVICE also if it is no GPU that can be shared. */

@@ -121,8 +121,8 @@ static bool cache_give_up_all(struct payload_cache *cache, struct dlx_block **po
     return any;
 }
 
-/* Those that nobody took since the last call go likewise, unless they have fewer than `least` bytes
- * together. */
+/* Blocks that no message needed since the last call give their memory back, unless those of a size
+ * have fewer than `least` bytes together. */
 static void cache_trim(struct payload_cache *cache, struct dlx_block **pool, uint64_t least)
 {
     for (uint32_t i = 0; i < CACHE_SLOTS; i++) {

@@ -507,15 +507,6 @@ static int hold_gpu(struct dlx_publisher *p, struct set *set, const struct dlx_p
     return r;
 }
 
-static void give_list(struct dlx_publisher *p, struct dlx_block *block)
-{
-    while (block) {
-        struct dlx_block *next = block->next;
-        dlx__heap_give(p->heap, block);
-        block = next;
-    }
-}
-
 static void put_set(struct dlx_publisher *p, struct set *set, const struct dlx_publish_args *args)
 {
     uint64_t words[DLX_SHM_ENTRY_WORDS];
@@ -581,7 +572,7 @@ static int publish_set(struct dlx_publisher *p, struct set *set, const struct dl
     if (r < 0) {
         dlx__heap_give(p->heap, set->copies);
         dlx__heap_give(p->heap, set->manifest);
-        give_list(p, set->refs);
+        dlx__publisher_give_list(p, set->refs);
         return r;
     }
     put_set(p, set, args);

@@ -42,7 +42,7 @@ struct dlx_publisher_memory {
 struct dlx_publisher_daemon {
     const struct dlx_memory *memory; /* the daemon's kind */
     int link_sock;                   /* -1 once the daemon is gone */
-    /* Of the newest control block, to see who has locked it; -1: the daemon would not keep it. */
+    /* The newest control block, whose locks tell who reads it; -1: the daemon would not keep it. */
     int control_fd;
     struct dlx_mapped_source *source; /* its memory is noted there */
     const void *membership;

@@ -194,6 +194,15 @@ void dlx__publisher_look_ahead(struct dlx_publisher *p)
     (void)dlx__writer_reclaim(&p->core, false);
 }
 
+void dlx__publisher_give_list(struct dlx_publisher *p, struct dlx_block *block)
+{
+    while (block) {
+        struct dlx_block *next = block->next;
+        dlx__heap_give(p->heap, block);
+        block = next;
+    }
+}
+
 /* No memory, or no daemon: the stream goes on with what there is, if that is enough. */
 static int take_what_is_there(struct dlx_publisher *p, uint64_t size, bool reclaim,
                               struct dlx_block **ret)
@@ -328,15 +337,6 @@ static uint64_t total_size(const struct dlx_publisher *p, uint32_t n)
     return total;
 }
 
-static void give_all(struct dlx_publisher *p, struct dlx_block *block)
-{
-    while (block) {
-        struct dlx_block *next = block->next;
-        dlx__heap_give(p->heap, block);
-        block = next;
-    }
-}
-
 /* The same blocks in the same order. */
 static int copy_blocks(struct dlx_publisher *p, const struct dlx_block *from,
                        struct dlx_block **ret)
@@ -348,7 +348,7 @@ static int copy_blocks(struct dlx_publisher *p, const struct dlx_block *from,
         int r = dlx__heap_take(p->heap, source->size, at);
         if (r < 0) {
             *at = NULL;
-            give_all(p, *ret);
+            dlx__publisher_give_list(p, *ret);
             *ret = NULL;
             return r;
         }
@@ -450,7 +450,7 @@ int dlx__copy_retained(struct dlx_publisher *p, const struct dlx_memory *memory,
 void dlx__copy_retained_undo(struct dlx_publisher *p, struct dlx_writer_block *block)
 {
     for (uint32_t i = 0; i < dlx__writer_block_n_copied(block); i++)
-        give_all(p, dlx__writer_block_copied(block, i));
+        dlx__publisher_give_list(p, dlx__writer_block_copied(block, i));
     dlx__writer_block_forget_copied(block);
 }
 
@@ -482,5 +482,5 @@ void dlx__copy_retained_grow(struct dlx_publisher *p)
                 taken = block;
             }
         }
-    give_all(p, taken);
+    dlx__publisher_give_list(p, taken);
 }

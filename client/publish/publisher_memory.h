@@ -35,6 +35,9 @@ int dlx__publisher_block_of(struct dlx_publisher *p, struct dlx_heap *heap, uint
 dlx_for_gpu int dlx__publisher_reclaim(struct dlx_publisher *p, struct dlx_heap *heap,
                                        uint64_t size, bool drop, struct dlx_block **ret);
 
+/* Give a list of blocks back, by `next`. NULL is fine. */
+void dlx__publisher_give_list(struct dlx_publisher *p, struct dlx_block *block);
+
 /* Get an arena with room for `size` bytes from the daemon, which knows the publisher by `id` and
  * has this kind of memory. Returns 0; the errors of a call to it; DLX_E_LIMIT, DLX_E_NO_MEMORY. */
 int dlx__publisher_grow(struct dlx_publisher *p, const struct dlx_memory *memory, uint64_t id,

@@ -186,7 +186,7 @@ static int add_source(int epoll, int fd)
 /*
  * When to call again although nothing that can be polled says so; 0: never. Without a daemon there
  * is room when a subscriber rings, as with one. But subscribers come by the next daemon, of which
- * nothing tells: it is looked for less and less often, up to once in DLX_LOOK_NS.
+ * nothing tells: the caller looks for one less and less often, at last once in DLX_LOOK_NS.
  */
 static uint64_t look_after(struct dlx_publisher *p, int r, bool looks_again)
 {

@@ -63,8 +63,8 @@ static int open_socket_path(struct dlx_client *c, const struct dlx_socket_path_e
 }
 
 /*
- * The machine's daemon is restarting: its socket is there, and nobody listens. A program that
- * started a private daemon now would not see the topics of those that wait. Returns as
+ * The machine's daemon is restarting: its socket is there, and no process listens. A program
+ * that started a private daemon now would not see the topics of programs that wait. Returns as
  * open_socket_path() does.
  */
 static int await_restart(struct dlx_client *c, const struct dlx_socket_path_env *env,

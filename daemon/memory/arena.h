@@ -21,8 +21,8 @@ struct dlxd_publisher;
 struct dlxd_workers;
 
 /* A region that is charged but not yet filled with pages and made ready. A writer that never does
- * so would block memory that nobody uses, so a region that lacks pages, and has got none for a
- * while, is returned (broker.h). All zero: not reserved. */
+ * so would block memory without using it, so the daemon takes back a region that lacks pages and
+ * has got none for a while (broker.h). All zero: not reserved. */
 struct dlxd_reservation {
     struct dlxd_list node; /* in broker->reservations: the least recently checked is first */
     struct dlxd_publisher *publisher; /* the owner */

@@ -45,7 +45,7 @@ int dlxd_request_begin(struct dlxd_client *client, uint32_t serial,
                        int (*step)(struct dlxd_client *client));
 /* Does another part. */
 int dlxd_request_continue(struct dlxd_client *client);
-/* The request was answered, or nobody waits for the answer. Does nothing if there is none. */
+/* Ends the request, which was answered or whose client has gone. Does nothing if there is none. */
 void dlxd_request_end(struct dlxd_client *client);
 /* Sends an Error with the thread's message, unless the request wants no reply (serial 0). */
 void dlxd_request_fail(struct dlxd_client *client, uint32_t serial, int code);
