@@ -389,18 +389,27 @@ static int carve(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
     return carve_from(heap, arena, i, size, ret);
 }
 
-int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
+static inline int take_rounded(struct dlx_heap *heap, uint64_t rounded, struct dlx_block **ret)
 {
-    uint64_t rounded;
-    dlx__heap_collect(heap);
-    if (!dlx__heap_round(heap, size, &rounded))
-        return DLX_E_FULL;
     struct dlx_block *block = cache_take(&heap->cache, rounded, &heap->hints.last);
     if (dlx_unlikely(!block))
         return carve(heap, rounded, ret);
     block->next = NULL;
     *ret = block;
     return 0;
+}
+
+int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret)
+{
+    uint64_t rounded;
+    dlx__heap_collect(heap);
+    return dlx__heap_round(heap, size, &rounded) ? take_rounded(heap, rounded, ret) : DLX_E_FULL;
+}
+
+int dlx__heap_take_like(struct dlx_heap *heap, const struct dlx_block *like, struct dlx_block **ret)
+{
+    dlx__heap_collect(heap);
+    return take_rounded(heap, like->size, ret);
 }
 
 int dlx__heap_take_beside(struct dlx_heap *heap, const struct dlx_block *other, uint64_t size,

@@ -50,6 +50,11 @@ dlx_for_gpu void dlx__heap_close(struct dlx_heap *heap);
  */
 dlx_for_gpu int dlx__heap_take(struct dlx_heap *heap, uint64_t size, struct dlx_block **ret);
 
+/* Likewise, exactly as large as `like` is with its guard bytes: copies need no more memory
+ * together than what they copy. */
+int dlx__heap_take_like(struct dlx_heap *heap, const struct dlx_block *like,
+                        struct dlx_block **ret);
+
 /*
  * Likewise, but from the arena of `other`, which comes back when that does: a block elsewhere would
  * keep another arena from becoming empty. DLX_E_FULL if `other` is NULL or its arena has no room.

@@ -345,7 +345,7 @@ static int copy_blocks(struct dlx_publisher *p, const struct dlx_block *from,
     *ret = NULL;
     for (; from; from = from->next) {
         const struct dlx_block *source = memory_of(from);
-        int r = dlx__heap_take(p->heap, source->size, at);
+        int r = dlx__heap_take_like(p->heap, source, at);
         if (r < 0) {
             *at = NULL;
             dlx__publisher_give_list(p, *ret);
@@ -454,15 +454,15 @@ void dlx__copy_retained_undo(struct dlx_publisher *p, struct dlx_writer_block *b
     dlx__writer_block_forget_copied(block);
 }
 
-/* A block of this size, for which the daemon is asked for an arena if need be. */
-static int take_or_grow(struct dlx_publisher *p, uint64_t size, struct dlx_block **ret)
+/* A block as large as this one, for which the daemon is asked for an arena if need be. */
+static int take_or_grow(struct dlx_publisher *p, const struct dlx_block *like,
+                        struct dlx_block **ret)
 {
-    int r = dlx__heap_take(p->heap, size, ret);
-    if (r == DLX_E_FULL)
-        r = dlx__publisher_grow(p, p->daemon.memory, p->id, size);
-    else
+    int r = dlx__heap_take_like(p->heap, like, ret);
+    if (r != DLX_E_FULL)
         return r;
-    return r == 0 ? dlx__heap_take(p->heap, size, ret) : r;
+    r = dlx__publisher_grow(p, p->daemon.memory, p->id, like->size);
+    return r == 0 ? dlx__heap_take_like(p->heap, like, ret) : r;
 }
 
 void dlx__copy_retained_grow(struct dlx_publisher *p)
@@ -476,7 +476,7 @@ void dlx__copy_retained_grow(struct dlx_publisher *p)
         for (const struct dlx_block *like =
                  dlx__writer_payload(&p->core, dlx__writer_head(&p->core), words);
              r == 0 && like; like = like->next) {
-            r = take_or_grow(p, memory_of(like)->size, &block);
+            r = take_or_grow(p, memory_of(like), &block);
             if (r == 0) {
                 block->next = taken;
                 taken = block;

@@ -57,14 +57,14 @@ static int prepare(struct dlx_publisher *p, struct dlx_new_publisher *made, uint
         r = dlx__writer_block_new(&p->core, control, n_entries, n, &block);
     if (r == 0)
         r = dlx__copy_retained(p, made->memory, made->id, block);
-    if (r == 0)
+    if (r == 0) {
         carry_counters(p, control);
-    if (r == 0)
         r = dlx__call_publisher_ready(p->client, made->id, DLX_RECONNECT_PATIENCE_NS, &unanswered);
-    /* FULL: the publisher is announced, but a reliable subscriber has no link yet. That one
-     * counts what it misses. */
-    if (r == DLX_E_FULL)
-        r = 0;
+        /* FULL: the publisher is announced, but a reliable subscriber has no link yet. That one
+         * counts what it misses. */
+        if (r == DLX_E_FULL)
+            r = 0;
+    }
     /* Without an answer, subscribers may have been told all the same, and left their old links
      * for the new ones. There is no way back: if they were not, the link socket hangs up, or
      * will (tests/model/restart.pml, GIVEUP). */
