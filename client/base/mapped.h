@@ -4,8 +4,8 @@
 
 /*
  * What a client maps of shared memory, and which connection made it. After a restart the next
- * daemon knows nothing of it: client/control/former.c lists it in a former page (ring/layout.h),
- * from which a region is cleared when it is unmapped.
+ * daemon knows nothing of it: client/control/connection.c lists it in a former page
+ * (ring/layout.h), from which a region is cleared when it is unmapped.
  *
  *   dlx_mapped, one for each client, and longer than that if messages are
  *     +-- sources: a publisher, or a link of a subscription, with one daemon
@@ -81,7 +81,7 @@ void dlx__mapped_source_left(struct dlx_mapped_source *source, uint64_t subscrip
 /* The messages that are out, of all links that this subscription has left. */
 uint64_t dlx__mapped_n_out(struct dlx_mapped *mapped, uint64_t subscription);
 
-/* ---- for client/control/former.c ------------------------------------------------------------ */
+/* ---- for client/control/connection.c ------------------------------------------------------- */
 
 /* Locks it, for the functions below. */
 struct dlx_mapped_source *dlx__mapped_lock(struct dlx_mapped *mapped);

@@ -3,14 +3,15 @@
 #define DLX_CLIENT_CALL_H
 
 /*
- * The control protocol as functions: one a request. Only files that include call_wire.h
- * see the wire's structs.
+ * How the library waits, and the control protocol as functions: one a request. Only files that
+ * include call_wire.h see the wire's structs.
  *
- * Every function may return, beside what is written at it: DLX_E_DISCONNECTED, DLX_E_TIMEOUT,
+ * Every request may return, beside what is written at it: DLX_E_DISCONNECTED, DLX_E_TIMEOUT,
  * DLX_E_INTERRUPTED, DLX_E_PROTOCOL, DLX_E_FD_LIMIT, DLX_E_SYSTEM, and whatever code the daemon
  * answered, with the daemon's words.
  */
 
+#include "client/base/turn.h"
 #include "client/control/client.h"
 #include "common/packet.h"
 
@@ -21,11 +22,60 @@
 
 struct dlx_call *dlx__call_free(struct dlx_call *call);
 
+/* ---- waits ------------------------------------------------------------------------------- */
+
+/*
+ * Every wait of the library has parts. At the end of a part the library asks the program's
+ * `interrupt` (struct dlx_connect_args) whether the wait may go on. The first part takes 50 ms,
+ * each later one twice as long, up to 200 ms: a wait that is short is never asked about, and one
+ * that is long costs five wake-ups a second. A signal handler that ran in the waiting thread ends a
+ * part at once. Without an `interrupt` a wait has one part.
+ *
+ *     struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
+ *     while (nothing is there) {
+ *         now = dlx__now_ns();
+ *         n = poll(fds, n_fds, dlx__deadline_ms(dlx__wait_part(&wait, c, now), now));
+ *         if (dlx__wait_ask(&wait, c, NULL, n < 0) < 0)
+ *             return DLX_E_INTERRUPTED;
+ *     }
+ */
+
+struct dlx_wait {
+    uint64_t deadline; /* UINT64_MAX: none */
+    uint64_t ask_at;   /* when this part ends; 0: the wait has yet to sleep */
+    uint64_t part_ns;
+};
+
+/* A call whose caller gave it this time; 0: it does not wait, and does not read the clock. */
+static inline struct dlx_wait dlx__wait_of(int64_t timeout_ns)
+{
+    return (struct dlx_wait){.deadline = timeout_ns == 0 ? 0 : dlx__deadline(timeout_ns)};
+}
+
+/* The end of the part that begins or goes on at `now`: the deadline at the latest. */
+dlx_for_gpu uint64_t dlx__wait_part(struct dlx_wait *wait, const struct dlx_client *c,
+                                    uint64_t now);
+
+/*
+ * Ask, if the part is over or a signal ended it. `turn`: of the object whose call waits, so that
+ * the program's own calls on that object are refused; NULL: there is none. Returns 0;
+ * DLX_E_INTERRUPTED: the wait is over. The caller finds words for it.
+ */
+dlx_for_gpu int dlx__wait_ask(struct dlx_wait *wait, const struct dlx_client *c,
+                              struct dlx_turn *turn, bool signalled);
+
+/* The same for waits of publishers and subscriptions, which a signal alone ends where the program
+ * gave no `interrupt`. The message names the topic, and what was waited for. */
+int dlx__wait_for_peers(struct dlx_wait *wait, const struct dlx_client *c, struct dlx_turn *turn,
+                        bool signalled, const char *topic, const char *what);
+
 /* For waits of less than 50 ms that are made again and again: may it go on? Returns 0;
  * DLX_E_INTERRUPTED. */
 int dlx__call_check_interrupt(const struct dlx_client *c);
 /* The program's `interrupt` has ended a wait for the daemon: DLX_E_INTERRUPTED. */
 dlx_for_gpu int dlx__call_interrupted(const struct dlx_client *c);
+
+/* ---- requests ---------------------------------------------------------------------------- */
 
 /* Connect to c->path. Sets c->sock. Returns 0; DLX_E_NO_DAEMON, DLX_E_ACCESS, DLX_E_TIMEOUT (it is
  * there, and accepts nobody), DLX_E_INTERRUPTED, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */

@@ -48,6 +48,15 @@ int dlx__client_reconnect(struct dlx_client *c, uint64_t epoch, enum dlx_hurry h
  * did not, only stopped, or another thread is in a call. */
 int dlx__client_goodbye(struct dlx_client *c, char ret_text[static DLX_ERROR_TEXT_SIZE]);
 
+/*
+ * A daemon that is not told of memory that was made on earlier connections, and that this process
+ * still maps (client/base/mapped.h), charges no user for it: messages that are held, and what a
+ * publisher keeps of the last daemon. Each new connection begins with telling it. An object that
+ * has come to the new daemon calls this, since its memory of the last one changes no more, or it
+ * has read the last of the old daemon's notifications: tells again if something was not told.
+ */
+void dlx__client_tell_former(struct dlx_client *c);
+
 /* For calls that need a daemon and no object of an earlier one: if the connection is lost, try
  * to make a new one. Returns 0, also where there is none; DLX_E_INTERRUPTED. */
 int dlx__client_ensure(struct dlx_client *c);

@@ -4,7 +4,6 @@
  * end, its counters and its events. */
 
 #include "client/control/call.h"
-#include "client/control/wait.h"
 #include "client/gpu/gpu.h"
 #include "client/heap/debug.h"
 #include "client/publish/publisher_link.h"

@@ -2,7 +2,6 @@
 #include "client/publish/publisher_memory.h"
 #include "client/base/device.h"
 #include "client/control/call.h"
-#include "client/control/wait.h"
 #include "client/gpu/gpu.h"
 #include "client/heap/debug.h"
 #include "client/publish/publisher_link.h"

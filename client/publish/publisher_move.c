@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/publish/publisher_move.h"
 #include "client/control/call.h"
-#include "client/control/former.h"
+#include "client/control/connection.h"
 #include "client/gpu/gpu.h"
 #include "client/publish/publisher_link.h"
 #include "client/publish/publisher_memory.h"
@@ -157,7 +157,7 @@ static int resume(struct dlx_publisher *p, uint32_t n_put)
     if (r < 0)
         return r;
     p->epoch = epoch;
-    dlx__former_tell_more(p->client);
+    dlx__client_tell_former(p->client);
     dlx__copy_retained_grow(p);
     dlx__events_push(&p->events, DLX_EVENT_RECONNECTED, 0, p->id, 0, p->topic, "");
     return 0;

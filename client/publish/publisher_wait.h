@@ -12,7 +12,7 @@
  *     while ((r = dlx__publisher_go_on(p, r, &wait)) == DLX__AGAIN);
  */
 
-#include "client/control/wait.h"
+#include "client/control/call.h"
 #include "client/publish/publisher.h"
 
 /* The publisher has moved: make the attempt again. No code of dlx.h. */

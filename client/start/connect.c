@@ -3,7 +3,6 @@
 /* dlx_connect(): find a daemon, or start one, and greet. */
 
 #include "client/control/call.h"
-#include "client/control/wait.h"
 #include "client/start/socket_path.h"
 #include "client/start/spawn.h"
 #include <assert.h>

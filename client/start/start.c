@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/start/start.h"
-#include "client/control/wait.h"
+#include "client/control/call.h"
 #include "common/error.h"
 #include "common/syscalls.h"
 #include <fcntl.h>

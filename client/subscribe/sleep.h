@@ -17,7 +17,7 @@
  * A link is in neither state before it is open, and while another one goes before it (`after`).
  */
 
-#include "client/control/wait.h"
+#include "client/control/call.h"
 #include "client/subscribe/subscription.h"
 
 /* How often a caller that never waits looks for notifications. */

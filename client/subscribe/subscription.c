@@ -7,9 +7,7 @@
 #include "client/base/misuse.h"
 #include "client/control/call.h"
 #include "client/control/connection.h"
-#include "client/control/former.h"
 #include "client/control/notification.h"
-#include "client/control/wait.h"
 #include "client/gpu/gpu.h"
 #include "common/topic.h"
 #include <inttypes.h>
@@ -614,7 +612,7 @@ void dlx__subscription_reconnect(struct dlx_subscription *s)
         r = dlx__call_subscribe(s->client, s->topic, &s->args, DLX_RECONNECT_PATIENCE_NS, &made);
         if (r == 0 && adopt(s, &made) == 0)
             s->epoch = epoch;
-        dlx__former_tell_more(s->client);
+        dlx__client_tell_former(s->client);
     }
     if (r == DLX_E_ACCESS) { /* the rules have changed: the next take says so */
         s->next_try_ns = now + DLX_LOOK_NS;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/lib/keep.h"
 #include "client/control/call.h"
-#include "client/control/wait.h"
 #include "keeper/wire.h"
 #include <assert.h>
 #include <inttypes.h>
