@@ -11,8 +11,8 @@
 #include <string.h>
 
 /*
- * Which argument of a call is NULL: the first one is named, and DLX_E_INVALID returned; `code`,
- * and the thread's message stays, where none is.
+ * Names the first argument of a call that is NULL, and returns DLX_E_INVALID. If none is NULL,
+ * returns `code`, and the thread's message stays.
  *
  *     DLX_NAME_NULL(0, "dlx_subscribe", {"client", c}, {"ret", ret})
  */
@@ -43,9 +43,9 @@ static inline int dlx__args_copy(void *dst, size_t dst_size, size_t min, const v
     return dlx__args_convert(dst, dst_size, min, args);
 }
 
-/* The same for a struct that is filled for the caller. */
 /* Has this result struct at least `min` bytes? Returns 0, DLX_E_INVALID. */
 int dlx__args_check_result(const void *result, size_t min);
+/* As dlx__args_convert(), for a struct that is filled for the caller. */
 int dlx__args_return(void *dst, size_t min, const void *src, size_t src_size);
 
 #endif

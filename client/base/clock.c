@@ -6,14 +6,14 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-/* The rate is measured over at least so long, and at most over what dlx__clock_learn() can
+/* The rate is measured over at least this time, and at most over what dlx__clock_learn() can
  * multiply. */
 #define MEASURE_NS     UINT64_C(10000000)
 #define MEASURE_NS_MAX (UINT64_C(1) << 32)
 /* The share of that time that looks at the system's clock may take at both ends: an interrupt may
  * come between a look at it and at the counter. */
 #define LOOK_PART 4096U
-/* A look that takes longer is tried again, so often at most. */
+/* A look that takes longer is tried again, at most this often. */
 #define LOOK_NS   UINT64_C(250)
 #define LOOKS_MAX 3
 /* A look that takes longer does not tell when in its course the clock had that time. */

@@ -3,11 +3,12 @@
 #define DLX_CLIENT_CLOCK_H
 
 /*
- * CLOCK_MONOTONIC for who reads it with every message. Reading the system's clock waits until
- * everything before it was executed, which is the dearest step of a message. So between two looks
- * at that clock, at most DLX_CLOCK_SPAN_NS apart, the time is told by the processor's counter,
- * whose rate is measured over and over. Where the system's clock is another one, or the counter may
- * not be read, each call looks at the system's clock. docs/decisions/0019-counter-as-clock.md
+ * CLOCK_MONOTONIC for threads that read it with every message. Reading the system's clock waits
+ * until everything before it was executed, which is the dearest step of a message. So between two
+ * looks at that clock, at most DLX_CLOCK_SPAN_NS apart, the time is told by the processor's
+ * counter, whose rate is measured over and over. Where the system's clock is another one, or the
+ * counter may not be read, each call looks at the system's clock.
+ * docs/decisions/0019-counter-as-clock.md
  *
  * One thread at a time. Times never go back.
  */

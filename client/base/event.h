@@ -18,8 +18,8 @@ struct dlx_events {
 
 void dlx__events_deinit(struct dlx_events *events);
 
-/* Remember; the oldest goes when there are too many, this one when there is no memory. `reason` has
- * less than DLX_EVENT_REASON_SIZE bytes. */
+/* Keep an event. The oldest one is dropped when there are too many, this one when there is no
+ * memory. `reason` has less than DLX_EVENT_REASON_SIZE bytes. */
 void dlx__events_push(struct dlx_events *events, enum dlx_event_kind kind, uint64_t link,
                       uint64_t publisher, uint32_t pid, const char *topic, const char *reason);
 

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* How many links this process can bear: by RLIMIT_NOFILE (a link costs a bell, and a pidfd at
+/* How many links this process can have, by RLIMIT_NOFILE (a link costs a bell, and a pidfd at
  * worst) and vm.max_map_count (a page, a control block and some arenas), with some left to the
  * program. */
 uint32_t dlx__limits_max_links(void);

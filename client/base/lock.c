@@ -30,7 +30,7 @@ int dlx__lock_until(struct dlx_lock *lock, uint64_t until_ns)
     while (lock->held && e == 0)
         if (until_ns == UINT64_MAX)
             e = pthread_cond_wait(&lock->freed, &lock->mutex);
-        else /* lint-allow: clock: it is monotonic, see dlx__lock_init() */
+        else /* lint-allow: clock: the clock is monotonic: dlx__lock_init() */
             e = pthread_cond_timedwait(&lock->freed, &lock->mutex, &until);
     if (!lock->held) {
         lock->held = true;

@@ -27,11 +27,11 @@ struct dlx_lock {
 int dlx__lock_init(struct dlx_lock *lock);
 
 /*
- * Wait for it until `until_ns` of CLOCK_MONOTONIC; UINT64_MAX: without a limit. Returns 0;
- * ETIMEDOUT, which is not returned while nobody holds it; EDEADLK: this thread holds it.
+ * Wait for the lock until `until_ns` of CLOCK_MONOTONIC; UINT64_MAX: without a limit. Returns 0;
+ * ETIMEDOUT, but never for a free lock; EDEADLK: this thread holds the lock.
  */
 int dlx__lock_until(struct dlx_lock *lock, uint64_t until_ns);
-/* The thread that holds it. */
+/* For the thread that holds the lock. */
 void dlx__lock_release(struct dlx_lock *lock);
 
 #endif

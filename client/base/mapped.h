@@ -3,9 +3,9 @@
 #define DLX_CLIENT_MAPPED_H
 
 /*
- * What a client maps of shared memory, and which connection made it. After a restart the next
- * daemon knows nothing of it: client/control/connection.c lists it in a former page
- * (ring/layout.h), from which a region is cleared when it is unmapped.
+ * The shared memory that a client maps, and the connection that made each region. After a restart
+ * the next daemon does not know these regions: client/control/connection.c lists them in a former
+ * page (ring/layout.h), and dlx__mapped_remove() clears a region there.
  *
  *   dlx_mapped, one for each client, and longer than that if messages are
  *     +-- sources: a publisher, or a link of a subscription, with one daemon
@@ -24,12 +24,12 @@ struct dlx_mapped_source;
 
 struct dlx_mapped_region {
     struct dlx_mapped_region *next;
-    struct dlx_mapped_region **at; /* what points to it */
+    struct dlx_mapped_region **at; /* the pointer to this region */
     struct dlx_mapped_source *source;
     uint64_t number; /* as in struct dlx_shm_former_region */
     uint64_t size;
     const void *map;
-    _Atomic uint64_t *word; /* in the former page; NULL: it is not listed there */
+    _Atomic uint64_t *word; /* in the former page; NULL: not listed there */
 };
 
 struct dlx_mapped_source {
@@ -37,7 +37,7 @@ struct dlx_mapped_source {
     struct dlx_mapped_source **at;
     struct dlx_mapped *mapped;
     struct dlx_mapped_region *regions;
-    size_t n_refs; /* its regions, and its owner */
+    size_t n_refs; /* regions, and the owner */
     uint64_t epoch;
     uint64_t publisher;
     bool is_publisher;
@@ -47,16 +47,16 @@ struct dlx_mapped_source {
     char topic[];
 };
 
-/* A former page; NULL map: none. It is unmapped when the last of its regions is. */
+/* A former page; NULL map: none. The page is unmapped with its last region. */
 struct dlx_mapped_page {
     void *map;
     uint64_t size;
-    size_t n_regions; /* that have a word in it */
+    size_t n_regions; /* that have a word in the page */
 };
 
 /* Returns NULL if out of memory. */
 struct dlx_mapped *dlx__mapped_new(uint64_t generation);
-/* Returns NULL; accepts NULL. It goes with its last source. */
+/* Returns NULL; accepts NULL. The last source frees the rest. */
 struct dlx_mapped *dlx__mapped_unref(struct dlx_mapped *mapped);
 
 /* A publisher or a link, made in this epoch of its client. Returns 0; DLX_E_NO_MEMORY. */
@@ -83,7 +83,7 @@ uint64_t dlx__mapped_n_out(struct dlx_mapped *mapped, uint64_t subscription);
 
 /* ---- for client/control/connection.c ------------------------------------------------------- */
 
-/* Locks it, for the functions below. */
+/* Locks `mapped`, for the functions below. */
 struct dlx_mapped_source *dlx__mapped_lock(struct dlx_mapped *mapped);
 void dlx__mapped_unlock(struct dlx_mapped *mapped);
 /* All words point into this page from now on; returns the former one, which the caller unmaps. */

@@ -18,7 +18,7 @@ bool dlx__debug(void)
     int now = atomic_load_explicit(&mode, memory_order_relaxed);
     if (now != UNKNOWN)
         return now == ON;
-    /* Not for a program with more rights than who set its environment (AT_SECURE). */
+    /* A program with more rights than the user who set its environment (AT_SECURE) ignores it. */
     const char *value = secure_getenv("DLX_DEBUG");
     int first = value && strcmp(value, "1") == 0 ? ON : OFF;
     /* A call of dlx_set_debug() in between holds. */
@@ -46,7 +46,7 @@ void dlx__misuse(const char *format, ...)
     abort();
 }
 
-/* ---- what was released ---------------------------------------------------------------------- */
+/* ---- released objects ----------------------------------------------------------------------- */
 
 void dlx__quarantine(void *memory)
 {

@@ -3,11 +3,11 @@
 #define DLX_CLIENT_MISUSE_H
 
 /*
- * The debug mode, and what it finds of callers that use what they have released. A released handle
- * has the generation DLX_RELEASED, which is that of no process. dlx__forked() is true of it, so the
- * path of each call goes on as it was, and what refuses a forked child tells the two apart.
+ * The debug mode, which finds callers that use a released object. A released handle has the
+ * generation DLX_RELEASED, which is that of no process. dlx__forked() is true of it, so the path of
+ * each call goes on as it was, and what refuses a forked child tells the two apart.
  *
- * Without the debug mode a handle is freed, and what is found there is left to chance.
+ * Without the debug mode a handle is freed, and its use afterwards is undefined.
  */
 
 #include <stdbool.h>
@@ -18,7 +18,7 @@
 /* Released handles that stay readable in debug mode; the oldest is freed. */
 #define DLX_QUARANTINE 4096U
 
-/* Is it on: by dlx_set_debug(), or by DLX_DEBUG=1 at the first question? Any thread. */
+/* Is the debug mode on, by dlx_set_debug() or by DLX_DEBUG=1 at the first call? Any thread. */
 bool dlx__debug(void);
 
 /* In debug mode: tell the caller's mistake on stderr, and abort. `format` is of printf(). */

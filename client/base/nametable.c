@@ -10,8 +10,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* Small, since a table of many does not fit into a cache. The hash is compared before the key,
- * which lies anywhere. */
+/* Small, since a table of many entries does not fit into a cache. The hash is compared before the
+ * key, which lies anywhere. */
 struct entry {
     const void *key; /* NULL: free */
     uint32_t hash;

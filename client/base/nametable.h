@@ -3,8 +3,8 @@
 #define DLX_CLIENT_NAMETABLE_H
 
 /*
- * Which index has this key? A hash table of keys that the caller keeps. Its seed is a secret of the
- * process, so nobody can choose keys that make it slow.
+ * A hash table from keys, which the caller keeps, to indexes. Its seed is a secret of the process,
+ * so no peer can choose keys that make it slow.
  */
 
 #include <stdint.h>

@@ -14,7 +14,7 @@ struct dlx_peer {
     uint64_t client; /* the daemon's id of the process's connection */
     uint32_t pid;    /* for messages */
     uint32_t refs;
-    int pidfd; /* readable when it is dead */
+    int pidfd; /* readable once the process is dead */
     bool is_name_known;
     char name
         [16]; /* of its program, for messages; "": it cannot be seen. Set by dlx__peers_name() */
@@ -33,8 +33,8 @@ void dlx__peers_deinit(struct dlx_peers *peers);
 int dlx__peers_get(struct dlx_peers *peers, uint64_t client, uint32_t pid, int borrow_pidfd,
                    struct dlx_peer **ret);
 
-/* The name of its program, as ps(1) shows it; "" if this process cannot see that. It stays as long
- * as the peer. */
+/* The name of the peer's program, as ps(1) shows it; "" if this process cannot see that. The name
+ * lives as long as the peer. */
 const char *dlx__peers_name(struct dlx_peers *peers, struct dlx_peer *peer);
 
 /* NULL is fine. */

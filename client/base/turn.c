@@ -13,13 +13,14 @@ static bool membarrier(int command)
     return syscall(SYS_membarrier, command, 0, 0) == 0;
 }
 
-/* Fails where the kernel does not have it, or a sandbox does not let us. */
+/* Fails where the kernel lacks membarrier(), or a sandbox forbids it. */
 static bool can_take_away(void)
 {
     return membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
 }
 
-/* After this the owner either sees that it owns nothing, or has stored `inside` where we see it. */
+/* Afterwards the owner either sees that it owns nothing, or has stored `inside` where this thread
+ * sees it. */
 static void take_away(struct dlx_turn *turn)
 {
     atomic_store_explicit(&turn->owner, NULL, memory_order_relaxed);

@@ -4,8 +4,8 @@
 
 /*
  * One thread at a time is in a call on an object; another one is refused, not made to wait. A
- * thread that is always the same one pays no locked instruction for that: it owns the turn. Whoever
- * else comes takes that away first, by membarrier(2), which is as if the owner had executed a
+ * thread that is always the same one pays no locked instruction for that: it owns the turn. Any
+ * other thread takes the turn away first, by membarrier(2), which is as if the owner had executed a
  * fence.
  *
  *     FREE --- the same thread, OWN_AFTER calls in a row --> OWNED --- another thread --> FREE
@@ -25,7 +25,7 @@ struct dlx_turn {
     uint32_t n_lost; /* times that an owner was not alone after all */
 };
 
-/* dlx__turn_begin() for who does not own it. */
+/* dlx__turn_begin() for a thread that does not own the turn. */
 bool dlx__turn_begin_slowly(struct dlx_turn *turn);
 
 /* A name for this thread: an address of its own. */
@@ -57,8 +57,7 @@ static inline void dlx__turn_disown(struct dlx_turn *turn)
 
 static inline void dlx__turn_end(struct dlx_turn *turn)
 {
-    /* Looked at first: with the store, the next one may be in a call, and say that it is
-     * foreign. */
+    /* Read before the store: after it, the next thread may be in a call, and set is_foreign. */
     if (dlx_unlikely(turn->is_foreign)) {
         turn->is_foreign = false;
         atomic_store_explicit(&turn->busy, 0, memory_order_release);

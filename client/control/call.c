@@ -22,10 +22,10 @@
 
 #define HURRY_NS    DLX_CALL_HURRY_NS
 #define CLOSE_TRIES 20 /* a millisecond each */
-/* Who closes waits no longer for an answer: the daemon does it when it can. */
+/* A close waits this long for its answer; the daemon completes it when it can. */
 #define CLOSE_NS          INT64_C(2500000000)
 #define PROOF_NS_PER_BYTE 4 /* 0.04 with a processor to itself */
-/* How long streams leave a daemon alone that did not answer: twice as long each time. */
+/* How long streams ask nothing of a daemon that did not answer: twice as long each time. */
 #define PAUSE_FIRST_NS UINT64_C(100000000)
 #define PAUSE_MOST_NS  UINT64_C(1600000000)
 
@@ -91,14 +91,14 @@ int dlx__call_interrupted(const struct dlx_client *c)
 
 /* ---- one round trip ------------------------------------------------------------------------ */
 
-/* The connection is of no use any more. */
+/* The connection is lost. */
 static int lose(struct dlx_client *c, int code)
 {
     c->sock = dlx__close(c->sock);
     return code;
 }
 
-/* Somebody waited, unless that was for no time at all. */
+/* A wait for the daemon has timed out. A call that does not wait (0) puts nothing off. */
 static void back_off(struct dlx_client *c, uint64_t now, int64_t timeout_ns)
 {
     if (timeout_ns == 0)
@@ -128,8 +128,8 @@ static int wait_for(struct dlx_client *c, short events, struct dlx_wait *wait, i
     }
 }
 
-/* Nobody waits for this reply, or can use it: what the daemon made is not wanted. A subscription
- * ends with its socket. */
+/* The caller of this late reply is gone: drop the publisher or arena that the daemon made. A
+ * subscription ends with its socket. */
 static void give_back(struct dlx_client *c, const Dlx__Wire__Packet *reply)
 {
     Dlx__Wire__Packet request = DLX__WIRE__PACKET__INIT; /* serial 0: no answer */
@@ -147,7 +147,7 @@ static void give_back(struct dlx_client *c, const Dlx__Wire__Packet *reply)
     } else {
         return;
     }
-    (void)dlx__proto_send(c->sock, &request, NULL, 0); /* else it ends with the connection */
+    (void)dlx__proto_send(c->sock, &request, NULL, 0); /* else the object ends with c->sock */
 }
 
 /* `ret_bare`: a reply without its descriptors, for which there was no room; the thread's message
@@ -160,7 +160,7 @@ static int receive_reply(struct dlx_client *c, struct dlx_wait *wait, int64_t ti
         int r = dlx__packet_recv_fds(c->sock, &c->call->packet);
         *ret_bare = r == DLX_E_FD_LIMIT;
         if (*ret_bare)
-            (void)dlx__packet_drop(c->sock); /* else it comes again, and is too late */
+            (void)dlx__packet_drop(c->sock); /* else the reply comes again, too late */
         if (r == 0 || *ret_bare)
             r = dlx__proto_unpack(&c->call->arena, c->call->packet.data, c->call->packet.size, ret);
         if (r == 0) {
@@ -185,7 +185,7 @@ static int send_request(struct dlx_client *c, const Dlx__Wire__Packet *request,
     for (;;) {
         int r = dlx__proto_send(c->sock, request, NULL, 0);
         if (r == DLX_E_DISCONNECTED)
-            return 0; /* it may have told why: receive_reply() looks */
+            return 0; /* the daemon may have told why: receive_reply() looks */
         if (r != DLX_E_FULL)
             return r;
         r = wait_for(c, POLLOUT, wait, timeout_ns);
@@ -210,7 +210,7 @@ static int fail_lost(const struct dlx_client *c)
 static void note_goodbye(struct dlx_client *c, const Dlx__Wire__Packet *packet)
 {
     if (packet->body_case != DLX__WIRE__PACKET__BODY_DISCONNECT ||
-        packet->disconnect->code == DLX_E_DISCONNECTED) /* it is stopping */
+        packet->disconnect->code == DLX_E_DISCONNECTED) /* the daemon stops */
         return;
     c->goodbye = packet->disconnect->code < 0 ? packet->disconnect->code : DLX_E_PROTOCOL;
     (void)snprintf(c->goodbye_text, sizeof c->goodbye_text, "%s", packet->disconnect->text);
@@ -412,7 +412,7 @@ int dlx__call_greet_within(struct dlx_client *c, const char *name, int64_t timeo
             reply->hello_reply->version, c->path, reply->hello_reply->memory);
     c->id = reply->hello_reply->client;
     c->minor = reply->hello_reply->minor;
-    /* That of another daemon may differ; never NULL, since links of the last one use it. */
+    /* Each daemon may have another backend. Never NULL: links of the last daemon use it. */
     if (c->memory != memory)
         c->memory = memory;
     return 0;
@@ -508,8 +508,8 @@ int dlx__call_retained_drop(struct dlx_client *c, const char *topic)
     return r;
 }
 
-/* Not told, the daemon would show it until this process ends: so this one waits for the lock as
- * long as it takes. */
+/* A daemon that is not told would show the publisher until this process ends: so this call waits
+ * for the lock without a limit. */
 static int close_publisher(struct dlx_client *c, uint64_t publisher)
 {
     Dlx__Wire__PublisherClose body = DLX__WIRE__PUBLISHER_CLOSE__INIT;
@@ -517,8 +517,8 @@ static int close_publisher(struct dlx_client *c, uint64_t publisher)
     const Dlx__Wire__Packet *reply;
     body.publisher = publisher;
     int r = dlx__call_lock_within(c, DLX_FOREVER);
-    /* Without the lock, and so without an answer. If it is not sent, the publisher ends with the
-     * connection. */
+    /* Without the lock, and so without an answer. If the packet is not sent, the publisher ends
+     * with the connection. */
     if (r == DLX_E_IN_USE)
         (void)dlx__proto_send(c->sock, &request, NULL, 0);
     if (r < 0)
@@ -635,7 +635,7 @@ int dlx__call_subscribe(struct dlx_client *c, const char *topic,
 
 /* ---- the end of a connection ----------------------------------------------------------------- */
 
-/* The daemon says it before it ends what we have there, and then closes the connection. */
+/* The daemon sends a Disconnect before it ends this client's objects and closes the connection. */
 void dlx__call_hear_goodbye(struct dlx_client *c)
 {
     const Dlx__Wire__Packet *packet;

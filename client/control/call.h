@@ -15,7 +15,7 @@
 #include "client/control/client.h"
 #include "common/packet.h"
 
-/* For what a stream can do without: it does not stand still for a daemon that does. */
+/* For calls that a stream can do without: it does not wait for a daemon that hangs. */
 #define DLX_CALL_HURRY_NS INT64_C(20000000)
 /* To connect again and what follows, each. A new daemon has much to do. */
 #define DLX_RECONNECT_PATIENCE_NS INT64_C(100000000)
@@ -27,9 +27,9 @@ struct dlx_call *dlx__call_free(struct dlx_call *call);
 /*
  * Every wait of the library has parts. At the end of a part the library asks the program's
  * `interrupt` (struct dlx_connect_args) whether the wait may go on. The first part takes 50 ms,
- * each later one twice as long, up to 200 ms: a wait that is short is never asked about, and one
- * that is long costs five wake-ups a second. A signal handler that ran in the waiting thread ends a
- * part at once. Without an `interrupt` a wait has one part.
+ * each later one twice as long, up to 200 ms: a short wait never asks, and a long one costs five
+ * wake-ups a second. A signal handler that ran in the waiting thread ends a part at once. Without
+ * an `interrupt` a wait has one part.
  *
  *     struct dlx_wait wait = {.deadline = dlx__deadline(timeout_ns)};
  *     while (nothing is there) {
@@ -46,7 +46,7 @@ struct dlx_wait {
     uint64_t part_ns;
 };
 
-/* A call whose caller gave it this time; 0: it does not wait, and does not read the clock. */
+/* The wait of a call with this time limit; 0: the call neither waits nor reads the clock. */
 static inline struct dlx_wait dlx__wait_of(int64_t timeout_ns)
 {
     return (struct dlx_wait){.deadline = timeout_ns == 0 ? 0 : dlx__deadline(timeout_ns)};
@@ -69,7 +69,7 @@ dlx_for_gpu int dlx__wait_ask(struct dlx_wait *wait, const struct dlx_client *c,
 int dlx__wait_for_peers(struct dlx_wait *wait, const struct dlx_client *c, struct dlx_turn *turn,
                         bool signalled, const char *topic, const char *what);
 
-/* For waits of less than 50 ms that are made again and again: may it go on? Returns 0;
+/* For waits of less than 50 ms that are made again and again: may the wait go on? Returns 0;
  * DLX_E_INTERRUPTED. */
 int dlx__call_check_interrupt(const struct dlx_client *c);
 /* The program's `interrupt` has ended a wait for the daemon: DLX_E_INTERRUPTED. */
@@ -77,8 +77,8 @@ dlx_for_gpu int dlx__call_interrupted(const struct dlx_client *c);
 
 /* ---- requests ---------------------------------------------------------------------------- */
 
-/* Connect to c->path. Sets c->sock. Returns 0; DLX_E_NO_DAEMON, DLX_E_ACCESS, DLX_E_TIMEOUT (it is
- * there, and accepts nobody), DLX_E_INTERRUPTED, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
+/* Connect to c->path. Sets c->sock. Returns 0; DLX_E_NO_DAEMON, DLX_E_ACCESS, DLX_E_TIMEOUT (a
+ * daemon listens, but does not accept), DLX_E_INTERRUPTED, DLX_E_FD_LIMIT, DLX_E_SYSTEM. */
 int dlx__call_open_within(struct dlx_client *c, int64_t timeout_ns);
 /* Greet, within c->timeout_ns. Sets c->call and id. */
 int dlx__call_greet(struct dlx_client *c, const char *name);
@@ -98,12 +98,13 @@ int dlx__call_publisher_new(struct dlx_client *c, const char *topic,
                             const struct dlx_publisher_args *args, uint32_t n_entries,
                             uint64_t resumes, uint64_t after_seq, int64_t timeout_ns,
                             struct dlx_new_publisher *ret);
-/* `ret_unanswered`: it failed, but the daemon may have done it all the same. DLX_E_FULL: it has,
- * and a reliable subscription that was there first has yet to attach; call again. */
+/* `ret_unanswered`: the call failed, but the daemon may have carried it out. DLX_E_FULL: the
+ * publisher is ready, but a reliable subscription that was there first has yet to attach; call
+ * again. */
 int dlx__call_publisher_ready(struct dlx_client *c, uint64_t publisher, int64_t timeout_ns,
                               bool *ret_unanswered);
-/* It has published what it retains. Tells, does not wait: DLX_E_FULL when the socket has no
- * room. */
+/* The publisher has published what it retains. Tells, does not wait: DLX_E_FULL when the socket has
+ * no room. */
 int dlx__call_publisher_retains(struct dlx_client *c, uint64_t publisher);
 int dlx__call_retained_drop(struct dlx_client *c, const char *topic);
 int dlx__call_publisher_close(struct dlx_client *c, uint64_t publisher);
@@ -123,7 +124,7 @@ struct dlx_new_subscription {
     uint64_t id;
     const struct dlx_memory *memory; /* of that daemon */
     uint32_t n_offers;
-    int sock; /* the caller owns it */
+    int sock; /* the caller owns the socket */
 };
 int dlx__call_subscribe(struct dlx_client *c, const char *topic,
                         const struct dlx_subscribe_args *args, int64_t timeout_ns,
@@ -135,15 +136,15 @@ dlx_for_gpu int dlx__call_gpu_keep(struct dlx_client *c, uint64_t publisher, int
 dlx_for_gpu int dlx__call_gpu_get(struct dlx_client *c, uint64_t link, uint64_t origin,
                                   uint64_t allocation, int *ret_sock);
 
-/* The former page: ring/layout.h. The caller has the lock, and owns the fd. Not before this minor
+/* The former page: ring/layout.h. The caller has the lock, and owns the fd. Since this minor
  * version. */
 #define DLX_FORMER_SINCE 8U
 int dlx__call_former_new(struct dlx_client *c, uint32_t n_regions, uint32_t n_sources,
                          uint64_t *ret_size, int *ret_fd);
 int dlx__call_former_ready(struct dlx_client *c, uint32_t n_regions, uint32_t n_sources);
 
-/* Looks whether the daemon says why it is about to close the connection, for dlx__client_goodbye().
- * The caller has the lock. */
+/* Reads why the daemon is about to close the connection, for dlx__client_goodbye(). The caller has
+ * the lock. */
 void dlx__call_hear_goodbye(struct dlx_client *c);
 
 #endif

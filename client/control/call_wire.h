@@ -24,7 +24,7 @@ int dlx__call_round_trip_within(struct dlx_client *c, int64_t timeout_ns,
                                 Dlx__Wire__Packet *request, Dlx__Wire__Packet__BodyCase expected,
                                 size_t n_fds, const Dlx__Wire__Packet **ret);
 
-/* The same without the lock, which the caller has on success, and lets go of; else it has not. */
+/* The same, but takes the lock itself. On success the caller holds it, and releases it. */
 int dlx__call_ask(struct dlx_client *c, int64_t timeout_ns, Dlx__Wire__Packet *request,
                   Dlx__Wire__Packet__BodyCase expected, size_t n_fds,
                   const Dlx__Wire__Packet **ret);

@@ -28,18 +28,18 @@ struct dlx_client {
     uint64_t generation;
     struct dlx_lock lock;   /* for sock, serial, call */
     int sock;               /* control socket; -1 once it is lost */
-    _Atomic uint64_t epoch; /* counts connections: what was made with an earlier one is not known to
-                               the daemon */
+    _Atomic uint64_t epoch; /* counts connections: the daemon does not know objects of earlier
+                               ones */
     uint64_t next_try_ns;   /* streams neither connect again nor ask for anything before that */
-    uint64_t pause_ns;      /* how long that was put off when the daemon last did not answer */
+    uint64_t pause_ns;      /* the pause when the daemon last did not answer */
     char name[64];
     uint32_t serial;
-    bool unanswered;        /* the last request was sent, and what came of it is not known */
-    bool silent;            /* the daemon has said nothing since somebody gave up waiting for it */
+    bool unanswered;        /* the last request was sent, and its result is not known */
+    bool silent;            /* the daemon has sent nothing since a call timed out */
     atomic_bool is_patient; /* the thread with the lock waits for the proof of an arena */
     struct dlx_call *call;
     int64_t timeout_ns;
-    int64_t wait_ns;              /* of dlx_connect(), for a daemon that is not there */
+    int64_t wait_ns;              /* of dlx_connect(), for a daemon to come */
     int (*interrupt)(void *data); /* may a wait go on? NULL: it may */
     void *interrupt_data;
     uint64_t id;
@@ -47,12 +47,12 @@ struct dlx_client {
     const struct dlx_memory *memory; /* backend, as the daemon said */
     struct dlx_peers peers;
     struct dlx_mapped *mapped;
-    bool tells_former; /* the daemon knows what we keep of earlier connections */
-    int goodbye;       /* why a daemon disconnected us last, other than to end; 0: none did */
+    bool tells_former; /* the daemon knows the memory kept of earlier connections */
+    int goodbye;       /* why a daemon last disconnected this client, except to stop; 0: none did */
     char goodbye_text[DLX_ERROR_TEXT_SIZE];
     char path[108];
     uint32_t path_kind;   /* enum dlx_daemon_place */
-    char refused_by[512]; /* which daemons refused us, and why; "": none */
+    char refused_by[512]; /* which daemons refused this client, and why; "": none */
 };
 
 static inline struct dlx_client *dlx__client_ref(struct dlx_client *c)

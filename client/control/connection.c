@@ -50,7 +50,7 @@ struct dlx_client *dlx_client_unref(struct dlx_client *c)
 
 /* ---- memory of former daemons ----------------------------------------------------------- */
 
-/* Of regions and sources that come while the daemon makes the page. */
+/* Room for regions and sources that come while the daemon makes the page. */
 #define SLACK 16U
 
 struct count {
@@ -62,7 +62,7 @@ static bool is_former(const struct dlx_client *c, const struct dlx_mapped_source
     return source->regions && source->epoch < atomic_load_explicit(&c->epoch, memory_order_relaxed);
 }
 
-/* What there is; and is there something that is not in the page? */
+/* Counts what is mapped. `ret_untold`: something is not in the page. */
 static struct count count_all(const struct dlx_client *c, const struct dlx_mapped_source *sources,
                               bool *ret_untold)
 {
@@ -101,7 +101,7 @@ static void fill_region(struct filling *filling, struct dlx_mapped_region *regio
     filling->page.n_regions++;
 }
 
-/* What does not fit is added to the last region. */
+/* The last region counts also those that do not fit. */
 static void fill_source(const struct dlx_client *c, struct filling *filling,
                         struct dlx_mapped_source *source)
 {
@@ -177,7 +177,7 @@ static void tell_former(struct dlx_client *c)
 {
     bool untold;
     if (!c->mapped || c->minor < DLX_FORMER_SINCE) {
-        c->tells_former = true; /* it cannot be told */
+        c->tells_former = true; /* the daemon cannot be told */
         return;
     }
     c->tells_former = false;
@@ -194,7 +194,7 @@ void dlx__client_tell_former(struct dlx_client *c)
 {
     bool untold;
     if (!c->mapped || dlx__call_lock_within(c, DLX_CALL_HURRY_NS) < 0)
-        return; /* the next object that comes does it */
+        return; /* the next object that comes tells it */
     struct count count = count_all(c, dlx__mapped_lock(c->mapped), &untold);
     dlx__mapped_unlock(c->mapped);
     if (count.n_regions > 0 && untold && c->minor >= DLX_FORMER_SINCE && c->sock >= 0)
@@ -220,7 +220,7 @@ static int connect_again(struct dlx_client *c, enum dlx_hurry hurry)
         atomic_fetch_add_explicit(&c->epoch, 1, memory_order_release);
         tell_former(c);
     }
-    if (r == DLX_E_ACCESS) /* it is there, and its rules change rarely */
+    if (r == DLX_E_ACCESS) /* the daemon answers, and its rules change rarely */
         c->next_try_ns = dlx__now_ns() + DLX_LOOK_NS;
     return r;
 }
@@ -233,7 +233,7 @@ int dlx__client_reconnect(struct dlx_client *c, uint64_t epoch, enum dlx_hurry h
     if (hurry == DLX_HURRY_NOW_AND_THEN && dlx__now_ns() < c->next_try_ns) {
         r = DLX_E_TIMEOUT;
     } else if (!dlx__socket_is_lost(c->sock)) {
-        /* Somebody else has made it, or it is not lost. */
+        /* Another thread has made a new connection, or this one is not lost. */
         r = atomic_load_explicit(&c->epoch, memory_order_relaxed) != epoch ? 0 : DLX_E_IN_USE;
     } else {
         dlx__call_hear_goodbye(c);

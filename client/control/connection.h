@@ -9,9 +9,9 @@
  *
  * A publisher goes on in a control block and arenas that the new daemon made (it moves), and stays
  * on the links that it has. A subscription gets a new link to it, which begins where the publisher
- * moved, and takes from it when it has taken everything from the old one. So nothing is lost, and
- * a publisher that waits for its readers goes on waiting for them: the new link's cursor is there
- * before the old link is left.
+ * moved, and takes from the new link once it has taken everything from the old one. So nothing is
+ * lost, and a publisher that waits for its readers goes on waiting for them: the new link has its
+ * cursor before the subscription leaves the old link.
  *
  * A stream waits 100 ms at most for what a new daemon has to answer. If the daemon does not
  * answer, no stream of the client asks it again before a pause is over, which is as long at first
@@ -40,12 +40,12 @@ static inline bool dlx__socket_is_lost(int borrow_fd)
 }
 
 /* The connection of this epoch seems to be lost: make a new one, unless that was done. Returns 0:
- * c->epoch is another one now; DLX_E_IN_USE: it is not lost; else: not yet. A stream does not wait
- * for another thread that waits for the daemon. */
+ * c->epoch is another one now; DLX_E_IN_USE: the connection is not lost; else: not yet. A stream
+ * does not wait for another thread that waits for the daemon. */
 int dlx__client_reconnect(struct dlx_client *c, uint64_t epoch, enum dlx_hurry hurry);
 
-/* Why did the daemon disconnect this client last? Returns the code, and the daemon's text; 0 if it
- * did not, only stopped, or another thread is in a call. */
+/* Why did the daemon disconnect this client last? Returns the code, and the daemon's text; 0 if no
+ * daemon did, the daemon only stopped, or another thread is in a call. */
 int dlx__client_goodbye(struct dlx_client *c, char ret_text[static DLX_ERROR_TEXT_SIZE]);
 
 /*
@@ -57,8 +57,8 @@ int dlx__client_goodbye(struct dlx_client *c, char ret_text[static DLX_ERROR_TEX
  */
 void dlx__client_tell_former(struct dlx_client *c);
 
-/* For calls that need a daemon and no object of an earlier one: if the connection is lost, try
- * to make a new one. Returns 0, also where there is none; DLX_E_INTERRUPTED. */
+/* For calls that need a daemon and no object of an earlier one: if the connection is lost, try to
+ * make a new one. Returns 0, also without a daemon; DLX_E_INTERRUPTED. */
 int dlx__client_ensure(struct dlx_client *c);
 
 #endif

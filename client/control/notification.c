@@ -13,7 +13,7 @@ void dlx__notification_deinit(struct dlx_notification *notification)
     notification->n_fds = 0;
 }
 
-/* How many fds belong to a kind. */
+/* The number of fds of each kind. */
 static const size_t n_fds_of[] = {
     [DLX_NOTIFICATION_LINK_ADDED] = 3,    [DLX_NOTIFICATION_LINK_OFFER] = 1,
     [DLX_NOTIFICATION_LINK_OPEN] = 2,     [DLX_NOTIFICATION_ARENA_ADDED] = 1,
@@ -113,7 +113,7 @@ static int translate(const Dlx__Wire__Packet *p, struct dlx_notification *notifi
 static int notification_get(int sock, int (*receive)(int sock, struct dlx_packet *packet),
                             struct dlx_notification *ret)
 {
-    /* News are rare: buffers of their own cost less than a lock. */
+    /* Notifications are rare: buffers of their own cost less than a lock. */
     struct dlx_call *call = malloc(sizeof *call);
     const Dlx__Wire__Packet *packet;
     if (!call)

@@ -21,11 +21,11 @@ enum dlx_news_kind {
     DLX_NOTIFICATION_SPARE_SEALED,
 };
 
-/* One packet, copied out of the wire's structs. Owns `fds`. */
+/* A packet, copied out of the wire's structs. Owns `fds`. */
 struct dlx_notification {
     enum dlx_news_kind kind;
     uint64_t link;
-    uint64_t publisher; /* 0: of an offer of a spare */
+    uint64_t publisher; /* 0: the offer of a spare */
     uint64_t client;
     uint64_t size; /* of the page, control block or arena */
     uint32_t pid;
@@ -41,7 +41,7 @@ struct dlx_notification {
      * message. */
     uint64_t base;
     uint64_t resumes; /* the id of the publisher with its first daemon, or 0 */
-    /* Of a failed link: messages that a subscription misses that does not know the publisher. */
+    /* Of a failed link: messages missed by a subscription that does not know the publisher. */
     uint64_t missed;
     uint64_t reader; /* the same for all links of a subscription */
     uint32_t on_full;
@@ -67,7 +67,7 @@ void dlx__notification_deinit(struct dlx_notification *notification);
 int dlx__notification_read(int borrow_sock, struct dlx_notification *ret);
 /* The same, and the packet stays in the socket: dlx__notification_done() drops it. */
 int dlx__notification_look(int borrow_sock, struct dlx_notification *ret);
-/* Returns false if it is still there. */
+/* Returns false if the packet is still there. */
 bool dlx__notification_done(int borrow_sock);
 
 /* Answers on the subscription socket, without waiting: 0, DLX_E_FULL, DLX_E_DISCONNECTED. */

@@ -45,7 +45,7 @@ int dlx__gpu_check(const struct dlx_gpu_library *library, const char *name)
     if (strncmp(library->build, DLX_GPU_BUILD, sizeof library->build) != 0)
         return dlx__fail(DLX_E_DEVICE,
                          "%s is of build %.*s, and this libdlx of build %s: install both of one "
-                         "release (Debian: libdlx0 and libdlx0-gpu), and start the program anew",
+                         "release (Debian: libdlx0 and libdlx0-gpu), and restart the program",
                          name, DLX_GPU_BUILD_SIZE - 1, library->build, DLX_GPU_BUILD);
     if (library->core != dlx__gpu_check)
         return dlx__fail(DLX_E_DEVICE,
@@ -60,7 +60,7 @@ int dlx__gpu_check(const struct dlx_gpu_library *library, const char *name)
 void *dlx_cuda_malloc(size_t size, int device, void *stream)
 {
     void *memory = NULL;
-    (void)stream; /* it is ready on every stream */
+    (void)stream; /* the memory is ready on every stream */
     int r = dlx__gpu_load();
     if (r == 0)
         r = atomic_load_explicit(&dlx__gpu_loaded, memory_order_acquire)
@@ -74,8 +74,8 @@ void dlx_cuda_free(void *memory, size_t size, int device, void *stream)
         atomic_load_explicit(&dlx__gpu_loaded, memory_order_acquire);
     (void)size;
     (void)device;
-    (void)stream; /* others may use it, too: all of the GPU is waited for */
-    if (library)  /* it has allocated what there is */
+    (void)stream; /* other streams may use the memory: all of the GPU is waited for */
+    if (library)  /* else nothing was allocated */
         library->free(memory);
     dlx__error_clear();
 }

@@ -3,8 +3,8 @@
 #define DLX_CLIENT_GPU_H
 
 /*
- * What libdlx has libdlx-gpu do (gpu/, gpu/lib), behind two tables. libdlx sees no other header of
- * GPUs, and a message of the CPU never comes here.
+ * The work that libdlx leaves to libdlx-gpu (gpu/, gpu/lib), behind two tables. libdlx sees no
+ * other header of GPUs, and a message of the CPU never comes here.
  *
  * libdlx.so loads libdlx-gpu.so.0 with dlx__gpu_load(), before the first use of a GPU; a static
  * program links libdlx-gpu.a. Without the library tensors on GPUs fail with DLX_E_DEVICE, and
@@ -13,7 +13,7 @@
  * A publisher has its part in `gpu` once it has shared memory of a GPU, a message in `gpu` if it
  * has tensors there, and a subscription and its links in `gpu` from the first such message on, or
  * from the beginning if the subscription has `pin`. Functions that take such a part are called only
- * if there is one: so the library is loaded then.
+ * if there is one, so the library is loaded then.
  */
 
 #include "client/heap/block.h"
@@ -73,7 +73,7 @@ struct dlx_gpu_publisher_table {
     /* Complete a manifest that was written, and have it say when its tensors are ready. Nothing may
      * fail from here on. */
     void (*write)(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel, void *manifest);
-    /* Its message is out: whose is this tensor of it now? */
+    /* The message was published: note who owns this tensor of it now. */
     void (*adopt)(struct dlx_publisher *p, struct dlx_gpu_parcel *parcel,
                   DLManagedTensorVersioned *tensor, const struct dlx_publish_args *args);
     /* Drop the reference of the maker. */
@@ -87,7 +87,8 @@ struct dlx_gpu_publisher_table {
     void (*reader_died)(struct dlx_publisher *p);
     /* Bytes of all arenas. */
     uint64_t (*bytes)(const struct dlx_publisher *p);
-    /* The publisher has published its last message: wait a while for those who hold tensors. */
+    /* The publisher has published its last message: wait a while for subscribers that hold tensors.
+     */
     void (*end)(struct dlx_publisher *p);
     /* Everything was given back, or left. */
     void (*free)(struct dlx_gpu_share *share);
@@ -110,7 +111,7 @@ struct dlx_gpu_receiver_table {
     int (*open)(struct dlx_message *m, uint32_t i, DLTensor *tensor);
     /* Wait until an open tensor is ready, or let the stream wait, which uses it from then on. */
     int (*await)(struct dlx_export *e, void *const *stream);
-    /* What dlx_message_status() and dlx_tensor_status() return. */
+    /* The results of dlx_message_status() and dlx_tensor_status(). */
     int (*message_status)(struct dlx_message_gpu *gpu);
     int (*wait_status)(struct dlx_gpu_wait *wait);
     /* A tensor of dlx_message_tensor() is used on this stream. Returns 0; DLX_E_NO_MEMORY;
@@ -133,7 +134,7 @@ struct dlx_gpu_receiver_table {
     /* Then wait for streams, and drop the reference of the subscription. */
     void (*end)(struct dlx_gpu_receiver *receiver);
     void (*stats)(struct dlx_gpu_receiver *receiver, struct dlx_subscription_stats *stats);
-    /* Which streams went on too early, if it was not told yet: from now on it is. */
+    /* Tells which streams went on too early, unless that was told already. */
     bool (*tell_late)(struct dlx_gpu_receiver *receiver, struct dlx_gpu_late *ret);
     /* How many releases threads have completed: a number that wraps. */
     uint32_t (*n_released)(struct dlx_gpu_receiver *receiver);
@@ -141,7 +142,7 @@ struct dlx_gpu_receiver_table {
      * (none is) and DLX_E_TIMEOUT, both without a message; DLX_E_INTERRUPTED. */
     int (*wait_released)(struct dlx_gpu_receiver *receiver, uint32_t n, uint64_t deadline);
 
-    /* A link has its subscription's: sets its `gpu`, once. Returns 0; DLX_E_NO_MEMORY. */
+    /* Sets `gpu` of a link from its subscription's, once. Returns 0; DLX_E_NO_MEMORY. */
     int (*link_begin)(struct dlx_subscriber_link *link, struct dlx_gpu_receiver *receiver);
     /* A link ends, after its messages and arenas: nothing of its publisher needs to stay open while
      * no message is held. Any thread. */
@@ -149,9 +150,9 @@ struct dlx_gpu_receiver_table {
     /* A mapping of an arena was made. Returns 1: it is pinned; 0: nothing is; or the driver's
      * refusal, which is counted. */
     int (*pin)(struct dlx_gpu_link *link, const void *map, uint64_t size);
-    /* One that is pinned is about to be unmapped; any thread. False: it may not be, since the
-     * driver would take what is mapped there next for this one. It stays until the process ends,
-     * and counts as a failure. */
+    /* A pinned mapping is about to be unmapped; any thread. False: it must stay mapped, since the
+     * driver would take the next mapping there for this one. The mapping stays until the process
+     * ends, and counts as a failure. */
     bool (*unpin)(struct dlx_gpu_link *link, const void *map, uint64_t size);
 };
 
@@ -159,8 +160,8 @@ struct dlx_gpu_receiver_table {
 
 #define DLX_GPU_BUILD_SIZE 64
 
-/* What it says of itself (gpu/lib/library.c). The first two members have their place in every
- * version. */
+/* The library's own description (gpu/lib/library.c). The first two members have their place in
+ * every version. */
 struct dlx_gpu_library {
     /* DLX_GPU_BUILD of gpu_build.h, which the build makes: the release, and a hash of the private
      * headers. */
@@ -184,7 +185,7 @@ int dlx__gpu_load(void);
 /* The same for a tensor on this device; DLX_E_DEVICE also if it is no GPU that can be shared. */
 int dlx__gpu_load_for(DLDevice device);
 
-/* Is that our library, of this build? `name` is that of its file. Returns 0; DLX_E_DEVICE. */
+/* Is this the library of this build? `name` is that of its file. Returns 0; DLX_E_DEVICE. */
 dlx_for_gpu int dlx__gpu_check(const struct dlx_gpu_library *library, const char *name);
 
 /*
@@ -196,7 +197,7 @@ int dlx__gpu_find(const struct dlx_gpu_library **ret);
 /* That function; NULL: a static program without libdlx-gpu.a. Tests have other ones. */
 extern int (*dlx__gpu_finder)(const struct dlx_gpu_library **ret);
 
-extern const struct dlx_gpu_library *_Atomic dlx__gpu_loaded; /* NULL: it is not */
+extern const struct dlx_gpu_library *_Atomic dlx__gpu_loaded; /* NULL: not loaded */
 
 /* For a caller that has a part of the library's, or has called dlx__gpu_load(). */
 static inline const struct dlx_gpu_publisher_table *dlx__gpu_publisher(void)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * How libdlx.so finds libdlx-gpu.so.0: in the folder that it is in itself, so that a program finds
- * the one of this installation whatever its run path, else where the loader looks. The library is
- * linked with libdlx.so.0, which is the one that is here, and stays until the process ends.
+ * How libdlx.so finds libdlx-gpu.so.0: in its own folder, so that a program finds the library of
+ * this installation whatever its run path, else where the loader looks. The library is linked with
+ * libdlx.so.0, which is this one, and stays loaded until the process ends.
  */
 
 #include "client/gpu/gpu.h"

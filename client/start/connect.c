@@ -14,15 +14,15 @@
 #define DEFAULT_TIMEOUT_NS INT64_C(5000000000)
 #define NAME_MAX_SIZE      63U
 
-/* How often a daemon may end between our connecting and its answer. */
+/* How often a daemon may end between the connection and its answer. */
 #define TRIES_MAX 16
 /* Time between two looks for a daemon that restarts. */
 #define RESTART_POLL_NS UINT64_C(10000000)
 /*
- * How often a caller who waits (`wait_ns`) looks for a daemon: first after so long, then twice as
- * long each time. Nothing that could be slept on tells of it: inotify(7) reports the file of a
- * socket before anybody listens on it, needs a folder that is there, and a user has 128 instances
- * of it. A look takes some microseconds.
+ * How often a caller that waits (`wait_ns`) looks for a daemon: first after WAIT_FIRST_NS, then
+ * twice as long each time. No event to sleep on tells that a daemon listens: inotify(7) reports the
+ * file of a socket before the daemon listens, needs a folder that is there, and a user has 128
+ * instances of it. A look takes some microseconds.
  */
 #define WAIT_FIRST_NS UINT64_C(1000000)
 #define WAIT_MOST_NS  UINT64_C(50000000)
@@ -107,14 +107,14 @@ static int try_socket_path(struct dlx_client *c, const struct dlx_socket_path_en
         if (c->wait_ns != 0)
             deadline = dlx__deadline(c->timeout_ns); /* to answer */
     }
-    /* A runtime folder that we may not look into is another user's: left over from su. */
+    /* A runtime folder that this user may not enter is another user's: left over from su. */
     if (r == DLX_E_ACCESS && path_kind == DLX_SOCKET_PATH_RUNTIME)
         return DLX_E_NO_DAEMON;
     return r == 0 ? greet(c, deadline) : r;
 }
 
-/* A daemon that does not serve this user is no reason to have none. */
-static void pass_over(struct dlx_client *c)
+/* A daemon that refuses this user is skipped: another one may serve it. */
+static void skip_refusing(struct dlx_client *c)
 {
     size_t used = strlen(c->refused_by);
     c->sock = dlx__close(c->sock);
@@ -132,7 +132,7 @@ static int look(struct dlx_client *c, const struct dlx_socket_path_env *env, uin
             continue;
         int r = try_socket_path(c, env, path_kind, deadline);
         if (r == DLX_E_ACCESS && path_kind != DLX_SOCKET_PATH_TMP)
-            pass_over(c);
+            skip_refusing(c);
         else if (r != DLX_E_NO_DAEMON)
             return r;
     }
@@ -152,7 +152,7 @@ static int start_locked(struct dlx_client *c, const struct dlx_socket_path_env *
     if (failure == DLX_E_INTERRUPTED)
         return failure;
     (void)snprintf(words, sizeof words, "%s", dlx__error_message());
-    /* Look also when the start failed: it may have met another daemon that got ready. */
+    /* Look also when the start failed: another daemon may have got ready. */
     r = open_socket_path(c, env, path_kind, deadline);
     if (r != DLX_E_NO_DAEMON)
         return r;
@@ -205,7 +205,7 @@ static int start_daemon(struct dlx_client *c, const struct dlx_socket_path_env *
     return r;
 }
 
-/* Paths at which no daemon is, or only daemons that refuse us. */
+/* For paths at which no daemon is, or only daemons that refuse this user. */
 static int start_and_greet(struct dlx_client *c, const struct dlx_socket_path_env *env,
                            uint32_t autospawn, uint64_t deadline, bool *ret_tried)
 {
@@ -232,20 +232,20 @@ static int try_all(struct dlx_client *c, const struct dlx_socket_path_env *env, 
         }
         if (r == 0)
             dlx__error_clear(); /* of the paths without a daemon */
-        /* Lost before it greeted back: a daemon that was just ending, or we stood still for longer
-         * than it waits. Nothing has happened yet. */
+        /* The daemon closed the connection before it answered: it was ending, or this process stood
+         * still for longer than the daemon waits. Nothing has happened yet. */
         if (r != DLX_E_DISCONNECTED || i == TRIES_MAX || time_left(deadline) == 0)
             return r;
     }
 }
 
-/* ---- waiting for one that is not there yet --------------------------------------------------- */
+/* ---- waiting for a daemon to come ------------------------------------------------------------ */
 
-/* Can a daemon still come? A socket has its name a moment before it has its mode, and one that
- * refuses us is not the one that is waited for where others may come. */
+/* Can a daemon still come? A socket has its name a moment before it has its mode, and a daemon that
+ * refuses this user is not the awaited one where others may come. */
 static bool may_daemon_come(const struct dlx_client *c, int r, bool has_tried, uint32_t n_refused)
 {
-    if (has_tried) /* to start one: that it failed is no reason to start it again and again */
+    if (has_tried) /* a daemon that failed to start is not started again */
         return false;
     return r == DLX_E_NO_DAEMON || (r == DLX_E_ACCESS && (*c->refused_by || n_refused <= 1));
 }
@@ -273,7 +273,7 @@ static int await_daemon(struct dlx_client *c, const struct dlx_socket_path_env *
     }
 }
 
-/* A user who expects that a daemon is started may not know of the variable. */
+/* A user who expects a daemon to be started may not know of the variable. */
 static int fail_where_variable_says(const char *path)
 {
     char why[DLX_ERROR_TEXT_SIZE];

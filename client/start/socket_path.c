@@ -48,15 +48,15 @@ static void tmp_folder(const struct dlx_socket_path_env *env, char ret[DLX_SOCKE
     (void)snprintf(ret, DLX_SOCKET_PATH_SIZE, "%s/dlpackd-%u", env->tmp_dir, (unsigned)env->uid);
 }
 
-/* Why the folder of the last place is not one to use. O_NOFOLLOW: a link leads to where another
- * user wants us. */
+/* Refuses a folder of the last place that is not safe. O_NOFOLLOW: a link leads to where its maker
+ * chose. */
 static int open_tmp_folder(const struct dlx_socket_path_env *env, const char *folder, int *ret_fd)
 {
     struct stat st;
     dlx_cleanup(dlx__closep) int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && (errno == ELOOP || errno == ENOTDIR))
         return dlx__fail(DLX_E_ACCESS,
-                         "%s is not a folder: somebody else may have put it there; remove it",
+                         "%s is not a folder: another user may have put it there; remove it",
                          folder);
     if (fd < 0 || fstat(fd, &st) < 0)
         return dlx__fail_errno("%s", folder);
@@ -115,8 +115,8 @@ bool dlx__socket_path_is_trusted(const struct dlx_socket_path_env *env,
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == env->uid;
 }
 
-/* A folder of ours that others can neither write to nor open: a process that can open it can hold
- * its lock. */
+/* A folder of this user that others can neither write to nor open: a process that can open it can
+ * hold its lock. */
 static int open_runtime_dir(const struct dlx_socket_path_env *env)
 {
     struct stat st;

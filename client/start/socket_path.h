@@ -3,7 +3,7 @@
 #define DLX_CLIENT_SOCKET_PATH_H
 
 /*
- * Where a daemon's socket may be when nobody named one:
+ * Where a daemon's socket may be if the program names none:
  *
  *     $XDG_RUNTIME_DIR/dlpackd.sock     this user's daemon, or a private one
  *     /run/dlpackd/dlpackd.sock         the machine's
@@ -27,7 +27,7 @@ enum dlx_socket_path {
     DLX_N_SOCKET_PATHS
 };
 
-/* What the places depend on. */
+/* The environment that the socket paths depend on. */
 struct dlx_socket_path_env {
     const char *runtime_dir; /* NULL: not set */
     const char *system_path;
@@ -56,7 +56,7 @@ bool dlx__socket_path_is_trusted(const struct dlx_socket_path_env *env,
 /*
  * The place where a private daemon of this user is to listen; its folder is made. Returns 0, the
  * place, the path and the folder, opened, which the caller owns; DLX_E_ACCESS (the folder is
- * somebody else's, a link, or open to others: the message names it), DLX_E_NO_MEMORY,
+ * another user's, a link, or open to others: the message names it), DLX_E_NO_MEMORY,
  * DLX_E_FD_LIMIT, DLX_E_SYSTEM.
  */
 int dlx__socket_path_private(const struct dlx_socket_path_env *env,
@@ -66,7 +66,7 @@ int dlx__socket_path_private(const struct dlx_socket_path_env *env,
 /* Wait until no other process holds the folder. Closing the fd lets go, and so does the end of the
  * process. Returns 0; DLX_E_TIMEOUT, DLX_E_SYSTEM. */
 int dlx__socket_path_lock(int borrow_dir_fd, const char *path, uint64_t deadline);
-/* Also what a process holds that was forked meanwhile. */
+/* Also releases what a process holds that was forked meanwhile. */
 void dlx__socket_path_unlock(int borrow_dir_fd);
 
 #endif

@@ -20,7 +20,7 @@
 
 static_assert(DLX_PROGRAM_PATH_SIZE >= PATH_MAX, "realpath() writes PATH_MAX bytes");
 
-/* ---- may we? ------------------------------------------------------------------------------- */
+/* ---- may this process start a daemon? ------------------------------------------------------ */
 
 const char *dlx__spawn_refusal(uint32_t autospawn, const char *env, bool secure)
 {
@@ -71,7 +71,7 @@ static bool own_folder(char ret[DLX_PROGRAM_PATH_SIZE])
     return true;
 }
 
-/* A relative folder of PATH depends on the working directory: it is passed over. */
+/* A relative folder of PATH is skipped: it depends on the working directory. */
 static bool find_on_path(char ret[DLX_PROGRAM_PATH_SIZE])
 {
     const char *path = getenv("PATH");

@@ -3,17 +3,17 @@
 #define DLX_CLIENT_SPAWN_H
 
 /*
- * Starting a private daemon: may we, which program, and the start itself, which leaves the calling
- * process no child, no fd and no signal.
+ * Starting a private daemon: is it allowed, which program, and the start itself, which leaves the
+ * calling process no child, no fd and no signal.
  */
 
 #include "common/util.h"
 
 #define DLX_PROGRAM_PATH_SIZE 4096
 
-/* Why this process starts no daemon, in words, or NULL: it may. `autospawn` is enum dlx_autospawn,
- * `env` the value of $DLX_AUTOSPAWN or NULL, `secure` whether it runs with rights that its caller
- * does not have. */
+/* Why this process starts no daemon, in words; NULL: it may start one. `autospawn` is enum
+ * dlx_autospawn, `env` the value of $DLX_AUTOSPAWN or NULL, `secure` whether it runs with rights
+ * that its caller does not have. */
 const char *dlx__spawn_refusal(uint32_t autospawn, const char *env, bool secure);
 
 /* Was this process given rights by its file (AT_SECURE), or does it act for another user? */

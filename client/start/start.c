@@ -23,10 +23,10 @@
 #define FALLBACK_FD 65536
 
 /*
- * What the starter and the program-to-be run, between clone() and execve(), makes system calls
- * only, by syscall(): the functions of libc take locks that another thread may hold, and those of
- * sanitizers keep books that belong to the caller. `errno` is the calling thread's, which looks at
- * it again when the starter is WATCHING: from then on the starter makes no call that fails.
+ * Between clone() and execve() the starter and the program-to-be make system calls only, by
+ * syscall(): the functions of libc take locks that another thread may hold, and those of sanitizers
+ * keep books that belong to the caller. `errno` is the calling thread's, which looks at it again
+ * when the starter is WATCHING: from then on the starter makes no call that fails.
  */
 #if defined(__clang__)
 #define BARE __attribute__((no_sanitize("address", "thread", "undefined")))
@@ -60,7 +60,7 @@ struct shared {
 BARE static long clone_process(int (*fn)(void *), struct shared *s, unsigned stack, int flags)
 {
 #ifdef DLX_SANITIZE
-    /* Sanitizers bear no two processes in one memory. */
+    /* Sanitizers do not support two processes in one memory. */
     (void)stack;
     long pid = syscall(SYS_clone, (long)(flags & ~CLONE_VFORK), 0L, 0L, 0L, 0L);
     if (pid == 0)
@@ -127,7 +127,7 @@ BARE static void close_all(const struct shared *s)
         (void)syscall(SYS_close, fd);
 }
 
-/* Keeps the end of what was said. Was the line there that says "ready"? */
+/* Keeps the end of the output. Has it the line that says "ready"? */
 BARE static bool take_words(struct shared *s, const char *text, size_t size)
 {
     static const char ready[] = READY;
@@ -190,7 +190,7 @@ BARE static void watch(struct shared *s, long pid, long fd)
         bool ended = syscall(SYS_wait4, pid, &s->start.status, (long)WNOHANG, NULL) == pid;
         int said = p.fd < 0 ? -1 : read_words(s, fd);
         if (said < 0)
-            p.fd = -1; /* it need not have ended */
+            p.fd = -1; /* the program may still run */
         s->start.ready = said > 0;
         s->start.ended = ended && !s->start.ready;
         if (ended || s->start.ready)
@@ -198,7 +198,7 @@ BARE static void watch(struct shared *s, long pid, long fd)
         if (is_late(s)) {
             (void)syscall(SYS_kill, pid, (long)SIGKILL);
             (void)syscall(SYS_wait4, pid, NULL, 0L, NULL);
-            (void)syscall(SYS_kill, 0L, (long)SIGKILL); /* what it started, and this process */
+            (void)syscall(SYS_kill, 0L, (long)SIGKILL); /* with the program's children */
             return;
         }
     }
@@ -210,7 +210,7 @@ BARE static int run_starter(void *data)
     int fds[2];
     (void)syscall(SYS_prctl, (long)PR_SET_PDEATHSIG, (long)SIGKILL, 0L, 0L, 0L);
     if (syscall(SYS_getppid) != s->caller) {
-        /* Killed already, or its children live in another PID namespace. */
+        /* The program was killed already, or its children live in another PID namespace. */
         return give_up(s, "finding the process that starts it", ESRCH);
     }
     (void)syscall(SYS_setsid);
@@ -237,7 +237,8 @@ BARE static int run_starter(void *data)
 
 /* ---- the caller ---------------------------------------------------------------------------- */
 
-/* The end of what it said, in one line: newlines become "; ", what is not printable '?'. */
+/* The end of the program's output, in one line: newlines become "; ", unprintable characters '?'.
+ */
 static void copy_words(const struct shared *s, char ret[DLX_START_WORDS_SIZE])
 {
     size_t size = s->n_words;
@@ -262,7 +263,7 @@ static unsigned fd_limit(void)
     return (unsigned)limit.rlim_cur;
 }
 
-/* The starter uses this thread's memory: it is gone when this returns. The program is asked once
+/* The starter uses this thread's memory, and is gone when this returns. The program is asked once
  * the starter watches, and only then do handlers of signals run. */
 static void await_starter(struct shared *s, pid_t pid, struct dlx_start *start, const sigset_t *old)
 {
@@ -309,7 +310,7 @@ int dlx__start(struct dlx_start *start)
     s->n_fds = fd_limit();
 
     /* No handler of the caller may run in the other process, whose signals stay blocked, and no
-     * cancellation leave it running. */
+     * cancellation may leave that process running. */
     (void)sigfillset(&all);
     (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
     (void)pthread_sigmask(SIG_SETMASK, &all, &old);

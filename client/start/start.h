@@ -3,8 +3,8 @@
 #define DLX_CLIENT_START_H
 
 /*
- * Running a program that is to outlive us and is no child of ours, and waiting until it says that
- * it is ready.
+ * Runs a program that outlives this process and is no child of it, and waits until the program says
+ * that it is ready.
  *
  *     caller                  starter                     program
  *     clone, suspended  --->  setsid, pipe, clone   --->  signals reset, fds closed, exec
@@ -32,12 +32,11 @@ struct dlx_start {
     uint64_t deadline;
     const struct dlx_client *client; /* whose `interrupt` is asked; NULL: none */
     /* Out. */
-    int error;        /* errno of what the starter could not do, else 0 */
-    const char *what; /* that, in words */
+    int error;        /* errno of the starter's failure, else 0 */
+    const char *what; /* the failure, in words */
     bool ready;
     bool ended; /* before it was ready, with `status`, as wait(2) gives it */
-    int status; /* neither ready, ended nor error: it was late, or not wanted any more, and was
-                   killed */
+    int status; /* neither ready, ended nor error: killed for being late, or no longer wanted */
     bool interrupted;                 /* by the client's `interrupt` */
     char words[DLX_START_WORDS_SIZE]; /* the end of what it said, printable */
 };
