@@ -20,7 +20,9 @@ int dlx__fork_init(uint64_t *ret_generation)
         if (page == MAP_FAILED) {
             r = dlx__fail_errno("mmap of a page");
         } else if (madvise(page, DLX_PAGE, MADV_WIPEONFORK) < 0) {
-            r = dlx__fail_errno("MADV_WIPEONFORK");
+            r = errno == EINVAL
+                    ? dlx__fail(DLX_E_KERNEL, "no MADV_WIPEONFORK (Linux 4.14 or newer is needed)")
+                    : dlx__fail_errno("MADV_WIPEONFORK");
             munmap(page, DLX_PAGE);
         } else {
             dlx__fork_page = page;
@@ -43,10 +45,10 @@ int dlx__refuse_forked(uint64_t generation)
 int dlx__fail_forked(uint64_t generation)
 {
     pthread_mutex_lock(&lock);
-    bool is_one = generation > 0 && generation <= last_generation;
+    bool is_parents = generation > 0 && generation <= last_generation;
     pthread_mutex_unlock(&lock);
     dlx__check_released(generation, "a call on a handle or a message");
-    if (!is_one)
+    if (!is_parents)
         return dlx__fail(DLX_E_INVALID, "this handle is not one that can be used: it was released "
                                         "before (DLX_DEBUG=1 finds where)");
     return dlx__fail(DLX_E_FORKED, "this handle was created before fork() by the parent process: "

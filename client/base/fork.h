@@ -18,7 +18,7 @@ extern volatile uint64_t *dlx__fork_page;
  * DLX_E_KERNEL. */
 int dlx__fork_init(uint64_t *ret_generation);
 
-/* Was the handle made by a parent? One load; no lock, no system call. */
+/* Was the handle made by a parent? Costs one load; no lock, no system call. */
 static inline bool dlx__forked(uint64_t generation)
 {
     return __builtin_expect(*dlx__fork_page != generation, 0);

@@ -180,6 +180,7 @@ struct dlx_connect_args {
  *                       0700
  *   DLX_E_INTERRUPTED   `interrupt` ended the wait
  *   DLX_E_VERSION       the daemon speaks another major version of the protocol
+ *   DLX_E_KERNEL        the kernel is older than Linux 4.14
  *   DLX_E_LIMIT         the daemon has as many connections as it or this user may have
  *   DLX_E_FD_LIMIT      the process may open no more descriptors
  *   DLX_E_NO_MEMORY     the state of the connection could not be allocated

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A private daemon where the kernel refuses a call that starting it needs: the caller learns which,
- * and nothing is left. And what the daemon has not of the process that happened to start it. */
+ * and nothing is left. The daemon gets no descriptor and no priority from the process that starts
+ * it. */
 
 #include "tests/harness/seccomp.h"
 #include "tests/harness/spawn.h"
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 
 /* From here on the call with this argument fails. */
@@ -32,7 +34,14 @@ LOOP_TEST(a_call_that_is_refused_is_named, 0, DLX_ARRAY_SIZE(refusals))
     dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, PATIENCE, DLX_E_NO_DAEMON, "dlpackd: ");
 }
 
-/* Before Linux 5.9 it closes one by one. */
+TEST(a_kernel_without_pages_that_fork_wipes_is_named)
+{
+    if (refuse(SYS_madvise, 2, MADV_WIPEONFORK, EINVAL))
+        dlx_test_spawn_fails(DLX_AUTOSPAWN_DEFAULT, PATIENCE, DLX_E_KERNEL,
+                             "no MADV_WIPEONFORK (Linux 4.14 or newer is needed)");
+}
+
+/* Before Linux 5.9 the starter closes descriptors one by one. */
 TEST(without_close_range_it_has_none_of_our_descriptors)
 {
     int pair[2];
@@ -69,7 +78,7 @@ TEST(its_environment_may_be_empty)
     (void)snprintf(daemon, sizeof daemon, "%s", getenv("DLX_DAEMON"));
     (void)snprintf(dir, sizeof dir, "%s", getenv("XDG_RUNTIME_DIR"));
     ck_assert_int_eq(clearenv(), 0);
-    /* Nobody says where, nor how long it stays: the library's own defaults. */
+    /* The library's own defaults say where the daemon is, and how long it stays. */
     ck_assert_int_eq(setenv("DLX_DAEMON", daemon, 1), 0);
     ck_assert_int_eq(setenv("XDG_RUNTIME_DIR", dir, 1), 0);
     ck_assert_int_eq(setenv("DLX_IDLE_EXIT", "", 1), 0);
@@ -80,7 +89,7 @@ TEST(its_environment_may_be_empty)
     dlx_test_spawn_wait_end(pid);
 }
 
-/* Neither the calls nor the one who starts it have an end then. */
+/* Neither the calls nor the starter have a time limit then. */
 TEST(a_connect_that_may_wait_for_ever_starts_a_daemon_too)
 {
     const struct dlx_connect_args args = {.size = sizeof args, .timeout_ns = DLX_FOREVER};
