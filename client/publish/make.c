@@ -261,7 +261,7 @@ static bool is_copied(const struct set *set, uint32_t i)
 }
 
 /* Names that were seen, and tensors that are not ours: those carry a mark. Made when needed. */
-struct seen {
+struct seen_names {
     struct dlx_nametable *names, *tensors;
     uint32_t hashes[AHEAD]; /* of the names that come next */
 };
@@ -282,7 +282,7 @@ static struct dlx_block *own_block(const struct dlx_publisher *p, const struct s
 }
 
 static int check_tensor(const struct dlx_publisher *p, const struct set *set, uint32_t i,
-                        struct seen *seen)
+                        struct seen_names *seen)
 {
     DLManagedTensorVersioned *const *t = &set->items[i].tensor;
     uint32_t other = DLX_NAMETABLE_NONE;
@@ -314,7 +314,7 @@ static int check_tensor(const struct dlx_publisher *p, const struct set *set, ui
 }
 
 /* Its length, up to one too long, and its hash. */
-static int measure_name(const struct set *set, uint32_t i, struct seen *seen)
+static int measure_name(const struct set *set, uint32_t i, struct seen_names *seen)
 {
     struct dlx_manifest_item *entry = &set->entries[i];
     entry->name = set->items[i].name ? set->items[i].name : "";
@@ -325,7 +325,7 @@ static int measure_name(const struct set *set, uint32_t i, struct seen *seen)
 }
 
 static int check_name(const struct dlx_publisher *p, const struct set *set, uint32_t i,
-                      const struct seen *seen)
+                      const struct seen_names *seen)
 {
     const char *name = set->entries[i].name;
     uint32_t size = set->entries[i].name_size, other = DLX_NAMETABLE_NONE;
@@ -431,7 +431,7 @@ static void prefetch_tensor(const DLManagedTensorVersioned *t)
 static int check_items(struct dlx_publisher *p, struct set *set,
                        const struct dlx_publish_args *args)
 {
-    struct seen seen = {0};
+    struct seen_names seen = {0};
     int r = 0;
     p->n_sets++;
     for (uint32_t i = 0; r == 0 && i < DLX_MIN(AHEAD, set->n); i++)
