@@ -37,7 +37,8 @@ check-interop: ## pass tensors between all frameworks that can be installed (lar
 bench-python: ## dlx beside other packages (QUICK=1: under 60 s); build/bench-python.json
 	$(NEED_INTEROP)
 	+@$(SUBMAKE) python
-	@PYTHONPATH='$(BUILD_ABS)/python' $(INTEROP) python/bench/bench_python.py \
+	@PYTHONPATH='$(BUILD_ABS)/python:python/tests/interop' \
+	    $(INTEROP) python/bench/bench_python.py \
 	    $(if $(QUICK),--quick) --json $(BUILD)/bench-python.json
 
 WHEEL := $(BUILD_ROOT)/wheel

@@ -17,13 +17,13 @@ import os
 import resource
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
 import dlx
 import numpy as np
+import served
 from systems import (
     FRAME,
     Dlx,
@@ -282,62 +282,43 @@ def main():
         "quick": o.quick,
         "rows": [],
     }
-    with tempfile.TemporaryDirectory(prefix="dlx-bench.") as folder:
-        path = os.path.join(folder, "s")
-        ready, theirs = os.pipe()
-        daemon = subprocess.Popen(
-            [
-                os.path.join(os.path.dirname(dlx.__file__), "dlpackd"),
-                "--socket",
-                path,
-                "--ready-fd",
-                str(theirs),
-            ],
-            pass_fds=[theirs],
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(theirs)
-        assert os.read(ready, 8).startswith(b"READY=1")
+    with served.daemon() as path:
         os.environ["DLX_SOCKET"] = path
-        try:
-            for name, bar, needs, measure in rows(o.quick):
-                if name not in o.only.split(",") if o.only else o.quick and bar is None:
-                    continue
-                row = {"name": name, "bar": bar}
-                try:
-                    importlib.import_module(needs)
-                    row.update(measure())
-                    if bar is not None:
-                        row["passed"] = row["value"] <= bar
-                except ImportError as e:
-                    row["skipped"] = str(e)
-                except Exception as e:  # a peer that does not start costs its row
-                    row["failed"] = f"{type(e).__name__}: {e}"
-                out["rows"].append(row)
-                rest = {
-                    k: round(v, 3)
-                    for k, v in row.items()
-                    if k not in ("name", "bar", "value") and not isinstance(v, (bool, str))
-                }
-                if "value" in row:
-                    print(
-                        f"{name:<30} {row['value']:8.4f}  {'' if bar is None else f'bar {bar}':<9} "
-                        f" {rest}",
-                        flush=True,
-                    )
-                else:
-                    print(
-                        f"{name:<30} "
-                        + (
-                            f"SKIP: {row['skipped']}"
-                            if "skipped" in row
-                            else f"FAILED: {row['failed']}"
-                        ),
-                        flush=True,
-                    )
-        finally:
-            daemon.terminate()
-            daemon.wait()
+        for name, bar, needs, measure in rows(o.quick):
+            if name not in o.only.split(",") if o.only else o.quick and bar is None:
+                continue
+            row = {"name": name, "bar": bar}
+            try:
+                importlib.import_module(needs)
+                row.update(measure())
+                if bar is not None:
+                    row["passed"] = row["value"] <= bar
+            except ImportError as e:
+                row["skipped"] = str(e)
+            except Exception as e:  # a peer that does not start costs its row
+                row["failed"] = f"{type(e).__name__}: {e}"
+            out["rows"].append(row)
+            rest = {
+                k: round(v, 3)
+                for k, v in row.items()
+                if k not in ("name", "bar", "value") and not isinstance(v, (bool, str))
+            }
+            if "value" in row:
+                print(
+                    f"{name:<30} {row['value']:8.4f}  {'' if bar is None else f'bar {bar}':<9} "
+                    f" {rest}",
+                    flush=True,
+                )
+            else:
+                print(
+                    f"{name:<30} "
+                    + (
+                        f"SKIP: {row['skipped']}"
+                        if "skipped" in row
+                        else f"FAILED: {row['failed']}"
+                    ),
+                    flush=True,
+                )
     with open(o.json, "w", encoding="utf-8") as f:
         json.dump(out, f, indent=1)
     if any("failed" in row for row in out["rows"]):

@@ -17,9 +17,9 @@ import platform
 import signal
 import subprocess
 import sys
-import tempfile
 
 import dlx
+import served
 import tables
 from frameworks import ALL, DTYPES, LAYOUTS, SHAPE
 
@@ -313,40 +313,16 @@ def main():
     for name, program in pythons.items():
         if name not in ALL or not os.access(program, os.X_OK):
             p.error(f"--python {name}={program}: NAME is one of {', '.join(ALL)}, PROGRAM a Python")
-    with tempfile.TemporaryDirectory(prefix="dlx-interop.") as folder:
-        path = os.path.join(folder, "s")
-        ready, theirs = os.pipe()
-        daemon = subprocess.Popen(
-            [
-                os.path.join(os.path.dirname(dlx.__file__), "dlpackd"),
-                "--socket",
-                path,
-                "--ready-fd",
-                str(theirs),
-                "--idle-exit",
-                "60",
-            ],
-            pass_fds=[theirs],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(theirs)
-        if not os.read(ready, 8).startswith(b"READY=1"):
-            sys.exit("exchange.py: the daemon does not start")
-        os.close(ready)
+    with served.daemon("--idle-exit", "60") as path:
         env = {
             **os.environ,
             "DLX_SOCKET": path,
             "CUDA_VISIBLE_DEVICES": "",
             "TF_CPP_MIN_LOG_LEVEL": "3",
         }
-        try:
-            results = run(
-                names, env, lambda n: print(f"{n} gives", file=sys.stderr, flush=True), pythons
-            )
-        finally:
-            daemon.terminate()
-            daemon.wait()
+        results = run(
+            names, env, lambda n: print(f"{n} gives", file=sys.stderr, flush=True), pythons
+        )
     results["python"], results["dlx"] = platform.python_version(), dlx.dlpack_info()
     text = tables.tables(results)
     print(text)
