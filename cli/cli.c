@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What commands share: how they report errors and connect, and their command lines. */
+/* The common part of the commands: they report errors, connect, and parse command lines. */
 
 #include "cli/cli.h"
 #include "cli/args.h"

@@ -2,7 +2,7 @@
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
-/** What all of dlxctl's commands share. One file a command: cmd_<name>.c. */
+/** The common part of dlxctl's commands. Each command has its file: cmd_<name>.c. */
 
 #include "cli/error.h"
 #include <argp.h>
@@ -30,7 +30,7 @@ struct cli {
     struct dlx_client *client;
 };
 
-/* The commands. argv[0] is "dlxctl <command>". They return the exit status. */
+/* The commands. argv[0] is "dlxctl <command>". Each returns the exit status. */
 int cmd_ls(struct cli *cli, int argc, char **argv);
 int cmd_info(struct cli *cli, int argc, char **argv);
 int cmd_pub(struct cli *cli, int argc, char **argv);
@@ -93,7 +93,7 @@ struct cli_line {
 };
 
 /** Parse a command line into the command's struct. --json, --socket, --wait-daemon and -h are
- *  options of all. Wrong usage ends the program; what else fails (memory) is reported. Returns
+ *  options of all. Wrong usage ends the program; other failures (memory) are reported. Returns
  *  CLI_OK, CLI_FAILURE. */
 int cli_parse(struct cli *cli, const struct cli_line *line, int argc, char **argv, void *into);
 

@@ -56,10 +56,10 @@ int cmd_bw(struct cli *cli, int argc, char **argv)
     static const struct measure measure = {
         .doc =
             "Measure how many bytes and messages arrive a second, how large the messages are, and "
-            "how many were lost. On a terminal a line is rewritten each second; the summary "
-            "comes at the end.\vBytes are those of the tensors, of all tensors of a set. They "
-            "are not read: this program only looks at what the messages say. With a PATTERN "
-            "the summary tells of all topics together, then of each. " CLI_PATTERN_HELP,
+            "how many were lost. On a terminal a line is rewritten each second; the summary comes "
+            "at the end.\vBytes are those of the tensors, of all tensors of a set. This program "
+            "does not read them: the messages tell their sizes. With a PATTERN the summary tells "
+            "of all topics together, then of each. " CLI_PATTERN_HELP,
         .of_window = "data and size",
         .of_time = "data",
         .line = bw_line,

@@ -81,8 +81,8 @@ int cmd_get(struct cli *cli, int argc, char **argv)
     static const struct cli_line line = {
         .options = options,
         .check = get_check,
-        .doc = "Get the newest message of a topic, of those who publish there now and of what is "
-               "retained: print it as echo does, or write it to a .npy file, or all of it to a "
+        .doc = "Get the newest message of a topic, of its publishers and of what is retained: "
+               "print it as echo does, or write it to a .npy file, or all of it to a "
                ".safetensors" NPZ_OR " file, as save does; '-' is the standard output, as .npy.\v"
                "Exits with status 1 if there is no message (after --timeout, if "
                "given). " CLI_PATTERN_HELP,

@@ -165,15 +165,15 @@ int cmd_holds(struct cli *cli, int argc, char **argv)
         .options = options,
         .doc =
             "Show who holds messages, and so keeps publishers from using their memory again: for "
-            "each subscriber of each publisher its process, user and program, the messages that "
-            "it holds of as many as it may, those it has taken and lost, its mode and whether "
-            "it is reliable. Those who hold most come first.\vHELD, TAKEN and LOST are as the "
+            "each subscriber of each publisher its process, user and program, the messages that it "
+            "holds of as many as it may, those it has taken and lost, its mode and whether it is "
+            "reliable. The subscribers that hold most come first.\vHELD, TAKEN and LOST are as the "
             "subscriber counts them. Subscribers of a publisher that is GONE are listed even if "
             "they hold nothing: its memory stays until they have taken everything that it "
             "published. Of memory from before a restart of dlpackd, programs that keep it are "
             "listed with how much, its publisher among them. A program that subscribes to a topic "
-            "of several publishers has a line for "
-            "each. --json prints an array of objects. " CLI_PATTERN_HELP,
+            "of several publishers has a line for each. --json prints an array of "
+            "objects. " CLI_PATTERN_HELP,
     };
     struct holds h = {.look = {.cli = cli, .include_gone = true}};
     int status = CLI_FAILURE;

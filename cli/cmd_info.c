@@ -231,18 +231,15 @@ int cmd_info(struct cli *cli, int argc, char **argv)
         .options = options,
         .check = info_check,
         .doc =
-            "Without a topic: show the daemon. With one: show its publishers, their settings "
-            "and memory, and who is subscribed. It only looks: no publisher takes it for a "
-            "subscriber, but with --newest.\vOf a subscriber: messages taken, "
-            "skipped on purpose (mode latest), and lost (overwritten before they were taken); how "
-            "many "
-            "it is BEHIND, which it can still take; and held now, of as many as it may hold. "
-            "BLOCKS: the publisher waits for room, since this reliable subscriber is as far behind "
-            "as its depth or history allows; FULL: it holds all that it may and takes no more "
-            "until it releases one; LOST: it has lost messages; JOINING: it has yet to be told of "
-            "the "
-            "link, or to answer in its next call. A topic without a publisher is a "
-            "failure. " CLI_PATTERN_HELP,
+            "Without a topic: show the daemon. With one: show its publishers, their settings and "
+            "memory, and their subscribers. No publisher takes this command for a subscriber, "
+            "except with --newest.\vOf a subscriber: messages taken, skipped on purpose (mode "
+            "latest), and lost (overwritten before they were taken); how many it is BEHIND, which "
+            "it can still take; and held now, of as many as it may hold. BLOCKS: the publisher "
+            "waits for room, since this reliable subscriber is as far behind as its depth or "
+            "history allows; FULL: it holds all that it may and takes no more until it releases "
+            "one; LOST: it has lost messages; JOINING: it has yet to be told of the link, or to "
+            "answer in its next call. A topic without a publisher is a failure. " CLI_PATTERN_HELP,
     };
     struct look info = {.cli = cli, .include_former = true};
     int status = CLI_FAILURE;

@@ -146,7 +146,7 @@ static void pub_check(void *into, struct argp_state *state)
 static const struct cli_option options[] = {
     {NULL, 0, "TOPIC", CLI_TO(struct options, pub.topic), "a topic is missing"},
     {NULL, 0, "[NAME=]FILE...|-", CLI_TO(struct options, source.files), NULL},
-    {.type = CLI_HEADING, .help = "What the files are:"},
+    {.type = CLI_HEADING, .help = "The content of the files:"},
     {"dtype", 'd', "TYPE", CLI_TO(struct options, dtype),
      "With --shape: raw bytes of this type. Alone: take the items of .npy files for this type of "
      "the same size (bfloat16, float8_e4m3fn)"},
@@ -204,13 +204,11 @@ int cmd_pub(struct cli *cli, int argc, char **argv)
                "'-' and no FILE are the standard input. A file may hold several arrays or tensors, "
                "one after the other. A .safetensors" NPZ_OR " file is one message, a set with "
                "names; __metadata__ of .safetensors is its metadata. Arrays in column-major order "
-               "and of "
-               "foreign byte order are "
-               "brought into row-major native order.\n"
+               "and of foreign byte order are brought into row-major native order.\n"
                "\n"
-               "--retain-for and --latch without --retain are about one message. What is retained "
-               "stays charged to the user; it is replaced when another publisher of the topic has "
-               "published as many messages as it retains itself.",
+               "--retain-for and --latch without --retain are about one message. Retained "
+               "messages stay charged to the user, and are replaced when another publisher of the "
+               "topic has published as many messages as it retains itself.",
     };
     struct options o = {.pub = {.cli = cli, .n_loops = 1}};
     struct cli_error e = {{0}};

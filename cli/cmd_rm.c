@@ -17,9 +17,9 @@ int cmd_rm(struct cli *cli, int argc, char **argv)
     };
     static const struct cli_line line = {
         .options = options,
-        .doc = "Drop what publishers that have gone retain on a topic.\vWho holds a message of it "
-               "keeps it. Messages of a publisher that is still running stay. That nothing is "
-               "retained is a failure.",
+        .doc = "Drop what publishers that have gone retain on a topic.\vSubscribers keep the "
+               "messages that they hold. Messages of a publisher that is still running stay. If "
+               "nothing is retained, the command fails.",
     };
     struct rm rm = {.cli = cli};
 

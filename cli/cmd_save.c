@@ -146,15 +146,15 @@ int cmd_save(struct cli *cli, int argc, char **argv)
             "With more than one message FILE is a pattern: %06d (any width, or %d) is replaced by "
             "the number of the file, from 1, and {seq} by the number of the message; without "
             "either, \"-000001\" goes before the suffix. {topic} is the topic, with + for /. A "
-            "file "
-            "appears under its name only when it is complete and on the disk. '-' writes one array "
+            "file appears under its name only when it is complete and on the disk. '-' writes one "
+            "array "
             "after the other to the standard output, which `dlxctl pub TOPIC -` reads.\n"
             "\n"
             "Types that .npy" NPZ_AND " cannot name (bfloat16, float8) are stored as unsigned "
             "integers of their size. A tensor without a name is called tensor_<its place in the "
             "message, from 0> in a .safetensors file" NPZ_NAMES ". "
             ".safetensors takes metadata that is a JSON object of strings, and is an error for a "
-            "type that it does not know. What a file leaves out is told. " CLI_PATTERN_HELP,
+            "type that it does not know. A line tells what a file leaves out. " CLI_PATTERN_HELP,
     };
     struct save save = {.stream = {.cli = cli}, .to = {.cli = cli, .tensor = SAVING_NO_TENSOR}};
     struct stream stream = {0};

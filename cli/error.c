@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The text of an error, which whoever reports it prints. */
+/* The text of an error, for its reporter to print. */
 
 #include "cli/error.h"
 #include <stdarg.h>

@@ -3,7 +3,7 @@
 #define CLI_LOOK_H
 
 /**
- * What the daemon knows about publishers and their subscribers, for the commands that look.
+ * The daemon's list of publishers and their subscribers, for ls, info and holds.
  *
  * Asking subscribes to nothing, so no publisher sees a subscriber. Only for the newest messages
  * does this program subscribe for a moment.
@@ -33,13 +33,14 @@ struct look {
     char why_not[512]; /**< why the newest messages could not be taken; else "" */
 };
 
-/** Ask anew. Returns 0 or a negative code of libdlx. */
+/** Ask again. Returns 0 or a negative code of libdlx. */
 int look_ask(struct look *look);
 
 /** Release the entries. */
 void look_clear(struct look *look);
 
-/** Does the subscriber hold as many messages as it may? It takes no more until it releases one. */
+/** Does the subscriber hold as many messages as it may? Such a subscriber takes no more until it
+ *  releases one. */
 bool look_is_full(const struct dlx_link_info *link);
 
 /** Has the subscriber lost messages, since it was further behind than the publisher's depth? */
@@ -51,7 +52,7 @@ bool look_blocks(const struct dlx_link_info *link);
 /** Has the subscriber yet to learn of the link, or to prepare memory for it? */
 bool look_is_joining(const struct dlx_link_info *link);
 
-/** How many subscribers of the publisher are that. */
+/** How many subscribers of the publisher are in that state. */
 size_t look_count(const struct look_entry *entry, bool (*is)(const struct dlx_link_info *link));
 
 /** How far the slowest subscriber is behind, in messages; DLX_BEHIND_UNKNOWN. */
@@ -65,7 +66,7 @@ uint64_t look_refused(const struct dlx_publisher_info *info);
 #define LOOK_NOTE_SIZE 80
 const char *look_note(const struct look_entry *entry, char text[LOOK_NOTE_SIZE]);
 
-/** Of one subscriber: "BLOCKS, FULL, LOST, JOINING", or less. Likewise. */
+/** As look_note(), of one subscriber: "BLOCKS, FULL, LOST, JOINING", or less. */
 const char *look_link_note(const struct dlx_link_info *link, char text[LOOK_NOTE_SIZE]);
 
 /** "12", or "?" if the daemon does not tell. Returns `text`. */

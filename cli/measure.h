@@ -2,7 +2,7 @@
 #ifndef CLI_MEASURE_H
 #define CLI_MEASURE_H
 
-/** The commands that receive for a while and then sum up: hz, bw. They differ in the figures. */
+/** The commands that receive for a while and then sum up: hz and bw differ in the figures. */
 
 #include "cli/cli.h"
 #include "cli/rate.h"

@@ -48,8 +48,8 @@ json_t *output_json_u64(uint64_t n);
 /** Bytes as two hex digits each. NULL: out of memory. */
 json_t *output_json_hex(const void *bytes, size_t size);
 
-/** Add a member to an object, an item to an array, the members of `more` to an object. The calls
- *  own their arguments from then on. They return the object or array; NULL: out of memory, now or
+/** Add a member to an object, an item to an array, the members of `more` to an object. Each call
+ *  owns its arguments from then on, and returns the object or array; NULL: out of memory, now or
  *  when an argument was made. */
 json_t *output_json_put(json_t *object, const char *key, json_t *value);
 json_t *output_json_append(json_t *array, json_t *item);
@@ -89,10 +89,10 @@ int table_print(const struct table *t, FILE *file, unsigned indent, unsigned wid
 /** Columns of the terminal that `file` writes to, 0 when it is none. */
 unsigned output_width(FILE *file);
 
-/** Its lines, likewise. */
+/** Lines of the terminal, likewise. */
 unsigned output_height(FILE *file);
 
-/** Is it a terminal on which lines can be written anew? */
+/** Is it a terminal on which lines can be rewritten? */
 bool output_is_screen(FILE *file);
 
 #endif

@@ -17,8 +17,8 @@ struct progress {
     bool shown;
 };
 
-/** Show it when `file` is a terminal that can rewrite a line, and `wanted`. At most one at a time.
- *  `topic` stays the caller's. */
+/** Show the line when `file` is a terminal that can rewrite a line, and `wanted`. At most one line
+ *  at a time. `topic` stays the caller's. */
 void progress_init(struct progress *p, const char *topic, FILE *file, bool wanted,
                    int64_t interval_ns);
 

@@ -86,7 +86,7 @@ struct outgoing {
     DLManagedTensorVersioned **tensors; /* the same again */
     void **data;                        /* and where their bytes go */
     uint32_t n;
-    bool spent; /* the tensors are no longer ours */
+    bool spent; /* libdlx owns the tensors now */
 };
 
 static void outgoing_deinit(struct outgoing *o)
@@ -231,8 +231,8 @@ static void note_who_came(struct pub *p)
         p->was_heard = p->was_heard || event.kind == DLX_EVENT_JOINED;
 }
 
-/* Stay, for late subscribers. Waiting for one more subscriber than there is lets the library attend
- * to those who join. */
+/* Stay, for late subscribers. Waiting for one more subscriber than there is lets the library serve
+ * new ones. */
 static int stay(struct pub *p)
 {
     int64_t deadline = p->hold ? WAIT_FOREVER : wait_deadline(p->linger_ns);

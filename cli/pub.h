@@ -2,7 +2,7 @@
 #ifndef CLI_PUB_H
 #define CLI_PUB_H
 
-/** What `dlxctl pub` does once its command line is understood. */
+/** The work of `dlxctl pub`, once its command line is understood. */
 
 #include "cli/cli.h"
 #include "cli/progress.h"

@@ -216,8 +216,8 @@ static int parse_tensor(struct safetensors *s, const char *name, const json_t *j
     return code;
 }
 
-/* Values that safetensors_header_make() made JSON text of. NULL: this object has none, or is from
- * somebody else. */
+/* Values that safetensors_header_make() made JSON text of. NULL: this object has none, or another
+ * program made it. */
 static json_t *restore_values(const json_t *meta)
 {
     json_t *copy = json_copy((json_t *)(uintptr_t)meta), *key;

@@ -87,7 +87,7 @@ struct safetensors_dtype {
 extern const struct safetensors_dtype safetensors_dtypes[];
 extern const size_t safetensors_n_dtypes;
 
-/** Words with the name of a tensor, which may be a stranger's, cut to what fits. */
+/** Words with the name of a tensor, which another program may have chosen, cut to what fits. */
 #define SAFETENSORS_LABEL_SIZE 200
 void safetensors_label(const char *name, char label[SAFETENSORS_LABEL_SIZE]);
 
@@ -100,11 +100,10 @@ struct safetensors_header {
 };
 
 /**
- * Make the header of a file for `n` tensors, 1 to DLX_TENSORS_MAX. They are brought into the order
+ * Make the header of a file for `n` tensors, 1 to DLX_TENSORS_MAX. Sorts the tensors into the order
  * of their data, the reference implementation's: by data type, wider ones first, so that each is
- * aligned, then by name; `index` is the place where each was, and their offset and size are set. A
- * tensor without a name (NULL or "") is called "tensor_<index>"; that name lives as long as the
- * header.
+ * aligned, then by name; `index` is the former place of each. Sets their offset and size. A tensor
+ * without a name (NULL or "") is called "tensor_<index>"; that name lives as long as the header.
  *
  * `meta` becomes "__metadata__" if it is the text of a JSON object, else it is left out. Values
  * that are no strings become JSON text, and SAFETENSORS_JSON_KEY names them; reading gives them

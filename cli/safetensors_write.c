@@ -114,7 +114,7 @@ static int add_tensors(json_t *root, const struct safetensors_tensor *tensors, u
     return 0;
 }
 
-/* Its JSON text in place of the value. Returns 0 or -1. */
+/* Puts the JSON text of a value in its place. Returns 0 or -1. */
 static int set_text(json_t *object, const char *key, const json_t *value)
 {
     char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);

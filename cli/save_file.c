@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A signal is looked for after so many bytes. */
+/* After PIECE_SIZE bytes the program looks for a signal. */
 enum { CHUNK_SIZE = 1 << 16, PIECE_SIZE = 1 << 24 };
 #define TEMPORARY ".dlxctl-XXXXXX"
 
@@ -203,7 +203,7 @@ int save_file(const char *path, save_content_fn write, const void *content, stru
         return replace_target(path, write, content, e);
     if (regular)
         return write_to(STDOUT_FILENO, "standard output", write, content, e);
-    /* a device or a pipe is written to, not replaced; whoever reads from it may never do so */
+    /* a device or a pipe is written to, not replaced; its reader may never read */
     int code = wait_begin_blocking();
     if (code < 0)
         return code;

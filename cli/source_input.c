@@ -25,7 +25,7 @@ int input_open(struct input *in, const char *path, struct cli_error *e)
     *in = (struct input){.name = standard ? "standard input" : path,
                          .fd = standard ? STDIN_FILENO : -1,
                          .owned = !standard};
-    if (!standard) /* a pipe that nobody writes to is waited for where a signal ends the wait */
+    if (!standard) /* a pipe without a writer is waited for where a signal ends the wait */
         in->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (in->fd < 0)
         return cli_fail(e, DLX_E_SYSTEM, "%.255s: %s", path, strerror(errno));
@@ -52,7 +52,7 @@ void input_close(struct input *in)
     in->fd = -1;
 }
 
-/* One readv(2). *ret_size 0: the end of the file, or nothing yet if *ret_again. */
+/* Calls readv(2) once. *ret_size 0: the end of the file, or nothing yet if *ret_again. */
 static int read_some(struct input *in, const struct iovec *pieces, int n, uint64_t *ret_size,
                      bool *ret_again, struct cli_error *e)
 {

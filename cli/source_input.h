@@ -2,7 +2,7 @@
 #ifndef CLI_SOURCE_INPUT_H
 #define CLI_SOURCE_INPUT_H
 
-/** One open file of a source, and what is behind the formats' table. Private to cli/source*.c. */
+/** An open file of a source, and the table of formats. Private to cli/source*.c. */
 
 #include "cli/source_item.h"
 #include <sys/uio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* A .npz file is one set. Its index stands at its end, so it cannot be read from a pipe. */
+/* A .npz file is one set. The index stands at the end, so a pipe cannot serve. */
 
 #include "cli/source_input.h"
 #include "cli/wait.h"
@@ -35,7 +35,7 @@ const struct source_format source_npz = {.next = npz_next};
 #include <unistd.h>
 #include <zip.h>
 
-/* A signal is looked for after so many bytes. */
+/* After this many bytes the program looks for a signal. */
 #define PIECE_SIZE ((uint64_t)16 << 20)
 
 void source_npz_close(struct source *s)

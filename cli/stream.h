@@ -36,7 +36,7 @@ int stream_open(struct stream *s, const struct stream_args *args, const char *to
 void stream_close(struct stream *s);
 
 /** Report that the topic has retained messages and no publisher that could add to them; not with
- *  --until-gone, which waits for nobody. */
+ *  --until-gone, which waits for no publisher. */
 void stream_report_retained(const struct stream *s);
 
 #define STREAM_WAKE 2

@@ -44,7 +44,7 @@ static void handle_signals(void (*handler)(int))
     static const int numbers[] = {SIGINT, SIGTERM};
     (void)sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        if (!is_ignored(numbers[i])) /* by the one who started us (a job in the background) */
+        if (!is_ignored(numbers[i])) /* by the parent (a job in the background) */
             (void)sigaction(numbers[i], &action, NULL);
 }
 
