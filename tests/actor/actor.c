@@ -155,7 +155,7 @@ struct actor_object *actor_object_new(enum actor_kind kind)
     if (i >= ACTOR_OBJECTS)
         return NULL;
     struct actor_object *object = &actor.ledger->objects[i];
-    object->key = (uint64_t)(uint32_t)getpid() * 1000 + i;
+    object->key = (uint64_t)(uint32_t)getpid() * ACTOR_KEYS_OF_PROCESS + i;
     object->kind = kind;
     return object;
 }

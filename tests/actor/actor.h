@@ -164,6 +164,8 @@ void actor_hold(struct actor_subscriber *s, struct dlx_message *take_m, uint64_t
 void actor_release(struct actor_subscriber *s, uint32_t i);
 void actor_release_all(struct actor_subscriber *s);
 struct dlx_subscription_stats actor_stats(struct actor_subscriber *s);
+/* Notes in the ledger which publishers the library says are lost. */
+void actor_read_events(struct actor_subscriber *s);
 
 /* ---- stories --------------------------------------------------------------------------------- */
 

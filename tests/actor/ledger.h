@@ -15,12 +15,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define ACTOR_LEDGER_ENV "ACTOR_LEDGER_FD"
-#define ACTOR_MAGIC      UINT64_C(0x3130304b414f5321)
-#define ACTOR_HEAD_SIZE  4096
-#define ACTOR_OBJECTS    64
-#define ACTOR_KEYS       256
-#define ACTOR_ERRORS     64
+#define ACTOR_LEDGER_ENV      "ACTOR_LEDGER_FD"
+#define ACTOR_MAGIC           UINT64_C(0x3130304b414f5321)
+#define ACTOR_HEAD_SIZE       4096
+#define ACTOR_OBJECTS         64
+#define ACTOR_KEYS            256
+#define ACTOR_ERRORS          64
+#define ACTOR_KEYS_OF_PROCESS 1000 /* the key of object i is pid * that + i */
 
 enum actor_kind { ACTOR_PUBLISHER = 1, ACTOR_SUBSCRIPTION = 2, ACTOR_GETTER = 3 };
 
@@ -69,6 +70,7 @@ struct actor_key {
     uint64_t prev_ns;   /* when message `start` began to be published; 0: not known */
     uint64_t first_ns;  /* when the first was taken */
     uint64_t first_gap; /* of gaps: before the first that was taken */
+    uint64_t lost_told; /* events DLX_EVENT_LOST of its process */
 };
 
 struct actor_object {
@@ -95,7 +97,7 @@ struct actor_ledger {
 };
 
 static_assert(sizeof(struct actor_head) == 88, "ledger.py");
-static_assert(sizeof(struct actor_key) == 64, "ledger.py");
+static_assert(sizeof(struct actor_key) == 72, "ledger.py");
 static_assert(offsetof(struct actor_object, flags) == 160, "ledger.py");
 static_assert(offsetof(struct actor_object, keys) == 440, "ledger.py");
 

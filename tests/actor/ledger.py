@@ -30,7 +30,7 @@ class Head(ctypes.Structure):
 
 
 class Key(ctypes.Structure):
-    _fields_ = fields(U64, "key start last taken gaps prev_ns first_ns first_gap")
+    _fields_ = fields(U64, "key start last taken gaps prev_ns first_ns first_gap lost_told")
 
 
 class Object(ctypes.Structure):

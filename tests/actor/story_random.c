@@ -288,6 +288,7 @@ static void drain(struct reader *r)
     for (unsigned quiet = 0; quiet < 10 && atomic_load(&actor.phase) < ACTOR_END;) {
         actor_release_all(&r->in);
         bool came = take(r, 20 * ACTOR_MS);
+        actor_read_events(&r->in);
         struct dlx_subscription_stats stats = actor_stats(&r->in);
         bool is_quiet =
             !came && stats.n_publishers == 0 && atomic_load(&actor.phase) >= ACTOR_DRAIN;
@@ -309,6 +310,7 @@ static void subscribe(struct actor_part *part)
         return;
     while (actor_goes_on(part)) {
         (void)take(&r, (int64_t)actor_random_log(part, 50) * ACTOR_MS);
+        actor_read_events(&r.in);
         release_due(&r);
         if (r.pause_us > 0)
             actor_sleep_ns(actor_random(part, r.pause_us * 1000));

@@ -117,3 +117,12 @@ struct dlx_subscription_stats actor_stats(struct actor_subscriber *s)
     o->lost = stats.lost;
     return stats;
 }
+
+void actor_read_events(struct actor_subscriber *s)
+{
+    struct actor_object *o = s->part->object;
+    struct dlx_event event = {.size = sizeof event};
+    while (dlx_subscription_next_event(s->s, &event) == 0)
+        for (uint32_t i = 0; event.kind == DLX_EVENT_LOST && i < o->n_keys; i++)
+            o->keys[i].lost_told += o->keys[i].key / ACTOR_KEYS_OF_PROCESS == event.pid;
+}
