@@ -4,6 +4,7 @@
 #include "client/message/message.h"
 #include "common/amount.h"
 #include "common/memory.h"
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -134,7 +135,7 @@ static bool link_can_read(void *userdata, const struct dlx_taken *taken)
     struct dlx_subscriber_link *link = userdata;
     struct dlx_manifest manifest;
     uint32_t id = dlx__entry_arena(taken->words);
-    if (link->is_final || id == 0)
+    if (link->wants == DLX_WANTS_LAST_LOOK || id == 0)
         return true;
     if (!dlx__subscriber_link_arena(link, id))
         return false;
@@ -160,7 +161,7 @@ int dlx__subscriber_link_open(struct dlx_subscriber_link *link, int take_bell, i
     dlx_cleanup(dlx__closep) int bell = take_bell;
     dlx_cleanup(dlx__closep) int fd = take_control_fd;
     const void *control;
-    if (link->state != DLX_SUBSCRIBER_LINK_OFFERED || n_arenas > DLX_SHM_ARENAS_MAX)
+    if (link->state >= DLX_LINK_OPENING || n_arenas > DLX_SHM_ARENAS_MAX)
         return dlx__fail(DLX_E_PROTOCOL, "LinkOpen with %u arenas", n_arenas);
     if (!dlx_shm_n_entries_is_valid(n_entries) || control_size != dlx_shm_control_size(n_entries) ||
         base >= DLX_SHM_MOVED)
@@ -180,25 +181,28 @@ int dlx__subscriber_link_open(struct dlx_subscriber_link *link, int take_bell, i
     link->base = base;
     link->bell = dlx__steal_fd(&bell);
     link->arenas_due = n_arenas;
-    link->state = DLX_SUBSCRIBER_LINK_OPENING;
+    link->state = DLX_LINK_OPENING;
     return 0;
 }
 
 void dlx__subscriber_link_unopen(struct dlx_subscriber_link *link)
 {
+    assert(link->state == DLX_LINK_OPENING);
     dlx__region_unmap(link->control, link->control_size);
     dlx__mapped_remove(link->mapped_control);
     link->mapped_control = NULL;
     link->control = NULL;
     link->bell = dlx__close(link->bell);
-    link->state = DLX_SUBSCRIBER_LINK_OFFERED;
+    link->state = DLX_LINK_OFFERED;
 }
 
 void dlx__subscriber_link_start(struct dlx_subscriber_link *link, uint32_t history, bool from_start,
                                 bool latest, bool reliable, bool follows)
 {
     bool rings = link->on_full == DLX_ON_FULL_BLOCK;
-    link->state = DLX_SUBSCRIBER_LINK_OPEN;
+    assert(link->state == DLX_LINK_OPENING);
+    bool has_hung_up = link->is_deaf && link->holder != DLX_BELL_DAEMON;
+    link->state = has_hung_up ? DLX_LINK_DRAINING : DLX_LINK_LIVE;
     uint32_t max_held = link->most_held ? DLX_MIN(link->max_held, link->most_held) : link->max_held;
     dlx__reader_init(&link->core, link->control, link->n_entries, link->page, link->link_index,
                      max_held, latest, reliable, rings, &reader_env, link);
@@ -216,12 +220,12 @@ static void release_pending(struct dlx_subscriber_link *link)
 {
     for (; link->n_pending > 0; link->n_pending--)
         dlx__reader_release(&link->core, link->pending[link->first_pending++].hold);
-    link->stuck = false;
+    link->wants = DLX_WANTS_NOTHING;
 }
 
 void dlx__subscriber_link_close(struct dlx_subscriber_link *link)
 {
-    if (link->state != DLX_SUBSCRIBER_LINK_OPEN) {
+    if (!dlx__subscriber_link_is_open(link)) {
         /* The publisher may have it already, and would wait for ever for its first cursor. */
         dlx_store64_sc(&link->page->cursor, DLX_SHM_CURSOR_CLOSED);
         if (link->bell >= 0)
@@ -462,7 +466,7 @@ static int take_mapped(struct dlx_subscriber_link *link, uint32_t n, struct dlx_
         if (dlx_unlikely(dlx__reader_is_bounded(&link->core)))
             n = room_within_bound(link);
         int got = dlx__reader_take(&link->core, link->pending, n);
-        link->stuck = got == DLX_E_NOT_FOUND;
+        link->wants = got == DLX_E_NOT_FOUND ? DLX_WANTS_NEWS : DLX_WANTS_NOTHING;
         if (dlx_unlikely(got == DLX_E_TOO_MANY_HELD))
             return fail_too_many_held(link, n);
         if (got < 0)
@@ -472,8 +476,8 @@ static int take_mapped(struct dlx_subscriber_link *link, uint32_t n, struct dlx_
     }
     const struct dlx_taken *taken = &link->pending[link->first_pending];
     int r = dlx__message_build(link, taken, ret);
-    link->stuck = r == DLX_E_NOT_FOUND;
-    if (dlx_unlikely(link->stuck || r == DLX_E_NO_MEMORY))
+    link->wants = r == DLX_E_NOT_FOUND ? DLX_WANTS_NEWS : DLX_WANTS_NOTHING;
+    if (dlx_unlikely(r == DLX_E_NOT_FOUND || r == DLX_E_NO_MEMORY))
         return r;
     link->first_pending++;
     link->n_pending--;
@@ -495,7 +499,7 @@ map_and_take(struct dlx_subscriber_link *link, uint32_t n, struct dlx_message **
         int mapped = map_lacking(link);
         bool passes = dlx__reader_is_latest(&link->core) && dlx__reader_pending(&link->core);
         if (mapped < 0 && !passes) {
-            link->stuck = mapped == DLX_E_NOT_FOUND;
+            link->wants = mapped == DLX_E_NOT_FOUND ? DLX_WANTS_NEWS : DLX_WANTS_NOTHING;
             return mapped;
         }
         if (mapped < 0)
@@ -522,7 +526,7 @@ void dlx__subscriber_link_lose_first(struct dlx_subscriber_link *link)
         dlx__reader_miss(&link->core, 1);
         link->pending[link->first_pending].gap += first->gap + 1;
     }
-    link->stuck = false;
+    link->wants = DLX_WANTS_NOTHING;
 }
 
 void dlx__subscriber_link_lose_pending(struct dlx_subscriber_link *link)

@@ -43,31 +43,29 @@ struct dlx_unmapped_arena {
 #define DLX_SUBSCRIBER_LINK_ALIVE (UINT64_C(1) << 62)
 
 /*
- * How a link comes to be. It may fail, or be left, in each state (dlx__subscription_detach()).
+ * What has come by a link, and what may still come. A link may fail, or be left, in each state
+ * (dlx__subscription_detach()).
  *
- *     LinkOffer --> OFFERED --- LinkOpen ---> OPENING --- its arenas are here, or ---> OPEN
- *                                                         the daemon has ended
+ *     OFFERED --- SpareSealed ---> SEALED
+ *        |                           |
+ *        +-------- LinkOpen ---------+---> OPENING --- its arenas are here, or --> LIVE --+
+ *                                             |        the daemon has ended         |     |
+ *                  the same, and its bell has hung up         its bell hangs up, or |     |
+ *                                             |               a new link reads the  |     |
+ *                                             v               same control block    |     |
+ *                    OVER <- PublisherGone - DRAINING <-----------------------------+     |
+ *                     ^                                                                   |
+ *                     +---------------------- PublisherGone ------------------------------+
+ *
+ * A link that is DRAINING or OVER is left once everything that is there was taken.
  */
 enum dlx_subscriber_link_state {
-    DLX_SUBSCRIBER_LINK_OFFERED, /* its page is mapped; waiting for LinkOpen */
-    DLX_SUBSCRIBER_LINK_OPENING, /* waiting for the arenas that were there at the join */
-    DLX_SUBSCRIBER_LINK_OPEN,
-};
-
-/*
- * What may still come by it:
- *
- *     MESSAGES --- its bell hung up, or a new link reads the same block ---> NOTIFICATIONS
- *        |                                                                        |
- *        +--------------------------- PublisherGone -------------------> NOTHING <+
- *
- * A link without new messages is drained, then left. NOTIFICATIONS: arenas of messages that are
- * there may be on their way.
- */
-enum dlx_subscriber_link_to_come {
-    DLX_TO_COME_MESSAGES,
-    DLX_TO_COME_NOTIFICATIONS,
-    DLX_TO_COME_NOTHING,
+    DLX_LINK_OFFERED,  /* its page is mapped; it waits for LinkOpen */
+    DLX_LINK_SEALED,   /* likewise: a spare, which publishers can get now */
+    DLX_LINK_OPENING,  /* it waits for the arenas that were there at the join */
+    DLX_LINK_LIVE,     /* its publisher publishes */
+    DLX_LINK_DRAINING, /* no new messages come; arenas of those that are there may */
+    DLX_LINK_OVER,     /* nothing comes */
 };
 
 /*
@@ -82,6 +80,22 @@ enum dlx_subscriber_link_daemon {
     DLX_LINK_SHOWN,
     DLX_LINK_LOST,
     DLX_LINK_LOST_SHOWN,
+};
+
+/*
+ * What a link waits for, other than its publisher's next message. Each take says it anew.
+ *
+ *     NOTHING -- what is next cannot be read here yet --> NEWS -- nor by another link --> LAST_LOOK
+ *        ^                                                                                    |
+ *        +------------------------------------- a take ---------------------------------------+
+ */
+enum dlx_subscriber_link_wants {
+    DLX_WANTS_NOTHING,
+    /* Notifications: an arena for a pending message, a link to go on with, or the publisher's end.
+     * Whatever else the publisher does is no reason to look again. */
+    DLX_WANTS_NEWS,
+    /* What cannot be read will not come by another link either: the next take passes it. */
+    DLX_WANTS_LAST_LOOK,
 };
 
 /* Are its arenas pinned? */
@@ -123,19 +137,15 @@ struct dlx_subscriber_link {
     bool from_start;
     int bell;                    /* -1 before LinkOpen */
     enum dlx_bell_holder holder; /* of its other end */
-    enum dlx_subscriber_link_to_come to_come;
     enum dlx_subscriber_link_daemon daemon;
     uint64_t gone_at;  /* the cursor when the daemon said that its publisher is gone */
     uint64_t ended_at; /* 0, or the last message of a publisher that no other link will come to */
     uint64_t end;      /* likewise, plus 1, as it said itself when it closed */
-    bool is_final;   /* what cannot be read here will not come by another link either: it is lost */
-    bool is_active;  /* every take looks at it: client/subscribe/sleep.h */
-    bool is_deaf;    /* its bell hung up */
-    uint32_t n_idle; /* takes in a row that found nothing */
+    enum dlx_subscriber_link_wants wants;
+    bool is_active;   /* every take looks at it: client/subscribe/sleep.h */
+    bool is_deaf;     /* its bell hung up */
+    uint32_t n_idle;  /* takes in a row that found nothing */
     uint32_t n_rings; /* bells that were asked for and may not have been read */
-    /* Waits for notifications: an arena for a pending message, a link to go on with, or its
-     * publisher's end. */
-    bool stuck;
     /* Taken, held, and not handed out yet: the arena of the first has not come, or it was taken in
      * a batch. */
     struct dlx_taken pending[DLX_SUBSCRIBER_LINK_BATCH];
@@ -159,7 +169,6 @@ struct dlx_subscriber_link {
     uint32_t n_unmapped;
     uint32_t lacks;                /* of these, the one that a message needs; 0: none */
     uint32_t arenas_due;           /* of those that were there at the join, not here yet */
-    bool settled;                  /* attached with all of them: counted by its subscription */
     struct dlx_message **messages; /* [max_held]: one for each hold word, made when first used */
     char topic[DLX_TOPIC_MAX + 1];
     struct dlx_client *client;        /* the subscription's, for as long as that is there */
@@ -171,6 +180,12 @@ struct dlx_subscriber_link {
     enum dlx_subscriber_link_pins pins;
     char unpinned[DLX_EVENT_REASON_SIZE]; /* why the first one that could not be pinned is not */
 };
+
+/* Has it begun? */
+static inline bool dlx__subscriber_link_is_open(const struct dlx_subscriber_link *link)
+{
+    return link->state >= DLX_LINK_LIVE;
+}
 
 /* Has the daemon ended that made it? */
 static inline bool dlx__subscriber_link_is_foreign(const struct dlx_subscriber_link *link)
@@ -207,8 +222,8 @@ int dlx__subscriber_link_open(struct dlx_subscriber_link *link, int take_bell, i
 /* Undoes that: LinkOpen is handled again. */
 void dlx__subscriber_link_unopen(struct dlx_subscriber_link *link);
 
-/* All of them are here: OPEN, beginning as dlx__reader_start() says. `follows`:
- * dlx__reader_follow() will be called. */
+/* All of them are here: LIVE, or DRAINING if its publisher hung up meanwhile. It begins as
+ * dlx__reader_start() says. `follows`: dlx__reader_follow() will be called. */
 void dlx__subscriber_link_start(struct dlx_subscriber_link *link, uint32_t history, bool from_start,
                                 bool latest, bool reliable, bool follows);
 
@@ -236,11 +251,12 @@ static inline void dlx__subscriber_link_released(struct dlx_subscriber_link *lin
         dlx__subscriber_link_free(link);
 }
 
-/* No new message will come by it. */
-static inline void dlx__subscriber_link_no_more_messages(struct dlx_subscriber_link *link)
+/* No new message will come by it. Of a link that has not begun, dlx__subscriber_link_start() knows
+ * it by its bell. */
+static inline void dlx__subscriber_link_drain(struct dlx_subscriber_link *link)
 {
-    if (link->to_come == DLX_TO_COME_MESSAGES)
-        link->to_come = DLX_TO_COME_NOTIFICATIONS;
+    if (link->state == DLX_LINK_LIVE)
+        link->state = DLX_LINK_DRAINING;
 }
 
 /* The subscription takes no more from it. */

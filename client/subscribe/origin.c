@@ -77,8 +77,8 @@ struct dlx_resume_position dlx__resume_positions_find(const struct dlx_resume_po
 
 bool dlx__origin_may_resume(const struct dlx_subscriber_link *link, uint64_t origin)
 {
-    return link->state == DLX_SUBSCRIBER_LINK_OPEN &&
-           (link->daemon != DLX_LINK_OURS || link->to_come == DLX_TO_COME_NOTHING) &&
+    return dlx__subscriber_link_is_open(link) &&
+           (link->daemon != DLX_LINK_OURS || link->state == DLX_LINK_OVER) &&
            link->origin == origin;
 }
 
@@ -88,7 +88,7 @@ bool dlx__origin_is_anothers(const struct dlx_subscription *s, uint64_t publishe
         return false;
     for (uint32_t i = 0; i < s->n_links; i++) {
         const struct dlx_subscriber_link *other = s->links[i];
-        if (other->state == DLX_SUBSCRIBER_LINK_OPEN && other->origin == origin &&
+        if (dlx__subscriber_link_is_open(other) && other->origin == origin &&
             other->publisher != publisher && !dlx__origin_may_resume(other, origin))
             return true;
     }
@@ -99,7 +99,7 @@ bool dlx__origin_is_joined(const struct dlx_subscription *s, uint64_t origin)
 {
     for (uint32_t i = 0; i < s->n_links; i++) {
         const struct dlx_subscriber_link *link = s->links[i];
-        if (link->state == DLX_SUBSCRIBER_LINK_OPEN && link->origin == origin &&
+        if (dlx__subscriber_link_is_open(link) && link->origin == origin &&
             !dlx__subscriber_link_is_shown(link))
             return true;
     }

@@ -40,7 +40,7 @@ static bool hang_up(struct dlx_subscription *s, struct dlx_subscriber_link *link
     if (link->holder == DLX_BELL_CUT_BY_DAEMON || link->holder == DLX_BELL_CUT_BY_PUBLISHER)
         return true;
     if (link->holder != DLX_BELL_DAEMON)
-        dlx__subscriber_link_no_more_messages(link);
+        dlx__subscriber_link_drain(link);
     if (link->end > 0)
         link->ended_at = DLX_MAX(link->ended_at, link->end - 1);
     return false;
@@ -60,7 +60,7 @@ bool dlx__subscription_park(struct dlx_subscription *s, struct dlx_subscriber_li
     if (++link->n_rings > RINGS_MAX)
         (void)hear(link);
     if (link->is_deaf) /* no bell will name this link: it stays active */
-        return link->to_come == DLX_TO_COME_MESSAGES && !dlx__reader_pending(&link->core);
+        return link->state == DLX_LINK_LIVE && !dlx__reader_pending(&link->core);
     if (!dlx__reader_arm(&link->core))
         return false;
     dlx__subscription_deactivate(s, link);
@@ -149,8 +149,8 @@ void dlx__subscription_look(struct dlx_subscription *s)
         dlx__now_ns(); /* notifications are read by takes, too: that is no look at the bells */
     dlx__subscription_read_notifications(s);
     for (uint32_t i = 0; i < s->n_links; i++)
-        cut_off |= s->links[i]->to_come == DLX_TO_COME_MESSAGES &&
-                   dlx__subscription_is_cut_off(s, s->links[i]);
+        cut_off |=
+            s->links[i]->state == DLX_LINK_LIVE && dlx__subscription_is_cut_off(s, s->links[i]);
     if (cut_off || s->n_active < s->n_open)
         (void)dlx__subscription_handle_events(s, 0);
 }
@@ -173,7 +173,7 @@ static bool spin(struct dlx_subscription *s, uint64_t until)
             uint32_t n_links = s->n_links;
             dlx__subscription_look(s);
             for (uint32_t i = 0; i < s->n_links; i++)
-                if (s->links[i]->to_come != DLX_TO_COME_MESSAGES || s->links[i]->stuck)
+                if (s->links[i]->state >= DLX_LINK_DRAINING || s->links[i]->wants == DLX_WANTS_NEWS)
                     return true;
             if (s->n_links != n_links || s->untold.failure < 0 ||
                 (s->sock < 0 && !s->untold.told_lost))

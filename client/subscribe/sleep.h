@@ -30,17 +30,23 @@ static inline bool dlx__subscription_is_cut_off(const struct dlx_subscription *s
     return s->sock < 0 || dlx__subscriber_link_is_foreign(link);
 }
 
-/* A link that is stuck waits for notifications, not for its publisher: whatever else that published
- * is no reason to look again. */
+/* May notifications still come about this link, at least that its publisher is gone? */
+static inline bool dlx__subscription_expects_news(const struct dlx_subscription *s,
+                                                  const struct dlx_subscriber_link *link)
+{
+    return link->state != DLX_LINK_OVER && !dlx__subscription_is_cut_off(s, link);
+}
+
+/* Does it wait for its publisher, and not for notifications? */
 static inline bool dlx__subscriber_link_listens(const struct dlx_subscriber_link *link)
 {
-    return !link->stuck;
+    return link->wants != DLX_WANTS_NEWS;
 }
 
 /* Ask the publisher of an active link for a bell. Returns false if something is there already. */
 bool dlx__subscription_park(struct dlx_subscription *s, struct dlx_subscriber_link *link);
 
-/* Does a link wait for notifications: one that has yet to begin, or that is stuck? */
+/* Does a link wait for notifications, if only to begin? */
 bool dlx__subscription_waits_for_news(const struct dlx_subscription *s);
 
 /* Ask every publisher for a bell that was not asked. Returns false if something is there

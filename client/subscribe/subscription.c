@@ -47,19 +47,21 @@ static struct dlx_subscriber_link *find_link(const struct dlx_subscription *s, u
     return NULL;
 }
 
-/* The link is complete, or will never be: dlx_subscribe() does not wait for it any more. For those
- * of publishers that came meanwhile it never did; the others have the first numbers. */
-static void settle(struct dlx_subscription *s, uint64_t link)
+/* Does dlx_subscribe() wait for this link? Those of publishers that came meanwhile have later
+ * numbers. */
+static bool is_awaited(const struct dlx_subscription *s, uint64_t link)
 {
-    if (link - s->notifications.first_link < s->notifications.n_offers)
-        s->notifications.n_settled++;
+    return link - s->notifications.first_link < s->notifications.n_offers;
 }
 
-static void settle_link(struct dlx_subscription *s, struct dlx_subscriber_link *link)
+/* Of these links, how many have begun, are sealed spares, or have failed? */
+static uint32_t n_settled(const struct dlx_subscription *s)
 {
-    if (!link->settled)
-        settle(s, link->id);
-    link->settled = true;
+    uint32_t n = s->notifications.n_offered;
+    for (uint32_t i = 0; i < s->n_links; i++)
+        n -= is_awaited(s, s->links[i]->id) &&
+             (s->links[i]->state == DLX_LINK_OFFERED || s->links[i]->state == DLX_LINK_OPENING);
+    return n;
 }
 
 struct dlx_subscriber_link *dlx__subscription_successor(const struct dlx_subscription *s,
@@ -85,10 +87,9 @@ static void leave_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
     dlx__subscription_deactivate(s, link);
     s->n_changes++;
     s->next = 0;
-    settle_link(s, link);
     if (link->bell >= 0)
         (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, link->bell, NULL);
-    if (link->state == DLX_SUBSCRIBER_LINK_OPEN) {
+    if (dlx__subscriber_link_is_open(link)) {
         dlx__subscriber_link_lose_pending(link);
         /* Where there is another link after all, that one counts what was before it. */
         struct dlx_subscriber_link *next = dlx__subscription_successor(s, link);
@@ -191,8 +192,7 @@ void dlx__subscription_leave_gone(struct dlx_subscription *s)
 {
     for (uint32_t i = s->n_links; i-- > 0;) {
         struct dlx_subscriber_link *link = s->links[i];
-        if (link->state == DLX_SUBSCRIBER_LINK_OPEN && link->to_come == DLX_TO_COME_NOTHING &&
-            link->n_pending == 0 &&
+        if (link->state == DLX_LINK_OVER && link->n_pending == 0 &&
             dlx__reader_cursor(&link->core) - link->gone_at > 2 * (uint64_t)link->n_entries) {
             static const char why[] = "its publisher publishes, though dlpackd has disconnected it";
             note_cut(s, link, why);
@@ -238,7 +238,7 @@ void dlx__subscription_fail(struct dlx_subscription *s, int code)
 
 void dlx__subscription_activate(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
-    if (link->is_active || link->state != DLX_SUBSCRIBER_LINK_OPEN || link->after)
+    if (link->is_active || !dlx__subscriber_link_is_open(link) || link->after)
         return;
     link->is_active = true;
     link->n_idle = 0;
@@ -260,7 +260,7 @@ void dlx__subscription_deactivate(struct dlx_subscription *s, struct dlx_subscri
 /* Once for each link, after the event that it is there: more of them would push others out. */
 void dlx__subscription_tell(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
-    if (link->pins != DLX_PINS_FAILED || link->state != DLX_SUBSCRIBER_LINK_OPEN)
+    if (link->pins != DLX_PINS_FAILED || !dlx__subscriber_link_is_open(link))
         return;
     link->pins = DLX_PINS_TOLD;
     dlx__events_push(&s->events, DLX_EVENT_UNPINNED, link->id, link->publisher, link->pid,
@@ -277,7 +277,7 @@ static int on_offer(struct dlx_subscription *s, struct dlx_notification *notific
     struct dlx_subscriber_link *link = NULL;
     uint64_t origin = notification->resumes ? notification->resumes : notification->publisher;
     if (notification->former && dlx__origin_is_joined(s, origin)) {
-        settle(s, notification->link);
+        s->notifications.n_offered += is_awaited(s, notification->link);
         (void)dlx__notification_link_close(s->sock, notification->link);
         return 0;
     }
@@ -303,8 +303,10 @@ static int on_offer(struct dlx_subscription *s, struct dlx_notification *notific
         else
             s->n_spares += notification->publisher == 0;
     }
-    if (r == 0)
+    if (r == 0) {
+        s->notifications.n_offered += is_awaited(s, notification->link);
         return 0;
+    }
     dlx__subscriber_link_unref(link);
     if (dlx__error_is_lack(r))
         return r;
@@ -339,7 +341,7 @@ static void start_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
      * which the daemon knows, counts. */
     if (link->after && link->after->publisher == link->publisher &&
         (dlx__subscriber_link_is_shown(link) || s->sock >= 0)) {
-        dlx__subscriber_link_no_more_messages(link->after);
+        dlx__subscriber_link_drain(link->after);
         dlx__subscription_activate(s, link->after);
     }
     struct dlx_resume_position passed =
@@ -354,7 +356,6 @@ static void start_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
         dlx__origin_resume_counters(s, link);
         s->untold.n_left -= s->untold.n_left > 0; /* it left another daemon, and is here again */
     }
-    settle_link(s, link);
     s->n_open++;
     s->untold.was_attached = true;
     s->untold.refusal[0] = '\0'; /* there is a publisher that it can have */
@@ -415,7 +416,7 @@ static int on_arena(struct dlx_subscription *s, struct dlx_notification *notific
 {
     struct dlx_subscriber_link *link = find_link(s, notification->link);
     bool added = notification->kind == DLX_NOTIFICATION_ARENA_ADDED;
-    if (!link || link->state == DLX_SUBSCRIBER_LINK_OFFERED)
+    if (!link || link->state < DLX_LINK_OPENING)
         return 0; /* we closed it meanwhile */
     int r = added ? dlx__subscriber_link_arena_add(link, notification->arena,
                                                    dlx__steal_fd(&notification->fds[0]),
@@ -470,7 +471,7 @@ static void on_failed(struct dlx_subscription *s, struct dlx_notification *notif
     if (link)
         dlx__subscription_detach(s, link);
     else
-        settle(s, notification->link); /* it was never offered */
+        s->notifications.n_offered += is_awaited(s, notification->link);
 }
 
 static int on_notifications(struct dlx_subscription *s, struct dlx_notification *notification)
@@ -491,8 +492,8 @@ static int on_notifications(struct dlx_subscription *s, struct dlx_notification 
         return on_arena(s, notification);
     case DLX_NOTIFICATION_PUBLISHER_GONE:
         link = find_link(s, notification->link);
-        if (link && link->state == DLX_SUBSCRIBER_LINK_OPEN) {
-            link->to_come = DLX_TO_COME_NOTHING;
+        if (link && dlx__subscriber_link_is_open(link)) {
+            link->state = DLX_LINK_OVER;
             link->gone_at = dlx__reader_cursor(&link->core);
             dlx__subscription_activate(s, link);
         } else if (link) {
@@ -501,8 +502,8 @@ static int on_notifications(struct dlx_subscription *s, struct dlx_notification 
         return 0;
     case DLX_NOTIFICATION_SPARE_SEALED:
         link = find_link(s, notification->link);
-        if (link)
-            settle_link(s, link);
+        if (link && link->state == DLX_LINK_OFFERED)
+            link->state = DLX_LINK_SEALED;
         return 0;
     case DLX_NOTIFICATION_LINK_ADDED:
     case DLX_NOTIFICATION_LINK_CUT:
@@ -533,9 +534,9 @@ static void lose_daemon(struct dlx_subscription *s)
     start_timer(s);
     for (uint32_t i = s->n_links; i-- > 0;) {
         struct dlx_subscriber_link *link = s->links[i];
-        if (link->state == DLX_SUBSCRIBER_LINK_OPENING && link->from_start)
+        if (link->state == DLX_LINK_OPENING && link->from_start)
             start_link(s, link); /* though it will not get all arenas */
-        if (link->state != DLX_SUBSCRIBER_LINK_OPEN)
+        if (!dlx__subscriber_link_is_open(link))
             dlx__subscription_detach(s, link); /* nobody will open it */
         else
             dlx__subscription_activate(s, link);
@@ -572,8 +573,7 @@ static bool needs_timer(const struct dlx_subscription *s)
                  (s->args.mode == DLX_MODE_LATEST && dlx__subscription_may_get_newer(s));
     for (uint32_t i = 0; !needs && i < s->n_links; i++)
         needs = dlx__subscriber_link_is_shown(s->links[i]) &&
-                s->links[i]->state == DLX_SUBSCRIBER_LINK_OPEN &&
-                s->links[i]->to_come != DLX_TO_COME_NOTHING;
+                (s->links[i]->state == DLX_LINK_LIVE || s->links[i]->state == DLX_LINK_DRAINING);
     return needs;
 }
 
@@ -718,8 +718,8 @@ static int fail_attach_late(const struct dlx_subscription *s)
 {
     struct dlx_daemon_info info = {.size = sizeof info};
     bool lacks = dlx_client_get_daemon_info(s->client, &info) == 0 && *info.lack;
-    return dlx__fail(DLX_E_TIMEOUT, "%u of %u links were made in time%s%s",
-                     s->notifications.n_settled, s->notifications.n_offers,
+    return dlx__fail(DLX_E_TIMEOUT, "%u of %u links were made in time%s%s", n_settled(s),
+                     s->notifications.n_offers,
                      lacks ? ", and dlpackd lacks what the others need: " : "",
                      lacks ? info.lack : "");
 }
@@ -733,7 +733,7 @@ static int attach_all(struct dlx_subscription *s)
         dlx__subscription_read_notifications(s);
         if (s->untold.failure < 0)
             return dlx__fail(s->untold.failure, "%s", s->untold.failure_text);
-        if (s->notifications.n_settled >= s->notifications.n_offers)
+        if (n_settled(s) >= s->notifications.n_offers)
             return 0;
         if (s->sock < 0)
             return dlx__fail(DLX_E_DISCONNECTED, "dlpackd closed the subscription");
@@ -925,7 +925,7 @@ int dlx_subscription_get_stats(struct dlx_subscription *s, struct dlx_subscripti
     sum.has_daemon = s->sock >= 0;
     for (uint32_t i = 0; i < s->n_links; i++) {
         struct dlx_subscriber_link *link = s->links[i];
-        if (link->state != DLX_SUBSCRIBER_LINK_OPEN)
+        if (!dlx__subscriber_link_is_open(link))
             continue;
         dlx__subscription_count(&sum, link);
         *(s->args.mode == DLX_MODE_LATEST ? &sum.skipped : &sum.lost) += n_gone(s, link);

@@ -21,7 +21,7 @@ struct dlx_subscription_notifications {
     uint32_t n_acked;
     bool stays;          /* the last of them, in the socket, until it is dropped */
     uint32_t n_offers;   /* links to publishers that were there, and spares */
-    uint32_t n_settled;  /* of them, those that ended in a link, a sealed spare or a failure */
+    uint32_t n_offered;  /* of them, those that were offered, or failed before that */
     uint64_t first_link; /* the number of the first of them; the others' follow */
 };
 

@@ -55,9 +55,10 @@ static bool is_newest(struct dlx_subscription *s, struct dlx_subscriber_link *li
     uint64_t ns = dlx__subscriber_link_newest_ns(link);
     if (ns == 0)
         return true;
-    bool has_ended = link->to_come != DLX_TO_COME_MESSAGES || dlx__reader_is_closed(&link->core);
-    link->stuck = has_ended && dlx__subscription_may_get_newer(s);
-    return !link->stuck && !is_newer_elsewhere(s, link, ns);
+    bool has_ended = link->state != DLX_LINK_LIVE || dlx__reader_is_closed(&link->core);
+    bool waits = has_ended && dlx__subscription_may_get_newer(s);
+    link->wants = waits ? DLX_WANTS_NEWS : DLX_WANTS_NOTHING;
+    return !waits && !is_newer_elsewhere(s, link, ns);
 }
 
 static void pass_older(struct dlx_subscription *s, const struct dlx_subscriber_link *link,
@@ -107,14 +108,13 @@ static int check_ends(struct dlx_subscription *s)
 /* What it needs is not here. */
 static int wait_for_news(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
-    bool no_more = link->to_come == DLX_TO_COME_NOTHING || dlx__subscription_is_cut_off(s, link);
     /* The publisher went on with another daemon: so do we, when its link comes. */
     if (link->n_pending == 0)
         return dlx__subscription_successor(s, link) ||
-                       (link->to_come != DLX_TO_COME_MESSAGES && no_more)
+                       (link->state != DLX_LINK_LIVE && !dlx__subscription_expects_news(s, link))
                    ? DLX_E_PUBLISHER_GONE
                    : DLX_E_EMPTY;
-    if (dlx__subscription_is_cut_off(s, link) || link->to_come != DLX_TO_COME_NOTHING)
+    if (dlx__subscription_is_cut_off(s, link) || link->state != DLX_LINK_OVER)
         return DLX_E_EMPTY; /* on its way, also if its publisher hung up: the message is held until
                                then */
     return dlx__fail(DLX_E_BAD_PEER,
@@ -125,7 +125,7 @@ static int wait_for_news(struct dlx_subscription *s, struct dlx_subscriber_link 
 static bool is_outdated(const struct dlx_subscription *s, const struct dlx_subscriber_link *link)
 {
     const struct dlx_subscriber_link *next = dlx__subscription_successor(s, link);
-    return s->args.mode == DLX_MODE_LATEST && next && next->state == DLX_SUBSCRIBER_LINK_OPEN &&
+    return s->args.mode == DLX_MODE_LATEST && next && dlx__subscriber_link_is_open(next) &&
            dlx__reader_is_past(&next->core, &link->core);
 }
 
@@ -136,8 +136,7 @@ static bool may_link_come(const struct dlx_subscription *s, const struct dlx_sub
     const struct dlx_subscriber_link *next = dlx__subscription_successor(s, link);
     if (next)
         return dlx__reader_begins_by(&next->core, &link->core);
-    return link->to_come == DLX_TO_COME_MESSAGES ||
-           !(link->to_come == DLX_TO_COME_NOTHING || dlx__subscription_is_cut_off(s, link));
+    return link->state == DLX_LINK_LIVE || dlx__subscription_expects_news(s, link);
 }
 
 /* The link's message lies in an arena that is not here yet, or its publisher went on with another
@@ -151,8 +150,10 @@ read_news_for(struct dlx_subscription *s, struct dlx_subscriber_link *link, uint
     if (s->n_changes != n_changes)
         return DLX_E_EMPTY; /* the link may have gone: the caller begins again */
     int r = dlx__subscriber_link_take(link, n, ret);
-    if (r == DLX_E_NOT_FOUND && link->n_pending == 0 && !may_link_come(s, link)) {
-        link->is_final = true;
+    enum dlx_subscriber_link_wants wants =
+        may_link_come(s, link) ? DLX_WANTS_NOTHING : DLX_WANTS_LAST_LOOK;
+    if (r == DLX_E_NOT_FOUND && link->n_pending == 0 && wants == DLX_WANTS_LAST_LOOK) {
+        link->wants = wants;
         r = dlx__subscriber_link_take(link, n, ret);
     }
     /* An arena that was never announced, and will not be any more. What is behind its message may
@@ -161,6 +162,7 @@ read_news_for(struct dlx_subscription *s, struct dlx_subscriber_link *link, uint
                          dlx__subscription_is_cut_off(s, link) && k < DLX_SHM_ENTRIES_MAX;
          k++) {
         dlx__subscriber_link_lose_first(link);
+        link->wants = wants;
         r = dlx__subscriber_link_take(link, n, ret);
     }
     return r == DLX_E_NOT_FOUND ? wait_for_news(s, link) : r;
@@ -185,9 +187,9 @@ read_news_for(struct dlx_subscription *s, struct dlx_subscriber_link *link, uint
  * already: of that the daemon tells before it tells of this one's end. */
 static void end(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
-    link->stuck = s->n_spares > 0 && s->n_links - s->n_spares == 1 &&
-                  link->to_come != DLX_TO_COME_NOTHING && !dlx__subscription_is_cut_off(s, link);
-    if (!link->stuck)
+    link->wants = DLX_WANTS_NEWS;
+    if (s->n_spares == 0 || s->n_links - s->n_spares > 1 ||
+        !dlx__subscription_expects_news(s, link))
         dlx__subscription_detach(s, link);
 }
 
@@ -208,9 +210,8 @@ have_nothing(struct dlx_subscription *s, struct dlx_subscriber_link *link, int r
 {
     switch (r) {
     case DLX_E_EMPTY:
-        if (link->to_come != DLX_TO_COME_MESSAGES &&
-            !(link->stuck && link->to_come != DLX_TO_COME_NOTHING &&
-              !dlx__subscription_is_cut_off(s, link)))
+        if (link->state != DLX_LINK_LIVE &&
+            !(link->wants == DLX_WANTS_NEWS && dlx__subscription_expects_news(s, link)))
             end(s, link);
         else if (++link->n_idle > IDLE_TAKES && s->n_active > ACTIVE_FEW &&
                  dlx__subscriber_link_listens(link))
@@ -238,7 +239,7 @@ void dlx__subscription_leave_ended(struct dlx_subscription *s)
 {
     for (uint32_t i = s->n_active; i-- > 0;) {
         struct dlx_subscriber_link *link = s->active[i];
-        if (link->to_come == DLX_TO_COME_MESSAGES || link->n_pending > 0)
+        if (link->state == DLX_LINK_LIVE || link->n_pending > 0)
             continue;
         int r = dlx__reader_take(&link->core, NULL, 0);
         if (r == DLX_E_EMPTY || r == DLX_E_PUBLISHER_GONE)
@@ -361,8 +362,7 @@ static int dont_wait(struct dlx_subscription *s, uint32_t n, struct dlx_message 
 static const struct dlx_subscriber_link *find_left(const struct dlx_subscription *s)
 {
     for (uint32_t i = 0; i < s->n_links; i++)
-        if (s->links[i]->state == DLX_SUBSCRIBER_LINK_OPEN &&
-            dlx__reader_is_left(&s->links[i]->core))
+        if (dlx__subscriber_link_is_open(s->links[i]) && dlx__reader_is_left(&s->links[i]->core))
             return s->links[i];
     return NULL;
 }

@@ -199,7 +199,7 @@ LOOP_TEST(bounds_outlive_the_daemon_and_the_publisher, 0, 2)
 static void make_liar(struct dlx_subscription *s)
 {
     struct dlx_subscriber_link *subscriber_link = s->links[0];
-    while (subscriber_link->state != DLX_SUBSCRIBER_LINK_OPEN)
+    while (!dlx__subscriber_link_is_open(subscriber_link))
         dlx__subscription_read_notifications(s);
     subscriber_link->core.max_held = subscriber_link->max_held;
     subscriber_link->most_held_bytes = UINT64_MAX;

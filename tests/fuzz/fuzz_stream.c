@@ -471,6 +471,7 @@ static void begin(struct state *s)
     atomic_init(&subscriber_link->refs, DLX_SUBSCRIBER_LINK_ALIVE);
     subscriber_link->generation = dlx_fuzz_generation;
     subscriber_link->bell = -1;
+    subscriber_link->state = DLX_LINK_OPENING;
     subscriber_link->max_held = HELD;
     subscriber_link->messages = calloc(HELD, sizeof(struct dlx_message *));
     subscriber_link->page_size = dlx_shm_link_size(HELD);

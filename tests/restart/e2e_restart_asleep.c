@@ -127,7 +127,7 @@ static uint32_t n_sealed_spares(void)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_links; i++)
-        n += s->links[i]->publisher == 0 && s->links[i]->settled;
+        n += s->links[i]->state == DLX_LINK_SEALED;
     return n;
 }
 

@@ -77,7 +77,7 @@ static bool has_moved(const struct dlx_subscription *s)
 {
     uint32_t n_open = 0;
     for (uint32_t i = 0; i < s->n_links; i++) {
-        if (s->links[i]->state != DLX_SUBSCRIBER_LINK_OPEN)
+        if (!dlx__subscriber_link_is_open(s->links[i]))
             continue;
         if (dlx__subscriber_link_is_foreign(s->links[i]))
             return false;
