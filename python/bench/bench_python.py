@@ -3,10 +3,10 @@
 (QUICK=1: under 60 s).
 
 Blocking one-way latency: from just before the sender begins to send what lies ready until the
-receiver, which slept, has an array or tensor. It is sent as soon as the receiver has said that it
-goes to sleep, and does; in the rows named paced 3 ms later, when the processor sleeps, too. What is
-not installed keeps its row and the reason. The systems of a row take turns, so that whatever else
-the machine does meets all of them.
+receiver, which slept, has an array or tensor. The data are sent as soon as the receiver has said
+that it goes to sleep, and does; in the rows named paced 3 ms later, when the processor sleeps, too.
+A system that is not installed keeps its row and the reason. The systems of a row take turns, so
+that other work of the machine meets all of them.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench_python.py compares: each system has a sender in this process, and a receiver in
-another.
+"""The systems that bench_python.py compares: each has a sender in this process, and a receiver in
+another one.
 """
 
 import json
@@ -179,8 +179,8 @@ class Zmq:
 
 
 class Zenoh:
-    """Shared memory, filled before the clock starts. What arrives can only be copied out: the clock
-    stops before that.
+    """Shared memory, filled before the clock starts. A received array can only be copied out: the
+    clock stops before that.
     """
 
     def __init__(self, size, context):
@@ -192,7 +192,7 @@ class Zenoh:
             self.args = (size, f"tcp/127.0.0.1:{s.getsockname()[1]}")
         self.size, self.shm = size, zenoh.shm
         self.session = self.open("listen/endpoints", self.args[1])
-        # Its default drops what the network does not take at once.
+        # The default drops what the network does not take at once.
         self.pub = self.session.declare_publisher(
             "bench", congestion_control=zenoh.CongestionControl.BLOCK
         )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of dlpackd: `python -m dlx`, and the command `dlxctl` that the wheel installs.
 
-Both run the program dlxctl in the place of this process. A wheel brings it; where a distribution
-does not, as in a package of its own, it is looked for in $PATH.
+Both run the program dlxctl in the place of this process. A wheel brings the program; otherwise, as
+in a package of a distribution, $PATH is searched for it.
 """
 
 import os

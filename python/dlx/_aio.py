@@ -58,7 +58,7 @@ class _Reader:
             self.future.set_result(None)
 
     def end(self):
-        """Of any thread. Who waits looks again."""
+        """Makes waiting tasks look again. Any thread may call it."""
         try:
             self.loop.call_soon_threadsafe(self._end)
         except RuntimeError:  # the loop was closed
@@ -83,7 +83,7 @@ async def _readable(handle):
     reader = _readers.get(id(handle))
     if reader is not None and not reader.loop.is_closed() and reader.is_waited_for():
         raise _errors.make(
-            -22, "IN_USE", f"another task waits for topic {handle.topic}: one at a time may"
+            -22, "IN_USE", f"another task waits for topic {handle.topic}: one task at a time"
         )
     if reader is None or reader.loop is not loop:
         closing(id(handle))

@@ -17,17 +17,16 @@ def _is_pattern(topic):
 
 def connect(socket=None, *, name=None, timeout=None, autospawn=True):
     """Connects to dlpackd. If no socket is given and no daemon answers, starts a private daemon for
-    this user, which ends when nobody has been connected for 10 seconds.
+    this user, which ends after 10 seconds without a connection.
 
     socket     path of the daemon's socket; None: $DLX_SOCKET, else the default paths. With a path,
                or with $DLX_SOCKET, no daemon is started
     name       name of this program in `dlxctl ls`, at most 63 bytes
-    timeout    limit in seconds of this and every later request, more than 0; None: 5. If it is
-               given, this call also waits that long for a daemon that is not there yet, unless it
-               starts one
+    timeout    limit in seconds of this and every later request, more than 0; None: 5. With a
+               time, this call also waits that long for a daemon to come, unless it starts one
     autospawn  False: never start a daemon (as DLX_AUTOSPAWN=no)
 
-    Ctrl-C interrupts it. Raises dlx.DaemonError (no daemon, none in time, or none could be
+    Ctrl-C interrupts the call. Raises dlx.DaemonError (no daemon, none in time, or none could be
     started), dlx.Timeout (no answer), dlx.AccessError, dlx.LimitError.
     """
     try:
@@ -141,7 +140,7 @@ class Methods:
                   adaptive
         pin       a GPU ("cuda:0") that copies by itself from CPU memory of publishers: keep a
                   tensor until a copy in a queue is done (docs/GPU.md); None: no GPU
-        private   tensors are writable, like those of msg.private(): nobody else sees what is
+        private   tensors are writable, like those of msg.private(): no other object sees what is
                   written, not even another msg[key]. From 256 KiB on, a page is copied when it is
                   written to; a smaller tensor is copied at once. A tensor on a GPU raises
                   dlx.DeviceError

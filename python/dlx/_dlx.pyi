@@ -71,7 +71,7 @@ DTypeLike: TypeAlias = str | type | _NamedDType | _TorchDType
 MessageLike: TypeAlias = (
     TensorLike | Mapping[str, object] | Mapping[int, object] | Sequence[TensorLike] | Message
 )
-# What a TreeMessage has in it: isinstance() or match tells which.
+# The content of a TreeMessage: isinstance() or match tells which.
 TreeValue: TypeAlias = (
     Tensor
     | None
@@ -600,7 +600,7 @@ class Connection:
     ) -> Subscription: ...
     def get(self, topic: str, timeout: float | None = 0, *, stream: Stream = None) -> Message: ...
     def drop_retained(self, topic: str, /) -> None: ...
-    # What the methods above call:
+    # Functions that the methods above call:
     def _publisher(
         self,
         topic: str,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data types. They are objects of dlx, because DLPack has more types than any library, and NumPy is
-optional.
+"""Data types. dlx has objects of its own for them, because DLPack has more types than any library,
+and NumPy is optional.
 """
 
 from typing import TYPE_CHECKING
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class DType(str):
     """A data type: a str with its name, such as "float32", "bfloat16" or "complex64x2".
 
-    It equals that type in every form that dlx reads: t.dtype == np.float32, == torch.float32, ==
-    "f4", == float. NumPy accepts it like a name: np.zeros(3, t.dtype).
+    A DType equals that type in every form that dlx reads: t.dtype == np.float32, == torch.float32,
+    == "f4", == float. NumPy accepts it like a name: np.zeros(3, t.dtype).
     """
 
     __slots__ = ()

@@ -35,7 +35,7 @@ class Error(Exception):
 
 @_public("TIMEOUT", "EMPTY")
 class Timeout(Error, TimeoutError):
-    """No message came, nobody made room, or too few subscribers were attached, in time."""
+    """In time, no message came, no subscriber made room, or too few were attached."""
 
 
 @_public("ACCESS")
@@ -131,8 +131,8 @@ class NoPublisherWarning(RuntimeWarning):
     """A take() has waited for seconds on a topic that nobody publishes: its name may be wrong."""
 
 
-# What libdlx calls its functions and arguments, and what they are called here. Of two that begin
-# alike, the longer one is first.
+# Names of functions and arguments in libdlx, and their names here. Of two that begin alike, the
+# longer one is first.
 _NAMES = {
     "the time of dlx_connect_args": "the timeout of dlx.connect()",
     "dlx_connect()": "dlx.connect()",

@@ -32,7 +32,7 @@ class Methods:
         return self._poll(0, stream)
 
     def take_async(self, timeout=..., *, stream=None):
-        """Does as take(), for asyncio: a coroutine. It waits on the subscription's descriptor in
+        """Does as take(), for asyncio: a coroutine that waits on the subscription's descriptor in
         the running loop, without a thread."""
         from . import _aio
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch does with messages and tensors, and its caching allocator on memory that can be
-shared. Nothing here imports PyTorch before the program does.
+"""PyTorch's view of messages and tensors, and its caching allocator on memory that can be shared.
+Nothing here imports PyTorch before the program does.
 """
 
 import sys
@@ -138,13 +138,13 @@ def torch_mem_pool() -> "_torch.cuda.MemPool":
             model = load().cuda()
         pub.publish(model.state_dict())    # copies nothing
 
-    Every tensor that is made in the pool can be published without a copy. It still belongs to
-    PyTorch, so its message is not retained beyond the publisher. Raises RuntimeError for PyTorch
-    2.7 and older, and for PyTorch built for ROCm.
+    Every tensor that is made in the pool can be published without a copy. Such a tensor still
+    belongs to PyTorch, so its message is not retained beyond the publisher. Raises RuntimeError for
+    PyTorch 2.7 and older, and for PyTorch built for ROCm.
     """
     import torch
 
-    # Those that have MemPoolContext free segments of a pool that is not in use by cudaFree:
+    # Versions with MemPoolContext free segments of an unused pool by cudaFree:
     # github.com/pytorch/pytorch/issues/146431.
     is_sound = hasattr(torch.cuda, "MemPool") and not hasattr(torch.cuda, "MemPoolContext")
     if torch.version.hip or not is_sound:

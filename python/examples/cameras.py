@@ -30,7 +30,7 @@ with dlx.connect() as c:
 
 
 async def tick(ticks):
-    """Whatever else the program does."""
+    """Stands for the program's other work."""
     while True:
         ticks.append(None)
         await asyncio.sleep(0.001)

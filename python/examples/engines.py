@@ -37,7 +37,7 @@ def scale(version):
 
 
 def model(version, n):
-    """Its weights by name."""
+    """The weights of the engine by name."""
     layer = np.roll(np.eye(n, dtype=np.float32), 1, axis=1) * scale(version)
     return {name: layer for name in LAYERS}
 
@@ -185,7 +185,7 @@ def mib(n_bytes):
 
 
 def hear(engines, version, first=0):
-    """What each engine says when it has served enough requests with this version."""
+    """The answer of each engine once it has served enough requests with this version."""
     lines = [process.stdout.readline() for process in engines]
     if "" in lines:
         sys.exit(f"engine {lines.index('')} has ended")

@@ -35,8 +35,8 @@ SENTENCES = ["A robot arm lifts the box.", "The manipulator picks up a crate."]
 
 @torch.inference_mode()
 def encode(w, sentence):
-    """What the network makes of a sentence: 384 numbers of length 1. `w`: its weights by name,
-    wherever they lie.
+    """The network's embedding of a sentence: 384 numbers of length 1. `w`: the weights by name, on
+    any device.
     """
 
     def linear(x, name):
@@ -81,7 +81,7 @@ def publish():
 
 
 def attach():
-    """The newest weights. They stay as long as one of the tensors does."""
+    """The newest weights, which stay as long as one of the tensors does."""
     with dlx.connect() as c:
         return {name: torch.from_dlpack(t) for name, t in c.get(TOPIC, timeout=10).items()}
 

@@ -76,7 +76,7 @@ int dlxpy_topic_of(PyObject *object, PyObject **ret_keep, const char **ret)
     return -1;
 }
 
-/* PyFloat_AsDouble(), with words for what is no number. */
+/* As PyFloat_AsDouble(), with words for a value that is no number. */
 static double seconds_of(PyObject *object)
 {
     double seconds = PyFloat_AsDouble(object);
@@ -87,7 +87,7 @@ static double seconds_of(PyObject *object)
     return seconds;
 }
 
-/* PyLong_AsLongLong(), likewise. */
+/* As PyLong_AsLongLong(), likewise. */
 static long long number_of(PyObject *object, const char *what)
 {
     long long value = PyLong_AsLongLong(object);
@@ -158,7 +158,7 @@ int dlxpy_flag(PyObject *object, bool *ret)
     return 0;
 }
 
-/* The digits after a colon; -1: there is something else. No colon: the first device. */
+/* The digits after a colon; -1: other text follows. No colon: the first device. */
 static int32_t parse_ordinal(const char *text)
 {
     char *end;
@@ -187,7 +187,7 @@ static bool parse_device(const char *text, DLDevice *ret)
     return false;
 }
 
-/* `kinds`: what it may be, in words. */
+/* `kinds`: the possible values, in words. */
 static int device_of(PyObject *object, const char *what, bool may_be_cpu, const char *kinds,
                      DLDevice *ret)
 {

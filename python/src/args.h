@@ -9,7 +9,7 @@
 
 struct dlxpy_params {
     const char *function;     /* for messages: "publish" */
-    const char *const *names; /* n of them */
+    const char *const *names; /* n names */
     int n;
     int n_positional; /* the first ones may be given by position */
     int n_required;   /* the first ones must be given */
@@ -37,17 +37,17 @@ int dlxpy_uint32(PyObject *object, const char *what, uint32_t max, uint32_t *ret
 /* A number from 0 on, likewise. */
 int dlxpy_uint64(PyObject *object, const char *what, uint64_t *ret);
 
-/* Is it true? NULL leaves *ret alone. Returns 0, or -1 with an exception. */
+/* Is the object true? NULL leaves *ret alone. Returns 0, or -1 with an exception. */
 int dlxpy_flag(PyObject *object, bool *ret);
 
-/* A GPU: "cuda:1", "cuda" (the first one), "rocm:0"; or what has that text, as
+/* A GPU: "cuda:1", "cuda" (the first one), "rocm:0"; or an object with that text, as
  * torch.device("cuda:1"). NULL and None leave *ret alone. Returns 0, or -1 with an exception that
  * names `what`. */
 int dlxpy_gpu_device(PyObject *object, const char *what, DLDevice *ret);
 /* As dlxpy_gpu_device(), and also "cpu". */
 int dlxpy_device(PyObject *object, const char *what, DLDevice *ret);
 
-/* When a time-out that begins now is over; UINT64_MAX: never. And how much of it is left: 0 when it
+/* The end of a time-out that begins now; UINT64_MAX: never. And the time left until then: 0 when it
  * is over, DLX_FOREVER. */
 uint64_t dlxpy_deadline(int64_t timeout_ns);
 int64_t dlxpy_time_left(uint64_t deadline);

@@ -53,8 +53,8 @@ static int check_number(const char *function, Py_ssize_t n_args, Py_ssize_t leas
     return -1;
 }
 
-/* 0 is the default of libdlx, and no answer comes at once. Who gives a time also waits for a daemon
- * that is not there. */
+/* 0 is the default of libdlx, and no answer comes at once. A call with a time also waits for a
+ * daemon to come. */
 static int parse_timeout(PyObject *object, struct dlx_connect_args *args)
 {
     if (object == Py_None)
@@ -114,7 +114,7 @@ static PyObject *connect_it(PyObject *module, PyObject *const *args, Py_ssize_t 
     return ret;
 }
 
-/* ---- what dlx/_connection.py calls: everything is given, by position ------------------------ */
+/* ---- for dlx/_connection.py: every argument is given, by position -------------------------- */
 
 /* How long messages stay when their publisher has gone. */
 static int parse_retain_for(PyObject *object, int64_t *ret)
@@ -175,7 +175,7 @@ static PyObject *publisher(PyObject *self, PyObject *const *args, Py_ssize_t n_a
     return ret;
 }
 
-/* None: the loop goes on whoever leaves. */
+/* None: the loop goes on when publishers leave. */
 static int parse_publishers(PyObject *object, uint32_t *ret)
 {
     *ret = DLX_PUBLISHERS_ANY;

@@ -101,7 +101,7 @@ const char dlxpy_links_doc[] =
     "list of dicts with the members of struct dlx_link_info. Raises dlx.NotFound.";
 PyObject *dlxpy_connection_links(PyObject *self, PyObject *publisher)
 {
-    PyObject *number = PyNumber_Index(publisher); /* also one of NumPy */
+    PyObject *number = PyNumber_Index(publisher); /* also a number of NumPy */
     uint64_t id = number ? PyLong_AsUnsignedLongLong(number) : 0;
     struct dlxpy_wait wait;
     Py_XDECREF(number);

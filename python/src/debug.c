@@ -17,7 +17,7 @@ struct region {
     atomic_uintptr_t end; /* 0: nothing */
     uintptr_t start;
     uint64_t seq;
-    unsigned generation; /* of fork: that of the process that has the memory */
+    unsigned generation; /* of fork: the process that has the memory */
     bool received;
     char topic[DLX_TOPIC_MAX + 1];
     char name[128];
@@ -26,7 +26,7 @@ struct region {
 static atomic_bool is_on;
 static struct region *regions; /* N_REGIONS, the oldest is written over */
 static uint64_t n_regions;     /* ever */
-static bool is_installed;      /* our handler of faults, perhaps below one that came later */
+static bool is_installed;      /* this module's handler of faults, perhaps below a later one */
 static struct sigaction before;
 
 bool dlxpy_debug_is_on(void)
@@ -131,8 +131,8 @@ static bool is_ours(const struct sigaction *action)
     return action->sa_flags & SA_SIGINFO && action->sa_sigaction == on_fault;
 }
 
-/* A handler that came after ours is expected to call ours, which is never there twice: each
- * would restore the other. */
+/* A later handler is expected to call this one, which is never installed twice: each would restore
+ * the other. */
 static int install(void)
 {
     struct sigaction now, action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
@@ -152,8 +152,7 @@ static int install(void)
     return 0;
 }
 
-/* faulthandler's handler is the one before ours: it has the process end, and says first where
- * Python was. */
+/* faulthandler's handler is the former one: it prints where Python was, and ends the process. */
 static int set_traceback(bool on)
 {
     static bool is_ours;

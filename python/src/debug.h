@@ -4,8 +4,8 @@
 
 /*
  * dlx.debug(): a write to memory that is a message's names the topic and the tensor, before the
- * process ends as it does without. It remembers where the tensors lie that were taken and published
- * last.
+ * process ends as it does without. The module remembers where the tensors lie that were taken and
+ * published last.
  */
 
 #include "state.h"
@@ -13,7 +13,7 @@
 
 bool dlxpy_debug_is_on(void);
 
-/* Remember where its tensors lie. */
+/* Remember where the tensors of a message lie. */
 void dlxpy_debug_received(const struct dlx_message *m);
 void dlxpy_debug_published(const char *topic, const char *name, uint64_t seq, const DLTensor *t);
 

@@ -49,7 +49,7 @@ static int from_attribute(PyObject *object, const char *name, DLDataType *ret)
     return from_value(PyObject_GetAttrString(object, name), ret);
 }
 
-/* By its name. That of NumPy's dtype does not say that its byte order is not this machine's. */
+/* Reads a type by its name, which does not tell that a NumPy dtype has foreign byte order. */
 static int from_named(PyObject *object, DLDataType *ret)
 {
     bool failed = false;
@@ -74,8 +74,8 @@ static int from_dtype(PyObject *object, DLDataType *ret)
     return r;
 }
 
-/* np.dtype and jnp.dtype have a name; np.uint8 is a type, jnp.uint8 has a dtype; torch.uint8 is
- * what it prints. */
+/* np.dtype and jnp.dtype have a name; np.uint8 is a type, jnp.uint8 has a dtype; torch.uint8 prints
+ * its name. */
 static int from_object(PyObject *object, DLDataType *ret)
 {
     int r = from_named(object, ret);
@@ -144,8 +144,8 @@ bool dlxpy_dtype_typestr(DLDataType dtype, char ret[8])
     return true;
 }
 
-/* Has a number of this kind so many bytes? What is packed or a union says of all its bytes "B", in
- * ctypes. */
+/* Has a number of this kind this many bytes? In ctypes, packed structures and unions have the
+ * format "B" for all their bytes. */
 static bool has_size(char kind, Py_ssize_t size)
 {
     switch (kind) {
@@ -166,7 +166,7 @@ static bool has_size(char kind, Py_ssize_t size)
     case 'n':
     case 'N':
         return size == 4 || size == 8;
-    case 'g': /* the 80 bits of x86 are nobody else's, and no type of DLPack */
+    case 'g': /* the 80 bits of x86 are no type of DLPack */
         return size == sizeof(long double) && LDBL_MANT_DIG != 64;
     default:
         return size == 1;

@@ -27,10 +27,10 @@ bool dlxpy_dtype_typestr(DLDataType dtype, char ret[8]);
  * order. */
 bool dlxpy_dtype_of_format(const char *format, Py_ssize_t itemsize, DLDataType *ret);
 
-/* Bytes an element; 0 if it has not a whole number of them. */
+/* Bytes an element; 0 for a type without whole bytes. */
 size_t dlxpy_dtype_bytes(DLDataType dtype);
 
-/* Bytes that `t` takes when it is row-major; SIZE_MAX if that is more than there can be. */
+/* Bytes of `t` in row-major order; SIZE_MAX if that is more than there can be. */
 size_t dlxpy_tensor_bytes(const DLTensor *t, bool padded);
 
 #endif

@@ -20,16 +20,16 @@ PyObject *dlxpy_text(const char *text);
 /* A handle that was closed: dlx.Closed. `what` is "the publisher of cam/front", say. */
 PyObject *dlxpy_raise_closed(const char *what);
 
-/* Let a function of dlx._errors add to the exception that is there, or return another one in its
- * place. It gets the exception and a tuple of more arguments: `format` is of Py_BuildValue(). */
+/* Let a function of dlx._errors add to the current exception, or return another one in its place.
+ * The function gets the exception and a tuple of more arguments: `format` is of Py_BuildValue(). */
 void dlxpy_amend(const char *function, const char *format, ...);
 
-/* Clear the exception that is there. Returns 0; -1: it stays, since it is about something else, as
- * KeyboardInterrupt is. */
+/* Clear the current exception. Returns 0; -1: the exception stays, since it is about something
+ * else, as KeyboardInterrupt is. */
 int dlxpy_pass_over(void);
 
-/* How often this process was forked off, seen from the one that loaded the module. What refers to
- * shared memory remembers it: touching that memory in a child faults. */
+/* The number of forks between the process that loaded the module and this one. Objects that refer
+ * to shared memory remember it: touching that memory in a child faults. */
 unsigned dlxpy_fork_generation(void);
 
 /* DLX_E_FORKED if `generation` is not this process's; 0 is that of every process. Returns 0 or

@@ -86,7 +86,7 @@ static int describe(void *py_object, DLTensor *out)
         const struct dlx_message *m = dlxpy_message_only_one(py_object);
         if (!m)
             return -1;
-        if (dlxpy_gpu_has(m, 0)) { /* nobody would say when its address is not used any more */
+        if (dlxpy_gpu_has(m, 0)) { /* no consumer would say when it stops using the address */
             PyErr_SetString(PyExc_BufferError, "of a message on a GPU, only msg[0] has an address");
             return -1;
         }

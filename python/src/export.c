@@ -110,8 +110,8 @@ static void delete_legacy(void *tensor)
         t->deleter(t);
 }
 
-/* The deleter of a tensor on a GPU may wait for what needs the GIL, and that of another
- * library's memory may run Python, for which no exception may be there. */
+/* The deleter of a tensor on a GPU may wait for a thread that needs the GIL, and that of another
+ * library's memory may run Python, for which no exception may be set. */
 static void end(void *tensor, const DLTensor *t, void (*delete)(void *tensor))
 {
     PyObject *type, *value, *trace;

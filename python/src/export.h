@@ -17,18 +17,18 @@ struct dlxpy_request {
     bool copy;
 };
 
-/* Returns 0; -1 with TypeError, or ValueError for what is no stream. */
+/* Returns 0; -1 with TypeError, or ValueError for an object that is no stream. */
 int dlxpy_request_parse(PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames,
                         struct dlxpy_request *ret);
 
-/* Can memory of that device do it? Returns 0; -1 with BufferError, or ValueError for a stream. */
+/* Can memory of that device serve the request? Returns 0; -1 with BufferError, or ValueError for a
+ * stream. */
 int dlxpy_request_check(const struct dlxpy_request *request, DLDevice device);
 
 /* BufferError: a consumer from before DLPack 1.0 cannot be told that `what` is read-only. */
 PyObject *dlxpy_refuse_legacy(const char *what);
 
-/* Capsules; they take the tensor over, also when they fail. NULL: out of memory, with an
- * exception. */
+/* Make a capsule; take the tensor over, also on failure. NULL: out of memory, with an exception. */
 PyObject *dlxpy_capsule(DLManagedTensorVersioned *tensor);
 PyObject *dlxpy_capsule_legacy(DLManagedTensor *tensor);
 

@@ -193,7 +193,7 @@ DLManagedTensorVersioned *dlxpy_gpu_export(const struct dlxpy_owner *owner,
     return make(owner->gpu, &s, stream != NULL);
 }
 
-/* Another thread may have had the same idea. */
+/* Another thread may have opened the tensor meanwhile. */
 static int expose(struct dlxpy_gpu *gpu, bool on_take, DLTensor *ret)
 {
     DLManagedTensorVersioned **place = on_take ? &gpu->exposed_on_take : &gpu->exposed;

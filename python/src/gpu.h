@@ -5,8 +5,8 @@
 /*
  * A received tensor on a GPU. Its owner describes it, without an address; nothing is opened before
  * the device or the memory is asked for. Each export is a tensor of libdlx of its own, with the
- * streams that use it, and outlives the owner. They wait until it is ready, and its deleter, on any
- * thread, has its release wait for them:
+ * streams that use it, and outlives the owner. These streams wait until the tensor is ready, and
+ * its deleter, on any thread, has the release wait for them:
  *
  *   take(stream=)   the consumer's stream         waits until it is ready   the release waits for
  *   -1, 2 of CUDA   any                           the CPU                   the device
@@ -34,9 +34,8 @@ struct dlxpy_owner *dlxpy_gpu_owner(struct dlx_message *m, uint32_t i,
 /* Is tensor `i` of the message on a GPU? */
 bool dlxpy_gpu_has(const struct dlx_message *m, uint32_t i);
 
-/* For an owner that is on a GPU, received or not: the device; open it if it was not, without the
- * GIL. Whether it is ready does not matter. -1 with the exception for what
- * dlx_message_tensor_describe() said. */
+/* For an owner that is on a GPU, received or not: the device; opens a closed tensor, ready or not,
+ * without the GIL. -1 with the exception for what dlx_message_tensor_describe() said. */
 int dlxpy_gpu_open(const struct dlxpy_owner *owner, DLDevice *ret);
 
 /* The device of such an owner: "cuda:0", or "cuda" if the tensor was not opened. NULL with an

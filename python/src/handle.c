@@ -40,7 +40,7 @@ static void drop(struct dlxpy_handle *h)
     dlxpy_wait_unref(h->kind->unref, of_libdlx);
 }
 
-/* As drop(), for a caller that can raise what a signal's handler raised. Returns 0; -1 with an
+/* As drop(), for a caller that can raise the exception of a signal's handler. Returns 0; -1 with an
  * exception; the object is gone in both cases. */
 static int drop_or_raise(struct dlxpy_handle *h)
 {
@@ -94,10 +94,10 @@ int dlxpy_handle_enter(struct dlxpy_handle *h)
     if (!shared && h->n_users > 0) {
         bool is_mine = h->user == PyThread_get_thread_ident();
         (void)dlxpy_raise_text(
-            DLX_E_IN_USE, "%s is used by %s", h->what,
+            DLX_E_IN_USE, "%s is in use by %s", h->what,
             is_mine ? "a call of this thread, which was interrupted while it waits for "
                       "dlpackd, messages or subscribers"
-                    : "another thread: one at a time may, so make one for each");
+                    : "another thread: make one for each thread");
         return -1;
     }
     h->n_users++;
@@ -114,7 +114,7 @@ void dlxpy_handle_leave(struct dlxpy_handle *h)
 void dlxpy_handle_wake_tasks(PyObject *self)
 {
     PyObject *name = PyUnicode_FromString("dlx._aio");
-    PyObject *module = name ? PyImport_GetModule(name) : NULL; /* if it was ever used */
+    PyObject *module = name ? PyImport_GetModule(name) : NULL; /* if it was ever loaded */
     bool is_there = module && module != Py_None;               /* None: Python ends */
     PyObject *ret =
         is_there ? PyObject_CallMethod(module, "closing", "N", PyLong_FromVoidPtr(self)) : NULL;
@@ -129,7 +129,7 @@ int dlxpy_handle_go_on(const struct dlxpy_handle *h)
 {
     if (PyErr_CheckSignals() < 0)
         return -1;
-    if (!h || !h->closed || !h->of.any) /* who drops it may take his time */
+    if (!h || !h->closed || !h->of.any) /* the thread that drops it is not hurried */
         return 0;
     (void)dlxpy_raise_closed(h->what);
     return -1;
@@ -212,7 +212,7 @@ PyObject *dlxpy_handle_events(struct dlxpy_handle *h,
     if (dlxpy_handle_enter(h) < 0)
         return NULL;
     PyObject *ret = PyList_New(0);
-    struct dlxpy_wait wait; /* it may reconnect to a restarted daemon */
+    struct dlxpy_wait wait; /* the call may reconnect to a restarted daemon */
     int r = 0;
     dlxpy_wait_begin(&wait, h, false);
     while (ret && (r = next(h->of.any, &event)) == 0) {
@@ -241,7 +241,8 @@ static PyStructSequence_Field event_fields[] = {
     {"reason", "why a publisher cut the link, or its memory is not pinned; else \"\""},
     {NULL, NULL},
 };
-static PyStructSequence_Desc event_desc = {"dlx.Event", "Who came or left.", event_fields, 7};
+static PyStructSequence_Desc event_desc = {"dlx.Event", "A peer that came or left.", event_fields,
+                                           7};
 
 int dlxpy_add_event(PyObject *module)
 {

@@ -3,9 +3,9 @@
 #define DLXPY_HANDLE_H
 
 /*
- * What Connection, Publisher and Subscription have in common: a handle of libdlx, that is used by
- * several threads at once (a connection) or by one; what is closed while another thread is inside
- * stays until that has left. The GIL guards it.
+ * The common part of Connection, Publisher and Subscription: a handle of libdlx that several
+ * threads use at once (a connection) or one thread. A handle that is closed while another thread is
+ * inside stays until that thread has left. The GIL guards it.
  */
 
 #include "state.h"
@@ -20,7 +20,7 @@ struct dlxpy_handle_kind {
     bool shared;      /* any number of threads may be inside */
     bool queues;      /* a thread waits up to DLXPY_QUEUE_NS for the one that is inside */
     void (*unref)(void *of_libdlx);
-    /* Wake who waits for it apart from libdlx. NULL: nobody does. */
+    /* Wake tasks that wait for the handle outside of libdlx. NULL: there are none. */
     void (*closing)(PyObject *self);
 };
 
@@ -36,24 +36,24 @@ struct dlxpy_handle {
     int n_users;
     unsigned long user; /* the thread that entered last */
     bool closed;
-    PyObject *topic;               /* str; NULL: it has none */
+    PyObject *topic;               /* str; NULL: no topic */
     char what[DLX_TOPIC_MAX + 32]; /* "the publisher of cam/front" */
 };
 
-/* Takes `of_libdlx` over, also when it fails; what follows the handle is zero. `topic` may be NULL.
- * NULL with an exception. */
+/* Takes `of_libdlx` over, also when it fails; the memory after the handle is zero. `topic` may be
+ * NULL. NULL with an exception. */
 struct dlxpy_handle *dlxpy_handle_new(const struct dlxpy_handle_kind *kind, void *of_libdlx,
                                       const char *topic);
 
-/* `closing` of those that asyncio waits for: its tasks look again. */
+/* `closing` of handles that asyncio waits for: its tasks look again. */
 void dlxpy_handle_wake_tasks(PyObject *self);
 
 /* Enter, for a call: 0, or -1 with dlx.Closed or dlx.InUse. */
 int dlxpy_handle_enter(struct dlxpy_handle *h);
 void dlxpy_handle_leave(struct dlxpy_handle *h);
 
-/* While a call waits: has a signal's handler, or another thread that closed it, ended that? 0, or
- * -1 with an exception. `h` may be NULL. */
+/* While a call waits: has a signal's handler, or another thread that closed the handle, ended the
+ * wait? 0, or -1 with an exception. `h` may be NULL. */
 int dlxpy_handle_go_on(const struct dlxpy_handle *h);
 
 /* A list of dlx.Event. `next` is dlx_publisher_next_event(), or the like. */

@@ -58,7 +58,7 @@ PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *st
     return (PyObject *)message;
 }
 
-/* To close memory of a GPU may wait for what needs the GIL. */
+/* Closing memory of a GPU may wait for a thread that needs the GIL. */
 static void drop(struct dlxpy_message *message)
 {
     struct dlx_message *m = message->m;
@@ -140,8 +140,8 @@ struct dlxpy_tensor *dlxpy_message_tensor(struct dlxpy_message *message, uint32_
     return t;
 }
 
-/* Names are bytes to libdlx; those that are no UTF-8 are in a str as os.fsdecode() has them.
- * Returns a code, or 1 with an exception. */
+/* Names are bytes to libdlx; a name that is no UTF-8 is in a str as os.fsdecode() gives it. Returns
+ * a code, or 1 with an exception. */
 static int find_name(struct dlx_message *m, PyObject *key, uint32_t *ret)
 {
     PyObject *bytes = PyUnicode_AsEncodedString(key, "utf-8", "surrogateescape");
@@ -196,8 +196,8 @@ PyDoc_STRVAR(private_doc,
              "private($self, key, /)\n"
              "--\n"
              "\n"
-             "Returns a writable tensor with that name or index. Nobody else sees what is\n"
-             "written to it.\n"
+             "Returns a writable tensor with that name or index. No other\n"
+             "process or object sees what is written to it.\n"
              "\n"
              "From 256 KiB on it is a copy-on-write view: each page is copied when it is first\n"
              "written to, and the view holds the message. A smaller tensor is copied (t.copied\n"
@@ -217,8 +217,8 @@ static PyObject *private(PyObject *self, PyObject *key)
     return (PyObject *)t;
 }
 
-/* The length of the one tensor would not fit msg[0], and 1 would not fit msg.shape. TypeError: what
- * asks for a length as a hint, such as list(msg), passes over that one alone. */
+/* The length of the one tensor would not fit msg[0], and 1 would not fit msg.shape. TypeError:
+ * callers that ask for a length as a hint, such as list(msg), ignore no other exception. */
 static Py_ssize_t length(PyObject *self)
 {
     const struct dlx_message *m = dlxpy_message_of(self);
@@ -239,7 +239,7 @@ static int is_true(PyObject *self)
     return 1;
 }
 
-/* A str, or None when it has none. */
+/* A str, or None if the tensor has no name. */
 static PyObject *name_of(PyObject *self, const struct dlx_message *m, uint32_t i)
 {
     (void)self;
@@ -268,8 +268,7 @@ static PyObject *spec_of(PyObject *self, const struct dlx_message *m, uint32_t i
     return NULL;
 }
 
-/* A list of what `make` makes of each tensor. The collection of garbage may release the message
- * meanwhile. */
+/* A list of make() for each tensor. A garbage collection may release the message meanwhile. */
 static PyObject *list(PyObject *self,
                       PyObject *(*make)(PyObject *self, const struct dlx_message *m, uint32_t i))
 {
@@ -389,7 +388,7 @@ static int get_buffer(PyObject *self, Py_buffer *view, int flags)
     return r;
 }
 
-/* ---- what is known of it ------------------------------------------------------------------- */
+/* ---- attributes ---------------------------------------------------------------------------- */
 
 static PyObject *get_topic(PyObject *self, void *closure)
 {

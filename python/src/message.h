@@ -2,7 +2,7 @@
 #ifndef DLXPY_MESSAGE_H
 #define DLXPY_MESSAGE_H
 
-/* dlx.Message: what was taken, with its tensors. */
+/* dlx.Message: a taken message with its tensors. */
 
 #include "state.h"
 #include "stream.h"
@@ -13,12 +13,12 @@ struct dlxpy_message {
     PyObject *weakrefs;
     unsigned generation;        /* of fork */
     struct dlxpy_stream stream; /* of take() */
-    bool is_on_gpu;             /* some of what was made of it */
-    bool is_private;            /* what is made of it may be written to */
+    bool is_on_gpu;             /* some of its tensors */
+    bool is_private;            /* its tensors may be written to */
 };
 
-/* Takes `m` over, also when it fails. `stream`: that its tensors on GPUs are used on. `is_private`:
- * its tensors are those of dlx_message_tensor_private(). NULL with an exception. */
+/* Takes `m` over, also when it fails. `stream`: the one that uses its tensors on GPUs.
+ * `is_private`: its tensors are those of dlx_message_tensor_private(). NULL with an exception. */
 PyObject *dlxpy_message_new(struct dlx_message *m, const struct dlxpy_stream *stream,
                             bool is_private);
 
@@ -31,10 +31,10 @@ PyObject *dlxpy_message_tensors(PyObject *self, void *closure);
 /* The message of a dlx.Message; NULL with dlx.Closed after its release. */
 struct dlx_message *dlxpy_message_of(PyObject *self);
 
-/* The message, if it has one tensor; NULL with an exception. */
+/* The message, if it has only one tensor; NULL with an exception. */
 struct dlx_message *dlxpy_message_only_one(PyObject *self);
 
-/* The one tensor that it has, as a managed tensor; NULL with an exception when it has more. */
+/* The only tensor of the message, as a managed tensor; NULL with an exception if there are more. */
 DLManagedTensorVersioned *dlxpy_message_export(PyObject *self);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The module dlx._dlx: made of what the other files add. */
+/* The module dlx._dlx: each other file adds its part. */
 
 #include "debug.h"
 #include "state.h"

@@ -3,10 +3,10 @@
 #define DLXPY_OWNER_H
 
 /*
- * Who keeps a tensor's memory: a count around a managed tensor (of libdlx, or of another library).
- * A dlx.Tensor has one reference, and each DLPack export another, so that the memory stays as long
- * as anything made of it does. Exports are deleted on any thread, with or without the GIL, also
- * when the interpreter is gone: nothing here touches Python.
+ * The owner of a tensor's memory: a count around a managed tensor (of libdlx, or of another
+ * library). A dlx.Tensor has one reference, and each DLPack export another, so that the memory
+ * stays as long as anything made of it. Exports are deleted on any thread, with or without the GIL,
+ * also when the interpreter is gone: nothing here touches Python.
  */
 
 #include <dlpack/dlpack.h>
@@ -19,7 +19,7 @@ struct dlxpy_owner {
     atomic_uint n_refs;
     DLManagedTensorVersioned *tensor; /* deleted with the last reference; NULL: passed on */
     int64_t *strides;                 /* row-major ones, where the tensor came without */
-    bool is_used_on;       /* streams were named that use it: its end may wait for them */
+    bool is_used_on;       /* by streams that consumers named: its end may wait for them */
     struct dlxpy_gpu *gpu; /* of a received tensor on a GPU (gpu.h), in `tensor`; NULL: of others */
 };
 
@@ -35,8 +35,8 @@ struct dlxpy_owner *dlxpy_owner_new(DLManagedTensorVersioned *tensor);
 
 void dlxpy_owner_unref(struct dlxpy_owner *owner);
 
-/* One more managed tensor of the same memory. byte_offset is 0, strides are never NULL for ndim >
- * 0. NULL: no memory. */
+/* Another managed tensor of the same memory. byte_offset is 0, strides are never NULL for ndim > 0.
+ * NULL: no memory. */
 DLManagedTensorVersioned *dlxpy_owner_export(struct dlxpy_owner *owner);
 DLManagedTensor *dlxpy_owner_export_legacy(struct dlxpy_owner *owner);
 

@@ -62,7 +62,7 @@ static int read_name(PyObject *key, const char **ret)
     return -1;
 }
 
-/* On the exception that is there: which tensor it is about. `tree`: what was flattened, or NULL. */
+/* Notes on the current exception which tensor it is about. `tree`: the nested set, or NULL. */
 static void say_which(PyObject *key, uint32_t i, PyObject *tree)
 {
     if (tree)
@@ -73,7 +73,7 @@ static void say_which(PyObject *key, uint32_t i, PyObject *tree)
         dlxpy_amend("name_item", "(sI)", "tensors", i);
 }
 
-/* Is the object an item of a list that was meant as one tensor, or as a nested set? */
+/* Is the object an item of a list that stands for one tensor, or for a nested set? */
 static bool is_plain(PyObject *object)
 {
     return PyList_Check(object) || PyTuple_Check(object) || PyDict_Check(object) ||
@@ -178,8 +178,8 @@ static int is_nested(PyObject *key, PyObject *value, PyTypeObject **flat)
     return is_mapping(value);
 }
 
-/* Call a function of _tree.py that gives metadata, which take the place of those of `parcel`, as
- * the last or only thing. What it gives, a new reference; NULL with an exception. */
+/* Call a function of _tree.py whose last or only result is metadata, which replace those of
+ * `parcel`. Returns the result, a new reference; NULL with an exception. */
 static PyObject *call_tree(struct dlxpy_parcel *parcel, const char *name, PyObject *object)
 {
     PyObject *function = dlxpy_import("_tree", name);

@@ -16,14 +16,14 @@ struct dlxpy_parcel {
     struct dlxpy_source first;
 };
 
-/* An empty one, to be unpacked in any case. It is not moved. */
+/* An empty parcel, to be unpacked in any case. The caller does not move it. */
 void dlxpy_parcel_init(struct dlxpy_parcel *parcel);
 
-/* Give it what publish() takes as `meta`; NULL and None are none. Returns 0, or -1 with an
+/* Sets the metadata from `meta` of publish(); NULL and None are none. Returns 0, or -1 with an
  * exception. */
 int dlxpy_parcel_add_meta(struct dlxpy_parcel *parcel, PyObject *meta);
 
-/* Pack what publish() takes as a message. Returns 0, or -1 with an exception. */
+/* Pack the message argument of publish(). Returns 0, or -1 with an exception. */
 int dlxpy_parcel_pack(struct dlxpy_parcel *parcel, PyObject *object,
                       const struct dlxpy_sender *sender);
 
@@ -37,13 +37,13 @@ void dlxpy_parcel_unpack(struct dlxpy_parcel *parcel, bool spent);
  */
 int dlxpy_pair(PyObject *item, PyObject **ret_key, PyObject **ret_value);
 
-/* Is there something on a GPU, which libdlx waits for? */
+/* Is there a tensor on a GPU, which libdlx waits for? */
 bool dlxpy_parcel_has_gpu(const struct dlxpy_parcel *parcel);
 
 /* Tensors that libdlx has to copy. */
 uint32_t dlxpy_parcel_n_copied(const struct dlxpy_parcel *parcel);
 
-/* Bytes of these, roughly; no more than about `most` are counted of a tensor. */
+/* Bytes of such tensors, roughly; of each no more than about `most` are counted. */
 size_t dlxpy_parcel_copied_bytes(const struct dlxpy_parcel *parcel, size_t most);
 
 #endif

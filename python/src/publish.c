@@ -22,8 +22,8 @@ static PyTypeObject *report_type;
 struct batch {
     struct dlxpy_publisher *p;
     const struct dlxpy_parcel *parcels;
-    /* The tensor of each message that is nothing but that, and NULL for others; NULL: there is only
-     * one message. */
+    /* The tensor of each message without name and metadata, and NULL for others; NULL: there is
+     * only one message. */
     DLManagedTensorVersioned **tensors;
     uint32_t n;
     uint32_t n_done; /* published */
@@ -34,7 +34,7 @@ struct wishes {
     struct dlx_publish_report report;
     struct dlx_publish_args args;
     int64_t timeout_ns;
-    struct dlxpy_stream stream; /* that wrote what is on GPUs */
+    struct dlxpy_stream stream; /* that wrote the tensors on GPUs */
 };
 
 /* ---- publishing ---------------------------------------------------------------------------- */
@@ -76,7 +76,7 @@ static uint32_t run_length(const struct batch *b)
     return n;
 }
 
-/* Publish the next message, or more unless `one`. Returns what libdlx does. */
+/* Publish the next message, or more unless `one`. Returns as libdlx. */
 static int publish_next(struct batch *b, bool one, struct wishes *w)
 {
     uint32_t n = one ? 1 : run_length(b), n_done = 0;
@@ -112,8 +112,7 @@ static struct dlx_publisher_stats stats_of(const struct dlxpy_publisher *p)
     return stats;
 }
 
-/* Returns 0; -1 with an exception, which may be that of a signal's handler though everything was
- * published. */
+/* Returns 0; -1 with an exception, which a handler may raise after everything was published. */
 static int publish_batch(struct batch *b, struct wishes *w)
 {
     bool waits = w->timeout_ns != 0, alone = !waits && !takes_long(b);
@@ -149,9 +148,8 @@ static int warn(struct dlxpy_publisher *p, const char *format, ...)
     return r;
 }
 
-/* The message is out, and only libdlx knows that what it copied is a view of its own memory: an
- * array made of a tensor of empty(), whose dlx.Tensor is gone. Returns 0, or -1 with an
- * exception. */
+/* The message is published, and only libdlx knows that it copied a view of its own memory: an array
+ * made of a tensor of empty(), whose dlx.Tensor is gone. Returns 0, or -1 with an exception. */
 static int check_views(struct dlxpy_publisher *p, const struct dlx_publish_report *report)
 {
     if (report->n_copied_views == 0 || p->has_warned)
@@ -165,8 +163,8 @@ static int check_views(struct dlxpy_publisher *p, const struct dlx_publish_repor
                 p->handle.topic, (unsigned long long)report->seq, (unsigned)report->n_copied_views);
 }
 
-/* libdlx does not know what was made of its tensors: those are copied, which `strict` refuses, and
- * which is told once otherwise. Returns 0, or -1 with an exception. */
+/* libdlx does not know which objects were made of its tensors. Such tensors are copied: `strict`
+ * refuses that, and otherwise the publisher warns once. Returns 0, or -1 with an exception. */
 static int check_copies(const struct dlxpy_parcel *parcel, struct dlxpy_publisher *p, bool strict)
 {
     const char *topic = PyUnicode_AsUTF8AndSize(p->handle.topic, NULL);
@@ -235,7 +233,7 @@ static int parse_wishes(const struct dlxpy_publisher *p, PyObject *const *value,
         parse_stream(value[4], w) < 0 || dlxpy_flag(value[5], &w->args.stage) < 0)
         return -1;
     if (value[3]) {
-        PyObject *number = PyNumber_Index(value[3]); /* also one of NumPy */
+        PyObject *number = PyNumber_Index(value[3]); /* also a number of NumPy */
         if (number)
             w->args.monotonic_ns = PyLong_AsUnsignedLongLong(number);
         Py_XDECREF(number);
@@ -276,9 +274,9 @@ const char dlxpy_publish_doc[] =
     "\n"
     "A tensor on a GPU (CUDA, ROCm) is passed on without a copy if its memory is of\n"
     "cudaMalloc or hipMalloc or allows descriptors; with stage=True other memory is\n"
-    "copied. It is not spent, but do not modify it until all subscribers have released\n"
-    "it: a later call of this publisher lets go of it. publish() waits, without the\n"
-    "GIL, until `stream` has written it; Ctrl-C does not interrupt that.\n"
+    "copied. The tensor is not spent, but do not modify it until all subscribers have\n"
+    "released it: a later call of this publisher lets go of it. publish() waits, without\n"
+    "the GIL, until `stream` has written it; Ctrl-C does not interrupt that.\n"
     "\n"
     "meta     a dict that JSON can hold, also with tuples, bytes and int keys; or\n"
     "         bytes: at most 65,536 bytes\n"
@@ -286,8 +284,8 @@ const char dlxpy_publish_doc[] =
     "         without a limit\n"
     "strict   raise dlx.WouldCopy instead of copying\n"
     "share    keep the tensor: it is read-only from then on, and may be published again\n"
-    "         without a copy. The caller promises that nobody writes to what was made\n"
-    "         from it\n"
+    "         without a copy. The caller promises not to write to it through\n"
+    "         objects made from it\n"
     "monotonic_ns  time of publication, of time.monotonic_ns(); 0: now\n"
     "stream   the stream that writes the tensors on GPUs; it is passed to their\n"
     "         __dlpack__(). A number (1: the legacy default stream of CUDA, 2: that of\n"
@@ -484,7 +482,7 @@ static PyStructSequence_Field fields[] = {
     {"subscribers", "subscriptions that it was published to"},
     {NULL, NULL},
 };
-static PyStructSequence_Desc desc = {"dlx.Report", "What publish() did.", fields, 5};
+static PyStructSequence_Desc desc = {"dlx.Report", "The result of publish().", fields, 5};
 
 int dlxpy_add_publish(PyObject *module)
 {

@@ -122,7 +122,7 @@ static PyObject *stats(PyObject *self, PyObject *unused)
     (void)unused;
     if (dlxpy_handle_enter(&p->handle) < 0)
         return NULL;
-    struct dlxpy_wait wait; /* it may reconnect to a restarted daemon */
+    struct dlxpy_wait wait; /* the call may reconnect to a restarted daemon */
     dlxpy_wait_begin(&wait, &p->handle, false);
     int r = dlxpy_wait_end(&wait, dlx_publisher_get_stats(p->handle.of.publisher, &s));
     dlxpy_handle_leave(&p->handle);
@@ -181,9 +181,10 @@ static PyGetSetDef getset[] = {
     {0},
 };
 
-PyDoc_STRVAR(doc, "Publishes on one topic. Made by Connection.publisher(). One thread at a time "
-                  "may use it; others queue\n"
-                  "for up to a second. It ends when it is closed, or when nothing refers to it.");
+PyDoc_STRVAR(doc,
+             "Publishes on one topic. Made by Connection.publisher(). One thread at a time "
+             "may use it; others queue\n"
+             "for up to a second. A publisher ends when it is closed or no longer referenced.");
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)doc},
     {Py_tp_dealloc, (void *)dlxpy_handle_dealloc},

@@ -9,10 +9,10 @@
 
 struct dlxpy_publisher {
     struct dlxpy_handle handle;
-    uint64_t number;    /* of this process, from 1: what its tensors remember */
+    uint64_t number;    /* in this process, from 1; its tensors remember it */
     int64_t timeout_ns; /* of publish(), unless that says otherwise */
     bool waits;         /* on_full="block" */
-    bool has_warned;    /* that tensors were copied since something made of them is there */
+    bool has_warned;    /* the warning that tensors were copied was given */
 };
 
 /* Takes `p` over, also when it fails. NULL with an exception. */

@@ -149,16 +149,16 @@ const char dlxpy_empty_doc[] =
     "--\n"
     "\n"
     "Allocates a dlx.Tensor in memory that can be shared, so that publishing it copies\n"
-    "nothing. It is row-major and aligned to 256 bytes. Its content is undefined: write\n"
-    "to it through np.asarray(t) or torch.from_dlpack(t).\n"
+    "nothing. The tensor is row-major and aligned to 256 bytes, its content undefined:\n"
+    "write to it through np.asarray(t) or torch.from_dlpack(t).\n"
     "\n"
     "shape   a number, or a sequence of 0 to 64 numbers >= 0\n"
     "dtype   a name, or a dtype of NumPy, PyTorch, JAX or ml_dtypes\n"
     "device  \"cpu\", or a GPU: \"cuda:0\", \"rocm:0\" (\"cuda\" is \"cuda:0\"), or a\n"
     "        torch.device\n"
     "\n"
-    "A tensor on a GPU is written by what torch.from_dlpack(t) makes, and\n"
-    "publish(stream=...) names the stream that did. dlx does not order one library\n"
+    "Write to a tensor on a GPU through torch.from_dlpack(t), and name the stream that\n"
+    "writes it in publish(stream=...). dlx does not order one library\n"
     "after another one, so let only one library use the tensor until it is published.\n"
     "\n"
     "Raises ValueError (device), dlx.InvalidError, dlx.DeviceError (no such GPU),\n"
@@ -214,7 +214,7 @@ static DLManagedTensorVersioned **alloc_set(struct dlxpy_publisher *p, const str
     return NULL;
 }
 
-/* A dict of what was allocated, under the keys of `items`. Takes the tensors over. */
+/* A dict of the allocated tensors, under the keys of `items`. Takes the tensors over. */
 static PyObject *dict_of(struct dlxpy_publisher *p, PyObject *items,
                          DLManagedTensorVersioned **tensors, uint32_t n)
 {

@@ -10,8 +10,8 @@
 
 /* ---- capsules -------------------------------------------------------------------------------- */
 
-/* By the rules of DLPack, who takes the tensor out renames the capsule, and calls the deleter once.
- * A capsule that no consumer renames calls it itself. */
+/* By the rules of DLPack, the consumer of a capsule renames it, and calls the deleter of the tensor
+ * once. A capsule that no consumer renames calls the deleter itself. */
 
 #define USED        "used_" DLXPY_CAPSULE
 #define USED_LEGACY "used_" DLXPY_CAPSULE_LEGACY
@@ -141,7 +141,7 @@ static int wrap(struct dlxpy_source *s)
     return 0;
 }
 
-/* Always the number: what leaving it out means differs (PyTorch does not wait then). */
+/* Always the number: libraries differ in what a missing one means (PyTorch does not wait then). */
 static PyObject *stream_number(const struct dlxpy_stream *stream, int device_type)
 {
     if (dlxpy_stream_check(stream, device_type) < 0)
@@ -177,7 +177,7 @@ static int make_dims(struct dlxpy_source *s, Py_ssize_t ndim)
         return -1;
     }
     if (s->dims != s->inline_dims)
-        free(s->dims); /* of another protocol, that failed */
+        free(s->dims); /* of another protocol that failed */
     s->dims = 2 * ndim <= DLXPY_SOURCE_DIMS ? s->inline_dims
                                             : malloc((size_t)(2 * ndim) * sizeof *s->dims);
     if (!s->dims) {
@@ -214,7 +214,7 @@ static int set_stride(struct dlxpy_source *s, Py_ssize_t ndim, Py_ssize_t i, int
 
 static void set_row_major(struct dlxpy_source *s, Py_ssize_t ndim)
 {
-    uint64_t stride = 1; /* whether there can be so many elements is looked at later */
+    uint64_t stride = 1; /* whether there can be so many elements is checked later */
     for (Py_ssize_t i = ndim; i-- > 0; stride *= s->dims[i] > 1 ? (uint64_t)s->dims[i] : 1)
         s->dims[ndim + i] = (int64_t)stride;
 }
@@ -554,8 +554,8 @@ static const DLPackExchangeAPI *exchange_api(PyObject *capsule)
     return (const DLPackExchangeAPI *)header;
 }
 
-/* PyTorch gives the memory of a tensor that is conjugated or negated only when it is read as it is,
- * without a word (its __dlpack__ refuses). */
+/* PyTorch exports the memory of a lazily conjugated or negated tensor as it is, without an error
+ * (its __dlpack__ refuses). */
 static int check_is_plain(PyObject *object, const char *question, const char *answer)
 {
     bool failed = false;
@@ -627,8 +627,8 @@ static int open_capsule(struct dlxpy_source *s, PyObject *capsule,
                       : use_tensor(s, &s->legacy->dl_tensor, 0, sender);
 }
 
-/* A capsule that the caller got from another library, as from MXNet's to_dlpack_for_read(). It is
- * consumed here, whether or not the publish succeeds. */
+/* A capsule that the caller got from another library, as from MXNet's to_dlpack_for_read(). This
+ * function consumes it, whether or not the publish succeeds. */
 static int try_capsule(struct dlxpy_source *s, PyObject *object, const struct dlxpy_sender *sender)
 {
     if (!PyCapsule_CheckExact(object))
@@ -716,7 +716,7 @@ static int refuse_received(void)
     return -1;
 }
 
-/* Nothing on a GPU is copied: may it be passed on? */
+/* Tensors on a GPU are not copied: may this one be passed on? */
 static int check_own_gpu(const struct dlxpy_tensor *t, const struct dlxpy_sender *sender)
 {
     if (sender->use == DLXPY_LOOK)
@@ -852,7 +852,7 @@ static int try_in_turn(struct dlxpy_source *s, PyObject *object, const struct dl
     return r;
 }
 
-/* Nobody says which of the process's GPUs it is on. */
+/* The object does not tell on which GPU of the process it is. */
 static int refuse_cuda_array(void)
 {
     (void)dlxpy_raise_text(DLX_E_DEVICE,
@@ -951,7 +951,7 @@ int dlxpy_add_source(PyObject *module)
 
 /* ---- the end ------------------------------------------------------------------------------- */
 
-/* Some of them run Python, for which no exception may be there. */
+/* Some deleters run Python, for which no exception may be set. */
 static void call_deleters(struct dlxpy_source *s)
 {
     PyObject *type, *value, *trace;

@@ -3,11 +3,11 @@
 #define DLXPY_SOURCE_H
 
 /*
- * Anything in: an object of another library (or a dlx.Tensor) as a tensor that libdlx can read. In
- * this order: a tensor of ours; a DLPack capsule; the DLPack exchange API of its type; the buffer
+ * Import: an object of another library (or a dlx.Tensor) as a tensor that libdlx can read. In this
+ * order: a tensor of ours; a DLPack capsule; the DLPack exchange API of its type; the buffer
  * protocol (bytes, bytearray, array, mmap, memoryview, NumPy); __dlpack__; __array_interface__.
- * What is on a GPU is asked by __dlpack__ alone, with a stream, and is to be passed on; other
- * devices are refused.
+ * Objects on a GPU are asked by __dlpack__ alone, with a stream, and are passed on; other devices
+ * are refused.
  */
 
 #include "stream.h"
@@ -25,7 +25,7 @@ struct dlxpy_source {
     bool is_again;            /* another source of the same user has it */
     bool on_gpu;              /* of another library, or `own` */
 
-    /* what keeps the memory */
+    /* the object that keeps the memory */
     struct dlxpy_owner *owner;
     DLManagedTensorVersioned *managed;
     DLManagedTensor *legacy;
@@ -36,7 +36,7 @@ struct dlxpy_source {
 };
 
 enum dlxpy_use {
-    DLXPY_LOOK,  /* only to look at it: shape and type, wherever it is */
+    DLXPY_LOOK,  /* only for its shape and type, on any device */
     DLXPY_COPY,  /* to be copied */
     DLXPY_PASS,  /* to be passed on without a copy if it may be */
     DLXPY_SHARE, /* likewise, and the caller promises not to write to it any more */
@@ -46,10 +46,10 @@ enum dlxpy_use {
 struct dlxpy_sender {
     enum dlxpy_use use;
     uint64_t publisher; /* number of the dlx.Publisher whose tensors may be passed on */
-    /* One for all tensors that are packed together. The same tensor may be among them twice; libdlx
-     * decides about that. */
+    /* One use for all tensors that are packed together. The same tensor may be among them twice;
+     * libdlx decides about that. */
     const void *user;
-    struct dlxpy_stream stream; /* that libdlx waits for before it passes on what is on a GPU */
+    struct dlxpy_stream stream; /* that libdlx waits for before it passes on a tensor on a GPU */
 };
 
 /* Returns 0; -1 with an exception: TypeError (it is no tensor), dlx.DeviceError, BufferError,
@@ -59,7 +59,7 @@ int dlxpy_source_begin(struct dlxpy_source *s, PyObject *object, const struct dl
 /* Let go of everything. `spent`: libdlx has taken the tensor of `own`. */
 void dlxpy_source_end(struct dlxpy_source *s, bool spent);
 
-/* Is it of a version of DLPack that is known? Return 0; -1 with a BufferError. */
+/* Is the version of DLPack known? Returns 0; -1 with a BufferError. */
 int dlxpy_source_check_version(const DLManagedTensorVersioned *managed);
 /* Are there so many dimensions, and a shape? Returns 0; -1 with an exception. */
 int dlxpy_source_check_shape(const DLTensor *t);

@@ -3,9 +3,9 @@
 #define DLXPY_STATE_H
 
 /*
- * What every file of the extension begins with: Python's stable ABI of 3.11, libdlx, and what the
- * module made when it was loaded. The module is loaded once a process; all of this is written then,
- * and only read after.
+ * The first include of every file of the extension: Python's stable ABI of 3.11, libdlx, and the
+ * objects that the module makes when it is loaded. The module is loaded once a process; these are
+ * written then, and only read after.
  */
 
 #define Py_LIMITED_API 0x030b0000
@@ -25,7 +25,7 @@ extern PyTypeObject *dlxpy_message_type;
 extern PyTypeObject *dlxpy_tree_message_type; /* a dlxpy_message_type */
 extern PyTypeObject *dlxpy_tensor_type;
 
-/* Add what a file has to the module. Return 0, or -1 with an exception. */
+/* Add the types and functions of a file to the module. Return 0, or -1 with an exception. */
 int dlxpy_add_errors(PyObject *module);
 int dlxpy_add_tensor(PyObject *module);
 int dlxpy_add_message(PyObject *module);

@@ -5,7 +5,7 @@
 /*
  * A stream of a GPU, as Python programs name it: None; a number, by the rules of `__dlpack__` in
  * the Python array API; or an object of PyTorch (cuda_stream), CuPy (ptr) or cuda.core
- * (__cuda_stream__). The object is not kept: whoever made the stream keeps it.
+ * (__cuda_stream__). The object is not kept: the caller keeps it.
  *
  *              CUDA                                ROCm
  *   None       the default                         the default
@@ -34,7 +34,7 @@ struct dlxpy_stream {
     uintptr_t number;
 };
 
-/* NULL: as None. Returns 0, or -1 with TypeError (nothing of these) or ValueError. */
+/* NULL: as None. Returns 0, or -1 with TypeError (no stream) or ValueError. */
 int dlxpy_stream_parse(PyObject *object, struct dlxpy_stream *ret);
 
 /* May it be a stream of a device of this type? Returns 0, or -1 with ValueError. */

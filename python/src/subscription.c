@@ -91,7 +91,7 @@ PyObject *dlxpy_subscription_new(struct dlx_subscription *s, const char *topic, 
 
 /* ---- taking -------------------------------------------------------------------------------- */
 
-/* A take that a signal's handler ended. What it returned is told once. */
+/* A take that a signal's handler ended. Its result is told once. */
 static void keep(struct dlxpy_subscription *self, int r, struct dlxpy_taken *taken)
 {
     if (r == 0 && !self->handle.closed) {
@@ -150,8 +150,8 @@ static int take_from_libdlx(struct dlxpy_subscription *self, int64_t timeout_ns,
     return r;
 }
 
-/* Takes what is there, without waiting. But libdlx may find a new daemon, which takes time to
- * answer. Returns as take_from_libdlx(). */
+/* Takes messages that are there, without waiting. But libdlx may find a new daemon, which takes
+ * time to answer. Returns as take_from_libdlx(). */
 static int look(struct dlxpy_subscription *self, struct dlxpy_taken *taken)
 {
     int r = self->kept_code;
@@ -169,12 +169,12 @@ static int look(struct dlxpy_subscription *self, struct dlxpy_taken *taken)
     return take_from_libdlx(self, 0, taken);
 }
 
-/* ---- a topic that nobody publishes --------------------------------------------------------- */
+/* ---- a topic without a publisher ------------------------------------------------------------ */
 
 /* A wait of so many seconds without a publisher warns that the name may be wrong. */
 #define HINT_S 5
 
-/* Returns 0, or -1 with an exception: the program has warnings raised. */
+/* Returns 0, or -1 with an exception: the program turns warnings into exceptions. */
 static int warn_of_no_publisher(struct dlxpy_subscription *self)
 {
     struct dlx_subscription_stats stats = {.size = sizeof stats};
@@ -239,7 +239,7 @@ static PyObject *hint(PyObject *self, PyObject *unused)
 /* The beginning of dlx_take()'s text for a wait in vain; the reason follows. */
 #define LATE "no message in time"
 
-/* A take that waits, for at least 1 ns: only then libdlx says why it was in vain. The exception
+/* A take that waits, for at least 1 ns: only then libdlx says why no message came. The exception
  * names `waited_ns`, the time that the caller waited. Returns as take(). */
 static int take_or_say_why(struct dlxpy_subscription *self, int64_t timeout_ns, int64_t waited_ns,
                            struct dlxpy_taken *taken)
@@ -322,7 +322,7 @@ PyDoc_STRVAR(take_doc,
              "\n"
              "When __dlpack__() is called, `stream` waits until the tensor is ready, and so does\n"
              "the stream that the library passes to it; no CPU waits. t.status tells whether the\n"
-             "tensor was ready. What is made from it is released when the work on both streams\n"
+             "tensor was ready. Objects made from it are released when the work on both streams\n"
              "is done, so they must exist until then. With -1, and for the default streams of\n"
              "CUDA, __dlpack__() itself waits.\n"
              "\n"
@@ -346,7 +346,7 @@ static PyObject *take_next(PyObject *self, PyObject *const *args, Py_ssize_t n_a
     return take_messages(cast(self), timeout_ns, 0, &stream, &r);
 }
 
-/* How many take_many() is to give. Returns 0, or -1 with an exception. */
+/* The number of messages that take_many() may give. Returns 0, or -1 with an exception. */
 static int parse_n(PyObject *object, uint32_t *ret)
 {
     if (dlxpy_uint32(object, "n", UINT32_MAX, ret) < 0)
@@ -434,7 +434,8 @@ static PyObject *poll_it(PyObject *self, PyObject *const *args, Py_ssize_t n_arg
     return ret;
 }
 
-/* Would take() not wait? A message that is found is kept for it, and so is what it is to raise. */
+/* Would take() return or raise at once? A message that is found is kept for it, and so is its
+ * exception. */
 static PyObject *is_ready(PyObject *self, PyObject *unused)
 {
     struct dlxpy_subscription *s = cast(self);
@@ -445,7 +446,7 @@ static PyObject *is_ready(PyObject *self, PyObject *unused)
     bool ready = s->ended || s->kept.n > 0 || s->kept_code != 0;
     (void)make_room(&taken, 0);
     int r = ready ? 0 : look(s, &taken);
-    if (!ready && (r == 0 || r == DLX_E_BAD_PEER)) /* take() itself says again what else there is */
+    if (!ready && (r == 0 || r == DLX_E_BAD_PEER)) /* take() itself says the rest again */
         keep(s, r, &taken);
     if (r < 0 && r != DLX_E_EMPTY)
         PyErr_Clear();
@@ -479,7 +480,7 @@ PyDoc_STRVAR(fileno_doc,
              "--\n"
              "\n"
              "Returns a descriptor for select, selectors and asyncio, which is readable when\n"
-             "take() may return a message. That is certain only after take(timeout=0) raised\n"
+             "take() may return a message. Rely on that only after take(timeout=0) raised\n"
              "dlx.Timeout. Never read, write or close it.");
 static PyObject *get_fileno(PyObject *self, PyObject *unused)
 {
@@ -551,7 +552,7 @@ PyDoc_STRVAR(close_doc,
              "close($self, /)\n"
              "--\n"
              "\n"
-             "Closes the subscription. What is held stays valid. A take() of another thread, or\n"
+             "Closes the subscription. Held messages stay valid. A take() of another thread, or\n"
              "a task that waits, ends with dlx.Closed.");
 
 static PyObject *get_timeout(PyObject *self, void *closure)

@@ -12,16 +12,16 @@ struct dlxpy_taken {
     struct dlx_message **many; /* room for `room`; NULL: for `one` */
     struct dlx_message *one;
     uint32_t room;
-    uint32_t n_given; /* the first ones are somebody else's already */
+    uint32_t n_given; /* the first ones belong to their dlx.Message already */
     uint32_t n;
 };
 
 struct dlxpy_subscription {
     struct dlxpy_handle handle;
     int64_t timeout_ns; /* of take() and of loops, unless take() says otherwise */
-    bool is_private;    /* so are the tensors of its messages */
+    bool is_private;    /* the tensors of its messages are private */
     bool ended;         /* its publishers have left: every further take and loop says so */
-    bool hints;         /* nothing came yet, and no wait has warned that nobody publishes */
+    bool hints;         /* no message came yet, and no wait has warned that nobody publishes */
     /* Messages of a take that a signal's handler ended, for the next takes. */
     struct dlxpy_taken kept;
     int kept_code;

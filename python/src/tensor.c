@@ -169,11 +169,12 @@ PyDoc_STRVAR(dlpack_doc,
              "tensor is read-only: that raises BufferError, unless this is t.as_legacy().\n"
              "\n"
              "On a GPU, `stream` is the consumer's, by the rules of the Python array API: a\n"
-             "number, None for the default stream, -1 for none. It waits until the data is\n"
-             "ready, and so does that of take(stream=...). This call itself waits if there is no\n"
-             "stream, or a default stream of CUDA. What is made from the tensor is released when\n"
-             "the work on these streams is done; without a stream, when all work on the GPU is\n"
-             "done. The first call opens the tensor, and raises dlx.DeviceError (the GPU is not\n"
+             "number, None for the default stream, -1 for none. That stream waits until the\n"
+             "data is ready, and so does that of take(stream=...). This call itself waits if\n"
+             "there is no stream, or a default stream of CUDA. Objects made from the tensor are\n"
+             "released when the work on these streams is done; without a stream, when all work\n"
+             "on the GPU is done. The first call opens the tensor, and raises dlx.DeviceError (the "
+             "GPU is not\n"
              "visible here) or dlx.PublisherGone. copy=True and another dl_device are refused.");
 static PyObject *dlpack(PyObject *self, PyObject *const *args, Py_ssize_t n_args, PyObject *kwnames)
 {
@@ -510,7 +511,7 @@ PyObject *dlxpy_tensor_device(const struct dlxpy_tensor *t)
     return Py_BuildValue("(ii)", (int)device.device_type, (int)device.device_id);
 }
 
-/* ---- pickles: a tensor as bytes, and of bytes; dlx/_tensor.py has the rest ------------------ */
+/* ---- pickles: to bytes and from bytes; dlx/_tensor.py has the rest -------------------------- */
 
 /* Another tensor object, whose buffer is the memory of this one as bytes, row-major: of a copy
  * if it has other strides. */
@@ -597,7 +598,7 @@ static PyObject *tensor_from_bytes(PyObject *self, PyObject *args)
 
 /* ---- module function ----------------------------------------------------------------------- */
 
-/* The name of a data type, however that is given. */
+/* The name of a data type, given in any form. */
 static PyObject *dtype_name(PyObject *self, PyObject *object)
 {
     DLDataType dtype;
@@ -661,8 +662,8 @@ PyDoc_STRVAR(doc, "A tensor for any library: np.asarray(t), np.from_dlpack(t), "
                   "\n"
                   "A tensor on a GPU (t.device), received or from empty(device=...), is for GPU "
                   "libraries, by __dlpack__() or\n"
-                  "__cuda_array_interface__. Nothing enforces that nobody writes to a received "
-                  "one. Code that uses it on\n"
+                  "__cuda_array_interface__. Nothing prevents writes to a received one. Code that "
+                  "uses it on\n"
                   "streams that were not named, here or to take(), synchronises them before it "
                   "drops the tensor.");
 static PyType_Slot slots[] = {

@@ -2,8 +2,8 @@
 #ifndef DLXPY_TENSOR_H
 #define DLXPY_TENSOR_H
 
-/* dlx.Tensor: what was received, what lies in a publisher's shared memory to be filled, or a
- * private copy. */
+/* dlx.Tensor: a received tensor, one in a publisher's shared memory to be filled, or a private
+ * copy. */
 
 #include "export.h"
 #include "owner.h"
@@ -15,8 +15,8 @@ struct dlxpy_tensor {
     uint64_t publisher;  /* number of the dlx.Publisher that allocated it; 0: none */
     Py_ssize_t n_views;  /* exports by the buffer protocol */
     unsigned generation; /* of fork, of what libdlx mapped; 0: private memory, which a child has */
-    const void *user;    /* who is publishing it now, perhaps without the GIL; NULL: nobody */
-    bool is_untracked;   /* on a GPU: its address was given away, nobody knows who uses it */
+    const void *user;    /* the call that publishes it now, perhaps without the GIL; NULL: none */
+    bool is_untracked;   /* on a GPU: its address was given away; its users are unknown */
     bool gives_legacy;   /* also if it is read-only */
     bool is_received;
 };
@@ -30,15 +30,15 @@ struct dlxpy_tensor *dlxpy_tensor_of(struct dlxpy_owner *owner);
 /* Makes one more object for the same memory. NULL with an exception. */
 struct dlxpy_tensor *dlxpy_tensor_again(const struct dlxpy_tensor *t);
 
-/* May its owner be looked at? Not once it was published, nor while another thread publishes it
- * without the GIL. */
+/* May a thread read the tensor's owner? Not once it was published, nor while another thread
+ * publishes it without the GIL. */
 static inline bool dlxpy_tensor_is_there(const struct dlxpy_tensor *t)
 {
     return t->owner && !t->user;
 }
 
 /* NULL with an exception if it was published, is being published, or belongs to a parent process. A
- * received one has no address if it is on a GPU. */
+ * received tensor has no address if it is on a GPU. */
 DLTensor *dlxpy_tensor_data(const struct dlxpy_tensor *t);
 
 /* As dlxpy_tensor_data(), and dlx.DeviceError for a tensor on a GPU. */
@@ -57,7 +57,7 @@ PyObject *dlxpy_tuple_of(const int64_t *values, int32_t n);
 /* How many objects made of the tensor can still write to its memory; -1: unknown. */
 Py_ssize_t dlxpy_tensor_n_exports(const struct dlxpy_tensor *t);
 
-/* A capsule, as was asked for. NULL with an exception. */
+/* A capsule for the request. NULL with an exception. */
 PyObject *dlxpy_tensor_dlpack(struct dlxpy_tensor *t, const struct dlxpy_request *request);
 
 /* The device as in __dlpack_device__. NULL with an exception. */

@@ -30,7 +30,7 @@ static bool is_column_major(const DLTensor *t, const int64_t *strides)
     return is;
 }
 
-/* Why it cannot be had so; NULL if it can. */
+/* Why the tensor has no such buffer; NULL if it has. */
 static const char *refusal(const struct dlxpy_tensor *t, const DLTensor *data, int flags)
 {
     bool row_major = dlxpy_is_row_major(data);
@@ -101,7 +101,7 @@ void dlxpy_tensor_release_buffer(PyObject *self, Py_buffer *view)
 
 /* ---- the array interfaces ------------------------------------------------------------------ */
 
-/* A dict with what both have, but the address. NULL with an exception. */
+/* A dict with the entries of both, but the address. NULL with an exception. */
 static PyObject *make_interface(const struct dlxpy_tensor *t, const DLTensor *data,
                                 const char *protocol)
 {
@@ -150,8 +150,8 @@ static const DLTensor *data_of(const struct dlxpy_tensor *t, bool is_there, cons
     return data;
 }
 
-/* Whoever made an array of this keeps the object, but does not say so: not for what publish()
- * passes on if nobody can write to it. hasattr() must not change what it does. */
+/* A consumer that makes an array of this keeps the object, but does not say so: refused for tensors
+ * that publish() passes on if no object can write to them. hasattr() must not change the tensor. */
 PyObject *dlxpy_tensor_array_interface(PyObject *self, void *closure)
 {
     static const char protocol[] = "__array_interface__";
@@ -198,6 +198,6 @@ PyObject *dlxpy_tensor_cuda_array_interface(PyObject *self, void *closure)
     if (!interface)
         return NULL;
     bool read_only = t->owner->tensor->flags & DLPACK_FLAG_BITMASK_READ_ONLY;
-    t->is_untracked |= !read_only; /* whoever has it keeps the object, but does not say so */
+    t->is_untracked |= !read_only; /* a consumer keeps the object, but does not say so */
     return add_address(interface, opened.data, read_only);
 }

@@ -25,7 +25,7 @@ int dlxpy_wait_end(struct dlxpy_wait *wait, int r)
 {
     if (!dlxpy_wait_leave(wait))
         return -1;
-    if (r < 0 && !PyErr_Occurred()) /* a callback of ours has raised it */
+    if (r < 0 && !PyErr_Occurred()) /* this module's callback has raised it */
         (void)dlxpy_raise(r);
     return r < 0 ? -1 : 0;
 }

@@ -20,21 +20,21 @@ struct dlxpy_wait {
     PyThreadState *released;           /* NULL: this thread has the GIL */
     bool is_deaf;                      /* signals do not end the wait: no caller can raise */
     bool stopped;                      /* with an exception */
-    struct dlxpy_wait *outer;          /* around this one, which a handler or finalizer made */
+    struct dlxpy_wait *outer; /* the wait during which a handler or finalizer began this one */
 };
 
 /* `handle` was entered. `release`: release the GIL at once, not only when libdlx asks. */
 void dlxpy_wait_begin(struct dlxpy_wait *wait, const struct dlxpy_handle *handle, bool release);
 
-/* Has the GIL again. Returns false if the wait was stopped: an exception is there, whatever the
- * call returned. */
+/* The thread has the GIL again. Returns false if the wait was stopped: an exception is set,
+ * whatever the call returned. */
 bool dlxpy_wait_leave(struct dlxpy_wait *wait);
 
 /* As dlxpy_wait_leave(), for a call that returned `r`. Returns 0 if the call succeeded; -1 with an
  * exception. If a signal's handler raised it, the call may have succeeded: see `r`. */
 int dlxpy_wait_end(struct dlxpy_wait *wait, int r);
 
-/* Drop an object of libdlx where no caller can raise what a signal's handler raised. */
+/* Drop an object of libdlx where no caller can raise the exception of a signal's handler. */
 void dlxpy_wait_unref(void (*unref)(void *of_libdlx), void *of_libdlx);
 
 /* For dlx_connect_args. */

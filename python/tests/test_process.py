@@ -43,9 +43,7 @@ def test_other_threads_run_while_one_waits_and_one_at_a_time_may_use_a_handle(c)
 
     until(lambda: is_in_use(sub), "waiting")
     with pytest.raises(
-        dlx.InUse,
-        match="subscription of a is used by another thread: one at a time may, so make one for "
-        "each$",
+        dlx.InUse, match="subscription of a is in use by another thread: make one for each thread$"
     ):
         sub.take(0)
     sub.close()
