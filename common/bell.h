@@ -59,13 +59,16 @@ static inline uint64_t dlx__bell_hear(uint64_t end, const uint8_t *bytes, size_t
     return end;
 }
 
-/* Who holds the other end? dlx__bell_holder() derives it from the previous state and new bytes. */
+/* Who holds the other end? dlx__bell_holder() derives it from the previous state and new bytes, and
+ * the subscriber from the hang-up that follows. */
 enum dlx_bell_holder {
     DLX_BELL_UNHEARD,
     DLX_BELL_DAEMON,
     DLX_BELL_PUBLISHER,
     DLX_BELL_CUT_BY_PUBLISHER, /* none: the link held too much */
     DLX_BELL_CUT_BY_DAEMON,    /* none: the daemon disconnected the subscriber */
+    DLX_BELL_HUNG_UP,          /* none: the publisher hung up */
+    DLX_BELL_LOST,             /* none: the daemon ended before the publisher was told */
 };
 
 static inline enum dlx_bell_holder dlx__bell_holder(enum dlx_bell_holder holder,

@@ -33,9 +33,9 @@ static uint64_t head_of(const struct dlx_reader *r)
 }
 
 void dlx__reader_init(struct dlx_reader *r, const struct dlx_shm_control *control,
-                      uint32_t n_entries, struct dlx_shm_link *page, uint32_t link_index,
-                      uint32_t max_held, bool latest, bool reliable, bool rings,
-                      const struct dlx_reader_env *env, void *userdata)
+                      uint32_t n_entries, uint64_t base, struct dlx_shm_link *page,
+                      uint32_t link_index, uint32_t max_held, bool latest, bool reliable,
+                      bool rings, const struct dlx_reader_env *env, void *userdata)
 {
     assert(n_entries >= 4 && (n_entries & (n_entries - 1)) == 0);
     assert(max_held > 0 && !(latest && reliable));
@@ -53,6 +53,7 @@ void dlx__reader_init(struct dlx_reader *r, const struct dlx_shm_control *contro
         .is_told = rings,
         .is_special = true,
         .sure = UINT64_MAX,
+        .last = base,
     };
 }
 
@@ -95,15 +96,14 @@ static uint64_t find_newest(const struct dlx_reader *r)
     return head;
 }
 
-void dlx__reader_start(struct dlx_reader *r, uint32_t history, bool from_start, uint64_t base)
+void dlx__reader_start(struct dlx_reader *r, uint64_t history)
 {
     dlx_fence(); /* partner: an announcing writer stores gen, then reads `joins` */
     uint64_t newest = find_newest(r);
-    uint64_t cursor = from_start ? 0 : newest - DLX_MIN(newest, (uint64_t)history);
     /* the publisher stores gen of later messages, then sees this reader: dlx__writer_announce() */
     if (r->reliable)
         r->sure = newest;
-    r->last = DLX_MAX(cursor, base);
+    r->last = DLX_MAX(r->last, newest - DLX_MIN(newest, history));
     set_cursor(r, r->last);
     dlx_store32_release(&r->page->started, 1);
     dlx_fence();

@@ -82,11 +82,12 @@ static inline void dlx__reader_release(struct dlx_reader *r, uint32_t hold)
         dlx__reader_made_room(r);
 }
 
-/* Starts on a zeroed link page. `latest` and `reliable` exclude each other. */
+/* On a zeroed link page. `base` is the last message before those in the control block. `latest` and
+ * `reliable` exclude each other. */
 void dlx__reader_init(struct dlx_reader *r, const struct dlx_shm_control *control,
-                      uint32_t n_entries, struct dlx_shm_link *page, uint32_t link_index,
-                      uint32_t max_held, bool latest, bool reliable, bool rings,
-                      const struct dlx_reader_env *env, void *userdata);
+                      uint32_t n_entries, uint64_t base, struct dlx_shm_link *page,
+                      uint32_t link_index, uint32_t max_held, bool latest, bool reliable,
+                      bool rings, const struct dlx_reader_env *env, void *userdata);
 
 /* Called after dlx__reader_init() if the caller limits the bytes that are held. Each message is
  * then taken by dlx__reader_take(), released by dlx__reader_release(), and counted by the
@@ -96,10 +97,11 @@ static inline void dlx__reader_set_bounded(struct dlx_reader *r)
     r->is_bounded = r->is_told = true;
 }
 
-/* Stores the first cursor. The reader gets up to `history` messages that are already there or, with
- * `from_start`, all since `base`, the last message before those in the control block. From now on
- * the publisher waits for this reader if it is reliable. */
-void dlx__reader_start(struct dlx_reader *r, uint32_t history, bool from_start, uint64_t base);
+/* Stores the first cursor. The reader gets up to `history` messages that are already there. From
+ * now on the publisher waits for this reader if it is reliable. */
+void dlx__reader_start(struct dlx_reader *r, uint64_t history);
+/* This `history` is all messages since `base`. */
+#define DLX_READER_ALL UINT64_MAX
 
 /*
  * Takes up to `n` next messages (one in mode LATEST). With `n` 0 it takes none and returns
@@ -213,6 +215,16 @@ void dlx__reader_miss_gone(struct dlx_reader *r);
 static inline uint64_t dlx__reader_cursor(const struct dlx_reader *r)
 {
     return r->cursor;
+}
+
+/* Its control block, and the entries there. */
+static inline const struct dlx_shm_control *dlx__reader_control(const struct dlx_reader *r)
+{
+    return r->control;
+}
+static inline uint32_t dlx__reader_n_entries(const struct dlx_reader *r)
+{
+    return r->mask + 1;
 }
 
 /* Holds that were ever used, and that there may be. */

@@ -147,9 +147,12 @@ struct dlx_gpu_receiver_table {
     /* A link ends, after its messages and arenas: nothing of its publisher needs to stay open while
      * no message is held. Any thread. */
     void (*link_end)(struct dlx_subscriber_link *link);
-    /* A mapping of an arena was made. Returns 1: it is pinned; 0: nothing is; or the driver's
-     * refusal, which is counted. */
-    int (*pin)(struct dlx_gpu_link *link, const void *map, uint64_t size);
+    /* A mapping of an arena was made. Returns true if it is pinned. A driver's refusal is
+     * counted. */
+    bool (*pin)(struct dlx_gpu_link *link, const void *map, uint64_t size);
+    /* Why the first arena of the link that the driver refused is not pinned, if it was not told
+     * yet: from now on it is. */
+    bool (*tell_unpinned)(struct dlx_gpu_link *link, char ret_reason[DLX_EVENT_REASON_SIZE]);
     /* A pinned mapping is about to be unmapped; any thread. False: it must stay mapped, since the
      * driver would take the next mapping there for this one. The mapping stays until the process
      * ends, and counts as a failure. */

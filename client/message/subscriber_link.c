@@ -15,7 +15,7 @@
 int dlx__subscriber_link_new(struct dlx_subscriber_link **ret, const struct dlx_memory *memory,
                              uint64_t generation, uint64_t id, uint64_t publisher,
                              const char *topic, int take_page_fd, uint64_t page_size,
-                             uint32_t link_index, uint32_t max_held)
+                             uint32_t max_held)
 {
     dlx_cleanup(dlx__closep) int fd = take_page_fd;
     void *page;
@@ -32,7 +32,6 @@ int dlx__subscriber_link_new(struct dlx_subscriber_link **ret, const struct dlx_
     link->generation = generation;
     link->id = id;
     link->publisher = publisher;
-    link->link_index = link_index;
     link->max_held = max_held;
     link->bell = -1;
     memcpy(link->topic, topic, strlen(topic) + 1);
@@ -42,7 +41,6 @@ int dlx__subscriber_link_new(struct dlx_subscriber_link **ret, const struct dlx_
         r = dlx__region_populate(memory, dlx__steal_fd(&fd), page_size, &page);
     if (r == 0) {
         link->page = page;
-        link->page_size = page_size;
         *ret = link;
     } else {
         dlx__subscriber_link_unref(link);
@@ -51,11 +49,10 @@ int dlx__subscriber_link_new(struct dlx_subscriber_link **ret, const struct dlx_
 }
 
 int dlx__subscriber_link_assign(struct dlx_subscriber_link *link, uint64_t publisher,
-                                const char *topic, uint32_t link_index)
+                                const char *topic)
 {
     size_t size = strlen(topic) + 1;
     link->publisher = publisher;
-    link->link_index = link_index;
     if (publisher == 0 || size > sizeof link->topic)
         return dlx__fail(DLX_E_PROTOCOL, "LinkOpen of publisher %" PRIu64, publisher);
     memcpy(link->topic, topic, size);
@@ -80,7 +77,14 @@ int dlx__subscriber_link_note(struct dlx_subscriber_link *link, uint64_t epoch)
                                                   link->publisher, link->topic, false);
     return r < 0 ? r
                  : dlx__mapped_add(link->source, DLX_SHM_FORMER_LINK + link->id, link->page,
-                                   link->page_size, &link->mapped_page);
+                                   dlx_shm_link_size(link->max_held), &link->mapped_page);
+}
+
+static void unmap_control(struct dlx_subscriber_link *link)
+{
+    const struct dlx_reader *core = &link->core;
+    dlx__region_unmap(dlx__reader_control(core), dlx_shm_control_size(dlx__reader_n_entries(core)));
+    dlx__mapped_remove(link->mapped_control);
 }
 
 void dlx__subscriber_link_free(struct dlx_subscriber_link *link)
@@ -100,9 +104,8 @@ void dlx__subscriber_link_free(struct dlx_subscriber_link *link)
     if (link->bell >= 0)
         shutdown(link->bell, SHUT_RDWR); /* a forked child may have inherited it */
     dlx__close(link->bell);
-    dlx__region_unmap(link->control, link->control_size);
-    dlx__mapped_remove(link->mapped_control);
-    dlx__region_unmap(link->page, link->page_size);
+    unmap_control(link);
+    dlx__region_unmap(link->page, dlx_shm_link_size(link->max_held));
     dlx__mapped_remove(link->mapped_page);
     dlx__mapped_source_unref(link->source);
     free(link);
@@ -154,33 +157,39 @@ static bool link_can_read(void *userdata, const struct dlx_taken *taken)
 static const struct dlx_reader_env reader_env = {.ring = ring_publisher,
                                                  .is_readable = link_can_read};
 
-int dlx__subscriber_link_open(struct dlx_subscriber_link *link, int take_bell, int take_control_fd,
-                              uint64_t control_size, uint32_t n_entries, uint64_t base,
-                              uint32_t n_arenas)
+int dlx__subscriber_link_open(struct dlx_subscriber_link *link, struct dlx_notification *opened,
+                              bool latest, bool reliable)
 {
-    dlx_cleanup(dlx__closep) int bell = take_bell;
-    dlx_cleanup(dlx__closep) int fd = take_control_fd;
+    dlx_cleanup(dlx__closep) int fd = dlx__steal_fd(&opened->fds[0]);
+    dlx_cleanup(dlx__closep) int bell = dlx__steal_fd(&opened->fds[1]);
+    uint32_t n_entries = opened->n_entries;
     const void *control;
-    if (link->state >= DLX_LINK_OPENING || n_arenas > DLX_SHM_ARENAS_MAX)
-        return dlx__fail(DLX_E_PROTOCOL, "LinkOpen with %u arenas", n_arenas);
-    if (!dlx_shm_n_entries_is_valid(n_entries) || control_size != dlx_shm_control_size(n_entries) ||
-        base >= DLX_SHM_MOVED)
+    if (link->state >= DLX_LINK_OPENING || opened->n_arenas > DLX_SHM_ARENAS_MAX)
+        return dlx__fail(DLX_E_PROTOCOL, "LinkOpen with %u arenas", opened->n_arenas);
+    if (!dlx_shm_n_entries_is_valid(n_entries) || opened->size != dlx_shm_control_size(n_entries) ||
+        opened->base >= DLX_SHM_MOVED)
         return dlx__fail(DLX_E_PROTOCOL, "control block of %" PRIu64 " bytes for %u entries",
-                         control_size, n_entries);
-    int r = dlx__region_attach(link->memory, dlx__steal_fd(&fd), control_size, &control);
+                         opened->size, n_entries);
+    int r = dlx__region_attach(link->memory, dlx__steal_fd(&fd), opened->size, &control);
     if (r < 0)
         return r;
-    r = dlx__mapped_add(link->source, 0, control, control_size, &link->mapped_control);
+    r = dlx__mapped_add(link->source, 0, control, opened->size, &link->mapped_control);
     if (r < 0) {
-        dlx__region_unmap(control, control_size);
+        dlx__region_unmap(control, opened->size);
         return r;
     }
-    link->control = control;
-    link->control_size = control_size;
-    link->n_entries = n_entries;
-    link->base = base;
+    dlx__reader_init(&link->core, control, n_entries, opened->base, link->page, opened->link_index,
+                     DLX_MIN(link->max_held, opened->max_held ? opened->max_held : UINT32_MAX),
+                     latest, reliable, opened->on_full == DLX_ON_FULL_BLOCK, &reader_env, link);
+    link->most_held_bytes = opened->max_held_bytes;
+    link->is_watched = dlx__debug();
+    if (link->is_watched && link->most_held_bytes == 0)
+        link->most_held_bytes = UINT64_MAX; /* each message is taken and released by itself */
+    if (link->most_held_bytes > 0)
+        dlx__reader_set_bounded(&link->core);
     link->bell = dlx__steal_fd(&bell);
-    link->arenas_due = n_arenas;
+    link->retain = opened->retain;
+    link->arenas_due = opened->n_arenas;
     link->state = DLX_LINK_OPENING;
     return 0;
 }
@@ -188,32 +197,20 @@ int dlx__subscriber_link_open(struct dlx_subscriber_link *link, int take_bell, i
 void dlx__subscriber_link_unopen(struct dlx_subscriber_link *link)
 {
     assert(link->state == DLX_LINK_OPENING);
-    dlx__region_unmap(link->control, link->control_size);
-    dlx__mapped_remove(link->mapped_control);
+    unmap_control(link);
     link->mapped_control = NULL;
-    link->control = NULL;
+    link->core = (struct dlx_reader){0};
     link->bell = dlx__close(link->bell);
     link->state = DLX_LINK_OFFERED;
 }
 
-void dlx__subscriber_link_start(struct dlx_subscriber_link *link, uint32_t history, bool from_start,
-                                bool latest, bool reliable, bool follows)
+void dlx__subscriber_link_start(struct dlx_subscriber_link *link, uint64_t history, bool follows)
 {
-    bool rings = link->on_full == DLX_ON_FULL_BLOCK;
     assert(link->state == DLX_LINK_OPENING);
-    bool has_hung_up = link->is_deaf && link->holder != DLX_BELL_DAEMON;
-    link->state = has_hung_up ? DLX_LINK_DRAINING : DLX_LINK_LIVE;
-    uint32_t max_held = link->most_held ? DLX_MIN(link->max_held, link->most_held) : link->max_held;
-    dlx__reader_init(&link->core, link->control, link->n_entries, link->page, link->link_index,
-                     max_held, latest, reliable, rings, &reader_env, link);
-    link->is_watched = dlx__debug();
-    if (link->is_watched && link->most_held_bytes == 0)
-        link->most_held_bytes = UINT64_MAX; /* each message is taken and released by itself */
-    if (link->most_held_bytes > 0)
-        dlx__reader_set_bounded(&link->core);
+    link->state = link->holder == DLX_BELL_HUNG_UP ? DLX_LINK_DRAINING : DLX_LINK_LIVE;
     if (follows)
         dlx__reader_wait(&link->core);
-    dlx__reader_start(&link->core, history, from_start, link->base);
+    dlx__reader_start(&link->core, history);
 }
 
 static void release_pending(struct dlx_subscriber_link *link)
@@ -288,21 +285,6 @@ static int insert_arena(struct dlx_subscriber_link *link, uint32_t at,
     return 0;
 }
 
-/* Outside the lock, since it takes time, and before the first message of the arena is built. */
-static void pin_arena(struct dlx_subscriber_link *link, struct dlx_subscriber_link_arena *arena)
-{
-    struct dlx_gpu_link *gpu = link->gpu;
-    int r = gpu ? dlx__gpu_receiver()->pin(gpu, arena->map, arena->size) : 0;
-    arena->is_pinned = r > 0;
-    if (r >= 0)
-        return;
-    if (link->pins == DLX_PINS_ALL) {
-        (void)snprintf(link->unpinned, sizeof link->unpinned, "%s", dlx__error_message());
-        link->pins = DLX_PINS_FAILED;
-    }
-    dlx__error_clear();
-}
-
 static int map_arena(struct dlx_subscriber_link *link, uint32_t id, int borrow_fd, uint64_t size)
 {
     const void *map;
@@ -312,7 +294,8 @@ static int map_arena(struct dlx_subscriber_link *link, uint32_t id, int borrow_f
     struct dlx_subscriber_link_arena arena = {.id = id, .map = map, .size = size};
     if (size >= DLX_VIEW_MIN)
         arena.spare = dlx__region_spare(borrow_fd, size);
-    pin_arena(link, &arena);
+    /* Outside the lock, since it takes time, and before the first message of the arena is built. */
+    arena.is_pinned = link->gpu && dlx__gpu_receiver()->pin(link->gpu, map, size);
     r = dlx__mapped_add(link->source, id, map, size, &arena.mapped);
     pthread_mutex_lock(&link->arenas_lock);
     if (r == 0)

@@ -8,6 +8,7 @@
  */
 
 #include "client/control/client.h"
+#include "client/control/notification.h"
 #include "common/bell.h"
 #include "ring/reader.h"
 #include "ring/tensor.h"
@@ -98,13 +99,6 @@ enum dlx_subscriber_link_wants {
     DLX_WANTS_LAST_LOOK,
 };
 
-/* Are its arenas pinned? */
-enum dlx_subscriber_link_pins {
-    DLX_PINS_ALL,
-    DLX_PINS_FAILED, /* one is not, as `unpinned` says */
-    DLX_PINS_TOLD,   /* by an event */
-};
-
 /* Messages taken at once from a link, at most. */
 #define DLX_SUBSCRIBER_LINK_BATCH 32U
 
@@ -119,31 +113,23 @@ struct dlx_subscriber_link {
     enum dlx_subscriber_link_state state;
     struct dlx_reader core;
     uint64_t id;
-    uint64_t publisher; /* 0: a spare, for one that has yet to come */
-    uint32_t pid;       /* of the publisher, for messages */
-    uint32_t link_index;
-    uint32_t max_held; /* hold words in the page, as the subscription asked */
-    /* What the publisher lets this link hold, as LinkOpen said. 0: no bound. */
-    uint32_t most_held;
-    uint64_t most_held_bytes;
-    _Atomic uint64_t held_bytes;  /* of messages handed out and not released; if there is a bound */
-    _Atomic uint64_t n_gpu_waits; /* releases of tensors on GPUs that waited in the deleter */
-    _Atomic uint64_t n_gpu_errors; /* releases that could not wait for the work */
-    uint32_t history;              /* what LinkOpen said of it */
-    uint32_t retain;
-    uint32_t on_full; /* likewise */
-    uint64_t origin;  /* the publisher's id with the first daemon that it was announced to */
+    uint64_t publisher;       /* 0: a spare, for one that has yet to come */
+    uint32_t pid;             /* of the publisher, for messages */
+    uint32_t max_held;        /* hold words in the page, as the subscription asked */
+    uint32_t retain;          /* of the publisher, as LinkOpen said */
+    uint64_t history;         /* how many messages that are there it begins with; DLX_READER_ALL */
+    uint64_t most_held_bytes; /* that the publisher lets it hold. 0: no bound */
+    _Atomic uint64_t held_bytes; /* of messages handed out and not released; if there is a bound */
+    uint64_t origin; /* the publisher's id with the first daemon that it was announced to */
     struct dlx_subscriber_link *after; /* not NULL: it is not our turn before this one has ended */
-    bool from_start;
-    int bell;                    /* -1 before LinkOpen */
-    enum dlx_bell_holder holder; /* of its other end */
+    int bell;                          /* -1 before LinkOpen */
+    enum dlx_bell_holder holder;       /* of its other end */
     enum dlx_subscriber_link_daemon daemon;
     uint64_t gone_at;  /* the cursor when the daemon said that its publisher is gone */
     uint64_t ended_at; /* 0, or the last message of a publisher that no other link will come to */
     uint64_t end;      /* likewise, plus 1, as it said itself when it closed */
     enum dlx_subscriber_link_wants wants;
     bool is_active;   /* every take looks at it: client/subscribe/sleep.h */
-    bool is_deaf;     /* its bell hung up */
     uint32_t n_idle;  /* takes in a row that found nothing */
     uint32_t n_rings; /* bells that were asked for and may not have been read */
     /* Taken, held, and not handed out yet: the arena of the first has not come, or it was taken in
@@ -152,11 +138,6 @@ struct dlx_subscriber_link {
     uint32_t first_pending;
     uint32_t n_pending;
     struct dlx_shm_link *page;
-    uint64_t page_size;
-    const struct dlx_shm_control *control;
-    uint64_t control_size;
-    uint32_t n_entries;
-    uint64_t base; /* the last message that is not in the control block */
     /* The subscription's thread alone changes the table, and locks it for that; others, who have
      * messages, lock it to read. */
     pthread_mutex_t arenas_lock;
@@ -177,8 +158,6 @@ struct dlx_subscriber_link {
     struct dlx_gpu_link *_Atomic gpu; /* what it has of GPUs; NULL: nothing yet */
     /* What its subscription has, for as long as that is there: the link may begin it. */
     struct dlx_gpu_receiver **gpu_of;
-    enum dlx_subscriber_link_pins pins;
-    char unpinned[DLX_EVENT_REASON_SIZE]; /* why the first one that could not be pinned is not */
 };
 
 /* Has it begun? */
@@ -203,29 +182,26 @@ static inline bool dlx__subscriber_link_is_shown(const struct dlx_subscriber_lin
 int dlx__subscriber_link_new(struct dlx_subscriber_link **ret, const struct dlx_memory *memory,
                              uint64_t generation, uint64_t id, uint64_t publisher,
                              const char *topic, int take_page_fd, uint64_t page_size,
-                             uint32_t link_index, uint32_t max_held);
+                             uint32_t max_held);
 
 /* A spare has got a publisher: before dlx__subscriber_link_open(). */
 int dlx__subscriber_link_assign(struct dlx_subscriber_link *link, uint64_t publisher,
-                                const char *topic, uint32_t link_index);
+                                const char *topic);
 
 /* Notes what it maps from now on, and its page, as of this epoch of its client: once its publisher
  * is known. Does nothing if that was done. Returns 0; DLX_E_NO_MEMORY. */
 int dlx__subscriber_link_note(struct dlx_subscriber_link *link, uint64_t epoch);
 
-/* LinkOpen, with the control block, and so many arenas to follow: OPENING. Takes the fds, also on
- * failure. */
-int dlx__subscriber_link_open(struct dlx_subscriber_link *link, int take_bell, int take_control_fd,
-                              uint64_t control_size, uint32_t n_entries, uint64_t base,
-                              uint32_t n_arenas);
+/* LinkOpen: OPENING. Takes its fds, also on failure. */
+int dlx__subscriber_link_open(struct dlx_subscriber_link *link, struct dlx_notification *opened,
+                              bool latest, bool reliable);
 
 /* Undoes that: LinkOpen is handled again. */
 void dlx__subscriber_link_unopen(struct dlx_subscriber_link *link);
 
-/* All of them are here: LIVE, or DRAINING if its publisher hung up meanwhile. It begins as
- * dlx__reader_start() says. `follows`: dlx__reader_follow() will be called. */
-void dlx__subscriber_link_start(struct dlx_subscriber_link *link, uint32_t history, bool from_start,
-                                bool latest, bool reliable, bool follows);
+/* All of its arenas are here: LIVE, or DRAINING if its publisher hung up meanwhile. `history` as of
+ * dlx__reader_start(). `follows`: dlx__reader_follow() will be called. */
+void dlx__subscriber_link_start(struct dlx_subscriber_link *link, uint64_t history, bool follows);
 
 /* The subscription lets go of it: it goes with its last message. Until then it counts with what
  * this `reader` of a subscription holds. NULL is fine. */

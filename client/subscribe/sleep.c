@@ -36,10 +36,10 @@ static bool hang_up(struct dlx_subscription *s, struct dlx_subscriber_link *link
         return false;
     }
     (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, link->bell, NULL);
-    link->is_deaf = true;
     if (link->holder == DLX_BELL_CUT_BY_DAEMON || link->holder == DLX_BELL_CUT_BY_PUBLISHER)
         return true;
-    if (link->holder != DLX_BELL_DAEMON)
+    link->holder = link->holder == DLX_BELL_DAEMON ? DLX_BELL_LOST : DLX_BELL_HUNG_UP;
+    if (link->holder == DLX_BELL_HUNG_UP)
         dlx__subscriber_link_drain(link);
     if (link->end > 0)
         link->ended_at = DLX_MAX(link->ended_at, link->end - 1);
@@ -57,10 +57,10 @@ static void on_bell(struct dlx_subscription *s, struct dlx_subscriber_link *link
 
 bool dlx__subscription_park(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
+    if (link->holder >= DLX_BELL_HUNG_UP) /* no bell will name this link: it stays active */
+        return link->state == DLX_LINK_LIVE && !dlx__reader_pending(&link->core);
     if (++link->n_rings > RINGS_MAX)
         (void)hear(link);
-    if (link->is_deaf) /* no bell will name this link: it stays active */
-        return link->state == DLX_LINK_LIVE && !dlx__reader_pending(&link->core);
     if (!dlx__reader_arm(&link->core))
         return false;
     dlx__subscription_deactivate(s, link);

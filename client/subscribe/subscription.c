@@ -193,7 +193,8 @@ void dlx__subscription_leave_gone(struct dlx_subscription *s)
     for (uint32_t i = s->n_links; i-- > 0;) {
         struct dlx_subscriber_link *link = s->links[i];
         if (link->state == DLX_LINK_OVER && link->n_pending == 0 &&
-            dlx__reader_cursor(&link->core) - link->gone_at > 2 * (uint64_t)link->n_entries) {
+            dlx__reader_cursor(&link->core) - link->gone_at >
+                2 * (uint64_t)dlx__reader_n_entries(&link->core)) {
             static const char why[] = "its publisher publishes, though dlpackd has disconnected it";
             note_cut(s, link, why);
             leave_link(s, link, why);
@@ -260,11 +261,11 @@ void dlx__subscription_deactivate(struct dlx_subscription *s, struct dlx_subscri
 /* Once for each link, after the event that it is there: more of them would push others out. */
 void dlx__subscription_tell(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
-    if (link->pins != DLX_PINS_FAILED || !dlx__subscriber_link_is_open(link))
-        return;
-    link->pins = DLX_PINS_TOLD;
-    dlx__events_push(&s->events, DLX_EVENT_UNPINNED, link->id, link->publisher, link->pid,
-                     link->topic, link->unpinned);
+    char reason[DLX_EVENT_REASON_SIZE];
+    if (link->gpu && dlx__subscriber_link_is_open(link) &&
+        dlx__gpu_receiver()->tell_unpinned(link->gpu, reason))
+        dlx__events_push(&s->events, DLX_EVENT_UNPINNED, link->id, link->publisher, link->pid,
+                         link->topic, reason);
 }
 
 /* ---- notifications --------------------------------------------------------------------------- */
@@ -284,7 +285,7 @@ static int on_offer(struct dlx_subscription *s, struct dlx_notification *notific
     int r = dlx__subscriber_link_new(&link, s->memory, s->generation, notification->link,
                                      notification->publisher, notification->text,
                                      dlx__steal_fd(&notification->fds[0]), notification->size,
-                                     notification->link_index, notification->max_held);
+                                     notification->max_held);
     if (r == 0) {
         link->client = s->client;
         link->gpu_of = &s->gpu;
@@ -319,7 +320,6 @@ static int on_offer(struct dlx_subscription *s, struct dlx_notification *notific
 /* All that was there is here: from now on the publisher waits for us, if we are reliable. */
 static void start_link(struct dlx_subscription *s, struct dlx_subscriber_link *link)
 {
-    uint32_t history = DLX_MIN(DLX_MAX(s->args.history, link->retain), link->history);
     if (dlx__subscriber_link_is_shown(link) &&
         dlx__origin_is_joined(s, link->origin)) { /* its publisher came meanwhile */
         dlx__subscription_detach(s, link);
@@ -346,9 +346,8 @@ static void start_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
     }
     struct dlx_resume_position passed =
         dlx__resume_positions_find(&s->resume_positions, link->origin);
-    dlx__subscriber_link_start(link, s->args.history == DLX_HISTORY_NONE ? 0 : history,
-                               link->from_start || s->made_again, s->args.mode == DLX_MODE_LATEST,
-                               s->args.reliable, link->after || passed.origin != 0);
+    dlx__subscriber_link_start(link, s->made_again ? DLX_READER_ALL : link->history,
+                               link->after || passed.origin != 0);
     if (link->after) /* not only when it ends: whoever lists links sees this one alone */
         dlx__reader_move_counters(&link->core, &link->after->core);
     if (!link->after && passed.origin != 0) {
@@ -369,6 +368,16 @@ static void start_link(struct dlx_subscription *s, struct dlx_subscriber_link *l
     dlx__subscription_tell(s, link);
 }
 
+/* How many messages that are there does a link begin with? */
+static uint64_t history_of(const struct dlx_subscription *s, const struct dlx_notification *opened)
+{
+    if (opened->from_start)
+        return DLX_READER_ALL;
+    if (s->args.history == DLX_HISTORY_NONE)
+        return 0;
+    return DLX_MIN(DLX_MAX(s->args.history, opened->retain), opened->history);
+}
+
 static int on_open(struct dlx_subscription *s, struct dlx_notification *notification)
 {
     struct dlx_subscriber_link *link = find_link(s, notification->link);
@@ -376,8 +385,7 @@ static int on_open(struct dlx_subscription *s, struct dlx_notification *notifica
         return 0; /* we closed it meanwhile */
     int r = 0;
     if (link->publisher == 0) {
-        r = dlx__subscriber_link_assign(link, notification->publisher, notification->text,
-                                        notification->link_index);
+        r = dlx__subscriber_link_assign(link, notification->publisher, notification->text);
         s->n_spares -= link->publisher != 0;
         link->origin = notification->resumes ? notification->resumes : notification->publisher;
     }
@@ -385,10 +393,8 @@ static int on_open(struct dlx_subscription *s, struct dlx_notification *notifica
     if (r == 0)
         r = dlx__subscriber_link_note(link, s->epoch);
     if (r == 0)
-        r = dlx__subscriber_link_open(link, dlx__steal_fd(&notification->fds[1]),
-                                      dlx__steal_fd(&notification->fds[0]), notification->size,
-                                      notification->n_entries, notification->base,
-                                      notification->n_arenas);
+        r = dlx__subscriber_link_open(link, notification, s->args.mode == DLX_MODE_LATEST,
+                                      s->args.reliable);
     if (r == 0) {
         r = dlx__subscription_epoll_add(s, link->bell, DLX_BELL_EVENTS, link);
         if (dlx__error_is_lack(r))
@@ -401,12 +407,7 @@ static int on_open(struct dlx_subscription *s, struct dlx_notification *notifica
         dlx__subscription_reject(s, link);
         return 0;
     }
-    link->history = notification->history;
-    link->retain = notification->retain;
-    link->on_full = notification->on_full;
-    link->from_start = notification->from_start;
-    link->most_held = notification->max_held;
-    link->most_held_bytes = notification->max_held_bytes;
+    link->history = history_of(s, notification);
     if (link->arenas_due == 0)
         start_link(s, link);
     return 0;
@@ -534,7 +535,7 @@ static void lose_daemon(struct dlx_subscription *s)
     start_timer(s);
     for (uint32_t i = s->n_links; i-- > 0;) {
         struct dlx_subscriber_link *link = s->links[i];
-        if (link->state == DLX_LINK_OPENING && link->from_start)
+        if (link->state == DLX_LINK_OPENING && link->history == DLX_READER_ALL)
             start_link(s, link); /* though it will not get all arenas */
         if (!dlx__subscriber_link_is_open(link))
             dlx__subscription_detach(s, link); /* nobody will open it */

@@ -124,8 +124,6 @@ static inline void dlx__subscription_count(struct dlx_subscription_stats *stats,
     stats->taken_bytes += counters.taken_bytes;
     stats->skipped += counters.skipped;
     stats->lost += counters.lost;
-    stats->gpu_waits += atomic_load_explicit(&link->n_gpu_waits, memory_order_relaxed);
-    stats->gpu_errors += atomic_load_explicit(&link->n_gpu_errors, memory_order_relaxed);
 }
 
 /* Adds a descriptor to the epoll of the subscription. Returns 0; DLX_E_SYSTEM. */

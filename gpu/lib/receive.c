@@ -9,6 +9,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -409,12 +410,11 @@ static bool find_device(const struct dlx_export *e, DLDevice *ret)
  * waits for the whole device. */
 static void finish_export(struct dlx_export *e, int result)
 {
-    struct dlx_subscriber_link *link = e->message->link;
     DLDevice device;
     if (result < 0 && find_device(e, &device))
         result = dlx__gpu_wait_device((int32_t)device.device_type, device.device_id);
     if (result < 0)
-        count(&link->n_gpu_errors);
+        count(&receiver_of(e)->n_errors);
     if (e->wait)
         wait_settle(e->wait);
     e->wait = dlx__gpu_wait_unref(e->wait);
@@ -499,7 +499,6 @@ static int record(struct dlx_export *e, DLDevice device, const struct dlx_gpu_st
 static bool release_tensor(struct dlx_export *e)
 {
     struct dlx_gpu_streams *s = e->streams;
-    struct dlx_subscriber_link *link = e->message->link;
     DLDevice device;
     bool waited = !s;
     int r = 0;
@@ -509,7 +508,7 @@ static bool release_tensor(struct dlx_export *e)
         if (r < 0)
             waited = true;
         if (waited)
-            count(&link->n_gpu_waits);
+            count(&receiver_of(e)->n_waits);
         if (r < 1)
             finish_export(e, r);
     }
@@ -810,7 +809,7 @@ static int await_tensor(struct dlx_export *e, void *const *stream)
         if (r == 0)
             return 0;
         if (r != DLX_E_INVALID) /* it is being captured */
-            atomic_fetch_add_explicit(&m->link->n_gpu_waits, 1, memory_order_relaxed);
+            count(&receiver_of(e)->n_waits);
     }
     if (r != DLX_E_INVALID) {
         dlx__error_clear();
@@ -836,6 +835,8 @@ static int message_status(struct dlx_message_gpu *gpu)
 static void receiver_stats(struct dlx_gpu_receiver *receiver, struct dlx_subscription_stats *stats)
 {
     dlx__pin_count(receiver->pin, stats);
+    stats->gpu_waits = atomic_load_explicit(&receiver->n_waits, memory_order_relaxed);
+    stats->gpu_errors = atomic_load_explicit(&receiver->n_errors, memory_order_relaxed);
     (void)pthread_mutex_lock(&receiver->lock);
     stats->gpu_late = receiver->late.n;
     (void)pthread_mutex_unlock(&receiver->lock);
@@ -867,11 +868,28 @@ static void receiver_end(struct dlx_gpu_receiver *receiver)
     receiver_unref(receiver);
 }
 
-static int pin_arena(struct dlx_gpu_link *link, const void *map, uint64_t size)
+static bool pin_arena(struct dlx_gpu_link *link, const void *map, uint64_t size)
 {
     struct dlx_pin *pin = link->receiver->pin;
-    int r = pin ? dlx__pin_add(pin, map, size) : 0;
-    return pin && r == 0 ? 1 : r;
+    if (!pin)
+        return false;
+    if (dlx__pin_add(pin, map, size) == 0)
+        return true;
+    if (link->pins == DLX_GPU_PINS_ALL) {
+        (void)snprintf(link->unpinned, sizeof link->unpinned, "%s", dlx__error_message());
+        link->pins = DLX_GPU_PINS_FAILED;
+    }
+    dlx__error_clear();
+    return false;
+}
+
+static bool tell_unpinned(struct dlx_gpu_link *link, char ret_reason[DLX_EVENT_REASON_SIZE])
+{
+    if (link->pins != DLX_GPU_PINS_FAILED)
+        return false;
+    memcpy(ret_reason, link->unpinned, sizeof link->unpinned);
+    link->pins = DLX_GPU_PINS_TOLD;
+    return true;
 }
 
 static bool unpin_arena(struct dlx_gpu_link *link, const void *map, uint64_t size)
@@ -899,5 +917,6 @@ const struct dlx_gpu_receiver_table dlx__gpu_receive_table = {
     .link_begin = link_begin,
     .link_end = link_end,
     .pin = pin_arena,
+    .tell_unpinned = tell_unpinned,
     .unpin = unpin_arena,
 };

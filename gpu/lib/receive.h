@@ -47,9 +47,11 @@ struct dlx_gpu_releaser {
 
 struct dlx_gpu_receiver {
     atomic_uint refs;
-    struct dlx_pin *pin;  /* NULL: nothing is pinned */
-    pthread_mutex_t lock; /* for what follows */
-    bool is_over;         /* the subscription has ended: callers wait themselves */
+    struct dlx_pin *pin;       /* NULL: nothing is pinned */
+    _Atomic uint64_t n_waits;  /* releases that waited in the deleter */
+    _Atomic uint64_t n_errors; /* releases that could not wait for the work */
+    pthread_mutex_t lock;      /* for what follows */
+    bool is_over;              /* the subscription has ended: callers wait themselves */
     struct dlx_gpu_releaser releasers[DLX_GPU_RELEASERS];
     uint32_t next_releaser;   /* if all are busy */
     _Atomic uint32_t n_added; /* releases */
@@ -62,10 +64,19 @@ struct dlx_gpu_receiver {
     dlx_atomic_u32 changed; /* counts what was added, and the end; a futex */
 };
 
+/* Are the arenas of a link pinned? */
+enum dlx_gpu_pins {
+    DLX_GPU_PINS_ALL,
+    DLX_GPU_PINS_FAILED, /* one is not, as `unpinned` says */
+    DLX_GPU_PINS_TOLD,   /* by an event */
+};
+
 /* What a link has, from the first message with tensors on GPUs on, or if arenas are pinned. */
 struct dlx_gpu_link {
     struct dlx_gpu_receiver *receiver; /* its subscription's: a reference */
     uint64_t publisher; /* the publisher's number as one of GPU memory; 0: none yet */
+    enum dlx_gpu_pins pins;
+    char unpinned[DLX_EVENT_REASON_SIZE]; /* why the first arena that is not pinned is not */
 };
 
 /* Fetch an allocation of the link's publisher from the keeper: as dlx__gpu_keep_get(). */

@@ -444,6 +444,13 @@ static void release(struct state *s, uint32_t at)
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
+static void ring_nobody(void *userdata)
+{
+    (void)userdata;
+}
+
+static const struct dlx_reader_env reader_env = {.ring = ring_nobody};
+
 static void begin(struct state *s)
 {
     struct dlx_client *c = s->c = dlx_fuzz_client(-1);
@@ -474,17 +481,15 @@ static void begin(struct state *s)
     subscriber_link->state = DLX_LINK_OPENING;
     subscriber_link->max_held = HELD;
     subscriber_link->messages = calloc(HELD, sizeof(struct dlx_message *));
-    subscriber_link->page_size = dlx_shm_link_size(HELD);
-    subscriber_link->page = dlx_fuzz_map(subscriber_link->page_size);
+    subscriber_link->page = dlx_fuzz_map(dlx_shm_link_size(HELD));
     subscriber_link->arenas = calloc(1, sizeof *subscriber_link->arenas);
     REQUIRE(subscriber_link->messages && subscriber_link->arenas);
-    subscriber_link->control = control;
-    subscriber_link->control_size = dlx_shm_control_size(ENTRIES);
-    subscriber_link->n_entries = ENTRIES;
+    dlx__reader_init(&subscriber_link->core, control, ENTRIES, 0, subscriber_link->page, 0, HELD,
+                     false, false, false, &reader_env, subscriber_link);
     subscriber_link->arenas[0] =
         (struct dlx_subscriber_link_arena){.id = 1, .map = arena, .size = ARENA_SIZE};
     subscriber_link->n_arenas = 1;
-    dlx__subscriber_link_start(subscriber_link, 0, true, false, false, false);
+    dlx__subscriber_link_start(subscriber_link, DLX_READER_ALL, false);
     s->publisher_link.bell = s->peer.pidfd = -1;
     s->publisher_link.peer = &s->peer;
     s->publisher_link.core =
@@ -524,7 +529,7 @@ static void end(struct state *s)
     dlx__heap_give(s->p.heap, whole);
 
     s->subscriber_link->n_arenas = 0; /* the publisher unmaps them */
-    s->subscriber_link->control = NULL;
+    s->subscriber_link->core.control = NULL;
     dlx__subscriber_link_unref(s->subscriber_link);
     dlx__writer_deinit(writer);
     dlx__events_deinit(&s->p.events);

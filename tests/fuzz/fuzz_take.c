@@ -158,9 +158,9 @@ static void begin(struct state *s)
         if (dlx_fuzz_choose(f, 8) == 7)
             scribble(s);
     }
-    dlx__reader_init(&s->r, s->control, s->n_entries, s->page, dlx_fuzz_choose(f, 64), s->max_held,
-                     mode == 1, mode == 2, dlx_fuzz_choose(f, 2), &env, s);
-    dlx__reader_start(&s->r, history, dlx_fuzz_choose(f, 2), base);
+    dlx__reader_init(&s->r, s->control, s->n_entries, base, s->page, dlx_fuzz_choose(f, 64),
+                     s->max_held, mode == 1, mode == 2, dlx_fuzz_choose(f, 2), &env, s);
+    dlx__reader_start(&s->r, dlx_fuzz_choose(f, 2) ? DLX_READER_ALL : history);
     s->start = s->last = s->last_cursor = s->r.cursor;
     REQUIRE(s->start >= base);
 }

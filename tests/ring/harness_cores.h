@@ -177,9 +177,9 @@ static inline struct dlx_shm_control *move(uint32_t n_copied)
 static inline void begin_in(struct dlx_reader *r, struct dlx_shm_link *page,
                             const struct dlx_shm_control *control, uint64_t base)
 {
-    dlx__reader_init(r, control, ENTRIES, page, page == f.other_page, HELD, false, f.w.gating, true,
-                     &reader_env, NULL);
-    dlx__reader_start(r, 0, true, base);
+    dlx__reader_init(r, control, ENTRIES, base, page, page == f.other_page, HELD, false, f.w.gating,
+                     true, &reader_env, NULL);
+    dlx__reader_start(r, DLX_READER_ALL);
 }
 
 /* In the first block, from its first message on. */
@@ -197,9 +197,9 @@ static inline void begin_other(void)
  * latest. */
 static inline void begin_lossy(bool latest, uint32_t history, uint64_t base)
 {
-    dlx__reader_init(&reader, f.control, ENTRIES, f.page, 0, HELD, latest, false, false,
+    dlx__reader_init(&reader, f.control, ENTRIES, base, f.page, 0, HELD, latest, false, false,
                      &reader_env, NULL);
-    dlx__reader_start(&reader, history, false, base);
+    dlx__reader_start(&reader, history);
 }
 
 /* Both have left, and passed everything. */

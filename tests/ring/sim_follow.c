@@ -204,9 +204,9 @@ static bool join(struct world *w, uint32_t i)
         return false;
     }
     sim_yield();
-    dlx__reader_init(&d->reader, d->control, N_ENTRIES, d->page, 0, MAX_HELD, false, w->reliable,
-                     false, &reader_env, NULL);
-    dlx__reader_start(&d->reader, 0, true, d->base);
+    dlx__reader_init(&d->reader, d->control, N_ENTRIES, d->base, d->page, 0, MAX_HELD, false,
+                     w->reliable, false, &reader_env, NULL);
+    dlx__reader_start(&d->reader, DLX_READER_ALL);
     d->started = true;
     return true;
 }

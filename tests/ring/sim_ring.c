@@ -302,9 +302,9 @@ static void join(struct subscriber *s)
     raise_joins(s);
     sim_yield();
     uint64_t newest = s->at_join > 0 ? s->at_join - 1 : 0; /* at_join itself may be half there */
-    dlx__reader_init(&s->reader, w->control, w->writer.block->mask + 1, s->page, s->index,
+    dlx__reader_init(&s->reader, w->control, w->writer.block->mask + 1, 0, s->page, s->index,
                      s->link.max_held, s->latest, s->reliable, w->waits, &reader_env, s);
-    dlx__reader_start(&s->reader, s->history, s->from_start, 0);
+    dlx__reader_start(&s->reader, s->from_start ? DLX_READER_ALL : s->history);
     s->start = s->reader.cursor;
     s->started = true;
     sim_check(w, s->start <= w->writer.head, "start at %ju", s->start);

@@ -177,9 +177,9 @@ static bool join(struct reader *r)
     dlx_store32_sc(&r->locks, 1);
     memset(r->page, 0, dlx_shm_link_size(MAX_HELD));
     sim_yield();
-    dlx__reader_init(&r->core, d->control, N_ENTRIES, r->page, 0, MAX_HELD, false, false, false,
-                     &reader_env, r);
-    dlx__reader_start(&r->core, WINDOW, false, d->base);
+    dlx__reader_init(&r->core, d->control, N_ENTRIES, d->base, r->page, 0, MAX_HELD, false, false,
+                     false, &reader_env, r);
+    dlx__reader_start(&r->core, WINDOW);
     return true;
 }
 

@@ -193,9 +193,9 @@ LOOP_TEST(a_hostile_control_block_does_not_keep_a_reader, 0, 4)
                     dlx_store64_relaxed(&f.control->entries[i].gen, bad[g] + i);
                 dlx_store64_relaxed(&f.control->head, bad[h]);
                 dlx_store64_relaxed(&f.control->oldest, bad[o]);
-                dlx__reader_init(&reader, f.control, ENTRIES, f.page, 0, HELD, _i == 0, _i == 1,
+                dlx__reader_init(&reader, f.control, ENTRIES, 0, f.page, 0, HELD, _i == 0, _i == 1,
                                  true, &reader_env, NULL);
-                dlx__reader_start(&reader, _i == 2 ? 2 : 0, false, 0);
+                dlx__reader_start(&reader, _i == 2 ? 2 : 0);
                 (void)dlx__reader_is_closed(&reader);
                 for (int i = 0; i < 4; i++) {
                     uint64_t before = reader.cursor;

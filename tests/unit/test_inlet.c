@@ -27,7 +27,7 @@ static void setup(void)
     close(fd);
     ck_assert_int_eq(dlx__fork_init(&generation), 0);
     ck_assert_int_eq(dlx__subscriber_link_new(&subscriber_link, memory, generation, 7, 8, "t",
-                                              writer_fd, size, 0, HELD),
+                                              writer_fd, size, HELD),
                      0);
 }
 
@@ -47,7 +47,8 @@ static void open_link(void)
     int fd, writer_fd;
     ck_assert_int_eq(dlx__region_new(memory, "dlx-control", size, &fd, &writer_fd), 0);
     ck_assert_int_eq(dlx__region_populate(memory, writer_fd, size, (void **)&control), 0);
-    ck_assert_int_eq(dlx__subscriber_link_open(subscriber_link, -1, fd, size, N_ENTRIES, 0, 0), 0);
+    struct dlx_notification opened = {.fds = {fd, -1, -1}, .size = size, .n_entries = N_ENTRIES};
+    ck_assert_int_eq(dlx__subscriber_link_open(subscriber_link, &opened, false, false), 0);
 }
 
 /* Its publisher may know it already, and would wait for its first cursor as long as the process
@@ -75,7 +76,7 @@ TEST(a_closed_link_holds_nothing_that_was_not_handed_out)
         dlx_store64_release(&control->entries[n].gen, n);
     }
     dlx_store64_release(&control->head, N_BATCH);
-    dlx__subscriber_link_start(subscriber_link, N_BATCH, false, false, false, false);
+    dlx__subscriber_link_start(subscriber_link, N_BATCH, false);
     ck_assert_int_eq(dlx__subscriber_link_take(subscriber_link, N_BATCH, &message), 0);
     ck_assert_uint_eq(dlx_message_seq(message), 1);
     ck_assert_uint_eq(dlx__reader_n_held(&subscriber_link->core), N_BATCH);
@@ -93,7 +94,7 @@ TEST(a_message_of_zeros_is_refused_by_a_link_that_has_taken_nothing)
     open_link();
     dlx_store64_release(&control->entries[1].gen, 1);
     dlx_store64_release(&control->head, 1);
-    dlx__subscriber_link_start(subscriber_link, 1, false, false, false, false);
+    dlx__subscriber_link_start(subscriber_link, 1, false);
     ck_assert_int_eq(dlx__subscriber_link_take(subscriber_link, 1, &message), DLX_E_BAD_PEER);
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "unknown kind 0"));
     dlx__subscriber_link_close(subscriber_link);
