@@ -29,14 +29,14 @@ static void become(const char *socket, int in, int out, int err, const char *con
     (void)dup2(in, STDIN_FILENO);
     (void)dup2(out, STDOUT_FILENO);
     (void)dup2(err, STDERR_FILENO);
-    (void)signal(SIGINT, SIG_DFL); /* a job in the background has it ignored */
+    (void)signal(SIGINT, SIG_DFL); /* in a background job the signal is ignored */
     (void)setenv("DLX_SOCKET", socket, 1);
     (void)setenv("TERM", isatty(STDOUT_FILENO) ? "xterm" : "dumb", 1);
     execv(program(), argv);
     _exit(127);
 }
 
-/* `take_out`: what comes out of the second end of a pipe, or a terminal, is read from the first. */
+/* `take_out`: output to the second end of a pipe, or of a terminal, is read from the first end. */
 static void start_with(struct dlx_test_cli *cli, const char *socket, int stdin_fd,
                        const int take_out[2], int err_take_fd, const char *const *words)
 {
@@ -80,7 +80,7 @@ void dlx_test_cli_finish(struct dlx_test_cli *cli, int status)
     check_status(cli, status);
 }
 
-/* Ours, and that of who has it as a terminal. */
+/* This process's end, and that of the program on the terminal. */
 static void open_terminal(int ret[2], int flags, unsigned short columns)
 {
     char name[64];
@@ -173,7 +173,7 @@ void dlx_test_cli_wait_lines(struct dlx_test_cli *cli, size_t n)
             give_up(cli, "ended before it printed what it should");
 }
 
-/* Nothing tells of a write to a memfd, so this looks again every millisecond. */
+/* No event tells of a write to a memfd, so the loop looks every millisecond. */
 void dlx_test_cli_wait_said(struct dlx_test_cli *cli, const char *words)
 {
     char said[4096] = "";
@@ -267,7 +267,7 @@ int dlx_test_pipe(const void *data, size_t size, pid_t *ret_pid)
         while (size > 0) {
             ssize_t n = write(fds[1], p, size);
             if (n <= 0)
-                _exit(1); /* SIGPIPE ends it before that */
+                _exit(1); /* SIGPIPE ends the program before */
             p += n;
             size -= (size_t)n;
         }
@@ -337,7 +337,7 @@ static void make_folder(void)
     ck_assert_ptr_nonnull(mkdtemp(folder));
 }
 
-/* What a test left that failed is no concern of the next one. */
+/* The next test begins without the files of one that failed. */
 static void empty_folder(void)
 {
     (void)each_file(folder, true);

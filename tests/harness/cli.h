@@ -25,15 +25,15 @@ struct dlx_test_cli {
  * to read. */
 void dlx_test_cli_start(struct dlx_test_cli *cli, const char *socket, int stdin_fd,
                         const char *const *words);
-/* Wait until it has printed so many lines. */
+/* Wait until dlxctl has printed this many lines. */
 void dlx_test_cli_wait_lines(struct dlx_test_cli *cli, size_t n);
 /* Wait until its stderr, which is no terminal, has these words. */
 void dlx_test_cli_wait_said(struct dlx_test_cli *cli, const char *words);
 /* Wait for its end; sets status, out and err, which dlx_test_cli_deinit() frees. */
 void dlx_test_cli_wait(struct dlx_test_cli *cli);
-/* Waits if that was not done. */
+/* Waits first if the test did not. */
 void dlx_test_cli_deinit(struct dlx_test_cli *cli);
-/* What is declared as this one does so at the end of its block. */
+/* A variable declared so is released at the end of its block. */
 #define auto_cli DLX_TEST_AUTO(dlx_test_cli_deinit) struct dlx_test_cli
 /* Start, wait, and check the status. */
 void dlx_test_cli_run(struct dlx_test_cli *cli, const char *socket, int stdin_fd, int status,
@@ -41,18 +41,18 @@ void dlx_test_cli_run(struct dlx_test_cli *cli, const char *socket, int stdin_fd
 /* The same with a terminal as its stderr; lines end in "\r\n" there. */
 struct dlx_test_cli dlx_test_cli_run_on_terminal(const char *socket, int status,
                                                  const char *const *words);
-/* With a terminal of so many columns as its stdout. */
+/* With a terminal of this many columns as its stdout. */
 struct dlx_test_cli dlx_test_cli_run_on_screen(const char *socket, unsigned short columns,
                                                int status, const char *const *words);
 /* Wait for its end, which is to have this status. */
 void dlx_test_cli_finish(struct dlx_test_cli *cli, int status);
 
-/* What it printed, as JSON; the caller drops the reference. Line `n` from 0 of several. */
+/* The output as JSON; the caller drops the reference. Line `n` from 0 of several. */
 json_t *dlx_test_cli_json(const struct dlx_test_cli *cli);
 json_t *dlx_test_cli_json_line(const struct dlx_test_cli *cli, size_t n);
 
-/* A memfd with this content, at its beginning; and a pipe out of which it comes, from a process
- * that is a child of the caller (to be waited for). */
+/* A memfd with this content, at its beginning; and a pipe with it, from a child of the caller (to
+ * be waited for). */
 int dlx_test_memfd(const void *data, size_t size);
 int dlx_test_pipe(const void *data, size_t size, pid_t *ret_pid);
 
@@ -64,7 +64,7 @@ const char *dlx_test_npy(const char *name);
 
 /* A folder under $TMPDIR for the tests of a case: each begins with an empty one. */
 void dlx_test_files_fixture(TCase *tcase);
-/* The path of a file in it: static, four at once; what it has then, and how many there are. */
+/* The path of a file in it: static, four at once; the file's content; and the number of files. */
 const char *dlx_test_file(const char *name);
 const char *dlx_test_file_write(const char *name, const void *data, size_t size);
 size_t dlx_test_n_files(void);

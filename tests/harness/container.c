@@ -36,7 +36,7 @@ static void bind_fd(int fd, const char *target)
 }
 
 /* `source` at the same place below the new root: a folder with all that is mounted in it, a file,
- * or a symbolic link, which is copied. What is not there is passed over. */
+ * or a symbolic link, which is copied. A missing one is skipped. */
 static void bind_same(const char *source, bool read_only)
 {
     struct stat st;
@@ -57,8 +57,8 @@ static void bind_same(const char *source, bool read_only)
         must(mount(NULL, target, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL) == 0);
 }
 
-/* What runtimes give a container that has GPUs. The driver loads more libraries when it first needs
- * them. */
+/* The files that runtimes give a container with GPUs. The driver loads more libraries when it first
+ * needs them. */
 static void bind_driver(void)
 {
     static const char *const system[] = {"/usr",  "/lib", "/lib32", "/lib64", "/bin",
@@ -113,7 +113,7 @@ static void write_file(const char *path, const char *text)
     (void)close(fd);
 }
 
-/* By the parent, who may. */
+/* By the parent, which has the right to. */
 static void name_root(pid_t pid, uid_t uid)
 {
     char path[64], map[64];
@@ -127,7 +127,7 @@ static void name_root(pid_t pid, uid_t uid)
 static void become_root(void)
 {
     must(setgroups(0, NULL) == 0 && setresgid(0, 0, 0) == 0 && setresuid(0, 0, 0) == 0);
-    /* What a program that is executed there would have again. */
+    /* setresuid() has cleared both; a program executed there would be dumpable again. */
     must(prctl(PR_SET_DUMPABLE, 1) == 0 && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
 }
 

@@ -12,11 +12,11 @@
 
 #include "tests/harness/daemon.h"
 
-/* What root is in such a container, outside of it. */
+/* The uid outside of such a container that root has in it. */
 #define DLX_TEST_ALICE 64001
 #define DLX_TEST_BOB   64002
 
-/* May namespaces be made here? If not, says why: the test is skipped. Also outside of tests. */
+/* May this process make namespaces? If not, says why the test is skipped. Also outside of tests. */
 bool dlx_test_container_may(void);
 
 struct dlx_test_container {
@@ -35,7 +35,7 @@ struct dlx_test_container dlx_test_container_start(struct dlx_test_daemon *daemo
 /* The same, and the role is run by pid 2, a child of pid 1. */
 struct dlx_test_container dlx_test_container_start_second(struct dlx_test_daemon *daemon, uid_t uid,
                                                           dlx_test_container_role *role);
-/* Waits for its end, which has to be that of a role that passed. */
+/* Waits for the end of the container, whose role must have passed. */
 void dlx_test_container_join(struct dlx_test_container *container);
 /* SIGKILL to pid 1: the kernel ends the others. */
 void dlx_test_container_kill(struct dlx_test_container *container);
@@ -45,11 +45,11 @@ uint64_t dlx_test_container_hear(int sock);
 
 /*
  * For dlx_test_daemon_start_prepared(): the daemon is to run as pid 1 in such namespaces of its
- * own, where uid 0 alone has a name. What the test calls its pid is a process that passes SIGTERM
- * on.
+ * own, where uid 0 alone has a name. The test's pid of the daemon is that of a process that passes
+ * SIGTERM on.
  */
 void dlx_test_container_enter(void *userdata);
-/* dlx_test_daemon_kill() for such a daemon: that alone would return before it is dead. */
+/* dlx_test_daemon_kill() for such a daemon, which alone would return before the daemon is dead. */
 void dlx_test_container_kill_daemon(struct dlx_test_daemon *daemon);
 
 #endif

@@ -40,7 +40,7 @@ void dlx_test_dir_make(struct dlx_test_daemon *daemon)
 
 void dlx_test_dir_remove(struct dlx_test_daemon *daemon)
 {
-    /* A GPU keeper that outlives the test may leave what it listens on. */
+    /* A GPU keeper that outlives the test may leave its socket. */
     static const char *const ends[] = {"", ".lock", ".keeper", ".keeper.lock"};
     for (size_t i = 0; i < DLX_ARRAY_SIZE(ends); i++) {
         char path[300];

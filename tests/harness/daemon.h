@@ -3,9 +3,9 @@
 #define DLX_TESTS_HARNESS_DAEMON_H
 
 /*
- * A daemon of one's own, and packets to and from it, for tests that speak the protocol themselves.
- * A failure ends the test by ck_assert. Nothing here sleeps: everything waits for an event, ten
- * seconds at most.
+ * A daemon of the test's own, and packets to and from it, for tests that speak the protocol
+ * themselves. A failure ends the test by ck_assert. Nothing here sleeps: everything waits for an
+ * event, ten seconds at most.
  */
 
 #include "tests/harness/fds.h"
@@ -24,13 +24,14 @@ struct dlx_test_daemon {
     const char *option[2]; /* more of them, one each; NULL: none */
 };
 
-/* Does this run under valgrind (VALGRIND=1)? It simulates some things that a test may look at. */
+/* Does the test run under valgrind (VALGRIND=1)? Valgrind simulates some things that a test may
+ * look at. */
 bool dlx_test_valgrind(void);
 /* Or with a sanitizer? Both have descriptors, memory and system calls of their own. */
 bool dlx_test_instrumented(void);
 
-/* A folder for the socket, under $TMPDIR; and away with it. In unchecked fixtures: a daemon that a
- * failed test left is ended by the kernel (PDEATHSIG), but its folder is not. */
+/* Make and remove a folder for the socket, under $TMPDIR. In unchecked fixtures: the kernel ends a
+ * daemon that a failed test left (PDEATHSIG), but does not remove its folder. */
 void dlx_test_dir_make(struct dlx_test_daemon *daemon);
 void dlx_test_dir_remove(struct dlx_test_daemon *daemon);
 /* Both, around all tests of a case. One folder a program. */
@@ -38,7 +39,7 @@ void dlx_test_dir_fixture(TCase *tcase, struct dlx_test_daemon *daemon);
 
 /* In a forked child, which then calls exec: put "NAME=value", which stays the caller's, into its
  * environment. Unlike putenv() it takes no memory: with AddressSanitizer, a thread of the parent
- * may have had the allocator's lock, which nobody gives back. */
+ * may have had the allocator's lock, which no thread of the child gives back. */
 void dlx_test_child_putenv(const char *assignment);
 
 /* Run the daemon of this build until it listens. `env` is NULL or "NAME=value". */
@@ -51,37 +52,37 @@ void dlx_test_daemon_start_prepared(struct dlx_test_daemon *daemon, void (*prepa
 /* For `prepare`: become the daemon of this build, on this socket, with these further arguments, of
  * which the last is NULL. */
 _Noreturn void dlx_test_daemon_exec(const struct dlx_test_daemon *daemon, const char *const *args);
-/* The same without --socket: it is to find daemon->path by `env`. */
+/* The same without --socket: the daemon must find daemon->path by `env`. */
 void dlx_test_daemon_start_default(struct dlx_test_daemon *daemon, const char *env);
-/* Run it where it is to fail: returns its exit status; `ret_log` is what it said. */
+/* Run a daemon that must fail: returns its exit status; `ret_log` is its output. */
 int dlx_test_daemon_fail(const char *socket, char *ret_log, size_t log_size);
-/* The same: it fails with this status, and with these words in what it says, which is returned. */
+/* The same: it fails with this status, and with these words in its output, which is returned. */
 const char *dlx_test_daemon_refuses(const char *socket, int status, const char *words);
-/* It ends by itself; returns the exit status. */
+/* Wait until the daemon ends by itself; returns the exit status. */
 int dlx_test_daemon_wait_end(struct dlx_test_daemon *daemon);
 /* SIGTERM; returns the exit status. */
 int dlx_test_daemon_stop(struct dlx_test_daemon *daemon);
 /* SIGKILL. */
 void dlx_test_daemon_kill(struct dlx_test_daemon *daemon);
-/* SIGSTOP, and it stands still: until somebody sends it SIGCONT. */
+/* SIGSTOP: the daemon stands still until a SIGCONT. */
 void dlx_test_daemon_pause(const struct dlx_test_daemon *daemon);
 /* Open descriptors of the daemon. */
 size_t dlx_test_daemon_n_fds(const struct dlx_test_daemon *daemon);
-/* So that it can open `n` more and no other one: RLIMIT_NOFILE, whose former value is returned. */
+/* Let the daemon open `n` more descriptors only: RLIMIT_NOFILE, whose former value is returned. */
 struct rlimit dlx_test_daemon_leave_fds(const struct dlx_test_daemon *daemon, unsigned n);
-/* Wait until it has so many again. */
+/* Wait until the daemon has this many again. */
 void dlx_test_daemon_wait_n_fds(const struct dlx_test_daemon *daemon, size_t n);
 /* Wait until there is something to be received, or the end. */
 void dlx_test_wait_readable(int fd);
 bool dlx_test_is_readable(int fd, int timeout_ms);
 
-/* The daemon's memory, as it told the last one that said Hello. */
+/* The daemon's memory, as it told the client of the last Hello. */
 extern const struct dlx_memory *dlx_test_memory;
 
-/* A connection that has said nothing; one that has said Hello and may have so many links. */
+/* A connection that has sent nothing; one that has sent Hello and may have this many links. */
 int dlx_test_connect(const struct dlx_test_daemon *daemon);
 int dlx_test_hello(const struct dlx_test_daemon *daemon, uint32_t max_links);
-/* Say Hello on a connection that has said nothing. */
+/* Send Hello on a connection that has sent nothing. */
 void dlx_test_greet(int fd, uint32_t max_links);
 
 /* The body and the message of a packet: dlx_test_call_ok(fd, ARENA_DROP(.arena = 3)). */
@@ -105,23 +106,23 @@ void dlx_test_greet(int fd, uint32_t max_links);
 void dlx_test_send(int fd, Dlx__Wire__Packet__BodyCase body, void *message, uint32_t serial);
 /* The next packet; valid until the next call. Its fds are closed by then, unless taken. */
 const Dlx__Wire__Packet *dlx_test_recv(int fd);
-/* The next packet is to have this body. */
+/* The next packet must have this body. */
 const Dlx__Wire__Packet *dlx_test_expect(int fd, Dlx__Wire__Packet__BodyCase body);
 size_t dlx_test_n_fds(void);
 /* Close the fds of the last packet: at the end of a test. */
 void dlx_test_recv_done(void);
 int dlx_test_take_fd(size_t i);
-/* Is nothing there to be received? */
+/* Is no packet there? */
 bool dlx_test_is_silent(int fd);
 /* Send a request, and return its reply. */
 const Dlx__Wire__Packet *dlx_test_call(int fd, Dlx__Wire__Packet__BodyCase body, void *message);
-/* The same, and the reply is to have this body. */
+/* The same, and the reply must have this body. */
 const Dlx__Wire__Packet *dlx_test_call_for(int fd, Dlx__Wire__Packet__BodyCase body, void *message,
                                            Dlx__Wire__Packet__BodyCase reply_body);
-/* The same, and the reply is to be an Error with this code; returns its text. */
+/* The same, and the reply must be an Error with this code; returns its text. */
 const char *dlx_test_call_error(int fd, Dlx__Wire__Packet__BodyCase body, void *message, int code);
 void dlx_test_call_ok(int fd, Dlx__Wire__Packet__BodyCase body, void *message);
-/* The next things are to be a Disconnect with this code, and the end; closes the fd. Returns the
+/* The next packet must be a Disconnect with this code, and the last one; closes the fd. Returns the
  * text. */
 const char *dlx_test_disconnected(int fd, int code);
 
@@ -144,23 +145,23 @@ struct dlx_test_subscription {
     uint32_t n_fds; /* packets with fds received */
 };
 
-/* What is declared as one of these, and set up, is released at the end of its block. */
+/* A variable declared as one of these, and set up, is released at the end of its block. */
 #define auto_test_publisher DLX_TEST_AUTO(dlx_test_publisher_deinit) struct dlx_test_publisher
 #define auto_test_subscription                                                                     \
     DLX_TEST_AUTO(dlx_test_subscription_deinit) struct dlx_test_subscription
 
 void dlx_test_publisher_new(struct dlx_test_publisher *publisher, int control, const char *topic,
                             uint32_t on_full);
-/* The same, with a request of one's own, which may begin as this one: it does not block. */
+/* The same, with a request of the test's own, which may begin as this one: it does not block. */
 Dlx__Wire__PublisherNew dlx_test_publisher_request(const char *topic);
 void dlx_test_publisher_new_from(struct dlx_test_publisher *publisher, int control,
                                  Dlx__Wire__PublisherNew *request);
 void dlx_test_publisher_ready(struct dlx_test_publisher *publisher);
 void dlx_test_publisher_deinit(struct dlx_test_publisher *publisher);
-/* New, and the current packet has its fd; returns the id. */
+/* Makes an arena; the current packet has its fd; returns the id. */
 uint32_t dlx_test_arena_new(const struct dlx_test_publisher *publisher, uint64_t size);
 void dlx_test_arena_ready(const struct dlx_test_publisher *publisher, uint32_t arena);
-/* New and ready; returns the id. */
+/* Makes an arena, and makes it ready; returns the id. */
 uint32_t dlx_test_arena(const struct dlx_test_publisher *publisher, uint64_t size);
 uint64_t dlx_test_joins(const struct dlx_test_publisher *publisher);
 uint64_t dlx_test_leaves(const struct dlx_test_publisher *publisher);
@@ -169,10 +170,10 @@ void dlx_test_subscribe(struct dlx_test_subscription *subscription, int control,
                         bool reliable);
 void dlx_test_subscription_deinit(struct dlx_test_subscription *subscription);
 void dlx_test_ack(struct dlx_test_subscription *subscription);
-/* Receive an offer, allocate the page, which says that nothing is taken, ever, answer; returns the
- * link. Acknowledges. */
+/* Receives an offer, allocates the page, which says that no message is taken, answers, and
+ * acknowledges; returns the link. */
 uint64_t dlx_test_accept_offer(struct dlx_test_subscription *subscription);
-/* Until LinkOpen, which stays the current packet. Acknowledges. */
+/* Receives packets until LinkOpen, which stays the current one, and acknowledges them. */
 uint64_t dlx_test_join(struct dlx_test_subscription *subscription);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "tests/harness/daemon.h"
 
-/* Read what the daemon says, until it says this; nothing of what it said before is found later. */
+/* Read the daemon's output up to these words; later calls do not find earlier output. */
 void dlx_test_daemon_await(const struct dlx_test_daemon *daemon, const char *words);
 
 #endif

@@ -6,12 +6,12 @@
 
 /* How many fds this process has open. */
 size_t dlx_test_fds_count(void);
-/* The first one whose link in /proc/self/fd has this text; the test fails if there is none. */
+/* The first fd whose link in /proc/self/fd has this text; the test fails if there is none. */
 int dlx_test_fds_find(const char *text);
 int dlx_test_fds_dup(int fd);
 /* The ends of a SOCK_SEQPACKET connection, neither of which blocks. */
 void dlx_test_fds_pair(int ret[2]);
-/* A descriptor whose close() waits until the other end, which it returns, is closed. */
+/* A descriptor whose close() waits until the returned other end is closed. */
 int dlx_test_fds_slow_to_close(int *ret_other);
 /* A Unix socket of this type (with SOCK_NONBLOCK or without) at a path, or with the abstract name
  * "@NAME". */

@@ -23,8 +23,8 @@ struct dlx_test_child dlx_test_fork_child(void);
 _Noreturn void dlx_test_fork_ready(const struct dlx_test_child *child);
 pid_t dlx_test_fork_wait_ready(const struct dlx_test_child *child);
 
-/* A child that has one end of a socket, on which both say a byte when the other is to go on. It
- * runs `part`, and ends with status 0 when that returns; or with the test. */
+/* A child with one end of a socket, on which parent and child write a byte when the other is to go
+ * on. The child runs `part`, and ends with status 0 when that returns; or with the test. */
 struct dlx_test_part {
     pid_t pid;
     int sock;
@@ -37,7 +37,8 @@ struct dlx_test_part dlx_test_part_begin_as(pid_t number, pid_t (*forks)(pid_t n
                                             const void *userdata);
 void dlx_test_say(int sock);
 void dlx_test_hear(int sock);
-/* It has ended with status 0; it is killed, and has not failed before. Both close the socket. */
+/* join: the child must end with status 0. kill: it must not have failed before. Both close the
+ * socket. */
 void dlx_test_part_join(const struct dlx_test_part *part);
 void dlx_test_part_kill(const struct dlx_test_part *part);
 

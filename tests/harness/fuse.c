@@ -35,7 +35,7 @@ static struct fuse_attr attr_of(uint64_t node)
 
 static void answer(int dev, const struct fuse_in_header *in)
 {
-    /* Nothing may be remembered: the size is asked for each time. */
+    /* The kernel caches nothing: it asks for the size each time. */
     const struct fuse_init_out init = {
         .major = FUSE_KERNEL_VERSION, .minor = FUSE_KERNEL_MINOR_VERSION, .max_write = 4096};
     const struct fuse_entry_out entry = {.nodeid = THE_FILE, .attr = attr_of(THE_FILE)};
@@ -91,7 +91,7 @@ static void count(struct dlx_test_fuse_asked *asked, uint32_t opcode)
     }
 }
 
-/* Until the one that it serves has gone. */
+/* Until the process that it serves has gone. */
 static void serve(int dev, int watch, struct dlx_test_fuse_asked *asked)
 {
     static union {
@@ -109,7 +109,7 @@ static void serve(int dev, int watch, struct dlx_test_fuse_asked *asked)
     }
 }
 
-/* The mount is seen by this process and its children alone, and ends with them. */
+/* Only this process and its children see the mount, which ends with them. */
 static int mount_it(const char *dir)
 {
     char options[128];
@@ -124,7 +124,7 @@ static int mount_it(const char *dir)
     return dev;
 }
 
-/* Hands the file over, and says that it has it no more. */
+/* Hands the file over, and tells that this process has it no more. */
 static void open_it(const char *dir, int sock)
 {
     char path[512];

@@ -262,10 +262,10 @@ void dlx_test_keeper_claim(const struct dlx_test_keeper *keeper, uint64_t origin
 
 /* ---- processes ------------------------------------------------------------------------------- */
 
-/* A child that runs. One whose first thread has ended is a zombie while its other threads run, and
- * they have its files open: the thread sanitizer adds such a thread to each process. The state, the
- * parent and the number of threads are words 1, 2 and 18 after the name, which ends with the last
- * `)`. */
+/* A child that runs. A child whose first thread has ended is a zombie while its other threads run,
+ * and they have its files open: the thread sanitizer adds such a thread to each process. The state,
+ * the parent and the number of threads are words 1, 2 and 18 after the name, which ends with the
+ * last `)`. */
 static bool is_child(const char *name, pid_t parent)
 {
     char path[64], text[512] = "";
@@ -312,7 +312,7 @@ void dlx_test_keeper_wait_children(pid_t parent, size_t n)
     }
 }
 
-/* Its holders have its command line, too: they are its children. */
+/* The keeper's holders, its children, have the same command line. */
 static bool is_keeper(const char *name, const char *socket)
 {
     char path[64], text[512] = "";

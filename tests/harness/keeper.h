@@ -10,7 +10,7 @@
 #include "keeper/wire.h"
 #include "tests/harness/run.h"
 
-/* A cuda_vmm allocation of so many chunks, all of one file of its own. */
+/* A cuda_vmm allocation of this many chunks, all of one file of its own. */
 void dlx_test_keeper_handle(struct dlx_gpu_handle *ret, uint64_t id, uint32_t n_chunks);
 /* Are these of the same memory? The descriptors differ. */
 bool dlx_test_keeper_same(const struct dlx_gpu_handle *a, const struct dlx_gpu_handle *b);
@@ -25,8 +25,8 @@ int dlx_test_keeper_answer(int sock, enum dlx_keeper_kind kind, uint32_t serial,
 
 /* A socket for a reader, which cannot send on it: `ret_theirs` is for the keeper. */
 int dlx_test_keeper_reply_socket(int *ret_theirs);
-/* What comes on it, until the end: 0 and a handle, or the code of the answer. What `ret` had is
- * dropped. */
+/* The answer on the socket, until its end: 0 and a handle, or the code. Drops the former content of
+ * `ret`. */
 int dlx_test_keeper_receive(int sock, struct dlx_gpu_handle *ret,
                             char ret_text[DLX_ERROR_TEXT_SIZE]);
 /* The same, with a pause before each packet. */
@@ -43,11 +43,11 @@ struct dlx_test_keeper {
 
 void dlx_test_keeper_start(struct dlx_test_keeper *keeper,
                            const struct dlxk_router_options *options);
-/* Connect as a daemon: it is the one from then on. */
+/* Connect as a daemon, which takes the place of the last one. */
 void dlx_test_keeper_connect(struct dlx_test_keeper *keeper);
 /* SIGKILL. */
 void dlx_test_keeper_kill(struct dlx_test_keeper *keeper);
-/* Wait until it has ended by itself; its exit status. */
+/* Wait until the router has ended by itself; its exit status. */
 int dlx_test_keeper_wait(struct dlx_test_keeper *keeper);
 
 /* As the daemon: the publisher's end of a new holder; or the code. */
@@ -63,7 +63,7 @@ void dlx_test_keeper_claim(const struct dlx_test_keeper *keeper, uint64_t origin
 
 /* Processes whose parent is this one; `ret_pids` has room for `n`. */
 size_t dlx_test_keeper_children(pid_t parent, pid_t *ret_pids, size_t n);
-/* Wait until it has so many. */
+/* Wait until there are this many. */
 void dlx_test_keeper_wait_children(pid_t parent, size_t n);
 
 /* The keeper that serves the daemon at this path, or 0. */

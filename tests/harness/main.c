@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/harness/stream.h"
 
-/* Of a program that has none: each of its tests has a daemon. */
+/* For programs without a main(): each of their tests has a daemon. */
 int main(void)
 {
     return dlx_test_run_case(dlx_test_stream_case(program_invocation_short_name));

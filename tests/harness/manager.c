@@ -2,8 +2,8 @@
 #include "tests/harness/manager.h"
 #include "tests/harness/fds.h"
 
-/* What the thread says is asserted when it has ended: a child that is forked while a thread is in
- * ck_assert, which locks also when all is well, waits for that lock for ever. */
+/* The test asserts the thread's findings when it has ended: a child that is forked while a thread
+ * is in ck_assert, which locks also when all is well, waits for that lock for ever. */
 static void say(struct dlx_test_manager *manager, const char *fault)
 {
     if (!manager->fault)
@@ -124,7 +124,8 @@ void dlx_test_manager_stop(struct dlx_test_manager *manager)
     (void)unlink(manager->path);
 }
 
-/* In the child. Copies out of the way first, then in their places, without close-on-exec. */
+/* In the child. Copies the descriptors out of the way first, then into their places, without
+ * close-on-exec. */
 static void pass_fds(void *userdata)
 {
     struct dlx_test_manager *manager = userdata;
@@ -157,7 +158,7 @@ void dlx_test_manager_run(struct dlx_test_manager *manager, struct dlx_test_daem
     (void)snprintf(manager->max, sizeof manager->max, "%u", max_fds);
     struct pollfd p = {.fd = manager->sock, .events = POLLIN};
     pthread_mutex_lock(&manager->lock);
-    while (poll(&p, 1, 0) == 1) { /* what the former daemon said comes first, as with systemd */
+    while (poll(&p, 1, 0) == 1) { /* the former daemon's words come first, as with systemd */
         pthread_mutex_unlock(&manager->lock);
         (void)poll(NULL, 0, 1);
         pthread_mutex_lock(&manager->lock);

@@ -4,9 +4,9 @@
 
 /*
  * A stand-in for the service manager, which keeps descriptors and passes them to the next daemon:
- * what sd_notify(3) says of FDSTORE, FDSTOREREMOVE, FDNAME, FDPOLL and BARRIER. It cannot prove
- * that systemd does the same: when it drops descriptors by itself (a unit that is stopped), or how
- * long it takes.
+ * what sd_notify(3) says of FDSTORE, FDSTOREREMOVE, FDNAME, FDPOLL and BARRIER. The stand-in cannot
+ * prove that systemd does the same: when systemd drops descriptors by itself (a stopped unit), or
+ * how long it takes.
  */
 
 #include "tests/harness/daemon.h"
@@ -26,9 +26,9 @@ struct dlx_test_manager {
     pthread_mutex_t lock; /* of what follows */
     struct dlx_test_kept kept[DLX_TEST_KEPT_MAX];
     size_t n;
-    const char *fault; /* what it was told that it should not be */
+    const char *fault; /* the first message that was wrong */
     atomic_bool stop;
-    atomic_bool stalled; /* it does not read */
+    atomic_bool stalled; /* the manager does not read */
     char max[16];        /* $FDSTORE */
 };
 
@@ -38,13 +38,12 @@ void dlx_test_pass_sockets(const int *fds, int n, const char *names);
 
 /* In the folder of the daemon. */
 void dlx_test_manager_start(struct dlx_test_manager *manager, const struct dlx_test_daemon *daemon);
-/* Lets go of everything. */
+/* Closes everything. */
 void dlx_test_manager_stop(struct dlx_test_manager *manager);
-/* Start the daemon under the manager, which is to keep so many descriptors, with those that are
- * kept. */
+/* Start the daemon under the manager, which must keep this many descriptors, with the kept ones. */
 void dlx_test_manager_run(struct dlx_test_manager *manager, struct dlx_test_daemon *daemon,
                           unsigned max_fds);
-/* How many have a name that begins like this? */
+/* How many descriptors have a name that begins like this? */
 size_t dlx_test_manager_n_kept(struct dlx_test_manager *manager, const char *prefix);
 /* Wait for that number. */
 void dlx_test_manager_wait_n_kept(struct dlx_test_manager *manager, const char *prefix, size_t n);

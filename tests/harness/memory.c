@@ -32,7 +32,7 @@ void dlx_test_memory_seal(int fd)
     ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL), 0);
 }
 
-/* A page that nobody provides; -1, with errno, where that is not allowed. */
+/* A page that is never provided; -1, with errno, where that is not allowed. */
 static int make_absent_page(void **ret_page)
 {
     struct uffdio_api api = {.api = UFFD_API};
@@ -60,7 +60,7 @@ static void hold_it(int sock, int writer_fd)
     }
     if (dlx__packet_send(sock, "f", 1, &faults, 1) == 0)
         (void)!pwrite(writer_fd, page, 1, 0);
-    _exit(1); /* it did not wait */
+    _exit(1); /* write() did not wait */
 }
 
 bool dlx_test_memory_lock(struct dlx_test_lock *lock, int writer_fd)
@@ -84,7 +84,7 @@ bool dlx_test_memory_lock(struct dlx_test_lock *lock, int writer_fd)
         dlx_test_memory_unlock(lock);
         return false;
     }
-    dlx_test_wait_readable(lock->faults); /* there it stands */
+    dlx_test_wait_readable(lock->faults); /* the child waits there */
     return true;
 }
 

@@ -2,9 +2,8 @@
 #ifndef DLX_TESTS_HARNESS_PATIENCE_H
 #define DLX_TESTS_HARNESS_PATIENCE_H
 
-/* How long a test waits for what has to come: on a machine that does other things, a process may
- * stand still for seconds because its pages are read back from a disk. What is there sooner is
- * taken sooner. */
+/* How long a test waits for an event that must come: on a busy machine, a process may stand still
+ * for seconds because its pages are read back from a disk. No test waits longer than it must. */
 
 #include <stdint.h>
 

@@ -2,7 +2,7 @@
 #ifndef DLX_TESTS_HARNESS_RING_H
 #define DLX_TESTS_HARNESS_RING_H
 
-/* What the tests of ring/ share: memory, and messages that say their number wherever one looks. */
+/* Shared by the tests of ring/: memory, and messages that have their number in every word. */
 
 #include "ring/entry.h"
 #include "ring/reader.h"
@@ -84,7 +84,7 @@ static inline void dlx_test_reclaim_all(struct dlx_writer *w)
         ;
 }
 
-/* What happens that a test does not look at. */
+/* A callback for events that a test ignores. */
 static inline void dlx_test_ignore(void *userdata)
 {
     (void)userdata;

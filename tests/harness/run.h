@@ -29,17 +29,17 @@
 #define DLX_TEST_AUTO(end) __attribute__((cleanup(end), unused)) /* also if only its end matters */
 #define auto_fd            DLX_TEST_AUTO(dlx__closep) int
 
-/* The text is to have these words. */
+/* The text must have these words. */
 #define contains(text, words)                                                                      \
     do {                                                                                           \
         const char *text_ = (text), *words_ = (words);                                             \
         ck_assert_msg(strstr(text_, words_), "\"%s\" lacks \"%s\"", text_, words_);                \
     } while (0)
 
-/* For the end of each turn of a loop that waits: it is not too late. */
+/* At the end of each turn of a waiting loop: fails if it is too late. */
 void dlx_test_before(uint64_t deadline);
 
-/* Is that so? Then it says why the test is skipped. */
+/* If `is_so`, says why the test is skipped. */
 bool dlx_test_skips(bool is_so, const char *why);
 
 /* TEST(name) { ... } defines a test, and LOOP_TEST() one that runs for each _i of [from, to).
@@ -77,14 +77,14 @@ int dlx_test_run_cases(void);
 /* Run the suite and free it; returns main's exit status. */
 int dlx_test_run(Suite *suite);
 
-/* The call is to succeed: 0. What it says otherwise is the thread's message, the library's, too. */
+/* The call must succeed: 0. Otherwise the test shows the thread's message, the library's, too. */
 #define ok(call)                                                                                   \
     do {                                                                                           \
         int r_ = (call);                                                                           \
         ck_assert_msg(r_ == 0, "%s: %s: %s", #call, dlx__error_text(r_), dlx__error_message());    \
     } while (0)
 
-/* The call is to fail with this code, and with this word in its message. */
+/* The call must fail with this code, and with this word in its message. */
 #define fails(call, code, word)                                                                    \
     do {                                                                                           \
         int r_ = (call);                                                                           \

@@ -13,7 +13,7 @@ bool dlx_test_seccomp_install(struct sock_filter *filter, size_t n);
 bool dlx_test_seccomp_fail(unsigned nr, unsigned error);
 /* The same where an argument (0 to 5) has this value. */
 bool dlx_test_seccomp_fail_with(unsigned nr, unsigned arg, unsigned value, unsigned error);
-/* The kernel kills who makes the system call. */
+/* The kernel kills a process that makes the system call. */
 bool dlx_test_seccomp_kill(unsigned nr);
 /* As before Linux 6.16: sockets cannot be told to refuse descriptors (SO_PASSRIGHTS). */
 bool dlx_test_seccomp_no_passrights(void);

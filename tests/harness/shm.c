@@ -13,7 +13,7 @@ static bool write_file(const char *path, const char *text)
     return done;
 }
 
-/* Who is not root is in a user namespace of his own, under the same uid. */
+/* A process without root is in a user namespace of its own, under the same uid. */
 static bool unshare_mounts(void)
 {
     char uid[64], gid[64];

@@ -2,8 +2,8 @@
 #ifndef DLX_TESTS_HARNESS_SHM_H
 #define DLX_TESTS_HARNESS_SHM_H
 
-/* A /dev/shm of one's own, so that a test may fill it, or leave things in it, and no other program
- * sees it. */
+/* A /dev/shm of the test's own, which a test may fill, or leave things in, and no other program
+ * sees. */
 
 #include "tests/harness/run.h"
 

@@ -27,7 +27,7 @@ static void path_of(const char *name, char ret[400])
     (void)snprintf(ret, 400, "%s/%s", dlx_test_spawn_dir, name);
 }
 
-/* Without checks: for what a failed test left. */
+/* Without checks, after a failed test. */
 static void clean(void)
 {
     char path[600];
@@ -52,7 +52,7 @@ static void make_dir(void)
                    dlx_test_spawn_dir);
 }
 
-/* One that answers where everybody looks would be found instead of the test's own. */
+/* A daemon that answers at the machine's path would be found instead of the test's own. */
 static void expect_no_other_daemon(void)
 {
     struct dlx_socket_path_env env = dlx__socket_path_env();

@@ -21,24 +21,23 @@ const char *dlx_test_spawn_program(const char *name);
 /*
  * Each test has a /run and a /tmp of its own, both empty but for the daemon of this build as
  * DLX_TEST_SPAWN_DAEMON, which is $DLX_DAEMON then; and no runtime folder. The test leaves them as
- * they are. NULL, which says why, where the kernel does not let it.
+ * they are. Returns NULL, and prints why, where the kernel does not allow it.
  */
 #define DLX_TEST_SPAWN_DAEMON "/run/daemon"
 TCase *dlx_test_spawn_hidden_case(const char *name);
 /* Connect where the library finds, or starts, a daemon: to be dropped by the caller. */
 struct dlx_client *dlx_test_spawn_connect(void);
-/* dlx_connect() with these arguments is to fail with the code, and the word in its message. */
+/* dlx_connect() with these arguments must fail with the code, and the word in its message. */
 void dlx_test_spawn_fails(uint32_t autospawn, int64_t timeout_ns, int code, const char *word);
 pid_t dlx_test_spawn_pid(struct dlx_client *c);
-/* It goes on for longer than an idle daemon does. */
+/* The daemon stays for longer than an idle one does. */
 void dlx_test_spawn_stays(pid_t pid);
-/* Wait until the process, of which nobody need be the parent, has ended. */
+/* Wait until the process, which need not be a child, has ended. */
 void dlx_test_spawn_wait_end(pid_t pid);
 /* The same for whichever daemon is in the folder. */
 void dlx_test_spawn_wait_empty(void);
 
-/* A shell script in the folder, as $DLX_DAEMON. Its first line may be used to wait: see the
- * FIFOs. */
+/* A shell script in the folder, as $DLX_DAEMON. The script's first line may wait: see the FIFOs. */
 void dlx_test_spawn_script(const char *text);
 /* A FIFO in the folder. */
 void dlx_test_spawn_fifo(const char *name);

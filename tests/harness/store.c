@@ -101,7 +101,7 @@ void dlx_test_store_take(struct dlx_subscription *s, int64_t first, int64_t last
     struct dlx_message *m = NULL;
     for (int64_t i = first; i <= last; i++) {
         int r = dlx_take(s, PATIENCE, &m);
-        /* Of those before; each is told once. */
+        /* Events of the earlier ones; each is told once. */
         for (int k = 0; k < 4 && (r == DLX_E_PUBLISHER_GONE || r == DLX_E_DISCONNECTED); k++)
             r = dlx_take(s, PATIENCE, &m);
         ok(r);

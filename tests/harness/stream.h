@@ -10,14 +10,14 @@
 
 #define SECOND INT64_C(1000000000)
 
-/* dlx_take() is to fail likewise: there is no message. */
+/* dlx_take() must fail likewise: there is no message. */
 #define take_fails(s, timeout_ns, code, word)                                                      \
     do {                                                                                           \
         struct dlx_message *none_ = NULL;                                                          \
         fails(dlx_take(s, timeout_ns, &none_), code, word);                                        \
     } while (0)
 
-/* The condition, which is asked again and again, is to hold before a test loses its patience. */
+/* The condition, which is checked again and again, must hold within PATIENCE. */
 #define eventually(condition)                                                                      \
     do {                                                                                           \
         for (uint64_t until_ = dlx__deadline(PATIENCE); !(condition); (void)sched_yield())         \
@@ -28,8 +28,8 @@
 /* The daemon of the fixtures. */
 extern struct dlx_test_daemon dlx_test_stream_daemon;
 
-/* A test case whose tests have a daemon each; at the end of each test no fd may be left open. It is
- * that of a program without a main(). */
+/* A test case whose tests have a daemon each; at the end of each test no fd may be left open. A
+ * program without a main() has it. */
 TCase *dlx_test_stream_case(const char *name);
 
 /* The same fixtures, for a case that has others before them: they need the folder of the daemon. */
@@ -40,7 +40,7 @@ DLManagedTensorVersioned *dlx_test_stream_alloc(struct dlx_publisher *p, int64_t
 void dlx_test_stream_publish(struct dlx_publisher *p, int64_t n, int64_t value);
 void dlx_test_stream_check(struct dlx_message *m, int64_t n, int64_t value);
 
-/* Each of these is to succeed. */
+/* Each of these must succeed. */
 struct dlx_publisher *dlx_test_stream_publisher(struct dlx_client *c, const char *topic,
                                                 const struct dlx_publisher_args *args);
 struct dlx_subscription *dlx_test_stream_subscribe(struct dlx_client *c, const char *pattern,
@@ -57,12 +57,12 @@ struct dlx_daemon_info dlx_test_stream_daemon_info(struct dlx_client *c);
 /* The next message has `n` elements that count up from `value`. */
 void dlx_test_stream_expect(struct dlx_subscription *s, int64_t n, int64_t value);
 
-/* What dlx_get() has at once has `n` elements that count up from `value`. */
+/* dlx_get() returns at once a message of `n` elements that count up from `value`. */
 void dlx_test_stream_get(struct dlx_client *c, const char *topic, int64_t n, int64_t value);
 /* How many publishers the daemon lists; `ret` is the last of them, or NULL. */
 size_t dlx_test_stream_list(struct dlx_client *c, struct dlx_publisher_info *ret);
 
-/* The daemon is killed, and another one started in its place. */
+/* Kills the daemon, and starts another one in its place. */
 void dlx_test_stream_restart(void);
 /* Take the message of 10 elements whose sequence number is its value, and that follows the one
  * before. */
@@ -81,12 +81,11 @@ pthread_t dlx_test_stream_delete_elsewhere(DLManagedTensorVersioned *t);
 void dlx_test_stream_unref_publishers(struct dlx_publisher **p, size_t n);
 void dlx_test_stream_unref_subscriptions(struct dlx_subscription **s, size_t n);
 void dlx_test_stream_unref_messages(struct dlx_message **m, size_t n);
-/* Publish without waiting, over and over until the subscription has joined: it does its part, and
- * takes nothing. */
+/* Publish without waiting, again and again, until the subscription has joined, which takes none. */
 void dlx_test_stream_publish_once_joined(struct dlx_publisher *p, DLManagedTensorVersioned *tensor,
                                          struct dlx_subscription *s);
 
-/* Arguments, said where they are used: PUBLISHER(.retain = 1). */
+/* Arguments, written where they are used: PUBLISHER(.retain = 1). */
 #define PUBLISHER(...)                                                                             \
     (&(const struct dlx_publisher_args){.size = sizeof(struct dlx_publisher_args), __VA_ARGS__})
 #define SUBSCRIBE(...)                                                                             \
@@ -104,7 +103,7 @@ void dlx_test_stream_publish_once_joined(struct dlx_publisher *p, DLManagedTenso
 #define PUBLISHER_BLOCKING(...) PUBLISHER(.on_full = DLX_ON_FULL_BLOCK, __VA_ARGS__)
 #define SUBSCRIBE_RELIABLY      SUBSCRIBE(.reliable = true)
 
-/* What begins a tensor, or what asks for one, of one dimension of int64. */
+/* The beginning of a tensor, or of its spec, of one dimension of int64. */
 #define INT64_SPEC(int64_shape)                                                                    \
     {                                                                                              \
         .size = sizeof(struct dlx_tensor_spec), .dtype = {kDLInt, 64, 1}, .ndim = 1,               \
@@ -133,7 +132,7 @@ void dlx_test_pair_end(struct dlx_test_pair *pair);
 /* Publish, and take the next message, which may be another one. */
 struct dlx_message *dlx_test_pair_pass(struct dlx_test_pair *pair, int64_t n, int64_t value);
 
-/* What is declared as one of these is released at the end of its block. A test that releases it
+/* A variable declared as one of these is released at the end of its block. A test that releases it
  * before sets it to NULL. */
 #define auto_client       DLX_TEST_AUTO(dlx_test_stream_end_client) struct dlx_client
 #define auto_publisher    DLX_TEST_AUTO(dlx_test_stream_end_publisher) struct dlx_publisher

@@ -56,7 +56,7 @@ static void make_files(void)
     daemon->option[0] = option;
 }
 
-/* Each test begins with the program, and rules for nobody. */
+/* Each test begins with the program, and an empty configuration. */
 static void put_files(void)
 {
     dlx_test_upgrade_put(0, 0755);

@@ -15,11 +15,11 @@ extern char dlx_test_upgrade_config[256];
 /* As dlx_test_stream_case(). */
 TCase *dlx_test_upgrade_case(const char *name);
 
-/* Put a new copy of the program in its place: of `size` bytes of it, or all if that is 0. */
+/* Replace the program by a new copy: of its first `size` bytes, or all if that is 0. */
 void dlx_test_upgrade_put(size_t size, unsigned mode);
 /* Put this text in a file's place. */
 void dlx_test_upgrade_write(const char *path, const char *text);
-/* Read what the daemon says, until it says this; nothing of what it said before is found later. */
+/* Read the daemon's output up to these words; later calls do not find earlier output. */
 void dlx_test_upgrade_await(const char *words);
 void dlx_test_upgrade_signal(int signum);
 /* SIGUSR2, and the daemon listens again. */

@@ -6,7 +6,7 @@
 
 #include "tests/harness/run.h"
 
-/* May this process do so? If not, says why: the test is skipped. */
+/* May this process become another user? If not, says why: the test is skipped. */
 bool dlx_test_user_may(void);
 
 /* In a child: become this user (0: stay root), in the folder of the fixtures' daemon, whose socket
