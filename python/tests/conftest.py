@@ -54,7 +54,7 @@ def alarm(handler=lambda *_: 1 / 0, after=0.05, every=0):
 
 @contextlib.contextmanager
 def stopped(process):
-    """It stands still."""
+    """The process stands still meanwhile."""
     process.send_signal(signal.SIGSTOP)
     try:
         yield
@@ -63,7 +63,7 @@ def stopped(process):
 
 
 def run_threads(works):
-    """All at once; what one of them raises is raised here."""
+    """Runs all at once; raises the exception of one of them here."""
     errors = []
 
     def run(work):
@@ -141,7 +141,7 @@ def tmp_path():
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path, monkeypatch):
-    """Nothing of the user's is looked at, and no daemon is started unasked."""
+    """No test uses the user's folders, or starts a daemon unasked."""
     run = tmp_path / "run"
     run.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(run))
@@ -156,7 +156,7 @@ def folders(tmp_path, monkeypatch):
 
 @pytest.fixture
 def nobody_else(folders):
-    """One that answers where everybody looks would be found instead of the test's own."""
+    """A daemon that answers at the machine's path would be found instead of the test's own."""
     for path in ("/run/dlpackd/dlpackd.sock", f"/tmp/dlpackd-{os.geteuid()}/dlpackd.sock"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as there:
             if there.connect_ex(path) == 0:
@@ -167,7 +167,7 @@ def nobody_else(folders):
 
 
 def processes_of(path):
-    """That have it in their command line."""
+    """The processes that have `path` in their command line."""
 
     def command(pid):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as f:
@@ -181,7 +181,7 @@ def processes_of(path):
 
 @contextlib.contextmanager
 def run_daemon(tmp_path):
-    """At tmp_path/s, until the end."""
+    """A daemon at tmp_path/s, until the end of the block."""
     ready, theirs = os.pipe()
     with open(tmp_path / "log", "wb") as log:
         process = subprocess.Popen(
@@ -265,7 +265,7 @@ def send(pair):
 
 
 def in_child(work):
-    """What work() returns as text, in a forked child."""
+    """The text that work() returns in a forked child."""
     r, w = os.pipe()
     pid = os.fork()
     if pid == 0:

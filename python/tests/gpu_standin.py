@@ -82,7 +82,7 @@ def finish():
 
 
 class Stream:
-    """Its own, that does not wait for the default stream. `handle` is an int."""
+    """A stream of its own, that does not wait for the default stream. `handle` is an int."""
 
     def __init__(self):
         at = C.c_void_p()
@@ -104,7 +104,7 @@ def launch(stream, function):
 
 
 class Gate:
-    """What is queued on the stream after it waits until it opens."""
+    """Work that is queued on the stream after the gate waits until the gate opens."""
 
     def __init__(self, stream):
         self.event, self.passed = threading.Event(), False
@@ -155,8 +155,8 @@ def end_capsule(capsule):
 
 
 class Array:
-    """Of uint32, all of this value. What __dlpack__ was asked for is in `asked`, how many exports
-    have ended in `deleted`.
+    """Elements of uint32, all of this value. `asked` has the arguments of __dlpack__, `deleted` the
+    number of exports that have ended.
     """
 
     def __init__(self, *shape, value=0, versioned=True, memory=None, offset=0, device=(2, 0)):
@@ -196,7 +196,7 @@ class Array:
 
 
 class Taken:
-    """What an object of another library gives by __dlpack__."""
+    """The tensor that an object of another library exports by __dlpack__."""
 
     def __init__(self, thing, **kwargs):
         capsule = thing.__dlpack__(**{"max_version": (1, 0), **kwargs})
@@ -218,8 +218,8 @@ class Taken:
 
 
 def waits(release):
-    """What has to end before what release() gives back is free: how often it waits for the device,
-    and how many streams it looks at.
+    """The work that release() waits for: how often it waits for the device, and how many streams it
+    checks.
     """
     before = calls("cuCtxSynchronize"), calls("cuStreamIsCapturing")
     release()

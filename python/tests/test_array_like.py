@@ -182,7 +182,7 @@ def test_a_tensor_is_iterated_over_as_an_array(send):
 
 
 def test_plain_bytes_are_taken_of_bytes_alone(send):
-    """PyTorch's asarray() asks for a buffer without shape and type, and would read it at will."""
+    """PyTorch's asarray() asks for a buffer without shape and type, and would take it for bytes."""
     for x in (b"12345678", np.int8([1, 2]), np.uint8(3)):
         assert zlib.crc32(send(x)) == zlib.crc32(send(x)[0]) == zlib.crc32(x)
     for x in (VALUES, VALUES[0, 0], np.uint8([[1]])):

@@ -39,7 +39,7 @@ class Library:
         self.n_deleted += 1
 
     def destroy(self, capsule):
-        if is_valid(capsule, self.name):  # nobody has consumed it
+        if is_valid(capsule, self.name):  # no consumer took it
             self.n_deleted += 1
 
     def capsule(self):
@@ -142,7 +142,7 @@ def test_a_capsule_that_describes_no_tensor_is_refused(pair, kind, member, value
 
 
 def test_a_tensor_of_another_major_version_is_refused_as_one_that_is_no_buffer(pair):
-    """As the array API says; and it is not about the daemon."""
+    """As the array API says; the error is not about the daemon."""
     for what in (pair[0].publish, pair[0].empty_like, dlx.tensor):
         library = Library(Versioned, version=(2, 0))
         capsule = library.capsule()

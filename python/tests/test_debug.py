@@ -58,7 +58,7 @@ dlx.debug(False); say(handler())
 
 @pytest.mark.parametrize("on", [True, False])
 def test_below_another_handler_debug_speaks_only_while_it_is_on(peer, on):
-    """That calls the one which was there before, as handlers of other libraries do."""
+    """A handler that calls the one before, as handlers of other libraries do."""
     p = peer(
         OTHER
         + f"""
@@ -87,7 +87,7 @@ view[0] = b"y"
 
 
 def test_debug_tells_a_forked_child_that_it_has_no_memory_of_its_parent(peer):
-    """Whether it reads or writes: it is not about writing."""
+    """Whether the child reads or writes: the text is not about writing."""
     p = peer(
         """
         import os, resource

@@ -95,7 +95,7 @@ def test_a_loop_for_two_publishers_ends_when_both_have_left(c, topics, way):
     with c.subscribe("b" if topics[0] == "b" else "b/*", timeout=PATIENCE, publishers=2) as sub:
         come_and_go(c, topics[0], b"1")
         assert next_text(sub, way) == b"1"
-        wait_until_alone(sub)  # nobody is there: the other one comes later
+        wait_until_alone(sub)  # no publisher is there: the other one comes later
         come_and_go(c, topics[1], b"2")
         assert next_text(sub, way) == b"2" and next_text(sub, way) is None
         assert next_text(sub, way) is None
@@ -168,7 +168,7 @@ def test_publish_waits_for_a_subscriber_that_it_requires(c, peer):
 
 
 def ends_with(sub, way):
-    """What the next take says."""
+    """The result of the next take: its bytes, or the type of its exception."""
     try:
         return next_text(sub, way)
     except (dlx.DaemonError, dlx.Timeout) as e:
@@ -178,7 +178,7 @@ def ends_with(sub, way):
 @pytest.mark.parametrize("stay", [True, False])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_dead_daemon_is_told_once_and_the_next_one_is_waited_for(tmp_path, way, stay):
-    """Nobody publishes: only then it keeps the subscription from going on."""
+    """Without a publisher: only then a dead daemon keeps the subscription from going on."""
     with run_daemon(tmp_path) as process:
         sub = dlx.connect(str(tmp_path / "s")).subscribe("a", timeout=PATIENCE, stay=stay)
         process.kill()
@@ -218,7 +218,7 @@ def test_a_dead_daemon_is_told_once_and_the_next_one_is_waited_for(tmp_path, way
 
 @pytest.mark.parametrize("way", ["take", "take_many", "take_async", "take_many_async"])
 def test_publisher_gone_says_why_there_is_no_other_publisher(c, way):
-    """Each time: the next calls have the same words."""
+    """The next calls have the same words."""
     with (
         c.publisher("a", on_full="block") as pub,
         c.subscribe("a", reliable=True, timeout=PATIENCE) as sub,

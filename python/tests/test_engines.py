@@ -18,7 +18,7 @@ LINE = re.compile(
 
 
 def run_engines(n_engines, n_versions, mib, n_requests=20, device="cpu"):
-    """What each engine served with, and the memory of all versions."""
+    """The versions that each engine served with, and the memory of all versions."""
     options = f"--device {device} --engines {n_engines} --versions {n_versions} --mib {mib:.0f}"
     command = [sys.executable, ENGINES, *options.split(), "--requests", str(n_requests)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3 * PATIENCE)
@@ -33,7 +33,7 @@ def run_engines(n_engines, n_versions, mib, n_requests=20, device="cpu"):
     assert all(n >= n_requests * v for _, v, n, *_ in lines[:-1]), said  # it served without a pause
     assert all(shared >= mib for *_, shared in lines), said
     (used,) = re.findall(rf"{n_versions} versions of {mib:.1f} MiB were in ([\d.]+) MiB", said)
-    # What is served, what comes next, and what an engine has yet to give back.
+    # The served version, the next one, and the one that an engine has yet to release.
     assert mib <= float(used) <= 3 * mib + 4, said
     return lines
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What exceptions say: in Python's names, and with what to do."""
+"""The texts of exceptions: with Python's names, and with what to do."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ DATA = np.arange(6, dtype=np.float32)
 
 
 def rows(text):
-    """Pairs of a call and what it raises: the type, and words of the text."""
+    """Pairs of a call and its exception: the type, and words of the text."""
     return re.findall(r"^(\S.*)\n((?: .*\n)+)", text, re.MULTILINE)
 
 

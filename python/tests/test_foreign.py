@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other programs write: metadata, names and structures that look like ours. Whatever they are,
-a message of them raises nothing but dlx.Error.
+"""Data of other programs: metadata, names and structures that look like ours. A message of any of
+them raises nothing but dlx.Error.
 """
 
 import json
@@ -66,7 +66,7 @@ def names(rng):
 
 
 def use(msg, pub):
-    """Each decoder of what the other program wrote."""
+    """Each decoder of the other program's data."""
     yield lambda: msg.meta
     yield lambda: msg.names
     yield lambda: repr(msg)
@@ -134,7 +134,7 @@ def test_a_structure_that_does_not_fit_is_passed_over(pair, monkeypatch):
 
 
 def test_the_name_of_a_program_is_any_bytes(c, peer):
-    """Who lists publishers and links sees the others, too."""
+    """Lists of publishers and links have the others, too."""
     other = peer(
         """
         import ctypes

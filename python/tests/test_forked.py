@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a forked child has of its parent's tensors: private memory, as the workers of PyTorch's
+"""The parent's tensors in a forked child: private memory, as the workers of PyTorch's
 DataLoader do, and nothing of libdlx.
 """
 

@@ -197,7 +197,7 @@ address.close()
 assert not hasattr(dlx.tensor(b"x"), "__cuda_array_interface__")
 n = calls("cuCtxSynchronize")
 del t, e  # its traceback has t
-assert calls("cuCtxSynchronize") == n + 1  # nobody said which stream used it
+assert calls("cuCtxSynchronize") == n + 1  # no stream was named as its user
 del msg
 pub.publish(Array(1))
 """)
@@ -308,7 +308,7 @@ taken = Taken(msg, stream=-1, dl_device=(2, 1))
 del msg
 assert taken.device == (2, 1) and taken.values() == [8] * 4
 taken.close()
-assert cuda.standin_contexts_made(1) == 0  # the machine's second one is nobody's business
+assert cuda.standin_contexts_made(1) == 0  # the machine's second one stays unused
 """,
         device=1,
         environment='os.environ["CUDA_VISIBLE_DEVICES"] = "1,0"\n',
@@ -382,8 +382,8 @@ pub.publish(b"x")
 
 
 def test_the_exchange_api_is_for_the_gpu_too(alone):
-    """What comes out by it says no stream: the device is waited for. What goes in by it is not
-    ready: __dlpack__ is asked.
+    """An export by it names no stream: its release waits for the device. An import by it is not
+    ready: publish() calls __dlpack__.
     """
     alone("""
 def give(array, ret):

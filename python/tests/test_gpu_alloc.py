@@ -49,7 +49,7 @@ d = pub.empty_like(model, device="cuda:0")
 assert list(d) == list(model) and {t.device for t in d.values()} == {"cuda:0"}
 assert [t.shape for t in d.values()] == [(3, 5), (5,), (2,), (0, 4)]
 assert [t.dtype for t in d.values()] == ["float32", "uint32", "uint8", "float16"]
-assert model["b"].asked[0]["stream"] == -1 and model["b"].deleted == 1  # nobody waited for it
+assert model["b"].asked[0]["stream"] == -1 and model["b"].deleted == 1  # no stream waited for it
 fill(d["w"], 1), fill(d["b"], 2)
 assert calls("cuMemCreate") == 1
 report = pub.publish(d, meta={"version": 1})
@@ -121,7 +121,7 @@ for n in (1, 2, 1):
         assert taken.device == (2, 0)
         taken.close()
     assert len(msg.tensors) == n
-# Whoever reads an address does not say when it is used no more.
+# A reader of an address does not say when it stops using it.
 y = pub.empty((2, 2), "uint32", device="cuda:0")
 interface = y.__cuda_array_interface__
 address, read_only = interface["data"]

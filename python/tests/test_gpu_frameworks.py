@@ -34,7 +34,7 @@ PRELUDE = (
 
 @pytest.fixture
 def gpu_peer(peer):
-    """Another process, with NumPy and what the tensors of these tests hold."""
+    """Another process, with NumPy and the content of the tensors of these tests."""
     return lambda code: peer(code, prelude=PRELUDE)
 
 
@@ -149,8 +149,8 @@ def test_a_library_publishes_and_another_takes(gpu_peer, gives, takes, is_set):
     ],
 )
 def test_streams_of_both_sides_are_waited_for(gpu_peer, name, stream, current):
-    """What a stream writes is there when take() returns; what a stream reads is there until it has
-    read it.
+    """Data that a stream writes are there when take() returns; data that a stream reads stay until
+    it has read them.
     """
     need(name)
     taker = gpu_peer(f"""
@@ -191,7 +191,7 @@ pub.close()
 
 
 def test_memory_comes_back_to_pytorch(gpu_peer):
-    """What is published is PyTorch's again when nobody holds it."""
+    """Published memory is PyTorch's again when no subscriber holds it."""
     need("torch")
     gpu_peer("""
 import torch
@@ -214,7 +214,7 @@ pub.close()
     os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") != "", reason="PYTORCH_CUDA_ALLOC_CONF is set"
 )
 def test_expandable_segments_outlive_their_process_or_are_refused_in_words(gpu_peer, monkeypatch):
-    """It depends on PyTorch's version whether their chunks allow descriptors."""
+    """Whether their chunks allow descriptors depends on PyTorch's version."""
     need("torch")
     taker = gpu_peer(TAKE_FROM_THE_DEAD)
     assert taker.hear() == "ready"

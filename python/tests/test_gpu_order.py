@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams that wait until what was taken is ready, while no CPU does, on the stand-in driver, as in
-test_gpu.py.
-
-Each story holds the publisher's stream. What would wait on the CPU fails after the time of calls to
-dlpackd, with dlx.Timeout.
+"""Streams that wait until a taken tensor is ready, while no CPU does, on the stand-in driver, as in
+test_gpu.py. Each story holds the publisher's stream. A wait on the CPU would fail after the time of
+calls to dlpackd, with dlx.Timeout.
 """
 
 import pytest
@@ -51,7 +49,7 @@ def end(*ends):
 
 @pytest.fixture
 def held(alone):
-    """As alone(), with what HELD has."""
+    """As alone(), with the code of HELD before."""
     return lambda code: alone(HELD + code + "\nend(pub, s)")
 
 
@@ -80,7 +78,7 @@ del copied
 """)
 
 
-# What take() was told and what the consumer passes, and which streams wait.
+# The stream of take(), that of the consumer, and which streams wait.
 WAYS = [("a", "a", "a"), ("a", "b", "ab"), (None, "b", "b"), ("a", -1, "a")]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams of GPUs: who waits for which when tensors are published, taken, exported, released."""
+"""Streams of GPUs: which waits for which when tensors are published, taken, exported, released."""
 
 import pytest
 from test_gpu import alone, gpu_peer, machine, pytestmark, two
@@ -120,8 +120,8 @@ stream.close()
     )
 
 
-# What take() was told, what the consumer passes; how often the device is waited for, and for how
-# many streams.
+# The stream of take(), that of the consumer; how often the device is waited for, and how many
+# streams.
 RELEASES = [
     ("None", {}, (0, 1)),
     ("None", {"stream": 1}, (0, 1)),
@@ -178,8 +178,8 @@ thread.start()
 until(lambda: calls("cuIpcCloseMemHandle") > n)
 gate.open()
 thread.join()
-# Of a capsule nobody waits; for the device, of a tensor whose address was given away, without the
-# GIL.
+# The release of a capsule does not wait; that of a tensor whose address was given away waits for
+# the device, without the GIL.
 for stream, release in ((a, "capsule"), (b, "capsule"), (b, "interface")):
     msg = s.take() if release == "capsule" else s.take(stream=-1)
     t = msg[0]

@@ -37,7 +37,7 @@ def start(folder, *command):
 
 
 def end(process):
-    """Waits for its end, which has to be a success; returns the lines that it printed."""
+    """Waits for the program's end, which has to be a success; returns its lines."""
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err.decode()
     return out.decode().splitlines()
@@ -227,7 +227,7 @@ def words_of_the_sources():
 
 
 def parts(text):
-    """What is fixed in a text: without the places where names and numbers go."""
+    """The fixed parts of a text, without the places where names and numbers go."""
     return [
         part.strip()
         for part in re.split(r"\.{3}|%[-.*0-9]*(?:l|z|h)*[a-zA-Z]", text)

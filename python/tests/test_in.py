@@ -273,4 +273,4 @@ def test_a_refused_buffer_is_released(pair):
         for _ in range(3):
             with pytest.raises(BufferError):
                 pair[0].publish(thing)
-        thing.release()  # fails while somebody has the buffer
+        thing.release()  # fails while the buffer is in use

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What interrupts a wait: handlers of signals, and other threads that close what waits. It counts
-as one wait, and needs no thread.
+"""Interrupted waits: by handlers of signals, and by other threads that close the handle. An
+interrupted wait counts as one, and needs no thread.
 """
 
 import os

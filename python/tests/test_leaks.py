@@ -81,8 +81,8 @@ class Mallinfo(ctypes.Structure):
 
 
 def count_all(*handles):
-    """What must not grow: references, then descriptors and maps; and what may a little: blocks of
-    Python, bytes of malloc.
+    """Counts that must not grow: references, then descriptors and maps; and that may grow a little:
+    blocks of Python, bytes of malloc.
     """
     libc = ctypes.CDLL(None)
     libc.mallinfo2.restype = Mallinfo

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an array is beside its elements, and no protocol tells: it is refused rather than lost
-without a word.
+"""Properties of an array that no protocol tells, beside its elements: such an array is refused, so
+that nothing is lost without a word.
 """
 
 import ctypes
@@ -42,7 +42,7 @@ def test_a_mask_is_not_lost(pair, name):
 
 
 def test_an_object_with_a_method_of_that_name_is_not_masked(pair):
-    """As pandas: it chooses elements."""
+    """As of pandas, which chooses elements."""
 
     class Chooses(np.ndarray):
         def mask(self, condition):

@@ -13,7 +13,7 @@ def nested(depth):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), [1, {"b": -float("inf")}]], ids=repr)
 def test_numbers_that_json_does_not_have_are_refused(pair, value):
-    """Others than Python could not read them."""
+    """Programs in other languages could not read them."""
     with pytest.raises(ValueError, match="metadata that JSON cannot hold"):
         pair[0].publish(b"x", meta={"a": value})
 

@@ -61,7 +61,7 @@ def test_no_warning_is_due_for_those_who_wait_on_purpose_or_have_had_a_message(c
     with c.subscribe("a") as sub, c.publisher("a") as pub:
         pub.wait(1, PATIENCE)
         assert sub.try_take() is None
-        sub._hint()  # somebody publishes it
+        sub._hint()  # there is a publisher
         assert sub._hint_after is not None
         pub.publish(np.ones(3))
         sub.take()

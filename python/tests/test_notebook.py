@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program or notebook is shown: tables of messages and tensors, warnings of copies."""
+"""Output for a program or notebook: tables of messages and tensors, warnings of copies."""
 
 import gc
 import warnings

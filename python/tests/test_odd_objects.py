@@ -85,7 +85,7 @@ def test_ctrl_c_while_a_dtype_is_asked_is_not_swallowed(pair, name):
 
 
 class Time(ctypes.c_uint8 * 8):
-    """Its buffer is that of numpy.datetime64."""
+    """An object with the buffer of numpy.datetime64."""
 
     @property
     def dtype(self):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which daemon is found, where one of them refuses this user: with a /run of the test's own, so it
-needs root.
+"""The daemon that is found where another one refuses this user: with a /run of the test's own,
+which needs root.
 """
 
 import os

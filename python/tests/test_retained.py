@@ -65,7 +65,7 @@ def test_retained_sets_outlive_their_publisher(c, peer):
 
 
 def test_how_long_messages_are_retained(c):
-    """0 would be without a limit to libdlx: it is refused. What has no end is."""
+    """0, which is without a limit to libdlx, is refused, and so is a time without an end."""
     with pytest.raises(ValueError, match='give "latched"'):
         c.publisher("a", retain=1, retain_for=0)
     for retain_for, stays in (

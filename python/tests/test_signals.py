@@ -57,7 +57,7 @@ QUESTIONS = {
 
 @contextlib.contextmanager
 def goes_on(daemon):
-    """What stopped it may have failed."""
+    """Continues a stopped daemon also when the test fails."""
     try:
         yield
     finally:
@@ -111,8 +111,8 @@ def test_ctrl_c_interrupts_every_question_to_the_daemon(daemon, peer, name):
 
 
 def test_an_answer_after_its_wait_has_ended_is_given_back(daemon):
-    """A question that was left is answered all the same; and a connection may be closed while it
-    is.
+    """The daemon answers a request whose caller has left; the connection may be closed
+    meanwhile.
     """
     with dlx.connect() as watcher:
         c = dlx.connect(timeout=PATIENCE)
@@ -217,7 +217,7 @@ hear()
     ],
 )
 def test_a_handler_may_drop_what_it_likes_while_its_thread_waits(daemon, c, peer, code):
-    """It leaves when the interrupted wait is over: libdlx holds a lock until then."""
+    """A dropped object leaves when the interrupted wait is over: libdlx holds a lock until then."""
     with goes_on(daemon):
         p, said = handles_while_it_waits(peer, daemon, f"{code}; goes_on(); say('handled')")
         assert said == ["handled"] and [x["topic"] for x in c.publishers()] == ["a"]
@@ -248,7 +248,7 @@ def test_a_call_that_ends_after_a_wait_does_not_change_its_error(daemon, peer):
     ],
 )
 def test_a_handler_may_not_wait_for_the_wait_that_it_interrupted(daemon, c, peer, code):
-    """But may ask by another connection; and what was refused works when the wait is over."""
+    """But another connection may ask; and the refused call works when the wait is over."""
     code = f"""
     try: {code}
     except dlx.InUse as e: say(e)

@@ -50,7 +50,7 @@ def test_a_tensor_in_shared_memory_is_passed_without_a_copy(pair):
 
 
 def test_a_view_of_memory_of_the_publisher_is_copied_with_a_warning_once(pair):
-    """Whose dlx.Tensor is gone, as in x = torch.from_dlpack(pub.empty(...))."""
+    """A view whose dlx.Tensor is gone, as in x = torch.from_dlpack(pub.empty(...))."""
     pub, sub = pair
     view = np.asarray(pub.zeros((4, 5)))
     with pytest.warns(dlx.CopyWarning, match="message 1 was copied, though 1 .* memory of empty"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strides of received tensors, by the eyes of those who look at them: also those of dimensions of
+"""Strides of received tensors, as their consumers see them: also those of dimensions of
 size 1 and of empty tensors, which no element depends on.
 """
 
@@ -21,7 +21,7 @@ def row_major(shape):
 
 
 def ways_in(pub, shape):
-    """What can be published as a tensor of this shape, by name."""
+    """Objects that can be published as a tensor of this shape, by name."""
     x = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
     own = pub.empty(shape)
     np.asarray(own)[...] = x

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stubs and docstrings say what is there; error codes, counters and what the daemon tells are
-the same in C, in Python and in the JSON of dlxctl.
+"""The stubs and docstrings match the module; error codes, counters and the daemon's lists are the
+same in C, in Python and in the JSON of dlxctl.
 """
 
 import ast

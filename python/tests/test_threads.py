@@ -17,7 +17,7 @@ def raises(use):
 
 
 def test_a_tensor_that_another_thread_publishes_is_not_looked_at(c):
-    """libdlx may free what describes it, without the GIL."""
+    """libdlx may free the tensor's description, without the GIL."""
     with blocking(c, max_held=1) as (pub, sub):
         with pytest.raises(dlx.Timeout):
             while True:

@@ -48,7 +48,7 @@ def test_functions_of_torch_that_would_write_to_read_only_memory_are_refused(tor
 
 
 def test_a_function_is_refused_by_the_tensors_that_it_writes_to(monkeypatch, send):
-    """As PyTorch asks, which need not be there."""
+    """As PyTorch calls it; PyTorch need not be installed."""
     module = types.ModuleType("torch")
     module.from_dlpack = np.asarray
     monkeypatch.setitem(sys.modules, "torch", module)

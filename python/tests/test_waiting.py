@@ -169,7 +169,9 @@ def test_closing_lets_go_of_what_select_found(c):
 
 @pytest.mark.parametrize("timeout", [None, PATIENCE])
 def test_select_looks_again_by_itself(several, monkeypatch, timeout):
-    """close() of another thread can end what poll() sleeps on without waking it."""
+    """close() of another thread can close the descriptor that poll() sleeps on without waking
+    it.
+    """
     *_, x, y = several
     waits = []
 

@@ -46,7 +46,7 @@ def pattern(dtype):
 
 
 def expected(dtype, layout):
-    """What arrives, row-major: bytes and shape."""
+    """The received data, row-major: bytes and shape."""
     raw, size = pattern(dtype), item_size(dtype)
     a, b, c = SHAPE
     ranges = {

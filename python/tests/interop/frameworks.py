@@ -414,7 +414,7 @@ class Nanobind(Framework):
 
 
 class MXNet(Framework):
-    """Takes and gives bare capsules of before 1.0. Its last release wants an older NumPy: an
+    """Takes and gives bare capsules of before 1.0. The last release wants an older NumPy, so an
     environment of its own.
     """
 

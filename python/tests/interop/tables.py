@@ -128,7 +128,7 @@ def tables(results):
                 for n, x in results["frameworks"].items()
             ],
         ),
-        "## Who takes from whom\n\nHow many tensors arrived with the right values, of how many "
+        "## Producers and consumers\n\nHow many tensors arrived with the right values, of how many "
         "were sent. The others were refused.\n",
         table(
             ["gives \\ takes", *names], [[p, *(cell(results, p, c) for c in names)] for p in names]
@@ -153,5 +153,5 @@ def tables(results):
                 [[name[i], *(given(results, p, *k) for p in names)] for i, k in enumerate(keys)],
             ),
         ]
-    parts += ["## What was refused, and why\n", refused(list(refusals(results)))]
+    parts += ["## Refusals, and why\n", refused(list(refusals(results)))]
     return "\n".join(parts)

@@ -82,12 +82,12 @@ def test_a_worker_that_crashes_is_told_and_replaced(c):
         (b"\1\0\1\1", "bool", "uint8", "good"),  # it got better
         (b"\1\0\1\1", "uint8", "uint8", "good"),  # it is as it was
         (b"\1\0\1\1", "int8", "uint8", "WRONG"),
-        (b"\1\0\1\1", "uint8", "bool", "WRONG"),  # nobody said that it may
+        (b"\1\0\1\1", "uint8", "bool", "WRONG"),  # no rename to bool is known
         (b"\0\0\1\1", "bool", "uint8", "WRONG"),
     ],
 )
 def test_a_framework_may_get_better(pair, monkeypatch, sent, as_type, renamed, outcome):
-    """One that gave a type as another one may give it as itself from a later version on."""
+    """A framework that gave a type as another one may give it as itself from a later version on."""
     pub, sub = pair
     monkeypatch.setattr(exchange, "expected", lambda dtype, layout: (bytes([1, 0, 1, 1]), (4,)))
     pub.publish(_dlx.tensor_from_bytes(sent, (4,), as_type))
