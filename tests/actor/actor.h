@@ -25,19 +25,19 @@
 enum actor_phase {
     ACTOR_RUN,
     ACTOR_PUBLISHERS_END, /* SIGUSR1: publishers close, and nothing new begins */
-    ACTOR_DRAIN,          /* SIGUSR2: subscriptions take until nobody is there any more */
+    ACTOR_DRAIN,          /* SIGUSR2: subscriptions take until no publisher is there any more */
     ACTOR_END,            /* SIGTERM: everything closes as it is */
 };
 
 extern struct actor {
     const char *name, *socket;
     struct actor_ledger *ledger;
-    bool injected;     /* somebody lets calls fail: any error is possible, and has words */
+    bool injected;     /* a tool lets calls fail: any error is possible, and has words */
     bool strict;       /* no error is possible */
     _Atomic int phase; /* enum actor_phase */
 } actor;
 
-/* What a thread plays with. */
+/* The objects of one thread. */
 struct actor_part {
     struct dlx_client *client;
     struct actor_object *object;
@@ -65,7 +65,7 @@ bool actor_once_in(struct actor_part *part, uint64_t n);
 
 /* For as long as it takes; NULL: the end came first. */
 struct dlx_client *actor_connect(void);
-/* One that nobody else sees. */
+/* A ledger of this process alone. */
 struct actor_ledger *actor_ledger_new(void);
 /* The next one of the ledger; NULL: it is full. */
 struct actor_object *actor_object_new(enum actor_kind kind);
@@ -73,8 +73,8 @@ struct actor_object *actor_object_new(enum actor_kind kind);
 /* ---- what messages are made of (payload.c) --------------------------------------------------- */
 
 /*
- * Every byte of a payload follows from a seed, so that whoever takes it can tell whether it is
- * whole. Who published it, and which message it is:
+ * Every byte of a payload follows from a seed, so that its subscriber can tell whether it is whole.
+ * Who published it, and which message it is:
  *
  *   one tensor      a header at its beginning, the pattern behind it
  *   one, empty      the shape: 0, key, seq
@@ -91,7 +91,7 @@ struct actor_header {
 };
 
 void actor_fill(void *data, uint64_t size, uint64_t seed);
-/* Who published it, and is all of it right? Faults if not. */
+/* Reads which publisher sent the message, and faults unless all of it is right. */
 struct actor_header actor_header_of(const struct dlx_message *m);
 void actor_check(const struct dlx_message *m, const char *when);
 uint64_t actor_bytes(const struct dlx_message *m);

@@ -3,7 +3,7 @@
 #define DLX_ACTOR_LEDGER_H
 
 /*
- * What an actor has done, in a file that outlives it: $ACTOR_LEDGER_FD is its descriptor. Numbers
+ * The record of an actor, in a file that outlives it: $ACTOR_LEDGER_FD is its descriptor. Numbers
  * of the host; one writer a word. ledger.py has the same layout.
  *
  *   0     struct actor_head
@@ -33,12 +33,12 @@ enum actor_state {
     ACTOR_DRAINED, /* a subscription that was closed after its last publisher was gone */
 };
 
-/* What the process of a story does (tests/fail/faults). */
+/* The stages of a story's process (tests/fail/faults). */
 enum actor_scene {
     ACTOR_STARTING,
     ACTOR_STREAMING, /* messages flow */
     ACTOR_FINISHED,  /* a publisher: everything is published; others: about to exit */
-    ACTOR_WAITING,   /* a publisher: for somebody to join */
+    ACTOR_WAITING,   /* a publisher: for a subscriber to join */
 };
 
 /* Any process has one, also dlpackd and dlxctl: libfaultalloc.so writes to it. */
@@ -60,7 +60,7 @@ struct actor_head {
     int32_t fds, maps; /* that it has more at its end than at its beginning */
 };
 
-/* What a subscription got from one publisher. */
+/* The messages that a subscription got from one publisher. */
 struct actor_key {
     uint64_t key;       /* 0: unused */
     uint64_t start;     /* the number before the first that was taken or reported */

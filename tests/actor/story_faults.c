@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The story of tests/fail/faults, in which one call fails, or somebody is killed or stopped. A call
- * that fails is told and made again: one fault costs at most an error.
+ * The story of tests/fail/faults, in which one call fails, or one process is killed or stopped. A
+ * call that fails is told and made again: one fault costs at most an error.
  *
  * On faults/main a publisher waits for two subscribers, and publishes LAST messages of many sizes,
  * sets and copies among them. In between it has a second publisher, on faults/side, with a small
@@ -56,7 +56,7 @@ static void add_usage(int sign)
     head->fail_count = fail_count;
 }
 
-/* Between these two marks (a system call that nobody else makes) the library is at work. */
+/* Between these two marks (a system call that no other code makes) the library is at work. */
 static void begin(void)
 {
     head = &actor.ledger->head;
@@ -119,7 +119,7 @@ static bool input_has_ended(int timeout_ms)
     return poll(&in, 1, timeout_ms) == 1;
 }
 
-/* Returns false when nobody needs it any more. */
+/* Returns false when no subscriber needs the message any more. */
 static bool wait_for_subscribers(struct actor_publisher *p)
 {
     int r;
@@ -135,7 +135,7 @@ static bool wait_for_subscribers(struct actor_publisher *p)
     return true;
 }
 
-/* B leaves and comes back about now: three have joined then. It may be unable to. */
+/* B leaves and comes back about now: three have joined then. B may be unable to. */
 static void wait_for_b(struct actor_publisher *p)
 {
     struct dlx_event event = {.size = sizeof event};
@@ -159,7 +159,7 @@ static uint32_t n_arenas(struct actor_publisher *p)
     return stats.n_arenas;
 }
 
-/* What the daemon keeps is the newest. A daemon that has ended since has kept nothing. */
+/* The daemon keeps the newest message. A daemon that has ended since has kept nothing. */
 static void get_retained(struct actor_part *part)
 {
     struct dlx_message *m = NULL;
@@ -247,8 +247,8 @@ int actor_play_publisher(void)
     }
     part.object->depth = list_publishers(&part).depth;
     set_scene(ACTOR_FINISHED);
-    /* It calls the library: else a new daemon would not hear of it. What it published before that
-     * daemon came is not for newcomers, so it says the end again. */
+    /* The publisher calls the library: else a new daemon would not hear of it. Its messages from
+     * before that daemon are not for newcomers, so it says the end again. */
     for (uint64_t i = LAST + 1; !input_has_ended(0);) {
         int r = dlx_publisher_wait(p.p, UINT32_MAX, ACTOR_SECOND / 5);
         if (r != DLX_E_TIMEOUT)
@@ -278,7 +278,7 @@ static void subscribe(struct follower *f)
     (void)actor_join(&f->in, &args);
 }
 
-/* What is held stays valid. */
+/* Held messages stay valid. */
 static void subscribe_again(struct follower *f)
 {
     actor_leave(&f->in);

@@ -30,7 +30,7 @@
 #define PATIENCE_NS  (10 * ACTOR_SECOND)
 #define MESSAGE_SIZE 64
 
-/* What a process measured, in memory that it shares with its parent. */
+/* The measurements of a process, in memory that it shares with its parent. */
 struct samples {
     _Atomic uint32_t n;
     uint32_t n_read; /* by the parent */
@@ -93,7 +93,7 @@ static uint64_t newest_of(const struct actor_object *o)
 }
 
 /* Messages of a publisher and of the one that replaced it may mix; those of the next one come when
- * the first one's have all come. What the first one sent before may be missing. */
+ * the first one's have all come. Earlier messages of the first one may be missing. */
 static void check_order(const struct actor_object *o)
 {
     uint64_t newest = newest_of(o);

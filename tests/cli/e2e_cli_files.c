@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* dlxctl and files that cannot be written, and pipes that nobody reads from or writes to. */
+/* dlxctl and files that cannot be written, and pipes without a reader or writer. */
 
 #include "tests/cli/harness_cli_case.h"
 #include <limits.h>
@@ -104,7 +104,7 @@ static const struct pipe_case {
     {{"pub", "other", "fifo"}, SYS_ppoll},
 };
 
-/* Nobody reads from it, or writes to it, and nobody ever will. */
+/* The pipe has no reader, or writer, and never gets one. */
 LOOP_TEST(a_command_that_waits_for_the_other_end_of_a_pipe_ends_by_one_signal, 0,
           2 * (int)DLX_ARRAY_SIZE(pipe_cases))
 {

@@ -33,7 +33,7 @@ static struct dlx_subscription *subscribe(const char *topic, bool reliable)
     return dlx_test_stream_subscribe(c, topic, SUBSCRIBE(.reliable = reliable, .max_held = 2));
 }
 
-/* Until somebody takes a message. */
+/* Waits until a subscriber takes a message. */
 static void *publish_once_there_is_room(void *p)
 {
     ok(dlx_publish(p, dlx_test_stream_alloc(p, 12, 0), PUBLISH(.timeout_ns = PATIENCE), NULL));
@@ -55,7 +55,7 @@ static int wait_for_blocking_link(const struct dlx_publisher_info *p, void *user
     return r;
 }
 
-/* A message more for topic lidar, whose publisher waits for room until somebody takes one. */
+/* Publishes one more message on lidar, whose publisher waits until a subscriber takes one. */
 static pthread_t publish_and_block(struct dlx_publisher *p)
 {
     pthread_t thread = dlx_test_stream_thread(publish_once_there_is_room, p);
@@ -74,7 +74,7 @@ static const json_t *link_of(const json_t *info)
     return json_array_get(json_object_get(publisher_of(info), "links"), 0);
 }
 
-/* What dlxctl is to note of each of three topics. */
+/* The notes that dlxctl must print for each of three topics. */
 struct noted {
     bool blocked;
     int behind, full, have_lost;
@@ -89,7 +89,7 @@ static void check_noted(const json_t *row, const struct noted *expected)
     ck_assert_int_eq(dlx_test_cli_integer(row, "have_lost"), expected->have_lost);
 }
 
-/* It is hung, or busy elsewhere: it makes no call. */
+/* The subscriber is hung, or busy elsewhere: it makes no call. */
 TEST(ls_and_info_show_what_a_subscriber_that_takes_nothing_has_lost)
 {
     auto_publisher *p = new_publisher("cam/front", DLX_ON_FULL_DROP);
@@ -105,8 +105,8 @@ TEST(ls_and_info_show_what_a_subscriber_that_takes_nothing_has_lost)
 
 /*
  * Of cam/front, one subscriber keeps up, one has lost messages, and one has and is full. The
- * reliable one of lidar holds one message of two, and is slow: its publisher waits. That of quiet
- * is full, but there is room for what follows.
+ * reliable one of lidar holds one message of two, and is slow: its publisher waits. The one of
+ * quiet is full, but there is room for more messages.
  */
 TEST(ls_and_info_note_who_is_in_the_way)
 {
@@ -167,7 +167,7 @@ TEST(ls_and_info_tell_how_many_messages_could_not_be_published)
     ck_assert_int_eq(dlx_test_cli_integer(json_array_get(topics, 0), "refused"), 3);
 }
 
-/* It makes no call, so it does not answer the daemon's offer. */
+/* The subscriber makes no call, so it does not answer the daemon's offer. */
 TEST(a_subscriber_that_is_about_to_join_is_shown)
 {
     auto_publisher *p = new_publisher("cam/front", DLX_ON_FULL_DROP);

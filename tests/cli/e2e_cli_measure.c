@@ -11,8 +11,8 @@ TEST(on_a_terminal_silence_ends_hz_too)
     has(hz.err, ": a: no message within 1.1");
 }
 
-/* --timeout is for a publisher that is silent for so long. One that is slower than --duration, or
- * than the line that a terminal shows each second, is no failure. */
+/* --timeout is for a publisher that is silent for that time. A publisher that is slower than
+ * --duration, or than the line that a terminal shows each second, is no failure. */
 LOOP_TEST(a_publisher_that_is_slower_than_the_measurement_is_not_silent, 0, 2)
 {
     auto_client *c = dlx_test_stream_connect();
@@ -36,7 +36,7 @@ static void wait_until_asleep(const struct dlx_publisher *p)
     }
 }
 
-/* What has no end of its own ends well by Ctrl-C; but not if nothing came, and never without a
+/* A command without an end ends well by Ctrl-C; but not if no message came, and never without a
  * word. */
 LOOP_TEST(ctrl_c_before_the_first_message_is_a_failure, 0, 2)
 {
@@ -131,7 +131,7 @@ static void end(struct story *story)
 }
 #define auto_story DLX_TEST_AUTO(end) struct story
 
-/* What `dlxctl holds --json` lists of each of them. */
+/* A row of `dlxctl holds --json`. */
 struct row {
     const char *topic;
     int held, max_held;
@@ -192,7 +192,7 @@ TEST(holds_is_a_table_for_people)
     has(all.out, "latest");
 }
 
-/* Its memory stays until its subscribers have taken all, also while they hold nothing. */
+/* A publisher's memory stays until its subscribers have taken all, even if they hold nothing. */
 TEST(holds_lists_who_keeps_the_memory_of_a_publisher_that_has_gone)
 {
     auto_story story = begin();

@@ -28,7 +28,7 @@ TEST(messages_that_could_not_go_out_do_not_follow_all_at_once)
     dlx_test_cli_finish(&pub, 0);
 }
 
-/* What this program, which is dlxctl then, retains is dropped before it looks. */
+/* This program, as dlxctl, drops its retained messages before it looks. */
 static bool is_dropped;
 
 int __real_dlx_list_publishers(struct dlx_client *c, const char *topic, dlx_publisher_info_fn fn,

@@ -2,7 +2,7 @@
 /* dlxctl and sets that no dlxctl publishes, and what libdlx has of one that it does. */
 #include "tests/cli/harness_cli_case.h"
 
-/* What the set has under this name. */
+/* The tensor of the set with this name. */
 static const DLTensor *tensor_of(struct dlx_message *m, const char *name)
 {
     uint32_t i = 0;

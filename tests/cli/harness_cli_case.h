@@ -2,7 +2,7 @@
 #ifndef DLX_TESTS_HARNESS_CLI_CASE_H
 #define DLX_TESTS_HARNESS_CLI_CASE_H
 
-/* What the stories of dlxctl have in common: the daemon of stream.h, programs that ask it, and a
+/* The common part of the stories of dlxctl: the daemon of stream.h, programs that ask it, and a
  * folder for files. */
 
 #include "tests/harness/cli.h"
@@ -25,16 +25,16 @@ struct dlx_test_cli dlx_test_cli_ended(int status, const char *const *words);
     dlx_test_cli_run_on_screen(dlx_test_stream_daemon.path, columns, status,                       \
                                DLX_TEST_WORDS(__VA_ARGS__))
 
-/* What dlxctl wrote to its standard output or standard error has this text, or has not. */
+/* The output of dlxctl, standard or error, must have this text, or must not. */
 #define has(output, text) ck_assert_msg(strstr(output, text), "\"%s\" lacks \"%s\"", output, text)
 #define has_not(output, text)                                                                      \
     ck_assert_msg(!strstr(output, text), "\"%s\" has \"%s\"", output, text)
 
 /*
- * What it printed is to be tests/data/cli/<name>, but for what differs from run to run: in that
- * file PID stands for the pid of this process, UID for a uid, N for a number of seven digits or
- * more, TIME for a time, and two spaces for more of them. `make golden` makes the file anew: look
- * at the difference then.
+ * The output must be tests/data/cli/<name>, but for what differs from run to run: in that file PID
+ * stands for the pid of this process, UID for a uid, N for a number of seven digits or more, TIME
+ * for a time, and two spaces for more of them. `make golden` makes the file anew: look at the
+ * difference then.
  */
 void dlx_test_cli_golden(const struct dlx_test_cli *cli, const char *name);
 json_int_t dlx_test_cli_integer(const json_t *json, const char *key);

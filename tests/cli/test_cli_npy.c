@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* .npy headers: what NumPy writes, what others write, and what nobody should. */
+/* .npy headers of NumPy, of other programs, and malformed ones. */
 #include "cli/npy.h"
 #include "tests/harness/cli.h"
 #include "tests/harness/run.h"

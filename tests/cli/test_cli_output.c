@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What people read: numbers, tables, text of others, rates; and the names and contents of saved
+/* Output for people: numbers, tables, text of others, rates; and the names and contents of saved
  * files. */
 #include "cli/describe.h"
 #include "cli/npy.h"
@@ -239,7 +239,7 @@ TEST(a_column_without_content_is_left_out_and_no_line_ends_in_spaces)
     table_free(t);
 }
 
-/* What may be left out goes first, then texts are cut, and topics never. */
+/* A table first leaves out columns that it may, then cuts texts, and never topics. */
 TEST(tables_leave_out_what_matters_less_and_say_so)
 {
     static const struct table_column columns[] = {{"TOPIC", TABLE_LEFT, false, 0},
@@ -358,7 +358,7 @@ TEST(rates_come_from_the_last_messages)
     ck_assert(s.n_messages == 6 && s.n_window == 5);
     ck_assert(fabs(s.mean_hz - 50) < 1e-9 && fabs(s.max_hz - 100) < 1e-9);
     ck_assert(fabs(s.min_hz - 1e9 / 3e7) < 1e-9 && fabs(s.jitter_ns - 1e7) < 1e-3);
-    /* the first came before the time that is looked at */
+    /* the first came before the measured time */
     ck_assert(fabs(s.bytes_per_s - 3800 / 0.08) < 1e-6);
     ck_assert(s.n_bytes == 3801 && s.bytes_min == 0 && s.bytes_max == 1100);
     ck_assert(fabs(s.bytes_mean - 760) < 1e-9);

@@ -10,7 +10,7 @@
 #include "tests/harness/run.h"
 #include <sys/prctl.h>
 
-/* What each of them saves. */
+/* The file that each of them saves. */
 static const char *path;
 
 static const int signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2, SIGTERM, SIGXCPU};
@@ -84,8 +84,8 @@ LOOP_TEST(a_signal_that_is_ignored_changes_nothing, 0, N_SIGNALS)
     ck_assert_uint_eq(dlx_test_n_files(), 1);
 }
 
-/* What save_file() asks for, in this order: 'f' for a file whose name is not there yet, 'F' for one
- * whose name is, 'd' for the folder. It stands in for that of libc. */
+/* The calls of fsync(), in their order: 'f' for a file whose name is not there yet, 'F' for one
+ * whose name is, 'd' for the folder. The function stands in for that of libc. */
 static char synced[8];
 static int sync_error;
 

@@ -164,7 +164,8 @@ static size_t put(uint8_t *at, uint64_t value, size_t size)
     return size;
 }
 
-/* What both headers of a member have, from the version to the lengths. The checksum is wrong. */
+/* The common part of both headers of a member, from the version to the lengths. The checksum is
+ * wrong. */
 static size_t put_common(uint8_t *at, size_t content)
 {
     enum { DATE = 0x21 };
@@ -226,7 +227,7 @@ static size_t make_npz(uint8_t *zip, const char *shape, size_t size)
     return at + put(zip + at, 0, 2);
 }
 
-/* Its header is read again with the data, for whose memory the first one counted. */
+/* dlxctl reads the header again with the data, for whose memory the first one counted. */
 TEST(an_array_of_npz_that_changes_while_it_is_read_is_refused)
 {
     enum { SIZE = 64 << 10 };

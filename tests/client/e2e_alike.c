@@ -76,7 +76,7 @@ static DLManagedTensorVersioned *alloc(struct dlx_publisher *p, const struct kin
 {
     DLManagedTensorVersioned *t = NULL;
     ok(dlx_alloc(p, SPEC(.dtype = dtype_of(kind), .ndim = kind->ndim, .shape = kind->shape), &t));
-    /* Whatever its last user did to it. */
+    /* Whatever the last user of the block did to the tensor. */
     ck_assert_int_eq(t->dl_tensor.ndim, kind->ndim);
     ck_assert_uint_eq(t->flags, 0);
     int64_t stride = 1;
@@ -217,7 +217,7 @@ LOOP_TEST(every_kind_follows_every_other, 0, 4)
         }
 }
 
-/* What those before were like says nothing about the place of this one. */
+/* A tensor may be like the last one, and not fit into its place. */
 LOOP_TEST(a_message_like_the_last_may_still_lie_where_it_cannot, 0, 4)
 {
     const bool lags = _i & 1, beyond = _i & 2;
@@ -243,7 +243,7 @@ LOOP_TEST(a_message_like_the_last_may_still_lie_where_it_cannot, 0, 4)
     fails(dlx_take(x.s, PATIENCE, &m), DLX_E_BAD_PEER, beyond ? "arena" : "offset 8");
 }
 
-/* What dlx_alloc() is asked for decides, not what was there before: also when it cannot be. */
+/* dlx_alloc() goes by its spec, not by the last tensor: also for an impossible spec. */
 TEST(a_spec_that_cannot_be_is_refused_after_one_that_can)
 {
     static const int64_t negative = -1, n = 12;

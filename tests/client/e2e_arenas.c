@@ -14,7 +14,7 @@
 
 static const struct dlx_publisher_args one = {.size = sizeof one, .history = 1};
 
-/* What the subscription has mapped of its publisher's arenas. */
+/* The bytes of its publisher's arenas that the subscription has mapped. */
 static uint64_t mapped_bytes(const struct dlx_subscription *s)
 {
     uint64_t bytes = 0;
@@ -108,7 +108,7 @@ TEST(a_burst_leaves_what_the_next_one_may_need)
     ck_assert_uint_eq(charged_bytes(c), bytes);
 }
 
-/* One of 2 MiB and one of `mib` MiB are there, and nothing is in them. */
+/* Makes an arena of 2 MiB and one of `mib` MiB, with nothing in them. */
 static struct dlx_publisher *make_empty_arenas(struct dlx_client *c, int64_t mib)
 {
     struct dlx_publisher *p = dlx_test_stream_publisher(c, "test/a", &one);
@@ -152,7 +152,8 @@ TEST(a_steady_stream_keeps_its_arenas)
     dlx_test_stream_unref_messages(held, 3);
 }
 
-/* Its parts are small and its manifest is large: dlx_alloc_set() has made room for all of it. */
+/* The parts of the set are small and its manifest is large: dlx_alloc_set() makes room for all of
+ * it. */
 TEST(a_set_lies_in_one_arena_with_its_manifest)
 {
     enum { N_TENSORS = 20000 };
@@ -189,7 +190,7 @@ TEST(without_a_daemon_a_large_tensor_goes_where_it_fits)
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
 }
 
-/* It is waited for once, not for each message. */
+/* The publisher waits for the daemon once, not for each message. */
 TEST(a_daemon_that_does_not_answer_is_not_asked_each_time)
 {
     auto_client *c = NULL;
@@ -225,8 +226,8 @@ static void drop(struct dlx_test_pair *x, uint32_t arena)
     dlx__subscription_read_notifications(x->s);
 }
 
-/* It is unmapped although others are held, and not while it is held itself, whatever the publisher
- * says. */
+/* The subscriber unmaps the arena although it holds messages in others, but not while it holds one
+ * there, whatever the publisher says. */
 TEST(a_dropped_arena_stays_mapped_for_what_lies_in_it_alone)
 {
     auto_pair x = dlx_test_pair_make(&one, NULL);

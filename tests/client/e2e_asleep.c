@@ -25,7 +25,8 @@ static pid_t spawn_reader(void)
     return dlx_test_fork_wait_ready(&child);
 }
 
-/* What they hold, and who stays, among the many who come and go. */
+/* The messages that subscribers hold, and the subscribers that stay, among the many that come and
+ * go. */
 enum { MANY = 1000, N_HELD = MANY / 50, N_STAY = MANY * 3 / 10 };
 
 /* Subscribes, and takes a message. */
@@ -46,7 +47,7 @@ static struct dlx_message *read_and_leave(struct dlx_client *c)
 
 static const struct dlx_publisher_args shallow = {.size = sizeof shallow, .retain = 4, .depth = 8};
 
-/* No room was wanting, and nobody is there any more. */
+/* There was always room, and no subscriber is there any more. */
 static void check_nobody(struct dlx_publisher *p)
 {
     struct dlx_publisher_stats stats = dlx_test_stream_stats(p);
@@ -54,7 +55,7 @@ static void check_nobody(struct dlx_publisher *p)
     ck_assert_uint_eq(stats.n_subscribers, 0);
 }
 
-/* The publisher waits for nobody: what is behind its depth is dropped. */
+/* The publisher waits for no subscriber: messages behind its depth are dropped. */
 static void publish_many(struct dlx_publisher *p, int64_t first)
 {
     for (int64_t i = first; i < first + 300; i++)
@@ -83,13 +84,14 @@ TEST(a_thousand_come_and_go_while_the_publisher_sleeps)
         else
             dlx_subscription_unref(attach(other));
     }
-    /* It wakes up. */
+    /* The subscriber wakes up. */
     dlx_test_stream_publish(p, 100, 5);
     for (int i = 0; i < N_STAY; i++) {
         dlx_test_stream_expect_all(stay[i], 100, 2, 5);
         dlx_subscription_unref(stay[i]);
     }
-    /* Nobody whom it does not know holds anything: it goes on, and what is held is as it was. */
+    /* The publisher knows each subscriber that holds a message: it goes on, and held messages stay
+     * as they were. */
     publish_many(p, 6);
     for (int i = 0; i < N_HELD; i++) {
         dlx_test_stream_check(held[i], 100, 4);
@@ -129,7 +131,8 @@ static void come_and_go(struct guests *g)
     }
 }
 
-/* Those who stay have not taken these, or know that they missed them; what is held is as it was. */
+/* Subscribers that stay have not taken these messages, or know that they missed them; held ones are
+ * as they were. */
 static void check_guests(struct guests *g, int64_t first, int64_t last)
 {
     for (int i = 0; i < N_LEFT; i++) {
@@ -152,7 +155,7 @@ static void guests_leave(struct guests *g)
     dlx_client_unref(g->c);
 }
 
-/* Those who stay find nothing more. */
+/* Subscribers that stay find no more messages. */
 static void check_end(struct guests *g, int64_t timeout_ns, int code)
 {
     for (int i = 0; i < N_LEFT; i++) {
@@ -161,8 +164,8 @@ static void check_end(struct guests *g, int64_t timeout_ns, int code)
     }
 }
 
-/* Those that are left were told of by nobody: the publisher goes on where they hold nothing, and
- * they go on with it. */
+/* No daemon told of the subscribers that are left: the publisher goes on where they hold no
+ * message, and they go on with it. */
 LOOP_TEST(a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleeps, 0, 2)
 {
     auto_client *c = dlx_test_stream_connect();
@@ -174,7 +177,7 @@ LOOP_TEST(a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleeps
         dlx_test_daemon_kill(&dlx_test_stream_daemon);
     else
         ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
-    /* That all bells hung up but those that the publisher has is not its end. */
+    /* The publisher goes on although only its own ends of the bells are open. */
     check_guests(&guests, 2, 4);
     check_end(&guests, SECOND / 50, DLX_E_TIMEOUT);
     /* Nothing can be freed, but there is room: the stream goes on, to all. */
@@ -182,7 +185,7 @@ LOOP_TEST(a_daemon_that_ends_leaves_all_who_are_there_to_a_publisher_that_sleeps
     check_guests(&guests, 5, 5);
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
     publish_many(p, 6);
-    for (int i = 0; i < N_LEFT; i++) { /* what they hold, nobody has written to */
+    for (int i = 0; i < N_LEFT; i++) { /* held messages were not overwritten */
         uint64_t seq = 5;
         dlx_test_stream_check(guests.held[i], 100, 4);
         while (seq < 305) {
@@ -238,7 +241,7 @@ TEST(messages_that_a_reliable_subscriber_loses_with_its_daemon_are_counted)
     ck_assert_uint_eq(stats.taken + stats.lost, LAST);
 }
 
-/* It wakes up for one message, and sleeps on. */
+/* Each subscriber wakes up for one message, and sleeps on. */
 TEST(all_who_sleep_are_woken_for_a_single_message)
 {
     enum { N_SLEEP = 500 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * What fails leaves nothing behind, however often it fails: no shared memory, no descriptor, no
+ * A failed call leaves nothing behind, however often it fails: no shared memory, no descriptor, no
  * message, no held message. A caller's tensors stay the caller's.
  */
 
@@ -229,7 +229,8 @@ TEST(each_refused_message_counts_once)
     }
 }
 
-/* Its spare links end with each daemon: it knows after many of them how many publishers it has. */
+/* The spare links of a subscription end with each daemon: after many daemons it knows how many
+ * publishers it has. */
 TEST(a_subscription_of_many_daemons_knows_its_publishers)
 {
     auto_client *c = dlx_test_stream_connect();

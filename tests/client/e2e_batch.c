@@ -34,7 +34,7 @@ static void check_and_release(struct dlx_message *m, int64_t value, uint64_t gap
     dlx_message_unref(m);
 }
 
-/* One after the other. */
+/* Takes messages one by one. */
 static void take_each(struct dlx_subscription *s, int64_t first, int64_t last)
 {
     for (int64_t i = first; i <= last; i++)
@@ -49,7 +49,7 @@ static void take_n(struct dlx_subscription *s, uint32_t at_most, uint32_t n)
     ck_assert_uint_eq(got, n);
 }
 
-/* Those are messages from `value` on, of which the first tells the gap. */
+/* Takes messages from `value` on, of which the first tells the gap. */
 static void expect_n(struct dlx_subscription *s, uint32_t at_most, uint32_t n, int64_t value,
                      uint64_t gap)
 {
@@ -101,7 +101,7 @@ LOOP_TEST(the_first_that_fails_ends_a_batch, 0, 2)
         fails(dlx_publish_n(x.p, tensors, 4, &args, &report, &done), DLX_E_WOULD_COPY, "strict");
     ck_assert_uint_eq(done, 2);
     ck_assert_uint_eq(report.seq, 2);
-    /* What comes after it is still the caller's. */
+    /* The tensors after the failed one are still the caller's. */
     tensors[2] = third;
     ok(dlx_publish_n(x.p, tensors + 2, 2, &args, &report, &done));
     ck_assert_uint_eq(done, 2);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What dlx_list_links() tells: how far a subscriber is behind, what it has lost, and whether its
+/* dlx_list_links() tells how far a subscriber is behind, what it has lost, and whether its
  * publisher waits for it. */
 
 #include "client/message/subscriber_link.h"
@@ -113,7 +113,7 @@ static const struct {
     {"test/a", {.size = sizeof(struct dlx_subscribe_args), .mode = DLX_MODE_LATEST}, false},
 };
 
-/* It has not taken anything, nor made another call since the first message. */
+/* The subscriber has not taken anything, nor made another call since the first message. */
 LOOP_TEST(messages_that_a_hung_subscriber_can_never_get_are_lost_at_once, 0, DLX_ARRAY_SIZE(hung))
 {
     auto_client *c = dlx_test_stream_connect();
@@ -133,7 +133,7 @@ LOOP_TEST(messages_that_a_hung_subscriber_can_never_get_are_lost_at_once, 0, DLX
     ck_assert_uint_eq(link.taken, 0);
     for (int i = 0; i < 2; i++)
         expect_missed(c, s, 500 - DEPTH);
-    /* It counts them itself. */
+    /* The subscriber counts them itself. */
     auto_message *m = dlx_test_stream_next(s);
     uint64_t n_before = is_latest ? 500 - 1 : 500 - DEPTH;
     ck_assert_uint_eq(dlx_message_gap(m), n_before);
@@ -143,8 +143,8 @@ LOOP_TEST(messages_that_a_hung_subscriber_can_never_get_are_lost_at_once, 0, DLX
     expect_missed(c, s, 500 + 2 * DEPTH - DEPTH - 1); /* all but the ones in the ring and m */
 }
 
-/* It is ready for two publishers, and makes no call: it will get what is left of the third, or
- * count it. */
+/* The subscriber is ready for two publishers, and makes no call: it will get the rest of the third
+ * one's messages, or count them. */
 TEST(messages_that_a_joining_subscriber_can_never_get_are_lost_at_once)
 {
     auto_client *c = dlx_test_stream_connect();
@@ -246,7 +246,8 @@ static void *publish_one(void *p)
     return NULL;
 }
 
-/* It holds one message of the 16 that it may hold: holding is not what the publisher waits for. */
+/* The subscriber holds one message of the 16 that it may hold: the publisher does not wait for held
+ * ones. */
 LOOP_TEST(a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher, 0,
           DLX_ARRAY_SIZE(blocking))
 {
@@ -267,7 +268,7 @@ LOOP_TEST(a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher, 0,
     }
     struct links links = look(x.c);
     ck_assert_uint_eq(links.of[0].behind, window);
-    ck_assert(!links.of[0].blocks); /* there is no room, but nobody waits for any */
+    ck_assert(!links.of[0].blocks); /* there is no room, but the publisher does not wait for any */
     pthread_t thread = dlx_test_stream_thread(publish_one, x.p);
     links = wait_until_it_blocks(x.c, true);
     ck_assert_uint_eq(links.n, 2);
@@ -282,7 +283,7 @@ LOOP_TEST(a_subscriber_that_holds_little_and_is_slow_blocks_its_publisher, 0,
     ck_assert_uint_eq(links.of[0].behind, window);
 }
 
-/* Such a one waits between its calls. */
+/* A publisher that waits by its descriptor waits between its calls. */
 TEST(a_publisher_that_waits_by_its_descriptor_is_blocked)
 {
     auto_pair x = dlx_test_pair_make(&blocking[0], &reliable);
@@ -350,7 +351,7 @@ LOOP_TEST(a_subscriber_that_was_there_first_is_behind_from_the_first_message, 0,
     end_raw(&x);
 }
 
-/* One that joins later has yet to say where it begins; until then a publisher waits for it all the
+/* A later subscriber has yet to say where it begins; until then a publisher waits for it all the
  * same. */
 TEST(a_subscriber_that_has_not_started_is_not_behind)
 {
@@ -398,7 +399,7 @@ LOOP_TEST(a_head_and_a_cursor_that_lie_give_numbers_that_can_be, 0, DLX_ARRAY_SI
     dlx_store64_sc(&control->head, 0);
 }
 
-/* Its control block says that it waits, for ever. */
+/* The control block of the killed publisher says for ever that it waits. */
 TEST(a_publisher_that_was_killed_waits_for_nobody)
 {
     auto_client *c = dlx_test_stream_connect();

@@ -11,8 +11,8 @@
 #include "tests/harness/stream.h"
 #include <sys/syscall.h>
 
-/* One that does not sleep asks some thousand times in the time of these tests, one that does once
- * in 20 ms. */
+/* A wait that does not sleep asks some thousand times in the time of these tests, one that sleeps
+ * once in 20 ms. */
 enum { WAIT_MS = 200, POLLS_MAX = 40 };
 
 static int n_polls;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What a publisher lets one subscriber hold: takes beyond that fail, and a link that holds more is
- * cut. */
+/* The messages that a publisher lets one subscriber hold: takes beyond that fail, and a link that
+ * holds more is cut. */
 
 #include "client/publish/publisher_link.h"
 #include "client/subscribe/subscription.h"
@@ -88,7 +88,7 @@ TEST(a_subscriber_of_the_newest_message_is_bounded_too)
     ck_assert_uint_eq(stats.skipped, 3);
 }
 
-/* What fails is a take of a message that is there. */
+/* Only the take of a message that is there fails. */
 TEST(a_subscriber_that_holds_all_it_may_is_told_what_else_there_is)
 {
     auto_pair x = dlx_test_pair_make(PUBLISHER(.max_held_bytes = BYTES), NULL);
@@ -101,7 +101,7 @@ TEST(a_subscriber_that_holds_all_it_may_is_told_what_else_there_is)
     dlx_test_stream_check(held, N, 1);
 }
 
-/* One that was taken, and waited for its arena, while a batch comes from another link. */
+/* A message that was taken, and waited for its arena, while a batch comes from another link. */
 TEST(a_message_that_waited_counts_when_a_batch_takes_it)
 {
     auto_client *c = dlx_test_stream_connect();
@@ -227,7 +227,7 @@ static struct cast make_cast(const struct dlx_publisher_args *pa, bool is_reliab
     return x;
 }
 
-/* One more message, which both take and hold; no more than `n` at a time by the honest one. */
+/* Publishes a message, which both take and hold; the honest one holds no more than `n`. */
 static void publish_and_hold(struct cast *x, uint32_t n_honest, uint32_t n_liar)
 {
     uint32_t i = (uint32_t)x->published++, at = i % n_honest;
@@ -395,7 +395,7 @@ static void *take_all(void *userdata)
     return NULL;
 }
 
-/* It is looked at with each message, which a publisher does only when memory is wanted. */
+/* The publisher checks the link with each message, as it does only when it wants memory. */
 TEST(an_honest_link_that_takes_and_releases_meanwhile_is_not_cut)
 {
     enum { MESSAGES = 20000 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Time-outs do not follow the clock of the day, which somebody may set. It is not set here: a
+ * Time-outs do not follow the clock of the day, which a user may set. The tests do not set it: a
  * filter lets every wait that follows it end at once, as after a jump.
  */
 
@@ -45,7 +45,7 @@ static void await_call(const _Atomic long *tid, long call)
     eventually(call_of(*tid) == call);
 }
 
-/* What a thread does, and what became of it. No assertions there. */
+/* The call of a thread, and its result. No assertions there. */
 struct act {
     pthread_t thread;
     struct dlx_client *c;
@@ -55,7 +55,7 @@ struct act {
     struct dlx_publisher *p;
 };
 
-/* It has the client's lock while it waits for the daemon. */
+/* The thread has the client's lock while it waits for the daemon. */
 static void *ask(void *userdata)
 {
     struct act *act = userdata;
@@ -108,8 +108,8 @@ static void pass_all(struct dlx_test_pair *x, int64_t first, int64_t last)
     }
 }
 
-/* What is only told the daemon, or can be done later, does not wait for another thread's call: a
- * stream goes on. */
+/* Packets that only tell the daemon, and calls that can be made later, do not wait for another
+ * thread's call: a stream goes on. */
 TEST(a_stream_does_not_wait_for_another_thread)
 {
     auto_pair x = dlx_test_pair_make(PUBLISHER(.history = 2, .retain = 1), NULL);

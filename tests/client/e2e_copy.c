@@ -33,7 +33,7 @@ static void take_and_check(struct dlx_subscription *s, int64_t n, int64_t value)
 static const struct dlx_publish_args share = {.size = sizeof share, .share = true, .strict = true};
 static const struct dlx_publish_args strict = {.size = sizeof strict, .strict = true};
 
-/* What it says counts, not what the tensor says that it was copied from. */
+/* The caller's struct counts, not the tensor that it was copied from. */
 LOOP_TEST(a_part_of_a_tensor_in_a_struct_of_the_callers_is_copied, 0, 2)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
@@ -236,7 +236,7 @@ TEST(with_share_a_copied_tensor_stays_the_callers_too)
     ok(dlx_publish(x.p, moved, &args, &report));
     ck_assert_uint_eq(report.n_copied, 1);
     ck_assert_uint_eq(report.copied_bytes, 24);
-    /* Its memory was not shared: it may be written. */
+    /* The memory was not shared: it may be written. */
     ck_assert_uint_eq(foreign.flags | moved->flags, 0);
     memory[0] = 4;
     ((int64_t *)data)[2] = 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The debug mode: whoever writes to what was published faults at once, and nobody else does. */
+/* The debug mode: a write to a published message faults at once, and nothing else does. */
 
 #include "tests/harness/fork.h"
 #include "tests/harness/maps.h"
@@ -62,8 +62,7 @@ TEST(a_publisher_that_writes_to_what_it_published_dies)
     }
 }
 
-/* A publisher is in the mode or not from its beginning to its end, and the environment is looked at
- * once. */
+/* A publisher is in the mode or not for all of its life; the library reads the environment once. */
 TEST(the_mode_is_that_of_when_the_publisher_was_made)
 {
     static const bool on[] = {true, true, false, true};
@@ -151,7 +150,7 @@ TEST(a_shared_tensor_stays_protected_when_its_message_is_gone)
         ok(dlx_publish(x.p, again, NULL, NULL));
     }
     ck_assert(seen);
-    /* It may outlive the publisher. */
+    /* A tensor may outlive the publisher. */
     again = dlx_test_stream_alloc(x.p, 10, 1);
     ok(dlx_publish(x.p, again, &share, NULL));
     x.p = dlx_publisher_unref(x.p);

@@ -32,7 +32,7 @@ static DLManagedTensorVersioned *alloc_cheaply(struct dlx_publisher *p, int64_t 
     return t;
 }
 
-/* It is published when there is room, and arrives. */
+/* Publishes a message once there is room; the message arrives. */
 static void pass_cheaply(struct dlx_test_pair *x, int64_t n, int64_t value)
 {
     ok(dlx_publish(x->p, alloc_cheaply(x->p, n, value), PUBLISH(.timeout_ns = PATIENCE), NULL));
@@ -70,7 +70,7 @@ LOOP_TEST(an_idle_subscriber_gets_the_last_messages, 0, 2)
     ck_assert_uint_eq(stats.taken, DEPTH);
 }
 
-/* What it takes makes room, whether it is held or not. */
+/* Each taken message makes room, held or not. */
 LOOP_TEST(a_publisher_waits_for_a_reliable_subscriber_at_its_depth, 0, 4)
 {
     enum { DEPTH = 5 };

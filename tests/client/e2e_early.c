@@ -236,8 +236,8 @@ TEST(a_publisher_that_finds_no_spare_link_waits_and_names_the_subscription)
     ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "sleeper"));
     (void)snprintf(pid, sizeof pid, "pid %d", (int)getpid());
     ck_assert_ptr_nonnull(strstr(dlx_errmsg(), pid));
-    /* One that drops its oldest messages waits for nobody: it cannot serve a reliable
-     * subscription. */
+    /* A publisher that drops its oldest messages waits for no subscriber: it cannot serve a
+     * reliable one. */
     dlx_publisher_unref(dlx_test_stream_publisher(c, "test/drop", &drop));
     int r;
     /* Each look may prepare more spare links, which the daemon may not have seen at once. */
@@ -367,7 +367,7 @@ TEST(a_subscription_is_ready_for_more_publishers_after_more_came)
     ck_assert_uint_eq(last, N);
 }
 
-/* What is not kept is told, publisher by publisher. */
+/* Each publisher whose messages were not kept is told. */
 TEST(publishers_that_were_not_seen_are_named_with_what_they_published)
 {
     enum { N = 5, KEPT = 2 };

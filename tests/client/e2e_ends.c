@@ -21,7 +21,7 @@ static void come_and_go(struct dlx_client *c, struct dlx_subscription *s, const 
     ck_assert_str_eq(dlx_message_topic(m), topic);
 }
 
-/* Until the subscription knows that nobody is attached. */
+/* Until the subscription knows that no publisher is attached. */
 static void wait_until_alone(struct dlx_subscription *s)
 {
     do
@@ -109,8 +109,8 @@ static uint32_t next_kind(struct dlx_subscription *s)
     return event.kind;
 }
 
-/* It has taken everything, and does not take again. The publisher closes, or is killed; with a
- * daemon, with one that stands still until the publisher is dead, and with none. */
+/* The subscription has taken everything, and does not take again. The publisher closes, or is
+ * killed; with a daemon, with one that stands still until the publisher is dead, and with none. */
 LOOP_TEST(a_subscription_that_reads_events_alone_is_told_once_that_its_publisher_has_gone, 0, 6)
 {
     struct dlx_event event = {.size = sizeof event};
@@ -209,7 +209,8 @@ static int see_held(const struct dlx_publisher_info *info, void *userdata)
     return 0;
 }
 
-/* Who holds messages of a publisher that has gone, and are its bytes counted? */
+/* Does the list of holders have this process for a publisher that has gone, and are its bytes
+ * counted? */
 static void check_held_here(struct dlx_client *looks)
 {
     struct seen_held seen = {.c = looks};

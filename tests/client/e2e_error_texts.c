@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What errors say beside their codes: who, how much, and what to do. */
+/* The texts of errors beside their codes: which peer, how much, and what to do. */
 
 #include "tests/harness/stream.h"
 

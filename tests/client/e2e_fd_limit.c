@@ -164,7 +164,7 @@ LOOP_TEST(a_publisher_without_room_attaches_subscribers_later, 0, 2)
     dlx_test_peer_join(&peer);
 }
 
-/* It hears so from dlx_take(), and of the publisher when it has room. */
+/* dlx_take() tells the subscriber of the lack, and of the publisher once there is room. */
 TEST(a_subscriber_without_room_attaches_later)
 {
     if (!has_limit())

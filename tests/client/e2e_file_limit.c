@@ -16,8 +16,8 @@
 
 static struct rlimit one_mib = {MIB, MIB}, nothing = {0, 0}, soft = {MIB, RLIM_INFINITY};
 
-/* For this process and the programs that it starts. Whoever runs the tests may ignore the signal,
- * which nobody does otherwise. */
+/* For this process and the programs that it starts. The runner of the tests may ignore the signal,
+ * which is unusual. */
 static void limit_hard(void *limit)
 {
     (void)signal(SIGXFSZ, SIG_DFL);
@@ -155,7 +155,7 @@ TEST_OF(private, a_private_daemon_that_can_make_nothing_is_not_started)
         ck_assert_int_eq(connect_with_limit(&nothing, "limit of 0 B a file"), DLX_E_NO_DAEMON);
 }
 
-/* Whoever shares it is told why, and the daemon stays. */
+/* Clients that share the daemon are told why, and the daemon stays. */
 TEST_OF(private, a_private_daemon_tells_its_other_clients_of_the_limit)
 {
     if (!can_start_daemons())

@@ -29,7 +29,7 @@ TEST(the_newest_of_several_publishers_is_got)
     dlx_test_stream_unref_publishers(p, 3);
 }
 
-/* One that leaves nothing, and then one that publishes, each when somebody is there. */
+/* A publisher that leaves nothing, and then one that publishes, each when a subscriber is there. */
 static void *come_and_go(void *userdata)
 {
     struct dlx_client *c = userdata;

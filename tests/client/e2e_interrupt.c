@@ -48,7 +48,7 @@ static struct sockaddr_un address_of(const char *path)
     return address;
 }
 
-/* Nobody accepts its connections. */
+/* No process accepts its connections. */
 static int listen_at(const char *path, int backlog)
 {
     const struct sockaddr_un address = address_of(path);
@@ -206,7 +206,7 @@ struct act {
     int result;
 };
 
-/* No assertions here. It has the client's lock while it waits. */
+/* No assertions here. The thread has the client's lock while it waits. */
 static void *ask(void *userdata)
 {
     struct act *act = userdata;
@@ -216,7 +216,7 @@ static void *ask(void *userdata)
     return NULL;
 }
 
-/* Who comes second waits for the first, or is the first: both end in the same way. */
+/* The second thread waits for the first, or comes first itself: both end in the same way. */
 TEST(an_interrupt_ends_the_wait_for_another_thread)
 {
     struct act act = {.c = connect_with(PATIENCE), .result = -1};

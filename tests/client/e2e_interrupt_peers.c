@@ -28,7 +28,7 @@ static int interrupt(void *unused)
 }
 
 /* The client that is asked has a publisher and a subscription on test/a, and one on test/none;
- * `other` has the same, and asks nobody. */
+ * `other` has the same, and no `interrupt`. */
 static struct {
     struct dlx_client *c, *other;
     struct dlx_publisher *p, *other_p;
@@ -149,7 +149,7 @@ static bool takes(const struct wait *w)
     return w->call == take || w->call == take_n;
 }
 
-/* Such a one makes no system call. */
+/* A wait that spins makes no system call. */
 static bool spins(const struct wait *w)
 {
     return w->spin_ns > 0 || w->spin_ns == DLX_SPIN_ALWAYS;
@@ -195,14 +195,14 @@ static bool sleeps(const struct wait *w)
     return takes(w) && !spins(w);
 }
 
-/* One wait was made, in many parts, and has not failed for want of room. */
+/* A wait in many parts counts as one, and has not failed for want of room. */
 static void one_wait_is_counted(const struct wait *w)
 {
     struct dlx_publisher_stats p = dlx_test_stream_stats(now.p);
     unsigned long long n_sleeps = dlx_test_stream_subscription_stats(now.s).sleeps;
     ck_assert_uint_eq(p.refused, 0);
     ck_assert_uint_eq(p.blocked, w->blocks || w->min_subscribers > 0);
-    /* It may have been woken for what is no message. */
+    /* The subscriber may have been woken for what is no message. */
     ck_assert_msg(sleeps(w) ? n_sleeps >= 1 && n_sleeps <= 3 : n_sleeps == 0, "%s slept %llu times",
                   w->name, n_sleeps);
 }
@@ -232,7 +232,7 @@ LOOP_TEST_OF(peers, an_interrupt_ends_every_wait_for_others, 0, 2 * N_WAITS)
     ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "interrupted"));
     ck_assert_uint_eq(dlx_test_fds_count(), n_fds);
     one_wait_is_counted(w);
-    if (!w->with_fd) /* which is readable at first, so that somebody looks */
+    if (!w->with_fd) /* which is readable at first, so that the program looks */
         ck_assert_uint_eq(dlx_test_stream_subscription_stats(now.s).sleeps, sleeps(w));
     asked.stop_at = 0;
     if (w->call == get) { /* it was to get what is retained, or comes while it waits */

@@ -11,8 +11,8 @@
 /* A tensor of LARGE numbers does not fit into ROOM bytes. */
 enum { SMALL = 10, LARGE = 8 << 20, ROOM = 32 << 20 };
 
-/* The limit is one of this process: the publisher is another one. It publishes number by number,
- * each when it is told to: 1 and what is even is small. */
+/* The limit is one of this process, so the publisher is another one. It publishes each number when
+ * it is told to: message 1 and even ones are small. */
 static void publish_when_told(int sock, const void *userdata)
 {
     auto_client *c = dlx_test_stream_connect();
@@ -124,7 +124,7 @@ TEST(mode_latest_passes_a_message_that_cannot_be_mapped_for_a_newer_one)
     end(&part);
 }
 
-/* Who waits by its descriptor is told to take again as long as a message stays. */
+/* The descriptor tells to take again as long as a message stays. */
 TEST(the_descriptor_is_readable_while_a_message_stays)
 {
     if (!dlx_test_maps_can_limit())

@@ -200,7 +200,7 @@ LOOP_TEST(only_one_thread_at_a_time_is_in_a_call_on_a_subscription, 0, 2)
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(x.s).taken, (uint64_t)n_before + 1);
 }
 
-/* One takes one by one, the other batches; the main thread publishes. */
+/* One thread takes single messages, the other batches; the main thread publishes. */
 TEST(threads_that_take_from_one_subscription_get_no_message_twice)
 {
     auto_pair x = dlx_test_pair_make(PUBLISHER_BLOCKING(.depth = 64), SUBSCRIBE_RELIABLY);

@@ -35,7 +35,7 @@ static DLManagedTensorVersioned *received(struct dlx_message *m, bool private)
     return t;
 }
 
-/* Others come and go, so that what was released could be in use again. */
+/* Other objects come and go, so that released memory could be in use again. */
 static void pass_others(void)
 {
     for (int i = 0; i < 50; i++)

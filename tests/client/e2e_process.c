@@ -108,7 +108,7 @@ TEST(a_blocking_publisher_loses_nothing_for_reliable_subscribers)
     dlx_test_peer_join(&other);
 }
 
-/* Another program in the same process: nobody reads any more, and nobody is dead. */
+/* Another program in the same process: no subscriber reads any more, and none is dead. */
 static void execute_cat(void)
 {
     int nothing[2];
@@ -218,7 +218,7 @@ TEST(a_timer_that_a_forked_child_has_does_not_keep_the_fd_readable)
         take_fails(s, 0, DLX_E_EMPTY, "");
     }
     ck_assert_uint_eq(n_watched(fd), 2); /* its socket, and what made the first poll look */
-    /* What the daemon still has to say is over at some time; a timer would not be. */
+    /* The daemon's last notifications end at some time; a timer would not. */
     while (dlx_test_is_readable(fd, 5 * (int)(DLX_RECONNECT_NS / 1000000)))
         take_fails(s, 0, DLX_E_EMPTY, "");
     dlx_test_fork_kill(pid);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * What the public calls refuse, as the header says: arguments that are NULL, numbers that cannot
- * be, handles of a parent process. Each with its code and with words, and nothing has changed by
- * it.
+ * Refusals of the public calls, as the header says: arguments that are NULL, impossible numbers,
+ * handles of a parent process. Each has its code and words, and changes nothing.
  */
 
 #include "tests/harness/fork.h"
@@ -50,7 +49,7 @@ static void end_all(void)
     auto_pair pair = {x.c, x.p, x.s};
 }
 
-/* Something to write to; that nothing is written is looked at. */
+/* Memory for results, which the test checks to be unchanged. */
 static union {
     void *pointer;
     uint32_t number;
@@ -232,7 +231,8 @@ TEST(no_call_takes_a_handle_of_the_parent)
         }
         if (!strstr(dlx_errmsg(), "fork"))
             _exit(2);
-        /* It may release them, which changes nothing of the parent's, and have a client. */
+        /* The child may release the handles, which changes nothing of the parent's, and have a
+         * client. */
         x.t->deleter(x.t);
         x.legacy->deleter(x.legacy);
         dlx_message_unref(x.m);
@@ -390,7 +390,7 @@ TEST(tensors_that_cannot_be)
     own->deleter(own);
 }
 
-/* What is asked of a message, and is not there. */
+/* Requests for parts that a message does not have. */
 TEST(messages_have_no_more_than_they_have)
 {
     auto_pair pair = dlx_test_pair_make(NULL, NULL);

@@ -72,7 +72,7 @@ static void wait_in_vain(struct dlx_publisher *p, uint32_t n, const char *words)
     fails(dlx_publisher_wait(p, n, SECOND / 20), DLX_E_TIMEOUT, words);
 }
 
-/* It waits (0), or publishes only for a subscriber (1). */
+/* The publisher waits (0), or publishes only for a subscriber (1). */
 LOOP_TEST(a_wait_for_subscribers_says_that_nobody_subscribes, 0, 2)
 {
     char words[400];
@@ -89,7 +89,7 @@ LOOP_TEST(a_wait_for_subscribers_says_that_nobody_subscribes, 0, 2)
     fails(dlx_publish(p, t, PUBLISH(.timeout_ns = SECOND / 20), NULL), DLX_E_TIMEOUT, words);
 }
 
-/* It has been ready for two publishers, and is in no call since. */
+/* The subscriber has been ready for two publishers, and is in no call since. */
 TEST(a_wait_for_subscribers_names_who_must_make_a_call_first)
 {
     char words[400];
@@ -104,7 +104,7 @@ TEST(a_wait_for_subscribers_names_who_must_make_a_call_first)
     wait_in_vain(p[2], 1, words);
     ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "has 0 of 1 subscribers; "));
     ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "subscribe for more publishers"));
-    /* One that is attached does not hide it. */
+    /* An attached subscriber does not hide it. */
     auto_subscription *s = dlx_test_stream_new_subscription("test/a", NULL);
     ok(dlx_publisher_wait(p[2], 1, PATIENCE));
     wait_in_vain(p[2], 2, words);
@@ -138,7 +138,7 @@ TEST(a_wait_for_subscribers_names_few_of_many)
     dlx_test_stream_unref_subscriptions(s, N);
 }
 
-/* It stands still (0), or is not there (1): the wait is not much longer. */
+/* The daemon stands still (0), or is not there (1): the wait is not much longer. */
 LOOP_TEST(a_wait_for_subscribers_says_what_it_does_not_know, 0, 2)
 {
     auto_client *c = dlx_test_stream_connect();
@@ -176,7 +176,7 @@ TEST(a_message_waits_for_the_first_subscriber)
     dlx_test_peer_join(&child);
 }
 
-/* It is noticed, and the next message waits for another one. */
+/* The publisher notices the death, and the next message waits for another subscriber. */
 TEST(a_subscriber_that_was_killed_is_none)
 {
     auto_client *c = dlx_test_stream_connect();

@@ -116,7 +116,7 @@ TEST(shapes_of_all_kinds_arrive)
         shape[i] = i < 3 ? 2 : 1;
     static const int32_t ndims[] = {0, 1, 8, 9, 64};
     for (size_t k = 0; k < DLX_ARRAY_SIZE(ndims); k++) {
-        /* A type that nobody knows. */
+        /* An unknown type. */
         ok(dlx_alloc(x.p, SPEC(.dtype = {200, 16, 1}, .ndim = ndims[k], .shape = shape), &t));
         ((uint16_t *)t->dl_tensor.data)[0] = (uint16_t)k;
         ok(dlx_publish(x.p, t, NULL, NULL));
@@ -204,7 +204,7 @@ TEST(a_full_publisher_names_no_subscriber_that_does_not_block)
     ck_assert_ptr_nonnull(strstr(dlx_errmsg(), "or stop that subscriber"));
 }
 
-/* What is held only takes memory. */
+/* Held messages only take memory. */
 LOOP_TEST(held_messages_do_not_stop_a_publisher, 0, 2)
 {
     auto_pair x =
@@ -281,8 +281,8 @@ TEST(frames_of_one_size_need_no_more_memory_after_a_while)
     ck_assert_uint_le(after, 8 * 100000 * 13 * 5 / 4);
 }
 
-/* Its last messages lie in arenas that the daemon sends when the ones before are acknowledged: it
- * is slow. */
+/* The last messages lie in arenas that the daemon sends when the ones before are acknowledged, and
+ * the subscriber is slow. */
 TEST(messages_of_a_publisher_that_has_gone_are_waited_for)
 {
     enum { N = 24, ELEMENTS = 1 << 17 };

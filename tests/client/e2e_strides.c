@@ -76,8 +76,8 @@ LOOP_TEST(allocated_tensors_are_row_major_in_every_dimension, 0, N_SHAPES)
     check_received(set, 1, _i);
 }
 
-/* Whatever the strides are that no element depends on: those of older producers (NULL), of
- * such as normalise them (1), of broadcasts and of np.newaxis (0), of a reversed view. */
+/* With any strides that no element depends on: those of older producers (NULL), of such as
+ * normalise them (1), of broadcasts and of np.newaxis (0), of a reversed view. */
 LOOP_TEST(copied_tensors_are_row_major_in_every_dimension, 0, N_SHAPES)
 {
     static uint8_t data[8 * 28 * 28];

@@ -50,7 +50,7 @@ TEST(a_pattern_follows_publishers_as_they_come_and_go)
     dlx_test_stream_publish(other, 10, 2);
     dlx_test_stream_publish(deep, 10, 3);
     expect_nothing(s);
-    /* One that comes later loses nothing. */
+    /* A later publisher loses nothing. */
     struct dlx_publisher *rear = new_publisher(c, "cam/rear");
     dlx_test_stream_publish_all(rear, 10, 4, 5);
     expect(s, "cam/rear", 4);
@@ -101,7 +101,8 @@ LOOP_TEST(first_messages_of_many_publishers_arrive, 0, 3)
     dlx_test_stream_unref_publishers(p, N_FIRST);
 }
 
-/* Its publisher was not asked to ring: nobody else reads what the daemon tells of it. */
+/* The subscriber did not ask its publisher to ring: only this take reads what the daemon tells of
+ * it. */
 TEST(news_that_an_event_was_made_of_wake_who_polls)
 {
     auto_client *c = dlx_test_stream_connect();
@@ -247,7 +248,7 @@ static int on_link(const struct dlx_link_info *info, void *userdata)
     return 0;
 }
 
-/* They come 32 a packet. */
+/* A packet has 32 links. */
 TEST(links_of_a_publisher_are_listed_once_each)
 {
     enum { N = 70 };

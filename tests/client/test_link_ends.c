@@ -14,7 +14,7 @@
 
 enum { LINKS = 4, SEEDS = 1000, DEPTH = 2, MAX_HELD = 2 };
 
-/* What a publisher may notice, one after the other. */
+/* The events that a publisher may notice, one after the other. */
 enum notice {
     ADDED,  /* LinkAdded is in the link socket, and `joins` is raised */
     CLOSED, /* the page says so */
@@ -114,7 +114,7 @@ static void give(struct world *w, struct link *link, enum notice notice)
     }
 }
 
-/* Those that may come next. */
+/* The events that may come next. */
 static uint32_t next_notices(const struct link *link, bool late)
 {
     if (!(link->given & 1U << ADDED))
@@ -247,7 +247,7 @@ static void check_told(struct world *w)
         ck_assert_msg(w->links[i].n_told == 1, "link %u of %u: notices %x, told %d times", i,
                       w->n_links, w->links[i].given, w->links[i].n_told);
     ck_assert_uint_eq(dlx_test_stream_stats(w->p).n_subscribers, 0);
-    ok(publish(w)); /* nobody is waited for */
+    ok(publish(w)); /* the publisher waits for no reader */
 }
 
 static void check_freed(struct world *w)

@@ -25,7 +25,7 @@ static int start_private_daemon(void *unused)
     return 0;
 }
 
-/* On a socket that somebody named. */
+/* On a socket that the program named. */
 CASE(named)
 {
     return dlx_test_stream_case("named");
@@ -36,7 +36,7 @@ static struct dlx_connect_args waiting(int64_t wait_ns)
     return *CONNECT(.wait_ns = wait_ns, .interrupt = start_daemon);
 }
 
-/* First its socket is not there, then nobody listens on it: it was killed. */
+/* First the daemon's socket is not there, then no process listens on it: the daemon was killed. */
 LOOP_TEST_OF(named, a_daemon_that_comes_later_is_waited_for, 0, 3)
 {
     struct dlx_connect_args args = waiting(_i < 2 ? PATIENCE : DLX_FOREVER);
@@ -61,7 +61,7 @@ static const struct {
     const char *words;
 } in_vain[] = {
     {SECOND / 20, 0, -1, DLX_E_NO_DAEMON, "waited 0.05 s: "},
-    {0, 1, 0, DLX_E_NO_DAEMON, ""},             /* nobody waits who did not ask for it */
+    {0, 1, 0, DLX_E_NO_DAEMON, ""},             /* without wait_ns no call waits */
     {DLX_FOREVER, 2, 2, DLX_E_INTERRUPTED, ""}, /* the wait can be interrupted */
 };
 

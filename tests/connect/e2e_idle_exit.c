@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A daemon that a program started ends when nobody is connected and nothing is retained, and not
+/* A daemon that a program started ends when no client is connected and nothing is retained, and not
  * before. */
 
 #include "tests/harness/spawn.h"

@@ -79,7 +79,7 @@ TEST_OF(place, a_program_that_the_machines_daemon_refuses_gets_a_private_one_and
 
 static unsigned n_looks;
 
-/* It is asked between two looks whether the daemon is back. */
+/* `interrupt` is called between two looks for the daemon. */
 static int come_back(void *unused)
 {
     (void)unused;
@@ -110,7 +110,7 @@ TEST_OF(place, while_the_machines_daemon_restarts_clients_wait_for_it)
     waits_for_the_machine_so_long(20 * SECOND, 0);
 }
 
-/* It takes longer to come back than to answer. */
+/* The daemon takes longer to come back than to answer. */
 TEST_OF(place, a_connect_waits_as_long_for_the_machines_daemon_as_for_another)
 {
     struct dlx_connect_args args = {

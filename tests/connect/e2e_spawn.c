@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dlx_connect(NULL, &c) where nobody set anything up: a private daemon, shared by all, that ends by
+/* dlx_connect(NULL, &c) where nothing was set up: a private daemon, shared by all, that ends by
  * itself. */
 
 #include "tests/harness/cli.h"
@@ -48,7 +48,8 @@ TEST(a_daemon_starts_serves_and_ends)
     dlx_subscription_unref(s);
     dlx_publisher_unref(p);
 
-    /* As long as somebody is connected it stays, though it may go after a twentieth of a second. */
+    /* The daemon stays while a client is connected, though it may end after a twentieth of a
+     * second. */
     dlx_test_spawn_stays(pid);
     dlx_client_unref(c);
     dlx_test_spawn_wait_end(pid);
@@ -293,11 +294,11 @@ TEST(clients_that_come_while_the_daemon_goes)
     close(told[0]);
     for (int i = 0; i < N; i++)
         dlx_test_fork_join(pids[i]);
-    ck_assert_uint_ge(n, N * STRESS_TURNS); /* nobody was lost */
+    ck_assert_uint_ge(n, N * STRESS_TURNS); /* no client was lost */
     ck_assert_uint_ge(n_daemons, N_DAEMONS);
 }
 
-/* Its last client is in the listen queue, or has been accepted, and gets no answer. */
+/* The daemon's last client is in the listen queue, or has been accepted, and gets no answer. */
 LOOP_TEST(a_hang_up_before_the_answer_is_no_failure, 0, 2)
 {
     pid_t pid;
@@ -314,7 +315,7 @@ LOOP_TEST(a_hang_up_before_the_answer_is_no_failure, 0, 2)
     dlx_client_unref(c);
 }
 
-/* Who hangs up on everybody is not asked for ever. */
+/* A process that hangs up on each client is not asked for ever. */
 static void *hang_up(void *data)
 {
     int fd;
@@ -346,7 +347,7 @@ LOOP_TEST(a_listener_that_always_hangs_up, 0, 2)
     ck_assert_int_eq(unlink(dlx_test_spawn_socket), 0);
 }
 
-/* It lets go of the lock after the socket: the next one waits for a moment. */
+/* An ending daemon releases the lock after the socket: the next one waits for a moment. */
 TEST(a_lock_that_is_held_a_moment_longer)
 {
     char lock[400];
@@ -386,7 +387,7 @@ TEST(a_starter_that_is_killed_blocks_nobody)
         _exit(dlx_test_spawn_connect() != NULL);
     dlx_test_spawn_hear("started");
     dlx_test_fork_kill(pid);
-    /* What it was starting is still about to come. */
+    /* The daemon that the interrupted call started may still come. */
     setenv("DLX_DAEMON", dlx_test_spawn_program("dlpackd"), 1);
     auto_client *c = dlx_test_spawn_connect();
     dlx_test_spawn_say("go");
@@ -416,7 +417,7 @@ TEST(none_is_started_where_that_is_off)
     }
     unsetenv("DLX_AUTOSPAWN");
     args.autospawn = DLX_AUTOSPAWN_DEFAULT;
-    args.socket = dlx_test_spawn_socket; /* named: whoever named it sees to it */
+    args.socket = dlx_test_spawn_socket; /* a socket that the caller named is never replaced */
     fails(dlx_connect(&args, &c), DLX_E_NO_DAEMON, dlx_test_spawn_socket);
     ck_assert_ptr_null(strstr(dlx_errmsg(), "DLX_SOCKET"));
     setenv("DLX_SOCKET", dlx_test_spawn_socket, 1);

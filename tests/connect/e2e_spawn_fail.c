@@ -6,7 +6,7 @@
 #include "tests/harness/spawn.h"
 #include <sys/mount.h>
 
-#define SOMEBODY 61234 /* a uid that is nobody's */
+#define SOMEBODY 61234 /* a uid without a user */
 
 static char self[4096];
 
@@ -36,7 +36,8 @@ TEST(program_on_the_path)
     dlx_client_unref(dlx_test_spawn_connect());
 }
 
-/* What it says is another's: no escapes for a terminal, and the end of many lines. */
+/* Output of another program is shown without escapes for a terminal, and only the end of many
+ * lines. */
 TEST(programs_that_are_no_daemon)
 {
     static const struct {
@@ -62,7 +63,7 @@ TEST(programs_that_are_no_daemon)
     dlx_test_spawn_remove("script");
 }
 
-/* What it wrote into its file `pid`; it is over, and nothing of it is left. */
+/* The pid that the script wrote into its file `pid`; the script has ended. */
 static pid_t pid_of_script(void)
 {
     char pid[32];
@@ -72,7 +73,7 @@ static pid_t pid_of_script(void)
     return atoi(pid);
 }
 
-/* Who leaves something running holds the pipe, but the program's end is noticed. */
+/* A program that leaves a child running keeps the pipe open, but its end is noticed. */
 TEST(program_that_ends_and_leaves_another)
 {
     dlx_test_spawn_script("sleep 1000 & echo $! >$DIR/pid; exit 4");
@@ -99,7 +100,7 @@ LOOP_TEST(program_that_hangs, 0, 4)
     dlx_test_spawn_wait_end(pid_of_script());
 }
 
-/* It says that it is ready, and is not there: not for ever. */
+/* The program says that it is ready, and does not listen: the call ends all the same. */
 TEST(program_that_lies)
 {
     dlx_test_spawn_script("echo READY=1 >&2");
@@ -138,7 +139,7 @@ TEST(few_descriptors)
     ck_assert(worked && failed);
 }
 
-/* What a copy of this program that has the set-user-ID bit does. */
+/* The role of a copy of this program that has the set-user-ID bit. */
 static int connect_and_tell(void)
 {
     auto_client *c = NULL;
@@ -182,7 +183,7 @@ TEST_OF(hidden, without_a_runtime_folder)
     (void)snprintf(folder, sizeof folder, "/tmp/dlpackd-%u", (unsigned)geteuid());
     (void)snprintf(file, sizeof file, "%s/dlpackd.sock", folder);
 
-    /* Somebody was there before us. */
+    /* Another user made the folder before. */
     ck_assert_int_eq(symlink("/run", folder), 0);
     fails_with(DLX_E_ACCESS, folder);
     dlx_test_spawn_fails(DLX_AUTOSPAWN_NEVER, 0, DLX_E_NO_DAEMON, file);
@@ -192,7 +193,7 @@ TEST_OF(hidden, without_a_runtime_folder)
     fails_with(DLX_E_ACCESS, "belongs to uid 61234");
     ck_assert_int_eq(rmdir(folder), 0);
 
-    /* Nobody was: it is made, and found by whoever comes, also if that has a runtime folder. */
+    /* The library makes a missing folder; later programs find it, also with a runtime folder. */
     mode_t mask = umask(0);
     c = dlx_test_spawn_connect();
     umask(mask);

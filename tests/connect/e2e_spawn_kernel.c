@@ -46,12 +46,12 @@ TEST(without_close_range_it_has_none_of_our_descriptors)
 {
     int pair[2];
     char byte;
-    ck_assert_int_eq(pipe(pair), 0); /* without O_CLOEXEC: whoever inherits it keeps it */
+    ck_assert_int_eq(pipe(pair), 0); /* without O_CLOEXEC: a child that inherits it keeps it */
     if (!refuse(SYS_close_range, 0, 0, ENOSYS))
         return;
     auto_client *c = dlx_test_spawn_connect();
     close(pair[1]);
-    ck_assert_int_eq(read(pair[0], &byte, 1), 0); /* nobody has the other end */
+    ck_assert_int_eq(read(pair[0], &byte, 1), 0); /* no process has the other end */
     close(pair[0]);
 }
 

@@ -59,7 +59,7 @@ TEST(places_in_order)
     ck_assert_uint_lt(strlen(list), 30);
 }
 
-/* One byte more than a socket address holds. */
+/* A path of one byte more than a socket address holds. */
 TEST(a_place_that_is_too_long)
 {
     static char dir[DLX_SOCKET_PATH_SIZE + 1];

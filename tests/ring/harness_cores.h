@@ -122,7 +122,7 @@ static inline void setup(void)
     ck_assert_int_eq(dlx__writer_link_add(&f.w, &f.other), 0);
 }
 
-/* A gating writer, which knows nobody yet. */
+/* A gating writer, which knows no reader yet. */
 static inline void setup_gating(void)
 {
     begin_writer(true);
@@ -193,8 +193,8 @@ static inline void begin_other(void)
     begin_in(&other_reader, f.other_page, f.control, 0);
 }
 
-/* A reader that nobody waits for: of all messages from `history` before the newest, or of the
- * latest. */
+/* A reader that the writer does not wait for: of all messages from `history` before the newest, or
+ * of the latest. */
 static inline void begin_lossy(bool latest, uint32_t history, uint64_t base)
 {
     dlx__reader_init(&reader, f.control, ENTRIES, base, f.page, 0, HELD, latest, false, false,

@@ -78,7 +78,8 @@ bool sim_run(struct sim *sim)
     active = sim;
     sim->running = true;
     for (;;) {
-        /* Now and then somebody else is quick, or preempted for long, wherever it happens to be. */
+        /* Now and then another process runs fast, or is preempted for long, wherever it happens to
+         * be. */
         if (dlx_test_splitmix64(&sim->state) % 32 == 0)
             sim->processes[dlx_test_splitmix64(&sim->state) % (uint64_t)sim->n].speed =
                 1U << (dlx_test_splitmix64(&sim->state) % 10);

@@ -23,8 +23,8 @@ struct sim *sim_free(struct sim *sim);
 /* Add a process; returns its index. */
 int sim_spawn(struct sim *sim, void (*main)(void *), void *userdata);
 
-/* Run until every process ended or was killed. Returns false on a deadlock (somebody waits and
- * nobody can go on) or a livelock. */
+/* Run until every process ended or was killed. Returns false on a deadlock (a process waits and
+ * none can go on) or a livelock. */
 bool sim_run(struct sim *sim);
 
 /* From inside a process: a number below `below`. */

@@ -23,7 +23,7 @@
 #define MAX_BATCH    3U
 #define MAX_MESSAGES (N_DAEMONS * 8U)
 
-/* What one daemon made. */
+/* The objects of one daemon. */
 struct daemon {
     struct dlx_shm_control *control; /* of the publisher */
     uint64_t base;
@@ -43,7 +43,7 @@ struct world {
     uint32_t n_last; /* it closes in the time of this one */
     uint32_t n_used, n_blocks;
     bool waits; /* before that, for the subscriber */
-    bool left;  /* the daemon knows that it has closed: nobody joins any more */
+    bool left;  /* the daemon knows that it has closed: no subscriber joins any more */
     bool hung_up;
     bool reliable, loses;
     uint64_t n_lost; /* by us: what could not be read */
@@ -177,7 +177,7 @@ static void publisher_main(void *userdata)
     leave(w);
 }
 
-/* That announced the publisher. */
+/* The newest daemon to which the publisher has announced itself. */
 static uint32_t newest_daemon(const struct world *w)
 {
     uint32_t i = N_DAEMONS - 1;
@@ -211,7 +211,7 @@ static bool join(struct world *w, uint32_t i)
     return true;
 }
 
-/* What was taken, until it is released. */
+/* A taken message, until it is released. */
 struct held {
     struct dlx_reader *reader;
     struct dlx_taken taken;
@@ -313,7 +313,7 @@ static void run_seed(uint64_t seed)
     sim_spawn(sim, publisher_main, &w);
     sim_spawn(sim, subscriber_main, &w);
     sim_check(&w, sim_run(sim), "deadlock");
-    /* Nobody is there any more. */
+    /* All have left. */
     for (uint32_t i = 0; i < N_DAEMONS; i++)
         w.daemons[i].link.dead = true;
     dlx_test_reclaim_all(&w.writer);

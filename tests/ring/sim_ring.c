@@ -75,7 +75,7 @@ struct world {
     uint64_t progress; /* some subscriber did something */
     bool may_die;
     bool misses; /* packets are sometimes picked up late */
-    bool roomy;  /* memory for everything that may be held: nobody can be starved */
+    bool roomy;  /* memory for everything that may be held: no publisher can be starved */
     uint64_t seed;
 };
 
@@ -191,8 +191,8 @@ static void wait_for_room(struct world *w)
     }
 }
 
-/* Wait, asleep, until every subscriber that is there has passed everything: as in a dialogue. Who
- * sleeps through a message makes this a deadlock. */
+/* Wait, asleep, until every subscriber that is there has passed everything: as in a dialogue. A
+ * subscriber that sleeps through a message makes this a deadlock. */
 static void wait_for_subscribers(struct world *w)
 {
     for (uint32_t i = 0; i < w->n_subs; i++) {
@@ -312,7 +312,7 @@ static void join(struct subscriber *s)
               "start at %ju, newest was %ju", s->start, newest);
 }
 
-/* The messages came in one call. Those that cannot be read, the last ones, are lost. */
+/* The messages came in one call. The last ones, which cannot be read, are lost. */
 static void receive(struct subscriber *s, const struct dlx_taken *taken, uint32_t n,
                     struct held *held)
 {
@@ -379,8 +379,8 @@ static void subscriber_main(void *userdata)
         if (r == DLX_E_PUBLISHER_GONE)
             break;
         if (r == DLX_E_EMPTY) {
-            /* Who sleeps while it holds may starve the publisher, unless there is memory for
-             * all. */
+            /* A subscriber that sleeps while it holds may starve the publisher, unless there is
+             * memory for all. */
             for (uint32_t i = 0; i < MAX_HELD && !w->roomy; i++)
                 drop_held(s, &held[i]);
             if (dlx__reader_arm(&s->reader)) {
@@ -474,8 +474,8 @@ static struct report report_missed(struct subscriber *s)
 }
 
 /* A report never counts a message that is taken after all, or one twice: the next one would be
- * less. It may be less only while the subscriber holds a message for which it was too late, which
- * it finds out next, and once it has left, since it does not count what is dropped meanwhile. */
+ * less. The count may be less only while the subscriber holds a message for which it was too late,
+ * which it finds out next, and once it has left, since it does not count later drops. */
 static void reporter_main(void *userdata)
 {
     struct subscriber *s = userdata;

@@ -21,7 +21,7 @@
 #define MAX_HELD     2U
 #define MAX_MESSAGES 24U
 
-/* What the publisher has of one daemon. */
+/* The publisher's state with one daemon. */
 struct daemon {
     struct dlx_shm_control *control;
     struct dlx_shm_membership *membership;

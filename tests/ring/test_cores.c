@@ -181,7 +181,7 @@ static const uint64_t bad[] = {0,
                                UINT64_MAX - 1,
                                UINT64_MAX};
 
-/* Whatever they say, a reader comes back, with numbers that go up. */
+/* Whatever the words say, a reader returns, with numbers that go up. */
 LOOP_TEST(a_hostile_control_block_does_not_keep_a_reader, 0, 4)
 {
     for (size_t g = 0; g < DLX_ARRAY_SIZE(bad); g++)

@@ -79,7 +79,8 @@ TEST_OF(gating, reclaim_does_not_drop_what_a_reliable_link_has_not_passed)
     ck_assert_uint_eq(dlx__writer_reclaim(&f.w, true), 0);
 }
 
-/* Who joined before they were put may not be seen yet: only dlx__writer_announce() has a fence. */
+/* The writer may not see a reader yet that joined before they were put: only dlx__writer_announce()
+ * has a fence. */
 TEST_OF(dropping, reclaim_leaves_what_was_not_announced)
 {
     leave_both();
@@ -129,7 +130,7 @@ TEST_OF(dropping, the_table_of_payloads_grows)
     begin_other();
     publish(1);
     (void)take(&reader, 1);
-    publish(5 * room); /* nobody reclaims */
+    publish(5 * room); /* no call reclaims */
     ck_assert_uint_gt(f.w.payloads_room, 5 * room);
     ck_assert_uint_eq(f.w.n_payloads, 1 + 5 * room);
     reclaim_all();
@@ -234,7 +235,7 @@ TEST_OF(dropping, a_link_that_left_goes_with_what_it_held_last)
     ck_assert_uint_eq(f.n_links_gone, 1);
 }
 
-/* What a look at the links that left has seen is not believed later. */
+/* The writer does not trust an earlier look at the links that left. */
 TEST_OF(dropping, a_message_held_when_a_link_left_is_freed_when_it_is_released)
 {
     begin();
@@ -282,7 +283,7 @@ TEST_OF(dropping, bytes_of_a_link_are_those_of_what_it_holds_but_the_newest)
     dlx__reader_release(&reader, hold[2]);
 }
 
-/* They pin nothing. The greatest number is taken to be the newest, whatever it is. */
+/* Such numbers pin nothing. The writer takes the greatest number for the newest, whatever it is. */
 TEST_OF(dropping, numbers_of_no_message_have_no_bytes)
 {
     static const uint64_t numbers[] = {5, 1, 100, UINT64_MAX, DLX_SHM_GONE | 4};

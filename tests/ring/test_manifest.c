@@ -76,7 +76,7 @@ static void teardown(void)
     data = NULL;
 }
 
-/* These bytes are in it, and can be read. */
+/* Checks that these bytes are in the manifest, and can be read. */
 static void touch(const void *manifest, uint64_t manifest_size, const void *part, size_t part_size)
 {
     static volatile uint8_t sink;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What is said over a bell: it is heard however it is cut into pieces. */
+/* The words of a bell are understood however they are cut into pieces. */
 
 #include "common/bell.h"
 #include "tests/harness/run.h"

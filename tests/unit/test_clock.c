@@ -24,7 +24,7 @@ static bool is_good_for(const struct dlx_clock *clock, const struct counter *cou
     return ticks_at(counter, ns) - clock->ticks < clock->span;
 }
 
-/* It gets the time of the system's clock; is the counter believed then? */
+/* Gives the clock the system's time; must the counter be trusted then? */
 static void look_at(struct dlx_clock *clock, const struct counter *counter, uint64_t ns,
                     bool is_believed)
 {

@@ -68,7 +68,7 @@ TEST(errno_is_translated_once)
     }
 }
 
-/* What does not fit is cut at the end, never in the middle, and never runs over. */
+/* A text that does not fit is cut at the end, never in the middle, and never overflows. */
 TEST(long_messages_are_cut)
 {
     char text[2 * DLX_ERROR_TEXT_SIZE];
@@ -89,7 +89,7 @@ TEST(long_messages_are_cut)
     ck_assert_uint_eq(strlen(dlx__error_message()), DLX_ERROR_TEXT_SIZE - 1U);
     dlx__error_clear();
     ck_assert_str_eq(dlx__error_message(), "");
-    (void)dlx__fail_prefix(DLX_E_LIMIT, "topic %s", "a"); /* nobody said why */
+    (void)dlx__fail_prefix(DLX_E_LIMIT, "topic %s", "a"); /* no call said why */
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), dlx_strerror(DLX_E_LIMIT)));
 }
 

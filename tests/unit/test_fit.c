@@ -14,7 +14,7 @@
 
 static uint64_t now; /* the number of the newest message */
 
-/* What the last publish() added to the heap, and gave up for that. */
+/* The bytes that the last publish() added to the heap, and dropped for that. */
 static uint64_t grown, dropped;
 
 static uint64_t drop_excess(uint64_t size)
@@ -119,7 +119,7 @@ TEST(empty_arenas_go_when_there_are_too_many)
     ck_assert_uint_ge(dlx__heap_bytes(heap), 50 * MIB);
 }
 
-/* What was needed a moment ago will be needed again. */
+/* Memory that was needed a moment ago will be needed again. */
 TEST(memory_needed_lately_stays)
 {
     struct dlx_block *blocks[8];

@@ -60,8 +60,8 @@ TEST(the_block_given_back_first_is_used_next)
     give(b);
 }
 
-/* Those of a state dict, and a manifest of any size. Otherwise each set gives up the blocks of one,
- * and carves them anew. */
+/* The sizes of a state dict, and a manifest of any size. Otherwise each set gives up the blocks of
+ * one size, and carves them again. */
 TEST(a_few_sizes_do_not_drive_each_other_out)
 {
     uint64_t sizes[] = {8192, 768, 256, 0};
@@ -131,7 +131,7 @@ TEST(a_block_comes_from_the_smallest_piece_that_fits)
     ck_assert(!fits(16384)); /* gives up what is kept whole */
     struct dlx_block *three = take(3072), *one = take(1024);
     ck_assert_ptr_eq(dlx__block_data(three), four);
-    /* What is left of the 4096 is 1024: it fits better than the 2048. */
+    /* The rest of the 4096 is 1024, and fits better than the 2048. */
     ck_assert_ptr_eq(dlx__block_data(one), (char *)four + 3072);
     struct dlx_block *eight = take(8192), *last = take(2048); /* still in one piece */
     ck_assert_ptr_eq(dlx__block_data(last), two);
@@ -301,7 +301,7 @@ TEST(growth_has_limits)
     ck_assert_uint_eq(dlx__heap_growth(heap, UINT64_MAX), UINT64_MAX);
 }
 
-/* What dlx_alloc() takes and exports in one, because the last one was like it. */
+/* Takes and exports a block at once, as dlx_alloc() does if the last one was like it. */
 static struct dlx_block *export_again(DLDataType dtype, int32_t ndim, const int64_t *shape)
 {
     return dlx__heap_export_again(heap, dtype, ndim, shape);

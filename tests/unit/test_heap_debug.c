@@ -136,8 +136,8 @@ static void take_protected(struct dlx_block *blocks[3])
     ck_assert(dlx__debug_protect(blocks[0]));
 }
 
-/* The kernel may refuse to split a mapping, in either direction. What it does not make writable is
- * out of use until it does. */
+/* The kernel may refuse to split a mapping, in either direction. A block that it does not make
+ * writable is out of use until it does. */
 TEST(a_block_that_cannot_be_made_writable_is_not_used)
 {
     struct dlx_block *blocks[3], *block;

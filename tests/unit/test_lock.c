@@ -15,7 +15,7 @@ static void setup(void)
     ck_assert_int_eq(dlx__lock_init(&lock), 0);
 }
 
-/* What another thread gets that waits until `until_ns`; it lets go again. */
+/* The result of another thread that waits until `until_ns`, and releases the lock. */
 static void *try(void *until_ns)
 {
     int e = dlx__lock_until(&lock, *(uint64_t *)until_ns);

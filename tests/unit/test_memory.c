@@ -196,7 +196,7 @@ struct steps {
     uint64_t n_bytes;
 };
 
-/* What is there grows with each step. */
+/* The memory that is there grows with each step. */
 static int on_step(void *data, uint64_t n_bytes, bool signalled)
 {
     struct steps *steps = data;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What POSIX shared memory promises besides (test_memory.c), and that lack of it is an error.
+/* Further promises of POSIX shared memory (see test_memory.c), and errors where it is missing.
  * CK_FORK=yes: some tests mount. */
 #include "common/memory.h"
 #include "common/shm_name.h"

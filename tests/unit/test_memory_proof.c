@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What passes for a region whose pages are all there, stays one, whatever its writer does. */
+/* A region that passes the proof keeps all of its pages, whatever its writer does. */
 
 #include "tests/harness/fds.h"
 #include "tests/harness/fork.h"
 #include "tests/unit/harness_region.h"
 #include <inttypes.h>
 
-/* More pages than are looked at at once. */
+/* More pages than one step of the proof looks at. */
 #define PAGES UINT64_C(5000)
 #define SIZE  (PAGES * DLX_PAGE)
 
@@ -39,7 +39,7 @@ MEMORY_TEST(a_single_hole_is_found_wherever_it_is)
     ck_assert_uint_eq(dlx_test_fds_count(), before);
 }
 
-/* Or whoever looks would pay. */
+/* Otherwise the process that looks would pay. */
 MEMORY_TEST(to_look_at_pages_does_not_allocate_them)
 {
     auto_region region = region_new(memories[_i], SIZE);
@@ -59,7 +59,7 @@ MEMORY_TEST(a_writer_that_has_done_its_part_passes)
     dlx__region_unmap(map, SIZE);
 }
 
-/* They are what is taken back when a fallocate() that has not ended is killed. */
+/* The kernel takes such pages back when a fallocate() is killed before its end. */
 MEMORY_TEST(pages_that_were_allocated_and_never_touched_do_not_pass)
 {
     uint8_t byte;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What a subscription remembers of publishers that left, and counts on, without a daemon. */
+/* A subscription's memory of publishers that left, and its counts, without a daemon. */
 
 #include "client/control/notification.h"
 #include "client/subscribe/subscription.h"

@@ -155,8 +155,8 @@ LOOP_TEST(bad_packets_are_refused_with_their_fds, 0, 2)
     expect_one('n', 1);
 }
 
-/* Of who may send none they are not even taken: also where there would be no room for them. They
- * stay in the socket: to let go of them might wait. */
+/* Fds of a peer that may send none are not even received, also without room for them: they stay in
+ * the socket, since closing them might wait. */
 LOOP_TEST(fds_that_nobody_may_send_never_become_ours, 0, 2)
 {
     for (size_t n_fds = 1; n_fds <= DLX_PACKET_FDS_MAX; n_fds += 84) {
@@ -179,7 +179,7 @@ LOOP_TEST(fds_that_nobody_may_send_never_become_ours, 0, 2)
     }
 }
 
-/* Nothing is lost, however often somebody looks. */
+/* Nothing is lost, however often the caller looks. */
 TEST(fds_without_room_stay_in_the_socket)
 {
     int lost[3];
@@ -242,8 +242,7 @@ LOOP_TEST(a_reader_that_does_not_read_fills_up, 0, 2)
     ck_assert_int_eq(dlx__packet_send(pair[0], data, 1000, NULL, 0), 0);
 }
 
-/* It closed with something of ours unread, after the packet was looked at: the kernel tells of
- * that first. */
+/* The peer closed with a packet of ours unread, after the look: the kernel tells of that first. */
 TEST(a_packet_of_who_reset_the_connection_is_dropped)
 {
     send_one(pair[0], "b", 0);

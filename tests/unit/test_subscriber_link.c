@@ -60,7 +60,7 @@ TEST(a_link_that_was_never_opened_lets_its_publisher_go)
     ck_assert_uint_eq(*(const uint64_t *)&page->cursor, DLX_SHM_CURSOR_CLOSED);
 }
 
-/* The rest of a batch is held, but nobody has it: it goes with the link. */
+/* The rest of a batch is held, but was not handed out: it goes with the link. */
 TEST(a_closed_link_holds_nothing_that_was_not_handed_out)
 {
     enum { N_BATCH = 5 };
@@ -102,7 +102,7 @@ TEST(a_message_of_zeros_is_refused_by_a_link_that_has_taken_nothing)
 
 int main(void)
 {
-    TCase *tcase = tcase_create("inlet");
+    TCase *tcase = tcase_create("subscriber link");
     tcase_add_checked_fixture(tcase, setup, teardown);
     return dlx_test_run_case(tcase);
 }
