@@ -72,9 +72,9 @@ static uint64_t export_flags(const struct dlx_shm_record *record)
     return flags;
 }
 
-int dlx__message_no_arena(const struct dlx_subscriber_link_arena *arena, uint64_t n, uint32_t id)
+int dlx__message_no_arena(struct dlx_subscriber_link *link, uint64_t n, uint32_t id)
 {
-    if (!arena)
+    if (!dlx__subscriber_link_has_arena(link, id))
         return dlx__fail(DLX_E_NOT_FOUND, "arena %u has not been announced", id);
     return dlx__fail(DLX_E_BAD_PEER, "message %" PRIu64 " lies in arena %u, which was dropped", n,
                      id);
@@ -402,7 +402,7 @@ bool dlx__message_may_lie_in(const struct dlx_message *m,
 {
     /* Nothing here is written by a release, which may run now: so not `table`. */
     if (m->tensors != &m->inline_tensor)
-        return m->seq < arena->dropped_after && arena->id >= m->first_arena &&
+        return m->seq < arena->until && arena->id >= m->first_arena &&
                arena->id <= m->last_arena; /* what is newer was not built if it lies in it */
     uintptr_t data = (uintptr_t)m->inline_tensor.data;
     return data - (uintptr_t)arena->map < arena->size;

@@ -72,7 +72,7 @@ int dlx__message_open_manifest(struct dlx_subscriber_link *link, const struct dl
                                struct dlx_manifest *ret);
 
 /* Why there is no arena for message n. */
-int dlx__message_no_arena(const struct dlx_subscriber_link_arena *arena, uint64_t n, uint32_t id);
+int dlx__message_no_arena(struct dlx_subscriber_link *link, uint64_t n, uint32_t id);
 /* DLX_E_BAD_PEER. */
 int dlx__message_bad_place(uint64_t offset, uint64_t size,
                            const struct dlx_subscriber_link_arena *arena);
@@ -83,8 +83,8 @@ static inline int dlx__message_arena(struct dlx_subscriber_link *link, uint64_t 
 {
     const struct dlx_subscriber_link_arena *arena = dlx__subscriber_link_arena(link, id);
     /* A dropped one stays mapped for what was taken before, and no longer. */
-    if (dlx_unlikely(!arena || (arena->dropped_after && n >= arena->dropped_after)))
-        return dlx__message_no_arena(arena, n, id);
+    if (dlx_unlikely(!arena || n >= arena->until))
+        return dlx__message_no_arena(link, n, id);
     *ret = arena;
     return 0;
 }

@@ -59,9 +59,10 @@ int dlx__subscriber_link_assign(struct dlx_subscriber_link *link, uint64_t publi
     return 0;
 }
 
-static void link_unmap_arena(const struct dlx_subscriber_link *link,
-                             const struct dlx_subscriber_link_arena *arena)
+static void free_arena(const struct dlx_subscriber_link *link,
+                       const struct dlx_subscriber_link_arena *arena)
 {
+    dlx__close(arena->fd);
     if (!arena->is_pinned || dlx__gpu_receiver()->unpin(link->gpu, arena->map, arena->size))
         dlx__region_unmap(arena->map, arena->size);
     dlx__region_unmap(arena->spare, arena->size);
@@ -93,11 +94,8 @@ void dlx__subscriber_link_free(struct dlx_subscriber_link *link)
         dlx__message_free(link->messages[i]);
     free(link->messages);
     for (uint32_t i = 0; i < link->n_arenas; i++)
-        link_unmap_arena(link, &link->arenas[i]);
+        free_arena(link, &link->arenas[i]);
     free(link->arenas);
-    for (uint32_t i = 0; i < link->n_unmapped; i++)
-        dlx__close(link->unmapped[i].fd);
-    free(link->unmapped);
     if (link->gpu)
         dlx__gpu_receiver()->link_end(link);
     pthread_mutex_destroy(&link->arenas_lock);
@@ -140,7 +138,7 @@ static bool link_can_read(void *userdata, const struct dlx_taken *taken)
     uint32_t id = dlx__entry_arena(taken->words);
     if (link->wants == DLX_WANTS_LAST_LOOK || id == 0)
         return true;
-    if (!dlx__subscriber_link_arena(link, id))
+    if (!dlx__subscriber_link_has_arena(link, id))
         return false;
     if (!dlx__entry_is_manifest(taken->words) ||
         dlx__message_open_manifest(link, taken, &manifest) < 0)
@@ -148,7 +146,7 @@ static bool link_can_read(void *userdata, const struct dlx_taken *taken)
     for (uint32_t i = 0; i < manifest.header.n_tensors; i++) {
         const struct dlx_shm_record *record = &manifest.entries[i].record;
         if (record->size > 0 && !dlx__device_is_gpu(record->device_type) &&
-            !dlx__subscriber_link_arena(link, record->arena))
+            !dlx__subscriber_link_has_arena(link, record->arena))
             return false;
     }
     return true;
@@ -249,25 +247,22 @@ static uint32_t find_arena(const struct dlx_subscriber_link *link, uint32_t id)
     return low;
 }
 
-static struct dlx_unmapped_arena *find_unmapped(const struct dlx_subscriber_link *link, uint32_t id)
-{
-    for (uint32_t i = 0; i < link->n_unmapped; i++)
-        if (link->unmapped[i].id == id)
-            return &link->unmapped[i];
-    return NULL;
-}
-
 const struct dlx_subscriber_link_arena *
 dlx__subscriber_link_arena_search(struct dlx_subscriber_link *link, uint32_t id)
 {
     uint32_t i = link->arena_at[id % DLX_SUBSCRIBER_LINK_HINTS] = find_arena(link, id);
-    if (i < link->n_arenas && link->arenas[i].id == id)
-        return &link->arenas[i];
-    if (find_unmapped(link, id))
-        link->lacks = id;
-    return NULL;
+    return i < link->n_arenas && link->arenas[i].id == id ? &link->arenas[i] : NULL;
 }
 
+bool dlx__subscriber_link_has_arena(struct dlx_subscriber_link *link, uint32_t id)
+{
+    const struct dlx_subscriber_link_arena *arena = dlx__subscriber_link_arena(link, id);
+    if (arena && arena->fd >= 0)
+        link->lacks = id;
+    return arena && arena->fd < 0;
+}
+
+/* Takes the arena over on success. */
 static int insert_arena(struct dlx_subscriber_link *link, uint32_t at,
                         const struct dlx_subscriber_link_arena *arena)
 {
@@ -285,65 +280,67 @@ static int insert_arena(struct dlx_subscriber_link *link, uint32_t at,
     return 0;
 }
 
-static int map_arena(struct dlx_subscriber_link *link, uint32_t id, int borrow_fd, uint64_t size)
+/* Maps an arena, and closes its fd. Outside the lock, since it takes time, and before the first
+ * message of the arena is built. A failure changes nothing. */
+static int map_arena(const struct dlx_subscriber_link *link,
+                     struct dlx_subscriber_link_arena *arena)
 {
+    struct dlx_gpu_link *gpu = link->gpu;
+    struct dlx_subscriber_link_arena to = *arena;
     const void *map;
-    int r = dlx__region_attach_borrowed(link->memory, borrow_fd, size, &map);
+    int r = dlx__region_attach_borrowed(link->memory, to.fd, to.size, &map);
     if (r < 0)
         return r;
-    struct dlx_subscriber_link_arena arena = {.id = id, .map = map, .size = size};
-    if (size >= DLX_VIEW_MIN)
-        arena.spare = dlx__region_spare(borrow_fd, size);
-    /* Outside the lock, since it takes time, and before the first message of the arena is built. */
-    arena.is_pinned = link->gpu && dlx__gpu_receiver()->pin(link->gpu, map, size);
-    r = dlx__mapped_add(link->source, id, map, size, &arena.mapped);
-    pthread_mutex_lock(&link->arenas_lock);
-    if (r == 0)
-        r = insert_arena(link, find_arena(link, id), &arena);
-    pthread_mutex_unlock(&link->arenas_lock);
-    if (r < 0)
-        link_unmap_arena(link, &arena);
-    return r;
+    to.map = map;
+    if (to.size >= DLX_VIEW_MIN)
+        to.spare = dlx__region_spare(to.fd, to.size);
+    to.is_pinned = gpu && dlx__gpu_receiver()->pin(gpu, map, to.size);
+    to.until = UINT64_MAX;
+    to.fd = -1;
+    r = dlx__mapped_add(link->source, to.id, map, to.size, &to.mapped);
+    if (r < 0) {
+        free_arena(link, &to);
+        return r;
+    }
+    dlx__close(arena->fd);
+    *arena = to;
+    return 0;
 }
 
 int dlx__subscriber_link_arena_add(struct dlx_subscriber_link *link, uint32_t id, int take_fd,
                                    uint64_t size)
 {
-    dlx_cleanup(dlx__closep) int fd = take_fd;
+    struct dlx_subscriber_link_arena arena = {.id = id, .fd = take_fd, .size = size};
     uint32_t at = find_arena(link, id);
-    if ((at < link->n_arenas && link->arenas[at].id == id) || find_unmapped(link, id))
-        return dlx__fail(DLX_E_PROTOCOL, "arena %u was announced twice", id);
-    int r = map_arena(link, id, fd, size);
-    if (r == 0 || !dlx__error_is_lack(r))
-        return r;
-    struct dlx_unmapped_arena *unmapped =
-        reallocarray(link->unmapped, link->n_unmapped + 1, sizeof *unmapped);
-    if (!unmapped)
-        return dlx__fail(DLX_E_NO_MEMORY, "table of %u arenas", link->n_unmapped + 1);
-    link->unmapped = unmapped;
-    unmapped[link->n_unmapped++] =
-        (struct dlx_unmapped_arena){.id = id, .fd = dlx__steal_fd(&fd), .size = size};
-    dlx__error_clear(); /* it matters when a message lies there */
-    return 0;
-}
-
-static void drop_unmapped(struct dlx_subscriber_link *link, struct dlx_unmapped_arena *arena)
-{
-    dlx__close(arena->fd);
-    *arena = link->unmapped[--link->n_unmapped];
+    bool is_there = at < link->n_arenas && link->arenas[at].id == id;
+    int r = is_there ? dlx__fail(DLX_E_PROTOCOL, "arena %u was announced twice", id)
+                     : map_arena(link, &arena);
+    if (dlx__error_is_lack(r)) {
+        dlx__error_clear(); /* it matters when a message lies there */
+        r = 0;
+    }
+    pthread_mutex_lock(&link->arenas_lock);
+    if (r == 0)
+        r = insert_arena(link, at, &arena);
+    pthread_mutex_unlock(&link->arenas_lock);
+    if (r < 0)
+        free_arena(link, &arena);
+    return r;
 }
 
 /* Map the arena that a message was found to need. Returns 0; DLX_E_NOT_FOUND: it needs none of
  * those that are here; why it cannot be mapped. */
 static int map_lacking(struct dlx_subscriber_link *link)
 {
-    struct dlx_unmapped_arena *arena = find_unmapped(link, link->lacks);
+    uint32_t id = link->lacks, i = find_arena(link, id);
     link->lacks = 0;
-    if (!arena)
+    if (i == link->n_arenas || link->arenas[i].id != id || link->arenas[i].fd < 0)
         return DLX_E_NOT_FOUND;
-    int r = map_arena(link, arena->id, arena->fd, arena->size);
-    if (r == 0)
-        drop_unmapped(link, arena);
+    struct dlx_subscriber_link_arena arena = link->arenas[i];
+    int r = map_arena(link, &arena);
+    pthread_mutex_lock(&link->arenas_lock);
+    link->arenas[i] = arena;
+    pthread_mutex_unlock(&link->arenas_lock);
     return r;
 }
 
@@ -368,19 +365,17 @@ void *dlx__subscriber_link_view(struct dlx_subscriber_link *link, const void *da
 void dlx__subscriber_link_arena_dropped(struct dlx_subscriber_link *link, uint32_t id)
 {
     uint32_t i = find_arena(link, id);
-    if (i < link->n_arenas && link->arenas[i].id == id)
-        link->arenas[i].dropped_after = dlx__reader_cursor(&link->core) + 1;
-    struct dlx_unmapped_arena *unmapped = find_unmapped(link, id);
-    if (unmapped)
-        drop_unmapped(link, unmapped);
+    if (i < link->n_arenas && link->arenas[i].id == id) {
+        link->arenas[i].until = dlx__reader_cursor(&link->core) + 1;
+        link->arenas[i].fd = dlx__close(link->arenas[i].fd);
+    }
     dlx__subscriber_link_sweep_arenas(link);
 }
 
 static bool may_lie_in(const struct dlx_taken *taken, const struct dlx_subscriber_link_arena *arena)
 {
-    return taken->n < arena->dropped_after &&
-           (dlx__entry_kind(taken->words) != DLX_SHM_KIND_TENSOR ||
-            dlx__entry_arena(taken->words) == arena->id);
+    return taken->n < arena->until && (dlx__entry_kind(taken->words) != DLX_SHM_KIND_TENSOR ||
+                                       dlx__entry_arena(taken->words) == arena->id);
 }
 
 /* Is something held that may lie in this arena, which was dropped? */
@@ -403,10 +398,11 @@ void dlx__subscriber_link_sweep_arenas(struct dlx_subscriber_link *link)
     pthread_mutex_lock(&link->arenas_lock);
     for (uint32_t i = 0; i < link->n_arenas; i++) {
         struct dlx_subscriber_link_arena *arena = &link->arenas[i];
+        bool is_dropped = arena->fd < 0 && arena->until < UINT64_MAX;
         /* An honest publisher drops an arena when nothing in it is held; a hostile one must not
          * make us unmap what our own user still reads. */
-        if (arena->dropped_after && !is_held(link, arena))
-            link_unmap_arena(link, arena);
+        if (is_dropped && !(arena->map && is_held(link, arena)))
+            free_arena(link, arena);
         else
             link->arenas[kept++] = *arena;
     }

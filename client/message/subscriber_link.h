@@ -19,22 +19,18 @@ struct dlx_message;
 struct dlx_gpu_link; /* client/gpu/gpu.h */
 struct dlx_gpu_receiver;
 
-/* An arena of the publisher, mapped read-only. */
+/* An arena of the publisher, mapped read-only, or to be mapped when a message needs it. */
 struct dlx_subscriber_link_arena {
     uint32_t id;
     bool is_pinned;                   /* `map` is registered with the driver of a GPU */
+    int fd;                           /* of one that could not be mapped yet; else -1 */
     struct dlx_mapped_region *mapped; /* NULL: not noted */
     const uint8_t *map;
     const void *spare; /* of large ones, for copy-on-write views; NULL: none */
     uint64_t size;
-    uint64_t dropped_after; /* 0: in use; else the cursor when the publisher dropped it, plus 1 */
-};
-
-/* An arena that could not be mapped yet: a message that needs it tries again. */
-struct dlx_unmapped_arena {
-    uint32_t id;
-    int fd;
-    uint64_t size;
+    /* Messages from this one on cannot lie in it: 0 before it is mapped, then UINT64_MAX; once its
+     * publisher has dropped it, the cursor at that time plus 1. */
+    uint64_t until;
 };
 
 /* A stream of large blocks goes round as many arenas as it has blocks, and their ids follow each
@@ -146,11 +142,9 @@ struct dlx_subscriber_link {
     uint32_t arenas_room;
     uint32_t arena_at
         [DLX_SUBSCRIBER_LINK_HINTS]; /* by id: where one of that id was when it was asked for */
-    struct dlx_unmapped_arena *unmapped;
-    uint32_t n_unmapped;
-    uint32_t lacks;                /* of these, the one that a message needs; 0: none */
-    uint32_t arenas_due;           /* of those that were there at the join, not here yet */
-    struct dlx_message **messages; /* [max_held]: one for each hold word, made when first used */
+    uint32_t lacks;                  /* one that is to be mapped for a message; 0: none */
+    uint32_t arenas_due;             /* of those that were there at the join, not here yet */
+    struct dlx_message **messages;   /* [max_held]: one for each hold word, made when first used */
     char topic[DLX_TOPIC_MAX + 1];
     struct dlx_client *client;        /* the subscription's, for as long as that is there */
     struct dlx_mapped_source *source; /* what it maps is noted there; NULL: nothing is */
@@ -249,7 +243,7 @@ void dlx__subscriber_link_sweep_arenas(struct dlx_subscriber_link *link);
 
 const struct dlx_subscriber_link_arena *
 dlx__subscriber_link_arena_search(struct dlx_subscriber_link *link, uint32_t id);
-/* NULL if it is not here (yet), or not mapped. */
+/* NULL if it is not here (yet). */
 static inline const struct dlx_subscriber_link_arena *
 dlx__subscriber_link_arena(struct dlx_subscriber_link *link, uint32_t id)
 {
@@ -258,6 +252,9 @@ dlx__subscriber_link_arena(struct dlx_subscriber_link *link, uint32_t id)
         return &link->arenas[i];
     return dlx__subscriber_link_arena_search(link, id);
 }
+
+/* Is it here and mapped? If it could not be mapped yet, the take that asks tries again. */
+bool dlx__subscriber_link_has_arena(struct dlx_subscriber_link *link, uint32_t id);
 
 /*
  * A copy-on-write view (common/memory.h) of `size` bytes of an arena, for who holds a message that

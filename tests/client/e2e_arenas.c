@@ -215,7 +215,7 @@ static uint32_t arena_of(struct dlx_publisher *p)
 
 static bool has_arena(struct dlx_subscription *s, uint32_t id)
 {
-    return dlx__subscriber_link_arena(s->links[0], id) != NULL;
+    return dlx__subscriber_link_has_arena(s->links[0], id);
 }
 
 /* The publisher says that an arena is gone, which may be a lie; the subscription hears of it. */

@@ -486,8 +486,8 @@ static void begin(struct state *s)
     REQUIRE(subscriber_link->messages && subscriber_link->arenas);
     dlx__reader_init(&subscriber_link->core, control, ENTRIES, 0, subscriber_link->page, 0, HELD,
                      false, false, false, &reader_env, subscriber_link);
-    subscriber_link->arenas[0] =
-        (struct dlx_subscriber_link_arena){.id = 1, .map = arena, .size = ARENA_SIZE};
+    subscriber_link->arenas[0] = (struct dlx_subscriber_link_arena){
+        .id = 1, .fd = -1, .map = arena, .size = ARENA_SIZE, .until = UINT64_MAX};
     subscriber_link->n_arenas = 1;
     dlx__subscriber_link_start(subscriber_link, DLX_READER_ALL, false);
     s->publisher_link.bell = s->peer.pidfd = -1;

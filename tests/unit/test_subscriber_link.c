@@ -5,7 +5,9 @@
 #include "client/message/subscriber_link.h"
 #include "common/memory.h"
 #include "ring/entry.h"
+#include "tests/harness/maps.h"
 #include "tests/harness/run.h"
+#include <fcntl.h>
 
 enum { HELD = 16, N_ENTRIES = DLX_SHM_ENTRIES_MIN };
 
@@ -97,6 +99,33 @@ TEST(a_message_of_zeros_is_refused_by_a_link_that_has_taken_nothing)
     dlx__subscriber_link_start(subscriber_link, 1, false);
     ck_assert_int_eq(dlx__subscriber_link_take(subscriber_link, 1, &message), DLX_E_BAD_PEER);
     ck_assert_ptr_nonnull(strstr(dlx__error_message(), "unknown kind 0"));
+    dlx__subscriber_link_close(subscriber_link);
+}
+
+/* Its descriptor is kept for a message that needs it, and closed when there can be none. */
+TEST(an_arena_that_could_not_be_mapped_waits_until_it_is_dropped)
+{
+    enum { ID = 3, SIZE = 64 << 20, ROOM = 16 << 20 };
+    const struct dlx_memory *memory = dlx__memory_by_tag(0);
+    void *map;
+    int fd, writer_fd;
+    if (!dlx_test_maps_can_limit())
+        return;
+    open_link();
+    dlx__subscriber_link_start(subscriber_link, 0, false);
+    ck_assert_int_eq(dlx__region_new(memory, "dlx-arena", SIZE, &fd, &writer_fd), 0);
+    ck_assert_int_eq(dlx__region_populate(memory, writer_fd, SIZE, &map), 0);
+    dlx__region_unmap(map, SIZE);
+    dlx_test_maps_limit(ROOM);
+    ck_assert_int_eq(dlx__subscriber_link_arena_add(subscriber_link, ID, fd, SIZE), 0);
+    dlx_test_maps_unlimit();
+    ck_assert(!dlx__subscriber_link_has_arena(subscriber_link, ID));
+    dlx__subscriber_link_sweep_arenas(subscriber_link);
+    ck_assert_uint_eq(subscriber_link->n_arenas, 1);
+    ck_assert_int_ge(fcntl(fd, F_GETFD), 0);
+    dlx__subscriber_link_arena_dropped(subscriber_link, ID);
+    ck_assert_uint_eq(subscriber_link->n_arenas, 0);
+    ck_assert_int_eq(fcntl(fd, F_GETFD), -1);
     dlx__subscriber_link_close(subscriber_link);
 }
 
