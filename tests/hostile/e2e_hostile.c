@@ -208,14 +208,15 @@ LOOP_TEST(an_arena_that_nobody_announced_is_waited_for, 0, N_WAYS)
     dlx_test_stream_publish(x.liar, 4, 1);
     ok(dlx_test_scene_take(&x, SECOND, &m));
     dlx_message_unref(m);
-    /* Message 2 lies in arena 77. It may be on its way for all that we know, so others go on. */
+    /* Message 2 lies in arena 77. The arena may be on its way, for all that the subscriber knows,
+     * so other streams go on. */
     publish_lie(x.liar, &arena_77);
     ck_assert(!dlx_test_scene_honest_goes_on_for(&x, 10));
     struct dlx_subscription_stats stats = dlx_test_stream_subscription_stats(x.s);
     ck_assert_uint_eq(stats.taken, 11); /* not that one */
     ck_assert_uint_eq(stats.n_held, 0);
     ck_assert_uint_eq(stats.lost, 0);
-    x.liar = dlx_publisher_unref(x.liar); /* now nobody will bring it */
+    x.liar = dlx_publisher_unref(x.liar); /* now no publisher will bring it */
     bool told = false;
     for (time_t end = time(NULL) + PATIENCE_S;
          !told && time(NULL) < end;) /* the daemon tells after it has answered */
@@ -264,8 +265,9 @@ enum {
     N_LIARS
 };
 
-/* One that is there goes on as if nothing was said, and what the liar claims is lost of its own
- * stream alone: what its control block says to be gone, or everything when nobody saw that. */
+/* A publisher that is there goes on as if nothing was said, and the liar's claims cost its own
+ * stream alone: the messages that its control block says to be gone, or all when no subscriber saw
+ * that. */
 LOOP_TEST(a_liar_that_claims_to_be_another_publisher_harms_only_itself, 0, N_LIARS)
 {
     const struct dlx_publisher_args *args = PUBLISHER(.history = 1, .depth = 8);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Descriptors that hold up whoever closes them, sent to the daemon: it must not stand still. Files
- * of a FUSE file system do so, and, for every user, TCP sockets that linger: the last close() waits
- * for a peer that does not read.
+ * Descriptors that hold up the process that closes them, sent to the daemon, which must not stand
+ * still. Files of a FUSE file system do so, and, for every user, TCP sockets that linger: the last
+ * close() waits for a peer that does not read.
  *
  * RUN_ALONE=yes: the kernel's collector of descriptors in flight closes some of them, and whoever
  * sends descriptors as the same user waits for it, as other tests do.
@@ -22,7 +22,7 @@ struct socket_trap {
     int peer;
 };
 
-/* Its peer does not read, and there is something to be sent. */
+/* The peer of the socket does not read, and there is something to be sent. */
 static struct socket_trap lingering_socket(void)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
@@ -44,7 +44,7 @@ static struct socket_trap lingering_socket(void)
     return trap;
 }
 
-/* Send it away, so that nobody here has it any more. */
+/* Send the socket away, so that this process has it no more. */
 static bool send_socket(enum dlx_test_trap_way way, struct socket_trap *socket)
 {
     struct dlx_test_trap trap;

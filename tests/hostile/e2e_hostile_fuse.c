@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A FUSE file system whose server does not answer: whoever closes a descriptor of its files, or
- * touches their pages, waits. A peer sends such descriptors to the daemon, and stands still for
- * ever inside its own calls on sockets that it shares with others: nobody else waits.
+ * A FUSE file system whose server does not answer: a process that closes a descriptor of its files,
+ * or touches their pages, waits. A peer sends such descriptors to the daemon, and stands still for
+ * ever inside its own calls on sockets that it shares with others, none of which waits.
  */
 
 #include "client/subscribe/subscription.h"
@@ -48,7 +48,7 @@ static void send_file(enum dlx_test_trap_way way, bool is_refused)
     dlx_test_fuse_end(&fuse);
 }
 
-/* Not on a link socket: the daemon would have it for as long as nobody reads it. */
+/* Not on a link socket: the daemon would have the file until a client reads it. */
 LOOP_TEST(a_file_is_refused_by_the_kernel, 0, ON_A_LINK_SOCKET)
 {
     send_file((enum dlx_test_trap_way)_i, true);
@@ -180,7 +180,7 @@ LOOP_TEST(a_process_that_stands_still_in_a_call_holds_up_no_other, 0,
         ck_assert_int_eq(waitpid(pid, NULL, WNOHANG), 0);
         dlx_test_stream_publish(p, 10, value++);
     }
-    /* There it stands. More than a socket holds: bells, and answers that nobody reads. */
+    /* The client stands still. More than a socket holds: bells, and answers that stay unread. */
     for (int i = 0; i < 5000; i++)
         dlx_test_stream_publish(p, 10, value++);
     dlx_test_trap_daemon_answers(PATIENCE, "beside it");

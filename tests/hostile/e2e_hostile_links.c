@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Subscriptions that are closed, and hold messages: their publisher keeps what it has of each.
- * Whoever does so a thousand times meets a limit; whoever gives the messages back later is charged
- * for nothing any more.
+ * Subscriptions that are closed, and hold messages: their publisher keeps its part of each. A
+ * client that does so a thousand times meets a limit; one that gives the messages back later is
+ * charged for nothing any more.
  */
 
 #include "client/message/subscriber_link.h"
@@ -156,13 +156,13 @@ TEST(messages_given_back_after_their_subscriptions_are_charged_no_more)
         dlx_test_stream_check(held[i], 10, 1);
     dlx_test_stream_unref_messages(held, N);
     uint64_t deadline = dlx__deadline(PATIENCE);
-    /* nobody has told, and who looked just now does not again */
+    /* no peer has told, and the publisher does not look again so soon */
     while (dlx_test_stream_daemon_info(c).n_links > 0)
         ck_assert(dlx__now_ns() < deadline);
     ck_assert_uint_eq(dlx_test_stream_daemon_info(c).shared_bytes, before.shared_bytes);
 }
 
-/* Also when nobody asks. */
+/* Also when no client asks. */
 TEST(messages_given_back_leave_no_descriptor_with_the_daemon)
 {
     auto_client *c = dlx_test_stream_connect();

@@ -2,7 +2,7 @@
 
 /*
  * Writers that do with their regions what only a writer can: they hold the lock of the file, or
- * have pages in it that they can take away. Nobody else waits, and no such region is announced.
+ * have pages in it that they can take away. No other client waits, and no such region is announced.
  */
 
 #include "ring/layout.h"
@@ -116,7 +116,7 @@ static void forget(struct region *r)
 }
 #define auto_region DLX_TEST_AUTO(forget) struct region
 
-/* Whoever sealed its memory would wait as long as the lock is held. */
+/* A daemon that sealed the memory would wait as long as the lock is held. */
 LOOP_TEST(a_client_that_holds_the_lock_of_its_memory_holds_nobody_up, 0, N_KINDS)
 {
     struct dlx_test_lock lock;
@@ -208,7 +208,7 @@ static int count_arenas(const struct dlx_publisher_info *info, void *userdata)
 static bool stop_while_it_populates(pid_t pid, int control, struct dlx_client *c)
 {
     uint32_t n_arenas = 0;
-    while (shared_bytes(control) < MESSAGE) /* nobody else has that much */
+    while (shared_bytes(control) < MESSAGE) /* no other client has that much */
         continue;
     ck_assert_int_eq(kill(pid, SIGSTOP), 0);
     ck_assert_int_eq(waitpid(pid, NULL, WUNTRACED), pid);

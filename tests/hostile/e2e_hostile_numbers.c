@@ -50,7 +50,7 @@ LOOP_TEST(a_head_that_jumps_harms_only_its_link, 0, 3 * N_WAYS)
     }
 }
 
-/* Who joins looks for the newest message from such a head on. */
+/* A joiner looks for the newest message from such a head on. */
 LOOP_TEST(a_head_that_jumped_harms_no_joiner, 0, 2 * N_WAYS)
 {
     static const uint64_t marks[] = {0, DLX_SHM_END, DLX_SHM_MOVED, DLX_SHM_GONE, 1, UINT64_MAX};
@@ -120,7 +120,7 @@ static const struct {
     {UINT64_MAX, true},
 };
 
-/* It stores a gen, and goes on as if nothing was. */
+/* The liar stores a gen, and goes on as if nothing was. */
 LOOP_TEST(a_gen_that_lies_harms_only_its_link, 0, N_WAYS)
 {
     for (size_t k = 0; k < DLX_ARRAY_SIZE(gens); k++) {

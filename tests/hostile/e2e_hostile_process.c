@@ -23,7 +23,7 @@ static void publish_or_drop(struct dlx_publisher *p, int64_t value)
         t->deleter(t);
 }
 
-/* Who was asked to ring does: nobody looks at the ring of a parked link before. */
+/* Rings each subscriber that asked for it: a parked link's ring is not read before. */
 static void wake_readers(struct dlx_publisher *p)
 {
     dlx_fence();
@@ -90,7 +90,7 @@ static void moved_but_goes_on(struct dlx_publisher *p, int tell)
     mark_then_go_on(p, tell, DLX_SHM_MOVED);
 }
 
-/* The newest message lies in an arena that nobody announced, and others wait behind it. */
+/* The newest message lies in an arena that was never announced, and others wait behind it. */
 static void arena_unknown(struct dlx_publisher *p, int tell)
 {
     const int64_t shape = 4;
@@ -260,7 +260,7 @@ LOOP_TEST(a_publisher_that_lies_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(lies) * 
     struct dlx_message *m = NULL;
     struct dlx_test_liar liar = dlx_test_liar_spawn(lying_publisher, _i);
     x.pid = liar.pid;
-    /* What it published before it began to lie. */
+    /* The messages that the liar published before it began to lie. */
     for (uint64_t seq = 0; seq < 3;) {
         int r = dlx_test_scene_take(&x, SECOND, &m);
         ck_assert_msg(r == 0, "%d %s", r, dlx_errmsg());
@@ -285,7 +285,7 @@ LOOP_TEST(a_publisher_that_lies_holds_nobody_up, 0, (int)DLX_ARRAY_SIZE(lies) * 
     if (x.way != BATCHES) /* there it is told by the call after the one that saw it */
         ck_assert_uint_eq(stats.rejected, x.told);
     dlx_test_liar_kill(&liar);
-    /* What it published is drained, or given up, and its link goes. */
+    /* The liar's messages are drained, or given up, and its link goes. */
     uint64_t start = dlx__now_ns();
     do {
         ck_assert(dlx_test_ends_in_time(start, 0));

@@ -87,7 +87,7 @@ static void take_all(struct cast *x)
     }
 }
 
-/* Nobody is in the way. */
+/* No subscriber is in the way. */
 static void go_on(struct cast *x, int64_t timeout_ns)
 {
     for (int i = 0; i < 100; i++) {
@@ -126,8 +126,8 @@ TEST_OF(page, a_cursor_that_lies_harms_only_itself)
     ck_assert_int_gt(x.published, 60);
 }
 
-/* One that says that it has started, and has passed nothing: it is in the way as any other that
- * takes nothing. */
+/* A subscriber that says that it has started, and has passed nothing, is in the way as any other
+ * that takes nothing. */
 LOOP_TEST_OF(page, a_subscriber_that_starts_without_a_cursor_is_waited_for_and_named, 0, 2)
 {
     auto_cast x = make_cast_with_liar();
@@ -145,7 +145,7 @@ LOOP_TEST_OF(page, a_subscriber_that_starts_without_a_cursor_is_waited_for_and_n
     go_on(&x, SHORT_NS);
 }
 
-/* Lies that hold nobody up: its cursor says that it is not in the way. */
+/* Lies that hold no publisher up: the liar's cursor says that it is not in the way. */
 static void any_holds(struct cast *x, uint64_t round)
 {
     for (uint32_t k = 0; k < 16; k++) {
@@ -172,7 +172,7 @@ static void any_ticket(struct cast *x, uint64_t round)
 static void (*const lies[])(struct cast *x, uint64_t round) = {any_holds, any_number_of_holds,
                                                                any_ticket};
 
-/* What it pins is no more than it may hold (end_cast), and holding starves no publisher. */
+/* The liar pins no more than it may hold (end_cast), and holding starves no publisher. */
 LOOP_TEST_OF(page, holds_and_tickets_that_lie_harm_only_itself, 0, (int)DLX_ARRAY_SIZE(lies))
 {
     auto_cast x = make_cast_with_liar();
@@ -269,8 +269,8 @@ LOOP_TEST_OF(process, a_process_that_lies_holds_a_publisher_no_longer_than_asked
     int n_timeouts = 0;
     struct dlx_test_liar liar = dlx_test_liar_spawn(lying_subscriber, _i);
     dlx_test_liar_hear(liar.sock);
-    /* It passes nothing, so that after 40 messages it is in the way: that is its right for as long
-     * as we wait, and no longer. */
+    /* The subscriber passes nothing, so that after 40 messages it is in the way, which it may be
+     * for as long as the publisher waits. */
     for (int round = 0; round < 60 && n_timeouts < 15; round++) {
         int r = publish_within(&x, SECOND / 20);
         take_all(&x);

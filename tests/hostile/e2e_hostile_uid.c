@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Nobody writes what is not theirs: regions of a real publisher and a real subscriber, attacked
- * with the descriptors that they were sent and by way of their processes, from a process of the
- * same user and from one of another. And nobody gets rights by a connection that somebody else
- * made. Sealed memory: what POSIX shared memory promises less is in docs/SHM.md.
+ * No process writes what is not its own: regions of a real publisher and a real subscriber,
+ * attacked with the descriptors that they were sent and by way of their processes, from a process
+ * of the same user and from one of another. And no process gets rights by a connection that another
+ * one made. Sealed memory: what POSIX shared memory promises less is in docs/SHM.md.
  */
 
 #include "common/memory.h"
@@ -21,8 +21,8 @@
 #define BODY(name) DLX__WIRE__PACKET__BODY_##name
 #define NOBODY     65534
 
-/* What an attack says: 0, or the line of what was possible and should not be. In children, where
- * ck_assert is of no use. */
+/* The result of an attack: 0, or the line of what was possible and should not be. In children,
+ * where ck_assert is of no use. */
 #define refused(x)                                                                                 \
     do {                                                                                           \
         if (x)                                                                                     \
@@ -203,7 +203,7 @@ static int attack_region(void *userdata)
     return line;
 }
 
-/* It is as it was: nothing of it has gone, and reading it does not fault. */
+/* The region is as it was: nothing of it has gone, and reading it does not fault. */
 static void check_region(const struct region *region)
 {
     struct stat st;
@@ -278,7 +278,7 @@ static bool answers(int fd)
 }
 
 /* The rights of a connection are those of the process that made it, when it made it; and they end
- * with that process, not with the socket, which somebody else may have got. */
+ * with that process, not with the socket, which another one may have got. */
 TEST(a_passed_connection_ends_with_who_made_it)
 {
     int pair[2], go[2], connection;
@@ -314,8 +314,8 @@ struct guess {
     uint64_t publisher, subscription, client;
 };
 
-/* As the user that it was when it connected: what it may do is decided by that; but what is
- * somebody else's, is not its. */
+/* The client keeps the rights of the user that it was when it connected; but not those of another
+ * user's objects. */
 static int use_after_setuid(void *userdata)
 {
     struct guess *guess = userdata;

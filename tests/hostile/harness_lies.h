@@ -43,14 +43,15 @@ struct dlx_test_scene dlx_test_scene_make_for(enum dlx_test_way way);
  * newer. */
 const char *dlx_test_scene_liar_topic(enum dlx_test_way way);
 void dlx_test_scene_end(struct dlx_test_scene *x);
-/* What is declared as this one ends with its block. */
+/* A scene declared so ends with its block. */
 #define auto_scene DLX_TEST_AUTO(dlx_test_scene_end) struct dlx_test_scene
 /* As the subscriber of this kind does it: it comes back in time, and names the liar. */
 int dlx_test_scene_take(struct dlx_test_scene *x, int64_t timeout_ns, struct dlx_message **ret);
 /* Read the ends of it: they must be inside a mapping, whatever the liar said. */
 void dlx_test_scene_touch(struct dlx_message *m);
-/* What the honest publisher sends arrives, whole and next in order. Messages of the liar and one
- * BAD_PEER may come before. Returns whether that came. The same so often: whether it came once. */
+/* The honest publisher's next message must arrive, whole and in order. Messages of the liar and a
+ * BAD_PEER may come before. Returns whether a BAD_PEER came. The second function does so `n` times,
+ * and returns whether one came. */
 bool dlx_test_scene_honest_goes_on(struct dlx_test_scene *x);
 bool dlx_test_scene_honest_goes_on_for(struct dlx_test_scene *x, int n);
 /* Where this publisher has its numbers. */
@@ -70,7 +71,8 @@ struct dlx_test_scribbler {
 };
 
 void *dlx_test_scribble(void *userdata);
-/* Such a thread, or another one with such a start, while the honest publisher goes on so often. */
+/* Runs such a thread, or another one with such a start, while the honest publisher goes on `n`
+ * times. */
 void dlx_test_scene_while(struct dlx_test_scene *x, void *(*thread)(void *),
                           struct dlx_test_scribbler *scribbler, int n);
 

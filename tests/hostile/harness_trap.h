@@ -2,8 +2,8 @@
 #ifndef DLX_TESTS_HARNESS_TRAP_H
 #define DLX_TESTS_HARNESS_TRAP_H
 
-/* A descriptor that holds up whoever closes it, sent to the daemon so that nobody else has it when
- * the daemon looks. */
+/* A descriptor that holds up the process that closes it, sent to the daemon so that no other
+ * process has it when the daemon looks. */
 
 #include "tests/harness/stream.h"
 

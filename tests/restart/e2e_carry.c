@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a publisher retains is there with the daemon that replaces its first one, for newcomers too,
- * and comes once. */
+/* A publisher's retained messages are there with the daemon that replaces its first one, for
+ * newcomers too, and come once. */
 
 #include "tests/harness/store.h"
 #include "tests/restart/harness_restart.h"
@@ -93,7 +93,8 @@ LOOP_TEST(a_subscriber_that_was_there_gets_nothing_twice, 0, 2)
     ck_assert_uint_eq(n_lost(slow), 0);
 }
 
-/* It gets the newest of each control block at most, while it holds one of an older block. */
+/* The subscription gets the newest of each control block at most, while it holds one of an older
+ * block. */
 TEST(latest_skips_to_what_came_after_the_new_daemon)
 {
     auto_client *c = dlx_test_stream_connect();
@@ -278,7 +279,8 @@ TEST(a_shared_tensor_is_carried_and_stays_the_callers)
     }
 }
 
-/* Its former self, which the service manager kept, goes; what it leaves at its end is kept. */
+/* The publisher's former self, which the service manager kept, goes; the messages that it leaves at
+ * its end are kept. */
 TEST(a_publisher_replaces_what_was_kept_of_it)
 {
     dlx_test_store_begin(DLX_TEST_STORE_MANY);

@@ -31,7 +31,7 @@ static void expect_counted(void)
                          (unsigned long)mapped());
 }
 
-/* What `dlxctl holds --all` shows of former memory. */
+/* The lines of `dlxctl holds --all` about former memory. */
 struct shown {
     struct dlx_client *c;
     uint64_t bytes;                    /* of all entries */
@@ -125,7 +125,7 @@ TEST(every_byte_counts_once_before_and_after_restarts)
     }
     for (int i = 0; i <= RESTARTS; i++) {
         release(held[i], N);
-        for (int k = 0; k < 40; k++) { /* the publisher retires what nobody holds */
+        for (int k = 0; k < 40; k++) { /* the publisher retires blocks that no subscriber holds */
             dlx_test_stream_publish(x.p, 10, k);
             dlx_message_unref(dlx_test_stream_next(x.s));
         }
@@ -136,7 +136,7 @@ TEST(every_byte_counts_once_before_and_after_restarts)
     expect_counted();
 }
 
-/* Nobody but the subscriber's process has it any more; then its connection ends, too. */
+/* Only the subscriber's process has the memory any more; then its connection ends, too. */
 TEST(messages_of_a_publisher_that_never_comes_back_count_until_they_are_released)
 {
     struct dlx_message *held[2], *none = NULL;
@@ -149,7 +149,7 @@ TEST(messages_of_a_publisher_that_never_comes_back_count_until_they_are_released
     ck_assert_uint_eq(dlx_test_stream_subscription_stats(s).n_held,
                       2); /* of a link that was left */
     dlx_test_stream_restart();
-    /* Its new spare links are mapped in its calls. */
+    /* The subscription maps its new spare links in its calls. */
     for (uint64_t until = dlx__deadline(PATIENCE);
          info().former_bytes == 0 || info().shared_bytes != mapped(); dlx_test_before(until))
         ck_assert_int_lt(dlx_take(s, SECOND / 50, &none), 0);
@@ -297,7 +297,7 @@ TEST(the_publisher_pays_and_after_it_who_holds)
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
 }
 
-/* What was kept of 32 MiB counts as before. */
+/* The kept part of 32 MiB counts as before. */
 TEST(a_quota_that_former_memory_fills_has_room_when_that_is_released)
 {
     enum { N = 15, LARGE = 2 * VALUES };

@@ -114,8 +114,8 @@ TEST(restarts_at_any_moment_lose_nothing)
     eventually(have_read(readers, n + 100));
     atomic_store(&writer.stop, true);
     ck_assert_int_eq(pthread_join(threads[2], NULL), 0);
-    /* One more, which is the last. Nobody ends before it: who stops reading stops the publisher,
-     * and so all that sleep. */
+    /* Publishes the last message. No reader ends before it: one that stops reading stops the
+     * publisher, and so all that sleep. */
     n = atomic_load(&writer.n) + 1;
     for (int i = 0; i < 2; i++)
         atomic_store(&readers[i].to, n);
@@ -159,7 +159,7 @@ TEST(a_tensor_allocated_before_a_restart_is_copied_and_reported)
     never->deleter(never); /* also after its arena was given up */
 }
 
-/* Whatever it is that needs memory first. */
+/* With each call that may need memory first. */
 LOOP_TEST(each_kind_of_publishing_finds_the_new_daemon, 0, 6)
 {
     enum { N = 1 << 18 };
@@ -226,7 +226,7 @@ static int look_without_a_system_call(void)
     return p->watch.next_look_ns != 0;
 }
 
-/* Whose word says that it is there. */
+/* The daemon's word in the membership page says that it is there. */
 TEST(a_publisher_hears_of_its_daemon_without_a_system_call)
 {
     pid_t pid = dlx_test_fork();
@@ -254,7 +254,7 @@ TEST(a_disconnected_publisher_is_not_vouched_for)
     ck_assert(dlx__writer_has_daemon(&x.p->core));
 }
 
-/* Who publishes once and then sleeps is known to the daemon that was there then. */
+/* A publisher that publishes once and then sleeps is known to the daemon that was there then. */
 TEST(a_single_message_is_enough_to_find_the_new_daemon)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);
@@ -289,7 +289,8 @@ static void *take_two_late(void *userdata)
     return NULL;
 }
 
-/* What was found of the set before the wait, and its memory, are of the daemon that has ended. */
+/* The links and the memory that were found for the set before the wait are of the daemon that has
+ * ended. */
 TEST(a_set_that_waits_through_a_restart_is_counted_once)
 {
     int64_t values[10] = {9}, shape = 10;
@@ -336,7 +337,7 @@ TEST(a_take_hears_once_that_the_daemon_is_gone)
     auto_client *c2 = dlx_test_stream_connect();
     ok(dlx_publisher_new(c2, "test/a", NULL, &p));
     dlx_test_stream_publish(p, 10, 1);
-    /* It is there again, and misses nothing of who came later. */
+    /* The subscription is there again, and misses nothing of later publishers. */
     dlx_message_unref(dlx_test_stream_next(s));
     ck_assert(dlx_test_stream_subscription_stats(s).has_daemon);
 }

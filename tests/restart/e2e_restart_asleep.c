@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Daemons end while a reliable subscription to a pattern is asleep, so that they have not sent
- * it all that its publishers count on: links, and arenas. It gets every message all the same,
- * once and in order. */
+/* Daemons end while a reliable subscription to a pattern is asleep, so that they have not sent it
+ * all that its publishers count on: links, and arenas. The subscription gets every message all the
+ * same, once and in order. */
 
 #include "tests/restart/harness_restart.h"
 #include <inttypes.h>
@@ -131,7 +131,8 @@ static uint32_t n_sealed_spares(void)
     return n;
 }
 
-/* It looks, and takes nothing, until it has so many links and all its spare ones again. */
+/* The subscription looks, and takes nothing, until it has this many links and all its spare ones
+ * again. */
 static void await_spares(uint32_t n_links)
 {
     for (uint64_t until = dlx__deadline(PATIENCE);
@@ -142,8 +143,8 @@ static void await_spares(uint32_t n_links)
     }
 }
 
-/* What happens before it wakes up: the daemon is killed; another one is there; the publishers
- * went on with that; that was killed, too, and a third one is there. */
+/* Events before the subscription wakes up: the daemon is killed; another one is there; the
+ * publishers went on with that one; that was killed, too, and a third one is there. */
 enum wakes_up { WITHOUT_DAEMON, WITH_DAEMON, WITH_PUBLISHERS, WITH_THIRD_DAEMON };
 
 LOOP_TEST(a_pattern_that_sleeps_through_the_end_of_daemons_gets_all, 0, 4)
@@ -172,7 +173,7 @@ static void *take_all(void *none)
     return none;
 }
 
-/* They publish nothing more, so they have not met the next daemon when they close. */
+/* The publishers publish nothing more, so they have not met the next daemon when they close. */
 TEST(publishers_that_close_show_the_next_daemon_what_was_not_sent)
 {
     for (unsigned i = 0; i < N_SPARES; i++) {
@@ -238,7 +239,7 @@ TEST(a_pattern_loses_nothing_when_daemons_end_at_any_moment)
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
     atomic_store(&reader_stop, true);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
-    /* Who makes no call does not see that the daemon has ended. */
+    /* A client that makes no call does not see that the daemon has ended. */
     finish(1);
 }
 

@@ -9,7 +9,7 @@
 #include "tests/harness/fork.h"
 #include "tests/restart/harness_restart.h"
 
-/* It announces itself to the new daemon. */
+/* Waits until the publisher announces itself to the new daemon. */
 static void wait_for_daemon(struct dlx_publisher *p)
 {
     uint64_t epoch = p->epoch;
@@ -29,7 +29,7 @@ static void publish_to(struct dlx_publisher *p, uint64_t last)
         dlx_test_stream_publish(p, 10, (int64_t)p->core.head + 1);
 }
 
-/* It does not wait for who has yet to come. */
+/* Closes the publisher, which does not wait for subscribers that have yet to come. */
 static void close_at_once(struct dlx_publisher *p)
 {
     p->watch.linger_ns = 0;
@@ -208,7 +208,8 @@ static void publish_until_killed(int sock, const void *none)
         pause();
 }
 
-/* Odd: we were on our way to the new daemon, which tells its last number. Else nobody does. */
+/* Odd: the subscriber was on its way to the new daemon, which tells the last number. Else no peer
+ * does. */
 LOOP_TEST(a_publisher_killed_before_subscribers_are_back_is_lost, 0, 2)
 {
     struct dlx_test_part publisher = dlx_test_part_begin(publish_until_killed, NULL);

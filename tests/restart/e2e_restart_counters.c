@@ -238,7 +238,7 @@ static void poll_events(struct dlx_publisher *p)
 
 static void (*const polls[])(struct dlx_publisher *p) = {poll_stats, poll_events};
 
-/* It has nothing more to publish: what it retains is to be found again. */
+/* The publisher has nothing more to publish: its retained messages must be found again. */
 LOOP_TEST(a_publisher_that_only_polls_is_found_at_the_next_daemon, 0, DLX_ARRAY_SIZE(polls))
 {
     auto_publisher *p = dlx_test_stream_new_publisher("test/a", PUBLISHER(.retain = 1));

@@ -95,7 +95,7 @@ LOOP_TEST(messages_lost_through_a_restart_are_counted_at_once, 0, 2)
     ck_assert_uint_eq(stats.taken, _i == 0 ? 4 : 1);
 }
 
-/* It frees publishers and subscriptions in some order, but the publishers go on. */
+/* A daemon that stops frees publishers and subscriptions in some order; the publishers go on. */
 LOOP_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2)
 {
     auto_client *c = dlx_test_stream_connect(), *other = dlx_test_stream_connect();
@@ -113,9 +113,10 @@ LOOP_TEST(a_daemon_that_stops_says_of_no_publisher_that_it_has_gone, 0, 2)
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
 }
 
-/* The publisher went on in a block that a daemon in between knew, and has gone: what it left behind
- * does not say so, nobody brings news, and who never sleeps does not hear the bell. Odd: it spins;
- * from 2: there is nothing to be taken, so that each look is for the next block. */
+/* The publisher went on in a block that a daemon in between knew, and has gone: its block does not
+ * say so, no daemon sends notifications, and a subscriber that never sleeps does not hear the bell.
+ * Odd: the subscriber spins; from 2: there is nothing to take, so that each look is for the next
+ * block. */
 LOOP_TEST(a_sleepless_subscriber_hears_that_a_publisher_has_gone_after_its_daemon, 0, 4)
 {
     struct dlx_message *m = NULL;
@@ -143,8 +144,8 @@ LOOP_TEST(a_sleepless_subscriber_hears_that_a_publisher_has_gone_after_its_daemo
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
 }
 
-/* It published to the new daemon and left before we had a link there: as many are lost as we did
- * not get. Not all (0), or all (1) of what is on the old link was taken. */
+/* The publisher published to the new daemon and left before the subscriber had a link there: each
+ * message that did not come is lost. Not all (0), or all (1) of the old link were taken. */
 LOOP_TEST(messages_before_the_new_link_are_counted, 0, 2)
 {
     auto_reader r = dlx_restart_reader_make(NULL);
@@ -166,8 +167,8 @@ LOOP_TEST(messages_before_the_new_link_are_counted, 0, 2)
     ck_assert_uint_eq(dlx_restart_reader_stats(&r).lost, 6);
 }
 
-/* It lost its connection to the new daemon before we had a link there, and came back: it has gone,
- * and has not. */
+/* The publisher lost its connection to the new daemon before the subscriber had a link there, and
+ * came back: it has gone, and has not. */
 TEST(messages_of_a_publisher_that_came_back_are_counted_once)
 {
     auto_client *c = dlx_test_stream_connect();
@@ -369,8 +370,8 @@ TEST(a_batch_that_reconnects_reaches_a_subscription_of_the_new_daemon)
     }
 }
 
-/* The subscriber makes no call while the second daemon is there, and nobody else can make a link to
- * where the publisher has gone on: the take says so, and the third daemon ends the wait. */
+/* The subscriber makes no call while the second daemon is there, and no other daemon can make a
+ * link to where the publisher has gone on: the take says so, and the third daemon ends the wait. */
 TEST(a_take_says_that_its_publisher_went_on_with_a_daemon_that_has_ended)
 {
     auto_publisher *p = dlx_test_stream_new_publisher("test/a", NULL);
@@ -390,7 +391,7 @@ TEST(a_take_says_that_its_publisher_went_on_with_a_daemon_that_has_ended)
     ck_assert_uint_eq(dlx_message_seq(m), 2 + dlx_message_gap(m));
 }
 
-/* The second daemon ends before the publisher has asked it for memory. What is published then is
+/* The second daemon ends before the publisher has asked it for memory. Messages of that time are
  * seen, or counted, when there is a third one. */
 LOOP_TEST(a_stream_goes_on_when_daemons_end_one_after_the_other, 0, 4)
 {

@@ -82,7 +82,7 @@ static void *run_proxy(void *userdata)
     return NULL;
 }
 
-/* Its one link that is no spare is open, and by the daemon that is there. */
+/* The subscription's one link that is no spare is open, and by the present daemon. */
 static bool has_one_link(const struct dlx_subscription *s)
 {
     for (uint32_t i = 0; i < s->n_links; i++)
@@ -182,8 +182,8 @@ static void *let_it_go_on_later(void *userdata)
     return kill(*(const pid_t *)userdata, SIGCONT) == 0 ? NULL : userdata;
 }
 
-/* It is there, and stands still for longer than a stream would wait: a call waits as long as its
- * caller allows. */
+/* The daemon is there, and stands still for longer than a stream would wait: a call waits as long
+ * as its caller allows. */
 TEST(a_call_waits_for_a_new_daemon_that_is_slow)
 {
     auto_client *c = dlx_test_stream_connect();
@@ -334,7 +334,7 @@ TEST(a_stream_does_not_wait_for_a_thread_that_waits_for_the_daemon)
     dlx_test_daemon_start(&dlx_test_stream_daemon, NULL);
 }
 
-/* Its caller would wait in any case: for a daemon that is there by now. */
+/* The caller would wait in any case: for a daemon that is there by now. */
 TEST(a_call_that_needs_the_daemon_does_not_wait_until_a_pause_ends)
 {
     auto_pair x = dlx_test_pair_make(NULL, NULL);

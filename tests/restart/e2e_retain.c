@@ -78,7 +78,7 @@ TEST(retained_messages_outlive_their_publisher)
     dlx_test_stream_check(m, 100, 10);
     ck_assert_uint_eq(dlx_message_seq(m), 10);
     dlx_message_unref(n);
-    /* Dropped: nobody gets it any more, who has it keeps it. */
+    /* Dropped: no subscriber gets the message any more, and one that has it keeps it. */
     ok(dlx_drop_retained(other, "test/a"));
     fails(dlx_get(other, "test/a", 0, &n), DLX_E_EMPTY, "test/a");
     fails(dlx_get(other, "test/a", 1000000, &n), DLX_E_TIMEOUT, "none came");
@@ -120,7 +120,7 @@ TEST(a_successor_replaces_once_it_has_as_many)
     dlx_test_stream_publish_all(first, 100, 1, 2);
     fails(dlx_drop_retained(c, "test/a"), DLX_E_NOT_FOUND, "still there");
     dlx_publisher_unref(first);
-    /* One that retains nothing replaces nothing. */
+    /* A publisher that retains nothing replaces nothing. */
     struct dlx_publisher *plain = new_publisher(c, NULL);
     struct dlx_publisher *other = dlx_test_stream_publisher(c, "test/plain", NULL);
     fails(dlx_drop_retained(c, "test/plain"), DLX_E_NOT_FOUND, ") retains nothing");
@@ -233,7 +233,7 @@ static struct dlx_test_publisher pretend(int control)
     return p;
 }
 
-/* Its control socket is closed, but its process lives, and could write. */
+/* The publisher's control socket is closed, but its process lives, and could write. */
 TEST(memory_that_may_still_be_written_is_not_joined)
 {
     auto_client *c = dlx_test_stream_connect();
@@ -242,13 +242,13 @@ TEST(memory_that_may_still_be_written_is_not_joined)
     auto_test_publisher p = pretend(control);
     ck_assert_uint_eq(list(c).n, 1);
     close(control);
-    /* It waits for its death, then does without it. */
+    /* The daemon waits for the death of the process, then does without it. */
     auto_subscription *s = dlx_test_stream_subscribe(c, "test/a", NULL);
     ck_assert_int_eq(dlx_take(s, 0, &m), DLX_E_EMPTY);
     ck_assert_uint_eq(list(c).n, 0);
 }
 
-/* One that the daemon put out leaves nothing. */
+/* A publisher that the daemon disconnected leaves nothing. */
 TEST(a_disconnected_publisher_retains_nothing)
 {
     auto_client *c = dlx_test_stream_connect();

@@ -63,7 +63,8 @@ TEST(a_newcomer_gets_what_an_idle_publisher_retains)
         dlx_test_store_check_there("test/a", 4, 5);
     ck_assert_uint_eq(dlx_test_stream_list(c, &info), 1);
     ck_assert_int_eq(info.retained, 0); /* it is there */
-    /* Then it publishes, and nobody who was there misses anything, or gets it twice. */
+    /* Then the publisher publishes, and no subscriber that was there misses anything, or gets it
+     * twice. */
     auto_subscription *s = subscribe(NULL);
     dlx_test_store_take(s, 4, 4);
     dlx_test_stream_publish_all(p, 100, 6, 10);
@@ -88,7 +89,7 @@ LOOP_TEST(a_newcomer_goes_over_to_a_publisher_that_wakes_up, 0, 2)
     ck_assert_uint_eq(stats.taken, 3);
 }
 
-/* It has memory for three messages. */
+/* The publisher has memory for three messages. */
 TEST(a_message_that_a_newcomer_holds_stays_as_it_is_while_the_publisher_goes_on)
 {
     begin_with(&dlx_test_retain_1, LARGE, 5);
@@ -114,9 +115,8 @@ static int publish_large(int64_t value)
     return 0;
 }
 
-/* The daemon that has shown it has ended, too. What the publisher has left to write to is soon
- * used up; it goes on when the newcomer has let go, though it was never told of that one; or (odd)
- * when a daemon comes. */
+/* The daemon that has shown it has ended, too. The publisher's memory is soon used up; it goes on
+ * when the newcomer, of which it was never told, has let go; or (odd) when a daemon comes. */
 LOOP_TEST(without_a_daemon_a_publisher_waits_for_a_newcomer_that_it_does_not_know, 0, 2)
 {
     begin_with(&dlx_test_retain_1, LARGE, 5);
@@ -149,7 +149,8 @@ LOOP_TEST(without_a_daemon_a_publisher_waits_for_a_newcomer_that_it_does_not_kno
         dlx_test_store_run_again();
 }
 
-/* Who was there has a link that the publisher knows, so the stream goes on without a daemon. */
+/* An earlier subscriber has a link that the publisher knows, so the stream goes on without a
+ * daemon. */
 TEST(a_subscription_that_was_there_keeps_its_link)
 {
     struct dlx_message *m = NULL;
@@ -218,7 +219,7 @@ static void let_publish(const struct dlx_test_part *child)
     dlx_test_hear(child->sock);
 }
 
-/* It makes no call while the daemon is replaced. */
+/* The child makes no call while the daemon is replaced. */
 static struct dlx_test_part begin_with_child(const struct dlx_publisher_args *args)
 {
     struct dlx_test_part child = dlx_test_part_begin(publish_on, args);
@@ -245,7 +246,7 @@ LOOP_TEST(a_publisher_that_dies_unheard_leaves_its_messages, 0, 2)
         r = dlx_take(s, PATIENCE, &m);
     while (r == DLX_E_DISCONNECTED);
     ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);
-    /* It is told once, and no message comes twice. */
+    /* The end is told once, and no message comes twice. */
     ck_assert_int_eq(dlx_take(s, SECOND / 20, &m), DLX_E_TIMEOUT);
     dlx_test_store_check_there("test/a", 4, 5);
     dlx_test_store_restart();
@@ -307,7 +308,8 @@ LOOP_TEST(a_reliable_newcomer_waits_for_the_publisher_itself, 0, 2)
     ck_assert_int_eq(dlx_take(any, PATIENCE, &m), DLX_E_PUBLISHER_GONE);
 }
 
-/* It goes on in its old block, and nobody who could ring the newcomer knows of both. */
+/* The publisher goes on in its old block, and no process that could ring the newcomer knows of
+ * both. */
 TEST(a_newcomer_that_sleeps_hears_of_a_publisher_that_cannot_come)
 {
     struct dlx_message *m = NULL;
@@ -329,7 +331,7 @@ TEST(a_newcomer_that_sleeps_hears_of_a_publisher_that_cannot_come)
     c->next_try_ns = 0;
 }
 
-/* It closes before it has noticed that there is another daemon, which shows what it retains. */
+/* The publisher closes before it has noticed another daemon, which shows its retained messages. */
 LOOP_TEST(messages_of_a_publisher_that_closed_unheard_end_in_time, 0, 2)
 {
     struct dlx_message *m = NULL;
@@ -386,7 +388,7 @@ LOOP_TEST(a_lock_of_a_subscriber_that_has_gone_stops_nobody, 0, 2)
     dlx_subscription_unref(s);
 }
 
-/* Its own write lock is in the way of the newcomer's, and harms nobody else. */
+/* The publisher's own write lock is in the way of the newcomer's, and harms no other subscriber. */
 TEST(a_publisher_that_locks_its_own_block_keeps_nobody_from_subscribing)
 {
     begin_with(&dlx_test_retain_2, 100, 5);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is retained outlives the daemon, where the service manager keeps descriptors (a stand-in:
+/* Retained messages outlive the daemon, where the service manager keeps descriptors (a stand-in:
  * tests/harness/manager.h). */
 
 #include "tests/harness/fork.h"
@@ -38,7 +38,7 @@ TEST(retained_messages_outlive_daemons)
         dlx_test_store_check_there("test/b", 3, 3);
         check_charges();
     }
-    /* One that is told to end leaves it, too. */
+    /* A daemon that is told to end leaves them, too. */
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
     dlx_test_store_run_again();
     dlx_test_store_check_there("test/a", 9, 10);
@@ -73,7 +73,7 @@ LOOP_TEST(a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages, 0,
         dlx_test_store_check_there("test/a", 4, 5);
     else
         dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-region-", 0);
-    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 0); /* nobody writes */
+    dlx_test_manager_wait_n_kept(&dlx_test_store_manager, "dlx-pid-", 0); /* no process writes */
     if (_i)
         ck_assert_int_eq(dlx_test_store_n_publishers(), 0);
     dlx_test_store_restart();
@@ -81,7 +81,7 @@ LOOP_TEST(a_publisher_that_dies_while_there_is_no_daemon_leaves_its_messages, 0,
         dlx_test_store_check_there("test/a", 4, 5);
 }
 
-/* What it retains is shown meanwhile, if there is anything: e2e_shown. */
+/* The publisher's retained messages, if any, are shown meanwhile: e2e_shown. */
 TEST(a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies)
 {
     pid_t pid = dlx_test_store_publish_elsewhere(&dlx_test_retain_2, 5),
@@ -99,7 +99,8 @@ TEST(a_publisher_that_sleeps_through_a_restart_is_there_when_it_dies)
     dlx_test_store_check_there("test/a", 4, 5);
 }
 
-/* Its only publisher leaves, once more: nothing is taken, and the subscription does not end. */
+/* The subscription's only publisher leaves again: nothing is taken, and the subscription does not
+ * end. */
 static void wait_until_left(struct dlx_subscription *s)
 {
     struct dlx_event event = {.size = sizeof event};
@@ -173,7 +174,7 @@ TEST(time_goes_on_while_there_is_no_daemon)
     dlx_test_store_check_there("test/a", 1, 1);
 }
 
-/* What one link may hold of them is in the ledger, too. */
+/* The bounds of one link are in the ledger, too. */
 LOOP_TEST(bounds_of_what_is_retained_outlive_daemons, 0, 2)
 {
     struct dlx_message *other = NULL;
@@ -206,7 +207,7 @@ TEST(a_publisher_that_does_not_fit_is_not_kept_by_half)
     dlx_test_store_check_there("test/a", 1, 1);
 }
 
-/* What comes and goes before the manager reads is never sent: no descriptor waits for it. */
+/* Publishers that come and go before the manager reads are never sent: no descriptor waits. */
 TEST(a_flood_that_the_manager_does_not_read_takes_no_descriptors)
 {
     enum { FEW = 10 };
@@ -221,7 +222,7 @@ TEST(a_flood_that_the_manager_does_not_read_takes_no_descriptors)
     }
     ck_assert_uint_le(dlx_test_daemon_n_fds(&dlx_test_stream_daemon), n + FEW);
     atomic_store(&dlx_test_store_manager.stalled, false);
-    /* It waits until the manager has all of it. */
+    /* Waits until the manager has all of it. */
     dlx_test_store_leave_messages("test/b", &dlx_test_retain_1, 1);
     dlx_test_store_restart();
     dlx_test_store_check_there("test/b", 1, 1);
@@ -263,7 +264,7 @@ static int memfd(const char *content)
 
 TEST(descriptors_that_cannot_be_are_forgotten)
 {
-    /* Of nobody, twice; then none of them is a name that a daemon gives. */
+    /* Names of no publisher, twice; the rest are no names that a daemon gives. */
     static const char *const names[] = {"dlx-region-1-0-0",
                                         "dlx-region-1-0-0",
                                         "dlx-region-1-1-1-1",

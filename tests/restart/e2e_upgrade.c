@@ -82,7 +82,7 @@ TEST(a_stream_loses_nothing_through_upgrades)
     await_50_messages();
     atomic_store(&stream.stop, true);
     ck_assert_int_eq(pthread_join(threads[1], NULL), 0);
-    /* One more, which is the last: the reader waits for it. */
+    /* Publishes the last message: the reader waits for it. */
     uint64_t n = atomic_load(&stream.n_published) + 1;
     atomic_store(&stream.to, n);
     dlx_test_stream_publish(p, 10, (int64_t)n);
@@ -117,7 +117,7 @@ TEST(newcomers_get_in_throughout)
         auto_message *m = NULL;
         uint64_t before = dlx__now_ns();
         int r = dlx_connect(CONNECT(.timeout_ns = PATIENCE), &c);
-        if (r < 0) /* nobody says Assert here: another thread does */
+        if (r < 0) /* this thread asserts nothing: another one does */
             _exit(2);
         /* The daemon's place may be taken between the call and its answer. */
         while ((r = dlx_get(c, "test/a", PATIENCE, &m)) == DLX_E_DISCONNECTED)
@@ -149,7 +149,7 @@ TEST(messages_that_idle_live_publishers_retain_are_there_at_once)
         dlx_test_store_check_there("test/l", 4, 5);
         dlx_test_store_check_there("test/b", 3, 3);
     }
-    /* They go on, and newcomers with them. */
+    /* The streams go on, and newcomers with them. */
     auto_client *other = dlx_test_stream_connect();
     dlx_subscription_unref(dlx_test_stream_subscribe(other, "test/*", NULL));
     auto_subscription *s = dlx_test_stream_subscribe(other, "test/a", NULL);
@@ -237,7 +237,7 @@ TEST(signals_that_come_meanwhile_wait)
         atomic_store(&stop, true);
         ck_assert_int_eq(pthread_join(thread, NULL), 0);
     }
-    dlx_test_stream_restart(); /* nobody reads what it says any more */
+    dlx_test_stream_restart(); /* no process reads its output any more */
 }
 
 TEST(the_file_that_runs_is_not_replaced_by_itself)
@@ -249,7 +249,7 @@ TEST(the_file_that_runs_is_not_replaced_by_itself)
     dlx_test_upgrade_await("read the configuration again");
 }
 
-/* It has nothing to read again, and no service manager. */
+/* The daemon has no configuration to read again, and no service manager. */
 TEST(sighup_never_ends_a_daemon)
 {
     const char *config = dlx_test_stream_daemon.option[0];
@@ -275,7 +275,7 @@ TEST(no_descriptor_is_left_by_upgrades)
     char lock[300];
     dlx_test_store_leave_messages("test/a", &dlx_test_retain_1, 3);
     dlx_test_store_leave_messages("test/b", &dlx_test_retain_2, 3);
-    /* What it has of its own, and the regions of two topics. */
+    /* The daemon's own descriptors, and the regions of two topics. */
     dlx_test_upgrade();
     size_t n_fds = dlx_test_daemon_n_fds(&dlx_test_stream_daemon);
     for (int i = 0; i < 50; i++) {
@@ -287,9 +287,9 @@ TEST(no_descriptor_is_left_by_upgrades)
     dlx_test_store_drop("test/a");
     dlx_test_store_drop("test/b");
     dlx_test_daemon_wait_n_fds(&dlx_test_stream_daemon, n_fds - 4);
-    /* Its lock was there all along. */
+    /* The lock of the daemon was there all along. */
     (void)dlx_test_daemon_refuses(dlx_test_stream_daemon.path, 1, "another dlpackd (pid ");
-    /* What it made it removes. */
+    /* The daemon removes its files. */
     ck_assert_int_eq(dlx_test_daemon_stop(&dlx_test_stream_daemon), 0);
     ck_assert_int_lt(access(dlx_test_stream_daemon.path, F_OK), 0);
     (void)snprintf(lock, sizeof lock, "%s.lock", dlx_test_stream_daemon.path);

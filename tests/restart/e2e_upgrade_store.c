@@ -55,7 +55,7 @@ TEST(entries_that_the_manager_keeps_stay_as_they_are)
     dlx_test_store_check_there("test/a", 4, 5);
 }
 
-/* It is handed over beside what is kept, and there is no room for it later, either. */
+/* The publisher is handed over beside the kept ones, and there is no room for it later, either. */
 TEST(a_publisher_that_did_not_fit_survives_an_upgrade_and_no_crash)
 {
     dlx_test_store_limit(4);
@@ -82,7 +82,7 @@ TEST(a_publisher_that_did_not_fit_survives_an_upgrade_and_no_crash)
     dlx_test_store_check_there("test/b", 4, 4);
 }
 
-/* It reads nothing, and its socket takes nothing more. */
+/* The manager reads nothing, and its socket takes nothing more. */
 static void stall_manager(void)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -110,7 +110,7 @@ static void find_regions(char ret[128])
     pthread_mutex_unlock(&manager->lock);
 }
 
-/* What the old daemon could not say to the manager any more the new one says. */
+/* The new daemon tells the manager what the old one could not. */
 TEST(a_manager_that_does_not_read_is_told_later)
 {
     enum { MANY = 30 };
@@ -195,7 +195,7 @@ static bool quotas_are(const struct quotas *expected)
     return memcmp(&now, expected, sizeof now) == 0;
 }
 
-/* Whatever became of their publishers. */
+/* Independent of the fate of their publishers. */
 TEST(retained_messages_are_charged_alike_by_the_next_daemon)
 {
     const struct dlx_publisher_args for_an_hour = {

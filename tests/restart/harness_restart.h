@@ -30,7 +30,8 @@ void dlx_restart_reader_end(struct dlx_restart_reader *r);
 int dlx_restart_read(struct dlx_restart_reader *r, int64_t timeout_ns);
 /* Up to the message with this number. */
 void dlx_restart_read_to(struct dlx_restart_reader *r, uint64_t last);
-/* It has counted what was taken, and what was lost or skipped does not become less. */
+/* Checks that the reader has counted all taken messages, and that its counts of lost and skipped
+ * ones never fall. */
 struct dlx_subscription_stats dlx_restart_reader_stats(struct dlx_restart_reader *r);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A memory cgroup that is full. Who publishes pays, and lack of memory shows when memory is asked
- * for: never as a SIGBUS, neither there nor in whoever reads. Who reads pays nothing: one with next
- * to no memory reads as much as it likes.
+ * A memory cgroup that is full. The publisher pays, and lack of memory shows when it asks for
+ * memory: never as a SIGBUS, neither there nor in a subscriber. A subscriber pays nothing: one with
+ * next to no memory reads as much as it likes.
  */
 
 #include "tests/harness/fork.h"
@@ -43,7 +43,7 @@ static bool find_own(char *ret, size_t size)
     return found;
 }
 
-/* Returns false, and says so, where nobody may make one. */
+/* Returns false, and says so, where no process may make one. */
 static bool make_group(const char *bytes)
 {
     char own[500];
@@ -115,7 +115,7 @@ TEST(a_publisher_whose_group_is_full_is_told)
     pid_t pid = dlx_test_fork();
     if (pid == 0)
         _exit(publish_until_full());
-    /* Whatever came is whole, and stays so when its publisher has gone. */
+    /* Each message that came is whole, and stays so when its publisher has gone. */
     while ((r = dlx_take(s, PATIENCE, &held[n])) == 0)
         n++;
     ck_assert_int_eq(r, DLX_E_PUBLISHER_GONE);

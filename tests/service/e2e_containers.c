@@ -11,7 +11,7 @@
 
 #define N_MESSAGES 200
 
-/* Whose the containers are. */
+/* The users of two containers. */
 static const struct pair {
     uid_t publisher, subscriber;
 } pairs[] = {
@@ -29,7 +29,7 @@ static void serve_users(void *userdata)
                          DLX_TEST_WORDS("--allow-user", "64001", "--allow-user", "64002"));
 }
 
-/* The fixture's daemon serves nobody else. */
+/* The fixture's daemon serves no other user. */
 static bool begin(void (*prepare)(void *userdata))
 {
     if (!dlx_test_container_may())
@@ -61,7 +61,7 @@ static void hear(const struct dlx_test_container *container)
     (void)dlx_test_container_hear(container->sock);
 }
 
-/* It has a subscriber. */
+/* Makes a publisher, and waits for its subscriber. */
 static struct dlx_publisher *joined_publisher(void)
 {
     struct dlx_publisher *p =
@@ -97,7 +97,7 @@ static void take_many(int sock)
     dlx_test_container_say(sock, 0);
 }
 
-/* One publishes until the other has taken. */
+/* One container publishes until the other one has taken. */
 static void check_stream(const struct pair *pair, dlx_test_container_role *publishes,
                          dlx_test_container_role *takes)
 {
@@ -301,7 +301,7 @@ static void come_late(int sock)
         dlx_test_stream_expect(s, 10, 4);
 }
 
-/* They have the folder: the next daemon's socket is in it. */
+/* The containers have the folder: the next daemon's socket is in it. */
 static void check_restart(const struct pair *pair, bool is_contained)
 {
     struct dlx_test_container p = run(pair->publisher, publish_around_a_restart);
@@ -333,7 +333,7 @@ LOOP_TEST(containers_go_on_with_the_next_daemon, 0, N_PAIRS)
         check_restart(&pairs[_i], false);
 }
 
-/* It sees none of its clients: all of them have pid 0 for it. */
+/* The daemon sees none of its clients: all of them have pid 0 for it. */
 TEST(a_daemon_in_a_container_serves_others)
 {
     if (!begin(dlx_test_container_enter))
@@ -368,7 +368,8 @@ static void enter_with_an_older_kernel(void *userdata)
     dlx_test_container_enter(userdata);
 }
 
-/* Nothing names a process that it does not see, so nobody could say that the process is dead. */
+/* Nothing names a process that the daemon does not see, so it would not notice the death of such a
+ * process. */
 TEST(a_daemon_in_a_container_needs_pidfds_of_its_peers_and_says_so)
 {
     if (begin(enter_with_an_older_kernel))

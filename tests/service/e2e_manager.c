@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a daemon tells the service manager that started it: that it is ready, that its loop goes
+ * A daemon's messages to the service manager that started it: that it is ready, that its loop goes
  * round, that it reloads, and a line of status. The manager is a socket of the test;
  * check_systemd_service.sh has the real one.
  */
@@ -23,7 +23,7 @@ static void open_manager(void)
     dlx_test_upgrade_write(config_path, "[rule everybody]\nusers = *\ntopics = **\nallow = all\n");
 }
 
-/* What a test started ends, too. */
+/* Ends the daemon that a test started, too. */
 static void close_manager(void)
 {
     ck_assert(daemon_.pid < 0 || dlx_test_daemon_stop(&daemon_) == 0);
@@ -49,7 +49,7 @@ static void start(const char *watchdog_us)
     dlx_test_daemon_start_prepared(&daemon_, serve, (void *)(uintptr_t)watchdog_us);
 }
 
-/* What the manager is told next. */
+/* The next message to the manager. */
 static const char *hear(void)
 {
     dlx_test_wait_readable(notify_fd);
@@ -145,21 +145,21 @@ static unsigned long n_sleeps(void)
     return n;
 }
 
-/* It is a turn of the loop that pings: a manager that does not read holds nobody up, and when it
- * reads again the daemon has not given up. */
+/* A turn of the loop sends the ping: a manager that does not read does not hold the daemon up, and
+ * when it reads again the daemon has not given up. */
 TEST(a_manager_that_does_not_read_for_a_while_is_pinged_again)
 {
     const uint64_t deadline = dlx__deadline(PATIENCE);
     start("2000");
     auto_fd fd = dlx_test_hello(&daemon_, 1);
-    /* Its queue is full when a datagram of ours does not fit either. */
+    /* The manager's queue is full when a datagram of the test does not fit either. */
     auto_fd sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     (void)snprintf(address.sun_path, sizeof address.sun_path, "%.100s", notify_path);
     while (sendto(sock, "x", 1, MSG_DONTWAIT, (const struct sockaddr *)&address, sizeof address) ==
            1)
         dlx_test_before(deadline);
-    /* It has tried in vain. */
+    /* The daemon has tried in vain. */
     for (const unsigned long before = n_sleeps(); n_sleeps() < before + 5;
          dlx_test_before(deadline))
         (void)poll(NULL, 0, 1);
